@@ -33,6 +33,13 @@ var edges = map[string][]string{
 	"cnibox/applets/record":    {"cnibox/internal/flock", "cnibox/spec"},
 	"cnibox/applets/result":    {"cnibox/applets/netns", "cnibox/applets/record", "cnibox/internal/flock", "cnibox/internal/undo", "cnibox/rtnl", "cnibox/spec"},
 
+	"cnibox/applets/cniexec":           slices.Concat(roomsOfPlugins, []string{"cnibox/applets/cniexec/doctor", "cnibox/applets/cniexec/hint", "cnibox/applets/cniexec/inventory", "cnibox/applets/cniexec/sandbox", "cnibox/applets/cniexec/watch"}),
+	"cnibox/applets/cniexec/doctor":    {"cnibox/applets/applet", "cnibox/applets/attach", "cnibox/applets/cniexec/hint", "cnibox/applets/cniexec/inventory", "cnibox/applets/cniexec/sandbox", "cnibox/applets/cniexec/watch", "cnibox/applets/lint", "cnibox/applets/record", "cnibox/chain", "cnibox/internal/dbus", "cnibox/internal/tty", "cnibox/nft", "cnibox/rtnl", "cnibox/spec"},
+	"cnibox/applets/cniexec/hint":      {"cnibox/chain", "cnibox/spec"},
+	"cnibox/applets/cniexec/inventory": {"cnibox/applets/cniexec/hint", "cnibox/applets/cniexec/sandbox", "cnibox/applets/netfilter", "cnibox/applets/record", "cnibox/chain", "cnibox/ipam", "cnibox/nft", "cnibox/rtnl", "cnibox/spec"},
+	"cnibox/applets/cniexec/watch":     {"cnibox/internal/dbus", "cnibox/nft", "cnibox/rtnl", "cnibox/spec"},
+	"cnibox/applets/cniexec/sandbox":   {"cnibox/applets/applet", "cnibox/applets/cniexec/hint", "cnibox/applets/record", "cnibox/chain", "cnibox/internal/flock", "cnibox/rtnl", "cnibox/spec"},
+
 	"cnibox/chain":     {"cnibox/spec", "cnibox/internal/flock"},
 	"cnibox/ipam":      {"cnibox/spec", "cnibox/internal/flock"},
 	"cnibox/ipam/dhcp": {"cnibox/rtnl"}, // a client and its leases; CNI is the plugin's part
@@ -48,6 +55,7 @@ var edges = map[string][]string{
 	"cnibox/internal/flock":  {},
 	"cnibox/internal/nlconn": {},
 	"cnibox/internal/schema": {},
+	"cnibox/internal/tty":    {"cnibox/spec"},
 	"cnibox/internal/undo":   {"cnibox/rtnl", "cnibox/spec"},
 }
 
@@ -56,7 +64,7 @@ var roomsOfPlugins = []string{
 	"cnibox/applets/applet", "cnibox/applets/attach", "cnibox/applets/hostport", "cnibox/applets/lint", "cnibox/applets/netfilter",
 	"cnibox/applets/netns", "cnibox/applets/record", "cnibox/applets/result",
 	"cnibox/chain", "cnibox/ipam", "cnibox/ipam/dhcp", "cnibox/nft", "cnibox/rtnl", "cnibox/spec",
-	"cnibox/internal/dbus", "cnibox/internal/flock", "cnibox/internal/schema", "cnibox/internal/undo",
+	"cnibox/internal/dbus", "cnibox/internal/flock", "cnibox/internal/schema", "cnibox/internal/tty", "cnibox/internal/undo",
 }
 
 // leaves know nothing of ours, or one another, and serve every room.

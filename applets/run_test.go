@@ -38,7 +38,7 @@ func TestCNIExecErrorVersion(t *testing.T) {
 	}
 	for verb, operands := range map[string][]string{"add": {"/nowhere"}, "check": {"/nowhere"}, "del": {"/proc/self/ns/net"}} {
 		var out, diag strings.Builder
-		args := append(append([]string{verb, "demo"}, operands...), "--json", "--conf-dir", dir, "--cache-dir", filepath.Join(dir, "cache"))
+		args := append(append([]string{verb, "demo"}, operands...), "-o", "json", "--conf-dir", dir, "--cache-dir", filepath.Join(dir, "cache"))
 		if verb != "status" { // which is about no attachment
 			args = append(args, "-i", "a/b")
 		}

@@ -4,20 +4,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"os"
 	"slices"
-	"strings"
 
+	"cnibox/applets/cniexec/hint"
 	"cnibox/chain"
-	"cnibox/internal/once"
-	"cnibox/spec"
 )
-
-// everyNetwork reports whether the verb is to be run for all networks or attachments, and so
-// takes no operands.
-func (c *call) everyNetwork() bool {
-	return c.verb == "gc" && c.allNetworks || c.all && (c.verb == "check" || c.verb == "status")
-}
 
 // configured returns the names of the networks that are configured. Configurations that cannot
 // be read are warned of.
@@ -61,7 +52,7 @@ func (c *call) eachNetwork(ctx context.Context, names []string, do func(context.
 	for _, name := range names {
 		c.network = name
 		if err := do(ctx); err != nil && !errors.Is(err, context.Cause(ctx)) {
-			c.runner.Warn("%s %s: %v", c.verb, name, withDetails(err))
+			c.runner.Warn("%s %s: %v", c.verb, name, hint.Line(err))
 			failed++
 		}
 		if ctx.Err() != nil {
@@ -84,104 +75,4 @@ func (c *call) warnOnce() (restore func()) {
 		}
 	}
 	return func() { c.runner.Warn = warn }
-}
-
-// statusAll runs STATUS of every network that is configured.
-func (c *call) statusAll(ctx context.Context) error {
-	names, err := c.networks(false)
-	if err != nil {
-		return err
-	}
-	return c.eachNetwork(ctx, names, c.status, "%d of %d networks are not ready")
-}
-
-// gcAll runs gc for every network that is configured or has attachments.
-func (c *call) gcAll(ctx context.Context) error {
-	names, err := c.networks(true)
-	if err != nil {
-		return err
-	}
-	return c.eachNetwork(ctx, names, c.gc, "gc is not complete on %d of %d networks")
-}
-
-// judge runs CHECK of an attachment, unless there is a reason against it.
-func (c *call) judge(ctx context.Context, e *chain.Entry) (unchecked string, err error) {
-	l, err := e.List()
-	if err != nil {
-		return "", err
-	}
-	if unchecked = l.Unchecked(); unchecked != "" {
-		return unchecked, nil
-	}
-	return "", c.runner.Check(ctx, l, chain.Target{ContainerID: e.ContainerID, IfName: e.IfName})
-}
-
-// checkAll runs CHECK of every attachment whose namespace exists. The others are gc's, and a
-// version of the specification before 0.4.0 has no CHECK. Those come last whose container another
-// verb has locked, which may hang.
-func (c *call) checkAll(ctx context.Context) error {
-	defer collectLess()()
-	ctx, forget := once.Remember(ctx) // one socket of the host, and each configuration decoded once
-	defer forget()
-	entries, unread := c.runner.Entries()
-	running := c.runner.Cache.Running()
-	var idle, busy []*chain.Entry
-	for _, e := range entries {
-		if running(e.ContainerID) {
-			busy = append(busy, e)
-		} else {
-			idle = append(idle, e)
-		}
-	}
-	failed, lost, checked := 0, 0, 0
-	for _, e := range append(idle, busy...) {
-		if ctx.Err() != nil {
-			return context.Cause(ctx)
-		}
-		if !e.Attached() {
-			continue
-		}
-		unchecked, err := c.judge(ctx, e)
-		if unchecked != "" {
-			continue
-		}
-		checked++
-		if err == nil || deleted(c.runner.Cache, e) {
-			continue
-		}
-		todo := ""
-		if errors.Is(err, spec.ErrAnew) {
-			todo = ": del and add"
-			lost++
-		}
-		c.runner.Warn("check %s: %v%s", e.Attachment(), withDetails(err), todo)
-		failed++
-	}
-	if failed == 0 {
-		return unread
-	}
-	if unread != nil {
-		c.runner.Warn("%v", unread)
-	}
-	hint := ""
-	if lost < failed {
-		hint = "`cni-exec reload` restores what it can, and names the rest"
-	}
-	return &hinted{spec.Errorf(spec.CodeCheck, "%d of %d attachments are not as add left them", failed, checked), hint}
-}
-
-// deleted reports whether an attachment is not in the cache any more.
-func deleted(cache *chain.Cache, e *chain.Entry) bool {
-	now, err := cache.Lookup(e.Attachment())
-	return now == nil && errors.Is(err, os.ErrNotExist)
-}
-
-// withDetails is an error with its details, in one line.
-func withDetails(err error) string {
-	e := spec.AsError(err)
-	text := e.Msg
-	if e.Details != "" {
-		text += ": " + e.Details
-	}
-	return strings.ReplaceAll(text, "\n", "; ")
 }

@@ -9,9 +9,28 @@ import (
 	"slices"
 	"strings"
 
+	"cnibox/applets/cniexec/inventory"
 	"cnibox/chain"
 	"cnibox/spec"
 )
+
+// asked are the flags with which networks are asked for something.
+type asked struct {
+	publish publishedPorts
+	force   bool
+	retries int // of an add that ended with code 11
+	ips     askedIPs
+	macs    askedMACs
+	dns     nameServers // of run
+}
+
+func (a *asked) declare(f *flagSet, ip, mac string) {
+	f.VarP(&a.publish, "publish", "p", "`[IP:]HOST:CONTAINER[/tcp|udp|sctp]` publish a port, or a range: 8080-8090:80-90; repeatable")
+	f.BoolVar(&a.force, "force", false, "publish also ports on which this host listens")
+	f.IntVar(&a.retries, "retries", 0, "`N` times to add again after \"try again later\"")
+	f.Var(&a.ips, "ip", ip)
+	f.Var(&a.macs, "mac", mac)
+}
 
 // An askedFor is a value of --ip or --mac: what the interface on a network is to have.
 type askedFor struct {
@@ -111,14 +130,14 @@ const (
 
 // canHonour refuses flags that no plugin of their network would obey, before anything is made.
 // Errors have code 7, and 4 for a network that is not meant.
-func (c *call) canHonour(networks ...*chain.List) error {
-	for _, a := range slices.Concat(c.ips.askedValues, c.macs.askedValues) {
-		if a.network != "" && !slices.ContainsFunc(networks, func(l *chain.List) bool { return l.Name == a.network }) {
-			return spec.Errorf(spec.CodeEnv, "%s=%s: this call attaches to no network %q", a.network, a.value, a.network)
+func (a *asked) canHonour(c *call, networks ...*chain.List) error {
+	for _, v := range slices.Concat(a.ips.askedValues, a.macs.askedValues) {
+		if v.network != "" && !slices.ContainsFunc(networks, func(l *chain.List) bool { return l.Name == v.network }) {
+			return spec.Errorf(spec.CodeEnv, "%s=%s: this call attaches to no network %q", v.network, v.value, v.network)
 		}
 	}
 	for i, l := range networks {
-		ips, macs := c.ips.on(l.Name, i == 0), c.macs.on(l.Name, i == 0)
+		ips, macs := a.ips.on(l.Name, i == 0), a.macs.on(l.Name, i == 0)
 		switch {
 		case len(macs) > 1:
 			return spec.Errorf(spec.CodeEnv, "--mac: %s is more than one address for an interface", strings.Join(macs, ", "))
@@ -131,7 +150,7 @@ func (c *call) canHonour(networks ...*chain.List) error {
 			return spec.Errorf(spec.CodeConfig, `--ip: without a capability a plugin takes one address: add "capabilities": {"ips": true} to the one with "ipam" in %s`, l.File)
 		}
 	}
-	return cmp.Or(c.canPublish(networks...), c.freePorts())
+	return cmp.Or(a.canPublish(networks...), a.freePorts())
 }
 
 // takes reports whether a plugin of the network declares a capability.
@@ -159,9 +178,9 @@ func (c *call) readsArg(l *chain.List, arg string) bool {
 
 // arguments returns those of the target for one of the networks: what flags ask for there is
 // added to what the environment has for all. Host ports are published on one network.
-func (c *call) arguments(networks []*chain.List, i int) (args [][2]string, caps map[string]json.RawMessage) {
+func (a *asked) arguments(t *chain.Target, networks []*chain.List, i int) (args [][2]string, caps map[string]json.RawMessage) {
 	l := networks[i]
-	args, caps = slices.Clone(c.target.Args), maps.Clone(c.target.Capabilities)
+	args, caps = slices.Clone(t.Args), maps.Clone(t.Capabilities)
 	set := func(capability, arg string, value any, text string) {
 		if takes(l, capability) {
 			if caps == nil {
@@ -173,18 +192,18 @@ func (c *call) arguments(networks []*chain.List, i int) (args [][2]string, caps 
 			args = append(args, [2]string{arg, text})
 		}
 	}
-	if ips := c.ips.on(l.Name, i == 0); len(ips) > 0 {
+	if ips := a.ips.on(l.Name, i == 0); len(ips) > 0 {
 		set(capIPs, argIP, ips, ips[0])
 	}
-	if macs := c.macs.on(l.Name, i == 0); len(macs) > 0 {
+	if macs := a.macs.on(l.Name, i == 0); len(macs) > 0 {
 		set(capMAC, argMAC, macs[0], macs[0])
 	}
-	if len(c.dns) > 0 {
-		set(capDNS, "", map[string]nameServers{"servers": c.dns}, "")
+	if len(a.dns) > 0 {
+		set(capDNS, "", map[string]nameServers{"servers": a.dns}, "")
 	}
-	before := func(l *chain.List) bool { return takes(l, capPorts) }
-	if len(c.publish) > 0 && slices.ContainsFunc(networks[:i], before) {
-		delete(caps, capPorts)
+	before := func(l *chain.List) bool { return takes(l, inventory.CapPorts) }
+	if len(a.publish) > 0 && slices.ContainsFunc(networks[:i], before) {
+		delete(caps, inventory.CapPorts)
 	}
 	return args, caps
 }

@@ -50,12 +50,12 @@ func TestArguments(t *testing.T) {
 	}
 	for name, tt := range tests {
 		t.Run(name, func(t *testing.T) {
-			l, err := parse(append([]string{"run"}, strings.Fields(tt.flags)...), noEnv)
+			c, a, err := parse(applet.Process{Args: append([]string{"run"}, strings.Fields(tt.flags)...), Getenv: noEnv, Applets: table})
 			if err != nil {
 				t.Fatal(err)
 			}
-			c := &call{Process: applet.Process{Getenv: noEnv, Applets: table}, commandLine: l}
-			if c.target.Capabilities, err = c.capabilities(""); err != nil {
+			asked := &a.(*runCall).asked
+			if c.target.Capabilities, err = asked.capabilities(nil); err != nil {
 				t.Fatal(err)
 			}
 			var networks []*chain.List
@@ -66,7 +66,7 @@ func TestArguments(t *testing.T) {
 				}
 				networks = append(networks, list)
 			}
-			if err := c.canHonour(networks...); err != nil || tt.code != 0 {
+			if err := asked.canHonour(c, networks...); err != nil || tt.code != 0 {
 				if err == nil || spec.AsError(err).Code != tt.code || !strings.HasPrefix(err.Error(), tt.want) {
 					t.Errorf("got %v, want code %d and %q", err, tt.code, tt.want)
 				}
@@ -74,7 +74,7 @@ func TestArguments(t *testing.T) {
 			}
 			var got []string
 			for i := range networks {
-				args, caps := c.arguments(networks, i)
+				args, caps := asked.arguments(&c.target, networks, i)
 				doc, _ := json.Marshal(caps)
 				got = append(got, fmt.Sprint(args, " ", strings.ReplaceAll(string(doc), `{"hostPort":65533,"containerPort":1,"protocol":"tcp"}`, "P")))
 			}
@@ -95,7 +95,7 @@ func TestAskedValues(t *testing.T) {
 		"--mac 02:00:00:00:00:01": true, "--mac net=02-00-00-00-00-01": true, "--mac 01:00:00:00:00:01": false, "--mac 00:00:00:00:00:00": false, "--mac x": false,
 		"--dns 10.0.0.1": true, "--dns fd00::1": true, "--dns host": false, "--dns 10.0.0.1:53": false,
 	} {
-		if _, err := parse(append([]string{"run"}, strings.Fields(args)...), noEnv); (err == nil) != ok {
+		if _, _, err := parse(applet.Process{Args: append([]string{"run"}, strings.Fields(args)...), Getenv: noEnv}); (err == nil) != ok {
 			t.Errorf("%s: %v", args, err)
 		}
 	}

@@ -3,11 +3,33 @@ package cniexec
 import (
 	"cmp"
 	"context"
+
+	"cnibox/applets/cniexec/hint"
+	"cnibox/internal/tty"
 )
 
-// boot deletes what earlier boots have left, attachments and leases, makes the bridges of all
+func bootVerb() *verb {
+	return &verb{name: "boot", operands: "", summary: "clean up after a reboot, and make the bridges", new: func(c *call) action { return &bootCall{call: c} },
+		text: `Attachments and leases of earlier boots are deleted, on all networks, and the
+bridges of all configured networks made, with the gateways' addresses. It may be
+run at any time: what is alive stays.`,
+		examples: []example{
+			{"cni-exec boot", "once at each boot, before containers are started"},
+			{"cni-exec boot --conf-dir /etc/mynets", "networks of another directory"},
+		},
+	}
+}
+
+// A bootCall is one call of boot.
+type bootCall struct {
+	*call
+}
+
+func (*bootCall) flags(*flagSet) {}
+
+// do deletes what earlier boots have left, attachments and leases, makes the bridges of all
 // networks, and says so in one line.
-func (c *call) boot(ctx context.Context, operands []string) (int, error) {
+func (c *bootCall) do(ctx context.Context, operands []string) (int, error) {
 	if len(operands) > 0 {
 		return 0, usage("boot: %q is one operand too many: it is done for all networks", operands[0])
 	}
@@ -27,9 +49,9 @@ func (c *call) boot(ctx context.Context, operands []string) (int, error) {
 		}
 		return err
 	}, "%d of %d networks could not be prepared")
-	c.summarize("%s of earlier boots deleted, bridges of %s there", attachments(len(deleted)), plural(ready, "network"))
+	c.summarize("%s of earlier boots deleted, bridges of %s there", tty.Plural(len(deleted), "attachment"), tty.Plural(ready, "network"))
 	if failed != nil && err != nil {
-		c.runner.Warn("boot: %v", withDetails(failed))
+		c.runner.Warn("boot: %v", hint.Line(failed))
 	}
 	return 0, cmp.Or(context.Cause(ctx), err, failed)
 }

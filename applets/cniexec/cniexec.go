@@ -2,7 +2,6 @@
 package cniexec
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -15,9 +14,10 @@ import (
 	"golang.org/x/sys/unix"
 
 	"cnibox/applets/applet"
+	"cnibox/applets/cniexec/hint"
+	"cnibox/applets/cniexec/sandbox"
 	"cnibox/applets/lint"
 	"cnibox/chain"
-	"cnibox/internal/interrupt"
 	"cnibox/internal/state"
 	"cnibox/spec"
 )
@@ -41,13 +41,14 @@ const (
 type call struct {
 	applet.Process
 	*commandLine
-	verb    string        // as typed
-	network string        // empty: none was named
-	about   string        // operand that errors begin with; empty: network
-	target  chain.Target  // of run: without namespace, name counted up by network
-	runner  *chain.Runner // nil before prepare
-	warner  *lint.Linter  // nil before warnOf
-	speaks  spec.Version  // cniVersion of the network; zero before it is known
+	verb       string        // as typed
+	network    string        // empty: none was named
+	about      string        // operand that errors begin with; empty: network
+	target     chain.Target  // of run: without namespace, name counted up by network
+	runner     *chain.Runner // nil before prepare
+	warner     *lint.Linter  // nil before warnOf
+	speaks     spec.Version  // cniVersion of the network; zero before it is known
+	documented bool          // stdout has the document of -o json
 }
 
 // run is the program: verb, network, namespace, flags. A wrong verb, operand or flag is exit
@@ -59,11 +60,8 @@ func run(ctx context.Context, p applet.Process) int {
 	if p.Args[0] == completeVerb {
 		return complete(p, p.Args[1:])
 	}
-	l, err := parse(p.Args, p.Getenv)
-	c := &call{Process: p, commandLine: l}
-	if len(l.operands) > 0 {
-		c.verb = l.operands[0]
-	}
+	c, a, err := parse(p)
+	l := c.commandLine
 	var exit int
 	v := findVerb(c.verb)
 	switch {
@@ -80,11 +78,11 @@ func run(ctx context.Context, p applet.Process) int {
 	case l.command != nil && !v.command:
 		err = usage("%s takes no command: only run and enter do", c.verb)
 	default:
-		if err = c.usableFor(c.verb); err != nil {
+		if err = c.knownOutput(); err != nil {
 			err = usageError{err}
 			break
 		}
-		exit, err = v.do(c, ctx, l.operands[1:])
+		exit, err = a.do(ctx, l.operands[1:])
 	}
 	if v != nil && v.name != "help" && !l.version && !l.help {
 		c.logSubject()
@@ -103,10 +101,10 @@ func run(ctx context.Context, p applet.Process) int {
 // are about one container, and enter about one namespace.
 func (c *call) logSubject() {
 	s := applet.Subject{Verb: c.verb, Network: c.network}
-	if c.dryRun {
+	if f := c.set.Lookup("dry-run"); f != nil && f.Changed && f.Value.String() == "true" {
 		s.Verb += " --dry-run"
 	}
-	one := slices.Contains(verbsOf(c.set.Lookup("container-id")), c.verb) && !c.everyNetwork()
+	one := c.set.Lookup("container-id") != nil
 	if one {
 		s.ContainerID, s.IfName = c.target.ContainerID, c.target.IfName
 	}
@@ -116,69 +114,42 @@ func (c *call) logSubject() {
 	c.Log.About(s)
 }
 
-// operands reads network and namespace; cnitool wants a namespace for gc and
-// status as well and does not use it.
+// networkOperands reads NETWORK and NETNS, of which there are at most so many; cnitool wants a
+// namespace for gc and status as well and does not use it.
 // Whether there is such a namespace is for the runner to find.
-func (c *call) operands(operands []string) error {
-	most := 2
+func (c *call) networkOperands(operands []string, most int) error {
 	switch {
-	case c.everyNetwork():
-		most = 0
-	case c.verb == "rm", c.verb == "version":
-		most = 1
-	}
-	switch {
-	case len(operands) > most && most == 0:
-		return fmt.Errorf("%q is one operand too many: it is done for all", operands[0])
-	case c.everyNetwork() && c.verb == "gc":
-		return c.gcOperands()
-	case c.everyNetwork(), len(operands) == 0 && c.verb == "version":
-		return nil
 	case len(operands) == 0, operands[0] == "":
 		return errors.New("NETWORK is missing")
 	case len(operands) > most:
 		return fmt.Errorf("%q is one operand too many", operands[most])
 	}
 	c.network = operands[0]
-	if c.verb == "gc" {
-		if err := c.gcOperands(); err != nil {
-			return err
-		}
-	}
 	if len(operands) > 1 && operands[1] != "" {
-		path, err := netnsPath(operands[1])
+		path, err := sandbox.NetNSPath(operands[1])
 		if err != nil {
 			return err
 		}
 		c.target.NetNS = path
 	}
+	return nil
+}
+
+// allOr is networkOperands for a verb that may be done for all, and then takes no operands.
+func (c *call) allOr(all bool, operands []string, most int) error {
 	switch {
-	case c.create && !named(c.target.NetNS):
-		return fmt.Errorf("--create needs the NAME of a network namespace, for %s/NAME", netnsDir)
-	case c.delete && !named(c.target.NetNS):
-		return fmt.Errorf("--delete needs the NAME of a network namespace, as add --create had it")
-	case c.target.NetNS != "":
-		return nil
-	}
-	switch c.verb {
-	case "add":
-		return errors.New("NETNS is missing: the name of a network namespace, or a path as /run/netns/NAME")
-	case "del", "check", "get":
-		if c.containerID == "" {
-			return errors.New("NETNS is missing; without it --container-id has to name the attachment")
-		}
+	case !all:
+		return c.networkOperands(operands, most)
+	case len(operands) > 0:
+		return fmt.Errorf("%q is one operand too many: it is done for all", operands[0])
 	}
 	return nil
 }
 
-// prepare fills in the target and the runner.
+// prepare makes the runner, and fills in of the target what the environment has.
 // Errors have code 4 or 7.
 func (c *call) prepare() error {
 	t := &c.target
-	t.ContainerID, t.IfName = c.containerID, c.ifName
-	if t.ContainerID == "" {
-		t.ContainerID = derivedID(t.NetNS)
-	}
 	override := c.Getenv("CNI_NETNS_OVERRIDE")
 	t.NetNSOverride = strings.EqualFold(override, "true") || override == "1"
 	err := c.stateDirs()
@@ -188,7 +159,7 @@ func (c *call) prepare() error {
 	if t.Args, err = cniArgs(c.Getenv("CNI_ARGS")); err != nil {
 		return err
 	}
-	if t.Capabilities, err = c.capabilities(c.Getenv("CAP_ARGS")); err != nil {
+	if t.Capabilities, err = capArgs(c.Getenv("CAP_ARGS")); err != nil {
 		return err
 	}
 	c.setRunner()
@@ -226,7 +197,7 @@ func (c *call) cache() *chain.Cache {
 func (c *call) setRunner() {
 	local := c.local()
 	c.runner = &chain.Runner{
-		Invoker: local, Cache: c.cache(), Path: c.path, KeepGoing: c.keepGoing, Retries: c.retries,
+		Invoker: local, Cache: c.cache(), Path: c.path,
 		Warn: c.warn, Together: new(together),
 	}
 }
@@ -314,7 +285,7 @@ func (c *call) lookup(network string) (*chain.List, error) {
 	if network == defaultNetwork && len(names)+len(broken) == 0 {
 		return c.embedded()
 	}
-	return nil, &hinted{spec.Errorf(spec.CodeConfig, "%w", err), networksHint(c.confDir, names, broken)}
+	return nil, &hint.Error{Err: spec.Errorf(spec.CodeConfig, "%w", err), Hint: networksHint(c.confDir, names, broken)}
 }
 
 // speak notes the version of the errors about a network; nil is no network.
@@ -324,155 +295,9 @@ func (c *call) speak(l *chain.List) {
 	}
 }
 
-// add runs ADD and prints its result. An attachment whose result cannot be written is deleted
-// again, since the caller sees a call that failed, and may try again.
-func (c *call) add(ctx context.Context) error {
-	if c.output != "" && !c.dryRun {
-		return usage("add: --output is for --dry-run: without it add prints the result, which is JSON")
-	}
-	if err := c.wants(outputJSON); err != nil {
-		return err
-	}
-	l, err := c.load()
-	if err == nil {
-		err = cmp.Or(c.canHonour(l), c.Ready())
-	}
-	if err != nil {
-		return err
-	}
-	c.warnOf(l)
-	c.target.Args, c.target.Capabilities = c.arguments([]*chain.List{l}, 0)
-	if c.dryRun {
-		return c.rehearse(ctx, l)
-	}
-	defer interrupt.Begin()()
-	created := false
-	if c.create {
-		if created, _, err = c.createNetNS(ctx, c.target.NetNS, c.target.ContainerID); err != nil {
-			return err
-		}
-	}
-	if err = c.addTo(ctx, l); err != nil && created {
-		ctx, cancel := interrupt.Within(ctx, takeDown)
-		defer cancel()
-		if derr := c.deleteUnused(ctx); derr != nil {
-			c.runner.Warn("%v", derr)
-		}
-	}
-	return err
-}
-
-// addTo attaches the target, whose namespace is there.
-func (c *call) addTo(ctx context.Context, l *chain.List) error {
-	res, err := c.runner.Add(ctx, l, c.target)
-	if err != nil {
-		return err
-	}
-	ignoreClosedPipe()
-	if err := c.writeResult(res.Doc); err != nil {
-		return c.takeBack(ctx, l, spec.Errorf(spec.CodeIO, "write the result: %w", err))
-	}
-	return nil
-}
-
 // ignoreClosedPipe lets a verb finish its work, or undo it, though nothing reads what it prints; the
 // programs that it starts are killed by SIGPIPE, as usual.
 func ignoreClosedPipe() { signal.Notify(make(chan os.Signal, 1), unix.SIGPIPE) }
-
-// takeBack deletes what add has attached, since its result could not be printed, and
-// returns that cause.
-func (c *call) takeBack(ctx context.Context, l *chain.List, cause *spec.Error) error {
-	ctx, cancel := interrupt.Within(ctx, takeDown)
-	defer cancel()
-	c.runner.KeepGoing = true
-	cause.Details = "the attachment is deleted again"
-	if err := c.runner.Del(ctx, l, c.target); err != nil {
-		cause.Details = "cleanup is not complete, run DEL again: " + err.Error()
-	}
-	return cause
-}
-
-// del runs DEL; it prints nothing.
-func (c *call) del(ctx context.Context) error {
-	l, err := c.load()
-	if err != nil {
-		return err
-	}
-	if err = c.runner.Del(ctx, l, c.target); err != nil || !c.delete {
-		return err
-	}
-	return c.deleteUnused(ctx)
-}
-
-// check runs CHECK; it prints nothing, the exit code is the answer.
-func (c *call) check(ctx context.Context) error {
-	l, err := c.load()
-	if err != nil {
-		return err
-	}
-	return c.runner.Check(ctx, l, c.target)
-}
-
-// get prints what add has printed.
-func (c *call) get(ctx context.Context) error {
-	l, err := c.load()
-	if err != nil {
-		return err
-	}
-	res, err := c.runner.Get(ctx, l, c.target)
-	if err != nil {
-		return err
-	}
-	return c.print(l, res)
-}
-
-// status runs STATUS; it prints nothing, the exit code is the answer.
-func (c *call) status(ctx context.Context) error {
-	l, err := c.load()
-	if err != nil {
-		return err
-	}
-	c.warnOf(l)
-	return c.runner.Status(ctx, l)
-}
-
-// pluginVersions prints which versions of the specification each plugin of a network serves.
-// One that does not answer keeps none of the others from being printed.
-func (c *call) pluginVersions(ctx context.Context) error {
-	l, err := c.load()
-	if err != nil {
-		return err
-	}
-	local := c.local()
-	var b strings.Builder
-	var errs []error
-	for _, p := range l.Plugins {
-		file, versions, err := local.Versions(ctx, p.Type)
-		if err != nil {
-			errs = append(errs, fmt.Errorf("plugin %s: %w", p.Type, err))
-			continue
-		}
-		if file == "" {
-			file = "built in"
-		}
-		fmt.Fprintln(&b, spec.Printable(fmt.Sprintf("%s (%s): %s", p.Type, file, strings.Join(versions, " "))))
-	}
-	_, err = c.write(b.String())
-	return errors.Join(append(errs, err)...)
-}
-
-// print writes a result in the version of the list.
-func (c *call) print(l *chain.List, res *spec.Result) error {
-	v, err := spec.ParseVersion(l.CNIVersion)
-	if err != nil {
-		return err
-	}
-	doc, err := res.EncodeFor(v, c.target.IfName)
-	if err != nil {
-		return err
-	}
-	return c.writeResult(doc)
-}
 
 // writeResult writes it to stdout, with a newline at the end, for terminals; cnitool prints none.
 func (c *call) writeResult(doc []byte) error {

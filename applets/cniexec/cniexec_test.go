@@ -8,13 +8,14 @@ import (
 	"os"
 	"path/filepath"
 	"reflect"
+	"slices"
 	"strings"
 	"testing"
 	"time"
 
-	"github.com/spf13/pflag"
-
+	"cnibox/applets/applet"
 	"cnibox/chain"
+	"cnibox/internal/tty"
 	"cnibox/spec"
 )
 
@@ -24,27 +25,37 @@ func TestParse(t *testing.T) {
 	env := func(key string) string {
 		return map[string]string{"CNI_IFNAME": "net1", "CNI_CONTAINERID": "id", "NETCONFPATH": "/conf", "CNI_PATH": "/bin"}[key]
 	}
-	l, err := parse([]string{
-		"add", "-i", "eth5", "net", "--valid", "a/eth0", "--valid=b/eth1", "/ns", "--keep-going", "--timeout=2m", "--json=false", "--", "x", "--all",
-	}, env)
+	l, a, err := parse(applet.Process{Getenv: env, Args: []string{
+		"-o", "json", "del", "-i", "eth5", "net", "/ns", "--keep-going", "--timeout=2m", "--", "x", "--all",
+	}})
 	if err != nil {
 		t.Fatal(err)
 	}
 	want := &flags{
-		ifName: "eth5", containerID: "id", confDir: "/conf", path: "/bin",
-		timeout: 2 * time.Minute, keepGoing: true, valid: []string{"a/eth0", "b/eth1"},
+		confDir: "/conf", path: "/bin", output: outputJSON,
+		timeout: 2 * time.Minute,
 	}
 	if !reflect.DeepEqual(l.flags, want) {
 		t.Errorf("got %+v, want %+v", l.flags, want)
 	}
-	if got := strings.Join(l.operands, " ") + "|" + strings.Join(l.command, " "); got != "add net /ns|x --all" {
+	del := a.(*delCall)
+	if want := (link{"eth5", "id"}); del.link != want || !del.keepGoing || del.delete {
+		t.Errorf("got %+v, %v, %v", del.link, del.keepGoing, del.delete)
+	}
+	if got := strings.Join(l.operands, " ") + "|" + strings.Join(l.command, " "); got != "del net /ns|x --all" {
 		t.Errorf("got operands and command %q", got)
 	}
-	if l, _ := parse(nil, noEnv); l.ifName != "eth0" || l.confDir != "/etc/cni/net.d" || l.command != nil {
+	if _, a, err := parse(applet.Process{Getenv: noEnv, Args: []string{"gc", "net", "--valid", "a/eth0", "--valid=b/eth1"}}); err != nil || !slices.Equal(a.(*gcCall).valid, []string{"a/eth0", "b/eth1"}) {
+		t.Errorf("--valid is %+v, %v", a, err)
+	}
+	if l, a, _ := parse(applet.Process{Getenv: noEnv}); a != nil || l.confDir != "/etc/cni/net.d" || l.command != nil {
 		t.Errorf("defaults: %+v, %q", l.flags, l.command)
 	}
+	if _, a, _ := parse(applet.Process{Getenv: noEnv, Args: []string{"get"}}); a.(*getCall).link != (link{ifName: "eth0"}) {
+		t.Errorf("defaults: %+v", a)
+	}
 	for _, args := range [][]string{{"--nosuch"}, {"-i"}, {"--retries", "x"}, {"--timeout", "-1s"}, {"--all=maybe"}, {"-x=1"}} {
-		if _, err := parse(args, noEnv); err == nil {
+		if _, _, err := parse(applet.Process{Args: args, Getenv: noEnv}); err == nil {
 			t.Errorf("%q is taken", args)
 		}
 	}
@@ -53,10 +64,15 @@ func TestParse(t *testing.T) {
 // The help of a verb fits a terminal, has two examples, and names each flag that it takes; what
 // flags are for are verbs.
 func TestHelp(t *testing.T) {
-	set := new(flags).set(noEnv)
-	texts := map[string]string{"": overview(set)}
+	texts := map[string]string{"": overview(new(flags).set(nil, noEnv))}
 	for _, v := range verbs() {
+		set := v.declared(noEnv)
 		texts[v.name] = v.help(set)
+		for _, flag := range ownFlags(set) {
+			if !strings.Contains(texts[v.name], "--"+flag.Name) {
+				t.Errorf("the help of %s does not name --%s", v.name, flag.Name)
+			}
+		}
 		if n := strings.Count(texts[v.name], "\n"); n > 25 {
 			t.Errorf("%s: %d lines", v.name, n)
 		}
@@ -71,22 +87,16 @@ func TestHelp(t *testing.T) {
 	}
 	for name, text := range texts {
 		for line := range strings.Lines(text) {
-			if line = strings.TrimSuffix(line, "\n"); len([]rune(line)) > helpWidth || strings.HasSuffix(line, " ") {
+			if line = strings.TrimSuffix(line, "\n"); len([]rune(line)) > tty.Width || strings.HasSuffix(line, " ") {
 				t.Errorf("%s: %q is too long or ends with a blank", name, line)
 			}
 		}
 	}
-	set.VisitAll(func(flag *pflag.Flag) {
-		verbs := verbsOf(flag)
-		if verbs == nil {
-			verbs = []string{""}
+	for _, flag := range commonFlags(new(flags).set(nil, noEnv)) {
+		if !strings.Contains(texts[""], "--"+flag.Name) {
+			t.Errorf("the overview does not name --%s", flag.Name)
 		}
-		for _, v := range verbs {
-			if !strings.Contains(texts[v], "--"+flag.Name) {
-				t.Errorf("the help of %q does not name --%s", v, flag.Name)
-			}
-		}
-	})
+	}
 }
 
 // TestDerivedID has the ID that cnitool makes of a path.
@@ -152,10 +162,13 @@ func TestCapabilities(t *testing.T) {
 					args = []string{"-p" + p[1:]}
 				}
 			}
-			f, err := parse(args, noEnv)
+			_, a, err := parse(applet.Process{Args: append([]string{"run"}, args...), Getenv: noEnv})
 			var caps map[string]json.RawMessage
 			if err == nil {
-				caps, err = f.capabilities(tt.env)
+				caps, err = capArgs(tt.env)
+			}
+			if err == nil {
+				caps, err = a.(*runCall).capabilities(caps)
 			}
 			if err != nil {
 				if tt.want != "" {
@@ -259,21 +272,7 @@ func TestReadSubnets(t *testing.T) {
 	}
 }
 
-func TestResolvText(t *testing.T) {
-	got := resolvText(spec.DNS{
-		Nameservers: []string{"10.0.0.1", "::1\nnameserver 6.6.6.6"}, Domain: "d", Search: []string{"a", "b"}, Options: []string{"ndots:5"},
-	})
-	want := "nameserver 10.0.0.1\nnameserver ::1 nameserver 6.6.6.6\ndomain d\nsearch a b\noptions ndots:5\n"
-	if got != want {
-		t.Errorf("got %q, want %q", got, want)
-	}
-	for conf, ok := range map[string]bool{
-		"nameserver 127.0.0.53\n": false, "# nameserver 1.1.1.1\n": false, "nameserver 127.0.0.1\nnameserver 9.9.9.9": true, "": false,
-	} {
-		if reachable(conf) != ok {
-			t.Errorf("%q: reachable is %v", conf, !ok)
-		}
-	}
+func TestNthName(t *testing.T) {
 	if nthName("eth0", 2) != "eth2" || nthName("net1", 0) != "net1" || nthName("wan", 1) != "wan1" || nthName("net1", 1) != "net2" {
 		t.Error("names do not count up")
 	}

@@ -9,6 +9,8 @@ import (
 	"github.com/spf13/pflag"
 
 	"cnibox/applets/applet"
+	"cnibox/applets/cniexec/inventory"
+	"cnibox/applets/cniexec/sandbox"
 	"cnibox/chain"
 	"cnibox/spec"
 )
@@ -42,7 +44,11 @@ func complete(p applet.Process, words []string) int {
 		words = []string{""}
 	}
 	l := &commandLine{flags: &flags{}}
-	l.set = l.flags.set(p.Getenv)
+	if v := findVerb(verbIn(words[:len(words)-1])); v != nil {
+		l.set = l.flags.set(v.new(&call{}), p.Getenv)
+	} else {
+		l.set = allFlags(l.flags, p.Getenv)
+	}
 	c := &completion{call: &call{Process: p, commandLine: l}, value: words[len(words)-1]}
 	c.candidates(words[:len(words)-1])
 	slices.Sort(c.found)
@@ -148,11 +154,10 @@ func (c *completion) verbNames() {
 // flagNames adds the flags of the verb and those of all verbs; without a verb, all.
 func (c *completion) flagNames() {
 	c.set.VisitAll(func(flag *pflag.Flag) {
-		of := verbsOf(flag)
-		if of != nil && c.verb != "" && !slices.Contains(of, c.verb) {
+		if c.verb != "" && findVerb(c.verb) == nil && !isCommon(flag) {
 			return
 		}
-		_, text := usageOf(flag, c.verb)
+		_, text := usageOf(flag)
 		text, _, _ = strings.Cut(text, ";")
 		c.add("--"+flag.Name, text)
 	})
@@ -160,7 +165,7 @@ func (c *completion) flagNames() {
 
 // flagValue adds the values of a flag.
 func (c *completion) flagValue(flag *pflag.Flag) {
-	value, _ := usageOf(flag, c.verb)
+	value, _ := usageOf(flag)
 	value, _, _ = strings.Cut(value, "[") // of DIR[:DIR] the first
 	c.kinds(value)
 }
@@ -248,36 +253,36 @@ func (c *completion) recorded() []*chain.Entry {
 // ids adds the container IDs of attachments, with the interface if kind asks for it, and for
 // show and reload, which take names as well, those that ls has.
 func (c *completion) ids(kind string) {
-	v := emptyInventory(nil, c.stateDir)
+	v := inventory.Empty(nil, c.stateDir)
 	for _, recorded := range c.recorded() {
-		e := v.read(recorded)
+		e := v.Read(recorded)
 		about := e.NetworkName + " " + e.NetNSPath()
 		if kind != "ID" {
 			c.add(e.ContainerID+"/"+e.IfName, about)
 			continue
 		}
 		c.add(e.ContainerID, about)
-		if named := c.verb == "show" || c.verb == "reload"; named && !strings.HasPrefix(e.ContainerID, e.name()) {
-			c.add(e.name(), about)
+		if named := c.verb == "show" || c.verb == "reload"; named && !strings.HasPrefix(e.ContainerID, e.Name()) {
+			c.add(e.Name(), about)
 		}
 	}
 }
 
 // ofResults adds what an attachment got from its network.
 func (c *completion) ofResults(kind string) {
-	v := emptyInventory(nil, c.stateDir)
+	v := inventory.Empty(nil, c.stateDir)
 	for _, recorded := range c.recorded() {
-		e := v.read(recorded)
+		e := v.Read(recorded)
 		switch kind {
 		case "ADDRESS":
-			for _, ip := range e.addresses() {
-				c.add(ip.Addr().String(), e.NetworkName+" "+e.name())
+			for _, ip := range e.Addresses() {
+				c.add(ip.Addr().String(), e.NetworkName+" "+e.Name())
 			}
 		case "MAC":
-			c.add(e.mac(), e.NetworkName+" "+e.name())
+			c.add(e.MAC(), e.NetworkName+" "+e.Name())
 		default:
-			for _, port := range e.ports {
-				c.add(fmt.Sprintf("%s/%d", port.Protocol, port.HostPort), e.NetworkName+" "+e.name())
+			for _, port := range e.Ports {
+				c.add(fmt.Sprintf("%s/%d", port.Protocol, port.HostPort), e.NetworkName+" "+e.Name())
 			}
 		}
 	}
@@ -289,7 +294,7 @@ func (c *completion) namespaces() {
 		c.found = append(c.found, completeFile)
 		return
 	}
-	c.files(netnsDir)
+	c.files(sandbox.NetNSDir)
 }
 
 // files adds the names in a directory.

@@ -37,7 +37,7 @@ func TestComplete(t *testing.T) {
 		"add ":                            "alpha beta",
 		"add -i eth5 b":                   "beta",
 		"add --ifname=eth5 --create b":    "beta",
-		"--json add --publish 80:80 a":    "alpha",
+		"-o json add --publish 80:80 a":   "alpha",
 		"add alpha x ":                    "",
 		"add alpha x/":                    completeFile,
 		"help ad":                         "add",

@@ -13,6 +13,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"cnibox/applets/cniexec/sandbox"
 	"cnibox/applets/record"
 	"cnibox/chain"
 	"cnibox/internal/disk"
@@ -40,7 +41,7 @@ func (c *call) embedded() (*chain.List, error) {
 		return nil, fmt.Errorf("default network: %w", err)
 	}
 	v6 := hostHasIPv6()
-	l, err := chain.Parse(embeddedConf(s, v6, filepath.Join(c.runner.Cache.Dir, "networks"), resolvConf()))
+	l, err := chain.Parse(embeddedConf(s, v6, filepath.Join(c.runner.Cache.Dir, "networks"), sandbox.ResolvConf()))
 	if err != nil {
 		return nil, fmt.Errorf("default network: %w", err)
 	}
@@ -102,7 +103,7 @@ func (c *call) subnets() (s subnets, err error) {
 		return s, err
 	}
 	// without a lock, so each process has a temporary file of its own
-	err = disk.Replace(file, filepath.Join(dir, ".new-"+randomHex()), doc, disk.New|disk.Durable)
+	err = disk.Replace(file, filepath.Join(dir, ".new-"+sandbox.RandomHex()), doc, disk.New|disk.Durable)
 	if err != nil && !errors.Is(err, os.ErrExist) {
 		return s, err
 	}

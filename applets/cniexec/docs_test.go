@@ -11,6 +11,7 @@ import (
 	"testing"
 
 	"cnibox/applets/applet"
+	"cnibox/applets/cniexec/doctor"
 )
 
 // verbsTable is the table of verbs in docs/cni-exec.md.
@@ -71,12 +72,12 @@ func TestDocs(t *testing.T) {
 		t.Fatalf("%s has no place for the verbs", file)
 	}
 	golden(t, file, before+begin+verbsTable()+end+after)
-	for _, v := range verbsOf(new(flags).set(noEnv).Lookup("output")) {
+	for _, v := range verbsWith("output") { // those that have a document
 		if !strings.Contains(after, "\n### "+v) {
 			t.Errorf("%s has no section about the JSON of %s", file, v)
 		}
 	}
-	findings, err := json.Marshal([]any{finding{}, made{}}) // scripts have the documents of these
+	findings, err := json.Marshal([]any{doctor.Finding{}, made{}}) // scripts have the documents of these
 	docs := [][]byte{findings}
 	files, _ := filepath.Glob("testdata/*.json")
 	for _, file := range files {
@@ -114,8 +115,8 @@ func TestJSONOfErrors(t *testing.T) {
 		line string
 		exit int
 	}{
-		"error-usage.json":   {"nosuch --json", exitUsage},
-		"error-network.json": {"status old --json", exitError},
+		"error-usage.json":   {"nosuch -o json", exitUsage},
+		"error-network.json": {"status old -o json", exitError},
 		"lint.json":          {"lint old.conflist -o json", exitError},
 	} {
 		var out, errs bytes.Buffer

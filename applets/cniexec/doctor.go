@@ -1,558 +1,99 @@
 package cniexec
 
 import (
-	"cmp"
 	"context"
-	"errors"
-	"fmt"
 	"io"
-	"maps"
-	"net/netip"
-	"os"
-	"path/filepath"
-	"slices"
-	"strings"
 
+	"cnibox/applets/cniexec/doctor"
 	"cnibox/applets/lint"
 	"cnibox/chain"
-	"cnibox/nft"
-	"cnibox/rtnl"
-	"cnibox/spec"
 )
 
-// A finding is something that keeps networks of this host from working, or may.
-type finding struct {
-	Check   string `json:"check"`   // the part that was looked at
-	Message string `json:"message"` // one line
-	Repair  string `json:"repair"`  // a command, or what to change
-	Own     bool   `json:"own"`     // --fix does it
-
-	fix func(context.Context) error // nil: it is not cnibox's own
+func doctorVerb() *verb {
+	return &verb{name: "doctor", summary: "what keeps networks of this host from working", new: func(c *call) action { return &doctorCall{call: c} },
+		text: `It looks at the kernel, its settings, the rules of other programs, directories
+of plugins, the networks, and what is attached or left over. Each finding comes
+with what repairs it; the exit code is 1 if there is one. CHECK is run of each
+attachment that is alive.`,
+		examples: []example{
+			{"cni-exec doctor", "look, and change nothing"},
+			{"cni-exec doctor --fix --report /tmp/report.txt", "repair what can be, and write a bug report"},
+		},
+	}
 }
 
-// A doctor looks at a host: at the kernel, what other programs have set up, the networks and
-// what is attached. It changes nothing; [doctor.treat] does.
-type doctor struct {
+// A doctorCall is one call of doctor.
+type doctorCall struct {
 	*call
-	inv      *inventory
-	rules    map[string][]nft.Holding // by the owner's key; nil: not read
-	unlisted bool                     // the cache has entries that could not be read, so what has no entry may have an owner
-	networks []*examined
-	blockers []nft.Blocker
-	off      []string // what CHECK of each attachment says of forwarding that is off
-	hung     bool     // firewalld does not answer
-	linted   []*lint.Finding
-	found    []finding
-	untested []string                // and why
-	searched map[string]*ownerSearch // by network
+	fix    bool
+	report string // file; empty: none
 }
 
-// An examined network is one with what its plugins say of their configuration.
-type examined struct {
-	*network
-	list      *chain.List // nil: its configuration is gone
-	resources spec.Resources
-	invalid   map[int]bool // plugins of which an error of lint says all that STATUS would
+func (v *doctorCall) flags(f *flagSet) {
+	f.BoolVar(&v.fix, "fix", false, "repair what is cnibox's own, and nothing else")
+	f.StringVar(&v.report, "report", "", "`FILE` write all that was looked at there, without names and public addresses")
+	f.outputs("`json` print JSON")
 }
 
-// doctor prints what is wrong with this host, and how to repair it. The exit code is 1 if
+// do prints what is wrong with this host, and how to repair it. The exit code is 1 if
 // something is.
-func (c *call) doctor(ctx context.Context, operands []string) (int, error) {
+func (c *doctorCall) do(ctx context.Context, operands []string) (int, error) {
 	if len(operands) > 0 {
 		return 0, usage("doctor: %q is one operand too many", operands[0])
-	}
-	if err := c.wants(outputJSON); err != nil {
-		return 0, err
 	}
 	if err := c.prepare(); err != nil {
 		return 0, err
 	}
-	d, err := c.examine(ctx)
+	d, err := doctor.Examine(ctx, c.host())
 	if err != nil {
 		return 0, err
 	}
 	if c.fix {
-		if d, err = d.treat(ctx); err != nil {
+		if d, err = d.Treat(ctx); err != nil {
 			return 0, err
 		}
 	}
 	if c.report != "" {
-		if err := d.writeReport(c.report); err != nil {
+		if err := d.WriteReport(c.report); err != nil {
 			return 0, err
 		}
 	}
-	return d.print()
+	return c.printFindings(d)
 }
 
-// examine looks at everything.
-func (c *call) examine(ctx context.Context) (*doctor, error) {
-	d := &doctor{call: c, searched: map[string]*ownerSearch{}}
-	var err error
-	d.inv, err = newInventory(c.cache(), c.stateDir)
-	switch {
-	case errors.Is(err, os.ErrPermission):
-		d.unlisted = true
-		d.inv = emptyInventory(c.cache(), c.stateDir)
-		d.inv.readHost()
-		d.skip("attachments", err)
-	case err != nil:
-		return nil, err
-	}
-	for _, err := range d.inv.unread {
-		d.untested = append(d.untested, spec.Printable(err.Error()))
-	}
-	d.readRules()
-	d.readNetworks()
-	for _, check := range []func(context.Context){
-		d.checkCache, d.checkKernel, d.checkConfigurations, d.checkStatus, d.checkBlockers, d.checkForwarding, d.checkSettings,
-		d.checkMTU, d.checkResolvers, d.checkPlugins, d.checkStale, d.checkAttachments, d.checkOrphans,
-	} {
-		if err := context.Cause(ctx); err != nil {
-			return nil, err
-		}
-		check(ctx)
-	}
-	return d, nil
-}
-
-// readRules reads what attachments have in the rule set.
-func (d *doctor) readRules() {
-	held, err := nft.Open(rtnl.Host()).Holdings()
-	if err != nil {
-		d.skip("rules", err)
-		return
-	}
-	d.rules = map[string][]nft.Holding{}
-	for _, h := range held {
-		d.rules[h.Key] = append(d.rules[h.Key], h)
-	}
-}
-
-// find adds a finding. One with a fix is cnibox's own.
-func (d *doctor) find(check, repair string, fix func(context.Context) error, format string, args ...any) {
-	d.found = append(d.found, finding{check, spec.Printable(fmt.Sprintf(format, args...)), repair, fix != nil, fix})
-}
-
-// skip notes what could not be looked at.
-func (d *doctor) skip(check string, err error) {
-	d.untested = append(d.untested, check+": "+spec.Printable(err.Error()))
-}
-
-// readNetworks asks the plugins of each network which resources they use.
-func (d *doctor) readNetworks() {
-	lists, _ := chain.Lists(d.confDir) // what is wrong with the others, lint says
-	quiet := *d.call
+// host is what a doctor needs to know of the call.
+func (c *doctorCall) host() doctor.Host {
+	quiet := *c.call
 	quiet.Stderr = io.Discard
-	for _, n := range quiet.knownNetworks(d.inv) {
-		e := &examined{network: n, invalid: map[int]bool{}}
-		if i := slices.IndexFunc(lists, func(l *chain.List) bool { return l.Name == n.name }); i >= 0 {
-			e.list = lists[i]
-			for j := range e.list.Plugins {
-				p := &e.list.Plugins[j]
-				r, err := d.runner.Request(spec.Status, e.list, p, chain.Target{})
-				if err != nil {
-					continue
-				}
-				r.Warn = func(string, ...any) {}
-				resources, err := r.Validate(p.Type)
-				if err != nil {
-					e.invalid[j] = spec.AsError(err).Code == spec.CodeConfig
-					continue
-				}
-				e.resources.Link, e.resources.Routed = cmp.Or(e.resources.Link, resources.Link), e.resources.Routed || resources.Routed
-				e.resources.Ranges = append(e.resources.Ranges, resources.Ranges...)
-			}
-		}
-		d.networks = append(d.networks, e)
+	return doctor.Host{
+		Runner: c.runner, Applets: c.Applets, Getenv: c.Getenv, ConfDir: c.confDir, Path: c.path, StateDir: c.stateDir,
+		Networks: quiet.knownNetworks,
+		Lint:     func(dir string) ([]*lint.Finding, error) { return c.lintFiles(dir) },
+		Restore: func(ctx context.Context, entries []*chain.Entry) error {
+			quiet := *c.call
+			quiet.Stdout = io.Discard // what is fixed is printed in the end
+			_, err := quiet.restore(ctx, entries, nil)
+			return err
+		},
 	}
 }
 
-// alive reports whether anything is attached to the network.
-func (e *examined) alive() bool { return slices.ContainsFunc(e.attached, (*entry).alive) }
-
-// treat does what is cnibox's own, and examines the host again. What only shows then, as behind the
-// first fault that CHECK found, is done as well.
-func (d *doctor) treat(ctx context.Context) (*doctor, error) {
-	const rounds = 4
-	for n := 0; ; n++ {
-		after, err := d.treatOnce(ctx)
-		if err != nil || n == rounds {
-			return after, err
-		}
-		fresh := func(f finding) bool { return f.fix != nil && !d.has(f) }
-		if !slices.ContainsFunc(after.found, fresh) {
-			return after, nil
-		}
-		d = after
-	}
-}
-
-// has reports whether a finding is one of these.
-func (d *doctor) has(f finding) bool {
-	return slices.ContainsFunc(d.found, func(o finding) bool { return o.Check == f.Check && o.Message == f.Message })
-}
-
-// treatOnce does what is cnibox's own, examines the host again, and prints what was fixed.
-func (d *doctor) treatOnce(ctx context.Context) (*doctor, error) {
-	for _, f := range d.found {
-		if f.fix == nil {
-			continue
-		}
-		if err := f.fix(ctx); err != nil {
-			d.runner.Warn("%s: %v", f.Check, withDetails(err))
-		}
-	}
-	after, err := d.examine(ctx)
-	if err != nil {
-		return nil, err
-	}
-	for _, f := range d.found {
-		if f.fix != nil && !after.has(f) {
-			d.runner.Warn("fixed: %s: %s", f.Check, f.Message)
-		}
-	}
-	return after, nil
-}
-
-// print writes the findings.
-func (d *doctor) print() (int, error) {
+// printFindings writes the findings.
+func (c *doctorCall) printFindings(d *doctor.Doctor) (int, error) {
 	exit := exitOK
-	if len(d.found) > 0 {
+	if len(d.Found) > 0 {
 		exit = exitError
 	}
-	if d.output == outputJSON {
-		_, err := d.writeJSON(struct {
-			Findings  []finding `json:"findings"`
-			NotTested []string  `json:"notTested"`
-		}{notNull(d.found), notNull(d.untested)})
+	if c.output == outputJSON {
+		_, err := c.writeJSON(struct {
+			Findings  []doctor.Finding `json:"findings"`
+			NotTested []string         `json:"notTested"`
+		}{notNull(d.Found), notNull(d.Untested)})
 		return exit, err
 	}
-	for _, text := range d.untested {
-		d.runner.Warn("not tested: %s", text)
+	for _, text := range d.Untested {
+		c.runner.Warn("not tested: %s", text)
 	}
-	_, err := d.write(d.text())
+	_, err := c.write(d.Text())
 	return exit, err
-}
-
-// text is the findings as lines.
-func (d *doctor) text() string {
-	var out strings.Builder
-	for _, f := range d.found {
-		fmt.Fprintf(&out, "%s: %s\n", f.Check, f.Message)
-		for line := range strings.Lines(f.Repair) {
-			fmt.Fprintf(&out, "    %s\n", spec.Printable(strings.TrimSuffix(line, "\n")))
-		}
-	}
-	return out.String()
-}
-
-// checkConfigurations is lint; the mistakes in a file are one finding.
-func (d *doctor) checkConfigurations(context.Context) {
-	found, err := d.lintFiles(d.confDir)
-	if errors.Is(err, os.ErrNotExist) {
-		return
-	}
-	if err != nil {
-		d.skip("configuration", err)
-		return
-	}
-	d.linted = found
-	counts := map[string]int{}
-	for _, f := range found {
-		if errors.Is(f.Unread, os.ErrPermission) {
-			d.skip("configuration", f.Unread)
-			continue
-		}
-		counts[f.File]++
-	}
-	for _, file := range slices.Sorted(maps.Keys(counts)) {
-		d.find("configuration", "cni-exec lint "+file, nil, "%s in %s", plural(counts[file], "mistake"), file)
-	}
-}
-
-// checkStatus runs STATUS of the plugins that are built in, which find what the kernel and the host
-// lack. External ones may hang. Versions without STATUS get that of the newest.
-func (d *doctor) checkStatus(ctx context.Context) {
-	for _, n := range d.networks {
-		if n.list == nil {
-			continue
-		}
-		list := *n.list
-		list.CNIVersion = spec.Newest.String()
-		for i := range list.Plugins {
-			p := &list.Plugins[i]
-			if n.invalid[i] || !d.builtIn(p.Type) || p.IPAM != "" && !d.builtIn(p.IPAM) {
-				continue
-			}
-			r, err := d.runner.Request(spec.Status, &list, p, chain.Target{})
-			if err == nil {
-				within, cancel := context.WithTimeout(ctx, askTime)
-				_, err = d.runner.Invoker.Invoke(within, p.Type, r)
-				cancel()
-			}
-			if err != nil && errors.Is(err, os.ErrPermission) {
-				d.skip("status of "+n.name, err)
-			} else if err != nil && spec.AsError(err).Code != spec.CodeConfig { // lint has reported that one
-				d.find("status", "cni-exec status "+n.name, nil, "network %s: %v", n.name, withDetails(err))
-			}
-		}
-	}
-}
-
-// builtIn reports whether a plugin is one of this program, and would be run.
-func (d *doctor) builtIn(plugin string) bool {
-	verbs, err := d.runner.Invoker.Find(plugin)
-	return err == nil && verbs != nil
-}
-
-// checkCache looks for entries that cannot be read.
-func (d *doctor) checkCache(context.Context) {
-	for _, b := range d.inv.broken {
-		d.unlisted = true
-		if err := b.Err(); errors.Is(err, os.ErrPermission) {
-			d.skip("attachments", err)
-		} else {
-			file, remove := filepath.Join(d.inv.cache.Dir, "results", b.Name()), "rm "
-			if info, err := os.Lstat(file); err == nil && info.IsDir() {
-				remove = "rm -r "
-			}
-			d.find("cache", remove+file+"    # if its container is gone", nil, "%v", err)
-		}
-	}
-}
-
-// checkStale looks for what is left of namespaces that are gone, and of an add that was killed.
-func (d *doctor) checkStale(context.Context) {
-	var gone, interrupted []string
-	for _, a := range d.inv.entries {
-		switch {
-		case a.state == stateBusy:
-		case a.Gone() && !d.alive(a.Attachment()):
-			gone = append(gone, a.Attachment().String())
-		case a.Interrupted():
-			interrupted = append(interrupted, a.Attachment().String())
-		}
-	}
-	if len(interrupted) > 0 {
-		d.find("interrupted add", "cni-exec gc --all-networks --valid-live", nil, "%s whose add has ended before it was done: %s", plural(len(interrupted), "attachment"), several(interrupted))
-	}
-	if len(gone) > 0 {
-		d.find("stale attachments", "cni-exec gc --all-networks --valid-live", func(ctx context.Context) error {
-			return d.runner.DeleteStale(ctx, func(a spec.Attachment) bool { return slices.Contains(gone, a.String()) })
-		}, "%s of a network namespace that is gone: %s", plural(len(gone), "attachment"), several(gone))
-	}
-	if d.unlisted {
-		return
-	}
-	for _, n := range d.networks {
-		pools, err := d.inv.pools(n.network)
-		if err != nil {
-			d.skip("leases of "+n.name, err)
-			continue
-		}
-		var stale []string
-		for _, p := range pools {
-			for _, a := range p.stale {
-				if !slices.ContainsFunc(n.attached, func(e *entry) bool { return e.has(a.String()) }) && !d.leased(n.network, a) {
-					stale = append(stale, a.String())
-				}
-			}
-		}
-		if len(stale) > 0 {
-			d.find("stale leases", "cni-exec gc "+n.name+" --valid-live", nil,
-				"network %s: %s of no attachment in %s: %s", n.name, plural(len(stale), "lease"), d.inv.cache.Dir, several(stale))
-		}
-	}
-}
-
-// search is that of the owners of a network. It is made where something seems to be stale.
-func (d *doctor) search(network string) *ownerSearch {
-	if s, done := d.searched[network]; done {
-		return s
-	}
-	conf, entries := new(netConf), []*chain.Entry{}
-	for _, n := range d.networks {
-		if n.name == network {
-			conf = n.conf
-			for _, a := range n.attached {
-				entries = append(entries, a.Entry)
-			}
-		}
-	}
-	s, err := searchOwners(network, d.stateDir, conf, nil, entries, true)
-	if err != nil {
-		d.skip("what is stale of "+network, err)
-	}
-	d.searched[network] = s
-	return s
-}
-
-// alive reports whether an attachment that seems to be stale is alive.
-func (d *doctor) alive(a spec.Attachment) bool { return d.search(a.Network).alive(a) }
-
-// leased reports whether a lease that seems to be stale is that of an attachment that is alive.
-func (d *doctor) leased(n *network, addr netip.Addr) bool {
-	s := d.search(n.name)
-	return s.alive(s.leases[addr])
-}
-
-// has reports whether the attachment's result has an address.
-func (a *entry) has(addr string) bool {
-	for _, p := range a.addresses() {
-		if p.Addr().String() == addr {
-			return true
-		}
-	}
-	return false
-}
-
-// several is the first few of a list.
-func several(list []string) string {
-	const most = 5
-	if len(list) > most {
-		return strings.Join(list[:most], ", ") + fmt.Sprintf(", and %d more", len(list)-most)
-	}
-	return strings.Join(list, ", ")
-}
-
-// checkAttachments runs CHECK of the attachments that are alive. Those with the same fault are one
-// finding.
-func (d *doctor) checkAttachments(ctx context.Context) {
-	d.inv.judge(ctx, d.judgeOnce())
-	unchecked := map[string]int{}
-	faults := map[string][]*entry{}
-	for _, a := range d.inv.entries {
-		switch {
-		case a.state == stateBusy:
-			unchecked["a verb runs for the container"]++
-		case a.state == stateUnknown:
-			unchecked[a.why]++
-		case a.unchecked != "":
-			unchecked[a.unchecked]++
-		case a.fault != nil && !slices.Contains(d.off, a.faultText()):
-			faults[a.faultText()] = append(faults[a.faultText()], a)
-		}
-	}
-	for _, why := range slices.Sorted(maps.Keys(unchecked)) {
-		d.untested = append(d.untested, spec.Printable(fmt.Sprintf("CHECK of %s: %s", attachments(unchecked[why]), why)))
-	}
-	for _, a := range d.inv.entries {
-		if a.fault == nil {
-			continue
-		}
-		of := faults[a.faultText()]
-		delete(faults, a.faultText())
-		if len(of) > 0 {
-			d.findFault(of)
-		}
-	}
-}
-
-// judgeOnce returns what runs CHECK of an attachment for doctor, which waits for none longer than
-// checkTime. External plugins that have hung are not asked again.
-func (d *doctor) judgeOnce() func(context.Context, *entry) (string, error) {
-	hung := map[string]bool{}
-	return func(ctx context.Context, a *entry) (string, error) {
-		var external []string
-		for _, plugin := range a.conf.types() {
-			if hung[plugin] {
-				return "plugin " + plugin + " has not answered for another attachment", nil
-			}
-			if !d.builtIn(plugin) {
-				external = append(external, plugin)
-			}
-		}
-		within, cancel := context.WithTimeout(ctx, checkTime)
-		defer cancel()
-		unchecked, err := d.judge(within, a.Entry)
-		if err != nil && within.Err() != nil {
-			for _, plugin := range external {
-				hung[plugin] = true
-			}
-		}
-		return unchecked, err
-	}
-}
-
-// findFault adds the finding of attachments with the same fault.
-func (d *doctor) findFault(of []*entry) {
-	first := of[0]
-	names := each(of, func(a *entry) string { return a.Attachment().String() })
-	what := names[0] + ": " + first.faultText()
-	if len(of) > 1 {
-		what = fmt.Sprintf("%s: %s: %s", attachments(len(of)), first.faultText(), several(names))
-	}
-	if errors.Is(first.fault, spec.ErrAnew) {
-		del := each(of, func(a *entry) string {
-			return fmt.Sprintf("cni-exec del %s --container-id %s -i %s    # and add it again", a.NetworkName, a.ContainerID, a.IfName)
-		})
-		d.find("attachment", strings.Join(del, "\n"), nil, "%s", what)
-		return
-	}
-	repair := "cni-exec reload"
-	switch same := func(is func(*entry) string) bool {
-		return !slices.ContainsFunc(of, func(a *entry) bool { return is(a) != is(first) })
-	}; {
-	case same(func(a *entry) string { return a.ContainerID }):
-		repair += " " + first.ContainerID
-	case same(func(a *entry) string { return a.NetworkName }):
-		repair += " " + first.NetworkName
-	}
-	d.find("attachment", repair, d.reloads(of), "%s", what)
-}
-
-// reloads is the fix that restores attachments.
-func (d *doctor) reloads(of []*entry) func(context.Context) error {
-	return func(ctx context.Context) error {
-		quiet := *d.call
-		quiet.Stdout = io.Discard // treat prints what is fixed
-		var entries []*chain.Entry
-		for _, a := range of {
-			now, err := d.runner.Cache.Lookup(a.Attachment())
-			if errors.Is(err, os.ErrNotExist) {
-				continue
-			}
-			if err != nil {
-				return err
-			}
-			entries = append(entries, now)
-		}
-		_, err := quiet.restore(ctx, entries, nil)
-		return err
-	}
-}
-
-// checkOrphans looks for links and elements that have an owner of which nothing is known.
-func (d *doctor) checkOrphans(context.Context) {
-	if d.unlisted {
-		return
-	}
-	known := map[string]bool{}
-	for _, a := range d.inv.entries {
-		known[a.key] = true
-	}
-	if d.inv.links != nil {
-		for _, l := range d.inv.links.all {
-			key := spec.LabelKey(l.Alias)
-			a, _ := spec.LabelNames(l.Alias)
-			switch {
-			case key == "" || known[key]:
-			case d.alive(a):
-				d.find("unknown attachment", fmt.Sprintf("cni-exec doctor --cache-dir DIR    # that of its runtime, or `%s` if its container is gone", chain.DelCommand(a)), nil,
-					"%s is of %s, which is not in %s, and leads to a network namespace that exists", l.Name, a, d.inv.cache.Dir)
-			default:
-				d.find("orphaned link", "ip link del "+l.Name, nil, "%s is of an attachment that is not in %s: %s", l.Name, d.inv.cache.Dir, l.Alias)
-			}
-		}
-	}
-	orphans := map[string]int{}
-	for key, held := range d.rules {
-		if !known[key] && (d.inv.links == nil || d.inv.links.byKey[key] == nil) && !d.alive(held[0].Owner) {
-			orphans[held[0].Owner.Network] += len(held)
-		}
-	}
-	for _, name := range slices.Sorted(maps.Keys(orphans)) {
-		d.find("orphaned elements", "cni-exec gc "+name+" --valid-live", nil,
-			"%s in table inet cnibox of attachments to %s that have neither a link nor an entry in %s", plural(orphans[name], "element"), name, d.inv.cache.Dir)
-	}
 }

@@ -16,6 +16,8 @@ import (
 	"golang.org/x/sys/unix"
 
 	"cnibox/applets/applet"
+	"cnibox/applets/cniexec/inventory"
+	"cnibox/applets/cniexec/sandbox"
 	"cnibox/applets/hostport"
 	"cnibox/applets/netfilter"
 	"cnibox/chain"
@@ -34,6 +36,7 @@ import (
 type rehearsal struct {
 	*call
 	list              *chain.List
+	create            bool          // the namespace may be missing
 	host, cont, other *rtnl.NS      // other has the far ends of stand-ins
 	dir               string        // on tmpfs, for the thread of run and what it starts; an empty directory for others
 	conf              []byte        // the list as it is run
@@ -46,13 +49,13 @@ type rehearsal struct {
 }
 
 // rehearse is add with --dry-run.
-func (c *call) rehearse(ctx context.Context, l *chain.List) error {
+func (c *call) rehearse(ctx context.Context, l *chain.List, create bool) error {
 	a := spec.Attachment{Network: l.Name, ContainerID: c.target.ContainerID, IfName: c.target.IfName}
 	if e, err := c.runner.Cache.Lookup(a); err == nil && e.Live() && !e.Interrupted() {
 		return spec.Errorf(spec.CodeBusy, "%s of container %s is attached to network %s already: run DEL first: %w", a.IfName, a.ContainerID, a.Network, os.ErrExist)
 	}
-	r := &rehearsal{call: c, list: l}
-	if err := cmp.Or(privileged(), r.confine()); err != nil {
+	r := &rehearsal{call: c, list: l, create: create}
+	if err := cmp.Or(sandbox.Privileged(), r.confine()); err != nil {
 		return err
 	}
 	for _, ns := range []**rtnl.NS{&r.host, &r.cont, &r.other} {
@@ -169,7 +172,7 @@ func (r *rehearsal) populate() error {
 	if err := r.standIn(rtnl.Host(), r.host, func(l *rtnl.Link) bool { return spec.LabelKey(l.Alias) == "" && l.Kind != "ifb" }); err != nil {
 		return fmt.Errorf("stand-ins for the links of the host: %w", err)
 	}
-	for _, key := range forwarding {
+	for _, key := range inventory.Forwarding {
 		if value, err := rtnl.Host().Sysctl(key); err == nil {
 			if err := r.host.SetSysctl(key, value); err != nil {
 				return err
@@ -195,9 +198,6 @@ func (r *rehearsal) populate() error {
 	}
 	return nil
 }
-
-// forwarding are the settings of the host that plugins change.
-var forwarding = [...]string{"net/ipv4/ip_forward", "net/ipv6/conf/all/forwarding"}
 
 // standIn makes links of the same name, MAC address and MTU as those of a namespace in another
 // one, and gives them their addresses and routes as far as the kernel takes them: a
@@ -274,7 +274,7 @@ func (r *rehearsal) run(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
-		args := []string{"cni-exec", "add", r.list.Name, netns, "--json",
+		args := []string{"cni-exec", "add", r.list.Name, netns, "-o", "json",
 			"-i", r.target.IfName, "--container-id", r.target.ContainerID, "--conf-dir", r.dir, "--path=", "--state-dir", r.stateCopy()}
 		cmd := chain.Command{Args: args, Stdin: &bytes.Buffer{}, Stdout: &stdout, Stderr: &r.stderr,
 			Environ: append(r.without("CAP_ARGS", "CNI_ARGS", "CNI_NETNS_OVERRIDE", spec.StateEnv, applet.LogEnv), "CAP_ARGS="+string(caps), "CNI_ARGS="+r.target.CNIArgs())}
@@ -374,7 +374,7 @@ func (r *rehearsal) copyPorts(ctx context.Context) error {
 
 // copyLeases copies the leases of the network, so that the addresses are those that are next.
 func (r *rehearsal) copyLeases() error {
-	from := readNetConf(r.list.Doc()).leases(r.stateDir, r.list.Name)
+	from := inventory.ReadConf(r.list.Doc()).Leases(r.stateDir, r.list.Name)
 	if from == "" {
 		return nil
 	}
@@ -449,7 +449,7 @@ func (r *rehearsal) look() (both [2]made, err error) {
 			both[0].Rules = append(both[0].Rules, "nft "+e.Text)
 		}
 	}
-	for _, key := range forwarding {
+	for _, key := range inventory.Forwarding {
 		if value, err := r.host.Sysctl(key); err == nil {
 			both[0].Settings = append(both[0].Settings, strings.ReplaceAll(key, "/", ".")+" = "+value)
 		}
@@ -477,7 +477,7 @@ func lookAt(ns *rtnl.NS) (m made, err error) {
 		names[l.Index] = l.Name
 	}
 	for _, l := range links {
-		m.Links = append(m.Links, linkLine(&l, names))
+		m.Links = append(m.Links, inventory.LinkLine(&l, names))
 		for _, a := range addrs[l.Index] {
 			if !a.Prefix.Addr().IsLinkLocalUnicast() { // each link has one that is up
 				m.Addresses = append(m.Addresses, a.Prefix.String()+" dev "+l.Name)
@@ -501,28 +501,6 @@ func lookAt(ns *rtnl.NS) (m made, err error) {
 		}
 	}
 	return m, err
-}
-
-// linkLine is a link in one line.
-func linkLine(l *rtnl.Link, names map[uint32]string) string {
-	line := l.Name
-	if l.Kind != "" {
-		line += " " + l.Kind
-	}
-	line += fmt.Sprintf(" mtu %d", l.MTU)
-	if l.Master != 0 {
-		line += " master " + names[l.Master]
-	}
-	if l.Hairpin {
-		line += " hairpin"
-	}
-	if l.Isolated {
-		line += " isolated"
-	}
-	if l.Up {
-		return line + " up"
-	}
-	return line + " down"
 }
 
 // routeLine is a route in one line.

@@ -15,132 +15,145 @@ import (
 
 	"github.com/spf13/pflag"
 
+	"cnibox/applets/applet"
+	"cnibox/applets/cniexec/inventory"
 	"cnibox/applets/hostport"
 	"cnibox/chain"
 	"cnibox/spec"
 )
 
-// flags are the flags of all verbs.
+// flags are those that all verbs have.
 //
 // The zero value of each is the flag that was not given, but for those that the
 // environment or a default fills in.
 type flags struct {
-	ifName, containerID string // empty ID: derived from the namespace
-	name                string // of a run; empty: none
-	confDir             string
-	cacheDir, stateDir  string        // empty: see [state.CacheDir]
-	output              string        // empty: for people
-	report              string        // file; empty: none
-	path                string        // CNI_PATH; empty: built-in plugins alone
-	timeout             time.Duration // of one plugin; 0: the default
-	retries             int           // of an add that ended with code 11
-
-	keepGoing, all, allNetworks, live, dot, dryRun, checked, fix, force, watch, inPlace, json, help, version bool
-	create, delete                                                                                           bool // the named namespace
-
-	// Those that may be given more than once, in their order.
-	valid, nets []string
-	publish     publishedPorts
-	ips         askedIPs
-	macs        askedMACs
-	dns         nameServers
+	confDir            string
+	cacheDir, stateDir string        // empty: see [state.CacheDir]
+	output             string        // empty: for people
+	path               string        // CNI_PATH; empty: built-in plugins alone
+	timeout            time.Duration // of one plugin; 0: the default
+	help, version      bool
 }
 
-// verbsKey is the annotation of a flag that has the verbs it is for; without it, it is for all.
-const verbsKey = "verbs"
+// link are the flags that say which attachment of a namespace is meant.
+type link struct{ ifName, containerID string } // empty ID: derived from the namespace
 
-// set declares the flags. This is the one place where a flag, its verbs and its help are;
-// the help begins with the name of the value, in backquotes. Where a verb gives a flag another
-// meaning, it has a help of its own.
-func (f *flags) set(getenv func(string) string) *pflag.FlagSet {
-	fs := pflag.NewFlagSet("cni-exec", pflag.ContinueOnError)
-	fs.SortFlags = false
-	of := func(verbs string, declare func()) {
-		declare()
-		fs.VisitAll(func(flag *pflag.Flag) {
-			if flag.Annotations == nil { // just declared
-				flag.Annotations = map[string][]string{verbsKey: strings.Fields(verbs)}
-			}
-		})
+func (l *link) declare(f *flagSet, ifName, containerID string) {
+	l.ifName = cmp.Or(f.getenv("CNI_IFNAME"), "eth0")
+	f.VarP((*nameValue)(&l.ifName), "ifname", "i", ifName)
+	l.containerID = f.getenv("CNI_CONTAINERID")
+	f.Var((*nameValue)(&l.containerID), "container-id", containerID)
+}
+
+// aim completes a target.
+func (l *link) aim(t *chain.Target) {
+	t.ContainerID, t.IfName = l.containerID, l.ifName
+	if t.ContainerID == "" {
+		t.ContainerID = derivedID(t.NetNS)
 	}
-	helpOf := func(verb, flag, help string) { _ = fs.SetAnnotation(flag, verb, []string{help}) }
-	of("add del check get run", func() {
-		f.ifName = cmp.Or(getenv("CNI_IFNAME"), "eth0")
-		fs.VarP((*nameValue)(&f.ifName), "ifname", "i", "`NAME` interface in the namespace")
-		f.containerID = getenv("CNI_CONTAINERID")
-		fs.Var((*nameValue)(&f.containerID), "container-id", "`ID` container ID; default: made of NETNS as by cnitool")
+}
+
+// needs returns an error if nothing names the attachment.
+func (l *link) needs(t *chain.Target) error {
+	if t.NetNS == "" && l.containerID == "" {
+		return errors.New("NETNS is missing; without it --container-id has to name the attachment")
+	}
+	return nil
+}
+
+// commonKey is the annotation of a flag that all verbs have.
+const commonKey = "common"
+
+// A flagSet declares the flags of one verb, with their help, which begins with the name of the
+// value, in backquotes.
+type flagSet struct {
+	*pflag.FlagSet
+	*flags
+	getenv func(string) string
+}
+
+// declared makes the flags of the verb, whose values nothing uses.
+func (v *verb) declared(getenv func(string) string) *pflag.FlagSet {
+	return new(flags).set(v.new(&call{}), getenv)
+}
+
+// set makes the flags of a verb: its own, and those of all verbs. A nil action has the latter alone.
+func (f *flags) set(a action, getenv func(string) string) *pflag.FlagSet {
+	fs := &flagSet{pflag.NewFlagSet("cni-exec", pflag.ContinueOnError), f, getenv}
+	fs.SortFlags = false
+	if a != nil {
+		a.flags(fs)
+	}
+	fs.common()
+	return fs.FlagSet
+}
+
+// outputs declares --output for a verb that has a document.
+func (f *flagSet) outputs(help string) { f.StringVarP(&f.output, "output", "o", "", help) }
+
+// common declares the flags of all verbs.
+func (f *flagSet) common() {
+	own := map[string]bool{}
+	f.VisitAll(func(flag *pflag.Flag) { own[flag.Name] = true })
+	f.StringVar(&f.confDir, "conf-dir", cmp.Or(f.getenv("NETCONFPATH"), "/etc/cni/net.d"), "`DIR` configurations")
+	f.StringVar(&f.path, "path", f.getenv("CNI_PATH"), "`DIR[:DIR]` more plugins than those built in; of one name that in DIR is run")
+	f.StringVar(&f.cacheDir, "cache-dir", "", "`DIR` what add was given and returned; default /var/lib/cni, or that of --state-dir")
+	f.StringVar(&f.stateDir, "state-dir", "", "`DIR` cache, leases and records are stored below DIR, also those of plugins")
+	f.Var((*timeLimit)(&f.timeout), "timeout", "`TIME` limit of one plugin, as 90s or 2m; default 60s")
+	if !own["output"] {
+		f.outputs("`json` print an error, and what the verb finds, as JSON on stdout")
+	}
+	f.BoolVarP(&f.help, "help", "h", false, "print this help, or that of a verb")
+	f.BoolVar(&f.version, "version", false, "print the version")
+	f.VisitAll(func(flag *pflag.Flag) {
+		if !own[flag.Name] {
+			flag.Annotations = map[string][]string{commonKey: nil}
+		}
 	})
-	helpOf("run", "ifname", "`NAME` interface on the first network; those on the others count up")
-	helpOf("run", "container-id", "`ID` container ID; default: a random one")
-	of("add run", func() {
-		fs.VarP(&f.publish, "publish", "p", "`[IP:]HOST:CONTAINER[/tcp|udp|sctp]` publish a port, or a range: 8080-8090:80-90; repeatable")
+}
+
+// isCommon reports whether all verbs have the flag.
+func isCommon(flag *pflag.Flag) bool {
+	_, common := flag.Annotations[commonKey]
+	return common
+}
+
+// commonFlags are those of a set that all verbs have.
+func commonFlags(set *pflag.FlagSet) []*pflag.Flag { return flagsOf(set, true) }
+
+// ownFlags are those of a set that are the verb's own.
+func ownFlags(set *pflag.FlagSet) []*pflag.Flag { return flagsOf(set, false) }
+
+func flagsOf(set *pflag.FlagSet, common bool) (list []*pflag.Flag) {
+	set.VisitAll(func(flag *pflag.Flag) {
+		if isCommon(flag) == common {
+			list = append(list, flag)
+		}
 	})
-	of("add run up", func() {
-		fs.BoolVar(&f.force, "force", false, "publish also ports on which this host listens")
-	})
-	of("add run", func() {
-		fs.IntVar(&f.retries, "retries", 0, "`N` times to add again after \"try again later\"")
-		fs.Var(&f.ips, "ip", "`ADDR` ask for this IP address; repeatable")
-		fs.Var(&f.macs, "mac", "`ADDR` MAC address of the interface")
-	})
-	helpOf("run", "ip", "`[NET=]ADDR` ask for this IP address, on the first network or NET")
-	helpOf("run", "mac", "`[NET=]ADDR` MAC address of the interface, likewise")
-	of("add", func() {
-		fs.BoolVar(&f.create, "create", false, "make the named namespace if it is missing, with lo up")
-	})
-	of("del", func() {
-		fs.BoolVar(&f.delete, "delete", false, "delete the named namespace as well, with its last attachment")
-		fs.BoolVar(&f.keepGoing, "keep-going", false, "run all plugins even if one fails")
-	})
-	of("gc", func() {
-		fs.StringArrayVar(&f.valid, "valid", nil, "`ID/IFNAME` keep this attachment; repeatable")
-		fs.BoolVar(&f.live, "valid-live", false, "keep all whose namespace exists, also those without an entry in the cache, and what an unreadable entry is about")
-	})
-	of("add gc", func() {
-		fs.BoolVar(&f.dryRun, "dry-run", false, "only print what would be made")
-	})
-	helpOf("gc", "dry-run", "only print what would be deleted")
-	of("check status gc", func() {
-		fs.BoolVar(&f.all, "all", false, "every attachment whose namespace exists")
-	})
-	helpOf("status", "all", "every network that is configured")
-	helpOf("gc", "all", "keep none")
-	of("gc", func() {
-		fs.BoolVar(&f.allNetworks, "all-networks", false, "every network that is configured or has attachments, in place of NETWORK")
-	})
-	of("reload", func() {
-		fs.BoolVar(&f.watch, "watch", false, "stay, and do it again whenever rules or a bridge are deleted, or firewalld is started or reloaded")
-	})
-	of("run", func() {
-		fs.Var((*nameValues)(&f.nets), "net", "`NETWORK` attach to this one; repeatable")
-		fs.Var(&f.dns, "dns", "`ADDR` name server, in place of the networks'; repeatable")
-		fs.BoolVar(&f.inPlace, "exec", false, "become the command: nothing stays in memory, and the next run takes down what it leaves")
-		fs.Var((*nameValue)(&f.name), "name", "`NAME` name of namespace and host, and for other named runs")
-	})
-	of("ls show who lint add doctor", func() {
-		fs.StringVarP(&f.output, "output", "o", "", "`json` print JSON")
-	})
-	helpOf("ls", "output", "`json|wide` print JSON, or a table with all columns")
-	helpOf("add", "output", "`json` print what --dry-run finds as JSON")
-	of("ls", func() {
-		fs.BoolVar(&f.checked, "check", false, "run CHECK of each attachment that is alive, and list what it finds")
-	})
-	of("tree", func() {
-		fs.BoolVar(&f.dot, "dot", false, "print a graph for dot(1)")
-	})
-	of("doctor", func() {
-		fs.BoolVar(&f.fix, "fix", false, "repair what is cnibox's own, and nothing else")
-		fs.StringVar(&f.report, "report", "", "`FILE` write all that was looked at there, without names and public addresses")
-	})
-	fs.StringVar(&f.confDir, "conf-dir", cmp.Or(getenv("NETCONFPATH"), "/etc/cni/net.d"), "`DIR` configurations")
-	fs.StringVar(&f.path, "path", getenv("CNI_PATH"), "`DIR[:DIR]` more plugins than those built in; of one name that in DIR is run")
-	fs.StringVar(&f.cacheDir, "cache-dir", "", "`DIR` what add was given and returned; default /var/lib/cni, or that of --state-dir")
-	fs.StringVar(&f.stateDir, "state-dir", "", "`DIR` cache, leases and records are stored below DIR, also those of plugins")
-	fs.Var((*timeLimit)(&f.timeout), "timeout", "`TIME` limit of one plugin, as 90s or 2m; default 60s")
-	fs.BoolVar(&f.json, "json", false, "print errors as JSON on stdout")
-	fs.BoolVarP(&f.help, "help", "h", false, "print this help, or that of a verb")
-	fs.BoolVar(&f.version, "version", false, "print the version")
-	return fs
+	return list
+}
+
+// allFlags is the set of the flags of all verbs, for a command line without a verb.
+func allFlags(f *flags, getenv func(string) string) *pflag.FlagSet {
+	all := f.set(nil, getenv)
+	for _, v := range verbs() {
+		for _, flag := range ownFlags(f.set(v.new(&call{}), getenv)) {
+			if all.Lookup(flag.Name) == nil {
+				all.AddFlag(flag)
+			}
+		}
+	}
+	return all
+}
+
+// verbsWith are the names of the verbs that have a flag of their own.
+func verbsWith(flag string) (names []string) {
+	for _, v := range verbs() {
+		if f := v.declared(func(string) string { return "" }).Lookup(flag); f != nil && !isCommon(f) {
+			names = append(names, v.name)
+		}
+	}
+	return names
 }
 
 // A nameValue is the value of a flag for which "" means that it was not given: it must not be given
@@ -207,26 +220,9 @@ func (t *timeLimit) String() string {
 // Type is the name of the type, for pflag.
 func (t *timeLimit) Type() string { return "TIME" }
 
-// verbsOf returns the verbs that a flag is for; nil: it is for all.
-func verbsOf(flag *pflag.Flag) []string { return flag.Annotations[verbsKey] }
-
-// flagsOf returns the flags of a verb; "": those of all verbs.
-func flagsOf(set *pflag.FlagSet, verb string) (list []*pflag.Flag) {
-	set.VisitAll(func(flag *pflag.Flag) {
-		if of := verbsOf(flag); of == nil && verb == "" || slices.Contains(of, verb) {
-			list = append(list, flag)
-		}
-	})
-	return list
-}
-
-// usageOf returns the name of a flag's value, and its meaning, as a verb has them.
-func usageOf(flag *pflag.Flag, verb string) (value, text string) {
-	f := *flag
-	if own := flag.Annotations[verb]; own != nil {
-		f.Usage = own[0]
-	}
-	value, text = pflag.UnquoteUsage(&f)
+// usageOf returns the name of a flag's value, and its meaning.
+func usageOf(flag *pflag.Flag) (value, text string) {
+	value, text = pflag.UnquoteUsage(flag)
 	return value, strings.TrimSpace(strings.TrimPrefix(text, value))
 }
 
@@ -240,24 +236,74 @@ type commandLine struct {
 }
 
 // parse reads flags wherever they stand among the operands, up to "--", after which
-// the command is. The error is the first one.
-func parse(args []string, getenv func(string) string) (*commandLine, error) {
-	l := &commandLine{flags: &flags{}, args: args}
-	l.set = l.flags.set(getenv)
-	if i := slices.Index(args, "--"); i >= 0 {
-		l.args, l.command = args[:i], append([]string{}, args[i+1:]...)
+// the command is. They are those of the verb, or of all where there is none. The error is the first
+// one. Without a verb there is no action.
+func parse(p applet.Process) (c *call, a action, err error) {
+	l := &commandLine{flags: &flags{}, args: p.Args}
+	c = &call{Process: p, commandLine: l}
+	if i := slices.Index(p.Args, "--"); i >= 0 {
+		l.args, l.command = p.Args[:i], append([]string{}, p.Args[i+1:]...)
 	}
-	err := l.set.Parse(l.args)
+	v := findVerb(verbIn(l.args))
+	if v != nil {
+		a = v.new(c)
+		l.set = l.flags.set(a, p.Getenv)
+	} else {
+		l.set = allFlags(l.flags, p.Getenv)
+	}
+	err = l.set.Parse(l.args)
 	l.operands = l.set.Args()
-	if err != nil {
-		l.json = slices.Contains(l.args, "--json") // it is about this error
-		return l, flagError(err)
+	if err != nil && asksForJSON(l.args) { // it is about this error
+		l.output = outputJSON
 	}
-	return l, nil
+	if err != nil && v != nil && len(l.operands) == 0 {
+		l.operands = []string{v.name}
+	}
+	if len(l.operands) > 0 {
+		c.verb = l.operands[0]
+	}
+	if err != nil {
+		err = v.flagError(err)
+	}
+	return c, a, err
 }
 
-// flagError is an error of pflag in our words.
-func flagError(err error) error {
+// verbIn finds the verb among words: the first that is neither a flag nor the value of one; empty:
+// there is none.
+func verbIn(words []string) string {
+	if len(words) > 0 && !strings.HasPrefix(words[0], "-") {
+		return words[0]
+	}
+	all := allFlags(new(flags), func(string) string { return "" })
+	takes := func(f *pflag.Flag) bool { return f != nil && f.NoOptDefVal == "" }
+	for i := 0; i < len(words); i++ {
+		w := words[i]
+		if name, long := strings.CutPrefix(w, "--"); long {
+			if !strings.Contains(name, "=") && takes(all.Lookup(name)) {
+				i++
+			}
+			continue
+		}
+		if len(w) < 2 || w[0] != '-' {
+			return w
+		}
+		if len(w) == 2 && takes(all.ShorthandLookup(w[1:])) {
+			i++
+		}
+	}
+	return ""
+}
+
+// asksForJSON reports whether --output is json among words that cannot be parsed.
+func asksForJSON(args []string) bool {
+	line := " " + strings.Join(args, " ") + " "
+	return slices.ContainsFunc([]string{" -o json ", " -o=json ", " -ojson ", " --output json ", " --output=json "}, func(flag string) bool {
+		return strings.Contains(line, flag)
+	})
+}
+
+// flagError is an error of pflag in our words. A flag of other verbs would seem to have been obeyed.
+func (v *verb) flagError(err error) error {
 	var unknown *pflag.NotExistError
 	var needs *pflag.ValueRequiredError
 	var invalid *pflag.InvalidValueError
@@ -268,6 +314,23 @@ func flagError(err error) error {
 		return "--" + flag
 	}
 	switch {
+	case errors.As(err, &unknown) && unknown.GetSpecifiedName() == "json":
+		return errors.New("unknown flag --json: write -o json")
+	case errors.As(err, &unknown) && v != nil:
+		flag := unknown.GetSpecifiedName()
+		if short := unknown.GetSpecifiedShortnames(); short != "" {
+			if f := allFlags(new(flags), func(string) string { return "" }).ShorthandLookup(flag); f != nil {
+				return fmt.Errorf("%s: -%s is a flag of %s", v.name, flag, strings.Join(verbsWith(f.Name), ", "))
+			}
+		}
+		with := verbsWith(flag)
+		switch {
+		case len(with) == 0:
+			return fmt.Errorf("unknown flag %s", name(flag, unknown.GetSpecifiedShortnames()))
+		case v.name == "gc" && flag == "all":
+			return errors.New("gc: --all is a flag of check, status: write --keep-none")
+		}
+		return fmt.Errorf("%s: --%s is a flag of %s", v.name, flag, strings.Join(with, ", "))
 	case errors.As(err, &unknown):
 		return fmt.Errorf("unknown flag %s", name(unknown.GetSpecifiedName(), unknown.GetSpecifiedShortnames()))
 	case errors.As(err, &needs):
@@ -280,23 +343,6 @@ func flagError(err error) error {
 		}
 		return fmt.Errorf("--%s %q: %w", invalid.GetFlag().Name, invalid.GetValue(), reason)
 	}
-	return err
-}
-
-// usableFor reports a flag that was given and that the verb has no use for: it would seem
-// to have been obeyed.
-func (l *commandLine) usableFor(verb string) (err error) {
-	l.set.Visit(func(flag *pflag.Flag) {
-		verbs := verbsOf(flag)
-		if err != nil || verbs == nil || slices.Contains(verbs, verb) {
-			return
-		}
-		name := "--" + flag.Name
-		if flag.Shorthand != "" && !slices.ContainsFunc(l.args, func(arg string) bool { return arg == name || strings.HasPrefix(arg, name+"=") }) {
-			name = "-" + flag.Shorthand
-		}
-		err = fmt.Errorf("%s: %s is a flag of %s", verb, name, strings.Join(verbs, ", "))
-	})
 	return err
 }
 
@@ -324,19 +370,25 @@ func cniArgs(s string) (pairs [][2]string, err error) {
 	return pairs, nil
 }
 
-// capabilities reads CAP_ARGS and adds the published ports; nil: none were given.
-// Errors have code 4. What is not an object is an error, null is as good as none.
-func (f *flags) capabilities(s string) (caps map[string]json.RawMessage, err error) {
-	if s != "" {
-		if err := spec.Unmarshal("CAP_ARGS", []byte(s), &caps); err != nil {
-			return nil, spec.Errorf(spec.CodeEnv, "%w", err)
-		}
+// capArgs reads CAP_ARGS; nil: none were given. Errors have code 4. What is not an object is an
+// error, null is as good as none.
+func capArgs(s string) (caps map[string]json.RawMessage, err error) {
+	if s == "" {
+		return nil, nil
 	}
-	if len(f.publish) == 0 {
+	if err := spec.Unmarshal("CAP_ARGS", []byte(s), &caps); err != nil {
+		return nil, spec.Errorf(spec.CodeEnv, "%w", err)
+	}
+	return caps, nil
+}
+
+// capabilities adds the published ports to those of CAP_ARGS. Errors have code 4.
+func (a *asked) capabilities(caps map[string]json.RawMessage) (_ map[string]json.RawMessage, err error) {
+	if len(a.publish) == 0 {
 		return caps, nil
 	}
-	var ports []publishedPort
-	if raw := caps[capPorts]; raw != nil {
+	var ports []inventory.Port
+	if raw := caps[inventory.CapPorts]; raw != nil {
 		if err := spec.Unmarshal("CAP_ARGS.portMappings", raw, &ports); err != nil {
 			return nil, spec.Errorf(spec.CodeEnv, "%w", err)
 		}
@@ -344,23 +396,20 @@ func (f *flags) capabilities(s string) (caps map[string]json.RawMessage, err err
 	if caps == nil {
 		caps = make(map[string]json.RawMessage)
 	}
-	caps[capPorts], err = json.Marshal(append(ports, f.publish...))
+	caps[inventory.CapPorts], err = json.Marshal(append(ports, a.publish...))
 	return caps, err
 }
-
-// capPorts is the capability that --publish gives arguments to.
-const capPorts = "portMappings"
 
 // canPublish refuses --publish where no plugin of the networks would get it.
 // CAP_ARGS may hold what no plugin takes, as with libcni; a flag was given for this call.
 // The error has code 7.
-func (f *flags) canPublish(networks ...*chain.List) error {
+func (a *asked) canPublish(networks ...*chain.List) error {
 	for _, l := range networks {
-		if takes(l, capPorts) {
+		if takes(l, inventory.CapPorts) {
 			return nil
 		}
 	}
-	if len(f.publish) == 0 {
+	if len(a.publish) == 0 {
 		return nil
 	}
 	return spec.Errorf(spec.CodeConfig, `--publish: no plugin in %s takes port mappings: add {"type": "portmap", "capabilities": {"portMappings": true}} to its list`, networks[0].File)
@@ -369,12 +418,12 @@ func (f *flags) canPublish(networks ...*chain.List) error {
 // freePorts refuses --publish of a port on which a process of the host listens: its
 // clients would get to the container instead. Runtimes that give CAP_ARGS get a warning from
 // portmap. The error has code 100.
-func (f *flags) freePorts() error {
-	if f.force {
+func (a *asked) freePorts() error {
+	if a.force {
 		return nil
 	}
 	var ports []hostport.Port
-	for _, p := range f.publish {
+	for _, p := range a.publish {
 		ip, _ := netip.ParseAddr(p.HostIP) // checked; none is the zero Addr
 		ports = append(ports, hostport.Port{Proto: strings.ToLower(p.Protocol), IP: ip.Unmap(), Port: p.HostPort})
 	}
@@ -386,17 +435,8 @@ func (f *flags) freePorts() error {
 		strings.Join(found, ", "))
 }
 
-// publishedPort is an entry of the capability portMappings.
-// The names are the convention's.
-type publishedPort struct {
-	HostPort      uint16 `json:"hostPort"`
-	ContainerPort uint16 `json:"containerPort"`
-	Protocol      string `json:"protocol"`
-	HostIP        string `json:"hostIP,omitempty"`
-}
-
 // publishedPorts are the values of --publish.
-type publishedPorts []publishedPort
+type publishedPorts []inventory.Port
 
 // Set adds one, or those of a range.
 func (p *publishedPorts) Set(s string) error {
@@ -416,9 +456,9 @@ var protocols = []string{"tcp", "udp", "sctp"}
 
 // parsePublish reads [IP:]HOST:CONTAINER[/PROTOCOL], an IPv6 address in brackets. HOST and
 // CONTAINER are ports, or ranges of the same length.
-func parsePublish(s string) ([]publishedPort, error) {
+func parsePublish(s string) ([]inventory.Port, error) {
 	ports, protocol, _ := strings.Cut(s, "/")
-	p := publishedPort{Protocol: cmp.Or(protocol, "tcp")}
+	p := inventory.Port{Protocol: cmp.Or(protocol, "tcp")}
 	rest, container, ok := cutLast(ports, ":")
 	ip, host, _ := cutLast(rest, ":")
 	p.HostIP = strings.Trim(ip, "[]")
@@ -436,7 +476,7 @@ func parsePublish(s string) ([]publishedPort, error) {
 		return nil, fmt.Errorf("the ranges must have the same length: %s are %d ports, %s are %d",
 			host, int(hostLast-p.HostPort)+1, container, int(containerLast-p.ContainerPort)+1)
 	}
-	all := []publishedPort{p}
+	all := []inventory.Port{p}
 	for p.HostPort < hostLast {
 		p.HostPort++
 		p.ContainerPort++

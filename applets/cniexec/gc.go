@@ -1,29 +1,76 @@
 package cniexec
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 
+	"cnibox/applets/cniexec/inventory"
+	"cnibox/applets/record"
 	"cnibox/chain"
+	"cnibox/internal/memory"
+	"cnibox/internal/tty"
 	"cnibox/spec"
 )
 
+func gcVerb() *verb {
+	return &verb{name: "gc", operands: "NETWORK | --all-networks", summary: "delete attachments that are not needed", new: func(c *call) action { return &gcCall{call: c} },
+		text: `What stays must be named: with --valid, --valid-live or --keep-none.
+What is deleted is printed. An attachment that is in another --cache-dir is
+alive if its link leads to a namespace that exists, or one has its link or
+leased address.`,
+		examples: []example{
+			{"cni-exec gc mynet --valid-live --dry-run", "what is left of namespaces that are gone"},
+			{"cni-exec gc --all-networks --valid-live", "delete them on all networks"},
+		},
+	}
+}
+
+// A gcCall is one call of gc.
+type gcCall struct {
+	*call
+	valid                               []string
+	live, keepNone, allNetworks, dryRun bool
+}
+
+func (v *gcCall) flags(f *flagSet) {
+	f.StringArrayVar(&v.valid, "valid", nil, "`ID/IFNAME` keep this attachment; repeatable")
+	f.BoolVar(&v.live, "valid-live", false, "keep all whose namespace exists, also those without an entry in the cache, and what an unreadable entry is about")
+	f.BoolVar(&v.keepNone, "keep-none", false, "delete every one")
+	f.BoolVar(&v.dryRun, "dry-run", false, "only print what would be deleted")
+	f.BoolVar(&v.allNetworks, "all-networks", false, "every network that is configured or has attachments, in place of NETWORK")
+}
+
+func (v *gcCall) do(ctx context.Context, operands []string) (int, error) {
+	if err := cmp.Or(v.allOr(v.allNetworks, operands, 2), v.gcOperands()); err != nil {
+		return 0, usage("gc: %w", err)
+	}
+	if err := v.prepare(); err != nil {
+		return 0, err
+	}
+	if v.allNetworks {
+		return exitOK, v.gcAll(ctx)
+	}
+	return exitOK, v.gc(ctx)
+}
+
 // gcOperands requires a flag for what is valid, so that gc does not delete all by mistake. gc of
-// cnitool is --all.
-func (c *call) gcOperands() error {
+// cnitool is --keep-none.
+func (c *gcCall) gcOperands() error {
 	said := 0
-	for _, b := range []bool{len(c.valid) > 0, c.live, c.all} {
+	for _, b := range []bool{len(c.valid) > 0, c.live, c.keepNone} {
 		if b {
 			said++
 		}
 	}
 	switch {
 	case said == 0:
-		return errors.New("what is still attached? give --valid ID/IFNAME for each attachment, or --valid-live, or --all to delete every one")
-	case c.all && said > 1:
-		return errors.New("--all keeps nothing, so --valid and --valid-live make no sense with it")
+		return errors.New("what is still attached? give --valid ID/IFNAME for each attachment, or --valid-live, or --keep-none to delete every one")
+	case c.keepNone && said > 1:
+		return errors.New("--keep-none keeps nothing, so --valid and --valid-live make no sense with it")
 	}
 	_, err := c.validSet()
 	return err
@@ -31,7 +78,7 @@ func (c *call) gcOperands() error {
 
 // validSet returns what --valid names.
 // Names are checked, since they are compared with those of files.
-func (c *call) validSet() ([]spec.Attachment, error) {
+func (c *gcCall) validSet() ([]spec.Attachment, error) {
 	var set []spec.Attachment
 	for _, s := range c.valid {
 		id, ifName, ok := strings.Cut(s, "/")
@@ -47,8 +94,8 @@ func (c *call) validSet() ([]spec.Attachment, error) {
 }
 
 // gc deletes what is in neither --valid nor --valid-live, and lists it on stderr.
-func (c *call) gc(ctx context.Context) error {
-	defer collectLess()()
+func (c *gcCall) gc(ctx context.Context) error {
+	defer memory.CollectLess()()
 	valid, err := c.validSet()
 	if err != nil {
 		return err
@@ -57,16 +104,16 @@ func (c *call) gc(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	bar := newProgress(c.Stderr, "cni-exec: gc "+c.network)
+	bar := tty.NewProgress(c.Stderr, "cni-exec: gc "+c.network)
 	warn := c.runner.Warn
 	defer func() { c.runner.Warn = warn }()
-	c.runner.Progress = bar.show
+	c.runner.Progress = bar.Show
 	c.runner.Warn = func(format string, args ...any) {
-		bar.clear()
+		bar.Clear()
 		warn(format, args...)
 	}
 	stale, err := c.runner.GC(ctx, l, chain.GCOptions{Valid: valid, Live: c.live, DryRun: c.dryRun, Owners: c.owners})
-	bar.clear()
+	bar.Clear()
 	done := "deleted"
 	if c.dryRun {
 		done = "would delete"
@@ -75,4 +122,48 @@ func (c *call) gc(ctx context.Context) error {
 		c.runner.Warn("%s %s", done, a)
 	}
 	return err
+}
+
+// owners is [chain.GCOptions.Owners]. Without --valid-live none need be alive.
+func (c *gcCall) owners(l *chain.List, entries []*chain.Entry) ([]chain.Owner, error) {
+	s, err := inventory.SearchOwners(l.Name, c.stateDir, inventory.ReadConf(l.Doc()), c.recordDirs(l), entries, c.live)
+	if err != nil {
+		return nil, err
+	}
+	var all []chain.Owner
+	for _, o := range s.Found {
+		all = append(all, *o)
+	}
+	slices.SortFunc(all, func(a, b chain.Owner) int { return strings.Compare(a.String(), b.String()) })
+	return all, nil
+}
+
+// recordDirs are the directories with the records of a network's plugins.
+func (c *gcCall) recordDirs(l *chain.List) (dirs []record.Dir) {
+	for i := range l.Plugins {
+		p := &l.Plugins[i]
+		req, err := c.runner.Request(spec.GC, l, p, chain.Target{})
+		for _, plugin := range []string{p.Type, p.IPAM} {
+			if err != nil || plugin == "" {
+				continue // GC has the error
+			}
+			verbs, err := c.runner.Invoker.Find(plugin)
+			if err != nil || verbs == nil || verbs.Records == nil {
+				continue
+			}
+			if dir := verbs.Records(req); dir != "" {
+				dirs = append(dirs, record.Dir(dir))
+			}
+		}
+	}
+	return dirs
+}
+
+// gcAll runs gc for every network that is configured or has attachments.
+func (c *gcCall) gcAll(ctx context.Context) error {
+	names, err := c.networks(true)
+	if err != nil {
+		return err
+	}
+	return c.eachNetwork(ctx, names, c.gc, "gc is not complete on %d of %d networks")
 }

@@ -1,10 +1,13 @@
 package cniexec
 
 import (
+	"context"
 	"fmt"
 	"strings"
 
 	"github.com/spf13/pflag"
+
+	"cnibox/internal/tty"
 )
 
 // The texts of the overview, which are those of the manual page.
@@ -48,15 +51,13 @@ func overview(set *pflag.FlagSet) string {
 	}
 	b.WriteString("\n" + operandsText +
 		"`cni-exec help VERB` has the flags of a verb, and examples. Those of all verbs:\n\n")
-	b.WriteString(flagHelp(set, ""))
+	b.WriteString(flagHelp(commonFlags(set)))
 	b.WriteString("\n" + environmentText + "\n" + notesText + "\n" + exitText)
 	return b.String()
 }
 
-// helpWidth is the width of the help, in columns.
-const helpWidth = 80
-
-// help is the text of `cni-exec VERB --help`. Flags of all verbs are in the overview.
+// help is the text of `cni-exec VERB --help`, with the flags of its set. Those of all verbs are in
+// the overview.
 func (v *verb) help(set *pflag.FlagSet) string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "%s\n\n%s\n", strings.TrimSpace("cni-exec "+v.name+" "+v.operands), sentence(v.summary))
@@ -64,7 +65,7 @@ func (v *verb) help(set *pflag.FlagSet) string {
 		fmt.Fprintf(&b, "%s\n", v.text)
 	}
 	b.WriteString("\n")
-	if flags := flagHelp(set, v.name); flags != "" {
+	if flags := flagHelp(ownFlags(set)); flags != "" {
 		b.WriteString(flags + "\n")
 	}
 	for _, e := range v.examples {
@@ -82,9 +83,9 @@ func sentence(s string) string {
 	return s + "."
 }
 
-// describe returns a flag with the name of its value, and its meaning, as a verb has them.
-func describe(flag *pflag.Flag, verb string) (name, text string) {
-	value, text := usageOf(flag, verb)
+// describe returns a flag with the name of its value, and its meaning.
+func describe(flag *pflag.Flag) (name, text string) {
+	value, text := usageOf(flag)
 	name = "    "
 	if flag.Shorthand != "" {
 		name = "-" + flag.Shorthand + ", "
@@ -96,8 +97,8 @@ func describe(flag *pflag.Flag, verb string) (name, text string) {
 	return name, text
 }
 
-// flagHelp are the lines of a verb's flags: names with those of their values, and meanings.
-func flagHelp(set *pflag.FlagSet, verb string) string {
+// flagHelp are the lines of flags: names with those of their values, and meanings.
+func flagHelp(flags []*pflag.Flag) string {
 	const indent = 25 // columns, as in the overview
 	var b strings.Builder
 	var line string
@@ -105,13 +106,13 @@ func flagHelp(set *pflag.FlagSet, verb string) string {
 		b.WriteString(strings.TrimRight(line, " ") + "\n")
 		line = strings.Repeat(" ", indent)
 	}
-	for _, flag := range flagsOf(set, verb) {
-		name, text := describe(flag, verb)
+	for _, flag := range flags {
+		name, text := describe(flag)
 		if line = fmt.Sprintf("  %-*s", indent-2, name); !strings.HasSuffix(line, " ") {
 			endLine()
 		}
 		for word := range strings.FieldsSeq(text) {
-			if len(line)+len(word) > helpWidth {
+			if len(line)+len(word) > tty.Width {
 				endLine()
 			}
 			line += word + " "
@@ -119,4 +120,48 @@ func flagHelp(set *pflag.FlagSet, verb string) string {
 		endLine()
 	}
 	return b.String()
+}
+
+func helpVerb() *verb {
+	return &verb{name: "help", operands: "[VERB]", summary: "print this help, or that of a verb", new: func(c *call) action { return &helpCall{call: c} },
+		examples: []example{
+			{"cni-exec help run", "the flags of run, and two examples"},
+			{"cni-exec add --help", "the same of add"},
+		},
+	}
+}
+
+// A helpCall is one call of help.
+type helpCall struct {
+	*call
+}
+
+func (*helpCall) flags(*flagSet) {}
+
+func (v *helpCall) do(ctx context.Context, operands []string) (int, error) {
+	return v.printHelp(ctx, operands)
+}
+
+// printHelp prints the help of a verb, or the overview.
+func (c *call) printHelp(_ context.Context, operands []string) (int, error) {
+	switch len(operands) {
+	case 0:
+		return c.write(overview(new(flags).set(nil, c.Getenv)))
+	case 1:
+		if v := findVerb(operands[0]); v != nil {
+			return c.write(v.help(v.declared(c.Getenv)))
+		}
+		return 0, usage("unknown verb %q%s", operands[0], suggestVerb(operands[0]))
+	}
+	return 0, usage("help: %q is one operand too many", operands[1])
+}
+
+// suggestVerb asks for the verb that begins alike; empty: none does.
+func suggestVerb(name string) string {
+	for _, v := range verbs() {
+		if len(name) > 1 && (strings.HasPrefix(v.name, name) || strings.HasPrefix(name, v.name)) {
+			return fmt.Sprintf(" (%s?)", v.name)
+		}
+	}
+	return ""
 }

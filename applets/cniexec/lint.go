@@ -9,18 +9,39 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"cnibox/applets/cniexec/inventory"
 	"cnibox/applets/lint"
 	"cnibox/chain"
 	"cnibox/rtnl"
 	"cnibox/spec"
 )
 
-// lint prints what is wrong in configurations, those of --conf-dir where no operand names
-// others. The exit code is 1 if something is.
-func (c *call) lint(_ context.Context, operands []string) (int, error) {
-	if err := c.wants(outputJSON); err != nil {
-		return 0, err
+func lintVerb() *verb {
+	return &verb{name: "lint", operands: "[FILE|DIR]…", summary: "what is wrong in configurations", new: func(c *call) action { return &lintCall{call: c} },
+		text: `What add would refuse, and what it would not notice: unknown keys, capabilities
+that nothing reads, plugins in the wrong order, networks of one name or with the
+same addresses, what does not fit the networks and links of this host and what
+is attached. Without an operand it is about --conf-dir. Each line is
+FILE:LINE:COLUMN: MESSAGE; the exit code is 1 if there is one.`,
+		examples: []example{
+			{"cni-exec lint", "the networks of this host"},
+			{"cni-exec lint -o json mynet.conflist", "a file, for an editor"},
+		},
 	}
+}
+
+// A lintCall is one call of lint.
+type lintCall struct {
+	*call
+}
+
+func (v *lintCall) flags(f *flagSet) {
+	f.outputs("`json` print JSON")
+}
+
+// do prints what is wrong in configurations, those of --conf-dir where no operand names
+// others. The exit code is 1 if something is.
+func (c *lintCall) do(_ context.Context, operands []string) (int, error) {
 	if len(operands) == 0 {
 		operands = []string{c.confDir}
 	}
@@ -70,10 +91,10 @@ func (c *call) attachedAddresses() (all []lint.Attached) {
 	if err != nil {
 		return nil
 	}
-	v := emptyInventory(c.cache(), c.stateDir)
+	v := inventory.Empty(c.cache(), c.stateDir)
 	for _, e := range entries {
 		if e.Live() {
-			all = append(all, lint.Attached{Attachment: e.Attachment(), Addresses: v.read(e).addresses()})
+			all = append(all, lint.Attached{Attachment: e.Attachment(), Addresses: v.Read(e).Addresses()})
 		}
 	}
 	return all
@@ -95,7 +116,7 @@ func routesOfHost() (routes []lint.HostRoute) {
 	if err != nil {
 		return nil
 	}
-	at := indexLinks(links).byIndex
+	at := inventory.IndexLinks(links).ByIndex
 	all, err := conn.Routes(rtnl.RouteFilter{})
 	if err != nil {
 		return nil
@@ -111,14 +132,14 @@ func routesOfHost() (routes []lint.HostRoute) {
 
 // warnOf prints what is not meant in a network that is about to be used: keys and capabilities
 // that nothing reads, an order of plugins that cannot work, and addresses that another network or a
-// route of the host has. For these add reads all configurations and routes, at the first time only.
-func (c *call) warnOf(l *chain.List) {
+// route of the host has. For these, with compare, all configurations and routes are read.
+func (c *call) warnOf(l *chain.List, compare bool) {
 	if l.File == "" {
 		return // the default network
 	}
 	if c.warner == nil {
 		c.warner = c.linter()
-		if c.verb != "add" || c.dryRun || !c.runner.Cache.Used(l.Name) {
+		if compare {
 			c.warner.Routes = routesOfHost()
 			c.warner.Others, _ = chain.Lists(c.confDir) // of those that cannot be read nothing is known
 		}

@@ -10,7 +10,7 @@ import (
 
 // manPage is cni-exec(8) but for its name.
 func manPage(p *applet.Page) {
-	set := new(flags).set(func(string) string { return "" })
+	noEnv := func(string) string { return "" }
 	p.Section("SYNOPSIS")
 	p.Verbatim("cni-exec VERB [FLAG]… [OPERAND]…")
 	p.Section("DESCRIPTION")
@@ -19,10 +19,10 @@ func manPage(p *applet.Page) {
 	p.Text(notesText)
 	p.Section("VERBS")
 	for _, v := range verbs() {
-		v.man(p, set)
+		v.man(p, v.declared(noEnv))
 	}
 	p.Section("FLAGS OF ALL VERBS")
-	manFlags(p, set, "")
+	manFlags(p, commonFlags(new(flags).set(nil, noEnv)))
 	p.Section("ENVIRONMENT")
 	p.Text(environmentText)
 	p.Section("EXIT STATUS")
@@ -31,21 +31,21 @@ func manPage(p *applet.Page) {
 	p.Text("cnibox(8); cnibox-NAME(8) for each plugin; ip-netns(8), nft(8)")
 }
 
-// man adds a verb.
+// man adds a verb, with the flags of its set.
 func (v *verb) man(p *applet.Page, set *pflag.FlagSet) {
 	p.Item(strings.TrimSpace(v.name+" "+v.operands), strings.TrimSpace(sentence(v.summary)+"\n"+v.text))
 	p.Indent()
-	manFlags(p, set, v.name)
+	manFlags(p, ownFlags(set))
 	for _, e := range v.examples {
 		p.Verbatim(e.line + "\n    " + e.what)
 	}
 	p.Outdent()
 }
 
-// manFlags adds the flags of a verb; "": those of all verbs.
-func manFlags(p *applet.Page, set *pflag.FlagSet, verb string) {
-	for _, flag := range flagsOf(set, verb) {
-		name, text := describe(flag, verb)
+// manFlags adds flags.
+func manFlags(p *applet.Page, flags []*pflag.Flag) {
+	for _, flag := range flags {
+		name, text := describe(flag)
 		p.Item(strings.TrimSpace(name), text)
 	}
 }

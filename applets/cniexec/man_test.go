@@ -15,7 +15,7 @@ func TestManPage(t *testing.T) {
 			t.Errorf("it does not have %s with its examples", v.name)
 		}
 	}
-	new(flags).set(noEnv).VisitAll(func(flag *pflag.Flag) {
+	allFlags(new(flags), noEnv).VisitAll(func(flag *pflag.Flag) {
 		if !strings.Contains(page, "--"+flag.Name) {
 			t.Errorf("it does not have --%s", flag.Name)
 		}

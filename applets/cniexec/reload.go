@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"os"
 	"runtime"
 	"slices"
 	"strings"
@@ -12,12 +13,42 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"cnibox/applets/cniexec/hint"
+	"cnibox/applets/cniexec/inventory"
+	"cnibox/applets/cniexec/sandbox"
+	"cnibox/applets/cniexec/watch"
 	"cnibox/chain"
+	"cnibox/internal/memory"
+	"cnibox/internal/tty"
 	"cnibox/spec"
 )
 
-// reload restores what attachments have lost, once or, with --watch, again and again.
-func (c *call) reload(ctx context.Context, operands []string) (int, error) {
+func reloadVerb() *verb {
+	return &verb{name: "reload", operands: "[ID|NETWORK]", summary: "restore what attachments have lost", new: func(c *call) action { return &reloadCall{call: c} },
+		text: `After nft flush ruleset, a deleted bridge or the like: bridges, ports and their
+flags, addresses of the host, settings, rules, limits and leases come back as
+add made them, and in the containers the interface is up again, with addresses
+and routes. A line for each attachment says what was done. CHECK runs after it;
+what is NOT restored is named, and the exit code is 1.`,
+		examples: []example{
+			{"cni-exec reload", "all attachments that are alive"},
+			{"cni-exec reload mynet", "those of one network, or of one container"},
+		},
+	}
+}
+
+// A reloadCall is one call of reload.
+type reloadCall struct {
+	*call
+	watch bool
+}
+
+func (v *reloadCall) flags(f *flagSet) {
+	f.BoolVar(&v.watch, "watch", false, "stay, and do it again whenever rules or a bridge are deleted, or firewalld is started or reloaded")
+}
+
+// do restores what attachments have lost, once or, with --watch, again and again.
+func (c *reloadCall) do(ctx context.Context, operands []string) (int, error) {
 	if len(operands) > 1 {
 		return 0, usage("reload: %q is one operand too many", operands[1])
 	}
@@ -52,17 +83,17 @@ func (c *call) reload(ctx context.Context, operands []string) (int, error) {
 }
 
 // named returns the entries of a network, or of a container as show names it.
-func (c *call) named(entries []*chain.Entry, name string) ([]*chain.Entry, error) {
+func (c *reloadCall) named(entries []*chain.Entry, name string) ([]*chain.Entry, error) {
 	network := slices.Contains(c.configured(), name)
-	v := emptyInventory(c.runner.Cache, c.stateDir)
+	v := inventory.Empty(c.runner.Cache, c.stateDir)
 	for _, e := range entries {
 		network = network || e.NetworkName == name
-		v.entries = append(v.entries, v.read(e))
+		v.Entries = append(v.Entries, v.Read(e))
 	}
 	if network {
 		return slices.DeleteFunc(entries, func(e *chain.Entry) bool { return e.NetworkName != name }), nil
 	}
-	found, err := v.find(name)
+	found, err := v.Find(name)
 	if err != nil {
 		return nil, err
 	}
@@ -84,7 +115,7 @@ func nameThread() (release func()) {
 // restore restores attachments, prints a line for each of what was done, and returns how many were
 // alive. An error about entries that cannot be read is returned when the others are restored.
 func (c *call) restore(ctx context.Context, entries []*chain.Entry, unread error) (alive int, err error) {
-	defer collectLess()()
+	defer memory.CollectLess()()
 	failed := 0
 	external := map[string]int{}
 	title := titles(entries)
@@ -110,11 +141,11 @@ func (c *call) restore(ctx context.Context, entries []*chain.Entry, unread error
 		return 0, unread
 	}
 	for _, plugin := range slices.Sorted(maps.Keys(external)) {
-		c.runner.Warn("plugin %s is another program: what it made for %s is not restored", plugin, attachments(external[plugin]))
+		c.runner.Warn("plugin %s is another program: what it made for %s is not restored", plugin, tty.Plural(external[plugin], "attachment"))
 	}
 	err = unread
 	if err == nil && failed > 0 {
-		err = &hinted{err: spec.Errorf(spec.CodeCheck, "%d of %s could not be restored", failed, attachments(alive))} // why is above
+		err = &hint.Error{Err: spec.Errorf(spec.CodeCheck, "%d of %s could not be restored", failed, tty.Plural(alive, "attachment"))} // why is above
 	}
 	return alive, err
 }
@@ -128,7 +159,7 @@ func titles(entries []*chain.Entry) func(*chain.Entry) string {
 		count[pair{e.ContainerID, e.NetworkName}]++
 	}
 	return func(e *chain.Entry) string {
-		text := (&entry{Entry: e}).name() + " " + e.NetworkName
+		text := (&inventory.Entry{Entry: e}).Name() + " " + e.NetworkName
 		if count[pair{e.ContainerID, e.NetworkName}] > 1 {
 			text += " " + e.IfName
 		}
@@ -144,7 +175,7 @@ func outcome(r *chain.Restored) string {
 		if text != "" {
 			text += "; "
 		}
-		text += "NOT restored: " + strings.Join(each(r.Errs, reason), "; ")
+		text += "NOT restored: " + strings.Join(each(r.Errs, hint.Reason), "; ")
 		if todo := remedy(r.Errs[0]); todo != "" {
 			text += ": " + todo
 		}
@@ -153,17 +184,6 @@ func outcome(r *chain.Restored) string {
 	}
 	if r.Unchecked != "" {
 		text += " (not checked: " + r.Unchecked + ")"
-	}
-	return text
-}
-
-// reason is an error of CHECK or RESTORE in one line, without the plugin that it is of.
-func reason(err error) string {
-	text := withDetails(err)
-	for _, verb := range []string{"check", "restore"} {
-		if plugin, after, found := strings.Cut(text, " failed ("+verb+"): "); found && strings.HasPrefix(plugin, "plugin type=") {
-			return after
-		}
 	}
 	return text
 }
@@ -182,19 +202,48 @@ func remedy(err error) string {
 // summarize prints a line of what was done: to stderr where stdout is for an error as JSON.
 func (c *call) summarize(format string, args ...any) {
 	to := c.Stdout
-	if c.json {
+	if c.output == outputJSON {
 		to = c.Stderr
 	}
 	fmt.Fprintln(to, spec.Printable(fmt.Sprintf(format, args...)))
 }
 
-// attachments is a number of them, in words.
-func attachments(n int) string { return plural(n, "attachment") }
-
-// plural is a number of things, in words.
-func plural(n int, what string) string {
-	if n == 1 {
-		return "1 " + what
+// watchAndReload reloads after each event, until a signal comes.
+func (c *reloadCall) watchAndReload(ctx context.Context) error {
+	sockets, err := watch.BusSockets(c.Getenv(spec.SystemBusEnv))
+	if err != nil {
+		return err
 	}
-	return fmt.Sprintf("%d %ss", n, what)
+	w := watch.Watch{Sockets: sockets, Own: c.isOwn, Reload: c.reloadAside, Warn: c.runner.Warn}
+	return w.Run(ctx)
+}
+
+// watchedVar is set for a reload that --watch has started: it prints what it has repaired, or could
+// not, and nothing where there is nothing to do.
+const watchedVar = "CNIBOX_RELOAD_WATCHED"
+
+// watched reports whether this is such a reload.
+func (c *call) watched() bool { return c.Getenv(watchedVar) != "" }
+
+// reloadAside runs reload with the flags of this call. A signal ends it as well.
+func (c *reloadCall) reloadAside(ctx context.Context) {
+	// The thread that has started the program has to stay until it ends.
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	signals := make(chan os.Signal, 1)
+	defer context.AfterFunc(ctx, func() { signals <- unix.SIGTERM })()
+	once := slices.DeleteFunc(slices.Clone(c.args), func(arg string) bool { return arg == "--watch" || strings.HasPrefix(arg, "--watch=") })
+	command := chain.Command{
+		Args: append([]string{"cni-exec"}, once...), Self: true, Environ: append(sandbox.Unset(c.Environ, watchedVar), watchedVar+"=1"),
+		Stdin: strings.NewReader(""), Stdout: c.Stdout, Stderr: c.Stderr, Signals: signals,
+	}
+	if _, err := command.Run(); err != nil {
+		c.runner.Warn("reload: %v", err)
+	}
+}
+
+// isOwn reports whether a program is one of this binary: what it deletes is meant to go.
+func (c *reloadCall) isOwn(program string) bool {
+	_, ok := c.Applets.Lookup(program)
+	return ok || program == "cnibox"
 }

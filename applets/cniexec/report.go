@@ -11,7 +11,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"cnibox/chain"
+	"cnibox/applets/cniexec/hint"
 	"cnibox/spec"
 )
 
@@ -29,10 +29,10 @@ func (c *call) wrongCall(err error) int {
 	return exitUsage
 }
 
-// object writes the error to stdout with --json, in the version of the network. Without it, stdout has
+// object writes the error to stdout with -o json, in the version of the network. Without it, stdout has
 // results alone.
 func (c *call) object(e *spec.Error) {
-	if c.json {
+	if c.output == outputJSON && !c.documented {
 		c.Stdout.Write(append(e.Encode(c.speaks), '\n'))
 	}
 }
@@ -52,26 +52,14 @@ func (c *call) fail(err error) int {
 	return exitError
 }
 
-// A hinted error has what to do about it.
-type hinted struct {
-	err  error
-	hint string // empty: none
-}
-
-// Error is the text without the hint.
-func (h *hinted) Error() string { return h.err.Error() }
-
-// Unwrap returns the error that the hint is about.
-func (h *hinted) Unwrap() error { return h.err }
-
 // hint is what to do about an error; empty: none. It depends on the code and the type of the error,
 // not on the text.
 func (c *call) hint(err error, code int) string {
-	var known *hinted
-	start := startHint(err)
+	var known *hint.Error
+	start := hint.Start(err)
 	switch {
 	case errors.As(err, &known):
-		return known.hint
+		return known.Hint
 	case start != "":
 		return start
 	case code == spec.CodeNetNS:
@@ -110,31 +98,18 @@ func (c *call) attached() bool {
 // delHint is the command that detaches the target, with its flags. With --container-id it has no
 // namespace: that of the ADD is used.
 func (c *call) delHint() string {
-	hint := "`cni-exec del " + c.network + " "
-	if c.containerID == "" {
-		hint += c.target.NetNS + " "
+	line := "`cni-exec del " + c.network + " "
+	if f := c.set.Lookup("container-id"); f == nil || f.Value.String() == "" {
+		line += c.target.NetNS + " "
 	}
-	hint += "-i " + c.target.IfName
-	unset := new(flags).set(func(string) string { return "" })
+	line += "-i " + c.target.IfName
+	unset := findVerb(c.verb).declared(func(string) string { return "" })
 	for _, name := range []string{"container-id", "state-dir", "cache-dir", "conf-dir", "path"} {
-		if v := c.set.Lookup(name).Value.String(); v != unset.Lookup(name).DefValue {
-			hint += " --" + name + " " + v
+		if f := c.set.Lookup(name); f != nil && f.Value.String() != unset.Lookup(name).DefValue {
+			line += " --" + name + " " + f.Value.String()
 		}
 	}
-	return hint + "` detaches it"
-}
-
-// startHint explains an error of execve(2) for a plugin or a command; empty: it is another error.
-func startHint(err error) string {
-	var start *os.PathError
-	switch {
-	case !errors.As(err, &start) || start.Op != chain.OpStart:
-	case errors.Is(start, os.ErrPermission):
-		return start.Path + " must be an executable file (chmod +x), on a file system mounted without noexec"
-	case errors.Is(start, os.ErrNotExist):
-		return "the file exists, but not the interpreter that it names after #! or as an ELF file"
-	}
-	return ""
+	return line + "` detaches it"
 }
 
 // networksHint lists the networks of a directory. What is wrong with broken files is in the

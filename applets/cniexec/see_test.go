@@ -19,6 +19,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"cnibox/applets/applet"
+	"cnibox/applets/cniexec/inventory"
 	"cnibox/chain"
 	"cnibox/internal/boot"
 	"cnibox/internal/flock"
@@ -84,21 +85,21 @@ func (f *fixture) write(e chain.Entry) {
 	}
 }
 
-// inventory is what newInventory would make on the host of the fixture.
-func (f *fixture) inventory() *inventory {
+// inventory is what inventory.New would make on the host of the fixture.
+func (f *fixture) inventory() *inventory.Inventory {
 	f.Helper()
-	v := emptyInventory(&chain.Cache{Dir: f.dir}, f.dir)
-	v.now, v.uptime = madeAt.Add(3*time.Hour), 24*time.Hour
-	entries, broken, err := v.cache.List()
+	v := inventory.Empty(&chain.Cache{Dir: f.dir}, f.dir)
+	v.Now, v.Uptime = madeAt.Add(3*time.Hour), 24*time.Hour
+	entries, broken, err := v.Cache.List()
 	if err != nil {
 		f.Fatal(err)
 	}
-	v.broken, v.links = broken, indexLinks(f.links)
+	v.Broken, v.Links = broken, inventory.IndexLinks(f.links)
 	for _, e := range entries {
-		v.entries = append(v.entries, v.read(e))
+		v.Entries = append(v.Entries, v.Read(e))
 	}
-	v.look(v.entries)
-	v.sort()
+	v.Look(v.Entries)
+	v.Sort()
 	return v
 }
 
@@ -171,29 +172,29 @@ func TestSeeGolden(t *testing.T) {
 	var out, stderr bytes.Buffer
 	c := &call{Process: applet.Process{Stdout: &out, Stderr: &stderr, Getenv: noEnv}, commandLine: &commandLine{flags: &flags{cacheDir: f.dir, confDir: f.dir + "/none"}}}
 	networks := c.knownNetworks(v)
-	show := func(output string, n *network) func() (int, error) {
+	show := func(output string, n *inventory.Network) func() (int, error) {
 		return func() (int, error) { c.output = output; return c.showNetwork(v, n) }
 	}
 	tests := map[string]func() (int, error){
-		"ls.txt":            func() (int, error) { return c.lsAttachments(v) },
-		"ls-wide.txt":       func() (int, error) { c.output = outputWide; return c.lsAttachments(v) },
-		"ls.json":           func() (int, error) { c.output = outputJSON; return c.lsAttachments(v) },
-		"networks.txt":      func() (int, error) { return c.lsNetworks(v) },
-		"networks-wide.txt": func() (int, error) { c.output = outputWide; return c.lsNetworks(v) },
-		"networks.json":     func() (int, error) { c.output = outputJSON; return c.lsNetworks(v) },
+		"ls.txt":            func() (int, error) { return (&lsCall{call: c}).lsAttachments(v) },
+		"ls-wide.txt":       func() (int, error) { c.output = outputWide; return (&lsCall{call: c}).lsAttachments(v) },
+		"ls.json":           func() (int, error) { c.output = outputJSON; return (&lsCall{call: c}).lsAttachments(v) },
+		"networks.txt":      func() (int, error) { return (&lsCall{call: c}).lsNetworks(v) },
+		"networks-wide.txt": func() (int, error) { c.output = outputWide; return (&lsCall{call: c}).lsNetworks(v) },
+		"networks.json":     func() (int, error) { c.output = outputJSON; return (&lsCall{call: c}).lsNetworks(v) },
 		"show-network.txt":  show("", networks[0]),
 		"show-network.json": show(outputJSON, networks[0]),
-		"show.txt":          func() (int, error) { return c.write(c.fields(v.describe(v.entries[2]))) },
-		"tree.txt":          func() (int, error) { return c.drawTree(v.branches(networks, routes)) },
-		"tree.dot":          func() (int, error) { c.dot = true; return c.drawTree(v.branches(networks, routes)) },
+		"show.txt":          func() (int, error) { return c.write(c.fields(fieldsOf(v, v.Entries[2]))) },
+		"tree.txt":          func() (int, error) { return (&treeCall{call: c}).drawTree(branches(v, networks, routes)) },
+		"tree.dot":          func() (int, error) { return (&treeCall{call: c, dot: true}).drawTree(branches(v, networks, routes)) },
 		"who.json": func() (int, error) {
-			q := &question{call: c, inventory: v, text: "10.88.0.2", kind: kindAddress, owners: v.entries[:1], others: []string{"the host's, on bridge cni0"}}
+			q := &question{call: c, Inventory: v, text: "10.88.0.2", kind: kindAddress, owners: v.Entries[:1], others: []string{"the host's, on bridge cni0"}}
 			return c.writeJSON(q.doc())
 		},
 	}
 	for name, print := range tests {
 		out.Reset()
-		c.output, c.dot = "", false
+		c.output = ""
 		if _, err := print(); err != nil {
 			t.Errorf("%s: %v", name, err)
 		}
@@ -241,7 +242,7 @@ func TestTreeFits(t *testing.T) {
 	v := f.inventory()
 	var out bytes.Buffer
 	c := &call{Process: applet.Process{Stdout: &out, Stderr: io.Discard, Getenv: noEnv}, commandLine: &commandLine{flags: &flags{}}}
-	if _, err := c.drawTree(v.branches(c.knownNetworks(v), hostRoutes{})); err != nil {
+	if _, err := (&treeCall{call: c}).drawTree(branches(v, c.knownNetworks(v), hostRoutes{})); err != nil {
 		t.Fatal(err)
 	}
 	lines := strings.Split(strings.TrimSuffix(out.String(), "\n"), "\n")
@@ -277,7 +278,7 @@ func TestSeeTerminal(t *testing.T) {
 			return ""
 		}
 		c := &call{Process: applet.Process{Stdout: slave, Getenv: getenv}, commandLine: &commandLine{flags: &flags{}}}
-		if _, err := c.lsAttachments(f.inventory()); err != nil {
+		if _, err := (&lsCall{call: c}).lsAttachments(f.inventory()); err != nil {
 			t.Error(err)
 		}
 		slave.Close()
@@ -316,12 +317,12 @@ func TestPrintable(t *testing.T) {
 // What another runtime deletes or writes while it is read is no fault.
 func TestLookAgain(t *testing.T) {
 	locks := filepath.Join("cnibox", "locks")
-	remove := func(f *fixture, a *entry) {
+	remove := func(f *fixture, a *inventory.Entry) {
 		if err := os.Remove(a.File()); err != nil {
 			f.Error(err)
 		}
 	}
-	lock := func(f *fixture, a *entry) {
+	lock := func(f *fixture, a *inventory.Entry) {
 		dir := filepath.Join(f.dir, locks)
 		err := os.MkdirAll(dir, 0o700)
 		if err == nil {
@@ -334,38 +335,38 @@ func TestLookAgain(t *testing.T) {
 		}
 	}
 	tests := map[string]struct {
-		before, meanwhile func(*fixture, *entry) // the first look, the second
-		want              string                 // state; empty: it is not listed
+		before, meanwhile func(*fixture, *inventory.Entry) // the first look, the second
+		want              string                           // state; empty: it is not listed
 	}{
 		"deleted":             {before: remove},
 		"deleted again":       {meanwhile: remove},
-		"a verb runs":         {before: lock, want: stateBusy},
-		"a verb runs by then": {meanwhile: lock, want: stateBusy},
-		"nothing happens":     {want: stateGone},
+		"a verb runs":         {before: lock, want: inventory.StateBusy},
+		"a verb runs by then": {meanwhile: lock, want: inventory.StateBusy},
+		"nothing happens":     {want: inventory.StateGone},
 	}
 	for name, tt := range tests {
 		t.Run(name, func(t *testing.T) {
 			f := runtimes(t)
 			v := f.inventory()
-			a := v.entries[slices.IndexFunc(v.entries, func(a *entry) bool { return a.state == stateGone })]
-			if err := os.Chtimes(a.File(), v.now, v.now); err != nil {
+			a := v.Entries[slices.IndexFunc(v.Entries, func(a *inventory.Entry) bool { return a.State == inventory.StateGone })]
+			if err := os.Chtimes(a.File(), v.Now, v.Now); err != nil {
 				t.Fatal(err)
 			}
 			if tt.before != nil {
 				tt.before(f, a)
 			}
-			before := len(v.entries)
-			v.lookAgain(func() {
+			before := len(v.Entries)
+			v.LookAgain(func() {
 				if tt.meanwhile != nil {
 					tt.meanwhile(f, a)
 					tt.meanwhile = nil
 				}
 			})
 			got := ""
-			if slices.Contains(v.entries, a) {
-				got = a.state
-			} else if len(v.entries) != before-1 {
-				t.Errorf("%d of %d attachments are left", len(v.entries), before)
+			if slices.Contains(v.Entries, a) {
+				got = a.State
+			} else if len(v.Entries) != before-1 {
+				t.Errorf("%d of %d attachments are left", len(v.Entries), before)
 			}
 			if got != tt.want {
 				t.Errorf("got state %q, want %q", got, tt.want)
@@ -381,11 +382,11 @@ func TestSeeStale(t *testing.T) {
 	v := f.inventory()
 	stale := func() string {
 		t.Helper()
-		pools, err := v.pools(&network{name: "pods", conf: v.entries[0].conf, attached: v.entries})
+		pools, err := v.Pools(&inventory.Network{Name: "pods", Conf: v.Entries[0].Conf, Attached: v.Entries})
 		if err != nil || len(pools) != 1 {
 			t.Fatalf("%d range sets, %v", len(pools), err)
 		}
-		return fmt.Sprint(pools[0].used, pools[0].stale)
+		return fmt.Sprint(pools[0].Used, pools[0].Stale)
 	}
 	if got := stale(); got != "6 [10.88.0.6]" {
 		t.Errorf("got %s", got)
@@ -403,25 +404,25 @@ func TestSeeStale(t *testing.T) {
 
 // The clock of a small board begins in 1970, and is set later.
 func TestAgeText(t *testing.T) {
-	v := &inventory{now: madeAt, uptime: time.Hour}
+	v := &inventory.Inventory{Now: madeAt, Uptime: time.Hour}
 	tests := map[string]struct {
 		ago   time.Duration
 		state string
 		boot  string
 		want  string
 	}{
-		"seconds":                {119 * time.Second, stateAlive, "", "119s"},
-		"minutes":                {59*time.Minute + 59*time.Second, stateAlive, "", "59m"},
-		"hours":                  {47 * time.Hour, stateGone, "", "47h"},
-		"days":                   {50 * time.Hour, stateGone, "", "2d"},
-		"of an earlier boot":     {50 * time.Hour, stateGone, "another", "2d"},
-		"the clock was set":      {50 * time.Hour, stateGone, boot.ID(), ""},
-		"the clock was set back": {-time.Second, stateAlive, "", ""},
-		"another runtime's":      {50 * time.Hour, stateAlive, "", ""},
+		"seconds":                {119 * time.Second, inventory.StateAlive, "", "119s"},
+		"minutes":                {59*time.Minute + 59*time.Second, inventory.StateAlive, "", "59m"},
+		"hours":                  {47 * time.Hour, inventory.StateGone, "", "47h"},
+		"days":                   {50 * time.Hour, inventory.StateGone, "", "2d"},
+		"of an earlier boot":     {50 * time.Hour, inventory.StateGone, "another", "2d"},
+		"the clock was set":      {50 * time.Hour, inventory.StateGone, boot.ID(), ""},
+		"the clock was set back": {-time.Second, inventory.StateAlive, "", ""},
+		"another runtime's":      {50 * time.Hour, inventory.StateAlive, "", ""},
 	}
 	for name, tt := range tests {
-		a := &entry{Entry: &chain.Entry{BootID: tt.boot}, since: madeAt.Add(-tt.ago), state: tt.state}
-		if got := v.ageText(a); got != tt.want {
+		a := &inventory.Entry{Entry: &chain.Entry{BootID: tt.boot}, Since: madeAt.Add(-tt.ago), State: tt.state}
+		if got := v.AgeText(a); got != tt.want {
 			t.Errorf("%s: got %q, want %q", name, got, tt.want)
 		}
 	}
@@ -430,14 +431,14 @@ func TestAgeText(t *testing.T) {
 // Runtimes give the host ports of a container to each of its networks; one without portmap has none.
 func TestPortsOfNetworks(t *testing.T) {
 	ports := map[string]json.RawMessage{"portMappings": json.RawMessage(`[{"hostPort":80,"containerPort":8080},{"hostPort":0,"containerPort":1}]`)}
-	v := emptyInventory(nil, "")
+	v := inventory.Empty(nil, "")
 	for conf, want := range map[string]int{
 		`{"plugins":[{"type":"bridge"},{"type":"portmap","capabilities":{"portMappings":true}}]}`: 1,
 		`{"plugins":[{"type":"macvlan"}]}`: 0,
 		`{"plugins":`:                      1,
 	} {
-		if a := v.read(&chain.Entry{Config: []byte(conf), CapabilityArgs: ports}); len(a.ports) != want {
-			t.Errorf("%s: got %v, want %d", conf, a.ports, want)
+		if a := v.Read(&chain.Entry{Config: []byte(conf), CapabilityArgs: ports}); len(a.Ports) != want {
+			t.Errorf("%s: got %v, want %d", conf, a.Ports, want)
 		}
 	}
 }
@@ -455,7 +456,7 @@ func TestSeeTwoFamilies(t *testing.T) {
 	}
 	var out bytes.Buffer
 	c := &call{Process: applet.Process{Stdout: &out, Stderr: io.Discard, Getenv: noEnv}, commandLine: &commandLine{flags: &flags{}}}
-	if _, err := c.lsNetworks(f.inventory()); err != nil {
+	if _, err := (&lsCall{call: c}).lsNetworks(f.inventory()); err != nil {
 		t.Fatal(err)
 	}
 	if got := strings.Join(strings.Fields(out.String()), " "); !strings.HasSuffix(got, " 1 252 1 1 0") {
@@ -483,8 +484,8 @@ func TestName(t *testing.T) {
 		{"cnirun-0123456789ab", "/proc/4711/ns/net", nil, "pid 4711"},
 		{"cnirun-web", "/proc/4711/fd/4", nil, "web"},
 	} {
-		a := &entry{Entry: &chain.Entry{ContainerID: tt.id, NetNS: tt.netns, Args: tt.args}}
-		if got := a.name(); got != tt.want {
+		a := &inventory.Entry{Entry: &chain.Entry{ContainerID: tt.id, NetNS: tt.netns, Args: tt.args}}
+		if got := a.Name(); got != tt.want {
 			t.Errorf("%s in %s: got %q, want %q", tt.id, tt.netns, got, tt.want)
 		}
 	}
@@ -499,7 +500,7 @@ func TestFind(t *testing.T) {
 		f.dir + "/netns/own": "cnirun-", "aaa": `"aaa" is neither`, "zzzz": `"zzzz" is neither`, "cni": `"cni" is neither`,
 	}
 	for name, want := range tests {
-		found, err := v.find(name)
+		found, err := v.Find(name)
 		got := ""
 		if err != nil {
 			got = spec.AsError(err).Msg
@@ -541,7 +542,7 @@ func (q *question) with(text string) *question {
 func TestWhoReadsAgain(t *testing.T) {
 	f := runtimes(t)
 	v := f.inventory()
-	a := v.entries[0]
+	a := v.Entries[0]
 	text, err := os.ReadFile(a.File())
 	if err == nil {
 		err = os.WriteFile(a.File(), nil, 0o600)
@@ -565,7 +566,7 @@ func TestWhoReadsAgain(t *testing.T) {
 		}
 		written <- err
 	}()
-	q := &question{inventory: v}
+	q := &question{Inventory: v}
 	if err := errors.Join(q.lookup(a.Attachment(), "leased to"), <-written); err != nil {
 		t.Fatal(err)
 	}
@@ -585,7 +586,7 @@ func TestClosedPipe(t *testing.T) {
 	r.Close()
 	var stderr bytes.Buffer
 	c := &call{Process: applet.Process{Stdout: w, Stderr: &stderr, Getenv: noEnv}, commandLine: &commandLine{flags: &flags{}}}
-	if exit, err := c.lsAttachments(f.inventory()); exit != exitOK || err != nil || stderr.Len() > 0 {
+	if exit, err := (&lsCall{call: c}).lsAttachments(f.inventory()); exit != exitOK || err != nil || stderr.Len() > 0 {
 		t.Errorf("exit code %d, %v, stderr %q", exit, err, &stderr)
 	}
 }

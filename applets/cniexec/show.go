@@ -8,78 +8,60 @@ import (
 	"strings"
 	"time"
 
-	"cnibox/internal/nsid"
-	"cnibox/spec"
+	"cnibox/applets/cniexec/inventory"
+	"cnibox/internal/memory"
+	"cnibox/internal/tty"
 )
 
-// show prints all that is known of a container's attachments, or of a network.
-func (c *call) show(_ context.Context, operands []string) (exit int, err error) {
+func showVerb() *verb {
+	return &verb{name: "show", operands: "ID|NETWORK", summary: "all that is known of a container, or of a network", new: func(c *call) action { return &showCall{call: c} },
+		text: `ID may be cut, and be a name or a namespace as ls has it. Of a network it shows
+the ranges, with how many addresses are used, free, and stale: leased to what
+has no live attachment in the cache.`,
+		examples: []example{
+			{"cni-exec show blue", "the attachments of /run/netns/blue"},
+			{"cni-exec show mynet -o json", "a network, with its attachments"},
+		},
+	}
+}
+
+// A showCall is one call of show.
+type showCall struct {
+	*call
+}
+
+func (v *showCall) flags(f *flagSet) {
+	f.outputs("`json` print JSON")
+}
+
+// do prints all that is known of a container's attachments, or of a network.
+func (c *showCall) do(_ context.Context, operands []string) (exit int, err error) {
 	if len(operands) != 1 {
 		return 0, usage("show: it takes one operand: a container's ID or name, or a network")
 	}
-	if err := c.wants(outputJSON); err != nil {
-		return 0, err
-	}
-	defer collectLess()()
+	defer memory.CollectLess()()
 	v, err := c.look()
 	if err != nil {
 		return 0, err
 	}
 	networks := c.knownNetworks(v)
 	for _, n := range networks {
-		if n.name == operands[0] {
+		if n.Name == operands[0] {
 			return c.showNetwork(v, n)
 		}
 	}
-	found, err := v.find(operands[0])
+	found, err := v.Find(operands[0])
 	if err != nil {
 		return 0, err
 	}
 	if c.output == outputJSON {
-		return c.writeJSON(v.doc(found))
+		return c.writeJSON(docOf(v, found))
 	}
 	var texts []string
 	for _, a := range found {
-		texts = append(texts, c.fields(v.describe(a)))
+		texts = append(texts, c.fields(fieldsOf(v, a)))
 	}
 	return c.write(strings.Join(texts, "\n"))
-}
-
-// leastPrefix is how many characters of an ID are enough, if no other ID begins with them.
-const leastPrefix = 4
-
-// find returns the attachments of one container: by its ID, its name, the recorded path of its
-// namespace, the beginning of its ID, or another path or the name of its namespace.
-func (v *inventory) find(name string) (found []*entry, err error) {
-	exact := func(a *entry) bool { return a.ContainerID == name || a.name() == name || a.NetNSPath() == name }
-	begins := func(a *entry) bool { return len(name) >= leastPrefix && strings.HasPrefix(a.ContainerID, name) }
-	var netns nsid.ID // zero: there is none of that name
-	if path, err := netnsPath(name); err == nil && name != "" {
-		netns, _ = nsid.At(path)
-	}
-	in := func(a *entry) bool { return netns != nsid.ID{} && a.in(netns) }
-	var ids []string
-	for _, is := range []func(*entry) bool{exact, begins, in} {
-		for _, a := range v.entries {
-			if !is(a) {
-				continue
-			}
-			found = append(found, a)
-			if !slices.Contains(ids, a.ContainerID) {
-				ids = append(ids, a.ContainerID)
-			}
-		}
-		if len(found) > 0 {
-			break
-		}
-	}
-	switch {
-	case len(ids) == 0:
-		return nil, spec.Errorf(spec.CodeUnknown, "%q is neither a network nor a container with an attachment (`cni-exec ls` lists them)", name)
-	case len(ids) > 1:
-		return nil, spec.Errorf(spec.CodeUnknown, "%q is more than one container: %s", name, strings.Join(ids, ", "))
-	}
-	return found, nil
 }
 
 // A field is what show prints of one thing: its values, one below the other, the first of which has
@@ -100,7 +82,7 @@ func one(name, value string) field {
 // fields formats fields, their names in a column.
 func (c *call) fields(all []field) string {
 	s := c.screen()
-	s.width = 0 // nothing is cut
+	s.Width = 0 // nothing is cut
 	var rows [][]string
 	for _, f := range all {
 		name := f.name
@@ -109,13 +91,13 @@ func (c *call) fields(all []field) string {
 			name = ""
 		}
 	}
-	return s.table(make([]column, 2), rows)
+	return s.Table(make([]tty.Column, 2), rows)
 }
 
-// describe is an attachment for people.
-func (v *inventory) describe(a *entry) []field {
+// fieldsOf is an attachment for people.
+func fieldsOf(v *inventory.Inventory, a *inventory.Entry) []field {
 	var addresses, routes []string
-	result := a.wholeResult()
+	result := a.WholeResult()
 	for _, ip := range result.Addresses(a.IfName, nil) {
 		text := ip.Address.String()
 		if ip.Gateway.IsValid() {
@@ -131,29 +113,29 @@ func (v *inventory) describe(a *entry) []field {
 		routes = append(routes, text)
 	}
 	network := a.NetworkName
-	if types := a.conf.types(); len(types) > 0 {
+	if types := a.Conf.Types(); len(types) > 0 {
 		network += " (" + strings.Join(types, ", ") + ")"
 	}
-	name := a.name()
+	name := a.Name()
 	if name == a.ContainerID {
 		name = ""
 	}
 	iface := a.IfName
-	if a.mac() != "" {
-		iface += ", MAC " + a.mac()
+	if a.MAC() != "" {
+		iface += ", MAC " + a.MAC()
 	}
-	link := a.hostLink
-	if bridge := a.conf.bridge(); link != "" && bridge != "" {
+	link := a.HostLink
+	if bridge := a.Conf.Bridge(); link != "" && bridge != "" {
 		link += " on bridge " + bridge
 	}
 	since := ""
-	if age := v.ageText(a); age != "" {
-		since = a.since.Format(time.RFC3339) + ", " + age + " ago"
+	if age := v.AgeText(a); age != "" {
+		since = a.Since.Format(time.RFC3339) + ", " + age + " ago"
 	}
 	return []field{
 		one("container", a.ContainerID),
 		one("name", name),
-		one("runtime", a.runtime()),
+		one("runtime", a.Runtime()),
 		one("namespace", a.NetNSPath()),
 		one("network", network),
 		one("interface", iface),
@@ -161,65 +143,65 @@ func (v *inventory) describe(a *entry) []field {
 		{"routes", routes},
 		{"nameservers", result.DNS.Nameservers},
 		one("host side", link),
-		{"ports", each(a.ports, func(p publishedPort) string { return fmt.Sprintf("%s -> %d", p.host(), p.ContainerPort) })},
+		{"ports", each(a.Ports, func(p inventory.Port) string { return fmt.Sprintf("%s -> %d", p.Host(), p.ContainerPort) })},
 		one("since", since),
-		{"state", slices.DeleteFunc([]string{a.state, a.why}, func(s string) bool { return s == "" })},
+		{"state", slices.DeleteFunc([]string{a.State, a.Why}, func(s string) bool { return s == "" })},
 		one("cache", a.File()),
 	}
 }
 
 // showNetwork prints a network: its ranges and its attachments.
-func (c *call) showNetwork(v *inventory, n *network) (exit int, err error) {
-	pools, err := v.pools(n)
+func (c *call) showNetwork(v *inventory.Inventory, n *inventory.Network) (exit int, err error) {
+	pools, err := v.Pools(n)
 	if err != nil {
-		c.warn("leases of network %s: %v", n.name, err)
+		c.warn("leases of network %s: %v", n.Name, err)
 	}
 	if c.output == outputJSON {
 		return c.writeJSON(struct {
 			Network     networkDoc      `json:"network"`
 			Attachments []attachmentDoc `json:"attachments"`
-		}{n.doc(pools), each(n.attached, v.attachment)})
+		}{networkOf(n, pools), each(n.Attached, attachmentOf)})
 	}
-	file := n.file
+	file := n.File
 	switch {
-	case file == "" && len(n.attached) > 0 && n.name != defaultNetwork:
-		file = "in no file of " + c.confDir + "; that of the add of " + n.attached[0].name()
+	case file == "" && len(n.Attached) > 0 && n.Name != defaultNetwork:
+		file = "in no file of " + c.confDir + "; that of the add of " + n.Attached[0].Name()
 	case file == "":
 		file = "built in"
 	}
 	all := []field{
-		one("network", n.name),
+		one("network", n.Name),
 		one("configuration", file),
-		one("version", n.conf.CNIVersion),
-		one("plugins", strings.Join(n.conf.types(), ", ")),
-		one("bridge", n.conf.bridge()),
-		one("leases", n.conf.leases(v.stateDir, n.name)),
+		one("version", n.Conf.CNIVersion),
+		one("plugins", strings.Join(n.Conf.Types(), ", ")),
+		one("bridge", n.Conf.Bridge()),
+		one("leases", n.Conf.Leases(v.StateDir, n.Name)),
 	}
 	for _, p := range pools {
 		var values []string
-		for _, r := range p.set {
+		for _, r := range p.Set {
 			values = append(values, fmt.Sprintf("%s: %s to %s, gateway %s", r.Subnet, r.Start, r.End, r.Gateway))
 		}
 		if err == nil {
-			leased := fmt.Sprintf("%d used, %s free", p.used, count(p.free))
-			if v.staleKnown() {
-				leased += fmt.Sprintf(", %d stale", len(p.stale))
+			leased := fmt.Sprintf("%d used, %s free", p.Used, count(p.Free))
+			if v.StaleKnown() {
+				leased += fmt.Sprintf(", %d stale", len(p.Stale))
 			}
 			values = append(values, leased)
 		}
-		if len(p.stale) > 0 {
-			values = append(values, "stale: "+several(each(p.stale, netip.Addr.String)))
+		if len(p.Stale) > 0 {
+			values = append(values, "stale: "+tty.Several(each(p.Stale, netip.Addr.String)))
 		}
 		all = append(all, field{"range set", values})
 	}
-	attached := []string{fmt.Sprint(len(n.attached))}
-	if gone := n.gone(); gone > 0 {
+	attached := []string{fmt.Sprint(len(n.Attached))}
+	if gone := n.Gone(); gone > 0 {
 		attached[0] += fmt.Sprintf(", %d gone or interrupted", gone)
 	}
-	for _, a := range n.attached {
-		words := []string{a.name(), a.IfName, joined(a.addresses(), bare)}
-		if a.state != stateAlive {
-			words = append(words, a.stateText())
+	for _, a := range n.Attached {
+		words := []string{a.Name(), a.IfName, joined(a.Addresses(), bare)}
+		if a.State != inventory.StateAlive {
+			words = append(words, a.StateText())
 		}
 		attached = append(attached, strings.Join(slices.DeleteFunc(words, func(s string) bool { return s == "" }), " "))
 	}

@@ -34,15 +34,14 @@ func TestStateDirs(t *testing.T) {
 	for name, tt := range tests {
 		t.Run(name, func(t *testing.T) {
 			getenv := func(k string) string { return map[string]string{"CNIBOX_STATE": tt.env}[k] }
-			l, err := parse(append([]string{"add"}, strings.Fields(tt.args)...), getenv)
-			if err != nil {
-				t.Fatal(err)
-			}
 			environ := []string{"A=b"}
 			if tt.env != "" {
 				environ = append(environ, "CNIBOX_STATE="+tt.env)
 			}
-			c := &call{Process: applet.Process{Getenv: getenv, Environ: environ}, commandLine: l, verb: "add"}
+			c, _, err := parse(applet.Process{Args: append([]string{"add"}, strings.Fields(tt.args)...), Getenv: getenv, Environ: environ})
+			if err != nil {
+				t.Fatal(err)
+			}
 			err = c.prepare()
 			if tt.code != 0 {
 				if err == nil || spec.AsError(err).Code != tt.code {

@@ -66,8 +66,8 @@ func TestTerminal(t *testing.T) {
 		{"lint", "/nosuch" + forged},
 		{"status", "broken"},
 		{"status", "file"},
-		{"status", "net", "--json"},
-		{"status", "answer", "--json"},
+		{"status", "net", "-o", "json"},
+		{"status", "answer", "-o", "json"},
 		{"status", "warns"},
 		{"status", "itself"},
 		{"show", forged},
@@ -115,7 +115,7 @@ func TestLongValue(t *testing.T) {
 	if err := os.WriteFile(filepath.Join(dir, "a.conflist"), []byte(`{"cniVersion":"1.1.0","name":"a","plugins":[{"type":"`+long+`"}]}`), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	stdout, stderr := callOf(t, dir, "status", "a", "--json")
+	stdout, stderr := callOf(t, dir, "status", "a", "-o", "json")
 	for _, text := range []string{stdout, stderr} {
 		if n := strings.Count(text, "x"); n > 250 || n < 90 {
 			t.Errorf("%d bytes of the value in %q", n, text)

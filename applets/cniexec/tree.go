@@ -4,14 +4,37 @@ import (
 	"cmp"
 	"context"
 	"fmt"
-	"net/netip"
 	"slices"
 	"strconv"
 	"strings"
 
+	"cnibox/applets/cniexec/inventory"
+	"cnibox/internal/memory"
+	"cnibox/internal/tty"
 	"cnibox/rtnl"
 	"cnibox/spec"
 )
+
+func treeVerb() *verb {
+	return &verb{name: "tree", operands: "", summary: "draw the host's links and what is attached", new: func(c *call) action { return &treeCall{call: c} },
+		text: `Uplinks, parents and bridges, with the host-side link, name, interface,
+addresses and ports of each attachment, and its state if its namespace is gone.`,
+		examples: []example{
+			{"cni-exec tree", "as text"},
+			{"cni-exec tree --dot | dot -Tpng >net.png", "as a picture"},
+		},
+	}
+}
+
+// A treeCall is one call of tree.
+type treeCall struct {
+	*call
+	dot bool
+}
+
+func (v *treeCall) flags(f *flagSet) {
+	f.BoolVar(&v.dot, "dot", false, "print a graph for dot(1)")
+}
 
 // A branch is a link of the host, or what has none, with what is attached to it.
 type branch struct {
@@ -19,31 +42,31 @@ type branch struct {
 	name     string
 	words    []string // kind, addresses and networks
 	ports    []string // links that are no attachment's
-	attached []*entry
+	attached []*inventory.Entry
 }
 
-// tree draws the links of the host and what is attached to them.
-func (c *call) tree(_ context.Context, operands []string) (exit int, err error) {
+// do draws the links of the host and what is attached to them.
+func (c *treeCall) do(_ context.Context, operands []string) (exit int, err error) {
 	if len(operands) > 0 {
 		return 0, usage("tree: %q is one operand too many: it takes none", operands[0])
 	}
-	defer collectLess()()
+	defer memory.CollectLess()()
 	v, err := c.look()
 	if err != nil {
 		return 0, err
 	}
-	if v.links == nil {
-		return 0, v.unread[0]
+	if v.Links == nil {
+		return 0, v.Unread[0]
 	}
 	routes, err := readHostRoutes()
 	if err != nil {
 		return 0, err
 	}
-	return c.drawTree(v.branches(c.knownNetworks(v), routes))
+	return c.drawTree(branches(v, c.knownNetworks(v), routes))
 }
 
 // drawTree writes the branches, as text or as a graph.
-func (c *call) drawTree(branches []*branch) (exit int, err error) {
+func (c *treeCall) drawTree(branches []*branch) (exit int, err error) {
 	if c.dot {
 		return c.write(dot(branches))
 	}
@@ -57,7 +80,7 @@ func (c *call) drawTree(branches []*branch) (exit int, err error) {
 
 // branches are the uplinks, the parents of virtual links, the bridges, what is routed, and the
 // rest, in this order.
-func (v *inventory) branches(networks []*network, routes hostRoutes) []*branch {
+func branches(v *inventory.Inventory, networks []*inventory.Network, routes hostRoutes) []*branch {
 	var all []*branch
 	at := func(name string) *branch {
 		for _, b := range all {
@@ -65,39 +88,39 @@ func (v *inventory) branches(networks []*network, routes hostRoutes) []*branch {
 				return b
 			}
 		}
-		b := &branch{name: name, link: v.links.byName[name]}
+		b := &branch{name: name, link: v.Links.ByName[name]}
 		all = append(all, b)
 		return b
 	}
 	uplink := "" // the first
 	for _, index := range routes.uplinks {
-		if l := v.links.byIndex[index]; l != nil {
+		if l := v.Links.ByIndex[index]; l != nil {
 			b := at(l.Name)
 			b.words = append(b.words, "uplink")
 			uplink = cmp.Or(uplink, l.Name)
 		}
 	}
 	for _, n := range networks {
-		switch master := n.conf.interfacePlugin().Master; {
-		case n.conf.bridge() != "" && (len(n.attached) > 0 || v.links.byName[n.conf.bridge()] != nil):
-			b := at(n.conf.bridge())
-			b.words = append(b.words, n.name)
-		case master != "" && v.links.byName[master] != nil:
+		switch master := n.Conf.InterfacePlugin().Master; {
+		case n.Conf.Bridge() != "" && (len(n.Attached) > 0 || v.Links.ByName[n.Conf.Bridge()] != nil):
+			b := at(n.Conf.Bridge())
+			b.words = append(b.words, n.Name)
+		case master != "" && v.Links.ByName[master] != nil:
 			at(master)
 		}
 	}
 	routed, rest := &branch{name: "routed"}, &branch{name: "other"}
-	for _, a := range v.entries {
-		switch b := v.branchOf(a, uplink, at); {
+	for _, a := range v.Entries {
+		switch b := branchOf(v, a, uplink, at); {
 		case b != nil:
 			b.attached = append(b.attached, a)
-		case v.link(a) != nil:
+		case v.Link(a) != nil:
 			routed.attached = append(routed.attached, a)
 		default:
 			rest.attached = append(rest.attached, a)
 		}
 	}
-	v.addPorts(all)
+	addPorts(v, all)
 	for _, b := range all {
 		b.describe(routes.addrs)
 	}
@@ -111,14 +134,14 @@ func (v *inventory) branches(networks []*network, routes hostRoutes) []*branch {
 
 // branchOf is the branch of a bridge or of a parent, which is the uplink where none is configured;
 // nil: the attachment has none.
-func (v *inventory) branchOf(a *entry, uplink string, at func(name string) *branch) *branch {
-	if l := v.link(a); l != nil && v.links.byIndex[l.Master] != nil {
-		return at(v.links.byIndex[l.Master].Name)
+func branchOf(v *inventory.Inventory, a *inventory.Entry, uplink string, at func(name string) *branch) *branch {
+	if l := v.Link(a); l != nil && v.Links.ByIndex[l.Master] != nil {
+		return at(v.Links.ByIndex[l.Master].Name)
 	}
-	p := a.conf.interfacePlugin()
+	p := a.Conf.InterfacePlugin()
 	switch {
-	case a.conf.bridge() != "":
-		return at(a.conf.bridge())
+	case a.Conf.Bridge() != "":
+		return at(a.Conf.Bridge())
 	case p.Type != "macvlan" && p.Type != "ipvlan" && p.Type != "vlan":
 		return nil
 	case p.Master != "":
@@ -130,10 +153,10 @@ func (v *inventory) branchOf(a *entry, uplink string, at func(name string) *bran
 }
 
 // addPorts adds the ports of bridges that are no attachment's.
-func (v *inventory) addPorts(all []*branch) {
+func addPorts(v *inventory.Inventory, all []*branch) {
 	of := map[string]bool{}
-	for _, a := range v.entries {
-		if l := v.link(a); l != nil {
+	for _, a := range v.Entries {
+		if l := v.Link(a); l != nil {
 			of[l.Name] = true
 		}
 	}
@@ -141,8 +164,8 @@ func (v *inventory) addPorts(all []*branch) {
 		if b.link == nil {
 			continue
 		}
-		for i := range v.links.all {
-			if l := &v.links.all[i]; l.Master == b.link.Index && !of[l.Name] {
+		for i := range v.Links.All {
+			if l := &v.Links.All[i]; l.Master == b.link.Index && !of[l.Name] {
 				b.ports = append(b.ports, l.Name)
 			}
 		}
@@ -184,49 +207,33 @@ func readHostRoutes() (h hostRoutes, err error) {
 		return h, err
 	}
 	defer conn.Close()
-	if h.uplinks, err = uplinks(conn); err != nil {
+	if h.uplinks, err = inventory.Uplinks(conn); err != nil {
 		return h, err
 	}
 	h.addrs, err = conn.AllAddrs()
 	return h, err
 }
 
-// uplinks are the indexes of the links with a default route, those of IPv4 first.
-func uplinks(conn *rtnl.Conn) (indexes []uint32, err error) {
-	for _, dst := range []netip.Prefix{netip.PrefixFrom(netip.IPv4Unspecified(), 0), netip.PrefixFrom(netip.IPv6Unspecified(), 0)} {
-		routes, err := conn.Routes(rtnl.RouteFilter{Dst: dst})
-		if err != nil {
-			return nil, err
-		}
-		for _, r := range routes {
-			if r.Dst == dst && r.Link != 0 && !slices.Contains(indexes, r.Link) {
-				indexes = append(indexes, r.Link)
-			}
-		}
-	}
-	return indexes, nil
-}
-
 // draw writes a branch: a line of its own and one for each attachment.
-func (b *branch) draw(w *strings.Builder, s screen) {
-	w.WriteString(s.cut(strings.TrimRight(b.name+"  "+strings.Join(b.words, " "), " "), s.width) + "\n")
+func (b *branch) draw(w *strings.Builder, s tty.Screen) {
+	w.WriteString(s.Cut(strings.TrimRight(b.name+"  "+strings.Join(b.words, " "), " "), s.Width) + "\n")
 	tick, last := "|- ", "`- "
-	if s.utf8 {
+	if s.UTF8 {
 		tick, last = "├─ ", "└─ "
 	}
 	var rows [][]string
 	for _, a := range b.attached {
-		state := a.stateText()
-		if a.state == stateAlive {
+		state := a.StateText()
+		if a.State == inventory.StateAlive {
 			state = ""
 		}
-		link := a.hostLink
+		link := a.HostLink
 		if link == "" {
-			link = a.conf.interfacePlugin().Type
+			link = a.Conf.InterfacePlugin().Type
 		}
-		rows = append(rows, []string{tick + link, a.name(), a.IfName,
-			strings.Join(each(a.addresses(), bare), " "),
-			joined(a.ports, publishedPort.short), state})
+		rows = append(rows, []string{tick + link, a.Name(), a.IfName,
+			strings.Join(each(a.Addresses(), bare), " "),
+			joined(a.Ports, inventory.Port.Short), state})
 	}
 	for _, port := range b.ports {
 		rows = append(rows, []string{tick + port, "", "", "", "", ""})
@@ -236,7 +243,7 @@ func (b *branch) draw(w *strings.Builder, s screen) {
 	}
 	end := rows[len(rows)-1]
 	end[0] = last + strings.TrimPrefix(end[0], tick)
-	w.WriteString(s.table([]column{{min: 8}, {min: 8}, {min: 4}, {min: 15}, {min: 5}, {min: 12, early: true}}, rows))
+	w.WriteString(s.Table([]tty.Column{{Min: 8}, {Min: 8}, {Min: 4}, {Min: 15}, {Min: 5}, {Min: 12, Early: true}}, rows))
 }
 
 // dot is the tree as a graph for dot(1): the host, its links, and a node for each namespace.
@@ -257,14 +264,14 @@ func dot(branches []*branch) string {
 			}
 			if !spaces[to] {
 				spaces[to] = true
-				fmt.Fprintf(&w, "  %s [label=%s, style=rounded];\n", quoted(to), quoted(a.name()))
+				fmt.Fprintf(&w, "  %s [label=%s, style=rounded];\n", quoted(to), quoted(a.Name()))
 			}
-			more := slices.Concat(each(a.addresses(), bare), each(a.ports, publishedPort.short))
+			more := slices.Concat(each(a.Addresses(), bare), each(a.Ports, inventory.Port.Short))
 			colour := ""
-			if a.state == stateGone || a.state == stateInterrupted {
+			if a.State == inventory.StateGone || a.State == inventory.StateInterrupted {
 				colour = ", color=red"
 			}
-			label := strings.TrimPrefix(a.hostLink+" - "+a.IfName, " - ")
+			label := strings.TrimPrefix(a.HostLink+" - "+a.IfName, " - ")
 			fmt.Fprintf(&w, "  %s -- %s [label=%s%s];\n", quoted(from), quoted(to), quoted(label, more...), colour)
 		}
 	}

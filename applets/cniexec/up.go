@@ -18,6 +18,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"cnibox/applets/cniexec/sandbox"
 	"cnibox/applets/record"
 	"cnibox/chain"
 	"cnibox/internal/disk"
@@ -26,6 +27,33 @@ import (
 	"cnibox/rtnl"
 	"cnibox/spec"
 )
+
+func upVerb() *verb {
+	return &verb{name: "up", operands: "FILE", summary: "make and attach the namespaces of a file", new: func(c *call) action { return &upCall{call: c} },
+		text: `FILE is JSON, and "-" stdin; all but "network" may be left out:
+  {"networks": [CONFIGURATION LIST, …],
+   "namespaces": {"web": [{"network": "mynet", "ifname": "eth0",
+     "ips": ["10.1.0.5"], "mac": "02:00:00:00:00:05",
+     "ports": ["8080:80"]}]}}
+What is as the file has it stays, and gets back what it has lost on the host;
+what is not, or is attached and not in the file, is changed. A namespace that is
+no more in the file stays. What an interrupted up left, the next one finishes.`,
+		examples: []example{
+			{"cni-exec up /etc/cni/netns/web.json", "also by cni-net@web.service, see dist/"},
+			{"cni-exec enter web -- httpd -f", "a process in one of them"},
+		},
+	}
+}
+
+// An upCall is one call of up.
+type upCall struct {
+	*call
+	force bool
+}
+
+func (v *upCall) flags(f *flagSet) {
+	f.BoolVar(&v.force, "force", false, "publish also ports on which this host listens")
+}
 
 // A stateFile is what up and down read: named namespaces, and what they are attached to.
 type stateFile struct {
@@ -45,7 +73,8 @@ type stateOfLink struct {
 
 // A wantedLink is an attachment that a file wants.
 type wantedLink struct {
-	*call // with the flags and the target of this one
+	*call // with the target of this one
+	asked *asked
 	list  *chain.List
 	there *chain.Entry // it is as it is wanted; nil: not
 }
@@ -121,7 +150,7 @@ func (s *stateFile) decode() error {
 	}
 	s.networks, s.namespaces = top.Networks, make(map[string][]stateOfLink)
 	for _, name := range slices.Sorted(maps.Keys(top.Namespaces)) {
-		if err := checkNetNSName(name); err != nil {
+		if err := sandbox.CheckNetNSName(name); err != nil {
 			return s.at("namespaces", err)
 		}
 		links := make([]stateOfLink, len(top.Namespaces[name]))
@@ -203,12 +232,12 @@ func (c *call) lockState(ctx context.Context) (unlock func(), err error) {
 	return unlock, nil
 }
 
-// up makes the namespaces of a file and attaches them; what is there already stays as it is. It
+// do makes the namespaces of a file and attaches them; what is there already stays as it is. It
 // goes on with the next namespace after an error.
 //
 // Whatever interrupts it, the next one finishes the work: a namespace gets its name when it is
 // complete, and an ADD that was begun is in the cache.
-func (c *call) up(ctx context.Context, operands []string) (int, error) {
+func (c *upCall) do(ctx context.Context, operands []string) (int, error) {
 	s, err := c.stateOperand(operands)
 	if err != nil {
 		return 0, err
@@ -218,7 +247,7 @@ func (c *call) up(ctx context.Context, operands []string) (int, error) {
 		return 0, err
 	}
 	c.about = s.File
-	if err := cmp.Or(privileged(), c.Ready()); err != nil {
+	if err := cmp.Or(sandbox.Privileged(), c.Ready()); err != nil {
 		return 0, err
 	}
 	unlock, err := c.lockState(ctx)
@@ -261,7 +290,7 @@ func eachNamespace(ctx context.Context, s *stateFile, steps ...func(name string)
 }
 
 // wanted loads the networks, and checks what is asked of them, before anything is made.
-func (c *call) wanted(s *stateFile) (map[string][]*wantedLink, error) {
+func (c *upCall) wanted(s *stateFile) (map[string][]*wantedLink, error) {
 	networks := make(map[string]*chain.List) // those of the file, and those that were looked up
 	for i, doc := range s.networks {
 		key := fmt.Sprintf("networks[%d]", i)
@@ -278,7 +307,7 @@ func (c *call) wanted(s *stateFile) (map[string][]*wantedLink, error) {
 			from.File, from.Doc, from.Key = s.File, s.Doc, key+"."+from.Key
 		}
 		networks[l.Name] = l
-		c.warnOf(l)
+		c.warnOf(l, true)
 	}
 	wanted := make(map[string][]*wantedLink)
 	owners := make(map[string]string) // of addresses and ports: the key of their link
@@ -298,22 +327,22 @@ func (c *call) wanted(s *stateFile) (map[string][]*wantedLink, error) {
 	return wanted, nil
 }
 
-// ask returns flags with which add asks for what the link has.
-func (l *stateOfLink) ask(f flags) (*flags, error) {
-	f.ips, f.macs, f.publish = askedIPs{}, askedMACs{}, nil
+// ask is what add asks for with what the link has.
+func (l *stateOfLink) ask(force bool) (*asked, error) {
+	a := &asked{force: force}
 	var errs []error
 	for _, ip := range l.IPs {
-		f.ips.askedValues = append(f.ips.askedValues, askedFor{value: ip})
+		a.ips.askedValues = append(a.ips.askedValues, askedFor{value: ip})
 		errs = append(errs, about("ips", ip, checkIP(ip)))
 	}
 	if l.MAC != "" {
-		f.macs.askedValues = append(f.macs.askedValues, askedFor{value: l.MAC})
+		a.macs.askedValues = append(a.macs.askedValues, askedFor{value: l.MAC})
 		errs = append(errs, about("mac", l.MAC, checkMAC(l.MAC)))
 	}
 	for _, p := range l.Ports {
-		errs = append(errs, about("ports", p, f.publish.Set(p)))
+		errs = append(errs, about("ports", p, a.publish.Set(p)))
 	}
-	return &f, errors.Join(errs...)
+	return a, errors.Join(errs...)
 }
 
 // about names the key and the value of an error; nil stays nil.
@@ -325,13 +354,13 @@ func about(key, value string, err error) error {
 }
 
 // want makes the call that attaches one link. Errors have code 7, or that of the network.
-func (c *call) want(name string, link stateOfLink, networks map[string]*chain.List) (*wantedLink, error) {
-	path := filepath.Join(netnsDir, name)
-	line, one := *c.commandLine, *c
-	one.commandLine, one.network = &line, link.Network
+func (c *upCall) want(name string, link stateOfLink, networks map[string]*chain.List) (*wantedLink, error) {
+	path := filepath.Join(sandbox.NetNSDir, name)
+	one := *c.call
+	one.network = link.Network
 	one.target = chain.Target{ContainerID: derivedID(path), IfName: link.IfName, NetNS: path}
-	var err error
-	if line.flags, err = link.ask(*c.flags); err != nil {
+	asked, err := link.ask(c.force)
+	if err != nil {
 		return nil, err
 	}
 	l := networks[link.Network]
@@ -340,27 +369,27 @@ func (c *call) want(name string, link stateOfLink, networks map[string]*chain.Li
 			return nil, err
 		}
 		networks[link.Network] = l
-		c.warnOf(l)
+		c.warnOf(l, true)
 	}
-	if err = one.canHonour(l); err == nil {
-		one.target.Capabilities, err = one.flags.capabilities("")
+	if err = asked.canHonour(&one, l); err == nil {
+		one.target.Capabilities, err = asked.capabilities(nil)
 	}
 	if err != nil {
 		return nil, err
 	}
-	one.target.Args, one.target.Capabilities = one.arguments([]*chain.List{l}, 0)
-	return &wantedLink{call: &one, list: l}, one.runner.Validate(l, one.target)
+	one.target.Args, one.target.Capabilities = asked.arguments(&one.target, []*chain.List{l}, 0)
+	return &wantedLink{call: &one, asked: asked, list: l}, one.runner.Validate(l, one.target)
 }
 
 // unique notes the addresses and ports of a link. The error is about one that another link has.
 func (w *wantedLink) unique(owners map[string]string, key string) error {
 	var all []string
-	for _, ip := range w.ips.askedValues {
+	for _, ip := range w.asked.ips.askedValues {
 		text, _, _ := strings.Cut(ip.value, "/")
 		address, _ := netip.ParseAddr(text) // checked
 		all = append(all, fmt.Sprintf("%s of network %s", address, w.list.Name))
 	}
-	for _, p := range w.publish {
+	for _, p := range w.asked.publish {
 		all = append(all, strings.TrimSpace(fmt.Sprintf("host port %s %d %s", strings.ToLower(p.Protocol), p.HostPort, p.HostIP)))
 	}
 	for _, what := range all {
@@ -373,8 +402,8 @@ func (w *wantedLink) unique(owners map[string]string, key string) error {
 }
 
 // detachUnwanted makes a namespace, and detaches what the file does not want, or not as it is.
-func (c *call) detachUnwanted(ctx context.Context, name string, wanted []*wantedLink) error {
-	path := filepath.Join(netnsDir, name)
+func (c *upCall) detachUnwanted(ctx context.Context, name string, wanted []*wantedLink) error {
+	path := filepath.Join(sandbox.NetNSDir, name)
 	created, left, err := c.createNetNS(ctx, path, derivedID(path))
 	if err != nil {
 		return err
@@ -413,7 +442,7 @@ func (c *call) detachUnwanted(ctx context.Context, name string, wanted []*wanted
 }
 
 // attachWanted attaches what is not there yet, and restores what the others have lost on the host.
-func (c *call) attachWanted(ctx context.Context, name string, wanted []*wantedLink) error {
+func (c *upCall) attachWanted(ctx context.Context, name string, wanted []*wantedLink) error {
 	var there []*chain.Entry
 	for _, w := range wanted {
 		if w.there != nil {
@@ -443,7 +472,7 @@ func (c *call) attachWanted(ctx context.Context, name string, wanted []*wantedLi
 
 // restoreOne is reload for an attachment that is as it is wanted. What could not be restored is the
 // error; title begins the line of what was.
-func (c *call) restoreOne(ctx context.Context, e *chain.Entry, title string) error {
+func (c *upCall) restoreOne(ctx context.Context, e *chain.Entry, title string) error {
 	var errs []error
 	err := c.runner.Restore(ctx, []*chain.Entry{e}, reloading(), func(r *chain.Restored) {
 		errs = append(errs, r.Errs...)
@@ -498,70 +527,4 @@ func lost(e *chain.Entry) bool {
 // done prints what was changed.
 func (c *call) done(format string, args ...any) {
 	fmt.Fprintln(c.Stdout, spec.Printable(fmt.Sprintf(format, args...)))
-}
-
-// entriesOf returns the attachments of a container.
-func (c *call) entriesOf(containerID string) (of []*chain.Entry, err error) {
-	entries, _, err := c.runner.Cache.List()
-	for _, e := range entries {
-		if e.ContainerID == containerID {
-			of = append(of, e)
-		}
-	}
-	return of, err
-}
-
-// detachEntry deletes an attachment with the configuration and the arguments of its ADD.
-func (c *call) detachEntry(ctx context.Context, e *chain.Entry) error {
-	l, err := e.List()
-	if err != nil {
-		if l, err = c.lookup(e.NetworkName); err != nil {
-			return err
-		}
-	}
-	return c.runner.Del(ctx, l, chain.Target{ContainerID: e.ContainerID, IfName: e.IfName})
-}
-
-// down detaches and deletes the namespaces of a file, with what add has attached to them, and
-// goes on after errors. That nothing is there is no error.
-func (c *call) down(ctx context.Context, operands []string) (int, error) {
-	s, err := c.stateOperand(operands)
-	if err != nil {
-		return 0, err
-	}
-	c.about = s.File
-	unlock, err := c.lockState(ctx)
-	if err != nil {
-		return 0, err
-	}
-	defer unlock()
-	c.runner.KeepGoing = true
-	return exitOK, eachNamespace(ctx, s, func(name string) error { return c.downOne(ctx, name) })
-}
-
-// downOne is down for one namespace.
-func (c *call) downOne(ctx context.Context, name string) error {
-	path := filepath.Join(netnsDir, name)
-	entries, err := c.entriesOf(derivedID(path))
-	if err != nil {
-		return err
-	}
-	var errs []error
-	for _, e := range slices.Backward(entries) {
-		err := c.detachEntry(ctx, e)
-		if err == nil {
-			c.done("%s: %s detached from %s", name, e.IfName, e.NetworkName)
-		}
-		errs = append(errs, err)
-	}
-	if err := errors.Join(errs...); err != nil {
-		return err // the namespace is needed for another try
-	}
-	c.target.NetNS = path
-	_, missing := os.Lstat(path)
-	err = c.deleteUnused(ctx)
-	if _, still := os.Lstat(path); err == nil && missing == nil && still != nil {
-		c.done("%s: deleted", name)
-	}
-	return err
 }

@@ -13,21 +13,45 @@ import (
 	"slices"
 	"strings"
 
+	"cnibox/applets/cniexec/hint"
+	"cnibox/applets/cniexec/inventory"
+	"cnibox/applets/cniexec/sandbox"
 	"cnibox/chain"
+	"cnibox/internal/memory"
 	"cnibox/internal/nsid"
 	"cnibox/internal/state"
+	"cnibox/internal/tty"
 	"cnibox/ipam"
 	"cnibox/nft"
 	"cnibox/rtnl"
 	"cnibox/spec"
 )
 
+func whoVerb() *verb {
+	return &verb{name: "who", operands: "ADDRESS|PROTO/PORT|LINK|NETNS|MAC", summary: "name the owner", new: func(c *call) action { return &whoCall{call: c} },
+		text: `The exit code is 1 if it has none.`,
+		examples: []example{
+			{"cni-exec who 10.88.0.7", "the container that has the address"},
+			{"cni-exec who tcp/8080", "the one that a host port leads to"},
+		},
+	}
+}
+
+// A whoCall is one call of who.
+type whoCall struct {
+	*call
+}
+
+func (v *whoCall) flags(f *flagSet) {
+	f.outputs("`json` print JSON")
+}
+
 // A question is what who was asked: one of its kinds, with what they need. It asks where an
 // index leads to the owner (the name of a lease, a link's alias, the owner of an element) and
 // otherwise decodes the entries alone that have the text.
 type question struct {
 	*call
-	*inventory
+	*inventory.Inventory
 	text  string
 	kind  string
 	addr  netip.Addr
@@ -37,7 +61,7 @@ type question struct {
 	id    nsid.ID // of a namespace that exists
 	path  string  // of a namespace
 
-	owners []*entry
+	owners []*inventory.Entry
 	others []string // owners that are no attachments of the cache, in words
 }
 
@@ -69,19 +93,16 @@ type ownerDoc struct {
 	Addresses   []netip.Prefix `json:"addresses"`
 }
 
-// who names the owner of an address, a host port, a link, a namespace or a MAC address.
-func (c *call) who(_ context.Context, operands []string) (exit int, err error) {
+// do names the owner of an address, a host port, a link, a namespace or a MAC address.
+func (c *whoCall) do(_ context.Context, operands []string) (exit int, err error) {
 	if len(operands) != 1 {
 		return 0, usage("who: it takes one operand: an address, PROTO/PORT, a link, a namespace or a MAC address")
-	}
-	if err := c.wants(outputJSON); err != nil {
-		return 0, err
 	}
 	if err := c.stateDirs(); err != nil {
 		return 0, err
 	}
-	defer collectLess()()
-	q := &question{call: c, inventory: emptyInventory(c.cache(), c.stateDir), text: operands[0]}
+	defer memory.CollectLess()()
+	q := &question{call: c.call, Inventory: inventory.Empty(c.cache(), c.stateDir), text: operands[0]}
 	if err := q.read(); err != nil {
 		return 0, err
 	}
@@ -91,7 +112,7 @@ func (c *call) who(_ context.Context, operands []string) (exit int, err error) {
 	if err := ask(); err != nil {
 		return 0, err
 	}
-	q.complain(q.inventory, "not searched")
+	q.complain(q.Inventory, "not searched")
 	if c.output == outputJSON {
 		exit, err = c.writeJSON(q.doc())
 	} else {
@@ -127,7 +148,7 @@ func (q *question) read() (err error) {
 		return nil
 	}
 	if !strings.Contains(text, "/") {
-		q.kind, q.path = kindLink, filepath.Join(netnsDir, text)
+		q.kind, q.path = kindLink, filepath.Join(sandbox.NetNSDir, text)
 		if q.id, err = nsid.At(q.path); err != nil {
 			return nil
 		}
@@ -162,33 +183,33 @@ func protoPort(text string) (proto, port string, ok bool) {
 
 // hostLink asks for one link of the host.
 func (q *question) hostLink(name string) (*rtnl.Link, error) {
-	return askHost(func(conn *rtnl.Conn) (*rtnl.Link, error) { return conn.Link(name) })
+	return inventory.AskHost(func(conn *rtnl.Conn) (*rtnl.Link, error) { return conn.Link(name) })
 }
 
 // own adds an owner, once.
 func (q *question) own(e *chain.Entry) {
 	a := e.Attachment()
-	if !slices.ContainsFunc(q.owners, func(o *entry) bool { return o.Attachment() == a }) {
-		q.owners = append(q.owners, q.inventory.read(e))
+	if !slices.ContainsFunc(q.owners, func(o *inventory.Entry) bool { return o.Attachment() == a }) {
+		q.owners = append(q.owners, q.Inventory.Read(e))
 	}
 }
 
 // lookup adds the entry of an attachment, or says in words that there is none. One that another
 // runtime may be writing is searched for, since that reads it again.
 func (q *question) lookup(a spec.Attachment, how string) error {
-	e, err := q.inventory.cache.Lookup(a)
+	e, err := q.Inventory.Cache.Lookup(a)
 	switch {
 	case err == nil:
 		q.own(e)
 	case errors.Is(err, os.ErrNotExist):
-		is := func(e *entry) bool { return e.Attachment() == a }
+		is := func(e *inventory.Entry) bool { return e.Attachment() == a }
 		if err := q.search(is, a.ContainerID); err != nil || slices.ContainsFunc(q.owners, is) {
 			return err
 		}
 		q.others = append(q.others, fmt.Sprintf("%s %s, which is not in the cache", how, a))
 	case errors.Is(err, os.ErrPermission):
 		q.others = append(q.others, fmt.Sprintf("%s %s", how, a))
-		q.unread = append(q.unread, err)
+		q.Unread = append(q.Unread, err)
 	default:
 		return err
 	}
@@ -196,16 +217,16 @@ func (q *question) lookup(a spec.Attachment, how string) error {
 }
 
 // search adds the owners among the entries that have one of the texts.
-func (q *question) search(is func(*entry) bool, texts ...string) error {
-	entries, broken, err := q.inventory.cache.Search(func(text []byte) bool {
+func (q *question) search(is func(*inventory.Entry) bool, texts ...string) error {
+	entries, broken, err := q.Inventory.Cache.Search(func(text []byte) bool {
 		return len(texts) == 0 || slices.ContainsFunc(texts, func(s string) bool { return bytes.Contains(text, []byte(s)) })
 	})
 	if err != nil {
 		return err
 	}
-	q.broken = broken
+	q.Broken = broken
 	for _, e := range entries {
-		if is(q.inventory.read(e)) {
+		if is(q.Inventory.Read(e)) {
 			q.own(e)
 		}
 	}
@@ -218,7 +239,7 @@ func (q *question) askAddress() error {
 	for _, dir := range q.leaseDirs() {
 		networks, err := os.ReadDir(dir)
 		if err != nil && !errors.Is(err, os.ErrNotExist) {
-			q.unread = append(q.unread, err)
+			q.Unread = append(q.Unread, err)
 		}
 		for _, n := range networks {
 			lease, err := ipam.PeekAt(dir, n.Name(), q.addr)
@@ -245,25 +266,25 @@ func (q *question) askAddress() error {
 	if err := q.askHostAddress(); err != nil || len(q.others) > 0 {
 		return err
 	}
-	return q.search(func(a *entry) bool {
-		return slices.ContainsFunc(a.result.IPs, func(ip spec.IP) bool { return ip.Address.Addr() == q.addr })
+	return q.search(func(a *inventory.Entry) bool {
+		return slices.ContainsFunc(a.Parsed.IPs, func(ip spec.IP) bool { return ip.Address.Addr() == q.addr })
 	}, q.addr.String()+"/")
 }
 
 // leaseDirs are the data directories of host-local: the usual one, that of the default network,
 // and those of the configured networks.
 func (q *question) leaseDirs() []string {
-	dirs := []string{state.Dir(q.inventory.stateDir, state.Leases), filepath.Join(state.Run, filepath.Base(state.Leases))}
+	dirs := []string{state.Dir(q.Inventory.StateDir, state.Leases), filepath.Join(state.Run, filepath.Base(state.Leases))}
 	add := func(dir string) {
 		if dir != "" && !slices.Contains(dirs, dir) {
 			dirs = append(dirs, dir)
 		}
 	}
-	add(filepath.Join(q.inventory.cache.Dir, "networks"))
+	add(filepath.Join(q.Inventory.Cache.Dir, "networks"))
 	lists, _ := chain.Lists(q.confDir)
 	for _, l := range lists {
 		if doc, err := l.Effective(); err == nil {
-			add(q.conf(doc).leases(q.inventory.stateDir, l.Name))
+			add(q.Conf(doc).Leases(q.Inventory.StateDir, l.Name))
 		}
 	}
 	return dirs
@@ -313,9 +334,9 @@ func (q *question) askLink() error {
 			return q.askBridge(l)
 		}
 	}
-	err = q.search(func(a *entry) bool {
-		return slices.ContainsFunc(a.result.Interfaces, func(i spec.Interface) bool {
-			return i.Name == q.text && i.Sandbox == "" && i.Name != a.conf.bridge()
+	err = q.search(func(a *inventory.Entry) bool {
+		return slices.ContainsFunc(a.Parsed.Interfaces, func(i spec.Interface) bool {
+			return i.Name == q.text && i.Sandbox == "" && i.Name != a.Conf.Bridge()
 		})
 	}, `"`+q.text+`"`)
 	if err != nil || len(q.owners) > 0 {
@@ -326,11 +347,11 @@ func (q *question) askLink() error {
 			q.kind = kindNetNS
 			return err
 		}
-		hint := ""
+		advice := ""
 		if strings.Trim(q.text, "0123456789.:[]") == "" {
-			hint = "a port is PROTO/PORT, as tcp/8080, and an address is named without one"
+			advice = "a port is PROTO/PORT, as tcp/8080, and an address is named without one"
 		}
-		return &hinted{spec.Errorf(spec.CodeUnknown, "there is no link and no namespace %q", q.text), hint}
+		return &hint.Error{Err: spec.Errorf(spec.CodeUnknown, "there is no link and no namespace %q", q.text), Hint: advice}
 	}
 	return nil
 }
@@ -348,13 +369,13 @@ func (q *question) askLabel(l *rtnl.Link) error {
 
 // searchKey adds the attachment of a key, whose names were too long for a label.
 func (q *question) searchKey(key string) error {
-	return q.search(func(a *entry) bool { return a.key == key })
+	return q.search(func(a *inventory.Entry) bool { return a.Key == key })
 }
 
 // askBridge adds the networks of a bridge: those that are configured so, those of its ports'
 // labels, and if there are none those of the entries.
 func (q *question) askBridge(bridge *rtnl.Link) error {
-	links, err := listLinks()
+	links, err := inventory.ListLinks()
 	if err != nil {
 		return err
 	}
@@ -366,13 +387,13 @@ func (q *question) askBridge(bridge *rtnl.Link) error {
 	}
 	lists, _ := chain.Lists(q.confDir)
 	for _, l := range lists {
-		if doc, err := l.Effective(); err == nil && q.conf(doc).bridge() == q.text {
+		if doc, err := l.Effective(); err == nil && q.Conf(doc).Bridge() == q.text {
 			add(l.Name)
 		}
 	}
 	ports := 0
-	for i := range links.all {
-		if l := &links.all[i]; l.Master == bridge.Index {
+	for i := range links.All {
+		if l := &links.All[i]; l.Master == bridge.Index {
 			ports++
 			if a, ok := spec.LabelNames(l.Alias); ok {
 				add(a.Network)
@@ -380,19 +401,19 @@ func (q *question) askBridge(bridge *rtnl.Link) error {
 		}
 	}
 	if len(networks) == 0 {
-		entries, _, err := q.inventory.cache.List()
+		entries, _, err := q.Inventory.Cache.List()
 		if err != nil {
 			return err
 		}
 		for _, e := range entries {
-			if q.conf(e.Config).bridge() == q.text {
+			if q.Conf(e.Config).Bridge() == q.text {
 				add(e.NetworkName)
 			}
 		}
 	}
 	if len(networks) > 0 {
 		slices.Sort(networks)
-		q.others = append(q.others, fmt.Sprintf("the bridge of %s, with %s", strings.Join(networks, ", "), plural(ports, "port")))
+		q.others = append(q.others, fmt.Sprintf("the bridge of %s, with %s", strings.Join(networks, ", "), tty.Plural(ports, "port")))
 	}
 	return nil
 }
@@ -405,11 +426,11 @@ func (q *question) askMAC() error {
 	listed := make(chan error, 1)
 	go func() {
 		var err error
-		links, err = askHost(func(conn *rtnl.Conn) ([]rtnl.Link, error) { return conn.LinksWith(q.mac) })
+		links, err = inventory.AskHost(func(conn *rtnl.Conn) ([]rtnl.Link, error) { return conn.LinksWith(q.mac) })
 		listed <- err
 	}()
-	err := q.search(func(a *entry) bool {
-		return slices.ContainsFunc(a.result.Interfaces, func(i spec.Interface) bool { return strings.EqualFold(i.MAC, mac) && i.Name != a.conf.bridge() })
+	err := q.search(func(a *inventory.Entry) bool {
+		return slices.ContainsFunc(a.Parsed.Interfaces, func(i spec.Interface) bool { return strings.EqualFold(i.MAC, mac) && i.Name != a.Conf.Bridge() })
 	}, mac, strings.ToUpper(mac))
 	if err != nil || len(q.owners) > 0 {
 		return err
@@ -438,7 +459,7 @@ func (q *question) askMAC() error {
 func (q *question) askPort() error {
 	held, err := nft.Open(rtnl.Host()).Holdings(nft.KindPortMap)
 	if err != nil {
-		q.unread = append(q.unread, err)
+		q.Unread = append(q.Unread, err)
 	}
 	for _, h := range held {
 		if h.Port != q.port || h.Proto != q.proto {
@@ -455,8 +476,8 @@ func (q *question) askPort() error {
 	if len(q.owners)+len(q.others) > 0 {
 		return nil
 	}
-	return q.search(func(a *entry) bool {
-		return slices.ContainsFunc(a.ports, func(p publishedPort) bool { return p.HostPort == q.port && p.Protocol == q.proto })
+	return q.search(func(a *inventory.Entry) bool {
+		return slices.ContainsFunc(a.Ports, func(p inventory.Port) bool { return p.HostPort == q.port && p.Protocol == q.proto })
 	}, fmt.Sprintf(`"hostPort":%d`, q.port))
 }
 
@@ -464,11 +485,11 @@ func (q *question) askPort() error {
 // runtimes may have another path to it.
 func (q *question) askNetNS() error {
 	known := q.id != nsid.ID{}
-	is := func(a *entry) bool {
+	is := func(a *inventory.Entry) bool {
 		if !known {
 			return strings.TrimPrefix(a.NetNSPath(), "/var") == strings.TrimPrefix(q.path, "/var") // /var/run is /run
 		}
-		return a.in(q.id)
+		return a.In(q.id)
 	}
 	texts := []string{filepath.Base(q.path) + `"`}
 	if known {
@@ -483,13 +504,13 @@ func (q *question) askNetNS() error {
 // answer is a line for each owner.
 func (q *question) answer() string {
 	s := q.screen()
-	s.width = 0
+	s.Width = 0
 	var rows [][]string
 	for _, a := range q.owners {
-		rows = append(rows, []string{a.name(), a.IfName + " on network " + a.NetworkName,
-			joined(a.addresses(), bare), "container " + a.ContainerID, a.NetNSPath()})
+		rows = append(rows, []string{a.Name(), a.IfName + " on network " + a.NetworkName,
+			joined(a.Addresses(), bare), "container " + a.ContainerID, a.NetNSPath()})
 	}
-	text := s.table(make([]column, 5), rows)
+	text := s.Table(make([]tty.Column, 5), rows)
 	for _, other := range q.others {
 		text += spec.Printable(other) + "\n"
 	}
@@ -498,7 +519,7 @@ func (q *question) answer() string {
 
 // doc is the answer as JSON.
 func (q *question) doc() whoDoc {
-	return whoDoc{q.text, q.kind, each(q.owners, func(a *entry) ownerDoc {
-		return ownerDoc{a.NetworkName, a.ContainerID, a.IfName, a.name(), a.runtime(), a.NetNSPath(), notNull(a.addresses())}
+	return whoDoc{q.text, q.kind, each(q.owners, func(a *inventory.Entry) ownerDoc {
+		return ownerDoc{a.NetworkName, a.ContainerID, a.IfName, a.Name(), a.Runtime(), a.NetNSPath(), notNull(a.Addresses())}
 	}), notNull(q.others)}
 }

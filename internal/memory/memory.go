@@ -1,5 +1,5 @@
-// Package memory bounds what a process has in memory while it decodes large input, which is decoded
-// several times over.
+// Package memory bounds what a process has in memory: while it decodes large input, which is decoded
+// several times over, while it reads much and ends, and while it waits.
 package memory
 
 import "runtime/debug"

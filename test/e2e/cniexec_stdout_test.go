@@ -58,7 +58,7 @@ func TestKernelAddUnwritableStdout(t *testing.T) {
 		"no reader": pipe,
 	} {
 		t.Run(name, func(t *testing.T) {
-			exit, stderr := call(stdout, "add", "--json")
+			exit, stderr := call(stdout, "add", "-o", "json")
 			if exit != 1 || !strings.Contains(stderr, "write the result") {
 				t.Errorf("exit %d, want 1: %s", exit, stderr)
 			}

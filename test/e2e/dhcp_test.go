@@ -199,7 +199,7 @@ func TestKernelDHCPReleasedByGC(t *testing.T) {
 	if n := len(s.Leased()); n != 1 {
 		t.Fatalf("%d leases", n)
 	}
-	cniExec("gc", "demo", "--all")
+	cniExec("gc", "demo", "--keep-none")
 	kerneltest.Until(w, "the release", func() bool { return len(s.Leased()) == 0 })
 }
 

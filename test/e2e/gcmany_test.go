@@ -62,7 +62,7 @@ func (r *reloading) veths() (n int) {
 func (r *reloading) count(calls string) map[string]int {
 	r.Helper()
 	r.strace("-c", "-U", "calls,name", "-o", r.path("trace"), "-e", "trace="+calls)
-	r.must("gc", r.exec(nil, "gc", "--all", "demo"))
+	r.must("gc", r.exec(nil, "gc", "--keep-none", "demo"))
 	r.tracer = nil
 	text, err := os.ReadFile(r.path("trace"))
 	if err != nil {
@@ -148,7 +148,7 @@ func TestKernelGCManyOneFails(t *testing.T) {
 	if err := os.WriteFile(odd, nil, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	a := r.exec(nil, "gc", "--all", "demo")
+	a := r.exec(nil, "gc", "--keep-none", "demo")
 	if a.exit == 0 || !strings.Contains(a.stderr, "demo/c4/eth0: ") || !strings.Contains(a.stderr, odd) {
 		t.Errorf("exit code %d: %s", a.exit, a.stderr)
 	}
@@ -169,7 +169,7 @@ func TestKernelGCManyOneFails(t *testing.T) {
 	if err := os.Rename(odd+".aside", odd); err != nil {
 		t.Fatal(err)
 	}
-	r.must("gc", r.exec(nil, "gc", "--all", "demo"))
+	r.must("gc", r.exec(nil, "gc", "--keep-none", "demo"))
 	r.nothingLeft()
 	if left, _ := filepath.Glob(r.path("other/demo/[0-9f]*")); len(left) > 0 {
 		t.Errorf("leases are left: %q", left)
@@ -190,7 +190,7 @@ func TestKernelGCManySIGTERM(t *testing.T) {
 	if err := syscall.Flock(int(f.Fd()), syscall.LOCK_EX); err != nil {
 		t.Fatal(err)
 	}
-	cmd := exec.Command(r.path("bin/cni-exec"), "gc", "--all", "demo", "--conf-dir", r.path("net.d"), "--cache-dir", r.path("cni"))
+	cmd := exec.Command(r.path("bin/cni-exec"), "gc", "--keep-none", "demo", "--conf-dir", r.path("net.d"), "--cache-dir", r.path("cni"))
 	stderr := new(strings.Builder)
 	cmd.Dir, cmd.Stderr, cmd.Env = r.dir, stderr, append(os.Environ(), "CNI_PATH="+r.path("bin"))
 	if err := r.host.Do(cmd.Start); err != nil {
@@ -212,6 +212,6 @@ func TestKernelGCManySIGTERM(t *testing.T) {
 		t.Errorf("the cache has %q", files)
 	}
 	f.Close()
-	r.must("gc", r.exec(nil, "gc", "--all", "demo"))
+	r.must("gc", r.exec(nil, "gc", "--keep-none", "demo"))
 	r.nothingLeft()
 }

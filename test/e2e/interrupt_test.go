@@ -208,7 +208,7 @@ const plainBridge = `{"type":"bridge","bridge":"br0","ipam":{"type":"host-local"
 func TestKernelInterruptLocked(t *testing.T) {
 	for lock, verbs := range map[string][][]string{
 		"state/cni/cnibox/locks/network-n": {
-			{"add", "n", "NETNS"}, {"del", "n", "NETNS"}, {"check", "n", "NETNS"}, {"get", "n", "NETNS"}, {"gc", "n", "--all"}, {"run", "--", "true"}, {"rm", "n"},
+			{"add", "n", "NETNS"}, {"del", "n", "NETNS"}, {"check", "n", "NETNS"}, {"get", "n", "NETNS"}, {"gc", "n", "--keep-none"}, {"run", "--", "true"}, {"rm", "n"},
 		},
 		"state/cni/cnibox/locks/up": {{"up", "state.json"}, {"down", "state.json"}},
 	} {
@@ -258,7 +258,7 @@ func TestKernelInterruptPlugin(t *testing.T) {
 		"del":     {[]string{"n", "NETNS"}, atOnce},
 		"check":   {[]string{"n", "NETNS"}, atOnce},
 		"get":     {[]string{"n", "NETNS"}, atOnce},
-		"gc":      {[]string{"n", "--all"}, atOnce},
+		"gc":      {[]string{"n", "--keep-none"}, atOnce},
 		"down":    {[]string{"state.json"}, atOnce},
 		"reload":  {nil, atOnce},
 		"doctor":  {nil, atOnce},

@@ -82,10 +82,10 @@ var victims = map[string]victim{
 		func(w *world, c container, port int, env ...string) answer {
 			udp := fmt.Sprintf("%d:53/udp", port)
 			return w.run("", env, w.path("bin/cni-exec"), "add", "demo", c.path, "--container-id", c.id, "--conf-dir", w.path("net.d"),
-				"--cache-dir", w.path("cni"), "--json", "-p", fmt.Sprintf("%d:80", port), "-p", udp)
+				"--cache-dir", w.path("cni"), "-o", "json", "-p", fmt.Sprintf("%d:80", port), "-p", udp)
 		},
 		func(w *world, c container, _ int, env ...string) answer {
-			argv := []string{w.path("bin/cni-exec"), "del", "demo", "--container-id", c.id, "--conf-dir", w.path("net.d"), "--cache-dir", w.path("cni"), "--json"}
+			argv := []string{w.path("bin/cni-exec"), "del", "demo", "--container-id", c.id, "--conf-dir", w.path("net.d"), "--cache-dir", w.path("cni"), "-o", "json"}
 			if c.path != "" {
 				argv = append(argv, c.path)
 			}

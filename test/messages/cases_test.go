@@ -47,7 +47,7 @@ var messages = []message{
 	{name: "no namespace", argv: "cni-exec add demo", key: "NETNS", advice: "/run/netns/NAME"},
 	{name: "one operand too many", argv: "cni-exec add demo $NETNS eth1", key: `"eth1"`, advice: "cni-exec help"},
 	{name: "unknown flag", argv: "cni-exec add demo $NETNS --interface net1", key: "--interface", advice: "cni-exec help"},
-	{name: "flag of another verb", argv: "cni-exec add demo $NETNS --all", key: "--all", advice: "gc"},
+	{name: "flag of another verb", argv: "cni-exec add demo $NETNS --all", key: "--all", advice: "status"},
 	{name: "timeout without a unit", argv: "cni-exec add demo $NETNS --timeout 5", key: "--timeout", advice: "90s"},
 	{name: "retries that are no number", argv: "cni-exec add demo $NETNS --retries many", key: "--retries", advice: "number"},
 	{name: "bad port to publish", argv: "cni-exec run -p 8080 -- true", key: "--publish", advice: "HOST:CONTAINER"},

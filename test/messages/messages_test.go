@@ -125,7 +125,7 @@ func (h *host) run(argv, conf string, unprivileged bool) answer {
 	name, args, stdin := words[0], words[1:], ""
 	switch name {
 	case "cni-exec":
-		args = append([]string{"--json", "--cache-dir", filepath.Join(h.dir, "cache")}, args...)
+		args = append([]string{"-o", "json", "--cache-dir", filepath.Join(h.dir, "cache")}, args...)
 	case "cnibox":
 	default:
 		stdin = h.replacer.Replace(conf)

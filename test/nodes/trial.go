@@ -204,7 +204,7 @@ func (n *node) notReady() error {
 
 // wantCode wants a verb of cni-exec to fail with a code.
 func (n *node) wantCode(want int, verb string, args ...string) error {
-	out, err := n.cni(append([]string{verb, "--json"}, args...)...)
+	out, err := n.cni(append([]string{verb, "-o", "json"}, args...)...)
 	if err == nil {
 		return fmt.Errorf("%s: %s succeeded, want code %d", n.name, verb, want)
 	}

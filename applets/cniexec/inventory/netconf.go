@@ -1,4 +1,4 @@
-package cniexec
+package inventory
 
 import (
 	"cmp"
@@ -10,10 +10,10 @@ import (
 	"cnibox/spec"
 )
 
-// A netConf are the keys of a network's configuration that are looked at here; a plugin's own
+// A Conf are the keys of a network's configuration that are looked at here; a plugin's own
 // decoding has them all. They are read whether or not the configuration is valid, and for external
 // plugins too.
-type netConf struct {
+type Conf struct {
 	CNIVersion string
 	Plugins    []pluginConf
 }
@@ -37,26 +37,26 @@ type ipamConf struct {
 	ipam.RangeConf
 }
 
-// interfacePlugin is the first plugin, which makes the interface.
-func (c *netConf) interfacePlugin() *pluginConf {
+// InterfacePlugin is the first plugin, which makes the interface.
+func (c *Conf) InterfacePlugin() *pluginConf {
 	if len(c.Plugins) == 0 {
 		return new(pluginConf)
 	}
 	return &c.Plugins[0]
 }
 
-// bridge is the name of the network's bridge; empty: it has none.
-func (c *netConf) bridge() string {
-	if p := c.interfacePlugin(); p.Type == "bridge" {
+// Bridge is the name of the network's bridge; empty: it has none.
+func (c *Conf) Bridge() string {
+	if p := c.InterfacePlugin(); p.Type == "bridge" {
 		return cmp.Or(p.Bridge, "cni0")
 	}
 	return ""
 }
 
-// leases returns the data directory of the leases of a network with this configuration; empty:
+// Leases returns the data directory of the leases of a network with this configuration; empty:
 // host-local has none of it.
-func (c *netConf) leases(stateDir, network string) (dir string) {
-	p := &c.interfacePlugin().IPAM
+func (c *Conf) Leases(stateDir, network string) (dir string) {
+	p := &c.InterfacePlugin().IPAM
 	if p.Type != "host-local" {
 		return ""
 	}
@@ -65,8 +65,8 @@ func (c *netConf) leases(stateDir, network string) (dir string) {
 }
 
 // pools are the range sets of host-local; nil: none, or none that are valid.
-func (c *netConf) pools() (sets []ipam.RangeSet) {
-	p := &c.interfacePlugin().IPAM
+func (c *Conf) pools() (sets []ipam.RangeSet) {
+	p := &c.InterfacePlugin().IPAM
 	if p.Type != "host-local" {
 		return nil
 	}
@@ -76,19 +76,19 @@ func (c *netConf) pools() (sets []ipam.RangeSet) {
 	return sets
 }
 
-// zoned reports whether the firewall plugin puts the addresses into a zone of firewalld.
-func (c *netConf) zoned() bool {
+// Zoned reports whether the firewall plugin puts the addresses into a zone of firewalld.
+func (c *Conf) Zoned() bool {
 	return slices.ContainsFunc(c.Plugins, func(p pluginConf) bool { return p.Type == "firewall" && p.Backend == "firewalld" })
 }
 
 // publishes reports whether a plugin takes host ports: runtimes give theirs to every network. A
 // configuration that cannot be read may have one.
-func (c *netConf) publishes() bool {
-	return len(c.Plugins) == 0 || slices.ContainsFunc(c.Plugins, func(p pluginConf) bool { return p.Capabilities[capPorts] })
+func (c *Conf) publishes() bool {
+	return len(c.Plugins) == 0 || slices.ContainsFunc(c.Plugins, func(p pluginConf) bool { return p.Capabilities[CapPorts] })
 }
 
-// types are those of the plugins, in their order.
-func (c *netConf) types() []string {
+// Types are those of the plugins, in their order.
+func (c *Conf) Types() []string {
 	types := []string{}
 	for _, p := range c.Plugins {
 		types = append(types, p.Type)
@@ -96,9 +96,9 @@ func (c *netConf) types() []string {
 	return types
 }
 
-// readNetConf reads a list or a single configuration. Keys of the wrong type are left out: the
+// ReadConf reads a list or a single configuration. Keys of the wrong type are left out: the
 // plugins report them.
-func readNetConf(doc []byte) *netConf {
+func ReadConf(doc []byte) *Conf {
 	var list struct {
 		CNIVersion string
 		Plugins    []json.RawMessage
@@ -107,7 +107,7 @@ func readNetConf(doc []byte) *netConf {
 	if list.Plugins == nil {
 		list.Plugins = []json.RawMessage{doc}
 	}
-	c := &netConf{CNIVersion: list.CNIVersion}
+	c := &Conf{CNIVersion: list.CNIVersion}
 	for _, raw := range list.Plugins[:min(len(list.Plugins), chain.MaxPlugins)] {
 		var p pluginConf
 		if _ = json.Unmarshal(raw, &p); p.Type != "" {

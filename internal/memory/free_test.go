@@ -1,4 +1,4 @@
-package cniexec
+package memory
 
 import (
 	"fmt"

@@ -1,4 +1,4 @@
-package cniexec
+package doctor
 
 import (
 	"context"
@@ -41,19 +41,6 @@ func TestLetThrough(t *testing.T) {
 	}
 }
 
-func TestSeveral(t *testing.T) {
-	for want, list := range map[string][]string{
-		"":                          nil,
-		"a, b":                      {"a", "b"},
-		"a, b, c, d, e":             {"a", "b", "c", "d", "e"},
-		"a, b, c, d, e, and 2 more": {"a", "b", "c", "d", "e", "f", "g"},
-	} {
-		if got := several(list); got != want {
-			t.Errorf("%q: got %q, want %q", list, got, want)
-		}
-	}
-}
-
 // A system bus that accepts connections and answers nothing is asked once.
 func TestTrustsHungBus(t *testing.T) {
 	socket := filepath.Join(t.TempDir(), "bus")
@@ -62,7 +49,7 @@ func TestTrustsHungBus(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer bus.Close()
-	d := &doctor{call: &call{}}
+	d := &Doctor{}
 	d.Getenv = func(name string) string {
 		if name == spec.SystemBusEnv {
 			return "unix:path=" + socket
@@ -76,7 +63,7 @@ func TestTrustsHungBus(t *testing.T) {
 			t.Error("br0 is trusted")
 		}
 	}
-	if len(d.untested) != 1 {
-		t.Errorf("not tested: %q", d.untested)
+	if len(d.Untested) != 1 {
+		t.Errorf("not tested: %q", d.Untested)
 	}
 }

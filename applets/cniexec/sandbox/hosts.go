@@ -1,4 +1,4 @@
-package cniexec
+package sandbox
 
 import (
 	"context"
@@ -27,10 +27,10 @@ const (
 	maxHostName = 64 // HOST_NAME_MAX, include/uapi/linux/utsname.h: __NEW_UTS_LEN
 )
 
-// checkRunName returns an error for what cannot be the name of a run: that of a namespace and of
+// CheckRunName returns an error for what cannot be the name of a run: that of a namespace and of
 // a host, and with its prefix a container ID.
-func checkRunName(name string) error {
-	if err := checkNetNSName(name); err != nil {
+func CheckRunName(name string) error {
+	if err := CheckNetNSName(name); err != nil {
 		return err
 	}
 	if len(name) > maxHostName || spec.CheckContainerID(name) != nil {
@@ -40,28 +40,28 @@ func checkRunName(name string) error {
 }
 
 // runsDir has a file for each named run of this cache: it is the /etc/hosts of its command, and
-// locked by flock(2) as long as the run lives. It is changed under the lock of netnsDir.
-func (c *call) runsDir() string { return filepath.Join(c.runner.Cache.Dir, "cnibox", "runs") }
+// locked by flock(2) as long as the run lives. It is changed under the lock of NetNSDir.
+func (n Names) runsDir() string { return filepath.Join(n.Runner.Cache.Dir, "cnibox", "runs") }
 
 // hostsFile is the file of a named run.
-func (c *call) hostsFile(name string) string { return filepath.Join(c.runsDir(), name) }
+func (n Names) hostsFile(name string) string { return filepath.Join(n.runsDir(), name) }
 
 // takeName gives a run its name: a file that is locked until release is called, or the process
-// ends, and the namespace in netnsDir. The error of a name that is in use has code 100.
-func (c *call) takeName(ctx context.Context, name string, ns *rtnl.NS) (release func(), err error) {
+// ends, and the namespace in NetNSDir. The error of a name that is in use has code 100.
+func (n Names) takeName(ctx context.Context, name string, ns *rtnl.NS) (release func(), err error) {
 	unlock, err := lockNames(ctx)
 	if err != nil {
 		return nil, err
 	}
 	defer unlock()
-	if err := os.MkdirAll(c.runsDir(), 0o700); err != nil {
+	if err := os.MkdirAll(n.runsDir(), 0o700); err != nil {
 		return nil, spec.Errorf(spec.CodeIO, "%w", err)
 	}
-	path := filepath.Join(netnsDir, name)
+	path := filepath.Join(NetNSDir, name)
 	if _, err := rtnl.IDAt(path); err == nil {
 		return nil, spec.Errorf(spec.CodeBusy, "--name %s: there is a network namespace of this name, %s", name, path)
 	}
-	fd, err := tryLock(c.hostsFile(name), unix.O_CREAT)
+	fd, err := tryLock(n.hostsFile(name), unix.O_CREAT)
 	switch {
 	case errors.Is(err, unix.EWOULDBLOCK):
 		return nil, spec.Errorf(spec.CodeBusy, "--name %s: a run has it, whose namespace was deleted", name)
@@ -70,7 +70,7 @@ func (c *call) takeName(ctx context.Context, name string, ns *rtnl.NS) (release 
 	}
 	// Whatever the umask is: the command may be another user's.
 	if err := errors.Join(os.NewSyscallError("fchmod", unix.Fchmod(fd, 0o644)), bindNetNS(ns, path)); err != nil {
-		return nil, errors.Join(err, disk.Remove(c.hostsFile(name)), unix.Close(fd))
+		return nil, errors.Join(err, disk.Remove(n.hostsFile(name)), unix.Close(fd))
 	}
 	return func() { unix.Close(fd) }, nil
 }
@@ -89,21 +89,21 @@ func tryLock(file string, flags int) (fd int, err error) {
 }
 
 // freeName is the end of a named run, before release: its namespace and its file are deleted.
-func (c *call) freeName(ctx context.Context, name string) error {
+func (n Names) freeName(ctx context.Context, name string) error {
 	unlock, err := lockNames(ctx)
 	if err != nil {
 		return err
 	}
 	defer unlock()
-	if err := errors.Join(unbindNetNS(filepath.Join(netnsDir, name)), disk.Remove(c.hostsFile(name))); err != nil {
+	if err := errors.Join(unbindNetNS(filepath.Join(NetNSDir, name)), disk.Remove(n.hostsFile(name))); err != nil {
 		return err
 	}
-	return c.writeHosts()
+	return n.writeHosts()
 }
 
-// freeDeadNames deletes the namespaces and files of named runs that were killed.
-func (c *call) freeDeadNames(ctx context.Context) error {
-	if names, err := os.ReadDir(c.runsDir()); err != nil || len(names) == 0 {
+// FreeDead deletes the namespaces and files of named runs that were killed.
+func (n Names) FreeDead(ctx context.Context) error {
+	if names, err := os.ReadDir(n.runsDir()); err != nil || len(names) == 0 {
 		return nil // without a named run nothing is locked
 	}
 	unlock, err := lockNames(ctx)
@@ -111,44 +111,44 @@ func (c *call) freeDeadNames(ctx context.Context) error {
 		return err
 	}
 	defer unlock()
-	files, err := os.ReadDir(c.runsDir())
+	files, err := os.ReadDir(n.runsDir())
 	errs := []error{err}
 	for _, f := range files {
-		_, err := c.freeDeadName(f.Name())
+		_, err := n.freeDeadName(f.Name())
 		errs = append(errs, err)
 	}
-	return errors.Join(append(errs, c.writeHosts())...)
+	return errors.Join(append(errs, n.writeHosts())...)
 }
 
-// freeDeadName is freeDeadNames for one name, if it is that of a killed run. The caller has the
+// freeDeadName is FreeDead for one name, if it is that of a killed run. The caller has the
 // lock. The files of the other runs are not written.
-func (c *call) freeDeadName(name string) (freed bool, err error) {
-	fd, err := tryLock(c.hostsFile(name), 0)
+func (n Names) freeDeadName(name string) (freed bool, err error) {
+	fd, err := tryLock(n.hostsFile(name), 0)
 	if err != nil {
 		return false, nil // it lives, or has ended by itself
 	}
 	defer unix.Close(fd)
-	return true, errors.Join(unbindNetNS(filepath.Join(netnsDir, name)), disk.Remove(c.hostsFile(name)))
+	return true, errors.Join(unbindNetNS(filepath.Join(NetNSDir, name)), disk.Remove(n.hostsFile(name)))
 }
 
 // updateHosts is writeHosts for a run that has just been attached.
-func (c *call) updateHosts(ctx context.Context) error {
+func (n Names) updateHosts(ctx context.Context) error {
 	unlock, err := lockNames(ctx)
 	if err != nil {
 		return err
 	}
 	defer unlock()
-	return c.writeHosts()
+	return n.writeHosts()
 }
 
 // writeHosts writes the files of all named runs, in place, since they are mounted over the
 // /etc/hosts of the commands. The caller has the lock.
-func (c *call) writeHosts() error {
-	files, err := os.ReadDir(c.runsDir())
+func (n Names) writeHosts() error {
+	files, err := os.ReadDir(n.runsDir())
 	if err != nil {
 		return err
 	}
-	entries, _, err := c.runner.Cache.List()
+	entries, _, err := n.Runner.Cache.List()
 	if err != nil {
 		return err
 	}
@@ -156,19 +156,19 @@ func (c *call) writeHosts() error {
 	host := hostsOfHost()
 	var errs []error
 	for _, r := range runs {
-		errs = append(errs, overwrite(c.hostsFile(r.name), hostsText(r, runs, host)))
+		errs = append(errs, overwrite(n.hostsFile(r.name), hostsText(r, runs, host)))
 	}
 	return errors.Join(errs...)
 }
 
 // hostsWithout returns the /etc/hosts of a run without a name, in a namespace that is attached: the
 // named runs on its networks as they are now. Empty: there are none, and that of the host will do.
-func (c *call) hostsWithout(ns *rtnl.NS) string {
-	files, err := os.ReadDir(c.runsDir())
+func (n Names) hostsWithout(ns *rtnl.NS) string {
+	files, err := os.ReadDir(n.runsDir())
 	if err != nil || len(files) == 0 {
 		return ""
 	}
-	entries, _, err := c.runner.Cache.List()
+	entries, _, err := n.Runner.Cache.List()
 	if err != nil {
 		return ""
 	}

@@ -1,4 +1,4 @@
-package cniexec
+package tty
 
 import (
 	"bytes"
@@ -17,11 +17,11 @@ func TestProgress(t *testing.T) {
 		out, _ := io.ReadAll(master) // until the other end is closed, which is EIO
 		shown <- out
 	}()
-	p := newProgress(slave, "gc demo")
+	p := NewProgress(slave, "gc demo")
 	for done := range 1001 {
-		p.show(done, 1000)
+		p.Show(done, 1000)
 	}
-	p.clear()
+	p.Clear()
 	if err := slave.Close(); err != nil {
 		t.Fatal(err)
 	}
@@ -43,9 +43,9 @@ func TestProgressElsewhere(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer file.Close()
-	for _, p := range []*progress{newProgress(file, "x"), newProgress(&bytes.Buffer{}, "x"), {}} {
-		p.show(1, 2)
-		p.clear()
+	for _, p := range []*Progress{NewProgress(file, "x"), NewProgress(&bytes.Buffer{}, "x"), {}} {
+		p.Show(1, 2)
+		p.Clear()
 	}
 	if st, err := file.Stat(); err != nil || st.Size() != 0 {
 		t.Errorf("a file got %v, %v", st, err)

@@ -1,4 +1,4 @@
-package cniexec
+package inventory
 
 import (
 	"cmp"
@@ -7,7 +7,6 @@ import (
 	"net/netip"
 	"os"
 	"slices"
-	"strings"
 	"time"
 
 	"cnibox/applets/netfilter"
@@ -19,71 +18,36 @@ import (
 	"cnibox/spec"
 )
 
-// An ownerSearch finds what has something of a network, by the labels of links and elements, by the
+// An OwnerSearch finds what has something of a network, by the labels of links and elements, by the
 // leases and by the records of plugins, and what of it is alive, for a GC: the cache need not know all
 // attachments.
-type ownerSearch struct {
+type OwnerSearch struct {
 	network string
 	records []ownerRecord // that say where the attachment's interface is
-	found   map[spec.Attachment]*chain.Owner
-	leases  map[netip.Addr]spec.Attachment
+	Found   map[spec.Attachment]*chain.Owner
+	Leases  map[netip.Addr]spec.Attachment
 	peers   map[uint32]string // MAC addresses of the other ends of the host's veths, by their index
 }
 
-// owners is [chain.GCOptions.Owners]. Without --valid-live none need be alive.
-func (c *call) owners(l *chain.List, entries []*chain.Entry) ([]chain.Owner, error) {
-	s, err := searchOwners(l.Name, c.stateDir, readNetConf(l.Doc()), c.recordDirs(l), entries, c.live)
-	if err != nil {
-		return nil, err
-	}
-	var all []chain.Owner
-	for _, o := range s.found {
-		all = append(all, *o)
-	}
-	slices.SortFunc(all, func(a, b chain.Owner) int { return strings.Compare(a.String(), b.String()) })
-	return all, nil
-}
-
-// recordDirs are the directories with the records of a network's plugins.
-func (c *call) recordDirs(l *chain.List) (dirs []record.Dir) {
-	for i := range l.Plugins {
-		p := &l.Plugins[i]
-		req, err := c.runner.Request(spec.GC, l, p, chain.Target{})
-		for _, plugin := range []string{p.Type, p.IPAM} {
-			if err != nil || plugin == "" {
-				continue // GC has the error
-			}
-			verbs, err := c.runner.Invoker.Find(plugin)
-			if err != nil || verbs == nil || verbs.Records == nil {
-				continue
-			}
-			if dir := verbs.Records(req); dir != "" {
-				dirs = append(dirs, record.Dir(dir))
-			}
-		}
-	}
-	return dirs
-}
-
-// searchOwners makes the search for a network, of which the cache has the entries, and plugins the
+// SearchOwners makes the search for a network, of which the cache has the entries, and plugins the
 // records in some directories.
 //
 // A host-side veth is the sign of a namespace that exists, as the kernel deletes both ends with it.
 // Links of other kinds are in the container, so with live all namespaces are looked into, unless the
 // host's links answer for all; there the label of the link counts, or that it has the leased
 // address, as that of another program's plugin.
-func searchOwners(network, stateDir string, conf *netConf, records []record.Dir, entries []*chain.Entry, live bool) (*ownerSearch, error) {
-	s := &ownerSearch{network: network, found: map[spec.Attachment]*chain.Owner{}, leases: map[netip.Addr]spec.Attachment{},
+func SearchOwners(network, stateDir string, conf *Conf, records []record.Dir, entries []*chain.Entry, live bool) (*OwnerSearch, error) {
+	s := &OwnerSearch{network: network, Found: map[spec.Attachment]*chain.Owner{}, Leases: map[netip.Addr]spec.Attachment{},
 		peers: map[uint32]string{}}
-	err := errors.Join(s.readLinks(), s.readElements(), s.readLeases(conf.leases(stateDir, network)), s.readRecords(records))
+	err := errors.Join(s.readLinks(), s.readElements(), s.readLeases(conf.Leases(stateDir, network)), s.readRecords(records))
 	if err != nil || !live {
 		return s, err
 	}
 	stale := slices.DeleteFunc(slices.Clone(entries), (*chain.Entry).Attached)
-	lives := func(e *chain.Entry) bool { return !e.Interrupted() && s.alive(e.Attachment()) }
+	lives := func(e *chain.Entry) bool { return !e.Interrupted() && s.Alive(e.Attachment()) }
 	for n := 0; n < endLooks && err == nil && slices.ContainsFunc(stale, lives); n++ {
 		time.Sleep(endPause)
-		for _, o := range s.found {
+		for _, o := range s.Found {
 			o.Alive = ""
 		}
 		err = s.readLinks()
@@ -101,24 +65,24 @@ const (
 	endPause = 50 * time.Millisecond
 )
 
-// alive reports whether an attachment is found to be alive.
-func (s *ownerSearch) alive(a spec.Attachment) bool {
-	return s.found[a] != nil && s.found[a].Alive != ""
+// Alive reports whether an attachment is found to be alive.
+func (s *OwnerSearch) Alive(a spec.Attachment) bool {
+	return s.Found[a] != nil && s.Found[a].Alive != ""
 }
 
 // owner returns the owner of that name, which is noted.
-func (s *ownerSearch) owner(a spec.Attachment) *chain.Owner {
-	o := s.found[a]
+func (s *OwnerSearch) owner(a spec.Attachment) *chain.Owner {
+	o := s.Found[a]
 	if o == nil {
 		o = &chain.Owner{Attachment: a}
-		s.found[a] = o
+		s.Found[a] = o
 	}
 	return o
 }
 
 // labelled is owner for the alias of a link; nil: it is not the label of an attachment to the network.
 // A label without room for the names is an error: what cannot be named cannot be kept.
-func (s *ownerSearch) labelled(l *rtnl.Link) (*chain.Owner, error) {
+func (s *OwnerSearch) labelled(l *rtnl.Link) (*chain.Owner, error) {
 	if !spec.LabelOf(l.Alias, s.network) {
 		return nil, nil
 	}
@@ -130,7 +94,7 @@ func (s *ownerSearch) labelled(l *rtnl.Link) (*chain.Owner, error) {
 }
 
 // readLinks reads the links of the host. The IFB of a limit may have outlived the container.
-func (s *ownerSearch) readLinks() error {
+func (s *OwnerSearch) readLinks() error {
 	conn, err := rtnl.Dial(rtnl.Host())
 	if err != nil {
 		return err
@@ -166,7 +130,7 @@ func (s *ownerSearch) readLinks() error {
 }
 
 // readElements reads those of table inet cnibox.
-func (s *ownerSearch) readElements() error {
+func (s *OwnerSearch) readElements() error {
 	held, err := nft.Open(rtnl.Host()).Holdings()
 	if err != nil && !netfilter.IsMissing(err) {
 		return err
@@ -180,7 +144,7 @@ func (s *ownerSearch) readElements() error {
 }
 
 // readLeases reads those of host-local.
-func (s *ownerSearch) readLeases(dir string) error {
+func (s *OwnerSearch) readLeases(dir string) error {
 	if dir == "" {
 		return nil
 	}
@@ -189,7 +153,7 @@ func (s *ownerSearch) readLeases(dir string) error {
 		a := spec.Attachment{Network: s.network, ContainerID: l.Owner.ContainerID, IfName: l.Owner.IfName}
 		if a.ContainerID != "" {
 			s.owner(a)
-			s.leases[l.Addr] = a
+			s.Leases[l.Addr] = a
 		}
 	}
 	return err
@@ -207,7 +171,7 @@ type ownerRecord struct {
 }
 
 // readRecords reads those of plugins. What cannot be read GC leaves alone.
-func (s *ownerSearch) readRecords(dirs []record.Dir) error {
+func (s *OwnerSearch) readRecords(dirs []record.Dir) error {
 	var errs []error
 	for _, dir := range dirs {
 		errs = append(errs, dir.Each(func(name string) error {
@@ -221,7 +185,7 @@ func (s *ownerSearch) readRecords(dirs []record.Dir) error {
 				s.records = append(s.records, rec)
 			}
 			for _, l := range rec.Leases {
-				s.leases[l.Address.Addr()] = a
+				s.Leases[l.Address.Addr()] = a
 			}
 			return nil
 		}))
@@ -247,8 +211,8 @@ func (rec *ownerRecord) of(l *rtnl.Link) bool {
 
 // settled reports whether the host's links answer for all: each attachment has one, or there is an
 // entry that says that it is alive.
-func (s *ownerSearch) settled(conf *netConf, entries, stale []*chain.Entry) bool {
-	switch conf.interfacePlugin().Type {
+func (s *OwnerSearch) settled(conf *Conf, entries, stale []*chain.Entry) bool {
+	switch conf.InterfacePlugin().Type {
 	case "bridge", "ptp":
 	default:
 		return false // a dhcp lease or a record may be all that the host has of it
@@ -259,12 +223,12 @@ func (s *ownerSearch) settled(conf *netConf, entries, stale []*chain.Entry) bool
 		known[a], known[spec.Attachment{Network: a.Network, ContainerID: a.ContainerID}] = true, true
 	}
 	for _, e := range stale {
-		if !s.alive(e.Attachment()) && (e.There || !e.Interrupted()) {
+		if !s.Alive(e.Attachment()) && (e.There || !e.Interrupted()) {
 			return false
 		}
 	}
-	for a := range s.found {
-		if !known[a] && !s.alive(a) {
+	for a := range s.Found {
+		if !known[a] && !s.Alive(a) {
 			return false
 		}
 	}
@@ -272,7 +236,7 @@ func (s *ownerSearch) settled(conf *netConf, entries, stale []*chain.Entry) bool
 }
 
 // searchNamespaces looks for the attachments in all network namespaces but that of the host.
-func (s *ownerSearch) searchNamespaces() error {
+func (s *OwnerSearch) searchNamespaces() error {
 	complete := true
 	err := rtnl.EachNS(func(path string, ns *rtnl.NS) error {
 		if ns == nil {
@@ -291,7 +255,7 @@ func (s *ownerSearch) searchNamespaces() error {
 		}
 		return err
 	})
-	for _, o := range s.found {
+	for _, o := range s.Found {
 		if o.Alive == "" && !complete {
 			o.Alive = "it may be in a network namespace that this process must not enter"
 		}
@@ -301,7 +265,7 @@ func (s *ownerSearch) searchNamespaces() error {
 
 // searchNamespace looks for them in one. A veth with a label is the host's side, of a host in a
 // container.
-func (s *ownerSearch) searchNamespace(ns *rtnl.NS, path string) error {
+func (s *OwnerSearch) searchNamespace(ns *rtnl.NS, path string) error {
 	conn, err := rtnl.Dial(ns)
 	if err != nil {
 		return err
@@ -340,7 +304,7 @@ func (s *ownerSearch) searchNamespace(ns *rtnl.NS, path string) error {
 }
 
 // searchRecords looks for the links that plugins have recorded.
-func (s *ownerSearch) searchRecords(conn *rtnl.Conn, ns *rtnl.NS, path string, links []rtnl.Link) error {
+func (s *OwnerSearch) searchRecords(conn *rtnl.Conn, ns *rtnl.NS, path string, links []rtnl.Link) error {
 	if len(s.records) == 0 {
 		return nil
 	}
@@ -362,8 +326,8 @@ func (s *ownerSearch) searchRecords(conn *rtnl.Conn, ns *rtnl.NS, path string, l
 }
 
 // inUse notes that an address, which may be leased, is in use on a link.
-func (s *ownerSearch) inUse(addr netip.Addr, link, path string) {
-	lease, leased := s.leases[addr]
+func (s *OwnerSearch) inUse(addr netip.Addr, link, path string) {
+	lease, leased := s.Leases[addr]
 	if !leased {
 		return
 	}

@@ -1,4 +1,4 @@
-package cniexec
+package sandbox
 
 import (
 	"net/netip"
@@ -39,7 +39,7 @@ func TestCheckRunName(t *testing.T) {
 		"0123456789012345678901234567890123456789012345678901234567890123":  true,
 		"01234567890123456789012345678901234567890123456789012345678901234": false,
 	} {
-		if err := checkRunName(name); (err == nil) != ok {
+		if err := CheckRunName(name); (err == nil) != ok {
 			t.Errorf("%q: %v", name, err)
 		}
 	}

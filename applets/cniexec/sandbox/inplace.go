@@ -1,4 +1,4 @@
-package cniexec
+package sandbox
 
 import (
 	"context"
@@ -11,6 +11,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"cnibox/applets/cniexec/hint"
 	"cnibox/chain"
 	"cnibox/internal/interrupt"
 	"cnibox/internal/nsid"
@@ -30,23 +31,23 @@ import (
 // it, as after a run that was killed.
 const (
 	hostNSVar = "CNIBOX_RUN_HOST"   // of the second: the descriptor of the host's namespace
-	attachVar = "CNIBOX_RUN_ATTACH" // of the third: the path of the namespace
+	AttachVar = "CNIBOX_RUN_ATTACH" // of the third: the path of the namespace
 )
 
-// unset is an environment without a variable.
-func unset(environ []string, name string) []string {
+// Unset is an environment without a variable.
+func Unset(environ []string, name string) []string {
 	return slices.DeleteFunc(slices.Clone(environ), func(v string) bool { return strings.HasPrefix(v, name+"=") })
 }
 
 // again is this call, to be run once more with a variable set.
-func (c *call) again(name, value string) chain.Command {
-	environ := unset(unset(c.Environ, hostNSVar), attachVar)
-	return chain.Command{Args: append([]string{"cni-exec"}, c.Args...), Self: true, Environ: append(environ, name+"="+value)}
+func (r *Run) again(name, value string) chain.Command {
+	environ := Unset(Unset(r.Environ, hostNSVar), AttachVar)
+	return chain.Command{Args: append([]string{"cni-exec"}, r.Args...), Self: true, Environ: append(environ, name+"="+value)}
 }
 
-// runInPlace is the first and the second process of a run with --exec.
-func (c *call) runInPlace(ctx context.Context, signals chan os.Signal) (exit int, err error) {
-	if fd := c.Getenv(hostNSVar); fd != "" {
+// InPlace is the first and the second process of a run with --exec.
+func (r *Run) InPlace(ctx context.Context, signals chan os.Signal) (exit int, err error) {
+	if fd := r.Getenv(hostNSVar); fd != "" {
 		host, err := rtnl.OpenNS("/proc/self/fd/" + fd)
 		if err != nil {
 			return exitError, spec.Errorf(spec.CodeNetNS, "%w", err)
@@ -55,7 +56,7 @@ func (c *call) runInPlace(ctx context.Context, signals chan os.Signal) (exit int
 		if n, err := strconv.Atoi(fd); err == nil {
 			unix.CloseOnExec(n) // it is not for the command
 		}
-		return c.becomeCommand(ctx, host, signals)
+		return r.becomeCommand(ctx, host, signals)
 	}
 	host, err := rtnl.Current()
 	if err != nil {
@@ -77,7 +78,7 @@ func (c *call) runInPlace(ctx context.Context, signals chan os.Signal) (exit int
 		if _, err := unix.FcntlInt(uintptr(host.FD()), unix.F_SETFD, 0); err != nil { // it is kept by execve(2)
 			return os.NewSyscallError("fcntl F_SETFD", err)
 		}
-		self := c.again(hostNSVar, fmt.Sprint(host.FD()))
+		self := r.again(hostNSVar, fmt.Sprint(host.FD()))
 		exit, err = become(ctx, &self, signals)
 		return err
 	})
@@ -85,8 +86,8 @@ func (c *call) runInPlace(ctx context.Context, signals chan os.Signal) (exit int
 }
 
 // becomeCommand attaches the namespace of this process and becomes the command.
-func (c *call) becomeCommand(ctx context.Context, host *rtnl.NS, signals <-chan os.Signal) (exit int, err error) {
-	came := catchSignals() // also those that are passed to the third process
+func (r *Run) becomeCommand(ctx context.Context, host *rtnl.NS, signals <-chan os.Signal) (exit int, err error) {
+	came := CatchSignals() // also those that are passed to the third process
 	own, err := rtnl.Current()
 	if err != nil {
 		return exitError, err
@@ -97,33 +98,33 @@ func (c *call) becomeCommand(ctx context.Context, host *rtnl.NS, signals <-chan 
 		if err := host.Enter(); err != nil {
 			return err
 		}
-		attach := c.again(attachVar, path)
-		attach.Stdin, attach.Stdout, attach.Stderr, attach.Signals = strings.NewReader(""), c.Stdout, c.Stderr, signals
+		attach := r.again(AttachVar, path)
+		attach.Stdin, attach.Stdout, attach.Stderr, attach.Signals = strings.NewReader(""), r.Stdout, r.Stderr, signals
 		exit, err = attach.Run()
 		return err
 	})
 	if err != nil || exit != exitOK {
 		return exit, err // the third process has printed its own
 	}
-	around := surroundings{dns: c.dnsOf(own), servers: c.dns, others: c.hostsWithout(own), warn: c.runner.Warn}
+	around := surroundings{dns: r.dnsOf(own), servers: r.Servers, others: r.hostsWithout(own), warn: r.Runner.Warn}
 	err = nsid.OnDiscardedThread(func() (err error) { // in the namespace, as all threads
 		around.mount()
-		c.Log.Write(exitOK)
-		cmd := chain.Command{Args: c.command, Environ: unset(c.Environ, hostNSVar)}
+		r.Log.Write(exitOK)
+		cmd := chain.Command{Args: r.Command, Environ: Unset(r.Environ, hostNSVar)}
 		exit, err = become(ctx, &cmd, came)
-		return &hinted{err, startHint(err)}
+		return &hint.Error{Err: err, Hint: hint.Start(err)}
 	})
 	return exit, err
 }
 
-// attachOnly is the third process of a run with --exec.
-func (s *sandbox) attachOnly(ctx context.Context, lists []*chain.List, path string, signals <-chan os.Signal) (exit int, err error) {
+// AttachOnly is the third process of a run with --exec.
+func (r *Run) AttachOnly(ctx context.Context, path string, signals <-chan os.Signal) (exit int, err error) {
 	defer interrupt.Begin()()
-	s.target.NetNS = path
-	err = s.attach(ctx, lists, signals)
-	s.ours()
+	r.netns = path
+	err = r.attach(ctx, signals)
+	r.ours()
 	if err != nil {
-		return attachExit(err), errors.Join(err, s.detach(ctx))
+		return attachExit(err), errors.Join(err, r.detach(ctx))
 	}
 	return exitOK, nil
 }

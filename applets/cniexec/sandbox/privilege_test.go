@@ -1,4 +1,4 @@
-package cniexec
+package sandbox
 
 import (
 	"errors"

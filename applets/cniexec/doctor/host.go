@@ -1,4 +1,4 @@
-package cniexec
+package doctor
 
 import (
 	"cmp"
@@ -14,17 +14,22 @@ import (
 	"golang.org/x/sys/unix"
 
 	"cnibox/applets/attach"
+	"cnibox/applets/cniexec/inventory"
+	"cnibox/applets/cniexec/sandbox"
+	"cnibox/applets/cniexec/watch"
 	"cnibox/applets/lint"
 	"cnibox/applets/record"
 	"cnibox/internal/dbus"
 	"cnibox/internal/disk"
+	"cnibox/internal/tty"
 	"cnibox/nft"
 	"cnibox/rtnl"
+	"cnibox/spec"
 )
 
 // checkKernel looks for what every network needs: nf_tables, veth pairs and bridges. What else
 // a network needs, STATUS of its plugins looks for.
-func (d *doctor) checkKernel(context.Context) {
+func (d *Doctor) checkKernel(context.Context) {
 	if err := nft.Open(rtnl.Host()).Probe(); errors.Is(err, os.ErrPermission) {
 		d.skip("nf_tables", err)
 	} else if err != nil {
@@ -55,7 +60,7 @@ const askTime = 3 * time.Second
 const checkTime = 10 * time.Second
 
 // checkBlockers looks for chains of other programs that drop what is forwarded.
-func (d *doctor) checkBlockers(ctx context.Context) {
+func (d *Doctor) checkBlockers(ctx context.Context) {
 	blockers, err := nft.Open(rtnl.Host()).Blockers()
 	if err != nil {
 		d.skip("forward chains of other programs", err)
@@ -63,12 +68,12 @@ func (d *doctor) checkBlockers(ctx context.Context) {
 	}
 	d.blockers = blockers
 	for _, b := range blockers {
-		for _, n := range d.networks {
+		for _, n := range d.examined {
 			link := cmp.Or(n.resources.Link, "veth*")
 			if !n.resources.Routed || b.Family == "ip6" && !n.serves(false) || b.Family == "ip" && !n.serves(true) || b.Lets(link) || d.passes(ctx, &b, n) {
 				continue
 			}
-			what := fmt.Sprintf("%s: chain %s of table %s %s drops what it does not accept, and no accept of another table overrules that", n.name, b.Chain, b.Family, b.Table)
+			what := fmt.Sprintf("%s: chain %s of table %s %s drops what it does not accept, and no accept of another table overrules that", n.Name, b.Chain, b.Family, b.Table)
 			switch {
 			case b.Table == "firewalld" && n.resources.Link != "":
 				d.find("firewalld", "firewall-cmd --zone=trusted --add-interface="+n.resources.Link+" --permanent && firewall-cmd --reload", nil, "%s", what)
@@ -84,23 +89,23 @@ func (d *doctor) checkBlockers(ctx context.Context) {
 
 // passes reports whether a chain that drops lets the packets of a network through for another reason
 // than their link: the firewall plugin accepts them, or firewalld trusts the link.
-func (d *doctor) passes(ctx context.Context, b *nft.Blocker, n *examined) bool {
+func (d *Doctor) passes(ctx context.Context, b *nft.Blocker, n *examined) bool {
 	if b.Table == "firewalld" {
-		return n.list != nil && n.conf.zoned() || d.trusts(ctx, n.resources.Link)
+		return n.list != nil && n.Conf.Zoned() || d.trusts(ctx, n.resources.Link)
 	}
 	return b.Asks && n.has("firewall")
 }
 
 // trusts reports whether firewalld has a link in its zone trusted, which accepts what is forwarded.
 // One that does not answer is asked once.
-func (d *doctor) trusts(ctx context.Context, link string) bool {
+func (d *Doctor) trusts(ctx context.Context, link string) bool {
 	if d.hung {
 		return false
 	}
 	ctx, cancel := context.WithTimeout(ctx, askTime)
 	defer cancel()
 	trusted := false
-	sockets, err := d.busSockets()
+	sockets, err := watch.BusSockets(d.Getenv(spec.SystemBusEnv))
 	if err == nil {
 		trusted, err = isTrusted(ctx, sockets, link)
 	}
@@ -118,7 +123,7 @@ func isTrusted(ctx context.Context, sockets []string, link string) (bool, error)
 		return false, err
 	}
 	defer bus.Close()
-	method := dbus.Method{Service: firewalld, Path: "/org/fedoraproject/FirewallD1", Interface: firewalld + ".zone", Name: "queryInterface"}
+	method := dbus.Method{Service: watch.Firewalld, Path: "/org/fedoraproject/FirewallD1", Interface: watch.Firewalld + ".zone", Name: "queryInterface"}
 	return bus.Ask(method, "trusted", link)
 }
 
@@ -129,7 +134,7 @@ func letThrough(b nft.Blocker, link string) string {
 }
 
 // has reports whether a plugin is in the chain of the network.
-func (e *examined) has(plugin string) bool { return slices.Contains(e.conf.types(), plugin) }
+func (e *examined) has(plugin string) bool { return slices.Contains(e.Conf.Types(), plugin) }
 
 // serves reports whether the network gives addresses of a family, as far as is known.
 func (e *examined) serves(v4 bool) bool {
@@ -150,10 +155,10 @@ func setting(key, value string) string {
 }
 
 // checkForwarding looks at what ADD switches on, and others may have switched off.
-func (d *doctor) checkForwarding(context.Context) {
-	for i, key := range forwarding {
-		for _, n := range d.networks {
-			if sysctl(key) != "0" || !n.resources.Routed || !n.alive() || !n.serves(i == 0) || i == 1 && len(n.resources.Ranges) == 0 {
+func (d *Doctor) checkForwarding(context.Context) {
+	for i, key := range inventory.Forwarding {
+		for _, n := range d.examined {
+			if sandbox.Sysctl(key) != "0" || !n.resources.Routed || !n.alive() || !n.serves(i == 0) || i == 1 && len(n.resources.Ranges) == 0 {
 				continue
 			}
 			d.off = append(d.off, attach.ForwardingOff(key))
@@ -165,22 +170,22 @@ func (d *doctor) checkForwarding(context.Context) {
 }
 
 // checkSettings looks at settings that are others' to choose.
-func (d *doctor) checkSettings(ctx context.Context) {
+func (d *Doctor) checkSettings(ctx context.Context) {
 	for _, family := range []string{"ip", "ip6"} {
 		key := "net/bridge/bridge-nf-call-" + family + "tables" // iptables and ip6tables
 		i := slices.IndexFunc(d.blockers, func(b nft.Blocker) bool {
-			return (b.Family == family || b.Family == "inet") && slices.ContainsFunc(d.networks, func(n *examined) bool {
-				return n.conf.bridge() != "" && n.serves(family == "ip") && !b.LetsWithin(n.conf.bridge()) && !d.passes(ctx, &b, n)
+			return (b.Family == family || b.Family == "inet") && slices.ContainsFunc(d.examined, func(n *examined) bool {
+				return n.Conf.Bridge() != "" && n.serves(family == "ip") && !b.LetsWithin(n.Conf.Bridge()) && !d.passes(ctx, &b, n)
 			})
 		})
-		if i >= 0 && sysctl(key) == "1" {
+		if i >= 0 && sandbox.Sysctl(key) == "1" {
 			b := d.blockers[i]
 			d.find("bridge netfilter", setting(key, "0"), nil, "packets within a bridge pass the chains that drop, too: chain %s of table %s %s", b.Chain, b.Family, b.Table)
 		}
 	}
-	for _, n := range d.networks {
+	for _, n := range d.examined {
 		link := n.resources.Link
-		if key := "net/ipv4/conf/" + link + "/route_localnet"; link != "" && sysctl(key) == "1" && !d.guarded() {
+		if key := "net/ipv4/conf/" + link + "/route_localnet"; link != "" && sandbox.Sysctl(key) == "1" && !d.guarded() {
 			d.find("route_localnet", setting(key, "0"), nil, "%s is 1 without the chain guard of table inet cnibox: hosts on %s may reach services on 127.0.0.1", strings.ReplaceAll(key, "/", "."), link)
 		}
 	}
@@ -188,29 +193,29 @@ func (d *doctor) checkSettings(ctx context.Context) {
 }
 
 // guarded reports whether the rule is there that makes route_localnet harmless, or cannot be looked for.
-func (d *doctor) guarded() bool {
+func (d *Doctor) guarded() bool {
 	there, err := nft.Open(rtnl.Host()).Guarded()
 	return there || err != nil
 }
 
 // checkReversePath looks for strict filters on a host with several ways out, which drop answers
 // that come in by another one.
-func (d *doctor) checkReversePath() {
+func (d *Doctor) checkReversePath() {
 	uplinks := d.uplinks()
 	if len(uplinks) < 2 {
 		return
 	}
 	for _, l := range uplinks {
-		all, own := sysctl("net/ipv4/conf/all/rp_filter"), "net/ipv4/conf/"+l.Name+"/rp_filter"
-		if max(all, sysctl(own)) == "1" { // the kernel takes the larger one
+		all, own := sandbox.Sysctl("net/ipv4/conf/all/rp_filter"), "net/ipv4/conf/"+l.Name+"/rp_filter"
+		if max(all, sandbox.Sysctl(own)) == "1" { // the kernel takes the larger one
 			d.find("rp_filter", setting(own, "2"), nil, "%s drops packets whose way back is another link, and this host has %d with a default route", l.Name, len(uplinks))
 		}
 	}
 }
 
 // uplinks are the links with a default route, the preferred one first.
-func (d *doctor) uplinks() (links []*rtnl.Link) {
-	if d.inv.links == nil {
+func (d *Doctor) uplinks() (links []*rtnl.Link) {
+	if d.inv.Links == nil {
 		return nil
 	}
 	conn, err := rtnl.Dial(rtnl.Host())
@@ -218,12 +223,12 @@ func (d *doctor) uplinks() (links []*rtnl.Link) {
 		return nil
 	}
 	defer conn.Close()
-	indexes, err := uplinks(conn)
+	indexes, err := inventory.Uplinks(conn)
 	if err != nil {
 		return nil
 	}
 	for _, index := range indexes {
-		if l := d.inv.links.byIndex[index]; l != nil {
+		if l := d.inv.Links.ByIndex[index]; l != nil {
 			links = append(links, l)
 		}
 	}
@@ -231,48 +236,48 @@ func (d *doctor) uplinks() (links []*rtnl.Link) {
 }
 
 // checkMTU looks for networks whose packets do not fit the way out.
-func (d *doctor) checkMTU(context.Context) {
+func (d *Doctor) checkMTU(context.Context) {
 	uplinks := d.uplinks()
 	if len(uplinks) == 0 {
 		return
 	}
-	for _, n := range d.networks {
-		l := d.inv.links.byName[n.resources.Link]
+	for _, n := range d.examined {
+		l := d.inv.Links.ByName[n.resources.Link]
 		if l == nil || !n.resources.Routed || l.MTU <= uplinks[0].MTU {
 			continue
 		}
-		d.find("mtu", fmt.Sprintf("ip link set %s mtu %d    # and \"mtu\": %[2]d in %s", l.Name, uplinks[0].MTU, n.file), nil,
-			"%s: %s has MTU %d, and the way out, %s, has %d: large packets are fragmented or lost", n.name, l.Name, l.MTU, uplinks[0].Name, uplinks[0].MTU)
+		d.find("mtu", fmt.Sprintf("ip link set %s mtu %d    # and \"mtu\": %[2]d in %s", l.Name, uplinks[0].MTU, n.File), nil,
+			"%s: %s has MTU %d, and the way out, %s, has %d: large packets are fragmented or lost", n.Name, l.Name, l.MTU, uplinks[0].Name, uplinks[0].MTU)
 	}
 }
 
 // checkResolvers looks for name servers that containers cannot reach.
-func (d *doctor) checkResolvers(context.Context) {
-	for _, n := range d.networks {
-		file := n.conf.interfacePlugin().IPAM.ResolvConf
+func (d *Doctor) checkResolvers(context.Context) {
+	for _, n := range d.examined {
+		file := n.Conf.InterfacePlugin().IPAM.ResolvConf
 		if file == "" {
 			continue
 		}
 		text, err := disk.Read(file, 0, record.MaxSize)
-		if err != nil || reachable(string(text)) {
+		if err != nil || sandbox.Reachable(string(text)) {
 			continue // STATUS or ADD reports an error
 		}
-		repair := fmt.Sprintf("\"resolvConf\" in %s: a file with name servers that containers reach", n.file)
-		if better := resolvConf(); better != "" {
-			repair = fmt.Sprintf("\"resolvConf\": %q in %s", better, n.file)
+		repair := fmt.Sprintf("\"resolvConf\" in %s: a file with name servers that containers reach", n.File)
+		if better := sandbox.ResolvConf(); better != "" {
+			repair = fmt.Sprintf("\"resolvConf\": %q in %s", better, n.File)
 		}
-		d.find("resolver", repair, nil, "%s: the name servers of %s listen on the loopback of this host, where containers do not reach them", n.name, file)
+		d.find("resolver", repair, nil, "%s: the name servers of %s listen on the loopback of this host, where containers do not reach them", n.Name, file)
 	}
 }
 
 // checkPlugins looks at the directories of plugins that have some of this program.
-func (d *doctor) checkPlugins(context.Context) {
+func (d *Doctor) checkPlugins(context.Context) {
 	self, err := os.Stat("/proc/self/exe")
 	if err != nil {
 		d.skip("plugin directories", err)
 		return
 	}
-	dirs := append(filepath.SplitList(d.path), lint.PluginDirs[:]...)
+	dirs := append(filepath.SplitList(d.Path), lint.PluginDirs[:]...)
 	slices.Sort(dirs)
 	for _, dir := range slices.Compact(dirs) {
 		var broken, ours, others []string
@@ -292,10 +297,10 @@ func (d *doctor) checkPlugins(context.Context) {
 			}
 		}
 		if len(broken) > 0 {
-			d.find("plugins", "cnibox install "+dir, nil, "%s: links that lead nowhere: %s", dir, several(broken))
+			d.find("plugins", "cnibox install "+dir, nil, "%s: links that lead nowhere: %s", dir, tty.Several(broken))
 		}
 		if len(ours) > 0 && len(others) > 0 {
-			d.find("plugins", "cnibox install "+dir, nil, "%s: %s of another program beside %s of this one", dir, several(others), plural(len(ours), "plugin"))
+			d.find("plugins", "cnibox install "+dir, nil, "%s: %s of another program beside %s of this one", dir, tty.Several(others), tty.Plural(len(ours), "plugin"))
 		}
 	}
 }

@@ -1,4 +1,4 @@
-package cniexec
+package memory
 
 import (
 	"bufio"
@@ -13,17 +13,17 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// collectLess makes the garbage collector run less often in a verb that reads much and ends: what
+// CollectLess makes the garbage collector run less often in a verb that reads much and ends: what
 // it reads of 1,000 attachments is some 20 MB, which is gone with the process. Collecting it as
 // usual takes a quarter of the time. restore ends that.
-func collectLess() (restore func()) {
+func CollectLess() (restore func()) {
 	usual := debug.SetGCPercent(400)
 	return func() { debug.SetGCPercent(usual) }
 }
 
-// freeMemory gives back what this process has in memory and does not need while it waits, for a
+// Free gives back what this process has in memory and does not need while it waits, for a
 // command or an event. Twice, since the first collection leaves what pools have.
-func freeMemory() {
+func Free() {
 	runtime.GC()
 	debug.FreeOSMemory()
 	dropPages()

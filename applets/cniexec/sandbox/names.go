@@ -1,4 +1,4 @@
-package cniexec
+package sandbox
 
 import (
 	"context"
@@ -10,6 +10,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"cnibox/applets/cniexec/hint"
 	"cnibox/chain"
 	"cnibox/internal/disk"
 	"cnibox/internal/flock"
@@ -18,74 +19,77 @@ import (
 	"cnibox/spec"
 )
 
-// netnsDir contains the named network namespaces, those of ip-netns(8): each is mounted on a
+// NetNSDir contains the named network namespaces, those of ip-netns(8): each is mounted on a
 // file of its name.
-const netnsDir = "/run/netns"
+const NetNSDir = "/run/netns"
 
-// netnsPath is the path that an operand means: a bare name is that of a named namespace. It is
+// NetNSPath is the path that an operand means: a bare name is that of a named namespace. It is
 // made absolute and not resolved, since the container ID is made of its text.
-func netnsPath(operand string) (string, error) {
+func NetNSPath(operand string) (string, error) {
 	if operand == "" || strings.Contains(operand, "/") {
 		return filepath.Abs(operand)
 	}
-	if err := checkNetNSName(operand); err != nil {
+	if err := CheckNetNSName(operand); err != nil {
 		return "", err
 	}
-	return filepath.Join(netnsDir, operand), nil
+	return filepath.Join(NetNSDir, operand), nil
 }
 
-// checkNetNSName returns an error for what cannot be the name of a file in netnsDir.
-func checkNetNSName(name string) error {
+// CheckNetNSName returns an error for what cannot be the name of a file in NetNSDir.
+func CheckNetNSName(name string) error {
 	if name == "" || strings.HasPrefix(name, ".") || strings.ContainsAny(name, "/\x00") || len(name) > unix.NAME_MAX {
 		return fmt.Errorf("%q is no name of a network namespace", name)
 	}
 	return nil
 }
 
-// named reports whether a path is that of a named namespace.
-func named(path string) bool {
-	return filepath.Dir(path) == netnsDir && checkNetNSName(filepath.Base(path)) == nil
+// IsNamed reports whether a path is that of a named namespace.
+func IsNamed(path string) bool {
+	return filepath.Dir(path) == NetNSDir && CheckNetNSName(filepath.Base(path)) == nil
 }
 
 // lockNames excludes other processes that make or delete named namespaces. It makes the
 // directory as ip-netns(8) does.
 func lockNames(ctx context.Context) (unlock func(), err error) {
-	if err := os.MkdirAll(netnsDir, 0o755); err != nil {
+	if err := os.MkdirAll(NetNSDir, 0o755); err != nil {
 		return nil, explainOthersRun(err)
 	}
-	fd, err := unix.Open(netnsDir, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+	fd, err := unix.Open(NetNSDir, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
 	if err != nil {
-		return nil, &os.PathError{Op: "open", Path: netnsDir, Err: err}
+		return nil, &os.PathError{Op: "open", Path: NetNSDir, Err: err}
 	}
 	return flock.Wait(ctx, fd, unix.LOCK_EX)
 }
 
-// createNetNS makes a named namespace with lo up, unless it is there already. An empty file
-// that an interrupted call has left serves. The container's attachments to a namespace that had the
-// name are deleted before, and returned: the kernel may give the new one the same ID, and before Linux 5.14
-// nothing else distinguishes them, see [nsid.Cookie].
-func (c *call) createNetNS(ctx context.Context, path, containerID string) (created bool, left []*chain.Entry, err error) {
+// Names are the named namespaces, and the runs that have a name.
+type Names struct{ Runner *chain.Runner }
+
+// Create makes a named namespace with lo up, unless it is there already. An empty file that an
+// interrupted call has left serves. Before it is made, detach deletes the attachments to a namespace
+// that had the name: the kernel may give the new one the same ID, and before Linux 5.14 nothing else
+// distinguishes them, see [nsid.Cookie].
+func (n Names) Create(ctx context.Context, path string, detach func() error) (created bool, err error) {
 	unlock, err := lockNames(ctx)
 	if err != nil {
-		return false, nil, fmt.Errorf("create network namespace %s: %w", path, err)
+		return false, fmt.Errorf("create network namespace %s: %w", path, err)
 	}
 	defer unlock()
-	if err := c.freeKilled(ctx, filepath.Base(path)); err != nil {
-		return false, nil, err
+	if err := n.freeKilled(ctx, filepath.Base(path)); err != nil {
+		return false, err
 	}
 	_, err = rtnl.IDAt(path)
 	switch {
 	case err == nil:
-		return false, nil, nil
+		return false, nil
 	case errors.Is(err, nsid.ErrNotNS):
 		if info, err := os.Lstat(path); err != nil || !info.Mode().IsRegular() || info.Size() > 0 {
-			return false, nil, fmt.Errorf("%s exists and is no network namespace", path)
+			return false, fmt.Errorf("%s exists and is no network namespace", path)
 		}
 	case !errors.Is(err, os.ErrNotExist):
-		return false, nil, err
+		return false, err
 	}
-	if left, err = c.detachGone(ctx, path, containerID); err != nil {
-		return false, nil, err
+	if err := detach(); err != nil {
+		return false, err
 	}
 	ns, err := rtnl.NewNS()
 	if err == nil {
@@ -93,39 +97,22 @@ func (c *call) createNetNS(ctx context.Context, path, containerID string) (creat
 		err = bindNetNS(ns, path)
 	}
 	if err != nil {
-		return false, nil, fmt.Errorf("create network namespace %s: %w", path, err)
+		return false, fmt.Errorf("create network namespace %s: %w", path, err)
 	}
-	return true, left, nil
+	return true, nil
 }
 
 // freeKilled deletes what a killed run of a name has left, which the next run would.
-func (c *call) freeKilled(ctx context.Context, name string) error {
-	freed, err := c.freeDeadName(name)
+func (n Names) freeKilled(ctx context.Context, name string) error {
+	freed, err := n.freeDeadName(name)
 	if err != nil || !freed {
 		return err
 	}
 	of := func(a spec.Attachment) bool { return a.ContainerID == chain.RunPrefix+name }
-	if err := c.runner.DeleteStale(ctx, of); err != nil {
-		c.runner.Warn("leftovers of a killed run: %v", err)
+	if err := n.Runner.DeleteStale(ctx, of); err != nil {
+		n.Runner.Warn("leftovers of a killed run: %v", err)
 	}
 	return nil
-}
-
-// detachGone deletes a container's attachments to a namespace that is gone. What cannot be deleted is
-// reported, and counts as deleted.
-func (c *call) detachGone(ctx context.Context, path, containerID string) (left []*chain.Entry, err error) {
-	entries, err := c.entriesOf(containerID)
-	for _, e := range entries {
-		if e.NetNSPath() != path {
-			continue
-		}
-		left = append(left, e)
-		c.runner.Warn("%s: deleting what an earlier ADD left", e.Attachment())
-		if err := c.detachEntry(ctx, e); err != nil {
-			c.runner.Warn("%s: leftovers of an earlier ADD: %v", e.Attachment(), err)
-		}
-	}
-	return left, err
 }
 
 // bindNetNS gives a namespace its name, as the last step: what has a name is complete. The
@@ -134,7 +121,7 @@ func bindNetNS(ns *rtnl.NS, path string) error {
 	if err := upLo(ns); err != nil {
 		return fmt.Errorf("bring lo up: %w", err)
 	}
-	if err := rtnl.ShareMounts(netnsDir); err != nil {
+	if err := rtnl.ShareMounts(NetNSDir); err != nil {
 		return explainOthersRun(err)
 	}
 	err := disk.Change("create "+filepath.Base(path), func() error {
@@ -153,11 +140,11 @@ func bindNetNS(ns *rtnl.NS, path string) error {
 	return nil
 }
 
-// explainOthersRun adds to an error in netnsDir what root of a user namespace, whose /run is
+// explainOthersRun adds to an error in NetNSDir what root of a user namespace, whose /run is
 // another user's, can do about it.
 func explainOthersRun(err error) error {
 	if errors.Is(err, os.ErrPermission) && unix.Geteuid() == 0 {
-		return &hinted{err, "in a user namespace mount a directory for them first: mount -t tmpfs tmpfs /run"}
+		return &hint.Error{Err: err, Hint: "in a user namespace mount a directory for them first: mount -t tmpfs tmpfs /run"}
 	}
 	return err
 }
@@ -188,22 +175,22 @@ func unbindNetNS(path string) error {
 	return errors.Join(rtnl.Unbind(path), disk.Remove(path))
 }
 
-// deleteUnused deletes the namespace of the target, unless something else is attached to it.
-func (c *call) deleteUnused(ctx context.Context) error {
-	entries, _, err := c.runner.Cache.List()
+// DeleteUnused deletes a named namespace, unless something is attached to it.
+func (n Names) DeleteUnused(ctx context.Context, path string) error {
+	entries, _, err := n.Runner.Cache.List()
 	if err != nil {
 		return err
 	}
-	ns, err := rtnl.OpenNS(c.target.NetNS)
+	ns, err := rtnl.OpenNS(path)
 	if err != nil { // it is gone, or never was one
-		return deleteNetNS(ctx, c.target.NetNS)
+		return deleteNetNS(ctx, path)
 	}
 	defer ns.Close()
 	for _, e := range entries {
 		if ns.At(e.NetNSPath()) && e.Live() { // by whatever path
-			c.runner.Warn("%s stays: %s is attached", c.target.NetNS, e.Attachment())
+			n.Runner.Warn("%s stays: %s is attached", path, e.Attachment())
 			return nil
 		}
 	}
-	return deleteNetNS(ctx, c.target.NetNS)
+	return deleteNetNS(ctx, path)
 }

@@ -1,19 +1,15 @@
-package cniexec
+// Package watch reloads when what attachments have on the host was taken away: it follows the kernel and firewalld.
+package watch
 
 import (
 	"context"
 	"errors"
-	"os"
-	"runtime"
-	"slices"
 	"strings"
 	"sync"
 	"time"
 
-	"golang.org/x/sys/unix"
-
-	"cnibox/chain"
 	"cnibox/internal/interrupt"
+	"cnibox/internal/memory"
 	"cnibox/nft"
 	"cnibox/rtnl"
 )
@@ -27,15 +23,22 @@ const (
 	patience     = 500 * time.Millisecond
 )
 
-// watchAndReload reloads when it begins, and again after each event, until a signal comes. Each
-// reload is a process of its own, so that this one stays small. It sleeps in the kernel
-// meanwhile: nothing is polled.
-func (c *call) watchAndReload(ctx context.Context) error {
+// A Watch reloads after each event.
+type Watch struct {
+	Sockets []string                  // of the system bus, see [BusSockets]
+	Own     func(program string) bool // is of this binary: what it deletes is meant to go
+	Reload  func(context.Context)     // reloads in a process of its own, so that this one stays small
+	Warn    func(format string, args ...any)
+}
+
+// Run reloads when it begins, and again after each event, until a signal comes. It sleeps in the
+// kernel meanwhile: nothing is polled.
+func (w *Watch) Run(ctx context.Context) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	defer interrupt.Begin()() // its reload is another process, which ends first
 	events := make(chan string, 1)
-	if err := c.watchAll(ctx, events, cancel); err != nil {
+	if err := w.watchAll(ctx, events, cancel); err != nil {
 		return err
 	}
 	select {
@@ -43,11 +46,11 @@ func (c *call) watchAndReload(ctx context.Context) error {
 	default:
 	}
 	for {
-		end := c.startReload(ctx)
+		end := w.startReload(ctx)
 		select {
 		case <-ctx.Done():
 		case why := <-events:
-			c.runner.Warn("reload: %s", why)
+			w.Warn("reload: %s", why)
 			endOfBurst(ctx, events)
 		}
 		end()
@@ -62,13 +65,13 @@ func (c *call) watchAndReload(ctx context.Context) error {
 
 // startReload starts a reload and returns a function that waits for its end, and brings that about
 // when patience is over.
-func (c *call) startReload(ctx context.Context) (end func()) {
+func (w *Watch) startReload(ctx context.Context) (end func()) {
 	ctx, cancel := context.WithCancel(ctx)
 	ended := make(chan struct{})
 	go func() {
 		defer close(ended)
-		c.reloadAside(ctx)
-		freeMemory()
+		w.Reload(ctx)
+		memory.Free()
 	}()
 	return func() {
 		defer time.AfterFunc(patience, cancel).Stop()
@@ -96,34 +99,10 @@ func endOfBurst(ctx context.Context, events <-chan string) {
 	}
 }
 
-// watchedVar is set for a reload that --watch has started: it prints what it has repaired, or could
-// not, and nothing where there is nothing to do.
-const watchedVar = "CNIBOX_RELOAD_WATCHED"
-
-// watched reports whether this is such a reload.
-func (c *call) watched() bool { return c.Getenv(watchedVar) != "" }
-
-// reloadAside runs reload with the flags of this call. A signal ends it as well.
-func (c *call) reloadAside(ctx context.Context) {
-	// The thread that has started the program has to stay until it ends.
-	runtime.LockOSThread()
-	defer runtime.UnlockOSThread()
-	signals := make(chan os.Signal, 1)
-	defer context.AfterFunc(ctx, func() { signals <- unix.SIGTERM })()
-	once := slices.DeleteFunc(slices.Clone(c.args), func(arg string) bool { return arg == "--watch" || strings.HasPrefix(arg, "--watch=") })
-	command := chain.Command{
-		Args: append([]string{"cni-exec"}, once...), Self: true, Environ: append(unset(c.Environ, watchedVar), watchedVar+"=1"),
-		Stdin: strings.NewReader(""), Stdout: c.Stdout, Stderr: c.Stderr, Signals: signals,
-	}
-	if _, err := command.Run(); err != nil {
-		c.runner.Warn("reload: %v", err)
-	}
-}
-
 // watchAll watches the rule set, the links, and firewalld. Each event is what has happened, for
 // people; events that come while one is pending are dropped. An error of the kernel's
 // notifications is the cause that ends the context.
-func (c *call) watchAll(ctx context.Context, events chan<- string, fail context.CancelCauseFunc) error {
+func (w *Watch) watchAll(ctx context.Context, events chan<- string, fail context.CancelCauseFunc) error {
 	event := func(why string) {
 		select {
 		case events <- why:
@@ -140,10 +119,6 @@ func (c *call) watchAll(ctx context.Context, events chan<- string, fail context.
 			event(why)
 		}
 	}
-	sockets, err := c.busSockets()
-	if err != nil {
-		return err
-	}
 	rules, err := nft.WatchRules(rtnl.Host())
 	if err != nil {
 		return err
@@ -153,22 +128,16 @@ func (c *call) watchAll(ctx context.Context, events chan<- string, fail context.
 		rules.Close()
 		return err
 	}
-	go watch(func() (string, error) { return "rules of cnibox were deleted", rules.Deleted(ctx, c.isOwn) })
+	go watch(func() (string, error) { return "rules of cnibox were deleted", rules.Deleted(ctx, w.Own) })
 	go watch(func() (string, error) {
 		name, err := links.BridgeGone(ctx)
 		return strings.TrimSpace("bridge "+name) + " was deleted", err
 	})
 	tried := make(chan struct{})
-	go c.watchFirewalld(ctx, sockets, event, sync.OnceFunc(func() { close(tried) }))
+	go w.watchFirewalld(ctx, event, sync.OnceFunc(func() { close(tried) }))
 	select {
 	case <-tried:
 	case <-time.After(patience): // a bus that hangs
 	}
 	return nil
-}
-
-// isOwn reports whether a program is one of this binary: what it deletes is meant to go.
-func (c *call) isOwn(program string) bool {
-	_, ok := c.Applets.Lookup(program)
-	return ok || program == "cnibox"
 }

@@ -1,4 +1,4 @@
-package cniexec
+package doctor
 
 import (
 	"bytes"
@@ -13,14 +13,16 @@ import (
 	"golang.org/x/sys/unix"
 
 	"cnibox/applets/applet"
+	"cnibox/applets/cniexec/inventory"
+	"cnibox/internal/tty"
 	"cnibox/rtnl"
 	"cnibox/spec"
 )
 
-// writeReport writes a file for a bug report: what this host is, the configurations, the links,
+// WriteReport writes a file for a bug report: what this host is, the configurations, the links,
 // what is attached, and the findings. Names, addresses that are public, and MAC addresses
 // are replaced, each by the same word everywhere.
-func (d *doctor) writeReport(file string) error {
+func (d *Doctor) WriteReport(file string) error {
 	var out strings.Builder
 	section := func(title string) { fmt.Fprintf(&out, "\n== %s\n", title) }
 	var uts unix.Utsname
@@ -29,8 +31,8 @@ func (d *doctor) writeReport(file string) error {
 	}
 	fmt.Fprintf(&out, "== cnibox %s\nLinux %s %s\n", applet.Version, unix.ByteSliceToString(uts.Release[:]), unix.ByteSliceToString(uts.Machine[:]))
 	section("findings")
-	out.WriteString(d.text())
-	for _, text := range d.untested {
+	out.WriteString(d.Text())
+	for _, text := range d.Untested {
 		fmt.Fprintf(&out, "not tested: %s\n", text)
 	}
 	section("configuration")
@@ -38,28 +40,28 @@ func (d *doctor) writeReport(file string) error {
 		fmt.Fprintln(&out, f)
 	}
 	section("networks")
-	for _, n := range d.networks {
-		fmt.Fprintf(&out, "%s: %s, %s\n", n.name, strings.Join(n.conf.types(), ", "), plural(len(n.attached), "attachment"))
+	for _, n := range d.examined {
+		fmt.Fprintf(&out, "%s: %s, %s\n", n.Name, strings.Join(n.Conf.Types(), ", "), tty.Plural(len(n.Attached), "attachment"))
 		if n.list != nil {
 			fmt.Fprintf(&out, "%s\n", bytes.TrimSpace(n.list.From.Doc))
 		}
 	}
 	section("attachments")
-	for _, a := range d.inv.entries {
-		fmt.Fprintf(&out, "%s %s %v %s %s\n", a.Attachment(), a.runtime(), a.addresses(), a.hostLink, a.stateText())
+	for _, a := range d.inv.Entries {
+		fmt.Fprintf(&out, "%s %s %v %s %s\n", a.Attachment(), a.Runtime(), a.Addresses(), a.HostLink, a.StateText())
 	}
 	section("links")
-	if d.inv.links != nil {
+	if d.inv.Links != nil {
 		names := map[uint32]string{}
-		for _, l := range d.inv.links.all {
+		for _, l := range d.inv.Links.All {
 			names[l.Index] = l.Name
 		}
-		for _, l := range d.inv.links.all {
-			fmt.Fprintf(&out, "%s %s\n", linkLine(&l, names), l.MAC)
+		for _, l := range d.inv.Links.All {
+			fmt.Fprintf(&out, "%s %s\n", inventory.LinkLine(&l, names), l.MAC)
 		}
 	}
 	section("settings")
-	for _, key := range append(forwarding[:], "net/bridge/bridge-nf-call-iptables", "net/ipv4/conf/all/rp_filter", "net/ipv4/conf/default/rp_filter") {
+	for _, key := range append(inventory.Forwarding[:], "net/bridge/bridge-nf-call-iptables", "net/ipv4/conf/all/rp_filter", "net/ipv4/conf/default/rp_filter") {
 		if value, err := rtnl.Host().Sysctl(key); err == nil {
 			fmt.Fprintf(&out, "%s = %s\n", strings.ReplaceAll(key, "/", "."), value)
 		}
@@ -76,7 +78,7 @@ type redactor struct {
 }
 
 // redactor returns what replaces the names of this host and of what is attached.
-func (d *doctor) redactor(host string) *redactor {
+func (d *Doctor) redactor(host string) *redactor {
 	r := &redactor{words: map[string]string{}, count: map[string]int{}}
 	name := func(kind, word string) {
 		if len(word) > 2 && r.words[word] == "" {
@@ -86,7 +88,7 @@ func (d *doctor) redactor(host string) *redactor {
 	}
 	name("host", host)
 	name("host", strings.Split(host, ".")[0])
-	for _, a := range d.inv.entries {
+	for _, a := range d.inv.Entries {
 		name("container", a.ContainerID)
 		name("netns", a.NetNSPath())
 		for _, arg := range a.Args {

@@ -1,4 +1,4 @@
-package cniexec
+package sandbox
 
 import (
 	"errors"
@@ -103,9 +103,9 @@ func (s *surroundings) resolvers() (text string, ok bool) {
 		return "", false
 	}
 	host := string(b)
-	file := resolvConf()
+	file := ResolvConf()
 	if file == upstreamResolvConf {
-		b, _ = disk.Read(file, 0, record.MaxSize) // resolvConf has read it
+		b, _ = disk.Read(file, 0, record.MaxSize) // ResolvConf has read it
 	}
 	if text = withoutLoopback(string(b)); text == host {
 		return "", false
@@ -116,21 +116,21 @@ func (s *surroundings) resolvers() (text string, ok bool) {
 	return text, true
 }
 
-// resolvConf returns the host's file with name servers that a container can reach: resolv.conf, or
+// ResolvConf returns the host's file with name servers that a container can reach: resolv.conf, or
 // that of systemd-resolved, whose stub listens on loopback. Empty: neither has any.
-func resolvConf() string {
+func ResolvConf() string {
 	for _, file := range []string{etcResolvConf, upstreamResolvConf} {
 		b, err := disk.Read(file, 0, record.MaxSize)
-		if err == nil && reachable(string(b)) {
+		if err == nil && Reachable(string(b)) {
 			return file
 		}
 	}
 	return ""
 }
 
-// reachable reports whether a resolv.conf has a name server that is not on
+// Reachable reports whether a resolv.conf has a name server that is not on
 // this host's loopback.
-func reachable(conf string) bool {
+func Reachable(conf string) bool {
 	for line := range strings.Lines(conf) {
 		if server, ok := nameserver(line); ok && !onLoopback(server) {
 			return true

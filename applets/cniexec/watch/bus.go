@@ -1,4 +1,4 @@
-package cniexec
+package watch
 
 import (
 	"context"
@@ -14,7 +14,8 @@ import (
 	"cnibox/spec"
 )
 
-const firewalld = "org.fedoraproject.FirewallD1"
+// Firewalld is its name on the bus.
+const Firewalld = "org.fedoraproject.FirewallD1"
 
 // How long watchFirewalld waits before it connects again: to a bus that was just started, and to
 // one that it cannot use.
@@ -26,27 +27,27 @@ const (
 // watchFirewalld reports what firewalld does, over the system bus, until ctx ends. It waits for the
 // bus where there is none, and connects again when it was restarted. tried is called when it has
 // tried to connect.
-func (c *call) watchFirewalld(ctx context.Context, sockets []string, event func(why string), tried func()) {
+func (w *Watch) watchFirewalld(ctx context.Context, event func(why string), tried func()) {
 	for ctx.Err() == nil {
-		made, err := watchDirs(sockets) // before it connects, so that it misses no bus
+		made, err := watchDirs(w.Sockets) // before it connects, so that it misses no bus
 		if err != nil {
-			c.runner.Warn("reload: firewalld is not watched: %v", err)
+			w.Warn("reload: firewalld is not watched: %v", err)
 			tried()
 			return
 		}
-		connected, err := followFirewalld(ctx, sockets, event, tried)
+		connected, err := followFirewalld(ctx, w.Sockets, event, tried)
 		tried()
 		pause := busPause
 		switch {
 		case ctx.Err() != nil:
 		case connected:
-			c.runner.Warn("reload: %v", err)
+			w.Warn("reload: %v", err)
 		case noBus(err):
 			stop := context.AfterFunc(ctx, func() { made.Close() }) // reading ends then
 			_, _ = made.Read(make([]byte, 4096))                    // whatever it was: the next try shows
 			stop()
 		default:
-			c.runner.Warn("reload: firewalld is not watched: %v", err)
+			w.Warn("reload: firewalld is not watched: %v", err)
 			pause = badBusPause
 		}
 		made.Close()
@@ -63,8 +64,8 @@ func followFirewalld(ctx context.Context, sockets []string, event func(why strin
 	}
 	defer bus.Close()
 	err = bus.Listen(
-		"type='signal',sender='org.freedesktop.DBus',member='NameOwnerChanged',arg0='"+firewalld+"'",
-		"type='signal',sender='"+firewalld+"',interface='"+firewalld+"',member='Reloaded'")
+		"type='signal',sender='org.freedesktop.DBus',member='NameOwnerChanged',arg0='"+Firewalld+"'",
+		"type='signal',sender='"+Firewalld+"',interface='"+Firewalld+"',member='Reloaded'")
 	if err != nil {
 		return false, err
 	}
@@ -83,9 +84,8 @@ func followFirewalld(ctx context.Context, sockets []string, event func(why strin
 	}
 }
 
-// busSockets returns the sockets of the system bus.
-func (c *call) busSockets() ([]string, error) {
-	address := c.Getenv(spec.SystemBusEnv)
+// BusSockets returns the sockets of the system bus; empty: its usual address.
+func BusSockets(address string) ([]string, error) {
 	if address == "" {
 		return []string{dbus.SystemBus}, nil
 	}

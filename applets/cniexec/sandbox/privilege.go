@@ -1,4 +1,4 @@
-package cniexec
+package sandbox
 
 import (
 	"errors"
@@ -8,19 +8,20 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"cnibox/applets/cniexec/hint"
 	"cnibox/internal/disk"
 	"cnibox/rtnl"
 )
 
-// privileged returns an error that names the capabilities which making and attaching network
+// Privileged returns an error that names the capabilities which making and attaching network
 // namespaces needs and this process does not have; it is os.ErrPermission.
-func privileged() error {
+func Privileged() error {
 	header := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
 	var data [2]unix.CapUserData // that version has 64 bits
 	if err := unix.Capget(&header, &data[0]); err != nil {
 		return nil // the kernel refuses what is lacking
 	}
-	return missingPrivilege(data[0].Effective, foreignNetNS(), sysctl)
+	return missingPrivilege(data[0].Effective, foreignNetNS(), Sysctl)
 }
 
 // foreignNetNS reports whether the network namespace of this process belongs to a user namespace
@@ -38,7 +39,7 @@ func foreignNetNS() bool {
 	return errors.Is(err, unix.EPERM)
 }
 
-// missingPrivilege is privileged for the first 32 capabilities.
+// missingPrivilege is Privileged for the first 32 capabilities.
 func missingPrivilege(effective uint32, foreign bool, sysctl func(key string) string) error {
 	var missing []string
 	for _, c := range []struct {
@@ -63,11 +64,11 @@ func missingPrivilege(effective uint32, foreign bool, sysctl func(key string) st
 			advice = fmt.Sprintf("since %s=%s allows no user namespace", strings.ReplaceAll(off.key, "/", "."), off.value)
 		}
 	}
-	return &hinted{err: fmt.Errorf("%w: without %s: run it as root, %s", os.ErrPermission, strings.Join(missing, " and "), advice)}
+	return &hint.Error{Err: fmt.Errorf("%w: without %s: run it as root, %s", os.ErrPermission, strings.Join(missing, " and "), advice)}
 }
 
-// sysctl reads a setting; empty: this kernel does not have it.
-func sysctl(key string) string {
+// Sysctl reads a setting; empty: this kernel does not have it.
+func Sysctl(key string) string {
 	const longest = 32 // bytes of a number
 	b, _ := disk.Read("/proc/sys/"+key, 0, longest)
 	return strings.TrimSpace(string(b))

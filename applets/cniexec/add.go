@@ -1,0 +1,123 @@
+package cniexec
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+
+	"cnibox/applets/cniexec/sandbox"
+	"cnibox/chain"
+	"cnibox/internal/interrupt"
+	"cnibox/spec"
+)
+
+func addVerb() *verb {
+	return &verb{name: "add", operands: "NETWORK NETNS", summary: "attach; prints the result", new: func(c *call) action { return &addCall{call: c} },
+		text: `The plugins of the network run in their order, and the result of the last one is
+printed. A failed add is taken back: nothing stays. NETNS is a path, or the name
+of a namespace in /run/netns.`,
+		examples: []example{
+			{"cni-exec add --create mynet blue", "eth0 of the namespace blue, which is made"},
+			{"cni-exec add -i net1 -p 8080:80 mynet /proc/4711/ns/net", "a second interface, with a port"},
+		},
+	}
+}
+
+// An addCall is one call of add.
+type addCall struct {
+	*call
+	link
+	asked
+	create bool // the named namespace
+	dryRun bool
+}
+
+func (v *addCall) flags(f *flagSet) {
+	v.link.declare(f, "`NAME` interface in the namespace", "`ID` container ID; default: made of NETNS as by cnitool")
+	v.asked.declare(f, "`ADDR` ask for this IP address; repeatable", "`ADDR` MAC address of the interface")
+	f.BoolVar(&v.create, "create", false, "make the named namespace if it is missing, with lo up")
+	f.BoolVar(&v.dryRun, "dry-run", false, "only print what would be made")
+	f.outputs("`json` print what --dry-run finds, and an error, as JSON")
+}
+
+func (v *addCall) do(ctx context.Context, operands []string) (int, error) {
+	err := v.networkOperands(operands, 2)
+	switch {
+	case err != nil:
+	case v.create && !sandbox.IsNamed(v.target.NetNS):
+		err = fmt.Errorf("--create needs the NAME of a network namespace, for %s/NAME", sandbox.NetNSDir)
+	case v.target.NetNS == "":
+		err = errors.New("NETNS is missing: the name of a network namespace, or a path as /run/netns/NAME")
+	}
+	if err != nil {
+		return 0, usage("add: %w", err)
+	}
+	if err := v.prepare(); err != nil {
+		return 0, err
+	}
+	v.link.aim(&v.target)
+	v.runner.Retries = v.retries
+	if v.target.Capabilities, err = v.asked.capabilities(v.target.Capabilities); err != nil {
+		return 0, err
+	}
+	return exitOK, v.add(ctx)
+}
+
+// add runs ADD and prints its result. An attachment whose result cannot be written is deleted
+// again, since the caller sees a call that failed, and may try again.
+func (c *addCall) add(ctx context.Context) error {
+	l, err := c.load()
+	if err == nil {
+		err = cmp.Or(c.canHonour(c.call, l), c.Ready())
+	}
+	if err != nil {
+		return err
+	}
+	c.warnOf(l, c.dryRun || !c.runner.Cache.Used(l.Name))
+	c.target.Args, c.target.Capabilities = c.arguments(&c.target, []*chain.List{l}, 0)
+	if c.dryRun {
+		return c.rehearse(ctx, l, c.create)
+	}
+	defer interrupt.Begin()()
+	created := false
+	if c.create {
+		if created, _, err = c.createNetNS(ctx, c.target.NetNS, c.target.ContainerID); err != nil {
+			return err
+		}
+	}
+	if err = c.addTo(ctx, l); err != nil && created {
+		ctx, cancel := interrupt.Within(ctx, sandbox.TakeDown)
+		defer cancel()
+		if derr := c.names().DeleteUnused(ctx, c.target.NetNS); derr != nil {
+			c.runner.Warn("%v", derr)
+		}
+	}
+	return err
+}
+
+// addTo attaches the target, whose namespace is there.
+func (c *addCall) addTo(ctx context.Context, l *chain.List) error {
+	res, err := c.runner.Add(ctx, l, c.target)
+	if err != nil {
+		return err
+	}
+	ignoreClosedPipe()
+	if err := c.writeResult(res.Doc); err != nil {
+		return c.takeBack(ctx, l, spec.Errorf(spec.CodeIO, "write the result: %w", err))
+	}
+	return nil
+}
+
+// takeBack deletes what add has attached, since its result could not be printed, and
+// returns that cause.
+func (c *addCall) takeBack(ctx context.Context, l *chain.List, cause *spec.Error) error {
+	ctx, cancel := interrupt.Within(ctx, sandbox.TakeDown)
+	defer cancel()
+	c.runner.KeepGoing = true
+	cause.Details = "the attachment is deleted again"
+	if err := c.runner.Del(ctx, l, c.target); err != nil {
+		cause.Details = "cleanup is not complete, run DEL again: " + err.Error()
+	}
+	return cause
+}

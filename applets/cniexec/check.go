@@ -1,0 +1,117 @@
+package cniexec
+
+import (
+	"context"
+	"errors"
+
+	"cnibox/applets/cniexec/doctor"
+	"cnibox/applets/cniexec/hint"
+	"cnibox/chain"
+	"cnibox/internal/memory"
+	"cnibox/internal/once"
+	"cnibox/spec"
+)
+
+func checkVerb() *verb {
+	return &verb{name: "check", operands: "NETWORK NETNS | --all", summary: "is it still as add left it?", new: func(c *call) action { return &checkCall{call: c} },
+		text: `The exit code says it: 0, or 1 with what is wrong on stderr, and whether reload
+restores it or only del and add do.`,
+		examples: []example{
+			{"cni-exec check mynet /run/netns/blue", "of the interface eth0"},
+			{"cni-exec check --all", "every attachment, of other runtimes as well"},
+		},
+	}
+}
+
+// A checkCall is one call of check.
+type checkCall struct {
+	*call
+	link
+	all bool
+}
+
+func (v *checkCall) flags(f *flagSet) {
+	v.link.declare(f, "`NAME` interface in the namespace", "`ID` container ID; default: made of NETNS as by cnitool")
+	f.BoolVar(&v.all, "all", false, "every attachment whose namespace exists")
+}
+
+func (v *checkCall) do(ctx context.Context, operands []string) (int, error) {
+	err := v.allOr(v.all, operands, 2)
+	if err == nil && !v.all {
+		err = v.link.needs(&v.target)
+	}
+	if err != nil {
+		return 0, usage("check: %w", err)
+	}
+	if err := v.prepare(); err != nil {
+		return 0, err
+	}
+	if v.all {
+		return exitOK, v.checkAll(ctx)
+	}
+	v.link.aim(&v.target)
+	return exitOK, v.check(ctx)
+}
+
+// check runs CHECK; it prints nothing, the exit code is the answer.
+func (c *checkCall) check(ctx context.Context) error {
+	l, err := c.load()
+	if err != nil {
+		return err
+	}
+	return c.runner.Check(ctx, l, c.target)
+}
+
+// checkAll runs CHECK of every attachment whose namespace exists. The others are gc's, and a
+// version of the specification before 0.4.0 has no CHECK. Those come last whose container another
+// verb has locked, which may hang.
+func (c *checkCall) checkAll(ctx context.Context) error {
+	defer memory.CollectLess()()
+	ctx, forget := once.Remember(ctx) // one socket of the host, and each configuration decoded once
+	defer forget()
+	entries, unread := c.runner.Entries()
+	running := c.runner.Cache.Running()
+	var idle, busy []*chain.Entry
+	for _, e := range entries {
+		if running(e.ContainerID) {
+			busy = append(busy, e)
+		} else {
+			idle = append(idle, e)
+		}
+	}
+	failed, lost, checked := 0, 0, 0
+	for _, e := range append(idle, busy...) {
+		if ctx.Err() != nil {
+			return context.Cause(ctx)
+		}
+		if !e.Attached() {
+			continue
+		}
+		unchecked, err := doctor.Judge(ctx, c.runner, e)
+		if unchecked != "" {
+			continue
+		}
+		checked++
+		if err == nil || doctor.Deleted(c.runner.Cache, e) {
+			continue
+		}
+		todo := ""
+		if errors.Is(err, spec.ErrAnew) {
+			todo = ": del and add"
+			lost++
+		}
+		c.runner.Warn("check %s: %v%s", e.Attachment(), hint.Line(err), todo)
+		failed++
+	}
+	if failed == 0 {
+		return unread
+	}
+	if unread != nil {
+		c.runner.Warn("%v", unread)
+	}
+	advice := ""
+	if lost < failed {
+		advice = "`cni-exec reload` restores what it can, and names the rest"
+	}
+	return &hint.Error{Err: spec.Errorf(spec.CodeCheck, "%d of %d attachments are not as add left them", failed, checked), Hint: advice}
+}

@@ -1,0 +1,72 @@
+package cniexec
+
+import (
+	"context"
+	"errors"
+	"os"
+	"path/filepath"
+	"slices"
+
+	"cnibox/applets/cniexec/sandbox"
+)
+
+func downVerb() *verb {
+	return &verb{name: "down", operands: "FILE", summary: "detach and delete the namespaces of a file", new: func(c *call) action { return &downCall{call: c} },
+		text: `All that add and up have attached to them is detached. Networks stay: see rm.`,
+		examples: []example{
+			{"cni-exec down /etc/cni/netns/web.json", "no error if they are gone"},
+			{"cni-exec down web.json && cni-exec rm mynet", "with the bridge"},
+		},
+	}
+}
+
+// A downCall is one call of down.
+type downCall struct {
+	*call
+}
+
+func (*downCall) flags(*flagSet) {}
+
+// do detaches and deletes the namespaces of a file, with what add has attached to them, and
+// goes on after errors. That nothing is there is no error.
+func (c *downCall) do(ctx context.Context, operands []string) (int, error) {
+	s, err := c.stateOperand(operands)
+	if err != nil {
+		return 0, err
+	}
+	c.about = s.File
+	unlock, err := c.lockState(ctx)
+	if err != nil {
+		return 0, err
+	}
+	defer unlock()
+	c.runner.KeepGoing = true
+	return exitOK, eachNamespace(ctx, s, func(name string) error { return c.downOne(ctx, name) })
+}
+
+// downOne is down for one namespace.
+func (c *downCall) downOne(ctx context.Context, name string) error {
+	path := filepath.Join(sandbox.NetNSDir, name)
+	entries, err := c.entriesOf(derivedID(path))
+	if err != nil {
+		return err
+	}
+	var errs []error
+	for _, e := range slices.Backward(entries) {
+		err := c.detachEntry(ctx, e)
+		if err == nil {
+			c.done("%s: %s detached from %s", name, e.IfName, e.NetworkName)
+		}
+		errs = append(errs, err)
+	}
+	if err := errors.Join(errs...); err != nil {
+		return err // the namespace is needed for another try
+	}
+	c.target.NetNS = path
+	_, missing := os.Lstat(path)
+	err = c.names().DeleteUnused(ctx, c.target.NetNS)
+	if _, still := os.Lstat(path); err == nil && missing == nil && still != nil {
+		c.done("%s: deleted", name)
+	}
+	return err
+}

@@ -1,0 +1,66 @@
+package cniexec
+
+import (
+	"cmp"
+	"context"
+
+	"cnibox/chain"
+	"cnibox/spec"
+)
+
+func getVerb() *verb {
+	return &verb{name: "get", operands: "NETWORK NETNS", summary: "print the result again", new: func(c *call) action { return &getCall{call: c} },
+		text: `It is compared with what the plugins know of the attachment.`,
+		examples: []example{
+			{"cni-exec get mynet /run/netns/blue", "what add printed"},
+			{"cni-exec get mynet --container-id c1 -i net1", "of another interface"},
+		},
+	}
+}
+
+// A getCall is one call of get.
+type getCall struct {
+	*call
+	link
+}
+
+func (v *getCall) flags(f *flagSet) {
+	v.link.declare(f, "`NAME` interface in the namespace", "`ID` container ID; default: made of NETNS as by cnitool")
+}
+
+func (v *getCall) do(ctx context.Context, operands []string) (int, error) {
+	if err := cmp.Or(v.networkOperands(operands, 2), v.link.needs(&v.target)); err != nil {
+		return 0, usage("get: %w", err)
+	}
+	if err := v.prepare(); err != nil {
+		return 0, err
+	}
+	v.link.aim(&v.target)
+	return exitOK, v.get(ctx)
+}
+
+// get prints what add has printed.
+func (c *getCall) get(ctx context.Context) error {
+	l, err := c.load()
+	if err != nil {
+		return err
+	}
+	res, err := c.runner.Get(ctx, l, c.target)
+	if err != nil {
+		return err
+	}
+	return c.print(l, res)
+}
+
+// print writes a result in the version of the list.
+func (c *call) print(l *chain.List, res *spec.Result) error {
+	v, err := spec.ParseVersion(l.CNIVersion)
+	if err != nil {
+		return err
+	}
+	doc, err := res.EncodeFor(v, c.target.IfName)
+	if err != nil {
+		return err
+	}
+	return c.writeResult(doc)
+}

@@ -1,0 +1,57 @@
+// Package hint has errors that know what to do about them.
+package hint
+
+import (
+	"errors"
+	"os"
+	"strings"
+
+	"cnibox/chain"
+	"cnibox/spec"
+)
+
+// An Error has what to do about it.
+type Error struct {
+	Err  error
+	Hint string // empty: nothing, and no other hint fits
+}
+
+// Error is the text without the hint.
+func (h *Error) Error() string { return h.Err.Error() }
+
+// Unwrap returns the error that the hint is about.
+func (h *Error) Unwrap() error { return h.Err }
+
+// Start explains an error of execve(2) for a plugin or a command; empty: it is another error.
+func Start(err error) string {
+	var start *os.PathError
+	switch {
+	case !errors.As(err, &start) || start.Op != chain.OpStart:
+	case errors.Is(start, os.ErrPermission):
+		return start.Path + " must be an executable file (chmod +x), on a file system mounted without noexec"
+	case errors.Is(start, os.ErrNotExist):
+		return "the file exists, but not the interpreter that it names after #! or as an ELF file"
+	}
+	return ""
+}
+
+// Line is an error with its details, in one line.
+func Line(err error) string {
+	e := spec.AsError(err)
+	text := e.Msg
+	if e.Details != "" {
+		text += ": " + e.Details
+	}
+	return strings.ReplaceAll(text, "\n", "; ")
+}
+
+// Reason is an error of CHECK or RESTORE in one line, without the plugin that it is of.
+func Reason(err error) string {
+	text := Line(err)
+	for _, verb := range []string{"check", "restore"} {
+		if plugin, after, found := strings.Cut(text, " failed ("+verb+"): "); found && strings.HasPrefix(plugin, "plugin type=") {
+			return after
+		}
+	}
+	return text
+}

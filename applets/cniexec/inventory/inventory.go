@@ -1,0 +1,535 @@
+// Package inventory has what is attached on a host, by whichever runtime: facts, and no judgement, which is CHECK's.
+package inventory
+
+import (
+	"cmp"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"cnibox/applets/cniexec/hint"
+	"cnibox/applets/cniexec/sandbox"
+	"cnibox/chain"
+	"cnibox/internal/nsid"
+	"cnibox/rtnl"
+	"cnibox/spec"
+)
+
+// An Inventory is what is attached on this host, by whichever runtime: the entries of libcni's
+// cache, with whether their namespaces exist and the links of the host. It has facts and no
+// judgement, which is CHECK's. [New] makes one.
+//
+// Making one changes nothing, takes no lock, starts no plugin and enters no namespace, so that
+// it does not wait for an ADD. A verb that changes something reads again under the lock.
+type Inventory struct {
+	Entries []*Entry // in the order of networks, names, containers and interfaces
+	Broken  []chain.Broken
+	Unread  []error // why something was not read
+	Now     time.Time
+	Uptime  time.Duration // of the host
+
+	Links *hostLinks       // nil: not read
+	confs map[string]*Conf // by their text: most attachments of a network have the same
+	Cache *chain.Cache
+
+	StateDir string // where plugins store state; empty: in the default directories
+}
+
+// The states of an attachment.
+const (
+	StateAlive       = "alive"       // its namespace exists
+	StateGone        = "gone"        // its namespace does not exist any more
+	StateInterrupted = "interrupted" // its add has ended before it was done
+	StateBusy        = "busy"        // a verb runs for the container
+	StateUnknown     = "unknown"     // the namespace is not recorded, or must not be read
+)
+
+// The verdicts of CHECK.
+const (
+	VerdictOK    = "ok"
+	VerdictFault = "fault"
+)
+
+// An Entry is one attachment: an entry of the cache and what is known of it.
+type Entry struct {
+	*chain.Entry
+	Key    string       // [spec.Attachment.Key]
+	Conf   *Conf        // of its ADD
+	Parsed *spec.Result // interfaces and addresses; empty if there is none, or none that can be read
+	Since  time.Time    // when the entry was written; zero: unknown, as without a clock
+	Ports  []Port
+
+	// Of Look:
+	HostLink string // host-side veth, or what else the plugin made on the host; empty: none
+	State    string
+	Why      string // it is gone, or unknown
+
+	// What CHECK has said, where it was asked:
+	Verdict   string // empty: CHECK has not said
+	Fault     error  // what it has found
+	Unchecked string // why it has not said, though it was asked for
+}
+
+// Name is that of the container's pod, that of `run --name`, the process or the file that the path
+// of its namespace has, or the container's ID.
+func (a *Entry) Name() string {
+	pod, space := "", ""
+	for _, arg := range a.Args {
+		switch arg[0] {
+		case "K8S_POD_NAME":
+			pod = arg[1]
+		case "K8S_POD_NAMESPACE":
+			space = arg[1]
+		}
+	}
+	path := a.NetNSPath()
+	run, isRun := strings.CutPrefix(a.ContainerID, chain.RunPrefix)
+	process, isProcess := strings.CutPrefix(path, "/proc/")
+	pid, _, _ := strings.Cut(process, "/")
+	switch {
+	case pod != "" && space != "":
+		return space + "/" + pod
+	case pod != "":
+		return pod
+	case isRun && !spec.Hashed(run, "", sandbox.RunDigits):
+		return run
+	case path == "" || !derived(a.ContainerID):
+		return shortID(a.ContainerID)
+	case isProcess && strings.Trim(pid, "0123456789") == "":
+		return "pid " + pid
+	}
+	return filepath.Base(path)
+}
+
+// In reports whether the path of the attachment's namespace leads to one.
+func (a *Entry) In(netns nsid.ID) bool {
+	id, err := nsid.At(a.NetNSPath())
+	return err == nil && id == netns
+}
+
+// derived reports whether a container ID was derived from the path of a namespace.
+func derived(id string) bool {
+	return strings.HasPrefix(id, chain.CnitoolPrefix) || strings.HasPrefix(id, chain.RunPrefix)
+}
+
+// shortID cuts the IDs of runtimes, which have 64 hex digits, as these show them.
+func shortID(id string) string {
+	if spec.Hashed(id, "", 64) {
+		return id[:12]
+	}
+	return id
+}
+
+// Runtime is a guess at who made the attachment, by the names that runtimes give; empty: none.
+// Entries of this program have the boot's ID; the paths are those of containerd (cni-UUID),
+// podman (netns-UUID) and CRI-O (UUID).
+func (a *Entry) Runtime() string {
+	base := filepath.Base(a.NetNSPath())
+	switch {
+	case strings.HasPrefix(a.ContainerID, chain.RunPrefix):
+		return "cni-exec run"
+	case a.BootID != "":
+		return "cni-exec"
+	case strings.HasPrefix(a.ContainerID, chain.CnitoolPrefix):
+		return "cnitool"
+	case isUUID(strings.TrimPrefix(base, "cni-")) && strings.HasPrefix(base, "cni-"):
+		return "containerd"
+	case isUUID(strings.TrimPrefix(base, "netns-")) && strings.HasPrefix(base, "netns-"):
+		return "podman"
+	case isUUID(base):
+		return "cri-o"
+	}
+	return ""
+}
+
+// isUUID reports whether s has the form of RFC 9562, section 4.
+func isUUID(s string) bool {
+	return len(s) == 36 && strings.Count(s, "-") == 4 && strings.Trim(strings.ToLower(s), "0123456789abcdef-") == ""
+}
+
+// Addresses are those of the interface, in the order of the result.
+func (a *Entry) Addresses() (list []netip.Prefix) {
+	for _, ip := range a.Parsed.Addresses(a.IfName, nil) {
+		list = append(list, ip.Address)
+	}
+	return list
+}
+
+// MAC is that of the interface in the container; empty: the result does not have it.
+func (a *Entry) MAC() string {
+	for _, i := range a.Parsed.Interfaces {
+		if i.Name == a.IfName && i.Sandbox != "" {
+			return i.MAC
+		}
+	}
+	return ""
+}
+
+// Conf is ReadConf, once for each text.
+func (v *Inventory) Conf(doc []byte) *Conf {
+	c := v.confs[string(doc)]
+	if c == nil {
+		c = ReadConf(doc)
+		v.confs[string(doc)] = c
+	}
+	return c
+}
+
+// New reads the cache, and looks at the namespace of each entry and at the links of the
+// host. The error is that of a cache that cannot be read.
+func New(cache *chain.Cache, stateDir string) (*Inventory, error) {
+	v := Empty(cache, stateDir)
+	listed := make(chan struct{}) // the kernel's part takes as long as the files'
+	go func() {
+		v.ReadHost()
+		close(listed)
+	}()
+	entries, broken, err := cache.List()
+	v.Broken = broken
+	for _, e := range entries {
+		v.Entries = append(v.Entries, v.Read(e))
+	}
+	<-listed
+	if err != nil {
+		return nil, err
+	}
+	v.Look(v.Entries)
+	v.LookAgain(v.ReadHost)
+	v.Sort()
+	return v, nil
+}
+
+// Sort puts the attachments in order.
+func (v *Inventory) Sort() {
+	slices.SortStableFunc(v.Entries, func(a, b *Entry) int {
+		return cmp.Or(cmp.Compare(a.NetworkName, b.NetworkName), cmp.Compare(a.Name(), b.Name()), cmp.Compare(a.ContainerID, b.ContainerID), cmp.Compare(a.IfName, b.IfName))
+	})
+}
+
+// Empty has no attachment, and has not looked at the host. It is for verbs that need
+// few entries, which they read.
+func Empty(cache *chain.Cache, stateDir string) *Inventory {
+	var info unix.Sysinfo_t
+	_ = unix.Sysinfo(&info) // cannot fail
+	uptime := time.Duration(info.Uptime+1) * time.Second
+	return &Inventory{Now: time.Now(), Uptime: uptime, Cache: cache, StateDir: stateDir, confs: map[string]*Conf{}}
+}
+
+// Read decodes what an entry has.
+func (v *Inventory) Read(e *chain.Entry) *Entry {
+	a := &Entry{Entry: e, Key: e.Attachment().Key(), Conf: v.Conf(e.Config), Parsed: new(spec.Result)}
+	if len(e.Result) > 0 && !a.readResult() {
+		a.Parsed = a.WholeResult()
+	}
+	if raw := e.CapabilityArgs[CapPorts]; raw != nil && a.Conf.publishes() {
+		_ = json.Unmarshal(raw, &a.Ports) // portmap has refused what is no list
+	}
+	for i := range a.Ports {
+		a.Ports[i].Protocol = strings.ToLower(cmp.Or(a.Ports[i].Protocol, "tcp"))
+	}
+	a.Ports = slices.DeleteFunc(a.Ports, func(p Port) bool { return p.HostPort == 0 })
+	if info, err := os.Lstat(e.File()); err == nil {
+		a.Since = info.ModTime()
+	}
+	return a
+}
+
+// readResult reads interfaces and addresses, which is much quicker than all of a result; false
+// for one of an old version, or that is not as it should be.
+func (a *Entry) readResult() bool {
+	var r struct {
+		Interfaces []struct{ Name, Mac, Sandbox string }
+		IPs        []struct {
+			Address   netip.Prefix
+			Interface *int
+		}
+		IP4, IP6 json.RawMessage
+	}
+	if err := json.Unmarshal(a.Result, &r); err != nil || r.IP4 != nil || r.IP6 != nil {
+		return false
+	}
+	for _, i := range r.Interfaces {
+		a.Parsed.Interfaces = append(a.Parsed.Interfaces, spec.Interface{Name: i.Name, MAC: i.Mac, Sandbox: i.Sandbox})
+	}
+	for _, ip := range r.IPs {
+		a.Parsed.IPs = append(a.Parsed.IPs, spec.IP{Address: ip.Address, Interface: ip.Interface})
+	}
+	return true
+}
+
+// WholeResult reads all of the result; empty if it cannot be read.
+func (a *Entry) WholeResult() *spec.Result {
+	version, err := spec.ParseVersion(a.Conf.CNIVersion)
+	if err != nil {
+		version = spec.Newest
+	}
+	r, err := spec.ParseResult(a.Result, version)
+	if err != nil {
+		return new(spec.Result)
+	}
+	return r
+}
+
+// A hostLinks is the links of the host, listed once.
+type hostLinks struct {
+	All     []rtnl.Link
+	ByName  map[string]*rtnl.Link
+	ByIndex map[uint32]*rtnl.Link
+	ByKey   map[string]*rtnl.Link // by the attachment's key in the alias
+}
+
+// ReadHost lists the links.
+func (v *Inventory) ReadHost() {
+	var err error
+	v.Unread = nil
+	if v.Links, err = ListLinks(); err != nil {
+		v.Unread = append(v.Unread, err)
+	}
+}
+
+// ListLinks lists the links of the host.
+func ListLinks() (*hostLinks, error) {
+	all, err := AskHost((*rtnl.Conn).Links)
+	if err != nil {
+		return nil, err
+	}
+	return IndexLinks(all), nil
+}
+
+// AskHost asks the kernel for something of the host's network namespace.
+func AskHost[T any](ask func(*rtnl.Conn) (T, error)) (answer T, err error) {
+	conn, err := rtnl.Dial(rtnl.Host())
+	if err != nil {
+		return answer, err
+	}
+	defer conn.Close()
+	return ask(conn)
+}
+
+// IndexLinks makes the indexes of a list.
+func IndexLinks(all []rtnl.Link) *hostLinks {
+	h := &hostLinks{All: all, ByName: make(map[string]*rtnl.Link, len(all)), ByIndex: make(map[uint32]*rtnl.Link, len(all)), ByKey: make(map[string]*rtnl.Link, len(all))}
+	for i := range all {
+		l := &all[i]
+		h.ByName[l.Name], h.ByIndex[l.Index] = l, l
+		// The IFB of a limit has the label as well. It counts where it is all that is left.
+		if key := spec.LabelKey(l.Alias); key != "" && (l.Kind != "ifb" || h.ByKey[key] == nil) {
+			h.ByKey[key] = l
+		}
+	}
+	return h
+}
+
+// Look fills in the state and the host-side link of attachments.
+func (v *Inventory) Look(list []*Entry) {
+	for _, a := range list {
+		v.findHostLink(a)
+		a.Why = ""
+		if a.Interrupted() {
+			a.State = StateInterrupted
+		} else {
+			a.State, a.Why = a.namespace()
+		}
+	}
+}
+
+// LookAgain looks again at what is gone or interrupted, since it may have been attached or detached
+// while its parts were read one after another. ADD writes the entry before what is in it, but for the
+// result, and so the entry is read first.
+func (v *Inventory) LookAgain(readHost func()) {
+	const looks = 2
+	for n := range looks + 1 {
+		young := v.young()
+		if len(young) == 0 || n == looks {
+			return
+		}
+		for _, a := range young {
+			if e, err := v.Cache.Lookup(a.Attachment()); err == nil {
+				*a = *v.Read(e)
+			}
+		}
+		readHost()
+		v.Look(young)
+	}
+}
+
+// young are the attachments that may seem to be gone or interrupted by having looked too early. What
+// is being attached or detached now is busy, and what has been detached meanwhile is left out.
+func (v *Inventory) young() (young []*Entry) {
+	const recent = 2 * time.Second // more than file systems round times to
+	ended := func(a *Entry) bool { return a.State == StateGone || a.State == StateInterrupted }
+	if !slices.ContainsFunc(v.Entries, ended) {
+		return nil
+	}
+	running := v.Cache.Running()
+	v.Entries = slices.DeleteFunc(v.Entries, func(a *Entry) bool {
+		if !ended(a) {
+			return false
+		}
+		if running(a.ContainerID) {
+			a.State, a.Why = StateBusy, ""
+			return false
+		}
+		info, err := os.Lstat(a.File())
+		if err == nil && info.ModTime().After(v.Now.Add(-recent)) {
+			young = append(young, a)
+		}
+		return errors.Is(err, os.ErrNotExist)
+	})
+	return young
+}
+
+// namespace returns the state of an attachment by its namespace, and why it is not alive.
+//
+// The ID decides, as entering 1,000 namespaces for their cookies would take as long as all else.
+func (a *Entry) namespace() (state, why string) {
+	path := a.NetNSPath()
+	id, err := nsid.At(path)
+	switch {
+	case !a.SameBoot():
+		return StateGone, "of an earlier boot"
+	case path == "":
+		return StateUnknown, "its namespace is not recorded"
+	case errors.Is(err, os.ErrNotExist):
+		return StateGone, "no namespace " + path
+	case errors.Is(err, nsid.ErrNotNS):
+		return StateGone, path + " is not a namespace"
+	case err != nil:
+		return StateUnknown, err.Error()
+	case a.NetNSID != "" && a.NetNSID != id.String():
+		return StateGone, path + " is another namespace now"
+	}
+	return StateAlive, ""
+}
+
+// findHostLink finds the host-side link: the one that has the attachment's label, or what the
+// result has on the host besides the bridge.
+func (v *Inventory) findHostLink(a *Entry) {
+	if v.Links != nil {
+		if l := v.Links.ByKey[a.Key]; l != nil && l.Kind != "ifb" {
+			a.HostLink = l.Name
+			return
+		}
+	}
+	for _, i := range a.Parsed.Interfaces {
+		if i.Sandbox != "" || i.Name == a.Conf.Bridge() {
+			continue
+		}
+		kind := ""
+		if v.Links != nil && v.Links.ByName[i.Name] != nil {
+			kind = v.Links.ByName[i.Name].Kind
+		}
+		if kind == "veth" || a.HostLink == "" && kind != "bridge" { // a delegate's bridge is not known by its name
+			a.HostLink = i.Name
+		}
+	}
+}
+
+// Link is the host-side link; nil: it does not exist, or is another attachment's.
+func (v *Inventory) Link(a *Entry) *rtnl.Link {
+	if v.Links == nil {
+		return nil
+	}
+	l := v.Links.ByName[a.HostLink]
+	if l != nil && spec.LabelKey(l.Alias) != "" && spec.LabelKey(l.Alias) != a.Key {
+		return nil
+	}
+	return l
+}
+
+// StateText is the state with why it is so, or what CHECK has found.
+func (a *Entry) StateText() string {
+	text, why := a.State, a.Why
+	switch {
+	case a.Verdict != "":
+		text, why = a.Verdict, a.FaultText()
+	case a.Unchecked != "":
+		why = "not checked, " + a.Unchecked
+	}
+	if why == "" {
+		return text
+	}
+	return text + ": " + why
+}
+
+// FaultText is what CHECK has found; empty: nothing.
+func (a *Entry) FaultText() string {
+	if a.Fault == nil {
+		return ""
+	}
+	return hint.Reason(a.Fault)
+}
+
+// AgeText is how long ago the entry was written, in one unit; empty: unknown, as where the clock was
+// set since. What is attached is not older than the boot.
+func (v *Inventory) AgeText(a *Entry) string {
+	const day = 24 * time.Hour
+	age := v.Now.Sub(a.Since)
+	booted := a.State == StateAlive || a.BootID != "" && a.SameBoot()
+	switch {
+	case a.Since.IsZero(), age < 0, booted && age > v.Uptime:
+		return ""
+	case age < 2*time.Minute:
+		return fmt.Sprintf("%ds", age/time.Second)
+	case age < 2*time.Hour:
+		return fmt.Sprintf("%dm", age/time.Minute)
+	case age < 2*day:
+		return fmt.Sprintf("%dh", age/time.Hour)
+	}
+	return fmt.Sprintf("%dd", age/day)
+}
+
+// Has reports whether the attachment's result has an address.
+func (a *Entry) Has(addr string) bool {
+	for _, p := range a.Addresses() {
+		if p.Addr().String() == addr {
+			return true
+		}
+	}
+	return false
+}
+
+// leastPrefix is how many characters of an ID are enough, if no other ID begins with them.
+const leastPrefix = 4
+
+// Find returns the attachments of one container: by its ID, its name, the recorded path of its
+// namespace, the beginning of its ID, or another path or the name of its namespace.
+func (v *Inventory) Find(name string) (found []*Entry, err error) {
+	exact := func(a *Entry) bool { return a.ContainerID == name || a.Name() == name || a.NetNSPath() == name }
+	begins := func(a *Entry) bool { return len(name) >= leastPrefix && strings.HasPrefix(a.ContainerID, name) }
+	var netns nsid.ID // zero: there is none of that name
+	if path, err := sandbox.NetNSPath(name); err == nil && name != "" {
+		netns, _ = nsid.At(path)
+	}
+	in := func(a *Entry) bool { return netns != nsid.ID{} && a.In(netns) }
+	var ids []string
+	for _, is := range []func(*Entry) bool{exact, begins, in} {
+		for _, a := range v.Entries {
+			if !is(a) {
+				continue
+			}
+			found = append(found, a)
+			if !slices.Contains(ids, a.ContainerID) {
+				ids = append(ids, a.ContainerID)
+			}
+		}
+		if len(found) > 0 {
+			break
+		}
+	}
+	switch {
+	case len(ids) == 0:
+		return nil, spec.Errorf(spec.CodeUnknown, "%q is neither a network nor a container with an attachment (`cni-exec ls` lists them)", name)
+	case len(ids) > 1:
+		return nil, spec.Errorf(spec.CodeUnknown, "%q is more than one container: %s", name, strings.Join(ids, ", "))
+	}
+	return found, nil
+}

@@ -1,0 +1,146 @@
+package inventory
+
+import (
+	"errors"
+	"math"
+	"net/netip"
+	"os"
+	"slices"
+	"strings"
+
+	"cnibox/chain"
+	"cnibox/ipam"
+	"cnibox/spec"
+)
+
+// A Network is one that is configured, or has attachments.
+type Network struct {
+	Name     string
+	File     string // of the configuration; empty: there is none (any more)
+	Conf     *Conf
+	Attached []*Entry
+}
+
+// Networks are those of a directory and of the cache, in the order of their names. Of a network
+// whose configuration is gone, that of an attachment's ADD is taken. What is embedded
+// counts if it is not nil, and nothing is configured.
+func (v *Inventory) Networks(confDir string, embedded func() *Network, warn func(format string, args ...any)) []*Network {
+	lists, wrong := chain.Lists(confDir)
+	for _, err := range wrong {
+		warn("%v", err)
+	}
+	byName := map[string]*Network{}
+	if len(lists)+len(wrong) == 0 {
+		if n := embedded(); n != nil {
+			byName[n.Name] = n
+		}
+	}
+	for _, l := range lists {
+		doc, err := l.Effective()
+		if err != nil {
+			warn("%s: %v", l.File, err)
+		}
+		byName[l.Name] = &Network{Name: l.Name, File: l.File, Conf: v.Conf(doc)}
+	}
+	for _, a := range v.Entries {
+		n := byName[a.NetworkName]
+		if n == nil {
+			n = &Network{Name: a.NetworkName, Conf: a.Conf}
+			byName[a.NetworkName] = n
+		}
+		n.Attached = append(n.Attached, a)
+	}
+	all := make([]*Network, 0, len(byName))
+	for _, n := range byName {
+		all = append(all, n)
+	}
+	slices.SortFunc(all, func(a, b *Network) int { return strings.Compare(a.Name, b.Name) })
+	return all
+}
+
+// A Pool is a range set of a network, and what of it is leased.
+type Pool struct {
+	Set   ipam.RangeSet
+	Used  uint64
+	Free  uint64       // 2^64-1: at least so many
+	Stale []netip.Addr // of used: the owner has no live attachment in the cache; see Inventory.StaleKnown
+}
+
+// Pools counts the leases of a network, which are read without their lock. Leases in no range
+// set count for none. With an error, used and stale are not known.
+func (v *Inventory) Pools(n *Network) (pools []Pool, err error) {
+	for _, set := range n.Conf.pools() {
+		pools = append(pools, Pool{Set: set, Free: set.Usable()})
+	}
+	if len(pools) == 0 {
+		return nil, nil
+	}
+	leased, err := ipam.Peek(n.Conf.Leases(v.StateDir, n.Name), n.Name)
+	live := map[ipam.Lease]bool{}
+	for _, a := range n.Attached {
+		if a.Alive() {
+			live[ipam.Lease{ContainerID: a.ContainerID, IfName: a.IfName}] = true
+			live[ipam.Lease{ContainerID: a.ContainerID}] = true
+		}
+	}
+	staleKnown := err == nil && v.StaleKnown()
+	for _, l := range leased {
+		i := slices.IndexFunc(pools, func(p Pool) bool { return p.Set.Contains(l.Addr) })
+		if i < 0 {
+			continue
+		}
+		p := &pools[i]
+		p.Used++
+		if p.Free > 0 && p.Free != math.MaxUint64 {
+			p.Free--
+		}
+		if staleKnown && !live[l.Owner] && !v.attachedSince(n, l.Owner) {
+			p.Stale = append(p.Stale, l.Addr)
+		}
+	}
+	for _, p := range pools {
+		slices.SortFunc(p.Stale, netip.Addr.Compare)
+	}
+	return pools, err
+}
+
+// StaleKnown reports whether every entry could be read that may own a lease. Broken ones own none.
+func (v *Inventory) StaleKnown() bool {
+	return !slices.ContainsFunc(v.Broken, func(b chain.Broken) bool { return errors.Is(b.Err(), os.ErrPermission) })
+}
+
+// attachedSince reports whether the owner of a lease has a live attachment now: ADD may have
+// written both after the entries were read, and before the leases were.
+func (v *Inventory) attachedSince(n *Network, owner ipam.Lease) bool {
+	e, err := v.Cache.Lookup(spec.Attachment{Network: n.Name, ContainerID: owner.ContainerID, IfName: owner.IfName})
+	return err == nil && e.Live()
+}
+
+// Alive reports whether the attachment's namespace may exist. An ADD that runs has its lease
+// before its entry is more than an intent.
+func (a *Entry) Alive() bool { return a.State == StateBusy || a.Live() || a.State == StateUnknown }
+
+// Gone is how many attachments are of a namespace that is gone, or interrupted.
+func (n *Network) Gone() (count int) {
+	for _, a := range n.Attached {
+		if a.State == StateGone || a.State == StateInterrupted {
+			count++
+		}
+	}
+	return count
+}
+
+// Faults is how many attachments CHECK has found something of; nil: it was run of none.
+func (n *Network) Faults() *int {
+	count, checked := 0, false
+	for _, a := range n.Attached {
+		checked = checked || a.Verdict != ""
+		if a.Verdict == VerdictFault {
+			count++
+		}
+	}
+	if !checked {
+		return nil
+	}
+	return &count
+}

@@ -1,0 +1,60 @@
+package sandbox
+
+import (
+	"context"
+	"encoding/json"
+	"os"
+	"path/filepath"
+
+	"cnibox/applets/cniexec/hint"
+	"cnibox/chain"
+	"cnibox/internal/nsid"
+	"cnibox/rtnl"
+	"cnibox/spec"
+)
+
+// Enter replaces this process by a command in a network namespace. Starting is called when only the
+// command is left to be started.
+//
+// The exit code is the command's; 126 or 127 if it was not started, and 1 if the namespace
+// cannot be entered.
+func (n Names) Enter(ctx context.Context, path string, command *chain.Command, starting func()) (exit int, err error) {
+	ns, err := rtnl.OpenNS(path)
+	if err != nil {
+		return 0, spec.Errorf(spec.CodeNetNS, "%w", err)
+	}
+	defer ns.Close()
+	around := surroundings{dns: n.dnsOf(ns), warn: n.Runner.Warn}
+	if name := filepath.Base(path); IsNamed(path) {
+		if _, err := os.Lstat(n.hostsFile(name)); err == nil { // it is that of a run
+			around.name, around.hosts = name, n.hostsFile(name)
+		}
+	}
+	signals := CatchSignals()
+	err = nsid.OnDiscardedThread(func() (err error) {
+		if err := ns.Enter(); err != nil {
+			return err
+		}
+		around.mount()
+		starting()
+		exit, err = become(ctx, command, signals)
+		return &hint.Error{Err: err, Hint: hint.Start(err)}
+	})
+	return exit, err
+}
+
+// dnsOf returns the DNS of the first network that a namespace is attached to and that has
+// some. What cannot be read has none.
+func (n Names) dnsOf(ns *rtnl.NS) (dns spec.DNS) {
+	entries, _, _ := n.Runner.Cache.List()
+	for _, e := range entries {
+		var result struct{ DNS spec.DNS }
+		if !ns.At(e.NetNSPath()) || !e.Live() || json.Unmarshal(e.Result, &result) != nil {
+			continue
+		}
+		if len(result.DNS.Nameservers) > 0 {
+			return result.DNS
+		}
+	}
+	return dns
+}

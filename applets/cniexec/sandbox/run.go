@@ -1,0 +1,249 @@
+// Package sandbox has the network namespaces that cni-exec makes, and runs commands in them.
+package sandbox
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"os/signal"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"cnibox/applets/applet"
+	"cnibox/applets/cniexec/hint"
+	"cnibox/chain"
+	"cnibox/internal/interrupt"
+	"cnibox/internal/memory"
+	"cnibox/internal/nsid"
+	"cnibox/rtnl"
+	"cnibox/spec"
+)
+
+// TakeDown is for detaching a namespace when its command has ended, or the result of its ADD
+// could not be written.
+// A signal does not end it; after SIGKILL the next run cleans up.
+const TakeDown = 30 * time.Second
+
+// The exit codes of a run beside the command'r.
+const (
+	exitOK = iota
+	exitError
+)
+
+// A Run is a command in a network namespace of its own, which is attached for it.
+//
+// Only a descriptor of the process refers to the namespace, so the kernel deletes it, with its links,
+// when the process ends.
+type Run struct {
+	applet.Process
+	Names
+	Command  []string
+	Networks []Network // in the order of their ADDs
+	Name     string    // empty: none
+	Servers  []string  // name servers in place of the networks'
+
+	Attaching func(Network) // is called before each ADD
+
+	netns    string // path of the namespace, for plugins
+	ns       *rtnl.NS
+	attached []Network
+	dns      spec.DNS // of the first network that has any
+
+	// ours ends that signals are left to the command, which begins when all is attached.
+	ours func()
+}
+
+// A Network is one of a run, and the attachment to it but for the namespace.
+type Network struct {
+	List   *chain.List
+	Target chain.Target // with the name of its interface
+}
+
+// CatchSignals returns those that are passed to a command. After nohup(1) SIGHUP stays ignored.
+func CatchSignals() chan os.Signal {
+	c := make(chan os.Signal, 16)
+	signal.Notify(c, unix.SIGINT, unix.SIGTERM, unix.SIGQUIT, unix.SIGUSR1, unix.SIGUSR2)
+	if !signal.Ignored(unix.SIGHUP) {
+		signal.Notify(c, unix.SIGHUP)
+	}
+	return c
+}
+
+// become replaces this process by a command. A signal that came before would be lost: it ends this
+// process instead, with the exit code of a command that it ends.
+func become(ctx context.Context, cmd *chain.Command, signals chan os.Signal) (exit int, err error) {
+	signal.Stop(signals) // which waits for those on their way
+	signal.Reset()       // from here on the kernel does it
+	err = context.Cause(ctx)
+	select {
+	case s := <-signals:
+		err = interrupt.By(s.(unix.Signal)) // all are, on Linux
+	default:
+	}
+	if err != nil {
+		return attachExit(err), err
+	}
+	return cmd.Become()
+}
+
+// Live makes the namespace, attaches it, runs the command in it, detaches it, and returns the exit code of the
+// command, also with an error, as of a detach after the command.
+func (r *Run) Live(ctx context.Context, signals <-chan os.Signal) (exit int, err error) {
+	defer interrupt.Begin()()
+	if r.ns, err = rtnl.NewNS(); err != nil {
+		return exitError, fmt.Errorf("make a network namespace: %w", err)
+	}
+	defer r.ns.Close()
+	// a path for external plugins to a descriptor of this process
+	r.netns = fmt.Sprintf("/proc/%d/fd/%d", os.Getpid(), r.ns.FD())
+	if r.Name != "" {
+		release, err := r.takeName(ctx, r.Name, r.ns)
+		if err != nil {
+			return exitError, err
+		}
+		defer release()
+		defer r.giveNameBack(ctx)
+	}
+	defer func() {
+		if derr := r.detach(ctx); derr != nil {
+			err = errors.Join(err, derr)
+			exit = max(exit, exitError)
+		}
+	}()
+	if err := upLo(r.ns); err != nil {
+		return exitError, fmt.Errorf("bring lo up: %w", err)
+	}
+	err = r.attach(ctx, signals)
+	defer r.ours()
+	if err != nil {
+		return attachExit(err), err
+	}
+	around := surroundings{dns: r.dns, servers: r.Servers, warn: r.Runner.Warn}
+	if r.Name != "" {
+		around.name, around.hosts = r.Name, r.hostsFile(r.Name)
+		if err := r.updateHosts(ctx); err != nil {
+			r.Runner.Warn("/etc/hosts of named runs: %v", err)
+		}
+	} else {
+		around.others = r.hostsWithout(r.ns)
+	}
+	err = nsid.OnDiscardedThread(func() (err error) { // its mounts end with the thread
+		if err := r.ns.Enter(); err != nil {
+			return err
+		}
+		around.mount()
+		cmd := chain.Command{
+			Args: r.Command, Environ: r.Environ, Stdin: r.Stdin, Stdout: r.Stdout, Stderr: r.Stderr, Signals: signals,
+			Started: memory.Free,
+		}
+		if exit, err = cmd.Run(); err != nil {
+			err = &hint.Error{Err: err, Hint: hint.Start(err)}
+		}
+		return err
+	})
+	if err != nil {
+		return max(exit, exitError), err
+	}
+	return exit, nil
+}
+
+// giveNameBack ends the name of the run, however its context has ended.
+func (r *Run) giveNameBack(ctx context.Context) {
+	ctx, cancel := interrupt.Within(ctx, TakeDown)
+	defer cancel()
+	if err := r.freeName(ctx, r.Name); err != nil {
+		r.Runner.Warn("name %s: %v", r.Name, err)
+	}
+}
+
+// upLo sets lo up.
+func upLo(ns *rtnl.NS) error {
+	conn, err := rtnl.Dial(ns)
+	if err != nil {
+		return err
+	}
+	defer conn.Close()
+	const lo = 1 // always the first link of a namespace
+	up := true
+	return conn.SetLink(lo, rtnl.LinkChange{Up: &up})
+}
+
+// attach adds the networks one after another. A signal ends it, and is the error then. The runner
+// undoes the one that failed; detach those before it.
+func (r *Run) attach(ctx context.Context, signals <-chan os.Signal) error {
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	done := make(chan struct{})
+	stopped := make(chan struct{})
+	go func() {
+		defer close(stopped)
+		select {
+		case sig := <-signals:
+			cancel(interrupt.By(sig.(unix.Signal)))
+		case <-done:
+		}
+	}()
+	err := r.attachAll(ctx)
+	r.ours = interrupt.Pass()
+	close(done)
+	<-stopped // from here on signals are the command's
+	var by interrupt.By
+	switch {
+	case !errors.As(context.Cause(ctx), &by):
+		return err
+	case err == nil:
+		return spec.Errorf(spec.CodeTryAgain, "%w before the command was started", by)
+	}
+	return fmt.Errorf("%w before the command was started: %w", by, err)
+}
+
+// attachExit is the exit code for an error before the command: that of a command that a signal ends.
+func attachExit(err error) int {
+	if by := interrupt.By(0); errors.As(err, &by) {
+		return chain.ExitSignal + int(by)
+	}
+	return exitError
+}
+
+// attachAll adds the networks until one fails.
+func (r *Run) attachAll(ctx context.Context) error {
+	for _, a := range r.Networks {
+		a.Target.NetNS = r.netns
+		r.Attaching(a)
+		res, err := r.Runner.Add(ctx, a.List, a.Target)
+		if err != nil {
+			return err
+		}
+		r.attached = append(r.attached, a)
+		if len(r.dns.Nameservers) == 0 {
+			r.dns = res.DNS
+		}
+	}
+	return nil
+}
+
+// detach deletes the attachments in reverse, going on past failures.
+func (r *Run) detach(ctx context.Context) error {
+	ctx, cancel := interrupt.Within(ctx, TakeDown)
+	defer cancel()
+	r.Runner.KeepGoing = true
+	var errs []error
+	for i := len(r.attached) - 1; i >= 0; i-- {
+		a := r.attached[i]
+		if err := r.Runner.Del(ctx, a.List, a.Target); err != nil {
+			errs = append(errs, fmt.Errorf("detach %s: %w", a.List.Name, err))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// RunDigits is how many digits the container ID of a run without a name has: 48 bits.
+const RunDigits = 12
+
+// RandomHex returns so many digits, for names that must be unique on a host.
+func RandomHex() string {
+	return fmt.Sprintf("%0*x", RunDigits, rand.Uint64()>>(64-4*RunDigits))
+}

@@ -1,0 +1,80 @@
+package cniexec
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+
+	"cnibox/applets/applet"
+	"cnibox/spec"
+)
+
+func versionVerb() *verb {
+	return &verb{name: "version", operands: "[NETWORK]", summary: "versions of this program or of the plugins", new: func(c *call) action { return &versionCall{call: c} },
+		examples: []example{
+			{"cni-exec version", "this program and the versions of the specification"},
+			{"cni-exec version mynet", "those that each plugin of the network serves"},
+		},
+	}
+}
+
+// A versionCall is one call of version.
+type versionCall struct {
+	*call
+}
+
+func (*versionCall) flags(*flagSet) {}
+
+func (v *versionCall) do(ctx context.Context, operands []string) (int, error) {
+	if len(operands) > 0 {
+		if err := v.networkOperands(operands, 1); err != nil {
+			return 0, usage("version: %w", err)
+		}
+	}
+	if err := v.prepare(); err != nil {
+		return 0, err
+	}
+	return exitOK, v.versions(ctx)
+}
+
+// versions prints those of this program, or of the plugins of a network.
+func (c *versionCall) versions(ctx context.Context) error {
+	if c.network == "" {
+		_, err := c.printVersion()
+		return err
+	}
+	return c.pluginVersions(ctx)
+}
+
+// pluginVersions prints which versions of the specification each plugin of a network serves.
+// One that does not answer keeps none of the others from being printed.
+func (c *versionCall) pluginVersions(ctx context.Context) error {
+	l, err := c.load()
+	if err != nil {
+		return err
+	}
+	local := c.local()
+	var b strings.Builder
+	var errs []error
+	for _, p := range l.Plugins {
+		file, versions, err := local.Versions(ctx, p.Type)
+		if err != nil {
+			errs = append(errs, fmt.Errorf("plugin %s: %w", p.Type, err))
+			continue
+		}
+		if file == "" {
+			file = "built in"
+		}
+		fmt.Fprintln(&b, spec.Printable(fmt.Sprintf("%s (%s): %s", p.Type, file, strings.Join(versions, " "))))
+	}
+	_, err = c.write(b.String())
+	return errors.Join(append(errs, err)...)
+}
+
+// printVersion prints that of this program, as a plugin does.
+func (c *call) printVersion() (int, error) {
+	var b strings.Builder
+	applet.About(&applet.Applet{Name: "cni-exec"}, &b)
+	return c.write(b.String())
+}

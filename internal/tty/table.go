@@ -1,0 +1,175 @@
+// Package tty writes text for people: tables as wide as the terminal, colours, and the progress of long work.
+package tty
+
+import (
+	"io"
+	"os"
+	"strconv"
+	"strings"
+	"unicode/utf8"
+
+	"golang.org/x/sys/unix"
+
+	"cnibox/spec"
+)
+
+// A Screen is how text for people is written: as wide as the terminal, or COLUMNS; without either
+// nothing is cut. Its zero value is as wide as the text, and has ASCII alone.
+type Screen struct {
+	Width  int // columns; 0: nothing is cut
+	UTF8   bool
+	Colour bool                   // on a terminal, unless NO_COLOR or TERM=dumb is set
+	Red    func(cell string) bool // cells of tables that are red where there is colour; nil: none
+}
+
+// Width is that of a terminal that does not have its size, as a serial line.
+const Width = 80
+
+// Of is the screen of a stream.
+func Of(w io.Writer, getenv func(string) string) Screen {
+	var s Screen
+	for _, name := range []string{"LC_ALL", "LC_CTYPE", "LANG"} {
+		if locale := strings.ToLower(getenv(name)); locale != "" {
+			s.UTF8 = strings.Contains(locale, "utf-8") || strings.Contains(locale, "utf8")
+			break
+		}
+	}
+	if f := terminal(w); f != nil {
+		s.Width = Width
+		if size, err := unix.IoctlGetWinsize(int(f.Fd()), unix.TIOCGWINSZ); err == nil && size.Col > 0 {
+			s.Width = int(size.Col)
+		}
+		s.Colour = getenv("NO_COLOR") == "" && getenv("TERM") != "dumb"
+	}
+	if n, err := strconv.Atoi(getenv("COLUMNS")); err == nil && n > 0 {
+		s.Width = n
+	}
+	return s
+}
+
+// terminal returns the file of a stream that is a terminal, else nil.
+func terminal(w io.Writer) *os.File {
+	f, ok := w.(*os.File)
+	if !ok {
+		return nil
+	}
+	if _, err := unix.IoctlGetTermios(int(f.Fd()), unix.TCGETS); err != nil {
+		return nil
+	}
+	return f
+}
+
+// A Column of a table that is too wide is left out if it is optional, and then cut to Min
+// columns: those that are cut early before all others, then the widest of these. With Min 0 it
+// is never cut.
+type Column struct {
+	Title    string
+	Min      int
+	Optional bool
+	Early    bool
+}
+
+// Table formats rows under the titles of their columns, two blanks between them. Without a
+// title in any column there is no line of titles.
+func (s Screen) Table(columns []Column, rows [][]string) string {
+	widths := make([]int, len(columns))
+	titled := false
+	for i, c := range columns {
+		titled = titled || c.Title != ""
+		for _, row := range rows {
+			widths[i] = max(widths[i], utf8.RuneCountInString(row[i]))
+		}
+		if widths[i] > 0 { // a column without values has no title either
+			widths[i] = max(widths[i], len(c.Title))
+		}
+	}
+	s.fit(columns, widths)
+	var b strings.Builder
+	if titled {
+		titles := make([]string, len(columns))
+		for i, c := range columns {
+			titles[i] = c.Title
+		}
+		s.row(&b, widths, titles)
+	}
+	for _, row := range rows {
+		s.row(&b, widths, row)
+	}
+	return b.String()
+}
+
+// gap is between two columns.
+const gap = 2
+
+// fit makes the widths fit the screen, if it can. A column of width 0 is left out.
+func (s Screen) fit(columns []Column, widths []int) {
+	total := func() int {
+		sum := -gap
+		for _, w := range widths {
+			if w > 0 {
+				sum += w + gap
+			}
+		}
+		return sum
+	}
+	for i := range columns {
+		if s.Width > 0 && total() > s.Width && columns[i].Optional {
+			widths[i] = 0
+		}
+	}
+	for s.Width > 0 && total() > s.Width {
+		widest := -1
+		for i, c := range columns {
+			if c.Min == 0 || widths[i] <= c.Min {
+				continue
+			}
+			if widest < 0 || c.Early && !columns[widest].Early || c.Early == columns[widest].Early && widths[i] > widths[widest] {
+				widest = i
+			}
+		}
+		if widest < 0 {
+			return
+		}
+		widths[widest]--
+	}
+}
+
+// row writes one line, without blanks at its end.
+func (s Screen) row(b *strings.Builder, widths []int, cells []string) {
+	blanks := 0
+	for i, cell := range cells {
+		if widths[i] == 0 {
+			continue
+		}
+		if cell == "" {
+			blanks += widths[i] + gap
+			continue
+		}
+		cell = s.Cut(cell, widths[i])
+		b.WriteString(strings.Repeat(" ", blanks))
+		blanks = widths[i] - utf8.RuneCountInString(cell) + gap
+		b.WriteString(s.paint(cell))
+	}
+	b.WriteByte('\n')
+}
+
+// Cut shortens text to so many columns, of which the last says so; 0: it is left whole.
+func (s Screen) Cut(text string, width int) string {
+	text = spec.Printable(text)
+	if width == 0 || utf8.RuneCountInString(text) <= width {
+		return text
+	}
+	end := "~"
+	if s.UTF8 {
+		end = "…"
+	}
+	return string([]rune(text)[:width-1]) + end
+}
+
+// paint makes a cell red, on a terminal that has colours.
+func (s Screen) paint(cell string) string {
+	if s.Colour && s.Red != nil && s.Red(cell) {
+		return "\x1b[31m" + cell + "\x1b[m"
+	}
+	return cell
+}
