@@ -97,8 +97,8 @@ func (r *release) pack(f format, a arch, binary string, c common) (err error) {
 	info.Deb.Arch, info.RPM.Arch, info.APK.Arch, info.ArchLinux.Arch, info.IPK.Arch = info.Arch, info.Arch, info.Arch, info.Arch, info.Arch
 	info.RPM.BuildHost, info.RPM.Summary, info.RPM.Compression = "localhost", strings.SplitN(description, "\n", 2)[0], "xz"
 	info.Deb.Compression = "xz"
-	if f.name == "deb" { // podman's packages depend on a version of the reference's
-		info.Provides = []string{"containernetworking-plugins (= " + referenceVersion + ")"}
+	if f.name == "deb" { // podman needs one of the stacks; some depend on a version of the reference
+		info.Provides = []string{"container-network-stack", "containernetworking-plugins (= " + referenceVersion + ")"}
 	}
 	if f.optLinks {
 		if info.Scripts, err = r.scripts(f, dir); err != nil {
