@@ -7,8 +7,8 @@ import (
 	"math"
 
 	"cnibox/applets/applet"
+	"cnibox/applets/chained"
 	"cnibox/applets/record"
-	"cnibox/applets/result"
 	"cnibox/rtnl"
 	"cnibox/spec"
 )
@@ -232,7 +232,7 @@ func status(_ context.Context, r *spec.Request) error {
 	return nil
 }
 
-// get returns prevResult, see [result.Get].
+// get returns prevResult, see [chained.Get].
 func get(ctx context.Context, r *spec.Request) (*spec.Result, error) {
-	return result.Get(ctx, r, result.Recorded(r, dataDir), check)
+	return chained.Get(ctx, r, chained.Recorded(r, dataDir), check)
 }

@@ -9,9 +9,9 @@ import (
 	"os"
 	"slices"
 
+	"cnibox/applets/chained"
 	"cnibox/applets/netns"
 	"cnibox/applets/record"
-	"cnibox/applets/result"
 	"cnibox/internal/undo"
 	"cnibox/rtnl"
 	"cnibox/spec"
@@ -36,7 +36,7 @@ func isIFBName(name string) bool { return spec.Hashed(name, ifbPrefix, ifbDigits
 
 // A shaper is a verb on a veth pair.
 type shaper struct {
-	*result.Interface
+	*chained.Interface
 	r    *spec.Request
 	host *rtnl.Conn
 	veth *rtnl.Link // host-side veth; nil at DEL: gone, or another attachment's
@@ -53,7 +53,7 @@ type shaping struct {
 // openShaper finds both ends of the pair. missing is the code of the error where one is
 // missing; for DEL it is 0, and that is no error. The caller closes it.
 func openShaper(r *spec.Request, missing int) (*shaper, error) {
-	c, err := result.Open(r, missing)
+	c, err := chained.Open(r, missing)
 	if err != nil {
 		return nil, err
 	}
@@ -282,7 +282,7 @@ func del(_ context.Context, r *spec.Request) error {
 	}
 	defer s.close()
 	dir := record.Configured(r, dataDir)
-	own, ownErr := s.Owns(r, dir, result.ReadRecord[result.Record](dir, r.Attachment))
+	own, ownErr := s.Owns(r, dir, chained.ReadRecord[chained.Record](dir, r.Attachment))
 	if !own {
 		s.veth = nil
 	}

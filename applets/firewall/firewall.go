@@ -8,9 +8,9 @@ import (
 	"slices"
 
 	"cnibox/applets/applet"
+	"cnibox/applets/chained"
 	"cnibox/applets/netfilter"
 	"cnibox/applets/netns"
-	"cnibox/applets/result"
 	"cnibox/internal/once"
 	"cnibox/internal/undo"
 	"cnibox/nft"
@@ -306,11 +306,11 @@ func gc(ctx context.Context, r *spec.Request) error {
 	return withoutNetfilter(r, errors.Join(errs, err))
 }
 
-// get returns prevResult, see [result.Get].
+// get returns prevResult, see [chained.Get].
 func get(ctx context.Context, r *spec.Request) (*spec.Result, error) {
 	owned, err := nft.Open(netns.Host(r.Call)).Owned(r.Attachment, nft.KindFirewall, nft.KindZone)
 	if err != nil && !netfilter.IsMissing(err) {
 		return nil, err
 	}
-	return result.Get(ctx, r, len(owned) > 0, check)
+	return chained.Get(ctx, r, len(owned) > 0, check)
 }

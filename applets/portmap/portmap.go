@@ -11,11 +11,11 @@ import (
 	"strings"
 
 	"cnibox/applets/applet"
+	"cnibox/applets/chained"
 	"cnibox/applets/hostport"
 	"cnibox/applets/netfilter"
 	"cnibox/applets/netns"
 	"cnibox/applets/record"
-	"cnibox/applets/result"
 	"cnibox/internal/state"
 	"cnibox/internal/undo"
 	"cnibox/nft"
@@ -338,8 +338,8 @@ func collectPorts(ctx context.Context, r *spec.Request, dir portOwners) error {
 	return errors.Join(unread, err, record.Dir(dir).DeleteStale(r.Network, r.Valid))
 }
 
-// get returns prevResult, see [result.Get].
+// get returns prevResult, see [chained.Get].
 func get(ctx context.Context, r *spec.Request) (*spec.Result, error) {
 	dir, _ := portsToForget(r)
-	return result.Get(ctx, r, dir.owner(r.Attachment.Key()) != nil, check)
+	return chained.Get(ctx, r, dir.owner(r.Attachment.Key()) != nil, check)
 }

@@ -7,7 +7,7 @@ import (
 	"net/netip"
 	"os"
 
-	"cnibox/applets/result"
+	"cnibox/applets/chained"
 	"cnibox/internal/undo"
 	"cnibox/rtnl"
 	"cnibox/spec"
@@ -15,16 +15,16 @@ import (
 
 // A routing is the opened interface with the rules of its namespace.
 type routing struct {
-	*result.Interface
+	*chained.Interface
 	rules []rtnl.Rule // of the namespace
-	moved []result.MovedRoute
+	moved []chained.MovedRoute
 	undo  undo.Stack
 }
 
-// open opens the namespace and reads its rules; see [result.Open] for none.
+// open opens the namespace and reads its rules; see [chained.Open] for none.
 // The caller closes it.
 func open(r *spec.Request, none int) (*routing, error) {
-	c, err := result.Open(r, none)
+	c, err := chained.Open(r, none)
 	if err != nil {
 		return nil, err
 	}
@@ -32,7 +32,7 @@ func open(r *spec.Request, none int) (*routing, error) {
 	if c.NS == nil {
 		return s, nil
 	}
-	if s.rules, err = result.AllRules(c.Conn); err != nil {
+	if s.rules, err = chained.AllRules(c.Conn); err != nil {
 		s.Close()
 		return nil, err
 	}
@@ -42,7 +42,7 @@ func open(r *spec.Request, none int) (*routing, error) {
 // tableOf returns the table of the rule that an earlier ADD has added for an address; 0: none.
 func (s *routing) tableOf(ip netip.Addr) int {
 	for _, r := range s.rules {
-		if isSource(r) && r.Src.Addr() == ip && r.Table >= firstTable && !result.IsReservedTable(r.Table) {
+		if isSource(r) && r.Src.Addr() == ip && r.Table >= firstTable && !chained.IsReservedTable(r.Table) {
 			return r.Table
 		}
 	}
@@ -106,7 +106,7 @@ func (s *routing) apply(r *spec.Request, c *conf, ips []spec.IP) error {
 func (s *routing) choose(c *conf, ips []spec.IP) (rules []madeRule, err error) {
 	var used map[int]bool
 	if c.Table == nil {
-		if used, err = result.UsedTables(s.Conn, s.rules); err != nil {
+		if used, err = chained.UsedTables(s.Conn, s.rules); err != nil {
 			return nil, err
 		}
 	}
@@ -115,7 +115,7 @@ func (s *routing) choose(c *conf, ips []spec.IP) (rules []madeRule, err error) {
 		if c.Table != nil {
 			m.Table = *c.Table
 		} else if m.Table = s.tableOf(m.Src); m.Table == 0 {
-			m.Table = result.FreeTable(used, firstTable)
+			m.Table = chained.FreeTable(used, firstTable)
 		}
 		rules = append(rules, m)
 	}
@@ -197,7 +197,7 @@ func (s *routing) fill(table int, want []rtnl.Route) error {
 		}
 	}
 	for _, r := range append(want, have...) {
-		s.moved = append(s.moved, result.MovedRoute{Dst: r.Dst, GW: r.GW, To: r.GW, Table: table})
+		s.moved = append(s.moved, chained.MovedRoute{Dst: r.Dst, GW: r.GW, To: r.GW, Table: table})
 	}
 	return nil
 }

@@ -4,8 +4,8 @@ import (
 	"net/netip"
 	"slices"
 
+	"cnibox/applets/chained"
 	"cnibox/applets/record"
-	"cnibox/applets/result"
 	"cnibox/rtnl"
 	"cnibox/spec"
 )
@@ -18,7 +18,7 @@ type madeRule struct {
 
 // A rulesRecord has the rules that DEL deletes.
 type rulesRecord struct {
-	result.Record
+	chained.Record
 	Rules []madeRule `json:"rules"`
 }
 
@@ -28,15 +28,15 @@ func (s *routing) remember(a spec.Attachment, dir record.Dir, rules []madeRule) 
 	if err != nil {
 		return err
 	}
-	rec := rulesRecord{result.Record{Owner: record.OwnerOf(a), LinkID: id}, slices.Clone(rules)}
-	if old := result.ReadRecord[rulesRecord](dir, a); old != nil && old.LinkID == id {
+	rec := rulesRecord{chained.Record{Owner: record.OwnerOf(a), LinkID: id}, slices.Clone(rules)}
+	if old := chained.ReadRecord[rulesRecord](dir, a); old != nil && old.LinkID == id {
 		for _, m := range old.Rules {
 			if !slices.Contains(rules, m) {
 				rec.Rules = append(rec.Rules, m)
 			}
 		}
 	}
-	return result.ReplaceRecord(dir, &s.undo, record.Name(a), rec)
+	return chained.ReplaceRecord(dir, &s.undo, record.Name(a), rec)
 }
 
 // made returns the rules that are the attachment's: those on record, if they are in this
@@ -45,8 +45,8 @@ func (s *routing) remember(a spec.Attachment, dir record.Dir, rules []madeRule) 
 // interface of another attachment is ignored, though it may have the address, and so the rule, of the
 // one that is gone.
 func (s *routing) made(r *spec.Request, dir record.Dir) ([]madeRule, error) {
-	rec := result.ReadRecord[rulesRecord](dir, r.Attachment)
-	var of *result.Record
+	rec := chained.ReadRecord[rulesRecord](dir, r.Attachment)
+	var of *chained.Record
 	if rec != nil {
 		of = &rec.Record
 	}
@@ -118,7 +118,7 @@ func (s *routing) addrs(link uint32, into map[netip.Addr]bool) error {
 
 // note records the rules that DEL has not removed.
 func (s *routing) note(r *spec.Request, dir record.Dir, kept []madeRule) error {
-	rec := result.ReadRecord[rulesRecord](dir, r.Attachment)
+	rec := chained.ReadRecord[rulesRecord](dir, r.Attachment)
 	if rec == nil || len(kept) == 0 {
 		return dir.Remove(record.Name(r.Attachment))
 	}

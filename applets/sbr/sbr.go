@@ -11,8 +11,8 @@ import (
 	"golang.org/x/sys/unix"
 
 	"cnibox/applets/applet"
+	"cnibox/applets/chained"
 	"cnibox/applets/record"
-	"cnibox/applets/result"
 	"cnibox/rtnl"
 	"cnibox/spec"
 )
@@ -73,8 +73,8 @@ func readConf(r *spec.Request) (*conf, error) {
 
 // validate bounds the table and the gateways.
 func (c *conf) validate() error {
-	if c.Table != nil && (*c.Table < 1 || *c.Table > math.MaxInt32 || result.IsReservedTable(*c.Table)) {
-		return spec.KeyErrorf("table", result.ReservedTableText, *c.Table, math.MaxInt32)
+	if c.Table != nil && (*c.Table < 1 || *c.Table > math.MaxInt32 || chained.IsReservedTable(*c.Table)) {
+		return spec.KeyErrorf("table", chained.ReservedTableText, *c.Table, math.MaxInt32)
 	}
 	if len(c.Gateways) > 2 {
 		return spec.KeyErrorf("gateways", "gateways list has more than 2 entries: %v", c.Gateways)
@@ -139,7 +139,7 @@ func add(ctx context.Context, r *spec.Request) (*spec.Result, error) {
 	if err := s.undo.Failed(ctx, s.apply(r, c, ips)); err != nil {
 		return nil, err
 	}
-	result.SetTables(r, s.moved)
+	chained.SetTables(r, s.moved)
 	return r.Prev, nil
 }
 
@@ -188,7 +188,7 @@ func del(ctx context.Context, r *spec.Request) error {
 
 // empty deletes the interface's routes from a table. The main table is never emptied.
 func (s *routing) empty(table int) error {
-	if table < firstTable || result.IsReservedTable(table) {
+	if table < firstTable || chained.IsReservedTable(table) {
 		return nil
 	}
 	routes, err := s.Conn.Routes(rtnl.RouteFilter{Table: table, Link: s.Link.Index})
@@ -223,7 +223,7 @@ func gc(_ context.Context, r *spec.Request) error {
 	return record.Configured(r, dataDir).DeleteStale(r.Network, r.Valid)
 }
 
-// get returns prevResult, see [result.Get].
+// get returns prevResult, see [chained.Get].
 func get(ctx context.Context, r *spec.Request) (*spec.Result, error) {
-	return result.Get(ctx, r, result.Recorded(r, dataDir), check)
+	return chained.Get(ctx, r, chained.Recorded(r, dataDir), check)
 }

@@ -6,15 +6,15 @@ import (
 	"fmt"
 	"os"
 
+	"cnibox/applets/chained"
 	"cnibox/applets/record"
-	"cnibox/applets/result"
 	"cnibox/internal/undo"
 	"cnibox/spec"
 )
 
 // A formerRecord is the file of former attributes. The reference's has no owner and no interface.
 type formerRecord struct {
-	result.Record
+	chained.Record
 	attributes
 }
 
@@ -61,10 +61,10 @@ func (t tuned) remember(undo *undo.Stack, p *plan, a spec.Attachment, before att
 		}
 	}
 	// a record without the interface is that of this one if it is tuned already
-	if old != nil && (old.LinkID == id || old.LinkID == result.LinkID{} && p.link.change(t.Link).empty()) {
+	if old != nil && (old.LinkID == id || old.LinkID == chained.LinkID{} && p.link.change(t.Link).empty()) {
 		before = old.attributes.or(before)
 	}
-	if err := result.ReplaceRecord(p.dir, undo, name, formerRecord{result.Record{Owner: record.OwnerOf(a), LinkID: id}, before}); err != nil {
+	if err := chained.ReplaceRecord(p.dir, undo, name, formerRecord{chained.Record{Owner: record.OwnerOf(a), LinkID: id}, before}); err != nil {
 		return fmt.Errorf("former attributes of %s: %w", a.IfName, err)
 	}
 	return nil
@@ -100,7 +100,7 @@ func del(_ context.Context, r *spec.Request) error {
 // restoreTuned restores the link, if namespace and link are still there; other reports that
 // the link is another attachment's.
 func restoreTuned(r *spec.Request, dir record.Dir, was *formerRecord) (other bool, err error) {
-	c, err := result.Open(r, 0)
+	c, err := chained.Open(r, 0)
 	if err != nil {
 		return false, err
 	}
@@ -115,7 +115,7 @@ func restoreTuned(r *spec.Request, dir record.Dir, was *formerRecord) (other boo
 	if err != nil || !own {
 		return other, err
 	}
-	if id, err := c.ID(); err != nil || was.LinkID != id && was.LinkID != (result.LinkID{}) {
+	if id, err := c.ID(); err != nil || was.LinkID != id && was.LinkID != (chained.LinkID{}) {
 		return false, err // the record is of one that the attachment had before
 	}
 	return false, tuned{c}.restore(was.attributes)

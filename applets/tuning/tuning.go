@@ -10,9 +10,9 @@ import (
 	"golang.org/x/sys/unix"
 
 	"cnibox/applets/applet"
+	"cnibox/applets/chained"
 	"cnibox/applets/netns"
 	"cnibox/applets/record"
-	"cnibox/applets/result"
 	"cnibox/internal/undo"
 	"cnibox/rtnl"
 	"cnibox/spec"
@@ -175,17 +175,17 @@ func add(ctx context.Context, r *spec.Request) (*spec.Result, error) {
 }
 
 // A tuned is the opened interface: sysctls are set in the namespace, all else by the socket in it.
-type tuned struct{ *result.Interface }
+type tuned struct{ *chained.Interface }
 
-// openTuned opens it; see [result.Open] for none. A plan without attributes does not need the
+// openTuned opens it; see [chained.Open] for none. A plan without attributes does not need the
 // interface.
 func openTuned(r *spec.Request, p *plan, none int) (tuned, error) {
 	if p.aboutLink() {
-		c, err := result.Open(r, none)
+		c, err := chained.Open(r, none)
 		return tuned{c}, err
 	}
 	ns, err := netns.Open(r.Call)
-	return tuned{&result.Interface{NS: ns, Link: &rtnl.Link{}}}, err
+	return tuned{&chained.Interface{NS: ns, Link: &rtnl.Link{}}}, err
 }
 
 // aboutLink reports whether the interface itself is needed.
@@ -243,12 +243,12 @@ func status(_ context.Context, r *spec.Request) error {
 	return p.dir.Ready()
 }
 
-// get returns prevResult, see [result.Get].
+// get returns prevResult, see [chained.Get].
 func get(ctx context.Context, r *spec.Request) (*spec.Result, error) {
 	dir, a := record.Configured(r, dataDir), r.Attachment
 	_, _, err := readTuned(dir, record.Name(a), a)
 	if err != nil {
 		_, _, err = readTuned(dir, sharedName(a), a)
 	}
-	return result.Get(ctx, r, err == nil, check)
+	return chained.Get(ctx, r, err == nil, check)
 }
