@@ -7,8 +7,10 @@ import (
 	"context"
 	"encoding/json"
 
+	"cnibox/applets/netns"
 	"cnibox/applets/record"
 	"cnibox/internal/undo"
+	"cnibox/rtnl"
 	"cnibox/spec"
 )
 
@@ -50,7 +52,7 @@ const (
 	Link      Need = iota // the interface
 	Namespace             // the namespace alone
 	Present               // what is there of both
-	Nothing               // neither; at DEL too, and Release deletes the record
+	Nothing               // neither, at DEL too
 )
 
 // Defaults are the methods of a plugin with a record that works on the interface.
@@ -98,6 +100,8 @@ type Op struct {
 	Foreign   bool // there is an interface, of another attachment; see [Op.Owned]
 	Kept      bool // Release has written or deleted the record itself
 	undo.Stack
+
+	host *rtnl.Conn // nil: not opened yet
 }
 
 // Verbs are the plugin's.
@@ -169,6 +173,22 @@ func (op *Op) open(need Need, none int) (err error) {
 	return err
 }
 
+// Host is a socket on the host, which is open until the verb ends, undo included.
+func (op *Op) Host() (_ *rtnl.Conn, err error) {
+	if op.host == nil {
+		op.host, err = rtnl.Dial(netns.Host(op.Call))
+	}
+	return op.host, err
+}
+
+// Close closes all that the verb has opened, which releases the lock.
+func (op *Op) Close() {
+	if op.host != nil {
+		op.host.Close()
+	}
+	op.Interface.Close()
+}
+
 // openLocked is open for verbs that change the namespace.
 func (op *Op) openLocked(ctx context.Context, need Need, none int) error {
 	if err := op.open(need, none); err != nil || op.NS == nil {
@@ -236,14 +256,15 @@ func (p Plugin) check(ctx context.Context, r *spec.Request) error {
 // del releases what the attachment has, and deletes its record then.
 func (p Plugin) del(ctx context.Context, r *spec.Request) error {
 	d, op := p.readAnyway(r)
+	need := Present
 	if d.Needs() == Nothing {
-		return d.Release(ctx, op)
+		need = Nothing
 	}
-	if err := op.openLocked(ctx, Present, 0); err != nil {
+	if err := op.openLocked(ctx, need, 0); err != nil {
 		return err
 	}
 	defer op.Close()
-	if err := d.Release(ctx, op); err != nil || op.Kept {
+	if err := d.Release(ctx, op); err != nil || op.Kept || op.Dir == "" {
 		return err
 	}
 	return op.Dir.Remove(record.Name(r.Attachment))
