@@ -81,6 +81,7 @@ func TestKernelReferencePhrases(t *testing.T) {
 		{plugin: "bandwidth", keys: ``, msg: chained, details: "eth0"},
 		{plugin: "vrf", keys: `"vrfname":"blue"`, msg: chained, details: "eth0"},
 		{plugin: "tuning", keys: ``, msg: chained, details: "eth0"},
+		{plugin: "firewall", keys: ``, msg: chained, details: "eth0"},
 		{plugin: "sbr", keys: ``, msg: chained, details: "eth0"},
 		{plugin: "sbr", keys: onEth0[1:], msg: `No IP addresses supplied on interface: eth0`},
 		{plugin: "portmap", keys: `"runtimeConfig":{"portMappings":[{"hostPort":80,"containerPort":80}]}`, msg: chained},
