@@ -282,16 +282,3 @@ func (p Plugin) gc(ctx context.Context, r *spec.Request) error {
 	d, op := p.readAnyway(r)
 	return d.Collect(ctx, op)
 }
-
-// get answers with prevResult as long as the attachment is there: it is on record, or CHECK finds the
-// interface as ADD left it. One that was deleted is unknown, with code 3.
-func (p Plugin) get(ctx context.Context, r *spec.Request) (*spec.Result, error) {
-	if r.Prev == nil {
-		return nil, spec.Errorf(spec.CodeUnknown, "unknown container %q", r.ContainerID)
-	}
-	d, op := p.readAnyway(r)
-	if known, err := d.Known(op); err != nil || known {
-		return r.Prev, err
-	}
-	return Get(ctx, r, false, p.check)
-}
