@@ -4,6 +4,7 @@ package bandwidth
 import (
 	"context"
 	"errors"
+	"fmt"
 	"math"
 
 	"cnibox/applets/applet"
@@ -192,4 +193,19 @@ func (c *conf) Probe(_ context.Context, op *chained.Op) error {
 		return spec.Errorf(spec.CodeNotReady, "bandwidth: this kernel cannot shape traffic: %w", err)
 	}
 	return nil
+}
+
+// Holds are the limits.
+func (c *conf) Holds(*chained.Op) (all []spec.Holding) {
+	add := func(what string, l limit) {
+		if l.rate != 0 {
+			all = append(all, spec.Holding{
+				Kind: "limit", Text: fmt.Sprintf("%s limited to %d bit/s, burst %d bits", what, 8*l.rate, 8*l.burst),
+				Data: map[string]any{"direction": what, "rate": 8 * l.rate, "burst": 8 * l.burst},
+			})
+		}
+	}
+	add("ingress", c.ingress)
+	add("egress", c.egress)
+	return all
 }

@@ -38,6 +38,9 @@ type Driver interface {
 	// Needs is what must be there for Apply and Check.
 	Needs() Need
 
+	// Holds returns what Apply makes, from the configuration and op.Prev alone.
+	Holds(*Op) []spec.Holding
+
 	// Known reports whether the attachment is on record: GET.
 	Known(*Op) (bool, error)
 
@@ -112,7 +115,8 @@ func (p Plugin) Verbs() spec.Verbs {
 			_, _, err := p.read(r)
 			return spec.Resources{}, err
 		},
-		Add: p.add, Check: p.check, Del: p.del, Get: p.get, Status: p.status, GC: p.gc,
+		Holds: p.holds,
+		Add:   p.add, Check: p.check, Del: p.del, Get: p.get, Status: p.status, GC: p.gc,
 	}
 	if p.DataDir != "" {
 		v.Records = record.At(p.DataDir)
@@ -281,4 +285,12 @@ func (p Plugin) status(ctx context.Context, r *spec.Request) error {
 func (p Plugin) gc(ctx context.Context, r *spec.Request) error {
 	d, op := p.readAnyway(r)
 	return d.Collect(ctx, op)
+}
+
+func (p Plugin) holds(r *spec.Request) ([]spec.Holding, error) {
+	d, op, err := p.read(r)
+	if err != nil {
+		return nil, err
+	}
+	return d.Holds(op), nil
 }

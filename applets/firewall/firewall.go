@@ -4,6 +4,7 @@ package firewall
 import (
 	"context"
 	"errors"
+	"fmt"
 	"net/netip"
 	"slices"
 
@@ -294,4 +295,19 @@ func (c *conf) Known(op *chained.Op) (bool, error) {
 		err = nil
 	}
 	return len(owned) > 0, err
+}
+
+// Holds are the accepted addresses, and the policy.
+func (c *conf) Holds(op *chained.Op) (all []spec.Holding) {
+	for _, ip := range addressesIn(op.Prev) {
+		text := fmt.Sprintf("%s accepted", ip)
+		if c.plan.firewalld {
+			text = fmt.Sprintf("%s in zone %s of firewalld", ip, c.plan.zone)
+		}
+		all = append(all, spec.Holding{Kind: "accept", Text: text, Data: ip})
+	}
+	if c.plan.policed {
+		all = append(all, spec.Holding{Kind: "policy", Text: "ingress policy " + c.IngressPolicy, Data: c.IngressPolicy})
+	}
+	return all
 }

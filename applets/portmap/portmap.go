@@ -4,6 +4,7 @@ package portmap
 import (
 	"context"
 	"errors"
+	"fmt"
 	"iter"
 	"net/netip"
 	"os"
@@ -316,4 +317,22 @@ func collectPorts(ctx context.Context, r *spec.Request, dir portOwners) error {
 	err = dir.pending().DeleteStale(r.Network, r.Valid)
 	os.Remove(string(dir.pending())) // it stays if it is not empty
 	return errors.Join(unread, err, record.Dir(dir).DeleteStale(r.Network, r.Valid))
+}
+
+// Holds are the ports, whether they are published or pending.
+func (c *conf) Holds(op *chained.Op) (all []spec.Holding) {
+	for _, w := range c.wishes {
+		all = append(all, spec.Holding{Kind: spec.KindPort, Text: fmt.Sprintf("%s leads to port %d", w.host, w.container), Data: portMapping{
+			HostPort: int(w.host.Port), ContainerPort: int(w.container), Protocol: w.host.Proto, HostIP: hostIP(w.host.IP),
+		}})
+	}
+	return all
+}
+
+// hostIP is an address as a mapping has it; empty: any.
+func hostIP(a netip.Addr) string {
+	if !a.IsValid() {
+		return ""
+	}
+	return a.String()
 }

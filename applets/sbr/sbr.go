@@ -163,3 +163,15 @@ func (c *conf) Probe(_ context.Context, op *chained.Op) error {
 	}
 	return nil
 }
+
+// Holds are the rules; the tables of ADD are in the result of 1.1.0 alone.
+func (c *conf) Holds(op *chained.Op) (all []spec.Holding) {
+	for _, ip := range op.Prev.Addresses(op.IfName, nil) {
+		text := fmt.Sprintf("rule from %s to a table of its own", ip.Address.Addr())
+		if c.Table != nil {
+			text = fmt.Sprintf("rule from %s to table %d", ip.Address.Addr(), *c.Table)
+		}
+		all = append(all, spec.Holding{Kind: "rule", Text: text, Data: ip.Address.Addr()})
+	}
+	return all
+}

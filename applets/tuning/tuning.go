@@ -192,3 +192,14 @@ func (c *conf) Probe(_ context.Context, op *chained.Op) error {
 	}
 	return op.Dir.Ready()
 }
+
+// Holds are the settings, as they are configured.
+func (c *conf) Holds(*chained.Op) (all []spec.Holding) {
+	for _, s := range c.sysctls {
+		all = append(all, spec.Holding{Kind: "sysctl", Text: s.written + " = " + s.Value, Data: s.Sysctl})
+	}
+	if !c.link.empty() {
+		all = append(all, spec.Holding{Kind: "link", Text: c.link.text(c.mac), Data: c.link})
+	}
+	return all
+}

@@ -180,3 +180,12 @@ func (c *conf) Probe(_ context.Context, op *chained.Op) error {
 	}
 	return nil
 }
+
+// Holds is the membership.
+func (c *conf) Holds(*chained.Op) []spec.Holding {
+	text := "in VRF " + c.Name
+	if c.Table != 0 {
+		text += fmt.Sprintf(" with table %d", c.Table)
+	}
+	return []spec.Holding{{Kind: "VRF", Text: text, Data: c.Name}}
+}
