@@ -31,7 +31,7 @@ var edges = map[string][]string{
 	"cnibox/applets/netfilter": {"cnibox/applets/attach", "cnibox/applets/netns", "cnibox/nft", "cnibox/rtnl", "cnibox/spec"},
 	"cnibox/applets/netns":     {"cnibox/rtnl", "cnibox/spec"},
 	"cnibox/applets/record":    {"cnibox/internal/flock", "cnibox/spec"},
-	"cnibox/applets/result":    {"cnibox/applets/netns", "cnibox/applets/record", "cnibox/internal/flock", "cnibox/internal/undo", "cnibox/rtnl", "cnibox/spec"},
+	"cnibox/applets/chained":   {"cnibox/applets/netns", "cnibox/applets/record", "cnibox/internal/flock", "cnibox/internal/undo", "cnibox/rtnl", "cnibox/spec"},
 
 	"cnibox/applets/cniexec":           slices.Concat(roomsOfPlugins, []string{"cnibox/applets/cniexec/doctor", "cnibox/applets/cniexec/hint", "cnibox/applets/cniexec/inventory", "cnibox/applets/cniexec/sandbox", "cnibox/applets/cniexec/watch"}),
 	"cnibox/applets/cniexec/doctor":    {"cnibox/applets/applet", "cnibox/applets/attach", "cnibox/applets/cniexec/hint", "cnibox/applets/cniexec/inventory", "cnibox/applets/cniexec/sandbox", "cnibox/applets/cniexec/watch", "cnibox/applets/lint", "cnibox/applets/record", "cnibox/chain", "cnibox/internal/dbus", "cnibox/internal/tty", "cnibox/nft", "cnibox/rtnl", "cnibox/spec"},
@@ -62,7 +62,7 @@ var edges = map[string][]string{
 // roomsOfPlugins are what a plugin or a tool may import: no plugin imports another.
 var roomsOfPlugins = []string{
 	"cnibox/applets/applet", "cnibox/applets/attach", "cnibox/applets/hostport", "cnibox/applets/lint", "cnibox/applets/netfilter",
-	"cnibox/applets/netns", "cnibox/applets/record", "cnibox/applets/result",
+	"cnibox/applets/netns", "cnibox/applets/record", "cnibox/applets/chained",
 	"cnibox/chain", "cnibox/ipam", "cnibox/ipam/dhcp", "cnibox/nft", "cnibox/rtnl", "cnibox/spec",
 	"cnibox/internal/dbus", "cnibox/internal/flock", "cnibox/internal/schema", "cnibox/internal/tty", "cnibox/internal/undo",
 }

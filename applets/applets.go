@@ -3,7 +3,7 @@
 // names; a build with the tag no_NAME has without_NAME.go in its place. The tool is always there.
 //
 // Package applet has the type of an applet and serves plugins. Plugins that create an interface
-// share package attach, those that work on a prevResult share package result.
+// share package attach, those that work on a prevResult share package chained.
 package applets
 
 import (

@@ -84,6 +84,10 @@ type Verbs struct {
 	// JSON object for each attachment, which has its names. Nil: there are none.
 	Records func(*Request) string
 
+	// Holds returns what an ADD of this configuration and prevResult makes for the attachment, as its
+	// plugin has it in words and as data; it opens nothing. Nil: no more than result has.
+	Holds func(*Request) ([]Holding, error)
+
 	// Confine changes the configuration of a plugin so that ADD changes nothing but network
 	// namespaces and what is stored below the state directory, and returns what is left out by
 	// that, for people; empty: nothing. Nil: it changes nothing else anyway.

@@ -4,11 +4,12 @@ package bandwidth
 import (
 	"context"
 	"errors"
+	"fmt"
 	"math"
 
 	"cnibox/applets/applet"
+	"cnibox/applets/chained"
 	"cnibox/applets/record"
-	"cnibox/applets/result"
 	"cnibox/rtnl"
 	"cnibox/spec"
 )
@@ -38,12 +39,11 @@ when no burst was chosen: it means the default.
 Bursts are less than 4 GB, and at least one packet. Where the kernel has fq_codel, each flow has
 its own queue. What the container sends is queued on an IFB named bwp and 12 hex digits.`,
 	Verbs: func() spec.Verbs {
-		return spec.Verbs{
-			Since: spec.V030,
-			Add:   add, Check: check, Del: del, Get: get, Status: status, GC: gc, Records: record.At(dataDir),
-			Restore: restore,
-			Chained: true, Validate: spec.ValidateBy(readPlan),
-		}
+		return chained.Plugin{
+			Name: "bandwidth", Since: spec.V030, DataDir: dataDir,
+			Restores: true, Restored: "limits set",
+			New: func() chained.Driver { return &conf{} },
+		}.Verbs()
 	},
 }
 
@@ -67,12 +67,15 @@ type limits struct {
 
 // conf is the whole configuration.
 type conf struct {
+	chained.Defaults
+	chained.Stored
 	limits
-	Latency       int    `json:"latency"` // ms; 0: 25
-	DataDir       string `json:"dataDir"`
+	Latency       int `json:"latency"` // ms; 0: 25
 	RuntimeConfig struct {
 		Bandwidth limits `json:"bandwidth"`
 	} `json:"runtimeConfig"`
+
+	ingress, egress limit // by Validate
 }
 
 // A limit is one direction's. A rate of 0 is no limit.
@@ -82,37 +85,23 @@ type limit struct {
 	latency uint64 // ms
 }
 
-// A plan is a checked configuration.
-type plan struct {
-	ingress, egress limit
-	dir             record.Dir
-}
-
 // empty reports whether nothing is limited, as for most containers of a network with the
 // plugin in its list.
-func (p *plan) empty() bool { return p.ingress.rate == 0 && p.egress.rate == 0 }
+func (c *conf) empty() bool { return c.ingress.rate == 0 && c.egress.rate == 0 }
 
-// readPlan decodes and checks the configuration. Errors have code 7.
-func readPlan(r *spec.Request) (*plan, error) {
-	var c conf
-	if err := r.Decode(&c); err != nil {
-		return nil, err
+// Needs is nothing if nothing is limited.
+func (c *conf) Needs() chained.Need {
+	if c.empty() {
+		return chained.Present
 	}
-	p, err := c.plan()
-	if err != nil {
-		return nil, spec.Errorf(spec.CodeConfig, "%w", err)
-	}
-	if p.dir, err = record.In(r.Call, c.DataDir, dataDir); err != nil {
-		return nil, err
-	}
-	return p, nil
+	return chained.Link
 }
 
-// plan takes for each direction the configuration's limit, or the capability's where it has
+// Validate takes for each direction the configuration's limit, or the capability's where it has
 // none: an annotation of a pod must not lift the administrator's.
-func (c *conf) plan() (*plan, error) {
+func (c *conf) Validate(*spec.Request) error {
 	if c.Latency < 0 || c.Latency > longestLatency {
-		return nil, spec.KeyErrorf("latency", `"latency" %d is not within 1 to %d milliseconds`, c.Latency, longestLatency)
+		return spec.KeyErrorf("latency", `"latency" %d is not within 1 to %d milliseconds`, c.Latency, longestLatency)
 	}
 	latency := uint64(c.Latency)
 	if latency == 0 {
@@ -125,13 +114,12 @@ func (c *conf) plan() (*plan, error) {
 	if of.EgressRate|of.EgressBurst == 0 {
 		of.EgressRate, of.EgressBurst = asked.EgressRate, chosen(asked.EgressBurst)
 	}
-	p := &plan{}
 	var err error
-	if p.ingress, err = newLimit("ingress", of.IngressRate, of.IngressBurst, latency); err != nil {
-		return nil, err
+	if c.ingress, err = newLimit("ingress", of.IngressRate, of.IngressBurst, latency); err != nil {
+		return err
 	}
-	p.egress, err = newLimit("egress", of.EgressRate, of.EgressBurst, latency)
-	return p, err
+	c.egress, err = newLimit("egress", of.EgressRate, of.EgressBurst, latency)
+	return err
 }
 
 // chosen returns the burst of a capability, or 0 for the numbers that kubelet, containerd and
@@ -175,55 +163,30 @@ func (l limit) tbf(mtu int) rtnl.TBF {
 	return rtnl.TBF{Rate: l.rate, Burst: uint32(burst), Limit: uint32(min(queue, math.MaxUint32))}
 }
 
-// add limits what the container receives on the host-side veth, and what it sends on
+// Apply limits what the container receives on the host-side veth, and what it sends on
 // an IFB that the veth redirects to. The result is prevResult with the IFB in it, as in the
 // reference.
-func add(ctx context.Context, r *spec.Request) (*spec.Result, error) {
-	p, err := readPlan(r)
-	if err != nil {
-		return nil, err
-	}
-	if r.Prev == nil {
-		return nil, spec.Errorf(spec.CodeConfig, "must be called as chained plugin").
-			WithDetails("bandwidth needs the prevResult of the plugin that made %s", r.IfName)
-	}
-	if p.empty() {
-		err := del(ctx, r) // what an earlier ADD limited
+func (c *conf) Apply(ctx context.Context, op *chained.Op) error {
+	if c.empty() {
+		err := c.Release(ctx, op) // what an earlier ADD limited
 		if errors.Is(err, errors.ErrUnsupported) {
-			err = nil // by a kernel that limits nothing
+			return nil // by a kernel that limits nothing
 		}
-		return r.Prev, err
+		if err == nil {
+			err = op.Dir.Remove(record.Name(op.Attachment))
+		}
+		return err
 	}
-	s, err := openShaper(r, spec.CodeConfig)
-	if err != nil {
-		return nil, err
-	}
-	defer s.close()
-	if err := s.undo.Failed(ctx, s.apply(p)); err != nil {
-		return nil, err
-	}
-	return r.Prev, nil
-}
-
-// restore makes the limits again unless they are as they should be.
-func restore(ctx context.Context, r *spec.Request) error {
-	if check(ctx, r) == nil {
-		return nil
-	}
-	_, err := add(ctx, r)
-	if err == nil {
-		r.Did("limits set")
-	}
-	return err
-}
-
-// status fails with code 50 if the kernel lacks what ADD needs.
-func status(_ context.Context, r *spec.Request) error {
-	p, err := readPlan(r)
+	s, err := openShaper(op, spec.CodeConfig)
 	if err != nil {
 		return err
 	}
-	if err := p.dir.Ready(); err != nil {
+	return s.apply(c)
+}
+
+// Probe tries what ADD needs of the kernel.
+func (c *conf) Probe(_ context.Context, op *chained.Op) error {
+	if err := op.Dir.Ready(); err != nil {
 		return err
 	}
 	if err := probeShaping(); err != nil {
@@ -232,7 +195,17 @@ func status(_ context.Context, r *spec.Request) error {
 	return nil
 }
 
-// get returns prevResult, see [result.Get].
-func get(ctx context.Context, r *spec.Request) (*spec.Result, error) {
-	return result.Get(ctx, r, result.Recorded(r, dataDir), check)
+// Holds are the limits.
+func (c *conf) Holds(*chained.Op) (all []spec.Holding) {
+	add := func(what string, l limit) {
+		if l.rate != 0 {
+			all = append(all, spec.Holding{
+				Kind: "limit", Text: fmt.Sprintf("%s limited to %d bit/s, burst %d bits", what, 8*l.rate, 8*l.burst),
+				Data: map[string]any{"direction": what, "rate": 8 * l.rate, "burst": 8 * l.burst},
+			})
+		}
+	}
+	add("ingress", c.ingress)
+	add("egress", c.egress)
+	return all
 }

@@ -4,6 +4,7 @@ import (
 	"math"
 	"testing"
 
+	"cnibox/applets/chained"
 	"cnibox/rtnl"
 	"cnibox/spec"
 	"cnibox/spec/spectest"
@@ -65,7 +66,8 @@ func TestBandwidthPlan(t *testing.T) {
 	}
 	for name, tt := range tests {
 		t.Run(name, func(t *testing.T) {
-			p, err := readPlan(spectest.Request(t, spec.Add, tt.conf, ""))
+			p := &conf{}
+			err := chained.Read(spectest.Request(t, spec.Add, tt.conf, ""), p)
 			spectest.WantError(t, err, tt.err, spec.CodeConfig)
 			if err == nil && (p.ingress != tt.ingress || p.egress != tt.egress) {
 				t.Errorf("got %+v and %+v, want %+v and %+v", p.ingress, p.egress, tt.ingress, tt.egress)

@@ -4,41 +4,40 @@ import (
 	"context"
 	"errors"
 
+	"cnibox/applets/chained"
 	"cnibox/rtnl"
 	"cnibox/spec"
 )
 
-// check compares both token buckets and the redirect to the IFB with the
+// Check compares both token buckets and the redirect to the IFB with the
 // configuration. A direction without a limit is not checked.
-func check(_ context.Context, r *spec.Request) error {
-	p, err := readPlan(r)
-	if err != nil || p.empty() {
-		return err
+func (c *conf) Check(_ context.Context, op *chained.Op) error {
+	if c.empty() {
+		return nil
 	}
-	s, err := openShaper(r, spec.CodeCheck)
+	s, err := openShaper(op, spec.CodeCheck)
 	if err != nil {
 		return err
 	}
-	defer s.close()
 	now, err := s.read()
 	if err != nil {
 		return err
 	}
-	if p.ingress.rate != 0 {
-		if err := p.ingress.check(s.veth, now.root); err != nil {
+	if c.ingress.rate != 0 {
+		if err := c.ingress.check(s.veth, now.root); err != nil {
 			return err
 		}
 	}
-	if p.egress.rate == 0 {
+	if c.egress.rate == 0 {
 		return nil
 	}
 	if len(now.ifbs) == 0 {
-		return spec.Errorf(spec.CodeCheck, "the IFB %s is missing: nothing limits what %s sends", ifbNames(r.Attachment)[0], r.IfName)
+		return spec.Errorf(spec.CodeCheck, "the IFB %s is missing: nothing limits what %s sends", ifbNames(s.Attachment)[0], s.IfName)
 	}
 	ifb := now.ifbs[0]
 	switch {
 	case !ifb.Up:
-		return spec.Errorf(spec.CodeCheck, "link %s is down: what %s sends is lost", ifb.Name, r.IfName)
+		return spec.Errorf(spec.CodeCheck, "link %s is down: what %s sends is lost", ifb.Name, s.IfName)
 	case now.ingress == nil:
 		return spec.Errorf(spec.CodeCheck, "Failed to find qdisc: %s has no ingress qdisc", s.veth.Name)
 	case len(now.to) == 0 || now.to[0] != ifb.Index:
@@ -48,7 +47,7 @@ func check(_ context.Context, r *spec.Request) error {
 	if err != nil {
 		return err
 	}
-	return p.egress.check(ifb, root)
+	return c.egress.check(ifb, root)
 }
 
 // check compares the root qdisc of a link with the limit. The errors begin with the

@@ -9,10 +9,7 @@ import (
 	"os"
 	"slices"
 
-	"cnibox/applets/netns"
-	"cnibox/applets/record"
-	"cnibox/applets/result"
-	"cnibox/internal/undo"
+	"cnibox/applets/chained"
 	"cnibox/rtnl"
 	"cnibox/spec"
 )
@@ -36,11 +33,9 @@ func isIFBName(name string) bool { return spec.Hashed(name, ifbPrefix, ifbDigits
 
 // A shaper is a verb on a veth pair.
 type shaper struct {
-	*result.Interface
-	r    *spec.Request
+	*chained.Op
 	host *rtnl.Conn
 	veth *rtnl.Link // host-side veth; nil at DEL: gone, or another attachment's
-	undo undo.Stack
 }
 
 // A shaping is what limits a pair.
@@ -50,36 +45,22 @@ type shaping struct {
 	ifbs          []*rtnl.Link // of the attachment
 }
 
-// openShaper finds both ends of the pair. missing is the code of the error where one is
-// missing; for DEL it is 0, and that is no error. The caller closes it.
-func openShaper(r *spec.Request, missing int) (*shaper, error) {
-	c, err := result.Open(r, missing)
-	if err != nil {
+// openShaper finds the host-side veth. missing is the code of the error where it is missing; for DEL it
+// is 0, and that is no error.
+func openShaper(op *chained.Op, missing int) (*shaper, error) {
+	s := &shaper{Op: op}
+	var err error
+	if s.host, err = op.Host(); err != nil {
 		return nil, err
 	}
-	s := &shaper{Interface: c, r: r}
-	if s.host, err = rtnl.Dial(netns.Host(r.Call)); err == nil {
-		err = s.findVeth()
-	}
+	err = s.findVeth()
 	if errors.Is(err, os.ErrNotExist) {
 		if missing == 0 {
 			return s, nil
 		}
 		err = spec.Errorf(missing, "%w; bandwidth works on veth pairs", err)
 	}
-	if err != nil {
-		s.close()
-		return nil, err
-	}
-	return s, nil
-}
-
-// close closes all that openShaper opened.
-func (s *shaper) close() {
-	if s.host != nil {
-		s.host.Close()
-	}
-	s.Interface.Close()
+	return s, err
 }
 
 // findVeth finds the host-side veth.
@@ -88,7 +69,7 @@ func (s *shaper) findVeth() (err error) {
 		s.veth, err = s.host.VethPeer(s.Link, s.NS)
 	}
 	if s.Link == nil || errors.Is(err, os.ErrNotExist) {
-		return fmt.Errorf("%s in %s has no veth peer on the host: %w", s.r.IfName, s.r.Call.NetNS, os.ErrNotExist)
+		return fmt.Errorf("%s in %s has no veth peer on the host: %w", s.IfName, s.Call.NetNS, os.ErrNotExist)
 	}
 	return err
 }
@@ -116,13 +97,13 @@ func (now *shaping) uses(index uint32) bool {
 // findIFBs returns the attachment's IFBs: by their label, or without one the reference's
 // unless another interface of the container uses it.
 func (s *shaper) findIFBs() (found []*rtnl.Link, err error) {
-	for _, name := range ifbNames(s.r.Attachment) {
+	for _, name := range ifbNames(s.Attachment) {
 		l, linkErr := s.host.Link(name)
 		switch {
 		case linkErr != nil:
 			err = errors.Join(err, rtnl.SkipAbsent(linkErr))
 		case l.Kind != "ifb":
-		case spec.LabelKey(l.Alias) == s.r.Key():
+		case spec.LabelKey(l.Alias) == s.Key():
 			found = append(found, l)
 		case l.Alias == "":
 			users, usersErr := redirectSources(s.host)
@@ -153,44 +134,44 @@ func redirectSources(host *rtnl.Conn) (map[uint32][]uint32, error) {
 
 // apply sets the limits of a plan, which replace those of an earlier ADD or of the reference. A qdisc
 // of others on the pair is an error before the first change.
-func (s *shaper) apply(p *plan) error {
+func (s *shaper) apply(c *conf) error {
 	now, err := s.read()
 	if err != nil {
 		return err
 	}
-	if p.ingress.rate != 0 && now.root != nil && now.root.Kind != "tbf" {
+	if c.ingress.rate != 0 && now.root != nil && now.root.Kind != "tbf" {
 		return spec.Errorf(spec.CodeBusy, "create qdisc: %s has one of kind %s, which this plugin did not make: `tc qdisc del dev %s root` removes it",
 			s.veth.Name, now.root.Kind, s.veth.Name)
 	}
-	if p.egress.rate != 0 && len(now.to) > 0 && now.to[0] != 0 && !now.uses(now.to[0]) {
+	if c.egress.rate != 0 && len(now.to) > 0 && now.to[0] != 0 && !now.uses(now.to[0]) {
 		return spec.Errorf(spec.CodeBusy, "ingress traffic of %s is redirected to link #%d already: DEL the attachment that did it first", s.veth.Name, now.to[0])
 	}
-	if err := s.WriteRecord(p.dir, s.r.Attachment, &s.undo); err != nil {
+	if err := s.Record(); err != nil {
 		return err
 	}
-	if p.ingress.rate == 0 {
+	if c.ingress.rate == 0 {
 		err = s.dropBucket(now)
 	} else {
-		err = s.limit(s.veth, p.ingress)
+		err = s.limit(s.veth, c.ingress)
 	}
 	if err == nil {
 		err = s.dropIFBs(now)
 	}
-	if err != nil || p.egress.rate == 0 {
+	if err != nil || c.egress.rate == 0 {
 		return err
 	}
 	ifb, err := s.makeIFB()
 	if err != nil {
 		return err
 	}
-	if err := s.limit(ifb, p.egress); err != nil {
+	if err := s.limit(ifb, c.egress); err != nil {
 		return err
 	}
 	if err := s.redirect(now, ifb); err != nil {
 		return err
 	}
-	s.r.Prev.Interfaces = slices.DeleteFunc(s.r.Prev.Interfaces, func(i spec.Interface) bool { return i.Name == ifb.Name && i.Sandbox == "" })
-	s.r.Prev.Interfaces = append(s.r.Prev.Interfaces, spec.Interface{Name: ifb.Name, MAC: ifb.MAC.String()})
+	s.Prev.Interfaces = slices.DeleteFunc(s.Prev.Interfaces, func(i spec.Interface) bool { return i.Name == ifb.Name && i.Sandbox == "" })
+	s.Prev.Interfaces = append(s.Prev.Interfaces, spec.Interface{Name: ifb.Name, MAC: ifb.MAC.String()})
 	return nil
 }
 
@@ -198,16 +179,16 @@ func (s *shaper) apply(p *plan) error {
 func (s *shaper) limit(l *rtnl.Link, want limit) error {
 	t := want.tbf(l.MTU)
 	if uint64(t.Burst) > want.burst {
-		s.r.Warn("a burst of %d bytes is less than a packet of %s: it is set to %d", want.burst, l.Name, t.Burst)
+		s.Warn("a burst of %d bytes is less than a packet of %s: it is set to %d", want.burst, l.Name, t.Burst)
 	}
-	s.undo.Add("qdisc of "+l.Name, func(context.Context) error { return s.host.Do(rtnl.DropRootQdisc(l.Index)) })
+	s.Add("qdisc of "+l.Name, func(context.Context) error { return s.host.Do(rtnl.DropRootQdisc(l.Index)) })
 	if err := s.host.Do(rtnl.ReplaceTBF(l.Index, t)); err != nil {
 		return fmt.Errorf("create qdisc of %s: %w", l.Name, err)
 	}
 	// The memory of a packet is about twice its length. A kernel without fq_codel is fine.
 	memory := min(t.Limit, 1<<31-1) * 2
 	if err := s.host.Do(rtnl.NewFQCodel(l.Index, memory)); err != nil && !errors.Is(err, os.ErrNotExist) {
-		s.r.Warn("no fair queueing on %s: %v", l.Name, err)
+		s.Warn("no fair queueing on %s: %v", l.Name, err)
 	}
 	return nil
 }
@@ -215,19 +196,19 @@ func (s *shaper) limit(l *rtnl.Link, want limit) error {
 // makeIFB creates the link on which what the container sends is queued.
 func (s *shaper) makeIFB() (*rtnl.Link, error) {
 	var err error
-	for _, name := range ifbNames(s.r.Attachment) {
+	for _, name := range ifbNames(s.Attachment) {
 		var l *rtnl.Link
 		l, err = s.host.CreateLink(rtnl.LinkSpec{Name: name, Kind: rtnl.IFB{}, MTU: s.veth.MTU, TxQLen: new(0), Up: true})
 		if err == nil {
-			s.undo.Add("link "+name, func(context.Context) error { return s.host.Do(rtnl.DropLink(l.Index)) })
+			s.Add("link "+name, func(context.Context) error { return s.host.Do(rtnl.DropLink(l.Index)) })
 			// Not in the same request: by its name, another link of that name would be labelled.
-			return l, s.host.SetLink(l.Index, rtnl.LinkChange{Alias: new(s.r.Label(aliasSize))})
+			return l, s.host.SetLink(l.Index, rtnl.LinkChange{Alias: new(s.Label(aliasSize))})
 		}
 		if err = fmt.Errorf("adding link: %w", err); !errors.Is(err, os.ErrExist) {
 			return nil, err
 		}
 	}
-	return nil, spec.Errorf(spec.CodeBusy, "%w: it is not of %s", err, s.r.Attachment)
+	return nil, spec.Errorf(spec.CodeBusy, "%w: it is not of %s", err, s.Attachment)
 }
 
 // redirect makes the host-side veth pass on what it receives to the IFB.
@@ -235,10 +216,10 @@ func (s *shaper) redirect(now *shaping, ifb *rtnl.Link) error {
 	index := s.veth.Index
 	add := rtnl.NewRedirect(index, ifb.Index)
 	if now.ingress == nil {
-		s.undo.Add("ingress qdisc of "+s.veth.Name, func(context.Context) error { return s.host.Do(rtnl.DropIngress(index)) })
+		s.Add("ingress qdisc of "+s.veth.Name, func(context.Context) error { return s.host.Do(rtnl.DropIngress(index)) })
 		return s.host.Do(rtnl.NewIngress(index), add)
 	}
-	s.undo.Add("filters of "+s.veth.Name, func(context.Context) error { return s.host.Do(rtnl.DropRedirects(index)) })
+	s.Add("filters of "+s.veth.Name, func(context.Context) error { return s.host.Do(rtnl.DropRedirects(index)) })
 	if len(now.to) > 0 { // to a link that is gone
 		if err := s.host.Do(rtnl.DropRedirects(index)); err != nil {
 			return err
@@ -273,29 +254,24 @@ func (s *shaper) dropIFBs(now *shaping) error {
 	return errors.Join(errs...)
 }
 
-// del removes the limits of the host-side veth, if it is still there and the
-// attachment's, and deletes the IFB. It needs neither prevResult nor a valid configuration.
-func del(_ context.Context, r *spec.Request) error {
-	s, err := openShaper(r, 0)
+// Release removes the limits of the host-side veth, if it is still there and the
+// attachment's, and deletes the IFB.
+func (c *conf) Release(_ context.Context, op *chained.Op) error {
+	s, err := openShaper(op, 0)
 	if err != nil {
 		return err
 	}
-	defer s.close()
-	dir := record.Configured(r, dataDir)
-	own, ownErr := s.Owns(r, dir, result.ReadRecord[result.Record](dir, r.Attachment))
+	own, ownErr := s.Owned(chained.ReadRecord[chained.Record](op.Dir, op.Attachment))
 	if !own {
 		s.veth = nil
 	}
 	now, err := s.read()
-	if err := errors.Join(ownErr, err, s.dropBucket(now), s.dropIFBs(now)); err != nil {
-		return err
-	}
-	return dir.Remove(record.Name(r.Attachment))
+	return errors.Join(ownErr, err, s.dropBucket(now), s.dropIFBs(now))
 }
 
-// gc deletes the IFBs of the network's attachments that are gone, and those of the
+// Collect deletes the IFBs of the network's attachments that are gone, and those of the
 // reference that no link redirects to: these do not name their attachment.
-func gc(_ context.Context, r *spec.Request) error {
+func (c *conf) Collect(_ context.Context, op *chained.Op) error {
 	host, err := rtnl.Dial(rtnl.Host())
 	if err != nil {
 		return err
@@ -307,7 +283,7 @@ func gc(_ context.Context, r *spec.Request) error {
 	}
 	var ops []rtnl.Op
 	var unlabelled []uint32
-	stale := r.Stale()
+	stale := op.Stale()
 	for _, l := range links {
 		switch {
 		case l.Kind != "ifb":
@@ -326,5 +302,5 @@ func gc(_ context.Context, r *spec.Request) error {
 			ops = append(ops, rtnl.DropLink(index))
 		}
 	}
-	return errors.Join(err, rtnl.SkipAbsent(host.Do(ops...)), record.Configured(r, dataDir).DeleteStale(r.Network, r.Valid))
+	return errors.Join(err, rtnl.SkipAbsent(host.Do(ops...)), op.Dir.DeleteStale(op.Network, op.Valid))
 }

@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strings"
 
+	"cnibox/applets/chained"
 	"cnibox/internal/dbus"
 	"cnibox/nft"
 	"cnibox/rtnl"
@@ -23,11 +24,14 @@ const (
 
 // conf are the keys of firewall.
 type conf struct {
+	chained.Defaults
 	Backend       string `json:"backend"`                // "", nftables, iptables or firewalld
 	AdminChain    string `json:"iptablesAdminChainName"` // "": CNI-ADMIN
 	Zone          string `json:"firewalldZone"`          // "": trusted
 	IngressPolicy string `json:"ingressPolicy"`          // "", open, same-bridge or isolated
 	Bus           string `json:"dbusSocket"`             // path; "": DBUS_SYSTEM_BUS_ADDRESS, or the system bus
+
+	plan *plan // by Validate
 }
 
 // A plan is a checked configuration, and after aim what it applies to.
@@ -54,38 +58,31 @@ func confine(conf map[string]json.RawMessage) (leftOut string) {
 	return "firewalld is not asked to put the addresses into its zone"
 }
 
-// readPlan decodes and checks the configuration. Errors have code 7.
-func readPlan(r *spec.Request) (*plan, error) {
-	var c conf
-	if err := r.Decode(&c); err != nil {
-		return nil, err
+// Validate checks all keys. Errors of the environment have code 4.
+func (c *conf) Validate(r *spec.Request) error {
+	c.plan = c.defaults()
+	if err := c.validate(c.plan); err != nil {
+		return err
 	}
-	p := c.plan()
-	if err := c.validate(p); err != nil {
-		return nil, spec.Errorf(spec.CodeConfig, "%w", err)
+	if err := c.findBus(r, c.plan); err != nil {
+		return err
 	}
-	if err := c.findBus(r, p); err != nil {
-		return nil, err
-	}
-	if c.Backend == "iptables" {
+	if v := r.Call.Verb; c.Backend == "iptables" && v != spec.Del && v != spec.GC {
 		r.Warn(`backend "iptables" means nftables here: the rules are in table inet cnibox and in the tables filter of iptables-nft, not in those of iptables-legacy`)
 	}
-	return p, nil
+	return nil
 }
 
-// readPlanForDel is for DEL and GC: an invalid configuration is a warning.
-func readPlanForDel(r *spec.Request) *plan {
-	var c conf
-	err := r.Decode(&c)
-	p := c.plan()
-	if err == nil {
-		err = errors.Join(c.validate(p), c.findBus(r, p))
+// anyway is the plan of DEL and GC, for which the configuration may be invalid.
+func (c *conf) anyway() *plan {
+	if c.plan == nil { // not decoded
+		c.plan = c.defaults()
 	}
-	if err != nil {
-		r.Warn("%v: releasing what the attachment owns all the same", err)
-	}
-	return p
+	return c.plan
 }
+
+// Needs is nothing: the rules are the host's.
+func (c *conf) Needs() chained.Need { return chained.Nothing }
 
 // findBus takes the sockets of the system bus from the environment, if firewalld is used and the
 // configuration has none. Errors have code 4.
@@ -101,8 +98,8 @@ func (c *conf) findBus(r *spec.Request, p *plan) error {
 	return nil
 }
 
-// plan sets the defaults.
-func (c *conf) plan() *plan {
+// defaults returns the plan before findBus.
+func (c *conf) defaults() *plan {
 	p := &plan{
 		admin: c.AdminChain, zone: c.Zone, bus: []string{c.Bus},
 		firewalld: c.Backend == "firewalld",

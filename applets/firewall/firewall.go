@@ -4,13 +4,14 @@ package firewall
 import (
 	"context"
 	"errors"
+	"fmt"
 	"net/netip"
 	"slices"
 
 	"cnibox/applets/applet"
+	"cnibox/applets/chained"
 	"cnibox/applets/netfilter"
 	"cnibox/applets/netns"
-	"cnibox/applets/result"
 	"cnibox/internal/once"
 	"cnibox/internal/undo"
 	"cnibox/nft"
@@ -39,61 +40,50 @@ dbusSocket              string  -          socket of the system bus; default: of
                                            DBUS_SYSTEM_BUS_ADDRESS, else
                                            /run/dbus/system_bus_socket`,
 	Verbs: func() spec.Verbs {
-		return spec.Verbs{
-			Since: spec.V040,
-			Add:   add, Check: check, Del: del, Get: get, Status: status, GC: gc,
-			Restore: restore,
-			Chained: true, Validate: spec.ValidateBy(readPlan), Confine: confine,
-		}
+		return chained.Plugin{Name: "firewall", Since: spec.V040, Restores: true, Confine: confine, New: func() chained.Driver { return &conf{} }}.Verbs()
 	},
 }
 
-// add records the addresses and the policy in one transaction; with
+// Apply records the addresses and the policy in one transaction; with
 // firewalld the zone comes after it, so that every address in a zone has an owner.
-func add(ctx context.Context, r *spec.Request) (*spec.Result, error) {
-	p, err := readPlan(r)
-	if err != nil {
-		return nil, err
-	}
-	if r.Prev == nil {
-		return nil, spec.Errorf(spec.CodeConfig, "missing prevResult from earlier plugin: firewall must be called as chained plugin, since it needs the container's addresses")
-	}
+func (c *conf) Apply(ctx context.Context, op *chained.Op) error {
+	p, r := c.plan, op.Request
 	if err := p.aim(r.Prev, spec.CodeConfig); err != nil {
-		return nil, err
+		return err
+	}
+	if op.Restoring {
+		return p.restore(ctx, r)
 	}
 	var z *zoneClient
 	if p.firewalld && len(p.ips) > 0 {
+		var err error
 		if z, err = dialZone(ctx, p); err != nil {
-			return nil, spec.Errorf(spec.CodeTryAgain, "failed to add the address %s to zone %q: %w; start firewalld, or take another backend", p.ips[0], p.zone, err)
+			return spec.Errorf(spec.CodeTryAgain, "failed to add the address %s to zone %q: %w; start firewalld, or take another backend", p.ips[0], p.zone, err)
 		}
 		defer z.close()
 	}
-	var undo undo.Stack
-	if err := p.isolate(&undo); err != nil {
-		return nil, undo.Failed(ctx, err)
+	if err := p.isolate(&op.Stack); err != nil {
+		return err
 	}
 	table := nft.Open(netns.Host(r.Call))
 	closed, err := p.enter(ctx, r, table)
 	if err != nil {
-		return nil, undo.Failed(ctx, err)
+		return err
 	}
 	if closed {
 		r.Warn(`firewalld runs here and rejects what is not in one of its zones: backend "firewalld" puts the addresses into zone %q`, p.zone)
 	}
 	if z == nil {
-		return r.Prev, nil
+		return nil
 	}
-	undo.Add("tables", table.Prune)
-	undo.Add("rules of "+r.Attachment.String(), func(ctx context.Context) error {
+	op.Add("tables", table.Prune)
+	op.Add("rules of "+r.Attachment.String(), func(ctx context.Context) error {
 		return table.Update(ctx, func(x *nft.Tx) error {
 			x.Release(r.Attachment, nft.KindFirewall, nft.KindZone)
 			return nil
 		})
 	})
-	if err := undo.Failed(ctx, z.addAll(p.ips)); err != nil {
-		return nil, err
-	}
-	return r.Prev, nil
+	return z.addAll(p.ips)
 }
 
 // isolate sets port isolation on the container's ports, as the bridge plugin does by
@@ -169,13 +159,10 @@ func (p *plan) plan(r *spec.Request) func(*nft.Tx) error {
 	}
 }
 
-// check looks for each element, rule and zone, and changes nothing. Errors have code 102.
-func check(ctx context.Context, r *spec.Request) error {
-	p, err := readPlan(r)
-	if err == nil {
-		err = p.aim(r.Prev, spec.CodeCheck)
-	}
-	if err != nil {
+// Check looks for each element, rule and zone, and changes nothing.
+func (c *conf) Check(ctx context.Context, op *chained.Op) error {
+	p, r := c.plan, op.Request
+	if err := p.aim(r.Prev, spec.CodeCheck); err != nil {
 		return err
 	}
 	found := nft.Open(netns.Host(r.Call)).Check(p.plan(r))
@@ -217,10 +204,10 @@ func (p *plan) orReference(err error) error {
 	return err
 }
 
-// del needs no prevResult: elements of the attachment have its key. With prevResult it also deletes
+// Release needs no prevResult: elements of the attachment have its key. With prevResult it also deletes
 // the rules of the reference for the addresses, unless another attachment has them by now.
-func del(ctx context.Context, r *spec.Request) error {
-	p := readPlanForDel(r)
+func (c *conf) Release(ctx context.Context, op *chained.Op) error {
+	p, r := c.anyway(), op.Request
 	var ips []netip.Addr
 	if r.Prev != nil {
 		ips = addressesIn(r.Prev)
@@ -275,15 +262,11 @@ func withoutNetfilter(r *spec.Request, err error) error {
 	return err
 }
 
-// status reports a kernel, or a firewalld, to which no address can be added. The code is 50.
-func status(ctx context.Context, r *spec.Request) error {
-	p, err := readPlan(r)
-	if err != nil {
-		return err
-	}
-	err = nft.Open(rtnl.Host()).Probe()
-	if err == nil && p.firewalld {
-		err = probeZones(ctx, p)
+// Probe reports a kernel, or a firewalld, to which no address can be added.
+func (c *conf) Probe(ctx context.Context, _ *chained.Op) error {
+	err := nft.Open(rtnl.Host()).Probe()
+	if err == nil && c.plan.firewalld {
+		err = probeZones(ctx, c.plan)
 	}
 	if err != nil {
 		return spec.Errorf(spec.CodeNotReady, "firewall: %w", err)
@@ -291,26 +274,40 @@ func status(ctx context.Context, r *spec.Request) error {
 	return nil
 }
 
-// gc deletes what attachments that are gone own. Rules of the reference have no owner, so they are
+// Collect deletes what attachments that are gone own. Rules of the reference have no owner, so they are
 // left to DEL.
-func gc(ctx context.Context, r *spec.Request) error {
-	p := readPlanForDel(r)
-	valid := r.ValidKeys()
+func (c *conf) Collect(ctx context.Context, op *chained.Op) error {
+	valid := op.ValidKeys()
 	table := nft.Open(rtnl.Host())
-	zoned, err := table.LostZones(r.Network, valid)
-	kinds, errs := leaveZones(ctx, p, zoned, err)
+	zoned, err := table.LostZones(op.Network, valid)
+	kinds, errs := leaveZones(ctx, c.anyway(), zoned, err)
 	err = table.Update(ctx, func(x *nft.Tx) error {
-		x.DeleteStale(r.Network, valid, kinds...)
+		x.DeleteStale(op.Network, valid, kinds...)
 		return nil
 	})
-	return withoutNetfilter(r, errors.Join(errs, err))
+	return withoutNetfilter(op.Request, errors.Join(errs, err))
 }
 
-// get returns prevResult, see [result.Get].
-func get(ctx context.Context, r *spec.Request) (*spec.Result, error) {
-	owned, err := nft.Open(netns.Host(r.Call)).Owned(r.Attachment, nft.KindFirewall, nft.KindZone)
-	if err != nil && !netfilter.IsMissing(err) {
-		return nil, err
+// Known looks for elements of the attachment.
+func (c *conf) Known(op *chained.Op) (bool, error) {
+	owned, err := nft.Open(netns.Host(op.Call)).Owned(op.Attachment, nft.KindFirewall, nft.KindZone)
+	if netfilter.IsMissing(err) {
+		err = nil
 	}
-	return result.Get(ctx, r, len(owned) > 0, check)
+	return len(owned) > 0, err
+}
+
+// Holds are the accepted addresses, and the policy.
+func (c *conf) Holds(op *chained.Op) (all []spec.Holding) {
+	for _, ip := range addressesIn(op.Prev) {
+		text := fmt.Sprintf("%s accepted", ip)
+		if c.plan.firewalld {
+			text = fmt.Sprintf("%s in zone %s of firewalld", ip, c.plan.zone)
+		}
+		all = append(all, spec.Holding{Kind: "accept", Text: text, Data: ip})
+	}
+	if c.plan.policed {
+		all = append(all, spec.Holding{Kind: "policy", Text: "ingress policy " + c.IngressPolicy, Data: c.IngressPolicy})
+	}
+	return all
 }

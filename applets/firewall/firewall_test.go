@@ -4,6 +4,7 @@ import (
 	"strings"
 	"testing"
 
+	"cnibox/applets/chained"
 	"cnibox/internal/kerneltest"
 	"cnibox/spec"
 	"cnibox/spec/spectest"
@@ -33,7 +34,7 @@ func TestFirewallConf(t *testing.T) {
 		"type":              {`{"backend":7}`, "backend"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			_, err := readPlan(spectest.Request(t, spec.Add, tt.conf, ""))
+			err := chained.Read(spectest.Request(t, spec.Add, tt.conf, ""), &conf{})
 			code := spec.CodeConfig
 			if name == "type" {
 				code = spec.AsError(err).Code
@@ -49,7 +50,7 @@ func TestFirewallWarnsOfIptables(t *testing.T) {
 		r := spectest.Request(t, spec.Add, `{"backend":"`+backend+`"}`, "")
 		got := 0
 		r.Warn = func(string, ...any) { got++ }
-		if _, err := readPlan(r); err != nil || got != want {
+		if err := chained.Read(r, &conf{}); err != nil || got != want {
 			t.Errorf("%q: %d warnings, %v", backend, got, err)
 		}
 	}
@@ -68,7 +69,9 @@ func TestKernelFirewallAim(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			r := spectest.Request(t, spec.Add, tt.conf[:len(tt.conf)-1]+sep(tt.conf)+`"prevResult":{"cniVersion":"1.1.0",`+tt.prev+`}}`, "")
-			p, err := readPlan(r)
+			c := &conf{}
+			err := chained.Read(r, c)
+			p := c.plan
 			if err == nil {
 				err = kerneltest.NS(t).Do(func() error { return p.aim(r.Prev, spec.CodeConfig) })
 			}

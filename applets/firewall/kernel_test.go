@@ -340,7 +340,7 @@ func TestKernelFirewallInvalidConf(t *testing.T) {
 			t.Errorf("%s: %v", keys, err)
 		}
 	}
-	if _, err := w.Do(spec.Add, "firewall", w.callOf(1), "", ""); err == nil || !strings.Contains(err.Error(), "missing prevResult") {
+	if _, err := w.Do(spec.Add, "firewall", w.callOf(1), "", ""); err == nil || !strings.Contains(err.Error(), "must be called as chained plugin") {
 		t.Errorf("ADD without prevResult: %v", err)
 	}
 	if got := w.rules(); got != "" {

@@ -15,17 +15,10 @@ import (
 	"cnibox/spec"
 )
 
-// restore sets port isolation and makes the elements and the rules in the tables filter. After
+// restore is the RESTORE of Apply: it sets port isolation and makes the elements and the rules in the tables filter. After
 // these, and those of the other attachments that are restored together, it puts the addresses
 // into the zone, which firewalld forgets when it reloads: that may take seconds to answer.
-func restore(ctx context.Context, r *spec.Request) error {
-	p, err := readPlan(r)
-	if err == nil {
-		err = p.aim(r.Prev, spec.CodeConfig)
-	}
-	if err != nil {
-		return err
-	}
+func (p *plan) restore(ctx context.Context, r *spec.Request) error {
 	isolates := p.isolated && slices.ContainsFunc(p.ports, func(port *rtnl.Link) bool { return !port.Isolated })
 	if err := p.isolate(&undo.Stack{}); err != nil { // it stays, whatever comes after it
 		return err

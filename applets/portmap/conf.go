@@ -6,8 +6,8 @@ import (
 	"net/netip"
 	"strings"
 
+	"cnibox/applets/chained"
 	"cnibox/applets/hostport"
-	"cnibox/applets/record"
 	"cnibox/nft"
 	"cnibox/spec"
 )
@@ -15,6 +15,8 @@ import (
 // conf are the keys of portmap. Some runtimes capitalise
 // those of a mapping, which encoding/json accepts.
 type conf struct {
+	chained.Defaults
+	chained.Stored
 	Backend       string   `json:"backend"`              // "", nftables or iptables; all mean nftables
 	SNAT          *bool    `json:"snat"`                 // nil: true
 	MasqAll       bool     `json:"masqAll"`              // with SNAT: from any source
@@ -22,10 +24,14 @@ type conf struct {
 	SetMarkChain  *string  `json:"externalSetMarkChain"` // the same
 	ConditionsV4  []string `json:"conditionsV4"`
 	ConditionsV6  []string `json:"conditionsV6"`
-	DataDir       string   `json:"dataDir"`
 	RuntimeConfig struct {
 		PortMappings []portMapping `json:"portMappings"`
 	} `json:"runtimeConfig"`
+
+	// by Validate; without wishes no port is published
+	wishes         []portWish
+	snat, masqAll  bool        // masqAll counts with snat alone
+	conds4, conds6 []nft.Match // of each family's packets
 }
 
 // A portMapping is one entry of the capability.
@@ -43,52 +49,32 @@ type portWish struct {
 	container uint16 // port; 1 or more
 }
 
-// A plan is a checked configuration. Without wishes no port is published.
-type plan struct {
-	conf           *conf
-	wishes         []portWish
-	snat, masqAll  bool        // masqAll counts with snat alone
-	conds4, conds6 []nft.Match // of each family's packets
-	dir            portOwners
-}
-
-// readPlan decodes and checks the configuration and touches nothing.
-// Errors have code 7.
-func readPlan(r *spec.Request) (*plan, error) {
-	var c conf
-	if err := r.Decode(&c); err != nil {
-		return nil, err
-	}
-	p, err := c.plan(r.Call)
-	if err == nil && c.Backend == "iptables" {
+// Validate checks the configuration and touches nothing.
+func (c *conf) Validate(r *spec.Request) error {
+	err := c.read()
+	if v := r.Call.Verb; err == nil && c.Backend == "iptables" && v != spec.Del && v != spec.GC {
 		r.Warn(`backend "iptables" means nftables here: the ports are mapped in table inet cnibox`)
 	}
-	return p, err
+	return err
 }
 
-// plan checks the configuration and touches nothing.
-// Errors have code 7.
-func (c *conf) plan(call spec.Call) (*plan, error) {
-	p := &plan{conf: c, snat: c.SNAT == nil || *c.SNAT, masqAll: c.MasqAll}
-	dir, err := record.In(call, c.DataDir, dataDir)
-	p.dir = portOwners(dir)
-	if err == nil {
-		err = c.validate()
+// read is Validate without the warning.
+func (c *conf) read() (err error) {
+	c.snat, c.masqAll = c.SNAT == nil || *c.SNAT, c.MasqAll
+	if err = c.validate(); err == nil {
+		c.wishes, err = portWishes(c.RuntimeConfig.PortMappings)
 	}
 	if err == nil {
-		p.wishes, err = portWishes(c.RuntimeConfig.PortMappings)
+		c.conds4, err = parseConditions("conditionsV4", c.ConditionsV4, false)
 	}
 	if err == nil {
-		p.conds4, err = parseConditions("conditionsV4", c.ConditionsV4, false)
+		c.conds6, err = parseConditions("conditionsV6", c.ConditionsV6, true)
 	}
-	if err == nil {
-		p.conds6, err = parseConditions("conditionsV6", c.ConditionsV6, true)
-	}
-	if err != nil {
-		return nil, spec.Errorf(spec.CodeConfig, "%w", err)
-	}
-	return p, nil
+	return err
 }
+
+// Needs is nothing: the ports are rules of the host.
+func (c *conf) Needs() chained.Need { return chained.Nothing }
 
 // validate checks all keys but the mappings. Errors begin with the phrases of the reference.
 func (c *conf) validate() error {
@@ -193,21 +179,21 @@ func targetsOf(res *spec.Result, ifName string) []netip.Prefix {
 
 // maps joins each wish with the addresses of the container that it can lead to.
 // ADD and CHECK use it. There may be none, or thousands.
-func (p *plan) maps(targets []netip.Prefix) iter.Seq[nft.PortMap] {
+func (c *conf) maps(targets []netip.Prefix) iter.Seq[nft.PortMap] {
 	return func(yield func(nft.PortMap) bool) {
 		for _, t := range targets {
-			conds := p.conds6
+			conds := c.conds6
 			if t.Addr().Is4() {
-				conds = p.conds4
+				conds = c.conds4
 			}
-			for _, w := range p.wishes {
+			for _, w := range c.wishes {
 				if !w.host.InFamily(t.Addr()) {
 					continue
 				}
 				if !yield(nft.PortMap{
 					Proto: hostport.ProtoNumber(w.host.Proto), HostIP: w.host.IP, HostPort: w.host.Port,
 					Target: netip.AddrPortFrom(t.Addr(), w.container), TargetPrefix: t.Masked(),
-					SNAT: p.snat, MasqAll: p.snat && p.masqAll, Conditions: conds,
+					SNAT: c.snat, MasqAll: c.snat && c.masqAll, Conditions: conds,
 				}) {
 					return
 				}
@@ -217,8 +203,8 @@ func (p *plan) maps(targets []netip.Prefix) iter.Seq[nft.PortMap] {
 }
 
 // hostPorts returns the ports of the wishes that lead to one of the targets.
-func (p *plan) hostPorts(targets []netip.Prefix) (ports []hostport.Port) {
-	for _, w := range p.wishes {
+func (c *conf) hostPorts(targets []netip.Prefix) (ports []hostport.Port) {
+	for _, w := range c.wishes {
 		for _, t := range targets {
 			h := w.host
 			switch {

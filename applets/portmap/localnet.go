@@ -7,8 +7,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"cnibox/applets/chained"
 	"cnibox/applets/netns"
-	"cnibox/applets/result"
 	"cnibox/nft"
 	"cnibox/rtnl"
 	"cnibox/spec"
@@ -71,7 +71,7 @@ func localnetLink(r *spec.Request, maps iter.Seq[nft.PortMap]) (*rtnl.Link, erro
 
 // leadsTo reports whether the container's interface is behind a link of the host.
 func leadsTo(r *spec.Request, host *rtnl.Conn, link *rtnl.Link) (own bool, err error) {
-	c, err := result.Open(r, 0)
+	c, err := chained.Open(r, 0)
 	if err != nil {
 		return false, err
 	}

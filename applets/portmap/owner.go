@@ -5,6 +5,7 @@ import (
 	"net/netip"
 	"os"
 
+	"cnibox/applets/chained"
 	"cnibox/applets/netns"
 	"cnibox/applets/record"
 	"cnibox/internal/nsid"
@@ -21,11 +22,9 @@ type portOwners record.Dir
 
 // A portOwner is one record.
 type portOwner struct {
-	record.Owner
-	NetNS   string    `json:"netns"` // path
-	rtnl.ID           // of what was at the path
-	Cookie  uint64    `json:"cookie,omitempty"` // likewise, see [nsid.Cookie]; 0: not known
-	UDP     []udpPort `json:"udp,omitempty"`    // whose flows end with the attachment
+	chained.Record           // of the namespace that was at the path
+	NetNS          string    `json:"netns"`         // path
+	UDP            []udpPort `json:"udp,omitempty"` // whose flows end with the attachment
 }
 
 // A udpPort is a published port. Packets of a UDP flow follow the connection
@@ -49,7 +48,7 @@ func (d portOwners) owner(key string) *portOwner {
 // published port is ever without a record. Ports of an earlier ADD stay in it.
 // old is the record of an earlier ADD without a DEL; nil: none.
 func (d portOwners) record(r *spec.Request, old *portOwner, udp []udpPort) error {
-	o := portOwner{Owner: record.OwnerOf(r.Attachment), NetNS: r.Call.NetNS, UDP: udp}
+	o := portOwner{Record: chained.Record{Owner: record.OwnerOf(r.Attachment)}, NetNS: r.Call.NetNS, UDP: udp}
 	if old != nil {
 		o.UDP = withUDP(udp, old.UDP)
 	}

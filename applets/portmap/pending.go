@@ -92,12 +92,11 @@ func (d portOwners) nextOwners(r *spec.Request, containerID string, stale func(r
 			p.ContainerID != containerID || stale(p.Owner) || d.gone(p.Attachment().Key()) {
 			return nil
 		}
-		plan, err := p.Conf.plan(r.Call)
-		if err != nil {
+		if err := p.Conf.read(); err != nil {
 			r.Warn("%s in %s: %v", name, d.pending(), err)
 			return nil
 		}
-		next = append(next, &nextOwner{p.Attachment(), plan.maps(p.Targets)})
+		next = append(next, &nextOwner{p.Attachment(), p.Conf.maps(p.Targets)})
 		return nil
 	})
 	slices.SortFunc(next, func(a, b *nextOwner) int { return cmp.Compare(a.of.IfName, b.of.IfName) })

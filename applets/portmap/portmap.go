@@ -4,6 +4,7 @@ package portmap
 import (
 	"context"
 	"errors"
+	"fmt"
 	"iter"
 	"net/netip"
 	"os"
@@ -11,13 +12,12 @@ import (
 	"strings"
 
 	"cnibox/applets/applet"
+	"cnibox/applets/chained"
 	"cnibox/applets/hostport"
 	"cnibox/applets/netfilter"
 	"cnibox/applets/netns"
 	"cnibox/applets/record"
-	"cnibox/applets/result"
 	"cnibox/internal/state"
-	"cnibox/internal/undo"
 	"cnibox/nft"
 	"cnibox/rtnl"
 	"cnibox/spec"
@@ -51,51 +51,48 @@ containerPort         int     -                    1 to 65535
 protocol              string  tcp                  tcp, udp or sctp
 hostIP                string  -                    of the host; none, 0.0.0.0 and :: are any address`,
 	Verbs: func() spec.Verbs {
-		return spec.Verbs{Add: add, Check: check, Del: del, Get: get, Status: status, GC: gc, Records: record.At(dataDir), Restore: restore, Chained: true, Validate: spec.ValidateBy(readPlan)}
+		return chained.Plugin{Name: "portmap", DataDir: dataDir, Restores: true, New: func() chained.Driver { return &conf{} }}.Verbs()
 	},
 }
 
 // dataDir is in /run, since no namespace outlives a boot.
 const dataDir = state.Ports
 
-// add publishes all ports in one transaction, or none; hundreds in several.
-//
-// The order: the owner's record, the rules, the sysctl, pending ports, old flows. Each failure
-// undoes the steps before it. Ports of an earlier ADD are replaced, not added to.
-func add(ctx context.Context, r *spec.Request) (*spec.Result, error) {
-	p, err := readPlan(r)
-	if err != nil {
-		return nil, err
+// Apply publishes all ports in one transaction, or none; hundreds in several. Ports of an earlier ADD
+// are replaced, not added to.
+func (c *conf) Apply(ctx context.Context, op *chained.Op) error {
+	targets := targetsOf(op.Prev, op.IfName)
+	maps := c.maps(targets)
+	if noMaps(maps) && op.Restoring {
+		return nil
 	}
-	if r.Prev == nil {
-		return nil, spec.Errorf(spec.CodeConfig, "must be called as chained plugin").
-			WithDetails("portmap needs the prevResult with the container's addresses")
-	}
-	targets := targetsOf(r.Prev, r.IfName)
-	maps, dir := p.maps(targets), record.Dir(p.dir)
 	if !noMaps(maps) {
-		if err := r.CheckIndexes(); err != nil {
-			return nil, err
+		if err := op.CheckIndexes(); err != nil {
+			return err
 		}
-		dir.Make()
+		op.Dir.Make()
 	}
-	for _, socket := range hostport.Listening(p.hostPorts(targets)) {
-		r.Warn("%s listens there on this host, and gets nothing any more: the port leads to the container", socket)
+	if op.Restoring {
+		return c.republish(ctx, op, maps)
 	}
-	if err := dir.Locked(ctx, func() error { return p.publish(ctx, r, maps) }); err != nil {
-		return nil, err
+	for _, socket := range hostport.Listening(c.hostPorts(targets)) {
+		op.Warn("%s listens there on this host, and gets nothing any more: the port leads to the container", socket)
 	}
-	return r.Prev, nil
+	return op.Dir.Locked(ctx, func() error { return op.Failed(ctx, c.publish(ctx, op, maps)) })
 }
 
-// publish is add under the lock.
-func (p *plan) publish(ctx context.Context, r *spec.Request, maps iter.Seq[nft.PortMap]) error {
-	old := p.dir.owner(r.Attachment.Key()) // of an earlier ADD without a DEL
+// publish is the ADD of Apply, under the lock.
+//
+// The order: the owner's record, the rules, the sysctl, pending ports, old flows. Each failure
+// undoes the steps before it, under the lock as well.
+func (c *conf) publish(ctx context.Context, op *chained.Op, maps iter.Seq[nft.PortMap]) error {
+	r, dir := op.Request, portOwners(op.Dir)
+	old := dir.owner(r.Attachment.Key()) // of an earlier ADD without a DEL
 	switch none := noMaps(maps); {
 	case none && old == nil:
 		return nil
 	case none:
-		return releasePorts(ctx, r, p.dir, old.UDP)
+		return releasePorts(ctx, r, dir, old.UDP)
 	}
 	link, err := localnetLink(r, maps)
 	if err == nil && link != nil {
@@ -104,28 +101,27 @@ func (p *plan) publish(ctx context.Context, r *spec.Request, maps iter.Seq[nft.P
 	if err != nil {
 		return err
 	}
-	udp := udpPorts(p.wishes)
-	if err := p.dir.record(r, old, udp); err != nil {
+	udp := udpPorts(c.wishes)
+	if err := dir.record(r, old, udp); err != nil {
 		return err
 	}
-	var undo undo.Stack
-	pending, err := publishPorts(ctx, r, p.dir, maps, old != nil)
+	pending, err := publishPorts(ctx, r, dir, maps, old != nil)
 	if err == nil || old == nil { // what an earlier ADD published stays after an error
-		undo.Add("ports of "+r.Attachment.String(), func(ctx context.Context) error { return releasePorts(ctx, r, p.dir, nil) })
+		op.Add("ports of "+r.Attachment.String(), func(ctx context.Context) error { return releasePorts(ctx, r, dir, nil) })
 	}
 	if err == nil && link != nil { // after the transaction, whose base ruleset keeps others off 127.0.0.0/8
-		undo.Add("route_localnet of "+link.Name, func(context.Context) error { return rtnl.SkipAbsent(setLocalnet(link, "0")) })
+		op.Add("route_localnet of "+link.Name, func(context.Context) error { return rtnl.SkipAbsent(setLocalnet(link, "0")) })
 		err = setLocalnet(link, "1")
 	}
 	if err == nil {
 		if pending {
-			err = p.dir.setPending(r.Attachment, portsAsked{*p.conf, targetsOf(r.Prev, r.IfName)})
+			err = dir.setPending(r.Attachment, portsAsked{*c, targetsOf(r.Prev, r.IfName)})
 		} else {
-			err = p.dir.dropPending(r.Attachment)
+			err = dir.dropPending(r.Attachment)
 		}
 	}
 	if err != nil {
-		return undo.Failed(ctx, err)
+		return err
 	}
 	if old != nil {
 		udp = withUDP(udp, old.UDP)
@@ -214,54 +210,43 @@ func addressesOf(r *spec.Request) []netip.Addr {
 	return addrs
 }
 
-// del needs no namespace, no prevResult and no mappings: what belongs
+// Release needs no namespace, no prevResult and no mappings: what belongs
 // to the attachment carries its key.
 // Runtimes leave the mappings out at DEL.
-func del(ctx context.Context, r *spec.Request) error {
-	dir, udp := portsToForget(r)
-	return record.Dir(dir).Locked(ctx, func() error { return releasePorts(ctx, r, dir, udp) })
+func (c *conf) Release(ctx context.Context, op *chained.Op) error {
+	op.Kept = true // until the transaction has released the ports
+	dir := portOwners(op.Dir)
+	udp := c.portsToForget(dir.owner(op.Attachment.Key()))
+	return op.Dir.Locked(ctx, func() error { return releasePorts(ctx, op.Request, dir, udp) })
 }
 
-// portsToForget returns the UDP ports on record, and those of the configuration, if it can be read,
-// for attachments of the reference, which have no record.
-func portsToForget(r *spec.Request) (portOwners, []udpPort) {
-	var c conf
-	if err := r.Decode(&c); err != nil {
-		r.Warn("%v: releasing what the attachment owns all the same", err)
-	}
-	path, err := record.In(r.Call, c.DataDir, dataDir)
-	if err != nil {
-		r.Warn("%v: it is taken to be %s", err, path)
-	}
-	dir := portOwners(path)
-	var udp []udpPort
+// portsToForget returns the UDP ports on record, and those of the configuration, as far as they are
+// valid, for attachments of the reference, which have no record.
+func (c *conf) portsToForget(old *portOwner) (udp []udpPort) {
 	for _, m := range c.RuntimeConfig.PortMappings {
 		if w, err := m.wish(""); err == nil {
 			udp = append(udp, udpPorts([]portWish{w})...)
 		}
 	}
-	if old := dir.owner(r.Attachment.Key()); old != nil {
+	if old != nil {
 		udp = append(udp, old.UDP...)
 	}
-	return dir, udp
+	return udp
 }
 
-// check looks for each mapping in the kernel. A missing or changed one is code 102.
-func check(_ context.Context, r *spec.Request) error {
-	p, err := readPlan(r)
-	if err != nil {
-		return err
-	}
-	maps := p.maps(targetsOf(r.Prev, r.IfName))
+// Check looks for each mapping in the kernel. A missing or changed one is code 102.
+func (c *conf) Check(_ context.Context, op *chained.Op) error {
+	r, dir := op.Request, portOwners(op.Dir)
+	maps := c.maps(targetsOf(r.Prev, r.IfName))
 	if noMaps(maps) {
 		return nil
 	}
 	if err := r.CheckIndexes(); err != nil {
 		return err
 	}
-	holders := p.dir.holders(r.Attachment)
-	pending := p.dir.hasPending(r.Attachment)
-	err = nft.Open(netns.Host(r.Call)).Check(func(x *nft.Tx) error {
+	holders := dir.holders(r.Attachment)
+	pending := dir.hasPending(r.Attachment)
+	err := nft.Open(netns.Host(r.Call)).Check(func(x *nft.Tx) error {
 		for m := range maps {
 			err := x.PortMap(r.Attachment, m)
 			var taken *nft.TakenError
@@ -285,26 +270,22 @@ func check(_ context.Context, r *spec.Request) error {
 	return nil
 }
 
-// status reports a kernel in which no port can be published, with code 50. STATUS comes without
+// Probe reports a kernel in which no port can be published. STATUS comes without
 // mappings, so no port is checked.
-func status(_ context.Context, r *spec.Request) error {
-	if _, err := readPlan(r); err != nil {
-		return err
-	}
-	if err := nft.Open(netns.Host(r.Call)).Probe(); err != nil {
+func (c *conf) Probe(_ context.Context, op *chained.Op) error {
+	if err := nft.Open(netns.Host(op.Call)).Probe(); err != nil {
 		return spec.Errorf(spec.CodeNotReady, "portmap: %w", err)
 	}
 	return nil
 }
 
-// gc deletes the ports of attachments that are gone, also those of the reference, as far as its rules
-// name their owner, and publishes pending ones, as DEL does.
-func gc(ctx context.Context, r *spec.Request) error {
-	dir, _ := portsToForget(r)
-	return record.Dir(dir).Locked(ctx, func() error { return collectPorts(ctx, r, dir) })
+// Collect deletes the ports of attachments that are gone, also those of the reference, as far as its
+// rules name their owner, and publishes pending ones, as DEL does.
+func (c *conf) Collect(ctx context.Context, op *chained.Op) error {
+	return op.Dir.Locked(ctx, func() error { return collectPorts(ctx, op.Request, portOwners(op.Dir)) })
 }
 
-// collectPorts is gc under the lock.
+// collectPorts is Collect under the lock.
 func collectPorts(ctx context.Context, r *spec.Request, dir portOwners) error {
 	valid := r.ValidKeys()
 	stale := func(o record.Owner) bool { return o.Network == r.Network && !valid(o.Attachment().Key()) }
@@ -338,8 +319,20 @@ func collectPorts(ctx context.Context, r *spec.Request, dir portOwners) error {
 	return errors.Join(unread, err, record.Dir(dir).DeleteStale(r.Network, r.Valid))
 }
 
-// get returns prevResult, see [result.Get].
-func get(ctx context.Context, r *spec.Request) (*spec.Result, error) {
-	dir, _ := portsToForget(r)
-	return result.Get(ctx, r, dir.owner(r.Attachment.Key()) != nil, check)
+// Holds are the ports, whether they are published or pending.
+func (c *conf) Holds(op *chained.Op) (all []spec.Holding) {
+	for _, w := range c.wishes {
+		all = append(all, spec.Holding{Kind: spec.KindPort, Text: fmt.Sprintf("%s leads to port %d", w.host, w.container), Data: portMapping{
+			HostPort: int(w.host.Port), ContainerPort: int(w.container), Protocol: w.host.Proto, HostIP: hostIP(w.host.IP),
+		}})
+	}
+	return all
+}
+
+// hostIP is an address as a mapping has it; empty: any.
+func hostIP(a netip.Addr) string {
+	if !a.IsValid() {
+		return ""
+	}
+	return a.String()
 }

@@ -8,6 +8,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"cnibox/applets/chained"
 	"cnibox/applets/hostport"
 	"cnibox/spec"
 	"cnibox/spec/spectest"
@@ -62,11 +63,11 @@ func TestPortmapConf(t *testing.T) {
 	}
 	for name, tt := range tests {
 		t.Run(name, func(t *testing.T) {
-			conf := tt.conf
-			r := spectest.Request(t, spec.Add, conf+","+portmapPrev+"}", "")
+			r := spectest.Request(t, spec.Add, tt.conf+","+portmapPrev+"}", "")
 			warned := 0
 			r.Warn = func(string, ...any) { warned++ }
-			p, err := readPlan(r)
+			p := &conf{}
+			err := chained.Read(r, p)
 			spectest.WantError(t, err, tt.err, spec.CodeConfig)
 			if err != nil {
 				return
@@ -74,7 +75,7 @@ func TestPortmapConf(t *testing.T) {
 			if got := mapsText(p, r.Prev); got != tt.want {
 				t.Errorf("got\n%s\nwant\n%s", got, tt.want)
 			}
-			if want := strings.Count(conf, `"iptables"`); warned != want {
+			if want := strings.Count(tt.conf, `"iptables"`); warned != want {
 				t.Errorf("%d warnings, want %d", warned, want)
 			}
 		})
@@ -84,7 +85,7 @@ func TestPortmapConf(t *testing.T) {
 // mapping returns a configuration with mappings, up to its last bracket.
 func mapping(entry string) string { return `{"runtimeConfig":{"portMappings":[{` + entry + `}]}` }
 
-func mapsText(p *plan, prev *spec.Result) string {
+func mapsText(p *conf, prev *spec.Result) string {
 	var lines []string
 	for m := range p.maps(targetsOf(prev, "eth0")) {
 		host := "*"
@@ -108,7 +109,7 @@ func mapsText(p *plan, prev *spec.Result) string {
 
 // 127.0.0.1 is let out only where packets may come from there.
 func TestPortmapLocalnetNeed(t *testing.T) {
-	for conf, want := range map[string]bool{
+	for text, want := range map[string]bool{
 		mapping(`"hostPort":1,"containerPort":1`) + `}`:                      true,
 		mapping(`"hostPort":1,"containerPort":1,"hostIP":"0.0.0.0"`) + `}`:   true,
 		mapping(`"hostPort":1,"containerPort":1,"hostIP":"127.0.0.5"`) + `}`: true,
@@ -117,14 +118,14 @@ func TestPortmapLocalnetNeed(t *testing.T) {
 		mapping(`"hostPort":1,"containerPort":1`) + `,"snat":false}`:         false,
 		mapping(`"hostPort":1,"containerPort":1`) + `,"snat":true}`:          true,
 	} {
-		p, err := readPlan(spectest.Request(t, spec.Add, conf, ""))
-		if err != nil {
-			t.Errorf("%s: %v", conf, err)
+		p := &conf{}
+		if err := chained.Read(spectest.Request(t, spec.Add, text, ""), p); err != nil {
+			t.Errorf("%s: %v", text, err)
 			continue
 		}
 		maps := p.maps([]netip.Prefix{netip.MustParsePrefix("10.9.0.2/24"), netip.MustParsePrefix("fd00::2/64")})
 		if got := localnetTarget(maps).IsValid(); got != want {
-			t.Errorf("%s: got %v, want %v", conf, got, want)
+			t.Errorf("%s: got %v, want %v", text, got, want)
 		}
 	}
 }
@@ -139,13 +140,13 @@ func TestPortmapProtocolNumbers(t *testing.T) {
 
 func FuzzPortmapConf(f *testing.F) {
 	f.Add(mapping(`"hostPort":1,"containerPort":2,"protocol":"udp","hostIP":"::"`) + `,"conditionsV4":["!","-s","10.0.0.1"]}`)
-	f.Fuzz(func(t *testing.T, conf string) {
-		r, err := spectest.TryRequest(spec.Add, conf, "")
+	f.Fuzz(func(t *testing.T, text string) {
+		r, err := spectest.TryRequest(spec.Add, text, "")
 		if err != nil {
 			return
 		}
-		p, err := readPlan(r)
-		if err != nil {
+		p := &conf{}
+		if chained.Read(r, p) != nil {
 			return
 		}
 		for m := range p.maps([]netip.Prefix{netip.MustParsePrefix("10.9.0.2/24"), netip.MustParsePrefix("fd00::2/64")}) {

@@ -5,32 +5,21 @@ import (
 	"errors"
 	"iter"
 
-	"cnibox/applets/record"
+	"cnibox/applets/chained"
 	"cnibox/nft"
 	"cnibox/rtnl"
 	"cnibox/spec"
 )
 
-// restore publishes again what was published for the attachment. What is pending stays
-// so, as long as another attachment of the container has it.
-func restore(ctx context.Context, r *spec.Request) error {
-	p, err := readPlan(r)
-	if err != nil {
-		return err
-	}
-	maps := p.maps(targetsOf(r.Prev, r.IfName))
-	if noMaps(maps) {
-		return nil
-	}
-	if err := r.CheckIndexes(); err != nil {
-		return err
-	}
-	udp := udpPorts(p.wishes)
-	err = record.Dir(p.dir).Make().Locked(ctx, func() error {
-		if p.dir.owner(r.Attachment.Key()) != nil {
+// republish is the RESTORE of Apply: it publishes again what was published for the attachment. What is
+// pending stays so, as long as another attachment of the container has it.
+func (c *conf) republish(ctx context.Context, op *chained.Op, maps iter.Seq[nft.PortMap]) error {
+	r, dir, udp := op.Request, portOwners(op.Dir), udpPorts(c.wishes)
+	err := op.Dir.Locked(ctx, func() error {
+		if dir.owner(r.Attachment.Key()) != nil {
 			return nil
 		}
-		err := p.dir.record(r, nil, udp)
+		err := dir.record(r, nil, udp)
 		if err == nil {
 			r.Did("record of the ports written")
 		}
@@ -41,7 +30,7 @@ func restore(ctx context.Context, r *spec.Request) error {
 	}
 	lost := false
 	publish := func(x *nft.Tx) error {
-		if err := p.republish(r, x, maps); err != nil {
+		if err := dir.plan(r, x, maps); err != nil {
 			return err
 		}
 		lost = !x.Had(r.Attachment)
@@ -58,11 +47,11 @@ func restore(ctx context.Context, r *spec.Request) error {
 	})
 }
 
-// republish plans the mappings. A port that another attachment of the container has stays with
+// plan plans the mappings. A port that another attachment of the container has stays with
 // it, unless it is only pending there: then that one came first in this restore.
-func (p *plan) republish(r *spec.Request, x *nft.Tx, maps iter.Seq[nft.PortMap]) error {
-	holders := p.dir.holders(r.Attachment)
-	pending := p.dir.hasPending(r.Attachment)
+func (d portOwners) plan(r *spec.Request, x *nft.Tx, maps iter.Seq[nft.PortMap]) error {
+	holders := d.holders(r.Attachment)
+	pending := d.hasPending(r.Attachment)
 	for m := range maps {
 		err := x.PortMap(r.Attachment, m)
 		var taken *nft.TakenError
@@ -70,7 +59,7 @@ func (p *plan) republish(r *spec.Request, x *nft.Tx, maps iter.Seq[nft.PortMap])
 			switch holder := holders(taken.Key); {
 			case holder.sibling && pending:
 				continue
-			case holder.gone, holder.sibling && p.dir.isPending(taken.Key):
+			case holder.gone, holder.sibling && d.isPending(taken.Key):
 				m.Replace = true
 				err = x.PortMap(r.Attachment, m)
 			}

@@ -1,48 +1,33 @@
 package sbr
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"net/netip"
 	"os"
 
-	"cnibox/applets/result"
-	"cnibox/internal/undo"
+	"cnibox/applets/chained"
 	"cnibox/rtnl"
 	"cnibox/spec"
 )
 
-// A routing is the opened interface with the rules of its namespace.
+// A routing is a verb with the rules of the namespace.
 type routing struct {
-	*result.Interface
-	rules []rtnl.Rule // of the namespace
-	moved []result.MovedRoute
-	undo  undo.Stack
+	*chained.Op
+	rules []rtnl.Rule
+	moved []chained.MovedRoute
 }
 
-// open opens the namespace and reads its rules; see [result.Open] for none.
-// The caller closes it.
-func open(r *spec.Request, none int) (*routing, error) {
-	c, err := result.Open(r, none)
-	if err != nil {
-		return nil, err
-	}
-	s := &routing{Interface: c}
-	if c.NS == nil {
-		return s, nil
-	}
-	if s.rules, err = result.AllRules(c.Conn); err != nil {
-		s.Close()
-		return nil, err
-	}
-	return s, nil
+// open reads the rules.
+func open(op *chained.Op) (*routing, error) {
+	rules, err := chained.AllRules(op.Conn)
+	return &routing{Op: op, rules: rules}, err
 }
 
 // tableOf returns the table of the rule that an earlier ADD has added for an address; 0: none.
 func (s *routing) tableOf(ip netip.Addr) int {
 	for _, r := range s.rules {
-		if isSource(r) && r.Src.Addr() == ip && r.Table >= firstTable && !result.IsReservedTable(r.Table) {
+		if isSource(r) && r.Src.Addr() == ip && r.Table >= firstTable && !chained.IsReservedTable(r.Table) {
 			return r.Table
 		}
 	}
@@ -51,7 +36,7 @@ func (s *routing) tableOf(ip netip.Addr) int {
 
 // do makes a change and registers its undo. A route that exists already is no error of the undo.
 func (s *routing) do(op, back rtnl.Op) error {
-	s.undo.Add(op.String(), func(context.Context) error {
+	s.Add(op.String(), func(context.Context) error {
 		if err := s.Conn.Do(back); !errors.Is(err, os.ErrExist) {
 			return err
 		}
@@ -71,14 +56,19 @@ func (s *routing) rule(ip netip.Addr, table int) error {
 	return s.do(rtnl.NewRule(rule), rtnl.DropRule(rule))
 }
 
-// apply records the rules, fills the tables, adds the rules and clears the main table, in this order,
-// so that every packet has a route at any time.
-func (s *routing) apply(r *spec.Request, c *conf, ips []spec.IP) error {
+// Apply records the rules, fills the tables, adds the rules and clears the main table, in this order,
+// so that every packet has a route at any time. The result has the tables of the routes that have moved.
+func (c *conf) Apply(_ context.Context, op *chained.Op) error {
+	ips := op.Prev.Addresses(op.IfName, nil)
+	s, err := open(op)
+	if err != nil {
+		return err
+	}
 	rules, err := s.choose(c, ips)
 	if err != nil {
 		return err
 	}
-	if err := s.remember(r.Attachment, c.dir, rules); err != nil {
+	if err := s.remember(rules); err != nil {
 		return err
 	}
 	main, err := s.Conn.Routes(rtnl.RouteFilter{Link: s.Link.Index})
@@ -95,10 +85,13 @@ func (s *routing) apply(r *spec.Request, c *conf, ips []spec.IP) error {
 			return err
 		}
 	}
-	if c.Table != nil {
-		return nil
+	if c.Table == nil {
+		err = s.clear(c, ips, main)
 	}
-	return s.clear(c, ips, main)
+	if err == nil {
+		chained.SetTables(op.Request, s.moved)
+	}
+	return err
 }
 
 // choose returns the rule of each address: to the table of the configuration, that of an
@@ -106,7 +99,7 @@ func (s *routing) apply(r *spec.Request, c *conf, ips []spec.IP) error {
 func (s *routing) choose(c *conf, ips []spec.IP) (rules []madeRule, err error) {
 	var used map[int]bool
 	if c.Table == nil {
-		if used, err = result.UsedTables(s.Conn, s.rules); err != nil {
+		if used, err = chained.UsedTables(s.Conn, s.rules); err != nil {
 			return nil, err
 		}
 	}
@@ -115,7 +108,7 @@ func (s *routing) choose(c *conf, ips []spec.IP) (rules []madeRule, err error) {
 		if c.Table != nil {
 			m.Table = *c.Table
 		} else if m.Table = s.tableOf(m.Src); m.Table == 0 {
-			m.Table = result.FreeTable(used, firstTable)
+			m.Table = chained.FreeTable(used, firstTable)
 		}
 		rules = append(rules, m)
 	}
@@ -197,7 +190,7 @@ func (s *routing) fill(table int, want []rtnl.Route) error {
 		}
 	}
 	for _, r := range append(want, have...) {
-		s.moved = append(s.moved, result.MovedRoute{Dst: r.Dst, GW: r.GW, To: r.GW, Table: table})
+		s.moved = append(s.moved, chained.MovedRoute{Dst: r.Dst, GW: r.GW, To: r.GW, Table: table})
 	}
 	return nil
 }
@@ -235,19 +228,17 @@ func (s *routing) clear(c *conf, ips []spec.IP, main []rtnl.Route) error {
 	return nil
 }
 
-// check looks for the rule of each address, and for a default route and others in its
+// Check looks for the rule of each address, and for a default route and others in its
 // table. The main table is not checked: it may have routes of router advertisements.
-func check(_ context.Context, r *spec.Request) error {
-	c, err := readConf(r)
-	if err = cmp.Or(err, r.CheckIndexes()); err != nil {
+func (c *conf) Check(_ context.Context, op *chained.Op) error {
+	if err := op.CheckIndexes(); err != nil {
 		return err
 	}
-	s, err := open(r, spec.CodeCheck)
+	s, err := open(op)
 	if err != nil {
 		return err
 	}
-	defer s.Close()
-	for _, ip := range r.Prev.Addresses(r.IfName, nil) {
+	for _, ip := range op.Prev.Addresses(op.IfName, nil) {
 		if err := s.check(c, ip); err != nil {
 			return err
 		}
@@ -255,7 +246,7 @@ func check(_ context.Context, r *spec.Request) error {
 	return nil
 }
 
-// check is check for one address.
+// check is Check for one address.
 func (s *routing) check(c *conf, ip spec.IP) error {
 	addr := ip.Address.Addr()
 	if c.Table != nil {

@@ -4,10 +4,9 @@ import (
 	"net/netip"
 	"slices"
 
+	"cnibox/applets/chained"
 	"cnibox/applets/record"
-	"cnibox/applets/result"
 	"cnibox/rtnl"
-	"cnibox/spec"
 )
 
 // A madeRule is a rule of an attachment.
@@ -18,25 +17,25 @@ type madeRule struct {
 
 // A rulesRecord has the rules that DEL deletes.
 type rulesRecord struct {
-	result.Record
+	chained.Record
 	Rules []madeRule `json:"rules"`
 }
 
 // remember records rules before they are added, beside those of an earlier ADD for this interface.
-func (s *routing) remember(a spec.Attachment, dir record.Dir, rules []madeRule) error {
+func (s *routing) remember(rules []madeRule) error {
 	id, err := s.ID()
 	if err != nil {
 		return err
 	}
-	rec := rulesRecord{result.Record{Owner: record.OwnerOf(a), LinkID: id}, slices.Clone(rules)}
-	if old := result.ReadRecord[rulesRecord](dir, a); old != nil && old.LinkID == id {
+	rec := rulesRecord{chained.Record{Owner: record.OwnerOf(s.Attachment), LinkID: id}, slices.Clone(rules)}
+	if old := chained.ReadRecord[rulesRecord](s.Dir, s.Attachment); old != nil && old.LinkID == id {
 		for _, m := range old.Rules {
 			if !slices.Contains(rules, m) {
 				rec.Rules = append(rec.Rules, m)
 			}
 		}
 	}
-	return result.ReplaceRecord(dir, &s.undo, record.Name(a), rec)
+	return chained.ReplaceRecord(s.Dir, &s.Stack, record.Name(s.Attachment), rec)
 }
 
 // made returns the rules that are the attachment's: those on record, if they are in this
@@ -44,18 +43,17 @@ func (s *routing) remember(a spec.Attachment, dir record.Dir, rules []madeRule) 
 // are the rules of the addresses that the interface has, and of those of prevResult. An
 // interface of another attachment is ignored, though it may have the address, and so the rule, of the
 // one that is gone.
-func (s *routing) made(r *spec.Request, dir record.Dir) ([]madeRule, error) {
-	rec := result.ReadRecord[rulesRecord](dir, r.Attachment)
-	var of *result.Record
+func (s *routing) made() ([]madeRule, error) {
+	rec := chained.ReadRecord[rulesRecord](s.Dir, s.Attachment)
+	var of *chained.Record
 	if rec != nil {
 		of = &rec.Record
 	}
-	own, err := s.Owns(r, dir, of)
+	own, err := s.Owned(of)
 	if err != nil {
 		return nil, err
 	}
 	if !own {
-		s.Link = nil
 		return s.left(rec)
 	}
 	if rec != nil {
@@ -67,7 +65,7 @@ func (s *routing) made(r *spec.Request, dir record.Dir) ([]madeRule, error) {
 	if err := s.addrs(s.Link.Index, is); err != nil {
 		return nil, err
 	}
-	for _, ip := range r.Prev.Addresses(r.IfName, nil) {
+	for _, ip := range s.Prev.Addresses(s.IfName, nil) {
 		is[ip.Address.Addr()] = true
 	}
 	var rules []madeRule
@@ -116,12 +114,12 @@ func (s *routing) addrs(link uint32, into map[netip.Addr]bool) error {
 	return rtnl.SkipAbsent(err)
 }
 
-// note records the rules that DEL has not removed.
-func (s *routing) note(r *spec.Request, dir record.Dir, kept []madeRule) error {
-	rec := result.ReadRecord[rulesRecord](dir, r.Attachment)
-	if rec == nil || len(kept) == 0 {
-		return dir.Remove(record.Name(r.Attachment))
+// keep records the rules that DEL has not removed.
+func (s *routing) keep(rules []madeRule) error {
+	rec := chained.ReadRecord[rulesRecord](s.Dir, s.Attachment)
+	if rec == nil || len(rules) == 0 {
+		return nil
 	}
-	rec.Rules = kept
-	return dir.Write(record.Name(r.Attachment), rec)
+	s.Kept, rec.Rules = true, rules
+	return s.Dir.Write(record.Name(s.Attachment), rec)
 }

@@ -11,8 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"cnibox/applets/applet"
-	"cnibox/applets/record"
-	"cnibox/applets/result"
+	"cnibox/applets/chained"
 	"cnibox/rtnl"
 	"cnibox/spec"
 )
@@ -38,7 +37,7 @@ on, and the routes of the interface that fit the address move there from the mai
 routes stay. In cniVersion 1.1.0 the result has the tables of its routes; results of older versions
 omit the routes that have moved.`,
 	Verbs: func() spec.Verbs {
-		return spec.Verbs{Add: add, Check: check, Del: del, Get: get, Status: status, GC: gc, Records: record.At(dataDir), Chained: true, Validate: spec.ValidateBy(readConf)}
+		return chained.Plugin{Name: "sbr", DataDir: dataDir, New: func() chained.Driver { return &conf{} }}.Verbs()
 	},
 }
 
@@ -49,32 +48,17 @@ const firstTable = 100
 
 // conf are the keys of sbr.
 type conf struct {
+	chained.Defaults
+	chained.Stored
 	Table          *int         `json:"table"` // nil: tables of our own
 	Gateways       []netip.Addr `json:"gateways"`
 	AddSourceHints bool         `json:"addSourceHints"`
-	DataDir        string       `json:"dataDir"`
-
-	dir record.Dir
 }
 
-// readConf decodes and checks the configuration. Errors have code 7.
-func readConf(r *spec.Request) (*conf, error) {
-	c := &conf{}
-	if err := r.Decode(c); err != nil {
-		return nil, err
-	}
-	if err := c.validate(); err != nil {
-		return nil, spec.Errorf(spec.CodeConfig, "%w", err)
-	}
-	var err error
-	c.dir, err = record.In(r.Call, c.DataDir, dataDir)
-	return c, err
-}
-
-// validate bounds the table and the gateways.
-func (c *conf) validate() error {
-	if c.Table != nil && (*c.Table < 1 || *c.Table > math.MaxInt32 || result.IsReservedTable(*c.Table)) {
-		return spec.KeyErrorf("table", result.ReservedTableText, *c.Table, math.MaxInt32)
+// Validate bounds the table and the gateways, and looks for addresses in the prevResult of an ADD.
+func (c *conf) Validate(r *spec.Request) error {
+	if c.Table != nil && (*c.Table < 1 || *c.Table > math.MaxInt32 || chained.IsReservedTable(*c.Table)) {
+		return spec.KeyErrorf("table", chained.ReservedTableText, *c.Table, math.MaxInt32)
 	}
 	if len(c.Gateways) > 2 {
 		return spec.KeyErrorf("gateways", "gateways list has more than 2 entries: %v", c.Gateways)
@@ -86,6 +70,15 @@ func (c *conf) validate() error {
 		case i > 0 && g.Is4() == c.Gateways[0].Is4():
 			return spec.KeyErrorf("gateways", "gateways list has multiple addresses of one family: %v", c.Gateways)
 		}
+	}
+	if r.Prev == nil || r.Call.Verb != spec.Add {
+		return nil
+	}
+	if err := r.CheckIndexes(); err != nil {
+		return err
+	}
+	if len(r.Prev.Addresses(r.IfName, nil)) == 0 {
+		return spec.Errorf(spec.CodeConfig, "No IP addresses supplied on interface: %s", r.IfName)
 	}
 	return nil
 }
@@ -111,84 +104,41 @@ func isSource(r rtnl.Rule) bool {
 	return r.Src == want.Src && !r.Dst.IsValid() && r.IIF == "" && r.OIF == "" && r.Mark == 0 && !r.More && r.Table != unix.RT_TABLE_LOCAL
 }
 
-// add adds rules and moves routes, under a lock of the namespace, or changes nothing. The result is prevResult, with the tables of the routes that have moved.
-func add(ctx context.Context, r *spec.Request) (*spec.Result, error) {
-	c, err := readConf(r)
-	if err != nil {
-		return nil, err
+// Release removes the rules that are on record, and empties their tables. With a table of the
+// configuration's, other rules and all routes stay.
+func (c *conf) Release(_ context.Context, op *chained.Op) error {
+	if op.NS == nil {
+		return nil
 	}
-	if r.Prev == nil {
-		return nil, spec.Errorf(spec.CodeConfig, "This plugin must be called as chained plugin").
-			WithDetails("sbr needs the prevResult with the addresses of %s", r.IfName)
-	}
-	if err := r.CheckIndexes(); err != nil {
-		return nil, err
-	}
-	ips := r.Prev.Addresses(r.IfName, nil)
-	if len(ips) == 0 {
-		return nil, spec.Errorf(spec.CodeConfig, "No IP addresses supplied on interface: %s", r.IfName)
-	}
-	s, err := open(r, spec.CodeConfig)
-	if err != nil {
-		return nil, err
-	}
-	defer s.Close()
-	if err := s.Lock(ctx); err != nil {
-		return nil, err
-	}
-	if err := s.undo.Failed(ctx, s.apply(r, c, ips)); err != nil {
-		return nil, err
-	}
-	result.SetTables(r, s.moved)
-	return r.Prev, nil
-}
-
-// del removes the rules that are on record, and empties their tables. The namespace may
-// be gone, and the interface. With a table of the configuration's, other rules and all
-// routes stay.
-func del(ctx context.Context, r *spec.Request) error {
-	c, err := readConf(r)
-	if err != nil {
-		r.Warn("%v: the rules of the addresses of %s are removed all the same", err, r.IfName)
-		c = &conf{}
-	}
-	dir := record.Configured(r, dataDir)
-	s, err := open(r, 0)
+	s, err := open(op)
 	if err != nil {
 		return err
 	}
-	if s.NS == nil {
-		return dir.Remove(record.Name(r.Attachment))
-	}
-	defer s.Close()
-	if err := s.Lock(ctx); err != nil {
-		return err
-	}
-	mine, err := s.made(r, dir)
+	mine, err := s.made()
 	if err != nil {
 		return err
 	}
 	var errs []error
 	var kept []madeRule
 	for _, m := range mine {
-		if c.Table != nil && *c.Table != m.Table {
+		if !op.Invalid && c.Table != nil && *c.Table != m.Table {
 			kept = append(kept, m)
 			continue
 		}
 		errs = append(errs, rtnl.SkipAbsent(s.Conn.Do(rtnl.DropRule(sourceRule(m.Src, m.Table)))))
-		if c.Table == nil && s.Link != nil {
+		if (op.Invalid || c.Table == nil) && s.Link != nil {
 			errs = append(errs, s.empty(m.Table))
 		}
 	}
 	if err := errors.Join(errs...); err != nil {
 		return err
 	}
-	return s.note(r, dir, kept)
+	return s.keep(kept)
 }
 
 // empty deletes the interface's routes from a table. The main table is never emptied.
 func (s *routing) empty(table int) error {
-	if table < firstTable || result.IsReservedTable(table) {
+	if table < firstTable || chained.IsReservedTable(table) {
 		return nil
 	}
 	routes, err := s.Conn.Routes(rtnl.RouteFilter{Table: table, Link: s.Link.Index})
@@ -198,13 +148,9 @@ func (s *routing) empty(table int) error {
 	return err
 }
 
-// status reports a kernel without policy routing. The code is 50.
-func status(_ context.Context, r *spec.Request) error {
-	c, err := readConf(r)
-	if err != nil {
-		return err
-	}
-	if err := c.dir.Ready(); err != nil {
+// Probe reports a kernel without policy routing.
+func (c *conf) Probe(_ context.Context, op *chained.Op) error {
+	if err := op.Dir.Ready(); err != nil {
 		return err
 	}
 	host, err := rtnl.Dial(rtnl.Host())
@@ -218,12 +164,14 @@ func status(_ context.Context, r *spec.Request) error {
 	return nil
 }
 
-// gc deletes the records of attachments that are gone.
-func gc(_ context.Context, r *spec.Request) error {
-	return record.Configured(r, dataDir).DeleteStale(r.Network, r.Valid)
-}
-
-// get returns prevResult, see [result.Get].
-func get(ctx context.Context, r *spec.Request) (*spec.Result, error) {
-	return result.Get(ctx, r, result.Recorded(r, dataDir), check)
+// Holds are the rules; the tables of ADD are in the result of 1.1.0 alone.
+func (c *conf) Holds(op *chained.Op) (all []spec.Holding) {
+	for _, ip := range op.Prev.Addresses(op.IfName, nil) {
+		text := fmt.Sprintf("rule from %s to a table of its own", ip.Address.Addr())
+		if c.Table != nil {
+			text = fmt.Sprintf("rule from %s to table %d", ip.Address.Addr(), *c.Table)
+		}
+		all = append(all, spec.Holding{Kind: "rule", Text: text, Data: ip.Address.Addr()})
+	}
+	return all
 }

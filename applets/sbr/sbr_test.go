@@ -4,6 +4,7 @@ import (
 	"net/netip"
 	"testing"
 
+	"cnibox/applets/chained"
 	"cnibox/spec"
 	"cnibox/spec/spectest"
 )
@@ -39,7 +40,7 @@ func TestSBRConf(t *testing.T) {
 		"one with a zone":    {`{"gateways":["fe80::1%eth0"]}`, "invalid static gateway"},
 		"gateways is a text": {`{"gateways":"10.1.0.1"}`, "gateways"},
 	} {
-		_, err := readConf(spectest.Request(t, spec.Add, tt.conf, ""))
+		err := chained.Read(spectest.Request(t, spec.Add, tt.conf, ""), &conf{})
 		if err != nil {
 			t.Logf("%s: %v", name, err)
 		}

@@ -9,7 +9,7 @@ import (
 	"slices"
 
 	"cnibox/applets/applet"
-	"cnibox/applets/result"
+	"cnibox/applets/chained"
 	"cnibox/ipam"
 	"cnibox/spec"
 )
@@ -255,7 +255,7 @@ func get(ctx context.Context, r *spec.Request) (*spec.Result, error) {
 		if i.Name != r.IfName || i.Sandbox == "" || i.MAC == "" { // no netdev of the container
 			continue
 		}
-		c, err := result.Open(r, spec.CodeUnknown)
+		c, err := chained.Open(r, spec.CodeUnknown)
 		if err != nil {
 			return nil, err
 		}

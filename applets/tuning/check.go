@@ -3,39 +3,31 @@ package tuning
 import (
 	"context"
 
+	"cnibox/applets/chained"
 	"cnibox/spec"
 )
 
-// check compares each configured value with the live one, without the allowlist, since nothing is
-// written. The code is 102.
-func check(_ context.Context, r *spec.Request) error {
-	p, err := readPlan(r)
-	if err != nil {
+// Check compares each configured value with the live one, without the allowlist, since nothing is
+// written.
+func (c *conf) Check(_ context.Context, op *chained.Op) error {
+	if err := checkSysctls(op.NS, c.sysctls); err != nil {
 		return err
 	}
-	t, err := openTuned(r, p, spec.CodeCheck)
-	if err != nil {
-		return err
+	if c.off && op.Link.Promisc {
+		return differs("promisc of "+op.IfName, false, true)
 	}
-	defer t.Close()
-	if err := checkSysctls(t.NS, p.sysctls); err != nil {
-		return err
-	}
-	if p.off && t.Link.Promisc {
-		return differs("promisc of "+r.IfName, false, true)
-	}
-	diff, now := p.link.change(t.Link), p.link.current(t.Link)
+	diff, now := c.link.change(op.Link), c.link.current(op.Link)
 	switch {
 	case diff.MAC != "":
-		return differs("mac of "+r.IfName, p.mac, now.MAC)
+		return differs("mac of "+op.IfName, c.mac, now.MAC)
 	case diff.Promisc != nil:
-		return differs("promisc of "+r.IfName, *diff.Promisc, *now.Promisc)
+		return differs("promisc of "+op.IfName, *diff.Promisc, *now.Promisc)
 	case diff.MTU != 0:
-		return differs("mtu of "+r.IfName, diff.MTU, now.MTU)
+		return differs("mtu of "+op.IfName, diff.MTU, now.MTU)
 	case diff.AllMulti != nil:
-		return differs("allmulti of "+r.IfName, *diff.AllMulti, *now.AllMulti)
+		return differs("allmulti of "+op.IfName, *diff.AllMulti, *now.AllMulti)
 	case diff.TxQLen != nil:
-		return differs("txQLen of "+r.IfName, *diff.TxQLen, *now.TxQLen)
+		return differs("txQLen of "+op.IfName, *diff.TxQLen, *now.TxQLen)
 	}
 	return nil
 }

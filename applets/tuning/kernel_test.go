@@ -237,7 +237,7 @@ func TestKernelTuningRefusedByKernel(t *testing.T) {
 		}
 	}
 	_, err := b.Do(spec.Add, "tuning", b.Cont.Call(), `"mtu":1400`, "")
-	if err == nil || spec.AsError(err).Code != spec.CodeConfig || !strings.Contains(err.Error(), "Required prevResult missing") {
+	if err == nil || spec.AsError(err).Code != spec.CodeConfig || !strings.Contains(err.Error(), "must be called as chained plugin") {
 		t.Errorf("without prevResult: %v", err)
 	}
 }

@@ -1,6 +1,7 @@
 package tuning
 
 import (
+	"fmt"
 	"math"
 	"strings"
 
@@ -111,4 +112,26 @@ func (l attributes) or(o attributes) attributes {
 	l.AllMulti = first(l.AllMulti, o.AllMulti)
 	l.TxQLen = first(l.TxQLen, o.TxQLen)
 	return l
+}
+
+// text is the attributes that are set, with the MAC address as it was written.
+func (l attributes) text(mac string) string {
+	var set []string
+	add := func(key string, value any) { set = append(set, fmt.Sprintf("%s %v", key, value)) }
+	if l.MAC != "" {
+		add("mac", mac)
+	}
+	if l.Promisc != nil {
+		add("promisc", *l.Promisc)
+	}
+	if l.MTU != 0 {
+		add("mtu", l.MTU)
+	}
+	if l.AllMulti != nil {
+		add("allmulti", *l.AllMulti)
+	}
+	if l.TxQLen != nil {
+		add("txQLen", *l.TxQLen)
+	}
+	return strings.Join(set, ", ")
 }

@@ -6,15 +6,14 @@ import (
 	"fmt"
 	"os"
 
+	"cnibox/applets/chained"
 	"cnibox/applets/record"
-	"cnibox/applets/result"
-	"cnibox/internal/undo"
 	"cnibox/spec"
 )
 
 // A formerRecord is the file of former attributes. The reference's has no owner and no interface.
 type formerRecord struct {
-	result.Record
+	chained.Record
 	attributes
 }
 
@@ -44,37 +43,47 @@ func readTuned(dir record.Dir, name string, a spec.Attachment) (rec *formerRecor
 // remember records the attributes before ADD. Values that an earlier ADD has recorded of this
 // interface stay; the record of an interface that the attachment has lost is replaced. Where another
 // attachment has the shared name, or an earlier version wrote the record, it has a name of its own.
-func (t tuned) remember(undo *undo.Stack, p *plan, a spec.Attachment, before attributes) error {
+func (c *conf) remember(op *chained.Op, before attributes) error {
 	if before.empty() {
 		return nil
 	}
-	id, err := t.ID()
+	id, err := op.ID()
 	if err != nil {
 		return err
 	}
+	a := op.Attachment
 	name := record.Name(a)
-	old, _, err := readTuned(p.dir, name, a)
+	old, _, err := readTuned(op.Dir, name, a)
 	if errors.Is(err, os.ErrNotExist) {
 		var foreign bool
-		if old, foreign, _ = readTuned(p.dir, sharedName(a), a); !foreign {
+		if old, foreign, _ = readTuned(op.Dir, sharedName(a), a); !foreign {
 			name = sharedName(a)
 		}
 	}
 	// a record without the interface is that of this one if it is tuned already
-	if old != nil && (old.LinkID == id || old.LinkID == result.LinkID{} && p.link.change(t.Link).empty()) {
+	if old != nil && (old.LinkID == id || old.LinkID == chained.LinkID{} && c.link.change(op.Link).empty()) {
 		before = old.attributes.or(before)
 	}
-	if err := result.ReplaceRecord(p.dir, undo, name, formerRecord{result.Record{Owner: record.OwnerOf(a), LinkID: id}, before}); err != nil {
+	if err := chained.ReplaceRecord(op.Dir, &op.Stack, name, formerRecord{chained.Record{Owner: record.OwnerOf(a), LinkID: id}, before}); err != nil {
 		return fmt.Errorf("former attributes of %s: %w", a.IfName, err)
 	}
 	return nil
 }
 
-// del restores the former attributes of the link, if it still exists and is the attachment's, and
-// deletes the record. Sysctls stay: those of the interface are deleted with it, and others may be
+// Known looks for a record under both names.
+func (c *conf) Known(op *chained.Op) (bool, error) {
+	_, _, err := readTuned(op.Dir, record.Name(op.Attachment), op.Attachment)
+	if err != nil {
+		_, _, err = readTuned(op.Dir, sharedName(op.Attachment), op.Attachment)
+	}
+	return err == nil, nil
+}
+
+// Release restores the former attributes of the link, if it still exists and is the attachment's, and
+// deletes the shared record. Sysctls stay: those of the interface are deleted with it, and others may be
 // set by another attachment of the namespace too.
-func del(_ context.Context, r *spec.Request) error {
-	dir, a := record.Configured(r, dataDir), r.Attachment
+func (c *conf) Release(_ context.Context, op *chained.Op) error {
+	dir, a := op.Dir, op.Attachment
 	was, _, err := readTuned(dir, record.Name(a), a)
 	shared, foreign, sharedErr := readTuned(dir, sharedName(a), a)
 	if errors.Is(err, os.ErrNotExist) {
@@ -82,46 +91,34 @@ func del(_ context.Context, r *spec.Request) error {
 	}
 	if err == nil {
 		var other bool
-		other, err = restoreTuned(r, dir, was)
+		other, err = restoreTuned(op, was)
 		// a record without an owner belongs to the owner of the interface
 		foreign = foreign || other && was.Owner == record.Owner{}
 	}
 	if err != nil && !errors.Is(err, os.ErrNotExist) {
 		// the link is about to be deleted, and a second DEL would fail too
-		r.Warn("former attributes of %s: %v", r.IfName, err)
+		op.Warn("former attributes of %s: %v", op.IfName, err)
 	}
-	err = dir.Remove(record.Name(a))
-	if !foreign {
-		err = errors.Join(err, dir.Remove(sharedName(a)))
+	if foreign {
+		return nil
 	}
-	return err
+	return dir.Remove(sharedName(a))
 }
 
-// restoreTuned restores the link, if namespace and link are still there; other reports that
-// the link is another attachment's.
-func restoreTuned(r *spec.Request, dir record.Dir, was *formerRecord) (other bool, err error) {
-	c, err := result.Open(r, 0)
-	if err != nil {
-		return false, err
-	}
-	defer c.Close()
-	if c.Link == nil {
+// restoreTuned restores the link, if it is still there; other reports that it is another attachment's.
+func restoreTuned(op *chained.Op, was *formerRecord) (other bool, err error) {
+	if op.Link == nil {
 		return false, nil
 	}
-	own, err := c.Owns(r, dir, &was.Record)
+	own, err := op.Owns(op.Request, op.Dir, &was.Record)
 	if err == nil && !own {
-		other, err = c.LabelledOther(r.Attachment)
+		other, err = op.LabelledOther(op.Attachment)
 	}
 	if err != nil || !own {
 		return other, err
 	}
-	if id, err := c.ID(); err != nil || was.LinkID != id && was.LinkID != (result.LinkID{}) {
+	if id, err := op.ID(); err != nil || was.LinkID != id && was.LinkID != (chained.LinkID{}) {
 		return false, err // the record is of one that the attachment had before
 	}
-	return false, tuned{c}.restore(was.attributes)
-}
-
-// gc deletes the records of links that are gone. Records of the reference, without an owner, stay.
-func gc(_ context.Context, r *spec.Request) error {
-	return record.Configured(r, dataDir).DeleteStale(r.Network, r.Valid)
+	return false, restore(op, was.attributes)
 }

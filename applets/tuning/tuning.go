@@ -10,11 +10,8 @@ import (
 	"golang.org/x/sys/unix"
 
 	"cnibox/applets/applet"
+	"cnibox/applets/chained"
 	"cnibox/applets/netns"
-	"cnibox/applets/record"
-	"cnibox/applets/result"
-	"cnibox/internal/undo"
-	"cnibox/rtnl"
 	"cnibox/spec"
 )
 
@@ -42,7 +39,7 @@ args.cni.sysctl, promisc, mtu, allmulti and txQLen replace the keys of the same 
 If /etc/cni/tuning/allowlist.conf exists, each sysctl must match a line of it, which are regular
 expressions that may match anywhere in the key as it is written.`,
 	Verbs: func() spec.Verbs {
-		return spec.Verbs{Add: add, Check: check, Del: del, Get: get, Status: status, GC: gc, Records: record.At(dataDir), Args: true, Chained: true, Validate: spec.ValidateBy(readPlan), MAC: true}
+		return chained.Plugin{Name: "tuning", Args: true, MAC: true, DataDir: dataDir, New: func() chained.Driver { return &conf{} }}.Verbs()
 	},
 }
 
@@ -64,64 +61,51 @@ type keys struct {
 // conf is the whole configuration. MAC addresses are checked and chosen by
 // [spec.Request.MAC]; here they are for their spelling alone.
 type conf struct {
+	chained.Defaults
+	chained.Stored
 	keys
-	DataDir       string               `json:"dataDir"`
 	RuntimeConfig struct{ MAC string } `json:"runtimeConfig"`
 	Args          struct{ CNI keys }   `json:"args"`
-}
 
-// A plan is a checked configuration, for all verbs but DEL and GC.
-type plan struct {
+	// by Validate
 	sysctls []sysctl // sorted by path
 	link    attributes
 	mac     string // link.MAC as it was written
 	off     bool   // promisc is false: only CHECK uses that
-	dir     record.Dir
 }
 
-// readPlan decodes and checks the configuration. Errors have code 7, or 4 for CNI_ARGS.
-func readPlan(r *spec.Request) (*plan, error) {
-	var c conf
-	if err := r.Decode(&c); err != nil {
-		return nil, err
-	}
+// Validate checks all keys. Errors of CNI_ARGS have code 4.
+func (c *conf) Validate(r *spec.Request) error {
 	mac, err := r.MAC()
 	if err != nil {
-		return nil, err
-	}
-	p := &plan{}
-	if p.dir, err = record.In(r.Call, c.DataDir, dataDir); err != nil {
-		return nil, err
+		return err
 	}
 	own, args := &c.keys, &c.Args.CNI
-	if p.sysctls, err = mergeSysctls(own.Sysctl, args.Sysctl, r.IfName); err != nil {
-		return nil, spec.Errorf(spec.CodeConfig, "%w", err)
+	if c.sysctls, err = mergeSysctls(own.Sysctl, args.Sysctl, r.IfName); err != nil {
+		return spec.Errorf(spec.CodeConfig, "%w", err)
 	}
-	p.link = attributes{MAC: mac.String(), AllMulti: first(args.AllMulti, own.AllMulti), TxQLen: first(args.TxQLen, own.TxQLen)}
+	c.link = attributes{MAC: mac.String(), AllMulti: first(args.AllMulti, own.AllMulti), TxQLen: first(args.TxQLen, own.TxQLen)}
 	if mtu := first(args.MTU, own.MTU); mtu != nil {
-		p.link.MTU = *mtu
+		c.link.MTU = *mtu
 	}
 	if promisc := first(args.Promisc, own.Promisc); promisc != nil {
-		p.off = !*promisc
+		c.off = !*promisc
 		if *promisc {
-			p.link.Promisc = promisc
+			c.link.Promisc = promisc
 		}
 	}
 	// the result has the address as it was written, as in the reference
 	fromArgs, _ := r.Arg("MAC")
-	p.mac = p.link.MAC
+	c.mac = c.link.MAC
 	for _, s := range []string{c.RuntimeConfig.MAC, args.MAC, fromArgs, own.MAC} {
 		if s != "" {
-			if strings.EqualFold(s, p.mac) {
-				p.mac = s
+			if strings.EqualFold(s, c.mac) {
+				c.mac = s
 			}
 			break
 		}
 	}
-	if err := p.link.validate(); err != nil {
-		return nil, spec.Errorf(spec.CodeConfig, "%w", err)
-	}
-	return p, nil
+	return c.link.validate()
 }
 
 // first returns the first pointer that is not nil.
@@ -135,120 +119,87 @@ func first[T any](from ...*T) *T {
 	return nil
 }
 
-// add writes the sysctls, then the attributes of the link, or neither.
-// The result is prevResult with the new MAC address and MTU, but not for a link of the host with the
-// same name.
-func add(ctx context.Context, r *spec.Request) (*spec.Result, error) {
-	p, err := readPlan(r)
+// Needs is the interface, if anything is about it.
+func (c *conf) Needs() chained.Need {
+	if !c.link.empty() || c.off ||
+		slices.ContainsFunc(c.sysctls, func(s sysctl) bool { return strings.Contains(s.written, "IFNAME") }) {
+		return chained.Link
+	}
+	return chained.Namespace
+}
+
+// Apply writes the sysctls, then the attributes of the link, or neither. The undo restores all former
+// values. The result is prevResult with the new MAC address and MTU, but not for a link of the host with
+// the same name.
+func (c *conf) Apply(_ context.Context, op *chained.Op) error {
+	if err := checkAllowed(defaultAllowlist, c.sysctls); err != nil {
+		return err
+	}
+	before := c.link.current(op.Link)
+	if err := c.remember(op, before); err != nil {
+		return err
+	}
+	change := c.link.change(op.Link)
+	values, err := writeSysctls(op.NS, c.sysctls)
+	op.Add("sysctls", func(context.Context) error { return op.NS.SetSysctls(values...) })
 	if err != nil {
-		return nil, err
+		return err
 	}
-	if err := checkAllowed(defaultAllowlist, p.sysctls); err != nil {
-		return nil, err
+	op.Add("link "+op.IfName, func(context.Context) error { return restore(op, before) })
+	err = op.Conn.Do(change.ops(op.Link.Index)...) // none without an interface
+	if errors.Is(err, unix.EINVAL) || errors.Is(err, unix.EADDRNOTAVAIL) || errors.Is(err, unix.EOPNOTSUPP) {
+		return spec.Errorf(spec.CodeConfig, "%s does not take what is configured for it: %w", op.IfName, err)
 	}
-	if r.Prev == nil {
-		return nil, spec.Errorf(spec.CodeConfig, "Required prevResult missing: tuning works on what earlier plugins of a list made")
-	}
-	t, err := openTuned(r, p, spec.CodeConfig)
 	if err != nil {
-		return nil, err
-	}
-	defer t.Close()
-	var undo undo.Stack
-	if err := undo.Failed(ctx, t.apply(&undo, r, p)); err != nil {
-		return nil, err
+		return err
 	}
 	// Of the name, and in this namespace: the host may have an eth0 as well.
-	for i := range r.Prev.Interfaces {
-		in := &r.Prev.Interfaces[i]
-		if in.Name != r.IfName || netns.Elsewhere(r.Call, t.NS, in.Sandbox) {
+	for i := range op.Prev.Interfaces {
+		in := &op.Prev.Interfaces[i]
+		if in.Name != op.IfName || netns.Elsewhere(op.Call, op.NS, in.Sandbox) {
 			continue
 		}
-		if p.mac != "" {
-			in.MAC = p.mac
+		if c.mac != "" {
+			in.MAC = c.mac
 		}
-		if p.link.MTU != 0 {
-			in.MTU = p.link.MTU
+		if c.link.MTU != 0 {
+			in.MTU = c.link.MTU
 		}
 	}
-	return r.Prev, nil
-}
-
-// A tuned is the opened interface: sysctls are set in the namespace, all else by the socket in it.
-type tuned struct{ *result.Interface }
-
-// openTuned opens it; see [result.Open] for none. A plan without attributes does not need the
-// interface.
-func openTuned(r *spec.Request, p *plan, none int) (tuned, error) {
-	if p.aboutLink() {
-		c, err := result.Open(r, none)
-		return tuned{c}, err
-	}
-	ns, err := netns.Open(r.Call)
-	return tuned{&result.Interface{NS: ns, Link: &rtnl.Link{}}}, err
-}
-
-// aboutLink reports whether the interface itself is needed.
-func (p *plan) aboutLink() bool {
-	return !p.link.empty() || p.off ||
-		slices.ContainsFunc(p.sysctls, func(s sysctl) bool { return strings.Contains(s.written, "IFNAME") })
-}
-
-// apply makes all changes, each with its undo, which restores all former values. The record is
-// written first, so that DEL has it if the process is killed in between.
-func (t tuned) apply(undo *undo.Stack, r *spec.Request, p *plan) error {
-	before := p.link.current(t.Link)
-	if err := t.remember(undo, p, r.Attachment, before); err != nil {
-		return err
-	}
-	change := p.link.change(t.Link)
-	values, err := writeSysctls(t.NS, p.sysctls)
-	undo.Add("sysctls", func(context.Context) error { return t.NS.SetSysctls(values...) })
-	if err != nil {
-		return err
-	}
-	undo.Add("link "+r.IfName, func(context.Context) error { return t.restore(before) })
-	err = t.Conn.Do(change.ops(t.Link.Index)...) // none without an interface
-	if errors.Is(err, unix.EINVAL) || errors.Is(err, unix.EADDRNOTAVAIL) || errors.Is(err, unix.EOPNOTSUPP) {
-		return spec.Errorf(spec.CodeConfig, "%s does not take what is configured for it: %w", r.IfName, err)
-	}
-	return err
+	return nil
 }
 
 // restore gives the link the attributes of was.
 // The link is read again, since only what differs is sent.
-func (t tuned) restore(was attributes) error {
+func restore(op *chained.Op, was attributes) error {
 	if was.empty() {
 		return nil
 	}
-	link, err := t.Conn.LinkAt(t.Link.Index)
+	link, err := op.Conn.LinkAt(op.Link.Index)
 	if err != nil {
 		return err
 	}
-	return t.Conn.Do(was.change(link).ops(link.Index)...)
+	return op.Conn.Do(was.change(link).ops(link.Index)...)
 }
 
-// status reports a configuration or a host with which every ADD would fail. The code is 50.
-func status(_ context.Context, r *spec.Request) error {
-	p, err := readPlan(r)
-	if err != nil {
-		return err
-	}
-	if err := checkAllowed(defaultAllowlist, p.sysctls); err != nil {
+// Probe reports a configuration or a host with which every ADD would fail.
+func (c *conf) Probe(_ context.Context, op *chained.Op) error {
+	if err := checkAllowed(defaultAllowlist, c.sysctls); err != nil {
 		return spec.Errorf(spec.CodeNotReady, "%w", err)
 	}
-	if p.link.empty() {
+	if c.link.empty() {
 		return nil
 	}
-	return p.dir.Ready()
+	return op.Dir.Ready()
 }
 
-// get returns prevResult, see [result.Get].
-func get(ctx context.Context, r *spec.Request) (*spec.Result, error) {
-	dir, a := record.Configured(r, dataDir), r.Attachment
-	_, _, err := readTuned(dir, record.Name(a), a)
-	if err != nil {
-		_, _, err = readTuned(dir, sharedName(a), a)
+// Holds are the settings, as they are configured.
+func (c *conf) Holds(*chained.Op) (all []spec.Holding) {
+	for _, s := range c.sysctls {
+		all = append(all, spec.Holding{Kind: "sysctl", Text: s.written + " = " + s.Value, Data: s.Sysctl})
 	}
-	return result.Get(ctx, r, err == nil, check)
+	if !c.link.empty() {
+		all = append(all, spec.Holding{Kind: "link", Text: c.link.text(c.mac), Data: c.link})
+	}
+	return all
 }

@@ -7,6 +7,7 @@ import (
 	"strings"
 	"testing"
 
+	"cnibox/applets/chained"
 	"cnibox/spec"
 	"cnibox/spec/spectest"
 )
@@ -85,7 +86,8 @@ func TestTuningConf(t *testing.T) {
 	for name, tt := range tests {
 		t.Run(name, func(t *testing.T) {
 			r := spectest.Request(t, spec.Add, tt.conf, tt.args)
-			p, err := readPlan(r)
+			p := &conf{}
+			err := chained.Read(r, p)
 			spectest.WantError(t, err, tt.err, tt.code)
 			if err == nil {
 				if got := planText(p); got != tt.want {
@@ -97,7 +99,7 @@ func TestTuningConf(t *testing.T) {
 }
 
 // planText renders a plan, for comparison.
-func planText(p *plan) string {
+func planText(p *conf) string {
 	var out struct {
 		Sysctls []string   `json:"sysctls,omitempty"`
 		Link    attributes `json:"link"`
@@ -109,9 +111,7 @@ func planText(p *plan) string {
 		out.Sysctls = append(out.Sysctls, s.Key+"="+s.Value)
 	}
 	out.Link, out.MAC, out.Off = p.link, p.mac, p.off
-	if p.dir != dataDir {
-		out.Dir = string(p.dir)
-	}
+	out.Dir = p.DataDir
 	b, _ := json.Marshal(out)
 	return string(b)
 }
@@ -149,13 +149,13 @@ func TestTuningAllowlist(t *testing.T) {
 
 func FuzzTuningConf(f *testing.F) {
 	f.Add(`{"sysctl":{"net.ipv4.conf.IFNAME.x":"1"},"mtu":5,"args":{"cni":{"sysctl":{"net/a":"b"}}}}`, "MAC=02:00:00:00:00:01")
-	f.Fuzz(func(t *testing.T, conf, args string) {
-		r, err := spectest.TryRequest(spec.Add, conf, args)
+	f.Fuzz(func(t *testing.T, text, args string) {
+		r, err := spectest.TryRequest(spec.Add, text, args)
 		if err != nil {
 			return
 		}
-		p, err := readPlan(r)
-		if err != nil {
+		p := &conf{}
+		if chained.Read(r, p) != nil {
 			return
 		}
 		for _, s := range p.sysctls {

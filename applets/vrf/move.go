@@ -11,8 +11,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"cnibox/applets/result"
-	"cnibox/internal/undo"
+	"cnibox/applets/chained"
 	"cnibox/rtnl"
 	"cnibox/spec"
 )
@@ -20,53 +19,52 @@ import (
 // settleTime is how long an ADD waits for duplicate detection of the addresses that it restored.
 const settleTime = 3 * time.Second
 
-// A membership is the opened interface of a verb.
-type membership struct {
-	*result.Interface
-	r     *spec.Request
-	moved []result.MovedRoute
-	undo  undo.Stack
-}
-
-// open opens the namespace; see [result.Open] for none.
-// The caller closes it.
-func open(r *spec.Request, none int) (*membership, error) {
-	c, err := result.Open(r, none)
-	if err != nil {
-		return nil, err
-	}
-	return &membership{Interface: c, r: r}, nil
-}
-
 // ownsAddr looks for an address with its prefix length, without one that is a duplicate.
 func ownsAddr(addrs []rtnl.Addr, want netip.Prefix) bool {
 	return slices.ContainsFunc(addrs, func(a rtnl.Addr) bool { return a.Prefix == want && !a.DADFailed })
 }
 
-// apply makes all changes, each with its undo.
-func (v *membership) apply(ctx context.Context, c *conf) error {
-	if err := v.WriteRecord(c.dir, v.r.Attachment, &v.undo); err != nil {
+// A membership is the interface that ADD moves.
+type membership struct{ *chained.Op }
+
+// Apply creates the VRF, and moves the interface into it. The result has the table of its routes.
+func (c *conf) Apply(ctx context.Context, op *chained.Op) error {
+	v := membership{op}
+	if err := op.Record(); err != nil {
 		return err
 	}
 	vrf, table, err := v.domain(c)
 	if err != nil {
 		return err
 	}
-	switch v.Link.Master {
+	switch op.Link.Master {
 	case vrf:
-		return v.note(table)
 	case 0:
+		err = v.enslave(ctx, vrf, table)
 	default:
-		return spec.Errorf(spec.CodeConfig, "interface %s has already a master set: link #%d; it can be in one VRF or bridge alone", v.r.IfName, v.Link.Master)
+		err = spec.Errorf(spec.CodeConfig, "interface %s has already a master set: link #%d; it can be in one VRF or bridge alone", op.IfName, op.Link.Master)
 	}
-	if err := v.enslave(ctx, vrf, table); err != nil {
+	if err != nil {
 		return err
 	}
-	return v.note(table)
+	routes, err := op.Conn.Routes(rtnl.RouteFilter{Table: table, Link: op.Link.Index})
+	if err != nil {
+		return err
+	}
+	chained.SetTables(op.Request, movedTo(routes))
+	return nil
+}
+
+// movedTo returns routes as they are, in their tables.
+func movedTo(routes []rtnl.Route) (moved []chained.MovedRoute) {
+	for _, r := range routes {
+		moved = append(moved, chained.MovedRoute{Dst: r.Dst, GW: r.GW, To: r.GW, Table: r.Table})
+	}
+	return moved
 }
 
 // domain returns the index and the table of the VRF, which it creates if missing.
-func (v *membership) domain(c *conf) (index uint32, table int, err error) {
+func (v membership) domain(c *conf) (index uint32, table int, err error) {
 	l, err := v.Conn.Link(c.Name)
 	if err == nil {
 		data, ok := l.Data.(rtnl.VRF)
@@ -76,7 +74,7 @@ func (v *membership) domain(c *conf) (index uint32, table int, err error) {
 		case c.Table != 0 && c.Table != data.Table:
 			return 0, 0, spec.Errorf(spec.CodeConfig, "VRF %s already exist with different routing table %d: %d is asked for", c.Name, data.Table, c.Table)
 		case !l.Up:
-			v.undo.Add("VRF "+c.Name, func(context.Context) error { return v.Conn.SetLink(l.Index, rtnl.LinkChange{Up: new(false)}) })
+			v.Add("VRF "+c.Name, func(context.Context) error { return v.Conn.SetLink(l.Index, rtnl.LinkChange{Up: new(false)}) })
 			err = v.Conn.SetLink(l.Index, rtnl.LinkChange{Up: new(true)})
 		}
 		return l.Index, data.Table, err
@@ -85,15 +83,15 @@ func (v *membership) domain(c *conf) (index uint32, table int, err error) {
 		return 0, 0, err
 	}
 	if table = c.Table; table == 0 {
-		rules, err := result.AllRules(v.Conn)
+		rules, err := chained.AllRules(v.Conn)
 		if err != nil {
 			return 0, 0, err
 		}
-		used, err := result.UsedTables(v.Conn, rules)
+		used, err := chained.UsedTables(v.Conn, rules)
 		if err != nil {
 			return 0, 0, err
 		}
-		table = result.FreeTable(used, 1)
+		table = chained.FreeTable(used, 1)
 	}
 	l, err = v.Conn.CreateLink(rtnl.LinkSpec{Name: c.Name, Kind: rtnl.VRF{Table: table}, Up: true})
 	if errors.Is(err, errors.ErrUnsupported) {
@@ -102,18 +100,18 @@ func (v *membership) domain(c *conf) (index uint32, table int, err error) {
 	if err != nil {
 		return 0, 0, err
 	}
-	v.undo.Add("VRF "+c.Name, func(context.Context) error { return v.Conn.DelLink(c.Name) })
+	v.Add("VRF "+c.Name, func(context.Context) error { return v.Conn.DelLink(c.Name) })
 	return l.Index, table, nil
 }
 
 // enslave moves the interface into the VRF. The kernel sets the link down and up for that, which
 // deletes its routes, but for those of the kernel, and without keep_addr_on_down its IPv6 addresses.
-func (v *membership) enslave(ctx context.Context, index uint32, table int) error {
+func (v membership) enslave(ctx context.Context, index uint32, table int) error {
 	addrs, routes, err := v.was()
 	if err != nil {
 		return err
 	}
-	v.undo.Add("master of "+v.r.IfName, func(context.Context) error {
+	v.Add("master of "+v.IfName, func(context.Context) error {
 		err := v.Conn.SetLink(v.Link.Index, rtnl.LinkChange{Master: new(uint32(0))})
 		return errors.Join(err, v.again(addrs, routes))
 	})
@@ -134,7 +132,7 @@ func (v *membership) enslave(ctx context.Context, index uint32, table int) error
 
 // was returns the addresses of the interface and the routes out of it, in all tables, that
 // the kernel does not make by itself, those without a gateway first.
-func (v *membership) was() (addrs []rtnl.Addr, routes []rtnl.Route, err error) {
+func (v membership) was() (addrs []rtnl.Addr, routes []rtnl.Route, err error) {
 	if addrs, err = v.Conn.Addrs(v.Link.Index); err != nil {
 		return nil, nil, err
 	}
@@ -151,7 +149,7 @@ func (v *membership) was() (addrs []rtnl.Addr, routes []rtnl.Route, err error) {
 
 // again adds the deleted addresses and routes again. Addresses that were in use need no duplicate
 // detection.
-func (v *membership) again(addrs []rtnl.Addr, routes []rtnl.Route) error {
+func (v membership) again(addrs []rtnl.Addr, routes []rtnl.Route) error {
 	have, err := v.Conn.Addrs(v.Link.Index)
 	if err != nil {
 		return err
@@ -181,25 +179,16 @@ func (v *membership) again(addrs []rtnl.Addr, routes []rtnl.Route) error {
 
 // settle waits for addresses that the kernel checks for duplicates again, as those that it kept while
 // the link was down. Without a carrier that has no end, so a timeout is no error.
-func (v *membership) settle(ctx context.Context) error {
+func (v membership) settle(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, settleTime)
 	defer cancel()
 	err := v.Conn.WaitAddrs(ctx, v.Link.Index)
 	if err != nil && ctx.Err() != nil {
-		v.r.Warn("%v", err)
+		v.Warn("%v", err)
 		return nil
 	}
 	if err != nil {
-		return fmt.Errorf("addresses of %s: %w", v.r.IfName, err)
+		return fmt.Errorf("addresses of %s: %w", v.IfName, err)
 	}
 	return nil
-}
-
-// note records the routes in the table of the VRF.
-func (v *membership) note(table int) error {
-	routes, err := v.Conn.Routes(rtnl.RouteFilter{Table: table, Link: v.Link.Index})
-	for _, r := range routes {
-		v.moved = append(v.moved, result.MovedRoute{Dst: r.Dst, GW: r.GW, To: r.GW, Table: table})
-	}
-	return err
 }

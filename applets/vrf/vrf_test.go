@@ -3,6 +3,7 @@ package vrf
 import (
 	"testing"
 
+	"cnibox/applets/chained"
 	"cnibox/spec"
 	"cnibox/spec/spectest"
 )
@@ -22,7 +23,7 @@ func TestVRFConf(t *testing.T) {
 		"negative":        {`{"vrfname":"blue","table":-1}`, "not within"},
 		"table is a text": {`{"vrfname":"blue","table":"7"}`, "table"},
 	} {
-		_, err := readConf(spectest.Request(t, spec.Add, tt.conf, ""))
+		err := chained.Read(spectest.Request(t, spec.Add, tt.conf, ""), &conf{})
 		if err != nil {
 			t.Logf("%s: %v", name, err)
 		}

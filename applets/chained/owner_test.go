@@ -1,4 +1,4 @@
-package result_test
+package chained_test
 
 import (
 	"bytes"

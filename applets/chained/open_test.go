@@ -1,4 +1,4 @@
-package result_test
+package chained_test
 
 import (
 	"context"
@@ -8,8 +8,8 @@ import (
 	"time"
 
 	"cnibox/applets/applettest"
+	"cnibox/applets/chained"
 	"cnibox/applets/record"
-	"cnibox/applets/result"
 	"cnibox/internal/flock"
 	"cnibox/internal/kerneltest"
 	"cnibox/internal/undo"
@@ -43,7 +43,7 @@ func TestKernelOpen(t *testing.T) {
 	}
 	for name, tt := range tests {
 		t.Run(name, func(t *testing.T) {
-			c, err := result.Open(request(t, spec.Del, tt.path), 0)
+			c, err := chained.Open(request(t, spec.Del, tt.path), 0)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -54,7 +54,7 @@ func TestKernelOpen(t *testing.T) {
 			if tt.link && c.Link.Index != v.Eth0.Index {
 				t.Errorf("DEL has link #%d, want #%d", c.Link.Index, v.Eth0.Index)
 			}
-			c, err = result.Open(request(t, spec.Add, tt.path), spec.CodeConfig)
+			c, err = chained.Open(request(t, spec.Add, tt.path), spec.CodeConfig)
 			if (err != nil) != (tt.code != 0) || err != nil && spec.AsError(err).Code != tt.code {
 				t.Errorf("ADD: got %v, want code %d", err, tt.code)
 			}
@@ -72,8 +72,8 @@ func TestKernelOpen(t *testing.T) {
 func TestKernelWriteRecord(t *testing.T) {
 	v := applettest.NewVeth(t)
 	dir := record.Dir(t.TempDir())
-	open := func() *result.Interface {
-		c, err := result.Open(request(t, spec.Del, v.Cont.Path), 0)
+	open := func() *chained.Interface {
+		c, err := chained.Open(request(t, spec.Del, v.Cont.Path), 0)
 		v.NoError(err)
 		t.Cleanup(c.Close)
 		return c
@@ -82,22 +82,22 @@ func TestKernelWriteRecord(t *testing.T) {
 	other := spec.Attachment{Network: "net2", ContainerID: "c1", IfName: "eth0"}
 	first, second := new(undo.Stack), new(undo.Stack)
 	v.NoError(open().WriteRecord(dir, a, first))
-	was := result.ReadRecord[result.Record](dir, a)
-	if was == nil || was.Index != v.Eth0.Index || was.Parent != v.Host0.Index || result.ReadRecord[result.Record](dir, other) != nil {
+	was := chained.ReadRecord[chained.Record](dir, a)
+	if was == nil || was.Index != v.Eth0.Index || was.Parent != v.Host0.Index || chained.ReadRecord[chained.Record](dir, other) != nil {
 		t.Fatalf("got record %+v", was)
 	}
 	v.NoError(v.HostConn.DelLink("host0"))
 	v.AddPair("host0", "eth0")
 	v.NoError(open().WriteRecord(dir, a, second))
-	if now := result.ReadRecord[result.Record](dir, a); now == nil || *now == *was {
+	if now := chained.ReadRecord[chained.Record](dir, a); now == nil || *now == *was {
 		t.Errorf("got record %+v of another interface", now)
 	}
 	second.Failed(t.Context(), os.ErrInvalid)
-	if now := result.ReadRecord[result.Record](dir, a); now == nil || *now != *was {
+	if now := chained.ReadRecord[chained.Record](dir, a); now == nil || *now != *was {
 		t.Errorf("after undo: got %+v, want %+v", now, was)
 	}
 	first.Failed(t.Context(), os.ErrInvalid)
-	if now := result.ReadRecord[result.Record](dir, a); now != nil {
+	if now := chained.ReadRecord[chained.Record](dir, a); now != nil {
 		t.Errorf("after undo of the first: got %+v", now)
 	}
 }
@@ -108,10 +108,10 @@ func TestKernelOwns(t *testing.T) {
 	v, next := applettest.NewVeth(t), applettest.NewVeth(t)
 	dir := record.Dir(t.TempDir())
 	path := filepath.Join(t.TempDir(), "netns")
-	owns := func(r *spec.Request, rec *result.Record) (yes bool) {
+	owns := func(r *spec.Request, rec *chained.Record) (yes bool) {
 		t.Helper()
 		v.NoError(v.NS.Do(func() error { // where the host-side veth is looked for
-			c, err := result.Open(r, 0)
+			c, err := chained.Open(r, 0)
 			if err != nil {
 				return err
 			}
@@ -126,11 +126,11 @@ func TestKernelOwns(t *testing.T) {
 	if owns(r, nil) {
 		t.Error("an interface without record, label and prevResult is the attachment's")
 	}
-	c, err := result.Open(r, 0)
+	c, err := chained.Open(r, 0)
 	v.NoError(err)
 	v.NoError(c.WriteRecord(dir, r.Attachment, new(undo.Stack)))
 	c.Close()
-	rec := result.ReadRecord[result.Record](dir, r.Attachment)
+	rec := chained.ReadRecord[chained.Record](dir, r.Attachment)
 	if !owns(r, rec) {
 		t.Error("the interface on record is not the attachment's")
 	}
@@ -152,11 +152,11 @@ func TestKernelLock(t *testing.T) {
 	defer func(was time.Duration) { flock.Timeout = was }(flock.Timeout)
 	flock.Timeout = 20 * time.Millisecond
 	c := applettest.NewHost(t).Container("c1")
-	one, err := result.Open(request(t, spec.Del, c.Path), 0)
+	one, err := chained.Open(request(t, spec.Del, c.Path), 0)
 	if err != nil {
 		t.Fatal(err)
 	}
-	two, err := result.Open(request(t, spec.Del, kerneltest.NSPath(t, c.NS)), 0)
+	two, err := chained.Open(request(t, spec.Del, kerneltest.NSPath(t, c.NS)), 0)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -1,4 +1,4 @@
-package result
+package chained
 
 import (
 	"net/netip"

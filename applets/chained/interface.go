@@ -1,7 +1,4 @@
-// Package result is shared by plugins that work on the result of others (bandwidth, portmap,
-// sbr, tuning, vrf): it has the interface that CNI_IFNAME names in the container, the record of its
-// owner, and routes that move to another table.
-package result
+package chained
 
 import (
 	"context"
@@ -88,4 +85,28 @@ func (c *Interface) Lock(ctx context.Context) error {
 	}
 	c.unlock = unlock
 	return nil
+}
+
+// openNamespace opens the namespace for what is set in it, whether or not the interface exists.
+func openNamespace(r *spec.Request) (*Interface, error) {
+	ns, err := netns.Open(r.Call)
+	if err != nil {
+		return nil, err
+	}
+	return &Interface{NS: ns, Link: &rtnl.Link{}}, nil
+}
+
+// Record writes the record of an attachment that has nothing more in it. It comes before the first
+// change.
+func (op *Op) Record() error { return op.WriteRecord(op.Dir, op.Attachment, &op.Stack) }
+
+// Owned reports whether DEL may change the interface, see [Interface.Owns]. If not, op.Link is nil
+// afterwards.
+func (op *Op) Owned(rec *Record) (bool, error) {
+	there := op.Link != nil
+	own, err := op.Owns(op.Request, op.Dir, rec)
+	if !own {
+		op.Foreign, op.Link = there, nil
+	}
+	return own, err
 }

@@ -1,0 +1,296 @@
+// Package chained is the one flow of the plugins that work on the prevResult of others: tuning, vrf,
+// sbr, bandwidth, portmap and firewall. It reads the configuration, opens and locks the namespace,
+// knows the owner of the interface and its record, undoes, and answers GET.
+package chained
+
+import (
+	"context"
+	"encoding/json"
+
+	"cnibox/applets/netns"
+	"cnibox/applets/record"
+	"cnibox/internal/undo"
+	"cnibox/rtnl"
+	"cnibox/spec"
+)
+
+// A Driver is what one chained plugin adds to the flow, for one verb. Its exported fields are the keys
+// of the configuration. It embeds [Defaults].
+type Driver interface {
+	// Validate checks the configuration alone, and fills in defaults. Errors without a code have
+	// code 7.
+	Validate(*spec.Request) error
+
+	// Apply makes what is configured, as far as it is not there: ADD and, with op.Restoring, RESTORE.
+	// Each change has its undo. The result is op.Prev.
+	Apply(context.Context, *Op) error
+
+	// Check looks for what Apply makes. Errors have code 102.
+	Check(context.Context, *Op) error
+
+	// Release removes it: DEL. Namespace and interface may be missing, and the configuration may be
+	// invalid.
+	Release(context.Context, *Op) error
+
+	// Probe reports why every ADD would fail on this host: STATUS. Errors have code 50.
+	Probe(context.Context, *Op) error
+
+	// Needs is what must be there for Apply and Check.
+	Needs() Need
+
+	// Holds returns what Apply makes, from the configuration and op.Prev alone.
+	Holds(*Op) []spec.Holding
+
+	// Known reports whether the attachment is on record: GET.
+	Known(*Op) (bool, error)
+
+	// Collect deletes what stale attachments own, and their records: GC.
+	Collect(context.Context, *Op) error
+}
+
+// A Need is what a verb opens.
+type Need int
+
+const (
+	Link      Need = iota // the interface
+	Namespace             // the namespace alone
+	Present               // what is there of both
+	Nothing               // neither, at DEL too
+)
+
+// Defaults are the methods of a plugin with a record that works on the interface.
+type Defaults struct{}
+
+// Needs is the interface.
+func (Defaults) Needs() Need { return Link }
+
+// Known looks for the record.
+func (Defaults) Known(op *Op) (bool, error) {
+	return ReadRecord[record.Owner](op.Dir, op.Attachment) != nil, nil
+}
+
+// Collect deletes stale records.
+func (Defaults) Collect(_ context.Context, op *Op) error {
+	return op.Dir.DeleteStale(op.Network, op.Valid)
+}
+
+// Stored is the key of plugins with records.
+type Stored struct {
+	DataDir string `json:"dataDir"`
+}
+
+func (s *Stored) dataDir() string { return s.DataDir }
+
+// A Plugin describes a chained plugin to the flow. It is data: nothing runs at start.
+type Plugin struct {
+	Name      string
+	Since     spec.Version // zero: all versions
+	Args, MAC bool         // see [spec.Verbs]
+	DataDir   record.Dir   // the usual one; empty: it has no records
+	Restores  bool         // has a RESTORE
+	Restored  string       // what RESTORE reports where CHECK fails; empty: Apply reports itself
+	Confine   func(conf map[string]json.RawMessage) (leftOut string)
+	New       func() Driver
+}
+
+// An Op is one verb on one attachment.
+type Op struct {
+	*spec.Request
+	*Interface
+	Dir       record.Dir
+	Invalid   bool // DEL, GET and GC: the configuration is
+	Restoring bool // RESTORE, not ADD
+	Foreign   bool // there is an interface, of another attachment; see [Op.Owned]
+	Kept      bool // Release has written or deleted the record itself
+	undo.Stack
+
+	host *rtnl.Conn // nil: not opened yet
+}
+
+// Verbs are the plugin's.
+func (p Plugin) Verbs() spec.Verbs {
+	v := spec.Verbs{
+		Since: p.Since, Args: p.Args, MAC: p.MAC, Chained: true, Confine: p.Confine,
+		Validate: func(r *spec.Request) (spec.Resources, error) {
+			_, _, err := p.read(r)
+			return spec.Resources{}, err
+		},
+		Holds: p.holds,
+		Add:   p.add, Check: p.check, Del: p.del, Get: p.get, Status: p.status, GC: p.gc,
+	}
+	if p.DataDir != "" {
+		v.Records = record.At(p.DataDir)
+	}
+	if p.Restores {
+		v.Restore = p.restore
+	}
+	return v
+}
+
+// Read decodes and validates a configuration.
+func Read(r *spec.Request, d Driver) error {
+	if err := r.Decode(d); err != nil {
+		return err
+	}
+	err := d.Validate(r)
+	if _, coded := err.(*spec.Error); err != nil && !coded {
+		return spec.Errorf(spec.CodeConfig, "%w", err)
+	}
+	return err
+}
+
+// read is for verbs that need a valid configuration.
+func (p Plugin) read(r *spec.Request) (d Driver, op *Op, err error) {
+	d, op = p.New(), &Op{Request: r, Interface: &Interface{}}
+	if err := Read(r, d); err != nil {
+		return nil, nil, err
+	}
+	if s, ok := d.(interface{ dataDir() string }); ok {
+		op.Dir, err = record.In(r.Call, s.dataDir(), p.DataDir)
+	}
+	return d, op, err
+}
+
+// readAnyway is for the others: an invalid configuration is a warning.
+func (p Plugin) readAnyway(r *spec.Request) (d Driver, op *Op) {
+	d, op = p.New(), &Op{Request: r, Interface: &Interface{}}
+	if err := Read(r, d); err != nil {
+		r.Warn("%v: releasing what the attachment owns all the same", err)
+		op.Invalid = true
+	}
+	if p.DataDir != "" {
+		op.Dir = record.Configured(r, p.DataDir)
+	}
+	return d, op
+}
+
+// open opens what is needed. none is the code of the error where the interface is missing.
+func (op *Op) open(need Need, none int) (err error) {
+	switch need {
+	case Link:
+		op.Interface, err = Open(op.Request, none)
+	case Namespace:
+		op.Interface, err = openNamespace(op.Request)
+	case Present:
+		op.Interface, err = Open(op.Request, 0)
+	}
+	return err
+}
+
+// Host is a socket on the host, which is open until the verb ends, undo included.
+func (op *Op) Host() (_ *rtnl.Conn, err error) {
+	if op.host == nil {
+		op.host, err = rtnl.Dial(netns.Host(op.Call))
+	}
+	return op.host, err
+}
+
+// Close closes all that the verb has opened, which releases the lock.
+func (op *Op) Close() {
+	if op.host != nil {
+		op.host.Close()
+	}
+	op.Interface.Close()
+}
+
+// openLocked is open for verbs that change the namespace.
+func (op *Op) openLocked(ctx context.Context, need Need, none int) error {
+	if err := op.open(need, none); err != nil || op.NS == nil {
+		return err
+	}
+	err := op.Lock(ctx)
+	if err != nil {
+		op.Close()
+	}
+	return err
+}
+
+// add makes all, or undoes it.
+func (p Plugin) add(ctx context.Context, r *spec.Request) (*spec.Result, error) {
+	d, op, err := p.read(r)
+	if err != nil {
+		return nil, err
+	}
+	if r.Prev == nil {
+		return nil, spec.Errorf(spec.CodeConfig, "must be called as chained plugin").
+			WithDetails("%s needs the prevResult of the plugin that made %s", p.Name, r.IfName)
+	}
+	return r.Prev, p.apply(ctx, d, op)
+}
+
+// apply is the part that ADD and RESTORE have in common.
+func (p Plugin) apply(ctx context.Context, d Driver, op *Op) error {
+	if err := op.openLocked(ctx, d.Needs(), spec.CodeConfig); err != nil {
+		return err
+	}
+	defer op.Close()
+	if op.Restoring && p.Restored != "" && d.Check(ctx, op) == nil {
+		return nil
+	}
+	if err := op.Failed(ctx, d.Apply(ctx, op)); err != nil {
+		return err
+	}
+	if op.Restoring && p.Restored != "" {
+		op.Did("%s", p.Restored)
+	}
+	return nil
+}
+
+func (p Plugin) restore(ctx context.Context, r *spec.Request) error {
+	d, op, err := p.read(r)
+	if err != nil {
+		return err
+	}
+	op.Restoring = true
+	return p.apply(ctx, d, op)
+}
+
+func (p Plugin) check(ctx context.Context, r *spec.Request) error {
+	d, op, err := p.read(r)
+	if err != nil {
+		return err
+	}
+	if err := op.open(d.Needs(), spec.CodeCheck); err != nil {
+		return err
+	}
+	defer op.Close()
+	return d.Check(ctx, op)
+}
+
+// del releases what the attachment has, and deletes its record then.
+func (p Plugin) del(ctx context.Context, r *spec.Request) error {
+	d, op := p.readAnyway(r)
+	need := Present
+	if d.Needs() == Nothing {
+		need = Nothing
+	}
+	if err := op.openLocked(ctx, need, 0); err != nil {
+		return err
+	}
+	defer op.Close()
+	if err := d.Release(ctx, op); err != nil || op.Kept || op.Dir == "" {
+		return err
+	}
+	return op.Dir.Remove(record.Name(r.Attachment))
+}
+
+func (p Plugin) status(ctx context.Context, r *spec.Request) error {
+	d, op, err := p.read(r)
+	if err != nil {
+		return err
+	}
+	return d.Probe(ctx, op)
+}
+
+func (p Plugin) gc(ctx context.Context, r *spec.Request) error {
+	d, op := p.readAnyway(r)
+	return d.Collect(ctx, op)
+}
+
+func (p Plugin) holds(r *spec.Request) ([]spec.Holding, error) {
+	d, op, err := p.read(r)
+	if err != nil {
+		return nil, err
+	}
+	return d.Holds(op), nil
+}

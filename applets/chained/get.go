@@ -1,0 +1,32 @@
+package chained
+
+import (
+	"context"
+
+	"cnibox/spec"
+)
+
+// get answers with prevResult as long as the attachment is there: it is on record, or CHECK finds the
+// interface as ADD left it. One that was deleted is unknown, with code 3.
+func (p Plugin) get(ctx context.Context, r *spec.Request) (*spec.Result, error) {
+	if r.Prev == nil {
+		return nil, spec.Errorf(spec.CodeUnknown, "unknown container %q", r.ContainerID)
+	}
+	d, op := p.readAnyway(r)
+	if known, err := d.Known(op); err != nil || known {
+		return r.Prev, err
+	}
+	c, err := Open(r, spec.CodeUnknown)
+	if err != nil {
+		return nil, err
+	}
+	c.Close()
+	dangling := r.CheckIndexes() // no ADD has had such a prevResult
+	if err = dangling; err == nil {
+		err = p.check(ctx, r)
+	}
+	if dangling != nil || spec.AsError(err) != nil && spec.AsError(err).Code == spec.CodeCheck {
+		return nil, spec.Errorf(spec.CodeUnknown, "no attachment %s is known", r.Attachment).WithDetails("%v", err)
+	}
+	return r.Prev, err
+}

@@ -1,0 +1,46 @@
+package applets_test
+
+import (
+	"encoding/json"
+	"slices"
+	"testing"
+
+	"cnibox/applets"
+	"cnibox/spec"
+	"cnibox/spec/spectest"
+)
+
+// Each chained plugin says what an attachment has of it, in words and as data.
+func TestHolds(t *testing.T) {
+	const prev = `"prevResult":{"cniVersion":"1.1.0","interfaces":[{"name":"eth0","sandbox":"/x"}],"ips":[{"address":"10.1.0.2/24","interface":0}]}`
+	for plugin, tt := range map[string]struct {
+		keys string
+		want []string
+		data string // of the first
+	}{
+		"vrf":       {`"vrfname":"blue","table":7`, []string{"in VRF blue with table 7"}, `"blue"`},
+		"sbr":       {`"table":500`, []string{"rule from 10.1.0.2 to table 500"}, `"10.1.0.2"`},
+		"tuning":    {`"mac":"02:00:00:00:00:AA","mtu":1400,"sysctl":{"net.core.somaxconn":"5"}`, []string{"net.core.somaxconn = 5", "mac 02:00:00:00:00:AA, mtu 1400"}, ""},
+		"bandwidth": {`"egressRate":8000000,"egressBurst":800000`, []string{"egress limited to 8000000 bit/s, burst 800000 bits"}, `{"burst":800000,"direction":"egress","rate":8000000}`},
+		"portmap":   {`"runtimeConfig":{"portMappings":[{"hostPort":53,"containerPort":5353,"protocol":"udp"}]}`, []string{"udp * port 53 leads to port 5353"}, `{"hostPort":53,"containerPort":5353,"protocol":"udp","hostIP":""}`},
+		"firewall":  {`"ingressPolicy":"isolated"`, []string{"10.1.0.2 accepted", "ingress policy isolated"}, `"10.1.0.2"`},
+	} {
+		verbs, ok := applets.All().Plugin(plugin)
+		if !ok {
+			continue // left out by a tag
+		}
+		r := spectest.Request(t, spec.Check, "{"+tt.keys+","+prev+"}", "")
+		held, err := verbs.Holds(r)
+		var got []string
+		for _, h := range held {
+			got = append(got, h.Text)
+		}
+		if err != nil || !slices.Equal(got, tt.want) {
+			t.Errorf("%s: got %q (%v), want %q", plugin, got, err, tt.want)
+			continue
+		}
+		if b, _ := json.Marshal(held[0].Data); tt.data != "" && string(b) != tt.data {
+			t.Errorf("%s: got %s, want %s", plugin, b, tt.data)
+		}
+	}
+}
