@@ -127,8 +127,7 @@ func TestBootInterrupted(t *testing.T) {
 	wantLeases(t, dir, "10.1.0.9 live eth0")
 }
 
-// TestWithoutInterface has leases without an interface, as host-local up to 0.7 made them: they are
-// of any interface of the container, as in the reference: its DEL frees them.
+// TestWithoutInterface has leases without an interface: DEL of an interface leaves them, GC frees them.
 func TestWithoutInterface(t *testing.T) {
 	r := sets(t, "10.1.0.0/24", "fd00:1::/64")
 	net1 := owner("a")
@@ -138,7 +137,13 @@ func TestWithoutInterface(t *testing.T) {
 	foreign(t, dir, "10.1.0.9", "a")
 	foreign(t, dir, "fd00:1::9", "a\n")
 	mustAdd(t, dir, o, r, owner("b"))
-	wantAddrs(t, del(t, dir, o, net1), "10.1.0.9", "fd00:1::9")
-	mustAdd(t, dir, o, r, net1)
+	wantAddrs(t, del(t, dir, o, net1))
 	wantAddrs(t, del(t, dir, o, owner("a")))
+	wantLeases(t, dir, "10.1.0.2 b eth0", "10.1.0.9 a", "fd00:1::2 b eth0", "fd00:1::9 a\n")
+	s := open(t, dir, o)
+	defer s.Close()
+	if err := s.DeleteStale(func(a spec.Attachment) bool { return a.IfName != "" }); err != nil {
+		t.Fatal(err)
+	}
+	wantLeases(t, dir, "10.1.0.2 b eth0", "fd00:1::2 b eth0")
 }

@@ -37,7 +37,7 @@ func (s *Store) someGone(i int, set RangeSet, known []netip.Addr) (some bool) {
 }
 
 // eachGone calls fn for the leases of a range set whose owners are gone, until it returns
-// false. A lease without an interface may be of any interface of its container.
+// false. A lease without an interface is left to GC.
 func (s *Store) eachGone(i int, set RangeSet, known []netip.Addr, fn func(netip.Addr, Lease) bool) {
 	if s.o.Gone == nil || s.o.KeepAcrossBoots {
 		return

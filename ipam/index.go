@@ -105,19 +105,14 @@ func (x *index) isExpired(a netip.Addr, l Lease) bool {
 	return len(x.expired) > 0 && x.expired[a] == linkName(l)
 }
 
-// search is what the reference does: it reads all leases. anyIf are those of the container without an
-// interface.
-func (s *Store) search(o spec.Attachment) (found, anyIf []netip.Addr, err error) {
+// search is what the reference does: it reads all leases.
+func (s *Store) search(o spec.Attachment) (found []netip.Addr, err error) {
 	err = s.scan(func(a netip.Addr, l Lease) {
-		switch {
-		case !l.Owns(o):
-		case l.IfName == o.IfName:
+		if l.Owns(o) {
 			found = append(found, a)
-		default:
-			anyIf = append(anyIf, a)
 		}
 	})
-	return found, anyIf, err
+	return found, err
 }
 
 // turn reads the mark of an owner, and writes the one before if that has changed. If its text is
@@ -138,7 +133,7 @@ func (s *Store) turn(l Lease) error {
 	addrs, ok := parseTarget(text)
 	if !ok {
 		text = many
-		addrs, _, err = s.search(spec.Attachment{Network: s.network, ContainerID: l.ContainerID, IfName: l.IfName})
+		addrs, err = s.search(spec.Attachment{Network: s.network, ContainerID: l.ContainerID, IfName: l.IfName})
 	}
 	s.x.addrs, s.x.text = addrs, text
 	return err

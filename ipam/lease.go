@@ -21,7 +21,7 @@ const maxLease = 1024
 // A Lease is the owner of an address as its file has it. The network is the directory's.
 type Lease struct {
 	ContainerID string
-	IfName      string // empty: any; releases of host-local up to 0.7 wrote none
+	IfName      string // empty: the file names none, so the lease is of no attachment
 }
 
 // String names the owner for people.
@@ -35,7 +35,7 @@ func (l Lease) String() string {
 // Owns reports whether the lease is the attachment's.
 // The network is taken to be the store's.
 func (l Lease) Owns(o spec.Attachment) bool {
-	return l.ContainerID == o.ContainerID && (l.IfName == o.IfName || l.IfName == "")
+	return l.ContainerID == o.ContainerID && l.IfName == o.IfName
 }
 
 // text is the content of a lease file: container ID, CR LF, interface.

@@ -16,18 +16,14 @@ import (
 )
 
 // Owned returns the addresses of an attachment, lowest first; without a mark from all leases, which
-// get one. A lease without an interface, as releases of host-local up to 0.7 made it, counts when there
-// is none with it.
+// get one.
 func (s *Store) Owned(o spec.Attachment) ([]netip.Addr, error) {
 	found, err := s.marked(o)
 	if err != nil || len(found) > 0 {
 		return found, err
 	}
-	found, anyIf, err := s.search(o)
+	found, err = s.search(o)
 	s.x.addrs = slices.Clone(found)
-	if len(found) == 0 {
-		found = anyIf
-	}
 	slices.SortFunc(found, netip.Addr.Compare)
 	return found, err
 }
@@ -43,7 +39,7 @@ func (s *Store) marked(o spec.Attachment) (found []netip.Addr, err error) {
 		return nil, err
 	}
 	if s.x.dir.fd < 0 {
-		found, _, err = s.search(o)
+		found, err = s.search(o)
 	}
 	for _, a := range s.x.addrs {
 		if real, _, err := s.leases.lease(a); err == nil && real == l && !slices.Contains(found, a) {

@@ -171,8 +171,8 @@ func TestForeignLeases(t *testing.T) {
 		}
 	}
 	wantAddrs(t, del(t, dir, ipam.Options{}, owner("b")), "10.1.0.10")
-	wantAddrs(t, del(t, dir, ipam.Options{}, owner("old")), "10.1.0.11")
-	wantAddrs(t, del(t, dir, ipam.Options{}, owner("c"))) // eth1 is not eth0
+	wantAddrs(t, del(t, dir, ipam.Options{}, owner("old"))) // of no interface
+	wantAddrs(t, del(t, dir, ipam.Options{}, owner("c")))   // eth1 is not eth0
 	wantAddrs(t, del(t, dir, ipam.Options{}, owner("d")), "10.1.0.13")
 	if err := os.Remove(filepath.Join(dir, "net1", "10.1.0.2")); err != nil {
 		t.Fatal(err)

@@ -17,7 +17,7 @@ func TestFirewallConf(t *testing.T) {
 	for name, tt := range map[string]struct{ conf, want string }{
 		"nothing":           {`{}`, ""},
 		"podman":            {`{"backend":""}`, ""},
-		"all keys":          {`{"backend":"firewalld","iptablesAdminChainName":"MY-ADMIN_1.x","firewalldZone":"public","ingressPolicy":"same-bridge","dbusSocket":"/x"}`, ""},
+		"all keys":          {`{"backend":"firewalld","iptablesAdminChainName":"MY-ADMIN_1x","firewalldZone":"public","ingressPolicy":"same-bridge","dbusSocket":"/x"}`, ""},
 		"open":              {`{"backend":"nftables","ingressPolicy":"open"}`, ""},
 		"isolated":          {`{"backend":"iptables","ingressPolicy":"isolated"}`, ""},
 		"longest chain":     {`{"iptablesAdminChainName":"` + strings.Repeat("A", 28) + `"}`, ""},

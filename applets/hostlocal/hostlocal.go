@@ -154,14 +154,10 @@ func del(ctx context.Context, r *spec.Request) error {
 	})
 }
 
-// gc keeps a lease without an interface if any attachment of its
-// container is valid.
-// host-local up to 0.7 wrote such leases.
 func gc(ctx context.Context, r *spec.Request) error {
-	valid := make(map[spec.Attachment]bool, 2*len(r.Valid))
+	valid := make(map[spec.Attachment]bool, len(r.Valid))
 	for _, a := range r.Valid {
 		valid[spec.Attachment{Network: r.Network, ContainerID: a.ContainerID, IfName: a.IfName}] = true
-		valid[spec.Attachment{Network: r.Network, ContainerID: a.ContainerID}] = true
 	}
 	return leased(ctx, r, func(s *ipam.Store) error {
 		return s.DeleteStale(func(a spec.Attachment) bool { return valid[a] })
