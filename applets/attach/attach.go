@@ -90,8 +90,11 @@ func (s Step[P]) run(ctx context.Context, op *Op, c P) error {
 // A plugin without a GC or STATUS of its own gets those of its links and of its IPAM
 // plugin.
 func Verbs[C any](plugin Interface[*C]) spec.Verbs {
-	p := &plugin // not a copy for each verb: every start of the binary makes them
-	p.newConf = func() *C { return new(C) }
+	return (&plugin).verbs(func() *C { return new(C) })
+}
+
+func (p *Interface[P]) verbs(newConf func() P) spec.Verbs {
+	p.newConf = newConf
 	v := spec.Verbs{
 		Add: p.add, Check: p.check, Del: p.del, Get: p.get, Status: p.status, GC: p.gc, Validate: p.validate,
 		Restore: p.restore, Args: !p.NoMAC, MAC: !p.NoMAC, Enters: true, Interface: true}
@@ -133,7 +136,7 @@ func (p *Interface[P]) validate(r *spec.Request) (resources spec.Resources, err 
 // Errors have code 7. Nothing has been touched yet.
 func (p *Interface[P]) conf(r *spec.Request) (P, error) {
 	c := p.newConf()
-	err := cmp.Or(r.Decode(c), r.CheckIPAM())
+	err := cmp.Or(r.Decode(keys(c)), r.CheckIPAM())
 	switch {
 	case err != nil:
 	case p.IPAM == Required && r.Net.IPAM.Type == "":
@@ -183,9 +186,10 @@ type Op struct {
 	DAD        bool       // duplicate address detection is wanted
 	Container  int        // index of the container's link in Result.Interfaces
 
-	byName    bool    // DEL finds the link by its name, so ADD labels it
-	closeHost func()  // Host may be the socket of many attachments
-	ending    *ending // of a DEL in a context of [Together.Collect]; nil: it ends at once
+	ctx       context.Context // the verb's, for a [Driver]
+	byName    bool            // DEL finds the link by its name, so ADD labels it
+	closeHost func()          // Host may be the socket of many attachments
+	ending    *ending         // of a DEL in a context of [Together.Collect]; nil: it ends at once
 	undo      undo.Stack
 }
 

@@ -2,7 +2,6 @@
 package dummy
 
 import (
-	"context"
 	"fmt"
 
 	"cnibox/applets/applet"
@@ -14,7 +13,7 @@ import (
 // Applet is the plugin.
 var Applet = applet.Applet{
 	Name:    "dummy",
-	Conf:    conf{},
+	Conf:    plugin{},
 	Summary: "link that drops what is sent to it",
 	Help: `
 key   type    default  meaning
@@ -25,19 +24,16 @@ mac   string  random   address
 runtimeConfig.dns (capability dns) replaces dns.
 Of runtimeConfig.mac (capability mac), args.cni.mac and CNI_ARGS MAC the first replaces mac.`,
 	Verbs: func() spec.Verbs {
-		return attach.Verbs(attach.Interface[*conf]{
-			Kind: "dummy", IPAM: attach.Required, Create: create,
-			Probe: func(context.Context, *spec.Request, *conf) error { return attach.ProbeKind(rtnl.Dummy{}) },
-		})
+		return attach.Plugin{Kind: "dummy", IPAM: attach.Required, New: func() attach.Driver { return new(plugin) }}.Verbs()
 	},
 }
 
-// conf has no keys of its own.
-type conf struct{}
+// plugin has no keys of its own.
+type plugin struct{ attach.Defaults }
 
-// create creates the link in the container. No other host is on it, so its addresses are not
+// Link creates the link in the container. No other host is on it, so its addresses are not
 // checked for duplicates.
-func create(_ context.Context, op *attach.Op, _ *conf) error {
+func (*plugin) Link(op *attach.Op) error {
 	addr, err := op.MAC()
 	if err != nil {
 		return err
@@ -47,3 +43,5 @@ func create(_ context.Context, op *attach.Op, _ *conf) error {
 	}
 	return nil
 }
+
+func (*plugin) Probe(*spec.Request) error { return attach.ProbeKind(rtnl.Dummy{}) }
