@@ -338,5 +338,10 @@ reproduce: ## make the release of ARCHES (default amd64) twice, differently, and
 		$$other $$tmp/release $(RELEASED) -out $$tmp/two -arches $(ARCH) >/dev/null) && \
 	diff $$tmp/one/SHA256SUMS $$tmp/two/SHA256SUMS && cd $$tmp/one && sha256sum --quiet -c SHA256SUMS && cat SHA256SUMS && echo "reproduce: PASS: the same bytes twice"
 
+.PHONY: test-packages
+test-packages: ## Debian's package in the place of the reference's plugins below podman, on a Debian 12 in namespaces, as root; PACKAGES=-require: no skipping
+	@tmp=$$(mktemp -d) && trap 'rm -rf $$tmp' EXIT && $(MAKE) --no-print-directory -s release OUT=$$tmp ARCHES=$(shell $(GO) env GOHOSTARCH) >/dev/null && \
+	$(IN_TEST) ./packages -deb $$tmp/*.deb $(PACKAGES)
+
 clean: ## remove what was built
 	rm -rf bin

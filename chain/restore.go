@@ -177,7 +177,7 @@ func (w *restoring) one(ctx context.Context, e *entryOf) {
 	}
 	res := &Restored{entryOf: e}
 	w.restored = append(w.restored, res)
-	l, prev, err := w.recorded(ctx, e.Entry)
+	l, prev, err := e.recorded(ctx)
 	if err != nil {
 		res.failed(err)
 		return
@@ -214,7 +214,7 @@ func (w *restoring) restorePlugin(ctx context.Context, l *List, p *Plugin, t Tar
 }
 
 // recorded returns the list of an attachment, and its result.
-func (w *restoring) recorded(ctx context.Context, e *Entry) (l *List, prev *spec.Result, err error) {
+func (e *Entry) recorded(ctx context.Context) (l *List, prev *spec.Result, err error) {
 	if l, err = e.listOnce(ctx); err != nil {
 		return nil, nil, fmt.Errorf("cached configuration: %w", err)
 	}

@@ -20,7 +20,7 @@ b      list    -        of objects
 
 Text  again
      with more.`)
-	const want = `.TH A\-B 8 ` + manDate + ` "cnibox 0.2.0\\-dev" "cnibox"
+	const want = `.TH A\-B 8 ` + manDate + ` "cnibox 0.2.0\-dev" "cnibox"
 .nh
 .ad l
 .SH NAME

@@ -209,6 +209,7 @@ type (
 		Unchecked   string           `json:"unchecked"`
 		Faults      []string         `json:"faults"`
 		File        string           `json:"file"`
+		Holds       []chain.Held     `json:"holds,omitempty"` // show has it
 	}
 
 	brokenDoc struct {

@@ -9,13 +9,15 @@ import (
 	"time"
 
 	"cnibox/applets/cniexec/inventory"
+	"cnibox/chain"
 	"cnibox/internal/memory"
 	"cnibox/internal/tty"
 )
 
 func showVerb() *verb {
 	return &verb{name: "show", operands: "ID|NETWORK", summary: "all that is known of a container, or of a network", new: func(c *call) action { return &showCall{call: c} },
-		text: `ID may be cut, and be a name or a namespace as ls has it. Of a network it shows
+		text: `ID may be cut, and be a name or a namespace as ls has it. What plugins hold for it
+(ports, limits, settings, rules) they say themselves. Of a network it shows
 the ranges, with how many addresses are used, free, and stale: leased to what
 has no live attachment in the cache.`,
 		examples: []example{
@@ -35,7 +37,7 @@ func (v *showCall) flags(f *flagSet) {
 }
 
 // do prints all that is known of a container's attachments, or of a network.
-func (c *showCall) do(_ context.Context, operands []string) (exit int, err error) {
+func (c *showCall) do(ctx context.Context, operands []string) (exit int, err error) {
 	if len(operands) != 1 {
 		return 0, usage("show: it takes one operand: a container's ID or name, or a network")
 	}
@@ -44,6 +46,7 @@ func (c *showCall) do(_ context.Context, operands []string) (exit int, err error
 	if err != nil {
 		return 0, err
 	}
+	c.setRunner()
 	networks := c.knownNetworks(v)
 	for _, n := range networks {
 		if n.Name == operands[0] {
@@ -54,12 +57,19 @@ func (c *showCall) do(_ context.Context, operands []string) (exit int, err error
 	if err != nil {
 		return 0, err
 	}
-	if c.output == outputJSON {
-		return c.writeJSON(docOf(v, found))
-	}
+	doc := docOf(v, found)
 	var texts []string
-	for _, a := range found {
-		texts = append(texts, c.fields(fieldsOf(v, a)))
+	for i, a := range found {
+		held, err := c.runner.Holds(ctx, a.Entry)
+		if err != nil {
+			c.warn("what plugins hold of %s: %v", a.Attachment(), err)
+		}
+		doc.Attachments[i].Holds = held
+		text := func(h chain.Held) string { return h.Plugin + ": " + h.Text }
+		texts = append(texts, c.fields(append(fieldsOf(v, a), field{"holds", each(held, text)})))
+	}
+	if c.output == outputJSON {
+		return c.writeJSON(doc)
 	}
 	return c.write(strings.Join(texts, "\n"))
 }
