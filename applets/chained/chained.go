@@ -6,6 +6,7 @@ package chained
 import (
 	"context"
 	"encoding/json"
+	"errors"
 
 	"cnibox/applets/netns"
 	"cnibox/applets/record"
@@ -133,7 +134,7 @@ func Read(r *spec.Request, d Driver) error {
 		return err
 	}
 	err := d.Validate(r)
-	if _, coded := err.(*spec.Error); err != nil && !coded {
+	if coded := new(spec.Error); err != nil && !errors.As(err, &coded) {
 		return spec.Errorf(spec.CodeConfig, "%w", err)
 	}
 	return err

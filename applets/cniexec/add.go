@@ -33,35 +33,35 @@ type addCall struct {
 	dryRun bool
 }
 
-func (v *addCall) flags(f *flagSet) {
-	v.link.declare(f, "`NAME` interface in the namespace", "`ID` container ID; default: made of NETNS as by cnitool")
-	v.asked.declare(f, "`ADDR` ask for this IP address; repeatable", "`ADDR` MAC address of the interface")
-	f.BoolVar(&v.create, "create", false, "make the named namespace if it is missing, with lo up")
-	f.BoolVar(&v.dryRun, "dry-run", false, "only print what would be made")
+func (c *addCall) flags(f *flagSet) {
+	c.link.declare(f, "`NAME` interface in the namespace", "`ID` container ID; default: made of NETNS as by cnitool")
+	c.asked.declare(f, "`ADDR` ask for this IP address; repeatable", "`ADDR` MAC address of the interface")
+	f.BoolVar(&c.create, "create", false, "make the named namespace if it is missing, with lo up")
+	f.BoolVar(&c.dryRun, "dry-run", false, "only print what would be made")
 	f.outputs("`json` print what --dry-run finds, and an error, as JSON")
 }
 
-func (v *addCall) do(ctx context.Context, operands []string) (int, error) {
-	err := v.networkOperands(operands, 2)
+func (c *addCall) do(ctx context.Context, operands []string) (int, error) {
+	err := c.networkOperands(operands, 2)
 	switch {
 	case err != nil:
-	case v.create && !sandbox.IsNamed(v.target.NetNS):
+	case c.create && !sandbox.IsNamed(c.target.NetNS):
 		err = fmt.Errorf("--create needs the NAME of a network namespace, for %s/NAME", sandbox.NetNSDir)
-	case v.target.NetNS == "":
+	case c.target.NetNS == "":
 		err = errors.New("NETNS is missing: the name of a network namespace, or a path as /run/netns/NAME")
 	}
 	if err != nil {
 		return 0, usage("add: %w", err)
 	}
-	if err := v.prepare(); err != nil {
+	if err := c.prepare(); err != nil {
 		return 0, err
 	}
-	v.link.aim(&v.target)
-	v.runner.Retries = v.retries
-	if v.target.Capabilities, err = v.asked.capabilities(v.target.Capabilities); err != nil {
+	c.link.aim(&c.target)
+	c.runner.Retries = c.retries
+	if c.target.Capabilities, err = c.asked.capabilities(c.target.Capabilities); err != nil {
 		return 0, err
 	}
-	return exitOK, v.add(ctx)
+	return exitOK, c.add(ctx)
 }
 
 // add runs ADD and prints its result. An attachment whose result cannot be written is deleted

@@ -30,27 +30,27 @@ type checkCall struct {
 	all bool
 }
 
-func (v *checkCall) flags(f *flagSet) {
-	v.link.declare(f, "`NAME` interface in the namespace", "`ID` container ID; default: made of NETNS as by cnitool")
-	f.BoolVar(&v.all, "all", false, "every attachment whose namespace exists")
+func (c *checkCall) flags(f *flagSet) {
+	c.link.declare(f, "`NAME` interface in the namespace", "`ID` container ID; default: made of NETNS as by cnitool")
+	f.BoolVar(&c.all, "all", false, "every attachment whose namespace exists")
 }
 
-func (v *checkCall) do(ctx context.Context, operands []string) (int, error) {
-	err := v.allOr(v.all, operands, 2)
-	if err == nil && !v.all {
-		err = v.link.needs(&v.target)
+func (c *checkCall) do(ctx context.Context, operands []string) (int, error) {
+	err := c.allOr(c.all, operands, 2)
+	if err == nil && !c.all {
+		err = c.link.needs(&c.target)
 	}
 	if err != nil {
 		return 0, usage("check: %w", err)
 	}
-	if err := v.prepare(); err != nil {
+	if err := c.prepare(); err != nil {
 		return 0, err
 	}
-	if v.all {
-		return exitOK, v.checkAll(ctx)
+	if c.all {
+		return exitOK, c.checkAll(ctx)
 	}
-	v.link.aim(&v.target)
-	return exitOK, v.check(ctx)
+	c.link.aim(&c.target)
+	return exitOK, c.check(ctx)
 }
 
 // check runs CHECK; it prints nothing, the exit code is the answer.

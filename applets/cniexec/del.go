@@ -25,30 +25,30 @@ type delCall struct {
 	keepGoing bool
 }
 
-func (v *delCall) flags(f *flagSet) {
-	v.link.declare(f, "`NAME` interface in the namespace", "`ID` container ID; default: made of NETNS as by cnitool")
-	f.BoolVar(&v.delete, "delete", false, "delete the named namespace as well, with its last attachment")
-	f.BoolVar(&v.keepGoing, "keep-going", false, "run all plugins even if one fails")
+func (c *delCall) flags(f *flagSet) {
+	c.link.declare(f, "`NAME` interface in the namespace", "`ID` container ID; default: made of NETNS as by cnitool")
+	f.BoolVar(&c.delete, "delete", false, "delete the named namespace as well, with its last attachment")
+	f.BoolVar(&c.keepGoing, "keep-going", false, "run all plugins even if one fails")
 }
 
-func (v *delCall) do(ctx context.Context, operands []string) (int, error) {
-	err := v.networkOperands(operands, 2)
+func (c *delCall) do(ctx context.Context, operands []string) (int, error) {
+	err := c.networkOperands(operands, 2)
 	switch {
 	case err != nil:
-	case v.delete && !sandbox.IsNamed(v.target.NetNS):
+	case c.delete && !sandbox.IsNamed(c.target.NetNS):
 		err = errors.New("--delete needs the NAME of a network namespace, as add --create had it")
 	default:
-		err = v.link.needs(&v.target)
+		err = c.link.needs(&c.target)
 	}
 	if err != nil {
 		return 0, usage("del: %w", err)
 	}
-	if err := v.prepare(); err != nil {
+	if err := c.prepare(); err != nil {
 		return 0, err
 	}
-	v.link.aim(&v.target)
-	v.runner.KeepGoing = v.keepGoing
-	return exitOK, v.del(ctx)
+	c.link.aim(&c.target)
+	c.runner.KeepGoing = c.keepGoing
+	return exitOK, c.del(ctx)
 }
 
 // del runs DEL; it prints nothing.

@@ -29,9 +29,9 @@ type doctorCall struct {
 	report string // file; empty: none
 }
 
-func (v *doctorCall) flags(f *flagSet) {
-	f.BoolVar(&v.fix, "fix", false, "repair what is cnibox's own, and nothing else")
-	f.StringVar(&v.report, "report", "", "`FILE` write all that was looked at there, without names and public addresses")
+func (c *doctorCall) flags(f *flagSet) {
+	f.BoolVar(&c.fix, "fix", false, "repair what is cnibox's own, and nothing else")
+	f.StringVar(&c.report, "report", "", "`FILE` write all that was looked at there, without names and public addresses")
 	f.outputs("`json` print JSON")
 }
 

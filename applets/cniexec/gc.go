@@ -36,25 +36,25 @@ type gcCall struct {
 	live, keepNone, allNetworks, dryRun bool
 }
 
-func (v *gcCall) flags(f *flagSet) {
-	f.StringArrayVar(&v.valid, "valid", nil, "`ID/IFNAME` keep this attachment; repeatable")
-	f.BoolVar(&v.live, "valid-live", false, "keep all whose namespace exists, also those without an entry in the cache, and what an unreadable entry is about")
-	f.BoolVar(&v.keepNone, "keep-none", false, "delete every one")
-	f.BoolVar(&v.dryRun, "dry-run", false, "only print what would be deleted")
-	f.BoolVar(&v.allNetworks, "all-networks", false, "every network that is configured or has attachments, in place of NETWORK")
+func (c *gcCall) flags(f *flagSet) {
+	f.StringArrayVar(&c.valid, "valid", nil, "`ID/IFNAME` keep this attachment; repeatable")
+	f.BoolVar(&c.live, "valid-live", false, "keep all whose namespace exists, also those without an entry in the cache, and what an unreadable entry is about")
+	f.BoolVar(&c.keepNone, "keep-none", false, "delete every one")
+	f.BoolVar(&c.dryRun, "dry-run", false, "only print what would be deleted")
+	f.BoolVar(&c.allNetworks, "all-networks", false, "every network that is configured or has attachments, in place of NETWORK")
 }
 
-func (v *gcCall) do(ctx context.Context, operands []string) (int, error) {
-	if err := cmp.Or(v.allOr(v.allNetworks, operands, 2), v.gcOperands()); err != nil {
+func (c *gcCall) do(ctx context.Context, operands []string) (int, error) {
+	if err := cmp.Or(c.allOr(c.allNetworks, operands, 2), c.gcOperands()); err != nil {
 		return 0, usage("gc: %w", err)
 	}
-	if err := v.prepare(); err != nil {
+	if err := c.prepare(); err != nil {
 		return 0, err
 	}
-	if v.allNetworks {
-		return exitOK, v.gcAll(ctx)
+	if c.allNetworks {
+		return exitOK, c.gcAll(ctx)
 	}
-	return exitOK, v.gc(ctx)
+	return exitOK, c.gc(ctx)
 }
 
 // gcOperands requires a flag for what is valid, so that gc does not delete all by mistake. gc of

@@ -24,19 +24,19 @@ type getCall struct {
 	link
 }
 
-func (v *getCall) flags(f *flagSet) {
-	v.link.declare(f, "`NAME` interface in the namespace", "`ID` container ID; default: made of NETNS as by cnitool")
+func (c *getCall) flags(f *flagSet) {
+	c.link.declare(f, "`NAME` interface in the namespace", "`ID` container ID; default: made of NETNS as by cnitool")
 }
 
-func (v *getCall) do(ctx context.Context, operands []string) (int, error) {
-	if err := cmp.Or(v.networkOperands(operands, 2), v.link.needs(&v.target)); err != nil {
+func (c *getCall) do(ctx context.Context, operands []string) (int, error) {
+	if err := cmp.Or(c.networkOperands(operands, 2), c.link.needs(&c.target)); err != nil {
 		return 0, usage("get: %w", err)
 	}
-	if err := v.prepare(); err != nil {
+	if err := c.prepare(); err != nil {
 		return 0, err
 	}
-	v.link.aim(&v.target)
-	return exitOK, v.get(ctx)
+	c.link.aim(&c.target)
+	return exitOK, c.get(ctx)
 }
 
 // get prints what add has printed.

@@ -35,7 +35,7 @@ type lintCall struct {
 	*call
 }
 
-func (v *lintCall) flags(f *flagSet) {
+func (c *lintCall) flags(f *flagSet) {
 	f.outputs("`json` print JSON")
 }
 

@@ -39,8 +39,8 @@ type lsCall struct {
 	checked bool
 }
 
-func (v *lsCall) flags(f *flagSet) {
-	f.BoolVar(&v.checked, "check", false, "run CHECK of each attachment that is alive, and list what it finds")
+func (c *lsCall) flags(f *flagSet) {
+	f.BoolVar(&c.checked, "check", false, "run CHECK of each attachment that is alive, and list what it finds")
 	f.outputs("`wide|json` print a table with all columns, or JSON")
 }
 

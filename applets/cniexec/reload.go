@@ -43,8 +43,8 @@ type reloadCall struct {
 	watch bool
 }
 
-func (v *reloadCall) flags(f *flagSet) {
-	f.BoolVar(&v.watch, "watch", false, "stay, and do it again whenever rules or a bridge are deleted, or firewalld is started or reloaded")
+func (c *reloadCall) flags(f *flagSet) {
+	f.BoolVar(&c.watch, "watch", false, "stay, and do it again whenever rules or a bridge are deleted, or firewalld is started or reloaded")
 }
 
 // do restores what attachments have lost, once or, with --watch, again and again.

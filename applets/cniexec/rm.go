@@ -22,14 +22,14 @@ type rmCall struct {
 
 func (*rmCall) flags(*flagSet) {}
 
-func (v *rmCall) do(ctx context.Context, operands []string) (int, error) {
-	if err := v.networkOperands(operands, 1); err != nil {
+func (c *rmCall) do(ctx context.Context, operands []string) (int, error) {
+	if err := c.networkOperands(operands, 1); err != nil {
 		return 0, usage("rm: %w", err)
 	}
-	if err := v.prepare(); err != nil {
+	if err := c.prepare(); err != nil {
 		return 0, err
 	}
-	return exitOK, v.rm(ctx)
+	return exitOK, c.rm(ctx)
 }
 
 // rm deletes what is left of a network that nothing is attached to. Its configuration stays; a

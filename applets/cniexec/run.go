@@ -35,13 +35,13 @@ type runCall struct {
 	name    string // empty: none
 }
 
-func (v *runCall) flags(f *flagSet) {
-	v.link.declare(f, "`NAME` interface on the first network; those on the others count up", "`ID` container ID; default: a random one")
-	v.asked.declare(f, "`[NET=]ADDR` ask for this IP address, on the first network or NET", "`[NET=]ADDR` MAC address of the interface, likewise")
-	f.Var((*nameValues)(&v.nets), "net", "`NETWORK` attach to this one; repeatable")
-	f.Var(&v.dns, "dns", "`ADDR` name server, in place of the networks'; repeatable")
-	f.BoolVar(&v.inPlace, "exec", false, "become the command: nothing stays in memory, and the next run takes down what it leaves")
-	f.Var((*nameValue)(&v.name), "name", "`NAME` name of namespace and host, and for other named runs")
+func (c *runCall) flags(f *flagSet) {
+	c.link.declare(f, "`NAME` interface on the first network; those on the others count up", "`ID` container ID; default: a random one")
+	c.asked.declare(f, "`[NET=]ADDR` ask for this IP address, on the first network or NET", "`[NET=]ADDR` MAC address of the interface, likewise")
+	f.Var((*nameValues)(&c.nets), "net", "`NETWORK` attach to this one; repeatable")
+	f.Var(&c.dns, "dns", "`ADDR` name server, in place of the networks'; repeatable")
+	f.BoolVar(&c.inPlace, "exec", false, "become the command: nothing stays in memory, and the next run takes down what it leaves")
+	f.Var((*nameValue)(&c.name), "name", "`NAME` name of namespace and host, and for other named runs")
 }
 
 // do creates a network namespace, attaches it, runs the command in it and detaches it when the

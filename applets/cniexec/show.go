@@ -32,7 +32,7 @@ type showCall struct {
 	*call
 }
 
-func (v *showCall) flags(f *flagSet) {
+func (c *showCall) flags(f *flagSet) {
 	f.outputs("`json` print JSON")
 }
 

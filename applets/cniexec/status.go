@@ -18,21 +18,21 @@ type statusCall struct {
 	all bool
 }
 
-func (v *statusCall) flags(f *flagSet) {
-	f.BoolVar(&v.all, "all", false, "every network that is configured")
+func (c *statusCall) flags(f *flagSet) {
+	f.BoolVar(&c.all, "all", false, "every network that is configured")
 }
 
-func (v *statusCall) do(ctx context.Context, operands []string) (int, error) {
-	if err := v.allOr(v.all, operands, 2); err != nil {
+func (c *statusCall) do(ctx context.Context, operands []string) (int, error) {
+	if err := c.allOr(c.all, operands, 2); err != nil {
 		return 0, usage("status: %w", err)
 	}
-	if err := v.prepare(); err != nil {
+	if err := c.prepare(); err != nil {
 		return 0, err
 	}
-	if v.all {
-		return exitOK, v.statusAll(ctx)
+	if c.all {
+		return exitOK, c.statusAll(ctx)
 	}
-	return exitOK, v.status(ctx)
+	return exitOK, c.status(ctx)
 }
 
 // status runs STATUS; it prints nothing, the exit code is the answer.

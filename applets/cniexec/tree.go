@@ -32,8 +32,8 @@ type treeCall struct {
 	dot bool
 }
 
-func (v *treeCall) flags(f *flagSet) {
-	f.BoolVar(&v.dot, "dot", false, "print a graph for dot(1)")
+func (c *treeCall) flags(f *flagSet) {
+	f.BoolVar(&c.dot, "dot", false, "print a graph for dot(1)")
 }
 
 // A branch is a link of the host, or what has none, with what is attached to it.

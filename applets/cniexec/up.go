@@ -51,8 +51,8 @@ type upCall struct {
 	force bool
 }
 
-func (v *upCall) flags(f *flagSet) {
-	f.BoolVar(&v.force, "force", false, "publish also ports on which this host listens")
+func (c *upCall) flags(f *flagSet) {
+	f.BoolVar(&c.force, "force", false, "publish also ports on which this host listens")
 }
 
 // A stateFile is what up and down read: named namespaces, and what they are attached to.

@@ -26,16 +26,16 @@ type versionCall struct {
 
 func (*versionCall) flags(*flagSet) {}
 
-func (v *versionCall) do(ctx context.Context, operands []string) (int, error) {
+func (c *versionCall) do(ctx context.Context, operands []string) (int, error) {
 	if len(operands) > 0 {
-		if err := v.networkOperands(operands, 1); err != nil {
+		if err := c.networkOperands(operands, 1); err != nil {
 			return 0, usage("version: %w", err)
 		}
 	}
-	if err := v.prepare(); err != nil {
+	if err := c.prepare(); err != nil {
 		return 0, err
 	}
-	return exitOK, v.versions(ctx)
+	return exitOK, c.versions(ctx)
 }
 
 // versions prints those of this program, or of the plugins of a network.

@@ -42,7 +42,7 @@ type whoCall struct {
 	*call
 }
 
-func (v *whoCall) flags(f *flagSet) {
+func (c *whoCall) flags(f *flagSet) {
 	f.outputs("`json` print JSON")
 }
 
