@@ -98,18 +98,28 @@ func (c *checker) compare(n *network, others []*network) {
 		}
 	}
 	for j, m := range n.members {
-		c.shadowed(n, m)
 		for _, r := range m.resources.Ranges {
-			if c.overlaps(m, r, n, n.members[:j]) {
+			route := c.shadows(n, m, r)
+			if route != nil && !ofAny(others, route) {
+				c.shadowed(m, r, route)
 				continue
 			}
+			found := c.overlaps(m, r, n, n.members[:j])
 			for _, other := range others {
-				if other.list.Name != n.list.Name && c.overlaps(m, r, other, other.members) {
-					break
-				}
+				found = found || other.list.Name != n.list.Name && c.overlaps(m, r, other, other.members)
+			}
+			if !found && route != nil { // the other one was changed since
+				c.shadowed(m, r, route)
 			}
 		}
 	}
+}
+
+// ofAny reports whether a route is that of a link of one of the networks.
+func ofAny(networks []*network, route *HostRoute) bool {
+	return slices.ContainsFunc(networks, func(n *network) bool {
+		return spec.LabelOf(route.Alias, n.list.Name) || slices.ContainsFunc(n.members, func(m *member) bool { return m.resources.Link == route.Link })
+	})
 }
 
 // mayOverlap reports whether a list has a text that is a prefix with addresses of a network, which
@@ -192,25 +202,31 @@ func written(r spec.Range) netip.Prefix {
 	return r.Subnet
 }
 
-// shadowed notes routes of the host that lead a part of a network elsewhere.
-func (c *checker) shadowed(n *network, m *member) {
+// shadows returns the route of the host that leads a part of a network's range elsewhere; nil: none does.
+func (c *checker) shadows(n *network, m *member, r spec.Range) *HostRoute {
 	if !m.resources.Routed {
-		return
+		return nil
 	}
-	for _, r := range m.resources.Ranges {
-		for _, route := range c.Routes {
-			wider := route.Dst.Bits() < r.Subnet.Bits() // the network's own route wins there
-			if route.Link == m.resources.Link || spec.LabelOf(route.Alias, n.list.Name) || !r.Subnet.Overlaps(route.Dst) || wider && !route.Connected {
-				continue
-			}
-			text := "%s: the host has a route to %s by %s, so it does not reach containers there"
-			if wider {
-				text = "%s is a part of the host's network %s on %s: the host does not reach what is there any more"
-			}
-			c.ofRange(m, r, fmt.Sprintf(text, r.Subnet, route.Dst, route.Link))
-			break
+	for i := range c.Routes {
+		route := &c.Routes[i]
+		if route.Link == m.resources.Link || spec.LabelOf(route.Alias, n.list.Name) || !r.Subnet.Overlaps(route.Dst) || wider(route, r) && !route.Connected {
+			continue
 		}
+		return route
 	}
+	return nil
+}
+
+// wider reports whether a route has more than the subnet, whose own route wins there.
+func wider(route *HostRoute, r spec.Range) bool { return route.Dst.Bits() < r.Subnet.Bits() }
+
+// shadowed notes what [checker.shadows] found.
+func (c *checker) shadowed(m *member, r spec.Range, route *HostRoute) {
+	text := "%s: the host has a route to %s by %s, so it does not reach containers there"
+	if wider(route, r) {
+		text = "%s is a part of the host's network %s on %s: the host does not reach what is there any more"
+	}
+	c.ofRange(m, r, fmt.Sprintf(text, r.Subnet, route.Dst, route.Link))
 }
 
 // ofRange notes a problem of a range where the configuration has it.

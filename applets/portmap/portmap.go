@@ -270,9 +270,12 @@ func (c *conf) Check(_ context.Context, op *chained.Op) error {
 	return nil
 }
 
-// Probe reports a kernel in which no port can be published. STATUS comes without
-// mappings, so no port is checked.
+// Probe reports a kernel in which no port can be published, and a directory that cannot have the
+// owners. STATUS comes without mappings, so no port is checked.
 func (c *conf) Probe(_ context.Context, op *chained.Op) error {
+	if err := op.Dir.Ready(); err != nil {
+		return err
+	}
 	if err := nft.Open(netns.Host(op.Call)).Probe(); err != nil {
 		return spec.Errorf(spec.CodeNotReady, "portmap: %w", err)
 	}

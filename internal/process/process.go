@@ -32,7 +32,7 @@ func Run(forceExec bool) int {
 		name, args = os.Args[0], os.Args[1:]
 	}
 	verb := os.Getenv("CNI_COMMAND")
-	if len(args) > 0 { // they are for tools, which do not read the variable
+	if len(args) > 0 && !namesPlugin(args) { // they are for tools, which do not read the variable
 		verb = ""
 	}
 	if verb != "VERSION" {
@@ -57,6 +57,12 @@ func Run(forceExec bool) int {
 		Threads:   func() { reserveThreads(listening) },
 		ForceExec: forceExec,
 	})
+}
+
+// namesPlugin reports whether the only argument is the name of a plugin, as in `cnibox bridge`.
+func namesPlugin(args []string) bool {
+	a, ok := applets.Lookup(args[0])
+	return ok && a.Main == nil && len(args) == 1
 }
 
 // endsAtOnce reports whether a signal may end the process as it does any other, so that no thread is

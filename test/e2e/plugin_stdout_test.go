@@ -23,7 +23,8 @@ func TestKernelPluginUnwritableStdout(t *testing.T) {
 	call := func(stdout *os.File, verb, plugin, conf string) (exit int, stderr string) {
 		t.Helper()
 		var errs bytes.Buffer
-		cmd := exec.Command(filepath.Join(dir, "bin", plugin))
+		words := strings.Fields(plugin)
+		cmd := exec.Command(filepath.Join(dir, "bin", words[0]), words[1:]...)
 		cmd.Stdin, cmd.Stderr, cmd.Stdout = strings.NewReader(strings.ReplaceAll(conf, "$DIR", dir)), &errs, stdout
 		cmd.Env = []string{"CNI_COMMAND=" + verb, "CNI_CONTAINERID=c1", "CNI_IFNAME=eth0", "CNI_NETNS=" + netns, "CNI_PATH=" + filepath.Join(dir, "bin")}
 		if err := host.Do(cmd.Run); err != nil && cmd.ProcessState == nil {
@@ -96,6 +97,7 @@ func TestKernelPluginUnwritableStdout(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			refused(t, "host-local", strings.Replace(bridge, `"bridge"`, `"host-local"`, 1))
 			refused(t, "bridge", bridge)
+			refused(t, "cnibox bridge", bridge)
 			must(t, "ADD", "bridge", bridge)
 			for plugin, conf := range chained {
 				refused(t, plugin, strings.Replace(conf, `"/x"`, `"`+netns+`"`, 1))
