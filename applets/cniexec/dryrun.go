@@ -54,6 +54,9 @@ func (c *call) rehearse(ctx context.Context, l *chain.List, create bool) error {
 	if e, err := c.runner.Cache.Lookup(a); err == nil && e.Live() && !e.Interrupted() {
 		return spec.Errorf(spec.CodeBusy, "%s of container %s is attached to network %s already: run DEL first: %w", a.IfName, a.ContainerID, a.Network, os.ErrExist)
 	}
+	if err := c.runner.Validate(l, c.target); err != nil { // with its place in the file, which the rehearsal has not
+		return err
+	}
 	r := &rehearsal{call: c, list: l, create: create}
 	if err := cmp.Or(sandbox.Privileged(), r.confine()); err != nil {
 		return err
