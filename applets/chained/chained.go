@@ -156,7 +156,9 @@ func (p Plugin) read(r *spec.Request) (d Driver, op *Op, err error) {
 func (p Plugin) readAnyway(r *spec.Request) (d Driver, op *Op) {
 	d, op = p.New(), &Op{Request: r, Interface: &Interface{}}
 	if err := Read(r, d); err != nil {
-		r.Warn("%v: releasing what the attachment owns all the same", err)
+		if r.Call.Verb != spec.Get {
+			r.Warn("%v: releasing what the attachment owns all the same", err)
+		}
 		op.Invalid = true
 	}
 	if p.DataDir != "" {
