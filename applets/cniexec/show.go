@@ -16,8 +16,8 @@ import (
 
 func showVerb() *verb {
 	return &verb{name: "show", operands: "ID|NETWORK", summary: "all that is known of a container, or of a network", new: func(c *call) action { return &showCall{call: c} },
-		text: `ID may be cut, and be a name or a namespace as ls has it. What plugins hold for it
-(ports, limits, settings, rules) they say themselves. Of a network it shows
+		text: `ID may be cut, and be a name or a namespace as ls has it. Plugins say what they
+hold for it: ports, limits, settings, rules. Of a network it shows
 the ranges, with how many addresses are used, free, and stale: leased to what
 has no live attachment in the cache.`,
 		examples: []example{
