@@ -252,7 +252,7 @@ func (op *Op) hasIPv6() bool {
 }
 
 // announce sends gratuitous ARP and neighbour advertisements, so that an address that another
-// container had is reachable at once. A failure is no error: hosts update their neighbour entries
+// container had is reachable at once. A failure is not an error: hosts update their neighbour entries
 // after 15 s or more.
 func (op *Op) announce() {
 	if len(op.Result.IPs) == 0 || op.Link == nil || !op.Link.Announces() {

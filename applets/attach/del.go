@@ -84,7 +84,7 @@ func (p *Interface[P]) removeLink(ctx context.Context, op *Op, c P) error {
 }
 
 // RemoveContainerLink deletes the link named IfName from the container if it
-// is of the given kind, and does not have the alias of another attachment. It is no error if it is
+// is of the given kind, and does not have the alias of another attachment. It is not an error if it is
 // gone. Another link may have the name, as runtimes DEL what they could not ADD.
 func (op *Op) RemoveContainerLink(kind string) error {
 	if op.Cont == nil {

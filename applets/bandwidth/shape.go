@@ -46,7 +46,7 @@ type shaping struct {
 }
 
 // openShaper finds the host-side veth. missing is the code of the error where it is missing; for DEL it
-// is 0, and that is no error.
+// is 0, and that is not an error.
 func openShaper(op *chained.Op, missing int) (*shaper, error) {
 	s := &shaper{Op: op}
 	var err error

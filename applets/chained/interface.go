@@ -25,7 +25,7 @@ type Interface struct {
 }
 
 // Open opens the namespace and finds the interface. none is the code of the error if that is
-// missing; 0, for DEL: it is no error. The caller closes it.
+// missing; 0, for DEL: it is not an error. The caller closes it.
 func Open(r *spec.Request, none int) (*Interface, error) {
 	open := netns.Open
 	if none == 0 {

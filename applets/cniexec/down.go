@@ -28,7 +28,7 @@ type downCall struct {
 func (*downCall) flags(*flagSet) {}
 
 // do detaches and deletes the namespaces of a file, with what add has attached to them, and
-// goes on after errors. That nothing is there is no error.
+// goes on after errors. That nothing is there is not an error.
 func (c *downCall) do(ctx context.Context, operands []string) (int, error) {
 	s, err := c.stateOperand(operands)
 	if err != nil {

@@ -20,7 +20,7 @@ func (c *call) screen() tty.Screen {
 	return s
 }
 
-// write writes to stdout. That nothing reads it any more, as behind head(1), is no error.
+// write writes to stdout. That nothing reads it any more, as behind head(1), is not an error.
 func (c *call) write(text string) (exit int, err error) {
 	if _, err := io.WriteString(c.Stdout, text); err != nil && !errors.Is(err, unix.EPIPE) {
 		return 0, err

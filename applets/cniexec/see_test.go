@@ -575,7 +575,7 @@ func TestWhoReadsAgain(t *testing.T) {
 	}
 }
 
-// A reader that has gone, as head(1), is no error and costs no words.
+// A reader that has gone, as head(1), is not an error and costs no words.
 func TestClosedPipe(t *testing.T) {
 	f := runtimes(t)
 	r, w, err := os.Pipe()

@@ -20,7 +20,7 @@ type verb struct {
 // An action is one call of a verb, with the values of its flags: no other verb knows them.
 type action interface {
 	flags(*flagSet) // declares its own
-	// do runs the verb. The exit code counts where there is no error.
+	// do runs the verb. The exit code counts where there is not an error.
 	do(ctx context.Context, operands []string) (exit int, err error)
 }
 

@@ -42,7 +42,7 @@ func zoneMethod(name string) dbus.Method {
 // source formats an address for firewalld.
 func source(ip netip.Addr) string { return netip.PrefixFrom(ip, ip.BitLen()).String() }
 
-// addAll adds the addresses to the zone, all or none. One that is there already is no error, and
+// addAll adds the addresses to the zone, all or none. One that is there already is not an error, and
 // stays when another fails.
 func (z *zoneClient) addAll(ips []netip.Addr) error {
 	var added []netip.Addr
@@ -72,7 +72,7 @@ func zoneCode(err error) int {
 	return spec.CodeInternal
 }
 
-// removeAll removes the addresses from the zone. It is no error if one is not in it, or if zone or
+// removeAll removes the addresses from the zone. It is not an error if one is not in it, or if zone or
 // firewalld do not exist.
 func (z *zoneClient) removeAll(ips []netip.Addr) error {
 	var errs []error

@@ -239,7 +239,7 @@ func TestFlannelBrokenState(t *testing.T) {
 	b.want(b.call(spec.Del, "net", "c", "eth0", ""), "DEL bridge c eth0", "c~broken x")
 }
 
-// Without a record the names are enough; that they are not enough is no error.
+// Without a record the names are enough; that they are not enough is not an error.
 func TestFlannelDelUnknown(t *testing.T) {
 	b := newFlannelBox(t)
 	b.want(b.call(spec.Del, "net", "c", "eth0", ""), "DEL bridge c eth0", "")

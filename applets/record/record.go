@@ -158,7 +158,7 @@ func (d Dir) Read(name string, v any) error {
 	return nil
 }
 
-// Remove deletes the record and what an interrupted write left of it. It is no error if they, or the
+// Remove deletes the record and what an interrupted write left of it. It is not an error if they, or the
 // directory, do not exist.
 func (d Dir) Remove(name string) error {
 	path := filepath.Join(string(d), name)

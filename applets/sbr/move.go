@@ -34,7 +34,7 @@ func (s *routing) tableOf(ip netip.Addr) int {
 	return 0
 }
 
-// do makes a change and registers its undo. A route that exists already is no error of the undo.
+// do makes a change and registers its undo. A route that exists already is not an error of the undo.
 func (s *routing) do(op, back rtnl.Op) error {
 	s.Add(op.String(), func(context.Context) error {
 		if err := s.Conn.Do(back); !errors.Is(err, os.ErrExist) {

@@ -175,7 +175,7 @@ func TestKernelVRFInvalidConf(t *testing.T) {
 	w.Result(w.Do(spec.Status, "vrf", spec.Call{}, `"vrfname":"blue"`, ""))
 }
 
-// A missing namespace is no error of DEL, whatever the configuration. This needs no VRF.
+// A missing namespace is not an error of DEL, whatever the configuration. This needs no VRF.
 func TestKernelVRFDelWithoutNamespace(t *testing.T) {
 	for name, path := range applettest.MissingNetNS(t) {
 		t.Run(name, func(t *testing.T) {

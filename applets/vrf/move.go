@@ -178,7 +178,7 @@ func (v membership) again(addrs []rtnl.Addr, routes []rtnl.Route) error {
 }
 
 // settle waits for addresses that the kernel checks for duplicates again, as those that it kept while
-// the link was down. Without a carrier that has no end, so a timeout is no error.
+// the link was down. Without a carrier that has no end, so a timeout is not an error.
 func (v membership) settle(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, settleTime)
 	defer cancel()

@@ -150,7 +150,7 @@ func explainOthersRun(err error) error {
 }
 
 // deleteNetNS takes the name from a namespace, which ends with its last process. That there is
-// none is no error.
+// none is not an error.
 func deleteNetNS(ctx context.Context, path string) error {
 	unlock, err := lockNames(ctx)
 	if err == nil {
