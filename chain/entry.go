@@ -9,10 +9,8 @@ import (
 	"os"
 	"time"
 
-	"golang.org/x/sys/unix"
-
 	"cnibox/internal/boot"
-	"cnibox/internal/nsid"
+	"cnibox/internal/netns"
 	"cnibox/internal/once"
 	"cnibox/spec"
 )
@@ -43,7 +41,7 @@ type Entry struct {
 	Result         json.RawMessage            `json:"result,omitempty"`
 	BootID         string                     `json:"cniboxBootID,omitempty"`      // of the kernel that ADD ran on
 	NetNSID        string                     `json:"cniboxNetNS,omitempty"`       // device:inode of NetNS
-	NetNSCookie    uint64                     `json:"cniboxNetNSCookie,omitempty"` // see [nsid.Cookie]; 0: not known
+	NetNSCookie    uint64                     `json:"cniboxNetNSCookie,omitempty"` // see [netns.NS.Cookie]; 0: not known
 	There          bool                       `json:"cniboxThere,omitempty"`       // of an intent: the interface was there before the ADD
 
 	file string // its path
@@ -129,37 +127,37 @@ func (e *Entry) File() string { return e.file }
 // same one, on the same boot, as the path may have been used again. Entries of other tools
 // have no ID of the namespace; for these the path decides.
 func (e *Entry) Live() bool {
-	fd, err := nsid.Open(e.NetNSPath())
+	ns, err := netns.Open(e.NetNSPath())
 	if err != nil {
 		return false
 	}
-	defer unix.Close(fd)
-	return e.liveIn(fd)
+	defer ns.Close()
+	return e.liveIn(ns)
 }
 
 // replaced reports whether there is a network namespace at the path, and another one than that of
 // the attachment.
 func (e *Entry) replaced() bool {
-	fd, err := nsid.Open(e.NetNSPath())
+	ns, err := netns.Open(e.NetNSPath())
 	if err != nil {
 		return false
 	}
-	defer unix.Close(fd)
-	return !e.liveIn(fd)
+	defer ns.Close()
+	return !e.liveIn(ns)
 }
 
 // liveIn is Live, given what is at the path.
-func (e *Entry) liveIn(netns int) bool { return e.SameBoot() && e.in(netns) }
+func (e *Entry) liveIn(ns *netns.NS) bool { return e.SameBoot() && e.in(ns) }
 
 // in reports whether an open network namespace is that of the attachment, in this boot. The
 // kernel gives the ID of one that is gone to a new one, so the cookie counts as well. Where that
 // cannot be read, for want of a privilege, or is not recorded, the ID decides.
-func (e *Entry) in(netns int) bool {
+func (e *Entry) in(ns *netns.NS) bool {
 	if e.NetNSID == "" {
 		return true
 	}
-	id, err := nsid.Of(netns)
-	return err == nil && id.String() == e.NetNSID && nsid.HasCookie(netns, e.NetNSCookie)
+	id, err := ns.ID()
+	return err == nil && id.String() == e.NetNSID && ns.HasCookie(e.NetNSCookie)
 }
 
 // Gone reports whether the attachment's network namespace is known not to exist any more: of
@@ -173,12 +171,12 @@ func (e *Entry) Gone() bool {
 	case path == "":
 		return false
 	}
-	fd, err := nsid.Open(path)
+	ns, err := netns.Open(path)
 	if err != nil {
-		return errors.Is(err, os.ErrNotExist) || errors.Is(err, nsid.ErrNotNS)
+		return errors.Is(err, os.ErrNotExist) || errors.Is(err, netns.ErrNotNS)
 	}
-	defer unix.Close(fd)
-	return !e.in(fd)
+	defer ns.Close()
+	return !e.in(ns)
 }
 
 // Attached reports whether an attachment may be alive. An interrupted ADD is not.
@@ -202,15 +200,18 @@ func (e *Entry) SameBoot() bool {
 // refused reports whether an interrupted ADD can have made nothing: the interface was there before
 // it, and is there. It is another ADD's, whose entry was lost. All namespaces have lo.
 func (e *Entry) refused() bool {
-	if !e.Interrupted() || !e.There || e.IfName == "lo" || !e.Live() {
+	if !e.Interrupted() || !e.There || e.IfName == "lo" {
 		return false
 	}
-	fd, err := nsid.Open(e.NetNSPath())
+	ns, err := netns.Open(e.NetNSPath())
 	if err != nil {
 		return false
 	}
-	defer unix.Close(fd)
-	_, there, _ := nsid.Look(fd, e.IfName)
+	defer ns.Close()
+	if !e.liveIn(ns) {
+		return false
+	}
+	_, there, _ := ns.Look(e.IfName)
 	return there
 }
 
@@ -219,17 +220,19 @@ func (e *Entry) identify(t Target) {
 	ns := t.ns
 	if ns == nil { // our own
 		var err error
-		if ns, err = nsid.OpenNS(t.NetNS); err != nil {
+		if ns, err = netns.Open(t.NetNS); err != nil {
 			return
 		}
 		defer ns.Close()
 	}
-	e.NetNSID = ns.ID().String()
+	if id, err := ns.ID(); err == nil {
+		e.NetNSID = id.String()
+	}
 	e.NetNSCookie, e.There, _ = ns.Look(e.IfName) // 0 where that is not known
 }
 
-// isOwn reports whether an ID is that of the namespace that plugins are run in.
-func isOwn(id nsid.ID) bool {
-	own, err := nsid.Current()
-	return err == nil && id == own
+// isOwn reports whether a namespace is the one that plugins are run in.
+func isOwn(ns *netns.NS) bool {
+	own, err := ns.Same(netns.Host())
+	return err == nil && own
 }

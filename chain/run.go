@@ -12,7 +12,7 @@ import (
 
 	"cnibox/internal/boot"
 	"cnibox/internal/interrupt"
-	"cnibox/internal/nsid"
+	"cnibox/internal/netns"
 	"cnibox/spec"
 )
 
@@ -50,9 +50,9 @@ const (
 // NetNS is checked before each verb and opened by the plugins.
 type Target struct {
 	ContainerID, IfName string
-	NetNS               string   // path; empty in DEL, CHECK and GET: as at the ADD
-	NetNSOverride       bool     // our own namespace is meant
-	ns                  *nsid.NS // what is at NetNS, during a verb; see [spec.Call]
+	NetNS               string    // path; empty in DEL, CHECK and GET: as at the ADD
+	NetNSOverride       bool      // our own namespace is meant
+	ns                  *netns.NS // what is at NetNS, during a verb; see [spec.Call]
 	// Args are the pairs of CNI_ARGS, Capabilities the values for
 	// runtimeConfig; nil in DEL, CHECK and GET: as at the ADD.
 	Args         [][2]string
@@ -90,10 +90,11 @@ type Attached struct {
 // libcni runs no DEL, allows a second ADD and takes no lock: it leaves these to its caller.
 func (r *Runner) Add(ctx context.Context, l *List, t Target) (*Attached, error) {
 	a := t.on(l)
-	if err := errors.Join(checkNames(a), t.openNetNS()); err != nil {
+	end, err := t.openNetNS()
+	if err := errors.Join(checkNames(a), err); err != nil {
 		return nil, err
 	}
-	defer t.ns.Close()
+	defer end()
 	v, err := l.Supported()
 	if err != nil {
 		return nil, err
@@ -273,30 +274,25 @@ func (r *Runner) lock(ctx context.Context, a spec.Attachment) (unlock func(), er
 
 // openNetNS opens the namespace for all plugins and checks it before any is run: plugins check it as
 // well, but the first of a list would have done its work before the next one fails. Errors have code 8.
-// The caller closes it.
-func (t *Target) openNetNS() error {
-	ns, err := nsid.OpenNS(t.NetNS)
+// The caller calls end.
+func (t *Target) openNetNS() (end func() error, err error) {
+	ns, err := netns.Open(t.NetNS)
 	if err != nil {
-		return &spec.Error{Code: spec.CodeNetNS, Msg: fmt.Sprintf("failed to open netns %q: %v", t.NetNS, nsid.Reason(err)), Err: err}
+		return nil, spec.NetNSError(t.NetNS, err)
 	}
-	return t.use(ns)
+	return t.share(ns)
 }
 
-// use shares an open namespace among the plugins, unless it is our own: see [checkNotOwn].
-func (t *Target) use(ns *nsid.NS) error {
-	if isOwn(ns.ID()) {
-		ns.Close()
-		return checkNotOwn(*t, ns.ID())
+// share shares an open namespace among the plugins until end. Our own is refused with code 8, unless
+// CNI_NETNS_OVERRIDE allows it: then each plugin opens the path.
+func (t *Target) share(ns *netns.NS) (end func() error, err error) {
+	if end, ok := ns.Share(); ok {
+		t.ns = ns
+		return end, nil
 	}
-	t.ns = ns
-	return nil
-}
-
-// checkNotOwn refuses the namespace that plugins are run in, unless CNI_NETNS_OVERRIDE allows it. The
-// error has code 8.
-func checkNotOwn(t Target, id nsid.ID) error {
-	if !t.NetNSOverride && isOwn(id) {
-		return spec.Errorf(spec.CodeNetNS, "plugin's netns and netns from CNI_NETNS should not be the same: %q is this process's own", t.NetNS)
+	defer ns.Close()
+	if !t.NetNSOverride && isOwn(ns) {
+		return nil, spec.Errorf(spec.CodeNetNS, "%w: %q is this process's own", spec.ErrOwnNS, t.NetNS)
 	}
-	return nil
+	return func() error { return nil }, nil
 }

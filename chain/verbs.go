@@ -7,7 +7,7 @@ import (
 	"os"
 	"strings"
 
-	"cnibox/internal/nsid"
+	"cnibox/internal/netns"
 	"cnibox/spec"
 )
 
@@ -37,11 +37,12 @@ func (r *Runner) Del(ctx context.Context, l *List, t Target) error {
 		return fmt.Errorf("network %s has no configuration and %s is not known: %w", l.Name, a, os.ErrNotExist)
 	}
 	// A path without a namespace is no error of DEL; the host's own namespace is one.
-	if ns, err := nsid.OpenNS(t.NetNS); err == nil {
-		if err := t.use(ns); err != nil {
+	if ns, err := netns.Open(t.NetNS); err == nil {
+		end, err := t.share(ns)
+		if err != nil {
 			return err
 		}
-		defer t.ns.Close()
+		defer end()
 	}
 	if err = r.release(ctx, l, now, t, e, r.KeepGoing); err == nil {
 		err = r.Cache.Remove(a)
@@ -70,7 +71,7 @@ func (r *Runner) delEntry(ctx context.Context, l *List, e *Entry) error {
 // recallStale is recall for a stale attachment.
 func (r *Runner) recallStale(ctx context.Context, l *List, e *Entry) (*List, Target) {
 	l, t := r.recall(ctx, l, Target{ContainerID: e.ContainerID, IfName: e.IfName}, e)
-	if id, err := nsid.At(t.NetNS); err == nil && isOwn(id) {
+	if netns.Host().At(t.NetNS) {
 		t.NetNS = "" // an old /proc/PID path that has become the host's
 	}
 	return l, t
@@ -137,10 +138,11 @@ func (r *Runner) Check(ctx context.Context, l *List, t Target) error {
 	case t.NetNS == "":
 		return spec.Errorf(spec.CodeNetNS, "the network namespace of %s is gone: %s is another one now", t.on(l), e.NetNSPath())
 	}
-	if err := t.openNetNS(); err != nil {
+	end, err := t.openNetNS()
+	if err != nil {
 		return err
 	}
-	defer t.ns.Close()
+	defer end()
 	v, _ := l.version() // read by known
 	prev, err := e.result(v)
 	if err != nil {
@@ -197,10 +199,11 @@ func (r *Runner) Get(ctx context.Context, l *List, t Target) (*spec.Result, erro
 	if _, err := os.Stat(t.NetNS); t.NetNS == "" || errors.Is(err, os.ErrNotExist) {
 		return nil, spec.Errorf(spec.CodeUnknown, "%s is not known: there is no network namespace %q", t.on(l), t.NetNS)
 	}
-	if err := t.openNetNS(); err != nil {
+	end, err := t.openNetNS()
+	if err != nil {
 		return nil, err
 	}
-	defer t.ns.Close()
+	defer end()
 	v, _ := l.version() // read by known
 	var res *spec.Result
 	if e != nil {

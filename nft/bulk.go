@@ -3,7 +3,7 @@ package nft
 import (
 	"sync"
 
-	"cnibox/rtnl"
+	"cnibox/internal/netns"
 )
 
 // A container may publish thousands of ports, as servers for RTP do. Four elements of
@@ -145,7 +145,7 @@ func (x *Tx) whole(in *set) (*known, error) {
 // lastRead are the sets that CHECK has read, and the generation that the rule set had before.
 var lastRead struct {
 	sync.Mutex
-	ns   rtnl.ID
+	ns   netns.ID
 	gen  uint32
 	sets map[*set]*known // that nothing changes
 }

@@ -9,7 +9,7 @@ import (
 	"testing"
 
 	"cnibox/internal/kerneltest"
-	"cnibox/rtnl"
+	"cnibox/internal/netns"
 	"cnibox/spec"
 )
 
@@ -47,7 +47,7 @@ func TestKernelChainNamesLoad(t *testing.T) {
 	nftIn(t, kerneltest.NS(t), list, "-f", "-")
 }
 
-func nftIn(t *testing.T, ns *rtnl.NS, stdin string, args ...string) string {
+func nftIn(t *testing.T, ns *netns.NS, stdin string, args ...string) string {
 	t.Helper()
 	path, err := exec.LookPath("nft")
 	if err != nil {

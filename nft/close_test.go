@@ -13,8 +13,8 @@ import (
 	"golang.org/x/sys/unix"
 
 	"cnibox/internal/kerneltest"
+	"cnibox/internal/netns"
 	"cnibox/nft"
-	"cnibox/rtnl"
 )
 
 // fastest returns how long an update takes together with the one before it: what else the
@@ -36,7 +36,7 @@ func fastest(t *testing.T, table *nft.Table, before func(x *nft.Tx) error) time.
 }
 
 // open sockets of netfilter in a namespace, by their ports.
-func sockets(t *testing.T, ns *rtnl.NS) (ports []string) {
+func sockets(t *testing.T, ns *netns.NS) (ports []string) {
 	t.Helper()
 	err := ns.Do(func() error {
 		all, err := os.ReadFile("/proc/thread-self/net/netlink")

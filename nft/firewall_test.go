@@ -6,8 +6,8 @@ import (
 	"testing"
 
 	"cnibox/internal/kerneltest"
+	"cnibox/internal/netns"
 	"cnibox/nft"
-	"cnibox/rtnl"
 	"cnibox/spec"
 )
 
@@ -17,7 +17,7 @@ var (
 )
 
 // dropping makes FORWARD of iptables-nft drop, as Docker does.
-func dropping(t testing.TB, ns *rtnl.NS) {
+func dropping(t testing.TB, ns *netns.NS) {
 	t.Helper()
 	for _, program := range []string{"iptables-nft", "ip6tables-nft"} {
 		tool(t, ns, "", program, "-P", "FORWARD", "DROP")

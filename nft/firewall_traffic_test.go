@@ -5,13 +5,14 @@ import (
 	"testing"
 
 	"cnibox/internal/kerneltest"
+	"cnibox/internal/netns"
 	"cnibox/nft"
 	"cnibox/rtnl"
 	"cnibox/spec"
 )
 
 // secondBridge adds a bridge br1 with a container at 10.2.0.2 to the site.
-func (s *site) secondBridge() *rtnl.NS {
+func (s *site) secondBridge() *netns.NS {
 	s.t.Helper()
 	ns := kerneltest.NS(s.t)
 	br, err := s.hostC.CreateLink(rtnl.LinkSpec{Name: "br1", Kind: rtnl.Bridge{}, Up: true})
@@ -78,7 +79,7 @@ func TestKernelAdminDrops(t *testing.T) {
 // detour has the containers send packets for each other to the gateway.
 func (s *site) detour() {
 	s.t.Helper()
-	for ns, to := range map[*rtnl.NS][2]string{s.one: {two4, two6}, s.two: {one4, one6}} {
+	for ns, to := range map[*netns.NS][2]string{s.one: {two4, two6}, s.two: {one4, one6}} {
 		for _, key := range []string{"net/ipv4/conf/all", "net/ipv4/conf/eth0", "net/ipv6/conf/eth0"} {
 			s.ok(ns.SetSysctl(key+"/accept_redirects", "0"))
 		}

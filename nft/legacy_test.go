@@ -6,8 +6,8 @@ import (
 	"testing"
 
 	"cnibox/internal/kerneltest"
+	"cnibox/internal/netns"
 	"cnibox/nft"
-	"cnibox/rtnl"
 	"cnibox/spec"
 )
 
@@ -81,7 +81,7 @@ func oldRules(t *testing.T) (*nft.Table, func(gone []string, kept ...string)) {
 	}
 }
 
-func wantRules(t *testing.T, ns *rtnl.NS, gone, kept []string) {
+func wantRules(t *testing.T, ns *netns.NS, gone, kept []string) {
 	t.Helper()
 	text := render(t, ns)
 	for _, g := range gone {

@@ -10,7 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"cnibox/internal/flock"
-	"cnibox/rtnl"
+	"cnibox/internal/netns"
 	"cnibox/spec"
 )
 
@@ -43,9 +43,9 @@ func (t *Table) acquire(ctx context.Context) (unlock func(), err error) {
 // lockNS locks the file that is the namespace. It is opened anew, since one open file
 // excludes no other lock on itself.
 func (t *Table) lockNS(ctx context.Context) (unlock func(), err error) {
-	var ns *rtnl.NS
+	var ns *netns.NS
 	err = t.ns.Do(func() (err error) {
-		ns, err = rtnl.Current()
+		ns, err = netns.Current()
 		return err
 	})
 	if err == nil {

@@ -16,6 +16,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"cnibox/internal/kerneltest"
+	"cnibox/internal/netns"
 	"cnibox/internal/nfttest"
 	"cnibox/nft"
 	"cnibox/rtnl"
@@ -36,8 +37,8 @@ const (
 // another network, which has no route to the containers.
 type site struct {
 	t            *testing.T
-	host, lan    *rtnl.NS
-	one, two     *rtnl.NS
+	host, lan    *netns.NS
+	one, two     *netns.NS
 	table        *nft.Table
 	hostC        *rtnl.Conn
 	lanC         *rtnl.Conn
@@ -60,7 +61,7 @@ var (
 func newSite(t *testing.T) *site {
 	t.Helper()
 	s := &site{t: t, host: kerneltest.NS(t), lan: kerneltest.NS(t), one: kerneltest.NS(t), two: kerneltest.NS(t)}
-	for _, ns := range []*rtnl.NS{s.host, s.lan, s.one, s.two} {
+	for _, ns := range []*netns.NS{s.host, s.lan, s.one, s.two} {
 		s.ok(ns.SetSysctl("net/ipv6/conf/default/accept_dad", "0")) // waits seconds
 	}
 	s.table = open(t, s.host)
@@ -70,7 +71,7 @@ func newSite(t *testing.T) *site {
 	s.ok(err)
 	s.addr(s.hostC, br.Index, bridge4+"/24", bridge6+"/64")
 	hairpin := true
-	for i, c := range []*rtnl.NS{s.one, s.two} {
+	for i, c := range []*netns.NS{s.one, s.two} {
 		name := fmt.Sprint("port", i+1)
 		p, err := s.hostC.CreateLink(rtnl.LinkSpec{Name: name, Master: br.Index, Up: true, Peer: &rtnl.LinkSpec{Name: "eth0", NS: c}})
 		s.ok(err)
@@ -83,8 +84,8 @@ func newSite(t *testing.T) *site {
 	s.port = up.Index
 	s.addr(s.hostC, up.Index, hostLAN4+"/24", hostLAN6+"/64")
 	s.uplink = s.up(s.lanC, lan4+"/24", lan6+"/64")
-	s.ok(s.host.SetSysctls(rtnl.Sysctl{Key: "net/ipv4/ip_forward", Value: "1"}, rtnl.Sysctl{Key: "net/ipv6/conf/all/forwarding", Value: "1"},
-		rtnl.Sysctl{Key: "net/ipv4/conf/br0/route_localnet", Value: "1"}))
+	s.ok(s.host.SetSysctls(netns.Sysctl{Key: "net/ipv4/ip_forward", Value: "1"}, netns.Sysctl{Key: "net/ipv6/conf/all/forwarding", Value: "1"},
+		netns.Sysctl{Key: "net/ipv4/conf/br0/route_localnet", Value: "1"}))
 	s.waitUp()
 	return s
 }
@@ -101,7 +102,7 @@ func (s *site) waitUp() {
 		s.ok(s.hostC.WaitUp(ctx, l.Index))
 	}
 	for _, end := range []struct {
-		ns    *rtnl.NS
+		ns    *netns.NS
 		addr  string
 		links int // also of other addresses that end alike
 	}{{s.host, bridge6, 2}, {s.lan, lan6, 1}, {s.one, one6, 1}, {s.two, two6, 1}} {
@@ -110,7 +111,7 @@ func (s *site) waitUp() {
 }
 
 // open returns a table with a lock file of the test's own.
-func open(t testing.TB, ns *rtnl.NS) *nft.Table {
+func open(t testing.TB, ns *netns.NS) *nft.Table {
 	return nft.Open(ns, nft.WithLock(filepath.Join(t.TempDir(), "lock")))
 }
 
@@ -139,7 +140,7 @@ func (s *site) up(c *rtnl.Conn, prefixes ...string) uint32 {
 	return l.Index
 }
 
-func (s *site) container(ns *rtnl.NS, prefixes ...string) {
+func (s *site) container(ns *netns.NS, prefixes ...string) {
 	s.t.Helper()
 	c := kerneltest.Dial(s.t, ns)
 	eth0 := s.up(c, prefixes...)
@@ -185,7 +186,7 @@ func mapping(proto uint8, port uint16, to string) nft.PortMap {
 }
 
 // serve answers on the address with name and the address of who asks.
-func (s *site) serve(ns *rtnl.NS, network, addr, name string) {
+func (s *site) serve(ns *netns.NS, network, addr, name string) {
 	s.t.Helper()
 	s.ok(ns.Do(func() error {
 		if strings.HasPrefix(network, "udp") {
@@ -235,7 +236,7 @@ func hostOf(a net.Addr) string {
 }
 
 // ask returns the answer from the address, or an error after the time.
-func (s *site) ask(ns *rtnl.NS, network, addr string, wait time.Duration) (answer string, err error) {
+func (s *site) ask(ns *netns.NS, network, addr string, wait time.Duration) (answer string, err error) {
 	derr := ns.Do(func() error {
 		c, err := net.DialTimeout(network, addr, wait)
 		if err != nil {
@@ -257,7 +258,7 @@ func (s *site) ask(ns *rtnl.NS, network, addr string, wait time.Duration) (answe
 }
 
 // want asks until there is an answer, and compares.
-func (s *site) want(ns *rtnl.NS, network, addr, answer string) {
+func (s *site) want(ns *netns.NS, network, addr, answer string) {
 	s.t.Helper()
 	got, err := s.ask(ns, network, addr, again)
 	for end := time.Now().Add(soon); err != nil && time.Now().Before(end); {
@@ -269,7 +270,7 @@ func (s *site) want(ns *rtnl.NS, network, addr, answer string) {
 }
 
 // refuse asks and wants no answer.
-func (s *site) refuse(ns *rtnl.NS, network, addr string) {
+func (s *site) refuse(ns *netns.NS, network, addr string) {
 	s.t.Helper()
 	if got, err := s.ask(ns, network, addr, never); err == nil {
 		s.t.Errorf("%s %s: got %q, want no answer", network, addr, got)
@@ -277,7 +278,7 @@ func (s *site) refuse(ns *rtnl.NS, network, addr string) {
 }
 
 // tool runs a program of Debian's inside ns, for rules that are not ours.
-func tool(t testing.TB, ns *rtnl.NS, stdin, name string, args ...string) string {
+func tool(t testing.TB, ns *netns.NS, stdin, name string, args ...string) string {
 	t.Helper()
 	path, err := exec.LookPath(name)
 	if err != nil {
@@ -297,7 +298,7 @@ func tool(t testing.TB, ns *rtnl.NS, stdin, name string, args ...string) string 
 	return string(out)
 }
 
-func render(t testing.TB, ns *rtnl.NS) string {
+func render(t testing.TB, ns *netns.NS) string {
 	t.Helper()
 	return nfttest.Ruleset(t, ns)
 }
@@ -305,7 +306,7 @@ func render(t testing.TB, ns *rtnl.NS) string {
 // A flowConn is a UDP socket that keeps its port.
 type flowConn struct{ c net.Conn }
 
-func (s *site) openFlow(ns *rtnl.NS, to netip.AddrPort) (f flowConn) {
+func (s *site) openFlow(ns *netns.NS, to netip.AddrPort) (f flowConn) {
 	s.t.Helper()
 	s.ok(ns.Do(func() (err error) {
 		f.c, err = net.Dial("udp", to.String())

@@ -9,8 +9,8 @@ import (
 	"github.com/mdlayher/netlink"
 	"golang.org/x/sys/unix"
 
+	"cnibox/internal/netns"
 	"cnibox/internal/nlconn"
-	"cnibox/rtnl"
 )
 
 // Types of messages have the subsystem in the upper byte and the message in the
@@ -24,14 +24,14 @@ const (
 // connection tracking share. Requests take turns.
 type sock struct {
 	nl   *nlconn.Conn
-	ns   *rtnl.NS
+	ns   *netns.NS
 	kept bool // by the call of its namespace
 }
 
 // dial takes the socket of the call that ns is of, or an idle one, or opens one in ns. The caller
 // closes it.
-func dial(ns *rtnl.NS) (*sock, error) {
-	s, kept, err := rtnl.Kept(ns, unix.NETLINK_NETFILTER, func() (*sock, error) { return open(ns) })
+func dial(ns *netns.NS) (*sock, error) {
+	s, kept, err := netns.Keep(ns, unix.NETLINK_NETFILTER, func() (*sock, error) { return open(ns) })
 	if err != nil {
 		return nil, err
 	}
@@ -39,7 +39,7 @@ func dial(ns *rtnl.NS) (*sock, error) {
 }
 
 // open opens a socket in ns, or takes an idle one. Only the opening happens there.
-func open(ns *rtnl.NS) (*sock, error) {
+func open(ns *netns.NS) (*sock, error) {
 	if nl := idle.take(ns); nl != nil {
 		return &sock{nl: nl, ns: ns}, nil
 	}
@@ -75,7 +75,7 @@ var idle pool
 type pool struct {
 	mu      sync.Mutex
 	deleted time.Time // when the process committed a deletion last
-	socks   map[rtnl.ID][]*nlconn.Conn
+	socks   map[netns.ID][]*nlconn.Conn
 }
 
 // noteDeletion records that the kernel has something to clear away.
@@ -97,14 +97,14 @@ func (p *pool) add(s *sock) bool {
 		return false
 	}
 	if p.socks == nil {
-		p.socks = make(map[rtnl.ID][]*nlconn.Conn)
+		p.socks = make(map[netns.ID][]*nlconn.Conn)
 	}
 	p.socks[id] = append(p.socks[id], s.nl)
 	return true
 }
 
 // take returns a socket in ns, nil if there is none.
-func (p *pool) take(ns *rtnl.NS) *nlconn.Conn {
+func (p *pool) take(ns *netns.NS) *nlconn.Conn {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if len(p.socks) == 0 {

@@ -15,13 +15,13 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"cnibox/rtnl"
+	"cnibox/internal/netns"
 )
 
 // A Table is our rule set in one network namespace. It keeps no socket, and may
 // be used from any goroutine.
 type Table struct {
-	ns   *rtnl.NS
+	ns   *netns.NS
 	lock string // path of the lock file
 
 	mu   sync.Mutex
@@ -37,7 +37,7 @@ func WithLock(path string) Option { return func(t *Table) { t.lock = path } }
 
 // Open returns the rule set of ns. Nothing is
 // sent yet, and ns must stay open for as long as the Table is used.
-func Open(ns *rtnl.NS, opts ...Option) *Table {
+func Open(ns *netns.NS, opts ...Option) *Table {
 	t := &Table{ns: ns, lock: defaultLock, made: map[byte]bool{}}
 	for _, o := range opts {
 		o(t)

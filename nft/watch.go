@@ -7,8 +7,8 @@ import (
 	"github.com/mdlayher/netlink"
 	"golang.org/x/sys/unix"
 
+	"cnibox/internal/netns"
 	"cnibox/internal/nlconn"
-	"cnibox/rtnl"
 )
 
 // watchSpace is what notifications may wait in, in bytes: each element of a transaction has one,
@@ -19,7 +19,7 @@ const watchSpace = 16 << 20
 type Watch struct{ nl *nlconn.Conn }
 
 // WatchRules begins to watch the rule set of a namespace. The caller closes the Watch.
-func WatchRules(ns *rtnl.NS) (*Watch, error) {
+func WatchRules(ns *netns.NS) (*Watch, error) {
 	nl, err := nlconn.Listen(unix.NETLINK_NETFILTER, 1<<(unix.NFNLGRP_NFTABLES-1), ns.Socket)
 	if err != nil {
 		return nil, fmt.Errorf("rule set notifications: %w", err)

@@ -10,11 +10,12 @@ import (
 	"golang.org/x/sys/unix"
 
 	"cnibox/internal/kerneltest"
+	"cnibox/internal/netns"
 	"cnibox/rtnl"
 )
 
 // pair makes a veth pair whose ends, up if asked, stand in two namespaces.
-func pair(t *testing.T, up bool) (host, cont *rtnl.NS, h, c *rtnl.Conn, a, b *rtnl.Link) {
+func pair(t *testing.T, up bool) (host, cont *netns.NS, h, c *rtnl.Conn, a, b *rtnl.Link) {
 	t.Helper()
 	host, cont = kerneltest.NS(t), kerneltest.NS(t)
 	h, c = kerneltest.Dial(t, host), kerneltest.Dial(t, cont)

@@ -12,6 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"cnibox/internal/kerneltest"
+	"cnibox/internal/netns"
 	"cnibox/rtnl"
 )
 
@@ -57,7 +58,7 @@ func TestKernelAnnounce(t *testing.T) {
 }
 
 // dialNeigh connects the library to a namespace.
-func dialNeigh(t *testing.T, ns *rtnl.NS) *rtnetlink.Conn {
+func dialNeigh(t *testing.T, ns *netns.NS) *rtnetlink.Conn {
 	t.Helper()
 	c, err := rtnetlink.Dial(&netlink.Config{NetNS: ns.FD()})
 	if err != nil {

@@ -8,8 +8,8 @@ import (
 	"github.com/mdlayher/netlink"
 	"golang.org/x/sys/unix"
 
+	"cnibox/internal/netns"
 	"cnibox/internal/nlconn"
-	"cnibox/internal/nsid"
 )
 
 // errMalformed is about bytes that no kernel sends.
@@ -25,17 +25,17 @@ type Conn struct {
 // Dial opens a socket in ns. The thread stays where it is, and ns may be closed afterwards.
 // A process that may enter ns may read; changes are refused with os.ErrPermission without
 // CAP_NET_ADMIN there.
-func Dial(ns *NS) (*Conn, error) {
-	c, kept, err := Kept(ns, unix.NETLINK_ROUTE, func() (*nlconn.Conn, error) { return nlconn.Open(unix.NETLINK_ROUTE, ns.Socket) })
+func Dial(ns *netns.NS) (*Conn, error) {
+	c, kept, err := netns.Keep(ns, unix.NETLINK_ROUTE, func() (*nlconn.Conn, error) { return nlconn.Open(unix.NETLINK_ROUTE, ns.Socket) })
 	if err != nil {
 		return nil, fmt.Errorf("route netlink: %w", err)
 	}
 	return &Conn{c, kept}, nil
 }
 
-// DialPath is [Dial] for the namespace of a path; see [OpenNS] for its errors.
+// DialPath is [Dial] for the namespace of a path; see [netns.Open] for its errors.
 func DialPath(path string) (*Conn, error) {
-	ns, err := OpenNS(path)
+	ns, err := netns.Open(path)
 	if err != nil {
 		return nil, err
 	}
@@ -46,7 +46,7 @@ func DialPath(path string) (*Conn, error) {
 // InNewNS calls fn with a socket in a namespace that no other process has, to find
 // out what the kernel supports, and to make it load the modules for that.
 func InNewNS(fn func(*Conn) error) error {
-	ns, err := NewNS()
+	ns, err := netns.New()
 	if err != nil {
 		return err
 	}
@@ -68,23 +68,18 @@ func (c *Conn) Close() error {
 }
 
 // NS opens the namespace that the socket is in, wherever its user's threads are.
-func (c *Conn) NS() (ns *NS, err error) {
+func (c *Conn) NS() (ns *netns.NS, err error) {
 	err = c.c.Within(func(fd int) error {
-		nsFD, err := unix.IoctlRetInt(fd, unix.SIOCGSKNS)
-		if err != nil {
-			return os.NewSyscallError("ioctl SIOCGSKNS", err)
-		}
-		ns = &NS{fd: nsFD}
-		return nil
+		ns, err = netns.OfSocket(fd)
+		return err
 	})
 	return ns, err
 }
 
-// NSCookie is a number that no other namespace has had since the host started, unlike an
-// [ID]. It is 0 before Linux 5.14.
+// NSCookie is [netns.NS.Cookie] of the namespace that the socket is in.
 func (c *Conn) NSCookie() (cookie uint64, err error) {
 	err = c.c.Within(func(fd int) error {
-		cookie, err = nsid.SocketCookie(fd)
+		cookie, err = netns.SocketCookie(fd)
 		return err
 	})
 	return cookie, err

@@ -13,6 +13,7 @@ import (
 
 	"cnibox/internal/fault"
 	"cnibox/internal/kerneltest"
+	"cnibox/internal/netns"
 	"cnibox/rtnl"
 )
 
@@ -69,7 +70,7 @@ func TestKernelVethInOneSend(t *testing.T) {
 func TestKernelPeer(t *testing.T) {
 	host := kerneltest.NS(t)
 	h := kerneltest.Dial(t, host)
-	cont, err := rtnl.NewNS()
+	cont, err := netns.New()
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -12,6 +12,9 @@ import (
 	"github.com/jsimonetti/rtnetlink/v2"
 	"github.com/mdlayher/netlink"
 	"golang.org/x/sys/unix"
+
+	"cnibox/internal/fault"
+	"cnibox/internal/netns"
 )
 
 // A LinkSpec describes a link to be made. Zero fields are the kernel's choice.
@@ -23,9 +26,9 @@ type LinkSpec struct {
 	Master uint32 // index in the namespace of the link itself
 	MTU    int    // bytes
 	MAC    net.HardwareAddr
-	TxQLen *int // packets; 0 is no queue
-	Up     bool // ignored for a peer: the kernel cannot make it up at once
-	NS     *NS  // where it is born, under its final name; nil: the socket's
+	TxQLen *int      // packets; 0 is no queue
+	Up     bool      // ignored for a peer: the kernel cannot make it up at once
+	NS     *netns.NS // where it is born, under its final name; nil: the socket's
 	Peer   *LinkSpec
 }
 
@@ -53,7 +56,7 @@ func (c *Conn) CreateLink(s LinkSpec) (*Link, error) {
 		return nil, fmt.Errorf("%s: %w", op.text, err)
 	}
 	var l *Link
-	err = change(op.text, func() error {
+	err = fault.Change(op.text, func() error {
 		answers, err := c.batch([]netlink.Message{op.req, get})
 		for _, a := range answers {
 			err = cmp.Or(err, a.Err)
@@ -79,8 +82,8 @@ type LinkChange struct {
 	AllMulti *bool
 	TxQLen   *int // packets
 	Alias    *string
-	Group    *uint32 // of links that are changed together; 0: none
-	NS       *NS     // where to move it; Name is then its name there
+	Group    *uint32   // of links that are changed together; 0: none
+	NS       *netns.NS // where to move it; Name is then its name there
 
 	ARPNotify       *bool // announce its IPv4 addresses when it comes up
 	AddrGenModeNone bool  // form no IPv6 link-local address

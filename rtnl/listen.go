@@ -8,6 +8,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"cnibox/internal/netns"
 	"cnibox/internal/nlconn"
 )
 
@@ -32,10 +33,10 @@ const (
 	tcpClose, tcpListen = 7, 10 // TCP_CLOSE, TCP_LISTEN, include/net/tcp_states.h
 )
 
-// Listeners lists the sockets of a protocol, unix.IPPROTO_TCP for one, on which a
+// Listeners lists the sockets in ns of a protocol, unix.IPPROTO_TCP for one, on which a
 // program waits for others. The error is about the kernel, which may have been built
 // without this for the protocol.
-func (ns *NS) Listeners(protocol uint8) ([]Listener, error) {
+func Listeners(ns *netns.NS, protocol uint8) ([]Listener, error) {
 	c, err := nlconn.Open(unix.NETLINK_SOCK_DIAG, ns.Socket)
 	if err != nil {
 		return nil, fmt.Errorf("sock_diag: %w", err)

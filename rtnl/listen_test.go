@@ -11,6 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"cnibox/internal/kerneltest"
+	"cnibox/rtnl"
 )
 
 // What listens is found with its address, and what is connected is not.
@@ -57,7 +58,7 @@ func TestKernelListeners(t *testing.T) {
 		unix.IPPROTO_TCP: {"0.0.0.0:13", "127.0.0.1:12", "[::]:10", "[::]:11 only"},
 		unix.IPPROTO_UDP: {"[::1]:14"},
 	} {
-		list, err := ns.Listeners(protocol)
+		list, err := rtnl.Listeners(ns, protocol)
 		if err != nil {
 			t.Fatal(err)
 		}

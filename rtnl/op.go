@@ -62,7 +62,7 @@ func (c *Conn) Do(ops ...Op) error {
 	var texts []string
 	var errs []error
 	for _, op := range ops {
-		err := change(op.text, func() error {
+		err := fault.Change(op.text, func() error {
 			if op.req.Header.Type != 0 {
 				reqs, texts = append(reqs, op.req), append(texts, op.text)
 			}
@@ -90,20 +90,6 @@ func (c *Conn) Do(ops ...Op) error {
 		return errs[0]
 	}
 	return errors.Join(errs...)
-}
-
-// change runs do, which makes a change in the kernel or puts it into the next send. Each
-// change of this package goes through here, so that tests can make the nth one fail. Its
-// text, a line as [Op.String] has it, begins the error.
-func change(text string, do func() error) error {
-	err := fault.Check(text)
-	if err == nil {
-		err = do()
-	}
-	if err != nil {
-		return fmt.Errorf("%s: %w", text, err)
-	}
-	return nil
 }
 
 // fit32 is an error for a number that 32 bits without a sign cannot hold, and

@@ -5,6 +5,8 @@ import (
 	"os"
 
 	"golang.org/x/sys/unix"
+
+	"cnibox/internal/fault"
 )
 
 // A Tap is what a tap device has from its birth: a link whose other end is a program,
@@ -23,13 +25,13 @@ const tunDevice = "/dev/net/tun"
 const tunExcl = 0x8000
 
 // CreateTap makes a tap device that stays when its maker ends, in the namespace of the
-// calling thread ([NS.Do]), since netlink cannot. The error is os.ErrExist for a name that
+// calling thread ([netns.NS.Do]), since netlink cannot. The error is os.ErrExist for a name that
 // is taken, and os.ErrNotExist where there is no tun device. Nothing is left on an error.
 //
 // Whether packets have a struct tun_pi or a struct virtio_net_hdr in front is set anew by
 // each opener; that of the maker is what virtual machines open it with.
 func CreateTap(name string, t Tap) error {
-	return change("tap add "+name, func() error { return t.create(name) })
+	return fault.Change("tap add "+name, func() error { return t.create(name) })
 }
 
 // create opens the device and does the ioctls; the last makes the tap stay.

@@ -8,6 +8,7 @@ import (
 	"github.com/mdlayher/netlink"
 	"golang.org/x/sys/unix"
 
+	"cnibox/internal/netns"
 	"cnibox/internal/nlconn"
 )
 
@@ -38,7 +39,7 @@ func (IFB) encode(*netlink.AttributeEncoder) error { return nil }
 // NSID returns the number that another namespace has in the socket's own, by
 // which [Link.LinkNetNSID] names the namespace of a link's parent; -1 if it has none, as
 // when no link leads there.
-func (c *Conn) NSID(ns *NS) (int, error) {
+func (c *Conn) NSID(ns *netns.NS) (int, error) {
 	const fd, nsid = 3, 1 // NETNSA_FD, NETNSA_NSID: include/uapi/linux/net_namespace.h
 	const header = 4      // of struct rtgenmsg, padded
 	data, err := encode(make([]byte, header), func(ae *netlink.AttributeEncoder) { ae.Uint32(fd, uint32(ns.FD())) })
@@ -61,7 +62,7 @@ func (c *Conn) NSID(ns *NS) (int, error) {
 // l is in ns, another one. The error is os.ErrNotExist for what is no such end.
 // Indexes are counted in each namespace, so what has the index of the peer must lead
 // back, to the very namespace.
-func (c *Conn) VethPeer(l *Link, ns *NS) (*Link, error) {
+func (c *Conn) VethPeer(l *Link, ns *netns.NS) (*Link, error) {
 	none := fmt.Errorf("%s has no veth peer here: %w", l.Name, os.ErrNotExist)
 	if l.Kind != "veth" {
 		return nil, none

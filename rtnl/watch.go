@@ -6,6 +6,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"cnibox/internal/netns"
 	"cnibox/internal/nlconn"
 )
 
@@ -17,7 +18,7 @@ const watchSpace = 16 << 20
 type Watch struct{ nl *nlconn.Conn }
 
 // WatchLinks begins to watch the links of a namespace. The caller closes the Watch.
-func WatchLinks(ns *NS) (*Watch, error) {
+func WatchLinks(ns *netns.NS) (*Watch, error) {
 	nl, err := nlconn.Listen(unix.NETLINK_ROUTE, unix.RTMGRP_LINK, ns.Socket)
 	if err != nil {
 		return nil, fmt.Errorf("link notifications: %w", err)

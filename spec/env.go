@@ -1,10 +1,11 @@
 package spec
 
 import (
-	"cnibox/internal/nsid"
 	"fmt"
 	"path/filepath"
 	"strings"
+
+	"cnibox/internal/netns"
 )
 
 // A Call is what a runtime passes to a plugin besides the configuration: the CNI_*
@@ -22,9 +23,9 @@ type Call struct {
 	SystemBus     string // DBUS_SYSTEM_BUS_ADDRESS as it came; others find it in their environment
 	StateDir      string // CNIBOX_STATE, an absolute path; empty: the default directories. Others find it as well
 
-	// NS is what is at NetNS, opened by what runs the plugins of the call in this process, which closes
-	// it after them; nil: each opens the path. It is never the namespace of the process.
-	NS *nsid.NS
+	// NS is what is at NetNS, opened and shared by what runs the plugins of the call in this process;
+	// nil: each opens the path.
+	NS *netns.NS
 }
 
 // SystemBusEnv is the variable of [Call.SystemBus], which is not of the specification but of

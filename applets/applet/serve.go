@@ -11,8 +11,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"cnibox/applets/netns"
 	"cnibox/internal/interrupt"
+	"cnibox/internal/netns"
 	"cnibox/spec"
 )
 
@@ -126,7 +126,7 @@ func answer(ctx context.Context, a *Applet, p Process, version *spec.Version) (o
 	}
 	verbs := a.verbs()
 	if err = verbs.Allow(r); err == nil && r.ContainerID != "" {
-		defer netns.Share(&r.Call)()
+		defer share(&r.Call)()
 	}
 	if err == nil && !verbs.Enters {
 		err = a.checkNetNS(r)
@@ -183,16 +183,42 @@ func privilege(err error) error {
 	return e
 }
 
+// share opens the namespace for all that is run for a call in this process, until end. Nothing is shared
+// where it cannot be opened, or is the host's own: each that needs it finds out why.
+func share(c *spec.Call) (end func() error) {
+	ns, err := netns.Open(c.NetNS)
+	if err != nil {
+		return func() error { return nil }
+	}
+	end, ok := ns.Share()
+	if !ok {
+		return ns.Close
+	}
+	c.NS = ns
+	return end
+}
+
 // checkNetNS checks CNI_NETNS before a verb of a plugin that does not open it itself. A DEL without
-// a network has nothing to do.
+// a network has nothing to do. The host's own namespace is always an error; one that cannot be opened
+// only where it is needed.
 func (a *Applet) checkNetNS(r *spec.Request) error {
+	needed := false
 	switch r.Call.Verb {
 	case spec.Add, spec.Check, spec.Get:
-		return netns.Check(r.Call, !a.AnyNetNS)
+		needed = !a.AnyNetNS
 	case spec.Del:
-		if r.Network != "" {
-			return netns.Check(r.Call, false)
+		if r.Network == "" {
+			return nil
 		}
+	default:
+		return nil
+	}
+	ns, err := r.Call.OpenNS()
+	switch {
+	case err == nil:
+		return ns.Close()
+	case needed || errors.Is(err, spec.ErrOwnNS):
+		return err
 	}
 	return nil
 }

@@ -13,6 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"cnibox/internal/kerneltest"
+	"cnibox/internal/netns"
 	"cnibox/rtnl"
 	"cnibox/spec"
 )
@@ -23,7 +24,7 @@ import (
 type Bridged struct {
 	*Host
 	C1, C2  Container // their paths are symbolic links, which tests may delete
-	Outside *rtnl.NS
+	Outside *netns.NS
 
 	asked byte // the last question
 }
@@ -78,7 +79,7 @@ func (n *Bridged) AddAddrs(c *rtnl.Conn, name string, prefixes ...string) uint32
 }
 
 // Configure configures eth0 of a namespace.
-func (n *Bridged) Configure(ns *rtnl.NS, four, six, gw4, gw6 string) {
+func (n *Bridged) Configure(ns *netns.NS, four, six, gw4, gw6 string) {
 	n.T.Helper()
 	kerneltest.LoUp(n.T, ns)
 	c := kerneltest.Dial(n.T, ns)
@@ -89,7 +90,7 @@ func (n *Bridged) Configure(ns *rtnl.NS, four, six, gw4, gw6 string) {
 }
 
 // Serve answers on port 80, until the test ends, with the question, a byte, the name and the address that asked.
-func (n *Bridged) Serve(ns *rtnl.NS, name string) {
+func (n *Bridged) Serve(ns *netns.NS, name string) {
 	n.T.Helper()
 	for _, family := range []string{"4", "6"} {
 		n.NoError(ns.Do(func() error {
@@ -169,7 +170,7 @@ func (n *Bridged) Say(c net.Conn) string {
 }
 
 // WantAnswer asks at an address over TCP and over UDP.
-func (n *Bridged) WantAnswer(from *rtnl.NS, to, want string) {
+func (n *Bridged) WantAnswer(from *netns.NS, to, want string) {
 	n.T.Helper()
 	for _, network := range []string{"tcp", "udp"} {
 		if got := n.Ask(from, network, to); got != want {
@@ -179,7 +180,7 @@ func (n *Bridged) WantAnswer(from *rtnl.NS, to, want string) {
 }
 
 // Ask returns the answer to a new connection.
-func (n *Bridged) Ask(ns *rtnl.NS, network, to string) string {
+func (n *Bridged) Ask(ns *netns.NS, network, to string) string {
 	c, err := Connect(ns, network, to, Timeout)
 	if err != nil {
 		return "no answer"

@@ -18,9 +18,9 @@ import (
 	"cnibox/applets"
 	"cnibox/applets/applet"
 	"cnibox/internal/kerneltest"
+	"cnibox/internal/netns"
 	"cnibox/internal/nfttest"
 	"cnibox/nft"
-	"cnibox/rtnl"
 	"cnibox/spec"
 	"cnibox/spec/spectest"
 )
@@ -29,7 +29,7 @@ import (
 // calls plugins as a runtime does.
 type Host struct {
 	T       *testing.T
-	NS      *rtnl.NS
+	NS      *netns.NS
 	Dir     string    // of leases: $DIR in configurations
 	Records string    // the key dataDir in what Do calls: $DIR/records, which plugins create
 	Stderr  io.Writer // gets what plugins write to stderr; may be nil
@@ -47,7 +47,7 @@ func NewHost(t *testing.T) *Host {
 // A Container is a network namespace, and the path to it that plugins get.
 type Container struct {
 	ID, Path string
-	NS       *rtnl.NS
+	NS       *netns.NS
 }
 
 // Container returns a container in a namespace of its own, whose lo is up.
@@ -275,7 +275,7 @@ func WantIPAM(t *testing.T, verb spec.Verb, plugin, id, conf, args string, code 
 func AnswerIPAM(t *testing.T, verb spec.Verb, plugin, id, conf, args string) (code int, text string) {
 	t.Helper()
 	var stderr bytes.Buffer
-	h := &Host{T: t, NS: rtnl.Host(), Dir: "$DIR", Stderr: &stderr}
+	h := &Host{T: t, NS: netns.Host(), Dir: "$DIR", Stderr: &stderr}
 	code, out := h.Call(verb, plugin, conf, Container{ID: id, Path: os.DevNull}, "CNI_ARGS="+args)
 	if code == 0 {
 		return 0, out + stderr.String()

@@ -5,13 +5,14 @@ import (
 	"path/filepath"
 
 	"cnibox/internal/kerneltest"
+	"cnibox/internal/netns"
 	"cnibox/rtnl"
 )
 
 // A Segment is a veth pair of which up0 is on a host, where it can be a master, and up1 in a
 // namespace of its own: another machine on the segment.
 type Segment struct {
-	NS           *rtnl.NS // of up1
+	NS           *netns.NS // of up1
 	Host, Remote *rtnl.Conn
 	Up0, Up1     *rtnl.Link
 }

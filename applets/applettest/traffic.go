@@ -9,7 +9,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"cnibox/internal/kerneltest"
-	"cnibox/rtnl"
+	"cnibox/internal/netns"
 )
 
 // Timeout is how long a test waits for an answer that has to come.
@@ -43,7 +43,7 @@ func (h *Host) Echo(c Container) {
 
 // Connect opens a connection from a namespace. It tries until timeout, since the kernel joins
 // multicast groups and finds carriers in its own time; ECONNREFUSED ends it at once.
-func Connect(ns *rtnl.NS, network, addr string, timeout time.Duration) (c net.Conn, err error) {
+func Connect(ns *netns.NS, network, addr string, timeout time.Duration) (c net.Conn, err error) {
 	for end := time.Now().Add(timeout); ; time.Sleep(10 * time.Millisecond) {
 		err = ns.Do(func() (err error) {
 			c, err = net.DialTimeout(network, addr, time.Until(end))
@@ -56,7 +56,7 @@ func Connect(ns *rtnl.NS, network, addr string, timeout time.Duration) (c net.Co
 }
 
 // Ask returns what [Host.Echo] answers at an address to a client in ns; "" after the timeout.
-func Ask(t testing.TB, ns *rtnl.NS, addr string, timeout time.Duration) string {
+func Ask(t testing.TB, ns *netns.NS, addr string, timeout time.Duration) string {
 	t.Helper()
 	c, err := Connect(ns, "tcp", net.JoinHostPort(addr, "7"), timeout)
 	if err != nil {
@@ -71,12 +71,12 @@ func Ask(t testing.TB, ns *rtnl.NS, addr string, timeout time.Duration) string {
 
 // NoProbes makes neighbours of a link valid for hours: an address that has moved is found
 // only if that is announced.
-func NoProbes(t testing.TB, ns *rtnl.NS, link string) {
+func NoProbes(t testing.TB, ns *netns.NS, link string) {
 	t.Helper()
 	for _, family := range []string{"ipv4", "ipv6"} {
 		dir := "net/" + family + "/neigh/" + link + "/"
-		err := ns.SetSysctls(rtnl.Sysctl{Key: dir + "base_reachable_time_ms", Value: "36000000"},
-			rtnl.Sysctl{Key: dir + "delay_first_probe_time", Value: "36000"})
+		err := ns.SetSysctls(netns.Sysctl{Key: dir + "base_reachable_time_ms", Value: "36000000"},
+			netns.Sysctl{Key: dir + "delay_first_probe_time", Value: "36000"})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -85,11 +85,11 @@ func NoProbes(t testing.TB, ns *rtnl.NS, link string) {
 
 // SetDAD makes duplicate address detection, on links that a namespace gets from now on, begin
 // within delay seconds and send so many solicitations, one a second.
-func SetDAD(t testing.TB, ns *rtnl.NS, delay, transmits string) {
+func SetDAD(t testing.TB, ns *netns.NS, delay, transmits string) {
 	t.Helper()
 	err := ns.SetSysctls(
-		rtnl.Sysctl{Key: "net/ipv6/conf/default/router_solicitation_delay", Value: delay, Optional: true},
-		rtnl.Sysctl{Key: "net/ipv6/conf/default/dad_transmits", Value: transmits, Optional: true})
+		netns.Sysctl{Key: "net/ipv6/conf/default/router_solicitation_delay", Value: delay, Optional: true},
+		netns.Sysctl{Key: "net/ipv6/conf/default/dad_transmits", Value: transmits, Optional: true})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -11,6 +11,7 @@ import (
 
 	"cnibox/applets/applettest"
 	"cnibox/internal/kerneltest"
+	"cnibox/internal/netns"
 	"cnibox/rtnl"
 	"cnibox/spec"
 )
@@ -381,7 +382,7 @@ func TestKernelBandwidthTransfers(t *testing.T) {
 	least := time.Duration((size - burst) * 0.85 / rate * 1e9)
 	for _, tt := range []struct {
 		name     string
-		from, to *rtnl.NS
+		from, to *netns.NS
 		addr     string
 	}{{"ingress", w.NS, w.Cont.NS, "10.9.0.2:7001"}, {"egress", w.Cont.NS, w.NS, "10.9.0.1:7001"}, {"egress IPv6", w.Cont.NS, w.NS, "[fd09::1]:7002"}} {
 		if took := transfer(t, tt.from, tt.to, tt.addr, size); took < least || took > applettest.Timeout {
@@ -401,7 +402,7 @@ func TestKernelBandwidthTransfers(t *testing.T) {
 }
 
 // transfer sends bytes over TCP and returns how long it takes until all have arrived.
-func transfer(t *testing.T, from, to *rtnl.NS, addr string, size int64) time.Duration {
+func transfer(t *testing.T, from, to *netns.NS, addr string, size int64) time.Duration {
 	t.Helper()
 	var l net.Listener
 	open := func() (err error) { l, err = net.Listen("tcp", addr); return err }
@@ -437,7 +438,7 @@ func (zeroes) Read(b []byte) (int, error) { clear(b); return len(b), nil }
 
 // datagrams sends UDP as fast as it can for some time, and however short that is some 40 KB,
 // and returns how many bytes arrive before a last datagram, which waits behind them.
-func datagrams(t *testing.T, from, to *rtnl.NS, addr string, within time.Duration) (got int) {
+func datagrams(t *testing.T, from, to *netns.NS, addr string, within time.Duration) (got int) {
 	t.Helper()
 	var in net.PacketConn
 	var out net.Conn

@@ -10,6 +10,7 @@ import (
 	"slices"
 
 	"cnibox/applets/chained"
+	"cnibox/internal/netns"
 	"cnibox/rtnl"
 	"cnibox/spec"
 )
@@ -272,7 +273,7 @@ func (c *conf) Release(_ context.Context, op *chained.Op) error {
 // Collect deletes the IFBs of the network's attachments that are gone, and those of the
 // reference that no link redirects to: these do not name their attachment.
 func (c *conf) Collect(_ context.Context, op *chained.Op) error {
-	host, err := rtnl.Dial(rtnl.Host())
+	host, err := rtnl.Dial(netns.Host())
 	if err != nil {
 		return err
 	}

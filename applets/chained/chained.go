@@ -8,7 +8,6 @@ import (
 	"encoding/json"
 	"errors"
 
-	"cnibox/applets/netns"
 	"cnibox/applets/record"
 	"cnibox/internal/undo"
 	"cnibox/rtnl"
@@ -183,7 +182,7 @@ func (op *Op) open(need Need, none int) (err error) {
 // Host is a socket on the host, which is open until the verb ends, undo included.
 func (op *Op) Host() (_ *rtnl.Conn, err error) {
 	if op.host == nil {
-		op.host, err = rtnl.Dial(netns.Host(op.Call))
+		op.host, err = rtnl.Dial(op.Call.HostNS())
 	}
 	return op.host, err
 }

@@ -8,16 +8,15 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"cnibox/applets/netns"
 	"cnibox/internal/flock"
-	"cnibox/internal/nsid"
+	"cnibox/internal/netns"
 	"cnibox/rtnl"
 	"cnibox/spec"
 )
 
 // An Interface is the container's interface, opened. At DEL all of it may be missing.
 type Interface struct {
-	NS   *rtnl.NS   // nil: gone
+	NS   *netns.NS  // nil: gone
 	Conn *rtnl.Conn // in ns; nil without it
 	Link *rtnl.Link // CNI_IFNAME, as it was when it was opened; nil: gone
 
@@ -27,11 +26,11 @@ type Interface struct {
 // Open opens the namespace and finds the interface. none is the code of the error if that is
 // missing; 0, for DEL: it is not an error. The caller closes it.
 func Open(r *spec.Request, none int) (*Interface, error) {
-	open := netns.Open
+	open := r.Call.OpenNS
 	if none == 0 {
-		open = netns.OpenIfThere
+		open = r.Call.OpenNSIfThere
 	}
-	ns, err := open(r.Call)
+	ns, err := open()
 	if err != nil {
 		return nil, err
 	}
@@ -72,11 +71,11 @@ func (c *Interface) Close() {
 // until Close. It is an flock(2) on the namespace itself. The code is 11 if others hold it too long.
 func (c *Interface) Lock(ctx context.Context) error {
 	// opened anew: the lock is that of the open file, which others of the call have as well
-	fd, err := nsid.Open(fmt.Sprintf("/proc/thread-self/fd/%d", c.NS.FD()))
+	ns, err := netns.Open(fmt.Sprintf("/proc/thread-self/fd/%d", c.NS.FD()))
 	if err != nil {
 		return err
 	}
-	unlock, err := flock.Wait(ctx, fd, unix.LOCK_EX)
+	unlock, err := flock.Wait(ctx, ns.FD(), unix.LOCK_EX)
 	switch {
 	case errors.Is(err, context.DeadlineExceeded) || errors.Is(err, context.Canceled):
 		return spec.Errorf(spec.CodeTryAgain, "lock of the network namespace: %w", err)
@@ -89,7 +88,7 @@ func (c *Interface) Lock(ctx context.Context) error {
 
 // openNamespace opens the namespace for what is set in it, whether or not the interface exists.
 func openNamespace(r *spec.Request) (*Interface, error) {
-	ns, err := netns.Open(r.Call)
+	ns, err := r.Call.OpenNS()
 	if err != nil {
 		return nil, err
 	}

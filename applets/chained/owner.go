@@ -11,6 +11,7 @@ import (
 
 	"cnibox/applets/record"
 	"cnibox/internal/disk"
+	"cnibox/internal/netns"
 	"cnibox/internal/undo"
 	"cnibox/rtnl"
 	"cnibox/spec"
@@ -32,7 +33,7 @@ type Record struct {
 // and before Linux 5.14, for a veth pair, the index of the host-side veth. The zero value is
 // unknown.
 type LinkID struct {
-	rtnl.ID
+	netns.ID
 	Cookie uint64 `json:"cookie,omitempty"` // of the namespace; 0: before Linux 5.14
 	Index  uint32 `json:"index,omitempty"`
 	Parent uint32 `json:"parent,omitempty"`
@@ -139,7 +140,7 @@ func (c *Interface) hostVeth() (*rtnl.Link, error) {
 	if c.Link.Kind != "veth" {
 		return nil, nil
 	}
-	host, err := rtnl.Dial(rtnl.Host())
+	host, err := rtnl.Dial(netns.Host())
 	if err != nil {
 		return nil, err
 	}

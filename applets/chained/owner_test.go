@@ -11,6 +11,7 @@ import (
 
 	"cnibox/applets/applettest"
 	"cnibox/internal/kerneltest"
+	"cnibox/internal/netns"
 	"cnibox/rtnl"
 	"cnibox/spec"
 )
@@ -179,7 +180,7 @@ func edit(h *applettest.Host, name string, change func(rec map[string]any)) {
 func TestKernelLateDelAtReusedPath(t *testing.T) {
 	h := applettest.NewHost(t)
 	path := filepath.Join(t.TempDir(), "netns")
-	enter := func(ns *rtnl.NS) (*rtnl.Conn, *rtnl.Link) {
+	enter := func(ns *netns.NS) (*rtnl.Conn, *rtnl.Link) {
 		os.Remove(path)
 		h.NoError(os.Symlink(fmt.Sprintf("/proc/%d/fd/%d", os.Getpid(), ns.FD()), path))
 		c := kerneltest.Dial(t, ns)

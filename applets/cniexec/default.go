@@ -17,6 +17,7 @@ import (
 	"cnibox/applets/record"
 	"cnibox/chain"
 	"cnibox/internal/disk"
+	"cnibox/internal/netns"
 	"cnibox/rtnl"
 )
 
@@ -182,7 +183,7 @@ func overlap(p netip.Prefix, used []netip.Prefix) bool {
 // that a rule leads to.
 // Unreachable and blackhole routes count too: they reserve a prefix.
 func usedPrefixes() ([]netip.Prefix, error) {
-	ns, err := rtnl.Current()
+	ns, err := netns.Current()
 	if err != nil {
 		return nil, err
 	}
@@ -227,7 +228,7 @@ func usedPrefixes() ([]netip.Prefix, error) {
 // hostHasIPv6 reports whether the kernel has IPv6 and new links may use it.
 // A new link gets the setting of "default".
 func hostHasIPv6() bool {
-	ns, err := rtnl.Current()
+	ns, err := netns.Current()
 	if err != nil {
 		return false
 	}

@@ -22,7 +22,7 @@ import (
 	"cnibox/applets/netfilter"
 	"cnibox/chain"
 	"cnibox/internal/disk"
-	"cnibox/internal/nsid"
+	"cnibox/internal/netns"
 	"cnibox/internal/state"
 	"cnibox/nft"
 	"cnibox/rtnl"
@@ -37,7 +37,7 @@ type rehearsal struct {
 	*call
 	list              *chain.List
 	create            bool          // the namespace may be missing
-	host, cont, other *rtnl.NS      // other has the far ends of stand-ins
+	host, cont, other *netns.NS     // other has the far ends of stand-ins
 	dir               string        // on tmpfs, for the thread of run and what it starts; an empty directory for others
 	conf              []byte        // the list as it is run
 	notes             []string      // what is not done
@@ -61,9 +61,9 @@ func (c *call) rehearse(ctx context.Context, l *chain.List, create bool) error {
 	if err := cmp.Or(sandbox.Privileged(), r.confine()); err != nil {
 		return err
 	}
-	for _, ns := range []**rtnl.NS{&r.host, &r.cont, &r.other} {
+	for _, ns := range []**netns.NS{&r.host, &r.cont, &r.other} {
 		var err error
-		if *ns, err = rtnl.NewNS(); err != nil {
+		if *ns, err = netns.New(); err != nil {
 			return fmt.Errorf("make a network namespace: %w", err)
 		}
 		defer (*ns).Close()
@@ -172,11 +172,11 @@ const maxStandIns = 200
 
 // populate makes the stand-ins.
 func (r *rehearsal) populate() error {
-	if err := r.standIn(rtnl.Host(), r.host, func(l *rtnl.Link) bool { return spec.LabelKey(l.Alias) == "" && l.Kind != "ifb" }); err != nil {
+	if err := r.standIn(netns.Host(), r.host, func(l *rtnl.Link) bool { return spec.LabelKey(l.Alias) == "" && l.Kind != "ifb" }); err != nil {
 		return fmt.Errorf("stand-ins for the links of the host: %w", err)
 	}
 	for _, key := range inventory.Forwarding {
-		if value, err := rtnl.Host().Sysctl(key); err == nil {
+		if value, err := netns.Host().Sysctl(key); err == nil {
 			if err := r.host.SetSysctl(key, value); err != nil {
 				return err
 			}
@@ -184,11 +184,11 @@ func (r *rehearsal) populate() error {
 	}
 	var err error
 	if len(r.portOwners) > 0 {
-		if r.ports, err = nft.Open(rtnl.Host()).Holdings(nft.KindPortMap); err != nil && !netfilter.IsMissing(err) {
+		if r.ports, err = nft.Open(netns.Host()).Holdings(nft.KindPortMap); err != nil && !netfilter.IsMissing(err) {
 			return err
 		}
 	}
-	container, err := rtnl.OpenNS(r.target.NetNS)
+	container, err := netns.Open(r.target.NetNS)
 	if errors.Is(err, os.ErrNotExist) && r.create {
 		return nil
 	}
@@ -205,7 +205,7 @@ func (r *rehearsal) populate() error {
 // standIn makes links of the same name, MAC address and MTU as those of a namespace in another
 // one, and gives them their addresses and routes as far as the kernel takes them: a
 // bridge for a bridge, and one end of a veth pair for all others, which is up if the link is.
-func (r *rehearsal) standIn(from, to *rtnl.NS, wanted func(*rtnl.Link) bool) error {
+func (r *rehearsal) standIn(from, to *netns.NS, wanted func(*rtnl.Link) bool) error {
 	old, err := rtnl.Dial(from)
 	if err != nil {
 		return err
@@ -268,8 +268,8 @@ func (r *rehearsal) standIn(from, to *rtnl.NS, wanted func(*rtnl.Link) bool) err
 // the list of the rehearsal, of which add has warned.
 func (r *rehearsal) run(ctx context.Context) error {
 	var stdout bytes.Buffer
-	netns, exit := fmt.Sprintf("/proc/%d/fd/%d", os.Getpid(), r.cont.FD()), 0
-	err := nsid.OnDiscardedThread(func() (err error) {
+	path, exit := fmt.Sprintf("/proc/%d/fd/%d", os.Getpid(), r.cont.FD()), 0
+	err := netns.OnDiscardedThread(func() (err error) {
 		if err := r.isolate(ctx); err != nil {
 			return err
 		}
@@ -277,7 +277,7 @@ func (r *rehearsal) run(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
-		args := []string{"cni-exec", "add", r.list.Name, netns, "-o", "json",
+		args := []string{"cni-exec", "add", r.list.Name, path, "-o", "json",
 			"-i", r.target.IfName, "--container-id", r.target.ContainerID, "--conf-dir", r.dir, "--path=", "--state-dir", r.stateCopy()}
 		cmd := chain.Command{Args: args, Stdin: &bytes.Buffer{}, Stdout: &stdout, Stderr: &r.stderr,
 			Environ: append(r.without("CAP_ARGS", "CNI_ARGS", "CNI_NETNS_OVERRIDE", spec.StateEnv, applet.LogEnv), "CAP_ARGS="+string(caps), "CNI_ARGS="+r.target.CNIArgs())}
@@ -288,7 +288,7 @@ func (r *rehearsal) run(ctx context.Context) error {
 		return err
 	}
 	if exit == exitOK {
-		r.result = bytes.ReplaceAll(stdout.Bytes(), []byte(netns), []byte(r.target.NetNS))
+		r.result = bytes.ReplaceAll(stdout.Bytes(), []byte(path), []byte(r.target.NetNS))
 		for line := range strings.Lines(r.stderr.String()) {
 			if !strings.Contains(line, r.dir) {
 				fmt.Fprint(r.Stderr, line)
@@ -440,7 +440,7 @@ func (m *made) lists() []*[]string {
 
 // look lists what is in the two namespaces.
 func (r *rehearsal) look() (both [2]made, err error) {
-	for i, ns := range []*rtnl.NS{r.host, r.cont} {
+	for i, ns := range []*netns.NS{r.host, r.cont} {
 		if both[i], err = lookAt(ns); err != nil {
 			return both, err
 		}
@@ -461,7 +461,7 @@ func (r *rehearsal) look() (both [2]made, err error) {
 }
 
 // lookAt lists what is in one namespace.
-func lookAt(ns *rtnl.NS) (m made, err error) {
+func lookAt(ns *netns.NS) (m made, err error) {
 	conn, err := rtnl.Dial(ns)
 	if err != nil {
 		return m, err

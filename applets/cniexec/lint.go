@@ -12,6 +12,7 @@ import (
 	"cnibox/applets/cniexec/inventory"
 	"cnibox/applets/lint"
 	"cnibox/chain"
+	"cnibox/internal/netns"
 	"cnibox/rtnl"
 	"cnibox/spec"
 )
@@ -71,7 +72,7 @@ func (c *lintCall) do(_ context.Context, operands []string) (int, error) {
 func (c *call) lintFiles(paths ...string) ([]*lint.Finding, error) {
 	l := c.linter()
 	l.Routes = routesOfHost()
-	if conn, err := rtnl.Dial(rtnl.Host()); err == nil {
+	if conn, err := rtnl.Dial(netns.Host()); err == nil {
 		defer conn.Close()
 		l.HasLink = func(name string) bool {
 			_, err := conn.Link(name)
@@ -107,7 +108,7 @@ func (c *call) linter() *lint.Linter {
 
 // routesOfHost returns the routes of the main table; none where they cannot be read.
 func routesOfHost() (routes []lint.HostRoute) {
-	conn, err := rtnl.Dial(rtnl.Host())
+	conn, err := rtnl.Dial(netns.Host())
 	if err != nil {
 		return nil
 	}

@@ -24,7 +24,7 @@ import (
 	"cnibox/internal/boot"
 	"cnibox/internal/flock"
 	"cnibox/internal/kerneltest"
-	"cnibox/internal/nsid"
+	"cnibox/internal/netns"
 	"cnibox/rtnl"
 	"cnibox/spec"
 )
@@ -56,7 +56,7 @@ func newFixture(t *testing.T) *fixture {
 // netns is the path of a namespace that exists.
 func (f *fixture) netns(name string) string {
 	path := filepath.Join(f.dir, "netns", name)
-	if err := os.Symlink(nsid.Thread, path); err != nil && !errors.Is(err, os.ErrExist) {
+	if err := os.Symlink(netns.Thread, path); err != nil && !errors.Is(err, os.ErrExist) {
 		f.Fatal(err)
 	}
 	return path

@@ -5,8 +5,8 @@ import (
 
 	"cnibox/applets/attach"
 	"cnibox/chain"
+	"cnibox/internal/netns"
 	"cnibox/nft"
-	"cnibox/rtnl"
 	"cnibox/spec"
 )
 
@@ -39,6 +39,6 @@ func (t *together) For(ctx context.Context, a spec.Attachment, did func(string),
 // Make makes what was collected. No address is leased again before its link and its rules are gone.
 func (t *together) Make(ctx context.Context) {
 	t.ends.DelLinks(ctx)
-	t.rules.Commit(ctx, nft.Open(rtnl.Host()))
+	t.rules.Commit(ctx, nft.Open(netns.Host()))
 	t.ends.Release(ctx)
 }

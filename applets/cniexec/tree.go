@@ -10,6 +10,7 @@ import (
 
 	"cnibox/applets/cniexec/inventory"
 	"cnibox/internal/memory"
+	"cnibox/internal/netns"
 	"cnibox/internal/tty"
 	"cnibox/rtnl"
 	"cnibox/spec"
@@ -202,7 +203,7 @@ type hostRoutes struct {
 
 // readHostRoutes asks the kernel.
 func readHostRoutes() (h hostRoutes, err error) {
-	conn, err := rtnl.Dial(rtnl.Host())
+	conn, err := rtnl.Dial(netns.Host())
 	if err != nil {
 		return h, err
 	}

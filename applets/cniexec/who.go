@@ -18,7 +18,7 @@ import (
 	"cnibox/applets/cniexec/sandbox"
 	"cnibox/chain"
 	"cnibox/internal/memory"
-	"cnibox/internal/nsid"
+	"cnibox/internal/netns"
 	"cnibox/internal/state"
 	"cnibox/internal/tty"
 	"cnibox/ipam"
@@ -58,8 +58,8 @@ type question struct {
 	mac   net.HardwareAddr
 	proto string
 	port  uint16
-	id    nsid.ID // of a namespace that exists
-	path  string  // of a namespace
+	id    netns.ID // of a namespace that exists
+	path  string   // of a namespace
 
 	owners []*inventory.Entry
 	others []string // owners that are no attachments of the cache, in words
@@ -149,7 +149,7 @@ func (q *question) read() (err error) {
 	}
 	if !strings.Contains(text, "/") {
 		q.kind, q.path = kindLink, filepath.Join(sandbox.NetNSDir, text)
-		if q.id, err = nsid.At(q.path); err != nil {
+		if q.id, err = netns.IDAt(q.path); err != nil {
 			return nil
 		}
 		if _, err := q.hostLink(text); err != nil { // a link of that name comes first
@@ -161,7 +161,7 @@ func (q *question) read() (err error) {
 	if q.path, err = filepath.Abs(text); err != nil {
 		return err
 	}
-	q.id, err = nsid.At(q.path)
+	q.id, err = netns.IDAt(q.path)
 	if errors.Is(err, os.ErrNotExist) || errors.Is(err, os.ErrPermission) {
 		err = nil // an entry may have the path
 	}
@@ -292,7 +292,7 @@ func (q *question) leaseDirs() []string {
 
 // askHostAddress asks the kernel for an address of the host.
 func (q *question) askHostAddress() error {
-	conn, err := rtnl.Dial(rtnl.Host())
+	conn, err := rtnl.Dial(netns.Host())
 	if err != nil {
 		return err
 	}
@@ -457,7 +457,7 @@ func (q *question) askMAC() error {
 // askPort asks for the elements of host ports, then for entries that were given the port, as
 // those of other plugins.
 func (q *question) askPort() error {
-	held, err := nft.Open(rtnl.Host()).Holdings(nft.KindPortMap)
+	held, err := nft.Open(netns.Host()).Holdings(nft.KindPortMap)
 	if err != nil {
 		q.Unread = append(q.Unread, err)
 	}
@@ -484,7 +484,7 @@ func (q *question) askPort() error {
 // askNetNS asks for entries that have the path or the ID of the namespace; those of other
 // runtimes may have another path to it.
 func (q *question) askNetNS() error {
-	known := q.id != nsid.ID{}
+	known := q.id != netns.ID{}
 	is := func(a *inventory.Entry) bool {
 		if !known {
 			return strings.TrimPrefix(a.NetNSPath(), "/var") == strings.TrimPrefix(q.path, "/var") // /var/run is /run

@@ -11,6 +11,7 @@ import (
 
 	"cnibox/applets/chained"
 	"cnibox/internal/dbus"
+	"cnibox/internal/netns"
 	"cnibox/nft"
 	"cnibox/rtnl"
 	"cnibox/spec"
@@ -168,7 +169,7 @@ func (p *plan) aim(prev *spec.Result, code int) error {
 	if !p.policed {
 		return nil
 	}
-	host, err := rtnl.Dial(rtnl.Host())
+	host, err := rtnl.Dial(netns.Host())
 	if err != nil {
 		return err
 	}

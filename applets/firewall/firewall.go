@@ -11,7 +11,7 @@ import (
 	"cnibox/applets/applet"
 	"cnibox/applets/chained"
 	"cnibox/applets/netfilter"
-	"cnibox/applets/netns"
+	"cnibox/internal/netns"
 	"cnibox/internal/once"
 	"cnibox/internal/undo"
 	"cnibox/nft"
@@ -65,7 +65,7 @@ func (c *conf) Apply(ctx context.Context, op *chained.Op) error {
 	if err := p.isolate(&op.Stack); err != nil {
 		return err
 	}
-	table := nft.Open(netns.Host(r.Call))
+	table := nft.Open(r.Call.HostNS())
 	closed, err := p.enter(ctx, r, table)
 	if err != nil {
 		return err
@@ -91,7 +91,7 @@ func (c *conf) Apply(ctx context.Context, op *chained.Op) error {
 // It is never unset, since the flag does not show which plugin has set it.
 func (p *plan) isolate(undo *undo.Stack) error {
 	set := func(port *rtnl.Link, on bool) error {
-		host, err := rtnl.Dial(rtnl.Host())
+		host, err := rtnl.Dial(netns.Host())
 		if err != nil {
 			return err
 		}
@@ -165,7 +165,7 @@ func (c *conf) Check(ctx context.Context, op *chained.Op) error {
 	if err := p.aim(r.Prev, spec.CodeCheck); err != nil {
 		return err
 	}
-	found := nft.Open(netns.Host(r.Call)).Check(p.plan(r))
+	found := nft.Open(r.Call.HostNS()).Check(p.plan(r))
 	if err := p.orReference(found); err != nil {
 		return spec.Errorf(spec.CodeCheck, "expected rule not found: %w", err)
 	}
@@ -197,7 +197,7 @@ func (p *plan) orReference(err error) error {
 	if p.firewalld && p.bridge == "" {
 		return nil
 	}
-	theirs, asked := nft.Open(rtnl.Host()).ReferenceFirewall(p.ips, p.admin, p.bridge != "")
+	theirs, asked := nft.Open(netns.Host()).ReferenceFirewall(p.ips, p.admin, p.bridge != "")
 	if asked != nil || theirs && !p.firewalld {
 		return asked
 	}
@@ -212,7 +212,7 @@ func (c *conf) Release(ctx context.Context, op *chained.Op) error {
 	if r.Prev != nil {
 		ips = addressesIn(r.Prev)
 	}
-	table := nft.Open(netns.Host(r.Call))
+	table := nft.Open(r.Call.HostNS())
 	others := ips
 	if !p.firewalld {
 		others = nil // the reference has put none into a zone
@@ -264,7 +264,7 @@ func withoutNetfilter(r *spec.Request, err error) error {
 
 // Probe reports a kernel, or a firewalld, to which no address can be added.
 func (c *conf) Probe(ctx context.Context, _ *chained.Op) error {
-	err := nft.Open(rtnl.Host()).Probe()
+	err := nft.Open(netns.Host()).Probe()
 	if err == nil && c.plan.firewalld {
 		err = probeZones(ctx, c.plan)
 	}
@@ -278,7 +278,7 @@ func (c *conf) Probe(ctx context.Context, _ *chained.Op) error {
 // left to DEL.
 func (c *conf) Collect(ctx context.Context, op *chained.Op) error {
 	valid := op.ValidKeys()
-	table := nft.Open(rtnl.Host())
+	table := nft.Open(netns.Host())
 	zoned, err := table.LostZones(op.Network, valid)
 	kinds, errs := leaveZones(ctx, c.anyway(), zoned, err)
 	err = table.Update(ctx, func(x *nft.Tx) error {
@@ -290,7 +290,7 @@ func (c *conf) Collect(ctx context.Context, op *chained.Op) error {
 
 // Known looks for elements of the attachment.
 func (c *conf) Known(op *chained.Op) (bool, error) {
-	owned, err := nft.Open(netns.Host(op.Call)).Owned(op.Attachment, nft.KindFirewall, nft.KindZone)
+	owned, err := nft.Open(op.Call.HostNS()).Owned(op.Attachment, nft.KindFirewall, nft.KindZone)
 	if netfilter.IsMissing(err) {
 		err = nil
 	}

@@ -10,8 +10,8 @@ import (
 	"time"
 
 	"cnibox/applets/applettest"
+	"cnibox/internal/netns"
 	"cnibox/internal/nfttest"
-	"cnibox/rtnl"
 	"cnibox/spec"
 )
 
@@ -63,7 +63,7 @@ func (n *bridged) drop() {
 }
 
 // reaches reports whether a TCP connection comes about soon.
-func (n *bridged) reaches(ns *rtnl.NS, to string) (yes bool) {
+func (n *bridged) reaches(ns *netns.NS, to string) (yes bool) {
 	n.NoError(ns.Do(func() error {
 		c, err := net.DialTimeout("tcp", to, 150*time.Millisecond)
 		if err == nil {
@@ -83,8 +83,8 @@ func TestKernelFirewallForwardDropsLater(t *testing.T) {
 			n := newBridged(t)
 			keys := `"backend":"` + backend + `"`
 			// where it can be, bridged frames pass FORWARD too
-			_ = n.NS.SetSysctls(rtnl.Sysctl{Key: "net/bridge/bridge-nf-call-iptables", Value: "1", Optional: true},
-				rtnl.Sysctl{Key: "net/bridge/bridge-nf-call-ip6tables", Value: "1", Optional: true})
+			_ = n.NS.SetSysctls(netns.Sysctl{Key: "net/bridge/bridge-nf-call-iptables", Value: "1", Optional: true},
+				netns.Sysctl{Key: "net/bridge/bridge-nf-call-ip6tables", Value: "1", Optional: true})
 			n.Serve(n.C1.NS, "one")
 			n.Serve(n.C2.NS, "two")
 			n.Serve(n.Outside, "out")

@@ -12,6 +12,7 @@ import (
 	"cnibox/applets/applettest"
 	"cnibox/internal/dbus/dbustest"
 	"cnibox/internal/kerneltest"
+	"cnibox/internal/netns"
 	"cnibox/internal/nfttest"
 	"cnibox/nft"
 	"cnibox/rtnl"
@@ -270,7 +271,7 @@ func TestKernelFirewallVLAN(t *testing.T) {
 	port := rtnl.LinkSpec{Name: "gwport", Master: kerneltest.Link(t, host, "br0").Index, Up: true, Peer: &rtnl.LinkSpec{Name: "br0.100"}}
 	l, err := host.CreateLink(port)
 	err = errors.Join(err, host.SetLink(l.Parent, rtnl.LinkChange{Up: &up}), h.NS.SetSysctls(
-		rtnl.Sysctl{Key: "net/ipv4/ip_forward", Value: "1"}, rtnl.Sysctl{Key: "net/ipv4/conf/br0/arp_ignore", Value: "1"}),
+		netns.Sysctl{Key: "net/ipv4/ip_forward", Value: "1"}, netns.Sysctl{Key: "net/ipv4/conf/br0/arp_ignore", Value: "1"}),
 		host.AddAddr(l.Parent, rtnl.Addr{Prefix: netip.MustParsePrefix("10.1.0.1/24")}))
 	if err != nil {
 		t.Fatal(err)
@@ -285,7 +286,7 @@ func TestKernelFirewallVLAN(t *testing.T) {
 		h.Must(spec.Check, "firewall", firewall, p)
 		h.Must(spec.Check, "bridge", applettest.Prev(conf, results[i]), p)
 	}
-	bridged := rtnl.Sysctl{Key: "net/bridge/bridge-nf-call-iptables", Value: "1", Optional: true}
+	bridged := netns.Sysctl{Key: "net/bridge/bridge-nf-call-iptables", Value: "1", Optional: true}
 	for _, change := range []func() error{
 		func() error { return h.NS.SetSysctls(bridged) }, // the host's rules see frames of the bridge
 		detours[0], detours[1],

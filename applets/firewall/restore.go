@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	"cnibox/internal/dbus"
+	"cnibox/internal/netns"
 	"cnibox/internal/once"
 	"cnibox/internal/undo"
 	"cnibox/nft"
@@ -30,7 +31,7 @@ func (p *plan) restore(ctx context.Context, r *spec.Request) error {
 		x.Enlist(r.Attachment)
 		return p.plan(r)(x)
 	}
-	return nft.Open(rtnl.Host()).UpdateThen(ctx, enlist, func(ctx context.Context, err error) error {
+	return nft.Open(netns.Host()).UpdateThen(ctx, enlist, func(ctx context.Context, err error) error {
 		if err != nil || !p.firewalld || len(p.ips) == 0 {
 			return err
 		}

@@ -15,6 +15,7 @@ import (
 	"cnibox/chain"
 	"cnibox/internal/boot"
 	"cnibox/internal/kerneltest"
+	"cnibox/internal/netns"
 	"cnibox/rtnl"
 )
 
@@ -25,10 +26,10 @@ type goneHost struct {
 }
 
 // entry writes the cache's entry of a container as a runtime does after its ADD.
-func (h goneHost) entry(t *testing.T, id, path string, ns rtnl.ID, bootID string) {
+func (h goneHost) entry(t *testing.T, id, path string, ns netns.ID, bootID string) {
 	t.Helper()
 	e := &chain.Entry{ContainerID: id, IfName: "eth0", NetworkName: "demo", NetNS: path, BootID: bootID}
-	if ns != (rtnl.ID{}) {
+	if ns != (netns.ID{}) {
 		e.NetNSID = ns.String()
 	}
 	err := h.cache.Begin(e)
@@ -42,9 +43,9 @@ func (h goneHost) entry(t *testing.T, id, path string, ns rtnl.ID, bootID string
 
 // mounted makes a network namespace with an address, and a path of it. Nothing holds it but
 // the path, which end removes.
-func (h goneHost) mounted(t *testing.T, name, addr string) (path string, id rtnl.ID, end func()) {
+func (h goneHost) mounted(t *testing.T, name, addr string) (path string, id netns.ID, end func()) {
 	t.Helper()
-	ns, err := rtnl.NewNS()
+	ns, err := netns.New()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -115,7 +116,7 @@ func TestKernelFullPoolFreesGone(t *testing.T) {
 	lease("process", "10.211.77.5")
 	path, id, end = h.mounted(t, "process", "10.211.77.5/28")
 	h.entry(t, "process", path, id, boot.ID())
-	ns, err := rtnl.OpenNS(path)
+	ns, err := netns.Open(path)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -142,23 +143,23 @@ func TestKernelFullPoolFreesGone(t *testing.T) {
 
 	// The path leads to another namespace by now.
 	lease("reused", "10.211.77.7")
-	h.entry(t, "reused", other, rtnl.ID{Dev: 1, Ino: 1}, boot.ID())
+	h.entry(t, "reused", other, netns.ID{Dev: 1, Ino: 1}, boot.ID())
 
 	// Of a runtime that does not record the identity: the path alone decides.
 	lease("path", "10.211.77.8")
-	h.entry(t, "path", other, rtnl.ID{}, "")
+	h.entry(t, "path", other, netns.ID{}, "")
 	lease("nopath", "10.211.77.9")
-	h.entry(t, "nopath", filepath.Join(h.dir, "nothing"), rtnl.ID{}, "")
+	h.entry(t, "nopath", filepath.Join(h.dir, "nothing"), netns.ID{}, "")
 
 	// The lease is a newer one than the entry, so it is of another runtime.
 	lease("older", "10.211.77.10")
-	h.entry(t, "older", filepath.Join(h.dir, "nothing"), rtnl.ID{}, boot.ID())
+	h.entry(t, "older", filepath.Join(h.dir, "nothing"), netns.ID{}, boot.ID())
 	hourAgo := time.Now().Add(-time.Hour)
 	if err := os.Chtimes(filepath.Join(dir, "results", "demo-older-eth0"), hourAgo, hourAgo); err != nil {
 		t.Fatal(err)
 	}
 	lease("boot", "10.211.77.11")
-	h.entry(t, "boot", filepath.Join(h.dir, "nothing"), rtnl.ID{}, "another")
+	h.entry(t, "boot", filepath.Join(h.dir, "nothing"), netns.ID{}, "another")
 
 	// An ADD that was interrupted counts by its namespace too, and a broken entry is none.
 	lease("adding", "10.211.77.12")

@@ -11,6 +11,7 @@ import (
 
 	"cnibox/chain"
 	"cnibox/internal/boot"
+	"cnibox/internal/netns"
 	"cnibox/internal/state"
 	"cnibox/rtnl"
 	"cnibox/spec"
@@ -65,9 +66,9 @@ func (h *plan) goneOwners(stateDir string) func(spec.Attachment, netip.Addr, tim
 // cannot be looked into is an error.
 func usedAddresses() (map[netip.Addr]bool, error) {
 	used := map[netip.Addr]bool{}
-	err := rtnl.EachNS(func(path string, ns *rtnl.NS) error {
+	err := netns.Each(func(path string, ns *netns.NS) error {
 		if ns == nil { // the process has more privileges than this one
-			addrs, err := rtnl.ProcessAddrs(path)
+			addrs, err := netns.ProcessAddrs(path)
 			for _, a := range addrs {
 				used[a] = true
 			}

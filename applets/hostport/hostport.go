@@ -13,6 +13,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"cnibox/internal/netns"
 	"cnibox/rtnl"
 )
 
@@ -87,13 +88,13 @@ func (h Port) takenBy(l rtnl.Listener) bool {
 // the ports: "tcp 0.0.0.0:22: sshd (pid 812)". Each socket counts once. What the kernel
 // does not report counts as free.
 func Listening(ports []Port) (found []string) {
-	host := rtnl.Host()
+	host := netns.Host()
 	of := map[string]map[uint16][]rtnl.Listener{} // by protocol and port
 	wanted := map[uint32]string{}                 // sockets by inode
 	for _, h := range ports {
 		if of[h.Proto] == nil {
 			byPort := map[uint16][]rtnl.Listener{}
-			list, _ := host.Listeners(ProtoNumber(h.Proto))
+			list, _ := rtnl.Listeners(host, ProtoNumber(h.Proto))
 			for _, l := range list {
 				byPort[l.Addr.Port()] = append(byPort[l.Addr.Port()], l)
 			}

@@ -8,8 +8,7 @@ import (
 
 	"cnibox/applets/applet"
 	"cnibox/applets/attach"
-	"cnibox/applets/netns"
-	"cnibox/internal/nsid"
+	"cnibox/internal/netns"
 	"cnibox/rtnl"
 	"cnibox/spec"
 )
@@ -31,8 +30,8 @@ DEL sets lo down unless another interface of the namespace is up.`,
 
 // inside calls fn with the request's namespace, a socket in it and its lo.
 // Every namespace has a lo.
-func inside(r *spec.Request, fn func(ns *rtnl.NS, c *rtnl.Conn, lo *rtnl.Link) error) error {
-	ns, err := netns.Open(r.Call)
+func inside(r *spec.Request, fn func(ns *netns.NS, c *rtnl.Conn, lo *rtnl.Link) error) error {
+	ns, err := r.Call.OpenNS()
 	if err != nil {
 		return err
 	}
@@ -53,7 +52,7 @@ func inside(r *spec.Request, fn func(ns *rtnl.NS, c *rtnl.Conn, lo *rtnl.Link) e
 // and ::1 when lo comes up. It may run concurrently with the ADD of another network in the
 // namespace.
 func add(_ context.Context, r *spec.Request) (res *spec.Result, err error) {
-	err = inside(r, func(_ *rtnl.NS, c *rtnl.Conn, lo *rtnl.Link) error {
+	err = inside(r, func(_ *netns.NS, c *rtnl.Conn, lo *rtnl.Link) error {
 		if res, err = resultOf(r, c, lo); err != nil || lo.Up {
 			return err
 		}
@@ -73,7 +72,7 @@ func setUp(c *rtnl.Conn, lo *rtnl.Link) error {
 
 // restore sets lo up again.
 func restore(_ context.Context, r *spec.Request) error {
-	return inside(r, func(_ *rtnl.NS, c *rtnl.Conn, lo *rtnl.Link) error {
+	return inside(r, func(_ *netns.NS, c *rtnl.Conn, lo *rtnl.Link) error {
 		if lo.Up {
 			return nil
 		}
@@ -88,7 +87,7 @@ func restore(_ context.Context, r *spec.Request) error {
 // get answers as ADD does. A lo that is down has not been added, or was deleted:
 // code 3.
 func get(_ context.Context, r *spec.Request) (res *spec.Result, err error) {
-	err = inside(r, func(_ *rtnl.NS, c *rtnl.Conn, lo *rtnl.Link) error {
+	err = inside(r, func(_ *netns.NS, c *rtnl.Conn, lo *rtnl.Link) error {
 		if !lo.Up {
 			return spec.Errorf(spec.CodeUnknown, "lo is down in %s: nothing was added", r.Call.NetNS)
 		}
@@ -100,7 +99,7 @@ func get(_ context.Context, r *spec.Request) (res *spec.Result, err error) {
 
 // check checks that lo is up, and is what prevResult has of it. In a chain that may be nothing.
 func check(_ context.Context, r *spec.Request) error {
-	return inside(r, func(ns *rtnl.NS, c *rtnl.Conn, lo *rtnl.Link) error {
+	return inside(r, func(ns *netns.NS, c *rtnl.Conn, lo *rtnl.Link) error {
 		if !lo.Up {
 			return attach.Mismatch("loopback interface is down: lo in %s", r.Call.NetNS)
 		}
@@ -112,7 +111,7 @@ func check(_ context.Context, r *spec.Request) error {
 		for i, in := range r.Prev.Interfaces {
 			switch {
 			case in.Name != lo.Name || in.Sandbox == "":
-			case netns.At(r.Call, ns, in.Sandbox):
+			case ns.At(in.Sandbox):
 				return compare(r.Prev, i, lo, have)
 			default:
 				elsewhere = true
@@ -137,7 +136,7 @@ func compare(res *spec.Result, i int, lo *rtnl.Link, have []rtnl.Addr) error {
 
 // del does nothing without a namespace.
 func del(_ context.Context, r *spec.Request) error {
-	err := inside(r, func(_ *rtnl.NS, c *rtnl.Conn, lo *rtnl.Link) error {
+	err := inside(r, func(_ *netns.NS, c *rtnl.Conn, lo *rtnl.Link) error {
 		links, err := c.Links()
 		if err != nil {
 			return err
@@ -150,7 +149,7 @@ func del(_ context.Context, r *spec.Request) error {
 		down := false
 		return c.Do(rtnl.ChangeLink(lo.Index, rtnl.LinkChange{Up: &down}))
 	})
-	if errors.Is(err, os.ErrNotExist) || errors.Is(err, nsid.ErrNotNS) {
+	if errors.Is(err, os.ErrNotExist) || errors.Is(err, netns.ErrNotNS) {
 		return nil
 	}
 	return err

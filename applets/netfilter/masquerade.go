@@ -6,7 +6,6 @@ import (
 	"os"
 
 	"cnibox/applets/attach"
-	"cnibox/applets/netns"
 	"cnibox/nft"
 	"cnibox/spec"
 )
@@ -40,7 +39,7 @@ func (c *MasqConf) AddMasquerade(ctx context.Context, op *attach.Op, kinds []nft
 	if !c.IPMasq || len(op.Result.IPs) == 0 {
 		return nil
 	}
-	table := nft.Open(netns.Host(op.Call))
+	table := nft.Open(op.Call.HostNS())
 	op.Undo("masquerading", func(ctx context.Context) error { return Undo(ctx, op, table, kinds) })
 	return table.Update(ctx, Masquerade(op, op.Result.IPs))
 }
@@ -51,7 +50,7 @@ func (c *MasqConf) CheckMasquerade(op *attach.Op) error {
 	if !c.IPMasq || len(own) == 0 {
 		return nil
 	}
-	err := nft.Open(netns.Host(op.Call)).Check(Masquerade(op, own))
+	err := nft.Open(op.Call.HostNS()).Check(Masquerade(op, own))
 	if err = OrReference(err, op.Attachment, nft.KindMasquerade); err != nil {
 		return attach.Mismatch("masquerading: %w", err)
 	}
@@ -70,7 +69,7 @@ func Masquerade(op *attach.Op, ips []spec.IP) func(*nft.Tx) error {
 
 // Release deletes what the attachment owns in the rule set, by its names alone. Nothing need exist.
 func Release(ctx context.Context, op *attach.Op, kinds []nft.Kind) error {
-	return nft.Open(netns.Host(op.Call)).Update(ctx, func(x *nft.Tx) error {
+	return nft.Open(op.Call.HostNS()).Update(ctx, func(x *nft.Tx) error {
 		x.Release(op.Attachment, kinds...)
 		return nil
 	})
@@ -85,7 +84,7 @@ func Undo(ctx context.Context, op *attach.Op, table *nft.Table, kinds []nft.Kind
 // them, as far as those name the owner.
 func Collect(ctx context.Context, op *attach.Op, kinds []nft.Kind) error {
 	valid := op.ValidKeys()
-	return nft.Open(netns.Host(op.Call)).Update(ctx, func(x *nft.Tx) error {
+	return nft.Open(op.Call.HostNS()).Update(ctx, func(x *nft.Tx) error {
 		x.DeleteStale(op.Network, valid, kinds...)
 		x.DeleteStaleReference(op.Network, op.Valid, kinds...)
 		x.DeleteStaleGuards(func(port string) bool {

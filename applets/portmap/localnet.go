@@ -8,7 +8,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"cnibox/applets/chained"
-	"cnibox/applets/netns"
+	"cnibox/internal/netns"
 	"cnibox/nft"
 	"cnibox/rtnl"
 	"cnibox/spec"
@@ -42,7 +42,7 @@ func localnetLink(r *spec.Request, maps iter.Seq[nft.PortMap]) (*rtnl.Link, erro
 	if !to.IsValid() {
 		return nil, nil
 	}
-	host, err := rtnl.Dial(netns.Host(r.Call))
+	host, err := rtnl.Dial(r.Call.HostNS())
 	if err != nil {
 		return nil, err
 	}
@@ -55,7 +55,7 @@ func localnetLink(r *spec.Request, maps iter.Seq[nft.PortMap]) (*rtnl.Link, erro
 	if err != nil {
 		return nil, rtnl.SkipAbsent(err)
 	}
-	if now, err := rtnl.Host().Sysctl(localnetKey(link.Name)); err != nil || now != "0" {
+	if now, err := netns.Host().Sysctl(localnetKey(link.Name)); err != nil || now != "0" {
 		return nil, err
 	}
 	own, err := leadsTo(r, host, link)
@@ -112,7 +112,7 @@ func localnetKey(link string) string { return "net/ipv4/conf/" + link + "/route_
 
 // setLocalnet sets route_localnet of a link that [localnetLink] has returned.
 func setLocalnet(link *rtnl.Link, value string) error {
-	err := rtnl.Host().SetSysctl(localnetKey(link.Name), value)
+	err := netns.Host().SetSysctl(localnetKey(link.Name), value)
 	if errors.Is(err, unix.EROFS) {
 		return spec.Errorf(spec.CodeNotReady, `%w: published ports are reached through 127.0.0.1 only with it; make /proc/sys writable, or set "snat" to false`, err)
 	}

@@ -11,6 +11,7 @@ import (
 	"cnibox/applets/applettest"
 	"cnibox/internal/fault"
 	"cnibox/internal/kerneltest"
+	"cnibox/internal/netns"
 	"cnibox/internal/nfttest"
 	"cnibox/rtnl"
 	"cnibox/spec"
@@ -27,7 +28,7 @@ func (n *bridged) localnet(link string) string {
 }
 
 // attackLocal lets a namespace send packets for 127.0.0.0/8 to a gateway.
-func (n *bridged) attackLocal(ns *rtnl.NS, gw string) {
+func (n *bridged) attackLocal(ns *netns.NS, gw string) {
 	n.T.Helper()
 	c := kerneltest.Dial(n.T, ns)
 	n.NoError(ns.SetSysctl("net/ipv4/conf/all/route_localnet", "1"))
@@ -36,7 +37,7 @@ func (n *bridged) attackLocal(ns *rtnl.NS, gw string) {
 }
 
 // exposed reports whether the namespace reaches a service of the host on 127.0.0.1.
-func (n *bridged) exposed(ns *rtnl.NS, within time.Duration) bool {
+func (n *bridged) exposed(ns *netns.NS, within time.Duration) bool {
 	c, err := applettest.Connect(ns, "tcp", "127.0.0.1:80", within)
 	if err == nil {
 		c.Close()

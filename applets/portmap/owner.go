@@ -6,11 +6,9 @@ import (
 	"os"
 
 	"cnibox/applets/chained"
-	"cnibox/applets/netns"
 	"cnibox/applets/record"
-	"cnibox/internal/nsid"
+	"cnibox/internal/netns"
 	"cnibox/nft"
-	"cnibox/rtnl"
 	"cnibox/spec"
 )
 
@@ -52,7 +50,7 @@ func (d portOwners) record(r *spec.Request, old *portOwner, udp []udpPort) error
 	if old != nil {
 		o.UDP = withUDP(udp, old.UDP)
 	}
-	ns, err := netns.Open(r.Call)
+	ns, err := r.Call.OpenNS()
 	if err != nil {
 		return err
 	}
@@ -75,13 +73,13 @@ func (d portOwners) gone(key string) bool {
 	if o == nil {
 		return false
 	}
-	ns, err := rtnl.OpenNS(o.NetNS)
+	ns, err := netns.Open(o.NetNS)
 	if err != nil {
-		return errors.Is(err, os.ErrNotExist) || errors.Is(err, nsid.ErrNotNS)
+		return errors.Is(err, os.ErrNotExist) || errors.Is(err, netns.ErrNotNS)
 	}
 	defer ns.Close()
 	id, err := ns.ID()
-	return err == nil && (id != o.ID || !nsid.HasCookie(ns.FD(), o.Cookie))
+	return err == nil && (id != o.ID || !ns.HasCookie(o.Cookie))
 }
 
 // A portHolder is what is known of an attachment that has a port which another asks for.
@@ -145,7 +143,7 @@ func forgetFlows(r *spec.Request, udp []udpPort) {
 	if len(udp) == 0 {
 		return
 	}
-	if err := nft.Open(netns.Host(r.Call)).FlushUDP(addrPorts(udp)); err != nil {
+	if err := nft.Open(r.Call.HostNS()).FlushUDP(addrPorts(udp)); err != nil {
 		r.Warn("connection tracking entries of UDP ports: %v", err)
 	}
 }

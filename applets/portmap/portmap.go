@@ -15,7 +15,6 @@ import (
 	"cnibox/applets/chained"
 	"cnibox/applets/hostport"
 	"cnibox/applets/netfilter"
-	"cnibox/applets/netns"
 	"cnibox/applets/record"
 	"cnibox/internal/state"
 	"cnibox/nft"
@@ -139,7 +138,7 @@ func (c *conf) publish(ctx context.Context, op *chained.Op, maps iter.Seq[nft.Po
 func publishPorts(ctx context.Context, r *spec.Request, dir portOwners, maps iter.Seq[nft.PortMap], again bool) (pending bool, err error) {
 	holders := dir.holders(r.Attachment)
 	var gone []string
-	err = nft.Open(netns.Host(r.Call)).Update(ctx, func(x *nft.Tx) error {
+	err = nft.Open(r.Call.HostNS()).Update(ctx, func(x *nft.Tx) error {
 		pending = false
 		if again {
 			x.Release(r.Attachment, nft.KindPortMap)
@@ -185,7 +184,7 @@ func releasePorts(ctx context.Context, r *spec.Request, dir portOwners, udp []ud
 		published = publishNext(r, x, next)
 		return nil
 	}
-	return nft.Open(netns.Host(r.Call)).UpdateThen(ctx, release, func(_ context.Context, err error) error {
+	return nft.Open(r.Call.HostNS()).UpdateThen(ctx, release, func(_ context.Context, err error) error {
 		if netfilter.IsMissing(err) {
 			r.Warn("%v: so there is nothing to release", err)
 			err = nil
@@ -246,7 +245,7 @@ func (c *conf) Check(_ context.Context, op *chained.Op) error {
 	}
 	holders := dir.holders(r.Attachment)
 	pending := dir.hasPending(r.Attachment)
-	err := nft.Open(netns.Host(r.Call)).Check(func(x *nft.Tx) error {
+	err := nft.Open(r.Call.HostNS()).Check(func(x *nft.Tx) error {
 		for m := range maps {
 			err := x.PortMap(r.Attachment, m)
 			var taken *nft.TakenError
@@ -276,7 +275,7 @@ func (c *conf) Probe(_ context.Context, op *chained.Op) error {
 	if err := op.Dir.Ready(); err != nil {
 		return err
 	}
-	if err := nft.Open(netns.Host(op.Call)).Probe(); err != nil {
+	if err := nft.Open(op.Call.HostNS()).Probe(); err != nil {
 		return spec.Errorf(spec.CodeNotReady, "portmap: %w", err)
 	}
 	return nil
@@ -304,7 +303,7 @@ func collectPorts(ctx context.Context, r *spec.Request, dir portOwners) error {
 		return err
 	})
 	var published []spec.Attachment
-	err := nft.Open(netns.Host(r.Call)).Update(ctx, func(x *nft.Tx) error {
+	err := nft.Open(r.Call.HostNS()).Update(ctx, func(x *nft.Tx) error {
 		x.DeleteStale(r.Network, valid, nft.KindPortMap)
 		x.DeleteStaleReference(r.Network, r.Valid, nft.KindPortMap)
 		published = publishNext(r, x, next)

@@ -6,8 +6,8 @@ import (
 	"iter"
 
 	"cnibox/applets/chained"
+	"cnibox/internal/netns"
 	"cnibox/nft"
-	"cnibox/rtnl"
 	"cnibox/spec"
 )
 
@@ -36,7 +36,7 @@ func (c *conf) republish(ctx context.Context, op *chained.Op, maps iter.Seq[nft.
 		lost = !x.Had(r.Attachment)
 		return nil
 	}
-	return nft.Open(rtnl.Host()).UpdateThen(ctx, publish, func(_ context.Context, err error) error {
+	return nft.Open(netns.Host()).UpdateThen(ctx, publish, func(_ context.Context, err error) error {
 		if err == nil && lost {
 			forgetAstray(r, udp)
 		}
@@ -90,7 +90,7 @@ func forgetAstray(r *spec.Request, udp []udpPort) {
 	if len(udp) == 0 {
 		return
 	}
-	if err := nft.Open(rtnl.Host()).FlushAstrayUDP(addrPorts(udp)); err != nil {
+	if err := nft.Open(netns.Host()).FlushAstrayUDP(addrPorts(udp)); err != nil {
 		r.Warn("connection tracking entries of UDP ports: %v", err)
 	}
 }

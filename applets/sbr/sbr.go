@@ -12,6 +12,7 @@ import (
 
 	"cnibox/applets/applet"
 	"cnibox/applets/chained"
+	"cnibox/internal/netns"
 	"cnibox/rtnl"
 	"cnibox/spec"
 )
@@ -153,7 +154,7 @@ func (c *conf) Probe(_ context.Context, op *chained.Op) error {
 	if err := op.Dir.Ready(); err != nil {
 		return err
 	}
-	host, err := rtnl.Dial(rtnl.Host())
+	host, err := rtnl.Dial(netns.Host())
 	if err != nil {
 		return err
 	}

@@ -14,7 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"cnibox/internal/disk"
-	"cnibox/rtnl"
+	"cnibox/internal/netns"
 	"cnibox/spec"
 )
 
@@ -51,7 +51,7 @@ func (s *sysctls) UnmarshalJSON(b []byte) error {
 // The embedded one has its path below /proc/sys.
 type sysctl struct {
 	written string // the key as the configuration has it
-	rtnl.Sysctl
+	netns.Sysctl
 }
 
 // mergeSysctls returns the settings sorted by path, so that each ADD writes them in the same order,
@@ -91,7 +91,7 @@ func sysctlPaths(settings sysctls, ifName string) ([]sysctl, error) {
 			return nil, fmt.Errorf("duplicated sysctl keys are not allowed: %s and %s are the same", other, s.key)
 		}
 		written[p] = s.key
-		out = append(out, sysctl{s.key, rtnl.Sysctl{Key: p, Value: s.value}})
+		out = append(out, sysctl{s.key, netns.Sysctl{Key: p, Value: s.value}})
 	}
 	return out, nil
 }
@@ -175,18 +175,18 @@ func checkAllowed(file string, settings []sysctl) error {
 // writeSysctls writes the settings and returns the former values of those written, last first.
 // Settings that cannot be read, as those that flush a table, have no former value. It runs on a
 // thread in the namespace, on which /proc/sys/net depends.
-func writeSysctls(ns *rtnl.NS, settings []sysctl) (before []rtnl.Sysctl, err error) {
+func writeSysctls(ns *netns.NS, settings []sysctl) (before []netns.Sysctl, err error) {
 	if len(settings) == 0 {
 		return nil, nil
 	}
 	err = ns.Do(func() error {
 		for _, s := range settings {
 			old, err := ns.Sysctl(s.Key)
-			if err != nil && !rtnl.Unreadable(err) {
+			if err != nil && !netns.Unreadable(err) {
 				return s.refused(err)
 			}
 			if err == nil {
-				before = append(before, rtnl.Sysctl{Key: s.Key, Value: old})
+				before = append(before, netns.Sysctl{Key: s.Key, Value: old})
 			}
 			if err := ns.SetSysctls(s.Sysctl); err != nil {
 				return s.refused(err)
@@ -211,7 +211,7 @@ func (s sysctl) refused(err error) error {
 
 // checkSysctls compares each setting with the live value, field by field, since the kernel separates
 // fields with tabs.
-func checkSysctls(ns *rtnl.NS, settings []sysctl) error {
+func checkSysctls(ns *netns.NS, settings []sysctl) error {
 	if len(settings) == 0 {
 		return nil
 	}
@@ -224,7 +224,7 @@ func checkSysctls(ns *rtnl.NS, settings []sysctl) error {
 			if err != nil {
 				return spec.Errorf(spec.CodeCheck, "%w", err)
 			}
-			if !rtnl.SameSysctl(now, s.Value) {
+			if !netns.SameSysctl(now, s.Value) {
 				return differs("sysctl "+s.written, s.Value, now)
 			}
 		}

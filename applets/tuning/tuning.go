@@ -11,7 +11,7 @@ import (
 
 	"cnibox/applets/applet"
 	"cnibox/applets/chained"
-	"cnibox/applets/netns"
+	"cnibox/internal/netns"
 	"cnibox/spec"
 )
 
@@ -156,7 +156,7 @@ func (c *conf) Apply(_ context.Context, op *chained.Op) error {
 	// Of the name, and in this namespace: the host may have an eth0 as well.
 	for i := range op.Prev.Interfaces {
 		in := &op.Prev.Interfaces[i]
-		if in.Name != op.IfName || netns.Elsewhere(op.Call, op.NS, in.Sandbox) {
+		if in.Name != op.IfName || elsewhere(op.NS, in.Sandbox) {
 			continue
 		}
 		if c.mac != "" {
@@ -167,6 +167,16 @@ func (c *conf) Apply(_ context.Context, op *chained.Op) error {
 		}
 	}
 	return nil
+}
+
+// elsewhere reports whether a sandbox of prevResult is another namespace than ns: the host's, or one
+// that can be opened. A runtime may have unmounted the path by which an earlier plugin knew ns.
+func elsewhere(ns *netns.NS, sandbox string) bool {
+	if sandbox == "" || ns.At(sandbox) {
+		return sandbox == ""
+	}
+	_, err := netns.IDAt(sandbox)
+	return err == nil
 }
 
 // restore gives the link the attributes of was.

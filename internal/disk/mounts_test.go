@@ -9,7 +9,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"cnibox/internal/disk"
-	"cnibox/internal/nsid"
+	"cnibox/internal/netns"
 )
 
 // A mount point may have a blank in its name, which the kernel writes as \040. The mounts are those
@@ -21,7 +21,7 @@ func TestKernelMounts(t *testing.T) {
 	}
 	want := disk.Mount{Root: "/", Point: dir}
 	var mounts []disk.Mount
-	err := nsid.OnDiscardedThread(func() (err error) {
+	err := netns.OnDiscardedThread(func() (err error) {
 		if err := unix.Unshare(unix.CLONE_NEWNS); err != nil {
 			return err
 		}

@@ -1,9 +1,11 @@
 // Package fault lets tests make the nth change of the kernel or the disk fail, or kill the
 // process there, so that they can go through every failure that an ADD can meet.
 //
-// Each change goes through one of three functions, which call [Check]: rtnl's change, nft's
-// commit and [cnibox/internal/disk.Change].
+// Each change goes through one of three functions: [Change], which rtnl and netns use, nft's commit and
+// [cnibox/internal/disk.Change].
 package fault
+
+import "fmt"
 
 // Hook is called before each change; what names it, as "link add br0 type bridge". An error
 // that it returns is the change's, which is not made. It is nil outside tests.
@@ -18,4 +20,17 @@ func Check(what string) error {
 		return nil
 	}
 	return Hook(what)
+}
+
+// Change runs do, which makes a change in the kernel or puts it into the next send. what, a line of
+// the form that ip(8) has, begins the error.
+func Change(what string, do func() error) error {
+	err := Check(what)
+	if err == nil {
+		err = do()
+	}
+	if err != nil {
+		return fmt.Errorf("%s: %w", what, err)
+	}
+	return nil
 }

@@ -17,7 +17,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"cnibox/internal/nsid"
+	"cnibox/internal/netns"
 	"cnibox/rtnl"
 )
 
@@ -84,9 +84,9 @@ func Until(t testing.TB, what string, is func() bool) {
 
 // NS makes a network namespace for the test, empty but for lo, which is down.
 // Without the privilege the test is skipped, or fails if CNIBOX_KERNEL=require.
-func NS(t testing.TB) *rtnl.NS {
+func NS(t testing.TB) *netns.NS {
 	t.Helper()
-	ns, err := rtnl.NewNS()
+	ns, err := netns.New()
 	if errors.Is(err, os.ErrPermission) && !required() {
 		t.Skipf("SKIPPED: no network namespace without CAP_SYS_ADMIN (root or a user namespace): %v", err)
 	}
@@ -98,7 +98,7 @@ func NS(t testing.TB) *rtnl.NS {
 }
 
 // LoUp sets the loopback interface up, without which a namespace does not reach itself.
-func LoUp(t testing.TB, ns *rtnl.NS) {
+func LoUp(t testing.TB, ns *netns.NS) {
 	t.Helper()
 	c, err := rtnl.Dial(ns)
 	if err != nil {
@@ -116,7 +116,7 @@ func LoUp(t testing.TB, ns *rtnl.NS) {
 }
 
 // Dial opens a socket in ns for the length of the test.
-func Dial(t testing.TB, ns *rtnl.NS) *rtnl.Conn {
+func Dial(t testing.TB, ns *netns.NS) *rtnl.Conn {
 	t.Helper()
 	c, err := rtnl.Dial(ns)
 	if err != nil {
@@ -129,7 +129,7 @@ func Dial(t testing.TB, ns *rtnl.NS) *rtnl.Conn {
 // NSPath returns a path of the namespace, good as CNI_NETNS in this process and
 // its children until the test ends. It is a bind mount as ip-netns(8) makes
 // them, or where that is not allowed a file in /proc of this process.
-func NSPath(t testing.TB, ns *rtnl.NS) string {
+func NSPath(t testing.TB, ns *netns.NS) string {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "netns")
 	if err := os.WriteFile(path, nil, 0o600); err != nil {
@@ -154,7 +154,7 @@ func NSPath(t testing.TB, ns *rtnl.NS) string {
 // Solicited waits until a namespace has joined the solicited-node multicast group of an IPv6
 // address on at least so many links. The kernel joins it after the address can be used: a
 // neighbour that solicits before that waits for a second, or gets no answer.
-func Solicited(t testing.TB, ns *rtnl.NS, addr netip.Addr, links int) {
+func Solicited(t testing.TB, ns *netns.NS, addr netip.Addr, links int) {
 	t.Helper()
 	b := addr.As16()
 	group := fmt.Sprintf("ff0200000000000000000001ff%x", b[13:])
@@ -190,12 +190,12 @@ func Need(t testing.TB, feature string, probe func() error) {
 	}
 }
 
-// Cookie returns the cookie of a namespace, see [nsid.Cookie], and skips the test where the kernel
+// Cookie returns the cookie of a namespace, see [netns.NS.Cookie], and skips the test where the kernel
 // has none.
-func Cookie(t testing.TB, ns *rtnl.NS) (cookie uint64) {
+func Cookie(t testing.TB, ns *netns.NS) (cookie uint64) {
 	t.Helper()
 	Need(t, "SO_NETNS_COOKIE (Linux 5.14)", func() (err error) {
-		if cookie, err = nsid.Cookie(ns.FD()); err == nil && cookie == 0 {
+		if cookie, err = ns.Cookie(); err == nil && cookie == 0 {
 			err = unix.EOPNOTSUPP
 		}
 		return err

@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"cnibox/internal/kerneltest"
+	"cnibox/internal/netns"
 	"cnibox/rtnl"
 )
 
@@ -14,7 +15,7 @@ import (
 func TestKernelNSPath(t *testing.T) {
 	ns := kerneltest.NS(t)
 	path := kerneltest.NSPath(t, ns)
-	again, err := rtnl.OpenNS(path)
+	again, err := netns.Open(path)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -9,12 +9,13 @@ import (
 	"github.com/mdlayher/netlink"
 	"golang.org/x/sys/unix"
 
+	"cnibox/internal/netns"
 	"cnibox/internal/nlconn"
 	"cnibox/rtnl"
 )
 
 // Links lists the links of a namespace.
-func Links(t testing.TB, ns *rtnl.NS) []rtnl.Link {
+func Links(t testing.TB, ns *netns.NS) []rtnl.Link {
 	t.Helper()
 	all, err := Dial(t, ns).Links()
 	if err != nil {
@@ -66,7 +67,7 @@ func Route(t testing.TB, c *rtnl.Conn, dst string) rtnl.Route {
 }
 
 // AddAltName gives a link an alternative name: ip link property add dev LINK altname NAME.
-func AddAltName(t testing.TB, ns *rtnl.NS, link, name string) {
+func AddAltName(t testing.TB, ns *netns.NS, link, name string) {
 	t.Helper()
 	index := Link(t, Dial(t, ns), link).Index
 	ae := netlink.NewAttributeEncoder()
@@ -83,7 +84,7 @@ func AddAltName(t testing.TB, ns *rtnl.NS, link, name string) {
 
 // AddMultipath adds a default route with several gateways: struct rtmsg, and in
 // RTA_MULTIPATH a struct rtnexthop with its RTA_GATEWAY for each.
-func AddMultipath(t testing.TB, ns *rtnl.NS, link uint32, gws ...string) {
+func AddMultipath(t testing.TB, ns *netns.NS, link uint32, gws ...string) {
 	t.Helper()
 	ae := netlink.NewAttributeEncoder()
 	ae.Do(unix.RTA_MULTIPATH, func() (b []byte, err error) {
@@ -105,7 +106,7 @@ func AddMultipath(t testing.TB, ns *rtnl.NS, link uint32, gws ...string) {
 }
 
 // request sends a message for which the product has no call.
-func request(t testing.TB, ns *rtnl.NS, typ netlink.HeaderType, flags netlink.HeaderFlags, header []byte, ae *netlink.AttributeEncoder) error {
+func request(t testing.TB, ns *netns.NS, typ netlink.HeaderType, flags netlink.HeaderFlags, header []byte, ae *netlink.AttributeEncoder) error {
 	t.Helper()
 	attrs, err := ae.Encode()
 	if err != nil {

@@ -10,6 +10,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"cnibox/internal/netns"
 	"cnibox/rtnl"
 )
 
@@ -19,7 +20,7 @@ import (
 // states, IPv6 link-local addresses and their routes, neighbours.
 //
 // It is compared as text: what a test wants to be undone differs in a line of its own.
-func Snapshot(t testing.TB, ns *rtnl.NS) string {
+func Snapshot(t testing.TB, ns *netns.NS) string {
 	t.Helper()
 	c, err := rtnl.Dial(ns)
 	if err != nil {
@@ -37,7 +38,7 @@ func Snapshot(t testing.TB, ns *rtnl.NS) string {
 
 // take makes one; false: a link has gone meanwhile, as some do when the kernel comes to
 // the end of another namespace.
-func take(t testing.TB, ns *rtnl.NS, c *rtnl.Conn) (text string, whole bool) {
+func take(t testing.TB, ns *netns.NS, c *rtnl.Conn) (text string, whole bool) {
 	t.Helper()
 	links, err := c.Links()
 	if err != nil {
@@ -60,7 +61,7 @@ func take(t testing.TB, ns *rtnl.NS, c *rtnl.Conn) (text string, whole bool) {
 // A snapshot is one in the making.
 type snapshot struct {
 	t     testing.TB
-	ns    *rtnl.NS
+	ns    *netns.NS
 	c     *rtnl.Conn
 	names map[uint32]string
 	lines []string

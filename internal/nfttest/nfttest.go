@@ -9,11 +9,11 @@ import (
 	"strings"
 	"testing"
 
-	"cnibox/rtnl"
+	"cnibox/internal/netns"
 )
 
 // Ruleset is [Read] for a test, which is skipped without nft.
-func Ruleset(t testing.TB, ns *rtnl.NS) string {
+func Ruleset(t testing.TB, ns *netns.NS) string {
 	t.Helper()
 	text, err := Read(ns)
 	if errors.Is(err, exec.ErrNotFound) {
@@ -28,7 +28,7 @@ func Ruleset(t testing.TB, ns *rtnl.NS) string {
 // Read returns what "nft list ruleset" says of a namespace, without counts.
 // Tables are in the order of their names, and so are the sets, maps and
 // chains of each, so that equal rule sets are equal text.
-func Read(ns *rtnl.NS) (string, error) {
+func Read(ns *netns.NS) (string, error) {
 	var out []byte
 	err := ns.Do(func() (err error) {
 		out, err = exec.Command("nft", "--stateless", "list", "ruleset").Output()

@@ -11,7 +11,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"cnibox/internal/nsid"
+	"cnibox/internal/netns"
 	"cnibox/rtnl"
 )
 
@@ -34,7 +34,7 @@ func (e *TimeoutError) Unwrap() error { return e.Reason }
 // An iface is the interface, with sockets to change it. It is open only while packets are exchanged:
 // an open socket keeps the namespace of a deleted container alive, with its links.
 type iface struct {
-	ns   *rtnl.NS
+	ns   *netns.NS
 	conn *rtnl.Conn
 	link *rtnl.Link
 }
@@ -42,8 +42,8 @@ type iface struct {
 // open finds the interface, and compares its identity, since path and name may be another
 // container's by now. The error is [ErrGone] if it does not exist.
 func (h *Holder) open() (*iface, error) {
-	ns, err := rtnl.OpenNS(h.settings.Root + h.state.NetNS)
-	if errors.Is(err, os.ErrNotExist) || errors.Is(err, nsid.ErrNotNS) {
+	ns, err := netns.Open(h.settings.Root + h.state.NetNS)
+	if errors.Is(err, os.ErrNotExist) || errors.Is(err, netns.ErrNotNS) {
 		return nil, gone(err)
 	}
 	if err != nil {
@@ -132,7 +132,7 @@ func (p *iface) peer() {
 	if p.link.Kind != "veth" || !p.link.PeerNS {
 		return
 	}
-	if c, err := rtnl.Dial(rtnl.Host()); err == nil {
+	if c, err := rtnl.Dial(netns.Host()); err == nil {
 		c.LinkAt(p.link.Parent) // in another namespace it is another link, or none
 		c.Close()
 	}

@@ -11,6 +11,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"cnibox/internal/netns"
 	"cnibox/rtnl"
 )
 
@@ -26,7 +27,7 @@ type socket struct {
 }
 
 // newSocket opens a socket in a namespace and prepares it by setup, there too.
-func newSocket(ns *rtnl.NS, domain, typ int, setup func(fd int) error) (*socket, error) {
+func newSocket(ns *netns.NS, domain, typ int, setup func(fd int) error) (*socket, error) {
 	fd := -1
 	err := ns.Do(func() (err error) {
 		fd, err = unix.Socket(domain, typ|unix.SOCK_NONBLOCK|unix.SOCK_CLOEXEC, 0)
@@ -80,7 +81,7 @@ func (s *socket) receive(ctx context.Context, until time.Time) ([]byte, error) {
 
 // packetSocket opens a socket for whole Ethernet frames, for a link whose address is not
 // known yet: packet(7). It gets what filter4 lets pass.
-func packetSocket(ns *rtnl.NS, index uint32) (*socket, error) {
+func packetSocket(ns *netns.NS, index uint32) (*socket, error) {
 	return newSocket(ns, unix.AF_PACKET, unix.SOCK_RAW, func(fd int) error {
 		program := filter4()
 		err := unix.SetsockoptSockFprog(fd, unix.SOL_SOCKET, unix.SO_ATTACH_FILTER,
@@ -95,7 +96,7 @@ func packetSocket(ns *rtnl.NS, index uint32) (*socket, error) {
 
 // udpSocket opens a UDP socket on a link, from the client's port of an address to the
 // server's. With to it is connected to one server, unless that is a group.
-func udpSocket(ns *rtnl.NS, link *rtnl.Link, from, to netip.Addr) (*socket, error) {
+func udpSocket(ns *netns.NS, link *rtnl.Link, from, to netip.Addr) (*socket, error) {
 	domain, local, remote := unix.AF_INET, sockaddr(from, link.Index, clientPort4), sockaddr(to, link.Index, serverPort4)
 	if from.Is6() {
 		domain, local, remote = unix.AF_INET6, sockaddr(from, link.Index, clientPort6), sockaddr(to, link.Index, serverPort6)

@@ -11,6 +11,7 @@ import (
 	"strings"
 	"time"
 
+	"cnibox/internal/netns"
 	"cnibox/rtnl"
 	"cnibox/test/sandbox"
 )
@@ -146,7 +147,7 @@ func (n *network) behindBridge(count int) ([]attachment, error) {
 }
 
 // setUp sets a link up.
-func setUp(ns *rtnl.NS, name string) error {
+func setUp(ns *netns.NS, name string) error {
 	c, err := rtnl.Dial(ns)
 	if err != nil {
 		return err

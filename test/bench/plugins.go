@@ -9,6 +9,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"cnibox/internal/netns"
 	"cnibox/rtnl"
 )
 
@@ -205,7 +206,7 @@ func (r *byExec) detach(a attachment, held attached) (last cost, err error) {
 }
 
 // layMaster makes a cable that ends in [master], both ends up.
-func layMaster(ns *rtnl.NS) error {
+func layMaster(ns *netns.NS) error {
 	c, err := rtnl.Dial(ns)
 	if err != nil {
 		return err
@@ -222,7 +223,7 @@ func (l *lab) makeable(kind rtnl.Kind) error {
 	if kind == nil {
 		return nil
 	}
-	ns, err := rtnl.NewNS()
+	ns, err := netns.New()
 	if err != nil {
 		return err
 	}

@@ -9,8 +9,8 @@ import (
 	"path/filepath"
 	"strings"
 
+	"cnibox/internal/netns"
 	"cnibox/internal/nfttest"
-	"cnibox/rtnl"
 )
 
 // network is the name in the configuration.
@@ -62,7 +62,7 @@ func (h *host) leftovers() (left []string, err error) {
 
 // ownedRules are the lines of the rule set that name an attachment.
 func ownedRules() (lines []string, err error) {
-	ns, err := rtnl.Current()
+	ns, err := netns.Current()
 	if err != nil {
 		return nil, err
 	}

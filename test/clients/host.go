@@ -10,6 +10,7 @@ import (
 
 	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
 
+	"cnibox/internal/netns"
 	"cnibox/rtnl"
 	"cnibox/test/sandbox"
 )
@@ -60,7 +61,7 @@ func newHost(bin string) (*host, error) {
 		}
 	}
 	var err error
-	if h.links, err = rtnl.Dial(rtnl.Host()); err != nil {
+	if h.links, err = rtnl.Dial(netns.Host()); err != nil {
 		return nil, err
 	}
 	if h.outside, err = sandbox.NewNetNS("outside"); err != nil {

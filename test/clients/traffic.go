@@ -10,7 +10,7 @@ import (
 	"strings"
 	"time"
 
-	"cnibox/rtnl"
+	"cnibox/internal/netns"
 )
 
 // The name that the server outside knows, and its address there.
@@ -20,7 +20,7 @@ var named = netip.MustParseAddr("203.0.113.7")
 
 // serveDNS answers queries in a namespace until stop is called. The socket stays
 // where it was opened, whatever thread uses it.
-func serveDNS(ns *rtnl.NS, at netip.AddrPort) (stop func(), err error) {
+func serveDNS(ns *netns.NS, at netip.AddrPort) (stop func(), err error) {
 	var socket net.PacketConn
 	err = ns.Do(func() error {
 		socket, err = net.ListenPacket("udp4", at.String())
@@ -46,7 +46,7 @@ func serveDNS(ns *rtnl.NS, at netip.AddrPort) (stop func(), err error) {
 
 // serveIn answers queries in the namespace at a path.
 func serveIn(path string, at netip.AddrPort) (stop func(), err error) {
-	ns, err := rtnl.OpenNS(path)
+	ns, err := netns.Open(path)
 	if err != nil {
 		return nil, err
 	}
@@ -79,12 +79,12 @@ func answer(query []byte) []byte {
 
 // lookup asks the server at an address for the name, by UDP, until it answers. The socket
 // is opened in a namespace; nil is the host's.
-func lookup(ns *rtnl.NS, at netip.AddrPort) error {
+func lookup(ns *netns.NS, at netip.AddrPort) error {
 	return eventually(func() error { return lookupOnce(ns, at) })
 }
 
 // lookupOnce is one try.
-func lookupOnce(ns *rtnl.NS, at netip.AddrPort) error {
+func lookupOnce(ns *netns.NS, at netip.AddrPort) error {
 	c, err := dial(ns, "udp", at)
 	if err != nil {
 		return err
@@ -111,7 +111,7 @@ const tryTime = 2 * time.Second
 
 // dial connects from a namespace. Connection and all that is done with it end after
 // [tryTime] each.
-func dial(ns *rtnl.NS, network string, at netip.AddrPort) (c net.Conn, err error) {
+func dial(ns *netns.NS, network string, at netip.AddrPort) (c net.Conn, err error) {
 	connect := func() (err error) {
 		c, err = net.DialTimeout(network, at.String(), tryTime)
 		return err
@@ -129,12 +129,12 @@ func dial(ns *rtnl.NS, network string, at netip.AddrPort) (c net.Conn, err error
 
 // fetch reads the page of a web server, which may take its time to come. The socket is
 // opened in a namespace; nil is the host's.
-func fetch(ns *rtnl.NS, at netip.AddrPort) error {
+func fetch(ns *netns.NS, at netip.AddrPort) error {
 	return eventually(func() error { return fetchOnce(ns, at) })
 }
 
 // fetchOnce is one try, for what is not to be reached.
-func fetchOnce(ns *rtnl.NS, at netip.AddrPort) error {
+func fetchOnce(ns *netns.NS, at netip.AddrPort) error {
 	c, err := dial(ns, "tcp", at)
 	if err != nil {
 		return err

@@ -10,7 +10,7 @@ import (
 	"net/netip"
 	"time"
 
-	"cnibox/rtnl"
+	"cnibox/internal/netns"
 )
 
 // patience is how long one conversation may take.
@@ -21,7 +21,7 @@ const megabyte = 1 << 20
 
 // A place is a namespace in which sockets are opened. They can be used from
 // anywhere.
-type place struct{ ns *rtnl.NS }
+type place struct{ ns *netns.NS }
 
 // open calls fn inside and keeps what it opens.
 // A socket belongs to the namespace that it was made in, from whichever it is used.

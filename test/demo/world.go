@@ -6,6 +6,7 @@ import (
 	"net/netip"
 	"strings"
 
+	"cnibox/internal/netns"
 	"cnibox/rtnl"
 	"cnibox/spec"
 	"cnibox/test/sandbox"
@@ -33,7 +34,7 @@ type world struct {
 	bin  string
 	page *page
 
-	host        *rtnl.NS
+	host        *netns.NS
 	hostLinks   *rtnl.Conn
 	outside     *sandbox.NetNS
 	web, client *container
@@ -77,7 +78,7 @@ func (w *world) build() error {
 	return w.page.step(func() (string, error) {
 		text := "namespaces for the containers web and client, and a machine outside"
 		var err error
-		if w.host, err = rtnl.Current(); err != nil {
+		if w.host, err = netns.Current(); err != nil {
 			return text, err
 		}
 		if w.hostLinks, err = rtnl.Dial(w.host); err != nil {

@@ -11,12 +11,13 @@ import (
 	"github.com/insomniacslk/dhcp/dhcpv4"
 
 	"cnibox/internal/kerneltest"
+	"cnibox/internal/netns"
 	"cnibox/ipam/dhcp"
 	"cnibox/rtnl"
 )
 
 // setMAC changes the link layer address of a link.
-func setMAC(t *testing.T, ns *rtnl.NS, link string, addr net.HardwareAddr) {
+func setMAC(t *testing.T, ns *netns.NS, link string, addr net.HardwareAddr) {
 	t.Helper()
 	c := kerneltest.Dial(t, ns)
 	l, err := c.Link(link)

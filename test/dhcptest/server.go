@@ -16,12 +16,13 @@ import (
 	"golang.org/x/sys/unix"
 
 	"cnibox/internal/kerneltest"
+	"cnibox/internal/netns"
 	"cnibox/rtnl"
 )
 
 // A Wire is a server's end of a cable to a container: srv0 with 10.9.0.1/24 and fd09::1
 // in its own namespace, and eth0 in the container's, down.
-type Wire struct{ Server, Container *rtnl.NS }
+type Wire struct{ Server, Container *netns.NS }
 
 // NewWire lays the cable.
 func NewWire(t testing.TB) Wire {
@@ -37,7 +38,7 @@ func NewWire(t testing.TB) Wire {
 }
 
 // Address gives a link addresses, and sets it up.
-func Address(t testing.TB, ns *rtnl.NS, link string, prefixes ...string) {
+func Address(t testing.TB, ns *netns.NS, link string, prefixes ...string) {
 	t.Helper()
 	c := kerneltest.Dial(t, ns)
 	l, err := c.Link(link)
@@ -81,7 +82,7 @@ type times struct{ t1, t2, life time.Duration }
 var ServerIP = net.IPv4(10, 9, 0, 1).To4()
 
 // Start4 starts a server on srv0 of a namespace, with leases of a minute.
-func Start4(t testing.TB, ns *rtnl.NS) *Server4 {
+func Start4(t testing.TB, ns *netns.NS) *Server4 {
 	t.Helper()
 	s := &Server4{leased: map[string]net.IP{}, bound: map[string]bool{}, times: times{life: time.Minute}}
 	err := ns.Do(func() (err error) {

@@ -9,7 +9,7 @@ import (
 
 	"github.com/insomniacslk/dhcp/dhcpv6"
 
-	"cnibox/rtnl"
+	"cnibox/internal/netns"
 )
 
 // A Server6 leases fd09::10 to everyone by DHCPv6.
@@ -23,7 +23,7 @@ type Server6 struct {
 }
 
 // Start6 starts a server on srv0 of a namespace, with leases of a minute.
-func Start6(t testing.TB, ns *rtnl.NS) *Server6 {
+func Start6(t testing.TB, ns *netns.NS) *Server6 {
 	t.Helper()
 	s := &Server6{times: times{life: time.Minute}, ip: net.ParseIP("fd09::10")}
 	var conn *net.UDPConn

@@ -10,7 +10,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"cnibox/internal/nsid"
+	"cnibox/internal/netns"
 )
 
 // mounted runs the command by cni-exec run, in a mount namespace that prepare has changed.
@@ -19,7 +19,7 @@ func (r *runner) mounted(prepare func() error, flags []string, command ...string
 	var out, errs bytes.Buffer
 	cmd := exec.Command(r.exe, append(append([]string{"run", "--cache-dir", filepath.Join(r.dir, "cni")}, flags...), append([]string{"--"}, command...)...)...)
 	cmd.Dir, cmd.Stdout, cmd.Stderr = r.dir, &out, &errs
-	err = nsid.OnDiscardedThread(func() error {
+	err = netns.OnDiscardedThread(func() error {
 		if err := unix.Unshare(unix.CLONE_NEWNS); err != nil {
 			return err
 		}

@@ -13,13 +13,13 @@ import (
 	"time"
 
 	"cnibox/internal/kerneltest"
-	"cnibox/rtnl"
+	"cnibox/internal/netns"
 )
 
 // runner starts cni-exec run in a host namespace of the test's own.
 type runner struct {
 	*testing.T
-	host     *rtnl.NS
+	host     *netns.NS
 	dir, exe string
 }
 

@@ -21,6 +21,7 @@ import (
 	"github.com/insomniacslk/dhcp/dhcpv4"
 
 	"cnibox/internal/kerneltest"
+	"cnibox/internal/netns"
 	"cnibox/rtnl"
 	"cnibox/spec"
 	"cnibox/test/dhcptest"
@@ -43,7 +44,7 @@ const dhcpConf = `{"cniVersion":"1.1.0","name":"demo","type":"bridge","bridge":"
 // behind a port.
 type dhcpWorld struct {
 	*world
-	server *rtnl.NS
+	server *netns.NS
 }
 
 func newDHCPWorld(t *testing.T) *dhcpWorld {

@@ -14,6 +14,7 @@ import (
 
 	"cnibox/applets/applettest"
 	"cnibox/internal/kerneltest"
+	"cnibox/internal/netns"
 	"cnibox/rtnl"
 	"cnibox/spec"
 	"cnibox/test/product"
@@ -246,7 +247,7 @@ type mortal struct {
 // mortal makes one, at a path as ip-netns(8) makes them. Its lo is up.
 func (w *world) mortal(id string) *mortal {
 	w.Helper()
-	ns, err := rtnl.NewNS()
+	ns, err := netns.New()
 	if err != nil {
 		w.Fatal(err)
 	}
@@ -263,7 +264,7 @@ func (w *world) mortal(id string) *mortal {
 }
 
 // brief talks to a namespace by a socket that does not outlive the call.
-func (w *world) brief(ns *rtnl.NS, fn func(*rtnl.Conn) error) {
+func (w *world) brief(ns *netns.NS, fn func(*rtnl.Conn) error) {
 	w.Helper()
 	c, err := rtnl.Dial(ns)
 	if err == nil {

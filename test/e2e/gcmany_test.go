@@ -12,19 +12,19 @@ import (
 	"testing"
 
 	"cnibox/internal/kerneltest"
+	"cnibox/internal/netns"
 	"cnibox/internal/nfttest"
-	"cnibox/rtnl"
 )
 
 // attachMany attaches new containers, the first with the number from, with a host port each. Those
 // that are dead have no network namespace any more.
 func (r *reloading) attachMany(from, count int, dead bool) {
 	r.Helper()
-	var gone []*rtnl.NS
+	var gone []*netns.NS
 	for i := from; i < from+count; i++ {
 		c := container{id: fmt.Sprintf("c%d", i)}
 		if dead {
-			ns, err := rtnl.NewNS()
+			ns, err := netns.New()
 			if err != nil {
 				r.Fatal(err)
 			}

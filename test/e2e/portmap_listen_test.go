@@ -11,11 +11,11 @@ import (
 	"strings"
 	"testing"
 
-	"cnibox/rtnl"
+	"cnibox/internal/netns"
 )
 
 // listen opens a socket in the namespace until the test ends.
-func listen(t *testing.T, ns *rtnl.NS, network, addr string) {
+func listen(t *testing.T, ns *netns.NS, network, addr string) {
 	t.Helper()
 	err := ns.Do(func() error {
 		if strings.HasPrefix(network, "udp") {

@@ -15,6 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"cnibox/internal/kerneltest"
+	"cnibox/internal/netns"
 	"cnibox/internal/nfttest"
 	"cnibox/rtnl"
 )
@@ -28,7 +29,7 @@ const reloadList = `{"cniVersion":"1.1.0","name":"demo","plugins":[
 // A reloading is a host with attachments, and a LAN.
 type reloading struct {
 	*world
-	lan *rtnl.NS
+	lan *netns.NS
 }
 
 // newReloading makes a host whose network has more keys of bridge.
@@ -77,7 +78,7 @@ func (r *reloading) joinLAN() {
 }
 
 // listen echoes lines at a TCP port of a namespace.
-func (r *reloading) listen(ns *rtnl.NS, port int) {
+func (r *reloading) listen(ns *netns.NS, port int) {
 	r.Helper()
 	var l net.Listener
 	err := ns.Do(func() (err error) { l, err = net.Listen("tcp", fmt.Sprintf("0.0.0.0:%d", port)); return err })
@@ -108,7 +109,7 @@ type transfer struct {
 	in *bufio.Reader
 }
 
-func (r *reloading) dial(what string, from *rtnl.NS, to string) *transfer {
+func (r *reloading) dial(what string, from *netns.NS, to string) *transfer {
 	r.Helper()
 	x := &transfer{what: what}
 	err := from.Do(func() (err error) { x.Conn, err = (&net.Dialer{Timeout: processTime}).Dial("tcp", to); return err })
@@ -234,7 +235,7 @@ func TestKernelReloadLosesNothing(t *testing.T) {
 
 // flood sends numbered UDP packets from one namespace to 192.0.2.2 in the other, which answers,
 // until it is to stop. The error is about answers that are missing.
-func (r *reloading) flood(from, to *rtnl.NS, stop <-chan struct{}) error {
+func (r *reloading) flood(from, to *netns.NS, stop <-chan struct{}) error {
 	var server, client net.PacketConn
 	err := to.Do(func() (err error) { server, err = net.ListenPacket("udp", "192.0.2.2:7"); return err })
 	if err == nil {

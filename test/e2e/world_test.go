@@ -19,8 +19,8 @@ import (
 	"golang.org/x/sys/unix"
 
 	"cnibox/internal/kerneltest"
+	"cnibox/internal/netns"
 	"cnibox/internal/nfttest"
-	"cnibox/rtnl"
 	"cnibox/spec"
 	"cnibox/test/product"
 )
@@ -29,7 +29,7 @@ import (
 // applet in bin, and all that the applets keep in folders beside it.
 type world struct {
 	*testing.T
-	host *rtnl.NS
+	host *netns.NS
 	dir  string
 
 	// here: this thread is in host already, see onDisk.
@@ -45,7 +45,7 @@ type world struct {
 // A container is a network namespace with the names that a runtime gives it.
 type container struct {
 	id, path string
-	ns       *rtnl.NS
+	ns       *netns.NS
 }
 
 func newWorld(t *testing.T) *world {

@@ -23,6 +23,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"cnibox/internal/kerneltest"
+	"cnibox/internal/netns"
 	"cnibox/rtnl"
 	"cnibox/test/product"
 )
@@ -60,7 +61,7 @@ type message struct {
 type host struct {
 	*testing.T
 	dir, bin         string
-	netns, container *rtnl.NS
+	netns, container *netns.NS
 	replacer         *strings.Replacer // of the variables in configurations and commands
 	restorer         *strings.Replacer // of paths in messages by their variables
 }

@@ -7,7 +7,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"cnibox/rtnl"
+	"cnibox/internal/netns"
 )
 
 // pins is where namespaces have their names, as ip-netns(8) gives them.
@@ -15,7 +15,7 @@ const pins = "/run/netns"
 
 // A NetNS is a network namespace with a path that other processes can open.
 type NetNS struct {
-	*rtnl.NS
+	*netns.NS
 	Path string
 }
 
@@ -27,7 +27,7 @@ func NewNetNS(name string) (*NetNS, error) {
 	if err := os.WriteFile(path, nil, 0o600); err != nil {
 		return nil, err
 	}
-	ns, err := rtnl.NewNS()
+	ns, err := netns.New()
 	if err != nil {
 		return nil, fmt.Errorf("network namespace %s: %w", name, err)
 	}

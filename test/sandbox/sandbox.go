@@ -18,6 +18,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"cnibox/internal/netns"
 	"cnibox/rtnl"
 )
 
@@ -30,7 +31,7 @@ var ErrPrivilege = errors.New("needs network namespaces: run it as root, " +
 // what namespaces the first had: it must not have the same.
 const marker = "CNIBOX_SANDBOX"
 
-// The main goroutine keeps the first thread: rtnl.NS.Do throws threads away,
+// The main goroutine keeps the first thread: netns.NS.Do throws threads away,
 // the kernel kills the child of [Start] together with the thread that made it,
 // and the first thread can be used for neither.
 func init() { runtime.LockOSThread() }
@@ -112,7 +113,7 @@ func Setup() error {
 	if err := os.MkdirAll(pins, 0o755); err != nil {
 		return err
 	}
-	return loUp(rtnl.Host())
+	return loUp(netns.Host())
 }
 
 // namespaces names those of this thread which the sandbox must not share.
@@ -126,7 +127,7 @@ func namespaces() (string, error) {
 }
 
 // loUp sets the loopback link of a namespace up.
-func loUp(ns *rtnl.NS) error {
+func loUp(ns *netns.NS) error {
 	c, err := rtnl.Dial(ns)
 	if err != nil {
 		return err

@@ -9,6 +9,7 @@ import (
 	"syscall"
 	"testing"
 
+	"cnibox/internal/netns"
 	"cnibox/rtnl"
 	"cnibox/test/sandbox"
 )
@@ -30,7 +31,7 @@ func look() error {
 	if err := sandbox.Setup(); err != nil {
 		return err
 	}
-	c, err := rtnl.Dial(rtnl.Host())
+	c, err := rtnl.Dial(netns.Host())
 	if err != nil {
 		return err
 	}

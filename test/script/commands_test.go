@@ -13,6 +13,7 @@ import (
 
 	"cnibox/applets/applettest"
 	"cnibox/internal/kerneltest"
+	"cnibox/internal/netns"
 	"cnibox/rtnl"
 	"cnibox/test/product"
 )
@@ -127,7 +128,7 @@ func needs(ts *testscript.TestScript, h *hostAndContainer, args []string) error 
 
 // kernel asks for what is in a namespace.
 // It asks the kernel itself, over netlink, and no tool.
-func (h *hostAndContainer) kernel(ts *testscript.TestScript, ns *rtnl.NS, args []string) error {
+func (h *hostAndContainer) kernel(ts *testscript.TestScript, ns *netns.NS, args []string) error {
 	switch {
 	case ns == nil:
 		return mistake("a plain script has no namespaces")

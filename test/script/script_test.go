@@ -44,7 +44,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"cnibox/internal/kerneltest"
-	"cnibox/rtnl"
+	"cnibox/internal/netns"
 	"cnibox/test/product"
 )
 
@@ -94,8 +94,8 @@ func (b brief) Run(name string, f func(testscript.T)) {
 // A hostAndContainer is what a script runs on.
 type hostAndContainer struct {
 	testing.TB
-	host, container *rtnl.NS // nil in plain scripts
-	saved           map[*rtnl.NS]string
+	host, container *netns.NS // nil in plain scripts
+	saved           map[*netns.NS]string
 	status          int  // of the last call
 	ownRoot         bool // see root
 }
@@ -107,7 +107,7 @@ type key struct{}
 // host's namespace and ends with the script.
 func setup(env *testscript.Env, plain bool, force string) error {
 	t := env.T().(testing.TB)
-	h := &hostAndContainer{TB: t, saved: map[*rtnl.NS]string{}}
+	h := &hostAndContainer{TB: t, saved: map[*netns.NS]string{}}
 	env.Values[key{}] = h
 	netns := ""
 	if !plain {

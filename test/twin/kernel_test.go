@@ -14,7 +14,7 @@ import (
 	"time"
 
 	"cnibox/internal/kerneltest"
-	"cnibox/rtnl"
+	"cnibox/internal/netns"
 	"cnibox/test/dhcptest"
 	"cnibox/test/product"
 	"cnibox/test/twin"
@@ -64,7 +64,7 @@ func TestKernelTwin(t *testing.T) {
 			t.Parallel()
 			needs(t, &c)
 			lab := lab
-			lab.Serve = func(host *rtnl.NS) { dhcptest.Start4(t, host) }
+			lab.Serve = func(host *netns.NS) { dhcptest.Start4(t, host) }
 			diff, said, err := lab.Run(&c)
 			if err != nil {
 				t.Fatal(err)

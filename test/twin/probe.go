@@ -7,7 +7,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"cnibox/rtnl"
+	"cnibox/internal/netns"
 )
 
 // A feature of the kernel: what its configuration calls it, and how it is tried out
@@ -48,7 +48,7 @@ func (f feature) probe() error {
 	if f.try == "" {
 		return errors.New("no such feature")
 	}
-	ns, err := rtnl.NewNS()
+	ns, err := netns.New()
 	if err != nil {
 		return err
 	}

@@ -13,7 +13,7 @@ import (
 	"strings"
 	"unicode/utf8"
 
-	"cnibox/rtnl"
+	"cnibox/internal/netns"
 )
 
 // An object is one of the things that iproute2 lists.
@@ -47,7 +47,7 @@ var passing = []string{"LOWER_UP", "NO-CARRIER", "M-DOWN", "DORMANT"}
 
 // list runs a tool of iproute2, whose answer is one array for each line of its input,
 // and nothing at all for some that are empty.
-func list(ns *rtnl.NS, lines string, argv ...string) (all [][]object, err error) {
+func list(ns *netns.NS, lines string, argv ...string) (all [][]object, err error) {
 	out, err := tool(ns, lines, append(argv, "-batch", "-")...)
 	if err != nil {
 		return nil, err
@@ -77,7 +77,7 @@ func (w *world) state(point string) error {
 }
 
 // namespace writes down what is in one, with as few processes as can be.
-func (w *world) namespace(at string, ns *rtnl.NS) error {
+func (w *world) namespace(at string, ns *netns.NS) error {
 	for _, what := range []struct {
 		lines string
 		tools []string
@@ -206,7 +206,7 @@ func members(o object) (list []string) {
 
 // filters are those of links that have an ingress queue.
 // Only a queue of that kind holds them here.
-func (w *world) filters(at string, ns *rtnl.NS) error {
+func (w *world) filters(at string, ns *netns.NS) error {
 	for _, l := range w.lines {
 		rest, ok := strings.CutPrefix(l, at+" qdisc ")
 		name, rest, _ := strings.Cut(rest, " ")
@@ -228,7 +228,7 @@ func (w *world) filters(at string, ns *rtnl.NS) error {
 
 // vlans are those of bridge ports, where a bridge filters any.
 // Other ports have them, too, but they are not used.
-func (w *world) vlans(at string, ns *rtnl.NS) error {
+func (w *world) vlans(at string, ns *netns.NS) error {
 	filtering := func(l string) bool {
 		return strings.HasPrefix(l, at) && strings.HasSuffix(l, "vlan_filtering=1")
 	}
@@ -250,7 +250,7 @@ func (w *world) vlans(at string, ns *rtnl.NS) error {
 
 // settings are those of all links that are not as the namespace's default, and
 // those that count for all.
-func (w *world) settings(at string, ns *rtnl.NS) error {
+func (w *world) settings(at string, ns *netns.NS) error {
 	return ns.Do(func() error {
 		for _, family := range []string{"ipv4", "ipv6"} {
 			conf := "/proc/sys/net/" + family + "/conf/"

@@ -9,7 +9,7 @@ import (
 	"strings"
 	"sync"
 
-	"cnibox/rtnl"
+	"cnibox/internal/netns"
 )
 
 // A Lab has the two folders of plugins, and one for what the runs keep.
@@ -17,7 +17,7 @@ type Lab struct {
 	Reference, Ours, Dir string
 
 	// Serve starts a DHCP server on srv0 of a host.
-	Serve func(host *rtnl.NS)
+	Serve func(host *netns.NS)
 }
 
 // A step is a verb for all containers by the plugins of a folder. END is no verb: the

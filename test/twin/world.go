@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"cnibox/internal/kerneltest"
+	"cnibox/internal/netns"
 	"cnibox/rtnl"
 )
 
@@ -28,7 +29,7 @@ const searchPath = "PATH=/usr/sbin:/usr/bin:/sbin:/bin"
 // A world is a host, its containers and a folder, for one run of a case.
 type world struct {
 	c     *Case
-	host  *rtnl.NS
+	host  *netns.NS
 	conts []*container
 	dir   string
 	names namer
@@ -40,9 +41,9 @@ type world struct {
 
 // A container is what a runtime knows of one.
 type container struct {
-	*rtnl.NS // nil: it is gone
-	id, path string
-	results  [][]byte // of the plugins so far, the last one counts
+	*netns.NS // nil: it is gone
+	id, path  string
+	results   [][]byte // of the plugins so far, the last one counts
 }
 
 // newWorld makes the namespaces and does what the case wants done in them.
@@ -55,11 +56,11 @@ func newWorld(c *Case, dir string) (w *world, err error) {
 			w.close()
 		}
 	}()
-	if w.host, err = rtnl.NewNS(); err != nil {
+	if w.host, err = netns.New(); err != nil {
 		return w, err
 	}
 	for i := range c.Containers {
-		ns, err := rtnl.NewNS()
+		ns, err := netns.New()
 		if err != nil {
 			return w, err
 		}
@@ -138,7 +139,7 @@ func (w *world) end() error {
 }
 
 // batch runs lines of ip-batch(8) in a namespace.
-func batch(ns *rtnl.NS, lines []string) error {
+func batch(ns *netns.NS, lines []string) error {
 	if len(lines) == 0 {
 		return nil
 	}
@@ -147,7 +148,7 @@ func batch(ns *rtnl.NS, lines []string) error {
 }
 
 // tool runs a program of the machine in a namespace.
-func tool(ns *rtnl.NS, stdin string, argv ...string) ([]byte, error) {
+func tool(ns *netns.NS, stdin string, argv ...string) ([]byte, error) {
 	out, diag, err := start(ns, nil, []byte(stdin), argv...)
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w: %s", strings.Join(argv, " "), err, diag)
@@ -157,7 +158,7 @@ func tool(ns *rtnl.NS, stdin string, argv ...string) ([]byte, error) {
 
 // start runs a program in a namespace.
 // One that hangs is killed after callTime.
-func start(ns *rtnl.NS, env []string, stdin []byte, argv ...string) (stdout, stderr []byte, err error) {
+func start(ns *netns.NS, env []string, stdin []byte, argv ...string) (stdout, stderr []byte, err error) {
 	ctx, cancel := context.WithTimeout(context.Background(), callTime)
 	defer cancel()
 	var out, diag bytes.Buffer

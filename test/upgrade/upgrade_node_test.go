@@ -22,6 +22,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"cnibox/internal/kerneltest"
+	"cnibox/internal/netns"
 	"cnibox/rtnl"
 	"cnibox/test/dhcptest"
 	"cnibox/test/product"
@@ -32,8 +33,8 @@ import (
 type node struct {
 	*testing.T
 	dir      string
-	host     *rtnl.NS
-	lan      *rtnl.NS
+	host     *netns.NS
+	lan      *netns.NS
 	networks []*network
 	tight    string // the backend of firewall in one network
 	before   string // the host before any container
@@ -56,7 +57,7 @@ type network struct {
 type pod struct {
 	*network
 	id, path string
-	ns       *rtnl.NS
+	ns       *netns.NS
 	port     int // of the host; 0: none is published
 	result   json.RawMessage
 	v4, v6   netip.Addr
@@ -130,7 +131,7 @@ func bareNode(t *testing.T) *node {
 		t.Fatal(err)
 	}
 	n.install(upgradeFrom)
-	if n.host, err = rtnl.OpenNS("/proc/self/ns/net"); err != nil {
+	if n.host, err = netns.Open("/proc/self/ns/net"); err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { n.host.Close() })
@@ -253,7 +254,7 @@ func (n *node) pod(net *network, id string, port int) *pod {
 	if net.ports {
 		p.port = port
 	}
-	ns, err := rtnl.NewNS()
+	ns, err := netns.New()
 	if err == nil {
 		err = os.WriteFile(p.path, nil, 0o600)
 	}

@@ -10,12 +10,12 @@ import (
 	"time"
 
 	"cnibox/internal/kerneltest"
-	"cnibox/rtnl"
+	"cnibox/internal/netns"
 )
 
 // serve answers in a namespace, at port 80, each line with a name and the line. The first
 // line of an answer is where the connection comes from.
-func (n *node) serve(ns *rtnl.NS, name string) (l net.Listener) {
+func (n *node) serve(ns *netns.NS, name string) (l net.Listener) {
 	n.Helper()
 	err := ns.Do(func() (err error) { l, err = net.Listen("tcp", "[::]:80"); return err })
 	if err != nil {
@@ -52,7 +52,7 @@ type stream struct {
 	sent   int
 }
 
-func (n *node) dial(from *rtnl.NS, source netip.Addr, what, address string) (*stream, error) {
+func (n *node) dial(from *netns.NS, source netip.Addr, what, address string) (*stream, error) {
 	s, d := &stream{what: what}, net.Dialer{Timeout: streamTime}
 	if source.IsValid() {
 		d.LocalAddr = net.TCPAddrFromAddrPort(netip.AddrPortFrom(source, 0))
@@ -92,7 +92,7 @@ func (s *stream) echo() error {
 // A way is where a connection leads from a namespace.
 type way struct {
 	what   string
-	from   *rtnl.NS
+	from   *netns.NS
 	source netip.Addr // as sbr routes by it; invalid: the kernel's choice
 	to     string
 	want   string // who answers, and then which address it sees

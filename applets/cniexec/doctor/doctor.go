@@ -18,9 +18,9 @@ import (
 	"cnibox/applets/cniexec/inventory"
 	"cnibox/applets/lint"
 	"cnibox/chain"
+	"cnibox/internal/netns"
 	"cnibox/internal/tty"
 	"cnibox/nft"
-	"cnibox/rtnl"
 	"cnibox/spec"
 )
 
@@ -104,7 +104,7 @@ func Examine(ctx context.Context, h Host) (*Doctor, error) {
 
 // readRules reads what attachments have in the rule set.
 func (d *Doctor) readRules() {
-	held, err := nft.Open(rtnl.Host()).Holdings()
+	held, err := nft.Open(netns.Host()).Holdings()
 	if err != nil {
 		d.skip("rules", err)
 		return

@@ -21,6 +21,7 @@ import (
 	"cnibox/applets/record"
 	"cnibox/internal/dbus"
 	"cnibox/internal/disk"
+	"cnibox/internal/netns"
 	"cnibox/internal/tty"
 	"cnibox/nft"
 	"cnibox/rtnl"
@@ -30,7 +31,7 @@ import (
 // checkKernel looks for what every network needs: nf_tables, veth pairs and bridges. What else
 // a network needs, STATUS of its plugins looks for.
 func (d *Doctor) checkKernel(context.Context) {
-	if err := nft.Open(rtnl.Host()).Probe(); errors.Is(err, os.ErrPermission) {
+	if err := nft.Open(netns.Host()).Probe(); errors.Is(err, os.ErrPermission) {
 		d.skip("nf_tables", err)
 	} else if err != nil {
 		d.find("kernel", "modprobe nf_tables", nil, "nf_tables cannot be used: %v", err)
@@ -61,7 +62,7 @@ const checkTime = 10 * time.Second
 
 // checkBlockers looks for chains of other programs that drop what is forwarded.
 func (d *Doctor) checkBlockers(ctx context.Context) {
-	blockers, err := nft.Open(rtnl.Host()).Blockers()
+	blockers, err := nft.Open(netns.Host()).Blockers()
 	if err != nil {
 		d.skip("forward chains of other programs", err)
 		return
@@ -162,7 +163,7 @@ func (d *Doctor) checkForwarding(context.Context) {
 				continue
 			}
 			d.off = append(d.off, attach.ForwardingOff(key))
-			d.find("forwarding", setting(key, "1"), func(context.Context) error { return rtnl.Host().SetSysctl(key, "1") },
+			d.find("forwarding", setting(key, "1"), func(context.Context) error { return netns.Host().SetSysctl(key, "1") },
 				"%s is 0: containers reach nothing behind this host", strings.ReplaceAll(key, "/", "."))
 			break
 		}
@@ -194,7 +195,7 @@ func (d *Doctor) checkSettings(ctx context.Context) {
 
 // guarded reports whether the rule is there that makes route_localnet harmless, or cannot be looked for.
 func (d *Doctor) guarded() bool {
-	there, err := nft.Open(rtnl.Host()).Guarded()
+	there, err := nft.Open(netns.Host()).Guarded()
 	return there || err != nil
 }
 
@@ -218,7 +219,7 @@ func (d *Doctor) uplinks() (links []*rtnl.Link) {
 	if d.inv.Links == nil {
 		return nil
 	}
-	conn, err := rtnl.Dial(rtnl.Host())
+	conn, err := rtnl.Dial(netns.Host())
 	if err != nil {
 		return nil
 	}

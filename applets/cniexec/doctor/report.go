@@ -14,8 +14,8 @@ import (
 
 	"cnibox/applets/applet"
 	"cnibox/applets/cniexec/inventory"
+	"cnibox/internal/netns"
 	"cnibox/internal/tty"
-	"cnibox/rtnl"
 	"cnibox/spec"
 )
 
@@ -62,7 +62,7 @@ func (d *Doctor) WriteReport(file string) error {
 	}
 	section("settings")
 	for _, key := range append(inventory.Forwarding[:], "net/bridge/bridge-nf-call-iptables", "net/ipv4/conf/all/rp_filter", "net/ipv4/conf/default/rp_filter") {
-		if value, err := rtnl.Host().Sysctl(key); err == nil {
+		if value, err := netns.Host().Sysctl(key); err == nil {
 			fmt.Fprintf(&out, "%s = %s\n", strings.ReplaceAll(key, "/", "."), value)
 		}
 	}

@@ -18,7 +18,7 @@ import (
 	"cnibox/applets/cniexec/hint"
 	"cnibox/applets/cniexec/sandbox"
 	"cnibox/chain"
-	"cnibox/internal/nsid"
+	"cnibox/internal/netns"
 	"cnibox/rtnl"
 	"cnibox/spec"
 )
@@ -110,9 +110,9 @@ func (a *Entry) Name() string {
 }
 
 // In reports whether the path of the attachment's namespace leads to one.
-func (a *Entry) In(netns nsid.ID) bool {
-	id, err := nsid.At(a.NetNSPath())
-	return err == nil && id == netns
+func (a *Entry) In(ns netns.ID) bool {
+	id, err := netns.IDAt(a.NetNSPath())
+	return err == nil && id == ns
 }
 
 // derived reports whether a container ID was derived from the path of a namespace.
@@ -306,7 +306,7 @@ func ListLinks() (*hostLinks, error) {
 
 // AskHost asks the kernel for something of the host's network namespace.
 func AskHost[T any](ask func(*rtnl.Conn) (T, error)) (answer T, err error) {
-	conn, err := rtnl.Dial(rtnl.Host())
+	conn, err := rtnl.Dial(netns.Host())
 	if err != nil {
 		return answer, err
 	}
@@ -392,7 +392,7 @@ func (v *Inventory) young() (young []*Entry) {
 // The ID decides, as entering 1,000 namespaces for their cookies would take as long as all else.
 func (a *Entry) namespace() (state, why string) {
 	path := a.NetNSPath()
-	id, err := nsid.At(path)
+	id, err := netns.IDAt(path)
 	switch {
 	case !a.SameBoot():
 		return StateGone, "of an earlier boot"
@@ -400,7 +400,7 @@ func (a *Entry) namespace() (state, why string) {
 		return StateUnknown, "its namespace is not recorded"
 	case errors.Is(err, os.ErrNotExist):
 		return StateGone, "no namespace " + path
-	case errors.Is(err, nsid.ErrNotNS):
+	case errors.Is(err, netns.ErrNotNS):
 		return StateGone, path + " is not a namespace"
 	case err != nil:
 		return StateUnknown, err.Error()
@@ -505,11 +505,11 @@ const leastPrefix = 4
 func (v *Inventory) Find(name string) (found []*Entry, err error) {
 	exact := func(a *Entry) bool { return a.ContainerID == name || a.Name() == name || a.NetNSPath() == name }
 	begins := func(a *Entry) bool { return len(name) >= leastPrefix && strings.HasPrefix(a.ContainerID, name) }
-	var netns nsid.ID // zero: there is none of that name
+	var ns netns.ID // zero: there is none of that name
 	if path, err := sandbox.NetNSPath(name); err == nil && name != "" {
-		netns, _ = nsid.At(path)
+		ns, _ = netns.IDAt(path)
 	}
-	in := func(a *Entry) bool { return netns != nsid.ID{} && a.In(netns) }
+	in := func(a *Entry) bool { return ns != netns.ID{} && a.In(ns) }
 	var ids []string
 	for _, is := range []func(*Entry) bool{exact, begins, in} {
 		for _, a := range v.Entries {

@@ -12,6 +12,7 @@ import (
 	"cnibox/applets/netfilter"
 	"cnibox/applets/record"
 	"cnibox/chain"
+	"cnibox/internal/netns"
 	"cnibox/ipam"
 	"cnibox/nft"
 	"cnibox/rtnl"
@@ -95,7 +96,7 @@ func (s *OwnerSearch) labelled(l *rtnl.Link) (*chain.Owner, error) {
 
 // readLinks reads the links of the host. The IFB of a limit may have outlived the container.
 func (s *OwnerSearch) readLinks() error {
-	conn, err := rtnl.Dial(rtnl.Host())
+	conn, err := rtnl.Dial(netns.Host())
 	if err != nil {
 		return err
 	}
@@ -131,7 +132,7 @@ func (s *OwnerSearch) readLinks() error {
 
 // readElements reads those of table inet cnibox.
 func (s *OwnerSearch) readElements() error {
-	held, err := nft.Open(rtnl.Host()).Holdings()
+	held, err := nft.Open(netns.Host()).Holdings()
 	if err != nil && !netfilter.IsMissing(err) {
 		return err
 	}
@@ -194,7 +195,7 @@ func (s *OwnerSearch) readRecords(dirs []record.Dir) error {
 }
 
 // in reports whether the record is of a namespace.
-func (rec *ownerRecord) in(ns *rtnl.NS, cookie uint64) bool {
+func (rec *ownerRecord) in(ns *netns.NS, cookie uint64) bool {
 	if rec.Cookie != 0 && cookie != 0 {
 		return rec.Cookie == cookie
 	}
@@ -238,15 +239,15 @@ func (s *OwnerSearch) settled(conf *Conf, entries, stale []*chain.Entry) bool {
 // searchNamespaces looks for the attachments in all network namespaces but that of the host.
 func (s *OwnerSearch) searchNamespaces() error {
 	complete := true
-	err := rtnl.EachNS(func(path string, ns *rtnl.NS) error {
+	err := netns.Each(func(path string, ns *netns.NS) error {
 		if ns == nil {
-			addrs, err := rtnl.ProcessAddrs(path)
+			addrs, err := netns.ProcessAddrs(path)
 			for _, a := range addrs {
 				s.inUse(a, "", path)
 			}
 			return err
 		}
-		if host, err := ns.Same(rtnl.Host()); host || err != nil {
+		if host, err := ns.Same(netns.Host()); host || err != nil {
 			return err
 		}
 		err := s.searchNamespace(ns, path)
@@ -265,7 +266,7 @@ func (s *OwnerSearch) searchNamespaces() error {
 
 // searchNamespace looks for them in one. A veth with a label is the host's side, of a host in a
 // container.
-func (s *OwnerSearch) searchNamespace(ns *rtnl.NS, path string) error {
+func (s *OwnerSearch) searchNamespace(ns *netns.NS, path string) error {
 	conn, err := rtnl.Dial(ns)
 	if err != nil {
 		return err
@@ -304,7 +305,7 @@ func (s *OwnerSearch) searchNamespace(ns *rtnl.NS, path string) error {
 }
 
 // searchRecords looks for the links that plugins have recorded.
-func (s *OwnerSearch) searchRecords(conn *rtnl.Conn, ns *rtnl.NS, path string, links []rtnl.Link) error {
+func (s *OwnerSearch) searchRecords(conn *rtnl.Conn, ns *netns.NS, path string, links []rtnl.Link) error {
 	if len(s.records) == 0 {
 		return nil
 	}

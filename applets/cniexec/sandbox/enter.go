@@ -8,8 +8,7 @@ import (
 
 	"cnibox/applets/cniexec/hint"
 	"cnibox/chain"
-	"cnibox/internal/nsid"
-	"cnibox/rtnl"
+	"cnibox/internal/netns"
 	"cnibox/spec"
 )
 
@@ -19,7 +18,7 @@ import (
 // The exit code is the command's; 126 or 127 if it was not started, and 1 if the namespace
 // cannot be entered.
 func (n Names) Enter(ctx context.Context, path string, command *chain.Command, starting func()) (exit int, err error) {
-	ns, err := rtnl.OpenNS(path)
+	ns, err := netns.Open(path)
 	if err != nil {
 		return 0, spec.Errorf(spec.CodeNetNS, "%w", err)
 	}
@@ -31,7 +30,7 @@ func (n Names) Enter(ctx context.Context, path string, command *chain.Command, s
 		}
 	}
 	signals := CatchSignals()
-	err = nsid.OnDiscardedThread(func() (err error) {
+	err = netns.OnDiscardedThread(func() (err error) {
 		if err := ns.Enter(); err != nil {
 			return err
 		}
@@ -45,7 +44,7 @@ func (n Names) Enter(ctx context.Context, path string, command *chain.Command, s
 
 // dnsOf returns the DNS of the first network that a namespace is attached to and that has
 // some. What cannot be read has none.
-func (n Names) dnsOf(ns *rtnl.NS) (dns spec.DNS) {
+func (n Names) dnsOf(ns *netns.NS) (dns spec.DNS) {
 	entries, _, _ := n.Runner.Cache.List()
 	for _, e := range entries {
 		var result struct{ DNS spec.DNS }

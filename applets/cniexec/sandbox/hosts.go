@@ -16,7 +16,7 @@ import (
 	"cnibox/applets/record"
 	"cnibox/chain"
 	"cnibox/internal/disk"
-	"cnibox/rtnl"
+	"cnibox/internal/netns"
 	"cnibox/spec"
 )
 
@@ -48,7 +48,7 @@ func (n Names) hostsFile(name string) string { return filepath.Join(n.runsDir(),
 
 // takeName gives a run its name: a file that is locked until release is called, or the process
 // ends, and the namespace in NetNSDir. The error of a name that is in use has code 100.
-func (n Names) takeName(ctx context.Context, name string, ns *rtnl.NS) (release func(), err error) {
+func (n Names) takeName(ctx context.Context, name string, ns *netns.NS) (release func(), err error) {
 	unlock, err := lockNames(ctx)
 	if err != nil {
 		return nil, err
@@ -58,7 +58,7 @@ func (n Names) takeName(ctx context.Context, name string, ns *rtnl.NS) (release 
 		return nil, spec.Errorf(spec.CodeIO, "%w", err)
 	}
 	path := filepath.Join(NetNSDir, name)
-	if _, err := rtnl.IDAt(path); err == nil {
+	if _, err := netns.IDAt(path); err == nil {
 		return nil, spec.Errorf(spec.CodeBusy, "--name %s: there is a network namespace of this name, %s", name, path)
 	}
 	fd, err := tryLock(n.hostsFile(name), unix.O_CREAT)
@@ -163,7 +163,7 @@ func (n Names) writeHosts() error {
 
 // hostsWithout returns the /etc/hosts of a run without a name, in a namespace that is attached: the
 // named runs on its networks as they are now. Empty: there are none, and that of the host will do.
-func (n Names) hostsWithout(ns *rtnl.NS) string {
+func (n Names) hostsWithout(ns *netns.NS) string {
 	files, err := os.ReadDir(n.runsDir())
 	if err != nil || len(files) == 0 {
 		return ""

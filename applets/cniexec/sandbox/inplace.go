@@ -14,8 +14,7 @@ import (
 	"cnibox/applets/cniexec/hint"
 	"cnibox/chain"
 	"cnibox/internal/interrupt"
-	"cnibox/internal/nsid"
-	"cnibox/rtnl"
+	"cnibox/internal/netns"
 	"cnibox/spec"
 )
 
@@ -48,7 +47,7 @@ func (r *Run) again(name, value string) chain.Command {
 // InPlace is the first and the second process of a run with --exec.
 func (r *Run) InPlace(ctx context.Context, signals chan os.Signal) (exit int, err error) {
 	if fd := r.Getenv(hostNSVar); fd != "" {
-		host, err := rtnl.OpenNS("/proc/self/fd/" + fd)
+		host, err := netns.Open("/proc/self/fd/" + fd)
 		if err != nil {
 			return exitError, spec.Errorf(spec.CodeNetNS, "%w", err)
 		}
@@ -58,12 +57,12 @@ func (r *Run) InPlace(ctx context.Context, signals chan os.Signal) (exit int, er
 		}
 		return r.becomeCommand(ctx, host, signals)
 	}
-	host, err := rtnl.Current()
+	host, err := netns.Current()
 	if err != nil {
 		return exitError, err
 	}
 	defer host.Close()
-	ns, err := rtnl.NewNS()
+	ns, err := netns.New()
 	if err != nil {
 		return exitError, fmt.Errorf("make a network namespace: %w", err)
 	}
@@ -71,7 +70,7 @@ func (r *Run) InPlace(ctx context.Context, signals chan os.Signal) (exit int, er
 	if err := upLo(ns); err != nil {
 		return exitError, fmt.Errorf("bring lo up: %w", err)
 	}
-	err = nsid.OnDiscardedThread(func() error {
+	err = netns.OnDiscardedThread(func() error {
 		if err := ns.Enter(); err != nil {
 			return err
 		}
@@ -86,15 +85,15 @@ func (r *Run) InPlace(ctx context.Context, signals chan os.Signal) (exit int, er
 }
 
 // becomeCommand attaches the namespace of this process and becomes the command.
-func (r *Run) becomeCommand(ctx context.Context, host *rtnl.NS, signals <-chan os.Signal) (exit int, err error) {
+func (r *Run) becomeCommand(ctx context.Context, host *netns.NS, signals <-chan os.Signal) (exit int, err error) {
 	came := CatchSignals() // also those that are passed to the third process
-	own, err := rtnl.Current()
+	own, err := netns.Current()
 	if err != nil {
 		return exitError, err
 	}
 	defer own.Close()
 	path := fmt.Sprintf("/proc/%d/ns/net", os.Getpid())
-	err = nsid.OnDiscardedThread(func() (err error) {
+	err = netns.OnDiscardedThread(func() (err error) {
 		if err := host.Enter(); err != nil {
 			return err
 		}
@@ -107,7 +106,7 @@ func (r *Run) becomeCommand(ctx context.Context, host *rtnl.NS, signals <-chan o
 		return exit, err // the third process has printed its own
 	}
 	around := surroundings{dns: r.dnsOf(own), servers: r.Servers, others: r.hostsWithout(own), warn: r.Runner.Warn}
-	err = nsid.OnDiscardedThread(func() (err error) { // in the namespace, as all threads
+	err = netns.OnDiscardedThread(func() (err error) { // in the namespace, as all threads
 		around.mount()
 		r.Log.Write(exitOK)
 		cmd := chain.Command{Args: r.Command, Environ: Unset(r.Environ, hostNSVar)}

@@ -14,8 +14,7 @@ import (
 	"cnibox/chain"
 	"cnibox/internal/disk"
 	"cnibox/internal/flock"
-	"cnibox/internal/nsid"
-	"cnibox/rtnl"
+	"cnibox/internal/netns"
 	"cnibox/spec"
 )
 
@@ -67,7 +66,7 @@ type Names struct{ Runner *chain.Runner }
 // Create makes a named namespace with lo up, unless it is there already. An empty file that an
 // interrupted call has left serves. Before it is made, detach deletes the attachments to a namespace
 // that had the name: the kernel may give the new one the same ID, and before Linux 5.14 nothing else
-// distinguishes them, see [nsid.Cookie].
+// distinguishes them, see [netns.NS.Cookie].
 func (n Names) Create(ctx context.Context, path string, detach func() error) (created bool, err error) {
 	unlock, err := lockNames(ctx)
 	if err != nil {
@@ -77,11 +76,11 @@ func (n Names) Create(ctx context.Context, path string, detach func() error) (cr
 	if err := n.freeKilled(ctx, filepath.Base(path)); err != nil {
 		return false, err
 	}
-	_, err = rtnl.IDAt(path)
+	_, err = netns.IDAt(path)
 	switch {
 	case err == nil:
 		return false, nil
-	case errors.Is(err, nsid.ErrNotNS):
+	case errors.Is(err, netns.ErrNotNS):
 		if info, err := os.Lstat(path); err != nil || !info.Mode().IsRegular() || info.Size() > 0 {
 			return false, fmt.Errorf("%s exists and is no network namespace", path)
 		}
@@ -91,7 +90,7 @@ func (n Names) Create(ctx context.Context, path string, detach func() error) (cr
 	if err := detach(); err != nil {
 		return false, err
 	}
-	ns, err := rtnl.NewNS()
+	ns, err := netns.New()
 	if err == nil {
 		defer ns.Close()
 		err = bindNetNS(ns, path)
@@ -117,11 +116,11 @@ func (n Names) freeKilled(ctx context.Context, name string) error {
 
 // bindNetNS gives a namespace its name, as the last step: what has a name is complete. The
 // caller has the lock.
-func bindNetNS(ns *rtnl.NS, path string) error {
+func bindNetNS(ns *netns.NS, path string) error {
 	if err := upLo(ns); err != nil {
 		return fmt.Errorf("bring lo up: %w", err)
 	}
-	if err := rtnl.ShareMounts(NetNSDir); err != nil {
+	if err := netns.ShareMounts(NetNSDir); err != nil {
 		return explainOthersRun(err)
 	}
 	err := disk.Change("create "+filepath.Base(path), func() error {
@@ -169,10 +168,10 @@ func unbindNetNS(path string) error {
 	if errors.Is(err, os.ErrNotExist) {
 		return nil
 	}
-	if _, ns := rtnl.IDAt(path); err == nil && ns != nil && (!info.Mode().IsRegular() || info.Size() > 0) {
+	if _, ns := netns.IDAt(path); err == nil && ns != nil && (!info.Mode().IsRegular() || info.Size() > 0) {
 		return errors.New("it is none")
 	}
-	return errors.Join(rtnl.Unbind(path), disk.Remove(path))
+	return errors.Join(netns.Unbind(path), disk.Remove(path))
 }
 
 // DeleteUnused deletes a named namespace, unless something is attached to it.
@@ -181,7 +180,7 @@ func (n Names) DeleteUnused(ctx context.Context, path string) error {
 	if err != nil {
 		return err
 	}
-	ns, err := rtnl.OpenNS(path)
+	ns, err := netns.Open(path)
 	if err != nil { // it is gone, or never was one
 		return deleteNetNS(ctx, path)
 	}

@@ -10,7 +10,7 @@ import (
 
 	"cnibox/applets/cniexec/hint"
 	"cnibox/internal/disk"
-	"cnibox/rtnl"
+	"cnibox/internal/netns"
 )
 
 // Privileged returns an error that names the capabilities which making and attaching network
@@ -27,7 +27,7 @@ func Privileged() error {
 // foreignNetNS reports whether the network namespace of this process belongs to a user namespace
 // above its own, as after unshare -Ur without -n: no capability counts in it.
 func foreignNetNS() bool {
-	ns, err := rtnl.Current()
+	ns, err := netns.Current()
 	if err != nil {
 		return false
 	}

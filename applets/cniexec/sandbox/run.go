@@ -17,7 +17,7 @@ import (
 	"cnibox/chain"
 	"cnibox/internal/interrupt"
 	"cnibox/internal/memory"
-	"cnibox/internal/nsid"
+	"cnibox/internal/netns"
 	"cnibox/rtnl"
 	"cnibox/spec"
 )
@@ -48,7 +48,7 @@ type Run struct {
 	Attaching func(Network) // is called before each ADD
 
 	netns    string // path of the namespace, for plugins
-	ns       *rtnl.NS
+	ns       *netns.NS
 	attached []Network
 	dns      spec.DNS // of the first network that has any
 
@@ -93,7 +93,7 @@ func become(ctx context.Context, cmd *chain.Command, signals chan os.Signal) (ex
 // command, also with an error, as of a detach after the command.
 func (r *Run) Live(ctx context.Context, signals <-chan os.Signal) (exit int, err error) {
 	defer interrupt.Begin()()
-	if r.ns, err = rtnl.NewNS(); err != nil {
+	if r.ns, err = netns.New(); err != nil {
 		return exitError, fmt.Errorf("make a network namespace: %w", err)
 	}
 	defer r.ns.Close()
@@ -130,7 +130,7 @@ func (r *Run) Live(ctx context.Context, signals <-chan os.Signal) (exit int, err
 	} else {
 		around.others = r.hostsWithout(r.ns)
 	}
-	err = nsid.OnDiscardedThread(func() (err error) { // its mounts end with the thread
+	err = netns.OnDiscardedThread(func() (err error) { // its mounts end with the thread
 		if err := r.ns.Enter(); err != nil {
 			return err
 		}
@@ -160,7 +160,7 @@ func (r *Run) giveNameBack(ctx context.Context) {
 }
 
 // upLo sets lo up.
-func upLo(ns *rtnl.NS) error {
+func upLo(ns *netns.NS) error {
 	conn, err := rtnl.Dial(ns)
 	if err != nil {
 		return err

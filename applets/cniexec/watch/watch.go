@@ -10,6 +10,7 @@ import (
 
 	"cnibox/internal/interrupt"
 	"cnibox/internal/memory"
+	"cnibox/internal/netns"
 	"cnibox/nft"
 	"cnibox/rtnl"
 )
@@ -119,11 +120,11 @@ func (w *Watch) watchAll(ctx context.Context, events chan<- string, fail context
 			event(why)
 		}
 	}
-	rules, err := nft.WatchRules(rtnl.Host())
+	rules, err := nft.WatchRules(netns.Host())
 	if err != nil {
 		return err
 	}
-	links, err := rtnl.WatchLinks(rtnl.Host())
+	links, err := rtnl.WatchLinks(netns.Host())
 	if err != nil {
 		rules.Close()
 		return err

@@ -1,10 +1,11 @@
-package rtnl_test
+package netns_test
 
 import (
 	"net/netip"
 	"testing"
 
 	"cnibox/internal/kerneltest"
+	"cnibox/internal/netns"
 	"cnibox/rtnl"
 )
 
@@ -24,7 +25,7 @@ func TestKernelProcessAddrs(t *testing.T) {
 		}
 	}
 	var got []netip.Addr
-	if err := ns.Do(func() (err error) { got, err = rtnl.ProcessAddrs("/proc/thread-self"); return err }); err != nil {
+	if err := ns.Do(func() (err error) { got, err = netns.ProcessAddrs("/proc/thread-self"); return err }); err != nil {
 		t.Fatal(err)
 	}
 	used := map[netip.Addr]bool{}
@@ -53,8 +54,8 @@ func TestKernelEachNS(t *testing.T) {
 		t.Fatal(err)
 	}
 	gone.Close()
-	seen := map[rtnl.ID]int{}
-	err = rtnl.EachNS(func(path string, ns *rtnl.NS) error {
+	seen := map[netns.ID]int{}
+	err = netns.Each(func(path string, ns *netns.NS) error {
 		if ns == nil {
 			return nil
 		}

@@ -1,4 +1,4 @@
-package rtnl_test
+package netns_test
 
 import (
 	"errors"

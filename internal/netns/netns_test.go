@@ -1,4 +1,4 @@
-package rtnl_test
+package netns_test
 
 import (
 	"errors"
@@ -15,7 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"cnibox/internal/kerneltest"
-	"cnibox/internal/nsid"
+	"cnibox/internal/netns"
 	"cnibox/rtnl"
 )
 
@@ -81,7 +81,7 @@ func TestKernelDo(t *testing.T) {
 			t.Fatalf("%s: afterwards in %s, want %s", name, now, home)
 		}
 	}
-	host := rtnl.Host()
+	host := netns.Host()
 	if err := host.Do(func() error { in = where(t); return nil }); err != nil || in != home {
 		t.Errorf("of the host: %v, in %s", err, in)
 	}
@@ -113,7 +113,7 @@ func TestKernelNoWayBack(t *testing.T) {
 	}
 	locked(t)
 	home := where(t)
-	ns, err := rtnl.NewNS()
+	ns, err := netns.New()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -155,7 +155,7 @@ func TestMain(m *testing.M) {
 	runtime.UnlockOSThread()
 	first := false
 	for range 100 {
-		nsid.OnDiscardedThread(func() error {
+		netns.OnDiscardedThread(func() error {
 			first = first || unix.Gettid() == unix.Getpid()
 			return nil
 		})
@@ -174,7 +174,7 @@ func TestKernelOnDiscardedThread(t *testing.T) {
 	}
 	var thread int
 	failed := errors.New("failed")
-	err := nsid.OnDiscardedThread(func() error {
+	err := netns.OnDiscardedThread(func() error {
 		thread = unix.Gettid()
 		return failed
 	})
@@ -223,7 +223,7 @@ func TestKernelDoAtOnce(t *testing.T) {
 	}
 }
 
-func TestKernelNewNS(t *testing.T) {
+func TestKernelNew(t *testing.T) {
 	locked(t)
 	home := where(t)
 	a, b := kerneltest.NS(t), kerneltest.NS(t)
@@ -240,7 +240,7 @@ func TestKernelNewNS(t *testing.T) {
 }
 
 // The errors of what is no network namespace and of what does not exist differ, and nothing is waited for.
-func TestKernelOpenNS(t *testing.T) {
+func TestKernelOpen(t *testing.T) {
 	dir := t.TempDir()
 	file := filepath.Join(dir, "file")
 	if err := os.WriteFile(file, nil, 0o600); err != nil {
@@ -259,18 +259,18 @@ func TestKernelOpenNS(t *testing.T) {
 		"":                            os.ErrNotExist,
 		filepath.Join(dir, "none"):    os.ErrNotExist,
 		filepath.Join(dir, "no/such"): os.ErrNotExist,
-		file:                          nsid.ErrNotNS,
-		filepath.Join(file, "below"):  nsid.ErrNotNS,
-		dir:                           nsid.ErrNotNS,
-		fifo:                          nsid.ErrNotNS,
-		circle:                        nsid.ErrNotNS,
-		"/proc/self/ns/uts":           nsid.ErrNotNS,
-		"/dev/null":                   nsid.ErrNotNS,
-		"a\x00b":                      nsid.ErrNotNS,
-		strings.Repeat("n", 300):      nsid.ErrNotNS,
+		file:                          netns.ErrNotNS,
+		filepath.Join(file, "below"):  netns.ErrNotNS,
+		dir:                           netns.ErrNotNS,
+		fifo:                          netns.ErrNotNS,
+		circle:                        netns.ErrNotNS,
+		"/proc/self/ns/uts":           netns.ErrNotNS,
+		"/dev/null":                   netns.ErrNotNS,
+		"a\x00b":                      netns.ErrNotNS,
+		strings.Repeat("n", 300):      netns.ErrNotNS,
 	}
 	for path, want := range tests {
-		ns, err := rtnl.OpenNS(path)
+		ns, err := netns.Open(path)
 		if err == nil {
 			ns.Close()
 		}
@@ -284,13 +284,13 @@ func TestKernelOpenNS(t *testing.T) {
 // closes nothing.
 func TestKernelHost(t *testing.T) {
 	ns := kerneltest.NS(t)
-	here, err := rtnl.Current()
+	here, err := netns.Current()
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer here.Close()
-	host := rtnl.Host()
-	same := func(what string, want *rtnl.NS) {
+	host := netns.Host()
+	same := func(what string, want *netns.NS) {
 		t.Helper()
 		if ok, err := host.Same(want); err != nil || !ok {
 			t.Errorf("%s: another namespace, %v", what, err)
@@ -307,7 +307,36 @@ func TestKernelHost(t *testing.T) {
 		t.Error(err)
 	}
 	same("closed", here)
-	if id, err := rtnl.IDAt(kerneltest.NSPath(t, ns)); err != nil || !ns.At(kerneltest.NSPath(t, ns)) || ns.At("/nowhere") {
+	if id, err := netns.IDAt(kerneltest.NSPath(t, ns)); err != nil || !ns.At(kerneltest.NSPath(t, ns)) || ns.At("/nowhere") {
 		t.Errorf("ID of a path: %v, %v", id, err)
+	}
+}
+
+// A namespace is at each path that leads to it, at the one where it was opened whatever became of that,
+// and at no other.
+func TestKernelAt(t *testing.T) {
+	ns, other := kerneltest.NS(t), kerneltest.NS(t)
+	for path, want := range map[string]bool{
+		kerneltest.NSPath(t, ns): true, kerneltest.NSPath(t, ns) + "/.": false, kerneltest.NSPath(t, other): false, "": false, "/nowhere": false,
+		netns.Thread: false,
+	} {
+		if got := ns.At(path); got != want {
+			t.Errorf("%q: %t", path, got)
+		}
+	}
+	link := filepath.Join(t.TempDir(), "link")
+	if err := os.Symlink(kerneltest.NSPath(t, ns), link); err != nil {
+		t.Fatal(err)
+	}
+	again, err := netns.Open(link)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer again.Close()
+	if err := os.Remove(link); err != nil {
+		t.Fatal(err)
+	}
+	if !again.At(link) || !again.At(kerneltest.NSPath(t, ns)) || ns.At(link) {
+		t.Error("it is not at the path where it was opened, or another is")
 	}
 }

@@ -1,4 +1,4 @@
-package rtnl_test
+package netns_test
 
 import (
 	"errors"
@@ -10,17 +10,27 @@ import (
 
 	"cnibox/internal/fault"
 	"cnibox/internal/kerneltest"
+	"cnibox/internal/netns"
 	"cnibox/rtnl"
 )
+
+func wantErr(t *testing.T, err, want error) {
+	t.Helper()
+	if !errors.Is(err, want) {
+		t.Errorf("got error %v, want %v", err, want)
+	}
+}
 
 func TestKernelSysctl(t *testing.T) {
 	ns, other := kerneltest.NS(t), kerneltest.NS(t)
 	c := kerneltest.Dial(t, ns)
-	create(t, c, rtnl.LinkSpec{Name: "a.b", Peer: &rtnl.LinkSpec{}})
+	if err := c.AddLink(rtnl.LinkSpec{Name: "a.b", Peer: &rtnl.LinkSpec{}}); err != nil {
+		t.Fatal(err)
+	}
 	err := ns.SetSysctls(
-		rtnl.Sysctl{Key: "net/ipv4/ip_forward", Value: "1"},
-		rtnl.Sysctl{Key: "net/ipv4/conf/a.b/arp_notify", Value: "1"},
-		rtnl.Sysctl{Key: "net/ipv4/ip_local_port_range", Value: "2000 3000"})
+		netns.Sysctl{Key: "net/ipv4/ip_forward", Value: "1"},
+		netns.Sysctl{Key: "net/ipv4/conf/a.b/arp_notify", Value: "1"},
+		netns.Sysctl{Key: "net/ipv4/ip_local_port_range", Value: "2000 3000"})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -38,7 +48,7 @@ func TestKernelSysctl(t *testing.T) {
 	_, err = ns.Sysctl("net/ipv4/none")
 	wantErr(t, err, os.ErrNotExist)
 	wantErr(t, ns.SetSysctl("net/ipv4/none", "1"), os.ErrNotExist)
-	if err := ns.SetSysctls(rtnl.Sysctl{Key: "net/ipv4/none", Value: "1", Optional: true}); err != nil {
+	if err := ns.SetSysctls(netns.Sysctl{Key: "net/ipv4/none", Value: "1", Optional: true}); err != nil {
 		t.Errorf("optional: %v", err)
 	}
 	wantErr(t, ns.SetSysctl("net/ipv4/ip_forward", "word"), unix.EINVAL)
@@ -63,7 +73,7 @@ func TestKernelSysctlWritesOnlyChanges(t *testing.T) {
 		t.Errorf("got error %v, writes %q", err, writes)
 	}
 	wantErr(t, ns.SetSysctl("net/ipv4/ip_forward", "1"), unix.EROFS)
-	if err := ns.SetSysctls(rtnl.Sysctl{Key: "net/ipv4/ip_forward", Value: "1", Optional: true}); err != nil {
+	if err := ns.SetSysctls(netns.Sysctl{Key: "net/ipv4/ip_forward", Value: "1", Optional: true}); err != nil {
 		t.Errorf("optional: %v", err)
 	}
 	if v, err := ns.Sysctl("net/ipv4/ip_forward"); v != "0" || err != nil {
@@ -72,7 +82,7 @@ func TestKernelSysctlWritesOnlyChanges(t *testing.T) {
 }
 
 func TestBadSysctlKeys(t *testing.T) {
-	here := rtnl.Host()
+	here := netns.Host()
 	for _, key := range []string{
 		"", "net", "net/", "/net/ipv4/ip_forward", "kernel/hostname", "net/../kernel/hostname", "net//ipv4/ip_forward",
 		"net/ipv4/ip_forward/", "net/ipv4/./ip_forward", "../../etc/passwd", "net/ipv4/ip_forward\x00", "net.ipv4.ip_forward",

@@ -1,4 +1,4 @@
-package rtnl
+package netns
 
 import (
 	"encoding/hex"
@@ -14,11 +14,11 @@ import (
 	"cnibox/internal/disk"
 )
 
-// EachNS calls fn with each network namespace of the host, and a path to it: those that are mounted,
+// Each calls fn with each network namespace of the host, and a path to it: those that are mounted,
 // and those that a process is in or has open. Of a process that must not be looked at, as one with
 // more capabilities, ns is nil and the path is its directory in /proc. An error of fn ends it, but
 // for that of a process that has ended.
-func EachNS(fn func(path string, ns *NS) error) error {
+func Each(fn func(path string, ns *NS) error) error {
 	mounts, err := disk.Mounts()
 	if err != nil {
 		return err
@@ -27,18 +27,18 @@ func EachNS(fn func(path string, ns *NS) error) error {
 	if err != nil {
 		return err
 	}
-	each := &eachNS{fn: fn, seen: map[ID]bool{}}
+	all := &each{fn: fn, seen: map[ID]bool{}}
 	for _, m := range mounts {
 		if isNetNS(m.Root) {
-			_ = each.visit(m.Point) // something else is mounted over it
+			_ = all.visit(m.Point) // something else is mounted over it
 		}
 	}
 	for _, process := range processes {
-		if each.err != nil {
-			return each.err
+		if all.err != nil {
+			return all.err
 		}
-		if err := each.visit(process + "/ns/net"); errors.Is(err, os.ErrPermission) {
-			each.call(process, nil)
+		if err := all.visit(process + "/ns/net"); errors.Is(err, os.ErrPermission) {
+			all.call(process, nil)
 			continue
 		}
 		dir := process + "/fd"
@@ -46,26 +46,26 @@ func EachNS(fn func(path string, ns *NS) error) error {
 		for _, f := range files {
 			path := filepath.Join(dir, f.Name())
 			if target, err := os.Readlink(path); err == nil && isNetNS(target) {
-				_ = each.visit(path) // it was closed
+				_ = all.visit(path) // it was closed
 			}
 		}
 	}
-	return each.err
+	return all.err
 }
 
 // isNetNS reports whether a name is that of a network namespace in its file system.
 func isNetNS(name string) bool { return strings.HasPrefix(name, "net:[") }
 
-// An eachNS is [EachNS] at work.
-type eachNS struct {
+// An each is [Each] at work.
+type each struct {
 	fn   func(path string, ns *NS) error
 	seen map[ID]bool
 	err  error // the first of fn
 }
 
 // visit calls fn with the namespace at a path, unless it was seen. The error is that of opening it.
-func (e *eachNS) visit(path string) error {
-	ns, err := OpenNS(path)
+func (e *each) visit(path string) error {
+	ns, err := Open(path)
 	if err != nil {
 		return err
 	}
@@ -79,7 +79,7 @@ func (e *eachNS) visit(path string) error {
 }
 
 // call calls fn, unless it has failed.
-func (e *eachNS) call(path string, ns *NS) {
+func (e *each) call(path string, ns *NS) {
 	if e.err != nil {
 		return
 	}

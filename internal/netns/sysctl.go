@@ -1,4 +1,4 @@
-package rtnl
+package netns
 
 import (
 	"errors"
@@ -9,6 +9,8 @@ import (
 	"strings"
 
 	"golang.org/x/sys/unix"
+
+	"cnibox/internal/fault"
 )
 
 // A Sysctl is a network setting of the kernel. Most are each namespace's own:
@@ -69,7 +71,7 @@ func (s Sysctl) set() error {
 	if !s.New || checkSysctl(s.Key) != nil {
 		return s.write()
 	}
-	err := change("sysctl "+s.Key+" = "+s.Value, func() error { return writeSysctl(s.Key, s.Value) })
+	err := fault.Change("sysctl "+s.Key+" = "+s.Value, func() error { return writeSysctl(s.Key, s.Value) })
 	if errors.Is(err, unix.EROFS) || errors.Is(err, os.ErrPermission) || errors.Is(err, os.ErrNotExist) {
 		return s.write()
 	}
@@ -90,7 +92,7 @@ func (s Sysctl) write() error {
 	if err != nil && !Unreadable(err) {
 		return err
 	}
-	err = change("sysctl "+s.Key+" = "+s.Value, func() error { return writeSysctl(s.Key, s.Value) })
+	err = fault.Change("sysctl "+s.Key+" = "+s.Value, func() error { return writeSysctl(s.Key, s.Value) })
 	if s.Optional && errors.Is(err, unix.EROFS) {
 		return nil
 	}

@@ -7,7 +7,7 @@ import (
 )
 
 // A cookie is a namespace's own, whichever socket reports it. Kernels before 5.14 have none.
-func TestKernelNSCookie(t *testing.T) {
+func TestKernelConnNSCookie(t *testing.T) {
 	seen := map[uint64]bool{}
 	for range 2 {
 		ns := kerneltest.NS(t)

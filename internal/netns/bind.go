@@ -1,4 +1,4 @@
-package rtnl
+package netns
 
 import (
 	"errors"
@@ -6,16 +6,18 @@ import (
 	"os"
 
 	"golang.org/x/sys/unix"
+
+	"cnibox/internal/fault"
 )
 
 // Bind mounts the namespace on a file that exists, as ip-netns(8) does: the namespace lives as
 // long as the mount, and the file's path leads to it. Only a file system that all mount
 // namespaces share, see [ShareMounts], shows it to every process.
 func (ns *NS) Bind(path string) error {
-	return change("mount network namespace "+path, func() error {
+	return fault.Change("mount network namespace "+path, func() error {
 		source := fmt.Sprintf("/proc/thread-self/fd/%d", ns.fd)
 		if ns.isHost() {
-			source = "/proc/thread-self/ns/net"
+			source = Thread
 		}
 		return os.NewSyscallError("mount", unix.Mount(source, path, "", unix.MS_BIND, ""))
 	})
@@ -26,7 +28,7 @@ func (ns *NS) Bind(path string) error {
 func Unbind(path string) error {
 	for {
 		// A namespace that was bound twice is mounted twice.
-		err := change("unmount network namespace "+path, func() error { return unix.Unmount(path, unix.MNT_DETACH|unix.UMOUNT_NOFOLLOW) })
+		err := fault.Change("unmount network namespace "+path, func() error { return unix.Unmount(path, unix.MNT_DETACH|unix.UMOUNT_NOFOLLOW) })
 		switch {
 		case errors.Is(err, unix.EINVAL), errors.Is(err, unix.ENOENT):
 			return nil
@@ -40,7 +42,7 @@ func Unbind(path string) error {
 // namespaces, those of services among them.
 func ShareMounts(dir string) error {
 	share := func() error { return unix.Mount("", dir, "", unix.MS_SHARED|unix.MS_REC, "") }
-	return change("share the mounts in "+dir, func() error {
+	return fault.Change("share the mounts in "+dir, func() error {
 		err := share()
 		if errors.Is(err, unix.EINVAL) { // it is no mount point yet
 			if err = unix.Mount(dir, dir, "", unix.MS_BIND|unix.MS_REC, ""); err == nil {

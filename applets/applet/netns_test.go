@@ -1,0 +1,51 @@
+package applet
+
+import (
+	"os"
+	"path/filepath"
+	"testing"
+
+	"cnibox/internal/kerneltest"
+	"cnibox/spec"
+)
+
+// A plugin that does not open CNI_NETNS itself is refused the host's own, and what is no namespace where
+// it is needed.
+func TestKernelCheckNetNS(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "file")
+	if err := os.WriteFile(file, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	ns := kerneltest.NSPath(t, kerneltest.NS(t))
+	const own = "/proc/thread-self/ns/net"
+	for name, tt := range map[string]struct {
+		call       spec.Call
+		any, needs int // codes: of a plugin that works in any namespace, of one that needs its own
+	}{
+		"a namespace":  {spec.Call{Verb: spec.Add, NetNS: ns}, 0, 0},
+		"DEL of none":  {spec.Call{Verb: spec.Del}, 0, 0},
+		"DEL of gone":  {spec.Call{Verb: spec.Del, NetNS: "/nowhere"}, 0, 0},
+		"DEL of own":   {spec.Call{Verb: spec.Del, NetNS: own}, spec.CodeNetNS, spec.CodeNetNS},
+		"CHECK of own": {spec.Call{Verb: spec.Check, NetNS: own}, spec.CodeNetNS, spec.CodeNetNS},
+		"none":         {spec.Call{Verb: spec.Add}, 0, spec.CodeNetNS},
+		"gone":         {spec.Call{Verb: spec.Add, NetNS: "/nowhere"}, 0, spec.CodeNetNS},
+		"GET of gone":  {spec.Call{Verb: spec.Get, NetNS: "/nowhere"}, 0, spec.CodeUnknown},
+		"a file":       {spec.Call{Verb: spec.Get, NetNS: file}, 0, spec.CodeNetNS},
+		"own, meant":   {spec.Call{Verb: spec.Add, NetNS: own, NetNSOverride: true}, 0, 0},
+		"STATUS":       {spec.Call{Verb: spec.Status, NetNS: own}, 0, 0},
+	} {
+		t.Run(name, func(t *testing.T) {
+			for any, want := range map[bool]int{true: tt.any, false: tt.needs} {
+				r := &spec.Request{Call: tt.call}
+				r.Network = "n"
+				got, err := 0, (&Applet{AnyNetNS: any}).checkNetNS(r)
+				if err != nil {
+					got = spec.AsError(err).Code
+				}
+				if got != want {
+					t.Errorf("in any namespace %t: code %d, want %d: %v", any, got, want, err)
+				}
+			}
+		})
+	}
+}

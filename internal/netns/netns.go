@@ -1,0 +1,195 @@
+// Package netns opens network namespaces, identifies them, and runs code in them: opening
+// sockets, settings (sysctl), and what else netlink cannot do. It knows nothing of CNI.
+package netns
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"sync"
+
+	"golang.org/x/sys/unix"
+)
+
+// ErrNotNS is returned for a path that exists and is no network namespace.
+var ErrNotNS = errors.New("not a network namespace")
+
+// Thread is the path of the network namespace of the thread that opens it.
+const Thread = "/proc/thread-self/ns/net"
+
+// An NS is an open network namespace, or that of the process ([Host]). It stays usable when its path is
+// gone. Several goroutines may use it.
+//
+// It is a bare descriptor: an os.File would start Go's poller and a thread for it.
+type NS struct {
+	path   string // where it was opened; empty: by no path
+	fd     int    // hostFD: that of the calling thread
+	shared *shared
+
+	ask    sync.Once
+	cookie uint64
+	denied error // why there is no cookie
+
+	mu    sync.Mutex // of what follows; not held while a function runs
+	id    ID         // zero: not asked for yet
+	route int        // the socket that was asked for the cookie; -1: none, or it is in use
+}
+
+// hostFD is in place of the descriptor of [Host].
+const hostFD = -2
+
+// Open opens the network namespace at path. The error is os.ErrNotExist if there is no such file or
+// the path is empty, and [ErrNotNS] if the file is something else or the path leads through one. The
+// file is never created, and never waited for.
+func Open(path string) (*NS, error) {
+	if path == "" {
+		return nil, &os.PathError{Op: "open", Err: unix.ENOENT}
+	}
+	fd, err := unix.Open(path, unix.O_RDONLY|unix.O_CLOEXEC|unix.O_NONBLOCK, 0)
+	if err != nil {
+		err = &os.PathError{Op: "open", Path: path, Err: err}
+		if permanent(err) {
+			return nil, fmt.Errorf("%w: %w", err, ErrNotNS)
+		}
+		return nil, fmt.Errorf("network namespace: %w", err)
+	}
+	kind, err := unix.IoctlRetInt(fd, unix.NS_GET_NSTYPE)
+	if err != nil || kind != unix.CLONE_NEWNET {
+		unix.Close(fd)
+		return nil, fmt.Errorf("%s: %w", path, ErrNotNS)
+	}
+	return &NS{path: path, fd: fd, route: -1}, nil
+}
+
+// Reason returns why [Open] has refused a path, without the path, for errors that have it.
+func Reason(err error) error {
+	var file *os.PathError
+	switch {
+	case errors.As(err, &file):
+		return file.Err
+	case errors.Is(err, ErrNotNS):
+		return ErrNotNS
+	}
+	return err
+}
+
+// permanent reports whether an error of open(2) is one that no retry and no privilege
+// resolves: a file among the directories of the path, links in a circle, a socket, a NUL in
+// the path, and a path that is too long.
+func permanent(err error) bool {
+	for _, errno := range []unix.Errno{unix.ENOTDIR, unix.ELOOP, unix.ENXIO, unix.EINVAL, unix.ENAMETOOLONG} {
+		if errors.Is(err, errno) {
+			return true
+		}
+	}
+	return false
+}
+
+// Current opens the network namespace of the calling thread.
+func Current() (*NS, error) {
+	ns, err := Open(Thread)
+	if err == nil {
+		ns.path = "" // it leads elsewhere from another thread
+	}
+	return ns, err
+}
+
+// Host returns the network namespace that the process runs in, which is that of the calling
+// thread. It costs nothing, has no descriptor, and need not be closed.
+func Host() *NS { return &NS{fd: hostFD, route: -1} }
+
+// New makes a network namespace, empty but for lo, which is down. It lives as long as the NS is
+// open, or a process is in it.
+func New() (ns *NS, err error) {
+	var h home
+	defer h.close()
+	err = h.leave(func() error { return os.NewSyscallError("unshare", unix.Unshare(unix.CLONE_NEWNET)) }, func() (err error) {
+		ns, err = Current()
+		return err
+	})
+	return ns, err
+}
+
+// OfSocket opens the network namespace that a socket is in.
+func OfSocket(socket int) (*NS, error) {
+	fd, err := unix.IoctlRetInt(socket, unix.SIOCGSKNS)
+	if err != nil {
+		return nil, os.NewSyscallError("ioctl SIOCGSKNS", err)
+	}
+	return &NS{fd: fd, route: -1}, nil
+}
+
+// Path is where the namespace was opened; empty for one that was opened by no path.
+func (ns *NS) Path() string { return ns.path }
+
+// FD returns the descriptor, valid until Close.
+func (ns *NS) FD() int { return ns.fd }
+
+// Close closes it, unless it is shared: then the end of that does. Nil is a namespace that was
+// never opened.
+func (ns *NS) Close() error {
+	if ns == nil || ns.shared != nil {
+		return nil
+	}
+	return ns.close()
+}
+
+func (ns *NS) close() error {
+	var errs []error
+	for _, fd := range []int{ns.route, ns.fd} {
+		if fd >= 0 {
+			errs = append(errs, unix.Close(fd))
+		}
+	}
+	ns.route = -1
+	if !ns.isHost() {
+		ns.fd = -1
+	}
+	return errors.Join(errs...)
+}
+
+// isHost reports whether ns is that of the calling thread.
+func (ns *NS) isHost() bool { return ns.fd == hostFD }
+
+// Do runs fn on a thread in the namespace. It is for what netlink cannot do: sysctl files, tun
+// devices, and the opening of sockets. fn must change nothing else of its thread, which runs
+// other goroutines afterwards ([OnDiscardedThread] is for that). A panic of fn is the caller's.
+func (ns *NS) Do(fn func() error) error {
+	switch {
+	case ns.isHost():
+		return fn()
+	case ns.shared != nil: // it is not the one of the process
+		return ns.shared.home.leave(ns.Enter, fn)
+	}
+	same, err := ns.Same(Host())
+	switch {
+	case err != nil:
+		return err
+	case same: // also for a process without the privilege to enter
+		return fn()
+	}
+	var h home
+	defer h.close()
+	return h.leave(ns.Enter, fn)
+}
+
+// Socket opens a netlink socket in the namespace. The caller closes it.
+func (ns *NS) Socket(protocol int) (fd int, err error) {
+	if protocol == unix.NETLINK_ROUTE {
+		ns.mu.Lock()
+		fd, ns.route = ns.route, -1
+		ns.mu.Unlock()
+		if fd >= 0 {
+			return fd, nil
+		}
+	}
+	return ns.socket(protocol)
+}
+
+func (ns *NS) socket(protocol int) (fd int, err error) {
+	err = ns.Do(func() error {
+		fd, err = unix.Socket(unix.AF_NETLINK, unix.SOCK_RAW|unix.SOCK_CLOEXEC, protocol)
+		return os.NewSyscallError("socket", err)
+	})
+	return fd, err
+}

@@ -1,0 +1,77 @@
+package netns
+
+import (
+	"errors"
+	"io"
+)
+
+// A shared is what all that runs for a call in this process has of a namespace, and of the host's.
+type shared struct {
+	host *NS
+	home home
+	kept map[int]io.Closer // by netlink protocol
+}
+
+// Share has all that runs for a call in this process use ns: what [Keep] opens in it, and in
+// [NS.Host], stays open, and Close does nothing, until end. The namespace of the process is not
+// shared: ok is false.
+func (ns *NS) Share() (end func() error, ok bool) {
+	host := Host()
+	own, err := host.ID()
+	if err != nil {
+		return nil, false
+	}
+	if id, err := ns.ID(); err != nil || id == own {
+		return nil, false
+	}
+	host.id = own
+	host.shared = &shared{host: host, kept: map[int]io.Closer{}}
+	ns.shared = &shared{host: host, kept: map[int]io.Closer{}}
+	return func() error {
+		return errors.Join(ns.shared.close(), host.shared.close(), host.close(), ns.close())
+	}, true
+}
+
+// Host returns the one of the process, shared as ns is. Nil is none, which is not shared.
+func (ns *NS) Host() *NS {
+	if ns == nil || ns.shared == nil {
+		return Host()
+	}
+	return ns.shared.host
+}
+
+// Keep returns what a shared namespace keeps for a netlink protocol, which the caller does not close:
+// the first time, what open returns. Of one that is not shared it is what open returns, which the
+// caller closes.
+func Keep[C io.Closer](ns *NS, protocol int, open func() (C, error)) (c C, kept bool, err error) {
+	if ns.shared == nil {
+		c, err = open()
+		return c, false, err
+	}
+	ns.mu.Lock()
+	if c, ok := ns.shared.kept[protocol].(C); ok {
+		ns.mu.Unlock()
+		return c, true, nil
+	}
+	ns.mu.Unlock()
+	if c, err = open(); err != nil { // without the lock, which it may need
+		return c, true, err
+	}
+	ns.mu.Lock()
+	defer ns.mu.Unlock()
+	if first, ok := ns.shared.kept[protocol].(C); ok { // opened by another goroutine meanwhile
+		c.Close()
+		return first, true, nil
+	}
+	ns.shared.kept[protocol] = c
+	return c, true, nil
+}
+
+func (s *shared) close() error {
+	var errs []error
+	for _, c := range s.kept {
+		errs = append(errs, c.Close())
+	}
+	s.kept = nil
+	return errors.Join(append(errs, s.home.close())...)
+}

@@ -1,0 +1,100 @@
+package netns_test
+
+import (
+	"errors"
+	"io"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"cnibox/internal/kerneltest"
+	"cnibox/internal/netns"
+)
+
+// closer counts how often it is closed.
+type closer struct{ times *int }
+
+func (c closer) Close() error { *c.times++; return nil }
+
+// What is asked within the namespace, and twice, is the same; what is kept is opened once for it and once
+// for the host, and closed at the end, not by Close.
+func TestKernelShare(t *testing.T) {
+	host := kerneltest.NS(t)
+	ns, err := netns.Open(kerneltest.NSPath(t, host))
+	if err != nil {
+		t.Fatal(err)
+	}
+	end, ok := ns.Share()
+	if !ok {
+		t.Fatal("not shared")
+	}
+	want := kerneltest.Cookie(t, host)
+	err = ns.Do(func() error {
+		same, err := ns.Same(netns.Host())
+		cookie, cerr := ns.Cookie() // which enters as well
+		if err != nil || cerr != nil || !same || cookie != want {
+			t.Errorf("within it: in it %t, %v; cookie %d, %v, want %d", same, err, cookie, cerr, want)
+		}
+		return ns.Do(func() error { return unix.EXDEV })
+	})
+	if !errors.Is(err, unix.EXDEV) {
+		t.Errorf("within it, again: %v", err)
+	}
+	for range 2 { // the one that has the cookie, and another
+		fd, err := ns.Socket(unix.NETLINK_ROUTE)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer unix.Close(fd)
+		if cookie, err := netns.SocketCookie(fd); err != nil || cookie != want {
+			t.Errorf("socket: cookie %d, %v, want %d", cookie, err, want)
+		}
+	}
+	if same, err := ns.Host().Same(netns.Host()); err != nil || !same {
+		t.Errorf("of the host: another namespace, %v", err)
+	}
+	opened, closed := 0, 0
+	for range 2 {
+		for _, of := range []*netns.NS{ns, ns.Host()} {
+			_, kept, err := netns.Keep(of, 1, func() (closer, error) { opened++; return closer{&closed}, nil })
+			if err != nil || !kept {
+				t.Fatalf("kept %t, %v", kept, err)
+			}
+			of.Close()
+		}
+	}
+	_, _, err = netns.Keep(ns, 2, func() (io.Closer, error) { return nil, unix.EACCES })
+	if !errors.Is(err, unix.EACCES) || opened != 2 || closed != 0 {
+		t.Errorf("kept: %v, opened %d times, closed %d", err, opened, closed)
+	}
+	if err := end(); err != nil || closed != 2 {
+		t.Errorf("end: %v, closed %d times", err, closed)
+	}
+}
+
+// What is not shared is opened for each, who closes it; the namespace of the process is never shared.
+func TestKernelNotShared(t *testing.T) {
+	ns := kerneltest.NS(t)
+	opened, closed := 0, 0
+	var none *netns.NS
+	for _, of := range []*netns.NS{ns, ns, none.Host()} {
+		c, kept, err := netns.Keep(of, 1, func() (closer, error) { opened++; return closer{&closed}, nil })
+		if err != nil || kept {
+			t.Errorf("kept %t, %v", kept, err)
+		}
+		c.Close()
+	}
+	if opened != 3 || closed != 3 {
+		t.Errorf("opened %d times, closed %d", opened, closed)
+	}
+	here, err := netns.Current()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, ok := here.Share(); ok {
+		t.Error("the namespace of the process is shared")
+	}
+	if err := here.Close(); err != nil || here.FD() >= 0 {
+		t.Errorf("not closed: %d, %v", here.FD(), err)
+	}
+}

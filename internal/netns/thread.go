@@ -1,0 +1,113 @@
+package netns
+
+import (
+	"fmt"
+	"os"
+	"runtime"
+	"sync"
+
+	"golang.org/x/sys/unix"
+)
+
+// Enter moves the calling thread, which has to be one that is discarded ([OnDiscardedThread]).
+func (ns *NS) Enter() error {
+	return os.NewSyscallError("setns", unix.Setns(ns.fd, unix.CLONE_NEWNET))
+}
+
+// A home is the namespace that threads come back to: that of the process. It is opened when it is
+// first needed.
+type home struct {
+	mu   sync.Mutex
+	open bool
+	fd   int
+}
+
+// descriptor opens it, as the namespace of the calling thread.
+func (h *home) descriptor() (fd int, err error) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.open {
+		return h.fd, nil
+	}
+	if h.fd, err = unix.Open(Thread, unix.O_RDONLY|unix.O_CLOEXEC, 0); err != nil {
+		return -1, fmt.Errorf("network namespace: %w", &os.PathError{Op: "open", Path: Thread, Err: err})
+	}
+	h.open = true
+	return h.fd, nil
+}
+
+func (h *home) close() error {
+	if !h.open {
+		return nil
+	}
+	h.open = false
+	return unix.Close(h.fd)
+}
+
+// leave runs enter, which moves the thread to another namespace, and fn there. Then the thread's
+// namespace is restored. If that fails, as in a user namespace that has the host's network or without
+// memory, the thread is discarded, and the caller goes on in the namespace where it was.
+func (h *home) leave(enter, fn func() error) error {
+	return onThread(func() (restored bool, err error) {
+		fd, err := h.descriptor()
+		if err != nil {
+			return true, err
+		}
+		back := func() error { return unix.Setns(fd, unix.CLONE_NEWNET) }
+		// The first thread cannot be discarded.
+		if firstThread() && back() != nil {
+			return true, h.leave(enter, fn)
+		}
+		defer func() { restored = back() == nil }()
+		if err := enter(); err != nil {
+			return false, err
+		}
+		return false, fn()
+	})
+}
+
+// OnDiscardedThread runs fn on a thread that is discarded after it, whatever fn has changed of
+// the thread, and waits for it. It is never the first thread, which cannot end, and by which
+// /proc/self shows the process.
+func OnDiscardedThread(fn func() error) error {
+	return onThread(func() (restored bool, err error) {
+		if firstThread() {
+			return true, OnDiscardedThread(fn)
+		}
+		return false, fn()
+	})
+}
+
+// firstThread reports whether the calling thread is the one that the process began with.
+func firstThread() bool { return unix.Gettid() == unix.Getpid() }
+
+// onThread runs fn on a thread that does nothing else meanwhile, waits for it, and discards
+// the thread unless fn has restored it. A panic of fn is the caller's, and so is its
+// [runtime.Goexit].
+func onThread(fn func() (restored bool, err error)) error {
+	var err error
+	var failure any
+	returned := false
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		runtime.LockOSThread()
+		restored := false
+		defer func() {
+			failure = recover()
+			if restored {
+				runtime.UnlockOSThread()
+			}
+		}()
+		restored, err = fn()
+		returned = true
+	}()
+	<-done
+	switch {
+	case failure != nil:
+		panic(failure)
+	case !returned:
+		runtime.Goexit()
+	}
+	return err
+}

@@ -1,0 +1,63 @@
+package spec
+
+import (
+	"errors"
+	"fmt"
+	"os"
+
+	"cnibox/internal/netns"
+)
+
+// ErrOwnNS is for CNI_NETNS that is the plugin's own namespace, as /proc/PID/ns/net of a container that
+// has ended and whose PID now belongs to the host.
+var ErrOwnNS = errors.New("plugin's netns and netns from CNI_NETNS should not be the same")
+
+// OpenNS opens the network namespace at CNI_NETNS, and refuses the process's own unless
+// CNI_NETNS_OVERRIDE allows it. Errors have code 8 and begin with the phrases of the reference plugins;
+// in GET a missing namespace is code 3, unknown container.
+//
+// One that is open for the call is not opened again.
+func (c Call) OpenNS() (*netns.NS, error) {
+	if c.NS != nil && c.NS.Path() == c.NetNS {
+		return c.NS, nil
+	}
+	ns, err := netns.Open(c.NetNS)
+	if err != nil {
+		if c.Verb == Get && errors.Is(err, os.ErrNotExist) {
+			return nil, Errorf(CodeUnknown, "unknown container %q: its network namespace is gone: %w", c.ContainerID, err)
+		}
+		return nil, NetNSError(c.NetNS, err)
+	}
+	if c.NetNSOverride {
+		return ns, nil
+	}
+	own, err := ns.Same(netns.Host())
+	switch {
+	case err != nil:
+		err = fmt.Errorf("compare network namespaces: %w", err)
+	case own:
+		err = Errorf(CodeNetNS, "%w (CNI_NETNS is %q)", ErrOwnNS, c.NetNS)
+	default:
+		return ns, nil
+	}
+	ns.Close()
+	return nil, err
+}
+
+// OpenNSIfThere is OpenNS for DEL, which goes on without a namespace: nil if there is none at the path,
+// or not any more.
+func (c Call) OpenNSIfThere() (*netns.NS, error) {
+	ns, err := c.OpenNS()
+	if errors.Is(err, os.ErrNotExist) || errors.Is(err, netns.ErrNotNS) {
+		return nil, nil
+	}
+	return ns, err
+}
+
+// HostNS is the process's own namespace, with the sockets that the plugins of the call share.
+func (c Call) HostNS() *netns.NS { return c.NS.Host() }
+
+// NetNSError is the error of a path at which [netns.Open] has opened nothing.
+func NetNSError(path string, err error) *Error {
+	return &Error{Code: CodeNetNS, Msg: fmt.Sprintf("failed to open netns %q: %v", path, netns.Reason(err)), Err: err}
+}

@@ -1,0 +1,64 @@
+package spec_test
+
+import (
+	"os"
+	"path/filepath"
+	"testing"
+
+	"cnibox/internal/kerneltest"
+	"cnibox/spec"
+)
+
+// What is opened, refused and passed over, by verb.
+func TestKernelOpenNS(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "file")
+	if err := os.WriteFile(file, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	ns := kerneltest.NS(t)
+	const own = "/proc/thread-self/ns/net"
+	for name, tt := range map[string]struct {
+		call          spec.Call
+		open, ifThere int // codes
+	}{
+		"a namespace": {spec.Call{Verb: spec.Add, NetNS: kerneltest.NSPath(t, ns)}, 0, 0},
+		"none":        {spec.Call{Verb: spec.Del}, spec.CodeNetNS, 0},
+		"gone":        {spec.Call{Verb: spec.Add, NetNS: "/nowhere"}, spec.CodeNetNS, 0},
+		"GET of gone": {spec.Call{Verb: spec.Get, NetNS: "/nowhere"}, spec.CodeUnknown, 0},
+		"a file":      {spec.Call{Verb: spec.Get, NetNS: file}, spec.CodeNetNS, 0},
+		"own":         {spec.Call{Verb: spec.Del, NetNS: own}, spec.CodeNetNS, spec.CodeNetNS},
+		"own, meant":  {spec.Call{Verb: spec.Add, NetNS: own, NetNSOverride: true}, 0, 0},
+	} {
+		t.Run(name, func(t *testing.T) {
+			opened, err := tt.call.OpenNS()
+			wantCode(t, "OpenNS", err, tt.open)
+			if err == nil && tt.call.NetNS != own {
+				if same, err := opened.Same(ns); err != nil || !same {
+					t.Errorf("another namespace: %v", err)
+				}
+			}
+			if err == nil {
+				opened.Close()
+			}
+			opened, err = tt.call.OpenNSIfThere()
+			wantCode(t, "OpenNSIfThere", err, tt.ifThere)
+			if opened != nil {
+				opened.Close()
+			}
+			if there := opened != nil; there != (tt.open == 0) {
+				t.Errorf("OpenNSIfThere: there %t", there)
+			}
+		})
+	}
+}
+
+func wantCode(t *testing.T, what string, err error, want int) {
+	t.Helper()
+	got := 0
+	if err != nil {
+		got = spec.AsError(err).Code
+	}
+	if got != want {
+		t.Errorf("%s: code %d, want %d: %v", what, got, want, err)
+	}
+}
