@@ -7,6 +7,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"cnibox/internal/netns"
 	"cnibox/rtnl"
 	"cnibox/spec"
 )
@@ -221,17 +222,17 @@ func (op *Op) explainInUse(err error) error {
 
 // sysctls are the settings of the container's link. IPv6 is enabled only for an IPv6 address.
 // Optional ones may be missing, as in a kernel without IPv6.
-func (op *Op) sysctls() []rtnl.Sysctl {
+func (op *Op) sysctls() []netns.Sysctl {
 	conf := "net/ipv6/conf/" + op.IfName + "/"
-	dad := rtnl.Sysctl{Key: conf + "accept_dad", Value: "0", Optional: true}
+	dad := netns.Sysctl{Key: conf + "accept_dad", Value: "0", Optional: true}
 	if op.DAD {
 		dad.Value = "1"
 	}
 	notify, notify6 := rtnl.Announcing(op.IfName)
 	if !op.hasIPv6() {
-		return []rtnl.Sysctl{notify, dad}
+		return []netns.Sysctl{notify, dad}
 	}
-	all := []rtnl.Sysctl{notify, dad,
+	all := []netns.Sysctl{notify, dad,
 		{Key: "net/ipv6/conf/lo/disable_ipv6", Value: "0"},
 		{Key: conf + "disable_ipv6", Value: "0"},
 		{Key: conf + "keep_addr_on_down", Value: "1", Optional: true}}

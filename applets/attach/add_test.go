@@ -10,6 +10,7 @@ import (
 	"cnibox/applets/applettest"
 	"cnibox/applets/attach"
 	"cnibox/internal/kerneltest"
+	"cnibox/internal/netns"
 	"cnibox/rtnl"
 	"cnibox/spec"
 )
@@ -158,7 +159,7 @@ func TestAddConfig(t *testing.T) {
 		"inexpress.": {attach.Optional, `,"ipam":{},"cniVersion":"0.2.0"`, "no valid IP addresses"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			f := &fake{Host: &applettest.Host{T: t, NS: rtnl.Host()}, Cont: applettest.Container{Path: "/nowhere"}}
+			f := &fake{Host: &applettest.Host{T: t, NS: netns.Host()}, Cont: applettest.Container{Path: "/nowhere"}}
 			p := f.plugin()
 			p.IPAM = tt.need
 			_, err := f.call(t.Context(), spec.Add, p, tt.keys)

@@ -11,7 +11,7 @@ import (
 	"cmp"
 	"context"
 
-	"cnibox/applets/netns"
+	"cnibox/internal/netns"
 	"cnibox/internal/once"
 	"cnibox/internal/undo"
 	"cnibox/rtnl"
@@ -179,7 +179,7 @@ func (p *Interface[P]) hasNetdev(c P) bool { return !is(p.NoNetdev, c) }
 // It and its sockets live as long as the verb. Links are looked up by name once, then by index.
 type Op struct {
 	*spec.Request
-	NS         *rtnl.NS   // nil when DEL finds none, and for GC
+	NS         *netns.NS  // nil when DEL finds none, and for GC
 	Host, Cont *rtnl.Conn // Cont is nil when NS is
 	Result     *spec.Result
 	Link       *rtnl.Link // the container's link, once it exists
@@ -205,11 +205,11 @@ func (op *Op) AddInterface(i spec.Interface) int {
 
 // open opens the sockets; with a namespace, one in it too. The caller closes the Op, and
 // with it the namespace. Nothing has been changed.
-func open(ctx context.Context, r *spec.Request, ns *rtnl.NS) (op *Op, err error) {
+func open(ctx context.Context, r *spec.Request, ns *netns.NS) (op *Op, err error) {
 	op = &Op{Request: r, Result: &spec.Result{}, NS: ns}
-	host := netns.Host(r.Call)
+	host := r.Call.HostNS()
 	if once.Remembers(ctx) {
-		host = rtnl.Host() // what a call keeps is closed at its end
+		host = netns.Host() // what a call keeps is closed at its end
 	}
 	dial := func() (*rtnl.Conn, error) { return rtnl.Dial(host) }
 	if op.Host, op.closeHost, err = once.Open(ctx, "host's socket", dial, func(c *rtnl.Conn) { c.Close() }); err == nil && ns != nil {
@@ -224,7 +224,7 @@ func open(ctx context.Context, r *spec.Request, ns *rtnl.NS) (op *Op, err error)
 
 // enter is open with the container's namespace, without which ADD, CHECK and GET cannot do.
 func enter(ctx context.Context, r *spec.Request) (*Op, error) {
-	ns, err := netns.Open(r.Call)
+	ns, err := r.Call.OpenNS()
 	if err != nil {
 		return nil, err
 	}

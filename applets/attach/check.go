@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"net/netip"
 
-	"cnibox/applets/netns"
 	"cnibox/rtnl"
 	"cnibox/spec"
 )
@@ -110,7 +109,7 @@ func (op *Op) containerLink() int {
 }
 
 // isNS reports whether a sandbox is the container's namespace.
-func (op *Op) isNS(sandbox string) bool { return netns.At(op.Call, op.NS, sandbox) }
+func (op *Op) isNS(sandbox string) bool { return op.NS.At(sandbox) }
 
 // Own returns the addresses of prevResult that belong to the container's link.
 func (op *Op) Own() []spec.IP { return op.Prev.Addresses(op.IfName, op.isNS) }

@@ -7,7 +7,6 @@ import (
 	"os"
 	"strings"
 
-	"cnibox/applets/netns"
 	"cnibox/spec"
 )
 
@@ -18,7 +17,7 @@ import (
 // A runtime repeats a DEL that failed, so only what may succeed next time is an error.
 func (p *Interface[P]) del(ctx context.Context, r *spec.Request) error {
 	c := p.confOrZero(r)
-	ns, err := netns.OpenIfThere(r.Call)
+	ns, err := r.Call.OpenNSIfThere()
 	if err != nil {
 		return err
 	}

@@ -15,6 +15,7 @@ import (
 	"cnibox/applets/applettest"
 	"cnibox/applets/attach"
 	"cnibox/internal/kerneltest"
+	"cnibox/internal/netns"
 	"cnibox/rtnl"
 	"cnibox/spec"
 )
@@ -218,7 +219,7 @@ func (f *fake) state() string {
 }
 
 // links are the names of a namespace's, without lo.
-func links(t *testing.T, ns *rtnl.NS) string {
+func links(t *testing.T, ns *netns.NS) string {
 	t.Helper()
 	var names []string
 	for _, l := range kerneltest.Links(t, ns) {

@@ -8,6 +8,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"cnibox/internal/netns"
 	"cnibox/rtnl"
 	"cnibox/spec"
 )
@@ -23,7 +24,7 @@ func WithoutIPv6(err error, link string) error {
 
 // SkipDAD has the host's link use its link-local address at once.
 func SkipDAD(op *Op, name string) error {
-	return rtnl.Host().SetSysctls(rtnl.Sysctl{Key: "net/ipv6/conf/" + name + "/accept_dad", Value: "0", Optional: true})
+	return netns.Host().SetSysctls(netns.Sysctl{Key: "net/ipv6/conf/" + name + "/accept_dad", Value: "0", Optional: true})
 }
 
 // SwitchForwarding makes the host forward for the families of the result that have a
@@ -31,11 +32,11 @@ func SkipDAD(op *Op, name string) error {
 // calls its argument if none does, for an ADD that fails.
 func SwitchForwarding(op *Op, unused func(restore func() error) error) error {
 	for _, s := range forwarding(op.Result.IPs) {
-		old, err := rtnl.Host().Sysctl(s.Key)
+		old, err := netns.Host().Sysctl(s.Key)
 		if err == nil && old == s.Value {
 			continue
 		}
-		err = rtnl.Host().SetSysctls(s)
+		err = netns.Host().SetSysctls(s)
 		if errors.Is(err, unix.EROFS) {
 			return spec.Errorf(spec.CodeNotReady, "forwarding is off, and cannot be switched on from here: set %s to 1 on the host: %w", s.Key, err)
 		}
@@ -44,7 +45,7 @@ func SwitchForwarding(op *Op, unused func(restore func() error) error) error {
 		}
 		op.Did("%s set to %s", s.Key, s.Value)
 		op.Undo(s.Key, func(context.Context) error {
-			return unused(func() error { return rtnl.Host().SetSysctl(s.Key, old) })
+			return unused(func() error { return netns.Host().SetSysctl(s.Key, old) })
 		})
 	}
 	return nil
@@ -58,7 +59,7 @@ func ForwardingOff(key string) string { return fmt.Sprintf("forwarding is off: %
 // the kernel lacks.
 func CheckForwarding(op *Op) error {
 	for _, s := range forwarding(op.Own()) {
-		if v, err := rtnl.Host().Sysctl(s.Key); err == nil && v == "0" {
+		if v, err := netns.Host().Sysctl(s.Key); err == nil && v == "0" {
 			return Mismatch("%s", ForwardingOff(s.Key))
 		}
 	}
@@ -67,18 +68,18 @@ func CheckForwarding(op *Op) error {
 
 // forwarding are the switches for the families that have a gateway.
 // They are the host's and never switched off, as in the reference: others may need them.
-func forwarding(ips []spec.IP) []rtnl.Sysctl {
+func forwarding(ips []spec.IP) []netns.Sysctl {
 	var v4, v6 bool
 	for _, ip := range ips {
 		v4 = v4 || ip.Gateway.Is4()
 		v6 = v6 || ip.Gateway.Is6()
 	}
-	var all []rtnl.Sysctl
+	var all []netns.Sysctl
 	if v4 {
-		all = append(all, rtnl.Sysctl{Key: "net/ipv4/ip_forward", Value: "1"})
+		all = append(all, netns.Sysctl{Key: "net/ipv4/ip_forward", Value: "1"})
 	}
 	if v6 {
-		all = append(all, rtnl.Sysctl{Key: "net/ipv6/conf/all/forwarding", Value: "1"})
+		all = append(all, netns.Sysctl{Key: "net/ipv6/conf/all/forwarding", Value: "1"})
 	}
 	return all
 }

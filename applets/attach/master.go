@@ -11,6 +11,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"cnibox/internal/netns"
 	"cnibox/rtnl"
 	"cnibox/spec"
 )
@@ -226,7 +227,7 @@ func ProbeMaster(c *OnMaster, kind rtnl.Kind) error {
 	if err := ProbeKind(kind); err != nil || c.LinkInContainer {
 		return err
 	}
-	conn, err := rtnl.Dial(rtnl.Host())
+	conn, err := rtnl.Dial(netns.Host())
 	if err != nil {
 		return err
 	}

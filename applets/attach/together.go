@@ -4,6 +4,7 @@ import (
 	"context"
 	"sync"
 
+	"cnibox/internal/netns"
 	"cnibox/internal/once"
 	"cnibox/rtnl"
 )
@@ -86,7 +87,7 @@ func (t *Together) DelLinks(ctx context.Context) {
 
 // delLinks deletes links of the host. An error that fail does not get is about all of them.
 func delLinks(of map[uint32]*ending, fail func(*ending, error)) error {
-	host, err := rtnl.Dial(rtnl.Host())
+	host, err := rtnl.Dial(netns.Host())
 	if err != nil {
 		return err
 	}

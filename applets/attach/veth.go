@@ -11,6 +11,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"cnibox/internal/netns"
 	"cnibox/rtnl"
 	"cnibox/spec"
 )
@@ -73,7 +74,7 @@ func (op *Op) CreateVeth(mtu int, master uint32) (*rtnl.Link, error) {
 func (op *Op) IgnoreRouters(name string) error { return op.ignoreRouters(name, false) }
 
 func (op *Op) ignoreRouters(name string, made bool) error {
-	err := rtnl.Host().SetSysctls(rtnl.Sysctl{Key: "net/ipv6/conf/" + name + "/accept_ra", Value: "0", New: made})
+	err := netns.Host().SetSysctls(netns.Sysctl{Key: "net/ipv6/conf/" + name + "/accept_ra", Value: "0", New: made})
 	if errors.Is(err, unix.EROFS) {
 		op.Warn("router advertisements of containers may reach the host (CVE-2020-10749): set net/ipv6/conf/default/accept_ra to 0 there: %v", err)
 		return nil

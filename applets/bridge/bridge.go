@@ -16,7 +16,6 @@ import (
 	"cnibox/applets/applet"
 	"cnibox/applets/attach"
 	"cnibox/applets/netfilter"
-	"cnibox/applets/netns"
 	"cnibox/nft"
 	"cnibox/rtnl"
 	"cnibox/spec"
@@ -183,7 +182,7 @@ func afterJoin(op *attach.Op, c *port) (err error) {
 // guardMAC drops frames of the port with another source address, from before the container-side
 // veth is up, by a rule in the bridge family.
 func guardMAC(ctx context.Context, op *attach.Op, port string) error {
-	table := nft.Open(netns.Host(op.Call))
+	table := nft.Open(op.Call.HostNS())
 	op.Undo("MAC guard", func(ctx context.Context) error { return netfilter.Undo(ctx, op, table, kinds) })
 	return table.Update(ctx, func(x *nft.Tx) error {
 		x.GuardMAC(op.Attachment, port, op.Link.MAC)

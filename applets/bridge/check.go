@@ -8,7 +8,7 @@ import (
 
 	"cnibox/applets/attach"
 	"cnibox/applets/netfilter"
-	"cnibox/applets/netns"
+	"cnibox/internal/netns"
 	"cnibox/nft"
 	"cnibox/rtnl"
 	"cnibox/spec"
@@ -153,7 +153,7 @@ func checkRules(op *attach.Op, c *port, port string) error {
 	if !c.MACSpoofChk {
 		return nil
 	}
-	have, err := nft.Open(netns.Host(op.Call)).Owned(op.Attachment, nft.KindMACGuard)
+	have, err := nft.Open(op.Call.HostNS()).Owned(op.Attachment, nft.KindMACGuard)
 	if err != nil || len(have) > 0 {
 		return err
 	}
@@ -179,7 +179,7 @@ func probe(ctx context.Context, r *spec.Request, c *port) error {
 	if !c.IPMasq && !c.MACSpoofChk {
 		return nil
 	}
-	return nft.Open(rtnl.Host()).Probe()
+	return nft.Open(netns.Host()).Probe()
 }
 
 // probeGateway reports an address of the bridge with which the gateway of the network conflicts while
@@ -200,7 +200,7 @@ func probeGateway(ctx context.Context, r *spec.Request, c *port) error {
 		}
 		want = append(want, netip.PrefixFrom(gw, one.Subnet.Bits()))
 	}
-	host, err := rtnl.Dial(rtnl.Host())
+	host, err := rtnl.Dial(netns.Host())
 	if err != nil {
 		return err
 	}

@@ -12,6 +12,7 @@ import (
 	"cnibox/applets/applettest"
 	"cnibox/internal/fault"
 	"cnibox/internal/kerneltest"
+	"cnibox/internal/netns"
 	"cnibox/rtnl"
 	"cnibox/spec"
 )
@@ -221,7 +222,7 @@ func TestKernelBridgeWithoutKernelSupport(t *testing.T) {
 	if err := kerneltest.Dial(t, h.NS).AddLink(rtnl.LinkSpec{Name: "br1", Kind: rtnl.Bridge{}, Up: true}); err != nil {
 		t.Fatal(err)
 	}
-	err := h.NS.SetSysctls(rtnl.Sysctl{Key: "net/ipv6/conf/default/disable_ipv6", Value: "1"}, rtnl.Sysctl{Key: "net/ipv6/conf/br1/accept_ra", Value: "0"})
+	err := h.NS.SetSysctls(netns.Sysctl{Key: "net/ipv6/conf/default/disable_ipv6", Value: "1"}, netns.Sysctl{Key: "net/ipv6/conf/br1/accept_ra", Value: "0"})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -272,8 +273,8 @@ func TestKernelBridgeForceAddressFails(t *testing.T) {
 func TestKernelBridgeForceAddressSecondary(t *testing.T) {
 	h := applettest.NewHost(t)
 	host := kerneltest.Dial(t, h.NS)
-	err := h.NS.SetSysctls(rtnl.Sysctl{Key: "net/ipv4/conf/all/promote_secondaries", Value: "0"},
-		rtnl.Sysctl{Key: "net/ipv4/conf/default/promote_secondaries", Value: "0"})
+	err := h.NS.SetSysctls(netns.Sysctl{Key: "net/ipv4/conf/all/promote_secondaries", Value: "0"},
+		netns.Sysctl{Key: "net/ipv4/conf/default/promote_secondaries", Value: "0"})
 	if err == nil {
 		err = host.AddLink(rtnl.LinkSpec{Name: "br0", Kind: rtnl.Bridge{}, Up: true})
 	}

@@ -9,7 +9,6 @@ import (
 
 	"cnibox/applets/attach"
 	"cnibox/applets/netfilter"
-	"cnibox/applets/netns"
 	"cnibox/nft"
 	"cnibox/rtnl"
 	"cnibox/spec"
@@ -38,7 +37,7 @@ func addRules(ctx context.Context, op *attach.Op, c *port) error {
 // neighbours would accept, in one transaction. On a kernel without bridge tables it only
 // masquerades.
 func addGatewayRules(ctx context.Context, op *attach.Op, c *port) error {
-	table := nft.Open(netns.Host(op.Call))
+	table := nft.Open(op.Call.HostNS())
 	op.Undo("rules of the gateway", func(ctx context.Context) error {
 		if err := netfilter.Undo(ctx, op, table, kinds); !netfilter.IsMissing(err) {
 			return err

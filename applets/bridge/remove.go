@@ -5,6 +5,7 @@ import (
 	"errors"
 	"os"
 
+	"cnibox/internal/netns"
 	"cnibox/rtnl"
 	"cnibox/spec"
 )
@@ -12,7 +13,7 @@ import (
 // removeBridge deletes the bridge, and with it the interfaces of its VLANs, unless it has a
 // port of any owner.
 func removeBridge(_ context.Context, r *spec.Request, c *port) error {
-	host, err := rtnl.Dial(rtnl.Host())
+	host, err := rtnl.Dial(netns.Host())
 	if err != nil {
 		return err
 	}

@@ -8,7 +8,6 @@ import (
 	"strings"
 
 	"cnibox/applets/attach"
-	"cnibox/applets/netns"
 	"cnibox/internal/once"
 	"cnibox/nft"
 	"cnibox/rtnl"
@@ -136,7 +135,7 @@ func restoreGuard(ctx context.Context, op *attach.Op, c *port) error {
 	if !c.MACSpoofChk || mac == nil {
 		return nil
 	}
-	return nft.Open(netns.Host(op.Call)).Update(ctx, func(x *nft.Tx) error {
+	return nft.Open(op.Call.HostNS()).Update(ctx, func(x *nft.Tx) error {
 		x.GuardMAC(op.Attachment, c.host.Name, mac)
 		return nil
 	})

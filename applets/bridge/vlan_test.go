@@ -8,6 +8,7 @@ import (
 
 	"cnibox/applets/applettest"
 	"cnibox/internal/kerneltest"
+	"cnibox/internal/netns"
 	"cnibox/rtnl"
 	"cnibox/spec"
 )
@@ -96,7 +97,7 @@ func TestKernelBridgeVLANGateway(t *testing.T) {
 	h.Must(spec.Check, "bridge", applettest.Prev(conf, result), one)
 	h.Must(spec.Add, "bridge", conf, two)
 	h.Echo(two)
-	for _, from := range []*rtnl.NS{one.NS, h.NS} {
+	for _, from := range []*netns.NS{one.NS, h.NS} {
 		if who := applettest.Ask(t, from, "10.1.0.3", applettest.Timeout); who != "two" {
 			t.Errorf("%q answers for the second container", who)
 		}

@@ -15,6 +15,7 @@ import (
 	"cnibox/applets/applettest"
 	"cnibox/applets/hostdevice"
 	"cnibox/internal/kerneltest"
+	"cnibox/internal/netns"
 	"cnibox/rtnl"
 	"cnibox/spec"
 )
@@ -39,7 +40,7 @@ func newCard(t *testing.T) *card {
 	if err != nil {
 		t.Fatal(err)
 	}
-	host, err := rtnl.Current()
+	host, err := netns.Current()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -72,7 +73,7 @@ func (c *card) onHost() *rtnl.Link {
 // ending returns a container and a function that deletes its namespace.
 func (c *card) ending(id string) (p applettest.Container, end func()) {
 	c.T.Helper()
-	ns, err := rtnl.NewNS()
+	ns, err := netns.New()
 	if err != nil {
 		c.T.Fatal(err)
 	}

@@ -12,6 +12,7 @@ import (
 	"cnibox/applets/applet"
 	"cnibox/applets/attach"
 	"cnibox/applets/record"
+	"cnibox/internal/netns"
 	"cnibox/rtnl"
 	"cnibox/spec"
 )
@@ -205,7 +206,7 @@ func probe(_ context.Context, r *spec.Request, c *conf) error {
 		}
 		return nil
 	}
-	host, err := rtnl.Dial(rtnl.Host())
+	host, err := rtnl.Dial(netns.Host())
 	if err != nil {
 		return err
 	}
@@ -220,7 +221,7 @@ func probe(_ context.Context, r *spec.Request, c *conf) error {
 func (c *conf) inContainer(dir record.Dir) (found bool) {
 	// what cannot be opened or read does not have it
 	_ = eachDevice(dir, func(rec *deviceRecord) error {
-		ns, err := rtnl.OpenNS(rec.NetNS)
+		ns, err := netns.Open(rec.NetNS)
 		if err != nil {
 			return err
 		}

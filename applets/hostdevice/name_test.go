@@ -10,6 +10,7 @@ import (
 
 	"cnibox/applets/applettest"
 	"cnibox/internal/kerneltest"
+	"cnibox/internal/netns"
 	"cnibox/rtnl"
 	"cnibox/spec"
 )
@@ -38,7 +39,7 @@ func crowded(h *applettest.Host, id string) applettest.Container {
 }
 
 // set changes a link of a namespace.
-func set(t *testing.T, ns *rtnl.NS, name string, ch rtnl.LinkChange) {
+func set(t *testing.T, ns *netns.NS, name string, ch rtnl.LinkChange) {
 	t.Helper()
 	c := kerneltest.Dial(t, ns)
 	if err := c.SetLink(kerneltest.Link(t, c, name).Index, ch); err != nil {

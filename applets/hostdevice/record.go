@@ -11,6 +11,7 @@ import (
 
 	"cnibox/applets/attach"
 	"cnibox/applets/record"
+	"cnibox/internal/netns"
 	"cnibox/rtnl"
 	"cnibox/spec"
 )
@@ -224,7 +225,7 @@ func (rec *deviceRecord) container(op *attach.Op) (cont *rtnl.Conn, done func(),
 	if cont != nil && rec.NetNS == op.Call.NetNS {
 		return cont, done, nil
 	}
-	if ns, err := rtnl.OpenNS(rec.NetNS); err == nil { // CNI_NETNS may be empty
+	if ns, err := netns.Open(rec.NetNS); err == nil { // CNI_NETNS may be empty
 		defer ns.Close()
 		if cont, err = rtnl.Dial(ns); err != nil {
 			return nil, nil, err

@@ -8,6 +8,7 @@ import (
 
 	"cnibox/applets/applettest"
 	"cnibox/internal/kerneltest"
+	"cnibox/internal/netns"
 	"cnibox/rtnl"
 	"cnibox/spec"
 )
@@ -179,7 +180,7 @@ func TestKernelMacvlanTraffic(t *testing.T) {
 	if err := s.Remote.AddAddr(s.Up1.Index, rtnl.Addr{Prefix: netip.MustParsePrefix("10.1.0.200/24")}); err != nil {
 		t.Fatal(err)
 	}
-	for name, from := range map[string]*rtnl.NS{"a neighbour": b.NS, "the segment": s.NS} {
+	for name, from := range map[string]*netns.NS{"a neighbour": b.NS, "the segment": s.NS} {
 		if who := applettest.Ask(t, from, "10.1.0.2", applettest.Timeout); who != "a" {
 			t.Errorf("from %s: %q answers", name, who)
 		}

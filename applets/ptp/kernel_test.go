@@ -10,13 +10,14 @@ import (
 
 	"cnibox/applets/applettest"
 	"cnibox/internal/kerneltest"
+	"cnibox/internal/netns"
 	"cnibox/rtnl"
 	"cnibox/spec"
 )
 
 // routesOf lists the routes of a namespace's main table as ip-route(8) does, without
 // those that the kernel has made by itself.
-func routesOf(t *testing.T, ns *rtnl.NS) (out []string) {
+func routesOf(t *testing.T, ns *netns.NS) (out []string) {
 	t.Helper()
 	c := kerneltest.Dial(t, ns)
 	routes, err := c.Routes(rtnl.RouteFilter{})
@@ -55,7 +56,7 @@ func TestKernelPtpRoutes(t *testing.T) {
 	p := h.Container("a")
 	endlessDAD(t, h.NS, p.NS)
 	res := h.Must(spec.Add, "ptp", applettest.PtpConf, p)
-	for ns, want := range map[*rtnl.NS][2]string{h.NS: {"veth", "fd00:1::1/"}, p.NS: {"eth0", "fd00:1::2/"}} {
+	for ns, want := range map[*netns.NS][2]string{h.NS: {"veth", "fd00:1::1/"}, p.NS: {"eth0", "fd00:1::2/"}} {
 		c := kerneltest.Dial(t, ns)
 		if addr := kerneltest.Addr(t, c, kerneltest.Link(t, c, want[0]).Index, want[1]); addr.Tentative || !addr.NoDAD {
 			t.Errorf("got %+v, want no duplicate detection", addr)
@@ -83,7 +84,7 @@ func TestKernelPtpRoutes(t *testing.T) {
 
 // endlessDAD lets duplicate detection on new links of these namespaces take longer than
 // any test: the kernel counts to 255 there, and begins when it likes to within a day.
-func endlessDAD(t *testing.T, namespaces ...*rtnl.NS) {
+func endlessDAD(t *testing.T, namespaces ...*netns.NS) {
 	t.Helper()
 	for _, ns := range namespaces {
 		applettest.SetDAD(t, ns, "86400", "255")
@@ -92,7 +93,7 @@ func endlessDAD(t *testing.T, namespaces ...*rtnl.NS) {
 
 // usable waits until a link has an IPv6 link-local address that is not tentative, without which
 // the kernel solicits no neighbour for forwarded packets.
-func usable(t *testing.T, ns *rtnl.NS, l rtnl.Link) {
+func usable(t *testing.T, ns *netns.NS, l rtnl.Link) {
 	t.Helper()
 	c := kerneltest.Dial(t, ns)
 	kerneltest.Eventually(t, "link-local address", func() error {

@@ -13,6 +13,7 @@ import (
 	"cnibox/applets/applet"
 	"cnibox/applets/attach"
 	"cnibox/applets/netfilter"
+	"cnibox/internal/netns"
 	"cnibox/nft"
 	"cnibox/rtnl"
 	"cnibox/spec"
@@ -284,5 +285,5 @@ func probe(_ context.Context, _ *spec.Request, c *pair) error {
 	if !c.IPMasq {
 		return nil
 	}
-	return nft.Open(rtnl.Host()).Probe()
+	return nft.Open(netns.Host()).Probe()
 }

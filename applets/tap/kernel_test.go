@@ -11,7 +11,7 @@ import (
 
 	"cnibox/applets/applettest"
 	"cnibox/internal/kerneltest"
-	"cnibox/internal/nsid"
+	"cnibox/internal/netns"
 	"cnibox/rtnl"
 	"cnibox/spec"
 )
@@ -90,7 +90,7 @@ func TestKernelTapKeys(t *testing.T) {
 func tapFile(t *testing.T, p applettest.Container, name string) (value string) {
 	t.Helper()
 	dir := t.TempDir()
-	err := nsid.OnDiscardedThread(func() error { // its mounts end with the thread
+	err := netns.OnDiscardedThread(func() error { // its mounts end with the thread
 		if err := p.NS.Enter(); err != nil {
 			return err
 		}
