@@ -24,14 +24,13 @@ var edges = map[string][]string{
 	"cnibox/internal/process": {"cnibox/applets", "cnibox/applets/applet"},
 
 	"cnibox/applets":           {"cnibox/applets/applet"}, // and each plugin, in the file with_NAME.go
-	"cnibox/applets/applet":    {"cnibox/applets/netns", "cnibox/chain", "cnibox/spec"},
-	"cnibox/applets/attach":    {"cnibox/applets/netns", "cnibox/internal/undo", "cnibox/rtnl", "cnibox/spec"},
+	"cnibox/applets/applet":    {"cnibox/chain", "cnibox/spec"},
+	"cnibox/applets/attach":    {"cnibox/internal/undo", "cnibox/rtnl", "cnibox/spec"},
 	"cnibox/applets/hostport":  {"cnibox/rtnl"},
 	"cnibox/applets/lint":      {"cnibox/applets/applet", "cnibox/chain", "cnibox/internal/schema", "cnibox/spec"},
-	"cnibox/applets/netfilter": {"cnibox/applets/attach", "cnibox/applets/netns", "cnibox/nft", "cnibox/rtnl", "cnibox/spec"},
-	"cnibox/applets/netns":     {"cnibox/rtnl", "cnibox/spec"},
+	"cnibox/applets/netfilter": {"cnibox/applets/attach", "cnibox/nft", "cnibox/rtnl", "cnibox/spec"},
 	"cnibox/applets/record":    {"cnibox/internal/flock", "cnibox/spec"},
-	"cnibox/applets/chained":   {"cnibox/applets/netns", "cnibox/applets/record", "cnibox/internal/flock", "cnibox/internal/undo", "cnibox/rtnl", "cnibox/spec"},
+	"cnibox/applets/chained":   {"cnibox/applets/record", "cnibox/internal/flock", "cnibox/internal/undo", "cnibox/rtnl", "cnibox/spec"},
 
 	"cnibox/applets/cniexec":           slices.Concat(roomsOfPlugins, []string{"cnibox/applets/cniexec/doctor", "cnibox/applets/cniexec/hint", "cnibox/applets/cniexec/inventory", "cnibox/applets/cniexec/sandbox", "cnibox/applets/cniexec/watch"}),
 	"cnibox/applets/cniexec/doctor":    {"cnibox/applets/applet", "cnibox/applets/attach", "cnibox/applets/cniexec/hint", "cnibox/applets/cniexec/inventory", "cnibox/applets/cniexec/sandbox", "cnibox/applets/cniexec/watch", "cnibox/applets/lint", "cnibox/applets/record", "cnibox/chain", "cnibox/internal/dbus", "cnibox/internal/tty", "cnibox/nft", "cnibox/rtnl", "cnibox/spec"},
@@ -43,7 +42,7 @@ var edges = map[string][]string{
 	"cnibox/chain":     {"cnibox/spec", "cnibox/internal/flock"},
 	"cnibox/ipam":      {"cnibox/spec", "cnibox/internal/flock"},
 	"cnibox/ipam/dhcp": {"cnibox/rtnl"}, // a client and its leases; CNI is the plugin's part
-	"cnibox/nft":       {"cnibox/rtnl", "cnibox/spec", "cnibox/internal/fault", "cnibox/internal/flock", "cnibox/internal/nlconn"},
+	"cnibox/nft":       {"cnibox/spec", "cnibox/internal/fault", "cnibox/internal/flock", "cnibox/internal/nlconn"},
 	"cnibox/rtnl":      {"cnibox/internal/fault", "cnibox/internal/nlconn"},
 	"cnibox/spec":      {},
 
@@ -55,7 +54,6 @@ var edges = map[string][]string{
 	"cnibox/internal/dbus":   {},
 	"cnibox/internal/flock":  {},
 	"cnibox/internal/nlconn": {},
-	"cnibox/internal/nsid":   {"cnibox/internal/netns"},
 	"cnibox/internal/schema": {},
 	"cnibox/internal/tty":    {"cnibox/spec"},
 	"cnibox/internal/undo":   {"cnibox/rtnl", "cnibox/spec"},
@@ -64,12 +62,12 @@ var edges = map[string][]string{
 // roomsOfPlugins are what a plugin or a tool may import: no plugin imports another.
 var roomsOfPlugins = []string{
 	"cnibox/applets/applet", "cnibox/applets/attach", "cnibox/applets/hostport", "cnibox/applets/lint", "cnibox/applets/netfilter",
-	"cnibox/applets/netns", "cnibox/applets/record", "cnibox/applets/chained",
+	"cnibox/applets/record", "cnibox/applets/chained",
 	"cnibox/chain", "cnibox/ipam", "cnibox/ipam/dhcp", "cnibox/nft", "cnibox/rtnl", "cnibox/spec",
 	"cnibox/internal/dbus", "cnibox/internal/flock", "cnibox/internal/schema", "cnibox/internal/tty", "cnibox/internal/undo",
 }
 
-// leaves know nothing of ours, or one another, and serve every room.
+// leaves know nothing of ours, or one another and fault, and serve every room.
 var leaves = []string{"cnibox/internal/boot", "cnibox/internal/disk", "cnibox/internal/interrupt", "cnibox/internal/memory", "cnibox/internal/netns", "cnibox/internal/once", "cnibox/internal/spell", "cnibox/internal/state"}
 
 // isPlugin reports whether a file of the table registers the package.

@@ -1,12 +1,14 @@
 package rtnl
 
+import "cnibox/internal/netns"
+
 // Announcing are the settings of a link that [Announce] needs, for each family.
 // With that of IPv6 a link announces its link-local address whenever it comes
 // up; on a bridge of hundreds of ports each such packet takes milliseconds, so
 // it is best set when the link is up, and only where there are IPv6 addresses.
-func Announcing(name string) (ipv4, ipv6 Sysctl) {
-	return Sysctl{Key: "net/ipv4/conf/" + name + "/arp_notify", Value: "1", Optional: true},
-		Sysctl{Key: "net/ipv6/conf/" + name + "/ndisc_notify", Value: "1", Optional: true}
+func Announcing(name string) (ipv4, ipv6 netns.Sysctl) {
+	return netns.Sysctl{Key: "net/ipv4/conf/" + name + "/arp_notify", Value: "1", Optional: true},
+		netns.Sysctl{Key: "net/ipv6/conf/" + name + "/ndisc_notify", Value: "1", Optional: true}
 }
 
 // Announce makes the kernel announce the addresses of the link with its MAC address to all

@@ -1,3 +1,5 @@
+// Package rtnl speaks route netlink: links, addresses, routes, rules, bridge VLANs and queues. It
+// knows nothing of CNI.
 package rtnl
 
 import (

@@ -1,6 +1,0 @@
-// Package nsid is internal/netns.
-package nsid
-
-import "cnibox/internal/netns"
-
-func OnDiscardedThread(fn func() error) error { return netns.OnDiscardedThread(fn) }
