@@ -43,7 +43,7 @@ func open(ns *netns.NS) (*sock, error) {
 	if nl := idle.take(ns); nl != nil {
 		return &sock{nl: nl, ns: ns}, nil
 	}
-	nl, err := nlconn.Open(unix.NETLINK_NETFILTER, ns.Socket)
+	nl, err := nlconn.Open(ns, unix.NETLINK_NETFILTER)
 	if err != nil {
 		return nil, fmt.Errorf("netfilter socket (kernel option CONFIG_NETFILTER_NETLINK): %w", err)
 	}

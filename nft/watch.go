@@ -20,7 +20,7 @@ type Watch struct{ nl *nlconn.Conn }
 
 // WatchRules begins to watch the rule set of a namespace. The caller closes the Watch.
 func WatchRules(ns *netns.NS) (*Watch, error) {
-	nl, err := nlconn.Listen(unix.NETLINK_NETFILTER, 1<<(unix.NFNLGRP_NFTABLES-1), ns.Socket)
+	nl, err := nlconn.Listen(ns, unix.NETLINK_NETFILTER, 1<<(unix.NFNLGRP_NFTABLES-1))
 	if err != nil {
 		return nil, fmt.Errorf("rule set notifications: %w", err)
 	}

@@ -28,7 +28,7 @@ type Conn struct {
 // A process that may enter ns may read; changes are refused with os.ErrPermission without
 // CAP_NET_ADMIN there.
 func Dial(ns *netns.NS) (*Conn, error) {
-	c, kept, err := netns.Keep(ns, unix.NETLINK_ROUTE, func() (*nlconn.Conn, error) { return nlconn.Open(unix.NETLINK_ROUTE, ns.Socket) })
+	c, kept, err := netns.Keep(ns, unix.NETLINK_ROUTE, func() (*nlconn.Conn, error) { return nlconn.Open(ns, unix.NETLINK_ROUTE) })
 	if err != nil {
 		return nil, fmt.Errorf("route netlink: %w", err)
 	}

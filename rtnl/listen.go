@@ -37,7 +37,7 @@ const (
 // program waits for others. The error is about the kernel, which may have been built
 // without this for the protocol.
 func Listeners(ns *netns.NS, protocol uint8) ([]Listener, error) {
-	c, err := nlconn.Open(unix.NETLINK_SOCK_DIAG, ns.Socket)
+	c, err := nlconn.Open(ns, unix.NETLINK_SOCK_DIAG)
 	if err != nil {
 		return nil, fmt.Errorf("sock_diag: %w", err)
 	}

@@ -47,7 +47,7 @@ func (c *Conn) listen(groups uint32) (*nlconn.Conn, error) {
 		return nil, err
 	}
 	defer ns.Close()
-	return nlconn.Listen(unix.NETLINK_ROUTE, groups, ns.Socket)
+	return nlconn.Listen(ns, unix.NETLINK_ROUTE, groups)
 }
 
 // WaitLink returns the first link that fits, as soon as there is one. The error is the

@@ -19,7 +19,7 @@ type Watch struct{ nl *nlconn.Conn }
 
 // WatchLinks begins to watch the links of a namespace. The caller closes the Watch.
 func WatchLinks(ns *netns.NS) (*Watch, error) {
-	nl, err := nlconn.Listen(unix.NETLINK_ROUTE, unix.RTMGRP_LINK, ns.Socket)
+	nl, err := nlconn.Listen(ns, unix.NETLINK_ROUTE, unix.RTMGRP_LINK)
 	if err != nil {
 		return nil, fmt.Errorf("link notifications: %w", err)
 	}

@@ -112,7 +112,7 @@ func request(t testing.TB, ns *netns.NS, typ netlink.HeaderType, flags netlink.H
 	if err != nil {
 		t.Fatal(err)
 	}
-	c, err := nlconn.Open(unix.NETLINK_ROUTE, ns.Socket)
+	c, err := nlconn.Open(ns, unix.NETLINK_ROUTE)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -17,6 +17,8 @@ import (
 
 	"github.com/mdlayher/netlink"
 	"golang.org/x/sys/unix"
+
+	"cnibox/internal/netns"
 )
 
 // dumpTries is how often a dump that is interrupted is requested.
@@ -36,16 +38,13 @@ type Conn struct {
 	interrupted bool // a dump since the last [Conn.Dump] was inconsistent
 }
 
-// Open connects to a netlink protocol, such as unix.NETLINK_ROUTE. socket opens a descriptor of the
-// protocol in the namespace that is meant, as nsid.Netlink does.
-func Open(protocol int, socket func(protocol int) (fd int, err error)) (*Conn, error) {
-	return Listen(protocol, 0, socket)
-}
+// Open connects to a netlink protocol in ns, such as unix.NETLINK_ROUTE. ns may be closed afterwards.
+func Open(ns *netns.NS, protocol int) (*Conn, error) { return Listen(ns, protocol, 0) }
 
 // Listen is Open for a socket that gets the notifications of groups, a bit set of
 // RTMGRP_* or the like; see [Conn.Wait].
-func Listen(protocol int, groups uint32, socket func(protocol int) (fd int, err error)) (*Conn, error) {
-	fd, err := open(protocol, groups, socket)
+func Listen(ns *netns.NS, protocol int, groups uint32) (*Conn, error) {
+	fd, err := open(ns, protocol, groups)
 	if err != nil {
 		return nil, err
 	}

@@ -10,17 +10,14 @@ import (
 
 	"github.com/mdlayher/netlink"
 	"golang.org/x/sys/unix"
-)
 
-// here opens a socket in the namespace of the test.
-func here(protocol int) (fd int, err error) {
-	return unix.Socket(unix.AF_NETLINK, unix.SOCK_RAW|unix.SOCK_CLOEXEC, protocol)
-}
+	"cnibox/internal/netns"
+)
 
 // connect opens a connection that the test closes.
 func connect(t *testing.T) *Conn {
 	t.Helper()
-	c, err := Open(unix.NETLINK_ROUTE, here)
+	c, err := Open(netns.Host(), unix.NETLINK_ROUTE)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -152,15 +149,19 @@ func TestKernelConn(t *testing.T) {
 	if _, err := c.Execute(getLink(t, "lo")); !errors.Is(err, os.ErrClosed) {
 		t.Errorf("closed: got %v", err)
 	}
-	refused := errors.New("refused")
-	if _, err := Open(unix.NETLINK_ROUTE, func(int) (int, error) { return -1, refused }); !errors.Is(err, refused) {
+	ns, err := netns.Current()
+	if err != nil {
+		t.Fatal(err)
+	}
+	ns.Close()
+	if _, err := Open(ns, unix.NETLINK_ROUTE); !errors.Is(err, unix.EBADF) {
 		t.Errorf("a namespace that cannot be entered: got %v", err)
 	}
 }
 
 // Nothing happens, so waiting ends with the context, and with the socket.
 func TestKernelWait(t *testing.T) {
-	s, err := Listen(unix.NETLINK_ROUTE, unix.RTMGRP_IPV6_PREFIX, here)
+	s, err := Listen(netns.Host(), unix.NETLINK_ROUTE, unix.RTMGRP_IPV6_PREFIX)
 	if err != nil {
 		t.Fatal(err)
 	}

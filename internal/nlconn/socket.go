@@ -13,6 +13,8 @@ import (
 
 	"github.com/mdlayher/netlink"
 	"golang.org/x/sys/unix"
+
+	"cnibox/internal/netns"
 )
 
 // Timeout is how long an answer of the kernel may take. It answers at once, so this only
@@ -84,10 +86,10 @@ func (s *socket) putBack() {
 	}
 }
 
-// open opens a descriptor by socket, in the namespace that it is for, and connects it to the
-// kernel: another process could send to one that is not connected.
-func open(protocol int, groups uint32, socket func(protocol int) (fd int, err error)) (fd int, err error) {
-	if fd, err = socket(protocol); err != nil {
+// open opens a descriptor in a namespace and connects it to the kernel: another process could
+// send to one that is not connected.
+func open(ns *netns.NS, protocol int, groups uint32) (fd int, err error) {
+	if fd, err = ns.Socket(protocol); err != nil {
 		return -1, err
 	}
 	if groups != 0 {
