@@ -20,8 +20,7 @@ var update = flag.Bool("update", false, "rewrite golden files")
 // and tools may import is in roomsOfPlugins; the packages of leaves may be imported by all,
 // and tests are free.
 var edges = map[string][]string{
-	"cnibox":                  {"cnibox/internal/process"},
-	"cnibox/internal/process": {"cnibox/applets", "cnibox/applets/applet"},
+	"cnibox": {"cnibox/applets"},
 
 	"cnibox/applets":           {"cnibox/applets/applet"}, // and each plugin, in the file with_NAME.go
 	"cnibox/applets/applet":    {"cnibox/chain", "cnibox/spec"},
@@ -68,7 +67,7 @@ var roomsOfPlugins = []string{
 }
 
 // leaves know nothing of ours, or one another and fault, and serve every room.
-var leaves = []string{"cnibox/internal/boot", "cnibox/internal/disk", "cnibox/internal/interrupt", "cnibox/internal/memory", "cnibox/internal/netns", "cnibox/internal/once", "cnibox/internal/spell", "cnibox/internal/state"}
+var leaves = []string{"cnibox/internal/disk", "cnibox/internal/interrupt", "cnibox/internal/memory", "cnibox/internal/netns", "cnibox/internal/once", "cnibox/internal/spell", "cnibox/internal/state"}
 
 // isPlugin reports whether a file of the table registers the package.
 func isPlugin(path string) bool {

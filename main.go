@@ -5,7 +5,7 @@ package main
 import (
 	"os"
 
-	"cnibox/internal/process"
+	"cnibox/applets"
 )
 
-func main() { os.Exit(process.Run(false)) }
+func main() { os.Exit(applets.Main(false)) }

@@ -9,9 +9,9 @@ import (
 	"os"
 	"time"
 
-	"cnibox/internal/boot"
 	"cnibox/internal/netns"
 	"cnibox/internal/once"
+	"cnibox/internal/state"
 	"cnibox/spec"
 )
 
@@ -193,7 +193,7 @@ func (e *Entry) SameBoot() bool {
 	if e.BootID == "" {
 		return true
 	}
-	now := boot.ID()
+	now := state.BootID()
 	return now == "" || now == e.BootID
 }
 

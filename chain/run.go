@@ -10,9 +10,9 @@ import (
 	"strings"
 	"time"
 
-	"cnibox/internal/boot"
 	"cnibox/internal/interrupt"
 	"cnibox/internal/netns"
+	"cnibox/internal/state"
 	"cnibox/spec"
 )
 
@@ -178,7 +178,7 @@ func (r *Runner) addOnce(ctx context.Context, l *List, t Target, v spec.Version,
 	}
 	e := &Entry{
 		ContainerID: t.ContainerID, Config: config, IfName: t.IfName, NetworkName: l.Name, NetNS: t.NetNS,
-		Args: t.Args, CapabilityArgs: t.Capabilities, BootID: boot.ID(),
+		Args: t.Args, CapabilityArgs: t.Capabilities, BootID: state.BootID(),
 	}
 	e.identify(t)
 	defer interrupt.Begin()()

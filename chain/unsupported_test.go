@@ -6,7 +6,7 @@ import (
 	"testing"
 
 	"cnibox/chain"
-	"cnibox/internal/boot"
+	"cnibox/internal/state"
 	"cnibox/spec"
 )
 
@@ -78,7 +78,7 @@ func TestIntentUnsupported(t *testing.T) {
 					doc = strings.ReplaceAll(doc, `{"type":"rec"}`, `{"type":"rec","do":"fail {\"code\":1,\"msg\":\"incompatible CNI versions\"}"}`)
 				}
 				err := w.Cache.Begin(&chain.Entry{
-					ContainerID: "c", IfName: "eth0", NetworkName: "n", NetNS: ownNS, Config: []byte(doc), BootID: boot.ID(),
+					ContainerID: "c", IfName: "eth0", NetworkName: "n", NetNS: ownNS, Config: []byte(doc), BootID: state.BootID(),
 				})
 				if err != nil {
 					t.Fatal(err)

@@ -9,7 +9,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"cnibox/internal/boot"
+	"cnibox/internal/state"
 )
 
 // Nothing with a network namespace outlives a boot, so leases of an earlier one are free.
@@ -28,7 +28,7 @@ func (s *Store) bootName() string {
 	if s.o.KeepAcrossBoots {
 		return keptBoot
 	}
-	return cmp.Or(s.o.Boot, boot.ID(), keptBoot) // without /proc a boot has no ID
+	return cmp.Or(s.o.Boot, state.BootID(), keptBoot) // without /proc a boot has no ID
 }
 
 // bootDirectory opens the directory of this boot.

@@ -21,10 +21,10 @@ import (
 	"cnibox/applets/applet"
 	"cnibox/applets/cniexec/inventory"
 	"cnibox/chain"
-	"cnibox/internal/boot"
 	"cnibox/internal/flock"
 	"cnibox/internal/kerneltest"
 	"cnibox/internal/netns"
+	"cnibox/internal/state"
 	"cnibox/rtnl"
 	"cnibox/spec"
 )
@@ -146,7 +146,7 @@ func runtimes(t *testing.T) *fixture {
 	add(6, chain.Entry{ContainerID: id("e"), NetNS: filepath.Join(f.dir, "netns", "gone")})
 
 	// One of this program's, which has a label.
-	own := chain.Entry{NetworkName: "pods", ContainerID: "cnirun-0123456789ab", IfName: "eth0", NetNS: f.netns("own"), Config: bridge, BootID: boot.ID()}
+	own := chain.Entry{NetworkName: "pods", ContainerID: "cnirun-0123456789ab", IfName: "eth0", NetNS: f.netns("own"), Config: bridge, BootID: state.BootID()}
 	own.Result = result("eth0", "02:00:00:00:00:07", "veth00000007", own.NetNS, "10.88.0.7/24")
 	f.write(own)
 	lease(7, own.ContainerID)
@@ -416,7 +416,7 @@ func TestAgeText(t *testing.T) {
 		"hours":                  {47 * time.Hour, inventory.StateGone, "", "47h"},
 		"days":                   {50 * time.Hour, inventory.StateGone, "", "2d"},
 		"of an earlier boot":     {50 * time.Hour, inventory.StateGone, "another", "2d"},
-		"the clock was set":      {50 * time.Hour, inventory.StateGone, boot.ID(), ""},
+		"the clock was set":      {50 * time.Hour, inventory.StateGone, state.BootID(), ""},
 		"the clock was set back": {-time.Second, inventory.StateAlive, "", ""},
 		"another runtime's":      {50 * time.Hour, inventory.StateAlive, "", ""},
 	}

@@ -13,9 +13,9 @@ import (
 	"golang.org/x/sys/unix"
 
 	"cnibox/chain"
-	"cnibox/internal/boot"
 	"cnibox/internal/kerneltest"
 	"cnibox/internal/netns"
+	"cnibox/internal/state"
 	"cnibox/rtnl"
 )
 
@@ -103,11 +103,11 @@ func TestKernelFullPoolFreesGone(t *testing.T) {
 
 	lease("live", "10.211.77.2")
 	path, id, _ := h.mounted(t, "live", "10.211.77.2/28")
-	h.entry(t, "live", path, id, boot.ID())
+	h.entry(t, "live", path, id, state.BootID())
 
 	lease("gone", "10.211.77.3")
 	path, id, end := h.mounted(t, "gone", "10.211.77.3/28")
-	h.entry(t, "gone", path, id, boot.ID())
+	h.entry(t, "gone", path, id, state.BootID())
 	end()
 
 	lease("unknown", "10.211.77.4") // no entry: another runtime's
@@ -115,7 +115,7 @@ func TestKernelFullPoolFreesGone(t *testing.T) {
 	// Its path is gone, and a process is in it.
 	lease("process", "10.211.77.5")
 	path, id, end = h.mounted(t, "process", "10.211.77.5/28")
-	h.entry(t, "process", path, id, boot.ID())
+	h.entry(t, "process", path, id, state.BootID())
 	ns, err := netns.Open(path)
 	if err != nil {
 		t.Fatal(err)
@@ -138,12 +138,12 @@ func TestKernelFullPoolFreesGone(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer unix.Unmount(second, unix.MNT_DETACH)
-	h.entry(t, "mounted", path, id, boot.ID())
+	h.entry(t, "mounted", path, id, state.BootID())
 	end()
 
 	// The path leads to another namespace by now.
 	lease("reused", "10.211.77.7")
-	h.entry(t, "reused", other, netns.ID{Dev: 1, Ino: 1}, boot.ID())
+	h.entry(t, "reused", other, netns.ID{Dev: 1, Ino: 1}, state.BootID())
 
 	// Of a runtime that does not record the identity: the path alone decides.
 	lease("path", "10.211.77.8")
@@ -153,7 +153,7 @@ func TestKernelFullPoolFreesGone(t *testing.T) {
 
 	// The lease is a newer one than the entry, so it is of another runtime.
 	lease("older", "10.211.77.10")
-	h.entry(t, "older", filepath.Join(h.dir, "nothing"), netns.ID{}, boot.ID())
+	h.entry(t, "older", filepath.Join(h.dir, "nothing"), netns.ID{}, state.BootID())
 	hourAgo := time.Now().Add(-time.Hour)
 	if err := os.Chtimes(filepath.Join(dir, "results", "demo-older-eth0"), hourAgo, hourAgo); err != nil {
 		t.Fatal(err)

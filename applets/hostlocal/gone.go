@@ -10,7 +10,6 @@ import (
 	"time"
 
 	"cnibox/chain"
-	"cnibox/internal/boot"
 	"cnibox/internal/netns"
 	"cnibox/internal/state"
 	"cnibox/rtnl"
@@ -50,7 +49,7 @@ func (h *plan) goneOwners(stateDir string) func(spec.Attachment, netip.Addr, tim
 			case errors.Is(err, os.ErrNotExist):
 			case err != nil || !e.Gone():
 				return false
-			case e.BootID == "" || e.BootID == boot.ID():
+			case e.BootID == "" || e.BootID == state.BootID():
 				known = known || !e.Written().Before(since)
 			}
 		}

@@ -6,7 +6,7 @@ import (
 	"sync"
 	"time"
 
-	"cnibox/internal/boot"
+	"cnibox/internal/state"
 	"cnibox/rtnl"
 )
 
@@ -49,7 +49,7 @@ func Resume(state State, s Settings, store Store) *Holder {
 // Acquire gets the first leases of an interface, which is set up for it, and saves them. After an
 // error all are released, and nothing stays saved.
 func Acquire(ctx context.Context, c Config, s Settings, store Store) (*Holder, error) {
-	h := Resume(State{Config: c, Boot: boot.ID()}, s, store)
+	h := Resume(State{Config: c, Boot: state.BootID()}, s, store)
 	ctx, cancel := context.WithTimeout(ctx, s.AcquireTimeout)
 	defer cancel()
 	err := h.first(ctx)
@@ -168,7 +168,7 @@ func (h *Holder) Serves(c Config) bool {
 func (h *Holder) InOtherNS(c Config) bool { return h.state.NetNS != c.NetNS && h.Check() == nil }
 
 // Fresh reports whether the state is of this boot. The leases of another one have no owner.
-func (h *Holder) Fresh() bool { return h.state.Boot == boot.ID() }
+func (h *Holder) Fresh() bool { return h.state.Boot == state.BootID() }
 
 // Stop ends the goroutines of Keep. The leases stay.
 func (h *Holder) Stop() {

@@ -14,7 +14,6 @@ import (
 	"golang.org/x/sys/unix"
 
 	"cnibox/applets"
-	"cnibox/internal/process"
 )
 
 // ForceExec is set in the environment of an applet that must start a process even for plugins
@@ -34,7 +33,7 @@ func Main(m *testing.M, prepare func()) {
 	if prepare != nil {
 		prepare()
 	}
-	exit := process.Run(os.Getenv(ForceExec) != "")
+	exit := applets.Main(os.Getenv(ForceExec) != "")
 	if file := os.Getenv(Usage); file != "" {
 		writeUsage(file)
 	}

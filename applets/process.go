@@ -1,7 +1,4 @@
-// Package process runs an applet as a whole process: its arguments, environment and streams,
-// signals, and the threads that it needs. Package main is this and nothing more; test
-// binaries that answer to the names of the applets, as the product does, call it too.
-package process
+package applets
 
 import (
 	"context"
@@ -15,14 +12,14 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"cnibox/applets"
 	"cnibox/applets/applet"
 	"cnibox/internal/interrupt"
 )
 
-// Run runs the applet that this process is called by and returns the exit code. With
-// forceExec plugins that are built in are started as programs all the same.
-func Run(forceExec bool) int {
+// Main runs the applet that this process is called by, as a whole process: arguments, environment and
+// streams, signals, and the threads that it needs. It returns the exit code. Package main is this and
+// nothing more; test binaries that answer to the names of the applets call it too. With forceExec plugins that are built in are started as programs all the same.
+func Main(forceExec bool) int {
 	ctx, cancel := context.WithCancelCause(context.Background())
 	defer cancel(nil)
 	listening := make(chan struct{})
@@ -47,7 +44,7 @@ func Run(forceExec bool) int {
 	if verb != "" {
 		stdout, stderr = descriptor(syscall.Stdout), descriptor(syscall.Stderr)
 	}
-	return applets.Run(ctx, name, applet.Process{
+	return Run(ctx, name, applet.Process{
 		Args:      args,
 		Getenv:    os.Getenv,
 		Environ:   os.Environ(),
@@ -61,7 +58,7 @@ func Run(forceExec bool) int {
 
 // namesPlugin reports whether the only argument is the name of a plugin, as in `cnibox bridge`.
 func namesPlugin(args []string) bool {
-	a, ok := applets.Lookup(args[0])
+	a, ok := Lookup(args[0])
 	return ok && a.Main == nil && len(args) == 1
 }
 
@@ -69,7 +66,7 @@ func namesPlugin(args []string) bool {
 // needed that watches for it: VERSION, which runtimes ask of every plugin, has nothing to undo, and
 // of an IPAM plugin that works on files alone DEL releases what is leased, as after any failed ADD.
 func endsAtOnce(name, verb string) bool {
-	a, ok := applets.Lookup(path.Base(name))
+	a, ok := Lookup(path.Base(name))
 	return verb == "VERSION" || verb != "" && ok && a.AnyNetNS
 }
 
