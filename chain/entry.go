@@ -135,15 +135,18 @@ func (e *Entry) Live() bool {
 	return e.liveIn(ns)
 }
 
-// replaced reports whether there is a network namespace at the path, and another one than that of
-// the attachment.
-func (e *Entry) replaced() bool {
+// open opens the attachment's network namespace; nil if there is none at the path. replaced reports that
+// there is another one.
+func (e *Entry) open() (ns *netns.NS, replaced bool) {
 	ns, err := netns.Open(e.NetNSPath())
 	if err != nil {
-		return false
+		return nil, false
 	}
-	defer ns.Close()
-	return !e.liveIn(ns)
+	if e.liveIn(ns) {
+		return ns, false
+	}
+	ns.Close()
+	return nil, true
 }
 
 // liveIn is Live, given what is at the path.

@@ -18,6 +18,8 @@ import (
 // By the specification a DEL gets what its ADD got. libcni's callers have to store that
 // themselves, and cnitool's DEL does without. The list is that of the ADD as well: a
 // plugin removed from the configuration since then has still to release its part.
+//
+// The namespace of the ADD, if that is what is meant, is open then in t.ns, which the caller closes.
 func (r *Runner) recall(ctx context.Context, l *List, t Target, e *Entry) (*List, Target) {
 	if e == nil {
 		return l, t
@@ -34,8 +36,11 @@ func (r *Runner) recall(ctx context.Context, l *List, t Target, e *Entry) (*List
 	}
 	// The path may lead to another namespace by now; the attachment's is gone then, and
 	// nothing must be changed in the new one.
-	if t.NetNS == path && e.replaced() {
-		t.NetNS = ""
+	if t.NetNS == path {
+		var replaced bool
+		if t.ns, replaced = e.open(); replaced {
+			t.NetNS = ""
+		}
 	}
 	// The usual case, and the cheap one: nothing was edited.
 	if bytes.Equal(l.doc, e.Config) {

@@ -91,10 +91,12 @@ type Attached struct {
 func (r *Runner) Add(ctx context.Context, l *List, t Target) (*Attached, error) {
 	a := t.on(l)
 	end, err := t.openNetNS()
+	if err == nil {
+		defer end()
+	}
 	if err := errors.Join(checkNames(a), err); err != nil {
 		return nil, err
 	}
-	defer end()
 	v, err := l.Supported()
 	if err != nil {
 		return nil, err
@@ -272,25 +274,22 @@ func (r *Runner) lock(ctx context.Context, a spec.Attachment) (unlock func(), er
 	return func() { container(); network() }, nil
 }
 
-// openNetNS opens the namespace for all plugins and checks it before any is run: plugins check it as
-// well, but the first of a list would have done its work before the next one fails. Errors have code 8.
-// The caller calls end.
+// openNetNS opens the namespace, unless it is open, and shares it among all plugins until end. It is checked
+// before any is run: plugins check it as well, but the first of a list would have done its work before the
+// next one fails. Our own is refused, unless CNI_NETNS_OVERRIDE allows it: then each plugin opens the path.
+// Errors have code 8.
 func (t *Target) openNetNS() (end func() error, err error) {
-	ns, err := netns.Open(t.NetNS)
-	if err != nil {
-		return nil, spec.NetNSError(t.NetNS, err)
+	if t.ns == nil {
+		if t.ns, err = netns.Open(t.NetNS); err != nil {
+			return nil, spec.NetNSError(t.NetNS, err)
+		}
 	}
-	return t.share(ns)
-}
-
-// share shares an open namespace among the plugins until end. Our own is refused with code 8, unless
-// CNI_NETNS_OVERRIDE allows it: then each plugin opens the path.
-func (t *Target) share(ns *netns.NS) (end func() error, err error) {
-	if end, ok := ns.Share(); ok {
-		t.ns = ns
+	if end, ok := t.ns.Share(); ok {
 		return end, nil
 	}
+	ns := t.ns
 	defer ns.Close()
+	t.ns = nil
 	if !t.NetNSOverride && isOwn(ns) {
 		return nil, spec.Errorf(spec.CodeNetNS, "%w: %q is this process's own", spec.ErrOwnNS, t.NetNS)
 	}

@@ -7,7 +7,6 @@ import (
 	"os"
 	"strings"
 
-	"cnibox/internal/netns"
 	"cnibox/spec"
 )
 
@@ -33,16 +32,15 @@ func (r *Runner) Del(ctx context.Context, l *List, t Target) error {
 	}
 	now := l
 	l, t = r.recall(ctx, l, t, e)
+	defer t.ns.Close()
 	if len(l.Plugins) == 0 {
 		return fmt.Errorf("network %s has no configuration and %s is not known: %w", l.Name, a, os.ErrNotExist)
 	}
 	// A path without a namespace is no error of DEL; the host's own namespace is one.
-	if ns, err := netns.Open(t.NetNS); err == nil {
-		end, err := t.share(ns)
-		if err != nil {
-			return err
-		}
+	if end, err := t.openNetNS(); err == nil {
 		defer end()
+	} else if errors.Is(err, spec.ErrOwnNS) {
+		return err
 	}
 	if err = r.release(ctx, l, now, t, e, r.KeepGoing); err == nil {
 		err = r.Cache.Remove(a)
@@ -71,9 +69,11 @@ func (r *Runner) delEntry(ctx context.Context, l *List, e *Entry) error {
 // recallStale is recall for a stale attachment.
 func (r *Runner) recallStale(ctx context.Context, l *List, e *Entry) (*List, Target) {
 	l, t := r.recall(ctx, l, Target{ContainerID: e.ContainerID, IfName: e.IfName}, e)
-	if netns.Host().At(t.NetNS) {
+	if t.ns != nil && isOwn(t.ns) {
 		t.NetNS = "" // an old /proc/PID path that has become the host's
 	}
+	t.ns.Close()
+	t.ns = nil
 	return l, t
 }
 
@@ -250,11 +250,12 @@ func (r *Runner) known(ctx context.Context, l *List, t Target, since spec.Versio
 	if err == nil && !v.AtLeast(since) {
 		err = spec.Errorf(spec.CodeVersion, "configuration version %q does not support the %s command", l.CNIVersion, verb)
 	}
+	done := func() { t.ns.Close(); unlock() }
 	if err != nil {
-		unlock()
+		done()
 		return nil, t, nil, nil, err
 	}
-	return l, t, e, unlock, nil
+	return l, t, e, done, nil
 }
 
 // unchecked reports whether a plugin's args.cni.disable-check says that this
