@@ -34,14 +34,19 @@ func TestPackages(t *testing.T) {
 
 // golden compares files, owners, modes, relations to other packages and scripts.
 func golden(t *testing.T, f format, u unpacked) {
-	list := "testdata/" + f.name + ".golden"
+	compare(t, "testdata/"+f.name+".golden", u.String())
+}
+
+// compare compares a text with that of a file, or writes it.
+func compare(t *testing.T, path, got string) {
+	t.Helper()
 	if *update {
-		must(t, os.WriteFile(list, []byte(u.String()), 0o644))
+		must(t, os.WriteFile(path, []byte(got), 0o644))
 	}
-	want, err := os.ReadFile(list)
+	want, err := os.ReadFile(path)
 	must(t, err)
-	if got := u.String(); got != string(want) {
-		t.Errorf("not as %s; `go test . -update` writes it anew:\n%s", list, difference(string(want), got))
+	if got != string(want) {
+		t.Errorf("not as %s; `go test . -update` writes it anew:\n%s", path, difference(string(want), got))
 	}
 }
 
