@@ -152,13 +152,17 @@ NEWEST_DIR = $(shell $(GO) env GOCACHE)/cnibox-reference-$(NEWEST)
 NEWEST_PLUGINS := $(addprefix main/,bridge host-device ipvlan loopback macvlan ptp vlan dummy tap) \
 	$(addprefix ipam/,dhcp host-local static) $(addprefix meta/,bandwidth firewall portmap sbr tuning vrf)
 
-# The revision whose state, records and rules this one must go on with. Where git does not
-# have it, as in an archive, `make test` skips that and says so.
+# The first revision whose state, records and rules this one must go on with, and the release before this
+# one: the newest tag behind HEAD or, while there is none, 0.1.0. Where git does not have it, as in an archive,
+# `make test` skips that and says so.
 UPGRADE_FROM := 9f333ea
+RELEASE_BEFORE ?= $(or $(shell git describe --tags --abbrev=0 --match 'v[0-9]*' HEAD^ 2>/dev/null),108c417)
 
-test test-upgrade base: BASE = $(UPGRADE_FROM)
+test base: BASE = $(UPGRADE_FROM)
+test-upgrade: BASE = $(RELEASE_BEFORE)
 
-test-upgrade: base ## attach with the binary of an earlier revision, go on with this one
+test-upgrade: ## attach with the binary of the release before (BASE=9f333ea: of an earlier revision), go on with this one
+	@$(MAKE) --no-print-directory -s base BASE=$(BASE)
 	CNIBOX_UPGRADE_FROM=$(BASE_BIN) $(PRIVILEGED) $(GO) test -count=1 -timeout $(LIMIT) -v -run '^TestKernelUpgrade$$' ./upgrade
 
 reference: ## build the newest reference plugins, to compare with
