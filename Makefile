@@ -258,6 +258,7 @@ numbers: build reference ## measure all against the newest reference, and write 
 	mkdir -p bin
 	$(IN_TEST) ./bench -bin $(abspath $(BIN)) -reference $(NEWEST_DIR) -json $(abspath bin/bench.json) $(BENCHFLAGS)
 	$(IN_TEST) ./bench -json $(abspath bin/bench.json) -write $(abspath README.md),$(abspath docs/numbers.md)
+	$(MAKE) --no-print-directory chart
 
 numbers-base: BASE = $(UPGRADE_FROM)
 numbers-base: build base ## measure all against an earlier revision (BASE=9f333ea), and write the table of docs/numbers.md
@@ -269,6 +270,20 @@ numbers-base: build base ## measure all against an earlier revision (BASE=9f333e
 # are those of an emulated processor, where KVM does not work; ratios are what they are.
 bench-vm: build ## vlan, ipvlan and macvlan against the reference, on Debian's kernel in qemu
 	$(IN_TEST) ./vm -kernel $(or $(KERNEL),6.1) -bench '-only=links -rounds=9'
+
+# Pictures of real runs, on a machine that does nothing else. The graph is drawn by dot, of Debian's graphviz.
+.PHONY: pictures chart test-pictures
+pictures: build chart ## docs/demo.svg and docs/network.svg of a run of the demo, docs/bench.svg of the tables
+	@command -v dot >/dev/null || { echo "pictures: there is no dot: apt-get install graphviz" >&2; exit 1; }
+	@tmp=$$(mktemp -d) && trap 'rm -rf $$tmp' EXIT && $(IN_TEST) ./demo -bin $(abspath $(BIN)) -color -graph $$tmp/network.dot >$$tmp/demo && \
+	$(GO) run -C test/pictures . -terminal $(CURDIR)/docs/demo.svg <$$tmp/demo && \
+	dot -Nfontname=sans-serif -Efontname=sans-serif -Nfontsize=11 -Efontsize=10 -Tsvg -o docs/network.svg $$tmp/network.dot && echo docs/demo.svg docs/network.svg
+
+chart: ## docs/bench.svg, of the tables that make numbers has written
+	$(GO) run -C test/pictures . -chart $(CURDIR)/docs/bench.svg $(CURDIR)/README.md $(CURDIR)/docs/numbers.md
+
+test-pictures: ## what draws the pictures, and whether the chart has the figures of the tables
+	$(GO) vet -C test/pictures ./... && $(GO) test -C test/pictures -count=1 ./...
 
 demo: build ## two containers on the default network, real traffic, nothing left behind
 	$(IN_TEST) ./demo -bin $(abspath $(BIN))
