@@ -155,13 +155,17 @@ NEWEST_DIR = $(shell $(GO) env GOCACHE)/cnibox-reference-$(NEWEST)
 NEWEST_PLUGINS := $(addprefix main/,bridge host-device ipvlan loopback macvlan ptp vlan dummy tap) \
 	$(addprefix ipam/,dhcp host-local static) $(addprefix meta/,bandwidth firewall portmap sbr tuning vrf)
 
-# The revision whose state, records and rules this one must go on with. Where git does not
-# have it, as in an archive, `make test` skips that and says so.
+# The first revision whose state, records and rules this one must go on with, and the release before this
+# one: the newest tag behind HEAD or, while there is none, 0.1.0. Where git does not have it, as in an archive,
+# `make test` skips that and says so.
 UPGRADE_FROM := 9f333ea
+RELEASE_BEFORE ?= $(or $(shell git describe --tags --abbrev=0 --match 'v[0-9]*' HEAD^ 2>/dev/null),108c417)
 
-test test-upgrade base: BASE = $(UPGRADE_FROM)
+test base: BASE = $(UPGRADE_FROM)
+test-upgrade: BASE = $(RELEASE_BEFORE)
 
-test-upgrade: base ## attach with the binary of an earlier revision, go on with this one
+test-upgrade: ## attach with the binary of the release before (BASE=9f333ea: of an earlier revision), go on with this one
+	@$(MAKE) --no-print-directory -s base BASE=$(BASE)
 	CNIBOX_UPGRADE_FROM=$(BASE_BIN) $(PRIVILEGED) $(GO) test -count=1 -timeout $(LIMIT) -v -run '^TestKernelUpgrade$$' ./upgrade
 
 reference: ## build the newest reference plugins, to compare with
@@ -257,6 +261,7 @@ numbers: build reference ## measure all against the newest reference, and write 
 	mkdir -p bin
 	$(IN_TEST) ./bench -bin $(abspath $(BIN)) -reference $(NEWEST_DIR) -json $(abspath bin/bench.json) $(BENCHFLAGS)
 	$(IN_TEST) ./bench -json $(abspath bin/bench.json) -write $(abspath README.md),$(abspath docs/numbers.md)
+	$(MAKE) --no-print-directory chart
 
 numbers-base: BASE = $(UPGRADE_FROM)
 numbers-base: build base ## measure all against an earlier revision (BASE=9f333ea), and write the table of docs/numbers.md
@@ -268,6 +273,20 @@ numbers-base: build base ## measure all against an earlier revision (BASE=9f333e
 # are those of an emulated processor, where KVM does not work; ratios are what they are.
 bench-vm: build ## vlan, ipvlan and macvlan against the reference, on Debian's kernel in qemu
 	$(IN_TEST) ./vm -kernel $(or $(KERNEL),6.1) -bench '-only=links -rounds=9'
+
+# Pictures of real runs, on a machine that does nothing else. The graph is drawn by dot, of Debian's graphviz.
+.PHONY: pictures chart test-pictures
+pictures: build chart ## docs/demo.svg and docs/network.svg of a run of the demo, docs/bench.svg of the tables
+	@command -v dot >/dev/null || { echo "pictures: there is no dot: apt-get install graphviz" >&2; exit 1; }
+	@tmp=$$(mktemp -d) && trap 'rm -rf $$tmp' EXIT && $(IN_TEST) ./demo -bin $(abspath $(BIN)) -color -graph $$tmp/network.dot >$$tmp/demo && \
+	$(GO) run -C test/pictures . -terminal $(CURDIR)/docs/demo.svg <$$tmp/demo && \
+	dot -Nfontname=sans-serif -Efontname=sans-serif -Nfontsize=11 -Efontsize=10 -Tsvg -o docs/network.svg $$tmp/network.dot && echo docs/demo.svg docs/network.svg
+
+chart: ## docs/bench.svg, of the tables that make numbers has written
+	$(GO) run -C test/pictures . -chart $(CURDIR)/docs/bench.svg $(CURDIR)/README.md $(CURDIR)/docs/numbers.md
+
+test-pictures: ## what draws the pictures, and whether the chart has the figures of the tables
+	$(GO) vet -C test/pictures ./... && $(GO) test -C test/pictures -count=1 ./...
 
 demo: build ## two containers on the default network, real traffic, nothing left behind
 	$(IN_TEST) ./demo -bin $(abspath $(BIN))
@@ -342,8 +361,12 @@ reproduce: ## make the release of ARCHES (default amd64) twice, differently, and
 	diff $$tmp/one/SHA256SUMS $$tmp/two/SHA256SUMS && cd $$tmp/one && sha256sum --quiet -c SHA256SUMS && cat SHA256SUMS && echo "reproduce: PASS: the same bytes twice"
 
 .PHONY: test-packages
-test-packages: ## Debian's package in the place of the reference's plugins below podman, on a Debian 12 in namespaces, as root; PACKAGES=-require: no skipping
+test-packages: TESTS = GOFLAGS= $(GO) vet -C test/release ./... && GOFLAGS= $(GO) test -C test/release -count=1 -timeout $(LIMIT) -v ./... || status=1
+test-packages: ## packages and recipes against golden lists, lintian, and Debian's in the place of the reference's plugins below podman, on a Debian 12 in namespaces, as root; PACKAGES=-require: no skipping
+	$(RUN_TESTS)
 	@tmp=$$(mktemp -d) && trap 'rm -rf $$tmp' EXIT && $(MAKE) --no-print-directory -s release OUT=$$tmp ARCHES=$(shell $(GO) env GOHOSTARCH) >/dev/null && \
+	if command -v lintian >/dev/null; then lintian --allow-root --fail-on error,warning,info --display-info $$tmp/*.deb && echo "packages: PASS: lintian is quiet"; \
+	else echo "SKIPPED: there is no lintian"; fi && \
 	$(IN_TEST) ./packages -deb $$tmp/*.deb $(PACKAGES)
 
 clean: ## remove what was built

@@ -20,8 +20,10 @@ import (
 
 func main() {
 	bin := flag.String("bin", "../bin/cnibox", "the binary to show")
+	color := flag.Bool("color", false, "color also where the output is no terminal")
+	graph := flag.String("graph", "", "file for what cni-exec tree --dot prints when both containers are attached")
 	flag.Parse()
-	code, err := run(*bin)
+	code, err := run(*bin, *color, *graph)
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "demo:", err)
 		os.Exit(1)
@@ -30,7 +32,7 @@ func main() {
 }
 
 // run enters the sandbox, if this is not the process inside.
-func run(bin string) (code int, err error) {
+func run(bin string, color bool, graph string) (code int, err error) {
 	bin, err = filepath.Abs(bin)
 	if err != nil {
 		return 0, err
@@ -46,12 +48,13 @@ func run(bin string) (code int, err error) {
 		return 0, err
 	}
 	p := newPage(os.Stdout)
+	p.color = p.color || color
 	p.title(fmt.Sprintf("cnibox: two containers on one binary of %.1f MB", float64(st.Size())/1e6))
-	return 0, show(p, bin)
+	return 0, show(p, bin, graph)
 }
 
 // show is the demo, from top to bottom.
-func show(p *page, bin string) error {
+func show(p *page, bin, graph string) error {
 	w := &world{bin: bin, page: p}
 	p.section("Attach\t  no configuration, no ip, nft or iptables")
 	for _, step := range []func() error{w.build, w.attach} {
@@ -62,6 +65,11 @@ func show(p *page, bin string) error {
 	p.section("Built")
 	if err := w.drawTree(); err != nil {
 		return err
+	}
+	if graph != "" {
+		if err := w.writeGraph(graph); err != nil {
+			return err
+		}
 	}
 	p.section("Traffic\t  1 MB there and back; as: the address that the other side saw")
 	if err := w.traffic(); err != nil {

@@ -3,10 +3,12 @@ package main
 import (
 	"fmt"
 	"net/netip"
+	"os"
 	"strings"
 
 	"cnibox/nft"
 	"cnibox/rtnl"
+	"cnibox/test/sandbox"
 )
 
 // drawTree shows links, addresses and rules as the kernel has them.
@@ -30,6 +32,15 @@ func (w *world) drawTree() error {
 		}
 	}
 	return w.drawRules()
+}
+
+// writeGraph writes the input of dot(1) that cni-exec prints.
+func (w *world) writeGraph(path string) error {
+	out, _, err := sandbox.Call{Argv: []string{w.bin, "cni-exec", "tree", "--dot"}}.Run()
+	if err != nil {
+		return fmt.Errorf("cni-exec tree --dot: %w", err)
+	}
+	return os.WriteFile(path, out, 0o644)
 }
 
 // drawBridge shows the bridge with its ports and what is behind them.

@@ -88,6 +88,7 @@ func (r *release) commonFiles(ctx context.Context) (c common, err error) {
 		{&c.docs, "CHANGELOG.md", nil, 0o644},
 		{&c.docs, "LICENSE", nil, 0o644},
 		{&c.docs, "docs/*.md", func(base string) string { return "docs/" + base }, 0o644},
+		{&c.docs, "docs/*.svg", func(base string) string { return "docs/" + base }, 0o644},
 	}
 	for _, g := range groups {
 		paths, err := filepath.Glob(filepath.Join(r.root, g.pattern))

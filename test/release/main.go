@@ -1,5 +1,6 @@
 // Command release makes what a release consists of, for each architecture: an archive,
-// packages of distributions, an SBOM, and one image for all of them, with their checksums.
+// packages of distributions, an SBOM, one image for all of them, the source and recipes that build it, with
+// their checksums.
 //
 //	go run -C test/release . -out DIR [-arches amd64,arm64] [-version 0.2.0] [-commit HASH] [-epoch SECONDS] [-sign COMMAND]
 //
@@ -107,6 +108,9 @@ func (r *release) run(ctx context.Context, arches string) (err error) {
 	}
 	if err := r.image(binaries); err != nil {
 		return fmt.Errorf("image: %w", err)
+	}
+	if err := r.source(ctx); err != nil {
+		return fmt.Errorf("source: %w", err)
 	}
 	return r.sums(ctx)
 }

@@ -44,7 +44,12 @@ var formats = []format{
 // referenceVersion is that of the reference plugins whose behaviour ours is.
 const referenceVersion = "1.9.1"
 
-const description = `CNI plugins and their runtime in one static binary
+// licenceDir has the licences, but for Debian, where they are in its copyright file.
+const licenceDir = "/usr/share/licenses/cnibox"
+
+const summary = "CNI plugins and their runtime in one static binary"
+
+const description = summary + `
 All plugins that a node needs (bridge, host-local, portmap, firewall and the
 others), and cni-exec, which attaches network namespaces without a daemon.
 They speak netlink and nftables and start no helper programs.`
@@ -72,7 +77,7 @@ func (r *release) pack(f format, a arch, binary string, c common) (err error) {
 	if f.name == "deb" {
 		list = append(list, r.debianDocs(c)...)
 	} else {
-		list = append(list, file{name: "/usr/share/licenses/cnibox/LICENSE", mode: 0o644, data: slices.Concat(allLicences(c)...)})
+		list = append(list, file{name: licenceDir + "/LICENSE", mode: 0o644, data: slices.Concat(allLicences(c)...)})
 	}
 	dir := filepath.Join(r.stage, a.name, f.name)
 	var contents files.Contents
@@ -88,6 +93,11 @@ func (r *release) pack(f format, a arch, binary string, c common) (err error) {
 		}
 		contents = append(contents, &files.Content{Source: path, Destination: file.name, FileInfo: info})
 	}
+	if f.name == "rpm" { // the others have each directory of their files by themselves
+		for _, dir := range []string{f.plugins, licenceDir} {
+			contents = append(contents, &files.Content{Type: files.TypeDir, Destination: dir, FileInfo: &files.ContentFileInfo{Owner: "root", Group: "root", Mode: 0o755, MTime: r.time}})
+		}
+	}
 	info := &nfpm.Info{
 		Name: "cnibox", Arch: f.arch(a), Version: r.version, Section: "net", Priority: "optional",
 		Maintainer: r.maintainer, Vendor: "cnibox", Homepage: "https://github.com/cnibox/cnibox", License: "Apache-2.0",
@@ -95,15 +105,27 @@ func (r *release) pack(f format, a arch, binary string, c common) (err error) {
 		Overridables: nfpm.Overridables{Provides: f.stands, Replaces: f.stands, Conflicts: f.stands, Contents: contents, Umask: 0o022},
 	}
 	info.Deb.Arch, info.RPM.Arch, info.APK.Arch, info.ArchLinux.Arch, info.IPK.Arch = info.Arch, info.Arch, info.Arch, info.Arch, info.Arch
-	info.RPM.BuildHost, info.RPM.Summary, info.RPM.Compression = "localhost", strings.SplitN(description, "\n", 2)[0], "xz"
+	info.RPM.BuildHost, info.RPM.Summary, info.RPM.Compression = "localhost", summary, "xz"
 	info.Deb.Compression = "xz"
-	if f.name == "deb" { // podman needs one of the stacks; some depend on a version of the reference
-		info.Provides = []string{"container-network-stack", "containernetworking-plugins (= " + referenceVersion + ")"}
+	// Others depend on a version of the reference. apk lets no two packages provide a name with a version.
+	switch stands := f.stands[0]; f.name {
+	case "deb": // podman needs one of the stacks
+		info.Provides = []string{"container-network-stack", stands + " (= " + referenceVersion + ")"}
+	case "rpm":
+		info.Provides = []string{stands + " = " + referenceVersion}
+	case "apk":
+		info.Provides = []string{stands + "=" + referenceVersion + "-r0"}
+	case "archlinux":
+		info.Provides = []string{stands + "=" + referenceVersion}
+	}
+	if f.name == "apk" || f.name == "archlinux" {
+		info.Description = summary // it is one line there
 	}
 	if f.optLinks {
 		if info.Scripts, err = r.scripts(f, dir); err != nil {
 			return err
 		}
+		info.APK.Scripts.PostUpgrade, info.ArchLinux.Scripts.PostUpgrade = info.Scripts.PostInstall, info.Scripts.PostInstall
 	}
 	info = nfpm.WithDefaults(info)
 	if f.name == "apk" && info.Prerelease != "" { // apk knows few suffixes, and no letters behind them
@@ -209,6 +231,8 @@ func (r *release) debianDocs(c common) []file {
 // overrides are the tags of lintian that the package has for a reason.
 const overrides = `# One static binary is what the package is for: nodes with any libc, or none, run it.
 cnibox: statically-linked-binary
+# Debian starts systemd; the scripts of OpenRC are in the archive.
+cnibox: package-supports-alternative-init-but-no-init.d-script
 # The instance is the unit that deletes the rules: nftables or firewalld.
 cnibox: systemd-service-file-refers-to-unusual-wantedby-target
 `

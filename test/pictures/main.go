@@ -1,0 +1,47 @@
+// Command pictures draws the pictures of the README as SVG:
+//
+//	go run -C test/pictures . -terminal docs/demo.svg <what a terminal shows
+//	go run -C test/pictures . -chart docs/bench.svg README.md docs/numbers.md
+//
+// It is a module of its own: the tests need none of its libraries.
+package main
+
+import (
+	"bytes"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"os"
+)
+
+func main() {
+	terminal := flag.String("terminal", "", "SVG of the text with colors that comes on standard input")
+	chart := flag.String("chart", "", "SVG of the tables in the operands that `make numbers` writes")
+	flag.Parse()
+	var b bytes.Buffer
+	var err error
+	path := *terminal
+	switch {
+	case *terminal != "" && *chart == "" && flag.NArg() == 0:
+		var text []byte
+		if text, err = io.ReadAll(os.Stdin); err == nil {
+			err = drawTerminal(&b, string(text))
+		}
+	case *chart != "" && *terminal == "" && flag.NArg() > 0:
+		path = *chart
+		var rows []row
+		if rows, err = readTables(flag.Args()); err == nil {
+			err = drawChart(&b, rows)
+		}
+	default:
+		err = errors.New("one of -terminal and -chart is required")
+	}
+	if err == nil {
+		err = os.WriteFile(path, b.Bytes(), 0o644)
+	}
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "pictures:", err)
+		os.Exit(1)
+	}
+}

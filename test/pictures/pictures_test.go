@@ -1,0 +1,127 @@
+package main
+
+import (
+	"bytes"
+	"encoding/xml"
+	"errors"
+	"io"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+)
+
+// texts are what an SVG document shows, and whether it is one.
+func texts(t *testing.T, data []byte) (list []string) {
+	t.Helper()
+	inText := false
+	for d := xml.NewDecoder(bytes.NewReader(data)); ; {
+		token, err := d.Token()
+		if errors.Is(err, io.EOF) {
+			return list
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		switch token := token.(type) {
+		case xml.StartElement:
+			inText = token.Name.Local == "text"
+		case xml.CharData:
+			if inText {
+				list = append(list, string(token))
+			}
+		case xml.EndElement:
+			inText = false
+		}
+	}
+}
+
+func TestTerminal(t *testing.T) {
+	var b bytes.Buffer
+	if err := drawTerminal(&b, "\x1b[1mTitle\x1b[0m  \x1b[2m<1 & 2>\x1b[0m\n ✓ done\n"); err != nil {
+		t.Fatal(err)
+	}
+	if got, want := texts(t, b.Bytes()), []string{"Title", "<1 & 2>", " ✓ done"}; !slices.Equal(got, want) {
+		t.Errorf("got %q, want %q", got, want)
+	}
+	// The second run is where the terminal has it: behind "Title" and two blanks.
+	if !strings.Contains(b.String(), `<text x="72" y="29.5" textLength="56" fill="#8b949e">`) {
+		t.Errorf("the faint text has another place:\n%s", &b)
+	}
+	for _, text := range []string{"", "\x1b[35mviolet"} {
+		if err := drawTerminal(io.Discard, text); err == nil {
+			t.Errorf("%q: no error", text)
+		}
+	}
+}
+
+const tables = `<!-- bench: users -->
+| | cnibox | reference | | target |
+|---|---|---|---|---|
+| peak memory of a call, at most | 8.0 MiB | 4.9 MiB | | 12 MiB |
+| the slowest VERSION | 1.19 ms | | | 1.6 ms |
+| chain ADD, a process for each plugin | 10.4 ms | 46.1 ms | 4.4× | **5×** |
+| chain ADD by ` + "`cni-exec`" + ` | 6.3 ms | 46.2 ms | | |
+| chain CHECK by ` + "`cni-exec`" + ` | 3.8 ms | 18.6 ms | | |
+| chain DEL by ` + "`cni-exec`" + ` | 24.8 ms | 161 ms | | |
+| 500th ADD by ` + "`cni-exec`" + ` against the first | 1.5× | 5.4× | | |
+| 500th DEL by ` + "`cni-exec`" + ` against the first | 1.19× | 1.32× | | |
+<!-- bench end -->
+`
+
+// The chart has the figures of the tables, and none without them.
+func TestChart(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "README.md")
+	draw := func(text string) ([]byte, error) {
+		if err := os.WriteFile(path, []byte(text), 0o644); err != nil {
+			t.Fatal(err)
+		}
+		rows, err := readTables([]string{path})
+		if err != nil {
+			return nil, err
+		}
+		var b bytes.Buffer
+		err = drawChart(&b, rows)
+		return b.Bytes(), err
+	}
+	svg, err := draw(tables)
+	if err != nil {
+		t.Fatal(err)
+	}
+	got := texts(t, svg)
+	for _, want := range []string{"10.4 ms", "46.1 ms", "6.3 ms", "46.2 ms", "3.8 ms", "18.6 ms", "24.8 ms", "161 ms", "1.5×", "5.4×", "1.19×", "1.32×", "cnibox", "reference plugins"} {
+		if !slices.Contains(got, want) {
+			t.Errorf("%q is not in the chart: %q", want, got)
+		}
+	}
+	for what, text := range map[string]string{
+		"no table":     "# cnibox\n",
+		"a row less":   strings.Replace(tables, "chain DEL", "chain GC", 1),
+		"another unit": strings.Replace(tables, "24.8 ms | 161 ms", "0.02 s | 0.16 s", 1),
+		"no reference": strings.Replace(tables, "| 24.8 ms | 161 ms", "| 24.8 ms | ", 1),
+	} {
+		if _, err := draw(text); err == nil {
+			t.Errorf("%s: no error", what)
+		}
+	}
+}
+
+// The chart that is in docs has the figures that the documents have now.
+func TestChartIsOfTheTables(t *testing.T) {
+	rows, err := readTables([]string{"../../README.md", "../../docs/numbers.md"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var b bytes.Buffer
+	if err := drawChart(&b, rows); err != nil {
+		t.Fatal(err)
+	}
+	data, err := os.ReadFile("../../docs/bench.svg")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !bytes.Equal(data, b.Bytes()) {
+		t.Error("docs/bench.svg is not the chart of README.md and docs/numbers.md: `make chart` draws it")
+	}
+}

@@ -1,0 +1,165 @@
+package main
+
+import (
+	"bytes"
+	"errors"
+	"flag"
+	"io/fs"
+	"os"
+	"os/exec"
+	"path"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+)
+
+var update = flag.Bool("update", false, "write the golden lists")
+
+// Each package, as its package manager reads it, is as its golden list has it, whole, and has scripts
+// that work.
+func TestPackages(t *testing.T) {
+	r, common := forTest(t)
+	for _, f := range formats {
+		u := unpack(t, r, f, common)
+		t.Run(f.name+"/golden", func(t *testing.T) { golden(t, f, u) })
+		t.Run(f.name+"/whole", func(t *testing.T) { whole(t, r, f, u) })
+		if f.optLinks {
+			t.Run(f.name+"/scripts", func(t *testing.T) { scripts(t, f, u) })
+		}
+	}
+}
+
+// golden compares files, owners, modes, relations to other packages and scripts.
+func golden(t *testing.T, f format, u unpacked) {
+	compare(t, "testdata/"+f.name+".golden", u.String())
+}
+
+// compare compares a text with that of a file, or writes it.
+func compare(t *testing.T, path, got string) {
+	t.Helper()
+	if *update {
+		must(t, os.WriteFile(path, []byte(got), 0o644))
+	}
+	want, err := os.ReadFile(path)
+	must(t, err)
+	if got != string(want) {
+		t.Errorf("not as %s; `go test . -update` writes it anew:\n%s", path, difference(string(want), got))
+	}
+}
+
+var program = regexp.MustCompile(`(?:/[\w.-]+)+/(?:cnibox|cni-exec)\b`)
+
+// whole looks whether links have targets, and units and init scripts start programs of the package.
+func whole(t *testing.T, r *release, f format, u unpacked) {
+	binary, err := os.ReadFile(r.host)
+	must(t, err)
+	has := map[string]entry{}
+	for _, e := range u.files {
+		has[e.name] = e
+	}
+	if !bytes.Equal(has[f.plugins+"/cnibox"].data, binary) {
+		t.Errorf("%s/cnibox is not what was built", f.plugins)
+	}
+	started := 0
+	for _, e := range u.files {
+		if to := path.Join(path.Dir(e.name), e.target); e.target != "" && has[to].name == "" {
+			t.Errorf("%s leads to %s, which is not in the package", e.name, to)
+		}
+		if dir := path.Dir(e.name); dir != f.units && dir != "/etc/init.d" {
+			continue
+		}
+		for _, name := range program.FindAllString(string(e.data), -1) {
+			if started++; has[name].name == "" && !strings.HasPrefix(name, "/etc/") {
+				t.Errorf("%s names %s, which is not in the package", e.name, name)
+			}
+		}
+	}
+	if started == 0 {
+		t.Error("no unit or init script starts anything")
+	}
+}
+
+// phases are the arguments with which package managers run the scripts, by format; "": none is run.
+var phases = map[string]struct{ install, leave, upgrade, remove string }{
+	"deb":       {"configure", "upgrade 1.2.4", "configure 1.2.3", "remove"},
+	"rpm":       {"1", "1", "2", "0"},
+	"apk":       {"1.2.3-r1", "", "1.2.4-r1 1.2.3-r1", "1.2.4-r1"},
+	"archlinux": {"1.2.3-1", "", "1.2.4-1 1.2.3-1", "1.2.4-1"},
+}
+
+// scripts runs those of a package in a directory: they keep links in /opt/cni/bin for plugins that are
+// not there, also for those that an upgrade brings, and delete no others.
+func scripts(t *testing.T, f format, u unpacked) {
+	root := t.TempDir()
+	plugins, opt := root+f.plugins, root+"/opt/cni/bin"
+	run := func(phase, words string) {
+		t.Helper()
+		text := strings.NewReplacer(f.plugins, plugins, "/opt/cni/bin", opt).Replace(u.script(t, f.name, phase))
+		args := append([]string{"-c", text, "script"}, strings.Fields(words)...)
+		if out, err := exec.CommandContext(t.Context(), map[bool]string{true: "bash", false: "sh"}[f.name == "archlinux"], args...).CombinedOutput(); err != nil || len(out) > 0 {
+			t.Fatalf("%s %s: %v: %s", phase, words, err, out)
+		}
+	}
+	links := func(want ...string) {
+		t.Helper()
+		var got []string
+		list, err := os.ReadDir(opt)
+		must(t, err)
+		for _, e := range list {
+			got = append(got, e.Name())
+		}
+		if !slices.Equal(got, want) {
+			t.Fatalf("%s has %v, want %v", opt, got, want)
+		}
+	}
+	must(t, os.MkdirAll(plugins, 0o755), os.WriteFile(plugins+"/cnibox", nil, 0o755),
+		os.Symlink("cnibox", plugins+"/bridge"), os.Symlink("cnibox", plugins+"/vlan"),
+		os.WriteFile(plugins+"/other", nil, 0o755), // of another package
+		os.MkdirAll(opt, 0o755), os.WriteFile(opt+"/vlan", []byte("another program"), 0o755))
+	run("install", phases[f.name].install)
+	links("bridge", "cnibox", "vlan")
+
+	must(t, os.Symlink("cnibox", plugins+"/tap"))
+	if words := phases[f.name].leave; words != "" {
+		run("remove", words)
+	}
+	links("bridge", "cnibox", "vlan")
+	run("upgrade", phases[f.name].upgrade)
+	links("bridge", "cnibox", "tap", "vlan")
+
+	run("remove", phases[f.name].remove)
+	links("vlan")
+	if data, err := os.ReadFile(opt + "/vlan"); err != nil || string(data) != "another program" {
+		t.Errorf("vlan, which was there before, is %q, %v", data, err)
+	}
+	must(t, os.Remove(opt+"/vlan"))
+	run("install", phases[f.name].install)
+	run("remove", phases[f.name].remove)
+	if _, err := os.Stat(opt); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("%s, which is empty, is still there: %v", opt, err)
+	}
+}
+
+func must(t *testing.T, errs ...error) {
+	t.Helper()
+	if err := errors.Join(errs...); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// forTest is a release of version 1.2.3 with the product as it is, built for this machine.
+func forTest(t *testing.T) (*release, common) {
+	t.Helper()
+	root, err := filepath.Abs("../..")
+	must(t, err)
+	dir := t.TempDir()
+	r := &release{root: root, stage: dir + "/stage", out: dir + "/out", host: dir + "/cnibox", version: "1.2.3", commit: "0123456789ab",
+		time: time.Unix(1e9, 0).UTC(), maintainer: "maintainers <maintainers@example.org>"}
+	must(t, os.MkdirAll(r.out, 0o755), r.build(t.Context(), nil, r.host))
+	c, err := r.commonFiles(t.Context())
+	must(t, err)
+	return r, c
+}
