@@ -95,7 +95,7 @@ func (s *sock) commit(t *batch) error {
 	if err != nil {
 		return fmt.Errorf("nft: %w", err)
 	}
-	answers, err := s.nl.Transaction(ms)
+	answers, err := s.nl.Batch(ms, 1)
 	for _, m := range ms {
 		if deletes(m) {
 			idle.noteDeletion()

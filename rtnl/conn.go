@@ -90,7 +90,7 @@ func (c *Conn) NSCookie() (cookie uint64, err error) {
 // batch sends the requests at once and returns an answer for each, whose errors have gone
 // through [absent].
 func (c *Conn) batch(reqs []netlink.Message) ([]nlconn.Answer, error) {
-	answers, err := c.c.Batch(reqs)
+	answers, err := c.c.Batch(reqs, 0)
 	for i := range answers {
 		answers[i].Err = absent(answers[i].Err, reqs[i].Header.Type)
 	}

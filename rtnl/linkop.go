@@ -15,6 +15,7 @@ import (
 
 	"cnibox/internal/fault"
 	"cnibox/internal/netns"
+	"cnibox/internal/nlconn"
 )
 
 // A LinkSpec describes a link to be made. Zero fields are the kernel's choice.
@@ -52,21 +53,24 @@ func (c *Conn) CreateLink(s LinkSpec) (*Link, error) {
 	if s.NS != nil {
 		err = errors.New("the link is not born in the socket's namespace")
 	}
-	if err = errors.Join(op.err, err); err != nil {
-		return nil, fmt.Errorf("%s: %w", op.text, err)
+	if err = errors.Join(op.err, err); err == nil {
+		err = fault.Check(op.text)
+	}
+	var answers []nlconn.Answer
+	if err == nil {
+		answers, err = c.batch([]netlink.Message{op.req, get})
+	}
+	for _, a := range answers {
+		err = cmp.Or(err, a.Err)
 	}
 	var l *Link
-	err = fault.Change(op.text, func() error {
-		answers, err := c.batch([]netlink.Message{op.req, get})
-		for _, a := range answers {
-			err = cmp.Or(err, a.Err)
-		}
-		if err == nil {
-			l, err = oneLink(answers[1].Messages)
-		}
-		return err
-	})
-	return l, err
+	if err == nil {
+		l, err = oneLink(answers[1].Messages)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", op.text, err)
+	}
+	return l, nil
 }
 
 // A LinkChange is what shall be different about a link; nil fields stay, and the

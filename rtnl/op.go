@@ -62,15 +62,12 @@ func (c *Conn) Do(ops ...Op) error {
 	var texts []string
 	var errs []error
 	for _, op := range ops {
-		err := fault.Change(op.text, func() error {
-			if op.req.Header.Type != 0 {
-				reqs, texts = append(reqs, op.req), append(texts, op.text)
-			}
-			return nil
-		})
-		if err != nil {
-			errs = append(errs, err)
+		if err := fault.Check(op.text); err != nil {
+			errs = append(errs, fmt.Errorf("%s: %w", op.text, err))
 			break
+		}
+		if op.req.Header.Type != 0 {
+			reqs, texts = append(reqs, op.req), append(texts, op.text)
 		}
 	}
 	for len(reqs) > 0 {

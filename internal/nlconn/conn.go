@@ -4,8 +4,7 @@
 // what messages mean.
 //
 // Use [Conn.Execute] for one request, [Conn.Dump] for a list of objects, [Conn.Batch] for
-// several requests that do not depend on each other, and [Conn.Transaction] for a batch of
-// nf_tables. Errors of the kernel are an [Error]; any other is about the socket.
+// several requests. Errors of the kernel are an [Error]; any other is about the socket.
 package nlconn
 
 import (
@@ -99,26 +98,50 @@ type Answer struct {
 
 // Batch sends the requests in one datagram and returns an answer for each. The error is
 // about the socket; the kernel's errors are in the answers, and the kernel goes on with the
-// next request after one.
+// next request after one. ends is how many requests at either end it does not answer: 1 for
+// NFNL_MSG_BATCH_BEGIN and NFNL_MSG_BATCH_END of nf_tables, where an error of the whole batch has
+// the number of the first, else 0.
 //
 // The kernel works through a datagram in order and reports each error, also of requests
 // without [netlink.Acknowledge]. So only the last request is acknowledged, and when its answer
 // arrives all before it succeeded that had no error: one read, mostly.
-func (c *Conn) Batch(reqs []netlink.Message) ([]Answer, error) {
-	return c.exchange(reqs, 0, len(reqs)-1)
-}
-
-// Transaction is Batch for requests between NFNL_MSG_BATCH_BEGIN and NFNL_MSG_BATCH_END, which
-// are the first and the last of reqs. The kernel answers neither, but an error of the whole
-// batch has the number of the first.
-func (c *Conn) Transaction(reqs []netlink.Message) ([]Answer, error) {
-	return c.exchange(reqs, 1, len(reqs)-2)
+func (c *Conn) Batch(reqs []netlink.Message, ends int) ([]Answer, error) {
+	first, last := ends, len(reqs)-1-ends
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.fd < 0 {
+		return nil, os.ErrClosed
+	}
+	s := borrow(c.fd)
+	defer s.putBack()
+	if c.stale {
+		if err := s.discard(); err != nil {
+			return nil, fmt.Errorf("netlink: answers to earlier requests: %w", err)
+		}
+		c.stale = false
+	}
+	reqs = append([]netlink.Message(nil), reqs...)
+	for i := range reqs {
+		reqs[i].Header.Flags |= netlink.Request
+		if i != last {
+			reqs[i].Header.Flags &^= netlink.Acknowledge
+		}
+	}
+	sent, err := s.lib.SendMessages(reqs)
+	if err != nil {
+		return nil, fmt.Errorf("netlink send: %w", cause(err))
+	}
+	answers := make([]Answer, len(sent))
+	s.end = time.Now().Add(exchangeTimes * Timeout)
+	err = collect(s.lib, sent, answers, first, last)
+	c.stale, c.interrupted = err != nil, c.interrupted || s.interrupted
+	return answers, err
 }
 
 // Execute sends one request and returns what answers it: the acknowledgement of a change,
 // or the messages of a get, which is best sent without [netlink.Acknowledge].
 func (c *Conn) Execute(req netlink.Message) ([]netlink.Message, error) {
-	answers, err := c.Batch([]netlink.Message{req})
+	answers, err := c.Batch([]netlink.Message{req}, 0)
 	if err == nil {
 		err = answers[0].Err
 	}
@@ -133,7 +156,7 @@ func (c *Conn) Execute(req netlink.Message) ([]netlink.Message, error) {
 func (c *Conn) Dump(req netlink.Message) ([]netlink.Message, error) {
 	return dump(func() ([]netlink.Message, bool, error) {
 		req.Header.Flags |= netlink.Dump
-		answers, err := c.Batch([]netlink.Message{req})
+		answers, err := c.Batch([]netlink.Message{req}, 0)
 		if err != nil {
 			return nil, false, err
 		}
@@ -168,39 +191,6 @@ func (c *Conn) wasInterrupted() bool {
 	was := c.interrupted
 	c.interrupted = false
 	return was
-}
-
-// exchange sends the requests, of which those from first to last are answered.
-func (c *Conn) exchange(reqs []netlink.Message, first, last int) ([]Answer, error) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if c.fd < 0 {
-		return nil, os.ErrClosed
-	}
-	s := borrow(c.fd)
-	defer s.putBack()
-	if c.stale {
-		if err := s.discard(); err != nil {
-			return nil, fmt.Errorf("netlink: answers to earlier requests: %w", err)
-		}
-		c.stale = false
-	}
-	reqs = append([]netlink.Message(nil), reqs...)
-	for i := range reqs {
-		reqs[i].Header.Flags |= netlink.Request
-		if i != last {
-			reqs[i].Header.Flags &^= netlink.Acknowledge
-		}
-	}
-	sent, err := s.lib.SendMessages(reqs)
-	if err != nil {
-		return nil, fmt.Errorf("netlink send: %w", cause(err))
-	}
-	answers := make([]Answer, len(sent))
-	s.end = time.Now().Add(exchangeTimes * Timeout)
-	err = collect(s.lib, sent, answers, first, last)
-	c.stale, c.interrupted = err != nil, c.interrupted || s.interrupted
-	return answers, err
 }
 
 // collect reads until there is an acknowledgement, an answer or an error for the last request.

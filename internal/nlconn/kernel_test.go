@@ -50,7 +50,7 @@ func TestKernelOverflow(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	_, err = c.Batch(slices.Repeat([]netlink.Message{getLink(t, "no-such-link")}, 64))
+	_, err = c.Batch(slices.Repeat([]netlink.Message{getLink(t, "no-such-link")}, 64), 0)
 	if !errors.Is(err, unix.ENOBUFS) {
 		t.Fatalf("got %v, want %v", err, unix.ENOBUFS)
 	}
@@ -126,7 +126,7 @@ func TestKernelLibrary(t *testing.T) {
 func TestKernelConn(t *testing.T) {
 	c := connect(t)
 	for range 4 {
-		answers, err := c.Batch([]netlink.Message{getLink(t, "no-such-link"), getLink(t, "lo")})
+		answers, err := c.Batch([]netlink.Message{getLink(t, "no-such-link"), getLink(t, "lo")}, 0)
 		if err != nil || !errors.Is(answers[0].Err, unix.ENODEV) || answers[1].Err != nil || len(answers[1].Messages) != 1 {
 			t.Errorf("got %+v, %v", answers, err)
 		}

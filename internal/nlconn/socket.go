@@ -140,8 +140,12 @@ func (s *socket) SendMessages(ms []netlink.Message) error {
 	if len(out) > plainSend && unix.SetsockoptInt(s.fd, unix.SOL_SOCKET, unix.SO_SNDBUFFORCE, sendSpace) != nil {
 		_ = unix.SetsockoptInt(s.fd, unix.SOL_SOCKET, unix.SO_SNDBUF, sendSpace)
 	}
-	_, err := retry(func() (int, error) { return unix.Write(s.fd, out) })
-	return os.NewSyscallError("write", err)
+	for {
+		_, err := unix.Write(s.fd, out)
+		if err != unix.EINTR {
+			return os.NewSyscallError("write", err)
+		}
+	}
 }
 
 // Receive returns the messages of the next datagram. It fails with
