@@ -25,7 +25,7 @@ var edges = map[string][]string{
 
 	"cnibox/applets":           {"cnibox/applets/applet"}, // and each plugin, in the file with_NAME.go
 	"cnibox/applets/applet":    {"cnibox/applets/netns", "cnibox/chain", "cnibox/spec"},
-	"cnibox/applets/attach":    {"cnibox/applets/netns", "cnibox/internal/undo", "cnibox/rtnl", "cnibox/spec"},
+	"cnibox/applets/attach":    {"cnibox/applets/netns", "cnibox/internal/undo", "cnibox/nft", "cnibox/rtnl", "cnibox/spec"},
 	"cnibox/applets/hostport":  {"cnibox/rtnl"},
 	"cnibox/applets/lint":      {"cnibox/applets/applet", "cnibox/chain", "cnibox/internal/schema", "cnibox/spec"},
 	"cnibox/applets/netfilter": {"cnibox/applets/attach", "cnibox/applets/netns", "cnibox/nft", "cnibox/rtnl", "cnibox/spec"},

@@ -98,6 +98,7 @@ func (p *Interface[P]) verbs(newConf func() P) spec.Verbs {
 	v := spec.Verbs{
 		Add: p.add, Check: p.check, Del: p.del, Get: p.get, Status: p.status, GC: p.gc, Validate: p.validate,
 		Restore: p.restore, Args: !p.NoMAC, MAC: !p.NoMAC, Enters: true, Interface: true}
+	v.Holds, v.Veth = p.holds, p.Kind == "veth"
 	if p.RemoveNetwork != nil {
 		v.RemoveNetwork = func(ctx context.Context, r *spec.Request) error {
 			c, err := p.conf(r)
