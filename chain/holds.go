@@ -38,7 +38,7 @@ func (d *Describer) request(verb spec.Verb, l *List, p *Plugin, t Target) (r *sp
 
 // A Use is what the plugins of a list use.
 type Use struct {
-	spec.Resources       // of the plugins whose configuration is valid
+	spec.Resources // of the plugins whose configuration is valid
 	Stored         []Stored
 	Veth           bool // an attachment has a link on the host, see [spec.Verbs]
 	Publishes      bool // see [spec.Verbs]

@@ -125,7 +125,7 @@ func (c *lsCall) do(ctx context.Context, operands []string) (exit int, err error
 func (c *lsCall) lsAttachments(ctx context.Context, v *inventory.Inventory) (exit int, err error) {
 	asked := v.Entries
 	if c.output == "" { // the table has only ports of what they hold, and most are those of the capability
-		asked = slices.DeleteFunc(slices.Clone(asked), func(a *inventory.Entry) bool { return !a.Conf.Publishes })
+		asked = inventory.Publishing(asked)
 	}
 	v.ReadHolds(ctx, asked)
 	if c.output == outputJSON {
@@ -205,26 +205,26 @@ type (
 	}
 
 	attachmentDoc struct {
-		Network     string           `json:"network"`
-		ContainerID string           `json:"containerID"`
-		IfName      string           `json:"ifName"`
-		Name        string           `json:"name"`
-		Runtime     string           `json:"runtime"`
-		NetNS       string           `json:"netns"`
-		Addresses   []netip.Prefix   `json:"addresses"`
-		MAC         string           `json:"mac"`
-		HostLink    string           `json:"hostLink"`
-		Bridge      string           `json:"bridge"`
-		Ports       []spec.Port `json:"ports"`
-		Plugins     []string         `json:"plugins"`
-		Since       *time.Time       `json:"since"`
-		State       string           `json:"state"`
-		Why         string           `json:"why"`
-		Check       string           `json:"check"`
-		Unchecked   string           `json:"unchecked"`
-		Faults      []string         `json:"faults"`
-		File        string           `json:"file"`
-		Holds       []chain.Held     `json:"holds"`
+		Network     string         `json:"network"`
+		ContainerID string         `json:"containerID"`
+		IfName      string         `json:"ifName"`
+		Name        string         `json:"name"`
+		Runtime     string         `json:"runtime"`
+		NetNS       string         `json:"netns"`
+		Addresses   []netip.Prefix `json:"addresses"`
+		MAC         string         `json:"mac"`
+		HostLink    string         `json:"hostLink"`
+		Bridge      string         `json:"bridge"`
+		Ports       []spec.Port    `json:"ports"`
+		Plugins     []string       `json:"plugins"`
+		Since       *time.Time     `json:"since"`
+		State       string         `json:"state"`
+		Why         string         `json:"why"`
+		Check       string         `json:"check"`
+		Unchecked   string         `json:"unchecked"`
+		Faults      []string       `json:"faults"`
+		File        string         `json:"file"`
+		Holds       []chain.Held   `json:"holds"`
 	}
 
 	brokenDoc struct {

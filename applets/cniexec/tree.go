@@ -58,7 +58,10 @@ func (c *treeCall) do(ctx context.Context, operands []string) (exit int, err err
 	if v.Links == nil {
 		return 0, v.Unread[0]
 	}
-	v.ReadHolds(ctx, v.Entries)
+	v.ReadHolds(ctx, slices.DeleteFunc(slices.Clone(v.Entries), func(a *inventory.Entry) bool {
+		l := v.Link(a)
+		return l != nil && l.Master != 0 && !a.Conf.Publishes // it is drawn at its master
+	}))
 	routes, err := readHostRoutes()
 	if err != nil {
 		return 0, err

@@ -234,8 +234,8 @@ func (q *question) search(is func(*inventory.Entry) bool, texts ...string) error
 	return nil
 }
 
-// searchHolds adds the owners of what plugins hold, for which all are asked.
-func (q *question) searchHolds(is func(data any) bool) error {
+// searchHolds adds the owners of what plugins hold, of those attachments that may have it.
+func (q *question) searchHolds(may func([]*inventory.Entry) []*inventory.Entry, is func(data any) bool) error {
 	entries, broken, err := q.Inventory.Cache.List()
 	if err != nil {
 		return err
@@ -245,6 +245,7 @@ func (q *question) searchHolds(is func(data any) bool) error {
 	for _, e := range entries {
 		all = append(all, q.Inventory.Read(e))
 	}
+	all = may(all)
 	q.ReadHolds(q.ctx, all)
 	for _, a := range all {
 		if slices.ContainsFunc(a.Holds, func(h chain.Held) bool { return is(h.Data) }) {
@@ -361,7 +362,8 @@ func (q *question) askLink() error {
 		})
 	}, `"`+q.text+`"`)
 	if err == nil && len(q.owners) == 0 {
-		err = q.searchHolds(func(data any) bool {
+		every := func(list []*inventory.Entry) []*inventory.Entry { return list }
+		err = q.searchHolds(every, func(data any) bool {
 			link, ok := data.(spec.HostLink)
 			return ok && link.Name == q.text
 		})
@@ -509,7 +511,7 @@ func (q *question) askPort() error {
 	if err != nil || len(q.owners) > 0 {
 		return err
 	}
-	return q.searchHolds(func(data any) bool {
+	return q.searchHolds(inventory.Publishing, func(data any) bool {
 		p, ok := data.(spec.Port)
 		return ok && is(p)
 	})

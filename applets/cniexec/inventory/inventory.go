@@ -10,8 +10,10 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -194,19 +196,41 @@ func (v *Inventory) Conf(doc []byte) *Conf {
 func (v *Inventory) ReadHolds(ctx context.Context, list []*Entry) {
 	ctx, forget := once.Remember(ctx)
 	defer forget()
-	for _, a := range list {
-		a.Holds, a.HoldsErr = v.plugins.Holds(ctx, a.Entry)
-		for _, h := range a.Holds {
-			switch data := h.Data.(type) {
-			case spec.Port:
-				if !slices.Contains(a.Ports, data) {
-					a.Ports = append(a.Ports, data)
-				}
-			case spec.HostLink:
-				a.HostLink = cmp.Or(a.HostLink, data.Name)
+	each := (len(list) + runtime.GOMAXPROCS(0) - 1) / runtime.GOMAXPROCS(0)
+	var wg sync.WaitGroup
+	for part := range slices.Chunk(list, max(each, 1)) {
+		wg.Go(func() {
+			for _, a := range part {
+				a.readHolds(ctx, v.plugins)
 			}
+		})
+	}
+	wg.Wait()
+}
+
+// readHolds is ReadHolds for one.
+func (a *Entry) readHolds(ctx context.Context, plugins *chain.Describer) {
+	a.Holds, a.HoldsErr = plugins.Holds(ctx, a.Entry)
+	for _, h := range a.Holds {
+		switch data := h.Data.(type) {
+		case spec.Port:
+			if !slices.Contains(a.Ports, data) {
+				a.Ports = append(a.Ports, data)
+			}
+		case spec.HostLink:
+			a.HostLink = cmp.Or(a.HostLink, data.Name)
 		}
 	}
+}
+
+// Publishing are the attachments that may have ports beside those of the capability.
+func Publishing(list []*Entry) (some []*Entry) {
+	for _, a := range list {
+		if a.Conf.Publishes {
+			some = append(some, a)
+		}
+	}
+	return some
 }
 
 // On is the link that the interface is connected to on the host, as plugins have said; empty: none.
