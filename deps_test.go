@@ -25,10 +25,10 @@ var edges = map[string][]string{
 
 	"cnibox/applets":           {"cnibox/applets/applet"}, // and each plugin, in the file with_NAME.go
 	"cnibox/applets/applet":    {"cnibox/applets/netns", "cnibox/chain", "cnibox/spec"},
-	"cnibox/applets/attach":    {"cnibox/applets/netns", "cnibox/internal/undo", "cnibox/nft", "cnibox/rtnl", "cnibox/spec"},
+	"cnibox/applets/attach":    {"cnibox/applets/netfilter", "cnibox/applets/netns", "cnibox/internal/undo", "cnibox/nft", "cnibox/rtnl", "cnibox/spec"},
 	"cnibox/applets/hostport":  {"cnibox/rtnl"},
 	"cnibox/applets/lint":      {"cnibox/applets/applet", "cnibox/chain", "cnibox/internal/schema", "cnibox/spec"},
-	"cnibox/applets/netfilter": {"cnibox/applets/attach", "cnibox/applets/netns", "cnibox/nft", "cnibox/rtnl", "cnibox/spec"},
+	"cnibox/applets/netfilter": {"cnibox/applets/netns", "cnibox/nft", "cnibox/rtnl", "cnibox/spec"},
 	"cnibox/applets/netns":     {"cnibox/rtnl", "cnibox/spec"},
 	"cnibox/applets/record":    {"cnibox/internal/flock", "cnibox/spec"},
 	"cnibox/applets/chained":   {"cnibox/applets/netns", "cnibox/applets/record", "cnibox/internal/flock", "cnibox/internal/undo", "cnibox/rtnl", "cnibox/spec"},

@@ -24,19 +24,19 @@ type hostState struct {
 // parent of its interface, and the addresses that are masqueraded. But for a parent that is configured
 // these are facts of the kernel, which is asked once for all attachments of a context of
 // [once.Remember]. It does not enter the container, so an automatic parent is the one that ADD would take now.
-func (p *Interface[P]) holds(ctx context.Context, r *spec.Request) (all []spec.Holding, err error) {
+func (p *Plugin) holds(ctx context.Context, r *spec.Request) (all []spec.Holding, err error) {
 	h, err := once.Known(ctx, "attachments on the host", readHostState)
 	if err != nil {
 		return nil, err
 	}
 	var link spec.HostLink
-	if veth := h.hostVeth(r, p.Kind); veth != nil {
+	if veth := h.hostVeth(r, p.Veth); veth != nil {
 		link.Name = veth.Name
 		if master := h.byIndex[veth.Master]; master != nil {
 			link.Master = master.Name
 		}
-	} else if c, err := p.conf(r); err == nil { // CHECK has the error
-		if on, ok := keys(c).(interface{ parent(uplink string) string }); ok {
+	} else if d, err := p.read(r); err == nil { // CHECK has the error
+		if on, ok := d.(interface{ parent(uplink string) string }); ok {
 			link.Parent = on.parent(h.uplink)
 		}
 	}
@@ -88,8 +88,8 @@ func readHostState() (*hostState, error) {
 
 // hostVeth finds the host-side veth of an attachment, by its label or, as those of the reference have
 // none, by the result; nil: it has none.
-func (h *hostState) hostVeth(r *spec.Request, kind string) *rtnl.Link {
-	if l := h.veths[r.Key()]; l != nil || kind != "veth" || r.Prev == nil {
+func (h *hostState) hostVeth(r *spec.Request, pair bool) *rtnl.Link {
+	if l := h.veths[r.Key()]; l != nil || !pair || r.Prev == nil {
 		return l
 	}
 	for _, i := range r.Prev.Interfaces {
