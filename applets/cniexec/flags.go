@@ -419,8 +419,8 @@ func (a *asked) canPublish(c *call, networks ...*chain.List) error {
 }
 
 // freePorts refuses --publish of a port on which a process of the host listens: its
-// clients would get to the container instead. Runtimes that give CAP_ARGS get a warning from
-// portmap. The error has code 100.
+// clients would get to the container instead. Runtimes that give CAP_ARGS get a warning from the
+// plugin. The error has code 100.
 func (a *asked) freePorts() error {
 	if a.force {
 		return nil

@@ -293,7 +293,7 @@ func (q *question) askAddress() error {
 	}, q.addr.String()+"/")
 }
 
-// leaseDirs are the data directories of host-local: the usual one, that of the default network,
+// leaseDirs are the directories of leases: the usual one, that of the default network,
 // and those of the configured networks.
 func (q *question) leaseDirs() []string {
 	dirs := []string{state.Dir(q.stateDir, state.Leases), filepath.Join(state.Run, filepath.Base(state.Leases))}

@@ -143,7 +143,7 @@ func (s *OwnerSearch) readElements() error {
 	return nil
 }
 
-// readLeases reads those of host-local.
+// readLeases reads those that are stored below a directory; empty: none.
 func (s *OwnerSearch) readLeases(dir string) error {
 	if dir == "" {
 		return nil
