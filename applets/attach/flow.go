@@ -63,7 +63,12 @@ func (p *Plugin) validate(r *spec.Request) (resources spec.Resources, err error)
 }
 
 // add makes the attachment, or leaves nothing behind. An invalid configuration is an error before
-// anything is opened.
+// anything is opened. A context that is done stops it between two steps, so a signal makes it undo
+// what was done.
+//
+// The lease comes after the link, which dhcp needs, and routes after addresses. The host comes last:
+// it is shared with other containers, so it is changed when little is left that can fail. Its
+// forwarding is the very last, since others may need it as soon as it is on.
 func (p *Plugin) add(ctx context.Context, r *spec.Request) (*spec.Result, error) {
 	d, err := p.read(r)
 	if err = cmp.Or(err, checkAddressed(r, p.IPAM)); err != nil {
@@ -74,33 +79,22 @@ func (p *Plugin) add(ctx context.Context, r *spec.Request) (*spec.Result, error)
 		return nil, err
 	}
 	defer op.close()
-	if err := op.undo.Failed(ctx, op.make(d)); err != nil {
-		return nil, err
-	}
-	return op.Result, nil
-}
-
-// make is the order of an ADD. A context that is done stops it between two steps, so a signal
-// makes it undo what was done.
-//
-// The lease comes after the link, which dhcp needs, and routes after addresses. The host comes last:
-// it is shared with other containers, so it is changed when little is left that can fail. Its
-// forwarding is the very last, since others may need it as soon as it is on.
-func (op *Op) make(d Driver) error {
 	for _, step := range [...]func(*Op) error{
 		d.Link, (*Op).enterInterfaces, (*Op).lease, (*Op).checkMTU6,
 		d.Gateways, func(op *Op) error { return op.configure(d.Routes(op)) },
 		d.Host, (*Op).waitVeth, (*Op).forward,
 	} {
-		if op.ctx.Err() != nil {
-			return spec.Errorf(spec.CodeTryAgain, "ADD was interrupted: %w", context.Cause(op.ctx))
+		if ctx.Err() != nil {
+			err = spec.Errorf(spec.CodeTryAgain, "ADD was interrupted: %w", context.Cause(ctx))
+		} else {
+			err = step(op)
 		}
-		if err := step(op); err != nil {
-			return err
+		if err != nil {
+			return nil, op.undo.Failed(ctx, err)
 		}
 	}
 	op.announce()
-	return nil
+	return op.Result, nil
 }
 
 // enterInterfaces enters the links into the result, in the order of the reference: bridge, host-side
