@@ -24,10 +24,10 @@ var edges = map[string][]string{
 
 	"cnibox/applets":           {"cnibox/applets/applet"}, // and each plugin, in the file with_NAME.go
 	"cnibox/applets/applet":    {"cnibox/chain", "cnibox/spec"},
-	"cnibox/applets/attach":    {"cnibox/internal/undo", "cnibox/rtnl", "cnibox/spec"},
+	"cnibox/applets/attach":    {"cnibox/applets/netfilter", "cnibox/internal/undo", "cnibox/nft", "cnibox/rtnl", "cnibox/spec"},
 	"cnibox/applets/hostport":  {"cnibox/rtnl"},
 	"cnibox/applets/lint":      {"cnibox/applets/applet", "cnibox/chain", "cnibox/internal/schema", "cnibox/spec"},
-	"cnibox/applets/netfilter": {"cnibox/applets/attach", "cnibox/nft", "cnibox/rtnl", "cnibox/spec"},
+	"cnibox/applets/netfilter": {"cnibox/nft", "cnibox/spec"},
 	"cnibox/applets/record":    {"cnibox/internal/flock", "cnibox/spec"},
 	"cnibox/applets/chained":   {"cnibox/applets/record", "cnibox/internal/flock", "cnibox/internal/undo", "cnibox/rtnl", "cnibox/spec"},
 

@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"cnibox/applets"
+	"cnibox/chain"
 	"cnibox/spec"
 	"cnibox/spec/spectest"
 )
@@ -22,7 +23,7 @@ func TestHolds(t *testing.T) {
 		"sbr":       {`"table":500`, []string{"rule from 10.1.0.2 to table 500"}, `"10.1.0.2"`},
 		"tuning":    {`"mac":"02:00:00:00:00:AA","mtu":1400,"sysctl":{"net.core.somaxconn":"5"}`, []string{"net.core.somaxconn = 5", "mac 02:00:00:00:00:AA, mtu 1400"}, ""},
 		"bandwidth": {`"egressRate":8000000,"egressBurst":800000`, []string{"egress limited to 8000000 bit/s, burst 800000 bits"}, `{"burst":800000,"direction":"egress","rate":8000000}`},
-		"portmap":   {`"runtimeConfig":{"portMappings":[{"hostPort":53,"containerPort":5353,"protocol":"udp"}]}`, []string{"udp * port 53 leads to port 5353"}, `{"hostPort":53,"containerPort":5353,"protocol":"udp","hostIP":""}`},
+		"portmap":   {`"runtimeConfig":{"portMappings":[{"hostPort":53,"containerPort":5353,"protocol":"udp"}]}`, []string{"udp * port 53 leads to port 5353"}, `{"hostPort":53,"containerPort":5353,"protocol":"udp"}`},
 		"firewall":  {`"ingressPolicy":"isolated"`, []string{"10.1.0.2 accepted", "ingress policy isolated"}, `"10.1.0.2"`},
 	} {
 		verbs, ok := applets.All().Plugin(plugin)
@@ -30,7 +31,7 @@ func TestHolds(t *testing.T) {
 			continue // left out by a tag
 		}
 		r := spectest.Request(t, spec.Check, "{"+tt.keys+","+prev+"}", "")
-		held, err := verbs.Holds(r)
+		held, err := verbs.Holds(t.Context(), r)
 		var got []string
 		for _, h := range held {
 			got = append(got, h.Text)
@@ -42,5 +43,30 @@ func TestHolds(t *testing.T) {
 		if b, _ := json.Marshal(held[0].Data); tt.data != "" && string(b) != tt.data {
 			t.Errorf("%s: got %s, want %s", plugin, b, tt.data)
 		}
+	}
+}
+
+// Tools know what the plugins of a list use without a line about one of them. What is stored is found with
+// an invalid configuration too.
+func TestUses(t *testing.T) {
+	d := chain.NewDescriber(applets.All().Plugin, "/state")
+	u := d.Uses([]byte(`{"cniVersion":"0.4.0","name":"n","plugins":[
+		{"type":"bridge","bridge":"br7","isGateway":true,"ipam":{"type":"host-local","ranges":[[{"subnet":"10.1.0.0/24"},{"subnet":"10.2.0.0/24"}],[{"subnet":"fd00::/64"}]]}},
+		{"type":"tuning","dataDir":"/elsewhere"},{"type":"sbr"},{"type":"firewall","backend":"firewalld"}]}`))
+	if len(u.Stored) != 4 || len(u.Ranges) != 3 {
+		t.Skip("SKIPPED: plugins are left out of this build")
+	}
+	if u.Link != "br7" || !u.Routed || !u.Veth || !u.Accepts || !u.Zoned {
+		t.Errorf("got %+v", u)
+	}
+	if u.Ranges[0].Set != 0 || u.Ranges[1].Set != 0 || u.Ranges[2].Set != 1 {
+		t.Errorf("sets: %+v", u.Ranges)
+	}
+	if u.Leases() != "/state/networks" || u.Stored[1].Records["tuning"] != "/elsewhere" || u.Stored[2].Records["sbr"] != "/state/sbr" {
+		t.Errorf("stored: %+v", u.Stored)
+	}
+	u = d.Uses([]byte(`{"name":"n","type":"macvlan","mode":"wrong","ipam":{"type":"host-local","dataDir":"/leases","subnet":3}}`))
+	if u.Veth || u.Accepts || len(u.Ranges) > 0 || u.Leases() != "/leases" {
+		t.Errorf("invalid: got %+v", u)
 	}
 }

@@ -68,18 +68,27 @@ func (e *Entry) Interrupted() bool { return e.Kind == kindIntent }
 // List reads the cached configuration: a list, or a single one as libcni's older interface
 // stores it. That it is of another network than the entry is an error.
 func (e *Entry) List() (*List, error) {
-	l, err := Parse(e.Config)
-	if err != nil || len(l.Plugins) == 0 {
-		single, serr := ParseSingle(e.Config)
-		if serr != nil {
-			return nil, errors.Join(err, serr)
-		}
-		l = single
+	l, err := parseAny(e.Config)
+	if err != nil {
+		return nil, err
 	}
 	if l.Name != e.NetworkName {
 		return nil, fmt.Errorf("it is of network %q", l.Name)
 	}
 	return l, nil
+}
+
+// parseAny reads a list, or a configuration of one plugin.
+func parseAny(doc []byte) (*List, error) {
+	l, err := Parse(doc)
+	if err == nil && len(l.Plugins) > 0 {
+		return l, nil
+	}
+	single, serr := ParseSingle(doc)
+	if serr != nil {
+		return nil, errors.Join(err, serr)
+	}
+	return single, nil
 }
 
 // listOnce is List, which reads a configuration once for all attachments that were made with it:

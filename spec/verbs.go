@@ -84,9 +84,23 @@ type Verbs struct {
 	// JSON object for each attachment, which has its names. Nil: there are none.
 	Records func(*Request) string
 
+	// Leases returns the directory with the leases of an IPAM plugin, in which each network has one of
+	// its own, with a file for each address, as the reference's host-local has them. An invalid
+	// configuration has one as well. Nil: there is none.
+	Leases func(*Request) string
+
 	// Holds returns what an ADD of this configuration and prevResult makes for the attachment, as its
-	// plugin has it in words and as data; it opens nothing. Nil: no more than result has.
-	Holds func(*Request) ([]Holding, error)
+	// plugin has it in words and as data. It enters no namespace, and asks the kernel for nothing that
+	// is not asked once for all attachments: see package once. Nil: no more than the result has.
+	Holds func(context.Context, *Request) ([]Holding, error)
+
+	// Publishes says that Holds may have ports that the capability portMappings does not have: a tool
+	// that lists ports has to ask for them.
+	Publishes bool
+
+	// Veth says that ADD makes a veth pair: an attachment has a link on the host as long as its
+	// network namespace exists.
+	Veth bool
 
 	// Confine changes the configuration of a plugin so that ADD changes nothing but network
 	// namespaces and what is stored below the state directory, and returns what is left out by
@@ -116,11 +130,14 @@ type Verbs struct {
 	RemoveNetwork func(context.Context, *Request) error
 }
 
-// Resources are what a configuration uses: the link on the host, and the addresses of its network.
+// Resources are what a configuration uses: the link on the host, the addresses of its network, and
+// what lets its packets pass.
 type Resources struct {
-	Link   string // of the host, through which it reaches the containers; empty: one for each container
-	Routed bool   // the host routes to the addresses
-	Ranges []Range
+	Link    string // of the host, through which it reaches the containers; empty: one for each container
+	Routed  bool   // the host routes to the addresses
+	Ranges  []Range
+	Accepts bool // what is forwarded for the addresses is accepted in chain CNI-FORWARD
+	Zoned   bool // the addresses are in a zone of firewalld
 }
 
 // A Range is the addresses of a subnet from First to Last, which are given to containers.
@@ -128,6 +145,7 @@ type Range struct {
 	Subnet      netip.Prefix
 	First, Last netip.Addr
 	Gateway     netip.Addr // zero: none is configured
+	Set         int        // ranges of one number are a choice: an attachment gets an address of one of them
 }
 
 // An Invoker finds plugins by name, and runs them.

@@ -41,6 +41,9 @@ type Driver interface {
 	// Holds returns what Apply makes, from the configuration and op.Prev alone.
 	Holds(*Op) []spec.Holding
 
+	// Resources are what the configuration uses.
+	Resources() spec.Resources
+
 	// Known reports whether the attachment is on record: GET.
 	Known(*Op) (bool, error)
 
@@ -63,6 +66,9 @@ type Defaults struct{}
 
 // Needs is the interface.
 func (Defaults) Needs() Need { return Link }
+
+// Resources are none.
+func (Defaults) Resources() spec.Resources { return spec.Resources{} }
 
 // Known looks for the record.
 func (Defaults) Known(op *Op) (bool, error) {
@@ -112,8 +118,11 @@ func (p Plugin) Verbs() spec.Verbs {
 	v := spec.Verbs{
 		Since: p.Since, Args: p.Args, MAC: p.MAC, Chained: true, Confine: p.Confine,
 		Validate: func(r *spec.Request) (spec.Resources, error) {
-			_, _, err := p.read(r)
-			return spec.Resources{}, err
+			d, _, err := p.read(r)
+			if err != nil {
+				return spec.Resources{}, err
+			}
+			return d.Resources(), nil
 		},
 		Holds: p.holds,
 		Add:   p.add, Check: p.check, Del: p.del, Get: p.get, Status: p.status, GC: p.gc,
@@ -289,7 +298,7 @@ func (p Plugin) gc(ctx context.Context, r *spec.Request) error {
 	return d.Collect(ctx, op)
 }
 
-func (p Plugin) holds(r *spec.Request) ([]spec.Holding, error) {
+func (p Plugin) holds(_ context.Context, r *spec.Request) ([]spec.Holding, error) {
 	d, op, err := p.read(r)
 	if err != nil {
 		return nil, err

@@ -9,7 +9,6 @@ import (
 	"slices"
 	"strings"
 
-	"cnibox/applets/cniexec/inventory"
 	"cnibox/chain"
 	"cnibox/spec"
 )
@@ -150,7 +149,7 @@ func (a *asked) canHonour(c *call, networks ...*chain.List) error {
 			return spec.Errorf(spec.CodeConfig, `--ip: without a capability a plugin takes one address: add "capabilities": {"ips": true} to the one with "ipam" in %s`, l.File)
 		}
 	}
-	return cmp.Or(a.canPublish(networks...), a.freePorts())
+	return cmp.Or(a.canPublish(c, networks...), a.freePorts())
 }
 
 // takes reports whether a plugin of the network declares a capability.
@@ -201,9 +200,9 @@ func (a *asked) arguments(t *chain.Target, networks []*chain.List, i int) (args 
 	if len(a.dns) > 0 {
 		set(capDNS, "", map[string]nameServers{"servers": a.dns}, "")
 	}
-	before := func(l *chain.List) bool { return takes(l, inventory.CapPorts) }
+	before := func(l *chain.List) bool { return takes(l, spec.CapPorts) }
 	if len(a.publish) > 0 && slices.ContainsFunc(networks[:i], before) {
-		delete(caps, inventory.CapPorts)
+		delete(caps, spec.CapPorts)
 	}
 	return args, caps
 }

@@ -193,6 +193,9 @@ func (c *call) cache() *chain.Cache {
 	}}
 }
 
+// describer knows what the plugins of this program use and hold.
+func (c *call) describer() *chain.Describer { return chain.NewDescriber(c.Applets.Plugin, c.stateDir) }
+
 // setRunner makes the runner of the flags; what it warns of goes to stderr.
 func (c *call) setRunner() {
 	local := c.local()

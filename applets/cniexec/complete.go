@@ -253,7 +253,7 @@ func (c *completion) recorded() []*chain.Entry {
 // ids adds the container IDs of attachments, with the interface if kind asks for it, and for
 // show and reload, which take names as well, those that ls has.
 func (c *completion) ids(kind string) {
-	v := inventory.Empty(nil, c.stateDir)
+	v := inventory.Empty(nil, c.describer())
 	for _, recorded := range c.recorded() {
 		e := v.Read(recorded)
 		about := e.NetworkName + " " + e.NetNSPath()
@@ -270,7 +270,7 @@ func (c *completion) ids(kind string) {
 
 // ofResults adds what an attachment got from its network.
 func (c *completion) ofResults(kind string) {
-	v := inventory.Empty(nil, c.stateDir)
+	v := inventory.Empty(nil, c.describer())
 	for _, recorded := range c.recorded() {
 		e := v.Read(recorded)
 		switch kind {

@@ -66,7 +66,7 @@ func (c *doctorCall) host() doctor.Host {
 	quiet := *c.call
 	quiet.Stderr = io.Discard
 	return doctor.Host{
-		Runner: c.runner, Applets: c.Applets, Getenv: c.Getenv, ConfDir: c.confDir, Path: c.path, StateDir: c.stateDir,
+		Runner: c.runner, Applets: c.Applets, Getenv: c.Getenv, ConfDir: c.confDir, Path: c.path, Plugins: c.describer(),
 		Networks: quiet.knownNetworks,
 		Lint:     func(dir string) ([]*lint.Finding, error) { return c.lintFiles(dir) },
 		Restore: func(ctx context.Context, entries []*chain.Entry) error {

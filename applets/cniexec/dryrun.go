@@ -23,7 +23,6 @@ import (
 	"cnibox/chain"
 	"cnibox/internal/disk"
 	"cnibox/internal/netns"
-	"cnibox/internal/state"
 	"cnibox/nft"
 	"cnibox/rtnl"
 	"cnibox/spec"
@@ -41,8 +40,8 @@ type rehearsal struct {
 	dir               string        // on tmpfs, for the thread of run and what it starts; an empty directory for others
 	conf              []byte        // the list as it is run
 	notes             []string      // what is not done
+	kept              []int         // the plugins of list that are in conf
 	ports             []nft.Holding // of the attachments of this host
-	portOwners        []string      // directories with the records of these
 
 	result json.RawMessage
 	stderr bytes.Buffer
@@ -118,7 +117,7 @@ func (r *rehearsal) confine() error {
 		if err := r.confinePlugin(p, verbs, conf); err != nil {
 			return err
 		}
-		plugins = append(plugins, conf)
+		plugins, r.kept = append(plugins, conf), append(r.kept, i)
 	}
 	doc, err := r.list.Effective()
 	if err == nil {
@@ -129,11 +128,6 @@ func (r *rehearsal) confine() error {
 
 // confinePlugin changes the configuration of one plugin.
 func (r *rehearsal) confinePlugin(p *chain.Plugin, verbs *spec.Verbs, conf map[string]json.RawMessage) error {
-	if a, ok := r.Applets.Lookup(p.Type); ok && a.Name == "portmap" {
-		var dir string
-		_ = json.Unmarshal(conf["dataDir"], &dir) // that of another type is an error of the plugin's
-		r.portOwners = append(r.portOwners, cmp.Or(dir, state.Dir(r.stateDir, state.Ports)))
-	}
 	delete(conf, "dataDir")
 	if ipam, err := spec.Members(conf["ipam"]); conf["ipam"] != nil && err == nil {
 		delete(ipam, "dataDir")
@@ -183,10 +177,8 @@ func (r *rehearsal) populate() error {
 		}
 	}
 	var err error
-	if len(r.portOwners) > 0 {
-		if r.ports, err = nft.Open(netns.Host()).Holdings(nft.KindPortMap); err != nil && !netfilter.IsMissing(err) {
-			return err
-		}
+	if r.ports, err = nft.Open(netns.Host()).Holdings(nft.KindPortMap); err != nil && !netfilter.IsMissing(err) {
+		return err
 	}
 	container, err := netns.Open(r.target.NetNS)
 	if errors.Is(err, os.ErrNotExist) && r.create {
@@ -346,16 +338,11 @@ func (r *rehearsal) isolate(ctx context.Context) error {
 	if err := os.WriteFile(filepath.Join(r.dir, "list.conflist"), r.conf, 0o600); err != nil {
 		return err
 	}
-	return errors.Join(r.copyLeases(), r.copyPorts(ctx))
+	return errors.Join(r.copyState(), r.copyPorts(ctx))
 }
 
 // copyPorts gives the rehearsal the host ports of others, so that one that is taken is refused.
 func (r *rehearsal) copyPorts(ctx context.Context) error {
-	for _, dir := range r.portOwners {
-		if err := copyTree(dir, state.Dir(r.stateCopy(), state.Ports)); err != nil {
-			return fmt.Errorf("copy of the owners of ports: %w", err)
-		}
-	}
 	if len(r.ports) == 0 {
 		return nil
 	}
@@ -375,22 +362,39 @@ func (r *rehearsal) copyPorts(ctx context.Context) error {
 	})
 }
 
-// copyLeases copies the leases of the network, so that the addresses are those that are next.
-func (r *rehearsal) copyLeases() error {
-	from := inventory.ReadConf(r.list.Doc()).Leases(r.stateDir, r.list.Name)
-	if from == "" {
-		return nil
+// copyState copies the records of the plugins, and the leases of the network, so that the addresses are
+// those that are next, to where the plugins of the rehearsal look for them.
+func (r *rehearsal) copyState() error {
+	doc, err := r.list.Effective()
+	if err != nil {
+		return err
 	}
-	for _, sub := range []string{r.list.Name, ".cnibox/" + r.list.Name} {
-		if err := copyTree(filepath.Join(from, sub), filepath.Join(r.stateCopy(), "networks", sub)); err != nil {
-			return fmt.Errorf("copy of the leases: %w", err)
+	stored, copies := r.describer().Uses(doc).Stored, chain.NewDescriber(r.Applets.Plugin, r.stateCopy()).Uses(r.conf).Stored
+	for n, i := range r.kept {
+		from, to := stored[i], copies[n]
+		for plugin, dir := range from.Records {
+			if err := copyTree(dir, to.Records[plugin]); err != nil {
+				return fmt.Errorf("copy of the records of %s: %w", plugin, err)
+			}
+		}
+		if from.Leases == "" || to.Leases == "" {
+			continue
+		}
+		for _, sub := range []string{r.list.Name, ".cnibox/" + r.list.Name} {
+			if err := copyTree(filepath.Join(from.Leases, sub), filepath.Join(to.Leases, sub)); err != nil {
+				return fmt.Errorf("copy of the leases: %w", err)
+			}
 		}
 	}
 	return nil
 }
 
-// copyTree copies the files of a directory, which may be missing.
+// copyTree copies the files of a directory, which may be missing. Without one of the two there is nothing
+// to copy.
 func copyTree(from, to string) error {
+	if from == "" || to == "" {
+		return nil
+	}
 	return filepath.WalkDir(from, func(path string, e fs.DirEntry, err error) error {
 		if errors.Is(err, os.ErrNotExist) {
 			return nil // it was released meanwhile

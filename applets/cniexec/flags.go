@@ -16,7 +16,6 @@ import (
 	"github.com/spf13/pflag"
 
 	"cnibox/applets/applet"
-	"cnibox/applets/cniexec/inventory"
 	"cnibox/applets/hostport"
 	"cnibox/chain"
 	"cnibox/spec"
@@ -387,8 +386,8 @@ func (a *asked) capabilities(caps map[string]json.RawMessage) (_ map[string]json
 	if len(a.publish) == 0 {
 		return caps, nil
 	}
-	var ports []inventory.Port
-	if raw := caps[inventory.CapPorts]; raw != nil {
+	var ports []spec.Port
+	if raw := caps[spec.CapPorts]; raw != nil {
 		if err := spec.Unmarshal("CAP_ARGS.portMappings", raw, &ports); err != nil {
 			return nil, spec.Errorf(spec.CodeEnv, "%w", err)
 		}
@@ -396,28 +395,32 @@ func (a *asked) capabilities(caps map[string]json.RawMessage) (_ map[string]json
 	if caps == nil {
 		caps = make(map[string]json.RawMessage)
 	}
-	caps[inventory.CapPorts], err = json.Marshal(append(ports, a.publish...))
+	caps[spec.CapPorts], err = json.Marshal(append(ports, a.publish...))
 	return caps, err
 }
 
 // canPublish refuses --publish where no plugin of the networks would get it.
 // CAP_ARGS may hold what no plugin takes, as with libcni; a flag was given for this call.
 // The error has code 7.
-func (a *asked) canPublish(networks ...*chain.List) error {
+func (a *asked) canPublish(c *call, networks ...*chain.List) error {
 	for _, l := range networks {
-		if takes(l, inventory.CapPorts) {
+		if takes(l, spec.CapPorts) {
 			return nil
 		}
 	}
 	if len(a.publish) == 0 {
 		return nil
 	}
-	return spec.Errorf(spec.CodeConfig, `--publish: no plugin in %s takes port mappings: add {"type": "portmap", "capabilities": {"portMappings": true}} to its list`, networks[0].File)
+	var advice string
+	if plugins := c.linter().Decoding(spec.CapPorts); len(plugins) > 0 {
+		advice = fmt.Sprintf(`: add {"type": %q, "capabilities": {%q: true}} to its list`, plugins[0], spec.CapPorts)
+	}
+	return spec.Errorf(spec.CodeConfig, `--publish: no plugin in %s takes port mappings%s`, networks[0].File, advice)
 }
 
 // freePorts refuses --publish of a port on which a process of the host listens: its
-// clients would get to the container instead. Runtimes that give CAP_ARGS get a warning from
-// portmap. The error has code 100.
+// clients would get to the container instead. Runtimes that give CAP_ARGS get a warning from the
+// plugin. The error has code 100.
 func (a *asked) freePorts() error {
 	if a.force {
 		return nil
@@ -436,7 +439,7 @@ func (a *asked) freePorts() error {
 }
 
 // publishedPorts are the values of --publish.
-type publishedPorts []inventory.Port
+type publishedPorts []spec.Port
 
 // Set adds one, or those of a range.
 func (p *publishedPorts) Set(s string) error {
@@ -456,9 +459,9 @@ var protocols = []string{"tcp", "udp", "sctp"}
 
 // parsePublish reads [IP:]HOST:CONTAINER[/PROTOCOL], an IPv6 address in brackets. HOST and
 // CONTAINER are ports, or ranges of the same length.
-func parsePublish(s string) ([]inventory.Port, error) {
+func parsePublish(s string) ([]spec.Port, error) {
 	ports, protocol, _ := strings.Cut(s, "/")
-	p := inventory.Port{Protocol: cmp.Or(protocol, "tcp")}
+	p := spec.Port{Protocol: cmp.Or(protocol, "tcp")}
 	rest, container, ok := cutLast(ports, ":")
 	ip, host, _ := cutLast(rest, ":")
 	p.HostIP = strings.Trim(ip, "[]")
@@ -476,7 +479,7 @@ func parsePublish(s string) ([]inventory.Port, error) {
 		return nil, fmt.Errorf("the ranges must have the same length: %s are %d ports, %s are %d",
 			host, int(hostLast-p.HostPort)+1, container, int(containerLast-p.ContainerPort)+1)
 	}
-	all := []inventory.Port{p}
+	all := []spec.Port{p}
 	for p.HostPort < hostLast {
 		p.HostPort++
 		p.ContainerPort++

@@ -126,7 +126,12 @@ func (c *gcCall) gc(ctx context.Context) error {
 
 // owners is [chain.GCOptions.Owners]. Without --valid-live none need be alive.
 func (c *gcCall) owners(l *chain.List, entries []*chain.Entry) ([]chain.Owner, error) {
-	s, err := inventory.SearchOwners(l.Name, c.stateDir, inventory.ReadConf(l.Doc()), c.recordDirs(l), entries, c.live)
+	doc, err := l.Effective()
+	if err != nil {
+		return nil, err
+	}
+	conf := inventory.Empty(c.runner.Cache, c.describer()).Conf(doc)
+	s, err := inventory.SearchOwners(l.Name, conf, recordDirs(conf), entries, c.live)
 	if err != nil {
 		return nil, err
 	}
@@ -139,19 +144,10 @@ func (c *gcCall) owners(l *chain.List, entries []*chain.Entry) ([]chain.Owner, e
 }
 
 // recordDirs are the directories with the records of a network's plugins.
-func (c *gcCall) recordDirs(l *chain.List) (dirs []record.Dir) {
-	for i := range l.Plugins {
-		p := &l.Plugins[i]
-		req, err := c.runner.Request(spec.GC, l, p, chain.Target{})
-		for _, plugin := range []string{p.Type, p.IPAM} {
-			if err != nil || plugin == "" {
-				continue // GC has the error
-			}
-			verbs, err := c.runner.Invoker.Find(plugin)
-			if err != nil || verbs == nil || verbs.Records == nil {
-				continue
-			}
-			if dir := verbs.Records(req); dir != "" {
+func recordDirs(conf *inventory.Conf) (dirs []record.Dir) {
+	for _, s := range conf.Stored {
+		for _, dir := range s.Records {
+			if dir != "" {
 				dirs = append(dirs, record.Dir(dir))
 			}
 		}

@@ -92,7 +92,7 @@ func (c *call) attachedAddresses() (all []lint.Attached) {
 	if err != nil {
 		return nil
 	}
-	v := inventory.Empty(c.cache(), c.stateDir)
+	v := inventory.Empty(c.cache(), c.describer())
 	for _, e := range entries {
 		if e.Live() {
 			all = append(all, lint.Attached{Attachment: e.Attachment(), Addresses: v.Read(e).Addresses()})

@@ -66,7 +66,7 @@ func (c *call) look() (*inventory.Inventory, error) {
 	if err := c.stateDirs(); err != nil {
 		return nil, err
 	}
-	v, err := inventory.New(c.cache(), c.stateDir)
+	v, err := inventory.New(c.cache(), c.describer())
 	if err != nil {
 		return nil, err
 	}
@@ -118,11 +118,16 @@ func (c *lsCall) do(ctx context.Context, operands []string) (exit int, err error
 	if networks {
 		return c.lsNetworks(v)
 	}
-	return c.lsAttachments(v)
+	return c.lsAttachments(ctx, v)
 }
 
 // lsAttachments lists the attachments.
-func (c *lsCall) lsAttachments(v *inventory.Inventory) (exit int, err error) {
+func (c *lsCall) lsAttachments(ctx context.Context, v *inventory.Inventory) (exit int, err error) {
+	asked := v.Entries
+	if c.output == "" { // the table has only ports of what they hold, and most are those of the capability
+		asked = inventory.Publishing(asked)
+	}
+	v.ReadHolds(ctx, asked)
 	if c.output == outputJSON {
 		return c.writeJSON(docOf(v, v.Entries))
 	}
@@ -131,18 +136,28 @@ func (c *lsCall) lsAttachments(v *inventory.Inventory) (exit int, err error) {
 		{Title: "MAC", Optional: true}, {Title: "HOST"}, {Title: "PORTS", Min: 5}, {Title: "AGE"}, {Title: "STATE", Min: 12, Early: true}}
 	if c.output == outputWide {
 		s.Width = 0
-		columns = append(columns, tty.Column{Title: "RUNTIME"}, tty.Column{Title: "CONTAINER"}, tty.Column{Title: "NETNS"})
+		columns = append(columns, tty.Column{Title: "HOLDS"}, tty.Column{Title: "RUNTIME"}, tty.Column{Title: "CONTAINER"}, tty.Column{Title: "NETNS"})
 	}
 	var rows [][]string
 	for _, a := range v.Entries {
 		row := []string{a.NetworkName, a.Name(), a.IfName, joined(a.Addresses(), bare), a.MAC(), a.HostLink,
-			joined(a.Ports, inventory.Port.Short), v.AgeText(a), a.StateText()}
+			joined(a.Ports, spec.Port.Short), v.AgeText(a), a.StateText()}
 		if c.output == outputWide {
-			row = append(row, a.Runtime(), a.ContainerID, a.NetNSPath())
+			row = append(row, strings.Join(otherHolds(a), "; "), a.Runtime(), a.ContainerID, a.NetNSPath())
 		}
 		rows = append(rows, row)
 	}
 	return c.list(s, columns, rows)
+}
+
+// otherHolds is what plugins hold for an attachment, but for what has a column of its own.
+func otherHolds(a *inventory.Entry) (texts []string) {
+	for _, h := range a.Holds {
+		if h.Kind != spec.KindPort && h.Kind != spec.KindHostLink {
+			texts = append(texts, h.Text)
+		}
+	}
+	return texts
 }
 
 // list writes a table in which an empty cell is a dash; without rows it writes nothing.
@@ -190,26 +205,26 @@ type (
 	}
 
 	attachmentDoc struct {
-		Network     string           `json:"network"`
-		ContainerID string           `json:"containerID"`
-		IfName      string           `json:"ifName"`
-		Name        string           `json:"name"`
-		Runtime     string           `json:"runtime"`
-		NetNS       string           `json:"netns"`
-		Addresses   []netip.Prefix   `json:"addresses"`
-		MAC         string           `json:"mac"`
-		HostLink    string           `json:"hostLink"`
-		Bridge      string           `json:"bridge"`
-		Ports       []inventory.Port `json:"ports"`
-		Plugins     []string         `json:"plugins"`
-		Since       *time.Time       `json:"since"`
-		State       string           `json:"state"`
-		Why         string           `json:"why"`
-		Check       string           `json:"check"`
-		Unchecked   string           `json:"unchecked"`
-		Faults      []string         `json:"faults"`
-		File        string           `json:"file"`
-		Holds       []chain.Held     `json:"holds,omitempty"` // show has it
+		Network     string         `json:"network"`
+		ContainerID string         `json:"containerID"`
+		IfName      string         `json:"ifName"`
+		Name        string         `json:"name"`
+		Runtime     string         `json:"runtime"`
+		NetNS       string         `json:"netns"`
+		Addresses   []netip.Prefix `json:"addresses"`
+		MAC         string         `json:"mac"`
+		HostLink    string         `json:"hostLink"`
+		Bridge      string         `json:"bridge"`
+		Ports       []spec.Port    `json:"ports"`
+		Plugins     []string       `json:"plugins"`
+		Since       *time.Time     `json:"since"`
+		State       string         `json:"state"`
+		Why         string         `json:"why"`
+		Check       string         `json:"check"`
+		Unchecked   string         `json:"unchecked"`
+		Faults      []string       `json:"faults"`
+		File        string         `json:"file"`
+		Holds       []chain.Held   `json:"holds"`
 	}
 
 	brokenDoc struct {
@@ -220,7 +235,11 @@ type (
 
 // docOf has some of the attachments, and all that was not read or tested.
 func docOf(v *inventory.Inventory, list []*inventory.Entry) inventoryDoc {
-	return inventoryDoc{each(list, attachmentOf), each(v.Broken, broken), each(v.Unread, error.Error)}
+	return inventoryDoc{attachmentDocs(v, list), each(v.Broken, broken), each(v.Unread, error.Error)}
+}
+
+func attachmentDocs(v *inventory.Inventory, list []*inventory.Entry) []attachmentDoc {
+	return each(list, func(a *inventory.Entry) attachmentDoc { return attachmentOf(v, a) })
 }
 
 func broken(b chain.Broken) brokenDoc { return brokenDoc{b.Name(), b.Err().Error()} }
@@ -243,12 +262,12 @@ func each[T, D any](list []T, fn func(T) D) []D {
 }
 
 // attachmentOf is one of the documents.
-func attachmentOf(a *inventory.Entry) attachmentDoc {
+func attachmentOf(v *inventory.Inventory, a *inventory.Entry) attachmentDoc {
 	d := attachmentDoc{
 		Network: a.NetworkName, ContainerID: a.ContainerID, IfName: a.IfName, Name: a.Name(), Runtime: a.Runtime(), NetNS: a.NetNSPath(),
-		Addresses: notNull(a.Addresses()), MAC: a.MAC(), HostLink: a.HostLink, Bridge: a.Conf.Bridge(),
+		Addresses: notNull(a.Addresses()), MAC: a.MAC(), HostLink: a.HostLink, Bridge: v.Bridge(a.Conf),
 		Ports: notNull(a.Ports), Plugins: a.Conf.Types(), State: a.State, Why: a.Why,
-		Check: a.Verdict, Unchecked: a.Unchecked, Faults: []string{}, File: a.File(),
+		Check: a.Verdict, Unchecked: a.Unchecked, Faults: []string{}, File: a.File(), Holds: notNull(a.Holds),
 	}
 	if a.Fault != nil {
 		d.Faults = append(d.Faults, a.FaultText())
@@ -264,20 +283,20 @@ func attachmentOf(a *inventory.Entry) attachmentDoc {
 // used, and nothing is configured.
 func (c *call) knownNetworks(v *inventory.Inventory) []*inventory.Network {
 	return v.Networks(c.confDir, func() *inventory.Network {
-		if conf := defaultConf(v.Cache.Dir); conf != nil {
-			return &inventory.Network{Name: defaultNetwork, Conf: conf}
+		if doc := defaultConf(v.Cache.Dir); doc != nil {
+			return &inventory.Network{Name: defaultNetwork, Conf: v.Conf(doc)}
 		}
 		return nil
 	}, c.warn)
 }
 
 // defaultConf is that of the default network, if its subnets were chosen; nil: they were not.
-func defaultConf(cacheDir string) *inventory.Conf {
+func defaultConf(cacheDir string) []byte {
 	s, err := readSubnets(filepath.Join(cacheDir, "cnibox", subnetsFile))
 	if err != nil {
 		return nil
 	}
-	return inventory.ReadConf(embeddedConf(s, hostHasIPv6(), filepath.Join(cacheDir, "networks"), ""))
+	return embeddedConf(s, hostHasIPv6(), filepath.Join(cacheDir, "networks"), "")
 }
 
 // The shapes of networks.
@@ -314,9 +333,9 @@ type (
 )
 
 // networkOf is the document of a network.
-func networkOf(n *inventory.Network, pools []inventory.Pool) networkDoc {
+func networkOf(v *inventory.Inventory, n *inventory.Network, pools []inventory.Pool) networkDoc {
 	return networkDoc{
-		Name: n.Name, File: n.File, CNIVersion: n.Conf.CNIVersion, Plugins: n.Conf.Types(), Bridge: n.Conf.Bridge(),
+		Name: n.Name, File: n.File, CNIVersion: n.Conf.CNIVersion, Plugins: n.Conf.Types(), Bridge: v.Bridge(n.Conf),
 		Pools: each(pools, poolOf), Attachments: len(n.Attached), Gone: n.Gone(), Faults: n.Faults(),
 	}
 }
@@ -346,7 +365,7 @@ func (c *lsCall) lsNetworks(v *inventory.Inventory) (exit int, err error) {
 		if err != nil {
 			c.warn("leases of network %s: %v", n.Name, err)
 		}
-		all.Networks = append(all.Networks, networkOf(n, pools))
+		all.Networks = append(all.Networks, networkOf(v, n, pools))
 		var subnets []string
 		var used uint64
 		stale, free := 0, uint64(math.MaxUint64) // an attachment takes an address of each set
@@ -356,7 +375,7 @@ func (c *lsCall) lsNetworks(v *inventory.Inventory) (exit int, err error) {
 				subnets = append(subnets, r.Subnet.String())
 			}
 		}
-		row := []string{n.Name, n.Conf.InterfacePlugin().Type, n.Conf.Bridge(), strings.Join(subnets, ","),
+		row := []string{n.Name, n.Conf.InterfacePlugin().Type, v.Bridge(n.Conf), strings.Join(subnets, ","),
 			fmt.Sprint(used), count(free), fmt.Sprint(stale), fmt.Sprint(len(n.Attached)), fmt.Sprint(n.Gone())}
 		if len(pools) == 0 || err != nil {
 			row[4], row[5], row[6] = "", "", ""

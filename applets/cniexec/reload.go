@@ -85,7 +85,7 @@ func (c *reloadCall) do(ctx context.Context, operands []string) (int, error) {
 // named returns the entries of a network, or of a container as show names it.
 func (c *reloadCall) named(entries []*chain.Entry, name string) ([]*chain.Entry, error) {
 	network := slices.Contains(c.configured(), name)
-	v := inventory.Empty(c.runner.Cache, c.stateDir)
+	v := inventory.Empty(c.runner.Cache, c.describer())
 	for _, e := range entries {
 		network = network || e.NetworkName == name
 		v.Entries = append(v.Entries, v.Read(e))

@@ -19,7 +19,12 @@ import (
 	"golang.org/x/sys/unix"
 
 	"cnibox/applets/applet"
+	"cnibox/applets/bridge"
 	"cnibox/applets/cniexec/inventory"
+	"cnibox/applets/hostlocal"
+	"cnibox/applets/macvlan"
+	"cnibox/applets/portmap"
+	"cnibox/applets/ptp"
 	"cnibox/chain"
 	"cnibox/internal/flock"
 	"cnibox/internal/kerneltest"
@@ -28,6 +33,9 @@ import (
 	"cnibox/rtnl"
 	"cnibox/spec"
 )
+
+// plugins are those of the fixtures' configurations.
+var plugins = applet.Table{&bridge.Applet, &hostlocal.Applet, &macvlan.Applet, &portmap.Applet, &ptp.Applet}
 
 var update = flag.Bool("update", false, "rewrite golden files")
 
@@ -88,7 +96,7 @@ func (f *fixture) write(e chain.Entry) {
 // inventory is what inventory.New would make on the host of the fixture.
 func (f *fixture) inventory() *inventory.Inventory {
 	f.Helper()
-	v := inventory.Empty(&chain.Cache{Dir: f.dir}, f.dir)
+	v := inventory.Empty(&chain.Cache{Dir: f.dir}, chain.NewDescriber(plugins.Plugin, f.dir))
 	v.Now, v.Uptime = madeAt.Add(3*time.Hour), 24*time.Hour
 	entries, broken, err := v.Cache.List()
 	if err != nil {
@@ -173,12 +181,12 @@ func TestSeeGolden(t *testing.T) {
 	c := &call{Process: applet.Process{Stdout: &out, Stderr: &stderr, Getenv: noEnv}, commandLine: &commandLine{flags: &flags{cacheDir: f.dir, confDir: f.dir + "/none"}}}
 	networks := c.knownNetworks(v)
 	show := func(output string, n *inventory.Network) func() (int, error) {
-		return func() (int, error) { c.output = output; return c.showNetwork(v, n) }
+		return func() (int, error) { c.output = output; return c.showNetwork(t.Context(), v, n) }
 	}
 	tests := map[string]func() (int, error){
-		"ls.txt":            func() (int, error) { return (&lsCall{call: c}).lsAttachments(v) },
-		"ls-wide.txt":       func() (int, error) { c.output = outputWide; return (&lsCall{call: c}).lsAttachments(v) },
-		"ls.json":           func() (int, error) { c.output = outputJSON; return (&lsCall{call: c}).lsAttachments(v) },
+		"ls.txt":            func() (int, error) { return (&lsCall{call: c}).lsAttachments(t.Context(), v) },
+		"ls-wide.txt":       func() (int, error) { c.output = outputWide; return (&lsCall{call: c}).lsAttachments(t.Context(), v) },
+		"ls.json":           func() (int, error) { c.output = outputJSON; return (&lsCall{call: c}).lsAttachments(t.Context(), v) },
 		"networks.txt":      func() (int, error) { return (&lsCall{call: c}).lsNetworks(v) },
 		"networks-wide.txt": func() (int, error) { c.output = outputWide; return (&lsCall{call: c}).lsNetworks(v) },
 		"networks.json":     func() (int, error) { c.output = outputJSON; return (&lsCall{call: c}).lsNetworks(v) },
@@ -278,7 +286,7 @@ func TestSeeTerminal(t *testing.T) {
 			return ""
 		}
 		c := &call{Process: applet.Process{Stdout: slave, Getenv: getenv}, commandLine: &commandLine{flags: &flags{}}}
-		if _, err := (&lsCall{call: c}).lsAttachments(f.inventory()); err != nil {
+		if _, err := (&lsCall{call: c}).lsAttachments(t.Context(), f.inventory()); err != nil {
 			t.Error(err)
 		}
 		slave.Close()
@@ -431,7 +439,7 @@ func TestAgeText(t *testing.T) {
 // Runtimes give the host ports of a container to each of its networks; one without portmap has none.
 func TestPortsOfNetworks(t *testing.T) {
 	ports := map[string]json.RawMessage{"portMappings": json.RawMessage(`[{"hostPort":80,"containerPort":8080},{"hostPort":0,"containerPort":1}]`)}
-	v := inventory.Empty(nil, "")
+	v := inventory.Empty(nil, chain.NewDescriber(plugins.Plugin, ""))
 	for conf, want := range map[string]int{
 		`{"plugins":[{"type":"bridge"},{"type":"portmap","capabilities":{"portMappings":true}}]}`: 1,
 		`{"plugins":[{"type":"macvlan"}]}`: 0,
@@ -586,7 +594,7 @@ func TestClosedPipe(t *testing.T) {
 	r.Close()
 	var stderr bytes.Buffer
 	c := &call{Process: applet.Process{Stdout: w, Stderr: &stderr, Getenv: noEnv}, commandLine: &commandLine{flags: &flags{}}}
-	if exit, err := (&lsCall{call: c}).lsAttachments(f.inventory()); exit != exitOK || err != nil || stderr.Len() > 0 {
+	if exit, err := (&lsCall{call: c}).lsAttachments(t.Context(), f.inventory()); exit != exitOK || err != nil || stderr.Len() > 0 {
 		t.Errorf("exit code %d, %v, stderr %q", exit, err, &stderr)
 	}
 }

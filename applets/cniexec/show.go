@@ -9,9 +9,9 @@ import (
 	"time"
 
 	"cnibox/applets/cniexec/inventory"
-	"cnibox/chain"
 	"cnibox/internal/memory"
 	"cnibox/internal/tty"
+	"cnibox/spec"
 )
 
 func showVerb() *verb {
@@ -46,30 +46,26 @@ func (c *showCall) do(ctx context.Context, operands []string) (exit int, err err
 	if err != nil {
 		return 0, err
 	}
-	c.setRunner()
 	networks := c.knownNetworks(v)
 	for _, n := range networks {
 		if n.Name == operands[0] {
-			return c.showNetwork(v, n)
+			return c.showNetwork(ctx, v, n)
 		}
 	}
 	found, err := v.Find(operands[0])
 	if err != nil {
 		return 0, err
 	}
-	doc := docOf(v, found)
+	v.ReadHolds(ctx, found)
 	var texts []string
-	for i, a := range found {
-		held, err := c.runner.Holds(ctx, a.Entry)
-		if err != nil {
-			c.warn("what plugins hold of %s: %v", a.Attachment(), err)
+	for _, a := range found {
+		if a.HoldsErr != nil {
+			c.warn("what plugins hold of %s: %v", a.Attachment(), a.HoldsErr)
 		}
-		doc.Attachments[i].Holds = held
-		text := func(h chain.Held) string { return h.Plugin + ": " + h.Text }
-		texts = append(texts, c.fields(append(fieldsOf(v, a), field{"holds", each(held, text)})))
+		texts = append(texts, c.fields(append(fieldsOf(v, a), field{"holds", holdTexts(a)})))
 	}
 	if c.output == outputJSON {
-		return c.writeJSON(doc)
+		return c.writeJSON(docOf(v, found))
 	}
 	return c.write(strings.Join(texts, "\n"))
 }
@@ -134,10 +130,6 @@ func fieldsOf(v *inventory.Inventory, a *inventory.Entry) []field {
 	if a.MAC() != "" {
 		iface += ", MAC " + a.MAC()
 	}
-	link := a.HostLink
-	if bridge := a.Conf.Bridge(); link != "" && bridge != "" {
-		link += " on bridge " + bridge
-	}
 	since := ""
 	if age := v.AgeText(a); age != "" {
 		since = a.Since.Format(time.RFC3339) + ", " + age + " ago"
@@ -152,25 +144,52 @@ func fieldsOf(v *inventory.Inventory, a *inventory.Entry) []field {
 		{"addresses", addresses},
 		{"routes", routes},
 		{"nameservers", result.DNS.Nameservers},
-		one("host side", link),
-		{"ports", each(a.Ports, func(p inventory.Port) string { return fmt.Sprintf("%s -> %d", p.Host(), p.ContainerPort) })},
+		one("host side", hostSide(v, a)),
+		{"ports", each(a.Ports, func(p spec.Port) string { return fmt.Sprintf("%s -> %d", p.Host(), p.ContainerPort) })},
 		one("since", since),
 		{"state", slices.DeleteFunc([]string{a.State, a.Why}, func(s string) bool { return s == "" })},
 		one("cache", a.File()),
 	}
 }
 
+// hostSide is what the interface is connected to on the host.
+func hostSide(v *inventory.Inventory, a *inventory.Entry) string {
+	on := a.On()
+	if a.HostLink != "" {
+		on = onLink(v, a)
+	}
+	if on == "" {
+		return a.HostLink
+	}
+	if v.Links != nil && v.Links.ByName[on] != nil {
+		on = linkText(v.Links.ByName[on])
+	}
+	return strings.TrimSpace(a.HostLink + " on " + on)
+}
+
+// holdTexts is what plugins hold for an attachment, each with its plugin. The field host side has the
+// links.
+func holdTexts(a *inventory.Entry) (texts []string) {
+	for _, h := range a.Holds {
+		if h.Kind != spec.KindHostLink {
+			texts = append(texts, h.Plugin+": "+h.Text)
+		}
+	}
+	return texts
+}
+
 // showNetwork prints a network: its ranges and its attachments.
-func (c *call) showNetwork(v *inventory.Inventory, n *inventory.Network) (exit int, err error) {
+func (c *call) showNetwork(ctx context.Context, v *inventory.Inventory, n *inventory.Network) (exit int, err error) {
 	pools, err := v.Pools(n)
 	if err != nil {
 		c.warn("leases of network %s: %v", n.Name, err)
 	}
 	if c.output == outputJSON {
+		v.ReadHolds(ctx, n.Attached)
 		return c.writeJSON(struct {
 			Network     networkDoc      `json:"network"`
 			Attachments []attachmentDoc `json:"attachments"`
-		}{networkOf(n, pools), each(n.Attached, attachmentOf)})
+		}{networkOf(v, n, pools), attachmentDocs(v, n.Attached)})
 	}
 	file := n.File
 	switch {
@@ -184,8 +203,8 @@ func (c *call) showNetwork(v *inventory.Inventory, n *inventory.Network) (exit i
 		one("configuration", file),
 		one("version", n.Conf.CNIVersion),
 		one("plugins", strings.Join(n.Conf.Types(), ", ")),
-		one("bridge", n.Conf.Bridge()),
-		one("leases", n.Conf.Leases(v.StateDir, n.Name)),
+		one("bridge", v.Bridge(n.Conf)),
+		one("leases", n.Conf.Leases()),
 	}
 	for _, p := range pools {
 		var values []string

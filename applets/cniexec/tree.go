@@ -47,7 +47,7 @@ type branch struct {
 }
 
 // do draws the links of the host and what is attached to them.
-func (c *treeCall) do(_ context.Context, operands []string) (exit int, err error) {
+func (c *treeCall) do(ctx context.Context, operands []string) (exit int, err error) {
 	if len(operands) > 0 {
 		return 0, usage("tree: %q is one operand too many: it takes none", operands[0])
 	}
@@ -59,6 +59,10 @@ func (c *treeCall) do(_ context.Context, operands []string) (exit int, err error
 	if v.Links == nil {
 		return 0, v.Unread[0]
 	}
+	v.ReadHolds(ctx, slices.DeleteFunc(slices.Clone(v.Entries), func(a *inventory.Entry) bool {
+		l := v.Link(a)
+		return l != nil && l.Master != 0 && !a.Conf.Publishes // it is drawn at its master
+	}))
 	routes, err := readHostRoutes()
 	if err != nil {
 		return 0, err
@@ -93,18 +97,16 @@ func branches(v *inventory.Inventory, networks []*inventory.Network, routes host
 		all = append(all, b)
 		return b
 	}
-	uplink := "" // the first
 	for _, index := range routes.uplinks {
 		if l := v.Links.ByIndex[index]; l != nil {
 			b := at(l.Name)
 			b.words = append(b.words, "uplink")
-			uplink = cmp.Or(uplink, l.Name)
 		}
 	}
 	for _, n := range networks {
-		switch master := n.Conf.InterfacePlugin().Master; {
-		case n.Conf.Bridge() != "" && (len(n.Attached) > 0 || v.Links.ByName[n.Conf.Bridge()] != nil):
-			b := at(n.Conf.Bridge())
+		switch bridge, master := v.Bridge(n.Conf), n.Conf.InterfacePlugin().Master; {
+		case bridge != "" && (len(n.Attached) > 0 || v.Links.ByName[bridge] != nil):
+			b := at(bridge)
 			b.words = append(b.words, n.Name)
 		case master != "" && v.Links.ByName[master] != nil:
 			at(master)
@@ -112,8 +114,9 @@ func branches(v *inventory.Inventory, networks []*inventory.Network, routes host
 	}
 	routed, rest := &branch{name: "routed"}, &branch{name: "other"}
 	for _, a := range v.Entries {
-		switch b := branchOf(v, a, uplink, at); {
-		case b != nil:
+		switch on := onLink(v, a); {
+		case on != "":
+			b := at(on)
 			b.attached = append(b.attached, a)
 		case v.Link(a) != nil:
 			routed.attached = append(routed.attached, a)
@@ -133,24 +136,13 @@ func branches(v *inventory.Inventory, networks []*inventory.Network, routes host
 	return all
 }
 
-// branchOf is the branch of a bridge or of a parent, which is the uplink where none is configured;
-// nil: the attachment has none.
-func branchOf(v *inventory.Inventory, a *inventory.Entry, uplink string, at func(name string) *branch) *branch {
+// onLink is the link of the host that an attachment is drawn at: the master of its host-side link, what
+// plugins say, or the bridge of its network. Empty: there is none.
+func onLink(v *inventory.Inventory, a *inventory.Entry) string {
 	if l := v.Link(a); l != nil && v.Links.ByIndex[l.Master] != nil {
-		return at(v.Links.ByIndex[l.Master].Name)
+		return v.Links.ByIndex[l.Master].Name
 	}
-	p := a.Conf.InterfacePlugin()
-	switch {
-	case a.Conf.Bridge() != "":
-		return at(a.Conf.Bridge())
-	case p.Type != "macvlan" && p.Type != "ipvlan" && p.Type != "vlan":
-		return nil
-	case p.Master != "":
-		return at(p.Master)
-	case uplink != "":
-		return at(uplink)
-	}
-	return nil
+	return cmp.Or(a.On(), v.Bridge(a.Conf))
 }
 
 // addPorts adds the ports of bridges that are no attachment's.
@@ -234,7 +226,7 @@ func (b *branch) draw(w *strings.Builder, s tty.Screen) {
 		}
 		rows = append(rows, []string{tick + link, a.Name(), a.IfName,
 			strings.Join(each(a.Addresses(), bare), " "),
-			joined(a.Ports, inventory.Port.Short), state})
+			joined(a.Ports, spec.Port.Short), state})
 	}
 	for _, port := range b.ports {
 		rows = append(rows, []string{tick + port, "", "", "", "", ""})
@@ -267,7 +259,7 @@ func dot(branches []*branch) string {
 				spaces[to] = true
 				fmt.Fprintf(&w, "  %s [label=%s, style=rounded];\n", quoted(to), quoted(a.Name()))
 			}
-			more := slices.Concat(each(a.Addresses(), bare), each(a.Ports, inventory.Port.Short))
+			more := slices.Concat(each(a.Addresses(), bare), each(a.Ports, spec.Port.Short))
 			colour := ""
 			if a.State == inventory.StateGone || a.State == inventory.StateInterrupted {
 				colour = ", color=red"

@@ -61,6 +61,7 @@ type question struct {
 	id    netns.ID // of a namespace that exists
 	path  string   // of a namespace
 
+	ctx    context.Context // of the call, for plugins
 	owners []*inventory.Entry
 	others []string // owners that are no attachments of the cache, in words
 }
@@ -94,7 +95,7 @@ type ownerDoc struct {
 }
 
 // do names the owner of an address, a host port, a link, a namespace or a MAC address.
-func (c *whoCall) do(_ context.Context, operands []string) (exit int, err error) {
+func (c *whoCall) do(ctx context.Context, operands []string) (exit int, err error) {
 	if len(operands) != 1 {
 		return 0, usage("who: it takes one operand: an address, PROTO/PORT, a link, a namespace or a MAC address")
 	}
@@ -102,7 +103,7 @@ func (c *whoCall) do(_ context.Context, operands []string) (exit int, err error)
 		return 0, err
 	}
 	defer memory.CollectLess()()
-	q := &question{call: c.call, Inventory: inventory.Empty(c.cache(), c.stateDir), text: operands[0]}
+	q := &question{ctx: ctx, call: c.call, Inventory: inventory.Empty(c.cache(), c.describer()), text: operands[0]}
 	if err := q.read(); err != nil {
 		return 0, err
 	}
@@ -233,6 +234,27 @@ func (q *question) search(is func(*inventory.Entry) bool, texts ...string) error
 	return nil
 }
 
+// searchHolds adds the owners of what plugins hold, of those attachments that may have it.
+func (q *question) searchHolds(may func([]*inventory.Entry) []*inventory.Entry, is func(data any) bool) error {
+	entries, broken, err := q.Inventory.Cache.List()
+	if err != nil {
+		return err
+	}
+	q.Broken = broken
+	var all []*inventory.Entry
+	for _, e := range entries {
+		all = append(all, q.Inventory.Read(e))
+	}
+	all = may(all)
+	q.ReadHolds(q.ctx, all)
+	for _, a := range all {
+		if slices.ContainsFunc(a.Holds, func(h chain.Held) bool { return is(h.Data) }) {
+			q.own(a.Entry)
+		}
+	}
+	return nil
+}
+
 // askAddress asks for the leases, whose files have the address as their name, then for the
 // addresses of the host, then the entries.
 func (q *question) askAddress() error {
@@ -271,10 +293,10 @@ func (q *question) askAddress() error {
 	}, q.addr.String()+"/")
 }
 
-// leaseDirs are the data directories of host-local: the usual one, that of the default network,
+// leaseDirs are the directories of leases: the usual one, that of the default network,
 // and those of the configured networks.
 func (q *question) leaseDirs() []string {
-	dirs := []string{state.Dir(q.Inventory.StateDir, state.Leases), filepath.Join(state.Run, filepath.Base(state.Leases))}
+	dirs := []string{state.Dir(q.stateDir, state.Leases), filepath.Join(state.Run, filepath.Base(state.Leases))}
 	add := func(dir string) {
 		if dir != "" && !slices.Contains(dirs, dir) {
 			dirs = append(dirs, dir)
@@ -284,7 +306,7 @@ func (q *question) leaseDirs() []string {
 	lists, _ := chain.Lists(q.confDir)
 	for _, l := range lists {
 		if doc, err := l.Effective(); err == nil {
-			add(q.Conf(doc).Leases(q.Inventory.StateDir, l.Name))
+			add(q.Conf(doc).Leases())
 		}
 	}
 	return dirs
@@ -320,7 +342,7 @@ func linkText(l *rtnl.Link) string {
 	return l.Kind + " " + l.Name
 }
 
-// askLink asks for the alias of a link of the host, and for entries that have its name.
+// askLink asks for the alias of a link of the host, then for entries that have its name, and plugins.
 func (q *question) askLink() error {
 	l, err := q.hostLink(q.text)
 	if err != nil && !errors.Is(err, os.ErrNotExist) {
@@ -336,9 +358,16 @@ func (q *question) askLink() error {
 	}
 	err = q.search(func(a *inventory.Entry) bool {
 		return slices.ContainsFunc(a.Parsed.Interfaces, func(i spec.Interface) bool {
-			return i.Name == q.text && i.Sandbox == "" && i.Name != a.Conf.Bridge()
+			return i.Name == q.text && i.Sandbox == "" && i.Name != q.Bridge(a.Conf)
 		})
 	}, `"`+q.text+`"`)
+	if err == nil && len(q.owners) == 0 {
+		every := func(list []*inventory.Entry) []*inventory.Entry { return list }
+		err = q.searchHolds(every, func(data any) bool {
+			link, ok := data.(spec.HostLink)
+			return ok && link.Name == q.text
+		})
+	}
 	if err != nil || len(q.owners) > 0 {
 		return err
 	}
@@ -379,6 +408,7 @@ func (q *question) askBridge(bridge *rtnl.Link) error {
 	if err != nil {
 		return err
 	}
+	q.Links = links
 	var networks []string
 	add := func(name string) {
 		if !slices.Contains(networks, name) {
@@ -387,7 +417,7 @@ func (q *question) askBridge(bridge *rtnl.Link) error {
 	}
 	lists, _ := chain.Lists(q.confDir)
 	for _, l := range lists {
-		if doc, err := l.Effective(); err == nil && q.Conf(doc).Bridge() == q.text {
+		if doc, err := l.Effective(); err == nil && q.Bridge(q.Conf(doc)) == q.text {
 			add(l.Name)
 		}
 	}
@@ -406,7 +436,7 @@ func (q *question) askBridge(bridge *rtnl.Link) error {
 			return err
 		}
 		for _, e := range entries {
-			if q.Conf(e.Config).Bridge() == q.text {
+			if q.Bridge(q.Conf(e.Config)) == q.text {
 				add(e.NetworkName)
 			}
 		}
@@ -430,7 +460,7 @@ func (q *question) askMAC() error {
 		listed <- err
 	}()
 	err := q.search(func(a *inventory.Entry) bool {
-		return slices.ContainsFunc(a.Parsed.Interfaces, func(i spec.Interface) bool { return strings.EqualFold(i.MAC, mac) && i.Name != a.Conf.Bridge() })
+		return slices.ContainsFunc(a.Parsed.Interfaces, func(i spec.Interface) bool { return strings.EqualFold(i.MAC, mac) && i.Name != q.Bridge(a.Conf) })
 	}, mac, strings.ToUpper(mac))
 	if err != nil || len(q.owners) > 0 {
 		return err
@@ -455,7 +485,7 @@ func (q *question) askMAC() error {
 }
 
 // askPort asks for the elements of host ports, then for entries that were given the port, as
-// those of other plugins.
+// those of other plugins, and what plugins have published.
 func (q *question) askPort() error {
 	held, err := nft.Open(netns.Host()).Holdings(nft.KindPortMap)
 	if err != nil {
@@ -476,9 +506,15 @@ func (q *question) askPort() error {
 	if len(q.owners)+len(q.others) > 0 {
 		return nil
 	}
-	return q.search(func(a *inventory.Entry) bool {
-		return slices.ContainsFunc(a.Ports, func(p inventory.Port) bool { return p.HostPort == q.port && p.Protocol == q.proto })
-	}, fmt.Sprintf(`"hostPort":%d`, q.port))
+	is := func(p spec.Port) bool { return p.HostPort == q.port && p.Protocol == q.proto }
+	err = q.search(func(a *inventory.Entry) bool { return slices.ContainsFunc(a.Ports, is) }, fmt.Sprintf(`"hostPort":%d`, q.port))
+	if err != nil || len(q.owners) > 0 {
+		return err
+	}
+	return q.searchHolds(inventory.Publishing, func(data any) bool {
+		p, ok := data.(spec.Port)
+		return ok && is(p)
+	})
 }
 
 // askNetNS asks for entries that have the path or the ID of the namespace; those of other

@@ -297,6 +297,11 @@ func (c *conf) Known(op *chained.Op) (bool, error) {
 	return len(owned) > 0, err
 }
 
+// Resources are what lets the packets of the addresses pass.
+func (c *conf) Resources() spec.Resources {
+	return spec.Resources{Accepts: true, Zoned: c.plan.firewalld}
+}
+
 // Holds are the accepted addresses, and the policy.
 func (c *conf) Holds(op *chained.Op) (all []spec.Holding) {
 	for _, ip := range addressesIn(op.Prev) {

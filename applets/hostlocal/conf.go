@@ -97,12 +97,22 @@ func validate(r *spec.Request) (resources spec.Resources, err error) {
 	if err != nil {
 		return resources, err
 	}
-	for _, set := range h.sets {
+	for i, set := range h.sets {
 		for _, one := range set {
-			resources.Ranges = append(resources.Ranges, spec.Range{Subnet: one.Subnet, First: one.Start, Last: one.End, Gateway: one.Gateway})
+			resources.Ranges = append(resources.Ranges, spec.Range{Subnet: one.Subnet, First: one.Start, Last: one.End, Gateway: one.Gateway, Set: i})
 		}
 	}
 	return resources, nil
+}
+
+// leaseDir is the directory of the leases, whatever else the configuration has.
+func leaseDir(r *spec.Request) string {
+	var c struct {
+		IPAM ipam.StoreConf `json:"ipam"`
+	}
+	_ = r.Decode(&c) // what is wrong with it is for the verbs to say
+	dir, _ := c.IPAM.Dir(r.Call.StateDir, r.Network)
+	return dir
 }
 
 // readWanted reads the addresses asked for, and which range set each is for.

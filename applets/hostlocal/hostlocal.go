@@ -54,7 +54,7 @@ they are in /run/cnibox/networks until the next boot, but not with keepAcrossBoo
 		return spec.Verbs{
 			Add: add, Check: check, Del: del,
 			GC: gc, Status: status, Get: get, Restore: restore,
-			IPAM: true, Args: true, ArgIP: true, RemoveNetwork: removeLeases, Validate: validate,
+			IPAM: true, Args: true, ArgIP: true, RemoveNetwork: removeLeases, Validate: validate, Leases: leaseDir,
 			Prepare: func(ctx context.Context, r *spec.Request) error {
 				return leased(ctx, r, (*ipam.Store).FreeEarlierBoots)
 			},

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"reflect"
 	"slices"
 	"strings"
 
@@ -86,17 +87,34 @@ func (c *checker) consumed(p *chain.Plugin) (names []string, all bool) {
 		if verbs.MAC {
 			names = append(names, "mac")
 		}
-		conf := c.conf(plugin)
-		if conf == nil {
-			continue
-		}
-		for _, t := range c.keysOf(conf).types("runtimeConfig") {
-			if inner, ok := read(t); ok {
-				names = append(names, c.keysOf(inner).names()...)
-			}
-		}
+		names = append(names, c.decoded(plugin)...)
 	}
 	return names, false
+}
+
+// decoded returns the capabilities that a plugin of this program decodes.
+func (c *checker) decoded(plugin string) (names []string) {
+	conf := c.conf(plugin)
+	if conf == nil {
+		return nil
+	}
+	for _, t := range c.keysOf(conf).types("runtimeConfig") {
+		if inner, ok := read(t); ok {
+			names = append(names, c.keysOf(inner).names()...)
+		}
+	}
+	return names
+}
+
+// Decoding returns the plugins of this program that decode a capability.
+func (l *Linter) Decoding(capability string) (plugins []string) {
+	c := &checker{Linter: l, fields: map[reflect.Type][]field{}}
+	for _, plugin := range l.Applets.Plugins() {
+		if slices.Contains(c.decoded(plugin), capability) {
+			plugins = append(plugins, plugin)
+		}
+	}
+	return plugins
 }
 
 // order looks at what the plugins of a list are to each other.

@@ -324,8 +324,8 @@ func collectPorts(ctx context.Context, r *spec.Request, dir portOwners) error {
 // Holds are the ports, whether they are published or pending.
 func (c *conf) Holds(op *chained.Op) (all []spec.Holding) {
 	for _, w := range c.wishes {
-		all = append(all, spec.Holding{Kind: spec.KindPort, Text: fmt.Sprintf("%s leads to port %d", w.host, w.container), Data: portMapping{
-			HostPort: int(w.host.Port), ContainerPort: int(w.container), Protocol: w.host.Proto, HostIP: hostIP(w.host.IP),
+		all = append(all, spec.Holding{Kind: spec.KindPort, Text: fmt.Sprintf("%s leads to port %d", w.host, w.container), Data: spec.Port{
+			HostPort: w.host.Port, ContainerPort: w.container, Protocol: w.host.Proto, HostIP: hostIP(w.host.IP),
 		}})
 	}
 	return all

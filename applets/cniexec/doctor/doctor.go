@@ -61,10 +61,11 @@ type examined struct {
 
 // A Host is what a doctor needs to know of the call.
 type Host struct {
-	Runner                  *chain.Runner
-	Applets                 applet.Table
-	Getenv                  func(string) string
-	ConfDir, Path, StateDir string // as the flags have them
+	Runner        *chain.Runner
+	Plugins       *chain.Describer
+	Applets       applet.Table
+	Getenv        func(string) string
+	ConfDir, Path string // as the flags have them
 
 	Networks func(*inventory.Inventory) []*inventory.Network // prints nothing
 	Lint     func(dir string) ([]*lint.Finding, error)
@@ -75,11 +76,11 @@ type Host struct {
 func Examine(ctx context.Context, h Host) (*Doctor, error) {
 	d := &Doctor{Host: h, searched: map[string]*inventory.OwnerSearch{}}
 	var err error
-	d.inv, err = inventory.New(h.Runner.Cache, h.StateDir)
+	d.inv, err = inventory.New(h.Runner.Cache, h.Plugins)
 	switch {
 	case errors.Is(err, os.ErrPermission):
 		d.unlisted = true
-		d.inv = inventory.Empty(h.Runner.Cache, h.StateDir)
+		d.inv = inventory.Empty(h.Runner.Cache, h.Plugins)
 		d.inv.ReadHost()
 		d.skip("attachments", err)
 	case err != nil:
@@ -344,7 +345,7 @@ func (d *Doctor) search(network string) *inventory.OwnerSearch {
 			}
 		}
 	}
-	s, err := inventory.SearchOwners(network, d.StateDir, conf, nil, entries, true)
+	s, err := inventory.SearchOwners(network, conf, nil, entries, true)
 	if err != nil {
 		d.skip("what is stale of "+network, err)
 	}

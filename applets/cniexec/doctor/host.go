@@ -89,12 +89,12 @@ func (d *Doctor) checkBlockers(ctx context.Context) {
 }
 
 // passes reports whether a chain that drops lets the packets of a network through for another reason
-// than their link: the firewall plugin accepts them, or firewalld trusts the link.
+// than their link: a plugin has them accepted, or firewalld trusts the link.
 func (d *Doctor) passes(ctx context.Context, b *nft.Blocker, n *examined) bool {
 	if b.Table == "firewalld" {
-		return n.list != nil && n.Conf.Zoned() || d.trusts(ctx, n.resources.Link)
+		return n.list != nil && n.Conf.Zoned || d.trusts(ctx, n.resources.Link)
 	}
-	return b.Asks && n.has("firewall")
+	return b.Asks && n.Conf.Accepts
 }
 
 // trusts reports whether firewalld has a link in its zone trusted, which accepts what is forwarded.
@@ -133,9 +133,6 @@ func letThrough(b nft.Blocker, link string) string {
 	line := fmt.Sprintf("nft insert rule %s %s %s", b.Family, b.Table, b.Chain)
 	return fmt.Sprintf("%s iifname %q accept\n%s oifname %q accept", line, link, line, link)
 }
-
-// has reports whether a plugin is in the chain of the network.
-func (e *examined) has(plugin string) bool { return slices.Contains(e.Conf.Types(), plugin) }
 
 // serves reports whether the network gives addresses of a family, as far as is known.
 func (e *examined) serves(v4 bool) bool {
@@ -176,7 +173,8 @@ func (d *Doctor) checkSettings(ctx context.Context) {
 		key := "net/bridge/bridge-nf-call-" + family + "tables" // iptables and ip6tables
 		i := slices.IndexFunc(d.blockers, func(b nft.Blocker) bool {
 			return (b.Family == family || b.Family == "inet") && slices.ContainsFunc(d.examined, func(n *examined) bool {
-				return n.Conf.Bridge() != "" && n.serves(family == "ip") && !b.LetsWithin(n.Conf.Bridge()) && !d.passes(ctx, &b, n)
+				bridge := d.inv.Bridge(n.Conf)
+				return bridge != "" && n.serves(family == "ip") && !b.LetsWithin(bridge) && !d.passes(ctx, &b, n)
 			})
 		})
 		if i >= 0 && sandbox.Sysctl(key) == "1" {

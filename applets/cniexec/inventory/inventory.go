@@ -3,14 +3,17 @@ package inventory
 
 import (
 	"cmp"
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"net/netip"
 	"os"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -19,6 +22,7 @@ import (
 	"cnibox/applets/cniexec/sandbox"
 	"cnibox/chain"
 	"cnibox/internal/netns"
+	"cnibox/internal/once"
 	"cnibox/rtnl"
 	"cnibox/spec"
 )
@@ -40,7 +44,7 @@ type Inventory struct {
 	confs map[string]*Conf // by their text: most attachments of a network have the same
 	Cache *chain.Cache
 
-	StateDir string // where plugins store state; empty: in the default directories
+	plugins *chain.Describer
 }
 
 // The states of an attachment.
@@ -65,7 +69,11 @@ type Entry struct {
 	Conf   *Conf        // of its ADD
 	Parsed *spec.Result // interfaces and addresses; empty if there is none, or none that can be read
 	Since  time.Time    // when the entry was written; zero: unknown, as without a clock
-	Ports  []Port
+	Ports  []spec.Port  // of the capability, and with ReadHolds those that plugins have published
+
+	// Of ReadHolds:
+	Holds    []chain.Held
+	HoldsErr error // why it is not known what plugins hold
 
 	// Of Look:
 	HostLink string // host-side veth, or what else the plugin made on the host; empty: none
@@ -173,20 +181,72 @@ func (a *Entry) MAC() string {
 	return ""
 }
 
-// Conf is ReadConf, once for each text.
+// Conf reads a configuration, and asks the plugins about it; each text once.
 func (v *Inventory) Conf(doc []byte) *Conf {
 	c := v.confs[string(doc)]
 	if c == nil {
-		c = ReadConf(doc)
+		c = readConf(doc)
+		c.Use = v.plugins.Uses(doc)
 		v.confs[string(doc)] = c
 	}
 	return c
 }
 
+// ReadHolds asks the plugins of attachments what these have of them.
+func (v *Inventory) ReadHolds(ctx context.Context, list []*Entry) {
+	ctx, forget := once.Remember(ctx)
+	defer forget()
+	each := (len(list) + runtime.GOMAXPROCS(0) - 1) / runtime.GOMAXPROCS(0)
+	var wg sync.WaitGroup
+	for part := range slices.Chunk(list, max(each, 1)) {
+		wg.Go(func() {
+			for _, a := range part {
+				a.readHolds(ctx, v.plugins)
+			}
+		})
+	}
+	wg.Wait()
+}
+
+// readHolds is ReadHolds for one.
+func (a *Entry) readHolds(ctx context.Context, plugins *chain.Describer) {
+	a.Holds, a.HoldsErr = plugins.Holds(ctx, a.Entry)
+	for _, h := range a.Holds {
+		switch data := h.Data.(type) {
+		case spec.Port:
+			if !slices.Contains(a.Ports, data) {
+				a.Ports = append(a.Ports, data)
+			}
+		case spec.HostLink:
+			a.HostLink = cmp.Or(a.HostLink, data.Name)
+		}
+	}
+}
+
+// Publishing are the attachments that may have ports beside those of the capability.
+func Publishing(list []*Entry) (some []*Entry) {
+	for _, a := range list {
+		if a.Conf.Publishes {
+			some = append(some, a)
+		}
+	}
+	return some
+}
+
+// On is the link that the interface is connected to on the host, as plugins have said; empty: none.
+func (a *Entry) On() (name string) {
+	for _, h := range a.Holds {
+		if l, ok := h.Data.(spec.HostLink); ok {
+			name = cmp.Or(name, l.On())
+		}
+	}
+	return name
+}
+
 // New reads the cache, and looks at the namespace of each entry and at the links of the
 // host. The error is that of a cache that cannot be read.
-func New(cache *chain.Cache, stateDir string) (*Inventory, error) {
-	v := Empty(cache, stateDir)
+func New(cache *chain.Cache, plugins *chain.Describer) (*Inventory, error) {
+	v := Empty(cache, plugins)
 	listed := make(chan struct{}) // the kernel's part takes as long as the files'
 	go func() {
 		v.ReadHost()
@@ -216,11 +276,11 @@ func (v *Inventory) Sort() {
 
 // Empty has no attachment, and has not looked at the host. It is for verbs that need
 // few entries, which they read.
-func Empty(cache *chain.Cache, stateDir string) *Inventory {
+func Empty(cache *chain.Cache, plugins *chain.Describer) *Inventory {
 	var info unix.Sysinfo_t
 	_ = unix.Sysinfo(&info) // cannot fail
 	uptime := time.Duration(info.Uptime+1) * time.Second
-	return &Inventory{Now: time.Now(), Uptime: uptime, Cache: cache, StateDir: stateDir, confs: map[string]*Conf{}}
+	return &Inventory{Now: time.Now(), Uptime: uptime, Cache: cache, plugins: plugins, confs: map[string]*Conf{}}
 }
 
 // Read decodes what an entry has.
@@ -229,13 +289,13 @@ func (v *Inventory) Read(e *chain.Entry) *Entry {
 	if len(e.Result) > 0 && !a.readResult() {
 		a.Parsed = a.WholeResult()
 	}
-	if raw := e.CapabilityArgs[CapPorts]; raw != nil && a.Conf.publishes() {
-		_ = json.Unmarshal(raw, &a.Ports) // portmap has refused what is no list
+	if raw := e.CapabilityArgs[spec.CapPorts]; raw != nil && a.Conf.publishes() {
+		_ = json.Unmarshal(raw, &a.Ports) // a plugin has refused what is no list
 	}
 	for i := range a.Ports {
 		a.Ports[i].Protocol = strings.ToLower(cmp.Or(a.Ports[i].Protocol, "tcp"))
 	}
-	a.Ports = slices.DeleteFunc(a.Ports, func(p Port) bool { return p.HostPort == 0 })
+	a.Ports = slices.DeleteFunc(a.Ports, func(p spec.Port) bool { return p.HostPort == 0 })
 	if info, err := os.Lstat(e.File()); err == nil {
 		a.Since = info.ModTime()
 	}
@@ -420,17 +480,32 @@ func (v *Inventory) findHostLink(a *Entry) {
 		}
 	}
 	for _, i := range a.Parsed.Interfaces {
-		if i.Sandbox != "" || i.Name == a.Conf.Bridge() {
+		if i.Sandbox != "" || i.Name == v.Bridge(a.Conf) {
 			continue
 		}
 		kind := ""
 		if v.Links != nil && v.Links.ByName[i.Name] != nil {
 			kind = v.Links.ByName[i.Name].Kind
 		}
-		if kind == "veth" || a.HostLink == "" && kind != "bridge" { // a delegate's bridge is not known by its name
+		if kind == "veth" || a.HostLink == "" && kind != "bridge" {
 			a.HostLink = i.Name
 		}
 	}
+}
+
+// Bridge is the bridge of a network: the link by which the host reaches its containers, or the one
+// that is on. Empty: there is none.
+func (v *Inventory) Bridge(c *Conf) string {
+	if v.Links == nil || v.Links.ByName[c.Link] == nil {
+		return c.Link
+	}
+	l := v.Links.ByName[c.Link]
+	for _, bridge := range []*rtnl.Link{l, v.Links.ByIndex[l.Parent]} {
+		if bridge != nil && bridge.Kind == "bridge" {
+			return bridge.Name
+		}
+	}
+	return ""
 }
 
 // Link is the host-side link; nil: it does not exist, or is another attachment's.

@@ -1,7 +1,6 @@
 package inventory
 
 import (
-	"cmp"
 	"encoding/json"
 	"slices"
 
@@ -10,31 +9,20 @@ import (
 	"cnibox/spec"
 )
 
-// A Conf are the keys of a network's configuration that are looked at here; a plugin's own
-// decoding has them all. They are read whether or not the configuration is valid, and for external
-// plugins too.
+// A Conf is a network's configuration: what the specification and its conventions say of it, whether or
+// not it is valid, and what the plugins of this program say.
 type Conf struct {
 	CNIVersion string
 	Plugins    []pluginConf
+	chain.Use
 }
 
 // A pluginConf is that of one plugin.
 type pluginConf struct {
 	Type         string
 	Capabilities map[string]bool
-	Bridge       string
 	Master       string
-	IPMasq       bool
-	Backend      string // of firewall
-	IPAM         ipamConf
-}
-
-// An ipamConf is what is read of the key "ipam".
-type ipamConf struct {
-	Type       string
-	ResolvConf string
-	ipam.StoreConf
-	ipam.RangeConf
+	IPAM         struct{ ResolvConf string }
 }
 
 // InterfacePlugin is the first plugin, which makes the interface.
@@ -45,46 +33,30 @@ func (c *Conf) InterfacePlugin() *pluginConf {
 	return &c.Plugins[0]
 }
 
-// Bridge is the name of the network's bridge; empty: it has none.
-func (c *Conf) Bridge() string {
-	if p := c.InterfacePlugin(); p.Type == "bridge" {
-		return cmp.Or(p.Bridge, "cni0")
-	}
-	return ""
-}
-
-// Leases returns the data directory of the leases of a network with this configuration; empty:
-// host-local has none of it.
-func (c *Conf) Leases(stateDir, network string) (dir string) {
-	p := &c.InterfacePlugin().IPAM
-	if p.Type != "host-local" {
-		return ""
-	}
-	dir, _ = p.Dir(stateDir, network)
-	return dir
-}
-
-// pools are the range sets of host-local; nil: none, or none that are valid.
+// pools are the range sets of which leases are stored, or none.
 func (c *Conf) pools() (sets []ipam.RangeSet) {
-	p := &c.InterfacePlugin().IPAM
-	if p.Type != "host-local" {
+	if c.Leases() == "" {
 		return nil
 	}
-	if sets = p.Sets(); ipam.Complete(sets, spec.Newest) != nil {
+	last := -1
+	for _, r := range c.Ranges {
+		if r.Set != last {
+			sets = append(sets, nil)
+		}
+		last = r.Set
+		set := &sets[len(sets)-1]
+		*set = append(*set, ipam.Range{Subnet: r.Subnet, Start: r.First, End: r.Last, Gateway: r.Gateway})
+	}
+	if ipam.Complete(sets, spec.Newest) != nil { // which notes the gateways, that are not given out
 		return nil
 	}
 	return sets
 }
 
-// Zoned reports whether the firewall plugin puts the addresses into a zone of firewalld.
-func (c *Conf) Zoned() bool {
-	return slices.ContainsFunc(c.Plugins, func(p pluginConf) bool { return p.Type == "firewall" && p.Backend == "firewalld" })
-}
-
 // publishes reports whether a plugin takes host ports: runtimes give theirs to every network. A
 // configuration that cannot be read may have one.
 func (c *Conf) publishes() bool {
-	return len(c.Plugins) == 0 || slices.ContainsFunc(c.Plugins, func(p pluginConf) bool { return p.Capabilities[CapPorts] })
+	return len(c.Plugins) == 0 || slices.ContainsFunc(c.Plugins, func(p pluginConf) bool { return p.Capabilities[spec.CapPorts] })
 }
 
 // Types are those of the plugins, in their order.
@@ -96,9 +68,9 @@ func (c *Conf) Types() []string {
 	return types
 }
 
-// ReadConf reads a list or a single configuration. Keys of the wrong type are left out: the
+// readConf reads a list or a single configuration. Keys of the wrong type are left out: the
 // plugins report them.
-func ReadConf(doc []byte) *Conf {
+func readConf(doc []byte) *Conf {
 	var list struct {
 		CNIVersion string
 		Plugins    []json.RawMessage

@@ -37,10 +37,10 @@ type OwnerSearch struct {
 // Links of other kinds are in the container, so with live all namespaces are looked into, unless the
 // host's links answer for all; there the label of the link counts, or that it has the leased
 // address, as that of another program's plugin.
-func SearchOwners(network, stateDir string, conf *Conf, records []record.Dir, entries []*chain.Entry, live bool) (*OwnerSearch, error) {
+func SearchOwners(network string, conf *Conf, records []record.Dir, entries []*chain.Entry, live bool) (*OwnerSearch, error) {
 	s := &OwnerSearch{network: network, Found: map[spec.Attachment]*chain.Owner{}, Leases: map[netip.Addr]spec.Attachment{},
 		peers: map[uint32]string{}}
-	err := errors.Join(s.readLinks(), s.readElements(), s.readLeases(conf.Leases(stateDir, network)), s.readRecords(records))
+	err := errors.Join(s.readLinks(), s.readElements(), s.readLeases(conf.Leases()), s.readRecords(records))
 	if err != nil || !live {
 		return s, err
 	}
@@ -144,7 +144,7 @@ func (s *OwnerSearch) readElements() error {
 	return nil
 }
 
-// readLeases reads those of host-local.
+// readLeases reads those that are stored below a directory; empty: none.
 func (s *OwnerSearch) readLeases(dir string) error {
 	if dir == "" {
 		return nil
@@ -213,10 +213,8 @@ func (rec *ownerRecord) of(l *rtnl.Link) bool {
 // settled reports whether the host's links answer for all: each attachment has one, or there is an
 // entry that says that it is alive.
 func (s *OwnerSearch) settled(conf *Conf, entries, stale []*chain.Entry) bool {
-	switch conf.InterfacePlugin().Type {
-	case "bridge", "ptp":
-	default:
-		return false // a dhcp lease or a record may be all that the host has of it
+	if !conf.Veth {
+		return false // a lease or a record may be all that the host has of it
 	}
 	known := map[spec.Attachment]bool{}
 	for _, e := range entries {

@@ -1,0 +1,123 @@
+package attach
+
+import (
+	"context"
+	"net/netip"
+	"slices"
+
+	"cnibox/internal/netns"
+	"cnibox/internal/once"
+	"cnibox/nft"
+	"cnibox/rtnl"
+	"cnibox/spec"
+)
+
+// A hostState is what the kernel has of all attachments on the host.
+type hostState struct {
+	byIndex     map[uint32]*rtnl.Link
+	veths       map[string]*rtnl.Link   // with a label, by the owner's key
+	others      map[string]*rtnl.Link   // veths without a label, by their name
+	masqueraded map[string][]netip.Addr // by the owner's key; nil: not read
+	uplink      string                  // the link of the default route; empty: none
+}
+
+// holds returns what the attachment has on the host: its host-side veth with the master of that, or the
+// parent of its interface, and the addresses that are masqueraded. But for a parent that is configured
+// these are facts of the kernel, which is asked once for all attachments of a context of
+// [once.Remember]. It does not enter the container, so an automatic parent is the one that ADD would take now.
+func (p *Plugin) holds(ctx context.Context, r *spec.Request) (all []spec.Holding, err error) {
+	h, err := once.Known(ctx, "attachments on the host", readHostState)
+	if err != nil {
+		return nil, err
+	}
+	var link spec.HostLink
+	if veth := h.hostVeth(r, p.Veth); veth != nil {
+		link.Name = veth.Name
+		if master := h.byIndex[veth.Master]; master != nil {
+			link.Master = master.Name
+		}
+	} else if d, err := p.read(r); err == nil { // CHECK has the error
+		if on, ok := d.(interface{ parent(uplink string) string }); ok {
+			link.Parent = on.parent(h.uplink)
+		}
+	}
+	if link != (spec.HostLink{}) {
+		all = append(all, spec.Holding{Kind: spec.KindHostLink, Text: hostLinkText(link), Data: link})
+	}
+	for _, addr := range h.masqueraded[r.Key()] {
+		all = append(all, spec.Holding{Kind: "masquerade", Text: addr.String() + " masqueraded", Data: addr})
+	}
+	return all, nil
+}
+
+// readHostState asks the kernel. Rules that must not be read, or cannot be, are left out.
+func readHostState() (*hostState, error) {
+	conn, err := rtnl.Dial(netns.Host())
+	if err != nil {
+		return nil, err
+	}
+	defer conn.Close()
+	links, err := conn.Links()
+	if err != nil {
+		return nil, err
+	}
+	h := &hostState{byIndex: map[uint32]*rtnl.Link{}, veths: map[string]*rtnl.Link{}, others: map[string]*rtnl.Link{}}
+	for i := range links {
+		l := &links[i]
+		h.byIndex[l.Index] = l
+		switch key := spec.LabelKey(l.Alias); {
+		case l.Kind != "veth":
+		case key != "":
+			h.veths[key] = l
+		default:
+			h.others[l.Name] = l
+		}
+	}
+	if uplink, err := findMaster(conn, ""); err == nil {
+		h.uplink = uplink.Name
+	}
+	if held, err := nft.Open(netns.Host()).Holdings(nft.KindMasquerade); err == nil {
+		h.masqueraded = map[string][]netip.Addr{}
+		for _, m := range held {
+			if !slices.Contains(h.masqueraded[m.Key], m.Addr) {
+				h.masqueraded[m.Key] = append(h.masqueraded[m.Key], m.Addr)
+			}
+		}
+	}
+	return h, nil
+}
+
+// hostVeth finds the host-side veth of an attachment, by its label or, as those of the reference have
+// none, by the result; nil: it has none.
+func (h *hostState) hostVeth(r *spec.Request, pair bool) *rtnl.Link {
+	if l := h.veths[r.Key()]; l != nil || !pair || r.Prev == nil {
+		return l
+	}
+	for _, i := range r.Prev.Interfaces {
+		if l := h.others[i.Name]; l != nil && i.Sandbox == "" {
+			return l
+		}
+	}
+	return nil
+}
+
+// parent is the master on the host; empty: it is in the container.
+func (c *OnMaster) parent(uplink string) string {
+	switch {
+	case c.LinkInContainer:
+		return ""
+	case c.Master != "":
+		return c.Master
+	}
+	return uplink
+}
+
+func hostLinkText(l spec.HostLink) string {
+	switch {
+	case l.Name == "":
+		return "on " + l.Parent
+	case l.Master != "":
+		return "host side " + l.Name + ", port of " + l.Master
+	}
+	return "host side " + l.Name
+}

@@ -1,0 +1,67 @@
+package cniexec
+
+import (
+	"bytes"
+	"context"
+	"os"
+	"path/filepath"
+	"regexp"
+	"testing"
+
+	"cnibox/applets/applet"
+	"cnibox/chain"
+	"cnibox/spec"
+)
+
+// external is a plugin that nothing of this package knows: what it holds is what it says.
+var external = applet.Applet{Name: "wormhole", Verbs: func() spec.Verbs {
+	return spec.Verbs{
+		Interface: true, Publishes: true,
+		Validate: func(*spec.Request) (spec.Resources, error) { return spec.Resources{Link: "bridge9"}, nil },
+		Holds: func(_ context.Context, r *spec.Request) ([]spec.Holding, error) {
+			return []spec.Holding{
+				{Kind: spec.KindHostLink, Text: "host side worm0 on lo", Data: spec.HostLink{Name: "worm0", Parent: "lo"}},
+				{Kind: spec.KindPort, Text: "tcp port 9999", Data: spec.Port{HostPort: 9999, ContainerPort: 99, Protocol: "tcp"}},
+				{Kind: "colour", Text: "painted blue", Data: r.ContainerID},
+			}, nil
+		},
+	}
+}}
+
+// What a plugin holds is in ls, show, who and tree by what the plugin says alone.
+func TestHoldsOfAnyPlugin(t *testing.T) {
+	f := newFixture(t)
+	netns := f.netns("ns")
+	f.write(chain.Entry{NetworkName: "deep", ContainerID: "c1", IfName: "eth0", NetNS: netns,
+		Config: []byte(`{"cniVersion":"1.0.0","name":"deep","plugins":[{"type":"wormhole"}]}`),
+		Result: []byte(`{"cniVersion":"1.0.0","interfaces":[{"name":"eth0","sandbox":"` + netns + `"}],"ips":[{"address":"10.5.0.2/24","interface":0}]}`)})
+	conf := filepath.Join(f.dir, "net.d")
+	if err := os.MkdirAll(conf, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	for _, tt := range []struct {
+		args []string
+		want string
+	}{
+		{[]string{"ls"}, `(?m)^deep +c1 +eth0 +10\.5\.0\.2 +- +worm0 +9999:99 +.* alive$`},
+		{[]string{"ls", "-o", "wide"}, `(?m)^NETWORK .* HOLDS .*\n.* 9999:99 .* painted blue `},
+		{[]string{"ls", "-o", "json"}, `"plugin": "wormhole",\s+"kind": "colour",\s+"text": "painted blue",\s+"data": "c1"`},
+		{[]string{"ls", "networks"}, `(?m)^deep +wormhole +bridge9 `},
+		{[]string{"show", "c1"}, `(?m)^host side +worm0 on lo$\n^ports +9999/tcp -> 99$`},
+		{[]string{"show", "c1"}, `(?m)^holds +wormhole: tcp port 9999$\n^ +wormhole: painted blue$`},
+		{[]string{"show", "c1", "-o", "json"}, `"data": {\s+"name": "worm0",\s+"master": "",\s+"parent": "lo"\s+}`},
+		{[]string{"who", "tcp/9999"}, `^c1 +eth0 on network deep `},
+		{[]string{"who", "worm0"}, `^c1 +eth0 on network deep `},
+		{[]string{"tree"}, `(?m)^lo  .*\n\W+ worm0  c1  eth0  10\.5\.0\.2  9999:99$`},
+		{[]string{"tree", "--dot"}, `"link lo" -- "netns [^"]*" \[label="worm0 - eth0\\n10\.5\.0\.2\\n9999:99"\];`},
+	} {
+		var out, stderr bytes.Buffer
+		exit := run(t.Context(), applet.Process{
+			Args:    append(tt.args, "--cache-dir", f.dir, "--conf-dir", conf),
+			Applets: applet.Table{&external}, Getenv: noEnv, Stdout: &out, Stderr: &stderr,
+		})
+		if exit != exitOK || !regexp.MustCompile(tt.want).MatchString(out.String()) {
+			t.Errorf("%v: exit code %d, want %s, got\n%s%s", tt.args, exit, tt.want, &out, &stderr)
+		}
+	}
+}
