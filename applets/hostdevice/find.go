@@ -95,15 +95,15 @@ func (s Sysfs) pciOf(link string) string {
 func (c *conf) resolve(s Sysfs) error {
 	pci, aux := string(s)+"/bus/pci/devices/", string(s)+"/bus/auxiliary/devices/"
 	id, bus := c.RuntimeConfig.DeviceID, pci+strings.ToLower(c.PCIBusID)
-	switch lower := strings.ToLower(id); {
-	case id == "":
-	case isPCI(lower) && exists(pci+lower):
-		c.PCIBusID, bus = lower, pci+lower
-	case isDeviceName(id) && exists(aux+id):
+	if id != "" {
 		c.PCIBusID, bus = id, aux+id
-	default:
-		return spec.Errorf(spec.CodeConfig, "runtime config DeviceID %s not found or unsupported", id).
-			WithDetails("it is neither a PCI nor an auxiliary device of this host")
+		if lower := strings.ToLower(id); isPCI(lower) {
+			c.PCIBusID, bus = lower, pci+lower
+		}
+		if !isDeviceName(id) {
+			return c.noDevice(spec.CodeConfig)
+		}
+		c.absent = !exists(bus)
 	}
 	switch {
 	case c.Device != "" || c.HWAddr != "":
@@ -115,6 +115,12 @@ func (c *conf) resolve(s Sysfs) error {
 		return errors.New(`specify either "device", "hwaddr", "kernelpath" or "pciBusID"`)
 	}
 	return nil
+}
+
+// noDevice is the error of a deviceID that this host does not have.
+func (c *conf) noDevice(code int) error {
+	return spec.Errorf(code, "runtime config DeviceID %s not found or unsupported", c.RuntimeConfig.DeviceID).
+		WithDetails("it is neither a PCI nor an auxiliary device of this host")
 }
 
 // find returns the link of the host that the configuration selects; os.ErrNotExist: there is

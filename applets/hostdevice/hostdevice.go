@@ -69,6 +69,7 @@ type conf struct {
 	} `json:"runtimeConfig"`
 
 	sysfsDir string // of the device; empty: it is selected by name or address
+	absent   bool   // the device of deviceID is: ADD and STATUS report it
 	dpdk     bool   // bound to a driver that passes it to a program: there is no link
 }
 
@@ -85,6 +86,9 @@ func (c *conf) dir(call spec.Call) record.Dir {
 // The kernel moves it under its present name and renames it in the container, where no udev
 // sees that. A name that is taken there would stop it half way, so that is checked first.
 func create(ctx context.Context, op *attach.Op, c *conf) error {
+	if c.absent {
+		return c.noDevice(spec.CodeConfig)
+	}
 	if c.dpdk { // the addresses are for the program that drives the device
 		addPassedThrough(op, c)
 		return nil
@@ -198,6 +202,9 @@ func probe(_ context.Context, r *spec.Request, c *conf) error {
 	dir := c.dir(r.Call)
 	if err := dir.Ready(); err != nil {
 		return err
+	}
+	if c.absent {
+		return c.noDevice(spec.CodeNotReady)
 	}
 	if c.sysfsDir != "" {
 		if !exists(c.sysfsDir) {
