@@ -31,6 +31,9 @@ func (r *Runner) invoke(ctx context.Context, l *List, p *Plugin, req *spec.Reque
 	}
 	res, err := r.Invoker.Invoke(ctx, p.Type, req)
 	if err != nil {
+		if _, missing := r.Invoker.Find(p.Type); missing != nil {
+			err = &spec.KeyError{Key: "type", Err: err}
+		}
 		return nil, failed(req.Call.Verb, l, p, err)
 	}
 	return res, nil
