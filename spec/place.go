@@ -44,21 +44,20 @@ func Place(doc []byte, prefix string, err error) (line, column int, found bool) 
 	case errors.As(err, &syntax):
 		offset = syntax.Offset
 	case errors.As(err, &key):
-		if offset, found = locate(doc, strings.Trim(prefix+"."+key.Key, ".")); !found {
+		n, ok := Find(doc, strings.Trim(prefix+"."+key.Key, "."))
+		if !ok {
 			return 0, 0, false
 		}
+		offset = n.Value
 	default:
 		return 0, 0, false
 	}
-	before := doc[:min(max(offset, 0), len(doc))]
-	return bytes.Count(before, []byte("\n")) + 1, len(before) - bytes.LastIndexByte(before, '\n'), true
+	line, column = Position(doc, offset)
+	return line, column, true
 }
 
-// locate returns where the value of a key begins in a JSON document.
-func locate(doc []byte, key string) (offset int, found bool) {
-	n, found := Find(doc, key)
-	if !found {
-		return 0, false
-	}
-	return n.Value, true
+// Position returns the line and the column of an offset in a document, counted from 1 and in bytes.
+func Position(doc []byte, offset int) (line, column int) {
+	before := doc[:min(max(offset, 0), len(doc))]
+	return bytes.Count(before, []byte("\n")) + 1, len(before) - bytes.LastIndexByte(before, '\n')
 }

@@ -245,7 +245,7 @@ func (c *checker) addError(file string, err error, otherwise string, within ...s
 	c.note(p)
 }
 
-// locate notes a file. The places in it are found at once, or, if c is quick, when one is asked for.
+// locate notes a file. What is twice in it is found at once, or, if c is quick, with a place.
 func (c *checker) locate(file string, raw []byte) {
 	if c.docs[file] == nil {
 		c.docs[file] = &document{raw: raw}
@@ -255,11 +255,11 @@ func (c *checker) locate(file string, raw []byte) {
 	}
 }
 
-// doc returns a file with its places, and notes what is twice in it when they are found.
+// doc returns a file, and notes what is twice in it when it is asked for first.
 func (c *checker) doc(file string) *document {
 	d := c.docs[file]
 	if !d.read {
-		for _, p := range d.find() {
+		for _, p := range d.twice() {
 			p.file = file
 			c.note(p)
 		}
@@ -458,7 +458,7 @@ func (c *checker) findings() []*Finding {
 		}
 		f := &Finding{File: p.file, Key: at.key, Message: spec.Shorten(p.text), Unread: p.unread}
 		if p.unread == nil && !p.more {
-			f.Line, f.Column = doc.line(at.value)
+			f.Line, f.Column = spec.Position(doc.raw, at.value)
 		}
 		all = append(all, f)
 	}
