@@ -204,7 +204,7 @@ func readType(key string, raw json.RawMessage, into *string) error {
 		return nil
 	}
 	if err := CheckType(name); err != nil {
-		return &KeyError{key, err}
+		return AtKey(key, err)
 	}
 	*into = name
 	return nil
@@ -224,8 +224,8 @@ func (r *Request) readPrev() error {
 	res, err := p.result(members, r.Net.Version)
 	if err != nil {
 		key := "prevResult"
-		if inner := new(KeyError); errors.As(err, &inner) {
-			key += "." + inner.Key
+		if inner, of := KeyOf(err); of != nil {
+			key += "." + inner
 		}
 		return Errorf(CodeConfig, "prevResult: %w", err).AtKey(key)
 	}
@@ -381,7 +381,7 @@ func (r *Request) Delegate(ctx context.Context, plugin string, v Verb) (*Result,
 		verbs, err = r.Invoker.Find(plugin)
 	}
 	if err != nil {
-		return nil, &KeyError{Key: "ipam.type", Err: err}
+		return nil, AtKey("ipam.type", err)
 	}
 	if err := r.checkIPAM(verbs); err != nil {
 		return nil, err

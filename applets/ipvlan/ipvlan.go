@@ -51,10 +51,10 @@ type conf struct {
 // validate checks the keys and reads mode and flag.
 func (c *conf) validate() (err error) {
 	if c.kind.Mode, err = rtnl.ParseIpvlanMode(c.Mode); err != nil {
-		return &spec.KeyError{Key: "mode", Err: err}
+		return spec.AtKey("mode", err)
 	}
 	if c.kind.Flag, err = rtnl.ParseIpvlanFlag(c.Flag); err != nil {
-		return &spec.KeyError{Key: "flag", Err: err}
+		return spec.AtKey("flag", err)
 	}
 	return c.OnMaster.Validate()
 }

@@ -232,11 +232,10 @@ func (c *checker) addError(file string, err error, otherwise string, within ...s
 	}
 	text, _, _ := strings.Cut(strings.TrimPrefix(err.Error(), "invalid network config: "), "; see "+file)
 	p := problem{file: file, key: otherwise, text: strings.Join(strings.Fields(text), " ")}
-	var keyed *spec.KeyError
-	if errors.As(err, &keyed) {
-		p.key = join(within[0], keyed.Key)
+	if of, keyed := spec.KeyOf(err); keyed != nil {
+		p.key = join(within[0], of)
 		for _, key := range within {
-			if at, ok := c.doc(file).lookup(join(key, keyed.Key)); ok {
+			if at, ok := c.doc(file).lookup(join(key, of)); ok {
 				p.key = at.key
 				break
 			}
@@ -310,9 +309,9 @@ func (c *checker) notLoaded(file string, err error) {
 		return
 	}
 	c.locate(of.File, of.Doc)
-	var syntax *spec.SyntaxError
-	if errors.As(err, &syntax) {
-		c.note(problem{file: of.File, offset: syntax.Offset, text: syntax.Error()})
+	if syntax := new(json.SyntaxError); errors.As(err, &syntax) {
+		offset, _ := spec.Offset(of.Doc, "", err)
+		c.note(problem{file: of.File, offset: offset, text: of.Err.Error()})
 		return
 	}
 	var named struct{ Name, CNIVersion string }
