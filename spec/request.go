@@ -149,11 +149,12 @@ func (r *Request) readName() error {
 	if err := optional("name", r.top.Name, &name); err != nil {
 		return Errorf(CodeConfig, "invalid network name: %w", err)
 	}
-	if err := CheckNetworkName(name); err != nil {
-		return err
+	check := CheckNewNetworkName
+	if r.Call.Verb == Del || r.Call.Verb == GC {
+		check = CheckNetworkName
 	}
-	if len(name) > maxNetworkName && r.Call.Verb != Del && r.Call.Verb != GC {
-		return tooLong(CodeConfig, "network name", maxNetworkName)
+	if err := check(name); err != nil {
+		return err
 	}
 	r.Net.Name, r.Network = name, name
 	return nil

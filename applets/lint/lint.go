@@ -23,7 +23,6 @@ import (
 
 	"cnibox/applets/applet"
 	"cnibox/chain"
-	"cnibox/internal/schema"
 	"cnibox/spec"
 )
 
@@ -284,8 +283,12 @@ func (c *checker) file(file string) *network {
 		return slices.ContainsFunc(names, func(name string) bool { return members[name] != nil })
 	}
 	if has("interfaces", "ips") && !has("plugins", "type") { // what a plugin prints, and no configuration
-		for _, p := range schema.CheckResult(doc) {
-			c.add(file, p.Path, "%s", p)
+		_, err := spec.ParseResult(doc, spec.Newest)
+		if _, of := spec.KeyOf(err); of != nil {
+			err = of
+		}
+		if err != nil {
+			c.addError(file, err, "", "")
 		}
 		return nil
 	}
@@ -314,14 +317,7 @@ func (c *checker) notLoaded(file string, err error) {
 		c.note(problem{file: of.File, offset: offset, text: of.Err.Error()})
 		return
 	}
-	var named struct{ Name, CNIVersion string }
-	before := len(c.problems)
-	if json.Unmarshal(of.Doc, &named) == nil && named.Name != "" {
-		c.schema(&chain.List{File: of.File, Name: named.Name, CNIVersion: named.CNIVersion}, nil)
-	}
-	if len(c.problems) == before { // the schema has what a name may be
-		c.addError(of.File, of.Err, "", "")
-	}
+	c.addError(of.File, of.Err, "", "")
 }
 
 // ofRuntimes are the keys that podman and nerdctl store in the lists that they write.
@@ -347,7 +343,9 @@ func (c *checker) list(l *chain.List) *network {
 	}
 	before := len(c.problems)
 	if !c.quick {
-		c.schema(l, nil)
+		if err := spec.CheckNewNetworkName(l.Name); err != nil {
+			c.addError(l.File, err, "name", "")
+		}
 		if _, err := l.Supported(); err != nil {
 			c.addError(l.File, err, "cniVersion", "")
 		}
@@ -380,7 +378,6 @@ func (c *checker) plugin(l *chain.List, m *member, sound bool) {
 	if p.IPAM != "" && m.verbs != nil {
 		c.missing(p, p.IPAM, "ipam.type")
 	}
-	c.schema(l, p)
 	if m.verbs != nil && sound {
 		c.refused(m)
 		c.gateways(m)
@@ -403,39 +400,8 @@ func (c *checker) refused(m *member) {
 	c.addError(m.From.File, m.err, join(m.From.Key, key), within...)
 }
 
-// schema compares a plugin's configuration with the JSON schema, or, without a plugin, the name
-// and the version of a list. A missing version is the first one. What is in the "ipam" of an
-// external plugin is not known.
-func (c *checker) schema(l *chain.List, p *chain.Plugin) {
-	set := map[string]any{"cniVersion": cmp.Or(l.CNIVersion, "0.1.0"), "name": l.Name}
-	conf := []byte(`{"type":"list"}`)
-	if p != nil {
-		conf = p.Conf()
-	}
-	conf, err := spec.Merge(conf, set)
-	if err != nil {
-		return // it is an object, or it was not loaded
-	}
-	for _, problem := range schema.CheckConf(conf) {
-		switch ofList := problem.Path == "name" || problem.Path == "cniVersion"; {
-		case ofList && p == nil:
-			c.add(l.File, problem.Path, "%s", problem)
-		case ofList || p == nil || strings.HasPrefix(problem.Path, "ipam.") && !c.known(p):
-		case problem.Path == "ipam" && strings.Contains(problem.Text, `"type" is missing`):
-			// The plugin says whether it has to be there.
-		default:
-			c.add(p.From.File, join(p.From.Key, problem.Path), "%s", problem)
-		}
-	}
-}
-
-// known reports whether a plugin and its IPAM plugin are of this program.
-func (c *checker) known(p *chain.Plugin) bool {
-	return c.isOurs(p.Type) && c.isOurs(p.IPAM)
-}
-
 // findings finds the place of each problem, in the order of files and lines. Of several at one
-// place the first stays: the plugin, the schema and the struct say the same in other words.
+// place the first stays: the plugin and the struct say the same in other words.
 func (c *checker) findings() []*Finding {
 	var all []*Finding
 	for i := 0; i < len(c.problems); i++ { // doc may find more
