@@ -26,7 +26,7 @@ var edges = map[string][]string{
 	"cnibox/applets/applet":    {"cnibox/chain", "cnibox/spec"},
 	"cnibox/applets/attach":    {"cnibox/applets/netfilter", "cnibox/internal/undo", "cnibox/nft", "cnibox/rtnl", "cnibox/spec"},
 	"cnibox/applets/hostport":  {"cnibox/rtnl"},
-	"cnibox/applets/lint":      {"cnibox/applets/applet", "cnibox/chain", "cnibox/internal/schema", "cnibox/spec"},
+	"cnibox/applets/lint":      {"cnibox/applets/applet", "cnibox/chain", "cnibox/spec"},
 	"cnibox/applets/netfilter": {"cnibox/nft", "cnibox/spec"},
 	"cnibox/applets/record":    {"cnibox/internal/flock", "cnibox/spec"},
 	"cnibox/applets/chained":   {"cnibox/applets/record", "cnibox/internal/flock", "cnibox/internal/undo", "cnibox/rtnl", "cnibox/spec"},
@@ -53,7 +53,6 @@ var edges = map[string][]string{
 	"cnibox/internal/dbus":   {},
 	"cnibox/internal/flock":  {},
 	"cnibox/internal/nlconn": {},
-	"cnibox/internal/schema": {},
 	"cnibox/internal/tty":    {"cnibox/spec"},
 	"cnibox/internal/undo":   {"cnibox/rtnl", "cnibox/spec"},
 }
@@ -63,7 +62,7 @@ var roomsOfPlugins = []string{
 	"cnibox/applets/applet", "cnibox/applets/attach", "cnibox/applets/hostport", "cnibox/applets/lint", "cnibox/applets/netfilter",
 	"cnibox/applets/record", "cnibox/applets/chained",
 	"cnibox/chain", "cnibox/ipam", "cnibox/ipam/dhcp", "cnibox/nft", "cnibox/rtnl", "cnibox/spec",
-	"cnibox/internal/dbus", "cnibox/internal/flock", "cnibox/internal/schema", "cnibox/internal/tty", "cnibox/internal/undo",
+	"cnibox/internal/dbus", "cnibox/internal/flock", "cnibox/internal/tty", "cnibox/internal/undo",
 }
 
 // leaves know nothing of ours, or one another and fault, and serve every room.

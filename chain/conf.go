@@ -222,7 +222,7 @@ func parsePlugin(key string, doc json.RawMessage) (Plugin, error) {
 		return Plugin{}, err
 	}
 	if err := spec.CheckType(w.Type); err != nil { // before an ADD leaves its intent in the cache
-		return Plugin{}, &spec.KeyError{Key: strings.TrimPrefix(key+".type", "."), Err: err}
+		return Plugin{}, spec.AtKey(strings.TrimPrefix(key+".type", "."), err)
 	}
 	p := Plugin{Type: w.Type, Capabilities: w.Capabilities, IPAM: w.IPAM.Type, conf: doc, From: Source{Key: key}}
 	if w.Args != nil {

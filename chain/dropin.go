@@ -82,7 +82,7 @@ func Load(dir, network string) (*List, error) {
 // as far as can be seen in it.
 func mentions(err error, network string) bool {
 	var of *SourceError
-	var syntax *spec.SyntaxError
+	var syntax *json.SyntaxError
 	return errors.As(err, &of) && errors.As(err, &syntax) &&
 		bytes.Contains(bytes.Join(bytes.Fields(of.Doc), nil), []byte(`"name":"`+network+`"`))
 }
@@ -197,7 +197,7 @@ func read(file string) (*List, error) {
 // file is an error, since a network must not be attached with a part of its plugins.
 func (l *List) dropIn() error {
 	if err := spec.CheckNetworkName(l.Name); err != nil {
-		return l.From.within(&spec.KeyError{Key: "name", Err: err})
+		return l.From.within(spec.AtKey("name", err))
 	}
 	if l.OnlyInlined {
 		return nil

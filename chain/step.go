@@ -31,6 +31,9 @@ func (r *Runner) invoke(ctx context.Context, l *List, p *Plugin, req *spec.Reque
 	}
 	res, err := r.Invoker.Invoke(ctx, p.Type, req)
 	if err != nil {
+		if _, missing := r.Invoker.Find(p.Type); missing != nil {
+			err = spec.AtKey("type", err)
+		}
 		return nil, failed(req.Call.Verb, l, p, err)
 	}
 	return res, nil
@@ -93,7 +96,7 @@ func (r *Runner) Validate(l *List, t Target) error {
 func (r *Runner) serves(key, plugin string, req *spec.Request) error {
 	verbs, err := r.Invoker.Find(plugin)
 	if err != nil {
-		return &spec.KeyError{Key: key, Err: err}
+		return spec.AtKey(key, err)
 	}
 	if verbs == nil {
 		return nil

@@ -2,7 +2,6 @@ package ipam
 
 import (
 	"encoding/json"
-	"errors"
 	"strings"
 
 	"cnibox/spec"
@@ -24,9 +23,8 @@ func NewResult(routes, dns json.RawMessage) (*spec.Result, error) {
 		return nil, spec.Errorf(spec.CodeConfig, "ipam: %w", err)
 	}
 	res, err := spec.ParseResult(doc, spec.Newest)
-	var key *spec.KeyError
-	if errors.As(err, &key) {
-		return nil, spec.Errorf(spec.CodeConfig, "ipam.%w", key.Err).AtKey("ipam." + key.Key)
+	if key, of := spec.KeyOf(err); of != nil {
+		return nil, spec.Errorf(spec.CodeConfig, "ipam.%w", of).AtKey("ipam." + key)
 	}
 	if err != nil {
 		return nil, spec.Errorf(spec.CodeConfig, "ipam: %w", err)

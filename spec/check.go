@@ -54,6 +54,16 @@ func CheckNetworkName(name string) error {
 	return nil
 }
 
+// CheckNewNetworkName is [CheckNetworkName] for verbs that release nothing: a name may be shorter than
+// that of what earlier releases have attached.
+func CheckNewNetworkName(name string) error {
+	err := CheckNetworkName(name)
+	if err == nil && len(name) > maxNetworkName {
+		return tooLong(CodeConfig, "network name", maxNetworkName)
+	}
+	return err
+}
+
 // tooLong is the error of a name that is longer than it may be.
 func tooLong(code int, what string, longest int) *Error {
 	return &Error{Code: code, Msg: what + " is too long", Details: strconv.Itoa(longest) + " bytes at most"}

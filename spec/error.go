@@ -1,6 +1,7 @@
 package spec
 
 import (
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -36,15 +37,17 @@ const (
 // answer: what it has done is not known.
 var ErrNoAnswer = errors.New("no answer")
 
-// An Error is the specification's error object around a cause.
+// An Error is the specification's error object around a cause, with what it is about in a document.
 //
 // Error() is Msg, then Details after "; ". The wrapped Err serves errors.Is
 // and is not printed.
 type Error struct {
-	Code    int    `json:"code"`
+	Code    int    `json:"code"` // 0: that of an error around it, see [AsError]
 	Msg     string `json:"msg"`
 	Details string `json:"details,omitempty"`
 	Err     error  `json:"-"`
+
+	at *place // nil: not known
 }
 
 // Error returns the text, in one line unless the details have more.
@@ -93,20 +96,27 @@ func joinDetails(a, b string) string {
 }
 
 // AsError returns the error object of err for the runtime: all its text, and the code
-// of the innermost [Error] in it, of the first one if errors were joined. An
+// of the innermost [Error] in it that has one, of the first one if errors were joined. An
 // error without any has code 999. It is nil for nil. Details stay details, unless
 // a text was put behind them.
 func AsError(err error) *Error {
 	if err == nil {
 		return nil
 	}
-	if e, ok := err.(*Error); ok && !hasTyped(e.Err) { //nolint:errorlint // the outermost alone
+	if e, ok := err.(*Error); ok && e.Code != 0 && !hasTyped(e.Err) { //nolint:errorlint // the outermost alone
 		return e
 	}
-	out := &Error{Code: CodeInternal, Msg: err.Error(), Err: err}
+	out := unwrapped(err)
+	out.Code = cmp.Or(out.Code, CodeInternal)
+	return out
+}
+
+// unwrapped is [AsError] with code 0 where there is none.
+func unwrapped(err error) *Error {
+	out := &Error{Msg: err.Error(), Err: err}
 	var e *Error
 	for next := err; errors.As(next, &e); next = e.Err {
-		out.Code = e.Code
+		out.Code = cmp.Or(e.Code, out.Code)
 		// Error() has put the details into the text; take them out again.
 		if msg, ok := strings.CutSuffix(out.Msg, "; "+e.Details); ok && e.Details != "" {
 			out.Msg, out.Details = msg, joinDetails(e.Details, out.Details)

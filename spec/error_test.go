@@ -1,6 +1,7 @@
 package spec
 
 import (
+	"encoding/json"
 	"errors"
 	"fmt"
 	"os"
@@ -21,6 +22,10 @@ func TestAsError(t *testing.T) {
 		"typed in typed": {Errorf(103, "b: %w", typed), Error{Code: 7, Msg: "b: m", Details: "d"}},
 		"phrase":         {Errorf(7, "p").WithDetails("a %d", 1).WithDetails("").WithDetails("b"), Error{Code: 7, Msg: "p", Details: "a 1; b"}},
 		"phrase wrapped": {Errorf(5, "x: %w", Errorf(7, "p").WithDetails("a")).WithDetails("b"), Error{Code: 7, Msg: "x: p", Details: "a; b"}},
+		"keyed":          {KeyErrorf("mtu", "x"), Error{Code: 999, Msg: "x"}},
+		"keyed in typed": {Errorf(4, "a: %w", KeyErrorf("mtu", "x")), Error{Code: 4, Msg: "a: x"}},
+		"typed in keyed": {Errorf(4, "a: %w", AtKey("mtu", typed)), Error{Code: 7, Msg: "a: m", Details: "d"}},
+		"not JSON":       {Errorf(6, "a: %w", NotJSON(nil, json.Unmarshal(nil, new(int)))), Error{Code: 6, Msg: "a: the file is empty"}},
 		"joined":         {errors.Join(errors.New("x"), Errorf(4, "y"), typed), Error{Code: 4, Msg: "x\ny\nm; d"}},
 	}
 	for name, tt := range tests {

@@ -7,7 +7,7 @@ import (
 	"testing"
 	"unicode/utf8"
 
-	"cnibox/internal/schema"
+	"cnibox/internal/schematest"
 )
 
 // What NewRequest takes can be handed on: the wire form is read the same.
@@ -78,7 +78,7 @@ func FuzzParseResult(f *testing.F) {
 				t.Errorf("%s: got %s, %v\nwant %s", v, second, err, first)
 			}
 		}
-		schema.CheckResult(doc)
+		schematest.CheckResult(doc)
 	})
 }
 

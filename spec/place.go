@@ -2,63 +2,87 @@ package spec
 
 import (
 	"bytes"
-	"cmp"
 	"errors"
-	"fmt"
 	"strings"
 )
 
-// A KeyError is an error about the value of a key, whose place in a file it lets a caller find.
-// Its text, which has the key where that helps, is that of Err.
-type KeyError struct {
-	Key string // as ipam.ranges[0][0].subnet; empty: the whole document
-	Err error
+// A place is what an error is about in a JSON document.
+type place struct {
+	key    string // as ipam.ranges[0][0].subnet; empty: the whole document
+	offset int    // where it is not JSON; -1: it is, see key
 }
 
-func (e *KeyError) Error() string { return e.Err.Error() }
-
-// Unwrap returns the error without the key.
-func (e *KeyError) Unwrap() error { return e.Err }
-
-// KeyErrorf is [fmt.Errorf] for an error about the value of a key.
+// KeyErrorf is [fmt.Errorf] for an error about the value of a key. Its code is that of the error around
+// it.
 func KeyErrorf(key, format string, args ...any) error {
-	return &KeyError{key, fmt.Errorf(format, args...)}
+	return Errorf(0, format, args...).AtKey(key)
 }
 
-// AtKey returns a copy of the error that is about the value of a key.
+// AtKey returns a copy of the error that is about the value of a key, which may be one of an array, as
+// ipam.ranges[0][0].subnet. The empty key is the whole document.
 func (e *Error) AtKey(key string) *Error {
 	out := *e
-	out.Err = &KeyError{key, cmp.Or(e.Err, errors.New(e.Msg))}
+	out.at = &place{key, -1}
 	return &out
 }
 
-// Place returns the line and the column, counted from 1 and in bytes, of what an error is about
-// in a JSON document: of a [SyntaxError], or of the value of the key of a
-// [KeyError], which is looked for below the key prefix. False: it is about neither, or the
-// document does not have the key.
-func Place(doc []byte, prefix string, err error) (line, column int, found bool) {
-	offset := 0
-	var syntax *SyntaxError
-	var key *KeyError
-	switch {
-	case errors.As(err, &syntax):
-		offset = syntax.Offset
-	case errors.As(err, &key):
-		if offset, found = locate(doc, strings.Trim(prefix+"."+key.Key, ".")); !found {
-			return 0, 0, false
-		}
-	default:
-		return 0, 0, false
+// AtKey returns an error with the text and the code of another one that is about the value of a key.
+func AtKey(key string, err error) error { return unwrapped(err).AtKey(key) }
+
+// KeyOf returns the key that an error is about, and the part of it that is; nil: it is about none.
+func KeyOf(err error) (key string, of *Error) {
+	if of = located(err); of == nil || of.at.offset >= 0 {
+		return "", nil
 	}
-	before := doc[:min(max(offset, 0), len(doc))]
-	return bytes.Count(before, []byte("\n")) + 1, len(before) - bytes.LastIndexByte(before, '\n'), true
+	return of.at.key, of
 }
 
-// locate returns where the value of a key begins in a JSON document.
-func locate(doc []byte, key string) (offset int, found bool) {
-	n, found := Find(doc, key)
+// located returns the outermost part of an error that is about a place, unless one is about where the
+// document is not JSON.
+func located(err error) (of *Error) {
+	var e *Error
+	for ; errors.As(err, &e); err = e.Err {
+		switch {
+		case e.at == nil:
+		case e.at.offset >= 0:
+			return e
+		case of == nil:
+			of = e
+		}
+	}
+	return of
+}
+
+// Offset returns where in a JSON document is what an error is about: where it is not JSON, or the value
+// of a key, which is looked for below the key prefix. False: it is about neither, or the document does
+// not have the key.
+func Offset(doc []byte, prefix string, err error) (offset int, found bool) {
+	of := located(err)
+	switch {
+	case of == nil:
+		return 0, false
+	case of.at.offset >= 0:
+		return of.at.offset, true
+	}
+	n, found := Find(doc, strings.Trim(prefix+"."+of.at.key, "."))
 	if !found {
 		return 0, false
 	}
 	return n.Value, true
+}
+
+// Place returns the line and the column of the [Offset], see [Position].
+func Place(doc []byte, prefix string, err error) (line, column int, found bool) {
+	offset, found := Offset(doc, prefix, err)
+	if !found {
+		return 0, 0, false
+	}
+	line, column = Position(doc, offset)
+	return line, column, true
+}
+
+// Position returns the line and the column of an offset in a document, counted from 1 and in bytes.
+func Position(doc []byte, offset int) (line, column int) {
+	before := doc[:min(max(offset, 0), len(doc))]
+	return bytes.Count(before, []byte("\n")) + 1, len(before) - bytes.LastIndexByte(before, '\n')
 }

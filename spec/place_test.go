@@ -24,11 +24,11 @@ func TestPlace(t *testing.T) {
 		"mtu":                      "",
 	} {
 		err := fmt.Errorf("plugin: %w", Errorf(CodeConfig, "invalid").AtKey(key))
-		if got := place(doc, "", err); got != want {
+		if got := placeText(doc, "", err); got != want {
 			t.Errorf("%q is at %q, want %q", key, got, want)
 		}
 	}
-	if got := place(doc, "ipam.ranges", &KeyError{"[0][0]", errors.New("invalid")}); got != "3:24" {
+	if got := placeText(doc, "ipam.ranges", KeyErrorf("[0][0]", "invalid")); got != "3:24" {
 		t.Errorf("below a prefix: %q", got)
 	}
 	for doc, want := range map[string]string{
@@ -40,19 +40,41 @@ func TestPlace(t *testing.T) {
 		"{\n\"a\": 'b'\n}": "2:6",
 	} {
 		var into map[string]any
-		if got := place(doc, "", NotJSON([]byte(doc), json.Unmarshal([]byte(doc), &into))); got != want {
+		if got := placeText(doc, "", NotJSON([]byte(doc), json.Unmarshal([]byte(doc), &into))); got != want {
 			t.Errorf("the error of %q is at %q, want %q", doc, got, want)
 		}
 	}
-	if got := place(doc, "", errors.New("another")); got != "" {
+	if got := placeText(doc, "", errors.New("another")); got != "" {
 		t.Errorf("an error about no place is at %q", got)
 	}
 }
 
-func place(doc, prefix string, err error) string {
+func placeText(doc, prefix string, err error) string {
 	line, column, found := Place([]byte(doc), prefix, err)
 	if !found {
 		return ""
 	}
 	return fmt.Sprintf("%d:%d", line, column)
+}
+
+// The outermost key counts, but not before the place where the document is not JSON.
+func TestKeyOf(t *testing.T) {
+	inner := KeyErrorf("dst", "no address")
+	for name, tt := range map[string]struct {
+		err  error
+		key  string
+		text string // of the part that is about the key; empty: none is
+	}{
+		"none":    {Errorf(CodeConfig, "a"), "", ""},
+		"nil":     {nil, "", ""},
+		"wrapped": {fmt.Errorf("a: %w", Errorf(CodeConfig, "b: %w", inner)), "dst", "no address"},
+		"twice":   {fmt.Errorf("a: %w", Errorf(CodeConfig, "b: %w", inner).AtKey("ipam.dst")), "ipam.dst", "b: no address"},
+		"whole":   {AtKey("", inner), "", "no address"},
+		"syntax":  {AtKey("ipam", NotJSON([]byte("{"), json.Unmarshal([]byte("{"), new(any)))), "", ""},
+	} {
+		key, of := KeyOf(tt.err)
+		if key != tt.key || (of != nil) != (tt.text != "") || of != nil && of.Error() != tt.text {
+			t.Errorf("%s: got %q, %v, want %q, %q", name, key, of, tt.key, tt.text)
+		}
+	}
 }

@@ -149,11 +149,12 @@ func (r *Request) readName() error {
 	if err := optional("name", r.top.Name, &name); err != nil {
 		return Errorf(CodeConfig, "invalid network name: %w", err)
 	}
-	if err := CheckNetworkName(name); err != nil {
-		return err
+	check := CheckNewNetworkName
+	if r.Call.Verb == Del || r.Call.Verb == GC {
+		check = CheckNetworkName
 	}
-	if len(name) > maxNetworkName && r.Call.Verb != Del && r.Call.Verb != GC {
-		return tooLong(CodeConfig, "network name", maxNetworkName)
+	if err := check(name); err != nil {
+		return err
 	}
 	r.Net.Name, r.Network = name, name
 	return nil
@@ -204,7 +205,7 @@ func readType(key string, raw json.RawMessage, into *string) error {
 		return nil
 	}
 	if err := CheckType(name); err != nil {
-		return &KeyError{key, err}
+		return AtKey(key, err)
 	}
 	*into = name
 	return nil
@@ -224,8 +225,8 @@ func (r *Request) readPrev() error {
 	res, err := p.result(members, r.Net.Version)
 	if err != nil {
 		key := "prevResult"
-		if inner := new(KeyError); errors.As(err, &inner) {
-			key += "." + inner.Key
+		if inner, of := KeyOf(err); of != nil {
+			key += "." + inner
 		}
 		return Errorf(CodeConfig, "prevResult: %w", err).AtKey(key)
 	}
@@ -353,8 +354,17 @@ func (r *Request) CheckIPAM() error {
 	if r.Net.IPAM.Type == "" {
 		return nil
 	}
-	if verbs, err := r.Invoker.Find(r.Net.IPAM.Type); err != nil || verbs == nil || verbs.IPAM {
+	verbs, err := r.Invoker.Find(r.Net.IPAM.Type)
+	if err != nil {
 		return nil // a missing one is an error when it is run
+	}
+	return r.checkIPAM(verbs)
+}
+
+// checkIPAM is CheckIPAM for the plugin that was found.
+func (r *Request) checkIPAM(verbs *Verbs) error {
+	if verbs == nil || verbs.IPAM {
+		return nil
 	}
 	return Errorf(CodeConfig, "\"ipam.type\" %q is no address plugin: host-local, static and dhcp are", r.Net.IPAM.Type).AtKey("ipam.type")
 }
@@ -363,13 +373,18 @@ func (r *Request) CheckIPAM() error {
 // The plugin gets a copy of the request. The caller must follow a failed ADD by a DEL if
 // [Request.NeedsDel] says so.
 //
-// Errors are the plugin's, with its code; 7 for a type that is no IPAM plugin's name.
-// prevResult goes along as it is in r.
+// Errors are the plugin's, with its code; 7 for a type that is not an IPAM plugin's name. That of a
+// plugin that is missing is about the key "ipam.type". prevResult goes along as it is in r.
 func (r *Request) Delegate(ctx context.Context, plugin string, v Verb) (*Result, error) {
-	if err := CheckType(plugin); err != nil {
-		return nil, err
+	var verbs *Verbs
+	err := CheckType(plugin)
+	if err == nil {
+		verbs, err = r.Invoker.Find(plugin)
 	}
-	if err := r.CheckIPAM(); err != nil {
+	if err != nil {
+		return nil, AtKey("ipam.type", err)
+	}
+	if err := r.checkIPAM(verbs); err != nil {
 		return nil, err
 	}
 	d := r.Clone()

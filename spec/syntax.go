@@ -11,27 +11,15 @@ import (
 	"unicode/utf8"
 )
 
-// A SyntaxError is why a document is not JSON, and what to do about it.
-type SyntaxError struct {
-	Offset int // of what is wrong
-	text   string
-	err    error
-}
-
-func (e *SyntaxError) Error() string { return e.text }
-
-// Unwrap returns the error of encoding/json.
-func (e *SyntaxError) Unwrap() error { return e.err }
-
-// NotJSON returns the [SyntaxError] for a document that encoding/json could not read, and any other
-// error as it is.
+// NotJSON returns why a document is not JSON that encoding/json could not read, where, and what to do
+// about it; the [json.SyntaxError] is in it. Any other error is returned as it is.
 func NotJSON(doc []byte, err error) error {
 	var syntax *json.SyntaxError
 	if !errors.As(err, &syntax) {
 		return err
 	}
 	offset, text := mistake(doc, syntax)
-	return &SyntaxError{offset, text, err}
+	return &Error{Msg: text, Err: err, at: &place{offset: offset}}
 }
 
 // mistake is where a document ends being JSON, and what to do about it.

@@ -6,7 +6,7 @@ import (
 	"strings"
 	"testing"
 
-	"cnibox/internal/schema"
+	"cnibox/internal/schematest"
 )
 
 // The example of the result schema.
@@ -98,7 +98,7 @@ func TestConvert(t *testing.T) {
 				if indented := sorted(t, goal, "    "); string(got) != indented {
 					t.Errorf("got  %s\nwant %s", got, indented)
 				}
-				if problems := schema.CheckResult(got); len(problems) > 0 {
+				if problems := schematest.CheckResult(got); len(problems) > 0 {
 					t.Errorf("against the schema: %v", problems)
 				}
 			})

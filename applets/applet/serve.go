@@ -164,9 +164,8 @@ func (a *Applet) takeBack(ctx context.Context, r *spec.Request, result *spec.Res
 // not at the top and the text does not have it: there is no file whose line and column could be named.
 func located(err error) *spec.Error {
 	e := spec.AsError(err)
-	var key *spec.KeyError
-	if errors.As(err, &key) && strings.ContainsAny(key.Key, ".[") && !strings.Contains(e.Error(), strings.TrimPrefix(key.Key, "prevResult.")) {
-		return e.WithDetails("see %q", key.Key)
+	if key, _ := spec.KeyOf(err); strings.ContainsAny(key, ".[") && !strings.Contains(e.Error(), strings.TrimPrefix(key, "prevResult.")) {
+		return e.WithDetails("see %q", key)
 	}
 	return e
 }

@@ -36,7 +36,7 @@ func (p *plugin) validateVLANs() error {
 	}
 	for i, t := range p.VLANTrunk {
 		if err := t.validate(); err != nil {
-			return &spec.KeyError{Key: fmt.Sprintf("vlanTrunk[%d]", i), Err: err}
+			return spec.AtKey(fmt.Sprintf("vlanTrunk[%d]", i), err)
 		}
 	}
 	return nil

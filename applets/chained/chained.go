@@ -6,7 +6,6 @@ package chained
 import (
 	"context"
 	"encoding/json"
-	"errors"
 
 	"cnibox/applets/record"
 	"cnibox/internal/undo"
@@ -141,11 +140,10 @@ func Read(r *spec.Request, d Driver) error {
 	if err := r.Decode(d); err != nil {
 		return err
 	}
-	err := d.Validate(r)
-	if coded := new(spec.Error); err != nil && !errors.As(err, &coded) {
+	if err := d.Validate(r); err != nil {
 		return spec.Errorf(spec.CodeConfig, "%w", err)
 	}
-	return err
+	return nil
 }
 
 // read is for verbs that need a valid configuration.

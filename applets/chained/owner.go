@@ -50,6 +50,11 @@ func (c *Interface) ID() (id LinkID, err error) {
 	if c.Link != nil {
 		id.Index, id.Parent = c.Link.Index, c.Link.Parent
 	}
+	if c.Conn == nil {
+		if c.Conn, err = rtnl.Dial(c.NS); err != nil {
+			return LinkID{}, err
+		}
+	}
 	id.Cookie, err = c.Conn.NSCookie()
 	return id, err
 }

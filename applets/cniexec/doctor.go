@@ -31,7 +31,7 @@ type doctorCall struct {
 
 func (c *doctorCall) flags(f *flagSet) {
 	f.BoolVar(&c.fix, "fix", false, "repair what is cnibox's own, and nothing else")
-	f.StringVar(&c.report, "report", "", "`FILE` write all that was looked at there, without names and public addresses")
+	f.Var((*nameValue)(&c.report), "report", "`FILE` write all that was looked at there, without names and public addresses")
 	f.outputs("`json` print JSON")
 }
 

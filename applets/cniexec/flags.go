@@ -88,16 +88,17 @@ func (f *flags) set(a action, getenv func(string) string) *pflag.FlagSet {
 }
 
 // outputs declares --output for a verb that has a document.
-func (f *flagSet) outputs(help string) { f.StringVarP(&f.output, "output", "o", "", help) }
+func (f *flagSet) outputs(help string) { f.VarP((*nameValue)(&f.output), "output", "o", help) }
 
 // common declares the flags of all verbs.
 func (f *flagSet) common() {
 	own := map[string]bool{}
 	f.VisitAll(func(flag *pflag.Flag) { own[flag.Name] = true })
-	f.StringVar(&f.confDir, "conf-dir", cmp.Or(f.getenv("NETCONFPATH"), "/etc/cni/net.d"), "`DIR` configurations")
+	f.confDir = cmp.Or(f.getenv("NETCONFPATH"), "/etc/cni/net.d")
+	f.Var((*nameValue)(&f.confDir), "conf-dir", "`DIR` configurations")
 	f.StringVar(&f.path, "path", f.getenv("CNI_PATH"), "`DIR[:DIR]` more plugins than those built in; of one name that in DIR is run")
-	f.StringVar(&f.cacheDir, "cache-dir", "", "`DIR` what add was given and returned; default /var/lib/cni, or that of --state-dir")
-	f.StringVar(&f.stateDir, "state-dir", "", "`DIR` cache, leases and records are stored below DIR, also those of plugins")
+	f.Var((*nameValue)(&f.cacheDir), "cache-dir", "`DIR` what add was given and returned; default /var/lib/cni, or that of --state-dir")
+	f.Var((*nameValue)(&f.stateDir), "state-dir", "`DIR` cache, leases and records are stored below DIR, also those of plugins")
 	f.Var((*timeLimit)(&f.timeout), "timeout", "`TIME` limit of one plugin, as 90s or 2m; default 60s")
 	if !own["output"] {
 		f.outputs("`json` print an error, and what the verb finds, as JSON on stdout")

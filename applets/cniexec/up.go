@@ -84,8 +84,8 @@ type wantedLink struct {
 func (s *stateFile) at(key string, err error) error {
 	from := s.Source
 	from.Key = key
-	if of := new(spec.KeyError); !errors.As(err, &of) {
-		err = &spec.KeyError{Err: err}
+	if _, of := spec.KeyOf(err); of == nil {
+		err = spec.AtKey("", err)
 	}
 	if key != "" {
 		err = fmt.Errorf("%s: %w", key, err)
@@ -99,7 +99,7 @@ func (s *stateFile) atLink(key string, err error) error {
 	if of := new(chain.SourceError); errors.As(err, &of) {
 		return fmt.Errorf("%s: %s: %w", s.File, key, err)
 	}
-	return s.at(key, &spec.KeyError{Err: err})
+	return s.at(key, spec.AtKey("", err))
 }
 
 // readState reads and checks a file, "-" is stdin; nothing else is looked at. Errors have code 7.

@@ -95,15 +95,15 @@ func (s Sysfs) pciOf(link string) string {
 func (p *plugin) resolve(s Sysfs) error {
 	pci, aux := string(s)+"/bus/pci/devices/", string(s)+"/bus/auxiliary/devices/"
 	id, bus := p.RuntimeConfig.DeviceID, pci+strings.ToLower(p.PCIBusID)
-	switch lower := strings.ToLower(id); {
-	case id == "":
-	case isPCI(lower) && exists(pci+lower):
-		p.PCIBusID, bus = lower, pci+lower
-	case isDeviceName(id) && exists(aux+id):
+	if id != "" {
 		p.PCIBusID, bus = id, aux+id
-	default:
-		return spec.Errorf(spec.CodeConfig, "runtime config DeviceID %s not found or unsupported", id).
-			WithDetails("it is neither a PCI nor an auxiliary device of this host")
+		if lower := strings.ToLower(id); isPCI(lower) {
+			p.PCIBusID, bus = lower, pci+lower
+		}
+		if !isDeviceName(id) {
+			return p.noDevice(spec.CodeConfig)
+		}
+		p.absent = !exists(bus)
 	}
 	switch {
 	case p.Device != "" || p.HWAddr != "":
@@ -115,6 +115,12 @@ func (p *plugin) resolve(s Sysfs) error {
 		return errors.New(`specify either "device", "hwaddr", "kernelpath" or "pciBusID"`)
 	}
 	return nil
+}
+
+// noDevice is the error of a deviceID that this host does not have.
+func (p *plugin) noDevice(code int) error {
+	return spec.Errorf(code, "runtime config DeviceID %s not found or unsupported", p.RuntimeConfig.DeviceID).
+		WithDetails("it is neither a PCI nor an auxiliary device of this host")
 }
 
 // find returns the link of the host that the configuration selects; os.ErrNotExist: there is

@@ -68,6 +68,7 @@ type plugin struct {
 	} `json:"runtimeConfig"`
 
 	sysfsDir string // of the device; empty: it is selected by name or address
+	absent   bool   // the device of deviceID is: ADD and STATUS report it
 	dpdk     bool   // bound to a driver that passes it to a program: there is no link
 }
 
@@ -87,6 +88,9 @@ func (p *plugin) Facts() attach.Facts { return attach.Facts{Shared: true, NoNetd
 // The kernel moves it under its present name and renames it in the container, where no udev
 // sees that. A name that is taken there would stop it half way, so that is checked first.
 func (p *plugin) Link(op *attach.Op) error {
+	if p.absent {
+		return p.noDevice(spec.CodeConfig)
+	}
 	if p.dpdk { // the addresses are for the program that drives the device
 		op.PCIID = p.PCIBusID
 		return nil
@@ -195,6 +199,9 @@ func (p *plugin) Probe(op *attach.Op) error {
 	dir := p.dir(op.Call)
 	if err := dir.Ready(); err != nil {
 		return err
+	}
+	if p.absent {
+		return p.noDevice(spec.CodeNotReady)
 	}
 	if p.sysfsDir != "" {
 		if !exists(p.sysfsDir) {

@@ -47,10 +47,10 @@ type plugin struct {
 // Validate checks the keys and reads mode and flag.
 func (p *plugin) Validate() (err error) {
 	if p.kind.Mode, err = rtnl.ParseIpvlanMode(p.Mode); err != nil {
-		return &spec.KeyError{Key: "mode", Err: err}
+		return spec.AtKey("mode", err)
 	}
 	if p.kind.Flag, err = rtnl.ParseIpvlanFlag(p.Flag); err != nil {
-		return &spec.KeyError{Key: "flag", Err: err}
+		return spec.AtKey("flag", err)
 	}
 	return p.OnMaster.Validate()
 }

@@ -23,7 +23,6 @@ import (
 
 	"cnibox/applets/applet"
 	"cnibox/chain"
-	"cnibox/internal/schema"
 	"cnibox/spec"
 )
 
@@ -232,11 +231,10 @@ func (c *checker) addError(file string, err error, otherwise string, within ...s
 	}
 	text, _, _ := strings.Cut(strings.TrimPrefix(err.Error(), "invalid network config: "), "; see "+file)
 	p := problem{file: file, key: otherwise, text: strings.Join(strings.Fields(text), " ")}
-	var keyed *spec.KeyError
-	if errors.As(err, &keyed) {
-		p.key = join(within[0], keyed.Key)
+	if of, keyed := spec.KeyOf(err); keyed != nil {
+		p.key = join(within[0], of)
 		for _, key := range within {
-			if at, ok := c.doc(file).lookup(join(key, keyed.Key)); ok {
+			if at, ok := c.doc(file).lookup(join(key, of)); ok {
 				p.key = at.key
 				break
 			}
@@ -245,7 +243,7 @@ func (c *checker) addError(file string, err error, otherwise string, within ...s
 	c.note(p)
 }
 
-// locate notes a file. The places in it are found at once, or, if c is quick, when one is asked for.
+// locate notes a file. What is twice in it is found at once, or, if c is quick, with a place.
 func (c *checker) locate(file string, raw []byte) {
 	if c.docs[file] == nil {
 		c.docs[file] = &document{raw: raw}
@@ -255,11 +253,11 @@ func (c *checker) locate(file string, raw []byte) {
 	}
 }
 
-// doc returns a file with its places, and notes what is twice in it when they are found.
+// doc returns a file, and notes what is twice in it when it is asked for first.
 func (c *checker) doc(file string) *document {
 	d := c.docs[file]
 	if !d.read {
-		for _, p := range d.find() {
+		for _, p := range d.twice() {
 			p.file = file
 			c.note(p)
 		}
@@ -285,8 +283,12 @@ func (c *checker) file(file string) *network {
 		return slices.ContainsFunc(names, func(name string) bool { return members[name] != nil })
 	}
 	if has("interfaces", "ips") && !has("plugins", "type") { // what a plugin prints, and no configuration
-		for _, p := range schema.CheckResult(doc) {
-			c.add(file, p.Path, "%s", p)
+		_, err := spec.ParseResult(doc, spec.Newest)
+		if _, of := spec.KeyOf(err); of != nil {
+			err = of
+		}
+		if err != nil {
+			c.addError(file, err, "", "")
 		}
 		return nil
 	}
@@ -310,19 +312,12 @@ func (c *checker) notLoaded(file string, err error) {
 		return
 	}
 	c.locate(of.File, of.Doc)
-	var syntax *spec.SyntaxError
-	if errors.As(err, &syntax) {
-		c.note(problem{file: of.File, offset: syntax.Offset, text: syntax.Error()})
+	if syntax := new(json.SyntaxError); errors.As(err, &syntax) {
+		offset, _ := spec.Offset(of.Doc, "", err)
+		c.note(problem{file: of.File, offset: offset, text: of.Err.Error()})
 		return
 	}
-	var named struct{ Name, CNIVersion string }
-	before := len(c.problems)
-	if json.Unmarshal(of.Doc, &named) == nil && named.Name != "" {
-		c.schema(&chain.List{File: of.File, Name: named.Name, CNIVersion: named.CNIVersion}, nil)
-	}
-	if len(c.problems) == before { // the schema has what a name may be
-		c.addError(of.File, of.Err, "", "")
-	}
+	c.addError(of.File, of.Err, "", "")
 }
 
 // ofRuntimes are the keys that podman and nerdctl store in the lists that they write.
@@ -348,7 +343,9 @@ func (c *checker) list(l *chain.List) *network {
 	}
 	before := len(c.problems)
 	if !c.quick {
-		c.schema(l, nil)
+		if err := spec.CheckNewNetworkName(l.Name); err != nil {
+			c.addError(l.File, err, "name", "")
+		}
 		if _, err := l.Supported(); err != nil {
 			c.addError(l.File, err, "cniVersion", "")
 		}
@@ -381,7 +378,6 @@ func (c *checker) plugin(l *chain.List, m *member, sound bool) {
 	if p.IPAM != "" && m.verbs != nil {
 		c.missing(p, p.IPAM, "ipam.type")
 	}
-	c.schema(l, p)
 	if m.verbs != nil && sound {
 		c.refused(m)
 		c.gateways(m)
@@ -404,39 +400,8 @@ func (c *checker) refused(m *member) {
 	c.addError(m.From.File, m.err, join(m.From.Key, key), within...)
 }
 
-// schema compares a plugin's configuration with the JSON schema, or, without a plugin, the name
-// and the version of a list. A missing version is the first one. What is in the "ipam" of an
-// external plugin is not known.
-func (c *checker) schema(l *chain.List, p *chain.Plugin) {
-	set := map[string]any{"cniVersion": cmp.Or(l.CNIVersion, "0.1.0"), "name": l.Name}
-	conf := []byte(`{"type":"list"}`)
-	if p != nil {
-		conf = p.Conf()
-	}
-	conf, err := spec.Merge(conf, set)
-	if err != nil {
-		return // it is an object, or it was not loaded
-	}
-	for _, problem := range schema.CheckConf(conf) {
-		switch ofList := problem.Path == "name" || problem.Path == "cniVersion"; {
-		case ofList && p == nil:
-			c.add(l.File, problem.Path, "%s", problem)
-		case ofList || p == nil || strings.HasPrefix(problem.Path, "ipam.") && !c.known(p):
-		case problem.Path == "ipam" && strings.Contains(problem.Text, `"type" is missing`):
-			// The plugin says whether it has to be there.
-		default:
-			c.add(p.From.File, join(p.From.Key, problem.Path), "%s", problem)
-		}
-	}
-}
-
-// known reports whether a plugin and its IPAM plugin are of this program.
-func (c *checker) known(p *chain.Plugin) bool {
-	return c.isOurs(p.Type) && c.isOurs(p.IPAM)
-}
-
 // findings finds the place of each problem, in the order of files and lines. Of several at one
-// place the first stays: the plugin, the schema and the struct say the same in other words.
+// place the first stays: the plugin and the struct say the same in other words.
 func (c *checker) findings() []*Finding {
 	var all []*Finding
 	for i := 0; i < len(c.problems); i++ { // doc may find more
@@ -458,7 +423,7 @@ func (c *checker) findings() []*Finding {
 		}
 		f := &Finding{File: p.file, Key: at.key, Message: spec.Shorten(p.text), Unread: p.unread}
 		if p.unread == nil && !p.more {
-			f.Line, f.Column = doc.line(at.value)
+			f.Line, f.Column = spec.Position(doc.raw, at.value)
 		}
 		all = append(all, f)
 	}

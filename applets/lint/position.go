@@ -2,7 +2,6 @@ package lint
 
 import (
 	"fmt"
-	"slices"
 	"strings"
 
 	"cnibox/spec"
@@ -11,9 +10,8 @@ import (
 // A document is a file in which places are looked for.
 type document struct {
 	raw      []byte
-	read     bool  // ends is there
-	ends     []int // offsets of the ends of lines
-	problems int   // that were noted
+	read     bool // what is twice in it was noted
+	problems int  // that were noted
 }
 
 // A place is where a member or an element is.
@@ -25,15 +23,10 @@ type place struct {
 // placeOf is the place of a value of the document.
 func placeOf(n *spec.Node) place { return place{n.Key(), n.Start, n.Value} }
 
-// find finds the lines of a document, and the members whose name their object has had before, in
-// whatever case of letters; of one that is not JSON, as far as it is.
-func (d *document) find() (twice []problem) {
+// twice finds the members whose name their object has had before, in whatever case of letters; of a
+// document that is not JSON, as far as it is.
+func (d *document) twice() (twice []problem) {
 	d.read = true
-	for i, b := range d.raw {
-		if b == '\n' {
-			d.ends = append(d.ends, i)
-		}
-	}
 	type object struct {
 		names       map[string]string // as they are written, by what they are in lower case
 		free, asked bool
@@ -109,15 +102,6 @@ func (d *document) has(key, value string) (p place) {
 
 // parent cuts the last part of a key off.
 func parent(key string) string { return key[:max(0, strings.LastIndexAny(key, ".["))] }
-
-// line returns line and column of an offset, both from 1.
-func (d *document) line(offset int) (line, column int) {
-	line, _ = slices.BinarySearch(d.ends, offset)
-	if line == 0 {
-		return 1, offset + 1
-	}
-	return line + 1, offset - d.ends[line-1]
-}
 
 // join joins two keys, of which each may be empty.
 func join(key, more string) string {

@@ -346,3 +346,72 @@ func TestKernelSBRDelLeavesRulesOfReusedAddress(t *testing.T) {
 	w.Result(w.Do(spec.Del, "sbr", w.Cont.Call(), `"name":"net2"`, ""))
 	want(w, "rules", sources(w), "")
 }
+
+// CHECK finds what was lost of the rules and tables, and RESTORE brings back what was there before:
+// also the route to the network of the address, which the kernel adds to the main table when the link
+// was down and is up again.
+func TestKernelSBRRestore(t *testing.T) {
+	onLink := func(dst string, table int) rtnl.Op {
+		return rtnl.DropRoute(rtnl.Route{Dst: netip.MustParsePrefix(dst), Table: table})
+	}
+	const toNetwork = "has no route to the network of its gateway 10.9.0.1"
+	for name, tt := range map[string]struct {
+		spoil func(w *applettest.Veth)
+		want  string
+	}{
+		"down and up": {func(w *applettest.Veth) {
+			w.NoError(w.ContConn.SetLink(w.Eth0.Index, rtnl.LinkChange{Up: new(false)}))
+			w.NoError(w.ContConn.SetLink(w.Eth0.Index, rtnl.LinkChange{Up: new(true)}))
+			// as RESTORE of the plugin of the interface does
+			w.NoError(w.ContConn.AddRoute(rtnl.Route{Dst: netip.MustParsePrefix("0.0.0.0/0"), GW: netip.MustParseAddr("10.9.0.1"), Link: w.Eth0.Index, Table: 100}))
+		}, toNetwork},
+		"network":       {func(w *applettest.Veth) { w.NoError(w.ContConn.Do(onLink("10.9.0.0/24", 100))) }, toNetwork},
+		"default route": {func(w *applettest.Veth) { w.NoError(w.ContConn.Do(onLink("0.0.0.0/0", 100))) }, "no default route by way of 10.9.0.1"},
+		"table": {func(w *applettest.Veth) {
+			w.NoError(w.ContConn.Do(onLink("0.0.0.0/0", 100), onLink("10.9.0.0/24", 100)))
+		},
+			"no default route by way of 10.9.0.1"},
+		"rule": {func(w *applettest.Veth) {
+			w.NoError(w.ContConn.Do(rtnl.DropRule(rtnl.Rule{Src: netip.MustParsePrefix("10.9.0.2/32"), Table: 100})))
+		}, "rule from 10.9.0.2 to a table of its own is missing"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := applettest.NewVeth(t)
+			w.NoError(w.ContConn.AddRoute(rtnl.Route{Dst: netip.MustParsePrefix("0.0.0.0/0"), GW: netip.MustParseAddr("10.9.0.1"), Link: w.Eth0.Index}))
+			prev := fmt.Sprintf(`{"cniVersion":"1.1.0","interfaces":[{"name":"eth0","sandbox":%q}],"routes":[{"dst":"0.0.0.0/0","gw":"10.9.0.1","table":100}],
+				"ips":[{"address":"10.9.0.2/24","gateway":"10.9.0.1","interface":0}]}`, w.Cont.Path)
+			w.Result(w.Do(spec.Add, "sbr", w.Cont.Call(), "", strings.Replace(prev, `,"table":100`, "", 1)))
+			state := func() string { return sources(w) + "\n" + table(w, 100) + "\n" + table(w, 101) + "\n" + table(w, 0) }
+			before := state()
+			want(w, "before", before, "10.9.0.2/32 100\n0.0.0.0/0 via 10.9.0.1, 10.9.0.0/24 src 10.9.0.2\n\nfd09::/64, fe80::/64")
+			w.Result(w.Do(spec.Check, "sbr", w.Cont.Call(), "", prev))
+			w.Result(w.Do(spec.Restore, "sbr", w.Cont.Call(), "", prev))
+			want(w, "after RESTORE of nothing", state(), before)
+
+			w.NoError(w.ContConn.AddRoute(rtnl.Route{Dst: netip.MustParsePrefix("198.51.100.0/24"), Link: w.Eth0.Index}))
+			tt.spoil(w)
+			_, err := w.Do(spec.Check, "sbr", w.Cont.Call(), "", prev)
+			w.WantError(err, spec.CodeCheck, tt.want)
+			// the addresses and routes of IPv6 go when the link is down
+			other := strings.TrimPrefix(table(w, 0), "10.9.0.0/24 src 10.9.0.2, ")
+			w.Result(w.Do(spec.Restore, "sbr", w.Cont.Call(), "", prev))
+			w.Result(w.Do(spec.Check, "sbr", w.Cont.Call(), "", prev))
+			want(w, "after RESTORE", state(), strings.Replace(before, "fd09::/64, fe80::/64", other, 1))
+		})
+	}
+}
+
+// A gateway that is not in the network of the address, or is on the link by a flag, needs no route.
+func TestKernelSBRCheckWithoutNetwork(t *testing.T) {
+	w := applettest.NewVeth(t)
+	w.NoError(w.ContConn.Do(rtnl.DropRoute(rtnl.Route{Dst: netip.MustParsePrefix("10.9.0.0/24"), Link: w.Eth0.Index})))
+	w.NoError(w.ContConn.AddRoute(rtnl.Route{Dst: netip.MustParsePrefix("0.0.0.0/0"), GW: netip.MustParseAddr("10.9.0.1"), OnLink: true, Link: w.Eth0.Index}))
+	for _, address := range []string{"10.9.0.2/24", "10.9.0.2/32"} {
+		prev := fmt.Sprintf(`{"cniVersion":"1.1.0","interfaces":[{"name":"eth0","sandbox":%q}],"ips":[{"address":%q,"gateway":"10.9.0.1","interface":0}]}`, w.Cont.Path, address)
+		if address == "10.9.0.2/24" {
+			w.Result(w.Do(spec.Add, "sbr", w.Cont.Call(), "", prev))
+			want(w, "table", table(w, 100), "0.0.0.0/0 via 10.9.0.1")
+		}
+		w.Result(w.Do(spec.Check, "sbr", w.Cont.Call(), "", prev))
+	}
+}

@@ -1,10 +1,14 @@
 package sbr
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"net/netip"
 	"os"
+	"slices"
+
+	"golang.org/x/sys/unix"
 
 	"cnibox/applets/chained"
 	"cnibox/rtnl"
@@ -75,9 +79,12 @@ func (c *conf) Apply(_ context.Context, op *chained.Op) error {
 	if err != nil {
 		return err
 	}
+	if s.Restoring {
+		main = slices.DeleteFunc(main, func(r rtnl.Route) bool { return !c.movesAgain(r, ips) })
+	}
 	for i, m := range rules {
 		if c.Table == nil {
-			if err := s.fill(m.Table, c.wants(ips[i], main, s.Link.Index, m.Table)); err != nil {
+			if err := s.fill(c, ips[i], m.Table, main); err != nil {
 				return err
 			}
 		}
@@ -94,6 +101,22 @@ func (c *conf) Apply(_ context.Context, op *chained.Op) error {
 	return err
 }
 
+// movesAgain reports whether RESTORE moves a route from the main table: one that leads to the gateway
+// of an address, which the kernel, or RESTORE of the interface's plugin, has added when the link came up.
+func (c *conf) movesAgain(r rtnl.Route, ips []spec.IP) bool {
+	return slices.ContainsFunc(ips, func(ip spec.IP) bool {
+		return r.Dst == ip.Address.Masked() || r.Dst.IsSingleIP() && r.Dst.Addr() == c.gatewayOf(ip)
+	})
+}
+
+// gatewayOf is that of the configuration for an address, or its own; zero: it has none.
+func (c *conf) gatewayOf(ip spec.IP) netip.Addr {
+	if gw := c.gateway(ip.Address.Addr().Is4()); gw.IsValid() {
+		return gw
+	}
+	return ip.Gateway
+}
+
 // choose returns the rule of each address: to the table of the configuration, that of an
 // earlier ADD, or one that is free.
 func (s *routing) choose(c *conf, ips []spec.IP) (rules []madeRule, err error) {
@@ -107,7 +130,7 @@ func (s *routing) choose(c *conf, ips []spec.IP) (rules []madeRule, err error) {
 		m := madeRule{Src: ip.Address.Addr()}
 		if c.Table != nil {
 			m.Table = *c.Table
-		} else if m.Table = s.tableOf(m.Src); m.Table == 0 {
+		} else if m.Table = cmp.Or(s.tableOf(m.Src), s.recorded(m.Src)); m.Table == 0 {
 			m.Table = chained.FreeTable(used, firstTable)
 		}
 		rules = append(rules, m)
@@ -133,11 +156,7 @@ func fits(r rtnl.Route, ip spec.IP) bool {
 // others depend on them. It has a default route if a gateway is known; one of the configuration
 // replaces the interface's.
 func (c *conf) wants(ip spec.IP, main []rtnl.Route, link uint32, table int) []rtnl.Route {
-	gw := c.gateway(ip.Address.Addr().Is4())
-	static := gw.IsValid()
-	if !static {
-		gw = ip.Gateway
-	}
+	gw, static := c.gatewayOf(ip), c.gateway(ip.Address.Addr().Is4()).IsValid()
 	var near, far []rtnl.Route
 	for _, r := range main {
 		isDefault := r.Dst.Bits() == 0
@@ -166,12 +185,16 @@ func defaultOf(a netip.Addr) netip.Prefix {
 	return p
 }
 
-// fill adds routes to a table, which replace those of an earlier ADD, and records the routes of the
-// table.
-func (s *routing) fill(table int, want []rtnl.Route) error {
+// fill adds the routes of an address to its table, where they replace those of an earlier ADD, and
+// records the routes of the table. RESTORE adds what is missing.
+func (s *routing) fill(c *conf, ip spec.IP, table int, main []rtnl.Route) error {
 	have, err := s.Conn.Routes(rtnl.RouteFilter{Table: table, Link: s.Link.Index})
 	if err != nil {
 		return err
+	}
+	want := c.wants(ip, main, s.Link.Index, table)
+	if s.Restoring {
+		want = c.missing(ip, table, want, have)
 	}
 	for _, r := range want {
 		back := rtnl.DropRoute(r)
@@ -193,6 +216,41 @@ func (s *routing) fill(table int, want []rtnl.Route) error {
 		s.moved = append(s.moved, chained.MovedRoute{Dst: r.Dst, GW: r.GW, To: r.GW, Table: table})
 	}
 	return nil
+}
+
+// kernelMetric6 is IP6_RT_PRIO_ADDRCONF, include/uapi/linux/ipv6_route.h: that of the kernel's own routes.
+const kernelMetric6 = 256
+
+// missing returns those of the wanted routes that a table does not have, and the route to the network
+// of the address where none leads to the gateway.
+func (c *conf) missing(ip spec.IP, table int, want, have []rtnl.Route) []rtnl.Route {
+	static := c.gateway(ip.Address.Addr().Is4()).IsValid()
+	want = slices.DeleteFunc(want, func(w rtnl.Route) bool {
+		return slices.ContainsFunc(have, func(h rtnl.Route) bool { return h.Dst == w.Dst && (h.GW == w.GW || !static) })
+	})
+	all := slices.Concat(want, have)
+	if !unreached(ip, all).IsValid() {
+		return want
+	}
+	network := rtnl.Route{Dst: ip.Address.Masked(), Link: all[0].Link, Table: table, Protocol: unix.RTPROT_KERNEL}
+	if ip.Address.Addr().Is4() {
+		network.Src = ip.Address.Addr()
+	} else {
+		network.Priority = kernelMetric6
+	}
+	return append([]rtnl.Route{network}, want...)
+}
+
+// unreached returns the gateway of a table's default route that is in the network of the address, and to
+// which no route of the table leads; zero: there is none.
+func unreached(ip spec.IP, table []rtnl.Route) netip.Addr {
+	for _, r := range table {
+		leads := func(to rtnl.Route) bool { return !to.GW.IsValid() && to.Dst.Contains(r.GW) }
+		if r.Dst.Bits() == 0 && !r.OnLink && ip.Address.Masked().Contains(r.GW) && !slices.ContainsFunc(table, leads) {
+			return r.GW
+		}
+	}
+	return netip.Addr{}
 }
 
 // clear takes the routes that are in a table now from the main table. With source hints
@@ -228,8 +286,8 @@ func (s *routing) clear(c *conf, ips []spec.IP, main []rtnl.Route) error {
 	return nil
 }
 
-// Check looks for the rule of each address, and for a default route and others in its
-// table. The main table is not checked: it may have routes of router advertisements.
+// Check looks for the rule of each address, and in its table for a default route, and for one to the
+// gateway of that. The main table is not checked: it may have routes of router advertisements.
 func (c *conf) Check(_ context.Context, op *chained.Op) error {
 	if err := op.CheckIndexes(); err != nil {
 		return err
@@ -265,11 +323,10 @@ func (s *routing) check(c *conf, ip spec.IP) error {
 	if err != nil {
 		return err
 	}
-	gw := c.gateway(addr.Is4())
-	static := gw.IsValid()
-	if !static {
-		gw = ip.Gateway
+	if gw := unreached(ip, have); gw.IsValid() {
+		return spec.Errorf(spec.CodeCheck, "table %d of %s has no route to the network of its gateway %s", table, addr, gw)
 	}
+	gw, static := c.gatewayOf(ip), c.gateway(addr.Is4()).IsValid()
 	for _, r := range have {
 		if !gw.IsValid() || r.Dst.Bits() == 0 && (!static || r.GW == gw) && r.Dst.Addr().Is4() == addr.Is4() {
 			return nil

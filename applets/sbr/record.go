@@ -38,6 +38,21 @@ func (s *routing) remember(rules []madeRule) error {
 	return chained.ReplaceRecord(s.Dir, &s.Stack, record.Name(s.Attachment), rec)
 }
 
+// recorded returns the table that RESTORE uses again for an address whose rule is gone; 0: none.
+func (s *routing) recorded(ip netip.Addr) int {
+	if !s.Restoring {
+		return 0
+	}
+	if rec := chained.ReadRecord[rulesRecord](s.Dir, s.Attachment); rec != nil {
+		for _, m := range rec.Rules {
+			if m.Src == ip {
+				return m.Table
+			}
+		}
+	}
+	return 0
+}
+
 // made returns the rules that are the attachment's: those on record, if they are in this
 // namespace. Attachments of the reference and of earlier versions have no record; theirs
 // are the rules of the addresses that the interface has, and of those of prevResult. An

@@ -38,7 +38,7 @@ on, and the routes of the interface that fit the address move there from the mai
 routes stay. In cniVersion 1.1.0 the result has the tables of its routes; results of older versions
 omit the routes that have moved.`,
 	Verbs: func() spec.Verbs {
-		return chained.Plugin{Name: "sbr", DataDir: dataDir, New: func() chained.Driver { return &conf{} }}.Verbs()
+		return chained.Plugin{Name: "sbr", DataDir: dataDir, Restores: true, Restored: "rules and tables set", New: func() chained.Driver { return &conf{} }}.Verbs()
 	},
 }
 

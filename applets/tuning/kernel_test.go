@@ -382,3 +382,55 @@ func TestKernelTuningInvalidValues(t *testing.T) {
 		}
 	}
 }
+
+// GET answers from ADD to DEL with whatever is set, also where it stays after DEL, as sysctls do, while
+// the interface is there. Where nothing is configured there is nothing to release: GET answers as long
+// as the interface is there.
+func TestKernelTuningGetAfterDel(t *testing.T) {
+	for keys, settings := range map[string]bool{
+		`"sysctl":{"net.ipv4.ip_local_port_range":"2000 3000"}`: true,
+		`"sysctl":{"net.ipv4.conf.IFNAME.arp_filter":"1"}`:      true,
+		`"mtu":1500`: true,
+		`"args":{"cni":{"sysctl":{"net.ipv4.conf.lo.log_martians":"0"}}}`: true,
+		"": false,
+	} {
+		t.Run(keys, func(t *testing.T) {
+			b := newBox(t)
+			b.veth()
+			if _, err := b.Do(spec.Get, "tuning", b.Cont.Call(), keys, b.prev()); settings && (err == nil || spec.AsError(err).Code != spec.CodeUnknown) {
+				t.Errorf("GET before ADD: %v", err)
+			}
+			b.Result(b.Do(spec.Add, "tuning", b.Cont.Call(), keys, b.prev()))
+			if got := b.Files() != ""; got != settings {
+				t.Errorf("records after ADD: %q", b.Files())
+			}
+			b.Result(b.Do(spec.Get, "tuning", b.Cont.Call(), keys, b.prev()))
+			b.Result(b.Do(spec.Del, "tuning", b.Cont.Call(), keys, b.prev()))
+			if b.Files() != "" {
+				t.Errorf("records after DEL: %s", b.Files())
+			}
+			_, err := b.Do(spec.Get, "tuning", b.Cont.Call(), keys, b.prev())
+			switch {
+			case !settings && err != nil:
+				t.Errorf("GET after DEL of nothing: %v", err)
+			case settings && (err == nil || spec.AsError(err).Code != spec.CodeUnknown || !strings.Contains(err.Error(), "no attachment net1/c1/eth0 is known")):
+				t.Errorf("GET after DEL: %v, want code %d", err, spec.CodeUnknown)
+			}
+		})
+	}
+}
+
+// The record of settings alone has the namespace, by which gc --valid-live finds that the attachment
+// is alive.
+func TestKernelTuningRecordOfSettings(t *testing.T) {
+	b := newBox(t)
+	c := b.veth()
+	b.Result(b.Do(spec.Add, "tuning", b.Cont.Call(), `"sysctl":{"net.ipv4.ip_local_port_range":"2000 3000"}`, b.prev()))
+	raw, err := os.ReadFile(filepath.Join(b.Records, record))
+	b.NoError(err)
+	var rec struct{ Cookie uint64 }
+	b.NoError(json.Unmarshal(raw, &rec))
+	if cookie, err := c.NSCookie(); err != nil || rec.Cookie != cookie {
+		t.Errorf("got %s, want the cookie %d (%v)", raw, cookie, err)
+	}
+}

@@ -40,11 +40,12 @@ func readTuned(dir record.Dir, name string, a spec.Attachment) (rec *formerRecor
 	return rec, false, nil
 }
 
-// remember records the attributes before ADD. Values that an earlier ADD has recorded of this
+// remember records the attributes before ADD, also where only sysctls are set: from the record GET
+// knows whether the attachment has had its DEL. Values that an earlier ADD has recorded of this
 // interface stay; the record of an interface that the attachment has lost is replaced. Where another
 // attachment has the shared name, or an earlier version wrote the record, it has a name of its own.
 func (c *conf) remember(op *chained.Op, before attributes) error {
-	if before.empty() {
+	if !c.sets() {
 		return nil
 	}
 	id, err := op.ID()
@@ -60,6 +61,9 @@ func (c *conf) remember(op *chained.Op, before attributes) error {
 			name = sharedName(a)
 		}
 	}
+	if old != nil && before.empty() && (old.SameNS(id) || old.LinkID == chained.LinkID{}) {
+		return nil
+	}
 	// a record without the interface is that of this one if it is tuned already
 	if old != nil && (old.LinkID == id || old.LinkID == chained.LinkID{} && c.link.change(op.Link).empty()) {
 		before = old.attributes.or(before)
@@ -70,11 +74,15 @@ func (c *conf) remember(op *chained.Op, before attributes) error {
 	return nil
 }
 
-// Known looks for a record under both names.
+// Known looks for a record under both names. Without one, an attachment for which something is set has
+// had its DEL: its sysctls stay, and say nothing.
 func (c *conf) Known(op *chained.Op) (bool, error) {
 	_, _, err := readTuned(op.Dir, record.Name(op.Attachment), op.Attachment)
 	if err != nil {
 		_, _, err = readTuned(op.Dir, sharedName(op.Attachment), op.Attachment)
+	}
+	if err != nil && c.sets() {
+		return false, spec.Errorf(spec.CodeUnknown, "no attachment %s is known", op.Attachment).WithDetails("%s has no record of it", op.Dir)
 	}
 	return err == nil, nil
 }
@@ -107,7 +115,7 @@ func (c *conf) Release(_ context.Context, op *chained.Op) error {
 
 // restoreTuned restores the link, if it is still there; other reports that it is another attachment's.
 func restoreTuned(op *chained.Op, was *formerRecord) (other bool, err error) {
-	if op.Link == nil {
+	if op.Link == nil || was.attributes.empty() {
 		return false, nil
 	}
 	own, err := op.Owns(op.Request, op.Dir, &was.Record)

@@ -31,7 +31,7 @@ promisc   bool    as it is         true: receive all packets; CHECK compares fal
 mtu       int     as it is         bytes; 0: as it is
 allmulti  bool    as it is         receive all multicast packets, or do not
 txQLen    int     as it is         packets in the transmit queue
-dataDir   string  /run/cni/tuning  stores the former attributes until DEL
+dataDir   string  /run/cni/tuning  stores a record until DEL, with the former attributes
 
 Of runtimeConfig.mac (capability mac), args.cni.mac and CNI_ARGS MAC the first replaces mac.
 args.cni.sysctl, promisc, mtu, allmulti and txQLen replace the keys of the same name.
@@ -128,6 +128,9 @@ func (c *conf) Needs() chained.Need {
 	return chained.Namespace
 }
 
+// sets reports whether anything is to be set.
+func (c *conf) sets() bool { return len(c.sysctls) > 0 || !c.link.empty() }
+
 // Apply writes the sysctls, then the attributes of the link, or neither. The undo restores all former
 // values. The result is prevResult with the new MAC address and MTU, but not for a link of the host with
 // the same name.
@@ -197,7 +200,7 @@ func (c *conf) Probe(_ context.Context, op *chained.Op) error {
 	if err := checkAllowed(defaultAllowlist, c.sysctls); err != nil {
 		return spec.Errorf(spec.CodeNotReady, "%w", err)
 	}
-	if c.link.empty() {
+	if !c.sets() {
 		return nil
 	}
 	return op.Dir.Ready()

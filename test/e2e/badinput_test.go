@@ -16,7 +16,7 @@ import (
 	"cnibox/applets/applet"
 	"cnibox/applets/applettest"
 	"cnibox/internal/kerneltest"
-	"cnibox/internal/schema"
+	"cnibox/internal/schematest"
 	"cnibox/spec"
 	"cnibox/test/product"
 )
@@ -173,7 +173,7 @@ func (b badInput) refuse(w *world, c container, before string) {
 
 // quiet reports whether a success printed nothing or a valid result.
 func quiet(a answer) bool {
-	return a.stdout == "" || len(schema.CheckResult([]byte(a.stdout))) == 0
+	return a.stdout == "" || len(schematest.CheckResult([]byte(a.stdout))) == 0
 }
 
 // refuseAll runs a table on one host, where another container has an attachment

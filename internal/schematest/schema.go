@@ -1,10 +1,8 @@
-// Package schema compares configurations and results with the JSON schemas of the CNI
-// specification. Plugins and runtimes accept more than that, see [spec.NewRequest] and
-// [spec.ParseResult].
-package schema
+// Package schematest compares results with the JSON schema of the CNI specification, for tests.
+// Runtimes accept more than that, see [spec.ParseResult].
+package schematest
 
 import (
-	"cmp"
 	"encoding/json"
 	"fmt"
 	"math"
@@ -13,7 +11,6 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"unicode/utf8"
 )
 
 // A Problem is a value of a document that violates its JSON schema.
@@ -35,20 +32,14 @@ func (p Problem) String() string {
 // Names are case sensitive, unlike in plugins.
 func CheckResult(doc []byte) []Problem { return checkDoc(doc, resultRule()) }
 
-// CheckConf compares the configuration of one plugin with the schema of
-// network configurations.
-// Unknown members are no problem: plugins have keys of their own.
-func CheckConf(doc []byte) []Problem { return checkDoc(doc, confRule()) }
-
 // A rule is the schema of a value. Members of an object without a rule are free. Only the fields for
 // the kind are used; their zero values allow all.
 type rule struct {
 	kind     string           // array, boolean, integer, object or string
 	required []string         // of an object
 	members  map[string]*rule // of an object
-	others   *rule            // all further members of an object
 	items    *rule            // of an array
-	min, max int64            // of an integer, or the characters of a string; max 0: none
+	min, max int64            // of an integer; max 0: none
 	// What is wrong with a string; empty: nothing.
 	text  func(string) string
 	whole func(c *checker, members map[string]json.RawMessage) // of several members together
@@ -135,26 +126,21 @@ func (c *checker) object(raw json.RawMessage, r *rule) {
 	}
 	names := make([]string, 0, len(r.members))
 	for name := range members {
-		if r.members[name] != nil || r.others != nil {
+		if r.members[name] != nil {
 			names = append(names, name)
 		}
 	}
 	slices.Sort(names)
 	for _, name := range names {
-		c.inner(func() string { return "." + name }, members[name], cmp.Or(r.members[name], r.others))
+		c.inner(func() string { return "." + name }, members[name], r.members[name])
 	}
 	if r.whole != nil {
 		r.whole(c, members)
 	}
 }
 
-// string checks the length, in characters, and the text.
-// Characters are code points, as JSON schemas count them.
+// string checks the text.
 func (c *checker) string(s string, r *rule) {
-	n := int64(utf8.RuneCountInString(s))
-	if n < r.min || r.max != 0 && n > r.max {
-		c.add("", "has %d characters (least %d, most %d)", n, r.min, r.max)
-	}
 	if r.text == nil {
 		return
 	}
@@ -226,14 +212,6 @@ func versionText(s string) string {
 	return ""
 }
 
-// nameText is the pattern of a network's name.
-func nameText(s string) string {
-	if !regexp.MustCompile(`^[a-zA-Z0-9][a-zA-Z0-9_.-]*$`).MatchString(s) {
-		return "is not a letter or digit followed by letters, digits, _, . and -"
-	}
-	return ""
-}
-
 // macText is the pattern of mac: six octets, so not InfiniBand's twenty.
 // Letters may be of either case. Hyphens and dots, which [spec.ParseMAC] takes, are not.
 func macText(s string) string {
@@ -255,14 +233,6 @@ func addrText(s string) string {
 func prefixText(s string) string {
 	if _, err := netip.ParsePrefix(s); err != nil {
 		return "is not an IP address with a prefix length"
-	}
-	return ""
-}
-
-// protocolText is the list of protocols of a port mapping.
-func protocolText(s string) string {
-	if s != "tcp" && s != "udp" && s != "sctp" {
-		return "is not tcp, udp or sctp"
 	}
 	return ""
 }
