@@ -17,12 +17,11 @@ import (
 )
 
 // A step is one message of a batch: what it is about, for the error when the kernel
-// refuses it, and what the library does not write.
+// refuses it, and flags that the library does not set.
 type step struct {
 	what  string              // "table inet cnibox"
 	needs string              // kernel options without which it is refused; may be empty
 	flags netlink.HeaderFlags // beside the library's
-	more  []byte              // attributes behind the library's
 }
 
 // A batch collects changes that the kernel makes all at once or not at all. The library
@@ -31,7 +30,6 @@ type step struct {
 type batch struct {
 	conn  nftables.Conn // has no socket
 	steps []step        // one for each message
-	gen   uint32        // generation of the rule set that the batch was made for; 0: any
 	err   error         // of writing
 }
 
@@ -58,17 +56,8 @@ func (t *batch) messages() (ms []netlink.Message, err error) {
 	for i, m := range ms {
 		ms[i].Header = netlink.Header{Type: m.Header.Type, Flags: m.Header.Flags &^ netlink.Echo}
 		if i > 0 && i <= len(t.steps) {
-			s := t.steps[i-1]
-			ms[i].Header.Flags |= s.flags
-			ms[i].Data = append(m.Data, s.more...)
+			ms[i].Header.Flags |= t.steps[i-1].flags
 		}
-	}
-	if t.gen != 0 {
-		id, err := encode(func(ae *netlink.AttributeEncoder) { ae.Uint32(unix.NFNL_BATCH_GENID, t.gen) })
-		if err != nil {
-			return nil, err
-		}
-		ms[0].Data = append(ms[0].Data, id...)
 	}
 	return ms, nil
 }

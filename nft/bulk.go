@@ -3,6 +3,8 @@ package nft
 import (
 	"sync"
 
+	"golang.org/x/sys/unix"
+
 	"cnibox/rtnl"
 )
 
@@ -140,6 +142,17 @@ func (x *Tx) whole(in *set) (*known, error) {
 		lastRead.sets[in] = k
 	}
 	return k, nil
+}
+
+// generation reads the number of the rule set, which changes with each batch of any process.
+func (x *Tx) generation() error {
+	if x.gen != 0 {
+		return nil
+	}
+	err := x.s.ask(nfTables|unix.NFT_MSG_GETGEN, 0, unix.NFPROTO_UNSPEC, nil, func(data []byte) {
+		x.gen = uint32(num(data, unix.NFTA_GEN_ID))
+	})
+	return absent(err)
 }
 
 // lastRead are the sets that CHECK has read, and the generation that the rule set had before.

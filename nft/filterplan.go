@@ -8,11 +8,8 @@ import (
 	"strings"
 
 	"github.com/google/nftables"
-	"github.com/google/nftables/userdata"
 	"github.com/mdlayher/netlink"
 	"golang.org/x/sys/unix"
-
-	"cnibox/internal/nlconn"
 )
 
 // A filterUse says whether an address that is allowed has rules in the table filter. It is
@@ -50,13 +47,6 @@ func readFilterUse(userData []byte) filterUse {
 	return filterUnknown
 }
 
-// Attributes that x/sys does not have: include/uapi/linux/netfilter/nf_tables.h, Linux 5.10.
-// An older kernel ignores them, and what was made there stays.
-const (
-	tableUserData = 6  // NFTA_TABLE_USERDATA
-	chainUserData = 12 // NFTA_CHAIN_USERDATA
-)
-
 // A filterPlan is what the table filter of one family lacks, and what is to go.
 type filterPlan struct {
 	family  byte
@@ -74,8 +64,6 @@ type filterPlan struct {
 
 	noTable bool     // the table is to be made
 	chains  []string // to be made
-	retired []string // chains to be deleted
-	retires bool     // the table is to be deleted, with all that is in it
 }
 
 // A passing is an address that is to have rules, under the administrator's chain.
@@ -281,7 +269,7 @@ func (p *filterPlan) noteLacking(x *Tx) {
 // this update: those of a version that made none where there was no FORWARD, too.
 func (p *filterPlan) prepare(x *Tx) error {
 	if len(p.allowed) == 0 {
-		return p.retire(x)
+		return nil
 	}
 	if p.hook {
 		in := allowSet.of(p.family)
@@ -323,124 +311,18 @@ func (p *filterPlan) findChains(s *sock) error {
 	return nil
 }
 
-// retire plans to delete what we have made when the last rule of an address goes and
-// nothing else is there. The kernel deletes a table, and the chain of a hook, with all that
-// is in it, so the batch counts only for the rule set that was looked at.
-func (p *filterPlan) retire(x *Tx) error {
-	if len(p.leaving) == 0 || x.last || !p.unused() {
-		return nil
-	}
-	c, err := x.s.chain(chainID{p.family, filterTable, filterChain})
-	if err != nil || !made(c.data, chainUserData) {
-		return err
-	}
-	if err := x.generation(); err != nil || x.gen == 0 {
-		return err
-	}
-	if p.rules, err = x.s.rulesOf(p.family, filterTable, filterChain); err != nil {
-		return err
-	}
-	rules, err := x.s.rulesOf(p.family, filterTable, filterHook)
-	if err != nil {
-		return err
-	}
-	chains, err := x.s.chainsIn(p.family, filterTable)
-	if err != nil {
-		return err
-	}
-	p.compare()
-	hooks := slices.DeleteFunc(slices.Clone(rules), func(r listed) bool { return !isHook(r) })
-	for _, c := range chains {
-		if c.name == filterChain && c.use() != len(p.rules)+len(hooks) || !p.unused() {
-			return x.err
-		}
-	}
-	p.retired = []string{filterChain} // before those that it leads to
-	for _, c := range chains {
-		if made(c.data, chainUserData) && p.frees(c, len(rules), len(hooks)) {
-			p.retired = append(p.retired, c.name)
-		}
-	}
-	p.gone = hooks // those of CNI-FORWARD go with it
-	p.retires, err = p.emptied(x.s)
-	return err
-}
-
-// unused reports whether CNI-FORWARD has no rules but those that go and the jumps to the
-// administrators' chains.
-func (p *filterPlan) unused() bool {
-	for i := range p.rules {
-		r := &p.rules[i]
-		same := func(g listed) bool { return g.handle == r.handle }
-		if to := r.jump(); to != "" && r.jumps(adminComment, to) {
-			continue
-		}
-		if !slices.ContainsFunc(p.gone, same) {
-			return false
-		}
-	}
-	return true
-}
-
-// frees reports whether nothing is left in a chain, nor leads to it, when CNI-FORWARD goes.
-func (p *filterPlan) frees(c listedChain, rules, hooks int) bool {
-	if c.name == filterHook {
-		return rules == hooks && num(c.data, unix.NFTA_CHAIN_POLICY) == uint64(nftables.ChainPolicyAccept)
-	}
-	jumps := 0
-	for i := range p.rules {
-		if p.rules[i].jump() == c.name {
-			jumps++
-		}
-	}
-	return jumps > 0 && c.use() == jumps
-}
-
-// emptied reports whether the table is ours and has nothing but what is retired.
-func (p *filterPlan) emptied(s *sock) (empty bool, err error) {
-	err = s.ask(nfTables|unix.NFT_MSG_GETTABLE, 0, p.family, func(ae *netlink.AttributeEncoder) {
-		ae.String(unix.NFTA_TABLE_NAME, filterTable)
-	}, func(data []byte) {
-		empty = made(data, tableUserData) && num(data, unix.NFTA_TABLE_USE) == uint64(len(p.retired))
-	})
-	return empty, absent(err)
-}
-
-// made reports whether a table or chain bears our comment.
-func made(data []byte, attr uint16) bool {
-	return unix.ByteSliceToString(readComment(nlconn.Attribute(data, attr))) == madeComment
-}
-
-// generation reads the number of the rule set, which changes with each batch of any process.
-func (x *Tx) generation() error {
-	if x.gen != 0 {
-		return nil
-	}
-	err := x.s.ask(nfTables|unix.NFT_MSG_GETGEN, 0, unix.NFPROTO_UNSPEC, nil, func(data []byte) {
-		x.gen = uint32(num(data, unix.NFTA_GEN_ID))
-	})
-	return absent(err)
-}
-
 // change adds what is missing and removes what is to go. The jumps come first in
 // their chains, as the reference puts them.
 func (p *filterPlan) change(b *batch) {
 	of := tableOf(p.family, filterTable)
-	if p.retires {
-		b.add(step{what: p.table()}).DelTable(of)
-		return
-	}
-	old := leftovers{rules: p.gone}
-	for _, name := range p.retired {
-		old.chains = append(old.chains, chainID{p.family, filterTable, name})
-	}
-	old.remove(b)
+	gone := leftovers{rules: p.gone}
+	gone.remove(b)
 	if len(p.allowed) == 0 {
 		return
 	}
 	p.makeTable(b)
 	for _, name := range p.chains {
-		b.add(step{what: "chain " + name + " of " + p.table(), more: madeBy(chainUserData)}).AddChain(&nftables.Chain{Table: of, Name: name})
+		b.add(step{what: "chain " + name + " of " + p.table()}).AddChain(&nftables.Chain{Table: of, Name: name})
 	}
 	for _, name := range p.admins {
 		b.add(p.ruleOf(filterChain)).InsertRule(newRule(p.family, filterTable, filterChain, commentedJump(adminComment, name)))
@@ -458,23 +340,15 @@ func (p *filterPlan) change(b *batch) {
 func (p *filterPlan) makeTable(b *batch) {
 	of := tableOf(p.family, filterTable)
 	if p.noTable {
-		b.add(step{what: p.table(), flags: netlink.Excl, more: madeBy(tableUserData)}).AddTable(of)
+		b.add(step{what: p.table(), flags: netlink.Excl}).AddTable(of)
 	}
 	if p.there {
 		return
 	}
-	b.add(step{what: "chain " + filterHook + " of " + p.table(), flags: netlink.Excl, more: madeBy(chainUserData)}).AddChain(&nftables.Chain{
+	b.add(step{what: "chain " + filterHook + " of " + p.table(), flags: netlink.Excl}).AddChain(&nftables.Chain{
 		Table: of, Name: filterHook, Type: nftables.ChainTypeFilter,
 		Hooknum: nftables.ChainHookForward, Priority: nftables.ChainPriorityFilter, Policy: new(nftables.ChainPolicyAccept),
 	})
-}
-
-// madeBy is an attribute of user data with our comment, as nft has comments there.
-func madeBy(typ uint16) []byte {
-	b, _ := encode(func(ae *netlink.AttributeEncoder) { // which is never too long
-		ae.Bytes(typ, userdata.AppendString(nil, userdata.TypeComment, madeComment))
-	})
-	return b
 }
 
 // ruleOf is the step of a rule that is made.

@@ -34,7 +34,6 @@ type Tx struct {
 	addrs    [][]byte                   // see Addresses
 	made     []byte                     // families of the tables that the batch makes
 	oldIPs   []netip.Addr               // whose rules of the reference in CNI-FORWARD shall go
-	last     bool                       // see update
 	releases map[Kind]map[string]bool   // see releaseLater; nil: at once
 	checks   bool                       // nothing will be changed
 	again    bool                       // the kernel has refused an earlier try
@@ -308,7 +307,6 @@ func (x *Tx) batch() (*batch, error) {
 			return nil, err
 		}
 	}
-	b.gen = x.gen
 	if err := x.ownTables(b); err != nil {
 		return nil, err
 	}
