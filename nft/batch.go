@@ -17,11 +17,13 @@ import (
 )
 
 // A step is one message of a batch: what it is about, for the error when the kernel
-// refuses it, and flags that the library does not set.
+// refuses it, flags that the library does not set, and what wants to know the handle of the rule
+// that it makes.
 type step struct {
 	what  string              // "table inet cnibox"
 	needs string              // kernel options without which it is refused; may be empty
 	flags netlink.HeaderFlags // beside the library's
+	made  func(handle uint64) // may be nil
 }
 
 // A batch collects changes that the kernel makes all at once or not at all. The library
@@ -56,7 +58,11 @@ func (t *batch) messages() (ms []netlink.Message, err error) {
 	for i, m := range ms {
 		ms[i].Header = netlink.Header{Type: m.Header.Type, Flags: m.Header.Flags &^ netlink.Echo}
 		if i > 0 && i <= len(t.steps) {
-			ms[i].Header.Flags |= t.steps[i-1].flags
+			s := t.steps[i-1]
+			ms[i].Header.Flags |= s.flags
+			if s.made != nil {
+				ms[i].Header.Flags |= netlink.Echo
+			}
 		}
 	}
 	return ms, nil
@@ -98,6 +104,13 @@ func (s *sock) commit(t *batch) error {
 	}
 	if err != nil {
 		return fmt.Errorf("nft: %w", err)
+	}
+	for i, s := range t.steps {
+		for _, m := range answers[i+1].Messages {
+			if s.made != nil && len(m.Data) >= headerLen {
+				s.made(num(m.Data[headerLen:], unix.NFTA_RULE_HANDLE))
+			}
+		}
 	}
 	return nil
 }

@@ -23,6 +23,7 @@ func TestKernelFilterLong(t *testing.T) {
 	add := func(i int, admin string) func(x *nft.Tx) error {
 		return func(x *nft.Tx) error {
 			o, ip := one(i)
+			x.Handles(nft.RuleHandles{}, true)
 			x.Allow(o, ip, admin)
 			return nil
 		}

@@ -130,6 +130,9 @@ func (t *Table) update(s *sock, fn func(*Tx) error, try int) error {
 	if err != nil {
 		return err
 	}
+	for _, f := range x.filter {
+		f.keep()
+	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	for _, family := range x.made {

@@ -34,12 +34,15 @@ type Tx struct {
 	addrs    [][]byte                   // see Addresses
 	made     []byte                     // families of the tables that the batch makes
 	oldIPs   []netip.Addr               // whose rules of the reference in CNI-FORWARD shall go
-	releases map[Kind]map[string]bool   // see releaseLater; nil: at once
-	checks   bool                       // nothing will be changed
-	again    bool                       // the kernel has refused an earlier try
-	rebuild  bool                       // the base rulesets are filled anew though they are of this version
-	gen      uint32                     // see generation; 0: not asked for yet
-	versions map[byte]string            // see version
+	record   ruleRecord                 // see Handles
+	records  map[netip.Addr]ruleRecord
+	filter   []*filterPlan            // of the batch
+	releases map[Kind]map[string]bool // see releaseLater; nil: at once
+	checks   bool                     // nothing will be changed
+	again    bool                     // the kernel has refused an earlier try
+	rebuild  bool                     // the base rulesets are filled anew though they are of this version
+	gen      uint32                   // see generation; 0: not asked for yet
+	versions map[byte]string          // see version
 	listings map[listingID]*listing
 	listed   []*listing      // in order
 	lacked   map[string]bool // keys of the owners that lacked something of what was put; nil: not asked for
@@ -73,7 +76,7 @@ type plan struct {
 func newTx(s *sock) *Tx {
 	return &Tx{
 		s: s, index: map[elementID]*change{}, chains: map[string]*plan{}, known: map[*set]*known{}, owners: map[spec.Attachment]string{},
-		versions: map[byte]string{}, listings: map[listingID]*listing{},
+		versions: map[byte]string{}, listings: map[listingID]*listing{}, records: map[netip.Addr]ruleRecord{},
 	}
 }
 
@@ -288,18 +291,18 @@ func (x *Tx) chainNames() []string {
 // batch turns the plan into messages, in an order in which nothing is named before
 // it is there or dropped while something leads to it. An update that changes nothing
 // is an empty batch. The first error of reading comes from here.
-func (x *Tx) batch() (*batch, error) {
-	b := &batch{}
+func (x *Tx) batch() (b *batch, err error) {
+	b = &batch{}
 	x.dropEmptyBridges()
 	x.transferAddresses()
 	if x.err != nil {
 		return nil, x.err
 	}
-	filters, err := x.filters(false)
+	x.filter, err = x.filters(false)
 	if err != nil {
 		return nil, err
 	}
-	for _, f := range filters {
+	for _, f := range x.filter {
 		if x.lacked != nil {
 			f.noteLacking(x)
 		}
@@ -313,7 +316,7 @@ func (x *Tx) batch() (*batch, error) {
 	if x.old != nil {
 		x.old.remove(b)
 	}
-	for _, f := range filters {
+	for _, f := range x.filter {
 		f.change(b)
 	}
 	return b, nil

@@ -111,7 +111,7 @@ func (c *Conn) Batch(reqs []netlink.Message) ([]Answer, error) {
 
 // Transaction is Batch for requests between NFNL_MSG_BATCH_BEGIN and NFNL_MSG_BATCH_END, which
 // are the first and the last of reqs. The kernel answers neither, but an error of the whole
-// batch has the number of the first.
+// batch has the number of the first. A request with [netlink.Echo] is answered with what it made.
 func (c *Conn) Transaction(reqs []netlink.Message) ([]Answer, error) {
 	return c.exchange(reqs, 1, len(reqs)-2)
 }
@@ -244,7 +244,7 @@ func take(ms, sent []netlink.Message, answers []Answer, open, last int) int {
 			open = i + 1
 		default:
 			answers[i].Messages = append(answers[i].Messages, m)
-			if m.Header.Flags&netlink.Multi == 0 {
+			if m.Header.Flags&netlink.Multi == 0 && sent[i].Header.Flags&netlink.Acknowledge == 0 {
 				open = i + 1
 			}
 		}
