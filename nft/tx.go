@@ -345,6 +345,9 @@ func (x *Tx) bases(b *batch) error {
 		return nil
 	}
 	for _, table := range []byte{inet, bridge} {
+		if x.old != nil && !x.old.tables[chainID{family: table, table: TableName}] && !x.wants(table) {
+			continue
+		}
 		version, err := x.version(table)
 		if err != nil {
 			return err
