@@ -103,7 +103,7 @@ func (s *sock) commit(t *batch) error {
 		}
 	}
 	if err != nil {
-		return fmt.Errorf("nft: %w", err)
+		return unsent(err)
 	}
 	for i, s := range t.steps {
 		for _, m := range answers[i+1].Messages {
@@ -113,6 +113,14 @@ func (s *sock) commit(t *batch) error {
 		}
 	}
 	return nil
+}
+
+// unsent is the error of a batch that the socket did not take, or that was not answered.
+func unsent(err error) error {
+	if errors.Is(err, unix.EMSGSIZE) {
+		return fmt.Errorf("nft: %w: that many changes in one transaction need CAP_NET_ADMIN on the host, or a larger net.core.wmem_max", err)
+	}
+	return fmt.Errorf("nft: %w", err)
 }
 
 // A refusal is the kernel's error about one step of a batch.

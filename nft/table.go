@@ -54,9 +54,6 @@ const updateTries = 4
 // the kernel's, nothing has changed. fn may run more than once. Our tables
 // are made when the first element needs them.
 //
-// Hundreds of host ports go in several transactions, after fn has run without an
-// error. What the kernel has taken when it refuses one of these stays.
-//
 // In a context of [Collection.Collect] the update is made later, with others.
 func (t *Table) Update(ctx context.Context, fn func(*Tx) error) error {
 	return t.UpdateThen(ctx, fn, func(_ context.Context, err error) error { return err })
@@ -114,14 +111,6 @@ func (t *Table) update(s *sock, fn func(*Tx) error, try int) error {
 	x.again = try > 1
 	if err := fn(x); err != nil {
 		return err
-	}
-	if x.many { // and nothing is wrong with any of them
-		x = newTx(s)
-		x.again = try > 1
-		x.full = x.commit
-		if err := fn(x); err != nil {
-			return err
-		}
 	}
 	b, err := x.batch()
 	if err == nil {
