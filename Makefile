@@ -93,6 +93,9 @@ vuln: ## known vulnerabilities in what the binary calls, by govulncheck; VULNDB=
 		*) printf '%s\n' "$$out"; exit 1 ;; \
 	esac
 
+plugin: ## lay out the places of a new plugin (NAME=stub, CHAINED=1 for one that works on the interface of another)
+	@$(IN_TEST) ./plugin -name '$(NAME)' $(if $(CHAINED),-chained) $(CURDIR)
+
 quick: ## the tests that need no privilege, in seconds
 	@for module in . test; do \
 		$(GO) vet -C $$module ./... && $(GO) test -C $$module -short -skip '^TestKernel' ./... || exit 1; \

@@ -290,3 +290,13 @@ func addr(b net.IP) netip.Addr {
 func BadGateway(err error) bool {
 	return errors.Is(err, unix.ENETUNREACH) || errors.Is(err, unix.EHOSTUNREACH) || errors.Is(err, unix.EINVAL)
 }
+
+// HasRoute looks for a route to the link itself.
+func HasRoute(list []Route, dst netip.Prefix) bool {
+	for _, r := range list {
+		if r.Dst == dst && !r.GW.IsValid() {
+			return true
+		}
+	}
+	return false
+}

@@ -17,34 +17,31 @@ import (
 // The steps of ADD come in their order, each with what is before it in place.
 func TestKernelAddOrder(t *testing.T) {
 	f := newFake(t)
-	p := f.plugin()
-	p.Configure = func(ctx context.Context, op *attach.Op, _ *conf) error {
-		return errors.Join(op.Configure(ctx), f.did("configure"))
-	}
+	f.instead["routes"] = func(*attach.Op, *driver) error { return nil }
 	f.before = func(step string, op *attach.Op) {
 		link, err := op.Cont.Link("eth0")
 		switch step {
-		case "create":
+		case "link":
 			if err == nil {
-				t.Error("create: the link is there already")
+				t.Error("link: the link is there already")
 			}
-		case "resolve":
+		case "gateways":
 			if err != nil || link.Up || len(op.Result.IPs) != 1 {
-				t.Errorf("resolve: link %+v, %v; addresses %v", link, err, op.Result.IPs)
+				t.Errorf("gateways: link %+v, %v; addresses %v", link, err, op.Result.IPs)
 			}
-		case "setup":
+		case "host":
 			addrs, aerr := op.Cont.Addrs(op.Link.Index)
 			routes, rerr := op.Cont.Routes(rtnl.RouteFilter{Link: op.Link.Index})
 			if err := errors.Join(err, aerr, rerr); err != nil || !link.Up || len(addrs) == 0 || len(routes) < 2 {
-				t.Errorf("setup: link %+v, addresses %v, routes %v, %v", link, addrs, routes, err)
+				t.Errorf("host: link %+v, addresses %v, routes %v, %v", link, addrs, routes, err)
 			}
 		}
 	}
-	res, err := f.call(t.Context(), spec.Add, p, "")
+	res, err := f.call(t.Context(), spec.Add, f.plugin(), "")
 	if err != nil {
 		t.Fatal(err)
 	}
-	f.logged("create, lease ADD, resolve, configure, setup, ready")
+	f.logged("link, lease ADD, gateways, routes, host")
 	if len(res.Interfaces) != 1 || res.Interfaces[0].Name != "eth0" || res.Interfaces[0].Sandbox != f.Cont.Path ||
 		len(res.IPs) != 1 || *res.IPs[0].Interface != 0 || len(res.Routes) != 1 {
 		t.Errorf("result: %+v", res)
@@ -60,11 +57,10 @@ func TestKernelAddOrder(t *testing.T) {
 // back if it was asked for, and the error is that of the step.
 func TestKernelAddUndone(t *testing.T) {
 	for step, want := range map[string]string{
-		"create":    "create",
-		"lease ADD": "create, lease ADD",
-		"resolve":   "create, lease ADD, resolve, lease DEL",
-		"setup":     "create, lease ADD, resolve, setup, undo setup, lease DEL",
-		"ready":     "create, lease ADD, resolve, setup, ready, undo setup, lease DEL",
+		"link":      "link",
+		"lease ADD": "link, lease ADD",
+		"gateways":  "link, lease ADD, gateways, lease DEL",
+		"host":      "link, lease ADD, gateways, host, undo host, lease DEL",
 	} {
 		t.Run(step, func(t *testing.T) {
 			f := newFake(t)
@@ -89,9 +85,9 @@ func TestKernelAddLeaseLeft(t *testing.T) {
 		want     string
 		leases   int
 	}{
-		"external":           {true, spec.Errorf(spec.CodeBusy, "made to fail"), "create, lease ADD, lease DEL", 0},
-		"no answer":          {false, fmt.Errorf("killed: %w", spec.ErrNoAnswer), "create, lease ADD, lease DEL", 0},
-		"external duplicate": {true, spec.Errorf(spec.CodeInternal, "192.0.2.5 has been allocated to ctr, duplicate allocation is not allowed"), "create, lease ADD", 1},
+		"external":           {true, spec.Errorf(spec.CodeBusy, "made to fail"), "link, lease ADD, lease DEL", 0},
+		"no answer":          {false, fmt.Errorf("killed: %w", spec.ErrNoAnswer), "link, lease ADD, lease DEL", 0},
+		"external duplicate": {true, spec.Errorf(spec.CodeInternal, "192.0.2.5 has been allocated to ctr, duplicate allocation is not allowed"), "link, lease ADD", 1},
 	} {
 		t.Run(name, func(t *testing.T) {
 			f := newFake(t)
@@ -112,8 +108,8 @@ func TestKernelAddLeaseLeft(t *testing.T) {
 func TestKernelAddUndoFails(t *testing.T) {
 	f := newFake(t)
 	before := f.state()
-	f.fail["ready"] = spec.Errorf(spec.CodeTryAgain, "no carrier")
-	f.fail["undo setup"] = errors.New("stuck")
+	f.fail["host"] = spec.Errorf(spec.CodeTryAgain, "no carrier")
+	f.fail["undo host"] = errors.New("stuck")
 	_, err := f.call(t.Context(), spec.Add, f.plugin(), "")
 	e := spec.AsError(err)
 	if e.Code != spec.CodeTryAgain || e.Msg != "no carrier" || e.Details != "undo link of the host: stuck" {
@@ -130,13 +126,13 @@ func TestKernelAddInterrupted(t *testing.T) {
 	before := f.state()
 	ctx, cancel := context.WithCancelCause(t.Context())
 	f.before = func(step string, _ *attach.Op) {
-		if step == "setup" {
+		if step == "host" {
 			cancel(errors.New("ended by SIGTERM"))
 		}
 	}
 	_, err := f.call(ctx, spec.Add, f.plugin(), "")
 	wantCode(t, err, spec.CodeTryAgain, "ADD was interrupted: ended by SIGTERM")
-	f.logged("create, lease ADD, resolve, setup, undo setup, lease DEL")
+	f.logged("link, lease ADD, gateways, host, undo host, lease DEL")
 	if after := f.state(); after != before {
 		t.Errorf("left behind:\n%s", kerneltest.Diff(before, after))
 	}
@@ -196,11 +192,9 @@ func TestKernelAddTaken(t *testing.T) {
 // An IPAM plugin has to give an address.
 func TestKernelAddNoAddress(t *testing.T) {
 	f := newFake(t)
-	p := f.plugin()
-	p.Resolve = nil
 	before := f.state()
 	ipam := invoker(func(r *spec.Request) (*spec.Result, error) { return &spec.Result{}, nil })
-	_, err := f.callWith(ipam, spec.Add, p, "")
+	_, err := f.callWith(ipam, spec.Add, f.plugin(), "")
 	wantCode(t, err, spec.CodePlugin, "gave no address")
 	if after := f.state(); after != before {
 		t.Errorf("left behind:\n%s", kerneltest.Diff(before, after))
@@ -226,22 +220,17 @@ func TestKernelAddSmallMTU(t *testing.T) {
 func TestKernelBareDevice(t *testing.T) {
 	f := newFake(t)
 	prev := f.add(`,"bare":true`)
-	f.logged("create, lease ADD, resolve, setup, ready")
+	f.logged("link, lease ADD, gateways, host")
 	if got := links(t, f.Cont.NS); got != "" {
 		t.Errorf("the container has %s", got)
 	}
 	f.must(spec.Check, prev)
 	f.logged("lease CHECK")
-	p := f.plugin()
-	p.Describe = f.step("describe", func(op *attach.Op, _ *conf) error {
-		op.Container = op.AddInterface(spec.Interface{Name: op.IfName, Sandbox: op.Call.NetNS})
-		return nil
-	})
-	if res, err := f.call(t.Context(), spec.Get, p, `,"bare":true`); err != nil || len(res.IPs) != 1 {
+	if res, err := f.call(t.Context(), spec.Get, f.plugin(), `,"bare":true`); err != nil || len(res.IPs) != 1 {
 		t.Errorf("GET: %+v, %v", res, err)
 	}
 	f.must(spec.Del, prev)
-	if f.leases != 0 || !strings.Contains(strings.Join(f.log, ", "), "cleanup") {
+	if f.leases != 0 || !strings.Contains(strings.Join(f.log, ", "), "release") {
 		t.Errorf("after DEL: %d leases, done %q", f.leases, f.log)
 	}
 }

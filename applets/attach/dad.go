@@ -26,8 +26,8 @@ const (
 // begin. The ADD succeeds there, with a warning, and the kernel detects when
 // the carrier comes. The kernel's own condition for it is IFF_RUNNING: an ipvlan has a
 // carrier and an operational state that is unknown.
-func (op *Op) settle(ctx context.Context) error {
-	err := op.settleWithin(ctx, carrierTime)
+func (op *Op) settle() error {
+	err := op.settleWithin(carrierTime)
 	if !errors.Is(err, context.DeadlineExceeded) {
 		return op.unsettled(err)
 	}
@@ -39,17 +39,17 @@ func (op *Op) settle(ctx context.Context) error {
 		op.Warn("%s in %s has no carrier: its addresses are tentative until it has", op.IfName, op.Call.NetNS)
 		return nil
 	}
-	return op.unsettled(op.settleWithin(ctx, dadTime))
+	return op.unsettled(op.settleWithin(dadTime))
 }
 
 // settleWithin waits no longer than that.
-// When ctx itself has ended the error is its cause, as everywhere in the flow.
-func (op *Op) settleWithin(ctx context.Context, bound time.Duration) error {
-	within, cancel := context.WithTimeout(ctx, bound)
+// When the verb's context has ended the error is its cause, as everywhere in the flow.
+func (op *Op) settleWithin(bound time.Duration) error {
+	within, cancel := context.WithTimeout(op.ctx, bound)
 	defer cancel()
 	err := op.Cont.WaitAddrs(within, op.Link.Index)
-	if err != nil && ctx.Err() != nil {
-		return spec.Errorf(spec.CodeTryAgain, "ADD was interrupted: %w", context.Cause(ctx))
+	if err != nil && op.ctx.Err() != nil {
+		return spec.Errorf(spec.CodeTryAgain, "ADD was interrupted: %w", context.Cause(op.ctx))
 	}
 	return err
 }

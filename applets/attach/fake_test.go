@@ -31,12 +31,7 @@ type fake struct {
 	leases     int
 	leaves     bool // the IPAM plugin is external, and leaves what a failed ADD has leased
 	before     func(step string, op *attach.Op)
-}
-
-// conf is the configuration of the fake.
-type conf struct {
-	MTU  int  `json:"mtu"`
-	Bare bool `json:"bare"` // a device without a netdev
+	instead    map[string]func(*attach.Op, *driver) error // of a step
 }
 
 // newFake makes host and container; the plugin's link is a bridge, which
@@ -45,7 +40,7 @@ func newFake(t *testing.T) *fake {
 	t.Helper()
 	kerneltest.NeedKind(t, "CONFIG_BRIDGE", rtnl.Bridge{})
 	h := applettest.NewHost(t)
-	return &fake{Host: h, Cont: h.Container("c1"), fail: map[string]error{}}
+	return &fake{Host: h, Cont: h.Container("c1"), fail: map[string]error{}, instead: map[string]func(*attach.Op, *driver) error{}}
 }
 
 // did enters what was done into the log, and returns the error that it is to have.
@@ -56,54 +51,89 @@ func (f *fake) did(what string) error {
 	return f.fail[what]
 }
 
-// step is one of the plugin's, with what it does.
-func (f *fake) step(name string, deed func(op *attach.Op, c *conf) error) attach.Step[*conf] {
-	return func(_ context.Context, op *attach.Op, c *conf) error {
-		if f.before != nil {
-			f.before(name, op)
-		}
-		if deed != nil {
-			if err := deed(op, c); err != nil {
-				return err
-			}
-		}
-		return f.did(name)
-	}
+// driver is the fake as a Driver, and its configuration.
+type driver struct {
+	attach.Defaults
+	MTU  int  `json:"mtu"`
+	Bare bool `json:"bare"` // a device without a netdev
+
+	f *fake
 }
 
-// plugin has every step but Describe and Remove, whose absence is the usual case.
-func (f *fake) plugin() attach.Interface[*conf] {
-	return attach.Interface[*conf]{
-		Kind:     "bridge",
-		NoNetdev: func(c *conf) bool { return c.Bare },
-		Validate: func(c *conf) error {
-			if c.MTU < 0 {
-				return errors.New("mtu is negative")
-			}
-			return nil
-		},
-		Create: f.step("create", func(op *attach.Op, c *conf) error {
-			if c.Bare {
-				op.Container = op.AddInterface(spec.Interface{Name: op.IfName, Sandbox: op.Call.NetNS})
-				return nil
-			}
-			return op.CreateContainerLink(op.Cont, rtnl.LinkSpec{Kind: rtnl.Bridge{}, MTU: c.MTU})
-		}),
-		Resolve: f.step("resolve", nil),
-		Setup: f.step("setup", func(op *attach.Op, _ *conf) error {
-			op.Undo("link of the host", func(context.Context) error {
-				return errors.Join(op.Host.DelLink("fake0"), f.did("undo setup"))
-			})
-			return op.Host.AddLink(rtnl.LinkSpec{Name: "fake0", Kind: rtnl.Bridge{}})
-		}),
-		Ready:  f.step("ready", nil),
-		Verify: f.step("verify", nil),
-		Cleanup: f.step("cleanup", func(op *attach.Op, _ *conf) error {
-			return rtnl.SkipAbsent(op.Host.DelLink("fake0"))
-		}),
-		Probe:   func(context.Context, *spec.Request, *conf) error { return f.did("probe") },
-		Collect: f.step("collect", nil),
+// step runs what a test has in place of a step, or the step, and enters it into the log.
+func (d *driver) step(name string, op *attach.Op, deed func() error) error {
+	f := d.f
+	if f.before != nil {
+		f.before(name, op)
 	}
+	if other := f.instead[name]; other != nil {
+		deed = func() error { return other(op, d) }
+	}
+	if deed != nil {
+		if err := deed(); err != nil {
+			return err
+		}
+	}
+	return f.did(name)
+}
+
+func (d *driver) Validate() error {
+	if d.MTU < 0 {
+		return errors.New("mtu is negative")
+	}
+	return nil
+}
+
+func (d *driver) Facts() attach.Facts { return attach.Facts{NoNetdev: d.Bare} }
+
+func (d *driver) Link(op *attach.Op) error {
+	return d.step("link", op, func() error {
+		if d.Bare {
+			return nil
+		}
+		return op.CreateContainerLink(op.Cont, rtnl.LinkSpec{Kind: rtnl.Bridge{}, MTU: d.MTU})
+	})
+}
+
+func (d *driver) Gateways(op *attach.Op) error { return d.step("gateways", op, nil) }
+
+// Routes are the kernel's.
+func (d *driver) Routes(op *attach.Op) []rtnl.Route {
+	if d.f.instead["routes"] != nil {
+		_ = d.step("routes", op, nil)
+	}
+	return nil
+}
+
+func (d *driver) Host(op *attach.Op) error {
+	return d.step("host", op, func() error {
+		op.Undo("link of the host", func(context.Context) error {
+			return errors.Join(op.Host.DelLink("fake0"), d.f.did("undo host"))
+		})
+		return op.Host.AddLink(rtnl.LinkSpec{Name: "fake0", Kind: rtnl.Bridge{}})
+	})
+}
+
+func (d *driver) Check(op *attach.Op) error { return d.step("check", op, nil) }
+
+// Remove is the flow's, unless a test has another.
+func (d *driver) Remove(op *attach.Op) error {
+	if d.f.instead["remove"] == nil {
+		return d.Defaults.Remove(op)
+	}
+	return d.step("remove", op, nil)
+}
+
+func (d *driver) Release(op *attach.Op) error {
+	return d.step("release", op, func() error { return rtnl.SkipAbsent(op.Host.DelLink("fake0")) })
+}
+
+func (d *driver) Probe(*attach.Op) error { return d.f.did("probe") }
+
+func (d *driver) Collect(op *attach.Op) error { return d.step("collect", op, nil) }
+
+func (f *fake) plugin() *attach.Plugin {
+	return &attach.Plugin{Kind: "bridge", New: func() attach.Driver { return &driver{f: f} }}
 }
 
 // Invoke is the IPAM plugin: it has one address and counts its leases.
@@ -149,18 +179,18 @@ func (i invoker) Invoke(_ context.Context, _ string, r *spec.Request) (*spec.Res
 func prefix(s string) netip.Prefix { return netip.MustParsePrefix(s) }
 
 // call runs a verb of the plugin on the host, with more keys in the configuration.
-func (f *fake) call(ctx context.Context, verb spec.Verb, p attach.Interface[*conf], keys string) (*spec.Result, error) {
+func (f *fake) call(ctx context.Context, verb spec.Verb, p *attach.Plugin, keys string) (*spec.Result, error) {
 	f.T.Helper()
 	return f.run(ctx, f, verb, p, keys)
 }
 
 // callWith is call with another IPAM plugin.
-func (f *fake) callWith(ipam spec.Invoker, verb spec.Verb, p attach.Interface[*conf], keys string) (*spec.Result, error) {
+func (f *fake) callWith(ipam spec.Invoker, verb spec.Verb, p *attach.Plugin, keys string) (*spec.Result, error) {
 	f.T.Helper()
 	return f.run(f.T.Context(), ipam, verb, p, keys)
 }
 
-func (f *fake) run(ctx context.Context, ipam spec.Invoker, verb spec.Verb, p attach.Interface[*conf], keys string) (*spec.Result, error) {
+func (f *fake) run(ctx context.Context, ipam spec.Invoker, verb spec.Verb, p *attach.Plugin, keys string) (*spec.Result, error) {
 	f.T.Helper()
 	text := `{"cniVersion":"1.1.0","name":"net","type":"fake","ipam":{"type":"lease"}` + keys + `}`
 	call := spec.Call{Verb: verb, ContainerID: "ctr", IfName: "eth0", NetNS: f.Cont.Path}
@@ -173,7 +203,7 @@ func (f *fake) run(ctx context.Context, ipam spec.Invoker, verb spec.Verb, p att
 	f.log, f.warns = nil, nil
 	var res *spec.Result
 	err = f.NS.Do(func() (err error) {
-		res, err = attach.Verbs(p).Do(ctx, r)
+		res, err = p.Verbs().Do(ctx, r)
 		return err
 	})
 	return res, err

@@ -8,6 +8,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"cnibox/internal/once"
 	"cnibox/rtnl"
 	"cnibox/spec"
 )
@@ -21,15 +22,56 @@ func WithoutIPv6(err error, link string) error {
 	return spec.Errorf(spec.CodeNotReady, "IPv6 is off on %s: set net/ipv6/conf/%s/disable_ipv6 to 0 on the host, for a new link that of default, or have \"ipam\" give no IPv6 address: %w", link, link, err)
 }
 
+// OnHost is for Host: it gives the host-side veth the addresses and routes that it lacks. The error is
+// os.ErrExist if a route leads elsewhere.
+func (op *Op) OnHost(addrs []rtnl.Addr, routes []rtnl.Route) error {
+	link := op.Veth
+	var haveAddrs []rtnl.Addr
+	var haveRoutes []rtnl.Route
+	if !op.made { // a new one has none
+		var err error
+		if haveAddrs, err = op.Host.Addrs(link.Index); err != nil {
+			return err
+		}
+		if haveRoutes, err = op.Host.Routes(rtnl.RouteFilter{Link: link.Index}); err != nil {
+			return err
+		}
+	}
+	var ops []rtnl.Op
+	var did []string
+	for _, a := range addrs {
+		if !HasAddr(haveAddrs, a.Prefix) {
+			haveAddrs = append(haveAddrs, a)
+			ops = append(ops, rtnl.ReplaceAddr(link.Index, a))
+			did = append(did, fmt.Sprintf("address %s added to %s", a.Prefix.Addr(), link.Name))
+		}
+	}
+	for _, r := range routes {
+		if r.Link = link.Index; !rtnl.HasRoute(haveRoutes, r.Dst) {
+			ops = append(ops, rtnl.NewRoute(r))
+			did = append(did, fmt.Sprintf("route %s dev %s added", r.Dst.Addr(), link.Name))
+		}
+	}
+	if err := op.Host.Do(ops...); err != nil {
+		return WithoutIPv6(err, link.Name)
+	}
+	for _, text := range did {
+		op.Did("%s", text)
+	}
+	return nil
+}
+
 // SkipDAD has the host's link use its link-local address at once.
-func SkipDAD(op *Op, name string) error {
+func (op *Op) SkipDAD(name string) error {
 	return rtnl.Host().SetSysctls(rtnl.Sysctl{Key: "net/ipv6/conf/" + name + "/accept_dad", Value: "0", Optional: true})
 }
 
-// SwitchForwarding makes the host forward for the families of the result that have a
-// gateway: last in an ADD, since others may need it as soon as it is on. unused
-// calls its argument if none does, for an ADD that fails.
-func SwitchForwarding(op *Op, unused func(restore func() error) error) error {
+// forward makes the host forward for the families of the result that have a gateway. An ADD that fails
+// restores the setting, unless other attachments of the host may need it by now.
+func (op *Op) forward() error {
+	if !op.facts.Routed {
+		return nil
+	}
 	for _, s := range forwarding(op.Result.IPs) {
 		old, err := rtnl.Host().Sysctl(s.Key)
 		if err == nil && old == s.Value {
@@ -44,19 +86,47 @@ func SwitchForwarding(op *Op, unused func(restore func() error) error) error {
 		}
 		op.Did("%s set to %s", s.Key, s.Value)
 		op.Undo(s.Key, func(context.Context) error {
-			return unused(func() error { return rtnl.Host().SetSysctl(s.Key, old) })
+			return op.ifAlone(func() error { return rtnl.Host().SetSysctl(s.Key, old) })
 		})
 	}
 	return nil
+}
+
+// ifAlone undoes a setting of the host unless it has links of other attachments, or the bridge has
+// other ports.
+func (op *Op) ifAlone(undo func() error) error {
+	links, err := op.Host.Links()
+	if err != nil {
+		return err
+	}
+	for _, l := range links {
+		key := spec.LabelKey(l.Alias)
+		if key != op.Key() && (key != "" || op.Bridge != nil && l.Master == op.Bridge.Index) {
+			return nil
+		}
+	}
+	return undo()
+}
+
+// restoreForwarding is forward, once for many attachments.
+func (op *Op) restoreForwarding() error {
+	key := "forwarding"
+	for _, ip := range op.Result.IPs {
+		key += fmt.Sprint(" ", ip.Gateway.Is4(), ip.Gateway.Is6())
+	}
+	return once.Do(op.ctx, key, op.forward)
 }
 
 // ForwardingOff is the text of CHECK about a switch of the host that is off. It is not about one
 // attachment.
 func ForwardingOff(key string) string { return fmt.Sprintf("forwarding is off: %s is 0", key) }
 
-// CheckForwarding checks that it is on. It counts as on if it cannot be read, as of a family that
+// checkForwarding checks that it is on, last, since it is the host's. It counts as on if it cannot be read, as of a family that
 // the kernel lacks.
-func CheckForwarding(op *Op) error {
+func (op *Op) checkForwarding() error {
+	if !op.facts.Routed {
+		return nil
+	}
 	for _, s := range forwarding(op.Own()) {
 		if v, err := rtnl.Host().Sysctl(s.Key); err == nil && v == "0" {
 			return Mismatch("%s", ForwardingOff(s.Key))

@@ -1,13 +1,10 @@
 package attach
 
 import (
-	"bytes"
-	"context"
 	"errors"
 	"fmt"
 	"net"
 	"net/netip"
-	"os"
 
 	"golang.org/x/sys/unix"
 
@@ -18,8 +15,9 @@ import (
 // minMTU is ETH_MIN_MTU, include/uapi/linux/if_ether.h, in bytes.
 const minMTU = 68
 
-// OnMaster are the keys of plugins whose link has a parent, the master.
+// OnMaster has the keys of plugins whose link has a parent, the master, and their [Defaults].
 type OnMaster struct {
+	Defaults
 	Master          string `json:"master"` // "": the plugin's default
 	MTU             int    `json:"mtu"`    // bytes; 0: the master's
 	LinkInContainer bool   `json:"linkInContainer"`
@@ -85,8 +83,8 @@ func findMaster(conn *rtnl.Conn, name string) (*rtnl.Link, error) {
 	return nil, fmt.Errorf("no default route interface found: set \"master\": %w", unix.ENODEV)
 }
 
-// IsShared reports that other hosts share the segment of the link.
-func (c *OnMaster) IsShared() bool { return true }
+// Facts are that other hosts share the segment of the link.
+func (c *OnMaster) Facts() Facts { return Facts{Shared: true} }
 
 // CreateOn makes the container's link on its [Op.Master] and puts the name of that into the
 // configuration. addr may be nil for the kernel's choice. os.ErrExist without a
@@ -107,51 +105,12 @@ func (op *Op) CreateOn(master *rtnl.Link, c *OnMaster, kind rtnl.Kind, addr net.
 	return err
 }
 
-// CreateContainerLink creates the container's link, by a socket of the namespace of s.Parent, and
-// enters it into the result as the only interface. It is down, has its final name, and is deleted
-// if ADD fails. A name that is taken is an error of code 100.
-func (op *Op) CreateContainerLink(conn *rtnl.Conn, s rtnl.LinkSpec) error {
-	if s.Name = op.IfName; conn != op.Cont {
-		s.NS = op.NS
-	}
-	if err := conn.AddLink(s); err != nil {
-		return op.refused(err)
-	}
-	op.Undo("link "+s.Name, func(context.Context) error { return op.Cont.DelLink(s.Name) })
-	var err error
-	if op.Link, err = op.Cont.Link(s.Name); err != nil {
-		return err
-	}
-	// A macvlan of mode passthru is created with its master's address, and sets a later one on the
-	// master too, until it is deleted.
-	if s.MAC != nil && !bytes.Equal(op.Link.MAC, s.MAC) {
-		if err := op.Cont.SetLink(op.Link.Index, rtnl.LinkChange{MAC: s.MAC}); err != nil {
-			return err
-		}
-		op.Link.MAC = s.MAC
-	}
-	op.Container = op.AddInterface(op.ContainerInterface())
-	return nil
-}
-
-// refused explains the kernel's error for the container's link. EEXIST may also be about something
-// else than the name, as a VLAN of the master, which the plugin explains.
-func (op *Op) refused(err error) error {
-	if !errors.Is(err, os.ErrExist) {
-		return lacking(err)
-	}
-	if _, lerr := op.Cont.Link(op.IfName); errors.Is(lerr, os.ErrNotExist) {
-		return err
-	}
-	return op.Exists(err)
-}
-
 // CheckOn compares the container's link with its configuration: its parent is the master, and it has
 // the configured MTU. An automatic master only has to exist, since default routes change. A master
 // that is down is a warning: its cable may be out, and nothing of the attachment is missing.
 func (op *Op) CheckOn(c *OnMaster) error {
 	if op.Link.PeerNS == c.LinkInContainer {
-		return Mismatch("the master of %s is in the wrong network namespace: linkInContainer is %t", op.IfName, c.LinkInContainer)
+		return Lost("the master of %s is in the wrong network namespace: linkInContainer is %t", op.IfName, c.LinkInContainer)
 	}
 	conn := op.Host
 	if c.LinkInContainer {
@@ -159,7 +118,7 @@ func (op *Op) CheckOn(c *OnMaster) error {
 	}
 	parent, err := conn.LinkAt(op.Link.Parent)
 	if err != nil {
-		return Mismatch("master of %s: %w", op.IfName, err)
+		return Lost("master of %s: %w", op.IfName, err)
 	}
 	if !parent.Up { // a VLAN goes down with it
 		op.Warn("master %s of %s is down", parent.Name, op.IfName)
@@ -177,11 +136,11 @@ func (op *Op) CheckOn(c *OnMaster) error {
 func (op *Op) checkParent(conn *rtnl.Conn, name string, parent *rtnl.Link) error {
 	master, err := conn.Link(name)
 	if err != nil {
-		return Mismatch("failed to lookup master: %w", err)
+		return Lost("failed to lookup master: %w", err)
 	}
 	stacked := master.Kind == op.Link.Kind && master.Kind != "vlan" && master.Parent == parent.Index
 	if master.Index != parent.Index && !stacked {
-		return Mismatch("the master of interface %s is %s, not %s", op.IfName, parent.Name, name)
+		return Lost("the master of interface %s is %s, not %s", op.IfName, parent.Name, name)
 	}
 	return nil
 }
@@ -196,42 +155,18 @@ func (op *Op) checkMTU(want int) error {
 		want = mtu
 	}
 	if op.Link.MTU != want {
-		return Mismatch("interface %s has MTU %d, not %d", op.IfName, op.Link.MTU, want)
-	}
-	return nil
-}
-
-// lacking explains the kernel's EOPNOTSUPP for a kind of links.
-// The code is 50: no ADD can be served on this host.
-func lacking(err error) error {
-	if errors.Is(err, unix.EOPNOTSUPP) {
-		return spec.Errorf(spec.CodeNotReady, "this kernel has no such links, or not the module for them: %w", err)
-	}
-	return err
-}
-
-// ProbeKind is for STATUS: whether the kernel has a kind of links. Other errors, as that the probe
-// has no parent, are ignored.
-func ProbeKind(kind rtnl.Kind) error {
-	err := rtnl.InNewNS(func(c *rtnl.Conn) error { return c.AddLink(rtnl.LinkSpec{Name: "probe0", Kind: kind}) })
-	if errors.Is(err, unix.EOPNOTSUPP) {
-		return lacking(err)
+		return Lost("interface %s has MTU %d, not %d", op.IfName, op.Link.MTU, want)
 	}
 	return nil
 }
 
 // ProbeMaster is [ProbeKind], and checks that the master exists and its MTU fits, unless it is in a
 // container.
-func ProbeMaster(c *OnMaster, kind rtnl.Kind) error {
+func (op *Op) ProbeMaster(c *OnMaster, kind rtnl.Kind) error {
 	if err := ProbeKind(kind); err != nil || c.LinkInContainer {
 		return err
 	}
-	conn, err := rtnl.Dial(rtnl.Host())
-	if err != nil {
-		return err
-	}
-	defer conn.Close()
-	master, err := findMaster(conn, c.Master)
+	master, err := findMaster(op.Host, c.Master)
 	if err != nil {
 		return err
 	}

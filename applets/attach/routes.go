@@ -2,19 +2,40 @@ package attach
 
 import (
 	"errors"
+	"fmt"
 	"net/netip"
 	"os"
 	"slices"
+
+	"golang.org/x/sys/unix"
 
 	"cnibox/rtnl"
 	"cnibox/spec"
 )
 
-// AddRoutes installs the result's routes in one batch, in their order, but those without a gateway
+// addOwnRoutes adds the plugin's own routes, see [Driver]. The kernel has one route to a gateway, so two
+// interfaces of a container cannot share it: the code is 100.
+func (op *Op) addOwnRoutes(own []rtnl.Route) error {
+	if own == nil {
+		return nil
+	}
+	var ops []rtnl.Op
+	for _, r := range own {
+		ops = append(ops, rtnl.NewRoute(r))
+	}
+	err := op.Cont.Do(ops...)
+	if errors.Is(err, os.ErrExist) {
+		return spec.Errorf(spec.CodeBusy, "%s: another interface of the container has a route to the same gateway or network; configure another gateway: %w",
+			op.IfName, err)
+	}
+	return err
+}
+
+// addRoutes installs the result's routes in one batch, in their order, but those without a gateway
 // first, since gateways may be reached by them. Of several routes to one network, also of other
 // interfaces, the kernel uses the first one for IPv4 and each in turn for IPv6. A default route is
 // not added beside another one, see skipConflicting.
-func (op *Op) AddRoutes() error {
+func (op *Op) addRoutes() error {
 	var near, far []rtnl.Op
 	for _, r := range op.Result.Routes {
 		want := op.route(r)
@@ -130,4 +151,141 @@ func (op *Op) gateway(dst netip.Prefix) (first netip.Addr) {
 		}
 	}
 	return first
+}
+
+// checkRoutes looks for each route of prevResult.
+func (op *Op) checkRoutes() error {
+	missing, err := op.missingRoutes()
+	if err != nil || len(missing) == 0 {
+		return err
+	}
+	return Mismatch("route %s is missing in %s", routeText(missing[0]), op.Call.NetNS)
+}
+
+// missingRoutes are the routes of prevResult that are not in their tables, by destination and,
+// unless it is a default route, by gateway, if it has one. A later plugin may have changed the
+// gateway of a default route.
+func (op *Op) missingRoutes() (missing []spec.Route, err error) {
+	tables := map[int][]rtnl.Route{}
+	for _, want := range op.Prev.Routes {
+		table := 0 // main
+		if want.Table != nil {
+			table = *want.Table
+		}
+		have, known := tables[table]
+		if !known {
+			if have, err = op.Cont.Routes(rtnl.RouteFilter{Table: table}); err != nil {
+				return nil, err
+			}
+			tables[table] = have
+		}
+		if !hasRoute(have, want) {
+			missing = append(missing, want)
+		}
+	}
+	return missing, nil
+}
+
+// hasRoute looks for a route of a result among those of its table.
+func hasRoute(have []rtnl.Route, want spec.Route) bool {
+	for _, r := range have {
+		if r.Dst == want.Dst.Masked() && (!want.GW.IsValid() || r.GW == want.GW || want.Dst.Bits() == 0) {
+			return true
+		}
+	}
+	return false
+}
+
+// routeText formats a route as ip(8) does.
+func routeText(r spec.Route) string {
+	text := r.Dst.String()
+	if r.GW.IsValid() {
+		text += fmt.Sprintf(" via %s", r.GW)
+	}
+	if r.Table != nil {
+		text += fmt.Sprintf(" table %d", *r.Table)
+	}
+	return text
+}
+
+// restoreOwnRoutes adds the routes that the container's link lacks, whatever table they are in: sbr
+// or vrf may have moved them. One of IPv6 that has outlived its address has lost its source.
+func (op *Op) restoreOwnRoutes(want []rtnl.Route) error {
+	have, err := op.Cont.Routes(rtnl.RouteFilter{Link: op.Link.Index, Table: rtnl.AllTables})
+	if err != nil {
+		return err
+	}
+	for _, w := range want {
+		is := func(h rtnl.Route) bool {
+			return h.Dst == w.Dst && h.GW == w.GW && (h.Src == w.Src || h.Table != unix.RT_TABLE_MAIN)
+		}
+		if slices.ContainsFunc(have, is) {
+			continue
+		}
+		if err := op.Cont.Do(rtnl.ReplaceRoute(w)); err != nil {
+			return err
+		}
+		op.Did("route %s added", routeText(spec.Route{Dst: w.Dst, GW: w.GW}))
+	}
+	return nil
+}
+
+// restoreRoutes adds the routes of prevResult that are missing.
+func (op *Op) restoreRoutes() error {
+	missing, err := op.missingRoutes()
+	if err != nil || len(missing) == 0 {
+		return err
+	}
+	op.Result.Routes = missing
+	if err := op.restoreNetworks(); err != nil {
+		return err
+	}
+	err = op.addRoutes()
+	if rtnl.BadGateway(err) {
+		err = spec.Anew(err)
+	}
+	if err == nil {
+		for _, r := range op.Result.Routes {
+			op.Did("route %s added", routeText(r))
+		}
+	}
+	op.Result.Routes = slices.Clone(op.Prev.Routes)
+	return err
+}
+
+// kernelMetric6 is IP6_RT_PRIO_ADDRCONF, include/uapi/linux/ipv6_route.h: that of the kernel's own routes.
+const kernelMetric6 = 256
+
+// restoreNetworks adds the routes to the link's own networks by which the gateways of op.Result.Routes
+// are reached, where no table has them any more: sbr has moved them to the tables of these routes.
+func (op *Op) restoreNetworks() error {
+	have, err := op.Cont.Routes(rtnl.RouteFilter{Link: op.Link.Index, Table: rtnl.AllTables})
+	if err != nil {
+		return err
+	}
+	reached := func(table int, dst netip.Prefix) bool {
+		return slices.ContainsFunc(have, func(h rtnl.Route) bool {
+			return h.Dst == dst && (h.Table == table || h.Table == 0 || h.Table == unix.RT_TABLE_MAIN)
+		})
+	}
+	for _, r := range op.Result.Routes {
+		want := op.route(r)
+		for _, ip := range op.Result.IPs {
+			network := rtnl.Route{Dst: ip.Address.Masked(), Link: op.Link.Index, Table: want.Table, Protocol: unix.RTPROT_KERNEL}
+			if want.Table == 0 || !network.Dst.Contains(want.GW) || reached(want.Table, network.Dst) {
+				continue
+			}
+			if ip.Address.Addr().Is4() {
+				network.Src = ip.Address.Addr()
+			} else {
+				network.Priority = kernelMetric6
+			}
+			if err := op.Cont.Do(rtnl.ReplaceRoute(network)); err != nil {
+				return err
+			}
+			have = append(have, network)
+			op.Did("route %s table %d added", network.Dst, network.Table)
+		}
+	}
+	return nil
 }

@@ -1,7 +1,6 @@
 package attach_test
 
 import (
-	"context"
 	"errors"
 	"strings"
 	"testing"
@@ -19,7 +18,7 @@ func TestKernelDel(t *testing.T) {
 	prev := f.add("")
 	for range 2 {
 		f.must(spec.Del, prev)
-		if f.logged("cleanup, lease DEL"); len(f.warns) > 0 {
+		if f.logged("release, lease DEL"); len(f.warns) > 0 {
 			t.Errorf("warned: %q", f.warns)
 		}
 		if after := f.state(); after != before {
@@ -49,7 +48,7 @@ func TestKernelDelMissing(t *testing.T) {
 			f.add("")
 			tt.spoil(f)
 			f.must(spec.Del, tt.keys)
-			f.logged("cleanup, lease DEL")
+			f.logged("release, lease DEL")
 			if got := links(t, f.Cont.NS); got != tt.left || f.leases != 0 {
 				t.Errorf("left: links %q, %d leases", got, f.leases)
 			}
@@ -73,10 +72,10 @@ func delLink(f *fake, name string) {
 func TestKernelDelGoesOn(t *testing.T) {
 	f := newFake(t)
 	f.add("")
-	f.fail["cleanup"], f.fail["lease DEL"] = errors.New("cleanup fails"), errors.New("store fails")
+	f.fail["release"], f.fail["lease DEL"] = errors.New("release fails"), errors.New("store fails")
 	_, err := f.call(t.Context(), spec.Del, f.plugin(), "")
-	f.logged("cleanup, lease DEL")
-	if err == nil || !strings.Contains(err.Error(), "cleanup fails") || !strings.Contains(err.Error(), "store fails") {
+	f.logged("release, lease DEL")
+	if err == nil || !strings.Contains(err.Error(), "release fails") || !strings.Contains(err.Error(), "store fails") {
 		t.Errorf("got %v", err)
 	}
 	if got := links(t, f.Cont.NS); got != "" {
@@ -86,13 +85,13 @@ func TestKernelDelGoesOn(t *testing.T) {
 	f.fail = map[string]error{}
 	f.add("")
 	p := f.plugin()
-	p.Remove = func(context.Context, *attach.Op, *conf) error { return errors.New("link fails") }
+	f.instead["remove"] = func(*attach.Op, *driver) error { return errors.New("link fails") }
 	_, err = f.call(t.Context(), spec.Del, p, "")
 	wantCode(t, err, spec.CodeInternal, "link fails")
-	if f.logged("cleanup"); f.leases != 1 {
+	if f.logged("release"); f.leases != 1 {
 		t.Error("the address of a link that is still there was given back")
 	}
-	p.Remove = func(context.Context, *attach.Op, *conf) error { panic("at once") }
+	f.instead["remove"] = func(*attach.Op, *driver) error { panic("at once") }
 	_, err = f.call(t.Context(), spec.Del, p, "")
 	wantCode(t, err, spec.CodeInternal, "panic: at once")
 }
@@ -102,7 +101,7 @@ func TestKernelDelDHCP(t *testing.T) {
 	f := newFake(t)
 	f.add("")
 	f.must(spec.Del, `,"ipam":{"type":"dhcp"}`)
-	f.logged("dhcp DEL, cleanup")
+	f.logged("dhcp DEL, release")
 }
 
 // A link under the name of ours that is not ours stays: one of another kind, and one with
@@ -169,8 +168,8 @@ func TestKernelCheck(t *testing.T) {
 			f.fail["lease CHECK"] = attach.Mismatch("no lease")
 			return nil
 		}, "no lease"},
-		"verify": {func(f *fake, _ *rtnl.Conn, _ *rtnl.Link) error {
-			f.fail["verify"] = attach.Mismatch("made to fail")
+		"check": {func(f *fake, _ *rtnl.Conn, _ *rtnl.Link) error {
+			f.fail["check"] = attach.Mismatch("made to fail")
 			return nil
 		}, "made to fail"},
 	} {
@@ -188,7 +187,7 @@ func TestKernelCheck(t *testing.T) {
 			before := f.state()
 			_, err = f.call(t.Context(), spec.Check, f.plugin(), prev)
 			if tt.want == "" {
-				if f.logged("lease CHECK, verify"); err != nil {
+				if f.logged("lease CHECK, check"); err != nil {
 					t.Error(err)
 				}
 			} else {
@@ -217,7 +216,7 @@ func TestKernelGet(t *testing.T) {
 	f := newFake(t)
 	f.add("")
 	res := f.must(spec.Get, "")
-	f.logged("lease GET, resolve")
+	f.logged("lease GET, gateways")
 	if len(res.Interfaces) != 1 || res.Interfaces[0].Name != "eth0" || len(res.IPs) != 1 || len(res.Routes) != 1 {
 		t.Errorf("got %+v", res)
 	}
@@ -287,19 +286,10 @@ func TestKernelGC(t *testing.T) {
 func TestKernelVethOwnership(t *testing.T) {
 	f := newFake(t)
 	p := f.plugin()
-	p.Kind = "veth"
-	p.Create = f.step("create", func(op *attach.Op, c *conf) error {
-		host, err := op.CreateVeth(c.MTU, 0)
-		if err != nil {
-			return err
-		}
-		op.AddInterface(attach.HostInterface(host))
-		op.Container = op.AddInterface(op.ContainerInterface())
-		return nil
-	})
-	p.Remove = f.step("remove", func(op *attach.Op, _ *conf) error { return op.RemoveVeth() })
+	p.Kind, p.Veth = "veth", true
+	f.instead["link"] = func(op *attach.Op, d *driver) error { return op.CreateVeth(d.MTU, 0) }
 	before := f.state()
-	f.fail["create"] = errors.New("made to fail")
+	f.fail["link"] = errors.New("made to fail")
 	if _, err := f.call(t.Context(), spec.Add, p, ""); err == nil {
 		t.Error("ADD succeeds")
 	}
@@ -307,7 +297,7 @@ func TestKernelVethOwnership(t *testing.T) {
 		t.Errorf("left behind:\n%s", kerneltest.Diff(before, after))
 	}
 
-	delete(f.fail, "create")
+	delete(f.fail, "link")
 	if _, err := f.call(t.Context(), spec.Add, p, ""); err != nil {
 		t.Fatal(err)
 	}

@@ -36,16 +36,15 @@ func (op *Op) foreign(l *rtnl.Link) bool {
 	return key != "" && key != op.Key()
 }
 
-// CreateVeth makes a veth pair, the peer in the container down in op.NS with the MAC
-// address asked for or a random one, its host side labelled with the
-// attachment, up, and with accept_ra=0 (CVE-2020-10749). It sets op.Link and returns the
-// host side.
+// CreateVeth makes a veth pair, op.Link in the container, down, with the MAC address asked for or a
+// random one, and op.Veth on the host, labelled with the attachment, up, and with accept_ra=0
+// (CVE-2020-10749).
 // mtu is in bytes, 0 for the kernel's choice; master the index of a bridge on the host,
 // 0 for none.
-func (op *Op) CreateVeth(mtu int, master uint32) (*rtnl.Link, error) {
+func (op *Op) CreateVeth(mtu int, master uint32) error {
 	mac, err := op.MAC()
 	if err != nil {
-		return nil, err
+		return err
 	}
 	// The kernel would choose one as well, but it would have to be read back.
 	if mac == nil {
@@ -56,16 +55,21 @@ func (op *Op) CreateVeth(mtu int, master uint32) (*rtnl.Link, error) {
 		Peer: &rtnl.LinkSpec{Name: op.IfName, NS: op.NS, MTU: mtu, MAC: mac},
 	})
 	if err != nil {
-		return nil, err
+		return err
 	}
 	op.Undo("link "+host.Name, func(context.Context) error { return op.Host.DelLink(host.Name) })
 	// by the index: the name may be that of another attachment
 	if err := op.Host.Do(rtnl.ChangeLink(host.Index, rtnl.LinkChange{Alias: op.label()})); err != nil {
-		return nil, err
+		return err
 	}
 	// the peer's index is the host-side veth's IFLA_LINK: no look-up in the container
 	op.Link = &rtnl.Link{Index: host.Parent, Name: op.IfName, Kind: "veth", MAC: mac, MTU: host.MTU}
-	return host, op.ignoreRouters(host.Name, true)
+	op.Veth, op.made = host, true
+	if err := op.ignoreRouters(host.Name, true); err != nil {
+		return err
+	}
+	host.AcceptsRA = false
+	return nil
 }
 
 // IgnoreRouters sets accept_ra=0 on a link of the host (CVE-2020-10749). Where /proc/sys is
@@ -112,15 +116,41 @@ func (op *Op) createPair(s rtnl.LinkSpec) (*rtnl.Link, error) {
 	return nil, op.Exists(err)
 }
 
+// PairUp is for Host: it sets the host-side veth up, with accept_ra=0, where it is not.
+func (op *Op) PairUp() error {
+	if op.Veth.AcceptsRA {
+		if err := op.IgnoreRouters(op.Veth.Name); err != nil {
+			return err
+		}
+	}
+	if op.Veth.Up {
+		return nil
+	}
+	if err := op.Host.Do(rtnl.ChangeLink(op.Veth.Index, rtnl.LinkChange{Up: new(true)})); err != nil {
+		return err
+	}
+	op.Veth.Up = true
+	op.Did("%s up", op.Veth.Name)
+	return nil
+}
+
 // hostVethTime bounds the wait for a host-side veth; it takes a millisecond.
 const hostVethTime = 3 * time.Second
 
-// WaitHostVeth returns when the host-side veth carries packets, or with an error of code 11. The
-// first packets to the container would be lost otherwise.
-func (op *Op) WaitHostVeth(ctx context.Context, host *rtnl.Link) error {
-	ctx, cancel := context.WithTimeout(ctx, hostVethTime)
+// waitVeth returns when the host-side veth carries packets, or with an error of code 11. The first
+// packets to the container would be lost otherwise, and a port drops the announcement of the addresses
+// before it forwards.
+func (op *Op) waitVeth() error {
+	if op.Veth == nil || op.facts.Down {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(op.ctx, hostVethTime)
 	defer cancel()
-	if err := op.Host.WaitUp(ctx, host.Index); err != nil {
+	err := op.Host.WaitUp(ctx, op.Veth.Index)
+	if err != nil && op.Bridge != nil {
+		err = fmt.Errorf("bridge port in error state: %s in %s: %w", op.Veth.Name, op.Bridge.Name, err)
+	}
+	if err != nil {
 		return spec.Errorf(spec.CodeTryAgain, "host-side veth of %s: %w", op.Attachment, err)
 	}
 	return nil
@@ -157,9 +187,42 @@ func (op *Op) HostVeth() (*rtnl.Link, error) {
 	return host, nil
 }
 
-// RemoveVeth deletes the pair by its host side, which is found also when the namespace has no path
+// findPort finds the host-side veth, and the bridge that it is a port of, of a plugin that makes a pair.
+func (op *Op) findPort() (err error) {
+	if !op.plugin.Veth {
+		return nil
+	}
+	if op.Veth, err = op.HostVeth(); err != nil || op.Veth.Master == 0 {
+		return err
+	}
+	op.Bridge, err = op.Host.LinkAt(op.Veth.Master)
+	if err != nil && !errors.Is(err, os.ErrNotExist) {
+		return fmt.Errorf("bridge of %s: %w", op.Veth.Name, err)
+	}
+	return nil
+}
+
+// checkVeth finds the host-side veth. Both veths must be each other's peer, since indexes repeat in
+// other namespaces.
+func (op *Op) checkVeth() (err error) {
+	if !op.plugin.Veth {
+		return nil
+	}
+	if op.Veth, err = op.HostVeth(); err != nil {
+		return Lost("host interface: %w", err)
+	}
+	switch {
+	case op.Veth.Parent != op.Link.Index || op.Link.Parent != op.Veth.Index:
+		return Lost("%s is not the peer of %s in %s", op.Veth.Name, op.IfName, op.Call.NetNS)
+	case !op.Veth.Up:
+		return Mismatch("%s is down", op.Veth.Name)
+	}
+	return nil
+}
+
+// removeVeth deletes the pair by its host side, which is found also when the namespace has no path
 // any more, at once or together with those of other attachments. A pair that is gone is not an error.
-func (op *Op) RemoveVeth() error {
+func (op *Op) removeVeth() error {
 	host, err := op.HostVeth()
 	if errors.Is(err, os.ErrNotExist) {
 		return nil

@@ -9,14 +9,13 @@ import (
 	"net"
 	"net/netip"
 	"os"
+	"slices"
 	"strings"
 
 	"golang.org/x/sys/unix"
 
 	"cnibox/applets/applet"
 	"cnibox/applets/attach"
-	"cnibox/applets/netfilter"
-	"cnibox/applets/netns"
 	"cnibox/nft"
 	"cnibox/rtnl"
 	"cnibox/spec"
@@ -25,7 +24,7 @@ import (
 // Applet is the plugin.
 var Applet = applet.Applet{
 	Name:    "bridge",
-	Conf:    conf{},
+	Conf:    plugin{},
 	Summary: "veth pair into a bridge on the host",
 	Help: `
 key                        type    default  meaning
@@ -54,36 +53,19 @@ mac                        string  random   address of the container-side veth
 
 runtimeConfig.dns (capability dns) replaces dns.
 Of runtimeConfig.mac (capability mac), args.cni.mac and CNI_ARGS MAC the first replaces mac.`,
-	Verbs: func() spec.Verbs {
-		return attach.Verbs(attach.Interface[*port]{
-			Kind: "veth", Validate: (*port).validate, Resources: (*port).resources,
-			Shared: func(c *port) bool { return c.EnableDAD }, Down: func(c *port) bool { return c.DisableContainerInterface },
-			Create: createPort, Resolve: resolveGateways, Setup: setup, Ready: ready,
-			Verify: verify, Describe: describe, Probe: probe,
-			Remove:  func(_ context.Context, op *attach.Op, _ *port) error { return op.RemoveVeth() },
-			Cleanup: cleanup, Collect: collect, Restore: restore, RemoveNetwork: removeBridge,
-			Prepare: prepare,
-		})
-	},
+	Verbs: func() spec.Verbs { return flow.Verbs() },
 }
 
-// kinds is what a bridge port owns in the rule set.
-// DEL and GC release these with any configuration.
-var kinds = []nft.Kind{nft.KindMasquerade, nft.KindMACGuard, nft.KindAdverts}
-
-// A port is the port of an attachment during a verb: the configuration, and the links once they
-// exist.
-type port struct {
-	conf
-	link, host *rtnl.Link       // the bridge, and the port; nil before createPort
-	made       bool             // by this ADD, with an address that stays
-	mac        net.HardwareAddr // of a bridge that is made; nil: a random one
+var flow = attach.Plugin{
+	Kind: "veth", Veth: true, Rules: []nft.Kind{nft.KindMasquerade, nft.KindMACGuard, nft.KindAdverts},
+	New: func() attach.Driver { return new(plugin) },
 }
 
-// conf are the keys; Help describes each. The zero value of each key is its default
-// but for Bridge, which validate fills in.
-type conf struct {
-	netfilter.MasqConf
+// plugin has the keys; Help describes each. The zero value of each key is its default
+// but for Bridge, which Validate fills in.
+type plugin struct {
+	attach.Defaults
+	attach.MasqConf
 	Bridge                    string      `json:"bridge"`
 	IsGateway                 bool        `json:"isGateway"`
 	IsDefaultGateway          bool        `json:"isDefaultGateway"`
@@ -101,145 +83,163 @@ type conf struct {
 	IPAM                      struct {
 		Type string `json:"type"`
 	} `json:"ipam"`
+
+	made    bool // the bridge is, by this verb, with an address that stays
+	set     bool // flags and VLANs of the port are, by this verb
+	guarded bool // the port is, by this verb
 }
 
-// validate checks the keys and fills in defaults. Errors begin with the phrases of the reference.
-func (c *conf) validate() error {
-	if c.Bridge == "" {
-		c.Bridge = "cni0"
+// Validate checks the keys and fills in defaults. Errors begin with the phrases of the reference.
+func (p *plugin) Validate() error {
+	if p.Bridge == "" {
+		p.Bridge = "cni0"
 	}
-	c.IsGateway = c.IsGateway || c.IsDefaultGateway
-	if err := spec.CheckIfName(c.Bridge); err != nil {
-		return spec.KeyErrorf("bridge", `"bridge" %q: %s`, c.Bridge, err.Error()) // not wrapped: its code is that of CNI_IFNAME
+	p.IsGateway = p.IsGateway || p.IsDefaultGateway
+	if err := spec.CheckIfName(p.Bridge); err != nil {
+		return spec.KeyErrorf("bridge", `"bridge" %q: %s`, p.Bridge, err.Error()) // not wrapped: its code is that of CNI_IFNAME
 	}
 	switch {
-	case c.HairpinMode && c.PromiscMode:
+	case p.HairpinMode && p.PromiscMode:
 		return spec.KeyErrorf("promiscMode", `cannot set hairpin mode and promiscuous mode at the same time: drop "hairpinMode" or "promiscMode"`)
-	case c.DisableContainerInterface && c.IPAM.Type != "":
+	case p.DisableContainerInterface && p.IPAM.Type != "":
 		return spec.KeyErrorf("disableContainerInterface", `cannot use IPAM when DisableContainerInterface flag is set: drop "ipam" or "disableContainerInterface"`)
-	case c.MTU != 0 && (c.MTU < 68 || c.MTU > 65535):
-		return spec.KeyErrorf("mtu", `"mtu" %d is not within 68 to 65535`, c.MTU)
+	case p.MTU != 0 && (p.MTU < 68 || p.MTU > 65535):
+		return spec.KeyErrorf("mtu", `"mtu" %d is not within 68 to 65535`, p.MTU)
 	}
-	return errors.Join(c.CheckBackend(), c.validateVLANs())
+	return errors.Join(p.CheckBackend(), p.validateVLANs())
 }
 
-// resources names the link that the gateway addresses are put on.
-func (c *port) resources() spec.Resources {
-	link := c.Bridge
-	if c.VLAN != 0 && c.IsGateway {
-		link = c.vlanGateway()
+// Facts has the link that the gateway addresses are put on.
+func (p *plugin) Facts() attach.Facts {
+	link := p.Bridge
+	if p.VLAN != 0 && p.IsGateway {
+		link = p.vlanGateway()
 	}
-	return spec.Resources{Link: link, Routed: c.IsGateway}
+	return attach.Facts{Link: link, Routed: p.IsGateway, Shared: p.EnableDAD, Down: p.DisableContainerInterface}
 }
 
-// createPort creates the bridge, if it is missing, and a veth pair whose host side is a port of it.
+// Link creates the bridge, if it is missing, and a veth pair whose host side is a port of it.
 //
 // The port has its flags, VLANs and MAC guard before the container-side veth is set up, so no frame
-// passes without them. The order of the result's interfaces is the reference's: bridge, host-side
-// veth, container-side veth.
-func createPort(ctx context.Context, op *attach.Op, c *port) (err error) {
-	c.WarnBackend(op)
-	if err := ensureBridge(op, c); err != nil {
+// passes without them.
+func (p *plugin) Link(op *attach.Op) error {
+	p.WarnBackend(op)
+	if err := p.ensureBridge(op); err != nil {
 		return err
 	}
-	if c.host, err = op.CreateVeth(c.MTU, c.link.Index); err != nil {
+	if err := op.CreateVeth(p.MTU, op.Bridge.Index); err != nil {
 		return err
 	}
-	if err := afterJoin(op, c); err != nil {
+	if err := p.afterJoin(op); err != nil {
 		return err
 	}
-	if err := setupPort(op, c); err != nil {
+	if err := p.setPort(op, true); err != nil || !p.MACSpoofChk {
 		return err
 	}
-	if c.MACSpoofChk {
-		if err := guardMAC(ctx, op, c.host.Name); err != nil {
-			return err
-		}
-	}
-	op.AddInterface(attach.HostInterface(c.link))
-	op.AddInterface(attach.HostInterface(c.host))
-	op.Container = op.AddInterface(op.ContainerInterface())
-	return nil
+	p.guarded = true
+	return op.AddRules(func(x *nft.Tx) { x.GuardMAC(op.Attachment, op.Veth.Name, op.Link.MAC) }, nil)
 }
 
-// afterJoin reads a bridge that this ADD has not created again: the kernel may have changed its MTU
+// afterJoin reads a bridge again that was there before the port: the kernel may have changed its MTU
 // for the new port and, if its MAC address was never set, that address too. A gateway gets its
 // former address back, set explicitly. The address of a bridge that has lost its last port is zero.
-func afterJoin(op *attach.Op, c *port) (err error) {
-	if c.made {
+func (p *plugin) afterJoin(op *attach.Op) (err error) {
+	if p.made {
 		return nil
 	}
-	own := c.link.MAC
-	if c.link, err = op.Host.LinkAt(c.link.Index); err != nil || !c.IsGateway || bytes.Equal(c.link.MAC, own) {
+	own := op.Bridge.MAC
+	if op.Bridge, err = op.Host.LinkAt(op.Bridge.Index); err != nil || !p.IsGateway || bytes.Equal(op.Bridge.MAC, own) {
 		return err
 	}
 	if bytes.Equal(own, make(net.HardwareAddr, len(own))) {
 		own = attach.RandomMAC()
 	}
-	c.link.MAC = own
-	return op.Host.Do(rtnl.ChangeLink(c.link.Index, rtnl.LinkChange{MAC: own}))
-}
-
-// guardMAC drops frames of the port with another source address, from before the container-side
-// veth is up, by a rule in the bridge family.
-func guardMAC(ctx context.Context, op *attach.Op, port string) error {
-	table := nft.Open(netns.Host(op.Call))
-	op.Undo("MAC guard", func(ctx context.Context) error { return netfilter.Undo(ctx, op, table, kinds) })
-	return table.Update(ctx, func(x *nft.Tx) error {
-		x.GuardMAC(op.Attachment, port, op.Link.MAC)
-		return nil
-	})
+	op.Bridge.MAC = own
+	return op.Host.Do(rtnl.ChangeLink(op.Bridge.Index, rtnl.LinkChange{MAC: own}))
 }
 
 // ensureBridge finds the bridge or creates it with a MAC address: without one it has the lowest of
-// its ports', which changes when ports do.
-func ensureBridge(op *attach.Op, c *port) error {
-	br, err := op.Host.Link(c.Bridge)
+// its ports', which changes when ports do. RESTORE creates it with the MAC address and the MTU of
+// before, so that containers go on with the gateway that they know.
+func (p *plugin) ensureBridge(op *attach.Op) error {
+	mac, mtu := op.Recorded(p.Bridge, true)
+	br, err := op.Host.Link(p.Bridge)
 	if errors.Is(err, os.ErrNotExist) {
-		mac := c.mac
-		if mac == nil {
-			mac = attach.RandomMAC()
-		}
-		br, err = op.Host.CreateLink(rtnl.LinkSpec{
-			Name: c.Bridge, Kind: rtnl.Bridge{VLANFiltering: c.filtersVLANs()}, MTU: c.MTU, MAC: mac, Up: true,
-		})
-		if err == nil {
-			c.made = true
-			op.Did("bridge %s made", c.Bridge)
-			op.Undo("bridge "+c.Bridge, func(context.Context) error { return dropUnusedBridge(op, br.Index) })
-		}
-		if errors.Is(err, os.ErrExist) { // created by another ADD meanwhile
-			br, err = op.Host.Link(c.Bridge)
-		}
+		br, err = p.makeBridge(op, mac, mtu)
 	}
 	if err != nil {
-		return fmt.Errorf("could not add bridge %q: %w", c.Bridge, c.unsupported(err))
+		return fmt.Errorf("could not add bridge %q: %w", p.Bridge, p.unsupported(err))
 	}
 	if br.Kind != "bridge" {
-		return spec.Errorf(spec.CodeConfig, "%q already exists but is not a bridge: it is of kind %q", c.Bridge, br.Kind).WithDetails(`"bridge" must be the name of a bridge, or one that is not in use`).AtKey("bridge")
+		return spec.Errorf(spec.CodeConfig, "%q already exists but is not a bridge: it is of kind %q", p.Bridge, br.Kind).WithDetails(`"bridge" must be the name of a bridge, or one that is not in use`).AtKey("bridge")
 	}
-	c.link = br
-	if err := reconcileBridge(op, c); err != nil {
+	op.Bridge = br
+	if err := p.reconcileBridge(op); err != nil {
 		return err
 	}
-	if err := op.IgnoreRouters(br.Name); err != nil || !c.made {
+	if err := op.IgnoreRouters(br.Name); err != nil {
 		return err
 	}
-	return attach.SkipDAD(op, br.Name) // nothing is forwarded while its link-local address is tentative
+	if mac != nil && !p.made {
+		err = p.restoreEmpty(op, mac)
+	}
+	if err != nil || !p.made {
+		return err
+	}
+	return op.SkipDAD(br.Name) // nothing is forwarded while its link-local address is tentative
+}
+
+// makeBridge creates the bridge. mac is nil for a random address, mtu 0 for the kernel's choice.
+func (p *plugin) makeBridge(op *attach.Op, mac net.HardwareAddr, mtu int) (*rtnl.Link, error) {
+	if mac == nil {
+		mac = attach.RandomMAC()
+	}
+	if p.MTU != 0 {
+		mtu = p.MTU
+	}
+	br, err := op.Host.CreateLink(rtnl.LinkSpec{
+		Name: p.Bridge, Kind: rtnl.Bridge{VLANFiltering: p.filtersVLANs()}, MTU: mtu, MAC: mac, Up: true,
+	})
+	if errors.Is(err, os.ErrExist) { // created by another ADD meanwhile
+		return op.Host.Link(p.Bridge)
+	}
+	if err != nil {
+		return nil, err
+	}
+	p.made = true
+	op.Did("bridge %s made", p.Bridge)
+	op.Undo("bridge "+p.Bridge, func(context.Context) error { return dropUnusedBridge(op, br.Index) })
+	return br, nil
+}
+
+// restoreEmpty is for a bridge without any port, which was made anew by others, or by a restore that
+// was killed here: it gets what a new one has.
+func (p *plugin) restoreEmpty(op *attach.Op, mac net.HardwareAddr) error {
+	links, err := op.Host.Links()
+	if err != nil || slices.ContainsFunc(links, func(l rtnl.Link) bool { return l.Master == op.Bridge.Index }) {
+		return err
+	}
+	if !bytes.Equal(mac, op.Bridge.MAC) {
+		if err := op.Host.Do(rtnl.ChangeLink(op.Bridge.Index, rtnl.LinkChange{MAC: mac})); err != nil {
+			return err
+		}
+		op.Bridge.MAC = mac
+	}
+	return op.SkipDAD(p.Bridge)
 }
 
 // reconcileBridge changes an existing bridge as the configuration needs; settings that others may
 // have made on purpose, as its MTU, stay. Without vlan_filtering "vlan" would have no effect.
-func reconcileBridge(op *attach.Op, c *port) error {
-	br := c.link
+func (p *plugin) reconcileBridge(op *attach.Op) error {
+	br := op.Bridge
 	var ch, back rtnl.LinkChange
 	if !br.Up {
 		ch.Up, back.Up = new(true), new(false)
 	}
-	if c.PromiscMode && !br.Promisc {
+	if p.PromiscMode && !br.Promisc {
 		ch.Promisc, back.Promisc = new(true), new(false)
 	}
-	if c.filtersVLANs() && !br.VLANFiltering {
+	if p.filtersVLANs() && !br.VLANFiltering {
 		ch.VLANFiltering, back.VLANFiltering = new(true), new(false)
 	}
 	if ch.Up == nil && ch.Promisc == nil && ch.VLANFiltering == nil {
@@ -247,7 +247,7 @@ func reconcileBridge(op *attach.Op, c *port) error {
 	}
 	err := op.Host.Do(rtnl.ChangeLink(br.Index, ch))
 	if errors.Is(err, unix.EOPNOTSUPP) { // and nothing was changed
-		return fmt.Errorf("bridge %q: %w", c.Bridge, c.unsupported(err))
+		return fmt.Errorf("bridge %q: %w", p.Bridge, p.unsupported(err))
 	}
 	op.Undo("settings of "+br.Name, func(context.Context) error {
 		return whileUnused(op, br.Index, nil, func() error { return op.Host.Do(rtnl.ChangeLink(br.Index, back)) })
@@ -274,45 +274,71 @@ func changed(ch rtnl.LinkChange) string {
 
 // unsupported explains EOPNOTSUPP for a bridge.
 // The code is 50.
-func (c *conf) unsupported(err error) error {
+func (p *plugin) unsupported(err error) error {
 	lacks := "CONFIG_BRIDGE"
 	switch {
 	case !errors.Is(err, unix.EOPNOTSUPP):
 		return err
-	case c.filtersVLANs():
+	case p.filtersVLANs():
 		lacks = `CONFIG_BRIDGE_VLAN_FILTERING: drop "vlan" and "vlanTrunk", or use one that has it`
 	}
 	return spec.Errorf(spec.CodeNotReady, "this kernel lacks %s: %w", lacks, err)
 }
 
-// setupPort sets the port's flags and VLANs. Flags of a new port are off, so only those that are
-// configured are sent.
-func setupPort(op *attach.Op, c *port) error {
-	ops := portVLANs(c)
-	if c.HairpinMode || c.PortIsolation {
-		ops = append(ops, rtnl.ChangeLink(c.host.Index, rtnl.LinkChange{Hairpin: &c.HairpinMode, Isolated: &c.PortIsolation}))
+// setPort puts the host-side veth on the bridge, and sets the flags and VLANs that are not as they
+// should be; fresh is one that has joined the bridge just now, with nothing set. Port isolation that is
+// on may be the firewall plugin's.
+func (p *plugin) setPort(op *attach.Op, fresh bool) error {
+	if p.set {
+		return nil
+	}
+	p.set = true
+	var ops []rtnl.Op
+	var did []string
+	veth := op.Veth
+	joins := veth.Master != op.Bridge.Index
+	if joins {
+		ops = append(ops, rtnl.ChangeLink(veth.Index, rtnl.LinkChange{Master: &op.Bridge.Index}))
+		did = append(did, "put on "+p.Bridge)
+	}
+	fresh = fresh || joins
+	if fresh && (p.HairpinMode || p.PortIsolation) || veth.Hairpin != p.HairpinMode || p.PortIsolation && !veth.Isolated {
+		isolated := p.PortIsolation || veth.Isolated && !fresh
+		ops = append(ops, rtnl.ChangeLink(veth.Index, rtnl.LinkChange{Hairpin: &p.HairpinMode, Isolated: &isolated}))
+		did = append(did, "flags of the port set")
+	}
+	if p.filtersVLANs() && (fresh || p.checkVLANs(op) != nil) {
+		ops = append(ops, p.portVLANs(veth.Index)...)
+		did = append(did, "VLANs set")
 	}
 	if ops == nil {
 		return nil
 	}
-	return op.Host.Do(ops...)
+	if err := op.Host.Do(ops...); err != nil {
+		return err
+	}
+	op.Did("%s %s", veth.Name, strings.Join(did, " and "))
+	if joins && !p.made {
+		return p.afterJoin(op)
+	}
+	return nil
 }
 
-// resolveGateways sets the gateway of each address and, if the bridge is the default gateway, the
+// Gateways sets the gateway of each address and, if the bridge is the default gateway, the
 // default route of each family. A default route from the IPAM plugin stays: the kernel would refuse
 // a second one. It checks the gateways before anything of the host but the port is changed.
-func resolveGateways(_ context.Context, op *attach.Op, c *port) error {
+func (p *plugin) Gateways(op *attach.Op) error {
 	for i := range op.Result.IPs {
 		ip := &op.Result.IPs[i]
-		if c.IsGateway && !ip.Gateway.IsValid() {
+		if p.IsGateway && !ip.Gateway.IsValid() {
 			ip.Gateway = ip.Address.Masked().Addr().Next()
 		}
 		dst := netip.PrefixFrom(unspecified(ip.Address.Addr()), 0)
-		if c.IsDefaultGateway && !hasDestination(op.Result.Routes, dst) {
+		if p.IsDefaultGateway && !hasDestination(op.Result.Routes, dst) {
 			op.Result.Routes = append(op.Result.Routes, spec.Route{Dst: dst, GW: ip.Gateway})
 		}
 	}
-	if !c.IsGateway {
+	if !p.IsGateway {
 		return nil
 	}
 	return op.CheckGateways()

@@ -1,73 +1,56 @@
 package bridge
 
 import (
-	"context"
 	"errors"
 	"net/netip"
 	"os"
 
 	"cnibox/applets/attach"
 	"cnibox/applets/netfilter"
-	"cnibox/applets/netns"
 	"cnibox/nft"
 	"cnibox/rtnl"
 	"cnibox/spec"
 )
 
-// verify checks the host's side of a port: the bridge, the host-side veth with
-// its flags and VLANs, the gateway addresses, and what is in the rule set.
-func verify(ctx context.Context, op *attach.Op, c *port) error {
-	br, err := op.Host.Link(c.Bridge)
-	if err != nil {
+// Check checks the host's side of a port: the bridge, the flags and VLANs of the host-side veth, the
+// gateway addresses, and what is in the rule set.
+func (p *plugin) Check(op *attach.Op) (err error) {
+	if op.Bridge, err = op.Host.Link(p.Bridge); err != nil {
 		return attach.Mismatch("bridge: %w", err)
 	}
-	if err := checkBridge(c, br); err != nil {
-		return err
-	}
-	host, err := op.HostVeth()
-	if err != nil {
-		return attach.Lost("host interface: %w", err)
-	}
-	if err := checkPort(op, c, br, host); err != nil {
-		return err
-	}
-	if err := checkGateways(op, c, br); err != nil {
-		return err
-	}
-	if err := checkRules(op, c, host.Name); err != nil || !c.IsGateway || len(op.Own()) == 0 {
-		return err
-	}
-	return attach.CheckForwarding(op) // last, since it is the host's
-}
-
-// checkBridge compares the bridge, but not its MAC address, which may follow its ports. It may be in
-// promiscuous mode for another network.
-func checkBridge(c *port, br *rtnl.Link) error {
-	if br.Kind != "bridge" {
-		return attach.Mismatch("%s is of kind %q, not a bridge", c.Bridge, br.Kind)
-	}
-	if !br.Up {
-		return attach.Mismatch("bridge %s is down", c.Bridge)
-	}
-	if c.PromiscMode && !br.Promisc {
-		return attach.Mismatch("bridge %s is not in promiscuous mode", c.Bridge)
+	for _, step := range [...]func(*attach.Op) error{p.checkBridge, p.checkPort, p.checkGateways, p.checkRules} {
+		if err := step(op); err != nil {
+			return err
+		}
 	}
 	return nil
 }
 
-// checkPort compares the host-side veth and its bridge. Both veths must be each other's peer, since
-// indexes repeat in other namespaces.
-func checkPort(op *attach.Op, c *port, br, host *rtnl.Link) error {
+// checkBridge compares the bridge, but not its MAC address, which may follow its ports. It may be in
+// promiscuous mode for another network.
+func (p *plugin) checkBridge(op *attach.Op) error {
+	br := op.Bridge
+	if br.Kind != "bridge" {
+		return attach.Mismatch("%s is of kind %q, not a bridge", p.Bridge, br.Kind)
+	}
+	if !br.Up {
+		return attach.Mismatch("bridge %s is down", p.Bridge)
+	}
+	if p.PromiscMode && !br.Promisc {
+		return attach.Mismatch("bridge %s is not in promiscuous mode", p.Bridge)
+	}
+	return nil
+}
+
+// checkPort compares the host-side veth and its bridge.
+func (p *plugin) checkPort(op *attach.Op) error {
+	host, br := op.Veth, op.Bridge
 	switch {
-	case host.Parent != op.Link.Index || op.Link.Parent != host.Index:
-		return attach.Lost("%s is not the peer of %s in %s", host.Name, op.IfName, op.Call.NetNS)
 	case host.Master != br.Index:
-		return attach.Mismatch("%s is not a port of bridge %s", host.Name, c.Bridge)
-	case !host.Up:
-		return attach.Mismatch("%s is down", host.Name)
-	case host.Hairpin != c.HairpinMode:
-		return attach.Mismatch("%s: hairpin mode is %t, not %t", host.Name, host.Hairpin, c.HairpinMode)
-	case c.PortIsolation && !host.Isolated: // firewall sets it too
+		return attach.Mismatch("%s is not a port of bridge %s", host.Name, p.Bridge)
+	case host.Hairpin != p.HairpinMode:
+		return attach.Mismatch("%s: hairpin mode is %t, not %t", host.Name, host.Hairpin, p.HairpinMode)
+	case p.PortIsolation && !host.Isolated: // firewall sets it too
 		return attach.Mismatch("%s: port isolation is off", host.Name)
 	}
 	for _, i := range op.Prev.Interfaces {
@@ -77,18 +60,18 @@ func checkPort(op *attach.Op, c *port, br, host *rtnl.Link) error {
 			}
 		}
 	}
-	if !c.filtersVLANs() {
+	if !p.filtersVLANs() {
 		return nil
 	}
 	if !br.VLANFiltering { // the port's VLANs stay, without effect
-		return attach.Mismatch("bridge %s does not filter VLANs", c.Bridge)
+		return attach.Mismatch("bridge %s does not filter VLANs", p.Bridge)
 	}
-	return checkVLANs(op, c, host)
+	return p.checkVLANs(op)
 }
 
 // checkVLANs looks for each configured VLAN on the port, which may have more.
-func checkVLANs(op *attach.Op, c *port, host *rtnl.Link) error {
-	have, err := op.Host.PortVLANs(host.Index)
+func (p *plugin) checkVLANs(op *attach.Op) error {
+	have, err := op.Host.PortVLANs(op.Veth.Index)
 	if err != nil {
 		return err
 	}
@@ -98,10 +81,10 @@ func checkVLANs(op *attach.Op, c *port, host *rtnl.Link) error {
 			tagged[id], pvid[id] = true, r.PVID
 		}
 	}
-	for _, r := range c.wantedVLANs() {
+	for _, r := range p.wantedVLANs() {
 		for id := r.From; id <= r.To; id++ {
 			if !tagged[id] || r.PVID && !pvid[id] {
-				return attach.Mismatch("%s: VLAN %d is missing on the port", host.Name, id)
+				return attach.Mismatch("%s: VLAN %d is missing on the port", op.Veth.Name, id)
 			}
 		}
 	}
@@ -110,15 +93,15 @@ func checkVLANs(op *attach.Op, c *port, host *rtnl.Link) error {
 
 // checkGateways looks for the gateway of each address on the bridge or on the interface of its
 // VLAN.
-func checkGateways(op *attach.Op, c *port, br *rtnl.Link) error {
+func (p *plugin) checkGateways(op *attach.Op) error {
 	own := op.Own()
-	if !c.IsGateway || len(own) == 0 {
+	if !p.IsGateway || len(own) == 0 {
 		return nil
 	}
-	gw := br
-	if c.VLAN != 0 {
+	gw := op.Bridge
+	if p.VLAN != 0 {
 		var err error
-		if gw, err = op.Host.Link(c.vlanGateway()); err != nil {
+		if gw, err = op.Host.Link(p.vlanGateway()); err != nil {
 			return attach.Mismatch("VLAN gateway: %w", err)
 		}
 	}
@@ -146,49 +129,49 @@ func hasGateway(have []rtnl.Addr, ip spec.IP) bool {
 
 // checkRules looks for the elements that ADD added to the rule set. The guarded address is not
 // compared: a later plugin may have changed that of the link.
-func checkRules(op *attach.Op, c *port, port string) error {
-	if err := c.CheckMasquerade(op); err != nil {
+func (p *plugin) checkRules(op *attach.Op) error {
+	if err := p.CheckMasquerade(op); err != nil {
 		return err
 	}
-	if !c.MACSpoofChk {
+	if !p.MACSpoofChk {
 		return nil
 	}
-	have, err := nft.Open(netns.Host(op.Call)).Owned(op.Attachment, nft.KindMACGuard)
+	have, err := op.Rules().Owned(op.Attachment, nft.KindMACGuard)
 	if err != nil || len(have) > 0 {
 		return err
 	}
-	missing := &nft.MissingError{What: []string{"MAC guard of " + port + " in table bridge cnibox"}}
+	missing := &nft.MissingError{What: []string{"MAC guard of " + op.Veth.Name + " in table bridge cnibox"}}
 	return netfilter.OrReference(attach.Mismatch("%w", missing), op.Attachment, nft.KindMACGuard)
 }
 
-// probe reports whether the host can do what the configuration asks for.
+// Probe reports whether the host can do what the configuration asks for.
 // It creates a bridge that filters VLANs in a new namespace. Without VLANs and rules nothing is
 // tried: a kernel without bridges is reported by ADD.
-func probe(ctx context.Context, r *spec.Request, c *port) error {
-	if err := probeGateway(ctx, r, c); err != nil {
+func (p *plugin) Probe(op *attach.Op) error {
+	if err := p.probeGateway(op); err != nil {
 		return err
 	}
-	if c.filtersVLANs() {
+	if p.filtersVLANs() {
 		err := rtnl.InNewNS(func(k *rtnl.Conn) error {
-			return k.AddLink(rtnl.LinkSpec{Name: c.Bridge, Kind: rtnl.Bridge{VLANFiltering: true}})
+			return k.AddLink(rtnl.LinkSpec{Name: p.Bridge, Kind: rtnl.Bridge{VLANFiltering: true}})
 		})
 		if err != nil {
-			return c.unsupported(err)
+			return p.unsupported(err)
 		}
 	}
-	if !c.IPMasq && !c.MACSpoofChk {
+	if !p.IPMasq && !p.MACSpoofChk {
 		return nil
 	}
-	return nft.Open(rtnl.Host()).Probe()
+	return op.Rules().Probe()
 }
 
 // probeGateway reports an address of the bridge with which the gateway of the network conflicts while
 // its subnet is in use, so that every ADD fails: flanneld, as one, may have given the node another subnet.
-func probeGateway(ctx context.Context, r *spec.Request, c *port) error {
-	if !c.IsGateway || c.ForceAddress || r.Net.IPAM.Type == "" {
+func (p *plugin) probeGateway(op *attach.Op) error {
+	if !p.IsGateway || p.ForceAddress || op.Net.IPAM.Type == "" {
 		return nil
 	}
-	ipam, err := r.Validate(r.Net.IPAM.Type)
+	ipam, err := op.Validate(op.Net.IPAM.Type)
 	if err != nil || len(ipam.Ranges) == 0 {
 		return nil // the IPAM plugin's own STATUS reports it
 	}
@@ -200,23 +183,17 @@ func probeGateway(ctx context.Context, r *spec.Request, c *port) error {
 		}
 		want = append(want, netip.PrefixFrom(gw, one.Subnet.Bits()))
 	}
-	host, err := rtnl.Dial(rtnl.Host())
-	if err != nil {
-		return err
-	}
-	defer host.Close()
-	link, err := host.Link(c.resources().Link)
+	link, err := op.Host.Link(p.Facts().Link)
 	if errors.Is(err, os.ErrNotExist) {
 		return nil // ADD makes it
 	}
 	if err != nil {
 		return err
 	}
-	bridge, err := host.Link(c.Bridge)
-	if err != nil {
+	if op.Bridge, err = op.Host.Link(p.Bridge); err != nil {
 		return err
 	}
-	have, err := host.Addrs(link.Index)
+	have, err := op.Host.Addrs(link.Index)
 	if err != nil {
 		return err
 	}
@@ -225,7 +202,7 @@ func probeGateway(ctx context.Context, r *spec.Request, c *port) error {
 		if !conflict {
 			continue
 		}
-		user, err := userOf(ctx, host, r, bridge, link, h.Prefix)
+		user, err := userOf(op, link, h.Prefix)
 		if err != nil {
 			return err
 		}

@@ -25,7 +25,7 @@ func TestBridgeWantedVLANs(t *testing.T) {
 			[]rtnl.VLANRange{{From: 1, To: 1, PVID: true, Untagged: true}, {From: 2, To: 4094}}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			c := conf{VLAN: tt.vlan, VLANTrunk: tt.trunk}
+			c := plugin{VLAN: tt.vlan, VLANTrunk: tt.trunk}
 			if got := c.wantedVLANs(); !reflect.DeepEqual(got, tt.want) {
 				t.Errorf("got %+v, want %+v", got, tt.want)
 			}

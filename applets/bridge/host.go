@@ -4,83 +4,94 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net"
 	"net/netip"
-	"os"
 
 	"cnibox/applets/attach"
 	"cnibox/applets/netfilter"
-	"cnibox/applets/netns"
+	"cnibox/internal/once"
 	"cnibox/nft"
 	"cnibox/rtnl"
 	"cnibox/spec"
 )
 
-// setup makes the host the network's gateway and masquerades it.
-// Rules are last, since they are one transaction.
-func setup(ctx context.Context, op *attach.Op, c *port) error {
-	if c.IsGateway && len(op.Result.IPs) > 0 {
-		if err := setGateways(ctx, op, c); err != nil {
+// Host makes the host the network's gateway and masquerades it. Of many attachments, each bridge and
+// each gateway is looked at once. Rules are last, since they are one transaction.
+func (p *plugin) Host(op *attach.Op) error {
+	if op.Bridge == nil { // Link has not run
+		if err := p.findBridge(op); err != nil {
 			return err
 		}
 	}
-	return addRules(ctx, op, c)
-}
-
-// addRules masquerades, and makes a gateway the only router of its port.
-func addRules(ctx context.Context, op *attach.Op, c *port) error {
-	if !c.IsGateway {
-		return c.AddMasquerade(ctx, op, kinds)
+	if err := p.setPort(op, false); err != nil {
+		return err
 	}
-	return addGatewayRules(ctx, op, c)
+	if err := op.PairUp(); err != nil {
+		return err
+	}
+	if err := p.ensureGateways(op); err != nil {
+		return err
+	}
+	return p.addRules(op)
 }
 
-// addGatewayRules masquerades, and drops router advertisements of the container, which its
-// neighbours would accept, in one transaction. On a kernel without bridge tables it only
-// masquerades.
-func addGatewayRules(ctx context.Context, op *attach.Op, c *port) error {
-	table := nft.Open(netns.Host(op.Call))
-	op.Undo("rules of the gateway", func(ctx context.Context) error {
-		if err := netfilter.Undo(ctx, op, table, kinds); !netfilter.IsMissing(err) {
-			return err
-		}
+// findBridge is ensureBridge, once for many attachments.
+func (p *plugin) findBridge(op *attach.Op) (err error) {
+	key := fmt.Sprintf("bridge %s %t %t", p.Bridge, p.PromiscMode, p.filtersVLANs())
+	if err := once.Do(op.Context(), key, func() error { return p.ensureBridge(op) }); err != nil || op.Bridge != nil {
+		return err
+	}
+	op.Bridge, err = op.Host.Link(p.Bridge)
+	return err
+}
+
+// ensureGateways gives the bridge its addresses, once for many attachments.
+func (p *plugin) ensureGateways(op *attach.Op) error {
+	if !p.IsGateway || len(op.Result.IPs) == 0 {
 		return nil
-	})
-	return table.UpdateThen(ctx, func(x *nft.Tx) error {
-		x.NoAdverts(op.Attachment, c.host.Name)
-		if !c.IPMasq {
-			return nil
+	}
+	key := fmt.Sprintf("gateway %s %d", p.Bridge, p.VLAN)
+	for _, ip := range op.Result.IPs {
+		key += fmt.Sprintf(" %s/%d", ip.Gateway, ip.Address.Bits())
+	}
+	return once.Do(op.Context(), key, func() error { return p.setGateways(op) })
+}
+
+// addRules masquerades, lets the port send from one MAC address alone, and makes a gateway the only
+// router of its port: router advertisements of the container, which its neighbours would accept, are
+// dropped. On a kernel without bridge tables a gateway only masquerades.
+func (p *plugin) addRules(op *attach.Op) error {
+	var guard net.HardwareAddr // nil: none is to be added
+	if p.MACSpoofChk && !p.guarded {
+		guard, _ = op.Recorded(op.IfName, false)
+	}
+	if !p.IsGateway && guard == nil {
+		return p.AddMasquerade(op)
+	}
+	add := func(x *nft.Tx) {
+		if guard != nil {
+			x.GuardMAC(op.Attachment, op.Veth.Name, guard)
 		}
-		return netfilter.Masquerade(op, op.Result.IPs)(x)
-	}, func(ctx context.Context, err error) error {
-		if !netfilter.IsMissing(err) {
+		if p.IsGateway {
+			x.NoAdverts(op.Attachment, op.Veth.Name)
+		}
+		p.Masquerade(op, op.Result.IPs, x)
+	}
+	return op.AddRules(add, func(err error) error {
+		if !netfilter.IsMissing(err) || guard != nil {
 			return err
 		}
 		op.Warn("router advertisements of this container may reach its neighbours: %v", err)
-		return c.AddMasquerade(ctx, op, kinds)
+		return p.AddMasquerade(op)
 	})
-}
-
-// ready waits for the port, which drops the announcement of the addresses before it forwards, then
-// enables forwarding: last, since others may need it as soon as it is on.
-func ready(ctx context.Context, op *attach.Op, c *port) error {
-	if c.DisableContainerInterface {
-		return nil
-	}
-	if err := op.WaitHostVeth(ctx, c.host); err != nil {
-		return fmt.Errorf("bridge port in error state: %s in %s: %w", c.host.Name, c.Bridge, err)
-	}
-	if !c.IsGateway {
-		return nil
-	}
-	return attach.SwitchForwarding(op, func(restore func() error) error { return whileUnused(op, c.link.Index, nil, restore) })
 }
 
 // setGateways adds each gateway address to the bridge, or to the interface of its VLAN, with the
 // prefix length of the container's, which gives the host its route.
-func setGateways(ctx context.Context, op *attach.Op, c *port) error {
-	gw, err := c.link, error(nil)
-	if c.VLAN != 0 {
-		if gw, err = ensureVLANGateway(op, c); err != nil {
+func (p *plugin) setGateways(op *attach.Op) error {
+	gw, err := op.Bridge, error(nil)
+	if p.VLAN != 0 {
+		if gw, err = p.ensureVLANGateway(op); err != nil {
 			return err
 		}
 		op.AddInterface(attach.HostInterface(gw))
@@ -93,12 +104,12 @@ func setGateways(ctx context.Context, op *attach.Op, c *port) error {
 	for _, ip := range op.Result.IPs {
 		want = append(want, netip.PrefixFrom(ip.Gateway, ip.Address.Bits()))
 	}
-	ops, err := gatewayOps(ctx, op, c, gw, have, want)
+	ops, err := p.gatewayOps(op, gw, have, want)
 	if err != nil || ops == nil {
 		return err
 	}
-	op.Undo("addresses of "+gw.Name, func(context.Context) error { return restoreAddrs(op, c, gw.Index, have) })
-	if !c.made { // its ports do not change it then
+	op.Undo("addresses of "+gw.Name, func(context.Context) error { return p.restoreAddrs(op, gw.Index, have) })
+	if !p.made { // its ports do not change it then
 		ops = append(ops, rtnl.ChangeLink(gw.Index, rtnl.LinkChange{MAC: gw.MAC}))
 	}
 	if err := op.Host.Do(ops...); err != nil {
@@ -112,17 +123,17 @@ func setGateways(ctx context.Context, op *attach.Op, c *port) error {
 	return nil
 }
 
-// prepare makes the bridge, before there is an attachment. A gateway gets the address of the first
+// Prepare makes the bridge, before there is an attachment. A gateway gets the address of the first
 // range of each family, unless it has one of that family, as that of another range.
-func prepare(ctx context.Context, op *attach.Op, c *port) error {
-	if err := ensureBridge(op, c); err != nil || !c.IsGateway || op.Net.IPAM.Type == "" {
+func (p *plugin) Prepare(op *attach.Op) error {
+	if err := p.ensureBridge(op); err != nil || !p.IsGateway || op.Net.IPAM.Type == "" {
 		return err
 	}
 	resources, err := op.Validate(op.Net.IPAM.Type)
 	if err != nil {
 		return err
 	}
-	have, err := op.Host.Addrs(c.link.Index)
+	have, err := op.Host.Addrs(op.Bridge.Index)
 	if err != nil {
 		return err
 	}
@@ -143,13 +154,13 @@ func prepare(ctx context.Context, op *attach.Op, c *port) error {
 	if op.Result.IPs == nil {
 		return nil
 	}
-	return setGateways(ctx, op, c)
+	return p.setGateways(op)
 }
 
 // gatewayOps adds the addresses that are missing. Another IPv4 address, or an IPv6 one of an
 // overlapping subnet, conflicts with them. It is deleted with forceAddress, and where nothing uses its
 // subnet any more.
-func gatewayOps(ctx context.Context, op *attach.Op, c *port, gw *rtnl.Link, have []rtnl.Addr, want []netip.Prefix) ([]rtnl.Op, error) {
+func (p *plugin) gatewayOps(op *attach.Op, gw *rtnl.Link, have []rtnl.Addr, want []netip.Prefix) ([]rtnl.Op, error) {
 	var ops []rtnl.Op
 	var stale []netip.Prefix
 	for _, h := range have {
@@ -157,8 +168,8 @@ func gatewayOps(ctx context.Context, op *attach.Op, c *port, gw *rtnl.Link, have
 		if !conflict {
 			continue
 		}
-		if !c.ForceAddress {
-			user, err := userOf(ctx, op.Host, op.Request, c.link, gw, h.Prefix)
+		if !p.ForceAddress {
+			user, err := userOf(op, gw, h.Prefix)
 			if err != nil {
 				return nil, err
 			}
@@ -212,7 +223,7 @@ func contains(list []netip.Prefix, p netip.Prefix) bool {
 // case, since older ports need them. Added ones are deleted unless other ports use them: any port,
 // or, where they had replaced another address, only newer ports, with higher indexes. Link-local
 // addresses are the kernel's.
-func restoreAddrs(op *attach.Op, c *port, index uint32, was []rtnl.Addr) error {
+func (p *plugin) restoreAddrs(op *attach.Op, index uint32, was []rtnl.Addr) error {
 	now, err := op.Host.Addrs(index)
 	if err != nil {
 		return err
@@ -228,8 +239,8 @@ func restoreAddrs(op *attach.Op, c *port, index uint32, was []rtnl.Addr) error {
 			taken = append(taken, rtnl.NewAddr(index, a))
 		}
 	}
-	others := func(l *rtnl.Link) bool { return taken == nil || l.Index > c.host.Index }
-	err = whileUnused(op, c.link.Index, others, func() error { return op.Host.Do(added...) })
+	others := func(l *rtnl.Link) bool { return taken == nil || l.Index > op.Veth.Index }
+	err = whileUnused(op, op.Bridge.Index, others, func() error { return op.Host.Do(added...) })
 	return errors.Join(err, op.Host.Do(taken...))
 }
 
@@ -251,32 +262,4 @@ func whileUnused(op *attach.Op, bridge uint32, others func(*rtnl.Link) bool, und
 // dropUnusedBridge deletes a bridge that this ADD created, unless it has other ports by now.
 func dropUnusedBridge(op *attach.Op, index uint32) error {
 	return whileUnused(op, index, nil, func() error { return op.Host.Do(rtnl.DropLink(index)) })
-}
-
-// cleanup runs on each DEL: the configuration may have had ipMasq at the ADD and
-// not now.
-func cleanup(ctx context.Context, op *attach.Op, _ *port) error {
-	return netfilter.Release(ctx, op, kinds)
-}
-
-// collect deletes what stale attachments own in the rule set.
-func collect(ctx context.Context, op *attach.Op, _ *port) error {
-	return netfilter.Collect(ctx, op, kinds)
-}
-
-// describe enters the interfaces of a live port into the result of GET.
-// The port need not be in a bridge any more.
-func describe(_ context.Context, op *attach.Op, c *port) error {
-	host, err := op.HostVeth()
-	if err != nil {
-		return err
-	}
-	if br, err := op.Host.LinkAt(host.Master); err == nil {
-		op.AddInterface(attach.HostInterface(br))
-	} else if !errors.Is(err, os.ErrNotExist) {
-		return fmt.Errorf("bridge of %s: %w", host.Name, err)
-	}
-	op.AddInterface(attach.HostInterface(host))
-	op.Container = op.AddInterface(op.ContainerInterface())
-	return nil
 }

@@ -1,29 +1,24 @@
 package bridge
 
 import (
-	"context"
 	"errors"
 	"os"
 
+	"cnibox/applets/attach"
 	"cnibox/rtnl"
 	"cnibox/spec"
 )
 
-// removeBridge deletes the bridge, and with it the interfaces of its VLANs, unless it has a
+// RemoveNetwork deletes the bridge, and with it the interfaces of its VLANs, unless it has a
 // port of any owner.
-func removeBridge(_ context.Context, r *spec.Request, c *port) error {
-	host, err := rtnl.Dial(rtnl.Host())
-	if err != nil {
-		return err
-	}
-	defer host.Close()
-	links, err := host.Links()
+func (p *plugin) RemoveNetwork(op *attach.Op) error {
+	links, err := op.Host.Links()
 	if err != nil {
 		return err
 	}
 	var br *rtnl.Link
 	for i := range links {
-		if links[i].Name == c.Bridge {
+		if links[i].Name == p.Bridge {
 			br = &links[i]
 		}
 	}
@@ -31,7 +26,7 @@ func removeBridge(_ context.Context, r *spec.Request, c *port) error {
 	case br == nil:
 		return nil
 	case br.Kind != "bridge":
-		r.Warn("%s is of kind %q and no bridge: it stays", br.Name, br.Kind)
+		op.Warn("%s is of kind %q, not a bridge: it stays", br.Name, br.Kind)
 		return nil
 	}
 	for _, l := range links {
@@ -39,7 +34,7 @@ func removeBridge(_ context.Context, r *spec.Request, c *port) error {
 			return spec.Errorf(spec.CodeBusy, "bridge %s is in use: %s is a port of it", br.Name, l.Name)
 		}
 	}
-	if err := host.Do(rtnl.DropLink(br.Index)); !errors.Is(err, os.ErrNotExist) {
+	if err := op.Host.Do(rtnl.DropLink(br.Index)); !errors.Is(err, os.ErrNotExist) {
 		return err
 	}
 	return nil

@@ -11,6 +11,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"cnibox/applets/attach"
 	"cnibox/internal/state"
 	"cnibox/ipam"
 	"cnibox/rtnl"
@@ -21,16 +22,16 @@ import (
 // for people; empty: nothing does, and the address is left from a subnet that the network had before.
 // It is a lease, or a port that carries packets and has no lease elsewhere. Leases are those of
 // host-local; without them every other port counts.
-func userOf(ctx context.Context, host *rtnl.Conn, r *spec.Request, bridge, gw *rtnl.Link, old netip.Prefix) (string, error) {
-	leases, err := leasesOf(ctx, r)
+func userOf(op *attach.Op, gw *rtnl.Link, old netip.Prefix) (string, error) {
+	leases, err := leasesOf(op.Context(), op.Request)
 	if err != nil {
 		return "", err
 	}
-	leased := map[string]bool{r.Key(): true} // by the keys of attachments
+	leased := map[string]bool{op.Key(): true} // by the keys of attachments
 	var used []netip.Addr
 	for a, l := range leases {
-		leased[spec.Attachment{Network: r.Network, ContainerID: l.ContainerID, IfName: l.IfName}.Key()] = true
-		if old.Contains(a) && !l.Owns(r.Attachment) {
+		leased[spec.Attachment{Network: op.Network, ContainerID: l.ContainerID, IfName: l.IfName}.Key()] = true
+		if old.Contains(a) && !l.Owns(op.Attachment) {
 			used = append(used, a)
 		}
 	}
@@ -38,22 +39,22 @@ func userOf(ctx context.Context, host *rtnl.Conn, r *spec.Request, bridge, gw *r
 		first := slices.MinFunc(used, netip.Addr.Compare)
 		return fmt.Sprintf("%s is leased to %s", first, leases[first]), nil
 	}
-	links, err := host.Links()
+	links, err := op.Host.Links()
 	if err != nil {
 		return "", err
 	}
 	for _, l := range links {
 		key := spec.LabelKey(l.Alias)
 		switch {
-		case l.Master != bridge.Index || leased[key] && key != "":
-		case gw.Index != bridge.Index && l.Index == gw.Parent: // the other end of the VLAN's gateway
-		case l.Flags&unix.IFF_RUNNING == 0 && spec.LabelOf(l.Alias, r.Network): // another ADD is at it
+		case l.Master != op.Bridge.Index || leased[key] && key != "":
+		case gw.Index != op.Bridge.Index && l.Index == gw.Parent: // the other end of the VLAN's gateway
+		case l.Flags&unix.IFF_RUNNING == 0 && spec.LabelOf(l.Alias, op.Network): // another ADD is at it
 		default:
 			_, owner, _ := strings.Cut(l.Alias, " ")
 			if owner != "" {
 				owner = " of " + owner
 			}
-			return fmt.Sprintf("%s%s is a port of %s", l.Name, owner, bridge.Name), nil
+			return fmt.Sprintf("%s%s is a port of %s", l.Name, owner, op.Bridge.Name), nil
 		}
 	}
 	return "", nil

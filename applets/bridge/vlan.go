@@ -24,17 +24,17 @@ type vlanTrunk struct {
 }
 
 // filtersVLANs reports whether the bridge needs vlan_filtering.
-func (c *conf) filtersVLANs() bool { return c.VLAN != 0 || len(c.VLANTrunk) > 0 }
+func (p *plugin) filtersVLANs() bool { return p.VLAN != 0 || len(p.VLANTrunk) > 0 }
 
 // validateVLANs checks "vlan" and "vlanTrunk".
-func (c *conf) validateVLANs() error {
-	if c.VLAN < 0 || c.VLAN > vlanMax {
-		return spec.KeyErrorf("vlan", "invalid VLAN ID %d: \"vlan\" is within 0 to %d", c.VLAN, vlanMax)
+func (p *plugin) validateVLANs() error {
+	if p.VLAN < 0 || p.VLAN > vlanMax {
+		return spec.KeyErrorf("vlan", "invalid VLAN ID %d: \"vlan\" is within 0 to %d", p.VLAN, vlanMax)
 	}
-	if gw := c.vlanGateway(); c.VLAN != 0 && c.IsGateway && len(gw) > 15 {
+	if gw := p.vlanGateway(); p.VLAN != 0 && p.IsGateway && len(gw) > 15 {
 		return fmt.Errorf("interface name %q of the VLAN's gateway is too long: shorten \"bridge\"", gw)
 	}
-	for i, t := range c.VLANTrunk {
+	for i, t := range p.VLANTrunk {
 		if err := t.validate(); err != nil {
 			return &spec.KeyError{Key: fmt.Sprintf("vlanTrunk[%d]", i), Err: err}
 		}
@@ -68,9 +68,9 @@ func (t vlanTrunk) validate() error {
 // wantedVLANs are the VLANs of the port, sorted: the trunk's tagged ones, and
 // the untagged one, which is 1 if a trunk is given without "vlan".
 // Adjacent ones are joined to ranges: a trunk of 4,000 is one attribute.
-func (c *conf) wantedVLANs() []rtnl.VLANRange {
+func (p *plugin) wantedVLANs() []rtnl.VLANRange {
 	var tagged [vlanMax + 1]bool
-	for _, t := range c.VLANTrunk {
+	for _, t := range p.VLANTrunk {
 		if t.MinID != nil {
 			for id := *t.MinID; id <= *t.MaxID; id++ {
 				tagged[id] = true
@@ -80,7 +80,7 @@ func (c *conf) wantedVLANs() []rtnl.VLANRange {
 			tagged[*t.ID] = true
 		}
 	}
-	pvid := c.VLAN
+	pvid := p.VLAN
 	if pvid == 0 {
 		pvid = 1
 	}
@@ -102,52 +102,49 @@ func (c *conf) wantedVLANs() []rtnl.VLANRange {
 
 // portVLANs replaces the default VLAN of a new port, which is 1, or adds to it with
 // preserveDefaultVlan.
-func portVLANs(c *port) []rtnl.Op {
-	if !c.filtersVLANs() {
-		return nil
-	}
-	add := rtnl.NewPortVLANs(c.host.Index, c.wantedVLANs())
-	if c.PreserveDefaultVLAN {
+func (p *plugin) portVLANs(port uint32) []rtnl.Op {
+	add := rtnl.NewPortVLANs(port, p.wantedVLANs())
+	if p.PreserveDefaultVLAN {
 		return []rtnl.Op{add}
 	}
-	return []rtnl.Op{rtnl.DropPortVLANs(c.host.Index, []rtnl.VLANRange{{From: 1, To: vlanMax}}), add}
+	return []rtnl.Op{rtnl.DropPortVLANs(port, []rtnl.VLANRange{{From: 1, To: vlanMax}}), add}
 }
 
 // vlanGateway is the name of the host's interface in the port's VLAN.
 // It is that of the reference, which other tools expect.
-func (c *conf) vlanGateway() string { return fmt.Sprintf("%s.%d", c.Bridge, c.VLAN) }
+func (p *plugin) vlanGateway() string { return fmt.Sprintf("%s.%d", p.Bridge, p.VLAN) }
 
 // ensureVLANGateway finds or creates the host's interface in the port's VLAN: a veth pair whose peer
 // is an untagged port of the bridge. It is never deleted, as in the reference: other containers of
 // the VLAN use it.
-func ensureVLANGateway(op *attach.Op, c *port) (*rtnl.Link, error) {
-	br := c.link
-	gw, err := op.Host.Link(c.vlanGateway())
+func (p *plugin) ensureVLANGateway(op *attach.Op) (*rtnl.Link, error) {
+	br := op.Bridge
+	gw, err := op.Host.Link(p.vlanGateway())
 	if err == nil {
-		return gw, rejoinVLANGateway(op, c, gw)
+		return gw, p.rejoinVLANGateway(op, gw)
 	}
 	if !errors.Is(err, os.ErrNotExist) {
 		return gw, err
 	}
-	names := attach.HostNames(spec.Attachment{Network: c.Bridge, IfName: c.vlanGateway()})
+	names := attach.HostNames(spec.Attachment{Network: p.Bridge, IfName: p.vlanGateway()})
 	port, err := op.Host.CreateLink(rtnl.LinkSpec{
 		Name: names[0], MTU: br.MTU, MAC: attach.PortMAC(), Master: br.Index, Up: true,
-		Peer: &rtnl.LinkSpec{Name: c.vlanGateway(), MTU: br.MTU},
+		Peer: &rtnl.LinkSpec{Name: p.vlanGateway(), MTU: br.MTU},
 	})
 	if errors.Is(err, os.ErrExist) { // created by another ADD meanwhile
-		return op.Host.Link(c.vlanGateway())
+		return op.Host.Link(p.vlanGateway())
 	}
 	if err != nil {
-		return nil, fmt.Errorf("VLAN gateway %s: %w", c.vlanGateway(), err)
+		return nil, fmt.Errorf("VLAN gateway %s: %w", p.vlanGateway(), err)
 	}
-	op.Undo("link "+c.vlanGateway(), func(context.Context) error {
+	op.Undo("link "+p.vlanGateway(), func(context.Context) error {
 		notThis := func(l *rtnl.Link) bool { return l.Index != port.Index }
 		return whileUnused(op, br.Index, notThis, func() error { return op.Host.DelLink(port.Name) })
 	})
-	if err := op.Host.Do(gatewayVLAN(c, port.Index)...); err != nil {
+	if err := op.Host.Do(p.gatewayVLAN(port.Index)...); err != nil {
 		return nil, err
 	}
-	if err := op.IgnoreRouters(c.vlanGateway()); err != nil { // before it can receive any
+	if err := op.IgnoreRouters(p.vlanGateway()); err != nil { // before it can receive any
 		return nil, err
 	}
 	if err := op.Host.SetLink(port.Parent, rtnl.LinkChange{Up: new(true)}); err != nil {
@@ -157,16 +154,16 @@ func ensureVLANGateway(op *attach.Op, c *port) (*rtnl.Link, error) {
 }
 
 // gatewayVLAN leaves a port of the bridge in the VLAN alone.
-func gatewayVLAN(c *port, port uint32) []rtnl.Op {
+func (p *plugin) gatewayVLAN(port uint32) []rtnl.Op {
 	return []rtnl.Op{
 		rtnl.DropPortVLANs(port, []rtnl.VLANRange{{From: 1, To: vlanMax}}),
-		rtnl.NewPortVLANs(port, []rtnl.VLANRange{{From: c.VLAN, To: c.VLAN, PVID: true, Untagged: true}}),
+		rtnl.NewPortVLANs(port, []rtnl.VLANRange{{From: p.VLAN, To: p.VLAN, PVID: true, Untagged: true}}),
 	}
 }
 
 // rejoinVLANGateway puts the other end of the VLAN's veth pair back into the bridge, which was
 // deleted and made again since.
-func rejoinVLANGateway(op *attach.Op, c *port, gw *rtnl.Link) error {
+func (p *plugin) rejoinVLANGateway(op *attach.Op, gw *rtnl.Link) error {
 	if gw.Kind != "veth" || gw.PeerNS {
 		return nil
 	}
@@ -174,6 +171,6 @@ func rejoinVLANGateway(op *attach.Op, c *port, gw *rtnl.Link) error {
 	if err != nil || port.Master != 0 {
 		return rtnl.SkipAbsent(err)
 	}
-	join := rtnl.ChangeLink(port.Index, rtnl.LinkChange{Master: &c.link.Index, Up: new(true)})
-	return op.Host.Do(append([]rtnl.Op{join}, gatewayVLAN(c, port.Index)...)...)
+	join := rtnl.ChangeLink(port.Index, rtnl.LinkChange{Master: &op.Bridge.Index, Up: new(true)})
+	return op.Host.Do(append([]rtnl.Op{join}, p.gatewayVLAN(port.Index)...)...)
 }

@@ -23,10 +23,10 @@ mac   string  random   address
 
 runtimeConfig.dns (capability dns) replaces dns.
 Of runtimeConfig.mac (capability mac), args.cni.mac and CNI_ARGS MAC the first replaces mac.`,
-	Verbs: func() spec.Verbs {
-		return attach.Plugin{Kind: "dummy", IPAM: attach.Required, New: func() attach.Driver { return new(plugin) }}.Verbs()
-	},
+	Verbs: func() spec.Verbs { return flow.Verbs() },
 }
+
+var flow = attach.Plugin{Kind: "dummy", IPAM: attach.Required, New: func() attach.Driver { return new(plugin) }}
 
 // plugin has no keys of its own.
 type plugin struct{ attach.Defaults }
@@ -44,4 +44,4 @@ func (*plugin) Link(op *attach.Op) error {
 	return nil
 }
 
-func (*plugin) Probe(*spec.Request) error { return attach.ProbeKind(rtnl.Dummy{}) }
+func (*plugin) Probe(*attach.Op) error { return attach.ProbeKind(rtnl.Dummy{}) }

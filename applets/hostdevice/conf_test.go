@@ -57,29 +57,29 @@ func testSysfs(t *testing.T) Sysfs {
 // The selectors that go by sysfs; a device in another namespace has no link there.
 func TestHostDeviceSysfs(t *testing.T) {
 	for name, tt := range map[string]struct {
-		conf conf
+		conf plugin
 		want string // the link, or "dpdk"; empty: an error
 	}{
-		"PCI":                         {conf{PCIBusID: "0000:3b:00.2"}, "enp59s0f2"},
-		"capital letters":             {conf{PCIBusID: "0000:3B:00.2"}, "enp59s0f2"},
-		"virtio":                      {conf{PCIBusID: "0000:00:03.0"}, "ens3"},
-		"kernelpath":                  {conf{KernelPath: "/sys/devices/pci0000:00/0000:00:03.0/virtio0"}, "ens3"},
-		"kernelpath of the PCI card":  {conf{KernelPath: "/sys/devices/pci0000:00/0000:00:03.0"}, "ens3"},
-		"kernelpath with a slash":     {conf{KernelPath: "/sys/devices/pci0000:00/0000:00:03.0/"}, "ens3"},
-		"deviceID before pciBusID":    {withID(conf{PCIBusID: "0000:00:03.0"}, "0000:3b:00.2"), "enp59s0f2"},
-		"auxiliary":                   {withID(conf{PCIBusID: "0000:00:03.0"}, "mlx5_core.sf.4"), "enp8s0f0s88"},
-		"VFIO":                        {conf{PCIBusID: "0000:5e:00.1"}, "dpdk"},
-		"VFIO of a vendor, by ID":     {withID(conf{}, "0000:5e:00.2"), "dpdk"},
-		"in another namespace":        {conf{PCIBusID: "0000:5e:00.3"}, ""},
-		"not there":                   {conf{PCIBusID: "0000:ff:00.0"}, ""},
-		"deviceID not there":          {withID(conf{PCIBusID: "0000:3b:00.2"}, "0000:ff:00.0"), ""},
-		"deviceID that is a path":     {withID(conf{}, "../devices/mlx5_core.sf.4"), ""},
-		"deviceID that is the parent": {withID(conf{}, ".."), ""},
+		"PCI":                         {plugin{PCIBusID: "0000:3b:00.2"}, "enp59s0f2"},
+		"capital letters":             {plugin{PCIBusID: "0000:3B:00.2"}, "enp59s0f2"},
+		"virtio":                      {plugin{PCIBusID: "0000:00:03.0"}, "ens3"},
+		"kernelpath":                  {plugin{KernelPath: "/sys/devices/pci0000:00/0000:00:03.0/virtio0"}, "ens3"},
+		"kernelpath of the PCI card":  {plugin{KernelPath: "/sys/devices/pci0000:00/0000:00:03.0"}, "ens3"},
+		"kernelpath with a slash":     {plugin{KernelPath: "/sys/devices/pci0000:00/0000:00:03.0/"}, "ens3"},
+		"deviceID before pciBusID":    {withID(plugin{PCIBusID: "0000:00:03.0"}, "0000:3b:00.2"), "enp59s0f2"},
+		"auxiliary":                   {withID(plugin{PCIBusID: "0000:00:03.0"}, "mlx5_core.sf.4"), "enp8s0f0s88"},
+		"VFIO":                        {plugin{PCIBusID: "0000:5e:00.1"}, "dpdk"},
+		"VFIO of a vendor, by ID":     {withID(plugin{}, "0000:5e:00.2"), "dpdk"},
+		"in another namespace":        {plugin{PCIBusID: "0000:5e:00.3"}, ""},
+		"not there":                   {plugin{PCIBusID: "0000:ff:00.0"}, ""},
+		"deviceID not there":          {withID(plugin{PCIBusID: "0000:3b:00.2"}, "0000:ff:00.0"), ""},
+		"deviceID that is a path":     {withID(plugin{}, "../devices/mlx5_core.sf.4"), ""},
+		"deviceID that is the parent": {withID(plugin{}, ".."), ""},
 	} {
 		t.Run(name, func(t *testing.T) {
 			fakeSysfs(t, string(testSysfs(t)))
 			c, got := tt.conf, ""
-			err := c.validate()
+			err := c.Validate()
 			switch {
 			case err != nil:
 			case c.dpdk:
@@ -94,7 +94,7 @@ func TestHostDeviceSysfs(t *testing.T) {
 	}
 }
 
-func withID(c conf, id string) conf {
+func withID(c plugin, id string) plugin {
 	c.RuntimeConfig.DeviceID = id
 	return c
 }
@@ -102,26 +102,26 @@ func withID(c conf, id string) conf {
 // Hardware that the reference has moved, which sysfs does not show any more, is known by
 // its device; a virtual link is never it.
 func TestHostDeviceMatches(t *testing.T) {
-	card := conf{PCIBusID: "0000:00:03.0"}
+	card := plugin{PCIBusID: "0000:00:03.0"}
 	for name, tt := range map[string]struct {
-		conf conf
+		conf plugin
 		link rtnl.Link
 		want bool
 	}{
 		"PCI":               {card, rtnl.Link{Device: "0000:00:03.0"}, true},
 		"virtio":            {card, rtnl.Link{Device: "virtio0"}, true},
-		"kernelpath":        {conf{KernelPath: "/sys/devices/pci0000:00/0000:00:03.0/virtio0"}, rtnl.Link{Device: "virtio0"}, true},
-		"auxiliary":         {withID(conf{}, "mlx5_core.sf.4"), rtnl.Link{Device: "mlx5_core.sf.4"}, true},
+		"kernelpath":        {plugin{KernelPath: "/sys/devices/pci0000:00/0000:00:03.0/virtio0"}, rtnl.Link{Device: "virtio0"}, true},
+		"auxiliary":         {withID(plugin{}, "mlx5_core.sf.4"), rtnl.Link{Device: "mlx5_core.sf.4"}, true},
 		"older kernel":      {card, rtnl.Link{}, true},
 		"another":           {card, rtnl.Link{Device: "0000:3b:00.2"}, false},
 		"no hardware":       {card, rtnl.Link{Kind: "veth"}, false},
-		"VFIO":              {conf{PCIBusID: "0000:5e:00.1"}, rtnl.Link{}, false},
-		"does not validate": {conf{}, rtnl.Link{}, false},
+		"VFIO":              {plugin{PCIBusID: "0000:5e:00.1"}, rtnl.Link{}, false},
+		"does not validate": {plugin{}, rtnl.Link{}, false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			fakeSysfs(t, string(testSysfs(t)))
 			c := tt.conf
-			if err := c.validate(); (err != nil) != (name == "does not validate") {
+			if err := c.Validate(); (err != nil) != (name == "does not validate") {
 				t.Fatal(err)
 			}
 			if got := c.matches(nil, &tt.link); got != tt.want {
@@ -184,12 +184,12 @@ func TestHostDeviceRefuses(t *testing.T) {
 		"dataDir":               {`{"device":"eth1","dataDir":"x"}`, `"dataDir"`},
 	} {
 		t.Run(name, func(t *testing.T) {
-			var c conf
+			var c plugin
 			err := spectest.Request(t, spec.Add, tt.conf, "").Decode(&c)
 			if err != nil {
 				t.Fatal(err)
 			}
-			if err = c.validate(); err != nil {
+			if err = c.Validate(); err != nil {
 				err = spec.Errorf(spec.CodeConfig, "%w", err)
 			}
 			spectest.WantError(t, err, tt.want, spec.CodeConfig)

@@ -92,25 +92,25 @@ func (s Sysfs) pciOf(link string) string {
 
 // resolve finds the directory of the device in sysfs, if it is selected by its path or bus.
 // runtimeConfig.deviceID, which a device plugin chooses, replaces pciBusID.
-func (c *conf) resolve(s Sysfs) error {
+func (p *plugin) resolve(s Sysfs) error {
 	pci, aux := string(s)+"/bus/pci/devices/", string(s)+"/bus/auxiliary/devices/"
-	id, bus := c.RuntimeConfig.DeviceID, pci+strings.ToLower(c.PCIBusID)
+	id, bus := p.RuntimeConfig.DeviceID, pci+strings.ToLower(p.PCIBusID)
 	switch lower := strings.ToLower(id); {
 	case id == "":
 	case isPCI(lower) && exists(pci+lower):
-		c.PCIBusID, bus = lower, pci+lower
+		p.PCIBusID, bus = lower, pci+lower
 	case isDeviceName(id) && exists(aux+id):
-		c.PCIBusID, bus = id, aux+id
+		p.PCIBusID, bus = id, aux+id
 	default:
 		return spec.Errorf(spec.CodeConfig, "runtime config DeviceID %s not found or unsupported", id).
 			WithDetails("it is neither a PCI nor an auxiliary device of this host")
 	}
 	switch {
-	case c.Device != "" || c.HWAddr != "":
-	case c.KernelPath != "":
-		c.sysfsDir = string(s) + strings.TrimPrefix(c.KernelPath, "/sys")
-	case c.PCIBusID != "":
-		c.sysfsDir, c.dpdk = bus, passedThrough(bus)
+	case p.Device != "" || p.HWAddr != "":
+	case p.KernelPath != "":
+		p.sysfsDir = string(s) + strings.TrimPrefix(p.KernelPath, "/sys")
+	case p.PCIBusID != "":
+		p.sysfsDir, p.dpdk = bus, passedThrough(bus)
 	default:
 		return errors.New(`specify either "device", "hwaddr", "kernelpath" or "pciBusID"`)
 	}
@@ -119,24 +119,24 @@ func (c *conf) resolve(s Sysfs) error {
 
 // find returns the link of the host that the configuration selects; os.ErrNotExist: there is
 // none.
-func (c *conf) find(host *rtnl.Conn) (*rtnl.Link, error) {
-	if c.HWAddr != "" && c.Device == "" {
-		return c.findByMAC(host)
+func (p *plugin) find(host *rtnl.Conn) (*rtnl.Link, error) {
+	if p.HWAddr != "" && p.Device == "" {
+		return p.findByMAC(host)
 	}
-	name := c.Device
-	if c.sysfsDir != "" {
-		name = linkOfDevice(c.sysfsDir)
+	name := p.Device
+	if p.sysfsDir != "" {
+		name = linkOfDevice(p.sysfsDir)
 	}
 	if name == "" {
-		return nil, fmt.Errorf("no network device in %s: %w", c.sysfsDir, os.ErrNotExist)
+		return nil, fmt.Errorf("no network device in %s: %w", p.sysfsDir, os.ErrNotExist)
 	}
 	return host.Link(name)
 }
 
 // findByMAC prefers hardware to the bridges, bonds and VLANs on it, which have the same
 // address.
-func (c *conf) findByMAC(host *rtnl.Conn) (*rtnl.Link, error) {
-	want, err := spec.ParseMAC(c.HWAddr)
+func (p *plugin) findByMAC(host *rtnl.Conn) (*rtnl.Link, error) {
+	want, err := spec.ParseMAC(p.HWAddr)
 	if err != nil {
 		return nil, err
 	}
@@ -160,42 +160,42 @@ func (c *conf) findByMAC(host *rtnl.Conn) (*rtnl.Link, error) {
 // selected on the host: by its name there, which is its alias, or by an alternative name; by
 // its address; or by its device, as the sysfs of the host does not list the links of other
 // namespaces. Where an older kernel does not report the device, any hardware matches.
-func (c *conf) matches(cont *rtnl.Conn, l *rtnl.Link) bool {
+func (p *plugin) matches(cont *rtnl.Conn, l *rtnl.Link) bool {
 	switch {
-	case c.Device != "":
-		named, err := cont.Link(c.Device)
-		return l.Alias == c.Device || err == nil && named.Index == l.Index && l.Name != c.Device
-	case c.HWAddr != "":
-		want, err := spec.ParseMAC(c.HWAddr)
+	case p.Device != "":
+		named, err := cont.Link(p.Device)
+		return l.Alias == p.Device || err == nil && named.Index == l.Index && l.Name != p.Device
+	case p.HWAddr != "":
+		want, err := spec.ParseMAC(p.HWAddr)
 		return err == nil && bytes.Equal(l.MAC, want)
-	case c.sysfsDir == "" || c.dpdk || l.Kind != "":
+	case p.sysfsDir == "" || p.dpdk || l.Kind != "":
 		return false
 	}
-	return l.Device == "" || l.Device == path.Base(c.sysfsDir) || exists(c.sysfsDir+"/"+l.Device)
+	return l.Device == "" || l.Device == path.Base(p.sysfsDir) || exists(p.sysfsDir+"/"+l.Device)
 }
 
-// validate checks the selectors, and looks a device up in sysfs; whether it has a link is
+// Validate checks the selectors, and looks a device up in sysfs; whether it has a link is
 // for ADD to find out.
-func (c *conf) validate() error {
-	if c.Device != "" {
-		if err := spec.CheckLinkName(c.Device); err != nil {
-			return spec.KeyErrorf("device", `"device" %q: %s`, c.Device, err.Error()) // not wrapped: its code is that of CNI_IFNAME
+func (p *plugin) Validate() error {
+	if p.Device != "" {
+		if err := spec.CheckLinkName(p.Device); err != nil {
+			return spec.KeyErrorf("device", `"device" %q: %s`, p.Device, err.Error()) // not wrapped: its code is that of CNI_IFNAME
 		}
 	}
-	if c.HWAddr != "" {
-		if _, err := spec.ParseMAC(c.HWAddr); err != nil {
+	if p.HWAddr != "" {
+		if _, err := spec.ParseMAC(p.HWAddr); err != nil {
 			return spec.KeyErrorf("hwaddr", `"hwaddr": %w`, err)
 		}
 	}
-	c.KernelPath = strings.TrimSuffix(c.KernelPath, "/")
-	switch k := c.KernelPath; {
+	p.KernelPath = strings.TrimSuffix(p.KernelPath, "/")
+	switch k := p.KernelPath; {
 	case k != "" && (path.Clean(k) != k || !strings.HasPrefix(k, "/sys/devices/") || strings.Contains(k, "\x00")):
 		return spec.KeyErrorf("kernelpath", `"kernelpath" %q must be an absolute path below /sys/devices/, without "." and ".."`, k)
-	case c.PCIBusID != "" && !isPCI(strings.ToLower(c.PCIBusID)):
-		return spec.KeyErrorf("pciBusID", `"pciBusID" %q is no PCI address such as 0000:3b:00.2`, c.PCIBusID)
+	case p.PCIBusID != "" && !isPCI(strings.ToLower(p.PCIBusID)):
+		return spec.KeyErrorf("pciBusID", `"pciBusID" %q is no PCI address such as 0000:3b:00.2`, p.PCIBusID)
 	}
-	if _, err := record.In(spec.Call{}, c.DataDir, dataDir); err != nil {
+	if _, err := record.In(spec.Call{}, p.DataDir, dataDir); err != nil {
 		return err
 	}
-	return c.resolve(HostSysfs)
+	return p.resolve(HostSysfs)
 }

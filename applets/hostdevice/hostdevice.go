@@ -2,7 +2,6 @@
 package hostdevice
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"os"
@@ -19,7 +18,7 @@ import (
 // Applet is the plugin.
 var Applet = applet.Applet{
 	Name:    "host-device",
-	Conf:    conf{},
+	Conf:    plugin{},
 	Summary: "moves a link of the host into the container, and back",
 	Help: `
 key            type    default               meaning
@@ -44,21 +43,20 @@ DEL moves the link back under its old name, and up if it was up; also one that t
 to the host when the namespace ended. If the name is in use, the link stays on the host as devN,
 with a warning, and the next GC or DEL renames it.`,
 	Verbs: func() spec.Verbs {
-		v := attach.Verbs(attach.Interface[*conf]{
-			NoMAC: true, NoNetdev: func(c *conf) bool { return c.dpdk }, Validate: (*conf).validate, Create: create, Verify: verify,
-			Shared:   func(*conf) bool { return true },
-			Describe: describe, Remove: remove, Probe: probe, Collect: collect,
-		})
+		v := flow.Verbs()
 		v.Records = record.At(dataDir)
 		return v
 	},
 }
 
+var flow = attach.Plugin{NoMAC: true, Moved: true, New: func() attach.Driver { return new(plugin) }}
+
 // dataDir is where the records are stored by default.
 const dataDir = "/run/cni/host-device"
 
-// conf has the configuration's keys, which Help describes.
-type conf struct {
+// plugin has the keys; Help describes each.
+type plugin struct {
+	attach.Defaults
 	Device        string `json:"device"`
 	HWAddr        string `json:"hwaddr"`
 	KernelPath    string `json:"kernelpath"`
@@ -73,20 +71,23 @@ type conf struct {
 }
 
 // dir is where the records are stored.
-func (c *conf) dir(call spec.Call) record.Dir {
-	dir, _ := record.In(call, c.DataDir, dataDir) // validate has reported the error
+func (p *plugin) dir(call spec.Call) record.Dir {
+	dir, _ := record.In(call, p.DataDir, dataDir) // validate has reported the error
 	return dir
 }
 
-// create moves the device into the container. The record is written before the
+// Facts are that other hosts are on the link's segment.
+func (p *plugin) Facts() attach.Facts { return attach.Facts{Shared: true, NoNetdev: p.dpdk} }
+
+// Link moves the device into the container. The record is written before the
 // first change, then the alias is set: from there on undo and DEL find the device, whatever
 // happens.
 //
 // The kernel moves it under its present name and renames it in the container, where no udev
 // sees that. A name that is taken there would stop it half way, so that is checked first.
-func create(ctx context.Context, op *attach.Op, c *conf) error {
-	if c.dpdk { // the addresses are for the program that drives the device
-		addPassedThrough(op, c)
+func (p *plugin) Link(op *attach.Op) error {
+	if p.dpdk { // the addresses are for the program that drives the device
+		op.PCIID = p.PCIBusID
 		return nil
 	}
 	_, err := op.Cont.Link(op.IfName)
@@ -96,28 +97,28 @@ func create(ctx context.Context, op *attach.Op, c *conf) error {
 	if !errors.Is(err, os.ErrNotExist) {
 		return err
 	}
-	dir := c.dir(op.Call)
+	dir := p.dir(op.Call)
 	if old, err := readDevice(dir, deviceFile(op.Attachment)); err == nil { // its DEL never came
 		if err := old.refuseInUse(op); err != nil {
 			return err
 		}
-		if err := old.giveBack(ctx, op, dir); err != nil {
+		if err := old.giveBack(op.Context(), op, dir); err != nil {
 			return err
 		}
 		if _, err := readDevice(dir, deviceFile(op.Attachment)); err == nil {
 			return spec.Errorf(spec.CodeBusy, "the device %s that %s had before waits on the host for its name, which another link has: rename that link, then DEL again", old.Name, op.Attachment)
 		}
 	}
-	return dir.Make().Locked(ctx, func() error { return moveIn(op, c, dir) })
+	return dir.Make().Locked(op.Context(), func() error { return p.moveIn(op, dir) })
 }
 
 // moveIn is the part of ADD that is done under the lock of the records.
-func moveIn(op *attach.Op, c *conf, dir record.Dir) error {
+func (p *plugin) moveIn(op *attach.Op, dir record.Dir) error {
 	restoreReturned(op, dir)
-	dev, err := c.find(op.Host)
+	dev, err := p.find(op.Host)
 	if err != nil {
 		e := spec.Errorf(spec.CodeConfig, "failed to find host device: %w", err)
-		if c.Device != "" {
+		if p.Device != "" {
 			e = e.WithDetails(`"device" must be the name of an existing link of the host`).AtKey("device")
 		}
 		return e
@@ -125,7 +126,7 @@ func moveIn(op *attach.Op, c *conf, dir record.Dir) error {
 	if dev.Flags&unix.IFF_LOOPBACK != 0 {
 		return spec.Errorf(spec.CodeConfig, "failed to move %s: a loopback device cannot leave its namespace", dev.Name)
 	}
-	pci := HostSysfs.pciOf(dev.Name)
+	op.PCIID = HostSysfs.pciOf(dev.Name)
 	rec, err := recordDevice(op, dir, dev)
 	if err != nil {
 		return err
@@ -145,9 +146,6 @@ func moveIn(op *attach.Op, c *conf, dir record.Dir) error {
 			return err
 		}
 	}
-	entry := op.ContainerInterface()
-	entry.PCIID = pci
-	op.Container = op.AddInterface(entry)
 	return nil
 }
 
@@ -166,58 +164,51 @@ func explainMove(op *attach.Op, dev *rtnl.Link, err error) error {
 	return spec.Errorf(code, "failed to move %s to %s%s: %w", dev.Name, op.Call.NetNS, why, err)
 }
 
-// addPassedThrough enters a device without a link into the result.
-func addPassedThrough(op *attach.Op, c *conf) {
-	op.Container = op.AddInterface(spec.Interface{Name: op.IfName, Sandbox: op.Call.NetNS, PCIID: c.PCIBusID})
-}
-
-// verify checks that the link is the device that ADD moved.
-func verify(_ context.Context, op *attach.Op, c *conf) error {
-	if rec, err := readDevice(c.dir(op.Call), deviceFile(op.Attachment)); err == nil && op.Link.Alias != rec.Name {
-		return attach.Mismatch("interface %s in %s is not the device %s of the host: its alias is %q", op.IfName, op.Call.NetNS, rec.Name, op.Link.Alias)
+// Check checks that the link is the device that ADD moved.
+func (p *plugin) Check(op *attach.Op) error {
+	if rec, err := readDevice(p.dir(op.Call), deviceFile(op.Attachment)); err == nil && op.Link.Alias != rec.Name {
+		return attach.Lost("interface %s in %s is not the device %s of the host: its alias is %q", op.IfName, op.Call.NetNS, rec.Name, op.Link.Alias)
 	}
 	return nil
 }
 
-// describe is for GET. A link without an alias was not moved by this plugin.
-func describe(_ context.Context, op *attach.Op, c *conf) error {
-	switch {
-	case c.dpdk:
-		addPassedThrough(op, c)
-		return nil
-	case op.Link.Alias == "":
-		return spec.Errorf(spec.CodeUnknown, "no attachment %s is known: %s in %s is no device of the host", op.Attachment, op.IfName, op.Call.NetNS)
+// Found reports a link without an alias, which this plugin has not moved.
+func (p *plugin) Found(op *attach.Op) error {
+	if p.dpdk {
+		op.PCIID = p.PCIBusID
+	} else if op.Link.Alias == "" {
+		return spec.Errorf(spec.CodeUnknown, "no attachment %s is known: %s in %s is not a device of the host", op.Attachment, op.IfName, op.Call.NetNS)
 	}
-	op.Container = op.AddInterface(op.ContainerInterface())
 	return nil
 }
 
-// probe is for STATUS: records can be stored, and the device is there, whatever its driver and
+// Remove gives the device back.
+func (p *plugin) Remove(op *attach.Op) error { return remove(op.Context(), op, p) }
+
+// Collect gives back the devices of attachments that are gone.
+func (*plugin) Collect(op *attach.Op) error { return collect(op.Context(), op) }
+
+// Probe is for STATUS: records can be stored, and the device is there, whatever its driver and
 // namespace are.
-func probe(_ context.Context, r *spec.Request, c *conf) error {
-	dir := c.dir(r.Call)
+func (p *plugin) Probe(op *attach.Op) error {
+	dir := p.dir(op.Call)
 	if err := dir.Ready(); err != nil {
 		return err
 	}
-	if c.sysfsDir != "" {
-		if !exists(c.sysfsDir) {
-			return fmt.Errorf("there is no device %s", c.sysfsDir)
+	if p.sysfsDir != "" {
+		if !exists(p.sysfsDir) {
+			return fmt.Errorf("there is no device %s", p.sysfsDir)
 		}
 		return nil
 	}
-	host, err := rtnl.Dial(rtnl.Host())
-	if err != nil {
-		return err
-	}
-	defer host.Close()
-	if _, err := c.find(host); err != nil && !(errors.Is(err, os.ErrNotExist) && c.inContainer(dir)) {
+	if _, err := p.find(op.Host); err != nil && !(errors.Is(err, os.ErrNotExist) && p.inContainer(dir)) {
 		return fmt.Errorf("failed to find host device: %w", err)
 	}
 	return nil
 }
 
 // inContainer reports whether the device is in one of the containers that have a record.
-func (c *conf) inContainer(dir record.Dir) (found bool) {
+func (p *plugin) inContainer(dir record.Dir) (found bool) {
 	// what cannot be opened or read does not have it
 	_ = eachDevice(dir, func(rec *deviceRecord) error {
 		ns, err := rtnl.OpenNS(rec.NetNS)
@@ -231,7 +222,7 @@ func (c *conf) inContainer(dir record.Dir) (found bool) {
 		}
 		defer cont.Close()
 		link, err := cont.LinkAt(rec.Index)
-		found = found || err == nil && c.matches(cont, link)
+		found = found || err == nil && p.matches(cont, link)
 		return err
 	})
 	return found

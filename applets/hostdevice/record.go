@@ -124,7 +124,7 @@ func restoreReturned(op *attach.Op, dir record.Dir) {
 
 // remove is DEL. A device without a record may have been moved by the reference:
 // then its name on the host is its alias, and nothing else about it is known.
-func remove(ctx context.Context, op *attach.Op, c *conf) error {
+func remove(ctx context.Context, op *attach.Op, c *plugin) error {
 	dir := record.Configured(op.Request, dataDir)
 	rec, err := readDevice(dir, deviceFile(op.Attachment))
 	if err != nil {
@@ -153,7 +153,7 @@ func hasRecord(op *attach.Op, dir record.Dir, l *rtnl.Link) (found bool) {
 // movedByReference finds a link with a name of the host as its alias: CNI_IFNAME in the
 // container if the configuration can select it, or on the host one that is down and has a
 // name that the kernel gives when a namespace ends: the one it had there, or devN.
-func movedByReference(op *attach.Op, c *conf) *rtnl.Link {
+func movedByReference(op *attach.Op, c *plugin) *rtnl.Link {
 	if op.Cont != nil {
 		l, err := op.Cont.Link(op.IfName)
 		if err == nil && spec.CheckIfName(l.Alias) == nil && c.matches(op.Cont, l) {
@@ -346,8 +346,7 @@ func (rec *deviceRecord) restore(op *attach.Op, dev *rtnl.Link) error {
 	return op.Host.SetLink(dev.Index, ch)
 }
 
-// collect is GC: it gives back the devices of attachments that are gone.
-func collect(ctx context.Context, op *attach.Op, _ *conf) error {
+func collect(ctx context.Context, op *attach.Op) error {
 	valid, dir := op.ValidKeys(), record.Configured(op.Request, dataDir)
 	return eachDevice(dir, func(rec *deviceRecord) error {
 		if rec.Network != op.Network || valid(rec.Attachment().Key()) {

@@ -2,7 +2,6 @@
 package ipvlan
 
 import (
-	"context"
 	"fmt"
 
 	"cnibox/applets/applet"
@@ -14,7 +13,7 @@ import (
 // Applet is the plugin.
 var Applet = applet.Applet{
 	Name:    "ipvlan",
-	Conf:    conf{},
+	Conf:    plugin{},
 	Summary: "sub-interface of a host link with the link's MAC address",
 	Help: `
 key              type    default  meaning
@@ -31,48 +30,45 @@ Mode and flag belong to the master: those of the last ADD hold for all ipvlan on
 In a chain, a missing master is the one interface of prevResult, and the addresses of prevResult
 are used where there is no ipam. Otherwise a missing master is the link of the default route, and
 ipam is required. IPv6 addresses are checked for duplicates, which takes a second or two.`,
-	Verbs: func() spec.Verbs {
-		return attach.Verbs(attach.Interface[*conf]{
-			Kind: "ipvlan", IPAM: attach.Chained, Shared: (*conf).IsShared, Validate: (*conf).validate, Create: create, Verify: verify,
-			Probe: probe,
-		})
-	},
+	Verbs: func() spec.Verbs { return flow.Verbs() },
 }
 
-// conf are the keys; Help describes each.
-type conf struct {
+var flow = attach.Plugin{Kind: "ipvlan", IPAM: attach.Chained, New: func() attach.Driver { return new(plugin) }}
+
+// plugin has the keys; Help describes each.
+type plugin struct {
 	attach.OnMaster
 	Mode string `json:"mode"`
 	Flag string `json:"flag"`
 
-	kind rtnl.Ipvlan // of Mode and Flag; set by validate
+	kind rtnl.Ipvlan // of Mode and Flag; set by Validate
 }
 
-// validate checks the keys and reads mode and flag.
-func (c *conf) validate() (err error) {
-	if c.kind.Mode, err = rtnl.ParseIpvlanMode(c.Mode); err != nil {
+// Validate checks the keys and reads mode and flag.
+func (p *plugin) Validate() (err error) {
+	if p.kind.Mode, err = rtnl.ParseIpvlanMode(p.Mode); err != nil {
 		return &spec.KeyError{Key: "mode", Err: err}
 	}
-	if c.kind.Flag, err = rtnl.ParseIpvlanFlag(c.Flag); err != nil {
+	if p.kind.Flag, err = rtnl.ParseIpvlanFlag(p.Flag); err != nil {
 		return &spec.KeyError{Key: "flag", Err: err}
 	}
-	return c.OnMaster.Validate()
+	return p.OnMaster.Validate()
 }
 
-// create creates the link in the container. In a chain the addresses of prevResult become the
+// Link creates the link in the container. In a chain the addresses of prevResult become the
 // link's, and its interfaces are not passed on. The MAC address is the master's and cannot be set.
-func create(_ context.Context, op *attach.Op, c *conf) error {
+func (p *plugin) Link(op *attach.Op) error {
 	if addr, err := op.MAC(); err != nil || addr != nil {
 		op.Warn("MAC address left out: an ipvlan has that of its master")
 	}
-	if err := c.chainedMaster(op.Prev); err != nil {
+	if err := p.chainedMaster(op.Prev); err != nil {
 		return err
 	}
-	master, err := op.Master(&c.OnMaster)
+	master, err := op.Master(&p.OnMaster)
 	if err != nil {
 		return err
 	}
-	if err := op.CreateOn(master, &c.OnMaster, c.kind, nil); err != nil {
+	if err := op.CreateOn(master, &p.OnMaster, p.kind, nil); err != nil {
 		return fmt.Errorf("failed to create ipvlan: %w", err)
 	}
 	return nil
@@ -80,35 +76,35 @@ func create(_ context.Context, op *attach.Op, c *conf) error {
 
 // chainedMaster takes the master from the plugin before, if the configuration has none.
 // Errors have code 7.
-func (c *conf) chainedMaster(prev *spec.Result) error {
-	if c.Master != "" || prev == nil {
+func (p *plugin) chainedMaster(prev *spec.Result) error {
+	if p.Master != "" || prev == nil {
 		return nil
 	}
 	if len(prev.Interfaces) != 1 {
 		return spec.Errorf(spec.CodeConfig, "chained master failure: prevResult lacks a single named interface: set \"master\"")
 	}
-	c.Master = prev.Interfaces[0].Name
+	p.Master = prev.Interfaces[0].Name
 	return nil
 }
 
-// verify compares mode, flag and parent. Another ADD on the same master may have changed the first
+// Check compares mode, flag and parent. Another ADD on the same master may have changed the first
 // two.
-func verify(_ context.Context, op *attach.Op, c *conf) error {
+func (p *plugin) Check(op *attach.Op) error {
 	have, _ := op.Link.Data.(rtnl.Ipvlan)
-	if have.Mode != c.kind.Mode {
-		return attach.Mismatch("interface %s is an ipvlan in mode %s, not %s", op.IfName, have.Mode, c.kind.Mode)
+	if have.Mode != p.kind.Mode {
+		return attach.Lost("interface %s is an ipvlan in mode %s, not %s", op.IfName, have.Mode, p.kind.Mode)
 	}
-	if have.Flag != c.kind.Flag {
-		return attach.Mismatch("interface %s is an ipvlan with flag %s, not %s", op.IfName, have.Flag, c.kind.Flag)
+	if have.Flag != p.kind.Flag {
+		return attach.Lost("interface %s is an ipvlan with flag %s, not %s", op.IfName, have.Flag, p.kind.Flag)
 	}
-	return op.CheckOn(&c.OnMaster)
+	return op.CheckOn(&p.OnMaster)
 }
 
-// probe looks for the configured master. Without one nothing is checked: in a chain, ADD takes that
+// Probe looks for the configured master. Without one nothing is checked: in a chain, ADD takes that
 // of prevResult, which STATUS does not have.
-func probe(_ context.Context, _ *spec.Request, c *conf) error {
-	if c.Master == "" {
-		return attach.ProbeKind(c.kind)
+func (p *plugin) Probe(op *attach.Op) error {
+	if p.Master == "" {
+		return attach.ProbeKind(p.kind)
 	}
-	return attach.ProbeMaster(&c.OnMaster, c.kind)
+	return op.ProbeMaster(&p.OnMaster, p.kind)
 }

@@ -2,7 +2,6 @@
 package macvlan
 
 import (
-	"context"
 	"errors"
 	"fmt"
 
@@ -17,7 +16,7 @@ import (
 // Applet is the plugin.
 var Applet = applet.Applet{
 	Name:    "macvlan",
-	Conf:    conf{},
+	Conf:    plugin{},
 	Summary: "sub-interface of a host link with a MAC address of its own",
 	Help: `
 key              type    default  meaning
@@ -34,63 +33,61 @@ runtimeConfig.dns (capability dns) replaces dns.
 Of runtimeConfig.mac (capability mac), args.cni.mac and CNI_ARGS MAC the first replaces mac.
 With passthru a master has one container, which without mac has the master's address.
 IPv6 addresses are checked for duplicates on the segment, which takes a second or two.`,
-	Verbs: func() spec.Verbs {
-		return attach.Verbs(attach.Interface[*conf]{
-			Kind: "macvlan", Shared: (*conf).IsShared, Validate: (*conf).validate, Create: create, Verify: verify,
-			Probe: func(_ context.Context, _ *spec.Request, c *conf) error {
-				return attach.ProbeMaster(&c.OnMaster, c.kind)
-			},
-		})
-	},
+	Verbs: func() spec.Verbs { return flow.Verbs() },
 }
 
-// conf are the keys; Help describes each. The MAC address is read by [spec.Request.MAC].
-type conf struct {
+var flow = attach.Plugin{Kind: "macvlan", New: func() attach.Driver { return new(plugin) }}
+
+// plugin has the keys; Help describes each. The MAC address is read by [spec.Request.MAC].
+type plugin struct {
 	attach.OnMaster
 	Mode       string `json:"mode"`
 	BCQueueLen uint32 `json:"bcqueuelen"` // packets; 0: the kernel's choice
 
-	kind rtnl.Macvlan // of Mode and BCQueueLen; set by validate
+	kind rtnl.Macvlan // of Mode and BCQueueLen; set by Validate
 }
 
-// validate checks the keys and reads the mode.
-func (c *conf) validate() (err error) {
-	c.kind.BCQueueLen = c.BCQueueLen
-	if c.kind.Mode, err = rtnl.ParseMacvlanMode(c.Mode); err != nil {
+// Validate checks the keys and reads the mode.
+func (p *plugin) Validate() (err error) {
+	p.kind.BCQueueLen = p.BCQueueLen
+	if p.kind.Mode, err = rtnl.ParseMacvlanMode(p.Mode); err != nil {
 		return spec.KeyErrorf("mode", `%w: "mode" is bridge, private, vepa or passthru`, err)
 	}
-	return c.OnMaster.Validate()
+	return p.OnMaster.Validate()
 }
 
-// create creates the link in the container. For a second macvlan beside one of mode passthru the
+// Link creates the link in the container. For a second macvlan beside one of mode passthru the
 // kernel returns EINVAL.
-func create(_ context.Context, op *attach.Op, c *conf) error {
+func (p *plugin) Link(op *attach.Op) error {
 	addr, err := op.MAC()
 	if err != nil {
 		return err
 	}
-	master, err := op.Master(&c.OnMaster)
+	master, err := op.Master(&p.OnMaster)
 	if err != nil {
 		return err
 	}
-	err = op.CreateOn(master, &c.OnMaster, c.kind, addr)
+	err = op.CreateOn(master, &p.OnMaster, p.kind, addr)
 	switch {
 	case err == nil:
 		return nil
 	case errors.Is(err, unix.EINVAL):
-		return spec.Errorf(spec.CodeBusy, "failed to create macvlan: %s is no Ethernet link, or a macvlan in mode passthru is in the way: %w", c.Master, err)
+		return spec.Errorf(spec.CodeBusy, "failed to create macvlan: %s is no Ethernet link, or a macvlan in mode passthru is in the way: %w", p.Master, err)
 	}
 	return fmt.Errorf("failed to create macvlan: %w", err)
 }
 
-// verify compares mode, queue and parent. Kernels before 5.11 do not report the queue.
-func verify(_ context.Context, op *attach.Op, c *conf) error {
+// Check compares mode, queue and parent. Kernels before 5.11 do not report the queue.
+func (p *plugin) Check(op *attach.Op) error {
 	have, _ := op.Link.Data.(rtnl.Macvlan)
-	if have.Mode != c.kind.Mode {
-		return attach.Mismatch("interface %s is a macvlan in mode %s, not %s", op.IfName, have.Mode, c.kind.Mode)
+	if have.Mode != p.kind.Mode {
+		return attach.Lost("interface %s is a macvlan in mode %s, not %s", op.IfName, have.Mode, p.kind.Mode)
 	}
-	if c.BCQueueLen != 0 && have.BCQueueLen != 0 && have.BCQueueLen != c.BCQueueLen {
-		return attach.Mismatch("interface %s has bcqueuelen %d, not %d", op.IfName, have.BCQueueLen, c.BCQueueLen)
+	if p.BCQueueLen != 0 && have.BCQueueLen != 0 && have.BCQueueLen != p.BCQueueLen {
+		return attach.Lost("interface %s has bcqueuelen %d, not %d", op.IfName, have.BCQueueLen, p.BCQueueLen)
 	}
-	return op.CheckOn(&c.OnMaster)
+	return op.CheckOn(&p.OnMaster)
 }
+
+// Probe looks for the master.
+func (p *plugin) Probe(op *attach.Op) error { return op.ProbeMaster(&p.OnMaster, p.kind) }

@@ -1,5 +1,5 @@
-// Package netfilter is shared by plugins with packet filter rules: masquerading (ipMasq), the
-// release of what an attachment owns, and rules of the reference plugins.
+// Package netfilter is shared by plugins with packet filter rules: rules of the reference plugins in
+// place of ours, and a kernel without nf_tables.
 package netfilter
 
 import (

@@ -21,7 +21,7 @@ import (
 // Applet is the plugin.
 var Applet = applet.Applet{
 	Name:    "tap",
-	Conf:    conf{},
+	Conf:    plugin{},
 	Summary: "tap device in the container, for a virtual machine",
 	Help: `
 key             type    default    meaning
@@ -41,16 +41,15 @@ Of runtimeConfig.mac (capability mac), args.cni.mac and CNI_ARGS MAC the first r
 
 The device is persistent until DEL. For selinuxContext the plugin re-execs itself under that
 label; nothing else starts a program.`,
-	Verbs: func() spec.Verbs {
-		return attach.Verbs(attach.Interface[*conf]{
-			Kind: "tun", Validate: (*conf).validate, Create: create, Verify: verify, Probe: probe,
-		})
-	},
+	Verbs: func() spec.Verbs { return flow.Verbs() },
 	Again: reexecMain,
 }
 
-// conf are the keys; Help describes each. Owner and Group are nil if they are not set.
-type conf struct {
+var flow = attach.Plugin{Kind: "tun", New: func() attach.Driver { return new(plugin) }}
+
+// plugin has the keys; Help describes each. Owner and Group are nil if they are not set.
+type plugin struct {
+	attach.Defaults
 	MultiQueue     bool    `json:"multiQueue"`
 	MTU            int     `json:"mtu"` // bytes; 0: the kernel's choice
 	Owner          *uint32 `json:"owner"`
@@ -59,27 +58,27 @@ type conf struct {
 	Bridge         string  `json:"bridge"` // in the container; empty: none
 }
 
-// validate checks the keys. The kernel takes the ID -1 for no owner or group.
-func (c *conf) validate() error {
-	if c.Bridge != "" {
-		if err := spec.CheckIfName(c.Bridge); err != nil {
-			return spec.KeyErrorf("bridge", `"bridge" %q: %s`, c.Bridge, err.Error()) // not wrapped: its code is that of CNI_IFNAME
+// Validate checks the keys. The kernel takes the ID -1 for no owner or group.
+func (p *plugin) Validate() error {
+	if p.Bridge != "" {
+		if err := spec.CheckIfName(p.Bridge); err != nil {
+			return spec.KeyErrorf("bridge", `"bridge" %q: %s`, p.Bridge, err.Error()) // not wrapped: its code is that of CNI_IFNAME
 		}
 	}
 	switch {
-	case c.MTU != 0 && (c.MTU < 68 || c.MTU > 65521): // 65535 less the Ethernet header
-		return spec.KeyErrorf("mtu", `"mtu" %d is not within 68 to 65521`, c.MTU)
-	case c.Owner != nil && *c.Owner == math.MaxUint32, c.Group != nil && *c.Group == math.MaxUint32:
+	case p.MTU != 0 && (p.MTU < 68 || p.MTU > 65521): // 65535 less the Ethernet header
+		return spec.KeyErrorf("mtu", `"mtu" %d is not within 68 to 65521`, p.MTU)
+	case p.Owner != nil && *p.Owner == math.MaxUint32, p.Group != nil && *p.Group == math.MaxUint32:
 		return spec.KeyErrorf("owner", `"owner" and "group" must be below %d`, uint32(math.MaxUint32))
-	case strings.ContainsAny(c.SELinuxContext, "\x00\n"):
-		return spec.KeyErrorf("selinuxContext", `"selinuxContext" %q is no label`, c.SELinuxContext)
+	case strings.ContainsAny(p.SELinuxContext, "\x00\n"):
+		return spec.KeyErrorf("selinuxContext", `"selinuxContext" %q is no label`, p.SELinuxContext)
 	}
 	return nil
 }
 
 // labelled is whether the host has labels, if the device is to have one. The code is 7.
-func (c *conf) labelled() error {
-	if c.SELinuxContext == "" {
+func (p *plugin) labelled() error {
+	if p.SELinuxContext == "" {
 		return nil
 	}
 	if err := chain.SELinux(); err != nil {
@@ -88,9 +87,9 @@ func (c *conf) labelled() error {
 	return nil
 }
 
-// create creates the device with its final name, and sets in one message what the ioctls cannot.
-func create(ctx context.Context, op *attach.Op, c *conf) error {
-	if err := c.labelled(); err != nil {
+// Link creates the device with its final name, and sets in one message what the ioctls cannot.
+func (p *plugin) Link(op *attach.Op) error {
+	if err := p.labelled(); err != nil {
 		return err
 	}
 	addr, err := op.MAC()
@@ -101,17 +100,17 @@ func create(ctx context.Context, op *attach.Op, c *conf) error {
 		addr = attach.RandomMAC()
 	}
 	ch := rtnl.LinkChange{MAC: addr}
-	if c.MTU != 0 {
-		ch.MTU = &c.MTU
+	if p.MTU != 0 {
+		ch.MTU = &p.MTU
 	}
-	if c.Bridge != "" {
-		br, err := findBridge(op, c)
+	if p.Bridge != "" {
+		br, err := p.findBridge(op)
 		if err != nil {
 			return err
 		}
 		ch.Master = &br.Index
 	}
-	if err := createDevice(ctx, op, c); err != nil {
+	if err := p.createDevice(op); err != nil {
 		return err
 	}
 	op.Undo("link "+op.IfName, func(context.Context) error { return op.Cont.DelLink(op.IfName) })
@@ -122,37 +121,36 @@ func create(ctx context.Context, op *attach.Op, c *conf) error {
 		return err
 	}
 	op.Link.MAC = addr
-	if c.MTU != 0 {
-		op.Link.MTU = c.MTU
+	if p.MTU != 0 {
+		op.Link.MTU = p.MTU
 	}
-	op.Container = op.AddInterface(op.ContainerInterface())
 	return nil
 }
 
 // findBridge finds the bridge, which is in the container.
-func findBridge(op *attach.Op, c *conf) (*rtnl.Link, error) {
-	br, err := op.Cont.Link(c.Bridge)
+func (p *plugin) findBridge(op *attach.Op) (*rtnl.Link, error) {
+	br, err := op.Cont.Link(p.Bridge)
 	if err != nil {
-		return nil, spec.Errorf(spec.CodeConfig, `failed to lookup "bridge" %q in %s: %w`, c.Bridge, op.Call.NetNS, err)
+		return nil, spec.Errorf(spec.CodeConfig, `failed to lookup "bridge" %q in %s: %w`, p.Bridge, op.Call.NetNS, err)
 	}
 	if br.Kind != "bridge" {
-		return nil, spec.Errorf(spec.CodeConfig, `%q in %s is not a bridge: it is of kind %q`, c.Bridge, op.Call.NetNS, br.Kind)
+		return nil, spec.Errorf(spec.CodeConfig, `%q in %s is not a bridge: it is of kind %q`, p.Bridge, op.Call.NetNS, br.Kind)
 	}
 	return br, nil
 }
 
 // createDevice creates the device in the container, in this process or in one with the SELinux
 // label. A name that is taken is an error in both.
-func createDevice(ctx context.Context, op *attach.Op, c *conf) error {
+func (p *plugin) createDevice(op *attach.Op) error {
 	var err error
-	if c.SELinuxContext == "" {
+	if p.SELinuxContext == "" {
 		err = op.NS.Do(func() error {
-			return rtnl.CreateTap(op.IfName, rtnl.Tap{MultiQueue: c.MultiQueue, Owner: c.Owner, Group: c.Group})
+			return rtnl.CreateTap(op.IfName, rtnl.Tap{MultiQueue: p.MultiQueue, Owner: p.Owner, Group: p.Group})
 		})
 	} else if _, err = op.Cont.Link(op.IfName); err == nil {
 		err = os.ErrExist
 	} else if errors.Is(err, os.ErrNotExist) {
-		err = op.NS.Do(func() error { return chain.RunLabelled(ctx, c.SELinuxContext, c.again(op.IfName)...) })
+		err = op.NS.Do(func() error { return chain.RunLabelled(op.Context(), p.SELinuxContext, p.again(op.IfName)...) })
 	}
 	if errors.Is(err, os.ErrExist) {
 		return op.Exists(err)
@@ -164,14 +162,14 @@ func createDevice(ctx context.Context, op *attach.Op, c *conf) error {
 }
 
 // again returns the arguments for reexecMain; an ID of "-" is not set.
-func (c *conf) again(name string) []string {
+func (p *plugin) again(name string) []string {
 	id := func(n *uint32) string {
 		if n == nil {
 			return "-"
 		}
 		return strconv.FormatUint(uint64(*n), 10)
 	}
-	return []string{"tap", "create", name, strconv.FormatBool(c.MultiQueue), id(c.Owner), id(c.Group)}
+	return []string{"tap", "create", name, strconv.FormatBool(p.MultiQueue), id(p.Owner), id(p.Group)}
 }
 
 // reexecMain is the main of the plugin that the plugin has started, in the container's namespace,
@@ -194,22 +192,22 @@ func reexecMain(p applet.Process) int {
 	return 0
 }
 
-// verify checks the bridge of the device. tuning may have changed MTU and address.
-func verify(_ context.Context, op *attach.Op, c *conf) error {
-	if c.Bridge == "" {
+// Check checks the bridge of the device. tuning may have changed MTU and address.
+func (p *plugin) Check(op *attach.Op) error {
+	if p.Bridge == "" {
 		return nil
 	}
-	br, err := op.Cont.Link(c.Bridge)
+	br, err := op.Cont.Link(p.Bridge)
 	if err != nil {
-		return attach.Mismatch("bridge in %s: %w", op.Call.NetNS, err)
+		return attach.Lost("bridge in %s: %w", op.Call.NetNS, err)
 	}
 	if op.Link.Master != br.Index {
-		return attach.Mismatch("%s is not a port of bridge %s in %s", op.IfName, c.Bridge, op.Call.NetNS)
+		return attach.Lost("%s is not a port of bridge %s in %s", op.IfName, p.Bridge, op.Call.NetNS)
 	}
 	return nil
 }
 
-// probe reports whether tap devices can be created on this host.
-func probe(_ context.Context, _ *spec.Request, c *conf) error {
-	return cmp.Or(c.labelled(), rtnl.ProbeTap())
+// Probe reports whether tap devices can be created on this host.
+func (p *plugin) Probe(*attach.Op) error {
+	return cmp.Or(p.labelled(), rtnl.ProbeTap())
 }

@@ -2,7 +2,6 @@
 package vlan
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"os"
@@ -16,7 +15,7 @@ import (
 // Applet is the plugin.
 var Applet = applet.Applet{
 	Name:    "vlan",
-	Conf:    conf{},
+	Conf:    plugin{},
 	Summary: "802.1Q sub-interface of a host link",
 	Help: `
 key              type    default   meaning
@@ -31,59 +30,57 @@ mac              string  master's  address
 runtimeConfig.dns (capability dns) replaces dns.
 Of runtimeConfig.mac (capability mac), args.cni.mac and CNI_ARGS MAC the first replaces mac.
 IPv6 addresses are checked for duplicates on the segment, which takes a second or two.`,
-	Verbs: func() spec.Verbs {
-		return attach.Verbs(attach.Interface[*conf]{
-			Kind: "vlan", IPAM: attach.Required, Shared: (*conf).IsShared, Validate: (*conf).validate, Create: create, Verify: verify,
-			Probe: func(_ context.Context, _ *spec.Request, c *conf) error {
-				return attach.ProbeMaster(&c.OnMaster, rtnl.Vlan{ID: c.ID})
-			},
-		})
-	},
+	Verbs: func() spec.Verbs { return flow.Verbs() },
 }
 
-// conf are the keys; Help describes each. The MAC address is read by [spec.Request.MAC].
-type conf struct {
+var flow = attach.Plugin{Kind: "vlan", IPAM: attach.Required, New: func() attach.Driver { return new(plugin) }}
+
+// plugin has the keys; Help describes each. The MAC address is read by [spec.Request.MAC].
+type plugin struct {
 	attach.OnMaster
 	ID int `json:"vlanId"` // 0 to 4094
 }
 
-// validate checks the keys; errors begin with the phrases of the reference.
-func (c *conf) validate() error {
+// Validate checks the keys; errors begin with the phrases of the reference.
+func (p *plugin) Validate() error {
 	switch {
-	case c.Master == "":
+	case p.Master == "":
 		return spec.KeyErrorf("master", `"master" field is required. It specifies the host interface name to create the VLAN for`)
-	case c.ID < 0 || c.ID > 4094:
-		return spec.KeyErrorf("vlanId", `invalid VLAN ID %d: "vlanId" must be from 0 to 4094`, c.ID)
+	case p.ID < 0 || p.ID > 4094:
+		return spec.KeyErrorf("vlanId", `invalid VLAN ID %d: "vlanId" must be from 0 to 4094`, p.ID)
 	}
-	return c.OnMaster.Validate()
+	return p.OnMaster.Validate()
 }
 
-// create creates the link in the container. A master has each VLAN once, so EEXIST may be about
+// Link creates the link in the container. A master has each VLAN once, so EEXIST may be about
 // that.
-func create(_ context.Context, op *attach.Op, c *conf) error {
+func (p *plugin) Link(op *attach.Op) error {
 	addr, err := op.MAC()
 	if err != nil {
 		return err
 	}
-	master, err := op.Master(&c.OnMaster)
+	master, err := op.Master(&p.OnMaster)
 	if err != nil {
 		return err
 	}
-	err = op.CreateOn(master, &c.OnMaster, rtnl.Vlan{ID: c.ID}, addr)
+	err = op.CreateOn(master, &p.OnMaster, rtnl.Vlan{ID: p.ID}, addr)
 	var explained *spec.Error
 	switch {
 	case err == nil:
 		return nil
 	case errors.Is(err, os.ErrExist) && !errors.As(err, &explained):
-		return spec.Errorf(spec.CodeBusy, "failed to create vlan: VLAN %d of %s is in use: DEL the attachment that has it, or choose another \"vlanId\": %w", c.ID, c.Master, err)
+		return spec.Errorf(spec.CodeBusy, "failed to create vlan: VLAN %d of %s is in use: DEL the attachment that has it, or choose another \"vlanId\": %w", p.ID, p.Master, err)
 	}
 	return fmt.Errorf("failed to create vlan: %w", err)
 }
 
-// verify compares the VLAN and the parent.
-func verify(_ context.Context, op *attach.Op, c *conf) error {
-	if have, _ := op.Link.Data.(rtnl.Vlan); have.ID != c.ID {
-		return attach.Mismatch("interface %s has VLAN ID %d, not %d", op.IfName, have.ID, c.ID)
+// Check compares the VLAN and the parent.
+func (p *plugin) Check(op *attach.Op) error {
+	if have, _ := op.Link.Data.(rtnl.Vlan); have.ID != p.ID {
+		return attach.Lost("interface %s has VLAN ID %d, not %d", op.IfName, have.ID, p.ID)
 	}
-	return op.CheckOn(&c.OnMaster)
+	return op.CheckOn(&p.OnMaster)
 }
+
+// Probe looks for the master.
+func (p *plugin) Probe(op *attach.Op) error { return op.ProbeMaster(&p.OnMaster, rtnl.Vlan{ID: p.ID}) }

@@ -17,7 +17,7 @@ type kernel struct {
 	suite   string   // of the security archive, where the newest ones are
 	pkg     string   // meta package that leads to the newest build
 	preload []string // modules besides those of [preload]
-	fewer   bool     // without the tests of [ownMatters]
+	fewer   bool     // without the tests of [ownMatters] and those of the module test
 }
 
 // kernels is the matrix. 5.10 is the oldest that Debian still keeps, and the first

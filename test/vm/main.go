@@ -38,6 +38,9 @@ var needed = [][2]string{
 // allTests is what runs unless the command line says otherwise.
 const allTests = "^TestKernel"
 
+// allPackages are those of both modules.
+const allPackages = "./..."
+
 // options are what the command line says.
 type options struct {
 	run     string // regular expression of tests
@@ -56,7 +59,7 @@ type options struct {
 func main() {
 	var o options
 	flag.StringVar(&o.run, "run", allTests, "the tests to run, as for go test")
-	flag.StringVar(&o.pkgs, "pkg", "./...", "packages, from the root of the repository, separated by commas")
+	flag.StringVar(&o.pkgs, "pkg", allPackages, "packages, from the root of the repository, separated by commas")
 	flag.StringVar(&o.kernels, "kernel", "", "kernels, separated by commas (default all)")
 	flag.IntVar(&o.guests, "j", 1, "guests that run at once")
 	flag.StringVar(&o.bench, "bench", "", "run the bench with these flags instead of tests")
@@ -117,7 +120,7 @@ func run(ctx context.Context, o options) error {
 	for name, from := range more {
 		base.copy(name, from, 0o755)
 	}
-	m := machine{dir: dir, printer: &printer{out: os.Stdout}, limit: o.limit, processors: share(o.guests)}
+	m := machine{dir: dir, suites: suites, printer: &printer{out: os.Stdout}, limit: o.limit, processors: share(o.guests)}
 	m.accel, m.cmdline = accelerator(ctx)
 	return m.all(ctx, chosen, base, o)
 }
@@ -194,6 +197,11 @@ func (m machine) one(ctx context.Context, k kernel, base image, cache string, o 
 	if o.bench != "" {
 		flags = benchFlags(o.bench)
 	}
+	suites := m.suites
+	if k.fewer && o.pkgs == allPackages {
+		suites = slices.DeleteFunc(slices.Clone(suites), func(s suite) bool { return strings.HasPrefix(s.path, "cnibox/test/") })
+	}
+	disk.order(suites)
 	disk.text("/etc/flags", strings.Join(flags, "\n")+"\n", 0o644)
 	if err := tree.addModules(disk, k.preload); err != nil {
 		return err

@@ -46,6 +46,7 @@ type machine struct {
 	accel   []string
 	cmdline string // of the kernel
 	printer *printer
+	suites  []suite
 	limit   time.Duration // of all tests of a guest
 
 	processors int // of each guest

@@ -63,7 +63,7 @@ func build(ctx context.Context, dir string, patterns []string) (suites []suite, 
 	own := map[string][]string{}
 	for _, p := range patterns {
 		switch inner, ok := strings.CutPrefix(p, "./test/"); {
-		case p == "./...":
+		case p == allPackages:
 			own["."], own["test"] = append(own["."], p), append(own["test"], p)
 		case ok:
 			own["test"] = append(own["test"], "./"+inner)
@@ -167,14 +167,20 @@ func system(suites []suite) (image, error) {
 	im.text("/etc/group", "root:x:0:\nnogroup:x:65534:\n", 0o644)
 	im.text("/etc/resolv.conf", "nameserver 192.0.2.53\n", 0o644)
 	im.text("/etc/hosts", "127.0.0.1 localhost\n::1 localhost\n", 0o644)
-	var lines strings.Builder
 	for _, s := range suites {
-		fmt.Fprintln(&lines, s.path, s.dir)
 		im.copy("/tests/"+s.path+".test", s.binary, 0o755)
 		im.dir(filepath.Join("/src", s.dir))
 	}
-	im.text("/etc/suites", lines.String(), 0o644)
 	return im, im.testdata()
+}
+
+// order lists the suites that the guest runs.
+func (im image) order(suites []suite) {
+	var lines strings.Builder
+	for _, s := range suites {
+		fmt.Fprintln(&lines, s.path, s.dir)
+	}
+	im.text("/etc/suites", lines.String(), 0o644)
 }
 
 // testdata copies every folder of that name: a package may use another's.

@@ -1,0 +1,403 @@
+package attach
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"slices"
+
+	"cnibox/applets/netns"
+	"cnibox/rtnl"
+	"cnibox/spec"
+)
+
+// read decodes and checks the plugin's configuration. Errors have code 7. Nothing has been touched
+// yet.
+func (p *Plugin) read(r *spec.Request) (Driver, error) {
+	d := p.New()
+	err := cmp.Or(r.Decode(d), r.CheckIPAM())
+	switch {
+	case err != nil:
+	case p.IPAM == Required && r.Net.IPAM.Type == "":
+		err = needsIPAM(r)
+	case p.IPAM == Never && r.Net.IPAM.Type != "":
+		err = spec.Errorf(spec.CodeConfig, "%s: \"ipam\" is not supported", r.Net.Type).AtKey("ipam")
+	default:
+		if err = d.Validate(); err != nil {
+			err = spec.Errorf(spec.CodeConfig, "%w", err)
+		}
+	}
+	return d, err
+}
+
+// readAnyway is read for the verbs that release: an invalid configuration is a warning, as the names
+// of the attachment are enough.
+func (p *Plugin) readAnyway(r *spec.Request) Driver {
+	d, err := p.read(r)
+	if err != nil {
+		r.Warn("%v: releasing what is owned all the same", err)
+		d = p.New()
+	}
+	return d
+}
+
+// validate is what ADD checks before it opens anything, and what its IPAM plugin does.
+func (p *Plugin) validate(r *spec.Request) (resources spec.Resources, err error) {
+	d, err := p.read(r)
+	if err == nil && p.IPAM != Chained { // the addresses may be those of prevResult
+		err = checkAddressed(r, p.IPAM)
+	}
+	if err == nil && !p.NoMAC {
+		_, err = r.MAC()
+	}
+	if err == nil && r.Net.IPAM.Type != "" {
+		resources, err = r.Validate(r.Net.IPAM.Type)
+	}
+	if err == nil {
+		facts := d.Facts()
+		resources.Link, resources.Routed = facts.Link, facts.Routed
+	}
+	return resources, err
+}
+
+// add makes the attachment, or leaves nothing behind. An invalid configuration is an error before
+// anything is opened. A context that is done stops it between two steps, so a signal makes it undo
+// what was done.
+//
+// The lease comes after the link, which dhcp needs, and routes after addresses. The host comes last:
+// it is shared with other containers, so it is changed when little is left that can fail. Its
+// forwarding is the very last, since others may need it as soon as it is on.
+func (p *Plugin) add(ctx context.Context, r *spec.Request) (*spec.Result, error) {
+	d, err := p.read(r)
+	if err = cmp.Or(err, checkAddressed(r, p.IPAM)); err != nil {
+		return nil, err
+	}
+	op, err := p.enter(ctx, r, d)
+	if err != nil {
+		return nil, err
+	}
+	defer op.close()
+	for _, step := range [...]func(*Op) error{
+		d.Link, (*Op).enterInterfaces, (*Op).lease, (*Op).checkMTU6,
+		d.Gateways, func(op *Op) error { return op.configure(d.Routes(op)) },
+		d.Host, (*Op).waitVeth, (*Op).forward,
+	} {
+		if ctx.Err() != nil {
+			err = spec.Errorf(spec.CodeTryAgain, "ADD was interrupted: %w", context.Cause(ctx))
+		} else {
+			err = step(op)
+		}
+		if err != nil {
+			return nil, op.undo.Failed(ctx, err)
+		}
+	}
+	op.announce()
+	return op.Result, nil
+}
+
+// enterInterfaces enters the links into the result, in the order of the reference: bridge, host-side
+// veth, the container's.
+func (op *Op) enterInterfaces() error {
+	for _, l := range []*rtnl.Link{op.Bridge, op.Veth} {
+		if l != nil {
+			op.AddInterface(HostInterface(l))
+		}
+	}
+	own := spec.Interface{Name: op.IfName, Sandbox: op.Call.NetNS, PCIID: op.PCIID}
+	if op.Link != nil {
+		own.MAC, own.MTU = op.Link.MAC.String(), op.Link.MTU
+	}
+	op.Container = op.AddInterface(own)
+	return nil
+}
+
+// configure gives the container's link the addresses and the routes of the result, and brings it up,
+// if there is one that is to be up. One that stays down has no addresses, as its plugin checks. own
+// are in place of the kernel's routes to the networks of the addresses; nil: those.
+func (op *Op) configure(own []rtnl.Route) error {
+	if op.Link == nil || op.facts.Down {
+		return nil
+	}
+	if err := op.setAddresses(own == nil); err != nil {
+		return err
+	}
+	if err := op.addOwnRoutes(own); err != nil {
+		return err
+	}
+	return op.addRoutes()
+}
+
+// check compares prevResult with the kernel, and runs the IPAM plugin, if there is one, and the
+// plugin's own step. It changes nothing. What later plugins of a chain may change is not
+// compared.
+func (p *Plugin) check(ctx context.Context, r *spec.Request) error {
+	d, err := p.read(r)
+	if err = cmp.Or(err, r.CheckIndexes()); err != nil {
+		return err
+	}
+	op, err := p.enter(ctx, r, d)
+	if err != nil {
+		return err
+	}
+	defer op.close()
+	if err := op.checkLease(); err != nil || op.facts.NoNetdev {
+		return err
+	}
+	for _, step := range [...]func(*Op) error{
+		(*Op).checkLink, (*Op).checkAddrs, (*Op).checkRoutes, (*Op).checkVeth, d.Check, (*Op).checkForwarding,
+	} {
+		if err := step(op); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// Mismatch returns the error of a CHECK that found a difference.
+// Its code is 102.
+func Mismatch(format string, args ...any) *spec.Error {
+	return spec.Errorf(spec.CodeCheck, format, args...)
+}
+
+// Lost is [Mismatch] for what RESTORE cannot set again.
+func Lost(format string, args ...any) error { return spec.Anew(Mismatch(format, args...)) }
+
+// del releases all that the attachment owns. Nothing need exist, and every step is tried. The
+// lease is released last, and only when the link is gone, so that no address is leased while it is
+// in use.
+//
+// A runtime repeats a DEL that failed, so only what may succeed next time is an error.
+func (p *Plugin) del(ctx context.Context, r *spec.Request) error {
+	d := p.readAnyway(r)
+	ns, err := netns.OpenIfThere(r.Call)
+	if err != nil {
+		return err
+	}
+	op, err := p.open(ctx, r, d, ns)
+	if err != nil {
+		return err
+	}
+	defer op.close()
+	if op.CheckIPAM() != nil {
+		op.Net.IPAM.Type = "" // readAnyway has warned of it; no ADD has had a lease of it
+	}
+	var errs []error
+	early := leasedOverLink(op.Net.IPAM.Type)
+	if early {
+		errs = append(errs, op.releaseLease(ctx))
+	}
+	remove := func() error { return guard(func() error { return d.Remove(op) }) }
+	leased := op.Net.IPAM.Type != "" && !early
+	if op.ending = endingIn(ctx); op.ending != nil {
+		linkErr := remove()
+		if linkErr == nil && leased {
+			op.ending.lease = op.releaseLease
+		}
+		op.ending.add()
+		return errors.Join(append(errs, linkErr, d.Release(op))...)
+	}
+	// the kernel takes some 20 ms to delete a link: the other steps run meanwhile
+	link := make(chan error, 1)
+	go func() { link <- remove() }()
+	releaseErr := d.Release(op)
+	linkErr := <-link
+	errs = append(errs, linkErr, releaseErr) // in this order, whichever ended first
+	if linkErr == nil && leased {
+		errs = append(errs, op.releaseLease(ctx))
+	}
+	return errors.Join(errs...)
+}
+
+// get returns the result of the ADD: prevResult, if there is one and the IPAM plugin and the links
+// still have the attachment, else what they have. An unknown or deleted container has code 3; one
+// whose link is gone while its addresses are leased has not, as it needs a DEL.
+//
+// Addresses and routes are the IPAM plugin's, not the kernel's: GET must not fail because some were
+// removed.
+func (p *Plugin) get(ctx context.Context, r *spec.Request) (*spec.Result, error) {
+	d, invalid := p.read(r)
+	op, err := p.enter(ctx, r, d) // first: a container that is gone is unknown, with any configuration
+	if err != nil {
+		return nil, err
+	}
+	defer op.close()
+	if invalid != nil {
+		return nil, invalid
+	}
+	lost, err := op.describe(d)
+	switch {
+	case err != nil:
+		return nil, err
+	case lost != nil && !op.leases():
+		return nil, lost
+	case r.Net.IPAM.Type == "":
+		op.Result.DNS = r.Net.DNS
+		return cmp.Or(r.Prev, op.Result), nil
+	}
+	res, err := r.Delegate(ctx, r.Net.IPAM.Type, spec.Get)
+	switch {
+	case lost != nil && err == nil:
+		return nil, Mismatch("interface %s of %s is gone, and its addresses are still leased: run DEL", op.IfName, op.Attachment).WithDetails("%s", lost.Msg)
+	case lost != nil && spec.AsError(err).Code == spec.CodeUnknown:
+		return nil, lost
+	case err != nil:
+		return nil, err
+	}
+	if r.Prev != nil {
+		return r.Prev, nil
+	}
+	op.addresses(res)
+	return op.Result, d.Gateways(op)
+}
+
+// describe finds the attachment's links and enters them into the result; lost has code 3: they are
+// gone, or never were.
+func (op *Op) describe(d Driver) (lost *spec.Error, err error) {
+	if !op.facts.NoNetdev {
+		if op.Link, err = op.Cont.Link(op.IfName); err != nil || !op.isKind(op.Link) {
+			return spec.Errorf(spec.CodeUnknown, "no attachment %s is known: no %s interface %s in %s",
+				op.Attachment, op.plugin.Kind, op.IfName, op.Call.NetNS), nil
+		}
+	}
+	if err = op.findPort(); err == nil {
+		err = d.Found(op)
+	}
+	switch {
+	case errors.Is(err, os.ErrNotExist):
+		return spec.Errorf(spec.CodeUnknown, "no attachment %s is known: %w", op.Attachment, err), nil
+	case err != nil && spec.AsError(err).Code == spec.CodeUnknown:
+		return spec.AsError(err), nil
+	case err != nil:
+		return nil, err
+	}
+	return nil, op.enterInterfaces()
+}
+
+// status runs the plugin's probe and the IPAM plugin's STATUS.
+// A failed probe has code 50; an error of the IPAM plugin keeps its code.
+func (p *Plugin) status(ctx context.Context, r *spec.Request) error {
+	d, err := p.read(r)
+	if err != nil {
+		return err
+	}
+	op, err := p.open(ctx, r, d, nil)
+	if err != nil {
+		return err
+	}
+	defer op.close()
+	if err := d.Probe(op); err != nil {
+		return spec.Errorf(spec.CodeNotReady, "%s: %w", r.Net.Type, err)
+	}
+	if r.Net.IPAM.Type == "" {
+		return nil
+	}
+	return op.delegate(ctx, spec.Status)
+}
+
+// gc deletes the network's links whose attachment is gone, then runs the
+// plugin's own step and the IPAM plugin's GC. It goes on past errors.
+func (p *Plugin) gc(ctx context.Context, r *spec.Request) error {
+	d := p.readAnyway(r)
+	op, err := p.open(ctx, r, d, nil)
+	if err != nil {
+		return err
+	}
+	defer op.close()
+	errs := []error{op.collectLinks(), d.Collect(op)}
+	if r.Net.IPAM.Type != "" {
+		errs = append(errs, op.delegate(ctx, spec.GC))
+	}
+	return errors.Join(errs...)
+}
+
+// restore restores the lease, what the container has lost, and then what the host has. An address
+// that is another's by now is not used: nothing else is restored then.
+func (p *Plugin) restore(ctx context.Context, r *spec.Request) error {
+	d, err := p.read(r)
+	if err = cmp.Or(err, r.CheckIndexes()); err != nil {
+		return err
+	}
+	op, err := p.enter(ctx, r, d)
+	if err != nil {
+		return err
+	}
+	defer op.close()
+	op.Result.IPs, op.Result.Routes = op.Own(), slices.Clone(op.Prev.Routes)
+	lease := op.restoreLease()
+	if errors.Is(lease, spec.ErrAnew) {
+		return lease
+	}
+	inside := op.restoreInside(d)
+	if errors.Is(inside, spec.ErrAnew) {
+		return errors.Join(lease, inside)
+	}
+	return errors.Join(lease, inside, op.restoreHost(d))
+}
+
+// restoreInside sets the container's link up, and adds the addresses and routes of prevResult that
+// CHECK would miss. What else the container has stays.
+func (op *Op) restoreInside(d Driver) error {
+	if op.facts.NoNetdev {
+		return nil
+	}
+	if err := op.restoreLink(); err != nil || op.facts.Down {
+		return err
+	}
+	own := d.Routes(op)
+	if err := op.restoreAddrs(own == nil); err != nil {
+		return err
+	}
+	if err := op.restoreOwnRoutes(own); err != nil {
+		return err
+	}
+	return op.restoreRoutes()
+}
+
+// restoreHost makes the host's side as ADD has made it.
+func (op *Op) restoreHost(d Driver) error {
+	if op.plugin.Veth {
+		var err error
+		if op.Veth, err = op.HostVeth(); err != nil {
+			return Lost("host interface: %w", err)
+		}
+	}
+	if err := d.Host(op); err != nil {
+		return err
+	}
+	return op.restoreForwarding()
+}
+
+// prepare is for what the attachments of a network share.
+func (p *Plugin) prepare(ctx context.Context, r *spec.Request) error {
+	return p.ofNetwork(ctx, r, Network.Prepare)
+}
+
+func (p *Plugin) removeNetwork(ctx context.Context, r *spec.Request) error {
+	return p.ofNetwork(ctx, r, Network.RemoveNetwork)
+}
+
+func (p *Plugin) ofNetwork(ctx context.Context, r *spec.Request, step func(Network, *Op) error) error {
+	d, err := p.read(r)
+	if err != nil {
+		return err
+	}
+	op, err := p.open(ctx, r, d, nil)
+	if err != nil {
+		return err
+	}
+	defer op.close()
+	return step(d.(Network), op)
+}
+
+// guard makes a panic of a step in a goroutine of its own an error, since the recover of the serve
+// loop does not see it.
+func guard(fn func() error) (err error) {
+	defer func() {
+		if p := recover(); p != nil {
+			err = fmt.Errorf("panic: %v", p)
+		}
+	}()
+	return fn()
+}

@@ -1,0 +1,143 @@
+package attach
+
+import (
+	"context"
+	"strings"
+
+	"cnibox/spec"
+)
+
+// needsIPAM is the error of a plugin that requires an IPAM plugin.
+func needsIPAM(r *spec.Request) *spec.Error {
+	return spec.Errorf(spec.CodeConfig, "%s interface requires an IPAM configuration", r.Net.Type).
+		WithDetails("no plugin name provided: set \"ipam.type\"").AtKey("")
+}
+
+// checkAddressed reports an ADD that needs an IPAM plugin and has none configured. Errors have
+// code 7.
+func checkAddressed(r *spec.Request, ipam Need) error {
+	switch {
+	case r.Net.IPAM.Type != "":
+		return nil
+	case ipam == Chained && r.Prev != nil && len(r.Prev.IPs) > 0:
+		return nil
+	case ipam == Chained:
+		return needsIPAM(r).WithDetails("in a chain the addresses of prevResult serve as well")
+	case r.Net.Version.NeedsAddress():
+		return spec.Errorf(spec.CodeConfig, "cannot convert: no valid IP addresses").
+			WithDetails("cniVersion %s cannot express a result without addresses: use 0.3.0 or later, or configure \"ipam\"", r.Net.Version)
+	}
+	return nil
+}
+
+// lease asks the IPAM plugin for addresses and enters them into the result. Without
+// one a chained plugin takes those of prevResult, whose lease is another plugin's.
+// Errors keep the code of the plugin; an answer without an address is 103.
+func (op *Op) lease() error {
+	plugin := op.Net.IPAM.Type
+	if plugin == "" {
+		op.Result.DNS = op.Net.DNS
+		if op.plugin.IPAM == Chained {
+			op.addresses(op.Prev.Clone())
+		}
+		return nil
+	}
+	res, err := op.Delegate(op.ctx, plugin, spec.Add)
+	if err == nil || op.NeedsDel(plugin, err) {
+		op.Undo("addresses of "+plugin, func(ctx context.Context) error { return op.delegate(ctx, spec.Del) })
+	}
+	if err != nil {
+		return err
+	}
+	if len(res.IPs) == 0 {
+		return spec.Errorf(spec.CodePlugin, "IPAM plugin returned missing IP config: %q gave no address", plugin)
+	}
+	op.addresses(res)
+	if op.Link != nil && leasedOverLink(plugin) {
+		return op.leasedMTU()
+	}
+	return nil
+}
+
+// leasedMTU reads the MTU of the container's link again: a DHCP server may have given a
+// smaller one.
+func (op *Op) leasedMTU() error {
+	link, err := op.Cont.LinkAt(op.Link.Index)
+	if err == nil {
+		op.Link.MTU = link.MTU
+		op.Result.Interfaces[op.Container].MTU = link.MTU
+	}
+	return err
+}
+
+// addresses enters the IPAM plugin's answer into the result: all addresses
+// belong to the container's link, and a configured "dns" replaces the answer's.
+// All share the index op.Container, which may be set later.
+//
+// The kernel reduces an MTU or MSS of a route that is too large, without an error
+// (ip_metrics_convert, net/ipv4/metrics.c): so does the result.
+func (op *Op) addresses(res *spec.Result) {
+	op.Result.IPs, op.Result.Routes, op.Result.DNS = res.IPs, res.Routes, res.DNS
+	if op.Net.DNS.Replaces() {
+		op.Result.DNS = op.Net.DNS
+	}
+	for i := range op.Result.IPs {
+		op.Result.IPs[i].Interface = &op.Container
+	}
+	for i := range op.Result.Routes {
+		r := &op.Result.Routes[i]
+		r.MTU, r.AdvMSS = min(r.MTU, 65535-15), min(r.AdvMSS, 65535-40)
+	}
+}
+
+// checkLease runs CHECK of the IPAM plugin.
+func (op *Op) checkLease() error {
+	if op.Net.IPAM.Type == "" {
+		return nil
+	}
+	err := op.delegate(op.ctx, spec.Check)
+	if err != nil && !op.restoresLease() {
+		err = spec.Anew(err)
+	}
+	return err
+}
+
+// releaseLease runs DEL of the IPAM plugin.
+func (op *Op) releaseLease(ctx context.Context) error { return op.delegate(ctx, spec.Del) }
+
+// leasedOverLink reports whether the IPAM plugin sends its release over the link, as dhcp does. It
+// is then called before the link is deleted, so the address may be leased again some milliseconds
+// before that.
+func leasedOverLink(plugin string) bool {
+	return plugin == "dhcp" || strings.HasSuffix(plugin, "-dhcp")
+}
+
+// delegate runs a verb of the IPAM plugin that has no result.
+func (op *Op) delegate(ctx context.Context, v spec.Verb) error {
+	_, err := op.Delegate(ctx, op.Net.IPAM.Type, v)
+	return err
+}
+
+// restoresLease reports whether the IPAM plugin has a RESTORE. That of another program has none.
+func (op *Op) restoresLease() bool {
+	verbs, err := op.Invoker.Find(op.Net.IPAM.Type)
+	return err == nil && verbs != nil && verbs.Restore != nil
+}
+
+// restoreLease runs RESTORE of the IPAM plugin.
+func (op *Op) restoreLease() error {
+	if op.Net.IPAM.Type == "" || !op.restoresLease() {
+		return nil
+	}
+	return op.delegate(op.ctx, spec.Restore)
+}
+
+// leases reports whether the IPAM plugin may store leases: one of this program without a GC stores
+// nothing.
+func (op *Op) leases() bool {
+	if op.Net.IPAM.Type == "" {
+		return false
+	}
+	verbs, err := op.Invoker.Find(op.Net.IPAM.Type)
+	return err != nil || verbs == nil || verbs.GC != nil
+}

@@ -1,0 +1,125 @@
+package attach
+
+import (
+	"context"
+	"errors"
+	"os"
+
+	"cnibox/applets/netfilter"
+	"cnibox/nft"
+	"cnibox/spec"
+)
+
+// MasqConf are the keys with which a plugin masquerades what leaves its network.
+// Any backend is nftables here.
+type MasqConf struct {
+	IPMasq        bool   `json:"ipMasq"`
+	IPMasqBackend string `json:"ipMasqBackend"`
+}
+
+// CheckBackend checks the name of the backend; it may be empty.
+func (c *MasqConf) CheckBackend() error {
+	switch c.IPMasqBackend {
+	case "", "iptables", "nftables":
+		return nil
+	}
+	return spec.KeyErrorf("ipMasqBackend", `unknown ipmasq backend %q: "ipMasqBackend" is "iptables" or "nftables"`, c.IPMasqBackend)
+}
+
+// WarnBackend warns an administrator who would look for the rules with iptables.
+func (c *MasqConf) WarnBackend(op *Op) {
+	if c.IPMasq && c.IPMasqBackend == "iptables" {
+		op.Warn(`"ipMasqBackend" iptables: the rules are made with nftables`)
+	}
+}
+
+// Masquerade adds the elements for addresses of the attachment, if that is configured.
+func (c *MasqConf) Masquerade(op *Op, ips []spec.IP, x *nft.Tx) {
+	if !c.IPMasq {
+		return
+	}
+	for _, ip := range ips {
+		x.Masquerade(op.Attachment, ip.Address)
+	}
+}
+
+// AddMasquerade masquerades the result's addresses, in one transaction.
+func (c *MasqConf) AddMasquerade(op *Op) error {
+	if !c.IPMasq || len(op.Result.IPs) == 0 {
+		return nil
+	}
+	return op.AddRules(func(x *nft.Tx) { c.Masquerade(op, op.Result.IPs, x) }, nil)
+}
+
+// CheckMasquerade checks for the elements of AddMasquerade.
+func (c *MasqConf) CheckMasquerade(op *Op) error {
+	own := op.Own()
+	if !c.IPMasq || len(own) == 0 {
+		return nil
+	}
+	err := op.Rules().Check(func(x *nft.Tx) error {
+		c.Masquerade(op, own, x)
+		return nil
+	})
+	if err = netfilter.OrReference(err, op.Attachment, nft.KindMasquerade); err != nil {
+		return Mismatch("masquerading: %w", err)
+	}
+	return nil
+}
+
+// AddRules runs a transaction of elements of the attachment. A failed ADD releases them, and deletes
+// tables that it has created. Where the transaction fails its error is given to failed, which may run
+// later, as that of many attachments is one; nil: it is the error.
+func (op *Op) AddRules(add func(*nft.Tx), failed func(error) error) error {
+	table := op.Rules()
+	op.Undo("rules", func(ctx context.Context) error {
+		err := errors.Join(op.releaseRules(ctx), table.Prune(ctx))
+		if netfilter.IsMissing(err) {
+			return nil // there is none
+		}
+		return err
+	})
+	fill := func(x *nft.Tx) error {
+		add(x)
+		return nil
+	}
+	if failed == nil {
+		return table.Update(op.ctx, fill)
+	}
+	return table.UpdateThen(op.ctx, fill, func(_ context.Context, err error) error {
+		if err != nil {
+			err = failed(err)
+		}
+		return err
+	})
+}
+
+// releaseRules deletes what the attachment owns in the rule set, by its names alone. Nothing need exist.
+func (op *Op) releaseRules(ctx context.Context) error {
+	if op.plugin.Rules == nil {
+		return nil
+	}
+	return op.Rules().Update(ctx, func(x *nft.Tx) error {
+		x.Release(op.Attachment, op.plugin.Rules...)
+		return nil
+	})
+}
+
+// collectRules deletes what stale attachments own in the rule set, and the rules of the reference for
+// them, as far as those name the owner.
+func (op *Op) collectRules() error {
+	kinds := op.plugin.Rules
+	if kinds == nil {
+		return nil
+	}
+	valid := op.ValidKeys()
+	return op.Rules().Update(op.ctx, func(x *nft.Tx) error {
+		x.DeleteStale(op.Network, valid, kinds...)
+		x.DeleteStaleReference(op.Network, op.Valid, kinds...)
+		x.DeleteStaleGuards(func(port string) bool {
+			_, err := op.Host.Link(port)
+			return !errors.Is(err, os.ErrNotExist)
+		})
+		return nil
+	})
+}

@@ -1,0 +1,100 @@
+// Package attach is the flow of all interface plugins: what ADD, CHECK, DEL, GET, STATUS, GC and
+// RESTORE do, in which order, and how a failed ADD is undone. A plugin implements the steps in which
+// it differs from others, see [Driver].
+//
+// Begin reading at flow.go, which has the order of each verb. The other files are about what the
+// steps work on: link.go, address.go, routes.go and lease.go for the container's link, veth.go for
+// the plugins that make a pair, master.go for those with a parent device, forwarding.go and
+// masquerade.go for the host. The package knows no particular plugin, and the plugins know no order.
+package attach
+
+import (
+	"context"
+
+	"cnibox/applets/netns"
+	"cnibox/internal/once"
+	"cnibox/internal/undo"
+	"cnibox/nft"
+	"cnibox/rtnl"
+	"cnibox/spec"
+)
+
+// An Op is one verb at work on one attachment.
+//
+// It and its sockets live as long as the verb. Links are looked up by name once, then by index.
+type Op struct {
+	*spec.Request
+	NS         *rtnl.NS   // nil: there is none, or not any more
+	Host, Cont *rtnl.Conn // Cont is nil when NS is
+	Result     *spec.Result
+	Link       *rtnl.Link // the container's link, once it exists
+	Veth       *rtnl.Link // its peer on the host, of a plugin that makes a pair
+	Bridge     *rtnl.Link // that Veth is a port of; nil: it is not
+	PCIID      string     // of the container's device, where that is known
+	Container  int        // index of the container's link in Result.Interfaces
+
+	plugin    *Plugin
+	facts     Facts
+	ctx       context.Context
+	made      bool    // Veth is new
+	closeHost func()  // Host may be the socket of many attachments
+	ending    *ending // of a DEL in a context of [Together.Collect]; nil: it ends at once
+	undo      undo.Stack
+}
+
+// Context is the verb's.
+func (op *Op) Context() context.Context { return op.ctx }
+
+// Rules are the tables of this program on the host.
+func (op *Op) Rules() *nft.Table { return nft.Open(netns.Host(op.Call)) }
+
+// Undo registers how to undo what was just done, or is about to be tried, should ADD fail:
+// see [undo.Stack.Add].
+func (op *Op) Undo(what string, fn func(context.Context) error) { op.undo.Add(what, fn) }
+
+// AddInterface enters an interface into the result and returns its index.
+func (op *Op) AddInterface(i spec.Interface) int {
+	op.Result.Interfaces = append(op.Result.Interfaces, i)
+	return len(op.Result.Interfaces) - 1
+}
+
+// open opens the sockets; with a namespace, one in it too. The caller closes the Op, and
+// with it the namespace. Nothing has been changed.
+func (p *Plugin) open(ctx context.Context, r *spec.Request, d Driver, ns *rtnl.NS) (op *Op, err error) {
+	op = &Op{Request: r, Result: &spec.Result{}, NS: ns, plugin: p, facts: d.Facts(), ctx: ctx}
+	host := netns.Host(r.Call)
+	if once.Remembers(ctx) {
+		host = rtnl.Host() // what a call keeps is closed at its end
+	}
+	dial := func() (*rtnl.Conn, error) { return rtnl.Dial(host) }
+	if op.Host, op.closeHost, err = once.Open(ctx, "host's socket", dial, func(c *rtnl.Conn) { c.Close() }); err == nil && ns != nil {
+		op.Cont, err = rtnl.Dial(ns)
+	}
+	if err != nil {
+		op.close()
+		return nil, err
+	}
+	return op, nil
+}
+
+// enter is open with the container's namespace, without which ADD, CHECK, GET and RESTORE cannot do.
+func (p *Plugin) enter(ctx context.Context, r *spec.Request, d Driver) (*Op, error) {
+	ns, err := netns.Open(r.Call)
+	if err != nil {
+		return nil, err
+	}
+	return p.open(ctx, r, d, ns)
+}
+
+// close closes what was opened.
+func (op *Op) close() {
+	if op.Cont != nil {
+		op.Cont.Close()
+	}
+	if op.Host != nil {
+		op.closeHost()
+	}
+	if op.NS != nil {
+		op.NS.Close()
+	}
+}

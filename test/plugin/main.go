@@ -1,0 +1,175 @@
+// Command plugin lays out the four places of a new plugin in a tree: the plugin itself, its lines in
+// the table of applets, its entry for the tests over all plugins, and its example. What it writes
+// builds and passes these tests: a link that drops what is sent to it or, with -chained, a plugin
+// that sets the MTU of the interface. Change it into what it is to be.
+package main
+
+import (
+	"bytes"
+	"embed"
+	"errors"
+	"flag"
+	"fmt"
+	"go/format"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"text/template"
+)
+
+//go:embed templates
+var files embed.FS
+
+var templates = template.Must(template.ParseFS(files, "templates/*.tmpl"))
+
+// A plugin is what the templates know of a plugin.
+type plugin struct {
+	Name    string // as in "type"
+	Package string // its Go package: without hyphens
+	Applet  string // its variable in the table
+	Tag     string // that leaves it out
+	DataDir string
+	Subnet  string // of its example, which no other has
+}
+
+func main() {
+	name := flag.String("name", "", "`NAME` of the plugin, as in \"type\"")
+	chained := flag.Bool("chained", false, "it works on the interface of a plugin before it")
+	flag.Parse()
+	if err := write(flag.Arg(0), *name, *chained); err != nil {
+		fmt.Fprintln(os.Stderr, "plugin:", err)
+		os.Exit(1)
+	}
+	fmt.Println("Then write the golden list and the rows: go test -run 'Golden|Places' -update .")
+}
+
+// write lays the places out in the tree at root, and prints each. It changes nothing if one is taken.
+func write(root, name string, chained bool) error {
+	if !regexp.MustCompile(`^[a-z][a-z0-9]*(-[a-z0-9]+)*$`).MatchString(name) {
+		return fmt.Errorf("-name %q: small letters and digits, parts joined by hyphens", name)
+	}
+	p := plugin{Name: name, Package: strings.ReplaceAll(name, "-", ""), Tag: "no_" + strings.ReplaceAll(name, "-", "_"), DataDir: "/run/cnibox/" + name}
+	p.Applet = camel(name) + "Applet"
+	kind := "interface"
+	if chained {
+		kind = "chained"
+	}
+	subnet, err := freeSubnet(root)
+	if err != nil {
+		return err
+	}
+	p.Subnet = subnet
+	places := map[string]string{
+		"applets/" + p.Package + "/" + p.Package + ".go": kind + ".go.tmpl",
+		"applets/with_" + p.Package + ".go":              "with.go.tmpl",
+		"applets/without_" + p.Package + ".go":           "without.go.tmpl",
+		"examples/" + name + ".conflist":                 kind + ".conflist.tmpl",
+	}
+	for place := range places {
+		if _, err := os.Lstat(filepath.Join(root, place)); !errors.Is(err, os.ErrNotExist) {
+			return fmt.Errorf("%s is there already", place)
+		}
+	}
+	for place, source := range places {
+		text, err := p.text(source)
+		if err == nil && strings.HasSuffix(place, ".go") {
+			text, err = format.Source(text)
+		}
+		if err == nil {
+			err = create(filepath.Join(root, place), text)
+		}
+		if err != nil {
+			return fmt.Errorf("%s: %w", place, err)
+		}
+		fmt.Println(place)
+	}
+	return p.enter(root, kind)
+}
+
+// camel is a name as a Go identifier: "host-device" is "hostDevice".
+func camel(name string) string {
+	first, rest, _ := strings.Cut(name, "-")
+	for _, part := range strings.Split(rest, "-") {
+		if part != "" {
+			first += strings.ToUpper(part[:1]) + part[1:]
+		}
+	}
+	return first
+}
+
+// text is a template with the plugin's names in it.
+func (p plugin) text(source string) ([]byte, error) {
+	var b bytes.Buffer
+	err := templates.ExecuteTemplate(&b, source, p)
+	return b.Bytes(), err
+}
+
+// create writes a file and the directory that it is in.
+func create(path string, text []byte) error {
+	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+		return err
+	}
+	return os.WriteFile(path, text, 0o644)
+}
+
+// enter writes the plugin's lines into the table and the tests over all plugins.
+func (p plugin) enter(root, kind string) error {
+	entry, err := p.text(kind + ".entry.tmpl")
+	if err != nil {
+		return err
+	}
+	for _, place := range []struct {
+		file, from, line string
+		before           func(line string) bool // the first line that the new one stands before
+	}{
+		{"applets/applets.go", "var table =", "\t" + p.Applet + ",\n", func(line string) bool { return line == "}" || strings.TrimSpace(line) > p.Applet }},
+		{"applets/applettest/plugins.go", "var Plugins =", string(entry), func(line string) bool { return line == "}" }},
+	} {
+		path := filepath.Join(root, place.file)
+		b, err := os.ReadFile(path)
+		if err != nil {
+			return err
+		}
+		lines := strings.SplitAfter(string(b), "\n")
+		in, at := false, -1
+		for i, line := range lines {
+			if in && place.before(strings.TrimRight(line, "\n")) {
+				at = i
+				break
+			}
+			in = in || strings.HasPrefix(line, place.from)
+		}
+		if at < 0 {
+			return fmt.Errorf("%s has no %q", place.file, place.from)
+		}
+		text := strings.Join(lines[:at], "") + place.line + strings.Join(lines[at:], "")
+		if err := os.WriteFile(path, []byte(text), 0o644); err != nil {
+			return err
+		}
+		fmt.Println(place.file)
+	}
+	return nil
+}
+
+// freeSubnet is a subnet that no example has.
+func freeSubnet(root string) (string, error) {
+	all, err := filepath.Glob(filepath.Join(root, "examples/*.conflist"))
+	if err != nil || len(all) == 0 {
+		return "", fmt.Errorf("no examples in %s: give the root of the tree", root)
+	}
+	var used strings.Builder
+	for _, path := range all {
+		b, err := os.ReadFile(path)
+		if err != nil {
+			return "", err
+		}
+		used.Write(b)
+	}
+	for n := 100; n < 256; n++ {
+		if !strings.Contains(used.String(), fmt.Sprintf("10.%d.", n)) {
+			return fmt.Sprintf("10.%d.0.0/24", n), nil
+		}
+	}
+	return "", errors.New("the examples have all of 10.100.0.0 to 10.255.0.0")
+}

@@ -1,0 +1,101 @@
+package main
+
+import (
+	"bytes"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"cnibox/applets/applettest"
+)
+
+// copyTree copies the files of the tree that git knows.
+func copyTree(t *testing.T) string {
+	t.Helper()
+	list, err := exec.Command("git", "-C", "../..", "ls-files", "-z").Output()
+	if err != nil {
+		t.Skipf("SKIPPED: not a clone: %v", err)
+	}
+	dir := t.TempDir()
+	for _, name := range strings.Split(strings.TrimRight(string(list), "\x00"), "\x00") {
+		text, err := os.ReadFile(filepath.Join("../..", name))
+		if os.IsNotExist(err) { // deleted, and not committed yet
+			continue
+		}
+		if err == nil {
+			err = create(filepath.Join(dir, name), text)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	return dir
+}
+
+// run runs a command in a directory and returns its standard output.
+func run(t *testing.T, dir string, name string, args ...string) string {
+	t.Helper()
+	c := exec.Command(name, args...)
+	var out, stderr bytes.Buffer
+	c.Dir, c.Stdout, c.Stderr = dir, &out, &stderr
+	if err := c.Run(); err != nil {
+		t.Fatalf("%s %s: %v\n%s%s", name, strings.Join(args, " "), err, &out, &stderr)
+	}
+	return out.String()
+}
+
+// A plugin of each kind that was laid out in a copy of the tree is in help, completions and manual
+// page, and lint accepts its example. An attachment of the
+// chained one shows what it holds, without a line outside of its places.
+func TestKernelPlugins(t *testing.T) {
+	h := applettest.NewHost(t)
+	c := h.Container("c1")
+	tree := copyTree(t)
+	for name, chained := range map[string]bool{"stub-link": false, "mark": true} {
+		if err := write(tree, name, chained); err != nil {
+			t.Fatal(err)
+		}
+		if err := write(tree, name, chained); err == nil || !strings.Contains(err.Error(), "is there already") {
+			t.Errorf("a second %s: %v", name, err)
+		}
+	}
+	run(t, tree, "go", "build", "-o", "bin/cnibox", ".")
+	run(t, tree, "go", "build", "-o", os.DevNull, "./applets/applettest")
+	bin := filepath.Join(tree, "bin/cnibox")
+	for _, link := range []string{"cni-exec", "bridge", "host-local", "mark"} {
+		if err := os.Symlink("cnibox", filepath.Join(tree, "bin", link)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	tool := filepath.Join(tree, "bin/cni-exec")
+	for _, name := range []string{"stub-link", "mark"} {
+		for what, text := range map[string]string{
+			"help":        run(t, tree, bin, "help"),
+			"its help":    run(t, tree, bin, "help", name),
+			"completions": run(t, tree, tool, "complete", "--conf-dir", "examples", "add", ""),
+			"manual page": strings.ReplaceAll(run(t, tree, bin, "man", name), `\-`, "-"),
+		} {
+			if !strings.Contains(text, name) {
+				t.Errorf("%s is not in %s:\n%s", name, what, text)
+			}
+		}
+		run(t, tree, tool, "lint", "examples/"+name+".conflist")
+	}
+	exec := func(args ...string) (out string) {
+		t.Helper()
+		args = append([]string{"--conf-dir", tree + "/examples", "--path", tree + "/bin", "--state-dir", h.Dir + "/state"}, args...)
+		h.NoError(h.NS.Do(func() error {
+			out = run(t, tree, tool, args...)
+			return nil
+		}))
+		return out
+	}
+	exec("add", "--container-id", "c1", "mark", c.Path)
+	if out := exec("show", "c1"); !strings.Contains(out, "MTU 1400") {
+		t.Errorf("show does not have what mark holds:\n%s", out)
+	}
+	exec("check", "--container-id", "c1", "mark", c.Path)
+	exec("del", "--container-id", "c1", "mark", c.Path)
+}
