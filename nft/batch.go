@@ -17,12 +17,13 @@ import (
 )
 
 // A step is one message of a batch: what it is about, for the error when the kernel
-// refuses it, and what the library does not write.
+// refuses it, flags that the library does not set, and what wants to know the handle of the rule
+// that it makes.
 type step struct {
 	what  string              // "table inet cnibox"
 	needs string              // kernel options without which it is refused; may be empty
 	flags netlink.HeaderFlags // beside the library's
-	more  []byte              // attributes behind the library's
+	made  func(handle uint64) // may be nil
 }
 
 // A batch collects changes that the kernel makes all at once or not at all. The library
@@ -31,7 +32,6 @@ type step struct {
 type batch struct {
 	conn  nftables.Conn // has no socket
 	steps []step        // one for each message
-	gen   uint32        // generation of the rule set that the batch was made for; 0: any
 	err   error         // of writing
 }
 
@@ -60,15 +60,10 @@ func (t *batch) messages() (ms []netlink.Message, err error) {
 		if i > 0 && i <= len(t.steps) {
 			s := t.steps[i-1]
 			ms[i].Header.Flags |= s.flags
-			ms[i].Data = append(m.Data, s.more...)
+			if s.made != nil {
+				ms[i].Header.Flags |= netlink.Echo
+			}
 		}
-	}
-	if t.gen != 0 {
-		id, err := encode(func(ae *netlink.AttributeEncoder) { ae.Uint32(unix.NFNL_BATCH_GENID, t.gen) })
-		if err != nil {
-			return nil, err
-		}
-		ms[0].Data = append(ms[0].Data, id...)
 	}
 	return ms, nil
 }
@@ -108,9 +103,24 @@ func (s *sock) commit(t *batch) error {
 		}
 	}
 	if err != nil {
-		return fmt.Errorf("nft: %w", err)
+		return unsent(err)
+	}
+	for i, s := range t.steps {
+		for _, m := range answers[i+1].Messages {
+			if s.made != nil && len(m.Data) >= headerLen {
+				s.made(num(m.Data[headerLen:], unix.NFTA_RULE_HANDLE))
+			}
+		}
 	}
 	return nil
+}
+
+// unsent is the error of a batch that the socket did not take, or that was not answered.
+func unsent(err error) error {
+	if errors.Is(err, unix.EMSGSIZE) {
+		return fmt.Errorf("nft: %w: that many changes in one transaction need CAP_NET_ADMIN on the host, or a larger net.core.wmem_max", err)
+	}
+	return fmt.Errorf("nft: %w", err)
 }
 
 // A refusal is the kernel's error about one step of a batch.

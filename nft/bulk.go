@@ -3,17 +3,15 @@ package nft
 import (
 	"sync"
 
+	"golang.org/x/sys/unix"
+
 	"cnibox/internal/netns"
 )
 
-// A container may publish thousands of ports, as servers for RTP do. Four elements of
-// two families for each are megabytes of messages, more than an unprivileged socket
-// takes at once, and a question to the kernel about each takes longer than reading all.
+// A container may publish thousands of ports, as servers for RTP do, with four elements of two
+// families for each. A question to the kernel about each takes longer than reading all.
 
-const (
-	changesPerBatch = 1500 // with which a batch stays below 400 KB, twice net.core.wmem_max
-	mostAsked       = 64   // keys of a set; for more, the set is read
-)
+const mostAsked = 64 // keys of a set, or handles of a chain; for more, it is read
 
 // known is what the kernel has in a set of host ports, once that was read; before, how many
 // keys it was asked about. Without pointers, since there may be 100,000.
@@ -68,13 +66,6 @@ func (k *known) add(e *element) {
 	copy(key[:], e.key)
 	copy(d.to[:], e.data)
 	k.elements[key] = d
-}
-
-// drop forgets an element.
-func (k *known) drop(key []byte) {
-	var p portKey
-	copy(p[:], key)
-	delete(k.elements, p)
 }
 
 // isPorts reports whether the set has host ports, or what belongs to them.
@@ -142,6 +133,17 @@ func (x *Tx) whole(in *set) (*known, error) {
 	return k, nil
 }
 
+// generation reads the number of the rule set, which changes with each batch of any process.
+func (x *Tx) generation() error {
+	if x.gen != 0 {
+		return nil
+	}
+	err := x.s.ask(nfTables|unix.NFT_MSG_GETGEN, 0, unix.NFPROTO_UNSPEC, nil, func(data []byte) {
+		x.gen = uint32(num(data, unix.NFTA_GEN_ID))
+	})
+	return absent(err)
+}
+
 // lastRead are the sets that CHECK has read, and the generation that the rule set had before.
 var lastRead struct {
 	sync.Mutex
@@ -154,71 +156,4 @@ var lastRead struct {
 func (s *sock) known(in *set) (*known, error) {
 	k := &known{elements: map[portKey]portData{}, index: map[knownFrom]uint32{}}
 	return k, s.elements(in, nil, func(e element) { k.add(&e) })
-}
-
-// limit keeps the number of changes of host ports within a batch. Those that there are go to
-// the kernel, or where nothing shall reach it yet, are forgotten. All others are sent at the
-// end of the update.
-func (x *Tx) limit() {
-	if x.ports < changesPerBatch || x.err != nil {
-		return
-	}
-	x.many, x.ports = true, 0
-	var ports, others []*change
-	for _, ch := range x.changes {
-		if ch.set.isPorts() {
-			ports = append(ports, ch)
-		} else {
-			others = append(others, ch)
-		}
-	}
-	if x.full == nil {
-		x.forget(ports)
-	} else {
-		x.changes = ports
-		if err := x.full(); err != nil {
-			x.fail(err)
-		}
-		x.forget(ports)
-	}
-	x.changes = others
-}
-
-// forget drops changes from the index.
-func (x *Tx) forget(changes []*change) {
-	for _, ch := range changes {
-		delete(x.index, elementID{ch.set, string(ch.key)})
-	}
-	x.reuse = changes
-}
-
-// commit sends what there is to the kernel.
-func (x *Tx) commit() error {
-	b := &batch{}
-	if err := x.ownTables(b); err != nil {
-		return err
-	}
-	if err := x.s.commit(b); err != nil {
-		return err
-	}
-	for _, p := range x.chains {
-		if p.created {
-			p.missing, p.created = false, false
-		}
-	}
-	for _, ch := range x.changes {
-		if ch.drops() {
-			delete(x.chains, ch.old.chain) // it may have gone with its last element
-		}
-		k := x.known[ch.set]
-		switch {
-		case k.lacks(ch.key): // it is not asked for again, but for masquerading, where it may come again
-		case k == nil || k.elements == nil:
-		case ch.new == nil:
-			k.drop(ch.key)
-		default:
-			k.add(ch.new)
-		}
-	}
-	return nil
 }

@@ -27,7 +27,6 @@ type listing struct {
 	owner string // comment
 	fresh bool   // the owner had nothing of the kind, so its entries are not asked for
 	many  bool
-	done  bool // it has the entry for many
 	put   []elementID
 }
 
@@ -97,19 +96,15 @@ func (x *Tx) listAll(table byte) error {
 // enter plans the entries of what was noted.
 func (x *Tx) enter() {
 	for _, l := range x.listed {
-		switch {
-		case l.done:
-		case l.many:
+		if l.many {
 			x.entry(l, 0).new = l.entry(keyOf(ifname(manyEntries), make([]byte, entryKeyLen)), l.key(0))
-			l.done = true
-		default:
-			for _, e := range l.put {
-				if ch := x.index[e]; ch == nil || ch.new != nil && ownerKey(ch.new.owner) == ownerKey(l.owner) {
-					x.enterOne(l, entryData(e))
-				}
+			continue
+		}
+		for _, e := range l.put {
+			if ch := x.index[e]; ch == nil || ch.new != nil && ownerKey(ch.new.owner) == ownerKey(l.owner) {
+				x.enterOne(l, entryData(e))
 			}
 		}
-		l.put = nil
 	}
 }
 

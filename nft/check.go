@@ -35,22 +35,16 @@ func (t *Table) Check(fn func(*Tx) error) error {
 	defer s.Close()
 	x := newTx(s)
 	x.checks = true
+	if err := cmp.Or(fn(x), x.err); err != nil {
+		return err
+	}
 	var missing []string
 	used := map[byte]bool{}
-	x.full = func() error {
-		for _, ch := range x.changes {
-			used[ch.set.table] = used[ch.set.table] || ch.new != nil
-			if ch.lacks() {
-				missing = append(missing, ch.set.describe(ch.new))
-			}
+	for _, ch := range x.changes {
+		used[ch.set.table] = used[ch.set.table] || ch.new != nil
+		if ch.lacks() {
+			missing = append(missing, ch.set.describe(ch.new))
 		}
-		return nil
-	}
-	if err := fn(x); err != nil {
-		return err
-	}
-	if err := cmp.Or(x.err, x.full()); err != nil {
-		return err
 	}
 	for _, table := range []byte{inet, bridge} {
 		if !used[table] {

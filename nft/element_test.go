@@ -4,11 +4,14 @@ import (
 	"crypto/sha512"
 	"encoding/binary"
 	"encoding/hex"
+	"errors"
 	"fmt"
+	"io"
 	"strings"
 	"testing"
 
 	"github.com/google/nftables"
+	"golang.org/x/sys/unix"
 
 	"cnibox/spec"
 )
@@ -33,6 +36,16 @@ func TestBaseVersion(t *testing.T) {
 	const want = "base ruleset 3: 78b7f8d06e4af41d"
 	if got := baseVersion + ": " + hex.EncodeToString(all.Sum(nil)[:8]); got != want {
 		t.Errorf("got %q, want %q: after a change raise the version, then write it here", got, want)
+	}
+}
+
+// A batch that is too large for the socket says what bounds it.
+func TestUnsent(t *testing.T) {
+	if err := unsent(unix.EMSGSIZE); !errors.Is(err, unix.EMSGSIZE) || !strings.Contains(err.Error(), "net.core.wmem_max") {
+		t.Error(err)
+	}
+	if err := unsent(io.EOF); err.Error() != "nft: EOF" {
+		t.Error(err)
 	}
 }
 

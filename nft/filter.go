@@ -13,8 +13,8 @@ import (
 
 // What the reference plugin makes in the tables "ip filter" and "ip6 filter" of
 // iptables-nft, and we as well: where FORWARD drops, only a rule of that very chain lets
-// a packet pass, and it may come to drop at any time after ADD. Chains are shared with
-// attachments of the reference, so those that it has made stay for good.
+// a packet pass, and it may come to drop at any time after ADD. Table and chains stay after the
+// last container, as those of the reference do.
 const (
 	filterTable  = "filter"
 	filterHook   = "FORWARD"
@@ -22,7 +22,6 @@ const (
 	filterNeeds  = `CONFIG_NFT_COMPAT, or CONFIG_NETFILTER_XT_MATCH_CONNTRACK, or CONFIG_NETFILTER_XT_MATCH_COMMENT, which "backend": "nftables" does without`
 	hookComment  = "CNI firewall plugin rules"
 	adminComment = "CNI firewall plugin admin overrides"
-	madeComment  = "made by cnibox" // of the table and the chains that are ours to delete
 )
 
 // States of a connection as a bit mask of xt_conntrack: XT_CONNTRACK_STATE_*,

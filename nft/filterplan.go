@@ -8,11 +8,8 @@ import (
 	"strings"
 
 	"github.com/google/nftables"
-	"github.com/google/nftables/userdata"
 	"github.com/mdlayher/netlink"
 	"golang.org/x/sys/unix"
-
-	"cnibox/internal/nlconn"
 )
 
 // A filterUse says whether an address that is allowed has rules in the table filter. It is
@@ -50,13 +47,6 @@ func readFilterUse(userData []byte) filterUse {
 	return filterUnknown
 }
 
-// Attributes that x/sys does not have: include/uapi/linux/netfilter/nf_tables.h, Linux 5.10.
-// An older kernel ignores them, and what was made there stays.
-const (
-	tableUserData = 6  // NFTA_TABLE_USERDATA
-	chainUserData = 12 // NFTA_CHAIN_USERDATA
-)
-
 // A filterPlan is what the table filter of one family lacks, and what is to go.
 type filterPlan struct {
 	family  byte
@@ -66,7 +56,11 @@ type filterPlan struct {
 	there bool     // FORWARD is
 	apart bool     // FORWARD leads to the reference's policies of bridges
 	hook  bool     // FORWARD does not lead to CNI-FORWARD
-	rules []listed // of CNI-FORWARD
+	rules []listed // of CNI-FORWARD, as far as they are read
+
+	records map[netip.Addr]ruleRecord
+	found   map[netip.Addr][]uint64 // handles of the rules of the allowed addresses
+	jumps   map[string]uint64       // of those to the administrators' chains
 
 	admins  []string   // chains that CNI-FORWARD does not lead to
 	missing []passRule // of CNI-FORWARD
@@ -74,8 +68,6 @@ type filterPlan struct {
 
 	noTable bool     // the table is to be made
 	chains  []string // to be made
-	retired []string // chains to be deleted
-	retires bool     // the table is to be deleted, with all that is in it
 }
 
 // A passing is an address that is to have rules, under the administrator's chain.
@@ -86,11 +78,35 @@ type passing struct {
 	fresh bool // it was not allowed before, so that rules of it are not looked for
 }
 
+// RuleHandles are the handles of the rules that the tables filter have for addresses, with that of
+// the jump to the administrator's chain, as a record has them. The kernel can be asked for a rule by
+// its handle, and without it only for all rules of the chain.
+type RuleHandles map[netip.Addr][]uint64
+
+// A ruleRecord is what [Tx.Handles] was given.
+type ruleRecord struct {
+	handles RuleHandles
+	anew    bool
+}
+
+// Handles gives the handles on record of the attachment that is allowed or released next, which may
+// be none. The record is not trusted: where one of the rules is not under its handle, the chain is
+// read. After the update it has the handles of the rules that are there.
+//
+// anew is for an attachment that the host has not had before: then the chain is not read to find out
+// whether it has rules.
+func (x *Tx) Handles(record RuleHandles, anew bool) {
+	x.record = ruleRecord{record, anew}
+	for ip := range record {
+		x.records[ip] = x.record
+	}
+}
+
 // filters compares the tables filter with what the update allows and releases, or CHECK
 // looks for.
 func (x *Tx) filters(check bool) (plans []*filterPlan, err error) {
 	for _, family := range []byte{v4, v6} {
-		p := &filterPlan{family: family}
+		p := &filterPlan{family: family, records: x.records}
 		in, next := allowSet.of(family), allowNextSet.of(family)
 		for _, ch := range x.changes {
 			if ch.set != in && ch.set != next {
@@ -101,17 +117,17 @@ func (x *Tx) filters(check bool) (plans []*filterPlan, err error) {
 			case ch.new != nil && ch.new.filter == filterRules:
 				if ch.put {
 					had := ch.old != nil && ch.old.filter == filterRules
-					p.allow(passing{ip, adminName(ch.new), had, ch.old == nil && !check})
+					p.allow(passing{ip, adminName(ch.new), had, ch.set == in && ch.old == nil && x.records[ip].anew && !check})
 				}
 			case ch.old != nil && (ch.new == nil || ch.new.filter != ch.old.filter):
 				if of := x.at(in, ip.AsSlice()).new; of == nil || of.filter == filterNone {
-					p.leaving = append(p.leaving, ip)
+					p.leave(ip)
 				}
 			}
 		}
 		for _, ip := range x.oldIPs {
 			if familyOf(ip) == family && x.free(ip) {
-				p.leaving = append(p.leaving, ip)
+				p.leave(ip)
 			}
 		}
 		if err := p.read(x.s); err != nil {
@@ -132,11 +148,18 @@ func (p *filterPlan) allow(a passing) {
 	}
 }
 
-// longChain is the number of rules from which on CNI-FORWARD is not read to add some more:
-// 1000 containers have 3000, and reading takes ten times as long as all the rest of an ADD.
-const longChain = 100
+// leave enters an address whose rules are to go once.
+func (p *filterPlan) leave(ip netip.Addr) {
+	if !slices.Contains(p.leaving, ip) {
+		p.leaving = append(p.leaving, ip)
+	}
+}
 
-// read looks at the chains. Where FORWARD leads to CNI-FORWARD both are there.
+// chain is CNI-FORWARD.
+func (p *filterPlan) chain() chainID { return chainID{p.family, filterTable, filterChain} }
+
+// read looks at the chains. Where FORWARD leads to CNI-FORWARD both are there. CNI-FORWARD is read as
+// a whole where handles do not do: 1000 containers have 3000 rules.
 func (p *filterPlan) read(s *sock) error {
 	if len(p.allowed) == 0 && len(p.leaving) == 0 {
 		return nil
@@ -154,45 +177,60 @@ func (p *filterPlan) read(s *sock) error {
 			}
 		}
 	}
-	unread, err := p.unread(s)
-	if err == nil && !unread {
-		p.rules, err = s.rulesOf(p.family, filterTable, filterChain)
-	}
-	if err != nil {
+	if byHandle, err := p.readByHandle(s); err != nil || byHandle {
 		return err
 	}
+	rules, err := s.rulesOf(p.family, filterTable, filterChain)
+	p.rules = rules
 	p.compare()
-	if unread {
-		p.admins = nil
-	}
-	return nil
+	return err
 }
 
-// unread reports whether a long CNI-FORWARD needs no reading: none of its rules can go, and
-// the administrators' chains are jumped to.
-func (p *filterPlan) unread(s *sock) (bool, error) {
-	if p.hook || len(p.leaving) > 0 || slices.ContainsFunc(p.allowed, func(a passing) bool { return !a.fresh }) {
+// readByHandle reads the rules of the addresses by the handles on record; false: the chain is to be
+// read, since one of them is not there, or to read all of it takes less time.
+func (p *filterPlan) readByHandle(s *sock) (bool, error) {
+	var handles []uint64
+	about := slices.Clone(p.leaving)
+	fresh := map[netip.Addr]bool{}
+	for _, a := range p.allowed {
+		if fresh[a.ip] = a.fresh; !a.fresh {
+			about = append(about, a.ip)
+		}
+	}
+	for _, ip := range about {
+		handles = append(handles, p.records[ip].handles[ip]...)
+	}
+	slices.Sort(handles)
+	handles = slices.Compact(handles) // addresses have the jump in common
+	if p.hook || len(about) > 0 && len(handles) == 0 || len(handles) > mostAsked {
 		return false, nil
 	}
-	if _, use, err := s.chainAt(chainID{p.family, filterTable, filterChain}); err != nil || use < longChain {
+	var err error
+	if p.rules, err = s.rulesAt(p.chain(), handles); err != nil {
 		return false, err
 	}
-	seen := map[string]bool{}
-	for _, a := range p.allowed {
-		if seen[a.admin] {
-			continue
-		}
-		seen[a.admin] = true
-		_, use, err := s.chainAt(chainID{p.family, filterTable, a.admin})
-		if err != nil || use == 0 {
-			return false, err
-		}
-		rules, err := s.rulesOf(p.family, filterTable, a.admin)
-		if err != nil || use == len(rules) {
+	p.compare()
+	if len(p.gone) < len(p.leaving)*len(passRules(netip.Addr{})) || slices.ContainsFunc(p.missing, func(r passRule) bool { return !fresh[r.ip] }) {
+		return false, nil
+	}
+	for _, admin := range p.admins {
+		if ok, err := p.isAsked(s, admin); err != nil || !ok {
 			return false, err
 		}
 	}
+	p.admins = nil
 	return true, nil
+}
+
+// isAsked reports whether any rule jumps to an administrator's chain, as far as the kernel's count of
+// them says, which includes the chain's own rules. It is for an ADD that has no handle of the jump.
+func (p *filterPlan) isAsked(s *sock, admin string) (bool, error) {
+	_, use, err := s.chainAt(chainID{p.family, filterTable, admin})
+	if err != nil || use == 0 {
+		return false, err
+	}
+	rules, err := s.rulesOf(p.family, filterTable, admin)
+	return use > len(rules), err
 }
 
 // isHook reports whether a rule is that of FORWARD that jumps to CNI-FORWARD.
@@ -201,6 +239,7 @@ func isHook(r listed) bool { return r.jumps(hookComment, filterChain) }
 // compare finds out which rules of CNI-FORWARD are missing and which go.
 func (p *filterPlan) compare() {
 	p.missing, p.gone, p.admins = nil, nil, nil
+	p.found, p.jumps = map[netip.Addr][]uint64{}, map[string]uint64{}
 	missing, allowed := map[passRule]bool{}, map[netip.Addr]bool{}
 	about := slices.Clone(p.leaving)
 	for _, a := range p.allowed {
@@ -209,8 +248,13 @@ func (p *filterPlan) compare() {
 		for _, r := range passRules(a.ip) {
 			missing[r] = true
 		}
+		if slices.Contains(p.admins, a.admin) || p.jumps[a.admin] != 0 {
+			continue
+		}
 		leads := func(r listed) bool { return r.jumps(adminComment, a.admin) }
-		if !slices.Contains(p.admins, a.admin) && !slices.ContainsFunc(p.rules, leads) {
+		if i := slices.IndexFunc(p.rules, leads); i >= 0 {
+			p.jumps[a.admin] = p.rules[i].handle
+		} else {
 			p.admins = append(p.admins, a.admin)
 		}
 	}
@@ -220,7 +264,10 @@ func (p *filterPlan) compare() {
 		}
 		if r, ok := p.rules[i].passRule(); ok {
 			delete(missing, r)
-			if slices.Contains(p.leaving, r.ip) && !allowed[r.ip] {
+			switch {
+			case allowed[r.ip]:
+				p.found[r.ip] = append(p.found[r.ip], p.rules[i].handle)
+			case slices.Contains(p.leaving, r.ip):
 				p.gone = append(p.gone, p.rules[i])
 			}
 		}
@@ -281,7 +328,7 @@ func (p *filterPlan) noteLacking(x *Tx) {
 // this update: those of a version that made none where there was no FORWARD, too.
 func (p *filterPlan) prepare(x *Tx) error {
 	if len(p.allowed) == 0 {
-		return p.retire(x)
+		return nil
 	}
 	if p.hook {
 		in := allowSet.of(p.family)
@@ -323,133 +370,50 @@ func (p *filterPlan) findChains(s *sock) error {
 	return nil
 }
 
-// retire plans to delete what we have made when the last rule of an address goes and
-// nothing else is there. The kernel deletes a table, and the chain of a hook, with all that
-// is in it, so the batch counts only for the rule set that was looked at.
-func (p *filterPlan) retire(x *Tx) error {
-	if len(p.leaving) == 0 || x.last || !p.unused() {
-		return nil
-	}
-	c, err := x.s.chain(chainID{p.family, filterTable, filterChain})
-	if err != nil || !made(c.data, chainUserData) {
-		return err
-	}
-	if err := x.generation(); err != nil || x.gen == 0 {
-		return err
-	}
-	if p.rules, err = x.s.rulesOf(p.family, filterTable, filterChain); err != nil {
-		return err
-	}
-	rules, err := x.s.rulesOf(p.family, filterTable, filterHook)
-	if err != nil {
-		return err
-	}
-	chains, err := x.s.chainsIn(p.family, filterTable)
-	if err != nil {
-		return err
-	}
-	p.compare()
-	hooks := slices.DeleteFunc(slices.Clone(rules), func(r listed) bool { return !isHook(r) })
-	for _, c := range chains {
-		if c.name == filterChain && c.use() != len(p.rules)+len(hooks) || !p.unused() {
-			return x.err
-		}
-	}
-	p.retired = []string{filterChain} // before those that it leads to
-	for _, c := range chains {
-		if made(c.data, chainUserData) && p.frees(c, len(rules), len(hooks)) {
-			p.retired = append(p.retired, c.name)
-		}
-	}
-	p.gone = hooks // those of CNI-FORWARD go with it
-	p.retires, err = p.emptied(x.s)
-	return err
-}
-
-// unused reports whether CNI-FORWARD has no rules but those that go and the jumps to the
-// administrators' chains.
-func (p *filterPlan) unused() bool {
-	for i := range p.rules {
-		r := &p.rules[i]
-		same := func(g listed) bool { return g.handle == r.handle }
-		if to := r.jump(); to != "" && r.jumps(adminComment, to) {
-			continue
-		}
-		if !slices.ContainsFunc(p.gone, same) {
-			return false
-		}
-	}
-	return true
-}
-
-// frees reports whether nothing is left in a chain, nor leads to it, when CNI-FORWARD goes.
-func (p *filterPlan) frees(c listedChain, rules, hooks int) bool {
-	if c.name == filterHook {
-		return rules == hooks && num(c.data, unix.NFTA_CHAIN_POLICY) == uint64(nftables.ChainPolicyAccept)
-	}
-	jumps := 0
-	for i := range p.rules {
-		if p.rules[i].jump() == c.name {
-			jumps++
-		}
-	}
-	return jumps > 0 && c.use() == jumps
-}
-
-// emptied reports whether the table is ours and has nothing but what is retired.
-func (p *filterPlan) emptied(s *sock) (empty bool, err error) {
-	err = s.ask(nfTables|unix.NFT_MSG_GETTABLE, 0, p.family, func(ae *netlink.AttributeEncoder) {
-		ae.String(unix.NFTA_TABLE_NAME, filterTable)
-	}, func(data []byte) {
-		empty = made(data, tableUserData) && num(data, unix.NFTA_TABLE_USE) == uint64(len(p.retired))
-	})
-	return empty, absent(err)
-}
-
-// made reports whether a table or chain bears our comment.
-func made(data []byte, attr uint16) bool {
-	return unix.ByteSliceToString(readComment(nlconn.Attribute(data, attr))) == madeComment
-}
-
-// generation reads the number of the rule set, which changes with each batch of any process.
-func (x *Tx) generation() error {
-	if x.gen != 0 {
-		return nil
-	}
-	err := x.s.ask(nfTables|unix.NFT_MSG_GETGEN, 0, unix.NFPROTO_UNSPEC, nil, func(data []byte) {
-		x.gen = uint32(num(data, unix.NFTA_GEN_ID))
-	})
-	return absent(err)
-}
-
 // change adds what is missing and removes what is to go. The jumps come first in
 // their chains, as the reference puts them.
 func (p *filterPlan) change(b *batch) {
 	of := tableOf(p.family, filterTable)
-	if p.retires {
-		b.add(step{what: p.table()}).DelTable(of)
-		return
-	}
-	old := leftovers{rules: p.gone}
-	for _, name := range p.retired {
-		old.chains = append(old.chains, chainID{p.family, filterTable, name})
-	}
-	old.remove(b)
+	gone := leftovers{rules: p.gone}
+	gone.remove(b)
 	if len(p.allowed) == 0 {
 		return
 	}
 	p.makeTable(b)
 	for _, name := range p.chains {
-		b.add(step{what: "chain " + name + " of " + p.table(), more: madeBy(chainUserData)}).AddChain(&nftables.Chain{Table: of, Name: name})
+		b.add(step{what: "chain " + name + " of " + p.table()}).AddChain(&nftables.Chain{Table: of, Name: name})
 	}
 	for _, name := range p.admins {
-		b.add(p.ruleOf(filterChain)).InsertRule(newRule(p.family, filterTable, filterChain, commentedJump(adminComment, name)))
+		s := p.ruleOf(filterChain)
+		s.made = func(handle uint64) { p.jumps[name] = handle }
+		b.add(s).InsertRule(newRule(p.family, filterTable, filterChain, commentedJump(adminComment, name)))
 	}
 	if p.hook {
 		b.add(p.ruleOf(filterHook)).InsertRule(newRule(p.family, filterTable, filterHook, commentedJump(hookComment, filterChain)))
 	}
 	for _, m := range p.missing {
-		b.add(p.ruleOf(filterChain)).AddRule(newRule(p.family, filterTable, filterChain, m.rule()))
+		s := p.ruleOf(filterChain)
+		s.made = func(handle uint64) { p.found[m.ip] = append(p.found[m.ip], handle) }
+		b.add(s).AddRule(newRule(p.family, filterTable, filterChain, m.rule()))
+	}
+}
+
+// keep brings the records up to date, after the batch.
+func (p *filterPlan) keep() {
+	for _, ip := range p.leaving {
+		delete(p.records[ip].handles, ip)
+	}
+	for _, a := range p.allowed {
+		record := p.records[a.ip].handles
+		if record == nil {
+			continue
+		}
+		handles := p.found[a.ip]
+		if jump := p.jumps[a.admin]; jump != 0 {
+			handles = append(handles, jump)
+		}
+		slices.Sort(handles)
+		record[a.ip] = handles
 	}
 }
 
@@ -458,23 +422,15 @@ func (p *filterPlan) change(b *batch) {
 func (p *filterPlan) makeTable(b *batch) {
 	of := tableOf(p.family, filterTable)
 	if p.noTable {
-		b.add(step{what: p.table(), flags: netlink.Excl, more: madeBy(tableUserData)}).AddTable(of)
+		b.add(step{what: p.table(), flags: netlink.Excl}).AddTable(of)
 	}
 	if p.there {
 		return
 	}
-	b.add(step{what: "chain " + filterHook + " of " + p.table(), flags: netlink.Excl, more: madeBy(chainUserData)}).AddChain(&nftables.Chain{
+	b.add(step{what: "chain " + filterHook + " of " + p.table(), flags: netlink.Excl}).AddChain(&nftables.Chain{
 		Table: of, Name: filterHook, Type: nftables.ChainTypeFilter,
 		Hooknum: nftables.ChainHookForward, Priority: nftables.ChainPriorityFilter, Policy: new(nftables.ChainPolicyAccept),
 	})
-}
-
-// madeBy is an attribute of user data with our comment, as nft has comments there.
-func madeBy(typ uint16) []byte {
-	b, _ := encode(func(ae *netlink.AttributeEncoder) { // which is never too long
-		ae.Bytes(typ, userdata.AppendString(nil, userdata.TypeComment, madeComment))
-	})
-	return b
 }
 
 // ruleOf is the step of a rule that is made.

@@ -36,6 +36,9 @@ func (x *Tx) AllowOwnTable(o spec.Attachment, ip netip.Addr, admin string) {
 }
 
 func (x *Tx) allow(o spec.Attachment, ip netip.Addr, admin string, use filterUse) {
+	if x.record.handles != nil {
+		x.records[ip.Unmap()] = x.record
+	}
 	x.assign(o, allowSet, allowNextSet, ip.Unmap(), x.need(chain{name: adminPrefix + admin}), use)
 }
 

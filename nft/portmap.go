@@ -87,7 +87,6 @@ func (x *Tx) PortMap(o spec.Attachment, m PortMap) error {
 		x.put(o, gate, element{key: key, chain: x.need(group)})
 	}
 	x.hairpin(o, &m, family)
-	x.limit()
 	return x.err
 }
 

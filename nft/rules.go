@@ -2,6 +2,7 @@ package nft
 
 import (
 	"encoding/binary"
+
 	"github.com/mdlayher/netlink"
 	"golang.org/x/sys/unix"
 
@@ -28,27 +29,68 @@ func (s *sock) rulesOf(family byte, table, chain string) (rules []listed, err er
 			ae.String(unix.NFTA_RULE_CHAIN, chain)
 		}
 	}, func(data []byte) {
-		r := listed{family: family}
-		for t, v := range nlconn.Attributes(data) {
-			switch t {
-			case unix.NFTA_RULE_TABLE:
-				r.table = unix.ByteSliceToString(v)
-			case unix.NFTA_RULE_CHAIN:
-				r.chain = unix.ByteSliceToString(v)
-			case unix.NFTA_RULE_HANDLE:
-				r.handle = binary.BigEndian.Uint64(v)
-			case unix.NFTA_RULE_USERDATA:
-				r.comment = unix.ByteSliceToString(readComment(v))
-			case unix.NFTA_RULE_EXPRESSIONS:
-				r.exprs = v
-			}
-		}
+		r := readRule(family, data)
 		// Older kernels ignore the filter.
 		if r.table == table && (chain == "" || r.chain == chain) {
 			rules = append(rules, r)
 		}
 	})
 	return rules, absent(err)
+}
+
+// rulesAt asks for rules of a chain by their handles, in one request. Those that are not there are
+// left out.
+func (s *sock) rulesAt(c chainID, handles []uint64) (rules []listed, err error) {
+	if len(handles) == 0 {
+		return nil, nil
+	}
+	var gets []netlink.Message
+	for _, h := range handles {
+		get, err := message(nfTables|unix.NFT_MSG_GETRULE, 0, c.family, func(ae *netlink.AttributeEncoder) {
+			ae.String(unix.NFTA_RULE_TABLE, c.table)
+			ae.String(unix.NFTA_RULE_CHAIN, c.name)
+			ae.Uint64(unix.NFTA_RULE_HANDLE, h)
+		})
+		if err != nil {
+			return nil, err
+		}
+		gets = append(gets, get)
+	}
+	answers, err := s.nl.Batch(gets, 0)
+	if err != nil {
+		return nil, absent(err)
+	}
+	for _, a := range answers {
+		if err := absent(a.Err); err != nil {
+			return nil, err
+		}
+		for _, m := range a.Messages {
+			if len(m.Data) >= headerLen {
+				rules = append(rules, readRule(c.family, m.Data[headerLen:]))
+			}
+		}
+	}
+	return rules, nil
+}
+
+// readRule reads the attributes of a rule.
+func readRule(family byte, data []byte) listed {
+	r := listed{family: family}
+	for t, v := range nlconn.Attributes(data) {
+		switch t {
+		case unix.NFTA_RULE_TABLE:
+			r.table = unix.ByteSliceToString(v)
+		case unix.NFTA_RULE_CHAIN:
+			r.chain = unix.ByteSliceToString(v)
+		case unix.NFTA_RULE_HANDLE:
+			r.handle = binary.BigEndian.Uint64(v)
+		case unix.NFTA_RULE_USERDATA:
+			r.comment = unix.ByteSliceToString(readComment(v))
+		case unix.NFTA_RULE_EXPRESSIONS:
+			r.exprs = v
+		}
+	}
+	return r
 }
 
 // An expression is one expression of a listed rule.

@@ -132,18 +132,15 @@ func (s *sock) ask(typ netlink.HeaderType, flags netlink.HeaderFlags, family byt
 // askFamily is ask for those who need the family of what answers. A dump that kept
 // changing is an error here: half a rule set would be taken for the whole.
 func (s *sock) askFamily(typ netlink.HeaderType, flags netlink.HeaderFlags, family byte, body func(*netlink.AttributeEncoder), fn func(family byte, data []byte)) error {
-	attrs, err := encode(body)
+	req, err := message(typ, flags, family, body)
 	if err != nil {
-		return fmt.Errorf("netfilter: %w", err)
+		return err
 	}
 	send := s.nl.Execute
 	if flags&netlink.Dump == netlink.Dump {
 		send = s.nl.Dump
 	}
-	ms, err := send(netlink.Message{
-		Header: netlink.Header{Type: typ, Flags: flags},
-		Data:   append([]byte{family, unix.NFNETLINK_V0, 0, 0}, attrs...),
-	})
+	ms, err := send(req)
 	if errors.Is(err, nlconn.ErrInterrupted) {
 		return fmt.Errorf("netfilter: rule set: %w", err)
 	}
@@ -156,4 +153,16 @@ func (s *sock) askFamily(typ netlink.HeaderType, flags netlink.HeaderFlags, fami
 		}
 	}
 	return nil
+}
+
+// message is a request.
+func message(typ netlink.HeaderType, flags netlink.HeaderFlags, family byte, body func(*netlink.AttributeEncoder)) (netlink.Message, error) {
+	attrs, err := encode(body)
+	if err != nil {
+		return netlink.Message{}, fmt.Errorf("netfilter: %w", err)
+	}
+	return netlink.Message{
+		Header: netlink.Header{Type: typ, Flags: flags},
+		Data:   append([]byte{family, unix.NFNETLINK_V0, 0, 0}, attrs...),
+	}, nil
 }

@@ -54,9 +54,6 @@ const updateTries = 4
 // the kernel's, nothing has changed. fn may run more than once. Our tables
 // are made when the first element needs them.
 //
-// Hundreds of host ports go in several transactions, after fn has run without an
-// error. What the kernel has taken when it refuses one of these stays.
-//
 // In a context of [Collection.Collect] the update is made later, with others.
 func (t *Table) Update(ctx context.Context, fn func(*Tx) error) error {
 	return t.UpdateThen(ctx, fn, func(_ context.Context, err error) error { return err })
@@ -99,31 +96,21 @@ func (t *Table) locked(ctx context.Context, fn func(*sock) error) error {
 }
 
 // overtaken reports whether a change by others between reading and writing explains an
-// error: what was to go is gone, what was to come is there, a chain that was free is
-// jumped to again, or the rule set is not that of the generation asked for (ERESTART).
-// Errors of reading are none of these.
+// error: what was to go is gone, what was to come is there, or a chain that was free is
+// jumped to again. Errors of reading are none of these.
 func overtaken(err error) bool {
 	var refused *refusal
 	return errors.As(err, &refused) &&
-		(errors.Is(err, os.ErrNotExist) || errors.Is(err, os.ErrExist) || errors.Is(err, unix.EBUSY) || errors.Is(err, unix.ERESTART))
+		(errors.Is(err, os.ErrNotExist) || errors.Is(err, os.ErrExist) || errors.Is(err, unix.EBUSY))
 }
 
 // update is one try of Update, on a new Tx: what the last one read may be wrong by
-// now, or it would not have failed. The last one does without what needs a rule set that
-// does not change meanwhile.
+// now, or it would not have failed.
 func (t *Table) update(s *sock, fn func(*Tx) error, try int) error {
 	x := newTx(s)
-	x.last, x.again = try == updateTries, try > 1
+	x.again = try > 1
 	if err := fn(x); err != nil {
 		return err
-	}
-	if x.many { // and nothing is wrong with any of them
-		x = newTx(s)
-		x.again = try > 1
-		x.full = x.commit
-		if err := fn(x); err != nil {
-			return err
-		}
 	}
 	b, err := x.batch()
 	if err == nil {
@@ -131,6 +118,9 @@ func (t *Table) update(s *sock, fn func(*Tx) error, try int) error {
 	}
 	if err != nil {
 		return err
+	}
+	for _, f := range x.filter {
+		f.keep()
 	}
 	t.mu.Lock()
 	defer t.mu.Unlock()

@@ -39,7 +39,7 @@ func (x *Tx) releaseTogether() {
 func (x *Tx) all(updates []collected) error {
 	x.releases = map[Kind]map[string]bool{}
 	for _, u := range updates {
-		x.addrs = nil
+		x.addrs, x.record = nil, ruleRecord{}
 		if err := u.fn(x); err != nil {
 			return err
 		}

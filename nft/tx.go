@@ -14,8 +14,7 @@ import (
 )
 
 // A Tx is a transaction: the changes of one update. Nothing reaches the kernel before
-// the function that was given to [Table.Update] has returned, unless there are
-// more changes than one batch has; what the Tx
+// the function that was given to [Table.Update] has returned; what the Tx
 // reads meanwhile is read under the lock. An error while reading is kept and
 // fails the update.
 type Tx struct {
@@ -23,24 +22,22 @@ type Tx struct {
 	err      error
 	changes  []*change
 	index    map[elementID]*change
-	reuse    []*change        // that were forgotten
-	ports    int              // changes of host ports
 	chains   map[string]*plan // all in the inet table
 	known    map[*set]*known
 	owners   map[spec.Attachment]string // their comments
-	full     func() error               // called before host ports beyond a batch are forgotten; nil: nothing to do
-	many     bool                       // there were such
 	old      *leftovers                 // of the reference plugins; nil until needed
 	addrs    [][]byte                   // see Addresses
 	made     []byte                     // families of the tables that the batch makes
 	oldIPs   []netip.Addr               // whose rules of the reference in CNI-FORWARD shall go
-	last     bool                       // see update
-	releases map[Kind]map[string]bool   // see releaseLater; nil: at once
-	checks   bool                       // nothing will be changed
-	again    bool                       // the kernel has refused an earlier try
-	rebuild  bool                       // the base rulesets are filled anew though they are of this version
-	gen      uint32                     // see generation; 0: not asked for yet
-	versions map[byte]string            // see version
+	record   ruleRecord                 // see Handles
+	records  map[netip.Addr]ruleRecord
+	filter   []*filterPlan            // of the batch
+	releases map[Kind]map[string]bool // see releaseLater; nil: at once
+	checks   bool                     // nothing will be changed
+	again    bool                     // the kernel has refused an earlier try
+	rebuild  bool                     // the base rulesets are filled anew though they are of this version
+	gen      uint32                   // see generation; 0: not asked for yet
+	versions map[byte]string          // see version
 	listings map[listingID]*listing
 	listed   []*listing      // in order
 	lacked   map[string]bool // keys of the owners that lacked something of what was put; nil: not asked for
@@ -74,7 +71,7 @@ type plan struct {
 func newTx(s *sock) *Tx {
 	return &Tx{
 		s: s, index: map[elementID]*change{}, chains: map[string]*plan{}, known: map[*set]*known{}, owners: map[spec.Attachment]string{},
-		versions: map[byte]string{}, listings: map[listingID]*listing{},
+		versions: map[byte]string{}, listings: map[listingID]*listing{}, records: map[netip.Addr]ruleRecord{},
 	}
 }
 
@@ -89,31 +86,21 @@ func (x *Tx) fail(err error) {
 // fails there is no element, and the update will fail.
 func (x *Tx) at(in *set, key []byte) *change {
 	x.releaseTogether()
-	p := elementID{in, string(key)}
-	if ch := x.index[p]; ch != nil {
+	if ch := x.index[elementID{in, string(key)}]; ch != nil {
 		return ch
 	}
 	e, err := x.read(in, key)
 	if err != nil {
 		x.fail(err)
 	}
-	return x.newChange(p, key, e)
+	return x.newChange(elementID{in, string(key)}, key, e)
 }
 
 // newChange adds a change, so far of nothing, to the index.
 func (x *Tx) newChange(p elementID, key []byte, was *element) *change {
-	var ch *change
-	if n := len(x.reuse); n > 0 {
-		ch, x.reuse = x.reuse[n-1], x.reuse[:n-1]
-	} else {
-		ch = new(change)
-	}
-	*ch = change{set: p.set, key: key, old: was, new: was}
+	ch := &change{set: p.set, key: key, old: was, new: was}
 	x.index[p] = ch
 	x.changes = append(x.changes, ch)
-	if ch.set.isPorts() {
-		x.ports++
-	}
 	return ch
 }
 
@@ -179,18 +166,9 @@ func (x *Tx) owned(kinds []Kind, want filter) (of []*change) {
 
 // drop empties the changes that owned returns.
 func (x *Tx) drop(kinds []Kind, want filter) {
-	empty := func(ch *change) {
-		if has(kinds, ch.set.kind) && ch.wanted(want) {
-			ch.new, ch.put = nil, false
-		}
+	for _, ch := range x.owned(kinds, want) {
+		ch.new, ch.put = nil, false
 	}
-	for _, ch := range x.changes { // before any is forgotten
-		empty(ch)
-	}
-	x.each(kinds, want, func(ch *change) {
-		empty(ch)
-		x.limit()
-	})
 }
 
 // each calls fn with the change of each element that the kernel has of the kinds and the
@@ -289,18 +267,18 @@ func (x *Tx) chainNames() []string {
 // batch turns the plan into messages, in an order in which nothing is named before
 // it is there or dropped while something leads to it. An update that changes nothing
 // is an empty batch. The first error of reading comes from here.
-func (x *Tx) batch() (*batch, error) {
-	b := &batch{}
+func (x *Tx) batch() (b *batch, err error) {
+	b = &batch{}
 	x.dropEmptyBridges()
 	x.transferAddresses()
 	if x.err != nil {
 		return nil, x.err
 	}
-	filters, err := x.filters(false)
+	x.filter, err = x.filters(false)
 	if err != nil {
 		return nil, err
 	}
-	for _, f := range filters {
+	for _, f := range x.filter {
 		if x.lacked != nil {
 			f.noteLacking(x)
 		}
@@ -308,14 +286,13 @@ func (x *Tx) batch() (*batch, error) {
 			return nil, err
 		}
 	}
-	b.gen = x.gen
 	if err := x.ownTables(b); err != nil {
 		return nil, err
 	}
 	if x.old != nil {
 		x.old.remove(b)
 	}
-	for _, f := range filters {
+	for _, f := range x.filter {
 		f.change(b)
 	}
 	return b, nil
@@ -344,6 +321,9 @@ func (x *Tx) bases(b *batch) error {
 		return nil
 	}
 	for _, table := range []byte{inet, bridge} {
+		if x.old != nil && !x.old.tables[chainID{family: table, table: TableName}] && !x.wants(table) {
+			continue
+		}
 		version, err := x.version(table)
 		if err != nil {
 			return err
@@ -357,7 +337,6 @@ func (x *Tx) bases(b *batch) error {
 		if err := x.base(b, table); err != nil {
 			return err
 		}
-		x.versions[table] = baseVersion // for the next batch of the update
 		if version == baseVersion || !x.leftovers().tables[chainID{family: table, table: TableName}] {
 			continue
 		}

@@ -272,7 +272,7 @@ var Plugins = map[string]Plugin{
 			`"markMasqBit":32`, `"conditionsV4":"x"`, `"conditionsV4":["--jump","ACCEPT"]`, `"backend":"x"`, `"snat":"x"`},
 	},
 	"firewall": {
-		Keys: `"ingressPolicy":"isolated"`, After: "bridge",
+		Keys: `"ingressPolicy":"isolated","dataDir":"$DIR/firewall"`, After: "bridge",
 		Invalid: []string{`"ingressPolicy":"x"`, `"backend":"x"`, `"iptablesAdminChainName":"a b"`, `"iptablesAdminChainName":"$(reboot)"`, `"firewalldZone":1`, `"backend":"firewalld","dbusSocket":"x"`},
 	},
 	"bandwidth": {

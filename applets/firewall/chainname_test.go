@@ -22,7 +22,7 @@ func TestKernelFirewallChainName(t *testing.T) {
 	}
 	w.NoError(w.verb(spec.Add, 1, `"iptablesAdminChainName":"nomad-admin"`))
 	w.NoError(w.verb(spec.Del, 1, `"iptablesAdminChainName":"my.admin"`))
-	if got := w.owned() + w.rules(); strings.Contains(got, "nomad-admin") || strings.Contains(got, "10.9.0.11") {
+	if got := w.owned() + w.rules(); strings.Contains(got, "admin-nomad-admin") || strings.Contains(got, "10.9.0.11") {
 		t.Errorf("after DEL\n%s", got)
 	}
 }

@@ -26,6 +26,7 @@ const (
 // conf are the keys of firewall.
 type conf struct {
 	chained.Defaults
+	chained.Stored
 	Backend       string `json:"backend"`                // "", nftables, iptables or firewalld
 	AdminChain    string `json:"iptablesAdminChainName"` // "": CNI-ADMIN
 	Zone          string `json:"firewalldZone"`          // "": trusted

@@ -11,6 +11,7 @@ import (
 	"cnibox/applets/applet"
 	"cnibox/applets/chained"
 	"cnibox/applets/netfilter"
+	"cnibox/applets/record"
 	"cnibox/internal/netns"
 	"cnibox/internal/once"
 	"cnibox/internal/undo"
@@ -38,9 +39,11 @@ ingressPolicy           string  open       same-bridge: nothing from or to other
                                            and port isolation for the container's ports
 dbusSocket              string  -          socket of the system bus; default: of the variable
                                            DBUS_SYSTEM_BUS_ADDRESS, else
-                                           /run/dbus/system_bus_socket`,
+                                           /run/dbus/system_bus_socket
+dataDir                 string  -          records with the handles of rules in CNI-FORWARD;
+                                           default: /run/cnibox/firewall`,
 	Verbs: func() spec.Verbs {
-		return chained.Plugin{Name: "firewall", Since: spec.V040, Restores: true, Confine: confine, New: func() chained.Driver { return &conf{} }}.Verbs()
+		return chained.Plugin{Name: "firewall", Since: spec.V040, DataDir: dataDir, Restores: true, Confine: confine, New: func() chained.Driver { return &conf{} }}.Verbs()
 	},
 }
 
@@ -52,7 +55,7 @@ func (c *conf) Apply(ctx context.Context, op *chained.Op) error {
 		return err
 	}
 	if op.Restoring {
-		return p.restore(ctx, r)
+		return p.restore(ctx, op)
 	}
 	var z *zoneClient
 	if p.firewalld && len(p.ips) > 0 {
@@ -66,23 +69,25 @@ func (c *conf) Apply(ctx context.Context, op *chained.Op) error {
 		return err
 	}
 	table := nft.Open(r.Call.HostNS())
-	closed, err := p.enter(ctx, r, table)
+	rec := readRules(op)
+	closed, err := p.enter(ctx, op, table, rec)
 	if err != nil {
 		return err
 	}
 	if closed {
 		r.Warn(`firewalld runs here and rejects what is not in one of its zones: backend "firewalld" puts the addresses into zone %q`, p.zone)
 	}
-	if z == nil {
-		return nil
-	}
 	op.Add("tables", table.Prune)
 	op.Add("rules of "+r.Attachment.String(), func(ctx context.Context) error {
 		return table.Update(ctx, func(x *nft.Tx) error {
+			rec.plan(op, x)
 			x.Release(r.Attachment, nft.KindFirewall, nft.KindZone)
 			return nil
 		})
 	})
+	if err := rec.write(op); err != nil || z == nil {
+		return err
+	}
 	return z.addAll(p.ips)
 }
 
@@ -112,7 +117,8 @@ func (p *plan) isolate(undo *undo.Stack) error {
 
 // enter is the transaction of ADD. It deletes what an earlier ADD of the attachment has added and
 // this one does not. closed: firewalld rejects what is in no zone, and the addresses are in none.
-func (p *plan) enter(ctx context.Context, r *spec.Request, table *nft.Table) (closed bool, err error) {
+func (p *plan) enter(ctx context.Context, op *chained.Op, table *nft.Table, rec *rules) (closed bool, err error) {
+	r := op.Request
 	kinds := []nft.Kind{nft.KindFirewall}
 	if p.firewalld {
 		old, err := table.Zoned(r.Attachment)
@@ -126,6 +132,7 @@ func (p *plan) enter(ctx context.Context, r *spec.Request, table *nft.Table) (cl
 		return p.plan(r)(x)
 	}
 	err = table.Update(ctx, func(x *nft.Tx) error {
+		rec.plan(op, x)
 		closed = !p.firewalld && x.Firewalld()
 		if err := plan(x); err != nil || !x.Had(r.Attachment) {
 			return err
@@ -165,7 +172,11 @@ func (c *conf) Check(ctx context.Context, op *chained.Op) error {
 	if err := p.aim(r.Prev, spec.CodeCheck); err != nil {
 		return err
 	}
-	found := nft.Open(r.Call.HostNS()).Check(p.plan(r))
+	rec := readRules(op)
+	found := nft.Open(r.Call.HostNS()).Check(func(x *nft.Tx) error {
+		rec.plan(op, x)
+		return p.plan(r)(x)
+	})
 	if err := p.orReference(found); err != nil {
 		return spec.Errorf(spec.CodeCheck, "expected rule not found: %w", err)
 	}
@@ -219,13 +230,19 @@ func (c *conf) Release(ctx context.Context, op *chained.Op) error {
 	}
 	zoned, err := zonedOf(ctx, table, r.Attachment, others)
 	kinds, errs := leaveZones(ctx, p, zoned, err)
+	op.Kept = true // until the transaction has deleted the rules
+	rec := readRules(op)
 	release := func(x *nft.Tx) error {
 		x.Addresses(ips...)
+		rec.plan(op, x)
 		x.Release(r.Attachment, kinds...)
 		return nil
 	}
 	return table.UpdateThen(ctx, release, func(_ context.Context, err error) error {
-		return withoutNetfilter(r, errors.Join(errs, err))
+		if err = withoutNetfilter(r, errors.Join(errs, err)); err != nil {
+			return err
+		}
+		return op.Dir.Remove(record.Name(r.Attachment))
 	})
 }
 
@@ -262,8 +279,14 @@ func withoutNetfilter(r *spec.Request, err error) error {
 	return err
 }
 
-// Probe reports a kernel, or a firewalld, to which no address can be added.
-func (c *conf) Probe(ctx context.Context, _ *chained.Op) error {
+// Probe reports a kernel, or a firewalld, to which no address can be added, and a directory that cannot
+// have the records.
+func (c *conf) Probe(ctx context.Context, op *chained.Op) error {
+	if !c.plan.firewalld && !c.plan.ownTable {
+		if err := op.Dir.Ready(); err != nil {
+			return err
+		}
+	}
 	err := nft.Open(netns.Host()).Probe()
 	if err == nil && c.plan.firewalld {
 		err = probeZones(ctx, c.plan)
@@ -285,7 +308,10 @@ func (c *conf) Collect(ctx context.Context, op *chained.Op) error {
 		x.DeleteStale(op.Network, valid, kinds...)
 		return nil
 	})
-	return withoutNetfilter(op.Request, errors.Join(errs, err))
+	if err = withoutNetfilter(op.Request, errors.Join(errs, err)); err != nil {
+		return err
+	}
+	return op.Dir.DeleteStale(op.Network, op.Valid)
 }
 
 // Known looks for elements of the attachment.

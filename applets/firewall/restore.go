@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strings"
 
+	"cnibox/applets/chained"
 	"cnibox/internal/dbus"
 	"cnibox/internal/netns"
 	"cnibox/internal/once"
@@ -19,7 +20,8 @@ import (
 // restore is the RESTORE of Apply: it sets port isolation and makes the elements and the rules in the tables filter. After
 // these, and those of the other attachments that are restored together, it puts the addresses
 // into the zone, which firewalld forgets when it reloads: that may take seconds to answer.
-func (p *plan) restore(ctx context.Context, r *spec.Request) error {
+func (p *plan) restore(ctx context.Context, op *chained.Op) error {
+	r, rec := op.Request, readRules(op)
 	isolates := p.isolated && slices.ContainsFunc(p.ports, func(port *rtnl.Link) bool { return !port.Isolated })
 	if err := p.isolate(&undo.Stack{}); err != nil { // it stays, whatever comes after it
 		return err
@@ -28,10 +30,14 @@ func (p *plan) restore(ctx context.Context, r *spec.Request) error {
 		r.Did("port isolation set")
 	}
 	enlist := func(x *nft.Tx) error {
+		rec.plan(op, x)
 		x.Enlist(r.Attachment)
 		return p.plan(r)(x)
 	}
 	return nft.Open(netns.Host()).UpdateThen(ctx, enlist, func(ctx context.Context, err error) error {
+		if err == nil {
+			err = rec.write(op)
+		}
 		if err != nil || !p.firewalld || len(p.ips) == 0 {
 			return err
 		}

@@ -57,7 +57,7 @@ hostIP                string  -                    of the host; none, 0.0.0.0 an
 // dataDir is in /run, since no namespace outlives a boot.
 const dataDir = state.Ports
 
-// Apply publishes all ports in one transaction, or none; hundreds in several. Ports of an earlier ADD
+// Apply publishes all ports in one transaction, or none. Ports of an earlier ADD
 // are replaced, not added to.
 func (c *conf) Apply(ctx context.Context, op *chained.Op) error {
 	targets := targetsOf(op.Prev, op.IfName)

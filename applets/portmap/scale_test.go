@@ -53,6 +53,17 @@ func costOf(fn func()) cost {
 	return cost{cpu, after.TotalAlloc - before.TotalAlloc}
 }
 
+// needSendSpace skips the test in a user namespace, where net.core.wmem_max bounds a transaction.
+func needSendSpace(n *bridged) {
+	n.T.Helper()
+	fd, err := unix.Socket(unix.AF_NETLINK, unix.SOCK_RAW|unix.SOCK_CLOEXEC, unix.NETLINK_NETFILTER)
+	n.NoError(err)
+	defer unix.Close(fd)
+	if err := unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_SNDBUFFORCE, 1<<20); err != nil {
+		n.T.Skipf("SKIPPED: thousands of ports in one transaction: SO_SNDBUFFORCE: %v", err)
+	}
+}
+
 // Servers for RTP publish thousands of ports: time and memory grow with their number and
 // not with its square, and each port works.
 func TestKernelPortmapThousands(t *testing.T) {
@@ -60,6 +71,7 @@ func TestKernelPortmapThousands(t *testing.T) {
 	costs := map[string]cost{}
 	for _, count := range []int{few, many} {
 		n := newBridged(t)
+		needSendSpace(n)
 		n.Serve(n.C1.NS, "one")
 		ports := manyPorts(count, "udp")
 		for _, v := range []spec.Verb{spec.Add, spec.Check, spec.Del} {
@@ -103,6 +115,7 @@ func TestKernelPortmapThousands(t *testing.T) {
 func TestKernelPortmapThousandsOwned(t *testing.T) {
 	const count = 2000
 	n := newBridged(t)
+	needSendSpace(n)
 	n.Serve(n.C1.NS, "one")
 	n.Serve(n.C2.NS, "two")
 	ports := manyPorts(count, "tcp")
@@ -154,16 +167,17 @@ func TestKernelPortmapThousandsOwned(t *testing.T) {
 	}
 }
 
-// The kernel refuses one of the batches: nothing of the ports before it stays.
+// Thousands of ports are one batch. Where the kernel refuses it, nothing of them stays.
 func TestKernelPortmapThousandsFail(t *testing.T) {
 	n := newBridged(t)
+	needSendSpace(n)
 	ports := manyPorts(1000, "tcp")
 	batches := applettest.EachFault(t, "nft batch", func() error { return n.Publish(spec.Add, "c1", ports) }, func(change string, err error) {
 		if err == nil || n.elements() != "\nfiles " {
 			t.Fatalf("%s failed: %v, and left %.300s", change, err, n.elements())
 		}
 	})
-	if batches < 2 {
+	if batches != 1 {
 		t.Errorf("ADD made %d batches", batches)
 	}
 }
@@ -174,6 +188,7 @@ func TestKernelPortmapAllPorts(t *testing.T) {
 		t.Skip("SKIPPED: -short: each port at once takes long")
 	}
 	n := newBridged(t)
+	needSendSpace(n)
 	n.Serve(n.C1.NS, "one")
 	var b strings.Builder
 	for p := 1; p < 1<<16; p++ {

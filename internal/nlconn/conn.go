@@ -100,7 +100,7 @@ type Answer struct {
 // about the socket; the kernel's errors are in the answers, and the kernel goes on with the
 // next request after one. ends is how many requests at either end it does not answer: 1 for
 // NFNL_MSG_BATCH_BEGIN and NFNL_MSG_BATCH_END of nf_tables, where an error of the whole batch has
-// the number of the first, else 0.
+// the number of the first, else 0. A request with [netlink.Echo] is answered with what it made.
 //
 // The kernel works through a datagram in order and reports each error, also of requests
 // without [netlink.Acknowledge]. So only the last request is acknowledged, and when its answer
@@ -233,7 +233,7 @@ func take(ms, sent []netlink.Message, answers []Answer, open, last int) int {
 			open = i + 1
 		default:
 			answers[i].Messages = append(answers[i].Messages, m)
-			if m.Header.Flags&netlink.Multi == 0 {
+			if m.Header.Flags&netlink.Multi == 0 && sent[i].Header.Flags&netlink.Acknowledge == 0 {
 				open = i + 1
 			}
 		}

@@ -123,6 +123,7 @@ func TestCollect(t *testing.T) {
 // The messages around a transaction are not answered, but for the refusal of all of it,
 // behind which nothing comes.
 func TestCollectTransaction(t *testing.T) {
+	newRule := netlink.HeaderType(unix.NFNL_SUBSYS_NFTABLES<<8 | unix.NFT_MSG_NEWRULE)
 	for name, tt := range map[string]struct {
 		datagrams [][]netlink.Message
 		want      []error
@@ -131,6 +132,10 @@ func TestCollectTransaction(t *testing.T) {
 		"a step refused": {
 			[][]netlink.Message{{message(11, netlink.Error, 0, errno(unix.EEXIST))}, {message(12, netlink.Error, 0, errno(0))}},
 			[]error{nil, os.ErrExist, nil, nil},
+		},
+		"with what it made": {
+			[][]netlink.Message{{message(11, newRule, 0, nil)}, {message(12, newRule, 0, nil)}, {message(12, netlink.Error, 0, errno(0))}},
+			[]error{nil, nil, nil, nil},
 		},
 		"all refused": {[][]netlink.Message{{message(10, netlink.Error, 0, errno(unix.EPERM))}}, []error{os.ErrPermission, nil, nil, nil}},
 	} {

@@ -292,6 +292,8 @@ func TestKernelReloadKilled(t *testing.T) {
 	}
 	before := state()
 	r.destroy()
+	r.ok() // which writes the new handles of rules; they are the same each time
+	r.destroy()
 	a := r.exec([]string{listChanges + "=" + r.path("changes")}, "reload")
 	r.must("reload", a)
 	changes, err := os.ReadFile(r.path("changes"))
