@@ -2,7 +2,6 @@
 package bandwidth
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"math"
@@ -166,9 +165,9 @@ func (l limit) tbf(mtu int) rtnl.TBF {
 // Apply limits what the container receives on the host-side veth, and what it sends on
 // an IFB that the veth redirects to. The result is prevResult with the IFB in it, as in the
 // reference.
-func (c *conf) Apply(ctx context.Context, op *chained.Op) error {
+func (c *conf) Apply(op *chained.Op) error {
 	if c.empty() {
-		err := c.Release(ctx, op) // what an earlier ADD limited
+		err := c.Release(op) // what an earlier ADD limited
 		if errors.Is(err, errors.ErrUnsupported) {
 			return nil // by a kernel that limits nothing
 		}
@@ -185,7 +184,7 @@ func (c *conf) Apply(ctx context.Context, op *chained.Op) error {
 }
 
 // Probe tries what ADD needs of the kernel.
-func (c *conf) Probe(_ context.Context, op *chained.Op) error {
+func (c *conf) Probe(op *chained.Op) error {
 	if err := op.Dir.Ready(); err != nil {
 		return err
 	}

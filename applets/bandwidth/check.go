@@ -1,7 +1,6 @@
 package bandwidth
 
 import (
-	"context"
 	"errors"
 
 	"cnibox/applets/chained"
@@ -11,7 +10,7 @@ import (
 
 // Check compares both token buckets and the redirect to the IFB with the
 // configuration. A direction without a limit is not checked.
-func (c *conf) Check(_ context.Context, op *chained.Op) error {
+func (c *conf) Check(op *chained.Op) error {
 	if c.empty() {
 		return nil
 	}

@@ -257,7 +257,7 @@ func (s *shaper) dropIFBs(now *shaping) error {
 
 // Release removes the limits of the host-side veth, if it is still there and the
 // attachment's, and deletes the IFB.
-func (c *conf) Release(_ context.Context, op *chained.Op) error {
+func (c *conf) Release(op *chained.Op) error {
 	s, err := openShaper(op, 0)
 	if err != nil {
 		return err
@@ -272,7 +272,7 @@ func (c *conf) Release(_ context.Context, op *chained.Op) error {
 
 // Collect deletes the IFBs of the network's attachments that are gone, and those of the
 // reference that no link redirects to: these do not name their attachment.
-func (c *conf) Collect(_ context.Context, op *chained.Op) error {
+func (c *conf) Collect(op *chained.Op) error {
 	host, err := rtnl.Dial(netns.Host())
 	if err != nil {
 		return err

@@ -22,17 +22,17 @@ type Driver interface {
 
 	// Apply makes what is configured, as far as it is not there: ADD and, with op.Restoring, RESTORE.
 	// Each change has its undo. The result is op.Prev.
-	Apply(context.Context, *Op) error
+	Apply(*Op) error
 
 	// Check looks for what Apply makes. Errors have code 102.
-	Check(context.Context, *Op) error
+	Check(*Op) error
 
 	// Release removes it: DEL. Namespace and interface may be missing, and the configuration may be
 	// invalid.
-	Release(context.Context, *Op) error
+	Release(*Op) error
 
 	// Probe reports why every ADD would fail on this host: STATUS. Errors have code 50.
-	Probe(context.Context, *Op) error
+	Probe(*Op) error
 
 	// Needs is what must be there for Apply and Check.
 	Needs() Need
@@ -47,7 +47,7 @@ type Driver interface {
 	Known(*Op) (bool, error)
 
 	// Collect deletes what stale attachments own, and their records: GC.
-	Collect(context.Context, *Op) error
+	Collect(*Op) error
 }
 
 // A Need is what a verb opens.
@@ -75,7 +75,7 @@ func (Defaults) Known(op *Op) (bool, error) {
 }
 
 // Collect deletes stale records.
-func (Defaults) Collect(_ context.Context, op *Op) error {
+func (Defaults) Collect(op *Op) error {
 	return op.Dir.DeleteStale(op.Network, op.Valid)
 }
 
@@ -109,15 +109,19 @@ type Op struct {
 	Kept      bool // Release has written or deleted the record itself
 	undo.Stack
 
+	ctx  context.Context
 	host *rtnl.Conn // nil: not opened yet
 }
+
+// Context is the verb's.
+func (op *Op) Context() context.Context { return op.ctx }
 
 // Verbs are the plugin's.
 func (p Plugin) Verbs() spec.Verbs {
 	v := spec.Verbs{
 		Since: p.Since, Args: p.Args, MAC: p.MAC, Chained: true, Confine: p.Confine,
 		Validate: func(r *spec.Request) (spec.Resources, error) {
-			d, _, err := p.read(r)
+			d, _, err := p.read(context.Background(), r)
 			if err != nil {
 				return spec.Resources{}, err
 			}
@@ -147,8 +151,8 @@ func Read(r *spec.Request, d Driver) error {
 }
 
 // read is for verbs that need a valid configuration.
-func (p Plugin) read(r *spec.Request) (d Driver, op *Op, err error) {
-	d, op = p.New(), &Op{Request: r, Interface: &Interface{}}
+func (p Plugin) read(ctx context.Context, r *spec.Request) (d Driver, op *Op, err error) {
+	d, op = p.New(), &Op{Request: r, Interface: &Interface{}, ctx: ctx}
 	if err := Read(r, d); err != nil {
 		return nil, nil, err
 	}
@@ -159,8 +163,8 @@ func (p Plugin) read(r *spec.Request) (d Driver, op *Op, err error) {
 }
 
 // readAnyway is for the others: an invalid configuration is a warning.
-func (p Plugin) readAnyway(r *spec.Request) (d Driver, op *Op) {
-	d, op = p.New(), &Op{Request: r, Interface: &Interface{}}
+func (p Plugin) readAnyway(ctx context.Context, r *spec.Request) (d Driver, op *Op) {
+	d, op = p.New(), &Op{Request: r, Interface: &Interface{}, ctx: ctx}
 	if err := Read(r, d); err != nil {
 		if r.Call.Verb != spec.Get {
 			r.Warn("%v: releasing what the attachment owns all the same", err)
@@ -203,11 +207,11 @@ func (op *Op) Close() {
 }
 
 // openLocked is open for verbs that change the namespace.
-func (op *Op) openLocked(ctx context.Context, need Need, none int) error {
+func (op *Op) openLocked(need Need, none int) error {
 	if err := op.open(need, none); err != nil || op.NS == nil {
 		return err
 	}
-	err := op.Lock(ctx)
+	err := op.Lock(op.ctx)
 	if err != nil {
 		op.Close()
 	}
@@ -216,7 +220,7 @@ func (op *Op) openLocked(ctx context.Context, need Need, none int) error {
 
 // add makes all, or undoes it.
 func (p Plugin) add(ctx context.Context, r *spec.Request) (*spec.Result, error) {
-	d, op, err := p.read(r)
+	d, op, err := p.read(ctx, r)
 	if err != nil {
 		return nil, err
 	}
@@ -224,19 +228,19 @@ func (p Plugin) add(ctx context.Context, r *spec.Request) (*spec.Result, error) 
 		return nil, spec.Errorf(spec.CodeConfig, "must be called as chained plugin").
 			WithDetails("%s needs the prevResult of the plugin that made %s", p.Name, r.IfName)
 	}
-	return r.Prev, p.apply(ctx, d, op)
+	return r.Prev, p.apply(d, op)
 }
 
 // apply is the part that ADD and RESTORE have in common.
-func (p Plugin) apply(ctx context.Context, d Driver, op *Op) error {
-	if err := op.openLocked(ctx, d.Needs(), spec.CodeConfig); err != nil {
+func (p Plugin) apply(d Driver, op *Op) error {
+	if err := op.openLocked(d.Needs(), spec.CodeConfig); err != nil {
 		return err
 	}
 	defer op.Close()
-	if op.Restoring && p.Restored != "" && d.Check(ctx, op) == nil {
+	if op.Restoring && p.Restored != "" && d.Check(op) == nil {
 		return nil
 	}
-	if err := op.Failed(ctx, d.Apply(ctx, op)); err != nil {
+	if err := op.Failed(op.ctx, d.Apply(op)); err != nil {
 		return err
 	}
 	if op.Restoring && p.Restored != "" {
@@ -246,16 +250,16 @@ func (p Plugin) apply(ctx context.Context, d Driver, op *Op) error {
 }
 
 func (p Plugin) restore(ctx context.Context, r *spec.Request) error {
-	d, op, err := p.read(r)
+	d, op, err := p.read(ctx, r)
 	if err != nil {
 		return err
 	}
 	op.Restoring = true
-	return p.apply(ctx, d, op)
+	return p.apply(d, op)
 }
 
 func (p Plugin) check(ctx context.Context, r *spec.Request) error {
-	d, op, err := p.read(r)
+	d, op, err := p.read(ctx, r)
 	if err != nil {
 		return err
 	}
@@ -263,41 +267,41 @@ func (p Plugin) check(ctx context.Context, r *spec.Request) error {
 		return err
 	}
 	defer op.Close()
-	return d.Check(ctx, op)
+	return d.Check(op)
 }
 
 // del releases what the attachment has, and deletes its record then.
 func (p Plugin) del(ctx context.Context, r *spec.Request) error {
-	d, op := p.readAnyway(r)
+	d, op := p.readAnyway(ctx, r)
 	need := Present
 	if d.Needs() == Nothing {
 		need = Nothing
 	}
-	if err := op.openLocked(ctx, need, 0); err != nil {
+	if err := op.openLocked(need, 0); err != nil {
 		return err
 	}
 	defer op.Close()
-	if err := d.Release(ctx, op); err != nil || op.Kept || op.Dir == "" {
+	if err := d.Release(op); err != nil || op.Kept || op.Dir == "" {
 		return err
 	}
 	return op.Dir.Remove(record.Name(r.Attachment))
 }
 
 func (p Plugin) status(ctx context.Context, r *spec.Request) error {
-	d, op, err := p.read(r)
+	d, op, err := p.read(ctx, r)
 	if err != nil {
 		return err
 	}
-	return d.Probe(ctx, op)
+	return d.Probe(op)
 }
 
 func (p Plugin) gc(ctx context.Context, r *spec.Request) error {
-	d, op := p.readAnyway(r)
-	return d.Collect(ctx, op)
+	d, op := p.readAnyway(ctx, r)
+	return d.Collect(op)
 }
 
-func (p Plugin) holds(_ context.Context, r *spec.Request) ([]spec.Holding, error) {
-	d, op, err := p.read(r)
+func (p Plugin) holds(ctx context.Context, r *spec.Request) ([]spec.Holding, error) {
+	d, op, err := p.read(ctx, r)
 	if err != nil {
 		return nil, err
 	}

@@ -12,7 +12,7 @@ func (p Plugin) get(ctx context.Context, r *spec.Request) (*spec.Result, error) 
 	if r.Prev == nil {
 		return nil, spec.Errorf(spec.CodeUnknown, "unknown container %q", r.ContainerID)
 	}
-	d, op := p.readAnyway(r)
+	d, op := p.readAnyway(ctx, r)
 	if known, err := d.Known(op); err != nil || known {
 		return r.Prev, err
 	}

@@ -49,7 +49,8 @@ dataDir                 string  -          records with the handles of rules in 
 
 // Apply records the addresses and the policy in one transaction; with
 // firewalld the zone comes after it, so that every address in a zone has an owner.
-func (c *conf) Apply(ctx context.Context, op *chained.Op) error {
+func (c *conf) Apply(op *chained.Op) error {
+	ctx := op.Context()
 	p, r := c.plan, op.Request
 	if err := p.aim(r.Prev, spec.CodeConfig); err != nil {
 		return err
@@ -167,7 +168,8 @@ func (p *plan) plan(r *spec.Request) func(*nft.Tx) error {
 }
 
 // Check looks for each element, rule and zone, and changes nothing.
-func (c *conf) Check(ctx context.Context, op *chained.Op) error {
+func (c *conf) Check(op *chained.Op) error {
+	ctx := op.Context()
 	p, r := c.plan, op.Request
 	if err := p.aim(r.Prev, spec.CodeCheck); err != nil {
 		return err
@@ -217,7 +219,8 @@ func (p *plan) orReference(err error) error {
 
 // Release needs no prevResult: elements of the attachment have its key. With prevResult it also deletes
 // the rules of the reference for the addresses, unless another attachment has them by now.
-func (c *conf) Release(ctx context.Context, op *chained.Op) error {
+func (c *conf) Release(op *chained.Op) error {
+	ctx := op.Context()
 	p, r := c.anyway(), op.Request
 	var ips []netip.Addr
 	if r.Prev != nil {
@@ -281,7 +284,8 @@ func withoutNetfilter(r *spec.Request, err error) error {
 
 // Probe reports a kernel, or a firewalld, to which no address can be added, and a directory that cannot
 // have the records.
-func (c *conf) Probe(ctx context.Context, op *chained.Op) error {
+func (c *conf) Probe(op *chained.Op) error {
+	ctx := op.Context()
 	if !c.plan.firewalld && !c.plan.ownTable {
 		if err := op.Dir.Ready(); err != nil {
 			return err
@@ -299,7 +303,8 @@ func (c *conf) Probe(ctx context.Context, op *chained.Op) error {
 
 // Collect deletes what attachments that are gone own. Rules of the reference have no owner, so they are
 // left to DEL.
-func (c *conf) Collect(ctx context.Context, op *chained.Op) error {
+func (c *conf) Collect(op *chained.Op) error {
+	ctx := op.Context()
 	valid := op.ValidKeys()
 	table := nft.Open(netns.Host())
 	zoned, err := table.LostZones(op.Network, valid)

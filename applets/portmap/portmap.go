@@ -59,7 +59,8 @@ const dataDir = state.Ports
 
 // Apply publishes all ports in one transaction, or none. Ports of an earlier ADD
 // are replaced, not added to.
-func (c *conf) Apply(ctx context.Context, op *chained.Op) error {
+func (c *conf) Apply(op *chained.Op) error {
+	ctx := op.Context()
 	targets := targetsOf(op.Prev, op.IfName)
 	maps := c.maps(targets)
 	if noMaps(maps) && op.Restoring {
@@ -212,7 +213,8 @@ func addressesOf(r *spec.Request) []netip.Addr {
 // Release needs no namespace, no prevResult and no mappings: what belongs
 // to the attachment carries its key.
 // Runtimes leave the mappings out at DEL.
-func (c *conf) Release(ctx context.Context, op *chained.Op) error {
+func (c *conf) Release(op *chained.Op) error {
+	ctx := op.Context()
 	op.Kept = true // until the transaction has released the ports
 	dir := portOwners(op.Dir)
 	udp := c.portsToForget(dir.owner(op.Attachment.Key()))
@@ -234,7 +236,7 @@ func (c *conf) portsToForget(old *portOwner) (udp []udpPort) {
 }
 
 // Check looks for each mapping in the kernel. A missing or changed one is code 102.
-func (c *conf) Check(_ context.Context, op *chained.Op) error {
+func (c *conf) Check(op *chained.Op) error {
 	r, dir := op.Request, portOwners(op.Dir)
 	maps := c.maps(targetsOf(r.Prev, r.IfName))
 	if noMaps(maps) {
@@ -271,7 +273,7 @@ func (c *conf) Check(_ context.Context, op *chained.Op) error {
 
 // Probe reports a kernel in which no port can be published, and a directory that cannot have the
 // owners. STATUS comes without mappings, so no port is checked.
-func (c *conf) Probe(_ context.Context, op *chained.Op) error {
+func (c *conf) Probe(op *chained.Op) error {
 	if err := op.Dir.Ready(); err != nil {
 		return err
 	}
@@ -283,7 +285,8 @@ func (c *conf) Probe(_ context.Context, op *chained.Op) error {
 
 // Collect deletes the ports of attachments that are gone, also those of the reference, as far as its
 // rules name their owner, and publishes pending ones, as DEL does.
-func (c *conf) Collect(ctx context.Context, op *chained.Op) error {
+func (c *conf) Collect(op *chained.Op) error {
+	ctx := op.Context()
 	return op.Dir.Locked(ctx, func() error { return collectPorts(ctx, op.Request, portOwners(op.Dir)) })
 }
 

@@ -62,7 +62,7 @@ func (s *routing) rule(ip netip.Addr, table int) error {
 
 // Apply records the rules, fills the tables, adds the rules and clears the main table, in this order,
 // so that every packet has a route at any time. The result has the tables of the routes that have moved.
-func (c *conf) Apply(_ context.Context, op *chained.Op) error {
+func (c *conf) Apply(op *chained.Op) error {
 	ips := op.Prev.Addresses(op.IfName, nil)
 	s, err := open(op)
 	if err != nil {
@@ -288,7 +288,7 @@ func (s *routing) clear(c *conf, ips []spec.IP, main []rtnl.Route) error {
 
 // Check looks for the rule of each address, and in its table for a default route, and for one to the
 // gateway of that. The main table is not checked: it may have routes of router advertisements.
-func (c *conf) Check(_ context.Context, op *chained.Op) error {
+func (c *conf) Check(op *chained.Op) error {
 	if err := op.CheckIndexes(); err != nil {
 		return err
 	}

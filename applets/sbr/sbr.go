@@ -2,7 +2,6 @@
 package sbr
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"math"
@@ -107,7 +106,7 @@ func isSource(r rtnl.Rule) bool {
 
 // Release removes the rules that are on record, and empties their tables. With a table of the
 // configuration's, other rules and all routes stay.
-func (c *conf) Release(_ context.Context, op *chained.Op) error {
+func (c *conf) Release(op *chained.Op) error {
 	if op.NS == nil {
 		return nil
 	}
@@ -150,7 +149,7 @@ func (s *routing) empty(table int) error {
 }
 
 // Probe reports a kernel without policy routing.
-func (c *conf) Probe(_ context.Context, op *chained.Op) error {
+func (c *conf) Probe(op *chained.Op) error {
 	if err := op.Dir.Ready(); err != nil {
 		return err
 	}

@@ -1,15 +1,13 @@
 package tuning
 
 import (
-	"context"
-
 	"cnibox/applets/chained"
 	"cnibox/spec"
 )
 
 // Check compares each configured value with the live one, without the allowlist, since nothing is
 // written.
-func (c *conf) Check(_ context.Context, op *chained.Op) error {
+func (c *conf) Check(op *chained.Op) error {
 	if err := checkSysctls(op.NS, c.sysctls); err != nil {
 		return err
 	}

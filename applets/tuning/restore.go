@@ -1,7 +1,6 @@
 package tuning
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"os"
@@ -90,7 +89,7 @@ func (c *conf) Known(op *chained.Op) (bool, error) {
 // Release restores the former attributes of the link, if it still exists and is the attachment's, and
 // deletes the shared record. Sysctls stay: those of the interface are deleted with it, and others may be
 // set by another attachment of the namespace too.
-func (c *conf) Release(_ context.Context, op *chained.Op) error {
+func (c *conf) Release(op *chained.Op) error {
 	dir, a := op.Dir, op.Attachment
 	was, _, err := readTuned(dir, record.Name(a), a)
 	shared, foreign, sharedErr := readTuned(dir, sharedName(a), a)

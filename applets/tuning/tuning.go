@@ -134,7 +134,7 @@ func (c *conf) sets() bool { return len(c.sysctls) > 0 || !c.link.empty() }
 // Apply writes the sysctls, then the attributes of the link, or neither. The undo restores all former
 // values. The result is prevResult with the new MAC address and MTU, but not for a link of the host with
 // the same name.
-func (c *conf) Apply(_ context.Context, op *chained.Op) error {
+func (c *conf) Apply(op *chained.Op) error {
 	if err := checkAllowed(defaultAllowlist, c.sysctls); err != nil {
 		return err
 	}
@@ -196,7 +196,7 @@ func restore(op *chained.Op, was attributes) error {
 }
 
 // Probe reports a configuration or a host with which every ADD would fail.
-func (c *conf) Probe(_ context.Context, op *chained.Op) error {
+func (c *conf) Probe(op *chained.Op) error {
 	if err := checkAllowed(defaultAllowlist, c.sysctls); err != nil {
 		return spec.Errorf(spec.CodeNotReady, "%w", err)
 	}

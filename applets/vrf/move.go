@@ -28,7 +28,8 @@ func ownsAddr(addrs []rtnl.Addr, want netip.Prefix) bool {
 type membership struct{ *chained.Op }
 
 // Apply creates the VRF, and moves the interface into it. The result has the table of its routes.
-func (c *conf) Apply(ctx context.Context, op *chained.Op) error {
+func (c *conf) Apply(op *chained.Op) error {
+	ctx := op.Context()
 	v := membership{op}
 	if err := op.Record(); err != nil {
 		return err

@@ -2,7 +2,6 @@
 package vrf
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"math"
@@ -63,7 +62,7 @@ func (c *conf) Validate(*spec.Request) error {
 
 // Check finds the VRF with its table, the interface in it, and the addresses and
 // routes of prevResult where they belong.
-func (c *conf) Check(_ context.Context, op *chained.Op) error {
+func (c *conf) Check(op *chained.Op) error {
 	if err := op.CheckIndexes(); err != nil {
 		return err
 	}
@@ -124,7 +123,7 @@ func checkResult(op *chained.Op, table int) error {
 // Release removes the interface from its VRF, and deletes the VRF without interfaces. Without a valid
 // configuration the VRF is that of the interface. Without a record, as after GC, no more is deleted
 // than a VRF of this name without interfaces.
-func (c *conf) Release(_ context.Context, op *chained.Op) error {
+func (c *conf) Release(op *chained.Op) error {
 	if op.NS == nil {
 		return nil
 	}
@@ -168,7 +167,7 @@ func (c *conf) Release(_ context.Context, op *chained.Op) error {
 }
 
 // Probe creates a VRF in a new namespace.
-func (c *conf) Probe(_ context.Context, op *chained.Op) error {
+func (c *conf) Probe(op *chained.Op) error {
 	if err := op.Dir.Ready(); err != nil {
 		return err
 	}
