@@ -17,7 +17,12 @@ func (t *Table) Prune(ctx context.Context) error {
 	if len(made) == 0 {
 		return nil
 	}
-	return t.locked(ctx, func(s *sock) error { return prune(s, made) })
+	s, done, err := t.locked(ctx)
+	if err != nil {
+		return err
+	}
+	defer done()
+	return prune(s, made)
 }
 
 // prune looks at every set of ours, then deletes the tables in one batch.

@@ -70,29 +70,33 @@ func (t *Table) UpdateThen(ctx context.Context, fn func(*Tx) error, then func(co
 
 // updates is Update at once.
 func (t *Table) updates(ctx context.Context, fn func(*Tx) error) error {
-	return t.locked(ctx, func(s *sock) (err error) {
-		for n := 1; ; n++ {
-			err = t.update(s, fn, n)
-			if n == updateTries || !overtaken(err) || ctx.Err() != nil {
-				return err
-			}
+	s, done, err := t.locked(ctx)
+	if err != nil {
+		return err
+	}
+	defer done()
+	for n := 1; ; n++ {
+		err = t.update(s, fn, n)
+		if n == updateTries || !overtaken(err) || ctx.Err() != nil {
+			return err
 		}
-	})
+	}
 }
 
-// locked runs fn with a socket, under the lock of the host.
-func (t *Table) locked(ctx context.Context, fn func(*sock) error) error {
+// locked takes the lock of the host and a socket, both of which done gives back.
+func (t *Table) locked(ctx context.Context) (s *sock, done func(), err error) {
 	unlock, err := t.acquire(ctx)
 	if err != nil {
-		return err
+		return nil, nil, err
 	}
-	defer unlock()
-	s, err := dial(t.ns)
-	if err != nil {
-		return err
+	if s, err = dial(t.ns); err != nil {
+		unlock()
+		return nil, nil, err
 	}
-	defer s.Close()
-	return fn(s)
+	return s, func() {
+		s.Close()
+		unlock()
+	}, nil
 }
 
 // overtaken reports whether a change by others between reading and writing explains an
