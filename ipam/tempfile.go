@@ -6,6 +6,8 @@ import (
 	"strconv"
 
 	"golang.org/x/sys/unix"
+
+	"cnibox/internal/disk"
 )
 
 // A tempFile is a lease without an address: an unnamed temporary file (O_TMPFILE in
@@ -66,12 +68,15 @@ func (w *tempFile) close() {
 // The name is on disk only after [directory.sync].
 func (d directory) publish(w *tempFile, a netip.Addr, durable bool) (bool, error) {
 	name := a.String()
-	err := d.change("link lease", name, func() error {
+	err := disk.Change("ipam: link lease", func() error {
 		if w.fd < 0 {
 			return unix.EOPNOTSUPP
 		}
 		return unix.Linkat(unix.AT_FDCWD, procPath(w.fd), d.fd, name, unix.AT_SYMLINK_FOLLOW)
 	})
+	if err != nil {
+		err = d.fail("link lease", name, err)
+	}
 	// The link may be refused where the file was not, as without /proc.
 	if noUnnamed(err) {
 		err = d.writeInPlace(w, name, durable)

@@ -56,7 +56,10 @@ const updateTries = 4
 //
 // In a context of [Collection.Collect] the update is made later, with others.
 func (t *Table) Update(ctx context.Context, fn func(*Tx) error) error {
-	return t.UpdateThen(ctx, fn, func(_ context.Context, err error) error { return err })
+	if add(ctx, fn, func(_ context.Context, err error) error { return err }) {
+		return nil
+	}
+	return t.updates(ctx, fn)
 }
 
 // UpdateThen is Update with a function that is called after it with its error, and returns the

@@ -114,7 +114,12 @@ func (p *plugin) Link(op *attach.Op) error {
 			return spec.Errorf(spec.CodeBusy, "the device %s that %s had before waits on the host for its name, which another link has: rename that link, then DEL again", old.Name, op.Attachment)
 		}
 	}
-	return dir.Make().Locked(op.Context(), func() error { return p.moveIn(op, dir) })
+	unlock, err := dir.Make().Lock(op.Context())
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	return p.moveIn(op, dir)
 }
 
 // moveIn is the part of ADD that is done under the lock of the records.

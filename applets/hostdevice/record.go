@@ -201,21 +201,24 @@ func (rec *deviceRecord) giveBack(ctx context.Context, op *attach.Op, dir record
 		return err
 	}
 	defer done()
-	return dir.Locked(ctx, func() error {
-		dev, err := rec.moveOut(op.Host, cont)
-		if dev == nil && err == nil {
-			// GC comes long after the namespace has ended.
-			wait := cont == nil && rec.Kind == "" && op.Call.Verb == spec.Del
-			dev, err = rec.findOnHost(ctx, op, wait)
-		}
-		if dev != nil && err == nil {
-			err = rec.restore(op, dev)
-		}
-		if err != nil {
-			return later(err)
-		}
-		return dir.Remove(deviceFile(rec.Attachment()))
-	})
+	unlock, err := dir.Lock(ctx)
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	dev, err := rec.moveOut(op.Host, cont)
+	if dev == nil && err == nil {
+		// GC comes long after the namespace has ended.
+		wait := cont == nil && rec.Kind == "" && op.Call.Verb == spec.Del
+		dev, err = rec.findOnHost(ctx, op, wait)
+	}
+	if dev != nil && err == nil {
+		err = rec.restore(op, dev)
+	}
+	if err != nil {
+		return later(err)
+	}
+	return dir.Remove(deviceFile(rec.Attachment()))
 }
 
 // container returns a socket in the namespace that the device was moved to, or in CNI_NETNS if that

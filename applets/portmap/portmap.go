@@ -78,7 +78,12 @@ func (c *conf) Apply(op *chained.Op) error {
 	for _, socket := range hostport.Listening(c.hostPorts(targets)) {
 		op.Warn("%s listens there on this host, and gets nothing any more: the port leads to the container", socket)
 	}
-	return op.Dir.Locked(ctx, func() error { return op.Failed(ctx, c.publish(ctx, op, maps)) })
+	unlock, err := op.Dir.Lock(ctx)
+	if err != nil {
+		return err
+	}
+	defer unlock() // what fails is undone under it
+	return op.Failed(ctx, c.publish(ctx, op, maps))
 }
 
 // publish is the ADD of Apply, under the lock.
@@ -218,7 +223,12 @@ func (c *conf) Release(op *chained.Op) error {
 	op.Kept = true // until the transaction has released the ports
 	dir := portOwners(op.Dir)
 	udp := c.portsToForget(dir.owner(op.Attachment.Key()))
-	return op.Dir.Locked(ctx, func() error { return releasePorts(ctx, op.Request, dir, udp) })
+	unlock, err := op.Dir.Lock(ctx)
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	return releasePorts(ctx, op.Request, dir, udp)
 }
 
 // portsToForget returns the UDP ports on record, and those of the configuration, as far as they are
@@ -287,7 +297,12 @@ func (c *conf) Probe(op *chained.Op) error {
 // rules name their owner, and publishes pending ones, as DEL does.
 func (c *conf) Collect(op *chained.Op) error {
 	ctx := op.Context()
-	return op.Dir.Locked(ctx, func() error { return collectPorts(ctx, op.Request, portOwners(op.Dir)) })
+	unlock, err := op.Dir.Lock(ctx)
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	return collectPorts(ctx, op.Request, portOwners(op.Dir))
 }
 
 // collectPorts is Collect under the lock.

@@ -15,16 +15,16 @@ import (
 // pending stays so, as long as another attachment of the container has it.
 func (c *conf) republish(ctx context.Context, op *chained.Op, maps iter.Seq[nft.PortMap]) error {
 	r, dir, udp := op.Request, portOwners(op.Dir), udpPorts(c.wishes)
-	err := op.Dir.Locked(ctx, func() error {
-		if dir.owner(r.Attachment.Key()) != nil {
-			return nil
-		}
-		err := dir.record(r, nil, udp)
-		if err == nil {
+	unlock, err := op.Dir.Lock(ctx)
+	if err != nil {
+		return err
+	}
+	if dir.owner(r.Attachment.Key()) == nil {
+		if err = dir.record(r, nil, udp); err == nil {
 			r.Did("record of the ports written")
 		}
-		return err
-	})
+	}
+	unlock()
 	if err != nil {
 		return err
 	}

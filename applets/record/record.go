@@ -109,19 +109,16 @@ func (d Dir) Ready() error {
 	return nil
 }
 
-// Locked runs fn under a lock on the directory. Without the directory there are no records, and
-// nothing is locked.
-func (d Dir) Locked(ctx context.Context, fn func() error) error {
+// Lock locks the directory. Without the directory there are no records, and nothing is locked.
+func (d Dir) Lock(ctx context.Context) (unlock func(), err error) {
 	fd, err := unix.Open(string(d), unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
 	if err != nil {
-		return fn()
+		return func() {}, nil
 	}
-	unlock, err := flock.Wait(ctx, fd, unix.LOCK_EX)
-	if err != nil {
-		return spec.Errorf(spec.CodeTryAgain, "lock of %s: %w", d, err)
+	if unlock, err = flock.Wait(ctx, fd, unix.LOCK_EX); err != nil {
+		return nil, spec.Errorf(spec.CodeTryAgain, "lock of %s: %w", d, err)
 	}
-	defer unlock()
-	return fn()
+	return unlock, nil
 }
 
 // Write stores v, in a directory that only root can read. Nothing is synced: the namespace of a
