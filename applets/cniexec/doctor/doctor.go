@@ -93,7 +93,7 @@ func Examine(ctx context.Context, h Host) (*Doctor, error) {
 	d.readNetworks()
 	for _, check := range []func(context.Context){
 		d.checkCache, d.checkKernel, d.checkConfigurations, d.checkStatus, d.checkBlockers, d.checkForwarding, d.checkSettings,
-		d.checkMTU, d.checkResolvers, d.checkPlugins, d.checkStale, d.checkAttachments, d.checkOrphans,
+		d.checkUplink, d.checkMTU, d.checkPortMTU, d.checkDuplicates, d.checkNeighbours, d.checkListeners, d.checkResolvers, d.checkPlugins, d.checkStale, d.checkAttachments, d.checkOrphans,
 	} {
 		if err := context.Cause(ctx); err != nil {
 			return nil, err
@@ -223,16 +223,22 @@ func (d *Doctor) checkConfigurations(context.Context) {
 		return
 	}
 	d.linted = found
-	counts := map[string]int{}
+	counts, first := map[string]int{}, map[string]string{}
 	for _, f := range found {
 		if errors.Is(f.Unread, os.ErrPermission) {
 			d.skip("configuration", f.Unread)
 			continue
 		}
-		counts[f.File]++
+		if counts[f.File]++; counts[f.File] == 1 {
+			first[f.File] = f.String()
+		}
 	}
 	for _, file := range slices.Sorted(maps.Keys(counts)) {
-		d.find("configuration", "cni-exec lint "+file, nil, "%s in %s", tty.Plural(counts[file], "mistake"), file)
+		text := first[file]
+		if n := counts[file]; n > 1 {
+			text += fmt.Sprintf("; and %s more", tty.Plural(n-1, "mistake"))
+		}
+		d.find("configuration", "cni-exec lint "+file, nil, "%s", text)
 	}
 }
 

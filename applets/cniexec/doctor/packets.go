@@ -1,0 +1,150 @@
+package doctor
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"net/netip"
+	"slices"
+	"strings"
+
+	"golang.org/x/sys/unix"
+
+	"cnibox/applets/cniexec/inventory"
+	"cnibox/applets/hostport"
+	"cnibox/internal/netns"
+	"cnibox/internal/tty"
+	"cnibox/rtnl"
+)
+
+// label is an attachment as people know it: "c1 (edge)".
+func label(a *inventory.Entry) string { return a.Name() + " (" + a.Attachment().Network + ")" }
+
+// live are the attachments whose network namespace is there, as far as is known.
+func (d *Doctor) live() (list []*inventory.Entry) {
+	for _, a := range d.inv.Entries {
+		if a.Alive() {
+			list = append(list, a)
+		}
+	}
+	return list
+}
+
+// checkUplink looks for a way out of this host, without which containers reach this host only.
+func (d *Doctor) checkUplink(context.Context) {
+	if d.inv.Links == nil || !slices.ContainsFunc(d.examined, func(n *examined) bool { return n.resources.Routed && n.alive() }) {
+		return
+	}
+	uplinks := d.uplinks()
+	if len(uplinks) == 0 {
+		d.find("uplink", "ip route add default via ROUTER", nil, "no default route: containers reach this host only")
+		return
+	}
+	if !slices.ContainsFunc(uplinks, func(l *rtnl.Link) bool { return l.Flags&unix.IFF_RUNNING != 0 }) {
+		d.find("uplink", "ip link show "+uplinks[0].Name, nil, "%s, the link of the default route, has no carrier: containers reach this host only", uplinks[0].Name)
+	}
+}
+
+// checkDuplicates looks for addresses that several attachments have. Leases keep that from happening
+// within one store.
+func (d *Doctor) checkDuplicates(context.Context) {
+	of := map[netip.Addr][]string{}
+	for _, a := range d.live() {
+		for _, p := range a.Addresses() {
+			of[p.Addr()] = append(of[p.Addr()], label(a))
+		}
+	}
+	for _, addr := range slices.SortedFunc(maps.Keys(of), netip.Addr.Compare) {
+		if owners := of[addr]; len(owners) > 1 {
+			d.find("duplicate address", "del all but one of them, and add them again", nil, "%s: %s", addr, strings.Join(owners, ", "))
+		}
+	}
+}
+
+// checkNeighbours looks for entries of this host that somebody has made for the address of a container,
+// with another MAC address: packets to the container are lost.
+func (d *Doctor) checkNeighbours(context.Context) {
+	owners := map[netip.Addr]*inventory.Entry{}
+	for _, a := range d.live() {
+		for _, p := range a.Addresses() {
+			owners[p.Addr()] = a
+		}
+	}
+	if len(owners) == 0 || d.inv.Links == nil {
+		return
+	}
+	conn, err := rtnl.Dial(netns.Host())
+	if err != nil {
+		d.skip("neighbours", err)
+		return
+	}
+	defer conn.Close()
+	all, err := conn.Neighbours()
+	if err != nil {
+		d.skip("neighbours", err)
+		return
+	}
+	for _, n := range all {
+		a := owners[n.Addr]
+		if a == nil || !n.Fixed() || a.MAC() == "" || n.MAC.String() == a.MAC() {
+			continue
+		}
+		link := fmt.Sprint("#", n.Link)
+		if l := d.inv.Links.ByIndex[n.Link]; l != nil {
+			link = l.Name
+		}
+		d.find("neighbour", fmt.Sprintf("ip neigh del %s dev %s", n.Addr, link), nil,
+			"%s dev %s %s, which somebody has set, and %s has %s", n.Addr, link, n.MAC, label(a), a.MAC())
+	}
+}
+
+// checkListeners looks for processes of this host that listen on a published port, and get nothing.
+func (d *Doctor) checkListeners(context.Context) {
+	for _, a := range d.live() {
+		var ports []hostport.Port
+		for _, p := range a.Ports {
+			ip, _ := netip.ParseAddr(p.HostIP)
+			ports = append(ports, hostport.Port{Proto: p.Protocol, IP: ip, Port: p.HostPort})
+		}
+		if len(ports) == 0 {
+			continue
+		}
+		for _, socket := range hostport.Listening(ports) {
+			d.find("port", "stop that process, or publish another port", nil, "%s listens on a port that leads to %s: it gets nothing", socket, label(a))
+		}
+	}
+}
+
+// checkPortMTU looks for host-side links whose MTU is larger than that of their bridge or of the way out.
+func (d *Doctor) checkPortMTU(context.Context) {
+	if d.inv.Links == nil {
+		return
+	}
+	uplinks := d.uplinks()
+	larger := map[string][]string{} // attachments, by what to do
+	texts := map[string]string{}
+	for _, a := range d.live() {
+		l := d.inv.Link(a)
+		if l == nil {
+			continue
+		}
+		next := d.inv.Links.ByIndex[l.Master]
+		if next == nil && l.Master == 0 && len(uplinks) > 0 && d.routed(a.Attachment().Network) {
+			next = uplinks[0]
+		}
+		if next == nil || l.MTU <= next.MTU {
+			continue
+		}
+		key := fmt.Sprintf("\"mtu\": %d in the network's configuration, del and add", next.MTU)
+		larger[key] = append(larger[key], label(a))
+		texts[key] = fmt.Sprintf("MTU %d, and the next link, %s, has %d: large packets are lost", l.MTU, next.Name, next.MTU)
+	}
+	for _, key := range slices.Sorted(maps.Keys(larger)) {
+		d.find("mtu", key, nil, "%s: %s", tty.Several(larger[key]), texts[key])
+	}
+}
+
+// routed reports whether the host routes for a network.
+func (d *Doctor) routed(network string) bool {
+	return slices.ContainsFunc(d.examined, func(n *examined) bool { return n.Name == network && n.resources.Routed })
+}
