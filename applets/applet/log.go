@@ -22,6 +22,17 @@ const LogEnv = "CNIBOX_LOG"
 // logFile is the file of CNIBOX_LOG=file.
 const logFile = "/var/log/cnibox.log"
 
+// LogFile is the file that a value of CNIBOX_LOG names; empty: it names none.
+func LogFile(value string) string {
+	switch {
+	case value == "file":
+		return logFile
+	case strings.HasPrefix(value, "/"):
+		return value
+	}
+	return ""
+}
+
 // logSocket takes datagrams, see syslog(3).
 const logSocket = "/dev/log"
 
@@ -68,11 +79,8 @@ func (l *Log) Write(exit int) {
 		_, err = io.WriteString(l.process.Stderr, stamp+line+"\n")
 	case where == "syslog":
 		err = sendSyslog(logSocket, now, l.program, exit != 0, line)
-	case where == "file" || strings.HasPrefix(where, "/"):
-		if where == "file" {
-			where = logFile
-		}
-		err = appendLine(where, stamp+line+"\n")
+	case LogFile(where) != "":
+		err = appendLine(LogFile(where), stamp+line+"\n")
 	default:
 		err = fmt.Errorf("%q is none of file, syslog, stderr and an absolute path", where)
 	}

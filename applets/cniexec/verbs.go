@@ -32,7 +32,7 @@ func verbs() []*verb {
 	return []*verb{
 		addVerb(), checkVerb(), getVerb(), delVerb(), gcVerb(), statusVerb(), versionVerb(),
 		runVerb(), enterVerb(), lsVerb(), showVerb(), whoVerb(), treeVerb(), reloadVerb(),
-		lintVerb(), rmVerb(), upVerb(), downVerb(), bootVerb(), doctorVerb(), helpVerb(),
+		lintVerb(), rmVerb(), upVerb(), downVerb(), bootVerb(), doctorVerb(), metricsVerb(), helpVerb(),
 	}
 }
 

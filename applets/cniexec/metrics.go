@@ -1,0 +1,184 @@
+package cniexec
+
+import (
+	"bufio"
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"os"
+	"slices"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"cnibox/applets/applet"
+	"cnibox/applets/cniexec/inventory"
+	"cnibox/internal/memory"
+)
+
+func metricsVerb() *verb {
+	return &verb{name: "metrics", summary: "numbers for a monitoring system, as OpenMetrics", new: func(c *call) action { return &metricsCall{call: c} },
+		text: `Attachments by network and state, addresses by network and range, leases that no
+live attachment has; where CNIBOX_LOG names a file, the calls in it and their
+time by verb and result. No socket is opened: node_exporter reads it from a file
+(--collector.textfile.directory).`,
+		examples: []example{
+			{"cni-exec metrics", "on standard output"},
+			{"cni-exec metrics >cnibox.prom.tmp && mv cnibox.prom.tmp cnibox.prom", "for node_exporter, by a timer"},
+		},
+	}
+}
+
+// A metricsCall is one call of metrics.
+type metricsCall struct{ *call }
+
+func (*metricsCall) flags(*flagSet) {}
+
+func (c *metricsCall) do(_ context.Context, operands []string) (int, error) {
+	if len(operands) > 0 {
+		return 0, usage("metrics: %q is one operand too many", operands[0])
+	}
+	defer memory.CollectLess()()
+	v, err := c.look()
+	if err != nil {
+		return 0, err
+	}
+	var out strings.Builder
+	writeFamily(&out, "cnibox_attachments", "gauge", "Attachments in the cache.", attachmentSamples(v))
+	addresses, err := c.addressSamples(v)
+	writeFamily(&out, "cnibox_addresses", "gauge", "Addresses of host-local: used, free, and stale of the used ones.", addresses)
+	calls, seconds, lerr := logSamples(c.Getenv(applet.LogEnv))
+	writeFamily(&out, "cnibox_calls", "counter", "Calls in the log.", calls)
+	writeFamily(&out, "cnibox_call_seconds", "counter", "Time that the calls in the log took.", seconds)
+	out.WriteString("# EOF\n")
+	_, werr := c.write(out.String())
+	return exitOK, errors.Join(err, lerr, werr)
+}
+
+// writeFamily writes the samples of one name, in order: lines of labels and values. A family without
+// samples is left out.
+func writeFamily(out *strings.Builder, name, kind, help string, samples map[string]float64) {
+	if len(samples) == 0 {
+		return
+	}
+	fmt.Fprintf(out, "# TYPE %s %s\n# HELP %s %s\n", name, kind, name, help)
+	if kind == "counter" {
+		name += "_total"
+	}
+	for _, labels := range slices.Sorted(maps.Keys(samples)) {
+		fmt.Fprintf(out, "%s{%s} %v\n", name, labels, samples[labels])
+	}
+}
+
+// escapeLabel escapes a value as OpenMetrics asks.
+var escapeLabel = strings.NewReplacer(`\`, `\\`, `"`, `\"`, "\n", `\n`)
+
+// labels are pairs of names and values.
+func labels(pairs ...string) string {
+	var list []string
+	for i := 0; i < len(pairs); i += 2 {
+		list = append(list, pairs[i]+`="`+escapeLabel.Replace(pairs[i+1])+`"`)
+	}
+	return strings.Join(list, ",")
+}
+
+func attachmentSamples(v *inventory.Inventory) map[string]float64 {
+	samples := map[string]float64{}
+	for _, a := range v.Entries {
+		samples[labels("network", a.NetworkName, "state", a.State)]++
+	}
+	return samples
+}
+
+// addressSamples are those of each range set. What cannot be read is left out, and the error says so.
+func (c *metricsCall) addressSamples(v *inventory.Inventory) (map[string]float64, error) {
+	samples := map[string]float64{}
+	var errs []error
+	for _, n := range c.knownNetworks(v) {
+		pools, err := v.Pools(n)
+		if err != nil {
+			errs = append(errs, fmt.Errorf("leases of %s: %w", n.Name, err))
+			continue
+		}
+		for _, p := range pools {
+			var ranges []string
+			for _, r := range p.Set {
+				ranges = append(ranges, r.Subnet.String())
+			}
+			for state, count := range map[string]float64{"used": float64(p.Used), "free": float64(p.Free), "stale": float64(len(p.Stale))} {
+				samples[labels("network", n.Name, "range", strings.Join(ranges, " "), "state", state)] = count
+			}
+		}
+	}
+	return samples, errors.Join(errs...)
+}
+
+// maxLog is how much of the end of the log is read, in bytes.
+const maxLog = 16 << 20
+
+// logSamples counts the calls in the file that a value of CNIBOX_LOG names, and adds up their time.
+func logSamples(where string) (calls, seconds map[string]float64, err error) {
+	file := applet.LogFile(where)
+	if file == "" {
+		return nil, nil, nil
+	}
+	f, err := os.OpenFile(file, os.O_RDONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0)
+	if errors.Is(err, os.ErrNotExist) {
+		return nil, nil, nil
+	}
+	if err != nil {
+		return nil, nil, err
+	}
+	defer f.Close()
+	info, err := f.Stat()
+	if err == nil && !info.Mode().IsRegular() {
+		err = fmt.Errorf("%s is not a regular file", file)
+	}
+	if err == nil && info.Size() > maxLog {
+		_, err = f.Seek(-maxLog, io.SeekEnd)
+	}
+	if err != nil {
+		return nil, nil, err
+	}
+	calls, seconds = map[string]float64{}, map[string]float64{}
+	lines := bufio.NewScanner(f)
+	for lines.Scan() {
+		verb, result, took := logged(lines.Text())
+		if verb == "" {
+			continue
+		}
+		key := labels("result", result, "verb", verb)
+		calls[key]++
+		seconds[key] += took.Seconds()
+	}
+	return calls, seconds, lines.Err()
+}
+
+// logged reads a line of the log; an empty verb: it is not one, as where the end of a file begins
+// within a line.
+func logged(line string) (verb, result string, took time.Duration) {
+	for word := range strings.FieldsSeq(line) {
+		key, value, _ := strings.Cut(word, "=")
+		switch key {
+		case "msg":
+			verb = value
+		case "duration":
+			took, _ = time.ParseDuration(value)
+		case "exit":
+			result = "ok"
+			if value != "0" {
+				result = "error"
+			}
+		case "error": // the rest is what an error says
+			return verb, cmp.Or(result, "error"), took
+		}
+	}
+	if result == "" {
+		return "", "", 0
+	}
+	return verb, result, took
+}
