@@ -469,7 +469,7 @@ func (n *node) clean() {
 	if diff := kerneltest.Diff(n.before, kerneltest.Snapshot(n.T, n.host)); diff != "" {
 		n.Errorf("the host is not as before:\n%s", diff)
 	}
-	if diff := kerneltest.Diff(n.rules, staying.ReplaceAllString(n.ruleset(), "")); diff != "" {
+	if diff := kerneltest.Diff(staying.ReplaceAllString(n.rules, ""), staying.ReplaceAllString(n.ruleset(), "")); diff != "" {
 		n.Errorf("the rule set is not as before:\n%s", diff)
 	}
 	n.noRecords()
