@@ -74,14 +74,12 @@ func writeFamily(out *strings.Builder, name, kind, help string, samples map[stri
 	}
 }
 
-// escapeLabel escapes a value as OpenMetrics asks.
-var escapeLabel = strings.NewReplacer(`\`, `\\`, `"`, `\"`, "\n", `\n`)
-
-// labels are pairs of names and values.
+// labels are pairs of names and values, which are escaped as OpenMetrics asks.
 func labels(pairs ...string) string {
+	escape := strings.NewReplacer(`\`, `\\`, `"`, `\"`, "\n", `\n`)
 	var list []string
 	for i := 0; i < len(pairs); i += 2 {
-		list = append(list, pairs[i]+`="`+escapeLabel.Replace(pairs[i+1])+`"`)
+		list = append(list, pairs[i]+`="`+escape.Replace(pairs[i+1])+`"`)
 	}
 	return strings.Join(list, ",")
 }
