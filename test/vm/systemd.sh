@@ -57,6 +57,7 @@ lan() {
 	ip link set lan0 up
 	ip -n lan addr add 192.0.2.2/24 dev eth0
 	ip -n lan link set eth0 up
+	ip route add default via 192.0.2.2 # the way out that doctor wants
 }
 
 # fetch ADDRESS [COMMAND...]: the page, by a command that runs others in a namespace.
@@ -153,7 +154,7 @@ case $boot in
 	systemctl enable --now nftables.service
 	bash -e /trial/units.sh
 	step='systemd-analyze verify'
-	complaints=$(systemd-analyze verify dist/*.service dist/*.socket 2>&1) || failed "$complaints"
+	complaints=$(systemd-analyze verify --man=no dist/*.service dist/*.socket 2>&1) || failed "$complaints"
 	[ -z "$complaints" ] || failed "$complaints"
 	systemctl enable --now web.service
 	back 'units enabled'
