@@ -9,7 +9,7 @@ import (
 )
 
 // Forwarding are the settings of the host that plugins change.
-var Forwarding = [...]string{"net/ipv4/ip_forward", "net/ipv6/conf/all/Forwarding"}
+var Forwarding = [...]string{"net/ipv4/ip_forward", "net/ipv6/conf/all/forwarding"}
 
 // Uplinks are the indexes of the links with a default route, those of IPv4 first.
 func Uplinks(conn *rtnl.Conn) (indexes []uint32, err error) {
