@@ -85,9 +85,7 @@ func (d *Describer) Uses(doc []byte) (u Use) {
 		u.Publishes = u.Publishes || verbs.Publishes
 		u.Veth = u.Veth || i == 0 && verbs.Veth
 		if own, err := r.Validate(p.Type); err == nil {
-			u.Link, u.Routed = cmp.Or(u.Link, own.Link), u.Routed || own.Routed
-			u.Accepts, u.Zoned = u.Accepts || own.Accepts, u.Zoned || own.Zoned
-			u.Ranges = append(u.Ranges, own.Ranges...)
+			u.Add(own)
 		}
 	}
 	return u

@@ -300,3 +300,17 @@ func HasRoute(list []Route, dst netip.Prefix) bool {
 	}
 	return false
 }
+
+// kernelMetric6 is IP6_RT_PRIO_ADDRCONF, include/uapi/linux/ipv6_route.h: that of the kernel's own routes.
+const kernelMetric6 = 256
+
+// NetworkRoute is the route to the network of an address that the kernel adds with it, in another table.
+func NetworkRoute(address netip.Prefix, link uint32, table int) Route {
+	r := Route{Dst: address.Masked(), Link: link, Table: table, Protocol: unix.RTPROT_KERNEL}
+	if address.Addr().Is4() {
+		r.Src = address.Addr()
+	} else {
+		r.Priority = kernelMetric6
+	}
+	return r
+}

@@ -140,6 +140,15 @@ type Resources struct {
 	Zoned   bool // the addresses are in a zone of firewalld
 }
 
+// Add adds what another plugin of a list uses. The first one's link stays.
+func (r *Resources) Add(o Resources) {
+	if r.Link == "" {
+		r.Link = o.Link
+	}
+	r.Routed, r.Accepts, r.Zoned = r.Routed || o.Routed, r.Accepts || o.Accepts, r.Zoned || o.Zoned
+	r.Ranges = append(r.Ranges, o.Ranges...)
+}
+
 // A Range is the addresses of a subnet from First to Last, which are given to containers.
 type Range struct {
 	Subnet      netip.Prefix

@@ -42,6 +42,25 @@ func (p *Plugin) readAnyway(r *spec.Request) Driver {
 	return d
 }
 
+// begin reads the configuration and opens what CHECK and RESTORE compare prevResult with.
+func (p *Plugin) begin(ctx context.Context, r *spec.Request) (d Driver, op *Op, err error) {
+	d, err = p.read(r)
+	if err = cmp.Or(err, r.CheckIndexes()); err != nil {
+		return nil, nil, err
+	}
+	op, err = p.enter(ctx, r, d)
+	return d, op, err
+}
+
+// beginOutside is for verbs that are about no container.
+func (p *Plugin) beginOutside(ctx context.Context, r *spec.Request) (d Driver, op *Op, err error) {
+	if d, err = p.read(r); err != nil {
+		return nil, nil, err
+	}
+	op, err = p.open(ctx, r, d, nil)
+	return d, op, err
+}
+
 // validate is what ADD checks before it opens anything, and what its IPAM plugin does.
 func (p *Plugin) validate(r *spec.Request) (resources spec.Resources, err error) {
 	d, err := p.read(r)
@@ -132,11 +151,7 @@ func (op *Op) configure(own []rtnl.Route) error {
 // plugin's own step. It changes nothing. What later plugins of a chain may change is not
 // compared.
 func (p *Plugin) check(ctx context.Context, r *spec.Request) error {
-	d, err := p.read(r)
-	if err = cmp.Or(err, r.CheckIndexes()); err != nil {
-		return err
-	}
-	op, err := p.enter(ctx, r, d)
+	d, op, err := p.begin(ctx, r)
 	if err != nil {
 		return err
 	}
@@ -277,11 +292,7 @@ func (op *Op) describe(d Driver) (lost *spec.Error, err error) {
 // status runs the plugin's probe and the IPAM plugin's STATUS.
 // A failed probe has code 50; an error of the IPAM plugin keeps its code.
 func (p *Plugin) status(ctx context.Context, r *spec.Request) error {
-	d, err := p.read(r)
-	if err != nil {
-		return err
-	}
-	op, err := p.open(ctx, r, d, nil)
+	d, op, err := p.beginOutside(ctx, r)
 	if err != nil {
 		return err
 	}
@@ -314,11 +325,7 @@ func (p *Plugin) gc(ctx context.Context, r *spec.Request) error {
 // restore restores the lease, what the container has lost, and then what the host has. An address
 // that is another's by now is not used: nothing else is restored then.
 func (p *Plugin) restore(ctx context.Context, r *spec.Request) error {
-	d, err := p.read(r)
-	if err = cmp.Or(err, r.CheckIndexes()); err != nil {
-		return err
-	}
-	op, err := p.enter(ctx, r, d)
+	d, op, err := p.begin(ctx, r)
 	if err != nil {
 		return err
 	}
@@ -378,11 +385,7 @@ func (p *Plugin) removeNetwork(ctx context.Context, r *spec.Request) error {
 }
 
 func (p *Plugin) ofNetwork(ctx context.Context, r *spec.Request, step func(Network, *Op) error) error {
-	d, err := p.read(r)
-	if err != nil {
-		return err
-	}
-	op, err := p.open(ctx, r, d, nil)
+	d, op, err := p.beginOutside(ctx, r)
 	if err != nil {
 		return err
 	}

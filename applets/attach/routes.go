@@ -253,9 +253,6 @@ func (op *Op) restoreRoutes() error {
 	return err
 }
 
-// kernelMetric6 is IP6_RT_PRIO_ADDRCONF, include/uapi/linux/ipv6_route.h: that of the kernel's own routes.
-const kernelMetric6 = 256
-
 // restoreNetworks adds the routes to the link's own networks by which the gateways of op.Result.Routes
 // are reached, where no table has them any more: sbr has moved them to the tables of these routes.
 func (op *Op) restoreNetworks() error {
@@ -271,14 +268,9 @@ func (op *Op) restoreNetworks() error {
 	for _, r := range op.Result.Routes {
 		want := op.route(r)
 		for _, ip := range op.Result.IPs {
-			network := rtnl.Route{Dst: ip.Address.Masked(), Link: op.Link.Index, Table: want.Table, Protocol: unix.RTPROT_KERNEL}
+			network := rtnl.NetworkRoute(ip.Address, op.Link.Index, want.Table)
 			if want.Table == 0 || !network.Dst.Contains(want.GW) || reached(want.Table, network.Dst) {
 				continue
-			}
-			if ip.Address.Addr().Is4() {
-				network.Src = ip.Address.Addr()
-			} else {
-				network.Priority = kernelMetric6
 			}
 			if err := op.Cont.Do(rtnl.ReplaceRoute(network)); err != nil {
 				return err

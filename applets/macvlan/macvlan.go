@@ -72,7 +72,7 @@ func (p *plugin) Link(op *attach.Op) error {
 	case err == nil:
 		return nil
 	case errors.Is(err, unix.EINVAL):
-		return spec.Errorf(spec.CodeBusy, "failed to create macvlan: %s is no Ethernet link, or a macvlan in mode passthru is in the way: %w", p.Master, err)
+		return spec.Errorf(spec.CodeBusy, "failed to create macvlan: %s is not an Ethernet link, or a macvlan in mode passthru is in the way: %w", p.Master, err)
 	}
 	return fmt.Errorf("failed to create macvlan: %w", err)
 }

@@ -8,8 +8,6 @@ import (
 	"os"
 	"slices"
 
-	"golang.org/x/sys/unix"
-
 	"cnibox/applets/chained"
 	"cnibox/rtnl"
 	"cnibox/spec"
@@ -218,9 +216,6 @@ func (s *routing) fill(c *conf, ip spec.IP, table int, main []rtnl.Route) error 
 	return nil
 }
 
-// kernelMetric6 is IP6_RT_PRIO_ADDRCONF, include/uapi/linux/ipv6_route.h: that of the kernel's own routes.
-const kernelMetric6 = 256
-
 // missing returns those of the wanted routes that a table does not have, and the route to the network
 // of the address where none leads to the gateway.
 func (c *conf) missing(ip spec.IP, table int, want, have []rtnl.Route) []rtnl.Route {
@@ -232,13 +227,7 @@ func (c *conf) missing(ip spec.IP, table int, want, have []rtnl.Route) []rtnl.Ro
 	if !unreached(ip, all).IsValid() {
 		return want
 	}
-	network := rtnl.Route{Dst: ip.Address.Masked(), Link: all[0].Link, Table: table, Protocol: unix.RTPROT_KERNEL}
-	if ip.Address.Addr().Is4() {
-		network.Src = ip.Address.Addr()
-	} else {
-		network.Priority = kernelMetric6
-	}
-	return append([]rtnl.Route{network}, want...)
+	return append([]rtnl.Route{rtnl.NetworkRoute(ip.Address, all[0].Link, table)}, want...)
 }
 
 // unreached returns the gateway of a table's default route that is in the network of the address, and to

@@ -28,7 +28,7 @@ type NS struct {
 
 	ask    sync.Once
 	cookie uint64
-	denied error // why there is no cookie
+	denied error // why the cookie is not known
 
 	mu    sync.Mutex // of what follows; not held while a function runs
 	id    ID         // zero: not asked for yet

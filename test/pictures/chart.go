@@ -126,7 +126,7 @@ func drawChart(w io.Writer, rows []row) error {
 	if _, err := c.WriteTo(&b); err != nil {
 		return err
 	}
-	// Whoever looks at it has other fonts than those that were measured here.
+	// A reader may have other fonts than those that were measured here.
 	_, err := w.Write(fontFamily.ReplaceAll(b.Bytes(), []byte("font-family:sans-serif;")))
 	return err
 }

@@ -54,7 +54,7 @@ func (r *release) source(ctx context.Context) error {
 	return errors.Join(writeTar(z, below(name+"-recipes", recipes), r.time), z.Close(), r.write(name+"-recipes.tar.gz", b.Bytes()))
 }
 
-// tracked are the files that git has, with what they are now. Where there is no git, as in an archive, it
+// tracked are the files that git has, with what they are now. Without git, as in an archive, it
 // is all files.
 func (r *release) tracked(ctx context.Context) (list []file, err error) {
 	var names []string

@@ -2,7 +2,6 @@
 package doctor
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -21,6 +20,7 @@ import (
 	"cnibox/internal/netns"
 	"cnibox/internal/tty"
 	"cnibox/nft"
+	"cnibox/rtnl"
 	"cnibox/spec"
 )
 
@@ -42,6 +42,7 @@ type Doctor struct {
 	rules    map[string][]nft.Holding // by the owner's key; nil: not read
 	unlisted bool                     // the cache has entries that could not be read, so what has no entry may have an owner
 	examined []*examined
+	uplinks  []*rtnl.Link
 	blockers []nft.Blocker
 	off      []string // what CHECK of each attachment says of forwarding that is off
 	hung     bool     // firewalld does not answer
@@ -90,6 +91,7 @@ func Examine(ctx context.Context, h Host) (*Doctor, error) {
 		d.Untested = append(d.Untested, spec.Printable(err.Error()))
 	}
 	d.readRules()
+	d.readUplinks()
 	d.readNetworks()
 	for _, check := range []func(context.Context){
 		d.checkCache, d.checkKernel, d.checkConfigurations, d.checkStatus, d.checkBlockers, d.checkForwarding, d.checkSettings,
@@ -145,8 +147,7 @@ func (d *Doctor) readNetworks() {
 					e.invalid[j] = spec.AsError(err).Code == spec.CodeConfig
 					continue
 				}
-				e.resources.Link, e.resources.Routed = cmp.Or(e.resources.Link, resources.Link), e.resources.Routed || resources.Routed
-				e.resources.Ranges = append(e.resources.Ranges, resources.Ranges...)
+				e.resources.Add(resources)
 			}
 		}
 		d.examined = append(d.examined, e)

@@ -200,7 +200,7 @@ func (d *Doctor) guarded() bool {
 // checkReversePath looks for strict filters on a host with several ways out, which drop answers
 // that come in by another one.
 func (d *Doctor) checkReversePath() {
-	uplinks := d.uplinks()
+	uplinks := d.uplinks
 	if len(uplinks) < 2 {
 		return
 	}
@@ -212,31 +212,25 @@ func (d *Doctor) checkReversePath() {
 	}
 }
 
-// uplinks are the links with a default route, the preferred one first.
-func (d *Doctor) uplinks() (links []*rtnl.Link) {
+// readUplinks finds the links with a default route, the preferred one first.
+func (d *Doctor) readUplinks() {
 	if d.inv.Links == nil {
-		return nil
+		return
 	}
-	conn, err := rtnl.Dial(netns.Host())
+	indexes, err := inventory.AskHost(inventory.Uplinks)
 	if err != nil {
-		return nil
-	}
-	defer conn.Close()
-	indexes, err := inventory.Uplinks(conn)
-	if err != nil {
-		return nil
+		return
 	}
 	for _, index := range indexes {
 		if l := d.inv.Links.ByIndex[index]; l != nil {
-			links = append(links, l)
+			d.uplinks = append(d.uplinks, l)
 		}
 	}
-	return links
 }
 
 // checkMTU looks for networks whose packets do not fit the way out.
 func (d *Doctor) checkMTU(context.Context) {
-	uplinks := d.uplinks()
+	uplinks := d.uplinks
 	if len(uplinks) == 0 {
 		return
 	}

@@ -12,7 +12,6 @@ import (
 
 	"cnibox/applets/cniexec/inventory"
 	"cnibox/applets/hostport"
-	"cnibox/internal/netns"
 	"cnibox/internal/tty"
 	"cnibox/rtnl"
 )
@@ -35,13 +34,12 @@ func (d *Doctor) checkUplink(context.Context) {
 	if d.inv.Links == nil || !slices.ContainsFunc(d.examined, func(n *examined) bool { return n.resources.Routed && n.alive() }) {
 		return
 	}
-	uplinks := d.uplinks()
-	if len(uplinks) == 0 {
+	if len(d.uplinks) == 0 {
 		d.find("uplink", "ip route add default via ROUTER", nil, "no default route: containers reach this host only")
 		return
 	}
-	if !slices.ContainsFunc(uplinks, func(l *rtnl.Link) bool { return l.Flags&unix.IFF_RUNNING != 0 }) {
-		d.find("uplink", "ip link show "+uplinks[0].Name, nil, "%s, the link of the default route, has no carrier: containers reach this host only", uplinks[0].Name)
+	if !slices.ContainsFunc(d.uplinks, func(l *rtnl.Link) bool { return l.Flags&unix.IFF_RUNNING != 0 }) {
+		d.find("uplink", "ip link show "+d.uplinks[0].Name, nil, "%s, the link of the default route, has no carrier: containers reach this host only", d.uplinks[0].Name)
 	}
 }
 
@@ -73,13 +71,7 @@ func (d *Doctor) checkNeighbours(context.Context) {
 	if len(owners) == 0 || d.inv.Links == nil {
 		return
 	}
-	conn, err := rtnl.Dial(netns.Host())
-	if err != nil {
-		d.skip("neighbours", err)
-		return
-	}
-	defer conn.Close()
-	all, err := conn.Neighbours()
+	all, err := inventory.AskHost((*rtnl.Conn).Neighbours)
 	if err != nil {
 		d.skip("neighbours", err)
 		return
@@ -100,16 +92,20 @@ func (d *Doctor) checkNeighbours(context.Context) {
 
 // checkListeners looks for processes of this host that listen on a published port, and get nothing.
 func (d *Doctor) checkListeners(context.Context) {
+	var all []hostport.Port
+	of := map[*inventory.Entry][]hostport.Port{}
 	for _, a := range d.live() {
-		var ports []hostport.Port
 		for _, p := range a.Ports {
 			ip, _ := netip.ParseAddr(p.HostIP)
-			ports = append(ports, hostport.Port{Proto: p.Protocol, IP: ip, Port: p.HostPort})
+			of[a] = append(of[a], hostport.Port{Proto: p.Protocol, IP: ip, Port: p.HostPort})
 		}
-		if len(ports) == 0 {
-			continue
-		}
-		for _, socket := range hostport.Listening(ports) {
+		all = append(all, of[a]...)
+	}
+	if len(hostport.Listening(all)) == 0 { // the kernel is asked once, unless there is a fault
+		return
+	}
+	for _, a := range d.live() {
+		for _, socket := range hostport.Listening(of[a]) {
 			d.find("port", "stop that process, or publish another port", nil, "%s listens on a port that leads to %s: it gets nothing", socket, label(a))
 		}
 	}
@@ -120,7 +116,6 @@ func (d *Doctor) checkPortMTU(context.Context) {
 	if d.inv.Links == nil {
 		return
 	}
-	uplinks := d.uplinks()
 	larger := map[string][]string{} // attachments, by what to do
 	texts := map[string]string{}
 	for _, a := range d.live() {
@@ -129,8 +124,8 @@ func (d *Doctor) checkPortMTU(context.Context) {
 			continue
 		}
 		next := d.inv.Links.ByIndex[l.Master]
-		if next == nil && l.Master == 0 && len(uplinks) > 0 && d.routed(a.Attachment().Network) {
-			next = uplinks[0]
+		if next == nil && l.Master == 0 && len(d.uplinks) > 0 && d.routed(a.Attachment().Network) {
+			next = d.uplinks[0]
 		}
 		if next == nil || l.MTU <= next.MTU {
 			continue
