@@ -24,11 +24,11 @@ func metricsVerb() *verb {
 	return &verb{name: "metrics", summary: "numbers for a monitoring system, as OpenMetrics", new: func(c *call) action { return &metricsCall{call: c} },
 		text: `Attachments by network and state, addresses by network and range, leases that no
 live attachment has; where CNIBOX_LOG names a file, the calls in it and their
-time by verb and result. No socket is opened: node_exporter reads it from a file
-(--collector.textfile.directory).`,
+time by program, verb and result. No socket is opened: node_exporter reads it
+from a file (--collector.textfile.directory).`,
 		examples: []example{
 			{"cni-exec metrics", "on standard output"},
-			{"cni-exec metrics >cnibox.prom.tmp && mv cnibox.prom.tmp cnibox.prom", "for node_exporter, by a timer"},
+			{"cni-exec metrics >new && mv new cnibox.prom", "for node_exporter, by a timer"},
 		},
 	}
 }
@@ -145,11 +145,11 @@ func logSamples(where string) (calls, seconds map[string]float64, err error) {
 	calls, seconds = map[string]float64{}, map[string]float64{}
 	lines := bufio.NewScanner(f)
 	for lines.Scan() {
-		verb, result, took := logged(lines.Text())
+		program, verb, result, took := logged(lines.Text())
 		if verb == "" {
 			continue
 		}
-		key := labels("result", result, "verb", verb)
+		key := labels("program", program, "result", result, "verb", verb)
 		calls[key]++
 		seconds[key] += took.Seconds()
 	}
@@ -158,12 +158,14 @@ func logSamples(where string) (calls, seconds map[string]float64, err error) {
 
 // logged reads a line of the log; an empty verb: it is not one, as where the end of a file begins
 // within a line.
-func logged(line string) (verb, result string, took time.Duration) {
+func logged(line string) (program, verb, result string, took time.Duration) {
 	for word := range strings.FieldsSeq(line) {
 		key, value, _ := strings.Cut(word, "=")
 		switch key {
 		case "msg":
 			verb = value
+		case "program":
+			program = value
 		case "duration":
 			took, _ = time.ParseDuration(value)
 		case "exit":
@@ -172,11 +174,11 @@ func logged(line string) (verb, result string, took time.Duration) {
 				result = "error"
 			}
 		case "error": // the rest is what an error says
-			return verb, cmp.Or(result, "error"), took
+			return program, verb, cmp.Or(result, "error"), took
 		}
 	}
 	if result == "" {
-		return "", "", 0
+		return "", "", "", 0
 	}
-	return verb, result, took
+	return program, verb, result, took
 }
