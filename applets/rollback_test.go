@@ -31,7 +31,7 @@ func newStage(t *testing.T, name string) *stage {
 // container returns one in which the interface is that this plugin changes, if it makes none
 // itself, and the configuration with that one's result.
 func (s *stage) container(id, conf string) (applettest.Container, string) {
-	s.T.Helper()
+	s.Helper()
 	c := s.Container(id)
 	applettest.SetDAD(s.T, c.NS, "0", "0") // where a plugin waits for it, it is over at once
 	if s.Ready != nil {

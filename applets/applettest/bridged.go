@@ -66,7 +66,7 @@ func NewBridged(t *testing.T) *Bridged {
 
 // AddAddrs sets a link up with the addresses and returns its index.
 func (n *Bridged) AddAddrs(c *rtnl.Conn, name string, prefixes ...string) uint32 {
-	n.T.Helper()
+	n.Helper()
 	l, err := c.Link(name)
 	n.NoError(err)
 	up := true
@@ -80,7 +80,7 @@ func (n *Bridged) AddAddrs(c *rtnl.Conn, name string, prefixes ...string) uint32
 
 // Configure configures eth0 of a namespace.
 func (n *Bridged) Configure(ns *netns.NS, four, six, gw4, gw6 string) {
-	n.T.Helper()
+	n.Helper()
 	kerneltest.LoUp(n.T, ns)
 	c := kerneltest.Dial(n.T, ns)
 	link := n.AddAddrs(c, "eth0", four, six)
@@ -91,7 +91,7 @@ func (n *Bridged) Configure(ns *netns.NS, four, six, gw4, gw6 string) {
 
 // Serve answers on port 80, until the test ends, with the question, a byte, the name and the address that asked.
 func (n *Bridged) Serve(ns *netns.NS, name string) {
-	n.T.Helper()
+	n.Helper()
 	for _, family := range []string{"4", "6"} {
 		n.NoError(ns.Do(func() error {
 			l, err := net.Listen("tcp"+family, ":80")
@@ -102,7 +102,7 @@ func (n *Bridged) Serve(ns *netns.NS, name string) {
 			if err != nil {
 				return err
 			}
-			n.T.Cleanup(func() { l.Close(); u.Close() })
+			n.Cleanup(func() { l.Close(); u.Close() })
 			go answerStreams(l, name)
 			go answerPackets(u, name)
 			return nil
@@ -171,10 +171,10 @@ func (n *Bridged) Say(c net.Conn) string {
 
 // WantAnswer asks at an address over TCP and over UDP.
 func (n *Bridged) WantAnswer(from *netns.NS, to, want string) {
-	n.T.Helper()
+	n.Helper()
 	for _, network := range []string{"tcp", "udp"} {
 		if got := n.Ask(from, network, to); got != want {
-			n.T.Errorf("%s %s: got %q, want %q", network, to, got, want)
+			n.Errorf("%s %s: got %q, want %q", network, to, got, want)
 		}
 	}
 }
@@ -202,7 +202,7 @@ const BothProtocols = `{"hostPort":8080,"containerPort":80},{"hostPort":8080,"co
 
 // Publish runs a verb of portmap for a container, with mappings.
 func (n *Bridged) Publish(verb spec.Verb, id, mappings string) error {
-	n.T.Helper()
+	n.Helper()
 	c, last := n.container(id), id[1:]
 	prev := fmt.Sprintf(`{"cniVersion":"1.1.0","interfaces":[{"name":"eth0","sandbox":%q}],
 		"ips":[{"address":"10.9.0.1%s/24","interface":0},{"address":"fd00:9::1%s/64","interface":0}]}`, c.Path, last, last)

@@ -9,6 +9,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"slices"
@@ -21,6 +22,7 @@ import (
 	"cnibox/internal/netns"
 	"cnibox/internal/nfttest"
 	"cnibox/nft"
+	"cnibox/rtnl"
 	"cnibox/spec"
 	"cnibox/spec/spectest"
 )
@@ -28,7 +30,7 @@ import (
 // A Host is a network namespace with directories for what plugins store, in which a test
 // calls plugins as a runtime does.
 type Host struct {
-	T       *testing.T
+	*testing.T
 	NS      *netns.NS
 	Dir     string    // of leases: $DIR in configurations
 	Records string    // the key dataDir in what Do calls: $DIR/records, which plugins create
@@ -52,7 +54,7 @@ type Container struct {
 
 // Container returns a container in a namespace of its own, whose lo is up.
 func (h *Host) Container(id string) Container {
-	h.T.Helper()
+	h.Helper()
 	ns := kerneltest.NS(h.T)
 	kerneltest.LoUp(h.T, ns)
 	return Container{id, kerneltest.NSPath(h.T, ns), ns}
@@ -66,75 +68,84 @@ func (c Container) Call() spec.Call {
 // Expand replaces $DIR in a configuration by the host's directory.
 func (h *Host) Expand(conf string) string { return strings.ReplaceAll(conf, "$DIR", h.Dir) }
 
+// Path is a path below the host's directory.
+func (h *Host) Path(name string) string { return filepath.Join(h.Dir, name) }
+
 // Call runs a verb for eth0 of a container as a process that a runtime starts in the host's
 // namespace; env are variables beside or instead of the usual ones, as CNI_ARGS=IP=10.1.0.2.
 // It returns the code of the error object, or 0, and what is written to stdout. A plugin that
 // was left out of the build skips the test.
 func (h *Host) Call(verb spec.Verb, plugin, conf string, c Container, env ...string) (code int, out string) {
-	h.T.Helper()
-	return h.CallContext(h.T.Context(), verb, plugin, conf, c, env...)
+	h.Helper()
+	return h.CallContext(h.Context(), verb, plugin, conf, c, env...)
 }
 
 // CallContext is [Host.Call] with a context.
 func (h *Host) CallContext(ctx context.Context, verb spec.Verb, plugin, conf string, c Container, env ...string) (code int, out string) {
-	h.T.Helper()
-	a := h.lookup(plugin)
+	h.Helper()
+	h.lookup(plugin)
+	exit, stdout, stderr, err := h.Serve(ctx, verb, plugin, conf, c, env...)
+	if err != nil {
+		h.Fatal(err)
+	}
+	if h.Stderr != nil {
+		io.WriteString(h.Stderr, stderr)
+	}
+	if exit == 0 {
+		return 0, stdout
+	}
+	var e struct{ Code int }
+	if err := json.Unmarshal([]byte(stdout), &e); err != nil {
+		h.Fatalf("%s: %v: %q %s", verb, err, stdout, stderr)
+	}
+	return e.Code, stdout
+}
+
+// Serve is [Host.Call] with all that a process answers, for any goroutine: it ends no test.
+func (h *Host) Serve(ctx context.Context, verb spec.Verb, plugin, conf string, c Container, env ...string) (exit int, stdout, stderr string, err error) {
 	vars := map[string]string{"CNI_COMMAND": string(verb), "CNI_CONTAINERID": c.ID, "CNI_IFNAME": "eth0", "CNI_NETNS": c.Path}
 	for _, kv := range env {
 		k, v, _ := strings.Cut(kv, "=")
 		vars[k] = v
 	}
-	var stdout, stderr bytes.Buffer
-	exit := 0
-	err := h.NS.Do(func() error {
+	a, _ := applets.Lookup(plugin)
+	var out, diag bytes.Buffer
+	err = h.NS.Do(func() error {
 		exit = applet.Serve(ctx, a, applet.Process{
 			Applets: applets.All(),
-			Getenv:  func(k string) string { return vars[k] }, Stdin: strings.NewReader(h.Expand(conf)), Stdout: &stdout, Stderr: &stderr,
+			Getenv:  func(k string) string { return vars[k] }, Stdin: strings.NewReader(h.Expand(conf)), Stdout: &out, Stderr: &diag,
 		})
 		return nil
 	})
-	if err != nil {
-		h.T.Fatal(err)
-	}
-	if h.Stderr != nil {
-		h.Stderr.Write(stderr.Bytes())
-	}
-	if exit == 0 {
-		return 0, stdout.String()
-	}
-	var e struct{ Code int }
-	if err := json.Unmarshal(stdout.Bytes(), &e); err != nil {
-		h.T.Fatalf("%s: %v: %q %s", verb, err, stdout.String(), stderr.String())
-	}
-	return e.Code, stdout.String()
+	return exit, out.String(), diag.String(), err
 }
 
 func (h *Host) lookup(plugin string) *applet.Applet {
-	h.T.Helper()
+	h.Helper()
 	a, ok := applets.Lookup(plugin)
 	if !ok {
-		h.T.Skipf("SKIPPED: there is no %s in this build", plugin)
+		h.Skipf("SKIPPED: there is no %s in this build", plugin)
 	}
 	return a
 }
 
 // Must is [Host.Call] for what has to succeed.
 func (h *Host) Must(verb spec.Verb, plugin, conf string, c Container, env ...string) string {
-	h.T.Helper()
+	h.Helper()
 	code, out := h.Call(verb, plugin, conf, c, env...)
 	if code != 0 {
-		h.T.Fatalf("%s of %s: %s", verb, c.ID, out)
+		h.Fatalf("%s of %s: %s", verb, c.ID, out)
 	}
 	return out
 }
 
 // Refuse is [Host.Call] for what has to fail with a code and a text, and to change nothing.
 func (h *Host) Refuse(code int, want string, verb spec.Verb, plugin, conf string, c Container, env ...string) {
-	h.T.Helper()
+	h.Helper()
 	before := h.Snapshot(c)
 	got, out := h.Call(verb, plugin, conf, c, env...)
 	if got != code || !strings.Contains(out, want) {
-		h.T.Errorf("%s answers %d %s, want %d and %q", verb, got, out, code, want)
+		h.Errorf("%s answers %d %s, want %d and %q", verb, got, out, code, want)
 	}
 	h.Same(fmt.Sprint(verb, " that fails"), before, h.Snapshot(c))
 }
@@ -142,7 +153,7 @@ func (h *Host) Refuse(code int, want string, verb spec.Verb, plugin, conf string
 // Do runs a verb of a plugin without the serve loop, in network net1. keys are the plugin's
 // own, as `"mtu":1400`, and prev is the prevResult; both may be empty.
 func (h *Host) Do(verb spec.Verb, plugin string, c spec.Call, keys, prev string) (*spec.Result, error) {
-	h.T.Helper()
+	h.Helper()
 	a := h.lookup(plugin)
 	if keys != "" {
 		keys = "," + keys
@@ -155,7 +166,7 @@ func (h *Host) Do(verb spec.Verb, plugin string, c spec.Call, keys, prev string)
 	if err != nil {
 		return nil, err
 	}
-	r.Warn = func(format string, args ...any) { h.T.Logf("warning: "+format, args...) }
+	r.Warn = func(format string, args ...any) { h.Logf("warning: "+format, args...) }
 	var res *spec.Result
 	err = h.NS.Do(func() error {
 		var err error
@@ -167,49 +178,75 @@ func (h *Host) Do(verb spec.Verb, plugin string, c spec.Call, keys, prev string)
 
 // Result returns the result of a call that has to succeed.
 func (h *Host) Result(res *spec.Result, err error) *spec.Result {
-	h.T.Helper()
+	h.Helper()
 	h.NoError(err)
 	return res
 }
 
 // NoError ends the test if there is an error.
 func (h *Host) NoError(err error) {
-	h.T.Helper()
+	h.Helper()
 	if err != nil {
-		h.T.Fatal(err)
+		h.Fatal(err)
 	}
 }
 
 // WantError requires an error with the code and the text.
 func (h *Host) WantError(err error, code int, text string) {
-	h.T.Helper()
+	h.Helper()
 	spectest.WantError(h.T, err, text, code)
 }
 
-// Same requires that two snapshots are equal.
+// Same requires that a snapshot is as the one before, and ends the test if not.
 func (h *Host) Same(what, before, after string) {
-	h.T.Helper()
+	h.Helper()
 	if after != before {
-		h.T.Errorf("%s changed:\n%s", what, kerneltest.Diff(before, after))
+		h.Fatalf("%s: it is not as before:\n%s", what, kerneltest.Diff(before, after))
 	}
 }
 
 // Snapshot is all that a verb may change on the host and in containers: links, addresses,
-// routes, settings, rule set, leases and records.
+// routes, rules, queues, settings, rule set, and what is stored.
 func (h *Host) Snapshot(containers ...Container) string {
-	h.T.Helper()
+	h.Helper()
 	all := []string{kerneltest.Snapshot(h.T, h.NS)}
 	for _, c := range containers {
 		all = append(all, kerneltest.Snapshot(h.T, c.NS))
 	}
-	return strings.Join(append(all, nfttest.Ruleset(h.T, h.NS), strings.Join(h.Leases(), "\n"), h.Files()), "\n--\n")
+	return strings.Join(append(all, nfttest.Ruleset(h.T, h.NS), h.Stored()), "\n--\n")
+}
+
+// Stored lists the files below Dir with what is in them, but for those that belong to no
+// attachment: programs, locks, configurations, and where host-local looks next.
+func (h *Host) Stored() string {
+	h.Helper()
+	var list []string
+	err := filepath.WalkDir(h.Dir, func(path string, d fs.DirEntry, err error) error {
+		name := d.Name()
+		switch {
+		case err != nil:
+			return err
+		case d.IsDir() && slices.Contains([]string{"bin", "net.d", ".cnibox", "locks"}, name):
+			return fs.SkipDir
+		case d.IsDir(), strings.HasPrefix(name, "ballast"), name == "lock", strings.HasPrefix(name, "last_reserved_ip."):
+			return nil
+		}
+		var content []byte
+		if d.Type().IsRegular() {
+			content, err = os.ReadFile(path)
+		}
+		list = append(list, fmt.Sprintf("%s %s %q", path, d.Type(), content))
+		return err
+	})
+	h.NoError(err)
+	return strings.Join(list, "\n") + "\n"
 }
 
 // Leases lists the files of leases and records below Dir, without locks and indexes.
 func (h *Host) Leases() []string {
 	files, err := filepath.Glob(filepath.Join(h.Dir, "*", "*"))
 	if err != nil {
-		h.T.Fatal(err)
+		h.Fatal(err)
 	}
 	return slices.DeleteFunc(files, func(f string) bool {
 		base := filepath.Base(f)
@@ -228,9 +265,15 @@ func (h *Host) Files() string {
 	return strings.Join(names, " ")
 }
 
+// DropLink deletes a link of the host.
+func (h *Host) DropLink(name string) {
+	h.Helper()
+	kerneltest.Brief(h, h.NS, func(c *rtnl.Conn) error { return c.DelLink(name) })
+}
+
 // Release deletes the rules of eth0 of a container in network demo, of a kind or of all.
 func (h *Host) Release(c Container, kind nft.Kind) error {
-	return nft.Open(h.NS).Update(h.T.Context(), func(x *nft.Tx) error {
+	return nft.Open(h.NS).Update(h.Context(), func(x *nft.Tx) error {
 		x.Release(spec.Attachment{Network: "demo", ContainerID: c.ID, IfName: "eth0"}, kind)
 		return nil
 	})

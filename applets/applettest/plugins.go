@@ -1,7 +1,6 @@
 package applettest
 
 import (
-	"errors"
 	"fmt"
 	"net"
 	"net/netip"
@@ -67,7 +66,7 @@ func (p Plugin) NeedChain(t testing.TB) {
 
 // Furnish is Prepare of the plugin of After and of this one.
 func (p Plugin) Furnish(h *Host) {
-	h.T.Helper()
+	h.Helper()
 	if p.After != "" {
 		Plugins[p.After].Furnish(h)
 	}
@@ -228,7 +227,7 @@ var Plugins = map[string]Plugin{
 		Confs:   map[string]string{"bridge": FlannelConf},
 		Invalid: []string{`"delegate":{"name":"x"}`, `"delegate":1`, `"delegate":{"ipam":{}}`, `"delegate":{"type":"../x"}`, `"dataDir":"x"`, `"subnetFile":1`},
 	},
-	"loopback": {Ready: loDown, Except: map[string]string{
+	"loopback": {Ready: func(t *testing.T, c Container) { t.Helper(); kerneltest.LoDown(t, c.NS) }, Except: map[string]string{
 		BelowMissing: Alone[BelowMissing], "link missing": "lo cannot be deleted", "invalid configuration": "it has no keys",
 	}},
 
@@ -316,9 +315,9 @@ var Plugins = map[string]Plugin{
 // dropLinks returns a TakeAway that deletes links.
 func dropLinks(names ...string) func(*Host) {
 	return func(h *Host) {
-		h.T.Helper()
+		h.Helper()
 		for _, name := range names {
-			h.NoError(kerneltest.Dial(h.T, h.NS).DelLink(name))
+			h.DropLink(name)
 		}
 	}
 }
@@ -363,7 +362,7 @@ const FlannelConf = `{"cniVersion":"1.1.0","name":"demo","type":"flannel","subne
 
 // SubnetEnv writes $DIR/subnet.env, as flanneld does.
 func (h *Host) SubnetEnv() {
-	h.T.Helper()
+	h.Helper()
 	const env = "FLANNEL_NETWORK=10.244.0.0/16\nFLANNEL_SUBNET=10.244.3.1/24\nFLANNEL_IPV6_NETWORK=fd00:10:244::/56\n" +
 		"FLANNEL_IPV6_SUBNET=fd00:10:244:3::1/64\nFLANNEL_MTU=1450\nFLANNEL_IPMASQ=false\n"
 	h.NoError(os.WriteFile(filepath.Join(h.Dir, "subnet.env"), []byte(env), 0o600))
@@ -380,7 +379,7 @@ func DeviceConf(device string) string {
 // NIC adds a link that stands for a network card: one end of a veth pair, with an alias,
 // whose other end, wire-NAME, is up.
 func (h *Host) NIC(name string) *rtnl.Link {
-	h.T.Helper()
+	h.Helper()
 	c := kerneltest.Dial(h.T, h.NS)
 	addr, _ := net.ParseMAC("02:00:00:00:00:0" + name[len(name)-1:])
 	h.NoError(c.AddLink(rtnl.LinkSpec{Name: name, MAC: addr, MTU: 1450, Up: true,
@@ -392,7 +391,7 @@ func (h *Host) NIC(name string) *rtnl.Link {
 
 // cards adds nic0, and card1 and card2, of which nothing is lost when there is no record.
 func cards(h *Host) {
-	h.T.Helper()
+	h.Helper()
 	h.NIC("nic0")
 	c := kerneltest.Dial(h.T, h.NS)
 	for _, n := range []string{"1", "2"} {
@@ -403,7 +402,7 @@ func cards(h *Host) {
 // secondLink adds a link in the network that bridge gives addresses of, whose routes sbr must leave.
 func secondLink(t *testing.T, c Container) {
 	t.Helper()
-	c.brief(t, func(conn *rtnl.Conn) error {
+	kerneltest.Brief(t, c.NS, func(conn *rtnl.Conn) error {
 		l, err := conn.CreateLink(rtnl.LinkSpec{Name: "eth1", Up: true, Peer: &rtnl.LinkSpec{Name: "peer1", Up: true}})
 		for _, addr := range []string{"10.1.0.200/24", "fd00:1::200/64"} {
 			if err == nil {
@@ -414,30 +413,11 @@ func secondLink(t *testing.T, c Container) {
 	})
 }
 
-// loDown sets lo down, which is the first link of all.
-func loDown(t *testing.T, c Container) {
-	t.Helper()
-	c.brief(t, func(conn *rtnl.Conn) error { return conn.SetLink(1, rtnl.LinkChange{Up: new(false)}) })
-}
-
-// brief uses a socket in the container's namespace that does not outlive the call: an open one
-// keeps a namespace from ending.
-func (c Container) brief(t *testing.T, fn func(*rtnl.Conn) error) {
-	t.Helper()
-	conn, err := rtnl.Dial(c.NS)
-	if err == nil {
-		err = errors.Join(fn(conn), conn.Close())
-	}
-	if err != nil {
-		t.Fatal(err)
-	}
-}
-
 // HadVRF makes the kernel add the rules of a namespace that it adds with the first VRF and
 // never deletes.
 func HadVRF(t *testing.T, c Container) {
 	t.Helper()
-	c.brief(t, func(conn *rtnl.Conn) error {
+	kerneltest.Brief(t, c.NS, func(conn *rtnl.Conn) error {
 		kerneltest.Need(t, "CONFIG_NET_VRF", func() error {
 			return conn.AddLink(rtnl.LinkSpec{Name: "first", Kind: rtnl.VRF{Table: 9}})
 		})

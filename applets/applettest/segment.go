@@ -19,7 +19,7 @@ type Segment struct {
 
 // Segment adds up0 to the host, and $DIR/resolv.conf.
 func (h *Host) Segment() Segment {
-	h.T.Helper()
+	h.Helper()
 	h.NoError(os.WriteFile(filepath.Join(h.Dir, "resolv.conf"), []byte("nameserver 10.1.0.53\n"), 0o600))
 	s := Segment{NS: kerneltest.NS(h.T)}
 	s.Host, s.Remote = kerneltest.Dial(h.T, h.NS), kerneltest.Dial(h.T, s.NS)

@@ -17,13 +17,13 @@ var Timeout = kerneltest.Timeout(15 * time.Second)
 
 // Echo answers with the container's ID on port 7 of each of its addresses until the test ends.
 func (h *Host) Echo(c Container) {
-	h.T.Helper()
+	h.Helper()
 	err := c.NS.Do(func() error {
 		l, err := net.Listen("tcp", ":7")
 		if err != nil {
 			return err
 		}
-		h.T.Cleanup(func() { l.Close() })
+		h.Cleanup(func() { l.Close() })
 		go func() {
 			for {
 				conn, err := l.Accept()
@@ -37,7 +37,7 @@ func (h *Host) Echo(c Container) {
 		return nil
 	})
 	if err != nil {
-		h.T.Fatal(err)
+		h.Fatal(err)
 	}
 }
 

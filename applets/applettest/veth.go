@@ -31,7 +31,7 @@ func NewVeth(t *testing.T) *Veth {
 
 // AddPair adds a veth pair; the first two addresses are the host's.
 func (v *Veth) AddPair(host, cont string, addrs ...string) (*rtnl.Link, *rtnl.Link) {
-	v.T.Helper()
+	v.Helper()
 	h, err := v.HostConn.CreateLink(rtnl.LinkSpec{Name: host, Up: true, Peer: &rtnl.LinkSpec{Name: cont, NS: v.Cont.NS}})
 	v.NoError(err)
 	c, err := v.ContConn.Link(cont)
@@ -54,7 +54,7 @@ const VethRoutes = `[{"dst":"0.0.0.0/0","gw":"10.9.0.1"},{"dst":"::/0","gw":"fd0
 
 // AddRoutes adds default routes and one to 192.0.2.0/24 by eth0.
 func (v *Veth) AddRoutes() {
-	v.T.Helper()
+	v.Helper()
 	for dst, gw := range map[string]string{"0.0.0.0/0": "10.9.0.1", "::/0": "fd09::1", "192.0.2.0/24": "10.9.0.7"} {
 		v.NoError(v.ContConn.AddRoute(rtnl.Route{Dst: netip.MustParsePrefix(dst), GW: netip.MustParseAddr(gw), Link: v.Eth0.Index}))
 	}
@@ -69,6 +69,6 @@ func (v *Veth) PrevResult(routes string) string {
 
 // State is what plugins may change of both namespaces, without rule set and files.
 func (v *Veth) State() string {
-	v.T.Helper()
+	v.Helper()
 	return kerneltest.Snapshot(v.T, v.NS) + "--\n" + kerneltest.Snapshot(v.T, v.Cont.NS)
 }

@@ -23,7 +23,7 @@ const (
 
 // shaping returns those lines of the host's snapshot that are about shaping.
 func shaping(w *applettest.Veth) string {
-	w.T.Helper()
+	w.Helper()
 	var out []string
 	for line := range strings.Lines(kerneltest.Snapshot(w.T, w.NS)) {
 		if strings.HasPrefix(line, "qdisc") || strings.HasPrefix(line, "redirect") {

@@ -61,7 +61,7 @@ func eachWorker(t *testing.T, test func(t *testing.T, w *worker, labelled bool))
 
 // must runs a verb that has to succeed; more are keys beside those of the plugin.
 func (w *worker) must(verb spec.Verb, c spec.Call, more, prev string) {
-	w.T.Helper()
+	w.Helper()
 	keys := strings.Trim(more+","+w.keys, ",")
 	w.Result(w.Do(verb, w.plugin, c, keys, prev))
 }
@@ -70,9 +70,9 @@ func (w *worker) isChanged() bool { return strings.Contains(w.State(), w.change)
 
 // wantUnchanged requires that DEL has left nothing.
 func (w *worker) wantUnchanged() {
-	w.T.Helper()
+	w.Helper()
 	if w.isChanged() || w.Files() != "" {
-		w.T.Errorf("DEL left files %q and\n%s", w.Files(), w.State())
+		w.Errorf("DEL left files %q and\n%s", w.Files(), w.State())
 	}
 }
 
@@ -85,7 +85,7 @@ func (w *worker) prevOf(host, mac string) string {
 // delOthers runs DEL of other attachments that lead to the interface of net1/c1/eth0, and GC of
 // another network; all of them have to change nothing.
 func (w *worker) delOthers() {
-	w.T.Helper()
+	w.Helper()
 	before, files := w.State(), w.Files()
 	other := w.Cont.Call()
 	other.ContainerID = "c2"
@@ -144,7 +144,7 @@ func TestKernelDelWithoutRecord(t *testing.T) {
 // asEarlierVersion makes the records what earlier versions have written: tuning alone had
 // records, without the network in their names, and none had the interface.
 func (w *worker) asEarlierVersion() {
-	w.T.Helper()
+	w.Helper()
 	for _, name := range strings.Fields(w.Files()) {
 		if w.plugin != "tuning" {
 			w.NoError(os.Remove(filepath.Join(w.Records, name)))
@@ -161,7 +161,7 @@ func (w *worker) asEarlierVersion() {
 
 // edit changes a record.
 func edit(h *applettest.Host, name string, change func(rec map[string]any)) {
-	h.T.Helper()
+	h.Helper()
 	file := filepath.Join(h.Records, name)
 	text, err := os.ReadFile(file)
 	h.NoError(err)

@@ -24,7 +24,7 @@ func newBridged(t *testing.T) *bridged {
 
 // firewall runs a verb of firewall for c1 or c2.
 func (n *bridged) firewall(v spec.Verb, id, keys string) error {
-	n.T.Helper()
+	n.Helper()
 	c := n.C1
 	if id == "c2" {
 		c = n.C2
@@ -37,10 +37,10 @@ func (n *bridged) firewall(v spec.Verb, id, keys string) error {
 
 // tool runs a program in the host's namespace and returns what it prints, on stderr too.
 func (n *bridged) tool(stdin, name string, args ...string) string {
-	n.T.Helper()
+	n.Helper()
 	path, err := exec.LookPath(name)
 	if err != nil {
-		n.T.Skipf("SKIPPED: %s is not installed", name)
+		n.Skipf("SKIPPED: %s is not installed", name)
 	}
 	var out []byte
 	err = n.NS.Do(func() (err error) {
@@ -50,13 +50,13 @@ func (n *bridged) tool(stdin, name string, args ...string) string {
 		return err
 	})
 	if err != nil {
-		n.T.Fatalf("%s %q: %v: %s", name, args, err, out)
+		n.Fatalf("%s %q: %v: %s", name, args, err, out)
 	}
 	return string(out)
 }
 
 func (n *bridged) drop() {
-	n.T.Helper()
+	n.Helper()
 	n.tool("", "iptables-nft", "-P", "FORWARD", "DROP")
 	n.tool("", "ip6tables-nft", "-P", "FORWARD", "DROP")
 }
@@ -153,7 +153,7 @@ func TestKernelFirewallCreatesFilterTables(t *testing.T) {
 }
 
 func (n *bridged) ruleset() string {
-	n.T.Helper()
+	n.Helper()
 	return nfttest.Ruleset(n.T, n.NS)
 }
 
@@ -168,10 +168,10 @@ func noRules(families ...string) (text string) {
 
 // wantNoRules wants noRules at the end of the rule set.
 func (n *bridged) wantNoRules(what string, families ...string) {
-	n.T.Helper()
+	n.Helper()
 	got := n.ruleset()
 	if from := strings.Index(got, "table ip"); from < 0 || got[from:] != noRules(families...) {
-		n.T.Errorf("%s: got\n%s\nwant\n%s", what, got, noRules(families...))
+		n.Errorf("%s: got\n%s\nwant\n%s", what, got, noRules(families...))
 	}
 }
 

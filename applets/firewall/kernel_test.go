@@ -40,7 +40,7 @@ func (w box) result(h int) string {
 
 // verb runs a verb for a container, with keys of the configuration.
 func (w box) verb(v spec.Verb, h int, keys string) error {
-	w.T.Helper()
+	w.Helper()
 	_, err := w.Do(v, "firewall", w.callOf(h), keys, w.result(h))
 	return err
 }
@@ -51,13 +51,13 @@ func (w box) callOf(h int) spec.Call {
 
 // rules renders the host's rule set.
 func (w box) rules() string {
-	w.T.Helper()
+	w.Helper()
 	return nfttest.Ruleset(w.T, w.NS)
 }
 
 // owned lists what both containers have.
 func (w box) owned() string {
-	w.T.Helper()
+	w.Helper()
 	var all []string
 	for h := 1; h <= 2; h++ {
 		o := spec.Attachment{Network: "net1", ContainerID: fmt.Sprint("c", h), IfName: "eth0"}
@@ -72,10 +72,10 @@ func (w box) owned() string {
 
 // tool runs a program inside the host.
 func (w box) tool(name string, args ...string) string {
-	w.T.Helper()
+	w.Helper()
 	path, err := exec.LookPath(name)
 	if err != nil {
-		w.T.Skipf("SKIPPED: %s is not installed", name)
+		w.Skipf("SKIPPED: %s is not installed", name)
 	}
 	var out []byte
 	w.NoError(w.NS.Do(func() (err error) {

@@ -53,47 +53,47 @@ func newCard(t *testing.T) *card {
 
 // adorn sets the card up, with an MTU and an alias that DEL has to bring back.
 func (c *card) adorn() {
-	c.T.Helper()
+	c.Helper()
 	err := kerneltest.Dial(c.T, c.NS).SetLink(c.onHost().Index, rtnl.LinkChange{MTU: new(1450), Alias: new("uplink"), Up: new(true)})
 	if err != nil {
-		c.T.Fatal(err)
+		c.Fatal(err)
 	}
 }
 
 // onHost wants the card on the host, under its name.
 func (c *card) onHost() *rtnl.Link {
-	c.T.Helper()
+	c.Helper()
 	l, err := kerneltest.Dial(c.T, c.NS).Link(c.link)
 	if err != nil {
-		c.T.Fatal(err)
+		c.Fatal(err)
 	}
 	return l
 }
 
 // ending returns a container and a function that deletes its namespace.
 func (c *card) ending(id string) (p applettest.Container, end func()) {
-	c.T.Helper()
+	c.Helper()
 	ns, err := netns.New()
 	if err != nil {
-		c.T.Fatal(err)
+		c.Fatal(err)
 	}
-	p = applettest.Container{ID: id, Path: filepath.Join(c.T.TempDir(), "netns"), NS: ns}
+	p = applettest.Container{ID: id, Path: filepath.Join(c.TempDir(), "netns"), NS: ns}
 	if err := os.WriteFile(p.Path, nil, 0o600); err != nil {
-		c.T.Fatal(err)
+		c.Fatal(err)
 	}
 	if err := unix.Mount(fmt.Sprintf("/proc/self/fd/%d", ns.FD()), p.Path, "", unix.MS_BIND, ""); err != nil {
-		c.T.Fatal(err)
+		c.Fatal(err)
 	}
 	return p, func() {
 		if err := errors.Join(unix.Unmount(p.Path, unix.MNT_DETACH), ns.Close()); err != nil {
-			c.T.Fatal(err)
+			c.Fatal(err)
 		}
 	}
 }
 
 // bind gives the device in a slot to a driver.
 func (c *card) bind(driver string) {
-	c.T.Helper()
+	c.Helper()
 	err := os.WriteFile(c.device+"/driver_override", []byte(driver+"\n"), 0)
 	if err == nil {
 		err = os.WriteFile(c.device+"/driver/unbind", []byte(c.pci), 0)
@@ -102,7 +102,7 @@ func (c *card) bind(driver string) {
 		err = os.WriteFile("/sys/bus/pci/drivers_probe", []byte(c.pci), 0)
 	}
 	if err != nil {
-		c.T.Fatal(err)
+		c.Fatal(err)
 	}
 }
 
@@ -167,17 +167,17 @@ func TestKernelHostDeviceHardware(t *testing.T) {
 
 // virtio is the directory of the virtio device in the card.
 func (c *card) virtio() string {
-	c.T.Helper()
+	c.Helper()
 	found, err := filepath.Glob(c.device + "/virtio*")
 	if err != nil || len(found) != 1 {
-		c.T.Fatalf("virtio devices %q, %v", found, err)
+		c.Fatalf("virtio devices %q, %v", found, err)
 	}
 	return found[0]
 }
 
 // returns waits until the kernel has moved the card to the host, under any name.
 func (c *card) returns() {
-	c.T.Helper()
+	c.Helper()
 	kerneltest.Eventually(c.T, "the card on the host", func() error {
 		if back, _ := filepath.Glob(c.virtio() + "/net/*"); len(back) == 0 {
 			return errors.New("the card did not come back")

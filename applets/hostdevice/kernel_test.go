@@ -67,17 +67,17 @@ func TestKernelHostDevice(t *testing.T) {
 // comesBack moves the link of a applettest.Container to the host under another name, down and with its
 // alias, as the kernel does with hardware whose namespace ends.
 func comesBack(h *applettest.Host, p applettest.Container, name string) {
-	h.T.Helper()
+	h.Helper()
 	c := kerneltest.Dial(h.T, p.NS)
 	l := kerneltest.Link(h.T, c, "eth0")
 	if err := c.SetLink(l.Index, rtnl.LinkChange{Up: new(false)}); err != nil {
-		h.T.Fatal(err)
+		h.Fatal(err)
 	}
 	if err := c.SetLink(l.Index, rtnl.LinkChange{Name: &name}); err != nil {
-		h.T.Fatal(err)
+		h.Fatal(err)
 	}
 	if err := c.SetLink(l.Index, rtnl.LinkChange{NS: h.NS, Name: &name}); err != nil {
-		h.T.Fatal(err)
+		h.Fatal(err)
 	}
 }
 
@@ -202,7 +202,7 @@ func TestKernelHostDeviceOfReference(t *testing.T) {
 	moved := func(h *applettest.Host, p applettest.Container) {
 		l := h.NIC("nic0")
 		if err := kerneltest.Dial(h.T, h.NS).SetLink(l.Index, rtnl.LinkChange{NS: p.NS, Name: new("eth0"), Alias: new("nic0"), Up: new(false)}); err != nil {
-			h.T.Fatal(err)
+			h.Fatal(err)
 		}
 	}
 	for _, netns := range []string{"", "CNI_NETNS="} {

@@ -17,22 +17,22 @@ import (
 
 // second adds a link of the name that another had which is in a container now.
 func second(h *applettest.Host, name string, addr net.HardwareAddr) {
-	h.T.Helper()
+	h.Helper()
 	c := kerneltest.Dial(h.T, h.NS)
 	if err := c.AddLink(rtnl.LinkSpec{Name: name, MAC: addr, Peer: &rtnl.LinkSpec{Name: "wire2-" + name}}); err != nil {
-		h.T.Fatal(err)
+		h.Fatal(err)
 	}
 	set(h.T, h.NS, name, rtnl.LinkChange{Alias: new("second")})
 }
 
 // crowded returns a container in which the indexes of the host's links are in use.
 func crowded(h *applettest.Host, id string) applettest.Container {
-	h.T.Helper()
+	h.Helper()
 	p := h.Container(id)
 	c := kerneltest.Dial(h.T, p.NS)
 	for _, name := range []string{"k", "l", "m", "n"} {
 		if err := c.AddLink(rtnl.LinkSpec{Name: name, Peer: &rtnl.LinkSpec{Name: name + "1"}}); err != nil {
-			h.T.Fatal(err)
+			h.Fatal(err)
 		}
 	}
 	return p
@@ -101,11 +101,11 @@ func TestKernelHostDeviceNameReused(t *testing.T) {
 
 // back calls DEL, after which nic0 on the host has to be the peer of a link, as it was before ADD.
 func back(h *applettest.Host, p applettest.Container, ifName, wire, alias string, addr net.HardwareAddr) {
-	h.T.Helper()
+	h.Helper()
 	h.Must(spec.Del, "host-device", applettest.DeviceConf("nic0"), p, "CNI_IFNAME="+ifName)
 	c := kerneltest.Dial(h.T, h.NS)
 	if l := kerneltest.Link(h.T, c, "nic0"); l.Parent != kerneltest.Link(h.T, c, wire).Index || l.Alias != alias || l.MAC.String() != addr.String() {
-		h.T.Errorf("DEL of %s brought %+v, want that on %s, %q with %s", ifName, l, wire, alias, addr)
+		h.Errorf("DEL of %s brought %+v, want that on %s, %q with %s", ifName, l, wire, alias, addr)
 	}
 }
 

@@ -27,7 +27,7 @@ func newBox(t *testing.T) *box {
 
 // verb calls the plugin.
 func (b *box) verb(verb spec.Verb) (code int, out string) {
-	b.T.Helper()
+	b.Helper()
 	return b.Call(verb, "loopback", `{"cniVersion":"0.3.1","name":"cni-loopback","type":"loopback"}`, b.cont)
 }
 

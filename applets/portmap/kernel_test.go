@@ -30,7 +30,7 @@ func newBridged(t *testing.T) *bridged {
 
 // elements renders what is published.
 func (n *bridged) elements() string {
-	n.T.Helper()
+	n.Helper()
 	var all []string
 	for _, id := range []string{"c1", "c2"} {
 		owned, err := nft.Open(n.NS).Owned(spec.Attachment{Network: "net1", ContainerID: id, IfName: "eth0"}, nft.KindPortMap)
@@ -88,7 +88,7 @@ func TestKernelPortmapPortInUse(t *testing.T) {
 				n.NoError(os.WriteFile(file, []byte(strings.ReplaceAll(string(text), recorded, another)), 0o600))
 			}
 			if changed != 1 {
-				n.T.Fatalf("the cookie is in %d of %d records", changed, len(files))
+				n.Fatalf("the cookie is in %d of %d records", changed, len(files))
 			}
 		},
 		"a file there": func(n *bridged) {

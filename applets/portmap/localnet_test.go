@@ -21,7 +21,7 @@ const anyPort = `{"hostPort":8080,"containerPort":80}`
 
 // localnet reads route_localnet of a link of the host.
 func (n *bridged) localnet(link string) string {
-	n.T.Helper()
+	n.Helper()
 	v, err := n.NS.Sysctl("net/ipv4/conf/" + link + "/route_localnet")
 	n.NoError(err)
 	return v
@@ -29,7 +29,7 @@ func (n *bridged) localnet(link string) string {
 
 // attackLocal lets a namespace send packets for 127.0.0.0/8 to a gateway.
 func (n *bridged) attackLocal(ns *netns.NS, gw string) {
-	n.T.Helper()
+	n.Helper()
 	c := kerneltest.Dial(n.T, ns)
 	n.NoError(ns.SetSysctl("net/ipv4/conf/all/route_localnet", "1"))
 	n.NoError(c.Do(rtnl.DropAddr(kerneltest.Link(n.T, c, "lo").Index, rtnl.Addr{Prefix: netip.MustParsePrefix("127.0.0.1/8")}),

@@ -55,12 +55,12 @@ func costOf(fn func()) cost {
 
 // needSendSpace skips the test in a user namespace, where net.core.wmem_max bounds a transaction.
 func needSendSpace(n *bridged) {
-	n.T.Helper()
+	n.Helper()
 	fd, err := unix.Socket(unix.AF_NETLINK, unix.SOCK_RAW|unix.SOCK_CLOEXEC, unix.NETLINK_NETFILTER)
 	n.NoError(err)
 	defer unix.Close(fd)
 	if err := unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_SNDBUFFORCE, 1<<20); err != nil {
-		n.T.Skipf("SKIPPED: thousands of ports in one transaction: SO_SNDBUFFORCE: %v", err)
+		n.Skipf("SKIPPED: thousands of ports in one transaction: SO_SNDBUFFORCE: %v", err)
 	}
 }
 

@@ -223,18 +223,18 @@ func TestKernelPtpCheck(t *testing.T) {
 		"gateway address": {func(h *applettest.Host, p applettest.Container) {
 			c, l := hostEnd(h)
 			if err := c.Do(rtnl.DropAddr(l.Index, rtnl.Addr{Prefix: netip.MustParsePrefix("10.1.0.1/32")})); err != nil {
-				h.T.Fatal(err)
+				h.Fatal(err)
 			}
 		}, "gateway address 10.1.0.1"},
 		"host end down": {func(h *applettest.Host, p applettest.Container) {
 			c, l := hostEnd(h)
 			if err := c.SetLink(l.Index, rtnl.LinkChange{Up: new(false)}); err != nil {
-				h.T.Fatal(err)
+				h.Fatal(err)
 			}
 		}, "is down"},
 		"masquerading": {func(h *applettest.Host, p applettest.Container) {
 			if err := h.Release(p, 0); err != nil {
-				h.T.Fatal(err)
+				h.Fatal(err)
 			}
 		}, "masquerading"},
 	} {

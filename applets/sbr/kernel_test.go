@@ -26,7 +26,7 @@ func newVeth(t *testing.T) *applettest.Veth {
 
 // table lists the routes of a table in the container, and where rules lead to.
 func table(w *applettest.Veth, n int) string {
-	w.T.Helper()
+	w.Helper()
 	routes, err := w.ContConn.Routes(rtnl.RouteFilter{Table: n, Link: w.Eth0.Index})
 	w.NoError(err)
 	var lines []string
@@ -45,7 +45,7 @@ func table(w *applettest.Veth, n int) string {
 
 // sources lists the rules of addresses.
 func sources(w *applettest.Veth) string {
-	w.T.Helper()
+	w.Helper()
 	var lines []string
 	for _, of := range []int{unix.AF_INET, unix.AF_INET6} {
 		rules, err := w.ContConn.Rules(of)
@@ -61,9 +61,9 @@ func sources(w *applettest.Veth) string {
 }
 
 func want(w *applettest.Veth, what, got, want string) {
-	w.T.Helper()
+	w.Helper()
 	if got != want {
-		w.T.Errorf("%s\ngot  %s\nwant %s", what, got, want)
+		w.Errorf("%s\ngot  %s\nwant %s", what, got, want)
 	}
 }
 

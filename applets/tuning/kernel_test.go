@@ -29,7 +29,7 @@ func newBox(t *testing.T) *box {
 
 // veth adds eth0 to the container, whose peer is host0.
 func (b *box) veth() *rtnl.Conn {
-	b.T.Helper()
+	b.Helper()
 	c := kerneltest.Dial(b.T, b.Cont.NS)
 	mac, _ := spec.ParseMAC("02:00:00:00:00:02")
 	b.NoError(c.AddLink(rtnl.LinkSpec{Name: "eth0", MAC: mac, Up: true, Peer: &rtnl.LinkSpec{Name: "host0", NS: b.NS}}))
@@ -38,7 +38,7 @@ func (b *box) veth() *rtnl.Conn {
 
 // state is what tuning may change, and its records.
 func (b *box) state(c *rtnl.Conn) string {
-	b.T.Helper()
+	b.Helper()
 	l, err := c.Link("eth0")
 	b.NoError(err)
 	arp, err := b.Cont.NS.Sysctl("net/ipv4/conf/eth0/arp_filter")
@@ -260,7 +260,7 @@ func TestKernelTuningDelTolerates(t *testing.T) {
 		"link in its place": func(b *box, c *rtnl.Conn) spec.Call {
 			file := filepath.Join(b.Records, record)
 			os.Remove(file)
-			other := filepath.Join(b.T.TempDir(), "other.json")
+			other := filepath.Join(b.TempDir(), "other.json")
 			os.WriteFile(other, []byte(`{"mtu":1300}`), 0o600)
 			os.Symlink(other, file)
 			return b.Cont.Call()

@@ -32,7 +32,7 @@ const vrfRoutes = `[{"dst":"0.0.0.0/0","gw":"10.9.0.1"},{"dst":"::/0"},{"dst":"1
 
 // routes lists the routes of a table out of eth0, but for those of the kernel.
 func routes(w *applettest.Veth, table int) string {
-	w.T.Helper()
+	w.Helper()
 	all, err := w.ContConn.Routes(rtnl.RouteFilter{Table: table, Link: w.Eth0.Index})
 	w.NoError(err)
 	var lines []string

@@ -100,17 +100,35 @@ func NS(t testing.TB) *netns.NS {
 // LoUp sets the loopback interface up, without which a namespace does not reach itself.
 func LoUp(t testing.TB, ns *netns.NS) {
 	t.Helper()
+	setLo(t, ns, true)
+}
+
+// LoDown sets it down, as a new namespace and DEL of loopback have it.
+func LoDown(t testing.TB, ns *netns.NS) {
+	t.Helper()
+	setLo(t, ns, false)
+}
+
+func setLo(t testing.TB, ns *netns.NS, up bool) {
+	t.Helper()
+	Brief(t, ns, func(c *rtnl.Conn) error {
+		lo, err := c.Link("lo")
+		if err != nil {
+			return err
+		}
+		return c.SetLink(lo.Index, rtnl.LinkChange{Up: &up})
+	})
+}
+
+// Brief uses a socket in a namespace that does not outlive the call: an open one keeps the
+// namespace from ending.
+func Brief(t testing.TB, ns *netns.NS, fn func(*rtnl.Conn) error) {
+	t.Helper()
 	c, err := rtnl.Dial(ns)
-	if err != nil {
-		t.Fatal(err)
+	if err == nil {
+		err = errors.Join(fn(c), c.Close())
 	}
-	defer c.Close() // an open socket keeps the namespace
-	lo, err := c.Link("lo")
 	if err != nil {
-		t.Fatal(err)
-	}
-	up := true
-	if err := c.SetLink(lo.Index, rtnl.LinkChange{Up: &up}); err != nil {
 		t.Fatal(err)
 	}
 }

@@ -37,38 +37,24 @@ func (w *world) prompt(what string, call func() answer) (a answer) {
 	return a
 }
 
-// serve is call for what has to be answered at once.
-func (w *world) serve(verb spec.Verb, applet, conf string, c container, env map[string]string) answer {
+// serve is inProcess for what has to be answered at once.
+func (w *world) serve(verb spec.Verb, applet, conf string, c applettest.Container, env ...string) answer {
 	w.Helper()
-	return w.prompt(fmt.Sprint(verb, " ", applet), func() answer { return w.call(verb, applet, conf, c, env) })
+	return w.prompt(fmt.Sprint(verb, " ", applet), func() answer { return w.inProcess(verb, applet, conf, c, env...) })
 }
 
-// call calls a plugin in this process, where the environment may hold what no
+// inProcess calls a plugin in this process, where the environment may hold what no
 // process can be given.
-func (w *world) call(verb spec.Verb, plugin, conf string, c container, env map[string]string) answer {
+func (w *world) inProcess(verb spec.Verb, plugin, conf string, c applettest.Container, env ...string) answer {
 	w.Helper()
-	vars := map[string]string{"CNI_COMMAND": string(verb), "CNI_CONTAINERID": c.id, "CNI_IFNAME": "eth0", "CNI_NETNS": c.path}
-	for k, v := range env {
-		vars[k] = v
-	}
-	a, _ := applets.Lookup(plugin)
 	done := make(chan answer, 1)
 	go func() {
-		var got answer
-		var out, diag bytes.Buffer
 		begin := time.Now()
-		err := w.host.Do(func() error {
-			got.exit = applet.Serve(w.Context(), a, applet.Process{
-				Applets: applets.All(),
-				Getenv:  func(k string) string { return vars[k] }, Stdin: strings.NewReader(w.text(conf)), Stdout: &out, Stderr: &diag,
-			})
-			return nil
-		})
+		exit, out, diag, err := w.Serve(w.Context(), verb, plugin, conf, c, env...)
 		if err != nil {
 			w.Error(err)
 		}
-		got.stdout, got.stderr, got.took = out.String(), diag.String(), time.Since(begin)
-		done <- got
+		done <- answer{exit: exit, stdout: out, stderr: diag, took: time.Since(begin)}
 	}()
 	select {
 	case a := <-done:
@@ -133,16 +119,16 @@ var tricks = []string{"../x", "..", ".", "/", "/etc/passwd", "a/b", "a\x00b", "-
 
 // A bad input is refused by the verbs with a code, whatever the plugin is.
 type badInput struct {
-	spoil string            // member of the configuration
-	stdin *string           // all of it instead
-	env   map[string]string // variables
-	verbs []spec.Verb       // nil: all
-	only  []string          // plugins; nil: all
+	spoil string      // member of the configuration
+	stdin *string     // all of it instead
+	env   []string    // variables, as K=V
+	verbs []spec.Verb // nil: all
+	only  []string    // plugins; nil: all
 	code  int
 }
 
 // refuse tries an input on all plugins and verbs of it. None may change anything.
-func (b badInput) refuse(w *world, c container, before string) {
+func (b badInput) refuse(w *world, c applettest.Container, before string) {
 	w.Helper()
 	verbs, plugins := b.verbs, b.only
 	if verbs == nil {
@@ -152,7 +138,7 @@ func (b badInput) refuse(w *world, c container, before string) {
 		plugins = goodPlugins()
 	}
 	for _, plugin := range plugins {
-		conf := strings.ReplaceAll(goodConf(plugin), "$NETNS", c.path)
+		conf := strings.ReplaceAll(goodConf(plugin), "$NETNS", c.Path)
 		if b.spoil != "" {
 			conf = spoil(conf, b.spoil)
 		}
@@ -160,13 +146,13 @@ func (b badInput) refuse(w *world, c container, before string) {
 			conf = *b.stdin
 		}
 		for _, verb := range verbs {
-			a := w.serve(verb, plugin, conf, c, b.env)
+			a := w.serve(verb, plugin, conf, c, b.env...)
 			if code := a.code(w.T); code != b.code || code == 0 && !quiet(a) {
 				w.Errorf("%s %s: code %d, want %d: %.400q", verb, plugin, code, b.code, a.stdout)
 			}
 		}
 	}
-	if after := w.state(c); after != before {
+	if after := w.Snapshot(c); after != before {
 		w.Errorf("it changed something:\n%s", kerneltest.Diff(before, after))
 	}
 }
@@ -180,10 +166,10 @@ func quiet(a answer) bool {
 // that must not suffer.
 func refuseAll(t *testing.T, table map[string]badInput) {
 	w := newWorld(t)
-	c, other := w.container("ctr"), w.container("other")
+	c, other := w.Container("ctr"), w.Container("other")
 	w.must("other ADD", w.plugin(spec.Add, "bridge", goodConf("bridge"), other))
-	w.lo(c, false) // as the DEL of loopback leaves it
-	before := w.state(c)
+	kerneltest.LoDown(w, c.NS) // as the DEL of loopback leaves it
+	before := w.Snapshot(c)
 	for name, b := range table {
 		t.Run(name, func(t *testing.T) { b.refuse(w.on(t), c, before) })
 	}
@@ -197,17 +183,17 @@ func TestKernelBadNames(t *testing.T) {
 	for _, trick := range tricks {
 		q := quoted(trick)
 		plain := map[string]badInput{
-			"CNI_CONTAINERID":  {env: map[string]string{"CNI_CONTAINERID": trick}, verbs: attachedVerbs, code: spec.CodeEnv},
-			"CNI_IFNAME":       {env: map[string]string{"CNI_IFNAME": trick}, verbs: attachedVerbs, code: spec.CodeEnv},
-			"unused names":     {env: map[string]string{"CNI_CONTAINERID": trick, "CNI_IFNAME": trick}, verbs: []spec.Verb{spec.GC}},
+			"CNI_CONTAINERID":  {env: []string{"CNI_CONTAINERID=" + trick}, verbs: attachedVerbs, code: spec.CodeEnv},
+			"CNI_IFNAME":       {env: []string{"CNI_IFNAME=" + trick}, verbs: attachedVerbs, code: spec.CodeEnv},
+			"unused names":     {env: []string{"CNI_CONTAINERID=" + trick, "CNI_IFNAME=" + trick}, verbs: []spec.Verb{spec.GC}},
 			"name":             {spoil: `"name":` + q, verbs: allVerbs, code: spec.CodeConfig},
 			"valid ID":         {spoil: `"cni.dev/valid-attachments":[{"containerID":` + q + `,"ifname":"eth0"}]`, verbs: []spec.Verb{spec.GC}, code: spec.CodeConfig},
 			"valid interface":  {spoil: `"cni.dev/valid-attachments":[{"containerID":"a","ifname":` + q + `}]`, verbs: []spec.Verb{spec.GC}, code: spec.CodeConfig},
 			"bridge":           {spoil: `"bridge":` + q, verbs: []spec.Verb{spec.Add, spec.Check}, only: []string{"bridge"}, code: spec.CodeConfig},
-			"CNI_ARGS":         {env: map[string]string{"CNI_ARGS": trick}, verbs: undeleting, only: readers(), code: spec.CodeEnv},
-			"CNI_ARGS of DEL":  {env: map[string]string{"CNI_ARGS": trick}, verbs: []spec.Verb{spec.Del}},
-			"CNI_ARGS MAC":     {env: map[string]string{"CNI_ARGS": "MAC=" + trick}, verbs: []spec.Verb{spec.Add}, only: []string{"bridge", "tuning"}, code: spec.CodeEnv},
-			"CNI_ARGS IP":      {env: map[string]string{"CNI_ARGS": "IP=" + trick}, verbs: []spec.Verb{spec.Add}, only: []string{"host-local", "bridge"}, code: spec.CodeEnv},
+			"CNI_ARGS":         {env: []string{"CNI_ARGS=" + trick}, verbs: undeleting, only: readers(), code: spec.CodeEnv},
+			"CNI_ARGS of DEL":  {env: []string{"CNI_ARGS=" + trick}, verbs: []spec.Verb{spec.Del}},
+			"CNI_ARGS MAC":     {env: []string{"CNI_ARGS=MAC=" + trick}, verbs: []spec.Verb{spec.Add}, only: []string{"bridge", "tuning"}, code: spec.CodeEnv},
+			"CNI_ARGS IP":      {env: []string{"CNI_ARGS=IP=" + trick}, verbs: []spec.Verb{spec.Add}, only: []string{"host-local", "bridge"}, code: spec.CodeEnv},
 			"relative dataDir": {spoil: `"ipam":{"type":"host-local","subnet":"10.1.0.0/24","dataDir":` + quoted("x"+trick) + `}`, verbs: []spec.Verb{spec.Add}, only: []string{"host-local", "bridge"}, code: spec.CodeConfig},
 			"relative folder":  {spoil: `"dataDir":` + quoted("x"+trick), verbs: []spec.Verb{spec.Add}, only: []string{"portmap", "tuning", "bandwidth", "sbr", "vrf"}, code: spec.CodeConfig},
 		}
@@ -376,8 +362,8 @@ func TestKernelOddPrevResult(t *testing.T) {
 		"IPv6 alone":        `{"ips":[{"address":"fd00::2/64"}]}`,
 	}
 	w := newWorld(t)
-	c := w.container("ctr")
-	before := w.state(c)
+	c := w.Container("ctr")
+	before := w.Snapshot(c)
 	for name, prev := range table {
 		t.Run(name, func(t *testing.T) {
 			w := w.on(t)
@@ -387,16 +373,16 @@ func TestKernelOddPrevResult(t *testing.T) {
 					if verb == spec.Del && plugin == "loopback" {
 						continue // it takes lo down, whatever prevResult says
 					}
-					a := w.serve(verb, plugin, conf, c, nil)
+					a := w.serve(verb, plugin, conf, c)
 					if code := a.code(t); code == spec.CodeInternal || code == 0 && !quiet(a) {
 						t.Errorf("%s %s: %.400s", verb, plugin, a.stdout)
 					}
 				}
 			}
-			w.same("CHECK, GET and DEL", before, w.state(c))
+			w.Same("CHECK, GET and DEL", before, w.Snapshot(c))
 			for _, plugin := range []string{"loopback", "portmap", "tuning"} {
 				conf := goodHead + `"type":"` + plugin + `","dataDir":"$DIR/records","prevResult":` + prev + "}"
-				a := w.serve(spec.Add, plugin, conf, c, map[string]string{"CNI_IFNAME": "lo"})
+				a := w.serve(spec.Add, plugin, conf, c, "CNI_IFNAME=lo")
 				bare := strings.Join(strings.Fields(a.stdout), "")
 				if a.code(t) != 0 || !strings.HasPrefix(bare, `{"cniVersion":"1.1.0"`) || !quiet(a) {
 					t.Errorf("ADD %s: %.400s%.400s", plugin, a.stdout, a.stderr)
@@ -410,7 +396,7 @@ func TestKernelOddPrevResult(t *testing.T) {
 func (w *world) mkOdd() {
 	w.Helper()
 	for name, mk := range oddFiles {
-		if err := mk(w.path("odd-" + name)); err != nil {
+		if err := mk(w.Path("odd-" + name)); err != nil {
 			w.Fatal(err)
 		}
 	}
@@ -421,16 +407,16 @@ func (w *world) mkOdd() {
 func TestKernelBadNetNS(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
-	c := w.container("ctr")
+	c := w.Container("ctr")
 	w.mkOdd()
-	before := w.state(c)
+	before := w.Snapshot(c)
 	paths := map[string]string{
 		"mount namespace": "/proc/self/ns/mnt", "user namespace": "/proc/self/ns/user", "device": "/dev/null",
-		"absent": w.path("absent"), "below a file": "/dev/null/x", "long": "/" + strings.Repeat("a/", 3000), "long name": "/" + strings.Repeat("a", 300),
+		"absent": w.Path("absent"), "below a file": "/dev/null/x", "long": "/" + strings.Repeat("a/", 3000), "long name": "/" + strings.Repeat("a", 300),
 		"relative": "odd-regular", "own": "/proc/self/ns/net", "own thread": "/proc/thread-self/ns/net",
 	}
 	for name := range oddFiles {
-		paths[name] = w.path("odd-" + name)
+		paths[name] = w.Path("odd-" + name)
 	}
 	for name, path := range paths {
 		t.Run(name, func(t *testing.T) {
@@ -458,7 +444,7 @@ func TestKernelBadNetNS(t *testing.T) {
 					}
 				}
 			}
-			w.same("odd namespace", before, w.state(c))
+			w.Same("odd namespace", before, w.Snapshot(c))
 		})
 	}
 }
@@ -466,13 +452,13 @@ func TestKernelBadNetNS(t *testing.T) {
 // TestKernelOverride attaches the host itself, as CNI_NETNS_OVERRIDE allows.
 func TestKernelOverride(t *testing.T) {
 	w := newWorld(t)
-	w.must("other ADD", w.plugin(spec.Add, "bridge", goodConf("bridge"), w.container("other")))
-	before := w.state()
-	self := container{"ctr", "/proc/self/ns/net", nil}
+	w.must("other ADD", w.plugin(spec.Add, "bridge", goodConf("bridge"), w.Container("other")))
+	before := w.Snapshot()
+	self := applettest.Container{ID: "ctr", Path: "/proc/self/ns/net"}
 	for _, yes := range []string{"1", "true", "TRUE"} {
 		w.must("ADD", w.plugin(spec.Add, "bridge", goodConf("bridge"), self, "CNI_NETNS_OVERRIDE="+yes))
 		w.must("DEL", w.plugin(spec.Del, "bridge", goodConf("bridge"), self, "CNI_NETNS_OVERRIDE="+yes))
-		w.same("override", before, w.state())
+		w.Same("override", before, w.Snapshot())
 	}
 	for _, no := range []string{"", "0", "yes"} {
 		if code := w.plugin(spec.Add, "bridge", goodConf("bridge"), self, "CNI_NETNS_OVERRIDE="+no).code(t); code != spec.CodeNetNS {
@@ -511,20 +497,20 @@ func TestBadEnvironment(t *testing.T) {
 // the host.
 func TestKernelCVE2021_20206(t *testing.T) {
 	w := newWorld(t)
-	c := w.container("ctr")
+	c := w.Container("ctr")
 	evil := "#!/bin/sh\ntouch $DIR/started\necho {}\n"
 	w.write("evil", evil)
 	w.write("bin/sub/evil", evil)
 	for _, file := range []string{"evil", "bin/sub/evil"} {
-		if err := os.Chmod(w.path(file), 0o755); err != nil {
+		if err := os.Chmod(w.Path(file), 0o755); err != nil {
 			t.Fatal(err)
 		}
 	}
-	before := w.state(c)
-	for _, plugin := range []string{"../evil", "sub/evil", "./sub/evil", w.path("evil"), "bridge/../../evil", "..\\evil"} {
+	before := w.Snapshot(c)
+	for _, plugin := range []string{"../evil", "sub/evil", "./sub/evil", w.Path("evil"), "bridge/../../evil", "..\\evil"} {
 		q := quoted(plugin)
 		w.write("net.d/demo.conflist", `{"cniVersion":"1.1.0","name":"demo","plugins":[{"type":`+q+`}]}`)
-		for verb, do := range map[string]func(*world, container, int, ...string) answer{"add": victims["cni-exec"].add, "del": victims["cni-exec"].del} {
+		for verb, do := range map[string]func(*world, applettest.Container, int, ...string) answer{"add": victims["cni-exec"].add, "del": victims["cni-exec"].del} {
 			if a := do(w, c, 8080); a.code(t) != spec.CodeConfig {
 				t.Errorf("cni-exec %s of type %s: %s", verb, plugin, a.stdout)
 			}
@@ -544,8 +530,8 @@ func TestKernelCVE2021_20206(t *testing.T) {
 			}
 		}
 	}
-	if _, err := os.Lstat(w.path("started")); !errors.Is(err, os.ErrNotExist) {
+	if _, err := os.Lstat(w.Path("started")); !errors.Is(err, os.ErrNotExist) {
 		t.Errorf("the program was started: %v", err)
 	}
-	w.same("types with paths", before, w.state(c))
+	w.Same("types with paths", before, w.Snapshot(c))
 }

@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"os"
 	"os/exec"
-	"path/filepath"
 	"strings"
 	"testing"
 
@@ -17,8 +16,8 @@ import (
 func (r *runner) mounted(prepare func() error, flags []string, command ...string) (stdout, stderr string, err error) {
 	r.Helper()
 	var out, errs bytes.Buffer
-	cmd := exec.Command(r.exe, append(append([]string{"run", "--cache-dir", filepath.Join(r.dir, "cni")}, flags...), append([]string{"--"}, command...)...)...)
-	cmd.Dir, cmd.Stdout, cmd.Stderr = r.dir, &out, &errs
+	cmd := exec.Command(r.exe, append(append([]string{"run", "--cache-dir", r.Path("cni")}, flags...), append([]string{"--"}, command...)...)...)
+	cmd.Dir, cmd.Stdout, cmd.Stderr = r.Dir, &out, &errs
 	err = netns.OnDiscardedThread(func() error {
 		if err := unix.Unshare(unix.CLONE_NEWNS); err != nil {
 			return err
@@ -29,7 +28,7 @@ func (r *runner) mounted(prepare func() error, flags []string, command ...string
 		if err := prepare(); err != nil {
 			return err
 		}
-		if err := r.host.Enter(); err != nil {
+		if err := r.NS.Enter(); err != nil {
 			return err
 		}
 		return cmd.Start()
@@ -42,7 +41,7 @@ func (r *runner) mounted(prepare func() error, flags []string, command ...string
 
 func (r *runner) file(name, text string) string {
 	r.Helper()
-	path := filepath.Join(r.dir, name)
+	path := r.Path(name)
 	if err := os.WriteFile(path, []byte(text), 0o644); err != nil {
 		r.Fatal(err)
 	}
@@ -62,7 +61,7 @@ func TestKernelRunSysfs(t *testing.T) {
 		}
 		return os.WriteFile("/sys/kernel/mark", nil, 0o600)
 	}
-	out, stderr, err := r.mounted(mount, []string{"--conf-dir", filepath.Join(r.dir, "none")},
+	out, stderr, err := r.mounted(mount, []string{"--conf-dir", r.Path("none")},
 		"sh", "-c", "echo $(ls /sys/class/net); cat /sys/class/net/eth0/operstate; echo $(ls /sys/kernel)")
 	if want := "eth0 lo\nup\nmark\n"; err != nil || out != want {
 		t.Errorf("got %q, want %q: %v\n%s", out, want, err, stderr)
@@ -81,7 +80,7 @@ func TestKernelRunReadOnlyTmp(t *testing.T) {
 		if err := bind(conf, "/etc/resolv.conf"); err != nil {
 			return err
 		}
-		cache := filepath.Join(r.dir, "cni")
+		cache := r.Path("cni")
 		if err := os.Mkdir(cache, 0o700); err != nil {
 			return err
 		}
@@ -92,7 +91,7 @@ func TestKernelRunReadOnlyTmp(t *testing.T) {
 		}
 		return unix.Mount("", os.TempDir(), "", unix.MS_BIND|unix.MS_REMOUNT|unix.MS_RDONLY, "")
 	}
-	out, stderr, err := r.mounted(prepare, []string{"--conf-dir", filepath.Join(r.dir, "none")}, "cat", "/etc/resolv.conf")
+	out, stderr, err := r.mounted(prepare, []string{"--conf-dir", r.Path("none")}, "cat", "/etc/resolv.conf")
 	if err != nil || out != "nameserver 192.0.2.53\n" || strings.Contains(stderr, "resolv.conf") {
 		t.Errorf("got %q, %v\n%s", out, err, stderr)
 	}
@@ -103,7 +102,7 @@ func TestKernelRunReadOnlyTmp(t *testing.T) {
 func TestKernelRunNothingToCover(t *testing.T) {
 	r := newRunner(t)
 	prepare := func() error { return unix.Mount("tmpfs", "/etc", "tmpfs", 0, "size=64k") }
-	out, stderr, err := r.mounted(prepare, []string{"--conf-dir", filepath.Join(r.dir, "none"), "--name", "bare", "--dns", "192.0.2.53"}, "hostname")
+	out, stderr, err := r.mounted(prepare, []string{"--conf-dir", r.Path("none"), "--name", "bare", "--dns", "192.0.2.53"}, "hostname")
 	if err != nil || out != "bare\n" || !strings.Contains(stderr, "touch /etc/resolv.conf") || !strings.Contains(stderr, "touch /etc/hosts") {
 		t.Errorf("got %q, %v\n%s", out, err, stderr)
 	}
@@ -133,7 +132,7 @@ func TestKernelRunResolvers(t *testing.T) {
 	for name, tt := range tests {
 		t.Run(name, func(t *testing.T) {
 			r := newRunner(t)
-			if err := os.Mkdir(filepath.Join(r.dir, "net.d"), 0o700); err != nil {
+			if err := os.Mkdir(r.Path("net.d"), 0o700); err != nil {
 				t.Fatal(err)
 			}
 			r.file("net.d/bare.conflist", `{"cniVersion":"1.1.0","name":"bare","plugins":[{"type":"bridge","bridge":"br0"}]}`)
@@ -151,7 +150,7 @@ func TestKernelRunResolvers(t *testing.T) {
 				return os.WriteFile("/run/systemd/resolve/resolv.conf", []byte(tt.upstream), 0o644)
 			}
 			for dir, want := range map[string]string{"none": tt.embedded, "net.d": tt.bare} {
-				out, stderr, err := r.mounted(prepare, []string{"--conf-dir", filepath.Join(r.dir, dir)}, "cat", "/etc/resolv.conf")
+				out, stderr, err := r.mounted(prepare, []string{"--conf-dir", r.Path(dir)}, "cat", "/etc/resolv.conf")
 				if err != nil || out != want {
 					t.Errorf("%s: got %q, want %q: %v\n%s", dir, out, want, err, stderr)
 				}

@@ -3,7 +3,6 @@ package e2e
 import (
 	"os"
 	"os/exec"
-	"path/filepath"
 	"strings"
 	"syscall"
 	"testing"
@@ -26,20 +25,20 @@ func TestKernelRunSignalInSetup(t *testing.T) {
 	for _, sig := range []syscall.Signal{syscall.SIGTERM, syscall.SIGINT, syscall.SIGHUP} {
 		t.Run(sig.String(), func(t *testing.T) {
 			r := newRunner(t)
-			if err := os.Mkdir(filepath.Join(r.dir, "net.d"), 0o700); err != nil {
+			if err := os.Mkdir(r.Path("net.d"), 0o700); err != nil {
 				t.Fatal(err)
 			}
 			r.file("net.d/n.conflist", `{"cniVersion":"1.1.0","name":"n","plugins":[{"type":"bridge","bridge":"br0"},{"type":"slow"}]}`)
-			busy := filepath.Join(r.dir, "busy")
+			busy := r.Path("busy")
 			r.file("slow", "#!/bin/sh\n[ $CNI_COMMAND = ADD ] || exit 0\n: >"+busy+"\nexec sleep 60\n")
-			if err := os.Chmod(filepath.Join(r.dir, "slow"), 0o700); err != nil {
+			if err := os.Chmod(r.Path("slow"), 0o700); err != nil {
 				t.Fatal(err)
 			}
 			cmd := r.command("true")
 			out := new(strings.Builder)
-			cmd.Stderr, cmd.Env = out, append(os.Environ(), "NETCONFPATH="+filepath.Join(r.dir, "net.d"), "CNI_PATH="+r.dir)
+			cmd.Stderr, cmd.Env = out, append(os.Environ(), "NETCONFPATH="+r.Path("net.d"), "CNI_PATH="+r.Dir)
 			cmd.Args = []string{r.exe, "run", "--cache-dir", "cni", "--", "true"}
-			if err := r.host.Do(cmd.Start); err != nil {
+			if err := r.NS.Do(cmd.Start); err != nil {
 				t.Fatal(err)
 			}
 			kerneltest.Until(t, "a plugin at work", func() bool { _, err := os.Stat(busy); return err == nil })

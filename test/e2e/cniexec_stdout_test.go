@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"os"
 	"os/exec"
-	"path/filepath"
 	"strings"
 	"testing"
 
@@ -35,10 +34,10 @@ func TestKernelAddUnwritableStdout(t *testing.T) {
 	call := func(stdout *os.File, verb string, flags ...string) (exit int, stderr string) {
 		t.Helper()
 		var errs bytes.Buffer
-		args := append([]string{verb, "cnibox", netns, "--conf-dir", filepath.Join(r.dir, "none"), "--cache-dir", "cni"}, flags...)
+		args := append([]string{verb, "cnibox", netns, "--conf-dir", r.Path("none"), "--cache-dir", "cni"}, flags...)
 		cmd := exec.Command(r.exe, args...)
-		cmd.Dir, cmd.Stderr, cmd.Stdout = r.dir, &errs, stdout
-		if err := r.host.Do(cmd.Run); err != nil && cmd.ProcessState == nil {
+		cmd.Dir, cmd.Stderr, cmd.Stdout = r.Dir, &errs, stdout
+		if err := r.NS.Do(cmd.Run); err != nil && cmd.ProcessState == nil {
 			t.Fatal(err)
 		}
 		return cmd.ProcessState.ExitCode(), errs.String()
@@ -51,7 +50,7 @@ func TestKernelAddUnwritableStdout(t *testing.T) {
 	}
 	must("add") // the bridge stays
 	must("del")
-	before := kerneltest.Snapshot(t, r.host) + kerneltest.Snapshot(t, cont)
+	before := kerneltest.Snapshot(t, r.NS) + kerneltest.Snapshot(t, cont)
 	for name, stdout := range map[string]*os.File{
 		"full":      open("/dev/full", os.O_WRONLY),
 		"read-only": open(os.DevNull, os.O_RDONLY),
@@ -63,7 +62,7 @@ func TestKernelAddUnwritableStdout(t *testing.T) {
 				t.Errorf("exit %d, want 1: %s", exit, stderr)
 			}
 			r.clean()
-			if after := kerneltest.Snapshot(t, r.host) + kerneltest.Snapshot(t, cont); after != before {
+			if after := kerneltest.Snapshot(t, r.NS) + kerneltest.Snapshot(t, cont); after != before {
 				t.Error(kerneltest.Diff(before, after))
 			}
 			must("add")

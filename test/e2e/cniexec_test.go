@@ -12,15 +12,14 @@ import (
 	"testing"
 	"time"
 
+	"cnibox/applets/applettest"
 	"cnibox/internal/kerneltest"
-	"cnibox/internal/netns"
 )
 
 // runner starts cni-exec run in a host namespace of the test's own.
 type runner struct {
-	*testing.T
-	host     *netns.NS
-	dir, exe string
+	*applettest.Host
+	exe string
 }
 
 func newRunner(t *testing.T) *runner {
@@ -28,13 +27,12 @@ func newRunner(t *testing.T) *runner {
 	if _, err := exec.LookPath("sleep"); err != nil {
 		t.Skipf("SKIPPED: %v", err)
 	}
-	r := &runner{T: t, host: kerneltest.NS(t), dir: t.TempDir()}
-	kerneltest.LoUp(t, r.host)
+	r := &runner{Host: applettest.NewHost(t)}
 	self, err := os.Executable()
 	if err != nil {
 		t.Fatal(err)
 	}
-	r.exe = filepath.Join(r.dir, "cni-exec")
+	r.exe = r.Path("cni-exec")
 	if err := os.Symlink(self, r.exe); err != nil {
 		t.Fatal(err)
 	}
@@ -45,9 +43,9 @@ func newRunner(t *testing.T) *runner {
 // tests have one: signals of a terminal are not passed on. The cache's folder is given by a
 // relative path.
 func (r *runner) command(command ...string) *exec.Cmd {
-	args := []string{"run", "--conf-dir", filepath.Join(r.dir, "none"), "--cache-dir", "cni", "--"}
+	args := []string{"run", "--conf-dir", r.Path("none"), "--cache-dir", "cni", "--"}
 	cmd := exec.Command(r.exe, append(args, command...)...)
-	cmd.Dir = r.dir
+	cmd.Dir = r.Dir
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
 	return cmd
 }
@@ -57,14 +55,14 @@ func (r *runner) start(command ...string) (*exec.Cmd, *bytes.Buffer) {
 	r.Helper()
 	cmd, out := r.command(command...), new(bytes.Buffer)
 	cmd.Stdout, cmd.Stderr = out, out
-	if err := r.host.Do(cmd.Start); err != nil {
+	if err := r.NS.Do(cmd.Start); err != nil {
 		r.Fatal(err)
 	}
 	return cmd, out
 }
 
 func (r *runner) attached() bool {
-	files, _ := filepath.Glob(filepath.Join(r.dir, "cni", "results", "*"))
+	files, _ := filepath.Glob(filepath.Join(r.Dir, "cni", "results", "*"))
 	for _, f := range files {
 		if b, _ := os.ReadFile(f); bytes.Contains(b, []byte("cniCacheV1")) {
 			return true
@@ -76,13 +74,13 @@ func (r *runner) attached() bool {
 // clean wants nothing left but the bridge.
 func (r *runner) clean() {
 	r.Helper()
-	if files, _ := filepath.Glob(filepath.Join(r.dir, "cni", "results", "*")); len(files) > 0 {
+	if files, _ := filepath.Glob(filepath.Join(r.Dir, "cni", "results", "*")); len(files) > 0 {
 		r.Errorf("the cache has %q", files)
 	}
-	if leases, _ := filepath.Glob(filepath.Join(r.dir, "cni", "networks", "cnibox", "[0-9f]*")); len(leases) > 0 {
+	if leases, _ := filepath.Glob(filepath.Join(r.Dir, "cni", "networks", "cnibox", "[0-9f]*")); len(leases) > 0 {
 		r.Errorf("leases are left: %q", leases)
 	}
-	links, err := kerneltest.Dial(r.T, r.host).Links()
+	links, err := kerneltest.Dial(r.T, r.NS).Links()
 	if err != nil {
 		r.Fatal(err)
 	}
@@ -121,7 +119,7 @@ func TestKernelRunTerminal(t *testing.T) {
 	cmd := r.command("sh", "-c", `trap "echo int:" INT; trap "echo quit:" QUIT; trap "echo end; exit 3" USR1; echo ready:; while :; do read x; done`)
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = slave, slave, slave
 	cmd.SysProcAttr.Setctty = true // the child's descriptor 0
-	if err := r.host.Do(cmd.Start); err != nil {
+	if err := r.NS.Do(cmd.Start); err != nil {
 		t.Fatal(err)
 	}
 	slave.Close()
@@ -163,10 +161,10 @@ func TestKernelRunTerminal(t *testing.T) {
 // next run deletes what it left.
 func TestKernelRunKilled(t *testing.T) {
 	r := newRunner(t)
-	cmd, _ := r.start("sh", "-c", "echo $$ >"+filepath.Join(r.dir, "pid")+"; exec sleep 60")
+	cmd, _ := r.start("sh", "-c", "echo $$ >"+r.Path("pid")+"; exec sleep 60")
 	var pid []byte
 	kerneltest.Until(t, "a command", func() bool {
-		pid, _ = os.ReadFile(filepath.Join(r.dir, "pid"))
+		pid, _ = os.ReadFile(r.Path("pid"))
 		return bytes.HasSuffix(pid, []byte("\n"))
 	})
 	cmd.Process.Kill()

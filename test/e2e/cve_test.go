@@ -47,16 +47,16 @@ func TestKernelRouterAdvertisements(t *testing.T) {
 		f.NeedChain(t)
 		w := newWorld(t)
 		for _, key := range []string{"all", "default"} {
-			if err := w.host.SetSysctl("net/ipv6/conf/"+key+"/accept_ra", "2"); err != nil {
+			if err := w.NS.SetSysctl("net/ipv6/conf/"+key+"/accept_ra", "2"); err != nil {
 				kerneltest.Need(t, "CONFIG_IPV6", func() error { return err })
 			}
 		}
 		f.furnish(w)
 		old := map[string]bool{}
 		w.eachLink(func(l rtnl.Link) { old[l.Name] = true })
-		a := w.attach(plugin, f.enter(w, w.container("ctr")), w.inProcess)
+		a := w.attach(plugin, f.enter(w, w.Container("ctr")), w.inProcess)
 		w.eachLink(func(l rtnl.Link) {
-			if value, err := w.host.Sysctl("net/ipv6/conf/" + l.Name + "/accept_ra"); !old[l.Name] && (value != "0" || err != nil) {
+			if value, err := w.NS.Sysctl("net/ipv6/conf/" + l.Name + "/accept_ra"); !old[l.Name] && (value != "0" || err != nil) {
 				t.Errorf("accept_ra of %s is %q, %v", l.Name, value, err)
 			}
 		})
@@ -67,7 +67,7 @@ func TestKernelRouterAdvertisements(t *testing.T) {
 // eachLink calls fn for the host's links.
 func (w *world) eachLink(fn func(rtnl.Link)) {
 	w.Helper()
-	links, err := kerneltest.Dial(w.T, w.host).Links()
+	links, err := kerneltest.Dial(w.T, w.NS).Links()
 	if err != nil {
 		w.Fatal(err)
 	}

@@ -30,7 +30,7 @@ func TestKernelFewDescriptors(t *testing.T) {
 			t.Run(name+" "+how, func(t *testing.T) {
 				t.Parallel()
 				w, c := v.host(t)
-				before := w.state(c)
+				before := w.Snapshot(c)
 				refused, done := 0, 0
 				for files := 3; files <= mostDescriptors; files++ {
 					w.limited(files)
@@ -39,14 +39,14 @@ func TestKernelFewDescriptors(t *testing.T) {
 					what := fmt.Sprintf("ADD with %d descriptors", files)
 					if a.code(t) != 0 {
 						refused++
-						w.same(what, before, w.state(c))
+						w.Same(what, before, w.Snapshot(c))
 						continue
 					}
 					if done++; done == 3 {
 						break
 					}
 					w.must(what+", then DEL", v.del(w, c, 8080))
-					w.same(what+", then DEL", before, w.state(c))
+					w.Same(what+", then DEL", before, w.Snapshot(c))
 				}
 				if refused == 0 || done != 3 {
 					t.Errorf("%d refused, %d done", refused, done)
@@ -63,7 +63,7 @@ func TestKernelEnoughDescriptors(t *testing.T) {
 		t.Parallel()
 		w, _ := f.host(t, plugin, false)
 		for _, env := range [][]string{nil, {product.ForceExec + "=1"}} {
-			a := w.chain(plugin, f.enter(w, w.container("ctr")), w.inProcess)
+			a := w.chain(plugin, f.enter(w, w.Container("ctr")), w.inProcess)
 			for i := range a.last() {
 				a.must(spec.Add, i)
 			}

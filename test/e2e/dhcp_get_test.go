@@ -7,6 +7,7 @@ import (
 	"syscall"
 	"testing"
 
+	"cnibox/applets/applettest"
 	"cnibox/internal/kerneltest"
 	"cnibox/spec"
 	"cnibox/test/dhcptest"
@@ -18,7 +19,7 @@ func TestKernelDHCPGet(t *testing.T) {
 	w := newDHCPWorld(t)
 	s := dhcptest.Start4(t, w.server)
 	d := w.daemon()
-	c := w.container("ctr")
+	c := w.Container("ctr")
 	out := w.must("ADD", w.plugin(spec.Add, "bridge", dhcpConf, c))
 	alone := strings.Replace(dhcpConf, `"bridge"`, `"dhcp"`, 1)
 	get := func(when string, code int) {
@@ -39,7 +40,7 @@ func TestKernelDHCPGet(t *testing.T) {
 	get("without the daemon", spec.CodeTryAgain)
 	w.daemon()
 	get("with the next daemon", 0)
-	if err := kerneltest.Dial(t, c.ns).DelLink("eth0"); err != nil {
+	if err := kerneltest.Dial(t, c.NS).DelLink("eth0"); err != nil {
 		t.Fatal(err)
 	}
 	get("without the interface", spec.CodeCheck) // DEL has a lease to release
@@ -56,13 +57,13 @@ func TestKernelDHCPSecondAdd(t *testing.T) {
 	w := newDHCPWorld(t)
 	dhcptest.Start4(t, w.server)
 	w.daemon()
-	first, second := w.container("ctr"), w.container("second")
-	for _, c := range []container{first, second} {
+	first, second := w.Container("ctr"), w.Container("second")
+	for _, c := range []applettest.Container{first, second} {
 		w.must("ADD", w.plugin(spec.Add, "bridge", dhcpConf, c))
 	}
 	alone := strings.Replace(dhcpConf, `"bridge"`, `"dhcp"`, 1)
 	again := second
-	again.id = first.id
+	again.ID = first.ID
 	if a := w.plugin(spec.Add, "dhcp", alone, again); a.code(t) != spec.CodeBusy || !strings.Contains(a.stdout, "10.9.0.10 has been allocated to ctr, duplicate allocation is not allowed") {
 		t.Errorf("ADD in another namespace: %s%s", a.stdout, a.stderr)
 	}

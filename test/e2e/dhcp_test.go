@@ -20,6 +20,7 @@ import (
 
 	"github.com/insomniacslk/dhcp/dhcpv4"
 
+	"cnibox/applets/applettest"
 	"cnibox/internal/kerneltest"
 	"cnibox/internal/netns"
 	"cnibox/rtnl"
@@ -33,7 +34,7 @@ func init() {
 			p := furnishDHCP(w).daemon()
 			w.stop = func() { p.kill(syscall.SIGKILL) }
 		},
-		stop: func(w *world) { w.dropLink("port0") },
+		stop: func(w *world) { w.DropLink("port0") },
 	}
 }
 
@@ -64,7 +65,7 @@ func layDHCP(plain *world) *dhcpWorld {
 	t := plain.T
 	t.Helper()
 	w := &dhcpWorld{plain, kerneltest.NS(t)}
-	host := kerneltest.Dial(t, w.host)
+	host := kerneltest.Dial(t, w.NS)
 	if err := host.AddLink(rtnl.LinkSpec{Name: "br0", Kind: rtnl.Bridge{}, Up: true}); err != nil {
 		t.Fatal(err)
 	}
@@ -75,7 +76,7 @@ func layDHCP(plain *world) *dhcpWorld {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := w.host.SetSysctl("net/ipv6/conf/br0/accept_ra", "0"); err != nil { // as the plugin does
+	if err := w.NS.SetSysctl("net/ipv6/conf/br0/accept_ra", "0"); err != nil { // as the plugin does
 		t.Fatal(err)
 	}
 	dhcptest.Address(t, w.server, "srv0", "10.9.0.1/24")
@@ -111,9 +112,9 @@ func (p *process) text() string {
 // daemon starts the daemon and waits until it listens, or has ended.
 func (w *dhcpWorld) daemon(env ...string) *process {
 	w.Helper()
-	p := &process{exec.Command(w.path("bin/dhcp"), "daemon", "-socketpath", w.path("dhcp.sock"), "-timeout", "2s", "-resendtimeout", "5m"), &safeBuffer{}, make(chan struct{})}
+	p := &process{exec.Command(w.Path("bin/dhcp"), "daemon", "-socketpath", w.Path("dhcp.sock"), "-timeout", "2s", "-resendtimeout", "5m"), &safeBuffer{}, make(chan struct{})}
 	p.Env, p.Stderr = append(os.Environ(), env...), p.log
-	if err := w.host.Do(p.Start); err != nil {
+	if err := w.NS.Do(p.Start); err != nil {
 		w.Fatal(err)
 	}
 	go func() { p.Wait(); close(p.done) }()
@@ -125,7 +126,7 @@ func (w *dhcpWorld) daemon(env ...string) *process {
 			return nil
 		default:
 		}
-		if a := w.plugin(spec.Status, "dhcp", conf, container{}); a.exit != 0 {
+		if a := w.plugin(spec.Status, "dhcp", conf, applettest.Container{}); a.exit != 0 {
 			return errors.New(p.text())
 		}
 		return nil
@@ -141,7 +142,7 @@ func (p *process) kill(sig syscall.Signal) {
 
 // records are the files of leases.
 func (w *dhcpWorld) records() []string {
-	files, _ := filepath.Glob(w.path("dhcp-leases/*.json"))
+	files, _ := filepath.Glob(w.Path("dhcp-leases/*.json"))
 	return files
 }
 
@@ -151,13 +152,13 @@ func TestKernelDHCPBridge(t *testing.T) {
 	w := newDHCPWorld(t)
 	s := dhcptest.Start4(t, w.server)
 	d := w.daemon()
-	c := w.container("ctr")
-	before := w.state(c)
+	c := w.Container("ctr")
+	before := w.Snapshot(c)
 	out := w.must("ADD", w.plugin(spec.Add, "bridge", dhcpConf, c))
 	if !strings.Contains(out, `"address": "10.9.0.10/24"`) || !strings.Contains(out, `"gateway": "10.9.0.1"`) {
 		t.Errorf("ADD answered %s", out)
 	}
-	addrs, err := kerneltest.Dial(t, c.ns).Link("eth0")
+	addrs, err := kerneltest.Dial(t, c.NS).Link("eth0")
 	if err != nil || !addrs.Up {
 		t.Errorf("eth0: %v", err)
 	}
@@ -172,13 +173,13 @@ func TestKernelDHCPBridge(t *testing.T) {
 	}
 	w.must("DEL", w.plugin(spec.Del, "bridge", dhcpConf, c))
 	kerneltest.Until(w, "the release", func() bool { return len(s.Leased()) == 0 })
-	w.same("DEL", before, w.state(c))
+	w.Same("DEL", before, w.Snapshot(c))
 	w.must("second DEL", w.plugin(spec.Del, "bridge", dhcpConf, c))
 	d.kill(syscall.SIGTERM)
 	if d.ProcessState.ExitCode() != 0 {
 		t.Errorf("the daemon ended with %s: %s", d.ProcessState, d.text())
 	}
-	if _, err := os.Lstat(w.path("dhcp.sock")); err == nil {
+	if _, err := os.Lstat(w.Path("dhcp.sock")); err == nil {
 		t.Error("the socket is still there")
 	}
 }
@@ -189,14 +190,14 @@ func TestKernelDHCPReleasedByGC(t *testing.T) {
 	w := newDHCPWorld(t)
 	s := dhcptest.Start4(t, w.server)
 	w.daemon()
-	c := w.container("ctr")
+	c := w.Container("ctr")
 	list := `{"cniVersion":"1.1.0","name":"demo","plugins":[` + dhcpConf + `]}`
 	w.write("net.d/demo.conflist", list)
 	cniExec := func(args ...string) {
 		t.Helper()
-		w.must(args[0], w.run("", nil, append([]string{w.path("bin/cni-exec")}, append(args, "--conf-dir", w.path("net.d"), "--cache-dir", w.path("cni"))...)...))
+		w.must(args[0], w.run("", nil, append([]string{w.Path("bin/cni-exec")}, append(args, "--conf-dir", w.Path("net.d"), "--cache-dir", w.Path("cni"))...)...))
 	}
-	cniExec("add", "demo", c.path, "--container-id", "ctr", "-i", "eth0")
+	cniExec("add", "demo", c.Path, "--container-id", "ctr", "-i", "eth0")
 	if n := len(s.Leased()); n != 1 {
 		t.Fatalf("%d leases", n)
 	}
@@ -212,7 +213,7 @@ func TestKernelDHCPMTU(t *testing.T) {
 	conf := strings.NewReplacer(`"bridge","bridge":"br0"`, `"macvlan","master":"br0"`)
 	for i, conf := range []string{dhcpConf, conf.Replace(dhcpConf)} {
 		plugin := []string{"bridge", "macvlan"}[i]
-		c := w.container(plugin)
+		c := w.Container(plugin)
 		out := w.must("ADD", w.plugin(spec.Add, plugin, conf, c))
 		res, err := spec.ParseResult([]byte(out), spec.Newest)
 		if err != nil {
@@ -238,8 +239,8 @@ func withPrev(conf, prev string) string {
 func TestKernelDHCPWithoutDaemon(t *testing.T) {
 	w := newDHCPWorld(t)
 	s := dhcptest.Start4(t, w.server)
-	c := w.container("ctr")
-	before := w.state(c)
+	c := w.Container("ctr")
+	before := w.Snapshot(c)
 	for verb, code := range map[spec.Verb]int{spec.Add: 11, spec.Check: 11, spec.Status: 50, spec.Del: 0, spec.GC: 0, spec.Get: 3} {
 		a := w.plugin(verb, "dhcp", goodConf("dhcp"), c)
 		if got := a.code(t); got != code || code == 11 && !strings.Contains(a.stdout, "start it with `cnibox dhcp daemon`") {
@@ -250,7 +251,7 @@ func TestKernelDHCPWithoutDaemon(t *testing.T) {
 	if a.code(t) != 11 {
 		t.Errorf("ADD of the bridge: %s", a.stdout)
 	}
-	w.same("ADD that failed", before, w.state(c))
+	w.Same("ADD that failed", before, w.Snapshot(c))
 
 	d := w.daemon()
 	w.must("ADD", w.plugin(spec.Add, "bridge", dhcpConf, c))
@@ -274,10 +275,10 @@ func TestKernelDHCPCheck(t *testing.T) {
 	w := newDHCPWorld(t)
 	s := dhcptest.Start4(t, w.server)
 	w.daemon()
-	c := w.container("ctr")
+	c := w.Container("ctr")
 	out := w.must("ADD", w.plugin(spec.Add, "bridge", dhcpConf, c))
 	asked := len(s.Seen())
-	if err := kerneltest.Dial(t, c.ns).DelLink("eth0"); err != nil {
+	if err := kerneltest.Dial(t, c.NS).DelLink("eth0"); err != nil {
 		t.Fatal(err)
 	}
 	for range 3 {
@@ -288,7 +289,7 @@ func TestKernelDHCPCheck(t *testing.T) {
 			t.Errorf("CHECK answered %s", a.stdout)
 		}
 	}
-	never := w.container("never")
+	never := w.Container("never")
 	if a := w.plugin(spec.Check, "dhcp", withPrev(dhcpConf, out), never); a.code(t) != spec.CodeCheck {
 		t.Errorf("CHECK of what was never added: %s", a.stdout)
 	}
@@ -310,7 +311,7 @@ func TestKernelDHCPRestart(t *testing.T) {
 			s.With(dhcpv4.OptGeneric(dhcpv4.OptionRenewTimeValue, []byte{0, 0, 0, 1}),
 				dhcpv4.OptGeneric(dhcpv4.OptionRebindingTimeValue, []byte{0, 0, 0x0c, 0})) // almost the hour
 			d := w.daemon()
-			c := w.container("ctr")
+			c := w.Container("ctr")
 			out := w.must("ADD", w.plugin(spec.Add, "bridge", dhcpConf, c))
 			d.kill(sig)
 			asked := len(s.Seen())
@@ -365,8 +366,8 @@ func killedDHCP(t *testing.T, at string, start func(*dhcpWorld, *dhcptest.Server
 	t.Helper()
 	w := newDHCPWorld(t)
 	s := dhcptest.Start4(t, w.server)
-	c := w.container("ctr")
-	before := w.state(c)
+	c := w.Container("ctr")
+	before := w.Snapshot(c)
 	d := start(w, s)
 	add := w.plugin(spec.Add, "bridge", dhcpConf, c)
 	if add.exit != 0 && add.code(t) != spec.CodeTryAgain {
@@ -388,7 +389,7 @@ func killedDHCP(t *testing.T, at string, start func(*dhcpWorld, *dhcptest.Server
 	w.must("next DEL", w.plugin(spec.Del, "bridge", dhcpConf, c))
 	kerneltest.Until(w, "the release after "+at, func() bool { return len(s.Leased()) == 0 })
 	d.kill(syscall.SIGTERM)
-	w.same(at, before, w.state(c))
+	w.Same(at, before, w.Snapshot(c))
 	return killed
 }
 
@@ -399,11 +400,11 @@ func TestKernelDHCPHalf(t *testing.T) {
 	w := newDHCPWorld(t)
 	s := dhcptest.Start4(t, w.server)
 	d := w.daemon()
-	c := w.container("ctr")
-	host := kerneltest.Dial(t, w.host)
+	c := w.Container("ctr")
+	host := kerneltest.Dial(t, w.NS)
 	br, err := host.Link("br0")
 	if err == nil {
-		err = host.AddLink(rtnl.LinkSpec{Name: "port1", Up: true, Master: br.Index, Peer: &rtnl.LinkSpec{Name: "eth0", NS: c.ns}})
+		err = host.AddLink(rtnl.LinkSpec{Name: "port1", Up: true, Master: br.Index, Peer: &rtnl.LinkSpec{Name: "eth0", NS: c.NS}})
 	}
 	if err != nil {
 		t.Fatal(err)
@@ -438,16 +439,16 @@ func TestKernelDHCPTwenty(t *testing.T) {
 	w := newDHCPWorld(t)
 	s := dhcptest.Start4(t, w.server)
 	w.daemon()
-	var cs []container
+	var cs []applettest.Container
 	for i := range 20 {
-		cs = append(cs, w.container(fmt.Sprintf("ctr%d", i)))
+		cs = append(cs, w.Container(fmt.Sprintf("ctr%d", i)))
 	}
 	all := func(verb spec.Verb) {
 		var group sync.WaitGroup
 		for _, c := range cs {
 			group.Go(func() {
 				if a := w.plugin(verb, "bridge", dhcpConf, c); a.exit != 0 {
-					t.Errorf("%s %s: %s", verb, c.id, a.stdout)
+					t.Errorf("%s %s: %s", verb, c.ID, a.stdout)
 				}
 			})
 		}
@@ -475,7 +476,7 @@ func TestKernelDHCPInterrupted(t *testing.T) {
 	s := dhcptest.Start4(t, w.server)
 	s.Silence()
 	w.daemon()
-	c := w.container("ctr")
+	c := w.Container("ctr")
 	added := make(chan answer, 1)
 	go func() { added <- w.plugin(spec.Add, "bridge", dhcpConf, c) }()
 	kerneltest.Until(w, "a DISCOVER", func() bool { return len(s.Seen()) > 0 })
@@ -492,9 +493,9 @@ func TestKernelDHCPInterrupted(t *testing.T) {
 		}
 		return []*dhcpv4.DHCPv4{reply}
 	})
-	cmd := exec.Command(w.path("bin/bridge"))
-	cmd.Env, cmd.Stdin = append(callEnv(spec.Add, c), "CNI_PATH="+w.path("bin")), strings.NewReader(w.text(dhcpConf))
-	if err := w.host.Do(cmd.Start); err != nil {
+	cmd := exec.Command(w.Path("bin/bridge"))
+	cmd.Env, cmd.Stdin = append(callEnv(spec.Add, c), "CNI_PATH="+w.Path("bin")), strings.NewReader(w.Expand(dhcpConf))
+	if err := w.NS.Do(cmd.Start); err != nil {
 		t.Fatal(err)
 	}
 	kerneltest.Until(w, "a record", func() bool { return len(w.records()) == 1 })
@@ -511,8 +512,8 @@ func TestKernelDHCPActivated(t *testing.T) {
 	t.Parallel()
 	w := newDHCPWorld(t)
 	var l *net.UnixListener
-	err := w.host.Do(func() (err error) { // the list of sockets is the namespace's
-		l, err = net.ListenUnix("unix", &net.UnixAddr{Name: w.path("dhcp.sock"), Net: "unix"})
+	err := w.NS.Do(func() (err error) { // the list of sockets is the namespace's
+		l, err = net.ListenUnix("unix", &net.UnixAddr{Name: w.Path("dhcp.sock"), Net: "unix"})
 		return err
 	})
 	if err != nil {
@@ -525,18 +526,18 @@ func TestKernelDHCPActivated(t *testing.T) {
 	}
 	defer f.Close()
 	cmd := exec.Command("/bin/sh", "-c", `LISTEN_FDS=1 LISTEN_PID=$$ exec "$0" daemon -socketpath "$1" -pidfile "$2"`,
-		w.path("bin/dhcp"), w.path("elsewhere.sock"), w.path("dhcp.pid"))
+		w.Path("bin/dhcp"), w.Path("elsewhere.sock"), w.Path("dhcp.pid"))
 	cmd.ExtraFiles = []*os.File{f}
-	if err := w.host.Do(cmd.Start); err != nil {
+	if err := w.NS.Do(cmd.Start); err != nil {
 		t.Fatal(err)
 	}
 	conf := strings.Replace(dhcpConf, `"bridge"`, `"dhcp"`, 1)
-	kerneltest.Until(w, "STATUS", func() bool { return w.plugin(spec.Status, "dhcp", conf, container{}).exit == 0 })
+	kerneltest.Until(w, "STATUS", func() bool { return w.plugin(spec.Status, "dhcp", conf, applettest.Container{}).exit == 0 })
 	kerneltest.Until(w, "the pid file", func() bool {
-		b, _ := os.ReadFile(w.path("dhcp.pid"))
+		b, _ := os.ReadFile(w.Path("dhcp.pid"))
 		return strings.TrimSpace(string(b)) == fmt.Sprint(cmd.Process.Pid)
 	})
-	a := w.run("", nil, w.path("bin/dhcp"), "daemon", "-socketpath", w.path("dhcp.sock"))
+	a := w.run("", nil, w.Path("bin/dhcp"), "daemon", "-socketpath", w.Path("dhcp.sock"))
 	if a.exit != 1 || !strings.Contains(a.stderr, "another daemon") {
 		t.Errorf("second daemon: %d %s", a.exit, a.stderr)
 	}
@@ -544,10 +545,10 @@ func TestKernelDHCPActivated(t *testing.T) {
 	if err := cmd.Wait(); err != nil {
 		t.Error(err)
 	}
-	if _, err := os.Lstat(w.path("dhcp.sock")); err != nil {
+	if _, err := os.Lstat(w.Path("dhcp.sock")); err != nil {
 		t.Error("the socket of the service manager is gone")
 	}
-	if _, err := os.Lstat(w.path("dhcp.pid")); err == nil {
+	if _, err := os.Lstat(w.Path("dhcp.pid")); err == nil {
 		t.Error("the pid file is still there")
 	}
 }
@@ -561,7 +562,7 @@ func TestKernelDHCPMemory(t *testing.T) {
 	w := newDHCPWorld(t)
 	dhcptest.Start4(t, w.server)
 	d := w.daemon()
-	c := w.container("ctr")
+	c := w.Container("ctr")
 	w.must("ADD", w.plugin(spec.Add, "bridge", dhcpConf, c))
 	d.kill(syscall.SIGKILL)
 	text, err := os.ReadFile(w.records()[0])
@@ -608,21 +609,21 @@ func TestKernelDHCPBusybox(t *testing.T) {
 		"option subnet 255.255.255.0\noption router 10.9.0.1\noption dns 10.9.0.53\noption domain example.org\noption lease 600\noption mtu 1400\n"+
 		"option staticroutes 0.0.0.0/0 10.9.0.1, 10.20.0.0/16 10.9.0.2\n")
 	w.write("udhcpd.leases", "")
-	server := exec.Command(busybox, "udhcpd", "-f", w.path("udhcpd.conf"))
+	server := exec.Command(busybox, "udhcpd", "-f", w.Path("udhcpd.conf"))
 	if err := w.server.Do(server.Start); err != nil {
 		t.Fatal(err)
 	}
 	defer server.Wait()
 	defer server.Process.Kill()
 	w.daemon()
-	c := w.container("ctr")
+	c := w.Container("ctr")
 	out := w.must("ADD", w.plugin(spec.Add, "bridge", dhcpConf, c))
 	for _, want := range []string{`/24"`, `"10.9.0.53"`, `"domain": "example.org"`, `"dst": "10.20.0.0/16"`, `"dst": "0.0.0.0/0"`} {
 		if !strings.Contains(out, want) {
 			t.Errorf("no %s in %s", want, out)
 		}
 	}
-	l, err := kerneltest.Dial(t, c.ns).Link("eth0")
+	l, err := kerneltest.Dial(t, c.NS).Link("eth0")
 	if err != nil || l.MTU != 1400 {
 		t.Errorf("eth0: %+v, %v", l, err)
 	}

@@ -7,6 +7,8 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"cnibox/applets/applettest"
 )
 
 // The scripts in dist are valid, and the command lines of the units are ones that cni-exec takes.
@@ -22,10 +24,10 @@ func TestDist(t *testing.T) {
 	if len(scripts) < 3 || len(more) < 2 || len(units) != 4 {
 		t.Fatalf("there are %q, %q and %q", scripts, more, units)
 	}
-	w := &world{T: t, dir: t.TempDir(), here: true}
+	w := &world{Host: &applettest.Host{T: t, Dir: t.TempDir()}, here: true}
 	self, err := os.Executable()
 	if err == nil {
-		err = os.Symlink(self, w.path("cni-exec"))
+		err = os.Symlink(self, w.Path("cni-exec"))
 	}
 	if err != nil {
 		t.Fatal(err)
@@ -42,7 +44,7 @@ func TestDist(t *testing.T) {
 				continue
 			}
 			lines++
-			w.must(unit+": "+line, w.run("", nil, append(append([]string{w.path("cni-exec")}, strings.Fields(args)...), "--help")...))
+			w.must(unit+": "+line, w.run("", nil, append(append([]string{w.Path("cni-exec")}, strings.Fields(args)...), "--help")...))
 		}
 		if lines == 0 {
 			t.Errorf("%s starts nothing", unit)

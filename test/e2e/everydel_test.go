@@ -5,6 +5,7 @@ import (
 	"testing"
 
 	"cnibox/applets/applettest"
+	"cnibox/internal/kerneltest"
 	"cnibox/rtnl"
 	"cnibox/spec"
 )
@@ -23,16 +24,16 @@ type delCell struct {
 var delCells = map[string]delCell{
 	"nothing missing": {},
 	"a second time":   {twice: true},
-	"namespace empty": {gone: true, harm: func(a *attached, m *mortal, f fixture) { f.end(m); a.c.path = "" }},
+	"namespace empty": {gone: true, harm: func(a *attached, m *mortal, f fixture) { f.end(m); a.c.Path = "" }},
 	"namespace missing": {gone: true, harm: func(a *attached, m *mortal, f fixture) {
 		f.end(m)
-		if err := os.Remove(m.path); err != nil {
+		if err := os.Remove(m.Path); err != nil {
 			a.w.Fatal(err)
 		}
 	}},
 	"namespace a stale file": {gone: true, harm: func(a *attached, m *mortal, f fixture) { f.end(m) }},
 	// as a container whose namespace has lost its name but not its processes
-	"namespace empty, container alive": {gone: true, harm: func(a *attached, m *mortal, _ fixture) { a.c.path = "" }},
+	"namespace empty, container alive": {gone: true, harm: func(a *attached, m *mortal, _ fixture) { a.c.Path = "" }},
 	"link missing":                     {harm: func(a *attached, m *mortal, _ fixture) { m.dropEnd() }},
 	"link and prevResult missing":      {harm: func(a *attached, m *mortal, _ fixture) { m.dropEnd(); a.prev = "" }},
 	"without prevResult":               {harm: func(a *attached, m *mortal, _ fixture) { a.prev = "" }},
@@ -87,12 +88,12 @@ func (cell delCell) run(t *testing.T, plugin string, f fixture) {
 		f.takeAway(w)
 	}
 	m := w.mortal("ctr")
-	f.enter(w, m.container)
-	host, cont := w.state(), w.state(m.container)
+	f.enter(w, m.Container)
+	host, cont := w.Snapshot(), w.Snapshot(m.Container)
 	if cell.below {
 		f.furnish(w)
 	}
-	a := w.attach(plugin, m.container, w.inProcess)
+	a := w.attach(plugin, m.Container, w.inProcess)
 	if cell.harm != nil {
 		cell.harm(a, m, f)
 	}
@@ -101,9 +102,9 @@ func (cell delCell) run(t *testing.T, plugin string, f fixture) {
 		a.del()
 	}
 	if cell.gone {
-		w.settles("DEL", host, func() string { return w.state() })
+		w.settles("DEL", host, func() string { return w.Snapshot() })
 	} else {
-		w.same("DEL", cont, w.state(m.container))
+		w.Same("DEL", cont, w.Snapshot(m.Container))
 	}
 	if !cell.bare {
 		other.must(spec.Check, other.last())
@@ -120,7 +121,7 @@ func (f fixture) end(m *mortal) {
 
 // dropEnd deletes eth0 from the container, if the plugin has made one.
 func (m *mortal) dropEnd() {
-	m.w.brief(m.ns, func(c *rtnl.Conn) error {
+	kerneltest.Brief(m.w, m.NS, func(c *rtnl.Conn) error {
 		links, err := c.Links()
 		for _, l := range links {
 			if l.Name == "eth0" {
@@ -134,10 +135,10 @@ func (m *mortal) dropEnd() {
 // dropFiles deletes all that the plugins keep, which is in directories.
 func (w *world) dropFiles() {
 	w.Helper()
-	entries, err := os.ReadDir(w.dir)
+	entries, err := os.ReadDir(w.Dir)
 	for _, e := range entries {
 		if e.Name() != "bin" && e.IsDir() {
-			err = os.RemoveAll(w.path(e.Name()))
+			err = os.RemoveAll(w.Path(e.Name()))
 		}
 		if err != nil {
 			w.Fatal(err)

@@ -7,6 +7,7 @@ import (
 	"strings"
 	"testing"
 
+	"cnibox/applets/applettest"
 	"cnibox/internal/fault"
 	"cnibox/spec"
 )
@@ -17,7 +18,7 @@ import (
 func TestKernelEveryRollback(t *testing.T) {
 	eachPlugin(t, func(t *testing.T, plugin string, f fixture) {
 		w, _ := f.host(t, plugin, false)
-		c := f.enter(w, w.container("ctr"))
+		c := f.enter(w, w.Container("ctr"))
 		a := w.chain(plugin, c, w.inProcess)
 		for i := range a.last() {
 			a.must(spec.Add, i)
@@ -37,7 +38,7 @@ func TestKernelEveryRollback(t *testing.T) {
 // failing makes the nth change of the last step's ADD fail; false: there are not so many.
 func (f fixture) failing(a *attached, nth int) bool {
 	w, calls, failed := a.w, 0, ""
-	before := w.state(a.c)
+	before := w.Snapshot(a.c)
 	fault.Hook = func(what string) error {
 		if calls++; calls != nth {
 			return nil
@@ -56,7 +57,7 @@ func (f fixture) failing(a *attached, nth int) bool {
 		if code := answer.code(w.T); code == 0 || strings.Contains(answer.stdout, "undo") {
 			w.Errorf("%s answers %s", what, answer.stdout)
 		}
-		w.same(what, before, w.state(a.c))
+		w.Same(what, before, w.Snapshot(a.c))
 	default:
 		if !needless(failed) {
 			w.Errorf("%s: it succeeds all the same", what)
@@ -85,8 +86,8 @@ func TestKernelEveryKilled(t *testing.T) {
 		}
 		t.Parallel()
 		w, _ := f.host(t, plugin, false)
-		c := f.enter(w, w.container("ctr"))
-		before := w.state(c)
+		c := f.enter(w, w.Container("ctr"))
+		before := w.Snapshot(c)
 		kills := map[spec.Verb]int{}
 		for _, verb := range []spec.Verb{spec.Add, spec.Del} {
 			for n := 1; ; n++ {
@@ -94,7 +95,7 @@ func TestKernelEveryKilled(t *testing.T) {
 				if !w.killed(plugin, c, verb, n, what) {
 					break
 				}
-				w.same(what, before, w.state(c))
+				w.Same(what, before, w.Snapshot(c))
 				kills[verb]++
 			}
 		}
@@ -107,7 +108,7 @@ func TestKernelEveryKilled(t *testing.T) {
 
 // killed makes an attachment, kills a verb of its last step at a change, and releases
 // all; false: there are not so many changes.
-func (w *world) killed(plugin string, c container, verb spec.Verb, n int, what string) bool {
+func (w *world) killed(plugin string, c applettest.Container, verb spec.Verb, n int, what string) bool {
 	w.Helper()
 	a := w.chain(plugin, c, w.inProcess)
 	for i := range a.last() {

@@ -100,30 +100,25 @@ func (f fixture) host(t *testing.T, plugin string, bare bool) (w *world, other *
 	f.NeedChain(t)
 	w = newWorld(t)
 	f.furnish(w)
-	if other = w.attach(plugin, w.container("other"), w.inProcess); bare {
+	if other = w.attach(plugin, w.Container("other"), w.inProcess); bare {
 		other.del() // leaves what a host keeps
 	}
 	return w, other
 }
 
 // enter makes a container as the plugin finds it.
-func (f fixture) enter(w *world, c container) container {
+func (f fixture) enter(w *world, c applettest.Container) applettest.Container {
 	w.Helper()
 	if f.Ready != nil {
-		f.Ready(w.T, applettest.Container{ID: c.id, Path: c.path, NS: c.ns})
+		f.Ready(w.T, c)
 	}
 	return c
-}
-
-// asHost is the world as descriptors know it.
-func (w *world) asHost() *applettest.Host {
-	return &applettest.Host{T: w.T, NS: w.host, Dir: w.dir, Records: w.path("records")}
 }
 
 // furnish makes what the host has before the first ADD.
 func (f fixture) furnish(w *world) {
 	w.Helper()
-	f.Furnish(w.asHost())
+	f.Furnish(w.Host)
 	if f.start != nil {
 		f.start(w)
 	}
@@ -132,14 +127,14 @@ func (f fixture) furnish(w *world) {
 // takeAway deletes what of the host the attachment depends on.
 func (f fixture) takeAway(w *world) {
 	w.Helper()
-	f.Below()(w.asHost())
+	f.Below()(w.Host)
 	if f.stop != nil {
 		f.stop(w)
 	}
 }
 
 // A caller calls a plugin, in this process or in one of its own.
-type caller func(verb spec.Verb, applet, conf string, c container, env ...string) answer
+type caller func(verb spec.Verb, applet, conf string, c applettest.Container, env ...string) answer
 
 // A chainStep is a plugin in the order of ADD, with its configuration, which has no
 // prevResult yet.
@@ -148,7 +143,7 @@ type chainStep struct{ plugin, conf string }
 // An attached is an attachment that a plugin has made, and the one before it.
 type attached struct {
 	w     *world
-	c     container
+	c     applettest.Container
 	call  caller
 	steps []chainStep
 	prev  string // the last result; empty: none
@@ -156,21 +151,21 @@ type attached struct {
 
 // chain are the steps of an attachment of a plugin, with nothing done yet.
 // All are of one network, as the plugins of a list are.
-func (w *world) chain(plugin string, c container, call caller) *attached {
+func (w *world) chain(plugin string, c applettest.Container, call caller) *attached {
 	a := &attached{w: w, c: c, call: call}
 	if after := fixtureOf(plugin).After; after != "" {
 		a.steps = w.chain(after, c, call).steps
 	}
-	a.steps = append(a.steps, chainStep{plugin, spoil(strings.ReplaceAll(goodConf(plugin), "$NETNS", c.path), `"name":"demo"`)})
+	a.steps = append(a.steps, chainStep{plugin, spoil(strings.ReplaceAll(goodConf(plugin), "$NETNS", c.Path), `"name":"demo"`)})
 	return a
 }
 
 // attach makes one; that of a container "other" differs from that of the rest where
 // there can be only one of a kind.
-func (w *world) attach(plugin string, c container, call caller) *attached {
+func (w *world) attach(plugin string, c applettest.Container, call caller) *attached {
 	w.Helper()
 	a := w.chain(plugin, c, call)
-	if other := applettest.Plugins[plugin].Other; other != "" && c.id == "other" {
+	if other := applettest.Plugins[plugin].Other; other != "" && c.ID == "other" {
 		a.steps[a.last()].conf = spoil(a.steps[a.last()].conf, other)
 	}
 	for i := range a.steps {
@@ -218,28 +213,9 @@ func (a *attached) del() {
 	a.prev = ""
 }
 
-// inProcess calls plugins without a process of their own.
-func (w *world) inProcess(verb spec.Verb, applet, conf string, c container, env ...string) answer {
-	w.Helper()
-	vars := map[string]string{}
-	for _, kv := range env {
-		k, v, _ := strings.Cut(kv, "=")
-		vars[k] = v
-	}
-	return w.call(verb, applet, conf, c, vars)
-}
-
-// dropLink deletes a link of the host.
-func (w *world) dropLink(name string) {
-	w.Helper()
-	if err := kerneltest.Dial(w.T, w.host).DelLink(name); err != nil {
-		w.Fatal(err)
-	}
-}
-
 // A mortal is a container whose namespace the test can end.
 type mortal struct {
-	container
+	applettest.Container
 	w     *world
 	ended bool
 }
@@ -251,46 +227,28 @@ func (w *world) mortal(id string) *mortal {
 	if err != nil {
 		w.Fatal(err)
 	}
-	m := &mortal{container: container{id, filepath.Join(w.TempDir(), "netns"), ns}, w: w}
+	m := &mortal{Container: applettest.Container{ID: id, Path: filepath.Join(w.TempDir(), "netns"), NS: ns}, w: w}
 	w.Cleanup(m.end)
-	if err := os.WriteFile(m.path, nil, 0o600); err != nil {
+	if err := os.WriteFile(m.Path, nil, 0o600); err != nil {
 		w.Fatal(err)
 	}
-	if err := unix.Mount(fmt.Sprintf("/proc/self/fd/%d", ns.FD()), m.path, "", unix.MS_BIND, ""); err != nil {
+	if err := unix.Mount(fmt.Sprintf("/proc/self/fd/%d", ns.FD()), m.Path, "", unix.MS_BIND, ""); err != nil {
 		w.Fatalf("bind mount of a network namespace: %v", err)
 	}
-	w.lo(m.container, true)
+	kerneltest.LoUp(w, ns)
 	return m
-}
-
-// brief talks to a namespace by a socket that does not outlive the call.
-func (w *world) brief(ns *netns.NS, fn func(*rtnl.Conn) error) {
-	w.Helper()
-	c, err := rtnl.Dial(ns)
-	if err == nil {
-		err = errors.Join(fn(c), c.Close())
-	}
-	if err != nil {
-		w.Fatal(err)
-	}
-}
-
-// lo takes a container's lo, which is the first link of all, up or down.
-func (w *world) lo(c container, up bool) {
-	w.Helper()
-	w.brief(c.ns, func(conn *rtnl.Conn) error { return conn.SetLink(1, rtnl.LinkChange{Up: &up}) })
 }
 
 // giveBack moves eth0 to the host, down and under the name that it has, as the kernel
 // does with hardware.
 func (m *mortal) giveBack() {
-	m.w.brief(m.ns, func(c *rtnl.Conn) error {
+	kerneltest.Brief(m.w, m.NS, func(c *rtnl.Conn) error {
 		l, err := c.Link("eth0")
 		if err == nil {
 			err = c.SetLink(l.Index, rtnl.LinkChange{Up: new(false)})
 		}
 		if err == nil {
-			err = c.SetLink(l.Index, rtnl.LinkChange{NS: m.w.host})
+			err = c.SetLink(l.Index, rtnl.LinkChange{NS: m.w.NS})
 		}
 		return err
 	})
@@ -303,7 +261,7 @@ func (m *mortal) end() {
 		return
 	}
 	m.ended = true
-	if err := errors.Join(unix.Unmount(m.path, unix.MNT_DETACH), m.ns.Close()); err != nil {
+	if err := errors.Join(unix.Unmount(m.Path, unix.MNT_DETACH), m.NS.Close()); err != nil {
 		m.w.Errorf("end of a network namespace: %v", err)
 	}
 }
@@ -316,5 +274,5 @@ func (w *world) settles(what, before string, state func() string) {
 	for end := time.Now().Add(processTime); after != before && time.Now().Before(end); after = state() {
 		time.Sleep(5 * time.Millisecond)
 	}
-	w.same(what, before, after)
+	w.Same(what, before, after)
 }

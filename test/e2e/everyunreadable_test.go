@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"cnibox/applets/applettest"
+	"cnibox/internal/kerneltest"
 	"cnibox/spec"
 )
 
@@ -43,9 +44,9 @@ func TestKernelDelUnreadable(t *testing.T) {
 				t.Parallel()
 				w, other := f.host(t, plugin, false)
 				m := w.mortal("ctr")
-				f.enter(w, m.container)
-				before := w.state(m.container)
-				a := w.attach(plugin, m.container, w.inProcess)
+				f.enter(w, m.Container)
+				before := w.Snapshot(m.Container)
+				a := w.attach(plugin, m.Container, w.inProcess)
 				for i := a.last(); i >= 0; i-- {
 					conf := a.conf(i)
 					if u.member != "" {
@@ -63,7 +64,7 @@ func TestKernelDelUnreadable(t *testing.T) {
 						t.Errorf("DEL %s warns %q, want %q", a.steps[i].plugin, got.stderr, u.warns)
 					}
 				}
-				w.same("DEL", before, w.state(m.container))
+				w.Same("DEL", before, w.Snapshot(m.Container))
 				other.must(spec.Check, other.last())
 			})
 		}
@@ -73,36 +74,36 @@ func TestKernelDelUnreadable(t *testing.T) {
 // DEL needs what names the attachment: the network, the container and the interface.
 func TestKernelDelUnnamed(t *testing.T) {
 	w := newWorld(t)
-	c := w.container("ctr")
-	w.lo(c, true)
-	before := w.state(c)
+	c := w.Container("ctr")
+	kerneltest.LoUp(w, c.NS)
+	before := w.Snapshot(c)
 	for _, plugin := range goodPlugins() {
 		for _, name := range []string{`null`, `5`, `"../x"`, `"-x"`, quoted(strings.Repeat("n", 300))} {
-			a := w.serve(spec.Del, plugin, spoil(goodConf(plugin), `"name":`+name), c, nil)
+			a := w.serve(spec.Del, plugin, spoil(goodConf(plugin), `"name":`+name), c)
 			if a.code(t) != spec.CodeConfig || !strings.Contains(a.stdout, "network name") {
 				t.Errorf("DEL %s of %.20s: %+v", plugin, name, a)
 			}
 		}
 		for _, missing := range []string{"CNI_CONTAINERID", "CNI_IFNAME"} {
-			a := w.serve(spec.Del, plugin, goodConf(plugin), c, map[string]string{missing: ""})
+			a := w.serve(spec.Del, plugin, goodConf(plugin), c, missing+"=")
 			if a.code(t) != spec.CodeEnv || !strings.Contains(a.stdout, missing) {
 				t.Errorf("DEL %s without %s: %+v", plugin, missing, a)
 			}
 		}
 	}
-	w.same("DEL", before, w.state(c))
+	w.Same("DEL", before, w.Snapshot(c))
 }
 
 // A malformed CNI_ARGS is refused by who reads it, and warned of by all others.
 func TestKernelMalformedArgs(t *testing.T) {
 	w := newWorld(t)
-	c := w.container("ctr")
+	c := w.Container("ctr")
 	for _, plugin := range goodPlugins() {
 		reads := readsArgs(plugin)
 		for _, args := range []string{"none", "IgnoreUnknown=yes"} {
 			for _, verb := range []spec.Verb{spec.Add, spec.Check} {
-				conf := strings.ReplaceAll(goodConf(plugin), "$NETNS", c.path)
-				a := w.serve(verb, plugin, conf, c, map[string]string{"CNI_ARGS": args})
+				conf := strings.ReplaceAll(goodConf(plugin), "$NETNS", c.Path)
+				a := w.serve(verb, plugin, conf, c, "CNI_ARGS="+args)
 				switch code := a.code(t); {
 				case reads && (code != spec.CodeEnv || !strings.Contains(a.stdout, "CNI_ARGS")):
 					t.Errorf("%s %s with %s: %s, want code 4", verb, plugin, args, a.stdout)
@@ -120,12 +121,11 @@ func TestKernelDanglingIndex(t *testing.T) {
 	const prev = `"prevResult":{"cniVersion":"1.1.0","interfaces":[{"name":"lo","sandbox":"$NETNS"}],"ips":[{"address":"10.1.0.2/24","interface":1}]}`
 	needs := []string{"portmap", "sbr"}
 	w := newWorld(t)
-	c := w.container("ctr")
-	env := map[string]string{"CNI_IFNAME": "lo"}
+	c := w.Container("ctr")
 	for _, plugin := range goodPlugins() {
-		conf := spoil(goodConf(plugin), strings.ReplaceAll(prev, "$NETNS", c.path))
+		conf := spoil(goodConf(plugin), strings.ReplaceAll(prev, "$NETNS", c.Path))
 		for _, verb := range allVerbs {
-			a := w.serve(verb, plugin, conf, c, env)
+			a := w.serve(verb, plugin, conf, c, "CNI_IFNAME=lo")
 			refused := a.code(t) == spec.CodeConfig && strings.Contains(a.stdout, "outside the list")
 			maker := applettest.Makes(plugin) && plugin != "flannel"
 			want := verb == spec.Check && (maker || plugin == "vrf") ||

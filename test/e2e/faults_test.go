@@ -12,6 +12,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"cnibox/applets/applettest"
 	"cnibox/internal/kerneltest"
 	"cnibox/spec"
 )
@@ -21,7 +22,7 @@ import (
 // Programs are started from there with runHere.
 func (w *world) onDisk(name string, fn func()) {
 	w.Helper()
-	dir := w.path(name)
+	dir := w.Path(name)
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		w.Fatal(err)
 	}
@@ -31,7 +32,7 @@ func (w *world) onDisk(name string, fn func()) {
 		runtime.LockOSThread() // for good: the mounts end with the thread
 		err := unix.Unshare(unix.CLONE_NEWNS)
 		if err == nil {
-			err = unix.Setns(w.host.FD(), unix.CLONE_NEWNET)
+			err = unix.Setns(w.NS.FD(), unix.CLONE_NEWNET)
 		}
 		if err == nil {
 			err = unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, "")
@@ -115,7 +116,7 @@ func TestKernelDisk(t *testing.T) {
 				who, folder, _ := strings.Cut(at, " ")
 				w := newWorld(t)
 				w.write("net.d/demo.conflist", killList)
-				c, other := w.container("ctr"), w.container("other")
+				c, other := w.Container("ctr"), w.Container("other")
 				w.onDisk(folder, func() { w.spoiled(victims[who], f, folder, c, other) })
 			})
 		}
@@ -123,22 +124,22 @@ func TestKernelDisk(t *testing.T) {
 }
 
 // spoiled is the test on the thread that sees the disk.
-func (w *world) spoiled(v victim, f diskFault, folder string, c, other container) {
-	dir := w.path(folder)
+func (w *world) spoiled(v victim, f diskFault, folder string, c, other applettest.Container) {
+	dir := w.Path(folder)
 	w.must("other ADD", v.add(w, other, 8000))
 	if err := f.spoil(dir); err != nil {
 		w.Fatal(err)
 	}
-	before := w.state(c)
+	before := w.Snapshot(c)
 	a := v.add(w, c, 8080)
 	if code := a.code(w.T); code != spec.CodeIO && code != spec.CodeTryAgain {
 		w.Errorf("ADD: code %d: %s%s", code, a.stdout, a.stderr)
 	}
-	w.same("failed ADD", before, w.state(c))
+	w.Same("failed ADD", before, w.Snapshot(c))
 	if del := v.del(w, c, 8080); !f.locks || folder != "cni" || del.code(w.T) != spec.CodeIO {
 		w.must("DEL", del)
 	}
-	w.same("DEL", before, w.state(c))
+	w.Same("DEL", before, w.Snapshot(c))
 	if err := f.mend(dir); err != nil {
 		w.Fatal(err)
 	}
@@ -159,13 +160,13 @@ func TestKernelOddFiles(t *testing.T) {
 		"tuning/ctr_eth0.json", "tuning/ctr_eth0.json.tmp"}
 	w := newWorld(t)
 	w.write("net.d/demo.conflist", killList)
-	c := w.container("ctr")
+	c := w.Container("ctr")
 	v := victims["cni-exec"]
 	v.add(w, c, 8080) // the bridge and the rest that stays
 	w.must("DEL", v.del(w, c, 8080))
 	kinds := maps.Clone(oddFiles)
-	kinds["link to a folder"] = func(path string) error { return os.Symlink(w.path("outside"), path) }
-	kinds["link to a file"] = func(path string) error { return os.Symlink(w.path("outside/full"), path) }
+	kinds["link to a folder"] = func(path string) error { return os.Symlink(w.Path("outside"), path) }
+	kinds["link to a file"] = func(path string) error { return os.Symlink(w.Path("outside/full"), path) }
 	for _, place := range places {
 		for kind, mk := range kinds {
 			t.Run(place+" "+kind, func(t *testing.T) { w.on(t).odd(v, c, place, mk) })
@@ -174,10 +175,10 @@ func TestKernelOddFiles(t *testing.T) {
 }
 
 // odd is one of them.
-func (w *world) odd(v victim, c container, place string, mk func(string) error) {
-	path := w.path(place)
+func (w *world) odd(v victim, c applettest.Container, place string, mk func(string) error) {
+	path := w.Path(place)
 	for _, dir := range []string{"cni", "leases", "ports", "tuning", "outside"} {
-		if err := os.RemoveAll(w.path(dir)); err != nil {
+		if err := os.RemoveAll(w.Path(dir)); err != nil {
 			w.Fatal(err)
 		}
 	}
@@ -189,17 +190,17 @@ func (w *world) odd(v victim, c container, place string, mk func(string) error) 
 	if err != nil {
 		w.Fatal(err)
 	}
-	host, cont := kerneltest.Snapshot(w.T, w.host), kerneltest.Snapshot(w.T, c.ns)
-	for i, do := range []func(*world, container, int, ...string) answer{v.add, v.del, v.del} {
+	host, cont := kerneltest.Snapshot(w.T, w.NS), kerneltest.Snapshot(w.T, c.NS)
+	for i, do := range []func(*world, applettest.Container, int, ...string) answer{v.add, v.del, v.del} {
 		what := fmt.Sprint("call ", i)
 		if a := w.prompt(what, func() answer { return do(w, c, 8080) }); a.code(w.T) == spec.CodeInternal {
 			w.Errorf("%s: %s%s", what, a.stdout, a.stderr)
 		}
 	}
-	if after := kerneltest.Snapshot(w.T, w.host) + kerneltest.Snapshot(w.T, c.ns); after != host+cont {
+	if after := kerneltest.Snapshot(w.T, w.NS) + kerneltest.Snapshot(w.T, c.NS); after != host+cont {
 		w.Errorf("it is not as before:\n%s", kerneltest.Diff(host+cont, after))
 	}
-	if b, err := os.ReadFile(w.path("outside/full")); err != nil || string(b) != "not ours" {
+	if b, err := os.ReadFile(w.Path("outside/full")); err != nil || string(b) != "not ours" {
 		w.Errorf("what is not ours: %q, %v", b, err)
 	}
 }

@@ -11,6 +11,7 @@ import (
 	"syscall"
 	"testing"
 
+	"cnibox/applets/applettest"
 	"cnibox/internal/kerneltest"
 	"cnibox/internal/netns"
 	"cnibox/internal/nfttest"
@@ -22,16 +23,16 @@ func (r *reloading) attachMany(from, count int, dead bool) {
 	r.Helper()
 	var gone []*netns.NS
 	for i := from; i < from+count; i++ {
-		c := container{id: fmt.Sprintf("c%d", i)}
+		c := applettest.Container{ID: fmt.Sprintf("c%d", i)}
 		if dead {
 			ns, err := netns.New()
 			if err != nil {
 				r.Fatal(err)
 			}
 			gone = append(gone, ns)
-			c.path = fmt.Sprintf("/proc/%d/fd/%d", os.Getpid(), ns.FD())
+			c.Path = fmt.Sprintf("/proc/%d/fd/%d", os.Getpid(), ns.FD())
 		} else {
-			c = r.container(c.id)
+			c = r.Container(c.ID)
 		}
 		r.add(c, "-p", fmt.Sprintf("%d:80", 20000+i))
 	}
@@ -46,7 +47,7 @@ func (r *reloading) attachMany(from, count int, dead bool) {
 // veths is how many host-side veths there are.
 func (r *reloading) veths() (n int) {
 	r.Helper()
-	links, err := kerneltest.Dial(r.T, r.host).Links()
+	links, err := kerneltest.Dial(r.T, r.NS).Links()
 	if err != nil {
 		r.Fatal(err)
 	}
@@ -61,10 +62,10 @@ func (r *reloading) veths() (n int) {
 // count returns how often a gc of all makes each of some system calls.
 func (r *reloading) count(calls string) map[string]int {
 	r.Helper()
-	r.strace("-c", "-U", "calls,name", "-o", r.path("trace"), "-e", "trace="+calls)
+	r.strace("-c", "-U", "calls,name", "-o", r.Path("trace"), "-e", "trace="+calls)
 	r.must("gc", r.exec(nil, "gc", "--keep-none", "demo"))
 	r.tracer = nil
-	text, err := os.ReadFile(r.path("trace"))
+	text, err := os.ReadFile(r.Path("trace"))
 	if err != nil {
 		r.Fatal(err)
 	}
@@ -79,11 +80,11 @@ func (r *reloading) count(calls string) map[string]int {
 func (r *reloading) nothingLeft() {
 	r.Helper()
 	for _, pattern := range []string{"cni/results/*", "leases/demo/[0-9f]*", "ports/*"} {
-		if files, _ := filepath.Glob(r.path(pattern)); len(files) > 0 {
+		if files, _ := filepath.Glob(r.Path(pattern)); len(files) > 0 {
 			r.Errorf("left: %q", files)
 		}
 	}
-	if rules := nfttest.Ruleset(r.T, r.host); strings.Contains(rules, "demo/c") {
+	if rules := nfttest.Ruleset(r.T, r.NS); strings.Contains(rules, "demo/c") {
 		r.Errorf("rules are left:\n%s", rules)
 	}
 	if n := r.veths(); n > 0 {
@@ -142,7 +143,7 @@ func TestKernelGCManyOneFails(t *testing.T) {
 	r.write("net.d/demo.conflist", list)
 	r.attachMany(5, 3, false)
 	// The configuration of its ADD leads to leases that cannot be opened.
-	odd := r.path("other/demo")
+	odd := r.Path("other/demo")
 	if err := os.Rename(odd, odd+".aside"); err != nil {
 		t.Fatal(err)
 	}
@@ -161,7 +162,7 @@ func TestKernelGCManyOneFails(t *testing.T) {
 	if strings.Contains(a.stderr, "deleted demo/c4") {
 		t.Errorf("it is said to be deleted: %s", a.stderr)
 	}
-	if files, _ := filepath.Glob(r.path("cni/results/*")); len(files) != 1 || filepath.Base(files[0]) != "demo-c4-eth0" {
+	if files, _ := filepath.Glob(r.Path("cni/results/*")); len(files) != 1 || filepath.Base(files[0]) != "demo-c4-eth0" {
 		t.Errorf("the cache has %q", files)
 	}
 	if err := os.Remove(odd); err != nil {
@@ -172,7 +173,7 @@ func TestKernelGCManyOneFails(t *testing.T) {
 	}
 	r.must("gc", r.exec(nil, "gc", "--keep-none", "demo"))
 	r.nothingLeft()
-	if left, _ := filepath.Glob(r.path("other/demo/[0-9f]*")); len(left) > 0 {
+	if left, _ := filepath.Glob(r.Path("other/demo/[0-9f]*")); len(left) > 0 {
 		t.Errorf("leases are left: %q", left)
 	}
 }
@@ -183,7 +184,7 @@ func TestKernelGCManySIGTERM(t *testing.T) {
 	t.Parallel()
 	r := newReloading(t, "")
 	r.attachMany(1, 5, false)
-	f, err := os.Open(r.path("leases/demo/lock"))
+	f, err := os.Open(r.Path("leases/demo/lock"))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -191,10 +192,10 @@ func TestKernelGCManySIGTERM(t *testing.T) {
 	if err := syscall.Flock(int(f.Fd()), syscall.LOCK_EX); err != nil {
 		t.Fatal(err)
 	}
-	cmd := exec.Command(r.path("bin/cni-exec"), "gc", "--keep-none", "demo", "--conf-dir", r.path("net.d"), "--cache-dir", r.path("cni"))
+	cmd := exec.Command(r.Path("bin/cni-exec"), "gc", "--keep-none", "demo", "--conf-dir", r.Path("net.d"), "--cache-dir", r.Path("cni"))
 	stderr := new(strings.Builder)
-	cmd.Dir, cmd.Stderr, cmd.Env = r.dir, stderr, append(os.Environ(), "CNI_PATH="+r.path("bin"))
-	if err := r.host.Do(cmd.Start); err != nil {
+	cmd.Dir, cmd.Stderr, cmd.Env = r.Dir, stderr, append(os.Environ(), "CNI_PATH="+r.Path("bin"))
+	if err := r.NS.Do(cmd.Start); err != nil {
 		t.Fatal(err)
 	}
 	kerneltest.Until(t, "a gc that waits for the leases", func() bool { return inFlock(cmd.Process.Pid) })
@@ -209,7 +210,7 @@ func TestKernelGCManySIGTERM(t *testing.T) {
 	if strings.Contains(stderr.String(), "deleted demo/") {
 		t.Errorf("no lease was released: %s", stderr)
 	}
-	if files, _ := filepath.Glob(r.path("cni/results/*")); len(files) != 5 {
+	if files, _ := filepath.Glob(r.Path("cni/results/*")); len(files) != 5 {
 		t.Errorf("the cache has %q", files)
 	}
 	f.Close()

@@ -10,6 +10,7 @@ import (
 	"strings"
 	"testing"
 
+	"cnibox/applets/applettest"
 	"cnibox/internal/kerneltest"
 	"cnibox/rtnl"
 	"cnibox/spec"
@@ -69,7 +70,7 @@ func (w *world) growthHost(list string) {
 	w.Helper()
 	for i, m := range []string{"m1", "m2"} {
 		w.write(fmt.Sprintf("subnet%d.env", i+1), fmt.Sprintf("FLANNEL_NETWORK=10.%d.0.0/16\nFLANNEL_SUBNET=10.%[1]d.3.1/24\nFLANNEL_MTU=1450\nFLANNEL_IPMASQ=false\n", i+1))
-		if err := kerneltest.Dial(w.T, w.host).AddLink(rtnl.LinkSpec{Name: m, Kind: rtnl.Bridge{}, Up: true}); err != nil {
+		if err := kerneltest.Dial(w.T, w.NS).AddLink(rtnl.LinkSpec{Name: m, Kind: rtnl.Bridge{}, Up: true}); err != nil {
 			w.Fatal(err)
 		}
 	}
@@ -79,15 +80,15 @@ func (w *world) growthHost(list string) {
 }
 
 // growthContainer makes a container, and the device that host-device moves there.
-func (w *world) growthContainer(list string, n int) container {
+func (w *world) growthContainer(list string, n int) applettest.Container {
 	w.Helper()
 	if list == "host-device" {
 		card := rtnl.LinkSpec{Name: fmt.Sprintf("card%02d", n), Peer: &rtnl.LinkSpec{Name: fmt.Sprint("wire", n)}}
-		if err := kerneltest.Dial(w.T, w.host).AddLink(card); err != nil {
+		if err := kerneltest.Dial(w.T, w.NS).AddLink(card); err != nil {
 			w.Fatal(err)
 		}
 	}
-	return w.container(fmt.Sprint("c", n))
+	return w.Container(fmt.Sprint("c", n))
 }
 
 // growthSteps are the steps of one container, of either network in turns.
@@ -177,7 +178,7 @@ func (w *world) costs(list string, container int) map[string]cost {
 	a.steps = steps
 	traced := func(what string, fn func()) {
 		w.Helper()
-		w.strace("-o", w.path("trace"), "-y", "-e", "trace=%file,%network,getdents64,read,write", "-e", "signal=none")
+		w.strace("-o", w.Path("trace"), "-y", "-e", "trace=%file,%network,getdents64,read,write", "-e", "signal=none")
 		fn()
 		w.tracer = nil
 		all[what] = w.readTrace()
@@ -195,10 +196,10 @@ func (w *world) costs(list string, container int) map[string]cost {
 		confs = append(confs, s.conf)
 	}
 	w.write("net.d/"+network+".conflist", fmt.Sprintf(`{"cniVersion":"1.1.0","name":%q,"plugins":[%s]}`, network, strings.Join(confs, ",")))
-	env := []string{"NETCONFPATH=" + w.path("net.d"), "CNI_IFNAME=eth0"}
+	env := []string{"NETCONFPATH=" + w.Path("net.d"), "CNI_IFNAME=eth0"}
 	for _, verb := range []string{"add", "check", "del"} {
 		traced("cni-exec "+verb, func() {
-			w.must("cni-exec "+verb, w.run("", env, w.path("bin/cni-exec"), verb, network, a.c.path, "--container-id", a.c.id, "--cache-dir", w.path("cache")))
+			w.must("cni-exec "+verb, w.run("", env, w.Path("bin/cni-exec"), verb, network, a.c.Path, "--container-id", a.c.ID, "--cache-dir", w.Path("cache")))
 		})
 	}
 	return all
@@ -210,7 +211,7 @@ var tracedCall = regexp.MustCompile(`(?m)^\d+ +(?:<\.\.\. )?(\w+)[( ].* = (-?\d+
 // readTrace reads what strace has written.
 func (w *world) readTrace() cost {
 	w.Helper()
-	text, err := os.ReadFile(w.path("trace"))
+	text, err := os.ReadFile(w.Path("trace"))
 	if err != nil {
 		w.Fatal(err)
 	}

@@ -14,6 +14,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"cnibox/applets/applettest"
 	"cnibox/spec"
 	"cnibox/test/product"
 )
@@ -24,7 +25,7 @@ func TestKernelNoHelper(t *testing.T) {
 	eachPlugin(t, func(t *testing.T, plugin string, f fixture) {
 		t.Parallel()
 		w, _ := f.host(t, plugin, true)
-		c := w.container("ctr")
+		c := w.Container("ctr")
 		a := w.attach(plugin, c, w.alone)
 		for i := range a.steps {
 			a.steps[i].conf = spoil(a.steps[i].conf, `"cni.dev/valid-attachments":[{"containerID":"ctr","ifname":"eth0"}]`)
@@ -40,7 +41,7 @@ func TestKernelNoHelper(t *testing.T) {
 func TestKernelHelperSeen(t *testing.T) {
 	w := newWorld(t)
 	conf := goodConf("bridge")
-	a, started := w.watched(w.text(conf), callEnv(spec.Status, w.container("ctr"), product.ForceExec+"=1"), w.path("bin/bridge"))
+	a, started := w.watched(w.Expand(conf), callEnv(spec.Status, w.Container("ctr"), product.ForceExec+"=1"), w.Path("bin/bridge"))
 	w.must("STATUS with its delegate started", a)
 	// Before its first program, package os tries out in a process whether the kernel has pidfds.
 	if n := len(started); n < 2 || n > 3 || started[0] != started[n-2] || !strings.HasPrefix(started[n-1], "the program ") {
@@ -54,9 +55,9 @@ func TestKernelHelperSeen(t *testing.T) {
 }
 
 // alone is a caller in a process that must start no other.
-func (w *world) alone(verb spec.Verb, applet, conf string, c container, env ...string) answer {
+func (w *world) alone(verb spec.Verb, applet, conf string, c applettest.Container, env ...string) answer {
 	w.Helper()
-	a, started := w.watched(w.text(conf), callEnv(verb, c, env...), w.path("bin/"+applet))
+	a, started := w.watched(w.Expand(conf), callEnv(verb, c, env...), w.Path("bin/"+applet))
 	if len(started) != 0 {
 		w.Errorf("%s %s starts %q", verb, applet, started)
 	}
@@ -66,7 +67,7 @@ func (w *world) alone(verb spec.Verb, applet, conf string, c container, env ...s
 // watched is run with a list of what the program starts.
 func (w *world) watched(stdin string, env []string, argv ...string) (a answer, started []string) {
 	w.Helper()
-	err := w.host.Do(func() (err error) {
+	err := w.NS.Do(func() (err error) {
 		var files [3]*os.File
 		for i := range files {
 			if files[i], err = memory(); err != nil {
@@ -78,7 +79,7 @@ func (w *world) watched(stdin string, env []string, argv ...string) (a answer, s
 			return err
 		}
 		cmd := exec.Command(argv[0], argv[1:]...)
-		cmd.Dir, cmd.Env = w.dir, append([]string{"CNI_PATH=" + w.path("bin")}, env...)
+		cmd.Dir, cmd.Env = w.Dir, append([]string{"CNI_PATH=" + w.Path("bin")}, env...)
 		cmd.Stdin, cmd.Stdout, cmd.Stderr = files[0], files[1], files[2]
 		begin := time.Now()
 		if started, err = watch(cmd, &a); err != nil {

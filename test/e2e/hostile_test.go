@@ -183,7 +183,7 @@ func hostileKeys() map[string]map[string]string {
 // frugal fails the test if a process has used more than it may.
 func (w *world) frugal(what string, stdin string, env []string, argv ...string) {
 	w.Helper()
-	usage := w.path("usage")
+	usage := w.Path("usage")
 	os.Remove(usage)
 	a := w.run(stdin, append(env, product.Usage+"="+usage), argv...)
 	text, err := os.ReadFile(usage)
@@ -206,13 +206,17 @@ func (w *world) frugal(what string, stdin string, env []string, argv ...string) 
 
 // TestKernelHostilePlugins gives plugins a megabyte of input that is made to take long.
 func TestKernelHostilePlugins(t *testing.T) {
-	call := func(w *world, c container, what, plugin, conf string, verbs ...spec.Verb) {
-		conf = strings.ReplaceAll(conf, "$NETNS", c.path)
+	call := func(w *world, c applettest.Container, what, plugin, conf string, verbs ...spec.Verb) {
+		conf = strings.ReplaceAll(conf, "$NETNS", c.Path)
 		for _, verb := range verbs {
-			w.frugal(fmt.Sprintf("%s %s %s", what, plugin, verb), w.text(conf), callEnv(verb, c), w.path("bin/"+plugin))
+			w.frugal(fmt.Sprintf("%s %s %s", what, plugin, verb), w.Expand(conf), callEnv(verb, c), w.Path("bin/"+plugin))
 		}
 	}
-	start := func(t *testing.T) (*world, container) { t.Parallel(); w := newWorld(t); return w, w.container("ctr") }
+	start := func(t *testing.T) (*world, applettest.Container) {
+		t.Parallel()
+		w := newWorld(t)
+		return w, w.Container("ctr")
+	}
 	t.Run("documents", func(t *testing.T) {
 		w, c := start(t)
 		for what, doc := range hostileDocuments() {
@@ -248,7 +252,7 @@ var slowest = []string{"host-local: empty ranges", "member: many short keys", "t
 // TestKernelHostileFiles gives cni-exec files of a megabyte.
 func TestKernelHostileFiles(t *testing.T) {
 	w := newWorld(t)
-	c := w.container("ctr")
+	c := w.Container("ctr")
 	all := hostileDocuments()
 	for what, member := range hostileMembers() {
 		all["member: "+what] = `{"cniVersion":"1.1.0","name":"demo","plugins":[` + spoil(applettest.Plain("bridge", "demo"), member) + `]}`
@@ -257,7 +261,7 @@ func TestKernelHostileFiles(t *testing.T) {
 	for plugin, of := range keys {
 		for what, member := range of {
 			conf := spoil(goodConf(plugin), member)
-			conf = strings.ReplaceAll(conf, "$NETNS", c.path)
+			conf = strings.ReplaceAll(conf, "$NETNS", c.Path)
 			all[plugin+": "+what] = `{"cniVersion":"1.1.0","name":"demo","plugins":[` + conf + `]}`
 		}
 	}
@@ -274,31 +278,31 @@ func TestKernelHostileFiles(t *testing.T) {
 	all["ips of a link"] = plain + `"namespaces":{"n":[{"network":"demo","ips":[` + fill(`"10.%o.1"`) + `]}]}}`
 	all["ports of a link"] = plain + `"namespaces":{"n":[{"network":"demo","ports":[` + fill(`"%p:80"`) + `]}]}}`
 	for what, doc := range all {
-		doc = w.text(doc)
-		dir := w.path("net.d")
+		doc = w.Expand(doc)
+		dir := w.Path("net.d")
 		os.RemoveAll(dir)
 		w.write("net.d/a.conflist", doc)
 		w.write("state.json", doc)
-		env := []string{"NETCONFPATH=" + dir, spec.StateEnv + "=" + w.path("state")}
+		env := []string{"NETCONFPATH=" + dir, spec.StateEnv + "=" + w.Path("state")}
 		exec := func(args ...string) {
-			w.frugal(what+": "+strings.ReplaceAll(strings.Join(args, " "), c.path, "NETNS"), "", env, append([]string{w.path("bin/cni-exec")}, args...)...)
+			w.frugal(what+": "+strings.ReplaceAll(strings.Join(args, " "), c.Path, "NETNS"), "", env, append([]string{w.Path("bin/cni-exec")}, args...)...)
 		}
 		exec("lint", filepath.Join(dir, "a.conflist"))
-		exec("add", "demo", c.path)
+		exec("add", "demo", c.Path)
 		if kind, _, _ := strings.Cut(what, ": "); kind == "member" || keys[kind] != nil {
 			if slices.Contains(slowest, what) {
 				exec("doctor")
 			}
 			continue // the other verbs decode what these do
 		}
-		exec("del", "demo", c.path)
-		exec("up", w.path("state.json"))
-		exec("down", w.path("state.json"))
+		exec("del", "demo", c.Path)
+		exec("up", w.Path("state.json"))
+		exec("down", w.Path("state.json"))
 		exec("status", "demo")
 		exec("doctor")
-		exec("check", "demo", c.path)
-		exec("get", "demo", c.path)
-		exec("add", "--dry-run", "demo", c.path)
+		exec("check", "demo", c.Path)
+		exec("get", "demo", c.Path)
+		exec("add", "--dry-run", "demo", c.Path)
 		exec("gc", "demo")
 		exec("rm", "demo")
 		exec("version", "demo")
@@ -315,7 +319,7 @@ const largest = 120 << 10
 func TestKernelHostileEnvironment(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
-	c := w.container("ctr")
+	c := w.Container("ctr")
 	list := func(element string) string { return strings.ReplaceAll(fillTo(largest, element), ",", ";") }
 	for what, args := range map[string]string{
 		"keys":       list("K%d=v"),
@@ -329,7 +333,7 @@ func TestKernelHostileEnvironment(t *testing.T) {
 		"a list":     "IP=" + fillTo(largest, "10.%o.1"),
 	} {
 		for _, verb := range allVerbs {
-			w.frugal(what+" in CNI_ARGS: "+string(verb), w.text(applettest.Plain("bridge", "demo")), callEnv(verb, c, "CNI_ARGS="+args), w.path("bin/bridge"))
+			w.frugal(what+" in CNI_ARGS: "+string(verb), w.Expand(applettest.Plain("bridge", "demo")), callEnv(verb, c, "CNI_ARGS="+args), w.Path("bin/bridge"))
 		}
 	}
 	w.write("net.d/a.conflist", `{"cniVersion":"1.1.0","name":"demo","plugins":[`+
@@ -345,9 +349,9 @@ func TestKernelHostileEnvironment(t *testing.T) {
 		"braces":    strings.Repeat(`{"a":`, largest/5),
 		"no JSON":   strings.Repeat("x", largest),
 	} {
-		env := []string{"NETCONFPATH=" + w.path("net.d"), spec.StateEnv + "=" + w.path("state"), "CAP_ARGS=" + capabilities}
+		env := []string{"NETCONFPATH=" + w.Path("net.d"), spec.StateEnv + "=" + w.Path("state"), "CAP_ARGS=" + capabilities}
 		for _, verb := range []string{"add", "check", "del"} {
-			w.frugal(what+" in CAP_ARGS: "+verb, "", env, w.path("bin/cni-exec"), verb, "demo", c.path)
+			w.frugal(what+" in CAP_ARGS: "+verb, "", env, w.Path("bin/cni-exec"), verb, "demo", c.Path)
 		}
 	}
 }
@@ -357,14 +361,14 @@ func TestKernelHostileEnvironment(t *testing.T) {
 func TestKernelHostileCache(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
-	c := w.container("ctr")
+	c := w.Container("ctr")
 	w.write("net.d/a.conflist", `{"cniVersion":"1.1.0","name":"demo","plugins":[`+applettest.Plain("bridge", "demo")+`]}`)
-	env := []string{"NETCONFPATH=" + w.path("net.d")}
+	env := []string{"NETCONFPATH=" + w.Path("net.d")}
 	exec := func(verb ...string) []string {
-		return append([]string{w.path("bin/cni-exec"), verb[0], "--cache-dir", w.path("cni")}, verb[1:]...)
+		return append([]string{w.Path("bin/cni-exec"), verb[0], "--cache-dir", w.Path("cni")}, verb[1:]...)
 	}
-	w.must("add", w.run("", env, exec("add", "demo", c.path)...))
-	entries, err := filepath.Glob(w.path("cni/results/*"))
+	w.must("add", w.run("", env, exec("add", "demo", c.Path)...))
+	entries, err := filepath.Glob(w.Path("cni/results/*"))
 	if err != nil || len(entries) != 1 {
 		t.Fatalf("entries are %q: %v", entries, err)
 	}
@@ -373,7 +377,7 @@ func TestKernelHostileCache(t *testing.T) {
 		t.Fatal(err)
 	}
 	conf := func(plugins string) any {
-		return []byte(`{"cniVersion":"1.1.0","name":"demo","plugins":[` + w.text(plugins) + `]}`)
+		return []byte(`{"cniVersion":"1.1.0","name":"demo","plugins":[` + w.Expand(plugins) + `]}`)
 	}
 	result := func(members string) any { return json.RawMessage(`{"cniVersion":"1.1.0",` + members + "}") }
 	ranges := `{"type":"bridge","ipam":{"type":"host-local","dataDir":"$DIR/l","ranges":[` + fill(`[{"subnet":"fd00:%x::/64"}]`) + `]}}`
@@ -404,7 +408,7 @@ func TestKernelHostileCache(t *testing.T) {
 			t.Fatal(err)
 		}
 		for _, args := range [][]string{
-			{"check", "--all"}, {"check", "demo", c.path}, {"get", "demo", c.path}, {"reload"}, {"ls"}, {"doctor"}, {"boot"}, {"gc", "demo"}, {"del", "demo", c.path},
+			{"check", "--all"}, {"check", "demo", c.Path}, {"get", "demo", c.Path}, {"reload"}, {"ls"}, {"doctor"}, {"boot"}, {"gc", "demo"}, {"del", "demo", c.Path},
 		} {
 			w.frugal("entry with "+what+": "+args[0], "", env, exec(args...)...)
 		}

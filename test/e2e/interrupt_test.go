@@ -15,6 +15,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"cnibox/applets/applettest"
 	"cnibox/internal/kerneltest"
 	"cnibox/spec"
 	"cnibox/test/product"
@@ -65,14 +66,14 @@ func inFlock(pid int) bool {
 // hold locks a file of the world, or a directory, whose name ends with a slash, until the test ends.
 func (w *world) hold(name string) {
 	w.Helper()
-	if err := os.MkdirAll(filepath.Dir(w.dir+"/"+name), 0o700); err != nil {
+	if err := os.MkdirAll(filepath.Dir(w.Dir+"/"+name), 0o700); err != nil {
 		w.Fatal(err)
 	}
 	how := os.O_CREATE | os.O_RDWR
 	if strings.HasSuffix(name, "/") {
 		how = os.O_RDONLY
 	}
-	f, err := os.OpenFile(w.path(name), how, 0o600)
+	f, err := os.OpenFile(w.Path(name), how, 0o600)
 	if err == nil {
 		err = unix.Flock(int(f.Fd()), unix.LOCK_EX)
 	}
@@ -85,24 +86,24 @@ func (w *world) hold(name string) {
 // interrupt starts cni-exec or a plugin, sends it the signals when it waits, and fails the test if it does not end.
 func (w *world) interrupt(i interruption) {
 	w.Helper()
-	cmd := exec.Command(w.path("bin/cni-exec"), i.args...)
-	cmd.Dir = w.dir
+	cmd := exec.Command(w.Path("bin/cni-exec"), i.args...)
+	cmd.Dir = w.Dir
 	cmd.Env = w.interruptEnv()
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
 	var out bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &out, &out
 	if i.plugin != "" {
 		cmd.Args = []string{i.plugin}
-		cmd.Path, cmd.Env = w.path("bin/"+i.plugin), append(cmd.Env, i.env...)
+		cmd.Path, cmd.Env = w.Path("bin/"+i.plugin), append(cmd.Env, i.env...)
 	}
 	stdin, silent, err := os.Pipe()
 	if err == nil && i.conf != "" {
-		_, err = silent.WriteString(w.text(i.conf))
+		_, err = silent.WriteString(w.Expand(i.conf))
 		silent.Close()
 	}
 	if err == nil {
 		cmd.Stdin = stdin
-		err = w.host.Do(cmd.Start)
+		err = w.NS.Do(cmd.Start)
 	}
 	if err != nil {
 		w.Fatal(err)
@@ -139,39 +140,39 @@ func pending(pid int) bool {
 
 // interrupted is a world with a network whose list is l, and a container. The plugin slow hangs unless there is
 // a file quick.
-func interrupted(t *testing.T, plugins string) (*world, container) {
+func interrupted(t *testing.T, plugins string) (*world, applettest.Container) {
 	t.Parallel()
 	w := newWorld(t)
 	w.write("net.d/n.conflist", `{"cniVersion":"1.1.0","name":"n","plugins":[`+plugins+`]}`)
 	w.write("plugins/slow", "#!/bin/sh\n[ -e $DIR/quick ] && exec echo '{\"cniVersion\":\"1.1.0\"}'\n: >$DIR/busy\nexec sleep 60\n")
-	if err := os.Chmod(w.path("plugins/slow"), 0o700); err != nil {
+	if err := os.Chmod(w.Path("plugins/slow"), 0o700); err != nil {
 		t.Fatal(err)
 	}
 	w.write("state.json", fmt.Sprintf(`{"namespaces":{"%s":[{"network":"n"}]}}`, w.namespace()))
-	return w, w.container("ctr")
+	return w, w.Container("ctr")
 }
 
 // namespace is the name of the namespace in state.json.
 func (w *world) namespace() string {
-	return fmt.Sprintf("interrupted-%d-%s", os.Getpid(), filepath.Base(filepath.Dir(w.dir)))
+	return fmt.Sprintf("interrupted-%d-%s", os.Getpid(), filepath.Base(filepath.Dir(w.Dir)))
 }
 
 // cniExec runs cni-exec with the environment of interrupt.
 func (w *world) cniExec(args ...string) answer {
 	w.Helper()
-	return w.run("", w.interruptEnv(), append([]string{w.path("bin/cni-exec")}, args...)...)
+	return w.run("", w.interruptEnv(), append([]string{w.Path("bin/cni-exec")}, args...)...)
 }
 
 func (w *world) interruptEnv() []string {
-	return []string{"NETCONFPATH=" + w.path("net.d"), "CNI_PATH=" + w.path("plugins"), spec.StateEnv + "=" + w.path("state"), "PATH=" + os.Getenv("PATH")}
+	return []string{"NETCONFPATH=" + w.Path("net.d"), "CNI_PATH=" + w.Path("plugins"), spec.StateEnv + "=" + w.Path("state"), "PATH=" + os.Getenv("PATH")}
 }
 
 // attached attaches the container, and writes the entry of the cache as of an earlier boot if that is asked for.
-func (w *world) attached(c container, earlier bool) {
+func (w *world) attached(c applettest.Container, earlier bool) {
 	w.Helper()
 	w.write("quick", "")
-	w.must("add", w.cniExec("add", "n", c.path))
-	if err := os.Remove(w.path("quick")); err != nil {
+	w.must("add", w.cniExec("add", "n", c.Path))
+	if err := os.Remove(w.Path("quick")); err != nil {
 		w.Fatal(err)
 	}
 	if earlier {
@@ -182,8 +183,8 @@ func (w *world) attached(c container, earlier bool) {
 // ofEarlierBoot has the entries of the cache be those of an earlier boot.
 func (w *world) ofEarlierBoot() {
 	w.Helper()
-	entries, err := filepath.Glob(w.path("state/cni/results/*"))
-	if more, _ := filepath.Glob(w.path("state/results/*")); len(more) > 0 {
+	entries, err := filepath.Glob(w.Path("state/cni/results/*"))
+	if more, _ := filepath.Glob(w.Path("state/results/*")); len(more) > 0 {
 		entries = append(entries, more...)
 	}
 	if len(entries) == 0 {
@@ -218,10 +219,10 @@ func TestKernelInterruptLocked(t *testing.T) {
 				w.hold(lock)
 				for i := range args {
 					if args[i] == "NETNS" {
-						args[i] = c.path
+						args[i] = c.Path
 					}
 				}
-				args = append(args[:1:1], append([]string{"--cache-dir", w.path("state/cni")}, args[1:]...)...)
+				args = append(args[:1:1], append([]string{"--cache-dir", w.Path("state/cni")}, args[1:]...)...)
 				w.interrupt(interruption{args: args, ready: inFlock, within: atOnce})
 			})
 		}
@@ -234,7 +235,7 @@ func TestKernelInterruptLeases(t *testing.T) {
 		t.Run(verb, func(t *testing.T) {
 			w, c := interrupted(t, plainBridge)
 			w.hold("leases/n/lock")
-			args := []string{"add", "n", c.path}
+			args := []string{"add", "n", c.Path}
 			if verb == "run" {
 				args = []string{"run", "--", "true"}
 			}
@@ -278,15 +279,15 @@ func TestKernelInterruptPlugin(t *testing.T) {
 			if verb == "down" {
 				w.write("quick", "")
 				w.must("up", w.cniExec("up", "state.json"))
-				if err := os.Remove(w.path("quick")); err != nil {
+				if err := os.Remove(w.Path("quick")); err != nil {
 					t.Fatal(err)
 				}
 			}
 			args := []string{verb}
 			for _, arg := range of.args {
-				args = append(args, strings.Replace(arg, "NETNS", c.path, 1))
+				args = append(args, strings.Replace(arg, "NETNS", c.Path, 1))
 			}
-			busy := func(int) bool { _, err := os.Stat(w.path("busy")); return err == nil }
+			busy := func(int) bool { _, err := os.Stat(w.Path("busy")); return err == nil }
 			w.interrupt(interruption{args: args, ready: busy, within: of.within})
 		})
 	}
@@ -298,14 +299,14 @@ func TestKernelInterruptAttached(t *testing.T) {
 		t.Run(verb, func(t *testing.T) {
 			w, c := interrupted(t, plainBridge)
 			w.attached(c, verb == "boot")
-			locks, err := filepath.Glob(w.path("state/*/cnibox/locks/network-n"))
-			if more, _ := filepath.Glob(w.path("state/cnibox/locks/network-n")); len(more) > 0 {
+			locks, err := filepath.Glob(w.Path("state/*/cnibox/locks/network-n"))
+			if more, _ := filepath.Glob(w.Path("state/cnibox/locks/network-n")); len(more) > 0 {
 				locks = append(locks, more...)
 			}
 			if len(locks) != 1 {
 				t.Fatalf("locks of the network are %q: %v", locks, err)
 			}
-			w.hold(strings.TrimPrefix(locks[0], w.dir+"/"))
+			w.hold(strings.TrimPrefix(locks[0], w.Dir+"/"))
 			w.interrupt(interruption{args: []string{verb}, ready: inFlock, within: atOnce})
 		})
 	}
@@ -333,7 +334,7 @@ func TestKernelInterruptCalls(t *testing.T) {
 					w.hold(of.lock)
 					conf := spoil(of.conf, goodValid)
 					w.interrupt(interruption{
-						plugin: of.plugin, env: append(callEnv(verb, c), "CNI_PATH="+w.path("bin")), conf: conf,
+						plugin: of.plugin, env: append(callEnv(verb, c), "CNI_PATH="+w.Path("bin")), conf: conf,
 						ready: inFlock, within: of.within, signals: []os.Signal{s},
 					})
 				})

@@ -10,6 +10,7 @@ import (
 	"syscall"
 	"testing"
 
+	"cnibox/applets/applettest"
 	"cnibox/internal/fault"
 	"cnibox/internal/kerneltest"
 	"cnibox/spec"
@@ -66,28 +67,28 @@ const killList = `{"cniVersion":"1.1.0","name":"demo","plugins":[` + killConf + 
 
 // A victim is what is killed: who makes an attachment and takes it away.
 type victim struct {
-	add, del func(w *world, c container, port int, env ...string) answer
+	add, del func(w *world, c applettest.Container, port int, env ...string) answer
 }
 
 var victims = map[string]victim{
 	"bridge": {
-		func(w *world, c container, _ int, env ...string) answer {
+		func(w *world, c applettest.Container, _ int, env ...string) answer {
 			return w.plugin(spec.Add, "bridge", killConf, c, env...)
 		},
-		func(w *world, c container, _ int, env ...string) answer {
+		func(w *world, c applettest.Container, _ int, env ...string) answer {
 			return w.plugin(spec.Del, "bridge", killConf, c, env...)
 		},
 	},
 	"cni-exec": {
-		func(w *world, c container, port int, env ...string) answer {
+		func(w *world, c applettest.Container, port int, env ...string) answer {
 			udp := fmt.Sprintf("%d:53/udp", port)
-			return w.run("", env, w.path("bin/cni-exec"), "add", "demo", c.path, "--container-id", c.id, "--conf-dir", w.path("net.d"),
-				"--cache-dir", w.path("cni"), "-o", "json", "-p", fmt.Sprintf("%d:80", port), "-p", udp)
+			return w.run("", env, w.Path("bin/cni-exec"), "add", "demo", c.Path, "--container-id", c.ID, "--conf-dir", w.Path("net.d"),
+				"--cache-dir", w.Path("cni"), "-o", "json", "-p", fmt.Sprintf("%d:80", port), "-p", udp)
 		},
-		func(w *world, c container, _ int, env ...string) answer {
-			argv := []string{w.path("bin/cni-exec"), "del", "demo", "--container-id", c.id, "--conf-dir", w.path("net.d"), "--cache-dir", w.path("cni"), "-o", "json"}
-			if c.path != "" {
-				argv = append(argv, c.path)
+		func(w *world, c applettest.Container, _ int, env ...string) answer {
+			argv := []string{w.Path("bin/cni-exec"), "del", "demo", "--container-id", c.ID, "--conf-dir", w.Path("net.d"), "--cache-dir", w.Path("cni"), "-o", "json"}
+			if c.Path != "" {
+				argv = append(argv, c.Path)
 			}
 			return w.run("", env, argv...)
 		},
@@ -124,22 +125,22 @@ func TestKernelKilled(t *testing.T) {
 }
 
 // host makes a world in which another container shares what can be shared.
-func (v victim) host(t *testing.T) (*world, container) {
+func (v victim) host(t *testing.T) (*world, applettest.Container) {
 	t.Helper()
 	w := newWorld(t)
 	w.write("net.d/demo.conflist", killList)
-	w.must("other ADD", v.add(w, w.container("other"), 8000))
-	return w, w.container("ctr")
+	w.must("other ADD", v.add(w, w.Container("other"), 8000))
+	return w, w.Container("ctr")
 }
 
 // changes lists what ADD and DEL change.
 func (v victim) changes(t *testing.T) (adds, dels []string) {
 	t.Helper()
 	w, c := v.host(t)
-	w.must("ADD", v.add(w, c, 8080, listChanges+"="+w.path("adds")))
-	w.must("DEL", v.del(w, c, 8080, listChanges+"="+w.path("dels")))
+	w.must("ADD", v.add(w, c, 8080, listChanges+"="+w.Path("adds")))
+	w.must("DEL", v.del(w, c, 8080, listChanges+"="+w.Path("dels")))
 	for file, into := range map[string]*[]string{"adds": &adds, "dels": &dels} {
-		b, err := os.ReadFile(w.path(file))
+		b, err := os.ReadFile(w.Path(file))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -151,11 +152,11 @@ func (v victim) changes(t *testing.T) (adds, dels []string) {
 // kill takes every killLanes-th change of ADD, each with one of DEL.
 func (v victim) kill(t *testing.T, adds, dels []string, lane int) {
 	w, c := v.host(t)
-	before := w.state(c)
+	before := w.Snapshot(c)
 	for n := lane; n < max(len(adds), len(dels)); n += killLanes {
 		again := c
 		if n/killLanes%2 == 1 {
-			again.path = "" // the runtime does not know it any more
+			again.Path = "" // the runtime does not know it any more
 		}
 		for _, do := range []func() string{
 			func() string { return v.killAdd(w, c, n%len(adds), adds) },
@@ -163,7 +164,7 @@ func (v victim) kill(t *testing.T, adds, dels []string, lane int) {
 		} {
 			what := do() + ", then DEL"
 			w.must(what, v.del(w, again, 8080))
-			w.same(what, before, w.state(c))
+			w.Same(what, before, w.Snapshot(c))
 		}
 	}
 }
@@ -186,14 +187,14 @@ func TestKernelKilledAnywhere(t *testing.T) {
 			t.Parallel()
 			w, c := v.host(t)
 			w.strace() // or no test
-			before := w.state(c)
+			before := w.Snapshot(c)
 			for n := 1; ; n += step {
 				w.strace("-o", "/dev/null", "-e", "trace="+call, "-e", fmt.Sprintf("inject=%s:signal=KILL:when=%d", call, n))
 				a := v.add(w, c, 8080)
 				w.tracer = nil
 				what := fmt.Sprintf("ADD killed at %s %d, then DEL", call, n)
 				w.must(what, v.del(w, c, 8080))
-				w.same(what, before, w.state(c))
+				w.Same(what, before, w.Snapshot(c))
 				if a.exit == 0 && n == 1 {
 					t.Error("ADD was not killed: there is nothing to test")
 				}
@@ -211,15 +212,15 @@ func (v victim) killFirst(t *testing.T, lane int) {
 	for n := lane; ; n += killLanes {
 		w := newWorld(t)
 		w.write("net.d/demo.conflist", killList)
-		c := w.container("ctr")
-		bare, files := kerneltest.Snapshot(t, c.ns), w.files()
+		c := w.Container("ctr")
+		bare, files := kerneltest.Snapshot(t, c.NS), w.Stored()
 		a := v.add(w, c, 8080, fmt.Sprintf("%s=%d", killAt, n+1))
 		what := fmt.Sprintf("first ADD killed at change %d", n+1)
 		w.must(what+", then DEL", v.del(w, c, 8080))
-		w.same(what, files+bare, w.files()+kerneltest.Snapshot(t, c.ns))
+		w.Same(what, files+bare, w.Stored()+kerneltest.Snapshot(t, c.NS))
 		w.must(what+", next ADD", v.add(w, c, 8080))
 		w.must(what+", DEL of the next", v.del(w, c, 8080))
-		w.same(what+", DEL of the next", files+bare, w.files()+kerneltest.Snapshot(t, c.ns))
+		w.Same(what+", DEL of the next", files+bare, w.Stored()+kerneltest.Snapshot(t, c.NS))
 		if a.exit != -1 {
 			return
 		}
@@ -227,7 +228,7 @@ func (v victim) killFirst(t *testing.T, lane int) {
 }
 
 // killAdd kills an ADD at a change.
-func (v victim) killAdd(w *world, c container, n int, changes []string) string {
+func (v victim) killAdd(w *world, c applettest.Container, n int, changes []string) string {
 	w.Helper()
 	what := fmt.Sprintf("ADD killed at change %d, %q", n+1, changes[n])
 	if a := v.add(w, c, 8080, fmt.Sprintf("%s=%d", killAt, n+1)); a.exit != -1 {
@@ -237,7 +238,7 @@ func (v victim) killAdd(w *world, c container, n int, changes []string) string {
 }
 
 // killDel makes an attachment and kills its DEL at a change.
-func (v victim) killDel(w *world, c container, n int, changes []string) string {
+func (v victim) killDel(w *world, c applettest.Container, n int, changes []string) string {
 	w.Helper()
 	w.must("next ADD", v.add(w, c, 8080))
 	what := fmt.Sprintf("DEL killed at change %d, %q", n+1, changes[n])

@@ -6,6 +6,7 @@ import (
 	"strings"
 	"testing"
 
+	"cnibox/applets/applettest"
 	"cnibox/spec"
 )
 
@@ -26,26 +27,26 @@ func TestKernelOnce(t *testing.T) {
 			"subnet": "10.99.0.0/24", "routes": [{"dst": "0.0.0.0/0"}]}},
 		{"type": "portmap", "dataDir": "$DIR/ports", "capabilities": {"portMappings": true}},
 		{"type": "firewall"}]}`)
-	add := func(c container, port string) answer {
-		return w.run("", nil, w.path("bin/cni-exec"), "add", "once", c.path, "--container-id", c.id, "--conf-dir", w.path("net.d"),
-			"--cache-dir", w.path("cni"), "-p", port+":80")
+	add := func(c applettest.Container, port string) answer {
+		return w.run("", nil, w.Path("bin/cni-exec"), "add", "once", c.Path, "--container-id", c.ID, "--conf-dir", w.Path("net.d"),
+			"--cache-dir", w.Path("cni"), "-p", port+":80")
 	}
-	w.must("another ADD", add(w.container("other"), "8001")) // which makes the bridge and the tables
-	c := w.container("ctr")
-	w.strace("-o", w.path("trace"))
+	w.must("another ADD", add(w.Container("other"), "8001")) // which makes the bridge and the tables
+	c := w.Container("ctr")
+	w.strace("-o", w.Path("trace"))
 	w.must("ADD", add(c, "8002"))
-	b, err := os.ReadFile(w.path("trace"))
+	b, err := os.ReadFile(w.Path("trace"))
 	if err != nil {
 		t.Fatal(err)
 	}
 	all := 0
 	times := map[string]int{}
 	wanted := map[string]int{
-		`openat(AT_FDCWD, "` + c.path + `"`:                       1,
-		`newfstatat(AT_FDCWD, "` + w.path("bin/bridge") + `"`:     1,
-		`newfstatat(AT_FDCWD, "` + w.path("bin/host-local") + `"`: 1,
-		`newfstatat(AT_FDCWD, "` + w.path("bin/portmap") + `"`:    1,
-		`newfstatat(AT_FDCWD, "` + w.path("bin/firewall") + `"`:   1,
+		`openat(AT_FDCWD, "` + c.Path + `"`:                       1,
+		`newfstatat(AT_FDCWD, "` + w.Path("bin/bridge") + `"`:     1,
+		`newfstatat(AT_FDCWD, "` + w.Path("bin/host-local") + `"`: 1,
+		`newfstatat(AT_FDCWD, "` + w.Path("bin/portmap") + `"`:    1,
+		`newfstatat(AT_FDCWD, "` + w.Path("bin/firewall") + `"`:   1,
 		`openat(AT_FDCWD, "/proc/thread-self/ns/net"`:             1,
 		`SOCK_CLOEXEC, NETLINK_ROUTE`:                             2, // the host and the container
 		`SOCK_CLOEXEC, NETLINK_NETFILTER`:                         1,
@@ -54,7 +55,7 @@ func TestKernelOnce(t *testing.T) {
 	if m := regexp.MustCompile(`eventfd2\(.*= (\d+)`).FindSubmatch(b); m != nil {
 		wake = "(" + string(m[1]) + ","
 	}
-	_, trace, _ := strings.Cut(string(b), w.path("net.d")+`", O_RDONLY`)
+	_, trace, _ := strings.Cut(string(b), w.Path("net.d")+`", O_RDONLY`)
 	for line := range strings.Lines(trace) {
 		_, call, _ := strings.Cut(line, " ")
 		call = strings.TrimLeft(call, " ")
@@ -84,12 +85,12 @@ func TestKernelOnce(t *testing.T) {
 // runtimes know of counts when no address is free.
 func TestKernelLeaseLooks(t *testing.T) {
 	w := newWorld(t)
-	c := w.container("ctr")
-	w.strace("-o", w.path("trace"), "-e", "trace=%file")
-	conf := w.text(`{"cniVersion":"1.1.0","name":"n","type":"bridge","ipam":{"type":"host-local","dataDir":"$DIR/leases","subnet":"10.1.0.0/24"}}`)
-	w.must("ADD", w.run(conf, append(callEnv(spec.Add, c), spec.StateEnv+"="), w.path("bin/host-local")))
-	trace, err := os.ReadFile(w.path("trace"))
-	if err != nil || !strings.Contains(string(trace), w.path("leases")) {
+	c := w.Container("ctr")
+	w.strace("-o", w.Path("trace"), "-e", "trace=%file")
+	conf := w.Expand(`{"cniVersion":"1.1.0","name":"n","type":"bridge","ipam":{"type":"host-local","dataDir":"$DIR/leases","subnet":"10.1.0.0/24"}}`)
+	w.must("ADD", w.run(conf, append(callEnv(spec.Add, c), spec.StateEnv+"="), w.Path("bin/host-local")))
+	trace, err := os.ReadFile(w.Path("trace"))
+	if err != nil || !strings.Contains(string(trace), w.Path("leases")) {
 		t.Fatalf("%v: %s", err, trace)
 	}
 	for line := range strings.Lines(string(trace)) {

@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"net"
 	"os"
-	"path/filepath"
 	"strings"
 	"testing"
 
@@ -40,10 +39,10 @@ func listen(t *testing.T, ns *netns.NS, network, addr string) {
 // nothing is attached; --force takes it, and what leads elsewhere is free.
 func TestKernelRunPublishInUse(t *testing.T) {
 	r := newRunner(t)
-	listen(t, r.host, "tcp4", "0.0.0.0:22")
-	listen(t, r.host, "tcp4", "127.0.0.1:25")
-	listen(t, r.host, "tcp", "[::]:80")
-	listen(t, r.host, "udp6", "[::1]:53")
+	listen(t, r.NS, "tcp4", "0.0.0.0:22")
+	listen(t, r.NS, "tcp4", "127.0.0.1:25")
+	listen(t, r.NS, "tcp", "[::]:80")
+	listen(t, r.NS, "udp6", "[::1]:53")
 	self := fmt.Sprintf("(pid %d)", os.Getpid())
 	for _, tt := range []struct {
 		flags string
@@ -62,12 +61,12 @@ func TestKernelRunPublishInUse(t *testing.T) {
 		{"-p 53:53/udp", "udp [::1]:53"},
 		{"-p 127.0.0.1:53:53/udp", ""},
 	} {
-		args := append([]string{"run", "--conf-dir", filepath.Join(r.dir, "none"), "--cache-dir", "cni"}, strings.Fields(tt.flags)...)
+		args := append([]string{"run", "--conf-dir", r.Path("none"), "--cache-dir", "cni"}, strings.Fields(tt.flags)...)
 		cmd := r.command()
 		cmd.Args = append([]string{r.exe}, append(args, "--", "true")...)
 		var out bytes.Buffer
 		cmd.Stdout, cmd.Stderr = &out, &out
-		err := r.host.Do(cmd.Run)
+		err := r.NS.Do(cmd.Run)
 		text := out.String()
 		switch {
 		case tt.busy == "" && err != nil:

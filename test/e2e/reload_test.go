@@ -14,6 +14,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"cnibox/applets/applettest"
 	"cnibox/internal/kerneltest"
 	"cnibox/internal/netns"
 	"cnibox/internal/nfttest"
@@ -42,13 +43,13 @@ func newReloading(t *testing.T, more string) *reloading {
 // exec runs cni-exec with the directories of the world.
 func (r *reloading) exec(env []string, args ...string) answer {
 	r.Helper()
-	return r.run("", env, append([]string{r.path("bin/cni-exec"), "--conf-dir", r.path("net.d"), "--cache-dir", r.path("cni")}, args...)...)
+	return r.run("", env, append([]string{r.Path("bin/cni-exec"), "--conf-dir", r.Path("net.d"), "--cache-dir", r.Path("cni")}, args...)...)
 }
 
 // add attaches a container.
-func (r *reloading) add(c container, args ...string) {
+func (r *reloading) add(c applettest.Container, args ...string) {
 	r.Helper()
-	r.must("add", r.exec(nil, append([]string{"add", "demo", c.path, "--container-id", c.id}, args...)...))
+	r.must("add", r.exec(nil, append([]string{"add", "demo", c.Path, "--container-id", c.ID}, args...)...))
 }
 
 // ok runs reload and check, which must succeed.
@@ -63,7 +64,7 @@ func (r *reloading) joinLAN() {
 	r.Helper()
 	r.lan = kerneltest.NS(r.T)
 	kerneltest.LoUp(r.T, r.lan)
-	host, lan := kerneltest.Dial(r.T, r.host), kerneltest.Dial(r.T, r.lan)
+	host, lan := kerneltest.Dial(r.T, r.NS), kerneltest.Dial(r.T, r.lan)
 	up, err := host.CreateLink(rtnl.LinkSpec{Name: "up0", Up: true, Peer: &rtnl.LinkSpec{Name: "lan0", NS: r.lan}})
 	if err == nil {
 		err = host.Do(rtnl.NewAddr(up.Index, rtnl.Addr{Prefix: netip.MustParsePrefix("192.0.2.1/24")}))
@@ -141,15 +142,15 @@ func (x *transfer) echo(within time.Duration) error {
 
 // transfers opens connections of each kind: within the bridge, to a published port, and
 // masqueraded.
-func (r *reloading) transfers(one, two container) []*transfer {
+func (r *reloading) transfers(one, two applettest.Container) []*transfer {
 	r.Helper()
-	r.listen(one.ns, 80)
+	r.listen(one.NS, 80)
 	r.listen(r.lan, 80)
 	all := []*transfer{
-		r.dial("from a neighbour", two.ns, "10.1.0.2:80"),
+		r.dial("from a neighbour", two.NS, "10.1.0.2:80"),
 		r.dial("from the LAN to a published port", r.lan, "192.0.2.1:8080"),
-		r.dial("from a container to the LAN", two.ns, "192.0.2.2:80"),
-		r.dial("from the host", r.host, "10.1.0.2:80"),
+		r.dial("from a container to the LAN", two.NS, "192.0.2.2:80"),
+		r.dial("from the host", r.NS, "10.1.0.2:80"),
 	}
 	r.echoAll(all)
 	return all
@@ -170,7 +171,7 @@ func (r *reloading) destroy() {
 	if a := r.run("", nil, "nft", "flush", "ruleset"); a.exit != 0 {
 		r.Fatal(a.stderr)
 	}
-	conn := kerneltest.Dial(r.T, r.host)
+	conn := kerneltest.Dial(r.T, r.NS)
 	if err := conn.DelLink("br0"); err != nil && !errors.Is(err, os.ErrNotExist) {
 		r.Fatal(err)
 	}
@@ -181,29 +182,29 @@ func (r *reloading) destroy() {
 func TestKernelReloadTraffic(t *testing.T) {
 	r := newReloading(t, `,"macspoofchk":true`)
 	r.joinLAN()
-	one, two := r.container("one"), r.container("two")
+	one, two := r.Container("one"), r.Container("two")
 	r.add(one, "-p", "8080:80")
 	r.add(two)
 	all := r.transfers(one, two)
-	inside := kerneltest.Snapshot(t, one.ns) + kerneltest.Snapshot(t, two.ns)
-	host, rules := kerneltest.Snapshot(t, r.host), nfttest.Ruleset(t, r.host)
+	inside := kerneltest.Snapshot(t, one.NS) + kerneltest.Snapshot(t, two.NS)
+	host, rules := kerneltest.Snapshot(t, r.NS), nfttest.Ruleset(t, r.NS)
 	for range 2 {
 		r.destroy()
 		r.ok()
 		r.echoAll(all)
 	}
 	r.destroy() // and others make the bridge again, with an address of their own
-	if err := kerneltest.Dial(t, r.host).AddLink(rtnl.LinkSpec{Name: "br0", Kind: rtnl.Bridge{}, MTU: 1500, MAC: net.HardwareAddr{2, 0, 0, 0, 0, 1}}); err != nil {
+	if err := kerneltest.Dial(t, r.NS).AddLink(rtnl.LinkSpec{Name: "br0", Kind: rtnl.Bridge{}, MTU: 1500, MAC: net.HardwareAddr{2, 0, 0, 0, 0, 1}}); err != nil {
 		t.Fatal(err)
 	}
 	r.ok()
 	r.echoAll(all)
-	r.same("containers", inside, kerneltest.Snapshot(t, one.ns)+kerneltest.Snapshot(t, two.ns))
-	r.same("host", host, kerneltest.Snapshot(t, r.host))
-	r.same("rules", rules, nfttest.Ruleset(t, r.host))
+	r.Same("containers", inside, kerneltest.Snapshot(t, one.NS)+kerneltest.Snapshot(t, two.NS))
+	r.Same("host", host, kerneltest.Snapshot(t, r.NS))
+	r.Same("rules", rules, nfttest.Ruleset(t, r.NS))
 	for what, new := range map[string]*transfer{
 		"from the LAN to a published port": r.dial("a new one", r.lan, "192.0.2.1:8080"),
-		"from a container to the LAN":      r.dial("a new one", two.ns, "192.0.2.2:80"),
+		"from a container to the LAN":      r.dial("a new one", two.NS, "192.0.2.2:80"),
 	} {
 		if err := new.echo(processTime); err != nil {
 			t.Errorf("%s: %v", what, err)
@@ -215,15 +216,15 @@ func TestKernelReloadTraffic(t *testing.T) {
 func TestKernelReloadLosesNothing(t *testing.T) {
 	r := newReloading(t, "")
 	r.joinLAN()
-	one, two := r.container("one"), r.container("two")
+	one, two := r.Container("one"), r.Container("two")
 	r.add(one, "-p", "8080:80")
 	r.add(two)
 	all := r.transfers(one, two)
 	lost := make(chan error, 1)
 	stop := make(chan struct{})
-	go func() { lost <- r.flood(two.ns, r.lan, stop) }()
+	go func() { lost <- r.flood(two.NS, r.lan, stop) }()
 	for range 10 {
-		r.must("install", r.run("", nil, r.path("bin/cnibox"), "install", r.path("bin")))
+		r.must("install", r.run("", nil, r.Path("bin/cnibox"), "install", r.Path("bin")))
 		r.ok()
 	}
 	close(stop)
@@ -284,19 +285,19 @@ func (r *reloading) flood(from, to *netns.NS, stop <-chan struct{}) error {
 func TestKernelReloadKilled(t *testing.T) {
 	t.Parallel()
 	r := newReloading(t, `,"macspoofchk":true`)
-	one, two := r.container("one"), r.container("two")
+	one, two := r.Container("one"), r.Container("two")
 	r.add(one, "-p", "8080:80", "-p", "5300:53/udp")
 	r.add(two)
 	state := func() string {
-		return kerneltest.Snapshot(t, r.host) + nfttest.Ruleset(t, r.host) + kerneltest.Snapshot(t, one.ns) + kerneltest.Snapshot(t, two.ns)
+		return kerneltest.Snapshot(t, r.NS) + nfttest.Ruleset(t, r.NS) + kerneltest.Snapshot(t, one.NS) + kerneltest.Snapshot(t, two.NS)
 	}
 	before := state()
 	r.destroy()
 	r.ok() // which writes the new handles of rules; they are the same each time
 	r.destroy()
-	a := r.exec([]string{listChanges + "=" + r.path("changes")}, "reload")
+	a := r.exec([]string{listChanges + "=" + r.Path("changes")}, "reload")
 	r.must("reload", a)
-	changes, err := os.ReadFile(r.path("changes"))
+	changes, err := os.ReadFile(r.Path("changes"))
 	if err != nil {
 		t.Fatalf("%v; reload printed %s%s", err, a.stdout, a.stderr)
 	}
@@ -310,7 +311,7 @@ func TestKernelReloadKilled(t *testing.T) {
 			t.Fatalf("it was not killed at change %d of %q: %s%s", at, changes, a.stdout, a.stderr)
 		}
 		r.ok()
-		r.same(fmt.Sprintf("killed at change %d of %q", at, changes), before, state())
+		r.Same(fmt.Sprintf("killed at change %d of %q", at, changes), before, state())
 	}
 }
 
@@ -318,18 +319,18 @@ func TestKernelReloadKilled(t *testing.T) {
 func TestKernelReloadSignal(t *testing.T) {
 	t.Parallel()
 	r := newReloading(t, "")
-	one := r.container("one")
+	one := r.Container("one")
 	r.add(one, "-p", "8080:80")
-	before := kerneltest.Snapshot(t, r.host) + nfttest.Ruleset(t, r.host)
+	before := kerneltest.Snapshot(t, r.NS) + nfttest.Ruleset(t, r.NS)
 	for _, sig := range []string{"INT", "TERM"} {
 		for ms := 1; ms <= 12; ms++ {
 			r.destroy()
 			script := fmt.Sprintf(`"$0" --conf-dir "$1" --cache-dir "$2" reload & sleep 0.%03d; kill -%s $! 2>/dev/null; wait $!; e=$?; [ $e -lt 2 ] || [ $e -gt 128 ]`, ms, sig)
-			if a := r.run("", nil, "/bin/sh", "-c", script, r.path("bin/cni-exec"), r.path("net.d"), r.path("cni")); a.exit != 0 {
+			if a := r.run("", nil, "/bin/sh", "-c", script, r.Path("bin/cni-exec"), r.Path("net.d"), r.Path("cni")); a.exit != 0 {
 				t.Errorf("SIG%s after %d ms: exit %d: %s", sig, ms, a.exit, a.stderr)
 			}
 			r.ok()
-			r.same("SIG"+sig, before, kerneltest.Snapshot(t, r.host)+nfttest.Ruleset(t, r.host))
+			r.Same("SIG"+sig, before, kerneltest.Snapshot(t, r.NS)+nfttest.Ruleset(t, r.NS))
 		}
 	}
 }
@@ -342,15 +343,15 @@ func TestKernelReloadVLAN(t *testing.T) {
 		})
 	})
 	r := newReloading(t, `,"vlan":100,"vlanTrunk":[{"minID":200,"maxID":210}],"portIsolation":true`)
-	one, two := r.container("one"), r.container("two")
+	one, two := r.Container("one"), r.Container("two")
 	r.add(one)
 	r.add(two)
-	r.listen(one.ns, 80)
-	x := r.dial("from the host", r.host, "10.1.0.2:80")
-	host := kerneltest.Snapshot(t, r.host)
+	r.listen(one.NS, 80)
+	x := r.dial("from the host", r.NS, "10.1.0.2:80")
+	host := kerneltest.Snapshot(t, r.NS)
 	r.destroy()
 	r.ok()
-	r.same("host", host, kerneltest.Snapshot(t, r.host))
+	r.Same("host", host, kerneltest.Snapshot(t, r.NS))
 	if err := x.echo(processTime); err != nil {
 		t.Error(err)
 	}
@@ -359,7 +360,7 @@ func TestKernelReloadVLAN(t *testing.T) {
 // lock locks a container as a verb does that hangs.
 func (r *reloading) lock(id string) (unlock func()) {
 	r.Helper()
-	fd, err := unix.Open(r.path("cni/cnibox/locks/container-"+id), unix.O_RDONLY|unix.O_CLOEXEC, 0)
+	fd, err := unix.Open(r.Path("cni/cnibox/locks/container-"+id), unix.O_RDONLY|unix.O_CLOEXEC, 0)
 	if err == nil {
 		err = unix.Flock(fd, unix.LOCK_EX)
 	}
@@ -373,7 +374,7 @@ func (r *reloading) lock(id string) (unlock func()) {
 // none of the others waiting.
 func TestKernelReloadBusy(t *testing.T) {
 	r := newReloading(t, "")
-	one, two := r.container("one"), r.container("two")
+	one, two := r.Container("one"), r.Container("two")
 	r.add(one)
 	r.add(two, "-p", "8080:80")
 	r.destroy()
@@ -387,8 +388,8 @@ func TestKernelReloadBusy(t *testing.T) {
 	check.Wait()
 	done := make(chan answer, 1)
 	go func() { done <- r.exec(nil, "reload") }()
-	kerneltest.Until(r, "the other one's port", func() bool { return strings.Contains(nfttest.Ruleset(t, r.host), "8080") })
-	if strings.Contains(nfttest.Ruleset(t, r.host), "demo/one/eth0") {
+	kerneltest.Until(r, "the other one's port", func() bool { return strings.Contains(nfttest.Ruleset(t, r.NS), "8080") })
+	if strings.Contains(nfttest.Ruleset(t, r.NS), "demo/one/eth0") {
 		t.Error("an attachment was restored that another verb has locked")
 	}
 	unlock()
@@ -400,11 +401,11 @@ func TestKernelReloadBusy(t *testing.T) {
 func TestKernelBootKilled(t *testing.T) {
 	t.Parallel()
 	r := newReloading(t, "")
-	one := r.container("one")
+	one := r.Container("one")
 	before := ""
 	for at := 0; ; at++ {
 		r.add(one, "-p", "8080:80")
-		entry := r.path("cni/results/demo-one-eth0")
+		entry := r.Path("cni/results/demo-one-eth0")
 		b, err := os.ReadFile(entry)
 		if err == nil {
 			_, rest, _ := strings.Cut(string(b), `"cniboxBootID":"`)
@@ -419,11 +420,11 @@ func TestKernelBootKilled(t *testing.T) {
 			killed = r.exec([]string{fmt.Sprintf("%s=%d", killAt, at)}, "boot").exit == -1
 		}
 		r.must("boot", r.exec(nil, "boot"))
-		switch state := r.state(one); {
+		switch state := r.Snapshot(one); {
 		case at == 0:
 			before = state
 		default:
-			r.same(fmt.Sprintf("killed at change %d", at), before, state)
+			r.Same(fmt.Sprintf("killed at change %d", at), before, state)
 		}
 		if at > 0 && !killed {
 			if at < 8 {
@@ -443,17 +444,17 @@ func TestKernelReloadReadsPortsOnce(t *testing.T) {
 	add := func(n int) {
 		for ; n > 0; n-- {
 			first := 1024 + containers*each
-			r.add(r.container(fmt.Sprint("c", containers)), "-p", fmt.Sprintf("%d-%d:%[1]d-%[2]d", first, first+each-1))
+			r.add(r.Container(fmt.Sprint("c", containers)), "-p", fmt.Sprintf("%d-%d:%[1]d-%[2]d", first, first+each-1))
 			containers++
 		}
 	}
 	read := func(args ...string) (bytes int) {
 		t.Helper()
-		r.strace("--seccomp-bpf", "-e", "trace=read", "-o", r.path("reads"))
+		r.strace("--seccomp-bpf", "-e", "trace=read", "-o", r.Path("reads"))
 		a := r.exec(nil, args...)
 		r.tracer = nil
 		r.must(args[0], a)
-		text, err := os.ReadFile(r.path("reads"))
+		text, err := os.ReadFile(r.Path("reads"))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -465,8 +466,8 @@ func TestKernelReloadReadsPortsOnce(t *testing.T) {
 		return bytes
 	}
 	verbs := [][]string{{"reload"}, {"check", "--all"}, {"doctor"}}
-	wayOut := rtnl.Route{Dst: netip.PrefixFrom(netip.IPv4Unspecified(), 0), Link: kerneltest.Link(t, kerneltest.Dial(t, r.host), "lo").Index}
-	if err := kerneltest.Dial(t, r.host).Do(rtnl.NewRoute(wayOut)); err != nil { // doctor wants one
+	wayOut := rtnl.Route{Dst: netip.PrefixFrom(netip.IPv4Unspecified(), 0), Link: kerneltest.Link(t, kerneltest.Dial(t, r.NS), "lo").Index}
+	if err := kerneltest.Dial(t, r.NS).Do(rtnl.NewRoute(wayOut)); err != nil { // doctor wants one
 		t.Fatal(err)
 	}
 	const some = 6

@@ -17,10 +17,10 @@ func TestKernelSetns(t *testing.T) {
 				t.Parallel()
 				w, c := v.host(t)
 				w.strace() // or no test
-				before := w.state(c)
+				before := w.Snapshot(c)
 				failed := 0
 				for n := 1; n < 50; n++ {
-					w.strace("-o", w.path("trace"), "-e", "trace=setns", "-e", fmt.Sprintf("inject=setns:error=ENOMEM:when=%d%s", n, more))
+					w.strace("-o", w.Path("trace"), "-e", "trace=setns", "-e", fmt.Sprintf("inject=setns:error=ENOMEM:when=%d%s", n, more))
 					a := v.add(w, c, 8080)
 					w.tracer = nil
 					injected := w.traced("(INJECTED)")
@@ -33,11 +33,11 @@ func TestKernelSetns(t *testing.T) {
 							what += ", then DEL"
 							w.must(what, v.del(w, c, 8080))
 						}
-						w.same(what, before, w.state(c))
+						w.Same(what, before, w.Snapshot(c))
 						continue
 					}
 					w.must(what+", then DEL", v.del(w, c, 8080))
-					w.same(what+", then DEL", before, w.state(c))
+					w.Same(what+", then DEL", before, w.Snapshot(c))
 					if !injected {
 						break // no thread makes as many
 					}
@@ -53,9 +53,9 @@ func TestKernelSetns(t *testing.T) {
 // traced reports whether the tracer has seen something, and forgets all that it has.
 func (w *world) traced(what string) bool {
 	w.Helper()
-	b, err := os.ReadFile(w.path("trace"))
+	b, err := os.ReadFile(w.Path("trace"))
 	if err == nil {
-		err = os.Remove(w.path("trace"))
+		err = os.Remove(w.Path("trace"))
 	}
 	if err != nil {
 		w.Fatal(err)

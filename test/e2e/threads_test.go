@@ -59,7 +59,7 @@ func TestKernelFewThreads(t *testing.T) {
 			t.Parallel()
 			w, c := v.host(t)
 			limit := w.tasks()
-			before := w.state(c)
+			before := w.Snapshot(c)
 			ended, refused, done := 0, 0, 0
 			for n := 2; n <= mostThreads; n++ {
 				for range threadTries {
@@ -76,7 +76,7 @@ func TestKernelFewThreads(t *testing.T) {
 					case a.code(t) == spec.CodeTryAgain && strings.Contains(a.stdout, "threads and processes"):
 						refused++
 					}
-					w.same(what, before, w.state(c))
+					w.Same(what, before, w.Snapshot(c))
 					if a.exit != 0 && n == mostThreads {
 						t.Errorf("%s: exit code %d: %s%s", what, a.exit, a.stdout, a.stderr)
 					}
@@ -95,12 +95,12 @@ func TestKernelNoThreads(t *testing.T) {
 	for _, plugin := range []string{"host-local", "static"} {
 		t.Run(plugin, func(t *testing.T) {
 			w := newWorld(t)
-			conf := w.text(goodConf(plugin))
+			conf := w.Expand(goodConf(plugin))
 			// The runtime makes one more now and then, on a busy machine more often.
 			fewest := func(verb spec.Verb, times, enough int) int {
 				n := 1000
 				for i := 0; i < times && n > enough; i++ {
-					a, _ := w.watched(conf, callEnv(verb, w.container(fmt.Sprint(strings.ToLower(string(verb)), i))), w.path("bin/"+plugin))
+					a, _ := w.watched(conf, callEnv(verb, w.Container(fmt.Sprint(strings.ToLower(string(verb)), i))), w.Path("bin/"+plugin))
 					w.must(string(verb), a)
 					n = min(n, a.threads)
 				}

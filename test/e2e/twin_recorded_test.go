@@ -6,6 +6,7 @@ import (
 	"strings"
 	"testing"
 
+	"cnibox/applets/applettest"
 	"cnibox/internal/nfttest"
 	"cnibox/spec"
 )
@@ -38,11 +39,11 @@ func TestKernelTwinRecorded(t *testing.T) {
 			w.must("nft", w.run(string(rules), nil, "nft", "-f", "-"))
 			w.write("leases/demo/10.1.0.2", "ctr1\r\neth0")
 			w.write("leases/demo/10.1.0.3", "ctr2\r\neth0")
-			gone := container{id: "ctr1"}
+			gone := applettest.Container{ID: "ctr1"}
 			for _, plugin := range []string{"portmap", "bridge"} {
 				w.must("DEL "+plugin, w.plugin(spec.Del, plugin, spoil(recordedLists[plugin], prev), gone))
 			}
-			text := nfttest.Ruleset(t, w.host) + w.files()
+			text := nfttest.Ruleset(t, w.NS) + w.Stored()
 			for _, trace := range []string{"ctr1", "10.1.0.2", "dport 8080", "dport 5353", "26c669cd0814ac40-7883a6f9ce71eedb", "table inet cnibox"} {
 				if strings.Contains(text, trace) {
 					t.Errorf("%q is left in\n%s", trace, text)

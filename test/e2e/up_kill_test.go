@@ -49,9 +49,9 @@ func TestKernelRunExecInterrupted(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	w.write("net.d/demo.conflist", upNet)
-	changes := w.path("net.d/changes")
-	a := w.run("", []string{killAt + "=1", fmt.Sprintf("%s=%d", killBy, unix.SIGTERM), listChanges + "=" + changes}, w.path("bin/cni-exec"),
-		"run", "--exec", "--net", "demo", "--conf-dir", w.path("net.d"), "--cache-dir", w.path("cni"), "--", "true")
+	changes := w.Path("net.d/changes")
+	a := w.run("", []string{killAt + "=1", fmt.Sprintf("%s=%d", killBy, unix.SIGTERM), listChanges + "=" + changes}, w.Path("bin/cni-exec"),
+		"run", "--exec", "--net", "demo", "--conf-dir", w.Path("net.d"), "--cache-dir", w.Path("cni"), "--", "true")
 	if a.signal != unix.SIGTERM {
 		t.Errorf("ended by %v, exit code %d, want SIGTERM: %s", a.signal, a.exit, a.stderr)
 	}
@@ -68,19 +68,19 @@ func interruptUp(t *testing.T, sig unix.Signal, lane int) {
 	w.write("net.d/other.conflist", upOther)
 	w.write("net.d/state.json.txt", strings.NewReplacer("NAME", name, "PORT", strconv.Itoa(8000+lane)).Replace(upFile))
 	call := func(verb string, env ...string) answer {
-		return w.run("", env, w.path("bin/cni-exec"), verb, w.path("net.d/state.json.txt"), "--conf-dir", w.path("net.d"), "--cache-dir", w.path("cni"))
+		return w.run("", env, w.Path("bin/cni-exec"), verb, w.Path("net.d/state.json.txt"), "--conf-dir", w.Path("net.d"), "--cache-dir", w.Path("cni"))
 	}
 	t.Cleanup(func() { call("down") })
 	w.must("up", call("up")) // what a host keeps is there
 	w.must("down", call("down"))
-	w.must("up", call("up", listChanges+"="+w.path("net.d/changes")))
-	list, err := os.ReadFile(w.path("net.d/changes"))
+	w.must("up", call("up", listChanges+"="+w.Path("net.d/changes")))
+	list, err := os.ReadFile(w.Path("net.d/changes"))
 	if err != nil {
 		t.Fatal(err)
 	}
 	changes := strings.Count(string(list), "\n")
 	w.must("down", call("down"))
-	before := w.state()
+	before := w.Snapshot()
 	interrupted := 0
 	for n := lane; ; n += killLanes {
 		env := []string{fmt.Sprintf("%s=%d", killAt, n+1), fmt.Sprintf("%s=%d", killBy, sig)}
@@ -91,12 +91,12 @@ func interruptUp(t *testing.T, sig unix.Signal, lane int) {
 			t.Errorf("%s: the second up after it changes %q", what, out)
 		}
 		for _, of := range [][]string{{"demo", name + "-a"}, {"other", name + "-a", "-i", "eth1"}, {"demo", name + "-b"}} {
-			argv := append([]string{w.path("bin/cni-exec"), "check", "--conf-dir", w.path("net.d"), "--cache-dir", w.path("cni")}, of...)
+			argv := append([]string{w.Path("bin/cni-exec"), "check", "--conf-dir", w.Path("net.d"), "--cache-dir", w.Path("cni")}, of...)
 			w.must(what+", then check", w.run("", nil, argv...))
 		}
 		down := call("down", env...)
 		w.must(what+", then down", call("down"))
-		w.same(what+", then down", before, w.state())
+		w.Same(what+", then down", before, w.Snapshot())
 		for _, ns := range []string{name + "-a", name + "-b"} {
 			if _, err := os.Lstat("/run/netns/" + ns); err == nil {
 				t.Fatalf("%s, then down: %s is there", what, ns)

@@ -45,10 +45,10 @@ func (l *lines) String() string {
 func (r *reloading) start(env []string, args ...string) (*exec.Cmd, *lines) {
 	r.Helper()
 	out := &lines{}
-	cmd := exec.Command(r.path("bin/cni-exec"), append(args, "--conf-dir", r.path("net.d"), "--cache-dir", r.path("cni"))...)
+	cmd := exec.Command(r.Path("bin/cni-exec"), append(args, "--conf-dir", r.Path("net.d"), "--cache-dir", r.Path("cni"))...)
 	cmd.Stdout, cmd.Stderr = out, out
-	cmd.Env = append(append(os.Environ(), "CNI_PATH="+r.path("bin"), "DBUS_SYSTEM_BUS_ADDRESS=unix:path="+r.path("nobus")), env...)
-	if err := r.host.Do(cmd.Start); err != nil {
+	cmd.Env = append(append(os.Environ(), "CNI_PATH="+r.Path("bin"), "DBUS_SYSTEM_BUS_ADDRESS=unix:path="+r.Path("nobus")), env...)
+	if err := r.NS.Do(cmd.Start); err != nil {
 		r.Fatal(err)
 	}
 	r.Cleanup(func() {
@@ -77,12 +77,12 @@ func (r *reloading) watch(env ...string) (*exec.Cmd, *lines) {
 func TestKernelReloadWatch(t *testing.T) {
 	r := newReloading(t, "")
 	r.joinLAN()
-	one, two := r.container("one"), r.container("two")
+	one, two := r.Container("one"), r.Container("two")
 	r.add(one, "-p", "8080:80")
 	r.add(two)
 	all := r.transfers(one, two)
-	rules := nfttest.Ruleset(t, r.host)
-	hung, err := net.Listen("unix", r.path("nobus")) // a system bus that does not answer
+	rules := nfttest.Ruleset(t, r.NS)
+	hung, err := net.Listen("unix", r.Path("nobus")) // a system bus that does not answer
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -92,7 +92,7 @@ func TestKernelReloadWatch(t *testing.T) {
 	for what, event := range map[string]func(){
 		"rules of cnibox were deleted": func() { r.must("nft", r.run("", nil, "nft", "flush", "ruleset")) },
 		"bridge br0 was deleted": func() {
-			if err := kerneltest.Dial(t, r.host).DelLink("br0"); err != nil {
+			if err := kerneltest.Dial(t, r.NS).DelLink("br0"); err != nil {
 				t.Fatal(err)
 			}
 		},
@@ -105,7 +105,7 @@ func TestKernelReloadWatch(t *testing.T) {
 		if out.count(what) != 1 {
 			t.Errorf("it has printed, and not %q:\n%s", what, out)
 		}
-		r.same("rules", rules, nfttest.Ruleset(t, r.host))
+		r.Same("rules", rules, nfttest.Ruleset(t, r.NS))
 	}
 	r.must("check", r.exec(nil, "check", "--all"))
 
@@ -114,7 +114,7 @@ func TestKernelReloadWatch(t *testing.T) {
 		done := out.count(reloaded)
 		r.must(words, r.run("", nil, append([]string{"nft"}, strings.Fields(words)...)...))
 		kerneltest.Until(r, "a reload after "+words, func() bool { return out.count(reloaded) == done+1 })
-		r.same(words, rules, nfttest.Ruleset(t, r.host))
+		r.Same(words, rules, nfttest.Ruleset(t, r.NS))
 	}
 
 	// What a verb that hangs has locked comes back when that has ended, all else each time.
@@ -122,7 +122,7 @@ func TestKernelReloadWatch(t *testing.T) {
 	unlock := r.lock("one")
 	for range 2 {
 		r.must("nft", r.run("", nil, "nft", "flush", "ruleset"))
-		kerneltest.Until(r, "the rules of the other container", func() bool { return strings.Contains(nfttest.Ruleset(t, r.host), "demo/two/eth0") })
+		kerneltest.Until(r, "the rules of the other container", func() bool { return strings.Contains(nfttest.Ruleset(t, r.NS), "demo/two/eth0") })
 	}
 	unlock()
 	kerneltest.Until(r, "a reload", func() bool { return out.count(reloaded) == done+1 })
@@ -132,9 +132,9 @@ func TestKernelReloadWatch(t *testing.T) {
 	const event = "cni-exec: reload: "
 	done = out.count(event)
 	written := out.count(reloaded + "rules written")
-	r.must("del", r.exec(nil, "del", "demo", two.path, "--container-id", "two"))
+	r.must("del", r.exec(nil, "del", "demo", two.Path, "--container-id", "two"))
 	r.must("nft", r.run("", nil, "nft", "add table ip other; add chain ip other c; add rule ip other c accept; delete table ip other"))
-	host := kerneltest.Dial(t, r.host)
+	host := kerneltest.Dial(t, r.NS)
 	if err := errors.Join(host.AddLink(rtnl.LinkSpec{Name: "p0", Peer: &rtnl.LinkSpec{Name: "p1"}}), host.DelLink("p0")); err != nil {
 		t.Fatal(err)
 	}
@@ -156,7 +156,7 @@ func TestKernelReloadWatch(t *testing.T) {
 // What the watch takes while it sleeps: at most 6 MiB, and no processor time.
 func TestKernelReloadWatchIsSmall(t *testing.T) {
 	r := newReloading(t, "")
-	r.add(r.container("one"))
+	r.add(r.Container("one"))
 	cmd, _ := r.watch()
 	limit := 6 << 10 // KiB
 	status := func(key string) (n int) {
@@ -189,9 +189,9 @@ func TestKernelReloadBadBus(t *testing.T) {
 	dbustest.Start(t, socket)
 	r, bus := newZoned(t, socket)
 	for _, id := range []string{"one", "two"} {
-		r.must("add", r.exec([]string{bus}, "add", "demo", r.container(id).path, "--container-id", id))
+		r.must("add", r.exec([]string{bus}, "add", "demo", r.Container(id).Path, "--container-id", id))
 	}
-	rules := nfttest.Ruleset(t, r.host)
+	rules := nfttest.Ruleset(t, r.NS)
 	r.must("nft", r.run("", nil, "nft", "flush", "ruleset"))
 	stop()
 	os.Remove(socket)
@@ -207,7 +207,7 @@ func TestKernelReloadBadBus(t *testing.T) {
 				tries <- n
 				return
 			}
-			if got, err := nfttest.Read(r.host); err != nil || got != rules {
+			if got, err := nfttest.Read(r.NS); err != nil || got != rules {
 				t.Errorf("the rules wait for the bus: %v\n%s", err, got)
 			}
 			c.Close()
@@ -227,8 +227,8 @@ func TestKernelReloadWatchFirewalld(t *testing.T) {
 	stop := start()
 	r, bus := newZoned(t, socket)
 	firewalld := dbustest.Start(t, socket)
-	one := r.container("one")
-	r.must("add", r.exec([]string{bus}, "add", "demo", one.path, "--container-id", "one"))
+	one := r.Container("one")
+	r.must("add", r.exec([]string{bus}, "add", "demo", one.Path, "--container-id", "one"))
 	const sources = "trusted 10.1.0.2/32"
 	if got := firewalld.Sources(); got != sources {
 		t.Fatalf("ADD: got %q, want %q", got, sources)

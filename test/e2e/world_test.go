@@ -6,7 +6,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io/fs"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -18,21 +17,17 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"cnibox/applets/applettest"
 	"cnibox/internal/kerneltest"
-	"cnibox/internal/netns"
-	"cnibox/internal/nfttest"
 	"cnibox/spec"
 	"cnibox/test/product"
 )
 
-// A world is a host of a test's own: a network namespace, a link for each
-// applet in bin, and all that the applets keep in folders beside it.
+// A world is a host with a link for each applet in its bin.
 type world struct {
-	*testing.T
-	host *netns.NS
-	dir  string
+	*applettest.Host
 
-	// here: this thread is in host already, see onDisk.
+	// here: this thread is in the host's namespace already, see onDisk.
 	here bool
 
 	// stop ends the daemon of the host; nil: there is none.
@@ -42,46 +37,28 @@ type world struct {
 	tracer []string
 }
 
-// A container is a network namespace with the names that a runtime gives it.
-type container struct {
-	id, path string
-	ns       *netns.NS
-}
-
 func newWorld(t *testing.T) *world {
 	t.Helper()
-	w := &world{T: t, host: kerneltest.NS(t), dir: t.TempDir()}
-	kerneltest.LoUp(t, w.host)
-	product.Install(t, w.path("bin"))
+	w := &world{Host: applettest.NewHost(t)}
+	product.Install(t, w.Path("bin"))
 	return w
 }
 
 // on is the world for a subtest.
-func (w *world) on(t *testing.T) *world { return &world{T: t, host: w.host, dir: w.dir} }
-
-// path is a path below the world's folder.
-func (w *world) path(name string) string { return filepath.Join(w.dir, name) }
-
-// text replaces $DIR by the world's folder.
-func (w *world) text(s string) string { return strings.ReplaceAll(s, "$DIR", w.dir) }
+func (w *world) on(t *testing.T) *world {
+	h := *w.Host
+	h.T = t
+	return &world{Host: &h}
+}
 
 // write makes a file with a text in it, and the folder for it.
 func (w *world) write(name, text string) {
 	w.Helper()
-	err := os.MkdirAll(filepath.Dir(w.path(name)), 0o755)
+	err := os.MkdirAll(filepath.Dir(w.Path(name)), 0o755)
 	if err == nil {
-		err = os.WriteFile(w.path(name), []byte(w.text(text)), 0o600)
+		err = os.WriteFile(w.Path(name), []byte(w.Expand(text)), 0o600)
 	}
-	if err != nil {
-		w.Fatal(err)
-	}
-}
-
-func (w *world) container(id string) container {
-	w.Helper()
-	ns := kerneltest.NS(w.T)
-	kerneltest.LoUp(w.T, ns)
-	return container{id, kerneltest.NSPath(w.T, ns), ns}
+	w.NoError(err)
 }
 
 // An answer is what became of a process.
@@ -119,7 +96,7 @@ var processTime = kerneltest.Timeout(time.Minute)
 func (w *world) run(stdin string, env []string, argv ...string) answer {
 	w.Helper()
 	var a answer
-	do := w.host.Do
+	do := w.NS.Do
 	if w.here {
 		do = func(fn func() error) error { return fn() }
 	}
@@ -136,7 +113,7 @@ func (w *world) runHere(stdin string, env []string, argv ...string) (answer, err
 	argv = append(slices.Clone(w.tracer), argv...)
 	var out, diag bytes.Buffer
 	cmd := exec.CommandContext(ctx, argv[0], argv[1:]...)
-	cmd.Dir, cmd.Env = w.dir, append([]string{"CNI_PATH=" + w.path("bin")}, env...)
+	cmd.Dir, cmd.Env = w.Dir, append([]string{"CNI_PATH=" + w.Path("bin")}, env...)
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = strings.NewReader(stdin), &out, &diag
 	begin := time.Now()
 	err := cmd.Run()
@@ -151,14 +128,14 @@ func (w *world) runHere(stdin string, env []string, argv ...string) (answer, err
 }
 
 // callEnv are the variables of a runtime; those of more go before.
-func callEnv(verb spec.Verb, c container, more ...string) []string {
-	return append([]string{"CNI_COMMAND=" + string(verb), "CNI_CONTAINERID=" + c.id, "CNI_IFNAME=eth0", "CNI_NETNS=" + c.path}, more...)
+func callEnv(verb spec.Verb, c applettest.Container, more ...string) []string {
+	return append([]string{"CNI_COMMAND=" + string(verb), "CNI_CONTAINERID=" + c.ID, "CNI_IFNAME=eth0", "CNI_NETNS=" + c.Path}, more...)
 }
 
 // plugin calls a plugin as a runtime does.
-func (w *world) plugin(verb spec.Verb, applet, conf string, c container, env ...string) answer {
+func (w *world) plugin(verb spec.Verb, applet, conf string, c applettest.Container, env ...string) answer {
 	w.Helper()
-	return w.run(w.text(conf), callEnv(verb, c, env...), w.path("bin/"+applet))
+	return w.run(w.Expand(conf), callEnv(verb, c, env...), w.Path("bin/"+applet))
 }
 
 // must is for calls that have to succeed.
@@ -170,45 +147,6 @@ func (w *world) must(what string, a answer) string {
 	return a.stdout
 }
 
-// state is all that the verbs may change: links, addresses, routes, rules and
-// settings of host and containers, the rule set, and files.
-func (w *world) state(cs ...container) string {
-	w.Helper()
-	parts := []string{kerneltest.Snapshot(w.T, w.host), nfttest.Ruleset(w.T, w.host), w.files()}
-	for _, c := range cs {
-		parts = append(parts, kerneltest.Snapshot(w.T, c.ns))
-	}
-	return strings.Join(parts, "--\n")
-}
-
-// files lists the files with what is in them, but for those that belong to no
-// attachment: links, locks, configurations, the hints and the index of the leases.
-func (w *world) files() string {
-	w.Helper()
-	var list []string
-	err := filepath.WalkDir(w.dir, func(path string, d fs.DirEntry, err error) error {
-		name := d.Name()
-		switch {
-		case err != nil:
-			return err
-		case d.IsDir() && slices.Contains([]string{"bin", "net.d", ".cnibox", "locks"}, name):
-			return fs.SkipDir
-		case d.IsDir(), strings.HasPrefix(name, "ballast"), name == "lock", strings.HasPrefix(name, "last_reserved_ip."):
-			return nil
-		}
-		var content []byte
-		if d.Type().IsRegular() {
-			content, err = os.ReadFile(path)
-		}
-		list = append(list, fmt.Sprintf("%s %s %q", path, d.Type(), content))
-		return err
-	})
-	if err != nil {
-		w.Fatal(err)
-	}
-	return strings.Join(list, "\n") + "\n"
-}
-
 // strace sets the tracer, or skips the test where there is none.
 func (w *world) strace(options ...string) {
 	w.Helper()
@@ -216,14 +154,6 @@ func (w *world) strace(options ...string) {
 		w.Skipf("SKIPPED: %v", err)
 	}
 	w.tracer = append([]string{"strace", "-f", "-qq"}, options...)
-}
-
-// same wants a state as it was before.
-func (w *world) same(what, before, after string) {
-	w.Helper()
-	if after != before {
-		w.Fatalf("%s: it is not as before:\n%s", what, kerneltest.Diff(before, after))
-	}
 }
 
 // oddFiles make at a path what may stand where something else is expected.
