@@ -117,7 +117,7 @@ func TestKernelGetAfterDel(t *testing.T) {
 			t.Errorf("without the interface, before DEL: %s", got)
 		}
 		s.Must(spec.Del, plugin, bare, c)
-		s.Must(spec.Del, after, s.before(), c)
+		s.Must(spec.Del, after, before(s.After), c)
 		s.Refuse(spec.CodeUnknown, "", spec.Get, plugin, conf, c)
 	})
 }

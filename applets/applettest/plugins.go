@@ -28,6 +28,8 @@ type Plugin struct {
 	Confs, Single map[string]string
 
 	After    string                      // the plugin that makes the interface which this one changes
+	OrAfter  string                      // another one that may
+	Again    string                      // members of an earlier ADD whose values another one replaces
 	Prepare  func(*Host)                 // makes what the host has beside lo; may be nil
 	Ready    func(*testing.T, Container) // changes the container before ADD; may be nil
 	TakeAway func(*Host)                 // deletes what of the host the attachment depends on; nil: that of After
@@ -271,7 +273,7 @@ var Plugins = map[string]Plugin{
 			`"markMasqBit":32`, `"conditionsV4":"x"`, `"conditionsV4":["--jump","ACCEPT"]`, `"backend":"x"`, `"snat":"x"`},
 	},
 	"firewall": {
-		Keys: `"ingressPolicy":"isolated","dataDir":"$DIR/firewall"`, After: "bridge",
+		Keys: `"ingressPolicy":"isolated","dataDir":"$DIR/firewall"`, After: "bridge", Again: `"ingressPolicy":"open"`,
 		Invalid: []string{`"ingressPolicy":"x"`, `"backend":"x"`, `"iptablesAdminChainName":"a b"`, `"iptablesAdminChainName":"$(reboot)"`, `"firewalldZone":1`, `"backend":"firewalld","dbusSocket":"x"`},
 	},
 	"bandwidth": {
@@ -286,15 +288,16 @@ var Plugins = map[string]Plugin{
 		Keys: `"dataDir":"$DIR/tuning","mtu":1400`, After: "bridge", Args: true,
 		Confs: map[string]string{
 			"all attributes": Conf("tuning", `"dataDir":"$DIR/tuning","mac":"02:00:00:00:00:AA","promisc":true,"mtu":1300,"allmulti":true,"txQLen":77,
-			"sysctl":{"net.ipv4.conf.IFNAME.arp_filter":"1"}`),
+			"sysctl":{"net.ipv4.conf.IFNAME.arp_filter":"1","net.ipv4.ip_local_port_range":"2000 3000"}`),
 		},
+		OrAfter: "macvlan", Again: `"mac":"","promisc":null,"mtu":1450,"allmulti":null,"txQLen":null,"sysctl":null`,
 		Invalid: []string{`"mtu":"x"`, `"mtu":-1`, `"mtu":4294967297`, `"txQLen":-1`, `"promisc":1`, `"sysctl":[]`, `"sysctl":{"net.ipv4.x":[]}`,
 			`"sysctl":{"kernel.panic":"1"}`, `"sysctl":{"net/../kernel/panic":"1"}`,
 			`"sysctl":{"net.ipv4/../../../kernel/panic":"1"}`, `"sysctl":{"/net/ipv4/ip_forward":"1"}`, `"sysctl":{"net/ipv4/a\u0000b":"1"}`,
 			`"mac":"00:00"`, `"mac":5`, `"args":{"cni":{"mtu":"x"}}`},
 	},
 	"sbr": {
-		Keys: `"dataDir":"$DIR/sbr","gateways":["10.1.0.1"]`, After: "bridge", Ready: secondLink,
+		Keys: `"dataDir":"$DIR/sbr","gateways":["10.1.0.1"]`, After: "bridge", OrAfter: "macvlan", Again: `"table":501`, Ready: secondLink,
 		Confs: map[string]string{
 			"plain":    Conf("sbr", `"dataDir":"$DIR/sbr"`),
 			"gateways": Conf("sbr", `"dataDir":"$DIR/sbr","gateways":["10.1.0.99"]`),
@@ -307,7 +310,7 @@ var Plugins = map[string]Plugin{
 		},
 	},
 	"vrf": {
-		Keys: `"dataDir":"$DIR/vrf","vrfname":"blue"`, After: "bridge", Ready: HadVRF, Feature: "CONFIG_NET_VRF", Kind: rtnl.VRF{Table: 9},
+		Keys: `"dataDir":"$DIR/vrf","vrfname":"blue"`, After: "bridge", OrAfter: "ptp", Ready: HadVRF, Feature: "CONFIG_NET_VRF", Kind: rtnl.VRF{Table: 9},
 		Invalid: []string{`"vrfname":"a/b"`, `"vrfname":""`, `"vrfname":".."`, `"vrfname":"longer than a name"`, `"table":255`, `"table":-1`, `"table":2147483648`},
 	},
 }

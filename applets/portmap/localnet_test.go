@@ -69,22 +69,6 @@ func TestKernelPortmapLocalnetStays(t *testing.T) {
 	}
 }
 
-// An ADD that fails sets route_localnet back, unless it was on before.
-func TestKernelPortmapLocalnetUndone(t *testing.T) {
-	n := newBridged(t)
-	changes := applettest.EachFault(t, "", func() error { return n.Publish(spec.Add, "c1", anyPort) }, func(change string, err error) {
-		if got := n.localnet("br0"); err == nil || got != "0" || n.Files() != "" {
-			t.Errorf("%s failed: %v: route_localnet is %s, files: %s", change, err, got, n.Files())
-		}
-	})
-	if changes < 3 {
-		t.Errorf("only %d changes asked", changes)
-	}
-	if got := n.localnet("br0"); got != "1" {
-		t.Errorf("after ADD: %s", got)
-	}
-}
-
 // An ADD that fails leaves tables that it has not made: their guard protects 127.0.0.1 wherever
 // route_localnet is on.
 func TestKernelUndoKeepsForeignTables(t *testing.T) {

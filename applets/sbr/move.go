@@ -38,13 +38,16 @@ func (s *routing) tableOf(ip netip.Addr) int {
 
 // do makes a change and registers its undo. A route that exists already is not an error of the undo.
 func (s *routing) do(op, back rtnl.Op) error {
+	if err := s.Conn.Do(op); err != nil {
+		return err
+	}
 	s.Add(op.String(), func(context.Context) error {
 		if err := s.Conn.Do(back); !errors.Is(err, os.ErrExist) {
 			return err
 		}
 		return nil
 	})
-	return s.Conn.Do(op)
+	return nil
 }
 
 // rule adds the rule of an address, unless it exists.

@@ -195,30 +195,6 @@ func TestKernelTuningCheck(t *testing.T) {
 	}
 }
 
-// An ADD that fails changes nothing, settings included, and leaves the record of an earlier ADD.
-func TestKernelTuningRollback(t *testing.T) {
-	b := newBox(t)
-	c := b.veth()
-	for _, earlier := range []bool{false, true} {
-		if earlier {
-			b.Result(b.Do(spec.Add, "tuning", b.Cont.Call(), `"mtu":1450`, b.prev()))
-		}
-		before := b.state(c)
-		changes := applettest.EachFault(t, "", func() error {
-			_, err := b.Do(spec.Add, "tuning", b.Cont.Call(), tuneAll, b.prev())
-			return err
-		}, func(change string, err error) {
-			if after := b.state(c); err == nil || after != before {
-				t.Fatalf("%s failed: %v\nbefore %s\nafter  %s", change, err, before, after)
-			}
-		})
-		if changes < 5 {
-			t.Errorf("ADD made %d changes", changes)
-		}
-		b.Result(b.Do(spec.Del, "tuning", b.Cont.Call(), tuneAll, ""))
-	}
-}
-
 // Where the kernel refuses the last attribute, the first ones are restored.
 func TestKernelTuningRefusedByKernel(t *testing.T) {
 	b := newBox(t)

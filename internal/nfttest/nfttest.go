@@ -9,7 +9,11 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/mdlayher/netlink"
+	"golang.org/x/sys/unix"
+
 	"cnibox/internal/netns"
+	"cnibox/internal/nlconn"
 )
 
 // Ruleset is [Read] for a test, which is skipped without nft.
@@ -29,6 +33,9 @@ func Ruleset(t testing.TB, ns *netns.NS) string {
 // Tables are in the order of their names, and so are the sets, maps and
 // chains of each, so that equal rule sets are equal text.
 func Read(ns *netns.NS) (string, error) {
+	if none, err := empty(ns); none || err != nil {
+		return "", err
+	}
 	var out []byte
 	err := ns.Do(func() (err error) {
 		out, err = exec.Command("nft", "--stateless", "list", "ruleset").Output()
@@ -47,6 +54,20 @@ func Read(ns *netns.NS) (string, error) {
 		tables[i] = head + "\n" + strings.Join(blocks(strings.TrimSuffix(body, "}\n"), "\t"), "") + "}\n"
 	}
 	return strings.Join(tables, ""), nil
+}
+
+// empty reports whether there is not one table, for which no program has to be started.
+func empty(ns *netns.NS) (bool, error) {
+	c, err := nlconn.Open(ns, unix.NETLINK_NETFILTER)
+	if err != nil {
+		return false, err
+	}
+	defer c.Close()
+	tables, err := c.Dump(netlink.Message{
+		Header: netlink.Header{Type: unix.NFNL_SUBSYS_NFTABLES<<8 | unix.NFT_MSG_GETTABLE, Flags: netlink.Request | netlink.Dump},
+		Data:   make([]byte, 4), // struct nfgenmsg: of each family
+	})
+	return len(tables) == 0, err
 }
 
 // blocks cuts a text behind each closing brace of one indentation, and sorts.

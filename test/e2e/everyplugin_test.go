@@ -36,15 +36,12 @@ type service struct {
 // services are filled by the test files of such plugins.
 var services = map[string]service{}
 
-// afters are the plugins before those that change interfaces, where the tests here have other
-// ones than [applettest.Plugins] have: so each is tried with two.
-var afters = map[string]string{"tuning": "macvlan", "sbr": "macvlan", "vrf": "ptp"}
-
-// fixtureOf returns that of a plugin.
+// fixtureOf returns that of a plugin, after the other one of two that may be before it: so each is
+// tried with two.
 func fixtureOf(plugin string) fixture {
 	f := fixture{applettest.Plugins[plugin], plugin, services[plugin]}
-	if after, ok := afters[plugin]; ok {
-		f.After = after
+	if f.OrAfter != "" {
+		f.After = f.OrAfter
 	}
 	return f
 }
