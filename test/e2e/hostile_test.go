@@ -220,7 +220,7 @@ func TestKernelHostilePlugins(t *testing.T) {
 	t.Run("documents", func(t *testing.T) {
 		w, c := start(t)
 		for what, doc := range hostileDocuments() {
-			call(w, c, what, "bridge", doc, append(allVerbs, spec.GetVersion)...)
+			call(w, c, what, "bridge", doc, spec.Add, spec.Del, spec.GetVersion) // the others read it as ADD does
 		}
 	})
 	t.Run("members", func(t *testing.T) {
@@ -236,7 +236,8 @@ func TestKernelHostilePlugins(t *testing.T) {
 			w, c := start(t)
 			w.must("an interface", w.plugin(spec.Add, "bridge", applettest.Conf("bridge", `"bridge":"br0"`), c))
 			for what, member := range all {
-				call(w, c, what, plugin, spoil(goodConf(plugin), member), allVerbs...)
+				// GET and STATUS decode what ADD and CHECK do
+				call(w, c, what, plugin, spoil(goodConf(plugin), member), spec.Add, spec.Check, spec.Del, spec.GC)
 			}
 		})
 	}
