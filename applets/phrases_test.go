@@ -15,7 +15,8 @@ import (
 
 // TestKernelReferencePhrases has, plugin by plugin, the errors whose text the reference's own
 // tests compare, or that scripts search for: the phrase is the whole of "msg", and what
-// cnibox has to add, which key it is and what to write instead, is in "details".
+// cnibox has to add, which key it is and what to write instead, is in "details". No other test
+// pins them: they ask for the code.
 func TestKernelReferencePhrases(t *testing.T) {
 	const (
 		cidr       = `the 'address' field is expected to be in CIDR notation, got: '10.10.0.1'`
@@ -32,12 +33,13 @@ func TestKernelReferencePhrases(t *testing.T) {
 		args         string    // CNI_ARGS
 		version      string    // "": 1.1.0
 		verb         spec.Verb // "": ADD
+		code         int       // 0: 7
 	}{
 		{plugin: "static", keys: `$("addresses":[{"address":"10.10.0.1"}])`, msg: cidr, details: "ipam.addresses[0].address"},
-		{plugin: "static", keys: `$()`, args: "IP=10.10.0.1", msg: `the 'ip' field is expected to be in CIDR notation, got: '10.10.0.1'`, details: "CNI_ARGS"},
+		{plugin: "static", keys: `$()`, args: "IP=10.10.0.1", code: 4, msg: `the 'ip' field is expected to be in CIDR notation, got: '10.10.0.1'`, details: "CNI_ARGS"},
 		{plugin: "static", keys: `$(),"args":{"cni":{"ips":["10.10.0.1"]}}`, msg: `an entry in the 'ips' field is NOT in CIDR notation, got: '10.10.0.1'`, details: "args.cni.ips[0]"},
 		{plugin: "static", keys: `$(),"runtimeConfig":{"ips":["10.1.0.5/24","10.10.0.1"]}`, msg: `an entry in the 'ips' field is NOT in CIDR notation, got: '10.10.0.1'`, details: "runtimeConfig.ips[1]"},
-		{plugin: "static", keys: `$()`, args: "IP=10.1.0.5/24;GATEWAY=x", msg: `invalid gateway address: x`, details: "CNI_ARGS"},
+		{plugin: "static", keys: `$()`, args: "IP=10.1.0.5/24;GATEWAY=x", code: 4, msg: `invalid gateway address: x`, details: "CNI_ARGS"},
 		{plugin: "static", version: "0.2.0", keys: `$("addresses":[{"address":"10.1.0.1/24"},{"address":"10.1.0.2/24"}])`, msg: oneFamily},
 		{plugin: "static", keys: ``, msg: `IPAM config missing 'ipam' key`},
 
@@ -52,9 +54,9 @@ func TestKernelReferencePhrases(t *testing.T) {
 		{plugin: "host-local", keys: `$("ranges":[[{"subnet":"10.1.0.0/22"},{"subnet":"10.1.2.0/24"}]])`, msg: `invalid range set 0: subnets 10.1.0.1-10.1.3.254 and 10.1.2.1-10.1.2.254 overlap`},
 		{plugin: "host-local", keys: `$("ranges":[[{"subnet":"10.1.0.0/22"},{"subnet":"fd00::/64"}]])`, msg: `invalid range set 0: mixed address families`},
 		{plugin: "host-local", version: "0.2.0", keys: `$(` + pair + `)`, msg: oneFamily},
-		{plugin: "host-local", keys: `$("subnet":"10.9.0.0/30")`, msg: `failed to allocate for range 0: no IP addresses available in range set: 10.9.0.1-10.9.0.2`, details: "every address is leased"},
-		{plugin: "host-local", keys: `$("subnet":"10.9.0.0/24")`, args: "IP=10.9.0.2", msg: `failed to allocate for range 0: requested IP address 10.9.0.2 is not available in range set 10.9.0.1-10.9.0.254`, details: "already leased by container other"},
-		{plugin: "host-local", verb: spec.Check, keys: `$("subnet":"10.9.0.0/30")` + onEth0, msg: `host-local: Failed to find address added by container c1`},
+		{plugin: "host-local", keys: `$("subnet":"10.9.0.0/30")`, code: 101, msg: `failed to allocate for range 0: no IP addresses available in range set: 10.9.0.1-10.9.0.2`, details: "every address is leased"},
+		{plugin: "host-local", keys: `$("subnet":"10.9.0.0/24")`, args: "IP=10.9.0.2", code: 100, msg: `failed to allocate for range 0: requested IP address 10.9.0.2 is not available in range set 10.9.0.1-10.9.0.254`, details: "already leased by container other"},
+		{plugin: "host-local", verb: spec.Check, keys: `$("subnet":"10.9.0.0/30")` + onEth0, code: 102, msg: `host-local: Failed to find address added by container c1`},
 		{plugin: "host-local", keys: ``, msg: `IPAM config missing 'ipam' key`},
 
 		{plugin: "vlan", keys: `"master":"up0","vlanId":5,"mtu":1501,$("type":"static")`, msg: `invalid MTU 1501, must be [0, master MTU(1500)]`, details: "up0"},
@@ -63,7 +65,7 @@ func TestKernelReferencePhrases(t *testing.T) {
 		{plugin: "macvlan", keys: `"master":"up0","mtu":1501,$("type":"static")`, msg: `invalid MTU 1501, must be [0, master MTU(1500)]`, details: "up0"},
 		{plugin: "ipvlan", keys: `"master":"up0","mtu":1501,$("type":"static")`, msg: `invalid MTU 1501, must be [0, master MTU(1500)]`, details: "up0"},
 		{plugin: "dummy", keys: ``, msg: `dummy interface requires an IPAM configuration`, details: `"ipam.type"`},
-		{plugin: "vlan", verb: spec.Check, version: "0.3.1", keys: `"master":"up0","vlanId":5`, msg: `config version does not allow CHECK`},
+		{plugin: "vlan", verb: spec.Check, version: "0.3.1", keys: `"master":"up0","vlanId":5`, code: 1, msg: `config version does not allow CHECK`},
 		{plugin: "macvlan", version: "0.2.0", keys: `"master":"up0"`, msg: `cannot convert: no valid IP addresses`, details: "0.2.0"},
 		{plugin: "bridge", version: "0.1.0", keys: ``, msg: `cannot convert: no valid IP addresses`, details: "0.1.0"},
 		{plugin: "bridge", keys: `"vlanTrunk":[{"minID":5}]`, msg: trunkPair + `maxID is missing`},
@@ -73,6 +75,7 @@ func TestKernelReferencePhrases(t *testing.T) {
 		{plugin: "bridge", keys: `"vlanTrunk":[{"id":4095}]`, msg: `incorrect trunk id parameter`, details: "4095"},
 		{plugin: "bridge", keys: `"vlanTrunk":[{"minID":9,"maxID":5}]`, msg: `minID is greater than maxID in trunk parameter`, details: "9"},
 		{plugin: "host-device", keys: ``, msg: noSelector},
+		{plugin: "host-device", keys: `"device":"nic9"`, msg: `failed to find host device: link nic9: no such device`},
 		{plugin: "host-device", keys: `"runtimeConfig":{"deviceID":"0000:ff:1f.7"}`, msg: `runtime config DeviceID 0000:ff:1f.7 not found or unsupported`, details: "PCI"},
 
 		{plugin: "bandwidth", keys: `"ingressBurst":8000` + onEth0, msg: `if burst is set, rate must also be set`, details: "ingressRate"},
@@ -80,6 +83,7 @@ func TestKernelReferencePhrases(t *testing.T) {
 		{plugin: "bandwidth", keys: `"egressRate":8,"egressBurst":34359738360` + onEth0, msg: `burst cannot be more than 4GB`, details: "egressBurst"},
 		{plugin: "bandwidth", keys: ``, msg: chained, details: "eth0"},
 		{plugin: "vrf", keys: `"vrfname":"blue"`, msg: chained, details: "eth0"},
+		{plugin: "vrf", keys: onEth0[1:], msg: `configuration is expected to have a valid VRF name (vrfname): interface name is empty`},
 		{plugin: "tuning", keys: ``, msg: chained, details: "eth0"},
 		{plugin: "firewall", keys: ``, msg: chained, details: "eth0"},
 		{plugin: "sbr", keys: ``, msg: chained, details: "eth0"},
@@ -101,7 +105,7 @@ func TestKernelReferencePhrases(t *testing.T) {
 		verb := cmp.Or(tt.verb, spec.Add)
 		code, out := h.Call(verb, tt.plugin, conf+"}", p, "CNI_ARGS="+tt.args)
 		var e struct{ Msg, Details string }
-		if err := json.Unmarshal([]byte(out), &e); code == 0 || err != nil || e.Msg != tt.msg || !strings.Contains(e.Details, tt.details) {
+		if err := json.Unmarshal([]byte(out), &e); code != cmp.Or(tt.code, spec.CodeConfig) || err != nil || e.Msg != tt.msg || !strings.Contains(e.Details, tt.details) {
 			t.Errorf("%s %s with %s %s: code %d\nmsg     %q\nwant    %q\ndetails %q, want %q", verb, tt.plugin, tt.keys, tt.args, code, e.Msg, tt.msg, e.Details, tt.details)
 		}
 	}

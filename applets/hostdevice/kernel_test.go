@@ -277,13 +277,13 @@ func TestKernelHostDeviceInvalidConf(t *testing.T) {
 		conf, ifname, want string
 		code               int
 	}{
-		"not there":     {applettest.DeviceConf("nic9"), "eth0", "failed to find host device", spec.CodeConfig},
-		"no such MAC":   {applettest.Conf("host-device", `"hwaddr":"02:00:00:00:99:99",`+applettest.DeviceKeys), "eth0", "failed to find host device", spec.CodeConfig},
+		"not there":     {applettest.DeviceConf("nic9"), "eth0", "nic9", spec.CodeConfig},
+		"no such MAC":   {applettest.Conf("host-device", `"hwaddr":"02:00:00:00:99:99",`+applettest.DeviceKeys), "eth0", "02:00:00:00:99:99", spec.CodeConfig},
 		"loopback":      {applettest.DeviceConf("lo"), "eth0", "loopback", spec.CodeConfig},
 		"name taken":    {applettest.DeviceConf("nic0"), "taken", "already exists", spec.CodeBusy},
 		"no addresses":  {strings.Replace(applettest.DeviceConf("nic0"), "10.1.0.0/24", "10.1.0.0/31", 1), "eth0", "10.1.0.0/31", spec.CodeConfig},
-		"ID not there":  {applettest.Conf("host-device", `"runtimeConfig":{"deviceID":"0000:ff:1f.7"},`+applettest.DeviceKeys), "eth0", "not found or unsupported", spec.CodeConfig},
-		"flag is a key": {applettest.Conf("host-device", `"DPDKMode":true,`+applettest.DeviceKeys), "eth0", "specify either", spec.CodeConfig},
+		"ID not there":  {applettest.Conf("host-device", `"runtimeConfig":{"deviceID":"0000:ff:1f.7"},`+applettest.DeviceKeys), "eth0", "0000:ff:1f.7", spec.CodeConfig},
+		"flag is a key": {applettest.Conf("host-device", `"DPDKMode":true,`+applettest.DeviceKeys), "eth0", "kernelpath", spec.CodeConfig},
 	} {
 		t.Run(name, func(t *testing.T) {
 			code, out := h.Call(spec.Add, "host-device", tt.conf, p, "CNI_IFNAME="+tt.ifname)

@@ -177,9 +177,8 @@ func TestKernelPortmapAddAgain(t *testing.T) {
 	if got := n.elements(); got != "\nfiles " {
 		t.Errorf("after ADD without mappings: %s", got)
 	}
-	if _, err := n.Do(spec.Add, "portmap", n.C1.Call(), "", ""); err == nil || !strings.Contains(err.Error(), "must be called as chained plugin") {
-		t.Errorf("ADD without prevResult: %v", err)
-	}
+	_, err := n.Do(spec.Add, "portmap", n.C1.Call(), "", "") // without prevResult
+	n.WantCode(err, spec.CodeConfig)
 }
 
 // CHECK reports what is missing and changes nothing.

@@ -214,9 +214,9 @@ func TestKernelSBRInvalidConf(t *testing.T) {
 	w := newVeth(t)
 	before := w.State()
 	_, err := w.Do(spec.Add, "sbr", w.Cont.Call(), "", "")
-	w.WantError(err, spec.CodeConfig, "must be called as chained plugin")
+	w.WantCode(err, spec.CodeConfig)
 	_, err = w.Do(spec.Add, "sbr", w.Cont.Call(), "", `{"cniVersion":"1.1.0","interfaces":[{"name":"eth0"}]}`)
-	w.WantError(err, spec.CodeConfig, "No IP addresses supplied on interface: eth0")
+	w.WantCode(err, spec.CodeConfig)
 	_, err = w.Do(spec.Add, "sbr", w.Cont.Call(), `"gateways":["172.16.0.1"]`, w.PrevResult(applettest.VethRoutes)) // which no route leads to
 	if err == nil {
 		t.Error("a gateway that cannot be reached is taken")

@@ -213,9 +213,7 @@ func TestKernelTuningRefusedByKernel(t *testing.T) {
 		}
 	}
 	_, err := b.Do(spec.Add, "tuning", b.Cont.Call(), `"mtu":1400`, "")
-	if err == nil || spec.AsError(err).Code != spec.CodeConfig || !strings.Contains(err.Error(), "must be called as chained plugin") {
-		t.Errorf("without prevResult: %v", err)
-	}
+	b.WantCode(err, spec.CodeConfig)
 }
 
 // DEL removes the record also where namespace or link are gone.

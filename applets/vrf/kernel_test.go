@@ -162,7 +162,7 @@ func TestKernelVRFInvalidConf(t *testing.T) {
 	w := newVeth(t)
 	before := w.State()
 	_, err := w.Do(spec.Add, "vrf", w.Cont.Call(), `"vrfname":"blue"`, "")
-	w.WantError(err, spec.CodeConfig, "must be called as chained plugin")
+	w.WantCode(err, spec.CodeConfig)
 	_, err = w.Do(spec.Add, "vrf", w.Cont.Call(), `"vrfname":"lo"`, w.PrevResult("[]"))
 	w.WantError(err, spec.CodeConfig, "not a VRF")
 	call := w.Cont.Call()

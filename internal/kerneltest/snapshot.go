@@ -52,7 +52,7 @@ func take(t testing.TB, ns *netns.NS, c *rtnl.Conn) (text string, whole bool) {
 		s.link(l)
 	}
 	s.routes()
-	s.settings("net/ipv4/ip_forward", "net/ipv4/ip_local_port_range", "net/ipv6/conf/all/forwarding",
+	s.settings("net/ipv4/ip_forward", "net/ipv6/conf/all/forwarding",
 		"net/ipv4/conf/all/route_localnet", "net/ipv6/conf/all/accept_ra")
 	slices.Sort(s.lines)
 	return strings.Join(s.lines, "\n") + "\n", !s.torn
@@ -117,7 +117,7 @@ func (s *snapshot) link(l rtnl.Link) {
 	}
 	s.queues(l)
 	v4, v6 := "net/ipv4/conf/"+l.Name+"/", "net/ipv6/conf/"+l.Name+"/"
-	s.settings(v4+"forwarding", v4+"route_localnet", v4+"arp_notify", v4+"arp_filter", v4+"rp_filter", v4+"proxy_arp",
+	s.settings(v4+"forwarding", v4+"route_localnet", v4+"arp_notify", v4+"rp_filter", v4+"proxy_arp",
 		v6+"forwarding", v6+"accept_ra", v6+"disable_ipv6", v6+"accept_dad", v6+"keep_addr_on_down")
 }
 
