@@ -86,8 +86,8 @@ func cni(ts *testscript.TestScript, h *hostAndContainer, args []string) error {
 		ts.ReadFile(stdin) // or the script fails
 	}
 	env := append([]string{"CNI_COMMAND=" + verb, "CNI_CONTAINERID=ctr1", "CNI_NETNS=" + ts.Getenv("NETNS"), "CNI_IFNAME=eth0"}, args[3:]...)
-	const redirect = `stdin=$1; shift; exec env "$@" <"$stdin"`
-	return h.call(ts, "/bin/sh", slices.Concat([]string{"-c", redirect, "sh", ts.MkAbs(stdin)}, env, []string{ts.MkAbs("bin/" + applet)})...)
+	const redirect = `program=$1; stdin=$2; shift 2; for pair; do export "$pair"; done; exec "$program" <"$stdin"`
+	return h.call(ts, "/bin/sh", slices.Concat([]string{"-c", redirect, "sh", ts.MkAbs("bin/" + applet), ts.MkAbs(stdin)}, env)...)
 }
 
 // status asks for the exit code of the last call.
