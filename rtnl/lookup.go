@@ -21,8 +21,8 @@ type Lookup struct {
 // LookupRoute returns the entry of the routing tables that a packet matches (RTM_F_FIB_MATCH, Linux
 // 4.13), once for each of its next hops. The error answers errors.Is for the errno of the kernel:
 // ENETUNREACH and EHOSTUNREACH without a route, the latter also where the link does not forward IPv4;
-// EXDEV if the reverse path filter drops the packet; EACCES if a route or a rule prohibits it; EINVAL
-// for an address that is not valid there.
+// EACCES if a route or a rule prohibits it; EINVAL for an address that is not valid there. If the reverse
+// path filter drops the packet it is EXDEV, and since Linux 6.13 EINVAL.
 func (c *Conn) LookupRoute(l Lookup) ([]Route, error) {
 	fail := func(err error) ([]Route, error) { return nil, fmt.Errorf("route to %s: %w", l.Dst.Addr(), err) }
 	dst, src := l.Dst.Addr(), l.Src.Addr()

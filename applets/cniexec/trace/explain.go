@@ -325,17 +325,29 @@ func (t *Trace) unroutable(s *site, h *hook) {
 	dst, in := h.after.Dst.Addr(), s.link(h.after.In)
 	t.Outcome = fmt.Sprintf("%s has no %v", s.Name, s.noWay)
 	switch {
-	case errors.Is(s.noWay, unix.EXDEV):
+	case errors.Is(s.noWay, unix.EXDEV), errors.Is(s.noWay, unix.EINVAL) && s.filtersReverse(&h.after):
 		t.Outcome = fmt.Sprintf("dropped in %s by rp_filter: the route back to %s does not lead out of %s", s.Name, h.after.Src.Addr(), in)
 		t.Advice = fmt.Sprintf("a route back: `ip route add %s dev %s`, or `sysctl -w net.ipv4.conf.%s.rp_filter=2`", h.after.Src.Addr(), in, in)
 	case errors.Is(s.noWay, unix.EACCES):
 		t.Advice = "`ip rule` and `ip route show table all type prohibit` show what prohibits it"
 	case errors.Is(s.noWay, unix.EINVAL):
-		t.Advice = fmt.Sprintf("%s is no source that may come in by %s, or the destination is a blackhole: `ip route show table all`", h.after.Src.Addr(), in)
+		t.Advice = fmt.Sprintf("%s must not come in by %s, as an address of the host itself, or the route is a blackhole: `ip route show table all`", h.after.Src.Addr(), in)
 	default:
 		t.Advice = fmt.Sprintf("`ip route add %s via ROUTER` makes one", netip.PrefixFrom(dst, dst.BitLen()))
 		s.notForwarding(t, h)
 	}
+}
+
+// filtersReverse reports whether the reverse path filter (rp_filter) drops a packet. Since Linux 6.13 the
+// errno does not say so.
+func (s *site) filtersReverse(p *nft.Packet) bool {
+	all, err := s.NS.Sysctl("net/ipv4/conf/all/rp_filter")
+	own, oerr := s.NS.Sysctl("net/ipv4/conf/" + s.link(p.In) + "/rp_filter")
+	if err != nil || oerr != nil || !p.Src.Addr().Is4() || max(all, own) == "0" {
+		return false
+	}
+	back, err := s.conn.RouteTo(p.Src.Addr())
+	return err != nil || back.Link != p.In
 }
 
 // notForwarding says so if that is why a packet was not forwarded.
