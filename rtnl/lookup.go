@@ -30,6 +30,9 @@ func (c *Conn) LookupRoute(l Lookup) ([]Route, error) {
 		Family: family(dst), DstLength: uint8(dst.BitLen()), SrcLength: uint8(src.BitLen()), Flags: unix.RTM_F_FIB_MATCH,
 		Attributes: rtnetlink.RouteAttributes{Dst: ip(dst), Mark: l.Mark},
 	}
+	if dst.Is4() { // IPv6 reports the table without this flag, and refuses it
+		m.Flags |= unix.RTM_F_LOOKUP_TABLE
+	}
 	data, err := marshal(&m, func(ae *netlink.AttributeEncoder) {
 		if src.IsValid() {
 			ae.Bytes(unix.RTA_SRC, src.AsSlice())

@@ -91,7 +91,7 @@ func (c *traceCall) do(ctx context.Context, operands []string) (int, error) {
 		closeSocket := func() {}
 		defer func() { closeSocket() }()
 		r.Send = func() (err error) {
-			dst, err := to.dial(r)
+			dst, err := to.dial(r.Places[0].NS, v)
 			if err == nil {
 				closeSocket, err = trace.Dial(r.Places[0].NS, to.proto, dst)
 			}
@@ -190,26 +190,28 @@ func (to traceTarget) published(a *inventory.Entry) (targets []netip.AddrPort, g
 	return targets, gets
 }
 
-// dial is where --send sends to: for a port of this host, an address that is not a container's gateway
-// only, as long as there is one.
-func (to traceTarget) dial(r trace.Request) (netip.AddrPort, error) {
-	addr := to.addr
-	if !addr.IsValid() {
-		addrs, err := trace.Addresses(r.Places[0].NS)
-		if err != nil {
-			return netip.AddrPort{}, err
-		}
-		four := slices.IndexFunc(addrs, netip.Addr.Is4)
-		switch {
-		case four >= 0:
-			addr = addrs[four]
-		case len(addrs) > 0:
-			addr = addrs[0]
-		default:
-			return netip.AddrPort{}, errors.New("this host has no address")
+// dial is where --send sends to. For a port of this host it is the address that the port is published on,
+// or else one of this host's, of IPv4 if there is one.
+func (to traceTarget) dial(ns *netns.NS, v *inventory.Inventory) (netip.AddrPort, error) {
+	if to.addr.IsValid() {
+		return netip.AddrPortFrom(to.addr, to.port), nil
+	}
+	for _, a := range v.Entries {
+		for _, m := range a.Ports {
+			ip, _ := netip.ParseAddr(m.HostIP)
+			if m.HostPort == to.port && hostport.ProtoNumber(m.Protocol) == to.proto && ip.IsValid() && !ip.IsUnspecified() {
+				return netip.AddrPortFrom(ip, to.port), nil
+			}
 		}
 	}
-	return netip.AddrPortFrom(addr, to.port), nil
+	addrs, err := trace.Addresses(ns)
+	if err == nil && len(addrs) == 0 {
+		err = errors.New("this host has no address")
+	}
+	if err != nil {
+		return netip.AddrPort{}, err
+	}
+	return netip.AddrPortFrom(addrs[max(0, slices.IndexFunc(addrs, netip.Addr.Is4))], to.port), nil
 }
 
 // parseTraceTarget reads PROTO/PORT or PORT/PROTO, or ADDRESS[:PORT][/PROTO].

@@ -127,7 +127,7 @@ func (s Step) String() string {
 // How long the kernel may be silent before the packet counts as ended, and how long it is waited for
 // a neighbour, which is asked for three times, a second apart.
 const (
-	quiet     = 500 * time.Millisecond
+	quiet     = time.Second
 	resolving = 4 * time.Second
 )
 
