@@ -443,15 +443,15 @@ func (f *follower) left(t *Trace, s *site, h *hook) {
 func (f *follower) next(s *site, addr netip.Addr) *Place {
 	i := slices.IndexFunc(f.Places, func(p Place) bool { return p.NS == s.NS })
 	for _, p := range f.Places[i+1:] {
-		if Has(p.NS, addr) {
+		if has(p.NS, addr) {
 			return &p
 		}
 	}
 	return nil
 }
 
-// Has reports whether a namespace has an address.
-func Has(ns *netns.NS, addr netip.Addr) bool {
+// has reports whether a namespace has an address.
+func has(ns *netns.NS, addr netip.Addr) bool {
 	list, err := Addresses(ns)
 	return err == nil && slices.Contains(list, addr)
 }
