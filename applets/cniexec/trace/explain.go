@@ -274,11 +274,17 @@ func (t *Trace) lost(s *site, where, advice string) {
 	t.Outcome, t.Advice = fmt.Sprintf("lost in %s %s; no rule of nf_tables has dropped it", s.Name, where), advice
 }
 
-// ownDrops are the chains of cnibox that drop packets.
-var ownDrops = map[string]string{
-	"policies": "the networks are kept apart: \"ingressPolicy\" of firewall, and isolated bridges",
-	"macs":     "the port may not send from that MAC address: \"macspoofchk\" of bridge",
-	"guard":    "packets from other hosts for 127.0.0.0/8 are dropped",
+// ownDrop explains the chains of cnibox that drop packets; empty: it is another chain.
+func ownDrop(chain string) string {
+	switch chain {
+	case "policies":
+		return "the networks are kept apart: \"ingressPolicy\" of firewall, and isolated bridges"
+	case "macs":
+		return "a bridge port sends from another MAC address (\"macspoofchk\") or router advertisements"
+	case "guard":
+		return "packets from other hosts for 127.0.0.0/8 are dropped"
+	}
+	return ""
 }
 
 // dropped names what has dropped the packet.
@@ -294,7 +300,7 @@ func (t *Trace) dropped(s *site, h *hook) {
 	if s.Name != "host" {
 		enter = "in " + s.Name + ": "
 	}
-	switch own := ownDrops[r.Chain]; {
+	switch own := ownDrop(r.Chain); {
 	case r.Table == nft.TableName && own != "":
 		t.Advice = own
 	case r.Handle != 0:
