@@ -152,17 +152,14 @@ func (s *site) steps() (steps []Step, err error) {
 	return steps, nil
 }
 
-// rejected corrects the verdict of a rule that answers what it drops.
+// rejected corrects the verdict of a rule that answers what it drops, and adds its comment.
 func (s *site) rejected(r *Rule) {
 	if r.Handle == 0 {
 		return
 	}
 	rejects, comment := s.tracer.Rejects(*s.dropped)
-	if rejects {
+	if r.Comment = comment; rejects {
 		r.Verdict = "reject"
-	}
-	if comment != "" {
-		r.Verdict += fmt.Sprintf(" %q", comment)
 	}
 }
 
@@ -215,7 +212,10 @@ func (f *follower) trace() (*Trace, error) {
 	ways := f.ways()
 	if ways[0].last() == nil {
 		t.Outcome = fmt.Sprintf("no such packet came to %s within %s", f.Places[0].Name, f.Wait)
-		t.Advice = "start the client meanwhile, or let --send send one; what is dropped by the network before, XDP or tc does not come to nf_tables"
+		t.Advice = "what the network before, XDP or tc drops does not come to nf_tables"
+		if f.Send == nil {
+			t.Advice = "start the client meanwhile, or let --send send one; " + t.Advice
+		}
 		return t, nil
 	}
 	var last *site
@@ -263,7 +263,7 @@ func (f *follower) conclude(t *Trace, s *site) {
 		t.lost(s, "behind "+h.name, "`nstat -az` counts why")
 		s.notForwarding(t, h)
 	case h.name == "bridge prerouting", h.name == "bridge forward", h.name == "bridge output":
-		t.lost(s, "behind "+h.name, fmt.Sprintf("`bridge link` shows whether the ports forward, `bridge fdb get %s` where it goes", "MAC br BRIDGE"))
+		t.lost(s, "behind "+h.name, "`bridge link` shows whether the ports forward, `bridge fdb get MAC br BRIDGE` where it goes")
 	default:
 		t.lost(s, "behind "+h.name, "`nstat -az` counts why; a packet larger than the MTU of the next link is one reason")
 	}

@@ -284,7 +284,7 @@ func TestKernelDropped(t *testing.T) {
 			chain forward { type filter hook forward priority filter - 5; policy accept; jump admin
 			}
 		}`, want: []string{
-			`host forward from up0 to edge0 -> inet fw forward (-5) handle 5: jump admin -> inet fw admin handle 4: drop "no"`,
+			`host forward from up0 to edge0 -> inet fw forward (-5) handle 5: jump admin -> inet fw admin handle 4: drop comment "no"`,
 			"dropped in host by inet fw admin handle 4",
 			"`nft delete rule inet fw admin handle 4` deletes the rule, `nft -a list chain inet fw admin` shows it",
 		}},
@@ -456,7 +456,7 @@ func TestKernelNothing(t *testing.T) {
 	r := s.published(unix.IPPROTO_TCP, "192.0.2.2:8080")
 	r.Send, r.Wait = nil, time.Millisecond
 	s.want(r, false, "no such packet came to host within 1ms",
-		"start the client meanwhile, or let --send send one; what is dropped by the network before, XDP or tc does not come to nf_tables")
+		"start the client meanwhile, or let --send send one; what the network before, XDP or tc drops does not come to nf_tables")
 	r.Wait = time.Hour
 	ctx, cancel := context.WithCancelCause(t.Context())
 	r.Send = func() error {

@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -45,10 +46,10 @@ type Trace struct {
 type Step struct {
 	Place       string `json:"place"`
 	Kind        string `json:"kind"`        // "prerouting" and the like, "bridge prerouting", "route", "neighbour", "port"
-	In          string `json:"in"`          // links, of a hook
-	Out         string `json:"out"`         //
-	Source      string `json:"source"`      // of the packet as it came to a hook
-	Destination string `json:"destination"` //
+	In          string `json:"in"`          // link, of a hook
+	Out         string `json:"out"`         // the same
+	Source      string `json:"source"`      // of the packet as it came to the hook
+	Destination string `json:"destination"` // the same
 	Rules       []Rule `json:"rules"`       // of a hook, in order
 	Text        string `json:"text"`        // of others, and of the first hook of a place
 }
@@ -61,8 +62,9 @@ type Rule struct {
 	Priority *int32 `json:"priority"` // nil: another chain jumps to it
 	Handle   uint64 `json:"handle"`   // 0: the end of the chain
 	Verdict  string `json:"verdict"`
-	Policy   bool   `json:"policy"` // the verdict is the chain's policy
-	NAT      string `json:"nat"`    // "dnat to ADDRESS" or "snat to ADDRESS"
+	Policy   bool   `json:"policy"`  // the verdict is the chain's policy
+	NAT      string `json:"nat"`     // "dnat to ADDRESS" or "snat to ADDRESS"
+	Comment  string `json:"comment"` // of a rule that drops the packet
 }
 
 func ruleOf(e nft.Traced) Rule {
@@ -99,6 +101,8 @@ func (r Rule) String() string {
 		return text + ": " + r.NAT
 	case r.Policy:
 		return text + ": " + r.Verdict + " (policy)"
+	case r.Comment != "":
+		return fmt.Sprintf("%s: %s comment %q", text, r.Verdict, r.Comment)
 	}
 	return text + ": " + r.Verdict
 }
@@ -165,7 +169,7 @@ func Follow(ctx context.Context, r Request) (*Trace, error) {
 			return nil, fmt.Errorf("trace in %s: %w", p.Name, err)
 		}
 		f.tracers = append(f.tracers, t)
-		listening.Go(func() { f.listen(ctx, i) })
+		listening.Go(func() { f.listen(ctx, i, t) })
 	}
 	if r.Send != nil {
 		if err := r.Send(); err != nil && !errors.Is(err, unix.EPERM) { // which a rule of output has caused
@@ -186,8 +190,8 @@ func Follow(ctx context.Context, r Request) (*Trace, error) {
 }
 
 // listen reads what a place reports until the context ends.
-func (f *follower) listen(ctx context.Context, place int) {
-	for f.hear(place, func() ([]nft.Traced, bool, error) { return f.tracers[place].Next(ctx) }) {
+func (f *follower) listen(ctx context.Context, place int, t *nft.Tracer) {
+	for f.hear(place, func() ([]nft.Traced, bool, error) { return t.Next(ctx) }) {
 	}
 }
 
@@ -233,12 +237,15 @@ func (f *follower) wait(ctx context.Context) error {
 				return err
 			}
 			ways := f.ways()
-			if ended(ways) {
+			n := hooks(ways)
+			switch {
+			case ended(ways):
 				return nil
-			}
-			if n := hooks(ways); n > seen {
+			case n > seen:
 				seen, since = n, time.Now()
 				timer.Reset(quiet)
+			case n == 0:
+				f.forget()
 			}
 		case <-timer.C:
 			if seen == 0 || time.Since(since) > resolving || !f.resolves() {
@@ -246,6 +253,23 @@ func (f *follower) wait(ctx context.Context) error {
 			}
 			timer.Reset(quiet)
 		}
+	}
+}
+
+// maxAhead is how many messages of a namespace may be read before those of the one that the packet comes
+// from.
+const maxAhead = 1000
+
+// forget drops messages that are not about the packet, which has not come.
+func (f *follower) forget() {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for i, events := range f.events {
+		keep := maxAhead
+		if i == 0 {
+			keep = 0
+		}
+		f.events[i] = slices.Delete(events, 0, max(0, len(events)-keep))
 	}
 }
 

@@ -124,3 +124,13 @@ func TestWalk(t *testing.T) {
 		})
 	}
 }
+
+// While the packet has not come nothing piles up, and what may be about it stays.
+func TestForget(t *testing.T) {
+	f := &follower{events: [][]nft.Traced{make([]nft.Traced, 3), make([]nft.Traced, maxAhead+500), make([]nft.Traced, 5)}}
+	f.events[1][maxAhead+499].ID = 7
+	f.forget()
+	if len(f.events[0]) != 0 || len(f.events[1]) != maxAhead || f.events[1][maxAhead-1].ID != 7 || len(f.events[2]) != 5 {
+		t.Errorf("%d, %d and %d messages are left", len(f.events[0]), len(f.events[1]), len(f.events[2]))
+	}
+}
