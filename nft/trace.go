@@ -145,8 +145,8 @@ func (t *Tracer) addTable(family byte, f Flow) error {
 	}
 	err = t.owner.commit(&b)
 	var refused *refusal
-	if errors.As(err, &refused) && refused.what == what && errors.Is(err, unix.EINVAL) {
-		return spec.Errorf(spec.CodeHost, "%w: tracing needs Linux 5.12, whose tables can have an owner", err)
+	if errors.As(err, &refused) && refused.what == what && (errors.Is(err, unix.EOPNOTSUPP) || errors.Is(err, unix.EINVAL)) {
+		return spec.Errorf(spec.CodeHost, "%w: tracing needs Linux 5.12, whose tables can have an owner, and %s", err, inetNeeds)
 	}
 	return err
 }

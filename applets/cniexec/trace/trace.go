@@ -166,7 +166,7 @@ func Follow(ctx context.Context, r Request) (*Trace, error) {
 	for i, p := range r.Places {
 		t, err := nft.Trace(p.NS, p.Flow)
 		if err != nil {
-			return nil, fmt.Errorf("trace in %s: %w", p.Name, err)
+			return nil, fmt.Errorf("%s: %w", p.Name, err)
 		}
 		f.tracers = append(f.tracers, t)
 		listening.Go(func() { f.listen(ctx, i, t) })
