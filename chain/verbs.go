@@ -126,13 +126,10 @@ func (r *Runner) Check(ctx context.Context, l *List, t Target) error {
 	if l.DisableCheck || l.unchecked() {
 		return nil
 	}
+	if err := e.finished(t.on(l)); err != nil {
+		return err
+	}
 	switch {
-	case e == nil:
-		return spec.Errorf(spec.CodeUnknown, "%s is not known: it was never added, or has been deleted", t.on(l))
-	case e.Interrupted():
-		return spec.Errorf(spec.CodeUnknown, "the ADD of %s was interrupted: run DEL, then ADD", t.on(l))
-	case !e.SameBoot():
-		return spec.Errorf(spec.CodeUnknown, "%s was added before the host was started: run DEL, then ADD", t.on(l))
 	case t.NetNS == "" && e.NetNSPath() == "":
 		return spec.Errorf(spec.CodeNetNS, "the namespace of %s is not on record: name it", t.on(l))
 	case t.NetNS == "":
@@ -149,6 +146,20 @@ func (r *Runner) Check(ctx context.Context, l *List, t Target) error {
 		return fmt.Errorf("cached result of %s: %w", e.Attachment(), err)
 	}
 	return r.checkAll(ctx, l, t, prev)
+}
+
+// finished returns an error of code 3 for an attachment whose ADD has not ended in this boot; e is nil
+// where the cache does not have it.
+func (e *Entry) finished(a spec.Attachment) error {
+	switch {
+	case e == nil:
+		return spec.Errorf(spec.CodeUnknown, "%s is not known: it was never added, or has been deleted", a)
+	case e.Interrupted():
+		return spec.Errorf(spec.CodeUnknown, "the ADD of %s was interrupted: run DEL, then ADD", a)
+	case !e.SameBoot():
+		return spec.Errorf(spec.CodeUnknown, "%s was added before the host was started: run DEL, then ADD", a)
+	}
+	return nil
 }
 
 // checkAll runs CHECK for all plugins in order, up to the first error. [spec.ErrAnew] is in that of a

@@ -76,6 +76,10 @@ type Verbs struct {
 	// Chained says that ADD needs the prevResult of a plugin before it in the list.
 	Chained bool
 
+	// Replaces says that ADD may be run again for an attachment that has one, with other arguments:
+	// what it makes replaces what the first one has made.
+	Replaces bool
+
 	// Validate checks the configuration of an ADD, and opens, sends and starts nothing. Its
 	// errors are ADD's. The verb STATUS says that the runtime may add what is missing by a
 	// capability. Nil: every configuration is valid.

@@ -93,6 +93,7 @@ type Plugin struct {
 	Args, MAC bool         // see [spec.Verbs]
 	DataDir   record.Dir   // the usual one; empty: it has no records
 	Restores  bool         // has a RESTORE
+	Replaces  bool         // see [spec.Verbs]
 	Restored  string       // what RESTORE reports where CHECK fails; empty: Apply reports itself
 	Confine   func(conf map[string]json.RawMessage) (leftOut string)
 	New       func() Driver
@@ -119,7 +120,7 @@ func (op *Op) Context() context.Context { return op.ctx }
 // Verbs are the plugin's.
 func (p Plugin) Verbs() spec.Verbs {
 	v := spec.Verbs{
-		Since: p.Since, Args: p.Args, MAC: p.MAC, Chained: true, Confine: p.Confine,
+		Since: p.Since, Args: p.Args, MAC: p.MAC, Chained: true, Replaces: p.Replaces, Confine: p.Confine,
 		Validate: func(r *spec.Request) (spec.Resources, error) {
 			d, _, err := p.read(context.Background(), r)
 			if err != nil {

@@ -31,7 +31,7 @@ type example struct{ line, what string }
 func verbs() []*verb {
 	return []*verb{
 		addVerb(), checkVerb(), getVerb(), delVerb(), gcVerb(), statusVerb(), versionVerb(),
-		runVerb(), enterVerb(), lsVerb(), showVerb(), whoVerb(), treeVerb(), reloadVerb(),
+		runVerb(), enterVerb(), publishVerb(), unpublishVerb(), lsVerb(), showVerb(), whoVerb(), treeVerb(), reloadVerb(),
 		lintVerb(), rmVerb(), upVerb(), downVerb(), bootVerb(), doctorVerb(), traceVerb(), metricsVerb(),
 		helpVerb(),
 	}

@@ -50,7 +50,7 @@ containerPort         int     -                    1 to 65535
 protocol              string  tcp                  tcp, udp or sctp
 hostIP                string  -                    of the host; none, 0.0.0.0 and :: are any address`,
 	Verbs: func() spec.Verbs {
-		return chained.Plugin{Name: "portmap", DataDir: dataDir, Restores: true, New: func() chained.Driver { return &conf{} }}.Verbs()
+		return chained.Plugin{Name: "portmap", DataDir: dataDir, Restores: true, Replaces: true, New: func() chained.Driver { return &conf{} }}.Verbs()
 	},
 }
 
@@ -137,13 +137,20 @@ func (c *conf) publish(ctx context.Context, op *chained.Op, maps iter.Seq[nft.Po
 
 // publishPorts publishes the ports in one transaction, IPv4 and IPv6 together, which also deletes
 // those of an earlier ADD of the attachment. Ports that the container's other attachments have become
-// pending.
+// pending, and pending ports of these are published where the attachment has them no more.
 //
 // A port of another container is an error of code 100 with the owner's name, unless that one's
 // namespace is gone: then it is taken over.
 func publishPorts(ctx context.Context, r *spec.Request, dir portOwners, maps iter.Seq[nft.PortMap], again bool) (pending bool, err error) {
 	holders := dir.holders(r.Attachment)
 	var gone []string
+	var next []*nextOwner
+	var published []spec.Attachment
+	if again {
+		if next, err = dir.nextOwners(r, r.ContainerID, func(o record.Owner) bool { return o.Of(r.Attachment) }); err != nil {
+			return false, err
+		}
+	}
 	err = nft.Open(r.Call.HostNS()).Update(ctx, func(x *nft.Tx) error {
 		pending = false
 		if again {
@@ -173,8 +180,12 @@ func publishPorts(ctx context.Context, r *spec.Request, dir portOwners, maps ite
 				return err
 			}
 		}
+		published = publishNext(r, x, next)
 		return nil
 	})
+	if err == nil {
+		err = dir.dropPending(published...)
+	}
 	return pending, err
 }
 

@@ -1,0 +1,327 @@
+package cniexec
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+
+	"cnibox/applets/cniexec/inventory"
+	"cnibox/chain"
+	"cnibox/internal/tty"
+	"cnibox/spec"
+)
+
+func publishVerb() *verb {
+	return &verb{name: "publish", operands: "ID PORT…", summary: "publish ports of an attachment that is there", new: func(c *call) action { return &publishCall{call: c} },
+		text: `PORT is [IP:]HOST:CONTAINER[/tcp|udp|sctp], or a range, as of add --publish. ID
+may be a name, as ls has it. The ports are those of the attachment from then on,
+as if add had got them: check, reload and del know them. All are published, or
+none.`,
+		examples: []example{
+			{"cni-exec publish c1 8081:80", "port 8081 of the host leads to port 80"},
+			{"cni-exec publish c1 --net mynet 53:53/udp 53:53", "of one of its networks"},
+		},
+	}
+}
+
+func unpublishVerb() *verb {
+	return &verb{name: "unpublish", operands: "ID PORT… | ID --all", summary: "take published ports of an attachment back", new: func(c *call) action { return &unpublishCall{publishCall: publishCall{call: c}} },
+		text: `PORT is [IP:]HOST[/tcp|udp|sctp], or a range; without IP the port of any address;
+or as publish has it. A port that is not published is an error, and then none is
+taken back.`,
+		examples: []example{
+			{"cni-exec unpublish c1 8081", "the one of tcp"},
+			{"cni-exec unpublish c1 --all", "each of its ports"},
+		},
+	}
+}
+
+// A publishCall is one call of publish, and the part that unpublish has of it.
+type publishCall struct {
+	*call
+	asked
+	net, ifName string // empty: any
+}
+
+func (c *publishCall) flags(f *flagSet) {
+	c.declareAttachment(f)
+	f.BoolVar(&c.force, "force", false, "publish also ports on which this host listens")
+}
+
+// declareAttachment declares what says which attachment of the container is meant.
+func (c *publishCall) declareAttachment(f *flagSet) {
+	f.Var((*nameValue)(&c.net), "net", "`NETWORK` the attachment to this one")
+	f.VarP((*nameValue)(&c.ifName), "ifname", "i", "`NAME` the attachment with this interface")
+	f.outputs("`json` print the attachment as it is then, as JSON")
+}
+
+func (c *publishCall) do(ctx context.Context, operands []string) (int, error) {
+	if len(operands) < 2 {
+		return 0, usage("publish: it takes a container's ID or name, and ports")
+	}
+	for _, text := range operands[1:] {
+		if err := c.publish.Set(text); err != nil {
+			return 0, usage("publish: %q: %w", text, err)
+		}
+	}
+	a, err := c.attachment(operands[0], func(a *inventory.Entry) bool { return takesPorts(a.Entry) })
+	if err != nil {
+		return 0, err
+	}
+	if l, err := a.List(); err == nil && !takes(l, spec.CapPorts) {
+		err = c.canPublish(c.call, l)
+		return 0, fmt.Errorf("%w; then del and add", err)
+	}
+	var added []spec.Port
+	err = c.runner.Change(ctx, a.Attachment(), chain.Change{Capability: spec.CapPorts, Value: func(_ *chain.Entry, now json.RawMessage) (json.RawMessage, error) {
+		mappings, err := readMappings(now)
+		if err != nil {
+			return nil, err
+		}
+		for _, p := range c.publish {
+			if !slices.ContainsFunc(mappings, func(m mapping) bool { return m.is(p) }) {
+				added, mappings = append(added, p), append(mappings, mappingOf(p))
+			}
+		}
+		c.publish = added
+		return encodeMappings(mappings), c.freePorts()
+	}})
+	if err != nil {
+		return 0, err
+	}
+	return c.report(a, added, "published")
+}
+
+// takesPorts reports whether a plugin of an attachment has the capability.
+func takesPorts(e *chain.Entry) bool {
+	l, err := e.List()
+	return err == nil && takes(l, spec.CapPorts)
+}
+
+// attachment finds the attachment that is meant: of a container's, the only one that fits.
+func (c *publishCall) attachment(name string, fits func(*inventory.Entry) bool) (*inventory.Entry, error) {
+	c.about = name
+	if err := c.prepare(); err != nil {
+		return nil, err
+	}
+	v, err := c.look()
+	if err != nil {
+		return nil, err
+	}
+	all, err := v.Find(name)
+	if err != nil {
+		return nil, err
+	}
+	named := slices.DeleteFunc(slices.Clone(all), func(a *inventory.Entry) bool {
+		return c.net != "" && a.NetworkName != c.net || c.ifName != "" && a.IfName != c.ifName
+	})
+	texts := func(list []*inventory.Entry) string {
+		return strings.Join(each(list, func(a *inventory.Entry) string { return a.NetworkName + " " + a.IfName }), ", ")
+	}
+	fitting := slices.DeleteFunc(slices.Clone(named), func(a *inventory.Entry) bool { return !fits(a) })
+	switch {
+	case len(named) == 0:
+		return nil, spec.Errorf(spec.CodeUnknown, "it has no such attachment, but: %s", texts(all))
+	case len(named) == 1:
+		return named[0], nil // which the error is about, if it does not fit
+	case len(fitting) == 1:
+		return fitting[0], nil
+	case len(fitting) == 0:
+		fitting = named
+	}
+	return nil, spec.Errorf(spec.CodeEnv, "it has several attachments: %s: name one with --net or -i", texts(fitting))
+}
+
+// report prints what was done to which ports.
+func (c *publishCall) report(a *inventory.Entry, ports []spec.Port, done string) (int, error) {
+	if c.output == outputJSON {
+		v, err := c.look()
+		if err != nil {
+			return 0, err
+		}
+		v.Entries = slices.DeleteFunc(v.Entries, func(now *inventory.Entry) bool { return now.Key != a.Key })
+		return c.writeJSON(docOf(v, v.Entries))
+	}
+	if len(ports) == 0 {
+		c.done("%s %s: nothing to do", a.Name(), a.NetworkName)
+		return exitOK, nil
+	}
+	c.done("%s %s: %s %s", a.Name(), a.NetworkName, tty.Several(each(ports, spec.Port.Short)), done)
+	return exitOK, nil
+}
+
+// An unpublishCall is one call of unpublish.
+type unpublishCall struct {
+	publishCall
+	all bool
+}
+
+func (c *unpublishCall) flags(f *flagSet) {
+	c.declareAttachment(f)
+	f.BoolVar(&c.all, "all", false, "take all of its ports back")
+}
+
+func (c *unpublishCall) do(ctx context.Context, operands []string) (int, error) {
+	switch {
+	case len(operands) == 0, len(operands) == 1 && !c.all:
+		return 0, usage("unpublish: it takes a container's ID or name, and ports, or --all")
+	case c.all && len(operands) > 1:
+		return 0, usage("unpublish: %q is one operand too many: --all takes all ports back", operands[1])
+	}
+	var ports []hostPort
+	for _, text := range operands[1:] {
+		more, err := parseHostPorts(text)
+		if err != nil {
+			return 0, usage("unpublish: %q: %w", text, err)
+		}
+		ports = append(ports, more...)
+	}
+	has := func(a *inventory.Entry) bool {
+		if c.all {
+			return len(a.Ports) > 0
+		}
+		return slices.ContainsFunc(a.Ports, func(p spec.Port) bool {
+			return slices.ContainsFunc(ports, func(h hostPort) bool { return h.matches(p) })
+		})
+	}
+	a, err := c.attachment(operands[0], has)
+	if err != nil {
+		return 0, err
+	}
+	var removed []spec.Port
+	err = c.runner.Change(ctx, a.Attachment(), chain.Change{Capability: spec.CapPorts, Less: true, Value: func(_ *chain.Entry, now json.RawMessage) (json.RawMessage, error) {
+		mappings, err := readMappings(now)
+		if err != nil {
+			return nil, err
+		}
+		for _, h := range ports {
+			if !slices.ContainsFunc(mappings, func(m mapping) bool { return h.matches(m.Port) }) {
+				return nil, spec.Errorf(spec.CodeUnknown, "%s %s has no port %s: %s", a.Name(), a.NetworkName, h, whatIsThere(mappings))
+			}
+		}
+		mappings = slices.DeleteFunc(mappings, func(m mapping) bool {
+			gone := m.HostPort != 0 && (c.all || slices.ContainsFunc(ports, func(h hostPort) bool { return h.matches(m.Port) }))
+			if gone {
+				removed = append(removed, m.Port)
+			}
+			return gone
+		})
+		return encodeMappings(mappings), nil
+	}})
+	if err != nil {
+		return 0, err
+	}
+	return c.report(a, removed, "taken back")
+}
+
+// whatIsThere lists the ports of mappings.
+func whatIsThere(mappings []mapping) string {
+	if len(mappings) == 0 {
+		return "it has none"
+	}
+	return "it has " + tty.Several(each(mappings, func(m mapping) string { return m.Short() }))
+}
+
+// A mapping is an entry of the capability portMappings, with what it has beside the members of a
+// [spec.Port].
+type mapping struct {
+	spec.Port
+	raw json.RawMessage
+}
+
+// mappingOf makes one.
+func mappingOf(p spec.Port) mapping {
+	raw, _ := json.Marshal(p) // numbers and strings
+	return mapping{p, raw}
+}
+
+// is reports whether a mapping has a port already.
+func (m mapping) is(p spec.Port) bool {
+	return m.HostPort == p.HostPort && m.ContainerPort == p.ContainerPort && m.Protocol == strings.ToLower(p.Protocol) && address(m.HostIP) == address(p.HostIP)
+}
+
+// address is that of a mapping; the zero Addr: any of the host.
+func address(hostIP string) netip.Addr {
+	a, err := netip.ParseAddr(hostIP)
+	if err != nil {
+		return netip.Addr{}
+	}
+	return a.Unmap()
+}
+
+// readMappings reads the value of the capability; nil is none.
+func readMappings(value json.RawMessage) (mappings []mapping, err error) {
+	var raw []json.RawMessage
+	if value != nil {
+		err = spec.Unmarshal(spec.CapPorts, value, &raw)
+	}
+	for _, r := range raw {
+		var p spec.Port
+		err = errors.Join(err, spec.Unmarshal(spec.CapPorts, r, &p))
+		if p.Protocol = strings.ToLower(p.Protocol); p.Protocol == "" {
+			p.Protocol = "tcp"
+		}
+		mappings = append(mappings, mapping{p, r})
+	}
+	return mappings, err
+}
+
+// encodeMappings is the value of the capability. An empty list is one.
+func encodeMappings(mappings []mapping) json.RawMessage {
+	value, _ := json.Marshal(each(mappings, func(m mapping) json.RawMessage { return m.raw })) // they were read
+	return value
+}
+
+// A hostPort is a published port as unpublish names it.
+type hostPort struct {
+	ip       netip.Addr // zero: any
+	port     uint16
+	protocol string
+	to       uint16 // in the container; 0: any
+}
+
+// matches reports whether a published port is meant.
+func (h hostPort) matches(p spec.Port) bool {
+	return p.HostPort == h.port && strings.EqualFold(p.Protocol, h.protocol) &&
+		(!h.ip.IsValid() || address(p.HostIP) == h.ip) && (h.to == 0 || p.ContainerPort == h.to)
+}
+
+// String is the port as it was named.
+func (h hostPort) String() string {
+	p := spec.Port{HostPort: h.port, ContainerPort: h.to, Protocol: h.protocol}
+	if h.ip.IsValid() {
+		p.HostIP = h.ip.String()
+	}
+	if h.to != 0 {
+		return p.Short()
+	}
+	return p.Host()
+}
+
+// parseHostPorts reads a port as publish has it, or without the container's.
+func parseHostPorts(s string) (ports []hostPort, err error) {
+	if full, err := parsePublish(s); err == nil {
+		return each(full, func(p spec.Port) hostPort {
+			return hostPort{address(p.HostIP), p.HostPort, strings.ToLower(p.Protocol), p.ContainerPort}
+		}), nil
+	}
+	text, protocol, _ := strings.Cut(s, "/")
+	if protocol == "" {
+		protocol = "tcp"
+	}
+	ip, host, hasIP := cutLast(text, ":")
+	h := hostPort{protocol: strings.ToLower(protocol), ip: address(strings.Trim(ip, "[]"))}
+	first, last, err := parsePorts(host)
+	if err != nil || hasIP && !h.ip.IsValid() || !slices.Contains(protocols, h.protocol) {
+		return nil, errors.New("it must be [IP:]HOST[/tcp|udp|sctp], with a port from 1 to 65535, or a range of them")
+	}
+	for port := int(first); port <= int(last); port++ {
+		h.port = uint16(port)
+		ports = append(ports, h)
+	}
+	return ports, nil
+}

@@ -1,0 +1,173 @@
+package chain
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"os"
+
+	"cnibox/internal/interrupt"
+	"cnibox/spec"
+)
+
+// A Change gives an attachment another value for one capability, as if its ADD had got that.
+type Change struct {
+	Capability string
+
+	// Value returns the new value for that of the ADD; nil: there was none. It gets a copy of the entry.
+	Value func(e *Entry, now json.RawMessage) (json.RawMessage, error)
+
+	// Less says that plugins have less with the new value. The cache never has less than plugins have
+	// made, whenever the process is killed: [Runner.Restore] makes what is missing.
+	Less bool
+}
+
+// Change runs ADD again of the plugins that declare the capability, each with the result of the ADD,
+// and replaces the value in the cache. All of them must be built in, and replace what they have made:
+// see [spec.Verbs.Replaces]. After an error the cache and the plugins have what they had.
+func (r *Runner) Change(ctx context.Context, a spec.Attachment, ch Change) error {
+	unlock, err := r.lock(ctx, a)
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	e, err := r.Cache.Lookup(a)
+	if err = ignore(err, os.ErrNotExist); err == nil {
+		err = e.finished(a)
+	}
+	if err != nil {
+		return err
+	}
+	if e.BootID == "" {
+		defer r.Cache.removeLock(a.ContainerID) // another runtime, which does not remove it, attached it
+	}
+	l, prev, err := e.recorded(ctx)
+	if err != nil {
+		return fmt.Errorf("%s: %w", a, err)
+	}
+	old := e.target()
+	if old.ns, _ = e.open(); old.ns == nil {
+		return spec.Errorf(spec.CodeNetNS, "the network namespace of %s is gone: `cni-exec gc` releases what it had", a)
+	}
+	defer old.ns.Close()
+	end, err := old.openNetNS()
+	if err != nil {
+		return err
+	}
+	defer end()
+	plugins, err := r.replacing(l, ch.Capability)
+	if err != nil {
+		return err
+	}
+	now, err := plugins[0].capability(ch.Capability, old)
+	if err != nil {
+		return err
+	}
+	value, err := ch.Value(e, now)
+	if err != nil {
+		return err
+	}
+	t := old
+	t.Capabilities = maps.Clone(old.Capabilities)
+	if t.Capabilities == nil {
+		t.Capabilities = map[string]json.RawMessage{}
+	}
+	t.Capabilities[ch.Capability] = value
+	if err := r.validateAll(l, plugins, t); err != nil {
+		return err
+	}
+	defer interrupt.Begin()()
+	after := *e
+	after.CapabilityArgs = t.Capabilities
+	write := func() error { return r.Cache.write(&after) }
+	if !ch.Less {
+		if err := write(); err != nil {
+			return err
+		}
+		write = func() error { return nil }
+	}
+	done := 0
+	for ; done < len(plugins) && err == nil; done++ {
+		_, err = r.run(ctx, spec.Add, l, plugins[done], t, prev)
+	}
+	if err == nil {
+		err = write()
+	}
+	if err == nil {
+		return nil
+	}
+	ctx, cancel := interrupt.Within(ctx, cmp.Or(r.UndoTimeout, defaultUndo))
+	defer cancel()
+	var errs []error
+	for _, p := range plugins[:done] {
+		_, uerr := r.run(ctx, spec.Add, l, p, old, prev)
+		errs = append(errs, uerr)
+	}
+	if !ch.Less {
+		errs = append(errs, r.Cache.write(e))
+	}
+	if uerr := errors.Join(errs...); uerr != nil {
+		return spec.AsError(err).WithDetails("what it had could not be restored: %v", uerr)
+	}
+	return err
+}
+
+// replacing returns the plugins of a list that declare a capability. The error has code 7 if there is
+// none, or if the ADD of one cannot be run again.
+func (r *Runner) replacing(l *List, capability string) (plugins []*Plugin, err error) {
+	for i := range l.Plugins {
+		p := &l.Plugins[i]
+		if !p.Capabilities[capability] {
+			continue
+		}
+		switch verbs, err := r.Invoker.Find(p.Type); {
+		case err != nil:
+			return nil, failed(spec.Add, l, p, err)
+		case verbs == nil:
+			return nil, spec.Errorf(spec.CodeConfig, "plugin %s is another program, of which no more than ADD and DEL of an attachment is known: del and add", p.Type)
+		case !verbs.Replaces:
+			return nil, spec.Errorf(spec.CodeConfig, "plugin %s declares %s, and cannot change it: del and add", p.Type, capability)
+		}
+		plugins = append(plugins, p)
+	}
+	if plugins == nil {
+		return nil, spec.Errorf(spec.CodeConfig, "no plugin of network %s had the capability %s at the ADD", l.Name, capability)
+	}
+	return plugins, nil
+}
+
+// capability returns the value that a plugin gets for a target; nil: none.
+func (p *Plugin) capability(name string, t Target) (json.RawMessage, error) {
+	for key := range t.Capabilities {
+		if p.Capabilities[key] { // then nothing of the configuration's own counts
+			return t.Capabilities[name], nil
+		}
+	}
+	var conf struct {
+		RuntimeConfig map[string]json.RawMessage `json:"runtimeConfig"`
+	}
+	if err := json.Unmarshal(p.conf, &conf); err != nil {
+		return nil, spec.Errorf(spec.CodeConfig, "%w", err)
+	}
+	return conf.RuntimeConfig[name], nil
+}
+
+// validateAll returns the error that an ADD of one of the plugins would return before it changes
+// anything.
+func (r *Runner) validateAll(l *List, plugins []*Plugin, t Target) error {
+	quiet := *r
+	quiet.Warn = func(string, ...any) {} // ADD warns
+	for _, p := range plugins {
+		req, err := quiet.request(spec.Add, l, p, t, nil)
+		if err == nil {
+			_, err = req.Validate(p.Type)
+		}
+		if err != nil {
+			return failed(spec.Add, l, p, err)
+		}
+	}
+	return nil
+}
