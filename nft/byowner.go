@@ -14,6 +14,9 @@ import (
 // each kind has an entry for each element, under a name for the attachment and a number from 0 on,
 // with the element's set and key. An entry may be of an element that is gone, or that is another
 // attachment's by now; none is missing where the base ruleset is of this version.
+//
+// GET of an element needs its key, which DEL does not know: runtimes leave the port mappings out then. A set
+// that is read once has the ports of all attachments, so each DEL would grow with them.
 
 const (
 	mostEntries = 32     // of an owner and a kind; of one with more, the sets are read

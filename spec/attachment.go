@@ -14,7 +14,11 @@ const keyLength = 24
 // The names are not checked here: [NewRequest] has done that for those of a
 // request, and other callers call [CheckNetworkName], [CheckContainerID] and [CheckIfName]. It
 // compares with == and serves as a map key.
-type Attachment struct{ Network, ContainerID, IfName string }
+type Attachment struct {
+	Network     string `json:"network,omitempty"`
+	ContainerID string `json:"containerID,omitempty"`
+	IfName      string `json:"ifName,omitempty"`
+}
 
 // Key returns 8 hex digits of the network and 16 of all three names. It marks
 // what the attachment owns in the kernel and must never change.

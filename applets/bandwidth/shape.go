@@ -262,7 +262,7 @@ func (c *conf) Release(op *chained.Op) error {
 	if err != nil {
 		return err
 	}
-	own, ownErr := s.Owned(chained.ReadRecord[chained.Record](op.Dir, op.Attachment))
+	own, ownErr := s.Owned(op.Dir.Head(op.Attachment))
 	if !own {
 		s.veth = nil
 	}

@@ -71,7 +71,7 @@ func (Defaults) Resources() spec.Resources { return spec.Resources{} }
 
 // Known looks for the record.
 func (Defaults) Known(op *Op) (bool, error) {
-	return ReadRecord[record.Owner](op.Dir, op.Attachment) != nil, nil
+	return op.Dir.Head(op.Attachment) != nil, nil
 }
 
 // Collect deletes stale records.

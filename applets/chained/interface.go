@@ -8,6 +8,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"cnibox/applets/record"
 	"cnibox/internal/flock"
 	"cnibox/internal/netns"
 	"cnibox/rtnl"
@@ -97,11 +98,11 @@ func openNamespace(r *spec.Request) (*Interface, error) {
 
 // Record writes the record of an attachment that has nothing more in it. It comes before the first
 // change.
-func (op *Op) Record() error { return op.WriteRecord(op.Dir, op.Attachment, &op.Stack) }
+func (op *Op) Record() error { return WriteRecord(op, record.Name(op.Attachment), struct{}{}) }
 
 // Owned reports whether DEL may change the interface, see [Interface.Owns]. If not, op.Link is nil
 // afterwards.
-func (op *Op) Owned(rec *Record) (bool, error) {
+func (op *Op) Owned(rec *record.Head) (bool, error) {
 	there := op.Link != nil
 	own, err := op.Owns(op.Request, op.Dir, rec)
 	if !own {

@@ -12,7 +12,6 @@ import (
 	"cnibox/applets/record"
 	"cnibox/internal/flock"
 	"cnibox/internal/kerneltest"
-	"cnibox/internal/undo"
 	"cnibox/spec"
 	"cnibox/spec/spectest"
 )
@@ -72,32 +71,35 @@ func TestKernelOpen(t *testing.T) {
 func TestKernelWriteRecord(t *testing.T) {
 	v := applettest.NewVeth(t)
 	dir := record.Dir(t.TempDir())
-	open := func() *chained.Interface {
-		c, err := chained.Open(request(t, spec.Del, v.Cont.Path), 0)
+	a := spec.Attachment{Network: "net1", ContainerID: "c1", IfName: "eth0"}
+	open := func() *chained.Op {
+		r := request(t, spec.Del, v.Cont.Path)
+		r.Attachment = a
+		c, err := chained.Open(r, 0)
 		v.NoError(err)
 		t.Cleanup(c.Close)
-		return c
+		return &chained.Op{Request: r, Interface: c, Dir: dir}
 	}
-	a := spec.Attachment{Network: "net1", ContainerID: "c1", IfName: "eth0"}
 	other := spec.Attachment{Network: "net2", ContainerID: "c1", IfName: "eth0"}
-	first, second := new(undo.Stack), new(undo.Stack)
-	v.NoError(open().WriteRecord(dir, a, first))
-	was := chained.ReadRecord[chained.Record](dir, a)
-	if was == nil || was.Index != v.Eth0.Index || was.Parent != v.Host0.Index || chained.ReadRecord[chained.Record](dir, other) != nil {
+	first := open()
+	v.NoError(first.Record())
+	was := dir.Head(a)
+	if was == nil || was.Index != v.Eth0.Index || was.Parent != v.Host0.Index || dir.Head(other) != nil {
 		t.Fatalf("got record %+v", was)
 	}
 	v.NoError(v.HostConn.DelLink("host0"))
 	v.AddPair("host0", "eth0")
-	v.NoError(open().WriteRecord(dir, a, second))
-	if now := chained.ReadRecord[chained.Record](dir, a); now == nil || *now == *was {
+	second := open()
+	v.NoError(second.Record())
+	if now := dir.Head(a); now == nil || *now == *was {
 		t.Errorf("got record %+v of another interface", now)
 	}
 	second.Failed(t.Context(), os.ErrInvalid)
-	if now := chained.ReadRecord[chained.Record](dir, a); now == nil || *now != *was {
+	if now := dir.Head(a); now == nil || *now != *was {
 		t.Errorf("after undo: got %+v, want %+v", now, was)
 	}
 	first.Failed(t.Context(), os.ErrInvalid)
-	if now := chained.ReadRecord[chained.Record](dir, a); now != nil {
+	if now := dir.Head(a); now != nil {
 		t.Errorf("after undo of the first: got %+v", now)
 	}
 }
@@ -108,7 +110,7 @@ func TestKernelOwns(t *testing.T) {
 	v, next := applettest.NewVeth(t), applettest.NewVeth(t)
 	dir := record.Dir(t.TempDir())
 	path := filepath.Join(t.TempDir(), "netns")
-	owns := func(r *spec.Request, rec *chained.Record) (yes bool) {
+	owns := func(r *spec.Request, rec *record.Head) (yes bool) {
 		t.Helper()
 		v.NoError(v.NS.Do(func() error { // where the host-side veth is looked for
 			c, err := chained.Open(r, 0)
@@ -128,9 +130,9 @@ func TestKernelOwns(t *testing.T) {
 	}
 	c, err := chained.Open(r, 0)
 	v.NoError(err)
-	v.NoError(c.WriteRecord(dir, r.Attachment, new(undo.Stack)))
+	v.NoError((&chained.Op{Request: r, Interface: c, Dir: dir}).Record())
 	c.Close()
-	rec := chained.ReadRecord[chained.Record](dir, r.Attachment)
+	rec := dir.Head(r.Attachment)
 	if !owns(r, rec) {
 		t.Error("the interface on record is not the attachment's")
 	}

@@ -205,15 +205,15 @@ type daemon struct {
 	calls  sync.WaitGroup
 
 	mu      sync.Mutex // guards the maps
-	holders map[record.Owner]*dhcp.Holder
-	busy    map[record.Owner]chan struct{}      // closed by the unlock of [daemon.lock]
-	adding  map[record.Owner]context.CancelFunc // of ADDs that run
+	holders map[spec.Attachment]*dhcp.Holder
+	busy    map[spec.Attachment]chan struct{}      // closed by the unlock of [daemon.lock]
+	adding  map[spec.Attachment]context.CancelFunc // of ADDs that run
 }
 
 func newDaemon(s dhcp.Settings, leases record.Dir) *daemon {
 	return &daemon{
 		Settings: s, leases: leases,
-		holders: map[record.Owner]*dhcp.Holder{}, busy: map[record.Owner]chan struct{}{}, adding: map[record.Owner]context.CancelFunc{},
+		holders: map[spec.Attachment]*dhcp.Holder{}, busy: map[spec.Attachment]chan struct{}{}, adding: map[spec.Attachment]context.CancelFunc{},
 	}
 }
 
@@ -227,17 +227,17 @@ func (d *daemon) resume() {
 		}
 		var rec leaseRecord
 		err := d.leases.Read(name, &rec)
-		store := &leaseStore{d.leases, rec.Owner}
+		store := &leaseStore{d.leases, rec.Attachment}
 		if err != nil || store.name() != name {
 			d.Log(name + " is not the record of a lease: ignored")
 			return nil
 		}
-		h := dhcp.Resume(rec.State, d.Settings, store)
+		h := dhcp.Resume(rec.Data, d.Settings, store)
 		if !h.Fresh() {
 			return store.Drop()
 		}
-		d.holders[rec.Owner] = h
-		if rec.Given {
+		d.holders[rec.Attachment] = h
+		if rec.Data.Given {
 			n++
 			h.Keep()
 		}
@@ -314,7 +314,7 @@ func (d *daemon) serve(ctx context.Context, conn net.Conn) {
 	}
 	if err := send(conn, "", answer); err != nil && call.Verb == spec.Add && answer.Error == nil {
 		d.Log(call.ContainerID + "/" + call.IfName + ": the caller is gone: its lease is released")
-		if err := d.del(context.WithoutCancel(ctx), call.Owner); err != nil {
+		if err := d.del(context.WithoutCancel(ctx), call.Attachment); err != nil {
 			d.Log(err.Error())
 		}
 	}
@@ -325,7 +325,7 @@ func (d *daemon) do(ctx context.Context, call *call) ([]*dhcp.Lease, error) {
 	case spec.Add:
 		return d.add(ctx, call)
 	case spec.Del:
-		return nil, d.del(ctx, call.Owner)
+		return nil, d.del(ctx, call.Attachment)
 	case spec.Check:
 		return d.check(call)
 	case spec.Status:
@@ -336,7 +336,7 @@ func (d *daemon) do(ctx context.Context, call *call) ([]*dhcp.Lease, error) {
 
 // lock waits until no other ADD or DEL of the attachment runs. Other attachments are not
 // waited for.
-func (d *daemon) lock(ctx context.Context, owner record.Owner) (unlock func(), err error) {
+func (d *daemon) lock(ctx context.Context, owner spec.Attachment) (unlock func(), err error) {
 	for {
 		d.mu.Lock()
 		other := d.busy[owner]
@@ -361,14 +361,14 @@ func (d *daemon) lock(ctx context.Context, owner record.Owner) (unlock func(), e
 }
 
 // holder returns what holds the leases of an attachment; nil: it has none.
-func (d *daemon) holder(owner record.Owner) *dhcp.Holder {
+func (d *daemon) holder(owner spec.Attachment) *dhcp.Holder {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	return d.holders[owner]
 }
 
 // setHolder needs the attachment's lock; nil removes the holder.
-func (d *daemon) setHolder(owner record.Owner, h *dhcp.Holder) {
+func (d *daemon) setHolder(owner spec.Attachment, h *dhcp.Holder) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if h == nil {
@@ -382,21 +382,21 @@ func (d *daemon) setHolder(owner record.Owner, h *dhcp.Holder) {
 // of an interface that was replaced, are released first. Those of an interface that exists in
 // another namespace are not another container's to take.
 func (d *daemon) add(ctx context.Context, call *call) ([]*dhcp.Lease, error) {
-	unlock, err := d.lock(ctx, call.Owner)
+	unlock, err := d.lock(ctx, call.Attachment)
 	if err != nil {
 		return nil, err
 	}
 	defer unlock()
-	store := &leaseStore{d.leases, call.Owner}
-	if h := d.holder(call.Owner); h != nil {
+	store := &leaseStore{d.leases, call.Attachment}
+	if h := d.holder(call.Attachment); h != nil {
 		if h.Serves(call.Config) && store.Kept() && allValid(h.Leases()) {
 			return h.Leases(), nil
 		}
 		if leases := h.Leases(); len(leases) > 0 && h.InOtherNS(call.Config) {
-			return nil, spec.Duplicate(call.Attachment(), leases[0].Address.Addr())
+			return nil, spec.Duplicate(call.Attachment, leases[0].Address.Addr())
 		}
 		err := h.Release(ctx)
-		d.setHolder(call.Owner, nil)
+		d.setHolder(call.Attachment, nil)
 		if err != nil {
 			return nil, err
 		}
@@ -421,13 +421,13 @@ func (d *daemon) acquire(ctx context.Context, call *call, store *leaseStore) (*d
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	d.mu.Lock()
-	d.adding[call.Owner] = cancel
+	d.adding[call.Attachment] = cancel
 	d.mu.Unlock()
 	h, err := dhcp.Acquire(ctx, call.Config, d.Settings, store)
 	d.mu.Lock()
-	delete(d.adding, call.Owner)
+	delete(d.adding, call.Attachment)
 	d.mu.Unlock()
-	d.setHolder(call.Owner, h) // may be there with an error
+	d.setHolder(call.Attachment, h) // may be there with an error
 	return h, err
 }
 
@@ -442,7 +442,7 @@ func allValid(leases []*dhcp.Lease) bool {
 }
 
 // del releases the leases, if there are any. An ADD that still runs ends first.
-func (d *daemon) del(ctx context.Context, owner record.Owner) error {
+func (d *daemon) del(ctx context.Context, owner spec.Attachment) error {
 	d.mu.Lock()
 	if cancel := d.adding[owner]; cancel != nil {
 		cancel()
@@ -465,8 +465,8 @@ func (d *daemon) del(ctx context.Context, owner record.Owner) error {
 // check returns the leases if they are valid and their interface exists. It waits for no
 // other call.
 func (d *daemon) check(call *call) ([]*dhcp.Lease, error) {
-	h, name := d.holder(call.Owner), call.Attachment().String()
-	if h == nil || !(&leaseStore{d.leases, call.Owner}).Kept() {
+	h, name := d.holder(call.Attachment), call.Attachment.String()
+	if h == nil || !(&leaseStore{d.leases, call.Attachment}).Kept() {
 		return nil, spec.Errorf(spec.CodeCheck, "the DHCP daemon has no lease of %s", name)
 	}
 	if err := h.Check(); err != nil {

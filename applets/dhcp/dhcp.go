@@ -60,7 +60,7 @@ environments of both, the default of the path is DIR/dhcp.sock.`,
 // call calls the daemon for this attachment. Errors have the daemon's code, or 11 if none
 // answers.
 func (p *plugin) call(ctx context.Context, verb spec.Verb) ([]*dhcp.Lease, error) {
-	leases, err := callDaemon(ctx, p.socket, &call{verb, record.OwnerOf(p.Attachment), p.conf})
+	leases, err := callDaemon(ctx, p.socket, &call{verb, p.Attachment, p.conf})
 	if errors.Is(err, errNoDaemon) {
 		err = spec.Errorf(spec.CodeTryAgain, "error dialing DHCP daemon").WithDetails("%v", err)
 	}
@@ -142,12 +142,12 @@ func del(ctx context.Context, r *spec.Request) error {
 // release has the daemon release the leases of an attachment. Without one that answers, the
 // plugin itself does, by the record; a daemon drops a lease whose record is gone.
 func (p *plugin) release(ctx context.Context, a spec.Attachment) error {
-	_, err := callDaemon(ctx, p.socket, &call{Verb: spec.Del, Owner: record.OwnerOf(a)})
+	_, err := callDaemon(ctx, p.socket, &call{Verb: spec.Del, Attachment: a})
 	if err == nil {
 		return nil
 	}
 	var rec leaseRecord
-	rerr := p.leases.Read(leaseName(a), &rec)
+	rerr := p.leases.Read(record.Name(a), &rec)
 	none := errors.Is(rerr, os.ErrNotExist)
 	if !none || !errors.Is(err, errNoDaemon) {
 		p.Warn("%v: releasing the lease without it", err)
@@ -156,10 +156,10 @@ func (p *plugin) release(ctx context.Context, a spec.Attachment) error {
 		return nil
 	}
 	if rerr != nil { // it cannot be used
-		return p.leases.Remove(leaseName(a))
+		return p.leases.Remove(record.Name(a))
 	}
-	store := &leaseStore{dir: p.leases, owner: record.OwnerOf(a)}
-	h := dhcp.Resume(rec.State, dhcp.Settings{Log: func(line string) { p.Warn("%s", line) }}, store)
+	store := &leaseStore{dir: p.leases, owner: a}
+	h := dhcp.Resume(rec.Data, dhcp.Settings{Log: func(line string) { p.Warn("%s", line) }}, store)
 	if !h.Fresh() {
 		return store.Drop()
 	}
@@ -179,8 +179,8 @@ func gc(ctx context.Context, r *spec.Request) error {
 	return p.leases.Each(func(name string) error {
 		var rec leaseRecord
 		err := p.leases.Read(name, &rec)
-		a := spec.Attachment{Network: rec.Network, ContainerID: rec.ContainerID, IfName: rec.IfName}
-		if err == nil && a.Network == r.Network && !valid[a] && name == leaseName(a) {
+		a := rec.Attachment
+		if err == nil && a.Network == r.Network && !valid[a] && name == record.Name(a) {
 			return p.release(ctx, a)
 		}
 		return nil
@@ -217,8 +217,8 @@ func get(ctx context.Context, r *spec.Request) (*spec.Result, error) {
 		return nil, err
 	}
 	var rec leaseRecord
-	err = p.leases.Read(leaseName(r.Attachment), &rec)
-	if errors.Is(err, os.ErrNotExist) || err == nil && !rec.Given {
+	err = p.leases.Read(record.Name(r.Attachment), &rec)
+	if errors.Is(err, os.ErrNotExist) || err == nil && !rec.Data.Given {
 		return nil, spec.Errorf(spec.CodeUnknown, "no lease of %s is known", r.Attachment)
 	}
 	if err != nil {
@@ -229,7 +229,7 @@ func get(ctx context.Context, r *spec.Request) (*spec.Result, error) {
 		return nil, err
 	}
 	if r.Prev == nil {
-		return resultOf(leases, rec.Priority), nil
+		return resultOf(leases, rec.Data.Priority), nil
 	}
 	if err := compare(r, leases); err != nil {
 		return nil, err

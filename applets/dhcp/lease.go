@@ -12,25 +12,18 @@ import (
 
 // A leaseRecord is the file of an attachment's leases. It is authoritative: without it there is
 // no lease, and removing it releases the lease.
-type leaseRecord struct {
-	record.Owner
-	dhcp.State
-}
-
-func leaseName(a spec.Attachment) string { return a.Key() + ".json" }
+type leaseRecord = record.Record[dhcp.State]
 
 // A leaseStore keeps the state of one attachment in its file.
 type leaseStore struct {
 	dir   record.Dir
-	owner record.Owner
+	owner spec.Attachment
 }
 
-func (s *leaseStore) name() string {
-	return leaseName(spec.Attachment{Network: s.owner.Network, ContainerID: s.owner.ContainerID, IfName: s.owner.IfName})
-}
+func (s *leaseStore) name() string { return record.Name(s.owner) }
 
 func (s *leaseStore) Save(state *dhcp.State) error {
-	return s.dir.Write(s.name(), &leaseRecord{s.owner, *state})
+	return s.dir.Write(s.name(), &leaseRecord{Head: record.Head{Attachment: s.owner}, Data: *state})
 }
 
 // Kept reports whether the file exists. One that cannot be looked up counts as existing.

@@ -12,7 +12,6 @@ import (
 	"syscall"
 	"time"
 
-	"cnibox/applets/record"
 	"cnibox/ipam/dhcp"
 	"cnibox/spec"
 )
@@ -30,7 +29,7 @@ const (
 // A call is a verb on an attachment. Only ADD needs the configuration.
 type call struct {
 	Verb spec.Verb `json:"verb"`
-	record.Owner
+	spec.Attachment
 	Config dhcp.Config `json:"config"`
 }
 

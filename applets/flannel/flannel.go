@@ -9,7 +9,6 @@ import (
 	"strings"
 
 	"cnibox/applets/applet"
-	"cnibox/applets/record"
 	"cnibox/internal/undo"
 	"cnibox/spec"
 )
@@ -305,11 +304,11 @@ func gc(ctx context.Context, r *spec.Request) error {
 		}
 		errs = append(errs, err)
 	}
-	valid := make(map[record.Owner]bool, 2*len(r.Valid))
+	valid := make(map[spec.Attachment]bool, 2*len(r.Valid))
 	for _, a := range r.Valid {
-		valid[record.OwnerOf(a)] = true
+		valid[a] = true
 		// The reference's state files do not name the interface.
-		valid[record.Owner{Network: a.Network, ContainerID: a.ContainerID}] = true
+		valid[spec.Attachment{Network: a.Network, ContainerID: a.ContainerID}] = true
 	}
 	errs = append(errs, f.dir.Each(func(file string) error {
 		if strings.HasSuffix(file, brokenSuffix) {

@@ -33,7 +33,7 @@ type records struct{ record.Dir }
 // A delegateRecord is one state file. One of the reference does not name the interface.
 type delegateRecord struct {
 	file  string
-	owner record.Owner
+	owner spec.Attachment
 	conf  json.RawMessage // the delegate's, without the owner
 }
 
@@ -46,7 +46,7 @@ func recordName(a spec.Attachment) string { return "~" + a.Key() }
 // of reports whether a record is the attachment's: for one of the reference, by network and
 // container.
 func (s *delegateRecord) of(a spec.Attachment) bool {
-	return s.owner == record.OwnerOf(a) || s.owner == record.Owner{Network: a.Network, ContainerID: a.ContainerID}
+	return s.owner == a || s.owner == spec.Attachment{Network: a.Network, ContainerID: a.ContainerID}
 }
 
 // load reads one file. Errors are os.ErrNotExist, errBrokenRecord, or of code 5.
@@ -62,8 +62,8 @@ func (d records) load(file string) (*delegateRecord, error) {
 	}
 	s := &delegateRecord{file: file}
 	var head struct {
-		Name  string       `json:"name"`
-		Owner record.Owner `json:"cnibox"`
+		Name  string          `json:"name"`
+		Owner spec.Attachment `json:"cnibox"`
 	}
 	if err == nil {
 		err = json.Unmarshal(raw, &head)
@@ -74,8 +74,8 @@ func (d records) load(file string) (*delegateRecord, error) {
 	if err != nil {
 		return nil, fmt.Errorf("%w: %w", errBrokenRecord, err)
 	}
-	if s.owner = head.Owner; s.owner == (record.Owner{}) {
-		s.owner = record.Owner{Network: head.Name, ContainerID: file}
+	if s.owner = head.Owner; s.owner == (spec.Attachment{}) {
+		s.owner = spec.Attachment{Network: head.Name, ContainerID: file}
 	}
 	return s, nil
 }
@@ -110,17 +110,11 @@ func (d records) quarantine(r *spec.Request, file string, why error) {
 // save writes the delegate's configuration, and returns how to restore what was there
 // before. Errors have code 5.
 func (d records) save(a spec.Attachment, conf []byte) (restore func() error, err error) {
-	raw, err := spec.Merge(conf, map[string]any{ownerKey: record.OwnerOf(a)})
+	raw, err := spec.Merge(conf, map[string]any{ownerKey: a})
 	if err != nil {
 		return nil, err
 	}
-	name := recordName(a)
-	old, err := disk.Read(filepath.Join(string(d.Dir), name), unix.O_NOFOLLOW, record.MaxSize)
-	restore = func() error { return d.Remove(name) }
-	if err == nil {
-		restore = func() error { return d.Replace(name, old) }
-	}
-	return restore, d.Write(name, json.RawMessage(raw))
+	return d.Exchange(recordName(a), json.RawMessage(raw))
 }
 
 // forget removes the attachment's file, and the one named after the container if that is

@@ -103,15 +103,15 @@ func (p *plugin) Link(op *attach.Op) error {
 		return err
 	}
 	dir := p.dir(op.Call)
-	if old, err := readDevice(dir, deviceFile(op.Attachment)); err == nil { // its DEL never came
+	if old, err := readDevice(dir, record.Name(op.Attachment)); err == nil { // its DEL never came
 		if err := old.refuseInUse(op); err != nil {
 			return err
 		}
 		if err := old.giveBack(op.Context(), op, dir); err != nil {
 			return err
 		}
-		if _, err := readDevice(dir, deviceFile(op.Attachment)); err == nil {
-			return spec.Errorf(spec.CodeBusy, "the device %s that %s had before waits on the host for its name, which another link has: rename that link, then DEL again", old.Name, op.Attachment)
+		if _, err := readDevice(dir, record.Name(op.Attachment)); err == nil {
+			return spec.Errorf(spec.CodeBusy, "the device %s that %s had before waits on the host for its name, which another link has: rename that link, then DEL again", old.Data.Name, op.Attachment)
 		}
 	}
 	unlock, err := dir.Make().Lock(op.Context())
@@ -124,8 +124,7 @@ func (p *plugin) Link(op *attach.Op) error {
 
 // moveIn is the part of ADD that is done under the lock of the records.
 func (p *plugin) moveIn(op *attach.Op, dir record.Dir) error {
-	restoreReturned(op, dir)
-	dev, err := p.find(op.Host)
+	dev, err := p.findReturned(op, dir)
 	if err != nil {
 		e := spec.Errorf(spec.CodeConfig, "failed to find host device: %w", err)
 		if p.Device != "" {
@@ -141,7 +140,7 @@ func (p *plugin) moveIn(op *attach.Op, dir record.Dir) error {
 	if err != nil {
 		return err
 	}
-	if err := op.Host.SetLink(dev.Index, rtnl.LinkChange{Alias: &rec.Name}); err != nil {
+	if err := op.Host.SetLink(dev.Index, rtnl.LinkChange{Alias: &rec.Data.Name}); err != nil {
 		return err
 	}
 	if err := op.Host.SetLink(dev.Index, rtnl.LinkChange{NS: op.NS, Name: &op.IfName}); err != nil {
@@ -152,7 +151,7 @@ func (p *plugin) moveIn(op *attach.Op, dir record.Dir) error {
 	}
 	if rec.Index != op.Link.Index { // the kernel chose another, as that one was taken there
 		rec.Index = op.Link.Index
-		if err := dir.Write(deviceFile(op.Attachment), rec); err != nil {
+		if err := dir.Write(record.Name(op.Attachment), rec); err != nil {
 			return err
 		}
 	}
@@ -176,8 +175,8 @@ func explainMove(op *attach.Op, dev *rtnl.Link, err error) error {
 
 // Check checks that the link is the device that ADD moved.
 func (p *plugin) Check(op *attach.Op) error {
-	if rec, err := readDevice(p.dir(op.Call), deviceFile(op.Attachment)); err == nil && op.Link.Alias != rec.Name {
-		return attach.Lost("interface %s in %s is not the device %s of the host: its alias is %q", op.IfName, op.Call.NetNS, rec.Name, op.Link.Alias)
+	if rec, err := readDevice(p.dir(op.Call), record.Name(op.Attachment)); err == nil && op.Link.Alias != rec.Data.Name {
+		return attach.Lost("interface %s in %s is not the device %s of the host: its alias is %q", op.IfName, op.Call.NetNS, rec.Data.Name, op.Link.Alias)
 	}
 	return nil
 }

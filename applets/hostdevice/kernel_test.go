@@ -113,31 +113,33 @@ func TestKernelHostDeviceNamespaceGone(t *testing.T) {
 			})
 		}
 	}
-	t.Run("ADD of another", func(t *testing.T) {
-		h := applettest.NewHost(t)
-		p := h.Container("a")
-		h.NIC("nic0")
-		before := h.Snapshot(p)
-		h.Must(spec.Add, "host-device", conf, p, "CNI_NETNS="+p.Path)
-		comesBack(h, p, "dev17")
-		file := h.Dir + "/records/" + spec.Attachment{Network: "demo", ContainerID: "a", IfName: "eth0"}.Key() + ".json"
-		b, err := os.ReadFile(file)
-		if err != nil {
-			t.Fatal(err)
-		}
-		gone := strings.Replace(string(b), p.Path, "/nowhere/netns", 1) // the test's own namespace does not end
-		if err := os.WriteFile(file, []byte(gone), 0o600); err != nil {
-			t.Fatal(err)
-		}
-		q := h.Container("b")
-		h.Must(spec.Add, "host-device", conf, q)
-		h.Must(spec.Del, "host-device", conf, p) // late: it must not take the link from the other
-		kerneltest.Link(t, kerneltest.Dial(t, q.NS), "eth0")
-		h.Must(spec.Del, "host-device", conf, q)
-		if after := h.Snapshot(p); after != before {
-			t.Errorf("left:\n%s", kerneltest.Diff(before, after))
-		}
-	})
+	for _, as := range []string{"dev17", "nic0"} {
+		t.Run("ADD of another/"+as, func(t *testing.T) {
+			h := applettest.NewHost(t)
+			p := h.Container("a")
+			h.NIC("nic0")
+			before := h.Snapshot(p)
+			h.Must(spec.Add, "host-device", conf, p, "CNI_NETNS="+p.Path)
+			comesBack(h, p, as)
+			file := h.Dir + "/records/" + spec.Attachment{Network: "demo", ContainerID: "a", IfName: "eth0"}.Key() + ".json"
+			b, err := os.ReadFile(file)
+			if err != nil {
+				t.Fatal(err)
+			}
+			gone := strings.Replace(string(b), p.Path, "/nowhere/netns", 1) // the test's own namespace does not end
+			if err := os.WriteFile(file, []byte(gone), 0o600); err != nil {
+				t.Fatal(err)
+			}
+			q := h.Container("b")
+			h.Must(spec.Add, "host-device", conf, q)
+			h.Must(spec.Del, "host-device", conf, p) // late: it must not take the link from the other
+			kerneltest.Link(t, kerneltest.Dial(t, q.NS), "eth0")
+			h.Must(spec.Del, "host-device", conf, q)
+			if after := h.Snapshot(p); after != before {
+				t.Errorf("left:\n%s", kerneltest.Diff(before, after))
+			}
+		})
+	}
 }
 
 // A name that another link has meanwhile stays with that: the device comes back under

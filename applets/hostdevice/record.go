@@ -16,13 +16,12 @@ import (
 	"cnibox/spec"
 )
 
-// A deviceRecord is what a device was like on the host before ADD moved it, in one file for
-// each attachment. The alias of a moved link is its name on the host, as with the reference,
-// which stores nothing else.
-type deviceRecord struct {
-	record.Owner
-	NetNS   string `json:"netns"` // path of the namespace it was moved to
-	Index   uint32 `json:"index"` // there
+// A deviceRecord says to which namespace a device was moved, and which index it has there.
+type deviceRecord struct{ record.Record[device] }
+
+// A device is what one was like on the host before ADD moved it. The alias of a moved link is its name
+// on the host, as with the reference, which stores nothing else.
+type device struct {
 	Name    string `json:"name"`
 	Alias   string `json:"alias"`
 	MAC     string `json:"mac"`
@@ -34,17 +33,19 @@ type deviceRecord struct {
 
 // recordOf describes a link as it is.
 func recordOf(op *attach.Op, l *rtnl.Link) *deviceRecord {
-	return &deviceRecord{Owner: record.OwnerOf(op.Attachment), NetNS: op.Call.NetNS, Index: l.Index, Name: l.Name, Alias: l.Alias,
-		MAC: l.MAC.String(), PermMAC: l.PermMAC.String(), MTU: l.MTU, Up: l.Up, Kind: l.Kind}
+	return &deviceRecord{record.Record[device]{
+		Head: record.Head{Attachment: op.Attachment, NetNS: op.Call.NetNS, LinkID: record.LinkID{Index: l.Index}},
+		Data: device{Name: l.Name, Alias: l.Alias, MAC: l.MAC.String(), PermMAC: l.PermMAC.String(), MTU: l.MTU, Up: l.Up, Kind: l.Kind},
+	}}
 }
 
 func (rec *deviceRecord) sameAddress(l *rtnl.Link) bool {
-	return l.Kind == rec.Kind && (l.MAC.String() == rec.MAC || rec.PermMAC != "" && l.PermMAC.String() == rec.PermMAC)
+	return l.Kind == rec.Data.Kind && (l.MAC.String() == rec.Data.MAC || rec.Data.PermMAC != "" && l.PermMAC.String() == rec.Data.PermMAC)
 }
 
 // movedBack reports whether a link of the host is the device, not yet restored.
 func (rec *deviceRecord) movedBack(l *rtnl.Link) bool {
-	return l.Alias == rec.Name && rec.sameAddress(l)
+	return l.Alias == rec.Data.Name && rec.sameAddress(l)
 }
 
 // inContainer reports whether a link of the container is the device. The container may have
@@ -52,7 +53,7 @@ func (rec *deviceRecord) movedBack(l *rtnl.Link) bool {
 // three must match.
 func (rec *deviceRecord) inContainer(l *rtnl.Link) bool {
 	if l.Index == rec.Index {
-		return l.Alias == rec.Name || rec.sameAddress(l)
+		return l.Alias == rec.Data.Name || rec.sameAddress(l)
 	}
 	return rec.movedBack(l)
 }
@@ -68,14 +69,12 @@ func (rec *deviceRecord) among(links []rtnl.Link, matches func(*rtnl.Link) bool)
 	return found
 }
 
-func deviceFile(a spec.Attachment) string { return a.Key() + ".json" }
-
 // readDevice returns the record in a file; os.ErrNotExist: there is none.
 func readDevice(dir record.Dir, file string) (*deviceRecord, error) {
 	rec := &deviceRecord{}
 	err := dir.Read(file, rec)
 	if err == nil {
-		err = spec.CheckIfName(rec.Name)
+		err = spec.CheckIfName(rec.Data.Name)
 	}
 	return rec, err
 }
@@ -94,8 +93,26 @@ func eachDevice(dir record.Dir, fn func(*deviceRecord) error) error {
 // recordDevice writes the record, and registers the undo of the move.
 func recordDevice(op *attach.Op, dir record.Dir, dev *rtnl.Link) (*deviceRecord, error) {
 	rec := recordOf(op, dev)
-	op.Undo("device "+rec.Name, func(ctx context.Context) error { return rec.giveBack(ctx, op, dir) })
-	return rec, dir.Write(deviceFile(op.Attachment), rec)
+	var err error
+	if rec.ID, err = op.NS.ID(); err != nil {
+		return nil, err
+	}
+	if rec.Cookie, err = op.Cont.NSCookie(); err != nil {
+		return nil, err
+	}
+	op.Undo("device "+rec.Data.Name, func(ctx context.Context) error { return rec.giveBack(ctx, op, dir) })
+	return rec, dir.Write(record.Name(op.Attachment), rec)
+}
+
+// findReturned finds the device on the host. One that has no alias was not moved before: only for
+// others, and if there is none, the records of all attachments are read.
+func (p *plugin) findReturned(op *attach.Op, dir record.Dir) (*rtnl.Link, error) {
+	dev, err := p.find(op.Host)
+	if errors.Is(err, os.ErrNotExist) || err == nil && spec.CheckIfName(dev.Alias) == nil {
+		restoreReturned(op, dir)
+		return p.find(op.Host)
+	}
+	return dev, err
 }
 
 // restoreReturned restores the devices that the kernel moved to the host when their
@@ -116,7 +133,7 @@ func restoreReturned(op *attach.Op, dir record.Dir) {
 		if err := rec.restore(op, dev); err != nil {
 			return later(err)
 		}
-		return dir.Remove(deviceFile(rec.Attachment()))
+		return dir.Remove(record.Name(rec.Attachment))
 	})
 	if err != nil {
 		op.Warn("%v", err)
@@ -127,17 +144,17 @@ func restoreReturned(op *attach.Op, dir record.Dir) {
 // then its name on the host is its alias, and nothing else about it is known.
 func remove(ctx context.Context, op *attach.Op, c *plugin) error {
 	dir := record.Configured(op.Request, dataDir)
-	rec, err := readDevice(dir, deviceFile(op.Attachment))
+	rec, err := readDevice(dir, record.Name(op.Attachment))
 	if err != nil {
 		if !errors.Is(err, os.ErrNotExist) {
 			op.Warn("%v", err)
 		}
 		l := movedByReference(op, c)
 		if l == nil || hasRecord(op, dir, l) {
-			return dir.Remove(deviceFile(op.Attachment))
+			return dir.Remove(record.Name(op.Attachment))
 		}
 		rec = recordOf(op, l)
-		rec.Name, rec.Alias, rec.Up = l.Alias, "", false
+		rec.Data.Name, rec.Data.Alias, rec.Data.Up = l.Alias, "", false
 	}
 	return rec.giveBack(ctx, op, dir)
 }
@@ -209,7 +226,7 @@ func (rec *deviceRecord) giveBack(ctx context.Context, op *attach.Op, dir record
 	dev, err := rec.moveOut(op.Host, cont)
 	if dev == nil && err == nil {
 		// GC comes long after the namespace has ended.
-		wait := cont == nil && rec.Kind == "" && op.Call.Verb == spec.Del
+		wait := cont == nil && rec.Data.Kind == "" && op.Call.Verb == spec.Del
 		dev, err = rec.findOnHost(ctx, op, wait)
 	}
 	if dev != nil && err == nil {
@@ -218,7 +235,7 @@ func (rec *deviceRecord) giveBack(ctx context.Context, op *attach.Op, dir record
 	if err != nil {
 		return later(err)
 	}
-	return dir.Remove(deviceFile(rec.Attachment()))
+	return dir.Remove(record.Name(rec.Attachment))
 }
 
 // container returns a socket in the namespace that the device was moved to, or in CNI_NETNS if that
@@ -251,7 +268,7 @@ func (rec *deviceRecord) refuseInUse(op *attach.Op) error {
 		return err
 	}
 	if dev := rec.among(links, rec.inContainer); dev != nil {
-		return spec.Errorf(spec.CodeBusy, "%s has the device %s already, as %s in %s: run its DEL first", op.Attachment, rec.Name, dev.Name, rec.NetNS)
+		return spec.Errorf(spec.CodeBusy, "%s has the device %s already, as %s in %s: run its DEL first", op.Attachment, rec.Data.Name, dev.Name, rec.NetNS)
 	}
 	return nil
 }
@@ -273,13 +290,13 @@ func (rec *deviceRecord) moveOut(host, cont *rtnl.Conn) (*rtnl.Link, error) {
 		return nil, err
 	}
 	defer hostNS.Close()
-	if err := cont.SetLink(dev.Index, rtnl.LinkChange{Up: new(false), Alias: &rec.Name}); err != nil {
+	if err := cont.SetLink(dev.Index, rtnl.LinkChange{Up: new(false), Alias: &rec.Data.Name}); err != nil {
 		return nil, err
 	}
-	if err := cont.SetLink(dev.Index, rtnl.LinkChange{Name: &rec.Name}); err != nil && !errors.Is(err, os.ErrExist) {
+	if err := cont.SetLink(dev.Index, rtnl.LinkChange{Name: &rec.Data.Name}); err != nil && !errors.Is(err, os.ErrExist) {
 		return nil, err
 	}
-	name := rec.Name
+	name := rec.Data.Name
 	for n := dev.Index; ; n++ {
 		err := cont.SetLink(dev.Index, rtnl.LinkChange{NS: hostNS, Name: &name})
 		if err == nil {
@@ -306,10 +323,10 @@ func (rec *deviceRecord) findOnHost(ctx context.Context, op *attach.Op, wait boo
 	ctx, cancel := context.WithTimeout(ctx, ReturnTimeout)
 	defer cancel()
 	dev, err := op.Host.WaitLink(ctx, func(l *rtnl.Link) bool {
-		return rec.movedBack(l) || l.Name == rec.Name && rec.sameAddress(l)
+		return rec.movedBack(l) || l.Name == rec.Data.Name && rec.sameAddress(l)
 	})
 	if errors.Is(err, context.DeadlineExceeded) {
-		op.Warn("device %s is not on the host yet: the next DEL or GC restores it", rec.Name)
+		op.Warn("device %s is not on the host yet: the next DEL or GC restores it", rec.Data.Name)
 		return nil, errLater
 	}
 	if dev != nil && !rec.movedBack(dev) {
@@ -322,20 +339,20 @@ func (rec *deviceRecord) findOnHost(ctx context.Context, op *attach.Op, wait boo
 // an interrupted restore is continued.
 func (rec *deviceRecord) restore(op *attach.Op, dev *rtnl.Link) error {
 	var ch rtnl.LinkChange
-	if rec.MTU != 0 && rec.MTU != dev.MTU {
-		ch.MTU = &rec.MTU
+	if rec.Data.MTU != 0 && rec.Data.MTU != dev.MTU {
+		ch.MTU = &rec.Data.MTU
 	}
-	if addr, err := spec.ParseMAC(rec.MAC); err == nil && !bytes.Equal(addr, dev.MAC) {
+	if addr, err := spec.ParseMAC(rec.Data.MAC); err == nil && !bytes.Equal(addr, dev.MAC) {
 		ch.MAC = addr
 	}
-	if dev.Name != rec.Name {
+	if dev.Name != rec.Data.Name {
 		ch.Up = new(false) // for the new name
 		if err := op.Host.SetLink(dev.Index, ch); err != nil {
 			return err
 		}
-		err := op.Host.SetLink(dev.Index, rtnl.LinkChange{Name: &rec.Name})
+		err := op.Host.SetLink(dev.Index, rtnl.LinkChange{Name: &rec.Data.Name})
 		if errors.Is(err, os.ErrExist) {
-			op.Warn("name %s is in use on the host: the device is left as %s, the next DEL or GC renames it", rec.Name, dev.Name)
+			op.Warn("name %s is in use on the host: the device is left as %s, the next DEL or GC renames it", rec.Data.Name, dev.Name)
 			return errLater
 		}
 		if err != nil {
@@ -343,9 +360,9 @@ func (rec *deviceRecord) restore(op *attach.Op, dev *rtnl.Link) error {
 		}
 		ch = rtnl.LinkChange{}
 	}
-	ch.Alias = &rec.Alias
-	if rec.Up {
-		ch.Up = &rec.Up
+	ch.Alias = &rec.Data.Alias
+	if rec.Data.Up {
+		ch.Up = &rec.Data.Up
 	}
 	return op.Host.SetLink(dev.Index, ch)
 }
@@ -353,7 +370,7 @@ func (rec *deviceRecord) restore(op *attach.Op, dev *rtnl.Link) error {
 func collect(ctx context.Context, op *attach.Op) error {
 	valid, dir := op.ValidKeys(), record.Configured(op.Request, dataDir)
 	return eachDevice(dir, func(rec *deviceRecord) error {
-		if rec.Network != op.Network || valid(rec.Attachment().Key()) {
+		if rec.Network != op.Network || valid(rec.Attachment.Key()) {
 			return nil
 		}
 		return rec.giveBack(ctx, op, dir)

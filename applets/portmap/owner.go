@@ -1,13 +1,9 @@
 package portmap
 
 import (
-	"errors"
 	"net/netip"
-	"os"
 
-	"cnibox/applets/chained"
 	"cnibox/applets/record"
-	"cnibox/internal/netns"
 	"cnibox/nft"
 	"cnibox/spec"
 )
@@ -18,11 +14,12 @@ import (
 // The name of a record is the attachment's key, as in the rule set.
 type portOwners record.Dir
 
-// A portOwner is one record.
-type portOwner struct {
-	chained.Record           // of the namespace that was at the path
-	NetNS          string    `json:"netns"`         // path
-	UDP            []udpPort `json:"udp,omitempty"` // whose flows end with the attachment
+// A portOwner is one record, of the namespace that was at the path.
+type portOwner = record.Record[udpPorts]
+
+// The udpPorts are those whose flows end with the attachment.
+type udpPorts struct {
+	UDP []udpPort `json:"udp,omitempty"`
 }
 
 // A udpPort is a published port. Packets of a UDP flow follow the connection
@@ -46,9 +43,9 @@ func (d portOwners) owner(key string) *portOwner {
 // published port is ever without a record. Ports of an earlier ADD stay in it.
 // old is the record of an earlier ADD without a DEL; nil: none.
 func (d portOwners) record(r *spec.Request, old *portOwner, udp []udpPort) error {
-	o := portOwner{Record: chained.Record{Owner: record.OwnerOf(r.Attachment)}, NetNS: r.Call.NetNS, UDP: udp}
+	o := portOwner{Head: record.Head{Attachment: r.Attachment, NetNS: r.Call.NetNS}, Data: udpPorts{udp}}
 	if old != nil {
-		o.UDP = withUDP(udp, old.UDP)
+		o.Data.UDP = withUDP(udp, old.Data.UDP)
 	}
 	ns, err := r.Call.OpenNS()
 	if err != nil {
@@ -59,27 +56,17 @@ func (d portOwners) record(r *spec.Request, old *portOwner, udp []udpPort) error
 		return err
 	}
 	o.Cookie, _ = ns.Cookie()
-	return record.Dir(d).Write(r.Attachment.Key()+".json", o)
+	return record.Dir(d).Write(record.Name(r.Attachment), &o)
 }
 
 // drop deletes the record of an attachment that has no ports any more.
-func (d portOwners) drop(a spec.Attachment) error { return record.Dir(d).Remove(a.Key() + ".json") }
+func (d portOwners) drop(a spec.Attachment) error { return record.Dir(d).Remove(record.Name(a)) }
 
-// gone reports whether the owner's namespace is known to be gone: nothing, or
-// another one, is at its path. An owner without a record is taken to be alive.
-// A path that cannot be read does not count as gone.
+// gone reports whether the owner's namespace is known to be gone. An owner without a record is taken
+// to be alive.
 func (d portOwners) gone(key string) bool {
 	o := d.owner(key)
-	if o == nil {
-		return false
-	}
-	ns, err := netns.Open(o.NetNS)
-	if err != nil {
-		return errors.Is(err, os.ErrNotExist) || errors.Is(err, netns.ErrNotNS)
-	}
-	defer ns.Close()
-	id, err := ns.ID()
-	return err == nil && (id != o.ID || !ns.HasCookie(o.Cookie))
+	return o != nil && o.Gone()
 }
 
 // A portHolder is what is known of an attachment that has a port which another asks for.
@@ -102,9 +89,9 @@ func (d portOwners) holders(a spec.Attachment) func(key string) portHolder {
 	}
 }
 
-// udpPorts returns the host ports of the UDP mappings.
+// udpOf returns the host ports of the UDP mappings.
 // Flows of TCP and SCTP end with their connections.
-func udpPorts(wishes []portWish) []udpPort {
+func udpOf(wishes []portWish) []udpPort {
 	n := 0
 	for _, w := range wishes {
 		if w.host.Proto == "udp" {

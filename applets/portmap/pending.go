@@ -30,10 +30,7 @@ type portsAsked struct {
 // since others of its container have some of it. It is in the file
 // pending/CONTAINER-KEY.json, so the names in that directory are enough to know
 // which containers have any.
-type pendingPorts struct {
-	record.Owner
-	portsAsked
-}
+type pendingPorts = record.Record[portsAsked]
 
 // pending is the directory of these records.
 func (d portOwners) pending() record.Dir { return record.Dir(filepath.Join(string(d), "pending")) }
@@ -55,12 +52,12 @@ func (d portOwners) hasPending(a spec.Attachment) bool {
 // isPending is hasPending for the attachment of a key.
 func (d portOwners) isPending(key string) bool {
 	o := d.owner(key)
-	return o != nil && d.hasPending(o.Attachment())
+	return o != nil && d.hasPending(o.Attachment)
 }
 
 // setPending records what an attachment asked for.
 func (d portOwners) setPending(a spec.Attachment, asked portsAsked) error {
-	return d.pending().Write(pendingName(a), pendingPorts{record.OwnerOf(a), asked})
+	return d.pending().Write(pendingName(a), &pendingPorts{Head: record.Head{Attachment: a}, Data: asked})
 }
 
 // dropPending deletes the records of attachments of which nothing is pending any more.
@@ -85,18 +82,18 @@ type nextOwner struct {
 
 // nextOwners returns the container's attachments with pending ports, by interface, but for
 // those that are stale or whose namespace is gone.
-func (d portOwners) nextOwners(r *spec.Request, containerID string, stale func(record.Owner) bool) (next []*nextOwner, err error) {
+func (d portOwners) nextOwners(r *spec.Request, containerID string, stale func(spec.Attachment) bool) (next []*nextOwner, err error) {
 	err = d.pending().Each(func(name string) error {
 		var p pendingPorts
 		if !strings.HasPrefix(name, pendingOf(containerID)) || d.pending().Read(name, &p) != nil ||
-			p.ContainerID != containerID || stale(p.Owner) || d.gone(p.Attachment().Key()) {
+			p.ContainerID != containerID || stale(p.Attachment) || d.gone(p.Attachment.Key()) {
 			return nil
 		}
-		if err := p.Conf.read(); err != nil {
+		if err := p.Data.Conf.read(); err != nil {
 			r.Warn("%s in %s: %v", name, d.pending(), err)
 			return nil
 		}
-		next = append(next, &nextOwner{p.Attachment(), p.Conf.maps(p.Targets)})
+		next = append(next, &nextOwner{p.Attachment, p.Data.Conf.maps(p.Data.Targets)})
 		return nil
 	})
 	slices.SortFunc(next, func(a, b *nextOwner) int { return cmp.Compare(a.of.IfName, b.of.IfName) })

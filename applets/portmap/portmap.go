@@ -97,7 +97,7 @@ func (c *conf) publish(ctx context.Context, op *chained.Op, maps iter.Seq[nft.Po
 	case none && old == nil:
 		return nil
 	case none:
-		return releasePorts(ctx, r, dir, old.UDP)
+		return releasePorts(ctx, r, dir, old.Data.UDP)
 	}
 	link, err := localnetLink(r, maps)
 	if err == nil && link != nil {
@@ -106,7 +106,7 @@ func (c *conf) publish(ctx context.Context, op *chained.Op, maps iter.Seq[nft.Po
 	if err != nil {
 		return err
 	}
-	udp := udpPorts(c.wishes)
+	udp := udpOf(c.wishes)
 	if err := dir.record(r, old, udp); err != nil {
 		return err
 	}
@@ -129,7 +129,7 @@ func (c *conf) publish(ctx context.Context, op *chained.Op, maps iter.Seq[nft.Po
 		return err
 	}
 	if old != nil {
-		udp = withUDP(udp, old.UDP)
+		udp = withUDP(udp, old.Data.UDP)
 	}
 	forgetFlows(r, udp)
 	return nil
@@ -193,7 +193,7 @@ func publishPorts(ctx context.Context, r *spec.Request, dir portOwners, maps ite
 // and publishes pending ports of the container's other attachments in the same transaction. Nothing
 // need exist. udp are the ports whose conntrack entries are deleted.
 func releasePorts(ctx context.Context, r *spec.Request, dir portOwners, udp []udpPort) error {
-	next, unread := dir.nextOwners(r, r.ContainerID, func(o record.Owner) bool { return o.Of(r.Attachment) })
+	next, unread := dir.nextOwners(r, r.ContainerID, func(a spec.Attachment) bool { return a == r.Attachment })
 	var published []spec.Attachment
 	release := func(x *nft.Tx) error {
 		x.Addresses(addressesOf(r)...)
@@ -247,11 +247,11 @@ func (c *conf) Release(op *chained.Op) error {
 func (c *conf) portsToForget(old *portOwner) (udp []udpPort) {
 	for _, m := range c.RuntimeConfig.PortMappings {
 		if w, err := m.wish(""); err == nil {
-			udp = append(udp, udpPorts([]portWish{w})...)
+			udp = append(udp, udpOf([]portWish{w})...)
 		}
 	}
 	if old != nil {
-		udp = append(udp, old.UDP...)
+		udp = append(udp, old.Data.UDP...)
 	}
 	return udp
 }
@@ -319,16 +319,16 @@ func (c *conf) Collect(op *chained.Op) error {
 // collectPorts is Collect under the lock.
 func collectPorts(ctx context.Context, r *spec.Request, dir portOwners) error {
 	valid := r.ValidKeys()
-	stale := func(o record.Owner) bool { return o.Network == r.Network && !valid(o.Attachment().Key()) }
+	stale := func(a spec.Attachment) bool { return a.Network == r.Network && !valid(a.Key()) }
 	var next []*nextOwner
 	var udp []udpPort
 	unread := record.Dir(dir).Each(func(name string) error {
 		o := dir.owner(strings.TrimSuffix(name, ".json"))
-		if o == nil || !stale(o.Owner) {
+		if o == nil || !stale(o.Attachment) {
 			return nil
 		}
 		more, err := dir.nextOwners(r, o.ContainerID, stale)
-		next, udp = append(next, more...), append(udp, o.UDP...)
+		next, udp = append(next, more...), append(udp, o.Data.UDP...)
 		return err
 	})
 	var published []spec.Attachment

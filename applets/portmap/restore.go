@@ -14,7 +14,7 @@ import (
 // republish is the RESTORE of Apply: it publishes again what was published for the attachment. What is
 // pending stays so, as long as another attachment of the container has it.
 func (c *conf) republish(ctx context.Context, op *chained.Op, maps iter.Seq[nft.PortMap]) error {
-	r, dir, udp := op.Request, portOwners(op.Dir), udpPorts(c.wishes)
+	r, dir, udp := op.Request, portOwners(op.Dir), udpOf(c.wishes)
 	unlock, err := op.Dir.Lock(ctx)
 	if err != nil {
 		return err

@@ -3,206 +3,90 @@
 package record
 
 import (
-	"context"
 	"encoding/json"
 	"errors"
-	"fmt"
 	"os"
-	"path/filepath"
-	"strings"
 
-	"golang.org/x/sys/unix"
-
-	"cnibox/internal/disk"
-	"cnibox/internal/flock"
-	"cnibox/internal/state"
+	"cnibox/internal/netns"
 	"cnibox/spec"
 )
 
-// MaxSize is the size of the largest record that is read, in bytes. Most have less than 500; one
-// contains a configuration.
-const MaxSize = spec.MaxConf + 1<<10
-
-// TempSuffix ends the name of a record that is being written.
-const TempSuffix = ".tmp"
-
-// Dir is the path of a directory with one small JSON file for each attachment. Files are replaced
-// by rename, and never written or read through a symbolic link. The directory is created with the
-// first one.
-type Dir string
-
-// An Owner is the attachment of a record, which its file name does not have whole. GC leaves records
-// of the reference plugins, which have no owner, to DEL. It compares with ==, and serves as a map
-// key.
-type Owner struct {
-	Network     string `json:"network,omitempty"`
-	ContainerID string `json:"containerID,omitempty"`
-	IfName      string `json:"ifName,omitempty"`
+// A Record is the file of an attachment. Data is the plugin's own; on disk its members are beside
+// those of Head, of which it has none. Neither has an encoder of its own.
+type Record[T any] struct {
+	Head
+	Data T
 }
 
-// In returns the directory that a configuration names; the empty string is the usual one, or
-// the one of its name in the state directory of the call. A path must be absolute, since
-// runtimes start plugins anywhere: for another one the usual directory comes with an error of
-// code 7.
-func In(c spec.Call, configured string, usual Dir) (Dir, error) {
-	usual = Dir(state.Dir(c.StateDir, string(usual)))
-	switch {
-	case configured == "":
-		return usual, nil
-	case !filepath.IsAbs(configured) || strings.Contains(configured, "\x00"):
-		return usual, spec.Errorf(spec.CodeConfig, `"dataDir" %q is not an absolute path`, configured).AtKey("dataDir")
-	}
-	return Dir(configured), nil
+// A Head says whose a record is, and of which namespace and interface. A plugin leaves out what it has no
+// use for. The reference plugins' records have none of it.
+type Head struct {
+	spec.Attachment        // the file name has it as a hash
+	NetNS           string `json:"netns,omitempty"` // path of the namespace
+	LinkID
 }
 
-// Configured reads the one key that DEL and GC need. If the configuration cannot be read it warns,
-// and returns the usual directory.
-func Configured(r *spec.Request, usual Dir) Dir {
-	var c struct {
-		DataDir string `json:"dataDir"`
-	}
-	derr := r.Decode(&c)
-	dir, err := In(r.Call, c.DataDir, usual)
-	if derr != nil {
-		r.Warn("%v: dataDir is taken to be %s", derr, dir)
-	}
+// A LinkID identifies an interface among all that exist and have existed. A new namespace may have
+// the path and the inode of one that has ended, and its links the same indexes; the cookie differs,
+// and before Linux 5.14, for a veth pair, the index of the host-side veth. The zero value is
+// unknown.
+type LinkID struct {
+	netns.ID
+	Cookie uint64 `json:"cookie,omitempty"` // of the namespace; 0: before Linux 5.14
+	Index  uint32 `json:"index,omitempty"`
+	Parent uint32 `json:"parent,omitempty"`
+}
+
+// SameNS reports whether both are of one namespace.
+func (id LinkID) SameNS(o LinkID) bool { return id.ID == o.ID && id.Cookie == o.Cookie }
+
+// Gone reports whether the namespace is known to be gone: nothing, or another one, is at its path. A
+// path that cannot be read does not count as gone.
+func (h *Head) Gone() bool {
+	ns, err := netns.Open(h.NetNS)
 	if err != nil {
-		r.Warn("%v: it is taken to be %s", err, dir)
+		return errors.Is(err, os.ErrNotExist) || errors.Is(err, netns.ErrNotNS)
 	}
-	return dir
-}
-
-// At returns [spec.Verbs.Records] of a plugin with that usual directory. What is wrong with the
-// configuration is for the verbs to say.
-func At(usual Dir) func(*spec.Request) string {
-	return func(r *spec.Request) string {
-		quiet := *r
-		quiet.Warn = func(string, ...any) {}
-		return string(Configured(&quiet, usual))
-	}
-}
-
-// OwnerOf returns the owner for the record of an attachment.
-func OwnerOf(a spec.Attachment) Owner {
-	return Owner{a.Network, a.ContainerID, a.IfName}
-}
-
-// Attachment returns the attachment of the record.
-func (o Owner) Attachment() spec.Attachment {
-	return spec.Attachment{Network: o.Network, ContainerID: o.ContainerID, IfName: o.IfName}
-}
-
-// Of reports whether the record is the attachment's.
-func (o Owner) Of(a spec.Attachment) bool { return o == OwnerOf(a) }
-
-// Make creates the directory, so that it can be locked. If that fails, so does writing.
-func (d Dir) Make() Dir {
-	os.MkdirAll(string(d), 0o700)
-	return d
-}
-
-// Ready is for STATUS: a directory in which no record can be created is an error with code 50.
-func (d Dir) Ready() error {
-	if err := disk.Creatable(string(d)); err != nil {
-		return spec.Errorf(spec.CodeNotReady, "data directory %s cannot be used: %w", d, err)
-	}
-	return nil
-}
-
-// Lock locks the directory. Without the directory there are no records, and nothing is locked.
-func (d Dir) Lock(ctx context.Context) (unlock func(), err error) {
-	fd, err := unix.Open(string(d), unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
-	if err != nil {
-		return func() {}, nil
-	}
-	if unlock, err = flock.Wait(ctx, fd, unix.LOCK_EX); err != nil {
-		return nil, spec.Errorf(spec.CodeTryAgain, "lock of %s: %w", d, err)
-	}
-	return unlock, nil
-}
-
-// Write stores v, in a directory that only root can read. Nothing is synced: the namespace of a
-// record does not outlive a power cut. Verbs of one container are not concurrent, so the name of the
-// temporary file is fixed. Errors have code 5.
-func (d Dir) Write(name string, v any) error {
-	b, err := json.Marshal(v)
-	if err != nil {
-		return err
-	}
-	if err := d.Replace(name, b); err != nil {
-		return spec.Errorf(spec.CodeIO, "%w", err)
-	}
-	return nil
-}
-
-// Replace is Write without the encoding and the code.
-func (d Dir) Replace(name string, b []byte) error {
-	path := filepath.Join(string(d), name)
-	return disk.Replace(path, path+TempSuffix, b, 0)
-}
-
-// Read decodes the record into v. The error is os.ErrNotExist if there is none; a link, a device or
-// a pipe is not read. After an error v may be changed in part.
-func (d Dir) Read(name string, v any) error {
-	path := filepath.Join(string(d), name)
-	b, err := disk.Read(path, unix.O_NOFOLLOW, MaxSize)
-	if err != nil {
-		return err
-	}
-	if err := json.Unmarshal(b, v); err != nil {
-		return fmt.Errorf("%s: %w", path, err)
-	}
-	return nil
-}
-
-// Remove deletes the record and what an interrupted write left of it. It is not an error if they, or the
-// directory, do not exist.
-func (d Dir) Remove(name string) error {
-	path := filepath.Join(string(d), name)
-	return errors.Join(RemoveFile(path), RemoveFile(path+TempSuffix))
-}
-
-// RemoveFile deletes a file, which need not exist. A directory with something in it was not written
-// by a plugin, and stays. Errors have code 5.
-func RemoveFile(path string) error {
-	if err := disk.Remove(path); err != nil && !errors.Is(err, unix.ENOTEMPTY) {
-		return spec.Errorf(spec.CodeIO, "%w", err)
-	}
-	return nil
-}
-
-// DeleteStale is for GC: it deletes the records of a network's attachments that are not valid any more,
-// and goes on past errors. Records without an owner stay.
-func (d Dir) DeleteStale(network string, valid []spec.Attachment) error {
-	live := make(map[Owner]bool)
-	for _, a := range valid {
-		live[Owner{network, a.ContainerID, a.IfName}] = true
-	}
-	return d.Each(func(name string) error {
-		var owner Owner
-		if d.Read(name, &owner) == nil && owner.Network == network && !live[owner] {
-			return d.Remove(name)
-		}
-		return nil
-	})
-}
-
-// Each calls fn with the name of each record, in any order, and goes on past errors. The directory
-// need not exist.
-func (d Dir) Each(fn func(name string) error) error {
-	entries, err := os.ReadDir(string(d))
-	if errors.Is(err, os.ErrNotExist) || errors.Is(err, unix.ENOTDIR) {
-		return nil
-	}
-	errs := []error{err}
-	for _, e := range entries {
-		if e.Type().IsRegular() && !strings.HasSuffix(e.Name(), TempSuffix) {
-			errs = append(errs, fn(e.Name()))
-		}
-	}
-	return errors.Join(errs...)
+	defer ns.Close()
+	id, err := ns.ID()
+	return err == nil && (id != h.ID || !ns.HasCookie(h.Cookie))
 }
 
 // Name is the name of an attachment's record. It has the key, since the names may be too long and,
 // joined, ambiguous.
 func Name(a spec.Attachment) string { return a.Key() + ".json" }
+
+// Of returns the record of an attachment; nil: it has none that can be read.
+func Of[T any](d Dir, a spec.Attachment) *Record[T] {
+	rec := new(Record[T])
+	if d.Read(Name(a), rec) != nil || rec.Attachment != a {
+		return nil
+	}
+	return rec
+}
+
+// Head returns that of the record of an attachment; nil: it has none that can be read.
+func (d Dir) Head(a spec.Attachment) *Head {
+	if rec := Of[struct{}](d, a); rec != nil {
+		return &rec.Head
+	}
+	return nil
+}
+
+// MarshalJSON encodes head and data as one object.
+func (r *Record[T]) MarshalJSON() ([]byte, error) {
+	head, err := json.Marshal(r.Head)
+	if err != nil {
+		return nil, err
+	}
+	data, err := json.Marshal(r.Data)
+	if err != nil || len(data) == len("{}") {
+		return head, err
+	}
+	return append(append(head[:len(head)-1], ','), data[1:]...), nil
+}
+
+// UnmarshalJSON decodes both from one object.
+func (r *Record[T]) UnmarshalJSON(b []byte) error {
+	return errors.Join(json.Unmarshal(b, &r.Head), json.Unmarshal(b, &r.Data))
+}

@@ -15,9 +15,8 @@ type madeRule struct {
 	Table int        `json:"table"`
 }
 
-// A rulesRecord has the rules that DEL deletes.
-type rulesRecord struct {
-	chained.Record
+// made are the rules on record, which DEL deletes.
+type made struct {
 	Rules []madeRule `json:"rules"`
 }
 
@@ -27,15 +26,15 @@ func (s *routing) remember(rules []madeRule) error {
 	if err != nil {
 		return err
 	}
-	rec := rulesRecord{chained.Record{Owner: record.OwnerOf(s.Attachment), LinkID: id}, slices.Clone(rules)}
-	if old := chained.ReadRecord[rulesRecord](s.Dir, s.Attachment); old != nil && old.LinkID == id {
-		for _, m := range old.Rules {
+	all := slices.Clone(rules)
+	if old := record.Of[made](s.Dir, s.Attachment); old != nil && old.LinkID == id {
+		for _, m := range old.Data.Rules {
 			if !slices.Contains(rules, m) {
-				rec.Rules = append(rec.Rules, m)
+				all = append(all, m)
 			}
 		}
 	}
-	return chained.ReplaceRecord(s.Dir, &s.Stack, record.Name(s.Attachment), rec)
+	return chained.WriteRecord(s.Op, record.Name(s.Attachment), made{all})
 }
 
 // recorded returns the table that RESTORE uses again for an address whose rule is gone; 0: none.
@@ -43,8 +42,8 @@ func (s *routing) recorded(ip netip.Addr) int {
 	if !s.Restoring {
 		return 0
 	}
-	if rec := chained.ReadRecord[rulesRecord](s.Dir, s.Attachment); rec != nil {
-		for _, m := range rec.Rules {
+	if rec := record.Of[made](s.Dir, s.Attachment); rec != nil {
+		for _, m := range rec.Data.Rules {
 			if m.Src == ip {
 				return m.Table
 			}
@@ -59,10 +58,10 @@ func (s *routing) recorded(ip netip.Addr) int {
 // interface of another attachment is ignored, though it may have the address, and so the rule, of the
 // one that is gone.
 func (s *routing) made() ([]madeRule, error) {
-	rec := chained.ReadRecord[rulesRecord](s.Dir, s.Attachment)
-	var of *chained.Record
+	rec := record.Of[made](s.Dir, s.Attachment)
+	var of *record.Head
 	if rec != nil {
-		of = &rec.Record
+		of = &rec.Head
 	}
 	own, err := s.Owned(of)
 	if err != nil {
@@ -73,7 +72,7 @@ func (s *routing) made() ([]madeRule, error) {
 	}
 	if rec != nil {
 		if id, err := s.ID(); err != nil || rec.LinkID == id {
-			return rec.Rules, err
+			return rec.Data.Rules, err
 		}
 	}
 	is := make(map[netip.Addr]bool)
@@ -94,7 +93,7 @@ func (s *routing) made() ([]madeRule, error) {
 
 // left returns the rules of a record whose interface is gone, if they are in this namespace
 // and no other interface has the address. rec may be nil.
-func (s *routing) left(rec *rulesRecord) (rules []madeRule, err error) {
+func (s *routing) left(rec *record.Record[made]) (rules []madeRule, err error) {
 	if rec == nil {
 		return nil, nil
 	}
@@ -112,7 +111,7 @@ func (s *routing) left(rec *rulesRecord) (rules []madeRule, err error) {
 			return nil, err
 		}
 	}
-	for _, m := range rec.Rules {
+	for _, m := range rec.Data.Rules {
 		if !there[m.Src] {
 			rules = append(rules, m)
 		}
@@ -131,10 +130,10 @@ func (s *routing) addrs(link uint32, into map[netip.Addr]bool) error {
 
 // keep records the rules that DEL has not removed.
 func (s *routing) keep(rules []madeRule) error {
-	rec := chained.ReadRecord[rulesRecord](s.Dir, s.Attachment)
+	rec := record.Of[made](s.Dir, s.Attachment)
 	if rec == nil || len(rules) == 0 {
 		return nil
 	}
-	s.Kept, rec.Rules = true, rules
+	s.Kept, rec.Data.Rules = true, rules
 	return s.Dir.Write(record.Name(s.Attachment), rec)
 }

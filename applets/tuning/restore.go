@@ -10,11 +10,8 @@ import (
 	"cnibox/spec"
 )
 
-// A formerRecord is the file of former attributes. The reference's has no owner and no interface.
-type formerRecord struct {
-	chained.Record
-	attributes
-}
+// A formerRecord has the former attributes. The reference's has nothing else.
+type formerRecord = record.Record[attributes]
 
 // sharedName is the reference's name of the record, so that its DEL finds it. It has no network, and
 // so may be that of several attachments.
@@ -33,7 +30,7 @@ func readTuned(dir record.Dir, name string, a spec.Attachment) (rec *formerRecor
 	if err := dir.Read(name, rec); err != nil {
 		return nil, false, err
 	}
-	if rec.Owner != (record.Owner{}) && !rec.Of(a) {
+	if rec.Attachment != (spec.Attachment{}) && rec.Attachment != a {
 		return nil, true, os.ErrNotExist
 	}
 	return rec, false, nil
@@ -60,14 +57,14 @@ func (c *conf) remember(op *chained.Op, before attributes) error {
 			name = sharedName(a)
 		}
 	}
-	if old != nil && before.empty() && (old.SameNS(id) || old.LinkID == chained.LinkID{}) {
+	if old != nil && before.empty() && (old.SameNS(id) || old.LinkID == record.LinkID{}) {
 		return nil
 	}
 	// a record without the interface is that of this one if it is tuned already
-	if old != nil && (old.LinkID == id || old.LinkID == chained.LinkID{} && c.link.change(op.Link).empty()) {
-		before = old.attributes.or(before)
+	if old != nil && (old.LinkID == id || old.LinkID == record.LinkID{} && c.link.change(op.Link).empty()) {
+		before = old.Data.or(before)
 	}
-	if err := chained.ReplaceRecord(op.Dir, &op.Stack, name, formerRecord{chained.Record{Owner: record.OwnerOf(a), LinkID: id}, before}); err != nil {
+	if err := chained.WriteRecord(op, name, before); err != nil {
 		return fmt.Errorf("former attributes of %s: %w", a.IfName, err)
 	}
 	return nil
@@ -100,7 +97,7 @@ func (c *conf) Release(op *chained.Op) error {
 		var other bool
 		other, err = restoreTuned(op, was)
 		// a record without an owner belongs to the owner of the interface
-		foreign = foreign || other && was.Owner == record.Owner{}
+		foreign = foreign || other && was.Attachment == spec.Attachment{}
 	}
 	if err != nil && !errors.Is(err, os.ErrNotExist) {
 		// the link is about to be deleted, and a second DEL would fail too
@@ -114,18 +111,18 @@ func (c *conf) Release(op *chained.Op) error {
 
 // restoreTuned restores the link, if it is still there; other reports that it is another attachment's.
 func restoreTuned(op *chained.Op, was *formerRecord) (other bool, err error) {
-	if op.Link == nil || was.attributes.empty() {
+	if op.Link == nil || was.Data.empty() {
 		return false, nil
 	}
-	own, err := op.Owns(op.Request, op.Dir, &was.Record)
+	own, err := op.Owns(op.Request, op.Dir, &was.Head)
 	if err == nil && !own {
 		other, err = op.LabelledOther(op.Attachment)
 	}
 	if err != nil || !own {
 		return other, err
 	}
-	if id, err := op.ID(); err != nil || was.LinkID != id && was.LinkID != (chained.LinkID{}) {
+	if id, err := op.ID(); err != nil || was.LinkID != id && was.LinkID != (record.LinkID{}) {
 		return false, err // the record is of one that the attachment had before
 	}
-	return false, restore(op, was.attributes)
+	return false, restore(op, was.Data)
 }

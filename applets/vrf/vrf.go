@@ -127,7 +127,7 @@ func (c *conf) Release(op *chained.Op) error {
 	if op.NS == nil {
 		return nil
 	}
-	rec := chained.ReadRecord[chained.Record](op.Dir, op.Attachment)
+	rec := op.Dir.Head(op.Attachment)
 	if op.Link == nil && rec != nil {
 		if id, err := op.ID(); err != nil || !rec.SameNS(id) {
 			return err

@@ -162,13 +162,11 @@ func (s *OwnerSearch) readLeases(dir string) error {
 
 // An ownerRecord is what is read of a plugin's record, whichever members it has.
 type ownerRecord struct {
-	record.Owner
-	NetNS  string `json:"netns"`  // path of the namespace
-	Cookie uint64 `json:"cookie"` // of the namespace
-	Index  uint32 `json:"index"`  // of the interface in it
-	Leases []struct {
-		Address netip.Prefix `json:"address"`
-	} `json:"leases"` // of dhcp
+	record.Record[struct {
+		Leases []struct {
+			Address netip.Prefix `json:"address"`
+		} `json:"leases"` // of dhcp
+	}]
 }
 
 // readRecords reads those of plugins. What cannot be read GC leaves alone.
@@ -180,12 +178,12 @@ func (s *OwnerSearch) readRecords(dirs []record.Dir) error {
 			if dir.Read(name, &rec) != nil || rec.Network != s.network || rec.ContainerID == "" {
 				return nil
 			}
-			a := rec.Attachment()
+			a := rec.Attachment
 			s.owner(a)
 			if rec.NetNS != "" || rec.Cookie != 0 {
 				s.records = append(s.records, rec)
 			}
-			for _, l := range rec.Leases {
+			for _, l := range rec.Data.Leases {
 				s.Leases[l.Address.Addr()] = a
 			}
 			return nil
@@ -313,7 +311,7 @@ func (s *OwnerSearch) searchRecords(conn *rtnl.Conn, ns *netns.NS, path string, 
 	}
 	for i := range s.records {
 		rec := &s.records[i]
-		o := s.owner(rec.Attachment())
+		o := s.owner(rec.Attachment)
 		if o.Alive != "" || !rec.in(ns, cookie) {
 			continue
 		}

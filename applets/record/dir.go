@@ -1,0 +1,191 @@
+package record
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"golang.org/x/sys/unix"
+
+	"cnibox/internal/disk"
+	"cnibox/internal/flock"
+	"cnibox/internal/state"
+	"cnibox/spec"
+)
+
+// MaxSize is the size of the largest record that is read, in bytes. Most have less than 500; one
+// contains a configuration.
+const MaxSize = spec.MaxConf + 1<<10
+
+// TempSuffix ends the name of a record that is being written.
+const TempSuffix = ".tmp"
+
+// Dir is the path of a directory with one small JSON file for each attachment. Files are replaced
+// by rename, and never written or read through a symbolic link. The directory is created with the
+// first one.
+type Dir string
+
+// In returns the directory that a configuration names; the empty string is the usual one, or
+// the one of its name in the state directory of the call. A path must be absolute, since
+// runtimes start plugins anywhere: for another one the usual directory comes with an error of
+// code 7.
+func In(c spec.Call, configured string, usual Dir) (Dir, error) {
+	usual = Dir(state.Dir(c.StateDir, string(usual)))
+	switch {
+	case configured == "":
+		return usual, nil
+	case !filepath.IsAbs(configured) || strings.Contains(configured, "\x00"):
+		return usual, spec.Errorf(spec.CodeConfig, `"dataDir" %q is not an absolute path`, configured).AtKey("dataDir")
+	}
+	return Dir(configured), nil
+}
+
+// Configured reads the one key that DEL and GC need. If the configuration cannot be read it warns,
+// and returns the usual directory.
+func Configured(r *spec.Request, usual Dir) Dir {
+	var c struct {
+		DataDir string `json:"dataDir"`
+	}
+	derr := r.Decode(&c)
+	dir, err := In(r.Call, c.DataDir, usual)
+	if derr != nil {
+		r.Warn("%v: dataDir is taken to be %s", derr, dir)
+	}
+	if err != nil {
+		r.Warn("%v: it is taken to be %s", err, dir)
+	}
+	return dir
+}
+
+// At returns [spec.Verbs.Records] of a plugin with that usual directory. What is wrong with the
+// configuration is for the verbs to say.
+func At(usual Dir) func(*spec.Request) string {
+	return func(r *spec.Request) string {
+		quiet := *r
+		quiet.Warn = func(string, ...any) {}
+		return string(Configured(&quiet, usual))
+	}
+}
+
+// Make creates the directory, so that it can be locked. If that fails, so does writing.
+func (d Dir) Make() Dir {
+	os.MkdirAll(string(d), 0o700)
+	return d
+}
+
+// Ready is for STATUS: a directory in which no record can be created is an error with code 50.
+func (d Dir) Ready() error {
+	if err := disk.Creatable(string(d)); err != nil {
+		return spec.Errorf(spec.CodeNotReady, "data directory %s cannot be used: %w", d, err)
+	}
+	return nil
+}
+
+// Lock locks the directory. Without the directory there are no records, and nothing is locked.
+func (d Dir) Lock(ctx context.Context) (unlock func(), err error) {
+	fd, err := unix.Open(string(d), unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return func() {}, nil
+	}
+	if unlock, err = flock.Wait(ctx, fd, unix.LOCK_EX); err != nil {
+		return nil, spec.Errorf(spec.CodeTryAgain, "lock of %s: %w", d, err)
+	}
+	return unlock, nil
+}
+
+// Write stores v, in a directory that only root can read. Nothing is synced: the namespace of a
+// record does not outlive a power cut. Verbs of one container are not concurrent, so the name of the
+// temporary file is fixed. Errors have code 5.
+func (d Dir) Write(name string, v any) error {
+	b, err := json.Marshal(v)
+	if err != nil {
+		return err
+	}
+	if err := d.Replace(name, b); err != nil {
+		return spec.Errorf(spec.CodeIO, "%w", err)
+	}
+	return nil
+}
+
+// Exchange is Write, and returns how to bring back what was there before.
+func (d Dir) Exchange(name string, v any) (restore func() error, err error) {
+	old, readErr := disk.Read(filepath.Join(string(d), name), unix.O_NOFOLLOW, MaxSize)
+	return func() error {
+		if readErr != nil {
+			return d.Remove(name)
+		}
+		return d.Replace(name, old)
+	}, d.Write(name, v)
+}
+
+// Replace is Write without the encoding and the code.
+func (d Dir) Replace(name string, b []byte) error {
+	path := filepath.Join(string(d), name)
+	return disk.Replace(path, path+TempSuffix, b, 0)
+}
+
+// Read decodes the record into v. The error is os.ErrNotExist if there is none; a link, a device or
+// a pipe is not read. After an error v may be changed in part.
+func (d Dir) Read(name string, v any) error {
+	path := filepath.Join(string(d), name)
+	b, err := disk.Read(path, unix.O_NOFOLLOW, MaxSize)
+	if err != nil {
+		return err
+	}
+	if err := json.Unmarshal(b, v); err != nil {
+		return fmt.Errorf("%s: %w", path, err)
+	}
+	return nil
+}
+
+// Remove deletes the record and what an interrupted write left of it. It is not an error if they, or the
+// directory, do not exist.
+func (d Dir) Remove(name string) error {
+	path := filepath.Join(string(d), name)
+	return errors.Join(RemoveFile(path), RemoveFile(path+TempSuffix))
+}
+
+// RemoveFile deletes a file, which need not exist. A directory with something in it was not written
+// by a plugin, and stays. Errors have code 5.
+func RemoveFile(path string) error {
+	if err := disk.Remove(path); err != nil && !errors.Is(err, unix.ENOTEMPTY) {
+		return spec.Errorf(spec.CodeIO, "%w", err)
+	}
+	return nil
+}
+
+// DeleteStale is for GC: it deletes the records of a network's attachments that are not valid any more,
+// and goes on past errors. Records without an owner stay: those of the reference plugins are DEL's.
+func (d Dir) DeleteStale(network string, valid []spec.Attachment) error {
+	live := make(map[spec.Attachment]bool)
+	for _, a := range valid {
+		live[spec.Attachment{Network: network, ContainerID: a.ContainerID, IfName: a.IfName}] = true
+	}
+	return d.Each(func(name string) error {
+		var owner spec.Attachment
+		if d.Read(name, &owner) == nil && owner.Network == network && !live[owner] {
+			return d.Remove(name)
+		}
+		return nil
+	})
+}
+
+// Each calls fn with the name of each record, in any order, and goes on past errors. The directory
+// need not exist.
+func (d Dir) Each(fn func(name string) error) error {
+	entries, err := os.ReadDir(string(d))
+	if errors.Is(err, os.ErrNotExist) || errors.Is(err, unix.ENOTDIR) {
+		return nil
+	}
+	errs := []error{err}
+	for _, e := range entries {
+		if e.Type().IsRegular() && !strings.HasSuffix(e.Name(), TempSuffix) {
+			errs = append(errs, fn(e.Name()))
+		}
+	}
+	return errors.Join(errs...)
+}
