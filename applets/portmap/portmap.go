@@ -147,7 +147,7 @@ func publishPorts(ctx context.Context, r *spec.Request, dir portOwners, maps ite
 	var next []*nextOwner
 	var published []spec.Attachment
 	if again {
-		if next, err = dir.nextOwners(r, r.ContainerID, func(o record.Owner) bool { return o.Of(r.Attachment) }); err != nil {
+		if next, err = dir.nextOwners(r, r.ContainerID, func(a spec.Attachment) bool { return a == r.Attachment }); err != nil {
 			return false, err
 		}
 	}
