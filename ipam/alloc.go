@@ -24,7 +24,7 @@ const dense = 64
 // The store is locked for all of it. The reference locks for each set, and releases
 // by owner, and so also the addresses of earlier calls.
 func Allocate(s *Store, sets []RangeSet, wanted []netip.Addr, o spec.Attachment) ([]spec.IP, error) {
-	owned, err := s.marked(o)
+	owned, err := s.marked(Lease{o.ContainerID, o.IfName})
 	if err != nil {
 		return nil, err
 	}
@@ -111,11 +111,14 @@ type taking struct {
 // undo frees what the call has leased. What cannot be freed is reported, and left to the
 // attachment's DEL.
 func (t *taking) undo() {
+	var left []netip.Addr
 	for _, a := range t.fresh {
-		if err := t.s.free(a, t.o); err != nil {
+		if err := t.s.free(a); err != nil {
 			t.s.o.Warn("release %s: %v", a, err)
+			left = append(left, a)
 		}
 	}
+	t.s.mark(Lease{t.o.ContainerID, t.o.IfName}, left...)
 }
 
 // from reserves the address of one set, i: the wanted one, or the next that is free. Errors have a
@@ -125,7 +128,7 @@ func (t *taking) from(i int, set RangeSet, want netip.Addr) (netip.Addr, error) 
 		a, err := t.next(i, set)
 		return t.took(i, a, err)
 	}
-	err := t.s.reserve(want, t.o)
+	err := t.s.reserve(want, t.o, t.fresh)
 	switch {
 	case errors.Is(err, errOwn): // from the reference: it has no mark
 		return want, spec.Duplicate(t.o, want)
@@ -168,7 +171,7 @@ func (t *taking) next(i int, set RangeSet) (netip.Addr, error) {
 		if set.gateway(a) || taken[a] {
 			continue
 		}
-		if ok, err := t.s.publish(w, a); ok || err != nil {
+		if ok, err := t.s.publish(w, a, t.fresh); ok || err != nil {
 			return a, err
 		}
 		if tries++; tries == dense {
@@ -206,7 +209,7 @@ func (s *Store) taken() (map[netip.Addr]bool, error) {
 }
 
 // reclaim is for a set without a free address: it takes the lowest one whose lease has no
-// readable owner and no mark, as after a process was killed or a power cut, or
+// readable owner, as after a process was killed or a power cut, or
 // else frees the leases whose owners are gone. In the reference such addresses are lost. The
 // error has code 101.
 func (t *taking) reclaim(i int, set RangeSet, w *tempFile) (netip.Addr, error) {
@@ -214,17 +217,13 @@ func (t *taking) reclaim(i int, set RangeSet, w *tempFile) (netip.Addr, error) {
 	if err != nil {
 		return netip.Addr{}, err
 	}
-	known, err := t.s.entries()
+	known, err := t.s.Leases()
 	if err != nil {
 		return netip.Addr{}, err
 	}
-	// What has an owner is not read again: that may be 60,000 files.
-	for _, a := range known {
-		delete(taken, a)
-	}
 	var dead []netip.Addr
 	for a := range taken {
-		if set.Contains(a) && !set.gateway(a) {
+		if _, ok := known[a]; !ok && set.Contains(a) && !set.gateway(a) {
 			dead = append(dead, a)
 		}
 	}
@@ -236,12 +235,12 @@ func (t *taking) reclaim(i int, set RangeSet, w *tempFile) (netip.Addr, error) {
 			t.s.o.Warn("%v", err)
 			continue
 		}
-		if ok, err := t.s.publish(w, a); ok || err != nil {
+		if ok, err := t.s.publish(w, a, t.fresh); ok || err != nil {
 			return a, err
 		}
 	}
 	for _, a := range t.s.freeGone(i, set, known) {
-		if ok, err := t.s.publish(w, a); ok || err != nil {
+		if ok, err := t.s.publish(w, a, t.fresh); ok || err != nil {
 			return a, err
 		}
 	}

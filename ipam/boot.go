@@ -3,7 +3,6 @@ package ipam
 import (
 	"cmp"
 	"errors"
-	"maps"
 	"net/netip"
 	"os"
 
@@ -51,33 +50,27 @@ func (s *Store) byBoot(create bool) (directory, error) {
 }
 
 // begin is for the first store of a boot: it frees the leases of earlier boots and marks all others.
-// Interrupted, it is done again; a view only counts those leases as free.
+// Interrupted, it is done again. A view, and a store that cannot free them, only count them as free.
 func (s *Store) begin() error {
-	expired := s.earlierBoots()
-	s.x = &index{dir: directory{fd: -1}}
+	s.x = &index{dir: directory{fd: -1}, expired: s.earlierBoots()}
 	if s.readOnly {
-		s.x.expired = expired
 		return nil
 	}
 	var errs []error
-	left := map[Lease][]netip.Addr{}
-	err := s.scan(func(a netip.Addr, l Lease) {
-		if expired[a] == linkName(l) {
-			err := s.leases.remove(a.String())
-			if err == nil || errors.Is(err, os.ErrNotExist) {
-				return
-			}
-			errs = append(errs, err)
+	for e := range s.x.expired {
+		if l, _, err := s.leases.lease(e.addr); err == nil && linkName(l) == e.mark {
+			errs = append(errs, s.free(e.addr))
 		}
-		left[l] = append(left[l], a)
-	})
-	if err != nil {
+	}
+	if err := errors.Join(errs...); err != nil {
+		s.o.Warn("leases of network %s are kept across boots: %v", s.network, err)
+		return nil
+	}
+	s.x.expired = nil
+	left := map[Lease][]netip.Addr{}
+	if err := s.scan(func(a netip.Addr, l Lease) { left[l] = append(left[l], a) }); err != nil {
 		s.x = nil
 		return err
-	}
-	if errs != nil {
-		s.o.Warn("leases of network %s are kept across boots: %v", s.network, errors.Join(errs...))
-		return nil
 	}
 	if err := s.beginIndex(left); err != nil {
 		s.o.Warn("index of the leases of network %s: %v", s.network, err)
@@ -113,19 +106,19 @@ func (s *Store) beginIndex(leases map[Lease][]netip.Addr) error {
 	return nil
 }
 
-// earlierBoots collects the leases that are free, with the names of the owners' marks: one that the
-// reference has given to another since is not. Those under [keptBoot] are not: the configuration kept
-// them until now, and the next boot frees them.
-func (s *Store) earlierBoots() map[netip.Addr]string {
-	free := map[netip.Addr]string{}
+// earlierBoots returns the leases that are free: one that the reference has given to another owner since
+// is not. Those under [keptBoot] are not: the configuration kept them until now, and the next boot frees
+// them.
+func (s *Store) earlierBoots() map[entry]bool {
+	free := map[entry]bool{}
 	if s.bootName() == keptBoot {
 		return free
 	}
 	_ = s.eachEarlierBoot(func(_ directory, id string, dir directory) error {
-		if id != keptBoot {
-			maps.Copy(free, dir.marked())
+		if id == keptBoot {
+			return nil
 		}
-		return nil
+		return dir.entries(free)
 	})
 	return free
 }

@@ -116,7 +116,7 @@ func TestBootInterrupted(t *testing.T) {
 	if err := os.Remove(filepath.Join(byBoot, "two", "b:eth0")); err != nil {
 		t.Fatal(err)
 	}
-	foreign(t, dir, "notes.txt", "") // moves the time on, as the change of boots does before it writes the index
+	foreign(t, dir, "notes.txt", "")
 	mustAdd(t, dir, ipam.Options{Boot: "two"}, r, owner("c"))
 	wantLeases(t, dir, "10.1.0.3 b eth0", "10.1.0.4 c eth0", "10.1.0.9 live eth0")
 	s := open(t, dir, ipam.Options{Boot: "two"})
@@ -146,4 +146,19 @@ func TestWithoutInterface(t *testing.T) {
 		t.Fatal(err)
 	}
 	wantLeases(t, dir, "10.1.0.2 b eth0", "fd00:1::2 b eth0")
+}
+
+// TestBootStaleMark has an address in the marks of two owners, of which the reference has released one: the
+// lease of the other is freed in the next boot, whichever mark is read first.
+func TestBootStaleMark(t *testing.T) {
+	r := sets(t, "10.1.0.0/24")
+	one, two := ipam.Options{Boot: "one"}, ipam.Options{Boot: "two"}
+	for _, ids := range [][2]string{{"a", "b"}, {"b", "a"}} {
+		dir := t.TempDir()
+		mustAdd(t, dir, one, r, owner(ids[0]), addr("10.1.0.2"))
+		must(t, os.Remove(filepath.Join(dir, "net1/10.1.0.2")))
+		mustAdd(t, dir, one, r, owner(ids[1]), addr("10.1.0.2"))
+		mustAdd(t, dir, two, r, owner("c"), addr("10.1.0.3"))
+		wantLeases(t, dir, "10.1.0.3 c eth0")
+	}
 }

@@ -13,12 +13,17 @@ import (
 const mostGone = 8192
 
 // freeGone frees the leases of a range set whose owners are gone, and returns their addresses
-// in the order in which ADD tries them. known are the addresses of all leases.
-func (s *Store) freeGone(i int, set RangeSet, known []netip.Addr) (freed []netip.Addr) {
+// in the order in which ADD tries them. known are all leases.
+func (s *Store) freeGone(i int, set RangeSet, known map[netip.Addr]Lease) (freed []netip.Addr) {
 	s.eachGone(i, set, known, func(a netip.Addr, l Lease) bool {
-		if err := s.free(a, spec.Attachment{ContainerID: l.ContainerID, IfName: l.IfName}); err != nil {
+		if err := s.free(a); err != nil {
 			s.o.Warn("free %s: %v", a, err)
 			return true
+		}
+		if s.x.dir.fd >= 0 { // without an index all leases would be read
+			if left, err := s.marked(l); err == nil {
+				s.mark(l, left...)
+			}
 		}
 		s.o.Warn("the addresses of network %s are used up: %s is freed, as the network namespace of %s is gone", s.network, a, l)
 		freed = append(freed, a)
@@ -28,7 +33,7 @@ func (s *Store) freeGone(i int, set RangeSet, known []netip.Addr) (freed []netip
 }
 
 // someGone reports whether freeGone would free an address.
-func (s *Store) someGone(i int, set RangeSet, known []netip.Addr) (some bool) {
+func (s *Store) someGone(i int, set RangeSet, known map[netip.Addr]Lease) (some bool) {
 	s.eachGone(i, set, known, func(netip.Addr, Lease) bool {
 		some = true
 		return false
@@ -38,7 +43,7 @@ func (s *Store) someGone(i int, set RangeSet, known []netip.Addr) (some bool) {
 
 // eachGone calls fn for the leases of a range set whose owners are gone, until it returns
 // false. A lease without an interface is left to GC.
-func (s *Store) eachGone(i int, set RangeSet, known []netip.Addr, fn func(netip.Addr, Lease) bool) {
+func (s *Store) eachGone(i int, set RangeSet, known map[netip.Addr]Lease, fn func(netip.Addr, Lease) bool) {
 	if s.o.Gone == nil || s.o.KeepAcrossBoots {
 		return
 	}
@@ -59,9 +64,9 @@ func (s *Store) eachGone(i int, set RangeSet, known []netip.Addr, fn func(netip.
 
 // inOrder returns the addresses of a set in the order in which ADD tries them: the one that
 // was leased longest ago is the first, mostly.
-func (s *Store) inOrder(i int, set RangeSet, known []netip.Addr) []netip.Addr {
+func (s *Store) inOrder(i int, set RangeSet, known map[netip.Addr]Lease) []netip.Addr {
 	var in []netip.Addr
-	for _, a := range known {
+	for a := range known {
 		if set.Contains(a) && !set.gateway(a) {
 			in = append(in, a)
 		}

@@ -10,26 +10,24 @@ import (
 	"strings"
 
 	"golang.org/x/sys/unix"
-
-	"cnibox/spec"
 )
 
 // The index finds the addresses of an owner, so that an ADD or a DEL among 60,000 leases reads
-// one of them and not all. It is a directory for each boot with a mark for each owner: a symbolic
+// its own and not all. It is a directory for each boot with a mark for each owner: a symbolic
 // link whose target lists the addresses:
 //
 //	.cnibox/demo/by-boot/0b7cb0a8-…/web:eth0 -> 10.1.0.2,fd00::2
 //
 // A symbolic link is made and read in one call each, and is never half written. The lease files
 // decide: an address of a mark counts if its file has that owner. A mark is made before the lease
-// and goes after it, so that a store that is killed leaves no lease of its own without one. The
+// and deleted after it, so that a store that is killed leaves no lease of its own without one. The
 // reference makes no marks: to ADD, an owner without one has no lease; DEL, CHECK and GET then read
 // all leases, as the reference does.
 //
 // A mark that cannot be written is not an error of a verb, since the leases can be read.
 
 // maxTarget is PATH_MAX less the zero byte, include/uapi/linux/limits.h. An owner of more
-// addresses than fit has the target many, which stands for a scan.
+// addresses than fit has the target many, for which all leases are read.
 const (
 	maxTarget = 4095
 	many      = "many"
@@ -37,13 +35,14 @@ const (
 
 // An index is the one of this boot.
 type index struct {
-	dir     directory             // fd -1: it could not be written, or is not there for a view
-	expired map[netip.Addr]string // what a view counts as free: the name of the owner's mark
+	dir     directory      // fd -1: there is none, so all leases are read
+	expired map[entry]bool // of earlier boots, and not freed yet
+}
 
-	// One mark, as mostly a store is about one owner.
-	owner Lease
-	addrs []netip.Addr // what it has to list
-	text  string       // what it lists on disk; empty: there is none
+// An entry is an address that a mark lists.
+type entry struct {
+	mark string
+	addr netip.Addr
 }
 
 // linkName is the name of an owner's mark. A slash is escaped, and the end of a long name
@@ -93,108 +92,78 @@ func (s *Store) scan(each func(a netip.Addr, l Lease)) error {
 		}
 		l, _, err := s.leases.lease(a)
 		// one without an owner stays until the address is needed
-		if err == nil && !s.x.isExpired(a, l) {
+		if err == nil && !s.x.expired[entry{linkName(l), a}] {
 			each(a, l)
 		}
 	}
 	return nil
 }
 
-// isExpired reports whether a lease is of an earlier boot, which a view cannot free.
-func (x *index) isExpired(a netip.Addr, l Lease) bool {
-	return len(x.expired) > 0 && x.expired[a] == linkName(l)
-}
-
 // search is what the reference does: it reads all leases.
-func (s *Store) search(o spec.Attachment) (found []netip.Addr, err error) {
+func (s *Store) search(owner Lease) (found []netip.Addr, err error) {
 	err = s.scan(func(a netip.Addr, l Lease) {
-		if l.Owns(o) {
+		if l == owner {
 			found = append(found, a)
 		}
 	})
+	slices.SortFunc(found, netip.Addr.Compare)
 	return found, err
 }
 
-// turn reads the mark of an owner, and writes the one before if that has changed. If its text is
-// not one of ours, or stands for many addresses, the leases are searched.
-func (s *Store) turn(l Lease) error {
-	if s.x.owner == l {
-		return nil
+// marked returns the addresses of an owner's mark that are leased to it, lowest first. All leases
+// are read if there is no index, or if the mark lists no addresses.
+func (s *Store) marked(owner Lease) (found []netip.Addr, err error) {
+	if err := s.load(); err != nil {
+		return nil, err
 	}
-	s.settle()
-	s.x.owner, s.x.addrs, s.x.text = l, nil, ""
 	if s.x.dir.fd < 0 {
-		return nil
+		return s.search(owner)
 	}
-	text, err := s.x.dir.target(linkName(l))
+	text, err := s.x.dir.target(linkName(owner))
 	if errors.Is(err, os.ErrNotExist) {
-		return nil
+		return nil, nil
 	}
 	addrs, ok := parseTarget(text)
 	if !ok {
-		text = many
-		addrs, err = s.search(spec.Attachment{Network: s.network, ContainerID: l.ContainerID, IfName: l.IfName})
+		return s.search(owner)
 	}
-	s.x.addrs, s.x.text = addrs, text
-	return err
-}
-
-// enter adds an address to the mark of its owner before it is leased; false: it has it.
-func (s *Store) enter(l Lease, a netip.Addr) bool {
-	if err := s.turn(l); err != nil {
-		s.lost(err)
-	}
-	if slices.Contains(s.x.addrs, a) {
-		return false
-	}
-	s.x.addrs = append(s.x.addrs, a)
-	s.settle()
-	return true
-}
-
-// forget takes an address that is not leased any more from the mark, which is written when the store
-// is closed or turns to another owner.
-func (s *Store) forget(l Lease, a netip.Addr) {
-	if err := s.turn(l); err != nil {
-		s.lost(err)
-	}
-	s.x.addrs = slices.DeleteFunc(s.x.addrs, func(b netip.Addr) bool { return a == b })
-}
-
-// settle writes the mark if it has changed.
-func (s *Store) settle() {
-	if s.x == nil || s.x.dir.fd < 0 || s.readOnly {
-		return
-	}
-	want := target(s.x.addrs)
-	if want == s.x.text {
-		return
-	}
-	name, err := linkName(s.x.owner), error(nil)
-	switch {
-	case want != "":
-		if err = s.x.dir.setTarget(name, want); err == nil && s.o.KeepAcrossBoots {
-			err = s.x.dir.sync()
-		}
-	default:
-		if err = s.x.dir.remove(name); errors.Is(err, os.ErrNotExist) {
-			err = nil
+	for _, a := range addrs {
+		if l, _, err := s.leases.lease(a); err == nil && l == owner && !slices.Contains(found, a) {
+			found = append(found, a)
 		}
 	}
-	s.x.text = want
+	slices.SortFunc(found, netip.Addr.Compare)
+	return found, nil
+}
+
+// mark makes the mark of an owner list these addresses, and deletes it without one. One that cannot be
+// deleted does no harm.
+func (s *Store) mark(l Lease, addrs ...netip.Addr) {
+	if s.x.dir.fd < 0 || s.readOnly {
+		return
+	}
+	if len(addrs) == 0 {
+		_ = s.x.dir.remove(linkName(l))
+		return
+	}
+	err := s.x.dir.setTarget(linkName(l), target(addrs))
+	if err == nil && s.o.KeepAcrossBoots {
+		err = s.x.dir.sync()
+	}
 	if err != nil {
-		s.lost(err)
+		s.abandon(err)
 	}
 }
 
-// lost abandons an index that could not be changed: a mark that lists too few addresses would hide the
-// others from DEL, and a lease without one would outlive the boot. The next store begins a new one.
-func (s *Store) lost(err error) {
+// abandon closes an index that could not be changed and takes its name away: a mark that lists too few
+// addresses would hide the others from DEL, and a lease without one would outlive the boot. The next store
+// begins a new one.
+func (s *Store) abandon(err error) {
 	s.o.Warn("index of the leases of network %s: %v", s.network, err)
 	s.x.dir.close()
-	s.x.dir = directory{fd: -1}
+	s.x.dir.fd = -1
 	all, err := s.byBoot(false)
-	if err != nil || s.readOnly {
+	if err != nil {
 		return
 	}
 	defer all.close()
@@ -236,57 +205,20 @@ func (d directory) update(leases map[Lease][]netip.Addr) error {
 	return nil
 }
 
-// marked returns the addresses of all marks.
-func (d directory) marked() map[netip.Addr]string {
+// entries adds what the marks list.
+func (d directory) entries(all map[entry]bool) error {
 	names, err := d.names()
-	if err != nil {
-		return nil // then the leases are read
-	}
-	all := make(map[netip.Addr]string, len(names))
 	for _, name := range names {
-		text, err := d.target(name)
-		if err != nil {
-			continue
-		}
+		text, _ := d.target(name)
 		addrs, _ := parseTarget(text)
 		for _, a := range addrs {
-			all[a] = name
+			all[entry{name, a}] = true
 		}
 	}
-	return all
+	return err
 }
 
-// entries returns the addresses of all leases with a readable owner. What is marked is not read: that
-// may be 60,000 files.
-func (s *Store) entries() (all []netip.Addr, err error) {
-	if err := s.load(); err != nil {
-		return nil, err
-	}
-	s.settle()
-	names, err := s.leases.names()
-	if err != nil {
-		return nil, err
-	}
-	var marked map[netip.Addr]string
-	if s.x.dir.fd >= 0 {
-		marked = s.x.dir.marked()
-	}
-	for _, name := range names {
-		a, ok := leaseName(name)
-		if !ok {
-			continue
-		}
-		if marked[a] == "" {
-			if l, _, err := s.leases.lease(a); err != nil || s.x.isExpired(a, l) {
-				continue
-			}
-		}
-		all = append(all, a)
-	}
-	return all, nil
-}
-
-// target is how a mark lists addresses; empty without one.
+// target is how a mark lists addresses.
 func target(addrs []netip.Addr) string {
 	var b strings.Builder
 	for i, a := range addrs {
@@ -311,12 +243,4 @@ func parseTarget(text string) (addrs []netip.Addr, ok bool) {
 		addrs = append(addrs, a)
 	}
 	return addrs, true
-}
-
-// dropIndex closes the index; its directory stays.
-func (s *Store) dropIndex() {
-	if s.x != nil {
-		s.x.dir.close()
-		s.x = nil
-	}
 }

@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"cnibox/spec"
 )
@@ -77,14 +78,6 @@ func TestMarks(t *testing.T) {
 	o := Options{Boot: "one"}
 	who := spec.Attachment{Network: "net1", ContainerID: "a", IfName: "eth0"}
 	two, three := netip.MustParseAddr("10.1.0.2"), netip.MustParseAddr("10.1.0.3")
-	killed := func(t *testing.T, dir string, fn func(*Store)) {
-		s, err := Open(t.Context(), dir, "net1", o)
-		if err != nil {
-			t.Fatal(err)
-		}
-		fn(s)
-		s.release()
-	}
 	for name, tt := range map[string]struct {
 		before func(t *testing.T, dir string)
 		add    []netip.Addr // what an ADD is refused for
@@ -92,13 +85,13 @@ func TestMarks(t *testing.T) {
 	}{
 		"leased": {func(t *testing.T, dir string) {}, []netip.Addr{two}, []netip.Addr{two}},
 		"killed after the lease": {func(t *testing.T, dir string) {
-			killed(t, dir, func(s *Store) { s.reserve(three, who) })
+			with(t, dir, o, func(s *Store) { s.Reserve(three, who) })
 		}, []netip.Addr{two, three}, []netip.Addr{two, three}},
 		"killed before the lease": {func(t *testing.T, dir string) {
-			killed(t, dir, func(s *Store) { s.load(); s.enter(Lease{"a", "eth0"}, three) })
+			with(t, dir, o, func(s *Store) { s.load(); s.mark(Lease{"a", "eth0"}, two, three) })
 		}, []netip.Addr{two}, []netip.Addr{two}},
 		"killed while it frees": {func(t *testing.T, dir string) {
-			killed(t, dir, func(s *Store) { s.Release(who) })
+			with(t, dir, o, func(s *Store) { s.free(two) })
 		}, nil, nil},
 		"freed by the reference": {func(t *testing.T, dir string) {
 			os.Remove(filepath.Join(dir, "net1/10.1.0.2"))
@@ -131,7 +124,7 @@ func TestMarks(t *testing.T) {
 			})
 			tt.before(t, dir)
 			with(t, dir, o, func(s *Store) {
-				if got, err := s.marked(who); err != nil || !slices.Equal(got, tt.add) {
+				if got, err := s.marked(Lease{"a", "eth0"}); err != nil || !slices.Equal(got, tt.add) {
 					t.Errorf("ADD finds %v, %v, want %v", got, err, tt.add)
 				}
 				if got, err := s.Release(who); err != nil || !slices.Equal(got, tt.freed) {
@@ -267,4 +260,28 @@ func FuzzRange(f *testing.F) {
 			t.Errorf("%d steps in %s end at %s", n, set, a)
 		}
 	})
+}
+
+// TestMarkOfGone frees one of the two leases of an owner that is gone: its mark lists the other one.
+func TestMarkOfGone(t *testing.T) {
+	dir := t.TempDir()
+	gone := spec.Attachment{Network: "net1", ContainerID: "a", IfName: "eth0"}
+	o := Options{Boot: "one", Gone: func(o spec.Attachment, _ netip.Addr, _ time.Time) bool { return o == gone }}
+	r := []RangeSet{{{Subnet: netip.MustParsePrefix("10.1.0.0/30")}}}
+	if err := Complete(r, spec.Newest); err != nil {
+		t.Fatal(err)
+	}
+	with(t, dir, o, func(s *Store) {
+		for _, a := range []string{"10.1.0.2", "10.2.0.2"} {
+			if err := s.Reserve(netip.MustParseAddr(a), gone); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if ips, err := Allocate(s, r, make([]netip.Addr, 1), spec.Attachment{Network: "net1", ContainerID: "b", IfName: "eth0"}); err != nil || len(ips) != 1 {
+			t.Fatalf("got %v, %v", ips, err)
+		}
+	})
+	if got := links(t, dir, "one"); !slices.Equal(got, []string{"a:eth0 -> 10.2.0.2", "b:eth0 -> 10.1.0.2"}) {
+		t.Errorf("got %q", got)
+	}
 }

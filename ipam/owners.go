@@ -15,39 +15,13 @@ import (
 	"cnibox/spec"
 )
 
-// Owned returns the addresses of an attachment, lowest first; without a mark from all leases, which
-// get one.
+// Owned returns the addresses of an attachment, lowest first; without a mark from all leases.
 func (s *Store) Owned(o spec.Attachment) ([]netip.Addr, error) {
-	found, err := s.marked(o)
-	if err != nil || len(found) > 0 {
-		return found, err
+	owner := Lease{o.ContainerID, o.IfName}
+	found, err := s.marked(owner)
+	if err == nil && len(found) == 0 && s.x.dir.fd >= 0 {
+		found, err = s.search(owner)
 	}
-	found, err = s.search(o)
-	s.x.addrs = slices.Clone(found)
-	slices.SortFunc(found, netip.Addr.Compare)
-	return found, err
-}
-
-// marked returns the addresses of an attachment's mark that are leased to it, lowest first. Without an
-// index all leases are read.
-func (s *Store) marked(o spec.Attachment) (found []netip.Addr, err error) {
-	if err := s.load(); err != nil {
-		return nil, err
-	}
-	l := Lease{o.ContainerID, o.IfName}
-	if err := s.turn(l); err != nil {
-		return nil, err
-	}
-	if s.x.dir.fd < 0 {
-		found, err = s.search(o)
-	}
-	for _, a := range s.x.addrs {
-		if real, _, err := s.leases.lease(a); err == nil && real == l && !slices.Contains(found, a) {
-			found = append(found, a)
-		}
-	}
-	slices.SortFunc(found, netip.Addr.Compare)
-	s.x.addrs = slices.Clone(found) // what others have by now goes from the mark
 	return found, err
 }
 
@@ -64,27 +38,27 @@ func (s *Store) Holder(a netip.Addr) (Lease, error) {
 //
 // The mark gets all leases of the attachment, also those that the reference made.
 func (s *Store) Reserve(a netip.Addr, o spec.Attachment) error {
-	if _, err := s.Owned(o); err != nil {
+	owned, err := s.Owned(o)
+	if err != nil || slices.Contains(owned, a) {
 		return err
 	}
-	err := s.reserve(a, o)
-	if errors.Is(err, errOwn) {
-		s.enter(Lease{o.ContainerID, o.IfName}, a)
-		return nil
+	err = s.reserve(a, o, owned)
+	if errors.Is(err, errOwn) { // from the reference, and in the mark now
+		err = nil
 	}
 	return err
 }
 
-// reserve is Reserve without a look at other leases of the attachment. The error is errOwn if it has
-// this one.
-func (s *Store) reserve(a netip.Addr, o spec.Attachment) error {
+// reserve leases an address to an attachment that has the others. The error is errOwn if it has this
+// one.
+func (s *Store) reserve(a netip.Addr, o spec.Attachment, others []netip.Addr) error {
 	w, err := s.newTempFile(o)
 	if err != nil {
 		return err
 	}
 	defer w.close()
 	for range 2 {
-		if ok, err := s.publish(w, a); ok || err != nil {
+		if ok, err := s.publish(w, a, others); ok || err != nil {
 			return err
 		}
 		holder, err := s.Holder(a)
@@ -92,6 +66,7 @@ func (s *Store) reserve(a netip.Addr, o spec.Attachment) error {
 		case err == nil && holder.Owns(o):
 			return errOwn
 		case err == nil:
+			s.mark(w.lease, others...)
 			return fmt.Errorf("%w by %s", ErrTaken, holder)
 		case errors.Is(err, errNoOwner):
 			if err := s.quarantine(a.String(), err); err != nil {
@@ -114,22 +89,16 @@ func (s *Store) newTempFile(o spec.Attachment) (*tempFile, error) {
 	return s.leases.newTempFile(Lease{o.ContainerID, o.IfName}, s.o.KeepAcrossBoots)
 }
 
-// publish makes a temporary file the lease of an address; false: that is taken.
-// The mark is written first, which cannot fail. If the name cannot be synced it is removed.
-func (s *Store) publish(w *tempFile, a netip.Addr) (bool, error) {
-	marked := s.enter(w.lease, a)
+// publish makes a temporary file the lease of an address; false: that is taken. The mark of the owner,
+// which has the others already, is written first. If the name cannot be synced it is removed.
+func (s *Store) publish(w *tempFile, a netip.Addr, others []netip.Addr) (bool, error) {
+	s.mark(w.lease, slices.Concat(others, []netip.Addr{a})...)
 	ok, err := s.leases.publish(w, a, s.o.KeepAcrossBoots)
-	if !ok {
-		if marked {
-			s.forget(w.lease, a)
-		}
-		return false, err
-	}
-	if !s.o.KeepAcrossBoots {
-		return true, nil
+	if !ok || !s.o.KeepAcrossBoots {
+		return ok, err
 	}
 	if err = s.leases.sync(); err != nil {
-		err = errors.Join(err, s.free(a, spec.Attachment{ContainerID: w.lease.ContainerID, IfName: w.lease.IfName}))
+		err = errors.Join(err, s.free(a))
 	}
 	return err == nil, err
 }
@@ -144,24 +113,26 @@ func (s *Store) Release(o spec.Attachment) (freed []netip.Addr, err error) {
 	}
 	var errs []error
 	for _, a := range owned {
-		if err := s.free(a, o); err != nil {
+		if err := s.free(a); err != nil {
 			errs = append(errs, err)
 			continue
 		}
 		freed = append(freed, a)
 	}
+	if errs == nil {
+		s.mark(Lease{o.ContainerID, o.IfName})
+	}
 	return freed, errors.Join(errs...)
 }
 
-// free removes one lease of an attachment.
-func (s *Store) free(a netip.Addr, o spec.Attachment) error {
+// free removes the lease of an address, which may be gone. The mark of its owner is the caller's.
+func (s *Store) free(a netip.Addr) error {
 	if s.readOnly {
 		return errView
 	}
 	if err := s.leases.remove(a.String()); err != nil && !errors.Is(err, os.ErrNotExist) {
 		return err
 	}
-	s.forget(Lease{o.ContainerID, o.IfName}, a)
 	return nil
 }
 
@@ -203,10 +174,8 @@ func (s *Store) DeleteStale(valid func(spec.Attachment) bool) error {
 		}
 	}
 	if s.x.dir.fd >= 0 {
-		s.settle()
-		s.x.owner, s.x.addrs, s.x.text = Lease{}, nil, "" // its mark may be another after this
 		if err := s.x.dir.update(left); err != nil {
-			s.lost(err)
+			s.abandon(err)
 		}
 	}
 	return errors.Join(errs...)

@@ -26,9 +26,6 @@ func (s *Store) Delete() error {
 	if s.readOnly {
 		return errView
 	}
-	s.dropIndex()
-	s.own.close()
-	s.own.fd = -1
 	for _, path := range []string{filepath.Join(s.data.path, ownDir, s.network), filepath.Join(s.data.path, s.network)} {
 		if err := disk.Change("ipam: remove "+path, func() error { return os.RemoveAll(path) }); err != nil {
 			return err

@@ -2,6 +2,7 @@ package ipam
 
 import (
 	"errors"
+	"net/netip"
 	"os"
 
 	"golang.org/x/sys/unix"
@@ -18,21 +19,32 @@ func Exhausted(s *Store, sets []RangeSet) (int, error) {
 		if s.someFree(i, set) {
 			continue
 		}
-		known, err := s.entries()
+		taken, err := s.taken() // lists the names, which spares reading the leases
 		if err != nil {
 			return -1, err
 		}
-		used := uint64(0)
-		for _, a := range known {
-			if set.Contains(a) && !set.gateway(a) {
-				used++
-			}
+		if used(set, taken) < set.Usable() {
+			continue
 		}
-		if used >= set.Usable() && !s.someGone(i, set, known) {
+		known, err := s.Leases()
+		if err != nil {
+			return -1, err
+		}
+		if used(set, known) >= set.Usable() && !s.someGone(i, set, known) {
 			return i, nil
 		}
 	}
 	return -1, nil
+}
+
+// used counts the addresses of a set that are keys of the map and that ADD could hand out.
+func used[T any](set RangeSet, leases map[netip.Addr]T) (n uint64) {
+	for a := range leases {
+		if set.Contains(a) && !set.gateway(a) {
+			n++
+		}
+	}
+	return n
 }
 
 // someFree reports whether one of the addresses that ADD tries first has no lease, which

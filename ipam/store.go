@@ -120,7 +120,7 @@ func open(ctx context.Context, dir, network string, o Options, how int, create b
 		s.unlock, err = s.lock(ctx, how)
 	}
 	if err != nil {
-		s.release()
+		s.Close()
 		return nil, fmt.Errorf("leases of network %s: %w", network, err)
 	}
 	return s, nil
@@ -178,15 +178,11 @@ func (s *Store) lock(ctx context.Context, how int) (func(), error) {
 	return unlock, nil
 }
 
-// Close writes what is left of the index, and releases the lock.
+// Close closes what is open, and releases the lock at last.
 func (s *Store) Close() {
-	s.settle()
-	s.release()
-}
-
-// release closes what is open; the lock goes last.
-func (s *Store) release() {
-	s.dropIndex()
+	if s.x != nil {
+		s.x.dir.close()
+	}
 	s.own.close()
 	s.leases.close()
 	s.data.close()
