@@ -34,7 +34,7 @@ type Restored struct {
 func (r *Runner) Restore(ctx context.Context, entries []*Entry, t Together, done func(*Restored)) error {
 	ctx, forget := once.Remember(ctx)
 	defer forget()
-	w := &restoring{Runner: r, together: t, done: done}
+	w := &restoring{Runner: r.once(), together: t, done: done}
 	var busy []*entryOf
 	for part := range slices.Chunk(alive(entries), mostTogether) {
 		busy = append(busy, w.part(ctx, part)...)

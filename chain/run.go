@@ -133,7 +133,7 @@ func (r *Runner) Add(ctx context.Context, l *List, t Target) (*Attached, error) 
 	}
 }
 
-// once is r for one verb, of which each plugin is looked up once.
+// once is r for one verb, which looks up each plugin once.
 func (r *Runner) once() *Runner {
 	verb := *r
 	if i, ok := r.Invoker.(interface{ Once() spec.Invoker }); ok {
