@@ -21,7 +21,7 @@ func (r *Runner) DeleteEarlier(ctx context.Context) (deleted []spec.Attachment, 
 	entries = slices.DeleteFunc(entries, func(e *Entry) bool {
 		return e.SameBoot() && (e.BootID != "" || !e.Gone() || !e.Written().Before(began))
 	})
-	deleted, failed := (&deleting{Runner: r, list: &List{}}).run(ctx, entries)
+	deleted, failed := (&deleting{Runner: r.Once(), list: &List{}}).run(ctx, entries)
 	return deleted, errors.Join(unread, err, failed)
 }
 

@@ -210,7 +210,7 @@ func (c *Cache) Finish(e *Entry, result json.RawMessage) error {
 	if err := c.write(e); err != nil {
 		return err
 	}
-	c.removeBroken(e.Attachment())
+	c.removeBroken(e.Attachment(), anyName)
 	return nil
 }
 
@@ -234,25 +234,60 @@ func (c *Cache) scratch(a spec.Attachment) string {
 // Remove deletes what is stored of an attachment, also a broken entry. That there is nothing
 // is no error. A DEL calls it last: after a failure the entry is needed again.
 func (c *Cache) Remove(a spec.Attachment) error {
-	errs := []error{cacheError(disk.Remove(c.scratch(a)))}
+	return c.remove(a, nil, anyName)
+}
+
+// remove is Remove, of which there reports whether there may be a file of a name. e is the entry, as it
+// was read under the lock; nil: the files are read.
+func (c *Cache) remove(a spec.Attachment, e *Entry, there func(name string) bool) error {
+	var errs []error
+	if there(filepath.Base(c.scratch(a))) {
+		errs = append(errs, cacheError(disk.Remove(c.scratch(a))))
+	}
 	for _, name := range fileNames(a) {
-		e, err := c.read(name, a)
-		if err == nil && e.Attachment() == a || errors.Is(err, errBroken) {
-			err = disk.Remove(filepath.Join(c.results(), name))
+		if !there(name) {
+			continue
+		}
+		file, err := filepath.Join(c.results(), name), error(nil)
+		of := e
+		if e == nil || e.file != file {
+			of, err = c.read(name, a)
+		}
+		if err == nil && of.Attachment() == a || errors.Is(err, errBroken) {
+			err = disk.Remove(file)
 		}
 		errs = append(errs, cacheError(ignore(err, os.ErrNotExist)))
 	}
-	c.removeBroken(a)
+	c.removeBroken(a, there)
 	return errors.Join(errs...)
 }
 
 // removeBroken deletes the broken entries of an attachment, which are of no use after its
 // next ADD or its DEL.
-func (c *Cache) removeBroken(a spec.Attachment) {
+func (c *Cache) removeBroken(a spec.Attachment, there func(name string) bool) {
 	for _, name := range fileNames(a) {
-		_ = disk.Remove(filepath.Join(c.results(), name+BrokenSuffix)) // a later GC reports it again
+		if there(name + BrokenSuffix) {
+			_ = disk.Remove(filepath.Join(c.results(), name+BrokenSuffix)) // a later GC reports it again
+		}
 	}
 }
+
+// listed returns a function that reports whether the directory of the entries has a file of a name. It
+// is true for all if that cannot be read.
+func (c *Cache) listed() func(name string) bool {
+	all, err := os.ReadDir(c.results())
+	if err != nil {
+		return anyName
+	}
+	names := make(map[string]bool, len(all))
+	for _, f := range all {
+		names[f.Name()] = true
+	}
+	return func(name string) bool { return names[name] }
+}
+
+// anyName is [Cache.listed] of a directory that is not read.
+func anyName(string) bool { return true }
 
 // List returns all entries in the order of their file names, and the files that cannot be
 // read. A missing directory has none, and a file that is deleted meanwhile is left out. One

@@ -91,9 +91,9 @@ func parseAny(doc []byte) (*List, error) {
 	return single, nil
 }
 
-// listOnce is List, which reads a configuration once for all attachments that were made with it:
+// ListOnce is List, which reads a configuration once for all attachments that were made with it:
 // see [once.Remember].
-func (e *Entry) listOnce(ctx context.Context) (*List, error) {
+func (e *Entry) ListOnce(ctx context.Context) (*List, error) {
 	return once.Known(ctx, "list "+e.NetworkName+" "+string(e.Config), e.List)
 }
 

@@ -60,6 +60,7 @@ func (r *Runner) GC(ctx context.Context, l *List, o GCOptions) ([]spec.Attachmen
 		return nil, err
 	}
 	defer unlock()
+	r = r.Once()
 	c, err := r.collection(l, o)
 	if err != nil {
 		return nil, err
@@ -228,7 +229,7 @@ func (r *Runner) progress(done, all int) {
 func (r *Runner) DeleteStale(ctx context.Context, match func(spec.Attachment) bool) error {
 	entries, _, err := r.Cache.List()
 	entries = slices.DeleteFunc(entries, func(e *Entry) bool { return !match(e.Attachment()) || e.Live() })
-	_, failed := (&deleting{Runner: r, list: &List{}}).run(ctx, entries)
+	_, failed := (&deleting{Runner: r.Once(), list: &List{}}).run(ctx, entries)
 	return errors.Join(err, failed)
 }
 

@@ -112,9 +112,11 @@ func cannotLock(err error) bool {
 // tryLock is lock that does not wait; nil: another process has the lock, or it cannot be had.
 func (c *Cache) tryLock(kind, name string, how int) (unlock func()) {
 	file := c.lockFile(kind, name)
-	err := os.MkdirAll(filepath.Dir(file), 0o700)
-	if err == nil {
-		unlock, err = flock.Try(file, 0o600, how)
+	unlock, err := flock.Try(file, 0o600, how)
+	if errors.Is(err, os.ErrNotExist) {
+		if err = os.MkdirAll(filepath.Dir(file), 0o700); err == nil {
+			unlock, err = flock.Try(file, 0o600, how)
+		}
 	}
 	switch {
 	case err == nil:

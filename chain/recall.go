@@ -46,7 +46,7 @@ func (r *Runner) recall(ctx context.Context, l *List, t Target, e *Entry) (*List
 	if bytes.Equal(l.doc, e.Config) {
 		return l, t
 	}
-	old, err := e.listOnce(ctx)
+	old, err := e.ListOnce(ctx)
 	if err != nil {
 		r.Warn("%s: cached configuration: %v", e.Attachment(), err)
 		return l, t

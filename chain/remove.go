@@ -30,6 +30,7 @@ func (r *Runner) RemoveNetwork(ctx context.Context, l *List) error {
 		return err
 	}
 	defer unlock()
+	r = r.Once()
 	stale, err := r.unused(l.Name)
 	if err != nil {
 		return err

@@ -34,7 +34,7 @@ type Restored struct {
 func (r *Runner) Restore(ctx context.Context, entries []*Entry, t Together, done func(*Restored)) error {
 	ctx, forget := once.Remember(ctx)
 	defer forget()
-	w := &restoring{Runner: r, together: t, done: done}
+	w := &restoring{Runner: r.Once(), together: t, done: done}
 	var busy []*entryOf
 	for part := range slices.Chunk(alive(entries), mostTogether) {
 		busy = append(busy, w.part(ctx, part)...)
@@ -151,7 +151,11 @@ func (w *restoring) check(ctx context.Context, res *Restored) {
 		res.Unchecked = "another verb is at work"
 		return
 	}
-	res.failed(w.checkAll(ctx, res.list, res.target(), res.prev))
+	t := res.target()
+	if end, err := t.openNetNS(); err == nil { // else the plugins report it
+		defer end()
+	}
+	res.failed(w.checkAll(ctx, res.list, t, res.prev))
 }
 
 // failed adds an error, if it is one.
@@ -215,7 +219,7 @@ func (w *restoring) restorePlugin(ctx context.Context, l *List, p *Plugin, t Tar
 
 // recorded returns the list of an attachment, and its result.
 func (e *Entry) recorded(ctx context.Context) (l *List, prev *spec.Result, err error) {
-	if l, err = e.listOnce(ctx); err != nil {
+	if l, err = e.ListOnce(ctx); err != nil {
 		return nil, nil, fmt.Errorf("cached configuration: %w", err)
 	}
 	v, err := l.version()

@@ -101,7 +101,7 @@ func (r *Runner) Add(ctx context.Context, l *List, t Target) (*Attached, error) 
 	if err != nil {
 		return nil, err
 	}
-	r = r.once()
+	r = r.Once()
 	reqs, err := r.addRequests(l, t)
 	if err != nil {
 		return nil, err
@@ -133,8 +133,8 @@ func (r *Runner) Add(ctx context.Context, l *List, t Target) (*Attached, error) 
 	}
 }
 
-// once is r for one verb, of which each plugin is looked up once.
-func (r *Runner) once() *Runner {
+// Once is r for one verb, which looks up each plugin once.
+func (r *Runner) Once() *Runner {
 	verb := *r
 	if i, ok := r.Invoker.(interface{ Once() spec.Invoker }); ok {
 		verb.Invoker = i.Once()

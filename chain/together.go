@@ -78,8 +78,6 @@ func (w *deleting) run(ctx context.Context, entries []*Entry) ([]spec.Attachment
 
 // parts deletes those of the entries that can be deleted together, and returns the others.
 func (w *deleting) parts(ctx context.Context, entries []*Entry) (single []*Entry) {
-	ctx, forget := once.Remember(ctx)
-	defer forget()
 	for part := range slices.Chunk(entries, mostTogether) {
 		single = append(single, w.part(ctx, part)...)
 	}
@@ -112,6 +110,8 @@ func (w *deleting) one(ctx context.Context, e *Entry) error {
 func (w *deleting) part(ctx context.Context, entries []*Entry) (single []*Entry) {
 	locks := w.Cache.locks()
 	defer locks.unlock()
+	ctx, forget := once.Remember(ctx)
+	defer forget()
 	var begun []*doomed
 	for _, e := range entries {
 		if ctx.Err() != nil {
@@ -125,10 +125,11 @@ func (w *deleting) part(ctx context.Context, entries []*Entry) (single []*Entry)
 		}
 	}
 	w.Together.Make(ctx)
+	there := w.Cache.listed()
 	for _, d := range begun {
 		err := errors.Join(d.errs...)
 		if err == nil && !d.kept {
-			err = w.Cache.Remove(d.Attachment())
+			err = w.Cache.remove(d.Attachment(), d.Entry, there)
 		}
 		if err == nil {
 			w.Cache.removeLock(d.ContainerID)

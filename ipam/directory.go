@@ -110,7 +110,7 @@ func (d directory) read(name string, limit int) ([]byte, unix.Stat_t, error) {
 		return nil, st, err
 	}
 	defer unix.Close(fd)
-	content, err := file(fd).content(limit)
+	content, err := file(fd).content(st.Size, limit)
 	if err != nil {
 		return nil, st, d.fail("read", name, err)
 	}
@@ -178,15 +178,15 @@ func (d directory) fail(what, name string, err error) error {
 // The number is its descriptor, which the caller closes.
 type file int
 
-// content returns the whole file, which must not be larger than limit bytes.
-func (f file) content(limit int) ([]byte, error) {
-	buf := make([]byte, limit+1)
-	n, err := f.ReadAt(buf, 0)
-	switch {
-	case err != nil && !errors.Is(err, io.EOF):
-		return nil, err
-	case n > limit:
+// content returns the first size bytes of the file, which must not be more than limit.
+func (f file) content(size int64, limit int) ([]byte, error) {
+	if size > int64(limit) {
 		return nil, unix.EFBIG
+	}
+	buf := make([]byte, size)
+	n, err := f.ReadAt(buf, 0)
+	if err != nil && !errors.Is(err, io.EOF) {
+		return nil, err
 	}
 	return buf[:n], nil
 }

@@ -185,15 +185,17 @@ func Lost(format string, args ...any) error { return spec.Anew(Mismatch(format, 
 // A runtime repeats a DEL that failed, so only what may succeed next time is an error.
 func (p *Plugin) del(ctx context.Context, r *spec.Request) error {
 	d := p.readAnyway(r)
-	ns, err := r.Call.OpenNSIfThere()
-	if err != nil {
-		return err
-	}
-	op, err := p.open(ctx, r, d, ns)
+	op, err := p.open(ctx, r, d, nil)
 	if err != nil {
 		return err
 	}
 	defer op.close()
+	op.ending = endingIn(ctx)
+	if op.ending == nil || !op.isPortThere() {
+		if err := op.enterIfThere(); err != nil {
+			return err
+		}
+	}
 	if op.CheckIPAM() != nil {
 		op.Net.IPAM.Type = "" // readAnyway has warned of it; no ADD has had a lease of it
 	}
@@ -204,7 +206,7 @@ func (p *Plugin) del(ctx context.Context, r *spec.Request) error {
 	}
 	remove := func() error { return guard(func() error { return d.Remove(op) }) }
 	leased := op.Net.IPAM.Type != "" && !early
-	if op.ending = endingIn(ctx); op.ending != nil {
+	if op.ending != nil {
 		linkErr := remove()
 		if linkErr == nil && leased {
 			op.ending.lease = op.releaseLease

@@ -67,7 +67,8 @@ func (p *Plugin) open(ctx context.Context, r *spec.Request, d Driver, ns *netns.
 		host = netns.Host() // what a call keeps is closed at its end
 	}
 	dial := func() (*rtnl.Conn, error) { return rtnl.Dial(host) }
-	if op.Host, op.closeHost, err = once.Open(ctx, "host's socket", dial, func(c *rtnl.Conn) { c.Close() }); err == nil && ns != nil {
+	op.Host, op.closeHost, err = once.Open(ctx, "host's socket", dial, func(c *rtnl.Conn) { c.Close() })
+	if err == nil && ns != nil {
 		op.Cont, err = rtnl.Dial(ns)
 	}
 	if err != nil {
@@ -84,6 +85,14 @@ func (p *Plugin) enter(ctx context.Context, r *spec.Request, d Driver) (*Op, err
 		return nil, err
 	}
 	return p.open(ctx, r, d, ns)
+}
+
+// enterIfThere opens the container's namespace, and a socket in it, if there is one.
+func (op *Op) enterIfThere() (err error) {
+	if op.NS, err = op.Call.OpenNSIfThere(); err == nil && op.NS != nil {
+		op.Cont, err = rtnl.Dial(op.NS)
+	}
+	return err
 }
 
 // close closes what was opened.

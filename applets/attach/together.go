@@ -2,6 +2,8 @@ package attach
 
 import (
 	"context"
+	"fmt"
+	"os"
 	"sync"
 
 	"cnibox/internal/netns"
@@ -13,8 +15,9 @@ import (
 // the host are deleted together, since the kernel waits some 20 ms for each request, and their
 // leases are released under one lock. The zero value is empty.
 type Together struct {
-	mu  sync.Mutex
-	end []*ending
+	mu    sync.Mutex
+	end   []*ending
+	links map[string]*rtnl.Link // of the host, by name, when the first DEL asked; nil: none has
 }
 
 // An ending is what is left to do of one DEL.
@@ -56,6 +59,26 @@ func (e *ending) add() {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.end = append(t.end, e)
+}
+
+// hostLink finds a link of the host among all, which are read once.
+func (t *Together) hostLink(host *rtnl.Conn, name string) (*rtnl.Link, error) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.links == nil {
+		all, err := host.Links()
+		if err != nil {
+			return nil, err
+		}
+		t.links = make(map[string]*rtnl.Link, len(all))
+		for i := range all {
+			t.links[all[i].Name] = &all[i]
+		}
+	}
+	if l := t.links[name]; l != nil {
+		return l, nil
+	}
+	return nil, fmt.Errorf("link %s: %w", name, os.ErrNotExist)
 }
 
 // DelLinks deletes the links.
@@ -112,5 +135,5 @@ func (t *Together) Release(ctx context.Context) {
 			e.of.report(err)
 		}
 	}
-	t.end = nil
+	t.end, t.links = nil, nil
 }

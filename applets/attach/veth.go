@@ -163,7 +163,7 @@ func (op *Op) waitVeth() error {
 // plugin's. The error is os.ErrNotExist if there is none.
 func (op *Op) HostVeth() (*rtnl.Link, error) {
 	for _, name := range HostNames(op.Attachment) {
-		host, err := op.Host.Link(name)
+		host, err := op.hostLink(name)
 		if err == nil && spec.LabelKey(host.Alias) == op.Key() {
 			return host, nil
 		}
@@ -186,6 +186,23 @@ func (op *Op) HostVeth() (*rtnl.Link, error) {
 		return nil, fmt.Errorf("host-side veth of %s: %s of %s in %s is not its own: %w", op.Attachment, host.Name, op.IfName, op.Call.NetNS, os.ErrNotExist)
 	}
 	return host, nil
+}
+
+// hostLink is [rtnl.Conn.Link] on the host. DELs that are made together ask once for all links.
+func (op *Op) hostLink(name string) (*rtnl.Link, error) {
+	if op.ending == nil {
+		return op.Host.Link(name)
+	}
+	return op.ending.of.into.hostLink(op.Host, name)
+}
+
+// isPortThere reports whether the host-side veth is found without a look at the container.
+func (op *Op) isPortThere() bool {
+	if !op.plugin.Veth {
+		return false
+	}
+	_, err := op.HostVeth()
+	return err == nil
 }
 
 // findPort finds the host-side veth, and the bridge that it is a port of, of a plugin that makes a pair.

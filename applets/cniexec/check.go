@@ -79,6 +79,7 @@ func (c *checkCall) checkAll(ctx context.Context) error {
 			idle = append(idle, e)
 		}
 	}
+	runner := c.runner.Once()
 	failed, lost, checked := 0, 0, 0
 	for _, e := range append(idle, busy...) {
 		if ctx.Err() != nil {
@@ -87,7 +88,7 @@ func (c *checkCall) checkAll(ctx context.Context) error {
 		if !e.Attached() {
 			continue
 		}
-		unchecked, err := doctor.Judge(ctx, c.runner, e)
+		unchecked, err := doctor.Judge(ctx, runner, e)
 		if unchecked != "" {
 			continue
 		}

@@ -16,6 +16,7 @@ import (
 	"cnibox/applets/hostport"
 	"cnibox/applets/netfilter"
 	"cnibox/applets/record"
+	"cnibox/internal/once"
 	"cnibox/internal/state"
 	"cnibox/nft"
 	"cnibox/rtnl"
@@ -234,7 +235,8 @@ func (c *conf) Release(op *chained.Op) error {
 	op.Kept = true // until the transaction has released the ports
 	dir := portOwners(op.Dir)
 	udp := c.portsToForget(dir.owner(op.Attachment.Key()))
-	unlock, err := op.Dir.Lock(ctx)
+	// of many attachments that are released together it is held for all, until their transaction is made
+	_, unlock, err := once.Open(ctx, "lock of "+string(op.Dir), func() (func(), error) { return op.Dir.Lock(ctx) }, func(unlock func()) { unlock() })
 	if err != nil {
 		return err
 	}

@@ -14,7 +14,7 @@ import (
 
 // Judge runs CHECK of an attachment, unless there is a reason against it.
 func Judge(ctx context.Context, runner *chain.Runner, e *chain.Entry) (unchecked string, err error) {
-	l, err := e.List()
+	l, err := e.ListOnce(ctx)
 	if err != nil {
 		return "", err
 	}

@@ -40,7 +40,7 @@ type OwnerSearch struct {
 func SearchOwners(network string, conf *Conf, records []record.Dir, entries []*chain.Entry, live bool) (*OwnerSearch, error) {
 	s := &OwnerSearch{network: network, Found: map[spec.Attachment]*chain.Owner{}, Leases: map[netip.Addr]spec.Attachment{},
 		peers: map[uint32]string{}}
-	err := errors.Join(s.readLinks(), s.readElements(), s.readLeases(conf.Leases()), s.readRecords(records))
+	err := errors.Join(s.readLinks(live), s.readElements(), s.readLeases(conf.Leases()), s.readRecords(records))
 	if err != nil || !live {
 		return s, err
 	}
@@ -51,7 +51,7 @@ func SearchOwners(network string, conf *Conf, records []record.Dir, entries []*c
 		for _, o := range s.Found {
 			o.Alive = ""
 		}
-		err = s.readLinks()
+		err = s.readLinks(true)
 	}
 	if err == nil && !s.settled(conf, entries, stale) {
 		err = s.searchNamespaces()
@@ -94,8 +94,9 @@ func (s *OwnerSearch) labelled(l *rtnl.Link) (*chain.Owner, error) {
 	return s.owner(a), nil
 }
 
-// readLinks reads the links of the host. The IFB of a limit may have outlived the container.
-func (s *OwnerSearch) readLinks() error {
+// readLinks reads the links of the host, and with live looks for the other end of each veth. The IFB of a
+// limit may have outlived the container.
+func (s *OwnerSearch) readLinks(live bool) error {
 	conn, err := rtnl.Dial(netns.Host())
 	if err != nil {
 		return err
@@ -108,7 +109,7 @@ func (s *OwnerSearch) readLinks() error {
 	for i := range links {
 		l := &links[i]
 		exists := l.Kind != "ifb"
-		if l.Kind == "veth" {
+		if live && l.Kind == "veth" {
 			peer, err := conn.Peer(l)
 			switch {
 			case err == nil:
