@@ -108,7 +108,7 @@ func (c *lsCall) do(ctx context.Context, operands []string) (exit int, err error
 		return 0, err
 	}
 	if c.checked {
-		doctor.JudgeAll(ctx, v, func(ctx context.Context, a *inventory.Entry) (string, error) {
+		v.Entries = doctor.JudgeAll(ctx, v.Cache, v.Entries, func(ctx context.Context, a *inventory.Entry) (string, error) {
 			return doctor.Judge(ctx, c.runner, a.Entry)
 		})
 	}

@@ -150,21 +150,11 @@ func (c *call) restore(ctx context.Context, entries []*chain.Entry, unread error
 	return alive, err
 }
 
-// titles returns the names of attachments for people: of the container and the network, and of the
-// interface where the container has others on the network.
+// titles is [inventory.Titles] for entries of the cache.
 func titles(entries []*chain.Entry) func(*chain.Entry) string {
-	type pair struct{ container, network string }
-	count := map[pair]int{}
-	for _, e := range entries {
-		count[pair{e.ContainerID, e.NetworkName}]++
-	}
-	return func(e *chain.Entry) string {
-		text := (&inventory.Entry{Entry: e}).Name() + " " + e.NetworkName
-		if count[pair{e.ContainerID, e.NetworkName}] > 1 {
-			text += " " + e.IfName
-		}
-		return text
-	}
+	list := each(entries, func(e *chain.Entry) *inventory.Entry { return &inventory.Entry{Entry: e} })
+	title := inventory.Titles(list)
+	return func(e *chain.Entry) string { return title(&inventory.Entry{Entry: e}) }
 }
 
 // outcome is what reload has done for an attachment, in one line.
