@@ -20,6 +20,7 @@ import (
 	"cnibox/chain"
 	"cnibox/internal/netns"
 	"cnibox/internal/tty"
+	"cnibox/ipam"
 	"cnibox/nft"
 	"cnibox/rtnl"
 	"cnibox/spec"
@@ -375,9 +376,49 @@ func (d *Doctor) checkCache(context.Context) {
 			if info, err := os.Lstat(file); err == nil && info.IsDir() {
 				remove = "rm -r "
 			}
-			d.add(Finding{Check: "cache", Message: err.Error(), Repair: remove + file + " if its container is gone", Code: spec.CodeIO})
+			f := Finding{Check: "cache", Message: err.Error(), Repair: remove + file + " if its container is gone", Code: spec.CodeIO}
+			if a, has := d.ownerOf(&b); len(has) > 0 {
+				f.Message += fmt.Sprintf("; it is of %s, which has %s", a, tty.Several(has))
+				f.Repair = chain.DelCommand(a) + ", and add it again"
+				f.Network, f.ContainerID, f.IfName = a.Network, a.ContainerID, a.IfName
+			}
+			d.add(f)
 		}
 	}
+}
+
+// ownerOf returns the attachment of which a broken entry is, by the labels of links, the rule set and
+// the leases, and what it has there; nothing: these do not have it.
+func (d *Doctor) ownerOf(b *chain.Broken) (owner spec.Attachment, has []string) {
+	note := func(a spec.Attachment, format string, args ...any) {
+		if b.Of(a) {
+			owner, has = a, append(has, fmt.Sprintf(format, args...))
+		}
+	}
+	if d.inv.Links != nil {
+		for _, l := range d.inv.Links.All {
+			if a, whole := spec.LabelNames(l.Alias); whole {
+				note(a, "link %s", l.Name)
+			}
+		}
+	}
+	for _, n := range d.examined {
+		if dir := n.Conf.Leases(); dir != "" {
+			leased, err := ipam.Peek(dir, n.Name)
+			if err != nil {
+				d.skip("leases of "+n.Name, err)
+			}
+			for _, l := range leased {
+				note(spec.Attachment{Network: n.Name, ContainerID: l.Owner.ContainerID, IfName: l.Owner.IfName}, "lease %s", l.Addr)
+			}
+		}
+	}
+	for _, held := range d.rules {
+		if len(held) > 0 {
+			note(held[0].Owner, "%s in table inet cnibox", tty.Plural(len(held), "element"))
+		}
+	}
+	return owner, has
 }
 
 // checkStale looks for what is left of namespaces that are gone, and of an add that was killed.

@@ -562,6 +562,11 @@ func (a *Entry) StateText() string {
 	return text + ": " + why
 }
 
+// Faulty reports whether CHECK has found something, its namespace is gone, or its add was interrupted.
+func (a *Entry) Faulty() bool {
+	return a.Fault != nil || a.State == StateGone || a.State == StateInterrupted
+}
+
 // FaultText is what CHECK has found; empty: nothing.
 func (a *Entry) FaultText() string {
 	if a.Fault == nil {
