@@ -1,6 +1,7 @@
 package spec
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"net/netip"
@@ -134,17 +135,16 @@ type Verbs struct {
 // what lets its packets pass.
 type Resources struct {
 	Link    string // of the host, through which it reaches the containers; empty: one for each container
+	Parent  string // of the host, that the containers' links are made on; empty: none is configured
 	Routed  bool   // the host routes to the addresses
 	Ranges  []Range
 	Accepts bool // what is forwarded for the addresses is accepted in chain CNI-FORWARD
 	Zoned   bool // the addresses are in a zone of firewalld
 }
 
-// Add adds what another plugin of a list uses. The first one's link stays.
+// Add adds what another plugin of a list uses. The first one's links stay.
 func (r *Resources) Add(o Resources) {
-	if r.Link == "" {
-		r.Link = o.Link
-	}
+	r.Link, r.Parent = cmp.Or(r.Link, o.Link), cmp.Or(r.Parent, o.Parent)
 	r.Routed, r.Accepts, r.Zoned = r.Routed || o.Routed, r.Accepts || o.Accepts, r.Zoned || o.Zoned
 	r.Ranges = append(r.Ranges, o.Ranges...)
 }

@@ -27,6 +27,8 @@ type Driver interface {
 // Facts are what the flow asks of a configuration.
 type Facts struct {
 	Link     string // see [spec.Resources]
+	Parent   string // the same
+	Stacked  bool   // the link is made on one of the host: Parent, or if that is empty the link of the default route
 	Routed   bool   // the same; the host forwards then
 	Shared   bool   // other hosts are on the link's segment: addresses are checked for duplicates
 	Down     bool   // ADD leaves the link down, without addresses

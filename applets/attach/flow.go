@@ -75,7 +75,7 @@ func (p *Plugin) validate(r *spec.Request) (resources spec.Resources, err error)
 	}
 	if err == nil {
 		facts := d.Facts()
-		resources.Link, resources.Routed = facts.Link, facts.Routed
+		resources.Link, resources.Parent, resources.Routed = facts.Link, facts.Parent, facts.Routed
 	}
 	return resources, err
 }

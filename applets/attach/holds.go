@@ -1,6 +1,7 @@
 package attach
 
 import (
+	"cmp"
 	"context"
 	"net/netip"
 	"slices"
@@ -37,8 +38,8 @@ func (p *Plugin) holds(ctx context.Context, r *spec.Request) (all []spec.Holding
 			link.Master = master.Name
 		}
 	} else if d, err := p.read(r); err == nil { // CHECK has the error
-		if on, ok := d.(interface{ parent(uplink string) string }); ok {
-			link.Parent = on.parent(h.uplink)
+		if facts := d.Facts(); facts.Stacked {
+			link.Parent = cmp.Or(facts.Parent, h.uplink)
 		}
 	}
 	if link != (spec.HostLink{}) {
@@ -99,17 +100,6 @@ func (h *hostState) hostVeth(r *spec.Request, pair bool) *rtnl.Link {
 		}
 	}
 	return nil
-}
-
-// parent is the master on the host; empty: it is in the container.
-func (c *OnMaster) parent(uplink string) string {
-	switch {
-	case c.LinkInContainer:
-		return ""
-	case c.Master != "":
-		return c.Master
-	}
-	return uplink
 }
 
 func hostLinkText(l spec.HostLink) string {

@@ -83,8 +83,13 @@ func findMaster(conn *rtnl.Conn, name string) (*rtnl.Link, error) {
 	return nil, fmt.Errorf("no default route interface found: set \"master\": %w", unix.ENODEV)
 }
 
-// Facts are that other hosts share the segment of the link.
-func (c *OnMaster) Facts() Facts { return Facts{Shared: true} }
+// Facts are that other hosts share the segment of the link, and where its parent is.
+func (c *OnMaster) Facts() Facts {
+	if c.LinkInContainer {
+		return Facts{Shared: true}
+	}
+	return Facts{Shared: true, Parent: c.Master, Stacked: true}
+}
 
 // CreateOn makes the container's link on its [Op.Master] and puts the name of that into the
 // configuration. addr may be nil for the kernel's choice. os.ErrExist without a

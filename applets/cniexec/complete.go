@@ -262,7 +262,7 @@ func (c *completion) ids(kind string) {
 			continue
 		}
 		c.add(e.ContainerID, about)
-		if named := slices.Contains([]string{"show", "reload", "doctor", "ls", "check"}, c.verb); named && !strings.HasPrefix(e.ContainerID, e.Name()) {
+		if named := slices.Contains([]string{"show", "reload", "doctor", "ls", "check", "trace"}, c.verb); named && !strings.HasPrefix(e.ContainerID, e.Name()) {
 			c.add(e.Name(), about)
 		}
 	}

@@ -104,12 +104,12 @@ func branches(v *inventory.Inventory, networks []*inventory.Network, routes host
 		}
 	}
 	for _, n := range networks {
-		switch bridge, master := v.Bridge(n.Conf), n.Conf.InterfacePlugin().Master; {
+		switch bridge, parent := v.Bridge(n.Conf), n.Conf.Parent; {
 		case bridge != "" && (len(n.Attached) > 0 || v.Links.ByName[bridge] != nil):
 			b := at(bridge)
 			b.words = append(b.words, n.Name)
-		case master != "" && v.Links.ByName[master] != nil:
-			at(master)
+		case parent != "" && v.Links.ByName[parent] != nil:
+			at(parent)
 		}
 	}
 	routed, rest := &branch{name: "routed"}, &branch{name: "other"}

@@ -365,7 +365,7 @@ func (q *question) askLink() error {
 		every := func(list []*inventory.Entry) []*inventory.Entry { return list }
 		err = q.searchHolds(every, func(data any) bool {
 			link, ok := data.(spec.HostLink)
-			return ok && link.Name == q.text
+			return ok && (link.Name == q.text || link.Parent == q.text)
 		})
 	}
 	if err != nil || len(q.owners) > 0 {

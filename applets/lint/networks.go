@@ -237,16 +237,13 @@ func (c *checker) ofRange(m *member, r spec.Range, text string) {
 // host notes what a configuration needs of this host and the list, and does not have there.
 func (c *checker) host(m *member) {
 	var conf struct {
-		Master          string
-		LinkInContainer bool
-		RuntimeConfig   struct{ PortMappings json.RawMessage }
+		RuntimeConfig struct{ PortMappings json.RawMessage }
 	}
 	if json.Unmarshal(m.Conf(), &conf) != nil {
 		return
 	}
-	onMaster := c.conf(m.Type) != nil && len(c.keysOf(c.conf(m.Type)).types("master")) > 0
-	if onMaster && conf.Master != "" && !conf.LinkInContainer && c.HasLink != nil && !c.HasLink(conf.Master) {
-		c.add(m.From.File, join(m.From.Key, "master"), `failed to lookup master %q: the host does not have this link; "master" must be the name of an existing link`, conf.Master)
+	if parent := m.resources.Parent; parent != "" && c.HasLink != nil && !c.HasLink(parent) {
+		c.add(m.From.File, join(m.From.Key, "master"), `failed to lookup master %q: the host does not have this link; "master" must be the name of an existing link`, parent)
 	}
 	const ports = "portMappings"
 	given := conf.RuntimeConfig.PortMappings != nil

@@ -21,7 +21,6 @@ type Conf struct {
 type pluginConf struct {
 	Type         string
 	Capabilities map[string]bool
-	Master       string
 	IPAM         struct{ ResolvConf string }
 }
 
