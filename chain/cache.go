@@ -394,6 +394,11 @@ func (b *Broken) Err() error { return b.err }
 // Renamed reports whether GC has renamed, and reported, the file.
 func (b *Broken) Renamed() bool { return strings.HasSuffix(b.name, BrokenSuffix) }
 
+// Of reports whether the file has the name of an attachment's entry, also one that was renamed.
+func (b *Broken) Of(a spec.Attachment) bool {
+	return slices.Contains(fileNames(a), strings.TrimSuffix(b.name, BrokenSuffix))
+}
+
 // mayBeOf reports whether it may have been an entry of a network.
 func (b *Broken) mayBeOf(network string) bool {
 	return strings.HasPrefix(b.name, network+"-") || strings.HasPrefix(b.name, hashedPrefix+spec.NetworkKey(network))

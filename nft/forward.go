@@ -1,6 +1,7 @@
 package nft
 
 import (
+	"net/netip"
 	"slices"
 	"strings"
 
@@ -10,15 +11,48 @@ import (
 	"cnibox/internal/nlconn"
 )
 
-// A Blocker is a chain of another program, at the hook forward, that drops or rejects what none of
-// its rules accepts. No accept of another chain overrules that.
+// A Blocker is a chain of another program, at the hook forward, that drops or rejects packets: what
+// none of its rules accepts, or what one of its rules asks for. No accept of another chain overrules
+// that.
 type Blocker struct {
 	Family       string // as nft(8) has it
 	Table, Chain string
-	Asks         bool // it jumps to CNI-FORWARD, where the firewall plugin accepts
+	Asks         bool  // before it drops, it jumps to CNI-FORWARD, where the firewall plugin accepts
+	Rule         *Drop // nil: it drops what it does not accept
 
 	in, out []string    // the links of which a rule accepts all; some end with *
 	pairs   [][2]string // and those from which it accepts all that goes to another
+}
+
+// A Drop is a rule that drops what has one thing in common: the link or the addresses that it comes
+// from, or goes to.
+type Drop struct {
+	Chain    string
+	Handle   uint64
+	In, Out  string // may end with *
+	Src, Dst netip.Prefix
+}
+
+// Hits reports whether the rule is about a link, or about all of some addresses.
+func (r *Drop) Hits(link string, subnets []netip.Prefix) bool {
+	is := matches(link)
+	within := func(p netip.Prefix) bool {
+		return p.IsValid() && slices.ContainsFunc(subnets, func(s netip.Prefix) bool { return p.Bits() <= s.Bits() && p.Contains(s.Addr()) })
+	}
+	return r.In != "" && is(r.In) || r.Out != "" && is(r.Out) || within(r.Src) || within(r.Dst)
+}
+
+// String is what the rule drops.
+func (r *Drop) String() string {
+	switch {
+	case r.In != "":
+		return "what comes from " + r.In
+	case r.Out != "":
+		return "what goes to " + r.Out
+	case r.Src.IsValid():
+		return "what comes from " + r.Src.String()
+	}
+	return "what goes to " + r.Dst.String()
 }
 
 // Lets reports whether the chain accepts all that comes from a link, and all that goes there.
@@ -46,53 +80,72 @@ func matches(link string) func(string) bool {
 // maxJumps is how far rules are followed to other chains.
 const maxJumps = 4
 
-// readAccepts looks for the links that the rules of a chain accept, and those of the chains that
-// it always jumps to. Links in sets, and rules with more conditions, are left out.
-func (b *Blocker) readAccepts(rules []listed, chain string, jumps int) {
-	for i := range rules {
-		if rules[i].chain == chain {
-			b.readAccept(rules, &rules[i], jumps)
+// A walk reads the rules that packets of a chain pass, up to one that decides about all of them.
+type walk struct {
+	*reader
+	rules []listed
+	Blocker
+	drops []Blocker // of rules, each with what the chain accepts before
+}
+
+// chain reads the rules of a chain, and those of the chains that it always jumps to. Links in sets, and
+// rules with more conditions, are left out. It returns whether all packets are decided about, and
+// whether they are dropped then.
+func (w *walk) chain(name string, jumps int) (all, drop bool) {
+	for i := range w.rules {
+		r := &w.rules[i]
+		if r.chain != name {
+			continue
 		}
+		d := w.ruling(r)
+		switch {
+		case !d.decides:
+		case d.chain != "":
+			w.Asks = w.Asks || d.chain == filterChain
+			if d.chain != filterChain && d.unconditional() && jumps > 0 {
+				if all, drop := w.chain(d.chain, jumps-1); all {
+					return all, drop
+				}
+				if d.verdict == expr.VerdictGoto {
+					return false, false
+				}
+			}
+		case d.unconditional() && d.verdict == expr.VerdictReturn:
+			return false, false
+		case d.unconditional():
+			return true, d.verdict == expr.VerdictDrop
+		case d.sure && d.proto == 0 && d.ports == nil:
+			w.some(r, d)
+		}
+	}
+	return false, false
+}
+
+// some notes a rule about the packets of a link, or of some addresses.
+func (w *walk) some(r *listed, d *ruling) {
+	addrs := d.src.IsValid() || d.dst.IsValid()
+	switch {
+	case d.verdict == expr.VerdictAccept && !addrs && d.in != "" && d.out != "":
+		w.pairs = append(w.pairs, [2]string{d.in, d.out})
+	case d.verdict == expr.VerdictAccept && !addrs && d.in != "":
+		w.in = append(w.in, d.in)
+	case d.verdict == expr.VerdictAccept && !addrs && d.out != "":
+		w.out = append(w.out, d.out)
+	case d.verdict == expr.VerdictDrop && d.conditions() == 1:
+		b := w.Blocker // what is appended to its lists later, the copy does not have
+		b.Rule = &Drop{r.chain, r.handle, d.in, d.out, d.src, d.dst}
+		w.drops = append(w.drops, b)
 	}
 }
 
-// readAccept is readAccepts for one rule.
-func (b *Blocker) readAccept(rules []listed, r *listed, jumps int) {
-	var key uint64 // of the last meta expression; 0: none, or its value was compared
-	var in, out string
-	for _, e := range expressions(r.exprs) {
-		switch {
-		case e.name == "counter" || e.name == "log":
-		case e.name == "meta" && key == 0:
-			key = num(e.data, unix.NFTA_META_KEY)
-		case e.name == "cmp" && num(e.data, unix.NFTA_CMP_OP) == unix.NFT_CMP_EQ:
-			name := nlconn.Attribute(e.data, unix.NFTA_CMP_DATA, unix.NFTA_DATA_VALUE)
-			link := unix.ByteSliceToString(name)
-			if len(link) == len(name) { // without the NUL it is the beginning of a name
-				link += "*"
-			}
-			switch {
-			case key == unix.NFT_META_IIFNAME && in == "":
-				in = link
-			case key == unix.NFT_META_OIFNAME && out == "":
-				out = link
-			default:
-				return
-			}
-			key = 0
-		case e.name != "immediate" || key != 0:
-			return
-		case in == "" && out == "" && e.jump() != "" && jumps > 0:
-			b.readAccepts(rules, e.jump(), jumps-1)
-		case e.verdict() != expr.VerdictAccept:
-		case in != "" && out != "":
-			b.pairs = append(b.pairs, [2]string{in, out})
-		case in != "":
-			b.in = append(b.in, in)
-		case out != "":
-			b.out = append(b.out, out)
+// conditions is how many links and addresses the rule asks for.
+func (d *ruling) conditions() (n int) {
+	for _, is := range []bool{d.in != "", d.out != "", d.src.IsValid(), d.dst.IsValid()} {
+		if is {
+			n++
 		}
 	}
+	return n
 }
 
 // verdict is that of an immediate expression.
@@ -106,6 +159,30 @@ var familyNames = [...]struct {
 	name   string
 }{{inet, "inet"}, {v4, "ip"}, {v6, "ip6"}}
 
+// A baseChain is a chain of another program at a hook.
+type baseChain struct {
+	table, name string
+	typ         string
+	priority    int
+	drops       bool // its policy
+}
+
+// baseChains lists those of a family at a hook, the first one first.
+func (s *sock) baseChains(family byte, hook uint64) (all []baseChain, err error) {
+	err = s.dump(unix.NFT_MSG_GETCHAIN, family, func(_ byte, data []byte) {
+		at := nlconn.Attribute(data, unix.NFTA_CHAIN_HOOK)
+		c := baseChain{table: text(data, unix.NFTA_CHAIN_TABLE), name: text(data, unix.NFTA_CHAIN_NAME), typ: text(data, unix.NFTA_CHAIN_TYPE)}
+		if at == nil || num(at, unix.NFTA_HOOK_HOOKNUM) != hook || c.table == TableName {
+			return
+		}
+		c.priority = int(int32(num(at, unix.NFTA_HOOK_PRIORITY)))
+		c.drops = num(data, unix.NFTA_CHAIN_POLICY) == uint64(expr.VerdictDrop)
+		all = append(all, c)
+	})
+	slices.SortStableFunc(all, func(a, b baseChain) int { return a.priority - b.priority })
+	return all, err
+}
+
 // Blockers lists them. No lock is taken.
 func (t *Table) Blockers() (all []Blocker, err error) {
 	s, err := dial(t.ns)
@@ -114,54 +191,166 @@ func (t *Table) Blockers() (all []Blocker, err error) {
 	}
 	defer s.Close()
 	for _, f := range familyNames {
-		var found []Blocker
-		drops := map[string]bool{}
-		err := s.dump(unix.NFT_MSG_GETCHAIN, f.family, func(_ byte, data []byte) {
-			hook := nlconn.Attribute(data, unix.NFTA_CHAIN_HOOK)
-			b := Blocker{Family: f.name, Table: text(data, unix.NFTA_CHAIN_TABLE), Chain: text(data, unix.NFTA_CHAIN_NAME)}
-			if hook == nil || num(hook, unix.NFTA_HOOK_HOOKNUM) != unix.NF_INET_FORWARD || text(data, unix.NFTA_CHAIN_TYPE) != "filter" || b.Table == TableName {
-				return
-			}
-			found = append(found, b)
-			drops[b.Table+"/"+b.Chain] = num(data, unix.NFTA_CHAIN_POLICY) == uint64(expr.VerdictDrop)
-		})
+		chains, err := s.baseChains(f.family, unix.NF_INET_FORWARD)
 		if err != nil {
 			return nil, err
 		}
-		for _, b := range found {
-			rules, err := s.rulesOf(f.family, b.Table, "")
+		for _, c := range chains {
+			if c.typ != "filter" {
+				continue
+			}
+			rules, err := s.rulesOf(f.family, c.table, "")
 			if err != nil {
 				return nil, err
 			}
-			blocks, last := drops[b.Table+"/"+b.Chain], false
-			for _, r := range rules {
-				if r.chain == b.Chain {
-					b.Asks = b.Asks || r.jump() == filterChain
-					last = r.stopsAll()
-				}
+			w := &walk{reader: &reader{s, f.family, c.table}, rules: rules, Blocker: Blocker{Family: f.name, Table: c.table, Chain: c.name}}
+			decided, drop := w.chain(c.name, maxJumps)
+			if !decided {
+				drop = c.drops
 			}
-			if blocks || last {
-				b.readAccepts(rules, b.Chain, maxJumps)
-				all = append(all, b)
+			if all = append(all, w.drops...); drop {
+				all = append(all, w.Blocker)
 			}
 		}
 	}
 	return all, nil
 }
 
-// stopsAll reports whether a rule drops or rejects every packet.
-func (r *listed) stopsAll() bool {
-	stops := false
-	for _, e := range expressions(r.exprs) {
-		switch e.name {
-		case "counter", "log":
-		case "reject":
-			stops = true
-		case "immediate":
-			stops = e.verdict() == expr.VerdictDrop
-		default:
-			return false
+// An Answer is a rule of another program that decides about packets to a port of this host before our
+// chain is asked.
+type Answer struct {
+	Family, Table string
+	Base          string // the chain at the hook prerouting
+	Priority      int    // of that
+	Chain         string // of the rule
+	Handle        uint64
+	In            string // the link that packets come in by; empty: any
+	Text          string // the statement: "drop", "dnat to 10.0.0.2:80"
+	To            netip.AddrPort
+}
+
+// A Prerouting is the rules of other programs that packets pass at the hook prerouting before ours.
+type Prerouting struct {
+	chains []*answering
+}
+
+// An answering is a base chain with the rules of its table.
+type answering struct {
+	baseChain
+	family  byte
+	name    string // of the family
+	rulings map[string][]*ruled
+}
+
+// A ruled is a rule with what is read of it.
+type ruled struct {
+	*ruling
+	handle uint64
+}
+
+// Prerouting reads them. No lock is taken.
+func (t *Table) Prerouting() (p *Prerouting, err error) {
+	s, err := dial(t.ns)
+	if err != nil {
+		return nil, err
+	}
+	defer s.Close()
+	p = &Prerouting{}
+	for _, f := range familyNames {
+		chains, err := s.baseChains(f.family, unix.NF_INET_PRE_ROUTING)
+		if err != nil {
+			return nil, err
+		}
+		for _, c := range chains {
+			if c.priority >= dnatPrio {
+				continue
+			}
+			rules, err := s.rulesOf(f.family, c.table, "")
+			if err != nil {
+				return nil, err
+			}
+			a := &answering{baseChain: c, family: f.family, name: f.name, rulings: map[string][]*ruled{}}
+			from := &reader{s, f.family, c.table}
+			for i := range rules {
+				a.rulings[rules[i].chain] = append(a.rulings[rules[i].chain], &ruled{from.ruling(&rules[i]), rules[i].handle})
+			}
+			p.chains = append(p.chains, a)
 		}
 	}
-	return stops
+	slices.SortStableFunc(p.chains, func(a, b *answering) int { return a.priority - b.priority })
+	return p, nil
+}
+
+// Before returns the rule that surely answers for a port before ours; nil: none. An address of the
+// host that is zero is any of the family of the target.
+func (p *Prerouting) Before(proto uint8, host netip.Addr, port uint16, target netip.Addr) *Answer {
+	family := familyOf(target)
+	for _, c := range p.chains {
+		if c.family != inet && c.family != family {
+			continue
+		}
+		asked := &ruling{family: family, proto: proto, ports: [][2]uint16{{port, port}}}
+		if host.IsValid() && !host.IsUnspecified() {
+			asked.dst = netip.PrefixFrom(host, host.BitLen())
+		}
+		if r, chain, _ := c.answer(c.baseChain.name, asked, &ruling{}, maxJumps); r != nil {
+			a := &Answer{Family: c.name, Table: c.table, Base: c.baseChain.name, Priority: c.priority, Chain: chain, Handle: r.handle, In: r.in, Text: "drop"}
+			if r.to.what != "" {
+				a.Text, a.To = r.to.String(), netip.AddrPortFrom(r.to.addr, r.to.port)
+			}
+			return a
+		}
+	}
+	return nil
+}
+
+// answer looks for the rule in a chain, under the conditions of the rules that have jumped to it. Done
+// is whether the packets pass no other rule of the base chain.
+func (c *answering) answer(chain string, asked, under *ruling, jumps int) (found *ruled, in string, done bool) {
+	for _, r := range c.rulings[chain] {
+		if !r.sure || !r.decides || !r.matches(asked) {
+			continue
+		}
+		what := &ruling{proto: max(under.proto, r.proto), ports: under.ports, in: under.in}
+		if r.ports != nil {
+			what.ports = r.ports
+		}
+		if r.in != "" {
+			what.in = r.in
+		}
+		switch r.verdict {
+		case expr.VerdictJump, expr.VerdictGoto:
+			if jumps > 0 {
+				if found, in, done := c.answer(r.chain, asked, what, jumps-1); found != nil || done {
+					return found, in, done
+				}
+			}
+			if r.verdict == expr.VerdictGoto && what.in == "" {
+				return nil, "", false
+			}
+		case expr.VerdictReturn:
+			if what.in == "" {
+				return nil, "", false
+			}
+		default:
+			if (r.verdict == expr.VerdictDrop || r.to.what != "") && what.proto != 0 && what.ports != nil {
+				answer := &ruled{new(*r.ruling), r.handle}
+				answer.in = what.in
+				return answer, chain, true
+			}
+			if what.in == "" {
+				return nil, "", true
+			}
+		}
+	}
+	return nil, "", false
+}
+
+// matches reports whether the rule is about all packets to a port, as far as they come in by its link.
+func (d *ruling) matches(asked *ruling) bool {
+	within := func(p [2]uint16) bool { return p[0] <= asked.ports[0][0] && asked.ports[0][1] <= p[1] }
+	return d.out == "" && !d.src.IsValid() &&
+		(d.family == 0 || d.family == asked.family) && (d.proto == 0 || d.proto == asked.proto) &&
+		(d.ports == nil || slices.ContainsFunc(d.ports, within)) &&
+		(!d.dst.IsValid() || asked.dst.IsValid() && d.dst.Contains(asked.dst.Addr()))
 }

@@ -17,8 +17,17 @@ type Neighbour struct {
 	State uint16 // NUD_*, include/uapi/linux/neighbour.h
 }
 
-// Fixed reports whether the kernel asks nobody for the entry: somebody has made it, and it stays.
-func (n Neighbour) Fixed() bool { return n.State&(unix.NUD_PERMANENT|unix.NUD_NOARP) != 0 }
+// Fixed is the word of ip-neighbour(8) for an entry that stays, and of which the kernel asks nobody:
+// "permanent" or "noarp"; empty for any other.
+func (n Neighbour) Fixed() string {
+	switch {
+	case n.State&unix.NUD_PERMANENT != 0:
+		return "permanent"
+	case n.State&unix.NUD_NOARP != 0:
+		return "noarp"
+	}
+	return ""
+}
 
 // neighbourStates are the states in the order of their bits, as ip-neighbour(8) names them.
 var neighbourStates = [...]string{"incomplete", "reachable", "stale", "delay", "probe", "failed", "noarp", "permanent"}

@@ -13,11 +13,12 @@ import (
 )
 
 func checkVerb() *verb {
-	return &verb{name: "check", operands: "NETWORK NETNS | --all", summary: "is it still as add left it?", new: func(c *call) action { return &checkCall{call: c} },
+	return &verb{name: "check", operands: "NETWORK NETNS | ID|NETWORK | --all", summary: "is it still as add left it?", new: func(c *call) action { return &checkCall{call: c} },
 		text: `The exit code says it: 0, or 1 with what is wrong on stderr, and whether reload
-restores it or only del and add do.`,
+restores it or only del and add do. One operand is a container, or a network
+with all its containers.`,
 		examples: []example{
-			{"cni-exec check mynet /run/netns/blue", "of the interface eth0"},
+			{"cni-exec check blue", "every attachment of a container"},
 			{"cni-exec check --all", "every attachment, of other runtimes as well"},
 		},
 	}
@@ -36,6 +37,9 @@ func (c *checkCall) flags(f *flagSet) {
 }
 
 func (c *checkCall) do(ctx context.Context, operands []string) (int, error) {
+	if !c.all && len(operands) == 1 && operands[0] != "" && c.containerID == "" {
+		return exitOK, c.checkNamed(ctx, operands[0])
+	}
 	err := c.allOr(c.all, operands, 2)
 	if err == nil && !c.all {
 		err = c.link.needs(&c.target)
@@ -47,7 +51,9 @@ func (c *checkCall) do(ctx context.Context, operands []string) (int, error) {
 		return 0, err
 	}
 	if c.all {
-		return exitOK, c.checkAll(ctx)
+		entries, unread := c.runner.Entries()
+		_, err := c.checkAll(ctx, entries, unread)
+		return exitOK, err
 	}
 	c.link.aim(&c.target)
 	return exitOK, c.check(ctx)
@@ -62,14 +68,32 @@ func (c *checkCall) check(ctx context.Context) error {
 	return c.runner.Check(ctx, l, c.target)
 }
 
-// checkAll runs CHECK of every attachment whose namespace exists. The others are gc's, and a
+// checkNamed runs CHECK of the attachments of a container, or of a network. That none is alive is an
+// error.
+func (c *checkCall) checkNamed(ctx context.Context, name string) error {
+	if err := c.prepare(); err != nil {
+		return err
+	}
+	c.about = name
+	entries, err := c.entriesNamed(name)
+	if err != nil {
+		return err
+	}
+	checked, err := c.checkAll(ctx, entries, nil)
+	if err == nil && checked == 0 {
+		err = spec.Errorf(spec.CodeUnknown, "no attachment of %q is alive and has a CHECK: `cni-exec ls` has the state of each", name)
+	}
+	return err
+}
+
+// checkAll runs CHECK of the attachments whose namespace exists, and returns how many these were. The others are gc's, and a
 // version of the specification before 0.4.0 has no CHECK. Those come last whose container another
 // verb has locked, which may hang.
-func (c *checkCall) checkAll(ctx context.Context) error {
+func (c *checkCall) checkAll(ctx context.Context, entries []*chain.Entry, unread error) (checked int, err error) {
 	defer memory.CollectLess()()
 	ctx, forget := once.Remember(ctx) // one socket of the host, and each configuration decoded once
 	defer forget()
-	entries, unread := c.runner.Entries()
+	title := titles(entries)
 	running := c.runner.Cache.Running()
 	var idle, busy []*chain.Entry
 	for _, e := range entries {
@@ -80,10 +104,10 @@ func (c *checkCall) checkAll(ctx context.Context) error {
 		}
 	}
 	runner := c.runner.Once()
-	failed, lost, checked := 0, 0, 0
+	failed, lost := 0, 0
 	for _, e := range append(idle, busy...) {
 		if ctx.Err() != nil {
-			return context.Cause(ctx)
+			return checked, context.Cause(ctx)
 		}
 		if !e.Attached() {
 			continue
@@ -101,11 +125,11 @@ func (c *checkCall) checkAll(ctx context.Context) error {
 			todo = ": del and add"
 			lost++
 		}
-		c.runner.Warn("check %s: %v%s", e.Attachment(), hint.Line(err), todo)
+		c.runner.Warn("check %s: %v%s", title(e), hint.Line(err), todo)
 		failed++
 	}
 	if failed == 0 {
-		return unread
+		return checked, unread
 	}
 	if unread != nil {
 		c.runner.Warn("%v", unread)
@@ -114,5 +138,5 @@ func (c *checkCall) checkAll(ctx context.Context) error {
 	if lost < failed {
 		advice = "`cni-exec reload` restores what it can, and names the rest"
 	}
-	return &hint.Error{Err: spec.Errorf(spec.CodeCheck, "%d of %d attachments are not as add left them", failed, checked), Hint: advice}
+	return checked, &hint.Error{Err: spec.Errorf(spec.CodeCheck, "%d of %d attachments are not as add left them", failed, checked), Hint: advice}
 }

@@ -262,7 +262,7 @@ func (c *completion) ids(kind string) {
 			continue
 		}
 		c.add(e.ContainerID, about)
-		if named := slices.Contains([]string{"show", "reload", "trace", "publish", "unpublish"}, c.verb); named && !strings.HasPrefix(e.ContainerID, e.Name()) {
+		if named := slices.Contains([]string{"show", "reload", "trace", "doctor", "ls", "check", "publish", "unpublish"}, c.verb); named && !strings.HasPrefix(e.ContainerID, e.Name()) {
 			c.add(e.Name(), about)
 		}
 	}

@@ -10,13 +10,14 @@ import (
 )
 
 func doctorVerb() *verb {
-	return &verb{name: "doctor", summary: "what keeps networks of this host from working", new: func(c *call) action { return &doctorCall{call: c} },
+	return &verb{name: "doctor", operands: "[ID|NETWORK]", summary: "what keeps networks of this host from working", new: func(c *call) action { return &doctorCall{call: c} },
 		text: `It looks at the kernel, its settings, the rules of other programs, directories
-of plugins, the networks, and what is attached or left over. Each finding comes
-with what repairs it; the exit code is 1 if there is one. CHECK is run of each
-attachment that is alive.`,
+of plugins, the networks, and what is attached or left over; of a container or
+a network at what concerns that. Each finding is a line: where, what, and what
+to do. The exit code is 1 if there is one. CHECK is run of each attachment that
+is alive.`,
 		examples: []example{
-			{"cni-exec doctor", "look, and change nothing"},
+			{"cni-exec doctor blue", "what concerns one container; change nothing"},
 			{"cni-exec doctor --fix --report /tmp/report.txt", "repair what can be, and write a bug report"},
 		},
 	}
@@ -38,13 +39,17 @@ func (c *doctorCall) flags(f *flagSet) {
 // do prints what is wrong with this host, and how to repair it. The exit code is 1 if
 // something is.
 func (c *doctorCall) do(ctx context.Context, operands []string) (int, error) {
-	if len(operands) > 0 {
-		return 0, usage("doctor: %q is one operand too many", operands[0])
+	if len(operands) > 1 {
+		return 0, usage("doctor: %q is one operand too many", operands[1])
 	}
 	if err := c.prepare(); err != nil {
 		return 0, err
 	}
-	d, err := doctor.Examine(ctx, c.host())
+	host := c.host()
+	if len(operands) == 1 {
+		c.about, host.Name = operands[0], operands[0]
+	}
+	d, err := doctor.Examine(ctx, host)
 	if err != nil {
 		return 0, err
 	}
@@ -86,9 +91,11 @@ func (c *doctorCall) printFindings(d *doctor.Doctor) (int, error) {
 	}
 	if c.output == outputJSON {
 		_, err := c.writeJSON(struct {
+			Checks    int              `json:"checks"`
 			Findings  []doctor.Finding `json:"findings"`
+			Fixed     []doctor.Finding `json:"fixed"`
 			NotTested []string         `json:"notTested"`
-		}{notNull(d.Found), notNull(d.Untested)})
+		}{d.Checks, d.Documents(d.Found), d.Documents(d.Fixed), notNull(d.Untested)})
 		return exit, err
 	}
 	for _, text := range d.Untested {

@@ -21,13 +21,13 @@ import (
 )
 
 func lsVerb() *verb {
-	return &verb{name: "ls", operands: "[networks]", summary: "list attachments of all runtimes, or networks", new: func(c *call) action { return &lsCall{call: c} },
+	return &verb{name: "ls", operands: "[networks|ID|NETWORK]", summary: "list attachments of all runtimes, or networks", new: func(c *call) action { return &lsCall{call: c} },
 		text: `STATE is a fact about the namespace: alive, gone with the reason, interrupted
 when the add has not ended, busy while a verb runs, or unknown. Only CHECK knows
-whether what is alive is as add left it: with --check STATE is ok, or fault with
-what it finds. Wide and json have all columns, and cut none.`,
+whether what is alive is as add left it: with --check STATE is ok or fault, and
+what it finds is a line below. Wide and json have all columns, and cut none.`,
 		examples: []example{
-			{"cni-exec ls -o wide --check", "all columns, and what CHECK finds"},
+			{"cni-exec ls mynet --faults", "what is not well on one network"},
 			{"cni-exec ls networks", "with the addresses that are used, free and stale"},
 		},
 	}
@@ -37,10 +37,12 @@ what it finds. Wide and json have all columns, and cut none.`,
 type lsCall struct {
 	*call
 	checked bool
+	faults  bool
 }
 
 func (c *lsCall) flags(f *flagSet) {
 	f.BoolVar(&c.checked, "check", false, "run CHECK of each attachment that is alive, and list what it finds")
+	f.BoolVar(&c.faults, "faults", false, "as --check, and list only what is faulty, gone or interrupted")
 	f.outputs("`wide|json` print a table with all columns, or JSON")
 }
 
@@ -93,10 +95,11 @@ func (c *call) warn(format string, args ...any) {
 
 // do lists the attachments, or the networks.
 func (c *lsCall) do(ctx context.Context, operands []string) (exit int, err error) {
-	networks := len(operands) == 1 && operands[0] == "networks"
-	if len(operands) > 0 && !networks {
-		return 0, usage(`ls: %q: it takes no operand but "networks"; show and who find one`, strings.Join(operands, " "))
+	if len(operands) > 1 {
+		return 0, usage("ls: %q is one operand too many", operands[1])
 	}
+	networks := len(operands) == 1 && operands[0] == "networks"
+	c.checked = c.checked || c.faults
 	defer memory.CollectLess()()
 	if c.checked {
 		if err := c.prepare(); err != nil {
@@ -107,13 +110,22 @@ func (c *lsCall) do(ctx context.Context, operands []string) (exit int, err error
 	if err != nil {
 		return 0, err
 	}
+	if len(operands) == 1 && !networks {
+		c.about = operands[0]
+		if v.Entries, err = v.Named(operands[0], c.knownNetworks(v)); err != nil {
+			return 0, err
+		}
+	}
 	if c.checked {
-		doctor.JudgeAll(ctx, v, func(ctx context.Context, a *inventory.Entry) (string, error) {
+		v.Entries = doctor.JudgeAll(ctx, v.Cache, v.Entries, func(ctx context.Context, a *inventory.Entry) (string, error) {
 			return doctor.Judge(ctx, c.runner, a.Entry)
 		})
 	}
 	if err := context.Cause(ctx); err != nil {
 		return 0, err
+	}
+	if c.faults {
+		v.Entries = slices.DeleteFunc(v.Entries, func(a *inventory.Entry) bool { return !a.Faulty() })
 	}
 	if networks {
 		return c.lsNetworks(v)
@@ -139,15 +151,25 @@ func (c *lsCall) lsAttachments(ctx context.Context, v *inventory.Inventory) (exi
 		columns = append(columns, tty.Column{Title: "HOLDS"}, tty.Column{Title: "RUNTIME"}, tty.Column{Title: "CONTAINER"}, tty.Column{Title: "NETNS"})
 	}
 	var rows [][]string
+	var faults strings.Builder // each a line below the table, which is never cut
+	title := inventory.Titles(v.Entries)
 	for _, a := range v.Entries {
+		state := a.StateText()
+		if c.output == "" && a.Fault != nil {
+			state = a.Verdict
+			fmt.Fprintf(&faults, "%s: %s\n", title(a), spec.Printable(a.FaultText()))
+		}
 		row := []string{a.NetworkName, a.Name(), a.IfName, joined(a.Addresses(), bare), a.MAC(), a.HostLink,
-			joined(a.Ports, spec.Port.Short), v.AgeText(a), a.StateText()}
+			joined(a.Ports, spec.Port.Short), v.AgeText(a), state}
 		if c.output == outputWide {
 			row = append(row, strings.Join(otherHolds(a), "; "), a.Runtime(), a.ContainerID, a.NetNSPath())
 		}
 		rows = append(rows, row)
 	}
-	return c.list(s, columns, rows)
+	if exit, err = c.list(s, columns, rows); err != nil {
+		return exit, err
+	}
+	return c.write(faults.String())
 }
 
 // otherHolds is what plugins hold for an attachment, but for what has a column of its own.

@@ -62,16 +62,13 @@ func (c *reloadCall) do(ctx context.Context, operands []string) (int, error) {
 		return 0, c.watchAndReload(ctx)
 	}
 	defer nameThread()()
-	entries, unread := c.runner.Entries()
 	if len(operands) == 0 {
+		entries, unread := c.runner.Entries()
 		_, err := c.restore(ctx, entries, unread)
 		return 0, err
 	}
 	c.about = operands[0]
-	err := unread
-	if err == nil {
-		entries, err = c.named(entries, operands[0])
-	}
+	entries, err := c.entriesNamed(operands[0])
 	if err != nil {
 		return 0, err
 	}
@@ -82,22 +79,19 @@ func (c *reloadCall) do(ctx context.Context, operands []string) (int, error) {
 	return 0, err
 }
 
-// named returns the entries of a network, or of a container as show names it.
-func (c *reloadCall) named(entries []*chain.Entry, name string) ([]*chain.Entry, error) {
-	network := slices.Contains(c.configured(), name)
-	v := inventory.Empty(c.runner.Cache, c.describer())
-	for _, e := range entries {
-		network = network || e.NetworkName == name
-		v.Entries = append(v.Entries, v.Read(e))
-	}
-	if network {
-		return slices.DeleteFunc(entries, func(e *chain.Entry) bool { return e.NetworkName != name }), nil
-	}
-	found, err := v.Find(name)
+// entriesNamed returns the entries of a network, or of a container as show names it. One that cannot be
+// read is an error, as it may be one of them.
+func (c *call) entriesNamed(name string) ([]*chain.Entry, error) {
+	entries, err := c.runner.Entries()
 	if err != nil {
 		return nil, err
 	}
-	return slices.DeleteFunc(entries, func(e *chain.Entry) bool { return e.ContainerID != found[0].ContainerID }), nil
+	v := inventory.Empty(c.runner.Cache, c.describer())
+	for _, e := range entries {
+		v.Entries = append(v.Entries, v.Read(e))
+	}
+	found, err := v.Named(name, c.knownNetworks(v))
+	return each(found, func(a *inventory.Entry) *chain.Entry { return a.Entry }), err
 }
 
 // nameThread keeps this goroutine, which changes the rule set, on its thread and gives that the
@@ -150,21 +144,11 @@ func (c *call) restore(ctx context.Context, entries []*chain.Entry, unread error
 	return alive, err
 }
 
-// titles returns the names of attachments for people: of the container and the network, and of the
-// interface where the container has others on the network.
+// titles is [inventory.Titles] for entries of the cache.
 func titles(entries []*chain.Entry) func(*chain.Entry) string {
-	type pair struct{ container, network string }
-	count := map[pair]int{}
-	for _, e := range entries {
-		count[pair{e.ContainerID, e.NetworkName}]++
-	}
-	return func(e *chain.Entry) string {
-		text := (&inventory.Entry{Entry: e}).Name() + " " + e.NetworkName
-		if count[pair{e.ContainerID, e.NetworkName}] > 1 {
-			text += " " + e.IfName
-		}
-		return text
-	}
+	list := each(entries, func(e *chain.Entry) *inventory.Entry { return &inventory.Entry{Entry: e} })
+	title := inventory.Titles(list)
+	return func(e *chain.Entry) string { return title(&inventory.Entry{Entry: e}) }
 }
 
 // outcome is what reload has done for an attachment, in one line.

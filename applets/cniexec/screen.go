@@ -15,7 +15,7 @@ import (
 func (c *call) screen() tty.Screen {
 	s := tty.Of(c.Stdout, c.Getenv)
 	s.Red = func(cell string) bool {
-		return strings.HasPrefix(cell, inventory.VerdictFault+":") || strings.HasPrefix(cell, inventory.StateGone+":") || cell == inventory.StateInterrupted
+		return cell == inventory.VerdictFault || strings.HasPrefix(cell, inventory.VerdictFault+":") || strings.HasPrefix(cell, inventory.StateGone+":") || cell == inventory.StateInterrupted
 	}
 	return s
 }

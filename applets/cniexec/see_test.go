@@ -267,6 +267,8 @@ func TestTreeFits(t *testing.T) {
 // A terminal's width counts, and its colours, but for NO_COLOR.
 func TestSeeTerminal(t *testing.T) {
 	f := runtimes(t)
+	const fault = "rule set: missing: tcp dport 8080 -> 10.88.0.5:80, udp dport 5353 -> 10.88.0.5:5353"
+	faulty := false // whether CHECK has found that of the first one
 	show := func(width uint16, env ...string) string {
 		master, slave := kerneltest.Terminal(t)
 		if err := unix.IoctlSetWinsize(int(slave.Fd()), unix.TIOCSWINSZ, &unix.Winsize{Row: 24, Col: width}); err != nil {
@@ -286,7 +288,11 @@ func TestSeeTerminal(t *testing.T) {
 			return ""
 		}
 		c := &call{Process: applet.Process{Stdout: slave, Getenv: getenv}, commandLine: &commandLine{flags: &flags{}}}
-		if _, err := (&lsCall{call: c}).lsAttachments(t.Context(), f.inventory()); err != nil {
+		v := f.inventory()
+		if faulty {
+			v.Entries[0].Verdict, v.Entries[0].Fault = inventory.VerdictFault, errors.New(fault)
+		}
+		if _, err := (&lsCall{call: c}).lsAttachments(t.Context(), v); err != nil {
 			t.Error(err)
 		}
 		slave.Close()
@@ -310,6 +316,11 @@ func TestSeeTerminal(t *testing.T) {
 	if text := show(200, "NO_COLOR=1") + show(200, "TERM=dumb"); strings.Contains(text, "\x1b") {
 		t.Errorf("there is colour:\n%q", text)
 	}
+	faulty = true
+	if text := show(60); !strings.Contains(text, "\x1b[31mfault\x1b[m") || !strings.Contains(text, "\nblue (pods): "+fault+"\n") {
+		t.Errorf("a fault is cut, or not on a line of its own:\n%q", text)
+	}
+	faulty = false
 	if text := show(200, "COLUMNS=80", "LANG=de_DE.UTF-8"); longest(text) > 80 || !strings.Contains(text, "…") {
 		t.Errorf("COLUMNS=80:\n%s", text)
 	}

@@ -37,11 +37,14 @@ type Finding struct {
 }
 
 // String is the finding as compilers print it.
-func (f *Finding) String() string {
+func (f *Finding) String() string { return f.Place() + ": " + f.Message }
+
+// Place is where it is, as compilers print it.
+func (f *Finding) Place() string {
 	if f.Line == 0 {
-		return f.File + ": " + f.Message
+		return f.File
 	}
-	return fmt.Sprintf("%s:%d:%d: %s", f.File, f.Line, f.Column, f.Message)
+	return fmt.Sprintf("%s:%d:%d", f.File, f.Line, f.Column)
 }
 
 // A Linter has what a configuration is compared with.

@@ -104,9 +104,9 @@ func (c *checker) compare(n *network, others []*network) {
 				c.shadowed(m, r, route)
 				continue
 			}
-			found := c.overlaps(m, r, n, n.members[:j])
+			found := c.overlaps(n, m, r, n, n.members[:j])
 			for _, other := range others {
-				found = found || other.list.Name != n.list.Name && c.overlaps(m, r, other, other.members)
+				found = found || other.list.Name != n.list.Name && c.overlaps(n, m, r, other, other.members)
 			}
 			if !found && route != nil { // the other one was changed since
 				c.shadowed(m, r, route)
@@ -155,9 +155,9 @@ func first(a, b *network) *network {
 	return b
 }
 
-// overlaps notes a range that has addresses of another one, which members of a network have, or whose
-// subnet the host would route to two links.
-func (c *checker) overlaps(m *member, r spec.Range, n *network, others []*member) bool {
+// overlaps notes a range of a network that has addresses of another one, which members of another
+// network have, or whose subnet the host would route to two links.
+func (c *checker) overlaps(n *network, m *member, r spec.Range, another *network, others []*member) bool {
 	for _, other := range others {
 		if apart(m, other) {
 			continue
@@ -166,9 +166,9 @@ func (c *checker) overlaps(m *member, r spec.Range, n *network, others []*member
 			text := ""
 			switch {
 			case r.First.BitLen() == o.First.BitLen() && r.First.Compare(o.Last) <= 0 && o.First.Compare(r.Last) <= 0:
-				text = fmt.Sprintf("addresses of %s are given out by network %q as well, %s in %s", written(r), n.list.Name, written(o), other.From.File)
+				text = fmt.Sprintf("addresses of %s of network %q are given out by network %q as well, %s in %s", written(r), n.list.Name, another.list.Name, written(o), other.From.File)
 			case m.resources.Routed && other.resources.Routed && m.resources.Link != other.resources.Link && r.Subnet.Overlaps(o.Subnet):
-				text = fmt.Sprintf("%s overlaps with %s of network %q in %s: the host can route it to one link", r.Subnet, o.Subnet, n.list.Name, other.From.File)
+				text = fmt.Sprintf("%s of network %q overlaps with %s of network %q in %s: the host can route it to one link", r.Subnet, n.list.Name, o.Subnet, another.list.Name, other.From.File)
 			default:
 				continue
 			}

@@ -380,8 +380,8 @@ func TestKernelReloadBusy(t *testing.T) {
 	r.destroy()
 	unlock := r.lock("one")
 	check, out := r.start(nil, "check", "--all")
-	kerneltest.Until(r, "the check of the other one", func() bool { return out.count("check demo/two") == 1 })
-	if out.count("check demo/one") > 0 {
+	kerneltest.Until(r, "the check of the other one", func() bool { return out.count("check two (demo)") == 1 })
+	if out.count("check one (demo)") > 0 {
 		t.Error("an attachment was checked that another verb has locked")
 	}
 	check.Process.Kill()

@@ -61,7 +61,7 @@ func (r *reloading) start(env []string, args ...string) (*exec.Cmd, *lines) {
 }
 
 // reloaded begins the line of a reload about the container one.
-const reloaded = "one demo: "
+const reloaded = "one (demo): "
 
 // watch starts cni-exec reload --watch, and waits for its first reload, which has something to do.
 func (r *reloading) watch(env ...string) (*exec.Cmd, *lines) {

@@ -24,12 +24,13 @@ func Judge(ctx context.Context, runner *chain.Runner, e *chain.Entry) (unchecked
 	return "", runner.Check(ctx, l, chain.Target{ContainerID: e.ContainerID, IfName: e.IfName})
 }
 
-// JudgeAll runs CHECK of the attachments that are alive, and notes what it finds. What is detached
-// meanwhile is left out. It ends early when ctx does.
-func JudgeAll(ctx context.Context, v *inventory.Inventory, check func(context.Context, *inventory.Entry) (unchecked string, err error)) {
-	v.Entries = slices.DeleteFunc(v.Entries, func(a *inventory.Entry) bool {
+// JudgeAll runs CHECK of the attachments that are alive, notes what it finds, and returns the list
+// without those that are detached meanwhile. It ends early when ctx does.
+func JudgeAll(ctx context.Context, cache *chain.Cache, list []*inventory.Entry, check func(context.Context, *inventory.Entry) (unchecked string, err error)) []*inventory.Entry {
+	detached := map[*inventory.Entry]bool{}
+	for _, a := range list {
 		if a.State != inventory.StateAlive || ctx.Err() != nil {
-			return false
+			continue
 		}
 		var err error
 		a.Unchecked, err = check(ctx, a)
@@ -37,8 +38,8 @@ func JudgeAll(ctx context.Context, v *inventory.Inventory, check func(context.Co
 		case err == nil && a.Unchecked == "":
 			a.Verdict = inventory.VerdictOK
 		case err == nil:
-		case Deleted(v.Cache, a.Entry):
-			return true
+		case Deleted(cache, a.Entry):
+			detached[a] = true
 		case a.Gone():
 			a.State, a.Why = inventory.StateGone, a.NetNSPath()+" is another namespace now"
 		case errors.Is(err, os.ErrPermission) || spec.AsError(err).Code == spec.CodeTryAgain:
@@ -46,8 +47,11 @@ func JudgeAll(ctx context.Context, v *inventory.Inventory, check func(context.Co
 		default:
 			a.Verdict, a.Fault = inventory.VerdictFault, err
 		}
-		return false
-	})
+	}
+	if len(detached) == 0 {
+		return list
+	}
+	return slices.DeleteFunc(slices.Clone(list), func(a *inventory.Entry) bool { return detached[a] })
 }
 
 // Deleted reports whether an attachment is not in the cache any more.

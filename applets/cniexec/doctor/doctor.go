@@ -2,6 +2,7 @@
 package doctor
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -19,18 +20,29 @@ import (
 	"cnibox/chain"
 	"cnibox/internal/netns"
 	"cnibox/internal/tty"
+	"cnibox/ipam"
 	"cnibox/nft"
 	"cnibox/rtnl"
 	"cnibox/spec"
 )
 
 // A Finding is something that keeps networks of this host from working, or may.
+//
+// The four members that name an attachment are empty where it is about none, or not known; those of the
+// finding of several attachments are in [Doctor.Documents].
 type Finding struct {
-	Check   string `json:"check"`   // the part that was looked at
-	Message string `json:"message"` // one line
-	Repair  string `json:"repair"`  // a command, or what to change
-	Own     bool   `json:"own"`     // --fix does it
+	Check       string `json:"check"`   // the part that was looked at
+	Where       string `json:"where"`   // what is wrong; mostly the name of a link, a file, an attachment
+	Message     string `json:"message"` // one line
+	Repair      string `json:"repair"`  // a command, or what to change; several commands are several lines
+	Own         bool   `json:"own"`     // --fix does it
+	Code        int    `json:"code"`    // that of an error of the specification
+	Network     string `json:"network"`
+	ContainerID string `json:"containerID"`
+	IfName      string `json:"ifName"`
+	NetNS       string `json:"netns"`
 
+	of  []*inventory.Entry          // attachments, if it is about some
 	fix func(context.Context) error // nil: it is not cnibox's own
 }
 
@@ -39,15 +51,19 @@ type Finding struct {
 type Doctor struct {
 	Host
 	inv      *inventory.Inventory
-	rules    map[string][]nft.Holding // by the owner's key; nil: not read
-	unlisted bool                     // the cache has entries that could not be read, so what has no entry may have an owner
+	list     []*inventory.Entry            // that are looked at: all, or those of Host.Name
+	title    func(*inventory.Entry) string // of an attachment, for people
+	rules    map[string][]nft.Holding      // by the owner's key; nil: not read
+	unlisted bool                          // the cache has entries that could not be read, so what has no entry may have an owner
 	examined []*examined
 	uplinks  []*rtnl.Link
 	blockers []nft.Blocker
 	off      []string // what CHECK of each attachment says of forwarding that is off
 	hung     bool     // firewalld does not answer
 	linted   []*lint.Finding
+	Checks   int // how many parts were looked at
 	Found    []Finding
+	Fixed    []Finding                         // what [Doctor.Treat] has repaired
 	Untested []string                          // and why
 	searched map[string]*inventory.OwnerSearch // by network
 }
@@ -67,13 +83,30 @@ type Host struct {
 	Applets       applet.Table
 	Getenv        func(string) string
 	ConfDir, Path string // as the flags have them
+	Name          string // of a network or a container, whose attachments alone are looked at; empty: all
 
 	Networks func(*inventory.Inventory) []*inventory.Network // prints nothing
 	Lint     func(dir string) ([]*lint.Finding, error)
 	Restore  func(context.Context, []*chain.Entry) error // what CHECK finds a fault of
 }
 
-// Examine looks at everything.
+// A check is one part that is looked at.
+type check struct {
+	run  func(*Doctor, context.Context)
+	host bool // it is about no attachment, and is left out where only some are looked at
+}
+
+// checks are all of them, in the order of their findings.
+var checks = []check{
+	{(*Doctor).checkCache, true}, {(*Doctor).checkKernel, true}, {(*Doctor).checkConfigurations, true}, {(*Doctor).checkStatus, false},
+	{(*Doctor).checkBlockers, false}, {(*Doctor).checkForwarding, false}, {(*Doctor).checkBridgeNetfilter, false},
+	{(*Doctor).checkLocalnet, false}, {(*Doctor).checkReversePath, true}, {(*Doctor).checkUplink, false}, {(*Doctor).checkMTU, false},
+	{(*Doctor).checkPortMTU, false}, {(*Doctor).checkDuplicates, false}, {(*Doctor).checkNeighbours, false},
+	{(*Doctor).checkListeners, false}, {(*Doctor).checkPublished, false}, {(*Doctor).checkResolvers, false}, {(*Doctor).checkPlugins, true}, {(*Doctor).checkStale, false},
+	{(*Doctor).checkLeases, true}, {(*Doctor).checkAttachments, false}, {(*Doctor).checkOrphans, true},
+}
+
+// Examine looks at everything, or at what concerns the attachments of Host.Name.
 func Examine(ctx context.Context, h Host) (*Doctor, error) {
 	d := &Doctor{Host: h, searched: map[string]*inventory.OwnerSearch{}}
 	var err error
@@ -90,17 +123,28 @@ func Examine(ctx context.Context, h Host) (*Doctor, error) {
 	for _, err := range d.inv.Unread {
 		d.Untested = append(d.Untested, spec.Printable(err.Error()))
 	}
+	d.title = inventory.Titles(d.inv.Entries)
+	networks := d.Networks(d.inv)
+	if d.list = d.inv.Entries; h.Name != "" {
+		if d.list, err = d.inv.Named(h.Name, networks); err != nil {
+			return nil, err
+		}
+		networks = slices.DeleteFunc(networks, func(n *inventory.Network) bool {
+			return n.Name != h.Name && !slices.ContainsFunc(d.list, func(a *inventory.Entry) bool { return a.NetworkName == n.Name })
+		})
+	}
 	d.readRules()
 	d.readUplinks()
-	d.readNetworks()
-	for _, check := range []func(context.Context){
-		d.checkCache, d.checkKernel, d.checkConfigurations, d.checkStatus, d.checkBlockers, d.checkForwarding, d.checkSettings,
-		d.checkUplink, d.checkMTU, d.checkPortMTU, d.checkDuplicates, d.checkNeighbours, d.checkListeners, d.checkResolvers, d.checkPlugins, d.checkStale, d.checkAttachments, d.checkOrphans,
-	} {
+	d.readNetworks(networks)
+	for _, c := range checks {
 		if err := context.Cause(ctx); err != nil {
 			return nil, err
 		}
-		check(ctx)
+		if c.host && h.Name != "" {
+			continue
+		}
+		c.run(d, ctx)
+		d.Checks++
 	}
 	return d, nil
 }
@@ -118,9 +162,27 @@ func (d *Doctor) readRules() {
 	}
 }
 
-// find adds a finding. One with a fix is cnibox's own.
-func (d *Doctor) find(check, repair string, fix func(context.Context) error, format string, args ...any) {
-	d.Found = append(d.Found, Finding{check, spec.Printable(fmt.Sprintf(format, args...)), repair, fix != nil, fix})
+// add adds a finding, of some attachments or of none. One with a fix is cnibox's own.
+func (d *Doctor) add(f Finding, of ...*inventory.Entry) {
+	f.Where, f.Message, f.Own, f.of = spec.Printable(cmp.Or(f.Where, f.Check)), spec.Printable(f.Message), f.fix != nil, of
+	if len(of) == 1 {
+		f.about(of[0])
+	}
+	d.Found = append(d.Found, f)
+}
+
+// about notes the attachment.
+func (f *Finding) about(a *inventory.Entry) {
+	f.Network, f.ContainerID, f.IfName, f.NetNS = a.NetworkName, a.ContainerID, a.IfName, a.NetNSPath()
+}
+
+// titles are the names of attachments, of which the first few are enough for people.
+func (d *Doctor) titles(of []*inventory.Entry) string {
+	var names []string
+	for _, a := range of {
+		names = append(names, d.title(a))
+	}
+	return tty.Several(names)
 }
 
 // skip notes what could not be looked at.
@@ -129,9 +191,9 @@ func (d *Doctor) skip(check string, err error) {
 }
 
 // readNetworks asks the plugins of each network which resources they use.
-func (d *Doctor) readNetworks() {
+func (d *Doctor) readNetworks(networks []*inventory.Network) {
 	lists, _ := chain.Lists(d.ConfDir) // what is wrong with the others, lint says
-	for _, n := range d.Networks(d.inv) {
+	for _, n := range networks {
 		e := &examined{Network: n, invalid: map[int]bool{}}
 		if i := slices.IndexFunc(lists, func(l *chain.List) bool { return l.Name == n.Name }); i >= 0 {
 			e.list = lists[i]
@@ -176,41 +238,64 @@ func (d *Doctor) Treat(ctx context.Context) (*Doctor, error) {
 
 // has reports whether a finding is one of these.
 func (d *Doctor) has(f Finding) bool {
-	return slices.ContainsFunc(d.Found, func(o Finding) bool { return o.Check == f.Check && o.Message == f.Message })
+	return slices.ContainsFunc(d.Found, func(o Finding) bool { return o.Check == f.Check && o.Where == f.Where && o.Message == f.Message })
 }
 
-// treatOnce does what is cnibox's own, examines the host again, and prints what was fixed.
+// treatOnce does what is cnibox's own, examines the host again, and notes what was fixed.
 func (d *Doctor) treatOnce(ctx context.Context) (*Doctor, error) {
 	for _, f := range d.Found {
 		if f.fix == nil {
 			continue
 		}
 		if err := f.fix(ctx); err != nil {
-			d.Runner.Warn("%s: %v", f.Check, hint.Line(err))
+			d.Runner.Warn("%s: %v", f.Where, hint.Line(err))
 		}
 	}
 	after, err := Examine(ctx, d.Host)
 	if err != nil {
 		return nil, err
 	}
+	after.Fixed = d.Fixed
 	for _, f := range d.Found {
 		if f.fix != nil && !after.has(f) {
-			d.Runner.Warn("fixed: %s: %s", f.Check, f.Message)
+			after.Fixed = append(after.Fixed, f)
 		}
 	}
 	return after, nil
 }
 
-// Text is the findings as lines.
+// Text has a line for each finding, "where: what: what to do", and how many there are at its end.
 func (d *Doctor) Text() string {
 	var out strings.Builder
+	for _, f := range d.Fixed {
+		fmt.Fprintf(&out, "fixed: %s: %s\n", f.Where, f.Message)
+	}
 	for _, f := range d.Found {
-		fmt.Fprintf(&out, "%s: %s\n", f.Check, f.Message)
-		for line := range strings.Lines(f.Repair) {
-			fmt.Fprintf(&out, "    %s\n", spec.Printable(strings.TrimSuffix(line, "\n")))
+		fmt.Fprintf(&out, "%s: %s: %s\n", f.Where, f.Message, spec.Printable(strings.ReplaceAll(f.Repair, "\n", "; ")))
+	}
+	fmt.Fprintf(&out, "%s, %s", tty.Plural(d.Checks, "check"), tty.Plural(len(d.Found), "finding"))
+	if n := len(d.Untested); n > 0 {
+		fmt.Fprintf(&out, ", %d not tested", n)
+	}
+	out.WriteByte('\n')
+	return out.String()
+}
+
+// Documents are findings for programs: one of several attachments is one for each.
+func (d *Doctor) Documents(found []Finding) []Finding {
+	all := []Finding{}
+	for _, f := range found {
+		if len(f.of) < 2 {
+			all = append(all, f)
+			continue
+		}
+		for _, a := range f.of {
+			f.Where = spec.Printable(d.title(a))
+			f.about(a)
+			all = append(all, f)
 		}
 	}
-	return out.String()
+	return all
 }
 
 // checkConfigurations is lint; the mistakes in a file are one finding.
@@ -224,22 +309,23 @@ func (d *Doctor) checkConfigurations(context.Context) {
 		return
 	}
 	d.linted = found
-	counts, first := map[string]int{}, map[string]string{}
+	counts, first := map[string]int{}, map[string]*lint.Finding{}
 	for _, f := range found {
 		if errors.Is(f.Unread, os.ErrPermission) {
 			d.skip("configuration", f.Unread)
 			continue
 		}
 		if counts[f.File]++; counts[f.File] == 1 {
-			first[f.File] = f.String()
+			first[f.File] = f
 		}
 	}
 	for _, file := range slices.Sorted(maps.Keys(counts)) {
-		text := first[file]
+		f := first[file]
+		text := f.Message
 		if n := counts[file]; n > 1 {
 			text += fmt.Sprintf("; and %s more", tty.Plural(n-1, "mistake"))
 		}
-		d.find("configuration", "cni-exec lint "+file, nil, "%s", text)
+		d.add(Finding{Check: "configuration", Where: f.Place(), Message: text, Repair: "cni-exec lint " + file, Code: spec.CodeConfig})
 	}
 }
 
@@ -266,7 +352,8 @@ func (d *Doctor) checkStatus(ctx context.Context) {
 			if err != nil && errors.Is(err, os.ErrPermission) {
 				d.skip("status of "+n.Name, err)
 			} else if err != nil && spec.AsError(err).Code != spec.CodeConfig { // lint has reported that one
-				d.find("status", "cni-exec status "+n.Name, nil, "network %s: %v", n.Name, hint.Line(err))
+				d.add(Finding{Check: "status", Where: "network " + n.Name, Message: hint.Line(err), Repair: "cni-exec status " + n.Name,
+					Code: spec.AsError(err).Code, Network: n.Name})
 			}
 		}
 	}
@@ -289,31 +376,87 @@ func (d *Doctor) checkCache(context.Context) {
 			if info, err := os.Lstat(file); err == nil && info.IsDir() {
 				remove = "rm -r "
 			}
-			d.find("cache", remove+file+"    # if its container is gone", nil, "%v", err)
+			f := Finding{Check: "cache", Message: err.Error(), Repair: remove + file + " if its container is gone", Code: spec.CodeIO}
+			if a, has := d.ownerOf(&b); len(has) > 0 {
+				f.Message += fmt.Sprintf("; it is of %s, which has %s", a, tty.Several(has))
+				f.Repair = chain.DelCommand(a) + ", and add it again"
+				f.Network, f.ContainerID, f.IfName = a.Network, a.ContainerID, a.IfName
+			}
+			d.add(f)
 		}
 	}
 }
 
+// ownerOf returns the attachment of which a broken entry is, by the labels of links, the rule set and
+// the leases, and what it has there; nothing: these do not have it.
+func (d *Doctor) ownerOf(b *chain.Broken) (owner spec.Attachment, has []string) {
+	note := func(a spec.Attachment, format string, args ...any) {
+		if b.Of(a) {
+			owner, has = a, append(has, fmt.Sprintf(format, args...))
+		}
+	}
+	if d.inv.Links != nil {
+		for _, l := range d.inv.Links.All {
+			if a, whole := spec.LabelNames(l.Alias); whole {
+				note(a, "link %s", l.Name)
+			}
+		}
+	}
+	for _, n := range d.examined {
+		if dir := n.Conf.Leases(); dir != "" {
+			leased, err := ipam.Peek(dir, n.Name)
+			if err != nil {
+				d.skip("leases of "+n.Name, err)
+			}
+			for _, l := range leased {
+				note(spec.Attachment{Network: n.Name, ContainerID: l.Owner.ContainerID, IfName: l.Owner.IfName}, "lease %s", l.Addr)
+			}
+		}
+	}
+	for _, held := range d.rules {
+		if len(held) > 0 {
+			note(held[0].Owner, "%s in table inet cnibox", tty.Plural(len(held), "element"))
+		}
+	}
+	return owner, has
+}
+
 // checkStale looks for what is left of namespaces that are gone, and of an add that was killed.
 func (d *Doctor) checkStale(context.Context) {
-	var gone, interrupted []string
-	for _, a := range d.inv.Entries {
+	var gone, interrupted []*inventory.Entry
+	for _, a := range d.list {
 		switch {
 		case a.State == inventory.StateBusy:
 		case a.Gone() && !d.alive(a.Attachment()):
-			gone = append(gone, a.Attachment().String())
+			gone = append(gone, a)
 		case a.Interrupted():
-			interrupted = append(interrupted, a.Attachment().String())
+			interrupted = append(interrupted, a)
 		}
 	}
 	if len(interrupted) > 0 {
-		d.find("interrupted add", "cni-exec gc --all-networks --valid-live", nil, "%s whose add has ended before it was done: %s", tty.Plural(len(interrupted), "attachment"), tty.Several(interrupted))
+		d.add(Finding{Check: "interrupted add", Where: d.titles(interrupted), Message: "the add has ended before it was done",
+			Repair: delOrGC(interrupted), Code: spec.CodeCheck}, interrupted...)
 	}
 	if len(gone) > 0 {
-		d.find("stale attachments", "cni-exec gc --all-networks --valid-live", func(ctx context.Context) error {
-			return d.Runner.DeleteStale(ctx, func(a spec.Attachment) bool { return slices.Contains(gone, a.String()) })
-		}, "%s of a network namespace that is gone: %s", tty.Plural(len(gone), "attachment"), tty.Several(gone))
+		d.add(Finding{Check: "stale attachments", Where: d.titles(gone), Message: "the network namespace is gone", Repair: delOrGC(gone),
+			Code: spec.CodeNetNS, fix: func(ctx context.Context) error {
+				return d.Runner.DeleteStale(ctx, func(a spec.Attachment) bool {
+					return slices.ContainsFunc(gone, func(e *inventory.Entry) bool { return e.Attachment() == a })
+				})
+			}}, gone...)
 	}
+}
+
+// delOrGC is the command that deletes what is left of attachments.
+func delOrGC(of []*inventory.Entry) string {
+	if len(of) == 1 {
+		return chain.DelCommand(of[0].Attachment())
+	}
+	return "cni-exec gc --all-networks --valid-live"
+}
+
+// checkLeases looks for leases that no attachment has.
+func (d *Doctor) checkLeases(context.Context) {
 	if d.unlisted {
 		return
 	}
@@ -332,8 +475,8 @@ func (d *Doctor) checkStale(context.Context) {
 			}
 		}
 		if len(stale) > 0 {
-			d.find("stale leases", "cni-exec gc "+n.Name+" --valid-live", nil,
-				"network %s: %s of no attachment in %s: %s", n.Name, tty.Plural(len(stale), "lease"), d.inv.Cache.Dir, tty.Several(stale))
+			d.add(Finding{Check: "stale leases", Where: "network " + n.Name, Repair: "cni-exec gc " + n.Name + " --valid-live", Code: spec.CodeCheck, Network: n.Name,
+				Message: fmt.Sprintf("%s of no attachment in %s: %s", tty.Plural(len(stale), "lease"), d.inv.Cache.Dir, tty.Several(stale))})
 		}
 	}
 }
@@ -372,10 +515,10 @@ func (d *Doctor) leased(n *inventory.Network, addr netip.Addr) bool {
 // checkAttachments runs CHECK of the attachments that are alive. Those with the same fault are one
 // finding.
 func (d *Doctor) checkAttachments(ctx context.Context) {
-	JudgeAll(ctx, d.inv, d.judgeOnce())
+	d.list = JudgeAll(ctx, d.inv.Cache, d.list, d.judgeOnce())
 	unchecked := map[string]int{}
 	faults := map[string][]*inventory.Entry{}
-	for _, a := range d.inv.Entries {
+	for _, a := range d.list {
 		switch {
 		case a.State == inventory.StateBusy:
 			unchecked["a verb runs for the container"]++
@@ -390,7 +533,7 @@ func (d *Doctor) checkAttachments(ctx context.Context) {
 	for _, why := range slices.Sorted(maps.Keys(unchecked)) {
 		d.Untested = append(d.Untested, spec.Printable(fmt.Sprintf("CHECK of %s: %s", tty.Plural(unchecked[why], "attachment"), why)))
 	}
-	for _, a := range d.inv.Entries {
+	for _, a := range d.list {
 		if a.Fault == nil {
 			continue
 		}
@@ -431,32 +574,27 @@ func (d *Doctor) judgeOnce() func(context.Context, *inventory.Entry) (string, er
 // findFault adds the finding of attachments with the same fault.
 func (d *Doctor) findFault(of []*inventory.Entry) {
 	first := of[0]
-	var names []string
-	for _, a := range of {
-		names = append(names, a.Attachment().String())
-	}
-	what := names[0] + ": " + first.FaultText()
-	if len(of) > 1 {
-		what = fmt.Sprintf("%s: %s: %s", tty.Plural(len(of), "attachment"), first.FaultText(), tty.Several(names))
-	}
+	f := Finding{Check: "attachment", Where: d.titles(of), Message: first.FaultText(), Code: spec.AsError(first.Fault).Code}
 	if errors.Is(first.Fault, spec.ErrAnew) {
+		f.Message += ", which reload cannot restore: del and add"
 		var del []string
 		for _, a := range of {
-			del = append(del, fmt.Sprintf("cni-exec del %s --container-id %s -i %s    # and add it again", a.NetworkName, a.ContainerID, a.IfName))
+			del = append(del, chain.DelCommand(a.Attachment()))
 		}
-		d.find("attachment", strings.Join(del, "\n"), nil, "%s", what)
+		f.Repair = strings.Join(del, "\n")
+		d.add(f, of...)
 		return
 	}
-	repair := "cni-exec reload"
+	f.Repair, f.fix = "cni-exec reload", d.reloads(of)
 	switch same := func(is func(*inventory.Entry) string) bool {
 		return !slices.ContainsFunc(of, func(a *inventory.Entry) bool { return is(a) != is(first) })
 	}; {
 	case same(func(a *inventory.Entry) string { return a.ContainerID }):
-		repair += " " + first.ContainerID
+		f.Repair += " " + d.inv.Operand(first)
 	case same(func(a *inventory.Entry) string { return a.NetworkName }):
-		repair += " " + first.NetworkName
+		f.Repair += " " + first.NetworkName
 	}
-	d.find("attachment", repair, d.reloads(of), "%s", what)
+	d.add(f, of...)
 }
 
 // reloads is the fix that restores attachments.
@@ -493,10 +631,12 @@ func (d *Doctor) checkOrphans(context.Context) {
 			switch {
 			case key == "" || known[key]:
 			case d.alive(a):
-				d.find("unknown attachment", fmt.Sprintf("cni-exec doctor --cache-dir DIR    # that of its runtime, or `%s` if its container is gone", chain.DelCommand(a)), nil,
-					"%s is of %s, which is not in %s, and leads to a network namespace that exists", l.Name, a, d.inv.Cache.Dir)
+				d.add(Finding{Check: "unknown attachment", Where: l.Name, Code: spec.CodeUnknown, Network: a.Network, ContainerID: a.ContainerID, IfName: a.IfName,
+					Message: fmt.Sprintf("it is of %s, which is not in %s, and leads to a network namespace that exists", a, d.inv.Cache.Dir),
+					Repair:  fmt.Sprintf("cni-exec doctor --cache-dir DIR with that of its runtime, or `%s` if its container is gone", chain.DelCommand(a))})
 			default:
-				d.find("orphaned link", "ip link del "+l.Name, nil, "%s is of an attachment that is not in %s: %s", l.Name, d.inv.Cache.Dir, l.Alias)
+				d.add(Finding{Check: "orphaned link", Where: l.Name, Code: spec.CodeUnknown, Network: a.Network, ContainerID: a.ContainerID, IfName: a.IfName,
+					Message: fmt.Sprintf("it is of an attachment that is not in %s: %s", d.inv.Cache.Dir, l.Alias), Repair: "ip link del " + l.Name})
 			}
 		}
 	}
@@ -507,7 +647,7 @@ func (d *Doctor) checkOrphans(context.Context) {
 		}
 	}
 	for _, name := range slices.Sorted(maps.Keys(orphans)) {
-		d.find("orphaned elements", "cni-exec gc "+name+" --valid-live", nil,
-			"%s in table inet cnibox of attachments to %s that have neither a link nor an entry in %s", tty.Plural(orphans[name], "element"), name, d.inv.Cache.Dir)
+		d.add(Finding{Check: "orphaned elements", Where: "network " + name, Code: spec.CodeUnknown, Network: name, Repair: "cni-exec gc " + name + " --valid-live",
+			Message: fmt.Sprintf("%s in table inet cnibox of attachments that have neither a link nor an entry in %s", tty.Plural(orphans[name], "element"), d.inv.Cache.Dir)})
 	}
 }

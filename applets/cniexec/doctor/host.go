@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/netip"
 	"os"
 	"path/filepath"
 	"slices"
@@ -34,7 +35,7 @@ func (d *Doctor) checkKernel(context.Context) {
 	if err := nft.Open(netns.Host()).Probe(); errors.Is(err, os.ErrPermission) {
 		d.skip("nf_tables", err)
 	} else if err != nil {
-		d.find("kernel", "modprobe nf_tables", nil, "nf_tables cannot be used: %v", err)
+		d.add(Finding{Check: "kernel", Message: fmt.Sprintf("nf_tables cannot be used: %v", err), Repair: "modprobe nf_tables", Code: spec.CodeHost})
 	}
 	for _, k := range []struct {
 		option, module string
@@ -49,7 +50,7 @@ func (d *Doctor) checkKernel(context.Context) {
 			return
 		}
 		if errors.Is(err, unix.EOPNOTSUPP) {
-			d.find("kernel", "modprobe "+k.module, nil, "there is no %s: %v", k.option, err)
+			d.add(Finding{Check: "kernel", Message: fmt.Sprintf("there is no %s: %v", k.option, err), Repair: "modprobe " + k.module, Code: spec.CodeHost})
 		}
 	}
 }
@@ -71,20 +72,24 @@ func (d *Doctor) checkBlockers(ctx context.Context) {
 	for _, b := range blockers {
 		for _, n := range d.examined {
 			link := cmp.Or(n.resources.Link, "veth*")
-			if !n.resources.Routed || b.Family == "ip6" && !n.serves(false) || b.Family == "ip" && !n.serves(true) || b.Lets(link) || d.passes(ctx, &b, n) {
+			if !n.resources.Routed || b.Family == "ip6" && !n.serves(false) || b.Family == "ip" && !n.serves(true) || b.Lets(link) || d.passes(ctx, &b, n) ||
+				b.Rule != nil && !b.Rule.Hits(link, n.subnets()) {
 				continue
 			}
-			what := fmt.Sprintf("%s: chain %s of table %s %s drops what it does not accept, and no accept of another table overrules that", n.Name, b.Chain, b.Family, b.Table)
-			switch {
-			case b.Table == "firewalld" && n.resources.Link != "":
-				d.find("firewalld", "firewall-cmd --zone=trusted --add-interface="+n.resources.Link+" --permanent && firewall-cmd --reload", nil, "%s", what)
-			default:
-				d.find("forward policy", letThrough(b, link), nil, "%s", what)
+			f := Finding{Check: "forward policy", Where: "network " + n.Name, Repair: letThrough(b, link), Code: spec.CodeHost, Network: n.Name,
+				Message: fmt.Sprintf("chain %s of table %s %s drops what it does not accept, and no accept of another table overrules that", b.Chain, b.Family, b.Table)}
+			if b.Rule != nil {
+				f.Message = fmt.Sprintf("a rule of chain %s of table %s %s, handle %d, drops %s, and no accept of another table overrules that", b.Rule.Chain, b.Family, b.Table, b.Rule.Handle, b.Rule)
 			}
+			if b.Table == "firewalld" && n.resources.Link != "" {
+				f.Check, f.Repair = "firewalld", "firewall-cmd --zone=trusted --add-interface="+n.resources.Link+" --permanent && firewall-cmd --reload"
+			}
+			d.add(f)
 		}
 	}
 	if names, err := disk.Read("/proc/net/ip_tables_names", 0, record.MaxSize); err == nil && slices.Contains(strings.Fields(string(names)), "filter") {
-		d.find("forward policy", "iptables-legacy -S FORWARD", nil, "iptables-legacy has a table filter, which cannot be looked into here and may drop what is forwarded")
+		d.add(Finding{Check: "forward policy", Repair: "iptables-legacy -S FORWARD", Code: spec.CodeHost,
+			Message: "iptables-legacy has a table filter, which cannot be looked into here and may drop what is forwarded"})
 	}
 }
 
@@ -134,6 +139,14 @@ func letThrough(b nft.Blocker, link string) string {
 	return fmt.Sprintf("%s iifname %q accept\n%s oifname %q accept", line, link, line, link)
 }
 
+// subnets are those of which the network gives addresses.
+func (e *examined) subnets() (all []netip.Prefix) {
+	for _, r := range e.resources.Ranges {
+		all = append(all, r.Subnet.Masked())
+	}
+	return all
+}
+
 // serves reports whether the network gives addresses of a family, as far as is known.
 func (e *examined) serves(v4 bool) bool {
 	if len(e.resources.Ranges) == 0 {
@@ -160,35 +173,40 @@ func (d *Doctor) checkForwarding(context.Context) {
 				continue
 			}
 			d.off = append(d.off, attach.ForwardingOff(key))
-			d.find("forwarding", setting(key, "1"), func(context.Context) error { return netns.Host().SetSysctl(key, "1") },
-				"%s is 0: containers reach nothing behind this host", strings.ReplaceAll(key, "/", "."))
+			d.add(Finding{Check: "forwarding", Message: strings.ReplaceAll(key, "/", ".") + " is 0: containers reach nothing behind this host",
+				Repair: setting(key, "1"), Code: spec.CodeHost, fix: func(context.Context) error { return netns.Host().SetSysctl(key, "1") }})
 			break
 		}
 	}
 }
 
-// checkSettings looks at settings that are others' to choose.
-func (d *Doctor) checkSettings(ctx context.Context) {
+// checkBridgeNetfilter looks for chains that drop, and see what stays within a bridge as well.
+func (d *Doctor) checkBridgeNetfilter(ctx context.Context) {
 	for _, family := range []string{"ip", "ip6"} {
 		key := "net/bridge/bridge-nf-call-" + family + "tables" // iptables and ip6tables
 		i := slices.IndexFunc(d.blockers, func(b nft.Blocker) bool {
-			return (b.Family == family || b.Family == "inet") && slices.ContainsFunc(d.examined, func(n *examined) bool {
+			return b.Rule == nil && (b.Family == family || b.Family == "inet") && slices.ContainsFunc(d.examined, func(n *examined) bool {
 				bridge := d.inv.Bridge(n.Conf)
 				return bridge != "" && n.serves(family == "ip") && !b.LetsWithin(bridge) && !d.passes(ctx, &b, n)
 			})
 		})
 		if i >= 0 && sandbox.Sysctl(key) == "1" {
 			b := d.blockers[i]
-			d.find("bridge netfilter", setting(key, "0"), nil, "packets within a bridge pass the chains that drop, too: chain %s of table %s %s", b.Chain, b.Family, b.Table)
+			d.add(Finding{Check: "bridge netfilter", Repair: setting(key, "0"), Code: spec.CodeHost,
+				Message: fmt.Sprintf("packets within a bridge pass the chains that drop, too: chain %s of table %s %s", b.Chain, b.Family, b.Table)})
 		}
 	}
+}
+
+// checkLocalnet looks for route_localnet without the rule that makes it harmless.
+func (d *Doctor) checkLocalnet(context.Context) {
 	for _, n := range d.examined {
 		link := n.resources.Link
 		if key := "net/ipv4/conf/" + link + "/route_localnet"; link != "" && sandbox.Sysctl(key) == "1" && !d.guarded() {
-			d.find("route_localnet", setting(key, "0"), nil, "%s is 1 without the chain guard of table inet cnibox: hosts on %s may reach services on 127.0.0.1", strings.ReplaceAll(key, "/", "."), link)
+			d.add(Finding{Check: "route_localnet", Repair: setting(key, "0"), Code: spec.CodeHost, Network: n.Name,
+				Message: fmt.Sprintf("%s is 1 without the chain guard of table inet cnibox: hosts on %s may reach services on 127.0.0.1", strings.ReplaceAll(key, "/", "."), link)})
 		}
 	}
-	d.checkReversePath()
 }
 
 // guarded reports whether the rule is there that makes route_localnet harmless, or cannot be looked for.
@@ -199,7 +217,7 @@ func (d *Doctor) guarded() bool {
 
 // checkReversePath looks for strict filters on a host with several ways out, which drop answers
 // that come in by another one.
-func (d *Doctor) checkReversePath() {
+func (d *Doctor) checkReversePath(context.Context) {
 	uplinks := d.uplinks
 	if len(uplinks) < 2 {
 		return
@@ -207,7 +225,8 @@ func (d *Doctor) checkReversePath() {
 	for _, l := range uplinks {
 		all, own := sandbox.Sysctl("net/ipv4/conf/all/rp_filter"), "net/ipv4/conf/"+l.Name+"/rp_filter"
 		if max(all, sandbox.Sysctl(own)) == "1" { // the kernel takes the larger one
-			d.find("rp_filter", setting(own, "2"), nil, "%s drops packets whose way back is another link, and this host has %d with a default route", l.Name, len(uplinks))
+			d.add(Finding{Check: "rp_filter", Repair: setting(own, "2"), Code: spec.CodeHost,
+				Message: fmt.Sprintf("%s drops packets whose way back is another link, and this host has %d with a default route", l.Name, len(uplinks))})
 		}
 	}
 }
@@ -228,22 +247,6 @@ func (d *Doctor) readUplinks() {
 	}
 }
 
-// checkMTU looks for networks whose packets do not fit the way out.
-func (d *Doctor) checkMTU(context.Context) {
-	uplinks := d.uplinks
-	if len(uplinks) == 0 {
-		return
-	}
-	for _, n := range d.examined {
-		l := d.inv.Links.ByName[n.resources.Link]
-		if l == nil || !n.resources.Routed || l.MTU <= uplinks[0].MTU {
-			continue
-		}
-		d.find("mtu", fmt.Sprintf("ip link set %s mtu %d    # and \"mtu\": %[2]d in %s", l.Name, uplinks[0].MTU, n.File), nil,
-			"%s: %s has MTU %d, and the way out, %s, has %d: large packets are fragmented or lost", n.Name, l.Name, l.MTU, uplinks[0].Name, uplinks[0].MTU)
-	}
-}
-
 // checkResolvers looks for name servers that containers cannot reach.
 func (d *Doctor) checkResolvers(context.Context) {
 	for _, n := range d.examined {
@@ -259,7 +262,8 @@ func (d *Doctor) checkResolvers(context.Context) {
 		if better := sandbox.ResolvConf(); better != "" {
 			repair = fmt.Sprintf("\"resolvConf\": %q in %s", better, n.File)
 		}
-		d.find("resolver", repair, nil, "%s: the name servers of %s listen on the loopback of this host, where containers do not reach them", n.Name, file)
+		d.add(Finding{Check: "resolver", Where: "network " + n.Name, Repair: repair, Code: spec.CodeHost, Network: n.Name,
+			Message: fmt.Sprintf("the name servers of %s listen on the loopback of this host, where containers do not reach them", file)})
 	}
 }
 
@@ -290,10 +294,11 @@ func (d *Doctor) checkPlugins(context.Context) {
 			}
 		}
 		if len(broken) > 0 {
-			d.find("plugins", "cnibox install "+dir, nil, "%s: links that lead nowhere: %s", dir, tty.Several(broken))
+			d.add(Finding{Check: "plugins", Where: dir, Message: "links that lead nowhere: " + tty.Several(broken), Repair: "cnibox install " + dir, Code: spec.CodePlugin})
 		}
 		if len(ours) > 0 && len(others) > 0 {
-			d.find("plugins", "cnibox install "+dir, nil, "%s: %s of another program beside %s of this one", dir, tty.Several(others), tty.Plural(len(ours), "plugin"))
+			d.add(Finding{Check: "plugins", Where: dir, Repair: "cnibox install " + dir, Code: spec.CodePlugin,
+				Message: fmt.Sprintf("%s of another program beside %s of this one", tty.Several(others), tty.Plural(len(ours), "plugin"))})
 		}
 	}
 }

@@ -6,22 +6,20 @@ import (
 	"maps"
 	"net/netip"
 	"slices"
-	"strings"
 
 	"golang.org/x/sys/unix"
 
 	"cnibox/applets/cniexec/inventory"
 	"cnibox/applets/hostport"
-	"cnibox/internal/tty"
+	"cnibox/internal/netns"
+	"cnibox/nft"
 	"cnibox/rtnl"
+	"cnibox/spec"
 )
 
-// label is an attachment as people know it: "c1 (edge)".
-func label(a *inventory.Entry) string { return a.Name() + " (" + a.Attachment().Network + ")" }
-
-// live are the attachments whose network namespace is there, as far as is known.
+// live are the attachments that are looked at and whose network namespace is there, as far as is known.
 func (d *Doctor) live() (list []*inventory.Entry) {
-	for _, a := range d.inv.Entries {
+	for _, a := range d.list {
 		if a.Alive() {
 			list = append(list, a)
 		}
@@ -35,31 +33,37 @@ func (d *Doctor) checkUplink(context.Context) {
 		return
 	}
 	if len(d.uplinks) == 0 {
-		d.find("uplink", "ip route add default via ROUTER", nil, "no default route: containers reach this host only")
+		d.add(Finding{Check: "uplink", Message: "no default route: containers reach this host only", Repair: "ip route add default via ROUTER", Code: spec.CodeHost})
 		return
 	}
 	if !slices.ContainsFunc(d.uplinks, func(l *rtnl.Link) bool { return l.Flags&unix.IFF_RUNNING != 0 }) {
-		d.find("uplink", "ip link show "+d.uplinks[0].Name, nil, "%s, the link of the default route, has no carrier: containers reach this host only", d.uplinks[0].Name)
+		d.add(Finding{Check: "uplink", Repair: "ip link show " + d.uplinks[0].Name, Code: spec.CodeHost,
+			Message: d.uplinks[0].Name + ", the link of the default route, has no carrier: containers reach this host only"})
 	}
 }
 
 // checkDuplicates looks for addresses that several attachments have. Leases keep that from happening
 // within one store.
 func (d *Doctor) checkDuplicates(context.Context) {
-	of := map[netip.Addr][]string{}
-	for _, a := range d.live() {
+	of := map[netip.Addr][]*inventory.Entry{}
+	for _, a := range d.inv.Entries {
 		for _, p := range a.Addresses() {
-			of[p.Addr()] = append(of[p.Addr()], label(a))
+			if a.Alive() {
+				of[p.Addr()] = append(of[p.Addr()], a)
+			}
 		}
 	}
 	for _, addr := range slices.SortedFunc(maps.Keys(of), netip.Addr.Compare) {
-		if owners := of[addr]; len(owners) > 1 {
-			d.find("duplicate address", "del all but one of them, and add them again", nil, "%s: %s", addr, strings.Join(owners, ", "))
+		owners := of[addr]
+		looked := func(a *inventory.Entry) bool { return slices.Contains(d.list, a) }
+		if len(owners) > 1 && slices.ContainsFunc(owners, looked) {
+			d.add(Finding{Check: "duplicate address", Where: "duplicate address " + addr.String(), Message: d.titles(owners),
+				Repair: "del all but one of them, and add them again", Code: spec.CodeBusy}, owners...)
 		}
 	}
 }
 
-// checkNeighbours looks for entries of this host that somebody has made for the address of a container,
+// checkNeighbours looks for entries of this host that were made for the address of a container,
 // with another MAC address: packets to the container are lost.
 func (d *Doctor) checkNeighbours(context.Context) {
 	owners := map[netip.Addr]*inventory.Entry{}
@@ -78,15 +82,15 @@ func (d *Doctor) checkNeighbours(context.Context) {
 	}
 	for _, n := range all {
 		a := owners[n.Addr]
-		if a == nil || !n.Fixed() || a.MAC() == "" || n.MAC.String() == a.MAC() {
+		if a == nil || n.Fixed() == "" || a.MAC() == "" || n.MAC.String() == a.MAC() {
 			continue
 		}
 		link := fmt.Sprint("#", n.Link)
 		if l := d.inv.Links.ByIndex[n.Link]; l != nil {
 			link = l.Name
 		}
-		d.find("neighbour", fmt.Sprintf("ip neigh del %s dev %s", n.Addr, link), nil,
-			"%s dev %s %s, which somebody has set, and %s has %s", n.Addr, link, n.MAC, label(a), a.MAC())
+		d.add(Finding{Check: "neighbour", Where: fmt.Sprintf("neighbour %s dev %s", n.Addr, link), Repair: fmt.Sprintf("ip neigh del %s dev %s", n.Addr, link), Code: spec.CodeCheck,
+			Message: fmt.Sprintf("%s %s, %s has %s", n.Fixed(), n.MAC, d.title(a), a.MAC())}, a)
 	}
 }
 
@@ -106,40 +110,46 @@ func (d *Doctor) checkListeners(context.Context) {
 	}
 	for _, a := range d.live() {
 		for _, socket := range hostport.Listening(of[a]) {
-			d.find("port", "stop that process, or publish another port", nil, "%s listens on a port that leads to %s: it gets nothing", socket, label(a))
+			d.add(Finding{Check: "port", Where: socket, Message: fmt.Sprintf("it listens on a port that leads to %s, and gets nothing", d.title(a)),
+				Repair: "stop that process, or publish another port", Code: spec.CodeBusy}, a)
 		}
 	}
 }
 
-// checkPortMTU looks for host-side links whose MTU is larger than that of their bridge or of the way out.
-func (d *Doctor) checkPortMTU(context.Context) {
-	if d.inv.Links == nil {
+// checkPublished looks for rules of other programs that decide about a published port before ours.
+func (d *Doctor) checkPublished(context.Context) {
+	var before *nft.Prerouting
+	for _, a := range d.live() {
+		for _, p := range a.Ports {
+			if before == nil {
+				var err error
+				if before, err = nft.Open(netns.Host()).Prerouting(); err != nil {
+					d.skip("rules before published ports", err)
+					return
+				}
+			}
+			for _, addr := range a.Addresses() {
+				d.publishedTo(a, p, addr.Addr(), before)
+			}
+		}
+	}
+}
+
+// publishedTo is checkPublished for a port that leads to an address.
+func (d *Doctor) publishedTo(a *inventory.Entry, p spec.Port, addr netip.Addr, before *nft.Prerouting) {
+	host, _ := netip.ParseAddr(p.HostIP)
+	if port := (hostport.Port{Proto: p.Protocol, IP: host, Port: p.HostPort}); !port.InFamily(addr) {
 		return
 	}
-	larger := map[string][]string{} // attachments, by what to do
-	texts := map[string]string{}
-	for _, a := range d.live() {
-		l := d.inv.Link(a)
-		if l == nil {
-			continue
-		}
-		next := d.inv.Links.ByIndex[l.Master]
-		if next == nil && l.Master == 0 && len(d.uplinks) > 0 && d.routed(a.Attachment().Network) {
-			next = d.uplinks[0]
-		}
-		if next == nil || l.MTU <= next.MTU {
-			continue
-		}
-		key := fmt.Sprintf("\"mtu\": %d in the network's configuration, del and add", next.MTU)
-		larger[key] = append(larger[key], label(a))
-		texts[key] = fmt.Sprintf("MTU %d, and the next link, %s, has %d: large packets are lost", l.MTU, next.Name, next.MTU)
+	r := before.Before(hostport.ProtoNumber(p.Protocol), host, p.HostPort, addr)
+	if r == nil || r.To == netip.AddrPortFrom(addr, p.ContainerPort) {
+		return
 	}
-	for _, key := range slices.Sorted(maps.Keys(larger)) {
-		d.find("mtu", key, nil, "%s: %s", tty.Several(larger[key]), texts[key])
+	text := r.Text
+	if r.In != "" {
+		text += ", of what comes in by " + r.In
 	}
-}
-
-// routed reports whether the host routes for a network.
-func (d *Doctor) routed(network string) bool {
-	return slices.ContainsFunc(d.examined, func(n *examined) bool { return n.Name == network && n.resources.Routed })
+	d.add(Finding{Check: "port", Where: fmt.Sprintf("%s/%d to %s", p.Protocol, p.HostPort, addr), Code: spec.CodeBusy,
+		Message: fmt.Sprintf("table %s %s, chain %s (%d) answers first: %s", r.Family, r.Table, r.Base, r.Priority, text),
+		Repair:  fmt.Sprintf("nft delete rule %s %s %s handle %d", r.Family, r.Table, r.Chain, r.Handle)}, a)
 }

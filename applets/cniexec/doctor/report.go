@@ -90,6 +90,7 @@ func (d *Doctor) redactor(host string) *redactor {
 	name("host", strings.Split(host, ".")[0])
 	for _, a := range d.inv.Entries {
 		name("container", a.ContainerID)
+		name("container", a.Name())
 		name("netns", a.NetNSPath())
 		for _, arg := range a.Args {
 			if arg[0] == "K8S_POD_NAME" || arg[0] == "K8S_POD_NAMESPACE" {

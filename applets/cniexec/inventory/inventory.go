@@ -117,6 +117,33 @@ func (a *Entry) Name() string {
 	return filepath.Base(path)
 }
 
+// Titles returns the names of attachments for people: "c1 (edge)", and the interface where the container
+// has several on the network.
+func Titles(list []*Entry) func(*Entry) string {
+	type pair struct{ container, network string }
+	count := map[pair]int{}
+	for _, a := range list {
+		count[pair{a.ContainerID, a.NetworkName}]++
+	}
+	return func(a *Entry) string {
+		text := a.Name() + " (" + a.NetworkName + ")"
+		if count[pair{a.ContainerID, a.NetworkName}] > 1 {
+			text += " " + a.IfName
+		}
+		return text
+	}
+}
+
+// Operand is what a verb finds the attachment's container by: its name, or its ID where others have
+// that name too, or a shell would read it otherwise.
+func (v *Inventory) Operand(a *Entry) string {
+	name := a.Name()
+	if found, err := v.Find(name); err != nil || found[0].ContainerID != a.ContainerID || strings.ContainsAny(name, " \t\"'$`\\") {
+		return a.ContainerID
+	}
+	return name
+}
+
 // In reports whether the path of the attachment's namespace leads to one.
 func (a *Entry) In(ns netns.ID) bool {
 	id, err := netns.IDAt(a.NetNSPath())
@@ -535,6 +562,11 @@ func (a *Entry) StateText() string {
 	return text + ": " + why
 }
 
+// Faulty reports whether CHECK has found something, its namespace is gone, or its add was interrupted.
+func (a *Entry) Faulty() bool {
+	return a.Fault != nil || a.State == StateGone || a.State == StateInterrupted
+}
+
 // FaultText is what CHECK has found; empty: nothing.
 func (a *Entry) FaultText() string {
 	if a.Fault == nil {
@@ -570,6 +602,16 @@ func (a *Entry) Has(addr string) bool {
 		}
 	}
 	return false
+}
+
+// Named returns the attachments of a network, which may have none, or of a container as Find has it.
+func (v *Inventory) Named(name string, networks []*Network) ([]*Entry, error) {
+	for _, n := range networks {
+		if n.Name == name {
+			return n.Attached, nil
+		}
+	}
+	return v.Find(name)
 }
 
 // leastPrefix is how many characters of an ID are enough, if no other ID begins with them.

@@ -1,0 +1,122 @@
+package doctor
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"maps"
+	"slices"
+
+	"cnibox/applets/cniexec/inventory"
+	"cnibox/rtnl"
+	"cnibox/spec"
+)
+
+// tunnels are the kinds of links that put a header before each packet.
+var tunnels = [...]string{"vxlan", "geneve", "wireguard", "ipip", "sit", "gre", "gretap", "ip6tnl", "ip6gre", "ip6gretap", "tun"}
+
+// A way is a link by which packets of a network leave the host, or its bridge.
+type way struct {
+	*rtnl.Link
+	what string
+}
+
+// ways are the links by which packets leave a link: the preferred uplink, tunnels with a route, and
+// tunnels that are ports of it.
+func (d *Doctor) ways(l *rtnl.Link, routed []uint32) (all []way) {
+	if len(d.uplinks) > 0 {
+		all = append(all, way{d.uplinks[0], "the way out"})
+	}
+	for i := range d.inv.Links.All {
+		t := &d.inv.Links.All[i]
+		if slices.Contains(tunnels[:], t.Kind) && t.Up && (t.Master == l.Index || slices.Contains(routed, t.Index)) {
+			all = append(all, way{t, "the tunnel"})
+		}
+	}
+	return all
+}
+
+// checkMTU looks for networks whose packets do not fit the ways on.
+func (d *Doctor) checkMTU(context.Context) {
+	if d.inv.Links == nil {
+		return
+	}
+	routes, err := inventory.AskHost(func(c *rtnl.Conn) ([]rtnl.Route, error) { return c.Routes(rtnl.RouteFilter{}) })
+	if err != nil {
+		d.skip("mtu", err)
+		return
+	}
+	var routed []uint32
+	for _, r := range routes {
+		routed = append(routed, r.Link)
+	}
+	for _, n := range d.examined {
+		l := d.inv.Links.ByName[n.resources.Link]
+		if l == nil || !n.resources.Routed {
+			continue
+		}
+		ways := d.ways(l, routed)
+		if len(ways) == 0 {
+			continue
+		}
+		out := slices.MinFunc(ways, func(a, b way) int { return cmp.Compare(a.MTU, b.MTU) })
+		if l.MTU > out.MTU {
+			d.add(Finding{Check: "mtu", Where: "network " + n.Name, Code: spec.CodeHost, Network: n.Name,
+				Repair:  fmt.Sprintf("ip link set %s mtu %d, and \"mtu\": %[2]d in %s", l.Name, out.MTU, n.File),
+				Message: fmt.Sprintf("%s has MTU %d, and %s, %s, has %d: large packets are fragmented or lost", l.Name, l.MTU, out.what, out.Name, out.MTU)})
+		}
+	}
+}
+
+// A mismatch is two MTU that do not fit, and what to do.
+type mismatch struct{ text, repair string }
+
+// checkPortMTU looks for attachments whose MTU is not that of the next link.
+func (d *Doctor) checkPortMTU(context.Context) {
+	if d.inv.Links == nil {
+		return
+	}
+	of := map[mismatch][]*inventory.Entry{}
+	_, err := inventory.AskHost(func(c *rtnl.Conn) (struct{}, error) {
+		for _, a := range d.live() {
+			if l := d.inv.Link(a); l != nil {
+				if m := d.mismatched(c, a, l); m != (mismatch{}) {
+					of[m] = append(of[m], a)
+				}
+			}
+		}
+		return struct{}{}, nil
+	})
+	if err != nil {
+		d.skip("mtu", err)
+		return
+	}
+	for _, m := range slices.SortedFunc(maps.Keys(of), func(a, b mismatch) int { return cmp.Compare(a.text, b.text) }) {
+		d.add(Finding{Check: "mtu", Where: d.titles(of[m]), Message: m.text, Repair: m.repair, Code: spec.CodeHost}, of[m]...)
+	}
+}
+
+// mismatched compares the host-side link with the next one and with its peer; the zero value: they fit.
+func (d *Doctor) mismatched(c *rtnl.Conn, a *inventory.Entry, l *rtnl.Link) mismatch {
+	conf := fmt.Sprintf("\"mtu\": %%d in the configuration of network %s, del and add", a.NetworkName)
+	bridge := d.inv.Links.ByIndex[l.Master]
+	switch {
+	case bridge != nil && l.MTU > bridge.MTU:
+		return mismatch{fmt.Sprintf("MTU %d, and the next link, %s, has %d: large packets are lost", l.MTU, bridge.Name, bridge.MTU), fmt.Sprintf(conf, bridge.MTU)}
+	case bridge != nil && l.MTU < bridge.MTU:
+		return mismatch{fmt.Sprintf("MTU %d, and its bridge, %s, has %d: larger packets to it are lost", l.MTU, bridge.Name, bridge.MTU), fmt.Sprintf(conf, bridge.MTU)}
+	case l.Master == 0 && len(d.uplinks) > 0 && l.MTU > d.uplinks[0].MTU && d.routed(a.NetworkName):
+		return mismatch{fmt.Sprintf("MTU %d, and the next link, %s, has %d: large packets are lost", l.MTU, d.uplinks[0].Name, d.uplinks[0].MTU), fmt.Sprintf(conf, d.uplinks[0].MTU)}
+	case l.Kind != "veth":
+		return mismatch{}
+	}
+	if peer, err := c.Peer(l); err == nil && peer.MTU > l.MTU { // a smaller one may be asked for, as with tuning
+		return mismatch{fmt.Sprintf("%s has MTU %d, and its host-side link %d: large packets from it are lost", a.IfName, peer.MTU, l.MTU), fmt.Sprintf(conf, l.MTU)}
+	}
+	return mismatch{}
+}
+
+// routed reports whether the host routes for a network.
+func (d *Doctor) routed(network string) bool {
+	return slices.ContainsFunc(d.examined, func(n *examined) bool { return n.Name == network && n.resources.Routed })
+}
