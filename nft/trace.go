@@ -9,6 +9,7 @@ import (
 	"net/netip"
 	"os"
 	"strings"
+	"sync/atomic"
 
 	"github.com/google/nftables"
 	"github.com/google/nftables/expr"
@@ -105,6 +106,12 @@ func Trace(ns *netns.NS, f Flow) (*Tracer, error) {
 	return t, nil
 }
 
+// ownTables is what the names of this process's tables begin with.
+func ownTables() string { return fmt.Sprintf("%s%d-", tableTrace, os.Getpid()) }
+
+// tracers counts the tables of this process.
+var tracers atomic.Uint32
+
 // Close ends it. The kernel deletes the tables with the socket.
 func (t *Tracer) Close() {
 	t.nl.Close()
@@ -113,7 +120,9 @@ func (t *Tracer) Close() {
 
 // addTable makes the table of a family with its chains and rules.
 func (t *Tracer) addTable(family byte, f Flow) error {
-	name := fmt.Sprint(tableTrace, os.Getpid())
+	// The kernel deletes a table with the last reference to its owner's socket, which a process that is just being
+	// started may have for a moment: the next Tracer has another name.
+	name := fmt.Sprint(ownTables(), tracers.Add(1))
 	owned, err := message(0, 0, family, func(ae *netlink.AttributeEncoder) {
 		ae.String(unix.NFTA_TABLE_NAME, name)
 		ae.Uint32(unix.NFTA_TABLE_FLAGS, tableOwner)
@@ -283,7 +292,7 @@ func (t *Tracer) decode(family byte, data []byte) (e Traced, ok bool) {
 		e.Base = &base
 	}
 	if strings.HasPrefix(e.Table, tableTrace) {
-		if e.Table != fmt.Sprint(tableTrace, os.Getpid()) {
+		if !strings.HasPrefix(e.Table, ownTables()) {
 			return e, false
 		}
 		_, e.Own, _ = strings.Cut(e.Chain, "-")

@@ -4,7 +4,6 @@ import (
 	"encoding/binary"
 	"fmt"
 	"net/netip"
-	"os"
 	"testing"
 
 	"github.com/mdlayher/netlink"
@@ -43,7 +42,7 @@ func verdict(code int32, chain string) func(ae *netlink.AttributeEncoder) {
 
 func TestTraceDecode(t *testing.T) {
 	none := func(*netlink.AttributeEncoder) {}
-	own := fmt.Sprint(tableTrace, os.Getpid())
+	own := ownTables() + "1"
 	tests := map[string]struct {
 		table string
 		typ   uint32
