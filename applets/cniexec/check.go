@@ -1,8 +1,10 @@
 package cniexec
 
 import (
+	"cmp"
 	"context"
 	"errors"
+	"fmt"
 
 	"cnibox/applets/cniexec/doctor"
 	"cnibox/applets/cniexec/hint"
@@ -53,13 +55,23 @@ func (c *checkCall) do(ctx context.Context, operands []string) (int, error) {
 	return exitOK, c.check(ctx)
 }
 
-// check runs CHECK; it prints nothing, the exit code is the answer.
+// A checkDoc is the document of check.
+type checkDoc struct {
+	Checked int `json:"checked"`
+	foundDoc
+}
+
+// check runs CHECK; for people it prints nothing, the exit code is the answer.
 func (c *checkCall) check(ctx context.Context) error {
 	l, err := c.load()
 	if err != nil {
 		return err
 	}
-	return c.runner.Check(ctx, l, c.target)
+	if err = c.runner.Check(ctx, l, c.target); err != nil {
+		a := spec.Attachment{Network: c.network, ContainerID: c.target.ContainerID, IfName: c.target.IfName}
+		c.findings = append(c.findings, doctor.Fault(a, cmp.Or(c.target.NetNS, c.netnsOf(a)), err))
+	}
+	return c.report(ctx, checkDoc{1, c.found()}, err)
 }
 
 // checkAll runs CHECK of every attachment whose namespace exists. The others are gc's, and a
@@ -89,6 +101,7 @@ func (c *checkCall) checkAll(ctx context.Context) error {
 		}
 		unchecked, err := doctor.Judge(ctx, c.runner, e)
 		if unchecked != "" {
+			c.notTested = append(c.notTested, fmt.Sprintf("%s: %s", e.Attachment(), unchecked))
 			continue
 		}
 		checked++
@@ -101,8 +114,15 @@ func (c *checkCall) checkAll(ctx context.Context) error {
 			lost++
 		}
 		c.runner.Warn("check %s: %v%s", e.Attachment(), hint.Line(err), todo)
+		c.fault(e.Attachment(), err)
 		failed++
 	}
+	c.problem("cache", unread)
+	return c.report(ctx, checkDoc{checked, c.found()}, c.notAsAdded(failed, lost, checked, unread))
+}
+
+// notAsAdded is the error of check --all; nil: all is well. Of those that failed, so many are lost.
+func (c *checkCall) notAsAdded(failed, lost, checked int, unread error) error {
 	if failed == 0 {
 		return unread
 	}

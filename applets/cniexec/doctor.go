@@ -61,6 +61,12 @@ func (c *doctorCall) do(ctx context.Context, operands []string) (int, error) {
 	return c.printFindings(d)
 }
 
+// A doctorDoc is the document of doctor.
+type doctorDoc struct {
+	Fixed []doctor.Finding `json:"fixed"` // by --fix
+	foundDoc
+}
+
 // host is what a doctor needs to know of the call.
 func (c *doctorCall) host() doctor.Host {
 	quiet := *c.call
@@ -85,10 +91,7 @@ func (c *doctorCall) printFindings(d *doctor.Doctor) (int, error) {
 		exit = exitError
 	}
 	if c.output == outputJSON {
-		_, err := c.writeJSON(struct {
-			Findings  []doctor.Finding `json:"findings"`
-			NotTested []string         `json:"notTested"`
-		}{notNull(d.Found), notNull(d.Untested)})
+		_, err := c.writeJSON(doctorDoc{doctor.Single(d.Fixed), foundDoc{doctor.Single(d.Found), notNull(d.Untested)}})
 		return exit, err
 	}
 	for _, text := range d.Untested {

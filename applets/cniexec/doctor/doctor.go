@@ -24,14 +24,42 @@ import (
 	"cnibox/spec"
 )
 
-// A Finding is something that keeps networks of this host from working, or may.
+// A Finding is something that keeps networks of this host from working, or may. check, status, gc,
+// reload and boot have the same of what is not as it should be.
 type Finding struct {
-	Check   string `json:"check"`   // the part that was looked at
-	Message string `json:"message"` // one line
-	Repair  string `json:"repair"`  // a command, or what to change
-	Own     bool   `json:"own"`     // --fix does it
+	Check       string `json:"check"`       // the part that was looked at
+	Network     string `json:"network"`     // this and the next three are what it is about; empty: no single one
+	ContainerID string `json:"containerID"` // of an attachment
+	IfName      string `json:"ifName"`
+	NetNS       string `json:"netns"`
+	Code        int    `json:"code"`    // of the error; 0: there is no error
+	Message     string `json:"message"` // one line
+	Repair      string `json:"repair"`  // a command, or what to change
+	Own         bool   `json:"own"`     // doctor --fix does it
 
-	fix func(context.Context) error // nil: it is not cnibox's own
+	fix  func(context.Context) error // nil: it is not cnibox's own
+	each []Finding                   // of single attachments, where several have it
+}
+
+// Of sets the attachment that a finding is about.
+func (f *Finding) Of(a spec.Attachment, netns string) {
+	f.Network, f.ContainerID, f.IfName, f.NetNS = a.Network, a.ContainerID, a.IfName, netns
+}
+
+// Failed sets the error that a finding is.
+func (f *Finding) Failed(err error) {
+	f.Code, f.Message = spec.AsError(err).Code, spec.Printable(hint.Reason(err))
+}
+
+// Fault is the finding of what CHECK or RESTORE has found of an attachment, and what repairs it.
+func Fault(a spec.Attachment, netns string, err error) Finding {
+	f := Finding{Check: "attachment", Repair: "cni-exec reload " + a.ContainerID, Own: true}
+	if errors.Is(err, spec.ErrAnew) {
+		f.Repair, f.Own = chain.DelCommand(a)+"    # and add it again", false
+	}
+	f.Of(a, netns)
+	f.Failed(err)
+	return f
 }
 
 // A Doctor looks at a host: at the kernel, what other programs have set up, the networks and
@@ -48,6 +76,7 @@ type Doctor struct {
 	hung     bool     // firewalld does not answer
 	linted   []*lint.Finding
 	Found    []Finding
+	Fixed    []Finding                         // by Treat
 	Untested []string                          // and why
 	searched map[string]*inventory.OwnerSearch // by network
 }
@@ -118,9 +147,33 @@ func (d *Doctor) readRules() {
 	}
 }
 
-// find adds a finding. One with a fix is cnibox's own.
-func (d *Doctor) find(check, repair string, fix func(context.Context) error, format string, args ...any) {
-	d.Found = append(d.Found, Finding{check, spec.Printable(fmt.Sprintf(format, args...)), repair, fix != nil, fix})
+// find adds a finding, and returns it. One with a fix is cnibox's own.
+func (d *Doctor) find(check, repair string, fix func(context.Context) error, format string, args ...any) *Finding {
+	d.Found = append(d.Found, Finding{Check: check, Message: spec.Printable(fmt.Sprintf(format, args...)), Repair: repair, Own: fix != nil, fix: fix})
+	return &d.Found[len(d.Found)-1]
+}
+
+// split has one finding for each of several attachments.
+func (f *Finding) split(of []*inventory.Entry, message func(*inventory.Entry) string) {
+	for _, a := range of {
+		one := *f
+		one.each = nil
+		one.Of(a.Attachment(), a.NetNSPath())
+		one.Message = spec.Printable(message(a))
+		f.each = append(f.each, one)
+	}
+}
+
+// Single are the findings, with one for each attachment where several have the same.
+func Single(found []Finding) []Finding {
+	single := []Finding{}
+	for _, f := range found {
+		if len(f.each) == 0 {
+			f.each = []Finding{f}
+		}
+		single = append(single, f.each...)
+	}
+	return single
 }
 
 // skip notes what could not be looked at.
@@ -193,9 +246,11 @@ func (d *Doctor) treatOnce(ctx context.Context) (*Doctor, error) {
 	if err != nil {
 		return nil, err
 	}
+	after.Fixed = d.Fixed
 	for _, f := range d.Found {
 		if f.fix != nil && !after.has(f) {
 			d.Runner.Warn("fixed: %s: %s", f.Check, f.Message)
+			after.Fixed = append(after.Fixed, f)
 		}
 	}
 	return after, nil
@@ -266,7 +321,8 @@ func (d *Doctor) checkStatus(ctx context.Context) {
 			if err != nil && errors.Is(err, os.ErrPermission) {
 				d.skip("status of "+n.Name, err)
 			} else if err != nil && spec.AsError(err).Code != spec.CodeConfig { // lint has reported that one
-				d.find("status", "cni-exec status "+n.Name, nil, "network %s: %v", n.Name, hint.Line(err))
+				f := d.find("status", "cni-exec status "+n.Name, nil, "network %s: %v", n.Name, hint.Line(err))
+				f.Network, f.Code = n.Name, spec.AsError(err).Code
 			}
 		}
 	}
@@ -296,23 +352,33 @@ func (d *Doctor) checkCache(context.Context) {
 
 // checkStale looks for what is left of namespaces that are gone, and of an add that was killed.
 func (d *Doctor) checkStale(context.Context) {
-	var gone, interrupted []string
+	var goneEntries, interrupted []*inventory.Entry
 	for _, a := range d.inv.Entries {
 		switch {
 		case a.State == inventory.StateBusy:
 		case a.Gone() && !d.alive(a.Attachment()):
-			gone = append(gone, a.Attachment().String())
+			goneEntries = append(goneEntries, a)
 		case a.Interrupted():
-			interrupted = append(interrupted, a.Attachment().String())
+			interrupted = append(interrupted, a)
 		}
 	}
+	name := func(a *inventory.Entry) string { return a.Attachment().String() }
+	var gone, begun []string
+	for _, a := range goneEntries {
+		gone = append(gone, name(a))
+	}
+	for _, a := range interrupted {
+		begun = append(begun, name(a))
+	}
 	if len(interrupted) > 0 {
-		d.find("interrupted add", "cni-exec gc --all-networks --valid-live", nil, "%s whose add has ended before it was done: %s", tty.Plural(len(interrupted), "attachment"), tty.Several(interrupted))
+		d.find("interrupted add", "cni-exec gc --all-networks --valid-live", nil, "%s whose add has ended before it was done: %s", tty.Plural(len(interrupted), "attachment"), tty.Several(begun)).
+			split(interrupted, func(a *inventory.Entry) string { return name(a) + ": its add has ended before it was done" })
 	}
 	if len(gone) > 0 {
 		d.find("stale attachments", "cni-exec gc --all-networks --valid-live", func(ctx context.Context) error {
 			return d.Runner.DeleteStale(ctx, func(a spec.Attachment) bool { return slices.Contains(gone, a.String()) })
-		}, "%s of a network namespace that is gone: %s", tty.Plural(len(gone), "attachment"), tty.Several(gone))
+		}, "%s of a network namespace that is gone: %s", tty.Plural(len(gone), "attachment"), tty.Several(gone)).
+			split(goneEntries, func(a *inventory.Entry) string { return name(a) + ": " + a.StateText() })
 	}
 	if d.unlisted {
 		return
@@ -333,7 +399,7 @@ func (d *Doctor) checkStale(context.Context) {
 		}
 		if len(stale) > 0 {
 			d.find("stale leases", "cni-exec gc "+n.Name+" --valid-live", nil,
-				"network %s: %s of no attachment in %s: %s", n.Name, tty.Plural(len(stale), "lease"), d.inv.Cache.Dir, tty.Several(stale))
+				"network %s: %s of no attachment in %s: %s", n.Name, tty.Plural(len(stale), "lease"), d.inv.Cache.Dir, tty.Several(stale)).Network = n.Name
 		}
 	}
 }
@@ -444,7 +510,7 @@ func (d *Doctor) findFault(of []*inventory.Entry) {
 		for _, a := range of {
 			del = append(del, fmt.Sprintf("cni-exec del %s --container-id %s -i %s    # and add it again", a.NetworkName, a.ContainerID, a.IfName))
 		}
-		d.find("attachment", strings.Join(del, "\n"), nil, "%s", what)
+		d.find("attachment", strings.Join(del, "\n"), nil, "%s", what).each = faultsOf(of)
 		return
 	}
 	repair := "cni-exec reload"
@@ -456,7 +522,15 @@ func (d *Doctor) findFault(of []*inventory.Entry) {
 	case same(func(a *inventory.Entry) string { return a.NetworkName }):
 		repair += " " + first.NetworkName
 	}
-	d.find("attachment", repair, d.reloads(of), "%s", what)
+	d.find("attachment", repair, d.reloads(of), "%s", what).each = faultsOf(of)
+}
+
+// faultsOf are the findings of single attachments.
+func faultsOf(of []*inventory.Entry) (each []Finding) {
+	for _, a := range of {
+		each = append(each, Fault(a.Attachment(), a.NetNSPath(), a.Fault))
+	}
+	return each
 }
 
 // reloads is the fix that restores attachments.
@@ -493,10 +567,11 @@ func (d *Doctor) checkOrphans(context.Context) {
 			switch {
 			case key == "" || known[key]:
 			case d.alive(a):
-				d.find("unknown attachment", fmt.Sprintf("cni-exec doctor --cache-dir DIR    # that of its runtime, or `%s` if its container is gone", chain.DelCommand(a)), nil,
+				f := d.find("unknown attachment", fmt.Sprintf("cni-exec doctor --cache-dir DIR    # that of its runtime, or `%s` if its container is gone", chain.DelCommand(a)), nil,
 					"%s is of %s, which is not in %s, and leads to a network namespace that exists", l.Name, a, d.inv.Cache.Dir)
+				f.Of(a, "")
 			default:
-				d.find("orphaned link", "ip link del "+l.Name, nil, "%s is of an attachment that is not in %s: %s", l.Name, d.inv.Cache.Dir, l.Alias)
+				d.find("orphaned link", "ip link del "+l.Name, nil, "%s is of an attachment that is not in %s: %s", l.Name, d.inv.Cache.Dir, l.Alias).Of(a, "")
 			}
 		}
 	}
@@ -508,6 +583,6 @@ func (d *Doctor) checkOrphans(context.Context) {
 	}
 	for _, name := range slices.Sorted(maps.Keys(orphans)) {
 		d.find("orphaned elements", "cni-exec gc "+name+" --valid-live", nil,
-			"%s in table inet cnibox of attachments to %s that have neither a link nor an entry in %s", tty.Plural(orphans[name], "element"), name, d.inv.Cache.Dir)
+			"%s in table inet cnibox of attachments to %s that have neither a link nor an entry in %s", tty.Plural(orphans[name], "element"), name, d.inv.Cache.Dir).Network = name
 	}
 }

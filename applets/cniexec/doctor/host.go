@@ -77,9 +77,9 @@ func (d *Doctor) checkBlockers(ctx context.Context) {
 			what := fmt.Sprintf("%s: chain %s of table %s %s drops what it does not accept, and no accept of another table overrules that", n.Name, b.Chain, b.Family, b.Table)
 			switch {
 			case b.Table == "firewalld" && n.resources.Link != "":
-				d.find("firewalld", "firewall-cmd --zone=trusted --add-interface="+n.resources.Link+" --permanent && firewall-cmd --reload", nil, "%s", what)
+				d.find("firewalld", "firewall-cmd --zone=trusted --add-interface="+n.resources.Link+" --permanent && firewall-cmd --reload", nil, "%s", what).Network = n.Name
 			default:
-				d.find("forward policy", letThrough(b, link), nil, "%s", what)
+				d.find("forward policy", letThrough(b, link), nil, "%s", what).Network = n.Name
 			}
 		}
 	}
@@ -185,7 +185,7 @@ func (d *Doctor) checkSettings(ctx context.Context) {
 	for _, n := range d.examined {
 		link := n.resources.Link
 		if key := "net/ipv4/conf/" + link + "/route_localnet"; link != "" && sandbox.Sysctl(key) == "1" && !d.guarded() {
-			d.find("route_localnet", setting(key, "0"), nil, "%s is 1 without the chain guard of table inet cnibox: hosts on %s may reach services on 127.0.0.1", strings.ReplaceAll(key, "/", "."), link)
+			d.find("route_localnet", setting(key, "0"), nil, "%s is 1 without the chain guard of table inet cnibox: hosts on %s may reach services on 127.0.0.1", strings.ReplaceAll(key, "/", "."), link).Network = n.Name
 		}
 	}
 	d.checkReversePath()
@@ -240,7 +240,7 @@ func (d *Doctor) checkMTU(context.Context) {
 			continue
 		}
 		d.find("mtu", fmt.Sprintf("ip link set %s mtu %d    # and \"mtu\": %[2]d in %s", l.Name, uplinks[0].MTU, n.File), nil,
-			"%s: %s has MTU %d, and the way out, %s, has %d: large packets are fragmented or lost", n.Name, l.Name, l.MTU, uplinks[0].Name, uplinks[0].MTU)
+			"%s: %s has MTU %d, and the way out, %s, has %d: large packets are fragmented or lost", n.Name, l.Name, l.MTU, uplinks[0].Name, uplinks[0].MTU).Network = n.Name
 	}
 }
 
@@ -259,7 +259,7 @@ func (d *Doctor) checkResolvers(context.Context) {
 		if better := sandbox.ResolvConf(); better != "" {
 			repair = fmt.Sprintf("\"resolvConf\": %q in %s", better, n.File)
 		}
-		d.find("resolver", repair, nil, "%s: the name servers of %s listen on the loopback of this host, where containers do not reach them", n.Name, file)
+		d.find("resolver", repair, nil, "%s: the name servers of %s listen on the loopback of this host, where containers do not reach them", n.Name, file).Network = n.Name
 	}
 }
 

@@ -19,6 +19,14 @@ import (
 // label is an attachment as people know it: "c1 (edge)".
 func label(a *inventory.Entry) string { return a.Name() + " (" + a.Attachment().Network + ")" }
 
+// labels are those of several.
+func labels(list []*inventory.Entry) (texts []string) {
+	for _, a := range list {
+		texts = append(texts, label(a))
+	}
+	return texts
+}
+
 // live are the attachments whose network namespace is there, as far as is known.
 func (d *Doctor) live() (list []*inventory.Entry) {
 	for _, a := range d.inv.Entries {
@@ -46,16 +54,20 @@ func (d *Doctor) checkUplink(context.Context) {
 // checkDuplicates looks for addresses that several attachments have. Leases keep that from happening
 // within one store.
 func (d *Doctor) checkDuplicates(context.Context) {
-	of := map[netip.Addr][]string{}
+	of := map[netip.Addr][]*inventory.Entry{}
 	for _, a := range d.live() {
 		for _, p := range a.Addresses() {
-			of[p.Addr()] = append(of[p.Addr()], label(a))
+			of[p.Addr()] = append(of[p.Addr()], a)
 		}
 	}
 	for _, addr := range slices.SortedFunc(maps.Keys(of), netip.Addr.Compare) {
-		if owners := of[addr]; len(owners) > 1 {
-			d.find("duplicate address", "del all but one of them, and add them again", nil, "%s: %s", addr, strings.Join(owners, ", "))
+		owners := of[addr]
+		if len(owners) < 2 {
+			continue
 		}
+		text := addr.String() + ": " + strings.Join(labels(owners), ", ")
+		d.find("duplicate address", "del all but one of them, and add them again", nil, "%s", text).
+			split(owners, func(*inventory.Entry) string { return text })
 	}
 }
 
@@ -86,7 +98,7 @@ func (d *Doctor) checkNeighbours(context.Context) {
 			link = l.Name
 		}
 		d.find("neighbour", fmt.Sprintf("ip neigh del %s dev %s", n.Addr, link), nil,
-			"%s dev %s %s, which somebody has set, and %s has %s", n.Addr, link, n.MAC, label(a), a.MAC())
+			"%s dev %s %s, which somebody has set, and %s has %s", n.Addr, link, n.MAC, label(a), a.MAC()).Of(a.Attachment(), a.NetNSPath())
 	}
 }
 
@@ -106,7 +118,7 @@ func (d *Doctor) checkListeners(context.Context) {
 	}
 	for _, a := range d.live() {
 		for _, socket := range hostport.Listening(of[a]) {
-			d.find("port", "stop that process, or publish another port", nil, "%s listens on a port that leads to %s: it gets nothing", socket, label(a))
+			d.find("port", "stop that process, or publish another port", nil, "%s listens on a port that leads to %s: it gets nothing", socket, label(a)).Of(a.Attachment(), a.NetNSPath())
 		}
 	}
 }
@@ -116,7 +128,7 @@ func (d *Doctor) checkPortMTU(context.Context) {
 	if d.inv.Links == nil {
 		return
 	}
-	larger := map[string][]string{} // attachments, by what to do
+	larger := map[string][]*inventory.Entry{} // by what to do
 	texts := map[string]string{}
 	for _, a := range d.live() {
 		l := d.inv.Link(a)
@@ -131,11 +143,12 @@ func (d *Doctor) checkPortMTU(context.Context) {
 			continue
 		}
 		key := fmt.Sprintf("\"mtu\": %d in the network's configuration, del and add", next.MTU)
-		larger[key] = append(larger[key], label(a))
+		larger[key] = append(larger[key], a)
 		texts[key] = fmt.Sprintf("MTU %d, and the next link, %s, has %d: large packets are lost", l.MTU, next.Name, next.MTU)
 	}
 	for _, key := range slices.Sorted(maps.Keys(larger)) {
-		d.find("mtu", key, nil, "%s: %s", tty.Several(larger[key]), texts[key])
+		d.find("mtu", key, nil, "%s: %s", tty.Several(labels(larger[key])), texts[key]).
+			split(larger[key], func(a *inventory.Entry) string { return label(a) + ": " + texts[key] })
 	}
 }
 
