@@ -236,6 +236,28 @@ test-nodes: build ## two nodes with real etcd and flanneld, pods of the flannel 
 	-@$(MAKE) --no-print-directory -s flanneld >/dev/null
 	$(IN_TEST) ./nodes -bin $(abspath $(BIN)) -flanneld $(FLANNELD) $(NODES)
 
+# Kubernetes is built once, in some 15 minutes on two cores, where go's own cache is.
+KUBERNETES := v1.34.4
+KUBERNETES_DIR = $(shell $(GO) env GOCACHE)/cnibox-kubernetes-$(KUBERNETES)
+KUBERNETES_LIMIT ?= 30m # of the build
+.PHONY: kubernetes test-kubernetes
+
+kubernetes: ## build Kubernetes' programs, for test-kubernetes
+	@[ -e $(KUBERNETES_DIR)/.done ] || { mkdir -p $(KUBERNETES_DIR) && CGO_ENABLED=0 $(GO) build -C test/kubernetes -trimpath \
+		-ldflags '-s -w -X k8s.io/component-base/version.gitVersion=$(KUBERNETES) -X k8s.io/component-base/version.gitMajor=1 -X k8s.io/component-base/version.gitMinor=34' \
+		-o $(KUBERNETES_DIR)/ tool && touch $(KUBERNETES_DIR)/.done; }
+	@echo $(KUBERNETES_DIR)
+
+test-kubernetes: build reference ## two nodes of a real Kubernetes with containerd, flanneld and kube-proxy; KUBERNETES_LIMIT=30m of the build, NODES=-require: no skipping
+	-@$(MAKE) --no-print-directory -s flanneld >/dev/null
+	-@timeout $(KUBERNETES_LIMIT) $(MAKE) --no-print-directory -s kubernetes >/dev/null
+	$(IN_TEST) ./nodes -bin $(abspath $(BIN)) -flanneld $(FLANNELD) -kubernetes $(KUBERNETES_DIR) -reference $(NEWEST_DIR) $(NODES)
+
+MINUTES ?= 10
+.PHONY: soak
+soak: build ## random verbs, kills, flushes and lost namespaces for MINUTES=10, and what they leave; SEED=N: as in an earlier run
+	$(IN_TEST) ./soak -bin $(abspath $(BIN)) -time $(MINUTES)m $(if $(SEED),-seed $(SEED))
+
 # A count of runs ends cleanly; a time may end go test in the midst of one, as
 # "context deadline exceeded" without a finding.
 fuzz: ## fuzz each parser of foreign bytes for FUZZTIME=1m, or a count as 10000x

@@ -17,13 +17,14 @@ import (
 )
 
 // A step is one message of a batch: what it is about, for the error when the kernel
-// refuses it, flags that the library does not set, and what wants to know the handle of the rule
-// that it makes.
+// refuses it, flags and data that the library does not write, and what wants to know the handle of the
+// rule that it makes.
 type step struct {
 	what  string              // "table inet cnibox"
 	needs string              // kernel options without which it is refused; may be empty
 	flags netlink.HeaderFlags // beside the library's
 	made  func(handle uint64) // may be nil
+	data  []byte              // in place of what the library writes, which cannot say all; nil: that
 }
 
 // A batch collects changes that the kernel makes all at once or not at all. The library
@@ -60,6 +61,9 @@ func (t *batch) messages() (ms []netlink.Message, err error) {
 		if i > 0 && i <= len(t.steps) {
 			s := t.steps[i-1]
 			ms[i].Header.Flags |= s.flags
+			if s.data != nil {
+				ms[i].Data = s.data
+			}
 			if s.made != nil {
 				ms[i].Header.Flags |= netlink.Echo
 			}

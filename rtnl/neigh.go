@@ -20,6 +20,35 @@ type Neighbour struct {
 // Fixed reports whether the kernel asks nobody for the entry: somebody has made it, and it stays.
 func (n Neighbour) Fixed() bool { return n.State&(unix.NUD_PERMANENT|unix.NUD_NOARP) != 0 }
 
+// neighbourStates are the states in the order of their bits, as ip-neighbour(8) names them.
+var neighbourStates = [...]string{"incomplete", "reachable", "stale", "delay", "probe", "failed", "noarp", "permanent"}
+
+// StateText is the state as ip-neighbour(8) writes it, in lower case.
+func (n Neighbour) StateText() string {
+	for bit, name := range neighbourStates {
+		if n.State&(1<<bit) != 0 {
+			return name
+		}
+	}
+	return "none"
+}
+
+// Usable reports whether packets are sent to the MAC address of the entry (NUD_VALID).
+func (n Neighbour) Usable() bool {
+	return n.State&(unix.NUD_REACHABLE|unix.NUD_STALE|unix.NUD_DELAY|unix.NUD_PROBE|unix.NUD_NOARP|unix.NUD_PERMANENT) != 0
+}
+
+// Neighbour returns the entry of an address on a link; the zero value: there is none.
+func (c *Conn) Neighbour(addr netip.Addr, link uint32) (Neighbour, error) {
+	all, err := c.Neighbours()
+	for _, n := range all {
+		if n.Addr == addr && n.Link == link {
+			return n, nil
+		}
+	}
+	return Neighbour{}, err
+}
+
 // Neighbours returns the entries of both families.
 func (c *Conn) Neighbours() ([]Neighbour, error) {
 	fail := func(err error) ([]Neighbour, error) { return nil, fmt.Errorf("neighbours: %w", err) }

@@ -21,10 +21,15 @@ var Applet = applet.Applet{
 cnibox                list the applets
 cnibox APPLET …       run APPLET, as its link does
 cnibox help APPLET    show every key of a plugin's configuration
-cnibox install [--create] DIR [APPLET …]
+cnibox install [--create] [--copy] [--keep] DIR [APPLET …]
                       create relative links in DIR, for all applets or
                       these; files of these names are replaced
-                      atomically; --create: create DIR if it is missing
+                      atomically; --create: create DIR if it is missing;
+                      --copy: copy this binary into DIR first, as an image
+                      of containers does; --keep: for uninstall, keep the
+                      files that are replaced, in DIR/.cnibox-kept
+cnibox uninstall DIR  delete the links to this binary in DIR and its
+                      copy, and put back what --keep has kept
 cnibox verify DIR     check that each applet's name in DIR leads to
                       this binary; exit code 1 if one does not
 cnibox man [APPLET]   print the manual page of an applet, or of cnibox
@@ -52,6 +57,8 @@ func run(ctx context.Context, p applet.Process) int {
 		return manCommand(p, args)
 	case cmd == "install" || cmd == "--install":
 		return installCommand(ctx, p, args)
+	case cmd == "uninstall":
+		return uninstallCommand(ctx, p, args)
 	case cmd == "verify" || cmd == "--verify":
 		return verifyCommand(p, args)
 	}
@@ -104,7 +111,7 @@ func manCommand(p applet.Process, args []string) int {
 
 // writeList shows usage and applets, one a line in the order of their names.
 func writeList(p applet.Process) int {
-	fmt.Fprintf(p.Stdout, "usage: cnibox APPLET …, or a link named APPLET; cnibox help APPLET | man APPLET | install DIR | verify DIR | version\n\n")
+	fmt.Fprintf(p.Stdout, "usage: cnibox APPLET …, or a link named APPLET; cnibox help APPLET | man APPLET | install DIR | uninstall DIR | verify DIR | version\n\n")
 	all := p.Applets
 	width := 0
 	for _, a := range all {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"math/rand/v2"
 	"os"
 	"path/filepath"
@@ -20,10 +21,25 @@ import (
 // executable is the running file, as argv[0] may be a link or any text.
 const executable = "/proc/self/exe"
 
+// copyName is the name of a copy of this binary that install --copy makes.
+const copyName = "cnibox"
+
+// keptDir has what install --keep replaced, below the directory of the links.
+const keptDir = ".cnibox-kept"
+
+// An installation is one call of install.
+type installation struct {
+	dir                string
+	names              []string
+	create, copy, keep bool
+}
+
 // installCommand creates the links of all applets, or of those named exactly, in a directory.
 func installCommand(ctx context.Context, p applet.Process, args []string) int {
-	create := len(args) > 0 && args[0] == "--create"
-	if create {
+	in := installation{}
+	flags := map[string]*bool{"--create": &in.create, "--copy": &in.copy, "--keep": &in.keep}
+	for len(args) > 0 && flags[args[0]] != nil {
+		*flags[args[0]] = true
 		args = args[1:]
 	}
 	switch {
@@ -32,19 +48,16 @@ func installCommand(ctx context.Context, p applet.Process, args []string) int {
 	case strings.HasPrefix(args[0], "-"):
 		return usage(p, "install has no flag %s", args[0])
 	}
-	var names []string
-	for _, a := range p.Applets {
-		names = append(names, a.Name)
-	}
+	in.dir, in.names = args[0], names(p.Applets)
 	if len(args) > 1 {
-		names = args[1:]
+		in.names = args[1:]
 	}
-	for _, name := range names {
+	for _, name := range in.names {
 		if a, ok := p.Applets.Lookup(name); !ok || a.Name != name {
 			return usage(p, "no applet is named %q%s", name, suggest(p.Applets, name))
 		}
 	}
-	text, err := install(ctx, args[0], names, create)
+	text, err := in.run(ctx)
 	if err != nil {
 		p.Complain("cnibox", "install: %s", err)
 		return 1
@@ -53,13 +66,30 @@ func installCommand(ctx context.Context, p applet.Process, args []string) int {
 	return 0
 }
 
-// install creates a relative link to this binary in dir for each name, by rename, so that a name
-// leads to the old file or to the new one at any time. A missing dir is an error, which may be a typing
-// error, unless create is set. Directories and special files are refused before the first change.
+// names are those of the applets.
+func names(all applet.Table) (list []string) {
+	for _, a := range all {
+		list = append(list, a.Name)
+	}
+	return list
+}
+
+// realDir is the absolute path of a directory, without links: relative links in it start there.
+func realDir(dir string) (string, error) {
+	dir, err := filepath.Abs(dir)
+	if err != nil {
+		return "", err
+	}
+	return filepath.EvalSymlinks(dir)
+}
+
+// run creates a relative link to this binary, or to a copy of it, for each name, by rename, so that a name
+// leads to the old file or to the new one at any time. A missing directory is an error, which may be a
+// typing error, unless create is set. Directories and special files are refused before the first change.
 //
-// The links are relative, so that they are valid where dir and the binary are mounted at another
-// path. The text reports what was done.
-func install(ctx context.Context, dir string, names []string, create bool) (text string, err error) {
+// The links are relative, so that they are valid where the directory and the binary are mounted at
+// another path. The text reports what was done.
+func (in *installation) run(ctx context.Context) (text string, err error) {
 	binary, err := os.Readlink(executable)
 	if err != nil {
 		return "", err
@@ -67,33 +97,55 @@ func install(ctx context.Context, dir string, names []string, create bool) (text
 	if _, err := os.Stat(binary); err != nil {
 		return "", fmt.Errorf("this binary has no path any more: %w", err)
 	}
-	if create {
-		err = os.MkdirAll(dir, 0o755)
-	} else if _, err = os.Stat(dir); errors.Is(err, os.ErrNotExist) {
-		err = fmt.Errorf("%s: no such directory; --create creates it", dir)
+	if in.create {
+		err = os.MkdirAll(in.dir, 0o755)
+	} else if _, err = os.Stat(in.dir); errors.Is(err, os.ErrNotExist) {
+		err = fmt.Errorf("%s: no such directory; --create creates it", in.dir)
 	}
 	if err != nil {
 		return "", err
 	}
-	// links are relative to the real path of the directory
-	if dir, err = filepath.Abs(dir); err == nil {
-		dir, err = filepath.EvalSymlinks(dir)
-	}
+	dir, err := realDir(in.dir)
 	if err != nil {
 		return "", err
+	}
+	from := binary
+	if in.copy {
+		binary = filepath.Join(dir, copyName)
 	}
 	target, err := filepath.Rel(dir, binary)
 	if err != nil {
 		return "", err
 	}
-	links, replaced, err := plan(dir, binary, target, names)
+	links, replaced, err := plan(dir, binary, target, in.names)
 	if err != nil {
 		return "", err
 	}
-	if err := createLinks(ctx, dir, target, links); err != nil {
+	unlock, err := lockDirectory(ctx, dir)
+	switch {
+	case ctx.Err() != nil:
+		return "", context.Cause(ctx)
+	case err == nil: // a file system without locks keeps what was left
+		defer unlock()
+		if err := removeTemporary(dir); err != nil {
+			return "", err
+		}
+	}
+	if in.keep {
+		err = keep(dir, binary, replaced)
+	} else {
+		err = nil
+	}
+	if err == nil && in.copy && from != binary {
+		err = copyFile(from, binary)
+	}
+	if err == nil {
+		err = createLinks(dir, target, links)
+	}
+	if err != nil {
 		return "", err
 	}
-	text = fmt.Sprintf("%s: all %d names lead to %s; %d links created", dir, len(names), target, len(links))
+	text = fmt.Sprintf("%s: all %d names lead to %s; %d links created", dir, len(in.names), target, len(links))
 	if len(replaced) > 0 {
 		text += ", in place of older files: " + strings.Join(replaced, " ")
 	}
@@ -105,6 +157,9 @@ func install(ctx context.Context, dir string, names []string, create bool) (text
 func plan(dir, binary, target string, names []string) (links, replaced []string, err error) {
 	for _, name := range names {
 		path := filepath.Join(dir, name)
+		if path == binary { // itself, under an applet's name
+			continue
+		}
 		st, err := os.Lstat(path)
 		switch {
 		case errors.Is(err, os.ErrNotExist):
@@ -112,8 +167,6 @@ func plan(dir, binary, target string, names []string) (links, replaced []string,
 			continue
 		case err != nil:
 			return nil, nil, err
-		case path == binary: // the binary itself, under an applet's name
-			continue
 		case st.Mode()&os.ModeSymlink != 0:
 			if now, err := os.Readlink(path); err == nil && now == target {
 				continue
@@ -129,20 +182,15 @@ func plan(dir, binary, target string, names []string) (links, replaced []string,
 // tempPrefix and 12 hex digits are the temporary name of a link.
 const tempPrefix = ".cnibox-"
 
+// temporary is a new path for what is renamed then.
+func temporary(dir string) string {
+	return filepath.Join(dir, fmt.Sprintf("%s%012x", tempPrefix, rand.Uint64()>>16))
+}
+
 // createLinks creates each link under a temporary name and renames it. One that cannot be renamed is
 // deleted, and so are those that were left by an install that was killed.
-func createLinks(ctx context.Context, dir, target string, names []string) error {
-	unlock, err := lockDirectory(ctx, dir)
-	switch {
-	case ctx.Err() != nil:
-		return context.Cause(ctx)
-	case err == nil: // a file system without locks keeps what was left
-		defer unlock()
-		if err := removeTemporary(dir); err != nil {
-			return err
-		}
-	}
-	link := filepath.Join(dir, fmt.Sprintf("%s%012x", tempPrefix, rand.Uint64()>>16))
+func createLinks(dir, target string, names []string) error {
+	link := temporary(dir)
 	for _, name := range names {
 		if err := os.Symlink(target, link); err != nil {
 			return err
@@ -150,6 +198,52 @@ func createLinks(ctx context.Context, dir, target string, names []string) error 
 		if err := disk.Rename(link, filepath.Join(dir, name)); err != nil {
 			return errors.Join(err, os.Remove(link))
 		}
+	}
+	return nil
+}
+
+// keep gives the files that will be replaced a second name below [keptDir], but for links to the binary.
+func keep(dir, binary string, replaced []string) error {
+	for _, name := range replaced {
+		if ours(filepath.Join(dir, name), binary) {
+			continue
+		}
+		if err := os.MkdirAll(filepath.Join(dir, keptDir), 0o755); err != nil {
+			return err
+		}
+		kept := filepath.Join(dir, keptDir, name)
+		if err := errors.Join(disk.Remove(kept), os.Link(filepath.Join(dir, name), kept)); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// ours reports whether a path is a link that install made to a binary.
+func ours(path, binary string) bool {
+	target, err := os.Readlink(path)
+	return err == nil && filepath.Join(filepath.Dir(path), target) == binary
+}
+
+// copyFile copies a program by rename: a process that runs the old one is not disturbed.
+func copyFile(from, to string) error {
+	src, err := os.Open(from)
+	if err != nil {
+		return err
+	}
+	defer src.Close()
+	temp := temporary(filepath.Dir(to))
+	dst, err := os.OpenFile(temp, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o755)
+	if err != nil {
+		return err
+	}
+	_, err = io.Copy(dst, src)
+	err = errors.Join(err, dst.Chmod(0o755), dst.Sync(), dst.Close()) // the umask is not that of a program
+	if err == nil {
+		err = disk.Rename(temp, to)
+	}
+	if err != nil {
+		return errors.Join(err, os.Remove(temp))
 	}
 	return nil
 }
@@ -163,13 +257,80 @@ func lockDirectory(ctx context.Context, dir string) (unlock func(), err error) {
 	return flock.Wait(ctx, fd, unix.LOCK_EX)
 }
 
-// removeTemporary deletes temporary links.
+// removeTemporary deletes temporary links and copies.
 func removeTemporary(dir string) error {
 	files, err := os.ReadDir(dir)
 	for _, f := range files {
-		if err == nil && f.Type() == os.ModeSymlink && spec.Hashed(f.Name(), tempPrefix, 12) {
+		if err == nil && (f.Type() == os.ModeSymlink || f.Type().IsRegular()) && spec.Hashed(f.Name(), tempPrefix, 12) {
 			err = disk.Remove(filepath.Join(dir, f.Name()))
 		}
 	}
 	return err
+}
+
+// uninstallCommand takes away what install made in a directory, and puts back what it kept.
+func uninstallCommand(ctx context.Context, p applet.Process, args []string) int {
+	if len(args) != 1 || strings.HasPrefix(args[0], "-") {
+		return usage(p, "uninstall needs a directory")
+	}
+	text, err := uninstall(ctx, args[0], names(p.Applets))
+	if err != nil {
+		p.Complain("cnibox", "uninstall: %s", err)
+		return 1
+	}
+	fmt.Fprintf(p.Stdout, "cnibox: %s\n", spec.Printable(text))
+	return 0
+}
+
+// uninstall replaces each link by what was kept of its name, and deletes the other links, the binary in
+// this directory, and what was kept. What others have put in the place of a link since stays.
+func uninstall(ctx context.Context, dir string, names []string) (text string, err error) {
+	binary, err := os.Readlink(executable)
+	if err != nil {
+		return "", err
+	}
+	if dir, err = realDir(dir); err != nil {
+		return "", err
+	}
+	unlock, err := lockDirectory(ctx, dir)
+	switch {
+	case ctx.Err() != nil:
+		return "", context.Cause(ctx)
+	case err == nil:
+		defer unlock()
+	}
+	clone := filepath.Join(dir, copyName)
+	var restored, deleted []string
+	for _, name := range names {
+		path := filepath.Join(dir, name)
+		if path == clone || !ours(path, binary) && !ours(path, clone) {
+			continue
+		}
+		err := os.Rename(filepath.Join(dir, keptDir, name), path)
+		switch {
+		case err == nil:
+			restored = append(restored, name)
+		case errors.Is(err, os.ErrNotExist):
+			if err := disk.Remove(path); err != nil {
+				return "", err
+			}
+			deleted = append(deleted, name)
+		default:
+			return "", err
+		}
+	}
+	if st, err := os.Lstat(clone); err == nil && (st.Mode().IsRegular() || ours(clone, binary)) {
+		if err := disk.Remove(clone); err != nil {
+			return "", err
+		}
+		deleted = append(deleted, copyName)
+	}
+	if err := os.RemoveAll(filepath.Join(dir, keptDir)); err != nil {
+		return "", err
+	}
+	text = fmt.Sprintf("%s: %d names deleted", dir, len(deleted))
+	if len(restored) > 0 {
+		text += ", and the older files put back: " + strings.Join(restored, " ")
+	}
+	return text, nil
 }

@@ -1,8 +1,10 @@
 package cnibox
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"path/filepath"
 	"time"
@@ -22,6 +24,12 @@ func verifyCommand(p applet.Process, args []string) int {
 	if err != nil {
 		p.Complain("cnibox", "verify: %s", err)
 		return 1
+	}
+	if same, err := sameContent(filepath.Join(dir, copyName), executable); err == nil && same { // that of install --copy
+		if self, err = os.Stat(filepath.Join(dir, copyName)); err != nil {
+			p.Complain("cnibox", "verify: %s", err)
+			return 1
+		}
 	}
 	wrong := 0
 	for _, a := range p.Applets {
@@ -58,4 +66,41 @@ func verify(path string, self os.FileInfo) error {
 		return fmt.Errorf("a link to %s, another file (%d bytes, %d days old)", target, st.Size(), days)
 	}
 	return fmt.Errorf("another file (%d bytes, %d days old)", st.Size(), days)
+}
+
+// sameContent reports whether two files are the same, or have the same content.
+func sameContent(a, b string) (same bool, err error) {
+	var files [2]*os.File
+	var stats [2]os.FileInfo
+	for i, path := range []string{a, b} {
+		if files[i], err = os.Open(path); err != nil {
+			return false, err
+		}
+		defer files[i].Close()
+		if stats[i], err = files[i].Stat(); err != nil {
+			return false, err
+		}
+	}
+	switch {
+	case os.SameFile(stats[0], stats[1]):
+		return true, nil
+	case !stats[0].Mode().IsRegular() || stats[0].Size() != stats[1].Size():
+		return false, nil
+	}
+	var parts [2][]byte
+	for i := range parts {
+		parts[i] = make([]byte, 64<<10)
+	}
+	for {
+		n, err := io.ReadFull(files[0], parts[0])
+		m, _ := io.ReadFull(files[1], parts[1][:n])
+		switch {
+		case m != n || !bytes.Equal(parts[0][:n], parts[1][:n]):
+			return false, nil
+		case errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF):
+			return true, nil
+		case err != nil:
+			return false, err
+		}
+	}
 }

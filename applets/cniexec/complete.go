@@ -251,7 +251,7 @@ func (c *completion) recorded() []*chain.Entry {
 }
 
 // ids adds the container IDs of attachments, with the interface if kind asks for it, and for
-// show and reload, which take names as well, those that ls has.
+// show, reload and trace, which take names as well, those that ls has.
 func (c *completion) ids(kind string) {
 	v := inventory.Empty(nil, c.describer())
 	for _, recorded := range c.recorded() {
@@ -262,7 +262,7 @@ func (c *completion) ids(kind string) {
 			continue
 		}
 		c.add(e.ContainerID, about)
-		if named := c.verb == "show" || c.verb == "reload"; named && !strings.HasPrefix(e.ContainerID, e.Name()) {
+		if named := c.verb == "show" || c.verb == "reload" || c.verb == "trace"; named && !strings.HasPrefix(e.ContainerID, e.Name()) {
 			c.add(e.Name(), about)
 		}
 	}

@@ -32,7 +32,8 @@ func verbs() []*verb {
 	return []*verb{
 		addVerb(), checkVerb(), getVerb(), delVerb(), gcVerb(), statusVerb(), versionVerb(),
 		runVerb(), enterVerb(), lsVerb(), showVerb(), whoVerb(), treeVerb(), reloadVerb(),
-		lintVerb(), rmVerb(), upVerb(), downVerb(), bootVerb(), doctorVerb(), metricsVerb(), helpVerb(),
+		lintVerb(), rmVerb(), upVerb(), downVerb(), bootVerb(), doctorVerb(), traceVerb(), metricsVerb(),
+		helpVerb(),
 	}
 }
 

@@ -59,3 +59,23 @@ func blocks(text, indent string) []string {
 	slices.Sort(all)
 	return all
 }
+
+// Load makes rules as "nft -f" does, for a test, which is skipped without nft.
+func Load(t testing.TB, ns *netns.NS, rules string) {
+	t.Helper()
+	err := ns.Do(func() error {
+		cmd := exec.Command("nft", "-f", "-")
+		cmd.Stdin = strings.NewReader(rules)
+		out, err := cmd.CombinedOutput()
+		if err != nil && len(out) > 0 {
+			err = fmt.Errorf("%w: %s", err, out)
+		}
+		return err
+	})
+	if errors.Is(err, exec.ErrNotFound) {
+		t.Skip("SKIPPED: nft is not installed")
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+}

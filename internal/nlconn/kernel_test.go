@@ -2,6 +2,7 @@ package nlconn
 
 import (
 	"context"
+	"encoding/binary"
 	"errors"
 	"os"
 	"slices"
@@ -156,6 +157,47 @@ func TestKernelConn(t *testing.T) {
 	ns.Close()
 	if _, err := Open(ns, unix.NETLINK_ROUTE); !errors.Is(err, unix.EBADF) {
 		t.Errorf("a namespace that cannot be entered: got %v", err)
+	}
+}
+
+// What was received is read without waiting, and then there is nothing.
+func TestKernelPending(t *testing.T) {
+	ns, err := netns.New()
+	if errors.Is(err, os.ErrPermission) {
+		t.Skip("SKIPPED: no network namespace without CAP_SYS_ADMIN")
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer ns.Close()
+	s, err := Listen(ns, unix.NETLINK_ROUTE, unix.RTMGRP_LINK)
+	if err != nil {
+		t.Fatal(err)
+	}
+	c, err := Open(ns, unix.NETLINK_ROUTE)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	if ms, lost, err := s.Pending(); len(ms) > 0 || lost || err != nil {
+		t.Errorf("nothing has happened: got %v, %t, %v", ms, lost, err)
+	}
+	up := make([]byte, unix.SizeofIfInfomsg) // of lo
+	binary.NativeEndian.PutUint32(up[4:], 1)
+	binary.NativeEndian.PutUint32(up[8:], unix.IFF_UP)
+	binary.NativeEndian.PutUint32(up[12:], unix.IFF_UP)
+	if _, err := c.Execute(netlink.Message{Header: netlink.Header{Type: unix.RTM_NEWLINK, Flags: netlink.Acknowledge}, Data: up}); err != nil {
+		t.Fatal(err)
+	}
+	if ms, lost, err := s.Pending(); len(ms) != 1 || ms[0].Header.Type != unix.RTM_NEWLINK || lost || err != nil {
+		t.Errorf("lo is up: got %v, %t, %v", ms, lost, err)
+	}
+	if ms, _, err := s.Pending(); len(ms) > 0 || err != nil {
+		t.Errorf("all is read: got %v, %v", ms, err)
+	}
+	s.Close()
+	if _, _, err := s.Pending(); !errors.Is(err, os.ErrClosed) {
+		t.Errorf("closed: got %v", err)
 	}
 }
 

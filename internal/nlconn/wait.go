@@ -51,12 +51,27 @@ func (c *Conn) Notified(ctx context.Context) (ms []netlink.Message, lost bool, e
 	}()
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if err := c.readable(wake); err != nil {
+	if _, err := c.readable(wake, -1); err != nil {
 		return nil, false, err
 	}
 	if ctx.Err() != nil {
 		return nil, false, ctx.Err()
 	}
+	return c.receive()
+}
+
+// Pending is [Conn.Notified] for what has been received already; nothing is waited for.
+func (c *Conn) Pending() (ms []netlink.Message, lost bool, err error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if n, err := c.readable(-1, 0); n == 0 || err != nil {
+		return nil, false, err
+	}
+	return c.receive()
+}
+
+// receive reads one notification.
+func (c *Conn) receive() (ms []netlink.Message, lost bool, err error) {
 	s := borrow(c.fd)
 	defer s.putBack()
 	ms, err = s.Receive()
@@ -69,12 +84,13 @@ func (c *Conn) Notified(ctx context.Context) (ms []netlink.Message, lost bool, e
 	return ms, false, nil
 }
 
-// readable returns when there is something to read from the socket or from other.
-func (c *Conn) readable(other int) error {
+// readable returns when there is something to read from the socket or from other, and of how many of
+// them, or after a time in milliseconds; -1 is no time and no descriptor.
+func (c *Conn) readable(other, timeout int) (n int, err error) {
 	if c.fd < 0 {
-		return os.ErrClosed
+		return 0, os.ErrClosed
 	}
 	fds := []unix.PollFd{{Fd: int32(c.fd), Events: unix.POLLIN}, {Fd: int32(other), Events: unix.POLLIN}}
-	_, err := retry(func() (int, error) { return unix.Poll(fds, -1) })
-	return os.NewSyscallError("poll", err)
+	n, err = retry(func() (int, error) { return unix.Poll(fds, timeout) })
+	return n, os.NewSyscallError("poll", err)
 }

@@ -3,13 +3,9 @@ package main
 import (
 	"errors"
 	"fmt"
-	"io/fs"
 	"os"
 	"os/exec"
 	"path/filepath"
-	"slices"
-	"strconv"
-	"strings"
 	"syscall"
 
 	"golang.org/x/sys/unix"
@@ -23,15 +19,12 @@ const cgroupVar = "CNIBOX_CLIENTS_CGROUP"
 // cgroupPrefix is followed by the ID of the second process.
 const cgroupPrefix = "cnibox-clients-"
 
-// cgroupRoot is where the hierarchies are (version 1), or the one (version 2).
-const cgroupRoot = "/sys/fs/cgroup"
-
 // alone runs the third process in new PID and mount namespaces, and takes its control groups away after it.
 func alone() (code int, err error) {
 	if err := sandbox.Setup(); err != nil {
 		return 0, err
 	}
-	removeOldCgroups()
+	sandbox.RemoveOldCgroups(cgroupPrefix)
 	group := fmt.Sprint(cgroupPrefix, os.Getpid())
 	self, err := os.Executable()
 	if err != nil {
@@ -44,45 +37,11 @@ func alone() (code int, err error) {
 		Cloneflags: unix.CLONE_NEWPID | unix.CLONE_NEWNS, Pdeathsig: syscall.SIGKILL,
 	}
 	err = cmd.Run()
-	removeCgroup(group)
+	sandbox.RemoveCgroup(group)
 	if exit := new(exec.ExitError); errors.As(err, &exit) {
 		return max(exit.ExitCode(), 1), nil
 	}
 	return 0, err
-}
-
-// removeCgroup removes the group from each hierarchy, inner folders first. They
-// have no processes any more, and only empty ones can be removed.
-func removeCgroup(name string) {
-	for _, pattern := range []string{name, "*/" + name} {
-		found, _ := filepath.Glob(filepath.Join(cgroupRoot, pattern)) // the pattern is well formed
-		for _, top := range found {
-			var groups []string
-			filepath.WalkDir(top, func(path string, d fs.DirEntry, err error) error {
-				if err == nil && d.IsDir() {
-					groups = append(groups, path)
-				}
-				return nil
-			})
-			for _, dir := range slices.Backward(groups) {
-				unix.Rmdir(dir)
-			}
-		}
-	}
-}
-
-// removeOldCgroups removes what runs left that were killed.
-func removeOldCgroups() {
-	for _, level := range []string{"", "*"} {
-		found, _ := filepath.Glob(filepath.Join(cgroupRoot, level, cgroupPrefix+"*"))
-		for _, dir := range found {
-			name := filepath.Base(dir)
-			pid, err := strconv.Atoi(strings.TrimPrefix(name, cgroupPrefix))
-			if err == nil && errors.Is(unix.Kill(pid, 0), unix.ESRCH) {
-				removeCgroup(name)
-			}
-		}
-	}
 }
 
 // hidden are folders of the machine, by the one above, for which clients

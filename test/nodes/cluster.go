@@ -157,6 +157,19 @@ func (c *cluster) setNetConf(conf string) error {
 // startNodes boots two nodes with empty disks and installs the plugins. label distinguishes their disks
 // from others.
 func (c *cluster) startNodes(label string, ipMasq bool) error {
+	if err := c.bootNodes(label, ipMasq); err != nil {
+		return err
+	}
+	for _, n := range c.nodes {
+		if err := n.install(c.bin); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// bootNodes boots two nodes with empty disks.
+func (c *cluster) bootNodes(label string, ipMasq bool) error {
 	c.nodes = nil
 	for i := range 2 {
 		n := &node{c: c, name: fmt.Sprintf("node%d", i+1), ipMasq: ipMasq,
@@ -169,9 +182,6 @@ func (c *cluster) startNodes(label string, ipMasq bool) error {
 			return err
 		}
 		c.nodes = append(c.nodes, n)
-		if err := n.install(c.bin); err != nil {
-			return err
-		}
 	}
 	return nil
 }

@@ -1,7 +1,8 @@
 // Command nodes runs a cluster of two nodes on a cnibox binary: real etcd, real flanneld, and
-// pods of the plugin flannel, with its backends vxlan and host-gw, both dual stack.
+// pods of the plugin flannel, with its backends vxlan and host-gw, both dual stack. With the
+// directory of Kubernetes' programs it is a cluster of Kubernetes in place of that.
 //
-//	go run -C test ./nodes [-bin ../bin/cnibox] [-flanneld PATH] [-require]
+//	go run -C test ./nodes [-bin ../bin/cnibox] [-flanneld PATH] [-kubernetes DIR] [-require]
 //
 // It needs root, the programs of the table below and a kernel with vxlan; without them it says
 // what is missing and exits with 0, and -require makes that a failure. Each node is a network
@@ -22,6 +23,8 @@ import (
 	"syscall"
 
 	"golang.org/x/sys/unix"
+
+	groups "cnibox/test/sandbox"
 )
 
 // work has all files of the run, in the memory of the sandbox's /run.
@@ -38,20 +41,30 @@ var needed = []struct{ program, pkg string }{
 	{"etcd", "etcd-server"}, {"ip", "iproute2"}, {"iptables", "iptables"}, {"nft", "nftables"}, {"nsenter", "util-linux"},
 }
 
+// kubeNeeded are needed for Kubernetes as well.
+var kubeNeeded = []struct{ program, pkg string }{{"containerd", "containerd"}, {"ctr", "containerd"}, {"runc", "runc"}}
+
 // The main goroutine keeps the first thread: a child with Pdeathsig dies with the thread that
 // started it, and the threads of [namespace.do] end.
 func init() { runtime.LockOSThread() }
 
 func main() {
-	if len(os.Args) > 2 && os.Args[1] == holdArg {
+	switch {
+	case len(os.Args) > 2 && os.Args[1] == holdArg:
 		fail(hold(os.Args[2]))
+		return
+	case len(os.Args) == 2 && (os.Args[1] == serveArg || os.Args[1] == pauseArg):
+		fail(podMain(os.Args[1]))
 		return
 	}
 	bin := flag.String("bin", "../bin/cnibox", "the binary to try")
 	flanneld := flag.String("flanneld", "", "flanneld; `make flanneld` builds it")
+	programs := flag.String("kubernetes", "", "directory of kubelet and the rest; `make kubernetes` builds them")
+	reference := flag.String("reference", "", "with -kubernetes, directory of the reference's plugins; `make reference` builds them")
+	dist := flag.String("dist", "../dist/kubernetes", "with -kubernetes, directory of the DaemonSets")
 	require := flag.Bool("require", false, "fail where something is missing")
 	flag.Parse()
-	for _, path := range []*string{bin, flanneld} {
+	for _, path := range []*string{bin, flanneld, programs, reference, dist} {
 		if *path != "" {
 			abs, err := filepath.Abs(*path)
 			fail(err)
@@ -59,10 +72,15 @@ func main() {
 		}
 	}
 	if os.Getenv(sandboxVar) != "" {
-		fail(inside(*bin, *flanneld))
+		fail(inside(*bin, *flanneld, func(c *cluster) error {
+			if *programs != "" {
+				return c.kubernetes(*programs, *reference, *dist)
+			}
+			return c.trial()
+		}))
 		return
 	}
-	if reason := missing(*flanneld); reason != "" {
+	if reason := missing(*flanneld, *programs, *reference); reason != "" {
 		fmt.Println("SKIPPED: nodes:", reason)
 		if *require {
 			fail(errors.New("-require: nothing may be missing"))
@@ -82,12 +100,16 @@ func fail(err error) {
 }
 
 // missing says what keeps this machine from running nodes; "": nothing.
-func missing(flanneld string) string {
+func missing(flanneld, kubernetes, reference string) string {
 	if os.Geteuid() != 0 {
 		return "nodes need root: try sudo"
 	}
 	var programs, packages []string
-	for _, n := range needed {
+	all := needed
+	if kubernetes != "" {
+		all = append(all, kubeNeeded...)
+	}
+	for _, n := range all {
 		if _, err := exec.LookPath(n.program); err != nil {
 			programs, packages = append(programs, n.program), append(packages, n.pkg)
 		}
@@ -97,6 +119,18 @@ func missing(flanneld string) string {
 	}
 	if _, err := os.Stat(flanneld); err != nil {
 		return "no flanneld here: `make flanneld` builds it, -flanneld names it"
+	}
+	if kubernetes != "" {
+		for _, name := range kubePrograms {
+			if _, err := os.Stat(filepath.Join(kubernetes, name)); err != nil {
+				return fmt.Sprintf("no %s here: `make kubernetes` builds it", name)
+			}
+		}
+		for _, name := range referencePlugins {
+			if _, err := os.Stat(filepath.Join(reference, name)); err != nil {
+				return fmt.Sprintf("no reference plugin %s here: `make reference` builds it", name)
+			}
+		}
 	}
 	probe := `ip link add vx0 type vxlan id 1 dstport 8472 local 127.0.0.1 && ip link add br0 type bridge && ip link add v0 type veth peer name v1`
 	if out, err := exec.Command("unshare", "--net", "sh", "-c", probe).CombinedOutput(); err != nil {
@@ -108,8 +142,11 @@ func missing(flanneld string) string {
 // sandbox runs this program again in namespaces of its own, as their first process, and
 // returns its exit code.
 func sandbox() int {
+	groups.RemoveOldCgroups(cgroupPrefix)
+	group := fmt.Sprint(cgroupPrefix, os.Getpid())
+	defer groups.RemoveCgroup(group)
 	cmd := exec.Command("/proc/self/exe", os.Args[1:]...)
-	cmd.Env = append(os.Environ(), sandboxVar+"=1")
+	cmd.Env = append(os.Environ(), sandboxVar+"=1", cgroupVar+"=/"+group)
 	cmd.Stdout, cmd.Stderr = os.Stdout, os.Stderr
 	cmd.SysProcAttr = &syscall.SysProcAttr{
 		Cloneflags: unix.CLONE_NEWNET | unix.CLONE_NEWNS | unix.CLONE_NEWPID,
@@ -125,7 +162,7 @@ func sandbox() int {
 
 // inside is the run, in the sandbox: its parts in order, to the first that fails. A failure
 // comes with the logs and the state of both nodes.
-func inside(bin, flanneld string) error {
+func inside(bin, flanneld string, trial func(*cluster) error) error {
 	if os.Getpid() != 1 {
 		return fmt.Errorf("%s is set, but this is not the first process of a sandbox", sandboxVar)
 	}
@@ -134,7 +171,7 @@ func inside(bin, flanneld string) error {
 	}
 	c, err := newCluster(bin, flanneld)
 	if err == nil {
-		err = c.trial()
+		err = trial(c)
 	}
 	if err != nil {
 		fmt.Fprint(os.Stderr, c.report())

@@ -8,6 +8,7 @@ import (
 	"net/netip"
 	"os"
 	"os/exec"
+	"os/signal"
 	"path/filepath"
 	"strings"
 	"sync"
@@ -34,46 +35,105 @@ type node struct {
 }
 
 // owned are the directories of a node that are its own, by the one above.
-var owned = map[string]string{"/etc": "cni", "/var/lib": "cni", "/opt": "cni"}
+var owned = map[string][]string{
+	"/etc": {"cni"}, "/opt": {"cni"}, "/var/lib": {"cni", "containerd", "kubelet"}, "/var/log": {"pods", "containers"},
+}
 
-// hold is the process that keeps a node's namespaces: it gives them their mounts, says so on
-// stdout, and waits for the end of stdin.
+// settings are what kubelet wants of the machine. It finds them as it wants them, and sets none.
+var settings = map[string]string{
+	"vm/overcommit_memory": "1", "vm/panic_on_oom": "0", "kernel/panic": "10", "kernel/panic_on_oops": "1",
+	"kernel/keys/root_maxkeys": "1000000", "kernel/keys/root_maxbytes": "25000000",
+}
+
+// hold is the process that keeps a node's namespaces, the first of its PIDs: it gives them their
+// mounts, says so on stdout, and waits for the end of stdin. All processes of the node end with it.
 func hold(disk string) error {
 	if err := unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""); err != nil {
 		return os.NewSyscallError("mount", err)
 	}
-	for above, name := range owned {
-		// The machine may lack the directory; it can be made in a layer over the one above.
-		layer := filepath.Join(disk, above)
-		upper, scratch, own := filepath.Join(layer, "upper"), filepath.Join(layer, "work"), filepath.Join(layer, name)
-		for _, d := range []string{upper, scratch, own} {
+	for above, names := range owned {
+		if err := own(disk, above, names); err != nil {
+			return err
+		}
+	}
+	cgroups := filepath.Join(disk, "cgroup")
+	if err := os.MkdirAll(cgroups, 0o755); err != nil {
+		return err
+	}
+	binds := map[string]string{"/proc/sys/kernel/random/boot_id": filepath.Join(disk, "boot_id")}
+	for name, value := range settings {
+		file := filepath.Join(disk, strings.ReplaceAll(name, "/", "."))
+		if err := os.WriteFile(file, []byte(value+"\n"), 0o644); err != nil {
+			return err
+		}
+		binds["/proc/sys/"+name] = file
+	}
+	type mount struct {
+		source, on, kind string
+		flags            uintptr
+	}
+	mounts := []mount{
+		{cgroupRoot, cgroups, "", unix.MS_BIND | unix.MS_REC},
+		{"proc", "/proc", "proc", unix.MS_NOSUID | unix.MS_NODEV},
+		{"sysfs", "/sys", "sysfs", unix.MS_NOSUID | unix.MS_NODEV},
+		{cgroups, cgroupRoot, "", unix.MS_MOVE},
+	}
+	for on, source := range binds {
+		mounts = append(mounts, mount{source, on, "", unix.MS_BIND})
+	}
+	mounts = append(mounts,
+		mount{"tmpfs", "/run", "tmpfs", unix.MS_NOSUID | unix.MS_NODEV}, // over the directory of the disk
+		mount{"", "/", "", unix.MS_REC | unix.MS_SHARED})                // as kubelet wants that of its directory
+	for _, m := range mounts {
+		if err := unix.Mount(m.source, m.on, m.kind, m.flags, ""); err != nil {
+			return fmt.Errorf("mount %s: %w", m.on, err)
+		}
+	}
+	go reap()
+	fmt.Println("ready")
+	_, err := io.Copy(io.Discard, os.Stdin)
+	return err
+}
+
+// own gives the node directories of its own. The machine may lack one; it can be made in a layer over
+// the one above.
+func own(disk, above string, names []string) error {
+	layer := filepath.Join(disk, above)
+	upper, scratch := filepath.Join(layer, "upper"), filepath.Join(layer, "work")
+	for _, d := range []string{upper, scratch} {
+		if err := os.MkdirAll(d, 0o755); err != nil {
+			return err
+		}
+	}
+	err := unix.Mount("overlay", above, "overlay", 0, fmt.Sprintf("lowerdir=%s,upperdir=%s,workdir=%s", above, upper, scratch))
+	if err != nil {
+		return fmt.Errorf("layer over %s: %w", above, err)
+	}
+	for _, name := range names {
+		dir, on := filepath.Join(layer, name), filepath.Join(above, name)
+		for _, d := range []string{dir, on} {
 			if err := os.MkdirAll(d, 0o755); err != nil {
 				return err
 			}
 		}
-		err := unix.Mount("overlay", above, "overlay", 0, fmt.Sprintf("lowerdir=%s,upperdir=%s,workdir=%s", above, upper, scratch))
-		if err != nil {
-			return fmt.Errorf("layer over %s: %w", above, err)
-		}
-		on := filepath.Join(above, name)
-		if err := os.MkdirAll(on, 0o755); err != nil {
-			return err
-		}
-		if err := unix.Mount(own, on, "", unix.MS_BIND, ""); err != nil {
+		if err := unix.Mount(dir, on, "", unix.MS_BIND, ""); err != nil {
 			return fmt.Errorf("mount %s: %w", on, err)
 		}
 	}
-	if err := unix.Mount(filepath.Join(disk, "boot_id"), "/proc/sys/kernel/random/boot_id", "", unix.MS_BIND, ""); err != nil {
-		return fmt.Errorf("boot_id: %w", err)
-	}
-	for _, m := range []struct{ kind, on string }{{"sysfs", "/sys"}, {"tmpfs", "/run"}} {
-		if err := unix.Mount(m.kind, m.on, m.kind, unix.MS_NOSUID|unix.MS_NODEV, ""); err != nil {
-			return fmt.Errorf("mount %s: %w", m.on, err)
+	return nil
+}
+
+// reap waits for the processes whose parents have ended.
+func reap() {
+	ended := make(chan os.Signal, 1)
+	signal.Notify(ended, unix.SIGCHLD)
+	for range ended {
+		for {
+			if pid, err := unix.Wait4(-1, nil, unix.WNOHANG, nil); pid <= 0 || err != nil {
+				break
+			}
 		}
 	}
-	fmt.Println("ready")
-	_, err := io.Copy(io.Discard, os.Stdin)
-	return err
 }
 
 // boot makes the node's namespaces, with an empty /run and a boot ID that it never had.
@@ -88,7 +148,7 @@ func (n *node) boot() error {
 		return err
 	}
 	n.holder = exec.Command("/proc/self/exe", holdArg, n.disk)
-	n.holder.SysProcAttr = &syscall.SysProcAttr{Cloneflags: unix.CLONE_NEWNET | unix.CLONE_NEWNS}
+	n.holder.SysProcAttr = &syscall.SysProcAttr{Cloneflags: unix.CLONE_NEWNET | unix.CLONE_NEWNS | unix.CLONE_NEWPID}
 	n.holder.Stderr = os.Stderr
 	stdin, err := n.holder.StdinPipe()
 	if err != nil {
@@ -161,7 +221,7 @@ func (n *node) netns() namespace {
 
 // enter is a command line that runs a command on the node.
 func (n *node) enter(argv ...string) []string {
-	return append([]string{"nsenter", "-t", fmt.Sprint(n.holder.Process.Pid), "-m", "-n", "--"}, argv...)
+	return append([]string{"nsenter", "-t", fmt.Sprint(n.holder.Process.Pid), "-m", "-n", "-p", "--"}, argv...)
 }
 
 func (n *node) run(argv ...string) (string, error) { return run(n.enter(argv...)...) }

@@ -36,6 +36,11 @@ func (c *cluster) start(name string, argv ...string) (*process, error) {
 	c.processes = append(c.processes, p)
 	go func() {
 		p.err = p.cmd.Wait()
+		// nsenter's child comes to this process, the first of its PIDs, where nsenter was killed first. The
+		// namespace of a node's PIDs ends when all of them have been waited for.
+		for err := error(nil); err == nil || errors.Is(err, unix.EINTR); {
+			_, err = unix.Wait4(-p.cmd.Process.Pid, nil, 0, nil)
+		}
 		close(p.done)
 	}()
 	return p, nil

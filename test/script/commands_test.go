@@ -14,7 +14,9 @@ import (
 	"cnibox/applets/applettest"
 	"cnibox/internal/kerneltest"
 	"cnibox/internal/netns"
+	"cnibox/nft"
 	"cnibox/rtnl"
+	"cnibox/spec"
 	"cnibox/test/product"
 )
 
@@ -116,7 +118,19 @@ func result(ts *testscript.TestScript, _ *hostAndContainer, args []string) error
 // needs skips the test where the kernel lacks what a plugin needs.
 func needs(ts *testscript.TestScript, h *hostAndContainer, args []string) error {
 	if len(args) != 1 {
-		return mistake("usage: needs PLUGIN")
+		return mistake("usage: needs PLUGIN|trace")
+	}
+	if args[0] == "trace" {
+		kerneltest.Need(h.TB, "tables with an owner (Linux 5.12)", func() error {
+			tracer, err := nft.Trace(h.container, nft.Flow{})
+			if err == nil {
+				tracer.Close()
+			} else if spec.AsError(err).Code == spec.CodeHost {
+				err = errors.ErrUnsupported
+			}
+			return err
+		})
+		return nil
 	}
 	p, ok := applettest.Plugins[args[0]]
 	if !ok {

@@ -21,7 +21,7 @@
 //	[!] result FILE                  stdout of the last call is FILE but for its newlines at the end
 //	root rw|ro|sealed                the rest runs on a root directory without /var and with an empty
 //	                                 tmpfs at /run; ro: the root is read-only; sealed: /run as well
-//	needs PLUGIN                     skip the rest where the kernel lacks what the plugin needs
+//	needs PLUGIN|trace               skip the rest where the kernel lacks what the plugin, or cni-exec trace, needs
 //	[!] host link NAME [up|down]     the link is there (and up, or down); container likewise
 //	[!] host addr NAME PREFIX        the link has the address
 //	[!] host route PREFIX [GW]       the main table has the route

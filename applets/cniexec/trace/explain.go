@@ -1,0 +1,543 @@
+package trace
+
+import (
+	"errors"
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+
+	"golang.org/x/sys/unix"
+
+	"cnibox/internal/netns"
+	"cnibox/nft"
+	"cnibox/rtnl"
+)
+
+// A site is a place with its way, asked for what is not in the messages.
+type site struct {
+	Place
+	way
+	tracer *nft.Tracer
+	conn   *rtnl.Conn
+	links  map[uint32]rtnl.Link
+	routed bool         // the route was asked for
+	routes []rtnl.Route // to where the packet goes
+	noWay  error        // why there is none
+}
+
+// open connects to the place, and looks for its links.
+func open(p Place, w way, t *nft.Tracer) (*site, error) {
+	conn, err := rtnl.Dial(p.NS)
+	if err != nil {
+		return nil, err
+	}
+	all, err := conn.Links()
+	if err != nil {
+		conn.Close()
+		return nil, err
+	}
+	s := &site{Place: p, way: w, tracer: t, conn: conn, links: map[uint32]rtnl.Link{}}
+	for _, l := range all {
+		s.links[l.Index] = l
+	}
+	return s, nil
+}
+
+// link is the name of a link; empty: there is none.
+func (s *site) link(index uint32) string {
+	l, ok := s.links[index]
+	if !ok && index != 0 {
+		return fmt.Sprint("#", index)
+	}
+	return l.Name
+}
+
+// route asks for the route that the packet takes from a hook on.
+func (s *site) route(h *hook) {
+	p := h.after
+	s.routed = true
+	s.routes, s.noWay = s.conn.LookupRoute(rtnl.Lookup{Src: p.Src, Dst: p.Dst, Proto: p.Proto, In: p.In, Mark: p.Mark})
+}
+
+// routeText is the route in the words of ip(8), with the links that the packet has left by, if it has.
+func (s *site) routeText() string {
+	if s.noWay != nil {
+		return strings.TrimPrefix(s.noWay.Error(), "route ")
+	}
+	var hops []string
+	for _, r := range s.routes {
+		text := r.Dst.String()
+		if r.Dst.Bits() == 0 {
+			text = "default"
+		}
+		if r.Type == unix.RTN_LOCAL {
+			text = "local " + text
+		}
+		if r.GW.IsValid() {
+			text += " via " + r.GW.String()
+		}
+		if r.Link != 0 {
+			text += " dev " + s.link(r.Link)
+		}
+		if r.Table != unix.RT_TABLE_MAIN && r.Type != unix.RTN_LOCAL {
+			text += fmt.Sprint(" table ", r.Table)
+		}
+		hops = append(hops, text)
+	}
+	return strings.Join(hops, ", ")
+}
+
+// nextHop is the address that a packet is sent to on a link.
+func (s *site) nextHop(h *hook) netip.Addr {
+	for _, r := range s.routes {
+		if r.Link == h.after.Out && r.GW.IsValid() {
+			return r.GW
+		}
+	}
+	return h.after.Dst.Addr()
+}
+
+// neighbour asks for the entry of the next hop; ok: there has to be one.
+func (s *site) neighbour(h *hook) (n rtnl.Neighbour, ok bool, err error) {
+	l := s.links[h.after.Out]
+	hop := s.nextHop(h)
+	if l.Flags&(unix.IFF_NOARP|unix.IFF_LOOPBACK) != 0 || len(l.MAC) != 6 || hop.IsMulticast() || hop == netip.AddrFrom4([4]byte{255, 255, 255, 255}) {
+		return n, false, nil
+	}
+	n, err = s.conn.Neighbour(hop, l.Index)
+	n.Addr = hop
+	return n, true, err
+}
+
+// steps are those of the place: hooks, with the route behind those where it is chosen, and the
+// neighbour behind the one where it is needed.
+func (s *site) steps() (steps []Step, err error) {
+	step := func(kind, text string) Step { return Step{Place: s.Name, Kind: kind, Text: text, Rules: []Rule{}} }
+	for i, h := range s.hooks {
+		hs := step(h.name, "")
+		hs.In, hs.Out = s.link(h.before.In), s.link(h.before.Out)
+		hs.Source, hs.Destination = addrText(h.before.Src), addrText(h.before.Dst)
+		hs.Rules = slices.Concat(hs.Rules, h.rules)
+		if i == 0 {
+			hs.Text = protoText(h.before.Proto) + " " + hs.Source + " to " + hs.Destination
+		}
+		if s.dropped != nil && h == s.last() {
+			s.rejected(&hs.Rules[len(hs.Rules)-1])
+		}
+		steps = append(steps, hs)
+		next := ""
+		if i+1 < len(s.hooks) {
+			next = s.hooks[i+1].name
+		}
+		pre := s.at("prerouting")
+		switch {
+		case !h.passed || s.links[h.after.In].Flags&unix.IFF_LOOPBACK != 0:
+		case h.name == "prerouting" && !strings.HasPrefix(next, "bridge "), h.name == "output":
+			s.route(h)
+			steps = append(steps, step("route", s.routeText()))
+		case h.name == "bridge input" && next != "prerouting" && pre != nil: // which br_netfilter has called before
+			s.route(pre)
+			steps = append(steps, step("route", s.routeText()))
+		case h.name == "postrouting" && s.routed:
+			n, ok, err := s.neighbour(h)
+			if err != nil {
+				return nil, err
+			}
+			if ok {
+				steps = append(steps, step("neighbour", neighbourText(n)))
+			}
+		}
+	}
+	return steps, nil
+}
+
+// rejected corrects the verdict of a rule that answers what it drops, and adds its comment.
+func (s *site) rejected(r *Rule) {
+	if r.Handle == 0 {
+		return
+	}
+	rejects, comment := s.tracer.Rejects(*s.dropped)
+	if r.Comment = comment; rejects {
+		r.Verdict = "reject"
+	}
+}
+
+func neighbourText(n rtnl.Neighbour) string {
+	text := n.Addr.String()
+	if n.MAC != nil {
+		text += " " + n.MAC.String()
+	}
+	return text + " " + n.StateText()
+}
+
+func protoText(proto uint8) string {
+	switch proto {
+	case unix.IPPROTO_TCP:
+		return "tcp"
+	case unix.IPPROTO_UDP:
+		return "udp"
+	case unix.IPPROTO_ICMP:
+		return "icmp"
+	case unix.IPPROTO_ICMPV6:
+		return "icmpv6"
+	}
+	return fmt.Sprint("protocol ", proto)
+}
+
+// resolves reports whether a neighbour is being asked for its MAC address.
+func (f *follower) resolves() bool {
+	for i, w := range f.ways() {
+		h := w.at("postrouting")
+		if h == nil || !h.passed {
+			continue
+		}
+		s, err := open(f.Places[i], w, nil)
+		if err != nil {
+			return false
+		}
+		all, err := s.conn.Neighbours()
+		s.conn.Close()
+		asked := func(n rtnl.Neighbour) bool { return n.Link == h.after.Out && n.State&unix.NUD_INCOMPLETE != 0 }
+		if err == nil && slices.ContainsFunc(all, asked) {
+			return true
+		}
+	}
+	return false
+}
+
+// trace is what was found.
+func (f *follower) trace() (*Trace, error) {
+	t := &Trace{Steps: []Step{}}
+	ways := f.ways()
+	if ways[0].last() == nil {
+		t.Outcome = fmt.Sprintf("no such packet came to %s within %s", f.Places[0].Name, f.Wait)
+		t.Advice = "what the network before, XDP or tc drops does not come to nf_tables"
+		if f.Send == nil {
+			t.Advice = "start the client meanwhile, or let --send send one; " + t.Advice
+		}
+		return t, nil
+	}
+	var last *site
+	for i, w := range ways {
+		if w.last() == nil {
+			continue
+		}
+		s, err := open(f.Places[i], w, f.tracers[i])
+		if err != nil {
+			return nil, err
+		}
+		defer s.conn.Close()
+		steps, err := s.steps()
+		if err != nil {
+			return nil, err
+		}
+		t.Steps = append(t.Steps, steps...)
+		if last = s; w.dropped != nil {
+			break
+		}
+	}
+	f.conclude(t, last)
+	f.foreign(t, ways)
+	return t, nil
+}
+
+// conclude says how it ended, at the last place that the packet came to.
+func (f *follower) conclude(t *Trace, s *site) {
+	h := s.last()
+	switch {
+	case s.dropped != nil:
+		t.dropped(s, h)
+	case !h.passed && len(h.rules) > 0 && strings.HasPrefix(h.rules[len(h.rules)-1].Verdict, "queue"):
+		t.Outcome = fmt.Sprintf("queued in %s by %s to a process, which has not accepted it", s.Name, h.rules[len(h.rules)-1].chain())
+		t.Advice = "look at that process, or delete the rule"
+	case !h.passed:
+		t.lost(s, "in "+h.name, "rules of iptables-legacy (`iptables-legacy-save`), IPVS or eBPF do not report what they drop")
+	case h.name == "input":
+		t.delivered(s, h)
+	case h.name == "postrouting", h.name == "bridge postrouting", h.name == "egress":
+		f.left(t, s, h)
+	case s.noWay != nil:
+		t.unroutable(s, h)
+	case h.name == "prerouting", h.name == "bridge input" && s.routed:
+		t.lost(s, "behind "+h.name, "`nstat -az` counts why")
+		s.notForwarding(t, h)
+	case h.name == "bridge prerouting", h.name == "bridge forward", h.name == "bridge output":
+		t.lost(s, "behind "+h.name, "`bridge link` shows whether the ports forward, `bridge fdb get MAC br BRIDGE` where it goes")
+	default:
+		t.lost(s, "behind "+h.name, "`nstat -az` counts why; a packet larger than the MTU of the next link is one reason")
+	}
+}
+
+// lost is about a packet that was dropped by what reports nothing.
+func (t *Trace) lost(s *site, where, advice string) {
+	t.Outcome, t.Advice = fmt.Sprintf("lost in %s %s; no rule of nf_tables has dropped it", s.Name, where), advice
+}
+
+// ownDrop explains the chains of cnibox that drop packets; empty: it is another chain.
+func ownDrop(chain string) string {
+	switch chain {
+	case "policies":
+		return "the networks are kept apart: \"ingressPolicy\" of firewall, and isolated bridges"
+	case "macs":
+		return "a bridge port sends from another MAC address (\"macspoofchk\") or router advertisements"
+	case "guard":
+		return "packets from other hosts for 127.0.0.0/8 are dropped"
+	}
+	return ""
+}
+
+// dropped names what has dropped the packet.
+func (t *Trace) dropped(s *site, h *hook) {
+	r := t.Steps[len(t.Steps)-1].Rules[len(h.rules)-1]
+	chain := r.chain()
+	if r.Handle == 0 {
+		t.Outcome = fmt.Sprintf("dropped in %s by the policy of %s", s.Name, chain)
+	} else {
+		t.Outcome = fmt.Sprintf("dropped in %s by %s handle %d", s.Name, chain, r.Handle)
+	}
+	enter := ""
+	if s.Name != "host" {
+		enter = "in " + s.Name + ": "
+	}
+	switch own := ownDrop(r.Chain); {
+	case r.Table == nft.TableName && own != "":
+		t.Advice = own
+	case r.Handle != 0:
+		t.Advice = enter + fmt.Sprintf("`nft delete rule %s handle %d` deletes the rule, `nft -a list chain %s` shows it", chain, r.Handle, chain)
+	default:
+		t.Advice = enter + fmt.Sprintf("accept it there: `nft add rule %s %s accept`", chain, matchOf(&h.after))
+	}
+}
+
+// matchOf matches the packet, in the words of nft.
+func matchOf(p *nft.Packet) string {
+	family := "ip"
+	if p.Dst.Addr().Is6() {
+		family = "ip6"
+	}
+	text := family + " daddr " + p.Dst.Addr().String()
+	if p.Dst.Port() != 0 {
+		text += fmt.Sprintf(" %s dport %d", protoText(p.Proto), p.Dst.Port())
+	}
+	return text
+}
+
+// unroutable explains why there is no route, by the kernel's errno.
+func (t *Trace) unroutable(s *site, h *hook) {
+	if pre := s.at("prerouting"); pre != nil {
+		h = pre
+	}
+	dst, in := h.after.Dst.Addr(), s.link(h.after.In)
+	t.Outcome = fmt.Sprintf("%s has no %v", s.Name, s.noWay)
+	switch {
+	case errors.Is(s.noWay, unix.EXDEV), errors.Is(s.noWay, unix.EINVAL) && s.filtersReverse(&h.after):
+		t.Outcome = fmt.Sprintf("dropped in %s by rp_filter: the route back to %s does not lead out of %s", s.Name, h.after.Src.Addr(), in)
+		t.Advice = fmt.Sprintf("a route back: `ip route add %s dev %s`, or `sysctl -w net.ipv4.conf.%s.rp_filter=2`", h.after.Src.Addr(), in, in)
+	case errors.Is(s.noWay, unix.EACCES):
+		t.Advice = "`ip rule` and `ip route show table all type prohibit` show what prohibits it"
+	case errors.Is(s.noWay, unix.EINVAL):
+		t.Advice = fmt.Sprintf("%s must not come in by %s, as an address of the host itself, or the route is a blackhole: `ip route show table all`", h.after.Src.Addr(), in)
+	default:
+		t.Advice = fmt.Sprintf("`ip route add %s via ROUTER` makes one", netip.PrefixFrom(dst, dst.BitLen()))
+		s.notForwarding(t, h)
+	}
+}
+
+// filtersReverse reports whether the reverse path filter (rp_filter) drops a packet. Since Linux 6.13 the
+// errno does not say so.
+func (s *site) filtersReverse(p *nft.Packet) bool {
+	all, err := s.NS.Sysctl("net/ipv4/conf/all/rp_filter")
+	own, oerr := s.NS.Sysctl("net/ipv4/conf/" + s.link(p.In) + "/rp_filter")
+	if err != nil || oerr != nil || !p.Src.Addr().Is4() || max(all, own) == "0" {
+		return false
+	}
+	back, err := s.conn.RouteTo(p.Src.Addr())
+	return err != nil || back.Link != p.In
+}
+
+// notForwarding says so if that is why a packet was not forwarded.
+func (s *site) notForwarding(t *Trace, h *hook) {
+	if pre := s.at("prerouting"); pre != nil {
+		h = pre
+	}
+	in := s.link(h.after.In)
+	if in == "" || len(s.routes) > 0 && s.routes[0].Type == unix.RTN_LOCAL {
+		return
+	}
+	key := "net/ipv4/conf/" + in + "/forwarding"
+	all := "net.ipv4.ip_forward"
+	if h.after.Dst.Addr().Is6() {
+		key, all = "net/ipv6/conf/all/forwarding", "net.ipv6.conf.all.forwarding"
+	}
+	if value, err := s.NS.Sysctl(key); err == nil && value == "0" {
+		t.Outcome = fmt.Sprintf("%s does not forward (%s is 0)", s.Name, strings.ReplaceAll(key, "/", "."))
+		t.Advice = fmt.Sprintf("`sysctl -w %s=1`", all)
+	}
+}
+
+// delivered asks whether a socket of the place takes the packet.
+func (t *Trace) delivered(s *site, h *hook) {
+	p := h.after
+	t.Reached, t.Outcome = true, "delivered to "+s.Name
+	if p.Proto != unix.IPPROTO_TCP && p.Proto != unix.IPPROTO_UDP || p.Dst.Port() == 0 {
+		return
+	}
+	t.socket(s, p.Proto, p.Dst)
+}
+
+// socket looks for the one that takes a packet.
+func (t *Trace) socket(s *site, proto uint8, dst netip.AddrPort) {
+	all, err := rtnl.Listeners(s.NS, proto)
+	if err != nil {
+		return // a kernel without this
+	}
+	var others []string
+	for _, l := range all {
+		switch {
+		case l.Addr.Port() != dst.Port():
+		case takes(l, dst.Addr()):
+			text := fmt.Sprintf("%s %s listens", protoText(proto), l.Addr)
+			t.Steps = append(t.Steps, Step{Place: s.Name, Kind: "port", Text: text, Rules: []Rule{}})
+			t.Outcome += ", where " + text
+			return
+		default:
+			others = append(others, l.Addr.String())
+		}
+	}
+	text := fmt.Sprintf("%s %s: nothing listens", protoText(proto), dst)
+	t.Steps = append(t.Steps, Step{Place: s.Name, Kind: "port", Text: text, Rules: []Rule{}})
+	t.Reached = false
+	t.Outcome += fmt.Sprintf(", where nothing listens on %s %s", protoText(proto), dst)
+	t.Advice = "start the program, or see with `ss -lnp` on which address and port it listens"
+	if len(others) > 0 {
+		t.Advice = fmt.Sprintf("the program listens on %s: let it listen on any address", strings.Join(others, ", "))
+	}
+}
+
+// takes reports whether a socket takes packets for an address.
+func takes(l rtnl.Listener, dst netip.Addr) bool {
+	at := l.Addr.Addr()
+	return at == dst || at.IsUnspecified() && (at.Is4() == dst.Is4() || at.Is6() && !l.V6Only)
+}
+
+// left is about a packet that has left its last place by a link.
+func (f *follower) left(t *Trace, s *site, h *hook) {
+	out := s.link(h.after.Out)
+	t.Reached, t.Outcome = true, fmt.Sprintf("left %s by %s for %s", s.Name, out, addrText(h.after.Dst))
+	if routed := s.at("postrouting"); routed != nil && s.routed {
+		n, ok, err := s.neighbour(routed)
+		if err == nil && ok && !n.Usable() {
+			t.Reached = false
+			t.Outcome = fmt.Sprintf("lost in %s: no answer from %s on %s, whose MAC address is needed", s.Name, n.Addr, s.link(routed.after.Out))
+			t.Advice = fmt.Sprintf("is there a host with that address? `ip neigh show dev %s`", s.link(routed.after.Out))
+			s.portState(t)
+			return
+		}
+	}
+	next := f.next(s, h.after.Dst.Addr())
+	if next == nil {
+		return
+	}
+	t.Reached = false
+	t.Outcome = fmt.Sprintf("left %s by %s, and did not come to %s, which has %s", s.Name, out, next.Name, h.after.Dst.Addr())
+	t.Advice = "`cni-exec check` of its networks, and `ip -s link` there"
+	s.portState(t)
+}
+
+// next is the place behind one that has an address; nil: none that is looked at.
+func (f *follower) next(s *site, addr netip.Addr) *Place {
+	i := slices.IndexFunc(f.Places, func(p Place) bool { return p.NS == s.NS })
+	for _, p := range f.Places[i+1:] {
+		if has(p.NS, addr) {
+			return &p
+		}
+	}
+	return nil
+}
+
+// has reports whether a namespace has an address.
+func has(ns *netns.NS, addr netip.Addr) bool {
+	list, err := Addresses(ns)
+	return err == nil && slices.Contains(list, addr)
+}
+
+// Addresses are those of a namespace that others can send to, by link.
+func Addresses(ns *netns.NS) (list []netip.Addr, err error) {
+	conn, err := rtnl.Dial(ns)
+	if err != nil {
+		return nil, err
+	}
+	defer conn.Close()
+	of, err := conn.AllAddrs()
+	if err != nil {
+		return nil, err
+	}
+	indexes := make([]uint32, 0, len(of))
+	for index := range of {
+		indexes = append(indexes, index)
+	}
+	slices.Sort(indexes)
+	for _, index := range indexes {
+		for _, a := range of[index] {
+			if addr := a.Prefix.Addr(); !addr.IsLoopback() && !addr.IsLinkLocalUnicast() {
+				list = append(list, addr)
+			}
+		}
+	}
+	return list, nil
+}
+
+// portState says so if a port of the bridge that the packet has left by does not forward.
+func (s *site) portState(t *Trace) {
+	routed := s.at("postrouting")
+	if routed == nil {
+		return
+	}
+	var closed []string
+	for _, l := range s.links {
+		if l.Master == routed.after.Out && l.PortState != rtnl.PortForwarding {
+			closed = append(closed, l.Name)
+		}
+	}
+	if slices.Sort(closed); len(closed) > 0 {
+		t.Advice = fmt.Sprintf("%s does not forward: `ip link set %s up`, there and at its peer", strings.Join(closed, ", "), closed[0])
+	}
+}
+
+// foreign says so if a published port leads elsewhere than its plugin has it.
+func (f *follower) foreign(t *Trace, ways []way) {
+	for _, w := range ways {
+		for _, h := range w.hooks {
+			for _, r := range h.rules {
+				to, dnat := strings.CutPrefix(r.NAT, "dnat to ")
+				if !dnat || len(f.Published) == 0 || slices.ContainsFunc(f.Published, func(p netip.AddrPort) bool { return p.String() == to }) {
+					continue
+				}
+				t.Reached = false
+				t.Outcome = fmt.Sprintf("%s leads to %s, and the port is published to %s", strings.TrimSuffix(r.String(), ": "+r.NAT), to, joined(f.Published)) + "; " + t.Outcome
+				if r.Handle != 0 {
+					t.Advice = strings.Trim(fmt.Sprintf("`nft delete rule %s handle %d` deletes that rule; %s", r.chain(), r.Handle, t.Advice), "; ")
+				}
+				return
+			}
+		}
+	}
+}
+
+func joined(list []netip.AddrPort) string {
+	var texts []string
+	for _, a := range list {
+		texts = append(texts, a.String())
+	}
+	return strings.Join(texts, ", ")
+}
+
+// unsent is about a packet that the kernel refuses to send.
+func (f *follower) unsent(err error) *Trace {
+	t := &Trace{Steps: []Step{}, Outcome: fmt.Sprintf("%s sends nothing: %v", f.Places[0].Name, err)}
+	if errors.Is(err, unix.ENETUNREACH) || errors.Is(err, unix.EHOSTUNREACH) {
+		t.Advice = "it has no route: `ip route` there, and \"routes\" of the network's configuration"
+	}
+	return t
+}

@@ -1,0 +1,142 @@
+package trace
+
+import (
+	"net/netip"
+	"slices"
+
+	"cnibox/nft"
+)
+
+// A hook is what a packet has met at one hook of one namespace.
+type hook struct {
+	name   string     // "prerouting", "bridge forward"
+	before nft.Packet // as it came
+	after  nft.Packet // as it was seen last
+	rules  []Rule
+	passed bool // it came to the end of all chains
+}
+
+// A way is that of one packet through one namespace, as far as it is reported.
+type way struct {
+	hooks   []*hook
+	dropped *nft.Traced // what has ended it; nil: nothing that nf_tables knows
+}
+
+// last is the hook that the packet came to last; nil: it was not there.
+func (w *way) last() *hook {
+	if len(w.hooks) == 0 {
+		return nil
+	}
+	return w.hooks[len(w.hooks)-1]
+}
+
+// at returns the hook of that name; nil: the packet was not there.
+func (w *way) at(name string) *hook {
+	i := slices.IndexFunc(w.hooks, func(h *hook) bool { return h.name == name })
+	if i < 0 {
+		return nil
+	}
+	return w.hooks[i]
+}
+
+// hookName is the hook that a base chain is registered at.
+func hookName(e nft.Traced) string {
+	if e.Family == "bridge" {
+		return "bridge " + e.Base.Hook
+	}
+	return e.Base.Hook
+}
+
+// same reports whether two packets have the same addresses and ports.
+func same(a, b *nft.Packet) bool { return a.Proto == b.Proto && a.Src == b.Src && a.Dst == b.Dst }
+
+// walk finds the way of a packet in what was reported of a namespace: of one that has left another
+// namespace as from, or, where that is nil, of the first one that matches the rules of this trace.
+//
+// The ID of a packet changes where a bridge passes it up and where it goes through lo, and its
+// addresses change where it is translated, but never both at once. The way ends where the packet comes
+// to a hook a second time: it was sent again.
+func walk(events []nft.Traced, from *nft.Packet) (w way) {
+	ids := map[uint32]bool{}
+	var h *hook
+	var now *nft.Packet // as it was seen last
+	for i, e := range events {
+		switch {
+		case ids[e.ID]:
+		case e.Packet == nil:
+			continue
+		case h == nil && from == nil:
+			if e.Own != "first" || e.Handle == 0 {
+				continue
+			}
+		case h == nil && !same(e.Packet, from), h != nil && !same(e.Packet, now):
+			continue
+		}
+		ids[e.ID] = true
+		if e.Own == "first" {
+			if e.Packet == nil { // the end of the chain, after its rule
+				continue
+			}
+			if w.at(hookName(e)) != nil {
+				return w
+			}
+			h, now = &hook{name: hookName(e), before: *e.Packet, after: *e.Packet}, e.Packet
+			w.hooks = append(w.hooks, h)
+			continue
+		}
+		if e.Base != nil { // chains of ingress and egress have none of this trace beside them
+			if at := w.at(hookName(e)); at != nil {
+				h = at
+			} else if e.Packet != nil {
+				h = &hook{name: hookName(e), before: *e.Packet, after: *e.Packet, passed: true}
+				w.hooks = append(w.hooks, h)
+			}
+		}
+		if h == nil {
+			continue
+		}
+		if e.Packet != nil {
+			h.translated(now, e.Packet)
+			h.after, now = *e.Packet, e.Packet
+		}
+		if e.Own == "last" {
+			h.passed = true
+			continue
+		}
+		h.rules = append(h.rules, ruleOf(e))
+		if e.Verdict == "drop" {
+			w.dropped = &events[i]
+			return w
+		}
+	}
+	return w
+}
+
+// translated notes that the addresses have changed. That was the rule that accepted the packet last, or
+// the connection tracking without one, where the connection is known.
+func (h *hook) translated(before, now *nft.Packet) {
+	nat := ""
+	switch {
+	case before == nil || same(before, now):
+		return
+	case now.Dst != before.Dst:
+		nat = "dnat to " + addrText(now.Dst)
+	default:
+		nat = "snat to " + addrText(now.Src)
+	}
+	for i := len(h.rules) - 1; i >= 0; i-- {
+		if r := &h.rules[i]; r.Verdict == "accept" && r.Handle != 0 && r.NAT == "" {
+			r.NAT = nat
+			return
+		}
+	}
+	h.rules = append(h.rules, Rule{NAT: nat})
+}
+
+// addrText is an address with its port, if it has one.
+func addrText(a netip.AddrPort) string {
+	if a.Port() == 0 {
+		return a.Addr().String()
+	}
+	return a.String()
+}

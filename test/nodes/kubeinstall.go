@@ -1,0 +1,173 @@
+package main
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"cnibox/test/image"
+)
+
+// productImage is what dist/kubernetes names, and pauseImage what it runs besides.
+const (
+	productImage = "cnibox:0.2.0"
+	pauseImage   = "registry.k8s.io/pause:3.10"
+)
+
+// referencePlugins are those of the network that the reference has.
+var referencePlugins = []string{"bridge", "host-local", "loopback", "portmap", "bandwidth"}
+
+// installReference gives a node the reference's plugins. It has none named flannel: that is a copy of the binary,
+// which looks like any other file. The runtime is not among the plugins.
+func (n *kubeNode) installReference(reference string) error {
+	if err := os.MkdirAll(n.root(pluginDir), 0o755); err != nil {
+		return err
+	}
+	files := map[string]string{"flannel": n.c.bin}
+	for _, name := range referencePlugins {
+		files[name] = filepath.Join(reference, name)
+	}
+	for name, from := range files {
+		program, err := os.ReadFile(from)
+		if err != nil {
+			return err
+		}
+		if err := os.WriteFile(n.root(filepath.Join(pluginDir, name)), program, 0o755); err != nil {
+			return err
+		}
+	}
+	const runtime = "/opt/cni/runtime"
+	_, err := n.run("sh", "-c", `mkdir -p "$1" && cp "$2" "$1/cnibox" && "$1/cnibox" install "$1" cni-exec`, "sh", runtime, n.c.bin)
+	return err
+}
+
+// writeProductImage writes an image like that of a release, with the binary under test.
+func writeProductImage(bin, file string) error {
+	program, err := os.ReadFile(bin)
+	if err != nil {
+		return err
+	}
+	f, err := os.Create(file)
+	if err != nil {
+		return err
+	}
+	i := &image.Image{Name: "docker.io/library/" + productImage, Entrypoint: []string{pluginDir + "/cnibox"},
+		Files: []image.File{{Name: pluginDir[1:] + "/cnibox", Mode: 0o755, Body: program}}}
+	return errors.Join(i.Write(f), f.Close())
+}
+
+// A daemonSet is one of dist/kubernetes.
+type daemonSet struct{ file, name string }
+
+const daemonSetsPath = "/apis/apps/v1/namespaces/kube-system/daemonsets"
+
+// apply makes it as its file says, and waits until it runs on both nodes.
+func (d *daemonSet) apply(dist string) error {
+	text, err := os.ReadFile(filepath.Join(dist, d.file))
+	if err != nil {
+		return err
+	}
+	local := strings.ReplaceAll(string(text), pauseImage, kubeImage)
+	if local == string(text) || !strings.Contains(local, productImage) {
+		return fmt.Errorf("%s does not name the images %s and %s", d.file, pauseImage, productImage)
+	}
+	if err := apiYAML(http.MethodPost, daemonSetsPath, local); err != nil {
+		return err
+	}
+	return within(rolloutTime, func() error {
+		var got struct {
+			Status struct{ DesiredNumberScheduled, NumberReady int }
+		}
+		if err := api(http.MethodGet, daemonSetsPath+"/"+d.name, nil, &got); err != nil {
+			return err
+		}
+		if s := got.Status; s.DesiredNumberScheduled != 2 || s.NumberReady != 2 {
+			return fmt.Errorf("daemon set %s: %+v", d.name, s)
+		}
+		return nil
+	})
+}
+
+// delete deletes it, and waits until its pods are gone.
+func (d *daemonSet) delete() error {
+	if err := api(http.MethodDelete, daemonSetsPath+"/"+d.name+"?propagationPolicy=Foreground", nil, nil); err != nil {
+		return err
+	}
+	return within(rolloutTime, func() error {
+		var list struct{ Items []kubePod }
+		err := api(http.MethodGet, "/api/v1/namespaces/kube-system/pods?labelSelector=app%3D"+d.name, nil, &list)
+		if err == nil && len(list.Items) > 0 {
+			err = fmt.Errorf("daemon set %s: %d pods", d.name, len(list.Items))
+		}
+		return err
+	})
+}
+
+// installed replaces the reference's plugins as clusters do, while pods start and stop.
+func (k *kube) installed() error {
+	const pods = 20
+	theirs := &deployment{app: "theirs", node: "node1", replicas: pods, hostPort: 0}
+	churn := &deployment{app: "churn", node: "node1", replicas: 1}
+	install, remove := &daemonSet{"cnibox.yaml", "cnibox"}, &daemonSet{"remove.yaml", "cnibox-remove"}
+	return k.walk(
+		stage{"20 pods that the reference's plugins attach", func() error { return inTurn(theirs.create, churn.create) }},
+		stage{"a DaemonSet replaces the plugins while pods start and stop, and verifies", func() error {
+			done := make(chan error, 1)
+			go func() { done <- install.apply(k.dist) }()
+			for i := 0; ; i++ {
+				select {
+				case err := <-done:
+					return err
+				default:
+				}
+				if err := inTurn(func() error { return churn.scale(1 + 3*(i%2)) }, churn.wait); err != nil {
+					return errors.Join(err, <-done)
+				}
+			}
+		}},
+		stage{"the 20 pods end by ours, and leave nothing", func() error {
+			return inTurn(theirs.delete, func() error { return within(rolloutTime, k.onlyPods) }, func() error {
+				return k.noRules(k.a, "CNI-")
+			})
+		}},
+		stage{"removal puts back what was there", func() error {
+			if err := inTurn(churn.delete, install.delete, func() error { return remove.apply(k.dist) }); err != nil {
+				return err
+			}
+			for _, n := range k.nodes() {
+				for _, name := range referencePlugins {
+					got, err1 := os.ReadFile(n.root(filepath.Join(pluginDir, name)))
+					want, err2 := os.ReadFile(filepath.Join(k.reference, name))
+					if err := errors.Join(err1, err2); err != nil || !bytes.Equal(got, want) {
+						return errors.Join(err, fmt.Errorf("%s: %s is not what was there", n.name, name))
+					}
+				}
+				for _, name := range []string{"cnibox", "ptp", ".cnibox-kept"} {
+					if _, err := os.Lstat(n.root(filepath.Join(pluginDir, name))); !errors.Is(err, os.ErrNotExist) {
+						return fmt.Errorf("%s: %s is still there: %w", n.name, name, err)
+					}
+				}
+			}
+			return remove.delete()
+		}},
+		stage{"and it is installed again", func() error { return install.apply(k.dist) }},
+	)
+}
+
+// noRules is an error where the rules of iptables on a node have a word.
+func (k *kube) noRules(n *kubeNode, word string) error {
+	rules, err := n.run("nft", "list", "ruleset")
+	if err != nil {
+		return err
+	}
+	for line := range strings.Lines(rules) {
+		if strings.Contains(line, word+"DN-") || strings.Contains(line, word+"SN-") {
+			return fmt.Errorf("%s: %s", n.name, strings.TrimSpace(line))
+		}
+	}
+	return nil
+}
