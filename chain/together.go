@@ -40,6 +40,18 @@ type deleting struct {
 	errs    []error
 }
 
+// An AttachmentError is an error about one of several attachments.
+type AttachmentError struct {
+	spec.Attachment
+	Err error
+}
+
+// Error is the attachment and its error.
+func (e *AttachmentError) Error() string { return fmt.Sprintf("%s: %v", e.Attachment, e.Err) }
+
+// Unwrap returns the error.
+func (e *AttachmentError) Unwrap() error { return e.Err }
+
 // A doomed attachment is one whose DEL has begun.
 type doomed struct {
 	*Entry
@@ -93,7 +105,7 @@ func (w *deleting) finished(ctx context.Context, e *Entry, err error) {
 	case ctx.Err() != nil && (errors.Is(err, ctx.Err()) || errors.Is(err, context.Cause(ctx))):
 		return
 	default:
-		w.errs = append(w.errs, fmt.Errorf("%s: %w", a, err))
+		w.errs = append(w.errs, &AttachmentError{a, err})
 	}
 	w.progress(len(w.deleted)+len(w.errs), w.all)
 }

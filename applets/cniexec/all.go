@@ -8,6 +8,7 @@ import (
 
 	"cnibox/applets/cniexec/hint"
 	"cnibox/chain"
+	"cnibox/spec"
 )
 
 // configured returns the names of the networks that are configured. Configurations that cannot
@@ -16,6 +17,7 @@ func (c *call) configured() []string {
 	names, broken := chain.Networks(c.confDir)
 	for _, err := range broken {
 		c.runner.Warn("%v", err)
+		c.notTested = append(c.notTested, spec.Printable(err.Error()))
 	}
 	return names
 }
@@ -53,6 +55,7 @@ func (c *call) eachNetwork(ctx context.Context, names []string, do func(context.
 		c.network = name
 		if err := do(ctx); err != nil && !errors.Is(err, context.Cause(ctx)) {
 			c.runner.Warn("%s %s: %v", c.verb, name, hint.Line(err))
+			c.problem(c.verb, err)
 			failed++
 		}
 		if ctx.Err() != nil {

@@ -37,7 +37,8 @@ func (c *bootCall) do(ctx context.Context, operands []string) (int, error) {
 		return 0, err
 	}
 	deleted, failed := c.runner.DeleteEarlier(ctx)
-	ready := 0
+	c.problem("boot", failed)
+	ready := []string{}
 	err := c.eachNetwork(ctx, c.configured(), func(ctx context.Context) error {
 		l, err := c.lookup(c.network)
 		if err != nil {
@@ -45,13 +46,20 @@ func (c *bootCall) do(ctx context.Context, operands []string) (int, error) {
 		}
 		shares, err := c.runner.Prepare(ctx, l)
 		if shares && err == nil {
-			ready++
+			ready = append(ready, l.Name)
 		}
 		return err
 	}, "%d of %d networks could not be prepared")
-	c.summarize("%s of earlier boots deleted, bridges of %s there", tty.Plural(len(deleted), "attachment"), tty.Plural(ready, "network"))
+	c.summarize("%s of earlier boots deleted, bridges of %s there", tty.Plural(len(deleted), "attachment"), tty.Plural(len(ready), "network"))
 	if failed != nil && err != nil {
 		c.runner.Warn("boot: %v", hint.Line(failed))
 	}
-	return 0, cmp.Or(context.Cause(ctx), err, failed)
+	return 0, c.report(ctx, bootDoc{each(deleted, nameOf), ready, c.found()}, cmp.Or(context.Cause(ctx), err, failed))
+}
+
+// A bootDoc is the document of boot.
+type bootDoc struct {
+	Deleted []attachmentName `json:"deleted"` // of earlier boots
+	Bridges []string         `json:"bridges"` // networks whose bridge is there
+	foundDoc
 }

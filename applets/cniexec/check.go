@@ -1,8 +1,10 @@
 package cniexec
 
 import (
+	"cmp"
 	"context"
 	"errors"
+	"fmt"
 
 	"cnibox/applets/cniexec/doctor"
 	"cnibox/applets/cniexec/hint"
@@ -52,20 +54,30 @@ func (c *checkCall) do(ctx context.Context, operands []string) (int, error) {
 	}
 	if c.all {
 		entries, unread := c.runner.Entries()
-		_, err := c.checkAll(ctx, entries, unread)
-		return exitOK, err
+		checked, err := c.checkAll(ctx, entries, unread)
+		return exitOK, c.report(ctx, checkDoc{checked, c.found()}, err)
 	}
 	c.link.aim(&c.target)
 	return exitOK, c.check(ctx)
 }
 
-// check runs CHECK; it prints nothing, the exit code is the answer.
+// A checkDoc is the document of check.
+type checkDoc struct {
+	Checked int `json:"checked"`
+	foundDoc
+}
+
+// check runs CHECK; for people it prints nothing, the exit code is the answer.
 func (c *checkCall) check(ctx context.Context) error {
 	l, err := c.load()
 	if err != nil {
 		return err
 	}
-	return c.runner.Check(ctx, l, c.target)
+	if err = c.runner.Check(ctx, l, c.target); err != nil {
+		a := spec.Attachment{Network: c.network, ContainerID: c.target.ContainerID, IfName: c.target.IfName}
+		c.findings = append(c.findings, doctor.Fault(a, cmp.Or(c.target.NetNS, c.netnsOf(a)), err))
+	}
+	return c.report(ctx, checkDoc{1, c.found()}, err)
 }
 
 // checkNamed runs CHECK of the attachments of a container, or of a network. That none is alive is an
@@ -81,9 +93,9 @@ func (c *checkCall) checkNamed(ctx context.Context, name string) error {
 	}
 	checked, err := c.checkAll(ctx, entries, nil)
 	if err == nil && checked == 0 {
-		err = spec.Errorf(spec.CodeUnknown, "no attachment of %q is alive and has a CHECK: `cni-exec ls` has the state of each", name)
+		return spec.Errorf(spec.CodeUnknown, "no attachment of %q is alive and has a CHECK: `cni-exec ls` has the state of each", name)
 	}
-	return err
+	return c.report(ctx, checkDoc{checked, c.found()}, err)
 }
 
 // checkAll runs CHECK of the attachments whose namespace exists, and returns how many these were. The others are gc's, and a
@@ -114,6 +126,7 @@ func (c *checkCall) checkAll(ctx context.Context, entries []*chain.Entry, unread
 		}
 		unchecked, err := doctor.Judge(ctx, runner, e)
 		if unchecked != "" {
+			c.notTested = append(c.notTested, fmt.Sprintf("%s: %s", e.Attachment(), unchecked))
 			continue
 		}
 		checked++
@@ -126,10 +139,17 @@ func (c *checkCall) checkAll(ctx context.Context, entries []*chain.Entry, unread
 			lost++
 		}
 		c.runner.Warn("check %s: %v%s", title(e), hint.Line(err), todo)
+		c.fault(e.Attachment(), err)
 		failed++
 	}
+	c.problem("cache", unread)
+	return checked, c.notAsAdded(failed, lost, checked, unread)
+}
+
+// notAsAdded is the error of check --all; nil: all is well. Of those that failed, so many are lost.
+func (c *checkCall) notAsAdded(failed, lost, checked int, unread error) error {
 	if failed == 0 {
-		return checked, unread
+		return unread
 	}
 	if unread != nil {
 		c.runner.Warn("%v", unread)
@@ -138,5 +158,5 @@ func (c *checkCall) checkAll(ctx context.Context, entries []*chain.Entry, unread
 	if lost < failed {
 		advice = "`cni-exec reload` restores what it can, and names the rest"
 	}
-	return checked, &hint.Error{Err: spec.Errorf(spec.CodeCheck, "%d of %d attachments are not as add left them", failed, checked), Hint: advice}
+	return &hint.Error{Err: spec.Errorf(spec.CodeCheck, "%d of %d attachments are not as add left them", failed, checked), Hint: advice}
 }

@@ -14,6 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"cnibox/applets/applet"
+	"cnibox/applets/cniexec/doctor"
 	"cnibox/applets/cniexec/hint"
 	"cnibox/applets/cniexec/sandbox"
 	"cnibox/applets/lint"
@@ -49,6 +50,9 @@ type call struct {
 	warner     *lint.Linter  // nil before warnOf
 	speaks     spec.Version  // cniVersion of the network; zero before it is known
 	documented bool          // stdout has the document of -o json
+	findings   []doctor.Finding
+	restored   []restoredDoc // by reload
+	notTested  []string      // and why
 }
 
 // run is the program: verb, network, namespace, flags. A wrong verb, operand or flag is exit

@@ -66,6 +66,13 @@ func (c *doctorCall) do(ctx context.Context, operands []string) (int, error) {
 	return c.printFindings(d)
 }
 
+// A doctorDoc is the document of doctor.
+type doctorDoc struct {
+	Checks int              `json:"checks"` // how many parts were looked at
+	Fixed  []doctor.Finding `json:"fixed"`  // by --fix
+	foundDoc
+}
+
 // host is what a doctor needs to know of the call.
 func (c *doctorCall) host() doctor.Host {
 	quiet := *c.call
@@ -90,12 +97,7 @@ func (c *doctorCall) printFindings(d *doctor.Doctor) (int, error) {
 		exit = exitError
 	}
 	if c.output == outputJSON {
-		_, err := c.writeJSON(struct {
-			Checks    int              `json:"checks"`
-			Findings  []doctor.Finding `json:"findings"`
-			Fixed     []doctor.Finding `json:"fixed"`
-			NotTested []string         `json:"notTested"`
-		}{d.Checks, d.Documents(d.Found), d.Documents(d.Fixed), notNull(d.Untested)})
+		_, err := c.writeJSON(doctorDoc{d.Checks, d.Documents(d.Fixed), foundDoc{d.Documents(d.Found), notNull(d.Untested)}})
 		return exit, err
 	}
 	for _, text := range d.Untested {

@@ -34,6 +34,8 @@ type gcCall struct {
 	*call
 	valid                               []string
 	live, keepNone, allNetworks, dryRun bool
+
+	deleted []spec.Attachment
 }
 
 func (c *gcCall) flags(f *flagSet) {
@@ -54,8 +56,23 @@ func (c *gcCall) do(ctx context.Context, operands []string) (int, error) {
 	if c.allNetworks {
 		return exitOK, c.gcAll(ctx)
 	}
-	return exitOK, c.gc(ctx)
+	l, err := c.load()
+	if err != nil {
+		return 0, err
+	}
+	err = c.gc(ctx, l)
+	c.problem("gc", err)
+	return exitOK, c.report(ctx, c.doc(), err)
 }
+
+// A gcDoc is the document of gc.
+type gcDoc struct {
+	DryRun  bool             `json:"dryRun"`
+	Deleted []attachmentName `json:"deleted"` // or, with dryRun, what would be
+	foundDoc
+}
+
+func (c *gcCall) doc() gcDoc { return gcDoc{c.dryRun, each(c.deleted, nameOf), c.found()} }
 
 // gcOperands requires a flag for what is valid, so that gc does not delete all by mistake. gc of
 // cnitool is --keep-none.
@@ -94,13 +111,9 @@ func (c *gcCall) validSet() ([]spec.Attachment, error) {
 }
 
 // gc deletes what is in neither --valid nor --valid-live, and lists it on stderr.
-func (c *gcCall) gc(ctx context.Context) error {
+func (c *gcCall) gc(ctx context.Context, l *chain.List) error {
 	defer memory.CollectLess()()
 	valid, err := c.validSet()
-	if err != nil {
-		return err
-	}
-	l, err := c.load()
 	if err != nil {
 		return err
 	}
@@ -121,6 +134,7 @@ func (c *gcCall) gc(ctx context.Context) error {
 	for _, a := range stale {
 		c.runner.Warn("%s %s", done, a)
 	}
+	c.deleted = append(c.deleted, stale...)
 	return err
 }
 
@@ -161,5 +175,12 @@ func (c *gcCall) gcAll(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	return c.eachNetwork(ctx, names, c.gc, "gc is not complete on %d of %d networks")
+	err = c.eachNetwork(ctx, names, func(ctx context.Context) error {
+		l, err := c.load()
+		if err != nil {
+			return err
+		}
+		return c.gc(ctx, l)
+	}, "gc is not complete on %d of %d networks")
+	return c.report(ctx, c.doc(), err)
 }

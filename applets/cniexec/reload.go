@@ -65,7 +65,7 @@ func (c *reloadCall) do(ctx context.Context, operands []string) (int, error) {
 	if len(operands) == 0 {
 		entries, unread := c.runner.Entries()
 		_, err := c.restore(ctx, entries, unread)
-		return 0, err
+		return 0, c.reportRestored(ctx, err)
 	}
 	c.about = operands[0]
 	entries, err := c.entriesNamed(operands[0])
@@ -74,9 +74,40 @@ func (c *reloadCall) do(ctx context.Context, operands []string) (int, error) {
 	}
 	alive, err := c.restore(ctx, entries, nil)
 	if err == nil && alive == 0 {
-		err = spec.Errorf(spec.CodeUnknown, "no attachment of %q is alive: `cni-exec ls` has the state of each", operands[0])
+		return 0, spec.Errorf(spec.CodeUnknown, "no attachment of %q is alive: `cni-exec ls` has the state of each", operands[0])
 	}
-	return 0, err
+	return 0, c.reportRestored(ctx, err)
+}
+
+type (
+	// A reloadDoc is the document of reload.
+	reloadDoc struct {
+		Attachments []restoredDoc `json:"attachments"` // that are alive
+		foundDoc
+	}
+
+	restoredDoc struct {
+		attachmentName
+		NetNS     string   `json:"netns"`
+		Did       []string `json:"did"`       // as the lines have it
+		Unchecked string   `json:"unchecked"` // why CHECK was not run; empty: it was
+		External  []string `json:"external"`  // plugins of other programs, whose part is not restored
+	}
+)
+
+// restoredOf is what became of one attachment.
+func restoredOf(r *chain.Restored) restoredDoc {
+	return restoredDoc{nameOf(r.Attachment()), r.NetNSPath(), notNull(r.Did), r.Unchecked, notNull(r.External)}
+}
+
+// reportRestored writes the document of reload. One that --watch has started is silent where there was
+// nothing to do.
+func (c *reloadCall) reportRestored(ctx context.Context, err error) error {
+	doc := reloadDoc{notNull(c.restored), c.found()}
+	if c.watched() && len(c.findings) == 0 && !slices.ContainsFunc(doc.Attachments, func(r restoredDoc) bool { return len(r.Did) > 0 }) {
+		return err
+	}
+	return c.report(ctx, doc, err)
 }
 
 // entriesNamed returns the entries of a network, or of a container as show names it. One that cannot be
@@ -113,6 +144,7 @@ func (c *call) restore(ctx context.Context, entries []*chain.Entry, unread error
 	failed := 0
 	external := map[string]int{}
 	title := titles(entries)
+	c.problem("cache", unread)
 	err = c.runner.Restore(ctx, entries, reloading(), func(r *chain.Restored) {
 		alive++
 		if len(r.Errs) > 0 {
@@ -120,6 +152,10 @@ func (c *call) restore(ctx context.Context, entries []*chain.Entry, unread error
 		}
 		for _, plugin := range r.External {
 			external[plugin]++
+		}
+		c.restored = append(c.restored, restoredOf(r))
+		for _, err := range r.Errs {
+			c.fault(r.Attachment(), err)
 		}
 		if !c.watched() || len(r.Did)+len(r.Errs) > 0 {
 			c.summarize("%s: %s", title(r.Entry), outcome(r))

@@ -194,7 +194,11 @@ func TestSeeGolden(t *testing.T) {
 		"show-network.json": show(outputJSON, networks[0]),
 		"show.txt":          func() (int, error) { return c.write(c.fields(fieldsOf(v, v.Entries[2]))) },
 		"tree.txt":          func() (int, error) { return (&treeCall{call: c}).drawTree(branches(v, networks, routes)) },
-		"tree.dot":          func() (int, error) { return (&treeCall{call: c, dot: true}).drawTree(branches(v, networks, routes)) },
+		"tree.json": func() (int, error) {
+			v.ReadHolds(t.Context(), v.Entries)
+			return c.writeJSON(treeOf(v, branches(v, networks, routes)))
+		},
+		"tree.dot": func() (int, error) { return (&treeCall{call: c, dot: true}).drawTree(branches(v, networks, routes)) },
 		"who.json": func() (int, error) {
 			q := &question{call: c, Inventory: v, text: "10.88.0.2", kind: kindAddress, owners: v.Entries[:1], others: []string{"the host's, on bridge cni0"}}
 			return c.writeJSON(q.doc())

@@ -1,13 +1,17 @@
 package cniexec
 
-import "context"
+import (
+	"context"
+
+	"cnibox/chain"
+)
 
 func statusVerb() *verb {
 	return &verb{name: "status", operands: "NETWORK | --all", summary: "could add work now?", new: func(c *call) action { return &statusCall{call: c} },
 		text: `The exit code says it: 0, or 1 with what is lacking on stderr.`,
 		examples: []example{
 			{"cni-exec status mynet", "ask each plugin of the network"},
-			{"cni-exec status --all -o json", "every network; the error as JSON on stdout"},
+			{"cni-exec status --all -o json", "every network, what is lacking as JSON"},
 		},
 	}
 }
@@ -15,7 +19,8 @@ func statusVerb() *verb {
 // A statusCall is one call of status.
 type statusCall struct {
 	*call
-	all bool
+	all   bool
+	asked []string // networks
 }
 
 func (c *statusCall) flags(f *flagSet) {
@@ -32,15 +37,24 @@ func (c *statusCall) do(ctx context.Context, operands []string) (int, error) {
 	if c.all {
 		return exitOK, c.statusAll(ctx)
 	}
-	return exitOK, c.status(ctx)
-}
-
-// status runs STATUS; it prints nothing, the exit code is the answer.
-func (c *statusCall) status(ctx context.Context) error {
 	l, err := c.load()
 	if err != nil {
-		return err
+		return 0, err
 	}
+	err = c.status(ctx, l)
+	c.problem("status", err)
+	return exitOK, c.report(ctx, statusDoc{c.asked, c.found()}, err)
+}
+
+// A statusDoc is the document of status.
+type statusDoc struct {
+	Networks []string `json:"networks"` // that were asked
+	foundDoc
+}
+
+// status runs STATUS; for people it prints nothing, the exit code is the answer.
+func (c *statusCall) status(ctx context.Context, l *chain.List) error {
+	c.asked = append(c.asked, l.Name)
 	c.warnOf(l, true)
 	return c.runner.Status(ctx, l)
 }
@@ -51,5 +65,12 @@ func (c *statusCall) statusAll(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	return c.eachNetwork(ctx, names, c.status, "%d of %d networks are not ready")
+	err = c.eachNetwork(ctx, names, func(ctx context.Context) error {
+		l, err := c.load()
+		if err != nil {
+			return err
+		}
+		return c.status(ctx, l)
+	}, "%d of %d networks are not ready")
+	return c.report(ctx, statusDoc{notNull(c.asked), c.found()}, err)
 }

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"net/netip"
 	"slices"
 	"strconv"
 	"strings"
@@ -35,13 +36,17 @@ type treeCall struct {
 
 func (c *treeCall) flags(f *flagSet) {
 	f.BoolVar(&c.dot, "dot", false, "print a graph for dot(1)")
+	f.outputs("`json` print JSON")
 }
 
 // A branch is a link of the host, or what has none, with what is attached to it.
 type branch struct {
 	link     *rtnl.Link // nil: it is not there
+	rest     bool       // it is no link: what is on none
 	name     string
-	words    []string // kind, addresses and networks
+	uplink   bool // a default route leads there
+	addrs    []netip.Prefix
+	networks []string // that are on it
 	ports    []string // links that are no attachment's
 	attached []*inventory.Entry
 }
@@ -50,6 +55,9 @@ type branch struct {
 func (c *treeCall) do(ctx context.Context, operands []string) (exit int, err error) {
 	if len(operands) > 0 {
 		return 0, usage("tree: %q is one operand too many: it takes none", operands[0])
+	}
+	if c.dot && c.output != "" {
+		return 0, usage("tree: --dot is a graph, so --output makes no sense with it")
 	}
 	defer memory.CollectLess()()
 	v, err := c.look()
@@ -67,7 +75,50 @@ func (c *treeCall) do(ctx context.Context, operands []string) (exit int, err err
 	if err != nil {
 		return 0, err
 	}
-	return c.drawTree(branches(v, c.knownNetworks(v), routes))
+	all := branches(v, c.knownNetworks(v), routes)
+	if c.output == outputJSON {
+		v.ReadHolds(ctx, v.Entries)
+		return c.writeJSON(treeOf(v, all))
+	}
+	return c.drawTree(all)
+}
+
+type (
+	// A treeDoc is the document of tree.
+	treeDoc struct {
+		Links []treeLinkDoc   `json:"links"`
+		Other []attachmentDoc `json:"other"` // that are on no link of the host
+	}
+
+	treeLinkDoc struct {
+		Name        string          `json:"name"`
+		Kind        string          `json:"kind"`
+		Exists      bool            `json:"exists"`
+		Up          bool            `json:"up"`
+		Uplink      bool            `json:"uplink"`
+		Addresses   []netip.Prefix  `json:"addresses"`
+		Networks    []string        `json:"networks"`
+		Ports       []string        `json:"ports"`
+		Attachments []attachmentDoc `json:"attachments"`
+	}
+)
+
+// treeOf is the tree as JSON.
+func treeOf(v *inventory.Inventory, all []*branch) treeDoc {
+	doc := treeDoc{[]treeLinkDoc{}, []attachmentDoc{}}
+	for _, b := range all {
+		attached := attachmentDocs(v, b.attached)
+		if b.rest {
+			doc.Other = append(doc.Other, attached...)
+			continue
+		}
+		l := treeLinkDoc{Name: b.name, Uplink: b.uplink, Addresses: notNull(b.addrs), Networks: notNull(b.networks), Ports: notNull(b.ports), Attachments: attached}
+		if b.link != nil {
+			l.Kind, l.Exists, l.Up = b.link.Kind, true, b.link.Up
+		}
+		doc.Links = append(doc.Links, l)
+	}
+	return doc
 }
 
 // drawTree writes the branches, as text or as a graph.
@@ -99,20 +150,19 @@ func branches(v *inventory.Inventory, networks []*inventory.Network, routes host
 	}
 	for _, index := range routes.uplinks {
 		if l := v.Links.ByIndex[index]; l != nil {
-			b := at(l.Name)
-			b.words = append(b.words, "uplink")
+			at(l.Name).uplink = true
 		}
 	}
 	for _, n := range networks {
 		switch bridge, parent := v.Bridge(n.Conf), n.Conf.Parent; {
 		case bridge != "" && (len(n.Attached) > 0 || v.Links.ByName[bridge] != nil):
 			b := at(bridge)
-			b.words = append(b.words, n.Name)
+			b.networks = append(b.networks, n.Name)
 		case parent != "" && v.Links.ByName[parent] != nil:
 			at(parent)
 		}
 	}
-	routed, rest := &branch{name: "routed"}, &branch{name: "other"}
+	routed, rest := &branch{name: "routed", rest: true}, &branch{name: "other", rest: true}
 	for _, a := range v.Entries {
 		switch on := onLink(v, a); {
 		case on != "":
@@ -126,7 +176,14 @@ func branches(v *inventory.Inventory, networks []*inventory.Network, routes host
 	}
 	addPorts(v, all)
 	for _, b := range all {
-		b.describe(routes.addrs)
+		if b.link == nil {
+			continue
+		}
+		for _, a := range routes.addrs[b.link.Index] {
+			if !a.Prefix.Addr().IsLinkLocalUnicast() {
+				b.addrs = append(b.addrs, a.Prefix)
+			}
+		}
 	}
 	for _, b := range []*branch{routed, rest} {
 		if len(b.attached) > 0 {
@@ -166,25 +223,24 @@ func addPorts(v *inventory.Inventory, all []*branch) {
 	}
 }
 
-// describe puts the kind and the addresses before the networks.
-func (b *branch) describe(addrs map[uint32][]rtnl.Addr) {
-	if b.link == nil {
-		b.words = append([]string{"(gone)"}, b.words...)
-		return
-	}
-	var words []string
-	if b.link.Kind != "" {
+// words are the kind, the addresses, and the networks.
+func (b *branch) words() (words []string) {
+	switch {
+	case b.rest:
+		return nil
+	case b.link == nil:
+		words = append(words, "(gone)")
+	case b.link.Kind != "":
 		words = append(words, b.link.Kind)
 	}
-	for _, a := range addrs[b.link.Index] {
-		if !a.Prefix.Addr().IsLinkLocalUnicast() {
-			words = append(words, a.Prefix.String())
-		}
-	}
-	if !b.link.Up {
+	words = append(words, each(b.addrs, netip.Prefix.String)...)
+	if b.link != nil && !b.link.Up {
 		words = append(words, "down")
 	}
-	b.words = append(words, b.words...)
+	if b.uplink {
+		words = append(words, "uplink")
+	}
+	return append(words, b.networks...)
 }
 
 // A hostRoutes is where the host's default routes lead, and the addresses of its links.
@@ -209,7 +265,7 @@ func readHostRoutes() (h hostRoutes, err error) {
 
 // draw writes a branch: a line of its own and one for each attachment.
 func (b *branch) draw(w *strings.Builder, s tty.Screen) {
-	w.WriteString(s.Cut(strings.TrimRight(b.name+"  "+strings.Join(b.words, " "), " "), s.Width) + "\n")
+	w.WriteString(s.Cut(strings.TrimRight(b.name+"  "+strings.Join(b.words(), " "), " "), s.Width) + "\n")
 	tick, last := "|- ", "`- "
 	if s.UTF8 {
 		tick, last = "├─ ", "└─ "
@@ -246,7 +302,7 @@ func dot(branches []*branch) string {
 	spaces := map[string]bool{}
 	for _, b := range branches {
 		from := "link " + b.name
-		fmt.Fprintf(&w, "  %s [label=%s];\n  host -- %s;\n", quoted(from), quoted(b.name, b.words...), quoted(from))
+		fmt.Fprintf(&w, "  %s [label=%s];\n  host -- %s;\n", quoted(from), quoted(b.name, b.words()...), quoted(from))
 		for _, port := range b.ports {
 			fmt.Fprintf(&w, "  %s -- %s;\n", quoted(from), quoted("link "+port))
 		}

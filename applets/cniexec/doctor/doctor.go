@@ -26,7 +26,8 @@ import (
 	"cnibox/spec"
 )
 
-// A Finding is something that keeps networks of this host from working, or may.
+// A Finding is something that keeps networks of this host from working, or may. check, status, gc,
+// reload and boot have the same of what is not as it should be.
 //
 // The four members that name an attachment are empty where it is about none, or not known; those of the
 // finding of several attachments are in [Doctor.Documents].
@@ -36,7 +37,7 @@ type Finding struct {
 	Message     string `json:"message"` // one line
 	Repair      string `json:"repair"`  // a command, or what to change; several commands are several lines
 	Own         bool   `json:"own"`     // --fix does it
-	Code        int    `json:"code"`    // that of an error of the specification
+	Code        int    `json:"code"`    // that of an error of the specification; 0: there is none
 	Network     string `json:"network"`
 	ContainerID string `json:"containerID"`
 	IfName      string `json:"ifName"`
@@ -44,6 +45,27 @@ type Finding struct {
 
 	of  []*inventory.Entry          // attachments, if it is about some
 	fix func(context.Context) error // nil: it is not cnibox's own
+}
+
+// Of sets the attachment that a finding is about.
+func (f *Finding) Of(a spec.Attachment, netns string) {
+	f.Network, f.ContainerID, f.IfName, f.NetNS = a.Network, a.ContainerID, a.IfName, netns
+}
+
+// Failed sets the error that a finding is.
+func (f *Finding) Failed(err error) {
+	f.Code, f.Message = spec.AsError(err).Code, spec.Printable(hint.Reason(err))
+}
+
+// Fault is the finding of what CHECK or RESTORE has found of an attachment, and what repairs it.
+func Fault(a spec.Attachment, netns string, err error) Finding {
+	f := Finding{Check: "attachment", Where: a.String(), Repair: "cni-exec reload " + a.ContainerID, Own: true}
+	if errors.Is(err, spec.ErrAnew) {
+		f.Repair, f.Own = chain.DelCommand(a)+"    # and add it again", false
+	}
+	f.Of(a, netns)
+	f.Failed(err)
+	return f
 }
 
 // A Doctor looks at a host: at the kernel, what other programs have set up, the networks and
@@ -166,14 +188,9 @@ func (d *Doctor) readRules() {
 func (d *Doctor) add(f Finding, of ...*inventory.Entry) {
 	f.Where, f.Message, f.Own, f.of = spec.Printable(cmp.Or(f.Where, f.Check)), spec.Printable(f.Message), f.fix != nil, of
 	if len(of) == 1 {
-		f.about(of[0])
+		f.Of(of[0].Attachment(), of[0].NetNSPath())
 	}
 	d.Found = append(d.Found, f)
-}
-
-// about notes the attachment.
-func (f *Finding) about(a *inventory.Entry) {
-	f.Network, f.ContainerID, f.IfName, f.NetNS = a.NetworkName, a.ContainerID, a.IfName, a.NetNSPath()
 }
 
 // titles are the names of attachments, of which the first few are enough for people.
@@ -291,7 +308,7 @@ func (d *Doctor) Documents(found []Finding) []Finding {
 		}
 		for _, a := range f.of {
 			f.Where = spec.Printable(d.title(a))
-			f.about(a)
+			f.Of(a.Attachment(), a.NetNSPath())
 			all = append(all, f)
 		}
 	}

@@ -1,0 +1,87 @@
+package cniexec
+
+import (
+	"cmp"
+	"context"
+	"errors"
+
+	"cnibox/applets/cniexec/doctor"
+	"cnibox/chain"
+	"cnibox/spec"
+)
+
+// A foundDoc is what check, status, gc, reload, boot and doctor have found, as JSON, beside members of
+// their own. Lists are never null.
+type foundDoc struct {
+	Findings  []doctor.Finding `json:"findings"`
+	NotTested []string         `json:"notTested"` // and why
+}
+
+// An attachmentName names an attachment in a document.
+type attachmentName struct {
+	Network     string `json:"network"`
+	ContainerID string `json:"containerID"`
+	IfName      string `json:"ifName"`
+}
+
+func nameOf(a spec.Attachment) attachmentName {
+	return attachmentName{a.Network, a.ContainerID, a.IfName}
+}
+
+// found is what the call has found.
+func (c *call) found() foundDoc { return foundDoc{notNull(c.findings), notNull(c.notTested)} }
+
+// fault notes what CHECK or RESTORE has found of an attachment.
+func (c *call) fault(a spec.Attachment, err error) {
+	c.findings = append(c.findings, doctor.Fault(a, c.netnsOf(a), err))
+}
+
+// netnsOf is the path of an attachment's namespace in the cache; empty: it is not known.
+func (c *call) netnsOf(a spec.Attachment) string {
+	if e, err := c.runner.Cache.Lookup(a); err == nil {
+		return e.NetNSPath()
+	}
+	return ""
+}
+
+// problem notes an error that is about a network, or several attachments of it: one finding for each
+// error that was joined. What is the part of the host, or the verb, that it is about.
+func (c *call) problem(what string, err error) {
+	for _, err := range parts(err) {
+		f := doctor.Finding{Check: what, Where: cmp.Or(c.network, what), Network: c.network}
+		if of, one := err.(*chain.AttachmentError); one { //nolint:errorlint // the outermost: parts has split it
+			f.Where = of.Attachment.String()
+			f.Of(of.Attachment, c.netnsOf(of.Attachment))
+			err = of.Err
+		}
+		f.Failed(err)
+		c.findings = append(c.findings, f)
+	}
+}
+
+// parts are the errors that were joined; nil has none.
+func parts(err error) (all []error) {
+	if err == nil {
+		return nil
+	}
+	joined, ok := err.(interface{ Unwrap() []error })                  //nolint:errorlint // the outermost alone is split
+	if !ok || errors.Join(joined.Unwrap()...).Error() != err.Error() { // fmt.Errorf with several %w has a text of its own
+		return []error{err}
+	}
+	for _, e := range joined.Unwrap() {
+		all = append(all, parts(e)...)
+	}
+	return all
+}
+
+// report writes the document of a verb that has done its work, with -o json, and returns the error that
+// stderr has besides. What a signal has ended has no document.
+func (c *call) report(ctx context.Context, doc any, err error) error {
+	if c.output != outputJSON || ctx.Err() != nil {
+		return err
+	}
+	if _, failed := c.writeJSON(doc); failed != nil {
+		return failed
+	}
+	return err
+}
