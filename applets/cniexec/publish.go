@@ -30,9 +30,9 @@ none.`,
 
 func unpublishVerb() *verb {
 	return &verb{name: "unpublish", operands: "ID PORT… | ID --all", summary: "take published ports of an attachment back", new: func(c *call) action { return &unpublishCall{publishCall: publishCall{call: c}} },
-		text: `PORT is [IP:]HOST[/tcp|udp|sctp], or a range; without IP the port of any address;
-or as publish has it. A port that is not published is an error, and then none is
-taken back.`,
+		text: `PORT is [IP:]HOST[/tcp|udp|sctp], or a range; without IP the port of any
+address; or as publish has it. A port that is not published is an error, and
+then none is taken back.`,
 		examples: []example{
 			{"cni-exec unpublish c1 8081", "the one of tcp"},
 			{"cni-exec unpublish c1 --all", "each of its ports"},
