@@ -215,7 +215,7 @@ test-openrc: build ## the OpenRC scripts of dist on Debian 12, in namespaces, as
 	$(IN_TEST) ./openrc -bin $(abspath $(BIN)) $(OPENRC)
 
 .PHONY: test-tour
-test-tour: build ## the commands for an initramfs in docs/operations.md, in one with busybox and nothing else, in qemu
+test-tour: build ## the commands for an initramfs in docs/tutorial.md, in one with busybox and nothing else, in qemu
 	$(IN_TEST) ./vm -tour -limit 10m
 
 .PHONY: test-readme

@@ -32,7 +32,7 @@ var edges = map[string][]string{
 	"cnibox/applets/chained":   {"cnibox/applets/record", "cnibox/internal/flock", "cnibox/internal/undo", "cnibox/rtnl", "cnibox/spec"},
 
 	"cnibox/applets/cniexec":           slices.Concat(roomsOfPlugins, []string{"cnibox/applets/cniexec/doctor", "cnibox/applets/cniexec/hint", "cnibox/applets/cniexec/inventory", "cnibox/applets/cniexec/sandbox", "cnibox/applets/cniexec/trace", "cnibox/applets/cniexec/watch"}),
-	"cnibox/applets/cniexec/doctor":    {"cnibox/applets/applet", "cnibox/applets/attach", "cnibox/applets/cniexec/hint", "cnibox/applets/cniexec/inventory", "cnibox/applets/cniexec/sandbox", "cnibox/applets/cniexec/watch", "cnibox/applets/hostport", "cnibox/applets/lint", "cnibox/applets/record", "cnibox/chain", "cnibox/internal/dbus", "cnibox/internal/tty", "cnibox/nft", "cnibox/rtnl", "cnibox/spec"},
+	"cnibox/applets/cniexec/doctor":    {"cnibox/applets/applet", "cnibox/applets/attach", "cnibox/applets/cniexec/hint", "cnibox/applets/cniexec/inventory", "cnibox/applets/cniexec/sandbox", "cnibox/applets/cniexec/watch", "cnibox/applets/hostport", "cnibox/applets/lint", "cnibox/applets/record", "cnibox/chain", "cnibox/internal/dbus", "cnibox/internal/tty", "cnibox/ipam", "cnibox/nft", "cnibox/rtnl", "cnibox/spec"},
 	"cnibox/applets/cniexec/hint":      {"cnibox/chain", "cnibox/spec"},
 	"cnibox/applets/cniexec/inventory": {"cnibox/applets/cniexec/hint", "cnibox/applets/cniexec/sandbox", "cnibox/applets/netfilter", "cnibox/applets/record", "cnibox/chain", "cnibox/ipam", "cnibox/nft", "cnibox/rtnl", "cnibox/spec"},
 	"cnibox/applets/cniexec/watch":     {"cnibox/internal/dbus", "cnibox/nft", "cnibox/rtnl", "cnibox/spec"},

@@ -7,8 +7,11 @@ import (
 	"strings"
 )
 
-// Operations is the document for those who run cnibox, from the root of the repository.
-const Operations = "docs/operations.md"
+// Documents for those who run cnibox, from the root of the repository.
+const (
+	Operations = "docs/operations.md"
+	Tutorial   = "docs/tutorial.md"
+)
 
 // Blocks returns the blocks in a language of a file's section, one after the other.
 func Blocks(file, heading, language string) (blocks string, err error) {

@@ -166,12 +166,12 @@ func trialFiles() (map[string]string, error) {
 		"etc/cni/net.d/backend.conflist":         fmt.Sprintf(trialNetwork, "backend", "10.99.0.0/24"),
 		"root/cnibox/README":                     "the directory of the documents' commands\n",
 	}
-	for name, from := range map[string][2]string{
-		"etc/cni/netns/web.json":                      {"## Namespaces without iproute2", "json"},
-		"etc/systemd/system/web.service.d/netns.conf": {"## Namespaces without iproute2", "ini"},
-		"trial/units.sh":                              {systemdUnits, "sh"},
+	for name, from := range map[string][3]string{
+		"etc/cni/netns/web.json":                      {document.Tutorial, tourSection, "json"},
+		"etc/systemd/system/web.service.d/netns.conf": {document.Tutorial, tourSection, "ini"},
+		"trial/units.sh":                              {document.Operations, systemdUnits, "sh"},
 	} {
-		text, err := document.Blocks(document.Operations, from[0], from[1])
+		text, err := document.Blocks(from[0], from[1], from[2])
 		if err != nil {
 			return nil, err
 		}

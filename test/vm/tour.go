@@ -21,11 +21,11 @@ const tourSection = "## Namespaces without iproute2"
 // nothing else: no iproute2, no nft, no shared library.
 func runTour(ctx context.Context, o options) error {
 	begin := time.Now()
-	commands, err := document.Blocks(document.Operations, tourSection, "sh")
+	commands, err := document.Blocks(document.Tutorial, tourSection, "sh")
 	if err != nil {
 		return err
 	}
-	namespaces, err := document.Blocks(document.Operations, tourSection, "json")
+	namespaces, err := document.Blocks(document.Tutorial, tourSection, "json")
 	if err != nil {
 		return err
 	}
