@@ -74,6 +74,9 @@ func (c *checkCall) check(ctx context.Context) error {
 		return err
 	}
 	if err = c.runner.Check(ctx, l, c.target); err != nil {
+		if spec.AsError(err).Code == spec.CodeEnv { // nothing was looked at
+			return err
+		}
 		a := spec.Attachment{Network: c.network, ContainerID: c.target.ContainerID, IfName: c.target.IfName}
 		c.findings = append(c.findings, doctor.Fault(a, cmp.Or(c.target.NetNS, c.netnsOf(a)), err))
 	}
