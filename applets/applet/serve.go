@@ -66,12 +66,16 @@ func Serve(ctx context.Context, a *Applet, p Process) int {
 // About writes the about text, whose first line runtimes parse. It has the applet's own name,
 // not that of the link that was called.
 func About(a *Applet, w io.Writer) {
-	var versions []string
+	fmt.Fprintf(w, "CNI %s plugin %s+cnibox.%s\nCNI protocol versions supported: %s\n",
+		a.Name, Release, strings.ReplaceAll(Version, "+", "."), strings.Join(Served(a), ", "))
+}
+
+// Served are the versions of the specification that an applet serves.
+func Served(a *Applet) (versions []string) {
 	for _, v := range spec.Versions(a.verbs().Since) {
 		versions = append(versions, v.String())
 	}
-	fmt.Fprintf(w, "CNI %s plugin %s+cnibox.%s\nCNI protocol versions supported: %s\n",
-		a.Name, Release, strings.ReplaceAll(Version, "+", "."), strings.Join(versions, ", "))
+	return versions
 }
 
 // answer returns the bytes of the verb's result, none for a verb without one, and of an ADD what undoes

@@ -428,6 +428,14 @@ func copyTree(from, to string) error {
 	})
 }
 
+// A dryRunDoc is the document of add --dry-run.
+type dryRunDoc struct {
+	Host      made            `json:"host"`
+	Container made            `json:"container"`
+	NotDone   []string        `json:"notDone"`
+	Result    json.RawMessage `json:"result"` // of the specification
+}
+
 // made is what there is in a namespace, each as a line in the words of ip(8).
 type made struct {
 	Links     []string `json:"links"`
@@ -544,12 +552,7 @@ func (r *rehearsal) print(before, after [2]made) error {
 		}
 	}
 	if r.output == outputJSON {
-		_, err := r.writeJSON(struct {
-			Host      made            `json:"host"`
-			Container made            `json:"container"`
-			NotDone   []string        `json:"notDone"`
-			Result    json.RawMessage `json:"result"`
-		}{after[0], after[1], notNull(r.notes), r.result})
+		_, err := r.writeJSON(dryRunDoc{after[0], after[1], notNull(r.notes), r.result})
 		return err
 	}
 	var out strings.Builder

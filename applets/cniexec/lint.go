@@ -31,6 +31,11 @@ FILE:LINE:COLUMN: MESSAGE; the exit code is 1 if there is one.`,
 	}
 }
 
+// A lintDoc is the document of lint.
+type lintDoc struct {
+	Findings []*lint.Finding `json:"findings"`
+}
+
 // A lintCall is one call of lint.
 type lintCall struct {
 	*call
@@ -51,9 +56,7 @@ func (c *lintCall) do(_ context.Context, operands []string) (int, error) {
 		return 0, err
 	}
 	if c.output == outputJSON {
-		_, err = c.writeJSON(struct {
-			Findings []*lint.Finding `json:"findings"`
-		}{append([]*lint.Finding{}, found...)}) // [] and not null
+		_, err = c.writeJSON(lintDoc{notNull(found)})
 	} else {
 		var out strings.Builder
 		for _, f := range found {

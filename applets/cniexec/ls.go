@@ -43,13 +43,15 @@ type lsCall struct {
 func (c *lsCall) flags(f *flagSet) {
 	f.BoolVar(&c.checked, "check", false, "run CHECK of each attachment that is alive, and list what it finds")
 	f.BoolVar(&c.faults, "faults", false, "as --check, and list only what is faulty, gone or interrupted")
-	f.outputs("`wide|json` print a table with all columns, or JSON")
+	f.outputs("`wide|json|jsonl` print all columns, a JSON document, or one of each attachment a line")
 }
 
 // The values of --output beside none.
 const (
 	outputWide = "wide"
 	outputJSON = "json"
+
+	outputLines = "jsonl" // of ls
 )
 
 // knownOutput refuses what the verb does not have as --output.
@@ -99,6 +101,9 @@ func (c *lsCall) do(ctx context.Context, operands []string) (exit int, err error
 		return 0, usage("ls: %q is one operand too many", operands[1])
 	}
 	networks := len(operands) == 1 && operands[0] == "networks"
+	if networks && c.output == outputLines {
+		return 0, usage("ls: -o jsonl is of attachments: networks have -o json")
+	}
 	c.checked = c.checked || c.faults
 	defer memory.CollectLess()()
 	if c.checked {
@@ -135,6 +140,9 @@ func (c *lsCall) do(ctx context.Context, operands []string) (exit int, err error
 
 // lsAttachments lists the attachments.
 func (c *lsCall) lsAttachments(ctx context.Context, v *inventory.Inventory) (exit int, err error) {
+	if c.output == outputLines {
+		return c.stream(ctx, v)
+	}
 	asked := v.Entries
 	if c.output == "" { // the table has only ports of what they hold, and most are those of the capability
 		asked = inventory.Publishing(asked)
@@ -204,6 +212,32 @@ func joined[T any](list []T, text func(T) string) string {
 
 // bare is an address without its prefix length.
 func bare(p netip.Prefix) string { return p.Addr().String() }
+
+// stream writes a document of each attachment a line. What plugins hold for them is read for a few at
+// a time, so that the first line does not wait for the last attachment.
+func (c *lsCall) stream(ctx context.Context, v *inventory.Inventory) (exit int, err error) {
+	const few = 64
+	c.documented = true
+	for part := range slices.Chunk(v.Entries, few) {
+		if err := context.Cause(ctx); err != nil {
+			return 0, err
+		}
+		v.ReadHolds(ctx, part)
+		var b strings.Builder
+		e := json.NewEncoder(&b)
+		e.SetEscapeHTML(false)
+		for i, a := range part {
+			if err := e.Encode(attachmentOf(v, a)); err != nil {
+				return 0, err
+			}
+			a.Holds, part[i] = nil, nil // they are not needed again
+		}
+		if exit, err := c.write(string(spec.EscapeJSON([]byte(b.String())))); err != nil {
+			return exit, err
+		}
+	}
+	return exitOK, nil
+}
 
 // writeJSON writes a document to stdout, in what a terminal can print.
 func (c *call) writeJSON(doc any) (exit int, err error) {

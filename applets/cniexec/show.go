@@ -70,6 +70,12 @@ func (c *showCall) do(ctx context.Context, operands []string) (exit int, err err
 	return c.write(strings.Join(texts, "\n"))
 }
 
+// A shownNetworkDoc is the document of show of a network.
+type shownNetworkDoc struct {
+	Network     networkDoc      `json:"network"`
+	Attachments []attachmentDoc `json:"attachments"`
+}
+
 // A field is what show prints of one thing: its values, one below the other, the first of which has
 // the name. Without values there is none.
 type field struct {
@@ -186,10 +192,7 @@ func (c *call) showNetwork(ctx context.Context, v *inventory.Inventory, n *inven
 	}
 	if c.output == outputJSON {
 		v.ReadHolds(ctx, n.Attached)
-		return c.writeJSON(struct {
-			Network     networkDoc      `json:"network"`
-			Attachments []attachmentDoc `json:"attachments"`
-		}{networkOf(v, n, pools), attachmentDocs(v, n.Attached)})
+		return c.writeJSON(shownNetworkDoc{networkOf(v, n, pools), attachmentDocs(v, n.Attached)})
 	}
 	file := n.File
 	switch {

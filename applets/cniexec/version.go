@@ -24,7 +24,7 @@ type versionCall struct {
 	*call
 }
 
-func (*versionCall) flags(*flagSet) {}
+func (c *versionCall) flags(f *flagSet) { f.outputs("`json` print JSON") }
 
 func (c *versionCall) do(ctx context.Context, operands []string) (int, error) {
 	if len(operands) > 0 {
@@ -40,11 +40,35 @@ func (c *versionCall) do(ctx context.Context, operands []string) (int, error) {
 
 // versions prints those of this program, or of the plugins of a network.
 func (c *versionCall) versions(ctx context.Context) error {
+	if c.network == "" && c.output == outputJSON {
+		_, err := c.writeJSON(newVersionDoc())
+		return err
+	}
 	if c.network == "" {
 		_, err := c.printVersion()
 		return err
 	}
 	return c.pluginVersions(ctx)
+}
+
+type (
+	// A versionDoc is the document of version.
+	versionDoc struct {
+		Release     string              `json:"release"`     // of the reference plugins
+		Version     string              `json:"version"`     // of cnibox
+		CNIVersions []string            `json:"cniVersions"` // that this program serves
+		Plugins     []pluginVersionsDoc `json:"plugins"`     // of the network
+	}
+
+	pluginVersionsDoc struct {
+		Type        string   `json:"type"`
+		File        string   `json:"file"` // empty: it is built in
+		CNIVersions []string `json:"cniVersions"`
+	}
+)
+
+func newVersionDoc() versionDoc {
+	return versionDoc{applet.Release, applet.Version, applet.Served(&applet.Applet{Name: "cni-exec"}), []pluginVersionsDoc{}}
 }
 
 // pluginVersions prints which versions of the specification each plugin of a network serves.
@@ -57,18 +81,24 @@ func (c *versionCall) pluginVersions(ctx context.Context) error {
 	local := c.local()
 	var b strings.Builder
 	var errs []error
+	doc := newVersionDoc()
 	for _, p := range l.Plugins {
 		file, versions, err := local.Versions(ctx, p.Type)
 		if err != nil {
 			errs = append(errs, fmt.Errorf("plugin %s: %w", p.Type, err))
 			continue
 		}
+		doc.Plugins = append(doc.Plugins, pluginVersionsDoc{p.Type, file, notNull(versions)})
 		if file == "" {
 			file = "built in"
 		}
 		fmt.Fprintln(&b, spec.Printable(fmt.Sprintf("%s (%s): %s", p.Type, file, strings.Join(versions, " "))))
 	}
-	_, err = c.write(b.String())
+	if c.output == outputJSON {
+		_, err = c.writeJSON(doc)
+	} else {
+		_, err = c.write(b.String())
+	}
 	return errors.Join(append(errs, err)...)
 }
 

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net/netip"
 	"os/exec"
+	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
@@ -64,6 +65,13 @@ func commands() map[string]func(*testscript.TestScript, bool, []string) {
 func (h *hostAndContainer) call(ts *testscript.TestScript, program string, args ...string) error {
 	err := ts.Exec(program, args...)
 	h.status = 0
+	if filepath.Base(program) == "cni-exec" && len(args) > 0 {
+		if stdout := ts.ReadFile("stdout"); stdout != "" {
+			if err := checkDocuments(args, stdout); err != nil {
+				return mistake(err.Error())
+			}
+		}
+	}
 	var exit *exec.ExitError
 	if errors.As(err, &exit) && exit.Exited() {
 		h.status = exit.ExitCode()

@@ -1,0 +1,106 @@
+package cniexec
+
+import (
+	"encoding/json"
+	"os"
+	"path/filepath"
+	"reflect"
+	"strings"
+	"testing"
+	"time"
+
+	"cnibox/applets/cniexec/trace"
+	"cnibox/chain"
+)
+
+// documents are the types of what verbs write with -o json, by the files in docs/schema. Where a verb
+// has several, it is one of them.
+func documents() map[string][]any {
+	return map[string][]any{
+		"add": {dryRunDoc{}}, "boot": {bootDoc{}}, "check": {checkDoc{}}, "doctor": {doctorDoc{}}, "gc": {gcDoc{}}, "lint": {lintDoc{}},
+		"ls": {inventoryDoc{}, networksDoc{}}, "ls-line": {attachmentDoc{}}, "publish": {inventoryDoc{}}, "reload": {reloadDoc{}},
+		"show": {inventoryDoc{}, shownNetworkDoc{}}, "status": {statusDoc{}}, "trace": {trace.Trace{}}, "tree": {treeDoc{}},
+		"unpublish": {inventoryDoc{}}, "version": {versionDoc{}}, "who": {whoDoc{}},
+	}
+}
+
+// The files of docs/schema are those of the documents. That output is valid, scripts test.
+func TestSchemas(t *testing.T) {
+	dir := filepath.Join("..", "..", "docs", "schema")
+	files, _ := filepath.Glob(filepath.Join(dir, "*.json"))
+	if len(files) != len(documents()) && !*update {
+		t.Errorf("%d files in %s, want %d", len(files), dir, len(documents()))
+	}
+	if *update {
+		if err := os.MkdirAll(dir, 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for verb, docs := range documents() {
+		whole := map[string]any{}
+		var any []map[string]any
+		for _, doc := range docs {
+			any = append(any, schemaOf(reflect.TypeOf(doc)))
+		}
+		if len(any) == 1 {
+			whole = any[0]
+		} else {
+			whole["oneOf"] = any
+		}
+		whole["$schema"] = "https://json-schema.org/draft/2020-12/schema"
+		whole["title"] = "cni-exec " + strings.Replace(verb, "-line", " -o jsonl: a line", 1)
+		b, err := json.MarshalIndent(whole, "", "  ")
+		if err != nil {
+			t.Fatal(err)
+		}
+		golden(t, filepath.Join(dir, verb+".json"), string(b)+"\n")
+	}
+}
+
+// schemaOf is the JSON schema of a type. Members without omitempty are required, and there are no others.
+func schemaOf(typ reflect.Type) map[string]any {
+	switch typ {
+	case reflect.TypeFor[json.RawMessage]():
+		return map[string]any{"type": "object"}
+	case reflect.TypeFor[time.Time]():
+		return map[string]any{"type": "string", "format": "date-time"}
+	case reflect.TypeFor[chain.Held](): // data are of the plugin
+		return object(map[string]any{"plugin": kind("string"), "kind": kind("string"), "text": kind("string"), "data": true}, []string{"plugin", "kind", "text", "data"})
+	}
+	if typ.Implements(reflect.TypeFor[interface{ MarshalText() ([]byte, error) }]()) {
+		return kind("string")
+	}
+	switch typ.Kind() {
+	case reflect.Pointer:
+		of := schemaOf(typ.Elem())
+		if typ.Elem().Kind() != reflect.Struct || typ.Elem() == reflect.TypeFor[time.Time]() {
+			of["type"] = []any{of["type"], "null"}
+		}
+		return of
+	case reflect.Slice:
+		return map[string]any{"type": "array", "items": schemaOf(typ.Elem())}
+	case reflect.Struct:
+		members, required := map[string]any{}, []string{}
+		for _, f := range reflect.VisibleFields(typ) {
+			name, options, _ := strings.Cut(f.Tag.Get("json"), ",")
+			if f.Anonymous || !f.IsExported() || name == "-" {
+				continue
+			}
+			if members[name] = schemaOf(f.Type); options == "" {
+				required = append(required, name)
+			}
+		}
+		return object(members, required)
+	case reflect.String:
+		return kind("string")
+	case reflect.Bool:
+		return kind("boolean")
+	}
+	return kind("integer")
+}
+
+func kind(name string) map[string]any { return map[string]any{"type": name} }
+
+func object(members map[string]any, required []string) map[string]any {
+	return map[string]any{"type": "object", "properties": members, "required": required, "additionalProperties": false}
+}

@@ -1,0 +1,44 @@
+package script
+
+import (
+	"bytes"
+	"fmt"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"github.com/santhosh-tekuri/jsonschema/v6"
+)
+
+// checkDocuments compares what cni-exec has written with -o json, or of ls with -o jsonl, with the
+// schema of its verb. Errors and results are the specification's.
+func checkDocuments(args []string, stdout string) error {
+	verb := args[0]
+	lines := slices.Contains(args, "jsonl")
+	if lines {
+		verb += "-line"
+	} else if i := slices.Index(args, "-o"); i < 0 || i+1 == len(args) || args[i+1] != "json" {
+		return nil
+	}
+	docs := []string{stdout}
+	if lines {
+		docs = slices.Collect(strings.Lines(stdout))
+	}
+	for _, doc := range docs {
+		value, err := jsonschema.UnmarshalJSON(bytes.NewReader([]byte(doc)))
+		if err != nil {
+			return fmt.Errorf("stdout is not one JSON document: %w", err)
+		}
+		if object, ok := value.(map[string]any); ok && object["cniVersion"] != nil {
+			continue
+		}
+		schema, err := jsonschema.NewCompiler().Compile(filepath.Join("..", "..", "docs", "schema", verb+".json"))
+		if err != nil {
+			return err
+		}
+		if err := schema.Validate(value); err != nil {
+			return fmt.Errorf("stdout of %s: %w", verb, err)
+		}
+	}
+	return nil
+}
