@@ -412,11 +412,16 @@ func (a *asked) canPublish(c *call, networks ...*chain.List) error {
 	if len(a.publish) == 0 {
 		return nil
 	}
-	var advice string
-	if plugins := c.linter().Decoding(spec.CapPorts); len(plugins) > 0 {
-		advice = fmt.Sprintf(`: add {"type": %q, "capabilities": {%q: true}} to its list`, plugins[0], spec.CapPorts)
+	return spec.Errorf(spec.CodeConfig, `--publish: no plugin in %s takes port mappings%s`, networks[0].File, c.publishAdvice())
+}
+
+// publishAdvice is what a list needs for published ports.
+func (c *call) publishAdvice() string {
+	plugins := c.linter().Decoding(spec.CapPorts)
+	if len(plugins) == 0 {
+		return ""
 	}
-	return spec.Errorf(spec.CodeConfig, `--publish: no plugin in %s takes port mappings%s`, networks[0].File, advice)
+	return fmt.Sprintf(`: add {"type": %q, "capabilities": {%q: true}} to its list`, plugins[0], spec.CapPorts)
 }
 
 // freePorts refuses --publish of a port on which a process of the host listens: its
@@ -426,8 +431,16 @@ func (a *asked) freePorts() error {
 	if a.force {
 		return nil
 	}
+	if err := listening(a.publish); err != nil {
+		return spec.Errorf(spec.CodeBusy, "--publish: %w", err)
+	}
+	return nil
+}
+
+// listening is the error about ports on which processes of the host listen; nil: there are none.
+func listening(publish []spec.Port) error {
 	var ports []hostport.Port
-	for _, p := range a.publish {
+	for _, p := range publish {
 		ip, _ := netip.ParseAddr(p.HostIP) // checked; none is the zero Addr
 		ports = append(ports, hostport.Port{Proto: strings.ToLower(p.Protocol), IP: ip.Unmap(), Port: p.HostPort})
 	}
@@ -435,7 +448,7 @@ func (a *asked) freePorts() error {
 	if len(found) == 0 {
 		return nil
 	}
-	return spec.Errorf(spec.CodeBusy, "--publish: in use on this host: %s: publish another port, stop that process, or take the port from it with --force",
+	return spec.Errorf(spec.CodeBusy, "in use on this host: %s: publish another port, stop that process, or take the port from it with --force",
 		strings.Join(found, ", "))
 }
 

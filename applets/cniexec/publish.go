@@ -4,7 +4,6 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
-	"fmt"
 	"net/netip"
 	"slices"
 	"strings"
@@ -43,7 +42,7 @@ then none is taken back.`,
 // A publishCall is one call of publish, and the part that unpublish has of it.
 type publishCall struct {
 	*call
-	asked
+	force       bool
 	net, ifName string // empty: any
 }
 
@@ -63,8 +62,9 @@ func (c *publishCall) do(ctx context.Context, operands []string) (int, error) {
 	if len(operands) < 2 {
 		return 0, usage("publish: it takes a container's ID or name, and ports")
 	}
+	var ports publishedPorts
 	for _, text := range operands[1:] {
-		if err := c.publish.Set(text); err != nil {
+		if err := ports.Set(text); err != nil {
 			return 0, usage("publish: %q: %w", text, err)
 		}
 	}
@@ -72,9 +72,8 @@ func (c *publishCall) do(ctx context.Context, operands []string) (int, error) {
 	if err != nil {
 		return 0, err
 	}
-	if l, err := a.List(); err == nil && !takes(l, spec.CapPorts) {
-		err = c.canPublish(c.call, l)
-		return 0, fmt.Errorf("%w; then del and add", err)
+	if !takesPorts(a.Entry) {
+		return 0, spec.Errorf(spec.CodeConfig, "no plugin of network %s took port mappings at its add%s, then del and add", a.NetworkName, c.publishAdvice())
 	}
 	var added []spec.Port
 	err = c.runner.Change(ctx, a.Attachment(), chain.Change{Capability: spec.CapPorts, Value: func(_ *chain.Entry, now json.RawMessage) (json.RawMessage, error) {
@@ -82,13 +81,15 @@ func (c *publishCall) do(ctx context.Context, operands []string) (int, error) {
 		if err != nil {
 			return nil, err
 		}
-		for _, p := range c.publish {
+		for _, p := range ports {
 			if !slices.ContainsFunc(mappings, func(m mapping) bool { return m.is(p) }) {
 				added, mappings = append(added, p), append(mappings, mappingOf(p))
 			}
 		}
-		c.publish = added
-		return encodeMappings(mappings), c.freePorts()
+		if c.force {
+			return encodeMappings(mappings), nil
+		}
+		return encodeMappings(mappings), listening(added)
 	}})
 	if err != nil {
 		return 0, err
@@ -147,10 +148,10 @@ func (c *publishCall) report(a *inventory.Entry, ports []spec.Port, done string)
 		return c.writeJSON(docOf(v, v.Entries))
 	}
 	if len(ports) == 0 {
-		c.done("%s %s: nothing to do", a.Name(), a.NetworkName)
+		c.done("%s (%s): nothing to do", a.Name(), a.NetworkName)
 		return exitOK, nil
 	}
-	c.done("%s %s: %s %s", a.Name(), a.NetworkName, tty.Several(each(ports, spec.Port.Short)), done)
+	c.done("%s (%s): %s %s", a.Name(), a.NetworkName, tty.Several(each(ports, spec.Port.Short)), done)
 	return exitOK, nil
 }
 
@@ -200,7 +201,7 @@ func (c *unpublishCall) do(ctx context.Context, operands []string) (int, error) 
 		}
 		for _, h := range ports {
 			if !slices.ContainsFunc(mappings, func(m mapping) bool { return h.matches(m.Port) }) {
-				return nil, spec.Errorf(spec.CodeUnknown, "%s %s has no port %s: %s", a.Name(), a.NetworkName, h, whatIsThere(mappings))
+				return nil, spec.Errorf(spec.CodeUnknown, "%s (%s) has no port %s: %s", a.Name(), a.NetworkName, h, whatIsThere(mappings))
 			}
 		}
 		mappings = slices.DeleteFunc(mappings, func(m mapping) bool {
