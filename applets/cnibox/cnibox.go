@@ -25,9 +25,9 @@ cnibox install [--create] [--copy] [--keep] DIR [APPLET …]
                       create relative links in DIR, for all applets or
                       these; files of these names are replaced
                       atomically; --create: create DIR if it is missing;
-                      --copy: copy this binary into DIR first, as an image
-                      of containers does; --keep: for uninstall, keep the
-                      files that are replaced, in DIR/.cnibox-kept
+                      --copy: copy this binary into DIR first, as the
+                      image of a release does; --keep: keep the files
+                      that are replaced, for uninstall
 cnibox uninstall DIR  delete the links to this binary in DIR and its
                       copy, and put back what --keep has kept
 cnibox verify DIR     check that each applet's name in DIR leads to

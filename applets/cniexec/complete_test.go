@@ -65,7 +65,7 @@ func TestComplete(t *testing.T) {
 		"who 2001:db8:":                   "2001:db8::5",
 		"who 02":                          "02:00:00:00:00:05",
 		"ls ":                             "alpha beta blue1 default/web networks red2",
-		"ls -o ":                          "json wide",
+		"ls -o ":                          "json jsonl wide",
 		"lint -o ":                        "json",
 		"add --ip ":                       "", // those that are known are taken
 		"run --dns ":                      "",

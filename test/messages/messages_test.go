@@ -149,8 +149,12 @@ func (h *host) run(argv, conf string, unprivileged bool) answer {
 	var object struct {
 		Code         int
 		Msg, Details string
+		Findings     []struct{ Code int }
 	}
 	json.Unmarshal(out.Bytes(), &object) // a success is no error object
+	if len(object.Findings) > 0 {
+		object.Code = object.Findings[0].Code
+	}
 	a := answer{exit: cmd.ProcessState.ExitCode(), code: object.Code, text: diag.String()}
 	if stdin != "" || name != "cni-exec" && name != "cnibox" {
 		a.text += object.Msg + "\n"

@@ -47,10 +47,11 @@ func (d *Doctor) checkUplink(context.Context) {
 func (d *Doctor) checkDuplicates(context.Context) {
 	of := map[netip.Addr][]*inventory.Entry{}
 	for _, a := range d.inv.Entries {
+		if !a.Alive() { // which asks the kernel
+			continue
+		}
 		for _, p := range a.Addresses() {
-			if a.Alive() {
-				of[p.Addr()] = append(of[p.Addr()], a)
-			}
+			of[p.Addr()] = append(of[p.Addr()], a)
 		}
 	}
 	for _, addr := range slices.SortedFunc(maps.Keys(of), netip.Addr.Compare) {

@@ -118,7 +118,7 @@ func (s *site) steps() (steps []Step, err error) {
 		hs := step(h.name, "")
 		hs.In, hs.Out = s.link(h.before.In), s.link(h.before.Out)
 		hs.Source, hs.Destination = addrText(h.before.Src), addrText(h.before.Dst)
-		hs.Rules = slices.Concat(hs.Rules, h.rules)
+		hs.Rules = append(hs.Rules, h.rules...)
 		if i == 0 {
 			hs.Text = protoText(h.before.Proto) + " " + hs.Source + " to " + hs.Destination
 		}
