@@ -20,7 +20,7 @@ var completions = []struct{ typed, want string }{
 	{"cni-exec del mynet --container-id bl", "cni-exec del mynet --container-id blue1 "},
 	{"cni-exec gc mynet --valid bl", "cni-exec gc mynet --valid blue1/eth0 "},
 	{"cni-exec who 2001:db8:", "cni-exec who 2001:db8::5 "},
-	{"cni-exec ls -o js", "cni-exec ls -o json "},
+	{"cni-exec ls -o wi", "cni-exec ls -o wide "},
 	{"cni-exec lint net.", "cni-exec lint net.d/"},
 	{"cni-exec --conf-dir net.", "cni-exec --conf-dir net.d/"},
 	{"cni-exec --conf-dir=net.", "cni-exec --conf-dir=net.d/"},
