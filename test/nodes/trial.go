@@ -208,8 +208,15 @@ func (n *node) wantCode(want int, verb string, args ...string) error {
 	if err == nil {
 		return fmt.Errorf("%s: %s succeeded, want code %d", n.name, verb, want)
 	}
-	var e struct{ Code int }
-	if json.Unmarshal([]byte(out), &e) != nil || e.Code != want {
+	var e struct {
+		Code     int
+		Findings []struct{ Code int } // of status
+	}
+	decoded := json.Unmarshal([]byte(out), &e)
+	if len(e.Findings) > 0 {
+		e.Code = e.Findings[0].Code
+	}
+	if decoded != nil || e.Code != want {
 		return fmt.Errorf("want code %d: %w", want, err)
 	}
 	return nil
