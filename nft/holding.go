@@ -77,6 +77,6 @@ func (s *set) holding(e *element) (h Holding, ok bool) {
 	if len(key) < 8 {
 		return h, false
 	}
-	h.Proto, h.Port, h.Target = protoName(key[0]), binary.BigEndian.Uint16(key[4:]), targetOf(e.data, s.family)
+	h.Proto, h.Port, h.Target = ProtoName(key[0]), binary.BigEndian.Uint16(key[4:]), targetOf(e.data, s.family)
 	return h, true
 }

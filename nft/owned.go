@@ -76,7 +76,7 @@ func (s *set) describePort(e *element) string {
 	if len(key) < 8 {
 		return "unreadable"
 	}
-	port := fmt.Sprintf("%s dport %d", protoName(key[0]), binary.BigEndian.Uint16(key[4:]))
+	port := fmt.Sprintf("%s dport %d", ProtoName(key[0]), binary.BigEndian.Uint16(key[4:]))
 	switch {
 	case strings.HasPrefix(s.name, "hairpin"):
 		return "masquerade of " + host + port

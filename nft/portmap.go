@@ -188,13 +188,13 @@ func (m *PortMap) normalize() {
 // hostText names the host's side of a mapping for errors.
 func (m *PortMap) hostText() string {
 	if !m.HostIP.IsValid() {
-		return fmt.Sprintf("%s %d", protoName(m.Proto), m.HostPort)
+		return fmt.Sprintf("%s %d", ProtoName(m.Proto), m.HostPort)
 	}
-	return fmt.Sprintf("%s %s", protoName(m.Proto), netip.AddrPortFrom(m.HostIP, m.HostPort))
+	return fmt.Sprintf("%s %s", ProtoName(m.Proto), netip.AddrPortFrom(m.HostIP, m.HostPort))
 }
 
-// protoName returns the name of a protocol that has ports, the number of any other.
-func protoName(p uint8) string {
+// ProtoName returns the name of a protocol as nft(8) has it.
+func ProtoName(p uint8) string {
 	switch p {
 	case unix.IPPROTO_TCP:
 		return "tcp"
@@ -202,8 +202,12 @@ func protoName(p uint8) string {
 		return "udp"
 	case unix.IPPROTO_SCTP:
 		return "sctp"
+	case unix.IPPROTO_ICMP:
+		return "icmp"
+	case unix.IPPROTO_ICMPV6:
+		return "icmpv6"
 	}
-	return fmt.Sprint(p)
+	return fmt.Sprint("protocol ", p)
 }
 
 // targetOf reads the data of a dnat map, address before port; the zero AddrPort if

@@ -176,7 +176,7 @@ func (d *ruling) header(p *expr.Payload) int {
 	case p.Base == expr.PayloadBaseTransportHeader && p.Offset == dportAt && p.Len == portLen:
 		return loadedPort
 	case p.Base != expr.PayloadBaseNetworkHeader:
-	case d.family == v4 && p.Offset == protocol4At && p.Len == 1, d.family == v6 && p.Offset == protocol6At && p.Len == 1:
+	case d.family == v4 && p.Offset == proto4At && p.Len == 1, d.family == v6 && p.Offset == proto6At && p.Len == 1:
 		return loadedProto
 	case d.family == v4 && p.Offset == saddr4At && p.Len <= 4, d.family == v6 && p.Offset == saddr6At && p.Len <= 16:
 		return loadedSource
@@ -185,9 +185,6 @@ func (d *ruling) header(p *expr.Payload) int {
 	}
 	return loadedOther
 }
-
-// Where the protocol is in a header, in bytes: RFC 791, RFC 8200.
-const protocol4At, protocol6At = 9, 6
 
 // compare adds the condition of a cmp expression.
 func (d *ruling) compare(r register, op expr.CmpOp, value []byte) bool {

@@ -250,7 +250,7 @@ type Packet struct {
 }
 
 // Next returns the next messages, in the kernel's order, as soon as there are some; lost reports that
-// there were more than the kernel could keep. Messages about packets that are no IP, and about rules of
+// there were more than the kernel could keep. Messages about packets other than IP, and about rules of
 // other traces, are left out. The error is the context's if that ends first.
 func (t *Tracer) Next(ctx context.Context) (all []Traced, lost bool, err error) {
 	ms, lost, err := t.nl.Notified(ctx)
@@ -348,7 +348,7 @@ func verdictText(code uint32) string {
 	return fmt.Sprint("verdict ", int32(code))
 }
 
-// decodePacket reads what a message has of the packet; nil: nothing, or it is no IP.
+// decodePacket reads what a message has of the packet; nil: nothing, or it is not an IP packet.
 func decodePacket(family byte, data []byte) *Packet {
 	network := nlconn.Attribute(data, unix.NFTA_TRACE_NETWORK_HEADER)
 	transport := nlconn.Attribute(data, unix.NFTA_TRACE_TRANSPORT_HEADER)

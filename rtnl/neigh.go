@@ -17,7 +17,7 @@ type Neighbour struct {
 	State uint16 // NUD_*, include/uapi/linux/neighbour.h
 }
 
-// Fixed is the word of ip-neighbour(8) for an entry that stays, and of which the kernel asks nobody:
+// Fixed is the word of ip-neighbour(8) for an entry that stays, and which the kernel does not verify:
 // "permanent" or "noarp"; empty for any other.
 func (n Neighbour) Fixed() string {
 	switch {

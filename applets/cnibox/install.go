@@ -122,19 +122,12 @@ func (in *installation) run(ctx context.Context) (text string, err error) {
 		return "", err
 	}
 	unlock, err := lockDirectory(ctx, dir)
-	switch {
-	case ctx.Err() != nil:
-		return "", context.Cause(ctx)
-	case err == nil: // a file system without locks keeps what was left
-		defer unlock()
-		if err := removeTemporary(dir); err != nil {
-			return "", err
-		}
+	if err != nil {
+		return "", err
 	}
+	defer unlock()
 	if in.keep {
 		err = keep(dir, binary, replaced)
-	} else {
-		err = nil
 	}
 	if err == nil && in.copy && from != binary {
 		err = copyFile(from, binary)
@@ -248,13 +241,24 @@ func copyFile(from, to string) error {
 	return nil
 }
 
-// lockDirectory excludes other calls of install, whose temporary links must stay.
+// lockDirectory excludes other calls, and deletes what one that was killed has left. Where the directory
+// cannot be locked nothing is excluded, and what is left stays, as it may be another call's.
 func lockDirectory(ctx context.Context, dir string) (unlock func(), err error) {
 	fd, err := unix.Open(dir, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
-	if err != nil {
-		return nil, &os.PathError{Op: "open", Path: dir, Err: err}
+	if err == nil {
+		unlock, err = flock.Wait(ctx, fd, unix.LOCK_EX)
 	}
-	return flock.Wait(ctx, fd, unix.LOCK_EX)
+	switch {
+	case ctx.Err() != nil:
+		return nil, context.Cause(ctx)
+	case err != nil:
+		return func() {}, nil
+	}
+	if err := removeTemporary(dir); err != nil {
+		unlock()
+		return nil, err
+	}
+	return unlock, nil
 }
 
 // removeTemporary deletes temporary links and copies.
@@ -293,12 +297,10 @@ func uninstall(ctx context.Context, dir string, names []string) (text string, er
 		return "", err
 	}
 	unlock, err := lockDirectory(ctx, dir)
-	switch {
-	case ctx.Err() != nil:
-		return "", context.Cause(ctx)
-	case err == nil:
-		defer unlock()
+	if err != nil {
+		return "", err
 	}
+	defer unlock()
 	clone := filepath.Join(dir, copyName)
 	var restored, deleted []string
 	for _, name := range names {

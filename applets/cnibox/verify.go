@@ -1,7 +1,7 @@
 package cnibox
 
 import (
-	"bytes"
+	"crypto/sha512"
 	"errors"
 	"fmt"
 	"io"
@@ -68,39 +68,21 @@ func verify(path string, self os.FileInfo) error {
 	return fmt.Errorf("another file (%d bytes, %d days old)", st.Size(), days)
 }
 
-// sameContent reports whether two files are the same, or have the same content.
-func sameContent(a, b string) (same bool, err error) {
-	var files [2]*os.File
-	var stats [2]os.FileInfo
-	for i, path := range []string{a, b} {
-		if files[i], err = os.Open(path); err != nil {
-			return false, err
-		}
-		defer files[i].Close()
-		if stats[i], err = files[i].Stat(); err != nil {
-			return false, err
-		}
+// sameContent reports whether two files have the same content.
+func sameContent(a, b string) (bool, error) {
+	sumA, errA := sum(a)
+	sumB, errB := sum(b)
+	return sumA == sumB, errors.Join(errA, errB)
+}
+
+// sum is a hash of a file's content.
+func sum(file string) (sum [sha512.Size]byte, err error) {
+	f, err := os.Open(file)
+	if err != nil {
+		return sum, err
 	}
-	switch {
-	case os.SameFile(stats[0], stats[1]):
-		return true, nil
-	case !stats[0].Mode().IsRegular() || stats[0].Size() != stats[1].Size():
-		return false, nil
-	}
-	var parts [2][]byte
-	for i := range parts {
-		parts[i] = make([]byte, 64<<10)
-	}
-	for {
-		n, err := io.ReadFull(files[0], parts[0])
-		m, _ := io.ReadFull(files[1], parts[1][:n])
-		switch {
-		case m != n || !bytes.Equal(parts[0][:n], parts[1][:n]):
-			return false, nil
-		case errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF):
-			return true, nil
-		case err != nil:
-			return false, err
-		}
-	}
+	defer f.Close()
+	h := sha512.New()
+	_, err = io.Copy(h, f)
+	return [sha512.Size]byte(h.Sum(nil)), err
 }

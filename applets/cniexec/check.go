@@ -142,7 +142,7 @@ func (c *checkCall) checkAll(ctx context.Context, entries []*chain.Entry, unread
 			lost++
 		}
 		c.runner.Warn("check %s: %v%s", title(e), hint.Line(err), todo)
-		c.fault(e.Attachment(), err)
+		c.fault(e, err)
 		failed++
 	}
 	c.problem("cache", unread)

@@ -32,8 +32,8 @@ func nameOf(a spec.Attachment) attachmentName {
 func (c *call) found() foundDoc { return foundDoc{notNull(c.findings), notNull(c.notTested)} }
 
 // fault notes what CHECK or RESTORE has found of an attachment.
-func (c *call) fault(a spec.Attachment, err error) {
-	c.findings = append(c.findings, doctor.Fault(a, c.netnsOf(a), err))
+func (c *call) fault(e *chain.Entry, err error) {
+	c.findings = append(c.findings, doctor.Fault(e.Attachment(), e.NetNSPath(), err))
 }
 
 // netnsOf is the path of an attachment's namespace in the cache; empty: it is not known.
@@ -47,6 +47,9 @@ func (c *call) netnsOf(a spec.Attachment) string {
 // problem notes an error that is about a network, or several attachments of it: one finding for each
 // error that was joined. What is the part of the host, or the verb, that it is about.
 func (c *call) problem(what string, err error) {
+	if c.output != outputJSON {
+		return
+	}
 	for _, err := range parts(err) {
 		f := doctor.Finding{Check: what, Where: cmp.Or(c.network, what), Network: c.network}
 		if of, one := err.(*chain.AttachmentError); one { //nolint:errorlint // the outermost: parts has split it

@@ -94,7 +94,7 @@ func (c *publishCall) do(ctx context.Context, operands []string) (int, error) {
 	if err != nil {
 		return 0, err
 	}
-	return c.report(a, added, "published")
+	return c.printPorts(a, added, "published")
 }
 
 // takesPorts reports whether a plugin of an attachment has the capability.
@@ -137,8 +137,8 @@ func (c *publishCall) attachment(name string, fits func(*inventory.Entry) bool) 
 	return nil, spec.Errorf(spec.CodeEnv, "it has several attachments: %s: name one with --net or -i", texts(fitting))
 }
 
-// report prints what was done to which ports.
-func (c *publishCall) report(a *inventory.Entry, ports []spec.Port, done string) (int, error) {
+// printPorts prints what was done to which ports.
+func (c *publishCall) printPorts(a *inventory.Entry, ports []spec.Port, done string) (int, error) {
 	if c.output == outputJSON {
 		v, err := c.look()
 		if err != nil {
@@ -216,7 +216,7 @@ func (c *unpublishCall) do(ctx context.Context, operands []string) (int, error) 
 	if err != nil {
 		return 0, err
 	}
-	return c.report(a, removed, "taken back")
+	return c.printPorts(a, removed, "taken back")
 }
 
 // whatIsThere lists the ports of mappings.

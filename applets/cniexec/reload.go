@@ -155,7 +155,7 @@ func (c *call) restore(ctx context.Context, entries []*chain.Entry, unread error
 		}
 		c.restored = append(c.restored, restoredOf(r))
 		for _, err := range r.Errs {
-			c.fault(r.Attachment(), err)
+			c.fault(r.Entry, err)
 		}
 		if !c.watched() || len(r.Did)+len(r.Errs) > 0 {
 			c.summarize("%s: %s", title(r.Entry), outcome(r))

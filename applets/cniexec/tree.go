@@ -42,7 +42,7 @@ func (c *treeCall) flags(f *flagSet) {
 // A branch is a link of the host, or what has none, with what is attached to it.
 type branch struct {
 	link     *rtnl.Link // nil: it is not there
-	rest     bool       // it is no link: what is on none
+	rest     bool       // not a link: what is on none
 	name     string
 	uplink   bool // a default route leads there
 	addrs    []netip.Prefix
@@ -67,17 +67,20 @@ func (c *treeCall) do(ctx context.Context, operands []string) (exit int, err err
 	if v.Links == nil {
 		return 0, v.Unread[0]
 	}
-	v.ReadHolds(ctx, slices.DeleteFunc(slices.Clone(v.Entries), func(a *inventory.Entry) bool {
-		l := v.Link(a)
-		return l != nil && l.Master != 0 && !a.Conf.Publishes // it is drawn at its master
-	}))
+	asked := v.Entries
+	if c.output != outputJSON {
+		asked = slices.DeleteFunc(slices.Clone(asked), func(a *inventory.Entry) bool {
+			l := v.Link(a)
+			return l != nil && l.Master != 0 && !a.Conf.Publishes // it is drawn at its master
+		})
+	}
+	v.ReadHolds(ctx, asked)
 	routes, err := readHostRoutes()
 	if err != nil {
 		return 0, err
 	}
 	all := branches(v, c.knownNetworks(v), routes)
 	if c.output == outputJSON {
-		v.ReadHolds(ctx, v.Entries)
 		return c.writeJSON(treeOf(v, all))
 	}
 	return c.drawTree(all)

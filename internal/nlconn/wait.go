@@ -85,7 +85,7 @@ func (c *Conn) receive() (ms []netlink.Message, lost bool, err error) {
 }
 
 // readable returns when there is something to read from the socket or from other, and of how many of
-// them, or after a time in milliseconds; -1 is no time and no descriptor.
+// them, or after a timeout in milliseconds. Without other, or without a timeout, that is -1.
 func (c *Conn) readable(other, timeout int) (n int, err error) {
 	if c.fd < 0 {
 		return 0, os.ErrClosed

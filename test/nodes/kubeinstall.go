@@ -130,9 +130,7 @@ func (k *kube) installed() error {
 			}
 		}},
 		stage{"the 20 pods end by ours, and leave nothing", func() error {
-			return inTurn(theirs.delete, func() error { return within(rolloutTime, k.onlyPods) }, func() error {
-				return k.noRules(k.a, "CNI-")
-			})
+			return inTurn(theirs.delete, func() error { return within(rolloutTime, k.onlyPods) }, k.a.noChains)
 		}},
 		stage{"removal puts back what was there", func() error {
 			if err := inTurn(churn.delete, install.delete, func() error { return remove.apply(k.dist) }); err != nil {
@@ -158,14 +156,14 @@ func (k *kube) installed() error {
 	)
 }
 
-// noRules is an error where the rules of iptables on a node have a word.
-func (k *kube) noRules(n *kubeNode, word string) error {
+// noChains is an error where a node has chains of the reference for single attachments (CNI-DN-, CNI-SN-).
+func (n *kubeNode) noChains() error {
 	rules, err := n.run("nft", "list", "ruleset")
 	if err != nil {
 		return err
 	}
 	for line := range strings.Lines(rules) {
-		if strings.Contains(line, word+"DN-") || strings.Contains(line, word+"SN-") {
+		if strings.Contains(line, "CNI-DN-") || strings.Contains(line, "CNI-SN-") {
 			return fmt.Errorf("%s: %s", n.name, strings.TrimSpace(line))
 		}
 	}

@@ -265,15 +265,3 @@ func (n *kubeNode) sandboxOf(p *kubePod) (namespace, error) {
 
 // rolloutTime is how long many pods may take on a busy machine.
 const rolloutTime = 5 * time.Minute
-
-// within calls fn until it succeeds, and returns the last error after that time.
-func within(limit time.Duration, fn func() error) error {
-	end := time.Now().Add(limit)
-	for {
-		err := fn()
-		if err == nil || time.Now().After(end) {
-			return err
-		}
-		<-time.After(200 * time.Millisecond)
-	}
-}

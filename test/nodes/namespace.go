@@ -75,15 +75,18 @@ func feed(stdin string, argv ...string) (string, error) {
 	return out.String(), nil
 }
 
-// eventually calls fn until it succeeds, and returns the last error after [patience].
-func eventually(fn func() error) error {
-	end := time.Now().Add(patience)
+// eventually is within [patience].
+func eventually(fn func() error) error { return within(patience, fn) }
+
+// within calls fn until it succeeds, and returns the last error after that time.
+func within(limit time.Duration, fn func() error) error {
+	end := time.Now().Add(limit)
 	for {
 		err := fn()
 		if err == nil || time.Now().After(end) {
 			return err
 		}
-		<-time.After(30 * time.Millisecond)
+		<-time.After(50 * time.Millisecond)
 	}
 }
 

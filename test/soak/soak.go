@@ -371,8 +371,8 @@ func (s *soak) broken(r *rand.Rand) error {
 	return nil
 }
 
-// atRest brings all to rest while no verb runs: after gc and reload CHECK finds nothing, and nobody has
-// a lease but the attachments.
+// atRest brings all to rest while no verb runs: after gc and reload CHECK finds nothing, and each lease is
+// of an attachment.
 func (s *soak) atRest() error {
 	s.note("brought to rest")
 	if _, err := s.cni("gc", "--all-networks", "--valid-live"); err != nil {

@@ -74,6 +74,7 @@ type Doctor struct {
 	Host
 	inv      *inventory.Inventory
 	list     []*inventory.Entry            // that are looked at: all, or those of Host.Name
+	lives    map[*inventory.Entry]bool     // which of all have a network namespace, as far as is known
 	title    func(*inventory.Entry) string // of an attachment, for people
 	rules    map[string][]nft.Holding      // by the owner's key; nil: not read
 	unlisted bool                          // the cache has entries that could not be read, so what has no entry may have an owner
@@ -146,6 +147,10 @@ func Examine(ctx context.Context, h Host) (*Doctor, error) {
 		d.Untested = append(d.Untested, spec.Printable(err.Error()))
 	}
 	d.title = inventory.Titles(d.inv.Entries)
+	d.lives = make(map[*inventory.Entry]bool, len(d.inv.Entries))
+	for _, a := range d.inv.Entries {
+		d.lives[a] = a.Alive()
+	}
 	networks := d.Networks(d.inv)
 	if d.list = d.inv.Entries; h.Name != "" {
 		if d.list, err = d.inv.Named(h.Name, networks); err != nil {

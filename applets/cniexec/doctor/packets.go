@@ -20,7 +20,7 @@ import (
 // live are the attachments that are looked at and whose network namespace is there, as far as is known.
 func (d *Doctor) live() (list []*inventory.Entry) {
 	for _, a := range d.list {
-		if a.Alive() {
+		if d.lives[a] {
 			list = append(list, a)
 		}
 	}
@@ -47,7 +47,7 @@ func (d *Doctor) checkUplink(context.Context) {
 func (d *Doctor) checkDuplicates(context.Context) {
 	of := map[netip.Addr][]*inventory.Entry{}
 	for _, a := range d.inv.Entries {
-		if !a.Alive() { // which asks the kernel
+		if !d.lives[a] {
 			continue
 		}
 		for _, p := range a.Addresses() {

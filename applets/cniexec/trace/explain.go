@@ -120,7 +120,7 @@ func (s *site) steps() (steps []Step, err error) {
 		hs.Source, hs.Destination = addrText(h.before.Src), addrText(h.before.Dst)
 		hs.Rules = append(hs.Rules, h.rules...)
 		if i == 0 {
-			hs.Text = protoText(h.before.Proto) + " " + hs.Source + " to " + hs.Destination
+			hs.Text = nft.ProtoName(h.before.Proto) + " " + hs.Source + " to " + hs.Destination
 		}
 		if s.dropped != nil && h == s.last() {
 			s.rejected(&hs.Rules[len(hs.Rules)-1])
@@ -169,20 +169,6 @@ func neighbourText(n rtnl.Neighbour) string {
 		text += " " + n.MAC.String()
 	}
 	return text + " " + n.StateText()
-}
-
-func protoText(proto uint8) string {
-	switch proto {
-	case unix.IPPROTO_TCP:
-		return "tcp"
-	case unix.IPPROTO_UDP:
-		return "udp"
-	case unix.IPPROTO_ICMP:
-		return "icmp"
-	case unix.IPPROTO_ICMPV6:
-		return "icmpv6"
-	}
-	return fmt.Sprint("protocol ", proto)
 }
 
 // resolves reports whether a neighbour is being asked for its MAC address.
@@ -318,7 +304,7 @@ func matchOf(p *nft.Packet) string {
 	}
 	text := family + " daddr " + p.Dst.Addr().String()
 	if p.Dst.Port() != 0 {
-		text += fmt.Sprintf(" %s dport %d", protoText(p.Proto), p.Dst.Port())
+		text += fmt.Sprintf(" %s dport %d", nft.ProtoName(p.Proto), p.Dst.Port())
 	}
 	return text
 }
@@ -397,7 +383,7 @@ func (t *Trace) socket(s *site, proto uint8, dst netip.AddrPort) {
 		switch {
 		case l.Addr.Port() != dst.Port():
 		case takes(l, dst.Addr()):
-			text := fmt.Sprintf("%s %s listens", protoText(proto), l.Addr)
+			text := fmt.Sprintf("%s %s listens", nft.ProtoName(proto), l.Addr)
 			t.Steps = append(t.Steps, Step{Place: s.Name, Kind: "port", Text: text, Rules: []Rule{}})
 			t.Outcome += ", where " + text
 			return
@@ -405,10 +391,10 @@ func (t *Trace) socket(s *site, proto uint8, dst netip.AddrPort) {
 			others = append(others, l.Addr.String())
 		}
 	}
-	text := fmt.Sprintf("%s %s: nothing listens", protoText(proto), dst)
+	text := fmt.Sprintf("%s %s: nothing listens", nft.ProtoName(proto), dst)
 	t.Steps = append(t.Steps, Step{Place: s.Name, Kind: "port", Text: text, Rules: []Rule{}})
 	t.Reached = false
-	t.Outcome += fmt.Sprintf(", where nothing listens on %s %s", protoText(proto), dst)
+	t.Outcome += fmt.Sprintf(", where nothing listens on %s %s", nft.ProtoName(proto), dst)
 	t.Advice = "start the program, or see with `ss -lnp` on which address and port it listens"
 	if len(others) > 0 {
 		t.Advice = fmt.Sprintf("the program listens on %s: let it listen on any address", strings.Join(others, ", "))
