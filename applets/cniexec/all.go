@@ -68,6 +68,17 @@ func (c *call) eachNetwork(ctx context.Context, names []string, do func(context.
 	return nil
 }
 
+// eachList is eachNetwork with the configuration of each network.
+func (c *call) eachList(ctx context.Context, names []string, do func(context.Context, *chain.List) error, failure string) error {
+	return c.eachNetwork(ctx, names, func(ctx context.Context) error {
+		l, err := c.load()
+		if err != nil {
+			return err
+		}
+		return do(ctx, l)
+	}, failure)
+}
+
 // warnOnce prints a warning that is given several times once, until it is restored.
 func (c *call) warnOnce() (restore func()) {
 	warn, printed := c.runner.Warn, map[string]bool{}

@@ -175,12 +175,6 @@ func (c *gcCall) gcAll(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	err = c.eachNetwork(ctx, names, func(ctx context.Context) error {
-		l, err := c.load()
-		if err != nil {
-			return err
-		}
-		return c.gc(ctx, l)
-	}, "gc is not complete on %d of %d networks")
+	err = c.eachList(ctx, names, c.gc, "gc is not complete on %d of %d networks")
 	return c.report(ctx, c.doc(), err)
 }

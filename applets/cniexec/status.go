@@ -65,12 +65,6 @@ func (c *statusCall) statusAll(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	err = c.eachNetwork(ctx, names, func(ctx context.Context) error {
-		l, err := c.load()
-		if err != nil {
-			return err
-		}
-		return c.status(ctx, l)
-	}, "%d of %d networks are not ready")
+	err = c.eachList(ctx, names, c.status, "%d of %d networks are not ready")
 	return c.report(ctx, statusDoc{notNull(c.asked), c.found()}, err)
 }
