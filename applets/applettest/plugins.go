@@ -278,8 +278,12 @@ var Plugins = map[string]Plugin{
 	},
 	"bandwidth": {
 		Keys:  `"dataDir":"$DIR/bandwidth","runtimeConfig":{"bandwidth":{"ingressRate":8000000,"egressRate":8000000}}`,
-		After: "ptp", Feature: "CONFIG_IFB", Probe: NeedShaping,
-		Confs: map[string]string{"both directions": Conf("bandwidth", `"dataDir":"$DIR/bandwidth",`+BothLimits)},
+		After: "ptp", Again: `"ingressRate":80000,"egressRate":80000,"runtimeConfig":null`, Feature: "CONFIG_IFB", Probe: NeedShaping,
+		Confs: map[string]string{
+			"both directions":    Conf("bandwidth", `"dataDir":"$DIR/bandwidth",`+BothLimits),
+			"to the container":   Conf("bandwidth", `"dataDir":"$DIR/bandwidth","ingressRate":8000000`),
+			"from the container": Conf("bandwidth", `"dataDir":"$DIR/bandwidth","egressRate":8000000`),
+		},
 		Invalid: []string{`"latency":-1`, `"runtimeConfig":{"bandwidth":{"ingressRate":-1}}`, `"runtimeConfig":{"bandwidth":{"ingressRate":7}}`,
 			`"runtimeConfig":{"bandwidth":{"ingressBurst":8}}`, `"runtimeConfig":{"bandwidth":{"egressRate":8,"egressBurst":1e99}}`,
 			`"runtimeConfig":{"bandwidth":{"egressRate":8,"egressBurst":34359738368}}`, `"runtimeConfig":{"bandwidth":[]}`, `"latency":10001`},

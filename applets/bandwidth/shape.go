@@ -150,48 +150,111 @@ func (s *shaper) apply(c *conf) error {
 	if err := s.Record(); err != nil {
 		return err
 	}
-	if c.ingress.rate == 0 {
+	if c.ingress.rate != 0 {
+		if err := s.limit(s.veth, now.root, c.ingress); err != nil {
+			return err
+		}
+	}
+	if c.egress.rate != 0 {
+		if err := s.queue(now, c.egress); err != nil {
+			return err
+		}
+	}
+	// What only an earlier ADD had goes last, when nothing else can fail.
+	if c.ingress.rate == 0 && now.root != nil && now.root.Kind == "tbf" {
+		s.Add("qdisc of "+s.veth.Name, func(context.Context) error { return s.setBucket(s.veth, now.root.TBF) })
 		err = s.dropBucket(now)
-	} else {
-		err = s.limit(s.veth, c.ingress)
 	}
-	if err == nil {
-		err = s.dropIFBs(now)
-	}
-	if err != nil || c.egress.rate == 0 {
-		return err
-	}
-	ifb, err := s.makeIFB()
 	if err != nil {
 		return err
 	}
-	if err := s.limit(ifb, c.egress); err != nil {
+	was := now.to
+	s.Add("redirect of "+s.veth.Name, func(context.Context) error {
+		if now.to != nil || was == nil { // dropIFBs left it
+			return nil
+		}
+		if now.ingress == nil {
+			if err := s.host.Do(rtnl.NewIngress(s.veth.Index)); err != nil {
+				return err
+			}
+		}
+		return s.redirectAgain(was)
+	})
+	return s.dropIFBs(now)
+}
+
+// limit gives a link a token bucket, or changes the one it has.
+func (s *shaper) limit(l *rtnl.Link, root *rtnl.Qdisc, want limit) error {
+	t := want.tbf(l.MTU)
+	if uint64(t.Burst) > want.burst {
+		s.Warn("a burst of %d bytes is less than a packet of %s: it is set to %d", want.burst, l.Name, t.Burst)
+	}
+	s.Add("qdisc of "+l.Name, func(context.Context) error {
+		if root != nil && root.Kind == "tbf" {
+			return s.setBucket(l, root.TBF)
+		}
+		return s.host.Do(rtnl.DropRootQdisc(l.Index))
+	})
+	return s.setBucket(l, t)
+}
+
+// setBucket gives a link a token bucket with fair queueing, where the kernel has that.
+func (s *shaper) setBucket(l *rtnl.Link, t rtnl.TBF) error {
+	if err := s.host.Do(rtnl.ReplaceTBF(l.Index, t)); err != nil {
+		return fmt.Errorf("create qdisc of %s: %w", l.Name, err)
+	}
+	memory := min(t.Limit, 1<<31-1) * 2 // of a packet, about twice its length
+	if err := s.host.Do(rtnl.NewFQCodel(l.Index, memory)); err != nil && !errors.Is(err, os.ErrNotExist) {
+		s.Warn("no fair queueing on %s: %v", l.Name, err)
+	}
+	return nil
+}
+
+// queue limits what the container sends, on the IFB that the attachment has or on a new one, which
+// is then none of now's.
+func (s *shaper) queue(now *shaping, want limit) error {
+	ifb, err := s.takeIFB(now)
+	if err == nil && ifb == nil {
+		ifb, err = s.makeIFB()
+	}
+	if err != nil {
 		return err
 	}
-	if err := s.redirect(now, ifb); err != nil {
+	root, _, err := s.host.Qdiscs(ifb.Index)
+	if err != nil {
 		return err
 	}
+	if err := s.limit(ifb, root, want); err != nil {
+		return err
+	}
+	if len(now.to) != 1 || now.to[0] != ifb.Index {
+		if err := s.redirect(now, ifb); err != nil {
+			return err
+		}
+	}
+	now.to = nil
 	s.Prev.Interfaces = slices.DeleteFunc(s.Prev.Interfaces, func(i spec.Interface) bool { return i.Name == ifb.Name && i.Sandbox == "" })
 	s.Prev.Interfaces = append(s.Prev.Interfaces, spec.Interface{Name: ifb.Name, MAC: ifb.MAC.String()})
 	return nil
 }
 
-// limit gives a link a token bucket, or changes the one it has.
-func (s *shaper) limit(l *rtnl.Link, want limit) error {
-	t := want.tbf(l.MTU)
-	if uint64(t.Burst) > want.burst {
-		s.Warn("a burst of %d bytes is less than a packet of %s: it is set to %d", want.burst, l.Name, t.Burst)
+// takeIFB takes out of now the IFB of an earlier ADD, made as makeIFB makes one; nil: there is none.
+func (s *shaper) takeIFB(now *shaping) (*rtnl.Link, error) {
+	if len(now.ifbs) == 0 {
+		return nil, nil
 	}
-	s.Add("qdisc of "+l.Name, func(context.Context) error { return s.host.Do(rtnl.DropRootQdisc(l.Index)) })
-	if err := s.host.Do(rtnl.ReplaceTBF(l.Index, t)); err != nil {
-		return fmt.Errorf("create qdisc of %s: %w", l.Name, err)
+	was := now.ifbs[0]
+	now.ifbs = now.ifbs[1:]
+	label := s.Label(aliasSize)
+	if was.Up && was.MTU == s.veth.MTU && was.Alias == label {
+		return was, nil
 	}
-	// The memory of a packet is about twice its length. A kernel without fq_codel is fine.
-	memory := min(t.Limit, 1<<31-1) * 2
-	if err := s.host.Do(rtnl.NewFQCodel(l.Index, memory)); err != nil && !errors.Is(err, os.ErrNotExist) {
-		s.Warn("no fair queueing on %s: %v", l.Name, err)
-	}
-	return nil
+	s.Add("link "+was.Name, func(context.Context) error {
+		return s.host.SetLink(was.Index, rtnl.LinkChange{Alias: &was.Alias, MTU: &was.MTU, Up: &was.Up})
+	})
+	ifb := *was
+	ifb.Up, ifb.MTU, ifb.Alias = true, s.veth.MTU, label
+	return &ifb, s.host.SetLink(ifb.Index, rtnl.LinkChange{Alias: &ifb.Alias, MTU: &ifb.MTU, Up: &ifb.Up})
 }
 
 // makeIFB creates the link on which what the container sends is queued.
@@ -220,13 +283,29 @@ func (s *shaper) redirect(now *shaping, ifb *rtnl.Link) error {
 		s.Add("ingress qdisc of "+s.veth.Name, func(context.Context) error { return s.host.Do(rtnl.DropIngress(index)) })
 		return s.host.Do(rtnl.NewIngress(index), add)
 	}
-	s.Add("filters of "+s.veth.Name, func(context.Context) error { return s.host.Do(rtnl.DropRedirects(index)) })
-	if len(now.to) > 0 { // to a link that is gone
+	was := now.to
+	s.Add("filters of "+s.veth.Name, func(context.Context) error {
+		return errors.Join(rtnl.SkipAbsent(s.host.Do(rtnl.DropRedirects(index))), s.redirectAgain(was))
+	})
+	if len(was) > 0 { // to a link that is gone, or to another IFB of the attachment
 		if err := s.host.Do(rtnl.DropRedirects(index)); err != nil {
 			return err
 		}
 	}
 	return s.host.Do(add)
+}
+
+// redirectAgain makes the host-side veth pass on what it receives to those that it did before.
+func (s *shaper) redirectAgain(was []uint32) error {
+	for _, to := range was {
+		if to == 0 { // gone
+			continue
+		}
+		if err := s.host.Do(rtnl.NewRedirect(s.veth.Index, to)); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // dropBucket removes the token bucket of the host-side veth.
@@ -240,15 +319,20 @@ func (s *shaper) dropBucket(now *shaping) error {
 // dropIFBs deletes the attachment's IFBs, and the redirect to one of them, which without it
 // would lose every packet. An ingress qdisc that is left has other filters.
 func (s *shaper) dropIFBs(now *shaping) error {
-	var errs []error
 	if slices.ContainsFunc(now.to, now.uses) {
+		whole := now.ingress.Kind == "ingress"
 		drop := rtnl.DropRedirects(s.veth.Index)
-		if now.ingress.Kind == "ingress" {
-			drop, now.ingress = rtnl.DropIngress(s.veth.Index), nil
+		if whole {
+			drop = rtnl.DropIngress(s.veth.Index)
 		}
-		now.to = nil
-		errs = append(errs, rtnl.SkipAbsent(s.host.Do(drop)))
+		if err := rtnl.SkipAbsent(s.host.Do(drop)); err != nil {
+			return err
+		}
+		if now.to = nil; whole {
+			now.ingress = nil
+		}
 	}
+	var errs []error
 	for _, l := range now.ifbs {
 		errs = append(errs, rtnl.SkipAbsent(s.host.Do(rtnl.DropLink(l.Index))))
 	}

@@ -56,8 +56,9 @@ func TestScripts(t *testing.T) { run(t, "testdata/plain", true) }
 
 func TestKernelScripts(t *testing.T) { run(t, "testdata", false) }
 
-// limit is how long the scripts may take before a process counts as stuck.
-var limit = kerneltest.Timeout(5 * time.Minute)
+// limit is how long the scripts may take before a process counts as stuck. With the race detector
+// they take some six minutes on a slow machine.
+var limit = kerneltest.Timeout(15 * time.Minute)
 
 // run runs each script of a directory with plugins in process, and with exec forced where a plugin
 // or a list calls one. The two must not differ, whichever way a runtime calls.
