@@ -135,10 +135,22 @@ func grows(t *testing.T, list string) {
 		attach(n)
 	}
 	many := w.costs(list, 92) // of the same network
+	grown := func(verb string) bool {
+		return many[verb].count() > few[verb].count()+moreCalls || many[verb].bytes > few[verb].bytes+moreBytes
+	}
+	// What a slow machine does twice, as a dump that another change has interrupted, is not growth: the
+	// least of three counts.
+	for n := 94; n <= 96 && slices.ContainsFunc(slices.Collect(maps.Keys(few)), grown); n += 2 {
+		for verb, again := range w.costs(list, n) {
+			if grown(verb) {
+				many[verb] = again
+			}
+		}
+	}
 	for _, verb := range slices.Sorted(maps.Keys(few)) {
 		f, m := few[verb], many[verb]
 		t.Logf("%s: %d calls and %d bytes with %d attachments, %d and %d with %d", verb, f.count(), f.bytes, fewAttached, m.count(), m.bytes, manyAttached)
-		if m.count() > f.count()+moreCalls || m.bytes > f.bytes+moreBytes {
+		if grown(verb) {
 			t.Errorf("%s grows: %v and %d bytes with %d attachments, %v and %d with %d", verb, f.calls, f.bytes, fewAttached, m.calls, m.bytes, manyAttached)
 		}
 	}
