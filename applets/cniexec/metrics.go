@@ -10,6 +10,7 @@ import (
 	"maps"
 	"os"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -17,6 +18,7 @@ import (
 
 	"cnibox/applets/applet"
 	"cnibox/applets/cniexec/inventory"
+	"cnibox/internal/disk"
 	"cnibox/internal/memory"
 )
 
@@ -25,7 +27,8 @@ func metricsVerb() *verb {
 		text: `Attachments by network and state, addresses by network and range, leases that no
 live attachment has; where CNIBOX_LOG names a file, the calls in it and their
 time by program, verb and result. No socket is opened: node_exporter reads it
-from a file (--collector.textfile.directory).`,
+from a file (--collector.textfile.directory), which reload --watch --metrics
+keeps written, with how often it has repaired something.`,
 		examples: []example{
 			{"cni-exec metrics", "on standard output"},
 			{"cni-exec metrics >new && mv new cnibox.prom", "for node_exporter, by a timer"},
@@ -43,21 +46,82 @@ func (c *metricsCall) do(_ context.Context, operands []string) (int, error) {
 		return 0, usage("metrics: %q is one operand too many", operands[0])
 	}
 	defer memory.CollectLess()()
+	text, err := c.metricsText(nil)
+	if text != "" {
+		_, werr := c.write(text)
+		err = errors.Join(err, werr)
+	}
+	return exitOK, err
+}
+
+// metricsText is all that is counted, as OpenMetrics, with samples of repairs beside. With an error it is
+// incomplete, or empty.
+func (c *call) metricsText(repairs func([]*inventory.Network) map[string]float64) (string, error) {
 	v, err := c.look()
 	if err != nil {
-		return 0, err
+		return "", err
 	}
 	var out strings.Builder
+	networks := c.knownNetworks(v)
 	writeFamily(&out, "cnibox_attachments", "gauge", "Attachments in the cache.", attachmentSamples(v))
-	addresses, err := c.addressSamples(v)
+	addresses, err := addressSamples(v, networks)
 	writeFamily(&out, "cnibox_addresses", "gauge", "Addresses of host-local: used, free, and stale of the used ones.", addresses)
+	if repairs != nil {
+		writeFamily(&out, "cnibox_repairs", "counter", "Attachments that reload --watch has restored, or could not.", repairs(networks))
+	}
+	// Of a log that is rotated, or of which the end is read, they fall: gauges.
 	calls, seconds, lerr := logSamples(c.Getenv(applet.LogEnv))
-	writeFamily(&out, "cnibox_calls", "counter", "Calls in the log.", calls)
-	writeFamily(&out, "cnibox_call_seconds", "counter", "Time that the calls in the log took.", seconds)
+	writeFamily(&out, "cnibox_log_calls", "gauge", "Calls in the last 16 MiB of the log.", calls)
+	writeFamily(&out, "cnibox_log_call_seconds", "gauge", "Time that these calls took.", seconds)
 	out.WriteString("# EOF\n")
-	_, werr := c.write(out.String())
-	return exitOK, errors.Join(err, lerr, werr)
+	return out.String(), errors.Join(err, lerr)
 }
+
+// repairs begins the lines of the samples by which a file of metrics keeps the repairs.
+const repairs = "cnibox_repairs_total{"
+
+// writeMetrics writes the file of --metrics in one step, with the repairs that it has, and those of restored
+// beside. Readers are other users, as node_exporter.
+func (c *reloadCall) writeMetrics(restored []restoredDoc) error {
+	old, err := disk.Read(c.metrics, 0, maxMetrics)
+	if err != nil && !errors.Is(err, os.ErrNotExist) {
+		return err
+	}
+	text, err := c.metricsText(func(networks []*inventory.Network) map[string]float64 {
+		samples := map[string]float64{}
+		for _, n := range networks {
+			samples[labels("network", n.Name, "result", "ok")] = 0
+			samples[labels("network", n.Name, "result", "error")] = 0
+		}
+		for line := range strings.Lines(string(old)) {
+			rest, ok := strings.CutPrefix(strings.TrimSpace(line), repairs)
+			key, value, _ := strings.Cut(rest, "} ")
+			if n, err := strconv.ParseFloat(value, 64); ok && err == nil {
+				samples[key] = n
+			}
+		}
+		for _, r := range restored {
+			switch {
+			case r.failed:
+				samples[labels("network", r.Network, "result", "error")]++
+			case len(r.Did) > 0:
+				samples[labels("network", r.Network, "result", "ok")]++
+			}
+		}
+		return samples
+	})
+	if text == "" {
+		return err
+	}
+	temp := c.metrics + ".new" // which node_exporter does not read
+	if werr := os.WriteFile(temp, []byte(text), 0o644); werr != nil {
+		return errors.Join(err, werr)
+	}
+	return errors.Join(err, disk.Rename(temp, c.metrics))
+}
+
+// maxMetrics is how much of a file of metrics is read, in bytes.
+const maxMetrics = 16 << 20
 
 // writeFamily writes the samples of one name, in order: lines of labels and values. A family without
 // samples is left out.
@@ -93,10 +157,10 @@ func attachmentSamples(v *inventory.Inventory) map[string]float64 {
 }
 
 // addressSamples are those of each range set. What cannot be read is left out, and the error says so.
-func (c *metricsCall) addressSamples(v *inventory.Inventory) (map[string]float64, error) {
+func addressSamples(v *inventory.Inventory, networks []*inventory.Network) (map[string]float64, error) {
 	samples := map[string]float64{}
 	var errs []error
-	for _, n := range c.knownNetworks(v) {
+	for _, n := range networks {
 		pools, err := v.Pools(n)
 		if err != nil {
 			errs = append(errs, fmt.Errorf("leases of %s: %w", n.Name, err))

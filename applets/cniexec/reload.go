@@ -1,11 +1,13 @@
 package cniexec
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
 	"maps"
 	"os"
+	"path/filepath"
 	"runtime"
 	"slices"
 	"strings"
@@ -40,11 +42,13 @@ what is NOT restored is named, and the exit code is 1.`,
 // A reloadCall is one call of reload.
 type reloadCall struct {
 	*call
-	watch bool
+	watch   bool
+	metrics string // a file; empty: none is written
 }
 
 func (c *reloadCall) flags(f *flagSet) {
-	f.BoolVar(&c.watch, "watch", false, "stay, and do it again whenever rules or a bridge are deleted, or firewalld is started or reloaded")
+	f.BoolVar(&c.watch, "watch", false, "stay, and do it again whenever rules, a bridge, its address or a lease are deleted, forwarding is set to 0, or firewalld is started or reloaded")
+	f.Var((*nameValue)(&c.metrics), "metrics", "`FILE` with --watch: keep there what metrics prints and how often it has repaired, for node_exporter")
 }
 
 // do restores what attachments have lost, once or, with --watch, again and again.
@@ -54,6 +58,9 @@ func (c *reloadCall) do(ctx context.Context, operands []string) (int, error) {
 	}
 	if c.watch && len(operands) > 0 {
 		return 0, usage("reload: --watch is for all attachments, so %q makes no sense with it", operands[0])
+	}
+	if c.metrics != "" && !c.watch && !c.watched() {
+		return 0, usage("reload: --metrics is for --watch: without it, `cni-exec metrics` prints them")
 	}
 	if err := c.prepare(); err != nil {
 		return 0, err
@@ -65,6 +72,11 @@ func (c *reloadCall) do(ctx context.Context, operands []string) (int, error) {
 	if len(operands) == 0 {
 		entries, unread := c.runner.Entries()
 		_, err := c.restore(ctx, entries, unread)
+		if c.metrics != "" {
+			if err := c.writeMetrics(c.restored); err != nil {
+				c.runner.Warn("metrics: %v", err)
+			}
+		}
 		return 0, c.reportRestored(ctx, err)
 	}
 	c.about = operands[0]
@@ -83,6 +95,7 @@ type (
 	// A reloadDoc is the document of reload.
 	reloadDoc struct {
 		Attachments []restoredDoc `json:"attachments"` // that are alive
+		Cause       string        `json:"cause"`       // what --watch has seen before; empty: it has not started this one
 		foundDoc
 	}
 
@@ -92,18 +105,20 @@ type (
 		Did       []string `json:"did"`       // as the lines have it
 		Unchecked string   `json:"unchecked"` // why CHECK was not run; empty: it was
 		External  []string `json:"external"`  // plugins of other programs, whose part is not restored
+
+		failed bool
 	}
 )
 
 // restoredOf is what became of one attachment.
 func restoredOf(r *chain.Restored) restoredDoc {
-	return restoredDoc{nameOf(r.Attachment()), r.NetNSPath(), notNull(r.Did), r.Unchecked, notNull(r.External)}
+	return restoredDoc{nameOf(r.Attachment()), r.NetNSPath(), notNull(r.Did), r.Unchecked, notNull(r.External), len(r.Errs) > 0}
 }
 
 // reportRestored writes the document of reload. One that --watch has started is silent where there was
 // nothing to do.
 func (c *reloadCall) reportRestored(ctx context.Context, err error) error {
-	doc := reloadDoc{notNull(c.restored), c.found()}
+	doc := reloadDoc{notNull(c.restored), c.cause(), c.found()}
 	if c.watched() && len(c.findings) == 0 && !slices.ContainsFunc(doc.Attachments, func(r restoredDoc) bool { return len(r.Did) > 0 }) {
 		return err
 	}
@@ -157,8 +172,11 @@ func (c *call) restore(ctx context.Context, entries []*chain.Entry, unread error
 		for _, err := range r.Errs {
 			c.fault(r.Entry, err)
 		}
-		if !c.watched() || len(r.Did)+len(r.Errs) > 0 {
+		switch {
+		case !c.watched():
 			c.summarize("%s: %s", title(r.Entry), outcome(r))
+		case len(r.Did)+len(r.Errs) > 0:
+			c.summarize("%s: %s (%s)", title(r.Entry), outcome(r), c.cause())
 		}
 	})
 	switch {
@@ -234,19 +252,63 @@ func (c *reloadCall) watchAndReload(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	w := watch.Watch{Sockets: sockets, Own: c.isOwn, Reload: c.reloadAside, Warn: c.runner.Warn}
+	w := watch.Watch{
+		Sockets: sockets, Own: c.isOwn, Reload: c.reloadAside, Warn: c.runner.Warn,
+		ConfDir: c.confDir, LeaseDirs: c.leaseDirs, Leased: c.leased,
+	}
+	if c.metrics != "" {
+		if err := c.writeMetrics(nil); err != nil { // before it begins: an error of the file is one of the call
+			return err
+		}
+		w.Every = func(context.Context) {
+			if err := c.writeMetrics(nil); err != nil {
+				c.runner.Warn("metrics: %v", err)
+			}
+		}
+	}
 	return w.Run(ctx)
 }
 
-// watchedVar is set for a reload that --watch has started: it prints what it has repaired, or could
-// not, and nothing where there is nothing to do.
+// leaseDirs are the directories in which host-local keeps the leases of networks that are configured or
+// have attachments, each named as its network.
+func (c *reloadCall) leaseDirs() (dirs []string) {
+	defer memory.Free()
+	v, err := c.look()
+	if err != nil {
+		c.runner.Warn("reload: %v", err)
+		return nil
+	}
+	for _, n := range c.knownNetworks(v) {
+		if dir := n.Conf.Leases(); dir != "" {
+			dirs = append(dirs, filepath.Join(dir, n.Name))
+		}
+	}
+	return dirs
+}
+
+// leased reports whether an attachment that is alive has an address.
+func (c *reloadCall) leased(l watch.Lease) bool {
+	defer memory.Free()
+	address := []byte(`"` + l.Addr.String() + `/`)
+	entries, _, err := c.runner.Cache.Search(func(text []byte) bool { return bytes.Contains(text, address) })
+	if err != nil {
+		c.runner.Warn("reload: %v", err)
+	}
+	return slices.ContainsFunc(entries, func(e *chain.Entry) bool { return e.Attachment().Network == l.Network && e.Live() })
+}
+
+// watchedVar is set for a reload that --watch has started, to what was before it: it prints what it has
+// repaired, or could not, with that, and nothing where there is nothing to do.
 const watchedVar = "CNIBOX_RELOAD_WATCHED"
 
-// watched reports whether this is such a reload.
-func (c *call) watched() bool { return c.Getenv(watchedVar) != "" }
+// cause is what was before a reload that --watch has started; empty: it is not one.
+func (c *call) cause() string { return c.Getenv(watchedVar) }
 
-// reloadAside runs reload with the flags of this call. A signal ends it as well.
-func (c *reloadCall) reloadAside(ctx context.Context) {
+// watched reports whether this is such a reload.
+func (c *call) watched() bool { return c.cause() != "" }
+
+// reloadAside runs reload with the flags of this call; why is what was before it. A signal ends it as well.
+func (c *reloadCall) reloadAside(ctx context.Context, why string) {
 	// The thread that has started the program has to stay until it ends.
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
@@ -254,7 +316,7 @@ func (c *reloadCall) reloadAside(ctx context.Context) {
 	defer context.AfterFunc(ctx, func() { signals <- unix.SIGTERM })()
 	once := slices.DeleteFunc(slices.Clone(c.args), func(arg string) bool { return arg == "--watch" || strings.HasPrefix(arg, "--watch=") })
 	command := chain.Command{
-		Args: append([]string{"cni-exec"}, once...), Self: true, Environ: append(sandbox.Unset(c.Environ, watchedVar), watchedVar+"=1"),
+		Args: append([]string{"cni-exec"}, once...), Self: true, Environ: append(sandbox.Unset(c.Environ, watchedVar), watchedVar+"="+why),
 		Stdin: strings.NewReader(""), Stdout: c.Stdout, Stderr: c.Stderr, Signals: signals,
 	}
 	if _, err := command.Run(); err != nil {

@@ -4,6 +4,7 @@ package watch
 import (
 	"context"
 	"errors"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -24,13 +25,27 @@ const (
 	patience     = 500 * time.Millisecond
 )
 
+// mostCauses is how many events of a burst are named.
+const mostCauses = 3
+
 // A Watch reloads after each event.
 type Watch struct {
 	Sockets []string                  // of the system bus, see [BusSockets]
 	Own     func(program string) bool // is of this binary: what it deletes is meant to go
-	Reload  func(context.Context)     // reloads in a process of its own, so that this one stays small
 	Warn    func(format string, args ...any)
+
+	// Reload reloads in a process of its own, so that this one stays small; why is what was before it.
+	Reload func(ctx context.Context, why string)
+
+	ConfDir   string           // of networks
+	LeaseDirs func() []string  // those in which networks have leases, each named as its network
+	Leased    func(Lease) bool // an attachment that is alive has the address
+
+	Every func(ctx context.Context) // called each [Interval]; nil: nothing is
 }
+
+// Interval is how often Every is called.
+const Interval = time.Minute
 
 // Run reloads when it begins, and again after each event, until a signal comes. It sleeps in the
 // kernel meanwhile: nothing is polled.
@@ -46,14 +61,9 @@ func (w *Watch) Run(ctx context.Context) error {
 	case <-events: // all that was before the first reload
 	default:
 	}
-	for {
-		end := w.startReload(ctx)
-		select {
-		case <-ctx.Done():
-		case why := <-events:
-			w.Warn("reload: %s", why)
-			endOfBurst(ctx, events)
-		}
+	for why := "the watch was started"; ; {
+		ended, end := w.startReload(ctx, why)
+		why = w.next(ctx, events, ended)
 		end()
 		switch err := context.Cause(ctx); {
 		case errors.As(err, new(interrupt.By)):
@@ -64,43 +74,74 @@ func (w *Watch) Run(ctx context.Context) error {
 	}
 }
 
-// startReload starts a reload and returns a function that waits for its end, and brings that about
-// when patience is over.
-func (w *Watch) startReload(ctx context.Context) (end func()) {
+// next waits for the next burst of events, or the end of ctx, and returns what has happened. Meanwhile
+// it calls Every, but for while the reload is at work.
+func (w *Watch) next(ctx context.Context, events <-chan string, reloaded <-chan struct{}) (why string) {
+	var ticks <-chan time.Time
+	if w.Every != nil {
+		ticker := time.NewTicker(Interval)
+		defer ticker.Stop()
+		ticks = ticker.C
+	}
+	for {
+		select {
+		case <-ctx.Done():
+			return ""
+		case why := <-events:
+			return strings.Join(burst(ctx, why, events), "; ")
+		case <-ticks:
+			select {
+			case <-reloaded:
+				w.Every(ctx)
+				memory.Free()
+			default: // it is at work
+			}
+		}
+	}
+}
+
+// startReload starts a reload, and returns what is closed at its end and a function that waits for that,
+// and brings it about when patience is over.
+func (w *Watch) startReload(ctx context.Context, why string) (ended <-chan struct{}, end func()) {
 	ctx, cancel := context.WithCancel(ctx)
-	ended := make(chan struct{})
+	done := make(chan struct{})
 	go func() {
-		defer close(ended)
-		w.Reload(ctx)
+		defer close(done)
+		w.Reload(ctx, why)
 		memory.Free()
 	}()
-	return func() {
+	return done, func() {
 		defer time.AfterFunc(patience, cancel).Stop()
-		<-ended
+		<-done
 		cancel()
 	}
 }
 
-// endOfBurst returns when no event came for a while.
-func endOfBurst(ctx context.Context, events <-chan string) {
+// burst returns what has happened, the first of it and what came after that, when no event came for a
+// while. What has happened before in it is not said twice, nor more than mostCauses.
+func burst(ctx context.Context, first string, events <-chan string) (all []string) {
+	all = []string{first}
 	end := time.NewTimer(longestBurst)
 	defer end.Stop()
 	for {
 		pause := time.NewTimer(burstPause)
 		select {
-		case <-events:
+		case why := <-events:
 			pause.Stop()
+			if !slices.Contains(all, why) && len(all) < mostCauses {
+				all = append(all, why)
+			}
 			continue
 		case <-pause.C:
 		case <-end.C:
 		case <-ctx.Done():
 		}
 		pause.Stop()
-		return
+		return all
 	}
 }
 
-// watchAll watches the rule set, the links, and firewalld. Each event is what has happened, for
+// watchAll watches the rule set, links, addresses, forwarding, leases, and firewalld. Each event is what has happened, for
 // people; events that come while one is pending are dropped. An error of the kernel's
 // notifications is the cause that ends the context.
 func (w *Watch) watchAll(ctx context.Context, events chan<- string, fail context.CancelCauseFunc) error {
@@ -130,10 +171,13 @@ func (w *Watch) watchAll(ctx context.Context, events chan<- string, fail context
 		return err
 	}
 	go watch(func() (string, error) { return "rules of cnibox were deleted", rules.Deleted(ctx, w.Own) })
-	go watch(func() (string, error) {
-		name, err := links.BridgeGone(ctx)
-		return strings.TrimSpace("bridge "+name) + " was deleted", err
-	})
+	go watch(func() (string, error) { return links.Lost(ctx) })
+	leases, err := w.openLeases()
+	if err != nil {
+		w.Warn("reload: leases are not watched: %v", err)
+	} else {
+		go w.watchLeases(ctx, leases, event)
+	}
 	tried := make(chan struct{})
 	go w.watchFirewalld(ctx, event, sync.OnceFunc(func() { close(tried) }))
 	select {
