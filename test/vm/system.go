@@ -183,7 +183,8 @@ func (im image) order(suites []suite) {
 	im.text("/etc/suites", lines.String(), 0o644)
 }
 
-// testdata copies every folder of that name: a package may use another's.
+// testdata copies every folder of that name: a package may use another's. Scripts compare what is printed
+// with the schemas of the documentation.
 func (im image) testdata() error {
 	return filepath.WalkDir(".", func(path string, d fs.DirEntry, err error) error {
 		switch {
@@ -191,7 +192,7 @@ func (im image) testdata() error {
 			return err
 		case d.IsDir() && path != "." && strings.HasPrefix(d.Name(), "."):
 			return filepath.SkipDir
-		case d.Type().IsRegular() && strings.Contains("/"+path, "/testdata/"):
+		case d.Type().IsRegular() && strings.Contains("/"+path, "/testdata/"), d.Type().IsRegular() && strings.HasPrefix(path, "docs/schema/"):
 			im.copy("/src/"+path, path, 0o644)
 		}
 		return nil
