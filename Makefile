@@ -55,14 +55,20 @@ PROFILE_podman := bridge dhcp firewall host_local ipvlan loopback macvlan portma
 PROFILE_edge := cni_exec bandwidth bridge firewall host_local loopback portmap ptp static tuning
 TAGS ?= $(if $(PROFILE),$(or $(and $(PROFILE_$(PROFILE)),$(filter-out $(addprefix no_,$(PROFILE_$(PROFILE))),$(NO_TAGS))),$(error PROFILE is k3s, podman or edge)))
 
-build: ## build $(BIN); TAGS="no_dhcp no_flannel" or PROFILE=k3s, podman or edge leave plugins out
+build: ## build $(BIN) and its manual pages; TAGS="no_dhcp no_flannel" or PROFILE=k3s, podman or edge leave plugins out
 	$(GO) build $(if $(TAGS),-tags '$(TAGS)') $(BUILDFLAGS) -o $(BIN) .
+	$(if $(MAN),$(WRITE_PAGES))
+
+# Manual pages are written by a program for this machine, from what the help is written from. They are
+# beside the binary; MAN= leaves them out.
+MAN ?= $(BIN)-man
+WRITE_PAGES = GOOS= GOARCH= GOARM= GO386= $(GO) run $(if $(TAGS),-tags '$(TAGS)') $(BUILDFLAGS) ./dist/man "$(MAN)"
 
 build-all: $(addprefix build-,$(ARCHES)) ## build for each architecture, into bin/cnibox-ARCH
 
 build-%:
 	GOARCH=$(if $(filter armv%,$*),arm,$*) GOARM=$(patsubst armv%,%,$(filter armv%,$*)) \
-		$(MAKE) --no-print-directory -s build BIN=bin/cnibox-$*
+		$(MAKE) --no-print-directory -s build BIN=bin/cnibox-$* MAN=
 
 # Prints the table of the README: what cni-exec and each plugin add to the binary, which is
 # what leaving out this one alone saves. What several share counts for none.
@@ -340,23 +346,9 @@ install: $(if $(GOARCH)$(if $(wildcard $(BIN)),,none),build) ## install what is 
 	install -D -m 644 dist/completion/cni-exec.bash "$$share/bash-completion/completions/cni-exec" && \
 	install -D -m 644 dist/completion/_cni-exec "$$share/zsh/site-functions/_cni-exec" && \
 	install -D -m 644 dist/completion/cni-exec.fish "$$share/fish/vendor_completions.d/cni-exec.fish"
-	@[ -n "$(DATADIR)" ] || exit 0; $(WRITE_PAGES)
-
-# The binary prints its manual pages. One for another machine may not run here; then a second
-# one is built for this machine, by the go that has built the first.
-define WRITE_PAGES
-tmp=$$(mktemp -d) || exit 1; trap 'rm -rf "$$tmp"' EXIT; bin="$(BIN)"; \
-case $$bin in */*) ;; *) bin=./$$bin ;; esac; \
-prints() { case $$("$$1" man 2>/dev/null) in .TH*) ;; *) false ;; esac; }; \
-prints "$$bin" || { bin=$$tmp/cnibox; GOOS= GOARCH= GOARM= GOMIPS= $(GO) build $(BUILDFLAGS) -o "$$bin" . 2>/dev/null; prints "$$bin"; } || \
-	{ echo "no manual pages: $(BIN) does not run here, and there is no go to build one that does"; exit 0; }; \
-dir="$(DESTDIR)$(MANDIR)/man8"; mkdir -p "$$dir"; \
-for name in cnibox cni-exec $(PLUGINS); do \
-	case $$name in cni*) page=$$name ;; *) page=cnibox-$$name ;; esac; \
-	"$$bin" man $$name >"$$tmp/page" 2>/dev/null || continue; \
-	install -m 644 "$$tmp/page" "$$dir/$$page.8" || exit 1; \
-done
-endef
+	@[ -n "$(DATADIR)" ] && [ -n "$(MAN)" ] || exit 0; [ -d "$(MAN)" ] || $(WRITE_PAGES) 2>/dev/null || \
+		{ echo "no manual pages: there is no $(MAN), and no go to write it"; exit 0; }; \
+	mkdir -p "$(DESTDIR)$(MANDIR)/man8" && install -m 644 "$(MAN)"/*.8 "$(DESTDIR)$(MANDIR)/man8"
 
 # The release's program is a module of its own, for whose libraries the tests need not wait.
 RELEASED = -version '$(VERSION)' -commit '$(COMMIT)' -epoch '$(EPOCH)'

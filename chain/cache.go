@@ -23,7 +23,8 @@ import (
 // ID of their boot. On the flash of small boards a sync takes longer than a whole ADD.
 //
 // Begin writes that an ADD has begun, Finish its result, and Remove deletes both. A file that
-// is no entry counts as absent; GC renames it to NAME.broken. Errors of the disk have code 5.
+// is not an entry counts as absent until its attachment's ADD or DEL, which replace and delete it.
+// Errors of the disk have code 5.
 type Cache struct {
 	Dir string // contains results/; libcni's is /var/lib/cni
 
@@ -36,57 +37,36 @@ type Cache struct {
 }
 
 // The prefixes of container IDs that are derived and not given: by cnitool (and this runtime)
-// from the path of a namespace, and by `cni-exec run`. The rest of them has no dash.
+// from the path of a namespace, and by `cni-exec run`.
 const (
 	CnitoolPrefix = "cnitool-"
 	RunPrefix     = "cnirun-"
 )
 
-// The names of files in results besides those of entries.
-const (
-	BrokenSuffix  = ".broken"  // after the name of an entry: it could not be read
-	scratchPrefix = ".cnibox-" // before a key: an entry that is being written
-)
+// scratchPrefix is before the attachment's key in the name of an entry that is being written.
+const scratchPrefix = ".cnibox-"
 
 // results is the directory of the entries. It may be a file system of its own.
 func (c *Cache) results() string { return filepath.Join(c.Dir, "results") }
 
-// fileNames returns the names that the file of an attachment's entry may have. The first is
-// the one that is written: libcni's, NETWORK-CONTAINER-IFNAME, which all tools find, or if that
-// is ambiguous or too long one with the attachment's key. The second is read as well, since
-// other tools write ambiguous names; and it is written where the first is the file of another
-// attachment, from another tool.
+// fileNames returns the names that the file of an attachment's entry may have. The first is libcni's,
+// NETWORK-CONTAINER-IFNAME. Network a with container b-c and network a-b with container c share theirs: the
+// second, with the attachment's key, is for the one that finds the other's entry there. A name that is too long
+// has the key alone.
 func fileNames(a spec.Attachment) []string {
 	plain := a.Network + "-" + a.ContainerID + "-" + a.IfName
-	hashed := plain + "~" + a.Key()
-	if len(hashed) > unix.NAME_MAX {
-		hashed = hashedPrefix + a.Key() + "-" + a.IfName
+	keyed := plain + "~" + a.Key()
+	if len(keyed) > unix.NAME_MAX {
+		keyed = keyedPrefix + a.Key() + "-" + a.IfName
 	}
-	switch {
-	case len(plain) > unix.NAME_MAX:
-		return []string{hashed}
-	case ambiguous(a):
-		return []string{hashed, plain}
+	if len(plain) > unix.NAME_MAX {
+		return []string{keyed}
 	}
-	return []string{plain, hashed}
+	return []string{plain, keyed}
 }
 
-// hashedPrefix begins the names of files that have no room for the attachment's names.
-const hashedPrefix = "cnibox-"
-
-// ambiguous reports whether libcni's name for an attachment is read as that of another one, as
-// network a with container b-c and network a-b with container c share theirs. It is read from
-// its end: the interface and the container have no dash but for that of a derived container ID.
-func ambiguous(a spec.Attachment) bool {
-	id := a.ContainerID
-	for _, prefix := range []string{CnitoolPrefix, RunPrefix} {
-		if strings.HasSuffix(a.Network+"-", "-"+prefix) {
-			return true
-		}
-		id = strings.TrimPrefix(id, prefix)
-	}
-	return strings.Contains(id+a.IfName, "-") || strings.HasSuffix(a.IfName, BrokenSuffix)
-}
+// keyedPrefix begins the names of files that have no room for the attachment's names.
+const keyedPrefix = "cnibox-"
 
 // checkNames returns an error for names that must not become part of a path. libcni checks
 // them at ADD only.
@@ -193,7 +173,7 @@ func (c *Cache) Begin(e *Entry) error {
 		case at.Attachment() == a:
 			older = n
 		case n == name:
-			name = names[1] // libcni's names alone can be another's
+			name = names[1] // keyed names are of one attachment
 		}
 	}
 	e.Kind, e.file = kindIntent, filepath.Join(c.results(), name)
@@ -207,11 +187,7 @@ func (c *Cache) Begin(e *Entry) error {
 // could not do their work.
 func (c *Cache) Finish(e *Entry, result json.RawMessage) error {
 	e.Kind, e.Result, e.There = kindCache, result, false
-	if err := c.write(e); err != nil {
-		return err
-	}
-	c.removeBroken(e.Attachment(), anyName)
-	return nil
+	return c.write(e)
 }
 
 // write replaces the entry in one step, so that no reader sees half of it. libcni truncates
@@ -258,18 +234,7 @@ func (c *Cache) remove(a spec.Attachment, e *Entry, there func(name string) bool
 		}
 		errs = append(errs, cacheError(ignore(err, os.ErrNotExist)))
 	}
-	c.removeBroken(a, there)
 	return errors.Join(errs...)
-}
-
-// removeBroken deletes the broken entries of an attachment, which are of no use after its
-// next ADD or its DEL.
-func (c *Cache) removeBroken(a spec.Attachment, there func(name string) bool) {
-	for _, name := range fileNames(a) {
-		if there(name + BrokenSuffix) {
-			_ = disk.Remove(filepath.Join(c.results(), name+BrokenSuffix)) // a later GC reports it again
-		}
-	}
 }
 
 // listed returns a function that reports whether the directory of the entries has a file of a name. It
@@ -309,7 +274,7 @@ func (r *Runner) Entries() ([]*Entry, error) {
 		switch {
 		case !errors.Is(b.err, errBroken):
 			unread = append(unread, b.err)
-		case !b.Renamed():
+		default:
 			r.Warn("cache: %v", b.err)
 		}
 	}
@@ -391,34 +356,12 @@ func (b *Broken) Name() string { return b.name }
 // Err returns what is wrong with the file, with its path.
 func (b *Broken) Err() error { return b.err }
 
-// Renamed reports whether GC has renamed, and reported, the file.
-func (b *Broken) Renamed() bool { return strings.HasSuffix(b.name, BrokenSuffix) }
-
-// Of reports whether the file has the name of an attachment's entry, also one that was renamed.
-func (b *Broken) Of(a spec.Attachment) bool {
-	return slices.Contains(fileNames(a), strings.TrimSuffix(b.name, BrokenSuffix))
-}
+// Of reports whether the file has the name of an attachment's entry.
+func (b *Broken) Of(a spec.Attachment) bool { return slices.Contains(fileNames(a), b.name) }
 
 // mayBeOf reports whether it may have been an entry of a network.
 func (b *Broken) mayBeOf(network string) bool {
-	return strings.HasPrefix(b.name, network+"-") || strings.HasPrefix(b.name, hashedPrefix+spec.NetworkKey(network))
-}
-
-// rename adds the suffix to the name of a broken entry and returns what it did, as text for
-// the warning; with dry, what it would do. A file that cannot be read for another reason, and
-// one that libcni may be writing, keeps its name.
-func (c *Cache) rename(b *Broken, dry bool) string {
-	file := filepath.Join(c.results(), b.name)
-	switch {
-	case b.Renamed() || !errors.Is(b.err, errBroken) || !settled(file, longestWrite):
-		return ""
-	case dry:
-		return ": would be renamed to " + b.name + BrokenSuffix
-	}
-	if err := disk.Rename(file, file+BrokenSuffix); err != nil {
-		return fmt.Sprintf(": it cannot be renamed: %v", err)
-	}
-	return ": renamed to " + b.name + BrokenSuffix
+	return strings.HasPrefix(b.name, network+"-") || strings.HasPrefix(b.name, keyedPrefix+spec.NetworkKey(network))
 }
 
 // removeScratch deletes the scratch files of killed processes.

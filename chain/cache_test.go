@@ -188,7 +188,7 @@ func TestOddFiles(t *testing.T) {
 	if _, err := w.GC(t.Context(), l, chain.GCOptions{}); err != nil {
 		t.Error(err)
 	}
-	if got := strings.Join(w.entries(), " "); got != "n-empty-eth0.broken n-young-eth0" {
+	if got := strings.Join(w.entries(), " "); got != "n-empty-eth0 n-young-eth0" {
 		t.Errorf("after GC the cache has %q", got)
 	}
 	if _, err := os.Stat(temporary); !errors.Is(err, os.ErrNotExist) {
@@ -200,14 +200,14 @@ func TestOddFiles(t *testing.T) {
 // have one libcni name.
 func TestCollision(t *testing.T) {
 	w := newWorld(t, "rec")
-	lists := map[string]*chain.List{
+	long := strings.Repeat("x", 200)
+	ids, lists := []string{"c", "b-c", long}, map[string]*chain.List{
 		"c":   w.parse(`{"name":"a-b","cniVersion":"1.0.0","plugins":[{"type":"rec"}]}`),
 		"b-c": w.parse(`{"name":"a","cniVersion":"1.0.0","plugins":[{"type":"rec"}]}`),
+		long:  w.parse(`{"name":"` + strings.Repeat("y", 200) + `","cniVersion":"1.0.0","plugins":[{"type":"rec"}]}`),
 	}
-	long := strings.Repeat("x", 200)
-	lists[long] = w.parse(`{"name":"` + strings.Repeat("y", 200) + `","cniVersion":"1.0.0","plugins":[{"type":"rec"}]}`)
-	for id, l := range lists {
-		tg := target(id)
+	for _, id := range ids {
+		l, tg := lists[id], target(id)
 		tg.Args = [][2]string{{"ID", id}}
 		if _, err := w.Add(t.Context(), l, tg); err != nil {
 			t.Fatal(err)
@@ -218,6 +218,14 @@ func TestCollision(t *testing.T) {
 	want := []string{"a-b-c-eth0", "a-b-c-eth0~" + a.Key(), "cnibox-" + longest.Key() + "-eth0"}
 	if names := w.entries(); !slices.Equal(names, want) {
 		t.Errorf("the cache has %q, want %q", names, want)
+	}
+	for id, l := range lists {
+		if _, err := w.GC(t.Context(), l, chain.GCOptions{Live: true}); err != nil {
+			t.Error(err)
+		}
+		if names := w.entries(); !slices.Equal(names, want) {
+			t.Errorf("after a GC of the network of %s the cache has %q", id, names)
+		}
 	}
 	for id, l := range lists {
 		w.records()
@@ -233,20 +241,14 @@ func TestCollision(t *testing.T) {
 	}
 }
 
-// TestFileNames: what libcni's tools look for has libcni's name, unless that is read as
-// another attachment's.
+// TestFileNames: what libcni's tools look for has libcni's name, dashes or not.
 func TestFileNames(t *testing.T) {
-	tests := map[spec.Attachment]bool{ // with the key
-		{Network: "n", ContainerID: "c", IfName: "eth0"}:                                 false,
-		{Network: "k8s-pod-network", ContainerID: "0123abcd", IfName: "net1"}:            false,
-		{Network: "a-b", ContainerID: "cnitool-77383ca0a0715733ca6f", IfName: "eth0"}:    false,
-		{Network: "a-b", ContainerID: "cnirun-0123456789ab", IfName: "eth0"}:             false,
-		{Network: "a-cnitool", ContainerID: "77383ca0a0715733ca6f", IfName: "eth0"}:      true,
-		{Network: "n", ContainerID: "8f3e2a1c-0c9d-4a51-8d7e-5a0e7b6f2c11", IfName: "e"}: true,
-		{Network: "n", ContainerID: "c", IfName: "veth-1"}:                               true,
-		{Network: "n", ContainerID: "c", IfName: "eth0.broken"}:                          true,
-	}
-	for a, key := range tests {
+	for _, a := range []spec.Attachment{
+		{Network: "n", ContainerID: "c", IfName: "eth0"},
+		{Network: "k8s-pod-network", ContainerID: "0123abcd", IfName: "net1"},
+		{Network: "a-cnitool", ContainerID: "77383ca0a0715733ca6f", IfName: "eth0"},
+		{Network: "n", ContainerID: "8f3e2a1c-0c9d-4a51-8d7e-5a0e7b6f2c11", IfName: "veth-1"},
+	} {
 		w := newWorld(t, "rec")
 		tg := target(a.ContainerID)
 		tg.IfName = a.IfName
@@ -254,21 +256,17 @@ func TestFileNames(t *testing.T) {
 			t.Fatal(err)
 		}
 		want := a.Network + "-" + a.ContainerID + "-" + a.IfName
-		if key {
-			want += "~" + a.Key()
-		}
 		if got := strings.Join(w.entries(), " "); got != want {
 			t.Errorf("%s: %q, want %q", a, got, want)
 		}
 	}
 }
 
-// TestForeignNames are entries under names that this version does not give them: libcni has
-// one name for all, and earlier versions took the key where that was taken.
+// TestForeignNames are entries under names that two attachments have, and with the key, which versions up to
+// 0.1.0 added to each such name.
 func TestForeignNames(t *testing.T) {
 	const id = "b-c"
 	list := `{"name":"a","cniVersion":"1.0.0","plugins":[{"type":"rec"}]}`
-	a := spec.Attachment{Network: "a", ContainerID: id, IfName: "eth0"}
 	entry := strings.NewReplacer(`"containerId":"c"`, `"containerId":"`+id+`"`, `"networkName":"n"`, `"networkName":"a"`, ownNS, "/proc/0/ns/net",
 		base64.StdEncoding.EncodeToString([]byte(cachedList)), base64.StdEncoding.EncodeToString([]byte(list))).Replace(libcniEntry(""))
 	c := strings.Replace(strings.Replace(libcniEntry(""), ownNS, "/proc/0/ns/net", 1), `"A"`, `"C"`, 1)
@@ -310,7 +308,7 @@ func TestForeignNames(t *testing.T) {
 			t.Fatal(err)
 		}
 		w.wantCalls("DEL rec, ADD rec")
-		if got := strings.Join(w.entries(), " "); !strings.HasPrefix(got, "a-b-c-eth0~"+a.Key()+" n-c-") {
+		if got := strings.Join(w.entries(), " "); !strings.HasPrefix(got, "a-b-c-eth0 n-c-") {
 			t.Errorf("the cache has %q", got)
 		}
 	})
@@ -323,8 +321,18 @@ func TestForeignNames(t *testing.T) {
 		if _, err := w.Add(t.Context(), w.parse(list), target(id)); err != nil {
 			t.Fatal(err)
 		}
-		if got := strings.Join(w.entries(), " "); !strings.HasPrefix(got, "a-b-c-eth0~"+a.Key()+" n-c-") {
+		if got := strings.Join(w.entries(), " "); !strings.HasPrefix(got, "a-b-c-eth0 n-c-") {
 			t.Errorf("the cache has %q: a GC would delete the older entry, and what is attached now", got)
+		}
+	})
+	t.Run("ADD of one with the key", func(t *testing.T) {
+		w := prepare(t)
+		if _, err := w.Add(t.Context(), w.parse(cachedList), target("c")); err != nil {
+			t.Fatal(err)
+		}
+		w.wantCalls("DEL rec, ADD rec")
+		if got := strings.Join(w.entries(), " "); got != "a-b-c-eth0 n-c-eth0" {
+			t.Errorf("the cache has %q", got)
 		}
 	})
 	t.Run("ADD of another", func(t *testing.T) {
@@ -615,7 +623,7 @@ func TestResultsOtherFileSystem(t *testing.T) {
 	if _, err := w.GC(t.Context(), l, chain.GCOptions{Live: true}); err != nil {
 		t.Error(err)
 	}
-	if got := strings.Join(w.warned, "\n"); !strings.Contains(got, old) && !strings.Contains(got, "n-old-eth0") || !strings.Contains(got, "renamed to n-old-eth0.broken") {
+	if got := strings.Join(w.warned, "\n"); !strings.Contains(got, "n-old-eth0") || !strings.Contains(got, "is kept") {
 		t.Errorf("warned %q", got)
 	}
 	for _, id := range []string{"c", "old"} {

@@ -178,18 +178,16 @@ func DelCommand(a spec.Attachment) string {
 	return fmt.Sprintf("cni-exec del %s --container-id %s -i %s", a.Network, a.ContainerID, a.IfName)
 }
 
-// reportBroken renames and reports the files that cannot be read, and reports whether the set
+// reportBroken names the files that cannot be read, and reports whether the set
 // of valid attachments is complete without them. Where it is not, the plugins' GC would delete
 // attachments that are alive.
 func (r *Runner) reportBroken(broken []Broken, network string, o GCOptions) (complete bool) {
 	complete = true
 	for _, b := range broken {
-		text := r.Cache.rename(&b, o.DryRun)
+		text := ""
 		if o.Live && b.mayBeOf(network) {
 			complete = false
-			text += "; its attachment is kept, and the GC of plugins is left out: delete the file if its container is gone, or name with --valid what is to stay"
-		} else if b.Renamed() {
-			continue
+			text = "; its attachment is kept, and the GC of plugins is left out: delete the file if its container is gone, or name with --valid what is to stay"
 		}
 		r.Warn("cache: %v%s", b.err, text)
 	}

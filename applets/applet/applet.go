@@ -33,9 +33,6 @@ type Applet struct {
 
 	Main func(context.Context, Process) int
 
-	// Man adds to the manual page what follows the name; nil: that is made of Help.
-	Man func(*Page)
-
 	// Again is the main of a plugin that re-execs itself: with arguments, and without CNI_COMMAND.
 	Again func(Process) int
 

@@ -5,7 +5,6 @@ import (
 	"cmp"
 	"context"
 	"fmt"
-	"io"
 	"runtime"
 
 	"cnibox/applets/applet"
@@ -32,7 +31,6 @@ cnibox uninstall DIR  delete the links to this binary in DIR and its
                       copy, and put back what --keep has kept
 cnibox verify DIR     check that each applet's name in DIR leads to
                       this binary; exit code 1 if one does not
-cnibox man [APPLET]   print the manual page of an applet, or of cnibox
 cnibox version        print the version and the releases it implements`,
 	Main: run,
 }
@@ -53,8 +51,6 @@ func run(ctx context.Context, p applet.Process) int {
 		fmt.Fprintf(p.Stdout, "cnibox %s, commit %s, as the CNI plugins %s, CNI %s to %s, %s\n",
 			applet.Version, cmp.Or(applet.Commit, "unknown"), applet.Release, spec.V010, spec.Newest, runtime.Version())
 		return 0
-	case cmd == "man":
-		return manCommand(p, args)
 	case cmd == "install" || cmd == "--install":
 		return installCommand(ctx, p, args)
 	case cmd == "uninstall":
@@ -95,23 +91,9 @@ func help(ctx context.Context, p applet.Process, args []string) int {
 	return applet.WriteHelp(a, p.Stdout)
 }
 
-// manCommand prints a manual page, for `man -l -` and for `make install`.
-func manCommand(p applet.Process, args []string) int {
-	name := "cnibox"
-	if len(args) > 0 {
-		name = args[0]
-	}
-	a, ok := p.Applets.Lookup(name)
-	if !ok {
-		return usage(p, "no applet is named %q%s", name, suggest(p.Applets, name))
-	}
-	_, _ = io.WriteString(p.Stdout, a.ManPage(p.Applets))
-	return 0
-}
-
 // writeList shows usage and applets, one a line in the order of their names.
 func writeList(p applet.Process) int {
-	fmt.Fprintf(p.Stdout, "usage: cnibox APPLET …, or a link named APPLET; cnibox help APPLET | man APPLET | install DIR | uninstall DIR | verify DIR | version\n\n")
+	fmt.Fprintf(p.Stdout, "usage: cnibox APPLET …, or a link named APPLET; cnibox help APPLET | install DIR | uninstall DIR | verify DIR | version\n\n")
 	all := p.Applets
 	width := 0
 	for _, a := range all {

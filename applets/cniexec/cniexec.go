@@ -28,7 +28,6 @@ var Applet = applet.Applet{
 	Name:    "cni-exec",
 	Summary: "runtime: attach network namespaces, and run commands in one",
 	Main:    run,
-	Man:     manPage,
 }
 
 // The exit codes of cni-exec: cnitool's, and one for a wrong command line.

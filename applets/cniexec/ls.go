@@ -81,9 +81,7 @@ func (c *call) look() (*inventory.Inventory, error) {
 // complain names on stderr what the inventory does not have; without is what was not done for it.
 func (c *call) complain(v *inventory.Inventory, without string) {
 	for _, b := range v.Broken {
-		if !b.Renamed() {
-			c.warn("cache: %v", b.Err())
-		}
+		c.warn("cache: %v", b.Err())
 	}
 	for _, err := range v.Unread {
 		c.warn("%s: %v", without, err)

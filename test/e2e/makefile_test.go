@@ -1,14 +1,12 @@
 package e2e
 
 import (
-	"bytes"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
-	"unicode/utf8"
 
 	"cnibox/test/product"
 )
@@ -115,18 +113,21 @@ func TestMakeInstallOneDirectory(t *testing.T) {
 	}
 }
 
-// TestMakeInstallForeign installs what was built for another architecture. The go of the test
-// writes the architecture in place of a program.
+// TestMakeInstallForeign installs what was built for another architecture, with pages, whose program runs here.
+// The go of the test writes the architecture in place of the binary.
 func TestMakeInstallForeign(t *testing.T) {
 	m := newMakeInstall(t)
 	goTool := filepath.Join(t.TempDir(), "go")
-	m.write(goTool, "#!/bin/sh\n[ \"$1\" = build ] || exit 0\nwhile [ \"$1\" != -o ]; do shift; done\nprintf %s \"$GOARCH\" >\"$2\"\n")
+	m.write(goTool, "#!/bin/sh\n[ \"$1\" = build ] || exec go \"$@\"\nwhile [ \"$1\" != -o ]; do shift; done\nprintf %s \"$GOARCH\" >\"$2\"\n")
 	t.Setenv("GOARCH", "arm64")
 	m.write(m.bin, "of this machine") // is not what was asked for
 	if out, err := m.run("GO=" + goTool); err != nil {
 		t.Fatalf("%v\n%s", err, out)
 	}
 	m.installed("arm64")
+	if got := m.pages(); len(got) != len(product.Names()) {
+		t.Errorf("pages are %v", got)
+	}
 }
 
 // TestMakeInstallDirectory has a directory in the place of a link: nothing is changed.
@@ -157,50 +158,41 @@ func (m *makeInstall) pages() (names []string) {
 	return names
 }
 
-// TestMakeInstallPages installs completions, and a page for each applet that the binary prints,
-// or one that is built to run here.
+// TestMakeInstallPages installs completions, and the pages that are beside the binary, or a page for each
+// applet that go writes.
 func TestMakeInstallPages(t *testing.T) {
-	bin := filepath.Join(t.TempDir(), "applets")
-	product.Install(t, bin)
-	runs := "#!/bin/sh\nexec " + bin + "/cnibox \"$@\"\n"
-	builds := "#!/bin/sh\nwhile [ \"$1\" != -o ]; do shift; done\ncp " + bin + "/../runs \"$2\"\n"
+	var all []string
+	for _, name := range product.Names() {
+		if !strings.HasPrefix(name, "cni") {
+			name = "cnibox-" + name
+		}
+		all = append(all, name+".8")
+	}
+	slices.Sort(all)
 	for name, tt := range map[string]struct {
-		binary, goTool string
-		pages          bool
+		written bool
+		goTool  string
+		want    []string
 	}{
-		"runs":                {runs, "", true},
-		"foreign":             {"built elsewhere", "", false},
-		"foreign, but has go": {"built elsewhere", builds, true},
+		"written":        {true, "/nonexistent/go", []string{"cnibox-bridge.8"}},
+		"not written":    {false, "/nonexistent/go", nil},
+		"go writes them": {false, "go", all},
 	} {
 		t.Run(name, func(t *testing.T) {
 			m := newMakeInstall(t)
-			m.write(m.bin, tt.binary)
-			m.write(bin+"/../runs", runs)
-			goTool := "/nonexistent/go"
-			if tt.goTool != "" {
-				goTool = filepath.Join(t.TempDir(), "go")
-				m.write(goTool, tt.goTool)
+			m.write(m.bin, "built elsewhere")
+			if tt.written {
+				m.write(m.bin+"-man/cnibox-bridge.8", "page")
 			}
-			out, err := m.run("GO=" + goTool)
+			out, err := m.run("GO=" + tt.goTool)
 			if err != nil {
 				t.Fatalf("%v\n%s", err, out)
 			}
-			if without := strings.Contains(out, "no manual pages: "); without == tt.pages {
+			if without := strings.Contains(out, "no manual pages: "); without != (tt.want == nil) {
 				t.Errorf("it prints %s", out)
 			}
-			var want []string
-			for _, name := range product.Names() {
-				if !strings.HasPrefix(name, "cni") {
-					name = "cnibox-" + name
-				}
-				want = append(want, name+".8")
-			}
-			if !tt.pages {
-				want = nil
-			}
-			slices.Sort(want)
-			if got := m.pages(); !slices.Equal(got, want) {
-				t.Errorf("pages are %v, want %v", got, want)
+			if got := m.pages(); !slices.Equal(got, tt.want) {
+				t.Errorf("pages are %v, want %v", got, tt.want)
 			}
 			for _, file := range []string{"bash-completion/completions/cni-exec", "zsh/site-functions/_cni-exec", "fish/vendor_completions.d/cni-exec.fish"} {
 				if _, err := os.Stat(filepath.Join(m.dest, "usr", "local", "share", file)); err != nil {
@@ -224,39 +216,5 @@ func TestMakeInstallWithoutPages(t *testing.T) {
 	}
 	if files, _ := os.ReadDir(filepath.Join(m.dest, "usr")); len(files) != 1 {
 		t.Errorf("there are %v", files)
-	}
-}
-
-// TestManPages has no warnings of those who read such pages, and 80 columns.
-func TestManPages(t *testing.T) {
-	bin := filepath.Join(t.TempDir(), "bin")
-	product.Install(t, bin)
-	for _, reader := range [][]string{{"mandoc", "-Tlint", "-Wwarning"}, {"groff", "-man", "-ww", "-Tutf8", "-rLL=80n", "-P-cbou"}} {
-		t.Run(reader[0], func(t *testing.T) {
-			if _, err := exec.LookPath(reader[0]); err != nil {
-				t.Skipf("SKIPPED: %v", err)
-			}
-			for _, name := range product.Names() {
-				page, err := exec.Command(filepath.Join(bin, "cnibox"), "man", name).Output()
-				if err != nil {
-					t.Fatal(err)
-				}
-				cmd := exec.Command(reader[0], reader[1:]...)
-				var warnings bytes.Buffer
-				cmd.Stdin, cmd.Stderr = bytes.NewReader(page), &warnings
-				out, err := cmd.Output()
-				if reader[0] == "mandoc" { // prints warnings alone
-					warnings.Write(out)
-				}
-				if err != nil || warnings.Len() > 0 {
-					t.Errorf("%s: %v\n%s", name, err, &warnings)
-				}
-				for line := range strings.Lines(string(out)) {
-					if utf8.RuneCountInString(strings.TrimSuffix(line, "\n")) > 80 {
-						t.Errorf("%s: %q has more than 80 columns", name, line)
-					}
-				}
-			}
-		})
 	}
 }

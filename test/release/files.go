@@ -16,9 +16,14 @@ import (
 
 // build builds the product with flags of its own alone. Without environment it is for this machine.
 func (r *release) build(ctx context.Context, env []string, path string) error {
+	return r.compile(ctx, env, path, ".")
+}
+
+// compile is build for any program of the product's module.
+func (r *release) compile(ctx context.Context, env []string, path, program string) error {
 	cmd := exec.CommandContext(ctx, "go", "build", "-trimpath", "-buildvcs=false",
 		"-ldflags", fmt.Sprintf("-s -w -X cnibox/applets/applet.Version=%s -X cnibox/applets/applet.Commit=%s", r.version, r.commit),
-		"-o", path, ".")
+		"-o", path, program)
 	cmd.Dir, cmd.Stderr = r.root, os.Stderr
 	cmd.Env = append(os.Environ(), "CGO_ENABLED=0", "GOFLAGS=", "GOOS=", "GOARCH=", "GOARM=", "GOMIPS=", "GOAMD64=", "GOEXPERIMENT=", "GOWORK=off")
 	if env != nil {
@@ -57,18 +62,12 @@ func (r *release) commonFiles(ctx context.Context) (c common, err error) {
 		return c, err
 	}
 	for _, name := range strings.Fields(string(names)) {
-		page := "cnibox-" + name
-		if strings.HasPrefix(name, "cni") {
-			page = name
-		}
 		if name != "cnibox" {
 			c.plugins = append(c.plugins, name)
 		}
-		text, err := exec.CommandContext(ctx, r.host, "man", name).Output()
-		if err != nil {
-			return c, fmt.Errorf("manual page of %s: %w", name, err)
-		}
-		c.man = append(c.man, file{name: page + ".8", mode: 0o644, data: text})
+	}
+	if c.man, err = r.pages(ctx); err != nil {
+		return c, fmt.Errorf("manual pages: %w", err)
 	}
 	groups := []struct {
 		to      *[]file
@@ -112,6 +111,20 @@ func (r *release) commonFiles(ctx context.Context) (c common, err error) {
 	}
 	c.licences, err = r.licencesOf(ctx, r.host)
 	return c, err
+}
+
+// pages has the program that writes them do so.
+func (r *release) pages(ctx context.Context) ([]file, error) {
+	program, dir := filepath.Join(r.stage, "man"), filepath.Join(r.stage, "pages")
+	if err := r.compile(ctx, nil, program, "./dist/man"); err != nil {
+		return nil, err
+	}
+	cmd := exec.CommandContext(ctx, program, dir)
+	cmd.Stderr = os.Stderr
+	if err := cmd.Run(); err != nil {
+		return nil, err
+	}
+	return tree(dir)
 }
 
 var licenceName = regexp.MustCompile(`(?i)^(licen[cs]e|copying|notice)`)

@@ -35,7 +35,7 @@ type release struct {
 
 	root  string // of the repository
 	stage string // temporary
-	host  string // binary for this machine, which prints the manual pages
+	host  string // binary for this machine, whose modules' licences are in the release
 }
 
 func main() {

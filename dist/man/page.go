@@ -1,71 +1,71 @@
-package applet
+package main
 
 import (
 	"fmt"
 	"slices"
 	"strings"
 
-	"cnibox/spec"
+	"cnibox/applets/applet"
 )
 
-// A Page is a manual page in the macros of man(7), which every reader of such pages knows.
+// A page is a manual page in the macros of man(7), which every reader of such pages knows.
 // Its methods add to it; their texts are plain ones, in which backquotes are round what is to be
 // typed.
-type Page struct {
+type page struct {
 	b     strings.Builder
 	empty bool // nothing stands in the section, whose first paragraph needs no macro
 }
 
 // manDate is when the pages were changed last, as roff wants one.
-const manDate = "2026-11-23"
+const manDate = "2026-11-27"
 
 // newPage begins the page of a program of section 8. Its words are not hyphenated: many are keys
 // and paths.
-func newPage(name, summary string) *Page {
-	p := new(Page)
-	fmt.Fprintf(&p.b, ".TH %s 8 %s \"cnibox %s\" \"cnibox\"\n.nh\n.ad l\n", strings.ToUpper(roff(name)), manDate, roff(Version))
-	p.Section("NAME")
+func newPage(name, summary string) *page {
+	p := new(page)
+	fmt.Fprintf(&p.b, ".TH %s 8 %s \"cnibox %s\" \"cnibox\"\n.nh\n.ad l\n", strings.ToUpper(roff(name)), manDate, roff(applet.Version))
+	p.section("NAME")
 	fmt.Fprintf(&p.b, "%s \\- %s\n", roff(name), roff(summary))
 	return p
 }
 
-// Section begins a section.
-func (p *Page) Section(title string) {
+// section begins a section.
+func (p *page) section(title string) {
 	fmt.Fprintf(&p.b, ".SH %s\n", roff(title))
 	p.empty = true
 }
 
 // paragraph begins one.
-func (p *Page) paragraph() {
+func (p *page) paragraph() {
 	if !p.empty {
 		p.b.WriteString(".PP\n")
 	}
 	p.empty = false
 }
 
-// Text adds a paragraph, or several with an empty line between them.
-func (p *Page) Text(text string) {
+// text adds a paragraph, or several with an empty line between them.
+func (p *page) text(text string) {
 	for paragraph := range strings.SplitSeq(strings.Trim(text, "\n"), "\n\n") {
 		p.paragraph()
 		p.lines(paragraph)
 	}
 }
 
-// Item adds a term and its meaning. Lines of that which begin with a blank stay as they are.
-func (p *Page) Item(term, text string) {
+// item adds a term and its meaning. Lines of that which begin with a blank stay as they are.
+func (p *page) item(term, text string) {
 	fmt.Fprintf(&p.b, ".TP\n.B %s\n", roff(term))
 	p.empty = false
 	p.lines(text)
 }
 
-// Verbatim adds lines as they are.
-func (p *Page) Verbatim(text string) {
+// verbatim adds lines as they are.
+func (p *page) verbatim(text string) {
 	p.paragraph()
 	p.unfilled(strings.Split(strings.Trim(text, "\n"), "\n"))
 }
 
 // unfilled adds lines as they are.
-func (p *Page) unfilled(lines []string) {
+func (p *page) unfilled(lines []string) {
 	p.b.WriteString(".nf\n")
 	for _, line := range lines {
 		p.b.WriteString(startOfLine(roff(line)) + "\n")
@@ -73,13 +73,13 @@ func (p *Page) unfilled(lines []string) {
 	p.b.WriteString(".fi\n")
 }
 
-// Keys adds the help of a plugin: each row of a table is an item, and all else is text.
-func (p *Page) Keys(help string) {
+// keys adds the help of a plugin: each row of a table is an item, and all else is text.
+func (p *page) keys(help string) {
 	var table keyTable
 	var text []string
 	endText := func() {
 		if len(text) > 0 {
-			p.Text(strings.Join(text, "\n"))
+			p.text(strings.Join(text, "\n"))
 			text = nil
 		}
 	}
@@ -100,11 +100,11 @@ func (p *Page) Keys(help string) {
 		}
 		endText()
 		if within {
-			p.Indent()
+			p.indent()
 		}
-		p.Item(key, "("+kind+") "+meaning)
+		p.item(key, "("+kind+") "+meaning)
 		if within {
-			p.Outdent()
+			p.outdent()
 		}
 	}
 	endText()
@@ -137,20 +137,17 @@ func (t keyTable) goesOn(line string) bool {
 	return len(line) > t.meaning && strings.TrimSpace(line[:t.meaning]) == ""
 }
 
-// Indent has what follows, up to Outdent, in from the left, as below an item.
-func (p *Page) Indent() { p.b.WriteString(".RS\n") }
+// indent has what follows, up to outdent, in from the left, as below an item.
+func (p *page) indent() { p.b.WriteString(".RS\n") }
 
-// Outdent ends it.
-func (p *Page) Outdent() { p.b.WriteString(".RE\n") }
-
-// String is the page.
-func (p *Page) String() string { return p.b.String() }
+// outdent ends it.
+func (p *page) outdent() { p.b.WriteString(".RE\n") }
 
 // pageWidth is what a line of the source has about, in columns.
 const pageWidth = 72
 
 // lines adds a text that is filled, but for lines that begin with a blank.
-func (p *Page) lines(text string) {
+func (p *page) lines(text string) {
 	lines := strings.Split(text, "\n")
 	for len(lines) > 0 {
 		blank := strings.HasPrefix(lines[0], " ")
@@ -168,7 +165,7 @@ func (p *Page) lines(text string) {
 }
 
 // filled adds a text that is filled.
-func (p *Page) filled(text string) {
+func (p *page) filled(text string) {
 	parts := strings.Split(roff(text), "`")
 	for i := 1; i+1 < len(parts); i += 2 {
 		parts[i] = `\fB` + parts[i] + `\fR`
@@ -213,47 +210,3 @@ func startOfLine(line string) string {
 	}
 	return line
 }
-
-// ManName is the name of the page of an applet: bridge(8) is another program.
-func (a *Applet) ManName() string {
-	if a.Main == nil {
-		return "cnibox-" + a.Name
-	}
-	return a.Name
-}
-
-// ManPage is the manual page of an applet, one of all.
-func (a *Applet) ManPage(all Table) string {
-	p := newPage(a.ManName(), a.Summary)
-	var others []string
-	if a.Man != nil {
-		a.Man(p)
-		return p.String()
-	}
-	if a.Main != nil {
-		p.Section("SYNOPSIS")
-		p.Verbatim(a.Help)
-		p.Section("APPLETS")
-		for _, other := range all {
-			p.Item(other.ManName()+"(8)", other.Summary)
-		}
-		others = append(others, "cni-exec(8)")
-	} else {
-		p.Section("DESCRIPTION")
-		p.Text("The CNI plugin of a configuration with \"type\": \"" + a.Name + "\", which a container runtime or cni-exec(8) calls. " +
-			"`cnibox help " + a.Name + "` prints what follows.")
-		p.Section("CONFIGURATION")
-		p.Keys(a.Help)
-		p.Section("ENVIRONMENT")
-		p.Item(LogEnv, logText)
-		p.Item(spec.StateEnv, "absolute path of a directory: state is stored below it, unless a key says where")
-		others = append(others, "cnibox(8)", "cni-exec(8)")
-	}
-	p.Section("SEE ALSO")
-	p.Text(strings.Join(others, ", "))
-	return p.String()
-}
-
-// logText is about LogEnv.
-const logText = `where to write one line for each call of a verb, with its duration and outcome:
-file (` + logFile + `), the absolute path of a file, syslog or stderr. Without it there is no log.`

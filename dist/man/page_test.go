@@ -1,15 +1,15 @@
-package applet
+package main
 
 import "testing"
 
 // TestPage has texts that roff would take for requests and escapes.
 func TestPage(t *testing.T) {
 	p := newPage("a-b", "does \\ and …")
-	p.Section("USE")
-	p.Text("Call `a-b -x`.\n.so in 'quotes'\n\nanother paragraph")
-	p.Verbatim(".nf \"x\"\n'y'\n\n  z")
-	p.Item("-x", "a flag, as\n  {\n  }\nor")
-	p.Keys(`
+	p.section("USE")
+	p.text("Call `a-b -x`.\n.so in 'quotes'\n\nanother paragraph")
+	p.verbatim(".nf \"x\"\n'y'\n\n  z")
+	p.item("-x", "a flag, as\n  {\n  }\nor")
+	p.keys(`
 Text, then keys:
 
 key    type    default  meaning
@@ -60,7 +60,7 @@ Text, then keys:
 .PP
 Text again with more.
 `
-	if got := p.String(); got != want {
+	if got := p.b.String(); got != want {
 		t.Errorf("got:\n%s", got)
 	}
 }
