@@ -347,6 +347,12 @@ func TestKernelSBRDelLeavesRulesOfReusedAddress(t *testing.T) {
 	want(w, "rules", sources(w), "")
 }
 
+// untilLinkLocal waits for the route that the kernel makes when it has seen the carrier of eth0.
+func untilLinkLocal(w *applettest.Veth) {
+	w.Helper()
+	kerneltest.Until(w, "fe80::/64 of eth0", func() bool { return strings.Contains(table(w, 0), "fe80::/64") })
+}
+
 // CHECK finds what was lost of the rules and tables, and RESTORE brings back what was there before:
 // also the route to the network of the address, which the kernel adds to the main table when the link
 // was down and is up again.
@@ -362,6 +368,7 @@ func TestKernelSBRRestore(t *testing.T) {
 		"down and up": {func(w *applettest.Veth) {
 			w.NoError(w.ContConn.SetLink(w.Eth0.Index, rtnl.LinkChange{Up: new(false)}))
 			w.NoError(w.ContConn.SetLink(w.Eth0.Index, rtnl.LinkChange{Up: new(true)}))
+			untilLinkLocal(w)
 			// as RESTORE of the plugin of the interface does
 			w.NoError(w.ContConn.AddRoute(rtnl.Route{Dst: netip.MustParsePrefix("0.0.0.0/0"), GW: netip.MustParseAddr("10.9.0.1"), Link: w.Eth0.Index, Table: 100}))
 		}, toNetwork},
@@ -380,6 +387,7 @@ func TestKernelSBRRestore(t *testing.T) {
 			w.NoError(w.ContConn.AddRoute(rtnl.Route{Dst: netip.MustParsePrefix("0.0.0.0/0"), GW: netip.MustParseAddr("10.9.0.1"), Link: w.Eth0.Index}))
 			prev := fmt.Sprintf(`{"cniVersion":"1.1.0","interfaces":[{"name":"eth0","sandbox":%q}],"routes":[{"dst":"0.0.0.0/0","gw":"10.9.0.1","table":100}],
 				"ips":[{"address":"10.9.0.2/24","gateway":"10.9.0.1","interface":0}]}`, w.Cont.Path)
+			untilLinkLocal(w)
 			w.Result(w.Do(spec.Add, "sbr", w.Cont.Call(), "", strings.Replace(prev, `,"table":100`, "", 1)))
 			state := func() string { return sources(w) + "\n" + table(w, 100) + "\n" + table(w, 101) + "\n" + table(w, 0) }
 			before := state()

@@ -1,6 +1,7 @@
 package e2e
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
 	"net"
@@ -9,6 +10,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"syscall"
@@ -89,6 +91,33 @@ func (r *reloading) reloads() int {
 	return strings.Count(string(log), "msg=reload ")
 }
 
+// idle waits until no reload is at work: one is logged after its lines are printed.
+func (r *reloading) idle(watch *exec.Cmd) {
+	r.Helper()
+	kerneltest.Until(r, "the end of the reload", func() bool {
+		all, _ := filepath.Glob("/proc/[0-9]*/stat")
+		return !slices.ContainsFunc(all, func(path string) bool {
+			stat, _ := os.ReadFile(path)
+			_, rest, _ := bytes.Cut(stat, []byte(") ")) // proc_pid_stat(5): state and parent follow the name
+			f := bytes.Fields(rest)
+			return len(f) > 1 && string(f[1]) == strconv.Itoa(watch.Process.Pid)
+		})
+	})
+}
+
+// follows reports whether a process has an inotify watch of a directory.
+func follows(process *exec.Cmd, dir string) bool {
+	var st syscall.Stat_t
+	if syscall.Stat(dir, &st) != nil {
+		return false
+	}
+	all, _ := filepath.Glob(fmt.Sprintf("/proc/%d/fdinfo/*", process.Process.Pid))
+	return slices.ContainsFunc(all, func(path string) bool {
+		info, _ := os.ReadFile(path)
+		return bytes.Contains(info, fmt.Appendf(nil, " ino:%x ", st.Ino)) // proc_pid_fdinfo(5)
+	})
+}
+
 // The rules and the bridge come back, and open connections go on, without anyone. What the
 // plugins delete themselves is none of its business.
 func TestKernelReloadWatch(t *testing.T) {
@@ -119,6 +148,7 @@ func TestKernelReloadWatch(t *testing.T) {
 		event()
 		// What comes to a published port while there are no rules is for the host, which resets it.
 		kerneltest.Until(r, "a reload", func() bool { return out.count(reloaded) == done+1 })
+		r.idle(cmd)
 		r.echoAll(all)
 		if out.count(what) == 0 {
 			t.Errorf("it has printed, and not %q:\n%s", what, out)
@@ -147,6 +177,7 @@ func TestKernelReloadWatch(t *testing.T) {
 	r.must("check", r.exec(nil, "check", "--all"))
 
 	// An attachment that goes, another program's rules and link: then comes an event that counts.
+	r.idle(cmd)
 	done = r.reloads()
 	written := out.count(reloaded + "rules written")
 	r.must("del", r.exec(nil, "del", "demo", two.Path, "--container-id", "two"))
@@ -156,6 +187,7 @@ func TestKernelReloadWatch(t *testing.T) {
 	}
 	r.must("nft", r.run("", nil, "nft", "flush", "ruleset"))
 	kerneltest.Until(r, "a reload", func() bool { return out.count(reloaded+"rules written") == written+1 })
+	r.idle(cmd)
 	if n := r.reloads(); n != done+1 {
 		t.Errorf("there were %d reloads too many:\n%s", n-done-1, out)
 	}
@@ -178,7 +210,7 @@ func TestKernelReloadWatchGateway(t *testing.T) {
 	r.add(one)
 	r.add(two)
 	prom := r.Path("cnibox.prom")
-	_, out := r.watchWith([]string{"--metrics", prom})
+	cmd, out := r.watchWith([]string{"--metrics", prom})
 	host := kerneltest.Dial(t, r.NS)
 	br, err := host.Link("br0")
 	if err != nil {
@@ -200,9 +232,11 @@ func TestKernelReloadWatchGateway(t *testing.T) {
 			return host.Do(rtnl.DropAddr(br.Index, addrs[i]))
 		}},
 		{"a lease", "(the lease of 10.1.0.2 in network demo was deleted)", func() error { return os.Remove(lease) }},
-		{"all leases", "the lease of 10.1.0.2 in network demo was deleted", func() error { return os.RemoveAll(filepath.Dir(lease)) }},
+		{"all leases", "(4 leases of network demo were deleted)", func() error { return os.RemoveAll(filepath.Dir(lease)) }},
 		{"a lease in a new directory", "the lease of 10.1.0.2 in network demo was deleted", func() error { return os.Remove(lease) }},
 	} {
+		r.idle(cmd)
+		kerneltest.Until(r, "the watch of the directory of leases", func() bool { return follows(cmd, filepath.Dir(lease)) })
 		done := out.count(e.cause)
 		if err := e.do(); err != nil {
 			t.Fatal(err)
@@ -214,19 +248,22 @@ func TestKernelReloadWatchGateway(t *testing.T) {
 		t.Errorf("a lease of the one is restored for both:\n%s", out)
 	}
 
+	r.idle(cmd)
 	done := r.reloads()
 	r.must("del", r.exec(nil, "del", "demo", two.Path, "--container-id", "two"))
-	up, err := host.Link("up0")
+	lo, err := host.Link("lo")
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := host.Do(rtnl.DropAddr(up.Index, rtnl.Addr{Prefix: netip.MustParsePrefix("192.0.2.1/24")})); err != nil {
+	other := rtnl.Addr{Prefix: netip.MustParsePrefix("192.0.2.9/32")}
+	if err := errors.Join(host.AddAddr(lo.Index, other), host.Do(rtnl.DropAddr(lo.Index, other))); err != nil {
 		t.Fatal(err)
 	}
 	if err := os.Remove(lease); err != nil { // the event that counts, after those
 		t.Fatal(err)
 	}
-	kerneltest.Until(r, "the end of a reload", func() bool { return r.reloads() > done })
+	kerneltest.Until(r, "a reload", func() bool { return r.reloads() > done })
+	r.idle(cmd)
 	if n := r.reloads(); n != done+1 {
 		t.Errorf("there were %d reloads too many:\n%s", n-done-1, out)
 	}
@@ -241,7 +278,7 @@ func TestKernelReloadWatchGateway(t *testing.T) {
 		"# EOF\n",
 	} {
 		if !strings.Contains(string(text), want) {
-			t.Errorf("%s has no %q:\n%s", prom, want, text)
+			t.Errorf("%s has no %q:\n%s\n%s", prom, want, text, out)
 		}
 	}
 	if info, err := os.Stat(prom); err != nil || info.Mode() != 0o644 {

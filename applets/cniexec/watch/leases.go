@@ -9,6 +9,7 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"time"
 
@@ -92,11 +93,11 @@ func (l *leaseDirs) follow(ctx context.Context, leased func(Lease) bool, event f
 		deleted, others, err := l.read()
 		switch {
 		case errors.Is(err, os.ErrDeadlineExceeded):
-			for lease, dir := range gone {
-				if _, err := os.Lstat(lease.file(dir)); errors.Is(err, os.ErrNotExist) && leased(lease) {
-					event(fmt.Sprintf("the lease of %s in network %s was deleted", lease.Addr, lease.Network))
-				}
-			}
+			maps.DeleteFunc(gone, func(lease Lease, dir string) bool {
+				_, err := os.Lstat(lease.file(dir))
+				return !errors.Is(err, os.ErrNotExist) || !leased(lease)
+			})
+			reportLeases(slices.Collect(maps.Keys(gone)), event)
 			clear(gone)
 			_ = l.f.SetReadDeadline(time.Time{})
 		case err != nil:
@@ -108,6 +109,21 @@ func (l *leaseDirs) follow(ctx context.Context, leased func(Lease) bool, event f
 		changed = changed || others
 	}
 	return nil
+}
+
+// reportLeases reports one event for each network that has lost leases.
+func reportLeases(gone []Lease, event func(why string)) {
+	networks := map[string][]netip.Addr{}
+	for _, lease := range gone {
+		networks[lease.Network] = append(networks[lease.Network], lease.Addr)
+	}
+	for network, addrs := range networks {
+		if len(addrs) == 1 {
+			event(fmt.Sprintf("the lease of %s in network %s was deleted", addrs[0], network))
+		} else {
+			event(fmt.Sprintf("%d leases of network %s were deleted", len(addrs), network))
+		}
+	}
 }
 
 // read waits for events, and returns the leases that were deleted, with their directories, and whether

@@ -53,13 +53,12 @@ func (w *Watch) Run(ctx context.Context) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	defer interrupt.Begin()() // its reload is another process, which ends first
-	events := make(chan string, 1)
+	events := make(chan string, mostCauses)
 	if err := w.watchAll(ctx, events, cancel); err != nil {
 		return err
 	}
-	select {
-	case <-events: // all that was before the first reload
-	default:
+	for len(events) > 0 { // the first reload is for all that was before
+		<-events
 	}
 	for why := "the watch was started"; ; {
 		ended, end := w.startReload(ctx, why)
@@ -142,7 +141,7 @@ func burst(ctx context.Context, first string, events <-chan string) (all []strin
 }
 
 // watchAll watches the rule set, links, addresses, forwarding, leases, and firewalld. Each event is what has happened, for
-// people; events that come while one is pending are dropped. An error of the kernel's
+// people; events that come while mostCauses are pending are dropped. An error of the kernel's
 // notifications is the cause that ends the context.
 func (w *Watch) watchAll(ctx context.Context, events chan<- string, fail context.CancelCauseFunc) error {
 	event := func(why string) {
