@@ -259,6 +259,11 @@ test-kubernetes: build reference ## two nodes of a real Kubernetes with containe
 	-@timeout $(KUBERNETES_LIMIT) $(MAKE) --no-print-directory -s kubernetes >/dev/null
 	$(IN_TEST) ./nodes -bin $(abspath $(BIN)) -flanneld $(FLANNELD) -kubernetes $(KUBERNETES_DIR) -reference $(NEWEST_DIR) $(NODES)
 
+CUTS ?= 500
+.PHONY: test-power
+test-power: build ## power cuts at random moments on ext4, xfs, f2fs and an overlay, CUTS=500 of them, as root; SEED=N: as in an earlier run, POWER=-require: no skipping
+	$(IN_TEST) ./power -bin $(abspath $(BIN)) -cuts $(CUTS) $(if $(SEED),-seed $(SEED)) $(POWER)
+
 MINUTES ?= 10
 .PHONY: soak
 soak: build ## random verbs, kills, flushes and lost namespaces for MINUTES=10, and what they leave; SEED=N: as in an earlier run

@@ -7,6 +7,7 @@ go 1.26.0
 require (
 	cnibox v0.0.0
 	github.com/containernetworking/cni v1.3.0
+	github.com/hanwen/go-fuse/v2 v2.8.0
 	github.com/insomniacslk/dhcp v0.0.0-20260901064844-234b97448fae
 	github.com/rogpeppe/go-internal v1.16.0
 	github.com/santhosh-tekuri/jsonschema/v6 v6.0.3

@@ -91,7 +91,7 @@ func TestCI(t *testing.T) {
 	}
 	steps := []string{
 		"lint", "vuln", "build-all", "demo", "test", "test-race", "test-cross", "test-twin", "test-twin KERNEL=6.1", "test-vm *",
-		"test-tour", "test-clients *", "test-nodes *", "test-readme *", "test-openrc *", "test-systemd *",
+		"test-tour", "test-clients *", "test-nodes *", "test-readme *", "test-openrc *", "test-power *", "test-systemd *",
 	}
 	for _, step := range steps {
 		name, _, _ := strings.Cut(step, " ")
