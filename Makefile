@@ -161,16 +161,13 @@ NEWEST_DIR = $(shell $(GO) env GOCACHE)/cnibox-reference-$(NEWEST)
 NEWEST_PLUGINS := $(addprefix main/,bridge host-device ipvlan loopback macvlan ptp vlan dummy tap) \
 	$(addprefix ipam/,dhcp host-local static) $(addprefix meta/,bandwidth firewall portmap sbr tuning vrf)
 
-# The first revision whose state, records and rules this one must go on with, and the release before this
-# one: the newest tag behind HEAD or, while there is none, 0.1.0. Where git does not have it, as in an archive,
-# `make test` skips that and says so.
-UPGRADE_FROM := 9f333ea
+# The release before this one, whose attachments this one must go on with: the newest tag behind HEAD or, while
+# there is none, 0.1.0. Where git does not have it, as in an archive, `make test` skips that and says so.
 RELEASE_BEFORE ?= $(or $(shell git describe --tags --abbrev=0 --match 'v[0-9]*' HEAD^ 2>/dev/null),108c417)
 
-test base: BASE = $(UPGRADE_FROM)
-test-upgrade: BASE = $(RELEASE_BEFORE)
+test test-upgrade base: BASE = $(RELEASE_BEFORE)
 
-test-upgrade: ## attach with the binary of the release before (BASE=9f333ea: of an earlier revision), go on with this one
+test-upgrade: ## attach with the binary of the release before (BASE=REVISION: of another one), go on with this one
 	@$(MAKE) --no-print-directory -s base BASE=$(BASE)
 	CNIBOX_UPGRADE_FROM=$(BASE_BIN) $(PRIVILEGED) $(GO) test -count=1 -timeout $(LIMIT) -v -run '^TestKernelUpgrade$$' ./upgrade
 
@@ -281,7 +278,7 @@ fuzz: ## fuzz each parser of foreign bytes for FUZZTIME=1m, or a count as 10000x
 # The binary of an earlier revision, built as that one's own Makefile says.
 BASE_BIN = $(shell $(GO) env GOCACHE)/cnibox-base-$(shell git rev-parse --short=12 '$(BASE)^{commit}' 2>/dev/null || echo missing)
 
-base: ## build an earlier revision's binary, to upgrade from or to compare with (BASE=9f333ea)
+base: ## build the binary of the release before, to upgrade from, or of a revision to compare with (BASE=9f333ea)
 	@[ -e $(BASE_BIN) ] || { tree=$$(mktemp -d) && git archive $(BASE) | tar -x -C $$tree && \
 		$(MAKE) --no-print-directory -s -C $$tree build BIN=$(BASE_BIN); status=$$?; rm -rf $$tree; exit $$status; }
 
@@ -296,8 +293,9 @@ numbers: build reference ## measure all against the newest reference, and write 
 	$(IN_TEST) ./bench -json $(abspath bin/bench.json) -write $(abspath README.md),$(abspath docs/numbers.md)
 	$(MAKE) --no-print-directory chart
 
-numbers-base: BASE = $(UPGRADE_FROM)
-numbers-base: build base ## measure all against an earlier revision (BASE=9f333ea), and write the table of docs/numbers.md
+numbers-base: BASE = 9f333ea
+numbers-base: build ## measure all against an earlier revision (BASE=9f333ea), and write the table of docs/numbers.md
+	@$(MAKE) --no-print-directory -s base BASE=$(BASE)
 	mkdir -p bin
 	$(IN_TEST) ./bench -bin $(abspath $(BIN)) -base $(BASE_BIN) -json $(abspath bin/bench-base.json) $(BENCHFLAGS)
 	$(IN_TEST) ./bench -json $(abspath bin/bench-base.json) -write $(abspath docs/numbers.md)

@@ -311,7 +311,7 @@ func checkLease(t *testing.T, l *Lease) {
 	}
 }
 
-// A daemon reads the leases that an earlier revision wrote.
+// A daemon reads the leases that an earlier release has written.
 func TestLeaseMACOnDisk(t *testing.T) {
 	b, err := json.Marshal(Lease{MAC: ourMAC})
 	if err != nil || !strings.Contains(string(b), `"serverMAC":"AgAAAAAB"`) {

@@ -141,7 +141,7 @@ func TestMakeTestBase(t *testing.T) {
 			if err := os.WriteFile(program, []byte(script), 0o755); err != nil {
 				t.Fatal(err)
 			}
-			cmd := exec.Command("make", "--no-print-directory", "test", "GO="+program, "UPGRADE_FROM="+tt.revision)
+			cmd := exec.Command("make", "--no-print-directory", "test", "GO="+program, "RELEASE_BEFORE="+tt.revision)
 			cmd.Dir, cmd.Env = "../..", append(os.Environ(), "MAKEFLAGS=")
 			out, err := cmd.CombinedOutput()
 			if (err != nil) != tt.fails || !strings.Contains(string(out), tt.want) {
