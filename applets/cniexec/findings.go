@@ -10,8 +10,7 @@ import (
 	"cnibox/spec"
 )
 
-// A foundDoc is what check, status, gc, reload, boot and doctor have found, as JSON, beside members of
-// their own. Lists are never null.
+// A foundDoc is what a verb has found, as JSON, beside members of its own. Lists are never null.
 type foundDoc struct {
 	Findings  []doctor.Finding `json:"findings"`
 	NotTested []string         `json:"notTested"` // and why
@@ -44,22 +43,59 @@ func (c *call) netnsOf(a spec.Attachment) string {
 	return ""
 }
 
-// problem notes an error that is about a network, or several attachments of it: one finding for each
-// error that was joined. What is the part of the host, or the verb, that it is about.
+// problem notes an error that is about a network, several attachments of it, or without a network a
+// namespace: one finding for each error that was joined. What is the part of the host, or the verb, that it is about.
 func (c *call) problem(what string, err error) {
 	if c.output != outputJSON {
 		return
 	}
 	for _, err := range parts(err) {
 		f := doctor.Finding{Check: what, Where: cmp.Or(c.network, what), Network: c.network}
-		if of, one := err.(*chain.AttachmentError); one { //nolint:errorlint // the outermost: parts has split it
+		if c.network == "" && c.target.NetNS != "" {
+			f.Where, f.NetNS = c.target.NetNS, c.target.NetNS
+		}
+		switch of := err.(type) { //nolint:errorlint // the outermost: parts has split it
+		case *chain.AttachmentError:
 			f.Where = of.Attachment.String()
 			f.Of(of.Attachment, c.netnsOf(of.Attachment))
 			err = of.Err
+		case *netnsError:
+			f.Where = cmp.Or(of.where(), f.Where)
+			f.Of(of.Attachment, of.netns)
 		}
 		f.Failed(err)
 		c.findings = append(c.findings, f)
 	}
+}
+
+// A netnsError is an error about an attachment of a namespace, or about the namespace, whose names are
+// not in its text.
+type netnsError struct {
+	spec.Attachment // zero: it is about the namespace
+	netns           string
+	err             error
+}
+
+// Error is the text of the error.
+func (e *netnsError) Error() string { return e.err.Error() }
+
+// Unwrap returns the error.
+func (e *netnsError) Unwrap() error { return e.err }
+
+// where names what the error is about.
+func (e *netnsError) where() string {
+	if e.Attachment == (spec.Attachment{}) {
+		return e.netns
+	}
+	return e.Attachment.String()
+}
+
+// ofNetNS makes a netnsError; nil stays nil.
+func ofNetNS(a spec.Attachment, netns string, err error) error {
+	if err == nil {
+		return nil
+	}
+	return &netnsError{a, netns, err}
 }
 
 // parts are the errors that were joined; nil has none.
