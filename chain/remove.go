@@ -79,7 +79,7 @@ func (r *Runner) unused(network string) (stale []*Entry, err error) {
 		switch {
 		case e.NetworkName != network:
 		case e.Attached():
-			live = append(live, fmt.Sprintf("%s of container %s (namespace %s)", e.IfName, e.ContainerID, e.NetNSPath()))
+			live = append(live, fmt.Sprintf("%s of container %s (namespace %s)", e.IfName, e.Name(), e.NetNSPath()))
 			use.Entries = append(use.Entries, e)
 		default:
 			stale = append(stale, e)

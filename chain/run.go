@@ -155,19 +155,19 @@ func (r *Runner) replaceStale(ctx context.Context, l *List, a spec.Attachment) e
 	if old.Live() && !old.Interrupted() {
 		return &spec.Error{
 			Code: spec.CodeBusy, Err: os.ErrExist,
-			Msg: fmt.Sprintf("%s of container %s is attached to network %s already (namespace %s): run DEL first", a.IfName, a.ContainerID, a.Network, old.NetNSPath()),
+			Msg: fmt.Sprintf("%s of container %s is attached to network %s already (namespace %s): run DEL first", a.IfName, old.Name(), a.Network, old.NetNSPath()),
 		}
 	}
 	if old.refused() {
 		return nil // as this one will be
 	}
-	r.Warn("%s: deleting what an earlier ADD left", a)
+	r.Warn("%s: deleting what an earlier ADD left", old.Title())
 	err = r.delEntry(ctx, l, old)
 	switch {
 	case err != nil && ctx.Err() != nil:
 		return fmt.Errorf("%w: %w", context.Cause(ctx), err)
 	case err != nil:
-		r.Warn("%s: leftovers of an earlier ADD: %v", a, err)
+		r.Warn("%s: leftovers of an earlier ADD: %v", old.Title(), err)
 	}
 	return nil
 }

@@ -108,7 +108,7 @@ func (c *checkCall) checkAll(ctx context.Context, entries []*chain.Entry, unread
 	defer memory.CollectLess()()
 	ctx, forget := once.Remember(ctx) // one socket of the host, and each configuration decoded once
 	defer forget()
-	title := titles(entries)
+	title := chain.Titles(entries)
 	running := c.runner.Cache.Running()
 	var idle, busy []*chain.Entry
 	for _, e := range entries {
@@ -129,7 +129,7 @@ func (c *checkCall) checkAll(ctx context.Context, entries []*chain.Entry, unread
 		}
 		unchecked, err := doctor.Judge(ctx, runner, e)
 		if unchecked != "" {
-			c.notTested = append(c.notTested, fmt.Sprintf("%s: %s", e.Attachment(), unchecked))
+			c.notTested = append(c.notTested, fmt.Sprintf("%s: %s", title(e), unchecked))
 			continue
 		}
 		checked++

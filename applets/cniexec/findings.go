@@ -60,7 +60,10 @@ func (c *call) problem(what string, err error) {
 			f.Of(of.Attachment, c.netnsOf(of.Attachment))
 			err = of.Err
 		case *netnsError:
-			f.Where = cmp.Or(of.where(), f.Where)
+			f.Where = of.netns
+			if of.Attachment != (spec.Attachment{}) {
+				f.Where = of.Attachment.String()
+			}
 			f.Of(of.Attachment, of.netns)
 		}
 		f.Failed(err)
@@ -81,14 +84,6 @@ func (e *netnsError) Error() string { return e.err.Error() }
 
 // Unwrap returns the error.
 func (e *netnsError) Unwrap() error { return e.err }
-
-// where names what the error is about.
-func (e *netnsError) where() string {
-	if e.Attachment == (spec.Attachment{}) {
-		return e.netns
-	}
-	return e.Attachment.String()
-}
 
 // ofNetNS makes a netnsError; nil stays nil.
 func ofNetNS(a spec.Attachment, netns string, err error) error {

@@ -479,7 +479,7 @@ func (c *upCall) attachWanted(ctx context.Context, name string, wanted []*wanted
 			there = append(there, w.there)
 		}
 	}
-	title := titles(there)
+	title := chain.Titles(there)
 	for _, w := range wanted {
 		if w.there != nil {
 			if err := c.restoreOne(ctx, w.there, title(w.there)); err != nil {

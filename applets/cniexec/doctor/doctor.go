@@ -400,7 +400,7 @@ func (d *Doctor) checkCache(context.Context) {
 			}
 			f := Finding{Check: "cache", Message: err.Error(), Repair: remove + file + " if its container is gone", Code: spec.CodeIO}
 			if a, has := d.ownerOf(&b); len(has) > 0 {
-				f.Message += fmt.Sprintf("; it is of %s, which has %s", a, tty.Several(has))
+				f.Message += fmt.Sprintf("; it is of %s, which has %s", chain.EntryOf(a).Title(), tty.Several(has))
 				f.Repair = chain.DelCommand(a) + ", and add it again"
 				f.Network, f.ContainerID, f.IfName = a.Network, a.ContainerID, a.IfName
 			}
@@ -654,7 +654,7 @@ func (d *Doctor) checkOrphans(context.Context) {
 			case key == "" || known[key]:
 			case d.alive(a):
 				d.add(Finding{Check: "unknown attachment", Where: l.Name, Code: spec.CodeUnknown, Network: a.Network, ContainerID: a.ContainerID, IfName: a.IfName,
-					Message: fmt.Sprintf("it is of %s, which is not in %s, and leads to a network namespace that exists", a, d.inv.Cache.Dir),
+					Message: fmt.Sprintf("it is of %s, which is not in %s, and leads to a network namespace that exists", chain.EntryOf(a).Title(), d.inv.Cache.Dir),
 					Repair:  fmt.Sprintf("cni-exec doctor --cache-dir DIR with that of its runtime, or `%s` if its container is gone", chain.DelCommand(a))})
 			default:
 				d.add(Finding{Check: "orphaned link", Where: l.Name, Code: spec.CodeUnknown, Network: a.Network, ContainerID: a.ContainerID, IfName: a.IfName,
