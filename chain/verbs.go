@@ -222,6 +222,11 @@ func (r *Runner) Get(ctx context.Context, l *List, t Target) (*spec.Result, erro
 			return nil, fmt.Errorf("cached result of %s: %w", e.Title(), err)
 		}
 	}
+	return r.getAll(ctx, l, t, res)
+}
+
+// getAll runs GET for all plugins in order; res is that of the ADD, nil where it is not known.
+func (r *Runner) getAll(ctx context.Context, l *List, t Target, res *spec.Result) (*spec.Result, error) {
 	for i := range l.Plugins {
 		next, err := r.run(ctx, spec.Get, l, &l.Plugins[i], t, res)
 		var answer *spec.Error
@@ -235,7 +240,7 @@ func (r *Runner) Get(ctx context.Context, l *List, t Target) (*spec.Result, erro
 		}
 	}
 	if res == nil {
-		return nil, spec.Errorf(spec.CodeUnknown, "%s is not known", t.title(l, e))
+		return nil, spec.Errorf(spec.CodeUnknown, "%s is not known", t.title(l, nil))
 	}
 	return res, nil
 }

@@ -388,20 +388,25 @@ func (d *Doctor) builtIn(plugin string) bool {
 }
 
 // checkCache looks for entries that cannot be read.
-func (d *Doctor) checkCache(context.Context) {
+func (d *Doctor) checkCache(ctx context.Context) {
 	for _, b := range d.inv.Broken {
 		d.unlisted = true
 		if err := b.Err(); errors.Is(err, os.ErrPermission) {
 			d.skip("attachments", err)
 		} else {
 			file, remove := filepath.Join(d.inv.Cache.Dir, "results", b.Name()), "rm "
-			if info, err := os.Lstat(file); err == nil && info.IsDir() {
+			info, err := os.Lstat(file)
+			dir := err == nil && info.IsDir()
+			if dir {
 				remove = "rm -r "
 			}
-			f := Finding{Check: "cache", Message: err.Error(), Repair: remove + file + " if its container is gone", Code: spec.CodeIO}
+			f := Finding{Check: "cache", Message: b.Err().Error(), Repair: remove + file + " if its container is gone", Code: spec.CodeIO}
 			if a, has := d.ownerOf(&b); len(has) > 0 {
 				f.Message += fmt.Sprintf("; it is of %s, which has %s", chain.EntryOf(a).Title(), tty.Several(has))
 				f.Repair = chain.DelCommand(a) + ", and add it again"
+				if !dir { // which a file cannot replace
+					d.offerRebuild(ctx, &f, a)
+				}
 				f.Network, f.ContainerID, f.IfName = a.Network, a.ContainerID, a.IfName
 			}
 			d.add(f)
