@@ -1,7 +1,6 @@
 package cniexec
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -78,7 +77,7 @@ func (c *checkCall) check(ctx context.Context) error {
 			return err
 		}
 		a := spec.Attachment{Network: c.network, ContainerID: c.target.ContainerID, IfName: c.target.IfName}
-		c.findings = append(c.findings, doctor.Fault(a, cmp.Or(c.target.NetNS, c.netnsOf(a)), err))
+		c.fault(c.entryOf(a, c.target.NetNS), err)
 	}
 	return c.report(ctx, checkDoc{1, c.found()}, err)
 }

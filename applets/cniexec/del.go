@@ -1,7 +1,6 @@
 package cniexec
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"os"
@@ -73,7 +72,7 @@ func (c *delCall) do(ctx context.Context, operands []string) (int, error) {
 // del runs DEL, and notes what is deleted; for people it prints nothing.
 func (c *delCall) del(ctx context.Context, l *chain.List, doc *deletedDoc) error {
 	a := spec.Attachment{Network: c.network, ContainerID: c.target.ContainerID, IfName: c.target.IfName}
-	netns := cmp.Or(c.target.NetNS, c.netnsOf(a))
+	netns := c.entryOf(a, c.target.NetNS).NetNSPath()
 	if err := c.runner.Del(ctx, l, c.target); err != nil {
 		return ofNetNS(a, netns, err)
 	}

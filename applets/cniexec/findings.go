@@ -32,15 +32,18 @@ func (c *call) found() foundDoc { return foundDoc{notNull(c.findings), notNull(c
 
 // fault notes what CHECK or RESTORE has found of an attachment.
 func (c *call) fault(e *chain.Entry, err error) {
-	c.findings = append(c.findings, doctor.Fault(e.Attachment(), e.NetNSPath(), err))
+	c.findings = append(c.findings, doctor.Fault(e, err))
 }
 
-// netnsOf is the path of an attachment's namespace in the cache; empty: it is not known.
-func (c *call) netnsOf(a spec.Attachment) string {
-	if e, err := c.runner.Cache.Lookup(a); err == nil {
-		return e.NetNSPath()
+// entryOf is the entry of an attachment, or where there is none has its names alone; netns is the path of
+// its namespace, empty: that of the entry.
+func (c *call) entryOf(a spec.Attachment, netns string) *chain.Entry {
+	e, err := c.runner.Cache.Lookup(a)
+	if err != nil {
+		e = chain.EntryOf(a)
 	}
-	return ""
+	e.NetNS = cmp.Or(netns, e.NetNS)
+	return e
 }
 
 // problem notes an error that is about a network, several attachments of it, or without a network a
@@ -56,13 +59,13 @@ func (c *call) problem(what string, err error) {
 		}
 		switch of := err.(type) { //nolint:errorlint // the outermost: parts has split it
 		case *chain.AttachmentError:
-			f.Where = of.Attachment.String()
-			f.Of(of.Attachment, c.netnsOf(of.Attachment))
+			f.Where = of.Title
+			f.Of(of.Attachment, c.entryOf(of.Attachment, "").NetNSPath())
 			err = of.Err
 		case *netnsError:
 			f.Where = of.netns
 			if of.Attachment != (spec.Attachment{}) {
-				f.Where = of.Attachment.String()
+				f.Where = c.entryOf(of.Attachment, of.netns).Title()
 			}
 			f.Of(of.Attachment, of.netns)
 		}

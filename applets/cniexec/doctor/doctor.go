@@ -58,12 +58,12 @@ func (f *Finding) Failed(err error) {
 }
 
 // Fault is the finding of what CHECK or RESTORE has found of an attachment, and what repairs it.
-func Fault(a spec.Attachment, netns string, err error) Finding {
-	f := Finding{Check: "attachment", Where: a.String(), Repair: "cni-exec reload " + a.ContainerID, Own: true}
+func Fault(e *chain.Entry, err error) Finding {
+	f := Finding{Check: "attachment", Where: e.Title(), Repair: "cni-exec reload " + e.ContainerID, Own: true}
 	if errors.Is(err, spec.ErrAnew) {
-		f.Repair, f.Own = chain.DelCommand(a)+"    # and add it again", false
+		f.Repair, f.Own = chain.DelCommand(e.Attachment())+"    # and add it again", false
 	}
-	f.Of(a, netns)
+	f.Of(e.Attachment(), e.NetNSPath())
 	f.Failed(err)
 	return f
 }
