@@ -7,9 +7,11 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"path/filepath"
 	"slices"
 
 	"cnibox/applets/cniexec/hint"
+	"cnibox/applets/record"
 	"cnibox/chain"
 	"cnibox/internal/netns"
 	"cnibox/nft"
@@ -39,7 +41,8 @@ func (d *Doctor) rebuild(ctx context.Context, a spec.Attachment) (func(context.C
 	if i < 0 {
 		return nil, fmt.Errorf("network %s has no configuration", a.Network)
 	}
-	l, t := d.examined[i].list, chain.Target{ContainerID: a.ContainerID, IfName: a.IfName}
+	n := d.examined[i]
+	l, t := n.list, chain.Target{ContainerID: a.ContainerID, IfName: a.IfName}
 	for _, p := range l.Plugins {
 		if !d.builtIn(p.Type) {
 			return nil, fmt.Errorf("plugin %s is another program", p.Type)
@@ -50,6 +53,9 @@ func (d *Doctor) rebuild(ctx context.Context, a spec.Attachment) (func(context.C
 			}
 			if takes && capability == spec.CapPorts {
 				t.Capabilities = d.publishedIn(a)
+				if t.Capabilities == nil && (d.rules == nil || recorded(n, p.Type, a)) {
+					return nil, errors.New("it has published ports, which are not in the rule set any more")
+				}
 			}
 		}
 	}
@@ -60,6 +66,15 @@ func (d *Doctor) rebuild(ctx context.Context, a spec.Attachment) (func(context.C
 	within, cancel := context.WithTimeout(ctx, checkTime)
 	defer cancel()
 	return func(ctx context.Context) error { return d.Runner.Rebuild(ctx, l, t, true) }, d.Runner.Rebuild(within, l, t, false)
+}
+
+// recorded reports whether a plugin has a record of an attachment.
+func recorded(n *examined, plugin string, a spec.Attachment) bool {
+	return slices.ContainsFunc(n.Conf.Stored, func(s chain.Stored) bool {
+		dir := s.Records[plugin]
+		_, err := os.Lstat(filepath.Join(dir, record.Name(a)))
+		return dir != "" && err == nil
+	})
 }
 
 // publishedIn are the ports of an attachment in the rule set, as runtimeConfig has them.
