@@ -36,7 +36,7 @@ func (r *Runner) Change(ctx context.Context, a spec.Attachment, ch Change) error
 	defer unlock()
 	e, err := r.Cache.Lookup(a)
 	if err = ignore(err, os.ErrNotExist); err == nil {
-		err = e.finished(a)
+		err = e.finished(r.Cache.Title(a))
 	}
 	if err != nil {
 		return err
@@ -46,11 +46,11 @@ func (r *Runner) Change(ctx context.Context, a spec.Attachment, ch Change) error
 	}
 	l, prev, err := e.recorded(ctx)
 	if err != nil {
-		return fmt.Errorf("%s: %w", a, err)
+		return fmt.Errorf("%s: %w", e.Title(), err)
 	}
 	old := e.target()
 	if old.ns, _ = e.open(); old.ns == nil {
-		return spec.Errorf(spec.CodeNetNS, "the network namespace of %s is gone: `cni-exec gc` releases what it had", a)
+		return spec.Errorf(spec.CodeNetNS, "the network namespace of %s is gone: `cni-exec gc` releases what it had", e.Title())
 	}
 	defer old.ns.Close()
 	end, err := old.openNetNS()

@@ -147,10 +147,10 @@ func (r *Runner) collection(l *List, o GCOptions) (*collection, error) {
 			c.valid = append(c.valid, a)
 		case o.Live && !e.Interrupted() && alive[a] != "":
 			c.valid = append(c.valid, a)
-			r.kept(a, e.NetNSPath()+" is not its network namespace any more", alive[a])
+			r.kept(e, e.NetNSPath()+" is not its network namespace any more", alive[a])
 		case o.Live && alive[a] != "" && e.refused():
 			c.valid = append(c.valid, a)
-			r.kept(a, "its last ADD was interrupted", alive[a])
+			r.kept(e, "its last ADD was interrupted", alive[a])
 		default:
 			c.stale = append(c.stale, e)
 		}
@@ -160,7 +160,7 @@ func (r *Runner) collection(l *List, o GCOptions) (*collection, error) {
 		case known[owner.Attachment] || slices.ContainsFunc(o.Valid, owner.is):
 		case o.Live && owner.Alive != "":
 			c.valid = append(c.valid, owner.Attachment)
-			r.kept(owner.Attachment, fmt.Sprintf("%s has no entry of it", r.Cache.Dir), owner.Alive)
+			r.kept(EntryOf(owner.Attachment), fmt.Sprintf("%s has no entry of it", r.Cache.Dir), owner.Alive)
 		default:
 			c.orphans = append(c.orphans, owner.Attachment)
 		}
@@ -169,8 +169,8 @@ func (r *Runner) collection(l *List, o GCOptions) (*collection, error) {
 }
 
 // kept warns of an attachment that seems to be stale, and is not.
-func (r *Runner) kept(a spec.Attachment, seems, alive string) {
-	r.Warn("%s is kept: %s, but %s; `%s` detaches it", a, seems, alive, DelCommand(a))
+func (r *Runner) kept(e *Entry, seems, alive string) {
+	r.Warn("%s is kept: %s, but %s; `%s` detaches it", e.Title(), seems, alive, DelCommand(e.Attachment()))
 }
 
 // DelCommand is the command that deletes an attachment.

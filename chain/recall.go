@@ -48,7 +48,7 @@ func (r *Runner) recall(ctx context.Context, l *List, t Target, e *Entry) (*List
 	}
 	old, err := e.ListOnce(ctx)
 	if err != nil {
-		r.Warn("%s: cached configuration: %v", e.Attachment(), err)
+		r.Warn("%s: cached configuration: %v", e.Title(), err)
 		return l, t
 	}
 	if len(l.Plugins) > 0 && !l.same(old) {
@@ -82,7 +82,7 @@ func (r *Runner) release(ctx context.Context, l, now *List, t Target, e *Entry, 
 		return errors.Join(errs...)
 	}
 	if len(now.Plugins) > 0 && !bytes.Equal(now.doc, e.Config) {
-		r.Warn("%s: the present configuration is used after all, as the ADD failed: %v", e.Attachment(), errors.Join(errs...))
+		r.Warn("%s: the present configuration is used after all, as the ADD failed: %v", e.Title(), errors.Join(errs...))
 		again := r.delAll(ctx, now, t, e, true)
 		if len(again) == 0 {
 			return nil
@@ -92,7 +92,7 @@ func (r *Runner) release(ctx context.Context, l, now *List, t Target, e *Entry, 
 	if !all(errs, refused) {
 		return errors.Join(errs...)
 	}
-	r.Warn("%s: the ADD failed, and there is nothing to delete: %v", e.Attachment(), errors.Join(errs...))
+	r.Warn("%s: the ADD failed, and there is nothing to delete: %v", e.Title(), errors.Join(errs...))
 	return nil
 }
 

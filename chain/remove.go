@@ -59,6 +59,13 @@ func (r *Runner) RemoveNetwork(ctx context.Context, l *List) error {
 	return cacheError(disk.Remove(r.Cache.lockFile("network", l.Name))) // as its last act under the lock
 }
 
+// An InUseError is in that of a network that cannot be removed. It has the attachments that may be alive;
+// none: an entry that cannot be read may be one.
+type InUseError struct{ Entries []*Entry }
+
+// Error is for errors around it, which name the attachments.
+func (*InUseError) Error() string { return "it is in use" }
+
 // unused returns the entries of a network of which none is alive. The error has code 100 if one
 // may be.
 func (r *Runner) unused(network string) (stale []*Entry, err error) {
@@ -67,11 +74,13 @@ func (r *Runner) unused(network string) (stale []*Entry, err error) {
 		return nil, err
 	}
 	var live []string
+	use := new(InUseError)
 	for _, e := range entries {
 		switch {
 		case e.NetworkName != network:
 		case e.Attached():
-			live = append(live, fmt.Sprintf("%s of container %s (namespace %s)", e.IfName, e.ContainerID, e.NetNSPath()))
+			live = append(live, fmt.Sprintf("%s of container %s (namespace %s)", e.IfName, e.Name(), e.NetNSPath()))
+			use.Entries = append(use.Entries, e)
 		default:
 			stale = append(stale, e)
 		}
@@ -86,7 +95,9 @@ func (r *Runner) unused(network string) (stale []*Entry, err error) {
 		if more := len(live) - most; more > 0 {
 			live = append(live[:most], fmt.Sprintf("and %d more", more))
 		}
-		return nil, spec.Errorf(spec.CodeBusy, "network %s is in use", network).WithDetails("%s", strings.Join(live, "\n"))
+		err := spec.Errorf(spec.CodeBusy, "network %s is in use", network).WithDetails("%s", strings.Join(live, "\n"))
+		err.Err = use
+		return nil, err
 	}
 	return stale, nil
 }

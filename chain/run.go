@@ -155,34 +155,29 @@ func (r *Runner) replaceStale(ctx context.Context, l *List, a spec.Attachment) e
 	if old.Live() && !old.Interrupted() {
 		return &spec.Error{
 			Code: spec.CodeBusy, Err: os.ErrExist,
-			Msg: fmt.Sprintf("%s of container %s is attached to network %s already (namespace %s): run DEL first", a.IfName, a.ContainerID, a.Network, old.NetNSPath()),
+			Msg: fmt.Sprintf("%s of container %s is attached to network %s already (namespace %s): run DEL first", a.IfName, old.Name(), a.Network, old.NetNSPath()),
 		}
 	}
 	if old.refused() {
 		return nil // as this one will be
 	}
-	r.Warn("%s: deleting what an earlier ADD left", a)
+	r.Warn("%s: deleting what an earlier ADD left", old.Title())
 	err = r.delEntry(ctx, l, old)
 	switch {
 	case err != nil && ctx.Err() != nil:
 		return fmt.Errorf("%w: %w", context.Cause(ctx), err)
 	case err != nil:
-		r.Warn("%s: leftovers of an earlier ADD: %v", a, err)
+		r.Warn("%s: leftovers of an earlier ADD: %v", old.Title(), err)
 	}
 	return nil
 }
 
 // addOnce is one try: intent, plugins, result; after an error, undo.
 func (r *Runner) addOnce(ctx context.Context, l *List, t Target, v spec.Version, reqs []*spec.Request) (*Attached, error) {
-	config, err := l.Effective()
+	e, err := t.entry(l)
 	if err != nil {
 		return nil, err
 	}
-	e := &Entry{
-		ContainerID: t.ContainerID, Config: config, IfName: t.IfName, NetworkName: l.Name, NetNS: t.NetNS,
-		Args: t.Args, CapabilityArgs: t.Capabilities, BootID: state.BootID(),
-	}
-	e.identify(t)
 	defer interrupt.Begin()()
 	if err := r.Cache.Begin(e); err != nil {
 		return nil, err
@@ -199,6 +194,20 @@ func (r *Runner) addOnce(ctx context.Context, l *List, t Target, v spec.Version,
 		return nil, r.undo(ctx, l, done, t, e, err)
 	}
 	return &Attached{res, doc}, nil
+}
+
+// entry is that of the target's attachment, without a result.
+func (t *Target) entry(l *List) (*Entry, error) {
+	config, err := l.Effective()
+	if err != nil {
+		return nil, err
+	}
+	e := &Entry{
+		ContainerID: t.ContainerID, Config: config, IfName: t.IfName, NetworkName: l.Name, NetNS: t.NetNS,
+		Args: t.Args, CapabilityArgs: t.Capabilities, BootID: state.BootID(),
+	}
+	e.identify(*t)
+	return e, nil
 }
 
 // addAll runs the plugins in order, each with the result of the one before it, and

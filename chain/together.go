@@ -43,11 +43,12 @@ type deleting struct {
 // An AttachmentError is an error about one of several attachments.
 type AttachmentError struct {
 	spec.Attachment
-	Err error
+	Title string // for people
+	Err   error
 }
 
 // Error is the attachment and its error.
-func (e *AttachmentError) Error() string { return fmt.Sprintf("%s: %v", e.Attachment, e.Err) }
+func (e *AttachmentError) Error() string { return fmt.Sprintf("%s: %v", e.Title, e.Err) }
 
 // Unwrap returns the error.
 func (e *AttachmentError) Unwrap() error { return e.Err }
@@ -105,7 +106,7 @@ func (w *deleting) finished(ctx context.Context, e *Entry, err error) {
 	case ctx.Err() != nil && (errors.Is(err, ctx.Err()) || errors.Is(err, context.Cause(ctx))):
 		return
 	default:
-		w.errs = append(w.errs, &AttachmentError{a, err})
+		w.errs = append(w.errs, &AttachmentError{a, e.Title(), err})
 	}
 	w.progress(len(w.deleted)+len(w.errs), w.all)
 }

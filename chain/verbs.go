@@ -34,7 +34,7 @@ func (r *Runner) Del(ctx context.Context, l *List, t Target) error {
 	l, t = r.recall(ctx, l, t, e)
 	defer t.ns.Close()
 	if len(l.Plugins) == 0 {
-		return fmt.Errorf("network %s has no configuration and %s is not known: %w", l.Name, a, os.ErrNotExist)
+		return fmt.Errorf("network %s has no configuration and %s is not known: %w", l.Name, t.title(l, e), os.ErrNotExist)
 	}
 	// A path without a namespace is no error of DEL; the host's own namespace is one.
 	if end, err := t.openNetNS(); err == nil {
@@ -58,7 +58,7 @@ func (r *Runner) delEntry(ctx context.Context, l *List, e *Entry) error {
 	now := l
 	l, t := r.recallStale(ctx, l, e)
 	if len(l.Plugins) == 0 {
-		return fmt.Errorf("%s: no configuration: %w", e.Attachment(), os.ErrNotExist)
+		return fmt.Errorf("%s: no configuration: %w", e.Title(), os.ErrNotExist)
 	}
 	if err := r.release(ctx, l, now, t, e, true); err != nil {
 		return err
@@ -85,7 +85,7 @@ func (r *Runner) prevOf(e *Entry, v spec.Version) *spec.Result {
 	}
 	prev, err := e.result(v)
 	if err != nil {
-		r.Warn("%s: cached result: %v", e.Attachment(), err)
+		r.Warn("%s: cached result: %v", e.Title(), err)
 	}
 	return prev
 }
@@ -126,14 +126,14 @@ func (r *Runner) Check(ctx context.Context, l *List, t Target) error {
 	if l.DisableCheck || l.unchecked() {
 		return nil
 	}
-	if err := e.finished(t.on(l)); err != nil {
+	if err := e.finished(t.title(l, e)); err != nil {
 		return err
 	}
 	switch {
 	case t.NetNS == "" && e.NetNSPath() == "":
-		return spec.Errorf(spec.CodeNetNS, "the namespace of %s is not on record: name it", t.on(l))
+		return spec.Errorf(spec.CodeNetNS, "the namespace of %s is not on record: name it", e.Title())
 	case t.NetNS == "":
-		return spec.Errorf(spec.CodeNetNS, "the network namespace of %s is gone: %s is another one now", t.on(l), e.NetNSPath())
+		return spec.Errorf(spec.CodeNetNS, "the network namespace of %s is gone: %s is another one now", e.Title(), e.NetNSPath())
 	}
 	end, err := t.openNetNS()
 	if err != nil {
@@ -143,21 +143,21 @@ func (r *Runner) Check(ctx context.Context, l *List, t Target) error {
 	v, _ := l.version() // read by known
 	prev, err := e.result(v)
 	if err != nil {
-		return fmt.Errorf("cached result of %s: %w", e.Attachment(), err)
+		return fmt.Errorf("cached result of %s: %w", e.Title(), err)
 	}
 	return r.checkAll(ctx, l, t, prev)
 }
 
 // finished returns an error of code 3 for an attachment whose ADD has not ended in this boot; e is nil
 // where the cache does not have it.
-func (e *Entry) finished(a spec.Attachment) error {
+func (e *Entry) finished(title string) error {
 	switch {
 	case e == nil:
-		return spec.Errorf(spec.CodeUnknown, "%s is not known: it was never added, or has been deleted", a)
+		return spec.Errorf(spec.CodeUnknown, "%s is not known: it was never added, or has been deleted", title)
 	case e.Interrupted():
-		return spec.Errorf(spec.CodeUnknown, "the ADD of %s was interrupted: run DEL, then ADD", a)
+		return spec.Errorf(spec.CodeUnknown, "the ADD of %s was interrupted: run DEL, then ADD", title)
 	case !e.SameBoot():
-		return spec.Errorf(spec.CodeUnknown, "%s was added before the host was started: run DEL, then ADD", a)
+		return spec.Errorf(spec.CodeUnknown, "%s was added before the host was started: run DEL, then ADD", title)
 	}
 	return nil
 }
@@ -208,7 +208,7 @@ func (r *Runner) Get(ctx context.Context, l *List, t Target) (*spec.Result, erro
 	}
 	defer unlock()
 	if _, err := os.Stat(t.NetNS); t.NetNS == "" || errors.Is(err, os.ErrNotExist) {
-		return nil, spec.Errorf(spec.CodeUnknown, "%s is not known: there is no network namespace %q", t.on(l), t.NetNS)
+		return nil, spec.Errorf(spec.CodeUnknown, "%s is not known: there is no network namespace %q", t.title(l, e), t.NetNS)
 	}
 	end, err := t.openNetNS()
 	if err != nil {
@@ -219,9 +219,14 @@ func (r *Runner) Get(ctx context.Context, l *List, t Target) (*spec.Result, erro
 	var res *spec.Result
 	if e != nil {
 		if res, err = e.result(v); err != nil {
-			return nil, fmt.Errorf("cached result of %s: %w", e.Attachment(), err)
+			return nil, fmt.Errorf("cached result of %s: %w", e.Title(), err)
 		}
 	}
+	return r.getAll(ctx, l, t, res)
+}
+
+// getAll runs GET for all plugins in order; res is that of the ADD, nil where it is not known.
+func (r *Runner) getAll(ctx context.Context, l *List, t Target, res *spec.Result) (*spec.Result, error) {
 	for i := range l.Plugins {
 		next, err := r.run(ctx, spec.Get, l, &l.Plugins[i], t, res)
 		var answer *spec.Error
@@ -235,7 +240,7 @@ func (r *Runner) Get(ctx context.Context, l *List, t Target) (*spec.Result, erro
 		}
 	}
 	if res == nil {
-		return nil, spec.Errorf(spec.CodeUnknown, "%s is not known", t.on(l))
+		return nil, spec.Errorf(spec.CodeUnknown, "%s is not known", t.title(l, nil))
 	}
 	return res, nil
 }

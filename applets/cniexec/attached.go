@@ -25,9 +25,9 @@ func (c *call) detachGone(ctx context.Context, path, containerID string) (left [
 			continue
 		}
 		left = append(left, e)
-		c.runner.Warn("%s: deleting what an earlier ADD left", e.Attachment())
+		c.runner.Warn("%s: deleting what an earlier ADD left", e.Title())
 		if err := c.detachEntry(ctx, e); err != nil {
-			c.runner.Warn("%s: leftovers of an earlier ADD: %v", e.Attachment(), err)
+			c.runner.Warn("%s: leftovers of an earlier ADD: %v", e.Title(), err)
 		}
 	}
 	return left, err

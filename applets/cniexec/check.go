@@ -1,7 +1,6 @@
 package cniexec
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -78,7 +77,7 @@ func (c *checkCall) check(ctx context.Context) error {
 			return err
 		}
 		a := spec.Attachment{Network: c.network, ContainerID: c.target.ContainerID, IfName: c.target.IfName}
-		c.findings = append(c.findings, doctor.Fault(a, cmp.Or(c.target.NetNS, c.netnsOf(a)), err))
+		c.fault(c.entryOf(a, c.target.NetNS), err)
 	}
 	return c.report(ctx, checkDoc{1, c.found()}, err)
 }
@@ -108,7 +107,7 @@ func (c *checkCall) checkAll(ctx context.Context, entries []*chain.Entry, unread
 	defer memory.CollectLess()()
 	ctx, forget := once.Remember(ctx) // one socket of the host, and each configuration decoded once
 	defer forget()
-	title := titles(entries)
+	title := chain.Titles(entries)
 	running := c.runner.Cache.Running()
 	var idle, busy []*chain.Entry
 	for _, e := range entries {
@@ -129,7 +128,7 @@ func (c *checkCall) checkAll(ctx context.Context, entries []*chain.Entry, unread
 		}
 		unchecked, err := doctor.Judge(ctx, runner, e)
 		if unchecked != "" {
-			c.notTested = append(c.notTested, fmt.Sprintf("%s: %s", e.Attachment(), unchecked))
+			c.notTested = append(c.notTested, fmt.Sprintf("%s: %s", title(e), unchecked))
 			continue
 		}
 		checked++

@@ -3,8 +3,11 @@ package cniexec
 import (
 	"context"
 	"errors"
+	"os"
 
 	"cnibox/applets/cniexec/sandbox"
+	"cnibox/chain"
+	"cnibox/spec"
 )
 
 func delVerb() *verb {
@@ -23,6 +26,13 @@ type delCall struct {
 	link
 	delete    bool // the named namespace
 	keepGoing bool
+}
+
+// A deletedDoc is the document of del and down.
+type deletedDoc struct {
+	Deleted    []attachmentName `json:"deleted"`
+	Namespaces []string         `json:"namespaces"` // paths of those that were deleted
+	foundDoc
 }
 
 func (c *delCall) flags(f *flagSet) {
@@ -48,17 +58,39 @@ func (c *delCall) do(ctx context.Context, operands []string) (int, error) {
 	}
 	c.link.aim(&c.target)
 	c.runner.KeepGoing = c.keepGoing
-	return exitOK, c.del(ctx)
-}
-
-// del runs DEL; it prints nothing.
-func (c *delCall) del(ctx context.Context) error {
 	l, err := c.load()
 	if err != nil {
-		return err
+		return 0, err
 	}
-	if err = c.runner.Del(ctx, l, c.target); err != nil || !c.delete {
-		return err
+	doc := deletedDoc{[]attachmentName{}, []string{}, foundDoc{}}
+	err = c.del(ctx, l, &doc)
+	c.problem("del", err)
+	doc.foundDoc = c.found()
+	return exitOK, c.report(ctx, doc, err)
+}
+
+// del runs DEL, and notes what is deleted; for people it prints nothing.
+func (c *delCall) del(ctx context.Context, l *chain.List, doc *deletedDoc) error {
+	a := spec.Attachment{Network: c.network, ContainerID: c.target.ContainerID, IfName: c.target.IfName}
+	netns := c.entryOf(a, c.target.NetNS).NetNSPath()
+	if err := c.runner.Del(ctx, l, c.target); err != nil {
+		return ofNetNS(a, netns, err)
 	}
-	return c.names().DeleteUnused(ctx, c.target.NetNS)
+	doc.Deleted = append(doc.Deleted, nameOf(a))
+	if !c.delete {
+		return nil
+	}
+	deleted, err := c.deleteUnused(ctx, netns)
+	if deleted {
+		doc.Namespaces = append(doc.Namespaces, netns)
+	}
+	return ofNetNS(spec.Attachment{}, netns, err)
+}
+
+// deleteUnused deletes a named namespace, unless something is attached to it. That it is gone is not an error.
+func (c *call) deleteUnused(ctx context.Context, path string) (deleted bool, err error) {
+	_, missing := os.Lstat(path)
+	err = c.names().DeleteUnused(ctx, path)
+	_, gone := os.Lstat(path)
+	return err == nil && missing == nil && gone != nil, err
 }

@@ -3,7 +3,6 @@ package cniexec
 import (
 	"context"
 	"errors"
-	"os"
 	"path/filepath"
 	"slices"
 
@@ -41,11 +40,14 @@ func (c *downCall) do(ctx context.Context, operands []string) (int, error) {
 	}
 	defer unlock()
 	c.runner.KeepGoing = true
-	return exitOK, eachNamespace(ctx, s, func(name string) error { return c.downOne(ctx, name) })
+	doc := deletedDoc{[]attachmentName{}, []string{}, foundDoc{}}
+	err = c.eachNamespace(ctx, s, func(name string) error { return c.downOne(ctx, name, &doc) })
+	doc.foundDoc = c.found()
+	return exitOK, c.report(ctx, doc, err)
 }
 
-// downOne is down for one namespace.
-func (c *downCall) downOne(ctx context.Context, name string) error {
+// downOne is down for one namespace; it notes what is deleted.
+func (c *downCall) downOne(ctx context.Context, name string, doc *deletedDoc) error {
 	path := filepath.Join(sandbox.NetNSDir, name)
 	entries, err := c.entriesOf(derivedID(path))
 	if err != nil {
@@ -55,18 +57,18 @@ func (c *downCall) downOne(ctx context.Context, name string) error {
 	for _, e := range slices.Backward(entries) {
 		err := c.detachEntry(ctx, e)
 		if err == nil {
-			c.done("%s: %s detached from %s", name, e.IfName, e.NetworkName)
+			c.summarize("%s: %s detached from %s", name, e.IfName, e.NetworkName)
+			doc.Deleted = append(doc.Deleted, nameOf(e.Attachment()))
 		}
-		errs = append(errs, err)
+		errs = append(errs, ofNetNS(e.Attachment(), e.NetNSPath(), err))
 	}
 	if err := errors.Join(errs...); err != nil {
 		return err // the namespace is needed for another try
 	}
-	c.target.NetNS = path
-	_, missing := os.Lstat(path)
-	err = c.names().DeleteUnused(ctx, c.target.NetNS)
-	if _, still := os.Lstat(path); err == nil && missing == nil && still != nil {
-		c.done("%s: deleted", name)
+	deleted, err := c.deleteUnused(ctx, path)
+	if deleted {
+		c.summarize("%s: deleted", name)
+		doc.Namespaces = append(doc.Namespaces, path)
 	}
 	return err
 }

@@ -51,7 +51,7 @@ type rehearsal struct {
 func (c *call) rehearse(ctx context.Context, l *chain.List, create bool) error {
 	a := spec.Attachment{Network: l.Name, ContainerID: c.target.ContainerID, IfName: c.target.IfName}
 	if e, err := c.runner.Cache.Lookup(a); err == nil && e.Live() && !e.Interrupted() {
-		return spec.Errorf(spec.CodeBusy, "%s of container %s is attached to network %s already: run DEL first: %w", a.IfName, a.ContainerID, a.Network, os.ErrExist)
+		return spec.Errorf(spec.CodeBusy, "%s of container %s is attached to network %s already: run DEL first: %w", a.IfName, e.Name(), a.Network, os.ErrExist)
 	}
 	if err := c.runner.Validate(l, c.target); err != nil { // with its place in the file, which the rehearsal has not
 		return err

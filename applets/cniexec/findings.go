@@ -10,8 +10,7 @@ import (
 	"cnibox/spec"
 )
 
-// A foundDoc is what check, status, gc, reload, boot and doctor have found, as JSON, beside members of
-// their own. Lists are never null.
+// A foundDoc is what a verb has found, as JSON, beside members of its own. Lists are never null.
 type foundDoc struct {
 	Findings  []doctor.Finding `json:"findings"`
 	NotTested []string         `json:"notTested"` // and why
@@ -33,33 +32,68 @@ func (c *call) found() foundDoc { return foundDoc{notNull(c.findings), notNull(c
 
 // fault notes what CHECK or RESTORE has found of an attachment.
 func (c *call) fault(e *chain.Entry, err error) {
-	c.findings = append(c.findings, doctor.Fault(e.Attachment(), e.NetNSPath(), err))
+	c.findings = append(c.findings, doctor.Fault(e, err))
 }
 
-// netnsOf is the path of an attachment's namespace in the cache; empty: it is not known.
-func (c *call) netnsOf(a spec.Attachment) string {
-	if e, err := c.runner.Cache.Lookup(a); err == nil {
-		return e.NetNSPath()
+// entryOf is the entry of an attachment, or where there is none has its names alone; netns is the path of
+// its namespace, empty: that of the entry.
+func (c *call) entryOf(a spec.Attachment, netns string) *chain.Entry {
+	e, err := c.runner.Cache.Lookup(a)
+	if err != nil {
+		e = chain.EntryOf(a)
 	}
-	return ""
+	e.NetNS = cmp.Or(netns, e.NetNS)
+	return e
 }
 
-// problem notes an error that is about a network, or several attachments of it: one finding for each
-// error that was joined. What is the part of the host, or the verb, that it is about.
+// problem notes an error that is about a network, several attachments of it, or without a network a
+// namespace: one finding for each error that was joined. What is the part of the host, or the verb, that it is about.
 func (c *call) problem(what string, err error) {
 	if c.output != outputJSON {
 		return
 	}
 	for _, err := range parts(err) {
 		f := doctor.Finding{Check: what, Where: cmp.Or(c.network, what), Network: c.network}
-		if of, one := err.(*chain.AttachmentError); one { //nolint:errorlint // the outermost: parts has split it
-			f.Where = of.Attachment.String()
-			f.Of(of.Attachment, c.netnsOf(of.Attachment))
+		if c.network == "" && c.target.NetNS != "" {
+			f.Where, f.NetNS = c.target.NetNS, c.target.NetNS
+		}
+		switch of := err.(type) { //nolint:errorlint // the outermost: parts has split it
+		case *chain.AttachmentError:
+			f.Where = of.Title
+			f.Of(of.Attachment, c.entryOf(of.Attachment, "").NetNSPath())
 			err = of.Err
+		case *netnsError:
+			f.Where = of.netns
+			if of.Attachment != (spec.Attachment{}) {
+				f.Where = c.entryOf(of.Attachment, of.netns).Title()
+			}
+			f.Of(of.Attachment, of.netns)
 		}
 		f.Failed(err)
 		c.findings = append(c.findings, f)
 	}
+}
+
+// A netnsError is an error about an attachment of a namespace, or about the namespace, whose names are
+// not in its text.
+type netnsError struct {
+	spec.Attachment // zero: it is about the namespace
+	netns           string
+	err             error
+}
+
+// Error is the text of the error.
+func (e *netnsError) Error() string { return e.err.Error() }
+
+// Unwrap returns the error.
+func (e *netnsError) Unwrap() error { return e.err }
+
+// ofNetNS makes a netnsError; nil stays nil.
+func ofNetNS(a spec.Attachment, netns string, err error) error {
+	if err == nil {
+		return nil
+	}
+	return &netnsError{a, netns, err}
 }
 
 // parts are the errors that were joined; nil has none.

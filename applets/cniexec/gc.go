@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 
@@ -36,6 +37,7 @@ type gcCall struct {
 	live, keepNone, allNetworks, dryRun bool
 
 	deleted []spec.Attachment
+	title   func(spec.Attachment) string // of what gc deletes, for people
 }
 
 func (c *gcCall) flags(f *flagSet) {
@@ -132,7 +134,7 @@ func (c *gcCall) gc(ctx context.Context, l *chain.List) error {
 		done = "would delete"
 	}
 	for _, a := range stale {
-		c.runner.Warn("%s %s", done, a)
+		c.runner.Warn("%s %s", done, c.title(a))
 	}
 	c.deleted = append(c.deleted, stale...)
 	return err
@@ -140,6 +142,7 @@ func (c *gcCall) gc(ctx context.Context, l *chain.List) error {
 
 // owners is [chain.GCOptions.Owners]. Without --valid-live none need be alive.
 func (c *gcCall) owners(l *chain.List, entries []*chain.Entry) ([]chain.Owner, error) {
+	c.title = titlesOf(entries, nil)
 	doc, err := l.Effective()
 	if err != nil {
 		return nil, err
@@ -153,8 +156,22 @@ func (c *gcCall) owners(l *chain.List, entries []*chain.Entry) ([]chain.Owner, e
 	for _, o := range s.Found {
 		all = append(all, *o)
 	}
+	c.title = titlesOf(entries, all)
 	slices.SortFunc(all, func(a, b chain.Owner) int { return strings.Compare(a.String(), b.String()) })
 	return all, nil
+}
+
+// titlesOf is [chain.Titles] for the attachments of entries, and for owners that may have none.
+func titlesOf(entries []*chain.Entry, owners []chain.Owner) func(spec.Attachment) string {
+	all := make(map[spec.Attachment]*chain.Entry)
+	for _, o := range owners {
+		all[o.Attachment] = chain.EntryOf(o.Attachment)
+	}
+	for _, e := range entries {
+		all[e.Attachment()] = e
+	}
+	title := chain.Titles(slices.Collect(maps.Values(all)))
+	return func(a spec.Attachment) string { return title(cmp.Or(all[a], chain.EntryOf(a))) }
 }
 
 // recordDirs are the directories with the records of a network's plugins.

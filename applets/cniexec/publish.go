@@ -148,10 +148,10 @@ func (c *publishCall) printPorts(a *inventory.Entry, ports []spec.Port, done str
 		return c.writeJSON(docOf(v, v.Entries))
 	}
 	if len(ports) == 0 {
-		c.done("%s (%s): nothing to do", a.Name(), a.NetworkName)
+		c.summarize("%s (%s): nothing to do", a.Name(), a.NetworkName)
 		return exitOK, nil
 	}
-	c.done("%s (%s): %s %s", a.Name(), a.NetworkName, tty.Several(each(ports, spec.Port.Short)), done)
+	c.summarize("%s (%s): %s %s", a.Name(), a.NetworkName, tty.Several(each(ports, spec.Port.Short)), done)
 	return exitOK, nil
 }
 

@@ -158,7 +158,7 @@ func (c *call) restore(ctx context.Context, entries []*chain.Entry, unread error
 	defer memory.CollectLess()()
 	failed := 0
 	external := map[string]int{}
-	title := titles(entries)
+	title := chain.Titles(entries)
 	c.problem("cache", unread)
 	err = c.runner.Restore(ctx, entries, reloading(), func(r *chain.Restored) {
 		alive++
@@ -196,13 +196,6 @@ func (c *call) restore(ctx context.Context, entries []*chain.Entry, unread error
 		err = &hint.Error{Err: spec.Errorf(spec.CodeCheck, "%d of %s could not be restored", failed, tty.Plural(alive, "attachment"))} // why is above
 	}
 	return alive, err
-}
-
-// titles is [inventory.Titles] for entries of the cache.
-func titles(entries []*chain.Entry) func(*chain.Entry) string {
-	list := each(entries, func(e *chain.Entry) *inventory.Entry { return &inventory.Entry{Entry: e} })
-	title := inventory.Titles(list)
-	return func(e *chain.Entry) string { return title(&inventory.Entry{Entry: e}) }
 }
 
 // outcome is what reload has done for an attachment, in one line.

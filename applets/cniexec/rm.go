@@ -1,6 +1,12 @@
 package cniexec
 
-import "context"
+import (
+	"context"
+	"errors"
+
+	"cnibox/chain"
+	"cnibox/spec"
+)
 
 func rmVerb() *verb {
 	return &verb{name: "rm", operands: "NETWORK", summary: "delete the bridge, rules and leases of a network", new: func(c *call) action { return &rmCall{call: c} },
@@ -29,15 +35,27 @@ func (c *rmCall) do(ctx context.Context, operands []string) (int, error) {
 	if err := c.prepare(); err != nil {
 		return 0, err
 	}
-	return exitOK, c.rm(ctx)
+	l, err := c.load() // one without a configuration is known by its attachments
+	if err != nil {
+		return 0, err
+	}
+	removed := []string{}
+	var use *chain.InUseError
+	switch err = c.runner.RemoveNetwork(ctx, l); {
+	case err == nil:
+		removed = append(removed, l.Name)
+	case errors.As(err, &use) && len(use.Entries) > 0:
+		for _, e := range use.Entries {
+			c.problem("rm", ofNetNS(e.Attachment(), e.NetNSPath(), spec.Errorf(spec.CodeBusy, "it is attached")))
+		}
+	default:
+		c.problem("rm", err)
+	}
+	return exitOK, c.report(ctx, rmDoc{removed, c.found()}, err)
 }
 
-// rm deletes what is left of a network that nothing is attached to. Its configuration stays; a
-// network that has none any more is known by its attachments.
-func (c *rmCall) rm(ctx context.Context) error {
-	l, err := c.load()
-	if err != nil {
-		return err
-	}
-	return c.runner.RemoveNetwork(ctx, l)
+// A rmDoc is the document of rm.
+type rmDoc struct {
+	Networks []string `json:"networks"` // that were removed
+	foundDoc
 }

@@ -17,10 +17,11 @@ import (
 // has several, it is one of them.
 func documents() map[string][]any {
 	return map[string][]any{
-		"add": {dryRunDoc{}}, "boot": {bootDoc{}}, "check": {checkDoc{}}, "doctor": {doctorDoc{}}, "gc": {gcDoc{}}, "lint": {lintDoc{}},
-		"ls": {inventoryDoc{}, networksDoc{}}, "ls-line": {attachmentDoc{}}, "publish": {inventoryDoc{}}, "reload": {reloadDoc{}},
+		"add": {dryRunDoc{}}, "boot": {bootDoc{}}, "check": {checkDoc{}}, "del": {deletedDoc{}}, "doctor": {doctorDoc{}},
+		"down": {deletedDoc{}}, "gc": {gcDoc{}}, "lint": {lintDoc{}},
+		"ls": {inventoryDoc{}, networksDoc{}}, "ls-line": {attachmentDoc{}}, "publish": {inventoryDoc{}}, "reload": {reloadDoc{}}, "rm": {rmDoc{}},
 		"show": {inventoryDoc{}, shownNetworkDoc{}}, "status": {statusDoc{}}, "trace": {trace.Trace{}}, "tree": {treeDoc{}},
-		"unpublish": {inventoryDoc{}}, "version": {versionDoc{}}, "who": {whoDoc{}},
+		"unpublish": {inventoryDoc{}}, "up": {upDoc{}}, "version": {versionDoc{}}, "who": {whoDoc{}},
 	}
 }
 

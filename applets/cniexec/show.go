@@ -60,7 +60,7 @@ func (c *showCall) do(ctx context.Context, operands []string) (exit int, err err
 	var texts []string
 	for _, a := range found {
 		if a.HoldsErr != nil {
-			c.warn("what plugins hold of %s: %v", a.Attachment(), a.HoldsErr)
+			c.warn("what plugins hold of %s: %v", a.Title(), a.HoldsErr)
 		}
 		texts = append(texts, c.fields(append(fieldsOf(v, a), field{"holds", holdTexts(a)})))
 	}

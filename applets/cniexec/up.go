@@ -49,7 +49,25 @@ no more in the file stays. What an interrupted up left, the next one finishes.`,
 type upCall struct {
 	*call
 	force bool
+	doc   upDoc
 }
+
+type (
+	// An upDoc is the document of up. Attachments that are as the file has them are those of reload.
+	upDoc struct {
+		Created  []string         `json:"created"` // paths of namespaces
+		Deleted  []attachmentName `json:"deleted"` // not in the file, or not as it has them
+		Attached []attachedDoc    `json:"attached"`
+		Restored []restoredDoc    `json:"restored"`
+		foundDoc
+	}
+
+	attachedDoc struct {
+		attachmentName
+		NetNS     string   `json:"netns"`
+		Addresses []string `json:"addresses"`
+	}
+)
 
 func (c *upCall) flags(f *flagSet) {
 	f.BoolVar(&c.force, "force", false, "publish also ports on which this host listens")
@@ -255,16 +273,19 @@ func (c *upCall) do(ctx context.Context, operands []string) (int, error) {
 		return 0, err
 	}
 	defer unlock()
+	c.doc = upDoc{Created: []string{}, Deleted: []attachmentName{}, Attached: []attachedDoc{}}
 	// Of all namespaces first: an address may go from one to another.
 	detach := func(name string) error { return c.detachUnwanted(ctx, name, wanted[name]) }
 	attach := func(name string) error { return c.attachWanted(ctx, name, wanted[name]) }
-	return exitOK, eachNamespace(ctx, s, detach, attach)
+	err = c.eachNamespace(ctx, s, detach, attach)
+	c.doc.Restored, c.doc.foundDoc = notNull(c.restored), c.found()
+	return exitOK, c.report(ctx, c.doc, err)
 }
 
 // eachNamespace takes the steps one after another, each for the namespaces of a file in the order
 // of their names, and leaves out those of which a step has failed. The error has the code of the
-// first one, and all others in its details.
-func eachNamespace(ctx context.Context, s *stateFile, steps ...func(name string) error) error {
+// first one, and all others in its details; each is a finding.
+func (c *call) eachNamespace(ctx context.Context, s *stateFile, steps ...func(name string) error) error {
 	ignoreClosedPipe()
 	names := slices.Sorted(maps.Keys(s.namespaces))
 	var errs []error
@@ -273,8 +294,10 @@ func eachNamespace(ctx context.Context, s *stateFile, steps ...func(name string)
 			if ctx.Err() != nil {
 				return true
 			}
+			c.target.NetNS = filepath.Join(sandbox.NetNSDir, name)
 			err := step(name)
 			if err != nil {
+				c.problem(c.verb, err)
 				errs = append(errs, fmt.Errorf("%s: %w", name, err))
 			}
 			return err != nil
@@ -409,14 +432,15 @@ func (c *upCall) detachUnwanted(ctx context.Context, name string, wanted []*want
 		return err
 	}
 	if created {
-		c.done("%s: created", name)
+		c.summarize("%s: created", name)
+		c.doc.Created = append(c.doc.Created, path)
 	}
 	find := func(e *chain.Entry) int {
 		return slices.IndexFunc(wanted, func(w *wantedLink) bool { return w.attachment() == e.Attachment() })
 	}
 	for _, e := range left {
 		if find(e) < 0 {
-			c.done("%s: %s detached from %s", name, e.IfName, e.NetworkName)
+			c.detached(name, e)
 		}
 	}
 	entries, err := c.entriesOf(derivedID(path))
@@ -434,11 +458,17 @@ func (c *upCall) detachUnwanted(ctx context.Context, name string, wanted []*want
 			}
 		}
 		if err := c.detachEntry(ctx, e); err != nil {
-			return err
+			return ofNetNS(e.Attachment(), path, err)
 		}
-		c.done("%s: %s detached from %s", name, e.IfName, e.NetworkName)
+		c.detached(name, e)
 	}
 	return nil
+}
+
+// detached reports an attachment that was detached from a namespace.
+func (c *upCall) detached(name string, e *chain.Entry) {
+	c.summarize("%s: %s detached from %s", name, e.IfName, e.NetworkName)
+	c.doc.Deleted = append(c.doc.Deleted, nameOf(e.Attachment()))
 }
 
 // attachWanted attaches what is not there yet, and restores what the others have lost on the host.
@@ -449,7 +479,7 @@ func (c *upCall) attachWanted(ctx context.Context, name string, wanted []*wanted
 			there = append(there, w.there)
 		}
 	}
-	title := titles(there)
+	title := chain.Titles(there)
 	for _, w := range wanted {
 		if w.there != nil {
 			if err := c.restoreOne(ctx, w.there, title(w.there)); err != nil {
@@ -459,13 +489,14 @@ func (c *upCall) attachWanted(ctx context.Context, name string, wanted []*wanted
 		}
 		res, err := w.runner.Add(ctx, w.list, w.target)
 		if err != nil {
-			return err
+			return ofNetNS(w.attachment(), w.target.NetNS, err)
 		}
-		var addrs []string
+		addrs := []string{}
 		for _, ip := range res.IPs {
 			addrs = append(addrs, ip.Address.String())
 		}
-		c.done("%s", strings.TrimSpace(fmt.Sprintf("%s: %s attached to %s %s", name, w.target.IfName, w.list.Name, strings.Join(addrs, " "))))
+		c.summarize("%s", strings.TrimSpace(fmt.Sprintf("%s: %s attached to %s %s", name, w.target.IfName, w.list.Name, strings.Join(addrs, " "))))
+		c.doc.Attached = append(c.doc.Attached, attachedDoc{nameOf(w.attachment()), w.target.NetNS, addrs})
 	}
 	return nil
 }
@@ -476,12 +507,13 @@ func (c *upCall) restoreOne(ctx context.Context, e *chain.Entry, title string) e
 	var errs []error
 	err := c.runner.Restore(ctx, []*chain.Entry{e}, reloading(), func(r *chain.Restored) {
 		errs = append(errs, r.Errs...)
+		c.restored = append(c.restored, restoredOf(r))
 		if len(r.Did) > 0 {
-			c.done("%s: %s", title, strings.Join(r.Did, ", "))
+			c.summarize("%s: %s", title, strings.Join(r.Did, ", "))
 		}
 	})
 	if err = errors.Join(append(errs, err)...); err != nil {
-		return fmt.Errorf("restore %s: %w", e.Attachment(), err)
+		return ofNetNS(e.Attachment(), e.NetNSPath(), fmt.Errorf("restore %s: %w", title, err))
 	}
 	return nil
 }
@@ -522,9 +554,4 @@ func lost(e *chain.Entry) bool {
 		}
 	}
 	return false
-}
-
-// done prints what was changed.
-func (c *call) done(format string, args ...any) {
-	fmt.Fprintln(c.Stdout, spec.Printable(fmt.Sprintf(format, args...)))
 }

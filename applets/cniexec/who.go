@@ -207,9 +207,9 @@ func (q *question) lookup(a spec.Attachment, how string) error {
 		if err := q.search(is, a.ContainerID); err != nil || slices.ContainsFunc(q.owners, is) {
 			return err
 		}
-		q.others = append(q.others, fmt.Sprintf("%s %s, which is not in the cache", how, a))
+		q.others = append(q.others, fmt.Sprintf("%s %s, which is not in the cache", how, q.Inventory.Cache.Title(a)))
 	case errors.Is(err, os.ErrPermission):
-		q.others = append(q.others, fmt.Sprintf("%s %s", how, a))
+		q.others = append(q.others, fmt.Sprintf("%s %s", how, q.Inventory.Cache.Title(a)))
 		q.Unread = append(q.Unread, err)
 	default:
 		return err

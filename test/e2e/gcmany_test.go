@@ -151,15 +151,15 @@ func TestKernelGCManyOneFails(t *testing.T) {
 		t.Fatal(err)
 	}
 	a := r.exec(nil, "gc", "--keep-none", "demo")
-	if a.exit == 0 || !strings.Contains(a.stderr, "demo/c4/eth0: ") || !strings.Contains(a.stderr, odd) {
+	if a.exit == 0 || !strings.Contains(a.stderr, "c4 (demo): ") || !strings.Contains(a.stderr, odd) {
 		t.Errorf("exit code %d: %s", a.exit, a.stderr)
 	}
 	for _, id := range []string{"c1", "c2", "c3", "c5", "c6", "c7"} {
-		if !strings.Contains(a.stderr, "deleted demo/"+id+"/eth0") {
+		if !strings.Contains(a.stderr, "deleted "+id+" (demo)") {
 			t.Errorf("%s is not deleted: %s", id, a.stderr)
 		}
 	}
-	if strings.Contains(a.stderr, "deleted demo/c4") {
+	if strings.Contains(a.stderr, "deleted c4 ") {
 		t.Errorf("it is said to be deleted: %s", a.stderr)
 	}
 	if files, _ := filepath.Glob(r.Path("cni/results/*")); len(files) != 1 || filepath.Base(files[0]) != "demo-c4-eth0" {
@@ -207,7 +207,7 @@ func TestKernelGCManySIGTERM(t *testing.T) {
 	if got := endedBy(cmd); got != 128+int(syscall.SIGTERM) {
 		t.Errorf("exit code %d: %s", got, stderr)
 	}
-	if strings.Contains(stderr.String(), "deleted demo/") {
+	if strings.Contains(stderr.String(), ": deleted ") {
 		t.Errorf("no lease was released: %s", stderr)
 	}
 	if files, _ := filepath.Glob(r.Path("cni/results/*")); len(files) != 5 {

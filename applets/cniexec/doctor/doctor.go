@@ -58,12 +58,12 @@ func (f *Finding) Failed(err error) {
 }
 
 // Fault is the finding of what CHECK or RESTORE has found of an attachment, and what repairs it.
-func Fault(a spec.Attachment, netns string, err error) Finding {
-	f := Finding{Check: "attachment", Where: a.String(), Repair: "cni-exec reload " + a.ContainerID, Own: true}
+func Fault(e *chain.Entry, err error) Finding {
+	f := Finding{Check: "attachment", Where: e.Title(), Repair: "cni-exec reload " + e.ContainerID, Own: true}
 	if errors.Is(err, spec.ErrAnew) {
-		f.Repair, f.Own = chain.DelCommand(a)+"    # and add it again", false
+		f.Repair, f.Own = chain.DelCommand(e.Attachment())+"    # and add it again", false
 	}
-	f.Of(a, netns)
+	f.Of(e.Attachment(), e.NetNSPath())
 	f.Failed(err)
 	return f
 }
@@ -388,20 +388,25 @@ func (d *Doctor) builtIn(plugin string) bool {
 }
 
 // checkCache looks for entries that cannot be read.
-func (d *Doctor) checkCache(context.Context) {
+func (d *Doctor) checkCache(ctx context.Context) {
 	for _, b := range d.inv.Broken {
 		d.unlisted = true
 		if err := b.Err(); errors.Is(err, os.ErrPermission) {
 			d.skip("attachments", err)
 		} else {
 			file, remove := filepath.Join(d.inv.Cache.Dir, "results", b.Name()), "rm "
-			if info, err := os.Lstat(file); err == nil && info.IsDir() {
+			info, err := os.Lstat(file)
+			dir := err == nil && info.IsDir()
+			if dir {
 				remove = "rm -r "
 			}
-			f := Finding{Check: "cache", Message: err.Error(), Repair: remove + file + " if its container is gone", Code: spec.CodeIO}
+			f := Finding{Check: "cache", Message: b.Err().Error(), Repair: remove + file + " if its container is gone", Code: spec.CodeIO}
 			if a, has := d.ownerOf(&b); len(has) > 0 {
-				f.Message += fmt.Sprintf("; it is of %s, which has %s", a, tty.Several(has))
+				f.Message += fmt.Sprintf("; it is of %s, which has %s", chain.EntryOf(a).Title(), tty.Several(has))
 				f.Repair = chain.DelCommand(a) + ", and add it again"
+				if !dir { // which a file cannot replace
+					d.offerRebuild(ctx, &f, a)
+				}
 				f.Network, f.ContainerID, f.IfName = a.Network, a.ContainerID, a.IfName
 			}
 			d.add(f)
@@ -654,7 +659,7 @@ func (d *Doctor) checkOrphans(context.Context) {
 			case key == "" || known[key]:
 			case d.alive(a):
 				d.add(Finding{Check: "unknown attachment", Where: l.Name, Code: spec.CodeUnknown, Network: a.Network, ContainerID: a.ContainerID, IfName: a.IfName,
-					Message: fmt.Sprintf("it is of %s, which is not in %s, and leads to a network namespace that exists", a, d.inv.Cache.Dir),
+					Message: fmt.Sprintf("it is of %s, which is not in %s, and leads to a network namespace that exists", chain.EntryOf(a).Title(), d.inv.Cache.Dir),
 					Repair:  fmt.Sprintf("cni-exec doctor --cache-dir DIR with that of its runtime, or `%s` if its container is gone", chain.DelCommand(a))})
 			default:
 				d.add(Finding{Check: "orphaned link", Where: l.Name, Code: spec.CodeUnknown, Network: a.Network, ContainerID: a.ContainerID, IfName: a.IfName,

@@ -86,52 +86,14 @@ type Entry struct {
 	Unchecked string // why it has not said, though it was asked for
 }
 
-// Name is that of the container's pod, that of `run --name`, the process or the file that the path
-// of its namespace has, or the container's ID.
-func (a *Entry) Name() string {
-	pod, space := "", ""
-	for _, arg := range a.Args {
-		switch arg[0] {
-		case "K8S_POD_NAME":
-			pod = arg[1]
-		case "K8S_POD_NAMESPACE":
-			space = arg[1]
-		}
-	}
-	path := a.NetNSPath()
-	run, isRun := strings.CutPrefix(a.ContainerID, chain.RunPrefix)
-	process, isProcess := strings.CutPrefix(path, "/proc/")
-	pid, _, _ := strings.Cut(process, "/")
-	switch {
-	case pod != "" && space != "":
-		return space + "/" + pod
-	case pod != "":
-		return pod
-	case isRun && !spec.Hashed(run, "", sandbox.RunDigits):
-		return run
-	case path == "" || !derived(a.ContainerID):
-		return shortID(a.ContainerID)
-	case isProcess && strings.Trim(pid, "0123456789") == "":
-		return "pid " + pid
-	}
-	return filepath.Base(path)
-}
-
-// Titles returns the names of attachments for people: "c1 (edge)", and the interface where the container
-// has several on the network.
+// Titles is [chain.Titles].
 func Titles(list []*Entry) func(*Entry) string {
-	type pair struct{ container, network string }
-	count := map[pair]int{}
-	for _, a := range list {
-		count[pair{a.ContainerID, a.NetworkName}]++
+	entries := make([]*chain.Entry, len(list))
+	for i, a := range list {
+		entries[i] = a.Entry
 	}
-	return func(a *Entry) string {
-		text := a.Name() + " (" + a.NetworkName + ")"
-		if count[pair{a.ContainerID, a.NetworkName}] > 1 {
-			text += " " + a.IfName
-		}
-		return text
-	}
+	title := chain.Titles(entries)
+	return func(a *Entry) string { return title(a.Entry) }
 }
 
 // Operand is what a verb finds the attachment's container by: its name, or its ID where others have
@@ -148,19 +110,6 @@ func (v *Inventory) Operand(a *Entry) string {
 func (a *Entry) In(ns netns.ID) bool {
 	id, err := netns.IDAt(a.NetNSPath())
 	return err == nil && id == ns
-}
-
-// derived reports whether a container ID was derived from the path of a namespace.
-func derived(id string) bool {
-	return strings.HasPrefix(id, chain.CnitoolPrefix) || strings.HasPrefix(id, chain.RunPrefix)
-}
-
-// shortID cuts the IDs of runtimes, which have 64 hex digits, as these show them.
-func shortID(id string) string {
-	if spec.Hashed(id, "", 64) {
-		return id[:12]
-	}
-	return id
 }
 
 // Runtime is a guess at who made the attachment, by the names that runtimes give; empty: none.

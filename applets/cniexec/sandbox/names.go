@@ -187,7 +187,7 @@ func (n Names) DeleteUnused(ctx context.Context, path string) error {
 	defer ns.Close()
 	for _, e := range entries {
 		if ns.At(e.NetNSPath()) && e.Live() { // by whatever path
-			n.Runner.Warn("%s stays: %s is attached", path, e.Attachment())
+			n.Runner.Warn("%s stays: %s is attached", path, e.Title())
 			return nil
 		}
 	}

@@ -240,10 +240,7 @@ func (r *Run) detach(ctx context.Context) error {
 	return errors.Join(errs...)
 }
 
-// RunDigits is how many digits the container ID of a run without a name has: 48 bits.
-const RunDigits = 12
-
 // RandomHex returns so many digits, for names that must be unique on a host.
 func RandomHex() string {
-	return fmt.Sprintf("%0*x", RunDigits, rand.Uint64()>>(64-4*RunDigits))
+	return fmt.Sprintf("%0*x", chain.RunDigits, rand.Uint64()>>(64-4*chain.RunDigits))
 }

@@ -1,0 +1,146 @@
+package doctor
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+
+	"cnibox/applets/cniexec/hint"
+	"cnibox/applets/record"
+	"cnibox/chain"
+	"cnibox/internal/netns"
+	"cnibox/nft"
+	"cnibox/rtnl"
+	"cnibox/spec"
+)
+
+// rebuildable are the capabilities whose values the host has: the rule set the ports, the namespace and the
+// lease the others, which no verb after ADD needs.
+var rebuildable = []string{spec.CapPorts, "ips", "mac", "dns"}
+
+// offerRebuild gives the finding of a broken entry its fix, or says why there is none.
+func (d *Doctor) offerRebuild(ctx context.Context, f *Finding, a spec.Attachment) {
+	fix, err := d.rebuild(ctx, a)
+	if err != nil {
+		f.Message += "; it cannot be rebuilt: " + hint.Line(err)
+		return
+	}
+	f.Repair, f.fix = "cni-exec doctor --fix", fix
+}
+
+// rebuild returns what makes the entry of an attachment anew: from the configuration of its network, the
+// namespace to which its link leads, its lease, and its ports in the rule set. The error is why that is not enough
+// for CHECK and DEL.
+func (d *Doctor) rebuild(ctx context.Context, a spec.Attachment) (func(context.Context) error, error) {
+	i := slices.IndexFunc(d.examined, func(n *examined) bool { return n.Name == a.Network && n.list != nil })
+	if i < 0 {
+		return nil, fmt.Errorf("network %s has no configuration", a.Network)
+	}
+	n := d.examined[i]
+	l, t := n.list, chain.Target{ContainerID: a.ContainerID, IfName: a.IfName}
+	for _, p := range l.Plugins {
+		if !d.builtIn(p.Type) {
+			return nil, fmt.Errorf("plugin %s is another program", p.Type)
+		}
+		for capability, takes := range p.Capabilities {
+			if takes && !slices.Contains(rebuildable, capability) {
+				return nil, fmt.Errorf("plugin %s takes %s, of which nothing on the host has the value", p.Type, capability)
+			}
+			if takes && capability == spec.CapPorts {
+				t.Capabilities = d.publishedIn(a)
+				if t.Capabilities == nil && (d.rules == nil || recorded(n, p.Type, a)) {
+					return nil, errors.New("it has published ports, which are not in the rule set any more")
+				}
+			}
+		}
+	}
+	var err error
+	if t.NetNS, err = d.netnsOf(a); err != nil {
+		return nil, err
+	}
+	within, cancel := context.WithTimeout(ctx, checkTime)
+	defer cancel()
+	return func(ctx context.Context) error { return d.Runner.Rebuild(ctx, l, t, true) }, d.Runner.Rebuild(within, l, t, false)
+}
+
+// recorded reports whether a plugin has a record of an attachment.
+func recorded(n *examined, plugin string, a spec.Attachment) bool {
+	return slices.ContainsFunc(n.Conf.Stored, func(s chain.Stored) bool {
+		dir := s.Records[plugin]
+		_, err := os.Lstat(filepath.Join(dir, record.Name(a)))
+		return dir != "" && err == nil
+	})
+}
+
+// publishedIn are the ports of an attachment in the rule set, as runtimeConfig has them.
+func (d *Doctor) publishedIn(a spec.Attachment) map[string]json.RawMessage {
+	ports := []spec.Port{}
+	for _, h := range d.rules[a.Key()] {
+		p := spec.Port{HostPort: h.Port, ContainerPort: h.Target.Port(), Protocol: h.Proto}
+		if h.Addr.IsValid() {
+			p.HostIP = h.Addr.String()
+		}
+		if h.Kind == nft.KindPortMap && !slices.Contains(ports, p) { // one of each family
+			ports = append(ports, p)
+		}
+	}
+	if len(ports) == 0 {
+		return nil
+	}
+	value, _ := json.Marshal(ports) // numbers and strings
+	return map[string]json.RawMessage{spec.CapPorts: value}
+}
+
+// errFound ends a search.
+var errFound = errors.New("found")
+
+// netnsOf is a path of the namespace that has the other end of an attachment's veth.
+func (d *Doctor) netnsOf(a spec.Attachment) (at string, err error) {
+	var host *rtnl.Link
+	if d.inv.Links != nil {
+		host = d.inv.Links.ByKey[a.Key()]
+	}
+	if host == nil || host.Kind != "veth" {
+		return "", errors.New("it has no veth on the host, which would lead to its namespace")
+	}
+	own, err := rtnl.Dial(netns.Host())
+	if err != nil {
+		return "", err
+	}
+	defer own.Close()
+	peer, err := own.Peer(host)
+	if err != nil {
+		return "", err
+	}
+	err = netns.Each(func(path string, ns *netns.NS) error {
+		if ns == nil {
+			return nil
+		}
+		conn, err := rtnl.Dial(ns)
+		if err != nil {
+			return err
+		}
+		defer conn.Close()
+		l, err := conn.Link(a.IfName)
+		if err == nil && l.Kind == "veth" && l.Index == peer.Index && l.Parent == host.Index && bytes.Equal(l.MAC, peer.MAC) {
+			at = path
+			return errFound
+		}
+		if errors.Is(err, os.ErrNotExist) {
+			return nil
+		}
+		return err
+	})
+	switch {
+	case errors.Is(err, errFound):
+		return at, nil
+	case err == nil:
+		err = fmt.Errorf("no network namespace has the other end of %s", host.Name)
+	}
+	return "", err
+}

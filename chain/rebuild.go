@@ -1,0 +1,59 @@
+package chain
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+
+	"cnibox/spec"
+)
+
+// Rebuild makes the entry of an attachment that is there, and whose entry is lost or broken, with the configuration of
+// today: its result is what GET of the plugins finds without one, and CHECK agrees with that. CNI_ARGS are
+// those of the target. Without write it only says whether that is possible. The error is os.ErrExist if
+// there is an entry.
+func (r *Runner) Rebuild(ctx context.Context, l *List, t Target, write bool) error {
+	a := t.on(l)
+	v, err := l.Supported()
+	if err == nil && !v.AtLeast(spec.V040) {
+		err = spec.Errorf(spec.CodeVersion, "cniVersion %s has no CHECK", l.CNIVersion)
+	}
+	if err != nil {
+		return err
+	}
+	unlock, err := r.lock(ctx, a)
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	if _, err := r.Cache.Lookup(a); err == nil {
+		return fmt.Errorf("entry of %s: %w", EntryOf(a).Title(), os.ErrExist)
+	} else if !errors.Is(err, os.ErrNotExist) {
+		return err
+	}
+	end, err := t.openNetNS()
+	if err != nil {
+		return err
+	}
+	defer end()
+	e, err := t.entry(l)
+	if err != nil {
+		return err
+	}
+	res, err := r.getAll(ctx, l, t, nil)
+	if err == nil {
+		err = r.checkAll(ctx, l, t, res)
+	}
+	if err != nil || !write {
+		return err
+	}
+	doc, err := res.EncodeFor(v, t.IfName)
+	if err == nil {
+		err = r.Cache.Begin(e)
+	}
+	if err != nil {
+		return err
+	}
+	return r.Cache.Finish(e, doc)
+}
