@@ -210,7 +210,7 @@ test-clients: build ## containers of containerd, podman, buildah; CLIENTS=-requi
 	$(IN_TEST) ./clients -bin $(abspath $(BIN)) $(CLIENTS)
 
 .PHONY: test-systemd
-test-systemd: build ## the units of dist on Debian 12 with systemd, in qemu: reload of nftables and firewalld, reboot, power cut; as root; SYSTEMD=-require: no skipping
+test-systemd: build ## the units of dist on Debian 12 with systemd, in qemu: reload of nftables and firewalld, reboot, power cut, with a container of podman, and Docker started later; as root; SYSTEMD=-require: no skipping
 	$(IN_TEST) ./vm -systemd -limit 15m $(SYSTEMD)
 
 .PHONY: test-openrc

@@ -56,8 +56,14 @@ func TestUses(t *testing.T) {
 	if len(u.Stored) != 4 || len(u.Ranges) != 3 {
 		t.Skip("SKIPPED: plugins are left out of this build")
 	}
-	if u.Link != "br7" || !u.Routed || !u.Veth || !u.Accepts || !u.Zoned {
+	if u.Link != "br7" || !u.Routed || !u.Veth || u.Accepts || !u.Zoned {
 		t.Errorf("got %+v", u)
+	}
+	for backend, want := range map[string]bool{"": true, "iptables": true, "nftables": false, "firewalld": false} {
+		u := d.Uses([]byte(`{"cniVersion":"0.4.0","name":"n","type":"firewall","backend":"` + backend + `"}`))
+		if u.Accepts != want {
+			t.Errorf("backend %q: CNI-FORWARD accepts: %t, want %t", backend, u.Accepts, want)
+		}
 	}
 	if u.Ranges[0].Set != 0 || u.Ranges[1].Set != 0 || u.Ranges[2].Set != 1 {
 		t.Errorf("sets: %+v", u.Ranges)

@@ -330,7 +330,7 @@ func (c *conf) Known(op *chained.Op) (bool, error) {
 
 // Resources are what lets the packets of the addresses pass.
 func (c *conf) Resources() spec.Resources {
-	return spec.Resources{Accepts: true, Zoned: c.plan.firewalld}
+	return spec.Resources{Accepts: !c.plan.firewalld && !c.plan.ownTable, Zoned: c.plan.firewalld}
 }
 
 // Holds are the accepted addresses, and the policy.

@@ -14,6 +14,7 @@ import (
 
 	"cnibox/test/debian"
 	"cnibox/test/document"
+	docker "cnibox/test/image"
 )
 
 //go:embed systemd.sh
@@ -25,9 +26,15 @@ var systemdDebian = debian.System{
 	Packages: []string{
 		"systemd", "systemd-sysv", "nftables", "iproute2", "kmod", "busybox-static",
 		"firewalld", "netbase", "procps", // firewalld's services name protocols, and its unit has kill
-		"libpam-systemd", // a logind for polkitd, on which firewalld depends
+		"libpam-systemd",                                // a logind for polkitd, on which firewalld depends
+		"podman", "crun", "containernetworking-plugins", // debootstrap finds no package for podman's dependency on a network stack
+		"docker.io", "iptables",
 	},
-	Without: slices.Concat(debian.Unused, []string{"./etc/systemd/system/*[Ff]irewall*"}), // what enables firewalld
+	Without: slices.Concat(debian.Unused, []string{
+		"./etc/systemd/system/*[Ff]irewall*", // what enables firewalld, and the others
+		"./etc/systemd/system/*.wants/containerd.service", "./etc/systemd/system/*.wants/docker.*", "./etc/systemd/system/*.wants/podman*",
+		"./usr/bin/docker", "./usr/bin/ctr", "./usr/bin/containerd-stress", // large, and not needed
+	}),
 }
 
 // systemdUnits is the section of it that has the commands.
@@ -58,6 +65,15 @@ const trialNetwork = `{"cniVersion": "1.1.0", "name": "%[1]s", "plugins": [
   {"type": "portmap", "capabilities": {"portMappings": true}},
   {"type": "firewall"}]}
 `
+
+// podmanConf has podman use CNI plugins, and ours alone.
+const podmanConf = `[network]
+network_backend = "cni"
+cni_plugin_dirs = ["/opt/cni/bin"]
+`
+
+// podmanNetwork is the file of Debian that has podman's default network, with the addresses of mynet.
+const podmanNetwork = "etc/cni/net.d/87-podman-bridge.conflist"
 
 // masked are units that the guest has no use for: they wait for a network or D-Bus.
 var masked = []string{
@@ -128,6 +144,14 @@ func systemdDisk(ctx context.Context, t tree, root, disk string) error {
 	if err != nil {
 		return err
 	}
+	if files["trial/shop.tar"], err = shopImage(root); err != nil {
+		return err
+	}
+	network, err := os.ReadFile(filepath.Join(root, podmanNetwork))
+	if err != nil {
+		return err
+	}
+	files[podmanNetwork] = strings.ReplaceAll(string(network), "10.88.0.", "10.87.0.")
 	if err := debian.Write(root, files); err != nil {
 		return err
 	}
@@ -144,13 +168,28 @@ func systemdDisk(ctx context.Context, t tree, root, disk string) error {
 		{"cp", "-r", "dist", filepath.Join(root, "root/cnibox/dist")},
 		{"mkdir", "-p", filepath.Join(root, "usr/lib/modules")},
 		{"cp", "-r", t.modules, filepath.Join(root, "usr/lib/modules", t.release)},
-		{"mkfs.ext4", "-q", "-d", root, disk, "1G"},
+		{"mkfs.ext4", "-q", "-d", root, disk, "2G"},
 	} {
 		if _, err := output(ctx, ".", c[0], c[1:]...); err != nil {
 			return err
 		}
 	}
 	return os.RemoveAll(root)
+}
+
+// shopImage is the archive of an image with busybox as a web server. The page names the server.
+func shopImage(root string) (string, error) {
+	busybox, err := os.ReadFile(filepath.Join(root, "usr/bin/busybox"))
+	if err != nil {
+		return "", err
+	}
+	i := docker.Image{
+		Name: "localhost/shop:1", Cmd: []string{"/bin/busybox", "httpd", "-f", "-p", "80", "-h", "/www"},
+		Files: []docker.File{{Name: "bin/busybox", Mode: 0o755, Body: busybox}, {Name: "www/index.html", Mode: 0o644, Body: []byte("shop\n")}},
+	}
+	var b strings.Builder
+	err = i.Write(&b)
+	return b.String(), err
 }
 
 // trialFiles are the trial's files, of which the document has some.
@@ -162,9 +201,13 @@ func trialFiles() (map[string]string, error) {
 		"etc/systemd/journald.conf.d/trial.conf": "[Journal]\nStorage=volatile\n",
 		"etc/machine-id":                         strings.Repeat("c", 32) + "\n", // else systemd enables all that it finds
 		"etc/hostname":                           "trial\n",
-		"srv/index.html":                         "cnibox\n",
+		"srv/index.html":                         "web\n",
 		"etc/cni/net.d/mynet.conflist":           fmt.Sprintf(trialNetwork, "mynet", "10.88.0.0/16"),
 		"etc/cni/net.d/backend.conflist":         fmt.Sprintf(trialNetwork, "backend", "10.99.0.0/24"),
+		"etc/containers/containers.conf":         podmanConf,
+		"etc/containers/storage.conf":            "[storage]\ndriver = \"vfs\"\nrunroot = \"/run/containers/storage\"\ngraphroot = \"/var/lib/containers/storage\"\n",
+		"etc/containers/policy.json":             `{"default": [{"type": "insecureAcceptAnything"}]}`,
+		"etc/docker/daemon.json":                 `{"storage-driver": "vfs"}`, // the guest's kernel has no module overlay
 		"root/cnibox/README":                     "the directory of the documents' commands\n",
 	}
 	for name, from := range map[string][3]string{

@@ -27,10 +27,11 @@ failed() {
 		cni-exec ls -o wide
 		cni-exec check --all
 		systemctl --no-pager --failed
-		journalctl --no-pager -o short-monotonic -n 60 -u 'cni-*' -u nftables -u firewalld -u web -u trial
+		journalctl --no-pager -o short-monotonic -n 90 -u 'cni-*' -u nftables -u firewalld -u web -u trial -u 'podman*' -u docker
 		nft list ruleset
 		ip addr
 		ip -n web addr
+		podman ps -a
 	} >&3 2>&1 || true
 	echo '##vm end failed' >&3
 	exec 3>&-
@@ -60,56 +61,76 @@ lan() {
 	ip route add default via 192.0.2.2 # the way out that doctor wants
 }
 
-# fetch ADDRESS [COMMAND...]: the page, by a command that runs others in a namespace.
-fetch() {
-	local address=$1
-	shift
-	[ "$("$@" timeout 4 busybox wget -q -O - "http://$address/")" = cnibox ]
-}
-own() { fetch 10.88.0.5; }
-published() { fetch 192.0.2.1:8080 ip netns exec lan; }
-masqueraded() { ip netns exec web busybox ping -c 1 -W 1 192.0.2.2; }
-link() { ip -n web -o -4 addr show dev eth0 scope global && ip -n web -o link show dev eth0; }
+# There are two servers: web, in a namespace of cni-net@web.service, and shop, a container of podman.
+declare -A port=([web]=8080 [shop]=8081)
+in_web() { ip netns exec web "$@"; }
+in_shop() { nsenter --target "$(cat /run/shop.pid)" --net "$@"; }
 
-# A connection to the published port with half of a request; end_request sends the rest.
-begin_request() {
-	coproc nc { exec ip netns exec lan busybox nc 192.0.2.1 8080; }
-	exec 4<&"${nc[0]}" 5>&"${nc[1]}"
-	printf 'GET / HTTP/1.0\r\n' >&5
-	within 'an open connection' established
+# fetch SERVER ADDRESS [COMMAND...]: its page, by a command that runs others in a namespace.
+fetch() {
+	local server=$1 address=$2
+	shift 2
+	[ "$("$@" timeout 4 busybox wget -q -O - "http://$address/")" = "$server" ]
 }
-established() { ip netns exec web ss -Htn state established sport = :80 | grep -q .; }
-end_request() {
-	printf '\r\n' >&5
-	timeout "$bound" grep -qx cnibox <&4
-	exec 4<&- 5>&-
+own() { fetch web 10.88.0.5; }
+publishes() { fetch "$1" "192.0.2.1:${port[$1]}" ip netns exec lan; }
+published() { publishes web && publishes shop; }
+leaves() { "in_$1" busybox ping -c 1 -W 1 192.0.2.2; }
+masqueraded() { leaves web && leaves shop; }
+link() {
+	local server
+	for server in web shop; do
+		"in_$server" ip -o -4 addr show dev eth0 scope global
+		"in_$server" ip -o link show dev eth0
+	done
+}
+
+# Connections to the published ports with half of a request; end_requests sends the rest.
+declare -A open=()
+begin_requests() {
+	local server to
+	for server in web shop; do
+		exec {to}> >(exec ip netns exec lan busybox nc 192.0.2.1 "${port[$server]}" >"/run/$server.page")
+		open[$server]=$to
+		printf 'GET / HTTP/1.0\r\n' >&"$to"
+		within "an open connection to $server" established "$server"
+	done
+}
+established() { "in_$1" ss -Htn state established sport = :80 | grep -q .; }
+end_requests() {
+	local server to
+	for server in web shop; do
+		to=${open[$server]}
+		printf '\r\n' >&"$to"
+		within "the open connection to $server goes on" grep -qx "$server" "/run/$server.page"
+		exec {to}>&-
+	done
 }
 
 # whole: all is as the document has it, and nothing else is there.
 whole() {
 	cni-exec check --all &&
-		[ "$(cni-exec ls -o json | grep -c '"containerID"')" = 3 ] &&
+		[ "$(cni-exec ls -o json | grep -c '"containerID"')" = 4 ] &&
 		[ "$(nft list map inet cnibox dnat4 | grep -c '10.88.0.5')" = 1 ] &&
+		[ "$(nft list map inet cnibox dnat4 | grep -c '10.87.0.')" = 1 ] &&
 		[ "$(cni-exec ls networks -o json | tr -d ' \n' | grep -o '"stale":[^]]*]' | sort -u)" = '"stale":[]' ] &&
 		[ -z "$(systemctl --failed --plain --no-legend)" ]
 }
 
-# event WHAT COMMAND...: traffic is back, an open connection goes on, the address is the same.
+# event WHAT COMMAND...: traffic is back, open connections go on, addresses are the same.
 event() {
 	local before begin bound=20
 	step=$1
 	shift
 	before=$(link)
-	begin_request
+	begin_requests
 	begin=$(now)
 	"$@"
 	say "$step: the command took $(since "$begin")"
-	within 'traffic to the published port' published
+	within 'traffic to the published ports' published
 	within 'traffic to its own address' own
 	within 'traffic to the outside' masqueraded
-	begin=$(now)
-	end_request
-	say "$step: the open connection went on after $(since "$begin")"
+	end_requests
 	[ "$(link)" = "$before" ]
 	within 'check --all is 0' whole
 }
@@ -136,9 +157,49 @@ back() {
 	say "$step: cni-exec up took $(up_took)"
 	within 'the web server' systemctl is-active web.service
 	within 'its own address' own
-	within 'the published port' published
-	within 'the outside' masqueraded
+	within 'the published ports' published
+	within 'the outside' leaves web
 	within 'check --all is 0' whole
+}
+
+# start_shop starts a container of podman that podman-restart.service starts at each boot.
+start_shop() {
+	step='podman' began=$(now)
+	podman load -q -i /trial/shop.tar >/dev/null
+	podman run -d --name shop --pull never --restart always --pidfile /run/shop.pid -p "${port[shop]}:80" localhost/shop:1 >/dev/null
+	systemctl enable podman-restart.service
+	say "$step $(podman version -f '{{.Client.Version}}'): load and run took $(since "$began")"
+}
+
+# restart_docker, which also starts it: Docker sets FORWARD to drop only if it is Docker that sets forwarding.
+restart_docker() {
+	sysctl -qw net.ipv4.ip_forward=0
+	systemctl restart docker.service
+	nft list chain ip filter FORWARD | grep -q 'policy drop'
+	nft list chain ip filter FORWARD | grep -q 'jump DOCKER-USER'
+}
+
+# docker_beside_firewalld: Docker adds a zone and reloads firewalld, which deletes the rules of iptables. The
+# watch is stopped until then, since it would set forwarding before Docker does.
+docker_beside_firewalld() {
+	systemctl stop cni-exec-watch.service
+	restart_docker
+	if publishes web || publishes shop; then failed 'FORWARD lets it through: what is tried then?'; fi
+	systemctl start cni-exec-watch.service
+}
+
+# sound: cni-exec doctor has no finding.
+sound() {
+	local found
+	found=$(cni-exec doctor 2>&1) || failed "$found"
+}
+
+# repair PROGRAM: does what cni-exec doctor says, which is commands that begin with that.
+repair() {
+	local found commands
+	found=$(cni-exec doctor || true)
+	commands=$(grep -o "$1 .*" <<<"$found") || failed "no command of $1: $found"
+	bash -ec "$commands"
 }
 
 # finish WORD COMMAND...: the end of this boot, as the host knows it.
@@ -157,6 +218,7 @@ case $boot in
 	complaints=$(systemd-analyze verify --man=no dist/*.service dist/*.socket 2>&1) || failed "$complaints"
 	[ -z "$complaints" ] || failed "$complaints"
 	systemctl enable --now web.service
+	start_shop
 	back 'units enabled'
 	event 'systemctl reload nftables' systemctl reload nftables
 	event 'systemctl restart nftables' systemctl restart nftables
@@ -165,13 +227,26 @@ case $boot in
 	;;
 2)
 	back 'reboot'
+	event 'systemctl start docker' restart_docker
+	step='cni-exec doctor'
+	sound
+	event 'systemctl restart nftables, with Docker' systemctl restart nftables
+	event 'systemctl restart docker' restart_docker
+	step='without CNI-FORWARD'
+	nft flush chain ip filter CNI-FORWARD
+	if leaves web || leaves shop || publishes web || publishes shop; then failed 'FORWARD lets it through still: what is tried then?'; fi
+	cni-exec doctor && failed 'cni-exec doctor has no finding'
+	cni-exec reload
+	within 'traffic to the published ports' published
+	within 'traffic to the outside' masqueraded
+	systemctl stop docker.service docker.socket containerd.service
 	step='without a unit that restores'
 	systemctl disable --now cni-exec-reload@nftables.service
 	nft flush ruleset
-	if published; then failed 'the port is published still: what is tried then?'; fi
+	if publishes web || publishes shop; then failed 'a port is published still: what is tried then?'; fi
 	step='cni-exec-watch.service'
 	systemctl enable --now cni-exec-watch.service
-	within 'traffic to the published port' published
+	within 'traffic to the published ports' published
 	event 'nft flush ruleset' nft flush ruleset
 	event 'ip link del br-mynet' ip link del br-mynet
 	event 'systemctl reload nftables, watched' systemctl reload nftables
@@ -188,7 +263,7 @@ case $boot in
 	step='systemctl restart cni-net@web.service'
 	systemctl restart cni-net@web.service # and with it the service, which requires it
 	within 'its own address' own
-	within 'the published port' published
+	within 'the published ports' published
 	within 'check --all is 0' whole
 	step='cni-exec gc'
 	cni-exec gc --all-networks --valid-live
@@ -206,27 +281,33 @@ case $boot in
 4)
 	back 'reboot with firewalld'
 	step='cni-exec doctor'
-	cni-exec doctor
+	sound
 	event 'systemctl reload firewalld' settled systemctl reload firewalld
 	event 'systemctl restart firewalld' settled systemctl restart firewalld
 	step='firewalld without a unit that restores'
 	systemctl disable --now cni-exec-reload@firewalld.service
 	settled systemctl reload firewalld
-	if masqueraded; then failed 'firewalld lets it through still: what is tried then?'; fi
+	if leaves web || leaves shop; then failed 'firewalld lets it through still: what is tried then?'; fi
 	step='cni-exec-watch.service'
 	systemctl enable --now cni-exec-watch.service
 	within 'traffic to the outside' masqueraded
 	event 'firewall-cmd --reload, watched' firewall-cmd --reload
 	event 'systemctl restart firewalld, watched' settled systemctl restart firewalld
 	step='the command of cni-exec doctor'
-	sed -i 's/, "backend": "firewalld"//' /etc/cni/net.d/mynet.conflist
+	sed -i 's/, "backend": "firewalld"//' /etc/cni/net.d/{mynet,87-podman-bridge}.conflist
 	systemctl restart cni-net@web.service
-	if masqueraded; then failed 'firewalld lets it through still: what is tried then?'; fi
-	repair=$(cni-exec doctor | grep '^ *firewall-cmd ' || true)
-	[ -n "$repair" ]
-	bash -ec "$repair"
+	podman restart -t 0 shop
+	if leaves web || leaves shop; then failed 'firewalld lets it through still: what is tried then?'; fi
+	repair firewall-cmd
 	within 'the outside' masqueraded
-	cni-exec doctor
+	sound
+	event 'systemctl start docker, with firewalld' docker_beside_firewalld
+	step='cni-exec doctor, with firewalld and Docker'
+	found=$(cni-exec doctor || true)
+	grep 'network backend: .*FORWARD of table ip filter drops' <<<"$found" || failed "no finding: $found"
+	repair 'nft insert rule'
+	sound
+	event 'systemctl reload firewalld, with Docker' settled systemctl reload firewalld
 	finish done sleep infinity
 	;;
 esac
