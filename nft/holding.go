@@ -1,7 +1,9 @@
 package nft
 
 import (
+	"bytes"
 	"encoding/binary"
+	"net"
 	"net/netip"
 
 	"cnibox/spec"
@@ -21,15 +23,26 @@ type Holding struct {
 	Proto  string // tcp, udp or sctp
 	Port   uint16
 	Target netip.AddrPort
+
+	// Of a guarded port of a bridge alone.
+	Link string
+	MAC  net.HardwareAddr // that it may send from
 }
 
 // holdingSets are the sets of which [Table.Holdings] makes something.
-var holdingSets = [...]*perFamily{&masqSet, &masqNextSet, &allowSet, &allowNextSet, &zoneSet, &zoneNextSet,
-	&anyPorts.dnat, &anyPorts.cond, &hostPorts.dnat, &hostPorts.cond}
+func holdingSets() (all []*set) {
+	for _, family := range []byte{v4, v6} {
+		for _, of := range []perFamily{masqSet, masqNextSet, allowSet, allowNextSet, zoneSet, zoneNextSet,
+			anyPorts.dnat, anyPorts.cond, hostPorts.dnat, hostPorts.cond} {
+			all = append(all, of.of(family))
+		}
+	}
+	return append(all, macsSet)
+}
 
 // Holdings returns what attachments have of the kinds KindMasquerade, KindPortMap,
-// KindFirewall and KindZone; no kinds mean all of these four. Each set is read once. Where we
-// have no table, or its rules were flushed, without which elements do nothing, there is nothing.
+// KindMACGuard, KindFirewall and KindZone; no kinds mean all of these. Each set is read once. Where
+// a table is not there, or its rules were flushed, without which elements do nothing, it has nothing.
 // No lock is taken: a change that is being made is seen in one set and perhaps not in the next.
 // The error is os.ErrPermission without CAP_NET_ADMIN.
 func (t *Table) Holdings(kinds ...Kind) ([]Holding, error) {
@@ -38,25 +51,23 @@ func (t *Table) Holdings(kinds ...Kind) ([]Holding, error) {
 		return nil, err
 	}
 	defer s.Close()
-	if version, err := s.version(inet); err != nil || version == "" {
-		return nil, err
-	}
+	x := newTx(s)
 	labelled := func(comment []byte) bool { return spec.LabelKey(string(comment)) != "" }
 	var all []Holding
-	for _, family := range []byte{v4, v6} {
-		for _, of := range holdingSets {
-			in := of.of(family)
-			if !has(kinds, in.kind) {
-				continue
-			}
-			err := s.elements(in, labelled, func(e element) {
+	for _, in := range holdingSets() {
+		if !has(kinds, in.kind) {
+			continue
+		}
+		version, err := x.version(in.table)
+		if err == nil && version != "" {
+			err = s.elements(in, labelled, func(e element) {
 				if h, ok := in.holding(&e); ok {
 					all = append(all, h)
 				}
 			})
-			if err != nil {
-				return nil, err
-			}
+		}
+		if err != nil {
+			return nil, err
 		}
 	}
 	return all, nil
@@ -65,7 +76,16 @@ func (t *Table) Holdings(kinds ...Kind) ([]Holding, error) {
 // holding reads an element; false for a key that is cut short.
 func (s *set) holding(e *element) (h Holding, ok bool) {
 	h = Holding{Kind: s.kind, Key: ownerKey(e.owner), Owner: ownerNames(e.owner)}
-	if s.kind != KindPortMap {
+	switch s.kind {
+	case KindPortMap:
+	case KindMACGuard:
+		if len(e.key) < ifnameLen+macLen {
+			return h, false
+		}
+		h.Link = string(bytes.TrimRight(e.key[:ifnameLen], "\x00"))
+		h.MAC = net.HardwareAddr(e.key[ifnameLen : ifnameLen+macLen])
+		return h, true
+	default:
 		h.Addr = s.addr(e.key)
 		return h, h.Addr.IsValid()
 	}

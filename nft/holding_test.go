@@ -10,7 +10,8 @@ import (
 	"cnibox/spec"
 )
 
-// Holdings has what is of use to find an owner: addresses and host ports, with the next owners.
+// Holdings has what is of use to find an owner: addresses, host ports and guarded ports of bridges,
+// with the next owners.
 func TestKernelHoldings(t *testing.T) {
 	table := open(t, kerneltest.NS(t))
 	if all, err := table.Holdings(); err != nil || len(all) != 0 {
@@ -29,7 +30,10 @@ func TestKernelHoldings(t *testing.T) {
 			t.Errorf("%+v: the names are not those of the key", h)
 		}
 		text := fmt.Sprintf("%s %d %s", h.Owner, h.Kind, h.Addr)
-		if h.Kind == nft.KindPortMap {
+		switch h.Kind {
+		case nft.KindMACGuard:
+			text = fmt.Sprintf("%s %d %s %s", h.Owner, h.Kind, h.Link, h.MAC)
+		case nft.KindPortMap:
 			text += fmt.Sprintf(" %s/%d -> %s", h.Proto, h.Port, h.Target)
 		}
 		got = append(got, text)
@@ -41,7 +45,7 @@ func TestKernelHoldings(t *testing.T) {
 		of(owner, nft.KindMasquerade, one4), of(owner, nft.KindMasquerade, one6), of(owner, nft.KindFirewall, one4), of(owner, nft.KindZone, one6),
 		of(owner, nft.KindPortMap, "invalid IP tcp/8080 -> "+one4+":80"), of(owner, nft.KindPortMap, "10.0.0.1 udp/53 -> "+one4+":80"),
 		of(owner, nft.KindPortMap, "invalid IP tcp/8080 -> ["+one6+"]:80"), of(owner, nft.KindPortMap, "invalid IP sctp/99 -> ["+one6+"]:80"),
-		of(second, nft.KindFirewall, one4), of(second, nft.KindFirewall, one6),
+		of(owner, nft.KindMACGuard, "veth1 02:00:00:00:00:01"), of(second, nft.KindFirewall, one4), of(second, nft.KindFirewall, one6),
 	}
 	slices.Sort(got)
 	slices.Sort(want)

@@ -437,7 +437,7 @@ func (d *Doctor) ownerOf(b *chain.Broken) (owner spec.Attachment, has []string) 
 	}
 	for _, held := range d.rules {
 		if len(held) > 0 {
-			note(held[0].Owner, "%s in table inet cnibox", tty.Plural(len(held), "element"))
+			note(held[0].Owner, "%s in tables cnibox", tty.Plural(len(held), "element"))
 		}
 	}
 	return owner, has
@@ -670,6 +670,6 @@ func (d *Doctor) checkOrphans(context.Context) {
 	}
 	for _, name := range slices.Sorted(maps.Keys(orphans)) {
 		d.add(Finding{Check: "orphaned elements", Where: "network " + name, Code: spec.CodeUnknown, Network: name, Repair: "cni-exec gc " + name + " --valid-live",
-			Message: fmt.Sprintf("%s in table inet cnibox of attachments that have neither a link nor an entry in %s", tty.Plural(orphans[name], "element"), d.inv.Cache.Dir)})
+			Message: fmt.Sprintf("%s in tables cnibox of attachments that have neither a link nor an entry in %s", tty.Plural(orphans[name], "element"), d.inv.Cache.Dir)})
 	}
 }

@@ -131,7 +131,7 @@ func (s *OwnerSearch) readLinks(live bool) error {
 	return nil
 }
 
-// readElements reads those of table inet cnibox.
+// readElements reads those of tables cnibox.
 func (s *OwnerSearch) readElements() error {
 	held, err := nft.Open(netns.Host()).Holdings()
 	if err != nil && !netfilter.IsMissing(err) {
