@@ -19,7 +19,7 @@ type hostState struct {
 	byIndex map[uint32]*rtnl.Link
 	veths   map[string]*rtnl.Link    // with a label, by the owner's key
 	others  map[string]*rtnl.Link    // veths without a label, by their name
-	rules   map[string][]nft.Holding // by the owner's key; nil: not read
+	rules   map[string][]nft.Element // by the owner's key; nil: not read
 	uplink  string                   // the link of the default route; empty: none
 }
 
@@ -48,13 +48,13 @@ func (p *Plugin) holds(ctx context.Context, r *spec.Request) (all []spec.Holding
 	}
 	var masqueraded []netip.Addr
 	for _, e := range h.rules[r.Key()] {
-		switch {
-		case e.Kind == nft.KindMACGuard:
-			all = append(all, spec.Holding{Kind: spec.KindMACGuard, Text: fmt.Sprintf("%s sends from %s alone", e.Link, e.MAC),
-				Data: spec.MACGuard{Link: e.Link, MAC: e.MAC.String()}})
-		case !slices.Contains(masqueraded, e.Addr):
-			masqueraded = append(masqueraded, e.Addr)
-			all = append(all, spec.Holding{Kind: "masquerade", Text: e.Addr.String() + " masqueraded", Data: e.Addr})
+		switch addr, mac := e.Addr(), e.MAC(); {
+		case mac != nil:
+			all = append(all, spec.Holding{Kind: spec.KindMACGuard, Text: fmt.Sprintf("%s sends from %s alone", e.Link(), mac),
+				Data: spec.MACGuard{Link: e.Link(), MAC: mac.String()}})
+		case !slices.Contains(masqueraded, addr):
+			masqueraded = append(masqueraded, addr)
+			all = append(all, spec.Holding{Kind: "masquerade", Text: addr.String() + " masqueraded", Data: addr})
 		}
 	}
 	return all, nil
@@ -86,10 +86,10 @@ func readHostState() (*hostState, error) {
 	if uplink, err := findMaster(conn, ""); err == nil {
 		h.uplink = uplink.Name
 	}
-	if held, err := nft.Open(netns.Host()).Holdings(nft.KindMasquerade, nft.KindMACGuard); err == nil {
-		h.rules = map[string][]nft.Holding{}
+	if held, err := nft.Open(netns.Host()).Elements(nft.KindMasquerade, nft.KindMACGuard); err == nil {
+		h.rules = map[string][]nft.Element{}
 		for _, e := range held {
-			h.rules[e.Key] = append(h.rules[e.Key], e)
+			h.rules[e.OwnerKey()] = append(h.rules[e.OwnerKey()], e)
 		}
 	}
 	return h, nil

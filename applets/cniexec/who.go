@@ -495,17 +495,17 @@ func (q *question) askMAC() error {
 // askPort asks for the elements of host ports, then for entries that were given the port, as
 // those of other plugins, and what plugins have published.
 func (q *question) askPort() error {
-	held, err := nft.Open(netns.Host()).Holdings(nft.KindPortMap)
+	held, err := nft.Open(netns.Host()).Elements(nft.KindPortMap)
 	if err != nil {
 		q.Unread = append(q.Unread, err)
 	}
-	for _, h := range held {
-		if h.Port != q.port || h.Proto != q.proto {
+	for _, e := range held {
+		if proto, port := e.Port(); port != q.port || proto != q.proto {
 			continue
 		}
-		ask := func() error { return q.searchKey(h.Key) }
-		if h.Owner.Key() == h.Key {
-			ask = func() error { return q.lookup(h.Owner, "leads to "+h.Target.String()+" of") }
+		ask := func() error { return q.searchKey(e.OwnerKey()) }
+		if o := e.Owner(); o.Key() == e.OwnerKey() {
+			ask = func() error { return q.lookup(o, "leads to "+e.Target().String()+" of") }
 		}
 		if err := ask(); err != nil {
 			return err

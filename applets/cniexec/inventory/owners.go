@@ -133,13 +133,13 @@ func (s *OwnerSearch) readLinks(live bool) error {
 
 // readElements reads those of tables cnibox.
 func (s *OwnerSearch) readElements() error {
-	held, err := nft.Open(netns.Host()).Holdings()
+	held, err := nft.Open(netns.Host()).Elements()
 	if err != nil && !netfilter.IsMissing(err) {
 		return err
 	}
-	for _, h := range held {
-		if h.Owner.Network == s.network && h.Owner.Key() == h.Key {
-			s.owner(h.Owner)
+	for _, e := range held {
+		if o := e.Owner(); o.Network == s.network && o.Key() == e.OwnerKey() {
+			s.owner(o)
 		}
 	}
 	return nil
