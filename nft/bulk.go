@@ -138,7 +138,7 @@ func (x *Tx) generation() error {
 	if x.gen != 0 {
 		return nil
 	}
-	err := x.s.ask(nfTables|unix.NFT_MSG_GETGEN, 0, unix.NFPROTO_UNSPEC, nil, func(data []byte) {
+	err := x.s.ask(nfTables|unix.NFT_MSG_GETGEN, 0, unix.NFPROTO_UNSPEC, nil, func(_ byte, data []byte) {
 		x.gen = uint32(num(data, unix.NFTA_GEN_ID))
 	})
 	return absent(err)

@@ -284,7 +284,7 @@ func (s *sock) elementAt(in *set, key []byte) (found *Element, err error) {
 			})
 			return nil
 		})
-	}, func(data []byte) {
+	}, func(_ byte, data []byte) {
 		decodeElements(in, data, nil, func(e Element) { found = &e })
 	})
 	return found, absent(err)
@@ -295,7 +295,7 @@ func (s *sock) elements(in *set, want filter, fn func(Element)) error {
 	return absent(s.ask(nfTables|unix.NFT_MSG_GETSETELEM, netlink.Dump, in.table, func(ae *netlink.AttributeEncoder) {
 		ae.String(unix.NFTA_SET_ELEM_LIST_TABLE, TableName)
 		ae.String(unix.NFTA_SET_ELEM_LIST_SET, in.name)
-	}, func(data []byte) { decodeElements(in, data, want, fn) }))
+	}, func(_ byte, data []byte) { decodeElements(in, data, want, fn) }))
 }
 
 // keyOf joins parts, each filled up with zeros to whole registers of 4 bytes: what

@@ -46,15 +46,10 @@ const clearTime = 30 * time.Millisecond
 // headerLen is the length of a struct nfgenmsg, include/uapi/linux/netfilter/nfnetlink.h.
 const headerLen = 4
 
-// ask sends a request and calls fn with the attributes of each message that
-// answers it, which fn may keep. An object that is not there is os.ErrNotExist.
-func (s *sock) ask(typ netlink.HeaderType, flags netlink.HeaderFlags, family byte, body func(*netlink.AttributeEncoder), fn func(data []byte)) error {
-	return s.askFamily(typ, flags, family, body, func(_ byte, data []byte) { fn(data) })
-}
-
-// askFamily is ask for those who need the family of what answers. A dump that kept
+// ask sends a request and calls fn with the family and the attributes of each message that
+// answers it, which fn may keep. An object that is not there is os.ErrNotExist. A dump that kept
 // changing is an error here: half a rule set would be taken for the whole.
-func (s *sock) askFamily(typ netlink.HeaderType, flags netlink.HeaderFlags, family byte, body func(*netlink.AttributeEncoder), fn func(family byte, data []byte)) error {
+func (s *sock) ask(typ netlink.HeaderType, flags netlink.HeaderFlags, family byte, body func(*netlink.AttributeEncoder), fn func(family byte, data []byte)) error {
 	req, err := message(typ, flags, family, body)
 	if err != nil {
 		return err

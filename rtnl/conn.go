@@ -79,16 +79,6 @@ func (c *Conn) NSCookie() (cookie uint64, err error) {
 	return cookie, err
 }
 
-// batch sends the requests at once and returns an answer for each, whose errors have gone
-// through [absent].
-func (c *Conn) batch(reqs []netlink.Message) ([]nlconn.Answer, error) {
-	answers, err := c.c.Batch(reqs, 0)
-	for i := range answers {
-		answers[i].Err = absent(answers[i].Err, reqs[i].Header.Type)
-	}
-	return answers, err
-}
-
 // get sends one request and returns the messages that answer it.
 func (c *Conn) get(req netlink.Message) ([]netlink.Message, error) {
 	ms, err := c.c.Execute(req)
