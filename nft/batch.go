@@ -13,6 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"cnibox/internal/fault"
+	"cnibox/internal/nlconn"
 	"cnibox/spec"
 )
 
@@ -97,7 +98,7 @@ func (s *sock) commit(t *batch) error {
 	answers, err := s.nl.Batch(ms, 1)
 	for _, m := range ms {
 		if deletes(m) {
-			idle.noteDeletion()
+			nlconn.SlowToClose(unix.NETLINK_NETFILTER, clearTime)
 			break
 		}
 	}

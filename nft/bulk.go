@@ -33,7 +33,7 @@ type portData struct {
 }
 
 // knownFrom is what elements share: mostly all of one owner.
-type knownFrom struct{ chain, owner string }
+type knownFrom struct{ chain, comment string }
 
 // get finds an element in what was read.
 func (k *known) get(key []byte) (portData, bool) {
@@ -53,8 +53,8 @@ func (k *known) lacks(key []byte) bool {
 }
 
 // add records an element.
-func (k *known) add(e *element) {
-	from := knownFrom{e.chain, e.owner}
+func (k *known) add(e *Element) {
+	from := knownFrom{e.chain, e.comment}
 	at, ok := k.index[from]
 	if !ok {
 		at = uint32(len(k.from))
@@ -73,7 +73,7 @@ func (s *set) isPorts() bool { return s.kind == KindPortMap && !s.isByOwner() }
 
 // read returns the element with the key; nil if there is none. The kernel looks it up,
 // but a set of host ports about which many questions come is read as a whole.
-func (x *Tx) read(in *set, key []byte) (*element, error) {
+func (x *Tx) read(in *set, key []byte) (*Element, error) {
 	if !in.isPorts() {
 		return x.s.elementAt(in, key)
 	}
@@ -102,7 +102,7 @@ func (x *Tx) read(in *set, key []byte) (*element, error) {
 	if !in.verdicts() {
 		size = addrLen(in.family) + 4 // a port fills a register
 	}
-	return &element{key: key, data: d.to[:size], chain: from.chain, owner: from.owner}, nil
+	return &Element{set: in, key: key, data: d.to[:size], chain: from.chain, comment: from.comment}, nil
 }
 
 // whole reads a set. CHECK of many attachments reads it once, as long as nothing changes the rule set:
@@ -138,7 +138,7 @@ func (x *Tx) generation() error {
 	if x.gen != 0 {
 		return nil
 	}
-	err := x.s.ask(nfTables|unix.NFT_MSG_GETGEN, 0, unix.NFPROTO_UNSPEC, nil, func(data []byte) {
+	err := x.s.ask(nfTables|unix.NFT_MSG_GETGEN, 0, unix.NFPROTO_UNSPEC, nil, func(_ byte, data []byte) {
 		x.gen = uint32(num(data, unix.NFTA_GEN_ID))
 	})
 	return absent(err)
@@ -155,5 +155,5 @@ var lastRead struct {
 // known reads a set.
 func (s *sock) known(in *set) (*known, error) {
 	k := &known{elements: map[portKey]portData{}, index: map[knownFrom]uint32{}}
-	return k, s.elements(in, nil, func(e element) { k.add(&e) })
+	return k, s.elements(in, nil, func(e Element) { k.add(&e) })
 }

@@ -26,11 +26,11 @@ const (
 
 // A listing is what an update puts of one kind for one owner, as far as it has no entries yet.
 type listing struct {
-	in    *set
-	owner string // comment
-	fresh bool   // the owner had nothing of the kind, so its entries are not asked for
-	many  bool
-	put   []elementID
+	in      *set
+	comment string
+	fresh   bool // the owner had nothing of the kind, so its entries are not asked for
+	many    bool
+	put     []elementID
 }
 
 // A listingID names a listing.
@@ -52,12 +52,12 @@ func byOwner(kind Kind) *set {
 // isByOwner reports whether the set is one of these maps.
 func (s *set) isByOwner() bool { return s.data == entryType }
 
-// list notes an element for the owner's entries. had: the owner has it already.
-func (x *Tx) list(in *set, key []byte, owner string, had bool) {
-	id := listingID{byOwner(in.kind), ownerKey(owner)}
+// list notes an element for its owner's entries. had: the owner has it already.
+func (x *Tx) list(e *Element, had bool) {
+	id := listingID{byOwner(e.set.kind), e.OwnerKey()}
 	l := x.listings[id]
 	if l == nil {
-		l = &listing{in: id.in, owner: owner, fresh: !x.again}
+		l = &listing{in: id.in, comment: e.comment, fresh: !x.again}
 		x.listings[id] = l
 		x.listed = append(x.listed, l)
 	}
@@ -65,8 +65,8 @@ func (x *Tx) list(in *set, key []byte, owner string, had bool) {
 	if l.many {
 		return
 	}
-	if e := (elementID{in, string(key)}); !slices.Contains(l.put, e) {
-		l.put = append(l.put, e)
+	if id := (elementID{e.set, string(e.key)}); !slices.Contains(l.put, id) {
+		l.put = append(l.put, id)
 		l.many = len(l.put) > mostEntries
 	}
 }
@@ -77,16 +77,13 @@ func (x *Tx) listAll(table byte) error {
 		if in.table != table || in.isByOwner() {
 			continue
 		}
-		err := x.s.elements(in, nil, func(e element) {
-			owner := e.owner
+		err := x.s.elements(in, nil, func(e Element) {
+			now := &e
 			if ch := x.index[elementID{in, string(e.key)}]; ch != nil {
-				owner = ""
-				if ch.new != nil {
-					owner = ch.new.owner // which may have taken it over
-				}
+				now = ch.new // which another owner may have taken over
 			}
-			if ownerKey(owner) != "" {
-				x.list(in, e.key, owner, true)
+			if now != nil && now.OwnerKey() != "" {
+				x.list(now, true)
 			}
 		})
 		if err != nil {
@@ -104,7 +101,7 @@ func (x *Tx) enter() {
 			continue
 		}
 		for _, e := range l.put {
-			if ch := x.index[e]; ch == nil || ch.new != nil && ownerKey(ch.new.owner) == ownerKey(l.owner) {
+			if ch := x.index[e]; ch == nil || ch.new != nil && ch.new.OwnerKey() == ownerKey(l.comment) {
 				x.enterOne(l, entryData(e))
 			}
 		}
@@ -137,11 +134,11 @@ func (x *Tx) entry(l *listing, n int) *change {
 }
 
 // key is that of an entry.
-func (l *listing) key(n int) []byte { return entryKey(ownerKey(l.owner), n) }
+func (l *listing) key(n int) []byte { return entryKey(ownerKey(l.comment), n) }
 
 // entry is the element of one.
-func (l *listing) entry(data, key []byte) *element {
-	return &element{key: key, data: data, owner: l.owner}
+func (l *listing) entry(data, key []byte) *Element {
+	return &Element{set: l.in, key: key, data: data, comment: l.comment}
 }
 
 // entryKey is the key of an owner's entry with a number.
@@ -157,15 +154,15 @@ func entryData(e elementID) []byte {
 }
 
 // isMany reports whether an entry is that of an owner with more than there are entries for.
-func isMany(e *element) bool { return entrySet(e) == manyEntries }
+func isMany(e *Element) bool { return entrySet(e) == manyEntries }
 
 // entrySet is the name of the set in an entry.
-func entrySet(e *element) string {
+func entrySet(e *Element) string {
 	return unix.ByteSliceToString(e.data[:min(ifnameLen, len(e.data))])
 }
 
 // entryElement returns the element that an entry names; false for a set that is not of this version.
-func entryElement(e *element) (id elementID, ok bool) {
+func entryElement(e *Element) (id elementID, ok bool) {
 	name := entrySet(e)
 	for _, in := range sets() {
 		if n := in.keyLen(); in.name == name && len(e.data) >= ifnameLen+n {

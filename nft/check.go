@@ -43,7 +43,7 @@ func (t *Table) Check(fn func(*Tx) error) error {
 	for _, ch := range x.changes {
 		used[ch.set.table] = used[ch.set.table] || ch.new != nil
 		if ch.lacks() {
-			missing = append(missing, ch.set.describe(ch.new))
+			missing = append(missing, ch.new.String())
 		}
 	}
 	for _, table := range []byte{inet, bridge} {

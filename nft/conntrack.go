@@ -77,7 +77,7 @@ func (t *Table) flushUDP(ports []netip.AddrPort, want func(flow []byte, family b
 // may end by themselves, which is as good.
 func (s *sock) flushUDP(family byte, ports map[netip.AddrPort]bool, want func([]byte, byte) bool) error {
 	var doomed [][]byte
-	err := s.ask(ctNetlink|ctGet, netlink.Dump, family, func(ae *netlink.AttributeEncoder) { filterUDP(ae, ports) }, func(data []byte) {
+	err := s.ask(ctNetlink|ctGet, netlink.Dump, family, func(ae *netlink.AttributeEncoder) { filterUDP(ae, ports) }, func(_ byte, data []byte) {
 		dst, udp := flowTo(data, family)
 		if udp && (ports[dst] || ports[netip.AddrPortFrom(netip.Addr{}, dst.Port())]) && want(data, family) {
 			doomed = append(doomed, data)
@@ -157,7 +157,7 @@ func (s *sock) forget(family byte, data []byte) error {
 				ae.Bytes(typ, v)
 			}
 		}
-	}, func([]byte) {})
+	}, func(byte, []byte) {})
 	if errors.Is(err, os.ErrNotExist) {
 		return nil
 	}

@@ -3,6 +3,8 @@ package nft
 import (
 	"bytes"
 	"encoding/binary"
+	"fmt"
+	"net"
 	"net/netip"
 	"strings"
 
@@ -28,14 +30,6 @@ const (
 	KindAdverts                // bridge ports that may not send router advertisements
 )
 
-// An Element is something an attachment owns, in words for people.
-type Element struct {
-	Kind Kind
-	Text string // "tcp dport 8080 -> 10.1.0.2:80"
-
-	Unread bool // no rule reads it: it is there for later calls
-}
-
 const (
 	keyLen      = 24  // of Attachment.Key
 	longest     = 127 // bytes of a comment; nft shows no longer ones
@@ -43,15 +37,123 @@ const (
 	listsPerMsg = 200 // elements in one message, whose list must stay under 64 KiB
 )
 
-// An element is one entry of a set as the kernel has it or shall have it. Key and data are
-// in the order of the parts that the types of the set have, each padded to whole registers.
-type element struct {
-	key   []byte
-	data  []byte // of a map that is none of verdicts
-	chain string // that the verdict jumps to
-	owner string // the comment
+// An Element is one element of a set or map of ours: what a [Tx] puts, and what is read back. It is as
+// the kernel has it: key and data are in the order of the parts that the types of the set have, each
+// padded to whole registers. What is read may be cut short, if another program has made it.
+type Element struct {
+	set     *set
+	key     []byte
+	data    []byte // of a map that is none of verdicts
+	chain   string // that the verdict jumps to
+	comment string // names the owner
 
 	filter filterUse // of an address that is allowed
+}
+
+// Kind is the sort of thing that it is.
+func (e *Element) Kind() Kind { return e.set.kind }
+
+// OwnerKey is that of the owner, see [spec.Attachment.Key]; empty: it has none.
+func (e *Element) OwnerKey() string { return ownerKey(e.comment) }
+
+// Owner is the attachment in the comment. Names that did not fit are incomplete: then its Key is not
+// OwnerKey.
+func (e *Element) Owner() spec.Attachment { return ownerNames(e.comment) }
+
+// Unread reports whether no rule reads the element: it is there for later calls.
+func (e *Element) Unread() bool {
+	return e.set == managedBySet || e.set == isolatedBySet || e.set == enlistedSet
+}
+
+// Addr is the address of the container; of a host port that of the host, which is zero for any, and
+// of what has no address zero too.
+func (e *Element) Addr() netip.Addr {
+	switch {
+	case e.set.family == 0 || e.set.key == portType:
+		return netip.Addr{}
+	case e.set.kind == KindPortMap:
+		return addrOf(e.key, e.set.family)
+	}
+	return e.set.addr(e.key)
+}
+
+// Port is the protocol and the number of a port; empty: it has none.
+func (e *Element) Port() (proto string, port uint16) {
+	key := e.key
+	if e.set.key != portType {
+		key = key[min(len(key), int(addrLen(e.set.family))):]
+	}
+	if !e.set.isPorts() || len(key) < 8 {
+		return "", 0
+	}
+	return ProtoName(key[0]), binary.BigEndian.Uint16(key[4:])
+}
+
+// Target is where a host port leads to; zero: nowhere.
+func (e *Element) Target() netip.AddrPort {
+	if e.set.kind != KindPortMap {
+		return netip.AddrPort{}
+	}
+	return targetOf(e.data, e.set.family)
+}
+
+// Link is the bridge, or the port of one; empty: it is about no link.
+func (e *Element) Link() string {
+	if e.set.family != 0 || e.set == enlistedSet {
+		return ""
+	}
+	return string(bytes.TrimRight(e.key[:min(ifnameLen, len(e.key))], "\x00"))
+}
+
+// MAC is the one address that a port of a bridge may send from; nil: it is about none.
+func (e *Element) MAC() net.HardwareAddr {
+	if e.set != macsSet || len(e.key) < ifnameLen+macLen {
+		return nil
+	}
+	return e.key[ifnameLen : ifnameLen+macLen]
+}
+
+// String says what the element does, for people: in CHECK's errors, in lists and in golden files.
+func (e *Element) String() string {
+	switch {
+	case e.set.isByOwner(), e.set == enlistedSet:
+		return e.set.name
+	case e.set.kind == KindMasquerade:
+		return "masquerade " + e.Addr().String()
+	case e.set.kind == KindPortMap:
+		return e.portText()
+	case e.set.kind == KindZone:
+		return "zone of firewalld for " + e.Addr().String()
+	case e.set.kind == KindAdverts:
+		return "no router advertisements of port " + e.Link()
+	case e.set == guardedSet:
+		return "guard port " + e.Link()
+	case e.set == macsSet:
+		return fmt.Sprintf("port %s from %s", e.Link(), e.MAC())
+	case e.set.family != 0:
+		return "allow " + e.Addr().String()
+	}
+	return e.set.name + " " + e.Link()
+}
+
+// portText is String for a host port, in the words of nft.
+func (e *Element) portText() string {
+	proto, number := e.Port()
+	if proto == "" {
+		return "unreadable"
+	}
+	host := ""
+	if e.set.key != portType {
+		host = e.Addr().String() + " "
+	}
+	port := fmt.Sprintf("%s dport %d", proto, number)
+	switch {
+	case strings.HasPrefix(e.set.name, "hairpin"):
+		return "masquerade of " + host + port
+	case e.set.verdicts():
+		return host + port + " with conditions"
+	}
+	return fmt.Sprintf("%s%s -> %s", host, port, e.Target())
 }
 
 // comment names the owner, cut to what fits; see [spec.Attachment.Label].
@@ -88,8 +190,8 @@ func ownerNames(comment string) spec.Attachment {
 }
 
 // lib is the library's element.
-func (e *element) lib() nftables.SetElement {
-	l := nftables.SetElement{Key: e.key, Val: e.data, Comment: e.owner + filterWords[e.filter]}
+func (e *Element) lib() nftables.SetElement {
+	l := nftables.SetElement{Key: e.key, Val: e.data, Comment: e.comment + filterWords[e.filter]}
 	if e.chain != "" {
 		l.VerdictData = &expr.Verdict{Kind: expr.VerdictJump, Chain: e.chain}
 	}
@@ -115,18 +217,18 @@ func readNote(b []byte, typ byte) []byte {
 // wanted; nil wants all. A set can have thousands of elements of which one is wanted.
 type filter func(comment []byte) bool
 
-// decodeElements calls fn for each wanted element in a message about set elements.
-func decodeElements(data []byte, want filter, fn func(element)) {
+// decodeElements calls fn for each wanted element in a message about elements of a set.
+func decodeElements(in *set, data []byte, want filter, fn func(Element)) {
 	for _, item := range nlconn.Attributes(nlconn.Attribute(data, unix.NFTA_SET_ELEM_LIST_ELEMENTS)) {
-		e, ok := decodeElement(item, want)
-		if ok {
+		if e, ok := decodeElement(item, want); ok {
+			e.set = in
 			fn(e)
 		}
 	}
 }
 
 // decodeElement reads one; false if it is not wanted, of which a set can have thousands.
-func decodeElement(item []byte, want filter) (e element, ok bool) {
+func decodeElement(item []byte, want filter) (e Element, ok bool) {
 	var data []byte
 	ok = want == nil
 	for t, v := range nlconn.Attributes(item) {
@@ -138,7 +240,7 @@ func decodeElement(item []byte, want filter) (e element, ok bool) {
 		case unix.NFTA_SET_ELEM_USERDATA:
 			c := readComment(v)
 			ok = ok || len(c) >= keyLen && want(c)
-			e.owner, e.filter = readOwner(c)
+			e.comment, e.filter = readOwner(c)
 			if e.filter == filterUnknown {
 				e.filter = readFilterUse(v)
 			}
@@ -161,14 +263,14 @@ func decodeElement(item []byte, want filter) (e element, ok bool) {
 
 // equal reports whether both do the same for the same owner; names for people
 // are not compared.
-func (e *element) equal(o *element) bool {
-	key := ownerKey(e.owner)
-	return bytes.Equal(e.data, o.data) && e.chain == o.chain && key == ownerKey(o.owner) && (key != "" || e.owner == o.owner) && e.filter == o.filter
+func (e *Element) equal(o *Element) bool {
+	key := e.OwnerKey()
+	return bytes.Equal(e.data, o.data) && e.chain == o.chain && key == o.OwnerKey() && (key != "" || e.comment == o.comment) && e.filter == o.filter
 }
 
 // elementAt asks for one element by its key; nil if there is none, nor its set or
 // table. The kernel looks it up, so others cost no time.
-func (s *sock) elementAt(in *set, key []byte) (found *element, err error) {
+func (s *sock) elementAt(in *set, key []byte) (found *Element, err error) {
 	err = s.ask(nfTables|unix.NFT_MSG_GETSETELEM, 0, in.table, func(ae *netlink.AttributeEncoder) {
 		ae.String(unix.NFTA_SET_ELEM_LIST_TABLE, TableName)
 		ae.String(unix.NFTA_SET_ELEM_LIST_SET, in.name)
@@ -182,18 +284,18 @@ func (s *sock) elementAt(in *set, key []byte) (found *element, err error) {
 			})
 			return nil
 		})
-	}, func(data []byte) {
-		decodeElements(data, nil, func(e element) { found = &e })
+	}, func(_ byte, data []byte) {
+		decodeElements(in, data, nil, func(e Element) { found = &e })
 	})
 	return found, absent(err)
 }
 
 // elements reads the wanted elements of a set; one that is not there is empty.
-func (s *sock) elements(in *set, want filter, fn func(element)) error {
+func (s *sock) elements(in *set, want filter, fn func(Element)) error {
 	return absent(s.ask(nfTables|unix.NFT_MSG_GETSETELEM, netlink.Dump, in.table, func(ae *netlink.AttributeEncoder) {
 		ae.String(unix.NFTA_SET_ELEM_LIST_TABLE, TableName)
 		ae.String(unix.NFTA_SET_ELEM_LIST_SET, in.name)
-	}, func(data []byte) { decodeElements(data, want, fn) }))
+	}, func(_ byte, data []byte) { decodeElements(in, data, want, fn) }))
 }
 
 // keyOf joins parts, each filled up with zeros to whole registers of 4 bytes: what

@@ -103,8 +103,8 @@ func TestOldNames(t *testing.T) {
 // rules and flows. Nothing may panic.
 func FuzzDecode(f *testing.F) {
 	var b batch
-	_ = b.add(step{}).SetAddElements(anyPorts.gate.v4.ref(), []nftables.SetElement{(&element{key: make([]byte, 8), chain: "c", owner: "o"}).lib()})
-	_ = b.add(step{}).SetAddElements(hostPorts.dnat.v6.ref(), []nftables.SetElement{(&element{key: make([]byte, 24), data: make([]byte, 20), owner: "o"}).lib()})
+	_ = b.add(step{}).SetAddElements(anyPorts.gate.v4.ref(), []nftables.SetElement{(&Element{key: make([]byte, 8), chain: "c", comment: "o"}).lib()})
+	_ = b.add(step{}).SetAddElements(hostPorts.dnat.v6.ref(), []nftables.SetElement{(&Element{key: make([]byte, 24), data: make([]byte, 20), comment: "o"}).lib()})
 	ms, err := b.messages()
 	if err != nil {
 		f.Fatal(err)
@@ -118,13 +118,12 @@ func FuzzDecode(f *testing.F) {
 		}
 	}
 	f.Fuzz(func(t *testing.T, data []byte) {
-		decodeElements(data, func([]byte) bool { return true }, func(element) {})
-		decodeElements(data, nil, func(e element) {
-			ownerNames(e.owner)
-			for _, in := range sets() {
-				in.describe(&e)
-			}
-		})
+		decodeElements(masqSet.v4, data, func([]byte) bool { return true }, func(Element) {})
+		for _, in := range sets() {
+			decodeElements(in, data, nil, func(e Element) {
+				_, _, _, _, _ = e.String(), e.Owner(), e.Target(), e.MAC(), e.Link()
+			})
+		}
 		r := listed{exprs: data}
 		r.passRule()
 		r.jump()

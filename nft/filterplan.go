@@ -139,7 +139,7 @@ func (x *Tx) filters(check bool) (plans []*filterPlan, err error) {
 }
 
 // adminName returns the administrator's chain of an address, by that of our table.
-func adminName(e *element) string { return strings.TrimPrefix(e.chain, adminPrefix) }
+func adminName(e *Element) string { return strings.TrimPrefix(e.chain, adminPrefix) }
 
 // allow enters an address once.
 func (p *filterPlan) allow(a passing) {
@@ -332,8 +332,8 @@ func (p *filterPlan) prepare(x *Tx) error {
 	}
 	if p.hook {
 		in := allowSet.of(p.family)
-		err := x.s.elements(in, nil, func(e element) {
-			ch := x.found(in, e)
+		err := x.s.elements(in, nil, func(e Element) {
+			ch := x.found(e)
 			if ch.new != nil && ch.new.filter != filterNone && CheckChainName(adminName(ch.new)) == nil {
 				p.allow(passing{ip: in.addr(ch.key), admin: adminName(ch.new)})
 			}

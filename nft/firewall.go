@@ -1,8 +1,6 @@
 package nft
 
 import (
-	"bytes"
-	"fmt"
 	"maps"
 	"net/netip"
 	"slices"
@@ -51,7 +49,7 @@ func (x *Tx) Zone(o spec.Attachment, ip netip.Addr) {
 // Enlist records that o has something of the firewall here, whatever that is, so that
 // [Tx.Had] need not look for it.
 func (x *Tx) Enlist(o spec.Attachment) {
-	x.put(o, enlistedSet, element{key: memberName(o)})
+	x.put(o, Element{set: enlistedSet, key: memberName(o)})
 }
 
 // Police drops what goes from the bridge to another bridge with a policy. With
@@ -61,14 +59,14 @@ func (x *Tx) Enlist(o spec.Attachment) {
 // It holds for as long as there is an attachment that asked for it; isolation
 // wins over the absence of it.
 func (x *Tx) Police(o spec.Attachment, bridge string, isolated bool) {
-	member := element{key: keyOf(ifname(bridge), memberName(o))}
-	x.put(o, managedBySet, member)
+	member := keyOf(ifname(bridge), memberName(o))
+	x.put(o, Element{set: managedBySet, key: member})
 	x.share(o, managedSet, ifname(bridge))
 	x.share(o, withinSet, keyOf(ifname(bridge), ifname(bridge)))
 	if !isolated {
 		return
 	}
-	x.put(o, isolatedBySet, member)
+	x.put(o, Element{set: isolatedBySet, key: member})
 	x.share(o, isolatedSet, keyOf(ifname(bridge), ifname(bridge)))
 }
 
@@ -83,7 +81,7 @@ func memberOf(key string) []byte { return ifname(key[keyLen-(ifnameLen-1):]) }
 // of them, and is shorter than a key, so no release of an owner drops it.
 func (x *Tx) share(o spec.Attachment, in *set, key []byte) {
 	if ch := x.at(in, key); ch.new == nil {
-		ch.new = &element{key: key, owner: sharedBy(memberName(o))}
+		ch.new = &Element{set: in, key: key, comment: sharedBy(memberName(o))}
 	}
 }
 
@@ -117,7 +115,7 @@ func (x *Tx) emptied(in *set, shared func(bridge []byte) *change, then func(brid
 		return
 	}
 	members := map[string][]byte{}
-	uses := func(e element) {
+	uses := func(e Element) {
 		ch := x.index[elementID{in, string(e.key)}]
 		if (ch == nil || ch.new != nil) && len(e.key) >= ifnameLen {
 			members[string(e.key[:ifnameLen])] = e.key[ifnameLen:]
@@ -138,7 +136,7 @@ func (x *Tx) emptied(in *set, shared func(bridge []byte) *change, then func(brid
 			ch.new = nil
 			then([]byte(bridge))
 		case ch.new != nil:
-			ch.new = &element{key: ch.key, owner: sharedBy(member)}
+			ch.new = &Element{set: ch.set, key: ch.key, comment: sharedBy(member)}
 		}
 	}
 }
@@ -148,20 +146,8 @@ func (x *Tx) hasMember(in *set, bridge []byte, shared *change) bool {
 	if shared.new == nil {
 		return false
 	}
-	member, ok := strings.CutPrefix(shared.new.owner, sharedWord)
+	member, ok := strings.CutPrefix(shared.new.comment, sharedWord)
 	return ok && x.at(in, keyOf(bridge, ifname(member))).new != nil
-}
-
-// describeFirewall says what an element of the firewall's sets does.
-func (s *set) describeFirewall(e *element) string {
-	switch {
-	case s.family != 0:
-		return "allow " + s.addr(e.key).String()
-	case s == enlistedSet:
-		return s.name
-	}
-	link := bytes.TrimRight(e.key[:min(ifnameLen, len(e.key))], "\x00")
-	return fmt.Sprintf("%s %s", s.name, link)
 }
 
 // HasZones reports whether any attachment has an address in a zone of firewalld.

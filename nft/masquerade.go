@@ -57,7 +57,7 @@ func plain(p netip.Prefix) netip.Prefix {
 
 // NoAdverts drops the router advertisements that come in by a port of a bridge.
 func (x *Tx) NoAdverts(o spec.Attachment, port string) {
-	x.put(o, advertSet, element{key: ifname(port)})
+	x.put(o, Element{set: advertSet, key: ifname(port)})
 }
 
 // GuardMAC drops frames that come in by the bridge port and have another
@@ -65,6 +65,6 @@ func (x *Tx) NoAdverts(o spec.Attachment, port string) {
 // send, come in one transaction, so no frame is judged by half of it.
 func (x *Tx) GuardMAC(o spec.Attachment, port string, mac net.HardwareAddr) {
 	name := ifname(port)
-	x.put(o, guardedSet, element{key: name})
-	x.put(o, macsSet, element{key: keyOf(name, mac)})
+	x.put(o, Element{set: guardedSet, key: name})
+	x.put(o, Element{set: macsSet, key: keyOf(name, mac)})
 }

@@ -54,7 +54,7 @@ func TestKernelAddressOfTwoNetworks(t *testing.T) {
 			change(t, table, ips(second))
 			change(t, table, ips(third))
 			check(owner, second, third)
-			if owned, err := table.Owned(second, nft.KindMasquerade); err != nil || len(owned) != 2 || owned[0].Text != "masquerade "+one4 {
+			if owned, err := table.Owned(second, nft.KindMasquerade); err != nil || len(owned) != 2 || owned[0].String() != "masquerade "+one4 {
 				t.Errorf("the second has %v, %v", owned, err)
 			}
 			tool(t, kerneltest.NS(t), tool(t, ns, "", "nft", "list", "ruleset"), "nft", "-f", "-")

@@ -18,15 +18,15 @@ import (
 // owner, or stays one.
 func (x *Tx) assign(o spec.Attachment, owned, nextOwners perFamily, ip netip.Addr, chain string, use filterUse) {
 	in, next := owned.of(familyOf(ip)), nextOwners.of(familyOf(ip))
-	e := element{key: ip.AsSlice(), chain: chain, filter: use}
+	e := Element{set: in, key: ip.AsSlice(), chain: chain, filter: use}
 	if now := x.at(in, e.key).new; now != nil {
-		key, nextKey := ownerKey(now.owner), keyOf(memberName(o), e.key)
-		other := key != "" && key != o.Key() && !spec.LabelOf(now.owner, o.Network)
+		key, nextKey := now.OwnerKey(), keyOf(memberName(o), e.key)
+		other := key != "" && key != o.Key() && !spec.LabelOf(now.comment, o.Network)
 		if other || key != o.Key() && x.at(next, nextKey).new != nil {
-			in, e.key = next, nextKey
+			e.set, e.key = next, nextKey
 		}
 	}
-	x.put(o, in, e)
+	x.put(o, e)
 }
 
 // nextOwners are the sets of owners of addresses, each with that of the next ones.
@@ -47,13 +47,14 @@ func (x *Tx) transfer(in, next *set) {
 	if !slices.ContainsFunc(x.changes, free) {
 		return
 	}
-	err := x.s.elements(next, nil, func(e element) {
+	err := x.s.elements(next, nil, func(e Element) {
 		to := x.index[elementID{in, string(e.key[min(ifnameLen, len(e.key)):])}]
 		if !free(to) {
 			return
 		}
-		if from := x.found(next, e); from.new != nil {
-			to.new, from.new = &element{key: to.key, chain: e.chain, owner: e.owner, filter: e.filter}, nil
+		if from := x.found(e); from.new != nil {
+			e.set, e.key = in, to.key
+			to.new, from.new = &e, nil
 		}
 	})
 	if err != nil {

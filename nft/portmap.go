@@ -33,17 +33,17 @@ type PortMap struct {
 	Replace bool
 }
 
-// A TakenError says that a host port belongs to another attachment.
-type TakenError struct {
-	Port   string          // "tcp 10.0.0.1:8080" or "tcp 8080"
-	Key    string          // of the owner, always whole
-	Owner  spec.Attachment // incomplete when the names did not fit: then Owner.Key() is not Key
-	Target netip.AddrPort  // where the owner has it sent
-}
+// A TakenError says that a host port belongs to another attachment, with the element that it has.
+type TakenError struct{ Element }
 
-// Error names the port and its owner, whose names may be cut short.
+// Error names the port, as "tcp 10.0.0.1:8080" or "tcp 8080", and its owner, whose names may be cut short.
 func (e *TakenError) Error() string {
-	return fmt.Sprintf("host port %s is taken by %s", e.Port, e.Owner)
+	proto, port := e.Port()
+	host := fmt.Sprint(port)
+	if a := e.Addr(); a.IsValid() {
+		host = netip.AddrPortFrom(a, port).String()
+	}
+	return fmt.Sprintf("host port %s %s is taken by %s", proto, host, e.Owner())
 }
 
 // PortMap publishes a port. The error is a *[TakenError] if it is another
@@ -62,7 +62,7 @@ func (x *Tx) PortMap(o spec.Attachment, m PortMap) error {
 		key = append(m.HostIP.AsSlice(), key...)
 	}
 	plain, cond, gate := sets.dnat.of(family), sets.cond.of(family), sets.gate.of(family)
-	to := element{key: key, data: keyOf(m.Target.Addr().AsSlice(), port16(m.Target.Port()))}
+	to := Element{set: plain, key: key, data: keyOf(m.Target.Addr().AsSlice(), port16(m.Target.Port()))}
 	for _, in := range []*set{plain, cond} {
 		if x.absent(in, key) {
 			continue
@@ -77,14 +77,15 @@ func (x *Tx) PortMap(o spec.Attachment, m PortMap) error {
 		x.at(gate, key).new = nil
 	}
 	if len(m.Conditions) == 0 {
-		x.put(o, plain, to)
+		x.put(o, to)
 	} else {
 		group, err := condGroup(o.Network, family, m.HostIP.IsValid(), m.Conditions)
 		if err != nil {
 			return err
 		}
-		x.put(o, cond, to)
-		x.put(o, gate, element{key: key, chain: x.need(group)})
+		to.set = cond
+		x.put(o, to)
+		x.put(o, Element{set: gate, key: key, chain: x.need(group)})
 	}
 	x.hairpin(o, &m, family)
 	return x.err
@@ -93,19 +94,16 @@ func (x *Tx) PortMap(o spec.Attachment, m PortMap) error {
 // replaceable reports whether to may replace the element that there is: that is o's own of an
 // earlier update, or has the same target, or is to be taken over. It may not if this update
 // has given the port to another target of o. The error is a *[TakenError].
-func (x *Tx) replaceable(o spec.Attachment, m *PortMap, ch *change, to *element) error {
+func (x *Tx) replaceable(o spec.Attachment, m *PortMap, ch *change, to *Element) error {
 	e := ch.new
 	if e == nil {
 		return nil
 	}
-	mine := ownerKey(e.owner) == x.key(o)
+	mine := e.OwnerKey() == x.key(o)
 	if mine && !ch.put || mine && string(e.data) == string(to.data) || !mine && m.Replace {
 		return nil
 	}
-	return &TakenError{
-		Port: m.hostText(), Key: ownerKey(e.owner), Owner: ownerNames(e.owner),
-		Target: targetOf(e.data, ch.set.family),
-	}
+	return &TakenError{*e}
 }
 
 // hairpin marks the connections of the mapping that must be masqueraded, by their
@@ -116,13 +114,13 @@ func (x *Tx) hairpin(o spec.Attachment, m *PortMap, family byte) {
 	in := hairpinSet.of(family)
 	switch {
 	case m.MasqAll:
-		x.put(o, in, element{key: key, chain: masqAll})
+		x.put(o, Element{set: in, key: key, chain: masqAll})
 	case m.SNAT:
 		name := hairpinName(m.TargetPrefix)
 		if x.chains[name] == nil {
 			x.need(hairpinChain(m.TargetPrefix))
 		}
-		x.put(o, in, element{key: key, chain: name})
+		x.put(o, Element{set: in, key: key, chain: name})
 	default:
 		if x.absent(in, key) {
 			return
@@ -183,14 +181,6 @@ func (m *PortMap) normalize() {
 		p = netip.PrefixFrom(to, to.BitLen())
 	}
 	m.TargetPrefix = p.Masked()
-}
-
-// hostText names the host's side of a mapping for errors.
-func (m *PortMap) hostText() string {
-	if !m.HostIP.IsValid() {
-		return fmt.Sprintf("%s %d", ProtoName(m.Proto), m.HostPort)
-	}
-	return fmt.Sprintf("%s %s", ProtoName(m.Proto), netip.AddrPortFrom(m.HostIP, m.HostPort))
 }
 
 // ProtoName returns the name of a protocol as nft(8) has it.

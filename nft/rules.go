@@ -28,7 +28,7 @@ func (s *sock) rulesOf(family byte, table, chain string) (rules []listed, err er
 		if chain != "" {
 			ae.String(unix.NFTA_RULE_CHAIN, chain)
 		}
-	}, func(data []byte) {
+	}, func(_ byte, data []byte) {
 		r := readRule(family, data)
 		// Older kernels ignore the filter.
 		if r.table == table && (chain == "" || r.chain == chain) {
@@ -142,7 +142,7 @@ func (s *sock) chain(c chainID) (l listedChain, err error) {
 	err = s.ask(nfTables|unix.NFT_MSG_GETCHAIN, 0, c.family, func(ae *netlink.AttributeEncoder) {
 		ae.String(unix.NFTA_CHAIN_TABLE, c.table)
 		ae.String(unix.NFTA_CHAIN_NAME, c.name)
-	}, func(data []byte) { l = listedChain{c.name, data} })
+	}, func(_ byte, data []byte) { l = listedChain{c.name, data} })
 	return l, absent(err)
 }
 
@@ -161,7 +161,7 @@ func (s *sock) chainsIn(family byte, table string) (chains []listedChain, err er
 func (s *sock) setsIn(family byte, table string) (names []string, err error) {
 	err = s.ask(nfTables|unix.NFT_MSG_GETSET, netlink.Dump, family, func(ae *netlink.AttributeEncoder) {
 		ae.String(unix.NFTA_SET_TABLE, table)
-	}, func(data []byte) { names = append(names, text(data, unix.NFTA_SET_NAME)) })
+	}, func(_ byte, data []byte) { names = append(names, text(data, unix.NFTA_SET_NAME)) })
 	return names, absent(err)
 }
 
@@ -184,5 +184,5 @@ func (s *sock) tables() (tables []chainID, err error) {
 
 // dump reads all objects of one sort.
 func (s *sock) dump(msg netlink.HeaderType, family byte, fn func(family byte, data []byte)) error {
-	return absent(s.askFamily(nfTables|msg, netlink.Dump, family, nil, fn))
+	return absent(s.ask(nfTables|msg, netlink.Dump, family, nil, fn))
 }

@@ -275,7 +275,7 @@ func (t *reader) portsOf(set string) (ports [][2]uint16) {
 	err := t.s.ask(nfTables|unix.NFT_MSG_GETSETELEM, netlink.Dump, t.family, func(ae *netlink.AttributeEncoder) {
 		ae.String(unix.NFTA_SET_ELEM_LIST_TABLE, t.table)
 		ae.String(unix.NFTA_SET_ELEM_LIST_SET, set)
-	}, func(data []byte) {
+	}, func(_ byte, data []byte) {
 		for typ, elem := range nlconn.Attributes(nlconn.Attribute(data, unix.NFTA_SET_ELEM_LIST_ELEMENTS)) {
 			if typ != unix.NFTA_LIST_ELEM {
 				continue

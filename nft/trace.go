@@ -83,7 +83,7 @@ func Trace(ns *netns.NS, f Flow) (*Tracer, error) {
 		return nil, fmt.Errorf("nft: trace messages: %w", lacking(err, ""))
 	}
 	nl.ReceiveSpace(traceSpace)
-	owner, err := nlconn.Open(ns, unix.NETLINK_NETFILTER)
+	owner, err := nlconn.Listen(ns, unix.NETLINK_NETFILTER, 0)
 	if err != nil {
 		nl.Close()
 		return nil, fmt.Errorf("nft: %w", err)

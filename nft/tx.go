@@ -52,11 +52,9 @@ type elementID struct {
 // A change is the element that a set has under a key, and the one that it shall have; nil is
 // none. They are the same for an element that was only read.
 type change struct {
-	set      *set
-	key      []byte
-	old, new *element
-	put      bool    // new is of this update's put
-	value    element // of put
+	Element  // set and key; of put the rest as well
+	old, new *Element
+	put      bool // new is of this update's put
 }
 
 // A plan is a chain that elements of this update jump to. It is missing if the
@@ -97,11 +95,20 @@ func (x *Tx) at(in *set, key []byte) *change {
 }
 
 // newChange adds a change, so far of nothing, to the index.
-func (x *Tx) newChange(p elementID, key []byte, was *element) *change {
-	ch := &change{set: p.set, key: key, old: was, new: was}
+func (x *Tx) newChange(p elementID, key []byte, was *Element) *change {
+	ch := &change{Element: Element{set: p.set, key: key}, old: was, new: was}
 	x.index[p] = ch
 	x.changes = append(x.changes, ch)
 	return ch
+}
+
+// found returns the change of an element that the kernel has listed.
+func (x *Tx) found(e Element) *change {
+	p := elementID{e.set, string(e.key)}
+	if ch := x.index[p]; ch != nil {
+		return ch
+	}
+	return x.newChange(p, e.key, &e)
 }
 
 // absent reports whether the key is known to have no element, neither in the kernel nor by
@@ -110,19 +117,34 @@ func (x *Tx) absent(in *set, key []byte) bool {
 	return x.known[in].lacks(key) && x.index[elementID{in, string(key)}] == nil
 }
 
-// put stores an element of o, whatever the set has under its key. That this may be replaced
-// is for the caller to know.
-func (x *Tx) put(o spec.Attachment, in *set, e element) {
-	ch := x.at(in, e.key)
-	e.owner = x.comment(o)
+// put is store for o.
+func (x *Tx) put(o spec.Attachment, e Element) {
+	e.comment = x.comment(o)
 	if word := filterWords[e.filter]; word != "" {
-		e.owner = commentWithin(o, longest-len(word))
+		e.comment = commentWithin(o, longest-len(word))
 	}
-	ch.value = e
-	ch.new, ch.put = &ch.value, true
-	x.list(in, e.key, x.comment(o), ch.old != nil && ownerKey(ch.old.owner) == ownerKey(e.owner))
+	x.store(e)
+}
+
+// Put puts an element of [Table.Elements], as it was read, with its owner and the chain that it leads to.
+func (x *Tx) Put(e Element) {
+	if e.chain != "" {
+		c := x.chainNamed(e.chain)
+		c.name = e.chain
+		x.need(c)
+	}
+	x.store(e)
+}
+
+// store puts an element, whatever its set has under the key. That this may be replaced is for the
+// caller to know.
+func (x *Tx) store(e Element) {
+	ch := x.at(e.set, e.key)
+	ch.Element = e
+	ch.new, ch.put = &ch.Element, true
+	x.list(&e, ch.old != nil && ch.old.OwnerKey() == e.OwnerKey())
 	if x.lacked != nil && ch.lacks() {
-		x.lacked[x.key(o)] = true
+		x.lacked[e.OwnerKey()] = true
 	}
 }
 
@@ -133,7 +155,7 @@ func (x *Tx) lackedBy(want func(*change) bool) {
 	}
 	for _, ch := range x.changes {
 		if ch.put && ch.new != nil && want(ch) {
-			x.lacked[ownerKey(ch.new.owner)] = true
+			x.lacked[ch.new.OwnerKey()] = true
 		}
 	}
 }
@@ -178,7 +200,7 @@ func (x *Tx) each(kinds []Kind, want filter, fn func(*change)) {
 		if !has(kinds, in.kind) || !x.leftovers().tables[chainID{family: in.table, table: TableName}] {
 			continue
 		}
-		err := x.s.elements(in, want, func(e element) { fn(x.found(in, e)) })
+		err := x.s.elements(in, want, func(e Element) { fn(x.found(e)) })
 		if err != nil {
 			x.fail(err)
 		}
@@ -187,7 +209,7 @@ func (x *Tx) each(kinds []Kind, want filter, fn func(*change)) {
 
 // wanted reports whether the filter wants the element that the set shall have.
 func (ch *change) wanted(want filter) bool {
-	return ch.new != nil && len(ch.new.owner) >= keyLen && want([]byte(ch.new.owner))
+	return ch.new != nil && len(ch.new.comment) >= keyLen && want([]byte(ch.new.comment))
 }
 
 // ownedBy wants what one attachment owns, by the key: names may be cut short.
@@ -221,7 +243,7 @@ func (x *Tx) Release(o spec.Attachment, kinds ...Kind) {
 func (x *Tx) Had(o spec.Attachment) bool {
 	key := x.key(o)
 	return slices.ContainsFunc(x.changes, func(ch *change) bool {
-		return ch.put && ch.old != nil && ownerKey(ch.old.owner) == key
+		return ch.put && ch.old != nil && ch.old.OwnerKey() == key
 	})
 }
 
@@ -481,7 +503,7 @@ func (x *Tx) refs(name string) (n int) {
 // elements writes first what goes out of a set, then what comes into it: the kernel
 // has no word for changing what a key leads to, and takes no key twice.
 func (x *Tx) elements(b *batch, in *set) {
-	var out, add []*element
+	var out, add []*Element
 	for _, ch := range x.changes {
 		if ch.set != in {
 			continue

@@ -19,20 +19,17 @@ var errMalformed = errors.New("malformed netlink message")
 
 // A Conn is a route netlink socket in one network namespace. It may be used
 // from any goroutine and any thread; calls take turns.
-type Conn struct {
-	c    *nlconn.Conn
-	kept bool // by the call of its namespace
-}
+type Conn struct{ c *nlconn.Conn }
 
 // Dial opens a socket in ns. The thread stays where it is, and ns may be closed afterwards.
 // A process that may enter ns may read; changes are refused with os.ErrPermission without
 // CAP_NET_ADMIN there.
 func Dial(ns *netns.NS) (*Conn, error) {
-	c, kept, err := netns.Keep(ns, unix.NETLINK_ROUTE, func() (*nlconn.Conn, error) { return nlconn.Open(ns, unix.NETLINK_ROUTE) })
+	c, err := nlconn.Open(ns, unix.NETLINK_ROUTE)
 	if err != nil {
 		return nil, fmt.Errorf("route netlink: %w", err)
 	}
-	return &Conn{c, kept}, nil
+	return &Conn{c}, nil
 }
 
 // DialPath is [Dial] for the namespace of a path; see [netns.Open] for its errors.
@@ -62,12 +59,7 @@ func InNewNS(fn func(*Conn) error) error {
 }
 
 // Close closes the socket, unless a call keeps it.
-func (c *Conn) Close() error {
-	if c.kept {
-		return nil
-	}
-	return c.c.Close()
-}
+func (c *Conn) Close() error { return c.c.Close() }
 
 // NS opens the namespace that the socket is in, wherever its user's threads are.
 func (c *Conn) NS() (ns *netns.NS, err error) {
@@ -85,16 +77,6 @@ func (c *Conn) NSCookie() (cookie uint64, err error) {
 		return err
 	})
 	return cookie, err
-}
-
-// batch sends the requests at once and returns an answer for each, whose errors have gone
-// through [absent].
-func (c *Conn) batch(reqs []netlink.Message) ([]nlconn.Answer, error) {
-	answers, err := c.c.Batch(reqs, 0)
-	for i := range answers {
-		answers[i].Err = absent(answers[i].Err, reqs[i].Header.Type)
-	}
-	return answers, err
 }
 
 // get sends one request and returns the messages that answer it.

@@ -58,10 +58,10 @@ func (c *Conn) CreateLink(s LinkSpec) (*Link, error) {
 	}
 	var answers []nlconn.Answer
 	if err == nil {
-		answers, err = c.batch([]netlink.Message{op.req, get})
+		answers, err = c.c.Batch([]netlink.Message{op.req, get}, 0)
 	}
 	for _, a := range answers {
-		err = cmp.Or(err, a.Err)
+		err = cmp.Or(err, absent(a.Err, op.req.Header.Type))
 	}
 	var l *Link
 	if err == nil {

@@ -72,13 +72,13 @@ func (c *Conn) Do(ops ...Op) error {
 	}
 	for len(reqs) > 0 {
 		n := min(batch, len(reqs))
-		answers, err := c.batch(reqs[:n])
+		answers, err := c.c.Batch(reqs[:n], 0)
 		if err != nil {
 			return errors.Join(append(errs, err)...)
 		}
 		for i, a := range answers {
-			if a.Err != nil {
-				errs = append(errs, fmt.Errorf("%s: %w", texts[i], a.Err))
+			if err := absent(a.Err, reqs[i].Header.Type); err != nil {
+				errs = append(errs, fmt.Errorf("%s: %w", texts[i], err))
 			}
 		}
 		reqs, texts = reqs[n:], texts[n:]

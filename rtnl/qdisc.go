@@ -172,13 +172,13 @@ func (c *Conn) Qdiscs(index uint32) (root, ingress *Qdisc, err error) {
 		// Before Linux 6.8 the answer is a notification, which has to be asked for.
 		reqs = append(reqs, request(unix.RTM_GETQDISC, netlink.Echo|netlink.Acknowledge, tcHeader(index, 0, parent, 0)))
 	}
-	answers, err := c.batch(reqs)
+	answers, err := c.c.Batch(reqs, 0)
 	if err != nil {
 		return fail(err)
 	}
 	found := [2]*Qdisc{}
 	for i, a := range answers {
-		if err := SkipAbsent(a.Err); err != nil {
+		if err := SkipAbsent(absent(a.Err, reqs[i].Header.Type)); err != nil {
 			return fail(err)
 		}
 		for _, m := range a.Messages {

@@ -17,6 +17,7 @@ type Holding struct {
 // The kinds of holdings of which tools know the data. Plugins have others as well.
 const (
 	KindPort     = "port"     // a published port: a [Port]
+	KindMACGuard = "macGuard" // the one MAC address that a link may send from: a [MACGuard]
 	KindHostLink = "hostLink" // what the interface is connected to on the host: a [HostLink]
 )
 
@@ -56,6 +57,12 @@ type HostLink struct {
 	Name   string `json:"name"`   // of the attachment's own link on the host, as a host-side veth; empty: it has none
 	Master string `json:"master"` // that Name is a port of, as a bridge; empty: none
 	Parent string `json:"parent"` // that the interface is made on; empty: none
+}
+
+// A MACGuard lets a link of the host send from one MAC address alone.
+type MACGuard struct {
+	Link string `json:"link"`
+	MAC  string `json:"mac"`
 }
 
 // On is the master or the parent; empty: neither.

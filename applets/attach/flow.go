@@ -204,10 +204,9 @@ func (p *Plugin) del(ctx context.Context, r *spec.Request) error {
 	if early {
 		errs = append(errs, op.releaseLease(ctx))
 	}
-	remove := func() error { return guard(func() error { return d.Remove(op) }) }
 	leased := op.Net.IPAM.Type != "" && !early
 	if op.ending != nil {
-		linkErr := remove()
+		linkErr := guard(d.Remove, op)
 		if linkErr == nil && leased {
 			op.ending.lease = op.releaseLease
 		}
@@ -216,7 +215,7 @@ func (p *Plugin) del(ctx context.Context, r *spec.Request) error {
 	}
 	// the kernel takes some 20 ms to delete a link: the other steps run meanwhile
 	link := make(chan error, 1)
-	go func() { link <- remove() }()
+	go func() { link <- guard(d.Remove, op) }()
 	releaseErr := d.Release(op)
 	linkErr := <-link
 	errs = append(errs, linkErr, releaseErr) // in this order, whichever ended first
@@ -397,11 +396,11 @@ func (p *Plugin) ofNetwork(ctx context.Context, r *spec.Request, step func(Netwo
 
 // guard makes a panic of a step in a goroutine of its own an error, since the recover of the serve
 // loop does not see it.
-func guard(fn func() error) (err error) {
+func guard[T any](step func(T) error, arg T) (err error) {
 	defer func() {
 		if p := recover(); p != nil {
 			err = fmt.Errorf("panic: %v", p)
 		}
 	}()
-	return fn()
+	return step(arg)
 }

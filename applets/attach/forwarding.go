@@ -115,7 +115,7 @@ func (op *Op) restoreForwarding() error {
 	for _, ip := range op.Result.IPs {
 		key += fmt.Sprint(" ", ip.Gateway.Is4(), ip.Gateway.Is6())
 	}
-	return once.Do(op.ctx, key, op.forward)
+	return once.Do(op.ctx, key, (*Op).forward, op)
 }
 
 // ForwardingOff is the text of CHECK about a switch of the host that is off. It is not about one

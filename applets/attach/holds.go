@@ -3,6 +3,7 @@ package attach
 import (
 	"cmp"
 	"context"
+	"fmt"
 	"net/netip"
 	"slices"
 
@@ -15,15 +16,15 @@ import (
 
 // A hostState is what the kernel has of all attachments on the host.
 type hostState struct {
-	byIndex     map[uint32]*rtnl.Link
-	veths       map[string]*rtnl.Link   // with a label, by the owner's key
-	others      map[string]*rtnl.Link   // veths without a label, by their name
-	masqueraded map[string][]netip.Addr // by the owner's key; nil: not read
-	uplink      string                  // the link of the default route; empty: none
+	byIndex map[uint32]*rtnl.Link
+	veths   map[string]*rtnl.Link    // with a label, by the owner's key
+	others  map[string]*rtnl.Link    // veths without a label, by their name
+	rules   map[string][]nft.Element // by the owner's key; nil: not read
+	uplink  string                   // the link of the default route; empty: none
 }
 
 // holds returns what the attachment has on the host: its host-side veth with the master of that, or the
-// parent of its interface, and the addresses that are masqueraded. But for a parent that is configured
+// parent of its interface, the addresses that are masqueraded, and the MAC address that the veth may send from. But for a parent that is configured
 // these are facts of the kernel, which is asked once for all attachments of a context of
 // [once.Remember]. It does not enter the container, so an automatic parent is the one that ADD would take now.
 func (p *Plugin) holds(ctx context.Context, r *spec.Request) (all []spec.Holding, err error) {
@@ -45,8 +46,16 @@ func (p *Plugin) holds(ctx context.Context, r *spec.Request) (all []spec.Holding
 	if link != (spec.HostLink{}) {
 		all = append(all, spec.Holding{Kind: spec.KindHostLink, Text: hostLinkText(link), Data: link})
 	}
-	for _, addr := range h.masqueraded[r.Key()] {
-		all = append(all, spec.Holding{Kind: "masquerade", Text: addr.String() + " masqueraded", Data: addr})
+	var masqueraded []netip.Addr
+	for _, e := range h.rules[r.Key()] {
+		switch addr, mac := e.Addr(), e.MAC(); {
+		case mac != nil:
+			all = append(all, spec.Holding{Kind: spec.KindMACGuard, Text: fmt.Sprintf("%s sends from %s alone", e.Link(), mac),
+				Data: spec.MACGuard{Link: e.Link(), MAC: mac.String()}})
+		case !slices.Contains(masqueraded, addr):
+			masqueraded = append(masqueraded, addr)
+			all = append(all, spec.Holding{Kind: "masquerade", Text: addr.String() + " masqueraded", Data: addr})
+		}
 	}
 	return all, nil
 }
@@ -77,12 +86,10 @@ func readHostState() (*hostState, error) {
 	if uplink, err := findMaster(conn, ""); err == nil {
 		h.uplink = uplink.Name
 	}
-	if held, err := nft.Open(netns.Host()).Holdings(nft.KindMasquerade); err == nil {
-		h.masqueraded = map[string][]netip.Addr{}
-		for _, m := range held {
-			if !slices.Contains(h.masqueraded[m.Key], m.Addr) {
-				h.masqueraded[m.Key] = append(h.masqueraded[m.Key], m.Addr)
-			}
+	if held, err := nft.Open(netns.Host()).Elements(nft.KindMasquerade, nft.KindMACGuard); err == nil {
+		h.rules = map[string][]nft.Element{}
+		for _, e := range held {
+			h.rules[e.OwnerKey()] = append(h.rules[e.OwnerKey()], e)
 		}
 	}
 	return h, nil

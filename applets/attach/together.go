@@ -129,7 +129,7 @@ func (t *Together) Release(ctx context.Context) {
 		}
 		err := context.Cause(ctx)
 		if err == nil {
-			err = guard(func() error { return e.lease(ctx) })
+			err = guard(e.lease, ctx)
 		}
 		if err != nil {
 			e.of.report(err)

@@ -38,7 +38,7 @@ func (p *plugin) Host(op *attach.Op) error {
 // findBridge is ensureBridge, once for many attachments.
 func (p *plugin) findBridge(op *attach.Op) (err error) {
 	key := fmt.Sprintf("bridge %s %t %t", p.Bridge, p.PromiscMode, p.filtersVLANs())
-	if err := once.Do(op.Context(), key, func() error { return p.ensureBridge(op) }); err != nil || op.Bridge != nil {
+	if err := once.Do(op.Context(), key, p.ensureBridge, op); err != nil || op.Bridge != nil {
 		return err
 	}
 	op.Bridge, err = op.Host.Link(p.Bridge)
@@ -54,7 +54,7 @@ func (p *plugin) ensureGateways(op *attach.Op) error {
 	for _, ip := range op.Result.IPs {
 		key += fmt.Sprintf(" %s/%d", ip.Gateway, ip.Address.Bits())
 	}
-	return once.Do(op.Context(), key, func() error { return p.setGateways(op) })
+	return once.Do(op.Context(), key, p.setGateways, op)
 }
 
 // addRules masquerades, lets the port send from one MAC address alone, and makes a gateway the only

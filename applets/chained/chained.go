@@ -219,44 +219,36 @@ func (op *Op) openLocked(need Need, none int) error {
 	return err
 }
 
-// add makes all, or undoes it.
+// add makes all, or undoes it: ADD and RESTORE.
 func (p Plugin) add(ctx context.Context, r *spec.Request) (*spec.Result, error) {
 	d, op, err := p.read(ctx, r)
 	if err != nil {
 		return nil, err
 	}
-	if r.Prev == nil {
+	op.Restoring = r.Call.Verb == spec.Restore
+	if r.Prev == nil && !op.Restoring {
 		return nil, spec.Errorf(spec.CodeConfig, "must be called as chained plugin").
 			WithDetails("%s needs the prevResult of the plugin that made %s", p.Name, r.IfName)
 	}
-	return r.Prev, p.apply(d, op)
-}
-
-// apply is the part that ADD and RESTORE have in common.
-func (p Plugin) apply(d Driver, op *Op) error {
 	if err := op.openLocked(d.Needs(), spec.CodeConfig); err != nil {
-		return err
+		return nil, err
 	}
 	defer op.Close()
 	if op.Restoring && p.Restored != "" && d.Check(op) == nil {
-		return nil
+		return r.Prev, nil
 	}
 	if err := op.Failed(op.ctx, d.Apply(op)); err != nil {
-		return err
+		return nil, err
 	}
 	if op.Restoring && p.Restored != "" {
 		op.Did("%s", p.Restored)
 	}
-	return nil
+	return r.Prev, nil
 }
 
 func (p Plugin) restore(ctx context.Context, r *spec.Request) error {
-	d, op, err := p.read(ctx, r)
-	if err != nil {
-		return err
-	}
-	op.Restoring = true
-	return p.apply(d, op)
+	_, err := p.add(ctx, r)
+	return err
 }
 
 func (p Plugin) check(ctx context.Context, r *spec.Request) error {

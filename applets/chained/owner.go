@@ -116,11 +116,8 @@ func (c *Interface) hostVeth() (*rtnl.Link, error) {
 // recordedByOther reports whether an interface is in the record of another attachment.
 func recordedByOther(d record.Dir, id record.LinkID, a spec.Attachment) (found bool) {
 	// a record that cannot be read does not count
-	_ = d.Each(func(name string) error {
-		var rec record.Head
-		if d.Read(name, &rec) == nil && rec.LinkID == id && rec.Attachment != a {
-			found = true
-		}
+	_ = record.Each(d, func(_ string, rec *record.Record[struct{}]) error {
+		found = found || rec.LinkID == id && rec.Attachment != a
 		return nil
 	})
 	return found

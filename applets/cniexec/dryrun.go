@@ -18,7 +18,6 @@ import (
 	"cnibox/applets/applet"
 	"cnibox/applets/cniexec/inventory"
 	"cnibox/applets/cniexec/sandbox"
-	"cnibox/applets/hostport"
 	"cnibox/applets/netfilter"
 	"cnibox/chain"
 	"cnibox/internal/disk"
@@ -41,7 +40,7 @@ type rehearsal struct {
 	conf              []byte        // the list as it is run
 	notes             []string      // what is not done
 	kept              []int         // the plugins of list that are in conf
-	ports             []nft.Holding // of the attachments of this host
+	ports             []nft.Element // of the attachments of this host
 
 	result json.RawMessage
 	stderr bytes.Buffer
@@ -177,7 +176,7 @@ func (r *rehearsal) populate() error {
 		}
 	}
 	var err error
-	if r.ports, err = nft.Open(netns.Host()).Holdings(nft.KindPortMap); err != nil && !netfilter.IsMissing(err) {
+	if r.ports, err = nft.Open(netns.Host()).Elements(nft.KindPortMap); err != nil && !netfilter.IsMissing(err) {
 		return err
 	}
 	container, err := netns.Open(r.target.NetNS)
@@ -348,14 +347,9 @@ func (r *rehearsal) copyPorts(ctx context.Context) error {
 	}
 	own := spec.Attachment{Network: r.list.Name, ContainerID: r.target.ContainerID, IfName: r.target.IfName}
 	return nft.Open(r.host).Update(ctx, func(x *nft.Tx) error {
-		for _, h := range r.ports {
-			if h.Owner == own {
-				continue
-			}
-			// Its conditions do not matter, and one that is there twice is taken.
-			err := x.PortMap(h.Owner, nft.PortMap{Proto: hostport.ProtoNumber(h.Proto), HostIP: h.Addr, HostPort: h.Port, Target: h.Target})
-			if err != nil && !errors.As(err, new(*nft.TakenError)) {
-				return err
+		for _, e := range r.ports { // without what belongs to them, such as conditions
+			if e.Owner() != own {
+				x.Put(e)
 			}
 		}
 		return nil
@@ -460,8 +454,8 @@ func (r *rehearsal) look() (both [2]made, err error) {
 	a := spec.Attachment{Network: r.list.Name, ContainerID: r.target.ContainerID, IfName: r.target.IfName}
 	owned, err := nft.Open(r.host).Owned(a)
 	for _, e := range owned {
-		if !e.Unread {
-			both[0].Rules = append(both[0].Rules, "nft "+e.Text)
+		if !e.Unread() {
+			both[0].Rules = append(both[0].Rules, "nft "+e.String())
 		}
 	}
 	for _, key := range inventory.Forwarding {

@@ -22,6 +22,7 @@ var external = applet.Applet{Name: "wormhole", Verbs: func() spec.Verbs {
 			return []spec.Holding{
 				{Kind: spec.KindHostLink, Text: "host side worm0 on lo", Data: spec.HostLink{Name: "worm0", Parent: "lo"}},
 				{Kind: spec.KindPort, Text: "tcp port 9999", Data: spec.Port{HostPort: 9999, ContainerPort: 99, Protocol: "tcp"}},
+				{Kind: spec.KindMACGuard, Text: "worm0 sends from 02:00:00:00:00:99 alone", Data: spec.MACGuard{Link: "worm0", MAC: "02:00:00:00:00:99"}},
 				{Kind: "colour", Text: "painted blue", Data: r.ContainerID},
 			}, nil
 		},
@@ -44,13 +45,14 @@ func TestHoldsOfAnyPlugin(t *testing.T) {
 		want string
 	}{
 		{[]string{"ls"}, `(?m)^deep +c1 +eth0 +10\.5\.0\.2 +- +worm0 +9999:99 +.* alive$`},
-		{[]string{"ls", "-o", "wide"}, `(?m)^NETWORK .* HOLDS .*\n.* 9999:99 .* painted blue `},
+		{[]string{"ls", "-o", "wide"}, `(?m)^NETWORK .* HOLDS .*\n.* 9999:99 .* worm0 sends from 02:00:00:00:00:99 alone; painted blue `},
 		{[]string{"ls", "-o", "json"}, `"plugin": "wormhole",\s+"kind": "colour",\s+"text": "painted blue",\s+"data": "c1"`},
 		{[]string{"ls", "networks"}, `(?m)^deep +wormhole +bridge9 `},
 		{[]string{"show", "c1"}, `(?m)^host side +worm0 on lo$\n^ports +9999/tcp -> 99$`},
-		{[]string{"show", "c1"}, `(?m)^holds +wormhole: tcp port 9999$\n^ +wormhole: painted blue$`},
+		{[]string{"show", "c1"}, `(?m)^holds +wormhole: tcp port 9999$\n^ +wormhole: worm0 sends from 02:00:00:00:00:99 alone$\n^ +wormhole: painted blue$`},
 		{[]string{"show", "c1", "-o", "json"}, `"data": {\s+"name": "worm0",\s+"master": "",\s+"parent": "lo"\s+}`},
 		{[]string{"who", "tcp/9999"}, `^c1 +eth0 on network deep `},
+		{[]string{"who", "02-00-00-00-00-99"}, `^c1 +eth0 on network deep `},
 		{[]string{"who", "worm0"}, `^c1 +eth0 on network deep `},
 		{[]string{"tree"}, `(?m)^lo  .*\n\W+ worm0  c1  eth0  10\.5\.0\.2  9999:99$`},
 		{[]string{"tree", "--dot"}, `"link lo" -- "netns [^"]*" \[label="worm0 - eth0\\n10\.5\.0\.2\\n9999:99"\];`},

@@ -234,6 +234,9 @@ func (q *question) search(is func(*inventory.Entry) bool, texts ...string) error
 	return nil
 }
 
+// everyEntry is for searchHolds.
+func everyEntry(list []*inventory.Entry) []*inventory.Entry { return list }
+
 // searchHolds adds the owners of what plugins hold, of those attachments that may have it.
 func (q *question) searchHolds(may func([]*inventory.Entry) []*inventory.Entry, is func(data any) bool) error {
 	entries, broken, err := q.Inventory.Cache.List()
@@ -362,8 +365,7 @@ func (q *question) askLink() error {
 		})
 	}, `"`+q.text+`"`)
 	if err == nil && len(q.owners) == 0 {
-		every := func(list []*inventory.Entry) []*inventory.Entry { return list }
-		err = q.searchHolds(every, func(data any) bool {
+		err = q.searchHolds(everyEntry, func(data any) bool {
 			link, ok := data.(spec.HostLink)
 			return ok && (link.Name == q.text || link.Parent == q.text)
 		})
@@ -448,7 +450,7 @@ func (q *question) askBridge(bridge *rtnl.Link) error {
 	return nil
 }
 
-// askMAC asks for entries that have the address, then for links of the host. The kernel's list of
+// askMAC asks for entries that have the address, then for links of the host, then for what plugins hold. The kernel's list of
 // links takes longer than the entries, so that it is made meanwhile.
 func (q *question) askMAC() error {
 	mac := q.mac.String()
@@ -481,23 +483,29 @@ func (q *question) askMAC() error {
 			q.others = append(q.others, "the host's, of "+linkText(l))
 		}
 	}
-	return nil
+	if len(q.owners)+len(q.others) > 0 {
+		return nil
+	}
+	return q.searchHolds(everyEntry, func(data any) bool {
+		guard, ok := data.(spec.MACGuard)
+		return ok && guard.MAC == mac
+	})
 }
 
 // askPort asks for the elements of host ports, then for entries that were given the port, as
 // those of other plugins, and what plugins have published.
 func (q *question) askPort() error {
-	held, err := nft.Open(netns.Host()).Holdings(nft.KindPortMap)
+	held, err := nft.Open(netns.Host()).Elements(nft.KindPortMap)
 	if err != nil {
 		q.Unread = append(q.Unread, err)
 	}
-	for _, h := range held {
-		if h.Port != q.port || h.Proto != q.proto {
+	for _, e := range held {
+		if proto, port := e.Port(); port != q.port || proto != q.proto {
 			continue
 		}
-		ask := func() error { return q.searchKey(h.Key) }
-		if h.Owner.Key() == h.Key {
-			ask = func() error { return q.lookup(h.Owner, "leads to "+h.Target.String()+" of") }
+		ask := func() error { return q.searchKey(e.OwnerKey()) }
+		if o := e.Owner(); o.Key() == e.OwnerKey() {
+			ask = func() error { return q.lookup(o, "leads to "+e.Target().String()+" of") }
 		}
 		if err := ask(); err != nil {
 			return err

@@ -225,13 +225,12 @@ func (d *daemon) resume() {
 		if !strings.HasSuffix(name, ".json") {
 			return nil
 		}
-		var rec leaseRecord
-		err := d.leases.Read(name, &rec)
-		store := &leaseStore{d.leases, rec.Attachment}
-		if err != nil || store.name() != name {
+		rec, err := record.Read[dhcp.State](d.leases, name)
+		if err != nil || record.Name(rec.Attachment) != name {
 			d.Log(name + " is not the record of a lease: ignored")
 			return nil
 		}
+		store := &leaseStore{d.leases, rec.Attachment}
 		h := dhcp.Resume(rec.Data, d.Settings, store)
 		if !h.Fresh() {
 			return store.Drop()

@@ -146,8 +146,7 @@ func (p *plugin) release(ctx context.Context, a spec.Attachment) error {
 	if err == nil {
 		return nil
 	}
-	var rec leaseRecord
-	rerr := p.leases.Read(record.Name(a), &rec)
+	rec, rerr := record.Read[dhcp.State](p.leases, record.Name(a))
 	none := errors.Is(rerr, os.ErrNotExist)
 	if !none || !errors.Is(err, errNoDaemon) {
 		p.Warn("%v: releasing the lease without it", err)
@@ -176,11 +175,9 @@ func gc(ctx context.Context, r *spec.Request) error {
 	for _, a := range r.Valid {
 		valid[a] = true
 	}
-	return p.leases.Each(func(name string) error {
-		var rec leaseRecord
-		err := p.leases.Read(name, &rec)
+	return record.Each(p.leases, func(name string, rec *leaseRecord) error {
 		a := rec.Attachment
-		if err == nil && a.Network == r.Network && !valid[a] && name == record.Name(a) {
+		if a.Network == r.Network && !valid[a] && name == record.Name(a) {
 			return p.release(ctx, a)
 		}
 		return nil
@@ -216,8 +213,7 @@ func get(ctx context.Context, r *spec.Request) (*spec.Result, error) {
 	if err != nil {
 		return nil, err
 	}
-	var rec leaseRecord
-	err = p.leases.Read(record.Name(r.Attachment), &rec)
+	rec, err := record.Read[dhcp.State](p.leases, record.Name(r.Attachment))
 	if errors.Is(err, os.ErrNotExist) || err == nil && !rec.Data.Given {
 		return nil, spec.Errorf(spec.CodeUnknown, "no lease of %s is known", r.Attachment)
 	}

@@ -23,7 +23,8 @@ type leaseStore struct {
 func (s *leaseStore) name() string { return record.Name(s.owner) }
 
 func (s *leaseStore) Save(state *dhcp.State) error {
-	return s.dir.Write(s.name(), &leaseRecord{Head: record.Head{Attachment: s.owner}, Data: *state})
+	rec := leaseRecord{Head: record.Head{Attachment: s.owner}, Data: *state}
+	return rec.Write(s.dir)
 }
 
 // Kept reports whether the file exists. One that cannot be looked up counts as existing.

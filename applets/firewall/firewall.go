@@ -70,8 +70,8 @@ func (c *conf) Apply(op *chained.Op) error {
 		return err
 	}
 	table := nft.Open(r.Call.HostNS())
-	rec := readRules(op)
-	closed, err := p.enter(ctx, op, table, rec)
+	made := readRules(op)
+	closed, err := p.enter(ctx, op, table, made)
 	if err != nil {
 		return err
 	}
@@ -81,12 +81,12 @@ func (c *conf) Apply(op *chained.Op) error {
 	op.Add("tables", table.Prune)
 	op.Add("rules of "+r.Attachment.String(), func(ctx context.Context) error {
 		return table.Update(ctx, func(x *nft.Tx) error {
-			rec.plan(op, x)
+			made.plan(op, x)
 			x.Release(r.Attachment, nft.KindFirewall, nft.KindZone)
 			return nil
 		})
 	})
-	if err := rec.write(op); err != nil || z == nil {
+	if err := made.write(op); err != nil || z == nil {
 		return err
 	}
 	return z.addAll(p.ips)
@@ -118,7 +118,7 @@ func (p *plan) isolate(undo *undo.Stack) error {
 
 // enter is the transaction of ADD. It deletes what an earlier ADD of the attachment has added and
 // this one does not. closed: firewalld rejects what is in no zone, and the addresses are in none.
-func (p *plan) enter(ctx context.Context, op *chained.Op, table *nft.Table, rec *rules) (closed bool, err error) {
+func (p *plan) enter(ctx context.Context, op *chained.Op, table *nft.Table, made *rules) (closed bool, err error) {
 	r := op.Request
 	kinds := []nft.Kind{nft.KindFirewall}
 	if p.firewalld {
@@ -133,7 +133,7 @@ func (p *plan) enter(ctx context.Context, op *chained.Op, table *nft.Table, rec 
 		return p.plan(r)(x)
 	}
 	err = table.Update(ctx, func(x *nft.Tx) error {
-		rec.plan(op, x)
+		made.plan(op, x)
 		closed = !p.firewalld && x.Firewalld()
 		if err := plan(x); err != nil || !x.Had(r.Attachment) {
 			return err
@@ -174,9 +174,9 @@ func (c *conf) Check(op *chained.Op) error {
 	if err := p.aim(r.Prev, spec.CodeCheck); err != nil {
 		return err
 	}
-	rec := readRules(op)
+	made := readRules(op)
 	found := nft.Open(r.Call.HostNS()).Check(func(x *nft.Tx) error {
-		rec.plan(op, x)
+		made.plan(op, x)
 		return p.plan(r)(x)
 	})
 	if err := p.orReference(found); err != nil {
@@ -234,10 +234,10 @@ func (c *conf) Release(op *chained.Op) error {
 	zoned, err := zonedOf(ctx, table, r.Attachment, others)
 	kinds, errs := leaveZones(ctx, p, zoned, err)
 	op.Kept = true // until the transaction has deleted the rules
-	rec := readRules(op)
+	made := readRules(op)
 	release := func(x *nft.Tx) error {
 		x.Addresses(ips...)
-		rec.plan(op, x)
+		made.plan(op, x)
 		x.Release(r.Attachment, kinds...)
 		return nil
 	}

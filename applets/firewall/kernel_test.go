@@ -64,7 +64,7 @@ func (w box) owned() string {
 		elements, err := nft.Open(w.NS).Owned(o)
 		w.NoError(err)
 		for _, e := range elements {
-			all = append(all, fmt.Sprintf("c%d %s", h, e.Text))
+			all = append(all, fmt.Sprintf("c%d %s", h, &e))
 		}
 	}
 	return strings.Join(all, "; ")

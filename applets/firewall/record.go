@@ -13,40 +13,38 @@ import (
 // dataDir is in /run, since no rule outlives a boot.
 const dataDir = "/run/cnibox/firewall"
 
-// A rules is the record of an attachment with rules in CNI-FORWARD. By their handles CHECK and DEL find
+// The rules in CNI-FORWARD of an attachment are on record. By their handles CHECK and DEL find
 // them among those of all containers. Without it, or where another program has made them anew, these
 // read the chain.
 type rules struct {
-	record.Record[handles]
+	Handles nft.RuleHandles `json:"handles"`
+
 	stored nft.RuleHandles // what the file has; nil: there is none
 }
 
-type handles struct {
-	Handles nft.RuleHandles `json:"handles"`
-}
-
-// readRules returns the record of the attachment; without one it is empty.
+// readRules returns those on record of the attachment; without one there are none.
 func readRules(op *chained.Op) *rules {
-	rec := record.Of[handles](op.Dir, op.Attachment)
+	rec := record.Of[rules](op.Dir, op.Attachment)
 	if rec == nil || rec.Data.Handles == nil {
-		return &rules{Record: record.Record[handles]{Head: record.Head{Attachment: op.Attachment}, Data: handles{nft.RuleHandles{}}}}
+		return &rules{Handles: nft.RuleHandles{}}
 	}
-	return &rules{*rec, maps.Clone(rec.Data.Handles)}
+	rec.Data.stored = maps.Clone(rec.Data.Handles)
+	return &rec.Data
 }
 
 // plan tells the update of the record.
-func (rec *rules) plan(op *chained.Op, x *nft.Tx) {
-	x.Handles(rec.Data.Handles, op.Call.Verb == spec.Add && rec.stored == nil)
+func (made *rules) plan(op *chained.Op, x *nft.Tx) {
+	x.Handles(made.Handles, op.Call.Verb == spec.Add && made.stored == nil)
 }
 
 // write stores what the update has found and made.
-func (rec *rules) write(op *chained.Op) error {
-	switch name := record.Name(op.Attachment); {
-	case maps.EqualFunc(rec.Data.Handles, rec.stored, slices.Equal):
+func (made *rules) write(op *chained.Op) error {
+	switch {
+	case maps.EqualFunc(made.Handles, made.stored, slices.Equal):
 		return nil
-	case len(rec.Data.Handles) == 0:
-		return op.Dir.Remove(name)
-	default:
-		return op.Dir.Write(name, &rec.Record)
+	case len(made.Handles) == 0:
+		return op.Dir.Remove(record.Name(op.Attachment))
 	}
+	rec := record.Record[rules]{Head: record.Head{Attachment: op.Attachment}, Data: *made}
+	return rec.Write(op.Dir)
 }

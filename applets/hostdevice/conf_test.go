@@ -135,7 +135,7 @@ func TestHostDeviceMatches(t *testing.T) {
 // Hardware that comes back with another address is recognised by its permanent one.
 func TestHostDeviceReturned(t *testing.T) {
 	made, other := net.HardwareAddr{2, 0, 0, 0, 0, 1}, net.HardwareAddr{2, 0, 0, 0, 0, 2}
-	rec := deviceRecord{record.Record[device]{Data: device{Name: "nic0", MAC: made.String(), PermMAC: made.String()}}}
+	rec := deviceRecord{&record.Record[device]{Data: device{Name: "nic0", MAC: made.String(), PermMAC: made.String()}}}
 	rec.IfName = "eth0"
 	for name, tt := range map[string]struct {
 		link rtnl.Link

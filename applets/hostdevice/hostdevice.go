@@ -151,7 +151,7 @@ func (p *plugin) moveIn(op *attach.Op, dir record.Dir) error {
 	}
 	if rec.Index != op.Link.Index { // the kernel chose another, as that one was taken there
 		rec.Index = op.Link.Index
-		if err := dir.Write(record.Name(op.Attachment), rec); err != nil {
+		if err := rec.Write(dir); err != nil {
 			return err
 		}
 	}
@@ -222,7 +222,7 @@ func (p *plugin) Probe(op *attach.Op) error {
 // inContainer reports whether the device is in one of the containers that have a record.
 func (p *plugin) inContainer(dir record.Dir) (found bool) {
 	// what cannot be opened or read does not have it
-	_ = eachDevice(dir, func(rec *deviceRecord) error {
+	_ = eachDevice(dir, func(rec deviceRecord) error {
 		ns, err := netns.Open(rec.NetNS)
 		if err != nil {
 			return err

@@ -17,7 +17,7 @@ import (
 )
 
 // A deviceRecord says to which namespace a device was moved, and which index it has there.
-type deviceRecord struct{ record.Record[device] }
+type deviceRecord struct{ *record.Record[device] }
 
 // A device is what one was like on the host before ADD moved it. The alias of a moved link is its name
 // on the host, as with the reference, which stores nothing else.
@@ -32,26 +32,26 @@ type device struct {
 }
 
 // recordOf describes a link as it is.
-func recordOf(op *attach.Op, l *rtnl.Link) *deviceRecord {
-	return &deviceRecord{record.Record[device]{
+func recordOf(op *attach.Op, l *rtnl.Link) deviceRecord {
+	return deviceRecord{&record.Record[device]{
 		Head: record.Head{Attachment: op.Attachment, NetNS: op.Call.NetNS, LinkID: record.LinkID{Index: l.Index}},
 		Data: device{Name: l.Name, Alias: l.Alias, MAC: l.MAC.String(), PermMAC: l.PermMAC.String(), MTU: l.MTU, Up: l.Up, Kind: l.Kind},
 	}}
 }
 
-func (rec *deviceRecord) sameAddress(l *rtnl.Link) bool {
+func (rec deviceRecord) sameAddress(l *rtnl.Link) bool {
 	return l.Kind == rec.Data.Kind && (l.MAC.String() == rec.Data.MAC || rec.Data.PermMAC != "" && l.PermMAC.String() == rec.Data.PermMAC)
 }
 
 // movedBack reports whether a link of the host is the device, not yet restored.
-func (rec *deviceRecord) movedBack(l *rtnl.Link) bool {
+func (rec deviceRecord) movedBack(l *rtnl.Link) bool {
 	return l.Alias == rec.Data.Name && rec.sameAddress(l)
 }
 
 // inContainer reports whether a link of the container is the device. The container may have
 // changed its alias or its address, and its index is unknown if ADD was killed: two of the
 // three must match.
-func (rec *deviceRecord) inContainer(l *rtnl.Link) bool {
+func (rec deviceRecord) inContainer(l *rtnl.Link) bool {
 	if l.Index == rec.Index {
 		return l.Alias == rec.Data.Name || rec.sameAddress(l)
 	}
@@ -60,7 +60,7 @@ func (rec *deviceRecord) inContainer(l *rtnl.Link) bool {
 
 // among returns the link that matches, of several the one with the recorded index; nil: there
 // is none.
-func (rec *deviceRecord) among(links []rtnl.Link, matches func(*rtnl.Link) bool) (found *rtnl.Link) {
+func (rec deviceRecord) among(links []rtnl.Link, matches func(*rtnl.Link) bool) (found *rtnl.Link) {
 	for i := range links {
 		if l := &links[i]; matches(l) && (found == nil || l.Index == rec.Index) {
 			found = l
@@ -70,38 +70,35 @@ func (rec *deviceRecord) among(links []rtnl.Link, matches func(*rtnl.Link) bool)
 }
 
 // readDevice returns the record in a file; os.ErrNotExist: there is none.
-func readDevice(dir record.Dir, file string) (*deviceRecord, error) {
-	rec := &deviceRecord{}
-	err := dir.Read(file, rec)
+func readDevice(dir record.Dir, file string) (deviceRecord, error) {
+	rec, err := record.Read[device](dir, file)
 	if err == nil {
 		err = spec.CheckIfName(rec.Data.Name)
 	}
-	return rec, err
+	return deviceRecord{rec}, err
 }
 
 // eachDevice calls fn with each record that can be read, and goes on past errors.
-func eachDevice(dir record.Dir, fn func(*deviceRecord) error) error {
-	return dir.Each(func(file string) error {
-		rec, err := readDevice(dir, file)
-		if err != nil {
+func eachDevice(dir record.Dir, fn func(deviceRecord) error) error {
+	return record.Each(dir, func(_ string, rec *record.Record[device]) error {
+		if spec.CheckIfName(rec.Data.Name) != nil {
 			return nil
 		}
-		return fn(rec)
+		return fn(deviceRecord{rec})
 	})
 }
 
 // recordDevice writes the record, and registers the undo of the move.
-func recordDevice(op *attach.Op, dir record.Dir, dev *rtnl.Link) (*deviceRecord, error) {
-	rec := recordOf(op, dev)
-	var err error
+func recordDevice(op *attach.Op, dir record.Dir, dev *rtnl.Link) (rec deviceRecord, err error) {
+	rec = recordOf(op, dev)
 	if rec.ID, err = op.NS.ID(); err != nil {
-		return nil, err
+		return rec, err
 	}
 	if rec.Cookie, err = op.Cont.NSCookie(); err != nil {
-		return nil, err
+		return rec, err
 	}
 	op.Undo("device "+rec.Data.Name, func(ctx context.Context) error { return rec.giveBack(ctx, op, dir) })
-	return rec, dir.Write(record.Name(op.Attachment), rec)
+	return rec, rec.Write(dir)
 }
 
 // findReturned finds the device on the host. One that has no alias was not moved before: only for
@@ -120,7 +117,7 @@ func (p *plugin) findReturned(op *attach.Op, dir record.Dir) (*rtnl.Link, error)
 // take a device from the attachment that has it next.
 func restoreReturned(op *attach.Op, dir record.Dir) {
 	var links []rtnl.Link
-	err := eachDevice(dir, func(rec *deviceRecord) (err error) {
+	err := eachDevice(dir, func(rec deviceRecord) (err error) {
 		if links == nil {
 			if links, err = op.Host.Links(); err != nil {
 				return err
@@ -161,7 +158,7 @@ func remove(ctx context.Context, op *attach.Op, c *plugin) error {
 
 // hasRecord reports whether a link is the device of another attachment.
 func hasRecord(op *attach.Op, dir record.Dir, l *rtnl.Link) (found bool) {
-	_ = eachDevice(dir, func(rec *deviceRecord) error {
+	_ = eachDevice(dir, func(rec deviceRecord) error {
 		found = found || rec.movedBack(l) || rec.NetNS == op.Call.NetNS && rec.inContainer(l)
 		return nil
 	})
@@ -212,7 +209,7 @@ func later(err error) error {
 
 // giveBack moves the device to the host, makes it what it was before ADD, and removes its
 // record. One that is nowhere was deleted with the namespace, or unplugged: no error.
-func (rec *deviceRecord) giveBack(ctx context.Context, op *attach.Op, dir record.Dir) error {
+func (rec deviceRecord) giveBack(ctx context.Context, op *attach.Op, dir record.Dir) error {
 	cont, done, err := rec.container(op)
 	if err != nil {
 		return err
@@ -240,7 +237,7 @@ func (rec *deviceRecord) giveBack(ctx context.Context, op *attach.Op, dir record
 
 // container returns a socket in the namespace that the device was moved to, or in CNI_NETNS if that
 // is gone; nil: there is neither. The caller calls done.
-func (rec *deviceRecord) container(op *attach.Op) (cont *rtnl.Conn, done func(), err error) {
+func (rec deviceRecord) container(op *attach.Op) (cont *rtnl.Conn, done func(), err error) {
 	cont, done = op.Cont, func() {}
 	if cont != nil && rec.NetNS == op.Call.NetNS {
 		return cont, done, nil
@@ -257,7 +254,7 @@ func (rec *deviceRecord) container(op *attach.Op) (cont *rtnl.Conn, done func(),
 
 // refuseInUse is for ADD: the device of an earlier ADD may be given back only if the namespace that
 // has it is gone. The code is 100.
-func (rec *deviceRecord) refuseInUse(op *attach.Op) error {
+func (rec deviceRecord) refuseInUse(op *attach.Op) error {
 	cont, done, err := rec.container(op)
 	if err != nil {
 		return err
@@ -276,7 +273,7 @@ func (rec *deviceRecord) refuseInUse(op *attach.Op) error {
 // moveOut moves the device out of the container. It gets its name there already, so that
 // udev on the host never sees another; if that name is taken on the host, the device becomes
 // devN. Nil: it is not there, or cont is nil.
-func (rec *deviceRecord) moveOut(host, cont *rtnl.Conn) (*rtnl.Link, error) {
+func (rec deviceRecord) moveOut(host, cont *rtnl.Conn) (*rtnl.Link, error) {
 	if cont == nil {
 		return nil, nil
 	}
@@ -315,7 +312,7 @@ const ReturnTimeout = time.Second
 // findOnHost returns the device if the kernel moved it to the host when the namespace ended,
 // which takes the kernel some time: with wait, up to ReturnTimeout are spent on it. Nil: it is
 // not there, or an earlier DEL restored it.
-func (rec *deviceRecord) findOnHost(ctx context.Context, op *attach.Op, wait bool) (*rtnl.Link, error) {
+func (rec deviceRecord) findOnHost(ctx context.Context, op *attach.Op, wait bool) (*rtnl.Link, error) {
 	if !wait {
 		links, err := op.Host.Links()
 		return rec.among(links, rec.movedBack), err
@@ -337,7 +334,7 @@ func (rec *deviceRecord) findOnHost(ctx context.Context, op *attach.Op, wait boo
 
 // restore makes a device on the host what it was before ADD. The alias comes last: by it
 // an interrupted restore is continued.
-func (rec *deviceRecord) restore(op *attach.Op, dev *rtnl.Link) error {
+func (rec deviceRecord) restore(op *attach.Op, dev *rtnl.Link) error {
 	var ch rtnl.LinkChange
 	if rec.Data.MTU != 0 && rec.Data.MTU != dev.MTU {
 		ch.MTU = &rec.Data.MTU
@@ -369,7 +366,7 @@ func (rec *deviceRecord) restore(op *attach.Op, dev *rtnl.Link) error {
 
 func collect(ctx context.Context, op *attach.Op) error {
 	valid, dir := op.ValidKeys(), record.Configured(op.Request, dataDir)
-	return eachDevice(dir, func(rec *deviceRecord) error {
+	return eachDevice(dir, func(rec deviceRecord) error {
 		if rec.Network != op.Network || valid(rec.Attachment.Key()) {
 			return nil
 		}

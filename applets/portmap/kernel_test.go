@@ -36,7 +36,7 @@ func (n *bridged) elements() string {
 		owned, err := nft.Open(n.NS).Owned(spec.Attachment{Network: "net1", ContainerID: id, IfName: "eth0"}, nft.KindPortMap)
 		n.NoError(err)
 		for _, e := range owned {
-			all = append(all, id+" "+e.Text)
+			all = append(all, id+" "+e.String())
 		}
 	}
 	return strings.Join(all, "\n") + "\nfiles " + n.Files()

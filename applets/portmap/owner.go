@@ -32,11 +32,8 @@ type udpPort struct {
 // owner returns the record of an attachment; nil: none that can be read, and the port counts as
 // held.
 func (d portOwners) owner(key string) *portOwner {
-	var o portOwner
-	if record.Dir(d).Read(key+".json", &o) != nil {
-		return nil
-	}
-	return &o
+	o, _ := record.Read[udpPorts](record.Dir(d), key+".json")
+	return o
 }
 
 // record records the namespace before the first port is published, so that no
@@ -56,7 +53,7 @@ func (d portOwners) record(r *spec.Request, old *portOwner, udp []udpPort) error
 		return err
 	}
 	o.Cookie, _ = ns.Cookie()
-	return record.Dir(d).Write(record.Name(r.Attachment), &o)
+	return o.Write(record.Dir(d))
 }
 
 // drop deletes the record of an attachment that has no ports any more.

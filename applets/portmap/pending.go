@@ -84,9 +84,11 @@ type nextOwner struct {
 // those that are stale or whose namespace is gone.
 func (d portOwners) nextOwners(r *spec.Request, containerID string, stale func(spec.Attachment) bool) (next []*nextOwner, err error) {
 	err = d.pending().Each(func(name string) error {
-		var p pendingPorts
-		if !strings.HasPrefix(name, pendingOf(containerID)) || d.pending().Read(name, &p) != nil ||
-			p.ContainerID != containerID || stale(p.Attachment) || d.gone(p.Attachment.Key()) {
+		if !strings.HasPrefix(name, pendingOf(containerID)) {
+			return nil
+		}
+		p, err := record.Read[portsAsked](d.pending(), name)
+		if err != nil || p.ContainerID != containerID || stale(p.Attachment) || d.gone(p.Attachment.Key()) {
 			return nil
 		}
 		if err := p.Data.Conf.read(); err != nil {

@@ -160,11 +160,11 @@ func publishPorts(ctx context.Context, r *spec.Request, dir portOwners, maps ite
 		for m := range maps {
 			err := x.PortMap(r.Attachment, m)
 			var taken *nft.TakenError
-			if err != nil && errors.As(err, &taken) && taken.Key != r.Attachment.Key() {
-				switch holder := holders(taken.Key); {
+			if err != nil && errors.As(err, &taken) && taken.OwnerKey() != r.Attachment.Key() {
+				switch holder := holders(taken.OwnerKey()); {
 				case holder.gone:
-					if !slices.Contains(gone, taken.Key) {
-						gone = append(gone, taken.Key)
+					if !slices.Contains(gone, taken.OwnerKey()) {
+						gone = append(gone, taken.OwnerKey())
 						r.Warn("%v, whose network namespace is gone: taken over", taken)
 					}
 					m.Replace = true
@@ -274,7 +274,7 @@ func (c *conf) Check(op *chained.Op) error {
 		for m := range maps {
 			err := x.PortMap(r.Attachment, m)
 			var taken *nft.TakenError
-			if err != nil && pending && errors.As(err, &taken) && holders(taken.Key).sibling {
+			if err != nil && pending && errors.As(err, &taken) && holders(taken.OwnerKey()).sibling {
 				continue // published for another interface of the container
 			}
 			if err != nil {

@@ -55,11 +55,11 @@ func (d portOwners) plan(r *spec.Request, x *nft.Tx, maps iter.Seq[nft.PortMap])
 	for m := range maps {
 		err := x.PortMap(r.Attachment, m)
 		var taken *nft.TakenError
-		if err != nil && errors.As(err, &taken) && taken.Key != r.Attachment.Key() {
-			switch holder := holders(taken.Key); {
+		if err != nil && errors.As(err, &taken) && taken.OwnerKey() != r.Attachment.Key() {
+			switch holder := holders(taken.OwnerKey()); {
 			case holder.sibling && pending:
 				continue
-			case holder.gone, holder.sibling && d.isPending(taken.Key):
+			case holder.gone, holder.sibling && d.isPending(taken.OwnerKey()):
 				m.Replace = true
 				err = x.PortMap(r.Attachment, m)
 			}

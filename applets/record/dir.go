@@ -165,9 +165,8 @@ func (d Dir) DeleteStale(network string, valid []spec.Attachment) error {
 	for _, a := range valid {
 		live[spec.Attachment{Network: network, ContainerID: a.ContainerID, IfName: a.IfName}] = true
 	}
-	return d.Each(func(name string) error {
-		var owner spec.Attachment
-		if d.Read(name, &owner) == nil && owner.Network == network && !live[owner] {
+	return Each(d, func(name string, rec *Record[struct{}]) error {
+		if rec.Network == network && !live[rec.Attachment] {
 			return d.Remove(name)
 		}
 		return nil

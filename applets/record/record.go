@@ -56,14 +56,37 @@ func (h *Head) Gone() bool {
 // joined, ambiguous.
 func Name(a spec.Attachment) string { return a.Key() + ".json" }
 
+// Read returns the record in a file; see [Dir.Read].
+func Read[T any](d Dir, name string) (*Record[T], error) {
+	rec := new(Record[T])
+	if err := d.Read(name, rec); err != nil {
+		return nil, err
+	}
+	return rec, nil
+}
+
+// Each calls fn with each record that can be read, in any order, and goes on past errors. The directory
+// need not exist.
+func Each[T any](d Dir, fn func(name string, rec *Record[T]) error) error {
+	return d.Each(func(name string) error {
+		rec, err := Read[T](d, name)
+		if err != nil {
+			return nil
+		}
+		return fn(name, rec)
+	})
+}
+
 // Of returns the record of an attachment; nil: it has none that can be read.
 func Of[T any](d Dir, a spec.Attachment) *Record[T] {
-	rec := new(Record[T])
-	if d.Read(Name(a), rec) != nil || rec.Attachment != a {
-		return nil
+	if rec, err := Read[T](d, Name(a)); err == nil && rec.Attachment == a {
+		return rec
 	}
-	return rec
+	return nil
 }
+
+// Write stores the record of its attachment; see [Dir.Write].
+func (r *Record[T]) Write(d Dir) error { return d.Write(Name(r.Attachment), r) }
 
 // Head returns that of the record of an attachment; nil: it has none that can be read.
 func (d Dir) Head(a spec.Attachment) *Head {
@@ -88,5 +111,9 @@ func (r *Record[T]) MarshalJSON() ([]byte, error) {
 
 // UnmarshalJSON decodes both from one object.
 func (r *Record[T]) UnmarshalJSON(b []byte) error {
-	return errors.Join(json.Unmarshal(b, &r.Head), json.Unmarshal(b, &r.Data))
+	err := json.Unmarshal(b, &r.Head)
+	if _, none := any(r.Data).(struct{}); none {
+		return err
+	}
+	return errors.Join(err, json.Unmarshal(b, &r.Data))
 }

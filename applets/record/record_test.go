@@ -1,9 +1,11 @@
 package record_test
 
 import (
+	"errors"
 	"os"
 	"path/filepath"
 	"reflect"
+	"slices"
 	"testing"
 
 	"cnibox/applets/record"
@@ -75,5 +77,39 @@ func TestRecordOfOther(t *testing.T) {
 	}
 	if got := record.Of[speed](dir, a); got != nil {
 		t.Errorf("of a broken one: got %+v", got)
+	}
+}
+
+// Each goes past what cannot be read, and past errors.
+func TestEach(t *testing.T) {
+	dir := record.Dir(t.TempDir())
+	for _, ifName := range []string{"eth0", "eth1"} {
+		rec := record.Record[speed]{Head: record.Head{Attachment: spec.Attachment{Network: "net1", ContainerID: "c1", IfName: ifName}}, Data: speed{Limit: 9}}
+		if err := rec.Write(dir); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for name, text := range map[string]string{"broken": `{"network"`, "of another type": `{"limit":"much"}`} {
+		if err := dir.Replace(name, []byte(text)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	var seen []string
+	err := record.Each(dir, func(name string, rec *record.Record[speed]) error {
+		if name != record.Name(rec.Attachment) || rec.Data.Limit != 9 {
+			t.Errorf("%s has %+v", name, rec)
+		}
+		seen = append(seen, rec.IfName)
+		return os.ErrInvalid
+	})
+	slices.Sort(seen)
+	if !errors.Is(err, os.ErrInvalid) || !slices.Equal(seen, []string{"eth0", "eth1"}) {
+		t.Errorf("seen %q, %v", seen, err)
+	}
+	if err := record.Each(dir, func(string, *record.Record[speed]) error { return nil }); err != nil {
+		t.Errorf("with files that cannot be read: %v", err)
+	}
+	if err := record.Each(dir+"/none", func(string, *record.Record[speed]) error { return os.ErrInvalid }); err != nil {
+		t.Errorf("without a directory: %v", err)
 	}
 }

@@ -135,5 +135,5 @@ func (s *routing) keep(rules []madeRule) error {
 		return nil
 	}
 	s.Kept, rec.Data.Rules = true, rules
-	return s.Dir.Write(record.Name(s.Attachment), rec)
+	return rec.Write(s.Dir)
 }

@@ -26,8 +26,7 @@ func sharedName(a spec.Attachment) string {
 // readTuned reads a record that may be the attachment's; foreign reports that it
 // names another owner.
 func readTuned(dir record.Dir, name string, a spec.Attachment) (rec *formerRecord, foreign bool, err error) {
-	rec = &formerRecord{}
-	if err := dir.Read(name, rec); err != nil {
+	if rec, err = record.Read[attributes](dir, name); err != nil {
 		return nil, false, err
 	}
 	if rec.Attachment != (spec.Attachment{}) && rec.Attachment != a {

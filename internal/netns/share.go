@@ -40,31 +40,30 @@ func (ns *NS) Host() *NS {
 	return ns.shared.host
 }
 
-// Keep returns what a shared namespace keeps for a netlink protocol, which the caller does not close:
-// the first time, what open returns. Of one that is not shared it is what open returns, which the
+// Keep returns what a shared namespace keeps for a netlink protocol: the first time, what open returns,
+// which is kept and closed at the end. Of one that is not shared it is what open returns, which the
 // caller closes.
-func Keep[C io.Closer](ns *NS, protocol int, open func() (C, error)) (c C, kept bool, err error) {
+func Keep[C io.Closer](ns *NS, protocol int, open func(kept bool) (C, error)) (c C, err error) {
 	if ns.shared == nil {
-		c, err = open()
-		return c, false, err
+		return open(false)
 	}
 	ns.mu.Lock()
 	if c, ok := ns.shared.kept[protocol].(C); ok {
 		ns.mu.Unlock()
-		return c, true, nil
+		return c, nil
 	}
 	ns.mu.Unlock()
-	if c, err = open(); err != nil { // without the lock, which it may need
-		return c, true, err
+	if c, err = open(true); err != nil { // without the lock, which it may need
+		return c, err
 	}
 	ns.mu.Lock()
 	defer ns.mu.Unlock()
 	if first, ok := ns.shared.kept[protocol].(C); ok { // opened by another goroutine meanwhile
 		c.Close()
-		return first, true, nil
+		return first, nil
 	}
 	ns.shared.kept[protocol] = c
-	return c, true, nil
+	return c, nil
 }
 
 func (s *shared) close() error {

@@ -56,14 +56,19 @@ func TestKernelShare(t *testing.T) {
 	opened, closed := 0, 0
 	for range 2 {
 		for _, of := range []*netns.NS{ns, ns.Host()} {
-			_, kept, err := netns.Keep(of, 1, func() (closer, error) { opened++; return closer{&closed}, nil })
-			if err != nil || !kept {
-				t.Fatalf("kept %t, %v", kept, err)
+			_, err := netns.Keep(of, 1, func(kept bool) (closer, error) {
+				if opened++; !kept {
+					t.Error("it is not kept")
+				}
+				return closer{&closed}, nil
+			})
+			if err != nil {
+				t.Fatal(err)
 			}
 			of.Close()
 		}
 	}
-	_, _, err = netns.Keep(ns, 2, func() (io.Closer, error) { return nil, unix.EACCES })
+	_, err = netns.Keep(ns, 2, func(bool) (io.Closer, error) { return nil, unix.EACCES })
 	if !errors.Is(err, unix.EACCES) || opened != 2 || closed != 0 {
 		t.Errorf("kept: %v, opened %d times, closed %d", err, opened, closed)
 	}
@@ -78,9 +83,14 @@ func TestKernelNotShared(t *testing.T) {
 	opened, closed := 0, 0
 	var none *netns.NS
 	for _, of := range []*netns.NS{ns, ns, none.Host()} {
-		c, kept, err := netns.Keep(of, 1, func() (closer, error) { opened++; return closer{&closed}, nil })
-		if err != nil || kept {
-			t.Errorf("kept %t, %v", kept, err)
+		c, err := netns.Keep(of, 1, func(kept bool) (closer, error) {
+			if opened++; kept {
+				t.Error("it is kept")
+			}
+			return closer{&closed}, nil
+		})
+		if err != nil {
+			t.Fatal(err)
 		}
 		c.Close()
 	}

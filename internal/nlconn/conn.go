@@ -33,15 +33,16 @@ type Conn struct {
 	mu sync.Mutex
 	fd int // -1: closed
 
+	ns       *netns.NS // of Open; nil: it is [Listen]'s
+	protocol int
+	kept     bool // by the call of its namespace
+
 	stale       bool // there may be answers that were not read
 	interrupted bool // a dump since the last [Conn.Dump] was inconsistent
 }
 
-// Open connects to a netlink protocol in ns, such as unix.NETLINK_ROUTE. ns may be closed afterwards.
-func Open(ns *netns.NS, protocol int) (*Conn, error) { return Listen(ns, protocol, 0) }
-
-// Listen is Open for a socket that gets the notifications of groups, a bit set of
-// RTMGRP_* or the like; see [Conn.Wait].
+// Listen connects to a netlink protocol in ns by a socket that nothing else uses, and that gets the
+// notifications of groups, a bit set of RTMGRP_* or the like; see [Conn.Wait]. ns may be closed afterwards.
 func Listen(ns *netns.NS, protocol int, groups uint32) (*Conn, error) {
 	fd, err := open(ns, protocol, groups)
 	if err != nil {
@@ -50,8 +51,7 @@ func Listen(ns *netns.NS, protocol int, groups uint32) (*Conn, error) {
 	return &Conn{fd: fd}, nil
 }
 
-// Close closes the socket.
-func (c *Conn) Close() error {
+func (c *Conn) close() error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.fd < 0 {

@@ -36,9 +36,21 @@ func Remembers(ctx context.Context) bool {
 	return ok
 }
 
-// Do calls fn, unless it was called for the key without an error since [Remember].
-func Do(ctx context.Context, key string, fn func() error) error {
-	_, err := Known(ctx, key, func() (struct{}, error) { return struct{}{}, fn() })
+// Do calls fn with arg, unless it was called for the key without an error since [Remember].
+func Do[T any](ctx context.Context, key string, fn func(T) error, arg T) error {
+	m, ok := ctx.Value(memoryKey{}).(*memory)
+	if !ok {
+		return fn(arg)
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.known[key] != nil {
+		return nil
+	}
+	err := fn(arg)
+	if err == nil {
+		m.known[key] = true
+	}
 	return err
 }
 

@@ -3,6 +3,7 @@ package once_test
 import (
 	"context"
 	"errors"
+	"strings"
 	"testing"
 
 	"cnibox/internal/once"
@@ -50,5 +51,34 @@ func TestOpen(t *testing.T) {
 	}
 	if opened != 3 || open != 0 {
 		t.Errorf("without a memory: opened %d times, %d are open", opened, open)
+	}
+}
+
+// What was done without an error is not done again, for its key, and without a memory each time.
+func TestDo(t *testing.T) {
+	var done []string
+	fail := true
+	do := func(ctx context.Context, key string) error {
+		return once.Do(ctx, key, func(what string) error {
+			if fail {
+				return errors.New("made to fail")
+			}
+			done = append(done, what)
+			return nil
+		}, "did "+key)
+	}
+	ctx, forget := once.Remember(t.Context())
+	defer forget()
+	if do(ctx, "a") == nil {
+		t.Error("no error")
+	}
+	fail = false
+	for _, c := range []context.Context{ctx, ctx, t.Context(), t.Context()} {
+		if err := errors.Join(do(c, "a"), do(c, "b")); err != nil {
+			t.Error(err)
+		}
+	}
+	if got := strings.Join(done, " "); got != strings.TrimSpace(strings.Repeat("did a did b ", 3)) {
+		t.Errorf("got %q", got)
 	}
 }

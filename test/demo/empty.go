@@ -66,7 +66,7 @@ func (w *world) leftRules() (left []string, err error) {
 			return nil, err
 		}
 		for _, e := range elements {
-			left = append(left, "rule "+e.Text)
+			left = append(left, "rule "+e.String())
 		}
 	}
 	return left, nil

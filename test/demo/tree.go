@@ -121,7 +121,7 @@ func (w *world) drawRules() error {
 			return err
 		}
 		for _, e := range elements {
-			w.page.line(fmt.Sprintf("   %-7s %s", c.name, strings.ReplaceAll(e.Text, "->", "→")))
+			w.page.line(fmt.Sprintf("   %-7s %s", c.name, strings.ReplaceAll(e.String(), "->", "→")))
 		}
 	}
 	return nil

@@ -76,7 +76,7 @@ type Doctor struct {
 	list     []*inventory.Entry            // that are looked at: all, or those of Host.Name
 	lives    map[*inventory.Entry]bool     // which of all have a network namespace, as far as is known
 	title    func(*inventory.Entry) string // of an attachment, for people
-	rules    map[string][]nft.Holding      // by the owner's key; nil: not read
+	rules    map[string][]nft.Element      // by the owner's key; nil: not read
 	unlisted bool                          // the cache has entries that could not be read, so what has no entry may have an owner
 	examined []*examined
 	uplinks  []*rtnl.Link
@@ -178,14 +178,14 @@ func Examine(ctx context.Context, h Host) (*Doctor, error) {
 
 // readRules reads what attachments have in the rule set.
 func (d *Doctor) readRules() {
-	held, err := nft.Open(netns.Host()).Holdings()
+	held, err := nft.Open(netns.Host()).Elements()
 	if err != nil {
 		d.skip("rules", err)
 		return
 	}
-	d.rules = map[string][]nft.Holding{}
-	for _, h := range held {
-		d.rules[h.Key] = append(d.rules[h.Key], h)
+	d.rules = map[string][]nft.Element{}
+	for _, e := range held {
+		d.rules[e.OwnerKey()] = append(d.rules[e.OwnerKey()], e)
 	}
 }
 
@@ -442,7 +442,7 @@ func (d *Doctor) ownerOf(b *chain.Broken) (owner spec.Attachment, has []string) 
 	}
 	for _, held := range d.rules {
 		if len(held) > 0 {
-			note(held[0].Owner, "%s in table inet cnibox", tty.Plural(len(held), "element"))
+			note(held[0].Owner(), "%s in tables cnibox", tty.Plural(len(held), "element"))
 		}
 	}
 	return owner, has
@@ -669,12 +669,12 @@ func (d *Doctor) checkOrphans(context.Context) {
 	}
 	orphans := map[string]int{}
 	for key, held := range d.rules {
-		if !known[key] && (d.inv.Links == nil || d.inv.Links.ByKey[key] == nil) && !d.alive(held[0].Owner) {
-			orphans[held[0].Owner.Network] += len(held)
+		if !known[key] && (d.inv.Links == nil || d.inv.Links.ByKey[key] == nil) && !d.alive(held[0].Owner()) {
+			orphans[held[0].Owner().Network] += len(held)
 		}
 	}
 	for _, name := range slices.Sorted(maps.Keys(orphans)) {
 		d.add(Finding{Check: "orphaned elements", Where: "network " + name, Code: spec.CodeUnknown, Network: name, Repair: "cni-exec gc " + name + " --valid-live",
-			Message: fmt.Sprintf("%s in table inet cnibox of attachments that have neither a link nor an entry in %s", tty.Plural(orphans[name], "element"), d.inv.Cache.Dir)})
+			Message: fmt.Sprintf("%s in tables cnibox of attachments that have neither a link nor an entry in %s", tty.Plural(orphans[name], "element"), d.inv.Cache.Dir)})
 	}
 }

@@ -80,12 +80,13 @@ func recorded(n *examined, plugin string, a spec.Attachment) bool {
 // publishedIn are the ports of an attachment in the rule set, as runtimeConfig has them.
 func (d *Doctor) publishedIn(a spec.Attachment) map[string]json.RawMessage {
 	ports := []spec.Port{}
-	for _, h := range d.rules[a.Key()] {
-		p := spec.Port{HostPort: h.Port, ContainerPort: h.Target.Port(), Protocol: h.Proto}
-		if h.Addr.IsValid() {
-			p.HostIP = h.Addr.String()
+	for _, e := range d.rules[a.Key()] {
+		proto, port := e.Port()
+		p := spec.Port{HostPort: port, ContainerPort: e.Target().Port(), Protocol: proto}
+		if ip := e.Addr(); ip.IsValid() {
+			p.HostIP = ip.String()
 		}
-		if h.Kind == nft.KindPortMap && !slices.Contains(ports, p) { // one of each family
+		if e.Kind() == nft.KindPortMap && !slices.Contains(ports, p) { // one of each family
 			ports = append(ports, p)
 		}
 	}

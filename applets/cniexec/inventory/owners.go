@@ -131,15 +131,15 @@ func (s *OwnerSearch) readLinks(live bool) error {
 	return nil
 }
 
-// readElements reads those of table inet cnibox.
+// readElements reads those of tables cnibox.
 func (s *OwnerSearch) readElements() error {
-	held, err := nft.Open(netns.Host()).Holdings()
+	held, err := nft.Open(netns.Host()).Elements()
 	if err != nil && !netfilter.IsMissing(err) {
 		return err
 	}
-	for _, h := range held {
-		if h.Owner.Network == s.network && h.Owner.Key() == h.Key {
-			s.owner(h.Owner)
+	for _, e := range held {
+		if o := e.Owner(); o.Network == s.network && o.Key() == e.OwnerKey() {
+			s.owner(o)
 		}
 	}
 	return nil
@@ -162,27 +162,27 @@ func (s *OwnerSearch) readLeases(dir string) error {
 }
 
 // An ownerRecord is what is read of a plugin's record, whichever members it has.
-type ownerRecord struct {
-	record.Record[struct {
-		Leases []struct {
-			Address netip.Prefix `json:"address"`
-		} `json:"leases"` // of dhcp
-	}]
+type ownerRecord struct{ *record.Record[leasesOnRecord] }
+
+// A leasesOnRecord is what dhcp has on record beside the head.
+type leasesOnRecord struct {
+	Leases []struct {
+		Address netip.Prefix `json:"address"`
+	} `json:"leases"`
 }
 
 // readRecords reads those of plugins. What cannot be read GC leaves alone.
 func (s *OwnerSearch) readRecords(dirs []record.Dir) error {
 	var errs []error
 	for _, dir := range dirs {
-		errs = append(errs, dir.Each(func(name string) error {
-			var rec ownerRecord
-			if dir.Read(name, &rec) != nil || rec.Network != s.network || rec.ContainerID == "" {
+		errs = append(errs, record.Each(dir, func(_ string, rec *record.Record[leasesOnRecord]) error {
+			if rec.Network != s.network || rec.ContainerID == "" {
 				return nil
 			}
 			a := rec.Attachment
 			s.owner(a)
 			if rec.NetNS != "" || rec.Cookie != 0 {
-				s.records = append(s.records, rec)
+				s.records = append(s.records, ownerRecord{rec})
 			}
 			for _, l := range rec.Data.Leases {
 				s.Leases[l.Address.Addr()] = a

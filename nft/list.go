@@ -1,0 +1,67 @@
+package nft
+
+import "cnibox/spec"
+
+// listedSets are the sets whose elements [Table.Elements] lists: those that say what an attachment
+// has. The others belong to elements of these, or are for later calls.
+func listedSets() (all []*set) {
+	for _, family := range []byte{v4, v6} {
+		for _, of := range []perFamily{masqSet, masqNextSet, allowSet, allowNextSet, zoneSet, zoneNextSet,
+			anyPorts.dnat, anyPorts.cond, hostPorts.dnat, hostPorts.cond} {
+			all = append(all, of.of(family))
+		}
+	}
+	return append(all, macsSet)
+}
+
+// Elements lists what attachments have of the kinds KindMasquerade, KindPortMap,
+// KindMACGuard, KindFirewall and KindZone; no kinds mean all of these. Each set is read once. Where
+// a table is not there, or its rules were flushed, without which elements do nothing, it has nothing.
+// No lock is taken: a change that is being made is seen in one set and perhaps not in the next.
+// The error is os.ErrPermission without CAP_NET_ADMIN.
+func (t *Table) Elements(kinds ...Kind) ([]Element, error) {
+	s, err := dial(t.ns)
+	if err != nil {
+		return nil, err
+	}
+	defer s.Close()
+	x := newTx(s)
+	labelled := func(comment []byte) bool { return spec.LabelKey(string(comment)) != "" }
+	var all []Element
+	for _, in := range listedSets() {
+		if !has(kinds, in.kind) {
+			continue
+		}
+		version, err := x.version(in.table)
+		if err == nil && version != "" {
+			size := in.keyLen()
+			err = s.elements(in, labelled, func(e Element) {
+				if len(e.key) >= size { // a set of another program may have shorter keys
+					all = append(all, e)
+				}
+			})
+		}
+		if err != nil {
+			return nil, err
+		}
+	}
+	return all, nil
+}
+
+// Owned lists what o owns of the given kinds; no kinds mean all. Where we
+// have no table, it is nothing. No lock is taken, as with [Table.Elements].
+func (t *Table) Owned(o spec.Attachment, kinds ...Kind) ([]Element, error) {
+	s, err := dial(t.ns)
+	if err != nil {
+		return nil, err
+	}
+	defer s.Close()
+	x := newTx(s)
+	var all []Element
+	for _, ch := range x.ownedOf(o, kinds) {
+		if !ch.set.isByOwner() {
+			all = append(all, *ch.old)
+		}
+	}
+	return all, x.err
+}

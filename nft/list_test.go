@@ -1,0 +1,93 @@
+package nft_test
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+
+	"cnibox/internal/kerneltest"
+	"cnibox/nft"
+	"cnibox/spec"
+)
+
+// Elements has what is of use to find an owner: addresses, host ports and guarded ports of bridges,
+// with the next owners.
+func TestKernelElements(t *testing.T) {
+	table := open(t, kerneltest.NS(t))
+	if all, err := table.Elements(); err != nil || len(all) != 0 {
+		t.Errorf("without a table: %v, %v", all, err)
+	}
+	change(t, table, everything)
+	second := spec.Attachment{Network: "net2", ContainerID: "c2", IfName: "eth0"}
+	change(t, table, func(x *nft.Tx) error { return allow(x, second) })
+	all, err := table.Elements()
+	if err != nil {
+		t.Fatal(err)
+	}
+	var got []string
+	for _, e := range all {
+		if e.OwnerKey() != e.Owner().Key() {
+			t.Errorf("%s: the names of %s are not those of the key", &e, e.Owner())
+		}
+		text := fmt.Sprintf("%s %d %s", e.Owner(), e.Kind(), e.Addr())
+		switch proto, port := e.Port(); {
+		case e.MAC() != nil:
+			text = fmt.Sprintf("%s %d %s %s", e.Owner(), e.Kind(), e.Link(), e.MAC())
+		case proto != "":
+			text += fmt.Sprintf(" %s/%d -> %s", proto, port, e.Target())
+		}
+		got = append(got, text)
+	}
+	of := func(o spec.Attachment, kind nft.Kind, rest string) string {
+		return fmt.Sprintf("%s %d %s", o, kind, rest)
+	}
+	want := []string{
+		of(owner, nft.KindMasquerade, one4), of(owner, nft.KindMasquerade, one6), of(owner, nft.KindFirewall, one4), of(owner, nft.KindZone, one6),
+		of(owner, nft.KindPortMap, "invalid IP tcp/8080 -> "+one4+":80"), of(owner, nft.KindPortMap, "10.0.0.1 udp/53 -> "+one4+":80"),
+		of(owner, nft.KindPortMap, "invalid IP tcp/8080 -> ["+one6+"]:80"), of(owner, nft.KindPortMap, "invalid IP sctp/99 -> ["+one6+"]:80"),
+		of(owner, nft.KindMACGuard, "veth1 02:00:00:00:00:01"), of(second, nft.KindFirewall, one4), of(second, nft.KindFirewall, one6),
+	}
+	slices.Sort(got)
+	slices.Sort(want)
+	if !slices.Equal(got, want) {
+		t.Errorf("got\n%q\nwant\n%q", got, want)
+	}
+	if ports, err := table.Elements(nft.KindPortMap); err != nil || len(ports) != 4 {
+		t.Errorf("of one kind: %v, %v", ports, err)
+	}
+}
+
+// What is read of one table can be put into another as it is, with what it leads to.
+func TestKernelElementsInAndOut(t *testing.T) {
+	from, ns := open(t, kerneltest.NS(t)), kerneltest.NS(t)
+	to := open(t, ns)
+	change(t, from, everything)
+	read := func(table *nft.Table) (all []nft.Element, texts []string) {
+		all, err := table.Elements()
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, e := range all {
+			texts = append(texts, fmt.Sprintf("%s of %s", &e, e.Owner()))
+		}
+		return all, texts
+	}
+	all, want := read(from)
+	change(t, to, func(x *nft.Tx) error {
+		for _, e := range all {
+			x.Put(e)
+		}
+		return nil
+	})
+	if _, got := read(to); len(got) == 0 || !slices.Equal(got, want) {
+		t.Errorf("got\n%q\nwant\n%q", got, want)
+	}
+	if err := from.Check(everything); err != nil {
+		t.Errorf("the first table lacks something: %v", err)
+	}
+	change(t, to, func(x *nft.Tx) error { x.Release(owner); return nil })
+	if list := render(t, ns); strings.Contains(list, "elements = ") {
+		t.Errorf("after the release:\n%s", list)
+	}
+}
