@@ -121,7 +121,6 @@ func run(ctx context.Context, o options) error {
 		base.copy(name, from, 0o755)
 	}
 	m := machine{dir: dir, suites: suites, printer: &printer{out: os.Stdout}, limit: o.limit, processors: share(o.guests)}
-	m.accel, m.cmdline = accelerator(ctx)
 	return m.all(ctx, chosen, base, o)
 }
 
@@ -211,5 +210,6 @@ func (m machine) one(ctx context.Context, k kernel, base image, cache string, o 
 		return err
 	}
 	defer os.Remove(initrd)
+	m.accel, m.cmdline = accelerator(ctx, tree.vmlinuz)
 	return m.boot(ctx, tree.vmlinuz, initrd, r)
 }

@@ -12,6 +12,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"syscall"
 	"time"
 )
@@ -56,21 +57,34 @@ type machine struct {
 // is all there is for it. Two that share one take a third more of its time for the same tests.
 func share(guests int) int { return min(2, max(1, runtime.NumCPU()/max(1, guests))) }
 
-// accelerator returns qemu's options for KVM where a machine starts with it, else
+// kvm is whether a kernel boots with KVM here, which is tried once.
+var kvm struct {
+	once  sync.Once
+	works bool
+}
+
+// accelerator returns qemu's options for KVM where that kernel boots with it, else
 // for emulation, and the command line of the kernel. That /dev/kvm opens says little: below some hypervisors qemu
-// then ends at the first processor register.
-func accelerator(ctx context.Context) (qemu []string, kernel string) {
-	kvm := []string{"-accel", "kvm", "-cpu", "max"}
-	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
-	defer cancel()
-	cmd := exec.CommandContext(ctx, "qemu-system-x86_64", append(kvm, "-S", "-nodefaults", "-display", "none", "-monitor", "stdio")...)
-	cmd.Stdin = strings.NewReader("quit\n")
-	if cmd.Run() == nil {
-		return kvm, cmdline
+// then ends at the first processor register, or the kernel hangs before it says anything.
+func accelerator(ctx context.Context, vmlinuz string) (qemu []string, kernel string) {
+	options := []string{"-accel", "kvm", "-cpu", "max"}
+	kvm.once.Do(func() { kvm.works = boots(ctx, vmlinuz, options) })
+	if kvm.works {
+		return options, cmdline
 	}
 	// The plainest processor takes a third less time than one with all extensions. Without
 	// RDRAND the kernel has no random numbers for the first minutes.
 	return []string{"-accel", "tcg,tb-size=1024", "-cpu", "qemu64,+rdrand"}, cmdline + slow
+}
+
+// boots reports whether a kernel, without a root file system, comes to its panic, which ends the guest, soon.
+func boots(ctx context.Context, vmlinuz string, options []string) bool {
+	ctx, cancel := context.WithTimeout(ctx, 20*time.Second)
+	defer cancel()
+	cmd := exec.CommandContext(ctx, "qemu-system-x86_64", append(options, "-m", "256", "-nodefaults", "-display", "none",
+		"-no-reboot", "-kernel", vmlinuz, "-append", cmdline)...)
+	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
+	return cmd.Run() == nil
 }
 
 // boot runs a guest and has the report read what it says. The error says what was

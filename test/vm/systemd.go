@@ -109,7 +109,7 @@ func runSystemd(ctx context.Context, o options) error {
 		return err
 	}
 	m := machine{dir: dir, limit: o.limit, processors: share(1)}
-	m.accel, m.cmdline = accelerator(ctx)
+	m.accel, m.cmdline = accelerator(ctx, t.vmlinuz)
 	ctx, cancel := context.WithTimeoutCause(ctx, o.limit, fmt.Errorf("the guest was not done within %v", o.limit))
 	defer cancel()
 	for boots := 1; ; boots++ {

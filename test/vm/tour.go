@@ -59,7 +59,7 @@ func runTour(ctx context.Context, o options) error {
 		return err
 	}
 	m := machine{dir: dir, processors: share(1)}
-	m.accel, m.cmdline = accelerator(ctx)
+	m.accel, m.cmdline = accelerator(ctx, t.vmlinuz)
 	ctx, cancel := context.WithTimeoutCause(ctx, o.limit, fmt.Errorf("the guest was not done within %v", o.limit))
 	defer cancel()
 	if _, err := m.follow(ctx, "tour", "-kernel", t.vmlinuz, "-initrd", initrd, "-append", m.cmdline); err != nil {
