@@ -24,7 +24,7 @@ import (
 // A Flow selects the first packets of connections: of TCP those with SYN and without ACK, of other
 // protocols all.
 type Flow struct {
-	Proto uint8        // unix.IPPROTO_TCP, unix.IPPROTO_UDP; 0: any
+	Proto uint8        // unix.IPPROTO_TCP, IPPROTO_UDP or IPPROTO_SCTP; 0: any
 	Src   []netip.Addr // empty: any; else of the family of Dst
 	Dst   netip.Addr   // zero: any address of this host
 	Port  uint16       // of the destination; 0: any
@@ -370,7 +370,7 @@ func decodePacket(family byte, data []byte) *Packet {
 		return nil
 	}
 	var ports [2]uint16
-	if (p.Proto == unix.IPPROTO_TCP || p.Proto == unix.IPPROTO_UDP) && len(transport) >= dportAt+portLen {
+	if (p.Proto == unix.IPPROTO_TCP || p.Proto == unix.IPPROTO_UDP || p.Proto == unix.IPPROTO_SCTP) && len(transport) >= dportAt+portLen {
 		ports = [2]uint16{binary.BigEndian.Uint16(transport[sportAt:]), binary.BigEndian.Uint16(transport[dportAt:])}
 	}
 	p.Src, p.Dst = netip.AddrPortFrom(src, ports[0]), netip.AddrPortFrom(dst, ports[1])

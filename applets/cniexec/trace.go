@@ -25,8 +25,8 @@ func traceVerb() *verb {
 		text: `It waits for the first packet of a connection to a port of this host, or to
 ADDRESS[:PORT][/PROTO] from a container or by way of this host, and prints the
 rules that it meets, its route, neighbour and socket, and what to do if it is
-lost. PROTO is tcp or udp. The exit code is 1 if the packet does not come, or
-does not get there. Nothing is left, however it ends.`,
+lost. PROTO is tcp, udp or sctp. The exit code is 1 if the packet does not come,
+or does not get there. Nothing is left, however it ends.`,
 		examples: []example{
 			{"cni-exec trace tcp/8080", "from a client to a published port"},
 			{"cni-exec trace c1 192.0.2.7:443 --send", "from a container, by a connection of this program"},
@@ -216,11 +216,8 @@ func (to traceTarget) dial(ns *netns.NS, v *inventory.Inventory) (netip.AddrPort
 
 // parseTraceTarget reads PROTO/PORT or PORT/PROTO, or ADDRESS[:PORT][/PROTO].
 func parseTraceTarget(text string) (to traceTarget, err error) {
-	numbers := map[string]uint8{"tcp": unix.IPPROTO_TCP, "udp": unix.IPPROTO_UDP}
 	if proto, port, ok := protoPort(text); ok && !strings.ContainsAny(port, ".:[") {
-		if to.proto = numbers[proto]; to.proto == 0 {
-			return to, fmt.Errorf("%q: the protocol must be tcp or udp", text)
-		}
+		to.proto = hostport.ProtoNumber(proto)
 		if to.port, err = parsePort(port); err != nil {
 			return to, fmt.Errorf("%q: a port is a number from 1 to 65535", text)
 		}
@@ -228,8 +225,11 @@ func parseTraceTarget(text string) (to traceTarget, err error) {
 	}
 	bad := fmt.Errorf("%q must be PROTO/PORT, as tcp/8080, or ADDRESS[:PORT][/PROTO], as 192.0.2.7:443", text)
 	host, proto, hasProto := strings.Cut(text, "/")
-	if to.proto = numbers[strings.ToLower(proto)]; hasProto && to.proto == 0 {
-		return to, bad
+	if proto = strings.ToLower(proto); hasProto {
+		if !slices.Contains(protocols, proto) {
+			return to, bad
+		}
+		to.proto = hostport.ProtoNumber(proto)
 	}
 	if ap, perr := netip.ParseAddrPort(host); perr == nil && ap.Port() != 0 {
 		to.addr, to.port = ap.Addr().Unmap(), ap.Port()

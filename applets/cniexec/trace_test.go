@@ -20,6 +20,8 @@ func TestTraceTarget(t *testing.T) {
 		"192.0.2.7:53/udp":  {four, 53, unix.IPPROTO_UDP},
 		"192.0.2.7:443/TCP": {four, 443, unix.IPPROTO_TCP},
 		"192.0.2.7":         {addr: four},
+		"sctp/36412":        {port: 36412, proto: unix.IPPROTO_SCTP},
+		"192.0.2.7:5/sctp":  {four, 5, unix.IPPROTO_SCTP},
 		"192.0.2.7/udp":     {addr: four, proto: unix.IPPROTO_UDP},
 		"[fd00::7]:443":     {six, 443, unix.IPPROTO_TCP},
 		"fd00::7":           {addr: six},
@@ -29,7 +31,7 @@ func TestTraceTarget(t *testing.T) {
 			t.Errorf("%s: got %+v, %v; want %+v", text, got, err, want)
 		}
 	}
-	for _, text := range []string{"", "c1", "tcp/0", "tcp/70000", "sctp/80", "tcp/", "192.0.2.7:0", "192.0.2.7:443/sctp", "192.0.2.7/24", "fe80::1%eth0", "192.0.2.7:x"} {
+	for _, text := range []string{"", "c1", "tcp/0", "tcp/70000", "icmp/80", "sctp/0", "tcp/", "192.0.2.7:0", "192.0.2.7:443/dccp", "192.0.2.7/", "192.0.2.7/24", "fe80::1%eth0", "192.0.2.7:x"} {
 		if got, err := parseTraceTarget(text); err == nil {
 			t.Errorf("%q: got %+v, want an error", text, got)
 		}

@@ -57,7 +57,11 @@ func (s *site) link(index uint32) string {
 func (s *site) route(h *hook) {
 	p := h.after
 	s.routed = true
-	s.routes, s.noWay = s.conn.LookupRoute(rtnl.Lookup{Src: p.Src, Dst: p.Dst, Proto: p.Proto, In: p.In, Mark: p.Mark})
+	l := rtnl.Lookup{Src: p.Src, Dst: p.Dst, Proto: p.Proto, In: p.In, Mark: p.Mark}
+	if p.Proto == unix.IPPROTO_SCTP { // of which the kernel refuses the ports: rtm_getroute_parse_ip_proto, net/ipv4/fib_semantics.c
+		l.Src, l.Dst = netip.AddrPortFrom(p.Src.Addr(), 0), netip.AddrPortFrom(p.Dst.Addr(), 0)
+	}
+	s.routes, s.noWay = s.conn.LookupRoute(l)
 }
 
 // routeText is the route in the words of ip(8), with the links that the packet has left by, if it has.
@@ -366,7 +370,7 @@ func (s *site) notForwarding(t *Trace, h *hook) {
 func (t *Trace) delivered(s *site, h *hook) {
 	p := h.after
 	t.Reached, t.Outcome = true, "delivered to "+s.Name
-	if p.Proto != unix.IPPROTO_TCP && p.Proto != unix.IPPROTO_UDP || p.Dst.Port() == 0 {
+	if p.Dst.Port() == 0 { // a protocol without ports
 		return
 	}
 	t.socket(s, p.Proto, p.Dst)

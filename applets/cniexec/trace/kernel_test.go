@@ -7,6 +7,7 @@ import (
 	"net/netip"
 	"os"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -256,6 +257,37 @@ func TestKernelPublished(t *testing.T) {
 	found, err = trace.Follow(t.Context(), r)
 	if err != nil || found.Reached || found.Advice != "the program listens on 127.0.0.1:80: let it listen on any address" {
 		t.Errorf("got %+v, %v", found, err)
+	}
+}
+
+// SCTP, of which the packet needs no SCTP of the kernel.
+func TestKernelSCTP(t *testing.T) {
+	t.Parallel()
+	s := newSite(t, false)
+	nfttest.Load(t, s.host, `table inet hj {
+		chain pre { type nat hook prerouting priority dstnat; sctp dport 8080 dnat ip to 10.90.0.2:80; sctp dport 8080 dnat ip6 to [fd00:90::2]:80
+		}
+	}`)
+	for to, want := range map[string][]string{
+		"192.0.2.2:8080": {
+			"host prerouting from up0 sctp 192.0.2.9:PORT to 192.0.2.2:8080 -> inet hj pre (-100) handle 2: dnat to 10.90.0.2:80",
+			"host route 10.90.0.0/24 dev edge0",
+		},
+		"[2001:db8::2]:8080": {
+			"host prerouting from up0 sctp [2001:db8::9]:PORT to [2001:db8::2]:8080 -> inet hj pre (-100) handle 3: dnat to [fd00:90::2]:80",
+			"host route fd00:90::/64 dev edge0",
+		},
+	} {
+		found, err := trace.Follow(t.Context(), s.published(unix.IPPROTO_SCTP, to))
+		s.ok(err)
+		var got []string
+		for _, step := range found.Steps {
+			got = append(got, sourcePort.ReplaceAllString(step.String(), "$1:PORT"))
+		}
+		// What takes the packet in the container depends on SCTP of the kernel.
+		if len(got) < len(want) || !slices.Equal(got[:len(want)], want) || !strings.HasPrefix(found.Outcome, "delivered to c1") {
+			t.Errorf("%s: %s\n%s", to, found.Outcome, strings.Join(got, "\n"))
+		}
 	}
 }
 

@@ -1,7 +1,10 @@
 package trace
 
 import (
+	"encoding/binary"
 	"errors"
+	"hash/crc32"
+	"math/rand/v2"
 	"net/netip"
 	"os"
 
@@ -10,16 +13,21 @@ import (
 	"cnibox/internal/netns"
 )
 
-// Dial sends the first packet of a connection from ns: the SYN of TCP, or an empty datagram of UDP.
+// Dial sends the first packet of a connection from ns: the SYN of TCP, an empty datagram of UDP, or the INIT of
+// SCTP, which needs CAP_NET_RAW, and no SCTP of the kernel.
 // The caller closes the socket. The error is the errno of the kernel, if it did not take the packet.
 func Dial(ns *netns.NS, proto uint8, to netip.AddrPort) (closeSocket func(), err error) {
+	kind, payload := unix.SOCK_STREAM, []byte(nil)
+	switch proto {
+	case unix.IPPROTO_UDP:
+		kind = unix.SOCK_DGRAM
+	case unix.IPPROTO_SCTP:
+		kind, payload = unix.SOCK_RAW, sctpInit(to.Port())
+		to = netip.AddrPortFrom(to.Addr(), 0) // the port of a raw socket is a protocol
+	}
 	family, addr := unix.AF_INET, unix.Sockaddr(&unix.SockaddrInet4{Port: int(to.Port()), Addr: as4(to.Addr())})
 	if to.Addr().Is6() {
 		family, addr = unix.AF_INET6, &unix.SockaddrInet6{Port: int(to.Port()), Addr: to.Addr().As16()}
-	}
-	kind := unix.SOCK_STREAM
-	if proto == unix.IPPROTO_UDP {
-		kind = unix.SOCK_DGRAM
 	}
 	fd := -1
 	err = ns.Do(func() (err error) {
@@ -33,10 +41,25 @@ func Dial(ns *netns.NS, proto uint8, to netip.AddrPort) (closeSocket func(), err
 	if err = unix.Connect(fd, addr); errors.Is(err, unix.EINPROGRESS) {
 		err = nil
 	}
-	if err == nil && kind == unix.SOCK_DGRAM {
-		_, err = unix.Write(fd, nil)
+	if err == nil && kind != unix.SOCK_STREAM {
+		_, err = unix.Write(fd, payload)
 	}
 	return closeSocket, err
+}
+
+// sctpInit is an SCTP packet with an INIT chunk, from a port of its own: RFC 9260, 3.1 and 3.3.2.
+func sctpInit(port uint16) []byte {
+	const ephemeral, checksumAt, chunkInit, chunkLen, window = 49152, 8, 1, 20, 1 << 16
+	b := binary.BigEndian.AppendUint16(nil, ephemeral+rand.N[uint16](1<<14))
+	b = binary.BigEndian.AppendUint16(b, port)
+	b = append(b, 0, 0, 0, 0, 0, 0, 0, 0) // no verification tag yet; the checksum
+	b = append(b, chunkInit, 0, 0, chunkLen)
+	b = binary.BigEndian.AppendUint32(b, rand.Uint32()|1) // the tag of this end, which is not 0
+	b = binary.BigEndian.AppendUint32(b, window)
+	b = append(b, 0, 1, 0, 1)                           // streams out and in
+	b = binary.BigEndian.AppendUint32(b, rand.Uint32()) // the first TSN
+	binary.LittleEndian.PutUint32(b[checksumAt:], crc32.Checksum(b, crc32.MakeTable(crc32.Castagnoli)))
+	return b
 }
 
 // as4 is an IPv4 address; another is zero.
