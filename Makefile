@@ -209,8 +209,23 @@ test-cross: TESTS = \
 test-cross: ## unit tests on other architectures, emulated by qemu-user
 	$(RUN_TESTS)
 
-test-clients: build ## containers of containerd, podman, buildah; CLIENTS=-require: no skipping
-	$(IN_TEST) ./clients -bin $(abspath $(BIN)) $(CLIENTS)
+# containerd 2, BuildKit and nerdctl are built once, where go's own cache is; what is built in part is taken up again.
+NERDCTL := v1.7.7
+RUNTIMES_DIR = $(shell $(GO) env GOCACHE)/cnibox-runtimes-$(firstword $(shell cksum test/runtimes/go.mod))-$(NERDCTL)
+RUNTIMES_LIMIT ?= 5m # of the build
+.PHONY: runtimes
+
+runtimes: ## build containerd 2, BuildKit and nerdctl, for test-clients
+	@[ -e $(RUNTIMES_DIR)/.done ] || { mkdir -p $(RUNTIMES_DIR) && \
+		$(GO) build -C test/runtimes -trimpath -ldflags '-s -w' -o $(RUNTIMES_DIR)/ tool && \
+		GOBIN=$(RUNTIMES_DIR) $(GO) install -trimpath -ldflags '-s -w' github.com/containerd/nerdctl/cmd/nerdctl@$(NERDCTL) && touch $(RUNTIMES_DIR)/.done; }
+	@echo $(RUNTIMES_DIR)
+
+# Where they cannot be built in time, the program says so and skips.
+test-clients: build ## containers of containerd 1.6 and 2, nerdctl, podman, buildah, BuildKit; RUNTIMES_LIMIT=5m of the build of what Debian lacks, CLIENTS=-require: no skipping of Debian's
+	-@$(MAKE) --no-print-directory -s reference >/dev/null
+	-@timeout $(RUNTIMES_LIMIT) $(MAKE) --no-print-directory -s runtimes >/dev/null
+	$(IN_TEST) ./clients -bin $(abspath $(BIN)) -runtimes $(RUNTIMES_DIR) -reference $(NEWEST_DIR) $(CLIENTS)
 
 .PHONY: test-systemd
 test-systemd: build ## the units of dist on Debian 12 with systemd, in qemu: reload of nftables and firewalld, reboot, power cut; as root; SYSTEMD=-require: no skipping
