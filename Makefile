@@ -210,19 +210,23 @@ test-cross: ## unit tests on other architectures, emulated by qemu-user
 	$(RUN_TESTS)
 
 # containerd 2, BuildKit and nerdctl are built once, where go's own cache is; what is built in part is taken up again.
-NERDCTL := v1.7.7
-RUNTIMES_DIR = $(shell $(GO) env GOCACHE)/cnibox-runtimes-$(firstword $(shell cksum test/runtimes/go.mod))-$(NERDCTL)
+RUNTIMES := test/runtimes test/runtimes/nerdctl
+RUNTIMES_DIR = $(shell $(GO) env GOCACHE)/cnibox-runtimes-$(firstword $(shell cat $(RUNTIMES:=/go.mod) | cksum))
 RUNTIMES_LIMIT ?= 5m # of the build
 .PHONY: runtimes
 
 runtimes: ## build containerd 2, BuildKit and nerdctl, for test-clients
-	@[ -e $(RUNTIMES_DIR)/.done ] || { mkdir -p $(RUNTIMES_DIR) && \
-		$(GO) build -C test/runtimes -trimpath -ldflags '-s -w' -o $(RUNTIMES_DIR)/ tool && \
-		GOBIN=$(RUNTIMES_DIR) $(GO) install -trimpath -ldflags '-s -w' github.com/containerd/nerdctl/cmd/nerdctl@$(NERDCTL) && touch $(RUNTIMES_DIR)/.done; }
+	@[ -e $(RUNTIMES_DIR)/.done ] || { mkdir -p $(RUNTIMES_DIR) && for module in $(RUNTIMES); do \
+		$(GO) build -C $$module -trimpath -ldflags '-s -w' -o $(RUNTIMES_DIR)/ tool || exit 1; done && touch $(RUNTIMES_DIR)/.done; }
+	@echo $(RUNTIMES_DIR)
+
+.PHONY: nomad
+nomad: ## build Nomad 1.6, the last with an open source licence, for test-clients; needs gcc
+	@[ -e $(RUNTIMES_DIR)/nomad ] || CGO_ENABLED=1 $(GO) build -C test/runtimes/nomad -trimpath -ldflags '-s -w' -o $(RUNTIMES_DIR)/ tool
 	@echo $(RUNTIMES_DIR)
 
 # Where they cannot be built in time, the program says so and skips.
-test-clients: build ## containers of containerd 1.6 and 2, nerdctl, podman, buildah, BuildKit; RUNTIMES_LIMIT=5m of the build of what Debian lacks, CLIENTS=-require: no skipping of Debian's
+test-clients: build ## containers of containerd 1.6 and 2, nerdctl, podman, buildah, BuildKit, and Nomad if make nomad was run; RUNTIMES_LIMIT=5m of the build of what Debian lacks, CLIENTS=-require: no skipping of Debian's
 	-@$(MAKE) --no-print-directory -s reference >/dev/null
 	-@timeout $(RUNTIMES_LIMIT) $(MAKE) --no-print-directory -s runtimes >/dev/null
 	$(IN_TEST) ./clients -bin $(abspath $(BIN)) -runtimes $(RUNTIMES_DIR) -reference $(NEWEST_DIR) $(CLIENTS)

@@ -46,6 +46,7 @@ type host struct {
 
 	buildkitd   *exec.Cmd
 	buildkitEnd <-chan struct{}
+	nomadd      *exec.Cmd
 
 	cri     cri.RuntimeServiceClient
 	stopDNS func()

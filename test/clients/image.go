@@ -4,6 +4,7 @@ import (
 	"io"
 	"os"
 	"os/exec"
+	"path/filepath"
 
 	archive "cnibox/test/image"
 )
@@ -42,4 +43,29 @@ func writeImage(to io.Writer) error {
 		archive.File{Name: "www/big", Mode: 0o644, Body: make([]byte, bigFile)},
 		archive.File{Name: "etc/hosts", Mode: 0o644, Body: []byte("127.0.0.1 localhost\n")})
 	return i.Write(to)
+}
+
+// busyboxIn lays out a root directory with busybox and its names, for programs that take no image.
+func busyboxIn(root string) error {
+	program, err := exec.LookPath("busybox")
+	if err != nil {
+		return err
+	}
+	busybox, err := os.ReadFile(program)
+	if err != nil {
+		return err
+	}
+	bin := filepath.Join(root, "bin")
+	if err := os.MkdirAll(bin, 0o755); err != nil {
+		return err
+	}
+	if err := os.WriteFile(filepath.Join(bin, "busybox"), busybox, 0o755); err != nil {
+		return err
+	}
+	for _, name := range applets {
+		if err := os.Symlink("busybox", filepath.Join(bin, name)); err != nil {
+			return err
+		}
+	}
+	return nil
 }

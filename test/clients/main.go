@@ -14,6 +14,7 @@
 package main
 
 import (
+	"cmp"
 	"debug/elf"
 	"errors"
 	"flag"
@@ -84,7 +85,7 @@ func run(o options) (code int, err error) {
 			continue
 		}
 		if missing := t.unbuilt(o.builtDir); missing != "" {
-			fmt.Printf("SKIPPED: %s: no %s here: `make runtimes` builds them\n", t.name, missing)
+			fmt.Printf("SKIPPED: %s: no %s here: `make %s` builds that\n", t.name, missing, cmp.Or(t.target, "runtimes"))
 			continue
 		}
 		fmt.Println("--", t.name)

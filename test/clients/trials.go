@@ -12,7 +12,8 @@ const trialVar = "CNIBOX_CLIENTS_TRIAL"
 // A trial is one set of programs on a host of its own, whose parts are done in order.
 type trial struct {
 	name    string
-	built   []string // programs that `make runtimes` builds; none: all are Debian's
+	built   []string // programs that Debian does not have
+	target  string   // of make, that builds them; "": runtimes
 	release release
 	parts   []func(*host) error
 }
@@ -41,6 +42,11 @@ var trials = []trial{
 		name:  "buildkit",
 		built: []string{"buildkitd", "buildctl"},
 		parts: []func(*host) error{(*host).buildkit, (*host).buildkitTimes},
+	},
+	{
+		name: "nomad", target: "nomad",
+		built: []string{"nomad"},
+		parts: []func(*host) error{(*host).nomad},
 	},
 }
 
