@@ -220,13 +220,20 @@ runtimes: ## build containerd 2, BuildKit and nerdctl, for test-clients
 		$(GO) build -C $$module -trimpath -ldflags '-s -w' -o $(RUNTIMES_DIR)/ tool || exit 1; done && touch $(RUNTIMES_DIR)/.done; }
 	@echo $(RUNTIMES_DIR)
 
-.PHONY: nomad
+# What needs gcc, and takes longer than continuous integration has. pinns is CRI-O's, in C.
+.PHONY: crio nomad
+crio: ## build CRI-O, for test-clients; needs gcc
+	@[ -e $(RUNTIMES_DIR)/pinns ] || { CGO_ENABLED=1 $(GO) build -C test/runtimes/crio -trimpath -ldflags '-s -w' -o $(RUNTIMES_DIR)/ \
+		-tags 'containers_image_ostree_stub containers_image_openpgp exclude_graphdriver_btrfs' tool && \
+		$(or $(CC),cc) -O2 -static -o $(RUNTIMES_DIR)/pinns "$$($(GO) list -C test/runtimes/crio -m -f '{{.Dir}}' github.com/cri-o/cri-o)"/pinns/src/*.c; }
+	@echo $(RUNTIMES_DIR)
+
 nomad: ## build Nomad 1.6, the last with an open source licence, for test-clients; needs gcc
 	@[ -e $(RUNTIMES_DIR)/nomad ] || CGO_ENABLED=1 $(GO) build -C test/runtimes/nomad -trimpath -ldflags '-s -w' -o $(RUNTIMES_DIR)/ tool
 	@echo $(RUNTIMES_DIR)
 
 # Where they cannot be built in time, the program says so and skips.
-test-clients: build ## containers of containerd 1.6 and 2, nerdctl, podman, buildah, BuildKit, and Nomad if make nomad was run; RUNTIMES_LIMIT=5m of the build of what Debian lacks, CLIENTS=-require: no skipping of Debian's
+test-clients: build ## containers of containerd 1.6 and 2, nerdctl, podman, buildah, BuildKit, and CRI-O and Nomad if they were built; RUNTIMES_LIMIT=5m of the build of what Debian lacks, CLIENTS=-require: no skipping of Debian's
 	-@$(MAKE) --no-print-directory -s reference >/dev/null
 	-@timeout $(RUNTIMES_LIMIT) $(MAKE) --no-print-directory -s runtimes >/dev/null
 	$(IN_TEST) ./clients -bin $(abspath $(BIN)) -runtimes $(RUNTIMES_DIR) -reference $(NEWEST_DIR) $(CLIENTS)

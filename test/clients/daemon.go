@@ -84,13 +84,18 @@ func (h *host) start() error {
 // archiveFile has the image.
 const archiveFile = work + "/image.tar"
 
-// loadImage imports the image as a user without a registry would.
-func (h *host) loadImage() error {
+// saveImage writes it.
+func saveImage() error {
 	f, err := os.OpenFile(archiveFile, os.O_WRONLY|os.O_CREATE, 0o600)
 	if err != nil {
 		return err
 	}
-	if err := errors.Join(writeImage(f), f.Close()); err != nil {
+	return errors.Join(writeImage(f), f.Close())
+}
+
+// loadImage imports the image as a user without a registry would.
+func (h *host) loadImage() error {
+	if err := saveImage(); err != nil {
 		return err
 	}
 	for _, namespace := range []string{"default", "k8s.io"} {

@@ -47,6 +47,7 @@ type host struct {
 	buildkitd   *exec.Cmd
 	buildkitEnd <-chan struct{}
 	nomadd      *exec.Cmd
+	criod       *exec.Cmd
 
 	cri     cri.RuntimeServiceClient
 	stopDNS func()

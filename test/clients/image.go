@@ -19,6 +19,10 @@ const page = "hello from a container\n"
 // bigFile is the length of /big on the same server, in bytes.
 const bigFile = 512 << 10
 
+// serve is the web server as a program that SIGTERM ends, which the first of a PID namespace must ask
+// for. CRI-O waits for that until its client does not any more.
+const serve = "#!/bin/sh\ntrap exit TERM\nhttpd -f -p 80 -h /www &\nwait\n"
+
 // applets are those of busybox that the trial uses.
 var applets = []string{"sh", "sleep", "ip", "ping", "nc", "nslookup", "httpd", "cat", "printf"}
 
@@ -39,6 +43,7 @@ func writeImage(to io.Writer) error {
 	}
 	i.Files = append(i.Files,
 		archive.File{Name: "bin/busybox", Mode: 0o755, Body: busybox},
+		archive.File{Name: "bin/serve", Mode: 0o755, Body: []byte(serve)},
 		archive.File{Name: "www/index.html", Mode: 0o644, Body: []byte(page)},
 		archive.File{Name: "www/big", Mode: 0o644, Body: make([]byte, bigFile)},
 		archive.File{Name: "etc/hosts", Mode: 0o644, Body: []byte("127.0.0.1 localhost\n")})

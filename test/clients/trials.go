@@ -44,6 +44,11 @@ var trials = []trial{
 		parts: []func(*host) error{(*host).buildkit, (*host).buildkitTimes},
 	},
 	{
+		name: "crio", target: "crio", release: release{cniVersion: "1.1.0"},
+		built: []string{"crio", "pinns"},
+		parts: []func(*host) error{(*host).crio},
+	},
+	{
 		name: "nomad", target: "nomad",
 		built: []string{"nomad"},
 		parts: []func(*host) error{(*host).nomad},
