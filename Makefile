@@ -209,7 +209,8 @@ test-cross: TESTS = \
 test-cross: ## unit tests on other architectures, emulated by qemu-user
 	$(RUN_TESTS)
 
-# containerd 2, BuildKit and nerdctl are built once, where go's own cache is; what is built in part is taken up again.
+# containerd 2, BuildKit and nerdctl are built once, in some four minutes on two cores, where go's own cache is; what is
+# built in part is taken up again.
 RUNTIMES := test/runtimes test/runtimes/nerdctl
 RUNTIMES_DIR = $(shell $(GO) env GOCACHE)/cnibox-runtimes-$(firstword $(shell cat $(RUNTIMES:=/go.mod) | cksum))
 RUNTIMES_LIMIT ?= 5m # of the build
