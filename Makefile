@@ -206,8 +206,35 @@ test-cross: TESTS = \
 test-cross: ## unit tests on other architectures, emulated by qemu-user
 	$(RUN_TESTS)
 
-test-clients: build ## containers of containerd, podman, buildah; CLIENTS=-require: no skipping
-	$(IN_TEST) ./clients -bin $(abspath $(BIN)) $(CLIENTS)
+# containerd 2, BuildKit and nerdctl are built once, in some four minutes on two cores, where go's own cache is; what is
+# built in part is taken up again.
+RUNTIMES := test/runtimes test/runtimes/nerdctl
+RUNTIMES_DIR = $(shell $(GO) env GOCACHE)/cnibox-runtimes-$(firstword $(shell cat $(RUNTIMES:=/go.mod) | cksum))
+RUNTIMES_LIMIT ?= 5m # of the build
+.PHONY: runtimes
+
+runtimes: ## build containerd 2, BuildKit and nerdctl, for test-clients
+	@[ -e $(RUNTIMES_DIR)/.done ] || { mkdir -p $(RUNTIMES_DIR) && for module in $(RUNTIMES); do \
+		$(GO) build -C $$module -trimpath -ldflags '-s -w' -o $(RUNTIMES_DIR)/ tool || exit 1; done && touch $(RUNTIMES_DIR)/.done; }
+	@echo $(RUNTIMES_DIR)
+
+# What needs gcc, and takes longer than continuous integration has. pinns is CRI-O's, in C.
+.PHONY: crio nomad
+crio: ## build CRI-O, for test-clients; needs gcc
+	@[ -e $(RUNTIMES_DIR)/pinns ] || { CGO_ENABLED=1 $(GO) build -C test/runtimes/crio -trimpath -ldflags '-s -w' -o $(RUNTIMES_DIR)/ \
+		-tags 'containers_image_ostree_stub containers_image_openpgp exclude_graphdriver_btrfs' tool && \
+		$(or $(CC),cc) -O2 -static -o $(RUNTIMES_DIR)/pinns "$$($(GO) list -C test/runtimes/crio -m -f '{{.Dir}}' github.com/cri-o/cri-o)"/pinns/src/*.c; }
+	@echo $(RUNTIMES_DIR)
+
+nomad: ## build Nomad 1.6, the last with an open source licence, for test-clients; needs gcc
+	@[ -e $(RUNTIMES_DIR)/nomad ] || CGO_ENABLED=1 $(GO) build -C test/runtimes/nomad -trimpath -ldflags '-s -w' -o $(RUNTIMES_DIR)/ tool
+	@echo $(RUNTIMES_DIR)
+
+# Where they cannot be built in time, the program says so and skips.
+test-clients: build ## containers of containerd 1.6 and 2, nerdctl, podman, buildah, BuildKit, and CRI-O and Nomad if they were built; RUNTIMES_LIMIT=5m of the build of what Debian lacks, CLIENTS=-require: no skipping of Debian's
+	-@$(MAKE) --no-print-directory -s reference >/dev/null
+	-@timeout $(RUNTIMES_LIMIT) $(MAKE) --no-print-directory -s runtimes >/dev/null
+	$(IN_TEST) ./clients -bin $(abspath $(BIN)) -runtimes $(RUNTIMES_DIR) -reference $(NEWEST_DIR) $(CLIENTS)
 
 .PHONY: test-systemd
 test-systemd: build ## the units of dist on Debian 12 with systemd, in qemu: reload of nftables and firewalld, reboot, power cut, with a container of podman, and Docker started later; as root; SYSTEMD=-require: no skipping

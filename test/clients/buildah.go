@@ -27,7 +27,11 @@ func runBuildah(args ...string) (string, error) {
 }
 
 // asksOutside is the shell command whose output [namesFound] looks at.
-var asksOutside = fmt.Sprintf("ip -4 address show dev eth0 && nslookup %s %s", name, outsideAddr)
+var asksOutside = asksOutsideBy("eth0")
+
+func asksOutsideBy(ifname string) string {
+	return fmt.Sprintf("ip -4 address show dev %s && nslookup %s %s", ifname, name, outsideAddr)
+}
 
 // namesFound makes sure that a container had an address that begins so, and reached
 // the name server outside.

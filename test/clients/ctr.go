@@ -18,9 +18,9 @@ const published = 8080
 // configure writes the network that the README shows and bandwidth, with published
 // ports of its own if there are any: a JSON list as the capability portMappings has it. A
 // runtime that has no ports to give leaves runtimeConfig as it stands here.
-func configure(ports string) error {
+func (h *host) configure(ports string) error {
 	const list = `{
-  "cniVersion": "1.0.0",
+  "cniVersion": "%s",
   "name": "` + network + `",
   "plugins": [
     { "type": "bridge", "bridge": "cni0", "isGateway": true, "ipMasq": true, "hairpinMode": true,
@@ -37,7 +37,7 @@ func configure(ports string) error {
 	}
 	// In place: containerd 1.6 looks again when a file is written, not when one is
 	// moved in.
-	return os.WriteFile(filepath.Join(confDir, "10-clients.conflist"), fmt.Appendf(nil, list, ports), 0o600)
+	return os.WriteFile(filepath.Join(confDir, "10-clients.conflist"), fmt.Appendf(nil, list, h.release.cniVersion, ports), 0o600)
 }
 
 // installation lays the links as the README says, and those of the recorder.
@@ -94,7 +94,7 @@ func (h *host) ctrContainers() error {
 	if err := os.WriteFile(resolvConf, fmt.Appendf(nil, "nameserver %s\n", outsideAddr), 0o644); err != nil {
 		return err
 	}
-	if err := configure(ports); err != nil {
+	if err := h.configure(ports); err != nil {
 		return err
 	}
 	ended := make(chan error, 1)
@@ -174,7 +174,7 @@ func (h *host) takenPort() error {
 // still published then, though the network's file no longer says so.
 func (h *host) client(web netip.Addr) error {
 	return step("from inside: gateway, other container, published port, names outside", func() error {
-		if err := configure(""); err != nil {
+		if err := h.configure(""); err != nil {
 			return err
 		}
 		commands := []string{

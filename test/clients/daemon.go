@@ -13,10 +13,15 @@ import (
 	"cnibox/test/sandbox"
 )
 
-// daemonConf keeps all in the sandbox, and names what the CRI plugin needs. Some
+// A release of containerd has a form of its configuration, and a newest version of the
+// specification that it knows.
+type release struct{ conf, cniVersion string }
+
+// The configurations keep all in the sandbox, and name what the CRI plugin needs. Some
 // machines of continuous integration forbid the negative scores of pods, and some are so
 // busy that a shim does not answer within seconds.
-const daemonConf = `version = 2
+var (
+	containerd1 = release{cniVersion: "1.0.0", conf: `version = 2
 root = "` + work + `/root"
 [plugins."io.containerd.internal.v1.opt"]
   path = "` + work + `/opt"
@@ -26,7 +31,22 @@ root = "` + work + `/root"
   [plugins."io.containerd.grpc.v1.cri".cni]
     bin_dir = "` + criDir + `"
     conf_dir = "` + confDir + `"
-[timeouts]
+` + timeouts}
+	containerd2 = release{cniVersion: "1.1.0", conf: `version = 3
+root = "` + work + `/root"
+[plugins."io.containerd.internal.v1.opt"]
+  path = "` + work + `/opt"
+[plugins."io.containerd.cri.v1.images".pinned_images]
+  sandbox = "` + image + `"
+[plugins."io.containerd.cri.v1.runtime"]
+  restrict_oom_score_adj = true
+  [plugins."io.containerd.cri.v1.runtime".cni]
+    bin_dirs = ["` + criDir + `"]
+    conf_dir = "` + confDir + `"
+` + timeouts}
+)
+
+const timeouts = `[timeouts]
   "io.containerd.timeout.shim.cleanup" = "1m"
   "io.containerd.timeout.shim.load" = "1m"
   "io.containerd.timeout.shim.shutdown" = "1m"
@@ -38,7 +58,7 @@ root = "` + work + `/root"
 // wait for a network then.
 func (h *host) start() error {
 	conf := filepath.Join(work, "config.toml")
-	if err := os.WriteFile(conf, []byte(daemonConf), 0o600); err != nil {
+	if err := os.WriteFile(conf, []byte(h.release.conf), 0o600); err != nil {
 		return err
 	}
 	output, err := os.Create(daemonLog)
@@ -64,13 +84,18 @@ func (h *host) start() error {
 // archiveFile has the image.
 const archiveFile = work + "/image.tar"
 
-// loadImage imports the image as a user without a registry would.
-func (h *host) loadImage() error {
+// saveImage writes it.
+func saveImage() error {
 	f, err := os.OpenFile(archiveFile, os.O_WRONLY|os.O_CREATE, 0o600)
 	if err != nil {
 		return err
 	}
-	if err := errors.Join(writeImage(f), f.Close()); err != nil {
+	return errors.Join(writeImage(f), f.Close())
+}
+
+// loadImage imports the image as a user without a registry would.
+func (h *host) loadImage() error {
+	if err := saveImage(); err != nil {
 		return err
 	}
 	for _, namespace := range []string{"default", "k8s.io"} {

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"errors"
 	"fmt"
 	"path/filepath"
 	"strings"
@@ -8,7 +9,7 @@ import (
 	"cnibox/test/sandbox"
 )
 
-// detached: ctr never calls DEL for what it ran with -d. gc finds it by the
+// detached: ctr calls no DEL when what it ran with -d ends. gc finds it by the
 // result that the runtime left, and keeps the one that is alive. containerd 1.6
 // writes no path of a namespace there; it is in the result.
 func (h *host) detached() error {
@@ -45,25 +46,26 @@ func (h *host) detached() error {
 	})
 }
 
-// end kills a container's task and removes both. The task is removed only after
-// its end; ctr's kill does not wait for that.
+// end kills a container's task and removes both.
 func (h *host) end(id string) error {
-	if _, err := h.ctr("task", "kill", "--signal", "KILL", id); err != nil {
+	if _, err := h.ctr("task", "rm", "--force", id); err != nil && !strings.Contains(err.Error(), "137") {
 		return err
 	}
-	err := eventually(func() error {
-		tasks, err := h.ctr("task", "ls")
-		if err == nil && !strings.Contains(tasks, "STOPPED") {
-			err = fmt.Errorf("%s still runs: %s", id, tasks)
-		}
-		return err
-	})
-	if err != nil {
-		return err
-	}
-	h.ctr("task", "rm", id) // hands on the exit status of the killed
-	_, err = h.ctr("container", "rm", id)
+	_, err := h.ctr("container", "rm", id)
 	return err
+}
+
+// killed: containerd 2 calls DEL when a person kills what runs with -d, and at no other end.
+func (h *host) killed() error {
+	return step("ctr task kill detaches what ran with -d", func() error {
+		if _, err := h.ctrRun("killed", []string{"-d"}); err != nil {
+			return err
+		}
+		if _, err := h.ctr("task", "kill", "--signal", "KILL", "killed"); err != nil {
+			return err
+		}
+		return errors.Join(eventually(h.empty), h.end("killed"))
+	})
 }
 
 // gc is the README's command.

@@ -37,19 +37,26 @@ var (
 
 // A host runs containerd, and a cable leads from it to a machine outside.
 type host struct {
-	bin     string
+	options
 	cgroup  string // absolute name; parent of all control groups of the containers
+	release release
 	links   *rtnl.Conn
 	outside *sandbox.NetNS
 	daemon  *exec.Cmd
+
+	buildkitd   *exec.Cmd
+	buildkitEnd <-chan struct{}
+	nomadd      *exec.Cmd
+	criod       *exec.Cmd
+
 	cri     cri.RuntimeServiceClient
 	stopDNS func()
 }
 
 // newHost takes the machine's folders out of sight and builds what is around the
 // host. Nothing runs yet but the name server outside.
-func newHost(bin string) (*host, error) {
-	h := &host{bin: bin, cgroup: os.Getenv(cgroupVar)}
+func newHost(o options) (*host, error) {
+	h := &host{options: o, cgroup: os.Getenv(cgroupVar)}
 	for _, prepare := range []func() error{ownProc, hide} {
 		if err := prepare(); err != nil {
 			return nil, err

@@ -1,18 +1,20 @@
 // Command clients runs real containers on a cnibox binary, as its users do: through
-// containerd, with `ctr run --cni` and as pods of the CRI plugin, and with podman
-// and buildah.
+// containerd, with `ctr run --cni` and as pods of the CRI plugin, with podman
+// and buildah, and in the steps of BuildKit.
 //
-//	go run ./clients [-bin ../bin/cnibox] [-require]
+//	go run ./clients [-bin ../bin/cnibox] [-runtimes dir] [-reference dir] [-only trial] [-require]
 //
 // It needs root and the programs of the table below; of busybox, a static one, it
 // makes its only image, and nothing is pulled. Without them it says which package is
-// missing and exits with 0; -require makes that a failure.
-// All of it happens in a sandbox: links, rules, processes, /etc/cni, /etc/containers,
+// missing and exits with 0; -require makes that a failure. Trials of programs that Debian
+// does not have want those that `make runtimes` builds, and are skipped without them.
+// Each trial happens in a sandbox of its own: links, rules, processes, /etc/cni, /etc/containers,
 // /opt/cni, /run, /var/lib/cni and /var/lib/containers of the machine are neither
 // seen nor touched.
 package main
 
 import (
+	"cmp"
 	"debug/elf"
 	"errors"
 	"flag"
@@ -36,10 +38,14 @@ func main() {
 	if name := filepath.Base(os.Args[0]); isRecorded(name) {
 		os.Exit(record(name))
 	}
-	bin := flag.String("bin", "../bin/cnibox", "the binary to try")
-	require := flag.Bool("require", false, "fail where a program is missing")
+	var o options
+	flag.StringVar(&o.bin, "bin", "../bin/cnibox", "the binary to try")
+	flag.StringVar(&o.builtDir, "runtimes", "", "where programs are that `make runtimes` built")
+	flag.StringVar(&o.reference, "reference", "", "where the reference plugins are, to compare times with")
+	flag.StringVar(&o.only, "only", "", "the one trial to make")
+	flag.BoolVar(&o.require, "require", false, "fail where a program of Debian's is missing")
 	flag.Parse()
-	code, err := run(*bin, *require)
+	code, err := run(o)
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "clients:", err)
 		os.Exit(1)
@@ -47,30 +53,47 @@ func main() {
 	os.Exit(code)
 }
 
-// run is three processes: the first looks for what is needed, the second has
+type options struct {
+	bin, builtDir, reference, only string
+	require                        bool
+}
+
+// run is three processes for each trial: the first looks for what is needed, the second has
 // network and mounts of its own, the third is the first process of its own PID
 // namespace. With it ends all that containerd started, however it ends.
-func run(bin string, require bool) (code int, err error) {
-	bin, err = filepath.Abs(bin)
-	if err != nil {
+func run(o options) (code int, err error) {
+	if o.bin, err = filepath.Abs(o.bin); err != nil {
 		return 0, err
 	}
 	switch {
 	case os.Getenv(cgroupVar) != "":
-		return 0, inside(bin)
+		return 0, inside(o)
 	case sandbox.Inside():
 		return alone()
 	}
-	if _, err := os.Stat(bin); err != nil {
+	if _, err := os.Stat(o.bin); err != nil {
 		return 0, fmt.Errorf("%w (`make build` makes it)", err)
 	}
-	if missing := missing(); missing != "" && require {
+	if missing := missing(); missing != "" && o.require {
 		return 0, errors.New(missing)
 	} else if missing != "" {
 		fmt.Println("SKIPPED:", missing)
 		return 0, nil
 	}
-	return sandbox.Start()
+	for _, t := range trials {
+		if o.only != "" && o.only != t.name {
+			continue
+		}
+		if missing := t.unbuilt(o.builtDir); missing != "" {
+			fmt.Printf("SKIPPED: %s: no %s here: `make %s` builds that\n", t.name, missing, cmp.Or(t.target, "runtimes"))
+			continue
+		}
+		fmt.Println("--", t.name)
+		if code, err := sandbox.Start(trialVar + "=" + t.name); err != nil || code != 0 {
+			return code, err
+		}
+	}
+	return 0, nil
 }
 
 // missing says what keeps this machine from running containers; "": nothing.
@@ -100,17 +123,28 @@ func static(path string) bool {
 	return !slices.ContainsFunc(f.Progs, func(p *elf.Prog) bool { return p.Type == elf.PT_INTERP })
 }
 
-// inside is the trial, in the third process: its parts in order, to the first that
+// inside is one trial, in the third process: its parts in order, to the first that
 // fails. An error comes with what containerd complained of.
-func inside(bin string) error {
-	h, err := newHost(bin)
+func inside(o options) error {
+	i := slices.IndexFunc(trials, func(t trial) bool { return t.name == os.Getenv(trialVar) })
+	if i < 0 {
+		return fmt.Errorf("%s is not a trial", os.Getenv(trialVar))
+	}
+	t := trials[i]
+	if len(t.built) > 0 {
+		if err := os.Setenv("PATH", o.builtDir+":"+os.Getenv("PATH")); err != nil {
+			return err
+		}
+	}
+	h, err := newHost(o)
 	if err != nil {
 		return err
 	}
-	err = h.start()
-	for _, part := range []func() error{h.installation, h.ctrContainers, h.detached, h.pods, h.crowd, h.odd, h.bandwidth, h.podmanContainers, h.runtimes, h.buildah, h.podmanEnd} {
+	h.release = t.release
+	err = h.installation()
+	for _, part := range t.parts {
 		if err == nil {
-			err = part()
+			err = part(h)
 		}
 	}
 	if err != nil {

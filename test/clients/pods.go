@@ -29,6 +29,22 @@ func (h *host) pods() error {
 	)
 }
 
+// asked: containerd 2 asks each plugin of a network of 1.1.0 whether it can attach.
+func (h *host) asked() error {
+	return step("CRI: Status has asked the plugins by STATUS", func() error {
+		for _, plugin := range []string{"bridge", "portmap", "bandwidth"} {
+			asked, err := callsOf(plugin, "STATUS", "")
+			if err != nil {
+				return err
+			}
+			if len(asked) == 0 || asked[0].Conf.CNIVersion != "1.1.0" {
+				return fmt.Errorf("STATUS of %s: %+v", plugin, asked)
+			}
+		}
+		return nil
+	})
+}
+
 // runWeb starts the server and reads its page from the host and from outside. A name
 // server in the same namespace answers at the UDP port.
 func (h *host) runWeb(p *pod) error {

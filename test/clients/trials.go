@@ -1,0 +1,67 @@
+package main
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+)
+
+// trialVar passes the name of the trial to the second and third process.
+const trialVar = "CNIBOX_CLIENTS_TRIAL"
+
+// A trial is one set of programs on a host of its own, whose parts are done in order.
+type trial struct {
+	name    string
+	built   []string // programs that Debian does not have
+	target  string   // of make, that builds them; "": runtimes
+	release release
+	parts   []func(*host) error
+}
+
+var trials = []trial{
+	{
+		name: "debian", release: containerd1,
+		parts: []func(*host) error{
+			(*host).start, (*host).ctrContainers, (*host).detached, (*host).pods, (*host).crowd, (*host).odd, (*host).bandwidth,
+			(*host).podmanContainers, (*host).runtimes, (*host).buildah, (*host).podmanEnd,
+		},
+	},
+	{
+		name: "containerd2", release: containerd2,
+		built: []string{"containerd", "containerd-shim-runc-v2", "ctr"},
+		parts: []func(*host) error{
+			(*host).start, (*host).ctrContainers, (*host).detached, (*host).killed, (*host).pods, (*host).asked, (*host).crowd, (*host).odd, (*host).bandwidth,
+		},
+	},
+	{
+		name: "nerdctl", release: containerd2,
+		built: []string{"containerd", "containerd-shim-runc-v2", "ctr", "nerdctl"},
+		parts: []func(*host) error{(*host).start, (*host).nerdctl},
+	},
+	{
+		name:  "buildkit",
+		built: []string{"buildkitd", "buildctl"},
+		parts: []func(*host) error{(*host).buildkit, (*host).buildkitTimes},
+	},
+	{
+		name: "crio", target: "crio", release: release{cniVersion: "1.1.0"},
+		built: []string{"crio", "pinns"},
+		parts: []func(*host) error{(*host).crio},
+	},
+	{
+		name: "nomad", target: "nomad",
+		built: []string{"nomad"},
+		parts: []func(*host) error{(*host).nomad},
+	},
+}
+
+// unbuilt names the programs of the trial that a folder does not have.
+func (t trial) unbuilt(dir string) string {
+	var missing []string
+	for _, program := range t.built {
+		if _, err := os.Stat(filepath.Join(dir, program)); dir == "" || err != nil {
+			missing = append(missing, program)
+		}
+	}
+	return strings.Join(missing, ", ")
+}
