@@ -444,7 +444,10 @@ func listening(publish []spec.Port) error {
 		ip, _ := netip.ParseAddr(p.HostIP) // checked; none is the zero Addr
 		ports = append(ports, hostport.Port{Proto: strings.ToLower(p.Protocol), IP: ip.Unmap(), Port: p.HostPort})
 	}
-	found := hostport.Listening(ports)
+	var found []string
+	for _, l := range hostport.Listening(ports) {
+		found = append(found, l.String())
+	}
 	if len(found) == 0 {
 		return nil
 	}

@@ -84,13 +84,29 @@ func (h Port) takenBy(l rtnl.Listener) bool {
 	return six && (h.IP.IsUnspecified() || at.IsUnspecified() || at == h.IP)
 }
 
-// Listening returns, in words, which processes of this network namespace listen on one of
-// the ports: "tcp 0.0.0.0:22: sshd (pid 812)". Each socket counts once. What the kernel
-// does not report counts as free.
-func Listening(ports []Port) (found []string) {
+// A Listener is a socket on which a process of the host listens.
+type Listener struct {
+	Proto   string
+	Addr    netip.AddrPort
+	Program string // of the process; empty: /proc does not show it
+	PID     string
+}
+
+// String is "tcp 0.0.0.0:22: sshd (pid 812)".
+func (l Listener) String() string {
+	by := "a process that /proc does not show"
+	if l.Program != "" {
+		by = fmt.Sprintf("%s (pid %s)", l.Program, l.PID)
+	}
+	return fmt.Sprintf("%s %s: %s", l.Proto, l.Addr, by)
+}
+
+// Listening returns the sockets in this network namespace that listen on one of the ports. Each counts
+// once. What the kernel does not report counts as free.
+func Listening(ports []Port) (found []Listener) {
 	host := netns.Host()
 	of := map[string]map[uint16][]rtnl.Listener{} // by protocol and port
-	wanted := map[uint32]string{}                 // sockets by inode
+	wanted := map[uint32]*Listener{}              // by inode
 	for _, h := range ports {
 		if of[h.Proto] == nil {
 			byPort := map[uint16][]rtnl.Listener{}
@@ -102,25 +118,25 @@ func Listening(ports []Port) (found []string) {
 		}
 		for _, l := range of[h.Proto][h.Port] {
 			if h.takenBy(l) {
-				wanted[l.Inode] = fmt.Sprintf("%s %s", h.Proto, l.Addr)
+				wanted[l.Inode] = &Listener{Proto: h.Proto, Addr: l.Addr}
 			}
 		}
 	}
 	if len(wanted) == 0 {
 		return nil
 	}
-	names := processesOf(wanted)
-	for inode, socket := range wanted {
-		found = append(found, socket+": "+cmp.Or(names[inode], "a process that /proc does not show"))
+	findProcesses(wanted)
+	for _, l := range wanted {
+		found = append(found, *l)
 	}
-	slices.Sort(found)
+	slices.SortFunc(found, func(a, b Listener) int { return cmp.Compare(a.String(), b.String()) })
 	return found
 }
 
-// processesOf names a process that has each of the sockets open, by inode. It sees those of
+// findProcesses fills in a process that has each of the sockets open, by inode. It sees those of
 // its own PID namespace that it may look into.
-func processesOf(wanted map[uint32]string) map[uint32]string {
-	names := map[uint32]string{}
+func findProcesses(wanted map[uint32]*Listener) {
+	left := len(wanted)
 	entries, _ := os.ReadDir("/proc")
 	for _, e := range entries {
 		if _, err := strconv.Atoi(e.Name()); err != nil {
@@ -135,14 +151,14 @@ func processesOf(wanted map[uint32]string) map[uint32]string {
 				continue
 			}
 			inode, _ := strconv.ParseUint(strings.TrimSuffix(text, "]"), 10, 32)
-			if _, ok := wanted[uint32(inode)]; ok && names[uint32(inode)] == "" {
+			if l := wanted[uint32(inode)]; l != nil && l.PID == "" {
 				comm, _ := os.ReadFile(dir + "/comm")
-				names[uint32(inode)] = fmt.Sprintf("%s (pid %s)", strings.TrimSpace(string(comm)), e.Name())
+				l.Program, l.PID = strings.TrimSpace(string(comm)), e.Name()
+				left--
 			}
 		}
-		if len(names) == len(wanted) {
-			break
+		if left == 0 {
+			return
 		}
 	}
-	return names
 }

@@ -76,8 +76,8 @@ func (c *conf) Apply(op *chained.Op) error {
 	if op.Restoring {
 		return c.republish(ctx, op, maps)
 	}
-	for _, socket := range hostport.Listening(c.hostPorts(targets)) {
-		op.Warn("%s listens there on this host, and gets nothing any more: the port leads to the container", socket)
+	for _, l := range hostport.Listening(c.hostPorts(targets)) {
+		op.Warn("%s listens there on this host, and gets nothing any more: the port leads to the container", l)
 	}
 	unlock, err := op.Dir.Lock(ctx)
 	if err != nil {

@@ -6,7 +6,6 @@ import (
 	"maps"
 	"net/netip"
 	"slices"
-	"strings"
 
 	"golang.org/x/sys/unix"
 
@@ -111,11 +110,11 @@ func (d *Doctor) checkListeners(context.Context) {
 		return
 	}
 	for _, a := range d.live() {
-		for _, socket := range hostport.Listening(of[a]) {
-			if strings.Contains(socket, ": conmon (") { // podman has it hold the ports that it publishes
+		for _, l := range hostport.Listening(of[a]) {
+			if l.Program == "conmon" { // podman has it hold the ports that it publishes
 				continue
 			}
-			d.add(Finding{Check: "port", Where: socket, Message: fmt.Sprintf("it listens on a port that leads to %s, and gets nothing", d.title(a)),
+			d.add(Finding{Check: "port", Where: l.String(), Message: fmt.Sprintf("it listens on a port that leads to %s, and gets nothing", d.title(a)),
 				Repair: "stop that process, or publish another port", Code: spec.CodeBusy}, a)
 		}
 	}

@@ -75,8 +75,13 @@ func newSite(t *testing.T, brNetfilter bool) *site {
 	s.end(s.out, "192.0.2.2", "2001:db8::2", "192.0.2.9/24", "2001:db8::9/64")
 	ctx, cancel := context.WithTimeout(t.Context(), kerneltest.Timeout(20*time.Second))
 	defer cancel()
-	s.ok(host.WaitUp(ctx, port.Index))
-	s.ok(host.WaitUp(ctx, up.Index))
+	for _, index := range []uint32{port.Index, edge.Index, up.Index} {
+		s.ok(host.WaitUp(ctx, index))
+	}
+	for _, ns := range []*netns.NS{s.c1, s.out} { // what is sent before is lost
+		c := kerneltest.Dial(t, ns)
+		s.ok(c.WaitUp(ctx, kerneltest.Link(t, c, "eth0").Index))
+	}
 	return s
 }
 
