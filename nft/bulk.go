@@ -14,58 +14,15 @@ import (
 const mostAsked = 64 // keys of a set, or handles of a chain; for more, it is read
 
 // known is what the kernel has in a set of host ports, once that was read; before, how many
-// keys it was asked about. Without pointers, since there may be 100,000.
+// keys it was asked about.
 type known struct {
 	asked    int
-	elements map[portKey]portData // nil: not read
-	from     []knownFrom
-	index    map[knownFrom]uint32 // into from
-}
-
-// A portKey is the key of an element for a host port, filled up with zeros: address,
-// protocol and port at most.
-type portKey [24]byte
-
-// A portData is the target of such an element, and its owner.
-type portData struct {
-	to   [20]byte // address and port, filled up with zeros
-	from uint32   // index into known.from
-}
-
-// knownFrom is what elements share: mostly all of one owner.
-type knownFrom struct{ chain, comment string }
-
-// get finds an element in what was read.
-func (k *known) get(key []byte) (portData, bool) {
-	var p portKey
-	copy(p[:], key)
-	d, ok := k.elements[p]
-	return d, ok
+	elements map[string]*Element // by key; nil: not read
 }
 
 // lacks reports whether the key is known to be in no element.
 func (k *known) lacks(key []byte) bool {
-	if k == nil || k.elements == nil {
-		return false
-	}
-	_, ok := k.get(key)
-	return !ok
-}
-
-// add records an element.
-func (k *known) add(e *Element) {
-	from := knownFrom{e.chain, e.comment}
-	at, ok := k.index[from]
-	if !ok {
-		at = uint32(len(k.from))
-		k.index[from] = at
-		k.from = append(k.from, from)
-	}
-	var key portKey
-	d := portData{from: at}
-	copy(key[:], e.key)
-	copy(d.to[:], e.data)
-	k.elements[key] = d
+	return k != nil && k.elements != nil && k.elements[string(key)] == nil
 }
 
 // isPorts reports whether the set has host ports, or what belongs to them.
@@ -93,16 +50,7 @@ func (x *Tx) read(in *set, key []byte) (*Element, error) {
 		}
 		x.known[in] = k
 	}
-	d, ok := k.get(key)
-	if !ok {
-		return nil, nil
-	}
-	from := k.from[d.from]
-	size := uint32(0)
-	if !in.verdicts() {
-		size = addrLen(in.family) + 4 // a port fills a register
-	}
-	return &Element{set: in, key: key, data: d.to[:size], chain: from.chain, comment: from.comment}, nil
+	return k.elements[string(key)], nil
 }
 
 // whole reads a set. CHECK of many attachments reads it once, as long as nothing changes the rule set:
@@ -154,6 +102,6 @@ var lastRead struct {
 
 // known reads a set.
 func (s *sock) known(in *set) (*known, error) {
-	k := &known{elements: map[portKey]portData{}, index: map[knownFrom]uint32{}}
-	return k, s.elements(in, nil, func(e Element) { k.add(&e) })
+	k := &known{elements: map[string]*Element{}}
+	return k, s.elements(in, nil, func(e Element) { k.elements[string(e.key)] = &e })
 }
