@@ -64,6 +64,9 @@ func (c *delCall) do(ctx context.Context, operands []string) (int, error) {
 	}
 	doc := deletedDoc{[]attachmentName{}, []string{}, foundDoc{}}
 	err = c.del(ctx, l, &doc)
+	if err != nil && spec.AsError(err).Code == spec.CodeEnv { // nothing was done
+		return 0, err
+	}
 	c.problem("del", err)
 	doc.foundDoc = c.found()
 	return exitOK, c.report(ctx, doc, err)

@@ -70,18 +70,26 @@ type answer struct {
 	threads        int // made, where the program was watched
 }
 
-// code returns the code of the error object that is all of stdout; 0 after
-// success. Anything else that a runtime could not read fails the test.
+// code returns the code of the error object that is all of stdout, or of the first finding in the document
+// of cni-exec del; 0 after success. Anything else that a runtime could not read fails the test.
 func (a answer) code(t *testing.T) int {
 	t.Helper()
 	if a.exit == 0 {
 		return 0
 	}
+	type found struct {
+		Msg  string `json:"message"`
+		Code int
+	}
 	var e struct {
 		CNIVersion, Msg string
 		Code            int
+		Findings        []found // of the document of cni-exec del
 	}
 	err := json.Unmarshal([]byte(a.stdout), &e)
+	if len(e.Findings) > 0 {
+		e.CNIVersion, e.Msg, e.Code = "none", e.Findings[0].Msg, e.Findings[0].Code
+	}
 	if err != nil || a.exit != 1 || e.Msg == "" || e.CNIVersion == "" || e.Code == 0 {
 		t.Errorf("exit code %d, %v: %.300q on stdout, %.300q on stderr", a.exit, err, a.stdout, a.stderr)
 	}
