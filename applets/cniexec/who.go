@@ -450,7 +450,7 @@ func (q *question) askBridge(bridge *rtnl.Link) error {
 	return nil
 }
 
-// askMAC asks for entries that have the address, then for links of the host, then for what plugins hold. The kernel's list of
+// askMAC asks for entries that have the address, then for links of the host, then for elements of the rule set. The kernel's list of
 // links takes longer than the entries, so that it is made meanwhile.
 func (q *question) askMAC() error {
 	mac := q.mac.String()
@@ -486,33 +486,48 @@ func (q *question) askMAC() error {
 	if len(q.owners)+len(q.others) > 0 {
 		return nil
 	}
-	return q.searchHolds(everyEntry, func(data any) bool {
-		guard, ok := data.(spec.MACGuard)
-		return ok && guard.MAC == mac
+	return q.askElements(nft.KindMACGuard, func(e *nft.Element) (holds string) {
+		if !bytes.Equal(e.MAC(), q.mac) {
+			return ""
+		}
+		return "the one that " + e.Link() + " may send from, of"
 	})
 }
 
-// askPort asks for the elements of host ports, then for entries that were given the port, as
-// those of other plugins, and what plugins have published.
-func (q *question) askPort() error {
-	held, err := nft.Open(netns.Host()).Elements(nft.KindPortMap)
+// askElements asks for the owners of elements of the rule set: holds says what one has that is asked for;
+// empty: it is of no interest.
+func (q *question) askElements(kind nft.Kind, holds func(*nft.Element) string) error {
+	held, err := nft.Open(netns.Host()).Elements(kind)
 	if err != nil {
 		q.Unread = append(q.Unread, err)
 	}
 	for _, e := range held {
-		if proto, port := e.Port(); port != q.port || proto != q.proto {
+		text := holds(&e)
+		if text == "" {
 			continue
 		}
 		ask := func() error { return q.searchKey(e.OwnerKey()) }
 		if o := e.Owner(); o.Key() == e.OwnerKey() {
-			ask = func() error { return q.lookup(o, "leads to "+e.Target().String()+" of") }
+			ask = func() error { return q.lookup(o, text) }
 		}
 		if err := ask(); err != nil {
 			return err
 		}
 	}
-	if len(q.owners)+len(q.others) > 0 {
-		return nil
+	return nil
+}
+
+// askPort asks for the elements of host ports, then for entries that were given the port, as
+// those of other plugins, and what plugins have published.
+func (q *question) askPort() error {
+	err := q.askElements(nft.KindPortMap, func(e *nft.Element) (holds string) {
+		if proto, port := e.Port(); port != q.port || proto != q.proto {
+			return ""
+		}
+		return "leads to " + e.Target().String() + " of"
+	})
+	if err != nil || len(q.owners)+len(q.others) > 0 {
+		return err
 	}
 	is := func(p spec.Port) bool { return p.HostPort == q.port && p.Protocol == q.proto }
 	err = q.search(func(a *inventory.Entry) bool { return slices.ContainsFunc(a.Ports, is) }, fmt.Sprintf(`"hostPort":%d`, q.port))
