@@ -18,21 +18,30 @@ import (
 	"gonum.org/v1/plot/vg/vgsvg"
 )
 
-// A row is one of a table that `make numbers` writes.
-type row struct {
-	what              string
-	ours, theirs      string // as they stand there: 6.3 ms
-	oursNum, refsNum  float64
-	oursUnit, refUnit string
+// A cell is named by its row and its column in the tables that `make numbers` writes.
+type cell struct{ row, column string }
+
+// The columns that the chart is of. That of ratios has no heading.
+const (
+	columnOurs   = "cnibox"
+	columnTheirs = "reference"
+	columnRatio  = ""
+)
+
+// A figure is a cell's: its text, as it stands there, is 6.3 ms.
+type figure struct {
+	text, unit string
+	value      float64
 }
 
 var (
 	table  = regexp.MustCompile(`(?s)<!-- bench: \w+ -->(.*?)<!-- bench end -->`)
-	figure = regexp.MustCompile(`^([0-9.]+) ?(ms|s|×|MB|MiB)$`)
+	number = regexp.MustCompile(`^([0-9.]+) ?(ms|s|×|MB|MiB)(?: faster)?$`)
 )
 
-// readTables finds the rows that have figures of both programs.
-func readTables(paths []string) (rows []row, err error) {
+// readTables finds the cells that have a figure with its unit.
+func readTables(paths []string) (map[cell]figure, error) {
+	figures := map[cell]figure{}
 	for _, path := range paths {
 		data, err := os.ReadFile(path)
 		if err != nil {
@@ -43,32 +52,47 @@ func readTables(paths []string) (rows []row, err error) {
 			return nil, fmt.Errorf("%s has no table between <!-- bench: … --> and <!-- bench end -->", path)
 		}
 		for _, m := range found {
+			var columns []string
 			for line := range strings.Lines(m[1]) {
-				cells := strings.Split(line, "|")
+				cells := strings.Split(strings.TrimSpace(line), "|")
 				if len(cells) < 5 {
 					continue
 				}
-				r := row{what: strings.ReplaceAll(strings.TrimSpace(cells[1]), "`", ""), ours: strings.TrimSpace(cells[2]), theirs: strings.TrimSpace(cells[3])}
-				a, b := figure.FindStringSubmatch(r.ours), figure.FindStringSubmatch(r.theirs)
-				if a == nil || b == nil {
+				for i := range cells {
+					cells[i] = strings.TrimSpace(cells[i])
+				}
+				if columns == nil {
+					columns = cells
 					continue
 				}
-				if r.oursNum, err = strconv.ParseFloat(a[1], 64); err != nil {
-					return nil, fmt.Errorf("%s: %q: %w", path, r.ours, err)
+				row := strings.ReplaceAll(cells[1], "`", "")
+				for i, text := range cells[2:min(len(cells), len(columns))] {
+					f := number.FindStringSubmatch(text)
+					if f == nil {
+						continue
+					}
+					value, err := strconv.ParseFloat(f[1], 64)
+					if err != nil {
+						return nil, fmt.Errorf("%s: %q: %w", path, text, err)
+					}
+					figures[cell{row, columns[i+2]}] = figure{strings.TrimSuffix(text, " faster"), f[2], value}
 				}
-				if r.refsNum, err = strconv.ParseFloat(b[1], 64); err != nil {
-					return nil, fmt.Errorf("%s: %q: %w", path, r.theirs, err)
-				}
-				r.oursUnit, r.refUnit = a[2], b[2]
-				rows = append(rows, r)
 			}
 		}
 	}
-	return rows, nil
+	return figures, nil
 }
 
-// A bar is a row of the tables with its name in the chart.
-type bar struct{ row, name string }
+// A bar is a pair of figures with its name in the chart.
+type bar struct {
+	name         string
+	ours, theirs cell
+}
+
+// chain is the bar of a row of the README.
+func chain(name, row string) bar {
+	return bar{name, cell{row, columnOurs}, cell{row, columnTheirs}}
+}
 
 // charted are the panels of the chart from top to bottom, each with figures of one unit.
 var charted = []struct {
@@ -76,12 +100,19 @@ var charted = []struct {
 	bars        []bar
 }{
 	{"bridge, host-local, portmap and tuning: milliseconds, less is better", "ms", []bar{
-		{"chain ADD, a process for each plugin", "ADD by plugins"}, {"chain ADD by cni-exec", "ADD by cni-exec"},
-		{"chain CHECK by cni-exec", "CHECK by cni-exec"}, {"chain DEL by cni-exec", "DEL by cni-exec"},
+		chain("ADD by plugins", "chain ADD, a process for each plugin"), chain("ADD by cni-exec", "chain ADD by cni-exec"),
+		chain("CHECK by cni-exec", "chain CHECK by cni-exec"), chain("DEL by cni-exec", "chain DEL by cni-exec"),
 	}},
 	{"the 500th container: times as long as the first", "×", []bar{
-		{"500th ADD by cni-exec against the first", "ADD by cni-exec"}, {"500th DEL by cni-exec against the first", "DEL by cni-exec"},
+		{"ADD by cni-exec", cell{"ADD, cni-exec, to the 1st", columnRatio}, cell{"ADD, reference, to the 1st", columnRatio}},
+		{"DEL by cni-exec", cell{"DEL, cni-exec, to the 1st", columnRatio}, cell{"DEL, reference, to the 1st", columnRatio}},
 	}},
+}
+
+// A row is a bar with its figures.
+type row struct {
+	name         string
+	ours, theirs figure
 }
 
 var (
@@ -90,11 +121,7 @@ var (
 )
 
 // drawChart writes bars of both programs for each charted row, with the figures as the tables have them.
-func drawChart(w io.Writer, rows []row) error {
-	byName := map[string]row{}
-	for _, r := range rows {
-		byName[r.what] = r
-	}
+func drawChart(w io.Writer, figures map[cell]figure) error {
 	const width, perRow, head, space = 20 * vg.Centimeter, 1.2 * vg.Centimeter, 1.9 * vg.Centimeter, 8
 	total := vg.Length(0)
 	for _, panel := range charted {
@@ -107,12 +134,12 @@ func drawChart(w io.Writer, rows []row) error {
 	for i, panel := range charted {
 		var chosen []row
 		for _, b := range panel.bars {
-			r, ok := byName[b.row]
-			if !ok || r.oursUnit != panel.unit || r.refUnit != panel.unit {
-				return fmt.Errorf("the tables have no row %q with two figures in %s", b.row, panel.unit)
+			for _, at := range []cell{b.ours, b.theirs} {
+				if figures[at].unit != panel.unit {
+					return fmt.Errorf("the tables have no row %q with a figure in %s in column %q", at.row, panel.unit, at.column)
+				}
 			}
-			r.what = b.name
-			chosen = append(chosen, r)
+			chosen = append(chosen, row{b.name, figures[b.ours], figures[b.theirs]})
 		}
 		p, err := bars(panel.title, chosen, i == 0)
 		if err != nil {
@@ -143,19 +170,19 @@ func bars(title string, rows []row, legend bool) (*plot.Plot, error) {
 	names := make([]string, n)
 	for _, series := range []struct {
 		name  string
-		of    func(row) (float64, string)
+		of    func(row) figure
 		color color.Color
 		shift vg.Length
 	}{
-		{"cnibox", func(r row) (float64, string) { return r.oursNum, r.ours }, ours, thick / 2},
-		{"reference plugins", func(r row) (float64, string) { return r.refsNum, r.theirs }, reference, -thick / 2},
+		{"cnibox", func(r row) figure { return r.ours }, ours, thick / 2},
+		{"reference plugins", func(r row) figure { return r.theirs }, reference, -thick / 2},
 	} {
 		values := make(plotter.Values, n)
 		labels := plotter.XYLabels{XYs: make(plotter.XYs, n), Labels: make([]string, n)}
 		for i, r := range rows {
 			at := n - 1 - i
-			names[at] = r.what
-			values[at], labels.Labels[at] = series.of(r)
+			f := series.of(r)
+			names[at], values[at], labels.Labels[at] = r.name, f.value, f.text
 			labels.XYs[at] = plotter.XY{X: values[at], Y: float64(at)}
 		}
 		b, err := plotter.NewBarChart(values, thick)

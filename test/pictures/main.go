@@ -30,9 +30,9 @@ func main() {
 		}
 	case *chart != "" && *terminal == "" && flag.NArg() > 0:
 		path = *chart
-		var rows []row
-		if rows, err = readTables(flag.Args()); err == nil {
-			err = drawChart(&b, rows)
+		var figures map[cell]figure
+		if figures, err = readTables(flag.Args()); err == nil {
+			err = drawChart(&b, figures)
 		}
 	default:
 		err = errors.New("one of -terminal and -chart is required")
