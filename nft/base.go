@@ -2,7 +2,6 @@ package nft
 
 import (
 	"fmt"
-	"strings"
 
 	"github.com/google/nftables"
 	"github.com/google/nftables/expr"
@@ -18,14 +17,6 @@ import (
 const (
 	baseVersion  = "base ruleset 3"
 	versionChain = "version"
-	oldVersion   = "skeleton-" // earlier versions had chains of such names instead
-)
-
-// Chains and sets of the table bridge cnibox that earlier versions had; an upgrade deletes
-// them.
-var (
-	oldChains = []string{"isolate"}
-	oldSets   = []string{"isolated_ports", "gateways"}
 )
 
 // Priorities of the base chains.
@@ -289,19 +280,10 @@ func (t *batch) ensure(table byte) {
 // was flushed.
 func (s *sock) version(table byte) (string, error) {
 	rules, err := s.rulesOf(table, TableName, versionChain)
-	if err != nil {
+	if err != nil || len(rules) == 0 {
 		return "", err
 	}
-	if len(rules) > 0 {
-		return rules[0].comment, nil
-	}
-	chains, err := s.chainsIn(table, TableName)
-	for _, c := range chains {
-		if strings.HasPrefix(c.name, oldVersion) && c.use() > 0 {
-			return c.name, err
-		}
-	}
-	return "", err
+	return rules[0].comment, nil
 }
 
 // addChain makes the chain if it is missing, without rules. Where a chain of that

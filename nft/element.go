@@ -200,12 +200,9 @@ func (e *Element) lib() nftables.SetElement {
 
 // readComment finds the comment in user data; nil if there is none. It may
 // end with a zero byte.
-func readComment(b []byte) []byte { return readNote(b, commentType) }
-
-// readNote finds an entry of user data by its type; nil if there is none.
-func readNote(b []byte, typ byte) []byte {
+func readComment(b []byte) []byte {
 	for len(b) >= 2 && int(b[1])+2 <= len(b) {
-		if b[0] == typ {
+		if b[0] == commentType {
 			return b[2 : 2+int(b[1])]
 		}
 		b = b[2+int(b[1]):]
@@ -241,9 +238,6 @@ func decodeElement(item []byte, want filter) (e Element, ok bool) {
 			c := readComment(v)
 			ok = ok || len(c) >= keyLen && want(c)
 			e.comment, e.filter = readOwner(c)
-			if e.filter == filterUnknown {
-				e.filter = readFilterUse(v)
-			}
 		}
 	}
 	if !ok {

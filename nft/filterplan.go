@@ -18,7 +18,7 @@ import (
 type filterUse byte
 
 const (
-	filterUnknown filterUse = iota // of a version that made them only where FORWARD was there
+	filterUnset filterUse = iota // of an element that is not about filters
 	filterRules
 	filterNone
 )
@@ -34,17 +34,7 @@ func readOwner(comment []byte) (owner string, use filterUse) {
 			return before, filterUse(use)
 		}
 	}
-	return owner, filterUnknown
-}
-
-// readFilterUse finds a filterUse where earlier versions have it: in an entry of its own in
-// the user data.
-func readFilterUse(userData []byte) filterUse {
-	const filterNote = 128
-	if v := readNote(userData, filterNote); len(v) == 1 {
-		return filterUse(v[0])
-	}
-	return filterUnknown
+	return owner, filterUnset
 }
 
 // A filterPlan is what the table filter of one family lacks, and what is to go.

@@ -43,7 +43,7 @@ func (x *Tx) allow(o spec.Attachment, ip netip.Addr, admin string, use filterUse
 // Zone records that the address is in a zone of firewalld. [Tx.assign] has the rules about
 // its owner.
 func (x *Tx) Zone(o spec.Attachment, ip netip.Addr) {
-	x.assign(o, zoneSet, zoneNextSet, ip.Unmap(), "", filterUnknown)
+	x.assign(o, zoneSet, zoneNextSet, ip.Unmap(), "", filterUnset)
 }
 
 // Enlist records that o has something of the firewall here, whatever that is, so that

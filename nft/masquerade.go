@@ -15,7 +15,7 @@ import (
 // rules about its owner.
 func (x *Tx) Masquerade(o spec.Attachment, ip netip.Prefix) {
 	ip = plain(ip)
-	x.assign(o, masqSet, masqNextSet, ip.Addr(), x.need(outChain(ip.Masked())), filterUnknown)
+	x.assign(o, masqSet, masqNextSet, ip.Addr(), x.need(outChain(ip.Masked())), filterUnset)
 }
 
 // outChain masquerades what does not stay within the prefix. There is one for

@@ -157,14 +157,6 @@ func (s *sock) chainsIn(family byte, table string) (chains []listedChain, err er
 	return chains, err
 }
 
-// setsIn lists the names of the sets and maps of a table.
-func (s *sock) setsIn(family byte, table string) (names []string, err error) {
-	err = s.ask(nfTables|unix.NFT_MSG_GETSET, netlink.Dump, family, func(ae *netlink.AttributeEncoder) {
-		ae.String(unix.NFTA_SET_TABLE, table)
-	}, func(_ byte, data []byte) { names = append(names, text(data, unix.NFTA_SET_NAME)) })
-	return names, absent(err)
-}
-
 // A listedChain is a chain as the kernel has it.
 type listedChain struct {
 	name string

@@ -306,7 +306,7 @@ func TestKernelBaseIsRenewed(t *testing.T) {
 	table := open(t, ns)
 	change(t, table, everything)
 	good := render(t, ns)
-	tool(t, ns, "delete chain inet cnibox version\nadd chain inet cnibox skeleton-old\nflush chain inet cnibox guard", "nft", "-f", "-")
+	tool(t, ns, "flush chain inet cnibox version\nadd rule inet cnibox version return comment \"base ruleset 0\"\nflush chain inet cnibox guard", "nft", "-f", "-")
 	change(t, table, func(x *nft.Tx) error { x.Masquerade(other, netip.MustParsePrefix(two4+"/24")); return nil })
 	change(t, table, func(x *nft.Tx) error { x.Release(other); return nil })
 	if got := render(t, ns); got != good {

@@ -370,17 +370,13 @@ func (x *Tx) bases(b *batch) error {
 }
 
 // base makes the base ruleset of a table. From one of another version, elements go on to
-// lead to the chains of their names, which are filled anew; chains and sets of that version
-// that have no use any more are deleted.
+// lead to the chains of their names, which are filled anew. A release in which a chain or a set has no use
+// any more deletes it here.
 func (x *Tx) base(b *batch, table byte) error {
 	if !x.leftovers().tables[chainID{family: table, table: TableName}] {
 		x.made = append(x.made, table)
 	}
 	chains, err := x.s.chainsIn(table, TableName)
-	if err != nil {
-		return err
-	}
-	names, err := x.s.setsIn(table, TableName)
 	if err != nil {
 		return err
 	}
@@ -391,16 +387,8 @@ func (x *Tx) base(b *batch, table byte) error {
 	}
 	b.ensure(table)
 	for _, c := range chains {
-		if strings.HasPrefix(c.name, oldVersion) || table == bridge && slices.Contains(oldChains, c.name) {
-			b.dropChain(table, c.name)
-		}
 		if want := x.chainNamed(c.name); table == inet && want.rules != nil {
 			b.fill(table, &want)
-		}
-	}
-	for _, name := range names {
-		if table == bridge && slices.Contains(oldSets, name) {
-			b.add(step{what: "set " + name}).DelSet(&nftables.Set{Table: ours(table), Name: name})
 		}
 	}
 	return nil
