@@ -53,7 +53,7 @@ func (c *lintCall) do(_ context.Context, operands []string) (int, error) {
 	}
 	found, err := c.lintFiles(operands...)
 	if err != nil {
-		return 0, err
+		return 0, spec.Errorf(spec.CodeIO, "%w", err)
 	}
 	if c.output == outputJSON {
 		_, err = c.writeJSON(lintDoc{notNull(found)})
