@@ -234,9 +234,6 @@ func (q *question) search(is func(*inventory.Entry) bool, texts ...string) error
 	return nil
 }
 
-// everyEntry is for searchHolds.
-func everyEntry(list []*inventory.Entry) []*inventory.Entry { return list }
-
 // searchHolds adds the owners of what plugins hold, of those attachments that may have it.
 func (q *question) searchHolds(may func([]*inventory.Entry) []*inventory.Entry, is func(data any) bool) error {
 	entries, broken, err := q.Inventory.Cache.List()
@@ -365,7 +362,7 @@ func (q *question) askLink() error {
 		})
 	}, `"`+q.text+`"`)
 	if err == nil && len(q.owners) == 0 {
-		err = q.searchHolds(everyEntry, func(data any) bool {
+		err = q.searchHolds(func(list []*inventory.Entry) []*inventory.Entry { return list }, func(data any) bool {
 			link, ok := data.(spec.HostLink)
 			return ok && (link.Name == q.text || link.Parent == q.text)
 		})

@@ -290,7 +290,7 @@ func writeContext(dockerfile string) error {
 	return errors.Join(err, os.WriteFile(filepath.Join(buildContext, "Dockerfile"), []byte(dockerfile), 0o644))
 }
 
-// A meeting is a server that gives nobody the page before all steps have come for it.
+// A meeting is a server that gives a step the page when all steps have come for it.
 type meeting struct {
 	listener net.Listener
 	mu       sync.Mutex

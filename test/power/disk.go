@@ -63,7 +63,7 @@ func (b blocks) load(path string) error {
 	for off := int64(0); ; off += blockSize {
 		off, err = f.Seek(off, unix.SEEK_DATA)
 		if err != nil {
-			return nil // ENXIO: there is no more
+			return nil // ENXIO: none follows
 		}
 		off -= off % blockSize
 		if _, err := f.ReadAt(block, off); err != nil {

@@ -87,7 +87,7 @@ func attach(path string) (*os.File, error) {
 		}
 		path := fmt.Sprintf("/dev/loop%d", number)
 		device, err := os.OpenFile(path, os.O_RDWR, 0)
-		if errors.Is(err, os.ErrNotExist) { // in a container, where /dev is no devtmpfs
+		if errors.Is(err, os.ErrNotExist) { // in a container, where /dev is not a devtmpfs
 			const major = 7 // LOOP_MAJOR, include/uapi/linux/major.h
 			if err := unix.Mknod(path, unix.S_IFBLK|0o600, int(unix.Mkdev(major, uint32(number)))); err != nil {
 				return nil, &os.PathError{Op: "mknod", Path: path, Err: err}

@@ -81,12 +81,15 @@ func recorded(n *examined, plugin string, a spec.Attachment) bool {
 func (d *Doctor) publishedIn(a spec.Attachment) map[string]json.RawMessage {
 	ports := []spec.Port{}
 	for _, e := range d.rules[a.Key()] {
+		if e.Kind() != nft.KindPortMap {
+			continue
+		}
 		proto, port := e.Port()
 		p := spec.Port{HostPort: port, ContainerPort: e.Target().Port(), Protocol: proto}
 		if ip := e.Addr(); ip.IsValid() {
 			p.HostIP = ip.String()
 		}
-		if e.Kind() == nft.KindPortMap && !slices.Contains(ports, p) { // one of each family
+		if !slices.Contains(ports, p) { // one of each family
 			ports = append(ports, p)
 		}
 	}

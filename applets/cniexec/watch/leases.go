@@ -9,7 +9,6 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
-	"slices"
 	"strings"
 	"time"
 
@@ -97,7 +96,7 @@ func (l *leaseDirs) follow(ctx context.Context, leased func(Lease) bool, event f
 				_, err := os.Lstat(lease.file(dir))
 				return !errors.Is(err, os.ErrNotExist) || !leased(lease)
 			})
-			reportLeases(slices.Collect(maps.Keys(gone)), event)
+			reportLeases(gone, event)
 			clear(gone)
 			_ = l.f.SetReadDeadline(time.Time{})
 		case err != nil:
@@ -112,9 +111,9 @@ func (l *leaseDirs) follow(ctx context.Context, leased func(Lease) bool, event f
 }
 
 // reportLeases reports one event for each network that has lost leases.
-func reportLeases(gone []Lease, event func(why string)) {
+func reportLeases(gone map[Lease]string, event func(why string)) {
 	networks := map[string][]netip.Addr{}
-	for _, lease := range gone {
+	for lease := range gone {
 		networks[lease.Network] = append(networks[lease.Network], lease.Addr)
 	}
 	for network, addrs := range networks {
