@@ -2,13 +2,12 @@ package rtnl
 
 import "cnibox/internal/netns"
 
-// Announcing are the settings of a link that [Announce] needs, for each family.
-// With that of IPv6 a link announces its link-local address whenever it comes
-// up; on a bridge of hundreds of ports each such packet takes milliseconds, so
-// it is best set when the link is up, and only where there are IPv6 addresses.
-func Announcing(name string) (ipv4, ipv6 netns.Sysctl) {
-	return netns.Sysctl{Key: "net/ipv4/conf/" + name + "/arp_notify", Value: "1", Optional: true},
-		netns.Sysctl{Key: "net/ipv6/conf/" + name + "/ndisc_notify", Value: "1", Optional: true}
+// NDNotify is the setting that [Announce] needs for IPv6 addresses, as [LinkChange.ARPNotify] for those of
+// IPv4. With it a link announces its link-local address whenever it comes up; on a bridge of hundreds of
+// ports each such packet takes milliseconds, so it is best set when the link is up, and only where there
+// are IPv6 addresses.
+func NDNotify(name string) netns.Sysctl {
+	return netns.Sysctl{Key: "net/ipv6/conf/" + name + "/ndisc_notify", Value: "1", Optional: true}
 }
 
 // Announce makes the kernel announce the addresses of the link with its MAC address to all
@@ -16,12 +15,12 @@ func Announcing(name string) (ipv4, ipv6 netns.Sysctl) {
 // by an unsolicited neighbour advertisement for each IPv6 one that is not
 // tentative. A host that knew an address by another MAC takes the new one at
 // once. It does so by giving the link the MAC address it has, which is an event
-// for the kernel if the [Announcing] settings are in force; a packet socket of
+// for the kernel if arp_notify and ndisc_notify are on; a packet socket of
 // ours would take 10 to 30 ms to close. The link must be up and carry packets.
 func Announce(l *Link) Op { return ChangeLink(l.Index, LinkChange{MAC: l.MAC}) }
 
 // Announces reports whether [Announce] works for a link. An ipvlan has its parent's MAC
 // address and takes none. What it has by the time it comes up the kernel announces then,
-// and IPv6 addresses when duplicate detection is over, if the [Announcing] settings are
-// in force before.
+// and IPv6 addresses when duplicate detection is over, if these settings are on
+// before.
 func (l *Link) Announces() bool { return l.Kind != "ipvlan" }

@@ -40,11 +40,10 @@ func TestKernelAnnounce(t *testing.T) {
 	for _, addr := range addrs {
 		know(t, neigh, a.Index, addr, old)
 	}
-	ipv4, ipv6 := rtnl.Announcing(b.Name)
-	if err := cont.SetSysctls(ipv4, ipv6); err != nil {
+	if err := cont.SetSysctls(rtnl.NDNotify(b.Name)); err != nil {
 		t.Fatal(err)
 	}
-	if err := c.Do(rtnl.Announce(b)); err != nil {
+	if err := c.Do(rtnl.ChangeLink(b.Index, rtnl.LinkChange{ARPNotify: new(true)}), rtnl.Announce(b)); err != nil {
 		t.Fatal(err)
 	}
 	for _, addr := range addrs {

@@ -66,7 +66,8 @@ type Link struct {
 	Hairpin   bool // packets may leave by the port they came from
 	Isolated  bool // talks to ports that are not isolated, only
 
-	AcceptsRA bool // IPv6 router advertisements, while it does not forward: accept_ra is not 0
+	AcceptsRA     bool // IPv6 router advertisements, while it does not forward: accept_ra is not 0
+	RouteLocalnet bool // packets to and from 127.0.0.0/8 may use it
 
 	VLANFiltering bool // of a bridge
 	Data          Kind // what else the kind says of itself; nil if that is nothing we use
@@ -250,16 +251,26 @@ func (l *Link) decodeOthers(attrs []byte) {
 		case unix.IFLA_LINK_NETNSID:
 			l.LinkNetNSID, l.PeerNS = int(int32(number(v))), true
 		case unix.IFLA_AF_SPEC:
-			conf := nlconn.Attribute(v, unix.AF_INET6, unix.IFLA_INET6_CONF)
-			if len(conf) >= 4*(acceptRA+1) {
-				l.AcceptsRA = number(conf[4*acceptRA:4*(acceptRA+1)]) != 0
-			}
+			l.AcceptsRA = setting(nlconn.Attribute(v, unix.AF_INET6, unix.IFLA_INET6_CONF), acceptRA) != 0
+			l.RouteLocalnet = setting(nlconn.Attribute(v, unix.AF_INET, unix.IFLA_INET_CONF), routeLocalnet-1) != 0
 		}
 	}
 }
 
-// acceptRA is DEVCONF_ACCEPT_RA, include/uapi/linux/ipv6.h: an index of IFLA_INET6_CONF.
-const acceptRA = 3
+// acceptRA is DEVCONF_ACCEPT_RA, include/uapi/linux/ipv6.h, and routeLocalnet IPV4_DEVCONF_ROUTE_LOCALNET,
+// include/uapi/linux/ip.h, which counts from 1.
+const (
+	acceptRA      = 3
+	routeLocalnet = 26
+)
+
+// setting is one of IFLA_INET_CONF or IFLA_INET6_CONF; 0 if the kernel has none with that index.
+func setting(conf []byte, index int) uint32 {
+	if len(conf) < 4*(index+1) {
+		return 0
+	}
+	return number(conf[4*index : 4*(index+1)])
+}
 
 // decodePort reads what a bridge says of its port: IFLA_BRPORT_*,
 // include/uapi/linux/if_link.h.

@@ -2,7 +2,6 @@ package rtnl
 
 import (
 	"context"
-	"encoding/binary"
 	"errors"
 	"fmt"
 	"os"
@@ -21,14 +20,6 @@ const watchSpace = 16 << 20
 // watchGroups are those of links, of addresses, and of forwarding and the like.
 const watchGroups = unix.RTMGRP_LINK | unix.RTMGRP_IPV4_IFADDR | unix.RTMGRP_IPV6_IFADDR |
 	1<<(unix.RTNLGRP_IPV4_NETCONF-1) | 1<<(unix.RTNLGRP_IPV6_NETCONF-1)
-
-// Attributes of RTM_NEWNETCONF, include/uapi/linux/netconf.h.
-const (
-	netconfHeader     = 4          // bytes of struct netconfmsg, with padding
-	netconfIfIndex    = 1          // NETCONFA_IFINDEX
-	netconfForwarding = 2          // NETCONFA_FORWARDING
-	netconfAll        = 0xffffffff // NETCONFA_IFINDEX_ALL
-)
 
 // A Watch gets the kernel's notifications about links, their addresses, and forwarding.
 type Watch struct {
@@ -106,28 +97,4 @@ func (w *Watch) lostAddress(index uint32, a Addr) (what string, err error) {
 		return "", nil
 	}
 	return fmt.Sprintf("address %s was removed from %s", a.Prefix, l.Name), nil
-}
-
-// forwardingOff names the setting by which a message says that nothing is forwarded; empty: it does not
-// say that, or of one link alone.
-func forwardingOff(b []byte) string {
-	if len(b) < netconfHeader {
-		return ""
-	}
-	of := func(attribute uint16) uint32 {
-		v := nlconn.Attribute(b[netconfHeader:], attribute)
-		if len(v) != 4 {
-			return 1
-		}
-		return binary.NativeEndian.Uint32(v)
-	}
-	switch {
-	case of(netconfIfIndex) != netconfAll, of(netconfForwarding) != 0:
-		return ""
-	case b[0] == unix.AF_INET:
-		return "net.ipv4.ip_forward was set to 0"
-	case b[0] == unix.AF_INET6:
-		return "net.ipv6.conf.all.forwarding was set to 0"
-	}
-	return ""
 }

@@ -38,17 +38,21 @@ func (op *Op) setAddresses(prefixRoutes bool) error {
 	}
 	settings := op.sysctls()
 	for i := range settings {
-		settings[i].New = true
+		settings[i].Differs = true
 	}
 	if err := op.NS.SetSysctls(settings...); err != nil {
 		return err
 	}
-	ops := []rtnl.Op{rtnl.ChangeLink(op.Link.Index, up)}
+	// first, since the kernel reads what a family keeps for a link after its flags
+	ops := []rtnl.Op{rtnl.ChangeLink(op.Link.Index, rtnl.LinkChange{ARPNotify: new(true)})}
+	if op.Link.Announces() {
+		ops = append(ops, rtnl.ChangeLink(op.Link.Index, up))
+	}
 	for _, ip := range op.Result.IPs {
 		ops = append(ops, rtnl.NewAddr(op.Link.Index, op.address(ip, prefixRoutes)))
 	}
 	if !op.Link.Announces() { // coming up with its addresses does
-		ops = append(ops[1:], ops[0])
+		ops = append(ops, rtnl.ChangeLink(op.Link.Index, up))
 	}
 	if err := op.Cont.Do(ops...); err != nil {
 		return op.explainInUse(err)
@@ -82,16 +86,15 @@ func (op *Op) sysctls() []netns.Sysctl {
 	if op.facts.Shared {
 		dad.Value = "1"
 	}
-	notify, notify6 := rtnl.Announcing(op.IfName)
 	if !op.hasIPv6() {
-		return []netns.Sysctl{notify, dad}
+		return []netns.Sysctl{dad}
 	}
-	all := []netns.Sysctl{notify, dad,
+	all := []netns.Sysctl{dad,
 		{Key: "net/ipv6/conf/lo/disable_ipv6", Value: "0"},
 		{Key: conf + "disable_ipv6", Value: "0"},
 		{Key: conf + "keep_addr_on_down", Value: "1", Optional: true}}
 	if !op.Link.Announces() { // see announce for the others
-		all = append(all, notify6)
+		all = append(all, rtnl.NDNotify(op.IfName))
 	}
 	return all
 }
@@ -114,8 +117,8 @@ func (op *Op) announce() {
 		return
 	}
 	var err error
-	if _, notify := rtnl.Announcing(op.IfName); op.hasIPv6() {
-		err = op.NS.SetSysctls(notify)
+	if op.hasIPv6() {
+		err = op.NS.SetSysctls(rtnl.NDNotify(op.IfName))
 	}
 	if err == nil {
 		err = op.Cont.Do(rtnl.Announce(op.Link))

@@ -73,12 +73,12 @@ func (op *Op) forward() error {
 	if !op.facts.Routed {
 		return nil
 	}
-	for _, s := range forwarding(op.Result.IPs) {
-		old, err := netns.Host().Sysctl(s.Key)
-		if err == nil && old == s.Value {
+	for _, f := range forwarding(op.Result.IPs) {
+		if on, err := op.Host.Forwards(f.family); on && err == nil {
 			continue
 		}
-		err = netns.Host().SetSysctls(s)
+		s := netns.Sysctl{Key: f.key, Value: "1", Differs: true}
+		err := netns.Host().SetSysctls(s)
 		if errors.Is(err, unix.EROFS) {
 			return spec.Errorf(spec.CodeNotReady, "forwarding is off, and cannot be switched on from here: set %s to 1 on the host: %w", s.Key, err)
 		}
@@ -87,7 +87,7 @@ func (op *Op) forward() error {
 		}
 		op.Did("%s set to %s", s.Key, s.Value)
 		op.Undo(s.Key, func(context.Context) error {
-			return op.ifAlone(func() error { return netns.Host().SetSysctl(s.Key, old) })
+			return op.ifAlone(func() error { return netns.Host().SetSysctl(s.Key, "0") })
 		})
 	}
 	return nil
@@ -128,28 +128,34 @@ func (op *Op) checkForwarding() error {
 	if !op.facts.Routed {
 		return nil
 	}
-	for _, s := range forwarding(op.Own()) {
-		if v, err := netns.Host().Sysctl(s.Key); err == nil && v == "0" {
-			return Mismatch("%s", ForwardingOff(s.Key))
+	for _, f := range forwarding(op.Own()) {
+		if on, err := op.Host.Forwards(f.family); err == nil && !on {
+			return Mismatch("%s", ForwardingOff(f.key))
 		}
 	}
 	return nil
 }
 
-// forwarding are the switches for the families that have a gateway.
+// A forwardingKey is the setting by which the host forwards packets of a family.
+type forwardingKey struct {
+	family uint8
+	key    string
+}
+
+// forwarding are the settings for the families that have a gateway.
 // They are the host's and never switched off, as in the reference: others may need them.
-func forwarding(ips []spec.IP) []netns.Sysctl {
+func forwarding(ips []spec.IP) []forwardingKey {
 	var v4, v6 bool
 	for _, ip := range ips {
 		v4 = v4 || ip.Gateway.Is4()
 		v6 = v6 || ip.Gateway.Is6()
 	}
-	var all []netns.Sysctl
+	var all []forwardingKey
 	if v4 {
-		all = append(all, netns.Sysctl{Key: "net/ipv4/ip_forward", Value: "1"})
+		all = append(all, forwardingKey{unix.AF_INET, "net/ipv4/ip_forward"})
 	}
 	if v6 {
-		all = append(all, netns.Sysctl{Key: "net/ipv6/conf/all/forwarding", Value: "1"})
+		all = append(all, forwardingKey{unix.AF_INET6, "net/ipv6/conf/all/forwarding"})
 	}
 	return all
 }

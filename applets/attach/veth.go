@@ -66,19 +66,17 @@ func (op *Op) CreateVeth(mtu int, master uint32) error {
 	// the peer's index is the host-side veth's IFLA_LINK: no look-up in the container
 	op.Link = &rtnl.Link{Index: host.Parent, Name: op.IfName, Kind: "veth", MAC: mac, MTU: host.MTU}
 	op.Veth, op.made = host, true
-	if err := op.ignoreRouters(host.Name, true); err != nil {
-		return err
-	}
-	host.AcceptsRA = false
-	return nil
+	return op.IgnoreRouters(host)
 }
 
-// IgnoreRouters sets accept_ra=0 on a link of the host (CVE-2020-10749). Where /proc/sys is
-// read-only there is a warning for the administrator.
-func (op *Op) IgnoreRouters(name string) error { return op.ignoreRouters(name, false) }
-
-func (op *Op) ignoreRouters(name string, made bool) error {
-	err := netns.Host().SetSysctls(netns.Sysctl{Key: "net/ipv6/conf/" + name + "/accept_ra", Value: "0", New: made})
+// IgnoreRouters sets accept_ra=0 on a link of the host (CVE-2020-10749), where it is not. Where /proc/sys
+// is read-only there is a warning for the administrator.
+func (op *Op) IgnoreRouters(l *rtnl.Link) error {
+	if !l.AcceptsRA {
+		return nil
+	}
+	l.AcceptsRA = false
+	err := netns.Host().SetSysctls(netns.Sysctl{Key: "net/ipv6/conf/" + l.Name + "/accept_ra", Value: "0", Differs: true})
 	if errors.Is(err, unix.EROFS) {
 		op.Warn("router advertisements of containers may reach the host (CVE-2020-10749): set net/ipv6/conf/default/accept_ra to 0 there: %v", err)
 		return nil
@@ -119,10 +117,8 @@ func (op *Op) createPair(s rtnl.LinkSpec) (*rtnl.Link, error) {
 
 // PairUp is for Host: it sets the host-side veth up, with accept_ra=0, where it is not.
 func (op *Op) PairUp() error {
-	if op.Veth.AcceptsRA {
-		if err := op.IgnoreRouters(op.Veth.Name); err != nil {
-			return err
-		}
+	if err := op.IgnoreRouters(op.Veth); err != nil {
+		return err
 	}
 	if op.Veth.Up {
 		return nil

@@ -177,7 +177,7 @@ func (p *plugin) ensureBridge(op *attach.Op) error {
 	if err := p.reconcileBridge(op); err != nil {
 		return err
 	}
-	if err := op.IgnoreRouters(br.Name); err != nil {
+	if err := op.IgnoreRouters(br); err != nil {
 		return err
 	}
 	if mac != nil && !p.made {

@@ -144,13 +144,15 @@ func (p *plugin) ensureVLANGateway(op *attach.Op) (*rtnl.Link, error) {
 	if err := op.Host.Do(p.gatewayVLAN(port.Index)...); err != nil {
 		return nil, err
 	}
-	if err := op.IgnoreRouters(p.vlanGateway()); err != nil { // before it can receive any
+	gw, err = op.Host.LinkAt(port.Parent)
+	if err != nil {
 		return nil, err
 	}
-	if err := op.Host.SetLink(port.Parent, rtnl.LinkChange{Up: new(true)}); err != nil {
+	if err := op.IgnoreRouters(gw); err != nil { // before it can receive any
 		return nil, err
 	}
-	return op.Host.LinkAt(port.Parent)
+	gw.Up = true
+	return gw, op.Host.SetLink(gw.Index, rtnl.LinkChange{Up: &gw.Up})
 }
 
 // gatewayVLAN leaves a port of the bridge in the VLAN alone.

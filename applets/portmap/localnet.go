@@ -55,8 +55,8 @@ func localnetLink(r *spec.Request, maps iter.Seq[nft.PortMap]) (*rtnl.Link, erro
 	if err != nil {
 		return nil, rtnl.SkipAbsent(err)
 	}
-	if now, err := netns.Host().Sysctl(localnetKey(link.Name)); err != nil || now != "0" {
-		return nil, err
+	if link.RouteLocalnet {
+		return nil, nil
 	}
 	own, err := leadsTo(r, host, link)
 	if err != nil {

@@ -180,15 +180,20 @@ func writeSysctls(ns *netns.NS, settings []sysctl) (before []netns.Sysctl, err e
 		return nil, nil
 	}
 	err = ns.Do(func() error {
+		here := netns.Host() // of the thread
 		for _, s := range settings {
-			old, err := ns.Sysctl(s.Key)
+			old, err := here.Sysctl(s.Key)
 			if err != nil && !netns.Unreadable(err) {
 				return s.refused(err)
 			}
 			if err == nil {
 				before = append(before, netns.Sysctl{Key: s.Key, Value: old})
 			}
-			if err := ns.SetSysctls(s.Sysctl); err != nil {
+			if err == nil && netns.SameSysctl(old, s.Value) {
+				continue
+			}
+			s.Differs = true
+			if err := here.SetSysctls(s.Sysctl); err != nil {
 				return s.refused(err)
 			}
 		}
@@ -217,7 +222,7 @@ func checkSysctls(ns *netns.NS, settings []sysctl) error {
 	}
 	return ns.Do(func() error {
 		for _, s := range settings {
-			now, err := ns.Sysctl(s.Key)
+			now, err := netns.Host().Sysctl(s.Key) // of the thread
 			if errors.Is(err, os.ErrPermission) {
 				continue // can be written, only
 			}

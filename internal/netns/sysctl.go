@@ -23,8 +23,9 @@ type Sysctl struct {
 	// IPv6 settings where IPv6 is left out, nor where /proc/sys is read-only.
 	Optional bool
 
-	// New is set for the settings of a link that was made just now, which mostly have another value.
-	New bool
+	// Differs is set where the value is another, or mostly is, as for a link that was made just now: it
+	// is written without a look at it.
+	Differs bool
 }
 
 // Sysctl reads a setting, os.ErrNotExist if the kernel has none of that name.
@@ -66,9 +67,9 @@ func SameSysctl(a, b string) bool {
 }
 
 // set sets the value in the namespace of the calling thread, unless it has it, without looking first
-// for one of a new link. Errors are those of write.
+// for one that differs. Errors are those of write.
 func (s Sysctl) set() error {
-	if !s.New || checkSysctl(s.Key) != nil {
+	if !s.Differs || checkSysctl(s.Key) != nil {
 		return s.write()
 	}
 	err := fault.Change("sysctl "+s.Key+" = "+s.Value, func() error { return writeSysctl(s.Key, s.Value) })
