@@ -4,8 +4,6 @@ import (
 	"context"
 	"io"
 	"os"
-	"os/signal"
-	"path"
 	"runtime"
 	"sync"
 	"syscall"
@@ -22,7 +20,7 @@ import (
 func Main(forceExec bool) int {
 	ctx, cancel := context.WithCancelCause(context.Background())
 	defer cancel(nil)
-	listening := make(chan struct{})
+	interrupt.Cancels(cancel)
 	var args []string
 	name := ""
 	if len(os.Args) > 0 { // execve allows an empty argv
@@ -35,11 +33,6 @@ func Main(forceExec bool) int {
 	if verb != "VERSION" {
 		growStack(false)
 	}
-	if endsAtOnce(name, verb) {
-		close(listening)
-	} else {
-		go endOnSignal(cancel, listening)
-	}
 	var stdout, stderr io.Writer = os.Stdout, os.Stderr
 	if verb != "" {
 		stdout, stderr = descriptor(syscall.Stdout), descriptor(syscall.Stderr)
@@ -51,7 +44,7 @@ func Main(forceExec bool) int {
 		Stdin:     os.Stdin,
 		Stdout:    stdout,
 		Stderr:    stderr,
-		Threads:   func() { reserveThreads(listening) },
+		Threads:   reserveThreads,
 		ForceExec: forceExec,
 	})
 }
@@ -60,14 +53,6 @@ func Main(forceExec bool) int {
 func namesPlugin(args []string) bool {
 	a, ok := Lookup(args[0])
 	return ok && a.Main == nil && len(args) == 1
-}
-
-// endsAtOnce reports whether a signal may end the process as it does any other, so that no thread is
-// needed that watches for it: VERSION, which runtimes ask of every plugin, has nothing to undo, and
-// of an IPAM plugin that works on files alone DEL releases what is leased, as after any failed ADD.
-func endsAtOnce(name, verb string) bool {
-	a, ok := Lookup(path.Base(name))
-	return verb == "VERSION" || verb != "" && ok && a.AnyNetNS
 }
 
 // A descriptor is a standard stream without what [os.File] does at a pipe that has no reader: it ends
@@ -106,16 +91,6 @@ func growStack(use bool) byte {
 	return frame[len(os.Args)]
 }
 
-// endOnSignal ends the process by a signal, or cancels the applet's context, see [interrupt.Watch]. It runs
-// beside main because [signal.Notify] waits for two threads to start, a sixth of the whole run of a
-// short verb.
-func endOnSignal(cancel context.CancelCauseFunc, listening chan<- struct{}) {
-	c := make(chan os.Signal, 2)
-	signal.Notify(c, syscall.SIGINT, syscall.SIGTERM)
-	close(listening)
-	interrupt.Watch(c, cancel)
-}
-
 // spareThreads are for what blocks in the kernel beside main.
 const spareThreads = 2
 
@@ -124,9 +99,9 @@ const spareThreads = 2
 // of a control group or of the user), so that has to be before the first change. It needs
 // few where one goroutine runs at a time, which is also faster: an ADD does one thing after
 // another. The threads of [signal.Notify] are among them.
-func reserveThreads(listening <-chan struct{}) {
+func reserveThreads() {
 	runtime.GOMAXPROCS(1)
-	<-listening
+	<-interrupt.Expect()
 	var there, gone sync.WaitGroup
 	idle := make(chan struct{})
 	for range spareThreads {

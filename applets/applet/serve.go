@@ -97,6 +97,12 @@ func answer(ctx context.Context, a *Applet, p Process, version *spec.Version) (o
 	call, err := spec.ReadCall(p.Getenv)
 	subject := Subject{Verb: string(call.Verb), ContainerID: call.ContainerID, IfName: call.IfName, NetNS: call.NetNS}
 	p.Log.About(subject)
+	// What is killed in the middle of another verb, the next call of it completes; and what an IPAM plugin that
+	// works on files alone has leased, DEL releases, as after any failed ADD.
+	undoes := call.Verb == spec.Add && !a.AnyNetNS
+	if undoes {
+		interrupt.Expect()
+	}
 	if err != nil {
 		// only its version is needed, so there is no need to wait for the end
 		if conf, rerr := readInput(ctx, p.Stdin, quiet); rerr == nil {
@@ -138,7 +144,7 @@ func answer(ctx context.Context, a *Applet, p Process, version *spec.Version) (o
 	if err != nil {
 		return nil, nil, err
 	}
-	if call.Verb == spec.Add { // what is killed in the middle of another verb, the next call of it completes
+	if undoes {
 		defer interrupt.Begin()()
 	}
 	result, err := verbs.Do(ctx, r)

@@ -53,6 +53,7 @@ func (c *addCall) do(ctx context.Context, operands []string) (int, error) {
 	if err != nil {
 		return 0, usage("add: %w", err)
 	}
+	interrupt.Expect()
 	if err := c.prepare(); err != nil {
 		return 0, err
 	}

@@ -1,6 +1,9 @@
 // Package interrupt is what SIGTERM and SIGINT do to a process: they end it at once, unless something
 // has been begun that has to be undone. Then they cancel its context, and end it when that is done.
 // State of the process, as signals are.
+//
+// Until something is begun signals are left to the kernel, which ends the process: taking them needs two
+// threads, some 20 page faults.
 package interrupt
 
 import (
@@ -31,15 +34,47 @@ const (
 )
 
 var state struct {
+	cancel    context.CancelCauseFunc // nil: signals are left to the kernel
+	listening func() <-chan struct{}
+
 	sync.Mutex
 	begun   int           // calls of Begin that are not done
 	idle    chan struct{} // closed when begun is 0; nil: nothing waits for that
 	passing bool
 }
 
+// Cancels names what cancels the context of the process. Main calls it first; without it, as in tests,
+// signals are left to the kernel.
+func Cancels(cancel context.CancelCauseFunc) {
+	state.cancel = cancel
+	state.listening = sync.OnceValue(func() <-chan struct{} {
+		listening := make(chan struct{})
+		go func() {
+			c := make(chan os.Signal, 2)
+			signal.Notify(c, unix.SIGINT, unix.SIGTERM)
+			close(listening)
+			watch(c)
+		}()
+		return listening
+	})
+}
+
+// Expect is called by what is going to call [Begin]: signals are taken from the kernel soon, beside the
+// caller, since [signal.Notify] waits for two threads to start, which is a sixth of the whole run of a
+// short verb. The channel is closed when they are.
+func Expect() <-chan struct{} {
+	if state.cancel == nil {
+		none := make(chan struct{})
+		close(none)
+		return none
+	}
+	return state.listening()
+}
+
 // Begin is called before the first change of what has to be undone if it does not succeed; done when
 // it has succeeded or is undone. From a signal that ends the process Begin does not return.
 func Begin() (done func()) {
+	<-Expect()
 	state.Lock()
 	state.begun++
 	state.Unlock()
@@ -55,6 +90,7 @@ func Begin() (done func()) {
 
 // Pass leaves signals to a command that runs, until stop is called.
 func Pass() (stop func()) {
+	<-Expect()
 	set := func(on bool) {
 		state.Lock()
 		state.passing = on
@@ -73,12 +109,12 @@ func Within(ctx context.Context, limit time.Duration) (context.Context, context.
 	return context.WithTimeout(context.WithoutCancel(ctx), limit)
 }
 
-// Watch takes signals from c, to which they are notified, and cancels a context by the first one that
+// watch takes signals from c, to which they are notified, and cancels the context by the first one that
 // does not end the process.
-func Watch(c <-chan os.Signal, cancel context.CancelCauseFunc) {
+func watch(c <-chan os.Signal) {
 	for s := range c {
 		s := s.(unix.Signal) // all are, on Linux
-		idle := first(s, cancel)
+		idle := first(s)
 		if idle == nil {
 			continue
 		}
@@ -95,7 +131,7 @@ func Watch(c <-chan os.Signal, cancel context.CancelCauseFunc) {
 
 // first ends the process if nothing is begun. Else it cancels the context and returns what is closed when
 // that is done; nil: the signal is a command's.
-func first(s unix.Signal, cancel context.CancelCauseFunc) (idle <-chan struct{}) {
+func first(s unix.Signal) (idle <-chan struct{}) {
 	state.Lock()
 	defer state.Unlock()
 	switch {
@@ -104,7 +140,7 @@ func first(s unix.Signal, cancel context.CancelCauseFunc) (idle <-chan struct{})
 	case state.begun == 0:
 		end(s)
 	}
-	cancel(By(s)) // before Pass can return
+	state.cancel(By(s)) // before Pass can return
 	state.idle = make(chan struct{})
 	return state.idle
 }
