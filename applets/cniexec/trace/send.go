@@ -3,7 +3,6 @@ package trace
 import (
 	"encoding/binary"
 	"errors"
-	"hash/crc32"
 	"math/rand/v2"
 	"net/netip"
 	"os"
@@ -58,8 +57,22 @@ func sctpInit(port uint16) []byte {
 	b = binary.BigEndian.AppendUint32(b, window)
 	b = append(b, 0, 1, 0, 1)                           // streams out and in
 	b = binary.BigEndian.AppendUint32(b, rand.Uint32()) // the first TSN
-	binary.LittleEndian.PutUint32(b[checksumAt:], crc32.Checksum(b, crc32.MakeTable(crc32.Castagnoli)))
+	binary.LittleEndian.PutUint32(b[checksumAt:], crc32c(b))
 	return b
+}
+
+// crc32c is the checksum of SCTP, RFC 9260, appendix A. hash/crc32 would fill a table whenever any
+// plugin starts.
+func crc32c(b []byte) uint32 {
+	const castagnoli = 0x82f63b78 // the polynomial, its lowest bit first
+	sum := ^uint32(0)
+	for _, c := range b {
+		sum ^= uint32(c)
+		for range 8 {
+			sum = sum>>1 ^ castagnoli&-(sum&1)
+		}
+	}
+	return ^sum
 }
 
 // as4 is an IPv4 address; another is zero.
