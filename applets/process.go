@@ -30,9 +30,7 @@ func Main(forceExec bool) int {
 	if len(args) > 0 && !namesPlugin(args) { // they are for tools, which do not read the variable
 		verb = ""
 	}
-	if verb != "VERSION" {
-		growStack(false)
-	}
+	growStack(false)
 	var stdout, stderr io.Writer = os.Stdout, os.Stderr
 	if verb != "" {
 		stdout, stderr = descriptor(syscall.Stdout), descriptor(syscall.Stderr)
