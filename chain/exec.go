@@ -139,7 +139,7 @@ func (a *answer) check() error {
 	case a.status == "":
 		return nil
 	case len(bytes.TrimSpace(a.stdout)) > 0:
-		return a.fail(fmt.Errorf("netplugin failed (%s) but its stdout %s is no error object", a.status, excerpt(a.stdout)))
+		return a.fail(fmt.Errorf("netplugin failed (%s) but its stdout %s is not an error object", a.status, excerpt(a.stdout)))
 	case len(a.stderr) == 0:
 		return a.fail(fmt.Errorf("netplugin failed with no error message: %s", a.status))
 	}

@@ -111,7 +111,7 @@ func (l *Local) Invoke(ctx context.Context, plugin string, r *spec.Request) (*sp
 	defer cancel()
 	internal := r.Call.Verb == spec.Restore || r.Call.Verb == spec.Prepare
 	if internal && verbs == nil {
-		return nil, spec.Errorf(spec.CodePlugin, "plugin %s (%s) is another program, which does not know %s", plugin, file, r.Call.Verb)
+		return nil, spec.Errorf(spec.CodePlugin, "plugin %s (%s) is an external program, which does not know %s", plugin, file, r.Call.Verb)
 	}
 	if verbs != nil && (!l.ForceExec || internal) {
 		return l.inProcess(ctx, plugin, *verbs, r)

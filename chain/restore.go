@@ -227,7 +227,7 @@ func (e *Entry) recorded(ctx context.Context) (l *List, prev *spec.Result, err e
 		return nil, nil, err
 	}
 	if prev, err = e.result(v); err == nil && prev == nil {
-		err = errors.New("there is none")
+		err = errors.New("the entry has none")
 	}
 	if err != nil {
 		return nil, nil, fmt.Errorf("cached result: %w", err)

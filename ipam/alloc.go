@@ -140,7 +140,7 @@ func (t *taking) from(i int, set RangeSet, want netip.Addr) (netip.Addr, error) 
 }
 
 // took records a new address. If the last address cannot be written, the next search takes
-// longer, which is no reason to fail.
+// longer, which is not a reason to fail.
 func (t *taking) took(i int, a netip.Addr, err error) (netip.Addr, error) {
 	if err != nil {
 		return a, err

@@ -93,7 +93,7 @@ func (d directory) openFile(name string, flags int) (int, unix.Stat_t, error) {
 	return fd, st, nil
 }
 
-// regular returns the attributes of an open file; errOdd if it is no regular one.
+// regular returns the attributes of an open file; errOdd if it is not a regular one.
 func regular(fd int) (st unix.Stat_t, err error) {
 	if err = unix.Fstat(fd, &st); err == nil && st.Mode&unix.S_IFMT != unix.S_IFREG {
 		err = errOdd

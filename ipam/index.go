@@ -78,7 +78,7 @@ func (s *Store) load() error {
 	return nil
 }
 
-// scan reads all leases with a readable owner. Names that are no addresses are skipped, and
+// scan reads all leases with a readable owner. Names that are not addresses are skipped, and
 // leases that are deleted meanwhile. The order is the directory's.
 func (s *Store) scan(each func(a netip.Addr, l Lease)) error {
 	names, err := s.leases.names()

@@ -15,7 +15,7 @@ import (
 
 // maxLease is the largest lease file that is read, in bytes. A container ID
 // and an interface name, each as long as a file name, are far below it.
-// A larger file is no lease.
+// A larger file is not a lease.
 const maxLease = 1024
 
 // A Lease is the owner of an address as its file has it. The network is the directory's.
@@ -69,7 +69,7 @@ func plainText(s string) bool {
 }
 
 // leaseName reads the name of a lease file: an address in its canonical text
-// form. All other names are no leases.
+// form. All other names are not leases.
 // lock and last_reserved_ip.N are among the others, and ::ffff:1.2.3.4, which no tool
 // writes. IPv6 has its colons, as on all of the reference's systems but Windows.
 func leaseName(name string) (netip.Addr, bool) {

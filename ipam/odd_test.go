@@ -143,7 +143,7 @@ func TestOddLease(t *testing.T) {
 	}
 }
 
-// TestOddLock refuses a lock that is no file, and waits for none.
+// TestOddLock refuses a lock that is not a file, and waits for none.
 func TestOddLock(t *testing.T) {
 	for _, name := range []string{"symlink", "fifo", "dir", "socket"} {
 		t.Run(name, func(t *testing.T) {

@@ -32,7 +32,7 @@ func (s *Store) Holder(a netip.Addr) (Lease, error) {
 	return l, err
 }
 
-// Reserve leases an address to an attachment; that it has it already is no error. The error
+// Reserve leases an address to an attachment; that it has it already is not an error. The error
 // is [ErrTaken], with the owner's name, if another attachment has it. The address need not be
 // of any range. A file of its name that has no owner is quarantined.
 //

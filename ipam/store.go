@@ -5,7 +5,7 @@
 // leased address, whose content is the owner; the file lock, which every user of the
 // directory locks while it reads or writes there; and last_reserved_ip.N, where the next
 // search begins. What the reference does not have is in .cnibox/NETWORK: for each boot an
-// index from owners to addresses (by-boot), and files that were no leases (quarantine).
+// index from owners to addresses (by-boot), and files that were not leases (quarantine).
 //
 // A verb opens a [Store], calls [Allocate], [Find], [Store.Release] or the like, and closes
 // it. Errors with a code for the runtime are a [spec.Error]; all

@@ -148,7 +148,7 @@ func (t *batch) explain(message int, err error) error {
 	}
 	s := t.steps[message-1]
 	if strings.HasPrefix(s.what, "set ") && errors.Is(err, os.ErrExist) {
-		err = spec.Errorf(spec.CodeNotReady, "%w: another program has made one of that name in table %s, which has to go", err, TableName)
+		err = spec.Errorf(spec.CodeNotReady, "%w: another program has made one of that name in table %s: delete it", err, TableName)
 	}
 	return &refusal{s.what, lacking(err, s.needs)}
 }

@@ -123,7 +123,7 @@ func filterUDP(ae *netlink.AttributeEncoder, ports map[netip.AddrPort]bool) {
 
 // flowTo returns where the first packet of a flow was sent to, before any
 // translation (CTA_TUPLE_ORIG), and whether it was UDP. What is missing or cut short
-// comes as the zero address and port 0, which is no host port.
+// comes as the zero address and port 0, which is not a host port.
 func flowTo(data []byte, family byte) (dst netip.AddrPort, udp bool) {
 	tuple := nlconn.Attribute(data, ctaTupleOrig)
 	dst = flowEnd(tuple, family, ctaIPv4Dst, ctaIPv6Dst, ctaProtoDstPort)

@@ -269,7 +269,7 @@ func (d *ruling) addPorts(ports ...[2]uint16) bool {
 	return true
 }
 
-// portsOf are the ports of a set; nil: its keys are no ports, or intervals.
+// portsOf are the ports of a set; nil: its keys are not ports, or intervals.
 func (t *reader) portsOf(set string) (ports [][2]uint16) {
 	readable := true
 	err := t.s.ask(nfTables|unix.NFT_MSG_GETSETELEM, netlink.Dump, t.family, func(ae *netlink.AttributeEncoder) {

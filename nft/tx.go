@@ -230,7 +230,7 @@ func has(kinds []Kind, k Kind) bool {
 
 // Release drops what o owns of the given kinds, and what the reference
 // plugins left for it; no kinds mean all. Elements that meanwhile belong to
-// another attachment stay. It is no error if there is nothing.
+// another attachment stay. It is not an error if there is nothing.
 func (x *Tx) Release(o spec.Attachment, kinds ...Kind) {
 	if !x.releaseLater(o, kinds) {
 		x.release(o, kinds)

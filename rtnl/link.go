@@ -173,7 +173,7 @@ func getByName(name string) (netlink.Message, error) {
 	return getLink(0, name), nil
 }
 
-// getByIndex asks for a link by index. 0 is no link, but for the kernel a request
+// getByIndex asks for a link by index. 0 is not a link, but for the kernel a request
 // without an index, which it calls invalid.
 func getByIndex(index uint32) (netlink.Message, error) {
 	if index == 0 {

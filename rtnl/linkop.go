@@ -27,7 +27,7 @@ type LinkSpec struct {
 	Master uint32 // index in the namespace of the link itself
 	MTU    int    // bytes
 	MAC    net.HardwareAddr
-	TxQLen *int      // packets; 0 is no queue
+	TxQLen *int      // packets; 0: without a queue
 	Up     bool      // ignored for a peer: the kernel cannot make it up at once
 	NS     *netns.NS // where it is born, under its final name; nil: the socket's
 	Peer   *LinkSpec
@@ -51,7 +51,7 @@ func (c *Conn) CreateLink(s LinkSpec) (*Link, error) {
 	op := NewLink(s)
 	get, err := getByName(s.Name)
 	if s.NS != nil {
-		err = errors.New("the link is not born in the socket's namespace")
+		err = errors.New("the link is created in another network namespace")
 	}
 	if err = errors.Join(op.err, err); err == nil {
 		err = fault.Check(op.text)
@@ -118,7 +118,7 @@ func DropLink(index uint32) Op {
 	return newOp(fmt.Sprintf("link delete #%d", index), unix.RTM_DELLINK, ack, data, err)
 }
 
-// DelLink deletes a link by name. It is no error if there is none, as with the
+// DelLink deletes a link by name. It is not an error if there is none, as with the
 // empty name, and with one that is too long to be a link's.
 func (c *Conn) DelLink(name string) error {
 	if name == "" || len(name) >= unix.IFNAMSIZ {

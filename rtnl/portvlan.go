@@ -100,7 +100,7 @@ func (v VLANRange) encode(ae *netlink.AttributeEncoder) {
 }
 
 // PortVLANs returns the VLANs that a bridge port takes part in; none if the
-// bridge does not filter or the link is no port.
+// bridge does not filter or the link is not a port.
 func (c *Conn) PortVLANs(index uint32) ([]VLANRange, error) {
 	fail := func(err error) ([]VLANRange, error) {
 		return nil, fmt.Errorf("bridge vlans of link #%d: %w", index, err)

@@ -59,7 +59,7 @@ func (c *Conn) NSID(ns *netns.NS) (int, error) {
 }
 
 // VethPeer returns the other end of a veth pair, which is in the socket's namespace while
-// l is in ns, another one. The error is os.ErrNotExist for what is no such end.
+// l is in ns, another one. The error is os.ErrNotExist for what is not such a veth.
 // Indexes are counted in each namespace, so what has the index of the peer must lead
 // back, to the very namespace.
 func (c *Conn) VethPeer(l *Link, ns *netns.NS) (*Link, error) {

@@ -34,7 +34,7 @@ func unmarshalObject(obj []byte, into any) error {
 		return err
 	}
 	if first := bytes.TrimLeft(obj, " \t\r\n")[0]; first != '{' {
-		return fmt.Errorf("%s where an object is due", kindOf(first))
+		return fmt.Errorf("%s where an object is expected", kindOf(first))
 	}
 	if depth(obj) > maxDepth {
 		return fmt.Errorf("nested deeper than %d levels", maxDepth)
@@ -133,7 +133,7 @@ func explain(path string, raw []byte, t reflect.Type, err error) error {
 	if path == "" { // of a key that is there again, with a value that fits
 		path = wrong.Field
 	}
-	return KeyErrorf(path, "%q is %s where %s is due", path, article(wrong.Value), wanted(wrong.Type))
+	return KeyErrorf(path, "%q is %s where %s is expected", path, article(wrong.Value), wanted(wrong.Type))
 }
 
 // prefixForm is what the value of a key with an address and a prefix length looks like: of an

@@ -110,7 +110,7 @@ func (p *parser) list(path string, raw json.RawMessage) []json.RawMessage {
 // upTo is list of at most so many elements.
 func (p *parser) upTo(most int, path string, raw json.RawMessage) (elements []json.RawMessage) {
 	if raw != nil && raw[0] != '[' {
-		p.fail(path, "%s where an array is due", kindOf(raw[0]))
+		p.fail(path, "%s where an array is expected", kindOf(raw[0]))
 		return nil
 	}
 	if len(raw) > 2*most { // an element has at least one byte and a comma
@@ -148,7 +148,7 @@ func (p *parser) object(path string, raw json.RawMessage) fields {
 // element is object for an element of a list, which must not be null.
 func (p *parser) element(path string, raw json.RawMessage) (f fields) {
 	if raw[0] != '{' {
-		p.fail(path, "%s where an object is due", kindOf(raw[0]))
+		p.fail(path, "%s where an object is expected", kindOf(raw[0]))
 		return nil
 	}
 	json.Unmarshal(raw, &f) // is an object
@@ -335,7 +335,7 @@ func octets(text string, counts ...int) bool {
 // Absent is the empty string.
 func (p *parser) str(path string, raw json.RawMessage) (s string) {
 	if raw != nil && raw[0] != '"' {
-		p.fail(path, "%s where a string is due", kindOf(raw[0]))
+		p.fail(path, "%s where a string is expected", kindOf(raw[0]))
 	} else if raw != nil {
 		json.Unmarshal(raw, &s) // is a string
 	}
@@ -381,7 +381,7 @@ func (p *parser) optNum(path string, raw json.RawMessage) *int {
 func (p *parser) scope(path string, raw json.RawMessage) *int {
 	n := p.optNum(path, raw)
 	if n != nil && *n > 254 {
-		p.fail(path, "%d is no scope of a route: 0 (universe) to 254 (host), as 253 (link)", *n)
+		p.fail(path, "%d is not a scope of a route: 0 (universe) to 254 (host), as 253 (link)", *n)
 	}
 	return n
 }

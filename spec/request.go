@@ -70,7 +70,7 @@ type Common struct {
 // NetConf are the keys common to all plugins.
 // All but the version are empty where the configuration does not have them.
 type NetConf struct {
-	Version    Version // of cniVersion; 0.1.0 if that is missing or empty, zero if it is no version
+	Version    Version // of cniVersion; 0.1.0 if that is missing or empty, zero if it is not a version
 	CNIVersion string  // cniVersion as written
 	Name       string
 	Type       string
@@ -366,7 +366,7 @@ func (r *Request) checkIPAM(verbs *Verbs) error {
 	if verbs == nil || verbs.IPAM {
 		return nil
 	}
-	return Errorf(CodeConfig, "\"ipam.type\" %q is no address plugin: host-local, static and dhcp are", r.Net.IPAM.Type).AtKey("ipam.type")
+	return Errorf(CodeConfig, "\"ipam.type\" %q is not an address plugin: host-local, static and dhcp are", r.Net.IPAM.Type).AtKey("ipam.type")
 }
 
 // Delegate runs a verb of the IPAM plugin with the same call and configuration.

@@ -69,7 +69,7 @@ func expected(reason string, before, rest []byte, adjacent bool) string {
 	case is("after object key:value pair") && next == '"', is("after array element") && strings.ContainsRune(`"{[`, next):
 		return "a comma is missing before this"
 	case adjacent && is("after") && strings.ContainsRune(".0123456789", rune(before[len(before)-1])):
-		return "this is no number: write a string in double quotes"
+		return "this is not a number: write a string in double quotes"
 	case is("after object key:value pair"), is("after array element"):
 		return "a comma or a double quote is missing before this"
 	case is("after object key"):

@@ -130,7 +130,7 @@ type Verbs struct {
 	Prepare func(context.Context, *Request) error
 
 	// RemoveNetwork deletes what ADD has made for the network and no attachment owns, as a
-	// bridge; the request is that of a GC. It is no verb of the specification. The error has
+	// bridge; the request is that of a GC. It is not a verb of the specification. The error has
 	// code 100 if something else uses the network. Nil: there is no such thing.
 	RemoveNetwork func(context.Context, *Request) error
 }
@@ -186,7 +186,7 @@ func (v Verbs) Do(ctx context.Context, r *Request) (*Result, error) {
 	}
 	r.note(r.badArgs)
 	for _, err := range r.absent {
-		r.Warn("%v: taken as absent", err)
+		r.Warn("ignored: %v", err)
 	}
 	r.absent, r.badArgs = nil, nil
 	res, err := v.run(ctx, r)
@@ -217,7 +217,7 @@ func (v Verbs) run(ctx context.Context, r *Request) (*Result, error) {
 		return r.Prev, nil
 	case Del:
 		if err := v.serves(r.Net); err != nil {
-			r.Warn("%v: releasing all the same", err)
+			r.Warn("ignored for DEL: %v", err)
 		}
 	}
 	if fn := v.silent(r.Call.Verb); fn != nil {
@@ -277,7 +277,7 @@ func (v Verbs) Allow(r *Request) error {
 	return nil
 }
 
-// unknownVerb is the error of what is no verb of the specification.
+// unknownVerb is the error of what is not a verb of the specification.
 func unknownVerb(verb Verb) *Error {
 	return Errorf(CodeEnv, "unknown CNI_COMMAND: %s", verb).WithDetails("it must be ADD, DEL, CHECK, GET, GC, STATUS or VERSION")
 }

@@ -114,7 +114,7 @@ func ConfVersion(conf []byte) Version {
 
 // VersionAnswer returns what VERSION prints for a plugin that serves all
 // versions from since on: one line. It echoes the cniVersion of stdin if the
-// plugin serves that, else it is in the newest; bad input is no error.
+// plugin serves that, else it is in the newest; bad input is not an error.
 //
 // The specification asks for the echo; runtimes choose by supportedVersions.
 func VersionAnswer(stdin []byte, since Version) []byte {

@@ -36,7 +36,7 @@ func (p *Plugin) read(r *spec.Request) (Driver, error) {
 func (p *Plugin) readAnyway(r *spec.Request) Driver {
 	d, err := p.read(r)
 	if err != nil {
-		r.Warn("%v: releasing what is owned all the same", err)
+		r.Warn("ignored for %s: %v", r.Call.Verb, err)
 		d = p.New()
 	}
 	return d

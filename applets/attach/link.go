@@ -64,7 +64,7 @@ func (op *Op) Exists(err error) error {
 // The code is 50: no ADD can be served on this host.
 func lacking(err error) error {
 	if errors.Is(err, unix.EOPNOTSUPP) {
-		return spec.Errorf(spec.CodeNotReady, "this kernel has no such links, or not the module for them: %w", err)
+		return spec.Errorf(spec.CodeNotReady, "this kernel does not support this type of link, or lacks its module: %w", err)
 	}
 	return err
 }

@@ -32,7 +32,7 @@ dataDir       string  (below)   stores the owner of the interface until DEL; the
 
 runtimeConfig.bandwidth (capability bandwidth) has the first four keys as well. It counts for a
 direction that the configuration does not limit: a pod cannot lift an administrator's limit. A rate
-of 0 is no limit. A burst there of 2147483647, 4294967295 or 34359738359 is what runtimes send
+of 0 means no limit. A burst there of 2147483647, 4294967295 or 34359738359 is what runtimes send
 when no burst was chosen: it means the default.
 
 Bursts are less than 4 GB, and at least one packet. Where the kernel has fq_codel, each flow has
@@ -77,7 +77,7 @@ type conf struct {
 	ingress, egress limit // by Validate
 }
 
-// A limit is one direction's. A rate of 0 is no limit.
+// A limit is one direction's. A rate of 0 means no limit.
 type limit struct {
 	rate    uint64 // bytes per second
 	burst   uint64 // bytes, less than 4 GB

@@ -168,7 +168,7 @@ func (p Plugin) readAnyway(ctx context.Context, r *spec.Request) (d Driver, op *
 	d, op = p.New(), &Op{Request: r, Interface: &Interface{}, ctx: ctx}
 	if err := Read(r, d); err != nil {
 		if r.Call.Verb != spec.Get {
-			r.Warn("%v: releasing what the attachment owns all the same", err)
+			r.Warn("ignored for %s: %v", r.Call.Verb, err)
 		}
 		op.Invalid = true
 	}

@@ -294,7 +294,7 @@ func (c *call) lookup(network string) (*chain.List, error) {
 	return nil, &hint.Error{Err: spec.Errorf(spec.CodeConfig, "%w", err), Hint: networksHint(c.confDir, names, broken)}
 }
 
-// speak notes the version of the errors about a network; nil is no network.
+// speak notes the version of the errors about a network; nil is not a network.
 func (c *call) speak(l *chain.List) {
 	if l != nil {
 		c.speaks, _ = spec.ParseVersion(l.CNIVersion)

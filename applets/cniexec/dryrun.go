@@ -292,7 +292,7 @@ func (r *rehearsal) run(ctx context.Context) error {
 	}
 	failed := &spec.Error{Code: spec.CodeInternal}
 	if json.Unmarshal(stdout.Bytes(), failed) != nil || failed.Msg == "" {
-		return fmt.Errorf("the rehearsal ended with exit code %d: %s", exit, strings.TrimSpace(r.stderr.String()))
+		return fmt.Errorf("the dry run ended with exit code %d: %s", exit, strings.TrimSpace(r.stderr.String()))
 	}
 	failed.Details, _, _ = strings.Cut(failed.Details, "; see "+r.dir)
 	if strings.HasPrefix(failed.Details, "see "+r.dir) {

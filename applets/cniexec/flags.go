@@ -518,7 +518,7 @@ func parsePorts(s string) (first, last uint16, err error) {
 	return first, last, err
 }
 
-// parsePort reads 1 to 65535. Zero is no port here.
+// parsePort reads 1 to 65535. Zero is not a port here.
 func parsePort(s string) (uint16, error) {
 	n, err := strconv.ParseUint(s, 10, 16)
 	if n == 0 && err == nil {

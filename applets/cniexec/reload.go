@@ -189,7 +189,7 @@ func (c *call) restore(ctx context.Context, entries []*chain.Entry, unread error
 		return 0, unread
 	}
 	for _, plugin := range slices.Sorted(maps.Keys(external)) {
-		c.runner.Warn("plugin %s is another program: what it made for %s is not restored", plugin, tty.Plural(external[plugin], "attachment"))
+		c.runner.Warn("plugin %s is an external program: what it made for %s is not restored", plugin, tty.Plural(external[plugin], "attachment"))
 	}
 	err = unread
 	if err == nil && failed > 0 {

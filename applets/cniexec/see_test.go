@@ -337,7 +337,7 @@ func TestPrintable(t *testing.T) {
 	}
 }
 
-// What another runtime deletes or writes while it is read is no fault.
+// What another runtime deletes or writes while it is read is not a fault.
 func TestLookAgain(t *testing.T) {
 	locks := filepath.Join("cnibox", "locks")
 	remove := func(f *fixture, a *inventory.Entry) {

@@ -220,7 +220,7 @@ func (l *stateOfLink) check() error {
 		return errors.New(`"network" is missing`)
 	}
 	if spec.CheckIfName(l.IfName) != nil {
-		return spec.KeyErrorf("ifname", "%q is no name of an interface", l.IfName)
+		return spec.KeyErrorf("ifname", "%q is not a valid interface name", l.IfName)
 	}
 	return nil
 }
@@ -319,7 +319,7 @@ func (c *upCall) wanted(s *stateFile) (map[string][]*wantedLink, error) {
 		key := fmt.Sprintf("networks[%d]", i)
 		l, err := chain.Parse(doc)
 		if err == nil && (networks[l.Name] != nil || len(l.Plugins) == 0) {
-			err = spec.Errorf(spec.CodeConfig, "%q is there twice, or has no plugins", l.Name)
+			err = spec.Errorf(spec.CodeConfig, "%q is listed twice, or has no plugins", l.Name)
 		}
 		if err != nil {
 			return nil, s.at(key, err)
@@ -417,7 +417,7 @@ func (w *wantedLink) unique(owners map[string]string, key string) error {
 	}
 	for _, what := range all {
 		if other := owners[what]; other != "" {
-			return spec.Errorf(spec.CodeConfig, "%s is wanted by %s as well", what, other)
+			return spec.Errorf(spec.CodeConfig, "%s is also requested by %s", what, other)
 		}
 		owners[what] = key
 	}

@@ -63,7 +63,7 @@ type question struct {
 
 	ctx    context.Context // of the call, for plugins
 	owners []*inventory.Entry
-	others []string // owners that are no attachments of the cache, in words
+	others []string // owners that are not attachments of the cache, in words
 }
 
 // The kinds of questions.
@@ -121,7 +121,7 @@ func (c *whoCall) do(ctx context.Context, operands []string) (exit int, err erro
 	}
 	if err == nil && len(q.owners)+len(q.others) == 0 {
 		what := map[string]string{kindMAC: "MAC address", kindNetNS: "namespace"}
-		return exitError, spec.Errorf(spec.CodeUnknown, "the %s %s is of no attachment", cmp.Or(what[q.kind], q.kind), q.text)
+		return exitError, spec.Errorf(spec.CodeUnknown, "no attachment owns the %s %s", cmp.Or(what[q.kind], q.kind), q.text)
 	}
 	return exit, err
 }

@@ -276,7 +276,7 @@ func leaveZones(ctx context.Context, p *plan, zoned []netip.Addr, err error) ([]
 // warning.
 func withoutNetfilter(r *spec.Request, err error) error {
 	if netfilter.IsMissing(err) {
-		r.Warn("%v: so there is nothing to release", err)
+		r.Warn("%v: nothing to release", err)
 		return nil
 	}
 	return err

@@ -37,7 +37,7 @@ type delegateRecord struct {
 	conf  json.RawMessage // the delegate's, without the owner
 }
 
-// errBrokenRecord is about a file that is no state file.
+// errBrokenRecord is about a file that is not a state file.
 var errBrokenRecord = errors.New("not a state file")
 
 // recordName is the name of an attachment's state file.

@@ -166,7 +166,7 @@ func TestHostDevicePCIOf(t *testing.T) {
 }
 
 // No name from outside becomes a path of its own, and the internal flag of the reference
-// is no key here.
+// is not a key here.
 func TestHostDeviceRefuses(t *testing.T) {
 	for name, tt := range map[string]struct{ conf, want string }{
 		"nothing":               {`{"ipam":{}}`, `specify either "device"`},

@@ -148,7 +148,7 @@ func (h *plan) readWanted(r *spec.Request, conf *conf) (err error) {
 }
 
 // wantedAddr reads an address with or without a prefix length; the empty string
-// is the zero Addr. False: it is no address.
+// is the zero Addr. False: it is not an address.
 // The length is ignored, as in the reference: the range has one.
 func wantedAddr(text string) (netip.Addr, bool) {
 	if text == "" {

@@ -124,7 +124,7 @@ func leased(ctx context.Context, r *spec.Request, fn func(*ipam.Store) error) er
 		if r.Call.Verb != spec.Del {
 			return err
 		}
-		r.Warn("%v: releasing what is leased all the same", err)
+		r.Warn("ignored for DEL: %v", err)
 		conf.IPAM.KeepAcrossBoots = true // expire no lease by mistake
 		// the reference leases below the working directory then
 		if dir != "" && !strings.Contains(dir, "\x00") {

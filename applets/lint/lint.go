@@ -78,7 +78,7 @@ type problem struct {
 	file, key string
 	value     string // in what the key has; empty: the key's own
 	name      bool   // it is about the name of the key
-	offset    int    // of what is no JSON; 0: see key
+	offset    int    // of what is not JSON; 0: see key
 	text      string
 	at        *place // where it is, if that is known; else see key
 	unread    error
@@ -268,7 +268,7 @@ func (c *checker) doc(file string) *document {
 	return d
 }
 
-// file lints one file; nil: it is no network.
+// file lints one file; nil: it is not a network.
 func (c *checker) file(file string) *network {
 	doc, err := chain.ReadFile(file)
 	c.locate(file, doc)
@@ -281,7 +281,7 @@ func (c *checker) file(file string) *network {
 		c.note(problem{file: file, text: text, unread: err})
 		return nil
 	}
-	members, _ := spec.Members(doc) // what is no object, LoadFile reports
+	members, _ := spec.Members(doc) // what is not an object, LoadFile reports
 	has := func(names ...string) bool {
 		return slices.ContainsFunc(names, func(name string) bool { return members[name] != nil })
 	}

@@ -204,7 +204,7 @@ func releasePorts(ctx context.Context, r *spec.Request, dir portOwners, udp []ud
 	}
 	return nft.Open(r.Call.HostNS()).UpdateThen(ctx, release, func(_ context.Context, err error) error {
 		if netfilter.IsMissing(err) {
-			r.Warn("%v: so there is nothing to release", err)
+			r.Warn("%v: nothing to release", err)
 			err = nil
 		}
 		if err != nil {

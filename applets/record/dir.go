@@ -53,10 +53,10 @@ func Configured(r *spec.Request, usual Dir) Dir {
 	derr := r.Decode(&c)
 	dir, err := In(r.Call, c.DataDir, usual)
 	if derr != nil {
-		r.Warn("%v: dataDir is taken to be %s", derr, dir)
+		r.Warn("%v: using dataDir %s", derr, dir)
 	}
 	if err != nil {
-		r.Warn("%v: it is taken to be %s", err, dir)
+		r.Warn("%v: using %s", err, dir)
 	}
 	return dir
 }

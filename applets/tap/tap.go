@@ -71,7 +71,7 @@ func (p *plugin) Validate() error {
 	case p.Owner != nil && *p.Owner == math.MaxUint32, p.Group != nil && *p.Group == math.MaxUint32:
 		return spec.KeyErrorf("owner", `"owner" and "group" must be below %d`, uint32(math.MaxUint32))
 	case strings.ContainsAny(p.SELinuxContext, "\x00\n"):
-		return spec.KeyErrorf("selinuxContext", `"selinuxContext" %q is no label`, p.SELinuxContext)
+		return spec.KeyErrorf("selinuxContext", `"selinuxContext" %q is not a label`, p.SELinuxContext)
 	}
 	return nil
 }

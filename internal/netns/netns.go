@@ -11,7 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// ErrNotNS is returned for a path that exists and is no network namespace.
+// ErrNotNS is returned for a path that exists and is not a network namespace.
 var ErrNotNS = errors.New("not a network namespace")
 
 // Thread is the path of the network namespace of the thread that opens it.

@@ -239,7 +239,7 @@ func TestKernelNew(t *testing.T) {
 	}
 }
 
-// The errors of what is no network namespace and of what does not exist differ, and nothing is waited for.
+// The errors of what is not a network namespace and of what does not exist differ, and nothing is waited for.
 func TestKernelOpen(t *testing.T) {
 	dir := t.TempDir()
 	file := filepath.Join(dir, "file")

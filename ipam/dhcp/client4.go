@@ -161,7 +161,7 @@ func (c *client4) ask(ctx context.Context, s step, l *Lease, wait time.Duration)
 	}
 }
 
-var errForeign = errors.New("it is another server's than the one asked")
+var errForeign = errors.New("it is from another server")
 
 // take reports whether a packet answers m: an OFFER to a DISCOVER, ACK or NAK to a
 // REQUEST. One that is not for us is nil.

@@ -137,7 +137,7 @@ func lease4(m *message4, from net.HardwareAddr, start time.Duration, had *Lease)
 	case m.options.get(optMask) == nil:
 		return nil, errors.New("DHCP option Subnet Mask not found in DHCPACK")
 	default:
-		return nil, errors.New("its subnet mask is none")
+		return nil, errors.New("its subnet mask is invalid")
 	}
 	l := &Lease{
 		Address: netip.PrefixFrom(m.yours, bits), Server: m.options.get(optServer), MAC: from, Start: start,

@@ -94,7 +94,7 @@ func start(o options) (code int, err error) {
 }
 
 // measure runs the groups and writes the table as it grows.
-// A bar that is missed is no failure without -strict: the machine may be busy.
+// A bar that is missed is not a failure without -strict: the machine may be busy.
 func measure(o options) (code int, err error) {
 	if err := sandbox.Setup(); err != nil {
 		return 0, err

@@ -215,7 +215,7 @@ func TestKernelBadNames(t *testing.T) {
 	refuseAll(t, table)
 }
 
-// quoted is a name as a JSON string. Bytes that are no UTF-8 stay, as a careless
+// quoted is a name as a JSON string. Bytes that are not UTF-8 stay, as a careless
 // caller sends them.
 func quoted(s string) string {
 	if s == "\xff" {
@@ -225,7 +225,7 @@ func quoted(s string) string {
 	return string(b)
 }
 
-// takes reports whether a pair is no mistake: interfaces may be called what
+// takes reports whether a pair is not a mistake: interfaces may be called what
 // containers may not.
 func takes(name string) bool {
 	what, trick, _ := strings.Cut(name, "=")
@@ -392,7 +392,7 @@ func TestKernelOddPrevResult(t *testing.T) {
 	}
 }
 
-// mkOdd makes what is no namespace, under the names of the table below.
+// mkOdd makes what is not a namespace, under the names of the table below.
 func (w *world) mkOdd() {
 	w.Helper()
 	for name, mk := range oddFiles {
@@ -402,7 +402,7 @@ func (w *world) mkOdd() {
 	}
 }
 
-// TestKernelBadNetNS names what is no network namespace, or the host's own: ADD,
+// TestKernelBadNetNS names what is not a network namespace, or the host's own: ADD,
 // CHECK and GET refuse it, and DEL goes on without.
 func TestKernelBadNetNS(t *testing.T) {
 	t.Parallel()

@@ -266,7 +266,7 @@ func (v *Inventory) Read(e *chain.Entry) *Entry {
 		a.Parsed = a.WholeResult()
 	}
 	if raw := e.CapabilityArgs[spec.CapPorts]; raw != nil && a.Conf.publishes() {
-		_ = json.Unmarshal(raw, &a.Ports) // a plugin has refused what is no list
+		_ = json.Unmarshal(raw, &a.Ports) // a plugin has refused what is not a list
 	}
 	for i := range a.Ports {
 		a.Ports[i].Protocol = strings.ToLower(cmp.Or(a.Ports[i].Protocol, "tcp"))

@@ -34,7 +34,7 @@ func CheckRunName(name string) error {
 		return err
 	}
 	if len(name) > maxHostName || spec.CheckContainerID(name) != nil {
-		return fmt.Errorf("%q is no name of a host: a letter or a digit, then also dots, dashes and underscores, at most %d", name, maxHostName)
+		return fmt.Errorf("%q is not a valid host name: a letter or a digit, then also dots, dashes and underscores, at most %d", name, maxHostName)
 	}
 	return nil
 }
