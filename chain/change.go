@@ -99,7 +99,7 @@ func (r *Runner) Change(ctx context.Context, a spec.Attachment, ch Change) error
 	if err == nil {
 		return nil
 	}
-	ctx, cancel := interrupt.Within(ctx, cmp.Or(r.UndoTimeout, defaultUndo))
+	ctx, cancel := interrupt.UndoContext(ctx, cmp.Or(r.UndoTimeout, defaultUndo))
 	defer cancel()
 	var errs []error
 	for _, p := range plugins[:done] {

@@ -28,7 +28,7 @@ const (
 // The plugin's environment is ours with CNI_* behind it, its stdin the request's
 // configuration. Its stderr goes to ours, as the specification asks of delegation, each line after
 // the name of the plugin; that of one that fails also into the error's details.
-func (l *Local) exec(ctx context.Context, plugin, file string, r *spec.Request) (*spec.Result, error) {
+func (l *Invoker) exec(ctx context.Context, plugin, file string, r *spec.Request) (*spec.Result, error) {
 	if l.depth() >= maxDepth {
 		err := spec.Errorf(spec.CodeConfig, "plugin %s: %d plugins have started one another: one of them must be its own delegate", plugin, maxDepth)
 		if r.Call.Verb != spec.Del {

@@ -231,7 +231,7 @@ func TestInProcess(t *testing.T) {
 			return r.Prev, nil
 		}},
 	}
-	local := &chain.Local{Lookup: func(name string) (spec.Verbs, bool) { v, ok := verbs[name]; return v, ok }}
+	local := &chain.Invoker{Lookup: func(name string) (spec.Verbs, bool) { v, ok := verbs[name]; return v, ok }}
 	call := spec.Call{Verb: spec.Add, ContainerID: "c", IfName: "eth0", NetNS: ownNS}
 	request := func(version string) *spec.Request {
 		r, err := spec.NewRequest(call, []byte(`{"name":"n","type":"x","cniVersion":"`+version+`","prevResult":{"cniVersion":"1.0.0",

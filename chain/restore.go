@@ -32,7 +32,7 @@ type Restored struct {
 // Attachments without a namespace, and interrupted ADDs, are left to DEL and GC. The error is
 // the context's; done is not called with what was not reached then.
 func (r *Runner) Restore(ctx context.Context, entries []*Entry, t Together, done func(*Restored)) error {
-	ctx, forget := once.Remember(ctx)
+	ctx, forget := once.WithCache(ctx)
 	defer forget()
 	w := &restoring{Runner: r.Once(), together: t, done: done}
 	var busy []*entryOf
@@ -200,13 +200,12 @@ func (w *restoring) one(ctx context.Context, e *entryOf) {
 			err = w.restorePlugin(ctx, l, p, e.target(), prev, did)
 		}
 		res.failed(err)
-		if errors.Is(err, spec.ErrAnew) { // the rest would be about what is not there, or is another's
+		if errors.Is(err, spec.ErrNeedsAdd) { // the rest would be about what is not there, or is another's
 			return
 		}
 	}
 }
 
-// restorePlugin runs RESTORE of one plugin.
 func (w *restoring) restorePlugin(ctx context.Context, l *List, p *Plugin, t Target, prev *spec.Result, did func(string)) error {
 	req, err := w.request(spec.Restore, l, p, t, nil)
 	if err != nil {

@@ -162,7 +162,7 @@ func (e *Entry) finished(title string) error {
 	return nil
 }
 
-// checkAll runs CHECK for all plugins in order, up to the first error. [spec.ErrAnew] is in that of a
+// checkAll runs CHECK for all plugins in order, up to the first error. [spec.ErrNeedsAdd] is in that of a
 // plugin without a RESTORE, if it is about the attachment.
 func (r *Runner) checkAll(ctx context.Context, l *List, t Target, prev *spec.Result) error {
 	for i := range l.Plugins {
@@ -173,7 +173,7 @@ func (r *Runner) checkAll(ctx context.Context, l *List, t Target, prev *spec.Res
 		}
 		verbs, missing := r.Invoker.Find(p.Type)
 		if missing == nil && (verbs == nil || verbs.Restore == nil) && spec.AsError(err).Code > spec.CodeLimited {
-			err = spec.Anew(err)
+			err = spec.NeedsAdd(err)
 		}
 		return err
 	}

@@ -33,7 +33,7 @@ func (l Lease) String() string {
 }
 
 // Owns reports whether the lease is the attachment's.
-// The network is taken to be the store's.
+// The network is that of the store.
 func (l Lease) Owns(o spec.Attachment) bool {
 	return l.ContainerID == o.ContainerID && l.IfName == o.IfName
 }
@@ -50,7 +50,7 @@ func (l Lease) text() string {
 
 // parseLease reads the content of a lease file; false: no owner can be read in it.
 // Any line end will do, and blanks around, as the reference trims them. The names are not
-// checked: an address whose owner has an invalid name is leased all the same.
+// checked: an address whose owner has an invalid name is leased too.
 func parseLease(content []byte) (Lease, bool) {
 	id, ifName, _ := strings.Cut(strings.TrimSpace(string(content)), "\n")
 	l := Lease{strings.TrimSpace(id), strings.TrimSpace(ifName)}

@@ -98,12 +98,12 @@ func verbs(ctx context.Context, dir string, r []ipam.RangeSet, o ipam.Options) [
 	var errs []error
 	s, err := ipam.Open(ctx, dir, "net1", o)
 	if err == nil {
-		wanted, _ := ipam.Assign(r, nil)
+		wanted, _ := ipam.MatchRequested(r, nil)
 		_, err = ipam.Allocate(s, r, wanted, owner("a"))
 		s.Close()
 	}
 	errs = append(errs, err)
-	if s, err = ipam.View(ctx, dir, "net1", o); err == nil {
+	if s, err = ipam.OpenReadOnly(ctx, dir, "net1", o); err == nil {
 		_, err = ipam.Exhausted(s, r)
 		s.Close()
 	}

@@ -96,12 +96,12 @@ func OpenExisting(ctx context.Context, dir, network string, o Options) (*Store, 
 	return open(ctx, dir, network, o, unix.LOCK_EX, false)
 }
 
-// View opens the leases for reading, with a shared lock; the error is os.ErrNotExist if there
+// OpenReadOnly opens the leases for reading, with a shared lock; the error is os.ErrNotExist if there
 // are none. It changes nothing on disk, and methods that would fail.
 //
 // CHECK, GET and STATUS use it: runtimes call them every few seconds, and they have to work
 // on a read-only disk.
-func View(ctx context.Context, dir, network string, o Options) (*Store, error) {
+func OpenReadOnly(ctx context.Context, dir, network string, o Options) (*Store, error) {
 	return open(ctx, dir, network, o, unix.LOCK_SH, false)
 }
 
@@ -154,7 +154,7 @@ func (s *Store) lock(ctx context.Context, how int) (func(), error) {
 			return func() {}, nil
 		}
 		// The directories may be new, and a sync of the directory of a lease does not
-		// include those above it. A store without a lock file has no lease of ours yet.
+		// include those above it. A store without a lock file does not have our leases yet.
 		if s.o.KeepAcrossBoots {
 			if err := s.data.change("sync directories", s.network, func() error { return unix.Syncfs(s.data.fd) }); err != nil {
 				return nil, err

@@ -124,10 +124,10 @@ func advertRules() []rule {
 	return rules
 }
 
-// guardRules drop what comes from another host and bears an address of
+// guardRules drop what comes from another host with an address in
 // 127.0.0.0/8. With route_localnet, which published ports on 127.0.0.1 need,
 // the kernel itself no longer does: CVE-2020-8558. Answers to such
-// connections pass, since before translation they bear real addresses.
+// connections pass, since before translation they have real addresses.
 func guardRules() []rule {
 	var rules []rule
 	for _, dst := range []bool{false, true} {
@@ -197,7 +197,7 @@ func atPort(in *set) rule {
 // one is asked.
 func dnat(in *set) rule { return atPort(in).dnat(in.family) }
 
-// marked sets the mark for rules that translate, and takes it away again where none
+// marked sets the mark for rules that translate, and clears it where none
 // of them did.
 func marked(rules ...rule) []rule {
 	return append(append([]rule{rule{}.setMark(publishedMark)}, rules...), rule{}.setMark(0))
@@ -215,8 +215,8 @@ func condChain(family byte, host bool) string {
 	return name + "-any"
 }
 
-// hairpinRules masquerade published ports where answers would not find back. The
-// mark has done its duty by then.
+// hairpinRules masquerade published ports where answers would not return through the host. They
+// clear the mark, which no later rule needs.
 func hairpinRules() []rule {
 	rules := []rule{rule{}.setMark(0)}
 	for _, family := range []byte{v4, v6} {

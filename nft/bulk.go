@@ -100,7 +100,6 @@ var lastRead struct {
 	sets map[*set]*known // that nothing changes
 }
 
-// known reads a set.
 func (s *sock) known(in *set) (*known, error) {
 	k := &known{elements: map[string]*Element{}}
 	return k, s.elements(in, nil, func(e Element) { k.elements[string(e.key)] = &e })

@@ -99,7 +99,7 @@ func (s *sock) flushUDP(family byte, ports map[netip.AddrPort]bool, want func([]
 }
 
 // filterUDP asks for UDP flows only, and for one port if it is only one.
-// Kernels before 5.8 overlook it, so the answers are looked at all the same.
+// Kernels before 5.8 overlook it, so the answers are filtered here as well.
 func filterUDP(ae *netlink.AttributeEncoder, ports map[netip.AddrPort]bool) {
 	flags := filterProtoNum
 	ae.Nested(ctaTupleOrig, func(ae *netlink.AttributeEncoder) error {

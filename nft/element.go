@@ -37,7 +37,7 @@ const (
 	listsPerMsg = 200 // elements in one message, whose list must stay under 64 KiB
 )
 
-// An Element is one element of a set or map of ours: what a [Tx] puts, and what is read back. It is as
+// An Element is one element of one of our sets or maps: what a [Tx] puts, and what is read back. It is as
 // the kernel has it: key and data are in the order of the parts that the types of the set have, each
 // padded to whole registers. What is read may be cut short, if another program has made it.
 type Element struct {
@@ -319,7 +319,7 @@ func addrOf(b []byte, family byte) netip.Addr {
 	return a
 }
 
-// familyOf returns v4 or v6; IPv4 in IPv6's clothes counts as IPv6.
+// familyOf returns v4 or v6; an IPv4-mapped IPv6 address counts as IPv6.
 func familyOf(a netip.Addr) byte {
 	if a.Is4() {
 		return v4

@@ -40,25 +40,25 @@ func (x *Tx) allow(o spec.Attachment, ip netip.Addr, admin string, use filterUse
 	x.assign(o, allowSet, allowNextSet, ip.Unmap(), x.need(chain{name: adminPrefix + admin}), use)
 }
 
-// Zone records that the address is in a zone of firewalld. [Tx.assign] has the rules about
+// RecordZone records that the address is in a zone of firewalld. [Tx.assign] has the rules about
 // its owner.
-func (x *Tx) Zone(o spec.Attachment, ip netip.Addr) {
+func (x *Tx) RecordZone(o spec.Attachment, ip netip.Addr) {
 	x.assign(o, zoneSet, zoneNextSet, ip.Unmap(), "", filterUnset)
 }
 
-// Enlist records that o has something of the firewall here, whatever that is, so that
-// [Tx.Had] need not look for it.
-func (x *Tx) Enlist(o spec.Attachment) {
+// RecordOwner records that o has something of the firewall here, whatever that is, so that
+// [Tx.AlreadyOwned] need not look for it.
+func (x *Tx) RecordOwner(o spec.Attachment) {
 	x.put(o, Element{set: enlistedSet, key: memberName(o)})
 }
 
-// Police drops what goes from the bridge to another bridge with a policy. With
+// SetBridgePolicy drops what goes from the bridge to another bridge with a policy. With
 // isolated it also drops what comes from the bridge and goes back there, as far as the
 // host's rules see it: routed packets do, bridged ones where br_netfilter is on.
 //
 // It holds for as long as there is an attachment that asked for it; isolation
 // wins over the absence of it.
-func (x *Tx) Police(o spec.Attachment, bridge string, isolated bool) {
+func (x *Tx) SetBridgePolicy(o spec.Attachment, bridge string, isolated bool) {
 	member := keyOf(ifname(bridge), memberName(o))
 	x.put(o, Element{set: managedBySet, key: member})
 	x.share(o, managedSet, ifname(bridge))
@@ -157,7 +157,7 @@ func (t *Table) HasZones() (bool, error) {
 }
 
 // Zoned lists the addresses in firewalld that o alone has: those recorded by
-// [Tx.Zone], and those of the given ones that have no owner here, as the
+// [Tx.RecordZone], and those of the given ones that have no owner here, as the
 // reference plugin records nothing.
 func (t *Table) Zoned(o spec.Attachment, ips ...netip.Addr) ([]netip.Addr, error) {
 	return t.zoned(ips, func(x *Tx) []*change { return x.ownedOf(o, []Kind{KindZone}) })

@@ -55,15 +55,15 @@ func (r *Drop) String() string {
 	return "what goes to " + r.Dst.String()
 }
 
-// Lets reports whether the chain accepts all that comes from a link, and all that goes there.
+// Accepts reports whether the chain accepts all that comes from a link, and all that goes there.
 // The name may end with *, as in rules.
-func (b *Blocker) Lets(link string) bool {
+func (b *Blocker) Accepts(link string) bool {
 	return slices.ContainsFunc(b.in, matches(link)) && slices.ContainsFunc(b.out, matches(link))
 }
 
-// LetsWithin reports whether the chain accepts all that comes from a bridge and goes there: frames
+// AcceptsWithin reports whether the chain accepts all that comes from a bridge and goes there: frames
 // between its ports, which pass the chain with br_netfilter.
-func (b *Blocker) LetsWithin(bridge string) bool {
+func (b *Blocker) AcceptsWithin(bridge string) bool {
 	is := matches(bridge)
 	return slices.ContainsFunc(b.in, is) || slices.ContainsFunc(b.out, is) ||
 		slices.ContainsFunc(b.pairs, func(p [2]string) bool { return is(p[0]) && is(p[1]) })

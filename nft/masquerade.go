@@ -46,8 +46,8 @@ func prefixName(p netip.Prefix) string {
 	return strings.ReplaceAll(strings.ReplaceAll(p.String(), "/", "-"), ":", "_")
 }
 
-// plain turns an IPv4 prefix in IPv6's clothes (RFC 4291 section 2.5.5.2) into an
-// IPv4 one: packets bear it as that.
+// plain turns an IPv4-mapped IPv6 prefix (RFC 4291 section 2.5.5.2) into an
+// IPv4 one, which is what packets have.
 func plain(p netip.Prefix) netip.Prefix {
 	if a := p.Addr(); a.Is4In6() && p.Bits() >= 96 {
 		return netip.PrefixFrom(a.Unmap(), p.Bits()-96)
@@ -55,8 +55,8 @@ func plain(p netip.Prefix) netip.Prefix {
 	return p
 }
 
-// NoAdverts drops the router advertisements that come in by a port of a bridge.
-func (x *Tx) NoAdverts(o spec.Attachment, port string) {
+// DropAdverts drops the router advertisements that come in by a port of a bridge.
+func (x *Tx) DropAdverts(o spec.Attachment, port string) {
 	x.put(o, Element{set: advertSet, key: ifname(port)})
 }
 

@@ -80,7 +80,6 @@ type reader struct {
 	table  string
 }
 
-// ruling reads a rule.
 func (t *reader) ruling(r *listed) *ruling {
 	d := &ruling{sure: true}
 	if t.family != inet {
@@ -355,7 +354,6 @@ func (t *reader) decide(d *ruling, regs map[uint32]register, e *expression, deco
 	return false
 }
 
-// send sets the target.
 func (d *ruling) send(what string, addr, port []byte) {
 	d.verdict, d.decides, d.to = expr.VerdictAccept, true, target{what: what}
 	d.to.addr, _ = netip.AddrFromSlice(addr)

@@ -89,7 +89,7 @@ var (
 	hairpinSet = perFamily{&set{"hairpin4", inet, KindPortMap, v4, port4Type, toVerdict}, &set{"hairpin6", inet, KindPortMap, v6, port6Type, toVerdict}}
 )
 
-// Names of interfaces, see [Tx.Police], [Tx.GuardMAC], [Tx.NoAdverts] and [Tx.Enlist]. A
+// Names of interfaces, see [Tx.SetBridgePolicy], [Tx.GuardMAC], [Tx.DropAdverts] and [Tx.RecordOwner]. A
 // member stands for an attachment, see memberName.
 //
 // No rule reads managed_by, isolated_by and enlisted. The first two have the members of a

@@ -238,9 +238,9 @@ func (x *Tx) Release(o spec.Attachment, kinds ...Kind) {
 	x.releaseOld(o, kinds)
 }
 
-// Had reports whether o had any of what this update has given it so far, from an
+// AlreadyOwned reports whether o had any of what this update has given it so far, from an
 // earlier one.
-func (x *Tx) Had(o spec.Attachment) bool {
+func (x *Tx) AlreadyOwned(o spec.Attachment) bool {
 	key := x.key(o)
 	return slices.ContainsFunc(x.changes, func(ch *change) bool {
 		return ch.put && ch.old != nil && ch.old.OwnerKey() == key

@@ -210,15 +210,15 @@ func (l *Link) decode(b []byte) error {
 	if err := m.UnmarshalBinary(b); err != nil {
 		return fmt.Errorf("%w: %w", errMalformed, err)
 	}
-	at := cmp.Or(m.Attributes, &rtnetlink.LinkAttributes{})
+	attrs := cmp.Or(m.Attributes, &rtnetlink.LinkAttributes{})
 	*l = Link{
-		Index: m.Index, Parent: at.Type, Master: deref(at.Master), LinkNetNSID: -1,
-		Name: at.Name, Alias: deref(at.Alias), MTU: int(at.MTU), TxQLen: int(deref(at.TxQueueLen)),
-		Group: deref(at.NetDevGroup), MAC: net.HardwareAddr(at.Address), Flags: m.Flags,
-		Up: m.Flags&unix.IFF_UP != 0, OperUp: at.OperationalState == rtnetlink.OperStateUp,
+		Index: m.Index, Parent: attrs.Type, Master: deref(attrs.Master), LinkNetNSID: -1,
+		Name: attrs.Name, Alias: deref(attrs.Alias), MTU: int(attrs.MTU), TxQLen: int(deref(attrs.TxQueueLen)),
+		Group: deref(attrs.NetDevGroup), MAC: net.HardwareAddr(attrs.Address), Flags: m.Flags,
+		Up: m.Flags&unix.IFF_UP != 0, OperUp: attrs.OperationalState == rtnetlink.OperStateUp,
 		Promisc: m.Flags&unix.IFF_PROMISC != 0, AllMulti: m.Flags&unix.IFF_ALLMULTI != 0,
 	}
-	if info := at.Info; info != nil {
+	if info := attrs.Info; info != nil {
 		l.Kind = info.Kind
 		l.decodeKind(linkData(info.Data))
 		if info.SlaveKind == "bridge" {

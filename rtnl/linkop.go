@@ -61,7 +61,7 @@ func (c *Conn) CreateLink(s LinkSpec) (*Link, error) {
 		answers, err = c.c.Batch([]netlink.Message{op.req, get}, 0)
 	}
 	for _, a := range answers {
-		err = cmp.Or(err, absent(a.Err, op.req.Header.Type))
+		err = cmp.Or(err, asNotExist(a.Err, op.req.Header.Type))
 	}
 	var l *Link
 	if err == nil {
@@ -171,14 +171,14 @@ func (s LinkSpec) encode() ([]byte, error) {
 
 // message has what a peer may have too.
 func (s LinkSpec) message(index uint32) *rtnetlink.LinkMessage {
-	at := &rtnetlink.LinkAttributes{Name: s.Name, MTU: uint32(s.MTU), Address: net.HardwareAddr(s.MAC)}
+	attrs := &rtnetlink.LinkAttributes{Name: s.Name, MTU: uint32(s.MTU), Address: net.HardwareAddr(s.MAC)}
 	if s.Master != 0 {
-		at.Master = &s.Master
+		attrs.Master = &s.Master
 	}
 	if s.NS != nil {
-		at.NetNS = rtnetlink.NetNSForFD(uint32(s.NS.FD()))
+		attrs.NetNS = rtnetlink.NetNSForFD(uint32(s.NS.FD()))
 	}
-	return &rtnetlink.LinkMessage{Index: index, Attributes: at}
+	return &rtnetlink.LinkMessage{Index: index, Attributes: attrs}
 }
 
 // queue writes the length of the queue, which the library decodes only.
@@ -236,8 +236,8 @@ func checkName(name string) error {
 // text lists what is changed, as ip(8) would say it.
 func (ch LinkChange) text() string {
 	var b strings.Builder
-	add := func(is bool, format string, args ...any) {
-		if is {
+	add := func(set bool, format string, args ...any) {
+		if set {
 			fmt.Fprintf(&b, " "+format, args...)
 		}
 	}

@@ -77,7 +77,7 @@ func (c *Conn) Do(ops ...Op) error {
 			return errors.Join(append(errs, err)...)
 		}
 		for i, a := range answers {
-			if err := absent(a.Err, reqs[i].Header.Type); err != nil {
+			if err := asNotExist(a.Err, reqs[i].Header.Type); err != nil {
 				errs = append(errs, fmt.Errorf("%s: %w", texts[i], err))
 			}
 		}

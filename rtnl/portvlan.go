@@ -118,11 +118,11 @@ func (c *Conn) PortVLANs(index uint32) ([]VLANRange, error) {
 	}
 	var all []VLANRange
 	for _, m := range ms {
-		of, vlans, err := decodePortVLANs(m.Data)
+		link, vlans, err := decodePortVLANs(m.Data)
 		if err != nil {
 			return fail(err)
 		}
-		if of == index {
+		if link == index {
 			all = append(all, vlans...)
 		}
 	}

@@ -114,7 +114,7 @@ func forwardingOff(b []byte) string {
 	if len(b) < netconfHeader {
 		return ""
 	}
-	of := func(attribute uint16) uint32 {
+	number := func(attribute uint16) uint32 {
 		v := nlconn.Attribute(b[netconfHeader:], attribute)
 		if len(v) != 4 {
 			return 1
@@ -122,7 +122,7 @@ func forwardingOff(b []byte) string {
 		return binary.NativeEndian.Uint32(v)
 	}
 	switch {
-	case of(netconfIfIndex) != netconfAll, of(netconfForwarding) != 0:
+	case number(netconfIfIndex) != netconfAll, number(netconfForwarding) != 0:
 		return ""
 	case b[0] == unix.AF_INET:
 		return "net.ipv4.ip_forward was set to 0"

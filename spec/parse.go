@@ -127,9 +127,9 @@ func (p *parser) upTo(most int, path string, raw json.RawMessage) (elements []js
 
 // count returns the number of elements of an array.
 func count(raw json.RawMessage) (n int) {
-	Walk(raw, func(in *Node) bool {
-		n = in.Index
-		return in.Up == nil
+	Walk(raw, func(node *Node) bool {
+		n = node.Index
+		return node.Up == nil
 	})
 	return n + 1
 }
@@ -139,7 +139,7 @@ type fields map[string]json.RawMessage
 
 // object returns the members of an object.
 func (p *parser) object(path string, raw json.RawMessage) fields {
-	if absent(raw) {
+	if isNull(raw) {
 		return nil
 	}
 	return p.element(path, raw)
@@ -231,9 +231,9 @@ func (p *parser) address(path, name string, f fields) IP {
 }
 
 // sameFamily refuses a gateway of another family than what it is for.
-func (p *parser) sameFamily(path string, gw netip.Addr, of netip.Prefix) {
-	if gw.IsValid() && gw.Is4() != of.Addr().Is4() {
-		p.fail(path, "gateway %s is of another family than %s", gw, of)
+func (p *parser) sameFamily(path string, gw netip.Addr, network netip.Prefix) {
+	if gw.IsValid() && gw.Is4() != network.Addr().Is4() {
+		p.fail(path, "gateway %s is of another family than %s", gw, network)
 	}
 }
 

@@ -73,8 +73,8 @@ type Process struct {
 // Invoker returns what runs delegates and members of a chain: plugins found in
 // the directories of path, and those built in. A delegate has the environment and stderr of its
 // caller.
-func (p Process) Invoker(path []string) *chain.Local {
-	return &chain.Local{Path: path, Lookup: p.Applets.Plugin, Names: p.Applets.Plugins, Environ: p.Environ, Stderr: spec.Lines(p.Stderr), ForceExec: p.ForceExec}
+func (p Process) Invoker(path []string) *chain.Invoker {
+	return &chain.Invoker{Path: path, Lookup: p.Applets.Plugin, Names: p.Applets.Plugins, Environ: p.Environ, Stderr: spec.Lines(p.Stderr), ForceExec: p.ForceExec}
 }
 
 // Complain writes one line to stderr, of a program or a part of one: a warning or an error. All

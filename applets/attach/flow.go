@@ -48,7 +48,7 @@ func (p *Plugin) begin(ctx context.Context, r *spec.Request) (d Driver, op *Op, 
 	if err = cmp.Or(err, r.CheckIndexes()); err != nil {
 		return nil, nil, err
 	}
-	op, err = p.enter(ctx, r, d)
+	op, err = p.openWithNS(ctx, r, d)
 	return d, op, err
 }
 
@@ -92,13 +92,13 @@ func (p *Plugin) add(ctx context.Context, r *spec.Request) (*spec.Result, error)
 	if err = cmp.Or(err, checkAddressed(r, p.IPAM)); err != nil {
 		return nil, err
 	}
-	op, err := p.enter(ctx, r, d)
+	op, err := p.openWithNS(ctx, r, d)
 	if err != nil {
 		return nil, err
 	}
 	defer op.close()
 	for _, step := range [...]func(*Op) error{
-		d.Link, (*Op).enterInterfaces, (*Op).lease, (*Op).checkMTU6,
+		d.Link, (*Op).addInterfaces, (*Op).lease, (*Op).checkMTU6,
 		d.Gateways, func(op *Op) error { return op.configure(d.Routes(op)) },
 		d.Host, (*Op).waitVeth, (*Op).forward,
 	} {
@@ -115,9 +115,9 @@ func (p *Plugin) add(ctx context.Context, r *spec.Request) (*spec.Result, error)
 	return op.Result, nil
 }
 
-// enterInterfaces enters the links into the result, in the order of the reference: bridge, host-side
+// addInterfaces enters the links into the result, in the order of the reference: bridge, host-side
 // veth, the container's.
-func (op *Op) enterInterfaces() error {
+func (op *Op) addInterfaces() error {
 	for _, l := range []*rtnl.Link{op.Bridge, op.Veth} {
 		if l != nil {
 			op.AddInterface(HostInterface(l))
@@ -176,7 +176,7 @@ func Mismatch(format string, args ...any) *spec.Error {
 }
 
 // Lost is [Mismatch] for what RESTORE cannot set again.
-func Lost(format string, args ...any) error { return spec.Anew(Mismatch(format, args...)) }
+func Lost(format string, args ...any) error { return spec.NeedsAdd(Mismatch(format, args...)) }
 
 // del releases all that the attachment owns. Nothing need exist, and every step is tried. The
 // lease is released last, and only when the link is gone, so that no address is leased while it is
@@ -191,8 +191,8 @@ func (p *Plugin) del(ctx context.Context, r *spec.Request) error {
 	}
 	defer op.close()
 	op.ending = endingIn(ctx)
-	if op.ending == nil || !op.isPortThere() {
-		if err := op.enterIfThere(); err != nil {
+	if op.ending == nil || !op.hasHostVeth() {
+		if err := op.openNSIfExists(); err != nil {
 			return err
 		}
 	}
@@ -233,7 +233,7 @@ func (p *Plugin) del(ctx context.Context, r *spec.Request) error {
 // removed.
 func (p *Plugin) get(ctx context.Context, r *spec.Request) (*spec.Result, error) {
 	d, invalid := p.read(r)
-	op, err := p.enter(ctx, r, d) // first: a container that is gone is unknown, with any configuration
+	op, err := p.openWithNS(ctx, r, d) // first: a container that is gone is unknown, with any configuration
 	if err != nil {
 		return nil, err
 	}
@@ -287,7 +287,7 @@ func (op *Op) describe(d Driver) (lost *spec.Error, err error) {
 	case err != nil:
 		return nil, err
 	}
-	return nil, op.enterInterfaces()
+	return nil, op.addInterfaces()
 }
 
 // status runs the plugin's probe and the IPAM plugin's STATUS.
@@ -331,13 +331,13 @@ func (p *Plugin) restore(ctx context.Context, r *spec.Request) error {
 		return err
 	}
 	defer op.close()
-	op.Result.IPs, op.Result.Routes = op.Own(), slices.Clone(op.Prev.Routes)
+	op.Result.IPs, op.Result.Routes = op.OwnAddresses(), slices.Clone(op.Prev.Routes)
 	lease := op.restoreLease()
-	if errors.Is(lease, spec.ErrAnew) {
+	if errors.Is(lease, spec.ErrNeedsAdd) {
 		return lease
 	}
 	inside := op.restoreInside(d)
-	if errors.Is(inside, spec.ErrAnew) {
+	if errors.Is(inside, spec.ErrNeedsAdd) {
 		return errors.Join(lease, inside)
 	}
 	return errors.Join(lease, inside, op.restoreHost(d))

@@ -97,7 +97,7 @@ func (op *Op) checkLease() error {
 	}
 	err := op.delegate(op.ctx, spec.Check)
 	if err != nil && !op.restoresLease() {
-		err = spec.Anew(err)
+		err = spec.NeedsAdd(err)
 	}
 	return err
 }

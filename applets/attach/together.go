@@ -121,7 +121,7 @@ func delLinks(of map[uint32]*ending, fail func(*ending, error)) error {
 // Release releases the leases of those whose link is gone, as a DEL by itself does, and empties the
 // Together.
 func (t *Together) Release(ctx context.Context) {
-	ctx, forget := once.Remember(ctx)
+	ctx, forget := once.WithCache(ctx)
 	defer forget()
 	for _, e := range t.end {
 		if e.lease == nil || e.failed {

@@ -65,7 +65,7 @@ func (op *Op) CreateVeth(mtu int, master uint32) error {
 	}
 	// the peer's index is the host-side veth's IFLA_LINK: no look-up in the container
 	op.Link = &rtnl.Link{Index: host.Parent, Name: op.IfName, Kind: "veth", MAC: mac, MTU: host.MTU}
-	op.Veth, op.made = host, true
+	op.Veth, op.newVeth = host, true
 	if err := op.ignoreRouters(host.Name, true); err != nil {
 		return err
 	}
@@ -77,8 +77,8 @@ func (op *Op) CreateVeth(mtu int, master uint32) error {
 // read-only there is a warning for the administrator.
 func (op *Op) IgnoreRouters(name string) error { return op.ignoreRouters(name, false) }
 
-func (op *Op) ignoreRouters(name string, made bool) error {
-	err := netns.Host().SetSysctls(netns.Sysctl{Key: "net/ipv6/conf/" + name + "/accept_ra", Value: "0", New: made})
+func (op *Op) ignoreRouters(name string, isNew bool) error {
+	err := netns.Host().SetSysctls(netns.Sysctl{Key: "net/ipv6/conf/" + name + "/accept_ra", Value: "0", New: isNew})
 	if errors.Is(err, unix.EROFS) {
 		op.Warn("router advertisements of containers may reach the host (CVE-2020-10749): set net/ipv6/conf/default/accept_ra to 0 there: %v", err)
 		return nil
@@ -114,11 +114,11 @@ func (op *Op) createPair(s rtnl.LinkSpec) (*rtnl.Link, error) {
 		}
 		break
 	}
-	return nil, op.Exists(err)
+	return nil, op.ExplainExists(err)
 }
 
-// PairUp is for Host: it sets the host-side veth up, with accept_ra=0, where it is not.
-func (op *Op) PairUp() error {
+// SetVethUp is for Host: it sets the host-side veth up, with accept_ra=0, where it is not.
+func (op *Op) SetVethUp() error {
 	if op.Veth.AcceptsRA {
 		if err := op.IgnoreRouters(op.Veth.Name); err != nil {
 			return err
@@ -196,8 +196,8 @@ func (op *Op) hostLink(name string) (*rtnl.Link, error) {
 	return op.ending.of.into.hostLink(op.Host, name)
 }
 
-// isPortThere reports whether the host-side veth is found without a look at the container.
-func (op *Op) isPortThere() bool {
+// hasHostVeth reports whether the host-side veth is found without a look at the container.
+func (op *Op) hasHostVeth() bool {
 	if !op.plugin.Veth {
 		return false
 	}

@@ -64,7 +64,6 @@ type limits struct {
 	EgressBurst  uint64 `json:"egressBurst"`
 }
 
-// conf is the whole configuration.
 type conf struct {
 	chained.Defaults
 	chained.Stored
@@ -106,18 +105,18 @@ func (c *conf) Validate(*spec.Request) error {
 	if latency == 0 {
 		latency = defaultLatency
 	}
-	of, asked := c.limits, c.RuntimeConfig.Bandwidth
-	if of.IngressRate|of.IngressBurst == 0 {
-		of.IngressRate, of.IngressBurst = asked.IngressRate, chosen(asked.IngressBurst)
+	configured, asked := c.limits, c.RuntimeConfig.Bandwidth
+	if configured.IngressRate|configured.IngressBurst == 0 {
+		configured.IngressRate, configured.IngressBurst = asked.IngressRate, chosen(asked.IngressBurst)
 	}
-	if of.EgressRate|of.EgressBurst == 0 {
-		of.EgressRate, of.EgressBurst = asked.EgressRate, chosen(asked.EgressBurst)
+	if configured.EgressRate|configured.EgressBurst == 0 {
+		configured.EgressRate, configured.EgressBurst = asked.EgressRate, chosen(asked.EgressBurst)
 	}
 	var err error
-	if c.ingress, err = newLimit("ingress", of.IngressRate, of.IngressBurst, latency); err != nil {
+	if c.ingress, err = newLimit("ingress", configured.IngressRate, configured.IngressBurst, latency); err != nil {
 		return err
 	}
-	c.egress, err = newLimit("egress", of.EgressRate, of.EgressBurst, latency)
+	c.egress, err = newLimit("egress", configured.EgressRate, configured.EgressBurst, latency)
 	return err
 }
 
@@ -185,7 +184,7 @@ func (c *conf) Apply(op *chained.Op) error {
 
 // Probe tries what ADD needs of the kernel.
 func (c *conf) Probe(op *chained.Op) error {
-	if err := op.Dir.Ready(); err != nil {
+	if err := op.Dir.CheckWritable(); err != nil {
 		return err
 	}
 	if err := probeShaping(); err != nil {

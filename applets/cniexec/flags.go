@@ -44,8 +44,8 @@ func (l *link) declare(f *flagSet, ifName, containerID string) {
 	f.Var((*nameValue)(&l.containerID), "container-id", containerID)
 }
 
-// aim completes a target.
-func (l *link) aim(t *chain.Target) {
+// setTarget completes a target.
+func (l *link) setTarget(t *chain.Target) {
 	t.ContainerID, t.IfName = l.containerID, l.ifName
 	if t.ContainerID == "" {
 		t.ContainerID = derivedID(t.NetNS)

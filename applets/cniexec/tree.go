@@ -202,7 +202,7 @@ func onLink(v *inventory.Inventory, a *inventory.Entry) string {
 	if l := v.Link(a); l != nil && v.Links.ByIndex[l.Master] != nil {
 		return v.Links.ByIndex[l.Master].Name
 	}
-	return cmp.Or(a.On(), v.Bridge(a.Conf))
+	return cmp.Or(a.HeldLink(), v.Bridge(a.Conf))
 }
 
 // addPorts adds the ports of bridges that belong to no attachment.

@@ -265,7 +265,7 @@ func (c *upCall) do(ctx context.Context, operands []string) (int, error) {
 		return 0, err
 	}
 	c.about = s.File
-	if err := cmp.Or(sandbox.Privileged(), c.Ready()); err != nil {
+	if err := cmp.Or(sandbox.Privileged(), c.CheckLimits()); err != nil {
 		return 0, err
 	}
 	unlock, err := c.lockState(ctx)
@@ -473,13 +473,13 @@ func (c *upCall) detached(name string, e *chain.Entry) {
 
 // attachWanted attaches what is not there yet, and restores what the others have lost on the host.
 func (c *upCall) attachWanted(ctx context.Context, name string, wanted []*wantedLink) error {
-	var there []*chain.Entry
+	var existing []*chain.Entry
 	for _, w := range wanted {
 		if w.there != nil {
-			there = append(there, w.there)
+			existing = append(existing, w.there)
 		}
 	}
-	title := chain.Titles(there)
+	title := chain.Titles(existing)
 	for _, w := range wanted {
 		if w.there != nil {
 			if err := c.restoreOne(ctx, w.there, title(w.there)); err != nil {

@@ -52,7 +52,7 @@ dataDir                 string  -          records with the handles of rules in 
 func (c *conf) Apply(op *chained.Op) error {
 	ctx := op.Context()
 	p, r := c.plan, op.Request
-	if err := p.aim(r.Prev, spec.CodeConfig); err != nil {
+	if err := p.readPrevResult(r.Prev, spec.CodeConfig); err != nil {
 		return err
 	}
 	if op.Restoring {
@@ -71,7 +71,7 @@ func (c *conf) Apply(op *chained.Op) error {
 	}
 	table := nft.Open(r.Call.HostNS())
 	made := readRules(op)
-	closed, err := p.enter(ctx, op, table, made)
+	closed, err := p.addElements(ctx, op, table, made)
 	if err != nil {
 		return err
 	}
@@ -116,9 +116,9 @@ func (p *plan) isolate(undo *undo.Stack) error {
 	return nil
 }
 
-// enter is the transaction of ADD. It deletes what an earlier ADD of the attachment has added and
+// addElements is the transaction of ADD. It deletes what an earlier ADD of the attachment has added and
 // this one does not. closed: firewalld rejects what is in no zone, and the addresses are in none.
-func (p *plan) enter(ctx context.Context, op *chained.Op, table *nft.Table, made *rules) (closed bool, err error) {
+func (p *plan) addElements(ctx context.Context, op *chained.Op, table *nft.Table, made *rules) (closed bool, err error) {
 	r := op.Request
 	kinds := []nft.Kind{nft.KindFirewall}
 	if p.firewalld {
@@ -129,13 +129,13 @@ func (p *plan) enter(ctx context.Context, op *chained.Op, table *nft.Table, made
 		}
 	}
 	plan := func(x *nft.Tx) error {
-		x.Enlist(r.Attachment)
+		x.RecordOwner(r.Attachment)
 		return p.plan(r)(x)
 	}
 	err = table.Update(ctx, func(x *nft.Tx) error {
 		made.plan(op, x)
-		closed = !p.firewalld && x.Firewalld()
-		if err := plan(x); err != nil || !x.Had(r.Attachment) {
+		closed = !p.firewalld && x.HasFirewalld()
+		if err := plan(x); err != nil || !x.AlreadyOwned(r.Attachment) {
 			return err
 		}
 		x.Release(r.Attachment, kinds...)
@@ -150,7 +150,7 @@ func (p *plan) plan(r *spec.Request) func(*nft.Tx) error {
 		for _, ip := range p.ips {
 			switch {
 			case p.firewalld:
-				x.Zone(r.Attachment, ip)
+				x.RecordZone(r.Attachment, ip)
 			case p.ownTable:
 				x.AllowOwnTable(r.Attachment, ip, p.admin)
 			default:
@@ -158,10 +158,10 @@ func (p *plan) plan(r *spec.Request) func(*nft.Tx) error {
 			}
 		}
 		if p.bridge != "" {
-			x.Police(r.Attachment, p.bridge, p.isolated && p.vlan == "")
+			x.SetBridgePolicy(r.Attachment, p.bridge, p.isolated && p.vlan == "")
 		}
 		if p.vlan != "" {
-			x.Police(r.Attachment, p.vlan, true)
+			x.SetBridgePolicy(r.Attachment, p.vlan, true)
 		}
 		return nil
 	}
@@ -171,7 +171,7 @@ func (p *plan) plan(r *spec.Request) func(*nft.Tx) error {
 func (c *conf) Check(op *chained.Op) error {
 	ctx := op.Context()
 	p, r := c.plan, op.Request
-	if err := p.aim(r.Prev, spec.CodeCheck); err != nil {
+	if err := p.readPrevResult(r.Prev, spec.CodeCheck); err != nil {
 		return err
 	}
 	made := readRules(op)
@@ -253,7 +253,7 @@ func (c *conf) Release(op *chained.Op) error {
 // zone.
 func zonedOf(ctx context.Context, table *nft.Table, a spec.Attachment, ips []netip.Addr) ([]netip.Addr, error) {
 	if len(ips) == 0 {
-		if any, err := once.Known(ctx, "zones of firewalld", table.HasZones); err != nil || !any {
+		if any, err := once.Get(ctx, "zones of firewalld", table.HasZones); err != nil || !any {
 			return nil, err
 		}
 	}
@@ -287,7 +287,7 @@ func withoutNetfilter(r *spec.Request, err error) error {
 func (c *conf) Probe(op *chained.Op) error {
 	ctx := op.Context()
 	if !c.plan.firewalld && !c.plan.ownTable {
-		if err := op.Dir.Ready(); err != nil {
+		if err := op.Dir.CheckWritable(); err != nil {
 			return err
 		}
 	}

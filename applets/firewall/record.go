@@ -24,7 +24,7 @@ type rules struct {
 
 // readRules returns those on record of the attachment; without one there are none.
 func readRules(op *chained.Op) *rules {
-	rec := record.Of[rules](op.Dir, op.Attachment)
+	rec := record.Find[rules](op.Dir, op.Attachment)
 	if rec == nil || rec.Data.Handles == nil {
 		return &rules{Handles: nft.RuleHandles{}}
 	}

@@ -31,7 +31,7 @@ func (p *plan) restore(ctx context.Context, op *chained.Op) error {
 	}
 	enlist := func(x *nft.Tx) error {
 		made.plan(op, x)
-		x.Enlist(r.Attachment)
+		x.RecordOwner(r.Attachment)
 		return p.plan(r)(x)
 	}
 	return nft.Open(netns.Host()).UpdateThen(ctx, enlist, func(ctx context.Context, err error) error {
@@ -48,7 +48,7 @@ func (p *plan) restore(ctx context.Context, op *chained.Op) error {
 // restoreZone adds the addresses to the zone. A bus that has failed for one attachment is not
 // tried for the others.
 func (p *plan) restoreZone(ctx context.Context, r *spec.Request) error {
-	failed, err := once.Known(ctx, "bus "+strings.Join(p.bus, " "), func() (*error, error) { return new(error), nil })
+	failed, err := once.Get(ctx, "bus "+strings.Join(p.bus, " "), func() (*error, error) { return new(error), nil })
 	if err == nil && *failed != nil {
 		return fmt.Errorf("zone %q is not tried, since for another attachment: %w", p.zone, *failed)
 	}

@@ -30,7 +30,6 @@ func dialZone(ctx context.Context, p *plan) (*zoneClient, error) {
 	return &zoneClient{bus, p.zone}, nil
 }
 
-// close ends the connection.
 func (z *zoneClient) close() { z.bus.Close() }
 
 // zoneMethod names a method of zones.
@@ -89,11 +88,11 @@ func (z *zoneClient) removeAll(ips []netip.Addr) error {
 // checkAll looks for the addresses in the zone.
 func (z *zoneClient) checkAll(ips []netip.Addr) error {
 	for _, ip := range ips {
-		in, err := z.bus.Ask(zoneMethod("querySource"), z.zone, source(ip))
+		inZone, err := z.bus.Ask(zoneMethod("querySource"), z.zone, source(ip))
 		if err != nil {
 			return fmt.Errorf("zone %q: %w", z.zone, err)
 		}
-		if !in {
+		if !inZone {
 			return fmt.Errorf("address %s is not in zone %q of firewalld, which forgets it when it reloads", ip, z.zone)
 		}
 	}
@@ -152,8 +151,8 @@ func probeZones(ctx context.Context, p *plan) error {
 	}
 	defer z.close()
 	const bus = "org.freedesktop.DBus"
-	there, err := z.bus.Ask(dbus.Method{Service: bus, Path: "/org/freedesktop/DBus", Interface: bus, Name: "NameHasOwner"}, zoneMethod("").Service)
-	if err == nil && !there {
+	running, err := z.bus.Ask(dbus.Method{Service: bus, Path: "/org/freedesktop/DBus", Interface: bus, Name: "NameHasOwner"}, zoneMethod("").Service)
+	if err == nil && !running {
 		err = errors.New("firewalld does not run: start it, or take another backend")
 	}
 	return err

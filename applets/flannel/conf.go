@@ -39,7 +39,7 @@ type plan struct {
 func readPlan(r *spec.Request) (*plan, error) {
 	f := &plan{kind: "bridge"}
 	derr := r.Decode(&f.conf)
-	dir, err := record.In(r.Call, f.DataDir, state.Flannel)
+	dir, err := record.ResolveDir(r.Call, f.DataDir, state.Flannel)
 	if f.DataDir == "" || err != nil {
 		var usual string
 		usual, f.notice = state.FlannelDir(r.Call.StateDir)

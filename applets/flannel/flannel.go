@@ -274,7 +274,7 @@ func status(ctx context.Context, r *spec.Request) error {
 	if err != nil {
 		return err
 	}
-	if err := f.dir.Ready(); err != nil {
+	if err := f.dir.CheckWritable(); err != nil {
 		return err
 	}
 	d, _, err := f.delegate(r, env)

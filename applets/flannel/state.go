@@ -25,7 +25,7 @@ const (
 // records is the directory of the state files: the configuration that each delegate
 // got at ADD, which it gets again at DEL.
 //
-// A file of ours is named after the attachment's key. The reference names its files after
+// Our file is named after the attachment's key. The reference names its files after
 // the container alone, so that two networks of a container overwrite each other's; such a
 // file is read and removed, and never written.
 type records struct{ record.Dir }

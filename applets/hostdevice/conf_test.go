@@ -149,7 +149,7 @@ func TestHostDeviceReturned(t *testing.T) {
 		"renamed by udev":   {rtnl.Link{Name: "enp3s0", Alias: "nic0", MAC: made}, true},
 		"as it was":         {rtnl.Link{Name: "nic0", MAC: made}, false},
 	} {
-		if got := rec.movedBack(&tt.link); got != tt.want {
+		if got := rec.returnedByKernel(&tt.link); got != tt.want {
 			t.Errorf("%s: got %t", name, got)
 		}
 	}

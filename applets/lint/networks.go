@@ -247,8 +247,8 @@ func (c *checker) host(m *member) {
 	}
 	const ports = "portMappings"
 	given := conf.RuntimeConfig.PortMappings != nil
-	for _, on := range m.Capabilities { // one that it does not use is noted already
-		given = given || on
+	for _, enabled := range m.Capabilities { // one that it does not use is noted already
+		given = given || enabled
 	}
 	if read, all := c.consumed(m.Plugin); !given && !all && m.verbs.Chained && slices.Contains(read, ports) {
 		c.add(m.From.File, join(m.From.Key, "type"), `%s publishes no port without "capabilities": {%q: true}`, m.Type, ports)
@@ -273,7 +273,7 @@ func exampleOf(p netip.Prefix) string {
 // configuration.
 func (c *checker) attached(n *network) {
 	var ranges []spec.Range
-	var of *member
+	var delegate *member
 	for _, m := range n.members {
 		if m.Capabilities["ipRanges"] || m.IPAM != "" && len(m.resources.Ranges) == 0 {
 			return
@@ -282,10 +282,10 @@ func (c *checker) attached(n *network) {
 			if r.First == r.Last { // an address of static, beside which the runtime may ask for others
 				return
 			}
-			of, ranges = m, append(ranges, r)
+			delegate, ranges = m, append(ranges, r)
 		}
 	}
-	if of == nil {
+	if delegate == nil {
 		return
 	}
 	for _, a := range c.Attached {
@@ -294,7 +294,7 @@ func (c *checker) attached(n *network) {
 		}
 		for _, p := range a.Addresses {
 			if !slices.ContainsFunc(ranges, func(r spec.Range) bool { return r.Subnet.Contains(p.Addr()) }) {
-				c.ofRange(of, ranges[0], fmt.Sprintf("%s: %s of container %s has %s of an earlier configuration, until it is deleted and added again",
+				c.ofRange(delegate, ranges[0], fmt.Sprintf("%s: %s of container %s has %s of an earlier configuration, until it is deleted and added again",
 					ranges[0].Subnet, a.IfName, a.ContainerID, p))
 				return
 			}

@@ -88,7 +88,7 @@ func (d portOwners) holders(a spec.Attachment) func(key string) portHolder {
 
 // udpOf returns the host ports of the UDP mappings.
 // Flows of TCP and SCTP end with their connections.
-func udpOf(wishes []portWish) []udpPort {
+func udpOf(wishes []checkedMapping) []udpPort {
 	n := 0
 	for _, w := range wishes {
 		if w.host.Proto == "udp" {

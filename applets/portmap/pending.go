@@ -61,12 +61,12 @@ func (d portOwners) setPending(a spec.Attachment, asked portsAsked) error {
 }
 
 // dropPending deletes the records of attachments of which nothing is pending any more.
-func (d portOwners) dropPending(of ...spec.Attachment) error {
+func (d portOwners) dropPending(owners ...spec.Attachment) error {
 	if _, err := os.Lstat(string(d.pending())); err != nil {
 		return nil
 	}
 	var errs []error
-	for _, a := range of {
+	for _, a := range owners {
 		errs = append(errs, d.pending().Remove(pendingName(a)))
 	}
 	os.Remove(string(d.pending())) // it stays if it is not empty
@@ -104,7 +104,7 @@ func (d portOwners) nextOwners(r *spec.Request, containerID string, stale func(s
 
 // publishNext publishes what is free of the pending ports, and returns the attachments of which
 // nothing is pending any more; what an attachment has already stays. An error about one is a
-// warning: the ports of the owner are released all the same.
+// warning: the ports of the owner are released nevertheless.
 func publishNext(r *spec.Request, x *nft.Tx, next []*nextOwner) (published []spec.Attachment) {
 	for _, n := range next {
 		all := true

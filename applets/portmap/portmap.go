@@ -107,7 +107,7 @@ func (c *conf) publish(ctx context.Context, op *chained.Op, maps iter.Seq[nft.Po
 	if err != nil {
 		return err
 	}
-	udp := udpOf(c.wishes)
+	udp := udpOf(c.mappings)
 	if err := dir.record(r, old, udp); err != nil {
 		return err
 	}
@@ -248,8 +248,8 @@ func (c *conf) Release(op *chained.Op) error {
 // valid, for attachments of the reference, which have no record.
 func (c *conf) portsToForget(old *portOwner) (udp []udpPort) {
 	for _, m := range c.RuntimeConfig.PortMappings {
-		if w, err := m.wish(""); err == nil {
-			udp = append(udp, udpOf([]portWish{w})...)
+		if w, err := m.check(""); err == nil {
+			udp = append(udp, udpOf([]checkedMapping{w})...)
 		}
 	}
 	if old != nil {
@@ -297,7 +297,7 @@ func (c *conf) Check(op *chained.Op) error {
 // Probe reports a kernel in which no port can be published, and a directory that cannot have the
 // owners. STATUS comes without mappings, so no port is checked.
 func (c *conf) Probe(op *chained.Op) error {
-	if err := op.Dir.Ready(); err != nil {
+	if err := op.Dir.CheckWritable(); err != nil {
 		return err
 	}
 	if err := nft.Open(op.Call.HostNS()).Probe(); err != nil {
@@ -354,7 +354,7 @@ func collectPorts(ctx context.Context, r *spec.Request, dir portOwners) error {
 
 // Holds are the ports, whether they are published or pending.
 func (c *conf) Holds(op *chained.Op) (all []spec.Holding) {
-	for _, w := range c.wishes {
+	for _, w := range c.mappings {
 		all = append(all, spec.Holding{Kind: spec.KindPort, Text: fmt.Sprintf("%s leads to port %d", w.host, w.container), Data: spec.Port{
 			HostPort: w.host.Port, ContainerPort: w.container, Protocol: w.host.Proto, HostIP: hostIP(w.host.IP),
 		}})

@@ -85,7 +85,7 @@ func (c *conf) Apply(op *chained.Op) error {
 	}
 	for i, m := range rules {
 		if c.Table == nil {
-			if err := s.fill(c, ips[i], m.Table, main); err != nil {
+			if err := s.addRoutes(c, ips[i], m.Table, main); err != nil {
 				return err
 			}
 		}
@@ -94,7 +94,7 @@ func (c *conf) Apply(op *chained.Op) error {
 		}
 	}
 	if c.Table == nil {
-		err = s.clear(c, ips, main)
+		err = s.removeFromMain(c, ips, main)
 	}
 	if err == nil {
 		chained.SetTables(op.Request, s.moved)
@@ -139,10 +139,10 @@ func (s *routing) choose(c *conf, ips []spec.IP) (rules []madeRule, err error) {
 	return rules, nil
 }
 
-// fits reports whether a route of the interface is needed by what an address sends: its
+// belongsTo reports whether a route of the interface is needed by what an address sends: its
 // source or its gateway is in the address's network, or it has neither. Gateways of IPv6
 // are mostly link-local. Routes to the link itself stay.
-func fits(r rtnl.Route, ip spec.IP) bool {
+func belongsTo(r rtnl.Route, ip spec.IP) bool {
 	net := ip.Address.Masked()
 	switch {
 	case r.Dst.Addr().Is4() != net.Addr().Is4(), r.Dst.Addr().Is6() && r.Dst.Addr().IsLinkLocalUnicast():
@@ -153,15 +153,15 @@ func fits(r rtnl.Route, ip spec.IP) bool {
 	return net.Contains(r.Src) || net.Contains(r.GW) || r.GW.IsLinkLocalUnicast()
 }
 
-// wants returns the routes of an address's table, those without a gateway first, since the
+// tableRoutes returns the routes of an address's table, those without a gateway first, since the
 // others depend on them. It has a default route if a gateway is known; one of the configuration
 // replaces the interface's.
-func (c *conf) wants(ip spec.IP, main []rtnl.Route, link uint32, table int) []rtnl.Route {
+func (c *conf) tableRoutes(ip spec.IP, main []rtnl.Route, link uint32, table int) []rtnl.Route {
 	gw, static := c.gatewayOf(ip), c.gateway(ip.Address.Addr().Is4()).IsValid()
 	var near, far []rtnl.Route
 	for _, r := range main {
 		isDefault := r.Dst.Bits() == 0
-		if !fits(r, ip) || static && isDefault {
+		if !belongsTo(r, ip) || static && isDefault {
 			continue
 		}
 		if isDefault {
@@ -186,14 +186,14 @@ func defaultOf(a netip.Addr) netip.Prefix {
 	return p
 }
 
-// fill adds the routes of an address to its table, where they replace those of an earlier ADD, and
+// addRoutes adds the routes of an address to its table, where they replace those of an earlier ADD, and
 // records the routes of the table. RESTORE adds what is missing.
-func (s *routing) fill(c *conf, ip spec.IP, table int, main []rtnl.Route) error {
+func (s *routing) addRoutes(c *conf, ip spec.IP, table int, main []rtnl.Route) error {
 	have, err := s.Conn.Routes(rtnl.RouteFilter{Table: table, Link: s.Link.Index})
 	if err != nil {
 		return err
 	}
-	want := c.wants(ip, main, s.Link.Index, table)
+	want := c.tableRoutes(ip, main, s.Link.Index, table)
 	if s.Restoring {
 		want = c.missing(ip, table, want, have)
 	}
@@ -245,16 +245,16 @@ func unreached(ip spec.IP, table []rtnl.Route) netip.Addr {
 	return netip.Addr{}
 }
 
-// clear takes the routes that are in a table now from the main table. With source hints
+// removeFromMain takes the routes that are in a table now from the main table. With source hints
 // those without a gateway stay, and those of the addresses' own networks get the address
 // as source. Routes that fit no address stay too.
-func (s *routing) clear(c *conf, ips []spec.IP, main []rtnl.Route) error {
+func (s *routing) removeFromMain(c *conf, ips []spec.IP, main []rtnl.Route) error {
 	for i := len(main) - 1; i >= 0; i-- { // backwards, so that undoing puts them back in their order
 		r := main[i]
 		with, changed := r, false
 		for _, ip := range ips {
 			switch {
-			case changed || !fits(r, ip):
+			case changed || !belongsTo(r, ip):
 			case !c.AddSourceHints || r.GW.IsValid():
 				with, changed = rtnl.Route{}, true
 			case r.Dst == ip.Address.Masked():

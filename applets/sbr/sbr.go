@@ -46,7 +46,6 @@ const dataDir = "/run/cnibox/sbr"
 // firstTable is the first table that is tried, the reference's.
 const firstTable = 100
 
-// conf are the keys of sbr.
 type conf struct {
 	chained.Defaults
 	chained.Stored
@@ -114,13 +113,13 @@ func (c *conf) Release(op *chained.Op) error {
 	if err != nil {
 		return err
 	}
-	mine, err := s.made()
+	rules, err := s.ownRules()
 	if err != nil {
 		return err
 	}
 	var errs []error
 	var kept []madeRule
-	for _, m := range mine {
+	for _, m := range rules {
 		if !op.Invalid && c.Table != nil && *c.Table != m.Table {
 			kept = append(kept, m)
 			continue
@@ -150,7 +149,7 @@ func (s *routing) empty(table int) error {
 
 // Probe reports a kernel without policy routing.
 func (c *conf) Probe(op *chained.Op) error {
-	if err := op.Dir.Ready(); err != nil {
+	if err := op.Dir.CheckWritable(); err != nil {
 		return err
 	}
 	host, err := rtnl.Dial(netns.Host())

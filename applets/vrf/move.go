@@ -114,21 +114,21 @@ func (v membership) enslave(ctx context.Context, index uint32, table int) error 
 	}
 	v.Add("master of "+v.IfName, func(context.Context) error {
 		err := v.Conn.SetLink(v.Link.Index, rtnl.LinkChange{Master: new(uint32(0))})
-		return errors.Join(err, v.again(addrs, routes))
+		return errors.Join(err, v.restore(addrs, routes))
 	})
 	if err := v.Conn.SetLink(v.Link.Index, rtnl.LinkChange{Master: &index}); err != nil {
 		return err
 	}
-	in := slices.Clone(routes)
-	for i := range in {
-		if in[i].Table == unix.RT_TABLE_MAIN {
-			in[i].Table = table
+	ordered := slices.Clone(routes)
+	for i := range ordered {
+		if ordered[i].Table == unix.RT_TABLE_MAIN {
+			ordered[i].Table = table
 		}
 	}
-	if err := v.again(addrs, in); err != nil {
+	if err := v.restore(addrs, ordered); err != nil {
 		return err
 	}
-	return v.settle(ctx)
+	return v.waitDAD(ctx)
 }
 
 // was returns the addresses of the interface and the routes out of it, in all tables, that
@@ -148,9 +148,9 @@ func (v membership) was() (addrs []rtnl.Addr, routes []rtnl.Route, err error) {
 	return addrs, routes, err
 }
 
-// again adds the deleted addresses and routes again. Addresses that were in use need no duplicate
+// restore adds the deleted addresses and routes again. Addresses that were in use need no duplicate
 // detection.
-func (v membership) again(addrs []rtnl.Addr, routes []rtnl.Route) error {
+func (v membership) restore(addrs []rtnl.Addr, routes []rtnl.Route) error {
 	have, err := v.Conn.Addrs(v.Link.Index)
 	if err != nil {
 		return err
@@ -163,7 +163,7 @@ func (v membership) again(addrs []rtnl.Addr, routes []rtnl.Route) error {
 		a.NoDAD = !a.Tentative
 		ops = append(ops, rtnl.NewAddr(v.Link.Index, a))
 	}
-	there, err := v.Conn.Routes(rtnl.RouteFilter{Table: rtnl.AllTables, Link: v.Link.Index})
+	existing, err := v.Conn.Routes(rtnl.RouteFilter{Table: rtnl.AllTables, Link: v.Link.Index})
 	if err != nil {
 		return err
 	}
@@ -171,16 +171,16 @@ func (v membership) again(addrs []rtnl.Addr, routes []rtnl.Route) error {
 		same := func(o rtnl.Route) bool {
 			return o.Dst == r.Dst && o.GW == r.GW && o.Table == r.Table && o.Priority == r.Priority
 		}
-		if !slices.ContainsFunc(there, same) {
+		if !slices.ContainsFunc(existing, same) {
 			ops = append(ops, rtnl.AppendRoute(r))
 		}
 	}
 	return v.Conn.Do(ops...)
 }
 
-// settle waits for addresses that the kernel checks for duplicates again, as those that it kept while
+// waitDAD waits for addresses that the kernel checks for duplicates again, as those that it kept while
 // the link was down. Without a carrier that has no end, so a timeout is not an error.
-func (v membership) settle(ctx context.Context) error {
+func (v membership) waitDAD(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, settleTime)
 	defer cancel()
 	err := v.Conn.WaitAddrs(ctx, v.Link.Index)

@@ -45,7 +45,7 @@ func (s *Stack) Failed(ctx context.Context, cause error) error {
 	if cause == nil || len(s.steps) == 0 {
 		return cause
 	}
-	ctx, cancel := interrupt.Within(ctx, interrupt.Undo)
+	ctx, cancel := interrupt.UndoContext(ctx, interrupt.Undo)
 	defer cancel()
 	var left []error
 	for i := len(s.steps) - 1; i >= 0; i-- {

@@ -189,7 +189,7 @@ func serverText(id []byte) string {
 }
 
 // unicast makes the client send to the lease's server alone, from the leased address, by UDP; frames
-// are for an interface without the address. The answer is read as a frame all the same, which has
+// are for an interface without the address. The answer is nevertheless read as a frame, which has
 // the server's present link layer address, for a RELEASE.
 func (c *client4) unicast(l *Lease) error {
 	server, _ := netip.AddrFromSlice(l.Server)

@@ -151,7 +151,6 @@ func (c *client6) take(m *message6, b []byte) (*message6, error) {
 // releaseWait is how long the answer to a RELEASE is waited for.
 const releaseWait = 500 * time.Millisecond
 
-// release releases the address.
 func (c *client6) release(ctx context.Context, l *Lease) error {
 	m := c.message(release6, l)
 	m.server = l.Server

@@ -47,7 +47,6 @@ type message4 struct {
 	options   options
 }
 
-// encode writes the message.
 func (m *message4) encode() []byte {
 	b := make([]byte, headerLen4, shortest4)
 	b[0], b[1] = m.op, m.hardware

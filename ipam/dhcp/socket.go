@@ -48,7 +48,6 @@ func newSocket(ns *netns.NS, domain, typ int, setup func(fd int) error) (*socket
 // close closes the socket, which would keep the namespace alive.
 func (s *socket) close() { s.file.Close() }
 
-// send sends one packet.
 func (s *socket) send(b []byte) (err error) {
 	if s.to == nil {
 		_, err = unix.Write(s.fd, b)

@@ -483,7 +483,7 @@ func TestKernelResume(t *testing.T) {
 			state.Leases = []*dhcp.Lease{&old}
 			asked := s.Count(dhcpv4.MessageTypeDiscover)
 			h2 := dhcp.Resume(state, b.Settings, b.store)
-			if !h2.Fresh() || !state.Given {
+			if !h2.SameBoot() || !state.Given {
 				t.Error("it is not taken for what it is")
 			}
 			h2.Keep()

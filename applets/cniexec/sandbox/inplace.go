@@ -105,7 +105,7 @@ func (r *Run) becomeCommand(ctx context.Context, host *netns.NS, signals <-chan 
 	if err != nil || exit != exitOK {
 		return exit, err // the third process has printed its own
 	}
-	around := surroundings{dns: r.dnsOf(own), servers: r.Servers, others: r.hostsWithout(own), warn: r.Runner.Warn}
+	around := commandEnv{dns: r.dnsOf(own), servers: r.Servers, others: r.hostsWithout(own), warn: r.Runner.Warn}
 	err = netns.OnDiscardedThread(func() (err error) { // in the namespace, as all threads
 		around.mount()
 		r.Log.Write(exitOK)

@@ -107,8 +107,8 @@ func (n Names) freeKilled(ctx context.Context, name string) error {
 	if err != nil || !freed {
 		return err
 	}
-	of := func(a spec.Attachment) bool { return a.ContainerID == chain.RunPrefix+name }
-	if err := n.Runner.DeleteStale(ctx, of); err != nil {
+	matches := func(a spec.Attachment) bool { return a.ContainerID == chain.RunPrefix+name }
+	if err := n.Runner.DeleteStale(ctx, matches); err != nil {
 		n.Runner.Warn("leftovers of a killed run: %v", err)
 	}
 	return nil
@@ -186,7 +186,7 @@ func (n Names) DeleteUnused(ctx context.Context, path string) error {
 	}
 	defer ns.Close()
 	for _, e := range entries {
-		if ns.At(e.NetNSPath()) && e.Live() { // by whatever path
+		if ns.IsAt(e.NetNSPath()) && e.Live() { // by whatever path
 			n.Runner.Warn("%s stays: %s is attached", path, e.Title())
 			return nil
 		}
