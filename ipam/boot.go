@@ -49,9 +49,9 @@ func (s *Store) byBoot(create bool) (directory, error) {
 	return own.sub(byBootDir, create)
 }
 
-// begin is for the first store of a boot: it frees the leases of earlier boots and marks all others.
+// beginBoot is for the first store of a boot: it frees the leases of earlier boots and marks all others.
 // Interrupted, it is done again. A view, and a store that cannot free them, only count them as free.
-func (s *Store) begin() error {
+func (s *Store) beginBoot() error {
 	s.x = &index{dir: directory{fd: -1}, expired: s.earlierBoots()}
 	if s.readOnly {
 		return nil

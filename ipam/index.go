@@ -65,14 +65,14 @@ func escapeName(s string) string {
 	return strings.NewReplacer("%", "%25", "/", "%2F", ":", "%3A").Replace(s)
 }
 
-// load opens the index of this boot. Without one the boot is new, see [Store.begin].
+// load opens the index of this boot. Without one the boot is new, see [Store.beginBoot].
 func (s *Store) load() error {
 	if s.x != nil {
 		return nil
 	}
 	dir, err := s.bootDirectory()
 	if err != nil {
-		return s.begin()
+		return s.beginBoot()
 	}
 	s.x = &index{dir: dir}
 	return nil
@@ -151,14 +151,14 @@ func (s *Store) mark(l Lease, addrs ...netip.Addr) {
 		err = s.x.dir.sync()
 	}
 	if err != nil {
-		s.abandon(err)
+		s.abandonIndex(err)
 	}
 }
 
-// abandon closes an index that could not be changed and takes its name away: a mark that lists too few
+// abandonIndex closes an index that could not be changed and takes its name away: a mark that lists too few
 // addresses would hide the others from DEL, and a lease without one would outlive the boot. The next store
 // begins a new one.
-func (s *Store) abandon(err error) {
+func (s *Store) abandonIndex(err error) {
 	s.o.Warn("index of the leases of network %s: %v", s.network, err)
 	s.x.dir.close()
 	s.x.dir.fd = -1

@@ -175,7 +175,7 @@ func (s *Store) DeleteStale(valid func(spec.Attachment) bool) error {
 	}
 	if s.x.dir.fd >= 0 {
 		if err := s.x.dir.update(left); err != nil {
-			s.abandon(err)
+			s.abandonIndex(err)
 		}
 	}
 	return errors.Join(errs...)

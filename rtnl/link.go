@@ -146,11 +146,11 @@ func (c *Conn) link(req netlink.Message, err error) (*Link, error) {
 	if err != nil {
 		return nil, err
 	}
-	return oneLink(ms)
+	return decodeLink(ms)
 }
 
-// oneLink decodes the answer to the request for one link.
-func oneLink(ms []netlink.Message) (*Link, error) {
+// decodeLink decodes the answer to the request for one link.
+func decodeLink(ms []netlink.Message) (*Link, error) {
 	if len(ms) != 1 {
 		return nil, errMalformed
 	}

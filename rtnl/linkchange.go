@@ -24,7 +24,7 @@ func (ch LinkChange) encode(index uint32) ([]byte, error) {
 			return nil, err
 		}
 	}
-	if err := fit32(deref(ch.MTU), deref(ch.TxQLen)); err != nil {
+	if err := check32(deref(ch.MTU), deref(ch.TxQLen)); err != nil {
 		return nil, err
 	}
 	info, err := ch.info()

@@ -65,7 +65,7 @@ func (c *Conn) CreateLink(s LinkSpec) (*Link, error) {
 	}
 	var l *Link
 	if err == nil {
-		l, err = oneLink(answers[1].Messages)
+		l, err = decodeLink(answers[1].Messages)
 	}
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", op.text, err)
@@ -149,7 +149,7 @@ func (s LinkSpec) encode() ([]byte, error) {
 	if s.Kind == nil {
 		return nil, errors.New("link without a kind")
 	}
-	if err := errors.Join(checkName(s.Name), fit32(s.MTU, deref(s.TxQLen))); err != nil {
+	if err := errors.Join(checkName(s.Name), check32(s.MTU, deref(s.TxQLen))); err != nil {
 		return nil, err
 	}
 	peer, err := s.encodePeer()
@@ -210,7 +210,7 @@ func (s LinkSpec) encodePeer() ([]byte, error) {
 	if p.Master != 0 {
 		return nil, errors.New("a peer cannot be given a master")
 	}
-	err := fit32(p.MTU, deref(p.TxQLen))
+	err := check32(p.MTU, deref(p.TxQLen))
 	if p.Name != "" {
 		err = errors.Join(checkName(p.Name), err)
 	}

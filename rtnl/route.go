@@ -91,7 +91,7 @@ func (r Route) encode(pattern bool) ([]byte, error) {
 			return nil, fmt.Errorf("%s and %s are of different families: %w", a, dst, unix.EINVAL)
 		}
 	}
-	if err := fit32(r.MTU, r.AdvMSS, r.Priority, r.Table); err != nil {
+	if err := check32(r.MTU, r.AdvMSS, r.Priority, r.Table); err != nil {
 		return nil, err
 	}
 	m := rtnetlink.RouteMessage{

@@ -38,7 +38,7 @@ func DropRule(r Rule) Op { return r.op("delete", unix.RTM_DELRULE, ack) }
 func (r Rule) op(verb string, typ netlink.HeaderType, flags netlink.HeaderFlags) Op {
 	r.Family = r.family()
 	text := fmt.Sprintf("rule %s priority %d from %s to %s table %d", verb, r.Priority, anyOr(r.Src), anyOr(r.Dst), r.Table)
-	if !inFamily(r.Src, r.Family) || !inFamily(r.Dst, r.Family) || fit32(r.Table, r.Priority) != nil {
+	if !inFamily(r.Src, r.Family) || !inFamily(r.Dst, r.Family) || check32(r.Table, r.Priority) != nil {
 		return Op{text: text, err: unix.EINVAL}
 	}
 	data, err := (&rtnetlink.RuleMessage{

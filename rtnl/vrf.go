@@ -22,7 +22,7 @@ func (VRF) kind() string { return "vrf" }
 // encode writes IFLA_VRF_TABLE, include/uapi/linux/if_link.h. It is
 // unix.EINVAL for a table that no route can be in.
 func (v VRF) encode(ae *netlink.AttributeEncoder) error {
-	if v.Table <= 0 || fit32(v.Table) != nil {
+	if v.Table <= 0 || check32(v.Table) != nil {
 		return fmt.Errorf("table %d: %w", v.Table, unix.EINVAL)
 	}
 	ae.Uint32(unix.IFLA_VRF_TABLE, uint32(v.Table))

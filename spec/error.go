@@ -168,7 +168,7 @@ func hasTyped(err error) bool {
 // that is not supported: indented by four spaces, without a newline at the end, in what a terminal
 // can print. Long values that are quoted in Msg are cut.
 func (e *Error) Encode(v Version) []byte {
-	if !known(v.String(), Version{}) {
+	if !isSupported(v.String(), Version{}) {
 		v = Newest
 	}
 	short := *e

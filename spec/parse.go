@@ -71,7 +71,7 @@ func resultVersion(raw json.RawMessage, conf Version) (Version, error) {
 	if text == "" {
 		return conf, nil
 	}
-	if !known(text, Version{}) {
+	if !isSupported(text, Version{}) {
 		return Version{}, fmt.Errorf("unsupported CNI result version %q", text)
 	}
 	return ParseVersion(text)

@@ -344,5 +344,5 @@ func (n NetConf) exact(since Version) bool {
 	if text == "" {
 		text = V010.String()
 	}
-	return known(text, since)
+	return isSupported(text, since)
 }

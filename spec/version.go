@@ -91,9 +91,9 @@ func (v Version) AtLeast(o Version) bool {
 // an address: below 0.3.0 there is nothing else in it.
 func (v Version) NeedsAddress() bool { return !v.AtLeast(V030) }
 
-// known reports whether the text is exactly a supported version from since on.
+// isSupported reports whether the text is exactly a supported version from since on.
 // As in the reference, "1.0" is not 1.0.0.
-func known(text string, since Version) bool {
+func isSupported(text string, since Version) bool {
 	for _, v := range Versions(since) {
 		if v.String() == text {
 			return true
@@ -119,7 +119,7 @@ func ConfVersion(conf []byte) Version {
 // The specification asks for the echo; runtimes choose by supportedVersions.
 func VersionAnswer(stdin []byte, since Version) []byte {
 	var conf struct{ CNIVersion string }
-	if err := json.Unmarshal(stdin, &conf); err != nil || !known(conf.CNIVersion, since) {
+	if err := json.Unmarshal(stdin, &conf); err != nil || !isSupported(conf.CNIVersion, since) {
 		conf.CNIVersion = Newest.String()
 	}
 	var served []string

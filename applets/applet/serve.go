@@ -146,13 +146,13 @@ func answer(ctx context.Context, a *Applet, p Process, version *spec.Version) (o
 		return nil, nil, privilege(err)
 	}
 	if out, err = r.Encode(result); err == nil && call.Verb == spec.Add {
-		takeBack = func(cause error) error { return a.takeBack(ctx, r, result, cause) }
+		takeBack = func(cause error) error { return a.undoAdd(ctx, r, result, cause) }
 	}
 	return out, takeBack, err
 }
 
-// takeBack deletes what ADD has made, since its result could not be printed, and returns that cause.
-func (a *Applet) takeBack(ctx context.Context, r *spec.Request, result *spec.Result, cause error) error {
+// undoAdd deletes what ADD has made, since its result could not be printed, and returns that cause.
+func (a *Applet) undoAdd(ctx context.Context, r *spec.Request, result *spec.Result, cause error) error {
 	defer interrupt.Begin()()
 	ctx, cancel := interrupt.UndoContext(ctx, interrupt.Undo)
 	defer cancel()

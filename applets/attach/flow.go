@@ -52,8 +52,8 @@ func (p *Plugin) begin(ctx context.Context, r *spec.Request) (d Driver, op *Op, 
 	return d, op, err
 }
 
-// beginOutside is for verbs that are about no container.
-func (p *Plugin) beginOutside(ctx context.Context, r *spec.Request) (d Driver, op *Op, err error) {
+// beginWithoutNS is for verbs that are about no container.
+func (p *Plugin) beginWithoutNS(ctx context.Context, r *spec.Request) (d Driver, op *Op, err error) {
 	if d, err = p.read(r); err != nil {
 		return nil, nil, err
 	}
@@ -190,7 +190,7 @@ func (p *Plugin) del(ctx context.Context, r *spec.Request) error {
 		return err
 	}
 	defer op.close()
-	op.ending = endingIn(ctx)
+	op.ending = endingOf(ctx)
 	if op.ending == nil || !op.hasHostVeth() {
 		if err := op.openNSIfExists(); err != nil {
 			return err
@@ -206,7 +206,7 @@ func (p *Plugin) del(ctx context.Context, r *spec.Request) error {
 	}
 	leased := op.Net.IPAM.Type != "" && !early
 	if op.ending != nil {
-		linkErr := guard(d.Remove, op)
+		linkErr := recoverPanic(d.Remove, op)
 		if linkErr == nil && leased {
 			op.ending.lease = op.releaseLease
 		}
@@ -215,7 +215,7 @@ func (p *Plugin) del(ctx context.Context, r *spec.Request) error {
 	}
 	// the kernel takes some 20 ms to delete a link: the other steps run meanwhile
 	link := make(chan error, 1)
-	go func() { link <- guard(d.Remove, op) }()
+	go func() { link <- recoverPanic(d.Remove, op) }()
 	releaseErr := d.Release(op)
 	linkErr := <-link
 	errs = append(errs, linkErr, releaseErr) // in this order, whichever ended first
@@ -245,7 +245,7 @@ func (p *Plugin) get(ctx context.Context, r *spec.Request) (*spec.Result, error)
 	switch {
 	case err != nil:
 		return nil, err
-	case lost != nil && !op.leases():
+	case lost != nil && !op.mayHaveLeases():
 		return nil, lost
 	case r.Net.IPAM.Type == "":
 		op.Result.DNS = r.Net.DNS
@@ -293,7 +293,7 @@ func (op *Op) describe(d Driver) (lost *spec.Error, err error) {
 // status runs the plugin's probe and the IPAM plugin's STATUS.
 // A failed probe has code 50; an error of the IPAM plugin keeps its code.
 func (p *Plugin) status(ctx context.Context, r *spec.Request) error {
-	d, op, err := p.beginOutside(ctx, r)
+	d, op, err := p.beginWithoutNS(ctx, r)
 	if err != nil {
 		return err
 	}
@@ -378,15 +378,15 @@ func (op *Op) restoreHost(d Driver) error {
 
 // prepare is for what the attachments of a network share.
 func (p *Plugin) prepare(ctx context.Context, r *spec.Request) error {
-	return p.ofNetwork(ctx, r, Network.Prepare)
+	return p.runNetworkStep(ctx, r, Network.Prepare)
 }
 
 func (p *Plugin) removeNetwork(ctx context.Context, r *spec.Request) error {
-	return p.ofNetwork(ctx, r, Network.RemoveNetwork)
+	return p.runNetworkStep(ctx, r, Network.RemoveNetwork)
 }
 
-func (p *Plugin) ofNetwork(ctx context.Context, r *spec.Request, step func(Network, *Op) error) error {
-	d, op, err := p.beginOutside(ctx, r)
+func (p *Plugin) runNetworkStep(ctx context.Context, r *spec.Request, step func(Network, *Op) error) error {
+	d, op, err := p.beginWithoutNS(ctx, r)
 	if err != nil {
 		return err
 	}
@@ -394,9 +394,9 @@ func (p *Plugin) ofNetwork(ctx context.Context, r *spec.Request, step func(Netwo
 	return step(d.(Network), op)
 }
 
-// guard makes a panic of a step in a goroutine of its own an error, since the recover of the serve
+// recoverPanic makes a panic of a step in a goroutine of its own an error, since the recover of the serve
 // loop does not see it.
-func guard[T any](step func(T) error, arg T) (err error) {
+func recoverPanic[T any](step func(T) error, arg T) (err error) {
 	defer func() {
 		if p := recover(); p != nil {
 			err = fmt.Errorf("panic: %v", p)

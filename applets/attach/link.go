@@ -149,7 +149,7 @@ func (op *Op) restoreLink() (err error) {
 		return Lost("no interface %s in %s", op.IfName, op.Call.NetNS)
 	case err != nil:
 		return err
-	case !op.isKind(op.Link) || op.foreign(op.Link):
+	case !op.isKind(op.Link) || op.isForeign(op.Link):
 		return Lost("interface %s in %s is not of this attachment: kind %q, alias %q", op.IfName, op.Call.NetNS, op.Link.Kind, op.Link.Alias)
 	case op.Link.Up || op.facts.Down:
 		return nil
@@ -179,7 +179,7 @@ func (op *Op) removeLink() error {
 	if err != nil {
 		return err
 	}
-	if !op.isKind(link) || op.foreign(link) {
+	if !op.isKind(link) || op.isForeign(link) {
 		op.Warn("%s in %s is not of %s: kind %q, alias %q: left alone", op.IfName, op.Call.NetNS, op.Attachment, link.Kind, link.Alias)
 		return nil
 	}

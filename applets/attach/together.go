@@ -42,8 +42,8 @@ func (t *Together) Collect(ctx context.Context, report func(error)) context.Cont
 	return context.WithValue(ctx, togetherKey{}, collector{t, report})
 }
 
-// endingIn returns an end for a DEL; nil: it is to be made at once.
-func endingIn(ctx context.Context) *ending {
+// endingOf returns an end for a DEL; nil: it is to be made at once.
+func endingOf(ctx context.Context) *ending {
 	if of, ok := ctx.Value(togetherKey{}).(collector); ok {
 		return &ending{of: of}
 	}
@@ -129,7 +129,7 @@ func (t *Together) Release(ctx context.Context) {
 		}
 		err := context.Cause(ctx)
 		if err == nil {
-			err = guard(e.lease, ctx)
+			err = recoverPanic(e.lease, ctx)
 		}
 		if err != nil {
 			e.of.report(err)

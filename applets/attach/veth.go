@@ -30,9 +30,9 @@ func HostNames(a spec.Attachment) []string {
 // label is the alias of the attachment's links, see [spec.Attachment.Label].
 func (op *Op) label() *string { return new(op.Attachment.Label(aliasMax)) }
 
-// foreign reports whether a link has the label of another attachment. A link of the reference has
+// isForeign reports whether a link has the label of another attachment. A link of the reference has
 // no label.
-func (op *Op) foreign(l *rtnl.Link) bool {
+func (op *Op) isForeign(l *rtnl.Link) bool {
 	key := spec.LabelKey(l.Alias)
 	return key != "" && key != op.Key()
 }

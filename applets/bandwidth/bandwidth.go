@@ -107,10 +107,10 @@ func (c *conf) Validate(*spec.Request) error {
 	}
 	configured, asked := c.limits, c.RuntimeConfig.Bandwidth
 	if configured.IngressRate|configured.IngressBurst == 0 {
-		configured.IngressRate, configured.IngressBurst = asked.IngressRate, chosen(asked.IngressBurst)
+		configured.IngressRate, configured.IngressBurst = asked.IngressRate, usableBurst(asked.IngressBurst)
 	}
 	if configured.EgressRate|configured.EgressBurst == 0 {
-		configured.EgressRate, configured.EgressBurst = asked.EgressRate, chosen(asked.EgressBurst)
+		configured.EgressRate, configured.EgressBurst = asked.EgressRate, usableBurst(asked.EgressBurst)
 	}
 	var err error
 	if c.ingress, err = newLimit("ingress", configured.IngressRate, configured.IngressBurst, latency); err != nil {
@@ -120,10 +120,10 @@ func (c *conf) Validate(*spec.Request) error {
 	return err
 }
 
-// chosen returns the burst of a capability, or 0 for the numbers that kubelet, containerd and
+// usableBurst returns the burst of a capability, or 0 for the numbers that kubelet, containerd and
 // CRI-O send because the reference requires one. With such a burst the first 256 MB and more
 // would not be limited.
-func chosen(burst uint64) uint64 {
+func usableBurst(burst uint64) uint64 {
 	switch burst {
 	case math.MaxInt32, math.MaxUint32, math.MaxUint32*8 - 1:
 		return 0

@@ -155,7 +155,7 @@ func (s *shaper) apply(c *conf) error {
 		}
 	}
 	if c.egress.rate != 0 {
-		if err := s.queue(now, c.egress); err != nil {
+		if err := s.limitEgress(now, c.egress); err != nil {
 			return err
 		}
 	}
@@ -177,7 +177,7 @@ func (s *shaper) apply(c *conf) error {
 				return err
 			}
 		}
-		return s.redirectAgain(former)
+		return s.restoreRedirect(former)
 	})
 	return s.dropIFBs(now)
 }
@@ -209,9 +209,9 @@ func (s *shaper) setBucket(l *rtnl.Link, t rtnl.TBF) error {
 	return nil
 }
 
-// queue limits what the container sends, on the IFB that the attachment has or on a new one, which
+// limitEgress limits what the container sends, on the IFB that the attachment has or on a new one, which
 // is then none of now's.
-func (s *shaper) queue(now *shaping, want limit) error {
+func (s *shaper) limitEgress(now *shaping, want limit) error {
 	ifb, err := s.takeIFB(now)
 	if err == nil && ifb == nil {
 		ifb, err = s.makeIFB()
@@ -284,7 +284,7 @@ func (s *shaper) redirect(now *shaping, ifb *rtnl.Link) error {
 	}
 	former := now.to
 	s.Add("filters of "+s.veth.Name, func(context.Context) error {
-		return errors.Join(rtnl.SkipAbsent(s.host.Do(rtnl.DropRedirects(index))), s.redirectAgain(former))
+		return errors.Join(rtnl.SkipAbsent(s.host.Do(rtnl.DropRedirects(index))), s.restoreRedirect(former))
 	})
 	if len(former) > 0 { // to a link that is gone, or to another IFB of the attachment
 		if err := s.host.Do(rtnl.DropRedirects(index)); err != nil {
@@ -294,8 +294,8 @@ func (s *shaper) redirect(now *shaping, ifb *rtnl.Link) error {
 	return s.host.Do(add)
 }
 
-// redirectAgain makes the host-side veth pass on what it receives to those that it did before.
-func (s *shaper) redirectAgain(former []uint32) error {
+// restoreRedirect makes the host-side veth pass on what it receives to those that it did before.
+func (s *shaper) restoreRedirect(former []uint32) error {
 	for _, to := range former {
 		if to == 0 { // gone
 			continue

@@ -74,8 +74,8 @@ func (c *conf) Validate(r *spec.Request) error {
 	return nil
 }
 
-// anyway is the plan of DEL and GC, for which the configuration may be invalid.
-func (c *conf) anyway() *plan {
+// releasePlan is the plan of DEL and GC, for which the configuration may be invalid.
+func (c *conf) releasePlan() *plan {
 	if c.plan == nil { // not decoded
 		c.plan = c.defaults()
 	}

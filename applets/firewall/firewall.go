@@ -70,8 +70,8 @@ func (c *conf) Apply(op *chained.Op) error {
 		return err
 	}
 	table := nft.Open(r.Call.HostNS())
-	made := readRules(op)
-	closed, err := p.addElements(ctx, op, table, made)
+	recorded := readRules(op)
+	closed, err := p.addElements(ctx, op, table, recorded)
 	if err != nil {
 		return err
 	}
@@ -81,12 +81,12 @@ func (c *conf) Apply(op *chained.Op) error {
 	op.Add("tables", table.Prune)
 	op.Add("rules of "+r.Attachment.String(), func(ctx context.Context) error {
 		return table.Update(ctx, func(x *nft.Tx) error {
-			made.plan(op, x)
+			recorded.setHandles(op, x)
 			x.Release(r.Attachment, nft.KindFirewall, nft.KindZone)
 			return nil
 		})
 	})
-	if err := made.write(op); err != nil || z == nil {
+	if err := recorded.write(op); err != nil || z == nil {
 		return err
 	}
 	return z.addAll(p.ips)
@@ -118,7 +118,7 @@ func (p *plan) isolate(undo *undo.Stack) error {
 
 // addElements is the transaction of ADD. It deletes what an earlier ADD of the attachment has added and
 // this one does not. closed: firewalld rejects what is in no zone, and the addresses are in none.
-func (p *plan) addElements(ctx context.Context, op *chained.Op, table *nft.Table, made *rules) (closed bool, err error) {
+func (p *plan) addElements(ctx context.Context, op *chained.Op, table *nft.Table, recorded *rules) (closed bool, err error) {
 	r := op.Request
 	kinds := []nft.Kind{nft.KindFirewall}
 	if p.firewalld {
@@ -130,10 +130,10 @@ func (p *plan) addElements(ctx context.Context, op *chained.Op, table *nft.Table
 	}
 	plan := func(x *nft.Tx) error {
 		x.RecordOwner(r.Attachment)
-		return p.plan(r)(x)
+		return p.update(r)(x)
 	}
 	err = table.Update(ctx, func(x *nft.Tx) error {
-		made.plan(op, x)
+		recorded.setHandles(op, x)
 		closed = !p.firewalld && x.HasFirewalld()
 		if err := plan(x); err != nil || !x.AlreadyOwned(r.Attachment) {
 			return err
@@ -144,8 +144,8 @@ func (p *plan) addElements(ctx context.Context, op *chained.Op, table *nft.Table
 	return closed, err
 }
 
-// plan returns what ADD adds to the rule set and CHECK looks for.
-func (p *plan) plan(r *spec.Request) func(*nft.Tx) error {
+// update returns what ADD adds to the rule set and CHECK looks for.
+func (p *plan) update(r *spec.Request) func(*nft.Tx) error {
 	return func(x *nft.Tx) error {
 		for _, ip := range p.ips {
 			switch {
@@ -174,10 +174,10 @@ func (c *conf) Check(op *chained.Op) error {
 	if err := p.readPrevResult(r.Prev, spec.CodeCheck); err != nil {
 		return err
 	}
-	made := readRules(op)
+	recorded := readRules(op)
 	found := nft.Open(r.Call.HostNS()).Check(func(x *nft.Tx) error {
-		made.plan(op, x)
-		return p.plan(r)(x)
+		recorded.setHandles(op, x)
+		return p.update(r)(x)
 	})
 	if err := p.orReference(found); err != nil {
 		return spec.Errorf(spec.CodeCheck, "expected rule not found: %w", err)
@@ -221,7 +221,7 @@ func (p *plan) orReference(err error) error {
 // the rules of the reference for the addresses, unless another attachment has them by now.
 func (c *conf) Release(op *chained.Op) error {
 	ctx := op.Context()
-	p, r := c.anyway(), op.Request
+	p, r := c.releasePlan(), op.Request
 	var ips []netip.Addr
 	if r.Prev != nil {
 		ips = addressesIn(r.Prev)
@@ -234,10 +234,10 @@ func (c *conf) Release(op *chained.Op) error {
 	zoned, err := zonedOf(ctx, table, r.Attachment, others)
 	kinds, errs := leaveZones(ctx, p, zoned, err)
 	op.Kept = true // until the transaction has deleted the rules
-	made := readRules(op)
+	recorded := readRules(op)
 	release := func(x *nft.Tx) error {
 		x.Addresses(ips...)
-		made.plan(op, x)
+		recorded.setHandles(op, x)
 		x.Release(r.Attachment, kinds...)
 		return nil
 	}
@@ -308,7 +308,7 @@ func (c *conf) Collect(op *chained.Op) error {
 	valid := op.ValidKeys()
 	table := nft.Open(netns.Host())
 	zoned, err := table.LostZones(op.Network, valid)
-	kinds, errs := leaveZones(ctx, c.anyway(), zoned, err)
+	kinds, errs := leaveZones(ctx, c.releasePlan(), zoned, err)
 	err = table.Update(ctx, func(x *nft.Tx) error {
 		x.DeleteStale(op.Network, valid, kinds...)
 		return nil

@@ -65,7 +65,7 @@ func zoneCode(err error) int {
 		return spec.CodeConfig
 	case hasError(err, "ZONE_CONFLICT"): // the address is in another zone
 		return spec.CodeBusy
-	case unzoned(err), hasError(err, "NOT_RUNNING"):
+	case isNotRunning(err), hasError(err, "NOT_RUNNING"):
 		return spec.CodeTryAgain
 	}
 	return spec.CodeInternal
@@ -77,7 +77,7 @@ func (z *zoneClient) removeAll(ips []netip.Addr) error {
 	var errs []error
 	for _, ip := range ips {
 		err := z.change("removeSource", ip)
-		if err == nil || unzoned(err) || hasError(err, "UNKNOWN_SOURCE", "NOT_ENABLED", "ZONE_CONFLICT", "INVALID_ZONE") {
+		if err == nil || isNotRunning(err) || hasError(err, "UNKNOWN_SOURCE", "NOT_ENABLED", "ZONE_CONFLICT", "INVALID_ZONE") {
 			continue
 		}
 		errs = append(errs, fmt.Errorf("failed to remove the address %s from zone %q: %w", ip, z.zone, err))
@@ -118,8 +118,8 @@ func hasError(err error, codes ...string) bool {
 	return false
 }
 
-// unzoned reports whether an error means that firewalld does not run, and has no zones.
-func unzoned(err error) bool {
+// isNotRunning reports whether an error means that firewalld does not run, and has no zones.
+func isNotRunning(err error) bool {
 	var e *dbus.Error
 	if errors.As(err, &e) {
 		return e.Name == "org.freedesktop.DBus.Error.NameHasNoOwner" || e.Name == "org.freedesktop.DBus.Error.ServiceUnknown"
@@ -133,7 +133,7 @@ func removeFromZone(ctx context.Context, p *plan, ips []netip.Addr) error {
 		return nil
 	}
 	z, err := dialZone(ctx, p)
-	if unzoned(err) {
+	if isNotRunning(err) {
 		return nil
 	}
 	if err != nil {

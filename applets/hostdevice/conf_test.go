@@ -178,10 +178,10 @@ func TestHostDeviceRefuses(t *testing.T) {
 		"kernelpath with dots":  {`{"kernelpath":"/sys/devices/../../etc"}`, "below /sys/devices/"},
 		"kernelpath itself":     {`{"kernelpath":"/sys/devices/"}`, "below /sys/devices/"},
 		"kernelpath not rooted": {`{"kernelpath":"sys/devices/x"}`, "below /sys/devices/"},
-		"pciBusID":              {`{"pciBusID":"3b:00.2"}`, "no PCI address"},
-		"pciBusID as a path":    {`{"pciBusID":"../../0000:3b:00.2"}`, "no PCI address"},
-		"pciBusID function":     {`{"pciBusID":"0000:3b:00.8"}`, "no PCI address"},
-		"pciBusID digits":       {`{"pciBusID":"0000:3g:00.2"}`, "no PCI address"},
+		"pciBusID":              {`{"pciBusID":"3b:00.2"}`, "not a PCI address"},
+		"pciBusID as a path":    {`{"pciBusID":"../../0000:3b:00.2"}`, "not a PCI address"},
+		"pciBusID function":     {`{"pciBusID":"0000:3b:00.8"}`, "not a PCI address"},
+		"pciBusID digits":       {`{"pciBusID":"0000:3g:00.2"}`, "not a PCI address"},
 		"dataDir":               {`{"device":"eth1","dataDir":"x"}`, `"dataDir"`},
 	} {
 		t.Run(name, func(t *testing.T) {

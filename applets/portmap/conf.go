@@ -92,7 +92,7 @@ func (c *conf) validate() error {
 // checkMappings checks the mappings and drops those without a host port, and duplicates, which runtimes
 // send. Two for the same host port and different container ports are an error.
 func checkMappings(mappings []portMapping) ([]checkedMapping, error) {
-	wishes := make([]checkedMapping, 0, len(mappings))
+	checked := make([]checkedMapping, 0, len(mappings))
 	seen := make(map[hostport.Port]uint16, len(mappings)) // container ports
 	for i, m := range mappings {
 		if m.HostPort == 0 {
@@ -111,10 +111,10 @@ func checkMappings(mappings []portMapping) ([]checkedMapping, error) {
 		}
 		if _, ok := seen[w.host]; !ok {
 			seen[w.host] = w.container
-			wishes = append(wishes, w)
+			checked = append(checked, w)
 		}
 	}
-	return wishes, nil
+	return checked, nil
 }
 
 // check checks the mapping at a key.

@@ -130,7 +130,7 @@ func (c *conf) publish(ctx context.Context, op *chained.Op, maps iter.Seq[nft.Po
 		return err
 	}
 	if old != nil {
-		udp = withUDP(udp, old.Data.UDP)
+		udp = mergeUDP(udp, old.Data.UDP)
 	}
 	forgetFlows(r, udp)
 	return nil

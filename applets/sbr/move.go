@@ -36,8 +36,8 @@ func (s *routing) tableOf(ip netip.Addr) int {
 	return 0
 }
 
-// do makes a change and registers its undo. A route that exists already is not an error of the undo.
-func (s *routing) do(op, back rtnl.Op) error {
+// apply makes a change and registers its undo. A route that exists already is not an error of the undo.
+func (s *routing) apply(op, back rtnl.Op) error {
 	if err := s.Conn.Do(op); err != nil {
 		return err
 	}
@@ -58,7 +58,7 @@ func (s *routing) rule(ip netip.Addr, table int) error {
 			return nil
 		}
 	}
-	return s.do(rtnl.NewRule(rule), rtnl.DropRule(rule))
+	return s.apply(rtnl.NewRule(rule), rtnl.DropRule(rule))
 }
 
 // Apply records the rules, fills the tables, adds the rules and clears the main table, in this order,
@@ -69,7 +69,7 @@ func (c *conf) Apply(op *chained.Op) error {
 	if err != nil {
 		return err
 	}
-	rules, err := s.choose(c, ips)
+	rules, err := s.chooseTables(c, ips)
 	if err != nil {
 		return err
 	}
@@ -81,7 +81,7 @@ func (c *conf) Apply(op *chained.Op) error {
 		return err
 	}
 	if s.Restoring {
-		main = slices.DeleteFunc(main, func(r rtnl.Route) bool { return !c.movesAgain(r, ips) })
+		main = slices.DeleteFunc(main, func(r rtnl.Route) bool { return !c.restoreMoves(r, ips) })
 	}
 	for i, m := range rules {
 		if c.Table == nil {
@@ -102,9 +102,9 @@ func (c *conf) Apply(op *chained.Op) error {
 	return err
 }
 
-// movesAgain reports whether RESTORE moves a route from the main table: one that leads to the gateway
+// restoreMoves reports whether RESTORE moves a route from the main table: one that leads to the gateway
 // of an address, which the kernel, or RESTORE of the interface's plugin, has added when the link came up.
-func (c *conf) movesAgain(r rtnl.Route, ips []spec.IP) bool {
+func (c *conf) restoreMoves(r rtnl.Route, ips []spec.IP) bool {
 	return slices.ContainsFunc(ips, func(ip spec.IP) bool {
 		return r.Dst == ip.Address.Masked() || r.Dst.IsSingleIP() && r.Dst.Addr() == c.gatewayOf(ip)
 	})
@@ -118,9 +118,9 @@ func (c *conf) gatewayOf(ip spec.IP) netip.Addr {
 	return ip.Gateway
 }
 
-// choose returns the rule of each address: to the table of the configuration, that of an
+// chooseTables returns the rule of each address: to the table of the configuration, that of an
 // earlier ADD, or one that is free.
-func (s *routing) choose(c *conf, ips []spec.IP) (rules []madeRule, err error) {
+func (s *routing) chooseTables(c *conf, ips []spec.IP) (rules []madeRule, err error) {
 	var used map[int]bool
 	if c.Table == nil {
 		if used, err = chained.UsedTables(s.Conn, s.rules); err != nil {
@@ -205,7 +205,7 @@ func (s *routing) addRoutes(c *conf, ip spec.IP, table int, main []rtnl.Route) e
 				back = rtnl.ReplaceRoute(old)
 			}
 		}
-		err := s.do(rtnl.ReplaceRoute(r), back)
+		err := s.apply(rtnl.ReplaceRoute(r), back)
 		if rtnl.BadGateway(err) {
 			return spec.Errorf(spec.CodeConfig, "%s: %w: a gateway has to be another host in a network of the interface; correct \"gateways\", or \"ipam\"", s.Link.Name, err)
 		}
@@ -227,15 +227,15 @@ func (c *conf) missing(ip spec.IP, table int, want, have []rtnl.Route) []rtnl.Ro
 		return slices.ContainsFunc(have, func(h rtnl.Route) bool { return h.Dst == w.Dst && (h.GW == w.GW || !static) })
 	})
 	all := slices.Concat(want, have)
-	if !unreached(ip, all).IsValid() {
+	if !unreachedGateway(ip, all).IsValid() {
 		return want
 	}
 	return append([]rtnl.Route{rtnl.NetworkRoute(ip.Address, all[0].Link, table)}, want...)
 }
 
-// unreached returns the gateway of a table's default route that is in the network of the address, and to
+// unreachedGateway returns the gateway of a table's default route that is in the network of the address, and to
 // which no route of the table leads; zero: there is none.
-func unreached(ip spec.IP, table []rtnl.Route) netip.Addr {
+func unreachedGateway(ip spec.IP, table []rtnl.Route) netip.Addr {
 	for _, r := range table {
 		leads := func(to rtnl.Route) bool { return !to.GW.IsValid() && to.Dst.Contains(r.GW) }
 		if r.Dst.Bits() == 0 && !r.OnLink && ip.Address.Masked().Contains(r.GW) && !slices.ContainsFunc(table, leads) {
@@ -265,13 +265,13 @@ func (s *routing) removeFromMain(c *conf, ips []spec.IP, main []rtnl.Route) erro
 			continue
 		}
 		// Not NLM_F_REPLACE: it could replace a route of another interface.
-		if err := s.do(rtnl.DropRoute(r), rtnl.AppendRoute(r)); err != nil {
+		if err := s.apply(rtnl.DropRoute(r), rtnl.AppendRoute(r)); err != nil {
 			return err
 		}
 		if !with.Dst.IsValid() {
 			continue
 		}
-		if err := s.do(rtnl.AppendRoute(with), rtnl.DropRoute(with)); err != nil {
+		if err := s.apply(rtnl.AppendRoute(with), rtnl.DropRoute(with)); err != nil {
 			return err
 		}
 	}
@@ -315,7 +315,7 @@ func (s *routing) check(c *conf, ip spec.IP) error {
 	if err != nil {
 		return err
 	}
-	if gw := unreached(ip, have); gw.IsValid() {
+	if gw := unreachedGateway(ip, have); gw.IsValid() {
 		return spec.Errorf(spec.CodeCheck, "table %d of %s has no route to the network of its gateway %s", table, addr, gw)
 	}
 	gw, static := c.gatewayOf(ip), c.gateway(addr.Is4()).IsValid()

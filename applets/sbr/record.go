@@ -68,7 +68,7 @@ func (s *routing) ownRules() ([]madeRule, error) {
 		return nil, err
 	}
 	if !own {
-		return s.left(rec)
+		return s.rulesOfGone(rec)
 	}
 	if rec != nil {
 		if id, err := s.ID(); err != nil || rec.LinkID == id {
@@ -91,9 +91,9 @@ func (s *routing) ownRules() ([]madeRule, error) {
 	return rules, nil
 }
 
-// left returns the rules of a record whose interface is gone, if they are in this namespace
+// rulesOfGone returns the rules of a record whose interface is gone, if they are in this namespace
 // and no other interface has the address. rec may be nil.
-func (s *routing) left(rec *record.Record[ruleRecord]) (rules []madeRule, err error) {
+func (s *routing) rulesOfGone(rec *record.Record[ruleRecord]) (rules []madeRule, err error) {
 	if rec == nil {
 		return nil, nil
 	}
@@ -128,8 +128,8 @@ func (s *routing) addrs(link uint32, into map[netip.Addr]bool) error {
 	return rtnl.SkipAbsent(err)
 }
 
-// keep records the rules that DEL has not removed.
-func (s *routing) keep(rules []madeRule) error {
+// rewriteRecord records the rules that DEL has not removed.
+func (s *routing) rewriteRecord(rules []madeRule) error {
 	rec := record.Find[ruleRecord](s.Dir, s.Attachment)
 	if rec == nil || len(rules) == 0 {
 		return nil

@@ -126,17 +126,17 @@ func (c *conf) Release(op *chained.Op) error {
 		}
 		errs = append(errs, rtnl.SkipAbsent(s.Conn.Do(rtnl.DropRule(sourceRule(m.Src, m.Table)))))
 		if (op.Invalid || c.Table == nil) && s.Link != nil {
-			errs = append(errs, s.empty(m.Table))
+			errs = append(errs, s.flushTable(m.Table))
 		}
 	}
 	if err := errors.Join(errs...); err != nil {
 		return err
 	}
-	return s.keep(kept)
+	return s.rewriteRecord(kept)
 }
 
-// empty deletes the interface's routes from a table. The main table is never emptied.
-func (s *routing) empty(table int) error {
+// flushTable deletes the interface's routes from a table. The main table is never emptied.
+func (s *routing) flushTable(table int) error {
 	if table < firstTable || chained.IsReservedTable(table) {
 		return nil
 	}

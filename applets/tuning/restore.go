@@ -61,7 +61,7 @@ func (c *conf) remember(op *chained.Op, before attributes) error {
 	}
 	// a record without the interface is that of this one if it is tuned already
 	if old != nil && (old.LinkID == id || old.LinkID == record.LinkID{} && c.link.change(op.Link).empty()) {
-		before = old.Data.or(before)
+		before = old.Data.withMissing(before)
 	}
 	if err := chained.WriteRecord(op, name, before); err != nil {
 		return fmt.Errorf("former attributes of %s: %w", a.IfName, err)

@@ -159,7 +159,7 @@ func (c *conf) Apply(op *chained.Op) error {
 	// Of the name, and in this namespace: the host may have an eth0 as well.
 	for i := range op.Prev.Interfaces {
 		ifc := &op.Prev.Interfaces[i]
-		if ifc.Name != op.IfName || elsewhere(op.NS, ifc.Sandbox) {
+		if ifc.Name != op.IfName || isOtherNS(op.NS, ifc.Sandbox) {
 			continue
 		}
 		if c.mac != "" {
@@ -172,9 +172,9 @@ func (c *conf) Apply(op *chained.Op) error {
 	return nil
 }
 
-// elsewhere reports whether a sandbox of prevResult is another namespace than ns: the host's, or one
+// isOtherNS reports whether a sandbox of prevResult is another namespace than ns: the host's, or one
 // that can be opened. A runtime may have unmounted the path by which an earlier plugin knew ns.
-func elsewhere(ns *netns.NS, sandbox string) bool {
+func isOtherNS(ns *netns.NS, sandbox string) bool {
 	if sandbox == "" || ns.IsAt(sandbox) {
 		return sandbox == ""
 	}

@@ -34,7 +34,7 @@ func (c *conf) Apply(op *chained.Op) error {
 	if err := op.Record(); err != nil {
 		return err
 	}
-	vrf, table, err := v.domain(c)
+	vrf, table, err := v.ensureVRF(c)
 	if err != nil {
 		return err
 	}
@@ -52,20 +52,20 @@ func (c *conf) Apply(op *chained.Op) error {
 	if err != nil {
 		return err
 	}
-	chained.SetTables(op.Request, movedTo(routes))
+	chained.SetTables(op.Request, asMoved(routes))
 	return nil
 }
 
-// movedTo returns routes as they are, in their tables.
-func movedTo(routes []rtnl.Route) (moved []chained.MovedRoute) {
+// asMoved returns routes as they are, in their tables.
+func asMoved(routes []rtnl.Route) (moved []chained.MovedRoute) {
 	for _, r := range routes {
 		moved = append(moved, chained.MovedRoute{Dst: r.Dst, GW: r.GW, To: r.GW, Table: r.Table})
 	}
 	return moved
 }
 
-// domain returns the index and the table of the VRF, which it creates if missing.
-func (v membership) domain(c *conf) (index uint32, table int, err error) {
+// ensureVRF returns the index and the table of the VRF, which it creates if missing.
+func (v membership) ensureVRF(c *conf) (index uint32, table int, err error) {
 	l, err := v.Conn.Link(c.Name)
 	if err == nil {
 		data, ok := l.Data.(rtnl.VRF)
@@ -108,7 +108,7 @@ func (v membership) domain(c *conf) (index uint32, table int, err error) {
 // enslave moves the interface into the VRF. The kernel sets the link down and up for that, which
 // deletes its routes, but for those of the kernel, and without keep_addr_on_down its IPv6 addresses.
 func (v membership) enslave(ctx context.Context, index uint32, table int) error {
-	addrs, routes, err := v.was()
+	addrs, routes, err := v.currentConfig()
 	if err != nil {
 		return err
 	}
@@ -131,9 +131,9 @@ func (v membership) enslave(ctx context.Context, index uint32, table int) error 
 	return v.waitDAD(ctx)
 }
 
-// was returns the addresses of the interface and the routes out of it, in all tables, that
+// currentConfig returns the addresses of the interface and the routes out of it, in all tables, that
 // the kernel does not make by itself, those without a gateway first.
-func (v membership) was() (addrs []rtnl.Addr, routes []rtnl.Route, err error) {
+func (v membership) currentConfig() (addrs []rtnl.Addr, routes []rtnl.Route, err error) {
 	if addrs, err = v.Conn.Addrs(v.Link.Index); err != nil {
 		return nil, nil, err
 	}

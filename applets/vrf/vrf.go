@@ -99,7 +99,7 @@ func checkResult(op *chained.Op, table int) error {
 	if err != nil {
 		return err
 	}
-	found := movedTo(routes)
+	found := asMoved(routes)
 	for _, rt := range op.Prev.Routes {
 		in := table
 		if rt.Table != nil {

@@ -52,7 +52,7 @@ func Acquire(ctx context.Context, c Config, s Settings, store Store) (*Holder, e
 	h := Resume(State{Config: c, Boot: state.BootID()}, s, store)
 	ctx, cancel := context.WithTimeout(ctx, s.AcquireTimeout)
 	defer cancel()
-	err := h.first(ctx)
+	err := h.acquireAll(ctx)
 	if err == nil {
 		h.mu.Lock()
 		h.state.Given = true
@@ -65,8 +65,8 @@ func Acquire(ctx context.Context, c Config, s Settings, store Store) (*Holder, e
 	return h, nil
 }
 
-// first gets the leases that the configuration asks for, one after the other.
-func (h *Holder) first(ctx context.Context) error {
+// acquireAll gets the leases that the configuration asks for, one after the other.
+func (h *Holder) acquireAll(ctx context.Context) error {
 	for _, six := range []bool{false, true} {
 		if six && !h.state.V6 || !six && !h.state.V4 {
 			continue
@@ -103,11 +103,11 @@ func (h *Holder) session(ctx context.Context, six bool, fn func(*iface, client) 
 	if err := p.up(ctx); err != nil {
 		return err
 	}
-	return h.with(ctx, p, six, fn)
+	return h.withClient(ctx, p, six, fn)
 }
 
-// with opens a client on an interface, and closes it after fn.
-func (h *Holder) with(ctx context.Context, p *iface, six bool, fn func(*iface, client) error) error {
+// withClient opens a client on an interface, and closes it after fn.
+func (h *Holder) withClient(ctx context.Context, p *iface, six bool, fn func(*iface, client) error) error {
 	var c client
 	var err error
 	if six {
@@ -211,7 +211,7 @@ func (h *Holder) releaseOne(ctx context.Context, l *Lease) error {
 	if !p.link.Up {
 		return errDown
 	}
-	return h.with(ctx, p, l.Is6(), func(_ *iface, c client) error { return c.release(ctx, l) })
+	return h.withClient(ctx, p, l.Is6(), func(_ *iface, c client) error { return c.release(ctx, l) })
 }
 
 // restoreMTU restores the MTU of a link that is not deleted, as a device of the host.

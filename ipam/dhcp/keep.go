@@ -44,7 +44,7 @@ func (h *Holder) keep(ctx context.Context, l *Lease) {
 	defer h.running.Done()
 	due := l.due()
 	if due <= sinceBoot() {
-		next, err := h.recall(ctx, l)
+		next, err := h.confirmExpired(ctx, l)
 		if l = next; err != nil {
 			h.log("not confirmed", l, err)
 		}
@@ -110,7 +110,7 @@ func (l *Lease) retry(asked, pause time.Duration) time.Duration {
 		return now
 	}
 	least := max(time.Second, min(time.Minute, time.Duration(l.Life)*time.Second/60))
-	return min(end, now+max(least, around((end-now)/2)))
+	return min(end, now+max(least, jitter((end-now)/2)))
 }
 
 // phase is when the present phase ends: that of requests to the server, or to all servers.
@@ -150,9 +150,9 @@ func (h *Holder) turn(ctx context.Context, l *Lease) (*Lease, error) {
 	return h.lapse(l)
 }
 
-// recall asks after a restart whether an address whose lease has expired meanwhile may still be used,
+// confirmExpired asks after a restart whether an address whose lease has expired meanwhile may still be used,
 // since the container uses it. Without an ACK the lease lapses.
-func (h *Holder) recall(ctx context.Context, l *Lease) (*Lease, error) {
+func (h *Holder) confirmExpired(ctx context.Context, l *Lease) (*Lease, error) {
 	if l.Pending || l.Lapsed || sinceBoot() < l.end(l.Life) {
 		return l, nil
 	}
