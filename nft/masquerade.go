@@ -14,8 +14,8 @@ import (
 // address of the interface it leaves by; multicast keeps its own. [Tx.assign] has the
 // rules about its owner.
 func (x *Tx) Masquerade(o spec.Attachment, ip netip.Prefix) {
-	ip = plain(ip)
-	x.assign(o, masqSet, masqNextSet, ip.Addr(), x.need(outChain(ip.Masked())), filterUnset)
+	ip = unmapPrefix(ip)
+	x.assign(o, masqSet, masqNextSet, ip.Addr(), x.ensureChain(outChain(ip.Masked())), filterUnset)
 }
 
 // outChain masquerades what does not stay within the prefix. There is one for
@@ -26,7 +26,7 @@ func outChain(p netip.Prefix) chain {
 	return chain{
 		name: "out-" + prefixName(p), needs: masqNeeds,
 		rules: []rule{
-			rule{}.family(family).addr(family, true).inside(expr.CmpOpEq, p).leave(),
+			rule{}.family(family).addr(family, true).inside(expr.CmpOpEq, p).verdictReturn(),
 			rule{}.masquerade(),
 		},
 	}
@@ -46,9 +46,9 @@ func prefixName(p netip.Prefix) string {
 	return strings.ReplaceAll(strings.ReplaceAll(p.String(), "/", "-"), ":", "_")
 }
 
-// plain turns an IPv4-mapped IPv6 prefix (RFC 4291 section 2.5.5.2) into an
+// unmapPrefix turns an IPv4-mapped IPv6 prefix (RFC 4291 section 2.5.5.2) into an
 // IPv4 one, which is what packets have.
-func plain(p netip.Prefix) netip.Prefix {
+func unmapPrefix(p netip.Prefix) netip.Prefix {
 	if a := p.Addr(); a.Is4In6() && p.Bits() >= 96 {
 		return netip.PrefixFrom(a.Unmap(), p.Bits()-96)
 	}

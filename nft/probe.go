@@ -9,7 +9,7 @@ func (t *Table) Probe() error {
 		return err
 	}
 	defer s.Close()
-	_, _, err = s.chainAt(chainID{inet, TableName, "postrouting"})
+	_, _, err = s.getChain(chainID{inet, TableName, "postrouting"})
 	return err
 }
 
@@ -28,7 +28,7 @@ func (t *Table) HasGuard() (bool, error) {
 // HasFirewalld reports whether firewalld's own table is there. What it does not know it
 // rejects on the way through the host, and no rule of another table overrules that.
 func (x *Tx) HasFirewalld() bool {
-	ok, _, err := x.s.chainAt(chainID{inet, "firewalld", "filter_FORWARD"})
+	ok, _, err := x.s.getChain(chainID{inet, "firewalld", "filter_FORWARD"})
 	if err != nil {
 		x.fail(err)
 	}

@@ -34,14 +34,14 @@ func (t *Table) ReferenceFirewall(ips []netip.Addr, admin string, policed bool) 
 		p := &filterPlan{family: family}
 		for _, ip := range ips {
 			if familyOf(ip) == family {
-				p.allow(passing{ip: ip, admin: admin})
+				p.allow(allowedAddr{ip: ip, admin: admin})
 			}
 		}
 		if err := p.read(s); err != nil {
 			return false, err
 		}
-		p.missing = slices.DeleteFunc(p.missing, func(r passRule) bool { return r.states == dnatState })
-		if len(p.allowed) > 0 && (!p.there || p.lacks() != nil || policed && !p.apart) {
+		p.missing = slices.DeleteFunc(p.missing, func(r acceptRule) bool { return r.states == dnatState })
+		if len(p.allowed) > 0 && (!p.hasForward || p.lacks() != nil || policed && !p.isolates) {
 			return false, nil
 		}
 	}

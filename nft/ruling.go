@@ -80,7 +80,7 @@ type reader struct {
 	table  string
 }
 
-func (t *reader) ruling(r *listed) *ruling {
+func (t *reader) ruling(r *installedRule) *ruling {
 	d := &ruling{sure: true}
 	if t.family != inet {
 		d.family = t.family
@@ -271,7 +271,7 @@ func (d *ruling) addPorts(ports ...[2]uint16) bool {
 // portsOf are the ports of a set; nil: its keys are not ports, or intervals.
 func (t *reader) portsOf(set string) (ports [][2]uint16) {
 	readable := true
-	err := t.s.ask(nfTables|unix.NFT_MSG_GETSETELEM, netlink.Dump, t.family, func(ae *netlink.AttributeEncoder) {
+	err := t.s.request(nfTables|unix.NFT_MSG_GETSETELEM, netlink.Dump, t.family, func(ae *netlink.AttributeEncoder) {
 		ae.String(unix.NFTA_SET_ELEM_LIST_TABLE, t.table)
 		ae.String(unix.NFTA_SET_ELEM_LIST_SET, set)
 	}, func(_ byte, data []byte) {

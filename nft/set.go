@@ -119,10 +119,10 @@ var byOwnerSets = [...]*set{
 
 // nextOf returns the set of the owners of addresses whose next owners the set has; nil for any other.
 func nextOf(next *set) *set {
-	for _, of := range nextOwners {
+	for _, pair := range nextOwners {
 		for _, family := range []byte{v4, v6} {
-			if of[1].of(family) == next {
-				return of[0].of(family)
+			if pair[1].of(family) == next {
+				return pair[0].of(family)
 			}
 		}
 	}
