@@ -168,7 +168,7 @@ func (s *Store) abandonIndex(err error) {
 	}
 	defer all.close()
 	err = all.change("rename", s.bootName(), func() error {
-		return unix.Renameat(all.fd, s.bootName(), s.own.fd, nextDir)
+		return unix.Renameat(all.fd, s.bootName(), s.ownDir.fd, nextDir)
 	})
 	if err != nil {
 		s.o.Warn("%v", err)

@@ -76,7 +76,7 @@ type Store struct {
 	readOnly bool
 	data     directory // the data directory
 	leases   directory // the network's own
-	own      directory // .cnibox/NETWORK; not open before it is needed
+	ownDir   directory // .cnibox/NETWORK; not open before it is needed
 	unlock   func()
 
 	x *index
@@ -114,7 +114,7 @@ func open(ctx context.Context, dir, network string, o Options, how int, create b
 		o.Warn = func(string, ...any) {}
 	}
 	none := directory{fd: -1}
-	s := &Store{o: o, network: network, readOnly: how == unix.LOCK_SH, data: none, leases: none, own: none}
+	s := &Store{o: o, network: network, readOnly: how == unix.LOCK_SH, data: none, leases: none, ownDir: none}
 	err := s.openDirectories(dir, create)
 	if err == nil {
 		s.unlock, err = s.lock(ctx, how)
@@ -183,7 +183,7 @@ func (s *Store) Close() {
 	if s.x != nil {
 		s.x.dir.close()
 	}
-	s.own.close()
+	s.ownDir.close()
 	s.leases.close()
 	s.data.close()
 	if s.unlock != nil {

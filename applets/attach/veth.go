@@ -193,7 +193,7 @@ func (op *Op) hostLink(name string) (*rtnl.Link, error) {
 	if op.ending == nil {
 		return op.Host.Link(name)
 	}
-	return op.ending.of.into.hostLink(op.Host, name)
+	return op.ending.collector.into.hostLink(op.Host, name)
 }
 
 // hasHostVeth reports whether the host-side veth is found without a look at the container.

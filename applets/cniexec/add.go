@@ -77,7 +77,7 @@ func (c *addCall) add(ctx context.Context) error {
 	c.warnOf(l, c.dryRun || !c.runner.Cache.Used(l.Name))
 	c.target.Args, c.target.Capabilities = c.arguments(&c.target, []*chain.List{l}, 0)
 	if c.dryRun {
-		return c.rehearse(ctx, l, c.create)
+		return c.addDryRun(ctx, l, c.create)
 	}
 	defer interrupt.Begin()()
 	created := false

@@ -203,7 +203,7 @@ func (c *call) setRunner() {
 	local := c.local()
 	c.runner = &chain.Runner{
 		Invoker: local, Cache: c.cache(), Path: c.path,
-		Warn: c.warn, Together: new(together),
+		Warn: c.warn, Together: new(batch),
 	}
 }
 

@@ -46,8 +46,8 @@ type dryRun struct {
 	stderr bytes.Buffer
 }
 
-// rehearse is add with --dry-run.
-func (c *call) rehearse(ctx context.Context, l *chain.List, create bool) error {
+// addDryRun is add with --dry-run.
+func (c *call) addDryRun(ctx context.Context, l *chain.List, create bool) error {
 	a := spec.Attachment{Network: l.Name, ContainerID: c.target.ContainerID, IfName: c.target.IfName}
 	if e, err := c.runner.Cache.Lookup(a); err == nil && e.Live() && !e.Interrupted() {
 		return spec.Errorf(spec.CodeBusy, "%s of container %s is attached to network %s already: run DEL first: %w", a.IfName, e.Name(), a.Network, os.ErrExist)
@@ -424,14 +424,14 @@ func copyTree(from, to string) error {
 
 // A dryRunDoc is the document of add --dry-run.
 type dryRunDoc struct {
-	Host      made            `json:"host"`
-	Container made            `json:"container"`
+	Host      nsState         `json:"host"`
+	Container nsState         `json:"container"`
 	NotDone   []string        `json:"notDone"`
 	Result    json.RawMessage `json:"result"` // of the specification
 }
 
-// made is what there is in a namespace, each as a line in the words of ip(8).
-type made struct {
+// nsState is what there is in a namespace, each as a line in the words of ip(8).
+type nsState struct {
 	Links     []string `json:"links"`
 	Addresses []string `json:"addresses"`
 	Routes    []string `json:"routes"`
@@ -440,12 +440,12 @@ type made struct {
 }
 
 // lists are the parts of made with their names.
-func (m *made) lists() []*[]string {
+func (m *nsState) lists() []*[]string {
 	return []*[]string{&m.Links, &m.Addresses, &m.Routes, &m.Rules, &m.Settings}
 }
 
 // look lists what is in the two namespaces.
-func (r *dryRun) look() (both [2]made, err error) {
+func (r *dryRun) look() (both [2]nsState, err error) {
 	for i, ns := range []*netns.NS{r.host, r.cont} {
 		if both[i], err = lookAt(ns); err != nil {
 			return both, err
@@ -467,7 +467,7 @@ func (r *dryRun) look() (both [2]made, err error) {
 }
 
 // lookAt lists what is in one namespace.
-func lookAt(ns *netns.NS) (m made, err error) {
+func lookAt(ns *netns.NS) (m nsState, err error) {
 	conn, err := rtnl.Dial(ns)
 	if err != nil {
 		return m, err
@@ -532,7 +532,7 @@ func routeLine(r rtnl.Route, names map[uint32]string) string {
 }
 
 // print writes what is new, and what was changed as it is now.
-func (r *dryRun) print(before, after [2]made) error {
+func (r *dryRun) print(before, after [2]nsState) error {
 	name := func(link string) string { return link[:strings.IndexByte(link, ' ')] }
 	for _, link := range before[0].Links {
 		if !slices.ContainsFunc(after[0].Links, func(other string) bool { return name(other) == name(link) }) {

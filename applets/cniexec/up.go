@@ -91,10 +91,10 @@ type stateOfLink struct {
 
 // A wantedLink is an attachment that a file wants.
 type wantedLink struct {
-	*call // with the target of this one
-	asked *asked
-	list  *chain.List
-	there *chain.Entry // it is as it is wanted; nil: not
+	*call    // with the target of this one
+	asked    *asked
+	list     *chain.List
+	existing *chain.Entry // attached as the file asks; nil: not
 }
 
 // at adds to an error the key of the part of the file that it is about, and the place of that, or
@@ -450,7 +450,7 @@ func (c *upCall) detachUnwanted(ctx context.Context, name string, wanted []*want
 	for _, e := range entries {
 		if i := find(e); i >= 0 {
 			if wanted[i].is(e) {
-				wanted[i].there = e
+				wanted[i].existing = e
 				continue
 			}
 			if e.Interrupted() || !e.Live() {
@@ -475,14 +475,14 @@ func (c *upCall) detached(name string, e *chain.Entry) {
 func (c *upCall) attachWanted(ctx context.Context, name string, wanted []*wantedLink) error {
 	var existing []*chain.Entry
 	for _, w := range wanted {
-		if w.there != nil {
-			existing = append(existing, w.there)
+		if w.existing != nil {
+			existing = append(existing, w.existing)
 		}
 	}
 	title := chain.Titles(existing)
 	for _, w := range wanted {
-		if w.there != nil {
-			if err := c.restoreOne(ctx, w.there, title(w.there)); err != nil {
+		if w.existing != nil {
+			if err := c.restoreOne(ctx, w.existing, title(w.existing)); err != nil {
 				return err
 			}
 			continue

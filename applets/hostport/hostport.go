@@ -94,11 +94,11 @@ type Listener struct {
 
 // String is "tcp 0.0.0.0:22: sshd (pid 812)".
 func (l Listener) String() string {
-	by := "a process that /proc does not show"
+	holder := "a process that /proc does not show"
 	if l.Program != "" {
-		by = fmt.Sprintf("%s (pid %s)", l.Program, l.PID)
+		holder = fmt.Sprintf("%s (pid %s)", l.Program, l.PID)
 	}
-	return fmt.Sprintf("%s %s: %s", l.Proto, l.Addr, by)
+	return fmt.Sprintf("%s %s: %s", l.Proto, l.Addr, holder)
 }
 
 // Listening returns the sockets in this network namespace that listen on one of the ports. Each counts

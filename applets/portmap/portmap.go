@@ -142,19 +142,19 @@ func (c *conf) publish(ctx context.Context, op *chained.Op, maps iter.Seq[nft.Po
 //
 // A port of another container is an error of code 100 with the owner's name, unless that one's
 // namespace is gone: then it is taken over.
-func publishPorts(ctx context.Context, r *spec.Request, dir portOwners, maps iter.Seq[nft.PortMap], again bool) (pending bool, err error) {
+func publishPorts(ctx context.Context, r *spec.Request, dir portOwners, maps iter.Seq[nft.PortMap], repeated bool) (pending bool, err error) {
 	holders := dir.holders(r.Attachment)
 	var gone []string
 	var next []*nextOwner
 	var published []spec.Attachment
-	if again {
+	if repeated {
 		if next, err = dir.nextOwners(r, r.ContainerID, func(a spec.Attachment) bool { return a == r.Attachment }); err != nil {
 			return false, err
 		}
 	}
 	err = nft.Open(r.Call.HostNS()).Update(ctx, func(x *nft.Tx) error {
 		pending = false
-		if again {
+		if repeated {
 			x.Release(r.Attachment, nft.KindPortMap)
 		}
 		for m := range maps {

@@ -120,7 +120,7 @@ func (c *conf) gatewayOf(ip spec.IP) netip.Addr {
 
 // chooseTables returns the rule of each address: to the table of the configuration, that of an
 // earlier ADD, or one that is free.
-func (s *routing) chooseTables(c *conf, ips []spec.IP) (rules []madeRule, err error) {
+func (s *routing) chooseTables(c *conf, ips []spec.IP) (rules []ownRule, err error) {
 	var used map[int]bool
 	if c.Table == nil {
 		if used, err = chained.UsedTables(s.Conn, s.rules); err != nil {
@@ -128,7 +128,7 @@ func (s *routing) chooseTables(c *conf, ips []spec.IP) (rules []madeRule, err er
 		}
 	}
 	for _, ip := range ips {
-		m := madeRule{Src: ip.Address.Addr()}
+		m := ownRule{Src: ip.Address.Addr()}
 		if c.Table != nil {
 			m.Table = *c.Table
 		} else if m.Table = cmp.Or(s.tableOf(m.Src), s.recorded(m.Src)); m.Table == 0 {

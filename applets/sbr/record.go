@@ -9,19 +9,19 @@ import (
 	"cnibox/rtnl"
 )
 
-// A madeRule is a rule of an attachment.
-type madeRule struct {
+// An ownRule is a rule of an attachment.
+type ownRule struct {
 	Src   netip.Addr `json:"src"`
 	Table int        `json:"table"`
 }
 
 // ruleRecord are the rules on record, which DEL deletes.
 type ruleRecord struct {
-	Rules []madeRule `json:"rules"`
+	Rules []ownRule `json:"rules"`
 }
 
 // remember records rules before they are added, beside those of an earlier ADD for this interface.
-func (s *routing) remember(rules []madeRule) error {
+func (s *routing) remember(rules []ownRule) error {
 	id, err := s.ID()
 	if err != nil {
 		return err
@@ -57,7 +57,7 @@ func (s *routing) recorded(ip netip.Addr) int {
 // are the rules of the addresses that the interface has, and of those of prevResult. An
 // interface of another attachment is ignored, though it may have the address, and so the rule, of the
 // one that is gone.
-func (s *routing) ownRules() ([]madeRule, error) {
+func (s *routing) ownRules() ([]ownRule, error) {
 	rec := record.Find[ruleRecord](s.Dir, s.Attachment)
 	var head *record.Head
 	if rec != nil {
@@ -82,10 +82,10 @@ func (s *routing) ownRules() ([]madeRule, error) {
 	for _, ip := range s.Prev.Addresses(s.IfName, nil) {
 		addrs[ip.Address.Addr()] = true
 	}
-	var rules []madeRule
+	var rules []ownRule
 	for _, rule := range s.rules {
 		if isSource(rule) && addrs[rule.Src.Addr()] {
-			rules = append(rules, madeRule{rule.Src.Addr(), rule.Table})
+			rules = append(rules, ownRule{rule.Src.Addr(), rule.Table})
 		}
 	}
 	return rules, nil
@@ -93,7 +93,7 @@ func (s *routing) ownRules() ([]madeRule, error) {
 
 // rulesOfGone returns the rules of a record whose interface is gone, if they are in this namespace
 // and no other interface has the address. rec may be nil.
-func (s *routing) rulesOfGone(rec *record.Record[ruleRecord]) (rules []madeRule, err error) {
+func (s *routing) rulesOfGone(rec *record.Record[ruleRecord]) (rules []ownRule, err error) {
 	if rec == nil {
 		return nil, nil
 	}
@@ -129,7 +129,7 @@ func (s *routing) addrs(link uint32, into map[netip.Addr]bool) error {
 }
 
 // rewriteRecord records the rules that DEL has not removed.
-func (s *routing) rewriteRecord(rules []madeRule) error {
+func (s *routing) rewriteRecord(rules []ownRule) error {
 	rec := record.Find[ruleRecord](s.Dir, s.Attachment)
 	if rec == nil || len(rules) == 0 {
 		return nil

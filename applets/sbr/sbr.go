@@ -118,7 +118,7 @@ func (c *conf) Release(op *chained.Op) error {
 		return err
 	}
 	var errs []error
-	var kept []madeRule
+	var kept []ownRule
 	for _, m := range rules {
 		if !op.Invalid && c.Table != nil && *c.Table != m.Table {
 			kept = append(kept, m)

@@ -43,8 +43,8 @@ type Finding struct {
 	IfName      string `json:"ifName"`
 	NetNS       string `json:"netns"`
 
-	of  []*inventory.Entry          // attachments, if it is about some
-	fix func(context.Context) error // nil: it is not cnibox's own
+	attachments []*inventory.Entry          // attachments, if it is about some
+	fix         func(context.Context) error // nil: it is not cnibox's own
 }
 
 // SetAttachment sets the attachment that a finding is about.
@@ -191,7 +191,7 @@ func (d *Doctor) readRules() {
 
 // add adds a finding, of some attachments or of none. One with a fix is cnibox's own.
 func (d *Doctor) add(f Finding, attached ...*inventory.Entry) {
-	f.Where, f.Message, f.Own, f.of = spec.Printable(cmp.Or(f.Where, f.Check)), spec.Printable(f.Message), f.fix != nil, attached
+	f.Where, f.Message, f.Own, f.attachments = spec.Printable(cmp.Or(f.Where, f.Check)), spec.Printable(f.Message), f.fix != nil, attached
 	if len(attached) == 1 {
 		f.SetAttachment(attached[0].Attachment(), attached[0].NetNSPath())
 	}
@@ -307,11 +307,11 @@ func (d *Doctor) Text() string {
 func (d *Doctor) Documents(found []Finding) []Finding {
 	all := []Finding{}
 	for _, f := range found {
-		if len(f.of) < 2 {
+		if len(f.attachments) < 2 {
 			all = append(all, f)
 			continue
 		}
-		for _, a := range f.of {
+		for _, a := range f.attachments {
 			f.Where = spec.Printable(d.title(a))
 			f.SetAttachment(a.Attachment(), a.NetNSPath())
 			all = append(all, f)
