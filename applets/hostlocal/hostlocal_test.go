@@ -174,7 +174,7 @@ func TestHostLocalDel(t *testing.T) {
 		h.want(t, "DEL", "a", conf, "", 0, "ignored for DEL: ")
 		h.want(t, "GET", "a", h.conf(subnet4, ""), "", 3, "")
 	}
-	t.Run("usual folder", func(t *testing.T) {
+	t.Run("usual directory", func(t *testing.T) {
 		const usual = "/var/lib/cni/networks"
 		if _, err := os.ReadDir(usual); errors.Is(err, os.ErrPermission) {
 			t.Skipf("SKIPPED: this user may not read %s", usual)

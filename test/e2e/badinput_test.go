@@ -183,19 +183,19 @@ func TestKernelBadNames(t *testing.T) {
 	for _, trick := range tricks {
 		q := quoted(trick)
 		plain := map[string]badInput{
-			"CNI_CONTAINERID":  {env: []string{"CNI_CONTAINERID=" + trick}, verbs: attachedVerbs, code: spec.CodeEnv},
-			"CNI_IFNAME":       {env: []string{"CNI_IFNAME=" + trick}, verbs: attachedVerbs, code: spec.CodeEnv},
-			"unused names":     {env: []string{"CNI_CONTAINERID=" + trick, "CNI_IFNAME=" + trick}, verbs: []spec.Verb{spec.GC}},
-			"name":             {spoil: `"name":` + q, verbs: allVerbs, code: spec.CodeConfig},
-			"valid ID":         {spoil: `"cni.dev/valid-attachments":[{"containerID":` + q + `,"ifname":"eth0"}]`, verbs: []spec.Verb{spec.GC}, code: spec.CodeConfig},
-			"valid interface":  {spoil: `"cni.dev/valid-attachments":[{"containerID":"a","ifname":` + q + `}]`, verbs: []spec.Verb{spec.GC}, code: spec.CodeConfig},
-			"bridge":           {spoil: `"bridge":` + q, verbs: []spec.Verb{spec.Add, spec.Check}, only: []string{"bridge"}, code: spec.CodeConfig},
-			"CNI_ARGS":         {env: []string{"CNI_ARGS=" + trick}, verbs: undeleting, only: readers(), code: spec.CodeEnv},
-			"CNI_ARGS of DEL":  {env: []string{"CNI_ARGS=" + trick}, verbs: []spec.Verb{spec.Del}},
-			"CNI_ARGS MAC":     {env: []string{"CNI_ARGS=MAC=" + trick}, verbs: []spec.Verb{spec.Add}, only: []string{"bridge", "tuning"}, code: spec.CodeEnv},
-			"CNI_ARGS IP":      {env: []string{"CNI_ARGS=IP=" + trick}, verbs: []spec.Verb{spec.Add}, only: []string{"host-local", "bridge"}, code: spec.CodeEnv},
-			"relative dataDir": {spoil: `"ipam":{"type":"host-local","subnet":"10.1.0.0/24","dataDir":` + quoted("x"+trick) + `}`, verbs: []spec.Verb{spec.Add}, only: []string{"host-local", "bridge"}, code: spec.CodeConfig},
-			"relative folder":  {spoil: `"dataDir":` + quoted("x"+trick), verbs: []spec.Verb{spec.Add}, only: []string{"portmap", "tuning", "bandwidth", "sbr", "vrf"}, code: spec.CodeConfig},
+			"CNI_CONTAINERID":    {env: []string{"CNI_CONTAINERID=" + trick}, verbs: attachedVerbs, code: spec.CodeEnv},
+			"CNI_IFNAME":         {env: []string{"CNI_IFNAME=" + trick}, verbs: attachedVerbs, code: spec.CodeEnv},
+			"unused names":       {env: []string{"CNI_CONTAINERID=" + trick, "CNI_IFNAME=" + trick}, verbs: []spec.Verb{spec.GC}},
+			"name":               {spoil: `"name":` + q, verbs: allVerbs, code: spec.CodeConfig},
+			"valid ID":           {spoil: `"cni.dev/valid-attachments":[{"containerID":` + q + `,"ifname":"eth0"}]`, verbs: []spec.Verb{spec.GC}, code: spec.CodeConfig},
+			"valid interface":    {spoil: `"cni.dev/valid-attachments":[{"containerID":"a","ifname":` + q + `}]`, verbs: []spec.Verb{spec.GC}, code: spec.CodeConfig},
+			"bridge":             {spoil: `"bridge":` + q, verbs: []spec.Verb{spec.Add, spec.Check}, only: []string{"bridge"}, code: spec.CodeConfig},
+			"CNI_ARGS":           {env: []string{"CNI_ARGS=" + trick}, verbs: undeleting, only: readers(), code: spec.CodeEnv},
+			"CNI_ARGS of DEL":    {env: []string{"CNI_ARGS=" + trick}, verbs: []spec.Verb{spec.Del}},
+			"CNI_ARGS MAC":       {env: []string{"CNI_ARGS=MAC=" + trick}, verbs: []spec.Verb{spec.Add}, only: []string{"bridge", "tuning"}, code: spec.CodeEnv},
+			"CNI_ARGS IP":        {env: []string{"CNI_ARGS=IP=" + trick}, verbs: []spec.Verb{spec.Add}, only: []string{"host-local", "bridge"}, code: spec.CodeEnv},
+			"relative dataDir":   {spoil: `"ipam":{"type":"host-local","subnet":"10.1.0.0/24","dataDir":` + quoted("x"+trick) + `}`, verbs: []spec.Verb{spec.Add}, only: []string{"host-local", "bridge"}, code: spec.CodeConfig},
+			"relative directory": {spoil: `"dataDir":` + quoted("x"+trick), verbs: []spec.Verb{spec.Add}, only: []string{"portmap", "tuning", "bandwidth", "sbr", "vrf"}, code: spec.CodeConfig},
 		}
 		if strings.ContainsAny(trick, "/\x00\n") || trick == ".." || trick == "." || len(trick) > 255 { // a type is any file name
 			plain["type"] = badInput{spoil: `"type":` + q, verbs: otherVerbs, code: spec.CodeConfig}
