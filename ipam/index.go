@@ -155,7 +155,7 @@ func (s *Store) mark(l Lease, addrs ...netip.Addr) {
 	}
 }
 
-// abandonIndex closes an index that could not be changed and takes its name away: a mark that lists too few
+// abandonIndex closes an index that could not be changed and removes its name: a mark that lists too few
 // addresses would hide the others from DEL, and a lease without one would outlive the boot. The next store
 // begins a new one.
 func (s *Store) abandonIndex(err error) {

@@ -59,7 +59,7 @@ func (r rule) cmp(op expr.CmpOp, v []byte) rule {
 // equal compares register 0 with the bytes.
 func (r rule) equal(v ...byte) rule { return r.cmp(expr.CmpOpEq, v) }
 
-// setMark gives the packet's mark our bit, or with 0 takes it away.
+// setMark sets our bit in the packet's mark, or with 0 clears it.
 func (r rule) setMark(bit uint32) rule {
 	r = r.meta(expr.MetaKeyMARK, 0).bits(native(^uint32(publishedMark)), native(bit))
 	return append(r, &expr.Meta{Key: expr.MetaKeyMARK, SourceRegister: true, Register: reg})

@@ -86,7 +86,7 @@ func (t *Table) updates(ctx context.Context, fn func(*Tx) error) error {
 	}
 }
 
-// locked takes the lock of the host and a socket, both of which done gives back.
+// locked takes the lock of the host and a socket; done releases both.
 func (t *Table) locked(ctx context.Context) (s *sock, done func(), err error) {
 	unlock, err := t.acquire(ctx)
 	if err != nil {

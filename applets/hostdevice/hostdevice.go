@@ -194,7 +194,7 @@ func (p *plugin) Found(op *attach.Op) error {
 // Remove gives the device back.
 func (p *plugin) Remove(op *attach.Op) error { return remove(op.Context(), op, p) }
 
-// Collect gives back the devices of attachments that are gone.
+// Collect returns the devices of attachments that are gone to the host.
 func (*plugin) Collect(op *attach.Op) error { return collect(op.Context(), op) }
 
 // Probe is for STATUS: records can be stored, and the device is there, whatever its driver and
