@@ -102,7 +102,7 @@ func TestKernelLiars6(t *testing.T) {
 				r.UpdateOption(dhcpv6.OptServerID(&dhcpv6.DUIDUUID{UUID: [16]byte{1}}))
 			}
 			return r
-		}, "another server's"},
+		}, "from another server"},
 		"refuses": {func(kind dhcpv6.MessageType, r *dhcpv6.Message) *dhcpv6.Message {
 			r.AddOption(&dhcpv6.OptStatusCode{StatusCode: iana.StatusNoAddrsAvail})
 			return r
