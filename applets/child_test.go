@@ -153,8 +153,8 @@ func TestKernelChildWithoutKernelSupport(t *testing.T) {
 				t.Skipf("SKIPPED: this kernel has links of kind %s: %v", name, err)
 			}
 			conf := applettest.ChildConf(name, c.Keys)
-			h.Refuse(50, "this kernel has no such links", spec.Status, name, conf, h.Container("any"))
-			h.Refuse(spec.CodeHost, "this kernel has no such links", spec.Add, name, conf, h.Container("any"))
+			h.Refuse(50, "this kernel does not support this type of link", spec.Status, name, conf, h.Container("any"))
+			h.Refuse(spec.CodeHost, "this kernel does not support this type of link", spec.Add, name, conf, h.Container("any"))
 		})
 	}
 }

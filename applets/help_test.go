@@ -56,7 +56,7 @@ func confKeys(typ reflect.Type) (keys []string) {
 	return keys
 }
 
-// hasWord reports whether a text has a word that is no part of a longer one.
+// hasWord reports whether a text has a word that is not a part of a longer one.
 func hasWord(text, word string) bool {
 	for _, w := range strings.FieldsFunc(text, func(r rune) bool { return r != '_' && r != '-' && !unicode.IsLetter(r) && !unicode.IsDigit(r) }) {
 		if w == word {

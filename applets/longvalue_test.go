@@ -21,7 +21,7 @@ func TestLongValues(t *testing.T) {
 		a, _ := applets.Lookup(plugin)
 		r, err := spec.NewRequest(spec.Call{Verb: spec.Add, ContainerID: "c", IfName: "eth0", NetNS: "/x"}, []byte(conf))
 		if err == nil && a.Verbs().Validate != nil {
-			r.Invoker = &chain.Local{Lookup: applets.All().Plugin}
+			r.Invoker = &chain.Invoker{Lookup: applets.All().Plugin}
 			_, err = a.Verbs().Validate(r)
 		}
 		if err == nil {

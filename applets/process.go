@@ -16,7 +16,7 @@ import (
 
 // Main runs the applet that this process is called by, as a whole process: arguments, environment and
 // streams, signals, and the threads that it needs. It returns the exit code. Package main is this and
-// nothing more; test binaries that answer to the names of the applets call it too. With forceExec plugins that are built in are started as programs all the same.
+// nothing more; test binaries that answer to the names of the applets call it too. With forceExec built-in plugins are started as programs.
 func Main(forceExec bool) int {
 	ctx, cancel := context.WithCancelCause(context.Background())
 	defer cancel(nil)

@@ -15,7 +15,7 @@ import (
 // A keyPath is a key of a configuration, with those that it stands in.
 type keyPath struct {
 	in  string // what stands around it: %s is the value
-	top string // the outermost key; empty: this is no key yet
+	top string // the outermost key; empty: this is not a key yet
 	typ reflect.Type
 }
 

@@ -26,7 +26,7 @@ func BenchmarkAddDel(b *testing.B) {
 		return &spec.Result{Interfaces: []spec.Interface{{Name: "eth0", Sandbox: ownNS}}}, nil
 	}}
 	r := &chain.Runner{
-		Invoker: &chain.Local{Lookup: func(string) (spec.Verbs, bool) { return noop, true }},
+		Invoker: &chain.Invoker{Lookup: func(string) (spec.Verbs, bool) { return noop, true }},
 		Cache:   &chain.Cache{Dir: filepath.Join(dir, "cni")}, Warn: func(string, ...any) {},
 	}
 	for b.Loop() {

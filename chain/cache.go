@@ -103,7 +103,7 @@ func (c *Cache) Lookup(a spec.Attachment) (*Entry, error) {
 	return nil, fmt.Errorf("cache entry of %s: %w", a, os.ErrNotExist)
 }
 
-// errBroken is the error of a file that is no cache entry.
+// errBroken is the error of a file that is not a cache entry.
 var errBroken = errors.New("not a cache entry")
 
 // read reads one file; a is the attachment of a file of libcni 0.7, which contains nothing but
@@ -208,7 +208,7 @@ func (c *Cache) scratch(a spec.Attachment) string {
 }
 
 // Remove deletes what is stored of an attachment, also a broken entry. That there is nothing
-// is no error. A DEL calls it last: after a failure the entry is needed again.
+// is not an error. A DEL calls it last: after a failure the entry is needed again.
 func (c *Cache) Remove(a spec.Attachment) error {
 	return c.remove(a, nil, anyName)
 }

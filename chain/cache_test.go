@@ -578,7 +578,7 @@ func (noPlugin) Invoke(_ context.Context, _ string, r *spec.Request) (*spec.Resu
 		return nil, err
 	}
 	if !json.Valid(r.Conf()) {
-		return nil, errors.New("a configuration that is no JSON")
+		return nil, errors.New("a configuration that is not JSON")
 	}
 	return r.Prev, nil
 }

@@ -99,7 +99,7 @@ func (r *Runner) Change(ctx context.Context, a spec.Attachment, ch Change) error
 	if err == nil {
 		return nil
 	}
-	ctx, cancel := interrupt.Within(ctx, cmp.Or(r.UndoTimeout, defaultUndo))
+	ctx, cancel := interrupt.UndoContext(ctx, cmp.Or(r.UndoTimeout, defaultUndo))
 	defer cancel()
 	var errs []error
 	for _, p := range plugins[:done] {
@@ -127,7 +127,7 @@ func (r *Runner) replacing(l *List, capability string) (plugins []*Plugin, err e
 		case err != nil:
 			return nil, failed(spec.Add, l, p, err)
 		case verbs == nil:
-			return nil, spec.Errorf(spec.CodeConfig, "plugin %s is another program, of which no more than ADD and DEL of an attachment is known: del and add", p.Type)
+			return nil, spec.Errorf(spec.CodeConfig, "plugin %s is an external program, which only ADD and DEL can change: run del, then add", p.Type)
 		case !verbs.Replaces:
 			return nil, spec.Errorf(spec.CodeConfig, "plugin %s declares %s, and cannot change it: del and add", p.Type, capability)
 		}

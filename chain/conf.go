@@ -104,7 +104,7 @@ type Member struct {
 // Parse reads a list. Errors have code 6 (not JSON) or 7; of the plugins' configurations
 // only the common keys are checked.
 //
-// A list without plugins is no error here, since its drop-in directory may have some: see
+// A list without plugins is not an error here, since its drop-in directory may have some: see
 // [Load]. The name is checked where it becomes a path or part of a request.
 func Parse(doc []byte) (*List, error) {
 	var w Document
@@ -269,7 +269,7 @@ func negotiate(literal string, raw json.RawMessage) (string, error) {
 	return chosen, nil
 }
 
-// text reads a string member. Null is no string, and is not taken for absence.
+// text reads a string member. Null is not a string, and is not taken for absence.
 func text(key string, raw json.RawMessage, required bool) (string, error) {
 	if raw == nil {
 		if required {

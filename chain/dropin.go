@@ -230,7 +230,7 @@ func (l *List) dropIn() error {
 	return nil
 }
 
-// filesIn returns the sorted names in a directory that are no directories, where
+// filesIn returns the sorted names in a directory that are not directories, where
 // the file system says which are.
 func filesIn(dir string) ([]string, error) {
 	entries, err := os.ReadDir(dir)

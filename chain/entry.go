@@ -92,9 +92,9 @@ func parseAny(doc []byte) (*List, error) {
 }
 
 // ListOnce is List, which reads a configuration once for all attachments that were made with it:
-// see [once.Remember].
+// see [once.WithCache].
 func (e *Entry) ListOnce(ctx context.Context) (*List, error) {
-	return once.Known(ctx, "list "+e.NetworkName+" "+string(e.Config), e.List)
+	return once.Get(ctx, "list "+e.NetworkName+" "+string(e.Config), e.List)
 }
 
 // result returns the cached result, nil if there is none.

@@ -28,7 +28,7 @@ const (
 // The plugin's environment is ours with CNI_* behind it, its stdin the request's
 // configuration. Its stderr goes to ours, as the specification asks of delegation, each line after
 // the name of the plugin; that of one that fails also into the error's details.
-func (l *Local) exec(ctx context.Context, plugin, file string, r *spec.Request) (*spec.Result, error) {
+func (l *Invoker) exec(ctx context.Context, plugin, file string, r *spec.Request) (*spec.Result, error) {
 	if l.depth() >= maxDepth {
 		err := spec.Errorf(spec.CodeConfig, "plugin %s: %d plugins have started one another: one of them must be its own delegate", plugin, maxDepth)
 		if r.Call.Verb != spec.Del {
@@ -139,7 +139,7 @@ func (a *answer) check() error {
 	case a.status == "":
 		return nil
 	case len(bytes.TrimSpace(a.stdout)) > 0:
-		return a.fail(fmt.Errorf("netplugin failed (%s) but its stdout %s is no error object", a.status, excerpt(a.stdout)))
+		return a.fail(fmt.Errorf("netplugin failed (%s) but its stdout %s is not an error object", a.status, excerpt(a.stdout)))
 	case len(a.stderr) == 0:
 		return a.fail(fmt.Errorf("netplugin failed with no error message: %s", a.status))
 	}

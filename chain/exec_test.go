@@ -25,7 +25,7 @@ func TestBehaviour(t *testing.T) {
 	}{
 		"silent exit 1":         {"exit 1", `plugin type="rec" name="n" failed (add): netplugin failed with no error message: exit status 1`, 103},
 		"stderr only":           {"fail |boo", `netplugin failed: exit status 2; stderr: boo`, 103},
-		"stdout is no JSON":     {"fail boo|log", `netplugin failed (exit status 2) but its stdout "boo" is no error object; stderr: log`, 103},
+		"stdout is not JSON":    {"fail boo|log", `netplugin failed (exit status 2) but its stdout "boo" is not an error object; stderr: log`, 103},
 		"error object":          {`fail {"code":7,"msg":"m","details":"d"}|log`, `m; d; stderr: log`, 7},
 		"error object, exit 0":  {`print {"code":7,"msg":"m"}`, `failed (add): m`, 7},
 		"error without a code":  {`fail {"msg":"m"}`, `failed (add): m`, 103},
@@ -231,7 +231,7 @@ func TestInProcess(t *testing.T) {
 			return r.Prev, nil
 		}},
 	}
-	local := &chain.Local{Lookup: func(name string) (spec.Verbs, bool) { v, ok := verbs[name]; return v, ok }}
+	local := &chain.Invoker{Lookup: func(name string) (spec.Verbs, bool) { v, ok := verbs[name]; return v, ok }}
 	call := spec.Call{Verb: spec.Add, ContainerID: "c", IfName: "eth0", NetNS: ownNS}
 	request := func(version string) *spec.Request {
 		r, err := spec.NewRequest(call, []byte(`{"name":"n","type":"x","cniVersion":"`+version+`","prevResult":{"cniVersion":"1.0.0",
@@ -334,7 +334,7 @@ func TestAnswersToVersion(t *testing.T) {
 		"empty":        {`print {}`, "", `it has no "cniVersion"`},
 		"no list":      {`print {"cniVersion":"0.4.0"}`, "", `it has no "supportedVersions"`},
 		"0.2.0":        {`print {"cniVersion":"0.2.0"}`, "0.1.0 0.2.0", ""},
-		"an array":     {`print []`, "", "an array where an object is due"},
+		"an array":     {`print []`, "", "an array where an object is expected"},
 		"unknown":      {`fail {"code":100,"msg":"unknown CNI_COMMAND: VERSION"}`, "0.1.0", ""},
 		"other errors": {`fail {"code":100,"msg":"no"}`, "", "no"},
 	}

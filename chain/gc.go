@@ -130,7 +130,7 @@ func (r *Runner) collection(l *List, o GCOptions) (*collection, error) {
 	case err != nil && o.Live:
 		return nil, err
 	case err != nil:
-		r.Warn("%v: what is deleted without an entry in the cache is not all named", err)
+		r.Warn("%v: the list of what is deleted without a cache entry is incomplete", err)
 	}
 	c := &collection{valid: slices.Clone(o.Valid), complete: r.reportBroken(broken, l.Name, o)}
 	known := make(map[spec.Attachment]bool)

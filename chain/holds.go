@@ -18,7 +18,7 @@ type Describer struct {
 // NewDescriber makes one of the plugins that lookup finds by their type. The state directory is that of
 // [spec.Call].
 func NewDescriber(lookup func(plugin string) (spec.Verbs, bool), stateDir string) *Describer {
-	local := &Local{Lookup: lookup}
+	local := &Invoker{Lookup: lookup}
 	return &Describer{Runner{Invoker: local.Once(), Warn: func(string, ...any) {}}, stateDir}
 }
 

@@ -4,11 +4,11 @@
 // It knows no particular plugin, and nothing of the kernel but whether a network
 // namespace exists.
 //
-// A caller loads a [List] by [Load] or [LoadFile] and runs it with a [Runner], which needs a
-// [Local] and a [Cache]. Errors for the runtime are a [spec.Error] with their code.
+// A caller loads a [List] by [Load] or [LoadFile] and runs it with a [Runner], which needs an
+// [Invoker] and a [Cache]. Errors for the runtime are a [spec.Error] with their code.
 //
 // Begin reading at [Runner.Add] (run.go), the one verb that has to undo itself. Lists are read
-// in conf.go and dropin.go; step.go makes the request of each plugin for a [Local], which
+// in conf.go and dropin.go; step.go makes the request of each plugin for an [Invoker], which
 // calls a plugin of this binary or starts a file (exec.go). In the cache (cache.go, entry.go)
 // recall.go finds what the ADD was run with, and gc.go what is stale.
 package chain
@@ -33,13 +33,13 @@ import (
 )
 
 // DefaultTimeout is how long one plugin may take if neither the context nor
-// [Local] says otherwise.
+// [Invoker] says otherwise.
 const DefaultTimeout = 60 * time.Second
 
-// Local finds plugins and runs them: in this process if they are this very
+// Invoker finds plugins and runs them: in this process if they are this very
 // binary, else as processes. It is a [spec.Invoker] and has no state of its own, but for
-// [Local.Once]. Several goroutines may use it.
-type Local struct {
+// [Invoker.Once]. Several goroutines may use it.
+type Invoker struct {
 	Path    []string                        // directories of CNI_PATH; empty: only what is built in
 	BuiltIn bool                            // what is built in is found behind those directories too
 	Lookup  func(string) (spec.Verbs, bool) // the plugins built in, by type
@@ -58,7 +58,7 @@ type Local struct {
 }
 
 // Once is l for one call, which looks each plugin up once.
-func (l *Local) Once() spec.Invoker {
+func (l *Invoker) Once() spec.Invoker {
 	once := *l
 	once.known = new(sync.Map)
 	return &once
@@ -92,7 +92,6 @@ var own struct {
 	err  error
 }
 
-// statSelf returns it.
 func statSelf() (os.FileInfo, error) {
 	own.once.Do(func() { own.info, own.err = os.Stat(self) })
 	return own.info, own.err
@@ -102,7 +101,7 @@ func statSelf() (os.FileInfo, error) {
 // plugin's own code, 4 or 103 if there is no such plugin, 11 after the
 // deadline, 999 after a panic.
 // The deadline is the nearer of ctx's and the plugin's own.
-func (l *Local) Invoke(ctx context.Context, plugin string, r *spec.Request) (*spec.Result, error) {
+func (l *Invoker) Invoke(ctx context.Context, plugin string, r *spec.Request) (*spec.Result, error) {
 	file, verbs, err := l.find(plugin)
 	if err != nil {
 		return nil, err
@@ -111,7 +110,7 @@ func (l *Local) Invoke(ctx context.Context, plugin string, r *spec.Request) (*sp
 	defer cancel()
 	internal := r.Call.Verb == spec.Restore || r.Call.Verb == spec.Prepare
 	if internal && verbs == nil {
-		return nil, spec.Errorf(spec.CodePlugin, "plugin %s (%s) is another program, which does not know %s", plugin, file, r.Call.Verb)
+		return nil, spec.Errorf(spec.CodePlugin, "plugin %s (%s) is an external program, which does not know %s", plugin, file, r.Call.Verb)
 	}
 	if verbs != nil && (!l.ForceExec || internal) {
 		return l.inProcess(ctx, plugin, *verbs, r)
@@ -119,12 +118,12 @@ func (l *Local) Invoke(ctx context.Context, plugin string, r *spec.Request) (*sp
 	return l.exec(ctx, plugin, file, r)
 }
 
-// timeout is that of one plugin.
-func (l *Local) timeout() time.Duration { return cmp.Or(l.Timeout, DefaultTimeout) }
+// timeout bounds one plugin.
+func (l *Invoker) timeout() time.Duration { return cmp.Or(l.Timeout, DefaultTimeout) }
 
 // environ returns what an exec'd plugin sees: ours, and the call's variables in
 // the place of those of the same names: of two, a program takes the first.
-func (l *Local) environ(c spec.Call) []string {
+func (l *Invoker) environ(c spec.Call) []string {
 	call := append(c.Environ(), depthKey+"="+strconv.Itoa(l.depth()+1))
 	ours := make([]string, 0, len(l.Environ)+len(call))
 	for _, v := range l.Environ {
@@ -138,13 +137,13 @@ func (l *Local) environ(c spec.Call) []string {
 }
 
 // depth is how many plugins have started one another until there was this process.
-func (l *Local) depth() int {
+func (l *Invoker) depth() int {
 	depth, _ := strconv.Atoi(l.variable(depthKey))
 	return depth
 }
 
 // variable returns one of Environ, the last of its name.
-func (l *Local) variable(name string) (value string) {
+func (l *Invoker) variable(name string) (value string) {
 	for _, v := range l.Environ {
 		if text, ok := strings.CutPrefix(v, name+"="); ok {
 			value = text
@@ -158,7 +157,7 @@ func (l *Local) variable(name string) (value string) {
 //
 // So an external host-local in a directory before ours is run, and a link to ours costs no
 // process. With BuiltIn, which is a runtime's, what is in no directory may be built in.
-func (l *Local) find(plugin string) (file string, verbs *spec.Verbs, err error) {
+func (l *Invoker) find(plugin string) (file string, verbs *spec.Verbs, err error) {
 	if l.known == nil {
 		return l.look(plugin)
 	}
@@ -171,8 +170,8 @@ func (l *Local) find(plugin string) (file string, verbs *spec.Verbs, err error) 
 	return file, verbs, err
 }
 
-// look is find anew.
-func (l *Local) look(plugin string) (file string, verbs *spec.Verbs, err error) {
+// look is find without what is known.
+func (l *Invoker) look(plugin string) (file string, verbs *spec.Verbs, err error) {
 	if err := spec.CheckType(plugin); err != nil {
 		return "", nil, err
 	}
@@ -198,14 +197,14 @@ func (l *Local) look(plugin string) (file string, verbs *spec.Verbs, err error) 
 }
 
 // Find returns the verbs of a plugin that is built in, and nil for one that is external.
-func (l *Local) Find(plugin string) (*spec.Verbs, error) {
+func (l *Invoker) Find(plugin string) (*spec.Verbs, error) {
 	_, verbs, err := l.find(plugin)
 	return verbs, err
 }
 
 // builtIn serves an empty CNI_PATH.
 // The specification has it optional; the reference refuses it.
-func (l *Local) builtIn(plugin string) (string, *spec.Verbs, error) {
+func (l *Invoker) builtIn(plugin string) (string, *spec.Verbs, error) {
 	if v := l.lookup(plugin); v != nil {
 		return self, v, nil
 	}
@@ -223,7 +222,7 @@ func (l *Local) builtIn(plugin string) (string, *spec.Verbs, error) {
 var errMisspelled = errors.New("misspelled")
 
 // misspelled is [Misspelled] for what is built in.
-func (l *Local) misspelled(plugin string) string {
+func (l *Invoker) misspelled(plugin string) string {
 	if l.Names == nil {
 		return ""
 	}
@@ -240,7 +239,7 @@ func Misspelled(plugin string, names []string) string {
 }
 
 // lookup returns a plugin of this binary; nil: it has none of the name.
-func (l *Local) lookup(plugin string) *spec.Verbs {
+func (l *Invoker) lookup(plugin string) *spec.Verbs {
 	if l.Lookup != nil {
 		if v, ok := l.Lookup(plugin); ok {
 			return &v
@@ -266,7 +265,7 @@ func findInPath(plugin string, dirs []string) (string, os.FileInfo, *spec.Error)
 // that it changes is seen by others.
 // A panic is the plugin's error and not the runtime's end, as it would be with a
 // process of its own; its code is 999.
-func (l *Local) inProcess(ctx context.Context, plugin string, v spec.Verbs, r *spec.Request) (res *spec.Result, err error) {
+func (l *Invoker) inProcess(ctx context.Context, plugin string, v spec.Verbs, r *spec.Request) (res *spec.Result, err error) {
 	defer func() {
 		if p := recover(); p != nil {
 			stack := make([]byte, maxStack)

@@ -132,7 +132,7 @@ func behave(what string, conf map[string]json.RawMessage) int {
 		doc, _ := json.Marshal(conf)
 		r, err := spec.NewRequest(call, doc)
 		if err == nil {
-			_, err = (&chain.Local{Path: r.Path, Environ: os.Environ()}).Invoke(context.Background(), filepath.Base(os.Args[0]), r)
+			_, err = (&chain.Invoker{Path: r.Path, Environ: os.Environ()}).Invoke(context.Background(), filepath.Base(os.Args[0]), r)
 		}
 		if err != nil {
 			os.Stdout.Write(spec.AsError(err).Encode(spec.V100))
@@ -153,7 +153,7 @@ type world struct {
 	*testing.T
 	*chain.Runner
 	dir, bin, conf string
-	local          *chain.Local
+	local          *chain.Invoker
 	warned         []string
 }
 
@@ -177,7 +177,7 @@ func newWorld(t *testing.T, plugins ...string) *world {
 			t.Fatal(err)
 		}
 	}
-	w.local = &chain.Local{
+	w.local = &chain.Invoker{
 		Path: []string{w.bin}, Environ: append(os.Environ(), "RECORD="+w.recordFile()), Timeout: 20 * time.Second,
 	}
 	w.Runner = &chain.Runner{

@@ -15,7 +15,7 @@ import (
 
 // A Restored is what became of one attachment.
 type Restored struct {
-	*entryOf
+	*snapshot
 	Did       []string // what was made or set, in this order, in a few words each
 	Errs      []error  // what could not be restored; none: that of CHECK, if that fails
 	Unchecked string   // why CHECK was not run; empty: it was
@@ -32,33 +32,33 @@ type Restored struct {
 // Attachments without a namespace, and interrupted ADDs, are left to DEL and GC. The error is
 // the context's; done is not called with what was not reached then.
 func (r *Runner) Restore(ctx context.Context, entries []*Entry, t Together, done func(*Restored)) error {
-	ctx, forget := once.Remember(ctx)
+	ctx, forget := once.WithCache(ctx)
 	defer forget()
 	w := &restoring{Runner: r.Once(), together: t, done: done}
-	var busy []*entryOf
+	var busy []*snapshot
 	for part := range slices.Chunk(alive(entries), mostTogether) {
-		busy = append(busy, w.part(ctx, part)...)
+		busy = append(busy, w.restoreUnlocked(ctx, part)...)
 	}
 	for _, e := range busy {
-		w.later(ctx, e)
+		w.restoreLocked(ctx, e)
 	}
 	return context.Cause(ctx)
 }
 
-// An entryOf is an entry of the cache as it was at a time.
-type entryOf struct {
+// A snapshot is an entry of the cache as it was at a time.
+type snapshot struct {
 	*Entry
 	written time.Time
 }
 
 // alive returns the entries of attachments that are to be restored, the oldest first.
-func alive(entries []*Entry) (all []*entryOf) {
+func alive(entries []*Entry) (all []*snapshot) {
 	for _, e := range entries {
 		if e.Attached() {
-			all = append(all, &entryOf{e, e.Written()})
+			all = append(all, &snapshot{e, e.Written()})
 		}
 	}
-	slices.SortStableFunc(all, func(a, b *entryOf) int { return a.written.Compare(b.written) })
+	slices.SortStableFunc(all, func(a, b *snapshot) int { return a.written.Compare(b.written) })
 	return all
 }
 
@@ -70,15 +70,15 @@ type restoring struct {
 	restored []*Restored // that done has not been called with
 }
 
-// part restores some attachments and returns those that another verb has locked: none is waited
+// restoreUnlocked restores some attachments and returns those that another verb has locked: none is waited
 // for while others are locked.
-func (w *restoring) part(ctx context.Context, entries []*entryOf) (busy []*entryOf) {
+func (w *restoring) restoreUnlocked(ctx context.Context, entries []*snapshot) (busy []*snapshot) {
 	locks := w.Cache.locks()
 	for _, e := range entries {
 		switch {
 		case ctx.Err() != nil:
 		case locks.try("network", e.NetworkName, unix.LOCK_SH) && locks.try("container", e.ContainerID, unix.LOCK_EX):
-			w.one(ctx, e)
+			w.restoreOne(ctx, e)
 		default:
 			busy = append(busy, e)
 		}
@@ -86,7 +86,7 @@ func (w *restoring) part(ctx context.Context, entries []*entryOf) (busy []*entry
 	w.together.Make(ctx)
 	for _, e := range entries {
 		if locks.has("container", e.ContainerID) {
-			w.unlocking(e)
+			w.removeForeignLock(e)
 		}
 	}
 	locks.unlock()
@@ -94,26 +94,26 @@ func (w *restoring) part(ctx context.Context, entries []*entryOf) (busy []*entry
 	return busy
 }
 
-// unlocking removes the lock file of a container that another runtime attached, which does not
+// removeForeignLock removes the lock file of a container that another runtime attached, which does not
 // remove it.
-func (w *restoring) unlocking(e *entryOf) {
+func (w *restoring) removeForeignLock(e *snapshot) {
 	if e.BootID == "" {
 		w.Cache.removeLock(e.ContainerID)
 	}
 }
 
-// later restores one attachment when it is not locked any more.
-func (w *restoring) later(ctx context.Context, e *entryOf) {
+// restoreLocked restores one attachment when it is not locked any more.
+func (w *restoring) restoreLocked(ctx context.Context, e *snapshot) {
 	unlock, err := w.lock(ctx, e.Attachment())
 	if err != nil {
 		if ctx.Err() == nil {
-			w.done(&Restored{entryOf: e, Errs: []error{err}})
+			w.done(&Restored{snapshot: e, Errs: []error{err}})
 		}
 		return
 	}
-	w.one(ctx, e)
+	w.restoreOne(ctx, e)
 	w.together.Make(ctx)
-	w.unlocking(e)
+	w.removeForeignLock(e)
 	unlock()
 	w.finish(ctx)
 }
@@ -145,7 +145,7 @@ func (w *restoring) check(ctx context.Context, res *Restored) {
 	container := w.Cache.tryLock("container", res.ContainerID, unix.LOCK_EX)
 	if container != nil {
 		defer container()
-		defer w.unlocking(res.entryOf)
+		defer w.removeForeignLock(res.snapshot)
 	}
 	if network == nil || container == nil || !res.Written().Equal(res.written) {
 		res.Unchecked = "another verb is at work"
@@ -170,8 +170,8 @@ func (e *Entry) target() Target {
 	return Target{ContainerID: e.ContainerID, IfName: e.IfName, NetNS: e.NetNSPath(), Args: e.Args, Capabilities: e.CapabilityArgs}
 }
 
-// one restores an attachment, unless it was deleted meanwhile.
-func (w *restoring) one(ctx context.Context, e *entryOf) {
+// restoreOne restores an attachment, unless it was deleted meanwhile.
+func (w *restoring) restoreOne(ctx context.Context, e *snapshot) {
 	if !e.Written().Equal(e.written) {
 		now, err := w.Cache.Lookup(e.Attachment())
 		if err != nil || !now.Attached() {
@@ -179,7 +179,7 @@ func (w *restoring) one(ctx context.Context, e *entryOf) {
 		}
 		e.Entry, e.written = now, now.Written()
 	}
-	res := &Restored{entryOf: e}
+	res := &Restored{snapshot: e}
 	w.restored = append(w.restored, res)
 	l, prev, err := e.recorded(ctx)
 	if err != nil {
@@ -200,13 +200,12 @@ func (w *restoring) one(ctx context.Context, e *entryOf) {
 			err = w.restorePlugin(ctx, l, p, e.target(), prev, did)
 		}
 		res.failed(err)
-		if errors.Is(err, spec.ErrAnew) { // the rest would be about what is not there, or is another's
+		if errors.Is(err, spec.ErrNeedsAdd) { // the rest would be about what is not there, or is another's
 			return
 		}
 	}
 }
 
-// restorePlugin runs RESTORE of one plugin.
 func (w *restoring) restorePlugin(ctx context.Context, l *List, p *Plugin, t Target, prev *spec.Result, did func(string)) error {
 	req, err := w.request(spec.Restore, l, p, t, nil)
 	if err != nil {
@@ -227,7 +226,7 @@ func (e *Entry) recorded(ctx context.Context) (l *List, prev *spec.Result, err e
 		return nil, nil, err
 	}
 	if prev, err = e.result(v); err == nil && prev == nil {
-		err = errors.New("there is none")
+		err = errors.New("the entry has none")
 	}
 	if err != nil {
 		return nil, nil, fmt.Errorf("cached result: %w", err)

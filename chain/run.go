@@ -246,7 +246,7 @@ func (r *Runner) addAll(ctx context.Context, l *List, t Target, reqs []*spec.Req
 // The plugins' stack of internal/undo is no use here: external plugins need more than its time, and
 // after it the entry of the cache is removed or stays.
 func (r *Runner) undo(ctx context.Context, l *List, done int, t Target, e *Entry, cause error) error {
-	ctx, cancel := interrupt.Within(ctx, cmp.Or(r.UndoTimeout, defaultUndo))
+	ctx, cancel := interrupt.UndoContext(ctx, cmp.Or(r.UndoTimeout, defaultUndo))
 	defer cancel()
 	begun := *l
 	begun.Plugins = l.Plugins[:done]

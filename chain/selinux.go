@@ -40,7 +40,7 @@ func RunLabelled(ctx context.Context, label string, args ...string) error {
 func (l labeller) available() error {
 	var st unix.Statfs_t
 	if err := unix.Statfs(l.mount, &st); err != nil || uint32(st.Type) != uint32(l.magic) {
-		return fmt.Errorf("SELinux is not there: no selinuxfs at %s", l.mount)
+		return fmt.Errorf("SELinux is disabled: no selinuxfs at %s", l.mount)
 	}
 	return nil
 }

@@ -63,7 +63,7 @@ func TestLabelledWithoutSELinux(t *testing.T) {
 	missing.mount += "/nowhere"
 	refused.attr += "/nowhere"
 	for _, l := range []labeller{other, missing} {
-		if err := run(l); err == nil || !strings.Contains(err.Error(), "SELinux is not there") {
+		if err := run(l); err == nil || !strings.Contains(err.Error(), "SELinux is disabled") {
 			t.Errorf("got %v", err)
 		}
 	}

@@ -17,7 +17,7 @@ func TestInProcessStateDir(t *testing.T) {
 		seen = r.Call.StateDir
 		return &spec.Result{}, nil
 	}}
-	local := &chain.Local{
+	local := &chain.Invoker{
 		Lookup:  func(string) (spec.Verbs, bool) { return verbs, true },
 		Environ: []string{"PATH=/bin", spec.StateEnv + "=/a"},
 	}
@@ -38,7 +38,7 @@ func TestInProcessStateDir(t *testing.T) {
 func TestCacheCreating(t *testing.T) {
 	dir, calls := filepath.Join(t.TempDir(), "cache"), 0
 	r := &chain.Runner{
-		Invoker: &chain.Local{Lookup: func(string) (spec.Verbs, bool) { return spec.Verbs{}, true }},
+		Invoker: &chain.Invoker{Lookup: func(string) (spec.Verbs, bool) { return spec.Verbs{}, true }},
 		Cache:   &chain.Cache{Dir: dir, Creating: func() { calls++ }},
 		Warn:    t.Logf,
 	}

@@ -101,7 +101,7 @@ func (r *Runner) serves(key, plugin string, req *spec.Request) error {
 	if verbs == nil {
 		return nil
 	}
-	return verbs.Allow(req)
+	return verbs.CheckRequest(req)
 }
 
 // request derives the plugin's configuration: name and version of the list, in runtimeConfig

@@ -15,7 +15,7 @@ func TestInProcessSystemBus(t *testing.T) {
 		seen = r.Call.SystemBus
 		return &spec.Result{}, nil
 	}}
-	local := &chain.Local{
+	local := &chain.Invoker{
 		Lookup:  func(string) (spec.Verbs, bool) { return verbs, true },
 		Environ: []string{"PATH=/bin", spec.SystemBusEnv + "=unix:path=/a"},
 	}

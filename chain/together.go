@@ -123,7 +123,7 @@ func (w *deleting) one(ctx context.Context, e *Entry) error {
 func (w *deleting) part(ctx context.Context, entries []*Entry) (single []*Entry) {
 	locks := w.Cache.locks()
 	defer locks.unlock()
-	ctx, forget := once.Remember(ctx)
+	ctx, forget := once.WithCache(ctx)
 	defer forget()
 	var begun []*doomed
 	for _, e := range entries {

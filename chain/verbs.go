@@ -13,7 +13,7 @@ import (
 // Del runs DEL for all plugins in reverse, with the arguments and the result of the ADD, and
 // removes the attachment from the cache.
 //
-// A missing entry is no error: plugins release by the names alone. The list may have
+// A missing entry is not an error: plugins release by the names alone. The list may have
 // no plugins if the cache has the attachment. It stops at the first failure, as
 // the specification says, unless KeepGoing is set; the entry stays after any.
 func (r *Runner) Del(ctx context.Context, l *List, t Target) error {
@@ -36,7 +36,7 @@ func (r *Runner) Del(ctx context.Context, l *List, t Target) error {
 	if len(l.Plugins) == 0 {
 		return fmt.Errorf("network %s has no configuration and %s is not known: %w", l.Name, t.title(l, e), os.ErrNotExist)
 	}
-	// A path without a namespace is no error of DEL; the host's own namespace is one.
+	// A path without a namespace is not an error of DEL; the host's own namespace is one.
 	if end, err := t.openNetNS(); err == nil {
 		defer end()
 	} else if errors.Is(err, spec.ErrOwnNS) {
@@ -162,7 +162,7 @@ func (e *Entry) finished(title string) error {
 	return nil
 }
 
-// checkAll runs CHECK for all plugins in order, up to the first error. [spec.ErrAnew] is in that of a
+// checkAll runs CHECK for all plugins in order, up to the first error. [spec.ErrNeedsAdd] is in that of a
 // plugin without a RESTORE, if it is about the attachment.
 func (r *Runner) checkAll(ctx context.Context, l *List, t Target, prev *spec.Result) error {
 	for i := range l.Plugins {
@@ -173,7 +173,7 @@ func (r *Runner) checkAll(ctx context.Context, l *List, t Target, prev *spec.Res
 		}
 		verbs, missing := r.Invoker.Find(p.Type)
 		if missing == nil && (verbs == nil || verbs.Restore == nil) && spec.AsError(err).Code > spec.CodeLimited {
-			err = spec.Anew(err)
+			err = spec.NeedsAdd(err)
 		}
 		return err
 	}

@@ -11,9 +11,9 @@ import (
 
 // Versions asks a plugin for the versions it serves, oldest first. The file is
 // empty for one that is built in.
-// Errors are those of [Local.Invoke]. A plugin that does not know VERSION is one of
+// Errors are those of [Invoker.Invoke]. A plugin that does not know VERSION is one of
 // 0.1.0.
-func (l *Local) Versions(ctx context.Context, plugin string) (file string, versions []string, err error) {
+func (l *Invoker) Versions(ctx context.Context, plugin string) (file string, versions []string, err error) {
 	file, verbs, err := l.find(plugin)
 	if err != nil {
 		return "", nil, err

@@ -10,13 +10,13 @@ import (
 	"cnibox/spec"
 )
 
-// dense is the number of taken addresses in a row after which the directory is listed, so
+// scanAfter is the number of taken addresses in a row after which the directory is listed, so
 // that a long run of leases costs one system call and not one each.
-const dense = 64
+const scanAfter = 64
 
 // Allocate leases one address from each range set to an attachment, or none: when it fails,
 // what this call has leased is released. An attachment that has an address of the network is
-// refused. wanted is from [Assign].
+// refused. wanted is from [MatchRequested].
 //
 // Errors are a [spec.Error] of code 100 (it has an address, or the one wanted is another's), 101
 // (a set is exhausted) or 5 (the disk).
@@ -31,10 +31,10 @@ func Allocate(s *Store, sets []RangeSet, wanted []netip.Addr, o spec.Attachment)
 	if len(owned) > 0 {
 		return nil, duplicate(sets, owned, o)
 	}
-	t := taking{s, o, nil}
+	t := allocation{s, o, nil}
 	ips := make([]spec.IP, 0, len(sets))
 	for i, set := range sets {
-		a, err := t.from(i, set, wanted[i])
+		a, err := t.allocate(i, set, wanted[i])
 		if err != nil {
 			t.undo()
 			return nil, wrapRange(i, err)
@@ -66,12 +66,12 @@ func wrapRange(i int, err error) error {
 	return fmt.Errorf("failed to allocate for range %d: %w", i, err)
 }
 
-// Assign returns the wanted address of each set, the zero Addr where none is. A
+// MatchRequested returns the wanted address of each set, the zero Addr where none is. A
 // set serves one; what no set can serve is a [spec.Error] of code 7.
 //
 // It touches no lease, so what is impossible is refused before anything is leased. The
 // same address asked for twice counts once.
-func Assign(sets []RangeSet, want []netip.Addr) ([]netip.Addr, error) {
+func MatchRequested(sets []RangeSet, want []netip.Addr) ([]netip.Addr, error) {
 	wanted := make([]netip.Addr, len(sets))
 	var left strings.Builder
 	for n, a := range want {
@@ -100,9 +100,9 @@ func Assign(sets []RangeSet, want []netip.Addr) ([]netip.Addr, error) {
 	return wanted, nil
 }
 
-// taking is one call of Allocate.
+// allocation is one call of Allocate.
 // It lives as long as the store is locked.
-type taking struct {
+type allocation struct {
 	s     *Store
 	o     spec.Attachment
 	fresh []netip.Addr // reserved by this call
@@ -110,7 +110,7 @@ type taking struct {
 
 // undo frees what the call has leased. What cannot be freed is reported, and left to the
 // attachment's DEL.
-func (t *taking) undo() {
+func (t *allocation) undo() {
 	var left []netip.Addr
 	for _, a := range t.fresh {
 		if err := t.s.free(a); err != nil {
@@ -121,12 +121,12 @@ func (t *taking) undo() {
 	t.s.mark(Lease{t.o.ContainerID, t.o.IfName}, left...)
 }
 
-// from reserves the address of one set, i: the wanted one, or the next that is free. Errors have a
+// allocate reserves the address of one set, i: the wanted one, or the next that is free. Errors have a
 // code but those of the disk.
-func (t *taking) from(i int, set RangeSet, want netip.Addr) (netip.Addr, error) {
+func (t *allocation) allocate(i int, set RangeSet, want netip.Addr) (netip.Addr, error) {
 	if !want.IsValid() {
-		a, err := t.next(i, set)
-		return t.took(i, a, err)
+		a, err := t.firstFree(i, set)
+		return t.record(i, a, err)
 	}
 	err := t.s.reserve(want, t.o, t.fresh)
 	switch {
@@ -136,12 +136,12 @@ func (t *taking) from(i int, set RangeSet, want netip.Addr) (netip.Addr, error) 
 		return want, spec.Errorf(spec.CodeBusy, "requested IP address %s is not available in range set %s", want, set).
 			WithDetails("%v: request another address, or DEL the attachment that has it", err)
 	}
-	return t.took(i, want, err)
+	return t.record(i, want, err)
 }
 
-// took records a new address. If the last address cannot be written, the next search takes
-// longer, which is no reason to fail.
-func (t *taking) took(i int, a netip.Addr, err error) (netip.Addr, error) {
+// record adds a new address. If the last address cannot be written, the next search takes
+// longer, which is not a reason to fail.
+func (t *allocation) record(i int, a netip.Addr, err error) (netip.Addr, error) {
 	if err != nil {
 		return a, err
 	}
@@ -152,12 +152,12 @@ func (t *taking) took(i int, a netip.Addr, err error) (netip.Addr, error) {
 	return a, nil
 }
 
-// next reserves the first free address after the one reserved last, around the
+// firstFree reserves the first free address after the one reserved last, around the
 // set.
 //
 // The content is written once, into a temporary file; each try is one link(2), which fails
 // if the name exists. So no file of another lease is opened.
-func (t *taking) next(i int, set RangeSet) (netip.Addr, error) {
+func (t *allocation) firstFree(i int, set RangeSet) (netip.Addr, error) {
 	w, err := t.s.newTempFile(t.o)
 	if err != nil {
 		return netip.Addr{}, err
@@ -174,7 +174,7 @@ func (t *taking) next(i int, set RangeSet) (netip.Addr, error) {
 		if ok, err := t.s.publish(w, a, t.fresh); ok || err != nil {
 			return a, err
 		}
-		if tries++; tries == dense {
+		if tries++; tries == scanAfter {
 			if taken, err = t.s.taken(); err != nil {
 				return a, err
 			}
@@ -212,7 +212,7 @@ func (s *Store) taken() (map[netip.Addr]bool, error) {
 // readable owner, as after a process was killed or a power cut, or
 // else frees the leases whose owners are gone. In the reference such addresses are lost. The
 // error has code 101.
-func (t *taking) reclaim(i int, set RangeSet, w *tempFile) (netip.Addr, error) {
+func (t *allocation) reclaim(i int, set RangeSet, w *tempFile) (netip.Addr, error) {
 	taken, err := t.s.taken()
 	if err != nil {
 		return netip.Addr{}, err
@@ -260,11 +260,11 @@ func Find(s *Store, sets []RangeSet, o spec.Attachment) ([]spec.IP, error) {
 	var ips []spec.IP
 	for _, set := range sets {
 		owned = slices.DeleteFunc(owned, func(a netip.Addr) bool {
-			in := set.Contains(a)
-			if in {
+			contains := set.Contains(a)
+			if contains {
 				ips = append(ips, set.ip(a))
 			}
-			return in
+			return contains
 		})
 	}
 	for _, a := range owned {

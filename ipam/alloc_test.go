@@ -260,7 +260,7 @@ func TestExhausted(t *testing.T) {
 	dir := t.TempDir()
 	r := sets(t, "10.1.0.0/29", "10.2.0.0/24")
 	full := func() int {
-		s, err := ipam.View(t.Context(), dir, "net1", ipam.Options{})
+		s, err := ipam.OpenReadOnly(t.Context(), dir, "net1", ipam.Options{})
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -42,16 +42,16 @@ func (s *Store) bootDirectory() (directory, error) {
 
 // byBoot opens the directory that has one for each boot.
 func (s *Store) byBoot(create bool) (directory, error) {
-	own, err := s.ownDirectory(create)
+	ownDir, err := s.ownDirectory(create)
 	if err != nil {
-		return own, err
+		return ownDir, err
 	}
-	return own.sub(byBootDir, create)
+	return ownDir.sub(byBootDir, create)
 }
 
-// begin is for the first store of a boot: it frees the leases of earlier boots and marks all others.
+// beginBoot is for the first store of a boot: it frees the leases of earlier boots and marks all others.
 // Interrupted, it is done again. A view, and a store that cannot free them, only count them as free.
-func (s *Store) begin() error {
+func (s *Store) beginBoot() error {
 	s.x = &index{dir: directory{fd: -1}, expired: s.earlierBoots()}
 	if s.readOnly {
 		return nil
@@ -88,14 +88,14 @@ func (s *Store) beginIndex(leases map[Lease][]netip.Addr) error {
 	if err := s.dropEarlierBoots(); err != nil {
 		return err
 	}
-	dir, err := s.own.sub(nextDir, true)
+	dir, err := s.ownDir.sub(nextDir, true)
 	if err != nil {
 		return err
 	}
 	err = dir.update(leases)
 	if err == nil {
 		err = all.change("rename", s.bootName(), func() error {
-			return unix.Renameat(s.own.fd, nextDir, all.fd, s.bootName())
+			return unix.Renameat(s.ownDir.fd, nextDir, all.fd, s.bootName())
 		})
 	}
 	if err != nil {

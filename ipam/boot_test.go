@@ -29,7 +29,7 @@ func TestBootChange(t *testing.T) {
 	foreign(t, dir, "10.1.0.50", "met\r\neth0")
 	mustAdd(t, dir, one, r, owner("c"))
 
-	v, err := ipam.View(t.Context(), dir, "net1", two)
+	v, err := ipam.OpenReadOnly(t.Context(), dir, "net1", two)
 	if err != nil {
 		t.Fatal(err)
 	}

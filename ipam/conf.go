@@ -37,11 +37,11 @@ func (c *RangeConf) Sets() (sets []RangeSet) {
 		one.Key = "ipam"
 		sets = append(sets, RangeSet{one})
 	}
-	return append(sets, Keyed("ipam.ranges", c.Ranges)...)
+	return append(sets, WithKeys("ipam.ranges", c.Ranges)...)
 }
 
-// Keyed returns copies of the sets that a key has, in which each range has its own.
-func Keyed(key string, sets []RangeSet) (keyed []RangeSet) {
+// WithKeys returns copies of the sets that a key has, in which each range has its own.
+func WithKeys(key string, sets []RangeSet) (keyed []RangeSet) {
 	for i, set := range sets {
 		set = slices.Clone(set)
 		for j := range set {

@@ -17,8 +17,8 @@ import (
 // shared with the reference's plugins, and a path in the configuration.
 const careful = unix.O_NOFOLLOW | unix.O_NONBLOCK | unix.O_NOCTTY | unix.O_CLOEXEC
 
-// errOdd is the error of a directory, pipe, socket or device in place of a file.
-var errOdd = errors.New("not a regular file")
+// errNotRegular is the error of a directory, pipe, socket or device in place of a file.
+var errNotRegular = errors.New("not a regular file")
 
 // A directory is an open directory. The names its methods take are single path
 // components, so nothing leads out of it.
@@ -78,7 +78,7 @@ func (d directory) open(name string, flags int, mode uint32) (int, error) {
 	}
 }
 
-// openFile is open for regular files; anything else is errOdd.
+// openFile is open for regular files; anything else is errNotRegular.
 // mode is 0600 for one that is created.
 func (d directory) openFile(name string, flags int) (int, unix.Stat_t, error) {
 	fd, err := d.open(name, flags, 0o600)
@@ -93,10 +93,10 @@ func (d directory) openFile(name string, flags int) (int, unix.Stat_t, error) {
 	return fd, st, nil
 }
 
-// regular returns the attributes of an open file; errOdd if it is no regular one.
+// regular returns the attributes of an open file; errNotRegular if it is not a regular one.
 func regular(fd int) (st unix.Stat_t, err error) {
 	if err = unix.Fstat(fd, &st); err == nil && st.Mode&unix.S_IFMT != unix.S_IFREG {
-		err = errOdd
+		err = errNotRegular
 	}
 	return st, err
 }

@@ -65,13 +65,13 @@ func (s *Store) eachGone(i int, set RangeSet, known map[netip.Addr]Lease, fn fun
 // inOrder returns the addresses of a set in the order in which ADD tries them: the one that
 // was leased longest ago is the first, mostly.
 func (s *Store) inOrder(i int, set RangeSet, known map[netip.Addr]Lease) []netip.Addr {
-	var in []netip.Addr
+	var used []netip.Addr
 	for a := range known {
 		if set.Contains(a) && !set.gateway(a) {
-			in = append(in, a)
+			used = append(used, a)
 		}
 	}
-	slices.SortFunc(in, netip.Addr.Compare)
-	at, _ := slices.BinarySearchFunc(in, s.first(i, set), netip.Addr.Compare)
-	return slices.Concat(in[at:], in[:at])
+	slices.SortFunc(used, netip.Addr.Compare)
+	at, _ := slices.BinarySearchFunc(used, s.first(i, set), netip.Addr.Compare)
+	return slices.Concat(used[at:], used[:at])
 }

@@ -65,20 +65,20 @@ func escapeName(s string) string {
 	return strings.NewReplacer("%", "%25", "/", "%2F", ":", "%3A").Replace(s)
 }
 
-// load opens the index of this boot. Without one the boot is new, see [Store.begin].
+// load opens the index of this boot. Without one the boot is new, see [Store.beginBoot].
 func (s *Store) load() error {
 	if s.x != nil {
 		return nil
 	}
 	dir, err := s.bootDirectory()
 	if err != nil {
-		return s.begin()
+		return s.beginBoot()
 	}
 	s.x = &index{dir: dir}
 	return nil
 }
 
-// scan reads all leases with a readable owner. Names that are no addresses are skipped, and
+// scan reads all leases with a readable owner. Names that are not addresses are skipped, and
 // leases that are deleted meanwhile. The order is the directory's.
 func (s *Store) scan(each func(a netip.Addr, l Lease)) error {
 	names, err := s.leases.names()
@@ -151,14 +151,14 @@ func (s *Store) mark(l Lease, addrs ...netip.Addr) {
 		err = s.x.dir.sync()
 	}
 	if err != nil {
-		s.abandon(err)
+		s.abandonIndex(err)
 	}
 }
 
-// abandon closes an index that could not be changed and takes its name away: a mark that lists too few
+// abandonIndex closes an index that could not be changed and removes its name: a mark that lists too few
 // addresses would hide the others from DEL, and a lease without one would outlive the boot. The next store
 // begins a new one.
-func (s *Store) abandon(err error) {
+func (s *Store) abandonIndex(err error) {
 	s.o.Warn("index of the leases of network %s: %v", s.network, err)
 	s.x.dir.close()
 	s.x.dir.fd = -1
@@ -168,7 +168,7 @@ func (s *Store) abandon(err error) {
 	}
 	defer all.close()
 	err = all.change("rename", s.bootName(), func() error {
-		return unix.Renameat(all.fd, s.bootName(), s.own.fd, nextDir)
+		return unix.Renameat(all.fd, s.bootName(), s.ownDir.fd, nextDir)
 	})
 	if err != nil {
 		s.o.Warn("%v", err)

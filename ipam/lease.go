@@ -15,7 +15,7 @@ import (
 
 // maxLease is the largest lease file that is read, in bytes. A container ID
 // and an interface name, each as long as a file name, are far below it.
-// A larger file is no lease.
+// A larger file is not a lease.
 const maxLease = 1024
 
 // A Lease is the owner of an address as its file has it. The network is the directory's.
@@ -33,7 +33,7 @@ func (l Lease) String() string {
 }
 
 // Owns reports whether the lease is the attachment's.
-// The network is taken to be the store's.
+// The network is that of the store.
 func (l Lease) Owns(o spec.Attachment) bool {
 	return l.ContainerID == o.ContainerID && l.IfName == o.IfName
 }
@@ -50,7 +50,7 @@ func (l Lease) text() string {
 
 // parseLease reads the content of a lease file; false: no owner can be read in it.
 // Any line end will do, and blanks around, as the reference trims them. The names are not
-// checked: an address whose owner has an invalid name is leased all the same.
+// checked: an address whose owner has an invalid name is leased too.
 func parseLease(content []byte) (Lease, bool) {
 	id, ifName, _ := strings.Cut(strings.TrimSpace(string(content)), "\n")
 	l := Lease{strings.TrimSpace(id), strings.TrimSpace(ifName)}
@@ -69,7 +69,7 @@ func plainText(s string) bool {
 }
 
 // leaseName reads the name of a lease file: an address in its canonical text
-// form. All other names are no leases.
+// form. All other names are not leases.
 // lock and last_reserved_ip.N are among the others, and ::ffff:1.2.3.4, which no tool
 // writes. IPv6 has its colons, as on all of the reference's systems but Windows.
 func leaseName(name string) (netip.Addr, bool) {

@@ -98,12 +98,12 @@ func verbs(ctx context.Context, dir string, r []ipam.RangeSet, o ipam.Options) [
 	var errs []error
 	s, err := ipam.Open(ctx, dir, "net1", o)
 	if err == nil {
-		wanted, _ := ipam.Assign(r, nil)
+		wanted, _ := ipam.MatchRequested(r, nil)
 		_, err = ipam.Allocate(s, r, wanted, owner("a"))
 		s.Close()
 	}
 	errs = append(errs, err)
-	if s, err = ipam.View(ctx, dir, "net1", o); err == nil {
+	if s, err = ipam.OpenReadOnly(ctx, dir, "net1", o); err == nil {
 		_, err = ipam.Exhausted(s, r)
 		s.Close()
 	}
@@ -143,7 +143,7 @@ func TestOddLease(t *testing.T) {
 	}
 }
 
-// TestOddLock refuses a lock that is no file, and waits for none.
+// TestOddLock refuses a lock that is not a file, and waits for none.
 func TestOddLock(t *testing.T) {
 	for _, name := range []string{"symlink", "fifo", "dir", "socket"} {
 		t.Run(name, func(t *testing.T) {

@@ -32,7 +32,7 @@ func (s *Store) Holder(a netip.Addr) (Lease, error) {
 	return l, err
 }
 
-// Reserve leases an address to an attachment; that it has it already is no error. The error
+// Reserve leases an address to an attachment; that it has it already is not an error. The error
 // is [ErrTaken], with the owner's name, if another attachment has it. The address need not be
 // of any range. A file of its name that has no owner is quarantined.
 //
@@ -175,7 +175,7 @@ func (s *Store) DeleteStale(valid func(spec.Attachment) bool) error {
 	}
 	if s.x.dir.fd >= 0 {
 		if err := s.x.dir.update(left); err != nil {
-			s.abandon(err)
+			s.abandonIndex(err)
 		}
 	}
 	return errors.Join(errs...)
@@ -197,11 +197,11 @@ func (s *Store) SetLast(set int, a netip.Addr) error {
 // that this package never reads or empties, and warns with the new path. The name gets the
 // time, so that nothing there is replaced.
 func (s *Store) quarantine(name string, why error) error {
-	own, err := s.ownDirectory(true)
+	ownDir, err := s.ownDirectory(true)
 	if err != nil {
 		return err
 	}
-	dir, err := own.sub(quarantineDir, true)
+	dir, err := ownDir.sub(quarantineDir, true)
 	if err != nil {
 		return err
 	}
@@ -219,14 +219,14 @@ func (s *Store) quarantine(name string, why error) error {
 
 // ownDirectory opens .cnibox/NETWORK, which stays open with the store.
 func (s *Store) ownDirectory(create bool) (directory, error) {
-	if s.own.fd >= 0 {
-		return s.own, nil
+	if s.ownDir.fd >= 0 {
+		return s.ownDir, nil
 	}
 	all, err := s.data.sub(ownDir, create)
 	if err != nil {
 		return all, err
 	}
 	defer all.close()
-	s.own, err = all.sub(s.network, create)
-	return s.own, err
+	s.ownDir, err = all.sub(s.network, create)
+	return s.ownDir, err
 }

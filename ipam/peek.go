@@ -8,18 +8,18 @@ import (
 	"cnibox/spec"
 )
 
-// A Leased is an address with its owner, as [Peek] finds it.
-type Leased struct {
+// A OwnedAddr is an address with its owner, as [ReadLeases] finds it.
+type OwnedAddr struct {
 	Addr  netip.Addr
 	Owner Lease // zero: no owner can be read in the file
 }
 
-// Peek returns all leases of a network as their files are, in no order, without the lock and
+// ReadLeases returns all leases of a network as their files are, in no order, without the lock and
 // without a change: an ADD that hangs holds nothing up, and a lease that comes or goes
 // meanwhile is among them or not. Those of an earlier boot are among them. A network without a
 // directory has none. If this process must not read some, the error is os.ErrPermission, and these
 // have no owner.
-func Peek(dir, network string) ([]Leased, error) {
+func ReadLeases(dir, network string) ([]OwnedAddr, error) {
 	d, err := peek(dir, network)
 	if err != nil {
 		return nil, skipAbsent(err)
@@ -29,7 +29,7 @@ func Peek(dir, network string) ([]Leased, error) {
 	if err != nil {
 		return nil, err
 	}
-	var all []Leased
+	var all []OwnedAddr
 	var refused error
 	for _, name := range names {
 		a, ok := leaseName(name)
@@ -43,13 +43,13 @@ func Peek(dir, network string) ([]Leased, error) {
 		if errors.Is(err, os.ErrPermission) {
 			refused = err
 		}
-		all = append(all, Leased{a, l})
+		all = append(all, OwnedAddr{a, l})
 	}
 	return all, refused
 }
 
-// PeekAt is [Peek] for one address. The error is os.ErrNotExist if it is not leased.
-func PeekAt(dir, network string, a netip.Addr) (Lease, error) {
+// ReadLease is [ReadLeases] for one address. The error is os.ErrNotExist if it is not leased.
+func ReadLease(dir, network string, a netip.Addr) (Lease, error) {
 	d, err := peek(dir, network)
 	if err != nil {
 		return Lease{}, err

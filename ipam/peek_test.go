@@ -15,7 +15,7 @@ import (
 // Leases are seen while another process has their lock, those without an owner too.
 func TestPeek(t *testing.T) {
 	dir := t.TempDir()
-	if all, err := ipam.Peek(dir, "demo"); err != nil || len(all) != 0 {
+	if all, err := ipam.ReadLeases(dir, "demo"); err != nil || len(all) != 0 {
 		t.Errorf("of no directory: %v, %v", all, err)
 	}
 	s, err := ipam.Open(t.Context(), dir, "demo", ipam.Options{})
@@ -32,20 +32,20 @@ func TestPeek(t *testing.T) {
 	if err := os.WriteFile(filepath.Join(dir, "demo", "10.1.0.9"), nil, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	all, err := ipam.Peek(dir, "demo")
-	slices.SortFunc(all, func(x, y ipam.Leased) int { return x.Addr.Compare(y.Addr) })
+	all, err := ipam.ReadLeases(dir, "demo")
+	slices.SortFunc(all, func(x, y ipam.OwnedAddr) int { return x.Addr.Compare(y.Addr) })
 	owner := ipam.Lease{ContainerID: "c1", IfName: "eth0"}
-	want := []ipam.Leased{{Addr: a, Owner: owner}, {Addr: netip.MustParseAddr("10.1.0.9")}, {Addr: b, Owner: owner}}
+	want := []ipam.OwnedAddr{{Addr: a, Owner: owner}, {Addr: netip.MustParseAddr("10.1.0.9")}, {Addr: b, Owner: owner}}
 	if err != nil || !slices.Equal(all, want) {
 		t.Errorf("got %v, %v, want %v", all, err, want)
 	}
-	if l, err := ipam.PeekAt(dir, "demo", b); err != nil || l != owner {
+	if l, err := ipam.ReadLease(dir, "demo", b); err != nil || l != owner {
 		t.Errorf("got %v, %v, want %v", l, err, owner)
 	}
-	if _, err := ipam.PeekAt(dir, "demo", b.Next()); !errors.Is(err, os.ErrNotExist) {
+	if _, err := ipam.ReadLease(dir, "demo", b.Next()); !errors.Is(err, os.ErrNotExist) {
 		t.Errorf("got %v, want that there is none", err)
 	}
-	if _, err := ipam.PeekAt(dir, "../demo", b); err == nil {
+	if _, err := ipam.ReadLease(dir, "../demo", b); err == nil {
 		t.Error("a path is taken for the name of a network")
 	}
 }

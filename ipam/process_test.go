@@ -322,7 +322,7 @@ func TestCostOfManyLeases(t *testing.T) {
 
 func view(t testing.TB, dir, id string) {
 	t.Helper()
-	s, err := ipam.View(context.Background(), dir, "net1", ipam.Options{})
+	s, err := ipam.OpenReadOnly(context.Background(), dir, "net1", ipam.Options{})
 	must(t, err)
 	defer s.Close()
 	if owned, err := s.Owned(owner(id)); err != nil || len(owned) != 1 {

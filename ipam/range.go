@@ -256,7 +256,7 @@ func (set RangeSet) size() uint64 {
 }
 
 // Usable is how many addresses can be leased: all but the gateways; 2^64-1: at least so many.
-// A gateway outside of the ranges takes nothing away.
+// A gateway outside of the ranges does not count.
 func (set RangeSet) Usable() uint64 {
 	n := set.size()
 	for _, gw := range set[0].gateways {

@@ -26,7 +26,7 @@ func TestDelete(t *testing.T) {
 		}
 		s.Close()
 	}
-	view, err := View(ctx, dir, "a", Options{})
+	view, err := OpenReadOnly(ctx, dir, "a", Options{})
 	if err != nil {
 		t.Fatal(err)
 	}

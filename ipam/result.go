@@ -23,8 +23,8 @@ func NewResult(routes, dns json.RawMessage) (*spec.Result, error) {
 		return nil, spec.Errorf(spec.CodeConfig, "ipam: %w", err)
 	}
 	res, err := spec.ParseResult(doc, spec.Newest)
-	if key, of := spec.KeyOf(err); of != nil {
-		return nil, spec.Errorf(spec.CodeConfig, "ipam.%w", of).AtKey("ipam." + key)
+	if key, keyed := spec.KeyOf(err); keyed != nil {
+		return nil, spec.Errorf(spec.CodeConfig, "ipam.%w", keyed).AtKey("ipam." + key)
 	}
 	if err != nil {
 		return nil, spec.Errorf(spec.CodeConfig, "ipam: %w", err)

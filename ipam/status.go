@@ -51,7 +51,7 @@ func used[T any](set RangeSet, leases map[netip.Addr]T) (n uint64) {
 // spares counting the leases.
 func (s *Store) someFree(i int, set RangeSet) bool {
 	a := s.first(i, set)
-	for n := uint64(0); n < min(set.size(), dense); n, a = n+1, set.after(a) {
+	for n := uint64(0); n < min(set.size(), scanAfter); n, a = n+1, set.after(a) {
 		if !set.gateway(a) && errors.Is(unix.Fstatat(s.leases.fd, a.String(), new(unix.Stat_t), unix.AT_SYMLINK_NOFOLLOW), os.ErrNotExist) {
 			return true
 		}

@@ -5,7 +5,7 @@
 // leased address, whose content is the owner; the file lock, which every user of the
 // directory locks while it reads or writes there; and last_reserved_ip.N, where the next
 // search begins. What the reference does not have is in .cnibox/NETWORK: for each boot an
-// index from owners to addresses (by-boot), and files that were no leases (quarantine).
+// index from owners to addresses (by-boot), and files that were not leases (quarantine).
 //
 // A verb opens a [Store], calls [Allocate], [Find], [Store.Release] or the like, and closes
 // it. Errors with a code for the runtime are a [spec.Error]; all
@@ -76,7 +76,7 @@ type Store struct {
 	readOnly bool
 	data     directory // the data directory
 	leases   directory // the network's own
-	own      directory // .cnibox/NETWORK; not open before it is needed
+	ownDir   directory // .cnibox/NETWORK; not open before it is needed
 	unlock   func()
 
 	x *index
@@ -96,12 +96,12 @@ func OpenExisting(ctx context.Context, dir, network string, o Options) (*Store, 
 	return open(ctx, dir, network, o, unix.LOCK_EX, false)
 }
 
-// View opens the leases for reading, with a shared lock; the error is os.ErrNotExist if there
+// OpenReadOnly opens the leases for reading, with a shared lock; the error is os.ErrNotExist if there
 // are none. It changes nothing on disk, and methods that would fail.
 //
 // CHECK, GET and STATUS use it: runtimes call them every few seconds, and they have to work
 // on a read-only disk.
-func View(ctx context.Context, dir, network string, o Options) (*Store, error) {
+func OpenReadOnly(ctx context.Context, dir, network string, o Options) (*Store, error) {
 	return open(ctx, dir, network, o, unix.LOCK_SH, false)
 }
 
@@ -114,7 +114,7 @@ func open(ctx context.Context, dir, network string, o Options, how int, create b
 		o.Warn = func(string, ...any) {}
 	}
 	none := directory{fd: -1}
-	s := &Store{o: o, network: network, readOnly: how == unix.LOCK_SH, data: none, leases: none, own: none}
+	s := &Store{o: o, network: network, readOnly: how == unix.LOCK_SH, data: none, leases: none, ownDir: none}
 	err := s.openDirectories(dir, create)
 	if err == nil {
 		s.unlock, err = s.lock(ctx, how)
@@ -154,7 +154,7 @@ func (s *Store) lock(ctx context.Context, how int) (func(), error) {
 			return func() {}, nil
 		}
 		// The directories may be new, and a sync of the directory of a lease does not
-		// include those above it. A store without a lock file has no lease of ours yet.
+		// include those above it. A store without a lock file does not have our leases yet.
 		if s.o.KeepAcrossBoots {
 			if err := s.data.change("sync directories", s.network, func() error { return unix.Syncfs(s.data.fd) }); err != nil {
 				return nil, err
@@ -183,7 +183,7 @@ func (s *Store) Close() {
 	if s.x != nil {
 		s.x.dir.close()
 	}
-	s.own.close()
+	s.ownDir.close()
 	s.leases.close()
 	s.data.close()
 	if s.unlock != nil {

@@ -46,7 +46,7 @@ func sets(t testing.TB, subnets ...string) []ipam.RangeSet {
 // add is one ADD: open, allocate, close.
 func add(t testing.TB, dir string, o ipam.Options, sets []ipam.RangeSet, who spec.Attachment, want ...netip.Addr) ([]netip.Addr, error) {
 	t.Helper()
-	wanted, err := ipam.Assign(sets, want)
+	wanted, err := ipam.MatchRequested(sets, want)
 	if err != nil {
 		return nil, err
 	}
@@ -233,7 +233,7 @@ func del2(t *testing.T, s *ipam.Store, id string) []netip.Addr {
 
 func TestViewChangesNothing(t *testing.T) {
 	dir := t.TempDir()
-	if _, err := ipam.View(t.Context(), dir, "net1", ipam.Options{}); !errors.Is(err, os.ErrNotExist) {
+	if _, err := ipam.OpenReadOnly(t.Context(), dir, "net1", ipam.Options{}); !errors.Is(err, os.ErrNotExist) {
 		t.Errorf("view of nothing: %v", err)
 	}
 	if _, err := ipam.OpenExisting(t.Context(), dir, "net1", ipam.Options{}); !errors.Is(err, os.ErrNotExist) {
@@ -247,7 +247,7 @@ func TestViewChangesNothing(t *testing.T) {
 	os.WriteFile(filepath.Join(net, "10.1.0.7"), []byte("a\r\neth0"), 0o600)
 	fault.Hook = func(what string) error { t.Errorf("wanted to %s", what); return nil }
 	defer func() { fault.Hook = nil }()
-	s, err := ipam.View(t.Context(), dir, "net1", ipam.Options{})
+	s, err := ipam.OpenReadOnly(t.Context(), dir, "net1", ipam.Options{})
 	if err != nil {
 		t.Fatal(err)
 	}

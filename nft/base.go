@@ -76,8 +76,8 @@ func (c *chain) lib(family byte) *nftables.Chain {
 
 // newRule is the library's rule.
 func newRule(family byte, table, chain string, r rule) *nftables.Rule {
-	of := tableOf(family, table)
-	return &nftables.Rule{Table: of, Chain: &nftables.Chain{Table: of, Name: chain}, Exprs: r}
+	tbl := tableOf(family, table)
+	return &nftables.Rule{Table: tbl, Chain: &nftables.Chain{Table: tbl, Name: chain}, Exprs: r}
 }
 
 // chainsOf returns the fixed chains of a table; those that others jump to come first.
@@ -124,20 +124,20 @@ func advertRules() []rule {
 	return rules
 }
 
-// guardRules drop what comes from another host and bears an address of
+// guardRules drop what comes from another host with an address in
 // 127.0.0.0/8. With route_localnet, which published ports on 127.0.0.1 need,
 // the kernel itself no longer does: CVE-2020-8558. Answers to such
-// connections pass, since before translation they bear real addresses.
+// connections pass, since before translation they have real addresses.
 func guardRules() []rule {
 	var rules []rule
 	for _, dst := range []bool{false, true} {
-		at := uint32(saddr4At)
+		offset := uint32(saddr4At)
 		if dst {
-			at = daddr4At
+			offset = daddr4At
 		}
 		rules = append(rules, rule{}.family(v4).
 			meta(expr.MetaKeyIIFNAME, 0).ifname(expr.CmpOpNeq, "lo").
-			payload(expr.PayloadBaseNetworkHeader, at, 1, 0).equal(127).drop())
+			payload(expr.PayloadBaseNetworkHeader, offset, 1, 0).equal(127).drop())
 	}
 	return rules
 }
@@ -149,7 +149,7 @@ func policyRules() []rule {
 	pair := func() rule { return rule{}.meta(expr.MetaKeyIIFNAME, 0).meta(expr.MetaKeyOIFNAME, ifnameRegs) }
 	return []rule{
 		pair().lookup(isolatedSet).drop(),
-		pair().lookup(withinSet).leave(),
+		pair().lookup(withinSet).verdictReturn(),
 		rule{}.meta(expr.MetaKeyIIFNAME, 0).lookup(managedSet).
 			meta(expr.MetaKeyOIFNAME, 0).lookup(managedSet).drop(),
 	}
@@ -172,11 +172,11 @@ func forwardRules() []rule {
 // portRules try ports of one address before those of any, and those with
 // conditions, which may ask for the mark, before those without.
 func portRules() (rules []rule) {
-	for _, in := range []portSets{hostPorts, anyPorts} {
+	for _, sets := range []portSets{hostPorts, anyPorts} {
 		var plain []rule
 		for _, family := range []byte{v4, v6} {
-			rules = append(rules, atPort(in.gate.of(family)))
-			plain = append(plain, dnat(in.dnat.of(family)))
+			rules = append(rules, atPort(sets.gate.of(family)))
+			plain = append(plain, dnat(sets.dnat.of(family)))
 		}
 		rules = append(rules, marked(plain...)...)
 	}
@@ -185,19 +185,19 @@ func portRules() (rules []rule) {
 
 // atPort looks the destination's port up in a set of host ports, with the address where
 // the set has addresses. That it is one of this host was asked by the chain that jumps here.
-func atPort(in *set) rule {
-	r := rule{}.family(in.family)
-	if in.key == portType {
-		return r.port(0).lookup(in)
+func atPort(set *set) rule {
+	r := rule{}.family(set.family)
+	if set.key == portType {
+		return r.port(0).lookup(set)
 	}
-	return r.addr(in.family, true).port(addrLen(in.family) / 4).lookup(in)
+	return r.addr(set.family, true).port(addrLen(set.family) / 4).lookup(set)
 }
 
 // dnat translates ports; where the map has none, the rule does not match and the next
 // one is asked.
-func dnat(in *set) rule { return atPort(in).dnat(in.family) }
+func dnat(set *set) rule { return atPort(set).dnat(set.family) }
 
-// marked sets the mark for rules that translate, and takes it away again where none
+// marked sets the mark for rules that translate, and clears it where none
 // of them did.
 func marked(rules ...rule) []rule {
 	return append(append([]rule{rule{}.setMark(publishedMark)}, rules...), rule{}.setMark(0))
@@ -215,8 +215,8 @@ func condChain(family byte, host bool) string {
 	return name + "-any"
 }
 
-// hairpinRules masquerade published ports where answers would not find back. The
-// mark has done its duty by then.
+// hairpinRules masquerade published ports where answers would not return through the host. They
+// clear the mark, which no later rule needs.
 func hairpinRules() []rule {
 	rules := []rule{rule{}.setMark(0)}
 	for _, family := range []byte{v4, v6} {
@@ -232,8 +232,8 @@ func masqRules() []rule {
 		rule{}.ct(expr.CtKeySTATUS).mask(native(ipsDstNAT)).cmp(expr.CmpOpNeq, native(0)).
 			meta(expr.MetaKeyMARK, 0).mask(native(publishedMark)).cmp(expr.CmpOpNeq, native(0)).
 			jump(published),
-		rule{}.family(v4).addr(v4, true).mask([]byte{0xf0, 0, 0, 0}).equal(224, 0, 0, 0).leave(),
-		rule{}.family(v6).payload(expr.PayloadBaseNetworkHeader, daddr6At, 1, 0).equal(0xff).leave(),
+		rule{}.family(v4).addr(v4, true).mask([]byte{0xf0, 0, 0, 0}).equal(224, 0, 0, 0).verdictReturn(),
+		rule{}.family(v6).payload(expr.PayloadBaseNetworkHeader, daddr6At, 1, 0).equal(0xff).verdictReturn(),
 		rule{}.family(v4).addr(v4, false).lookup(masqSet.of(v4)),
 		rule{}.family(v6).addr(v6, false).lookup(masqSet.of(v6)),
 	}
@@ -259,9 +259,9 @@ func (t *batch) ensure(table byte) {
 		needs = brNeeds
 	}
 	t.add(step{what: "table " + tableText(table), needs: needs}).AddTable(ours(table))
-	for i, in := range sets() {
-		if in.table == table {
-			t.fail(t.add(step{what: "set " + in.name}).AddSet(in.definition(uint32(i+1)), nil))
+	for i, set := range sets() {
+		if set.table == table {
+			t.fail(t.add(step{what: "set " + set.name}).AddSet(set.definition(uint32(i+1)), nil))
 		}
 	}
 	chains := append(chainsOf(table), chain{name: versionChain})
@@ -271,7 +271,7 @@ func (t *batch) ensure(table byte) {
 	for i := range chains {
 		t.fill(table, &chains[i])
 	}
-	version := newRule(table, TableName, versionChain, rule{}.leave())
+	version := newRule(table, TableName, versionChain, rule{}.verdictReturn())
 	version.UserData = userdata.AppendString(nil, userdata.TypeComment, baseVersion)
 	t.add(step{what: "version of table " + tableText(table)}).AddRule(version)
 }

@@ -128,35 +128,35 @@ func unsent(err error) error {
 	return fmt.Errorf("nft: %w", err)
 }
 
-// A refusal is the kernel's error about one step of a batch.
-type refusal struct {
+// A batchError is the kernel's error about one step of a batch.
+type batchError struct {
 	what string
 	err  error
 }
 
 // Error names the step as nft would: "nft: table inet cnibox: …".
-func (r *refusal) Error() string { return "nft: " + r.what + ": " + r.err.Error() }
+func (r *batchError) Error() string { return "nft: " + r.what + ": " + r.err.Error() }
 
 // Unwrap lets errors.Is find the kernel's number.
-func (r *refusal) Unwrap() error { return r.err }
+func (r *batchError) Unwrap() error { return r.err }
 
 // explain turns the kernel's number into a sentence that says what is
 // missing; message 0 is the one that begins the batch.
 func (t *batch) explain(message int, err error) error {
 	if message == 0 || message > len(t.steps) {
-		return &refusal{"transaction", lacking(err, "CONFIG_NF_TABLES")}
+		return &batchError{"transaction", explainUnsupported(err, "CONFIG_NF_TABLES")}
 	}
 	s := t.steps[message-1]
 	if strings.HasPrefix(s.what, "set ") && errors.Is(err, os.ErrExist) {
-		err = spec.Errorf(spec.CodeNotReady, "%w: another program has made one of that name in table %s, which has to go", err, TableName)
+		err = spec.Errorf(spec.CodeNotReady, "%w: another program has made one of that name in table %s: delete it", err, TableName)
 	}
-	return &refusal{s.what, lacking(err, s.needs)}
+	return &batchError{s.what, explainUnsupported(err, s.needs)}
 }
 
-// lacking adds the likely reason to an error, whose numbers the kernel is sparing
+// explainUnsupported adds the likely reason to an error, whose numbers the kernel is sparing
 // with: ENOENT is also what it says of an expression or a type of chain that no
 // module offers, EOPNOTSUPP and EAFNOSUPPORT of a family that it was built without.
-func lacking(err error, options string) error {
+func explainUnsupported(err error, options string) error {
 	switch {
 	case errors.Is(err, os.ErrPermission):
 		return fmt.Errorf("%w (CAP_NET_ADMIN is needed)", err)

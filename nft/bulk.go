@@ -13,15 +13,15 @@ import (
 
 const mostAsked = 64 // keys of a set, or handles of a chain; for more, it is read
 
-// known is what the kernel has in a set of host ports, once that was read; before, how many
+// knownSet is what the kernel has in a set of host ports, once that was read; before, how many
 // keys it was asked about.
-type known struct {
+type knownSet struct {
 	asked    int
 	elements map[string]*Element // by key; nil: not read
 }
 
 // lacks reports whether the key is known to be in no element.
-func (k *known) lacks(key []byte) bool {
+func (k *knownSet) lacks(key []byte) bool {
 	return k != nil && k.elements != nil && k.elements[string(key)] == nil
 }
 
@@ -30,34 +30,34 @@ func (s *set) isPorts() bool { return s.kind == KindPortMap && !s.isByOwner() }
 
 // read returns the element with the key; nil if there is none. The kernel looks it up,
 // but a set of host ports about which many questions come is read as a whole.
-func (x *Tx) read(in *set, key []byte) (*Element, error) {
-	if !in.isPorts() {
-		return x.s.elementAt(in, key)
+func (x *Tx) read(set *set, key []byte) (*Element, error) {
+	if !set.isPorts() {
+		return x.s.getElement(set, key)
 	}
-	k := x.known[in]
+	k := x.known[set]
 	if k == nil {
-		k = &known{}
-		x.known[in] = k
+		k = &knownSet{}
+		x.known[set] = k
 	}
 	if k.elements == nil && k.asked < mostAsked {
 		k.asked++
-		return x.s.elementAt(in, key)
+		return x.s.getElement(set, key)
 	}
 	if k.elements == nil {
 		var err error
-		if k, err = x.whole(in); err != nil {
+		if k, err = x.readSet(set); err != nil {
 			return nil, err
 		}
-		x.known[in] = k
+		x.known[set] = k
 	}
 	return k.elements[string(key)], nil
 }
 
-// whole reads a set. CHECK of many attachments reads it once, as long as nothing changes the rule set:
+// readSet reads a set. CHECK of many attachments reads it once, as long as nothing changes the rule set:
 // then it would be the same.
-func (x *Tx) whole(in *set) (*known, error) {
+func (x *Tx) readSet(ports *set) (*knownSet, error) {
 	if !x.checks {
-		return x.s.known(in)
+		return x.s.readSet(ports)
 	}
 	id, err := x.s.ns.ID()
 	if err == nil {
@@ -69,14 +69,14 @@ func (x *Tx) whole(in *set) (*known, error) {
 	lastRead.Lock()
 	defer lastRead.Unlock()
 	if lastRead.ns != id || lastRead.gen != x.gen || x.gen == 0 {
-		lastRead.ns, lastRead.gen, lastRead.sets = id, x.gen, map[*set]*known{}
+		lastRead.ns, lastRead.gen, lastRead.sets = id, x.gen, map[*set]*knownSet{}
 	}
-	k := lastRead.sets[in]
+	k := lastRead.sets[ports]
 	if k == nil {
-		if k, err = x.s.known(in); err != nil {
+		if k, err = x.s.readSet(ports); err != nil {
 			return nil, err
 		}
-		lastRead.sets[in] = k
+		lastRead.sets[ports] = k
 	}
 	return k, nil
 }
@@ -86,10 +86,10 @@ func (x *Tx) generation() error {
 	if x.gen != 0 {
 		return nil
 	}
-	err := x.s.ask(nfTables|unix.NFT_MSG_GETGEN, 0, unix.NFPROTO_UNSPEC, nil, func(_ byte, data []byte) {
+	err := x.s.request(nfTables|unix.NFT_MSG_GETGEN, 0, unix.NFPROTO_UNSPEC, nil, func(_ byte, data []byte) {
 		x.gen = uint32(num(data, unix.NFTA_GEN_ID))
 	})
-	return absent(err)
+	return ignoreNotExist(err)
 }
 
 // lastRead are the sets that CHECK has read, and the generation that the rule set had before.
@@ -97,11 +97,10 @@ var lastRead struct {
 	sync.Mutex
 	ns   netns.ID
 	gen  uint32
-	sets map[*set]*known // that nothing changes
+	sets map[*set]*knownSet // that nothing changes
 }
 
-// known reads a set.
-func (s *sock) known(in *set) (*known, error) {
-	k := &known{elements: map[string]*Element{}}
-	return k, s.elements(in, nil, func(e Element) { k.elements[string(e.key)] = &e })
+func (s *sock) readSet(set *set) (*knownSet, error) {
+	k := &knownSet{elements: map[string]*Element{}}
+	return k, s.elements(set, nil, func(e Element) { k.elements[string(e.key)] = &e })
 }

@@ -26,7 +26,7 @@ const (
 
 // A listing is what an update puts of one kind for one owner, as far as it has no entries yet.
 type listing struct {
-	in      *set
+	set     *set
 	comment string
 	fresh   bool // the owner had nothing of the kind, so its entries are not asked for
 	many    bool
@@ -35,15 +35,15 @@ type listing struct {
 
 // A listingID names a listing.
 type listingID struct {
-	in  *set
+	set *set
 	key string // of the owner
 }
 
 // byOwner returns the map with the entries of a kind.
 func byOwner(kind Kind) *set {
-	for _, in := range byOwnerSets {
-		if in.kind == kind {
-			return in
+	for _, set := range byOwnerSets {
+		if set.kind == kind {
+			return set
 		}
 	}
 	return nil
@@ -57,9 +57,9 @@ func (x *Tx) list(e *Element, had bool) {
 	id := listingID{byOwner(e.set.kind), e.OwnerKey()}
 	l := x.listings[id]
 	if l == nil {
-		l = &listing{in: id.in, comment: e.comment, fresh: !x.again}
+		l = &listing{set: id.set, comment: e.comment, fresh: !x.retry}
 		x.listings[id] = l
-		x.listed = append(x.listed, l)
+		x.listingOrder = append(x.listingOrder, l)
 	}
 	l.fresh = l.fresh && !had
 	if l.many {
@@ -73,13 +73,13 @@ func (x *Tx) list(e *Element, had bool) {
 
 // listAll notes all elements of a table, of a base ruleset without entries.
 func (x *Tx) listAll(table byte) error {
-	for _, in := range sets() {
-		if in.table != table || in.isByOwner() {
+	for _, set := range sets() {
+		if set.table != table || set.isByOwner() {
 			continue
 		}
-		err := x.s.elements(in, nil, func(e Element) {
+		err := x.s.elements(set, nil, func(e Element) {
 			now := &e
-			if ch := x.index[elementID{in, string(e.key)}]; ch != nil {
+			if ch := x.index[elementID{set, string(e.key)}]; ch != nil {
 				now = ch.new // which another owner may have taken over
 			}
 			if now != nil && now.OwnerKey() != "" {
@@ -93,23 +93,23 @@ func (x *Tx) listAll(table byte) error {
 	return nil
 }
 
-// enter plans the entries of what was noted.
-func (x *Tx) enter() {
-	for _, l := range x.listed {
+// planEntries plans the entries of what was noted.
+func (x *Tx) planEntries() {
+	for _, l := range x.listingOrder {
 		if l.many {
 			x.entry(l, 0).new = l.entry(keyOf(ifname(manyEntries), make([]byte, entryKeyLen)), l.key(0))
 			continue
 		}
 		for _, e := range l.put {
 			if ch := x.index[e]; ch == nil || ch.new != nil && ch.new.OwnerKey() == ownerKey(l.comment) {
-				x.enterOne(l, entryData(e))
+				x.planEntry(l, entryData(e))
 			}
 		}
 	}
 }
 
-// enterOne plans one entry, under the first number that is free.
-func (x *Tx) enterOne(l *listing, data []byte) {
+// planEntry plans one entry, under the first number that is free.
+func (x *Tx) planEntry(l *listing, data []byte) {
 	for n := 0; x.err == nil; n++ {
 		ch := x.entry(l, n)
 		switch {
@@ -126,11 +126,11 @@ func (x *Tx) enterOne(l *listing, data []byte) {
 // is one, the kernel refuses the batch (EEXIST), and the next try asks.
 func (x *Tx) entry(l *listing, n int) *change {
 	key := l.key(n)
-	id := elementID{l.in, string(key)}
+	id := elementID{l.set, string(key)}
 	if x.index[id] == nil && l.fresh {
 		return x.newChange(id, key, nil)
 	}
-	return x.at(l.in, key)
+	return x.change(l.set, key)
 }
 
 // key is that of an entry.
@@ -138,7 +138,7 @@ func (l *listing) key(n int) []byte { return entryKey(ownerKey(l.comment), n) }
 
 // entry is the element of one.
 func (l *listing) entry(data, key []byte) *Element {
-	return &Element{set: l.in, key: key, data: data, comment: l.comment}
+	return &Element{set: l.set, key: key, data: data, comment: l.comment}
 }
 
 // entryKey is the key of an owner's entry with a number.
@@ -164,9 +164,9 @@ func entrySet(e *Element) string {
 // entryElement returns the element that an entry names; false for a set that is not of this version.
 func entryElement(e *Element) (id elementID, ok bool) {
 	name := entrySet(e)
-	for _, in := range sets() {
-		if n := in.keyLen(); in.name == name && len(e.data) >= ifnameLen+n {
-			return elementID{in, string(e.data[ifnameLen : ifnameLen+n])}, true
+	for _, set := range sets() {
+		if n := set.keyLen(); set.name == name && len(e.data) >= ifnameLen+n {
+			return elementID{set, string(e.data[ifnameLen : ifnameLen+n])}, true
 		}
 	}
 	return id, false
@@ -177,55 +177,55 @@ func (s *set) keyLen() int { return int(datatype(s.key).Bytes) }
 
 // listedOf returns the elements of o that its entries name, and these, of the kinds for which they
 // do; no kinds mean all. The others are the rest.
-func (x *Tx) listedOf(o spec.Attachment, kinds []Kind) (of, entries []*change, rest []Kind) {
-	for _, in := range byOwnerSets {
-		if !has(kinds, in.kind) || !x.leftovers().tables[chainID{family: in.table, table: TableName}] {
+func (x *Tx) listedOf(o spec.Attachment, kinds []Kind) (owned, entries []*change, rest []Kind) {
+	for _, set := range byOwnerSets {
+		if !hasKind(kinds, set.kind) || !x.leftovers().tables[chainID{family: set.table, table: TableName}] {
 			continue
 		}
-		elements, listed, ok := x.listedIn(o, in)
+		elements, listed, ok := x.listedIn(o, set)
 		if !ok {
-			rest = append(rest, in.kind)
+			rest = append(rest, set.kind)
 			continue
 		}
-		of, entries = append(of, elements...), append(entries, listed...)
+		owned, entries = append(owned, elements...), append(entries, listed...)
 	}
-	return of, entries, rest
+	return owned, entries, rest
 }
 
 // listedIn is listedOf for one kind; false if its entries do not name all.
-func (x *Tx) listedIn(o spec.Attachment, in *set) (of, entries []*change, ok bool) {
-	if version, err := x.version(in.table); err != nil || version != baseVersion {
+func (x *Tx) listedIn(o spec.Attachment, set *set) (owned, entries []*change, ok bool) {
+	if version, err := x.version(set.table); err != nil || version != baseVersion {
 		return nil, nil, false // the error comes back with the sets
 	}
-	mine := func(ch *change) bool { return ch.wanted(ownedBy(o)) }
+	isOwned := func(ch *change) bool { return ch.wanted(ownedBy(o)) }
 	for n := 0; ; n++ {
-		entry := x.at(in, entryKey(x.key(o), n))
+		entry := x.change(set, entryKey(x.key(o), n))
 		if entry.new == nil {
-			return of, entries, true
+			return owned, entries, true
 		}
 		id, ok := entryElement(entry.new)
 		if !ok {
 			return nil, nil, false
 		}
 		entries = append(entries, entry)
-		ch := x.at(id.set, []byte(id.key))
-		if first := nextOf(id.set); !mine(ch) && first != nil { // it may have become the owner
-			ch = x.at(first, []byte(id.key[ifnameLen:]))
+		ch := x.change(id.set, []byte(id.key))
+		if first := nextOf(id.set); !isOwned(ch) && first != nil { // it may have become the owner
+			ch = x.change(first, []byte(id.key[ifnameLen:]))
 		}
-		if mine(ch) && !slices.Contains(of, ch) {
-			of = append(of, ch)
+		if isOwned(ch) && !slices.Contains(owned, ch) {
+			owned = append(owned, ch)
 		}
 	}
 }
 
 // release drops what o owns of the kinds.
 func (x *Tx) release(o spec.Attachment, kinds []Kind) {
-	of, entries, rest := x.listedOf(o, kinds)
-	for _, ch := range append(of, entries...) {
+	owned, entries, rest := x.listedOf(o, kinds)
+	for _, ch := range append(owned, entries...) {
 		ch.new, ch.put = nil, false
 	}
 	for _, ch := range x.changes { // what this update has put
-		if has(kinds, ch.set.kind) && ch.wanted(ownedBy(o)) {
+		if hasKind(kinds, ch.set.kind) && ch.wanted(ownedBy(o)) {
 			ch.new, ch.put = nil, false
 		}
 	}
@@ -236,13 +236,13 @@ func (x *Tx) release(o spec.Attachment, kinds []Kind) {
 
 // ownedOf returns what o owns of the kinds, in the order of the sets.
 func (x *Tx) ownedOf(o spec.Attachment, kinds []Kind) []*change {
-	of, _, rest := x.listedOf(o, kinds)
+	owned, _, rest := x.listedOf(o, kinds)
 	if len(rest) > 0 {
-		of = append(of, x.owned(rest, ownedBy(o))...)
+		owned = append(owned, x.owned(rest, ownedBy(o))...)
 	}
 	order := sets()
-	slices.SortStableFunc(of, func(a, b *change) int { return slices.Index(order, a.set) - slices.Index(order, b.set) })
-	return of
+	slices.SortStableFunc(owned, func(a, b *change) int { return slices.Index(order, a.set) - slices.Index(order, b.set) })
+	return owned
 }
 
 // version is that of a table's base ruleset, read once.

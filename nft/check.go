@@ -77,7 +77,7 @@ func (ch *change) lacks() bool {
 	if ch.new == nil || ch.old == nil {
 		return ch.new != nil
 	}
-	is := *ch.new
-	is.filter = ch.old.filter
-	return !ch.old.equal(&is)
+	want := *ch.new
+	want.filter = ch.old.filter
+	return !ch.old.equal(&want)
 }

@@ -19,9 +19,9 @@ type Collection struct {
 
 // A collected is one update.
 type collected struct {
-	fn   func(*Tx) error
-	then func(context.Context, error) error
-	of   collector
+	fn        func(*Tx) error
+	then      func(context.Context, error) error
+	collector collector
 }
 
 type collectionKey struct{}
@@ -43,13 +43,13 @@ func (c *Collection) Collect(ctx context.Context, owner spec.Attachment, report 
 
 // add adds an update if the context has a collection.
 func add(ctx context.Context, fn func(*Tx) error, then func(context.Context, error) error) bool {
-	of, ok := ctx.Value(collectionKey{}).(collector)
+	col, ok := ctx.Value(collectionKey{}).(collector)
 	if !ok {
 		return false
 	}
-	of.into.mu.Lock()
-	defer of.into.mu.Unlock()
-	of.into.updates = append(of.into.updates, collected{fn, then, of})
+	col.into.mu.Lock()
+	defer col.into.mu.Unlock()
+	col.into.updates = append(col.into.updates, collected{fn, then, col})
 	return true
 }
 
@@ -83,6 +83,6 @@ func (c *Collection) commit(ctx context.Context, t *Table, updates []collected) 
 	c.Rebuild = c.Rebuild && err != nil
 	for _, u := range updates {
 		err := u.then(ctx, err)
-		u.of.report(err == nil && lacked[u.of.owner.Key()], err)
+		u.collector.report(err == nil && lacked[u.collector.owner.Key()], err)
 	}
 }

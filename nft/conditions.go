@@ -70,7 +70,7 @@ const maxWords = 1000
 
 // ParseConditions reads the list of tokens that portmap's configuration has as
 // conditionsV4 or, with ip6, conditionsV6, in the words of iptables or of nft. All must
-// hold. No tokens are no conditions. The error names the token it did not understand: a
+// hold. Without tokens there are no conditions. The error names the token it did not understand: a
 // condition must not be passed over, since the port would be open to more than was asked
 // for.
 func ParseConditions(tokens []string, ip6 bool) ([]Match, error) {
@@ -189,7 +189,7 @@ func (p *parser) value(m *Match, v string) (err error) {
 			name = before + "*" // which is nft's sign
 		}
 		if name == "" || len(name) >= ifnameLen || name == "*" || strings.ContainsAny(name, "/{}!&=") {
-			return fmt.Errorf("%q is no interface", v)
+			return fmt.Errorf("%q is not an interface", v)
 		}
 		m.names = append(m.names, name)
 	default:
@@ -209,7 +209,7 @@ func (p *parser) prefix(v string) (netip.Prefix, error) {
 	if err != nil {
 		addr, aerr := netip.ParseAddr(v)
 		if aerr != nil || addr.Zone() != "" {
-			return a, fmt.Errorf("%q is no address", v)
+			return a, fmt.Errorf("%q is not an address", v)
 		}
 		a = netip.PrefixFrom(addr, addr.BitLen())
 	}
@@ -229,7 +229,7 @@ func markAndMask(v string) (mark, mask uint32, err error) {
 		bits, err = strconv.ParseUint(rest, 0, 32)
 	}
 	if err != nil || bits == 0 {
-		return 0, 0, fmt.Errorf("%q is no mark", v)
+		return 0, 0, fmt.Errorf("%q is not a mark", v)
 	}
 	return uint32(n), uint32(bits), nil
 }

@@ -52,7 +52,7 @@ func (t *Table) flushUDP(ports []netip.AddrPort, want func(flow []byte, family b
 	}
 	defer s.Close()
 	for _, family := range []byte{v4, v6} {
-		of := make(map[netip.AddrPort]bool, len(ports)) // the zero Addr is any
+		targets := make(map[netip.AddrPort]bool, len(ports)) // the zero Addr is any
 		for _, p := range ports {
 			a := p.Addr().Unmap()
 			if a.IsValid() && familyOf(a) != family {
@@ -61,12 +61,12 @@ func (t *Table) flushUDP(ports []netip.AddrPort, want func(flow []byte, family b
 			if a.IsUnspecified() {
 				a = netip.Addr{}
 			}
-			of[netip.AddrPortFrom(a, p.Port())] = true
+			targets[netip.AddrPortFrom(a, p.Port())] = true
 		}
-		if len(of) == 0 {
+		if len(targets) == 0 {
 			continue
 		}
-		if err := s.flushUDP(family, of, want); err != nil {
+		if err := s.flushUDP(family, targets, want); err != nil {
 			return fmt.Errorf("conntrack: %w", err)
 		}
 	}
@@ -77,7 +77,7 @@ func (t *Table) flushUDP(ports []netip.AddrPort, want func(flow []byte, family b
 // may end by themselves, which is as good.
 func (s *sock) flushUDP(family byte, ports map[netip.AddrPort]bool, want func([]byte, byte) bool) error {
 	var doomed [][]byte
-	err := s.ask(ctNetlink|ctGet, netlink.Dump, family, func(ae *netlink.AttributeEncoder) { filterUDP(ae, ports) }, func(_ byte, data []byte) {
+	err := s.request(ctNetlink|ctGet, netlink.Dump, family, func(ae *netlink.AttributeEncoder) { filterUDP(ae, ports) }, func(_ byte, data []byte) {
 		dst, udp := flowTo(data, family)
 		if udp && (ports[dst] || ports[netip.AddrPortFrom(netip.Addr{}, dst.Port())]) && want(data, family) {
 			doomed = append(doomed, data)
@@ -88,7 +88,7 @@ func (s *sock) flushUDP(family byte, ports map[netip.AddrPort]bool, want func([]
 		return nil
 	}
 	if err != nil {
-		return lacking(err, "")
+		return explainUnsupported(err, "")
 	}
 	for _, data := range doomed {
 		if err := s.forget(family, data); err != nil {
@@ -99,7 +99,7 @@ func (s *sock) flushUDP(family byte, ports map[netip.AddrPort]bool, want func([]
 }
 
 // filterUDP asks for UDP flows only, and for one port if it is only one.
-// Kernels before 5.8 overlook it, so the answers are looked at all the same.
+// Kernels before 5.8 overlook it, so the answers are filtered here as well.
 func filterUDP(ae *netlink.AttributeEncoder, ports map[netip.AddrPort]bool) {
 	flags := filterProtoNum
 	ae.Nested(ctaTupleOrig, func(ae *netlink.AttributeEncoder) error {
@@ -123,7 +123,7 @@ func filterUDP(ae *netlink.AttributeEncoder, ports map[netip.AddrPort]bool) {
 
 // flowTo returns where the first packet of a flow was sent to, before any
 // translation (CTA_TUPLE_ORIG), and whether it was UDP. What is missing or cut short
-// comes as the zero address and port 0, which is no host port.
+// comes as the zero address and port 0, which is not a host port.
 func flowTo(data []byte, family byte) (dst netip.AddrPort, udp bool) {
 	tuple := nlconn.Attribute(data, ctaTupleOrig)
 	dst = flowEnd(tuple, family, ctaIPv4Dst, ctaIPv6Dst, ctaProtoDstPort)
@@ -150,7 +150,7 @@ func flowEnd(tuple []byte, family byte, typ4, typ6, port uint16) netip.AddrPort 
 // identity goes along (CTA_ID), so that a new flow between the same ports, which
 // may be translated as it should, is not taken for the old one.
 func (s *sock) forget(family byte, data []byte) error {
-	err := s.ask(ctNetlink|ctDelete, netlink.Acknowledge, family, func(ae *netlink.AttributeEncoder) {
+	err := s.request(ctNetlink|ctDelete, netlink.Acknowledge, family, func(ae *netlink.AttributeEncoder) {
 		ae.Bytes(ctaTupleOrig|netlink.Nested, nlconn.Attribute(data, ctaTupleOrig))
 		for _, typ := range []uint16{ctaZone, ctaID} {
 			if v := nlconn.Attribute(data, typ); v != nil {

@@ -37,7 +37,7 @@ const (
 	listsPerMsg = 200 // elements in one message, whose list must stay under 64 KiB
 )
 
-// An Element is one element of a set or map of ours: what a [Tx] puts, and what is read back. It is as
+// An Element is one element of one of our sets or maps: what a [Tx] puts, and what is read back. It is as
 // the kernel has it: key and data are in the order of the parts that the types of the set have, each
 // padded to whole registers. What is read may be cut short, if another program has made it.
 type Element struct {
@@ -215,10 +215,10 @@ func readComment(b []byte) []byte {
 type filter func(comment []byte) bool
 
 // decodeElements calls fn for each wanted element in a message about elements of a set.
-func decodeElements(in *set, data []byte, want filter, fn func(Element)) {
+func decodeElements(set *set, data []byte, want filter, fn func(Element)) {
 	for _, item := range nlconn.Attributes(nlconn.Attribute(data, unix.NFTA_SET_ELEM_LIST_ELEMENTS)) {
 		if e, ok := decodeElement(item, want); ok {
-			e.set = in
+			e.set = set
 			fn(e)
 		}
 	}
@@ -262,12 +262,12 @@ func (e *Element) equal(o *Element) bool {
 	return bytes.Equal(e.data, o.data) && e.chain == o.chain && key == o.OwnerKey() && (key != "" || e.comment == o.comment) && e.filter == o.filter
 }
 
-// elementAt asks for one element by its key; nil if there is none, nor its set or
+// getElement asks for one element by its key; nil if there is none, nor its set or
 // table. The kernel looks it up, so others cost no time.
-func (s *sock) elementAt(in *set, key []byte) (found *Element, err error) {
-	err = s.ask(nfTables|unix.NFT_MSG_GETSETELEM, 0, in.table, func(ae *netlink.AttributeEncoder) {
+func (s *sock) getElement(set *set, key []byte) (found *Element, err error) {
+	err = s.request(nfTables|unix.NFT_MSG_GETSETELEM, 0, set.table, func(ae *netlink.AttributeEncoder) {
 		ae.String(unix.NFTA_SET_ELEM_LIST_TABLE, TableName)
-		ae.String(unix.NFTA_SET_ELEM_LIST_SET, in.name)
+		ae.String(unix.NFTA_SET_ELEM_LIST_SET, set.name)
 		ae.Nested(unix.NFTA_SET_ELEM_LIST_ELEMENTS, func(ae *netlink.AttributeEncoder) error {
 			ae.Nested(unix.NFTA_LIST_ELEM, func(ae *netlink.AttributeEncoder) error {
 				ae.Nested(unix.NFTA_SET_ELEM_KEY, func(ae *netlink.AttributeEncoder) error {
@@ -279,17 +279,17 @@ func (s *sock) elementAt(in *set, key []byte) (found *Element, err error) {
 			return nil
 		})
 	}, func(_ byte, data []byte) {
-		decodeElements(in, data, nil, func(e Element) { found = &e })
+		decodeElements(set, data, nil, func(e Element) { found = &e })
 	})
-	return found, absent(err)
+	return found, ignoreNotExist(err)
 }
 
 // elements reads the wanted elements of a set; one that is not there is empty.
-func (s *sock) elements(in *set, want filter, fn func(Element)) error {
-	return absent(s.ask(nfTables|unix.NFT_MSG_GETSETELEM, netlink.Dump, in.table, func(ae *netlink.AttributeEncoder) {
+func (s *sock) elements(set *set, want filter, fn func(Element)) error {
+	return ignoreNotExist(s.request(nfTables|unix.NFT_MSG_GETSETELEM, netlink.Dump, set.table, func(ae *netlink.AttributeEncoder) {
 		ae.String(unix.NFTA_SET_ELEM_LIST_TABLE, TableName)
-		ae.String(unix.NFTA_SET_ELEM_LIST_SET, in.name)
-	}, func(_ byte, data []byte) { decodeElements(in, data, want, fn) }))
+		ae.String(unix.NFTA_SET_ELEM_LIST_SET, set.name)
+	}, func(_ byte, data []byte) { decodeElements(set, data, want, fn) }))
 }
 
 // keyOf joins parts, each filled up with zeros to whole registers of 4 bytes: what
@@ -319,7 +319,7 @@ func addrOf(b []byte, family byte) netip.Addr {
 	return a
 }
 
-// familyOf returns v4 or v6; IPv4 in IPv6's clothes counts as IPv6.
+// familyOf returns v4 or v6; an IPv4-mapped IPv6 address counts as IPv6.
 func familyOf(a netip.Addr) byte {
 	if a.Is4() {
 		return v4

@@ -119,13 +119,13 @@ func FuzzDecode(f *testing.F) {
 	}
 	f.Fuzz(func(t *testing.T, data []byte) {
 		decodeElements(masqSet.v4, data, func([]byte) bool { return true }, func(Element) {})
-		for _, in := range sets() {
-			decodeElements(in, data, nil, func(e Element) {
+		for _, set := range sets() {
+			decodeElements(set, data, nil, func(e Element) {
 				_, _, _, _, _ = e.String(), e.Owner(), e.Target(), e.MAC(), e.Link()
 			})
 		}
-		r := listed{exprs: data}
-		r.passRule()
+		r := installedRule{exprs: data}
+		r.acceptRule()
 		r.jump()
 		r.xtComment()
 		flowTo(data, v4)

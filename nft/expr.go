@@ -41,8 +41,8 @@ func (r rule) meta(key expr.MetaKey, to uint32) rule {
 
 // payload loads bytes of a header from an offset. The rule does not match a packet that is
 // too short, or has no such header.
-func (r rule) payload(base expr.PayloadBase, at, size, to uint32) rule {
-	return append(r, &expr.Payload{Base: base, Offset: at, Len: size, DestRegister: reg + to})
+func (r rule) payload(base expr.PayloadBase, offset, size, to uint32) rule {
+	return append(r, &expr.Payload{Base: base, Offset: offset, Len: size, DestRegister: reg + to})
 }
 
 // ct loads a key of the connection. The rule does not match a packet that belongs to none.
@@ -59,7 +59,7 @@ func (r rule) cmp(op expr.CmpOp, v []byte) rule {
 // equal compares register 0 with the bytes.
 func (r rule) equal(v ...byte) rule { return r.cmp(expr.CmpOpEq, v) }
 
-// setMark gives the packet's mark our bit, or with 0 takes it away.
+// setMark sets our bit in the packet's mark, or with 0 clears it.
 func (r rule) setMark(bit uint32) rule {
 	r = r.meta(expr.MetaKeyMARK, 0).bits(native(^uint32(publishedMark)), native(bit))
 	return append(r, &expr.Meta{Key: expr.MetaKeyMARK, SourceRegister: true, Register: reg})
@@ -75,17 +75,17 @@ func (r rule) bits(keep, flip []byte) rule {
 
 // lookup searches the set for register 0 and those after it. What a map has for it goes to
 // the same registers; a verdict is to be followed at once.
-func (r rule) lookup(in *set) rule {
-	l := &expr.Lookup{SetName: in.name, SourceRegister: reg, IsDestRegSet: in.isMap()}
-	if in.isMap() && !in.verdicts() {
+func (r rule) lookup(set *set) rule {
+	l := &expr.Lookup{SetName: set.name, SourceRegister: reg, IsDestRegSet: set.isMap()}
+	if set.isMap() && !set.verdicts() {
 		l.DestRegister = reg
 	}
 	return append(r, l)
 }
 
 // lacks matches what the set does not have.
-func (r rule) lacks(in *set) rule {
-	return append(r, &expr.Lookup{SetName: in.name, SourceRegister: reg, Invert: true})
+func (r rule) lacks(set *set) rule {
+	return append(r, &expr.Lookup{SetName: set.name, SourceRegister: reg, Invert: true})
 }
 
 // localDst matches what is sent to an address of this host, as nft's "fib daddr
@@ -110,16 +110,16 @@ func (r rule) family(family byte) rule { return r.meta(expr.MetaKeyNFPROTO, 0).e
 
 // addr loads the destination or source address.
 func (r rule) addr(family byte, dst bool) rule {
-	at := uint32(saddr4At)
+	offset := uint32(saddr4At)
 	switch {
 	case family == v6 && dst:
-		at = daddr6At
+		offset = daddr6At
 	case family == v6:
-		at = saddr6At
+		offset = saddr6At
 	case dst:
-		at = daddr4At
+		offset = daddr4At
 	}
-	return r.payload(expr.PayloadBaseNetworkHeader, at, addrLen(family), 0)
+	return r.payload(expr.PayloadBaseNetworkHeader, offset, addrLen(family), 0)
 }
 
 // inside compares a loaded address with a prefix. The mask changes the register, so
@@ -178,8 +178,8 @@ func (r rule) drop() rule { return append(r, &expr.Verdict{Kind: expr.VerdictDro
 
 func (r rule) accept() rule { return append(r, &expr.Verdict{Kind: expr.VerdictAccept}) }
 
-// leave returns to the chain that jumped here.
-func (r rule) leave() rule { return append(r, &expr.Verdict{Kind: expr.VerdictReturn}) }
+// verdictReturn returns to the chain that jumped here.
+func (r rule) verdictReturn() rule { return append(r, &expr.Verdict{Kind: expr.VerdictReturn}) }
 
 // native is a loaded value that the kernel keeps in the machine's order.
 func native(v uint32) []byte { return binary.NativeEndian.AppendUint32(nil, v) }

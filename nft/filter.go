@@ -43,23 +43,23 @@ const (
 	commentInfoLen = 256 // struct xt_comment_info, include/uapi/linux/netfilter/xt_comment.h
 )
 
-// A passRule is a rule of CNI-FORWARD for one address: it accepts what goes there
+// An acceptRule is a rule of CNI-FORWARD for one address: it accepts what goes there
 // or comes from there.
-type passRule struct {
+type acceptRule struct {
 	ip     netip.Addr
 	dst    bool
 	states uint16 // of the connection; 0: any
 }
 
-// passRules returns what an address gets. The third one is not the reference's:
+// acceptRules returns what an address gets. The third one is not the reference's:
 // it accepts what published ports lead here, which else depends on the policy
 // of FORWARD.
-func passRules(ip netip.Addr) []passRule {
-	return []passRule{{ip, true, answerStates}, {ip, false, 0}, {ip, true, dnatState}}
+func acceptRules(ip netip.Addr) []acceptRule {
+	return []acceptRule{{ip, true, answerStates}, {ip, false, 0}, {ip, true, dnatState}}
 }
 
 // String is the rule in the words of iptables.
-func (p passRule) String() string {
+func (p acceptRule) String() string {
 	switch {
 	case !p.dst:
 		return fmt.Sprintf("-s %s -j ACCEPT", p.ip)
@@ -70,7 +70,7 @@ func (p passRule) String() string {
 }
 
 // rule is the rule in the form of iptables-nft, which lists no other.
-func (p passRule) rule() rule {
+func (p acceptRule) rule() rule {
 	r := rule{}.addr(familyOf(p.ip), p.dst).equal(p.ip.AsSlice()...)
 	if p.states != 0 {
 		info := make([]byte, conntrackLen)
@@ -90,7 +90,7 @@ func commentedJump(text, to string) rule {
 
 // jumps reports whether a rule is what commentedJump makes, with nothing else that
 // must match.
-func (r *listed) jumps(text, to string) bool {
+func (r *installedRule) jumps(text, to string) bool {
 	for _, e := range expressions(r.exprs) {
 		switch e.name {
 		case "counter", "immediate":
@@ -105,8 +105,8 @@ func (r *listed) jumps(text, to string) bool {
 	return r.jump() == to
 }
 
-// passRule reads a rule for one address; false for every other rule.
-func (r *listed) passRule() (p passRule, ok bool) {
+// acceptRule reads a rule for one address; false for every other rule.
+func (r *installedRule) acceptRule() (p acceptRule, ok bool) {
 	for _, e := range expressions(r.exprs) {
 		switch e.name {
 		case "payload":
@@ -146,11 +146,11 @@ func addressField(family byte, d []byte) (dst, ok bool) {
 	if num(d, unix.NFTA_PAYLOAD_BASE) != unix.NFT_PAYLOAD_NETWORK_HEADER || num(d, unix.NFTA_PAYLOAD_LEN) != uint64(addrLen(family)) {
 		return false, false
 	}
-	at := num(d, unix.NFTA_PAYLOAD_OFFSET)
+	offset := num(d, unix.NFTA_PAYLOAD_OFFSET)
 	if family == v6 {
-		return at == daddr6At, at == daddr6At || at == saddr6At
+		return offset == daddr6At, offset == daddr6At || offset == saddr6At
 	}
-	return at == daddr4At, at == daddr4At || at == saddr4At
+	return offset == daddr4At, offset == daddr4At || offset == saddr4At
 }
 
 // conntrackStates reads a match that asks for states of a connection and nothing else.

@@ -37,31 +37,31 @@ func readOwner(comment []byte) (owner string, use filterUse) {
 	return owner, filterUnset
 }
 
-// A filterPlan is what the table filter of one family lacks, and what is to go.
+// A filterPlan is what the table filter of one family lacks, and what the update deletes from it.
 type filterPlan struct {
-	family  byte
-	allowed []passing
-	leaving []netip.Addr // whose rules are to go
+	family   byte
+	allowed  []allowedAddr
+	released []netip.Addr // whose rules are deleted
 
-	there bool     // FORWARD is
-	apart bool     // FORWARD leads to the reference's policies of bridges
-	hook  bool     // FORWARD does not lead to CNI-FORWARD
-	rules []listed // of CNI-FORWARD, as far as they are read
+	hasForward bool            // FORWARD exists
+	isolates   bool            // FORWARD leads to the reference's policies of bridges
+	noJump     bool            // FORWARD does not lead to CNI-FORWARD
+	rules      []installedRule // of CNI-FORWARD, as far as they are read
 
 	records map[netip.Addr]ruleRecord
 	found   map[netip.Addr][]uint64 // handles of the rules of the allowed addresses
 	jumps   map[string]uint64       // of those to the administrators' chains
 
-	admins  []string   // chains that CNI-FORWARD does not lead to
-	missing []passRule // of CNI-FORWARD
-	gone    []listed   // rules that go
+	admins  []string        // chains that CNI-FORWARD does not lead to
+	missing []acceptRule    // of CNI-FORWARD
+	deleted []installedRule // rules to delete
 
 	noTable bool     // the table is to be made
 	chains  []string // to be made
 }
 
-// A passing is an address that is to have rules, under the administrator's chain.
-type passing struct {
+// An allowedAddr is an address that is to have rules, under the administrator's chain.
+type allowedAddr struct {
 	ip    netip.Addr
 	admin string
 	had   bool // it was given rules, wherever they are
@@ -97,20 +97,20 @@ func (x *Tx) Handles(record RuleHandles, anew bool) {
 func (x *Tx) filters(check bool) (plans []*filterPlan, err error) {
 	for _, family := range []byte{v4, v6} {
 		p := &filterPlan{family: family, records: x.records}
-		in, next := allowSet.of(family), allowNextSet.of(family)
+		set, next := allowSet.of(family), allowNextSet.of(family)
 		for _, ch := range x.changes {
-			if ch.set != in && ch.set != next {
+			if ch.set != set && ch.set != next {
 				continue
 			}
-			ip := in.addr(ch.key)
+			ip := set.addr(ch.key)
 			switch {
 			case ch.new != nil && ch.new.filter == filterRules:
 				if ch.put {
 					had := ch.old != nil && ch.old.filter == filterRules
-					p.allow(passing{ip, adminName(ch.new), had, ch.set == in && ch.old == nil && x.records[ip].anew && !check})
+					p.allow(allowedAddr{ip, adminName(ch.new), had, ch.set == set && ch.old == nil && x.records[ip].anew && !check})
 				}
 			case ch.old != nil && (ch.new == nil || ch.new.filter != ch.old.filter):
-				if of := x.at(in, ip.AsSlice()).new; of == nil || of.filter == filterNone {
+				if owner := x.change(set, ip.AsSlice()).new; owner == nil || owner.filter == filterNone {
 					p.leave(ip)
 				}
 			}
@@ -131,17 +131,17 @@ func (x *Tx) filters(check bool) (plans []*filterPlan, err error) {
 // adminName returns the administrator's chain of an address, by that of our table.
 func adminName(e *Element) string { return strings.TrimPrefix(e.chain, adminPrefix) }
 
-// allow enters an address once.
-func (p *filterPlan) allow(a passing) {
-	if !slices.ContainsFunc(p.allowed, func(o passing) bool { return o.ip == a.ip }) {
+// allow adds an address, once.
+func (p *filterPlan) allow(a allowedAddr) {
+	if !slices.ContainsFunc(p.allowed, func(o allowedAddr) bool { return o.ip == a.ip }) {
 		p.allowed = append(p.allowed, a)
 	}
 }
 
-// leave enters an address whose rules are to go once.
+// leave adds an address whose rules are deleted, once.
 func (p *filterPlan) leave(ip netip.Addr) {
-	if !slices.Contains(p.leaving, ip) {
-		p.leaving = append(p.leaving, ip)
+	if !slices.Contains(p.released, ip) {
+		p.released = append(p.released, ip)
 	}
 }
 
@@ -151,7 +151,7 @@ func (p *filterPlan) chain() chainID { return chainID{p.family, filterTable, fil
 // read looks at the chains. Where FORWARD leads to CNI-FORWARD both are there. CNI-FORWARD is read as
 // a whole where handles do not do: 1000 containers have 3000 rules.
 func (p *filterPlan) read(s *sock) error {
-	if len(p.allowed) == 0 && len(p.leaving) == 0 {
+	if len(p.allowed) == 0 && len(p.released) == 0 {
 		return nil
 	}
 	if len(p.allowed) > 0 {
@@ -159,10 +159,10 @@ func (p *filterPlan) read(s *sock) error {
 		if err != nil {
 			return err
 		}
-		p.hook = !slices.ContainsFunc(rules, isHook)
-		p.apart = slices.ContainsFunc(rules, func(r listed) bool { return r.jump() == "CNI-ISOLATION-STAGE-1" })
-		if p.there = len(rules) > 0; !p.there {
-			if p.there, _, err = s.chainAt(chainID{p.family, filterTable, filterHook}); err != nil {
+		p.noJump = !slices.ContainsFunc(rules, isHook)
+		p.isolates = slices.ContainsFunc(rules, func(r installedRule) bool { return r.jump() == "CNI-ISOLATION-STAGE-1" })
+		if p.hasForward = len(rules) > 0; !p.hasForward {
+			if p.hasForward, _, err = s.getChain(chainID{p.family, filterTable, filterHook}); err != nil {
 				return err
 			}
 		}
@@ -180,7 +180,7 @@ func (p *filterPlan) read(s *sock) error {
 // read, since one of them is not there, or to read all of it takes less time.
 func (p *filterPlan) readByHandle(s *sock) (bool, error) {
 	var handles []uint64
-	about := slices.Clone(p.leaving)
+	about := slices.Clone(p.released)
 	fresh := map[netip.Addr]bool{}
 	for _, a := range p.allowed {
 		if fresh[a.ip] = a.fresh; !a.fresh {
@@ -192,19 +192,19 @@ func (p *filterPlan) readByHandle(s *sock) (bool, error) {
 	}
 	slices.Sort(handles)
 	handles = slices.Compact(handles) // addresses have the jump in common
-	if p.hook || len(about) > 0 && len(handles) == 0 || len(handles) > mostAsked {
+	if p.noJump || len(about) > 0 && len(handles) == 0 || len(handles) > mostAsked {
 		return false, nil
 	}
 	var err error
-	if p.rules, err = s.rulesAt(p.chain(), handles); err != nil {
+	if p.rules, err = s.getRules(p.chain(), handles); err != nil {
 		return false, err
 	}
 	p.compare()
-	if len(p.gone) < len(p.leaving)*len(passRules(netip.Addr{})) || slices.ContainsFunc(p.missing, func(r passRule) bool { return !fresh[r.ip] }) {
+	if len(p.deleted) < len(p.released)*len(acceptRules(netip.Addr{})) || slices.ContainsFunc(p.missing, func(r acceptRule) bool { return !fresh[r.ip] }) {
 		return false, nil
 	}
 	for _, admin := range p.admins {
-		if ok, err := p.isAsked(s, admin); err != nil || !ok {
+		if ok, err := p.hasJump(s, admin); err != nil || !ok {
 			return false, err
 		}
 	}
@@ -212,10 +212,10 @@ func (p *filterPlan) readByHandle(s *sock) (bool, error) {
 	return true, nil
 }
 
-// isAsked reports whether any rule jumps to an administrator's chain, as far as the kernel's count of
+// hasJump reports whether any rule jumps to an administrator's chain, as far as the kernel's count of
 // them says, which includes the chain's own rules. It is for an ADD that has no handle of the jump.
-func (p *filterPlan) isAsked(s *sock, admin string) (bool, error) {
-	_, use, err := s.chainAt(chainID{p.family, filterTable, admin})
+func (p *filterPlan) hasJump(s *sock, admin string) (bool, error) {
+	_, use, err := s.getChain(chainID{p.family, filterTable, admin})
 	if err != nil || use == 0 {
 		return false, err
 	}
@@ -224,24 +224,24 @@ func (p *filterPlan) isAsked(s *sock, admin string) (bool, error) {
 }
 
 // isHook reports whether a rule is that of FORWARD that jumps to CNI-FORWARD.
-func isHook(r listed) bool { return r.jumps(hookComment, filterChain) }
+func isHook(r installedRule) bool { return r.jumps(hookComment, filterChain) }
 
-// compare finds out which rules of CNI-FORWARD are missing and which go.
+// compare finds out which rules of CNI-FORWARD are missing and which are deleted.
 func (p *filterPlan) compare() {
-	p.missing, p.gone, p.admins = nil, nil, nil
+	p.missing, p.deleted, p.admins = nil, nil, nil
 	p.found, p.jumps = map[netip.Addr][]uint64{}, map[string]uint64{}
-	missing, allowed := map[passRule]bool{}, map[netip.Addr]bool{}
-	about := slices.Clone(p.leaving)
+	missing, allowed := map[acceptRule]bool{}, map[netip.Addr]bool{}
+	about := slices.Clone(p.released)
 	for _, a := range p.allowed {
 		allowed[a.ip] = true
 		about = append(about, a.ip)
-		for _, r := range passRules(a.ip) {
+		for _, r := range acceptRules(a.ip) {
 			missing[r] = true
 		}
 		if slices.Contains(p.admins, a.admin) || p.jumps[a.admin] != 0 {
 			continue
 		}
-		leads := func(r listed) bool { return r.jumps(adminComment, a.admin) }
+		leads := func(r installedRule) bool { return r.jumps(adminComment, a.admin) }
 		if i := slices.IndexFunc(p.rules, leads); i >= 0 {
 			p.jumps[a.admin] = p.rules[i].handle
 		} else {
@@ -252,18 +252,18 @@ func (p *filterPlan) compare() {
 		if !p.rules[i].mentions(about) {
 			continue
 		}
-		if r, ok := p.rules[i].passRule(); ok {
+		if r, ok := p.rules[i].acceptRule(); ok {
 			delete(missing, r)
 			switch {
 			case allowed[r.ip]:
 				p.found[r.ip] = append(p.found[r.ip], p.rules[i].handle)
-			case slices.Contains(p.leaving, r.ip):
-				p.gone = append(p.gone, p.rules[i])
+			case slices.Contains(p.released, r.ip):
+				p.deleted = append(p.deleted, p.rules[i])
 			}
 		}
 	}
 	for _, a := range p.allowed {
-		for _, r := range passRules(a.ip) {
+		for _, r := range acceptRules(a.ip) {
 			if missing[r] {
 				p.missing = append(p.missing, r)
 			}
@@ -273,20 +273,20 @@ func (p *filterPlan) compare() {
 
 // mentions reports whether a rule may be about one of the addresses. Most are about none, and
 // to take a rule apart takes fifty times as long.
-func (r *listed) mentions(ips []netip.Addr) bool {
+func (r *installedRule) mentions(ips []netip.Addr) bool {
 	return len(ips) > 10 || slices.ContainsFunc(ips, func(ip netip.Addr) bool { return bytes.Contains(r.exprs, ip.AsSlice()) })
 }
 
 // lacks says what CHECK finds missing, in the words of iptables. Addresses that were given
 // no rules lack none as long as there is no FORWARD, which may drop.
 func (p *filterPlan) lacks() (words []string) {
-	if len(p.allowed) == 0 || !p.there && !slices.ContainsFunc(p.allowed, func(a passing) bool { return a.had }) {
+	if len(p.allowed) == 0 || !p.hasForward && !slices.ContainsFunc(p.allowed, func(a allowedAddr) bool { return a.had }) {
 		return nil
 	}
 	rule := func(r any, chain, remedy string) {
 		words = append(words, fmt.Sprintf("rule %s of chain %s of %s%s", r, chain, p.table(), remedy))
 	}
-	if p.hook {
+	if p.noJump {
 		rule("-j "+filterChain, filterHook, " (the next ADD makes all rules anew)")
 	}
 	for _, name := range p.admins {
@@ -307,9 +307,9 @@ func (p *filterPlan) noteLacking(x *Tx) {
 	for _, m := range p.missing {
 		lacks[m.ip] = true
 	}
-	in, next := allowSet.of(p.family), allowNextSet.of(p.family)
+	set, next := allowSet.of(p.family), allowNextSet.of(p.family)
 	x.lackedBy(func(ch *change) bool {
-		return (ch.set == in || ch.set == next) && (p.hook || len(p.admins) > 0 || lacks[in.addr(ch.key)])
+		return (ch.set == set || ch.set == next) && (p.noJump || len(p.admins) > 0 || lacks[set.addr(ch.key)])
 	})
 }
 
@@ -320,12 +320,12 @@ func (p *filterPlan) prepare(x *Tx) error {
 	if len(p.allowed) == 0 {
 		return nil
 	}
-	if p.hook {
-		in := allowSet.of(p.family)
-		err := x.s.elements(in, nil, func(e Element) {
+	if p.noJump {
+		set := allowSet.of(p.family)
+		err := x.s.elements(set, nil, func(e Element) {
 			ch := x.found(e)
 			if ch.new != nil && ch.new.filter != filterNone && CheckChainName(adminName(ch.new)) == nil {
-				p.allow(passing{ip: in.addr(ch.key), admin: adminName(ch.new)})
+				p.allow(allowedAddr{ip: set.addr(ch.key), admin: adminName(ch.new)})
 			}
 		})
 		if err != nil {
@@ -333,7 +333,7 @@ func (p *filterPlan) prepare(x *Tx) error {
 		}
 		p.compare()
 	}
-	p.noTable = !p.there && !x.leftovers().tables[chainID{family: p.family, table: filterTable}]
+	p.noTable = !p.hasForward && !x.leftovers().tables[chainID{family: p.family, table: filterTable}]
 	return p.findChains(x.s)
 }
 
@@ -342,14 +342,14 @@ func (p *filterPlan) prepare(x *Tx) error {
 // the old one. A chain with rules, or one that is jumped to, is there.
 func (p *filterPlan) findChains(s *sock) error {
 	names := slices.Clone(p.admins)
-	if p.hook && len(p.rules) == 0 {
+	if p.noJump && len(p.rules) == 0 {
 		names = append(names, filterChain)
 	}
 	for _, name := range names {
 		ok := false
 		if !p.noTable {
 			var err error
-			if ok, _, err = s.chainAt(chainID{p.family, filterTable, name}); err != nil {
+			if ok, _, err = s.getChain(chainID{p.family, filterTable, name}); err != nil {
 				return err
 			}
 		}
@@ -360,25 +360,25 @@ func (p *filterPlan) findChains(s *sock) error {
 	return nil
 }
 
-// change adds what is missing and removes what is to go. The jumps come first in
+// change adds what is missing and deletes the rules of released addresses. The jumps come first in
 // their chains, as the reference puts them.
 func (p *filterPlan) change(b *batch) {
-	of := tableOf(p.family, filterTable)
-	gone := leftovers{rules: p.gone}
+	tbl := tableOf(p.family, filterTable)
+	gone := leftovers{rules: p.deleted}
 	gone.remove(b)
 	if len(p.allowed) == 0 {
 		return
 	}
 	p.makeTable(b)
 	for _, name := range p.chains {
-		b.add(step{what: "chain " + name + " of " + p.table()}).AddChain(&nftables.Chain{Table: of, Name: name})
+		b.add(step{what: "chain " + name + " of " + p.table()}).AddChain(&nftables.Chain{Table: tbl, Name: name})
 	}
 	for _, name := range p.admins {
 		s := p.ruleOf(filterChain)
 		s.made = func(handle uint64) { p.jumps[name] = handle }
 		b.add(s).InsertRule(newRule(p.family, filterTable, filterChain, commentedJump(adminComment, name)))
 	}
-	if p.hook {
+	if p.noJump {
 		b.add(p.ruleOf(filterHook)).InsertRule(newRule(p.family, filterTable, filterHook, commentedJump(hookComment, filterChain)))
 	}
 	for _, m := range p.missing {
@@ -388,9 +388,9 @@ func (p *filterPlan) change(b *batch) {
 	}
 }
 
-// keep brings the records up to date, after the batch.
-func (p *filterPlan) keep() {
-	for _, ip := range p.leaving {
+// updateRecords brings the records up to date, after the batch.
+func (p *filterPlan) updateRecords() {
+	for _, ip := range p.released {
 		delete(p.records[ip].handles, ip)
 	}
 	for _, a := range p.allowed {
@@ -410,15 +410,15 @@ func (p *filterPlan) keep() {
 // makeTable makes table and FORWARD as iptables-nft does where they are missing. One that
 // appears meanwhile fails the batch (EEXIST), which would set its policy to accept.
 func (p *filterPlan) makeTable(b *batch) {
-	of := tableOf(p.family, filterTable)
+	tbl := tableOf(p.family, filterTable)
 	if p.noTable {
-		b.add(step{what: p.table(), flags: netlink.Excl}).AddTable(of)
+		b.add(step{what: p.table(), flags: netlink.Excl}).AddTable(tbl)
 	}
-	if p.there {
+	if p.hasForward {
 		return
 	}
 	b.add(step{what: "chain " + filterHook + " of " + p.table(), flags: netlink.Excl}).AddChain(&nftables.Chain{
-		Table: of, Name: filterHook, Type: nftables.ChainTypeFilter,
+		Table: tbl, Name: filterHook, Type: nftables.ChainTypeFilter,
 		Hooknum: nftables.ChainHookForward, Priority: nftables.ChainPriorityFilter, Policy: new(nftables.ChainPolicyAccept),
 	})
 }

@@ -37,28 +37,28 @@ func (x *Tx) allow(o spec.Attachment, ip netip.Addr, admin string, use filterUse
 	if x.record.handles != nil {
 		x.records[ip.Unmap()] = x.record
 	}
-	x.assign(o, allowSet, allowNextSet, ip.Unmap(), x.need(chain{name: adminPrefix + admin}), use)
+	x.assign(o, allowSet, allowNextSet, ip.Unmap(), x.ensureChain(chain{name: adminPrefix + admin}), use)
 }
 
-// Zone records that the address is in a zone of firewalld. [Tx.assign] has the rules about
+// RecordZone records that the address is in a zone of firewalld. [Tx.assign] has the rules about
 // its owner.
-func (x *Tx) Zone(o spec.Attachment, ip netip.Addr) {
+func (x *Tx) RecordZone(o spec.Attachment, ip netip.Addr) {
 	x.assign(o, zoneSet, zoneNextSet, ip.Unmap(), "", filterUnset)
 }
 
-// Enlist records that o has something of the firewall here, whatever that is, so that
-// [Tx.Had] need not look for it.
-func (x *Tx) Enlist(o spec.Attachment) {
+// RecordOwner records that o has something of the firewall here, whatever that is, so that
+// [Tx.AlreadyOwned] need not look for it.
+func (x *Tx) RecordOwner(o spec.Attachment) {
 	x.put(o, Element{set: enlistedSet, key: memberName(o)})
 }
 
-// Police drops what goes from the bridge to another bridge with a policy. With
+// SetBridgePolicy drops what goes from the bridge to another bridge with a policy. With
 // isolated it also drops what comes from the bridge and goes back there, as far as the
 // host's rules see it: routed packets do, bridged ones where br_netfilter is on.
 //
 // It holds for as long as there is an attachment that asked for it; isolation
 // wins over the absence of it.
-func (x *Tx) Police(o spec.Attachment, bridge string, isolated bool) {
+func (x *Tx) SetBridgePolicy(o spec.Attachment, bridge string, isolated bool) {
 	member := keyOf(ifname(bridge), memberName(o))
 	x.put(o, Element{set: managedBySet, key: member})
 	x.share(o, managedSet, ifname(bridge))
@@ -79,9 +79,9 @@ func memberOf(key string) []byte { return ifname(key[keyLen-(ifnameLen-1):]) }
 
 // share makes sure of an element that belongs to all members of a bridge. Its comment names one
 // of them, and is shorter than a key, so no release of an owner drops it.
-func (x *Tx) share(o spec.Attachment, in *set, key []byte) {
-	if ch := x.at(in, key); ch.new == nil {
-		ch.new = &Element{set: in, key: key, comment: sharedBy(memberName(o))}
+func (x *Tx) share(o spec.Attachment, set *set, key []byte) {
+	if ch := x.change(set, key); ch.new == nil {
+		ch.new = &Element{set: set, key: key, comment: sharedBy(memberName(o))}
 	}
 }
 
@@ -93,21 +93,21 @@ func sharedBy(member []byte) string { return sharedWord + unix.ByteSliceToString
 // dropEmptyBridges drops the policy of bridges that lose their last member, and the
 // isolation of those that lose their last isolated one.
 func (x *Tx) dropEmptyBridges() {
-	x.emptied(managedBySet, func(bridge []byte) *change { return x.at(managedSet, bridge) }, func(bridge []byte) {
-		x.at(withinSet, keyOf(bridge, bridge)).new = nil
+	x.dropShared(managedBySet, func(bridge []byte) *change { return x.change(managedSet, bridge) }, func(bridge []byte) {
+		x.change(withinSet, keyOf(bridge, bridge)).new = nil
 	})
-	x.emptied(isolatedBySet, func(bridge []byte) *change { return x.at(isolatedSet, keyOf(bridge, bridge)) }, func([]byte) {})
+	x.dropShared(isolatedBySet, func(bridge []byte) *change { return x.change(isolatedSet, keyOf(bridge, bridge)) }, func([]byte) {})
 }
 
-// emptied drops the shared element of each bridge that loses members in a set and keeps none, and
+// dropShared drops the shared element of each bridge that loses members in a set and keeps none, and
 // calls then. The members are read only when the one goes that the shared element names.
-func (x *Tx) emptied(in *set, shared func(bridge []byte) *change, then func(bridge []byte)) {
+func (x *Tx) dropShared(set *set, shared func(bridge []byte) *change, then func(bridge []byte)) {
 	leaving := map[string]*change{} // by bridge
 	for _, ch := range slices.Clone(x.changes) {
-		if ch.set != in || ch.old == nil || ch.new != nil || len(ch.key) < ifnameLen {
+		if ch.set != set || ch.old == nil || ch.new != nil || len(ch.key) < ifnameLen {
 			continue
 		}
-		if bridge := ch.key[:ifnameLen]; leaving[string(bridge)] == nil && !x.hasMember(in, bridge, shared(bridge)) {
+		if bridge := ch.key[:ifnameLen]; leaving[string(bridge)] == nil && !x.hasMember(set, bridge, shared(bridge)) {
 			leaving[string(bridge)] = shared(bridge)
 		}
 	}
@@ -116,16 +116,16 @@ func (x *Tx) emptied(in *set, shared func(bridge []byte) *change, then func(brid
 	}
 	members := map[string][]byte{}
 	uses := func(e Element) {
-		ch := x.index[elementID{in, string(e.key)}]
+		ch := x.index[elementID{set, string(e.key)}]
 		if (ch == nil || ch.new != nil) && len(e.key) >= ifnameLen {
 			members[string(e.key[:ifnameLen])] = e.key[ifnameLen:]
 		}
 	}
-	if err := x.s.elements(in, nil, uses); err != nil {
+	if err := x.s.elements(set, nil, uses); err != nil {
 		x.fail(err)
 	}
 	for _, ch := range slices.Clone(x.changes) {
-		if ch.set == in && ch.new != nil {
+		if ch.set == set && ch.new != nil {
 			uses(*ch.new)
 		}
 	}
@@ -142,12 +142,12 @@ func (x *Tx) emptied(in *set, shared func(bridge []byte) *change, then func(brid
 }
 
 // hasMember reports whether the member that the shared element of a bridge names is there.
-func (x *Tx) hasMember(in *set, bridge []byte, shared *change) bool {
+func (x *Tx) hasMember(set *set, bridge []byte, shared *change) bool {
 	if shared.new == nil {
 		return false
 	}
 	member, ok := strings.CutPrefix(shared.new.comment, sharedWord)
-	return ok && x.at(in, keyOf(bridge, ifname(member))).new != nil
+	return ok && x.change(set, keyOf(bridge, ifname(member))).new != nil
 }
 
 // HasZones reports whether any attachment has an address in a zone of firewalld.
@@ -157,7 +157,7 @@ func (t *Table) HasZones() (bool, error) {
 }
 
 // Zoned lists the addresses in firewalld that o alone has: those recorded by
-// [Tx.Zone], and those of the given ones that have no owner here, as the
+// [Tx.RecordZone], and those of the given ones that have no owner here, as the
 // reference plugin records nothing.
 func (t *Table) Zoned(o spec.Attachment, ips ...netip.Addr) ([]netip.Addr, error) {
 	return t.zoned(ips, func(x *Tx) []*change { return x.ownedOf(o, []Kind{KindZone}) })
@@ -166,7 +166,7 @@ func (t *Table) Zoned(o spec.Attachment, ips ...netip.Addr) ([]netip.Addr, error
 // LostZones lists the addresses in firewalld that attachments of the network alone
 // have, except for those whose key is valid: what [Tx.DeleteStale] would drop.
 func (t *Table) LostZones(network string, valid func(key string) bool) ([]netip.Addr, error) {
-	return t.zoned(nil, func(x *Tx) []*change { return x.owned([]Kind{KindZone}, lost(network, valid)) })
+	return t.zoned(nil, func(x *Tx) []*change { return x.owned([]Kind{KindZone}, staleOf(network, valid)) })
 }
 
 // zoned lists those of the given addresses that have no owner, and those that have none
@@ -188,8 +188,8 @@ func (t *Table) zoned(ips []netip.Addr, leave func(*Tx) []*change) (gone []netip
 	}
 	x.transferAddresses()
 	for _, ch := range x.changes {
-		if in := zoneSet.of(ch.set.family); ch.set == in && ch.old != nil && ch.new == nil {
-			gone = append(gone, in.addr(ch.key))
+		if set := zoneSet.of(ch.set.family); ch.set == set && ch.old != nil && ch.new == nil {
+			gone = append(gone, set.addr(ch.key))
 		}
 	}
 	return gone, x.err
@@ -197,8 +197,8 @@ func (t *Table) zoned(ips []netip.Addr, leave func(*Tx) []*change) (gone []netip
 
 // free reports whether no attachment has the address, as far as this update knows.
 func (x *Tx) free(ip netip.Addr) bool {
-	for _, in := range []perFamily{allowSet, zoneSet} {
-		if x.at(in.of(familyOf(ip)), ip.AsSlice()).new != nil {
+	for _, sets := range []perFamily{allowSet, zoneSet} {
+		if x.change(sets.of(familyOf(ip)), ip.AsSlice()).new != nil {
 			return false
 		}
 	}

@@ -226,14 +226,14 @@ func TestKernelPoliceRefcount(t *testing.T) {
 		}
 	}
 	change(t, table, func(x *nft.Tx) error {
-		x.Police(owner, "br0", true)
-		x.Police(other, "br0", false)
-		x.Police(third, "br0", false)
-		x.Police(third, "br1", true)
+		x.SetBridgePolicy(owner, "br0", true)
+		x.SetBridgePolicy(other, "br0", false)
+		x.SetBridgePolicy(third, "br0", false)
+		x.SetBridgePolicy(third, "br1", true)
 		return nil
 	})
 	has("all", "managed", "within", "isolated")
-	police := func(x *nft.Tx) error { x.Police(owner, "br0", true); return nil }
+	police := func(x *nft.Tx) error { x.SetBridgePolicy(owner, "br0", true); return nil }
 	if err := table.Check(police); err != nil {
 		t.Error(err)
 	}
@@ -249,7 +249,7 @@ func TestKernelPoliceRefcount(t *testing.T) {
 	has("after GC of one network", "managed", "within")
 	change(t, table, func(x *nft.Tx) error {
 		x.Release(third)
-		x.Police(owner, "br0", false)
+		x.SetBridgePolicy(owner, "br0", false)
 		return nil
 	})
 	has("another one in the same update", "managed", "within")
@@ -264,8 +264,8 @@ func TestKernelPoliceRefcount(t *testing.T) {
 func TestKernelZoned(t *testing.T) {
 	table := open(t, kerneltest.NS(t))
 	change(t, table, func(x *nft.Tx) error {
-		x.Zone(owner, ip4)
-		x.Zone(other, ip6)
+		x.RecordZone(owner, ip4)
+		x.RecordZone(other, ip6)
 		return nil
 	})
 	free := netip.MustParseAddr("10.9.9.9")

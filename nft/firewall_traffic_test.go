@@ -110,15 +110,15 @@ func TestKernelPolice(t *testing.T) {
 			s.serve(three, "tcp", "10.2.0.2:80", "three")
 			s.serve(s.lan, "tcp", lan4+":80", "lan")
 			third := spec.Attachment{Network: "net2", ContainerID: "c3", IfName: "eth0"}
-			s.update(func(x *nft.Tx) error { x.Police(owner, "br0", false); return nil })
+			s.update(func(x *nft.Tx) error { x.SetBridgePolicy(owner, "br0", false); return nil })
 			s.want(s.one, "tcp", "10.2.0.2:80", "three "+one4) // br1 has no policy
-			s.update(func(x *nft.Tx) error { x.Police(third, "br1", false); return nil })
+			s.update(func(x *nft.Tx) error { x.SetBridgePolicy(third, "br1", false); return nil })
 			s.refuse(s.one, "tcp", "10.2.0.2:80")
 			s.refuse(three, "tcp", one4+":80")
 			s.want(s.two, "tcp", one4+":80", "one "+two4)
 			s.want(s.one, "tcp", lan4+":80", "lan "+one4)
 			s.want(s.lan, "tcp", one4+":80", "one "+lan4)
-			s.update(func(x *nft.Tx) error { x.Police(other, "br0", true); return nil })
+			s.update(func(x *nft.Tx) error { x.SetBridgePolicy(other, "br0", true); return nil })
 			s.refuse(s.two, "tcp", one4+":80")
 			s.refuse(s.one, "tcp", two4+":80")
 			s.refuse(s.two, "udp", "["+one6+"]:80")

@@ -35,11 +35,11 @@ type Drop struct {
 
 // Hits reports whether the rule is about a link, or about all of some addresses.
 func (r *Drop) Hits(link string, subnets []netip.Prefix) bool {
-	is := matches(link)
+	match := matches(link)
 	within := func(p netip.Prefix) bool {
 		return p.IsValid() && slices.ContainsFunc(subnets, func(s netip.Prefix) bool { return p.Bits() <= s.Bits() && p.Contains(s.Addr()) })
 	}
-	return r.In != "" && is(r.In) || r.Out != "" && is(r.Out) || within(r.Src) || within(r.Dst)
+	return r.In != "" && match(r.In) || r.Out != "" && match(r.Out) || within(r.Src) || within(r.Dst)
 }
 
 // String is what the rule drops.
@@ -55,18 +55,18 @@ func (r *Drop) String() string {
 	return "what goes to " + r.Dst.String()
 }
 
-// Lets reports whether the chain accepts all that comes from a link, and all that goes there.
+// Accepts reports whether the chain accepts all that comes from a link, and all that goes there.
 // The name may end with *, as in rules.
-func (b *Blocker) Lets(link string) bool {
+func (b *Blocker) Accepts(link string) bool {
 	return slices.ContainsFunc(b.in, matches(link)) && slices.ContainsFunc(b.out, matches(link))
 }
 
-// LetsWithin reports whether the chain accepts all that comes from a bridge and goes there: frames
+// AcceptsWithin reports whether the chain accepts all that comes from a bridge and goes there: frames
 // between its ports, which pass the chain with br_netfilter.
-func (b *Blocker) LetsWithin(bridge string) bool {
-	is := matches(bridge)
-	return slices.ContainsFunc(b.in, is) || slices.ContainsFunc(b.out, is) ||
-		slices.ContainsFunc(b.pairs, func(p [2]string) bool { return is(p[0]) && is(p[1]) })
+func (b *Blocker) AcceptsWithin(bridge string) bool {
+	match := matches(bridge)
+	return slices.ContainsFunc(b.in, match) || slices.ContainsFunc(b.out, match) ||
+		slices.ContainsFunc(b.pairs, func(p [2]string) bool { return match(p[0]) && match(p[1]) })
 }
 
 // matches returns what reports whether a name in a rule is that of a link.
@@ -83,7 +83,7 @@ const maxJumps = 4
 // A walk reads the rules that packets of a chain pass, up to one that decides about all of them.
 type walk struct {
 	*reader
-	rules []listed
+	rules []installedRule
 	Blocker
 	drops []Blocker // of rules, each with what the chain accepts before
 }
@@ -122,7 +122,7 @@ func (w *walk) chain(name string, jumps int) (all, drop bool) {
 }
 
 // some notes a rule about the packets of a link, or of some addresses.
-func (w *walk) some(r *listed, d *ruling) {
+func (w *walk) some(r *installedRule, d *ruling) {
 	addrs := d.src.IsValid() || d.dst.IsValid()
 	switch {
 	case d.verdict == expr.VerdictAccept && !addrs && d.in != "" && d.out != "":
@@ -140,8 +140,8 @@ func (w *walk) some(r *listed, d *ruling) {
 
 // conditions is how many links and addresses the rule asks for.
 func (d *ruling) conditions() (n int) {
-	for _, is := range []bool{d.in != "", d.out != "", d.src.IsValid(), d.dst.IsValid()} {
-		if is {
+	for _, given := range []bool{d.in != "", d.out != "", d.src.IsValid(), d.dst.IsValid()} {
+		if given {
 			n++
 		}
 	}
@@ -170,12 +170,12 @@ type baseChain struct {
 // baseChains lists those of a family at a hook, the first one first.
 func (s *sock) baseChains(family byte, hook uint64) (all []baseChain, err error) {
 	err = s.dump(unix.NFT_MSG_GETCHAIN, family, func(_ byte, data []byte) {
-		at := nlconn.Attribute(data, unix.NFTA_CHAIN_HOOK)
+		hookAttr := nlconn.Attribute(data, unix.NFTA_CHAIN_HOOK)
 		c := baseChain{table: text(data, unix.NFTA_CHAIN_TABLE), name: text(data, unix.NFTA_CHAIN_NAME), typ: text(data, unix.NFTA_CHAIN_TYPE)}
-		if at == nil || num(at, unix.NFTA_HOOK_HOOKNUM) != hook || c.table == TableName {
+		if hookAttr == nil || num(hookAttr, unix.NFTA_HOOK_HOOKNUM) != hook || c.table == TableName {
 			return
 		}
-		c.priority = int(int32(num(at, unix.NFTA_HOOK_PRIORITY)))
+		c.priority = int(int32(num(hookAttr, unix.NFTA_HOOK_PRIORITY)))
 		c.drops = num(data, unix.NFTA_CHAIN_POLICY) == uint64(expr.VerdictDrop)
 		all = append(all, c)
 	})
@@ -306,39 +306,39 @@ func (p *Prerouting) Before(proto uint8, host netip.Addr, port uint16, target ne
 
 // answer looks for the rule in a chain, under the conditions of the rules that have jumped to it. Done
 // is whether the packets pass no other rule of the base chain.
-func (c *answering) answer(chain string, asked, under *ruling, jumps int) (found *ruled, in string, done bool) {
+func (c *answering) answer(chain string, asked, under *ruling, jumps int) (found *ruled, link string, done bool) {
 	for _, r := range c.rulings[chain] {
 		if !r.sure || !r.decides || !r.matches(asked) {
 			continue
 		}
-		what := &ruling{proto: max(under.proto, r.proto), ports: under.ports, in: under.in}
+		combined := &ruling{proto: max(under.proto, r.proto), ports: under.ports, in: under.in}
 		if r.ports != nil {
-			what.ports = r.ports
+			combined.ports = r.ports
 		}
 		if r.in != "" {
-			what.in = r.in
+			combined.in = r.in
 		}
 		switch r.verdict {
 		case expr.VerdictJump, expr.VerdictGoto:
 			if jumps > 0 {
-				if found, in, done := c.answer(r.chain, asked, what, jumps-1); found != nil || done {
-					return found, in, done
+				if found, link, done := c.answer(r.chain, asked, combined, jumps-1); found != nil || done {
+					return found, link, done
 				}
 			}
-			if r.verdict == expr.VerdictGoto && what.in == "" {
+			if r.verdict == expr.VerdictGoto && combined.in == "" {
 				return nil, "", false
 			}
 		case expr.VerdictReturn:
-			if what.in == "" {
+			if combined.in == "" {
 				return nil, "", false
 			}
 		default:
-			if (r.verdict == expr.VerdictDrop || r.to.what != "") && what.proto != 0 && what.ports != nil {
+			if (r.verdict == expr.VerdictDrop || r.to.what != "") && combined.proto != 0 && combined.ports != nil {
 				answer := &ruled{new(*r.ruling), r.handle}
-				answer.in = what.in
+				answer.in = combined.in
 				return answer, chain, true
 			}
-			if what.in == "" {
+			if combined.in == "" {
 				return nil, "", true
 			}
 		}

@@ -36,16 +36,16 @@ const (
 // that they share between containers stay.
 type leftovers struct {
 	tables map[chainID]bool // those that exist, without a chain's name
-	read   map[chainID][]listed
-	rules  []listed
+	read   map[chainID][]installedRule
+	rules  []installedRule
 	chains []chainID
 }
 
 // remove drops rules before chains, since a chain must not be jumped to.
 func (l *leftovers) remove(b *batch) {
 	for _, r := range l.rules {
-		of := tableOf(r.family, r.table)
-		b.fail(b.add(step{what: "rule of chain " + r.chain}).DelRule(&nftables.Rule{Table: of, Chain: &nftables.Chain{Table: of, Name: r.chain}, Handle: r.handle}))
+		tbl := tableOf(r.family, r.table)
+		b.fail(b.add(step{what: "rule of chain " + r.chain}).DelRule(&nftables.Rule{Table: tbl, Chain: &nftables.Chain{Table: tbl, Name: r.chain}, Handle: r.handle}))
 	}
 	for _, c := range l.chains {
 		b.add(step{what: "chain " + c.name}).DelChain(&nftables.Chain{Table: tableOf(c.family, c.table), Name: c.name})
@@ -54,11 +54,11 @@ func (l *leftovers) remove(b *batch) {
 
 // rule plans the removal of a rule, once: the kernel refuses a batch that
 // deletes anything twice.
-func (l *leftovers) rule(r listed) {
-	same := func(o listed) bool {
+func (l *leftovers) rule(r installedRule) {
+	equal := func(o installedRule) bool {
 		return o.family == r.family && o.table == r.table && o.handle == r.handle
 	}
-	if !slices.ContainsFunc(l.rules, same) {
+	if !slices.ContainsFunc(l.rules, equal) {
 		l.rules = append(l.rules, r)
 	}
 }
@@ -120,32 +120,32 @@ func (x *Tx) Addresses(ips ...netip.Addr) {
 // releaseOld plans the removal of what the reference plugins left for o.
 func (x *Tx) releaseOld(o spec.Attachment, kinds []Kind) {
 	l := x.leftovers()
-	if has(kinds, KindMasquerade) {
+	if hasKind(kinds, KindMasquerade) {
 		begin := oldMasqComment(o)
-		x.oldRules(chainID{inet, oldMasqTable, oldMasqChain}, func(r *listed) bool {
+		x.oldRules(chainID{inet, oldMasqTable, oldMasqChain}, func(r *installedRule) bool {
 			return r.comment == begin || strings.HasPrefix(r.comment, begin+",")
 		})
 		x.oldIptables("POSTROUTING", oldChain(oldMasqPrefix, o))
 	}
-	if has(kinds, KindPortMap) {
-		mine := func(r *listed) bool { return r.comment == o.ContainerID && x.concerns(r) }
+	if hasKind(kinds, KindPortMap) {
+		isOwned := func(r *installedRule) bool { return r.comment == o.ContainerID && x.concerns(r) }
 		for _, family := range []byte{v4, v6} {
 			for _, name := range []string{"hostports", "hostip_hostports", "masquerading"} {
-				x.oldRules(chainID{family, oldPortTable, name}, mine)
+				x.oldRules(chainID{family, oldPortTable, name}, isOwned)
 			}
 		}
 		x.oldIptables("CNI-HOSTPORT-DNAT", oldChain(oldDNATPrefix, o))
 		x.oldIptables("CNI-HOSTPORT-SNAT", oldChain(oldSNATPrefix, o))
 	}
-	if has(kinds, KindFirewall) {
+	if hasKind(kinds, KindFirewall) {
 		for _, a := range x.addrs {
 			ip, _ := netip.AddrFromSlice(a)
 			x.oldIPs = append(x.oldIPs, ip)
 		}
 	}
-	if has(kinds, KindMACGuard) && l.tables[chainID{family: bridge, table: oldNATTable}] {
+	if hasKind(kinds, KindMACGuard) && l.tables[chainID{family: bridge, table: oldNATTable}] {
 		id := o.ContainerID + "-" + o.IfName
-		x.oldRules(chainID{bridge, oldNATTable, "PREROUTING"}, func(r *listed) bool {
+		x.oldRules(chainID{bridge, oldNATTable, "PREROUTING"}, func(r *installedRule) bool {
 			return r.comment == oldMACComment+id
 		})
 		x.oldChains(chainID{bridge, oldNATTable, oldMACChain + id}, chainID{bridge, oldNATTable, oldMACChain + id + "-mac"})
@@ -168,15 +168,15 @@ func (x *Tx) DeleteStaleReference(network string, valid []spec.Attachment, kinds
 		keep[oldMasqComment(o)] = true
 	}
 	named := `name: "` + network + `" id: "`
-	if has(kinds, KindMasquerade) {
+	if hasKind(kinds, KindMasquerade) {
 		begin := oldHash(network) + "-"
-		x.oldRules(chainID{inet, oldMasqTable, oldMasqChain}, func(r *listed) bool {
+		x.oldRules(chainID{inet, oldMasqTable, oldMasqChain}, func(r *installedRule) bool {
 			mark, _, _ := strings.Cut(r.comment, ",")
 			return strings.HasPrefix(mark, begin) && !keep[mark]
 		})
 		x.deleteStaleIptables("POSTROUTING", oldMasqPrefix, named, keep)
 	}
-	if has(kinds, KindPortMap) {
+	if hasKind(kinds, KindPortMap) {
 		x.deleteStaleIptables("CNI-HOSTPORT-DNAT", oldDNATPrefix, named, keep)
 		x.deleteStaleIptables("CNI-HOSTPORT-SNAT", oldSNATPrefix, named, keep)
 	}
@@ -184,15 +184,15 @@ func (x *Tx) DeleteStaleReference(network string, valid []spec.Attachment, kinds
 
 // DeleteStaleGuards drops the reference's rules of macspoofchk for bridge ports that are not
 // there any more. They name no network, and nothing else comes through such a port.
-func (x *Tx) DeleteStaleGuards(there func(port string) bool) {
+func (x *Tx) DeleteStaleGuards(exists func(port string) bool) {
 	x.leftovers()
-	x.oldRules(chainID{bridge, oldNATTable, "PREROUTING"}, func(r *listed) bool {
+	x.oldRules(chainID{bridge, oldNATTable, "PREROUTING"}, func(r *installedRule) bool {
 		to := r.jump()
 		if !strings.HasPrefix(r.comment, oldMACComment) || !strings.HasPrefix(to, oldMACChain) {
 			return false
 		}
 		for _, e := range expressions(r.exprs) {
-			if e.name == "cmp" && there(text(e.data, unix.NFTA_CMP_DATA, unix.NFTA_DATA_VALUE)) {
+			if e.name == "cmp" && exists(text(e.data, unix.NFTA_CMP_DATA, unix.NFTA_DATA_VALUE)) {
 				return false
 			}
 		}
@@ -203,7 +203,7 @@ func (x *Tx) DeleteStaleGuards(there func(port string) bool) {
 
 // concerns reports whether a rule is about one of the addresses, if any are known:
 // one that it compares with or translates to, byte by byte.
-func (x *Tx) concerns(r *listed) bool {
+func (x *Tx) concerns(r *installedRule) bool {
 	if len(x.addrs) == 0 {
 		return true
 	}
@@ -224,7 +224,7 @@ func (x *Tx) concerns(r *listed) bool {
 
 // oldRules plans the removal of the rules of a chain that match. Where there is no
 // such table nothing is asked, which is so on most hosts.
-func (x *Tx) oldRules(c chainID, match func(*listed) bool) {
+func (x *Tx) oldRules(c chainID, match func(*installedRule) bool) {
 	if !x.old.tables[chainID{family: c.family, table: c.table}] {
 		return
 	}
@@ -240,7 +240,7 @@ func (x *Tx) oldRules(c chainID, match func(*listed) bool) {
 // would fail the batch.
 func (x *Tx) oldChains(chains ...chainID) {
 	for _, c := range chains {
-		ok, _, err := x.s.chainAt(c)
+		ok, _, err := x.s.getChain(c)
 		if err != nil {
 			x.fail(err)
 		}
@@ -259,7 +259,7 @@ func (x *Tx) oldIptables(from, name string) {
 		if !x.old.tables[chainID{family: family, table: oldNATTable}] {
 			continue
 		}
-		ok, _, err := x.s.chainAt(chainID{family, oldNATTable, name})
+		ok, _, err := x.s.getChain(chainID{family, oldNATTable, name})
 		if err != nil {
 			x.fail(err)
 		}
@@ -267,7 +267,7 @@ func (x *Tx) oldIptables(from, name string) {
 			continue
 		}
 		shared := false
-		x.oldRules(chainID{family, oldNATTable, from}, func(r *listed) bool {
+		x.oldRules(chainID{family, oldNATTable, from}, func(r *installedRule) bool {
 			if r.jump() != name {
 				return false
 			}
@@ -288,7 +288,7 @@ func (x *Tx) oldIptables(from, name string) {
 // and whose comment is about the network, but for those to be kept.
 func (x *Tx) deleteStaleIptables(from, prefix, named string, keep map[string]bool) {
 	for _, family := range []byte{v4, v6} {
-		x.oldRules(chainID{family, oldNATTable, from}, func(r *listed) bool {
+		x.oldRules(chainID{family, oldNATTable, from}, func(r *installedRule) bool {
 			to := r.jump()
 			if len(to) != oldChainLen || !strings.HasPrefix(to, prefix) || keep[to] || !strings.Contains(r.xtComment(), named) {
 				return false
@@ -301,7 +301,7 @@ func (x *Tx) deleteStaleIptables(from, prefix, named string, keep map[string]boo
 
 // xtComment returns the comment that iptables-nft gave a rule: a match of
 // x_tables whose data is the text; struct xt_comment_info, include/uapi/linux/netfilter/xt_comment.h.
-func (r *listed) xtComment() string {
+func (r *installedRule) xtComment() string {
 	for _, e := range expressions(r.exprs) {
 		if e.name == "match" && text(e.data, unix.NFTA_MATCH_NAME) == "comment" {
 			return text(e.data, unix.NFTA_MATCH_INFO)

@@ -6,9 +6,9 @@ import "cnibox/spec"
 // has. The others belong to elements of these, or are for later calls.
 func listedSets() (all []*set) {
 	for _, family := range []byte{v4, v6} {
-		for _, of := range []perFamily{masqSet, masqNextSet, allowSet, allowNextSet, zoneSet, zoneNextSet,
+		for _, sets := range []perFamily{masqSet, masqNextSet, allowSet, allowNextSet, zoneSet, zoneNextSet,
 			anyPorts.dnat, anyPorts.cond, hostPorts.dnat, hostPorts.cond} {
-			all = append(all, of.of(family))
+			all = append(all, sets.of(family))
 		}
 	}
 	return append(all, macsSet)
@@ -28,14 +28,14 @@ func (t *Table) Elements(kinds ...Kind) ([]Element, error) {
 	x := newTx(s)
 	labelled := func(comment []byte) bool { return spec.LabelKey(string(comment)) != "" }
 	var all []Element
-	for _, in := range listedSets() {
-		if !has(kinds, in.kind) {
+	for _, set := range listedSets() {
+		if !hasKind(kinds, set.kind) {
 			continue
 		}
-		version, err := x.version(in.table)
+		version, err := x.version(set.table)
 		if err == nil && version != "" {
-			size := in.keyLen()
-			err = s.elements(in, labelled, func(e Element) {
+			size := set.keyLen()
+			err = s.elements(set, labelled, func(e Element) {
 				if len(e.key) >= size { // a set of another program may have shorter keys
 					all = append(all, e)
 				}

@@ -14,8 +14,8 @@ import (
 // address of the interface it leaves by; multicast keeps its own. [Tx.assign] has the
 // rules about its owner.
 func (x *Tx) Masquerade(o spec.Attachment, ip netip.Prefix) {
-	ip = plain(ip)
-	x.assign(o, masqSet, masqNextSet, ip.Addr(), x.need(outChain(ip.Masked())), filterUnset)
+	ip = unmapPrefix(ip)
+	x.assign(o, masqSet, masqNextSet, ip.Addr(), x.ensureChain(outChain(ip.Masked())), filterUnset)
 }
 
 // outChain masquerades what does not stay within the prefix. There is one for
@@ -26,7 +26,7 @@ func outChain(p netip.Prefix) chain {
 	return chain{
 		name: "out-" + prefixName(p), needs: masqNeeds,
 		rules: []rule{
-			rule{}.family(family).addr(family, true).inside(expr.CmpOpEq, p).leave(),
+			rule{}.family(family).addr(family, true).inside(expr.CmpOpEq, p).verdictReturn(),
 			rule{}.masquerade(),
 		},
 	}
@@ -46,17 +46,17 @@ func prefixName(p netip.Prefix) string {
 	return strings.ReplaceAll(strings.ReplaceAll(p.String(), "/", "-"), ":", "_")
 }
 
-// plain turns an IPv4 prefix in IPv6's clothes (RFC 4291 section 2.5.5.2) into an
-// IPv4 one: packets bear it as that.
-func plain(p netip.Prefix) netip.Prefix {
+// unmapPrefix turns an IPv4-mapped IPv6 prefix (RFC 4291 section 2.5.5.2) into an
+// IPv4 one, which is what packets have.
+func unmapPrefix(p netip.Prefix) netip.Prefix {
 	if a := p.Addr(); a.Is4In6() && p.Bits() >= 96 {
 		return netip.PrefixFrom(a.Unmap(), p.Bits()-96)
 	}
 	return p
 }
 
-// NoAdverts drops the router advertisements that come in by a port of a bridge.
-func (x *Tx) NoAdverts(o spec.Attachment, port string) {
+// DropAdverts drops the router advertisements that come in by a port of a bridge.
+func (x *Tx) DropAdverts(o spec.Attachment, port string) {
 	x.put(o, Element{set: advertSet, key: ifname(port)})
 }
 

@@ -29,8 +29,8 @@ func TestKernelAddressOfTwoNetworks(t *testing.T) {
 				return func(x *nft.Tx) error {
 					x.Masquerade(o, netip.MustParsePrefix(one4+"/24"))
 					x.Masquerade(o, netip.MustParsePrefix(one6+"/64"))
-					x.Zone(o, ip4)
-					x.Zone(o, ip6)
+					x.RecordZone(o, ip4)
+					x.RecordZone(o, ip6)
 					return allow(x, o)
 				}
 			}

@@ -30,7 +30,7 @@ func TestKernelNamesakes(t *testing.T) {
 			has := func(o spec.Attachment) func(x *nft.Tx) error {
 				return func(x *nft.Tx) error {
 					x.Masquerade(o, netip.MustParsePrefix(one4+"/24"))
-					x.Zone(o, netip.MustParseAddr(one4))
+					x.RecordZone(o, netip.MustParseAddr(one4))
 					return nil
 				}
 			}

@@ -17,12 +17,12 @@ import (
 // when their owner is gone. That of another network keeps the element, and o becomes a next
 // owner, or stays one.
 func (x *Tx) assign(o spec.Attachment, owned, nextOwners perFamily, ip netip.Addr, chain string, use filterUse) {
-	in, next := owned.of(familyOf(ip)), nextOwners.of(familyOf(ip))
-	e := Element{set: in, key: ip.AsSlice(), chain: chain, filter: use}
-	if now := x.at(in, e.key).new; now != nil {
+	set, next := owned.of(familyOf(ip)), nextOwners.of(familyOf(ip))
+	e := Element{set: set, key: ip.AsSlice(), chain: chain, filter: use}
+	if now := x.change(set, e.key).new; now != nil {
 		key, nextKey := now.OwnerKey(), keyOf(memberName(o), e.key)
 		other := key != "" && key != o.Key() && !spec.LabelOf(now.comment, o.Network)
-		if other || key != o.Key() && x.at(next, nextKey).new != nil {
+		if other || key != o.Key() && x.change(next, nextKey).new != nil {
 			e.set, e.key = next, nextKey
 		}
 	}
@@ -42,18 +42,18 @@ func (x *Tx) transferAddresses() {
 }
 
 // transfer is transferAddresses for one set.
-func (x *Tx) transfer(in, next *set) {
-	free := func(ch *change) bool { return ch != nil && ch.set == in && ch.old != nil && ch.new == nil }
+func (x *Tx) transfer(set, next *set) {
+	free := func(ch *change) bool { return ch != nil && ch.set == set && ch.old != nil && ch.new == nil }
 	if !slices.ContainsFunc(x.changes, free) {
 		return
 	}
 	err := x.s.elements(next, nil, func(e Element) {
-		to := x.index[elementID{in, string(e.key[min(ifnameLen, len(e.key)):])}]
+		to := x.index[elementID{set, string(e.key[min(ifnameLen, len(e.key)):])}]
 		if !free(to) {
 			return
 		}
 		if from := x.found(e); from.new != nil {
-			e.set, e.key = in, to.key
+			e.set, e.key = set, to.key
 			to.new, from.new = &e, nil
 		}
 	})

@@ -63,18 +63,18 @@ func (x *Tx) PortMap(o spec.Attachment, m PortMap) error {
 	}
 	plain, cond, gate := sets.dnat.of(family), sets.cond.of(family), sets.gate.of(family)
 	to := Element{set: plain, key: key, data: keyOf(m.Target.Addr().AsSlice(), port16(m.Target.Port()))}
-	for _, in := range []*set{plain, cond} {
-		if x.absent(in, key) {
+	for _, published := range []*set{plain, cond} {
+		if x.knownAbsent(published, key) {
 			continue
 		}
-		ch := x.at(in, key)
+		ch := x.change(published, key)
 		if err := x.replaceable(o, &m, ch, &to); err != nil {
 			return err
 		}
 		ch.new = nil
 	}
-	if !x.absent(gate, key) {
-		x.at(gate, key).new = nil
+	if !x.knownAbsent(gate, key) {
+		x.change(gate, key).new = nil
 	}
 	if len(m.Conditions) == 0 {
 		x.put(o, to)
@@ -85,7 +85,7 @@ func (x *Tx) PortMap(o spec.Attachment, m PortMap) error {
 		}
 		to.set = cond
 		x.put(o, to)
-		x.put(o, Element{set: gate, key: key, chain: x.need(group)})
+		x.put(o, Element{set: gate, key: key, chain: x.ensureChain(group)})
 	}
 	x.hairpin(o, &m, family)
 	return x.err
@@ -99,8 +99,8 @@ func (x *Tx) replaceable(o spec.Attachment, m *PortMap, ch *change, to *Element)
 	if e == nil {
 		return nil
 	}
-	mine := e.OwnerKey() == x.key(o)
-	if mine && !ch.put || mine && string(e.data) == string(to.data) || !mine && m.Replace {
+	own := e.OwnerKey() == x.key(o)
+	if own && !ch.put || own && string(e.data) == string(to.data) || !own && m.Replace {
 		return nil
 	}
 	return &TakenError{*e}
@@ -111,21 +111,21 @@ func (x *Tx) replaceable(o spec.Attachment, m *PortMap, ch *change, to *Element)
 // a rule but does not load it again; see [publishedMark].
 func (x *Tx) hairpin(o spec.Attachment, m *PortMap, family byte) {
 	key := keyOf(m.Target.Addr().AsSlice(), []byte{m.Proto}, port16(m.Target.Port()))
-	in := hairpinSet.of(family)
+	set := hairpinSet.of(family)
 	switch {
 	case m.MasqAll:
-		x.put(o, Element{set: in, key: key, chain: masqAll})
+		x.put(o, Element{set: set, key: key, chain: masqAll})
 	case m.SNAT:
 		name := hairpinName(m.TargetPrefix)
 		if x.chains[name] == nil {
-			x.need(hairpinChain(m.TargetPrefix))
+			x.ensureChain(hairpinChain(m.TargetPrefix))
 		}
-		x.put(o, Element{set: in, key: key, chain: name})
+		x.put(o, Element{set: set, key: key, chain: name})
 	default:
-		if x.absent(in, key) {
+		if x.knownAbsent(set, key) {
 			return
 		}
-		if ch := x.at(in, key); !ch.put {
+		if ch := x.change(set, key); !ch.put {
 			ch.new = nil // of an earlier mapping
 		}
 	}
@@ -176,7 +176,7 @@ func (m *PortMap) normalize() {
 	}
 	to := m.Target.Addr().Unmap().WithZone("")
 	m.Target = netip.AddrPortFrom(to, m.Target.Port())
-	p := plain(m.TargetPrefix)
+	p := unmapPrefix(m.TargetPrefix)
 	if !p.IsValid() || !p.Contains(to) {
 		p = netip.PrefixFrom(to, to.BitLen())
 	}

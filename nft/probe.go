@@ -9,13 +9,13 @@ func (t *Table) Probe() error {
 		return err
 	}
 	defer s.Close()
-	_, _, err = s.chainAt(chainID{inet, TableName, "postrouting"})
+	_, _, err = s.getChain(chainID{inet, TableName, "postrouting"})
 	return err
 }
 
-// Guarded reports whether the base ruleset is there, whose chain guard drops what comes from other
+// HasGuard reports whether the base ruleset is there, whose chain guard drops what comes from other
 // hosts for 127.0.0.0/8.
-func (t *Table) Guarded() (bool, error) {
+func (t *Table) HasGuard() (bool, error) {
 	s, err := dial(t.ns)
 	if err != nil {
 		return false, err
@@ -25,10 +25,10 @@ func (t *Table) Guarded() (bool, error) {
 	return version != "", err
 }
 
-// Firewalld reports whether firewalld's own table is there. What it does not know it
+// HasFirewalld reports whether firewalld's own table is there. What it does not know it
 // rejects on the way through the host, and no rule of another table overrules that.
-func (x *Tx) Firewalld() bool {
-	ok, _, err := x.s.chainAt(chainID{inet, "firewalld", "filter_FORWARD"})
+func (x *Tx) HasFirewalld() bool {
+	ok, _, err := x.s.getChain(chainID{inet, "firewalld", "filter_FORWARD"})
 	if err != nil {
 		x.fail(err)
 	}

@@ -25,7 +25,7 @@ func (t *Table) Prune(ctx context.Context) error {
 	return prune(s, made)
 }
 
-// prune looks at every set of ours, then deletes the tables in one batch.
+// prune looks at each of our sets, then deletes the tables in one batch.
 func prune(s *sock, made map[byte]bool) error {
 	x := newTx(s)
 	used := map[byte]bool{}

@@ -7,10 +7,10 @@ import (
 	"cnibox/spec"
 )
 
-// Reference reports whether the reference plugins' rules for o are there, of one
+// HasReferenceRules reports whether the reference plugins' rules for o are there, of one
 // kind: CHECK of an attachment that they made finds nothing of it in our tables. No lock
 // is taken. Rules of iptables-legacy are not seen.
-func (t *Table) Reference(o spec.Attachment, kind Kind) (bool, error) {
+func (t *Table) HasReferenceRules(o spec.Attachment, kind Kind) (bool, error) {
 	s, err := dial(t.ns)
 	if err != nil {
 		return false, err
@@ -21,7 +21,7 @@ func (t *Table) Reference(o spec.Attachment, kind Kind) (bool, error) {
 	return len(x.old.rules)+len(x.old.chains) > 0, x.err
 }
 
-// ReferenceFirewall is Reference for the rules of the reference's firewall, which
+// ReferenceFirewall is HasReferenceRules for the rules of the reference's firewall, which
 // have nothing but the address: it reports whether each address has its two, and the
 // chains lead to them; with policed also whether bridges have policies.
 func (t *Table) ReferenceFirewall(ips []netip.Addr, admin string, policed bool) (bool, error) {
@@ -34,14 +34,14 @@ func (t *Table) ReferenceFirewall(ips []netip.Addr, admin string, policed bool) 
 		p := &filterPlan{family: family}
 		for _, ip := range ips {
 			if familyOf(ip) == family {
-				p.allow(passing{ip: ip, admin: admin})
+				p.allow(allowedAddr{ip: ip, admin: admin})
 			}
 		}
 		if err := p.read(s); err != nil {
 			return false, err
 		}
-		p.missing = slices.DeleteFunc(p.missing, func(r passRule) bool { return r.states == dnatState })
-		if len(p.allowed) > 0 && (!p.there || p.lacks() != nil || policed && !p.apart) {
+		p.missing = slices.DeleteFunc(p.missing, func(r acceptRule) bool { return r.states == dnatState })
+		if len(p.allowed) > 0 && (!p.hasForward || p.lacks() != nil || policed && !p.isolates) {
 			return false, nil
 		}
 	}

@@ -9,9 +9,9 @@ import (
 	"cnibox/internal/nlconn"
 )
 
-// A listed is a rule as the kernel has it: NFTA_RULE_*. A rule has no name; the
+// An installedRule is a rule as the kernel has it: NFTA_RULE_*. A rule has no name; the
 // kernel deletes it by its handle, a number that no other of the table ever had.
-type listed struct {
+type installedRule struct {
 	family  byte
 	table   string
 	chain   string
@@ -22,8 +22,8 @@ type listed struct {
 
 // rulesOf lists rules in order: those of a chain, or of a whole table when
 // chain is empty. A table or chain that is not there has none.
-func (s *sock) rulesOf(family byte, table, chain string) (rules []listed, err error) {
-	err = s.ask(nfTables|unix.NFT_MSG_GETRULE, netlink.Dump, family, func(ae *netlink.AttributeEncoder) {
+func (s *sock) rulesOf(family byte, table, chain string) (rules []installedRule, err error) {
+	err = s.request(nfTables|unix.NFT_MSG_GETRULE, netlink.Dump, family, func(ae *netlink.AttributeEncoder) {
 		ae.String(unix.NFTA_RULE_TABLE, table)
 		if chain != "" {
 			ae.String(unix.NFTA_RULE_CHAIN, chain)
@@ -35,12 +35,12 @@ func (s *sock) rulesOf(family byte, table, chain string) (rules []listed, err er
 			rules = append(rules, r)
 		}
 	})
-	return rules, absent(err)
+	return rules, ignoreNotExist(err)
 }
 
-// rulesAt asks for rules of a chain by their handles, in one request. Those that are not there are
+// getRules asks for rules of a chain by their handles, in one request. Those that are not there are
 // left out.
-func (s *sock) rulesAt(c chainID, handles []uint64) (rules []listed, err error) {
+func (s *sock) getRules(c chainID, handles []uint64) (rules []installedRule, err error) {
 	if len(handles) == 0 {
 		return nil, nil
 	}
@@ -58,10 +58,10 @@ func (s *sock) rulesAt(c chainID, handles []uint64) (rules []listed, err error) 
 	}
 	answers, err := s.nl.Batch(gets, 0)
 	if err != nil {
-		return nil, absent(err)
+		return nil, ignoreNotExist(err)
 	}
 	for _, a := range answers {
-		if err := absent(a.Err); err != nil {
+		if err := ignoreNotExist(a.Err); err != nil {
 			return nil, err
 		}
 		for _, m := range a.Messages {
@@ -74,8 +74,8 @@ func (s *sock) rulesAt(c chainID, handles []uint64) (rules []listed, err error) 
 }
 
 // readRule reads the attributes of a rule.
-func readRule(family byte, data []byte) listed {
-	r := listed{family: family}
+func readRule(family byte, data []byte) installedRule {
+	r := installedRule{family: family}
 	for t, v := range nlconn.Attributes(data) {
 		switch t {
 		case unix.NFTA_RULE_TABLE:
@@ -110,7 +110,7 @@ func expressions(list []byte) (all []expression) {
 }
 
 // jump returns the chain that a rule jumps or goes to; "" if it does not.
-func (r *listed) jump() string {
+func (r *installedRule) jump() string {
 	for _, e := range expressions(r.exprs) {
 		if e.name == "immediate" {
 			return e.jump()
@@ -130,41 +130,41 @@ type chainID struct {
 	table, name string
 }
 
-// chainAt asks for a chain; use is how many rules it has and how often rules
+// getChain asks for a chain; use is how many rules it has and how often rules
 // and elements jump to it, together.
-func (s *sock) chainAt(c chainID) (ok bool, use int, err error) {
+func (s *sock) getChain(c chainID) (ok bool, use int, err error) {
 	l, err := s.chain(c)
 	return l.data != nil, l.use(), err
 }
 
-// chain is chainAt with all that the kernel says about the chain; without data there is none.
-func (s *sock) chain(c chainID) (l listedChain, err error) {
-	err = s.ask(nfTables|unix.NFT_MSG_GETCHAIN, 0, c.family, func(ae *netlink.AttributeEncoder) {
+// chain is getChain with all that the kernel says about the chain; without data there is none.
+func (s *sock) chain(c chainID) (l installedChain, err error) {
+	err = s.request(nfTables|unix.NFT_MSG_GETCHAIN, 0, c.family, func(ae *netlink.AttributeEncoder) {
 		ae.String(unix.NFTA_CHAIN_TABLE, c.table)
 		ae.String(unix.NFTA_CHAIN_NAME, c.name)
-	}, func(_ byte, data []byte) { l = listedChain{c.name, data} })
-	return l, absent(err)
+	}, func(_ byte, data []byte) { l = installedChain{c.name, data} })
+	return l, ignoreNotExist(err)
 }
 
 // chainsIn lists the chains of a table; the kernel can be asked only for those of
 // the whole family.
-func (s *sock) chainsIn(family byte, table string) (chains []listedChain, err error) {
+func (s *sock) chainsIn(family byte, table string) (chains []installedChain, err error) {
 	err = s.dump(unix.NFT_MSG_GETCHAIN, family, func(_ byte, data []byte) {
 		if text(data, unix.NFTA_CHAIN_TABLE) == table {
-			chains = append(chains, listedChain{text(data, unix.NFTA_CHAIN_NAME), data})
+			chains = append(chains, installedChain{text(data, unix.NFTA_CHAIN_NAME), data})
 		}
 	})
 	return chains, err
 }
 
-// A listedChain is a chain as the kernel has it.
-type listedChain struct {
+// An installedChain is a chain as the kernel has it.
+type installedChain struct {
 	name string
 	data []byte // attributes
 }
 
 // use is how many rules a chain has and how often rules and elements jump to it, together.
-func (c listedChain) use() int { return int(num(c.data, unix.NFTA_CHAIN_USE)) }
+func (c installedChain) use() int { return int(num(c.data, unix.NFTA_CHAIN_USE)) }
 
 // tables lists all tables of the namespace.
 func (s *sock) tables() (tables []chainID, err error) {
@@ -176,5 +176,5 @@ func (s *sock) tables() (tables []chainID, err error) {
 
 // dump reads all objects of one sort.
 func (s *sock) dump(msg netlink.HeaderType, family byte, fn func(family byte, data []byte)) error {
-	return absent(s.ask(nfTables|msg, netlink.Dump, family, nil, fn))
+	return ignoreNotExist(s.request(nfTables|msg, netlink.Dump, family, nil, fn))
 }

@@ -80,8 +80,7 @@ type reader struct {
 	table  string
 }
 
-// ruling reads a rule.
-func (t *reader) ruling(r *listed) *ruling {
+func (t *reader) ruling(r *installedRule) *ruling {
 	d := &ruling{sure: true}
 	if t.family != inet {
 		d.family = t.family
@@ -269,10 +268,10 @@ func (d *ruling) addPorts(ports ...[2]uint16) bool {
 	return true
 }
 
-// portsOf are the ports of a set; nil: its keys are no ports, or intervals.
+// portsOf are the ports of a set; nil: its keys are not ports, or intervals.
 func (t *reader) portsOf(set string) (ports [][2]uint16) {
 	readable := true
-	err := t.s.ask(nfTables|unix.NFT_MSG_GETSETELEM, netlink.Dump, t.family, func(ae *netlink.AttributeEncoder) {
+	err := t.s.request(nfTables|unix.NFT_MSG_GETSETELEM, netlink.Dump, t.family, func(ae *netlink.AttributeEncoder) {
 		ae.String(unix.NFTA_SET_ELEM_LIST_TABLE, t.table)
 		ae.String(unix.NFTA_SET_ELEM_LIST_SET, set)
 	}, func(_ byte, data []byte) {
@@ -355,7 +354,6 @@ func (t *reader) decide(d *ruling, regs map[uint32]register, e *expression, deco
 	return false
 }
 
-// send sets the target.
 func (d *ruling) send(what string, addr, port []byte) {
 	d.verdict, d.decides, d.to = expr.VerdictAccept, true, target{what: what}
 	d.to.addr, _ = netip.AddrFromSlice(addr)

@@ -89,7 +89,7 @@ var (
 	hairpinSet = perFamily{&set{"hairpin4", inet, KindPortMap, v4, port4Type, toVerdict}, &set{"hairpin6", inet, KindPortMap, v6, port6Type, toVerdict}}
 )
 
-// Names of interfaces, see [Tx.Police], [Tx.GuardMAC], [Tx.NoAdverts] and [Tx.Enlist]. A
+// Names of interfaces, see [Tx.SetBridgePolicy], [Tx.GuardMAC], [Tx.DropAdverts] and [Tx.RecordOwner]. A
 // member stands for an attachment, see memberName.
 //
 // No rule reads managed_by, isolated_by and enlisted. The first two have the members of a
@@ -119,10 +119,10 @@ var byOwnerSets = [...]*set{
 
 // nextOf returns the set of the owners of addresses whose next owners the set has; nil for any other.
 func nextOf(next *set) *set {
-	for _, of := range nextOwners {
+	for _, pair := range nextOwners {
 		for _, family := range []byte{v4, v6} {
-			if of[1].of(family) == next {
-				return of[0].of(family)
+			if pair[1].of(family) == next {
+				return pair[0].of(family)
 			}
 		}
 	}

@@ -46,10 +46,10 @@ const clearTime = 30 * time.Millisecond
 // headerLen is the length of a struct nfgenmsg, include/uapi/linux/netfilter/nfnetlink.h.
 const headerLen = 4
 
-// ask sends a request and calls fn with the family and the attributes of each message that
+// request sends a request and calls fn with the family and the attributes of each message that
 // answers it, which fn may keep. An object that is not there is os.ErrNotExist. A dump that kept
 // changing is an error here: half a rule set would be taken for the whole.
-func (s *sock) ask(typ netlink.HeaderType, flags netlink.HeaderFlags, family byte, body func(*netlink.AttributeEncoder), fn func(family byte, data []byte)) error {
+func (s *sock) request(typ netlink.HeaderType, flags netlink.HeaderFlags, family byte, body func(*netlink.AttributeEncoder), fn func(family byte, data []byte)) error {
 	req, err := message(typ, flags, family, body)
 	if err != nil {
 		return err

@@ -86,7 +86,7 @@ func (t *Table) updates(ctx context.Context, fn func(*Tx) error) error {
 	}
 }
 
-// locked takes the lock of the host and a socket, both of which done gives back.
+// locked takes the lock of the host and a socket; done releases both.
 func (t *Table) locked(ctx context.Context) (s *sock, done func(), err error) {
 	unlock, err := t.acquire(ctx)
 	if err != nil {
@@ -106,7 +106,7 @@ func (t *Table) locked(ctx context.Context) (s *sock, done func(), err error) {
 // error: what was to go is gone, what was to come is there, or a chain that was free is
 // jumped to again. Errors of reading are none of these.
 func overtaken(err error) bool {
-	var refused *refusal
+	var refused *batchError
 	return errors.As(err, &refused) &&
 		(errors.Is(err, os.ErrNotExist) || errors.Is(err, os.ErrExist) || errors.Is(err, unix.EBUSY))
 }
@@ -115,7 +115,7 @@ func overtaken(err error) bool {
 // now, or it would not have failed.
 func (t *Table) update(s *sock, fn func(*Tx) error, try int) error {
 	x := newTx(s)
-	x.again = try > 1
+	x.retry = try > 1
 	if err := fn(x); err != nil {
 		return err
 	}
@@ -127,24 +127,24 @@ func (t *Table) update(s *sock, fn func(*Tx) error, try int) error {
 		return err
 	}
 	for _, f := range x.filter {
-		f.keep()
+		f.updateRecords()
 	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	for _, family := range x.made {
+	for _, family := range x.newTables {
 		t.made[family] = true
 	}
 	return nil
 }
 
-// absent makes no error of something that is not there, be it an element,
+// ignoreNotExist makes no error of something that is not there, be it an element,
 // a table or support in the kernel for reading one.
-func absent(err error) error {
+func ignoreNotExist(err error) error {
 	if errors.Is(err, os.ErrNotExist) {
 		return nil
 	}
 	if err != nil {
-		return fmt.Errorf("nft: read the rule set: %w", lacking(err, "CONFIG_NF_TABLES"))
+		return fmt.Errorf("nft: read the rule set: %w", explainUnsupported(err, "CONFIG_NF_TABLES"))
 	}
 	return nil
 }

@@ -36,10 +36,10 @@ func everything(x *nft.Tx) error {
 	x.Masquerade(owner, netip.MustParsePrefix(one4+"/24"))
 	x.Masquerade(owner, netip.MustParsePrefix(one6+"/64"))
 	x.GuardMAC(owner, "veth1", net.HardwareAddr{2, 0, 0, 0, 0, 1})
-	x.NoAdverts(owner, "veth1")
+	x.DropAdverts(owner, "veth1")
 	x.Allow(owner, ip4, "CNI-ADMIN")
-	x.Zone(owner, ip6)
-	x.Police(owner, "br0", true)
+	x.RecordZone(owner, ip6)
+	x.SetBridgePolicy(owner, "br0", true)
 	host := mapping(unix.IPPROTO_UDP, 53, one4)
 	host.HostIP = netip.MustParseAddr("10.0.0.1")
 	host.MasqAll = true

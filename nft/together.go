@@ -29,8 +29,8 @@ func (x *Tx) releaseTogether() {
 	owners := x.releases
 	x.releases = map[Kind]map[string]bool{}
 	for k := KindMasquerade; k <= KindAdverts; k++ {
-		if of := owners[k]; of != nil {
-			x.drop([]Kind{k}, func(c []byte) bool { return of[string(c[:keyLen])] })
+		if owned := owners[k]; owned != nil {
+			x.drop([]Kind{k}, func(c []byte) bool { return owned[string(c[:keyLen])] })
 		}
 	}
 }
@@ -49,7 +49,7 @@ func (x *Tx) all(updates []collected) error {
 }
 
 // rulesAt are the rules of a chain of the reference, which are read once.
-func (x *Tx) rulesAt(c chainID) []listed {
+func (x *Tx) rulesAt(c chainID) []installedRule {
 	if rules, ok := x.old.read[c]; ok {
 		return rules
 	}
@@ -58,7 +58,7 @@ func (x *Tx) rulesAt(c chainID) []listed {
 		x.fail(err)
 	}
 	if x.old.read == nil {
-		x.old.read = map[chainID][]listed{}
+		x.old.read = map[chainID][]installedRule{}
 	}
 	x.old.read[c] = slices.Clip(rules)
 	return rules

@@ -80,7 +80,7 @@ type BaseChain struct {
 func Trace(ns *netns.NS, f Flow) (*Tracer, error) {
 	nl, err := nlconn.Listen(ns, unix.NETLINK_NETFILTER, 1<<(unix.NFNLGRP_NFTRACE-1))
 	if err != nil {
-		return nil, fmt.Errorf("nft: trace messages: %w", lacking(err, ""))
+		return nil, fmt.Errorf("nft: trace messages: %w", explainUnsupported(err, ""))
 	}
 	nl.ReceiveSpace(traceSpace)
 	owner, err := nlconn.Listen(ns, unix.NETLINK_NETFILTER, 0)
@@ -130,17 +130,17 @@ func (t *Tracer) addTable(family byte, f Flow) error {
 	if err != nil {
 		return err
 	}
-	of := tableOf(family, name)
+	tbl := tableOf(family, name)
 	what := "table " + name
 	var b batch
-	b.add(step{what: what, flags: netlink.Excl, data: owned.Data}).AddTable(of)
+	b.add(step{what: what, flags: netlink.Excl, data: owned.Data}).AddTable(tbl)
 	for hook, hookName := range traceHooks {
 		for _, end := range []struct {
 			name string
 			prio nftables.ChainPriority
 		}{{firstOf, firstPrio}, {lastOf, math.MaxInt32}} {
 			chain := &nftables.Chain{
-				Table: of, Name: hookName + end.name, Type: nftables.ChainTypeFilter,
+				Table: tbl, Name: hookName + end.name, Type: nftables.ChainTypeFilter,
 				Hooknum: nftables.ChainHookRef(nftables.ChainHook(hook)), Priority: &end.prio, Policy: new(nftables.ChainPolicyAccept),
 			}
 			b.add(step{what: "chain " + chain.Name + " of " + what}).AddChain(chain)
@@ -153,7 +153,7 @@ func (t *Tracer) addTable(family byte, f Flow) error {
 		}
 	}
 	err = t.owner.commit(&b)
-	var refused *refusal
+	var refused *batchError
 	if errors.As(err, &refused) && refused.what == what && (errors.Is(err, unix.EOPNOTSUPP) || errors.Is(err, unix.EINVAL)) {
 		return spec.Errorf(spec.CodeHost, "%w: tracing needs Linux 5.12, whose tables can have an owner, and %s", err, inetNeeds)
 	}
@@ -379,7 +379,7 @@ func decodePacket(family byte, data []byte) *Packet {
 
 // Rejects reports whether a rule answers what it drops, and returns its comment.
 func (t *Tracer) Rejects(e Traced) (rejects bool, comment string) {
-	rules, _ := t.owner.rulesAt(chainID{e.family, e.Table, e.Chain}, []uint64{e.Handle})
+	rules, _ := t.owner.getRules(chainID{e.family, e.Table, e.Chain}, []uint64{e.Handle})
 	for i := range rules {
 		for _, x := range expressions(rules[i].exprs) {
 			rejects = rejects || x.name == "reject"

@@ -18,29 +18,29 @@ import (
 // reads meanwhile is read under the lock. An error while reading is kept and
 // fails the update.
 type Tx struct {
-	s        *sock
-	err      error
-	changes  []*change
-	index    map[elementID]*change
-	chains   map[string]*plan // all in the inet table
-	known    map[*set]*known
-	owners   map[spec.Attachment]string // their comments
-	old      *leftovers                 // of the reference plugins; nil until needed
-	addrs    [][]byte                   // see Addresses
-	made     []byte                     // families of the tables that the batch makes
-	oldIPs   []netip.Addr               // whose rules of the reference in CNI-FORWARD shall go
-	record   ruleRecord                 // see Handles
-	records  map[netip.Addr]ruleRecord
-	filter   []*filterPlan            // of the batch
-	releases map[Kind]map[string]bool // see releaseLater; nil: at once
-	checks   bool                     // nothing will be changed
-	again    bool                     // the kernel has refused an earlier try
-	rebuild  bool                     // the base rulesets are filled anew though they are of this version
-	gen      uint32                   // see generation; 0: not asked for yet
-	versions map[byte]string          // see version
-	listings map[listingID]*listing
-	listed   []*listing      // in order
-	lacked   map[string]bool // keys of the owners that lacked something of what was put; nil: not asked for
+	s            *sock
+	err          error
+	changes      []*change
+	index        map[elementID]*change
+	chains       map[string]*plan // all in the inet table
+	known        map[*set]*knownSet
+	owners       map[spec.Attachment]string // their comments
+	old          *leftovers                 // of the reference plugins; nil until needed
+	addrs        [][]byte                   // see Addresses
+	newTables    []byte                     // families of the tables that the batch makes
+	oldIPs       []netip.Addr               // whose rules of the reference in CNI-FORWARD shall go
+	record       ruleRecord                 // see Handles
+	records      map[netip.Addr]ruleRecord
+	filter       []*filterPlan            // of the batch
+	releases     map[Kind]map[string]bool // see releaseLater; nil: at once
+	checks       bool                     // nothing will be changed
+	retry        bool                     // the kernel has refused an earlier try
+	rebuild      bool                     // the base rulesets are filled anew though they are of this version
+	gen          uint32                   // see generation; 0: not asked for yet
+	versions     map[byte]string          // see version
+	listings     map[listingID]*listing
+	listingOrder []*listing      // in order
+	lacked       map[string]bool // keys of the owners that lacked something of what was put; nil: not asked for
 }
 
 // An elementID names an element.
@@ -68,7 +68,7 @@ type plan struct {
 // newTx begins an update that reads by way of s, which must stay open for it.
 func newTx(s *sock) *Tx {
 	return &Tx{
-		s: s, index: map[elementID]*change{}, chains: map[string]*plan{}, known: map[*set]*known{}, owners: map[spec.Attachment]string{},
+		s: s, index: map[elementID]*change{}, chains: map[string]*plan{}, known: map[*set]*knownSet{}, owners: map[spec.Attachment]string{},
 		versions: map[byte]string{}, listings: map[listingID]*listing{}, records: map[netip.Addr]ruleRecord{},
 	}
 }
@@ -80,23 +80,23 @@ func (x *Tx) fail(err error) {
 	}
 }
 
-// at returns the change of a key, which the kernel is asked about the first time. If that
+// change returns the change of a key, which the kernel is asked about the first time. If that
 // fails there is no element, and the update will fail.
-func (x *Tx) at(in *set, key []byte) *change {
+func (x *Tx) change(set *set, key []byte) *change {
 	x.releaseTogether()
-	if ch := x.index[elementID{in, string(key)}]; ch != nil {
+	if ch := x.index[elementID{set, string(key)}]; ch != nil {
 		return ch
 	}
-	e, err := x.read(in, key)
+	e, err := x.read(set, key)
 	if err != nil {
 		x.fail(err)
 	}
-	return x.newChange(elementID{in, string(key)}, key, e)
+	return x.newChange(elementID{set, string(key)}, key, e)
 }
 
 // newChange adds a change, so far of nothing, to the index.
-func (x *Tx) newChange(p elementID, key []byte, was *Element) *change {
-	ch := &change{Element: Element{set: p.set, key: key}, old: was, new: was}
+func (x *Tx) newChange(p elementID, key []byte, old *Element) *change {
+	ch := &change{Element: Element{set: p.set, key: key}, old: old, new: old}
 	x.index[p] = ch
 	x.changes = append(x.changes, ch)
 	return ch
@@ -111,10 +111,10 @@ func (x *Tx) found(e Element) *change {
 	return x.newChange(p, e.key, &e)
 }
 
-// absent reports whether the key is known to have no element, neither in the kernel nor by
+// knownAbsent reports whether the key is known to have no element, neither in the kernel nor by
 // this update. Then it needs no change.
-func (x *Tx) absent(in *set, key []byte) bool {
-	return x.known[in].lacks(key) && x.index[elementID{in, string(key)}] == nil
+func (x *Tx) knownAbsent(set *set, key []byte) bool {
+	return x.known[set].lacks(key) && x.index[elementID{set, string(key)}] == nil
 }
 
 // put is store for o.
@@ -131,7 +131,7 @@ func (x *Tx) Put(e Element) {
 	if e.chain != "" {
 		c := x.chainNamed(e.chain)
 		c.name = e.chain
-		x.need(c)
+		x.ensureChain(c)
 	}
 	x.store(e)
 }
@@ -139,7 +139,7 @@ func (x *Tx) Put(e Element) {
 // store puts an element, whatever its set has under the key. That this may be replaced is for the
 // caller to know.
 func (x *Tx) store(e Element) {
-	ch := x.at(e.set, e.key)
+	ch := x.change(e.set, e.key)
 	ch.Element = e
 	ch.new, ch.put = &ch.Element, true
 	x.list(&e, ch.old != nil && ch.old.OwnerKey() == e.OwnerKey())
@@ -176,14 +176,14 @@ func (x *Tx) key(o spec.Attachment) string { return ownerKey(x.comment(o)) }
 // owned returns the changes of the kinds with elements that the filter wants, those
 // of this update as they will be. It reads all sets of these kinds, but for those in
 // tables that are not there.
-func (x *Tx) owned(kinds []Kind, want filter) (of []*change) {
+func (x *Tx) owned(kinds []Kind, want filter) (owned []*change) {
 	x.each(kinds, want, func(*change) {})
 	for _, ch := range x.changes {
-		if has(kinds, ch.set.kind) && ch.wanted(want) {
-			of = append(of, ch)
+		if hasKind(kinds, ch.set.kind) && ch.wanted(want) {
+			owned = append(owned, ch)
 		}
 	}
-	return of
+	return owned
 }
 
 // drop empties the changes that owned returns.
@@ -196,11 +196,11 @@ func (x *Tx) drop(kinds []Kind, want filter) {
 // each calls fn with the change of each element that the kernel has of the kinds and the
 // filter wants.
 func (x *Tx) each(kinds []Kind, want filter, fn func(*change)) {
-	for _, in := range sets() {
-		if !has(kinds, in.kind) || !x.leftovers().tables[chainID{family: in.table, table: TableName}] {
+	for _, set := range sets() {
+		if !hasKind(kinds, set.kind) || !x.leftovers().tables[chainID{family: set.table, table: TableName}] {
 			continue
 		}
-		err := x.s.elements(in, want, func(e Element) { fn(x.found(e)) })
+		err := x.s.elements(set, want, func(e Element) { fn(x.found(e)) })
 		if err != nil {
 			x.fail(err)
 		}
@@ -218,8 +218,8 @@ func ownedBy(o spec.Attachment) filter {
 	return func(c []byte) bool { return string(c[:keyLen]) == key }
 }
 
-// has reports whether a kind is in the list, or the list empty, which means all.
-func has(kinds []Kind, k Kind) bool {
+// hasKind reports whether a kind is in the list, or the list empty, which means all.
+func hasKind(kinds []Kind, k Kind) bool {
 	for _, have := range kinds {
 		if have == k {
 			return true
@@ -230,7 +230,7 @@ func has(kinds []Kind, k Kind) bool {
 
 // Release drops what o owns of the given kinds, and what the reference
 // plugins left for it; no kinds mean all. Elements that meanwhile belong to
-// another attachment stay. It is no error if there is nothing.
+// another attachment stay. It is not an error if there is nothing.
 func (x *Tx) Release(o spec.Attachment, kinds ...Kind) {
 	if !x.releaseLater(o, kinds) {
 		x.release(o, kinds)
@@ -238,9 +238,9 @@ func (x *Tx) Release(o spec.Attachment, kinds ...Kind) {
 	x.releaseOld(o, kinds)
 }
 
-// Had reports whether o had any of what this update has given it so far, from an
+// AlreadyOwned reports whether o had any of what this update has given it so far, from an
 // earlier one.
-func (x *Tx) Had(o spec.Attachment) bool {
+func (x *Tx) AlreadyOwned(o spec.Attachment) bool {
 	key := x.key(o)
 	return slices.ContainsFunc(x.changes, func(ch *change) bool {
 		return ch.put && ch.old != nil && ch.old.OwnerKey() == key
@@ -250,24 +250,24 @@ func (x *Tx) Had(o spec.Attachment) bool {
 // DeleteStale drops what attachments of the network own of the given kinds, except
 // for those whose key is valid; no kinds mean all.
 func (x *Tx) DeleteStale(network string, valid func(key string) bool, kinds ...Kind) {
-	x.drop(kinds, lost(network, valid))
+	x.drop(kinds, staleOf(network, valid))
 }
 
-// lost wants what attachments of the network own whose keys are not valid.
-func lost(network string, valid func(key string) bool) filter {
+// staleOf wants what attachments of the network own whose keys are not valid.
+func staleOf(network string, valid func(key string) bool) filter {
 	begin := []byte(spec.NetworkKey(network)) // which spares the others the rest
 	return func(c []byte) bool {
 		return bytes.HasPrefix(c, begin) && spec.LabelOf(unix.ByteSliceToString(c), network) && !valid(string(c[:keyLen]))
 	}
 }
 
-// need plans the chain that an element jumps to and returns its name. Equal names
+// ensureChain plans the chain that an element jumps to and returns its name. Equal names
 // mean equal rules, so the first to plan one plans for all.
-func (x *Tx) need(c chain) string {
+func (x *Tx) ensureChain(c chain) string {
 	if x.chains[c.name] != nil {
 		return c.name
 	}
-	ok, _, err := x.s.chainAt(chainID{inet, TableName, c.name})
+	ok, _, err := x.s.getChain(chainID{inet, TableName, c.name})
 	if err != nil {
 		x.fail(err)
 	}
@@ -325,13 +325,13 @@ func (x *Tx) ownTables(b *batch) error {
 	if err := x.bases(b); err != nil {
 		return err
 	}
-	x.enter()
+	x.planEntries()
 	if x.err != nil {
 		return x.err
 	}
 	x.newChains(b)
-	for _, in := range sets() {
-		x.elements(b, in)
+	for _, set := range sets() {
+		x.elements(b, set)
 	}
 	return x.unusedChains(b)
 }
@@ -343,14 +343,14 @@ func (x *Tx) bases(b *batch) error {
 		return nil
 	}
 	for _, table := range []byte{inet, bridge} {
-		if x.old != nil && !x.old.tables[chainID{family: table, table: TableName}] && !x.wants(table) {
+		if x.old != nil && !x.old.tables[chainID{family: table, table: TableName}] && !x.usesTable(table) {
 			continue
 		}
 		version, err := x.version(table)
 		if err != nil {
 			return err
 		}
-		if version == baseVersion && !x.rebuild || version == "" && !x.wants(table) {
+		if version == baseVersion && !x.rebuild || version == "" && !x.usesTable(table) {
 			continue
 		}
 		if version == "" {
@@ -374,7 +374,7 @@ func (x *Tx) bases(b *batch) error {
 // any more deletes it here.
 func (x *Tx) base(b *batch, table byte) error {
 	if !x.leftovers().tables[chainID{family: table, table: TableName}] {
-		x.made = append(x.made, table)
+		x.newTables = append(x.newTables, table)
 	}
 	chains, err := x.s.chainsIn(table, TableName)
 	if err != nil {
@@ -395,7 +395,7 @@ func (x *Tx) base(b *batch, table byte) error {
 }
 
 // noteFlushed is lackedBy for a table of which chains have lost rules, as by nft flush chain.
-func (x *Tx) noteFlushed(table byte, chains []listedChain) error {
+func (x *Tx) noteFlushed(table byte, chains []installedChain) error {
 	rules, err := x.s.rulesOf(table, TableName, "")
 	if err != nil {
 		return err
@@ -439,8 +439,8 @@ func (x *Tx) chainNamed(name string) chain {
 	return chain{}
 }
 
-// wants reports whether this update wants elements in sets of the table.
-func (x *Tx) wants(table byte) bool {
+// usesTable reports whether this update wants elements in sets of the table.
+func (x *Tx) usesTable(table byte) bool {
 	for _, ch := range x.changes {
 		if ch.set.table == table && ch.new != nil {
 			return true
@@ -490,10 +490,10 @@ func (x *Tx) refs(name string) (n int) {
 
 // elements writes first what goes out of a set, then what comes into it: the kernel
 // has no word for changing what a key leads to, and takes no key twice.
-func (x *Tx) elements(b *batch, in *set) {
+func (x *Tx) elements(b *batch, set *set) {
 	var out, add []*Element
 	for _, ch := range x.changes {
-		if ch.set != in {
+		if ch.set != set {
 			continue
 		}
 		if ch.drops() {
@@ -503,16 +503,16 @@ func (x *Tx) elements(b *batch, in *set) {
 			add = append(add, ch.new)
 		}
 	}
-	what := step{what: "elements of " + in.name}
+	what := step{what: "elements of " + set.name}
 	part := make([]nftables.SetElement, 0, min(listsPerMsg, max(len(out), len(add))))
 	for list := range slices.Chunk(out, listsPerMsg) {
 		part = part[:0]
 		for _, e := range list {
 			part = append(part, nftables.SetElement{Key: e.key})
 		}
-		b.fail(b.add(what).SetDeleteElements(in.ref(), part))
+		b.fail(b.add(what).SetDeleteElements(set.ref(), part))
 	}
-	if in.kind != KindPortMap || !in.verdicts() { // several host ports lead to one port of a container
+	if set.kind != KindPortMap || !set.verdicts() { // several host ports lead to one port of a container
 		what.flags = netlink.Excl
 	}
 	for list := range slices.Chunk(add, listsPerMsg) {
@@ -520,7 +520,7 @@ func (x *Tx) elements(b *batch, in *set) {
 		for _, e := range list {
 			part = append(part, e.lib())
 		}
-		b.fail(b.add(what).SetAddElements(in.ref(), part))
+		b.fail(b.add(what).SetAddElements(set.ref(), part))
 	}
 }
 
@@ -539,7 +539,7 @@ func (x *Tx) unusedChains(b *batch) error {
 		if p := x.chains[name]; p != nil && p.created {
 			continue
 		}
-		_, use, err := x.s.chainAt(chainID{inet, TableName, name})
+		_, use, err := x.s.getChain(chainID{inet, TableName, name})
 		if err != nil {
 			return err
 		}

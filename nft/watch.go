@@ -31,7 +31,7 @@ func WatchRules(ns *netns.NS) (*Watch, error) {
 // Close ends it.
 func (w *Watch) Close() { w.nl.Close() }
 
-// Deleted returns when a transaction has deleted anything of ours: in our tables, in CNI-FORWARD
+// Deleted returns when a transaction has deleted something that is ours: in our tables, in CNI-FORWARD
 // or in FORWARD of the tables filter; or when there were more notifications than the kernel
 // could keep. Transactions of programs that own wants do not count; it gets the name of the
 // program's process (comm, at most 15 bytes), empty if the kernel does not report it. The error

@@ -61,15 +61,15 @@ func (a Addr) encode(index uint32) ([]byte, error) {
 	if !a.Prefix.IsValid() || local.Is4In6() || local.Zone() != "" {
 		return nil, fmt.Errorf("address %s: %w", a.Prefix, unix.EINVAL)
 	}
-	at := &rtnetlink.AddressAttributes{Local: local.AsSlice(), Address: local.AsSlice(), Flags: a.flags()}
+	attrs := &rtnetlink.AddressAttributes{Local: local.AsSlice(), Address: local.AsSlice(), Flags: a.flags()}
 	if a.Peer.IsValid() {
-		at.Address = a.Peer.AsSlice()
+		attrs.Address = a.Peer.AsSlice()
 	}
 	if local.Is4() && a.Prefix.Bits() < 31 && !a.Peer.IsValid() {
-		at.Broadcast = broadcast(a.Prefix)
+		attrs.Broadcast = broadcast(a.Prefix)
 	}
 	return (&rtnetlink.AddressMessage{
-		Family: family(local), PrefixLength: uint8(a.Prefix.Bits()), Index: index, Attributes: at,
+		Family: family(local), PrefixLength: uint8(a.Prefix.Bits()), Index: index, Attributes: attrs,
 	}).MarshalBinary()
 }
 
@@ -123,11 +123,11 @@ func (c *Conn) addrs(index uint32) (map[uint32][]Addr, error) {
 	all := map[uint32][]Addr{}
 	for _, m := range ms {
 		var a Addr
-		of, err := a.decode(m.Data)
+		link, err := a.decode(m.Data)
 		if err != nil {
 			return nil, err
 		}
-		all[of] = append(all[of], a)
+		all[link] = append(all[link], a)
 	}
 	return all, nil
 }

@@ -15,12 +15,11 @@ func NDNotify(name string) netns.Sysctl {
 // by an unsolicited neighbour advertisement for each IPv6 one that is not
 // tentative. A host that knew an address by another MAC takes the new one at
 // once. It does so by giving the link the MAC address it has, which is an event
-// for the kernel if arp_notify and ndisc_notify are on; a packet socket of
-// ours would take 10 to 30 ms to close. The link must be up and carry packets.
+// for the kernel if arp_notify and ndisc_notify are on; a packet socket
+// would take 10 to 30 ms to close. The link must be up and carry packets.
 func Announce(l *Link) Op { return ChangeLink(l.Index, LinkChange{MAC: l.MAC}) }
 
 // Announces reports whether [Announce] works for a link. An ipvlan has its parent's MAC
-// address and takes none. What it has by the time it comes up the kernel announces then,
-// and IPv6 addresses when duplicate detection is over, if these settings are on
-// before.
+// address, which cannot be set. The kernel announces the addresses of an ipvlan when it comes up,
+// and IPv6 addresses after duplicate detection, if these settings are on before.
 func (l *Link) Announces() bool { return l.Kind != "ipvlan" }

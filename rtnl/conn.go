@@ -82,7 +82,7 @@ func (c *Conn) NSCookie() (cookie uint64, err error) {
 // get sends one request and returns the messages that answer it.
 func (c *Conn) get(req netlink.Message) ([]netlink.Message, error) {
 	ms, err := c.c.Execute(req)
-	return ms, absent(err, req.Header.Type)
+	return ms, asNotExist(err, req.Header.Type)
 }
 
 // dump returns all objects that the request is about. One that kept changing is used all
@@ -92,7 +92,7 @@ func (c *Conn) dump(req netlink.Message) ([]netlink.Message, error) {
 	if errors.Is(err, nlconn.ErrInterrupted) {
 		err = nil
 	}
-	return ms, absent(err, req.Header.Type)
+	return ms, asNotExist(err, req.Header.Type)
 }
 
 // An absentError is an errno that means that there is no such object, for which errors.Is
@@ -108,10 +108,10 @@ func (e *absentError) Unwrap() error { return e.err }
 // Is matches os.ErrNotExist; Unwrap leads to all else.
 func (e *absentError) Is(target error) bool { return target == os.ErrNotExist }
 
-// absent makes os.ErrNotExist of the numbers that mean it: ENODEV for links,
+// asNotExist makes os.ErrNotExist of the numbers that mean it: ENODEV for links,
 // ESRCH for routes, EADDRNOTAVAIL for an address to delete. ENOENT is os.ErrNotExist
 // already. request is the type of the request.
-func absent(err error, request netlink.HeaderType) error {
+func asNotExist(err error, request netlink.HeaderType) error {
 	if errors.Is(err, unix.ENODEV) || errors.Is(err, unix.ESRCH) ||
 		request == unix.RTM_DELADDR && errors.Is(err, unix.EADDRNOTAVAIL) {
 		return &absentError{err}

@@ -51,12 +51,12 @@ func TestAbsent(t *testing.T) {
 		"bad address": {unix.EADDRNOTAVAIL, unix.RTM_NEWADDR, unix.EADDRNOTAVAIL, false},
 		"there is":    {unix.EEXIST, unix.RTM_NEWLINK, os.ErrExist, false},
 	} {
-		err := absent(&nlconn.Error{Errno: tt.errno, Text: "why"}, tt.request)
+		err := asNotExist(&nlconn.Error{Errno: tt.errno, Text: "why"}, tt.request)
 		if want := tt.errno.Error() + ": why"; !errors.Is(err, tt.is) || errors.Is(err, os.ErrNotExist) != tt.absent || err.Error() != want {
 			t.Errorf("%s: got %v, absent %t; want %s, %t", name, err, errors.Is(err, os.ErrNotExist), want, tt.absent)
 		}
 	}
-	if err := absent(nil, unix.RTM_GETLINK); err != nil {
+	if err := asNotExist(nil, unix.RTM_GETLINK); err != nil {
 		t.Errorf("no error: got %v", err)
 	}
 }

@@ -14,7 +14,7 @@ import (
 	"cnibox/rtnl"
 )
 
-// An answer that does not come, and messages without end that are no answer, end a request
+// An answer that does not come, and messages without end that are not an answer, end a request
 // with os.ErrDeadlineExceeded, and so each request after it on the same socket.
 func TestKernelAnswersWithoutEnd(t *testing.T) {
 	timeout := nlconn.Timeout

@@ -12,7 +12,7 @@ import (
 
 // DelLinks deletes all links of the namespace that match, together: the kernel waits
 // once until they are not in use any more, which takes some 20 ms for one link. Links that
-// are deleted meanwhile are no error, and if one cannot be deleted the others are: then each is
+// are deleted meanwhile are not errors, and if one cannot be deleted the others are: then each is
 // deleted by itself, and failed, if it is not nil, gets the errors in place of the caller.
 func (c *Conn) DelLinks(match func(*Link) bool, failed func(index uint32, err error)) error {
 	links, err := c.Links()
@@ -49,7 +49,7 @@ func (c *Conn) DelLinks(match func(*Link) bool, failed func(index uint32, err er
 	return nil
 }
 
-// dropEach deletes links one after another; those that are gone already are no error.
+// dropEach deletes links one after another; those that are gone already are not errors.
 func (c *Conn) dropEach(indexes []uint32, failed func(uint32, error)) error {
 	var errs []error
 	for _, index := range indexes {

@@ -101,5 +101,5 @@ func byName(what, s string, names []string) (int, error) {
 			return i, nil
 		}
 	}
-	return 0, fmt.Errorf("unknown %s: %q is none of %s", what, s, strings.Join(names, ", "))
+	return 0, fmt.Errorf("unknown %s: %q is not one of %s", what, s, strings.Join(names, ", "))
 }

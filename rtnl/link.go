@@ -147,11 +147,11 @@ func (c *Conn) link(req netlink.Message, err error) (*Link, error) {
 	if err != nil {
 		return nil, err
 	}
-	return oneLink(ms)
+	return decodeLink(ms)
 }
 
-// oneLink decodes the answer to the request for one link.
-func oneLink(ms []netlink.Message) (*Link, error) {
+// decodeLink decodes the answer to the request for one link.
+func decodeLink(ms []netlink.Message) (*Link, error) {
 	if len(ms) != 1 {
 		return nil, errMalformed
 	}
@@ -174,7 +174,7 @@ func getByName(name string) (netlink.Message, error) {
 	return getLink(0, name), nil
 }
 
-// getByIndex asks for a link by index. 0 is no link, but for the kernel a request
+// getByIndex asks for a link by index. 0 is not a link, but for the kernel a request
 // without an index, which it calls invalid.
 func getByIndex(index uint32) (netlink.Message, error) {
 	if index == 0 {
@@ -211,15 +211,15 @@ func (l *Link) decode(b []byte) error {
 	if err := m.UnmarshalBinary(b); err != nil {
 		return fmt.Errorf("%w: %w", errMalformed, err)
 	}
-	at := cmp.Or(m.Attributes, &rtnetlink.LinkAttributes{})
+	attrs := cmp.Or(m.Attributes, &rtnetlink.LinkAttributes{})
 	*l = Link{
-		Index: m.Index, Parent: at.Type, Master: deref(at.Master), LinkNetNSID: -1,
-		Name: at.Name, Alias: deref(at.Alias), MTU: int(at.MTU), TxQLen: int(deref(at.TxQueueLen)),
-		Group: deref(at.NetDevGroup), MAC: net.HardwareAddr(at.Address), Flags: m.Flags,
-		Up: m.Flags&unix.IFF_UP != 0, OperUp: at.OperationalState == rtnetlink.OperStateUp,
+		Index: m.Index, Parent: attrs.Type, Master: deref(attrs.Master), LinkNetNSID: -1,
+		Name: attrs.Name, Alias: deref(attrs.Alias), MTU: int(attrs.MTU), TxQLen: int(deref(attrs.TxQueueLen)),
+		Group: deref(attrs.NetDevGroup), MAC: net.HardwareAddr(attrs.Address), Flags: m.Flags,
+		Up: m.Flags&unix.IFF_UP != 0, OperUp: attrs.OperationalState == rtnetlink.OperStateUp,
 		Promisc: m.Flags&unix.IFF_PROMISC != 0, AllMulti: m.Flags&unix.IFF_ALLMULTI != 0,
 	}
-	if info := at.Info; info != nil {
+	if info := attrs.Info; info != nil {
 		l.Kind = info.Kind
 		l.decodeKind(linkData(info.Data))
 		if info.SlaveKind == "bridge" {

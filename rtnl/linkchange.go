@@ -24,7 +24,7 @@ func (ch LinkChange) encode(index uint32) ([]byte, error) {
 			return nil, err
 		}
 	}
-	if err := fit32(deref(ch.MTU), deref(ch.TxQLen)); err != nil {
+	if err := check32(deref(ch.MTU), deref(ch.TxQLen)); err != nil {
 		return nil, err
 	}
 	info, err := ch.info()
@@ -122,8 +122,8 @@ func (ch LinkChange) info() (*rtnetlink.LinkInfo, error) {
 }
 
 // oneZero is a setting as the kernel writes it: 1 is on.
-func oneZero(is bool) uint8 {
-	if is {
+func oneZero(set bool) uint8 {
+	if set {
 		return 1
 	}
 	return 0

@@ -27,7 +27,7 @@ type LinkSpec struct {
 	Master uint32 // index in the namespace of the link itself
 	MTU    int    // bytes
 	MAC    net.HardwareAddr
-	TxQLen *int      // packets; 0 is no queue
+	TxQLen *int      // packets; 0: without a queue
 	Up     bool      // ignored for a peer: the kernel cannot make it up at once
 	NS     *netns.NS // where it is born, under its final name; nil: the socket's
 	Peer   *LinkSpec
@@ -51,7 +51,7 @@ func (c *Conn) CreateLink(s LinkSpec) (*Link, error) {
 	op := NewLink(s)
 	get, err := getByName(s.Name)
 	if s.NS != nil {
-		err = errors.New("the link is not born in the socket's namespace")
+		err = errors.New("the link is created in another network namespace")
 	}
 	if err = errors.Join(op.err, err); err == nil {
 		err = fault.Check(op.text)
@@ -61,11 +61,11 @@ func (c *Conn) CreateLink(s LinkSpec) (*Link, error) {
 		answers, err = c.c.Batch([]netlink.Message{op.req, get}, 0)
 	}
 	for _, a := range answers {
-		err = cmp.Or(err, absent(a.Err, op.req.Header.Type))
+		err = cmp.Or(err, asNotExist(a.Err, op.req.Header.Type))
 	}
 	var l *Link
 	if err == nil {
-		l, err = oneLink(answers[1].Messages)
+		l, err = decodeLink(answers[1].Messages)
 	}
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", op.text, err)
@@ -118,7 +118,7 @@ func DropLink(index uint32) Op {
 	return newOp(fmt.Sprintf("link delete #%d", index), unix.RTM_DELLINK, ack, data, err)
 }
 
-// DelLink deletes a link by name. It is no error if there is none, as with the
+// DelLink deletes a link by name. It is not an error if there is none, as with the
 // empty name, and with one that is too long to be a link's.
 func (c *Conn) DelLink(name string) error {
 	if name == "" || len(name) >= unix.IFNAMSIZ {
@@ -149,7 +149,7 @@ func (s LinkSpec) encode() ([]byte, error) {
 	if s.Kind == nil {
 		return nil, errors.New("link without a kind")
 	}
-	if err := errors.Join(checkName(s.Name), fit32(s.MTU, deref(s.TxQLen))); err != nil {
+	if err := errors.Join(checkName(s.Name), check32(s.MTU, deref(s.TxQLen))); err != nil {
 		return nil, err
 	}
 	peer, err := s.encodePeer()
@@ -171,14 +171,14 @@ func (s LinkSpec) encode() ([]byte, error) {
 
 // message has what a peer may have too.
 func (s LinkSpec) message(index uint32) *rtnetlink.LinkMessage {
-	at := &rtnetlink.LinkAttributes{Name: s.Name, MTU: uint32(s.MTU), Address: net.HardwareAddr(s.MAC)}
+	attrs := &rtnetlink.LinkAttributes{Name: s.Name, MTU: uint32(s.MTU), Address: net.HardwareAddr(s.MAC)}
 	if s.Master != 0 {
-		at.Master = &s.Master
+		attrs.Master = &s.Master
 	}
 	if s.NS != nil {
-		at.NetNS = rtnetlink.NetNSForFD(uint32(s.NS.FD()))
+		attrs.NetNS = rtnetlink.NetNSForFD(uint32(s.NS.FD()))
 	}
-	return &rtnetlink.LinkMessage{Index: index, Attributes: at}
+	return &rtnetlink.LinkMessage{Index: index, Attributes: attrs}
 }
 
 // queue writes the length of the queue, which the library decodes only.
@@ -210,7 +210,7 @@ func (s LinkSpec) encodePeer() ([]byte, error) {
 	if p.Master != 0 {
 		return nil, errors.New("a peer cannot be given a master")
 	}
-	err := fit32(p.MTU, deref(p.TxQLen))
+	err := check32(p.MTU, deref(p.TxQLen))
 	if p.Name != "" {
 		err = errors.Join(checkName(p.Name), err)
 	}
@@ -236,8 +236,8 @@ func checkName(name string) error {
 // text lists what is changed, as ip(8) would say it.
 func (ch LinkChange) text() string {
 	var b strings.Builder
-	add := func(is bool, format string, args ...any) {
-		if is {
+	add := func(set bool, format string, args ...any) {
+		if set {
 			fmt.Fprintf(&b, " "+format, args...)
 		}
 	}

@@ -12,7 +12,7 @@ import (
 // A MacvlanMode says which macvlans of the same parent a macvlan reaches: none (private),
 // all by way of a switch outside that sends frames back (vepa), or all directly (bridge).
 // Passthru gives the parent to one macvlan alone. The zero
-// value is no mode.
+// value is not a mode.
 type MacvlanMode uint32
 
 // The modes: include/uapi/linux/if_link.h, enum macvlan_mode.

@@ -77,7 +77,7 @@ func (c *Conn) Do(ops ...Op) error {
 			return errors.Join(append(errs, err)...)
 		}
 		for i, a := range answers {
-			if err := absent(a.Err, reqs[i].Header.Type); err != nil {
+			if err := asNotExist(a.Err, reqs[i].Header.Type); err != nil {
 				errs = append(errs, fmt.Errorf("%s: %w", texts[i], err))
 			}
 		}
@@ -89,9 +89,9 @@ func (c *Conn) Do(ops ...Op) error {
 	return errors.Join(errs...)
 }
 
-// fit32 is an error for a number that 32 bits without a sign cannot hold, and
+// check32 is an error for a number that 32 bits without a sign cannot hold, and
 // that would arrive as another one.
-func fit32(numbers ...int) error {
+func check32(numbers ...int) error {
 	for _, n := range numbers {
 		if uint64(n) > math.MaxUint32 {
 			return fmt.Errorf("number %d: %w", n, unix.EINVAL)

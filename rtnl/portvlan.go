@@ -100,7 +100,7 @@ func (v VLANRange) encode(ae *netlink.AttributeEncoder) {
 }
 
 // PortVLANs returns the VLANs that a bridge port takes part in; none if the
-// bridge does not filter or the link is no port.
+// bridge does not filter or the link is not a port.
 func (c *Conn) PortVLANs(index uint32) ([]VLANRange, error) {
 	fail := func(err error) ([]VLANRange, error) {
 		return nil, fmt.Errorf("bridge vlans of link #%d: %w", index, err)
@@ -118,11 +118,11 @@ func (c *Conn) PortVLANs(index uint32) ([]VLANRange, error) {
 	}
 	var all []VLANRange
 	for _, m := range ms {
-		of, vlans, err := decodePortVLANs(m.Data)
+		link, vlans, err := decodePortVLANs(m.Data)
 		if err != nil {
 			return fail(err)
 		}
-		if of == index {
+		if link == index {
 			all = append(all, vlans...)
 		}
 	}

@@ -178,7 +178,7 @@ func (c *Conn) Qdiscs(index uint32) (root, ingress *Qdisc, err error) {
 	}
 	found := [2]*Qdisc{}
 	for i, a := range answers {
-		if err := SkipAbsent(absent(a.Err, reqs[i].Header.Type)); err != nil {
+		if err := SkipAbsent(asNotExist(a.Err, reqs[i].Header.Type)); err != nil {
 			return fail(err)
 		}
 		for _, m := range a.Messages {

@@ -91,7 +91,7 @@ func (r Route) encode(pattern bool) ([]byte, error) {
 			return nil, fmt.Errorf("%s and %s are of different families: %w", a, dst, unix.EINVAL)
 		}
 	}
-	if err := fit32(r.MTU, r.AdvMSS, r.Priority, r.Table); err != nil {
+	if err := check32(r.MTU, r.AdvMSS, r.Priority, r.Table); err != nil {
 		return nil, err
 	}
 	m := rtnetlink.RouteMessage{
@@ -245,8 +245,8 @@ func decodeRoute(b []byte) ([]Route, error) {
 	if err := m.UnmarshalBinary(b); err != nil {
 		return nil, fmt.Errorf("%w: %w", errMalformed, err)
 	}
-	at := m.Attributes
-	dst, _ := netip.AddrFromSlice(at.Dst)
+	attrs := m.Attributes
+	dst, _ := netip.AddrFromSlice(attrs.Dst)
 	if !dst.IsValid() { // which the default route leaves out
 		dst = netip.IPv4Unspecified()
 		if m.Family == unix.AF_INET6 {
@@ -255,24 +255,24 @@ func decodeRoute(b []byte) ([]Route, error) {
 	}
 	r := Route{
 		Dst:      netip.PrefixFrom(dst, int(m.DstLength)),
-		GW:       addr(at.Gateway),
-		Src:      addr(at.Src),
-		Link:     at.OutIface,
-		Priority: int(at.Priority),
-		Table:    int(cmp.Or(at.Table, uint32(m.Table))),
+		GW:       addr(attrs.Gateway),
+		Src:      addr(attrs.Src),
+		Link:     attrs.OutIface,
+		Priority: int(attrs.Priority),
+		Table:    int(cmp.Or(attrs.Table, uint32(m.Table))),
 		Scope:    &m.Scope,
 		OnLink:   m.Flags&unix.RTNH_F_ONLINK != 0,
 		Protocol: m.Protocol,
 		Type:     m.Type,
 	}
-	if at.Metrics != nil {
-		r.MTU, r.AdvMSS = int(at.Metrics.MTU), int(at.Metrics.AdvMSS)
+	if attrs.Metrics != nil {
+		r.MTU, r.AdvMSS = int(attrs.Metrics.MTU), int(attrs.Metrics.AdvMSS)
 	}
-	if len(at.Multipath) == 0 {
+	if len(attrs.Multipath) == 0 {
 		return []Route{r}, nil
 	}
 	var hops []Route
-	for _, hop := range at.Multipath {
+	for _, hop := range attrs.Multipath {
 		r.Link, r.GW = hop.Hop.IfIndex, addr(hop.Gateway)
 		hops = append(hops, r)
 	}

@@ -38,7 +38,7 @@ func DropRule(r Rule) Op { return r.op("delete", unix.RTM_DELRULE, ack) }
 func (r Rule) op(verb string, typ netlink.HeaderType, flags netlink.HeaderFlags) Op {
 	r.Family = r.family()
 	text := fmt.Sprintf("rule %s priority %d from %s to %s table %d", verb, r.Priority, anyOr(r.Src), anyOr(r.Dst), r.Table)
-	if !fits(r.Src, r.Family) || !fits(r.Dst, r.Family) || fit32(r.Table, r.Priority) != nil {
+	if !inFamily(r.Src, r.Family) || !inFamily(r.Dst, r.Family) || check32(r.Table, r.Priority) != nil {
 		return Op{text: text, err: unix.EINVAL}
 	}
 	data, err := (&rtnetlink.RuleMessage{
@@ -61,7 +61,7 @@ func given[T comparable](v T) *T {
 }
 
 // family is what the rule says, else what its prefixes are. A rule without any
-// is for one family all the same: the kernel keeps a list for each.
+// is for one family: the kernel keeps a list for each.
 func (r Rule) family() int {
 	switch {
 	case r.Family != 0:
@@ -74,9 +74,9 @@ func (r Rule) family() int {
 	return unix.AF_INET
 }
 
-// fits reports whether a selector is of the rule's family, or is none.
-func fits(p netip.Prefix, of int) bool {
-	return !p.IsValid() || int(family(p.Addr())) == of && !p.Addr().Is4In6()
+// inFamily reports whether a selector is of the rule's family, or is none.
+func inFamily(p netip.Prefix, af int) bool {
+	return !p.IsValid() || int(family(p.Addr())) == af && !p.Addr().Is4In6()
 }
 
 // bits returns the length of a selector; 0 matches all.
@@ -100,9 +100,9 @@ func anyOr(p netip.Prefix) string {
 
 // Rules returns the rules of a family (unix.AF_INET, unix.AF_INET6), in the order
 // in which they are asked.
-func (c *Conn) Rules(of int) ([]Rule, error) {
+func (c *Conn) Rules(af int) ([]Rule, error) {
 	fail := func(err error) ([]Rule, error) { return nil, fmt.Errorf("rules: %w", err) }
-	data, err := (&rtnetlink.RuleMessage{Family: uint8(of)}).MarshalBinary()
+	data, err := (&rtnetlink.RuleMessage{Family: uint8(af)}).MarshalBinary()
 	if err != nil {
 		return fail(err)
 	}
@@ -132,16 +132,16 @@ func (r *Rule) decode(b []byte) error {
 	if len(b) < fibRuleHeader {
 		return fmt.Errorf("%w: %w", errMalformed, err)
 	}
-	at := cmp.Or(m.Attributes, &rtnetlink.RuleAttributes{})
+	attrs := cmp.Or(m.Attributes, &rtnetlink.RuleAttributes{})
 	*r = Rule{
-		Family: int(m.Family), Src: prefix(at.Src, m.SrcLength), Dst: prefix(at.Dst, m.DstLength),
-		IIF: deref(at.IIFName), OIF: deref(at.OIFName), Mark: deref(at.FwMark),
-		Table: int(cmp.Or(deref(at.Table), uint32(m.Table))), Priority: int(deref(at.Priority)),
+		Family: int(m.Family), Src: prefix(attrs.Src, m.SrcLength), Dst: prefix(attrs.Dst, m.DstLength),
+		IIF: deref(attrs.IIFName), OIF: deref(attrs.OIFName), Mark: deref(attrs.FwMark),
+		Table: int(cmp.Or(deref(attrs.Table), uint32(m.Table))), Priority: int(deref(attrs.Priority)),
 	}
 	r.More = err != nil || m.TOS != 0 || m.Action != unix.FR_ACT_TO_TBL || m.Flags&unix.FIB_RULE_INVERT != 0 ||
-		at.SuppressPrefixLen != nil && *at.SuppressPrefixLen != math.MaxUint32 || // which is none
-		at.Goto != nil || at.SrcRealm != nil || at.TunID != nil || at.L3MDev != nil || at.IPProto != nil ||
-		at.SuppressIFGroup != nil || at.UIDRange != nil || at.SPortRange != nil || at.DPortRange != nil
+		attrs.SuppressPrefixLen != nil && *attrs.SuppressPrefixLen != math.MaxUint32 || // which is none
+		attrs.Goto != nil || attrs.SrcRealm != nil || attrs.TunID != nil || attrs.L3MDev != nil || attrs.IPProto != nil ||
+		attrs.SuppressIFGroup != nil || attrs.UIDRange != nil || attrs.SPortRange != nil || attrs.DPortRange != nil
 	return nil
 }
 

@@ -41,7 +41,7 @@ func (t Tap) create(name string) error {
 	}
 	fd, err := unix.Open(tunDevice, unix.O_RDWR|unix.O_CLOEXEC, 0)
 	if err != nil {
-		return fmt.Errorf("%s: %w", tunDevice, absent(err, 0))
+		return fmt.Errorf("%s: %w", tunDevice, asNotExist(err, 0))
 	}
 	defer unix.Close(fd) // with it goes what is not persistent yet
 	req, err := unix.NewIfreq(name)
@@ -83,7 +83,7 @@ func (t Tap) create(name string) error {
 func ProbeTap() error {
 	fd, err := unix.Open(tunDevice, unix.O_RDWR|unix.O_CLOEXEC, 0)
 	if err != nil {
-		return fmt.Errorf("%s: %w", tunDevice, absent(err, 0))
+		return fmt.Errorf("%s: %w", tunDevice, asNotExist(err, 0))
 	}
 	return unix.Close(fd)
 }

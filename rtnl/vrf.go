@@ -22,7 +22,7 @@ func (VRF) kind() string { return "vrf" }
 // encode writes IFLA_VRF_TABLE, include/uapi/linux/if_link.h. It is
 // unix.EINVAL for a table that no route can be in.
 func (v VRF) encode(ae *netlink.AttributeEncoder) error {
-	if v.Table <= 0 || fit32(v.Table) != nil {
+	if v.Table <= 0 || check32(v.Table) != nil {
 		return fmt.Errorf("table %d: %w", v.Table, unix.EINVAL)
 	}
 	ae.Uint32(unix.IFLA_VRF_TABLE, uint32(v.Table))
@@ -59,7 +59,7 @@ func (c *Conn) NSID(ns *netns.NS) (int, error) {
 }
 
 // VethPeer returns the other end of a veth pair, which is in the socket's namespace while
-// l is in ns, another one. The error is os.ErrNotExist for what is no such end.
+// l is in ns, another one. The error is os.ErrNotExist for what is not such a veth.
 // Indexes are counted in each namespace, so what has the index of the peer must lead
 // back, to the very namespace.
 func (c *Conn) VethPeer(l *Link, ns *netns.NS) (*Link, error) {

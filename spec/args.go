@@ -70,7 +70,7 @@ func (a Args) unknown(confs string) []string {
 // delegate or the next plugin of a chain would only repeat it. A configuration that has
 // the key as a string (fromArg of dhcp) uses it, and an external plugin may know any.
 //
-// It is no error, as in the reference plugins: the specification's own example has keys that no
+// It is not an error, as in the reference plugins: the specification's own example has keys that no
 // plugin knows.
 func WarnUnknownArgs(plugins ...*Request) {
 	if len(plugins) == 0 {

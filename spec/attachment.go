@@ -77,7 +77,7 @@ func LabelOf(label, network string) bool {
 	return name == network || long && strings.HasPrefix(network, begin) && name == begin+networkHash(network)
 }
 
-// LabelKey returns the key a label begins with, or "" if that is no label.
+// LabelKey returns the key a label begins with, or "" if that is not a label.
 // Links and rules of others have comments too, so anything may come in here.
 func LabelKey(label string) string {
 	key, _, _ := strings.Cut(label, " ")
@@ -95,7 +95,7 @@ func Hashed(name, prefix string, digits int) bool {
 }
 
 // LabelNames returns the attachment of a label, as far as its names are whole; false: they were
-// cut, or it is no label.
+// cut, or it is not a label.
 func LabelNames(label string) (a Attachment, ok bool) {
 	key := LabelKey(label)
 	if key == "" {

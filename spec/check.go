@@ -32,7 +32,7 @@ func CheckContainerID(id string) error {
 	switch {
 	case id == "":
 		return Errorf(CodeUnknown, "missing containerID")
-	case !plain(id):
+	case !isPlain(id):
 		return &Error{Code: CodeEnv, Msg: "invalid characters in containerID", Details: id}
 	case len(id) > maxName:
 		return tooLong(CodeEnv, "containerID", maxName)
@@ -46,7 +46,7 @@ func CheckNetworkName(name string) error {
 	switch {
 	case name == "":
 		return Errorf(CodeConfig, "missing network name").WithDetails(`set "name"`).AtKey("")
-	case !plain(name):
+	case !isPlain(name):
 		return &Error{Code: CodeConfig, Msg: "invalid characters found in network name", Details: name}
 	case len(name) > maxName:
 		return tooLong(CodeConfig, "network name", maxName)
@@ -99,7 +99,7 @@ func checkName(name string, longest int) error {
 		msg = "interface name contains %"
 	case name == "all" || name == "default":
 		msg = "interface name is all or default, which stand for settings of interfaces"
-	case !clean(name):
+	case !isClean(name):
 		msg = "interface name contains control characters or is not UTF-8"
 	default:
 		return nil
@@ -115,15 +115,15 @@ func CheckType(name string) error {
 	switch {
 	case name == "":
 		return Errorf(CodeConfig, "missing plugin type")
-	case name == "." || name == ".." || strings.ContainsAny(name, `/\`) || !clean(name) || len(name) > maxName:
+	case name == "." || name == ".." || strings.ContainsAny(name, `/\`) || !isClean(name) || len(name) > maxName:
 		return Errorf(CodeConfig, "invalid plugin type %q", name)
 	}
 	return nil
 }
 
-// plain reports whether s has the alphabet of container IDs and networks.
+// isPlain reports whether s has the alphabet of container IDs and networks.
 // The first byte is a letter or a digit. Empty is not plain.
-func plain(s string) bool {
+func isPlain(s string) bool {
 	for i := 0; i < len(s); i++ {
 		c := s[i]
 		switch {
@@ -136,7 +136,7 @@ func plain(s string) bool {
 	return s != ""
 }
 
-// clean reports whether s is UTF-8 without control characters.
-func clean(s string) bool {
+// isClean reports whether s is UTF-8 without control characters.
+func isClean(s string) bool {
 	return utf8.ValidString(s) && !strings.ContainsFunc(s, unicode.IsControl)
 }

@@ -43,7 +43,7 @@ func (r *Request) MAC() (net.HardwareAddr, error) {
 			return nil, Errorf(CodeConfig, "invalid network config: %w", err)
 		}
 	}
-	// An empty string is no address: runtimes send the key always.
+	// An empty string is not an address: runtimes send the key always.
 	for _, from := range []struct {
 		what, mac string
 		code      int
@@ -95,7 +95,7 @@ func ParseMAC(s string) (net.HardwareAddr, error) {
 			return addr, nil
 		}
 	}
-	return nil, fmt.Errorf("%q is no MAC address of an interface", s)
+	return nil, fmt.Errorf("%q is not a MAC address of an interface", s)
 }
 
 // Wire returns the stdin of an exec'd plugin: the configuration with prevResult in

@@ -32,10 +32,10 @@ func TestCapabilityDNS(t *testing.T) {
 		}
 	}
 	for _, tt := range []struct{ member, text string }{
-		{`{"dns":[]}`, "runtimeConfig.dns: an array where an object is due"},
+		{`{"dns":[]}`, "runtimeConfig.dns: an array where an object is expected"},
 		{`{"dns":{"servers":["ns.example"]}}`, `runtimeConfig.dns.servers[0]: "ns.example" is not an IP address`},
-		{`{"dns":{"searches":"a.example"}}`, "runtimeConfig.dns.searches: a string where an array is due"},
-		{`[]`, "runtimeConfig: an array where an object is due"},
+		{`{"dns":{"searches":"a.example"}}`, "runtimeConfig.dns.searches: a string where an array is expected"},
+		{`[]`, "runtimeConfig: an array where an object is expected"},
 	} {
 		_, err := newRequest(Add, `{"name":"n","runtimeConfig":`+tt.member+`}`)
 		wantError(t, err, CodeConfig, tt.text)
@@ -45,7 +45,7 @@ func TestCapabilityDNS(t *testing.T) {
 	}
 }
 
-// Members of args.cni are for the plugins that read them: of any other type they are no error of the
+// Members of args.cni are for the plugins that read them: of any other type they are not errors of the
 // plugins that do not.
 func TestArgsFree(t *testing.T) {
 	for _, args := range []string{

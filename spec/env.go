@@ -46,7 +46,7 @@ func StateDir(getenv func(string) string) (string, error) {
 }
 
 // ReadCall reads and checks the CNI_* variables; errors have code 4 and name
-// the variables. An empty Verb is no error here, since it asks for the about
+// the variables. An empty Verb is not an error here, since it asks for the about
 // text, nor is an unknown one, which [Verbs.Do] reports after the configuration.
 //
 // CNI_PATH may be missing, as the specification says, though the reference plugins require it.
@@ -61,7 +61,7 @@ func ReadCall(getenv func(string) string) (Call, error) {
 		NetNSOverride: override(getenv("CNI_NETNS_OVERRIDE")),
 		SystemBus:     getenv(SystemBusEnv),
 	}
-	if c.Verb == Restore || c.Verb == Prepare { // which are no verbs of the specification
+	if c.Verb == Restore || c.Verb == Prepare { // which are not verbs of the specification
 		return c, unknownVerb(c.Verb)
 	}
 	var err error

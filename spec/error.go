@@ -125,22 +125,22 @@ func unwrapped(err error) *Error {
 	return out
 }
 
-// ErrAnew is in the errors of CHECK and RESTORE about what RESTORE cannot set, and so DEL and ADD
+// ErrNeedsAdd is in the errors of CHECK and RESTORE about what RESTORE cannot set, and so DEL and ADD
 // have to make anew.
-var ErrAnew = errors.New("only DEL and ADD make it anew")
+var ErrNeedsAdd = errors.New("only DEL and ADD make it anew")
 
-// An anew is an error that [ErrAnew] is in.
-type anew struct{ error }
+// A needsAdd is an error that [ErrNeedsAdd] is in.
+type needsAdd struct{ error }
 
-func (a anew) Is(target error) bool { return target == ErrAnew }
-func (a anew) Unwrap() error        { return a.error }
+func (a needsAdd) Is(target error) bool { return target == ErrNeedsAdd }
+func (a needsAdd) Unwrap() error        { return a.error }
 
-// Anew returns the error with [ErrAnew] in it, and the same text; nil for nil.
-func Anew(err error) error {
+// NeedsAdd returns the error with [ErrNeedsAdd] in it, and the same text; nil for nil.
+func NeedsAdd(err error) error {
 	if err == nil {
 		return nil
 	}
-	return anew{err}
+	return needsAdd{err}
 }
 
 // outsideStatus gives an error with a code of STATUS's own the one of other verbs, also
@@ -168,7 +168,7 @@ func hasTyped(err error) bool {
 // that is not supported: indented by four spaces, without a newline at the end, in what a terminal
 // can print. Long values that are quoted in Msg are cut.
 func (e *Error) Encode(v Version) []byte {
-	if !known(v.String(), Version{}) {
+	if !isSupported(v.String(), Version{}) {
 		v = Newest
 	}
 	short := *e

@@ -74,9 +74,9 @@ func StrayGateways(conf []byte, networks []netip.Prefix) (stray []StrayGateway) 
 
 // Err is the error about the gateway, of code 7.
 func (g StrayGateway) Err() error {
-	of := ""
+	where := ""
 	if g.route.IsValid() {
-		of = " of the route to " + g.route.String()
+		where = " of the route to " + g.route.String()
 	}
 	var list []string
 	for _, n := range g.networks {
@@ -84,7 +84,7 @@ func (g StrayGateway) Err() error {
 			list = append(list, text)
 		}
 	}
-	e := Errorf(CodeConfig, "the gateway %s%s is in no network of the container", g.Addr, of)
+	e := Errorf(CodeConfig, "the gateway %s%s is in no network of the container", g.Addr, where)
 	if len(list) > 0 {
 		e = e.WithDetails("%q must be in %s", g.Key, strings.Join(list, " or "))
 	}

@@ -34,7 +34,7 @@ func unmarshalObject(obj []byte, into any) error {
 		return err
 	}
 	if first := bytes.TrimLeft(obj, " \t\r\n")[0]; first != '{' {
-		return fmt.Errorf("%s where an object is due", kindOf(first))
+		return fmt.Errorf("%s where an object is expected", kindOf(first))
 	}
 	if depth(obj) > maxDepth {
 		return fmt.Errorf("nested deeper than %d levels", maxDepth)
@@ -110,14 +110,14 @@ func Explain(doc []byte, into any, err error) error {
 
 // explain finds the innermost value that cannot be decoded into its type. The error of
 // encoding/json names Go's types and fields, and has no key where a method of the value's type has
-// refused it.
+// explain it.
 func explain(path string, raw []byte, t reflect.Type, err error) error {
 	for t.Kind() == reflect.Pointer {
 		t = t.Elem()
 	}
-	for _, in := range inner(raw, t) {
-		if err := json.Unmarshal(in.raw, reflect.New(in.t).Interface()); err != nil {
-			return explain(strings.TrimPrefix(path+in.name, "."), in.raw, in.t, err)
+	for _, inside := range inner(raw, t) {
+		if err := json.Unmarshal(inside.raw, reflect.New(inside.t).Interface()); err != nil {
+			return explain(strings.TrimPrefix(path+inside.name, "."), inside.raw, inside.t, err)
 		}
 	}
 	var wrong *json.UnmarshalTypeError
@@ -133,7 +133,7 @@ func explain(path string, raw []byte, t reflect.Type, err error) error {
 	if path == "" { // of a key that is there again, with a value that fits
 		path = wrong.Field
 	}
-	return KeyErrorf(path, "%q is %s where %s is due", path, article(wrong.Value), wanted(wrong.Type))
+	return KeyErrorf(path, "%q is %s where %s is expected", path, article(wrong.Value), wanted(wrong.Type))
 }
 
 // prefixForm is what the value of a key with an address and a prefix length looks like: of an
@@ -167,8 +167,8 @@ func inner(raw []byte, t reflect.Type) (parts []part) {
 		json.Unmarshal(raw, &list)
 	}
 	for _, key := range slices.Sorted(maps.Keys(members)) {
-		if of := memberType(t, key); of != nil {
-			parts = append(parts, part{"." + key, members[key], of})
+		if member := memberType(t, key); member != nil {
+			parts = append(parts, part{"." + key, members[key], member})
 		}
 	}
 	for i, e := range list {

@@ -23,7 +23,7 @@ func TestMerge(t *testing.T) {
 		"set and removed": {obj: `{"a":1}`, set: map[string]any{"a": 2}, remove: []string{"A"}, want: `{"a":2}`},
 		"key to escape":   {obj: `{}`, set: map[string]any{`a"<`: 2}, want: `{"a\"\u003c":2}`},
 		"not JSON":        {obj: `{"a":}`, text: "invalid character"},
-		"not an object":   {obj: ` "a"`, text: "a string where an object is due"},
+		"not an object":   {obj: ` "a"`, text: "a string where an object is expected"},
 		"value not JSON":  {obj: `{}`, set: map[string]any{"a": json.RawMessage("")}, text: "unexpected end of JSON input"},
 	}
 	for name, tt := range tests {

@@ -44,9 +44,9 @@ func (c Call) OpenNS() (*netns.NS, error) {
 	return nil, err
 }
 
-// OpenNSIfThere is OpenNS for DEL, which goes on without a namespace: nil if there is none at the path,
+// OpenNSIfExists is OpenNS for DEL, which goes on without a namespace: nil if there is none at the path,
 // or not any more.
-func (c Call) OpenNSIfThere() (*netns.NS, error) {
+func (c Call) OpenNSIfExists() (*netns.NS, error) {
 	ns, err := c.OpenNS()
 	if errors.Is(err, os.ErrNotExist) || errors.Is(err, netns.ErrNotNS) {
 		return nil, nil

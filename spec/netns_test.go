@@ -40,13 +40,13 @@ func TestKernelOpenNS(t *testing.T) {
 			if err == nil {
 				opened.Close()
 			}
-			opened, err = tt.call.OpenNSIfThere()
-			wantCode(t, "OpenNSIfThere", err, tt.ifThere)
+			opened, err = tt.call.OpenNSIfExists()
+			wantCode(t, "OpenNSIfExists", err, tt.ifThere)
 			if opened != nil {
 				opened.Close()
 			}
 			if there := opened != nil; there != (tt.open == 0) {
-				t.Errorf("OpenNSIfThere: there %t", there)
+				t.Errorf("OpenNSIfExists: there %t", there)
 			}
 		})
 	}

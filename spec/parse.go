@@ -71,7 +71,7 @@ func resultVersion(raw json.RawMessage, conf Version) (Version, error) {
 	if text == "" {
 		return conf, nil
 	}
-	if !known(text, Version{}) {
+	if !isSupported(text, Version{}) {
 		return Version{}, fmt.Errorf("unsupported CNI result version %q", text)
 	}
 	return ParseVersion(text)
@@ -110,7 +110,7 @@ func (p *parser) list(path string, raw json.RawMessage) []json.RawMessage {
 // upTo is list of at most so many elements.
 func (p *parser) upTo(most int, path string, raw json.RawMessage) (elements []json.RawMessage) {
 	if raw != nil && raw[0] != '[' {
-		p.fail(path, "%s where an array is due", kindOf(raw[0]))
+		p.fail(path, "%s where an array is expected", kindOf(raw[0]))
 		return nil
 	}
 	if len(raw) > 2*most { // an element has at least one byte and a comma
@@ -127,9 +127,9 @@ func (p *parser) upTo(most int, path string, raw json.RawMessage) (elements []js
 
 // count returns the number of elements of an array.
 func count(raw json.RawMessage) (n int) {
-	Walk(raw, func(in *Node) bool {
-		n = in.Index
-		return in.Up == nil
+	Walk(raw, func(node *Node) bool {
+		n = node.Index
+		return node.Up == nil
 	})
 	return n + 1
 }
@@ -139,7 +139,7 @@ type fields map[string]json.RawMessage
 
 // object returns the members of an object.
 func (p *parser) object(path string, raw json.RawMessage) fields {
-	if absent(raw) {
+	if isNull(raw) {
 		return nil
 	}
 	return p.element(path, raw)
@@ -148,7 +148,7 @@ func (p *parser) object(path string, raw json.RawMessage) fields {
 // element is object for an element of a list, which must not be null.
 func (p *parser) element(path string, raw json.RawMessage) (f fields) {
 	if raw[0] != '{' {
-		p.fail(path, "%s where an object is due", kindOf(raw[0]))
+		p.fail(path, "%s where an object is expected", kindOf(raw[0]))
 		return nil
 	}
 	json.Unmarshal(raw, &f) // is an object
@@ -231,9 +231,9 @@ func (p *parser) address(path, name string, f fields) IP {
 }
 
 // sameFamily refuses a gateway of another family than what it is for.
-func (p *parser) sameFamily(path string, gw netip.Addr, of netip.Prefix) {
-	if gw.IsValid() && gw.Is4() != of.Addr().Is4() {
-		p.fail(path, "gateway %s is of another family than %s", gw, of)
+func (p *parser) sameFamily(path string, gw netip.Addr, network netip.Prefix) {
+	if gw.IsValid() && gw.Is4() != network.Addr().Is4() {
+		p.fail(path, "gateway %s is of another family than %s", gw, network)
 	}
 }
 
@@ -335,7 +335,7 @@ func octets(text string, counts ...int) bool {
 // Absent is the empty string.
 func (p *parser) str(path string, raw json.RawMessage) (s string) {
 	if raw != nil && raw[0] != '"' {
-		p.fail(path, "%s where a string is due", kindOf(raw[0]))
+		p.fail(path, "%s where a string is expected", kindOf(raw[0]))
 	} else if raw != nil {
 		json.Unmarshal(raw, &s) // is a string
 	}
@@ -381,7 +381,7 @@ func (p *parser) optNum(path string, raw json.RawMessage) *int {
 func (p *parser) scope(path string, raw json.RawMessage) *int {
 	n := p.optNum(path, raw)
 	if n != nil && *n > 254 {
-		p.fail(path, "%d is no scope of a route: 0 (universe) to 254 (host), as 253 (link)", *n)
+		p.fail(path, "%d is not a scope of a route: 0 (universe) to 254 (host), as 253 (link)", *n)
 	}
 	return n
 }

@@ -5,7 +5,7 @@ import (
 	"testing"
 )
 
-// What no kernel and no resolver could use is no result, from any plugin.
+// What no kernel and no resolver could use is not a result, from any plugin.
 func TestParseResultValues(t *testing.T) {
 	for _, tt := range []struct{ doc, text string }{
 		{`{"routes":[{"dst":"10.3.0.0/24","gw":"fd00::1"}]}`, "routes[0].gw: gateway fd00::1 is of another family than 10.3.0.0/24"},

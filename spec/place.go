@@ -30,41 +30,41 @@ func (e *Error) AtKey(key string) *Error {
 func AtKey(key string, err error) error { return unwrapped(err).AtKey(key) }
 
 // KeyOf returns the key that an error is about, and the part of it that is; nil: it is about none.
-func KeyOf(err error) (key string, of *Error) {
-	if of = located(err); of == nil || of.at.offset >= 0 {
+func KeyOf(err error) (key string, keyed *Error) {
+	if keyed = located(err); keyed == nil || keyed.at.offset >= 0 {
 		return "", nil
 	}
-	return of.at.key, of
+	return keyed.at.key, keyed
 }
 
 // located returns the outermost part of an error that is about a place, unless one is about where the
 // document is not JSON.
-func located(err error) (of *Error) {
+func located(err error) (keyed *Error) {
 	var e *Error
 	for ; errors.As(err, &e); err = e.Err {
 		switch {
 		case e.at == nil:
 		case e.at.offset >= 0:
 			return e
-		case of == nil:
-			of = e
+		case keyed == nil:
+			keyed = e
 		}
 	}
-	return of
+	return keyed
 }
 
 // Offset returns where in a JSON document is what an error is about: where it is not JSON, or the value
 // of a key, which is looked for below the key prefix. False: it is about neither, or the document does
 // not have the key.
 func Offset(doc []byte, prefix string, err error) (offset int, found bool) {
-	of := located(err)
+	keyed := located(err)
 	switch {
-	case of == nil:
+	case keyed == nil:
 		return 0, false
-	case of.at.offset >= 0:
-		return of.at.offset, true
+	case keyed.at.offset >= 0:
+		return keyed.at.offset, true
 	}
-	n, found := Find(doc, strings.Trim(prefix+"."+of.at.key, "."))
+	n, found := Find(doc, strings.Trim(prefix+"."+keyed.at.key, "."))
 	if !found {
 		return 0, false
 	}

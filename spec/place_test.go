@@ -72,9 +72,9 @@ func TestKeyOf(t *testing.T) {
 		"whole":   {AtKey("", inner), "", "no address"},
 		"syntax":  {AtKey("ipam", NotJSON([]byte("{"), json.Unmarshal([]byte("{"), new(any)))), "", ""},
 	} {
-		key, of := KeyOf(tt.err)
-		if key != tt.key || (of != nil) != (tt.text != "") || of != nil && of.Error() != tt.text {
-			t.Errorf("%s: got %q, %v, want %q, %q", name, key, of, tt.key, tt.text)
+		key, keyed := KeyOf(tt.err)
+		if key != tt.key || (keyed != nil) != (tt.text != "") || keyed != nil && keyed.Error() != tt.text {
+			t.Errorf("%s: got %q, %v, want %q, %q", name, key, keyed, tt.key, tt.text)
 		}
 	}
 }

@@ -47,7 +47,7 @@ type Request struct {
 	// What Decode, Arg and Wire read. The bytes are never changed.
 	args    Args            // nil also if it is malformed
 	badArgs error           // why
-	absent  []error         // what DEL ignores
+	ignored []error         // what DEL ignores
 	conf    json.RawMessage // the plugin's own configuration, as it came
 	top     Common          // its keys that all plugins have
 }
@@ -70,7 +70,7 @@ type Common struct {
 // NetConf are the keys common to all plugins.
 // All but the version are empty where the configuration does not have them.
 type NetConf struct {
-	Version    Version // of cniVersion; 0.1.0 if that is missing or empty, zero if it is no version
+	Version    Version // of cniVersion; 0.1.0 if that is missing or empty, zero if it is not a version
 	CNIVersion string  // cniVersion as written
 	Name       string
 	Type       string
@@ -125,7 +125,7 @@ func NewRequest(c Call, conf []byte) (*Request, error) {
 // note records what DEL ignores.
 func (r *Request) note(err error) {
 	if err != nil {
-		r.absent = append(r.absent, err)
+		r.ignored = append(r.ignored, err)
 	}
 }
 
@@ -214,7 +214,7 @@ func readType(key string, raw json.RawMessage, into *string) error {
 // readPrev reads prevResult in its own version, which may be older than the configuration's. In a
 // configuration of an unknown version it is not read: the error about the version comes first.
 func (r *Request) readPrev() error {
-	if absent(r.top.PrevResult) || !r.Net.exact(Version{}) {
+	if isNull(r.top.PrevResult) || !r.Net.exact(Version{}) {
 		return nil
 	}
 	p := parser{anyIndex: true}
@@ -225,7 +225,7 @@ func (r *Request) readPrev() error {
 	res, err := p.result(members, r.Net.Version)
 	if err != nil {
 		key := "prevResult"
-		if inner, of := KeyOf(err); of != nil {
+		if inner, keyed := KeyOf(err); keyed != nil {
 			key += "." + inner
 		}
 		return Errorf(CodeConfig, "prevResult: %w", err).AtKey(key)
@@ -304,12 +304,12 @@ func (r *Request) Stale() func(label string) bool {
 	return func(label string) bool { return LabelOf(label, r.Network) && !valid(LabelKey(label)) }
 }
 
-// absent reports whether a key has no value, or null.
-func absent(raw json.RawMessage) bool { return raw == nil || string(raw) == "null" }
+// isNull reports whether a key has no value, or null.
+func isNull(raw json.RawMessage) bool { return raw == nil || string(raw) == "null" }
 
 // optional decodes a value that may be absent.
 func optional(key string, raw json.RawMessage, into any) error {
-	if absent(raw) {
+	if isNull(raw) {
 		return nil
 	}
 	return Unmarshal(key, raw, into)
@@ -366,7 +366,7 @@ func (r *Request) checkIPAM(verbs *Verbs) error {
 	if verbs == nil || verbs.IPAM {
 		return nil
 	}
-	return Errorf(CodeConfig, "\"ipam.type\" %q is no address plugin: host-local, static and dhcp are", r.Net.IPAM.Type).AtKey("ipam.type")
+	return Errorf(CodeConfig, "\"ipam.type\" %q is not an address plugin: host-local, static and dhcp are", r.Net.IPAM.Type).AtKey("ipam.type")
 }
 
 // Delegate runs a verb of the IPAM plugin with the same call and configuration.
@@ -412,8 +412,8 @@ func (r *Request) Derive(c Call, conf []byte) (*Request, error) {
 	if err != nil {
 		return nil, err
 	}
-	if len(d.absent) > 0 && d.Net.Type == "" {
-		return nil, d.absent[0]
+	if len(d.ignored) > 0 && d.Net.Type == "" {
+		return nil, d.ignored[0]
 	}
 	d.Invoker, d.Warn, d.Did = r.Invoker, r.Warn, r.Did
 	if c.Verb == GC {

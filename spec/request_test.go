@@ -26,25 +26,25 @@ func TestNewRequestErrors(t *testing.T) {
 		"empty name":            {`{"name":""}`, CodeConfig, "missing network name"},
 		"null name":             {`{"name":null}`, CodeConfig, "missing network name"},
 		"14 bad name":           {`{"name":"-x"}`, CodeConfig, "invalid characters found in network name; -x"},
-		"15 array":              {`[]`, CodeDecode, "an array where an object is due"},
+		"15 array":              {`[]`, CodeDecode, "an array where an object is expected"},
 		"15 trailing bytes":     {`{"name":"n"} {}`, CodeDecode, "after top-level value"},
 		"15 byte order mark":    {"\ufeff{\"name\":\"n\"}", CodeDecode, "invalid character"},
-		"15 numeric cniVersion": {`{"name":"n","cniVersion":1}`, CodeDecode, `"cniVersion" is a number where a string is due`},
-		"null":                  {`null`, CodeDecode, "null where an object is due"},
+		"15 numeric cniVersion": {`{"name":"n","cniVersion":1}`, CodeDecode, `"cniVersion" is a number where a string is expected`},
+		"null":                  {`null`, CodeDecode, "null where an object is expected"},
 		"name and path":         {`{"name":"../evil"}`, CodeConfig, "invalid characters"},
 		"name with NUL":         {`{"name":"a\u0000"}`, CodeConfig, "invalid characters"},
 		"name of 300":           {`{"name":"` + strings.Repeat("n", 300) + `"}`, CodeConfig, "network name is too long"},
-		"numeric name":          {`{"name":5}`, CodeConfig, `"name" is a number where a string is due`},
+		"numeric name":          {`{"name":5}`, CodeConfig, `"name" is a number where a string is expected`},
 		"deep":                  {strings.Repeat("[", 200000), CodeDecode, "depth"},
 		"deep and valid":        {`{"name":"n","x":` + strings.Repeat("[", 200) + strings.Repeat("]", 200) + "}", CodeDecode, "nested deeper than 100"},
 		"large":                 {`{"name":"` + strings.Repeat("n", MaxConf) + `"}`, CodeDecode, "more than 8388608 bytes"},
 		"numeric type":          {`{"name":"n","type":1}`, CodeConfig, `"type" is a number`},
 		"type is a path":        {`{"name":"n","type":"../x"}`, CodeConfig, `invalid plugin type "../x"`},
-		"ipam a string":         {`{"name":"n","ipam":"host-local"}`, CodeConfig, `"ipam" is a string where an object is due`},
-		"ipam.type a number":    {`{"name":"n","ipam":{"type":1}}`, CodeConfig, `"ipam.type" is a number where a string is due`},
+		"ipam a string":         {`{"name":"n","ipam":"host-local"}`, CodeConfig, `"ipam" is a string where an object is expected`},
+		"ipam.type a number":    {`{"name":"n","ipam":{"type":1}}`, CodeConfig, `"ipam.type" is a number where a string is expected`},
 		"ipam.type is a path":   {`{"name":"n","ipam":{"type":"/bin/sh"}}`, CodeConfig, `invalid plugin type "/bin/sh"`},
-		"dns a list":            {`{"name":"n","dns":[]}`, CodeConfig, "dns: an array where an object is due"},
-		"dns of numbers":        {`{"name":"n","dns":{"nameservers":[8]}}`, CodeConfig, "dns.nameservers[0]: a number where a string is due"},
+		"dns a list":            {`{"name":"n","dns":[]}`, CodeConfig, "dns: an array where an object is expected"},
+		"dns of numbers":        {`{"name":"n","dns":{"nameservers":[8]}}`, CodeConfig, "dns.nameservers[0]: a number where a string is expected"},
 	}
 	for name, tt := range tests {
 		t.Run(name, func(t *testing.T) {
@@ -110,7 +110,7 @@ func TestPrevResult(t *testing.T) {
 		"no version anywhere": {version: "", prev: `{"ip4":{"ip":"10.1.0.2/16"}}`, want: `"10.1.0.2/16"`},
 		"unknown members":     {version: "1.1.0", prev: `{"x":{"y":9007199254740993}}`, want: `"x":{"y":9007199254740993}`},
 		"ip of 0.3.0":         {version: "0.3.0", prev: `{"ip":[{"address":"10.1.0.2/16"}]}`, want: `"ips":[{"address":"10.1.0.2/16"}]`},
-		"a list":              {version: "1.0.0", prev: `[]`, text: "prevResult: an array where an object is due"},
+		"a list":              {version: "1.0.0", prev: `[]`, text: "prevResult: an array where an object is expected"},
 		"unknown version":     {version: "1.0.0", prev: `{"cniVersion":"2.0.0"}`, text: `prevResult: unsupported CNI result version "2.0.0"`},
 		"bad index":           {version: "1.0.0", prev: `{"ips":[{"address":"10.1.0.2/16","interface":-2}]}`, text: "prevResult: ips[0].interface: -2 is not an integer"},
 	}
@@ -170,7 +170,7 @@ func TestValid(t *testing.T) {
 		"bad ID":       {members: `"cni.dev/valid-attachments":[{"containerID":"../c","ifname":"eth0"}]`, text: "cni.dev/valid-attachments[0]: invalid characters in containerID"},
 		"no interface": {members: `"cni.dev/valid-attachments":[{"containerID":"c"}]`, text: "interface name is empty"},
 		"null entry":   {members: `"cni.dev/valid-attachments":[null]`, text: "cni.dev/valid-attachments[0] is null"},
-		"no list":      {members: `"cni.dev/valid-attachments":{}`, text: "is an object where an array is due"},
+		"no list":      {members: `"cni.dev/valid-attachments":{}`, text: "is an object where an array is expected"},
 	}
 	for name, tt := range tests {
 		t.Run(name, func(t *testing.T) {

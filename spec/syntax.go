@@ -44,15 +44,15 @@ func mistake(doc []byte, err *json.SyntaxError) (offset int, text string) {
 // expected is what has to be where encoding/json has stopped for a reason, between what is before
 // and the rest; adjacent: there are no blanks between them.
 func expected(reason string, before, rest []byte, adjacent bool) string {
-	is := func(state string) bool { return strings.Contains(reason, state) }
+	mentions := func(state string) bool { return strings.Contains(reason, state) }
 	next, _ := utf8.DecodeRune(rest)
 	word := rest[:max(0, bytes.IndexFunc(rest, func(c rune) bool { return !unicode.IsLetter(c) }))]
 	switch {
 	case next == '/' || next == '#':
 		return "there are no comments in JSON"
-	case is("after top-level value"):
+	case mentions("after top-level value"):
 		return "the document has ended before this: remove it"
-	case is("in string literal"):
+	case mentions("in string literal"):
 		return `a string must end in its line, with a double quote; a tab in it is written \t`
 	case next == '\'':
 		return "strings are in double quotes"
@@ -60,25 +60,25 @@ func expected(reason string, before, rest []byte, adjacent bool) string {
 		return fmt.Sprintf("%q is neither a double quote nor a blank: replace it", next)
 	case bytes.HasSuffix(before, []byte(":")) && strings.ContainsRune(",}]", next):
 		return "a value is missing before this"
-	case is("beginning of") && next == ',':
+	case mentions("beginning of") && next == ',':
 		return "a comma too many: remove it"
-	case is("after object key:value pair") && next == ']':
+	case mentions("after object key:value pair") && next == ']':
 		return `"}" is missing before this`
-	case is("after array element") && next == '}':
+	case mentions("after array element") && next == '}':
 		return `"]" is missing before this`
-	case is("after object key:value pair") && next == '"', is("after array element") && strings.ContainsRune(`"{[`, next):
+	case mentions("after object key:value pair") && next == '"', mentions("after array element") && strings.ContainsRune(`"{[`, next):
 		return "a comma is missing before this"
-	case adjacent && is("after") && strings.ContainsRune(".0123456789", rune(before[len(before)-1])):
-		return "this is no number: write a string in double quotes"
-	case is("after object key:value pair"), is("after array element"):
+	case adjacent && mentions("after") && strings.ContainsRune(".0123456789", rune(before[len(before)-1])):
+		return "this is not a number: write a string in double quotes"
+	case mentions("after object key:value pair"), mentions("after array element"):
 		return "a comma or a double quote is missing before this"
-	case is("after object key"):
+	case mentions("after object key"):
 		return "a colon is missing before this"
-	case is("object key string"):
+	case mentions("object key string"):
 		return "a key must be in double quotes"
-	case is("beginning of value") && slices.Contains([]string{"true", "false", "null"}, strings.ToLower(string(word))):
+	case mentions("beginning of value") && slices.Contains([]string{"true", "false", "null"}, strings.ToLower(string(word))):
 		return fmt.Sprintf("%q is written %s", word, strings.ToLower(string(word)))
-	case is("beginning of value") && len(word) > 0, is("in literal"):
+	case mentions("beginning of value") && len(word) > 0, mentions("in literal"):
 		return "a string must be in double quotes"
 	}
 	return reason

@@ -13,7 +13,7 @@ import (
 // character that is not printed (control characters, newlines and tabs among them, and those that
 // change the direction of writing), and for what is not UTF-8. Names of files and links may have
 // any of them.
-func Printable(text string) string { return strings.Map(shown, text) }
+func Printable(text string) string { return strings.Map(printed, text) }
 
 // PrintableLines is [Printable] for a text of several lines, as a plugin's stderr. Tabs stay.
 func PrintableLines(text string) string {
@@ -21,12 +21,12 @@ func PrintableLines(text string) string {
 		if r == '\n' || r == '\t' {
 			return r
 		}
-		return shown(r)
+		return printed(r)
 	}, text)
 }
 
-// shown is a character as it is printed.
-func shown(r rune) rune {
+// printed is a character as it is printed.
+func printed(r rune) rune {
 	if !strconv.IsPrint(r) || r == utf8.RuneError {
 		return '?'
 	}

@@ -60,9 +60,9 @@ type Verbs struct {
 	// ArgIP says that ADD gives the address of IP in CNI_ARGS.
 	ArgIP bool
 
-	// Enters: ADD, CHECK, DEL and GET open CNI_NETNS, and refuse the host's own. For other plugins
+	// OpensNetNS: ADD, CHECK, DEL and GET open CNI_NETNS, and refuse the host's own. For other plugins
 	// the serve loop checks it.
-	Enters bool
+	OpensNetNS bool
 
 	// IPAM: the plugin gives addresses, so "ipam.type" may name it.
 	IPAM bool
@@ -112,7 +112,7 @@ type Verbs struct {
 	// that, for people; empty: nothing. Nil: it changes nothing else anyway.
 	Confine func(conf map[string]json.RawMessage) (leftOut string)
 
-	// The request is checked before, see [NewRequest] and [Verbs.Allow]. The functions may change
+	// The request is checked before, see [NewRequest] and [Verbs.CheckRequest]. The functions may change
 	// it, and print warnings with its Warn.
 	Add, Get               func(context.Context, *Request) (*Result, error)
 	Check, Del, Status, GC func(context.Context, *Request) error
@@ -121,7 +121,7 @@ type Verbs struct {
 	// the host, their flags and addresses, routes, settings, rules and leases, and in the container
 	// that the interface is up, with its addresses and routes. It makes no interface in the
 	// container, gives no other address, and may be run again at any time. What it has done it
-	// reports with [Request.Did]; an error with [ErrAnew] in it is about what it cannot set. A
+	// reports with [Request.Did]; an error with [ErrNeedsAdd] in it is about what it cannot set. A
 	// plugin without anything of this has none.
 	Restore func(context.Context, *Request) error
 
@@ -130,7 +130,7 @@ type Verbs struct {
 	Prepare func(context.Context, *Request) error
 
 	// RemoveNetwork deletes what ADD has made for the network and no attachment owns, as a
-	// bridge; the request is that of a GC. It is no verb of the specification. The error has
+	// bridge; the request is that of a GC. It is not a verb of the specification. The error has
 	// code 100 if something else uses the network. Nil: there is no such thing.
 	RemoveNetwork func(context.Context, *Request) error
 }
@@ -181,14 +181,14 @@ type Invoker interface {
 // A result is of no version; the caller encodes it ([Request.Encode]). The codes 50 and 51
 // are STATUS's alone; in other verbs what has them gets 104.
 func (v Verbs) Do(ctx context.Context, r *Request) (*Result, error) {
-	if err := v.Allow(r); err != nil {
+	if err := v.CheckRequest(r); err != nil {
 		return nil, err
 	}
 	r.note(r.badArgs)
-	for _, err := range r.absent {
-		r.Warn("%v: taken as absent", err)
+	for _, err := range r.ignored {
+		r.Warn("ignored: %v", err)
 	}
-	r.absent, r.badArgs = nil, nil
+	r.ignored, r.badArgs = nil, nil
 	res, err := v.run(ctx, r)
 	if r.Call.Verb != Status {
 		err = outsideStatus(err)
@@ -216,19 +216,19 @@ func (v Verbs) run(ctx context.Context, r *Request) (*Result, error) {
 		}
 		return r.Prev, nil
 	case Del:
-		if err := v.serves(r.Net); err != nil {
-			r.Warn("%v: releasing all the same", err)
+		if err := v.checkVersion(r.Net); err != nil {
+			r.Warn("ignored for DEL: %v", err)
 		}
 	}
-	if fn := v.silent(r.Call.Verb); fn != nil {
+	if fn := v.withoutResult(r.Call.Verb); fn != nil {
 		return nil, fn(ctx, r)
 	}
 	return nil, nil
 }
 
-// silent returns the function of a verb without a result; nil: none. Do has let no
+// withoutResult returns the function of a verb without a result; nil: none. Do has let no
 // other verb pass than these six.
-func (v Verbs) silent(verb Verb) func(context.Context, *Request) error {
+func (v Verbs) withoutResult(verb Verb) func(context.Context, *Request) error {
 	switch verb {
 	case Check:
 		return v.Check
@@ -244,10 +244,10 @@ func (v Verbs) silent(verb Verb) func(context.Context, *Request) error {
 	return v.GC
 }
 
-// Allow reports why [Verbs.Do] would refuse the request without running any
+// CheckRequest reports why [Verbs.Do] would refuse the request without running any
 // code of the plugin; nil: it would not.
 // Serve loops ask it through Do; a runtime may ask before it starts anything.
-func (v Verbs) Allow(r *Request) error {
+func (v Verbs) CheckRequest(r *Request) error {
 	verb := r.Call.Verb
 	switch verb {
 	case Del:
@@ -259,9 +259,9 @@ func (v Verbs) Allow(r *Request) error {
 		return unknownVerb(verb)
 	}
 	// ADD exists in all versions.
-	err := v.serves(r.Net)
+	err := v.checkVersion(r.Net)
 	if verb != Add && verb != Restore && verb != Prepare {
-		err = v.allows(verb, r.Net)
+		err = v.checkVerbVersion(verb, r.Net)
 	}
 	switch {
 	case err != nil:
@@ -277,7 +277,7 @@ func (v Verbs) Allow(r *Request) error {
 	return nil
 }
 
-// unknownVerb is the error of what is no verb of the specification.
+// unknownVerb is the error of what is not a verb of the specification.
 func unknownVerb(verb Verb) *Error {
 	return Errorf(CodeEnv, "unknown CNI_COMMAND: %s", verb).WithDetails("it must be ADD, DEL, CHECK, GET, GC, STATUS or VERSION")
 }
@@ -287,7 +287,7 @@ func unknownVerb(verb Verb) *Error {
 func (r *Request) Validate(plugin string) (Resources, error) {
 	verbs, err := r.Invoker.Find(plugin)
 	if err == nil && verbs != nil {
-		err = verbs.serves(r.Net)
+		err = verbs.checkVersion(r.Net)
 	}
 	if err != nil || verbs == nil || verbs.Validate == nil {
 		return Resources{}, err
@@ -304,9 +304,9 @@ func ValidateBy[C any](read func(*Request) (C, error)) func(*Request) (Resources
 	}
 }
 
-// allows reports whether the version of the configuration has a verb that not
+// checkVerbVersion reports whether the version of the configuration has a verb that not
 // all versions have. The texts and their order are the reference's.
-func (v Verbs) allows(verb Verb, n NetConf) error {
+func (v Verbs) checkVerbVersion(verb Verb, n NetConf) error {
 	config, err := ParseVersion(n.CNIVersion)
 	switch {
 	case err != nil:
@@ -316,13 +316,13 @@ func (v Verbs) allows(verb Verb, n NetConf) error {
 	case !Newest.AtLeast(config):
 		return Errorf(CodeVersion, "plugin version does not allow %s", verb)
 	}
-	return v.serves(n)
+	return v.checkVersion(n)
 }
 
-// serves reports whether the plugin serves the version of a configuration: the
+// checkVersion reports whether the plugin serves the version of a configuration: the
 // text must be exactly that of a supported version, so "1.0" is refused. The error has code 1, and
 // the versions in its details.
-func (v Verbs) serves(n NetConf) error {
+func (v Verbs) checkVersion(n NetConf) error {
 	if n.exact(v.Since) {
 		return nil
 	}
@@ -344,5 +344,5 @@ func (n NetConf) exact(since Version) bool {
 	if text == "" {
 		text = V010.String()
 	}
-	return known(text, since)
+	return isSupported(text, since)
 }

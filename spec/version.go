@@ -34,7 +34,7 @@ var (
 var versions = [...]Version{V010, V020, V030, V031, V040, V100, V110}
 
 // Versions returns all versions from the given one on, oldest first; none if it is
-// newer than all of ours. The zero Version asks for all. It is a part of an array
+// newer than all that are supported. The zero Version asks for all. It is a part of an array
 // that all callers share, and must not be changed.
 func Versions(since Version) []Version {
 	for i, v := range versions {
@@ -87,13 +87,13 @@ func (v Version) AtLeast(o Version) bool {
 	return v.Patch >= o.Patch
 }
 
-// NeedsAddress reports whether a result that a plugin of ours gives in version v must have
+// NeedsAddress reports whether a result that a built-in plugin gives in version v must have
 // an address: below 0.3.0 there is nothing else in it.
 func (v Version) NeedsAddress() bool { return !v.AtLeast(V030) }
 
-// known reports whether the text is exactly a version of ours from since on.
+// isSupported reports whether the text is exactly a supported version from since on.
 // As in the reference, "1.0" is not 1.0.0.
-func known(text string, since Version) bool {
+func isSupported(text string, since Version) bool {
 	for _, v := range Versions(since) {
 		if v.String() == text {
 			return true
@@ -114,17 +114,17 @@ func ConfVersion(conf []byte) Version {
 
 // VersionAnswer returns what VERSION prints for a plugin that serves all
 // versions from since on: one line. It echoes the cniVersion of stdin if the
-// plugin serves that, else it is in the newest; bad input is no error.
+// plugin serves that, else it is in the newest; bad input is not an error.
 //
 // The specification asks for the echo; runtimes choose by supportedVersions.
 func VersionAnswer(stdin []byte, since Version) []byte {
-	var in struct{ CNIVersion string }
-	if err := json.Unmarshal(stdin, &in); err != nil || !known(in.CNIVersion, since) {
-		in.CNIVersion = Newest.String()
+	var conf struct{ CNIVersion string }
+	if err := json.Unmarshal(stdin, &conf); err != nil || !isSupported(conf.CNIVersion, since) {
+		conf.CNIVersion = Newest.String()
 	}
 	var served []string
 	for _, v := range Versions(since) {
 		served = append(served, v.String())
 	}
-	return []byte(`{"cniVersion":"` + in.CNIVersion + `","supportedVersions":["` + strings.Join(served, `","`) + "\"]}\n")
+	return []byte(`{"cniVersion":"` + conf.CNIVersion + `","supportedVersions":["` + strings.Join(served, `","`) + "\"]}\n")
 }

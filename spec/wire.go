@@ -78,7 +78,7 @@ func putList[T, E any](o object, key string, list []T, element func(T) E) {
 
 // wire returns the result in the shape of version v.
 func (r *Result) wire(v Version, ifName string) (object, error) {
-	if !known(v.String(), Version{}) {
+	if !isSupported(v.String(), Version{}) {
 		return nil, Errorf(CodeConfig, "no converter for CNI result version %s to %s", Newest, v)
 	}
 	o := r.extra.object()

@@ -73,8 +73,8 @@ type Process struct {
 // Invoker returns what runs delegates and members of a chain: plugins found in
 // the directories of path, and those built in. A delegate has the environment and stderr of its
 // caller.
-func (p Process) Invoker(path []string) *chain.Local {
-	return &chain.Local{Path: path, Lookup: p.Applets.Plugin, Names: p.Applets.Plugins, Environ: p.Environ, Stderr: spec.Lines(p.Stderr), ForceExec: p.ForceExec}
+func (p Process) Invoker(path []string) *chain.Invoker {
+	return &chain.Invoker{Path: path, Lookup: p.Applets.Plugin, Names: p.Applets.Plugins, Environ: p.Environ, Stderr: spec.Lines(p.Stderr), ForceExec: p.ForceExec}
 }
 
 // Complain writes one line to stderr, of a program or a part of one: a warning or an error. All
@@ -104,7 +104,7 @@ func (t Table) Lookup(name string) (*Applet, bool) {
 	return found, found != nil
 }
 
-// Plugin is Lookup for delegates and members of a chain: tools are no plugins.
+// Plugin is Lookup for delegates and members of a chain: tools are not plugins.
 func (t Table) Plugin(name string) (spec.Verbs, bool) {
 	a, ok := t.Lookup(name)
 	if !ok || a.Main != nil {
@@ -167,7 +167,7 @@ func (a *Applet) run(ctx context.Context, p Process) int {
 // Unknown reports a name that is not an applet's, or not a plugin's: on stdout, as an error object,
 // if a runtime calls.
 func Unknown(name string, p Process) int {
-	err := spec.Errorf(spec.CodeEnv, "%q is no plugin of cnibox: the program must be called by the name of one", name)
+	err := spec.Errorf(spec.CodeEnv, "%q is not a plugin of cnibox: the program must be called by the name of one", name)
 	if p.Getenv("CNI_COMMAND") != "" {
 		p.Stdout.Write(err.Encode(spec.Newest))
 	}

@@ -13,9 +13,9 @@ import (
 	"cnibox/spec"
 )
 
-// quiet is how long VERSION waits for the end of its input, which it does not need: runtimes write
+// versionTimeout is how long VERSION waits for the end of its input, which it does not need: runtimes write
 // a few bytes at once, a terminal writes none.
-const quiet = 100 * time.Millisecond
+const versionTimeout = 100 * time.Millisecond
 
 // readInput reads r to its end, or one byte beyond what a configuration may
 // have, which [spec.NewRequest] then refuses. With a time limit above 0 it returns what was read
@@ -23,7 +23,7 @@ const quiet = 100 * time.Millisecond
 func readInput(ctx context.Context, r io.Reader, limit time.Duration) ([]byte, error) {
 	f, ok := r.(*os.File)
 	if !ok {
-		return bounded(r)
+		return readAll(r)
 	}
 	if _, err := f.Stat(); err != nil { // closed: poll would wait for ever
 		return nil, err
@@ -34,16 +34,16 @@ func readInput(ctx context.Context, r io.Reader, limit time.Duration) ([]byte, e
 		in.ctx, cancel = context.WithTimeout(ctx, limit)
 		defer cancel()
 	}
-	conf, err := bounded(in)
+	conf, err := readAll(in)
 	memory.For(len(conf))
 	return conf, err
 }
 
-// bounded reads to the end, or one byte beyond what a configuration may have.
-func bounded(r io.Reader) ([]byte, error) { return io.ReadAll(io.LimitReader(r, spec.MaxConf+1)) }
+// readAll reads to the end, or one byte beyond what a configuration may have.
+func readAll(r io.Reader) ([]byte, error) { return io.ReadAll(io.LimitReader(r, spec.MaxConf+1)) }
 
-// glance is how often the context is checked, in milliseconds.
-const glance = 50
+// pollInterval is how often the context is checked, in milliseconds.
+const pollInterval = 50
 
 // A pollReader reads a file that may block. It needs no goroutine, and so no second thread, since
 // main is locked to the first. A read of stdin, which is in blocking mode, cannot have a deadline.
@@ -58,7 +58,7 @@ type pollReader struct {
 func (p *pollReader) Read(b []byte) (int, error) {
 	fds := []unix.PollFd{{Fd: int32(p.file.Fd()), Events: unix.POLLIN}}
 	for {
-		n, err := unix.Poll(fds, glance)
+		n, err := unix.Poll(fds, pollInterval)
 		switch {
 		case n > 0:
 			return p.file.Read(b)

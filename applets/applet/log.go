@@ -82,7 +82,7 @@ func (l *Log) Write(exit int) {
 	case LogFile(where) != "":
 		err = appendLine(LogFile(where), stamp+line+"\n")
 	default:
-		err = fmt.Errorf("%q is none of file, syslog, stderr and an absolute path", where)
+		err = fmt.Errorf("%q must be file, syslog, stderr or an absolute path", where)
 	}
 	if err != nil {
 		l.process.Complain("cnibox "+l.program, "%s: %v", LogEnv, err)
@@ -156,7 +156,7 @@ func needsQuotes(s string) bool {
 }
 
 // appendLine appends to a file, in one write: lines of processes that run at the same time do
-// not mix. What is no regular file is not written to, nor is a symbolic link followed.
+// not mix. What is not a regular file is not written to, nor is a symbolic link followed.
 func appendLine(path, line string) error {
 	const flags = os.O_WRONLY | os.O_APPEND | os.O_CREATE | unix.O_NOFOLLOW | unix.O_NONBLOCK
 	f, err := os.OpenFile(path, flags, 0o600)
@@ -165,7 +165,7 @@ func appendLine(path, line string) error {
 	}
 	defer f.Close()
 	if info, err := f.Stat(); err != nil || !info.Mode().IsRegular() {
-		return cmp.Or(err, fmt.Errorf("%s is no regular file", path))
+		return cmp.Or(err, fmt.Errorf("%s is not a regular file", path))
 	}
 	_, err = f.WriteString(line)
 	return err

@@ -47,7 +47,7 @@ func logging(t *testing.T, where, conf string, add func(context.Context, *spec.R
 	}
 	var out, errs bytes.Buffer
 	a := &Applet{Name: "test", Verbs: func() spec.Verbs {
-		return spec.Verbs{Add: add, Enters: true}
+		return spec.Verbs{Add: add, OpensNetNS: true}
 	}}
 	exit = a.Run(context.Background(), Process{
 		Getenv: func(key string) string { return env[key] }, Stdin: strings.NewReader(conf), Stdout: &out, Stderr: &errs,

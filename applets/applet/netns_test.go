@@ -9,7 +9,7 @@ import (
 	"cnibox/spec"
 )
 
-// A plugin that does not open CNI_NETNS itself is refused the host's own, and what is no namespace where
+// A plugin that does not open CNI_NETNS itself is refused the host's own, and what is not a namespace where
 // it is needed.
 func TestKernelCheckNetNS(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "file")

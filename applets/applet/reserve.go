@@ -11,9 +11,9 @@ import (
 // bigger table.
 const addDescriptors = 32
 
-// Ready checks, before the first change, that ADD and its undo have the descriptors and threads
+// CheckLimits checks, before the first change, that ADD and its undo have the descriptors and threads
 // that they may need.
-func (p Process) Ready() error {
+func (p Process) CheckLimits() error {
 	if err := checkTasks(p.Threads); err != nil {
 		return err
 	}

@@ -50,7 +50,7 @@ func Serve(ctx context.Context, a *Applet, p Process) int {
 	case spec.GetVersion:
 		p.Log.About(Subject{Verb: string(spec.GetVersion)})
 		// An unreadable stdin counts as empty.
-		conf, _ := readInput(ctx, p.Stdin, quiet)
+		conf, _ := readInput(ctx, p.Stdin, versionTimeout)
 		return write(p, spec.VersionAnswer(conf, a.verbs().Since), spec.Newest, nil)
 	}
 	version := spec.Newest
@@ -105,7 +105,7 @@ func answer(ctx context.Context, a *Applet, p Process, version *spec.Version) (o
 	}
 	if err != nil {
 		// only its version is needed, so there is no need to wait for the end
-		if conf, rerr := readInput(ctx, p.Stdin, quiet); rerr == nil {
+		if conf, rerr := readInput(ctx, p.Stdin, versionTimeout); rerr == nil {
 			*version = spec.ConfVersion(conf)
 		}
 		return nil, nil, err
@@ -130,15 +130,15 @@ func answer(ctx context.Context, a *Applet, p Process, version *spec.Version) (o
 	// only here: delegates and chain members would repeat it
 	spec.WarnUnknownArgs(r)
 	if call.Verb == spec.Add {
-		if err := p.Ready(); err != nil {
+		if err := p.CheckLimits(); err != nil {
 			return nil, nil, err
 		}
 	}
 	verbs := a.verbs()
-	if err = verbs.Allow(r); err == nil && r.ContainerID != "" {
+	if err = verbs.CheckRequest(r); err == nil && r.ContainerID != "" {
 		defer share(&r.Call)()
 	}
-	if err == nil && !verbs.Enters {
+	if err == nil && !verbs.OpensNetNS {
 		err = a.checkNetNS(r)
 	}
 	if err != nil {
@@ -152,15 +152,15 @@ func answer(ctx context.Context, a *Applet, p Process, version *spec.Version) (o
 		return nil, nil, privilege(err)
 	}
 	if out, err = r.Encode(result); err == nil && call.Verb == spec.Add {
-		takeBack = func(cause error) error { return a.takeBack(ctx, r, result, cause) }
+		takeBack = func(cause error) error { return a.undoAdd(ctx, r, result, cause) }
 	}
 	return out, takeBack, err
 }
 
-// takeBack deletes what ADD has made, since its result could not be printed, and returns that cause.
-func (a *Applet) takeBack(ctx context.Context, r *spec.Request, result *spec.Result, cause error) error {
+// undoAdd deletes what ADD has made, since its result could not be printed, and returns that cause.
+func (a *Applet) undoAdd(ctx context.Context, r *spec.Request, result *spec.Result, cause error) error {
 	defer interrupt.Begin()()
-	ctx, cancel := interrupt.Within(ctx, interrupt.Undo)
+	ctx, cancel := interrupt.UndoContext(ctx, interrupt.Undo)
 	defer cancel()
 	del := r.Clone()
 	del.Call.Verb, del.Call.NS, del.Prev = spec.Del, nil, result // it is closed by now

@@ -92,7 +92,7 @@ func tasksOf(uid uint32) (n int) {
 // groupTasks returns how many the control group of the process leaves, and how its limit is raised.
 // The file list has the groups of all hierarchies, which are below root.
 func groupTasks(list, root string) (left int, limit string) {
-	var b [4096]byte // a longer list has no controller of ours, or too many
+	var b [4096]byte // a longer list has none of our controllers, or too many
 	dir := ""
 	for line := range strings.Lines(string(readInto(b[:], list))) {
 		_, line, _ = strings.Cut(strings.TrimSuffix(line, "\n"), ":")

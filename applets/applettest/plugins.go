@@ -39,7 +39,7 @@ type Plugin struct {
 	Probe   func(testing.TB) // skips the test where the kernel lacks something else; may be nil
 
 	Child    bool // its link has no part on the host
-	Hardware bool // its link is the host's, which the kernel gives back
+	Hardware bool // its link is the host's, to which the kernel returns it
 	Args     bool // reads CNI_ARGS, though it has no ipam
 	Idle     bool // changes nothing itself
 

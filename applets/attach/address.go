@@ -58,7 +58,7 @@ func (op *Op) setAddresses(prefixRoutes bool) error {
 		return op.explainInUse(err)
 	}
 	if op.facts.Shared && op.hasIPv6() {
-		return op.settle()
+		return op.waitDAD()
 	}
 	return nil
 }
@@ -128,8 +128,8 @@ func (op *Op) announce() {
 	}
 }
 
-// Own returns the addresses of prevResult that belong to the container's link.
-func (op *Op) Own() []spec.IP { return op.Prev.Addresses(op.IfName, op.isNS) }
+// OwnAddresses returns the addresses of prevResult that belong to the container's link.
+func (op *Op) OwnAddresses() []spec.IP { return op.Prev.Addresses(op.IfName, op.isNS) }
 
 // checkAddrs looks for each of the addresses of prevResult on the link.
 func (op *Op) checkAddrs() error {
@@ -151,7 +151,7 @@ func (op *Op) missingAddrs() (missing []spec.IP, err error) {
 	for _, a := range have {
 		set[a.Prefix] = !a.DADFailed
 	}
-	for _, ip := range op.Own() {
+	for _, ip := range op.OwnAddresses() {
 		if !set[ip.Address] && ip.Address.Addr().Is6() && op.Link.MTU < minMTU6 {
 			return nil, Lost("interface %s does not have address %s: its MTU is %d, and IPv6 needs %d", op.IfName, ip.Address, op.Link.MTU, minMTU6)
 		}

@@ -19,17 +19,17 @@ const (
 	dadTime     = 5 * time.Second
 )
 
-// settle waits until duplicate detection is over: a tentative address cannot be
+// waitDAD waits until duplicate detection is over: a tentative address cannot be
 // used, and one that another host has must fail the ADD (code 100).
 //
 // On a link without carrier, as that of a master without a cable, detection does not
 // begin. The ADD succeeds there, with a warning, and the kernel detects when
 // the carrier comes. The kernel's own condition for it is IFF_RUNNING: an ipvlan has a
 // carrier and an operational state that is unknown.
-func (op *Op) settle() error {
-	err := op.settleWithin(carrierTime)
+func (op *Op) waitDAD() error {
+	err := op.waitDADWithin(carrierTime)
 	if !errors.Is(err, context.DeadlineExceeded) {
-		return op.unsettled(err)
+		return op.dadError(err)
 	}
 	link, lerr := op.Cont.LinkAt(op.Link.Index)
 	if lerr != nil {
@@ -39,12 +39,12 @@ func (op *Op) settle() error {
 		op.Warn("%s in %s has no carrier: its addresses are tentative until it has", op.IfName, op.Call.NetNS)
 		return nil
 	}
-	return op.unsettled(op.settleWithin(dadTime))
+	return op.dadError(op.waitDADWithin(dadTime))
 }
 
-// settleWithin waits no longer than that.
+// waitDADWithin waits no longer than that.
 // When the verb's context has ended the error is its cause, as everywhere in the flow.
-func (op *Op) settleWithin(bound time.Duration) error {
+func (op *Op) waitDADWithin(bound time.Duration) error {
 	within, cancel := context.WithTimeout(op.ctx, bound)
 	defer cancel()
 	err := op.Cont.WaitAddrs(within, op.Link.Index)
@@ -54,8 +54,8 @@ func (op *Op) settleWithin(bound time.Duration) error {
 	return err
 }
 
-// unsettled explains an error of the wait. The text begins with that of the reference.
-func (op *Op) unsettled(err error) error {
+// dadError explains an error of the wait. The text begins with that of the reference.
+func (op *Op) dadError(err error) error {
 	switch {
 	case errors.Is(err, rtnl.ErrDuplicateAddress):
 		return spec.Errorf(spec.CodeBusy, "failed to settle addresses of %s: another host on the segment uses it, so keep it out of the address range: %w", op.IfName, err)

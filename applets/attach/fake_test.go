@@ -270,7 +270,7 @@ func wantCode(t *testing.T, err error, code int, text string) {
 	}
 }
 
-// file makes a regular file, which is no namespace.
+// file makes a regular file, which is not a namespace.
 func file(t *testing.T) string {
 	t.Helper()
 	path := t.TempDir() + "/netns"

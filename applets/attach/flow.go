@@ -36,7 +36,7 @@ func (p *Plugin) read(r *spec.Request) (Driver, error) {
 func (p *Plugin) readAnyway(r *spec.Request) Driver {
 	d, err := p.read(r)
 	if err != nil {
-		r.Warn("%v: releasing what is owned all the same", err)
+		r.Warn("ignored for %s: %v", r.Call.Verb, err)
 		d = p.New()
 	}
 	return d
@@ -48,12 +48,12 @@ func (p *Plugin) begin(ctx context.Context, r *spec.Request) (d Driver, op *Op, 
 	if err = cmp.Or(err, r.CheckIndexes()); err != nil {
 		return nil, nil, err
 	}
-	op, err = p.enter(ctx, r, d)
+	op, err = p.openWithNS(ctx, r, d)
 	return d, op, err
 }
 
-// beginOutside is for verbs that are about no container.
-func (p *Plugin) beginOutside(ctx context.Context, r *spec.Request) (d Driver, op *Op, err error) {
+// beginWithoutNS is for verbs that are about no container.
+func (p *Plugin) beginWithoutNS(ctx context.Context, r *spec.Request) (d Driver, op *Op, err error) {
 	if d, err = p.read(r); err != nil {
 		return nil, nil, err
 	}
@@ -92,13 +92,13 @@ func (p *Plugin) add(ctx context.Context, r *spec.Request) (*spec.Result, error)
 	if err = cmp.Or(err, checkAddressed(r, p.IPAM)); err != nil {
 		return nil, err
 	}
-	op, err := p.enter(ctx, r, d)
+	op, err := p.openWithNS(ctx, r, d)
 	if err != nil {
 		return nil, err
 	}
 	defer op.close()
 	for _, step := range [...]func(*Op) error{
-		d.Link, (*Op).enterInterfaces, (*Op).lease, (*Op).checkMTU6,
+		d.Link, (*Op).addInterfaces, (*Op).lease, (*Op).checkMTU6,
 		d.Gateways, func(op *Op) error { return op.configure(d.Routes(op)) },
 		d.Host, (*Op).waitVeth, (*Op).forward,
 	} {
@@ -115,9 +115,9 @@ func (p *Plugin) add(ctx context.Context, r *spec.Request) (*spec.Result, error)
 	return op.Result, nil
 }
 
-// enterInterfaces enters the links into the result, in the order of the reference: bridge, host-side
+// addInterfaces enters the links into the result, in the order of the reference: bridge, host-side
 // veth, the container's.
-func (op *Op) enterInterfaces() error {
+func (op *Op) addInterfaces() error {
 	for _, l := range []*rtnl.Link{op.Bridge, op.Veth} {
 		if l != nil {
 			op.AddInterface(HostInterface(l))
@@ -176,7 +176,7 @@ func Mismatch(format string, args ...any) *spec.Error {
 }
 
 // Lost is [Mismatch] for what RESTORE cannot set again.
-func Lost(format string, args ...any) error { return spec.Anew(Mismatch(format, args...)) }
+func Lost(format string, args ...any) error { return spec.NeedsAdd(Mismatch(format, args...)) }
 
 // del releases all that the attachment owns. Nothing need exist, and every step is tried. The
 // lease is released last, and only when the link is gone, so that no address is leased while it is
@@ -190,9 +190,9 @@ func (p *Plugin) del(ctx context.Context, r *spec.Request) error {
 		return err
 	}
 	defer op.close()
-	op.ending = endingIn(ctx)
-	if op.ending == nil || !op.isPortThere() {
-		if err := op.enterIfThere(); err != nil {
+	op.ending = endingOf(ctx)
+	if op.ending == nil || !op.hasHostVeth() {
+		if err := op.openNSIfExists(); err != nil {
 			return err
 		}
 	}
@@ -206,7 +206,7 @@ func (p *Plugin) del(ctx context.Context, r *spec.Request) error {
 	}
 	leased := op.Net.IPAM.Type != "" && !early
 	if op.ending != nil {
-		linkErr := guard(d.Remove, op)
+		linkErr := recoverPanic(d.Remove, op)
 		if linkErr == nil && leased {
 			op.ending.lease = op.releaseLease
 		}
@@ -215,7 +215,7 @@ func (p *Plugin) del(ctx context.Context, r *spec.Request) error {
 	}
 	// the kernel takes some 20 ms to delete a link: the other steps run meanwhile
 	link := make(chan error, 1)
-	go func() { link <- guard(d.Remove, op) }()
+	go func() { link <- recoverPanic(d.Remove, op) }()
 	releaseErr := d.Release(op)
 	linkErr := <-link
 	errs = append(errs, linkErr, releaseErr) // in this order, whichever ended first
@@ -233,7 +233,7 @@ func (p *Plugin) del(ctx context.Context, r *spec.Request) error {
 // removed.
 func (p *Plugin) get(ctx context.Context, r *spec.Request) (*spec.Result, error) {
 	d, invalid := p.read(r)
-	op, err := p.enter(ctx, r, d) // first: a container that is gone is unknown, with any configuration
+	op, err := p.openWithNS(ctx, r, d) // first: a container that is gone is unknown, with any configuration
 	if err != nil {
 		return nil, err
 	}
@@ -245,7 +245,7 @@ func (p *Plugin) get(ctx context.Context, r *spec.Request) (*spec.Result, error)
 	switch {
 	case err != nil:
 		return nil, err
-	case lost != nil && !op.leases():
+	case lost != nil && !op.mayHaveLeases():
 		return nil, lost
 	case r.Net.IPAM.Type == "":
 		op.Result.DNS = r.Net.DNS
@@ -287,13 +287,13 @@ func (op *Op) describe(d Driver) (lost *spec.Error, err error) {
 	case err != nil:
 		return nil, err
 	}
-	return nil, op.enterInterfaces()
+	return nil, op.addInterfaces()
 }
 
 // status runs the plugin's probe and the IPAM plugin's STATUS.
 // A failed probe has code 50; an error of the IPAM plugin keeps its code.
 func (p *Plugin) status(ctx context.Context, r *spec.Request) error {
-	d, op, err := p.beginOutside(ctx, r)
+	d, op, err := p.beginWithoutNS(ctx, r)
 	if err != nil {
 		return err
 	}
@@ -331,13 +331,13 @@ func (p *Plugin) restore(ctx context.Context, r *spec.Request) error {
 		return err
 	}
 	defer op.close()
-	op.Result.IPs, op.Result.Routes = op.Own(), slices.Clone(op.Prev.Routes)
+	op.Result.IPs, op.Result.Routes = op.OwnAddresses(), slices.Clone(op.Prev.Routes)
 	lease := op.restoreLease()
-	if errors.Is(lease, spec.ErrAnew) {
+	if errors.Is(lease, spec.ErrNeedsAdd) {
 		return lease
 	}
 	inside := op.restoreInside(d)
-	if errors.Is(inside, spec.ErrAnew) {
+	if errors.Is(inside, spec.ErrNeedsAdd) {
 		return errors.Join(lease, inside)
 	}
 	return errors.Join(lease, inside, op.restoreHost(d))
@@ -378,15 +378,15 @@ func (op *Op) restoreHost(d Driver) error {
 
 // prepare is for what the attachments of a network share.
 func (p *Plugin) prepare(ctx context.Context, r *spec.Request) error {
-	return p.ofNetwork(ctx, r, Network.Prepare)
+	return p.runNetworkStep(ctx, r, Network.Prepare)
 }
 
 func (p *Plugin) removeNetwork(ctx context.Context, r *spec.Request) error {
-	return p.ofNetwork(ctx, r, Network.RemoveNetwork)
+	return p.runNetworkStep(ctx, r, Network.RemoveNetwork)
 }
 
-func (p *Plugin) ofNetwork(ctx context.Context, r *spec.Request, step func(Network, *Op) error) error {
-	d, op, err := p.beginOutside(ctx, r)
+func (p *Plugin) runNetworkStep(ctx context.Context, r *spec.Request, step func(Network, *Op) error) error {
+	d, op, err := p.beginWithoutNS(ctx, r)
 	if err != nil {
 		return err
 	}
@@ -394,9 +394,9 @@ func (p *Plugin) ofNetwork(ctx context.Context, r *spec.Request, step func(Netwo
 	return step(d.(Network), op)
 }
 
-// guard makes a panic of a step in a goroutine of its own an error, since the recover of the serve
+// recoverPanic makes a panic of a step in a goroutine of its own an error, since the recover of the serve
 // loop does not see it.
-func guard[T any](step func(T) error, arg T) (err error) {
+func recoverPanic[T any](step func(T) error, arg T) (err error) {
 	defer func() {
 		if p := recover(); p != nil {
 			err = fmt.Errorf("panic: %v", p)

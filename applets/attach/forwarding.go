@@ -14,22 +14,22 @@ import (
 	"cnibox/spec"
 )
 
-// WithoutIPv6 explains EACCES for an address of a link of the host: IPv6 is disabled on it.
+// ExplainIPv6Disabled explains EACCES for an address of a link of the host: IPv6 is disabled on it.
 // The code is 50.
-func WithoutIPv6(err error, link string) error {
+func ExplainIPv6Disabled(err error, link string) error {
 	if !errors.Is(err, unix.EACCES) {
 		return err
 	}
 	return spec.Errorf(spec.CodeNotReady, "IPv6 is off on %s: set net/ipv6/conf/%s/disable_ipv6 to 0 on the host, for a new link that of default, or have \"ipam\" give no IPv6 address: %w", link, link, err)
 }
 
-// OnHost is for Host: it gives the host-side veth the addresses and routes that it lacks. The error is
+// ConfigureVeth is for Host: it gives the host-side veth the addresses and routes that it lacks. The error is
 // os.ErrExist if a route leads elsewhere.
-func (op *Op) OnHost(addrs []rtnl.Addr, routes []rtnl.Route) error {
+func (op *Op) ConfigureVeth(addrs []rtnl.Addr, routes []rtnl.Route) error {
 	link := op.Veth
 	var haveAddrs []rtnl.Addr
 	var haveRoutes []rtnl.Route
-	if !op.made { // a new one has none
+	if !op.newVeth { // a new one has none
 		var err error
 		if haveAddrs, err = op.Host.Addrs(link.Index); err != nil {
 			return err
@@ -54,7 +54,7 @@ func (op *Op) OnHost(addrs []rtnl.Addr, routes []rtnl.Route) error {
 		}
 	}
 	if err := op.Host.Do(ops...); err != nil {
-		return WithoutIPv6(err, link.Name)
+		return ExplainIPv6Disabled(err, link.Name)
 	}
 	for _, text := range did {
 		op.Did("%s", text)
@@ -87,15 +87,15 @@ func (op *Op) forward() error {
 		}
 		op.Did("%s set to %s", s.Key, s.Value)
 		op.Undo(s.Key, func(context.Context) error {
-			return op.ifAlone(func() error { return netns.Host().SetSysctl(s.Key, "0") })
+			return op.undoIfAlone(func() error { return netns.Host().SetSysctl(s.Key, "0") })
 		})
 	}
 	return nil
 }
 
-// ifAlone undoes a setting of the host unless it has links of other attachments, or the bridge has
+// undoIfAlone undoes a setting of the host unless it has links of other attachments, or the bridge has
 // other ports.
-func (op *Op) ifAlone(undo func() error) error {
+func (op *Op) undoIfAlone(undo func() error) error {
 	links, err := op.Host.Links()
 	if err != nil {
 		return err
@@ -128,7 +128,7 @@ func (op *Op) checkForwarding() error {
 	if !op.facts.Routed {
 		return nil
 	}
-	for _, f := range forwarding(op.Own()) {
+	for _, f := range forwarding(op.OwnAddresses()) {
 		if on, err := op.Host.Forwards(f.family); err == nil && !on {
 			return Mismatch("%s", ForwardingOff(f.key))
 		}

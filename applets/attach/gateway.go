@@ -14,9 +14,9 @@ func (op *Op) CheckGateways() error {
 	for _, ip := range op.Result.IPs {
 		net, gw := ip.Address, ip.Gateway
 		usable := gw.IsGlobalUnicast() || gw.IsLinkLocalUnicast()
-		own := slices.ContainsFunc(op.Result.IPs, func(o spec.IP) bool { return o.Address.Addr() == gw })
+		isOwn := slices.ContainsFunc(op.Result.IPs, func(o spec.IP) bool { return o.Address.Addr() == gw })
 		broadcast := gw.Is4() && net.Bits() < 31 && net.Contains(gw) && !net.Contains(gw.Next())
-		if !usable || own || broadcast || gw.Is4() != net.Addr().Is4() {
+		if !usable || isOwn || broadcast || gw.Is4() != net.Addr().Is4() {
 			return spec.Errorf(spec.CodeConfig, "%s: address %s needs a gateway of its own family, an address of another host: set \"gateway\" in \"ipam\" (%q), which is %s now",
 				op.Net.Type, net, op.Net.IPAM.Type, gatewayText(gw))
 		}

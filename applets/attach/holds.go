@@ -26,9 +26,9 @@ type hostState struct {
 // holds returns what the attachment has on the host: its host-side veth with the master of that, or the
 // parent of its interface, the addresses that are masqueraded, and the MAC address that the veth may send from. But for a parent that is configured
 // these are facts of the kernel, which is asked once for all attachments of a context of
-// [once.Remember]. It does not enter the container, so an automatic parent is the one that ADD would take now.
+// [once.WithCache]. It does not enter the container, so an automatic parent is the one that ADD would take now.
 func (p *Plugin) holds(ctx context.Context, r *spec.Request) (all []spec.Holding, err error) {
-	h, err := once.Known(ctx, "attachments on the host", readHostState)
+	h, err := once.Get(ctx, "attachments on the host", readHostState)
 	if err != nil {
 		return nil, err
 	}

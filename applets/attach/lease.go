@@ -97,7 +97,7 @@ func (op *Op) checkLease() error {
 	}
 	err := op.delegate(op.ctx, spec.Check)
 	if err != nil && !op.restoresLease() {
-		err = spec.Anew(err)
+		err = spec.NeedsAdd(err)
 	}
 	return err
 }
@@ -132,9 +132,9 @@ func (op *Op) restoreLease() error {
 	return op.delegate(op.ctx, spec.Restore)
 }
 
-// leases reports whether the IPAM plugin may store leases: one of this program without a GC stores
+// mayHaveLeases reports whether the IPAM plugin may store leases: one of this program without a GC stores
 // nothing.
-func (op *Op) leases() bool {
+func (op *Op) mayHaveLeases() bool {
 	if op.Net.IPAM.Type == "" {
 		return false
 	}

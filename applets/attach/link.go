@@ -21,7 +21,7 @@ func (op *Op) CreateContainerLink(conn *rtnl.Conn, s rtnl.LinkSpec) error {
 		s.NS = op.NS
 	}
 	if err := conn.AddLink(s); err != nil {
-		return op.refused(err)
+		return op.explainCreate(err)
 	}
 	op.Undo("link "+s.Name, func(context.Context) error { return op.Cont.DelLink(s.Name) })
 	var err error
@@ -39,20 +39,20 @@ func (op *Op) CreateContainerLink(conn *rtnl.Conn, s rtnl.LinkSpec) error {
 	return nil
 }
 
-// refused explains the kernel's error for the container's link. EEXIST may also be about something
+// explainCreate explains the kernel's error for the container's link. EEXIST may also be about something
 // else than the name, as a VLAN of the master, which the plugin explains.
-func (op *Op) refused(err error) error {
+func (op *Op) explainCreate(err error) error {
 	if !errors.Is(err, os.ErrExist) {
-		return lacking(err)
+		return explainUnsupported(err)
 	}
 	if _, lerr := op.Cont.Link(op.IfName); errors.Is(lerr, os.ErrNotExist) {
 		return err
 	}
-	return op.Exists(err)
+	return op.ExplainExists(err)
 }
 
-// Exists explains EEXIST for the container's link. The code is 100.
-func (op *Op) Exists(err error) error {
+// ExplainExists explains EEXIST for the container's link. The code is 100.
+func (op *Op) ExplainExists(err error) error {
 	if !errors.Is(err, os.ErrExist) {
 		return err
 	}
@@ -60,11 +60,11 @@ func (op *Op) Exists(err error) error {
 		op.IfName, op.Call.NetNS, err)
 }
 
-// lacking explains the kernel's EOPNOTSUPP for a kind of links.
+// explainUnsupported explains the kernel's EOPNOTSUPP for a kind of links.
 // The code is 50: no ADD can be served on this host.
-func lacking(err error) error {
+func explainUnsupported(err error) error {
 	if errors.Is(err, unix.EOPNOTSUPP) {
-		return spec.Errorf(spec.CodeNotReady, "this kernel has no such links, or not the module for them: %w", err)
+		return spec.Errorf(spec.CodeNotReady, "this kernel does not support this type of link, or lacks its module: %w", err)
 	}
 	return err
 }
@@ -124,7 +124,7 @@ func (op *Op) containerLink() int {
 }
 
 // isNS reports whether a sandbox is the container's namespace.
-func (op *Op) isNS(sandbox string) bool { return op.NS.At(sandbox) }
+func (op *Op) isNS(sandbox string) bool { return op.NS.IsAt(sandbox) }
 
 // Recorded returns, for RESTORE, the MAC address and the MTU that prevResult has of an interface on the host,
 // or in the container's namespace; nil and 0: none.
@@ -149,7 +149,7 @@ func (op *Op) restoreLink() (err error) {
 		return Lost("no interface %s in %s", op.IfName, op.Call.NetNS)
 	case err != nil:
 		return err
-	case !op.isKind(op.Link) || op.foreign(op.Link):
+	case !op.isKind(op.Link) || op.isForeign(op.Link):
 		return Lost("interface %s in %s is not of this attachment: kind %q, alias %q", op.IfName, op.Call.NetNS, op.Link.Kind, op.Link.Alias)
 	case op.Link.Up || op.facts.Down:
 		return nil
@@ -179,7 +179,7 @@ func (op *Op) removeLink() error {
 	if err != nil {
 		return err
 	}
-	if !op.isKind(link) || op.foreign(link) {
+	if !op.isKind(link) || op.isForeign(link) {
 		op.Warn("%s in %s is not of %s: kind %q, alias %q: left alone", op.IfName, op.Call.NetNS, op.Attachment, link.Kind, link.Alias)
 		return nil
 	}
@@ -200,7 +200,7 @@ func (op *Op) collectLinks() error {
 func ProbeKind(kind rtnl.Kind) error {
 	err := rtnl.InNewNS(func(c *rtnl.Conn) error { return c.AddLink(rtnl.LinkSpec{Name: "probe0", Kind: kind}) })
 	if errors.Is(err, unix.EOPNOTSUPP) {
-		return lacking(err)
+		return explainUnsupported(err)
 	}
 	return nil
 }

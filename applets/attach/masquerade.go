@@ -53,12 +53,12 @@ func (c *MasqConf) AddMasquerade(op *Op) error {
 
 // CheckMasquerade checks for the elements of AddMasquerade.
 func (c *MasqConf) CheckMasquerade(op *Op) error {
-	own := op.Own()
-	if !c.IPMasq || len(own) == 0 {
+	addrs := op.OwnAddresses()
+	if !c.IPMasq || len(addrs) == 0 {
 		return nil
 	}
 	err := op.Rules().Check(func(x *nft.Tx) error {
-		c.Masquerade(op, own, x)
+		c.Masquerade(op, addrs, x)
 		return nil
 	})
 	if err = netfilter.OrReference(err, op.Attachment, nft.KindMasquerade); err != nil {

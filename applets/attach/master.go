@@ -46,11 +46,11 @@ func (op *Op) Master(c *OnMaster) (*rtnl.Link, error) {
 	if err != nil {
 		return nil, spec.Errorf(spec.CodeConfig, "%w (looked for %s)", err, where).WithDetails(`"master" must be the name of an existing link`).AtKey("master")
 	}
-	return master, c.fits(master)
+	return master, c.checkMTU(master)
 }
 
-// fits checks "mtu" against the master's. The code is 7.
-func (c *OnMaster) fits(master *rtnl.Link) error {
+// checkMTU checks "mtu" against the master's. The code is 7.
+func (c *OnMaster) checkMTU(master *rtnl.Link) error {
 	if c.MTU == 0 || c.MTU >= minMTU && c.MTU <= master.MTU {
 		return nil
 	}
@@ -175,5 +175,5 @@ func (op *Op) ProbeMaster(c *OnMaster, kind rtnl.Kind) error {
 	if err != nil {
 		return err
 	}
-	return c.fits(master)
+	return c.checkMTU(master)
 }

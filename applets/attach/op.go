@@ -36,7 +36,7 @@ type Op struct {
 	plugin    *Plugin
 	facts     Facts
 	ctx       context.Context
-	made      bool    // Veth is new
+	newVeth   bool    // Veth is new
 	closeHost func()  // Host may be the socket of many attachments
 	ending    *ending // of a DEL in a context of [Together.Collect]; nil: it ends at once
 	undo      undo.Stack
@@ -63,7 +63,7 @@ func (op *Op) AddInterface(i spec.Interface) int {
 func (p *Plugin) open(ctx context.Context, r *spec.Request, d Driver, ns *netns.NS) (op *Op, err error) {
 	op = &Op{Request: r, Result: &spec.Result{}, NS: ns, plugin: p, facts: d.Facts(), ctx: ctx}
 	host := r.Call.HostNS()
-	if once.Remembers(ctx) {
+	if once.HasCache(ctx) {
 		host = netns.Host() // what a call keeps is closed at its end
 	}
 	dial := func() (*rtnl.Conn, error) { return rtnl.Dial(host) }
@@ -78,8 +78,8 @@ func (p *Plugin) open(ctx context.Context, r *spec.Request, d Driver, ns *netns.
 	return op, nil
 }
 
-// enter is open with the container's namespace, without which ADD, CHECK, GET and RESTORE cannot do.
-func (p *Plugin) enter(ctx context.Context, r *spec.Request, d Driver) (*Op, error) {
+// openWithNS is open with the container's namespace, without which ADD, CHECK, GET and RESTORE cannot do.
+func (p *Plugin) openWithNS(ctx context.Context, r *spec.Request, d Driver) (*Op, error) {
 	ns, err := r.Call.OpenNS()
 	if err != nil {
 		return nil, err
@@ -87,15 +87,14 @@ func (p *Plugin) enter(ctx context.Context, r *spec.Request, d Driver) (*Op, err
 	return p.open(ctx, r, d, ns)
 }
 
-// enterIfThere opens the container's namespace, and a socket in it, if there is one.
-func (op *Op) enterIfThere() (err error) {
-	if op.NS, err = op.Call.OpenNSIfThere(); err == nil && op.NS != nil {
+// openNSIfExists opens the container's namespace, and a socket in it, if there is one.
+func (op *Op) openNSIfExists() (err error) {
+	if op.NS, err = op.Call.OpenNSIfExists(); err == nil && op.NS != nil {
 		op.Cont, err = rtnl.Dial(op.NS)
 	}
 	return err
 }
 
-// close closes what was opened.
 func (op *Op) close() {
 	if op.Cont != nil {
 		op.Cont.Close()

@@ -216,10 +216,10 @@ func (op *Op) restoreOwnRoutes(want []rtnl.Route) error {
 		return err
 	}
 	for _, w := range want {
-		is := func(h rtnl.Route) bool {
+		matches := func(h rtnl.Route) bool {
 			return h.Dst == w.Dst && h.GW == w.GW && (h.Src == w.Src || h.Table != unix.RT_TABLE_MAIN)
 		}
-		if slices.ContainsFunc(have, is) {
+		if slices.ContainsFunc(have, matches) {
 			continue
 		}
 		if err := op.Cont.Do(rtnl.ReplaceRoute(w)); err != nil {
@@ -242,7 +242,7 @@ func (op *Op) restoreRoutes() error {
 	}
 	err = op.addRoutes()
 	if rtnl.BadGateway(err) {
-		err = spec.Anew(err)
+		err = spec.NeedsAdd(err)
 	}
 	if err == nil {
 		for _, r := range op.Result.Routes {

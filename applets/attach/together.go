@@ -22,10 +22,10 @@ type Together struct {
 
 // An ending is what is left to do of one DEL.
 type ending struct {
-	of     collector
-	link   uint32                      // on the host; 0: none, or it is gone
-	lease  func(context.Context) error // nil: there is none
-	failed bool                        // the link is there
+	collector collector
+	link      uint32                      // on the host; 0: none, or it is gone
+	lease     func(context.Context) error // nil: there is none
+	failed    bool                        // the link is there
 }
 
 type togetherKey struct{}
@@ -42,10 +42,10 @@ func (t *Together) Collect(ctx context.Context, report func(error)) context.Cont
 	return context.WithValue(ctx, togetherKey{}, collector{t, report})
 }
 
-// endingIn returns an end for a DEL; nil: it is to be made at once.
-func endingIn(ctx context.Context) *ending {
-	if of, ok := ctx.Value(togetherKey{}).(collector); ok {
-		return &ending{of: of}
+// endingOf returns an end for a DEL; nil: it is to be made at once.
+func endingOf(ctx context.Context) *ending {
+	if col, ok := ctx.Value(togetherKey{}).(collector); ok {
+		return &ending{collector: col}
 	}
 	return nil
 }
@@ -55,7 +55,7 @@ func (e *ending) add() {
 	if e.link == 0 && e.lease == nil {
 		return
 	}
-	t := e.of.into
+	t := e.collector.into
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.end = append(t.end, e)
@@ -83,45 +83,45 @@ func (t *Together) hostLink(host *rtnl.Conn, name string) (*rtnl.Link, error) {
 
 // DelLinks deletes the links.
 func (t *Together) DelLinks(ctx context.Context) {
-	of := map[uint32]*ending{}
+	byIndex := map[uint32]*ending{}
 	for _, e := range t.end {
 		if e.link != 0 {
-			of[e.link] = e
+			byIndex[e.link] = e
 		}
 	}
-	if len(of) == 0 {
+	if len(byIndex) == 0 {
 		return
 	}
 	fail := func(e *ending, err error) {
 		e.failed = true
-		e.of.report(err)
+		e.collector.report(err)
 	}
 	err := context.Cause(ctx)
 	if err == nil {
-		err = delLinks(of, fail)
+		err = delLinks(byIndex, fail)
 	}
 	if err == nil {
 		return
 	}
-	for _, e := range of {
+	for _, e := range byIndex {
 		fail(e, err)
 	}
 }
 
 // delLinks deletes links of the host. An error that fail does not get is about all of them.
-func delLinks(of map[uint32]*ending, fail func(*ending, error)) error {
+func delLinks(byIndex map[uint32]*ending, fail func(*ending, error)) error {
 	host, err := rtnl.Dial(netns.Host())
 	if err != nil {
 		return err
 	}
 	defer host.Close()
-	return host.DelLinks(func(l *rtnl.Link) bool { return of[l.Index] != nil }, func(index uint32, err error) { fail(of[index], err) })
+	return host.DelLinks(func(l *rtnl.Link) bool { return byIndex[l.Index] != nil }, func(index uint32, err error) { fail(byIndex[index], err) })
 }
 
 // Release releases the leases of those whose link is gone, as a DEL by itself does, and empties the
 // Together.
 func (t *Together) Release(ctx context.Context) {
-	ctx, forget := once.Remember(ctx)
+	ctx, forget := once.WithCache(ctx)
 	defer forget()
 	for _, e := range t.end {
 		if e.lease == nil || e.failed {
@@ -129,10 +129,10 @@ func (t *Together) Release(ctx context.Context) {
 		}
 		err := context.Cause(ctx)
 		if err == nil {
-			err = guard(e.lease, ctx)
+			err = recoverPanic(e.lease, ctx)
 		}
 		if err != nil {
-			e.of.report(err)
+			e.collector.report(err)
 		}
 	}
 	t.end, t.links = nil, nil

@@ -40,8 +40,8 @@ func TestKernelDelMissing(t *testing.T) {
 		"netns gone":    {func(f *fake) { f.Cont.Path = "/nowhere" }, "", "eth0", ""},
 		"a file":        {func(f *fake) { f.Cont.Path = file(f.T) }, "", "eth0", ""},
 		"no prevResult": {func(*fake) {}, "", "", ""},
-		"config":        {func(*fake) {}, `,"mtu":-1`, "", "mtu is negative: releasing what is owned all the same"},
-		"config's type": {func(*fake) {}, `,"mtu":"x"`, "", "releasing what is owned all the same"},
+		"config":        {func(*fake) {}, `,"mtu":-1`, "", "ignored for DEL: mtu is negative"},
+		"config's type": {func(*fake) {}, `,"mtu":"x"`, "", "ignored for DEL: "},
 	} {
 		t.Run(name, func(t *testing.T) {
 			f := newFake(t)

@@ -30,9 +30,9 @@ func HostNames(a spec.Attachment) []string {
 // label is the alias of the attachment's links, see [spec.Attachment.Label].
 func (op *Op) label() *string { return new(op.Attachment.Label(aliasMax)) }
 
-// foreign reports whether a link has the label of another attachment. A link of the reference has
+// isForeign reports whether a link has the label of another attachment. A link of the reference has
 // no label.
-func (op *Op) foreign(l *rtnl.Link) bool {
+func (op *Op) isForeign(l *rtnl.Link) bool {
 	key := spec.LabelKey(l.Alias)
 	return key != "" && key != op.Key()
 }
@@ -65,7 +65,7 @@ func (op *Op) CreateVeth(mtu int, master uint32) error {
 	}
 	// the peer's index is the host-side veth's IFLA_LINK: no look-up in the container
 	op.Link = &rtnl.Link{Index: host.Parent, Name: op.IfName, Kind: "veth", MAC: mac, MTU: host.MTU}
-	op.Veth, op.made = host, true
+	op.Veth, op.newVeth = host, true
 	return op.IgnoreRouters(host)
 }
 
@@ -112,11 +112,11 @@ func (op *Op) createPair(s rtnl.LinkSpec) (*rtnl.Link, error) {
 		}
 		break
 	}
-	return nil, op.Exists(err)
+	return nil, op.ExplainExists(err)
 }
 
-// PairUp is for Host: it sets the host-side veth up, with accept_ra=0, where it is not.
-func (op *Op) PairUp() error {
+// SetVethUp is for Host: it sets the host-side veth up, with accept_ra=0, where it is not.
+func (op *Op) SetVethUp() error {
 	if err := op.IgnoreRouters(op.Veth); err != nil {
 		return err
 	}
@@ -189,11 +189,11 @@ func (op *Op) hostLink(name string) (*rtnl.Link, error) {
 	if op.ending == nil {
 		return op.Host.Link(name)
 	}
-	return op.ending.of.into.hostLink(op.Host, name)
+	return op.ending.collector.into.hostLink(op.Host, name)
 }
 
-// isPortThere reports whether the host-side veth is found without a look at the container.
-func (op *Op) isPortThere() bool {
+// hasHostVeth reports whether the host-side veth is found without a look at the container.
+func (op *Op) hasHostVeth() bool {
 	if !op.plugin.Veth {
 		return false
 	}

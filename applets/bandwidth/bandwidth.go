@@ -32,7 +32,7 @@ dataDir       string  (below)   stores the owner of the interface until DEL; the
 
 runtimeConfig.bandwidth (capability bandwidth) has the first four keys as well. It counts for a
 direction that the configuration does not limit: a pod cannot lift an administrator's limit. A rate
-of 0 is no limit. A burst there of 2147483647, 4294967295 or 34359738359 is what runtimes send
+of 0 means no limit. A burst there of 2147483647, 4294967295 or 34359738359 is what runtimes send
 when no burst was chosen: it means the default.
 
 Bursts are less than 4 GB, and at least one packet. Where the kernel has fq_codel, each flow has
@@ -64,7 +64,6 @@ type limits struct {
 	EgressBurst  uint64 `json:"egressBurst"`
 }
 
-// conf is the whole configuration.
 type conf struct {
 	chained.Defaults
 	chained.Stored
@@ -77,7 +76,7 @@ type conf struct {
 	ingress, egress limit // by Validate
 }
 
-// A limit is one direction's. A rate of 0 is no limit.
+// A limit is one direction's. A rate of 0 means no limit.
 type limit struct {
 	rate    uint64 // bytes per second
 	burst   uint64 // bytes, less than 4 GB
@@ -106,25 +105,25 @@ func (c *conf) Validate(*spec.Request) error {
 	if latency == 0 {
 		latency = defaultLatency
 	}
-	of, asked := c.limits, c.RuntimeConfig.Bandwidth
-	if of.IngressRate|of.IngressBurst == 0 {
-		of.IngressRate, of.IngressBurst = asked.IngressRate, chosen(asked.IngressBurst)
+	configured, asked := c.limits, c.RuntimeConfig.Bandwidth
+	if configured.IngressRate|configured.IngressBurst == 0 {
+		configured.IngressRate, configured.IngressBurst = asked.IngressRate, usableBurst(asked.IngressBurst)
 	}
-	if of.EgressRate|of.EgressBurst == 0 {
-		of.EgressRate, of.EgressBurst = asked.EgressRate, chosen(asked.EgressBurst)
+	if configured.EgressRate|configured.EgressBurst == 0 {
+		configured.EgressRate, configured.EgressBurst = asked.EgressRate, usableBurst(asked.EgressBurst)
 	}
 	var err error
-	if c.ingress, err = newLimit("ingress", of.IngressRate, of.IngressBurst, latency); err != nil {
+	if c.ingress, err = newLimit("ingress", configured.IngressRate, configured.IngressBurst, latency); err != nil {
 		return err
 	}
-	c.egress, err = newLimit("egress", of.EgressRate, of.EgressBurst, latency)
+	c.egress, err = newLimit("egress", configured.EgressRate, configured.EgressBurst, latency)
 	return err
 }
 
-// chosen returns the burst of a capability, or 0 for the numbers that kubelet, containerd and
+// usableBurst returns the burst of a capability, or 0 for the numbers that kubelet, containerd and
 // CRI-O send because the reference requires one. With such a burst the first 256 MB and more
 // would not be limited.
-func chosen(burst uint64) uint64 {
+func usableBurst(burst uint64) uint64 {
 	switch burst {
 	case math.MaxInt32, math.MaxUint32, math.MaxUint32*8 - 1:
 		return 0
@@ -185,7 +184,7 @@ func (c *conf) Apply(op *chained.Op) error {
 
 // Probe tries what ADD needs of the kernel.
 func (c *conf) Probe(op *chained.Op) error {
-	if err := op.Dir.Ready(); err != nil {
+	if err := op.Dir.CheckWritable(); err != nil {
 		return err
 	}
 	if err := probeShaping(); err != nil {

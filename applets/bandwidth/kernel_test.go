@@ -395,7 +395,7 @@ func TestKernelBandwidthTransfers(t *testing.T) {
 		}
 	}
 	w.Result(w.Do(spec.Del, "bandwidth", w.Cont.Call(), "", ""))
-	const big = 32 << 20 // half a minute at the rate that is no more
+	const big = 32 << 20 // half a minute at the rate that is not a more
 	if took := transfer(t, w.NS, w.Cont.NS, "10.9.0.2:7003", big); took > big/size*least {
 		t.Errorf("after DEL %d bytes took %s", big, took)
 	}

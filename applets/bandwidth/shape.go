@@ -64,7 +64,6 @@ func openShaper(op *chained.Op, missing int) (*shaper, error) {
 	return s, err
 }
 
-// findVeth finds the host-side veth.
 func (s *shaper) findVeth() (err error) {
 	if s.Link != nil {
 		s.veth, err = s.host.VethPeer(s.Link, s.NS)
@@ -108,8 +107,8 @@ func (s *shaper) findIFBs() (found []*rtnl.Link, err error) {
 			found = append(found, l)
 		case l.Alias == "":
 			users, usersErr := redirectSources(s.host)
-			by := users[l.Index]
-			if usersErr == nil && len(by) == 0 || s.veth != nil && slices.Contains(by, s.veth.Index) {
+			devices := users[l.Index]
+			if usersErr == nil && len(devices) == 0 || s.veth != nil && slices.Contains(devices, s.veth.Index) {
 				found = append(found, l)
 			}
 			err = errors.Join(err, usersErr)
@@ -156,7 +155,7 @@ func (s *shaper) apply(c *conf) error {
 		}
 	}
 	if c.egress.rate != 0 {
-		if err := s.queue(now, c.egress); err != nil {
+		if err := s.limitEgress(now, c.egress); err != nil {
 			return err
 		}
 	}
@@ -168,9 +167,9 @@ func (s *shaper) apply(c *conf) error {
 	if err != nil {
 		return err
 	}
-	was := now.to
+	former := now.to
 	s.Add("redirect of "+s.veth.Name, func(context.Context) error {
-		if now.to != nil || was == nil { // dropIFBs left it
+		if now.to != nil || former == nil { // dropIFBs left it
 			return nil
 		}
 		if now.ingress == nil {
@@ -178,7 +177,7 @@ func (s *shaper) apply(c *conf) error {
 				return err
 			}
 		}
-		return s.redirectAgain(was)
+		return s.restoreRedirect(former)
 	})
 	return s.dropIFBs(now)
 }
@@ -210,9 +209,9 @@ func (s *shaper) setBucket(l *rtnl.Link, t rtnl.TBF) error {
 	return nil
 }
 
-// queue limits what the container sends, on the IFB that the attachment has or on a new one, which
+// limitEgress limits what the container sends, on the IFB that the attachment has or on a new one, which
 // is then none of now's.
-func (s *shaper) queue(now *shaping, want limit) error {
+func (s *shaper) limitEgress(now *shaping, want limit) error {
 	ifb, err := s.takeIFB(now)
 	if err == nil && ifb == nil {
 		ifb, err = s.makeIFB()
@@ -243,16 +242,16 @@ func (s *shaper) takeIFB(now *shaping) (*rtnl.Link, error) {
 	if len(now.ifbs) == 0 {
 		return nil, nil
 	}
-	was := now.ifbs[0]
+	former := now.ifbs[0]
 	now.ifbs = now.ifbs[1:]
 	label := s.Label(aliasSize)
-	if was.Up && was.MTU == s.veth.MTU && was.Alias == label {
-		return was, nil
+	if former.Up && former.MTU == s.veth.MTU && former.Alias == label {
+		return former, nil
 	}
-	s.Add("link "+was.Name, func(context.Context) error {
-		return s.host.SetLink(was.Index, rtnl.LinkChange{Alias: &was.Alias, MTU: &was.MTU, Up: &was.Up})
+	s.Add("link "+former.Name, func(context.Context) error {
+		return s.host.SetLink(former.Index, rtnl.LinkChange{Alias: &former.Alias, MTU: &former.MTU, Up: &former.Up})
 	})
-	ifb := *was
+	ifb := *former
 	ifb.Up, ifb.MTU, ifb.Alias = true, s.veth.MTU, label
 	return &ifb, s.host.SetLink(ifb.Index, rtnl.LinkChange{Alias: &ifb.Alias, MTU: &ifb.MTU, Up: &ifb.Up})
 }
@@ -283,11 +282,11 @@ func (s *shaper) redirect(now *shaping, ifb *rtnl.Link) error {
 		s.Add("ingress qdisc of "+s.veth.Name, func(context.Context) error { return s.host.Do(rtnl.DropIngress(index)) })
 		return s.host.Do(rtnl.NewIngress(index), add)
 	}
-	was := now.to
+	former := now.to
 	s.Add("filters of "+s.veth.Name, func(context.Context) error {
-		return errors.Join(rtnl.SkipAbsent(s.host.Do(rtnl.DropRedirects(index))), s.redirectAgain(was))
+		return errors.Join(rtnl.SkipAbsent(s.host.Do(rtnl.DropRedirects(index))), s.restoreRedirect(former))
 	})
-	if len(was) > 0 { // to a link that is gone, or to another IFB of the attachment
+	if len(former) > 0 { // to a link that is gone, or to another IFB of the attachment
 		if err := s.host.Do(rtnl.DropRedirects(index)); err != nil {
 			return err
 		}
@@ -295,9 +294,9 @@ func (s *shaper) redirect(now *shaping, ifb *rtnl.Link) error {
 	return s.host.Do(add)
 }
 
-// redirectAgain makes the host-side veth pass on what it receives to those that it did before.
-func (s *shaper) redirectAgain(was []uint32) error {
-	for _, to := range was {
+// restoreRedirect makes the host-side veth pass on what it receives to those that it did before.
+func (s *shaper) restoreRedirect(former []uint32) error {
+	for _, to := range former {
 		if to == 0 { // gone
 			continue
 		}
@@ -320,15 +319,15 @@ func (s *shaper) dropBucket(now *shaping) error {
 // would lose every packet. An ingress qdisc that is left has other filters.
 func (s *shaper) dropIFBs(now *shaping) error {
 	if slices.ContainsFunc(now.to, now.uses) {
-		whole := now.ingress.Kind == "ingress"
+		noFilters := now.ingress.Kind == "ingress"
 		drop := rtnl.DropRedirects(s.veth.Index)
-		if whole {
+		if noFilters {
 			drop = rtnl.DropIngress(s.veth.Index)
 		}
 		if err := rtnl.SkipAbsent(s.host.Do(drop)); err != nil {
 			return err
 		}
-		if now.to = nil; whole {
+		if now.to = nil; noFilters {
 			now.ingress = nil
 		}
 	}

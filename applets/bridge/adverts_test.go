@@ -122,7 +122,7 @@ func led(t *testing.T, p applettest.Container) (taken []string) {
 
 // Where the bridge is the gateway, no container is another's router: its router
 // advertisements reach neither its neighbours, though these would take them, nor those of
-// another network on the bridge. On a bridge that is no gateway they pass.
+// another network on the bridge. On a bridge that is not a gateway they pass.
 func TestKernelBridgeRouterAdvertisements(t *testing.T) {
 	ipam := `"ipam":{"type":"host-local","dataDir":"$DIR","ranges":[[{"subnet":"10.1.0.0/24"}],[{"subnet":"fd00:1::/64"}]]}`
 	for name, tt := range map[string]struct {
@@ -168,7 +168,7 @@ func TestKernelBridgeRouterAdvertisements(t *testing.T) {
 					kerneltest.Eventually(t, "advertisement taken", func() error {
 						send(t, one)
 						if taken := led(t, two); len(taken) != 2 {
-							return fmt.Errorf("the advertisement is no good: %q", taken)
+							return fmt.Errorf("the advertisement is not a good: %q", taken)
 						}
 						return nil
 					})

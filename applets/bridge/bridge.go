@@ -84,9 +84,9 @@ type plugin struct {
 		Type string `json:"type"`
 	} `json:"ipam"`
 
-	made    bool // the bridge is, by this verb, with an address that stays
-	set     bool // flags and VLANs of the port are, by this verb
-	guarded bool // the port is, by this verb
+	newBridge bool // the bridge is, by this verb, with an address that stays
+	set       bool // flags and VLANs of the port are, by this verb
+	guarded   bool // the port is, by this verb
 }
 
 // Validate checks the keys and fills in defaults. Errors begin with the phrases of the reference.
@@ -144,7 +144,7 @@ func (p *plugin) Link(op *attach.Op) error {
 // for the new port and, if its MAC address was never set, that address too. A gateway gets its
 // former address back, set explicitly. The address of a bridge that has lost its last port is zero.
 func (p *plugin) afterJoin(op *attach.Op) (err error) {
-	if p.made {
+	if p.newBridge {
 		return nil
 	}
 	own := op.Bridge.MAC
@@ -180,10 +180,10 @@ func (p *plugin) ensureBridge(op *attach.Op) error {
 	if err := op.IgnoreRouters(br); err != nil {
 		return err
 	}
-	if mac != nil && !p.made {
+	if mac != nil && !p.newBridge {
 		err = p.restoreEmpty(op, mac)
 	}
-	if err != nil || !p.made {
+	if err != nil || !p.newBridge {
 		return err
 	}
 	return op.SkipDAD(br.Name) // nothing is forwarded while its link-local address is tentative
@@ -206,7 +206,7 @@ func (p *plugin) makeBridge(op *attach.Op, mac net.HardwareAddr, mtu int) (*rtnl
 	if err != nil {
 		return nil, err
 	}
-	p.made = true
+	p.newBridge = true
 	op.Did("bridge %s made", p.Bridge)
 	op.Undo("bridge "+p.Bridge, func(context.Context) error { return dropUnusedBridge(op, br.Index) })
 	return br, nil
@@ -232,15 +232,15 @@ func (p *plugin) restoreEmpty(op *attach.Op, mac net.HardwareAddr) error {
 // have made on purpose, as its MTU, stay. Without vlan_filtering "vlan" would have no effect.
 func (p *plugin) reconcileBridge(op *attach.Op) error {
 	br := op.Bridge
-	var ch, back rtnl.LinkChange
+	var ch, undo rtnl.LinkChange
 	if !br.Up {
-		ch.Up, back.Up = new(true), new(false)
+		ch.Up, undo.Up = new(true), new(false)
 	}
 	if p.PromiscMode && !br.Promisc {
-		ch.Promisc, back.Promisc = new(true), new(false)
+		ch.Promisc, undo.Promisc = new(true), new(false)
 	}
 	if p.filtersVLANs() && !br.VLANFiltering {
-		ch.VLANFiltering, back.VLANFiltering = new(true), new(false)
+		ch.VLANFiltering, undo.VLANFiltering = new(true), new(false)
 	}
 	if ch.Up == nil && ch.Promisc == nil && ch.VLANFiltering == nil {
 		return nil
@@ -250,7 +250,7 @@ func (p *plugin) reconcileBridge(op *attach.Op) error {
 		return fmt.Errorf("bridge %q: %w", p.Bridge, p.unsupported(err))
 	}
 	op.Undo("settings of "+br.Name, func(context.Context) error {
-		return whileUnused(op, br.Index, nil, func() error { return op.Host.Do(rtnl.ChangeLink(br.Index, back)) })
+		return whileUnused(op, br.Index, nil, func() error { return op.Host.Do(rtnl.ChangeLink(br.Index, undo)) })
 	})
 	if err == nil {
 		op.Did("bridge %s set %s", br.Name, changed(ch))
@@ -318,7 +318,7 @@ func (p *plugin) setPort(op *attach.Op, fresh bool) error {
 		return err
 	}
 	op.Did("%s %s", veth.Name, strings.Join(did, " and "))
-	if joins && !p.made {
+	if joins && !p.newBridge {
 		return p.afterJoin(op)
 	}
 	return nil

@@ -94,7 +94,7 @@ func (p *plugin) checkVLANs(op *attach.Op) error {
 // checkGateways looks for the gateway of each address on the bridge or on the interface of its
 // VLAN.
 func (p *plugin) checkGateways(op *attach.Op) error {
-	own := op.Own()
+	own := op.OwnAddresses()
 	if !p.IsGateway || len(own) == 0 {
 		return nil
 	}

@@ -26,7 +26,7 @@ func (p *plugin) Host(op *attach.Op) error {
 	if err := p.setPort(op, false); err != nil {
 		return err
 	}
-	if err := op.PairUp(); err != nil {
+	if err := op.SetVethUp(); err != nil {
 		return err
 	}
 	if err := p.ensureGateways(op); err != nil {
@@ -73,7 +73,7 @@ func (p *plugin) addRules(op *attach.Op) error {
 			x.GuardMAC(op.Attachment, op.Veth.Name, guard)
 		}
 		if p.IsGateway {
-			x.NoAdverts(op.Attachment, op.Veth.Name)
+			x.DropAdverts(op.Attachment, op.Veth.Name)
 		}
 		p.Masquerade(op, op.Result.IPs, x)
 	}
@@ -109,11 +109,11 @@ func (p *plugin) setGateways(op *attach.Op) error {
 		return err
 	}
 	op.Undo("addresses of "+gw.Name, func(context.Context) error { return p.restoreAddrs(op, gw.Index, have) })
-	if !p.made { // its ports do not change it then
+	if !p.newBridge { // its ports do not change it then
 		ops = append(ops, rtnl.ChangeLink(gw.Index, rtnl.LinkChange{MAC: gw.MAC}))
 	}
 	if err := op.Host.Do(ops...); err != nil {
-		return attach.WithoutIPv6(err, gw.Name)
+		return attach.ExplainIPv6Disabled(err, gw.Name)
 	}
 	for i, w := range want {
 		if !attach.HasAddr(have, w) && !contains(want[:i], w) {
@@ -223,18 +223,18 @@ func contains(list []netip.Prefix, p netip.Prefix) bool {
 // case, since older ports need them. Added ones are deleted unless other ports use them: any port,
 // or, where they had replaced another address, only newer ports, with higher indexes. Link-local
 // addresses are the kernel's.
-func (p *plugin) restoreAddrs(op *attach.Op, index uint32, was []rtnl.Addr) error {
+func (p *plugin) restoreAddrs(op *attach.Op, index uint32, former []rtnl.Addr) error {
 	now, err := op.Host.Addrs(index)
 	if err != nil {
 		return err
 	}
 	var added, taken []rtnl.Op
 	for _, a := range now {
-		if !attach.HasAddr(was, a.Prefix) && !a.Prefix.Addr().IsLinkLocalUnicast() {
+		if !attach.HasAddr(former, a.Prefix) && !a.Prefix.Addr().IsLinkLocalUnicast() {
 			added = append(added, rtnl.DropAddr(index, a))
 		}
 	}
-	for _, a := range was {
+	for _, a := range former {
 		if !attach.HasAddr(now, a.Prefix) {
 			taken = append(taken, rtnl.NewAddr(index, a))
 		}

@@ -65,7 +65,7 @@ func TestKernelBridgeCVE202010749(t *testing.T) {
 	}
 }
 
-// Where /proc/sys is read-only, settings that have their values are no error, nor are those that
+// Where /proc/sys is read-only, settings that have their values are not errors, nor are those that
 // the reference only tries to set. The one of CVE-2020-10749 is a warning; forwarding that is off is
 // an error that says what to do.
 func TestKernelBridgeReadOnlySettings(t *testing.T) {

@@ -75,7 +75,7 @@ func leasesOf(ctx context.Context, r *spec.Request) (map[netip.Addr]ipam.Lease, 
 	if dir == "" {
 		dir, _ = state.LeaseDir(r.Call.StateDir, r.Network, c.IPAM.KeepAcrossBoots)
 	}
-	s, err := ipam.View(ctx, dir, r.Network, ipam.Options{KeepAcrossBoots: c.IPAM.KeepAcrossBoots})
+	s, err := ipam.OpenReadOnly(ctx, dir, r.Network, ipam.Options{KeepAcrossBoots: c.IPAM.KeepAcrossBoots})
 	if errors.Is(err, os.ErrNotExist) {
 		return nil, nil
 	}

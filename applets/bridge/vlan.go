@@ -12,7 +12,7 @@ import (
 )
 
 // vlanMax is the highest VLAN identifier a port can have.
-// 4095 is reserved (IEEE 802.1Q), and 0 is no VLAN.
+// 4095 is reserved (IEEE 802.1Q), and 0 is not a VLAN.
 const vlanMax = 4094
 
 // A vlanTrunk is a range of tagged VLANs, a single one, or both.

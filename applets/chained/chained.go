@@ -132,7 +132,7 @@ func (p Plugin) Verbs() spec.Verbs {
 		Add:   p.add, Check: p.check, Del: p.del, Get: p.get, Status: p.status, GC: p.gc,
 	}
 	if p.DataDir != "" {
-		v.Records = record.At(p.DataDir)
+		v.Records = record.DirFunc(p.DataDir)
 	}
 	if p.Restores {
 		v.Restore = p.restore
@@ -158,7 +158,7 @@ func (p Plugin) read(ctx context.Context, r *spec.Request) (d Driver, op *Op, er
 		return nil, nil, err
 	}
 	if s, ok := d.(interface{ dataDir() string }); ok {
-		op.Dir, err = record.In(r.Call, s.dataDir(), p.DataDir)
+		op.Dir, err = record.ResolveDir(r.Call, s.dataDir(), p.DataDir)
 	}
 	return d, op, err
 }
@@ -168,21 +168,21 @@ func (p Plugin) readAnyway(ctx context.Context, r *spec.Request) (d Driver, op *
 	d, op = p.New(), &Op{Request: r, Interface: &Interface{}, ctx: ctx}
 	if err := Read(r, d); err != nil {
 		if r.Call.Verb != spec.Get {
-			r.Warn("%v: releasing what the attachment owns all the same", err)
+			r.Warn("ignored for %s: %v", r.Call.Verb, err)
 		}
 		op.Invalid = true
 	}
 	if p.DataDir != "" {
-		op.Dir = record.Configured(r, p.DataDir)
+		op.Dir = record.ConfiguredDir(r, p.DataDir)
 	}
 	return d, op
 }
 
 // open opens what is needed. none is the code of the error where the interface is missing.
-func (op *Op) open(need Need, none int) (err error) {
+func (op *Op) open(need Need, missingCode int) (err error) {
 	switch need {
 	case Link:
-		op.Interface, err = Open(op.Request, none)
+		op.Interface, err = Open(op.Request, missingCode)
 	case Namespace:
 		op.Interface, err = openNamespace(op.Request)
 	case Present:
@@ -208,8 +208,8 @@ func (op *Op) Close() {
 }
 
 // openLocked is open for verbs that change the namespace.
-func (op *Op) openLocked(need Need, none int) error {
-	if err := op.open(need, none); err != nil || op.NS == nil {
+func (op *Op) openLocked(need Need, missingCode int) error {
+	if err := op.open(need, missingCode); err != nil || op.NS == nil {
 		return err
 	}
 	err := op.Lock(op.ctx)

@@ -26,10 +26,10 @@ type Interface struct {
 
 // Open opens the namespace and finds the interface. none is the code of the error if that is
 // missing; 0, for DEL: it is not an error. The caller closes it.
-func Open(r *spec.Request, none int) (*Interface, error) {
+func Open(r *spec.Request, missingCode int) (*Interface, error) {
 	open := r.Call.OpenNS
-	if none == 0 {
-		open = r.Call.OpenNSIfThere
+	if missingCode == 0 {
+		open = r.Call.OpenNSIfExists
 	}
 	ns, err := open()
 	if err != nil {
@@ -43,10 +43,10 @@ func Open(r *spec.Request, none int) (*Interface, error) {
 		c.Link, err = c.Conn.Link(r.IfName)
 	}
 	if errors.Is(err, os.ErrNotExist) {
-		if none == 0 {
+		if missingCode == 0 {
 			return c, nil
 		}
-		err = spec.Errorf(none, "%w in %s", err, r.Call.NetNS)
+		err = spec.Errorf(missingCode, "%w in %s", err, r.Call.NetNS)
 	}
 	if err != nil {
 		c.Close()
@@ -103,10 +103,10 @@ func (op *Op) Record() error { return WriteRecord(op, record.Name(op.Attachment)
 // Owned reports whether DEL may change the interface, see [Interface.Owns]. If not, op.Link is nil
 // afterwards.
 func (op *Op) Owned(rec *record.Head) (bool, error) {
-	there := op.Link != nil
+	hasLink := op.Link != nil
 	own, err := op.Owns(op.Request, op.Dir, rec)
 	if !own {
-		op.Foreign, op.Link = there, nil
+		op.Foreign, op.Link = hasLink, nil
 	}
 	return own, err
 }

@@ -126,12 +126,12 @@ func recordedByOther(d record.Dir, id record.LinkID, a spec.Attachment) (found b
 // describedBy reports whether a result is about the interface. Names in a container and
 // paths are reused: it is identified by the name of the host-side veth, or by its address.
 func (c *Interface) describedBy(res *spec.Result, host *rtnl.Link) bool {
-	for _, in := range res.Interfaces {
-		if host != nil && in.Sandbox == "" && in.Name == host.Name {
+	for _, ifc := range res.Interfaces {
+		if host != nil && ifc.Sandbox == "" && ifc.Name == host.Name {
 			return true
 		}
-		addr, err := spec.HardwareAddr(in.MAC)
-		if in.Sandbox != "" && in.Name == c.Link.Name && err == nil && bytes.Equal(addr, c.Link.MAC) {
+		addr, err := spec.HardwareAddr(ifc.MAC)
+		if ifc.Sandbox != "" && ifc.Name == c.Link.Name && err == nil && bytes.Equal(addr, c.Link.MAC) {
 			return true
 		}
 	}

@@ -36,8 +36,8 @@ type installation struct {
 
 // installCommand creates the links of all applets, or of those named exactly, in a directory.
 func installCommand(ctx context.Context, p applet.Process, args []string) int {
-	in := installation{}
-	flags := map[string]*bool{"--create": &in.create, "--copy": &in.copy, "--keep": &in.keep}
+	i := installation{}
+	flags := map[string]*bool{"--create": &i.create, "--copy": &i.copy, "--keep": &i.keep}
 	for len(args) > 0 && flags[args[0]] != nil {
 		*flags[args[0]] = true
 		args = args[1:]
@@ -48,16 +48,16 @@ func installCommand(ctx context.Context, p applet.Process, args []string) int {
 	case strings.HasPrefix(args[0], "-"):
 		return usage(p, "install has no flag %s", args[0])
 	}
-	in.dir, in.names = args[0], names(p.Applets)
+	i.dir, i.names = args[0], names(p.Applets)
 	if len(args) > 1 {
-		in.names = args[1:]
+		i.names = args[1:]
 	}
-	for _, name := range in.names {
+	for _, name := range i.names {
 		if a, ok := p.Applets.Lookup(name); !ok || a.Name != name {
 			return usage(p, "no applet is named %q%s", name, suggest(p.Applets, name))
 		}
 	}
-	text, err := in.run(ctx)
+	text, err := i.run(ctx)
 	if err != nil {
 		p.Complain("cnibox", "install: %s", err)
 		return 1
@@ -89,7 +89,7 @@ func realDir(dir string) (string, error) {
 //
 // The links are relative, so that they are valid where the directory and the binary are mounted at
 // another path. The text reports what was done.
-func (in *installation) run(ctx context.Context) (text string, err error) {
+func (i *installation) run(ctx context.Context) (text string, err error) {
 	binary, err := os.Readlink(executable)
 	if err != nil {
 		return "", err
@@ -97,27 +97,27 @@ func (in *installation) run(ctx context.Context) (text string, err error) {
 	if _, err := os.Stat(binary); err != nil {
 		return "", fmt.Errorf("this binary has no path any more: %w", err)
 	}
-	if in.create {
-		err = os.MkdirAll(in.dir, 0o755)
-	} else if _, err = os.Stat(in.dir); errors.Is(err, os.ErrNotExist) {
-		err = fmt.Errorf("%s: no such directory; --create creates it", in.dir)
+	if i.create {
+		err = os.MkdirAll(i.dir, 0o755)
+	} else if _, err = os.Stat(i.dir); errors.Is(err, os.ErrNotExist) {
+		err = fmt.Errorf("%s: no such directory; --create creates it", i.dir)
 	}
 	if err != nil {
 		return "", err
 	}
-	dir, err := realDir(in.dir)
+	dir, err := realDir(i.dir)
 	if err != nil {
 		return "", err
 	}
 	from := binary
-	if in.copy {
+	if i.copy {
 		binary = filepath.Join(dir, copyName)
 	}
 	target, err := filepath.Rel(dir, binary)
 	if err != nil {
 		return "", err
 	}
-	links, replaced, err := plan(dir, binary, target, in.names)
+	links, replaced, err := plan(dir, binary, target, i.names)
 	if err != nil {
 		return "", err
 	}
@@ -126,10 +126,10 @@ func (in *installation) run(ctx context.Context) (text string, err error) {
 		return "", err
 	}
 	defer unlock()
-	if in.keep {
+	if i.keep {
 		err = keep(dir, binary, replaced)
 	}
-	if err == nil && in.copy && from != binary {
+	if err == nil && i.copy && from != binary {
 		err = copyFile(from, binary)
 	}
 	if err == nil {
@@ -138,7 +138,7 @@ func (in *installation) run(ctx context.Context) (text string, err error) {
 	if err != nil {
 		return "", err
 	}
-	text = fmt.Sprintf("%s: all %d names lead to %s; %d links created", dir, len(in.names), target, len(links))
+	text = fmt.Sprintf("%s: all %d names lead to %s; %d links created", dir, len(i.names), target, len(links))
 	if len(replaced) > 0 {
 		text += ", in place of older files: " + strings.Join(replaced, " ")
 	}

@@ -57,7 +57,7 @@ func (c *addCall) do(ctx context.Context, operands []string) (int, error) {
 	if err := c.prepare(); err != nil {
 		return 0, err
 	}
-	c.link.aim(&c.target)
+	c.link.setTarget(&c.target)
 	c.runner.Retries = c.retries
 	if c.target.Capabilities, err = c.asked.capabilities(c.target.Capabilities); err != nil {
 		return 0, err
@@ -70,7 +70,7 @@ func (c *addCall) do(ctx context.Context, operands []string) (int, error) {
 func (c *addCall) add(ctx context.Context) error {
 	l, err := c.load()
 	if err == nil {
-		err = cmp.Or(c.canHonour(c.call, l), c.Ready())
+		err = cmp.Or(c.canHonour(c.call, l), c.CheckLimits())
 	}
 	if err != nil {
 		return err
@@ -78,7 +78,7 @@ func (c *addCall) add(ctx context.Context) error {
 	c.warnOf(l, c.dryRun || !c.runner.Cache.Used(l.Name))
 	c.target.Args, c.target.Capabilities = c.arguments(&c.target, []*chain.List{l}, 0)
 	if c.dryRun {
-		return c.rehearse(ctx, l, c.create)
+		return c.addDryRun(ctx, l, c.create)
 	}
 	defer interrupt.Begin()()
 	created := false
@@ -88,7 +88,7 @@ func (c *addCall) add(ctx context.Context) error {
 		}
 	}
 	if err = c.addTo(ctx, l); err != nil && created {
-		ctx, cancel := interrupt.Within(ctx, sandbox.TakeDown)
+		ctx, cancel := interrupt.UndoContext(ctx, sandbox.TakeDown)
 		defer cancel()
 		if derr := c.names().DeleteUnused(ctx, c.target.NetNS); derr != nil {
 			c.runner.Warn("%v", derr)
@@ -113,7 +113,7 @@ func (c *addCall) addTo(ctx context.Context, l *chain.List) error {
 // takeBack deletes what add has attached, since its result could not be printed, and
 // returns that cause.
 func (c *addCall) takeBack(ctx context.Context, l *chain.List, cause *spec.Error) error {
-	ctx, cancel := interrupt.Within(ctx, sandbox.TakeDown)
+	ctx, cancel := interrupt.UndoContext(ctx, sandbox.TakeDown)
 	defer cancel()
 	c.runner.KeepGoing = true
 	cause.Details = "the attachment is deleted again"

@@ -34,14 +34,14 @@ func (c *call) detachGone(ctx context.Context, path, containerID string) (left [
 }
 
 // entriesOf returns the attachments of a container.
-func (c *call) entriesOf(containerID string) (of []*chain.Entry, err error) {
+func (c *call) entriesOf(containerID string) (found []*chain.Entry, err error) {
 	entries, _, err := c.runner.Cache.List()
 	for _, e := range entries {
 		if e.ContainerID == containerID {
-			of = append(of, e)
+			found = append(found, e)
 		}
 	}
-	return of, err
+	return found, err
 }
 
 // detachEntry deletes an attachment with the configuration and the arguments of its ADD.

@@ -56,7 +56,7 @@ func (c *checkCall) do(ctx context.Context, operands []string) (int, error) {
 		checked, err := c.checkAll(ctx, entries, unread)
 		return exitOK, c.report(ctx, checkDoc{checked, c.found()}, err)
 	}
-	c.link.aim(&c.target)
+	c.link.setTarget(&c.target)
 	return exitOK, c.check(ctx)
 }
 
@@ -105,7 +105,7 @@ func (c *checkCall) checkNamed(ctx context.Context, name string) error {
 // verb has locked, which may hang.
 func (c *checkCall) checkAll(ctx context.Context, entries []*chain.Entry, unread error) (checked int, err error) {
 	defer memory.CollectLess()()
-	ctx, forget := once.Remember(ctx) // one socket of the host, and each configuration decoded once
+	ctx, forget := once.WithCache(ctx) // one socket of the host, and each configuration decoded once
 	defer forget()
 	title := chain.Titles(entries)
 	running := c.runner.Cache.Running()
@@ -136,7 +136,7 @@ func (c *checkCall) checkAll(ctx context.Context, entries []*chain.Entry, unread
 			continue
 		}
 		todo := ""
-		if errors.Is(err, spec.ErrAnew) {
+		if errors.Is(err, spec.ErrNeedsAdd) {
 			todo = ": del and add"
 			lost++
 		}

@@ -183,7 +183,6 @@ func (c *call) stateDirs() (err error) {
 	return err
 }
 
-// cache returns the runtime's cache.
 func (c *call) cache() *chain.Cache {
 	if c.cacheDir != "" {
 		return &chain.Cache{Dir: c.cacheDir}
@@ -204,12 +203,12 @@ func (c *call) setRunner() {
 	local := c.local()
 	c.runner = &chain.Runner{
 		Invoker: local, Cache: c.cache(), Path: c.path,
-		Warn: c.warn, Together: new(together),
+		Warn: c.warn, Together: new(batch),
 	}
 }
 
 // local returns what finds and runs plugins as the flags say.
-func (c *call) local() *chain.Local {
+func (c *call) local() *chain.Invoker {
 	l := c.Invoker(filepath.SplitList(c.path))
 	l.BuiltIn, l.StderrInError, l.Timeout = true, true, c.timeout
 	if c.stateDir != "" { // of two variables a program takes the first
@@ -257,7 +256,7 @@ func (c *call) cached() *chain.List {
 
 // cachedList returns the network as it was when the first of its attachments was added; nil if it
 // has none. podman's default network is in no file until it is changed, and
-// what podman lost in it has to go all the same.
+// what podman lost in it is deleted nevertheless.
 func (c *call) cachedList() *chain.List {
 	entries, _, err := c.runner.Cache.List()
 	if err != nil {
@@ -294,7 +293,7 @@ func (c *call) lookup(network string) (*chain.List, error) {
 	return nil, &hint.Error{Err: spec.Errorf(spec.CodeConfig, "%w", err), Hint: networksHint(c.confDir, names, broken)}
 }
 
-// speak notes the version of the errors about a network; nil is no network.
+// speak notes the version of the errors about a network; nil is not a network.
 func (c *call) speak(l *chain.List) {
 	if l != nil {
 		c.speaks, _ = spec.ParseVersion(l.CNIVersion)

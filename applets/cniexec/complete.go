@@ -144,7 +144,6 @@ func isAlphanumeric(r rune) bool {
 	return '0' <= r && r <= '9' || 'a' <= r && r <= 'z' || 'A' <= r && r <= 'Z'
 }
 
-// verbNames adds the verbs.
 func (c *completion) verbNames() {
 	for _, v := range verbs() {
 		c.add(v.name, v.summary)
@@ -241,11 +240,11 @@ func (c *completion) recorded() []*chain.Entry {
 		return nil
 	}
 	entries, _, _ := c.cache().List() // an error here is that of the verb that follows
-	of := func(e *chain.Entry) bool {
+	matches := func(e *chain.Entry) bool {
 		return len(c.commandLine.operands) > 0 && e.NetworkName == c.commandLine.operands[0]
 	}
-	if slices.ContainsFunc(entries, of) {
-		entries = slices.DeleteFunc(entries, func(e *chain.Entry) bool { return !of(e) })
+	if slices.ContainsFunc(entries, matches) {
+		entries = slices.DeleteFunc(entries, func(e *chain.Entry) bool { return !matches(e) })
 	}
 	return entries
 }

@@ -129,7 +129,7 @@ func readSubnets(file string) (s subnets, err error) {
 }
 
 // candidates are private ranges (RFC 1918, RFC 6598) in the order in which
-// their /24s are tried: first those that are no common default.
+// their /24s are tried: first those that are not a common default.
 const candidates = "10.208.0.0/12 172.24.0.0/13 192.168.128.0/17 10.0.0.0/8 172.16.0.0/12 192.168.0.0/16 100.64.0.0/10"
 
 // chooseSubnets returns the first /24 that overlaps no used prefix, and a random unique local /64

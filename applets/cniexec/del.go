@@ -56,7 +56,7 @@ func (c *delCall) do(ctx context.Context, operands []string) (int, error) {
 	if err := c.prepare(); err != nil {
 		return 0, err
 	}
-	c.link.aim(&c.target)
+	c.link.setTarget(&c.target)
 	c.runner.KeepGoing = c.keepGoing
 	l, err := c.load()
 	if err != nil {

@@ -78,7 +78,7 @@ func TestDocs(t *testing.T) {
 		}
 	}
 	findings, err := json.Marshal([]any{ // scripts have the documents of these
-		doctor.Finding{}, made{}, checkDoc{}, statusDoc{}, bootDoc{}, doctorDoc{}, deletedDoc{}, rmDoc{}, upDoc{Attached: []attachedDoc{{}}},
+		doctor.Finding{}, nsState{}, checkDoc{}, statusDoc{}, bootDoc{}, doctorDoc{}, deletedDoc{}, rmDoc{}, upDoc{Attached: []attachedDoc{{}}},
 		reloadDoc{Attachments: []restoredDoc{{}}}, gcDoc{Deleted: []attachmentName{{}}},
 	})
 	docs := [][]byte{findings}

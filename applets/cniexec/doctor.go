@@ -54,7 +54,7 @@ func (c *doctorCall) do(ctx context.Context, operands []string) (int, error) {
 		return 0, err
 	}
 	if c.fix {
-		if d, err = d.Treat(ctx); err != nil {
+		if d, err = d.Fix(ctx); err != nil {
 			return 0, err
 		}
 	}
@@ -90,7 +90,6 @@ func (c *doctorCall) host() doctor.Host {
 	}
 }
 
-// printFindings writes the findings.
 func (c *doctorCall) printFindings(d *doctor.Doctor) (int, error) {
 	exit := exitOK
 	if len(d.Found) > 0 {

@@ -27,11 +27,11 @@ import (
 	"cnibox/spec"
 )
 
-// A rehearsal is an ADD in network namespaces of its own. One has stand-ins for the links of
+// A dryRun is an ADD in network namespaces of its own. One has stand-ins for the links of
 // this host, with their addresses and routes, the other for those of the container. A process
 // of this binary runs the plugins there, with a state directory of its own that has a copy of
 // the leases. It sees /run read-only, so that the rule set is locked by its namespace.
-type rehearsal struct {
+type dryRun struct {
 	*call
 	list              *chain.List
 	create            bool          // the namespace may be missing
@@ -46,16 +46,16 @@ type rehearsal struct {
 	stderr bytes.Buffer
 }
 
-// rehearse is add with --dry-run.
-func (c *call) rehearse(ctx context.Context, l *chain.List, create bool) error {
+// addDryRun is add with --dry-run.
+func (c *call) addDryRun(ctx context.Context, l *chain.List, create bool) error {
 	a := spec.Attachment{Network: l.Name, ContainerID: c.target.ContainerID, IfName: c.target.IfName}
 	if e, err := c.runner.Cache.Lookup(a); err == nil && e.Live() && !e.Interrupted() {
 		return spec.Errorf(spec.CodeBusy, "%s of container %s is attached to network %s already: run DEL first: %w", a.IfName, e.Name(), a.Network, os.ErrExist)
 	}
-	if err := c.runner.Validate(l, c.target); err != nil { // with its place in the file, which the rehearsal has not
+	if err := c.runner.Validate(l, c.target); err != nil { // with its place in the file, which the dry run has not
 		return err
 	}
-	r := &rehearsal{call: c, list: l, create: create}
+	r := &dryRun{call: c, list: l, create: create}
 	if err := cmp.Or(sandbox.Privileged(), r.confine()); err != nil {
 		return err
 	}
@@ -95,7 +95,7 @@ func (c *call) rehearse(ctx context.Context, l *chain.List, create bool) error {
 
 // confine makes the list that is run: without external plugins, and without what reaches
 // beyond namespaces and the state directory.
-func (r *rehearsal) confine() error {
+func (r *dryRun) confine() error {
 	var plugins []map[string]json.RawMessage
 	for i := range r.list.Plugins {
 		p := &r.list.Plugins[i]
@@ -126,7 +126,7 @@ func (r *rehearsal) confine() error {
 }
 
 // confinePlugin changes the configuration of one plugin.
-func (r *rehearsal) confinePlugin(p *chain.Plugin, verbs *spec.Verbs, conf map[string]json.RawMessage) error {
+func (r *dryRun) confinePlugin(p *chain.Plugin, verbs *spec.Verbs, conf map[string]json.RawMessage) error {
 	delete(conf, "dataDir")
 	if ipam, err := spec.Members(conf["ipam"]); conf["ipam"] != nil && err == nil {
 		delete(ipam, "dataDir")
@@ -164,7 +164,7 @@ func (r *rehearsal) confinePlugin(p *chain.Plugin, verbs *spec.Verbs, conf map[s
 const maxStandIns = 200
 
 // populate makes the stand-ins.
-func (r *rehearsal) populate() error {
+func (r *dryRun) populate() error {
 	if err := r.standIn(netns.Host(), r.host, func(l *rtnl.Link) bool { return spec.LabelKey(l.Alias) == "" && l.Kind != "ifb" }); err != nil {
 		return fmt.Errorf("stand-ins for the links of the host: %w", err)
 	}
@@ -196,7 +196,7 @@ func (r *rehearsal) populate() error {
 // standIn makes links of the same name, MAC address and MTU as those of a namespace in another
 // one, and gives them their addresses and routes as far as the kernel takes them: a
 // bridge for a bridge, and one end of a veth pair for all others, which is up if the link is.
-func (r *rehearsal) standIn(from, to *netns.NS, wanted func(*rtnl.Link) bool) error {
+func (r *dryRun) standIn(from, to *netns.NS, wanted func(*rtnl.Link) bool) error {
 	old, err := rtnl.Dial(from)
 	if err != nil {
 		return err
@@ -256,8 +256,8 @@ func (r *rehearsal) standIn(from, to *netns.NS, wanted func(*rtnl.Link) bool) er
 }
 
 // run runs the plugins. What the process prints on stderr is passed on, but for what is about
-// the list of the rehearsal, of which add has warned.
-func (r *rehearsal) run(ctx context.Context) error {
+// the list of the dry run, of which add has warned.
+func (r *dryRun) run(ctx context.Context) error {
 	var stdout bytes.Buffer
 	path, exit := fmt.Sprintf("/proc/%d/fd/%d", os.Getpid(), r.cont.FD()), 0
 	err := netns.OnDiscardedThread(func() (err error) {
@@ -292,7 +292,7 @@ func (r *rehearsal) run(ctx context.Context) error {
 	}
 	failed := &spec.Error{Code: spec.CodeInternal}
 	if json.Unmarshal(stdout.Bytes(), failed) != nil || failed.Msg == "" {
-		return fmt.Errorf("the rehearsal ended with exit code %d: %s", exit, strings.TrimSpace(r.stderr.String()))
+		return fmt.Errorf("the dry run ended with exit code %d: %s", exit, strings.TrimSpace(r.stderr.String()))
 	}
 	failed.Details, _, _ = strings.Cut(failed.Details, "; see "+r.dir)
 	if strings.HasPrefix(failed.Details, "see "+r.dir) {
@@ -301,11 +301,11 @@ func (r *rehearsal) run(ctx context.Context) error {
 	return failed
 }
 
-// stateCopy is the state directory of the rehearsal.
-func (r *rehearsal) stateCopy() string { return filepath.Join(r.dir, "state") }
+// stateCopy is the state directory of the dry run.
+func (r *dryRun) stateCopy() string { return filepath.Join(r.dir, "state") }
 
 // without is the environment without some variables.
-func (r *rehearsal) without(names ...string) []string {
+func (r *dryRun) without(names ...string) []string {
 	return slices.DeleteFunc(slices.Clone(r.Environ), func(v string) bool {
 		name, _, _ := strings.Cut(v, "=")
 		return slices.Contains(names, name)
@@ -313,8 +313,8 @@ func (r *rehearsal) without(names ...string) []string {
 }
 
 // isolate moves the calling thread, which is discarded after it, into the namespace that stands
-// in for the host, and into a mount namespace with the list and the state of the rehearsal.
-func (r *rehearsal) isolate(ctx context.Context) error {
+// in for the host, and into a mount namespace with the list and the state of the dry run.
+func (r *dryRun) isolate(ctx context.Context) error {
 	if err := r.host.Enter(); err != nil {
 		return err
 	}
@@ -340,8 +340,8 @@ func (r *rehearsal) isolate(ctx context.Context) error {
 	return errors.Join(r.copyState(), r.copyPorts(ctx))
 }
 
-// copyPorts gives the rehearsal the host ports of others, so that one that is taken is refused.
-func (r *rehearsal) copyPorts(ctx context.Context) error {
+// copyPorts gives the dry run the host ports of others, so that one that is taken is refused.
+func (r *dryRun) copyPorts(ctx context.Context) error {
 	if len(r.ports) == 0 {
 		return nil
 	}
@@ -357,8 +357,8 @@ func (r *rehearsal) copyPorts(ctx context.Context) error {
 }
 
 // copyState copies the records of the plugins, and the leases of the network, so that the addresses are
-// those that are next, to where the plugins of the rehearsal look for them.
-func (r *rehearsal) copyState() error {
+// those that are next, to where the plugins of the dry run look for them.
+func (r *dryRun) copyState() error {
 	doc, err := r.list.Effective()
 	if err != nil {
 		return err
@@ -424,14 +424,14 @@ func copyTree(from, to string) error {
 
 // A dryRunDoc is the document of add --dry-run.
 type dryRunDoc struct {
-	Host      made            `json:"host"`
-	Container made            `json:"container"`
+	Host      nsState         `json:"host"`
+	Container nsState         `json:"container"`
 	NotDone   []string        `json:"notDone"`
 	Result    json.RawMessage `json:"result"` // of the specification
 }
 
-// made is what there is in a namespace, each as a line in the words of ip(8).
-type made struct {
+// nsState is what there is in a namespace, each as a line in the words of ip(8).
+type nsState struct {
 	Links     []string `json:"links"`
 	Addresses []string `json:"addresses"`
 	Routes    []string `json:"routes"`
@@ -440,12 +440,12 @@ type made struct {
 }
 
 // lists are the parts of made with their names.
-func (m *made) lists() []*[]string {
+func (m *nsState) lists() []*[]string {
 	return []*[]string{&m.Links, &m.Addresses, &m.Routes, &m.Rules, &m.Settings}
 }
 
 // look lists what is in the two namespaces.
-func (r *rehearsal) look() (both [2]made, err error) {
+func (r *dryRun) look() (both [2]nsState, err error) {
 	for i, ns := range []*netns.NS{r.host, r.cont} {
 		if both[i], err = lookAt(ns); err != nil {
 			return both, err
@@ -467,7 +467,7 @@ func (r *rehearsal) look() (both [2]made, err error) {
 }
 
 // lookAt lists what is in one namespace.
-func lookAt(ns *netns.NS) (m made, err error) {
+func lookAt(ns *netns.NS) (m nsState, err error) {
 	conn, err := rtnl.Dial(ns)
 	if err != nil {
 		return m, err
@@ -532,7 +532,7 @@ func routeLine(r rtnl.Route, names map[uint32]string) string {
 }
 
 // print writes what is new, and what was changed as it is now.
-func (r *rehearsal) print(before, after [2]made) error {
+func (r *dryRun) print(before, after [2]nsState) error {
 	name := func(link string) string { return link[:strings.IndexByte(link, ' ')] }
 	for _, link := range before[0].Links {
 		if !slices.ContainsFunc(after[0].Links, func(other string) bool { return name(other) == name(link) }) {

@@ -60,16 +60,16 @@ func (c *call) problem(what string, err error) {
 		switch of := err.(type) { //nolint:errorlint // the outermost: parts has split it
 		case *chain.AttachmentError:
 			f.Where = of.Title
-			f.Of(of.Attachment, c.entryOf(of.Attachment, "").NetNSPath())
+			f.SetAttachment(of.Attachment, c.entryOf(of.Attachment, "").NetNSPath())
 			err = of.Err
 		case *netnsError:
 			f.Where = of.netns
 			if of.Attachment != (spec.Attachment{}) {
 				f.Where = c.entryOf(of.Attachment, of.netns).Title()
 			}
-			f.Of(of.Attachment, of.netns)
+			f.SetAttachment(of.Attachment, of.netns)
 		}
-		f.Failed(err)
+		f.SetError(err)
 		c.findings = append(c.findings, f)
 	}
 }

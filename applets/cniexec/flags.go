@@ -44,8 +44,8 @@ func (l *link) declare(f *flagSet, ifName, containerID string) {
 	f.Var((*nameValue)(&l.containerID), "container-id", containerID)
 }
 
-// aim completes a target.
-func (l *link) aim(t *chain.Target) {
+// setTarget completes a target.
+func (l *link) setTarget(t *chain.Target) {
 	t.ContainerID, t.IfName = l.containerID, l.ifName
 	if t.ContainerID == "" {
 		t.ContainerID = derivedID(t.NetNS)
@@ -518,7 +518,7 @@ func parsePorts(s string) (first, last uint16, err error) {
 	return first, last, err
 }
 
-// parsePort reads 1 to 65535. Zero is no port here.
+// parsePort reads 1 to 65535. Zero is not a port here.
 func parsePort(s string) (uint16, error) {
 	n, err := strconv.ParseUint(s, 10, 16)
 	if n == 0 && err == nil {

@@ -35,7 +35,7 @@ func (c *getCall) do(ctx context.Context, operands []string) (int, error) {
 	if err := c.prepare(); err != nil {
 		return 0, err
 	}
-	c.link.aim(&c.target)
+	c.link.setTarget(&c.target)
 	return exitOK, c.get(ctx)
 }
 

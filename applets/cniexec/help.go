@@ -18,7 +18,7 @@ found on CNI_PATH and started.
 `
 	operandsText = `NETWORK is the name in a configuration in --conf-dir, NETNS the path of a
 network namespace (/proc/PID/ns/net), or a bare NAME for /run/netns/NAME. Where
---conf-dir holds nothing, there is the network "cnibox" all the same: a bridge
+--conf-dir holds nothing, the network "cnibox" exists nevertheless: a bridge
 with port mapping.
 `
 	environmentText = `Environment, as cnitool has it: NETCONFPATH (--conf-dir), CNI_PATH (--path),

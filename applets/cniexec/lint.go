@@ -120,13 +120,13 @@ func routesOfHost() (routes []lint.HostRoute) {
 	if err != nil {
 		return nil
 	}
-	at := inventory.IndexLinks(links).ByIndex
+	byIndex := inventory.IndexLinks(links).ByIndex
 	all, err := conn.Routes(rtnl.RouteFilter{})
 	if err != nil {
 		return nil
 	}
 	for _, r := range all {
-		if l := at[r.Link]; l != nil && r.Type == unix.RTN_UNICAST {
+		if l := byIndex[r.Link]; l != nil && r.Type == unix.RTN_UNICAST {
 			routes = append(routes, lint.HostRoute{Dst: r.Dst, Link: l.Name, Alias: l.Alias,
 				Connected: r.Protocol == unix.RTPROT_KERNEL && !r.GW.IsValid() && r.Dst.Bits() > 0})
 		}

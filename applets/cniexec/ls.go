@@ -115,7 +115,7 @@ func (c *lsCall) do(ctx context.Context, operands []string) (exit int, err error
 	}
 	if len(operands) == 1 && !networks {
 		c.about = operands[0]
-		if v.Entries, err = v.Named(operands[0], c.knownNetworks(v)); err != nil {
+		if v.Entries, err = v.ByName(operands[0], c.knownNetworks(v)); err != nil {
 			return 0, err
 		}
 	}
@@ -136,7 +136,6 @@ func (c *lsCall) do(ctx context.Context, operands []string) (exit int, err error
 	return c.lsAttachments(ctx, v)
 }
 
-// lsAttachments lists the attachments.
 func (c *lsCall) lsAttachments(ctx context.Context, v *inventory.Inventory) (exit int, err error) {
 	if c.output == outputLines {
 		return c.stream(ctx, v)
@@ -400,7 +399,6 @@ func poolOf(p inventory.Pool) poolDoc {
 		p.Used, min(p.Free, exact), notNull(p.Stale)}
 }
 
-// lsNetworks lists the networks.
 func (c *lsCall) lsNetworks(v *inventory.Inventory) (exit int, err error) {
 	s := c.screen()
 	columns := []tty.Column{{Title: "NETWORK", Min: 7}, {Title: "TYPE", Min: 6}, {Title: "BRIDGE"}, {Title: "SUBNETS", Min: 12},

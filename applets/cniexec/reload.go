@@ -136,7 +136,7 @@ func (c *call) entriesNamed(name string) ([]*chain.Entry, error) {
 	for _, e := range entries {
 		v.Entries = append(v.Entries, v.Read(e))
 	}
-	found, err := v.Named(name, c.knownNetworks(v))
+	found, err := v.ByName(name, c.knownNetworks(v))
 	return each(found, func(a *inventory.Entry) *chain.Entry { return a.Entry }), err
 }
 
@@ -189,7 +189,7 @@ func (c *call) restore(ctx context.Context, entries []*chain.Entry, unread error
 		return 0, unread
 	}
 	for _, plugin := range slices.Sorted(maps.Keys(external)) {
-		c.runner.Warn("plugin %s is another program: what it made for %s is not restored", plugin, tty.Plural(external[plugin], "attachment"))
+		c.runner.Warn("plugin %s is an external program: what it made for %s is not restored", plugin, tty.Plural(external[plugin], "attachment"))
 	}
 	err = unread
 	if err == nil && failed > 0 {
@@ -224,7 +224,7 @@ func remedy(err error) string {
 	switch code := spec.AsError(err).Code; {
 	case code == spec.CodeTryAgain:
 		return "try again"
-	case errors.Is(err, spec.ErrAnew) || code == spec.CodeCheck || code == spec.CodeBusy:
+	case errors.Is(err, spec.ErrNeedsAdd) || code == spec.CodeCheck || code == spec.CodeBusy:
 		return "del and add"
 	}
 	return ""

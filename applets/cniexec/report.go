@@ -66,7 +66,7 @@ func (c *call) hint(err error, code int) string {
 		return "NETNS must be the path of a network namespace, as /run/netns/NAME or /proc/PID/ns/net; `cni-exec run` creates one"
 	case code == spec.CodeBusy && c.attached():
 		return c.delHint()
-	case c.verb == "check" && errors.Is(err, spec.ErrAnew):
+	case c.verb == "check" && errors.Is(err, spec.ErrNeedsAdd):
 		return c.delHint() + ", then add it again"
 	case code == spec.CodeCheck:
 		return "`cni-exec reload " + c.network + "` restores it"

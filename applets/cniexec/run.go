@@ -73,7 +73,7 @@ func (c *runCall) do(ctx context.Context, operands []string) (exit int, err erro
 	if c.target.Capabilities, err = c.capabilities(c.target.Capabilities); err != nil {
 		return 0, err
 	}
-	if err := cmp.Or(sandbox.Privileged(), c.Ready()); err != nil {
+	if err := cmp.Or(sandbox.Privileged(), c.CheckLimits()); err != nil {
 		return 0, err
 	}
 	c.runner.Retries = c.retries
@@ -103,7 +103,7 @@ func (c *runCall) do(ctx context.Context, operands []string) (exit int, err erro
 	if err := c.runner.DeleteStale(ctx, ours); err != nil {
 		c.runner.Warn("leftovers of a killed run: %v", err)
 	}
-	if err := r.FreeDead(ctx); err != nil {
+	if err := r.DeleteDead(ctx); err != nil {
 		c.runner.Warn("names of killed runs: %v", err)
 	}
 	for i, l := range lists {
@@ -115,7 +115,7 @@ func (c *runCall) do(ctx context.Context, operands []string) (exit int, err erro
 	if c.inPlace {
 		return r.AttachOnly(ctx, path, signals)
 	}
-	return r.Live(ctx, signals)
+	return r.Execute(ctx, signals)
 }
 
 // sandbox is the run of the command, without its networks.

@@ -106,7 +106,7 @@ func (f *fixture) inventory() *inventory.Inventory {
 	for _, e := range entries {
 		v.Entries = append(v.Entries, v.Read(e))
 	}
-	v.Look(v.Entries)
+	v.ReadStates(v.Entries)
 	v.Sort()
 	return v
 }
@@ -200,7 +200,7 @@ func TestSeeGolden(t *testing.T) {
 		},
 		"tree.dot": func() (int, error) { return (&treeCall{call: c, dot: true}).drawTree(branches(v, networks, routes)) },
 		"who.json": func() (int, error) {
-			q := &question{call: c, Inventory: v, text: "10.88.0.2", kind: kindAddress, owners: v.Entries[:1], others: []string{"the host's, on bridge cni0"}}
+			q := &query{call: c, Inventory: v, text: "10.88.0.2", kind: kindAddress, owners: v.Entries[:1], others: []string{"the host's, on bridge cni0"}}
 			return c.writeJSON(q.doc())
 		},
 	}
@@ -337,7 +337,7 @@ func TestPrintable(t *testing.T) {
 	}
 }
 
-// What another runtime deletes or writes while it is read is no fault.
+// What another runtime deletes or writes while it is read is not a fault.
 func TestLookAgain(t *testing.T) {
 	locks := filepath.Join("cnibox", "locks")
 	remove := func(f *fixture, a *inventory.Entry) {
@@ -379,7 +379,7 @@ func TestLookAgain(t *testing.T) {
 				tt.before(f, a)
 			}
 			before := len(v.Entries)
-			v.LookAgain(func() {
+			v.RereadStates(func() {
 				if tt.meanwhile != nil {
 					tt.meanwhile(f, a)
 					tt.meanwhile = nil
@@ -544,19 +544,19 @@ func TestQuestion(t *testing.T) {
 		"/proc/self/ns/net": kindNetNS, "/nosuch": kindNetNS, "./x": kindNetNS, "veth1234": kindLink, "lo": kindLink, "tcp": kindLink,
 	}
 	for text, want := range tests {
-		q := &question{text: text}
+		q := &query{text: text}
 		if err := q.read(); err != nil || q.kind != want {
 			t.Errorf("%s: got %q, %v, want %q", text, q.kind, err, want)
 		}
 	}
 	for _, text := range []string{"tcp/0", "tcp/65536", "0/udp", "sctp/x"} {
-		if err := new(question).with(text).read(); err == nil {
+		if err := new(query).with(text).read(); err == nil {
 			t.Errorf("%s is taken", text)
 		}
 	}
 }
 
-func (q *question) with(text string) *question {
+func (q *query) with(text string) *query {
 	q.text = text
 	return q
 }
@@ -589,7 +589,7 @@ func TestWhoReadsAgain(t *testing.T) {
 		}
 		written <- err
 	}()
-	q := &question{Inventory: v}
+	q := &query{Inventory: v}
 	if err := errors.Join(q.lookup(a.Attachment(), "leased to"), <-written); err != nil {
 		t.Fatal(err)
 	}

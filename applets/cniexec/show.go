@@ -160,7 +160,7 @@ func fieldsOf(v *inventory.Inventory, a *inventory.Entry) []field {
 
 // hostSide is what the interface is connected to on the host.
 func hostSide(v *inventory.Inventory, a *inventory.Entry) string {
-	on := a.On()
+	on := a.HeldLink()
 	if a.HostLink != "" {
 		on = onLink(v, a)
 	}

@@ -10,21 +10,21 @@ import (
 	"cnibox/spec"
 )
 
-// together makes the rules of several attachments in one transaction, and in DEL also deletes their
+// batch makes the rules of several attachments in one transaction, and in DEL also deletes their
 // links in one request and releases their leases under one lock.
-type together struct {
+type batch struct {
 	rules nft.Collection
 	ends  attach.Together
 	did   spec.Attachment // the last one whose rules were reported
 }
 
-var _ chain.Together = (*together)(nil)
+var _ chain.Together = (*batch)(nil)
 
 // reloading also fills the chains of the base rulesets anew.
-func reloading() *together { return &together{rules: nft.Collection{Rebuild: true}} }
+func reloading() *batch { return &batch{rules: nft.Collection{Rebuild: true}} }
 
 // For returns a context in which updates of the rule set, and the ends of DELs, are collected.
-func (t *together) For(ctx context.Context, a spec.Attachment, did func(string), failed func(error)) context.Context {
+func (t *batch) For(ctx context.Context, a spec.Attachment, did func(string), failed func(error)) context.Context {
 	return t.ends.Collect(t.rules.Collect(ctx, a, func(lacked bool, err error) {
 		if lacked && t.did != a {
 			t.did = a
@@ -37,7 +37,7 @@ func (t *together) For(ctx context.Context, a spec.Attachment, did func(string),
 }
 
 // Make makes what was collected. No address is leased again before its link and its rules are gone.
-func (t *together) Make(ctx context.Context) {
+func (t *batch) Make(ctx context.Context) {
 	t.ends.DelLinks(ctx)
 	t.rules.Commit(ctx, nft.Open(netns.Host()))
 	t.ends.Release(ctx)

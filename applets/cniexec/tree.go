@@ -47,7 +47,7 @@ type branch struct {
 	uplink   bool // a default route leads there
 	addrs    []netip.Prefix
 	networks []string // that are on it
-	ports    []string // links that are no attachment's
+	ports    []string // links that belong to no attachment
 	attached []*inventory.Entry
 }
 
@@ -202,10 +202,10 @@ func onLink(v *inventory.Inventory, a *inventory.Entry) string {
 	if l := v.Link(a); l != nil && v.Links.ByIndex[l.Master] != nil {
 		return v.Links.ByIndex[l.Master].Name
 	}
-	return cmp.Or(a.On(), v.Bridge(a.Conf))
+	return cmp.Or(a.HeldLink(), v.Bridge(a.Conf))
 }
 
-// addPorts adds the ports of bridges that are no attachment's.
+// addPorts adds the ports of bridges that belong to no attachment.
 func addPorts(v *inventory.Inventory, all []*branch) {
 	of := map[string]bool{}
 	for _, a := range v.Entries {

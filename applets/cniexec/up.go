@@ -91,10 +91,10 @@ type stateOfLink struct {
 
 // A wantedLink is an attachment that a file wants.
 type wantedLink struct {
-	*call // with the target of this one
-	asked *asked
-	list  *chain.List
-	there *chain.Entry // it is as it is wanted; nil: not
+	*call    // with the target of this one
+	asked    *asked
+	list     *chain.List
+	existing *chain.Entry // attached as the file asks; nil: not
 }
 
 // at adds to an error the key of the part of the file that it is about, and the place of that, or
@@ -220,7 +220,7 @@ func (l *stateOfLink) check() error {
 		return errors.New(`"network" is missing`)
 	}
 	if spec.CheckIfName(l.IfName) != nil {
-		return spec.KeyErrorf("ifname", "%q is no name of an interface", l.IfName)
+		return spec.KeyErrorf("ifname", "%q is not a valid interface name", l.IfName)
 	}
 	return nil
 }
@@ -265,7 +265,7 @@ func (c *upCall) do(ctx context.Context, operands []string) (int, error) {
 		return 0, err
 	}
 	c.about = s.File
-	if err := cmp.Or(sandbox.Privileged(), c.Ready()); err != nil {
+	if err := cmp.Or(sandbox.Privileged(), c.CheckLimits()); err != nil {
 		return 0, err
 	}
 	unlock, err := c.lockState(ctx)
@@ -319,7 +319,7 @@ func (c *upCall) wanted(s *stateFile) (map[string][]*wantedLink, error) {
 		key := fmt.Sprintf("networks[%d]", i)
 		l, err := chain.Parse(doc)
 		if err == nil && (networks[l.Name] != nil || len(l.Plugins) == 0) {
-			err = spec.Errorf(spec.CodeConfig, "%q is there twice, or has no plugins", l.Name)
+			err = spec.Errorf(spec.CodeConfig, "%q is listed twice, or has no plugins", l.Name)
 		}
 		if err != nil {
 			return nil, s.at(key, err)
@@ -417,7 +417,7 @@ func (w *wantedLink) unique(owners map[string]string, key string) error {
 	}
 	for _, what := range all {
 		if other := owners[what]; other != "" {
-			return spec.Errorf(spec.CodeConfig, "%s is wanted by %s as well", what, other)
+			return spec.Errorf(spec.CodeConfig, "%s is also requested by %s", what, other)
 		}
 		owners[what] = key
 	}
@@ -450,7 +450,7 @@ func (c *upCall) detachUnwanted(ctx context.Context, name string, wanted []*want
 	for _, e := range entries {
 		if i := find(e); i >= 0 {
 			if wanted[i].is(e) {
-				wanted[i].there = e
+				wanted[i].existing = e
 				continue
 			}
 			if e.Interrupted() || !e.Live() {
@@ -473,16 +473,16 @@ func (c *upCall) detached(name string, e *chain.Entry) {
 
 // attachWanted attaches what is not there yet, and restores what the others have lost on the host.
 func (c *upCall) attachWanted(ctx context.Context, name string, wanted []*wantedLink) error {
-	var there []*chain.Entry
+	var existing []*chain.Entry
 	for _, w := range wanted {
-		if w.there != nil {
-			there = append(there, w.there)
+		if w.existing != nil {
+			existing = append(existing, w.existing)
 		}
 	}
-	title := chain.Titles(there)
+	title := chain.Titles(existing)
 	for _, w := range wanted {
-		if w.there != nil {
-			if err := c.restoreOne(ctx, w.there, title(w.there)); err != nil {
+		if w.existing != nil {
+			if err := c.restoreOne(ctx, w.existing, title(w.existing)); err != nil {
 				return err
 			}
 			continue

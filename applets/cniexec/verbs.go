@@ -53,5 +53,4 @@ type usageError struct{ error }
 // Unwrap returns what is wrong.
 func (u usageError) Unwrap() error { return u.error }
 
-// usage makes a usageError.
 func usage(format string, args ...any) error { return usageError{fmt.Errorf(format, args...)} }

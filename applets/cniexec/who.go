@@ -46,10 +46,10 @@ func (c *whoCall) flags(f *flagSet) {
 	f.outputs("`json` print JSON")
 }
 
-// A question is what who was asked: one of its kinds, with what they need. It asks where an
+// A query is what who was asked: one of its kinds, with what they need. It asks where an
 // index leads to the owner (the name of a lease, a link's alias, the owner of an element) and
 // otherwise decodes the entries alone that have the text.
-type question struct {
+type query struct {
 	*call
 	*inventory.Inventory
 	text  string
@@ -63,7 +63,7 @@ type question struct {
 
 	ctx    context.Context // of the call, for plugins
 	owners []*inventory.Entry
-	others []string // owners that are no attachments of the cache, in words
+	others []string // owners that are not attachments of the cache, in words
 }
 
 // The kinds of questions.
@@ -103,7 +103,7 @@ func (c *whoCall) do(ctx context.Context, operands []string) (exit int, err erro
 		return 0, err
 	}
 	defer memory.CollectLess()()
-	q := &question{ctx: ctx, call: c.call, Inventory: inventory.Empty(c.cache(), c.describer()), text: operands[0]}
+	q := &query{ctx: ctx, call: c.call, Inventory: inventory.Empty(c.cache(), c.describer()), text: operands[0]}
 	if err := q.read(); err != nil {
 		return 0, err
 	}
@@ -121,13 +121,13 @@ func (c *whoCall) do(ctx context.Context, operands []string) (exit int, err erro
 	}
 	if err == nil && len(q.owners)+len(q.others) == 0 {
 		what := map[string]string{kindMAC: "MAC address", kindNetNS: "namespace"}
-		return exitError, spec.Errorf(spec.CodeUnknown, "the %s %s is of no attachment", cmp.Or(what[q.kind], q.kind), q.text)
+		return exitError, spec.Errorf(spec.CodeUnknown, "no attachment owns the %s %s", cmp.Or(what[q.kind], q.kind), q.text)
 	}
 	return exit, err
 }
 
 // read finds out what the operand is. A name is that of a link, or of a named namespace.
-func (q *question) read() (err error) {
+func (q *query) read() (err error) {
 	text := q.text
 	if a, err := netip.ParseAddr(strings.Trim(text, "[]")); err == nil {
 		q.kind, q.addr = kindAddress, a.Unmap().WithZone("")
@@ -183,12 +183,12 @@ func protoPort(text string) (proto, port string, ok bool) {
 }
 
 // hostLink asks for one link of the host.
-func (q *question) hostLink(name string) (*rtnl.Link, error) {
+func (q *query) hostLink(name string) (*rtnl.Link, error) {
 	return inventory.AskHost(func(conn *rtnl.Conn) (*rtnl.Link, error) { return conn.Link(name) })
 }
 
 // own adds an owner, once.
-func (q *question) own(e *chain.Entry) {
+func (q *query) own(e *chain.Entry) {
 	a := e.Attachment()
 	if !slices.ContainsFunc(q.owners, func(o *inventory.Entry) bool { return o.Attachment() == a }) {
 		q.owners = append(q.owners, q.Inventory.Read(e))
@@ -197,14 +197,14 @@ func (q *question) own(e *chain.Entry) {
 
 // lookup adds the entry of an attachment, or says in words that there is none. One that another
 // runtime may be writing is searched for, since that reads it again.
-func (q *question) lookup(a spec.Attachment, how string) error {
+func (q *query) lookup(a spec.Attachment, how string) error {
 	e, err := q.Inventory.Cache.Lookup(a)
 	switch {
 	case err == nil:
 		q.own(e)
 	case errors.Is(err, os.ErrNotExist):
-		is := func(e *inventory.Entry) bool { return e.Attachment() == a }
-		if err := q.search(is, a.ContainerID); err != nil || slices.ContainsFunc(q.owners, is) {
+		matches := func(e *inventory.Entry) bool { return e.Attachment() == a }
+		if err := q.search(matches, a.ContainerID); err != nil || slices.ContainsFunc(q.owners, matches) {
 			return err
 		}
 		q.others = append(q.others, fmt.Sprintf("%s %s, which is not in the cache", how, q.Inventory.Cache.Title(a)))
@@ -218,7 +218,7 @@ func (q *question) lookup(a spec.Attachment, how string) error {
 }
 
 // search adds the owners among the entries that have one of the texts.
-func (q *question) search(is func(*inventory.Entry) bool, texts ...string) error {
+func (q *query) search(matches func(*inventory.Entry) bool, texts ...string) error {
 	entries, broken, err := q.Inventory.Cache.Search(func(text []byte) bool {
 		return len(texts) == 0 || slices.ContainsFunc(texts, func(s string) bool { return bytes.Contains(text, []byte(s)) })
 	})
@@ -227,7 +227,7 @@ func (q *question) search(is func(*inventory.Entry) bool, texts ...string) error
 	}
 	q.Broken = broken
 	for _, e := range entries {
-		if is(q.Inventory.Read(e)) {
+		if matches(q.Inventory.Read(e)) {
 			q.own(e)
 		}
 	}
@@ -235,7 +235,7 @@ func (q *question) search(is func(*inventory.Entry) bool, texts ...string) error
 }
 
 // searchHolds adds the owners of what plugins hold, of those attachments that may have it.
-func (q *question) searchHolds(may func([]*inventory.Entry) []*inventory.Entry, is func(data any) bool) error {
+func (q *query) searchHolds(may func([]*inventory.Entry) []*inventory.Entry, matches func(data any) bool) error {
 	entries, broken, err := q.Inventory.Cache.List()
 	if err != nil {
 		return err
@@ -248,7 +248,7 @@ func (q *question) searchHolds(may func([]*inventory.Entry) []*inventory.Entry, 
 	all = may(all)
 	q.ReadHolds(q.ctx, all)
 	for _, a := range all {
-		if slices.ContainsFunc(a.Holds, func(h chain.Held) bool { return is(h.Data) }) {
+		if slices.ContainsFunc(a.Holds, func(h chain.Held) bool { return matches(h.Data) }) {
 			q.own(a.Entry)
 		}
 	}
@@ -257,14 +257,14 @@ func (q *question) searchHolds(may func([]*inventory.Entry) []*inventory.Entry, 
 
 // askAddress asks for the leases, whose files have the address as their name, then for the
 // addresses of the host, then the entries.
-func (q *question) askAddress() error {
+func (q *query) askAddress() error {
 	for _, dir := range q.leaseDirs() {
 		networks, err := os.ReadDir(dir)
 		if err != nil && !errors.Is(err, os.ErrNotExist) {
 			q.Unread = append(q.Unread, err)
 		}
 		for _, n := range networks {
-			lease, err := ipam.PeekAt(dir, n.Name(), q.addr)
+			lease, err := ipam.ReadLease(dir, n.Name(), q.addr)
 			if err != nil || !n.IsDir() {
 				continue
 			}
@@ -295,7 +295,7 @@ func (q *question) askAddress() error {
 
 // leaseDirs are the directories of leases: the usual one, that of the default network,
 // and those of the configured networks.
-func (q *question) leaseDirs() []string {
+func (q *query) leaseDirs() []string {
 	dirs := []string{state.Dir(q.stateDir, state.Leases), filepath.Join(state.Run, filepath.Base(state.Leases))}
 	add := func(dir string) {
 		if dir != "" && !slices.Contains(dirs, dir) {
@@ -313,7 +313,7 @@ func (q *question) leaseDirs() []string {
 }
 
 // askHostAddress asks the kernel for an address of the host.
-func (q *question) askHostAddress() error {
+func (q *query) askHostAddress() error {
 	conn, err := rtnl.Dial(netns.Host())
 	if err != nil {
 		return err
@@ -343,7 +343,7 @@ func linkText(l *rtnl.Link) string {
 }
 
 // askLink asks for the alias of a link of the host, then for entries that have its name, and plugins.
-func (q *question) askLink() error {
+func (q *query) askLink() error {
 	l, err := q.hostLink(q.text)
 	if err != nil && !errors.Is(err, os.ErrNotExist) {
 		return err
@@ -385,7 +385,7 @@ func (q *question) askLink() error {
 }
 
 // askLabel adds the attachment whose label a link has.
-func (q *question) askLabel(l *rtnl.Link) error {
+func (q *query) askLabel(l *rtnl.Link) error {
 	if spec.LabelKey(l.Alias) == "" {
 		return nil
 	}
@@ -396,13 +396,13 @@ func (q *question) askLabel(l *rtnl.Link) error {
 }
 
 // searchKey adds the attachment of a key, whose names were too long for a label.
-func (q *question) searchKey(key string) error {
+func (q *query) searchKey(key string) error {
 	return q.search(func(a *inventory.Entry) bool { return a.Key == key })
 }
 
 // askBridge adds the networks of a bridge: those that are configured so, those of its ports'
 // labels, and if there are none those of the entries.
-func (q *question) askBridge(bridge *rtnl.Link) error {
+func (q *query) askBridge(bridge *rtnl.Link) error {
 	links, err := inventory.ListLinks()
 	if err != nil {
 		return err
@@ -449,7 +449,7 @@ func (q *question) askBridge(bridge *rtnl.Link) error {
 
 // askMAC asks for entries that have the address, then for links of the host, then for elements of the rule set. The kernel's list of
 // links takes longer than the entries, so that it is made meanwhile.
-func (q *question) askMAC() error {
+func (q *query) askMAC() error {
 	mac := q.mac.String()
 	var links []rtnl.Link
 	listed := make(chan error, 1)
@@ -493,7 +493,7 @@ func (q *question) askMAC() error {
 
 // askElements asks for the owners of elements of the rule set: holds says what one has that is asked for;
 // empty: it is of no interest.
-func (q *question) askElements(kind nft.Kind, holds func(*nft.Element) string) error {
+func (q *query) askElements(kind nft.Kind, holds func(*nft.Element) string) error {
 	held, err := nft.Open(netns.Host()).Elements(kind)
 	if err != nil {
 		q.Unread = append(q.Unread, err)
@@ -516,7 +516,7 @@ func (q *question) askElements(kind nft.Kind, holds func(*nft.Element) string) e
 
 // askPort asks for the elements of host ports, then for entries that were given the port, as
 // those of other plugins, and what plugins have published.
-func (q *question) askPort() error {
+func (q *query) askPort() error {
 	err := q.askElements(nft.KindPortMap, func(e *nft.Element) (holds string) {
 		if proto, port := e.Port(); port != q.port || proto != q.proto {
 			return ""
@@ -526,39 +526,39 @@ func (q *question) askPort() error {
 	if err != nil || len(q.owners)+len(q.others) > 0 {
 		return err
 	}
-	is := func(p spec.Port) bool { return p.HostPort == q.port && p.Protocol == q.proto }
-	err = q.search(func(a *inventory.Entry) bool { return slices.ContainsFunc(a.Ports, is) }, fmt.Sprintf(`"hostPort":%d`, q.port))
+	matches := func(p spec.Port) bool { return p.HostPort == q.port && p.Protocol == q.proto }
+	err = q.search(func(a *inventory.Entry) bool { return slices.ContainsFunc(a.Ports, matches) }, fmt.Sprintf(`"hostPort":%d`, q.port))
 	if err != nil || len(q.owners) > 0 {
 		return err
 	}
 	return q.searchHolds(inventory.Publishing, func(data any) bool {
 		p, ok := data.(spec.Port)
-		return ok && is(p)
+		return ok && matches(p)
 	})
 }
 
 // askNetNS asks for entries that have the path or the ID of the namespace; those of other
 // runtimes may have another path to it.
-func (q *question) askNetNS() error {
+func (q *query) askNetNS() error {
 	known := q.id != netns.ID{}
-	is := func(a *inventory.Entry) bool {
+	matches := func(a *inventory.Entry) bool {
 		if !known {
 			return strings.TrimPrefix(a.NetNSPath(), "/var") == strings.TrimPrefix(q.path, "/var") // /var/run is /run
 		}
-		return a.In(q.id)
+		return a.IsIn(q.id)
 	}
 	texts := []string{filepath.Base(q.path) + `"`}
 	if known {
 		texts = append(texts, `"`+q.id.String()+`"`)
 	}
-	if err := q.search(is, texts...); err != nil || len(q.owners) > 0 || !known {
+	if err := q.search(matches, texts...); err != nil || len(q.owners) > 0 || !known {
 		return err
 	}
-	return q.search(is)
+	return q.search(matches)
 }
 
 // answer is a line for each owner.
-func (q *question) answer() string {
+func (q *query) answer() string {
 	s := q.screen()
 	s.Width = 0
 	var rows [][]string
@@ -574,7 +574,7 @@ func (q *question) answer() string {
 }
 
 // doc is the answer as JSON.
-func (q *question) doc() whoDoc {
+func (q *query) doc() whoDoc {
 	return whoDoc{q.text, q.kind, each(q.owners, func(a *inventory.Entry) ownerDoc {
 		return ownerDoc{a.NetworkName, a.ContainerID, a.IfName, a.Name(), a.Runtime(), a.NetNSPath(), notNull(a.Addresses())}
 	}), notNull(q.others)}

@@ -73,7 +73,7 @@ func newPlugin(r *spec.Request) (*plugin, error) {
 		return nil, err
 	}
 	if err != nil {
-		r.Warn("%v: it is taken to be %s", err, usual)
+		r.Warn("%v: using %s", err, usual)
 		p.socket = usual
 	}
 	p.leases = leasesDir(p.socket)

@@ -232,7 +232,7 @@ func (d *daemon) resume() {
 		}
 		store := &leaseStore{d.leases, rec.Attachment}
 		h := dhcp.Resume(rec.Data, d.Settings, store)
-		if !h.Fresh() {
+		if !h.SameBoot() {
 			return store.Drop()
 		}
 		d.holders[rec.Attachment] = h
@@ -388,7 +388,7 @@ func (d *daemon) add(ctx context.Context, call *call) ([]*dhcp.Lease, error) {
 	defer unlock()
 	store := &leaseStore{d.leases, call.Attachment}
 	if h := d.holder(call.Attachment); h != nil {
-		if h.Serves(call.Config) && store.Kept() && allValid(h.Leases()) {
+		if h.Matches(call.Config) && store.Kept() && allValid(h.Leases()) {
 			return h.Leases(), nil
 		}
 		if leases := h.Leases(); len(leases) > 0 && h.InOtherNS(call.Config) {

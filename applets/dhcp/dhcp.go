@@ -159,7 +159,7 @@ func (p *plugin) release(ctx context.Context, a spec.Attachment) error {
 	}
 	store := &leaseStore{dir: p.leases, owner: a}
 	h := dhcp.Resume(rec.Data, dhcp.Settings{Log: func(line string) { p.Warn("%s", line) }}, store)
-	if !h.Fresh() {
+	if !h.SameBoot() {
 		return store.Drop()
 	}
 	return h.Release(ctx)

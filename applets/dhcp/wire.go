@@ -40,7 +40,7 @@ type answer struct {
 }
 
 var (
-	// errNoDaemon is about a socket at which no daemon of ours answers.
+	// errNoDaemon is about a socket at which no daemon of cnibox answers.
 	errNoDaemon = errors.New("no DHCP daemon")
 
 	errHangs = errors.New("what listens there is stopped or hangs: restart `cnibox dhcp daemon`")
@@ -63,7 +63,7 @@ const answerTime = 5 * time.Second
 // resolver of host names into the program, 180 KB of it.
 func unixAddr(path string) *net.UnixAddr { return &net.UnixAddr{Name: path, Net: "unix"} }
 
-// callDaemon calls the daemon at a socket. The error is errNoDaemon if none of ours answers;
+// callDaemon calls the daemon at a socket. The error is errNoDaemon if no daemon of cnibox answers;
 // errors of the daemon keep their code. An ADD waits as long as the daemon does, once that has
 // sent its magic.
 func callDaemon(ctx context.Context, socket string, call *call) ([]*dhcp.Lease, error) {

@@ -23,7 +23,6 @@ const (
 	defaultZone       = "trusted"
 )
 
-// conf are the keys of firewall.
 type conf struct {
 	chained.Defaults
 	chained.Stored
@@ -36,7 +35,7 @@ type conf struct {
 	plan *plan // by Validate
 }
 
-// A plan is a checked configuration, and after aim what it applies to.
+// A plan is a checked configuration, and after readPrevResult what it applies to.
 type plan struct {
 	admin, zone string
 	bus         []string // sockets of the system bus
@@ -75,8 +74,8 @@ func (c *conf) Validate(r *spec.Request) error {
 	return nil
 }
 
-// anyway is the plan of DEL and GC, for which the configuration may be invalid.
-func (c *conf) anyway() *plan {
+// releasePlan is the plan of DEL and GC, for which the configuration may be invalid.
+func (c *conf) releasePlan() *plan {
 	if c.plan == nil { // not decoded
 		c.plan = c.defaults()
 	}
@@ -163,9 +162,9 @@ func checkAdminChain(name string) error {
 	return nil
 }
 
-// aim takes from prevResult all addresses, of any interface, and for a policy the first bridge on the
+// readPrevResult takes from prevResult all addresses, of any interface, and for a policy the first bridge on the
 // host and its ports. A missing bridge is an error of the code.
-func (p *plan) aim(prev *spec.Result, code int) error {
+func (p *plan) readPrevResult(prev *spec.Result, code int) error {
 	p.ips = addressesIn(prev)
 	if !p.policed {
 		return nil

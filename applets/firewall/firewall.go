@@ -52,7 +52,7 @@ dataDir                 string  -          records with the handles of rules in 
 func (c *conf) Apply(op *chained.Op) error {
 	ctx := op.Context()
 	p, r := c.plan, op.Request
-	if err := p.aim(r.Prev, spec.CodeConfig); err != nil {
+	if err := p.readPrevResult(r.Prev, spec.CodeConfig); err != nil {
 		return err
 	}
 	if op.Restoring {
@@ -70,8 +70,8 @@ func (c *conf) Apply(op *chained.Op) error {
 		return err
 	}
 	table := nft.Open(r.Call.HostNS())
-	made := readRules(op)
-	closed, err := p.enter(ctx, op, table, made)
+	recorded := readRules(op)
+	closed, err := p.addElements(ctx, op, table, recorded)
 	if err != nil {
 		return err
 	}
@@ -81,12 +81,12 @@ func (c *conf) Apply(op *chained.Op) error {
 	op.Add("tables", table.Prune)
 	op.Add("rules of "+r.Attachment.String(), func(ctx context.Context) error {
 		return table.Update(ctx, func(x *nft.Tx) error {
-			made.plan(op, x)
+			recorded.setHandles(op, x)
 			x.Release(r.Attachment, nft.KindFirewall, nft.KindZone)
 			return nil
 		})
 	})
-	if err := made.write(op); err != nil || z == nil {
+	if err := recorded.write(op); err != nil || z == nil {
 		return err
 	}
 	return z.addAll(p.ips)
@@ -116,9 +116,9 @@ func (p *plan) isolate(undo *undo.Stack) error {
 	return nil
 }
 
-// enter is the transaction of ADD. It deletes what an earlier ADD of the attachment has added and
+// addElements is the transaction of ADD. It deletes what an earlier ADD of the attachment has added and
 // this one does not. closed: firewalld rejects what is in no zone, and the addresses are in none.
-func (p *plan) enter(ctx context.Context, op *chained.Op, table *nft.Table, made *rules) (closed bool, err error) {
+func (p *plan) addElements(ctx context.Context, op *chained.Op, table *nft.Table, recorded *rules) (closed bool, err error) {
 	r := op.Request
 	kinds := []nft.Kind{nft.KindFirewall}
 	if p.firewalld {
@@ -129,13 +129,13 @@ func (p *plan) enter(ctx context.Context, op *chained.Op, table *nft.Table, made
 		}
 	}
 	plan := func(x *nft.Tx) error {
-		x.Enlist(r.Attachment)
-		return p.plan(r)(x)
+		x.RecordOwner(r.Attachment)
+		return p.update(r)(x)
 	}
 	err = table.Update(ctx, func(x *nft.Tx) error {
-		made.plan(op, x)
-		closed = !p.firewalld && x.Firewalld()
-		if err := plan(x); err != nil || !x.Had(r.Attachment) {
+		recorded.setHandles(op, x)
+		closed = !p.firewalld && x.HasFirewalld()
+		if err := plan(x); err != nil || !x.AlreadyOwned(r.Attachment) {
 			return err
 		}
 		x.Release(r.Attachment, kinds...)
@@ -144,13 +144,13 @@ func (p *plan) enter(ctx context.Context, op *chained.Op, table *nft.Table, made
 	return closed, err
 }
 
-// plan returns what ADD adds to the rule set and CHECK looks for.
-func (p *plan) plan(r *spec.Request) func(*nft.Tx) error {
+// update returns what ADD adds to the rule set and CHECK looks for.
+func (p *plan) update(r *spec.Request) func(*nft.Tx) error {
 	return func(x *nft.Tx) error {
 		for _, ip := range p.ips {
 			switch {
 			case p.firewalld:
-				x.Zone(r.Attachment, ip)
+				x.RecordZone(r.Attachment, ip)
 			case p.ownTable:
 				x.AllowOwnTable(r.Attachment, ip, p.admin)
 			default:
@@ -158,10 +158,10 @@ func (p *plan) plan(r *spec.Request) func(*nft.Tx) error {
 			}
 		}
 		if p.bridge != "" {
-			x.Police(r.Attachment, p.bridge, p.isolated && p.vlan == "")
+			x.SetBridgePolicy(r.Attachment, p.bridge, p.isolated && p.vlan == "")
 		}
 		if p.vlan != "" {
-			x.Police(r.Attachment, p.vlan, true)
+			x.SetBridgePolicy(r.Attachment, p.vlan, true)
 		}
 		return nil
 	}
@@ -171,13 +171,13 @@ func (p *plan) plan(r *spec.Request) func(*nft.Tx) error {
 func (c *conf) Check(op *chained.Op) error {
 	ctx := op.Context()
 	p, r := c.plan, op.Request
-	if err := p.aim(r.Prev, spec.CodeCheck); err != nil {
+	if err := p.readPrevResult(r.Prev, spec.CodeCheck); err != nil {
 		return err
 	}
-	made := readRules(op)
+	recorded := readRules(op)
 	found := nft.Open(r.Call.HostNS()).Check(func(x *nft.Tx) error {
-		made.plan(op, x)
-		return p.plan(r)(x)
+		recorded.setHandles(op, x)
+		return p.update(r)(x)
 	})
 	if err := p.orReference(found); err != nil {
 		return spec.Errorf(spec.CodeCheck, "expected rule not found: %w", err)
@@ -221,7 +221,7 @@ func (p *plan) orReference(err error) error {
 // the rules of the reference for the addresses, unless another attachment has them by now.
 func (c *conf) Release(op *chained.Op) error {
 	ctx := op.Context()
-	p, r := c.anyway(), op.Request
+	p, r := c.releasePlan(), op.Request
 	var ips []netip.Addr
 	if r.Prev != nil {
 		ips = addressesIn(r.Prev)
@@ -234,10 +234,10 @@ func (c *conf) Release(op *chained.Op) error {
 	zoned, err := zonedOf(ctx, table, r.Attachment, others)
 	kinds, errs := leaveZones(ctx, p, zoned, err)
 	op.Kept = true // until the transaction has deleted the rules
-	made := readRules(op)
+	recorded := readRules(op)
 	release := func(x *nft.Tx) error {
 		x.Addresses(ips...)
-		made.plan(op, x)
+		recorded.setHandles(op, x)
 		x.Release(r.Attachment, kinds...)
 		return nil
 	}
@@ -253,7 +253,7 @@ func (c *conf) Release(op *chained.Op) error {
 // zone.
 func zonedOf(ctx context.Context, table *nft.Table, a spec.Attachment, ips []netip.Addr) ([]netip.Addr, error) {
 	if len(ips) == 0 {
-		if any, err := once.Known(ctx, "zones of firewalld", table.HasZones); err != nil || !any {
+		if any, err := once.Get(ctx, "zones of firewalld", table.HasZones); err != nil || !any {
 			return nil, err
 		}
 	}
@@ -276,7 +276,7 @@ func leaveZones(ctx context.Context, p *plan, zoned []netip.Addr, err error) ([]
 // warning.
 func withoutNetfilter(r *spec.Request, err error) error {
 	if netfilter.IsMissing(err) {
-		r.Warn("%v: so there is nothing to release", err)
+		r.Warn("%v: nothing to release", err)
 		return nil
 	}
 	return err
@@ -287,7 +287,7 @@ func withoutNetfilter(r *spec.Request, err error) error {
 func (c *conf) Probe(op *chained.Op) error {
 	ctx := op.Context()
 	if !c.plan.firewalld && !c.plan.ownTable {
-		if err := op.Dir.Ready(); err != nil {
+		if err := op.Dir.CheckWritable(); err != nil {
 			return err
 		}
 	}
@@ -308,7 +308,7 @@ func (c *conf) Collect(op *chained.Op) error {
 	valid := op.ValidKeys()
 	table := nft.Open(netns.Host())
 	zoned, err := table.LostZones(op.Network, valid)
-	kinds, errs := leaveZones(ctx, c.anyway(), zoned, err)
+	kinds, errs := leaveZones(ctx, c.releasePlan(), zoned, err)
 	err = table.Update(ctx, func(x *nft.Tx) error {
 		x.DeleteStale(op.Network, valid, kinds...)
 		return nil

@@ -73,7 +73,7 @@ func TestKernelFirewallAim(t *testing.T) {
 			err := chained.Read(r, c)
 			p := c.plan
 			if err == nil {
-				err = kerneltest.NS(t).Do(func() error { return p.aim(r.Prev, spec.CodeConfig) })
+				err = kerneltest.NS(t).Do(func() error { return p.readPrevResult(r.Prev, spec.CodeConfig) })
 			}
 			spectest.WantError(t, err, tt.err, spec.CodeConfig)
 			var ips []string

@@ -193,7 +193,7 @@ func TestKernelFirewallAddAgain(t *testing.T) {
 }
 
 // CHECK of an isolated container passes when a later plugin of the chain has entered
-// an interface of the host that is no port of the bridge, as the IFB of bandwidth.
+// an interface of the host that is not a port of the bridge, as the IFB of bandwidth.
 func TestKernelFirewallCheckWithLaterInterface(t *testing.T) {
 	w := newBox(t)
 	host := kerneltest.Dial(t, w.NS)

@@ -24,7 +24,7 @@ type rules struct {
 
 // readRules returns those on record of the attachment; without one there are none.
 func readRules(op *chained.Op) *rules {
-	rec := record.Of[rules](op.Dir, op.Attachment)
+	rec := record.Find[rules](op.Dir, op.Attachment)
 	if rec == nil || rec.Data.Handles == nil {
 		return &rules{Handles: nft.RuleHandles{}}
 	}
@@ -32,19 +32,19 @@ func readRules(op *chained.Op) *rules {
 	return &rec.Data
 }
 
-// plan tells the update of the record.
-func (made *rules) plan(op *chained.Op, x *nft.Tx) {
-	x.Handles(made.Handles, op.Call.Verb == spec.Add && made.stored == nil)
+// setHandles passes the handles on record to the update.
+func (recorded *rules) setHandles(op *chained.Op, x *nft.Tx) {
+	x.Handles(recorded.Handles, op.Call.Verb == spec.Add && recorded.stored == nil)
 }
 
 // write stores what the update has found and made.
-func (made *rules) write(op *chained.Op) error {
+func (recorded *rules) write(op *chained.Op) error {
 	switch {
-	case maps.EqualFunc(made.Handles, made.stored, slices.Equal):
+	case maps.EqualFunc(recorded.Handles, recorded.stored, slices.Equal):
 		return nil
-	case len(made.Handles) == 0:
+	case len(recorded.Handles) == 0:
 		return op.Dir.Remove(record.Name(op.Attachment))
 	}
-	rec := record.Record[rules]{Head: record.Head{Attachment: op.Attachment}, Data: *made}
+	rec := record.Record[rules]{Head: record.Head{Attachment: op.Attachment}, Data: *recorded}
 	return rec.Write(op.Dir)
 }

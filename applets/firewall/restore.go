@@ -21,7 +21,7 @@ import (
 // these, and those of the other attachments that are restored together, it puts the addresses
 // into the zone, which firewalld forgets when it reloads: that may take seconds to answer.
 func (p *plan) restore(ctx context.Context, op *chained.Op) error {
-	r, made := op.Request, readRules(op)
+	r, recorded := op.Request, readRules(op)
 	isolates := p.isolated && slices.ContainsFunc(p.ports, func(port *rtnl.Link) bool { return !port.Isolated })
 	if err := p.isolate(&undo.Stack{}); err != nil { // it stays, whatever comes after it
 		return err
@@ -30,13 +30,13 @@ func (p *plan) restore(ctx context.Context, op *chained.Op) error {
 		r.Did("port isolation set")
 	}
 	enlist := func(x *nft.Tx) error {
-		made.plan(op, x)
-		x.Enlist(r.Attachment)
-		return p.plan(r)(x)
+		recorded.setHandles(op, x)
+		x.RecordOwner(r.Attachment)
+		return p.update(r)(x)
 	}
 	return nft.Open(netns.Host()).UpdateThen(ctx, enlist, func(ctx context.Context, err error) error {
 		if err == nil {
-			err = made.write(op)
+			err = recorded.write(op)
 		}
 		if err != nil || !p.firewalld || len(p.ips) == 0 {
 			return err
@@ -48,7 +48,7 @@ func (p *plan) restore(ctx context.Context, op *chained.Op) error {
 // restoreZone adds the addresses to the zone. A bus that has failed for one attachment is not
 // tried for the others.
 func (p *plan) restoreZone(ctx context.Context, r *spec.Request) error {
-	failed, err := once.Known(ctx, "bus "+strings.Join(p.bus, " "), func() (*error, error) { return new(error), nil })
+	failed, err := once.Get(ctx, "bus "+strings.Join(p.bus, " "), func() (*error, error) { return new(error), nil })
 	if err == nil && *failed != nil {
 		return fmt.Errorf("zone %q is not tried, since for another attachment: %w", p.zone, *failed)
 	}

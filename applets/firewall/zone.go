@@ -30,7 +30,6 @@ func dialZone(ctx context.Context, p *plan) (*zoneClient, error) {
 	return &zoneClient{bus, p.zone}, nil
 }
 
-// close ends the connection.
 func (z *zoneClient) close() { z.bus.Close() }
 
 // zoneMethod names a method of zones.
@@ -66,7 +65,7 @@ func zoneCode(err error) int {
 		return spec.CodeConfig
 	case hasError(err, "ZONE_CONFLICT"): // the address is in another zone
 		return spec.CodeBusy
-	case unzoned(err), hasError(err, "NOT_RUNNING"):
+	case isNotRunning(err), hasError(err, "NOT_RUNNING"):
 		return spec.CodeTryAgain
 	}
 	return spec.CodeInternal
@@ -78,7 +77,7 @@ func (z *zoneClient) removeAll(ips []netip.Addr) error {
 	var errs []error
 	for _, ip := range ips {
 		err := z.change("removeSource", ip)
-		if err == nil || unzoned(err) || hasError(err, "UNKNOWN_SOURCE", "NOT_ENABLED", "ZONE_CONFLICT", "INVALID_ZONE") {
+		if err == nil || isNotRunning(err) || hasError(err, "UNKNOWN_SOURCE", "NOT_ENABLED", "ZONE_CONFLICT", "INVALID_ZONE") {
 			continue
 		}
 		errs = append(errs, fmt.Errorf("failed to remove the address %s from zone %q: %w", ip, z.zone, err))
@@ -89,11 +88,11 @@ func (z *zoneClient) removeAll(ips []netip.Addr) error {
 // checkAll looks for the addresses in the zone.
 func (z *zoneClient) checkAll(ips []netip.Addr) error {
 	for _, ip := range ips {
-		in, err := z.bus.Ask(zoneMethod("querySource"), z.zone, source(ip))
+		inZone, err := z.bus.Ask(zoneMethod("querySource"), z.zone, source(ip))
 		if err != nil {
 			return fmt.Errorf("zone %q: %w", z.zone, err)
 		}
-		if !in {
+		if !inZone {
 			return fmt.Errorf("address %s is not in zone %q of firewalld, which forgets it when it reloads", ip, z.zone)
 		}
 	}
@@ -119,8 +118,8 @@ func hasError(err error, codes ...string) bool {
 	return false
 }
 
-// unzoned reports whether an error means that firewalld does not run, and has no zones.
-func unzoned(err error) bool {
+// isNotRunning reports whether an error means that firewalld does not run, and has no zones.
+func isNotRunning(err error) bool {
 	var e *dbus.Error
 	if errors.As(err, &e) {
 		return e.Name == "org.freedesktop.DBus.Error.NameHasNoOwner" || e.Name == "org.freedesktop.DBus.Error.ServiceUnknown"
@@ -134,7 +133,7 @@ func removeFromZone(ctx context.Context, p *plan, ips []netip.Addr) error {
 		return nil
 	}
 	z, err := dialZone(ctx, p)
-	if unzoned(err) {
+	if isNotRunning(err) {
 		return nil
 	}
 	if err != nil {
@@ -152,8 +151,8 @@ func probeZones(ctx context.Context, p *plan) error {
 	}
 	defer z.close()
 	const bus = "org.freedesktop.DBus"
-	there, err := z.bus.Ask(dbus.Method{Service: bus, Path: "/org/freedesktop/DBus", Interface: bus, Name: "NameHasOwner"}, zoneMethod("").Service)
-	if err == nil && !there {
+	running, err := z.bus.Ask(dbus.Method{Service: bus, Path: "/org/freedesktop/DBus", Interface: bus, Name: "NameHasOwner"}, zoneMethod("").Service)
+	if err == nil && !running {
 		err = errors.New("firewalld does not run: start it, or take another backend")
 	}
 	return err

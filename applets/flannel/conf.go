@@ -39,7 +39,7 @@ type plan struct {
 func readPlan(r *spec.Request) (*plan, error) {
 	f := &plan{kind: "bridge"}
 	derr := r.Decode(&f.conf)
-	dir, err := record.In(r.Call, f.DataDir, state.Flannel)
+	dir, err := record.ResolveDir(r.Call, f.DataDir, state.Flannel)
 	if f.DataDir == "" || err != nil {
 		var usual string
 		usual, f.notice = state.FlannelDir(r.Call.StateDir)
@@ -74,11 +74,11 @@ func (f *plan) checkDelegate() error {
 	var given struct{ Type *string }
 	err := json.Unmarshal(f.Delegate, &given)
 	switch {
-	case f.has("name"):
+	case f.hasKey("name"):
 		return spec.KeyErrorf("delegate.name", "it must not have a 'name' field: the name is the network's")
-	case f.has("ipam"):
+	case f.hasKey("ipam"):
 		return spec.KeyErrorf("delegate.ipam", "it must not have an 'ipam' field: flannel makes it of its own \"ipam\"")
-	case err != nil, f.has("type") && given.Type == nil:
+	case err != nil, f.hasKey("type") && given.Type == nil:
 		return spec.KeyErrorf("delegate.type", "its 'type' field must be a string")
 	case given.Type != nil:
 		f.kind = *given.Type
@@ -89,8 +89,8 @@ func (f *plan) checkDelegate() error {
 	return spec.CheckType(f.kind)
 }
 
-// has reports whether the delegate's object has a key, in any case of letters, null included.
-func (f *plan) has(key string) bool {
+// hasKey reports whether the delegate's object has a key, in any case of letters, null included.
+func (f *plan) hasKey(key string) bool {
 	for name := range f.base {
 		if strings.EqualFold(name, key) {
 			return true
@@ -108,7 +108,7 @@ func (f *plan) delegateConf(r *spec.Request, env *subnetEnv) ([]byte, error) {
 	}
 	set := map[string]any{"name": r.Net.Name, "ipam": json.RawMessage(ipam)}
 	absent := func(key string, value any) {
-		if !f.has(key) {
+		if !f.hasKey(key) {
 			set[key] = value
 		}
 	}

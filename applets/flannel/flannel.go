@@ -145,9 +145,9 @@ func (f *plan) env(code int) (*subnetEnv, error) {
 	return env, nil
 }
 
-// saved returns the request of the attachment's delegate with the configuration of ADD, and
+// savedRequest returns the request of the attachment's delegate with the configuration of ADD, and
 // prevResult. The error is os.ErrNotExist if there is no record that can be used.
-func (f *plan) saved(r *spec.Request) (*spec.Request, error) {
+func (f *plan) savedRequest(r *spec.Request) (*spec.Request, error) {
 	s, err := f.dir.find(r)
 	if err != nil {
 		return nil, err
@@ -170,7 +170,7 @@ func del(ctx context.Context, r *spec.Request) error {
 	if err != nil {
 		r.Warn("%v: going by the state files in %s", err, f.dir.Dir)
 	}
-	d, serr := f.saved(r)
+	d, serr := f.savedRequest(r)
 	switch {
 	case serr == nil:
 		if _, err := runDelegate(ctx, d); err != nil {
@@ -182,7 +182,7 @@ func del(ctx context.Context, r *spec.Request) error {
 	if serr != nil && !errors.Is(serr, os.ErrNotExist) {
 		return serr
 	}
-	return f.dir.forget(r.Attachment)
+	return f.dir.remove(r.Attachment)
 }
 
 // delUnknown runs the DEL of the present delegate for an attachment without a state file: the
@@ -234,7 +234,7 @@ func restore(ctx context.Context, r *spec.Request) error {
 	if err != nil {
 		return err
 	}
-	d, err := f.saved(r)
+	d, err := f.savedRequest(r)
 	if errors.Is(err, os.ErrNotExist) {
 		return fmt.Errorf("flannel: there is no state file of %s in %s", r.Attachment, f.dir.Dir)
 	}
@@ -252,7 +252,7 @@ func get(ctx context.Context, r *spec.Request) (*spec.Result, error) {
 	if err != nil {
 		return nil, err
 	}
-	d, err := f.saved(r)
+	d, err := f.savedRequest(r)
 	if errors.Is(err, os.ErrNotExist) {
 		return nil, spec.Errorf(spec.CodeUnknown, "flannel: no attachment %s is known", r.Attachment)
 	}
@@ -274,7 +274,7 @@ func status(ctx context.Context, r *spec.Request) error {
 	if err != nil {
 		return err
 	}
-	if err := f.dir.Ready(); err != nil {
+	if err := f.dir.CheckWritable(); err != nil {
 		return err
 	}
 	d, _, err := f.delegate(r, env)
@@ -338,5 +338,5 @@ func (f *plan) collect(ctx context.Context, r *spec.Request, s *delegateRecord) 
 	if _, err := runDelegate(ctx, d); err != nil {
 		return fmt.Errorf("%s: %w", a, err)
 	}
-	return f.dir.forget(a)
+	return f.dir.remove(a)
 }

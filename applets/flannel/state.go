@@ -25,7 +25,7 @@ const (
 // records is the directory of the state files: the configuration that each delegate
 // got at ADD, which it gets again at DEL.
 //
-// A file of ours is named after the attachment's key. The reference names its files after
+// Our file is named after the attachment's key. The reference names its files after
 // the container alone, so that two networks of a container overwrite each other's; such a
 // file is read and removed, and never written.
 type records struct{ record.Dir }
@@ -37,15 +37,15 @@ type delegateRecord struct {
 	conf  json.RawMessage // the delegate's, without the owner
 }
 
-// errBrokenRecord is about a file that is no state file.
+// errBrokenRecord is about a file that is not a state file.
 var errBrokenRecord = errors.New("not a state file")
 
 // recordName is the name of an attachment's state file.
 func recordName(a spec.Attachment) string { return "~" + a.Key() }
 
-// of reports whether a record is the attachment's: for one of the reference, by network and
+// belongsTo reports whether a record is the attachment's: for one of the reference, by network and
 // container.
-func (s *delegateRecord) of(a spec.Attachment) bool {
+func (s *delegateRecord) belongsTo(a spec.Attachment) bool {
 	return s.owner == a || s.owner == spec.Attachment{Network: a.Network, ContainerID: a.ContainerID}
 }
 
@@ -86,7 +86,7 @@ func (d records) find(r *spec.Request) (*delegateRecord, error) {
 	for _, file := range []string{recordName(r.Attachment), r.ContainerID} {
 		s, err := d.load(file)
 		switch {
-		case err == nil && s.of(r.Attachment):
+		case err == nil && s.belongsTo(r.Attachment):
 			return s, nil
 		case errors.Is(err, errBrokenRecord):
 			d.quarantine(r, file, err)
@@ -117,11 +117,11 @@ func (d records) save(a spec.Attachment, conf []byte) (restore func() error, err
 	return d.Exchange(recordName(a), json.RawMessage(raw))
 }
 
-// forget removes the attachment's file, and the one named after the container if that is
+// remove removes the attachment's file, and the one named after the container if that is
 // the attachment's as well: the reference's, or a hard link that earlier versions made for it.
-func (d records) forget(a spec.Attachment) error {
+func (d records) remove(a spec.Attachment) error {
 	err := d.Remove(recordName(a))
-	if s, lerr := d.load(a.ContainerID); lerr == nil && s.of(a) {
+	if s, lerr := d.load(a.ContainerID); lerr == nil && s.belongsTo(a) {
 		err = errors.Join(err, record.RemoveFile(filepath.Join(string(d.Dir), a.ContainerID)))
 	}
 	return err

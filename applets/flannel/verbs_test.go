@@ -33,7 +33,7 @@ func newFlannelBox(t *testing.T) *flannelBox {
 	return b
 }
 
-// env writes subnet.env; nothing is no file.
+// env writes subnet.env; nothing is not a file.
 func (b *flannelBox) env(text string) {
 	b.t.Helper()
 	path := filepath.Join(filepath.Dir(b.dir), "subnet.env")

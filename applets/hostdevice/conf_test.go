@@ -149,7 +149,7 @@ func TestHostDeviceReturned(t *testing.T) {
 		"renamed by udev":   {rtnl.Link{Name: "enp3s0", Alias: "nic0", MAC: made}, true},
 		"as it was":         {rtnl.Link{Name: "nic0", MAC: made}, false},
 	} {
-		if got := rec.movedBack(&tt.link); got != tt.want {
+		if got := rec.returnedByKernel(&tt.link); got != tt.want {
 			t.Errorf("%s: got %t", name, got)
 		}
 	}
@@ -166,7 +166,7 @@ func TestHostDevicePCIOf(t *testing.T) {
 }
 
 // No name from outside becomes a path of its own, and the internal flag of the reference
-// is no key here.
+// is not a key here.
 func TestHostDeviceRefuses(t *testing.T) {
 	for name, tt := range map[string]struct{ conf, want string }{
 		"nothing":               {`{"ipam":{}}`, `specify either "device"`},
@@ -178,10 +178,10 @@ func TestHostDeviceRefuses(t *testing.T) {
 		"kernelpath with dots":  {`{"kernelpath":"/sys/devices/../../etc"}`, "below /sys/devices/"},
 		"kernelpath itself":     {`{"kernelpath":"/sys/devices/"}`, "below /sys/devices/"},
 		"kernelpath not rooted": {`{"kernelpath":"sys/devices/x"}`, "below /sys/devices/"},
-		"pciBusID":              {`{"pciBusID":"3b:00.2"}`, "no PCI address"},
-		"pciBusID as a path":    {`{"pciBusID":"../../0000:3b:00.2"}`, "no PCI address"},
-		"pciBusID function":     {`{"pciBusID":"0000:3b:00.8"}`, "no PCI address"},
-		"pciBusID digits":       {`{"pciBusID":"0000:3g:00.2"}`, "no PCI address"},
+		"pciBusID":              {`{"pciBusID":"3b:00.2"}`, "not a PCI address"},
+		"pciBusID as a path":    {`{"pciBusID":"../../0000:3b:00.2"}`, "not a PCI address"},
+		"pciBusID function":     {`{"pciBusID":"0000:3b:00.8"}`, "not a PCI address"},
+		"pciBusID digits":       {`{"pciBusID":"0000:3g:00.2"}`, "not a PCI address"},
 		"dataDir":               {`{"device":"eth1","dataDir":"x"}`, `"dataDir"`},
 	} {
 		t.Run(name, func(t *testing.T) {

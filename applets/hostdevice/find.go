@@ -103,7 +103,7 @@ func (p *plugin) resolve(s Sysfs) error {
 		if !isDeviceName(id) {
 			return p.noDevice(spec.CodeConfig)
 		}
-		p.absent = !exists(bus)
+		p.missing = !exists(bus)
 	}
 	switch {
 	case p.Device != "" || p.HWAddr != "":
@@ -198,9 +198,9 @@ func (p *plugin) Validate() error {
 	case k != "" && (path.Clean(k) != k || !strings.HasPrefix(k, "/sys/devices/") || strings.Contains(k, "\x00")):
 		return spec.KeyErrorf("kernelpath", `"kernelpath" %q must be an absolute path below /sys/devices/, without "." and ".."`, k)
 	case p.PCIBusID != "" && !isPCI(strings.ToLower(p.PCIBusID)):
-		return spec.KeyErrorf("pciBusID", `"pciBusID" %q is no PCI address such as 0000:3b:00.2`, p.PCIBusID)
+		return spec.KeyErrorf("pciBusID", `"pciBusID" %q is not a PCI address such as 0000:3b:00.2`, p.PCIBusID)
 	}
-	if _, err := record.In(spec.Call{}, p.DataDir, dataDir); err != nil {
+	if _, err := record.ResolveDir(spec.Call{}, p.DataDir, dataDir); err != nil {
 		return err
 	}
 	return p.resolve(HostSysfs)

@@ -45,7 +45,7 @@ to the host when the namespace ended. If the name is in use, the link stays on t
 with a warning, and the next GC or DEL renames it.`,
 	Verbs: func() spec.Verbs {
 		v := flow.Verbs()
-		v.Records = record.At(dataDir)
+		v.Records = record.DirFunc(dataDir)
 		return v
 	},
 }
@@ -68,13 +68,13 @@ type plugin struct {
 	} `json:"runtimeConfig"`
 
 	sysfsDir string // of the device; empty: it is selected by name or address
-	absent   bool   // the device of deviceID is: ADD and STATUS report it
+	missing  bool   // the device of deviceID is: ADD and STATUS report it
 	dpdk     bool   // bound to a driver that passes it to a program: there is no link
 }
 
 // dir is where the records are stored.
 func (p *plugin) dir(call spec.Call) record.Dir {
-	dir, _ := record.In(call, p.DataDir, dataDir) // validate has reported the error
+	dir, _ := record.ResolveDir(call, p.DataDir, dataDir) // validate has reported the error
 	return dir
 }
 
@@ -88,7 +88,7 @@ func (p *plugin) Facts() attach.Facts { return attach.Facts{Shared: true, NoNetd
 // The kernel moves it under its present name and renames it in the container, where no udev
 // sees that. A name that is taken there would stop it half way, so that is checked first.
 func (p *plugin) Link(op *attach.Op) error {
-	if p.absent {
+	if p.missing {
 		return p.noDevice(spec.CodeConfig)
 	}
 	if p.dpdk { // the addresses are for the program that drives the device
@@ -97,7 +97,7 @@ func (p *plugin) Link(op *attach.Op) error {
 	}
 	_, err := op.Cont.Link(op.IfName)
 	if err == nil {
-		return op.Exists(os.ErrExist)
+		return op.ExplainExists(os.ErrExist)
 	}
 	if !errors.Is(err, os.ErrNotExist) {
 		return err
@@ -107,7 +107,7 @@ func (p *plugin) Link(op *attach.Op) error {
 		if err := old.refuseInUse(op); err != nil {
 			return err
 		}
-		if err := old.giveBack(op.Context(), op, dir); err != nil {
+		if err := old.returnDevice(op.Context(), op, dir); err != nil {
 			return err
 		}
 		if _, err := readDevice(dir, record.Name(op.Attachment)); err == nil {
@@ -194,17 +194,17 @@ func (p *plugin) Found(op *attach.Op) error {
 // Remove gives the device back.
 func (p *plugin) Remove(op *attach.Op) error { return remove(op.Context(), op, p) }
 
-// Collect gives back the devices of attachments that are gone.
+// Collect returns the devices of attachments that are gone to the host.
 func (*plugin) Collect(op *attach.Op) error { return collect(op.Context(), op) }
 
 // Probe is for STATUS: records can be stored, and the device is there, whatever its driver and
 // namespace are.
 func (p *plugin) Probe(op *attach.Op) error {
 	dir := p.dir(op.Call)
-	if err := dir.Ready(); err != nil {
+	if err := dir.CheckWritable(); err != nil {
 		return err
 	}
-	if p.absent {
+	if p.missing {
 		return p.noDevice(spec.CodeNotReady)
 	}
 	if p.sysfsDir != "" {

@@ -43,8 +43,8 @@ func (rec deviceRecord) sameAddress(l *rtnl.Link) bool {
 	return l.Kind == rec.Data.Kind && (l.MAC.String() == rec.Data.MAC || rec.Data.PermMAC != "" && l.PermMAC.String() == rec.Data.PermMAC)
 }
 
-// movedBack reports whether a link of the host is the device, not yet restored.
-func (rec deviceRecord) movedBack(l *rtnl.Link) bool {
+// returnedByKernel reports whether a link of the host is the device, not yet restored.
+func (rec deviceRecord) returnedByKernel(l *rtnl.Link) bool {
 	return l.Alias == rec.Data.Name && rec.sameAddress(l)
 }
 
@@ -55,12 +55,12 @@ func (rec deviceRecord) inContainer(l *rtnl.Link) bool {
 	if l.Index == rec.Index {
 		return l.Alias == rec.Data.Name || rec.sameAddress(l)
 	}
-	return rec.movedBack(l)
+	return rec.returnedByKernel(l)
 }
 
-// among returns the link that matches, of several the one with the recorded index; nil: there
+// find returns the link that matches, of several the one with the recorded index; nil: there
 // is none.
-func (rec deviceRecord) among(links []rtnl.Link, matches func(*rtnl.Link) bool) (found *rtnl.Link) {
+func (rec deviceRecord) find(links []rtnl.Link, matches func(*rtnl.Link) bool) (found *rtnl.Link) {
 	for i := range links {
 		if l := &links[i]; matches(l) && (found == nil || l.Index == rec.Index) {
 			found = l
@@ -97,7 +97,7 @@ func recordDevice(op *attach.Op, dir record.Dir, dev *rtnl.Link) (rec deviceReco
 	if rec.Cookie, err = op.Cont.NSCookie(); err != nil {
 		return rec, err
 	}
-	op.Undo("device "+rec.Data.Name, func(ctx context.Context) error { return rec.giveBack(ctx, op, dir) })
+	op.Undo("device "+rec.Data.Name, func(ctx context.Context) error { return rec.returnDevice(ctx, op, dir) })
 	return rec, rec.Write(dir)
 }
 
@@ -106,16 +106,16 @@ func recordDevice(op *attach.Op, dir record.Dir, dev *rtnl.Link) (rec deviceReco
 func (p *plugin) findReturned(op *attach.Op, dir record.Dir) (*rtnl.Link, error) {
 	dev, err := p.find(op.Host)
 	if errors.Is(err, os.ErrNotExist) || err == nil && spec.CheckIfName(dev.Alias) == nil {
-		restoreReturned(op, dir)
+		restoreAll(op, dir)
 		return p.find(op.Host)
 	}
 	return dev, err
 }
 
-// restoreReturned restores the devices that the kernel moved to the host when their
+// restoreAll restores the devices that the kernel moved to the host when their
 // namespaces ended, and that no DEL has restored since. Their records go, or a late DEL would
 // take a device from the attachment that has it next.
-func restoreReturned(op *attach.Op, dir record.Dir) {
+func restoreAll(op *attach.Op, dir record.Dir) {
 	var links []rtnl.Link
 	err := eachDevice(dir, func(rec deviceRecord) (err error) {
 		if links == nil {
@@ -123,12 +123,12 @@ func restoreReturned(op *attach.Op, dir record.Dir) {
 				return err
 			}
 		}
-		dev := rec.among(links, rec.movedBack)
+		dev := rec.find(links, rec.returnedByKernel)
 		if dev == nil {
 			return nil
 		}
 		if err := rec.restore(op, dev); err != nil {
-			return later(err)
+			return ignorePending(err)
 		}
 		return dir.Remove(record.Name(rec.Attachment))
 	})
@@ -140,7 +140,7 @@ func restoreReturned(op *attach.Op, dir record.Dir) {
 // remove is DEL. A device without a record may have been moved by the reference:
 // then its name on the host is its alias, and nothing else about it is known.
 func remove(ctx context.Context, op *attach.Op, c *plugin) error {
-	dir := record.Configured(op.Request, dataDir)
+	dir := record.ConfiguredDir(op.Request, dataDir)
 	rec, err := readDevice(dir, record.Name(op.Attachment))
 	if err != nil {
 		if !errors.Is(err, os.ErrNotExist) {
@@ -153,13 +153,13 @@ func remove(ctx context.Context, op *attach.Op, c *plugin) error {
 		rec = recordOf(op, l)
 		rec.Data.Name, rec.Data.Alias, rec.Data.Up = l.Alias, "", false
 	}
-	return rec.giveBack(ctx, op, dir)
+	return rec.returnDevice(ctx, op, dir)
 }
 
 // hasRecord reports whether a link is the device of another attachment.
 func hasRecord(op *attach.Op, dir record.Dir, l *rtnl.Link) (found bool) {
 	_ = eachDevice(dir, func(rec deviceRecord) error {
-		found = found || rec.movedBack(l) || rec.NetNS == op.Call.NetNS && rec.inContainer(l)
+		found = found || rec.returnedByKernel(l) || rec.NetNS == op.Call.NetNS && rec.inContainer(l)
 		return nil
 	})
 	return found
@@ -195,21 +195,21 @@ func isDevN(name string) bool {
 	return ok && n != "" && strings.Trim(n, "0123456789") == ""
 }
 
-// errLater is about a device that cannot be restored yet, which was reported; its record
+// errPending is about a device that cannot be restored yet, which was reported; its record
 // stays for the next DEL or GC.
-var errLater = errors.New("to be restored later")
+var errPending = errors.New("to be restored later")
 
-// later drops errLater.
-func later(err error) error {
-	if errors.Is(err, errLater) {
+// ignorePending drops errPending.
+func ignorePending(err error) error {
+	if errors.Is(err, errPending) {
 		return nil
 	}
 	return err
 }
 
-// giveBack moves the device to the host, makes it what it was before ADD, and removes its
+// returnDevice moves the device to the host, makes it what it was before ADD, and removes its
 // record. One that is nowhere was deleted with the namespace, or unplugged: no error.
-func (rec deviceRecord) giveBack(ctx context.Context, op *attach.Op, dir record.Dir) error {
+func (rec deviceRecord) returnDevice(ctx context.Context, op *attach.Op, dir record.Dir) error {
 	cont, done, err := rec.container(op)
 	if err != nil {
 		return err
@@ -230,7 +230,7 @@ func (rec deviceRecord) giveBack(ctx context.Context, op *attach.Op, dir record.
 		err = rec.restore(op, dev)
 	}
 	if err != nil {
-		return later(err)
+		return ignorePending(err)
 	}
 	return dir.Remove(record.Name(rec.Attachment))
 }
@@ -264,7 +264,7 @@ func (rec deviceRecord) refuseInUse(op *attach.Op) error {
 	if err != nil {
 		return err
 	}
-	if dev := rec.among(links, rec.inContainer); dev != nil {
+	if dev := rec.find(links, rec.inContainer); dev != nil {
 		return spec.Errorf(spec.CodeBusy, "%s has the device %s already, as %s in %s: run its DEL first", op.Attachment, rec.Data.Name, dev.Name, rec.NetNS)
 	}
 	return nil
@@ -278,7 +278,7 @@ func (rec deviceRecord) moveOut(host, cont *rtnl.Conn) (*rtnl.Link, error) {
 		return nil, nil
 	}
 	links, err := cont.Links()
-	dev := rec.among(links, rec.inContainer)
+	dev := rec.find(links, rec.inContainer)
 	if dev == nil || err != nil {
 		return nil, err
 	}
@@ -315,18 +315,18 @@ const ReturnTimeout = time.Second
 func (rec deviceRecord) findOnHost(ctx context.Context, op *attach.Op, wait bool) (*rtnl.Link, error) {
 	if !wait {
 		links, err := op.Host.Links()
-		return rec.among(links, rec.movedBack), err
+		return rec.find(links, rec.returnedByKernel), err
 	}
 	ctx, cancel := context.WithTimeout(ctx, ReturnTimeout)
 	defer cancel()
 	dev, err := op.Host.WaitLink(ctx, func(l *rtnl.Link) bool {
-		return rec.movedBack(l) || l.Name == rec.Data.Name && rec.sameAddress(l)
+		return rec.returnedByKernel(l) || l.Name == rec.Data.Name && rec.sameAddress(l)
 	})
 	if errors.Is(err, context.DeadlineExceeded) {
 		op.Warn("device %s is not on the host yet: the next DEL or GC restores it", rec.Data.Name)
-		return nil, errLater
+		return nil, errPending
 	}
-	if dev != nil && !rec.movedBack(dev) {
+	if dev != nil && !rec.returnedByKernel(dev) {
 		return nil, nil
 	}
 	return dev, err
@@ -350,7 +350,7 @@ func (rec deviceRecord) restore(op *attach.Op, dev *rtnl.Link) error {
 		err := op.Host.SetLink(dev.Index, rtnl.LinkChange{Name: &rec.Data.Name})
 		if errors.Is(err, os.ErrExist) {
 			op.Warn("name %s is in use on the host: the device is left as %s, the next DEL or GC renames it", rec.Data.Name, dev.Name)
-			return errLater
+			return errPending
 		}
 		if err != nil {
 			return err
@@ -365,11 +365,11 @@ func (rec deviceRecord) restore(op *attach.Op, dev *rtnl.Link) error {
 }
 
 func collect(ctx context.Context, op *attach.Op) error {
-	valid, dir := op.ValidKeys(), record.Configured(op.Request, dataDir)
+	valid, dir := op.ValidKeys(), record.ConfiguredDir(op.Request, dataDir)
 	return eachDevice(dir, func(rec deviceRecord) error {
 		if rec.Network != op.Network || valid(rec.Attachment.Key()) {
 			return nil
 		}
-		return rec.giveBack(ctx, op, dir)
+		return rec.returnDevice(ctx, op, dir)
 	})
 }

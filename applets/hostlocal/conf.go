@@ -57,7 +57,7 @@ func (c *storeConf) check(r *spec.Request) error {
 		c.DataDir, c.notice = c.Dir(r.Call.StateDir, r.Network)
 		return nil
 	}
-	dir, err := record.In(r.Call, c.DataDir, state.Leases)
+	dir, err := record.ResolveDir(r.Call, c.DataDir, state.Leases)
 	c.DataDir = string(dir)
 	return err
 }
@@ -76,7 +76,7 @@ func readPlan(r *spec.Request) (*plan, error) {
 	if err := h.check(r); err != nil {
 		return nil, err
 	}
-	h.sets = append(ipam.Keyed("runtimeConfig.ipRanges", conf.RuntimeConfig.IPRanges), conf.IPAM.Sets()...)
+	h.sets = append(ipam.WithKeys("runtimeConfig.ipRanges", conf.RuntimeConfig.IPRanges), conf.IPAM.Sets()...)
 	// The runtime sends no capabilities with STATUS, so ranges may be missing then.
 	if len(h.sets) > 0 || r.Call.Verb == spec.Add {
 		if err := ipam.Complete(h.sets, r.Net.Version); err != nil {
@@ -143,12 +143,12 @@ func (h *plan) readWanted(r *spec.Request, conf *conf) (err error) {
 			}
 		}
 	}
-	h.wanted, err = ipam.Assign(h.sets, want)
+	h.wanted, err = ipam.MatchRequested(h.sets, want)
 	return err
 }
 
 // wantedAddr reads an address with or without a prefix length; the empty string
-// is the zero Addr. False: it is no address.
+// is the zero Addr. False: it is not an address.
 // The length is ignored, as in the reference: the range has one.
 func wantedAddr(text string) (netip.Addr, bool) {
 	if text == "" {

@@ -124,7 +124,7 @@ func leased(ctx context.Context, r *spec.Request, fn func(*ipam.Store) error) er
 		if r.Call.Verb != spec.Del {
 			return err
 		}
-		r.Warn("%v: releasing what is leased all the same", err)
+		r.Warn("ignored for DEL: %v", err)
 		conf.IPAM.KeepAcrossBoots = true // expire no lease by mistake
 		// the reference leases below the working directory then
 		if dir != "" && !strings.Contains(dir, "\x00") {
@@ -184,7 +184,7 @@ func removeLeases(ctx context.Context, r *spec.Request) error {
 func (h *plan) viewed(ctx context.Context, r *spec.Request, fn func(*ipam.Store) error) error {
 	o := h.options(r)
 	o.Gone = h.goneOwners(r.Call.StateDir)
-	s, err := ipam.View(ctx, h.DataDir, r.Network, o)
+	s, err := ipam.OpenReadOnly(ctx, h.DataDir, r.Network, o)
 	if err != nil {
 		return err
 	}
@@ -218,7 +218,7 @@ func (h *plan) compare(s *ipam.Store, r *spec.Request) error {
 			ours++
 		case !inSets(h.sets, a):
 		case err == nil:
-			return spec.Anew(lostLease(r, "%s is leased to %s", a, holder))
+			return spec.NeedsAdd(lostLease(r, "%s is leased to %s", a, holder))
 		default:
 			return lostLease(r, "%v", err)
 		}
@@ -228,7 +228,7 @@ func (h *plan) compare(s *ipam.Store, r *spec.Request) error {
 	}
 	owned, err := s.Owned(r.Attachment)
 	if err == nil && len(owned) == 0 {
-		err = spec.Anew(lostLease(r, "no address of these ranges is leased to it and interface %s", r.IfName))
+		err = spec.NeedsAdd(lostLease(r, "no address of these ranges is leased to it and interface %s", r.IfName))
 	}
 	return err
 }
@@ -277,7 +277,7 @@ func (h *plan) missing(s *ipam.Store, r *spec.Request) (missing []netip.Addr, er
 		switch {
 		case err == nil && holder.Owns(r.Attachment) || !inSets(h.sets, a):
 		case err == nil:
-			return nil, spec.Anew(spec.Errorf(spec.CodeBusy, "%s is leased to %s", a, holder))
+			return nil, spec.NeedsAdd(spec.Errorf(spec.CodeBusy, "%s is leased to %s", a, holder))
 		default:
 			missing = append(missing, a)
 		}

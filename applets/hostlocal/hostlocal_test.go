@@ -171,10 +171,10 @@ func TestHostLocalDel(t *testing.T) {
 	} {
 		h.run(t, "ADD", "a", h.conf(subnet4, ""), "")
 		h.want(t, "GC", "", strings.Replace(conf, "{", `{"cni.dev/valid-attachments":[],`, 1), "", 7, "")
-		h.want(t, "DEL", "a", conf, "", 0, "releasing what is leased all the same")
+		h.want(t, "DEL", "a", conf, "", 0, "ignored for DEL: ")
 		h.want(t, "GET", "a", h.conf(subnet4, ""), "", 3, "")
 	}
-	t.Run("usual folder", func(t *testing.T) {
+	t.Run("usual directory", func(t *testing.T) {
 		const usual = "/var/lib/cni/networks"
 		if _, err := os.ReadDir(usual); errors.Is(err, os.ErrPermission) {
 			t.Skipf("SKIPPED: this user may not read %s", usual)
@@ -182,7 +182,7 @@ func TestHostLocalDel(t *testing.T) {
 		for _, dir := range []string{"5", `"/a\u0000b"`} {
 			conf := strings.Replace(h.conf("", ""), fmt.Sprintf("%q", h.dir), dir, 1)
 			conf = strings.Replace(conf, "demo", fmt.Sprint("cnibox-test-", os.Getpid()), 1)
-			h.want(t, "DEL", "a", conf, "", 0, "releasing what is leased all the same")
+			h.want(t, "DEL", "a", conf, "", 0, "ignored for DEL: ")
 		}
 	})
 	empty := leaseHost{filepath.Join(t.TempDir(), "none")}

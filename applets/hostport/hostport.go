@@ -45,13 +45,13 @@ func (h Port) InFamily(a netip.Addr) bool {
 // any address those of any address in a family that they share. A port of one address does not
 // conflict with that of any address: it takes precedence.
 func (h Port) Rivals(fn func(Port) bool) {
-	at := func(ip netip.Addr) bool { return fn(Port{h.Proto, ip, h.Port}) }
+	yield := func(ip netip.Addr) bool { return fn(Port{h.Proto, ip, h.Port}) }
 	switch {
-	case !at(h.IP):
+	case !yield(h.IP):
 	case !h.IP.IsValid():
-		_ = at(netip.IPv4Unspecified()) && at(netip.IPv6Unspecified())
+		_ = yield(netip.IPv4Unspecified()) && yield(netip.IPv6Unspecified())
 	case h.IP.IsUnspecified():
-		at(netip.Addr{})
+		yield(netip.Addr{})
 	}
 }
 
@@ -94,29 +94,29 @@ type Listener struct {
 
 // String is "tcp 0.0.0.0:22: sshd (pid 812)".
 func (l Listener) String() string {
-	by := "a process that /proc does not show"
+	holder := "a process that /proc does not show"
 	if l.Program != "" {
-		by = fmt.Sprintf("%s (pid %s)", l.Program, l.PID)
+		holder = fmt.Sprintf("%s (pid %s)", l.Program, l.PID)
 	}
-	return fmt.Sprintf("%s %s: %s", l.Proto, l.Addr, by)
+	return fmt.Sprintf("%s %s: %s", l.Proto, l.Addr, holder)
 }
 
 // Listening returns the sockets in this network namespace that listen on one of the ports. Each counts
 // once. What the kernel does not report counts as free.
 func Listening(ports []Port) (found []Listener) {
 	host := netns.Host()
-	of := map[string]map[uint16][]rtnl.Listener{} // by protocol and port
-	wanted := map[uint32]*Listener{}              // by inode
+	listeners := map[string]map[uint16][]rtnl.Listener{} // by protocol and port
+	wanted := map[uint32]*Listener{}                     // by inode
 	for _, h := range ports {
-		if of[h.Proto] == nil {
+		if listeners[h.Proto] == nil {
 			byPort := map[uint16][]rtnl.Listener{}
 			list, _ := rtnl.Listeners(host, ProtoNumber(h.Proto))
 			for _, l := range list {
 				byPort[l.Addr.Port()] = append(byPort[l.Addr.Port()], l)
 			}
-			of[h.Proto] = byPort
+			listeners[h.Proto] = byPort
 		}
-		for _, l := range of[h.Proto][h.Port] {
+		for _, l := range listeners[h.Proto][h.Port] {
 			if h.takenBy(l) {
 				wanted[l.Inode] = &Listener{Proto: h.Proto, Addr: l.Addr}
 			}

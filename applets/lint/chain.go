@@ -44,8 +44,8 @@ func (c *checker) capabilities(p *chain.Plugin) {
 		return
 	}
 	read, all := c.consumed(p)
-	for name, on := range p.Capabilities {
-		if !on || all || c.full(p.From.File) || slices.Contains(read, name) {
+	for name, enabled := range p.Capabilities {
+		if !enabled || all || c.full(p.From.File) || slices.Contains(read, name) {
 			continue
 		}
 		meant := ""

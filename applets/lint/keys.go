@@ -36,7 +36,6 @@ var free = [...]string{"args", "runtimeConfig", "prevResult", "capabilities"}
 // raw is what is decoded later on, or by another plugin.
 func raw() reflect.Type { return reflect.TypeFor[json.RawMessage]() }
 
-// keysOf returns the keys of structs.
 func (c *checker) keysOf(structs ...reflect.Type) (k keys) {
 	for _, t := range structs {
 		k.fields = append(k.fields, c.fieldsOf(t))

@@ -78,7 +78,7 @@ type problem struct {
 	file, key string
 	value     string // in what the key has; empty: the key's own
 	name      bool   // it is about the name of the key
-	offset    int    // of what is no JSON; 0: see key
+	offset    int    // of what is not JSON; 0: see key
 	text      string
 	at        *place // where it is, if that is known; else see key
 	unread    error
@@ -234,10 +234,10 @@ func (c *checker) addError(file string, err error, otherwise string, within ...s
 	}
 	text, _, _ := strings.Cut(strings.TrimPrefix(err.Error(), "invalid network config: "), "; see "+file)
 	p := problem{file: file, key: otherwise, text: strings.Join(strings.Fields(text), " ")}
-	if of, keyed := spec.KeyOf(err); keyed != nil {
-		p.key = join(within[0], of)
+	if path, keyed := spec.KeyOf(err); keyed != nil {
+		p.key = join(within[0], path)
 		for _, key := range within {
-			if at, ok := c.doc(file).lookup(join(key, of)); ok {
+			if at, ok := c.doc(file).lookup(join(key, path)); ok {
 				p.key = at.key
 				break
 			}
@@ -268,7 +268,7 @@ func (c *checker) doc(file string) *document {
 	return d
 }
 
-// file lints one file; nil: it is no network.
+// file lints one file; nil: it is not a network.
 func (c *checker) file(file string) *network {
 	doc, err := chain.ReadFile(file)
 	c.locate(file, doc)
@@ -281,14 +281,14 @@ func (c *checker) file(file string) *network {
 		c.note(problem{file: file, text: text, unread: err})
 		return nil
 	}
-	members, _ := spec.Members(doc) // what is no object, LoadFile reports
+	members, _ := spec.Members(doc) // what is not an object, LoadFile reports
 	has := func(names ...string) bool {
 		return slices.ContainsFunc(names, func(name string) bool { return members[name] != nil })
 	}
 	if has("interfaces", "ips") && !has("plugins", "type") { // what a plugin prints, and no configuration
 		_, err := spec.ParseResult(doc, spec.Newest)
-		if _, of := spec.KeyOf(err); of != nil {
-			err = of
+		if _, keyed := spec.KeyOf(err); keyed != nil {
+			err = keyed
 		}
 		if err != nil {
 			c.addError(file, err, "", "")
@@ -309,18 +309,18 @@ func (c *checker) file(file string) *network {
 
 // notLoaded notes why a list could not be loaded.
 func (c *checker) notLoaded(file string, err error) {
-	var of *chain.SourceError
-	if !errors.As(err, &of) {
+	var source *chain.SourceError
+	if !errors.As(err, &source) {
 		c.add(file, "", "%v", err)
 		return
 	}
-	c.locate(of.File, of.Doc)
+	c.locate(source.File, source.Doc)
 	if syntax := new(json.SyntaxError); errors.As(err, &syntax) {
-		offset, _ := spec.Offset(of.Doc, "", err)
-		c.note(problem{file: of.File, offset: offset, text: of.Err.Error()})
+		offset, _ := spec.Offset(source.Doc, "", err)
+		c.note(problem{file: source.File, offset: offset, text: source.Err.Error()})
 		return
 	}
-	c.addError(of.File, of.Err, "", "")
+	c.addError(source.File, source.Err, "", "")
 }
 
 // ofRuntimes are the keys that podman and nerdctl store in the lists that they write.
@@ -382,13 +382,13 @@ func (c *checker) plugin(l *chain.List, m *member, sound bool) {
 		c.missing(p, p.IPAM, "ipam.type")
 	}
 	if m.verbs != nil && sound {
-		c.refused(m)
+		c.reportInvalid(m)
 		c.gateways(m)
 	}
 }
 
-// refused notes why the plugin would refuse the configuration.
-func (c *checker) refused(m *member) {
+// reportInvalid notes why the plugin would refuse the configuration.
+func (c *checker) reportInvalid(m *member) {
 	if m.err == nil {
 		return
 	}

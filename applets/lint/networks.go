@@ -100,7 +100,7 @@ func (c *checker) compare(n *network, others []*network) {
 	for j, m := range n.members {
 		for _, r := range m.resources.Ranges {
 			route := c.shadows(n, m, r)
-			if route != nil && !ofAny(others, route) {
+			if route != nil && !belongsToAny(others, route) {
 				c.shadowed(m, r, route)
 				continue
 			}
@@ -115,8 +115,8 @@ func (c *checker) compare(n *network, others []*network) {
 	}
 }
 
-// ofAny reports whether a route is that of a link of one of the networks.
-func ofAny(networks []*network, route *HostRoute) bool {
+// belongsToAny reports whether a route is that of a link of one of the networks.
+func belongsToAny(networks []*network, route *HostRoute) bool {
 	return slices.ContainsFunc(networks, func(n *network) bool {
 		return spec.LabelOf(route.Alias, n.list.Name) || slices.ContainsFunc(n.members, func(m *member) bool { return m.resources.Link == route.Link })
 	})
@@ -159,29 +159,29 @@ func first(a, b *network) *network {
 // network have, or whose subnet the host would route to two links.
 func (c *checker) overlaps(n *network, m *member, r spec.Range, another *network, others []*member) bool {
 	for _, other := range others {
-		if apart(m, other) {
+		if differentSegments(m, other) {
 			continue
 		}
 		for _, o := range other.resources.Ranges {
 			text := ""
 			switch {
 			case r.First.BitLen() == o.First.BitLen() && r.First.Compare(o.Last) <= 0 && o.First.Compare(r.Last) <= 0:
-				text = fmt.Sprintf("addresses of %s of network %q are given out by network %q as well, %s in %s", written(r), n.list.Name, another.list.Name, written(o), other.From.File)
+				text = fmt.Sprintf("addresses of %s of network %q are given out by network %q as well, %s in %s", asConfigured(r), n.list.Name, another.list.Name, asConfigured(o), other.From.File)
 			case m.resources.Routed && other.resources.Routed && m.resources.Link != other.resources.Link && r.Subnet.Overlaps(o.Subnet):
 				text = fmt.Sprintf("%s of network %q overlaps with %s of network %q in %s: the host can route it to one link", r.Subnet, n.list.Name, o.Subnet, another.list.Name, other.From.File)
 			default:
 				continue
 			}
-			c.ofRange(m, r, text)
+			c.addRangeProblem(m, r, text)
 			return true
 		}
 	}
 	return false
 }
 
-// apart reports whether two networks are on different segments, and the host routes to neither: they
+// differentSegments reports whether two networks are on different segments, and the host routes to neither: they
 // may have the same addresses.
-func apart(a, b *member) bool {
+func differentSegments(a, b *member) bool {
 	type segment struct {
 		link, Master string
 		VLAN, VLANID int
@@ -194,8 +194,8 @@ func apart(a, b *member) bool {
 	return !a.resources.Routed && !b.resources.Routed && of(a) != of(b)
 }
 
-// written is a range as the configuration has it: a subnet, or a single address in one.
-func written(r spec.Range) netip.Prefix {
+// asConfigured is a range as the configuration has it: a subnet, or a single address in one.
+func asConfigured(r spec.Range) netip.Prefix {
 	if r.First == r.Last {
 		return netip.PrefixFrom(r.First, r.Subnet.Bits())
 	}
@@ -209,7 +209,7 @@ func (c *checker) shadows(n *network, m *member, r spec.Range) *HostRoute {
 	}
 	for i := range c.Routes {
 		route := &c.Routes[i]
-		if route.Link == m.resources.Link || spec.LabelOf(route.Alias, n.list.Name) || !r.Subnet.Overlaps(route.Dst) || wider(route, r) && !route.Connected {
+		if route.Link == m.resources.Link || spec.LabelOf(route.Alias, n.list.Name) || !r.Subnet.Overlaps(route.Dst) || isWider(route, r) && !route.Connected {
 			continue
 		}
 		return route
@@ -217,21 +217,21 @@ func (c *checker) shadows(n *network, m *member, r spec.Range) *HostRoute {
 	return nil
 }
 
-// wider reports whether a route has more than the subnet, whose own route wins there.
-func wider(route *HostRoute, r spec.Range) bool { return route.Dst.Bits() < r.Subnet.Bits() }
+// isWider reports whether a route has more than the subnet, whose own route wins there.
+func isWider(route *HostRoute, r spec.Range) bool { return route.Dst.Bits() < r.Subnet.Bits() }
 
 // shadowed notes what [checker.shadows] found.
 func (c *checker) shadowed(m *member, r spec.Range, route *HostRoute) {
 	text := "%s: the host has a route to %s by %s, so it does not reach containers there"
-	if wider(route, r) {
+	if isWider(route, r) {
 		text = "%s is a part of the host's network %s on %s: the host does not reach what is there any more"
 	}
-	c.ofRange(m, r, fmt.Sprintf(text, r.Subnet, route.Dst, route.Link))
+	c.addRangeProblem(m, r, fmt.Sprintf(text, r.Subnet, route.Dst, route.Link))
 }
 
-// ofRange notes a problem of a range where the configuration has it.
-func (c *checker) ofRange(m *member, r spec.Range, text string) {
-	c.note(problem{file: m.From.File, key: join(m.From.Key, "ipam"), value: written(r).String(), text: text})
+// addRangeProblem notes a problem of a range where the configuration has it.
+func (c *checker) addRangeProblem(m *member, r spec.Range, text string) {
+	c.note(problem{file: m.From.File, key: join(m.From.Key, "ipam"), value: asConfigured(r).String(), text: text})
 }
 
 // host notes what a configuration needs of this host and the list, and does not have there.
@@ -247,15 +247,15 @@ func (c *checker) host(m *member) {
 	}
 	const ports = "portMappings"
 	given := conf.RuntimeConfig.PortMappings != nil
-	for _, on := range m.Capabilities { // one that it does not use is noted already
-		given = given || on
+	for _, enabled := range m.Capabilities { // one that it does not use is noted already
+		given = given || enabled
 	}
 	if read, all := c.consumed(m.Plugin); !given && !all && m.verbs.Chained && slices.Contains(read, ports) {
 		c.add(m.From.File, join(m.From.Key, "type"), `%s publishes no port without "capabilities": {%q: true}`, m.Type, ports)
 	}
 	for _, r := range m.resources.Ranges {
 		if r.Subnet.Bits() == 0 {
-			c.ofRange(m, r, fmt.Sprintf(`%s is every address: "subnet" must be that of the containers, as %s`, r.Subnet, exampleOf(r.Subnet)))
+			c.addRangeProblem(m, r, fmt.Sprintf(`%s is every address: "subnet" must be that of the containers, as %s`, r.Subnet, exampleOf(r.Subnet)))
 		}
 	}
 }
@@ -273,7 +273,7 @@ func exampleOf(p netip.Prefix) string {
 // configuration.
 func (c *checker) attached(n *network) {
 	var ranges []spec.Range
-	var of *member
+	var delegate *member
 	for _, m := range n.members {
 		if m.Capabilities["ipRanges"] || m.IPAM != "" && len(m.resources.Ranges) == 0 {
 			return
@@ -282,10 +282,10 @@ func (c *checker) attached(n *network) {
 			if r.First == r.Last { // an address of static, beside which the runtime may ask for others
 				return
 			}
-			of, ranges = m, append(ranges, r)
+			delegate, ranges = m, append(ranges, r)
 		}
 	}
-	if of == nil {
+	if delegate == nil {
 		return
 	}
 	for _, a := range c.Attached {
@@ -294,7 +294,7 @@ func (c *checker) attached(n *network) {
 		}
 		for _, p := range a.Addresses {
 			if !slices.ContainsFunc(ranges, func(r spec.Range) bool { return r.Subnet.Contains(p.Addr()) }) {
-				c.ofRange(of, ranges[0], fmt.Sprintf("%s: %s of container %s has %s of an earlier configuration, until it is deleted and added again",
+				c.addRangeProblem(delegate, ranges[0], fmt.Sprintf("%s: %s of container %s has %s of an earlier configuration, until it is deleted and added again",
 					ranges[0].Subnet, a.IfName, a.ContainerID, p))
 				return
 			}

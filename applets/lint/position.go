@@ -41,19 +41,19 @@ func (d *document) twice() (twice []problem) {
 		if !member {
 			return true
 		}
-		in := &around[n.Depth-1]
-		if in.names == nil {
-			in.names = map[string]string{}
+		object := &around[n.Depth-1]
+		if object.names == nil {
+			object.names = map[string]string{}
 		}
 		folded := strings.ToLower(written)
-		other, again := in.names[folded]
-		if again && other != written && !in.asked {
-			in.free, in.asked = isFree(n.Up.Key()), true
+		other, again := object.names[folded]
+		if again && other != written && !object.asked {
+			object.free, object.asked = isFree(n.Up.Key()), true
 		}
-		if again && (other == written || !in.free) {
+		if again && (other == written || !object.free) {
 			twice = append(twice, problem{at: new(placeOf(n)), name: true, text: fmt.Sprintf("%q is here twice: the last one counts", written)})
 		}
-		in.names[folded] = written
+		object.names[folded] = written
 		return true
 	})
 	return twice

@@ -61,7 +61,7 @@ func TestKernelLoopbackDelKeepsLoForOthers(t *testing.T) {
 	}
 }
 
-// An address that is no loopback address is found before lo is changed.
+// An address that is not a loopback address is found before lo is changed.
 func TestKernelLoopbackNonLoopbackAddress(t *testing.T) {
 	b := newBox(t)
 	c := b.c

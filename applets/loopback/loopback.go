@@ -24,7 +24,7 @@ ADD may be repeated, also while other networks are added to the namespace. In a 
 is passed on unchanged.
 DEL sets lo down unless another interface of the namespace is up.`,
 	Verbs: func() spec.Verbs {
-		return spec.Verbs{Add: add, Get: get, Check: check, Del: del, Restore: restore, Enters: true}
+		return spec.Verbs{Add: add, Get: get, Check: check, Del: del, Restore: restore, OpensNetNS: true}
 	},
 }
 
@@ -65,7 +65,6 @@ func add(_ context.Context, r *spec.Request) (res *spec.Result, err error) {
 	return res, err
 }
 
-// setUp sets lo up.
 func setUp(c *rtnl.Conn, lo *rtnl.Link) error {
 	return c.Do(rtnl.ChangeLink(lo.Index, rtnl.LinkChange{Up: new(true)}))
 }
@@ -108,10 +107,10 @@ func check(_ context.Context, r *spec.Request) error {
 			return err
 		}
 		elsewhere := false
-		for i, in := range r.Prev.Interfaces {
+		for i, ifc := range r.Prev.Interfaces {
 			switch {
-			case in.Name != lo.Name || in.Sandbox == "":
-			case ns.At(in.Sandbox):
+			case ifc.Name != lo.Name || ifc.Sandbox == "":
+			case ns.IsAt(ifc.Sandbox):
 				return compare(r.Prev, i, lo, have)
 			default:
 				elsewhere = true

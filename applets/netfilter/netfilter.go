@@ -1,5 +1,5 @@
-// Package netfilter is shared by plugins with packet filter rules: rules of the reference plugins in
-// place of ours, and a kernel without nf_tables.
+// Package netfilter has what plugins with packet filter rules share: CHECK finds rules of the reference in
+// place of ours, and the error of a kernel without nf_tables is recognized.
 package netfilter
 
 import (

@@ -14,7 +14,7 @@ func OrReference(err error, a spec.Attachment, kind nft.Kind) error {
 	if missing := new(nft.MissingError); !errors.As(err, &missing) {
 		return err
 	}
-	theirs, asked := nft.Open(netns.Host()).Reference(a, kind)
+	theirs, asked := nft.Open(netns.Host()).HasReferenceRules(a, kind)
 	if asked != nil || theirs {
 		return asked
 	}

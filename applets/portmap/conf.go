@@ -28,8 +28,8 @@ type conf struct {
 		PortMappings []portMapping `json:"portMappings"`
 	} `json:"runtimeConfig"`
 
-	// by Validate; without wishes no port is published
-	wishes         []portWish
+	// by Validate; without mappings no port is published
+	mappings       []checkedMapping
 	snat, masqAll  bool        // masqAll counts with snat alone
 	conds4, conds6 []nft.Match // of each family's packets
 }
@@ -42,9 +42,9 @@ type portMapping struct {
 	HostIP        string `json:"hostIP"`   // "": any address of the host
 }
 
-// A portWish is a checked mapping whose container address is not known yet.
+// A checkedMapping is a checked mapping whose container address is not known yet.
 // It compares with ==.
-type portWish struct {
+type checkedMapping struct {
 	host      hostport.Port
 	container uint16 // port; 1 or more
 }
@@ -62,7 +62,7 @@ func (c *conf) Validate(r *spec.Request) error {
 func (c *conf) read() (err error) {
 	c.snat, c.masqAll = c.SNAT == nil || *c.SNAT, c.MasqAll
 	if err = c.validate(); err == nil {
-		c.wishes, err = portWishes(c.RuntimeConfig.PortMappings)
+		c.mappings, err = checkMappings(c.RuntimeConfig.PortMappings)
 	}
 	if err == nil {
 		c.conds4, err = parseConditions("conditionsV4", c.ConditionsV4, false)
@@ -89,17 +89,17 @@ func (c *conf) validate() error {
 	return nil
 }
 
-// portWishes checks the mappings and drops those without a host port, and duplicates, which runtimes
+// checkMappings checks the mappings and drops those without a host port, and duplicates, which runtimes
 // send. Two for the same host port and different container ports are an error.
-func portWishes(mappings []portMapping) ([]portWish, error) {
-	wishes := make([]portWish, 0, len(mappings))
+func checkMappings(mappings []portMapping) ([]checkedMapping, error) {
+	checked := make([]checkedMapping, 0, len(mappings))
 	seen := make(map[hostport.Port]uint16, len(mappings)) // container ports
 	for i, m := range mappings {
 		if m.HostPort == 0 {
 			continue
 		}
 		key := fmt.Sprintf("runtimeConfig.portMappings[%d]", i)
-		w, err := m.wish(key)
+		w, err := m.check(key)
 		if err != nil {
 			return nil, err
 		}
@@ -111,16 +111,16 @@ func portWishes(mappings []portMapping) ([]portWish, error) {
 		}
 		if _, ok := seen[w.host]; !ok {
 			seen[w.host] = w.container
-			wishes = append(wishes, w)
+			checked = append(checked, w)
 		}
 	}
-	return wishes, nil
+	return checked, nil
 }
 
-// wish checks the mapping at a key.
+// check checks the mapping at a key.
 // The caller skips a host port of 0.
-func (m portMapping) wish(key string) (portWish, error) {
-	w := portWish{host: hostport.Port{Proto: strings.ToLower(m.Protocol), Port: uint16(m.HostPort)}, container: uint16(m.ContainerPort)}
+func (m portMapping) check(key string) (checkedMapping, error) {
+	w := checkedMapping{host: hostport.Port{Proto: strings.ToLower(m.Protocol), Port: uint16(m.HostPort)}, container: uint16(m.ContainerPort)}
 	switch {
 	case m.ContainerPort < 1 || m.ContainerPort > 65535:
 		return w, spec.KeyErrorf(key+".containerPort", "%s.containerPort: Invalid container port number: %d: it must be from 1 to 65535", key, m.ContainerPort)
@@ -177,7 +177,7 @@ func targetsOf(res *spec.Result, ifName string) []netip.Prefix {
 	return targets
 }
 
-// maps joins each wish with the addresses of the container that it can lead to.
+// maps joins each mapping with the addresses of the container that it can lead to.
 // ADD and CHECK use it. There may be none, or thousands.
 func (c *conf) maps(targets []netip.Prefix) iter.Seq[nft.PortMap] {
 	return func(yield func(nft.PortMap) bool) {
@@ -186,7 +186,7 @@ func (c *conf) maps(targets []netip.Prefix) iter.Seq[nft.PortMap] {
 			if t.Addr().Is4() {
 				conds = c.conds4
 			}
-			for _, w := range c.wishes {
+			for _, w := range c.mappings {
 				if !w.host.InFamily(t.Addr()) {
 					continue
 				}
@@ -202,9 +202,9 @@ func (c *conf) maps(targets []netip.Prefix) iter.Seq[nft.PortMap] {
 	}
 }
 
-// hostPorts returns the ports of the wishes that lead to one of the targets.
+// hostPorts returns the ports of the mappings that lead to one of the targets.
 func (c *conf) hostPorts(targets []netip.Prefix) (ports []hostport.Port) {
-	for _, w := range c.wishes {
+	for _, w := range c.mappings {
 		for _, t := range targets {
 			h := w.host
 			switch {

@@ -81,15 +81,15 @@ func leadsTo(r *spec.Request, host *rtnl.Conn, link *rtnl.Link) (own bool, err e
 	}
 	port, err := host.VethPeer(c.Link, c.NS)
 	if err == nil {
-		own, err = behind(host, link, port)
+		own, err = isReachedBy(host, link, port)
 	}
 	return own, rtnl.SkipAbsent(err)
 }
 
-// behind reports whether the container of the host-side veth port is reached by the link: it is the
+// isReachedBy reports whether the container of the host-side veth port is reached by the link: it is the
 // port itself, its bridge, or the host's interface in a VLAN of that bridge, which is of kind vlan
 // or a veth whose peer is a port of it.
-func behind(host *rtnl.Conn, link, port *rtnl.Link) (bool, error) {
+func isReachedBy(host *rtnl.Conn, link, port *rtnl.Link) (bool, error) {
 	switch {
 	case link.Index == port.Index:
 		return true, nil

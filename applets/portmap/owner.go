@@ -42,7 +42,7 @@ func (d portOwners) owner(key string) *portOwner {
 func (d portOwners) record(r *spec.Request, old *portOwner, udp []udpPort) error {
 	o := portOwner{Head: record.Head{Attachment: r.Attachment, NetNS: r.Call.NetNS}, Data: udpPorts{udp}}
 	if old != nil {
-		o.Data.UDP = withUDP(udp, old.Data.UDP)
+		o.Data.UDP = mergeUDP(udp, old.Data.UDP)
 	}
 	ns, err := r.Call.OpenNS()
 	if err != nil {
@@ -88,15 +88,15 @@ func (d portOwners) holders(a spec.Attachment) func(key string) portHolder {
 
 // udpOf returns the host ports of the UDP mappings.
 // Flows of TCP and SCTP end with their connections.
-func udpOf(wishes []portWish) []udpPort {
+func udpOf(checked []checkedMapping) []udpPort {
 	n := 0
-	for _, w := range wishes {
+	for _, w := range checked {
 		if w.host.Proto == "udp" {
 			n++
 		}
 	}
 	udp := make([]udpPort, 0, n)
-	for _, w := range wishes {
+	for _, w := range checked {
 		if w.host.Proto == "udp" {
 			udp = append(udp, udpPort{w.host.IP, w.host.Port})
 		}
@@ -104,8 +104,8 @@ func udpOf(wishes []portWish) []udpPort {
 	return udp
 }
 
-// withUDP joins two lists, each port once.
-func withUDP(udp, more []udpPort) []udpPort {
+// mergeUDP joins two lists, each port once.
+func mergeUDP(udp, more []udpPort) []udpPort {
 	all := make([]udpPort, 0, len(udp)+len(more))
 	seen := make(map[udpPort]bool, len(udp)+len(more))
 	for _, list := range [][]udpPort{udp, more} {

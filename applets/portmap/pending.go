@@ -35,13 +35,13 @@ type pendingPorts = record.Record[portsAsked]
 // pending is the directory of these records.
 func (d portOwners) pending() record.Dir { return record.Dir(filepath.Join(string(d), "pending")) }
 
-// pendingOf is how the names of the records of a container begin.
-func pendingOf(containerID string) string {
+// pendingPrefix is how the names of the records of a container begin.
+func pendingPrefix(containerID string) string {
 	return spec.Attachment{ContainerID: containerID}.Key() + "-"
 }
 
 // pendingName is the name of an attachment's record.
-func pendingName(a spec.Attachment) string { return pendingOf(a.ContainerID) + record.Name(a) }
+func pendingName(a spec.Attachment) string { return pendingPrefix(a.ContainerID) + record.Name(a) }
 
 // hasPending reports whether the attachment has such a record.
 func (d portOwners) hasPending(a spec.Attachment) bool {
@@ -61,12 +61,12 @@ func (d portOwners) setPending(a spec.Attachment, asked portsAsked) error {
 }
 
 // dropPending deletes the records of attachments of which nothing is pending any more.
-func (d portOwners) dropPending(of ...spec.Attachment) error {
+func (d portOwners) dropPending(owners ...spec.Attachment) error {
 	if _, err := os.Lstat(string(d.pending())); err != nil {
 		return nil
 	}
 	var errs []error
-	for _, a := range of {
+	for _, a := range owners {
 		errs = append(errs, d.pending().Remove(pendingName(a)))
 	}
 	os.Remove(string(d.pending())) // it stays if it is not empty
@@ -76,15 +76,15 @@ func (d portOwners) dropPending(of ...spec.Attachment) error {
 // A nextOwner is an attachment that publishes what is pending of its ports, as far as it is
 // free.
 type nextOwner struct {
-	of   spec.Attachment
-	maps iter.Seq[nft.PortMap]
+	attachment spec.Attachment
+	maps       iter.Seq[nft.PortMap]
 }
 
 // nextOwners returns the container's attachments with pending ports, by interface, but for
 // those that are stale or whose namespace is gone.
 func (d portOwners) nextOwners(r *spec.Request, containerID string, stale func(spec.Attachment) bool) (next []*nextOwner, err error) {
 	err = d.pending().Each(func(name string) error {
-		if !strings.HasPrefix(name, pendingOf(containerID)) {
+		if !strings.HasPrefix(name, pendingPrefix(containerID)) {
 			return nil
 		}
 		p, err := record.Read[portsAsked](d.pending(), name)
@@ -98,18 +98,18 @@ func (d portOwners) nextOwners(r *spec.Request, containerID string, stale func(s
 		next = append(next, &nextOwner{p.Attachment, p.Data.Conf.maps(p.Data.Targets)})
 		return nil
 	})
-	slices.SortFunc(next, func(a, b *nextOwner) int { return cmp.Compare(a.of.IfName, b.of.IfName) })
+	slices.SortFunc(next, func(a, b *nextOwner) int { return cmp.Compare(a.attachment.IfName, b.attachment.IfName) })
 	return next, err
 }
 
 // publishNext publishes what is free of the pending ports, and returns the attachments of which
 // nothing is pending any more; what an attachment has already stays. An error about one is a
-// warning: the ports of the owner are released all the same.
+// warning: the ports of the owner are released nevertheless.
 func publishNext(r *spec.Request, x *nft.Tx, next []*nextOwner) (published []spec.Attachment) {
 	for _, n := range next {
 		all := true
 		for m := range n.maps {
-			err := x.PortMap(n.of, m)
+			err := x.PortMap(n.attachment, m)
 			if err == nil {
 				continue
 			}
@@ -120,7 +120,7 @@ func publishNext(r *spec.Request, x *nft.Tx, next []*nextOwner) (published []spe
 			}
 		}
 		if all {
-			published = append(published, n.of)
+			published = append(published, n.attachment)
 		}
 	}
 	return published

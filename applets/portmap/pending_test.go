@@ -106,7 +106,7 @@ func TestKernelPortmapPendingConcurrent(t *testing.T) {
 	}
 }
 
-// An attachment that is gone is no next owner.
+// An attachment that is gone is not a next owner.
 func TestKernelPortmapPendingDeleted(t *testing.T) {
 	n := newBridged(t)
 	verb := func(v spec.Verb, ifName string) {

@@ -107,7 +107,7 @@ func (c *conf) publish(ctx context.Context, op *chained.Op, maps iter.Seq[nft.Po
 	if err != nil {
 		return err
 	}
-	udp := udpOf(c.wishes)
+	udp := udpOf(c.mappings)
 	if err := dir.record(r, old, udp); err != nil {
 		return err
 	}
@@ -130,7 +130,7 @@ func (c *conf) publish(ctx context.Context, op *chained.Op, maps iter.Seq[nft.Po
 		return err
 	}
 	if old != nil {
-		udp = withUDP(udp, old.Data.UDP)
+		udp = mergeUDP(udp, old.Data.UDP)
 	}
 	forgetFlows(r, udp)
 	return nil
@@ -142,19 +142,19 @@ func (c *conf) publish(ctx context.Context, op *chained.Op, maps iter.Seq[nft.Po
 //
 // A port of another container is an error of code 100 with the owner's name, unless that one's
 // namespace is gone: then it is taken over.
-func publishPorts(ctx context.Context, r *spec.Request, dir portOwners, maps iter.Seq[nft.PortMap], again bool) (pending bool, err error) {
+func publishPorts(ctx context.Context, r *spec.Request, dir portOwners, maps iter.Seq[nft.PortMap], repeated bool) (pending bool, err error) {
 	holders := dir.holders(r.Attachment)
 	var gone []string
 	var next []*nextOwner
 	var published []spec.Attachment
-	if again {
+	if repeated {
 		if next, err = dir.nextOwners(r, r.ContainerID, func(a spec.Attachment) bool { return a == r.Attachment }); err != nil {
 			return false, err
 		}
 	}
 	err = nft.Open(r.Call.HostNS()).Update(ctx, func(x *nft.Tx) error {
 		pending = false
-		if again {
+		if repeated {
 			x.Release(r.Attachment, nft.KindPortMap)
 		}
 		for m := range maps {
@@ -204,7 +204,7 @@ func releasePorts(ctx context.Context, r *spec.Request, dir portOwners, udp []ud
 	}
 	return nft.Open(r.Call.HostNS()).UpdateThen(ctx, release, func(_ context.Context, err error) error {
 		if netfilter.IsMissing(err) {
-			r.Warn("%v: so there is nothing to release", err)
+			r.Warn("%v: nothing to release", err)
 			err = nil
 		}
 		if err != nil {
@@ -248,8 +248,8 @@ func (c *conf) Release(op *chained.Op) error {
 // valid, for attachments of the reference, which have no record.
 func (c *conf) portsToForget(old *portOwner) (udp []udpPort) {
 	for _, m := range c.RuntimeConfig.PortMappings {
-		if w, err := m.wish(""); err == nil {
-			udp = append(udp, udpOf([]portWish{w})...)
+		if w, err := m.check(""); err == nil {
+			udp = append(udp, udpOf([]checkedMapping{w})...)
 		}
 	}
 	if old != nil {
@@ -297,7 +297,7 @@ func (c *conf) Check(op *chained.Op) error {
 // Probe reports a kernel in which no port can be published, and a directory that cannot have the
 // owners. STATUS comes without mappings, so no port is checked.
 func (c *conf) Probe(op *chained.Op) error {
-	if err := op.Dir.Ready(); err != nil {
+	if err := op.Dir.CheckWritable(); err != nil {
 		return err
 	}
 	if err := nft.Open(op.Call.HostNS()).Probe(); err != nil {
@@ -354,7 +354,7 @@ func collectPorts(ctx context.Context, r *spec.Request, dir portOwners) error {
 
 // Holds are the ports, whether they are published or pending.
 func (c *conf) Holds(op *chained.Op) (all []spec.Holding) {
-	for _, w := range c.wishes {
+	for _, w := range c.mappings {
 		all = append(all, spec.Holding{Kind: spec.KindPort, Text: fmt.Sprintf("%s leads to port %d", w.host, w.container), Data: spec.Port{
 			HostPort: w.host.Port, ContainerPort: w.container, Protocol: w.host.Proto, HostIP: hostIP(w.host.IP),
 		}})

@@ -58,8 +58,8 @@ func TestPortmapConf(t *testing.T) {
 		"conditions":                    {conf: `{"conditionsV4":["-j","DROP"]`, err: "conditionsV4"},
 		"conditions on ports":           {conf: `{"conditionsV6":["tcp","sport","5"]`, err: `conditionsV6: conditions: "tcp" is not understood`},
 		"conditions of the other kind":  {conf: `{"conditionsV6":["ip","saddr","10.0.0.1"]`, err: "conditionsV6"},
-		"mappings are no list":          {conf: `{"runtimeConfig":{"portMappings":{}}`, err: "portMappings"},
-		"port is no number":             {conf: mapping(`"hostPort":"x"`), err: "hostPort"},
+		"mappings are not a list":       {conf: `{"runtimeConfig":{"portMappings":{}}`, err: "portMappings"},
+		"port is not a number":          {conf: mapping(`"hostPort":"x"`), err: "hostPort"},
 	}
 	for name, tt := range tests {
 		t.Run(name, func(t *testing.T) {

@@ -14,7 +14,7 @@ import (
 // republish is the RESTORE of Apply: it publishes again what was published for the attachment. What is
 // pending stays so, as long as another attachment of the container has it.
 func (c *conf) republish(ctx context.Context, op *chained.Op, maps iter.Seq[nft.PortMap]) error {
-	r, dir, udp := op.Request, portOwners(op.Dir), udpOf(c.wishes)
+	r, dir, udp := op.Request, portOwners(op.Dir), udpOf(c.mappings)
 	unlock, err := op.Dir.Lock(ctx)
 	if err != nil {
 		return err
@@ -33,12 +33,12 @@ func (c *conf) republish(ctx context.Context, op *chained.Op, maps iter.Seq[nft.
 		if err := dir.plan(r, x, maps); err != nil {
 			return err
 		}
-		lost = !x.Had(r.Attachment)
+		lost = !x.AlreadyOwned(r.Attachment)
 		return nil
 	}
 	return nft.Open(netns.Host()).UpdateThen(ctx, publish, func(_ context.Context, err error) error {
 		if err == nil && lost {
-			forgetAstray(r, udp)
+			flushUntranslated(r, udp)
 		}
 		if err == nil { // after the transaction, as in ADD
 			err = restoreLocalnet(r, maps)
@@ -84,9 +84,9 @@ func restoreLocalnet(r *spec.Request, maps iter.Seq[nft.PortMap]) error {
 	return nil
 }
 
-// forgetAstray deletes the connection tracking entries of UDP flows that began while the ports
+// flushUntranslated deletes the connection tracking entries of UDP flows that began while the ports
 // were not published, so that the next packet is translated.
-func forgetAstray(r *spec.Request, udp []udpPort) {
+func flushUntranslated(r *spec.Request, udp []udpPort) {
 	if len(udp) == 0 {
 		return
 	}

@@ -110,7 +110,7 @@ func (*plugin) Routes(op *attach.Op) []rtnl.Route {
 // container, all of which the kernel deletes when the link is set down or deleted. Then it masquerades.
 // A route that leads elsewhere is another container's.
 func (p *plugin) Host(op *attach.Op) error {
-	if err := op.PairUp(); err != nil {
+	if err := op.SetVethUp(); err != nil {
 		return err
 	}
 	var addrs []rtnl.Addr
@@ -121,7 +121,7 @@ func (p *plugin) Host(op *attach.Op) error {
 		}
 		routes = append(routes, routeTo(ip))
 	}
-	err := op.OnHost(addrs, routes)
+	err := op.ConfigureVeth(addrs, routes)
 	if errors.Is(err, os.ErrExist) {
 		return spec.Errorf(spec.CodeBusy, "an address is another container's, the host has a route to it: DEL that one, or have \"ipam\" give another address: %w", err)
 	}
@@ -151,7 +151,7 @@ func (p *plugin) Check(op *attach.Op) error {
 	if err != nil {
 		return err
 	}
-	for _, ip := range op.Own() {
+	for _, ip := range op.OwnAddresses() {
 		if ip.Gateway.IsValid() && !rtnl.HasRoute(inside, attach.Single(ip.Gateway)) {
 			return attach.Mismatch("route to gateway %s is missing on %s in %s", ip.Gateway, op.IfName, op.Call.NetNS)
 		}
@@ -169,7 +169,7 @@ func checkHost(op *attach.Op) error {
 	if err != nil {
 		return err
 	}
-	for _, ip := range op.Own() {
+	for _, ip := range op.OwnAddresses() {
 		if ip.Gateway.IsValid() && !attach.HasAddr(addrs, attach.Single(ip.Gateway)) {
 			return attach.Mismatch("%s does not have the gateway address %s", op.Veth.Name, ip.Gateway)
 		}

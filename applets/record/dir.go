@@ -29,11 +29,11 @@ const TempSuffix = ".tmp"
 // first one.
 type Dir string
 
-// In returns the directory that a configuration names; the empty string is the usual one, or
+// ResolveDir returns the directory that a configuration names; the empty string is the usual one, or
 // the one of its name in the state directory of the call. A path must be absolute, since
 // runtimes start plugins anywhere: for another one the usual directory comes with an error of
 // code 7.
-func In(c spec.Call, configured string, usual Dir) (Dir, error) {
+func ResolveDir(c spec.Call, configured string, usual Dir) (Dir, error) {
 	usual = Dir(state.Dir(c.StateDir, string(usual)))
 	switch {
 	case configured == "":
@@ -44,30 +44,30 @@ func In(c spec.Call, configured string, usual Dir) (Dir, error) {
 	return Dir(configured), nil
 }
 
-// Configured reads the one key that DEL and GC need. If the configuration cannot be read it warns,
+// ConfiguredDir reads the one key that DEL and GC need. If the configuration cannot be read it warns,
 // and returns the usual directory.
-func Configured(r *spec.Request, usual Dir) Dir {
+func ConfiguredDir(r *spec.Request, usual Dir) Dir {
 	var c struct {
 		DataDir string `json:"dataDir"`
 	}
 	derr := r.Decode(&c)
-	dir, err := In(r.Call, c.DataDir, usual)
+	dir, err := ResolveDir(r.Call, c.DataDir, usual)
 	if derr != nil {
-		r.Warn("%v: dataDir is taken to be %s", derr, dir)
+		r.Warn("%v: using dataDir %s", derr, dir)
 	}
 	if err != nil {
-		r.Warn("%v: it is taken to be %s", err, dir)
+		r.Warn("%v: using %s", err, dir)
 	}
 	return dir
 }
 
-// At returns [spec.Verbs.Records] of a plugin with that usual directory. What is wrong with the
+// DirFunc returns [spec.Verbs.Records] of a plugin with that usual directory. What is wrong with the
 // configuration is for the verbs to say.
-func At(usual Dir) func(*spec.Request) string {
+func DirFunc(usual Dir) func(*spec.Request) string {
 	return func(r *spec.Request) string {
 		quiet := *r
 		quiet.Warn = func(string, ...any) {}
-		return string(Configured(&quiet, usual))
+		return string(ConfiguredDir(&quiet, usual))
 	}
 }
 
@@ -77,8 +77,8 @@ func (d Dir) Make() Dir {
 	return d
 }
 
-// Ready is for STATUS: a directory in which no record can be created is an error with code 50.
-func (d Dir) Ready() error {
+// CheckWritable is for STATUS: a directory in which no record can be created is an error with code 50.
+func (d Dir) CheckWritable() error {
 	if err := disk.Creatable(string(d)); err != nil {
 		return spec.Errorf(spec.CodeNotReady, "data directory %s cannot be used: %w", d, err)
 	}

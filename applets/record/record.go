@@ -77,8 +77,8 @@ func Each[T any](d Dir, fn func(name string, rec *Record[T]) error) error {
 	})
 }
 
-// Of returns the record of an attachment; nil: it has none that can be read.
-func Of[T any](d Dir, a spec.Attachment) *Record[T] {
+// Find returns the record of an attachment; nil: it has none that can be read.
+func Find[T any](d Dir, a spec.Attachment) *Record[T] {
 	if rec, err := Read[T](d, Name(a)); err == nil && rec.Attachment == a {
 		return rec
 	}
@@ -90,7 +90,7 @@ func (r *Record[T]) Write(d Dir) error { return d.Write(Name(r.Attachment), r) }
 
 // Head returns that of the record of an attachment; nil: it has none that can be read.
 func (d Dir) Head(a spec.Attachment) *Head {
-	if rec := Of[struct{}](d, a); rec != nil {
+	if rec := Find[struct{}](d, a); rec != nil {
 		return &rec.Head
 	}
 	return nil
@@ -112,7 +112,7 @@ func (r *Record[T]) MarshalJSON() ([]byte, error) {
 // UnmarshalJSON decodes both from one object.
 func (r *Record[T]) UnmarshalJSON(b []byte) error {
 	err := json.Unmarshal(b, &r.Head)
-	if _, none := any(r.Data).(struct{}); none {
+	if _, noData := any(r.Data).(struct{}); noData {
 		return err
 	}
 	return errors.Join(err, json.Unmarshal(b, &r.Data))

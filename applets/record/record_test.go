@@ -39,7 +39,7 @@ func TestRecord(t *testing.T) {
 		if b, err := os.ReadFile(filepath.Join(string(dir), record.Name(a))); err != nil || string(b) != tt.text {
 			t.Errorf("%s: got %s, %v, want %s", name, b, err, tt.text)
 		}
-		if got := record.Of[speed](dir, a); got == nil || *got != tt.rec {
+		if got := record.Find[speed](dir, a); got == nil || *got != tt.rec {
 			t.Errorf("%s: read %+v, want %+v", name, got, tt.rec)
 		}
 		if got := dir.Head(a); got == nil || *got != tt.rec.Head {
@@ -69,13 +69,13 @@ func TestRecordOfOther(t *testing.T) {
 	if err := dir.Write(record.Name(b), &record.Record[speed]{Head: record.Head{Attachment: a}}); err != nil {
 		t.Fatal(err)
 	}
-	if got := record.Of[speed](dir, b); got != nil {
+	if got := record.Find[speed](dir, b); got != nil {
 		t.Errorf("got %+v", got)
 	}
 	if err := dir.Replace(record.Name(a), []byte(`{"network"`)); err != nil {
 		t.Fatal(err)
 	}
-	if got := record.Of[speed](dir, a); got != nil {
+	if got := record.Find[speed](dir, a); got != nil {
 		t.Errorf("of a broken one: got %+v", got)
 	}
 }

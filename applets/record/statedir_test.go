@@ -22,7 +22,7 @@ func TestIn(t *testing.T) {
 		{"/s", "d", "/s/sbr", true},
 		{"/s", "/d\x00", "/s/sbr", true},
 	} {
-		got, err := record.In(spec.Call{StateDir: tt.root}, tt.configured, "/run/cnibox/sbr")
+		got, err := record.ResolveDir(spec.Call{StateDir: tt.root}, tt.configured, "/run/cnibox/sbr")
 		if got != tt.want || (err != nil) != tt.err || err != nil && spec.AsError(err).Code != spec.CodeConfig {
 			t.Errorf("%q, %q: got %s, %v", tt.root, tt.configured, got, err)
 		}

@@ -36,8 +36,8 @@ func (s *routing) tableOf(ip netip.Addr) int {
 	return 0
 }
 
-// do makes a change and registers its undo. A route that exists already is not an error of the undo.
-func (s *routing) do(op, back rtnl.Op) error {
+// apply makes a change and registers its undo. A route that exists already is not an error of the undo.
+func (s *routing) apply(op, back rtnl.Op) error {
 	if err := s.Conn.Do(op); err != nil {
 		return err
 	}
@@ -58,7 +58,7 @@ func (s *routing) rule(ip netip.Addr, table int) error {
 			return nil
 		}
 	}
-	return s.do(rtnl.NewRule(rule), rtnl.DropRule(rule))
+	return s.apply(rtnl.NewRule(rule), rtnl.DropRule(rule))
 }
 
 // Apply records the rules, fills the tables, adds the rules and clears the main table, in this order,
@@ -69,7 +69,7 @@ func (c *conf) Apply(op *chained.Op) error {
 	if err != nil {
 		return err
 	}
-	rules, err := s.choose(c, ips)
+	rules, err := s.chooseTables(c, ips)
 	if err != nil {
 		return err
 	}
@@ -81,11 +81,11 @@ func (c *conf) Apply(op *chained.Op) error {
 		return err
 	}
 	if s.Restoring {
-		main = slices.DeleteFunc(main, func(r rtnl.Route) bool { return !c.movesAgain(r, ips) })
+		main = slices.DeleteFunc(main, func(r rtnl.Route) bool { return !c.restoreMoves(r, ips) })
 	}
 	for i, m := range rules {
 		if c.Table == nil {
-			if err := s.fill(c, ips[i], m.Table, main); err != nil {
+			if err := s.addRoutes(c, ips[i], m.Table, main); err != nil {
 				return err
 			}
 		}
@@ -94,7 +94,7 @@ func (c *conf) Apply(op *chained.Op) error {
 		}
 	}
 	if c.Table == nil {
-		err = s.clear(c, ips, main)
+		err = s.removeFromMain(c, ips, main)
 	}
 	if err == nil {
 		chained.SetTables(op.Request, s.moved)
@@ -102,9 +102,9 @@ func (c *conf) Apply(op *chained.Op) error {
 	return err
 }
 
-// movesAgain reports whether RESTORE moves a route from the main table: one that leads to the gateway
+// restoreMoves reports whether RESTORE moves a route from the main table: one that leads to the gateway
 // of an address, which the kernel, or RESTORE of the interface's plugin, has added when the link came up.
-func (c *conf) movesAgain(r rtnl.Route, ips []spec.IP) bool {
+func (c *conf) restoreMoves(r rtnl.Route, ips []spec.IP) bool {
 	return slices.ContainsFunc(ips, func(ip spec.IP) bool {
 		return r.Dst == ip.Address.Masked() || r.Dst.IsSingleIP() && r.Dst.Addr() == c.gatewayOf(ip)
 	})
@@ -118,9 +118,9 @@ func (c *conf) gatewayOf(ip spec.IP) netip.Addr {
 	return ip.Gateway
 }
 
-// choose returns the rule of each address: to the table of the configuration, that of an
+// chooseTables returns the rule of each address: to the table of the configuration, that of an
 // earlier ADD, or one that is free.
-func (s *routing) choose(c *conf, ips []spec.IP) (rules []madeRule, err error) {
+func (s *routing) chooseTables(c *conf, ips []spec.IP) (rules []ownRule, err error) {
 	var used map[int]bool
 	if c.Table == nil {
 		if used, err = chained.UsedTables(s.Conn, s.rules); err != nil {
@@ -128,7 +128,7 @@ func (s *routing) choose(c *conf, ips []spec.IP) (rules []madeRule, err error) {
 		}
 	}
 	for _, ip := range ips {
-		m := madeRule{Src: ip.Address.Addr()}
+		m := ownRule{Src: ip.Address.Addr()}
 		if c.Table != nil {
 			m.Table = *c.Table
 		} else if m.Table = cmp.Or(s.tableOf(m.Src), s.recorded(m.Src)); m.Table == 0 {
@@ -139,10 +139,10 @@ func (s *routing) choose(c *conf, ips []spec.IP) (rules []madeRule, err error) {
 	return rules, nil
 }
 
-// fits reports whether a route of the interface is needed by what an address sends: its
+// belongsTo reports whether a route of the interface is needed by what an address sends: its
 // source or its gateway is in the address's network, or it has neither. Gateways of IPv6
 // are mostly link-local. Routes to the link itself stay.
-func fits(r rtnl.Route, ip spec.IP) bool {
+func belongsTo(r rtnl.Route, ip spec.IP) bool {
 	net := ip.Address.Masked()
 	switch {
 	case r.Dst.Addr().Is4() != net.Addr().Is4(), r.Dst.Addr().Is6() && r.Dst.Addr().IsLinkLocalUnicast():
@@ -153,15 +153,15 @@ func fits(r rtnl.Route, ip spec.IP) bool {
 	return net.Contains(r.Src) || net.Contains(r.GW) || r.GW.IsLinkLocalUnicast()
 }
 
-// wants returns the routes of an address's table, those without a gateway first, since the
+// tableRoutes returns the routes of an address's table, those without a gateway first, since the
 // others depend on them. It has a default route if a gateway is known; one of the configuration
 // replaces the interface's.
-func (c *conf) wants(ip spec.IP, main []rtnl.Route, link uint32, table int) []rtnl.Route {
+func (c *conf) tableRoutes(ip spec.IP, main []rtnl.Route, link uint32, table int) []rtnl.Route {
 	gw, static := c.gatewayOf(ip), c.gateway(ip.Address.Addr().Is4()).IsValid()
 	var near, far []rtnl.Route
 	for _, r := range main {
 		isDefault := r.Dst.Bits() == 0
-		if !fits(r, ip) || static && isDefault {
+		if !belongsTo(r, ip) || static && isDefault {
 			continue
 		}
 		if isDefault {
@@ -186,14 +186,14 @@ func defaultOf(a netip.Addr) netip.Prefix {
 	return p
 }
 
-// fill adds the routes of an address to its table, where they replace those of an earlier ADD, and
+// addRoutes adds the routes of an address to its table, where they replace those of an earlier ADD, and
 // records the routes of the table. RESTORE adds what is missing.
-func (s *routing) fill(c *conf, ip spec.IP, table int, main []rtnl.Route) error {
+func (s *routing) addRoutes(c *conf, ip spec.IP, table int, main []rtnl.Route) error {
 	have, err := s.Conn.Routes(rtnl.RouteFilter{Table: table, Link: s.Link.Index})
 	if err != nil {
 		return err
 	}
-	want := c.wants(ip, main, s.Link.Index, table)
+	want := c.tableRoutes(ip, main, s.Link.Index, table)
 	if s.Restoring {
 		want = c.missing(ip, table, want, have)
 	}
@@ -205,7 +205,7 @@ func (s *routing) fill(c *conf, ip spec.IP, table int, main []rtnl.Route) error 
 				back = rtnl.ReplaceRoute(old)
 			}
 		}
-		err := s.do(rtnl.ReplaceRoute(r), back)
+		err := s.apply(rtnl.ReplaceRoute(r), back)
 		if rtnl.BadGateway(err) {
 			return spec.Errorf(spec.CodeConfig, "%s: %w: a gateway has to be another host in a network of the interface; correct \"gateways\", or \"ipam\"", s.Link.Name, err)
 		}
@@ -227,15 +227,15 @@ func (c *conf) missing(ip spec.IP, table int, want, have []rtnl.Route) []rtnl.Ro
 		return slices.ContainsFunc(have, func(h rtnl.Route) bool { return h.Dst == w.Dst && (h.GW == w.GW || !static) })
 	})
 	all := slices.Concat(want, have)
-	if !unreached(ip, all).IsValid() {
+	if !unreachedGateway(ip, all).IsValid() {
 		return want
 	}
 	return append([]rtnl.Route{rtnl.NetworkRoute(ip.Address, all[0].Link, table)}, want...)
 }
 
-// unreached returns the gateway of a table's default route that is in the network of the address, and to
+// unreachedGateway returns the gateway of a table's default route that is in the network of the address, and to
 // which no route of the table leads; zero: there is none.
-func unreached(ip spec.IP, table []rtnl.Route) netip.Addr {
+func unreachedGateway(ip spec.IP, table []rtnl.Route) netip.Addr {
 	for _, r := range table {
 		leads := func(to rtnl.Route) bool { return !to.GW.IsValid() && to.Dst.Contains(r.GW) }
 		if r.Dst.Bits() == 0 && !r.OnLink && ip.Address.Masked().Contains(r.GW) && !slices.ContainsFunc(table, leads) {
@@ -245,16 +245,16 @@ func unreached(ip spec.IP, table []rtnl.Route) netip.Addr {
 	return netip.Addr{}
 }
 
-// clear takes the routes that are in a table now from the main table. With source hints
+// removeFromMain takes the routes that are in a table now from the main table. With source hints
 // those without a gateway stay, and those of the addresses' own networks get the address
 // as source. Routes that fit no address stay too.
-func (s *routing) clear(c *conf, ips []spec.IP, main []rtnl.Route) error {
+func (s *routing) removeFromMain(c *conf, ips []spec.IP, main []rtnl.Route) error {
 	for i := len(main) - 1; i >= 0; i-- { // backwards, so that undoing puts them back in their order
 		r := main[i]
 		with, changed := r, false
 		for _, ip := range ips {
 			switch {
-			case changed || !fits(r, ip):
+			case changed || !belongsTo(r, ip):
 			case !c.AddSourceHints || r.GW.IsValid():
 				with, changed = rtnl.Route{}, true
 			case r.Dst == ip.Address.Masked():
@@ -265,13 +265,13 @@ func (s *routing) clear(c *conf, ips []spec.IP, main []rtnl.Route) error {
 			continue
 		}
 		// Not NLM_F_REPLACE: it could replace a route of another interface.
-		if err := s.do(rtnl.DropRoute(r), rtnl.AppendRoute(r)); err != nil {
+		if err := s.apply(rtnl.DropRoute(r), rtnl.AppendRoute(r)); err != nil {
 			return err
 		}
 		if !with.Dst.IsValid() {
 			continue
 		}
-		if err := s.do(rtnl.AppendRoute(with), rtnl.DropRoute(with)); err != nil {
+		if err := s.apply(rtnl.AppendRoute(with), rtnl.DropRoute(with)); err != nil {
 			return err
 		}
 	}
@@ -315,7 +315,7 @@ func (s *routing) check(c *conf, ip spec.IP) error {
 	if err != nil {
 		return err
 	}
-	if gw := unreached(ip, have); gw.IsValid() {
+	if gw := unreachedGateway(ip, have); gw.IsValid() {
 		return spec.Errorf(spec.CodeCheck, "table %d of %s has no route to the network of its gateway %s", table, addr, gw)
 	}
 	gw, static := c.gatewayOf(ip), c.gateway(addr.Is4()).IsValid()

@@ -9,32 +9,32 @@ import (
 	"cnibox/rtnl"
 )
 
-// A madeRule is a rule of an attachment.
-type madeRule struct {
+// An ownRule is a rule of an attachment.
+type ownRule struct {
 	Src   netip.Addr `json:"src"`
 	Table int        `json:"table"`
 }
 
-// made are the rules on record, which DEL deletes.
-type made struct {
-	Rules []madeRule `json:"rules"`
+// ruleRecord are the rules on record, which DEL deletes.
+type ruleRecord struct {
+	Rules []ownRule `json:"rules"`
 }
 
 // remember records rules before they are added, beside those of an earlier ADD for this interface.
-func (s *routing) remember(rules []madeRule) error {
+func (s *routing) remember(rules []ownRule) error {
 	id, err := s.ID()
 	if err != nil {
 		return err
 	}
 	all := slices.Clone(rules)
-	if old := record.Of[made](s.Dir, s.Attachment); old != nil && old.LinkID == id {
+	if old := record.Find[ruleRecord](s.Dir, s.Attachment); old != nil && old.LinkID == id {
 		for _, m := range old.Data.Rules {
 			if !slices.Contains(rules, m) {
 				all = append(all, m)
 			}
 		}
 	}
-	return chained.WriteRecord(s.Op, record.Name(s.Attachment), made{all})
+	return chained.WriteRecord(s.Op, record.Name(s.Attachment), ruleRecord{all})
 }
 
 // recorded returns the table that RESTORE uses again for an address whose rule is gone; 0: none.
@@ -42,7 +42,7 @@ func (s *routing) recorded(ip netip.Addr) int {
 	if !s.Restoring {
 		return 0
 	}
-	if rec := record.Of[made](s.Dir, s.Attachment); rec != nil {
+	if rec := record.Find[ruleRecord](s.Dir, s.Attachment); rec != nil {
 		for _, m := range rec.Data.Rules {
 			if m.Src == ip {
 				return m.Table
@@ -52,48 +52,48 @@ func (s *routing) recorded(ip netip.Addr) int {
 	return 0
 }
 
-// made returns the rules that are the attachment's: those on record, if they are in this
+// ownRules returns the rules that are the attachment's: those on record, if they are in this
 // namespace. Attachments of the reference and of earlier versions have no record; theirs
 // are the rules of the addresses that the interface has, and of those of prevResult. An
 // interface of another attachment is ignored, though it may have the address, and so the rule, of the
 // one that is gone.
-func (s *routing) made() ([]madeRule, error) {
-	rec := record.Of[made](s.Dir, s.Attachment)
-	var of *record.Head
+func (s *routing) ownRules() ([]ownRule, error) {
+	rec := record.Find[ruleRecord](s.Dir, s.Attachment)
+	var head *record.Head
 	if rec != nil {
-		of = &rec.Head
+		head = &rec.Head
 	}
-	own, err := s.Owned(of)
+	own, err := s.Owned(head)
 	if err != nil {
 		return nil, err
 	}
 	if !own {
-		return s.left(rec)
+		return s.rulesOfGone(rec)
 	}
 	if rec != nil {
 		if id, err := s.ID(); err != nil || rec.LinkID == id {
 			return rec.Data.Rules, err
 		}
 	}
-	is := make(map[netip.Addr]bool)
-	if err := s.addrs(s.Link.Index, is); err != nil {
+	addrs := make(map[netip.Addr]bool)
+	if err := s.addrs(s.Link.Index, addrs); err != nil {
 		return nil, err
 	}
 	for _, ip := range s.Prev.Addresses(s.IfName, nil) {
-		is[ip.Address.Addr()] = true
+		addrs[ip.Address.Addr()] = true
 	}
-	var rules []madeRule
+	var rules []ownRule
 	for _, rule := range s.rules {
-		if isSource(rule) && is[rule.Src.Addr()] {
-			rules = append(rules, madeRule{rule.Src.Addr(), rule.Table})
+		if isSource(rule) && addrs[rule.Src.Addr()] {
+			rules = append(rules, ownRule{rule.Src.Addr(), rule.Table})
 		}
 	}
 	return rules, nil
 }
 
-// left returns the rules of a record whose interface is gone, if they are in this namespace
+// rulesOfGone returns the rules of a record whose interface is gone, if they are in this namespace
 // and no other interface has the address. rec may be nil.
-func (s *routing) left(rec *record.Record[made]) (rules []madeRule, err error) {
+func (s *routing) rulesOfGone(rec *record.Record[ruleRecord]) (rules []ownRule, err error) {
 	if rec == nil {
 		return nil, nil
 	}
@@ -105,14 +105,14 @@ func (s *routing) left(rec *record.Record[made]) (rules []madeRule, err error) {
 	if err != nil {
 		return nil, err
 	}
-	there := make(map[netip.Addr]bool)
+	used := make(map[netip.Addr]bool)
 	for _, l := range links {
-		if err := s.addrs(l.Index, there); err != nil {
+		if err := s.addrs(l.Index, used); err != nil {
 			return nil, err
 		}
 	}
 	for _, m := range rec.Data.Rules {
-		if !there[m.Src] {
+		if !used[m.Src] {
 			rules = append(rules, m)
 		}
 	}
@@ -128,9 +128,9 @@ func (s *routing) addrs(link uint32, into map[netip.Addr]bool) error {
 	return rtnl.SkipAbsent(err)
 }
 
-// keep records the rules that DEL has not removed.
-func (s *routing) keep(rules []madeRule) error {
-	rec := record.Of[made](s.Dir, s.Attachment)
+// rewriteRecord records the rules that DEL has not removed.
+func (s *routing) rewriteRecord(rules []ownRule) error {
+	rec := record.Find[ruleRecord](s.Dir, s.Attachment)
 	if rec == nil || len(rules) == 0 {
 		return nil
 	}

@@ -46,7 +46,6 @@ const dataDir = "/run/cnibox/sbr"
 // firstTable is the first table that is tried, the reference's.
 const firstTable = 100
 
-// conf are the keys of sbr.
 type conf struct {
 	chained.Defaults
 	chained.Stored
@@ -114,30 +113,30 @@ func (c *conf) Release(op *chained.Op) error {
 	if err != nil {
 		return err
 	}
-	mine, err := s.made()
+	rules, err := s.ownRules()
 	if err != nil {
 		return err
 	}
 	var errs []error
-	var kept []madeRule
-	for _, m := range mine {
+	var kept []ownRule
+	for _, m := range rules {
 		if !op.Invalid && c.Table != nil && *c.Table != m.Table {
 			kept = append(kept, m)
 			continue
 		}
 		errs = append(errs, rtnl.SkipAbsent(s.Conn.Do(rtnl.DropRule(sourceRule(m.Src, m.Table)))))
 		if (op.Invalid || c.Table == nil) && s.Link != nil {
-			errs = append(errs, s.empty(m.Table))
+			errs = append(errs, s.flushTable(m.Table))
 		}
 	}
 	if err := errors.Join(errs...); err != nil {
 		return err
 	}
-	return s.keep(kept)
+	return s.rewriteRecord(kept)
 }
 
-// empty deletes the interface's routes from a table. The main table is never emptied.
-func (s *routing) empty(table int) error {
+// flushTable deletes the interface's routes from a table. The main table is never emptied.
+func (s *routing) flushTable(table int) error {
 	if table < firstTable || chained.IsReservedTable(table) {
 		return nil
 	}
@@ -150,7 +149,7 @@ func (s *routing) empty(table int) error {
 
 // Probe reports a kernel without policy routing.
 func (c *conf) Probe(op *chained.Op) error {
-	if err := op.Dir.Ready(); err != nil {
+	if err := op.Dir.CheckWritable(); err != nil {
 		return err
 	}
 	host, err := rtnl.Dial(netns.Host())

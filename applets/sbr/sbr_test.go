@@ -35,7 +35,7 @@ func TestSBRConf(t *testing.T) {
 		"empty":              {`{"gateways":[""]}`, "invalid static gateway"},
 		"unspecified":        {`{"gateways":["::"]}`, "invalid static gateway"},
 		"IPv4 within IPv6":   {`{"gateways":["::ffff:10.1.0.1"]}`, "invalid static gateway"},
-		"hints are no text":  {`{"addSourceHints":"yes"}`, "addSourceHints"},
+		"hints are not text": {`{"addSourceHints":"yes"}`, "addSourceHints"},
 		"a link-local one":   {`{"gateways":["fe80::1"]}`, ""},
 		"one with a zone":    {`{"gateways":["fe80::1%eth0"]}`, "invalid static gateway"},
 		"gateways is a text": {`{"gateways":"10.1.0.1"}`, "gateways"},

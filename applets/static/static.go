@@ -242,7 +242,6 @@ func check(ctx context.Context, r *spec.Request) error {
 	return nil
 }
 
-// del has nothing to release.
 func del(context.Context, *spec.Request) error { return nil }
 
 // get returns prevResult, else the result of ADD. Nothing is stored: an attachment is unknown if

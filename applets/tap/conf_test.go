@@ -26,7 +26,7 @@ func TestKernelTapAgain(t *testing.T) {
 		return code, stderr.String()
 	}
 	c := plugin{MultiQueue: true, Owner: new(uint32(107)), Group: new(uint32(4294967294))}
-	args := c.again("eth0")[1:]
+	args := c.reexec("eth0")[1:]
 	if code, text := again(args); code != 0 {
 		t.Fatal(text)
 	}

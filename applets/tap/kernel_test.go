@@ -162,7 +162,7 @@ func TestKernelTapInvalidConf(t *testing.T) {
 		"bridge":        {`"bridge":"nowhere"`, "failed to lookup"},
 		"no bridge":     {`"bridge":"v0"`, "is not a bridge"},
 		"bridge name":   {`"bridge":"../x"`, "interface name"},
-		"label":         {`"selinuxContext":"a:b:c\n"`, "is no label"},
+		"label":         {`"selinuxContext":"a:b:c\n"`, "is not a label"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			code, out := h.Call(spec.Add, "tap", applettest.Conf("tap", tt.keys), p)
@@ -173,7 +173,7 @@ func TestKernelTapInvalidConf(t *testing.T) {
 	}
 	if _, err := os.Stat("/sys/fs/selinux/enforce"); err != nil { // no SELinux here
 		code, out := h.Call(spec.Add, "tap", applettest.Conf("tap", `"selinuxContext":"system_u:system_r:container_t:s0"`), p)
-		if code != spec.CodeConfig || !strings.Contains(out, "SELinux is not there") {
+		if code != spec.CodeConfig || !strings.Contains(out, "SELinux is disabled") {
 			t.Errorf("without SELinux: %d %s", code, out)
 		}
 	}

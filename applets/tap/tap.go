@@ -71,7 +71,7 @@ func (p *plugin) Validate() error {
 	case p.Owner != nil && *p.Owner == math.MaxUint32, p.Group != nil && *p.Group == math.MaxUint32:
 		return spec.KeyErrorf("owner", `"owner" and "group" must be below %d`, uint32(math.MaxUint32))
 	case strings.ContainsAny(p.SELinuxContext, "\x00\n"):
-		return spec.KeyErrorf("selinuxContext", `"selinuxContext" %q is no label`, p.SELinuxContext)
+		return spec.KeyErrorf("selinuxContext", `"selinuxContext" %q is not a label`, p.SELinuxContext)
 	}
 	return nil
 }
@@ -150,10 +150,10 @@ func (p *plugin) createDevice(op *attach.Op) error {
 	} else if _, err = op.Cont.Link(op.IfName); err == nil {
 		err = os.ErrExist
 	} else if errors.Is(err, os.ErrNotExist) {
-		err = op.NS.Do(func() error { return chain.RunLabelled(op.Context(), p.SELinuxContext, p.again(op.IfName)...) })
+		err = op.NS.Do(func() error { return chain.RunLabelled(op.Context(), p.SELinuxContext, p.reexec(op.IfName)...) })
 	}
 	if errors.Is(err, os.ErrExist) {
-		return op.Exists(err)
+		return op.ExplainExists(err)
 	}
 	if err != nil {
 		return fmt.Errorf("failed to create tap: %w", err)
@@ -161,8 +161,8 @@ func (p *plugin) createDevice(op *attach.Op) error {
 	return nil
 }
 
-// again returns the arguments for reexecMain; an ID of "-" is not set.
-func (p *plugin) again(name string) []string {
+// reexec returns the arguments for reexecMain; an ID of "-" is not set.
+func (p *plugin) reexec(name string) []string {
 	id := func(n *uint32) string {
 		if n == nil {
 			return "-"

@@ -99,9 +99,9 @@ func (l attributes) ops(index uint32) []rtnl.Op {
 	return ops
 }
 
-// or returns the attributes of l, and those of o that l does not have.
+// withMissing returns the attributes of l, and those of o that l does not have.
 // So the oldest record takes precedence.
-func (l attributes) or(o attributes) attributes {
+func (l attributes) withMissing(o attributes) attributes {
 	if l.MAC == "" {
 		l.MAC = o.MAC
 	}

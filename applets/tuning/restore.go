@@ -61,7 +61,7 @@ func (c *conf) remember(op *chained.Op, before attributes) error {
 	}
 	// a record without the interface is that of this one if it is tuned already
 	if old != nil && (old.LinkID == id || old.LinkID == record.LinkID{} && c.link.change(op.Link).empty()) {
-		before = old.Data.or(before)
+		before = old.Data.withMissing(before)
 	}
 	if err := chained.WriteRecord(op, name, before); err != nil {
 		return fmt.Errorf("former attributes of %s: %w", a.IfName, err)
@@ -87,16 +87,16 @@ func (c *conf) Known(op *chained.Op) (bool, error) {
 // set by another attachment of the namespace too.
 func (c *conf) Release(op *chained.Op) error {
 	dir, a := op.Dir, op.Attachment
-	was, _, err := readTuned(dir, record.Name(a), a)
+	rec, _, err := readTuned(dir, record.Name(a), a)
 	shared, foreign, sharedErr := readTuned(dir, sharedName(a), a)
 	if errors.Is(err, os.ErrNotExist) {
-		was, err = shared, sharedErr
+		rec, err = shared, sharedErr
 	}
 	if err == nil {
 		var other bool
-		other, err = restoreTuned(op, was)
+		other, err = restoreTuned(op, rec)
 		// a record without an owner belongs to the owner of the interface
-		foreign = foreign || other && was.Attachment == spec.Attachment{}
+		foreign = foreign || other && rec.Attachment == spec.Attachment{}
 	}
 	if err != nil && !errors.Is(err, os.ErrNotExist) {
 		// the link is about to be deleted, and a second DEL would fail too
@@ -109,19 +109,19 @@ func (c *conf) Release(op *chained.Op) error {
 }
 
 // restoreTuned restores the link, if it is still there; other reports that it is another attachment's.
-func restoreTuned(op *chained.Op, was *formerRecord) (other bool, err error) {
-	if op.Link == nil || was.Data.empty() {
+func restoreTuned(op *chained.Op, rec *formerRecord) (other bool, err error) {
+	if op.Link == nil || rec.Data.empty() {
 		return false, nil
 	}
-	own, err := op.Owns(op.Request, op.Dir, &was.Head)
+	own, err := op.Owns(op.Request, op.Dir, &rec.Head)
 	if err == nil && !own {
 		other, err = op.LabelledOther(op.Attachment)
 	}
 	if err != nil || !own {
 		return other, err
 	}
-	if id, err := op.ID(); err != nil || was.LinkID != id && was.LinkID != (record.LinkID{}) {
+	if id, err := op.ID(); err != nil || rec.LinkID != id && rec.LinkID != (record.LinkID{}) {
 		return false, err // the record is of one that the attachment had before
 	}
-	return false, restore(op, was.Data)
+	return false, restore(op, rec.Data)
 }

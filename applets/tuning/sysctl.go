@@ -184,7 +184,7 @@ func writeSysctls(ns *netns.NS, settings []sysctl) (before []netns.Sysctl, err e
 		for _, s := range settings {
 			old, err := here.Sysctl(s.Key)
 			if err != nil && !netns.Unreadable(err) {
-				return s.refused(err)
+				return s.explain(err)
 			}
 			if err == nil {
 				before = append(before, netns.Sysctl{Key: s.Key, Value: old})
@@ -194,7 +194,7 @@ func writeSysctls(ns *netns.NS, settings []sysctl) (before []netns.Sysctl, err e
 			}
 			s.Differs = true
 			if err := here.SetSysctls(s.Sysctl); err != nil {
-				return s.refused(err)
+				return s.explain(err)
 			}
 		}
 		return nil
@@ -203,8 +203,8 @@ func writeSysctls(ns *netns.NS, settings []sysctl) (before []netns.Sysctl, err e
 	return before, err
 }
 
-// refused explains an error that is due to the configuration.
-func (s sysctl) refused(err error) error {
+// explain explains an error that is due to the configuration.
+func (s sysctl) explain(err error) error {
 	switch {
 	case errors.Is(err, os.ErrNotExist):
 		return spec.Errorf(spec.CodeConfig, "%w: %s is misspelled, of a module that is not loaded, or the whole host's, which no container has", err, s.written)

@@ -158,24 +158,24 @@ func (c *conf) Apply(op *chained.Op) error {
 	}
 	// Of the name, and in this namespace: the host may have an eth0 as well.
 	for i := range op.Prev.Interfaces {
-		in := &op.Prev.Interfaces[i]
-		if in.Name != op.IfName || elsewhere(op.NS, in.Sandbox) {
+		ifc := &op.Prev.Interfaces[i]
+		if ifc.Name != op.IfName || isOtherNS(op.NS, ifc.Sandbox) {
 			continue
 		}
 		if c.mac != "" {
-			in.MAC = c.mac
+			ifc.MAC = c.mac
 		}
 		if c.link.MTU != 0 {
-			in.MTU = c.link.MTU
+			ifc.MTU = c.link.MTU
 		}
 	}
 	return nil
 }
 
-// elsewhere reports whether a sandbox of prevResult is another namespace than ns: the host's, or one
+// isOtherNS reports whether a sandbox of prevResult is another namespace than ns: the host's, or one
 // that can be opened. A runtime may have unmounted the path by which an earlier plugin knew ns.
-func elsewhere(ns *netns.NS, sandbox string) bool {
-	if sandbox == "" || ns.At(sandbox) {
+func isOtherNS(ns *netns.NS, sandbox string) bool {
+	if sandbox == "" || ns.IsAt(sandbox) {
 		return sandbox == ""
 	}
 	_, err := netns.IDAt(sandbox)
@@ -184,15 +184,15 @@ func elsewhere(ns *netns.NS, sandbox string) bool {
 
 // restore gives the link the attributes of was.
 // The link is read again, since only what differs is sent.
-func restore(op *chained.Op, was attributes) error {
-	if was.empty() {
+func restore(op *chained.Op, former attributes) error {
+	if former.empty() {
 		return nil
 	}
 	link, err := op.Conn.LinkAt(op.Link.Index)
 	if err != nil {
 		return err
 	}
-	return op.Conn.Do(was.change(link).ops(link.Index)...)
+	return op.Conn.Do(former.change(link).ops(link.Index)...)
 }
 
 // Probe reports a configuration or a host with which every ADD would fail.
@@ -203,7 +203,7 @@ func (c *conf) Probe(op *chained.Op) error {
 	if !c.sets() {
 		return nil
 	}
-	return op.Dir.Ready()
+	return op.Dir.CheckWritable()
 }
 
 // Holds are the settings, as they are configured.

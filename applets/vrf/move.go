@@ -34,7 +34,7 @@ func (c *conf) Apply(op *chained.Op) error {
 	if err := op.Record(); err != nil {
 		return err
 	}
-	vrf, table, err := v.domain(c)
+	vrf, table, err := v.ensureVRF(c)
 	if err != nil {
 		return err
 	}
@@ -52,20 +52,20 @@ func (c *conf) Apply(op *chained.Op) error {
 	if err != nil {
 		return err
 	}
-	chained.SetTables(op.Request, movedTo(routes))
+	chained.SetTables(op.Request, asMoved(routes))
 	return nil
 }
 
-// movedTo returns routes as they are, in their tables.
-func movedTo(routes []rtnl.Route) (moved []chained.MovedRoute) {
+// asMoved returns routes as they are, in their tables.
+func asMoved(routes []rtnl.Route) (moved []chained.MovedRoute) {
 	for _, r := range routes {
 		moved = append(moved, chained.MovedRoute{Dst: r.Dst, GW: r.GW, To: r.GW, Table: r.Table})
 	}
 	return moved
 }
 
-// domain returns the index and the table of the VRF, which it creates if missing.
-func (v membership) domain(c *conf) (index uint32, table int, err error) {
+// ensureVRF returns the index and the table of the VRF, which it creates if missing.
+func (v membership) ensureVRF(c *conf) (index uint32, table int, err error) {
 	l, err := v.Conn.Link(c.Name)
 	if err == nil {
 		data, ok := l.Data.(rtnl.VRF)
@@ -108,32 +108,32 @@ func (v membership) domain(c *conf) (index uint32, table int, err error) {
 // enslave moves the interface into the VRF. The kernel sets the link down and up for that, which
 // deletes its routes, but for those of the kernel, and without keep_addr_on_down its IPv6 addresses.
 func (v membership) enslave(ctx context.Context, index uint32, table int) error {
-	addrs, routes, err := v.was()
+	addrs, routes, err := v.currentConfig()
 	if err != nil {
 		return err
 	}
 	v.Add("master of "+v.IfName, func(context.Context) error {
 		err := v.Conn.SetLink(v.Link.Index, rtnl.LinkChange{Master: new(uint32(0))})
-		return errors.Join(err, v.again(addrs, routes))
+		return errors.Join(err, v.restore(addrs, routes))
 	})
 	if err := v.Conn.SetLink(v.Link.Index, rtnl.LinkChange{Master: &index}); err != nil {
 		return err
 	}
-	in := slices.Clone(routes)
-	for i := range in {
-		if in[i].Table == unix.RT_TABLE_MAIN {
-			in[i].Table = table
+	ordered := slices.Clone(routes)
+	for i := range ordered {
+		if ordered[i].Table == unix.RT_TABLE_MAIN {
+			ordered[i].Table = table
 		}
 	}
-	if err := v.again(addrs, in); err != nil {
+	if err := v.restore(addrs, ordered); err != nil {
 		return err
 	}
-	return v.settle(ctx)
+	return v.waitDAD(ctx)
 }
 
-// was returns the addresses of the interface and the routes out of it, in all tables, that
+// currentConfig returns the addresses of the interface and the routes out of it, in all tables, that
 // the kernel does not make by itself, those without a gateway first.
-func (v membership) was() (addrs []rtnl.Addr, routes []rtnl.Route, err error) {
+func (v membership) currentConfig() (addrs []rtnl.Addr, routes []rtnl.Route, err error) {
 	if addrs, err = v.Conn.Addrs(v.Link.Index); err != nil {
 		return nil, nil, err
 	}
@@ -148,9 +148,9 @@ func (v membership) was() (addrs []rtnl.Addr, routes []rtnl.Route, err error) {
 	return addrs, routes, err
 }
 
-// again adds the deleted addresses and routes again. Addresses that were in use need no duplicate
+// restore adds the deleted addresses and routes again. Addresses that were in use need no duplicate
 // detection.
-func (v membership) again(addrs []rtnl.Addr, routes []rtnl.Route) error {
+func (v membership) restore(addrs []rtnl.Addr, routes []rtnl.Route) error {
 	have, err := v.Conn.Addrs(v.Link.Index)
 	if err != nil {
 		return err
@@ -163,7 +163,7 @@ func (v membership) again(addrs []rtnl.Addr, routes []rtnl.Route) error {
 		a.NoDAD = !a.Tentative
 		ops = append(ops, rtnl.NewAddr(v.Link.Index, a))
 	}
-	there, err := v.Conn.Routes(rtnl.RouteFilter{Table: rtnl.AllTables, Link: v.Link.Index})
+	existing, err := v.Conn.Routes(rtnl.RouteFilter{Table: rtnl.AllTables, Link: v.Link.Index})
 	if err != nil {
 		return err
 	}
@@ -171,16 +171,16 @@ func (v membership) again(addrs []rtnl.Addr, routes []rtnl.Route) error {
 		same := func(o rtnl.Route) bool {
 			return o.Dst == r.Dst && o.GW == r.GW && o.Table == r.Table && o.Priority == r.Priority
 		}
-		if !slices.ContainsFunc(there, same) {
+		if !slices.ContainsFunc(existing, same) {
 			ops = append(ops, rtnl.AppendRoute(r))
 		}
 	}
 	return v.Conn.Do(ops...)
 }
 
-// settle waits for addresses that the kernel checks for duplicates again, as those that it kept while
+// waitDAD waits for addresses that the kernel checks for duplicates again, as those that it kept while
 // the link was down. Without a carrier that has no end, so a timeout is not an error.
-func (v membership) settle(ctx context.Context) error {
+func (v membership) waitDAD(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, settleTime)
 	defer cancel()
 	err := v.Conn.WaitAddrs(ctx, v.Link.Index)

@@ -37,7 +37,6 @@ const dataDir = "/run/cnibox/vrf"
 // noVRFs is the error of ADD and STATUS on a kernel without VRFs.
 const noVRFs = "vrf: this kernel has no VRFs (CONFIG_NET_VRF): %w"
 
-// conf are the keys of vrf.
 type conf struct {
 	chained.Defaults
 	chained.Stored
@@ -100,20 +99,20 @@ func checkResult(op *chained.Op, table int) error {
 	if err != nil {
 		return err
 	}
-	there := movedTo(routes)
+	found := asMoved(routes)
 	for _, rt := range op.Prev.Routes {
 		in := table
 		if rt.Table != nil {
 			in = *rt.Table
 		}
 		rt.Table = nil
-		var of []chained.MovedRoute
-		for _, m := range there {
+		var moved []chained.MovedRoute
+		for _, m := range found {
 			if m.Table == in {
-				of = append(of, m)
+				moved = append(moved, m)
 			}
 		}
-		if chained.FindMoved(of, rt) == nil {
+		if chained.FindMoved(moved, rt) == nil {
 			return spec.Errorf(spec.CodeCheck, "route %s of %s is missing in table %d of its VRF", rt.Dst, op.IfName, in)
 		}
 	}
@@ -168,7 +167,7 @@ func (c *conf) Release(op *chained.Op) error {
 
 // Probe creates a VRF in a new namespace.
 func (c *conf) Probe(op *chained.Op) error {
-	if err := op.Dir.Ready(); err != nil {
+	if err := op.Dir.CheckWritable(); err != nil {
 		return err
 	}
 	err := rtnl.InNewNS(func(c *rtnl.Conn) error {

@@ -29,13 +29,11 @@ func newPage(name, summary string) *page {
 	return p
 }
 
-// section begins a section.
 func (p *page) section(title string) {
 	fmt.Fprintf(&p.b, ".SH %s\n", roff(title))
 	p.empty = true
 }
 
-// paragraph begins one.
 func (p *page) paragraph() {
 	if !p.empty {
 		p.b.WriteString(".PP\n")

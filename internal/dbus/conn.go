@@ -196,15 +196,15 @@ func (c *Conn) next() (*message, error) {
 	if err := c.fill(fixedLen); err != nil {
 		return nil, err
 	}
-	_, whole, err := sizes(c.in)
+	_, length, err := sizes(c.in)
 	if err != nil {
 		return nil, err
 	}
-	if err := c.fill(whole); err != nil {
+	if err := c.fill(length); err != nil {
 		return nil, err
 	}
-	m, err := decode(append([]byte(nil), c.in[:whole]...))
-	c.in = c.in[whole:]
+	m, err := decode(append([]byte(nil), c.in[:length]...))
+	c.in = c.in[length:]
 	return m, err
 }
 

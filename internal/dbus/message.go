@@ -75,7 +75,7 @@ func (m *message) truth() (bool, error) {
 
 // sizes returns the length of the whole message whose first bytes these are: at
 // least fixedLen of them.
-func sizes(b []byte) (order binary.ByteOrder, whole int, err error) {
+func sizes(b []byte) (order binary.ByteOrder, length int, err error) {
 	switch b[0] {
 	case 'l':
 		order = binary.LittleEndian
@@ -97,12 +97,12 @@ func decode(b []byte) (*message, error) {
 	if len(b) < fixedLen {
 		return nil, errMalformed
 	}
-	order, whole, err := sizes(b)
+	order, length, err := sizes(b)
 	if err != nil {
 		return nil, err
 	}
 	end := fixedLen + int(order.Uint32(b[12:]))
-	if whole != len(b) {
+	if length != len(b) {
 		return nil, errMalformed
 	}
 	m := &message{typ: b[1], body: b[align(end, 8):], order: order}

@@ -78,7 +78,7 @@ func Change(what string, do func() error) error {
 	return do()
 }
 
-// Remove deletes a file, or an empty directory. It is no error if there is nothing at path.
+// Remove deletes a file, or an empty directory. It is not an error if there is nothing at path.
 // Errors are *os.PathError.
 func Remove(path string) error {
 	// Looked at first: a read-only file system refuses to remove also what is not there.

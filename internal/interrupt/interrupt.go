@@ -1,6 +1,6 @@
-// Package interrupt is what SIGTERM and SIGINT do to a process: they end it at once, unless something
-// has been begun that has to be undone. Then they cancel its context, and end it when that is done.
-// State of the process, as signals are.
+// Package interrupt handles SIGTERM and SIGINT: they end the process at once, unless a change
+// has begun that must be undone. Then they cancel its context, and the process ends after the undo.
+// Its state is that of the process, as signals are.
 //
 // Until something is begun signals are left to the kernel, which ends the process: taking them needs two
 // threads, some 20 page faults.
@@ -17,16 +17,16 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// By is the cause of a context that a signal has ended.
-type By unix.Signal
+// A Signal is the cause of a context that a signal has ended.
+type Signal unix.Signal
 
 // Error names the signal as kill(1) does.
-func (s By) Error() string { return "ended by " + unix.SignalName(unix.Signal(s)) }
+func (s Signal) Error() string { return "ended by " + unix.SignalName(unix.Signal(s)) }
 
 // grace is how long a process goes on after what it had begun is undone, to print its error.
 const grace = 500 * time.Millisecond
 
-// Undo is how long undoing takes at most after a signal, in [Within]; longest is that of all of it, of
+// Undo is how long undoing takes at most after a signal, in [UndoContext]; longest is that of all of it, of
 // a list and of the plugin in it, after which the process ends.
 const (
 	Undo    = 5 * time.Second
@@ -88,8 +88,8 @@ func Begin() (done func()) {
 	})
 }
 
-// Pass leaves signals to a command that runs, until stop is called.
-func Pass() (stop func()) {
+// PassToCommand leaves signals to a command that runs, until stop is called.
+func PassToCommand() (stop func()) {
 	<-Expect()
 	set := func(on bool) {
 		state.Lock()
@@ -100,10 +100,10 @@ func Pass() (stop func()) {
 	return func() { set(false) }
 }
 
-// Within is the context for undoing what a verb has done. It has the values of the verb's, which may
+// UndoContext is the context for undoing what a verb has done. It has the values of the verb's, which may
 // have ended, and ends after limit; if a signal has ended the verb's, after [Undo].
-func Within(ctx context.Context, limit time.Duration) (context.Context, context.CancelFunc) {
-	if errors.As(context.Cause(ctx), new(By)) {
+func UndoContext(ctx context.Context, limit time.Duration) (context.Context, context.CancelFunc) {
+	if errors.As(context.Cause(ctx), new(Signal)) {
 		limit = min(limit, Undo)
 	}
 	return context.WithTimeout(context.WithoutCancel(ctx), limit)
@@ -140,7 +140,7 @@ func first(s unix.Signal) (idle <-chan struct{}) {
 	case state.begun == 0:
 		end(s)
 	}
-	state.cancel(By(s)) // before Pass can return
+	state.cancel(Signal(s)) // before PassToCommand can return
 	state.idle = make(chan struct{})
 	return state.idle
 }

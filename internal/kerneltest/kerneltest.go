@@ -59,11 +59,11 @@ func Timeout(d time.Duration) time.Duration { return slowness() * d }
 
 // Eventually calls is until it returns nil. After three minutes, for which a busy machine
 // may stand still, the test fails with its error.
-func Eventually(t testing.TB, what string, is func() error) {
+func Eventually(t testing.TB, what string, condition func() error) {
 	t.Helper()
 	timeout := Timeout(3 * time.Minute)
-	err := is()
-	for end := time.Now().Add(timeout); err != nil && time.Now().Before(end); err = is() {
+	err := condition()
+	for end := time.Now().Add(timeout); err != nil && time.Now().Before(end); err = condition() {
 		time.Sleep(2 * time.Millisecond)
 	}
 	if err != nil {
@@ -72,10 +72,10 @@ func Eventually(t testing.TB, what string, is func() error) {
 }
 
 // Until is [Eventually] for what has no reason to give.
-func Until(t testing.TB, what string, is func() bool) {
+func Until(t testing.TB, what string, condition func() bool) {
 	t.Helper()
 	Eventually(t, what, func() error {
-		if is() {
+		if condition() {
 			return nil
 		}
 		return errors.New("not yet")

@@ -28,7 +28,7 @@ func Snapshot(t testing.TB, ns *netns.NS) string {
 	}
 	defer c.Close()
 	for range 100 {
-		if text, whole := take(t, ns, c); whole {
+		if text, complete := take(t, ns, c); complete {
 			return text
 		}
 	}
@@ -38,7 +38,7 @@ func Snapshot(t testing.TB, ns *netns.NS) string {
 
 // take makes one; false: a link has gone meanwhile, as some do when the kernel comes to
 // the end of another namespace.
-func take(t testing.TB, ns *netns.NS, c *rtnl.Conn) (text string, whole bool) {
+func take(t testing.TB, ns *netns.NS, c *rtnl.Conn) (text string, complete bool) {
 	t.Helper()
 	links, err := c.Links()
 	if err != nil {
@@ -125,8 +125,8 @@ func (s *snapshot) link(l rtnl.Link) {
 // The table local is the kernel's own.
 func (s *snapshot) routes() {
 	s.t.Helper()
-	for _, of := range []int{unix.AF_INET, unix.AF_INET6} {
-		rules, err := s.c.Rules(of)
+	for _, family := range []int{unix.AF_INET, unix.AF_INET6} {
+		rules, err := s.c.Rules(family)
 		if err != nil && !errors.Is(err, unix.EOPNOTSUPP) {
 			s.t.Fatal(err)
 		}
@@ -137,15 +137,15 @@ func (s *snapshot) routes() {
 		}
 		delete(tables, unix.RT_TABLE_LOCAL)
 		for table := range tables {
-			s.table(of, table)
+			s.table(family, table)
 		}
 	}
 }
 
 // table writes the routes of a table for one family.
-func (s *snapshot) table(of, table int) {
+func (s *snapshot) table(family, table int) {
 	s.t.Helper()
-	routes, err := s.c.Routes(rtnl.RouteFilter{Table: table, Family: of})
+	routes, err := s.c.Routes(rtnl.RouteFilter{Table: table, Family: family})
 	if err != nil {
 		s.t.Fatal(err)
 	}

@@ -13,7 +13,7 @@ func CollectLess() (restore func()) {
 	return func() { debug.SetGCPercent(usual) }
 }
 
-// Free gives back what this process has in memory and does not need while it waits, for a
+// Free returns memory to the kernel that this process does not need while it waits, for a
 // command or an event. Twice, since the first collection leaves what pools have.
 func Free() {
 	runtime.GC()

@@ -1,4 +1,4 @@
-// Package memory bounds what a process has in memory: while it decodes large input, which is decoded
+// Package memory bounds the memory of a process: while it decodes large input, which is decoded
 // several times over, while it reads much and ends, and while it waits.
 package memory
 

@@ -24,7 +24,7 @@ func (ns *NS) Bind(path string) error {
 }
 
 // Unbind is the reverse of Bind; the file stays. That nothing is mounted there, or that there is
-// no file, is no error.
+// no file, is not an error.
 func Unbind(path string) error {
 	for {
 		// A namespace that was bound twice is mounted twice.
@@ -44,7 +44,7 @@ func ShareMounts(dir string) error {
 	share := func() error { return unix.Mount("", dir, "", unix.MS_SHARED|unix.MS_REC, "") }
 	return fault.Change("share the mounts in "+dir, func() error {
 		err := share()
-		if errors.Is(err, unix.EINVAL) { // it is no mount point yet
+		if errors.Is(err, unix.EINVAL) { // it is not a mount point yet
 			if err = unix.Mount(dir, dir, "", unix.MS_BIND|unix.MS_REC, ""); err == nil {
 				err = share()
 			}

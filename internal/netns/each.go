@@ -27,7 +27,7 @@ func Each(fn func(path string, ns *NS) error) error {
 	if err != nil {
 		return err
 	}
-	all := &each{fn: fn, seen: map[ID]bool{}}
+	all := &visitor{fn: fn, seen: map[ID]bool{}}
 	for _, m := range mounts {
 		if isNetNS(m.Root) {
 			_ = all.visit(m.Point) // something else is mounted over it
@@ -56,15 +56,15 @@ func Each(fn func(path string, ns *NS) error) error {
 // isNetNS reports whether a name is that of a network namespace in its file system.
 func isNetNS(name string) bool { return strings.HasPrefix(name, "net:[") }
 
-// An each is [Each] at work.
-type each struct {
+// A visitor is [Each] at work.
+type visitor struct {
 	fn   func(path string, ns *NS) error
 	seen map[ID]bool
 	err  error // the first of fn
 }
 
 // visit calls fn with the namespace at a path, unless it was seen. The error is that of opening it.
-func (e *each) visit(path string) error {
+func (e *visitor) visit(path string) error {
 	ns, err := Open(path)
 	if err != nil {
 		return err
@@ -79,7 +79,7 @@ func (e *each) visit(path string) error {
 }
 
 // call calls fn, unless it has failed.
-func (e *each) call(path string, ns *NS) {
+func (e *visitor) call(path string, ns *NS) {
 	if e.err != nil {
 		return
 	}

@@ -52,18 +52,18 @@ func IDAt(path string) (ID, error) {
 	return ns.ID()
 }
 
-// At reports whether ns was opened at a path, or the path leads to it. False for one that cannot be
+// IsAt reports whether ns was opened at a path, or the path leads to it. False for one that cannot be
 // opened.
-func (ns *NS) At(path string) bool {
+func (ns *NS) IsAt(path string) bool {
 	if path == "" || path == ns.path {
 		return path != ""
 	}
-	there, err := IDAt(path)
+	other, err := IDAt(path)
 	if err != nil {
 		return false
 	}
 	id, err := ns.ID()
-	return err == nil && id == there
+	return err == nil && id == other
 }
 
 // Same reports whether both are one namespace.

@@ -11,7 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// ErrNotNS is returned for a path that exists and is no network namespace.
+// ErrNotNS is returned for a path that exists and is not a network namespace.
 var ErrNotNS = errors.New("not a network namespace")
 
 // Thread is the path of the network namespace of the thread that opens it.
@@ -103,7 +103,7 @@ func Host() *NS { return &NS{fd: hostFD, route: -1} }
 func New() (ns *NS, err error) {
 	var h home
 	defer h.close()
-	err = h.leave(func() error { return os.NewSyscallError("unshare", unix.Unshare(unix.CLONE_NEWNET)) }, func() (err error) {
+	err = h.runIn(func() error { return os.NewSyscallError("unshare", unix.Unshare(unix.CLONE_NEWNET)) }, func() (err error) {
 		ns, err = Current()
 		return err
 	})
@@ -159,7 +159,7 @@ func (ns *NS) Do(fn func() error) error {
 	case ns.isHost():
 		return fn()
 	case ns.shared != nil: // it is not the one of the process
-		return ns.shared.home.leave(ns.Enter, fn)
+		return ns.shared.home.runIn(ns.Enter, fn)
 	}
 	same, err := ns.Same(Host())
 	switch {
@@ -170,7 +170,7 @@ func (ns *NS) Do(fn func() error) error {
 	}
 	var h home
 	defer h.close()
-	return h.leave(ns.Enter, fn)
+	return h.runIn(ns.Enter, fn)
 }
 
 // Socket opens a netlink socket in the namespace. The caller closes it.

@@ -239,7 +239,7 @@ func TestKernelNew(t *testing.T) {
 	}
 }
 
-// The errors of what is no network namespace and of what does not exist differ, and nothing is waited for.
+// The errors of what is not a network namespace and of what does not exist differ, and nothing is waited for.
 func TestKernelOpen(t *testing.T) {
 	dir := t.TempDir()
 	file := filepath.Join(dir, "file")
@@ -307,7 +307,7 @@ func TestKernelHost(t *testing.T) {
 		t.Error(err)
 	}
 	same("closed", here)
-	if id, err := netns.IDAt(kerneltest.NSPath(t, ns)); err != nil || !ns.At(kerneltest.NSPath(t, ns)) || ns.At("/nowhere") {
+	if id, err := netns.IDAt(kerneltest.NSPath(t, ns)); err != nil || !ns.IsAt(kerneltest.NSPath(t, ns)) || ns.IsAt("/nowhere") {
 		t.Errorf("ID of a path: %v, %v", id, err)
 	}
 }
@@ -320,7 +320,7 @@ func TestKernelAt(t *testing.T) {
 		kerneltest.NSPath(t, ns): true, kerneltest.NSPath(t, ns) + "/.": false, kerneltest.NSPath(t, other): false, "": false, "/nowhere": false,
 		netns.Thread: false,
 	} {
-		if got := ns.At(path); got != want {
+		if got := ns.IsAt(path); got != want {
 			t.Errorf("%q: %t", path, got)
 		}
 	}
@@ -336,7 +336,7 @@ func TestKernelAt(t *testing.T) {
 	if err := os.Remove(link); err != nil {
 		t.Fatal(err)
 	}
-	if !again.At(link) || !again.At(kerneltest.NSPath(t, ns)) || ns.At(link) {
+	if !again.IsAt(link) || !again.IsAt(kerneltest.NSPath(t, ns)) || ns.IsAt(link) {
 		t.Error("it is not at the path where it was opened, or another is")
 	}
 }

@@ -55,7 +55,7 @@ func TestKernelSysctl(t *testing.T) {
 }
 
 // A value that is there is not written, however it is spelt; a read-only /proc
-// is no obstacle then.
+// is not an obstacle then.
 func TestKernelSysctlWritesOnlyChanges(t *testing.T) {
 	ns := kerneltest.NS(t)
 	var writes []string

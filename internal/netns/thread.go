@@ -44,10 +44,10 @@ func (h *home) close() error {
 	return unix.Close(h.fd)
 }
 
-// leave runs enter, which moves the thread to another namespace, and fn there. Then the thread's
+// runIn runs enter, which moves the thread to another namespace, and fn there. Then the thread's
 // namespace is restored. If that fails, as in a user namespace that has the host's network or without
 // memory, the thread is discarded, and the caller goes on in the namespace where it was.
-func (h *home) leave(enter, fn func() error) error {
+func (h *home) runIn(enter, fn func() error) error {
 	return onThread(func() (restored bool, err error) {
 		fd, err := h.descriptor()
 		if err != nil {
@@ -56,7 +56,7 @@ func (h *home) leave(enter, fn func() error) error {
 		back := func() error { return unix.Setns(fd, unix.CLONE_NEWNET) }
 		// The first thread cannot be discarded.
 		if firstThread() && back() != nil {
-			return true, h.leave(enter, fn)
+			return true, h.runIn(enter, fn)
 		}
 		defer func() { restored = back() == nil }()
 		if err := enter(); err != nil {

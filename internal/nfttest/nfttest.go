@@ -33,7 +33,7 @@ func Ruleset(t testing.TB, ns *netns.NS) string {
 // Tables are in the order of their names, and so are the sets, maps and
 // chains of each, so that equal rule sets are equal text.
 func Read(ns *netns.NS) (string, error) {
-	if none, err := empty(ns); none || err != nil {
+	if isEmpty, err := empty(ns); isEmpty || err != nil {
 		return "", err
 	}
 	var out []byte

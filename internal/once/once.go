@@ -1,5 +1,5 @@
 // Package once does once what several attachments have in common, and keeps open for all of them
-// what each would open: a verb that is about many asks for it by [Remember].
+// what each would open: a verb that is about many asks for it by [WithCache].
 package once
 
 import (
@@ -7,20 +7,20 @@ import (
 	"sync"
 )
 
-// A memory is what was done, found out or opened already, by key.
-type memory struct {
+// A cache is what was done, found out or opened already, by key.
+type cache struct {
 	mu    sync.Mutex
 	known map[string]any
 	close []func()
 }
 
-type memoryKey struct{}
+type cacheKey struct{}
 
-// Remember returns a context in which [Do] does once what several attachments have in common, as
-// their bridge, [Known] finds it out once, and what [Open] has opened stays open until forget.
-func Remember(ctx context.Context) (_ context.Context, forget func()) {
-	m := &memory{known: map[string]any{}}
-	return context.WithValue(ctx, memoryKey{}, m), func() {
+// WithCache returns a context in which [Do] does once what several attachments have in common, as
+// their bridge, [Get] finds it out once, and what [Open] has opened stays open until forget.
+func WithCache(ctx context.Context) (_ context.Context, forget func()) {
+	m := &cache{known: map[string]any{}}
+	return context.WithValue(ctx, cacheKey{}, m), func() {
 		m.mu.Lock()
 		defer m.mu.Unlock()
 		for _, end := range m.close {
@@ -30,15 +30,15 @@ func Remember(ctx context.Context) (_ context.Context, forget func()) {
 	}
 }
 
-// Remembers reports whether the context is of [Remember], and so of several attachments.
-func Remembers(ctx context.Context) bool {
-	_, ok := ctx.Value(memoryKey{}).(*memory)
+// HasCache reports whether the context is of [WithCache], and so of several attachments.
+func HasCache(ctx context.Context) bool {
+	_, ok := ctx.Value(cacheKey{}).(*cache)
 	return ok
 }
 
-// Do calls fn with arg, unless it was called for the key without an error since [Remember].
+// Do calls fn with arg, unless it was called for the key without an error since [WithCache].
 func Do[T any](ctx context.Context, key string, fn func(T) error, arg T) error {
-	m, ok := ctx.Value(memoryKey{}).(*memory)
+	m, ok := ctx.Value(cacheKey{}).(*cache)
 	if !ok {
 		return fn(arg)
 	}
@@ -54,10 +54,10 @@ func Do[T any](ctx context.Context, key string, fn func(T) error, arg T) error {
 	return err
 }
 
-// Known returns what get has returned for the key since [Remember], and calls it unless it was
+// Get returns what get has returned for the key since [WithCache], and calls it unless it was
 // called without an error. Each key has values of one type.
-func Known[T any](ctx context.Context, key string, get func() (T, error)) (T, error) {
-	m, ok := ctx.Value(memoryKey{}).(*memory)
+func Get[T any](ctx context.Context, key string, get func() (T, error)) (T, error) {
+	m, ok := ctx.Value(cacheKey{}).(*cache)
 	if !ok {
 		return get()
 	}
@@ -66,8 +66,8 @@ func Known[T any](ctx context.Context, key string, get func() (T, error)) (T, er
 	return known(m, key, get)
 }
 
-// known is Known under the lock.
-func known[T any](m *memory, key string, get func() (T, error)) (T, error) {
+// known is Get under the lock.
+func known[T any](m *cache, key string, get func() (T, error)) (T, error) {
 	if v, ok := m.known[key].(T); ok {
 		return v, nil
 	}
@@ -78,10 +78,10 @@ func known[T any](m *memory, key string, get func() (T, error)) (T, error) {
 	return v, err
 }
 
-// Open is Known for what has to be closed. The caller calls done, which closes it unless it stays
+// Open is Get for what has to be closed. The caller calls done, which closes it unless it stays
 // open for others.
 func Open[T any](ctx context.Context, key string, open func() (T, error), close func(T)) (v T, done func(), err error) {
-	m, ok := ctx.Value(memoryKey{}).(*memory)
+	m, ok := ctx.Value(cacheKey{}).(*cache)
 	if !ok {
 		v, err = open()
 		return v, func() { close(v) }, err

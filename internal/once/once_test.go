@@ -27,7 +27,7 @@ func TestOpen(t *testing.T) {
 		}
 		return err
 	}
-	ctx, forget := once.Remember(t.Context())
+	ctx, forget := once.WithCache(t.Context())
 	if call(ctx) == nil {
 		t.Error("no error")
 	}
@@ -67,7 +67,7 @@ func TestDo(t *testing.T) {
 			return nil
 		}, "did "+key)
 	}
-	ctx, forget := once.Remember(t.Context())
+	ctx, forget := once.WithCache(t.Context())
 	defer forget()
 	if do(ctx, "a") == nil {
 		t.Error("no error")

@@ -6,7 +6,7 @@
 // directory of the same name in [Run], unless something is stored there already: existing
 // leases must not be contradicted. What was begun in Run stays there until the next boot empties
 // it, also when /var/lib is writable by then. All verbs ask in the same way, and so find what
-// ADD has stored. Nothing is created here. [BootID] is of which boot it is.
+// ADD has stored. Nothing is created here. [BootID] identifies the boot.
 package state
 
 import (

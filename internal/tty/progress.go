@@ -9,7 +9,7 @@ import (
 )
 
 // A Progress draws a bar on a terminal: one line, written over and over. Its zero value
-// draws nothing, and neither does that of a stream which is no terminal.
+// draws nothing, and neither does that of a stream which is not a terminal.
 type Progress struct {
 	w     io.Writer
 	what  string

@@ -98,7 +98,6 @@ func (s Screen) Table(columns []Column, rows [][]string) string {
 	return b.String()
 }
 
-// gap is between two columns.
 const gap = 2
 
 // fit makes the widths fit the screen, if it can. A column of width 0 is left out.

@@ -32,7 +32,7 @@ type step struct {
 
 // Add registers how to undo what was just done, or is about to be tried; what names it, as
 // "link eth0". The context that fn gets is not the verb's, which may have ended. fn may find
-// that there is nothing to undo: os.ErrNotExist is no error here.
+// that there is nothing to undo: os.ErrNotExist is not an error here.
 func (s *Stack) Add(what string, fn func(context.Context) error) {
 	s.steps = append(s.steps, step{what, fn})
 }
@@ -45,7 +45,7 @@ func (s *Stack) Failed(ctx context.Context, cause error) error {
 	if cause == nil || len(s.steps) == 0 {
 		return cause
 	}
-	ctx, cancel := interrupt.Within(ctx, interrupt.Undo)
+	ctx, cancel := interrupt.UndoContext(ctx, interrupt.Undo)
 	defer cancel()
 	var left []error
 	for i := len(s.steps) - 1; i >= 0; i-- {

@@ -13,7 +13,7 @@ const leastMTU6 = 1280
 // routes replaces some routes of the interface by others, and returns those that it has then. Routes
 // to be deleted need not exist, and a default route that exists may be another network's, and stays.
 // A route that cannot be added does not replace the former one.
-func (p *iface) routes(on, want []Route, priority int) (has []Route, err error) {
+func (p *iface) routes(current, want []Route, priority int) (has []Route, err error) {
 	var errs []error
 	do := func(op func(rtnl.Route) rtnl.Op, r *Route) bool {
 		err := p.conn.Do(op(rtnl.Route{Dst: r.Dst, GW: r.GW, Link: p.link.Index, Priority: priority}))
@@ -23,19 +23,19 @@ func (p *iface) routes(on, want []Route, priority int) (has []Route, err error) 
 		}
 		return done
 	}
-	for i := range on {
-		if !hasRoute(want, &on[i]) && !do(rtnl.DropRoute, &on[i]) {
-			has = append(has, on[i])
+	for i := range current {
+		if !hasRoute(want, &current[i]) && !do(rtnl.DropRoute, &current[i]) {
+			has = append(has, current[i])
 		}
 	}
 	for i := range want {
-		if hasRoute(on, &want[i]) || do(rtnl.NewRoute, &want[i]) {
+		if hasRoute(current, &want[i]) || do(rtnl.NewRoute, &want[i]) {
 			has = append(has, want[i])
 			continue
 		}
-		for k := range on {
-			if on[k].Dst == want[i].Dst && !hasRoute(has, &on[k]) && do(rtnl.NewRoute, &on[k]) {
-				has = append(has, on[k])
+		for k := range current {
+			if current[k].Dst == want[i].Dst && !hasRoute(has, &current[k]) && do(rtnl.NewRoute, &current[k]) {
+				has = append(has, current[k])
 			}
 		}
 	}
@@ -55,8 +55,8 @@ func hasRoute(list []Route, r *Route) bool {
 // change replaces the address and the routes of one lease by those of another, and returns what the
 // link has then. The old address is deleted first: in the same network the kernel would delete the
 // new one with it.
-func (p *iface) change(on, want *Lease, priority int) (*Lease, error) {
-	has := *on
+func (p *iface) change(current, want *Lease, priority int) (*Lease, error) {
+	has := *current
 	if has.Address != want.Address {
 		has.Routes, _ = p.routes(has.Routes, nil, priority) // the kernel deletes the others with the address
 		if has.Address.IsValid() {
@@ -78,15 +78,15 @@ func (p *iface) change(on, want *Lease, priority int) (*Lease, error) {
 	return &has, err
 }
 
-// settle configures the interface as a lease says. It returns the lease as it is then, also with an
+// applyLease configures the interface as a lease says. It returns the lease as it is then, also with an
 // error.
-func (h *Holder) settle(p *iface, l *Lease) (*Lease, error) {
+func (h *Holder) applyLease(p *iface, l *Lease) (*Lease, error) {
 	if l.On == nil {
 		return l, nil
 	}
 	settled := *l
-	on, err := p.change(l.On, l.wants(), h.state.Priority)
-	if settled.On = on; err == nil {
+	current, err := p.change(l.On, l.wanted(), h.state.Priority)
+	if settled.On = current; err == nil {
 		settled.On = nil
 	}
 	return &settled, errors.Join(err, h.put(&settled))

@@ -73,8 +73,8 @@ func (c *client4) message(kind byte) *message4 {
 // allHosts is the broadcast address of Ethernet.
 var allHosts = net.HardwareAddr{0xff, 0xff, 0xff, 0xff, 0xff, 0xff}
 
-// everyone4 is the broadcast address of IPv4.
-func everyone4() netip.Addr { return netip.AddrFrom4([4]byte{255, 255, 255, 255}) }
+// broadcast4 is the broadcast address of IPv4.
+func broadcast4() netip.Addr { return netip.AddrFrom4([4]byte{255, 255, 255, 255}) }
 
 // send sends a message from its client address (ciaddr), if it has one.
 func (c *client4) send(m *message4, to netip.Addr) error {
@@ -89,9 +89,9 @@ func (c *client4) send(m *message4, to netip.Addr) error {
 	return c.socket.send(frame4(endpoint{c.link.MAC, from}, endpoint{c.to, to}, b))
 }
 
-// question returns the message of a step, and the server whose answer counts; nil: any.
+// nextRequest returns the message of a step, and the server whose answer counts; nil: any.
 // The REQUEST of an offer has the secs of the DISCOVER before it: RFC 2131 section 3.1.
-func (c *client4) question(s step, l *Lease) (m *message4, server []byte, err error) {
+func (c *client4) nextRequest(s step, l *Lease) (m *message4, server []byte, err error) {
 	if s != request {
 		c.secs = uint16(min(time.Since(c.begin)/time.Second, 0xffff))
 	}
@@ -119,12 +119,12 @@ func (c *client4) question(s step, l *Lease) (m *message4, server []byte, err er
 
 // ask is that of [client]. A NAK of the server, or of any where any may answer, is an answer.
 func (c *client4) ask(ctx context.Context, s step, l *Lease, wait time.Duration) (*Lease, error) {
-	m, server, err := c.question(s, l)
+	m, server, err := c.nextRequest(s, l)
 	if err != nil {
 		return nil, err
 	}
 	start, until := sinceBoot(), time.Now().Add(wait)
-	if err := c.send(m, everyone4()); err != nil {
+	if err := c.send(m, broadcast4()); err != nil {
 		return nil, err
 	}
 	last := errTimeout
@@ -139,7 +139,7 @@ func (c *client4) ask(ctx context.Context, s step, l *Lease, wait time.Duration)
 			return nil, err
 		}
 		b, from := payload4(b)
-		r, err := c.take(m, b, server)
+		r, err := c.matchAnswer(m, b, server)
 		if r == nil {
 			continue
 		}
@@ -161,11 +161,11 @@ func (c *client4) ask(ctx context.Context, s step, l *Lease, wait time.Duration)
 	}
 }
 
-var errForeign = errors.New("it is another server's than the one asked")
+var errForeign = errors.New("it is from another server")
 
-// take reports whether a packet answers m: an OFFER to a DISCOVER, ACK or NAK to a
+// matchAnswer reports whether a packet answers m: an OFFER to a DISCOVER, ACK or NAK to a
 // REQUEST. One that is not for us is nil.
-func (c *client4) take(m *message4, b []byte, server []byte) (*message4, error) {
+func (c *client4) matchAnswer(m *message4, b []byte, server []byte) (*message4, error) {
 	r, err := parse4(b)
 	if err != nil || r.op != opReply || r.xid != m.xid || !bytes.Equal(r.mac, c.link.MAC) {
 		return nil, errNotDHCP
@@ -189,7 +189,7 @@ func serverText(id []byte) string {
 }
 
 // unicast makes the client send to the lease's server alone, from the leased address, by UDP; frames
-// are for an interface without the address. The answer is read as a frame all the same, which has
+// are for an interface without the address. The answer is nevertheless read as a frame, which has
 // the server's present link layer address, for a RELEASE.
 func (c *client4) unicast(l *Lease) error {
 	server, _ := netip.AddrFromSlice(l.Server)

@@ -101,7 +101,7 @@ func (c *client6) ask(ctx context.Context, s step, l *Lease, wait time.Duration)
 		if err != nil {
 			return nil, err
 		}
-		r, err := c.take(m, b)
+		r, err := c.matchAnswer(m, b)
 		if r == nil {
 			continue
 		}
@@ -126,9 +126,9 @@ func (c *client6) ask(ctx context.Context, s step, l *Lease, wait time.Duration)
 	}
 }
 
-// take reports whether a packet answers m: an ADVERTISE to a SOLICIT, else a REPLY, and
+// matchAnswer reports whether a packet answers m: an ADVERTISE to a SOLICIT, else a REPLY, and
 // from the server that was asked. One that is not for us is nil.
-func (c *client6) take(m *message6, b []byte) (*message6, error) {
+func (c *client6) matchAnswer(m *message6, b []byte) (*message6, error) {
 	r, err := parse6(b)
 	if err != nil || r.xid != m.xid || !bytes.Equal(r.client, m.client) {
 		return nil, errNotDHCP
@@ -151,7 +151,6 @@ func (c *client6) take(m *message6, b []byte) (*message6, error) {
 // releaseWait is how long the answer to a RELEASE is waited for.
 const releaseWait = 500 * time.Millisecond
 
-// release releases the address.
 func (c *client6) release(ctx context.Context, l *Lease) error {
 	m := c.message(release6, l)
 	m.server = l.Server
@@ -166,7 +165,7 @@ func (c *client6) release(ctx context.Context, l *Lease) error {
 		if err != nil {
 			return err
 		}
-		if r, err := c.take(m, b); r != nil && err == nil {
+		if r, err := c.matchAnswer(m, b); r != nil && err == nil {
 			return nil
 		}
 	}

@@ -21,7 +21,7 @@ func TestSecs(t *testing.T) {
 		if tt.step == request {
 			c.begin = time.Now().Add(-time.Hour)
 		}
-		m, _, err := c.question(tt.step, l)
+		m, _, err := c.nextRequest(tt.step, l)
 		most := uint16(time.Since(c.begin) / time.Second)
 		if err != nil || m.secs < tt.want || m.secs > most || tt.step == request && m.secs != secs {
 			t.Errorf("step %d: %d s, %v, want %d to %d", tt.step, m.secs, err, tt.want, most)

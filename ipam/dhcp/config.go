@@ -49,11 +49,11 @@ type backoff struct{ next, longest time.Duration }
 func (b *backoff) wait() time.Duration {
 	d := min(b.next, b.longest)
 	b.next = min(2*b.next, b.longest)
-	return around(d)
+	return jitter(d)
 }
 
-// around is a random time within a quarter around d; 0 for a negative d.
-func around(d time.Duration) time.Duration {
+// jitter is a random time within a quarter around d; 0 for a negative d.
+func jitter(d time.Duration) time.Duration {
 	if d <= 0 {
 		return 0
 	}

@@ -52,7 +52,7 @@ func Acquire(ctx context.Context, c Config, s Settings, store Store) (*Holder, e
 	h := Resume(State{Config: c, Boot: state.BootID()}, s, store)
 	ctx, cancel := context.WithTimeout(ctx, s.AcquireTimeout)
 	defer cancel()
-	err := h.first(ctx)
+	err := h.acquireAll(ctx)
 	if err == nil {
 		h.mu.Lock()
 		h.state.Given = true
@@ -65,8 +65,8 @@ func Acquire(ctx context.Context, c Config, s Settings, store Store) (*Holder, e
 	return h, nil
 }
 
-// first gets the leases that the configuration asks for, one after the other.
-func (h *Holder) first(ctx context.Context) error {
+// acquireAll gets the leases that the configuration asks for, one after the other.
+func (h *Holder) acquireAll(ctx context.Context) error {
 	for _, six := range []bool{false, true} {
 		if six && !h.state.V6 || !six && !h.state.V4 {
 			continue
@@ -103,11 +103,11 @@ func (h *Holder) session(ctx context.Context, six bool, fn func(*iface, client) 
 	if err := p.up(ctx); err != nil {
 		return err
 	}
-	return h.with(ctx, p, six, fn)
+	return h.withClient(ctx, p, six, fn)
 }
 
-// with opens a client on an interface, and closes it after fn.
-func (h *Holder) with(ctx context.Context, p *iface, six bool, fn func(*iface, client) error) error {
+// withClient opens a client on an interface, and closes it after fn.
+func (h *Holder) withClient(ctx context.Context, p *iface, six bool, fn func(*iface, client) error) error {
 	var c client
 	var err error
 	if six {
@@ -158,17 +158,17 @@ func (h *Holder) Check() error {
 	return err
 }
 
-// Serves reports whether the leases are all those of a configuration, and of the interface
+// Matches reports whether the leases are all those of a configuration, and of the interface
 // that exists now.
-func (h *Holder) Serves(c Config) bool {
+func (h *Holder) Matches(c Config) bool {
 	return h.state.Given && h.state.NetNS == c.NetNS && h.state.IfName == c.IfName && h.state.V4 == c.V4 && h.state.V6 == c.V6 && h.Check() == nil
 }
 
 // InOtherNS reports whether the interface exists, in another namespace than that of a configuration.
 func (h *Holder) InOtherNS(c Config) bool { return h.state.NetNS != c.NetNS && h.Check() == nil }
 
-// Fresh reports whether the state is of this boot. The leases of another one have no owner.
-func (h *Holder) Fresh() bool { return h.state.Boot == state.BootID() }
+// SameBoot reports whether the state is of this boot. The leases of another one have no owner.
+func (h *Holder) SameBoot() bool { return h.state.Boot == state.BootID() }
 
 // Stop ends the goroutines of Keep. The leases stay.
 func (h *Holder) Stop() {
@@ -191,7 +191,7 @@ func (h *Holder) Release(ctx context.Context) error {
 		if l.Lapsed && !l.Pending {
 			continue
 		}
-		if err := h.giveBack(ctx, l); err != nil {
+		if err := h.releaseOne(ctx, l); err != nil {
 			h.log("not released, and runs out by itself", l, err)
 		}
 	}
@@ -201,8 +201,8 @@ func (h *Holder) Release(ctx context.Context) error {
 
 var errDown = errors.New("the link is down")
 
-// giveBack releases one lease, if the link is up: it is not set up when the container ends.
-func (h *Holder) giveBack(ctx context.Context, l *Lease) error {
+// releaseOne releases one lease, if the link is up: it is not set up when the container ends.
+func (h *Holder) releaseOne(ctx context.Context, l *Lease) error {
 	p, err := h.open()
 	if err != nil {
 		return err
@@ -211,7 +211,7 @@ func (h *Holder) giveBack(ctx context.Context, l *Lease) error {
 	if !p.link.Up {
 		return errDown
 	}
-	return h.with(ctx, p, l.Is6(), func(_ *iface, c client) error { return c.release(ctx, l) })
+	return h.withClient(ctx, p, l.Is6(), func(_ *iface, c client) error { return c.release(ctx, l) })
 }
 
 // restoreMTU restores the MTU of a link that is not deleted, as a device of the host.

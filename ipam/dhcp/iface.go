@@ -70,7 +70,7 @@ func (p *iface) find(c Config, want string) (err error) {
 	}
 	id, err := p.identity()
 	if err == nil && want != "" && !strings.HasPrefix(want, id) { // older records have the address behind it
-		return gone(errors.New("it is another one by now"))
+		return gone(errors.New("it was replaced by another interface"))
 	}
 	return err
 }

@@ -44,7 +44,7 @@ func (h *Holder) keep(ctx context.Context, l *Lease) {
 	defer h.running.Done()
 	due := l.due()
 	if due <= sinceBoot() {
-		next, err := h.recall(ctx, l)
+		next, err := h.confirmExpired(ctx, l)
 		if l = next; err != nil {
 			h.log("not confirmed", l, err)
 		}
@@ -110,7 +110,7 @@ func (l *Lease) retry(asked, pause time.Duration) time.Duration {
 		return now
 	}
 	least := max(time.Second, min(time.Minute, time.Duration(l.Life)*time.Second/60))
-	return min(end, now+max(least, around((end-now)/2)))
+	return min(end, now+max(least, jitter((end-now)/2)))
 }
 
 // phase is when the present phase ends: that of requests to the server, or to all servers.
@@ -132,7 +132,7 @@ func (h *Holder) turn(ctx context.Context, l *Lease) (*Lease, error) {
 	case l.On != nil && (l.Lapsed || now < l.end(l.T1)):
 		return h.configure(l)
 	case l.Pending || l.Lapsed:
-		return h.adopt(ctx, discover, l, tries*h.settings.Timeout)
+		return h.obtain(ctx, discover, l, tries*h.settings.Timeout)
 	}
 	why := errRunOut
 	if now < l.end(l.Life) {
@@ -140,7 +140,7 @@ func (h *Holder) turn(ctx context.Context, l *Lease) (*Lease, error) {
 		if now >= l.end(l.T2) {
 			how = rebind
 		}
-		next, err := h.adopt(ctx, how, l, min(l.phase(now)-now, h.settings.Timeout))
+		next, err := h.obtain(ctx, how, l, min(l.phase(now)-now, h.settings.Timeout))
 		if !errors.Is(err, errRefused) {
 			return next, err
 		}
@@ -150,13 +150,13 @@ func (h *Holder) turn(ctx context.Context, l *Lease) (*Lease, error) {
 	return h.lapse(l)
 }
 
-// recall asks after a restart whether an address whose lease has expired meanwhile may still be used,
+// confirmExpired asks after a restart whether an address whose lease has expired meanwhile may still be used,
 // since the container uses it. Without an ACK the lease lapses.
-func (h *Holder) recall(ctx context.Context, l *Lease) (*Lease, error) {
+func (h *Holder) confirmExpired(ctx context.Context, l *Lease) (*Lease, error) {
 	if l.Pending || l.Lapsed || sinceBoot() < l.end(l.Life) {
 		return l, nil
 	}
-	return h.adopt(ctx, reboot, l, h.settings.Timeout)
+	return h.obtain(ctx, reboot, l, h.settings.Timeout)
 }
 
 // lapse deletes the address of a lease from the interface. The link stays up for other addresses.
@@ -176,17 +176,17 @@ func (h *Holder) configure(l *Lease) (*Lease, error) {
 		return l, err
 	}
 	defer p.close()
-	return h.settle(p, l)
+	return h.applyLease(p, l)
 }
 
 // tries is the number of waits for an answer in one round of requests for a new lease.
 const tries = 3
 
-// adopt asks a server, saves the lease and configures the interface for it; without an answer the old
-// one is returned. A lease that cannot be saved, as on a full disk, is used all the same. The steps
+// obtain asks a server, saves the lease and configures the interface for it; without an answer the old
+// one is returned. A lease that cannot be saved, as on a full disk, is used nevertheless. The steps
 // before the request, such as waiting for a link-local address, are bounded too, so that no address
 // is used beyond its time.
-func (h *Holder) adopt(ctx context.Context, s step, old *Lease, wait time.Duration) (l *Lease, err error) {
+func (h *Holder) obtain(ctx context.Context, s step, old *Lease, wait time.Duration) (l *Lease, err error) {
 	ctx, cancel := context.WithTimeout(ctx, wait+firstWait)
 	defer cancel()
 	l = old
@@ -207,7 +207,7 @@ func (h *Holder) adopt(ctx context.Context, s step, old *Lease, wait time.Durati
 			h.log("leased anew", l, nil)
 		}
 		mtu := h.fitMTU(p, l, old.MTU)
-		l, err = h.settle(p, l)
+		l, err = h.applyLease(p, l)
 		return errors.Join(err, mtu, saved)
 	})
 	return l, err

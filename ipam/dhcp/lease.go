@@ -43,8 +43,8 @@ type Lease struct {
 	On *Lease `json:"on,omitempty"`
 }
 
-// wants returns the address and the routes that the interface is to have.
-func (l *Lease) wants() *Lease {
+// wanted returns the address and the routes that the interface is to have.
+func (l *Lease) wanted() *Lease {
 	if l.Pending || l.Lapsed {
 		return &Lease{}
 	}
@@ -54,17 +54,17 @@ func (l *Lease) wants() *Lease {
 // after returns the lease as one that follows an old one on the interface: with On, if
 // they differ there. So it is recorded before the interface is changed.
 func (l *Lease) after(old *Lease) *Lease {
-	next, want := *l, l.wants()
-	on := old.On
-	if on == nil {
-		on = old.wants()
+	next, want := *l, l.wanted()
+	current := old.On
+	if current == nil {
+		current = old.wanted()
 	}
-	same := on.Address == want.Address && len(on.Routes) == len(want.Routes)
-	for i := range on.Routes {
-		same = same && hasRoute(want.Routes, &on.Routes[i])
+	same := current.Address == want.Address && len(current.Routes) == len(want.Routes)
+	for i := range current.Routes {
+		same = same && hasRoute(want.Routes, &current.Routes[i])
 	}
 	if !same {
-		next.On = on
+		next.On = current
 	}
 	return &next
 }
@@ -137,7 +137,7 @@ func lease4(m *message4, from net.HardwareAddr, start time.Duration, had *Lease)
 	case m.options.get(optMask) == nil:
 		return nil, errors.New("DHCP option Subnet Mask not found in DHCPACK")
 	default:
-		return nil, errors.New("its subnet mask is none")
+		return nil, errors.New("its subnet mask is invalid")
 	}
 	l := &Lease{
 		Address: netip.PrefixFrom(m.yours, bits), Server: m.options.get(optServer), MAC: from, Start: start,

@@ -31,7 +31,7 @@ const (
 	longest4 = 1500
 )
 
-var errNotDHCP = errors.New("no DHCP message")
+var errNotDHCP = errors.New("not a DHCP message")
 
 // A message4 is a DHCPv4 message: RFC 2131 section 2. Fields that neither a client
 // writes nor reads are left out.
@@ -47,7 +47,6 @@ type message4 struct {
 	options   options
 }
 
-// encode writes the message.
 func (m *message4) encode() []byte {
 	b := make([]byte, headerLen4, shortest4)
 	b[0], b[1] = m.op, m.hardware

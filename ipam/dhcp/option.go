@@ -62,7 +62,7 @@ func (o options) get(code byte) []byte {
 }
 
 // add appends to the data of the option, as the parts of a long one come: RFC 3396.
-// An option without data is there all the same.
+// An option without data is present too.
 func (o *options) add(code byte, data []byte) {
 	for i := range *o {
 		if (*o)[i].Code == code {

@@ -23,7 +23,7 @@ type socket struct {
 	file *os.File
 	fd   int           // of the file, which is open as long as we are
 	to   unix.Sockaddr // a group to send to; nil: the socket knows where
-	in   []byte
+	buf  []byte
 }
 
 // newSocket opens a socket in a namespace and prepares it by setup, there too.
@@ -42,13 +42,12 @@ func newSocket(ns *netns.NS, domain, typ int, setup func(fd int) error) (*socket
 		}
 		return nil, err
 	}
-	return &socket{file: os.NewFile(uintptr(fd), "socket"), fd: fd, in: make([]byte, longestPacket)}, nil
+	return &socket{file: os.NewFile(uintptr(fd), "socket"), fd: fd, buf: make([]byte, longestPacket)}, nil
 }
 
 // close closes the socket, which would keep the namespace alive.
 func (s *socket) close() { s.file.Close() }
 
-// send sends one packet.
 func (s *socket) send(b []byte) (err error) {
 	if s.to == nil {
 		_, err = unix.Write(s.fd, b)
@@ -69,14 +68,14 @@ func (s *socket) receive(ctx context.Context, until time.Time) ([]byte, error) {
 	if ctx.Err() != nil {
 		return nil, ctx.Err()
 	}
-	n, err := s.file.Read(s.in)
+	n, err := s.file.Read(s.buf)
 	switch {
 	case ctx.Err() != nil:
 		err = ctx.Err()
 	case errors.Is(err, io.EOF): // a packet without content
 		err = nil
 	}
-	return s.in[:n], err
+	return s.buf[:n], err
 }
 
 // packetSocket opens a socket for whole Ethernet frames, for a link whose address is not

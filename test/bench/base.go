@@ -56,8 +56,8 @@ func (l *lab) baseSize() ([]line, error) {
 
 func (l *lab) baseStart() ([]line, error) {
 	var subjects []subject
-	for who, folder := range l.sides() {
-		subjects = append(subjects, process(who, filepath.Join(folder, "bridge")))
+	for who, dir := range l.sides() {
+		subjects = append(subjects, process(who, filepath.Join(dir, "bridge")))
 	}
 	r := l.interleave(l.rounds(200), subjects...)
 	return []line{slower("VERSION", r, "start", "ours", "base")}, nil
@@ -65,8 +65,8 @@ func (l *lab) baseStart() ([]line, error) {
 
 func (l *lab) baseChain() ([]line, error) {
 	var subjects []subject
-	for who, folder := range l.sides() {
-		n, err := l.newNetwork("base-chain-"+who, folder)
+	for who, dir := range l.sides() {
+		n, err := l.newNetwork("base-chain-"+who, dir)
 		if err != nil {
 			return nil, err
 		}
@@ -89,8 +89,8 @@ func (l *lab) baseChain() ([]line, error) {
 func (l *lab) basePlugins() (lines []line, err error) {
 	for _, t := range trials() {
 		var subjects []subject
-		for who, folder := range l.sides() {
-			s, err := l.tryOne(who, folder, t)
+		for who, dir := range l.sides() {
+			s, err := l.tryOne(who, dir, t)
 			if err != nil {
 				return lines, err
 			}
@@ -111,8 +111,8 @@ func (l *lab) baseLeases() ([]line, error) {
 	var lines []line
 	for _, count := range []int{10, 60_000} {
 		var subjects []subject
-		for who, folder := range l.sides() {
-			s, err := l.newStore("base-"+who, folder, count)
+		for who, dir := range l.sides() {
+			s, err := l.newStore("base-"+who, dir, count)
 			if err != nil {
 				return lines, err
 			}

@@ -58,7 +58,7 @@ func answer(c net.PacketConn) {
 }
 
 // reply offers an address to DHCPDISCOVER, and leases it to DHCPREQUEST. To others,
-// and to what is no message, there is none.
+// and to what is not a message, there is none.
 func reply(m []byte, leased map[[6]byte]uint16) []byte {
 	if len(m) < atOptions {
 		return nil

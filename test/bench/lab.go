@@ -15,11 +15,11 @@ import (
 // A lab is what all groups work with.
 type lab struct {
 	bin       string // the binary
-	ours      string // folder with a link for each applet
-	base      string // folder with a link for each applet of an earlier revision; "": none
+	ours      string // directory with a link for each applet
+	base      string // directory with a link for each applet of an earlier revision; "": none
 	baseBin   string // its binary
-	reference string // folder with the reference plugins; "": not installed
-	tools     string // folder with bare, peak and true
+	reference string // directory with the reference plugins; "": not installed
+	tools     string // directory with bare, peak and true
 	dir       string // for what groups write; gone with the sandbox
 	quick     bool
 	most      int      // rounds; 0: no limit
@@ -27,7 +27,7 @@ type lab struct {
 	full      *network // of ours, with many containers that stay; nil before there is one
 }
 
-// newLab installs the binary. A folder without the reference's bridge counts as none.
+// newLab installs the binary. A directory without the reference's bridge counts as none.
 func newLab(o options) (*lab, error) {
 	const dir = "/run/bench"
 	l := &lab{ours: dir + "/bin", tools: dir + "/tools", dir: dir, quick: o.quick, most: o.rounds}
@@ -112,7 +112,7 @@ func copyPrograms(dir string, files ...string) error {
 	return nil
 }
 
-// linkIptables makes the folder [iptablesOnly]; it is empty without iptables.
+// linkIptables makes the directory [iptablesOnly]; it is empty without iptables.
 func (l *lab) linkIptables() error {
 	if err := os.MkdirAll(iptablesOnly, 0o755); err != nil {
 		return err

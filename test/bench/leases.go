@@ -20,14 +20,14 @@ var leaseCounts = []int{10, 1_000, 10_000, 60_000}
 // leaseNet is big enough for all of them.
 var leaseNet = netip.MustParsePrefix("10.242.0.0/16")
 
-// A store is a folder of leases and the plugin that works on it.
+// A store is a directory of leases and the plugin that works on it.
 type store struct {
 	plugin string   // path
 	wrap   []string // put before it; see peaks
 	stdin  []byte
 }
 
-// newStore fills a folder as the reference plugin would have.
+// newStore fills a directory as the reference plugin would have.
 // Their owners are others than the one who is measured.
 func (l *lab) newStore(who, plugins string, count int) (*store, error) {
 	dataDir := filepath.Join(l.dir, "leases", fmt.Sprint(who, count))
@@ -57,7 +57,7 @@ func (l *lab) newStore(who, plugins string, count int) (*store, error) {
 }
 
 // subject gets an address and gives it back.
-// The folder is as before after each round.
+// The directory is as before after each round.
 func (s *store) subject(name, netns string) subject {
 	verbs := []string{"ADD", "DEL"}
 	return subject{name: name, steps: verbs, round: func() (all []cost, err error) {

@@ -22,7 +22,7 @@ import (
 	"cnibox/test/sandbox"
 )
 
-// toolsVar hands the folder with the small programs to the second process.
+// toolsVar hands the directory with the small programs to the second process.
 const toolsVar = "CNIBOX_BENCH_TOOLS"
 
 // options are the flags.
@@ -36,11 +36,11 @@ type options struct {
 func parseFlags() (o options) {
 	flag.StringVar(&o.bin, "bin", "../bin/cnibox", "the binary to measure")
 	flag.StringVar(&o.base, "base", "", "a binary of an earlier revision: measure against it alone")
-	flag.StringVar(&o.reference, "reference", "/usr/lib/cni", "folder with the reference plugins; without it only cnibox is measured")
+	flag.StringVar(&o.reference, "reference", "/usr/lib/cni", "directory with the reference plugins; without it only cnibox is measured")
 	flag.StringVar(&o.json, "json", "", "write the figures to this file, too")
 	flag.StringVar(&o.write, "write", "", "measure nothing: rewrite the tables of these files from the one of -json")
 	flag.StringVar(&o.only, "only", "", "measure these groups alone: "+groupNames())
-	flag.StringVar(&o.tools, "tools", "", "folder with bare and peak, where there is no go to build them")
+	flag.StringVar(&o.tools, "tools", "", "directory with bare and peak, where there is no go to build them")
 	flag.IntVar(&o.rounds, "rounds", 0, "at most so many rounds, for slow machines (0: as many as each figure needs)")
 	flag.BoolVar(&o.quick, "quick", false, "few rounds: shows that all works, the figures are rough")
 	flag.BoolVar(&o.strict, "strict", false, "exit with 1 when a bar is missed")
@@ -87,14 +87,14 @@ func start(o options) (code int, err error) {
 		cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
 		cmd.Stderr = os.Stderr
 		if err := cmd.Run(); err != nil {
-			return 0, fmt.Errorf("build %s, from the folder of the test module: %w", name, err)
+			return 0, fmt.Errorf("build %s, from the directory of the test module: %w", name, err)
 		}
 	}
 	return sandbox.Start(toolsVar + "=" + tools)
 }
 
 // measure runs the groups and writes the table as it grows.
-// A bar that is missed is no failure without -strict: the machine may be busy.
+// A bar that is missed is not a failure without -strict: the machine may be busy.
 func measure(o options) (code int, err error) {
 	if err := sandbox.Setup(); err != nil {
 		return 0, err

@@ -18,7 +18,7 @@ const (
 	listVersion = "1.1.0"
 )
 
-// A network is one network on one host, and the folder of plugins that serve it.
+// A network is one network on one host, and the directory of plugins that serve it.
 type network struct {
 	name    string // part of the paths of leases and cache
 	host    *sandbox.NetNS

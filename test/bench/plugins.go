@@ -111,13 +111,13 @@ func (l *lab) tried(t trial) (results, error) {
 	}
 	var subjects []subject
 	for _, who := range []string{"ours", "reference"} {
-		folder := map[string]string{"ours": l.ours, "reference": l.reference}[who]
-		if folder == "" {
+		dir := map[string]string{"ours": l.ours, "reference": l.reference}[who]
+		if dir == "" {
 			continue
 		}
-		s, err := l.tryOne(who, folder, t)
+		s, err := l.tryOne(who, dir, t)
 		if err != nil {
-			return nil, fmt.Errorf("%s: %w", folder, err)
+			return nil, fmt.Errorf("%s: %w", dir, err)
 		}
 		subjects = append(subjects, s...)
 	}
@@ -127,13 +127,13 @@ func (l *lab) tried(t trial) (results, error) {
 // tryOne makes the host. A container is attached and detached each round by what comes
 // before, too: the packaged bandwidth leaves queues that only end with the link.
 // Ours are attached by cni-exec as well, where the plugins are more than one.
-func (l *lab) tryOne(who, folder string, t trial) ([]subject, error) {
+func (l *lab) tryOne(who, dir string, t trial) ([]subject, error) {
 	name := strings.NewReplacer(", ", "-", " ", "-").Replace(t.what) + "-" + who
 	list := []map[string]any{t.plugin}
 	if t.before != nil {
 		list = []map[string]any{t.before, t.plugin}
 	}
-	n, err := l.networkOf(name, folder, list)
+	n, err := l.networkOf(name, dir, list)
 	if err != nil {
 		return nil, err
 	}

@@ -59,7 +59,7 @@ func (r *byExec) result(a attachment) json.RawMessage {
 	return r.results[a.id]
 }
 
-// iptablesOnly is a folder with iptables and without ip6tables. The packaged
+// iptablesOnly is a directory with iptables and without ip6tables. The packaged
 // portmap (1.1.1) looks in CHECK for its IPv6 rules if it finds that program,
 // and fails since an IPv4 network has none. Without it CHECK is what later
 // releases do.

@@ -44,11 +44,11 @@ func alone() (code int, err error) {
 	return 0, err
 }
 
-// hidden are folders of the machine, by the one above, for which clients
+// hidden are directories of the machine, by the one above, for which clients
 // have no setting.
 var hidden = map[string][]string{"/etc": {"cni", "containers"}, "/opt": {"cni"}}
 
-// hide puts an empty folder in the place of each: a layer over the one above,
+// hide puts an empty directory in the place of each: a layer over the one above,
 // where it may be missing, and an empty file system in it.
 func hide() error {
 	for above, names := range hidden {

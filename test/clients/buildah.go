@@ -11,7 +11,7 @@ import (
 
 // buildah builds with podman's configuration, networks and image. Each RUN is a
 // container with a network of its own, which goes with it. (Its options for other
-// folders of plugins and networks are gone in 1.28.)
+// directories of plugins and networks are gone in 1.28.)
 func (h *host) buildah() error {
 	return walk(
 		stage{"buildah run, in the default network and in one of podman's", h.buildahRun},

@@ -47,7 +47,7 @@ type port struct {
 	host, container int32
 }
 
-// config is what the kubelet would ask for. Its log folder is needed only for containers
+// config is what the kubelet would ask for. Its log directory is needed only for containers
 // with a log, which these have not.
 func (p *pod) config(cgroup string) *cri.PodSandboxConfig {
 	c := &cri.PodSandboxConfig{

@@ -120,7 +120,7 @@ func (h *host) stop() error {
 }
 
 // complaints are the lines of containerd's log about trouble; "" if there
-// is no log. Some are no trouble: it misses devmapper everywhere, a network before
+// is not a log. Some are not trouble: it misses devmapper everywhere, a network before
 // there is one, and, which is left out, each container that ends.
 func (h *host) complaints() string {
 	text, err := os.ReadFile(daemonLog)

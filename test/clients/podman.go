@@ -10,8 +10,8 @@ import (
 	"cnibox/test/sandbox"
 )
 
-// podmanNets is where `podman network create` writes. It is a folder of its own, since
-// containerd takes the first network of its folder for all.
+// podmanNets is where `podman network create` writes. It is a directory of its own, since
+// containerd takes the first network of its directory for all.
 const podmanNets = work + "/podman/net.d"
 
 // podmanConf has podman and buildah use CNI plugins, and ours alone: Debian's are in

@@ -55,7 +55,7 @@ var trials = []trial{
 	},
 }
 
-// unbuilt names the programs of the trial that a folder does not have.
+// unbuilt names the programs of the trial that a directory does not have.
 func (t trial) unbuilt(dir string) string {
 	var missing []string
 	for _, program := range t.built {

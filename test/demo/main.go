@@ -20,7 +20,7 @@ import (
 
 func main() {
 	bin := flag.String("bin", "../bin/cnibox", "the binary to show")
-	color := flag.Bool("color", false, "color also where the output is no terminal")
+	color := flag.Bool("color", false, "color also where the output is not a terminal")
 	graph := flag.String("graph", "", "file for what cni-exec tree --dot prints when both containers are attached")
 	flag.Parse()
 	code, err := run(*bin, *color, *graph)

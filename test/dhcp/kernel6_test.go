@@ -102,7 +102,7 @@ func TestKernelLiars6(t *testing.T) {
 				r.UpdateOption(dhcpv6.OptServerID(&dhcpv6.DUIDUUID{UUID: [16]byte{1}}))
 			}
 			return r
-		}, "another server's"},
+		}, "from another server"},
 		"refuses": {func(kind dhcpv6.MessageType, r *dhcpv6.Message) *dhcpv6.Message {
 			r.AddOption(&dhcpv6.OptStatusCode{StatusCode: iana.StatusNoAddrsAvail})
 			return r
@@ -144,7 +144,7 @@ func TestKernelNoLinkLocal(t *testing.T) {
 }
 
 // Of two servers the one that wants it more is asked, though it is the slower one. It may
-// be too slow on a machine that stands still: that is no answer, and is tried again.
+// be too slow on a machine that stands still: that is not an answer, and is tried again.
 func TestKernelPreference6(t *testing.T) {
 	t.Parallel()
 	b := newBed6(t)

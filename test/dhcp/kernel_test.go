@@ -372,15 +372,15 @@ func TestKernelLiars(t *testing.T) {
 		"wrong chaddr":    {func(_, r *dhcpv4.DHCPv4) { r.ClientHWAddr = slices.Clone(r.ClientHWAddr); r.ClientHWAddr[5] ^= 1 }, dhcpv4.MessageTypeDiscover, "no server answered"},
 		"zero lease time": {func(_, r *dhcpv4.DHCPv4) { r.UpdateOption(dhcpv4.OptIPAddressLeaseTime(0)) }, dhcpv4.MessageTypeDiscover, "lease time is 0"},
 		"no mask":         {func(_, r *dhcpv4.DHCPv4) { delete(r.Options, uint8(dhcpv4.OptionSubnetMask)) }, dhcpv4.MessageTypeDiscover, "Subnet Mask not found in DHCPACK"},
-		"odd mask":        {func(_, r *dhcpv4.DHCPv4) { r.UpdateOption(dhcpv4.OptSubnetMask(net.IPMask{255, 0, 255, 0})) }, dhcpv4.MessageTypeDiscover, "subnet mask is none"},
+		"odd mask":        {func(_, r *dhcpv4.DHCPv4) { r.UpdateOption(dhcpv4.OptSubnetMask(net.IPMask{255, 0, 255, 0})) }, dhcpv4.MessageTypeDiscover, "subnet mask is invalid"},
 		"no server":       {func(_, r *dhcpv4.DHCPv4) { delete(r.Options, uint8(dhcpv4.OptionServerIdentifier)) }, dhcpv4.MessageTypeDiscover, "no server identifier"},
 		"multicast":       {func(_, r *dhcpv4.DHCPv4) { r.YourIPAddr = net.IPv4(224, 0, 0, 1) }, dhcpv4.MessageTypeDiscover, "224.0.0.1"},
 		"zero address":    {func(_, r *dhcpv4.DHCPv4) { r.YourIPAddr = net.IPv4zero }, dhcpv4.MessageTypeDiscover, "0.0.0.0"},
-		"foreign ACK":     {func(_, r *dhcpv4.DHCPv4) { r.UpdateOption(dhcpv4.OptServerIdentifier(foreign)) }, dhcpv4.MessageTypeRequest, "another server's than the one asked"},
+		"foreign ACK":     {func(_, r *dhcpv4.DHCPv4) { r.UpdateOption(dhcpv4.OptServerIdentifier(foreign)) }, dhcpv4.MessageTypeRequest, "from another server"},
 		"foreign NAK": {func(_, r *dhcpv4.DHCPv4) {
 			r.UpdateOption(dhcpv4.OptServerIdentifier(foreign))
 			r.UpdateOption(dhcpv4.OptMessageType(dhcpv4.MessageTypeNak))
-		}, dhcpv4.MessageTypeRequest, "another server's than the one asked"},
+		}, dhcpv4.MessageTypeRequest, "from another server"},
 		"NAK":           {func(_, r *dhcpv4.DHCPv4) { r.UpdateOption(dhcpv4.OptMessageType(dhcpv4.MessageTypeNak)) }, dhcpv4.MessageTypeRequest, "refused"},
 		"other address": {func(_, r *dhcpv4.DHCPv4) { r.YourIPAddr = net.IPv4(10, 9, 0, 99) }, dhcpv4.MessageTypeRequest, "it gives 10.9.0.99"},
 		"no reply":      {func(_, r *dhcpv4.DHCPv4) { r.OpCode = dhcpv4.OpcodeBootRequest }, dhcpv4.MessageTypeDiscover, "no server answered"},
@@ -483,7 +483,7 @@ func TestKernelResume(t *testing.T) {
 			state.Leases = []*dhcp.Lease{&old}
 			asked := s.Count(dhcpv4.MessageTypeDiscover)
 			h2 := dhcp.Resume(state, b.Settings, b.store)
-			if !h2.Fresh() || !state.Given {
+			if !h2.SameBoot() || !state.Given {
 				t.Error("it is not taken for what it is")
 			}
 			h2.Keep()

@@ -183,19 +183,19 @@ func TestKernelBadNames(t *testing.T) {
 	for _, trick := range tricks {
 		q := quoted(trick)
 		plain := map[string]badInput{
-			"CNI_CONTAINERID":  {env: []string{"CNI_CONTAINERID=" + trick}, verbs: attachedVerbs, code: spec.CodeEnv},
-			"CNI_IFNAME":       {env: []string{"CNI_IFNAME=" + trick}, verbs: attachedVerbs, code: spec.CodeEnv},
-			"unused names":     {env: []string{"CNI_CONTAINERID=" + trick, "CNI_IFNAME=" + trick}, verbs: []spec.Verb{spec.GC}},
-			"name":             {spoil: `"name":` + q, verbs: allVerbs, code: spec.CodeConfig},
-			"valid ID":         {spoil: `"cni.dev/valid-attachments":[{"containerID":` + q + `,"ifname":"eth0"}]`, verbs: []spec.Verb{spec.GC}, code: spec.CodeConfig},
-			"valid interface":  {spoil: `"cni.dev/valid-attachments":[{"containerID":"a","ifname":` + q + `}]`, verbs: []spec.Verb{spec.GC}, code: spec.CodeConfig},
-			"bridge":           {spoil: `"bridge":` + q, verbs: []spec.Verb{spec.Add, spec.Check}, only: []string{"bridge"}, code: spec.CodeConfig},
-			"CNI_ARGS":         {env: []string{"CNI_ARGS=" + trick}, verbs: undeleting, only: readers(), code: spec.CodeEnv},
-			"CNI_ARGS of DEL":  {env: []string{"CNI_ARGS=" + trick}, verbs: []spec.Verb{spec.Del}},
-			"CNI_ARGS MAC":     {env: []string{"CNI_ARGS=MAC=" + trick}, verbs: []spec.Verb{spec.Add}, only: []string{"bridge", "tuning"}, code: spec.CodeEnv},
-			"CNI_ARGS IP":      {env: []string{"CNI_ARGS=IP=" + trick}, verbs: []spec.Verb{spec.Add}, only: []string{"host-local", "bridge"}, code: spec.CodeEnv},
-			"relative dataDir": {spoil: `"ipam":{"type":"host-local","subnet":"10.1.0.0/24","dataDir":` + quoted("x"+trick) + `}`, verbs: []spec.Verb{spec.Add}, only: []string{"host-local", "bridge"}, code: spec.CodeConfig},
-			"relative folder":  {spoil: `"dataDir":` + quoted("x"+trick), verbs: []spec.Verb{spec.Add}, only: []string{"portmap", "tuning", "bandwidth", "sbr", "vrf"}, code: spec.CodeConfig},
+			"CNI_CONTAINERID":    {env: []string{"CNI_CONTAINERID=" + trick}, verbs: attachedVerbs, code: spec.CodeEnv},
+			"CNI_IFNAME":         {env: []string{"CNI_IFNAME=" + trick}, verbs: attachedVerbs, code: spec.CodeEnv},
+			"unused names":       {env: []string{"CNI_CONTAINERID=" + trick, "CNI_IFNAME=" + trick}, verbs: []spec.Verb{spec.GC}},
+			"name":               {spoil: `"name":` + q, verbs: allVerbs, code: spec.CodeConfig},
+			"valid ID":           {spoil: `"cni.dev/valid-attachments":[{"containerID":` + q + `,"ifname":"eth0"}]`, verbs: []spec.Verb{spec.GC}, code: spec.CodeConfig},
+			"valid interface":    {spoil: `"cni.dev/valid-attachments":[{"containerID":"a","ifname":` + q + `}]`, verbs: []spec.Verb{spec.GC}, code: spec.CodeConfig},
+			"bridge":             {spoil: `"bridge":` + q, verbs: []spec.Verb{spec.Add, spec.Check}, only: []string{"bridge"}, code: spec.CodeConfig},
+			"CNI_ARGS":           {env: []string{"CNI_ARGS=" + trick}, verbs: undeleting, only: readers(), code: spec.CodeEnv},
+			"CNI_ARGS of DEL":    {env: []string{"CNI_ARGS=" + trick}, verbs: []spec.Verb{spec.Del}},
+			"CNI_ARGS MAC":       {env: []string{"CNI_ARGS=MAC=" + trick}, verbs: []spec.Verb{spec.Add}, only: []string{"bridge", "tuning"}, code: spec.CodeEnv},
+			"CNI_ARGS IP":        {env: []string{"CNI_ARGS=IP=" + trick}, verbs: []spec.Verb{spec.Add}, only: []string{"host-local", "bridge"}, code: spec.CodeEnv},
+			"relative dataDir":   {spoil: `"ipam":{"type":"host-local","subnet":"10.1.0.0/24","dataDir":` + quoted("x"+trick) + `}`, verbs: []spec.Verb{spec.Add}, only: []string{"host-local", "bridge"}, code: spec.CodeConfig},
+			"relative directory": {spoil: `"dataDir":` + quoted("x"+trick), verbs: []spec.Verb{spec.Add}, only: []string{"portmap", "tuning", "bandwidth", "sbr", "vrf"}, code: spec.CodeConfig},
 		}
 		if strings.ContainsAny(trick, "/\x00\n") || trick == ".." || trick == "." || len(trick) > 255 { // a type is any file name
 			plain["type"] = badInput{spoil: `"type":` + q, verbs: otherVerbs, code: spec.CodeConfig}
@@ -215,7 +215,7 @@ func TestKernelBadNames(t *testing.T) {
 	refuseAll(t, table)
 }
 
-// quoted is a name as a JSON string. Bytes that are no UTF-8 stay, as a careless
+// quoted is a name as a JSON string. Bytes that are not UTF-8 stay, as a careless
 // caller sends them.
 func quoted(s string) string {
 	if s == "\xff" {
@@ -225,7 +225,7 @@ func quoted(s string) string {
 	return string(b)
 }
 
-// takes reports whether a pair is no mistake: interfaces may be called what
+// takes reports whether a pair is not a mistake: interfaces may be called what
 // containers may not.
 func takes(name string) bool {
 	what, trick, _ := strings.Cut(name, "=")
@@ -392,7 +392,7 @@ func TestKernelOddPrevResult(t *testing.T) {
 	}
 }
 
-// mkOdd makes what is no namespace, under the names of the table below.
+// mkOdd makes what is not a namespace, under the names of the table below.
 func (w *world) mkOdd() {
 	w.Helper()
 	for name, mk := range oddFiles {
@@ -402,7 +402,7 @@ func (w *world) mkOdd() {
 	}
 }
 
-// TestKernelBadNetNS names what is no network namespace, or the host's own: ADD,
+// TestKernelBadNetNS names what is not a network namespace, or the host's own: ADD,
 // CHECK and GET refuse it, and DEL goes on without.
 func TestKernelBadNetNS(t *testing.T) {
 	t.Parallel()

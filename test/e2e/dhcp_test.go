@@ -319,7 +319,7 @@ func TestKernelDHCPRestart(t *testing.T) {
 			w.must("CHECK", w.plugin(spec.Check, "bridge", withPrev(dhcpConf, out), c))
 			kerneltest.Until(w, "a renewal", func() bool { return len(s.Seen()) > asked })
 			if last := s.Seen()[asked]; !last.Unicast {
-				t.Errorf("it is no renewal: %s", last.Message.Summary())
+				t.Errorf("it is not a renewal: %s", last.Message.Summary())
 			}
 			w.must("DEL", w.plugin(spec.Del, "bridge", dhcpConf, c))
 			kerneltest.Until(w, "the release", func() bool { return len(s.Leased()) == 0 })

@@ -148,7 +148,7 @@ func (w *world) spoiled(v victim, f diskFault, folder string, c, other applettes
 	w.must("other DEL", v.del(w, other, 8000))
 }
 
-// TestKernelOddFiles puts what is no file, or another program's, where something of
+// TestKernelOddFiles puts what is not a file, or another program's, where something of
 // ours is expected: no verb waits for it, follows it or takes it away, and an error
 // is one that can be read.
 func TestKernelOddFiles(t *testing.T) {

@@ -129,7 +129,7 @@ func watch(cmd *exec.Cmd, a *answer) (started []string, err error) {
 		return nil, os.NewSyscallError("ptrace", err)
 	}
 	for at, deliver := pid, 0; ; {
-		// one that another thread of it has ended meanwhile is no error
+		// one that another thread of it has ended meanwhile is not an error
 		if err := unix.PtraceCont(at, deliver); err != nil && !errors.Is(err, unix.ESRCH) {
 			return nil, os.NewSyscallError("ptrace", err)
 		}

@@ -51,7 +51,7 @@ func fillTo(size int, element string) string {
 // long repeats a text to a megabyte.
 func long(s string) string { return strings.Repeat(s, megabyte/len(s)) }
 
-// hostileDocuments are texts that are no configuration of anything.
+// hostileDocuments are texts that are not a configuration of anything.
 func hostileDocuments() map[string]string {
 	return map[string]string{
 		"brackets":         long("["),

@@ -263,7 +263,7 @@ func (r *reloading) flood(from, to *netns.NS, stop <-chan struct{}) error {
 		select {
 		case <-stop:
 			if n < 100 {
-				return fmt.Errorf("%d packets are no flood", n)
+				return fmt.Errorf("%d packets are not a flood", n)
 			}
 			return nil
 		default:

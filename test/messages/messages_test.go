@@ -151,7 +151,7 @@ func (h *host) run(argv, conf string, unprivileged bool) answer {
 		Msg, Details string
 		Findings     []struct{ Code int }
 	}
-	json.Unmarshal(out.Bytes(), &object) // a success is no error object
+	json.Unmarshal(out.Bytes(), &object) // a success is not an error object
 	if len(object.Findings) > 0 {
 		object.Code = object.Findings[0].Code
 	}
@@ -241,7 +241,7 @@ func TestKernelMessages(t *testing.T) {
 	}
 	for name := range want {
 		if !seen[name] && !*update {
-			t.Errorf("%s has %q, which is no case", golden, name)
+			t.Errorf("%s has %q, which is not a case", golden, name)
 		}
 	}
 	if *update {

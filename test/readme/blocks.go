@@ -30,7 +30,7 @@ func read(path string) ([]block, error) {
 
 // blocks returns those that begin in the first half of a text's lines. Commands are between
 // ```sh and ```. A fence without a language and an indented block are errors there, since
-// a reader could not see whether they are commands; other languages are no commands.
+// a reader could not see whether they are commands; other languages are not commands.
 func blocks(text string) (list []block, err error) {
 	lines := strings.SplitAfter(text, "\n")
 	var open *block // the block that the line is in

@@ -129,7 +129,7 @@ func (r *release) recipes(archive []byte) (list []file, err error) {
 		f.data = placeholder.ReplaceAllFunc(f.data, func(word []byte) []byte {
 			text, ok := words[string(word)]
 			if !ok {
-				unknown = fmt.Errorf("dist/recipes/%s: %s is no word of a recipe", f.name, word)
+				unknown = fmt.Errorf("dist/recipes/%s: %s is not a word of a recipe", f.name, word)
 			}
 			return []byte(text)
 		})

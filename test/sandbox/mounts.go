@@ -9,7 +9,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// stateParent has the folders that are emptied.
+// stateParent has the directories that are emptied.
 const stateParent = "/var/lib"
 
 // state are those where CNI plugins and runtimes keep leases and results, and where
@@ -17,8 +17,8 @@ const stateParent = "/var/lib"
 // setting.
 var state = []string{"cni", "containers"}
 
-// empty puts an empty file system over a folder.
-// The folder must be there. It ends with the mount namespace.
+// empty puts an empty file system over a directory.
+// The directory must be there. It ends with the mount namespace.
 func empty(dir string) error {
 	if err := unix.Mount("cnibox", dir, "tmpfs", unix.MS_NOSUID|unix.MS_NODEV, "mode=0755"); err != nil {
 		return fmt.Errorf("empty %s: %w", dir, err)
@@ -26,8 +26,8 @@ func empty(dir string) error {
 	return nil
 }
 
-// emptyState puts an empty file system over each folder of [state]. On a machine that
-// lacks one, none must be made: there the folder above is replaced by one that
+// emptyState puts an empty file system over each directory of [state]. On a machine that
+// lacks one, none must be made: there the directory above is replaced by one that
 // has the old entries and the new ones.
 func emptyState() error {
 	for _, name := range state {
@@ -50,7 +50,7 @@ func emptyState() error {
 	return nil
 }
 
-// replaceParent puts a file system over [stateParent] in which folders can be made.
+// replaceParent puts a file system over [stateParent] in which directories can be made.
 func replaceParent() error {
 	entries, err := os.ReadDir(stateParent)
 	if err != nil {

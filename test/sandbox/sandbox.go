@@ -3,7 +3,7 @@
 // are empty, so that links, rules, leases and caches of the machine are neither
 // seen nor touched. All of it is gone when the process ends, however it ends.
 //
-// It is no part of the product. Tests may use it.
+// It is not a part of the product. Tests may use it.
 package sandbox
 
 import (

@@ -114,7 +114,7 @@ func TestKernelSandbox(t *testing.T) {
 	}
 }
 
-// A marker set by hand must not empty folders of the machine.
+// A marker set by hand must not empty directories of the machine.
 func TestSetupRefusesOldNamespaces(t *testing.T) {
 	mnt, err := os.Readlink("/proc/self/ns/mnt")
 	if err != nil {

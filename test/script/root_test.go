@@ -101,7 +101,7 @@ func newRoot(work, netns string) error {
 	}
 	// A file on which something is mounted anywhere in this mount namespace cannot be removed, and
 	// the end of the test unmounts the copy in the new root alone.
-	_ = unix.Unmount(netns, unix.MNT_DETACH) // a path in /proc is no mount
+	_ = unix.Unmount(netns, unix.MNT_DETACH) // a path in /proc is not a mount
 	if err := unix.Chroot(top); err != nil {
 		return os.NewSyscallError("chroot", err)
 	}

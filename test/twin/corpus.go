@@ -6,7 +6,7 @@
 //
 // A file of the corpus holds cases. A case is a title, lines that say what the
 // run needs, and a configuration list as runtimes have it, where $DIR is an
-// empty folder of the run and $NETNS the first container's path:
+// empty directory of the run and $NETNS the first container's path:
 //
 //	-- two containers --
 //	host link add m0 type veth peer name p0
@@ -113,7 +113,7 @@ func (c *Case) parse(body string) error {
 	}
 	for _, p := range *conf.Plugins {
 		if string(p["type"]) == `"portmap"` && p["dataDir"] == nil {
-			return errors.New("portmap without dataDir: plans of a case, which run at once, would share the default folder")
+			return errors.New("portmap without dataDir: plans of a case, which run at once, would share the default directory")
 		}
 	}
 	return nil

@@ -11,7 +11,7 @@ import (
 	"time"
 )
 
-// A daemon is the one of dhcp, of a folder of plugins.
+// A daemon is the one of dhcp, of a directory of plugins.
 type daemon struct {
 	plugins string
 	cmd     *exec.Cmd
@@ -21,8 +21,8 @@ type daemon struct {
 // socket is where it listens.
 func (w *world) socket() string { return filepath.Join(w.dir, "run", "dhcp.sock") }
 
-// served starts the daemon of a folder where the case wants one, in the place of
-// another folder's, and waits until it listens.
+// served starts the daemon of a directory where the case wants one, in the place of
+// another directory's, and waits until it listens.
 func (w *world) served(plugins string) error {
 	if !w.c.DHCP || w.daemon != nil && w.daemon.plugins == plugins {
 		return nil

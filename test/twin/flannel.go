@@ -20,7 +20,7 @@ type flannelConf struct {
 
 // flannel does what the reference's flannel plugin does, which no package has: its
 // delegate gets the node's subnets, and the same again on DEL from a file that
-// is named after the container. Everything else is the delegate's, from the folder.
+// is named after the container. Everything else is the delegate's, from the directory.
 // It is found in flannel.go and flannel_linux.go of flannel-io/cni-plugin.
 func (w *world) flannel(path, verb string, c *container, stdin []byte) (stdout []byte, code int, err error) {
 	var conf flannelConf

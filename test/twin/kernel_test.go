@@ -27,7 +27,7 @@ func TestMain(m *testing.M) { product.Main(m, nil) }
 // reference is where Debian's package has its plugins, 1.1.1.
 const reference = "/usr/lib/cni"
 
-// newest is the folder of a newer reference, which `make test-twin` builds; empty: the
+// newest is the directory of a newer reference, which `make test-twin` builds; empty: the
 // package's.
 var newest = os.Getenv("CNIBOX_TWIN_NEWEST")
 
@@ -83,7 +83,7 @@ func TestKernelTwin(t *testing.T) {
 	})
 }
 
-// corpus loads the cases of a folder.
+// corpus loads the cases of a directory.
 func corpus(t *testing.T, dir string) []twin.Case {
 	t.Helper()
 	cases, err := twin.Load(dir)
@@ -93,7 +93,7 @@ func corpus(t *testing.T, dir string) []twin.Case {
 	return cases
 }
 
-// differences loads the list of a folder.
+// differences loads the list of a directory.
 func differences(t *testing.T, dir string) twin.Differences {
 	t.Helper()
 	list, err := twin.LoadDifferences(filepath.Join(dir, "differences.txt"))
@@ -147,19 +147,19 @@ func (l *ledger) close(t *testing.T, cases []twin.Case) {
 	}
 }
 
-// newLab makes a folder with a link for each applet. Without the reference
+// newLab makes a directory with a link for each applet. Without the reference
 // plugins the test is skipped, or fails if CNIBOX_REFERENCE=require.
 func newLab(t *testing.T) twin.Lab {
 	t.Helper()
 	kerneltest.NS(t) // the privilege for all that follows
-	folder := cmp.Or(newest, reference)
-	if _, err := os.Stat(filepath.Join(folder, "bridge")); err != nil {
+	dir := cmp.Or(newest, reference)
+	if _, err := os.Stat(filepath.Join(dir, "bridge")); err != nil {
 		if os.Getenv("CNIBOX_REFERENCE") == "require" {
 			t.Fatal(err)
 		}
 		t.Skipf("SKIPPED: containernetworking-plugins is not installed: %v", err)
 	}
-	lab := twin.Lab{Reference: folder, Ours: t.TempDir(), Dir: t.TempDir()}
+	lab := twin.Lab{Reference: dir, Ours: t.TempDir(), Dir: t.TempDir()}
 	product.Install(t, lab.Ours)
 	return lab
 }

@@ -12,7 +12,7 @@ import (
 	"cnibox/internal/netns"
 )
 
-// A Lab has the two folders of plugins, and one for what the runs keep.
+// A Lab has the two directories of plugins, and one for what the runs keep.
 type Lab struct {
 	Reference, Ours, Dir string
 
@@ -20,7 +20,7 @@ type Lab struct {
 	Serve func(host *netns.NS)
 }
 
-// A step is a verb for all containers by the plugins of a folder. END is no verb: the
+// A step is a verb for all containers by the plugins of a directory. END is not a verb: the
 // containers' namespaces end. What is there after the step is seen under the
 // point's name; empty: it is not looked at.
 type step struct{ verb, plugins, point string }

@@ -12,7 +12,7 @@ import (
 const (
 	benchPath   = "cnibox/test/bench"
 	benchBinary = "bin/cnibox" // what is measured, as make build leaves it
-	benchFolder = "/opt/bench" // of a guest: the binary and the bench's small programs
+	benchDir    = "/opt/bench" // of a guest: the binary and the bench's small programs
 )
 
 // bench builds the bench and its small programs, into dir, and returns what a guest
@@ -21,7 +21,7 @@ func bench(ctx context.Context, dir string) (suites []suite, files map[string]st
 	if _, err := os.Stat(benchBinary); err != nil {
 		return nil, nil, fmt.Errorf("%w (`make build` makes it)", err)
 	}
-	files = map[string]string{benchFolder + "/cnibox": benchBinary}
+	files = map[string]string{benchDir + "/cnibox": benchBinary}
 	for _, name := range []string{"", "bare", "peak"} {
 		out := filepath.Join(dir, "bench-"+name)
 		cmd := exec.CommandContext(ctx, "go", "build", "-trimpath", "-ldflags", "-s -w", "-o", out, filepath.Join(benchPath, name))
@@ -31,7 +31,7 @@ func bench(ctx context.Context, dir string) (suites []suite, files map[string]st
 			return nil, nil, fmt.Errorf("build the bench: %w", err)
 		}
 		if name != "" {
-			files[benchFolder+"/"+name] = out
+			files[benchDir+"/"+name] = out
 		}
 	}
 	return []suite{{benchPath, "test/bench", filepath.Join(dir, "bench-")}}, files, nil
@@ -39,5 +39,5 @@ func bench(ctx context.Context, dir string) (suites []suite, files map[string]st
 
 // benchFlags are its flags in a guest.
 func benchFlags(more string) []string {
-	return append([]string{"-bin=" + benchFolder + "/cnibox", "-tools=" + benchFolder}, strings.Fields(more)...)
+	return append([]string{"-bin=" + benchDir + "/cnibox", "-tools=" + benchDir}, strings.Fields(more)...)
 }

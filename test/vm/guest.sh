@@ -1,5 +1,5 @@
 #!/bin/busybox sh
-# The first process of a guest: runs the tests of each package in its folder and reports to
+# The first process of a guest: runs the tests of each package in its directory and reports to
 # the host on the second serial port, which no kernel message reaches. Lines that
 # begin with "##vm" are this script's own.
 /bin/busybox mount -t proc proc /proc

@@ -17,7 +17,7 @@ import (
 // An image is what an initramfs will hold, by absolute path.
 type image map[string]entry
 
-// An entry is a file, folder, link or device. The zero mode is none of these.
+// An entry is a file, directory, link or device. The zero mode is none of these.
 type entry struct {
 	mode     uint32 // with the S_IF bits
 	from     string // file here whose content it has; "": text
@@ -25,11 +25,11 @@ type entry struct {
 	maj, min uint32 // of a device
 }
 
-// merged are the folders that are links into /usr, as in Debian. A file must have
-// one name alone, or a link would be in the way of a folder.
+// merged are the directories that are links into /usr, as in Debian. A file must have
+// one name alone, or a link would be in the way of a directory.
 var merged = []string{"/bin", "/lib", "/lib64", "/sbin"}
 
-// newImage has the links of [merged], empty folders to mount on, and what the
+// newImage has the links of [merged], empty directories to mount on, and what the
 // first process writes to before it has mounted any.
 func newImage() image {
 	im := image{"/dev/console": {mode: unix.S_IFCHR | 0o600, maj: 5, min: 1}}
@@ -47,7 +47,7 @@ func newImage() image {
 // clone is for an image that others build on too.
 func (im image) clone() image { return maps.Clone(im) }
 
-// put adds an entry, and folders above it.
+// put adds an entry, and directories above it.
 func (im image) put(name string, e entry) {
 	name = path.Clean(name)
 	for _, dir := range merged {
@@ -60,7 +60,7 @@ func (im image) put(name string, e entry) {
 	im[name] = e
 }
 
-// dir adds a folder that is not there yet, and those above it.
+// dir adds a directory that is not there yet, and those above it.
 func (im image) dir(name string) {
 	for ; name != "/" && im[name].mode == 0; name = path.Dir(name) {
 		im[name] = entry{mode: unix.S_IFDIR | 0o755}
@@ -92,7 +92,7 @@ func (im image) write(file string) error {
 	return errors.Join(err, w.Flush(), f.Close())
 }
 
-// archive writes the entries, folders before what is in them, and the trailer.
+// archive writes the entries, directories before what is in them, and the trailer.
 // Format: Documentation/driver-api/early-userspace/buffer-format.rst, "newc".
 func (im image) archive(w io.Writer) error {
 	for i, name := range slices.Sorted(maps.Keys(im)) {

@@ -55,7 +55,7 @@ func (k kernel) skip() string {
 	return outside
 }
 
-// get returns the unpacked kernel of the cache folder, and fetches it if there is
+// get returns the unpacked kernel of the cache directory, and fetches it if there is
 // none or update is set.
 func (k kernel) get(ctx context.Context, cache string, update bool) (tree, error) {
 	dir := filepath.Join(cache, "linux-"+k.name)
@@ -137,7 +137,7 @@ func (k kernel) fetch(ctx context.Context, tmp, root string) error {
 	return prepare(ctx, root)
 }
 
-// newAPT makes the folders and files of a private apt and returns its options.
+// newAPT makes the directories and files of a private apt and returns its options.
 // The machine's lists and packages are neither seen nor touched.
 func newAPT(dir, suite string) ([]string, error) {
 	source := fmt.Sprintf("deb [arch=amd64 signed-by=%s] %s %s main\n", keyring, archive, suite)
@@ -173,7 +173,7 @@ func dependency(control string) string {
 	return ""
 }
 
-// output runs a program in a folder and returns what it prints; the error has its complaints.
+// output runs a program in a directory and returns what it prints; the error has its complaints.
 func output(ctx context.Context, dir, program string, args ...string) (string, error) {
 	cmd := exec.CommandContext(ctx, program, args...)
 	cmd.Dir = dir

@@ -7,7 +7,7 @@
 // A guest is one of Debian's kernels with its modules, busybox, the programs of
 // [hostFiles] and the test binaries as they are here, all in one initramfs. It needs
 // no privilege, and qemu emulates the processor where KVM does not work. Kernels are
-// fetched once, with apt and its checks of signatures, into the user's cache folder.
+// fetched once, with apt and its checks of signatures, into the user's cache directory.
 //
 // The output is that of go test, with the kernel behind each package. A test that
 // fails, a guest that dies, is silent for too long or does not end, is a failure.

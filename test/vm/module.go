@@ -11,7 +11,7 @@ import (
 	"strings"
 )
 
-// moduleDirs are the folders of modules that a guest has; what they depend on
+// moduleDirs are the directories of modules that a guest has; what they depend on
 // lies there too. The rest of a kernel package is drivers and file systems.
 var moduleDirs = []string{"arch/x86/crypto", "crypto", "drivers/net", "drivers/uio", "drivers/virtio", "lib", "net"}
 
@@ -38,17 +38,17 @@ var preload = []string{
 // A tree is an unpacked kernel.
 type tree struct {
 	vmlinuz string
-	modules string // folder of modules.dep
+	modules string // directory of modules.dep
 	release string // as uname -r
 }
 
-// keptFile says which folders of modules a tree has kept.
+// keptFile says which directories of modules a tree has kept.
 const keptFile = "folders"
 
 // kept is what it says of those that guests need now.
 func kept() string { return strings.Join(moduleDirs, "\n") + "\n" }
 
-// openTree looks what is in a folder. It fails if that was not finished, or if guests
+// openTree looks what is in a directory. It fails if that was not finished, or if guests
 // have come to need more of it.
 func openTree(dir string) (t tree, err error) {
 	if b, err := os.ReadFile(filepath.Join(dir, keptFile)); err != nil || string(b) != kept() {

@@ -35,7 +35,7 @@ type report struct {
 	kernel  string
 	printer *printer
 	verbose bool // print every line as it comes
-	bench   bool // what the guest runs is no test: print what it says
+	bench   bool // what the guest runs is not a test: print what it says
 
 	pkg    string // that runs; "": none
 	begin  time.Time

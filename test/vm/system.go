@@ -183,7 +183,7 @@ func (im image) order(suites []suite) {
 	im.text("/etc/suites", lines.String(), 0o644)
 }
 
-// testdata copies every folder of that name: a package may use another's. Scripts compare what is printed
+// testdata copies every directory of that name: a package may use another's. Scripts compare what is printed
 // with the schemas of the documentation.
 func (im image) testdata() error {
 	return filepath.WalkDir(".", func(path string, d fs.DirEntry, err error) error {
@@ -254,7 +254,7 @@ func (im image) libraries(file string) error {
 	return nil
 }
 
-// library adds a shared library from the first folder that has it.
+// library adds a shared library from the first directory that has it.
 func (im image) library(name string) error {
 	for _, dir := range libraryDirs {
 		file := filepath.Join(dir, name)

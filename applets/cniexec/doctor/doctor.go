@@ -1,4 +1,4 @@
-// Package doctor looks for what keeps networks of a host from working.
+// Package doctor finds the faults that keep the networks of a host from working, and repairs some.
 package doctor
 
 import (
@@ -43,33 +43,33 @@ type Finding struct {
 	IfName      string `json:"ifName"`
 	NetNS       string `json:"netns"`
 
-	of  []*inventory.Entry          // attachments, if it is about some
-	fix func(context.Context) error // nil: it is not cnibox's own
+	attachments []*inventory.Entry          // attachments, if it is about some
+	fix         func(context.Context) error // nil: it is not cnibox's own
 }
 
-// Of sets the attachment that a finding is about.
-func (f *Finding) Of(a spec.Attachment, netns string) {
+// SetAttachment sets the attachment that a finding is about.
+func (f *Finding) SetAttachment(a spec.Attachment, netns string) {
 	f.Network, f.ContainerID, f.IfName, f.NetNS = a.Network, a.ContainerID, a.IfName, netns
 }
 
-// Failed sets the error that a finding is.
-func (f *Finding) Failed(err error) {
+// SetError sets the error that a finding is.
+func (f *Finding) SetError(err error) {
 	f.Code, f.Message = spec.AsError(err).Code, spec.Printable(hint.Reason(err))
 }
 
 // Fault is the finding of what CHECK or RESTORE has found of an attachment, and what repairs it.
 func Fault(e *chain.Entry, err error) Finding {
 	f := Finding{Check: "attachment", Where: e.Title(), Repair: "cni-exec reload " + e.ContainerID, Own: true}
-	if errors.Is(err, spec.ErrAnew) {
+	if errors.Is(err, spec.ErrNeedsAdd) {
 		f.Repair, f.Own = chain.DelCommand(e.Attachment())+"    # and add it again", false
 	}
-	f.Of(e.Attachment(), e.NetNSPath())
-	f.Failed(err)
+	f.SetAttachment(e.Attachment(), e.NetNSPath())
+	f.SetError(err)
 	return f
 }
 
 // A Doctor looks at a host: at the kernel, what other programs have set up, the networks and
-// what is attached. It changes nothing; [Doctor.Treat] does.
+// what is attached. It changes nothing; [Doctor.Fix] does.
 type Doctor struct {
 	Host
 	inv      *inventory.Inventory
@@ -86,7 +86,7 @@ type Doctor struct {
 	linted   []*lint.Finding
 	Checks   int // how many parts were looked at
 	Found    []Finding
-	Fixed    []Finding                         // what [Doctor.Treat] has repaired
+	Fixed    []Finding                         // what [Doctor.Fix] has repaired
 	Untested []string                          // and why
 	searched map[string]*inventory.OwnerSearch // by network
 }
@@ -153,7 +153,7 @@ func Examine(ctx context.Context, h Host) (*Doctor, error) {
 	}
 	networks := d.Networks(d.inv)
 	if d.list = d.inv.Entries; h.Name != "" {
-		if d.list, err = d.inv.Named(h.Name, networks); err != nil {
+		if d.list, err = d.inv.ByName(h.Name, networks); err != nil {
 			return nil, err
 		}
 		networks = slices.DeleteFunc(networks, func(n *inventory.Network) bool {
@@ -190,18 +190,18 @@ func (d *Doctor) readRules() {
 }
 
 // add adds a finding, of some attachments or of none. One with a fix is cnibox's own.
-func (d *Doctor) add(f Finding, of ...*inventory.Entry) {
-	f.Where, f.Message, f.Own, f.of = spec.Printable(cmp.Or(f.Where, f.Check)), spec.Printable(f.Message), f.fix != nil, of
-	if len(of) == 1 {
-		f.Of(of[0].Attachment(), of[0].NetNSPath())
+func (d *Doctor) add(f Finding, attached ...*inventory.Entry) {
+	f.Where, f.Message, f.Own, f.attachments = spec.Printable(cmp.Or(f.Where, f.Check)), spec.Printable(f.Message), f.fix != nil, attached
+	if len(attached) == 1 {
+		f.SetAttachment(attached[0].Attachment(), attached[0].NetNSPath())
 	}
 	d.Found = append(d.Found, f)
 }
 
 // titles are the names of attachments, of which the first few are enough for people.
-func (d *Doctor) titles(of []*inventory.Entry) string {
+func (d *Doctor) titles(attached []*inventory.Entry) string {
 	var names []string
-	for _, a := range of {
+	for _, a := range attached {
 		names = append(names, d.title(a))
 	}
 	return tty.Several(names)
@@ -241,9 +241,9 @@ func (d *Doctor) readNetworks(networks []*inventory.Network) {
 // alive reports whether anything is attached to the network.
 func (e *examined) alive() bool { return slices.ContainsFunc(e.Attached, (*inventory.Entry).Alive) }
 
-// Treat does what is cnibox's own, and examines the host again. What only shows then, as behind the
+// Fix does what is cnibox's own, and examines the host again. What only shows then, as behind the
 // first fault that CHECK found, is done as well.
-func (d *Doctor) Treat(ctx context.Context) (*Doctor, error) {
+func (d *Doctor) Fix(ctx context.Context) (*Doctor, error) {
 	const rounds = 4
 	for n := 0; ; n++ {
 		after, err := d.treatOnce(ctx)
@@ -307,13 +307,13 @@ func (d *Doctor) Text() string {
 func (d *Doctor) Documents(found []Finding) []Finding {
 	all := []Finding{}
 	for _, f := range found {
-		if len(f.of) < 2 {
+		if len(f.attachments) < 2 {
 			all = append(all, f)
 			continue
 		}
-		for _, a := range f.of {
+		for _, a := range f.attachments {
 			f.Where = spec.Printable(d.title(a))
-			f.Of(a.Attachment(), a.NetNSPath())
+			f.SetAttachment(a.Attachment(), a.NetNSPath())
 			all = append(all, f)
 		}
 	}
@@ -424,14 +424,14 @@ func (d *Doctor) ownerOf(b *chain.Broken) (owner spec.Attachment, has []string) 
 	}
 	if d.inv.Links != nil {
 		for _, l := range d.inv.Links.All {
-			if a, whole := spec.LabelNames(l.Alias); whole {
+			if a, complete := spec.LabelNames(l.Alias); complete {
 				note(a, "link %s", l.Name)
 			}
 		}
 	}
 	for _, n := range d.examined {
 		if dir := n.Conf.Leases(); dir != "" {
-			leased, err := ipam.Peek(dir, n.Name)
+			leased, err := ipam.ReadLeases(dir, n.Name)
 			if err != nil {
 				d.skip("leases of "+n.Name, err)
 			}
@@ -475,9 +475,9 @@ func (d *Doctor) checkStale(context.Context) {
 }
 
 // delOrGC is the command that deletes what is left of attachments.
-func delOrGC(of []*inventory.Entry) string {
-	if len(of) == 1 {
-		return chain.DelCommand(of[0].Attachment())
+func delOrGC(attached []*inventory.Entry) string {
+	if len(attached) == 1 {
+		return chain.DelCommand(attached[0].Attachment())
 	}
 	return "cni-exec gc --all-networks --valid-live"
 }
@@ -496,7 +496,7 @@ func (d *Doctor) checkLeases(context.Context) {
 		var stale []string
 		for _, p := range pools {
 			for _, a := range p.Stale {
-				if !slices.ContainsFunc(n.Attached, func(e *inventory.Entry) bool { return e.Has(a.String()) }) && !d.leased(n.Network, a) {
+				if !slices.ContainsFunc(n.Attached, func(e *inventory.Entry) bool { return e.HasAddr(a.String()) }) && !d.leased(n.Network, a) {
 					stale = append(stale, a.String())
 				}
 			}
@@ -564,10 +564,10 @@ func (d *Doctor) checkAttachments(ctx context.Context) {
 		if a.Fault == nil {
 			continue
 		}
-		of := faults[a.FaultText()]
+		attached := faults[a.FaultText()]
 		delete(faults, a.FaultText())
-		if len(of) > 0 {
-			d.findFault(of)
+		if len(attached) > 0 {
+			d.findFault(attached)
 		}
 	}
 }
@@ -599,36 +599,36 @@ func (d *Doctor) judgeOnce() func(context.Context, *inventory.Entry) (string, er
 }
 
 // findFault adds the finding of attachments with the same fault.
-func (d *Doctor) findFault(of []*inventory.Entry) {
-	first := of[0]
-	f := Finding{Check: "attachment", Where: d.titles(of), Message: first.FaultText(), Code: spec.AsError(first.Fault).Code}
-	if errors.Is(first.Fault, spec.ErrAnew) {
+func (d *Doctor) findFault(attached []*inventory.Entry) {
+	first := attached[0]
+	f := Finding{Check: "attachment", Where: d.titles(attached), Message: first.FaultText(), Code: spec.AsError(first.Fault).Code}
+	if errors.Is(first.Fault, spec.ErrNeedsAdd) {
 		f.Message += ", which reload cannot restore: del and add"
 		var del []string
-		for _, a := range of {
+		for _, a := range attached {
 			del = append(del, chain.DelCommand(a.Attachment()))
 		}
 		f.Repair = strings.Join(del, "\n")
-		d.add(f, of...)
+		d.add(f, attached...)
 		return
 	}
-	f.Repair, f.fix = "cni-exec reload", d.reloads(of)
-	switch same := func(is func(*inventory.Entry) string) bool {
-		return !slices.ContainsFunc(of, func(a *inventory.Entry) bool { return is(a) != is(first) })
+	f.Repair, f.fix = "cni-exec reload", d.reloads(attached)
+	switch same := func(value func(*inventory.Entry) string) bool {
+		return !slices.ContainsFunc(attached, func(a *inventory.Entry) bool { return value(a) != value(first) })
 	}; {
 	case same(func(a *inventory.Entry) string { return a.ContainerID }):
 		f.Repair += " " + d.inv.Operand(first)
 	case same(func(a *inventory.Entry) string { return a.NetworkName }):
 		f.Repair += " " + first.NetworkName
 	}
-	d.add(f, of...)
+	d.add(f, attached...)
 }
 
 // reloads is the fix that restores attachments.
-func (d *Doctor) reloads(of []*inventory.Entry) func(context.Context) error {
+func (d *Doctor) reloads(attached []*inventory.Entry) func(context.Context) error {
 	return func(ctx context.Context) error {
 		var entries []*chain.Entry
-		for _, a := range of {
+		for _, a := range attached {
 			now, err := d.Runner.Cache.Lookup(a.Attachment())
 			if errors.Is(err, os.ErrNotExist) {
 				continue

@@ -72,7 +72,7 @@ func (d *Doctor) checkBlockers(ctx context.Context) {
 	for _, b := range blockers {
 		for _, n := range d.examined {
 			link := cmp.Or(n.resources.Link, "veth*")
-			if !n.resources.Routed || b.Family == "ip6" && !n.serves(false) || b.Family == "ip" && !n.serves(true) || b.Lets(link) || d.passes(ctx, &b, n) ||
+			if !n.resources.Routed || b.Family == "ip6" && !n.serves(false) || b.Family == "ip" && !n.serves(true) || b.Accepts(link) || d.passes(ctx, &b, n) ||
 				b.Rule != nil && !b.Rule.Hits(link, n.subnets()) {
 				continue
 			}
@@ -187,7 +187,7 @@ func (d *Doctor) checkBridgeNetfilter(ctx context.Context) {
 		i := slices.IndexFunc(d.blockers, func(b nft.Blocker) bool {
 			return b.Rule == nil && (b.Family == family || b.Family == "inet") && slices.ContainsFunc(d.examined, func(n *examined) bool {
 				bridge := d.inv.Bridge(n.Conf)
-				return bridge != "" && n.serves(family == "ip") && !b.LetsWithin(bridge) && !d.passes(ctx, &b, n)
+				return bridge != "" && n.serves(family == "ip") && !b.AcceptsWithin(bridge) && !d.passes(ctx, &b, n)
 			})
 		})
 		if i >= 0 && sandbox.Sysctl(key) == "1" {
@@ -211,8 +211,8 @@ func (d *Doctor) checkLocalnet(context.Context) {
 
 // guarded reports whether the rule is there that makes route_localnet harmless, or cannot be looked for.
 func (d *Doctor) guarded() bool {
-	there, err := nft.Open(netns.Host()).Guarded()
-	return there || err != nil
+	guarded, err := nft.Open(netns.Host()).HasGuard()
+	return guarded || err != nil
 }
 
 // checkReversePath looks for strict filters on a host with several ways out, which drop answers

@@ -76,12 +76,12 @@ func (d *Doctor) checkPortMTU(context.Context) {
 	if d.inv.Links == nil {
 		return
 	}
-	of := map[mismatch][]*inventory.Entry{}
+	byMismatch := map[mismatch][]*inventory.Entry{}
 	_, err := inventory.AskHost(func(c *rtnl.Conn) (struct{}, error) {
 		for _, a := range d.live() {
 			if l := d.inv.Link(a); l != nil {
 				if m := d.mismatched(c, a, l); m != (mismatch{}) {
-					of[m] = append(of[m], a)
+					byMismatch[m] = append(byMismatch[m], a)
 				}
 			}
 		}
@@ -91,8 +91,8 @@ func (d *Doctor) checkPortMTU(context.Context) {
 		d.skip("mtu", err)
 		return
 	}
-	for _, m := range slices.SortedFunc(maps.Keys(of), func(a, b mismatch) int { return cmp.Compare(a.text, b.text) }) {
-		d.add(Finding{Check: "mtu", Where: d.titles(of[m]), Message: m.text, Repair: m.repair, Code: spec.CodeHost}, of[m]...)
+	for _, m := range slices.SortedFunc(maps.Keys(byMismatch), func(a, b mismatch) int { return cmp.Compare(a.text, b.text) }) {
+		d.add(Finding{Check: "mtu", Where: d.titles(byMismatch[m]), Message: m.text, Repair: m.repair, Code: spec.CodeHost}, byMismatch[m]...)
 	}
 }
 

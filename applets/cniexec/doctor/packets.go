@@ -45,17 +45,17 @@ func (d *Doctor) checkUplink(context.Context) {
 // checkDuplicates looks for addresses that several attachments have. Leases keep that from happening
 // within one store.
 func (d *Doctor) checkDuplicates(context.Context) {
-	of := map[netip.Addr][]*inventory.Entry{}
+	byAddr := map[netip.Addr][]*inventory.Entry{}
 	for _, a := range d.inv.Entries {
 		if !d.lives[a] {
 			continue
 		}
 		for _, p := range a.Addresses() {
-			of[p.Addr()] = append(of[p.Addr()], a)
+			byAddr[p.Addr()] = append(byAddr[p.Addr()], a)
 		}
 	}
-	for _, addr := range slices.SortedFunc(maps.Keys(of), netip.Addr.Compare) {
-		owners := of[addr]
+	for _, addr := range slices.SortedFunc(maps.Keys(byAddr), netip.Addr.Compare) {
+		owners := byAddr[addr]
 		looked := func(a *inventory.Entry) bool { return slices.Contains(d.list, a) }
 		if len(owners) > 1 && slices.ContainsFunc(owners, looked) {
 			d.add(Finding{Check: "duplicate address", Where: "duplicate address " + addr.String(), Message: d.titles(owners),
@@ -98,19 +98,19 @@ func (d *Doctor) checkNeighbours(context.Context) {
 // checkListeners looks for processes of this host that listen on a published port, and get nothing.
 func (d *Doctor) checkListeners(context.Context) {
 	var all []hostport.Port
-	of := map[*inventory.Entry][]hostport.Port{}
+	ports := map[*inventory.Entry][]hostport.Port{}
 	for _, a := range d.live() {
 		for _, p := range a.Ports {
 			ip, _ := netip.ParseAddr(p.HostIP)
-			of[a] = append(of[a], hostport.Port{Proto: p.Protocol, IP: ip, Port: p.HostPort})
+			ports[a] = append(ports[a], hostport.Port{Proto: p.Protocol, IP: ip, Port: p.HostPort})
 		}
-		all = append(all, of[a]...)
+		all = append(all, ports[a]...)
 	}
 	if len(hostport.Listening(all)) == 0 { // the kernel is asked once, unless there is a fault
 		return
 	}
 	for _, a := range d.live() {
-		for _, l := range hostport.Listening(of[a]) {
+		for _, l := range hostport.Listening(ports[a]) {
 			if l.Program == "conmon" { // podman has it hold the ports that it publishes
 				continue
 			}

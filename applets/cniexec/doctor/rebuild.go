@@ -45,11 +45,11 @@ func (d *Doctor) rebuild(ctx context.Context, a spec.Attachment) (func(context.C
 	l, t := n.list, chain.Target{ContainerID: a.ContainerID, IfName: a.IfName}
 	for _, p := range l.Plugins {
 		if !d.builtIn(p.Type) {
-			return nil, fmt.Errorf("plugin %s is another program", p.Type)
+			return nil, fmt.Errorf("plugin %s is an external program", p.Type)
 		}
 		for capability, takes := range p.Capabilities {
 			if takes && !slices.Contains(rebuildable, capability) {
-				return nil, fmt.Errorf("plugin %s takes %s, of which nothing on the host has the value", p.Type, capability)
+				return nil, fmt.Errorf("plugin %s takes %s, whose value is nowhere on the host", p.Type, capability)
 			}
 			if takes && capability == spec.CapPorts {
 				t.Capabilities = d.publishedIn(a)

@@ -1,4 +1,4 @@
-// Package hint has errors that know what to do about them.
+// Package hint has errors with advice: what the user can do about them.
 package hint
 
 import (

@@ -1,4 +1,4 @@
-// Package inventory has what is attached on a host, by whichever runtime: facts, and no judgement, which is CHECK's.
+// Package inventory lists what is attached on a host, whichever runtime attached it. It states facts; whether they are right is for CHECK.
 package inventory
 
 import (
@@ -75,7 +75,7 @@ type Entry struct {
 	Holds    []chain.Held
 	HoldsErr error // why it is not known what plugins hold
 
-	// Of Look:
+	// Of ReadStates:
 	HostLink string // host-side veth, or what else the plugin made on the host; empty: none
 	State    string
 	Why      string // it is gone, or unknown
@@ -106,8 +106,8 @@ func (v *Inventory) Operand(a *Entry) string {
 	return name
 }
 
-// In reports whether the path of the attachment's namespace leads to one.
-func (a *Entry) In(ns netns.ID) bool {
+// IsIn reports whether the path of the attachment's namespace leads to one.
+func (a *Entry) IsIn(ns netns.ID) bool {
 	id, err := netns.IDAt(a.NetNSPath())
 	return err == nil && id == ns
 }
@@ -170,7 +170,7 @@ func (v *Inventory) Conf(doc []byte) *Conf {
 
 // ReadHolds asks the plugins of attachments what these have of them.
 func (v *Inventory) ReadHolds(ctx context.Context, list []*Entry) {
-	ctx, forget := once.Remember(ctx)
+	ctx, forget := once.WithCache(ctx)
 	defer forget()
 	each := (len(list) + runtime.GOMAXPROCS(0) - 1) / runtime.GOMAXPROCS(0)
 	var wg sync.WaitGroup
@@ -209,8 +209,8 @@ func Publishing(list []*Entry) (some []*Entry) {
 	return some
 }
 
-// On is the link that the interface is connected to on the host, as plugins have said; empty: none.
-func (a *Entry) On() (name string) {
+// HeldLink is the link that the interface is connected to on the host, as plugins have said; empty: none.
+func (a *Entry) HeldLink() (name string) {
 	for _, h := range a.Holds {
 		if l, ok := h.Data.(spec.HostLink); ok {
 			name = cmp.Or(name, l.On())
@@ -237,8 +237,8 @@ func New(cache *chain.Cache, plugins *chain.Describer) (*Inventory, error) {
 	if err != nil {
 		return nil, err
 	}
-	v.Look(v.Entries)
-	v.LookAgain(v.ReadHost)
+	v.ReadStates(v.Entries)
+	v.RereadStates(v.ReadHost)
 	v.Sort()
 	return v, nil
 }
@@ -266,7 +266,7 @@ func (v *Inventory) Read(e *chain.Entry) *Entry {
 		a.Parsed = a.WholeResult()
 	}
 	if raw := e.CapabilityArgs[spec.CapPorts]; raw != nil && a.Conf.publishes() {
-		_ = json.Unmarshal(raw, &a.Ports) // a plugin has refused what is no list
+		_ = json.Unmarshal(raw, &a.Ports) // a plugin has refused what is not a list
 	}
 	for i := range a.Ports {
 		a.Ports[i].Protocol = strings.ToLower(cmp.Or(a.Ports[i].Protocol, "tcp"))
@@ -364,8 +364,8 @@ func IndexLinks(all []rtnl.Link) *hostLinks {
 	return h
 }
 
-// Look fills in the state and the host-side link of attachments.
-func (v *Inventory) Look(list []*Entry) {
+// ReadStates fills in the state and the host-side link of attachments.
+func (v *Inventory) ReadStates(list []*Entry) {
 	for _, a := range list {
 		v.findHostLink(a)
 		a.Why = ""
@@ -377,10 +377,10 @@ func (v *Inventory) Look(list []*Entry) {
 	}
 }
 
-// LookAgain looks again at what is gone or interrupted, since it may have been attached or detached
+// RereadStates looks again at what is gone or interrupted, since it may have been attached or detached
 // while its parts were read one after another. ADD writes the entry before what is in it, but for the
 // result, and so the entry is read first.
-func (v *Inventory) LookAgain(readHost func()) {
+func (v *Inventory) RereadStates(readHost func()) {
 	const looks = 2
 	for n := range looks + 1 {
 		young := v.young()
@@ -393,7 +393,7 @@ func (v *Inventory) LookAgain(readHost func()) {
 			}
 		}
 		readHost()
-		v.Look(young)
+		v.ReadStates(young)
 	}
 }
 
@@ -543,8 +543,8 @@ func (v *Inventory) AgeText(a *Entry) string {
 	return fmt.Sprintf("%dd", age/day)
 }
 
-// Has reports whether the attachment's result has an address.
-func (a *Entry) Has(addr string) bool {
+// HasAddr reports whether the attachment's result has an address.
+func (a *Entry) HasAddr(addr string) bool {
 	for _, p := range a.Addresses() {
 		if p.Addr().String() == addr {
 			return true
@@ -553,8 +553,8 @@ func (a *Entry) Has(addr string) bool {
 	return false
 }
 
-// Named returns the attachments of a network, which may have none, or of a container as Find has it.
-func (v *Inventory) Named(name string, networks []*Network) ([]*Entry, error) {
+// ByName returns the attachments of a network, which may have none, or of a container as Find has it.
+func (v *Inventory) ByName(name string, networks []*Network) ([]*Entry, error) {
 	for _, n := range networks {
 		if n.Name == name {
 			return n.Attached, nil
@@ -575,11 +575,11 @@ func (v *Inventory) Find(name string) (found []*Entry, err error) {
 	if path, err := sandbox.NetNSPath(name); err == nil && name != "" {
 		ns, _ = netns.IDAt(path)
 	}
-	in := func(a *Entry) bool { return ns != netns.ID{} && a.In(ns) }
+	inNS := func(a *Entry) bool { return ns != netns.ID{} && a.IsIn(ns) }
 	var ids []string
-	for _, is := range []func(*Entry) bool{exact, begins, in} {
+	for _, matches := range []func(*Entry) bool{exact, begins, inNS} {
 		for _, a := range v.Entries {
-			if !is(a) {
+			if !matches(a) {
 				continue
 			}
 			found = append(found, a)

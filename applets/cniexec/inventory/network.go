@@ -75,7 +75,7 @@ func (v *Inventory) Pools(n *Network) (pools []Pool, err error) {
 	if len(pools) == 0 {
 		return nil, nil
 	}
-	leased, err := ipam.Peek(n.Conf.Leases(), n.Name)
+	leased, err := ipam.ReadLeases(n.Conf.Leases(), n.Name)
 	live := map[ipam.Lease]bool{}
 	for _, a := range n.Attached {
 		if a.Alive() {

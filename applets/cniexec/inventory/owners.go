@@ -87,8 +87,8 @@ func (s *OwnerSearch) labelled(l *rtnl.Link) (*chain.Owner, error) {
 	if !spec.LabelOf(l.Alias, s.network) {
 		return nil, nil
 	}
-	a, whole := spec.LabelNames(l.Alias)
-	if !whole {
+	a, complete := spec.LabelNames(l.Alias)
+	if !complete {
 		return nil, fmt.Errorf("link %s is of an attachment to network %s whose names have no room in its alias: %s", l.Name, s.network, l.Alias)
 	}
 	return s.owner(a), nil
@@ -150,7 +150,7 @@ func (s *OwnerSearch) readLeases(dir string) error {
 	if dir == "" {
 		return nil
 	}
-	leased, err := ipam.Peek(dir, s.network)
+	leased, err := ipam.ReadLeases(dir, s.network)
 	for _, l := range leased {
 		a := spec.Attachment{Network: s.network, ContainerID: l.Owner.ContainerID, IfName: l.Owner.IfName}
 		if a.ContainerID != "" {
@@ -198,7 +198,7 @@ func (rec *ownerRecord) in(ns *netns.NS, cookie uint64) bool {
 	if rec.Cookie != 0 && cookie != 0 {
 		return rec.Cookie == cookie
 	}
-	return rec.NetNS != "" && ns.At(rec.NetNS)
+	return rec.NetNS != "" && ns.IsAt(rec.NetNS)
 }
 
 // of reports whether a link of the namespace is that of the record.

@@ -23,7 +23,7 @@ func (n Names) Enter(ctx context.Context, path string, command *chain.Command, s
 		return 0, spec.Errorf(spec.CodeNetNS, "%w", err)
 	}
 	defer ns.Close()
-	around := surroundings{dns: n.dnsOf(ns), warn: n.Runner.Warn}
+	around := commandEnv{dns: n.dnsOf(ns), warn: n.Runner.Warn}
 	if name := filepath.Base(path); IsNamed(path) {
 		if _, err := os.Lstat(n.hostsFile(name)); err == nil { // it is that of a run
 			around.name, around.hosts = name, n.hostsFile(name)
@@ -48,7 +48,7 @@ func (n Names) dnsOf(ns *netns.NS) (dns spec.DNS) {
 	entries, _, _ := n.Runner.Cache.List()
 	for _, e := range entries {
 		var result struct{ DNS spec.DNS }
-		if !ns.At(e.NetNSPath()) || !e.Live() || json.Unmarshal(e.Result, &result) != nil {
+		if !ns.IsAt(e.NetNSPath()) || !e.Live() || json.Unmarshal(e.Result, &result) != nil {
 			continue
 		}
 		if len(result.DNS.Nameservers) > 0 {

@@ -22,7 +22,7 @@ import (
 
 const (
 	etcHosts  = "/etc/hosts"
-	hostsMark = " # cni-exec run" // ends the lines of ours
+	hostsMark = " # cni-exec run" // ends our lines
 
 	maxHostName = 64 // HOST_NAME_MAX, include/uapi/linux/utsname.h: __NEW_UTS_LEN
 )
@@ -34,7 +34,7 @@ func CheckRunName(name string) error {
 		return err
 	}
 	if len(name) > maxHostName || spec.CheckContainerID(name) != nil {
-		return fmt.Errorf("%q is no name of a host: a letter or a digit, then also dots, dashes and underscores, at most %d", name, maxHostName)
+		return fmt.Errorf("%q is not a valid host name: a letter or a digit, then also dots, dashes and underscores, at most %d", name, maxHostName)
 	}
 	return nil
 }
@@ -101,8 +101,8 @@ func (n Names) freeName(ctx context.Context, name string) error {
 	return n.writeHosts()
 }
 
-// FreeDead deletes the namespaces and files of named runs that were killed.
-func (n Names) FreeDead(ctx context.Context) error {
+// DeleteDead deletes the namespaces and files of named runs that were killed.
+func (n Names) DeleteDead(ctx context.Context) error {
 	if names, err := os.ReadDir(n.runsDir()); err != nil || len(names) == 0 {
 		return nil // without a named run nothing is locked
 	}
@@ -120,7 +120,7 @@ func (n Names) FreeDead(ctx context.Context) error {
 	return errors.Join(append(errs, n.writeHosts())...)
 }
 
-// freeDeadName is FreeDead for one name, if it is that of a killed run. The caller has the
+// freeDeadName is DeleteDead for one name, if it is that of a killed run. The caller has the
 // lock. The files of the other runs are not written.
 func (n Names) freeDeadName(name string) (freed bool, err error) {
 	fd, err := tryLock(n.hostsFile(name), 0)
@@ -172,7 +172,7 @@ func (n Names) hostsWithout(ns *netns.NS) string {
 	if err != nil {
 		return ""
 	}
-	self := addressesOf("", entries, func(e *chain.Entry) bool { return ns.At(e.NetNSPath()) })
+	self := addressesOf("", entries, func(e *chain.Entry) bool { return ns.IsAt(e.NetNSPath()) })
 	host := hostsOfHost()
 	if text := hostsText(self, namedRuns(files, entries), host); text != hostsText(self, nil, host) {
 		return text
@@ -189,8 +189,8 @@ func hostsOfHost() string {
 // namedRuns returns the runs that have the files.
 func namedRuns(files []os.DirEntry, entries []*chain.Entry) (runs []runAddresses) {
 	for _, f := range files {
-		of := func(e *chain.Entry) bool { return e.ContainerID == chain.RunPrefix+f.Name() }
-		runs = append(runs, addressesOf(f.Name(), entries, of))
+		matches := func(e *chain.Entry) bool { return e.ContainerID == chain.RunPrefix+f.Name() }
+		runs = append(runs, addressesOf(f.Name(), entries, matches))
 	}
 	return runs
 }

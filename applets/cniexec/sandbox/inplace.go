@@ -38,8 +38,8 @@ func Unset(environ []string, name string) []string {
 	return slices.DeleteFunc(slices.Clone(environ), func(v string) bool { return strings.HasPrefix(v, name+"=") })
 }
 
-// again is this call, to be run once more with a variable set.
-func (r *Run) again(name, value string) chain.Command {
+// reexec is this call, to be run once more with a variable set.
+func (r *Run) reexec(name, value string) chain.Command {
 	environ := Unset(Unset(r.Environ, hostNSVar), AttachVar)
 	return chain.Command{Args: append([]string{"cni-exec"}, r.Args...), Self: true, Environ: append(environ, name+"="+value)}
 }
@@ -77,7 +77,7 @@ func (r *Run) InPlace(ctx context.Context, signals chan os.Signal) (exit int, er
 		if _, err := unix.FcntlInt(uintptr(host.FD()), unix.F_SETFD, 0); err != nil { // it is kept by execve(2)
 			return os.NewSyscallError("fcntl F_SETFD", err)
 		}
-		self := r.again(hostNSVar, fmt.Sprint(host.FD()))
+		self := r.reexec(hostNSVar, fmt.Sprint(host.FD()))
 		exit, err = become(ctx, &self, signals)
 		return err
 	})
@@ -97,7 +97,7 @@ func (r *Run) becomeCommand(ctx context.Context, host *netns.NS, signals <-chan 
 		if err := host.Enter(); err != nil {
 			return err
 		}
-		attach := r.again(AttachVar, path)
+		attach := r.reexec(AttachVar, path)
 		attach.Stdin, attach.Stdout, attach.Stderr, attach.Signals = strings.NewReader(""), r.Stdout, r.Stderr, signals
 		exit, err = attach.Run()
 		return err
@@ -105,7 +105,7 @@ func (r *Run) becomeCommand(ctx context.Context, host *netns.NS, signals <-chan 
 	if err != nil || exit != exitOK {
 		return exit, err // the third process has printed its own
 	}
-	around := surroundings{dns: r.dnsOf(own), servers: r.Servers, others: r.hostsWithout(own), warn: r.Runner.Warn}
+	around := commandEnv{dns: r.dnsOf(own), servers: r.Servers, others: r.hostsWithout(own), warn: r.Runner.Warn}
 	err = netns.OnDiscardedThread(func() (err error) { // in the namespace, as all threads
 		around.mount()
 		r.Log.Write(exitOK)

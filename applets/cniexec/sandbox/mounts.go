@@ -15,8 +15,8 @@ import (
 	"cnibox/spec"
 )
 
-// The surroundings are what a command sees of its network beside the namespace itself.
-type surroundings struct {
+// A commandEnv is what a command sees of its network beside the namespace itself.
+type commandEnv struct {
 	dns     spec.DNS // of its networks; empty: the host's
 	servers []string // name servers in place of those of dns; nil: none
 	name    string   // of the run, which is its host name; empty: that of the host
@@ -29,7 +29,7 @@ type surroundings struct {
 // /sys and /etc/resolv.conf of its network. What cannot be mounted stays the host's, with a warning.
 //
 // It is called in the network namespace of the command, on a thread that ends with it.
-func (s *surroundings) mount() {
+func (s *commandEnv) mount() {
 	err := os.NewSyscallError("unshare", unix.Unshare(unix.CLONE_NEWNS))
 	if err == nil {
 		// slave: mounts of the host are propagated, ours are not
@@ -60,7 +60,7 @@ func (s *surroundings) mount() {
 }
 
 // warnUncovered says what the command sees instead of a file that could not be mounted.
-func (s *surroundings) warnUncovered(what, file string, err error) {
+func (s *commandEnv) warnUncovered(what, file string, err error) {
 	if errors.Is(err, os.ErrNotExist) {
 		s.warn("the command has no %s: the host has none to mount another one on (touch %[1]s)", file)
 		return
@@ -69,7 +69,7 @@ func (s *surroundings) warnUncovered(what, file string, err error) {
 }
 
 // mountName gives the calling thread a host name of its own, and the /etc/hosts of the run.
-func (s *surroundings) mountName() error {
+func (s *commandEnv) mountName() error {
 	err := os.NewSyscallError("unshare", unix.Unshare(unix.CLONE_NEWUTS))
 	if err == nil {
 		err = os.NewSyscallError("sethostname", unix.Sethostname([]byte(s.name)))
@@ -89,7 +89,7 @@ const (
 // resolvers returns the text of /etc/resolv.conf for the command; false: that of the host. Name
 // servers of the networks come first, then those of systemd-resolved, then those of the host that are
 // not on loopback.
-func (s *surroundings) resolvers() (text string, ok bool) {
+func (s *commandEnv) resolvers() (text string, ok bool) {
 	d := s.dns
 	if len(s.servers) > 0 {
 		d.Nameservers = s.servers

@@ -37,7 +37,7 @@ func NetNSPath(operand string) (string, error) {
 // CheckNetNSName returns an error for what cannot be the name of a file in NetNSDir.
 func CheckNetNSName(name string) error {
 	if name == "" || strings.HasPrefix(name, ".") || strings.ContainsAny(name, "/\x00") || len(name) > unix.NAME_MAX {
-		return fmt.Errorf("%q is no name of a network namespace", name)
+		return fmt.Errorf("%q is not a valid name of a network namespace", name)
 	}
 	return nil
 }
@@ -82,7 +82,7 @@ func (n Names) Create(ctx context.Context, path string, detach func() error) (cr
 		return false, nil
 	case errors.Is(err, netns.ErrNotNS):
 		if info, err := os.Lstat(path); err != nil || !info.Mode().IsRegular() || info.Size() > 0 {
-			return false, fmt.Errorf("%s exists and is no network namespace", path)
+			return false, fmt.Errorf("%s exists and is not a network namespace", path)
 		}
 	case !errors.Is(err, os.ErrNotExist):
 		return false, err
@@ -107,8 +107,8 @@ func (n Names) freeKilled(ctx context.Context, name string) error {
 	if err != nil || !freed {
 		return err
 	}
-	of := func(a spec.Attachment) bool { return a.ContainerID == chain.RunPrefix+name }
-	if err := n.Runner.DeleteStale(ctx, of); err != nil {
+	matches := func(a spec.Attachment) bool { return a.ContainerID == chain.RunPrefix+name }
+	if err := n.Runner.DeleteStale(ctx, matches); err != nil {
 		n.Runner.Warn("leftovers of a killed run: %v", err)
 	}
 	return nil
@@ -169,7 +169,7 @@ func unbindNetNS(path string) error {
 		return nil
 	}
 	if _, ns := netns.IDAt(path); err == nil && ns != nil && (!info.Mode().IsRegular() || info.Size() > 0) {
-		return errors.New("it is none")
+		return errors.New("it is not a network namespace")
 	}
 	return errors.Join(netns.Unbind(path), disk.Remove(path))
 }
@@ -186,7 +186,7 @@ func (n Names) DeleteUnused(ctx context.Context, path string) error {
 	}
 	defer ns.Close()
 	for _, e := range entries {
-		if ns.At(e.NetNSPath()) && e.Live() { // by whatever path
+		if ns.IsAt(e.NetNSPath()) && e.Live() { // by whatever path
 			n.Runner.Warn("%s stays: %s is attached", path, e.Title())
 			return nil
 		}

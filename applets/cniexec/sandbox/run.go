@@ -80,7 +80,7 @@ func become(ctx context.Context, cmd *chain.Command, signals chan os.Signal) (ex
 	err = context.Cause(ctx)
 	select {
 	case s := <-signals:
-		err = interrupt.By(s.(unix.Signal)) // all are, on Linux
+		err = interrupt.Signal(s.(unix.Signal)) // all are, on Linux
 	default:
 	}
 	if err != nil {
@@ -89,9 +89,9 @@ func become(ctx context.Context, cmd *chain.Command, signals chan os.Signal) (ex
 	return cmd.Become()
 }
 
-// Live makes the namespace, attaches it, runs the command in it, detaches it, and returns the exit code of the
+// Execute makes the namespace, attaches it, runs the command in it, detaches it, and returns the exit code of the
 // command, also with an error, as of a detach after the command.
-func (r *Run) Live(ctx context.Context, signals <-chan os.Signal) (exit int, err error) {
+func (r *Run) Execute(ctx context.Context, signals <-chan os.Signal) (exit int, err error) {
 	defer interrupt.Begin()()
 	if r.ns, err = netns.New(); err != nil {
 		return exitError, fmt.Errorf("make a network namespace: %w", err)
@@ -121,7 +121,7 @@ func (r *Run) Live(ctx context.Context, signals <-chan os.Signal) (exit int, err
 	if err != nil {
 		return attachExit(err), err
 	}
-	around := surroundings{dns: r.dns, servers: r.Servers, warn: r.Runner.Warn}
+	around := commandEnv{dns: r.dns, servers: r.Servers, warn: r.Runner.Warn}
 	if r.Name != "" {
 		around.name, around.hosts = r.Name, r.hostsFile(r.Name)
 		if err := r.updateHosts(ctx); err != nil {
@@ -152,14 +152,13 @@ func (r *Run) Live(ctx context.Context, signals <-chan os.Signal) (exit int, err
 
 // giveNameBack ends the name of the run, however its context has ended.
 func (r *Run) giveNameBack(ctx context.Context) {
-	ctx, cancel := interrupt.Within(ctx, TakeDown)
+	ctx, cancel := interrupt.UndoContext(ctx, TakeDown)
 	defer cancel()
 	if err := r.freeName(ctx, r.Name); err != nil {
 		r.Runner.Warn("name %s: %v", r.Name, err)
 	}
 }
 
-// upLo sets lo up.
 func upLo(ns *netns.NS) error {
 	conn, err := rtnl.Dial(ns)
 	if err != nil {
@@ -182,28 +181,28 @@ func (r *Run) attach(ctx context.Context, signals <-chan os.Signal) error {
 		defer close(stopped)
 		select {
 		case sig := <-signals:
-			cancel(interrupt.By(sig.(unix.Signal)))
+			cancel(interrupt.Signal(sig.(unix.Signal)))
 		case <-done:
 		}
 	}()
 	err := r.attachAll(ctx)
-	r.ours = interrupt.Pass()
+	r.ours = interrupt.PassToCommand()
 	close(done)
 	<-stopped // from here on signals are the command's
-	var by interrupt.By
+	var signal interrupt.Signal
 	switch {
-	case !errors.As(context.Cause(ctx), &by):
+	case !errors.As(context.Cause(ctx), &signal):
 		return err
 	case err == nil:
-		return spec.Errorf(spec.CodeTryAgain, "%w before the command was started", by)
+		return spec.Errorf(spec.CodeTryAgain, "%w before the command was started", signal)
 	}
-	return fmt.Errorf("%w before the command was started: %w", by, err)
+	return fmt.Errorf("%w before the command was started: %w", signal, err)
 }
 
 // attachExit is the exit code for an error before the command: that of a command that a signal ends.
 func attachExit(err error) int {
-	if by := interrupt.By(0); errors.As(err, &by) {
-		return chain.ExitSignal + int(by)
+	if signal := interrupt.Signal(0); errors.As(err, &signal) {
+		return chain.ExitSignal + int(signal)
 	}
 	return exitError
 }
@@ -227,7 +226,7 @@ func (r *Run) attachAll(ctx context.Context) error {
 
 // detach deletes the attachments in reverse, going on past failures.
 func (r *Run) detach(ctx context.Context) error {
-	ctx, cancel := interrupt.Within(ctx, TakeDown)
+	ctx, cancel := interrupt.UndoContext(ctx, TakeDown)
 	defer cancel()
 	r.Runner.KeepGoing = true
 	var errs []error

@@ -1,4 +1,4 @@
-// Package watch reloads when what attachments have on the host was taken away: it follows the kernel and firewalld.
+// Package watch follows the kernel and firewalld, and reloads when something that attachments have on the host was deleted.
 package watch
 
 import (
@@ -65,7 +65,7 @@ func (w *Watch) Run(ctx context.Context) error {
 		why = w.next(ctx, events, ended)
 		end()
 		switch err := context.Cause(ctx); {
-		case errors.As(err, new(interrupt.By)):
+		case errors.As(err, new(interrupt.Signal)):
 			return nil
 		case err != nil:
 			return err

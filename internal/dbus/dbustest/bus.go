@@ -1,5 +1,5 @@
 // Package dbustest gives tests a message bus of their own, Debian's dbus-daemon,
-// and a firewalld on it that is none. It is for tests only. It has its own reading of
+// and a fake firewalld on it. It is for tests only. It has its own reading of
 // the protocol, so that a mistake in package dbus does not meet the same one here.
 package dbustest
 
