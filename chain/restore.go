@@ -36,7 +36,7 @@ func (r *Runner) Restore(ctx context.Context, entries []*Entry, t Together, done
 	defer forget()
 	w := &restoring{Runner: r.Once(), together: t, done: done}
 	var busy []*entryOf
-	for part := range slices.Chunk(alive(entries), mostTogether) {
+	for part := range slices.Chunk(alive(entries), mostTogether()) {
 		busy = append(busy, w.part(ctx, part)...)
 	}
 	for _, e := range busy {
