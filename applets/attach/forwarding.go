@@ -129,7 +129,8 @@ func (op *Op) checkForwarding() error {
 		return nil
 	}
 	for _, s := range forwarding(op.Own()) {
-		if v, err := netns.Host().Sysctl(s.Key); err == nil && v == "0" {
+		v, err := once.Known(op.ctx, "sysctl "+s.Key, func() (string, error) { return netns.Host().Sysctl(s.Key) })
+		if err == nil && v == "0" {
 			return Mismatch("%s", ForwardingOff(s.Key))
 		}
 	}

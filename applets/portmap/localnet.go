@@ -1,6 +1,7 @@
 package portmap
 
 import (
+	"context"
 	"errors"
 	"iter"
 	"net/netip"
@@ -9,6 +10,7 @@ import (
 
 	"cnibox/applets/chained"
 	"cnibox/internal/netns"
+	"cnibox/internal/once"
 	"cnibox/nft"
 	"cnibox/rtnl"
 	"cnibox/spec"
@@ -37,16 +39,16 @@ func localnetTarget(maps iter.Seq[nft.PortMap]) netip.Addr {
 //
 // It is the link of the route to the container's address, if the container is behind it: an address
 // of the LAN in prevResult must not set route_localnet on the uplink.
-func localnetLink(r *spec.Request, maps iter.Seq[nft.PortMap]) (*rtnl.Link, error) {
+func localnetLink(ctx context.Context, r *spec.Request, maps iter.Seq[nft.PortMap]) (*rtnl.Link, error) {
 	to := localnetTarget(maps)
 	if !to.IsValid() {
 		return nil, nil
 	}
-	host, err := rtnl.Dial(r.Call.HostNS())
+	host, done, err := rtnl.DialHost(ctx, r.Call.HostNS())
 	if err != nil {
 		return nil, err
 	}
-	defer host.Close()
+	defer done()
 	route, err := host.RouteTo(to)
 	if err != nil {
 		return nil, nil // no route to it
@@ -55,7 +57,8 @@ func localnetLink(r *spec.Request, maps iter.Seq[nft.PortMap]) (*rtnl.Link, erro
 	if err != nil {
 		return nil, rtnl.SkipAbsent(err)
 	}
-	if now, err := netns.Host().Sysctl(localnetKey(link.Name)); err != nil || now != "0" {
+	key := localnetKey(link.Name)
+	if err := once.Do(ctx, key, isOn, key); !errors.Is(err, errOff) {
 		return nil, err
 	}
 	own, err := leadsTo(r, host, link)
@@ -67,6 +70,17 @@ func localnetLink(r *spec.Request, maps iter.Seq[nft.PortMap]) (*rtnl.Link, erro
 		return nil, nil
 	}
 	return link, nil
+}
+
+var errOff = errors.New("it is 0")
+
+// isOn reads a setting of the host; errOff: it is 0.
+func isOn(key string) error {
+	now, err := netns.Host().Sysctl(key)
+	if err == nil && now == "0" {
+		err = errOff
+	}
+	return err
 }
 
 // leadsTo reports whether the container's interface is behind a link of the host.
