@@ -53,7 +53,7 @@ func (r *Runner) Change(ctx context.Context, a spec.Attachment, ch Change) error
 		return spec.Errorf(spec.CodeNetNS, "the network namespace of %s is gone: `cni-exec gc` releases what it had", e.Title())
 	}
 	defer old.ns.Close()
-	end, err := old.openNetNS()
+	end, err := old.openNetNS(r.host)
 	if err != nil {
 		return err
 	}

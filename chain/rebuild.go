@@ -32,7 +32,7 @@ func (r *Runner) Rebuild(ctx context.Context, l *List, t Target, write bool) err
 	} else if !errors.Is(err, os.ErrNotExist) {
 		return err
 	}
-	end, err := t.openNetNS()
+	end, err := t.openNetNS(r.host)
 	if err != nil {
 		return err
 	}

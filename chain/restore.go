@@ -36,7 +36,7 @@ func (r *Runner) Restore(ctx context.Context, entries []*Entry, t Together, done
 	defer forget()
 	w := &restoring{Runner: r.Once(), together: t, done: done}
 	var busy []*snapshot
-	for part := range slices.Chunk(alive(entries), mostTogether) {
+	for part := range slices.Chunk(alive(entries), mostTogether()) {
 		busy = append(busy, w.restoreUnlocked(ctx, part)...)
 	}
 	for _, e := range busy {
@@ -96,9 +96,9 @@ func (w *restoring) restoreUnlocked(ctx context.Context, entries []*snapshot) (b
 
 // removeForeignLock removes the lock file of a container that another runtime attached, which does not
 // remove it.
-func (w *restoring) removeForeignLock(e *snapshot) {
+func (r *Runner) removeForeignLock(e *snapshot) {
 	if e.BootID == "" {
-		w.Cache.removeLock(e.ContainerID)
+		r.Cache.removeLock(e.ContainerID)
 	}
 }
 
@@ -121,41 +121,39 @@ func (w *restoring) restoreLocked(ctx context.Context, e *snapshot) {
 // finish runs CHECK of the attachments of which all could be restored. Each is locked by itself: an
 // external plugin that hangs keeps no verb of another container waiting.
 func (w *restoring) finish(ctx context.Context) {
-	for _, res := range w.restored {
-		if ctx.Err() != nil {
-			break
-		}
-		if len(res.Errs) == 0 {
-			w.check(ctx, res)
-		}
-		w.done(res)
-	}
+	all := w.restored
 	w.restored = nil
+	check := func(r *Runner, i int) {
+		if len(all[i].Errs) == 0 {
+			r.checkRestored(ctx, all[i])
+		}
+	}
+	w.ForEach(ctx, len(all), func(i int) string { return all[i].ContainerID }, check, func(i int) { w.done(all[i]) })
 }
 
-// check runs CHECK of one attachment, unless another verb is at work with it.
-func (w *restoring) check(ctx context.Context, res *Restored) {
+// checkRestored runs CHECK of one attachment, unless another verb is at work with it.
+func (r *Runner) checkRestored(ctx context.Context, res *Restored) {
 	if res.Unchecked = res.list.Unchecked(); res.Unchecked != "" {
 		return
 	}
-	network := w.Cache.tryLock("network", res.NetworkName, unix.LOCK_SH)
+	network := r.Cache.tryLock("network", res.NetworkName, unix.LOCK_SH)
 	if network != nil {
 		defer network()
 	}
-	container := w.Cache.tryLock("container", res.ContainerID, unix.LOCK_EX)
+	container := r.Cache.tryLock("container", res.ContainerID, unix.LOCK_EX)
 	if container != nil {
 		defer container()
-		defer w.removeForeignLock(res.snapshot)
+		defer r.removeForeignLock(res.snapshot)
 	}
 	if network == nil || container == nil || !res.Written().Equal(res.written) {
 		res.Unchecked = "another verb is at work"
 		return
 	}
 	t := res.target()
-	if end, err := t.openNetNS(); err == nil { // else the plugins report it
+	if end, err := t.openNetNS(r.host); err == nil { // else the plugins report it
 		defer end()
 	}
-	res.failed(w.checkAll(ctx, res.list, t, res.prev))
+	res.failed(r.checkAll(ctx, res.list, t, res.prev))
 }
 
 // failed adds an error, if it is one.

@@ -39,6 +39,8 @@ type Runner struct {
 	// UndoTimeout is for the DEL after a failed ADD, which also runs when the
 	// ADD's own context has ended; 0: 30 s.
 	UndoTimeout time.Duration
+
+	host *netns.NS // that calls share; nil: each has its own
 }
 
 const (
@@ -90,7 +92,7 @@ type Attached struct {
 // libcni runs no DEL, allows a second ADD and takes no lock: it leaves these to its caller.
 func (r *Runner) Add(ctx context.Context, l *List, t Target) (*Attached, error) {
 	a := t.on(l)
-	end, err := t.openNetNS()
+	end, err := t.openNetNS(r.host)
 	if err == nil {
 		defer end()
 	}
@@ -287,13 +289,18 @@ func (r *Runner) lock(ctx context.Context, a spec.Attachment) (unlock func(), er
 // before any is run: plugins check it as well, but the first of a list would have done its work before the
 // next one fails. Our own is refused, unless CNI_NETNS_OVERRIDE allows it: then each plugin opens the path.
 // Errors have code 8.
-func (t *Target) openNetNS() (end func() error, err error) {
+// host is that of [netns.ShareHost]; nil: the call has its own.
+func (t *Target) openNetNS(host *netns.NS) (end func() error, err error) {
 	if t.ns == nil {
 		if t.ns, err = netns.Open(t.NetNS); err != nil {
 			return nil, spec.NetNSError(t.NetNS, err)
 		}
 	}
-	if end, ok := t.ns.Share(); ok {
+	share := t.ns.Share
+	if host != nil {
+		share = func() (func() error, bool) { return t.ns.ShareWith(host) }
+	}
+	if end, ok := share(); ok {
 		return end, nil
 	}
 	ns := t.ns

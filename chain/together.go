@@ -25,9 +25,16 @@ type Together interface {
 	Make(ctx context.Context)
 }
 
-// mostTogether is how many attachments are restored or deleted at once, and so locked: each lock is
-// an open file.
-const mostTogether = 200
+// mostTogether returns how many attachments are restored or deleted at once, and so locked: each lock is
+// an open file, of which half of the limit stay for all else.
+func mostTogether() int {
+	const most = 1000
+	var open unix.Rlimit
+	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &open); err != nil {
+		return 100
+	}
+	return int(max(1, min(most, open.Cur/2)))
+}
 
 // deleting is the DEL of many attachments at work. It goes on past failures.
 type deleting struct {
@@ -91,7 +98,7 @@ func (w *deleting) run(ctx context.Context, entries []*Entry) ([]spec.Attachment
 
 // parts deletes those of the entries that can be deleted together, and returns the others.
 func (w *deleting) parts(ctx context.Context, entries []*Entry) (single []*Entry) {
-	for part := range slices.Chunk(entries, mostTogether) {
+	for part := range slices.Chunk(entries, mostTogether()) {
 		single = append(single, w.part(ctx, part)...)
 	}
 	return single

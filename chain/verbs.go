@@ -37,7 +37,7 @@ func (r *Runner) Del(ctx context.Context, l *List, t Target) error {
 		return fmt.Errorf("network %s has no configuration and %s is not known: %w", l.Name, t.title(l, e), os.ErrNotExist)
 	}
 	// A path without a namespace is not an error of DEL; the host's own namespace is one.
-	if end, err := t.openNetNS(); err == nil {
+	if end, err := t.openNetNS(r.host); err == nil {
 		defer end()
 	} else if errors.Is(err, spec.ErrOwnNS) {
 		return err
@@ -135,7 +135,7 @@ func (r *Runner) Check(ctx context.Context, l *List, t Target) error {
 	case t.NetNS == "":
 		return spec.Errorf(spec.CodeNetNS, "the network namespace of %s is gone: %s is another one now", e.Title(), e.NetNSPath())
 	}
-	end, err := t.openNetNS()
+	end, err := t.openNetNS(r.host)
 	if err != nil {
 		return err
 	}
@@ -210,7 +210,7 @@ func (r *Runner) Get(ctx context.Context, l *List, t Target) (*spec.Result, erro
 	if _, err := os.Stat(t.NetNS); t.NetNS == "" || errors.Is(err, os.ErrNotExist) {
 		return nil, spec.Errorf(spec.CodeUnknown, "%s is not known: there is no network namespace %q", t.title(l, e), t.NetNS)
 	}
-	end, err := t.openNetNS()
+	end, err := t.openNetNS(r.host)
 	if err != nil {
 		return nil, err
 	}

@@ -3,6 +3,7 @@
 package rtnl
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"os"
@@ -12,6 +13,7 @@ import (
 
 	"cnibox/internal/netns"
 	"cnibox/internal/nlconn"
+	"cnibox/internal/once"
 )
 
 // errMalformed is about bytes that no kernel sends.
@@ -30,6 +32,15 @@ func Dial(ns *netns.NS) (*Conn, error) {
 		return nil, fmt.Errorf("route netlink: %w", err)
 	}
 	return &Conn{c}, nil
+}
+
+// DialHost is [Dial] of the host for one verb, or once for those of many attachments ([once.WithCache]). host is what
+// the verb has of it. The caller calls done in place of Close.
+func DialHost(ctx context.Context, host *netns.NS) (c *Conn, done func(), err error) {
+	if once.HasCache(ctx) {
+		host = netns.Host() // what a verb keeps is closed at its end
+	}
+	return once.Open(ctx, "host's socket", func() (*Conn, error) { return Dial(host) }, func(c *Conn) { c.Close() })
 }
 
 // DialPath is [Dial] for the namespace of a path; see [netns.Open] for its errors.

@@ -129,7 +129,8 @@ func (op *Op) checkForwarding() error {
 		return nil
 	}
 	for _, f := range forwarding(op.OwnAddresses()) {
-		if on, err := op.Host.Forwards(f.family); err == nil && !on {
+		on, err := once.Get(op.ctx, f.key, func() (bool, error) { return op.Host.Forwards(f.family) })
+		if err == nil && !on {
 			return Mismatch("%s", ForwardingOff(f.key))
 		}
 	}

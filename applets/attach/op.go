@@ -12,7 +12,6 @@ import (
 	"context"
 
 	"cnibox/internal/netns"
-	"cnibox/internal/once"
 	"cnibox/internal/undo"
 	"cnibox/nft"
 	"cnibox/rtnl"
@@ -62,12 +61,7 @@ func (op *Op) AddInterface(i spec.Interface) int {
 // with it the namespace. Nothing has been changed.
 func (p *Plugin) open(ctx context.Context, r *spec.Request, d Driver, ns *netns.NS) (op *Op, err error) {
 	op = &Op{Request: r, Result: &spec.Result{}, NS: ns, plugin: p, facts: d.Facts(), ctx: ctx}
-	host := r.Call.HostNS()
-	if once.HasCache(ctx) {
-		host = netns.Host() // what a call keeps is closed at its end
-	}
-	dial := func() (*rtnl.Conn, error) { return rtnl.Dial(host) }
-	op.Host, op.closeHost, err = once.Open(ctx, "host's socket", dial, func(c *rtnl.Conn) { c.Close() })
+	op.Host, op.closeHost, err = rtnl.DialHost(ctx, r.Call.HostNS())
 	if err == nil && ns != nil {
 		op.Cont, err = rtnl.Dial(ns)
 	}

@@ -59,14 +59,26 @@ func (op *Op) CreateVeth(mtu int, master uint32) error {
 		return err
 	}
 	op.Undo("link "+host.Name, func(context.Context) error { return op.Host.DelLink(host.Name) })
-	// by the index: the name may be that of another attachment
-	if err := op.Host.Do(rtnl.ChangeLink(host.Index, rtnl.LinkChange{Alias: op.label()})); err != nil {
+	if err := op.labelVeth(host, master != 0); err != nil {
 		return err
 	}
 	// the peer's index is the host-side veth's IFLA_LINK: no look-up in the container
 	op.Link = &rtnl.Link{Index: host.Parent, Name: op.IfName, Kind: "veth", MAC: mac, MTU: host.MTU}
 	op.Veth, op.newVeth = host, true
 	return op.IgnoreRouters(host)
+}
+
+// labelVeth gives a new host-side veth its alias. A port of a bridge gets no IPv6 link-local address when the
+// peer comes up: only the bridge is an end of packets, and the kernel walks all routes of the host
+// when a link goes, of which each address has two.
+func (op *Op) labelVeth(host *rtnl.Link, port bool) error {
+	ch := rtnl.LinkChange{Alias: op.label(), AddrGenModeNone: port}
+	err := op.Host.Do(rtnl.ChangeLink(host.Index, ch)) // by the index: the name may be that of another attachment
+	if port && errors.Is(err, unix.EAFNOSUPPORT) {     // the kernel has no IPv6, or not for an MTU below 1280; nothing was changed
+		ch.AddrGenModeNone = false
+		err = op.Host.Do(rtnl.ChangeLink(host.Index, ch))
+	}
+	return err
 }
 
 // IgnoreRouters sets accept_ra=0 on a link of the host (CVE-2020-10749), where it is not. Where /proc/sys

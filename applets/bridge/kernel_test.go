@@ -6,6 +6,7 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -62,6 +63,28 @@ func TestKernelBridgeCVE202010749(t *testing.T) {
 		if err != nil || value != "0" {
 			t.Errorf("accept_ra of %s is %q (%v), want 0\n%s", l.Name, value, err, out)
 		}
+	}
+}
+
+// A port of the bridge has no IPv6 link-local address. With an MTU below 1280 the kernel has no IPv6
+// on a link, which is not an error.
+func TestKernelBridgePortWithoutLinkLocal(t *testing.T) {
+	for _, mtu := range []int{1500, 1200} {
+		t.Run(fmt.Sprint(mtu), func(t *testing.T) {
+			h := applettest.NewHost(t)
+			conf := fmt.Sprintf(`{"cniVersion":"1.1.0","name":"demo","type":"bridge","bridge":"br0","mtu":%d,"ipam":{"type":"host-local","dataDir":"$DIR","subnet":"10.1.0.0/24"}}`, mtu)
+			h.Must(spec.Add, "bridge", conf, h.Container("ctr"))
+			all, err := kerneltest.Dial(t, h.NS).AllAddrs()
+			if err != nil {
+				t.Fatal(err)
+			}
+			for _, l := range kerneltest.Links(t, h.NS) {
+				has := slices.ContainsFunc(all[l.Index], func(a rtnl.Addr) bool { return a.Prefix.Addr().IsLinkLocalUnicast() })
+				if has && l.Kind == "veth" {
+					t.Errorf("%s has a link-local address: %v", l.Name, all[l.Index])
+				}
+			}
+		})
 	}
 }
 

@@ -117,32 +117,47 @@ func (c *checkCall) checkAll(ctx context.Context, entries []*chain.Entry, unread
 			idle = append(idle, e)
 		}
 	}
-	runner := c.runner.Once()
 	failed, lost := 0, 0
-	for _, e := range append(idle, busy...) {
-		if ctx.Err() != nil {
-			return checked, context.Cause(ctx)
+	type judged struct {
+		attached, deleted bool
+		unchecked         string
+		err               error
+	}
+	judge := func(runner *chain.Runner, e *chain.Entry) (j judged) {
+		if j.attached = e.Attached(); j.attached {
+			j.unchecked, j.err = doctor.Judge(ctx, runner, e)
+			j.deleted = j.err != nil && doctor.Deleted(runner.Cache, e)
 		}
-		if !e.Attached() {
-			continue
-		}
-		unchecked, err := doctor.Judge(ctx, runner, e)
-		if unchecked != "" {
-			c.notTested = append(c.notTested, fmt.Sprintf("%s: %s", title(e), unchecked))
-			continue
+		return j
+	}
+	report := func(e *chain.Entry, j judged) {
+		switch {
+		case !j.attached:
+			return
+		case j.unchecked != "":
+			c.notTested = append(c.notTested, fmt.Sprintf("%s: %s", title(e), j.unchecked))
+			return
 		}
 		checked++
-		if err == nil || doctor.Deleted(c.runner.Cache, e) {
-			continue
+		if j.err == nil || j.deleted {
+			return
 		}
 		todo := ""
-		if errors.Is(err, spec.ErrNeedsAdd) {
+		if errors.Is(j.err, spec.ErrNeedsAdd) {
 			todo = ": del and add"
 			lost++
 		}
-		c.runner.Warn("check %s: %v%s", title(e), hint.Line(err), todo)
-		c.fault(e, err)
+		c.runner.Warn("check %s: %v%s", title(e), hint.Line(j.err), todo)
+		c.fault(e, j.err)
 		failed++
+	}
+	for _, part := range [][]*chain.Entry{idle, busy} {
+		found := make([]judged, len(part))
+		c.runner.Once().ForEach(ctx, len(part), func(i int) string { return part[i].ContainerID },
+			func(r *chain.Runner, i int) { found[i] = judge(r, part[i]) }, func(i int) { report(part[i], found[i]) })
+		if ctx.Err() != nil {
+			return checked, context.Cause(ctx)
+		}
 	}
 	c.problem("cache", unread)
 	return checked, c.notAsAdded(failed, lost, checked, unread)

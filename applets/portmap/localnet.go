@@ -1,6 +1,7 @@
 package portmap
 
 import (
+	"context"
 	"errors"
 	"iter"
 	"net/netip"
@@ -37,16 +38,16 @@ func localnetTarget(maps iter.Seq[nft.PortMap]) netip.Addr {
 //
 // It is the link of the route to the container's address, if the container is behind it: an address
 // of the LAN in prevResult must not set route_localnet on the uplink.
-func localnetLink(r *spec.Request, maps iter.Seq[nft.PortMap]) (*rtnl.Link, error) {
+func localnetLink(ctx context.Context, r *spec.Request, maps iter.Seq[nft.PortMap]) (*rtnl.Link, error) {
 	to := localnetTarget(maps)
 	if !to.IsValid() {
 		return nil, nil
 	}
-	host, err := rtnl.Dial(r.Call.HostNS())
+	host, done, err := rtnl.DialHost(ctx, r.Call.HostNS())
 	if err != nil {
 		return nil, err
 	}
-	defer host.Close()
+	defer done()
 	route, err := host.RouteTo(to)
 	if err != nil {
 		return nil, nil // no route to it

@@ -100,7 +100,7 @@ func (c *conf) publish(ctx context.Context, op *chained.Op, maps iter.Seq[nft.Po
 	case none:
 		return releasePorts(ctx, r, dir, old.Data.UDP)
 	}
-	link, err := localnetLink(r, maps)
+	link, err := localnetLink(ctx, r, maps)
 	if err == nil && link != nil {
 		err = setLocalnet(link, "0") // as it is: a file system that cannot be written is an error before the first change
 	}
@@ -286,7 +286,7 @@ func (c *conf) Check(op *chained.Op) error {
 	if err = netfilter.OrReference(err, r.Attachment, nft.KindPortMap); err != nil {
 		return spec.Errorf(spec.CodeCheck, "%w", err)
 	}
-	if link, err := localnetLink(r, maps); err != nil {
+	if link, err := localnetLink(op.Context(), r, maps); err != nil {
 		return err
 	} else if link != nil {
 		return spec.Errorf(spec.CodeCheck, "%s is 0: ports are not reached through 127.0.0.1", localnetKey(link.Name))

@@ -36,12 +36,12 @@ func (c *conf) republish(ctx context.Context, op *chained.Op, maps iter.Seq[nft.
 		lost = !x.AlreadyOwned(r.Attachment)
 		return nil
 	}
-	return nft.Open(netns.Host()).UpdateThen(ctx, publish, func(_ context.Context, err error) error {
+	return nft.Open(netns.Host()).UpdateThen(ctx, publish, func(ctx context.Context, err error) error {
 		if err == nil && lost {
 			flushUntranslated(r, udp)
 		}
 		if err == nil { // after the transaction, as in ADD
-			err = restoreLocalnet(r, maps)
+			err = restoreLocalnet(ctx, r, maps)
 		}
 		return err
 	})
@@ -72,8 +72,8 @@ func (d portOwners) plan(r *spec.Request, x *nft.Tx, maps iter.Seq[nft.PortMap])
 }
 
 // restoreLocalnet sets route_localnet, as ADD does, where it is off.
-func restoreLocalnet(r *spec.Request, maps iter.Seq[nft.PortMap]) error {
-	link, err := localnetLink(r, maps)
+func restoreLocalnet(ctx context.Context, r *spec.Request, maps iter.Seq[nft.PortMap]) error {
+	link, err := localnetLink(ctx, r, maps)
 	if err != nil || link == nil {
 		return err
 	}

@@ -159,7 +159,7 @@ func (ns *NS) Do(fn func() error) error {
 	case ns.isHost():
 		return fn()
 	case ns.shared != nil: // it is not the one of the process
-		return ns.shared.home.runIn(ns.Enter, fn)
+		return ns.shared.host.shared.home.runIn(ns.Enter, fn)
 	}
 	same, err := ns.Same(Host())
 	switch {

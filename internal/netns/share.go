@@ -8,28 +8,45 @@ import (
 // A shared is what all that runs for a call in this process has of a namespace, and of the host's.
 type shared struct {
 	host *NS
-	home home
+	home home              // of the host, for both
 	kept map[int]io.Closer // by netlink protocol
+}
+
+// ShareHost returns the namespace of the process for calls that come one after another: what [Keep] opens in
+// it stays open until end, if they share theirs by [NS.ShareWith].
+func ShareHost() (host *NS, end func() error, err error) {
+	host = Host()
+	own, err := host.ID()
+	if err != nil {
+		return nil, nil, err
+	}
+	host.id = own
+	host.shared = &shared{host: host, kept: map[int]io.Closer{}}
+	return host, func() error { return errors.Join(host.shared.close(), host.close()) }, nil
 }
 
 // Share has all that runs for a call in this process use ns: what [Keep] opens in it, and in
 // [NS.Host], stays open, and Close does nothing, until end. The namespace of the process is not
 // shared: ok is false.
 func (ns *NS) Share() (end func() error, ok bool) {
-	host := Host()
-	own, err := host.ID()
+	host, endHost, err := ShareHost()
 	if err != nil {
 		return nil, false
 	}
-	if id, err := ns.ID(); err != nil || id == own {
+	own, ok := ns.ShareWith(host)
+	if !ok {
 		return nil, false
 	}
-	host.id = own
-	host.shared = &shared{host: host, kept: map[int]io.Closer{}}
+	return func() error { return errors.Join(own(), endHost()) }, true
+}
+
+// ShareWith is Share with the host of [ShareHost], which stays open at end.
+func (ns *NS) ShareWith(host *NS) (end func() error, ok bool) {
+	if same, err := ns.Same(host); err != nil || same {
+		return nil, false
+	}
 	ns.shared = &shared{host: host, kept: map[int]io.Closer{}}
-	return func() error {
-		return errors.Join(ns.shared.close(), host.shared.close(), host.close(), ns.close())
-	}, true
+	return func() error { return errors.Join(ns.shared.close(), ns.close()) }, true
 }
 
 // Host returns the one of the process, shared as ns is. Nil is none, which is not shared.

@@ -1,0 +1,64 @@
+package chain
+
+import (
+	"context"
+	"runtime"
+	"sync"
+	"sync/atomic"
+
+	"cnibox/internal/netns"
+)
+
+// ForEach calls work with the numbers below n, on as many goroutines as Go runs at a time: one after
+// another for those of a container, as a verb of it locks it. work gets r with what calls share.
+// done is called by the caller's goroutine, in the order of the numbers, for each as soon as it and those
+// before it are finished. What was not begun when ctx ended is left out.
+func (r *Runner) ForEach(ctx context.Context, n int, container func(i int) string, work func(r *Runner, i int), done func(i int)) {
+	var order []string
+	of := map[string][]int{}
+	for i := range n {
+		id := container(i)
+		if of[id] == nil {
+			order = append(order, id)
+		}
+		of[id] = append(of[id], i)
+	}
+	var next atomic.Int64
+	finished := make(chan int, n) // that a slow done keeps none from working
+	worker := func() {
+		own := *r
+		if host, end, err := netns.ShareHost(); err == nil {
+			defer end()
+			own.host = host
+		}
+		for at := int(next.Add(1)) - 1; at < len(order); at = int(next.Add(1)) - 1 {
+			for _, i := range of[order[at]] {
+				if ctx.Err() != nil {
+					return
+				}
+				work(&own, i)
+				finished <- i
+			}
+		}
+	}
+	var workers sync.WaitGroup
+	for range min(runtime.GOMAXPROCS(0), len(order)) {
+		workers.Go(worker)
+	}
+	go func() {
+		workers.Wait()
+		close(finished)
+	}()
+	ready := make([]bool, n)
+	at := 0
+	for i := range finished {
+		for ready[i] = true; at < n && ready[at]; at++ {
+			done(at)
+		}
+	}
+	for ; at < n; at++ { // behind what was left out
+		if ready[at] {
+			done(at)
+		}
+	}
+}
