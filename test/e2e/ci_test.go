@@ -140,7 +140,9 @@ func TestMakeTestBase(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			dir := t.TempDir()
 			program := filepath.Join(dir, "go")
-			script := "#!/bin/sh\ncase $1 in env) echo " + dir + " ;; build) case $* in *privileged*) cp /bin/true $5 ;; *) [ -e .git ] || exit " + tt.build + " ;; esac ;; esac\n"
+			script := "#!/bin/sh\ncase $1 in env) echo " + dir + " ;; build)\n" +
+				"[ -e .git ] || [ " + tt.build + " = 0 ] || exit 1\n" + // that revision's tree has none
+				`while [ $# -gt 0 ]; do [ "$1" != -o ] || cp /bin/true "$2"; shift; done ;; esac` + "\n"
 			if err := os.WriteFile(program, []byte(script), 0o755); err != nil {
 				t.Fatal(err)
 			}
