@@ -28,7 +28,9 @@ export GOFLAGS := $(filter-out -trimpath,$(GOFLAGS)) -trimpath
 
 # The test module drives the product from outside. Its programs run in its directory.
 IN_TEST := $(GO) run -C test
-PRIVILEGED := $(IN_TEST) ./privileged
+# It runs each package's tests with namespaces and temporary directories of their own.
+PRIVILEGED := $(CURDIR)/bin/privileged
+WITH_PRIVILEGE = -exec "'$(PRIVILEGED)'"
 
 BUILDFLAGS = -trimpath -ldflags '-s -w -X cnibox/applets/applet.Version=$(VERSION) -X cnibox/applets/applet.Commit=$(COMMIT)'
 
@@ -55,8 +57,9 @@ PROFILE_podman := bridge dhcp firewall host_local ipvlan loopback macvlan portma
 PROFILE_edge := cni_exec bandwidth bridge firewall host_local loopback portmap ptp static tuning
 TAGS ?= $(if $(PROFILE),$(or $(and $(PROFILE_$(PROFILE)),$(filter-out $(addprefix no_,$(PROFILE_$(PROFILE))),$(NO_TAGS))),$(error PROFILE is k3s, podman or edge)))
 
+# The binary is whole at any time, also where another make uses or builds it.
 build: ## build $(BIN) and its manual pages; TAGS="no_dhcp no_flannel" or PROFILE=k3s, podman or edge leave plugins out
-	$(GO) build $(if $(TAGS),-tags '$(TAGS)') $(BUILDFLAGS) -o $(BIN) .
+	$(GO) build $(if $(TAGS),-tags '$(TAGS)') $(BUILDFLAGS) -o $(BIN).$$$$ . && mv -f $(BIN).$$$$ $(BIN)
 	$(if $(MAN),$(WRITE_PAGES))
 
 # Manual pages are written by a program for this machine, from what the help is written from. They are
@@ -117,39 +120,51 @@ status=$$(cat $$log.status); [ "$$status" -eq 0 ] || grep -vE '^ *(===|--- PASS)
 rm -f $$log $$log.status; exit $$status
 endef
 
+.PHONY: privileged
+privileged:
+	@$(GO) build -C test -o '$(PRIVILEGED)'.$$$$ ./privileged && mv -f '$(PRIVILEGED)'.$$$$ '$(PRIVILEGED)' && '$(PRIVILEGED)' true
+
+test test-race test-upgrade test-twin: privileged
+
 # Nothing is taken from go's cache: tests look at the kernel, and go would look at every
-# file in /proc/sys that one of them has read, for minutes.
+# file in /proc/sys that one of them has read, for minutes. The packages of the product are tested one after
+# another, beside those of the test module, which wait more than they compute.
+TEST_FLAGS = $(WITH_PRIVILEGE) -count=1 -vet=off -parallel $(PARALLEL) -timeout $(LIMIT) -v
+
 test: TESTS = \
 	if git cat-file -e '$(BASE)^{commit}' 2>/dev/null; then \
 		$(MAKE) --no-print-directory -s base BASE=$(BASE) && export CNIBOX_UPGRADE_FROM=$(BASE_BIN) || \
 			{ echo "FAIL: revision $(BASE), to upgrade from, was not built"; status=1; }; \
 	else echo "SKIPPED: the upgrade from an earlier revision: git has no $(BASE) here"; fi; \
-	for module in . test; do \
-		$(PRIVILEGED) $(GO) test -C "$(CURDIR)/$$module" -count=1 -parallel $(PARALLEL) -timeout $(LIMIT) -v ./... || status=1; \
-	done
+	$(GO) test -p 1 $(TEST_FLAGS) ./... >$$log.product 2>&1 & \
+	$(GO) test -C test $(TEST_FLAGS) ./... || status=1; \
+	wait $$! || status=1; cat $$log.product; rm -f $$log.product
 
-test: ## all tests, and what this kernel lacks; without root they run in a user namespace
+# What random inputs and large ones find, they find in continuous integration: FULL=1.
+test: export CNIBOX_FULL = $(FULL)
+
+test: ## all tests, and what this kernel lacks; without root they run in a user namespace; FULL=1: with larger input, and the parsers fuzzed
 	$(GO) vet ./...
 	$(GO) vet -C test ./...
 	$(RUN_TESTS)
 	$(MAKE) --no-print-directory test-tags
-	$(MAKE) --no-print-directory fuzz FUZZTIME=10000x
+	$(if $(FULL),$(MAKE) --no-print-directory fuzz FUZZTIME=10000x)
 
 test-tags: ## vet without each plugin; build and test without any
-	@for tag in $(NO_TAGS); do $(GO) vet -tags $$tag . ./applets || exit 1; done
+	@printf '%s\n' $(NO_TAGS) | xargs -P 2 -I TAG $(GO) vet -tags TAG . ./applets
 	@$(GO) vet -tags $(ALL_TAGS) . && $(GO) vet -C test -tags $(ALL_TAGS) ./... && $(GO) build -o /dev/null -tags $(ALL_TAGS) .
 	@$(GO) test -short -tags $(ALL_TAGS) -run 'TestApplets' . ./applets
 
 # The packages of the product that start goroutines, in their tests or not, and the scripts, whose
 # programs have the race detector as well; each would wait a second at its end for races of others.
 # What measures memory or processor time is left out.
-RACE_FLAGS = -race -short -count=1 -parallel $(PARALLEL) -timeout $(LIMIT) -v -skip '^TestKernelPortmapThousands$$|^TestKernelManyUnknownKeys$$'
+RACE_FLAGS = $(WITH_PRIVILEGE) -race -short -count=1 -parallel $(PARALLEL) -timeout $(LIMIT) -v -skip '^TestKernelPortmapThousands$$|^TestKernelManyUnknownKeys$$'
 RACE_PKGS = $(sort $(dir $(shell grep -rlE --include='*.go' --exclude-dir=test '^[[:blank:]]+go [[:alpha:]]' .)))
 
 test-race: TESTS = \
 	export CGO_ENABLED=1 GORACE=atexit_sleep_ms=0; \
-	$(PRIVILEGED) $(GO) test -C "$(CURDIR)" $(RACE_FLAGS) $(RACE_PKGS) || status=1; \
-	$(PRIVILEGED) $(GO) test $(RACE_FLAGS) ./script || status=1
+	$(GO) test $(RACE_FLAGS) $(RACE_PKGS) || status=1; \
+	$(GO) test -C test $(RACE_FLAGS) ./script || status=1
 
 test-race: ## the tests of packages that start goroutines with the race detector, which needs gcc; without root in a user namespace
 	$(RUN_TESTS)
@@ -169,14 +184,14 @@ test test-upgrade base: BASE = $(RELEASE_BEFORE)
 
 test-upgrade: ## attach with the binary of the release before (BASE=REVISION: of another one), go on with this one
 	@$(MAKE) --no-print-directory -s base BASE=$(BASE)
-	CNIBOX_UPGRADE_FROM=$(BASE_BIN) $(PRIVILEGED) $(GO) test -count=1 -timeout $(LIMIT) -v -run '^TestKernelUpgrade$$' ./upgrade
+	CNIBOX_UPGRADE_FROM=$(BASE_BIN) $(GO) test -C test $(WITH_PRIVILEGE) -count=1 -timeout $(LIMIT) -v -run '^TestKernelUpgrade$$' ./upgrade
 
 reference: ## build the newest reference plugins, to compare with
 	@[ -e $(NEWEST_DIR)/.done ] || { GOBIN=$(NEWEST_DIR) $(GO) install -trimpath -ldflags '-s -w' \
 		$(foreach p,$(NEWEST_PLUGINS),github.com/containernetworking/plugins/plugins/$p@$(NEWEST)) && touch $(NEWEST_DIR)/.done; }
 	@echo $(NEWEST_DIR)
 
-test-twin: TESTS = $(PRIVILEGED) $(GO) test -count=1 -timeout $(LIMIT) -v -run 'TestKernelTwin$$' ./twin || status=1
+test-twin: TESTS = $(GO) test -C test $(WITH_PRIVILEGE) -count=1 -timeout $(LIMIT) -v -run 'TestKernelTwin$$' ./twin || status=1
 test-twin: export CNIBOX_TWIN_NEWEST = $(NEWEST_DIR)
 test-twin: export CNIBOX_REFERENCE = require
 
@@ -238,7 +253,7 @@ test-clients: build ## containers of containerd 1.6 and 2, nerdctl, podman, buil
 
 .PHONY: test-systemd
 test-systemd: build ## the units of dist on Debian 12 with systemd, in qemu: reload of nftables and firewalld, reboot, power cut, with a container of podman, and Docker started later; as root; SYSTEMD=-require: no skipping
-	$(IN_TEST) ./vm -systemd -limit 15m $(SYSTEMD)
+	$(IN_TEST) ./vm -systemd -limit 25m $(SYSTEMD)
 
 .PHONY: test-openrc
 test-openrc: build ## the OpenRC scripts of dist on Debian 12, in namespaces, as root; OPENRC=-require: no skipping

@@ -7,10 +7,10 @@ go 1.26.0
 require (
 	cnibox v0.0.0
 	github.com/containernetworking/cni v1.3.0
+	github.com/google/jsonschema-go v0.4.3
 	github.com/hanwen/go-fuse/v2 v2.8.0
 	github.com/insomniacslk/dhcp v0.0.0-20260901064844-234b97448fae
 	github.com/rogpeppe/go-internal v1.16.0
-	github.com/santhosh-tekuri/jsonschema/v6 v6.0.3
 	golang.org/x/sys v0.49.0
 	google.golang.org/grpc v1.83.0
 	k8s.io/cri-api v0.36.0

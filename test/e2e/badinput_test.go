@@ -314,6 +314,7 @@ func TestKernelBadMembers(t *testing.T) {
 // TestKernelBadIPAMType names a plugin that gives no addresses, which would delegate to
 // itself. DEL has nothing of it to release, and does all else.
 func TestKernelBadIPAMType(t *testing.T) {
+	t.Parallel()
 	table := map[string]badInput{}
 	for _, kind := range []string{"bridge", "tuning"} {
 		member := `"ipam":{"type":"` + kind + `"}`
@@ -328,6 +329,7 @@ func TestKernelBadIPAMType(t *testing.T) {
 }
 
 func TestKernelBadPrevResult(t *testing.T) {
+	t.Parallel()
 	table := map[string]string{
 		"string": `"x"`, "list": `[]`, "null interface": `{"interfaces":[null]}`, "null address": `{"ips":[null]}`, "null route": `{"routes":[null]}`,
 		"no address": `{"ips":[{}]}`, "bad address": `{"ips":[{"address":"10.1.0.2"}]}`, "leading zeros": `{"ips":[{"address":"010.1.0.2/24"}]}`,

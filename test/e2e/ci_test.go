@@ -90,7 +90,7 @@ func TestCI(t *testing.T) {
 		}
 	}
 	steps := []string{
-		"lint", "vuln", "build-all", "demo", "test", "test-race", "test-cross", "test-twin", "test-twin KERNEL=6.1", "test-vm *",
+		"lint", "vuln", "build-all", "demo", "test FULL=1", "test-race", "test-cross", "test-twin", "test-twin KERNEL=6.1 *", "test-vm *",
 		"test-tour", "test-clients *", "test-nodes *", "test-readme *", "test-openrc *", "test-power *", "test-systemd *",
 	}
 	for _, step := range steps {
@@ -101,6 +101,9 @@ func TestCI(t *testing.T) {
 		out, calls, err := c.run(step)
 		if err == nil || !strings.HasSuffix(out, "\nFAIL\n") || !regexp.MustCompile(`(?m)^FAIL +\d+ s  `+name+`( .*)?$`).MatchString(out) {
 			t.Errorf("%s fails: %v\n%s", step, err, out)
+		}
+		if !regexp.MustCompile(`(?m)^-- ` + name + `( .*)?: FAIL --\n(.*SKIPPED.*\n)*cannot make ` + name).MatchString(out) {
+			t.Errorf("%s fails, and what it said is not below its name:\n%s", step, out)
 		}
 		if !strings.Contains(calls, "\ntest-systemd") {
 			t.Errorf("%s fails, and the other steps are left out:\n%s", step, calls)
@@ -137,11 +140,13 @@ func TestMakeTestBase(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			dir := t.TempDir()
 			program := filepath.Join(dir, "go")
-			script := "#!/bin/sh\ncase $1 in env) echo " + dir + " ;; build) [ -e .git ] || exit " + tt.build + " ;; esac\n"
+			script := "#!/bin/sh\ncase $1 in env) echo " + dir + " ;; build)\n" +
+				"[ -e .git ] || [ " + tt.build + " = 0 ] || exit 1\n" + // that revision's tree has none
+				`while [ $# -gt 0 ]; do [ "$1" != -o ] || cp /bin/true "$2"; shift; done ;; esac` + "\n"
 			if err := os.WriteFile(program, []byte(script), 0o755); err != nil {
 				t.Fatal(err)
 			}
-			cmd := exec.Command("make", "--no-print-directory", "test", "GO="+program, "RELEASE_BEFORE="+tt.revision)
+			cmd := exec.Command("make", "--no-print-directory", "test", "GO="+program, "PRIVILEGED="+filepath.Join(dir, "privileged"), "RELEASE_BEFORE="+tt.revision)
 			cmd.Dir, cmd.Env = "../..", append(os.Environ(), "MAKEFLAGS=")
 			out, err := cmd.CombinedOutput()
 			if (err != nil) != tt.fails || !strings.Contains(string(out), tt.want) {

@@ -112,6 +112,7 @@ func TestKernelRunNothingToCover(t *testing.T) {
 // TestKernelRunResolvers has a host whose resolvers listen on loopback, where the command
 // does not reach them: it gets those behind them.
 func TestKernelRunResolvers(t *testing.T) {
+	t.Parallel()
 	const (
 		stub   = "nameserver 127.0.0.53\noptions edns0\nsearch example.org\n"
 		behind = "nameserver 192.0.2.1\nnameserver 2001:db8::1\nsearch example.org\n"

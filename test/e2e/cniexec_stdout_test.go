@@ -13,6 +13,7 @@ import (
 // TestKernelAddUnwritableStdout runs cni-exec add with a stdout that its result cannot be
 // written to: the attachment is deleted again, and the next add of it succeeds.
 func TestKernelAddUnwritableStdout(t *testing.T) {
+	t.Parallel()
 	open := func(path string, flag int) *os.File {
 		t.Helper()
 		f, err := os.OpenFile(path, flag, 0)

@@ -25,6 +25,7 @@ func (w *world) limited(files int) {
 // itself exceeds to one that is enough, with delegates and members of a list built in and
 // started: ADD answers with one JSON document, and one that fails leaves all as it was.
 func TestKernelFewDescriptors(t *testing.T) {
+	t.Parallel()
 	for name, v := range victims {
 		for how, env := range map[string][]string{"built in": nil, "started": {product.ForceExec + "=1"}} {
 			t.Run(name+" "+how, func(t *testing.T) {
@@ -59,6 +60,7 @@ func TestKernelFewDescriptors(t *testing.T) {
 // TestKernelEnoughDescriptors looks for the lowest limit of open files that each plugin's ADD
 // takes for enough: then it is.
 func TestKernelEnoughDescriptors(t *testing.T) {
+	t.Parallel()
 	eachPlugin(t, func(t *testing.T, plugin string, f fixture) {
 		t.Parallel()
 		w, _ := f.host(t, plugin, false)

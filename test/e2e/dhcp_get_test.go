@@ -16,6 +16,7 @@ import (
 // TestKernelDHCPGet has GET ask the daemon, whether there is a prevResult or not: without a record
 // of a lease the container is unknown, and the daemon's silence is an error and not an answer.
 func TestKernelDHCPGet(t *testing.T) {
+	t.Parallel()
 	w := newDHCPWorld(t)
 	s := dhcptest.Start4(t, w.server)
 	d := w.daemon()

@@ -187,6 +187,7 @@ func TestKernelDHCPBridge(t *testing.T) {
 // A gc of the runtime releases the lease of a stale attachment: its DEL comes before the bridge's GC,
 // which deletes the link that a release is sent over.
 func TestKernelDHCPReleasedByGC(t *testing.T) {
+	t.Parallel()
 	w := newDHCPWorld(t)
 	s := dhcptest.Start4(t, w.server)
 	w.daemon()
@@ -237,6 +238,7 @@ func withPrev(conf, prev string) string {
 // Without a daemon ADD and STATUS say how to start it, and DEL releases by itself: the
 // reference's DEL fails there, and the pod stays.
 func TestKernelDHCPWithoutDaemon(t *testing.T) {
+	t.Parallel()
 	w := newDHCPWorld(t)
 	s := dhcptest.Start4(t, w.server)
 	c := w.Container("ctr")
@@ -272,6 +274,7 @@ func TestKernelDHCPWithoutDaemon(t *testing.T) {
 // CHECK after the link was removed answers at once, however often. The reference's hangs
 // the second time.
 func TestKernelDHCPCheck(t *testing.T) {
+	t.Parallel()
 	w := newDHCPWorld(t)
 	s := dhcptest.Start4(t, w.server)
 	w.daemon()
@@ -436,6 +439,7 @@ func TestKernelDHCPHalf(t *testing.T) {
 
 // Twenty containers at once get twenty addresses, and give them back at once.
 func TestKernelDHCPTwenty(t *testing.T) {
+	t.Parallel()
 	w := newDHCPWorld(t)
 	s := dhcptest.Start4(t, w.server)
 	w.daemon()
@@ -472,6 +476,7 @@ func TestKernelDHCPTwenty(t *testing.T) {
 // DEL of an attachment whose ADD still waits for a server ends the ADD, and a plugin that
 // is killed takes its half of a lease along.
 func TestKernelDHCPInterrupted(t *testing.T) {
+	t.Parallel()
 	w := newDHCPWorld(t)
 	s := dhcptest.Start4(t, w.server)
 	s.Silence()

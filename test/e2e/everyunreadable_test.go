@@ -73,6 +73,7 @@ func TestKernelDelUnreadable(t *testing.T) {
 
 // DEL needs what names the attachment: the network, the container and the interface.
 func TestKernelDelUnnamed(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	c := w.Container("ctr")
 	kerneltest.LoUp(w, c.NS)
@@ -118,6 +119,7 @@ func TestKernelMalformedArgs(t *testing.T) {
 // An address of prevResult that points at no interface is an error of ADD and CHECK where
 // it matters whose it is, of no other verb and no other plugin.
 func TestKernelDanglingIndex(t *testing.T) {
+	t.Parallel()
 	const prev = `"prevResult":{"cniVersion":"1.1.0","interfaces":[{"name":"lo","sandbox":"$NETNS"}],"ips":[{"address":"10.1.0.2/24","interface":1}]}`
 	needs := []string{"portmap", "sbr"}
 	w := newWorld(t)

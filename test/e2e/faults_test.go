@@ -109,6 +109,7 @@ var diskFaults = map[string]diskFault{
 // fails with a code that says so and leaves nothing, and DEL succeeds. When
 // there is room again, ADD succeeds.
 func TestKernelDisk(t *testing.T) {
+	t.Parallel()
 	for _, at := range []string{"bridge leases", "cni-exec leases", "cni-exec cni", "cni-exec ports", "cni-exec tuning"} {
 		for fault, f := range diskFaults {
 			t.Run(at+" "+fault, func(t *testing.T) {

@@ -96,6 +96,7 @@ func (r *reloading) nothingLeft() {
 // attachment has a socket of the host, a transaction of the rule set or an opening of the leases of
 // its own, and the calls for each do not grow with their number.
 func TestKernelGCMany(t *testing.T) {
+	t.Parallel()
 	for _, dead := range []bool{false, true} {
 		t.Run(fmt.Sprintf("dead=%t", dead), func(t *testing.T) {
 			t.Parallel()

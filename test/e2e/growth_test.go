@@ -100,6 +100,7 @@ func growthSteps(list string, container int) (network string, steps []chainStep)
 // read, of each verb with few attachments on the host and with many, half of them of the same
 // network: of cni-exec with a list, and of each of its plugins alone.
 func TestKernelNothingGrows(t *testing.T) {
+	t.Parallel()
 	for list, steps := range growthLists {
 		if !slices.ContainsFunc(steps, func(s chainStep) bool { return !there(s.plugin) }) && (list != "dhcp" || there("dhcp")) {
 			t.Run(list, func(t *testing.T) {

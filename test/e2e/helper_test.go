@@ -22,6 +22,7 @@ import (
 // TestKernelNoHelper watches each plugin through all its verbs by ptrace(2): none starts
 // another program or makes another process, delegates included.
 func TestKernelNoHelper(t *testing.T) {
+	t.Parallel()
 	eachPlugin(t, func(t *testing.T, plugin string, f fixture) {
 		t.Parallel()
 		w, _ := f.host(t, plugin, true)

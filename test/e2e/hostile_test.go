@@ -18,18 +18,21 @@ import (
 	"cnibox/test/product"
 )
 
-// megabyte is the size of hostile input, in bytes.
 const megabyte = 1 << 20
 
-// The most that a verb may use for a megabyte of input. What is promised is a second and 64 MiB; the
-// processor of a test may be shared, and its binary is larger than the product's.
-const (
-	mostMemory = 76 << 10 // KiB
-	mostTime   = 3 * time.Second
-)
+// The size of hostile input, and the most that a verb may use for it: processor time, and memory in KiB. What
+// is promised is a second and 64 MiB for a megabyte; the processor of a test may be shared, and its binary is
+// larger than the product's.
+var hostileSize, mostTime, mostMemory = megabyte / 4, time.Second, 40 << 10
 
-// fill repeats the elements, of which %d is the number, to a megabyte, with commas between them.
-func fill(element string) string { return fillTo(megabyte, element) }
+func init() {
+	if os.Getenv("CNIBOX_FULL") != "" { // make test FULL=1
+		hostileSize, mostTime, mostMemory = megabyte, 3*time.Second, 76<<10
+	}
+}
+
+// fill repeats the elements, of which %d is the number, to hostileSize, with commas between them.
+func fill(element string) string { return fillTo(hostileSize, element) }
 
 func fillTo(size int, element string) string {
 	var b strings.Builder
@@ -48,8 +51,8 @@ func fillTo(size int, element string) string {
 	return b.String()
 }
 
-// long repeats a text to a megabyte.
-func long(s string) string { return strings.Repeat(s, megabyte/len(s)) }
+// long repeats a text to hostileSize.
+func long(s string) string { return strings.Repeat(s, hostileSize/len(s)) }
 
 // hostileDocuments are texts that are not a configuration of anything.
 func hostileDocuments() map[string]string {
@@ -84,8 +87,8 @@ func hostileMembers() map[string]string {
 		"escapes":           `"x":"` + long(`\u0041`) + `"`,
 		"surrogates":        `"dns":{"domain":"` + long(`\ud800`) + `"}`,
 		"long key":          `"` + long("k") + `":1`,
-		"long key, many":    `"` + strings.Repeat("k", megabyte/2) + `":{` + fillTo(megabyte/2, `"k%d":%d`) + "}",
-		"long key, twice":   `"` + strings.Repeat("k", megabyte/2) + `":{` + fillTo(megabyte/2, `"k":%d`) + "}",
+		"long key, many":    `"` + strings.Repeat("k", hostileSize/2) + `":{` + fillTo(hostileSize/2, `"k%d":%d`) + "}",
+		"long key, twice":   `"` + strings.Repeat("k", hostileSize/2) + `":{` + fillTo(hostileSize/2, `"k":%d`) + "}",
 		"many keys":         fill(`"k%d":%d`),
 		"many short keys":   fill(`"%d":0`),
 		"misspelled keys":   fill(`"brigde%d":""`),
@@ -204,8 +207,9 @@ func (w *world) frugal(what string, stdin string, env []string, argv ...string) 
 	}
 }
 
-// TestKernelHostilePlugins gives plugins a megabyte of input that is made to take long.
+// TestKernelHostilePlugins gives plugins much input that is made to take long.
 func TestKernelHostilePlugins(t *testing.T) {
+	t.Parallel()
 	call := func(w *world, c applettest.Container, what, plugin, conf string, verbs ...spec.Verb) {
 		conf = strings.ReplaceAll(conf, "$NETNS", c.Path)
 		for _, verb := range verbs {
@@ -250,8 +254,9 @@ var hostilePlugins = map[string][]spec.Verb{"bridge": allVerbs, "portmap": {spec
 // slowest are those of the keys and members that lint takes longest for; doctor does more with them.
 var slowest = []string{"host-local: empty ranges", "member: many short keys", "tuning: descending"}
 
-// TestKernelHostileFiles gives cni-exec files of a megabyte.
+// TestKernelHostileFiles gives cni-exec large files.
 func TestKernelHostileFiles(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	c := w.Container("ctr")
 	all := hostileDocuments()
@@ -273,7 +278,7 @@ func TestKernelHostileFiles(t *testing.T) {
 	all["many external plugins"] = `{"cniVersion":"1.1.0","name":"demo","plugins":[` + fill(`{"type":"x"}`) + `]}`
 	all["many bridges"] = `{"cniVersion":"1.1.0","name":"demo","plugins":[` + fill(`{"type":"bridge","ipam":{"type":"host-local","subnet":"10.1.0.0/24"}}`) + `]}`
 	plain := `{"networks":[{"cniVersion":"1.1.0","name":"demo","plugins":[` + applettest.Plain("bridge", "demo") + `]}],`
-	all["networks"] = `{"networks":[` + fill(`{"cniVersion":"1.1.0","name":"n%d","plugins":[{"type":"bridge"}]}`) + `],"namespaces":{}}`
+	all["networks"] = `{"networks":[` + fillTo(megabyte, `{"cniVersion":"1.1.0","name":"n%d","plugins":[{"type":"bridge"}]}`) + `],"namespaces":{}}`
 	all["namespaces"] = `{"namespaces":{` + fill(`"n%d":[{"network":"demo"}]`) + `}}`
 	all["links"] = `{"namespaces":{"n":[` + fill(`{"network":"demo"}`) + `]}}`
 	all["ips of a link"] = plain + `"namespaces":{"n":[{"network":"demo","ips":[` + fill(`"10.%o.1"`) + `]}]}}`
@@ -357,7 +362,7 @@ func TestKernelHostileEnvironment(t *testing.T) {
 	}
 }
 
-// TestKernelHostileCache has entries of libcni's cache, of attachments that are alive, with a megabyte of whatever an entry
+// TestKernelHostileCache has entries of libcni's cache, of attachments that are alive, with much of whatever an entry
 // has.
 func TestKernelHostileCache(t *testing.T) {
 	t.Parallel()

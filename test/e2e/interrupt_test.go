@@ -207,6 +207,7 @@ const plainBridge = `{"type":"bridge","bridge":"br0","ipam":{"type":"host-local"
 
 // TestKernelInterruptLocked ends verbs that wait for a lock of the cache which another process has.
 func TestKernelInterruptLocked(t *testing.T) {
+	t.Parallel()
 	for lock, verbs := range map[string][][]string{
 		"state/cni/cnibox/locks/network-n": {
 			{"add", "n", "NETNS"}, {"del", "n", "NETNS"}, {"check", "n", "NETNS"}, {"get", "n", "NETNS"}, {"gc", "n", "--keep-none"}, {"run", "--", "true"}, {"rm", "n"},
@@ -231,6 +232,7 @@ func TestKernelInterruptLocked(t *testing.T) {
 
 // TestKernelInterruptLeases ends verbs that wait for the lock of host-local, when the bridge has been made.
 func TestKernelInterruptLeases(t *testing.T) {
+	t.Parallel()
 	for _, verb := range []string{"add", "run"} {
 		t.Run(verb, func(t *testing.T) {
 			w, c := interrupted(t, plainBridge)
@@ -247,6 +249,7 @@ func TestKernelInterruptLeases(t *testing.T) {
 
 // TestKernelInterruptPlugin ends verbs while an external plugin hangs, in its undo as well.
 func TestKernelInterruptPlugin(t *testing.T) {
+	t.Parallel()
 	for verb, of := range map[string]struct {
 		args   []string // NETNS is the container's
 		within time.Duration
@@ -295,6 +298,7 @@ func TestKernelInterruptPlugin(t *testing.T) {
 
 // TestKernelInterruptAttached ends verbs that wait for a container which another process has locked.
 func TestKernelInterruptAttached(t *testing.T) {
+	t.Parallel()
 	for _, verb := range []string{"reload", "boot"} {
 		t.Run(verb, func(t *testing.T) {
 			w, c := interrupted(t, plainBridge)
@@ -314,6 +318,7 @@ func TestKernelInterruptAttached(t *testing.T) {
 
 // TestKernelInterruptCalls ends plugins that wait for a lock which another process has.
 func TestKernelInterruptCalls(t *testing.T) {
+	t.Parallel()
 	bridge := `{"cniVersion":"1.1.0","name":"n",` + strings.TrimPrefix(plainBridge, "{")
 	ports := `{"cniVersion":"1.1.0","name":"n","type":"portmap","dataDir":"$DIR/ports","runtimeConfig":{"portMappings":[{"hostPort":8080,"containerPort":80}]},` +
 		`"prevResult":{"cniVersion":"1.1.0","interfaces":[{"name":"eth0","sandbox":"/x"}],"ips":[{"interface":0,"address":"10.1.0.2/24"}]}}`
@@ -345,6 +350,7 @@ func TestKernelInterruptCalls(t *testing.T) {
 
 // TestKernelInterruptStdin ends verbs that read a stdin of which nothing comes.
 func TestKernelInterruptStdin(t *testing.T) {
+	t.Parallel()
 	reads := func(pid int) bool {
 		text, _ := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/fdinfo/0")
 		return len(text) > 0 && waitsForInput(pid)

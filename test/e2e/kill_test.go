@@ -178,6 +178,7 @@ var everywhere = map[string]int{
 // TestKernelKilledAnywhere kills ADD in the midst of its changes, at system calls
 // that no test hook knows.
 func TestKernelKilledAnywhere(t *testing.T) {
+	t.Parallel()
 	if testing.Short() {
 		t.Skip("SKIPPED: it takes a while")
 	}

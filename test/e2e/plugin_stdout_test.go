@@ -16,6 +16,7 @@ import (
 // TestKernelPluginUnwritableStdout runs ADD of plugins with a stdout that the result cannot be written
 // to: nothing of it is left, and the next ADD succeeds.
 func TestKernelPluginUnwritableStdout(t *testing.T) {
+	t.Parallel()
 	dir, host, cont := t.TempDir(), kerneltest.NS(t), kerneltest.NS(t)
 	kerneltest.LoUp(t, host)
 	product.Install(t, filepath.Join(dir, "bin"))

@@ -36,7 +36,8 @@ func listen(t *testing.T, ns *netns.NS, network, addr string) {
 }
 
 // A port on which a process of the host listens is refused with the process's name, and
-// nothing is attached; --force takes it, and what leads elsewhere is free.
+// nothing is attached; --force takes it, and what leads elsewhere is free. It is not parallel: a process that
+// another test is about to start has the sockets of this one for a moment.
 func TestKernelRunPublishInUse(t *testing.T) {
 	r := newRunner(t)
 	listen(t, r.NS, "tcp4", "0.0.0.0:22")

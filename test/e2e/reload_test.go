@@ -373,6 +373,7 @@ func (r *reloading) lock(id string) (unlock func()) {
 // An attachment with which another verb is at work is restored when that has ended, and keeps
 // none of the others waiting.
 func TestKernelReloadBusy(t *testing.T) {
+	t.Parallel()
 	r := newReloading(t, "")
 	one, two := r.Container("one"), r.Container("two")
 	r.add(one)

@@ -11,6 +11,7 @@ import (
 // that enters a namespace or the one that restores the thread: ADD answers with one JSON
 // document, and one that fails leaves all as it was.
 func TestKernelSetns(t *testing.T) {
+	t.Parallel()
 	for name, v := range victims {
 		for _, more := range []string{"", "+"} {
 			t.Run(name+more, func(t *testing.T) {

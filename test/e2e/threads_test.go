@@ -54,6 +54,7 @@ func (w *world) tasks() (limit func(n int)) {
 // program can keep it from that: but an ADD ends so before its first change or not at all, and
 // refuses with code 11 where it sees that there are too few.
 func TestKernelFewThreads(t *testing.T) {
+	t.Parallel()
 	for name, v := range victims {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

@@ -1,6 +1,7 @@
-// Command privileged runs a command with what the kernel tests need: as root
-// as it is, else as root of new user, network and mount namespaces. The tests
-// then must not skip for want of privilege (CNIBOX_KERNEL=require).
+// Command privileged runs a command with what the kernel tests need: as root in a mount
+// namespace of its own, else as root of new user, network and mount namespaces. The tests
+// then must not skip for want of privilege (CNIBOX_KERNEL=require). Their temporary directories
+// are in memory: on a disk half of the processor time of the kernel is that of the file system.
 package main
 
 import (
@@ -8,6 +9,7 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
+	"runtime"
 	"syscall"
 
 	"golang.org/x/sys/unix"
@@ -16,48 +18,66 @@ import (
 // inside is the first argument of the second half, which runs in the namespaces.
 const inside = "--inside"
 
+// memory is where the temporary directories are: a file system of the mount namespace.
+const memory = "/dev/shm"
+
 // hint is the one line for those who may not.
 const hint = `make test needs root, or a kernel that allows user namespaces: try "sudo make test", or "sudo sysctl -w kernel.apparmor_restrict_unprivileged_userns=0" where AppArmor forbids them; "make quick" runs the tests that need neither`
 
 func main() {
 	args := os.Args[1:]
-	if len(args) > 1 && args[0] == inside {
-		fail(settle())
-		fail(command(args[1:]).Run())
-		return
-	}
 	if len(args) == 0 {
 		fail(errors.New("usage: privileged COMMAND [ARG …]"))
 	}
-	if os.Geteuid() == 0 {
-		fail(command(args).Run())
-		return
+	runtime.LockOSThread() // of the namespaces, from which the command is started
+	switch {
+	case args[0] == inside:
+		fail(settle())
+		fail(tmpfs("/run", "")) // the machine's is not theirs
+		fail(become(args[1:]))
+	case os.Geteuid() == 0:
+		if unix.Unshare(unix.CLONE_NEWNS) == nil { // which some containers do not allow
+			fail(settle())
+		}
+		fail(become(args))
 	}
-	cmd := command(append([]string{"/proc/self/exe", inside}, args...))
+	cmd := exec.Command("/proc/self/exe", append([]string{inside}, args...)...)
+	cmd.Stdin, cmd.Stdout, cmd.Stderr = os.Stdin, os.Stdout, os.Stderr
 	cmd.SysProcAttr = &syscall.SysProcAttr{
 		Cloneflags:  unix.CLONE_NEWUSER | unix.CLONE_NEWNET | unix.CLONE_NEWNS,
 		UidMappings: []syscall.SysProcIDMap{{ContainerID: 0, HostID: os.Geteuid(), Size: 1}},
 		GidMappings: []syscall.SysProcIDMap{{ContainerID: 0, HostID: os.Getegid(), Size: 1}},
+		Pdeathsig:   unix.SIGKILL,
 	}
 	fail(cmd.Run())
+	os.Exit(0)
 }
 
-// command prepares a command that has our streams and must not skip kernel tests. It finds ip, nft
+// become runs the command in the place of this process. It must not skip kernel tests, and finds ip, nft
 // and tc, which are not on the PATH of Debian's ordinary users.
-func command(args []string) *exec.Cmd {
-	cmd := exec.Command(args[0], args[1:]...)
-	cmd.Env = append(os.Environ(), "CNIBOX_KERNEL=require", "PATH="+os.Getenv("PATH")+":/usr/sbin:/sbin")
-	cmd.Stdin, cmd.Stdout, cmd.Stderr = os.Stdin, os.Stdout, os.Stderr
-	return cmd
+func become(args []string) error {
+	path, err := exec.LookPath(args[0])
+	if err != nil {
+		return err
+	}
+	env := append(os.Environ(), "CNIBOX_KERNEL=require", "PATH="+os.Getenv("PATH")+":/usr/sbin:/sbin")
+	return os.NewSyscallError("execve", unix.Exec(path, args, env))
 }
 
-// settle gives the tests a /run of their own, since the machine's is not
-// theirs, and keeps their mounts to themselves.
+// settle keeps the tests' mounts to themselves, and gives them temporary directories in memory where that can be had.
 func settle() error {
 	if err := unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""); err != nil {
 		return os.NewSyscallError("mount", err)
 	}
-	return os.NewSyscallError("mount", unix.Mount("tmpfs", "/run", "tmpfs", unix.MS_NOSUID|unix.MS_NODEV, ""))
+	if tmpfs(memory, "mode=1777") == nil {
+		os.Setenv("TMPDIR", memory)
+		os.Setenv("GOTMPDIR", memory) // which package testing prefers
+	}
+	return nil
+}
+
+func tmpfs(dir, options string) error {
+	return os.NewSyscallError("mount", unix.Mount("tmpfs", dir, "tmpfs", unix.MS_NOSUID|unix.MS_NODEV, options))
 }
 
 // fail ends with the command's own exit code, or prints what is missing.

@@ -13,6 +13,8 @@ import (
 	"strings"
 	"unicode/utf8"
 
+	"golang.org/x/sys/unix"
+
 	"cnibox/internal/netns"
 )
 
@@ -276,14 +278,26 @@ func (w *world) settings(at string, ns *netns.NS) error {
 	})
 }
 
-// readSettings reads those that can be read.
+// readSettings reads those that can be read. There are a hundred for each link, so each takes three system
+// calls and not the seven of [os.ReadFile].
 func readSettings(dir string) map[string]string {
 	values := map[string]string{}
 	entries, _ := os.ReadDir(dir)
+	d, err := unix.Open(dir, unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return values
+	}
+	defer unix.Close(d)
+	var value [4096]byte
 	for _, e := range entries {
-		if b, err := os.ReadFile(filepath.Join(dir, e.Name())); err == nil {
-			values[e.Name()] = string(bytes.TrimSpace(b))
+		f, err := unix.Openat(d, e.Name(), unix.O_RDONLY|unix.O_CLOEXEC, 0)
+		if err != nil {
+			continue
 		}
+		if n, err := unix.Read(f, value[:]); err == nil {
+			values[e.Name()] = string(bytes.TrimSpace(value[:n]))
+		}
+		unix.Close(f)
 	}
 	return values
 }

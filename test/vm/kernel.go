@@ -29,9 +29,12 @@ var kernels = []kernel{
 }
 
 // outside are tests of processes, disks and bad input that call plugins some hundred times, and
-// want nothing that kernels lack: without a guest they take a tenth of the time. The twin runs are
+// want nothing that kernels lack: without a guest they take a tenth of the time. So do the scripts of
+// what cni-exec reads and prints, which make test runs with and without processes. The twin runs are
 // in a guest by make test-twin, against the newest reference.
-const outside = "^TestKernel(DHCP(Killed|Restart|Interrupted|Twenty|Memory|Activated)|Killed|Run|Disk|Bad(Names|Stdin|Members|IPAMType|PrevResult|NetNS)|OddFiles|OddPrevResult|Override|CVE2021|HelperSeen|UpInterrupted|(Reload|Boot)Killed|Reload(Signal|ReadsPortsOnce)|ManyUnknownKeys|PortmapAllPorts|CheckManyPorts|Hostile|Interrupt|GCMany|PluginUnwritable|NothingGrows|Once$|NoThreads|LeaseLooks|UserTasks|FewDescriptors)|^TestKernelTwin$"
+const outside = "^TestKernel(DHCP(Killed|Restart|Interrupted|Twenty|Memory|Activated)|Killed|Run|Disk|Bad(Names|Stdin|Members|IPAMType|PrevResult|NetNS)|OddFiles|OddPrevResult|Override|CVE2021|HelperSeen|UpInterrupted|(Reload|Boot)Killed|Reload(Signal|ReadsPortsOnce)|ManyUnknownKeys|PortmapAllPorts|CheckManyPorts|Hostile|Interrupt|GCMany|PluginUnwritable|NothingGrows|Once$|NoThreads|LeaseLooks|UserTasks|FewDescriptors)|^TestKernelTwin$|" +
+	"^TestKernelScripts$/^inprocess$/^(cni-exec-(all|conf|hints|json|ls|ls-busy|metrics|names|path|rm|run-flags|run-name|show|version|who)|" +
+	"args|dry-run|errors|lint-host|lint-warnings|log|second-add|status)$"
 
 // ownMatters are tests that call plugins as often, and need a guest for the plugins that
 // not every kernel can: what they leave behind when they are killed or a change fails, or DEL

@@ -1,7 +1,7 @@
 // Command vm runs the kernel tests of the repository on kernels that have all
 // they ask for: Debian's, each in a virtual machine of its own.
 //
-//	go run ./vm [-kernel 6.1,5.10] [-run REGEXP] [-pkg ./nft,./test/e2e] [-j 2] [-limit 30m] [-update] [-v]
+//	go run ./vm [-kernel 6.1,5.10] [-run REGEXP] [-pkg ./nft,./test/e2e] [-j 2] [-processors 1] [-limit 30m] [-update] [-v]
 //
 // Packages are named from the root of the repository, the parent of the current directory.
 // A guest is one of Debian's kernels with its modules, busybox, the programs of
@@ -22,6 +22,7 @@ import (
 	"os/exec"
 	"os/signal"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"strings"
 	"sync"
@@ -47,6 +48,7 @@ type options struct {
 	pkgs    string // as for go list, with commas
 	kernels string // of [kernels], with commas
 	guests  int    // that run at once
+	smp     int    // processors of each; 0: its share
 	bench   string // flags of the bench, which runs instead of tests; empty: tests
 	systemd bool   // run the units of dist instead of tests
 	tour    bool   // run commands of the documents in an initramfs instead of tests
@@ -62,6 +64,7 @@ func main() {
 	flag.StringVar(&o.pkgs, "pkg", allPackages, "packages, from the root of the repository, separated by commas")
 	flag.StringVar(&o.kernels, "kernel", "", "kernels, separated by commas (default all)")
 	flag.IntVar(&o.guests, "j", 1, "guests that run at once")
+	flag.IntVar(&o.smp, "processors", 0, "processors of each guest (default its share)")
 	flag.StringVar(&o.bench, "bench", "", "run the bench with these flags instead of tests")
 	flag.BoolVar(&o.systemd, "systemd", false, "run the units of dist on a Debian with systemd instead of tests")
 	flag.BoolVar(&o.tour, "tour", false, "run commands of docs/tutorial.md in an initramfs with busybox instead of tests")
@@ -120,8 +123,17 @@ func run(ctx context.Context, o options) error {
 	for name, from := range more {
 		base.copy(name, from, 0o755)
 	}
-	m := machine{dir: dir, suites: suites, printer: &printer{out: os.Stdout}, limit: o.limit, processors: share(o.guests)}
+	m := machine{dir: dir, suites: suites, printer: &printer{out: os.Stdout}, limit: o.limit, processors: o.processors()}
 	return m.all(ctx, chosen, base, o)
+}
+
+// processors is how many each guest has: two, or one where that is all there is for it. Two that share
+// one take a third more of its time for the same tests.
+func (o options) processors() int {
+	if o.smp > 0 {
+		return o.smp
+	}
+	return min(2, max(1, runtime.NumCPU()/max(1, o.guests)))
 }
 
 // complete says which programs are missing here, and how to get them.

@@ -8,7 +8,6 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"runtime"
 	"slices"
 	"strconv"
 	"strings"
@@ -52,10 +51,6 @@ type machine struct {
 
 	processors int // of each guest
 }
-
-// share returns how many processors each of the guests that run at once has: two, or one where that
-// is all there is for it. Two that share one take a third more of its time for the same tests.
-func share(guests int) int { return min(2, max(1, runtime.NumCPU()/max(1, guests))) }
 
 // kvm is whether a kernel boots with KVM here, which is tried once.
 var kvm struct {

@@ -58,7 +58,7 @@ func runTour(ctx context.Context, o options) error {
 	if err := im.write(initrd); err != nil {
 		return err
 	}
-	m := machine{dir: dir, processors: share(1)}
+	m := machine{dir: dir, processors: o.processors()}
 	m.accel, m.cmdline = accelerator(ctx, t.vmlinuz)
 	ctx, cancel := context.WithTimeoutCause(ctx, o.limit, fmt.Errorf("the guest was not done within %v", o.limit))
 	defer cancel()
