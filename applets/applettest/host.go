@@ -35,6 +35,8 @@ type Host struct {
 	Dir     string    // of leases: $DIR in configurations
 	Records string    // the key dataDir in what Do calls: $DIR/records, which plugins create
 	Stderr  io.Writer // gets what plugins write to stderr; may be nil
+
+	asked byte // the last question of Say
 }
 
 // NewHost returns a host in a namespace of its own, whose lo is up.
@@ -271,6 +273,12 @@ func (h *Host) Files() string {
 		names = append(names, e.Name())
 	}
 	return strings.Join(names, " ")
+}
+
+// Tool is [kerneltest.Tool] on the host.
+func (h *Host) Tool(stdin, name string, args ...string) string {
+	h.Helper()
+	return kerneltest.Tool(h.T, h.NS, stdin, name, args...)
 }
 
 // DropLink deletes a link of the host.

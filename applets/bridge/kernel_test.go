@@ -32,11 +32,11 @@ func TestKernelBridgeReusedAddress(t *testing.T) {
 	conf := strings.TrimSuffix(applettest.GatewayConf, "}") + "," + want + "}"
 	for i := range 3 {
 		p := h.Container(fmt.Sprintf("owner%d", i))
-		h.Echo(p)
+		h.Listen(p.NS, p.ID)
 		h.Must(spec.Add, "bridge", conf, p)
 		for _, from := range []applettest.Container{{ID: "host", NS: h.NS}, neighbour} {
 			for _, addr := range []string{"10.1.0.77", "fd00:1::77"} {
-				if who := applettest.Ask(t, from.NS, addr, applettest.Timeout); who != p.ID {
+				if who := h.Who(from.NS, addr, applettest.Timeout); who != p.ID {
 					t.Errorf("%s from %s: %q answers, want %q", addr, from.ID, who, p.ID)
 				}
 			}

@@ -100,14 +100,14 @@ func TestKernelIpvlanTraffic(t *testing.T) {
 	h, s := ipvlanNode(t)
 	conf := applettest.ChildConf("ipvlan", `"master":"up0"`)
 	a, b := h.Container("a"), h.Container("b")
-	h.Echo(a)
+	h.Listen(a.NS, a.ID)
 	h.Must(spec.Add, "ipvlan", conf, a)
 	h.Must(spec.Add, "ipvlan", conf, b)
 	if err := s.Remote.AddAddr(s.Up1.Index, rtnl.Addr{Prefix: netip.MustParsePrefix("10.1.0.200/24")}); err != nil {
 		t.Fatal(err)
 	}
 	for name, from := range map[string]*netns.NS{"a neighbour": b.NS, "the segment": s.NS} {
-		if who := applettest.Ask(t, from, "10.1.0.2", applettest.Timeout); who != "a" {
+		if who := h.Who(from, "10.1.0.2", applettest.Timeout); who != "a" {
 			t.Errorf("from %s: %q answers", name, who)
 		}
 	}
@@ -150,9 +150,9 @@ func TestKernelIpvlanReusedAddress(t *testing.T) {
 	for _, owner := range []struct{ applet, conf string }{{"macvlan", old}, {"ipvlan", conf}} {
 		conf := strings.Replace(owner.conf, `"ipam"`, `"args":{"cni":{"ips":["10.1.0.77"]}},"ipam"`, 1)
 		p := h.Container(owner.applet)
-		h.Echo(p)
+		h.Listen(p.NS, p.ID)
 		h.Must(spec.Add, owner.applet, conf, p)
-		if who := applettest.Ask(t, s.NS, "10.1.0.77", applettest.Timeout); who != p.ID {
+		if who := h.Who(s.NS, "10.1.0.77", applettest.Timeout); who != p.ID {
 			t.Errorf("%q answers, want %s", who, p.ID)
 		}
 		h.Must(spec.Del, owner.applet, conf, p)

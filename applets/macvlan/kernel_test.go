@@ -174,14 +174,14 @@ func TestKernelMacvlanTraffic(t *testing.T) {
 	h, s := macvlanNode(t)
 	conf := applettest.ChildConf("macvlan", `"master":"up0"`)
 	a, b := h.Container("a"), h.Container("b")
-	h.Echo(a)
+	h.Listen(a.NS, a.ID)
 	h.Must(spec.Add, "macvlan", conf, a)
 	h.Must(spec.Add, "macvlan", conf, b)
 	if err := s.Remote.AddAddr(s.Up1.Index, rtnl.Addr{Prefix: netip.MustParsePrefix("10.1.0.200/24")}); err != nil {
 		t.Fatal(err)
 	}
 	for name, from := range map[string]*netns.NS{"a neighbour": b.NS, "the segment": s.NS} {
-		if who := applettest.Ask(t, from, "10.1.0.2", applettest.Timeout); who != "a" {
+		if who := h.Who(from, "10.1.0.2", applettest.Timeout); who != "a" {
 			t.Errorf("from %s: %q answers", name, who)
 		}
 	}

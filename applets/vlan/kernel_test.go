@@ -45,7 +45,7 @@ func TestKernelVLANTraffic(t *testing.T) {
 	h, s := vlanNode(t)
 	conf := applettest.ChildConf("vlan", `"master":"up0","vlanId":42,"mac":"02:00:00:00:00:2a"`)
 	p := h.Container("ctr")
-	h.Echo(p)
+	h.Listen(p.NS, p.ID)
 	out := h.Must(spec.Add, "vlan", conf, p)
 	if !strings.Contains(out, "02:00:00:00:00:2a") {
 		t.Errorf("the address asked for is not there: %s", out)
@@ -62,7 +62,7 @@ func TestKernelVLANTraffic(t *testing.T) {
 		if err := s.Remote.AddAddr(l.Index, rtnl.Addr{Prefix: netip.MustParsePrefix("10.1.0.200/24")}); err != nil {
 			t.Fatal(err)
 		}
-		if who := applettest.Ask(t, s.NS, "10.1.0.2", within); who != want {
+		if who := h.Who(s.NS, "10.1.0.2", within); who != want {
 			t.Errorf("in VLAN %d %q answers, want %q", id, who, want)
 		}
 		if err := s.Remote.DelLink("tagged"); err != nil {
