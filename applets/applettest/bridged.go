@@ -17,7 +17,7 @@ import (
 
 // A Bridged is a host with bridge br0, containers c1 and c2 on its ports vc1 and vc2, with 10.9.0.11,
 // fd00:9::11, 10.9.0.12 and fd00:9::12, and a machine outside with 192.0.2.2 and fd00:2::2. The host
-// has 10.9.0.1 and fd00:9::1 on the bridge, 192.0.2.1 and fd00:2::1 on out0. Packets pass everywhere.
+// has 10.9.0.1 and fd00:9::1 on the bridge, 192.0.2.1 and fd00:2::1 on out0. Packets pass everywhere; lo outside is down.
 type Bridged struct {
 	*Host
 	C1, C2  Container // their paths are symbolic links, which tests may delete
@@ -53,7 +53,6 @@ func NewBridged(t *testing.T) *Bridged {
 			return c.SetLink(kerneltest.Link(t, c, "v"+id).Index, rtnl.LinkChange{Hairpin: new(true)})
 		})
 	}
-	kerneltest.LoUp(t, n.Outside)
 	n.cable(rtnl.LinkSpec{Name: "out0"}, n.Outside)
 	kerneltest.Address(t, n.NS, "out0", "192.0.2.1/24", "fd00:2::1/64")
 	n.Configure(n.Outside, "192.0.2.2/24", "fd00:2::2/64", "192.0.2.1", "fd00:2::1")
