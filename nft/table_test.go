@@ -317,9 +317,9 @@ func TestKernelBaseIsRenewed(t *testing.T) {
 	for flush, by := range map[string]func(*nft.Tx) error{
 		"flush ruleset":           everything,
 		"flush table inet cnibox": everything, // whose elements stay
-		"flush table inet cnibox\nflush table bridge cnibox":                         everything,
-		"flush chain inet cnibox guard\nflush chain inet cnibox version":             everything, // what CHECK advises
-		"flush chain inet cnibox out-10.9.0.0-24\nflush chain inet cnibox version":   third,
+		"flush table inet cnibox\nflush table bridge cnibox":                           everything,
+		"flush chain inet cnibox guard\nflush chain inet cnibox version":               everything, // what CHECK advises
+		"flush chain inet cnibox out-10.9.0.0-24\nflush chain inet cnibox version":     third,
 		"flush chain inet cnibox hairpin-fd00_9__-64\nflush chain inet cnibox version": third,
 	} {
 		kerneltest.Tool(t, ns, flush, "nft", "-f", "-")
