@@ -7,6 +7,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"io/fs"
@@ -15,6 +16,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"golang.org/x/sys/unix"
 
 	"cnibox/applets"
 	"cnibox/applets/applet"
@@ -60,6 +63,12 @@ func (h *Host) Container(id string) Container {
 	ns := kerneltest.NS(h.T)
 	kerneltest.LoUp(h.T, ns)
 	return Container{id, kerneltest.NSPath(h.T, ns), ns}
+}
+
+// End ends the namespace of a container. At its path a regular file is left, as after a crash.
+func (h *Host) End(c Container) {
+	h.Helper()
+	h.NoError(errors.Join(unix.Unmount(c.Path, unix.MNT_DETACH), c.NS.Close()))
 }
 
 // Call is about eth0 of the container.

@@ -1,8 +1,8 @@
 package hostlocal_test
 
 import (
+	"errors"
 	"fmt"
-	"net/netip"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -16,7 +16,6 @@ import (
 	"cnibox/internal/kerneltest"
 	"cnibox/internal/netns"
 	"cnibox/internal/state"
-	"cnibox/rtnl"
 )
 
 // A goneHost has leases, and beside them the cache of a runtime.
@@ -45,33 +44,17 @@ func (h goneHost) entry(t *testing.T, id, path string, ns netns.ID, bootID strin
 // the path, which end removes.
 func (h goneHost) mounted(t *testing.T, name, addr string) (path string, id netns.ID, end func()) {
 	t.Helper()
-	ns, err := netns.New()
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer ns.Close()
-	conn, err := rtnl.Dial(ns)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer conn.Close()
-	lo, err := conn.Link("lo")
-	if err == nil {
-		err = conn.Do(rtnl.NewAddr(lo.Index, rtnl.Addr{Prefix: netip.MustParsePrefix(addr)}))
-	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	ns := kerneltest.NS(t)
+	kerneltest.Address(t, ns, "lo", addr)
 	path = filepath.Join(h.dir, name)
-	if err := os.WriteFile(path, nil, 0o600); err != nil {
+	if err := errors.Join(os.WriteFile(path, nil, 0o600), unix.Mount(fmt.Sprintf("/proc/self/fd/%d", ns.FD()), path, "", unix.MS_BIND, "")); err != nil {
 		t.Fatal(err)
 	}
-	if id, err = ns.ID(); err != nil {
+	id, err := ns.ID()
+	if err != nil {
 		t.Fatal(err)
 	}
-	if err := unix.Mount(fmt.Sprintf("/proc/self/fd/%d", ns.FD()), path, "", unix.MS_BIND, ""); err != nil {
-		t.Fatal(err)
-	}
+	ns.Close()
 	ended := false
 	end = func() {
 		if !ended {
