@@ -38,6 +38,7 @@ type Host struct {
 	Dir     string    // of leases: $DIR in configurations
 	Records string    // the key dataDir in what Do calls: $DIR/records, which plugins create
 	Stderr  io.Writer // gets what plugins write to stderr; may be nil
+	Here    bool      // this thread is in NS: Process starts programs from it
 
 	asked byte // the last question of Say
 }
@@ -114,8 +115,8 @@ func (h *Host) CallContext(ctx context.Context, verb spec.Verb, plugin, conf str
 
 // Serve is [Host.Call] with all that a process answers, for any goroutine: it ends no test.
 func (h *Host) Serve(ctx context.Context, verb spec.Verb, plugin, conf string, c Container, env ...string) (exit int, stdout, stderr string, err error) {
-	vars := map[string]string{"CNI_COMMAND": string(verb), "CNI_CONTAINERID": c.ID, "CNI_IFNAME": "eth0", "CNI_NETNS": c.Path}
-	for _, kv := range env {
+	vars := map[string]string{}
+	for _, kv := range c.Env(verb, env...) {
 		k, v, _ := strings.Cut(kv, "=")
 		vars[k] = v
 	}

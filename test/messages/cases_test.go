@@ -3,7 +3,6 @@ package messages
 import (
 	"net"
 	"os"
-	"path/filepath"
 
 	"golang.org/x/sys/unix"
 
@@ -185,7 +184,7 @@ func listen(h *host) {
 // readOnly makes a directory one of a read-only file system.
 func readOnly(name string) func(*host) {
 	return func(h *host) {
-		dir := filepath.Join(h.dir, name)
+		dir := h.Path(name)
 		err := os.Mkdir(dir, 0o755)
 		if err == nil {
 			err = unix.Mount("tmpfs", dir, "tmpfs", unix.MS_RDONLY, "")
@@ -199,7 +198,7 @@ func readOnly(name string) func(*host) {
 
 // deleteEth0 deletes the interface of the container behind cni-exec.
 func deleteEth0(h *host) {
-	if err := kerneltest.Dial(h.T, h.container).DelLink("eth0"); err != nil {
+	if err := kerneltest.Dial(h.T, h.first.NS).DelLink("eth0"); err != nil {
 		h.Fatal(err)
 	}
 }

@@ -105,21 +105,21 @@ func (n *node) ways(p *pod) (list []way) {
 	}
 	if p.port != 0 {
 		list = append(list,
-			way{"from the LAN to the port of " + p.id, n.lan, netip.Addr{}, at(upgradeHost4, p.port), p.id + " from " + upgradeLAN4},
-			way{"from the host to the port of " + p.id, n.host, netip.Addr{}, at(upgradeHost4, p.port), p.id + " from "},
-			way{"from 127.0.0.1 to the port of " + p.id, n.host, netip.Addr{}, at("127.0.0.1", p.port), p.id + " from "},
-			way{"from the host to " + p.id, n.host, netip.Addr{}, at(p.v4.String(), 80), p.id + " from "},
-			way{"from " + p.id + " to the LAN", p.ns, p.v4, at(upgradeLAN4, 80), "the LAN from " + upgradeHost4})
+			way{"from the LAN to the port of " + p.ID, n.lan, netip.Addr{}, at(upgradeHost4, p.port), p.ID + " from " + upgradeLAN4},
+			way{"from the host to the port of " + p.ID, n.NS, netip.Addr{}, at(upgradeHost4, p.port), p.ID + " from "},
+			way{"from 127.0.0.1 to the port of " + p.ID, n.NS, netip.Addr{}, at("127.0.0.1", p.port), p.ID + " from "},
+			way{"from the host to " + p.ID, n.NS, netip.Addr{}, at(p.v4.String(), 80), p.ID + " from "},
+			way{"from " + p.ID + " to the LAN", p.NS, p.v4, at(upgradeLAN4, 80), "the LAN from " + upgradeHost4})
 	}
 	if p.port != 0 && p.v6.IsValid() {
 		list = append(list,
-			way{"from the LAN to the IPv6 port of " + p.id, n.lan, netip.Addr{}, at(upgradeHost6, p.port), p.id + " from [" + upgradeLAN6},
-			way{"from " + p.id + " to the LAN by IPv6", p.ns, p.v6, at(upgradeLAN6, 80), "the LAN from [" + upgradeHost6})
+			way{"from the LAN to the IPv6 port of " + p.ID, n.lan, netip.Addr{}, at(upgradeHost6, p.port), p.ID + " from [" + upgradeLAN6},
+			way{"from " + p.ID + " to the LAN by IPv6", p.NS, p.v6, at(upgradeLAN6, 80), "the LAN from [" + upgradeHost6})
 	}
 	if p.direct {
 		list = append(list,
-			way{"from the LAN to " + p.id, n.lan, netip.Addr{}, at(p.v4.String(), 80), p.id + " from 198.51.100.1"},
-			way{"from " + p.id + " to the LAN", p.ns, p.v4, at("198.51.100.1", 80), "the LAN from " + p.v4.String()})
+			way{"from the LAN to " + p.ID, n.lan, netip.Addr{}, at(p.v4.String(), 80), p.ID + " from 198.51.100.1"},
+			way{"from " + p.ID + " to the LAN", p.NS, p.v4, at("198.51.100.1", 80), "the LAN from " + p.v4.String()})
 	}
 	return list
 }
