@@ -22,11 +22,15 @@ func (c Container) Env(verb spec.Verb, more ...string) []string {
 }
 
 // Process runs a program on the host, in $DIR, with $DIR/bin as CNI_PATH unless env says otherwise, and
-// returns what [Host.Serve] returns. One that is stuck is killed, which is an error.
+// returns what [Host.Serve] returns; a stdout of cmd's own is left to it. One that is stuck is killed, which
+// is an error.
 func (h *Host) Process(cmd *exec.Cmd, stdin string, env ...string) (exit int, stdout, stderr string, err error) {
 	var out, diag bytes.Buffer
 	cmd.Dir, cmd.Env = h.Dir, append([]string{"CNI_PATH=" + h.Path("bin")}, env...)
-	cmd.Stdin, cmd.Stdout, cmd.Stderr = strings.NewReader(stdin), &out, &diag
+	cmd.Stdin, cmd.Stderr = strings.NewReader(stdin), &diag
+	if cmd.Stdout == nil {
+		cmd.Stdout = &out
+	}
 	if h.Here {
 		err = cmd.Start()
 	} else {

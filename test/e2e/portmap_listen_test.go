@@ -63,7 +63,7 @@ func TestKernelRunPublishInUse(t *testing.T) {
 	} {
 		args := append([]string{"run", "--conf-dir", r.Path("none"), "--cache-dir", "cni"}, strings.Fields(tt.flags)...)
 		cmd := r.command()
-		cmd.Args = append([]string{r.exe}, append(args, "--", "true")...)
+		cmd.Args = append([]string{r.Path("bin/cni-exec")}, append(args, "--", "true")...)
 		var out bytes.Buffer
 		cmd.Stdout, cmd.Stderr = &out, &out
 		err := r.NS.Do(cmd.Run)

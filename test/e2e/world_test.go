@@ -17,7 +17,7 @@ import (
 	"cnibox/test/product"
 )
 
-// A world is a host with a link for each applet in its bin.
+// A world is a host with a link for each applet in its bin, whose calls are processes.
 type world struct {
 	*applettest.Host
 
