@@ -246,28 +246,6 @@ func TestKernelBridgeWithoutKernelSupport(t *testing.T) {
 	h.Must(spec.Status, "bridge", `{"cniVersion":"1.1.0","name":"demo","type":"bridge"}`, p)
 }
 
-// An ADD with forceAddress that fails late restores the address that it had deleted from the
-// bridge, and deletes its own.
-func TestKernelBridgeForceAddressFails(t *testing.T) {
-	h := applettest.NewHost(t)
-	one, two := h.Container("one"), h.Container("two")
-	conf := func(keys string) string {
-		return `{"cniVersion":"1.1.0","name":"demo","type":"bridge","bridge":"br0","isGateway":true,` + keys + `}`
-	}
-	old := conf(`"ipam":{"type":"host-local","dataDir":"$DIR","subnet":"10.1.0.0/24"}`)
-	result := h.Must(spec.Add, "bridge", old, one)
-	fault.Hook = func(what string) error {
-		if strings.HasPrefix(what, "sysctl net/ipv6/conf/all/forwarding") {
-			return errors.New("made to fail")
-		}
-		return nil
-	}
-	defer func() { fault.Hook = nil }()
-	h.Refuse(999, "made to fail", spec.Add, "bridge", conf(`"forceAddress":true,"ipam":{"type":"host-local","dataDir":"$DIR",
-		"ranges":[[{"subnet":"10.9.0.0/24"}],[{"subnet":"fd00::/64"}]]}`), two)
-	h.Must(spec.Check, "bridge", applettest.Prev(old, result), one)
-}
-
 // The kernel takes with an address all others of its network that came later. The
 // gateway's stays though it is one of these.
 func TestKernelBridgeForceAddressSecondary(t *testing.T) {

@@ -125,7 +125,8 @@ func TestKernelPortmapPendingDeleted(t *testing.T) {
 	}
 }
 
-// An ADD that fails while its ports are pending leaves those of the first attachment, and nothing
+// An ADD of another interface of the container, which TestKernelRollback does not have, that fails while its
+// ports are pending leaves those of the first attachment, and nothing
 // of its own.
 func TestKernelPortmapPendingRollback(t *testing.T) {
 	n := newBridged(t)
