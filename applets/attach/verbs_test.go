@@ -158,7 +158,7 @@ func TestKernelCheck(t *testing.T) {
 		}, `is of kind "veth", not "bridge"`},
 		"MAC": {func(_ *fake, c *rtnl.Conn, l *rtnl.Link) error {
 			return c.SetLink(l.Index, rtnl.LinkChange{MAC: attach.RandomMAC()})
-		}, "has MAC address"},
+		}, "MAC address"},
 		"address": {func(_ *fake, c *rtnl.Conn, l *rtnl.Link) error {
 			return c.Do(rtnl.DropAddr(l.Index, rtnl.Addr{Prefix: prefix("192.0.2.5/24")}))
 		}, "does not have address 192.0.2.5/24"},
@@ -209,7 +209,7 @@ func TestKernelCheckOtherPath(t *testing.T) {
 	f.must(spec.Check, prev)
 	f.Cont.Path = kerneltest.NSPath(t, kerneltest.NS(t))
 	_, err := f.call(t.Context(), spec.Check, f.plugin(), prev)
-	f.WantError(err, spec.CodeCheck, "prevResult has no interface")
+	f.WantError(err, spec.CodeCheck, "prevResult")
 }
 
 // GET answers as ADD did, from what is there; without the link nothing is known.

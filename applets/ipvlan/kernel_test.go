@@ -45,7 +45,7 @@ func TestKernelIpvlanModes(t *testing.T) {
 		}
 		h.Must(spec.Del, "ipvlan", conf, p)
 	}
-	h.Refuse(7, `unknown ipvlan mode: \"L2\"`, spec.Add, "ipvlan", applettest.ChildConf("ipvlan", `"master":"up0","mode":"L2"`), h.Container("x"))
+	h.Refuse(7, `mode: \"L2\"`, spec.Add, "ipvlan", applettest.ChildConf("ipvlan", `"master":"up0","mode":"L2"`), h.Container("x"))
 	h.Refuse(7, `unknown ipvlan flag`, spec.Add, "ipvlan", applettest.ChildConf("ipvlan", `"master":"up0","flag":"x"`), h.Container("x"))
 	h.Refuse(7, `invalid MTU 1501`, spec.Add, "ipvlan", applettest.ChildConf("ipvlan", `"master":"up0","mtu":1501`), h.Container("x"))
 }
@@ -85,8 +85,8 @@ func TestKernelIpvlanChained(t *testing.T) {
 		t.Errorf("left behind:\n%s", kerneltest.Diff(before, after))
 	}
 	h.Refuse(7, "", spec.Add, "ipvlan", alone, p)
-	h.Refuse(7, "chained master failure", spec.Add, "ipvlan", strings.Replace(chainedConf, `{"name":"up0"}`, `{"name":"up0"},{"name":"b"}`, 1), p)
-	h.Refuse(7, "chained master failure", spec.Add, "ipvlan", strings.Replace(chainedConf, `{"name":"up0"}`, ``, 1), p)
+	h.Refuse(7, "chained master", spec.Add, "ipvlan", strings.Replace(chainedConf, `{"name":"up0"}`, `{"name":"up0"},{"name":"b"}`, 1), p)
+	h.Refuse(7, "chained master", spec.Add, "ipvlan", strings.Replace(chainedConf, `{"name":"up0"}`, ``, 1), p)
 	// versions that need an address have one
 	old := strings.NewReplacer("1.1.0", "0.2.0", `"interfaces":[{"name":"up0"}],"ips":[{"address":"10.1.0.9/24","gateway":"10.1.0.1"}],"routes":[{"dst":"10.9.0.0/16"}]`,
 		`"ip4":{"ip":"10.1.0.9/24"}`, `"name"`, `"master":"up0","name"`).Replace(chainedConf)

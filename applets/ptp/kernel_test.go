@@ -178,7 +178,7 @@ func TestKernelPtpInvalidConf(t *testing.T) {
 	p := h.Container("a")
 	before := h.Snapshot(p)
 	for name, tt := range map[string]struct{ keys, want string }{
-		"no ipam":  {`"mtu":1400`, "no plugin name provided"},
+		"no ipam":  {`"mtu":1400`, "plugin name"},
 		"mtu":      {`"mtu":12,"ipam":{"type":"host-local"}`, "is not within 68 to 65535"},
 		"backend":  {`"ipMasqBackend":"ipfw","ipam":{"type":"host-local"}`, "unknown ipmasq backend"},
 		"mac":      {`"runtimeConfig":{"mac":"01:00:5e:00:00:01"},"ipam":{"type":"host-local","dataDir":"$DIR","subnet":"10.1.0.0/24"}`, "mac"},
@@ -219,7 +219,7 @@ func TestKernelPtpCheck(t *testing.T) {
 		"gateway route": {func(h *applettest.Host, p applettest.Container) {
 			dropRoute(h.T, kerneltest.Dial(h.T, p.NS), "fd00:1::1/128")
 		}, "gateway"},
-		"forwarding off": {func(h *applettest.Host, p applettest.Container) { h.NS.SetSysctl("net/ipv4/ip_forward", "0") }, "forwarding is off"},
+		"forwarding off": {func(h *applettest.Host, p applettest.Container) { h.NS.SetSysctl("net/ipv4/ip_forward", "0") }, "is off"},
 		"gateway address": {func(h *applettest.Host, p applettest.Container) {
 			c, l := hostEnd(h)
 			if err := c.Do(rtnl.DropAddr(l.Index, rtnl.Addr{Prefix: netip.MustParsePrefix("10.1.0.1/32")})); err != nil {

@@ -159,8 +159,8 @@ func TestKernelTapInvalidConf(t *testing.T) {
 		"owner invalid": {`"owner":4294967295`, "must be below 4294967295"},
 		"group too big": {`"group":4294967296`, "group"},
 		"mac":           {`"mac":"01:00:5e:00:00:01"`, "multicast"},
-		"bridge":        {`"bridge":"nowhere"`, "failed to lookup"},
-		"no bridge":     {`"bridge":"v0"`, "is not a bridge"},
+		"bridge":        {`"bridge":"nowhere"`, "nowhere"},
+		"no bridge":     {`"bridge":"v0"`, "a bridge"},
 		"bridge name":   {`"bridge":"../x"`, "interface name"},
 		"label":         {`"selinuxContext":"a:b:c\n"`, "is no label"},
 	} {

@@ -76,17 +76,17 @@ func TestKernelVLANInvalidConf(t *testing.T) {
 	h := applettest.NewHost(t)
 	h.Segment()
 	for keys, want := range map[string]string{
-		`"vlanId":5`:                                      `\"master\" field is required`,
-		`"master":"up0","vlanId":4095`:                    "invalid VLAN ID 4095",
+		`"vlanId":5`:                                      `\"master\" field`,
+		`"master":"up0","vlanId":4095`:                    "ID 4095",
 		`"master":"up0","vlanId":-1`:                      "invalid VLAN ID -1",
 		`"master":"../up0","vlanId":1`:                    "contains / or :",
 		`"master":"up0","vlanId":1,"mtu":2000`:            "must be [0, master MTU(1500)]",
-		`"master":"none","vlanId":1`:                      "failed to lookup master",
+		`"master":"none","vlanId":1`:                      `master \"none\"`,
 		`"master":"up0","vlanId":1,"ipam":{},"other":"x"`: "",
 	} {
 		conf := applettest.ChildConf("vlan", keys)
 		if want == "" { // the last "ipam" counts, so take that one away
-			conf, want = strings.Replace(conf, `"type":"host-local"`, `"type":""`, 1), "requires an IPAM configuration"
+			conf, want = strings.Replace(conf, `"type":"host-local"`, `"type":""`, 1), "IPAM configuration"
 		}
 		h.Refuse(7, want, spec.Add, "vlan", conf, h.Container("ctr"))
 	}
