@@ -143,8 +143,7 @@ func TestKernelCVE2020_8558(t *testing.T) {
 	s.Listen(s.C1.NS, "one")
 	s.Listen(s.NS, "secret", "7777")
 	s.NoError(s.NS.SetSysctl("net/ipv4/conf/out0/route_localnet", "1"))
-	s.NoError(s.Outside.SetSysctl("net/ipv4/conf/eth0/route_localnet", "1"))
-	s.routeOutside("127.0.0.0/8", hostLAN4)
+	s.AttackLocal(s.Outside, hostLAN4)
 	s.Want(s.Outside, "tcp", "127.0.0.1:7777", "secret "+lan4) // the hole, before there are rules
 	s.publish(nil)
 	s.WantNone(s.Outside, "tcp", "127.0.0.1:7777")

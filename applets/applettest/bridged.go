@@ -17,7 +17,7 @@ import (
 
 // A Bridged is a host with bridge br0, containers c1 and c2 on its ports vc1 and vc2, with 10.9.0.11,
 // fd00:9::11, 10.9.0.12 and fd00:9::12, and a machine outside with 192.0.2.2 and fd00:2::2. The host
-// has 10.9.0.1 and fd00:9::1 on the bridge, 192.0.2.1 and fd00:2::1 on out0. Packets pass everywhere; lo outside is down.
+// has 10.9.0.1 and fd00:9::1 on the bridge, 192.0.2.1 and fd00:2::1 on out0. Packets pass everywhere.
 type Bridged struct {
 	*Host
 	C1, C2  Container // their paths are symbolic links, which tests may delete
@@ -53,6 +53,7 @@ func NewBridged(t *testing.T) *Bridged {
 			return c.SetLink(kerneltest.Link(t, c, "v"+id).Index, rtnl.LinkChange{Hairpin: new(true)})
 		})
 	}
+	kerneltest.LoUp(t, n.Outside)
 	n.cable(rtnl.LinkSpec{Name: "out0"}, n.Outside)
 	kerneltest.Address(t, n.NS, "out0", "192.0.2.1/24", "fd00:2::1/64")
 	n.Configure(n.Outside, "192.0.2.2/24", "fd00:2::2/64", "192.0.2.1", "fd00:2::1")
@@ -72,6 +73,16 @@ func (n *Bridged) cable(l rtnl.LinkSpec, ns *netns.NS) {
 func (n *Bridged) Configure(ns *netns.NS, four, six, gw4, gw6 string) {
 	n.Helper()
 	kerneltest.DefaultRoutes(n.T, ns, kerneltest.Address(n.T, ns, "eth0", four, six), gw4, gw6)
+}
+
+// AttackLocal has a namespace send packets for 127.0.0.0/8 to a gateway.
+func (n *Bridged) AttackLocal(ns *netns.NS, gw string) {
+	n.Helper()
+	n.NoError(ns.SetSysctl("net/ipv4/conf/all/route_localnet", "1"))
+	kerneltest.Brief(n.T, ns, func(c *rtnl.Conn) error {
+		return c.Do(rtnl.DropAddr(kerneltest.Link(n.T, c, "lo").Index, rtnl.Addr{Prefix: netip.MustParsePrefix("127.0.0.1/8")}),
+			rtnl.NewRoute(rtnl.Route{Dst: netip.MustParsePrefix("127.0.0.0/8"), GW: netip.MustParseAddr(gw), Link: kerneltest.Link(n.T, c, "eth0").Index}))
+	})
 }
 
 // settle waits for carriers and neighbours: a test that wants no packet to pass must not be content

@@ -3,7 +3,6 @@ package portmap_test
 import (
 	"errors"
 	"fmt"
-	"net/netip"
 	"strings"
 	"testing"
 	"time"
@@ -27,15 +26,6 @@ func (n *bridged) localnet(link string) string {
 	return v
 }
 
-// attackLocal lets a namespace send packets for 127.0.0.0/8 to a gateway.
-func (n *bridged) attackLocal(ns *netns.NS, gw string) {
-	n.Helper()
-	c := kerneltest.Dial(n.T, ns)
-	n.NoError(ns.SetSysctl("net/ipv4/conf/all/route_localnet", "1"))
-	n.NoError(c.Do(rtnl.DropAddr(kerneltest.Link(n.T, c, "lo").Index, rtnl.Addr{Prefix: netip.MustParsePrefix("127.0.0.1/8")}),
-		rtnl.NewRoute(rtnl.Route{Dst: netip.MustParsePrefix("127.0.0.0/8"), GW: netip.MustParseAddr(gw), Link: kerneltest.Link(n.T, c, "eth0").Index})))
-}
-
 // exposed reports whether the namespace reaches a service of the host on 127.0.0.1.
 func (n *bridged) exposed(ns *netns.NS, within time.Duration) bool {
 	c, err := applettest.Connect(ns, "tcp", "127.0.0.1:80", within)
@@ -50,7 +40,7 @@ func (n *bridged) exposed(ns *netns.NS, within time.Duration) bool {
 func TestKernelPortmapLocalnetStays(t *testing.T) {
 	n := newBridged(t)
 	n.Listen(n.NS, "host's own")
-	n.attackLocal(n.C2.NS, "10.9.0.1")
+	n.AttackLocal(n.C2.NS, "10.9.0.1")
 	n.NoError(n.NS.SetSysctl("net/ipv4/conf/br0/route_localnet", "1"))
 	if !n.exposed(n.C2.NS, applettest.Timeout) {
 		t.Fatal("the attack does not work even without protection")
@@ -74,7 +64,7 @@ func TestKernelPortmapLocalnetStays(t *testing.T) {
 func TestKernelUndoKeepsForeignTables(t *testing.T) {
 	n := newBridged(t)
 	n.Listen(n.NS, "host's own")
-	n.attackLocal(n.Outside, "192.0.2.1")
+	n.AttackLocal(n.Outside, "192.0.2.1")
 	n.NoError(n.Publish(spec.Add, "c1", anyPort))
 	n.NoError(n.Publish(spec.Del, "c1", anyPort))
 	n.NoError(n.NS.SetSysctl("net/ipv4/conf/out0/route_localnet", "1"))
