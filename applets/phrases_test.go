@@ -77,9 +77,7 @@ func TestKernelReferencePhrases(t *testing.T) {
 	ipamKeys := strings.NewReplacer("$()", `"ipam":{"dataDir":"$DIR"}`, "$(", `"ipam":{"dataDir":"$DIR",`, ")", "}")
 	h := applettest.NewHost(t)
 	p := h.Container("c1")
-	if err := kerneltest.Dial(t, h.NS).AddLink(rtnl.LinkSpec{Name: "up0", Up: true, Peer: &rtnl.LinkSpec{Name: "up1"}}); err != nil {
-		t.Fatal(err)
-	}
+	kerneltest.AddLink(t, h.NS, rtnl.LinkSpec{Name: "up0", Up: true, Peer: &rtnl.LinkSpec{Name: "up1"}})
 	h.Must(spec.Add, "host-local", `{"cniVersion":"1.1.0","name":"demo","ipam":{"type":"host-local","subnet":"10.9.0.0/30","dataDir":"$DIR"}}`, applettest.Container{ID: "other", Path: p.Path})
 	for _, tt := range tests {
 		conf := `{"cniVersion":"` + cmp.Or(tt.version, "1.1.0") + `","name":"demo","type":"` + tt.plugin + `"`

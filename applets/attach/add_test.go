@@ -179,9 +179,7 @@ func TestKernelAddWithoutNetns(t *testing.T) {
 // A name that is taken is an error that says so, and the link there stays.
 func TestKernelAddTaken(t *testing.T) {
 	f := newFake(t)
-	if err := kerneltest.Dial(t, f.Cont.NS).AddLink(rtnl.LinkSpec{Name: "eth0", Kind: rtnl.Bridge{}}); err != nil {
-		t.Fatal(err)
-	}
+	kerneltest.AddLink(t, f.Cont.NS, rtnl.LinkSpec{Name: "eth0", Kind: rtnl.Bridge{}})
 	before := f.state()
 	_, err := f.call(t.Context(), spec.Add, f.plugin(), "")
 	f.WantError(err, spec.CodeBusy, `"eth0" already exists`)

@@ -219,9 +219,7 @@ func TestKernelBridgeInvalidGateway(t *testing.T) {
 func TestKernelBridgeWithoutKernelSupport(t *testing.T) {
 	h := applettest.NewHost(t)
 	p := h.Container("ctr")
-	if err := kerneltest.Dial(t, h.NS).AddLink(rtnl.LinkSpec{Name: "br1", Kind: rtnl.Bridge{}, Up: true}); err != nil {
-		t.Fatal(err)
-	}
+	kerneltest.AddLink(t, h.NS, rtnl.LinkSpec{Name: "br1", Kind: rtnl.Bridge{}, Up: true})
 	err := h.NS.SetSysctls(netns.Sysctl{Key: "net/ipv6/conf/default/disable_ipv6", Value: "1"}, netns.Sysctl{Key: "net/ipv6/conf/br1/accept_ra", Value: "0"})
 	if err != nil {
 		t.Fatal(err)

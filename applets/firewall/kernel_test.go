@@ -27,7 +27,7 @@ type box struct {
 func newBox(t *testing.T) box {
 	t.Helper()
 	h := applettest.NewHost(t)
-	h.NoError(kerneltest.Dial(t, h.NS).AddLink(rtnl.LinkSpec{Name: "br0", Kind: rtnl.Bridge{}}))
+	kerneltest.AddLink(t, h.NS, rtnl.LinkSpec{Name: "br0", Kind: rtnl.Bridge{}})
 	return box{h, h.Container("c1")}
 }
 

@@ -2,7 +2,6 @@ package ipvlan_test
 
 import (
 	"fmt"
-	"net/netip"
 	"strings"
 	"testing"
 
@@ -103,9 +102,7 @@ func TestKernelIpvlanTraffic(t *testing.T) {
 	h.Listen(a.NS, a.ID)
 	h.Must(spec.Add, "ipvlan", conf, a)
 	h.Must(spec.Add, "ipvlan", conf, b)
-	if err := s.Remote.AddAddr(s.Up1.Index, rtnl.Addr{Prefix: netip.MustParsePrefix("10.1.0.200/24")}); err != nil {
-		t.Fatal(err)
-	}
+	kerneltest.Address(t, s.NS, "up1", "10.1.0.200/24")
 	for name, from := range map[string]*netns.NS{"a neighbour": b.NS, "the segment": s.NS} {
 		if who := h.Who(from, "10.1.0.2", applettest.Timeout); who != "a" {
 			t.Errorf("from %s: %q answers", name, who)
@@ -143,9 +140,7 @@ func TestKernelIpvlanReusedAddress(t *testing.T) {
 	kerneltest.NeedKind(t, "CONFIG_MACVLAN", rtnl.Macvlan{})
 	old := applettest.ChildConf("macvlan", `"master":"up0"`)
 	conf := applettest.ChildConf("ipvlan", `"master":"up0"`)
-	if err := s.Remote.AddAddr(s.Up1.Index, rtnl.Addr{Prefix: netip.MustParsePrefix("10.1.0.200/24")}); err != nil {
-		t.Fatal(err)
-	}
+	kerneltest.Address(t, s.NS, "up1", "10.1.0.200/24")
 	applettest.NoProbes(t, s.NS, "up1")
 	for _, owner := range []struct{ applet, conf string }{{"macvlan", old}, {"ipvlan", conf}} {
 		conf := strings.Replace(owner.conf, `"ipam"`, `"args":{"cni":{"ips":["10.1.0.77"]}},"ipam"`, 1)

@@ -92,9 +92,7 @@ func TestKernelMacvlanAutoMaster(t *testing.T) {
 	conf := applettest.ChildConf("macvlan", "")
 	h.Refuse(7, "default route", spec.Add, "macvlan", conf, h.Container("x"))
 	h.Refuse(50, "default route", spec.Status, "macvlan", conf, h.Container("x"))
-	if err := s.Host.AddAddr(s.Up0.Index, rtnl.Addr{Prefix: netip.MustParsePrefix("192.0.2.1/24")}); err != nil {
-		t.Fatal(err)
-	}
+	kerneltest.Address(t, h.NS, "up0", "192.0.2.1/24")
 	kerneltest.AddMultipath(t, h.NS, s.Up0.Index, "192.0.2.2", "192.0.2.3")
 	h.Must(spec.Status, "macvlan", conf, applettest.Container{})
 	p := h.Container("ctr")
@@ -177,9 +175,7 @@ func TestKernelMacvlanTraffic(t *testing.T) {
 	h.Listen(a.NS, a.ID)
 	h.Must(spec.Add, "macvlan", conf, a)
 	h.Must(spec.Add, "macvlan", conf, b)
-	if err := s.Remote.AddAddr(s.Up1.Index, rtnl.Addr{Prefix: netip.MustParsePrefix("10.1.0.200/24")}); err != nil {
-		t.Fatal(err)
-	}
+	kerneltest.Address(t, s.NS, "up1", "10.1.0.200/24")
 	for name, from := range map[string]*netns.NS{"a neighbour": b.NS, "the segment": s.NS} {
 		if who := h.Who(from, "10.1.0.2", applettest.Timeout); who != "a" {
 			t.Errorf("from %s: %q answers", name, who)

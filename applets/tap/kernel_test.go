@@ -188,9 +188,7 @@ func TestKernelTapDelLeavesOtherLink(t *testing.T) {
 	h := applettest.NewHost(t)
 	p := h.Container("vm")
 	conf := applettest.Conf("tap", `"ipam":{"type":"host-local","dataDir":"$DIR","subnet":"10.1.0.0/24"}`)
-	if err := kerneltest.Dial(t, p.NS).AddLink(rtnl.LinkSpec{Name: "eth0", Peer: &rtnl.LinkSpec{Name: "peer"}}); err != nil {
-		t.Fatal(err)
-	}
+	kerneltest.AddLink(t, p.NS, rtnl.LinkSpec{Name: "eth0", Peer: &rtnl.LinkSpec{Name: "peer"}})
 	h.Must(spec.Del, "tap", conf, p)
 	kerneltest.Link(t, kerneltest.Dial(t, p.NS), "eth0")
 }

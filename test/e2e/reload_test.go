@@ -64,18 +64,9 @@ func (r *reloading) joinLAN() {
 	r.Helper()
 	r.lan = kerneltest.NS(r.T)
 	kerneltest.LoUp(r.T, r.lan)
-	host, lan := kerneltest.Dial(r.T, r.NS), kerneltest.Dial(r.T, r.lan)
-	up, err := host.CreateLink(rtnl.LinkSpec{Name: "up0", Up: true, Peer: &rtnl.LinkSpec{Name: "lan0", NS: r.lan}})
-	if err == nil {
-		err = host.Do(rtnl.NewAddr(up.Index, rtnl.Addr{Prefix: netip.MustParsePrefix("192.0.2.1/24")}))
-	}
-	if err == nil {
-		err = lan.Do(rtnl.NewAddr(up.Parent, rtnl.Addr{Prefix: netip.MustParsePrefix("192.0.2.2/24")}),
-			rtnl.ChangeLink(up.Parent, rtnl.LinkChange{Up: new(true)}))
-	}
-	if err != nil {
-		r.Fatal(err)
-	}
+	kerneltest.AddLink(r.T, r.NS, rtnl.LinkSpec{Name: "up0", Up: true, Peer: &rtnl.LinkSpec{Name: "lan0", NS: r.lan}})
+	kerneltest.Address(r.T, r.NS, "up0", "192.0.2.1/24")
+	kerneltest.Address(r.T, r.lan, "lan0", "192.0.2.2/24")
 }
 
 // listen echoes lines at a TCP port of a namespace.
@@ -194,9 +185,7 @@ func TestKernelReloadTraffic(t *testing.T) {
 		r.echoAll(all)
 	}
 	r.destroy() // and others make the bridge again, with an address of their own
-	if err := kerneltest.Dial(t, r.NS).AddLink(rtnl.LinkSpec{Name: "br0", Kind: rtnl.Bridge{}, MTU: 1500, MAC: net.HardwareAddr{2, 0, 0, 0, 0, 1}}); err != nil {
-		t.Fatal(err)
-	}
+	kerneltest.AddLink(t, r.NS, rtnl.LinkSpec{Name: "br0", Kind: rtnl.Bridge{}, MTU: 1500, MAC: net.HardwareAddr{2, 0, 0, 0, 0, 1}})
 	r.ok()
 	r.echoAll(all)
 	r.Same("containers", inside, kerneltest.Snapshot(t, one.NS)+kerneltest.Snapshot(t, two.NS))
