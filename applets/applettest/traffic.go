@@ -1,6 +1,7 @@
 package applettest
 
 import (
+	"bufio"
 	"errors"
 	"fmt"
 	"net"
@@ -92,6 +93,51 @@ func Connect(ns *netns.NS, network, addr string, timeout time.Duration) (c net.C
 			return c, err
 		}
 	}
+}
+
+// EchoLines answers each line on TCP port 80 of a namespace with that line until the test ends; the first
+// line of an answer is the name and where the connection is from, unless the name is empty.
+func (h *Host) EchoLines(ns *netns.NS, name string) (l net.Listener) {
+	h.Helper()
+	h.NoError(ns.Do(func() (err error) { l, err = net.Listen("tcp", "[::]:80"); return err }))
+	h.Cleanup(func() { l.Close() })
+	go func() {
+		for {
+			c, err := l.Accept()
+			if err != nil {
+				return
+			}
+			go func() {
+				defer c.Close()
+				if name != "" {
+					fmt.Fprintf(c, "%s from %s\n", name, c.RemoteAddr())
+				}
+				for lines := bufio.NewScanner(c); lines.Scan(); {
+					fmt.Fprintf(c, "%s\n", lines.Text())
+				}
+			}()
+		}
+	}()
+	return l
+}
+
+// Occupy has a socket on an address of a namespace until the test ends, which answers nothing.
+func (h *Host) Occupy(ns *netns.NS, network, addr string) {
+	h.Helper()
+	h.NoError(ns.Do(func() error {
+		if strings.HasPrefix(network, "udp") {
+			c, err := net.ListenPacket(network, addr)
+			if err == nil {
+				h.Cleanup(func() { c.Close() })
+			}
+			return err
+		}
+		l, err := net.Listen(network, addr)
+		if err == nil {
+			h.Cleanup(func() { l.Close() })
+		}
+		return err
+	}))
 }
 
 // Say asks on the connection and returns the answer. What a network may lose is asked

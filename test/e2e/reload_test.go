@@ -69,31 +69,6 @@ func (r *reloading) joinLAN() {
 	kerneltest.Address(r.T, r.lan, "lan0", "192.0.2.2/24")
 }
 
-// listen echoes lines at a TCP port of a namespace.
-func (r *reloading) listen(ns *netns.NS, port int) {
-	r.Helper()
-	var l net.Listener
-	err := ns.Do(func() (err error) { l, err = net.Listen("tcp", fmt.Sprintf("0.0.0.0:%d", port)); return err })
-	if err != nil {
-		r.Fatal(err)
-	}
-	r.Cleanup(func() { l.Close() })
-	go func() {
-		for {
-			c, err := l.Accept()
-			if err != nil {
-				return
-			}
-			go func() {
-				defer c.Close()
-				for lines := bufio.NewScanner(c); lines.Scan(); {
-					fmt.Fprintf(c, "%s\n", lines.Text())
-				}
-			}()
-		}
-	}()
-}
-
 // A transfer is an open TCP connection.
 type transfer struct {
 	what string
@@ -135,8 +110,8 @@ func (x *transfer) echo(within time.Duration) error {
 // masqueraded.
 func (r *reloading) transfers(one, two applettest.Container) []*transfer {
 	r.Helper()
-	r.listen(one.NS, 80)
-	r.listen(r.lan, 80)
+	r.EchoLines(one.NS, "")
+	r.EchoLines(r.lan, "")
 	all := []*transfer{
 		r.dial("from a neighbour", two.NS, "10.1.0.2:80"),
 		r.dial("from the LAN to a published port", r.lan, "192.0.2.1:8080"),
@@ -335,7 +310,7 @@ func TestKernelReloadVLAN(t *testing.T) {
 	one, two := r.Container("one"), r.Container("two")
 	r.add(one)
 	r.add(two)
-	r.listen(one.NS, 80)
+	r.EchoLines(one.NS, "")
 	x := r.dial("from the host", r.NS, "10.1.0.2:80")
 	host := kerneltest.Snapshot(t, r.NS)
 	r.destroy()

@@ -1,7 +1,6 @@
 package messages
 
 import (
-	"net"
 	"os"
 
 	"golang.org/x/sys/unix"
@@ -174,11 +173,7 @@ var messages = []message{
 
 // listen has a process of the host listen on port 8080: this one.
 func listen(h *host) {
-	l, err := net.Listen("tcp4", "0.0.0.0:8080")
-	if err != nil {
-		h.Fatal(err)
-	}
-	h.Cleanup(func() { l.Close() })
+	h.Occupy(h.NS, "tcp4", "0.0.0.0:8080")
 }
 
 // readOnly makes a directory one of a read-only file system.

@@ -83,7 +83,7 @@ func newNode(t *testing.T, forwardDrops bool) *node {
 	kerneltest.AddLink(t, n.NS, rtnl.LinkSpec{Name: "up0", Up: true, Peer: &rtnl.LinkSpec{Name: "eth0", NS: n.lan}})
 	kerneltest.Address(t, n.NS, "up0", upgradeHost4+"/24", upgradeHost6+"/64")
 	kerneltest.Address(t, n.lan, "eth0", upgradeLAN4+"/24", upgradeLAN6+"/64", "198.51.100.1/24")
-	n.serve(n.lan, "the LAN")
+	n.EchoLines(n.lan, "the LAN")
 	for i := range 8 { // for host-device
 		kerneltest.AddLink(t, n.NS, rtnl.LinkSpec{Name: fmt.Sprintf("nic%d", i), Peer: &rtnl.LinkSpec{Name: "eth0", NS: kerneltest.NS(t)}})
 	}
@@ -240,7 +240,7 @@ func (n *node) pod(net *network, id string, port int) *pod {
 	if net.ports {
 		p.port = port
 	}
-	p.server = n.serve(p.NS, p.ID)
+	p.server = n.EchoLines(p.NS, p.ID)
 	return p
 }
 

@@ -13,33 +13,6 @@ import (
 	"cnibox/internal/netns"
 )
 
-// serve answers in a namespace, at port 80, each line with a name and the line. The first
-// line of an answer is where the connection comes from.
-func (n *node) serve(ns *netns.NS, name string) (l net.Listener) {
-	n.Helper()
-	err := ns.Do(func() (err error) { l, err = net.Listen("tcp", "[::]:80"); return err })
-	if err != nil {
-		n.Fatal(err)
-	}
-	n.Cleanup(func() { l.Close() })
-	go func() {
-		for {
-			conn, err := l.Accept()
-			if err != nil {
-				return
-			}
-			go func() {
-				defer conn.Close()
-				fmt.Fprintf(conn, "%s from %s\n", name, conn.RemoteAddr())
-				for lines := bufio.NewScanner(conn); lines.Scan(); {
-					fmt.Fprintf(conn, "%s\n", lines.Text())
-				}
-			}()
-		}
-	}()
-	return l
-}
-
 // streamTime is how long a connection may take to open or to answer before it counts as dead.
 var streamTime = kerneltest.Timeout(30 * time.Second)
 

@@ -67,25 +67,6 @@ func newSite(t *testing.T, brNetfilter bool) *site {
 	return s
 }
 
-// listen has a socket on a port of the container.
-func (s *site) listen(network, addr string) {
-	s.Helper()
-	s.NoError(s.C1.NS.Do(func() error {
-		if network == "udp" {
-			c, err := net.ListenPacket(network, addr)
-			if err == nil {
-				s.Cleanup(func() { c.Close() })
-			}
-			return err
-		}
-		l, err := net.Listen(network, addr)
-		if err == nil {
-			s.Cleanup(func() { l.Close() })
-		}
-		return err
-	}))
-}
-
 // send is a request to send from a namespace.
 func (s *site) send(from *netns.NS, proto uint8, to string) func() error {
 	return func() error {
@@ -174,7 +155,7 @@ func TestKernelPublished(t *testing.T) {
 	t.Parallel()
 	s := newSite(t, false)
 	nfttest.Load(t, s.NS, toC1)
-	s.listen("tcp", ":80")
+	s.Occupy(s.C1.NS, "tcp", ":80")
 	s.want(s.published(unix.IPPROTO_TCP, "192.0.2.1:8080"), true,
 		"host prerouting from out0 tcp 192.0.2.2:PORT to 192.0.2.1:8080 -> ip hj pre (-150) handle 2: dnat to 10.9.0.11:80",
 		"host route 10.9.0.0/24 dev br0",
@@ -207,7 +188,7 @@ func TestKernelPublished(t *testing.T) {
 	if err != nil || found.Reached || found.Outcome != "delivered to c1, where nothing listens on udp 10.9.0.11:80" || found.Advice != last {
 		t.Errorf("got %+v, %v", found, err)
 	}
-	s.listen("udp", "127.0.0.1:80")
+	s.Occupy(s.C1.NS, "udp", "127.0.0.1:80")
 	r.Send = s.send(s.Outside, unix.IPPROTO_UDP, "192.0.2.1:8080")
 	found, err = trace.Follow(t.Context(), r)
 	if err != nil || found.Reached || found.Advice != "the program listens on 127.0.0.1:80: let it listen on any address" {
@@ -316,7 +297,7 @@ func TestKernelDropped(t *testing.T) {
 			s := newSite(t, false)
 			nfttest.Load(t, s.NS, toC1+"\n"+tt.rules)
 			nfttest.Load(t, s.C1.NS, tt.inside)
-			s.listen("tcp", ":80")
+			s.Occupy(s.C1.NS, "tcp", ":80")
 			s.want(s.published(unix.IPPROTO_TCP, "192.0.2.1:8080"), false, append(first, tt.want...)...)
 		})
 	}
@@ -330,7 +311,7 @@ func TestKernelForeign(t *testing.T) {
 		chain pre { type nat hook prerouting priority mangle; tcp dport 8080 dnat to 10.9.0.11:81
 		}
 	}`)
-	s.listen("tcp", ":80")
+	s.Occupy(s.C1.NS, "tcp", ":80")
 	r := s.published(unix.IPPROTO_TCP, "192.0.2.1:8080")
 	r.Published = []netip.AddrPort{netip.MustParseAddrPort("10.9.0.11:80")}
 	s.want(r, false,
