@@ -20,7 +20,7 @@ func TestCheckNeedsPrevResult(t *testing.T) {
 			continue
 		}
 		code, out := applettest.AnswerIPAM(t, "CHECK", a.Name, "c1", `{"cniVersion":"1.1.0","name":"demo","type":"`+a.Name+`","ipam":{}}`, "")
-		if code != spec.CodeConfig || !strings.Contains(out, "required prevResult missing") {
+		if code != spec.CodeConfig || !strings.Contains(out, "prevResult missing") {
 			t.Errorf("%s: %d %s", a.Name, code, out)
 		}
 	}

@@ -3,6 +3,7 @@ package applets_test
 import (
 	"encoding/json"
 	"errors"
+	"fmt"
 	"os"
 	"regexp"
 	"slices"
@@ -11,7 +12,10 @@ import (
 
 	"cnibox/applets"
 	"cnibox/applets/applettest"
+	"cnibox/internal/dbus/dbustest"
+	"cnibox/internal/fault"
 	"cnibox/internal/kerneltest"
+	"cnibox/rtnl"
 	"cnibox/spec"
 )
 
@@ -45,10 +49,16 @@ func (s *stage) container(id, conf string) (applettest.Container, string) {
 	if s.Ready != nil {
 		s.Ready(s.T, c)
 	}
-	if s.After != "" {
-		conf = applettest.Prev(conf, s.Must(spec.Add, s.After, before(s.After), c))
+	return c, s.after(c, conf)
+}
+
+// after makes the interface that this plugin changes, and returns the configuration with its result.
+func (s *stage) after(c applettest.Container, conf string) string {
+	s.Helper()
+	if s.After == "" {
+		return conf
 	}
-	return c, conf
+	return applettest.Prev(conf, s.Must(spec.Add, s.After, before(s.After), c))
 }
 
 // before is the configuration of a plugin that makes the interface for another one.
@@ -80,13 +90,16 @@ func eachConf(t *testing.T, test func(t *testing.T, plugin, conf string, single 
 	}
 }
 
-// A rollback is a row of the table of ADDs that fail: a plugin, its configuration, and what is
+// A rollback is a row of the table of verbs that fail: a plugin, its configuration, and what is
 // there before.
 type rollback struct {
 	applettest.Plugin
 	name, conf string
 	other      string // the configuration of another attachment; empty: there is none
 	earlier    string // that of an earlier ADD of the same; empty: there is none
+	single     bool   // a host can have no other
+
+	furnish func(*stage) (state func() string) // after the interface is there; the state is beside that of the host
 }
 
 // rollbacks are the rows of a plugin, by name.
@@ -112,7 +125,7 @@ func rollbacks(plugin string) map[string]rollback {
 	confs, single := applettest.All(plugin)
 	for _, some := range []map[string]string{confs, single} {
 		for name, conf := range some {
-			rows[name+"/new host"] = rollback{Plugin: p, name: plugin, conf: conf}
+			rows[name+"/new host"] = rollback{Plugin: p, name: plugin, conf: conf, single: single[name] != ""}
 			of(name, p, conf, single[name] != "")
 		}
 	}
@@ -124,7 +137,39 @@ func rollbacks(plugin string) map[string]rollback {
 		p.After = p.OrAfter
 		of("keys after "+p.After, p, plain, p.Other != "")
 	}
+	for name, row := range odd {
+		if row.name == plugin {
+			row.Plugin = applettest.Plugins[plugin]
+			rows[name] = row
+		}
+	}
 	return rows
+}
+
+// odd are rows of one plugin alone, by name.
+var odd = map[string]rollback{
+	"ingress qdisc before/new host": {
+		name: "bandwidth", conf: applettest.Conf("bandwidth", `"dataDir":"$DIR/bandwidth",`+applettest.BothLimits),
+		furnish: func(s *stage) func() string {
+			c := kerneltest.Dial(s.T, s.NS)
+			s.NoError(c.Do(rtnl.NewIngress(kerneltest.Link(s.T, c, "veth").Index)))
+			return nil
+		},
+	},
+	// the address of the bridge is another one, which a failed ADD restores
+	"forceAddress/new host": {
+		name: "bridge", other: applettest.Conf("bridge", `"bridge":"br0","isGateway":true,`+applettest.IPAM),
+		conf: applettest.Conf("bridge", `"bridge":"br0","isGateway":true,"forceAddress":true,"ipam":{"type":"host-local","dataDir":"$DIR",
+			"ranges":[[{"subnet":"10.9.0.0/24"}],[{"subnet":"fd00::/64"}]]}`),
+	},
+	"firewalld/new host": {
+		name: "firewall", conf: applettest.Conf("firewall", `"backend":"firewalld","ingressPolicy":"isolated","dbusSocket":"$DIR/bus","dataDir":"$DIR/firewall"`),
+		furnish: func(s *stage) func() string {
+			socket := dbustest.Bus(s.T)
+			s.NoError(os.Symlink(socket, s.Path("bus")))
+			return dbustest.Start(s.T, socket).Sources
+		},
+	},
 }
 
 // spoil gives a configuration members that go before those of the same name.
@@ -135,61 +180,105 @@ func spoil(conf, members string) string {
 	return strings.TrimSuffix(conf, "}") + "," + members + "}"
 }
 
-// TestKernelRollback is the table of ADDs that fail. For each plugin it makes the nth call that
-// changes something fail, for every n: afterwards nothing differs from before, on a new host, on one
-// where there is another attachment, and after an earlier ADD of the same. What dhcp changes
-// its daemon does.
+// TestKernelRollback is the table of verbs that fail. For each plugin it makes the nth call that
+// changes something fail, for every n. An ADD that fails leaves all as it was before, on a new host, on one
+// where there is another attachment, and after an earlier ADD of the same. After a DEL or a GC that fails the
+// next one does the rest. CHECK and GET change nothing. What dhcp changes its daemon does. A process that is
+// killed in place of a call that fails is in TestKernelEveryKilled of test/e2e.
 func TestKernelRollback(t *testing.T) {
 	for plugin := range applettest.Plugins {
 		if plugin == "dhcp" || applettest.Elsewhere(plugin) {
 			continue
 		}
 		for name, row := range rollbacks(plugin) {
-			t.Run(plugin+"/"+name, row.test)
+			t.Run(plugin+"/"+name+"/ADD", row.add)
+			if name == "keys/used host" {
+				t.Run(plugin+"/"+name+"/GC", func(t *testing.T) { row.release(t, spec.GC) })
+			} else if _, odd := odd[name]; odd || strings.HasPrefix(name, "keys after ") {
+				continue
+			}
+			if row.other != "" || row.Plugin.Other == "" && row.single {
+				t.Run(plugin+"/"+name+"/DEL", func(t *testing.T) { row.release(t, spec.Del) })
+			}
 		}
 	}
 }
 
-func (r rollback) test(t *testing.T) {
-	var s *stage
-	var c applettest.Container
-	var conf, before string
-	prepare := func() {
-		s = newStageOf(t, r.name, r.Plugin)
-		if r.other != "" {
-			other, conf := s.container("other", r.other)
-			s.Must(spec.Add, r.name, conf, other)
-		}
-		c, conf = s.container("ctr", r.conf)
-		if r.earlier != "" {
-			earlier := strings.Replace(conf, r.conf[:len(r.conf)-1], r.earlier[:len(r.earlier)-1], 1)
-			s.Must(spec.Add, r.name, earlier, c)
-		}
-		before = s.state(c)
+// A scene is the host of a row, before the verb.
+type scene struct {
+	*stage
+	rollback
+	c      applettest.Container
+	conf   string
+	more   func() string
+	before string
+}
+
+// prepare makes one.
+func (r rollback) prepare(t *testing.T) *scene {
+	t.Helper()
+	s := &scene{stage: newStageOf(t, r.name, r.Plugin), rollback: r}
+	if r.other != "" {
+		other, conf := s.container("other", r.other)
+		s.Must(spec.Add, r.name, conf, other)
 	}
-	prepare()
+	s.c, s.conf = s.container("ctr", r.conf)
+	if r.furnish != nil {
+		s.more = r.furnish(s.stage)
+	}
+	if r.earlier != "" {
+		earlier := strings.Replace(s.conf, r.conf[:len(r.conf)-1], r.earlier[:len(r.earlier)-1], 1)
+		s.Must(spec.Add, r.name, earlier, s.c)
+	}
+	s.before = s.now()
+	return s
+}
+
+func (s *scene) now() string {
+	s.Helper()
+	if s.more != nil {
+		return s.more() + s.state(s.c)
+	}
+	return s.state(s.c)
+}
+
+// as wants the state from before.
+func (s *scene) as(what string) {
+	s.Helper()
+	if after := s.now(); after != s.before {
+		s.Fatalf("%s\nleft behind:\n%s", what, kerneltest.Diff(s.before, after))
+	}
+}
+
+// call is a verb that may fail.
+func (s *scene) call(verb spec.Verb, conf string) (out string, err error) {
+	s.Helper()
+	code, out := s.Call(verb, s.rollback.name, conf, s.c)
+	if code != 0 {
+		err = spec.Errorf(code, "%s", out)
+	}
+	return out, err
+}
+
+func (r rollback) add(t *testing.T) {
+	s := r.prepare(t)
 	var out string
-	changes := applettest.EachFault(t, "", func() error {
-		var code int
-		if code, out = s.Call(spec.Add, r.name, conf, c); code != 0 {
-			return spec.Errorf(code, "%s", out)
-		}
-		return nil
+	changes := applettest.EachFault(t, "", func() (err error) {
+		out, err = s.call(spec.Add, s.conf)
+		return err
 	}, func(change string, err error) {
 		if err == nil {
 			if !needless(change) {
 				t.Errorf("ADD succeeds without %q", change)
 			}
-			s.Must(spec.Del, r.name, conf, c)
-			prepare()
+			s.Must(spec.Del, r.name, s.conf, s.c)
+			s = r.prepare(t)
 			return
 		}
 		if strings.Contains(out, "undo") {
 			t.Errorf("%q: ADD answers %s", change, out)
 		}
-		if after := s.state(c); after != before {
-			t.Fatalf("%q, answered by %s\nleft behind:\n%s", change, out, kerneltest.Diff(before, after))
-		}
+		s.as(fmt.Sprintf("%q, answered by %s", change, out))
 	})
 	t.Logf("%d calls", changes)
 	least := 2
@@ -202,7 +291,67 @@ func (r rollback) test(t *testing.T) {
 	if changes < least {
 		t.Errorf("ADD made %d changes", changes)
 	}
-	s.Must(spec.Del, r.name, conf, c)
+	prev := s.conf
+	if applettest.Plugins[r.name].After == "" {
+		prev = applettest.Prev(s.conf, out)
+	}
+	for _, verb := range []spec.Verb{spec.Check, spec.Get} {
+		fault.Hook = func(what string) error { t.Errorf("%s: %s", verb, what); return nil }
+		code, text := s.Call(verb, r.name, prev, s.c)
+		if fault.Hook = nil; code != 0 {
+			t.Errorf("%s: %s", verb, text)
+		}
+	}
+	s.Must(spec.Del, r.name, s.conf, s.c)
+}
+
+// release is the row for DEL, or GC with a DEL behind it. The interface is a new one each time: what DEL
+// of a chained plugin leaves of it goes with it.
+func (r rollback) release(t *testing.T, verb spec.Verb) {
+	s := newStageOf(t, r.name, r.Plugin)
+	if r.other != "" {
+		other, conf := s.container("other", r.other)
+		s.Must(spec.Add, r.name, conf, other)
+	}
+	c, conf := s.container("ctr", r.conf)
+	failing := conf
+	attach := func() {
+		if conf == "" {
+			conf = s.after(c, r.conf)
+		}
+		if failing = conf; verb == spec.GC {
+			failing = spoil(conf, `"cni.dev/valid-attachments":[{"containerID":"other","ifname":"eth0"}]`)
+		}
+		s.Must(spec.Add, r.name, conf, c)
+	}
+	detach := func() string {
+		s.Must(verb, r.name, failing, c)
+		s.Must(spec.Del, r.name, conf, c)
+		if s.After != "" {
+			s.Must(spec.Del, s.After, before(s.After), c)
+		}
+		conf = ""
+		return s.state(c)
+	}
+	attach()
+	gone := detach() // what is for all stays
+	attach()
+	changes := applettest.EachFault(t, "", func() error {
+		code, out := s.Call(verb, r.name, failing, c)
+		if code != 0 {
+			return spec.Errorf(code, "%s", out)
+		}
+		return nil
+	}, func(change string, err error) {
+		// tuning warns: the link is about to be deleted
+		if err == nil && !needless(change) && !(r.name == "tuning" && strings.HasPrefix(change, "link set")) {
+			t.Errorf("%s succeeds without %q", verb, change)
+		}
+		s.Same(fmt.Sprintf("%s that failed at %q, and the next one", verb, change), gone, detach())
+		attach()
+	})
+	t.Logf("%d calls", changes)
+	s.Same(string(verb), gone, detach())
 }
 
 // state is a snapshot with what tuning sets here, and without what stays.

@@ -496,7 +496,7 @@ func TestNoLockFile(t *testing.T) {
 		file := filepath.Join(w.Cache.Dir, "cnibox", "locks", kind+"-"+name)
 		os.MkdirAll(file, 0o700)
 		_, err := w.Add(t.Context(), l, target("c"))
-		wantErr(t, err, "no lock for "+kind+" "+name+" in the cache: lock "+file+": is a directory")
+		wantErr(t, err, kind+" "+name+" in the cache: lock "+file+": is a directory")
 		if code(err) != spec.CodeIO || strings.Contains(err.Error(), "in use") {
 			t.Errorf("%s: got code %d, %v", kind, code(err), err)
 		}

@@ -36,15 +36,15 @@ func TestParse(t *testing.T) {
 		"name empty":                           {`{"name":""` + plugins, "", ""},
 		"no name":                              {`{"cniVersion":"1.0.0"` + plugins, "", `"name"`},
 		"name a number":                        {`{"name":1` + plugins, "", `"name"`},
-		"plugins empty":                        {`{"name":"n","plugins":[]}`, "", "no plugins in list"},
-		"plugins null":                         {`{"name":"n","plugins":null}`, "", "no plugins in list"},
+		"plugins empty":                        {`{"name":"n","plugins":[]}`, "", "no plugins"},
+		"plugins null":                         {`{"name":"n","plugins":null}`, "", "no plugins"},
 		"plugins absent":                       {`{"name":"n"}`, "", ""},
 		"plugins absent, inlined only":         {`{"name":"n","loadOnlyInlinedPlugins":true}`, "", `"plugins" is missing`},
 		"no type":                              {`{"name":"n","plugins":[{}]}`, "", "missing 'type'"},
 		"type empty":                           {`{"name":"n","plugins":[{"type":""}]}`, "", "missing 'type'"},
 		"plugin a string":                      {`{"name":"n","plugins":["x"]}`, "", `"plugins[0]" is a string where an object is expected`},
-		"a list":                               {`[]`, "", "an array where an object is expected"},
-		"plugins an object":                    {`{"name":"n","plugins":{}}`, "", `"plugins" is an object where an array is expected`},
+		"a list":                               {`[]`, "", "an array"},
+		"plugins an object":                    {`{"name":"n","plugins":{}}`, "", `"plugins" is`},
 		"plugin null":                          {`{"name":"n","plugins":[null]}`, "", "missing 'type'"},
 		"capability a string":                  {`{"name":"n","plugins":[{"type":"x","capabilities":{"a":"true"}}]}`, "", `"plugins[0].capabilities.a" is a string where a bool is expected`},
 		"ipam a string":                        {`{"name":"n","plugins":[{"type":"x","ipam":"host-local"}]}`, "", `"plugins[0].ipam" is a string where an object is expected`},
@@ -52,9 +52,9 @@ func TestParse(t *testing.T) {
 		"args of any shape":                    {`{"name":"n","plugins":[{"type":"x","args":["a",1]}]}`, "", ""},
 		"disableCheck text":                    {`{"name":"n","disableCheck":"TRUE"` + plugins, "", ""},
 		"disableGC a number":                   {`{"name":"n","disableGC":1` + plugins, "", `"disableGC": "1" is neither true nor false`},
-		"not JSON":                             {`{"name":`, "", "not JSON: the end is missing"},
+		"not JSON":                             {`{"name":`, "", "not JSON: the end"},
 		"byte order mark":                      {"\ufeff{}", "", "not JSON: a byte order mark"},
-		"bytes behind":                         {`{"name":"n"} x`, "", "not JSON: the document has ended before this"},
+		"bytes behind":                         {`{"name":"n"} x`, "", "ended before"},
 		"keys in any case":                     {`{"NAME":"n","CniVersion":"0.4.0","Plugins":[{"TYPE":"x"}]}`, "0.4.0", ""},
 	}
 	for name, tt := range tests {
@@ -91,11 +91,11 @@ func TestLoad(t *testing.T) {
 	tests := map[string]struct{ network, typ, err string }{
 		"lists before single ones, broken skipped": {"both", "first", ""},
 		"single": {"js", "single", ""},
-		"not there, with what is broken": {"nope", "", "no net configuration with name \"nope\" in " + w.conf +
+		"not there, with what is broken": {"nope", "", "\"nope\" in " + w.conf +
 			"; " + w.conf + "/00-broken.conflist:1:2: not JSON: the end is missing"},
-		"list in a .conf":     {"d", "", "a list has to be in a file whose name ends in .conflist"},
-		"a name that is path": {"../evil", "", "invalid characters found in network name"},
-		"no name":             {"", "", "missing network name"},
+		"list in a .conf":     {"d", "", ".conflist"},
+		"a name that is path": {"../evil", "", "../evil"},
+		"no name":             {"", "", "network name"},
 	}
 	for name, tt := range tests {
 		t.Run(name, func(t *testing.T) {
@@ -108,7 +108,7 @@ func TestLoad(t *testing.T) {
 	}
 	for _, dir := range []string{filepath.Join(w.dir, "missing"), t.TempDir()} {
 		_, err := chain.Load(dir, "n")
-		wantErr(t, err, "no net configurations found in "+dir)
+		wantErr(t, err, "found in "+dir)
 		if !errors.Is(err, os.ErrNotExist) {
 			t.Errorf("%v is not os.ErrNotExist", err)
 		}
@@ -138,9 +138,9 @@ func TestDropIns(t *testing.T) {
 		"alone":                     {`{"name":"n"}`, "a b ", ""},
 		"inlined only":              {`{"name":"n","loadOnlyInlinedPlugins":true,"plugins":[{"type":"x"}]}`, "x ", ""},
 		"no directory":              {`{"name":"m","plugins":[{"type":"x"}]}`, "x ", ""},
-		"neither":                   {`{"name":"m"}`, "", "no plugin configs found"},
-		"name is a path":            {`{"name":"../net.d/n","plugins":[{"type":"x"}]}`, "", "invalid characters found in network name"},
-		"empty name is a directory": {`{"name":"","plugins":[{"type":"x"}]}`, "", "missing network name"},
+		"neither":                   {`{"name":"m"}`, "", "plugin configs"},
+		"name is a path":            {`{"name":"../net.d/n","plugins":[{"type":"x"}]}`, "", "../net.d/n"},
+		"empty name is a directory": {`{"name":"","plugins":[{"type":"x"}]}`, "", "network name"},
 	}
 	for name, tt := range tests {
 		t.Run(name, func(t *testing.T) {

@@ -21,7 +21,7 @@ func TestEntryWithoutNetNS(t *testing.T) {
 		check      string // why CHECK fails; empty: it does not
 	}{
 		"alive":           {`{"name":"br0"},{"name":"eth0","sandbox":"` + ownNS + `"}`, true, ownNS, ""},
-		"dead":            {`{"name":"br0"},{"name":"eth0","sandbox":"` + gone + `"}`, false, gone, "failed to open netns"},
+		"dead":            {`{"name":"br0"},{"name":"eth0","sandbox":"` + gone + `"}`, false, gone, "open netns"},
 		"other's sandbox": {`{"name":"eth1","sandbox":"` + gone + `"}`, true, "", "not on record"},
 		"no sandbox":      {`{"name":"eth0"}`, true, "", "not on record"},
 		"no interface":    {``, true, "", "not on record"},

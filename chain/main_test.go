@@ -148,7 +148,8 @@ func behave(what string, conf map[string]json.RawMessage) int {
 	return 0
 }
 
-// A world is a directory of recorders, a cache and a runner.
+// A world is a directory of recorders, a cache and a runner. It has no applettest.Host: what it runs are
+// recorders, and not plugins.
 type world struct {
 	*testing.T
 	*chain.Runner

@@ -26,11 +26,11 @@ func TestUnusableList(t *testing.T) {
 		err     string
 	}{
 		"missing, corrected":            {fails + "," + busy, true, now, "DEL rec, DEL rec-y", ""},
-		"missing":                       {fails + "," + busy, true, "", "DEL rec", "failed to find plugin"},
+		"missing":                       {fails + "," + busy, true, "", "DEL rec", "find plugin"},
 		"refused, corrected":            {fails + "," + refuses, false, now, "DEL rec-x, DEL rec, DEL rec-y", ""},
 		"refused":                       {fails + "," + refuses, false, "", "DEL rec-x, DEL rec", ""},
 		"busy, corrected":               {fails + "," + busy, false, now, "DEL rec-x, DEL rec", "busy"},
-		"succeeded, missing, corrected": {`"x":1`, true, now, "DEL rec", "failed to find plugin"},
+		"succeeded, missing, corrected": {`"x":1`, true, now, "DEL rec", "find plugin"},
 		"succeeded, refused, corrected": {refuses, false, now, "DEL rec-x, DEL rec", "refused"},
 	}
 	for name, tt := range tests {

@@ -296,7 +296,7 @@ func TestCheckAndGet(t *testing.T) {
 		err  string
 		code int
 	}{
-		"unknown":           {list("1.0.0", plugin), "is not known", spec.CodeUnknown},
+		"unknown":           {list("1.0.0", plugin), "not known", spec.CodeUnknown},
 		"too old":           {list("0.3.1", plugin), `configuration version "0.3.1" does not support the CHECK command`, spec.CodeVersion},
 		"too old, disabled": {list("0.3.1", `,"disableCheck":true`+plugin), "does not support the CHECK", spec.CodeVersion},
 		"disabled":          {list("1.0.0", `,"disableCheck":"true"`+plugin), "", -1},

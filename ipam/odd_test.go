@@ -308,7 +308,7 @@ func readOnly(t *testing.T, dir string, lock bool) {
 		o := ipam.Options{Boot: boot}
 		wantAddrs(t, del(t, dir, o, owner("unknown")))
 		_, err := add(t, dir, o, r, owner("b"))
-		wantCode(t, err, spec.CodeIO, "read-only file system")
+		wantCode(t, err, spec.CodeIO, "read-only")
 	}
 	s, err := ipam.OpenExisting(t.Context(), dir, "net1", ipam.Options{Boot: "one"})
 	if err != nil {

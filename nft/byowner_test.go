@@ -9,6 +9,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"cnibox/internal/kerneltest"
+	"cnibox/internal/nfttest"
 	"cnibox/nft"
 )
 
@@ -47,12 +48,12 @@ func TestKernelReleaseByOwner(t *testing.T) {
 				return nil
 			})
 			change(t, table, func(x *nft.Tx) error { x.Release(owner); return nil })
-			list := render(t, ns)
+			list := nfttest.Ruleset(t, ns)
 			if strings.Contains(list, owner.Key()) || !strings.Contains(list, one4+` comment "`+other.Key()) {
 				t.Errorf("after the release:\n%s", list)
 			}
 			change(t, table, func(x *nft.Tx) error { x.Release(other); return nil })
-			if list := render(t, ns); strings.Contains(list, "elements = ") {
+			if list := nfttest.Ruleset(t, ns); strings.Contains(list, "elements = ") {
 				t.Errorf("after both:\n%s", list)
 			}
 		})

@@ -9,6 +9,7 @@ import (
 
 	"cnibox/internal/fault"
 	"cnibox/internal/kerneltest"
+	"cnibox/internal/nfttest"
 	"cnibox/nft"
 	"cnibox/spec"
 )
@@ -73,7 +74,7 @@ func TestKernelCollection(t *testing.T) {
 			if batches == 0 || batches > tt.batches {
 				t.Errorf("%d transactions, want 1 to %d", batches, tt.batches)
 			}
-			rules := render(t, ns)
+			rules := nfttest.Ruleset(t, ns)
 			for i := range all {
 				there := strings.Contains(rules, fmt.Sprintf("many/c%d/eth0", i))
 				if fails := i == tt.fails; there != fails || fails != errors.Is(failed[i], odd) {

@@ -8,6 +8,7 @@ import (
 
 	"cnibox/internal/fault"
 	"cnibox/internal/kerneltest"
+	"cnibox/internal/nfttest"
 	"cnibox/nft"
 	"cnibox/spec"
 )
@@ -18,7 +19,7 @@ func TestKernelFilterLong(t *testing.T) {
 	ns := kerneltest.NS(t)
 	table := open(t, ns)
 	one := func(i int) (spec.Attachment, netip.Addr) {
-		return spec.Attachment{Network: "net1", ContainerID: strconv.Itoa(i), IfName: "eth0"}, netip.AddrFrom4([4]byte{10, 1, 0, byte(i)})
+		return spec.Attachment{Network: "net1", ContainerID: strconv.Itoa(i), IfName: "eth0"}, netip.AddrFrom4([4]byte{10, 9, 0, byte(i)})
 	}
 	add := func(i int, admin string) func(x *nft.Tx) error {
 		return func(x *nft.Tx) error {
@@ -31,10 +32,10 @@ func TestKernelFilterLong(t *testing.T) {
 	for i := range 60 {
 		change(t, table, add(i, "CNI-ADMIN"))
 	}
-	before := render(t, ns)
+	before := nfttest.Ruleset(t, ns)
 	change(t, table, add(200, "CNI-ADMIN"))
 	change(t, table, add(200, "CNI-ADMIN"))
-	if n := strings.Count(render(t, ns), "ip saddr 10.1.0.200 counter accept"); n != 1 {
+	if n := strings.Count(nfttest.Ruleset(t, ns), "ip saddr 10.9.0.200 counter accept"); n != 1 {
 		t.Errorf("%d rules of one address", n)
 	}
 	change(t, table, add(201, "MINE"))
@@ -50,11 +51,11 @@ func TestKernelFilterLong(t *testing.T) {
 			return nil
 		})
 	}
-	after := render(t, ns)
+	after := nfttest.Ruleset(t, ns)
 	if want := strings.Replace(before, "\tchain FORWARD {", "\tchain MINE {\n\t}\n\tchain FORWARD {", 1); strings.Count(after, "\n") != strings.Count(want, "\n")+1 {
 		t.Errorf("got\n%s\nwant\n%s and a jump to MINE", after, want)
 	}
-	tool(t, ns, "", "iptables-nft", "-D", "CNI-FORWARD", "-m", "comment", "--comment", "CNI firewall plugin admin overrides", "-j", "CNI-ADMIN")
+	kerneltest.Tool(t, ns, "", "iptables-nft", "-D", "CNI-FORWARD", "-m", "comment", "--comment", "CNI firewall plugin admin overrides", "-j", "CNI-ADMIN")
 	change(t, table, add(200, "CNI-ADMIN"))
 	if err := table.Check(add(7, "CNI-ADMIN")); err != nil {
 		t.Error(err)
@@ -66,7 +67,7 @@ func TestKernelFilterLong(t *testing.T) {
 			return nil
 		})
 	}
-	if got := render(t, ns); strings.Contains(got, "10.1.0.") {
+	if got := nfttest.Ruleset(t, ns); strings.Contains(got, "10.9.0.") {
 		t.Errorf("after the last one\n%s", got)
 	}
 }
@@ -78,13 +79,13 @@ func TestKernelFilterOvertaken(t *testing.T) {
 	table := open(t, ns)
 	fault.Hook = func(string) error {
 		fault.Hook = nil
-		tool(t, ns, "", "iptables-nft", "-P", "FORWARD", "DROP")
+		kerneltest.Tool(t, ns, "", "iptables-nft", "-P", "FORWARD", "DROP")
 		return nil
 	}
 	defer func() { fault.Hook = nil }()
 	change(t, table, func(x *nft.Tx) error { return allow(x, owner) })
-	for _, want := range []string{"-P FORWARD DROP\n", "-j CNI-FORWARD\n", "-A CNI-FORWARD -s 10.1.0.2/32 -j ACCEPT\n"} {
-		if got := tool(t, ns, "", "iptables-nft", "-S"); !strings.Contains(got, want) {
+	for _, want := range []string{"-P FORWARD DROP\n", "-j CNI-FORWARD\n", "-A CNI-FORWARD -s 10.9.0.11/32 -j ACCEPT\n"} {
+		if got := kerneltest.Tool(t, ns, "", "iptables-nft", "-S"); !strings.Contains(got, want) {
 			t.Errorf("no %q in\n%s", want, got)
 		}
 	}

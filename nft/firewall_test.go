@@ -7,6 +7,7 @@ import (
 
 	"cnibox/internal/kerneltest"
 	"cnibox/internal/netns"
+	"cnibox/internal/nfttest"
 	"cnibox/nft"
 	"cnibox/spec"
 )
@@ -20,7 +21,7 @@ var (
 func dropping(t testing.TB, ns *netns.NS) {
 	t.Helper()
 	for _, program := range []string{"iptables-nft", "ip6tables-nft"} {
-		tool(t, ns, "", program, "-P", "FORWARD", "DROP")
+		kerneltest.Tool(t, ns, "", program, "-P", "FORWARD", "DROP")
 	}
 }
 
@@ -39,7 +40,7 @@ func TestKernelFilterRulesAreOfIptables(t *testing.T) {
 	for range 2 { // the second time changes nothing
 		change(t, table, func(x *nft.Tx) error { return allow(x, owner) })
 		for program, ip := range map[string]string{"iptables-nft": one4 + "/32", "ip6tables-nft": one6 + "/128"} {
-			got := tool(t, ns, "", program, "-S")
+			got := kerneltest.Tool(t, ns, "", program, "-S")
 			want := strings.ReplaceAll(`-P INPUT ACCEPT
 -P FORWARD DROP
 -P OUTPUT ACCEPT
@@ -54,10 +55,10 @@ func TestKernelFilterRulesAreOfIptables(t *testing.T) {
 			if got != want {
 				t.Errorf("%s: got\n%swant\n%s", program, got, want)
 			}
-			tool(t, ns, "", program, "-C", "FORWARD", "-m", "comment", "--comment", "CNI firewall plugin rules", "-j", "CNI-FORWARD")
-			tool(t, ns, "", program, "-C", "CNI-FORWARD", "-d", ip, "-m", "conntrack", "--ctstate", "RELATED,ESTABLISHED", "-j", "ACCEPT")
-			tool(t, ns, "", program, "-C", "CNI-FORWARD", "-d", ip, "-m", "conntrack", "--ctstate", "DNAT", "-j", "ACCEPT")
-			tool(t, ns, "", program, "-C", "CNI-FORWARD", "-s", ip, "-j", "ACCEPT")
+			kerneltest.Tool(t, ns, "", program, "-C", "FORWARD", "-m", "comment", "--comment", "CNI firewall plugin rules", "-j", "CNI-FORWARD")
+			kerneltest.Tool(t, ns, "", program, "-C", "CNI-FORWARD", "-d", ip, "-m", "conntrack", "--ctstate", "RELATED,ESTABLISHED", "-j", "ACCEPT")
+			kerneltest.Tool(t, ns, "", program, "-C", "CNI-FORWARD", "-d", ip, "-m", "conntrack", "--ctstate", "DNAT", "-j", "ACCEPT")
+			kerneltest.Tool(t, ns, "", program, "-C", "CNI-FORWARD", "-s", ip, "-j", "ACCEPT")
 		}
 	}
 }
@@ -68,23 +69,23 @@ func TestKernelFilterRulesAreOfIptables(t *testing.T) {
 func TestKernelFilterRelease(t *testing.T) {
 	ns := kerneltest.NS(t)
 	dropping(t, ns)
-	tool(t, ns, "", "iptables-nft", "-A", "FORWARD", "-s", one4, "-j", "ACCEPT")
-	tool(t, ns, "", "iptables-nft", "-N", "CNI-FORWARD") // empty, as another one left it
+	kerneltest.Tool(t, ns, "", "iptables-nft", "-A", "FORWARD", "-s", one4, "-j", "ACCEPT")
+	kerneltest.Tool(t, ns, "", "iptables-nft", "-N", "CNI-FORWARD") // empty, as another one left it
 	table := open(t, ns)
 	change(t, table, func(x *nft.Tx) error { return allow(x, owner) })
-	tool(t, ns, "", "iptables-nft", "-A", "CNI-FORWARD", "-s", one4, "-p", "tcp", "-j", "ACCEPT")
+	kerneltest.Tool(t, ns, "", "iptables-nft", "-A", "CNI-FORWARD", "-s", one4, "-p", "tcp", "-j", "ACCEPT")
 	change(t, table, func(x *nft.Tx) error { return allow(x, other) }) // takes both addresses over
-	with := tool(t, ns, "", "iptables-nft", "-S")
+	with := kerneltest.Tool(t, ns, "", "iptables-nft", "-S")
 	change(t, table, func(x *nft.Tx) error {
 		x.Addresses(ip4, ip6)
 		x.Release(owner)
 		return nil
 	})
-	if got := tool(t, ns, "", "iptables-nft", "-S"); got != with {
+	if got := kerneltest.Tool(t, ns, "", "iptables-nft", "-S"); got != with {
 		t.Errorf("a late DEL of the first owner changed\n%s\nto\n%s", with, got)
 	}
 	change(t, table, func(x *nft.Tx) error { x.Release(other, nft.KindFirewall); return nil })
-	got := tool(t, ns, "", "iptables-nft", "-S")
+	got := kerneltest.Tool(t, ns, "", "iptables-nft", "-S")
 	for _, gone := range []string{"conntrack", "CNI-FORWARD -s " + one4 + "/32 -j"} {
 		if strings.Contains(got, gone) {
 			t.Errorf("%q stayed in\n%s", gone, got)
@@ -95,14 +96,14 @@ func TestKernelFilterRelease(t *testing.T) {
 			t.Errorf("%q went from\n%s", kept, got)
 		}
 	}
-	if got := tool(t, ns, "", "ip6tables-nft", "-S"); strings.Contains(got, ip6.String()) || !strings.Contains(got, "-j CNI-ADMIN") {
+	if got := kerneltest.Tool(t, ns, "", "ip6tables-nft", "-S"); strings.Contains(got, ip6.String()) || !strings.Contains(got, "-j CNI-ADMIN") {
 		t.Errorf("of IPv6 there stayed\n%s", got)
 	}
-	if got := tool(t, ns, "", "iptables-nft", "-S"); !strings.Contains(got, "-A FORWARD -s 10.1.0.2/32 -j ACCEPT") ||
-		!strings.Contains(got, "-A CNI-FORWARD -s 10.1.0.2/32 -p tcp -j ACCEPT") {
+	if got := kerneltest.Tool(t, ns, "", "iptables-nft", "-S"); !strings.Contains(got, "-A FORWARD -s 10.9.0.11/32 -j ACCEPT") ||
+		!strings.Contains(got, "-A CNI-FORWARD -s 10.9.0.11/32 -p tcp -j ACCEPT") {
 		t.Errorf("rules of others went from\n%s", got)
 	}
-	if text := render(t, ns); strings.Contains(text, "elements = ") || strings.Contains(text, "admin-") {
+	if text := nfttest.Ruleset(t, ns); strings.Contains(text, "elements = ") || strings.Contains(text, "admin-") {
 		t.Errorf("after release:\n%s", text)
 	}
 }
@@ -111,18 +112,18 @@ func TestKernelFilterRelease(t *testing.T) {
 // has no owner here.
 func TestKernelReleaseReferenceFirewall(t *testing.T) {
 	ns := kerneltest.NS(t)
-	tool(t, ns, `*filter
+	kerneltest.Tool(t, ns, `*filter
 :CNI-FORWARD -
--A CNI-FORWARD -d 10.1.0.2/32 -m conntrack --ctstate RELATED,ESTABLISHED -j ACCEPT
--A CNI-FORWARD -s 10.1.0.2/32 -j ACCEPT
--A CNI-FORWARD -s 10.1.0.2/32 -j ACCEPT
--A CNI-FORWARD -s 10.1.0.3/32 -j ACCEPT
--A CNI-FORWARD -s 10.1.0.0/24 -j ACCEPT
--A CNI-FORWARD -s 10.1.0.2/32 -j DROP
--A CNI-FORWARD -d 10.1.0.2/32 -j ACCEPT
--A CNI-FORWARD ! -s 10.1.0.2/32 -j ACCEPT
--A CNI-FORWARD -s 10.1.0.2/32 -d 10.1.0.2/32 -j ACCEPT
--A CNI-FORWARD -d 10.1.0.2/32 -m conntrack ! --ctstate NEW -j ACCEPT
+-A CNI-FORWARD -d 10.9.0.11/32 -m conntrack --ctstate RELATED,ESTABLISHED -j ACCEPT
+-A CNI-FORWARD -s 10.9.0.11/32 -j ACCEPT
+-A CNI-FORWARD -s 10.9.0.11/32 -j ACCEPT
+-A CNI-FORWARD -s 10.9.0.12/32 -j ACCEPT
+-A CNI-FORWARD -s 10.9.0.0/24 -j ACCEPT
+-A CNI-FORWARD -s 10.9.0.11/32 -j DROP
+-A CNI-FORWARD -d 10.9.0.11/32 -j ACCEPT
+-A CNI-FORWARD ! -s 10.9.0.11/32 -j ACCEPT
+-A CNI-FORWARD -s 10.9.0.11/32 -d 10.9.0.11/32 -j ACCEPT
+-A CNI-FORWARD -d 10.9.0.11/32 -m conntrack ! --ctstate NEW -j ACCEPT
 COMMIT
 `, "iptables-nft-restore")
 	table := open(t, ns)
@@ -135,14 +136,14 @@ COMMIT
 	}
 	release()
 	release()
-	got, want := tool(t, ns, "", "iptables-nft", "-S", "CNI-FORWARD"), `-N CNI-FORWARD
--A CNI-FORWARD -s 10.1.0.3/32 -j ACCEPT
--A CNI-FORWARD -s 10.1.0.0/24 -j ACCEPT
--A CNI-FORWARD -s 10.1.0.2/32 -j DROP
--A CNI-FORWARD -d 10.1.0.2/32 -j ACCEPT
--A CNI-FORWARD ! -s 10.1.0.2/32 -j ACCEPT
--A CNI-FORWARD -s 10.1.0.2/32 -d 10.1.0.2/32 -j ACCEPT
--A CNI-FORWARD -d 10.1.0.2/32 -m conntrack ! --ctstate NEW -j ACCEPT
+	got, want := kerneltest.Tool(t, ns, "", "iptables-nft", "-S", "CNI-FORWARD"), `-N CNI-FORWARD
+-A CNI-FORWARD -s 10.9.0.12/32 -j ACCEPT
+-A CNI-FORWARD -s 10.9.0.0/24 -j ACCEPT
+-A CNI-FORWARD -s 10.9.0.11/32 -j DROP
+-A CNI-FORWARD -d 10.9.0.11/32 -j ACCEPT
+-A CNI-FORWARD ! -s 10.9.0.11/32 -j ACCEPT
+-A CNI-FORWARD -s 10.9.0.11/32 -d 10.9.0.11/32 -j ACCEPT
+-A CNI-FORWARD -d 10.9.0.11/32 -m conntrack ! --ctstate NEW -j ACCEPT
 `
 	if got != want {
 		t.Errorf("got\n%swant\n%s", got, want)
@@ -163,18 +164,18 @@ func TestKernelFilterCheck(t *testing.T) {
 		t.Errorf("where FORWARD drops: %v", err)
 	}
 	for _, made := range []bool{true, false} { // FORWARD again, without our rules
-		tool(t, ns, "flush ruleset ip\nflush ruleset ip6", "nft", "-f", "-")
+		kerneltest.Tool(t, ns, "flush ruleset ip\nflush ruleset ip6", "nft", "-f", "-")
 		if made {
 			dropping(t, ns)
 		}
-		before := render(t, ns)
+		before := nfttest.Ruleset(t, ns)
 		for _, want := range []string{"rule -j CNI-FORWARD of chain FORWARD of table ip filter", "rule -j CNI-ADMIN of chain CNI-FORWARD of table ip6 filter",
-			"rule -s 10.1.0.2 -j ACCEPT", "rule -d fd00::2 -m conntrack --ctstate RELATED,ESTABLISHED -j ACCEPT", "--ctstate DNAT"} {
+			"rule -s 10.9.0.11 -j ACCEPT", "rule -d fd00:9::11 -m conntrack --ctstate RELATED,ESTABLISHED -j ACCEPT", "--ctstate DNAT"} {
 			if err := check(); err == nil || !strings.Contains(err.Error(), want) {
 				t.Errorf("%v, want %q in it", err, want)
 			}
 		}
-		if after := render(t, ns); after != before {
+		if after := nfttest.Ruleset(t, ns); after != before {
 			t.Errorf("CHECK changed\n%s\nto\n%s", before, after)
 		}
 		change(t, table, func(x *nft.Tx) error { return allow(x, owner) })
@@ -182,8 +183,8 @@ func TestKernelFilterCheck(t *testing.T) {
 			t.Errorf("after another ADD: %v", err)
 		}
 	}
-	tool(t, ns, "", "iptables-nft", "-D", "CNI-FORWARD", "-s", one4, "-j", "ACCEPT")
-	if err := check(); err == nil || err.Error() != "rule set: missing: rule -s 10.1.0.2 -j ACCEPT of chain CNI-FORWARD of table ip filter" {
+	kerneltest.Tool(t, ns, "", "iptables-nft", "-D", "CNI-FORWARD", "-s", one4, "-j", "ACCEPT")
+	if err := check(); err == nil || err.Error() != "rule set: missing: rule -s 10.9.0.11 -j ACCEPT of chain CNI-FORWARD of table ip filter" {
 		t.Errorf("one rule gone: %v", err)
 	}
 }
@@ -193,7 +194,7 @@ func TestKernelAdminChain(t *testing.T) {
 	ns := kerneltest.NS(t)
 	table := open(t, ns)
 	change(t, table, func(x *nft.Tx) error { return allow(x, owner) })
-	tool(t, ns, "add rule inet cnibox admin-CNI-ADMIN tcp dport 23 drop", "nft", "-f", "-")
+	kerneltest.Tool(t, ns, "add rule inet cnibox admin-CNI-ADMIN tcp dport 23 drop", "nft", "-f", "-")
 	if err := table.Check(func(x *nft.Tx) error { return allow(x, owner) }); err != nil {
 		t.Error(err)
 	}
@@ -202,7 +203,7 @@ func TestKernelAdminChain(t *testing.T) {
 	if err := table.Prune(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	if text := render(t, ns); !strings.Contains(text, "chain admin-CNI-ADMIN {\n\t\ttcp dport 23 drop") {
+	if text := nfttest.Ruleset(t, ns); !strings.Contains(text, "chain admin-CNI-ADMIN {\n\t\ttcp dport 23 drop") {
 		t.Errorf("the administrator's rule went:\n%s", text)
 	}
 }
@@ -215,7 +216,7 @@ func TestKernelPoliceRefcount(t *testing.T) {
 	third := spec.Attachment{Network: "net2", ContainerID: "c3", IfName: "eth0"}
 	has := func(when string, want ...string) {
 		t.Helper()
-		text := render(t, ns)
+		text := nfttest.Ruleset(t, ns)
 		for _, name := range []string{"managed", "within", "isolated"} {
 			_, set, _ := strings.Cut(text, "\tset "+name+" {")
 			set, _, _ = strings.Cut(set, "\n\t}")
@@ -255,7 +256,7 @@ func TestKernelPoliceRefcount(t *testing.T) {
 	has("another one in the same update", "managed", "within")
 	change(t, table, func(x *nft.Tx) error { x.Release(owner); return nil })
 	has("no member")
-	if text := render(t, ns); strings.Contains(text, "br1") {
+	if text := nfttest.Ruleset(t, ns); strings.Contains(text, "br1") {
 		t.Errorf("the other bridge stayed:\n%s", text)
 	}
 }

@@ -7,6 +7,7 @@ import (
 
 	"cnibox/internal/kerneltest"
 	"cnibox/internal/netns"
+	"cnibox/internal/nfttest"
 	"cnibox/nft"
 	"cnibox/spec"
 )
@@ -73,8 +74,8 @@ func attachment(id string) spec.Attachment {
 // oldRules fills a namespace with the reference plugins' rules.
 func oldRules(t *testing.T) (*nft.Table, func(gone []string, kept ...string)) {
 	ns := kerneltest.NS(t)
-	tool(t, ns, oldNft, "nft", "-f", "-")
-	tool(t, ns, oldIptables, "iptables-nft-restore")
+	kerneltest.Tool(t, ns, oldNft, "nft", "-f", "-")
+	kerneltest.Tool(t, ns, oldIptables, "iptables-nft-restore")
 	return open(t, ns), func(gone []string, kept ...string) {
 		t.Helper()
 		wantRules(t, ns, gone, kept)
@@ -83,7 +84,7 @@ func oldRules(t *testing.T) (*nft.Table, func(gone []string, kept ...string)) {
 
 func wantRules(t *testing.T, ns *netns.NS, gone, kept []string) {
 	t.Helper()
-	text := render(t, ns)
+	text := nfttest.Ruleset(t, ns)
 	for _, g := range gone {
 		if strings.Contains(text, g) {
 			t.Errorf("%q stayed in\n%s", g, text)

@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"cnibox/internal/kerneltest"
+	"cnibox/internal/nfttest"
 	"cnibox/nft"
 	"cnibox/spec"
 )
@@ -87,7 +88,7 @@ func TestKernelElementsInAndOut(t *testing.T) {
 		t.Errorf("the first table lacks something: %v", err)
 	}
 	change(t, to, func(x *nft.Tx) error { x.Release(owner); return nil })
-	if list := render(t, ns); strings.Contains(list, "elements = ") {
+	if list := nfttest.Ruleset(t, ns); strings.Contains(list, "elements = ") {
 		t.Errorf("after the release:\n%s", list)
 	}
 }

@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"cnibox/internal/kerneltest"
+	"cnibox/internal/nfttest"
 	"cnibox/nft"
 	"cnibox/spec"
 )
@@ -43,13 +44,13 @@ func TestKernelAddressOfTwoNetworks(t *testing.T) {
 				}
 			}
 			apart := func(x *nft.Tx) error {
-				x.Masquerade(third, netip.MustParsePrefix("10.9.0.1/24"))
-				x.Allow(third, netip.MustParseAddr("10.9.0.1"), "CNI-ADMIN")
-				x.Allow(third, netip.MustParseAddr("fd09::1"), "CNI-ADMIN")
+				x.Masquerade(third, netip.MustParsePrefix("10.7.0.1/24"))
+				x.Allow(third, netip.MustParseAddr("10.7.0.1"), "CNI-ADMIN")
+				x.Allow(third, netip.MustParseAddr("fd07::1"), "CNI-ADMIN")
 				return nil
 			}
 			change(t, table, apart)
-			empty := render(t, ns)
+			empty := nfttest.Ruleset(t, ns)
 			change(t, table, ips(owner))
 			change(t, table, ips(second))
 			change(t, table, ips(third))
@@ -57,7 +58,7 @@ func TestKernelAddressOfTwoNetworks(t *testing.T) {
 			if owned, err := table.Owned(second, nft.KindMasquerade); err != nil || len(owned) != 2 || owned[0].String() != "masquerade "+one4 {
 				t.Errorf("the second has %v, %v", owned, err)
 			}
-			tool(t, kerneltest.NS(t), tool(t, ns, "", "nft", "list", "ruleset"), "nft", "-f", "-")
+			kerneltest.Tool(t, kerneltest.NS(t), kerneltest.Tool(t, ns, "", "nft", "list", "ruleset"), "nft", "-f", "-")
 			zoned := func(want ...netip.Addr) {
 				t.Helper()
 				got, err := table.Zoned(owner, ip4)
@@ -80,17 +81,17 @@ func TestKernelAddressOfTwoNetworks(t *testing.T) {
 			check(second, third, late)
 			change(t, table, func(x *nft.Tx) error { x.Release(late); return nil })
 			check(second, third)
-			if list := tool(t, ns, "list map inet cnibox masq4", "nft", "-f", "-"); !strings.Contains(list, one4+" comment") {
+			if list := kerneltest.Tool(t, ns, "list map inet cnibox masq4", "nft", "-f", "-"); !strings.Contains(list, one4+" comment") {
 				t.Errorf("%s is not masqueraded: %s", one4, list)
 			}
-			if list := tool(t, ns, "", "iptables-nft", "-S", "CNI-FORWARD"); strings.Count(list, one4) != 3 {
+			if list := kerneltest.Tool(t, ns, "", "iptables-nft", "-S", "CNI-FORWARD"); strings.Count(list, one4) != 3 {
 				t.Errorf("rules of iptables:\n%s", list)
 			}
 			change(t, table, func(x *nft.Tx) error { x.Release(second); return nil })
 			check(third)
 			change(t, table, func(x *nft.Tx) error { x.Release(third); return nil })
 			change(t, table, apart)
-			if got := render(t, ns); got != empty {
+			if got := nfttest.Ruleset(t, ns); got != empty {
 				t.Errorf("left behind\n%s", got)
 			}
 		})

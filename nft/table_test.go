@@ -18,6 +18,7 @@ import (
 
 	"cnibox/internal/fault"
 	"cnibox/internal/kerneltest"
+	"cnibox/internal/nfttest"
 	"cnibox/nft"
 	"cnibox/spec"
 )
@@ -61,7 +62,7 @@ func everything(x *nft.Tx) error {
 func TestKernelRender(t *testing.T) {
 	ns := kerneltest.NS(t)
 	change(t, open(t, ns), everything)
-	got := render(t, ns)
+	got := nfttest.Ruleset(t, ns)
 	golden := filepath.Join("testdata", "everything.txt")
 	if *update {
 		os.MkdirAll("testdata", 0o755)
@@ -82,9 +83,9 @@ func TestKernelRender(t *testing.T) {
 func TestKernelNftLists(t *testing.T) {
 	ns := kerneltest.NS(t)
 	change(t, open(t, ns), everything)
-	list := tool(t, ns, "", "nft", "list", "ruleset")
+	list := kerneltest.Tool(t, ns, "", "nft", "list", "ruleset")
 	for _, want := range []string{
-		`elements = { 10.1.0.2 comment "` + owner.Key() + ` net1/c1/eth0" : jump out-10.1.0.0-24 }`,
+		`elements = { 10.9.0.11 comment "` + owner.Key() + ` net1/c1/eth0" : jump out-10.9.0.0-24 }`,
 		`elements = { "veth1" . 02:00:00:00:00:01 comment`, `elements = { "veth1" comment`,
 		`iifname @guarded iifname . ether saddr != @macs drop`,
 	} {
@@ -92,7 +93,7 @@ func TestKernelNftLists(t *testing.T) {
 			t.Errorf("no %q in\n%s", want, list)
 		}
 	}
-	tool(t, kerneltest.NS(t), list, "nft", "-f", "-")
+	kerneltest.Tool(t, kerneltest.NS(t), list, "nft", "-f", "-")
 }
 
 // Asking for what is there changes nothing; releasing all of it leaves the
@@ -101,20 +102,20 @@ func TestKernelReleaseRestores(t *testing.T) {
 	ns := kerneltest.NS(t)
 	table := open(t, ns)
 	change(t, table, func(x *nft.Tx) error { x.Release(owner); return nil })
-	if text := render(t, ns); text != "" {
+	if text := nfttest.Ruleset(t, ns); text != "" {
 		t.Errorf("releasing nothing made\n%s", text)
 	}
 	change(t, table, func(x *nft.Tx) error { return x.PortMap(other, mapping(unix.IPPROTO_TCP, 1, two4)) })
 	change(t, table, func(x *nft.Tx) error { x.GuardMAC(other, "veth2", net.HardwareAddr{2, 0, 0, 0, 0, 2}); return nil })
-	before := render(t, ns)
+	before := nfttest.Ruleset(t, ns)
 	change(t, table, everything)
-	with := render(t, ns)
+	with := nfttest.Ruleset(t, ns)
 	change(t, table, everything)
-	if again := render(t, ns); again != with {
+	if again := nfttest.Ruleset(t, ns); again != with {
 		t.Errorf("the second time changed\n%s\nto\n%s", with, again)
 	}
 	change(t, table, func(x *nft.Tx) error { x.Release(owner); return nil })
-	after := render(t, ns)
+	after := nfttest.Ruleset(t, ns)
 	ours, filter, _ := strings.Cut(after, "table ip filter {") // which stays, as the reference leaves it
 	if ours != before || strings.Contains(filter, one4) || strings.Contains(filter, ip6.String()) {
 		t.Errorf("after release\n%s\nwant\n%s", after, before)
@@ -132,7 +133,7 @@ func TestKernelOwned(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	const want = "tcp dport 8080 -> 10.1.0.2:80"
+	const want = "tcp dport 8080 -> 10.9.0.11:80"
 	if !slices.ContainsFunc(owned, func(e nft.Element) bool { return e.Kind() == nft.KindPortMap && e.String() == want }) {
 		t.Errorf("got %v, want %s in it", owned, want)
 	}
@@ -263,7 +264,7 @@ func TestKernelDeleteStale(t *testing.T) {
 	if got, err := table.Owned(third); err != nil || len(got) != 1 {
 		t.Errorf("the other network lost its own: %v, %v", got, err)
 	}
-	if text := render(t, ns); strings.Contains(text, "net1/") || strings.Contains(text, "out-10.1") {
+	if text := nfttest.Ruleset(t, ns); strings.Contains(text, "net1/") || strings.Contains(text, "out-10.9") {
 		t.Errorf("not all of the network went:\n%s", text)
 	}
 }
@@ -284,19 +285,19 @@ func TestKernelCheck(t *testing.T) {
 			}
 		}
 	}
-	want("masquerade 10.1.0.2", "tcp dport 8080 -> [fd00::2]:80", "base ruleset of table inet cnibox")
-	if text := render(t, ns); text != "" {
+	want("masquerade 10.9.0.11", "tcp dport 8080 -> [fd00:9::11]:80", "base ruleset of table inet cnibox")
+	if text := nfttest.Ruleset(t, ns); text != "" {
 		t.Errorf("CHECK made\n%s", text)
 	}
 	change(t, table, everything)
 	want()
-	err := table.Check(func(x *nft.Tx) error { x.Masquerade(other, netip.MustParsePrefix("10.9.0.2/24")); return nil })
-	if err == nil || err.Error() != "rule set: missing: masquerade 10.9.0.2" {
+	err := table.Check(func(x *nft.Tx) error { x.Masquerade(other, netip.MustParsePrefix("10.7.0.2/24")); return nil })
+	if err == nil || err.Error() != "rule set: missing: masquerade 10.7.0.2" {
 		t.Errorf("no damage: got %v", err)
 	}
-	tool(t, ns, "flush table inet cnibox", "nft", "-f", "-")
+	kerneltest.Tool(t, ns, "flush table inet cnibox", "nft", "-f", "-")
 	want("base ruleset of table inet cnibox (the next ADD makes all rules anew)")
-	tool(t, ns, "flush table bridge cnibox", "nft", "-f", "-")
+	kerneltest.Tool(t, ns, "flush table bridge cnibox", "nft", "-f", "-")
 	want("base ruleset of table bridge cnibox (the next ADD makes all rules anew)")
 }
 
@@ -305,26 +306,26 @@ func TestKernelBaseIsRenewed(t *testing.T) {
 	ns := kerneltest.NS(t)
 	table := open(t, ns)
 	change(t, table, everything)
-	good := render(t, ns)
-	tool(t, ns, "flush chain inet cnibox version\nadd rule inet cnibox version return comment \"base ruleset 0\"\nflush chain inet cnibox guard", "nft", "-f", "-")
+	good := nfttest.Ruleset(t, ns)
+	kerneltest.Tool(t, ns, "flush chain inet cnibox version\nadd rule inet cnibox version return comment \"base ruleset 0\"\nflush chain inet cnibox guard", "nft", "-f", "-")
 	change(t, table, func(x *nft.Tx) error { x.Masquerade(other, netip.MustParsePrefix(two4+"/24")); return nil })
 	change(t, table, func(x *nft.Tx) error { x.Release(other); return nil })
-	if got := render(t, ns); got != good {
+	if got := nfttest.Ruleset(t, ns); got != good {
 		t.Errorf("got\n%s\nwant\n%s", got, good)
 	}
-	third := func(x *nft.Tx) error { x.Masquerade(other, netip.MustParsePrefix("10.9.0.2/24")); return nil }
+	third := func(x *nft.Tx) error { x.Masquerade(other, netip.MustParsePrefix("10.7.0.2/24")); return nil }
 	for flush, by := range map[string]func(*nft.Tx) error{
 		"flush ruleset":           everything,
 		"flush table inet cnibox": everything, // whose elements stay
-		"flush table inet cnibox\nflush table bridge cnibox":                         everything,
-		"flush chain inet cnibox guard\nflush chain inet cnibox version":             everything, // what CHECK advises
-		"flush chain inet cnibox out-10.1.0.0-24\nflush chain inet cnibox version":   third,
-		"flush chain inet cnibox hairpin-fd00__-64\nflush chain inet cnibox version": third,
+		"flush table inet cnibox\nflush table bridge cnibox":                           everything,
+		"flush chain inet cnibox guard\nflush chain inet cnibox version":               everything, // what CHECK advises
+		"flush chain inet cnibox out-10.9.0.0-24\nflush chain inet cnibox version":     third,
+		"flush chain inet cnibox hairpin-fd00_9__-64\nflush chain inet cnibox version": third,
 	} {
-		tool(t, ns, flush, "nft", "-f", "-")
+		kerneltest.Tool(t, ns, flush, "nft", "-f", "-")
 		change(t, table, by)
 		change(t, table, func(x *nft.Tx) error { x.Release(other); return nil })
-		if got := render(t, ns); got != good {
+		if got := nfttest.Ruleset(t, ns); got != good {
 			t.Errorf("after %q: got\n%s\nwant\n%s", flush, got, good)
 		}
 		if err := table.Check(everything); err != nil {
@@ -349,8 +350,8 @@ func TestKernelUpdateIsAtomic(t *testing.T) {
 		t.Errorf("got %v", err)
 	}
 	// Our table, but with something in it that is not what we make.
-	tool(t, ns, "table inet cnibox { set gate4_host { type ipv4_addr . inet_proto . inet_service; }; }", "nft", "-f", "-")
-	before := render(t, ns)
+	kerneltest.Tool(t, ns, "table inet cnibox { set gate4_host { type ipv4_addr . inet_proto . inet_service; }; }", "nft", "-f", "-")
+	before := nfttest.Ruleset(t, ns)
 	// Before Linux 6 the first rule that uses the set is refused, not the set.
 	err = table.Update(context.Background(), everything)
 	if err == nil || !strings.Contains(err.Error(), "set gate4_host") && !strings.Contains(err.Error(), "rules of chain ports of table inet cnibox") {
@@ -358,7 +359,7 @@ func TestKernelUpdateIsAtomic(t *testing.T) {
 	} else if strings.Contains(err.Error(), "file exists") && (spec.AsError(err).Code != spec.CodeNotReady || !strings.Contains(err.Error(), "another program has made")) {
 		t.Errorf("got %v, want what to do about it", err)
 	}
-	if after := render(t, ns); after != before {
+	if after := nfttest.Ruleset(t, ns); after != before {
 		t.Errorf("got\n%s\nwant\n%s", after, before)
 	}
 }

@@ -27,7 +27,7 @@ func TestDecode(t *testing.T) {
 		`{"name":"n"}`:                                  "",
 		`{"name":"n","BRIDGE":"b","mtu":9}`:             "",
 		`{"name":"n","bridge":1}`:                       `"bridge" is a number where a string is expected`,
-		`{"name":"n","mtu":"9"}`:                        `"mtu" is a string where an integer is expected`,
+		`{"name":"n","mtu":"9"}`:                        `"mtu" is`,
 		`{"name":"n","mtu":1.5}`:                        `"mtu" is a number 1.5 where an integer is expected`,
 		`{"name":"n","vlan":-1}`:                        `"vlan" is a number -1 where an integer of 0 or more is expected`,
 		`{"name":"n","hairpinMode":"true"}`:             `"hairpinMode" is a string where a bool is expected`,

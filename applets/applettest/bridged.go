@@ -1,16 +1,13 @@
 package applettest
 
 import (
-	"errors"
+	"context"
 	"fmt"
-	"net"
 	"net/netip"
 	"os"
 	"path/filepath"
 	"testing"
 	"time"
-
-	"golang.org/x/sys/unix"
 
 	"cnibox/internal/kerneltest"
 	"cnibox/internal/netns"
@@ -18,22 +15,19 @@ import (
 	"cnibox/spec"
 )
 
-// A Bridged is a host with bridge br0, containers c1 and c2 on it, with 10.9.0.11, fd00:9::11,
-// 10.9.0.12 and fd00:9::12, and a machine outside with 192.0.2.2 and fd00:2::2. The host has
-// 10.9.0.1 and fd00:9::1 on the bridge, 192.0.2.1 and fd00:2::1 on out0.
+// A Bridged is a host with bridge br0, containers c1 and c2 on its ports vc1 and vc2, with 10.9.0.11,
+// fd00:9::11, 10.9.0.12 and fd00:9::12, and a machine outside with 192.0.2.2 and fd00:2::2. The host
+// has 10.9.0.1 and fd00:9::1 on the bridge, 192.0.2.1 and fd00:2::1 on out0. Packets pass everywhere.
 type Bridged struct {
 	*Host
 	C1, C2  Container // their paths are symbolic links, which tests may delete
 	Outside *netns.NS
-
-	asked byte // the last question
 }
 
 // NewBridged returns one.
 func NewBridged(t *testing.T) *Bridged {
 	t.Helper()
 	n := &Bridged{Host: NewHost(t), Outside: kerneltest.NS(t)}
-	host := kerneltest.Dial(t, n.NS)
 	for key, value := range map[string]string{
 		"net/ipv4/ip_forward": "1", "net/ipv6/conf/all/forwarding": "1",
 		// else nothing is forwarded to neighbours before the link-local address is checked
@@ -41,152 +35,77 @@ func NewBridged(t *testing.T) *Bridged {
 	} {
 		n.NoError(n.NS.SetSysctl(key, value))
 	}
-	kerneltest.Need(t, "CONFIG_BRIDGE", func() error { return host.AddLink(rtnl.LinkSpec{Name: "br0", Kind: rtnl.Bridge{}, Up: true}) })
-	br := n.AddAddrs(host, "br0", "10.9.0.1/24", "fd00:9::1/64")
+	kerneltest.NeedKind(t, "CONFIG_BRIDGE", rtnl.Bridge{})
+	br := kerneltest.AddLink(t, n.NS, rtnl.LinkSpec{Name: "br0", Kind: rtnl.Bridge{}, Up: true}).Index
+	kerneltest.Address(t, n.NS, "br0", "10.9.0.1/24", "fd00:9::1/64")
 	dir := t.TempDir()
-	hairpin := true // as bridge's hairpinMode; where br_netfilter is on, a container reaches its own port only so
 	for _, id := range []string{"c1", "c2"} {
 		c := n.container(id)
 		*c = n.Container(id)
 		path := filepath.Join(dir, id)
 		n.NoError(os.Symlink(c.Path, path))
-		ns := c.NS
 		c.Path = path
-		port, err := host.CreateLink(rtnl.LinkSpec{Name: "v" + id, Master: br, Up: true, Peer: &rtnl.LinkSpec{Name: "eth0", NS: ns}})
-		n.NoError(err)
-		n.NoError(host.SetLink(port.Index, rtnl.LinkChange{Hairpin: &hairpin}))
+		n.cable(rtnl.LinkSpec{Name: "v" + id, Master: br}, c.NS)
 		last := id[1:] // 10.9.0.11, 10.9.0.12
-		n.Configure(ns, "10.9.0.1"+last+"/24", "fd00:9::1"+last+"/64", "10.9.0.1", "fd00:9::1")
+		n.Configure(c.NS, "10.9.0.1"+last+"/24", "fd00:9::1"+last+"/64", "10.9.0.1", "fd00:9::1")
+		// as bridge's hairpinMode; where br_netfilter is on, a container reaches its own port only so
+		kerneltest.Brief(t, n.NS, func(c *rtnl.Conn) error {
+			return c.SetLink(kerneltest.Link(t, c, "v"+id).Index, rtnl.LinkChange{Hairpin: new(true)})
+		})
 	}
-	n.NoError(host.AddLink(rtnl.LinkSpec{Name: "out0", Up: true, Peer: &rtnl.LinkSpec{Name: "eth0", NS: n.Outside}}))
-	n.AddAddrs(host, "out0", "192.0.2.1/24", "fd00:2::1/64")
+	kerneltest.LoUp(t, n.Outside)
+	n.cable(rtnl.LinkSpec{Name: "out0"}, n.Outside)
+	kerneltest.Address(t, n.NS, "out0", "192.0.2.1/24", "fd00:2::1/64")
 	n.Configure(n.Outside, "192.0.2.2/24", "fd00:2::2/64", "192.0.2.1", "fd00:2::1")
+	n.settle()
 	return n
 }
 
-// AddAddrs sets a link up with the addresses and returns its index.
-func (n *Bridged) AddAddrs(c *rtnl.Conn, name string, prefixes ...string) uint32 {
+// cable connects the host with eth0 of a namespace.
+func (n *Bridged) cable(l rtnl.LinkSpec, ns *netns.NS) {
 	n.Helper()
-	l, err := c.Link(name)
-	n.NoError(err)
-	up := true
-	ops := []rtnl.Op{rtnl.ChangeLink(l.Index, rtnl.LinkChange{Up: &up})}
-	for _, p := range prefixes {
-		ops = append(ops, rtnl.NewAddr(l.Index, rtnl.Addr{Prefix: netip.MustParsePrefix(p), NoDAD: true}))
-	}
-	n.NoError(c.Do(ops...))
-	return l.Index
+	n.NoError(ns.SetSysctl("net/ipv6/conf/default/accept_dad", "0"))
+	l.Up, l.Peer = true, &rtnl.LinkSpec{Name: "eth0", NS: ns}
+	kerneltest.AddLink(n.T, n.NS, l)
 }
 
-// Configure configures eth0 of a namespace.
+// Configure gives eth0 of a namespace an address of each family and default routes.
 func (n *Bridged) Configure(ns *netns.NS, four, six, gw4, gw6 string) {
 	n.Helper()
-	kerneltest.LoUp(n.T, ns)
-	c := kerneltest.Dial(n.T, ns)
-	link := n.AddAddrs(c, "eth0", four, six)
-	for gw, dst := range map[string]string{gw4: "0.0.0.0/0", gw6: "::/0"} {
-		n.NoError(c.AddRoute(rtnl.Route{Dst: netip.MustParsePrefix(dst), GW: netip.MustParseAddr(gw), Link: link}))
-	}
+	kerneltest.DefaultRoutes(n.T, ns, kerneltest.Address(n.T, ns, "eth0", four, six), gw4, gw6)
 }
 
-// Serve answers on port 80, until the test ends, with the question, a byte, the name and the address that asked.
-func (n *Bridged) Serve(ns *netns.NS, name string) {
+// AttackLocal has a namespace send packets for 127.0.0.0/8 to a gateway.
+func (n *Bridged) AttackLocal(ns *netns.NS, gw string) {
 	n.Helper()
-	for _, family := range []string{"4", "6"} {
-		n.NoError(ns.Do(func() error {
-			l, err := net.Listen("tcp"+family, ":80")
-			if err != nil {
-				return err
-			}
-			u, err := net.ListenPacket("udp"+family, ":80")
-			if err != nil {
-				return err
-			}
-			n.Cleanup(func() { l.Close(); u.Close() })
-			go answerStreams(l, name)
-			go answerPackets(u, name)
-			return nil
-		}))
-	}
+	n.NoError(ns.SetSysctl("net/ipv4/conf/all/route_localnet", "1"))
+	kerneltest.Brief(n.T, ns, func(c *rtnl.Conn) error {
+		return c.Do(rtnl.DropAddr(kerneltest.Link(n.T, c, "lo").Index, rtnl.Addr{Prefix: netip.MustParsePrefix("127.0.0.1/8")}),
+			rtnl.NewRoute(rtnl.Route{Dst: netip.MustParsePrefix("127.0.0.0/8"), GW: netip.MustParseAddr(gw), Link: kerneltest.Link(n.T, c, "eth0").Index}))
+	})
 }
 
-// answerStreams reads the request of each connection and answers it: closing a connection with unread
-// data is a reset, which may overtake the answer.
-func answerStreams(l net.Listener, name string) {
-	for {
-		c, err := l.Accept()
-		if err != nil {
-			return
-		}
-		go func() {
-			defer c.Close()
-			question := make([]byte, 1)
-			if _, err := c.Read(question); err == nil {
-				fmt.Fprintf(c, "%s%s %s", question, name, host(c.RemoteAddr()))
-			}
-		}()
-	}
-}
-
-func answerPackets(u net.PacketConn, name string) {
-	b := make([]byte, 100)
-	for {
-		k, from, err := u.ReadFrom(b)
-		if err != nil {
-			return
-		}
-		u.WriteTo(fmt.Appendf(nil, "%s%s %s", b[:k], name, host(from)), from)
-	}
-}
-
-func host(a net.Addr) string {
-	ap, _ := netip.ParseAddrPort(a.String())
-	return ap.Addr().Unmap().String()
-}
-
-// Say asks on the connection and returns the answer. What a network may lose is asked
-// again, so an answer to an earlier question may come late, and is passed over.
-func (n *Bridged) Say(c net.Conn) string {
-	n.asked++
-	again := Timeout
-	if _, ok := c.(*net.UDPConn); ok {
-		again = time.Second
-	}
-	b := make([]byte, 100)
-	for end := time.Now().Add(Timeout); time.Now().Before(end); {
-		c.SetDeadline(time.Now().Add(again))
-		c.Write([]byte{n.asked})
-		k, err := c.Read(b)
-		for ; err == nil && k > 0; k, err = c.Read(b) {
-			if b[0] == n.asked {
-				return string(b[1:k])
-			}
-		}
-		if errors.Is(err, unix.ECONNREFUSED) {
-			break
-		}
-	}
-	return "no answer"
-}
-
-// WantAnswer asks at an address over TCP and over UDP.
-func (n *Bridged) WantAnswer(from *netns.NS, to, want string) {
+// settle waits for carriers and neighbours: a test that wants no packet to pass must not be content
+// with a network that is not there yet.
+func (n *Bridged) settle() {
 	n.Helper()
-	for _, network := range []string{"tcp", "udp"} {
-		if got := n.Ask(from, network, to); got != want {
-			n.Errorf("%s %s: got %q, want %q", network, to, got, want)
-		}
+	ctx, cancel := context.WithTimeout(n.Context(), kerneltest.Timeout(20*time.Second))
+	defer cancel()
+	for ns, names := range map[*netns.NS][]string{n.NS: {"br0", "vc1", "vc2", "out0"}, n.C1.NS: {"eth0"}, n.C2.NS: {"eth0"}, n.Outside: {"eth0"}} {
+		kerneltest.Brief(n.T, ns, func(c *rtnl.Conn) (err error) {
+			for i := 0; i < len(names) && err == nil; i++ {
+				err = c.WaitUp(ctx, kerneltest.Link(n.T, c, names[i]).Index)
+			}
+			return err
+		})
 	}
-}
-
-// Ask returns the answer to a new connection.
-func (n *Bridged) Ask(ns *netns.NS, network, to string) string {
-	c, err := Connect(ns, network, to, Timeout)
-	if err != nil {
-		return "no answer"
+	for _, end := range []struct {
+		ns    *netns.NS
+		addr  string
+		links int // also of other addresses that end alike
+	}{{n.NS, "fd00:9::1", 2}, {n.Outside, "fd00:2::2", 1}, {n.C1.NS, "fd00:9::11", 1}, {n.C2.NS, "fd00:9::12", 1}} {
+		kerneltest.Solicited(n.T, end.ns, netip.MustParseAddr(end.addr), end.links)
 	}
-	defer c.Close()
-	return n.Say(c)
 }
 
 // container returns the one of an ID.

@@ -7,6 +7,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"io/fs"
@@ -15,6 +16,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"golang.org/x/sys/unix"
 
 	"cnibox/applets"
 	"cnibox/applets/applet"
@@ -35,6 +38,9 @@ type Host struct {
 	Dir     string    // of leases: $DIR in configurations
 	Records string    // the key dataDir in what Do calls: $DIR/records, which plugins create
 	Stderr  io.Writer // gets what plugins write to stderr; may be nil
+	Here    bool      // this thread is in NS: Process starts programs from it
+
+	asked byte // the last question of Say
 }
 
 // NewHost returns a host in a namespace of its own, whose lo is up.
@@ -58,6 +64,12 @@ func (h *Host) Container(id string) Container {
 	ns := kerneltest.NS(h.T)
 	kerneltest.LoUp(h.T, ns)
 	return Container{id, kerneltest.NSPath(h.T, ns), ns}
+}
+
+// End ends the namespace of a container. At its path a regular file is left, as after a crash.
+func (h *Host) End(c Container) {
+	h.Helper()
+	h.NoError(errors.Join(unix.Unmount(c.Path, unix.MNT_DETACH), c.NS.Close()))
 }
 
 // Call is about eth0 of the container.
@@ -103,8 +115,8 @@ func (h *Host) CallContext(ctx context.Context, verb spec.Verb, plugin, conf str
 
 // Serve is [Host.Call] with all that a process answers, for any goroutine: it ends no test.
 func (h *Host) Serve(ctx context.Context, verb spec.Verb, plugin, conf string, c Container, env ...string) (exit int, stdout, stderr string, err error) {
-	vars := map[string]string{"CNI_COMMAND": string(verb), "CNI_CONTAINERID": c.ID, "CNI_IFNAME": "eth0", "CNI_NETNS": c.Path}
-	for _, kv := range env {
+	vars := map[string]string{}
+	for _, kv := range c.Env(verb, env...) {
 		k, v, _ := strings.Cut(kv, "=")
 		vars[k] = v
 	}
@@ -271,6 +283,12 @@ func (h *Host) Files() string {
 		names = append(names, e.Name())
 	}
 	return strings.Join(names, " ")
+}
+
+// Tool is [kerneltest.Tool] on the host.
+func (h *Host) Tool(stdin, name string, args ...string) string {
+	h.Helper()
+	return kerneltest.Tool(h.T, h.NS, stdin, name, args...)
 }
 
 // DropLink deletes a link of the host.

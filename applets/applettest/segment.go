@@ -23,10 +23,8 @@ func (h *Host) Segment() Segment {
 	h.NoError(os.WriteFile(filepath.Join(h.Dir, "resolv.conf"), []byte("nameserver 10.1.0.53\n"), 0o600))
 	s := Segment{NS: kerneltest.NS(h.T)}
 	s.Host, s.Remote = kerneltest.Dial(h.T, h.NS), kerneltest.Dial(h.T, s.NS)
-	_, err := s.Host.CreateLink(rtnl.LinkSpec{Name: "up0", Up: true, Peer: &rtnl.LinkSpec{Name: "up1", NS: s.NS}})
-	h.NoError(err)
-	s.Up1 = kerneltest.Link(h.T, s.Remote, "up1")
-	h.NoError(s.Remote.SetLink(s.Up1.Index, rtnl.LinkChange{Up: new(true)}))
-	s.Up0 = kerneltest.Link(h.T, s.Host, "up0")
+	kerneltest.AddLink(h.T, h.NS, rtnl.LinkSpec{Name: "up0", Up: true, Peer: &rtnl.LinkSpec{Name: "up1", NS: s.NS}})
+	kerneltest.Address(h.T, s.NS, "up1")
+	s.Up0, s.Up1 = kerneltest.Link(h.T, s.Host, "up0"), kerneltest.Link(h.T, s.Remote, "up1")
 	return s
 }

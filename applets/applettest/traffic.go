@@ -1,8 +1,12 @@
 package applettest
 
 import (
+	"bufio"
 	"errors"
+	"fmt"
 	"net"
+	"net/netip"
+	"strings"
 	"testing"
 	"time"
 
@@ -15,30 +19,66 @@ import (
 // Timeout is how long a test waits for an answer that has to come.
 var Timeout = kerneltest.Timeout(15 * time.Second)
 
-// Echo answers with the container's ID on port 7 of each of its addresses until the test ends.
-func (h *Host) Echo(c Container) {
+// Listen answers on ports of all addresses of a namespace until the test ends, over TCP and UDP, with
+// the question, a byte, the name and the address that asked. Without ports it is 80.
+func (h *Host) Listen(ns *netns.NS, name string, ports ...string) {
 	h.Helper()
-	err := c.NS.Do(func() error {
-		l, err := net.Listen("tcp", ":7")
-		if err != nil {
-			return err
-		}
-		h.Cleanup(func() { l.Close() })
-		go func() {
-			for {
-				conn, err := l.Accept()
+	if len(ports) == 0 {
+		ports = []string{"80"}
+	}
+	for _, port := range ports {
+		for _, family := range []string{"4", "6"} {
+			h.NoError(ns.Do(func() error {
+				l, err := net.Listen("tcp"+family, ":"+port)
 				if err != nil {
-					return
+					return err
 				}
-				conn.Write([]byte(c.ID))
-				conn.Close()
+				h.Cleanup(func() { l.Close() })
+				u, err := net.ListenPacket("udp"+family, ":"+port)
+				if err != nil {
+					return err
+				}
+				h.Cleanup(func() { u.Close() })
+				go answerStreams(l, name)
+				go answerPackets(u, name)
+				return nil
+			}))
+		}
+	}
+}
+
+// answerStreams reads the request of each connection and answers it: closing a connection with unread
+// data is a reset, which may overtake the answer.
+func answerStreams(l net.Listener, name string) {
+	for {
+		c, err := l.Accept()
+		if err != nil {
+			return
+		}
+		go func() {
+			defer c.Close()
+			question := make([]byte, 1)
+			if _, err := c.Read(question); err == nil {
+				fmt.Fprintf(c, "%s%s %s", question, name, host(c.RemoteAddr()))
 			}
 		}()
-		return nil
-	})
-	if err != nil {
-		h.Fatal(err)
 	}
+}
+
+func answerPackets(u net.PacketConn, name string) {
+	b := make([]byte, 100)
+	for {
+		k, from, err := u.ReadFrom(b)
+		if err != nil {
+			return
+		}
+		u.WriteTo(fmt.Appendf(nil, "%s%s %s", b[:k], name, host(from)), from)
+	}
+}
+
+func host(a net.Addr) string {
+	ap, _ := netip.ParseAddrPort(a.String())
+	return ap.Addr().Unmap().String()
 }
 
 // Connect opens a connection from a namespace. It tries until timeout, since the kernel joins
@@ -55,18 +95,140 @@ func Connect(ns *netns.NS, network, addr string, timeout time.Duration) (c net.C
 	}
 }
 
-// Ask returns what [Host.Echo] answers at an address to a client in ns; "" after the timeout.
-func Ask(t testing.TB, ns *netns.NS, addr string, timeout time.Duration) string {
-	t.Helper()
-	c, err := Connect(ns, "tcp", net.JoinHostPort(addr, "7"), timeout)
+// EchoLines answers each line on TCP port 80 of a namespace with that line until the test ends; the first
+// line of an answer is the name and where the connection is from, unless the name is empty.
+func (h *Host) EchoLines(ns *netns.NS, name string) (l net.Listener) {
+	h.Helper()
+	h.NoError(ns.Do(func() (err error) { l, err = net.Listen("tcp", "[::]:80"); return err }))
+	h.Cleanup(func() { l.Close() })
+	go func() {
+		for {
+			c, err := l.Accept()
+			if err != nil {
+				return
+			}
+			go func() {
+				defer c.Close()
+				if name != "" {
+					fmt.Fprintf(c, "%s from %s\n", name, c.RemoteAddr())
+				}
+				for lines := bufio.NewScanner(c); lines.Scan(); {
+					fmt.Fprintf(c, "%s\n", lines.Text())
+				}
+			}()
+		}
+	}()
+	return l
+}
+
+// Occupy has a socket on an address of a namespace until the test ends, which answers nothing.
+func (h *Host) Occupy(ns *netns.NS, network, addr string) {
+	h.Helper()
+	h.NoError(ns.Do(func() error {
+		if strings.HasPrefix(network, "udp") {
+			c, err := net.ListenPacket(network, addr)
+			if err == nil {
+				h.Cleanup(func() { c.Close() })
+			}
+			return err
+		}
+		l, err := net.Listen(network, addr)
+		if err == nil {
+			h.Cleanup(func() { l.Close() })
+		}
+		return err
+	}))
+}
+
+// Say asks on the connection and returns the answer. What a network may lose is asked
+// again, so an answer to an earlier question may come late, and is passed over.
+func (h *Host) Say(c net.Conn) string {
+	h.asked++
+	again := Timeout
+	if _, ok := c.(*net.UDPConn); ok {
+		again = time.Second
+	}
+	b := make([]byte, 100)
+	for end := time.Now().Add(Timeout); time.Now().Before(end); {
+		c.SetDeadline(time.Now().Add(again))
+		c.Write([]byte{h.asked})
+		k, err := c.Read(b)
+		for ; err == nil && k > 0; k, err = c.Read(b) {
+			if b[0] == h.asked {
+				return string(b[1:k])
+			}
+		}
+		if errors.Is(err, unix.ECONNREFUSED) {
+			break
+		}
+	}
+	return "no answer"
+}
+
+// Ask returns the answer to a new connection.
+func (h *Host) Ask(from *netns.NS, network, to string) string {
+	c, err := Connect(from, network, to, Timeout)
+	if err != nil {
+		return "no answer"
+	}
+	defer c.Close()
+	return h.Say(c)
+}
+
+// Who returns the name that answers on port 80 of an address; "" after the timeout.
+func (h *Host) Who(from *netns.NS, addr string, timeout time.Duration) string {
+	h.Helper()
+	c, err := Connect(from, "tcp", net.JoinHostPort(addr, "80"), timeout)
 	if err != nil {
 		return ""
 	}
 	defer c.Close()
-	c.SetReadDeadline(time.Now().Add(Timeout))
-	b := make([]byte, 64)
-	k, _ := c.Read(b)
-	return string(b[:k])
+	name, _, _ := strings.Cut(h.Say(c), " ")
+	return name
+}
+
+// WantAnswer asks at an address over TCP and over UDP.
+func (h *Host) WantAnswer(from *netns.NS, to, want string) {
+	h.Helper()
+	h.Want(from, "tcp", to, want)
+	h.Want(from, "udp", to, want)
+}
+
+// Want asks at an address.
+func (h *Host) Want(from *netns.NS, network, to, want string) {
+	h.Helper()
+	if got := h.Ask(from, network, to); got != want {
+		h.Errorf("%s %s: got %q, want %q", network, to, got, want)
+	}
+}
+
+// never is after what time an answer that must not come is taken for lost.
+const never = 150 * time.Millisecond
+
+// WantNone asks once, and wants no answer.
+func (h *Host) WantNone(from *netns.NS, network, to string) {
+	h.Helper()
+	var answer string
+	h.NoError(from.Do(func() error {
+		c, err := net.DialTimeout(network, to, never)
+		if err != nil {
+			return nil
+		}
+		defer c.Close()
+		c.SetDeadline(time.Now().Add(never))
+		b := make([]byte, 100)
+		if _, err := c.Write([]byte("?")); err == nil {
+			k, _ := c.Read(b)
+			answer = fmt.Sprintf("a connection, and %q", b[:k])
+			if network == "udp" && k == 0 {
+				answer = ""
+			}
+		}
+		return nil
+	}))
+	if answer != "" {
+		h.Errorf("%s %s: got %s, want no answer", network, to, answer)
+	}
 }
 
 // NoProbes makes neighbours of a link valid for hours: an address that has moved is found

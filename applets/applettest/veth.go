@@ -32,21 +32,12 @@ func NewVeth(t *testing.T) *Veth {
 // AddPair adds a veth pair; the first two addresses are the host's.
 func (v *Veth) AddPair(host, cont string, addrs ...string) (*rtnl.Link, *rtnl.Link) {
 	v.Helper()
-	h, err := v.HostConn.CreateLink(rtnl.LinkSpec{Name: host, Up: true, Peer: &rtnl.LinkSpec{Name: cont, NS: v.Cont.NS}})
-	v.NoError(err)
-	c, err := v.ContConn.Link(cont)
-	v.NoError(err)
-	v.NoError(v.ContConn.SetLink(c.Index, rtnl.LinkChange{Up: new(true)}))
+	h := kerneltest.AddLink(v.T, v.NS, rtnl.LinkSpec{Name: host, Up: true, Peer: &rtnl.LinkSpec{Name: cont, NS: v.Cont.NS}})
 	// The kernel adds a link-local address, and a route with it, but in its own time.
-	v.NoError(v.ContConn.AddAddr(c.Index, rtnl.Addr{Prefix: netip.MustParsePrefix("fe80::9/64"), NoDAD: true}))
-	for i, a := range addrs {
-		conn, l := v.HostConn, h
-		if i > 1 {
-			conn, l = v.ContConn, c
-		}
-		v.NoError(conn.AddAddr(l.Index, rtnl.Addr{Prefix: netip.MustParsePrefix(a), NoDAD: true}))
-	}
-	return h, c
+	ours, theirs := addrs[:min(2, len(addrs))], []string{"fe80::9/64"}
+	kerneltest.Address(v.T, v.NS, host, ours...)
+	kerneltest.Address(v.T, v.Cont.NS, cont, append(theirs, addrs[len(ours):]...)...)
+	return h, kerneltest.Link(v.T, v.ContConn, cont)
 }
 
 // VethRoutes are the routes of [Veth.AddRoutes] as in a result.

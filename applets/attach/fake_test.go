@@ -2,11 +2,9 @@ package attach_test
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"net/netip"
-	"os"
 	"slices"
 	"strings"
 	"sync"
@@ -259,23 +257,4 @@ func links(t *testing.T, ns *netns.NS) string {
 	}
 	slices.Sort(names)
 	return strings.Join(names, " ")
-}
-
-// wantCode compares the code of an error, and a part of its text.
-func wantCode(t *testing.T, err error, code int, text string) {
-	t.Helper()
-	if err == nil || spec.AsError(err).Code != code || !strings.Contains(err.Error(), text) {
-		b, _ := json.Marshal(spec.AsError(err))
-		t.Errorf("got %s\nwant code %d and %q", b, code, text)
-	}
-}
-
-// file makes a regular file, which is not a namespace.
-func file(t *testing.T) string {
-	t.Helper()
-	path := t.TempDir() + "/netns"
-	if err := os.WriteFile(path, nil, 0o600); err != nil {
-		t.Fatal(err)
-	}
-	return path
 }

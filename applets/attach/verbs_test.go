@@ -5,6 +5,7 @@ import (
 	"strings"
 	"testing"
 
+	"cnibox/applets/applettest"
 	"cnibox/applets/attach"
 	"cnibox/internal/kerneltest"
 	"cnibox/rtnl"
@@ -38,7 +39,7 @@ func TestKernelDelMissing(t *testing.T) {
 		"link":          {func(f *fake) { delLink(f, "eth0") }, "", "", ""},
 		"no netns":      {func(f *fake) { f.Cont.Path = "" }, "", "eth0", ""},
 		"netns gone":    {func(f *fake) { f.Cont.Path = "/nowhere" }, "", "eth0", ""},
-		"a file":        {func(f *fake) { f.Cont.Path = file(f.T) }, "", "eth0", ""},
+		"a file":        {func(f *fake) { f.Cont.Path = applettest.MissingNetNS(t)["stale file"] }, "", "eth0", ""},
 		"no prevResult": {func(*fake) {}, "", "", ""},
 		"config":        {func(*fake) {}, `,"mtu":-1`, "", "ignored for DEL: mtu is negative"},
 		"config's type": {func(*fake) {}, `,"mtu":"x"`, "", "ignored for DEL: "},
@@ -87,13 +88,13 @@ func TestKernelDelGoesOn(t *testing.T) {
 	p := f.plugin()
 	f.instead["remove"] = func(*attach.Op, *driver) error { return errors.New("link fails") }
 	_, err = f.call(t.Context(), spec.Del, p, "")
-	wantCode(t, err, spec.CodeInternal, "link fails")
+	f.WantError(err, spec.CodeInternal, "link fails")
 	if f.logged("release"); f.leases != 1 {
 		t.Error("the address of a link that is still there was given back")
 	}
 	f.instead["remove"] = func(*attach.Op, *driver) error { panic("at once") }
 	_, err = f.call(t.Context(), spec.Del, p, "")
-	wantCode(t, err, spec.CodeInternal, "panic: at once")
+	f.WantError(err, spec.CodeInternal, "panic: at once")
 }
 
 // A DHCP server has the release over the link: the lease goes first.
@@ -157,7 +158,7 @@ func TestKernelCheck(t *testing.T) {
 		}, `is of kind "veth", not "bridge"`},
 		"MAC": {func(_ *fake, c *rtnl.Conn, l *rtnl.Link) error {
 			return c.SetLink(l.Index, rtnl.LinkChange{MAC: attach.RandomMAC()})
-		}, "has MAC address"},
+		}, "MAC address"},
 		"address": {func(_ *fake, c *rtnl.Conn, l *rtnl.Link) error {
 			return c.Do(rtnl.DropAddr(l.Index, rtnl.Addr{Prefix: prefix("192.0.2.5/24")}))
 		}, "does not have address 192.0.2.5/24"},
@@ -191,7 +192,7 @@ func TestKernelCheck(t *testing.T) {
 					t.Error(err)
 				}
 			} else {
-				wantCode(t, err, spec.CodeCheck, tt.want)
+				f.WantError(err, spec.CodeCheck, tt.want)
 			}
 			if after := f.state(); after != before {
 				t.Errorf("CHECK changed:\n%s", kerneltest.Diff(before, after))
@@ -208,7 +209,7 @@ func TestKernelCheckOtherPath(t *testing.T) {
 	f.must(spec.Check, prev)
 	f.Cont.Path = kerneltest.NSPath(t, kerneltest.NS(t))
 	_, err := f.call(t.Context(), spec.Check, f.plugin(), prev)
-	wantCode(t, err, spec.CodeCheck, "prevResult has no interface")
+	f.WantError(err, spec.CodeCheck, "prevResult")
 }
 
 // GET answers as ADD did, from what is there; without the link nothing is known.
@@ -222,10 +223,10 @@ func TestKernelGet(t *testing.T) {
 	}
 	f.fail["lease GET"] = spec.Errorf(spec.CodeUnknown, "no lease")
 	_, err := f.call(t.Context(), spec.Get, f.plugin(), "")
-	wantCode(t, err, spec.CodeUnknown, "no lease")
+	f.WantError(err, spec.CodeUnknown, "no lease")
 	delLink(f, "eth0")
 	_, err = f.call(t.Context(), spec.Get, f.plugin(), "")
-	wantCode(t, err, spec.CodeUnknown, "no bridge interface eth0")
+	f.WantError(err, spec.CodeUnknown, "no bridge interface eth0")
 }
 
 // STATUS asks the plugin, whose errors have code 50, and the IPAM plugin, whose code stays.
@@ -236,10 +237,10 @@ func TestKernelStatus(t *testing.T) {
 	f.logged("probe, lease STATUS")
 	f.fail["lease STATUS"] = spec.Errorf(spec.CodeLimited, "nearly full")
 	_, err := f.call(t.Context(), spec.Status, f.plugin(), "")
-	wantCode(t, err, spec.CodeLimited, "nearly full")
+	f.WantError(err, spec.CodeLimited, "nearly full")
 	f.fail["probe"] = errors.New("no such links")
 	_, err = f.call(t.Context(), spec.Status, f.plugin(), "")
-	wantCode(t, err, spec.CodeNotReady, "no such links")
+	f.WantError(err, spec.CodeNotReady, "no such links")
 }
 
 // GC deletes the host's ends of pairs that are labelled as stale attachments of the

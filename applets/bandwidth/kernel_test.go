@@ -230,31 +230,6 @@ func TestKernelBandwidthIngressInUse(t *testing.T) {
 	w.Result(w.Do(spec.Check, "bandwidth", w.Cont.Call(), applettest.BothLimits, w.PrevResult("[]")))
 }
 
-// An ADD that fails leaves an ingress qdisc that was there before.
-func TestKernelBandwidthRollbackLeavesIngress(t *testing.T) {
-	applettest.NeedShaping(t)
-	w := applettest.NewVeth(t)
-	w.NoError(w.HostConn.Do(rtnl.NewIngress(w.Host0.Index)))
-	before := ""
-	changes := applettest.EachFault(t, "", func() error {
-		before = w.State()
-		_, err := w.Do(spec.Add, "bandwidth", w.Cont.Call(), applettest.BothLimits, w.PrevResult("[]"))
-		return err
-	}, func(change string, err error) {
-		if err != nil {
-			w.Same("ADD without "+change, before, w.State())
-			return
-		}
-		if !strings.Contains(change, "fq_codel") { // packets wait in one queue then
-			t.Errorf("ADD succeeds without %q", change)
-		}
-		w.Result(w.Do(spec.Del, "bandwidth", w.Cont.Call(), applettest.BothLimits, w.PrevResult("[]")))
-	})
-	if changes < 3 {
-		t.Errorf("ADD made %d changes", changes)
-	}
-}
-
 // A second ADD that fails leaves what the first one made.
 func TestKernelBandwidthSecondAddFails(t *testing.T) {
 	applettest.NeedShaping(t)

@@ -156,11 +156,11 @@ func TestKernelBridgeRouterAdvertisements(t *testing.T) {
 				conf := `{"cniVersion":"1.1.0","name":"demo","type":"bridge","bridge":"br0",` + tt.keys + `}`
 				result := h.Must(spec.Add, "bridge", conf, one)
 				h.Must(spec.Add, "bridge", conf, two)
-				h.Echo(two)
+				h.Listen(two.NS, two.ID)
 				if v, err := two.NS.Sysctl("net/ipv6/conf/eth0/accept_ra"); err != nil || v != "1" {
 					t.Fatalf("accept_ra is %q, %v", v, err)
 				}
-				if who := applettest.Ask(t, one.NS, "10.1.0.3", applettest.Timeout); who != "two" {
+				if who := h.Who(one.NS, "10.1.0.3", applettest.Timeout); who != "two" {
 					t.Fatalf("%q answers for the second container", who)
 				}
 				send(t, one)
@@ -172,7 +172,7 @@ func TestKernelBridgeRouterAdvertisements(t *testing.T) {
 						}
 						return nil
 					})
-				} else if who := applettest.Ask(t, one.NS, "10.1.0.3", applettest.Timeout); who != "two" { // what comes later came
+				} else if who := h.Who(one.NS, "10.1.0.3", applettest.Timeout); who != "two" { // what comes later came
 					t.Errorf("%q answers for the second container", who)
 				} else if taken := led(t, two); taken != nil {
 					t.Errorf("taken from a neighbour's router advertisement: %q", taken)

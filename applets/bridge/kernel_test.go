@@ -33,11 +33,11 @@ func TestKernelBridgeReusedAddress(t *testing.T) {
 	conf := strings.TrimSuffix(applettest.GatewayConf, "}") + "," + want + "}"
 	for i := range 3 {
 		p := h.Container(fmt.Sprintf("owner%d", i))
-		h.Echo(p)
+		h.Listen(p.NS, p.ID)
 		h.Must(spec.Add, "bridge", conf, p)
 		for _, from := range []applettest.Container{{ID: "host", NS: h.NS}, neighbour} {
 			for _, addr := range []string{"10.1.0.77", "fd00:1::77"} {
-				if who := applettest.Ask(t, from.NS, addr, applettest.Timeout); who != p.ID {
+				if who := h.Who(from.NS, addr, applettest.Timeout); who != p.ID {
 					t.Errorf("%s from %s: %q answers, want %q", addr, from.ID, who, p.ID)
 				}
 			}
@@ -156,15 +156,15 @@ func TestKernelBridgeCheck(t *testing.T) {
 		}, "route 0.0.0.0/0"},
 		"MAC address": {func() error {
 			return cont.SetLink(eth0().Index, rtnl.LinkChange{MAC: net.HardwareAddr{2, 0, 0, 0, 0, 9}})
-		}, "has MAC address"},
+		}, "MAC address"},
 		"gateway": {func() error {
 			br := kerneltest.Link(t, host, "br0")
 			return host.Do(rtnl.DropAddr(br.Index, kerneltest.Addr(t, host, br.Index, "10.1.")))
-		}, "does not have the gateway address"},
-		"forwarding": {func() error { return h.NS.SetSysctl("net/ipv4/ip_forward", "0") }, "forwarding is off"},
+		}, "gateway address"},
+		"forwarding": {func() error { return h.NS.SetSysctl("net/ipv4/ip_forward", "0") }, "is off"},
 		"rules":      {func() error { return h.Release(p, nft.KindMasquerade) }, "masquerading"},
 		"MAC guard":  {func() error { return h.Release(p, nft.KindMACGuard) }, "MAC guard"},
-		"lease":      {func() error { return os.RemoveAll(filepath.Join(h.Dir, "demo")) }, "Failed to find address"},
+		"lease":      {func() error { return os.RemoveAll(filepath.Join(h.Dir, "demo")) }, "host-local"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			result := h.Must(spec.Add, "bridge", conf, p)

@@ -96,9 +96,9 @@ func TestKernelBridgeVLANGateway(t *testing.T) {
 	}
 	h.Must(spec.Check, "bridge", applettest.Prev(conf, result), one)
 	h.Must(spec.Add, "bridge", conf, two)
-	h.Echo(two)
+	h.Listen(two.NS, two.ID)
 	for _, from := range []*netns.NS{one.NS, h.NS} {
-		if who := applettest.Ask(t, from, "10.1.0.3", applettest.Timeout); who != "two" {
+		if who := h.Who(from, "10.1.0.3", applettest.Timeout); who != "two" {
 			t.Errorf("%q answers for the second container", who)
 		}
 	}

@@ -187,7 +187,7 @@ func TestCapabilities(t *testing.T) {
 func TestHintToRoot(t *testing.T) {
 	c := &call{}
 	got := c.hint(fmt.Errorf("bring lo up: %w", os.ErrPermission), spec.CodeInternal)
-	if hint := strings.Contains(got, "run it as root"); hint != (os.Geteuid() != 0) {
+	if hint := strings.Contains(got, "as root"); hint != (os.Geteuid() != 0) {
 		t.Errorf("user %d gets the hint %q", os.Geteuid(), got)
 	}
 }

@@ -66,5 +66,5 @@ func TestKernelDHCPNoServer(t *testing.T) {
 	})
 	refused("error calling DHCP.Allocate: no more tries", "no server answered on eth0: ")
 	stop()
-	refused("error dialing DHCP daemon", "start it with `cnibox dhcp daemon`")
+	refused("error dialing DHCP daemon", "cnibox dhcp")
 }

@@ -23,14 +23,14 @@ func TestFirewallConf(t *testing.T) {
 		"longest chain":     {`{"iptablesAdminChainName":"` + strings.Repeat("A", 28) + `"}`, ""},
 		"backend":           {`{"backend":"ipfw"}`, `unrecognized backend "ipfw"`},
 		"case of a backend": {`{"backend":"Firewalld"}`, "unrecognized backend"},
-		"policy":            {`{"ingressPolicy":"closed"}`, `unknown ingress policy: "closed"`},
+		"policy":            {`{"ingressPolicy":"closed"}`, `policy: "closed"`},
 		"chain too long":    {`{"iptablesAdminChainName":"` + strings.Repeat("A", 29) + `"}`, "iptablesAdminChainName"},
 		"chain of signs":    {`{"iptablesAdminChainName":"a b"}`, "iptablesAdminChainName"},
 		"option":            {`{"iptablesAdminChainName":"-F"}`, "iptablesAdminChainName"},
 		"loop":              {`{"iptablesAdminChainName":"CNI-FORWARD"}`, "needs a chain of its own"},
 		"target":            {`{"iptablesAdminChainName":"DROP"}`, "needs a chain of its own"},
 		"zone":              {`{"firewalldZone":"a\u0000b"}`, "firewalldZone"},
-		"socket":            {`{"dbusSocket":"bus"}`, "not an absolute path"},
+		"socket":            {`{"dbusSocket":"bus"}`, "absolute path"},
 		"type":              {`{"backend":7}`, "backend"},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -64,8 +64,8 @@ func TestKernelFirewallAim(t *testing.T) {
 	}{
 		"open": {`{}`, `"interfaces":[{"name":"br0"}],"ips":[{"address":"10.1.0.2/24"},{"address":"fd00::2/64"},{"address":"10.1.0.2/32"}]`,
 			"10.1.0.2 fd00::2", "", ""},
-		"no interface": {`{"ingressPolicy":"same-bridge"}`, `"ips":[{"address":"10.1.0.2/24"}]`, "10.1.0.2", "", "interface needs to be set for ingress policy"},
-		"no name":      {`{"ingressPolicy":"same-bridge"}`, `"interfaces":[{"name":"a/b"}]`, "", "", "interface needs to be set for ingress policy"},
+		"no interface": {`{"ingressPolicy":"same-bridge"}`, `"ips":[{"address":"10.1.0.2/24"}]`, "10.1.0.2", "", "ingress policy"},
+		"no name":      {`{"ingressPolicy":"same-bridge"}`, `"interfaces":[{"name":"a/b"}]`, "", "", "ingress policy"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			r := spectest.Request(t, spec.Add, tt.conf[:len(tt.conf)-1]+sep(tt.conf)+`"prevResult":{"cniVersion":"1.1.0",`+tt.prev+`}}`, "")

@@ -4,7 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
-	"os/exec"
 	"strings"
 	"testing"
 	"time"
@@ -28,7 +27,7 @@ type box struct {
 func newBox(t *testing.T) box {
 	t.Helper()
 	h := applettest.NewHost(t)
-	h.NoError(kerneltest.Dial(t, h.NS).AddLink(rtnl.LinkSpec{Name: "br0", Kind: rtnl.Bridge{}}))
+	kerneltest.AddLink(t, h.NS, rtnl.LinkSpec{Name: "br0", Kind: rtnl.Bridge{}})
 	return box{h, h.Container("c1")}
 }
 
@@ -70,24 +69,6 @@ func (w box) owned() string {
 	return strings.Join(all, "; ")
 }
 
-// tool runs a program inside the host.
-func (w box) tool(name string, args ...string) string {
-	w.Helper()
-	path, err := exec.LookPath(name)
-	if err != nil {
-		w.Skipf("SKIPPED: %s is not installed", name)
-	}
-	var out []byte
-	w.NoError(w.NS.Do(func() (err error) {
-		out, err = exec.Command(path, args...).CombinedOutput()
-		if err != nil {
-			err = fmt.Errorf("%s %q: %w: %s", name, args, err, out)
-		}
-		return err
-	}))
-	return string(out)
-}
-
 const isolated = `"backend":"","ingressPolicy":"isolated"`
 
 // Each verb on a host with iptables-nft and on one without: what ADD makes CHECK
@@ -97,8 +78,8 @@ func TestKernelFirewall(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			w := newBox(t)
 			if iptables {
-				w.tool("iptables-nft", "-P", "FORWARD", "DROP")
-				w.tool("ip6tables-nft", "-P", "FORWARD", "DROP")
+				w.Tool("", "iptables-nft", "-P", "FORWARD", "DROP")
+				w.Tool("", "ip6tables-nft", "-P", "FORWARD", "DROP")
 			}
 			none := w.rules()
 			w.Result(w.Do(spec.Status, "firewall", spec.Call{}, isolated, ""))
@@ -165,7 +146,7 @@ func TestKernelFirewallBridge(t *testing.T) {
 // A second ADD leaves nothing of what the first asked for, and others keep theirs.
 func TestKernelFirewallAddAgain(t *testing.T) {
 	w := newBox(t)
-	w.tool("iptables-nft", "-P", "FORWARD", "DROP")
+	w.Tool("", "iptables-nft", "-P", "FORWARD", "DROP")
 	w.NoError(w.verb(spec.Add, 2, isolated))
 	two := w.owned()
 	w.NoError(w.verb(spec.Add, 1, isolated))
@@ -178,7 +159,7 @@ func TestKernelFirewallAddAgain(t *testing.T) {
 	if got, want := w.owned(), "c1 allow 10.9.0.77; c1 allow fd00:9::77; c1 enlisted; "+two; got != want {
 		t.Errorf("another address: got %s\nwant %s", got, want)
 	}
-	if got := w.tool("iptables-nft", "-S", "CNI-FORWARD"); strings.Contains(got, "10.9.0.11") {
+	if got := w.Tool("", "iptables-nft", "-S", "CNI-FORWARD"); strings.Contains(got, "10.9.0.11") {
 		t.Errorf("of the old address stayed\n%s", got)
 	}
 	w.NoError(w.verb(spec.Check, 2, isolated))
@@ -219,7 +200,7 @@ func TestKernelFirewallCheckWithLaterInterface(t *testing.T) {
 func TestKernelFirewallTwoNetworks(t *testing.T) {
 	w, socket := newBox(t), dbustest.Bus(t)
 	f := dbustest.Start(t, socket)
-	w.tool("iptables-nft", "-P", "FORWARD", "DROP")
+	w.Tool("", "iptables-nft", "-P", "FORWARD", "DROP")
 	for _, keys := range []string{"", `,"backend":"firewalld","dbusSocket":"` + socket + `"`} {
 		run := func(v spec.Verb, network, more string) {
 			t.Helper()
@@ -254,19 +235,19 @@ func TestKernelFirewallVLAN(t *testing.T) {
 	h := applettest.NewHost(t)
 	conf := strings.Replace(applettest.GatewayConf, `"isDefaultGateway":true,"ipMasq":true,`, "", 1)
 	one, two, open := h.Container("one"), h.Container("two"), h.Container("open")
-	h.Echo(applettest.Container{ID: "gateway", NS: h.NS})
+	h.Listen(h.NS, "gateway")
 	var results []string
 	var detours []func() error
 	for i, p := range []applettest.Container{two, one} {
 		results = append(results, h.Must(spec.Add, "bridge", conf, p))
-		h.Echo(p)
+		h.Listen(p.NS, p.ID)
 		c := kerneltest.Dial(t, p.NS)
 		other := netip.MustParsePrefix([]string{"10.1.0.3/32", "10.1.0.2/32"}[i])
 		detour := rtnl.Route{Dst: other, GW: netip.MustParseAddr("10.1.0.1"), Link: kerneltest.Link(t, c, "eth0").Index}
 		detours = append(detours, func() error { return c.AddRoute(detour) })
 	}
 	h.Must(spec.Add, "bridge", conf, open)
-	h.Echo(open)
+	h.Listen(open.NS, open.ID)
 	host, up := kerneltest.Dial(t, h.NS), true
 	port := rtnl.LinkSpec{Name: "gwport", Master: kerneltest.Link(t, host, "br0").Index, Up: true, Peer: &rtnl.LinkSpec{Name: "br0.100"}}
 	l, err := host.CreateLink(port)
@@ -276,7 +257,7 @@ func TestKernelFirewallVLAN(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if who := applettest.Ask(t, one.NS, "10.1.0.2", applettest.Timeout); who != "two" {
+	if who := h.Who(one.NS, "10.1.0.2", applettest.Timeout); who != "two" {
 		t.Errorf("before the policy: got %q, want two", who)
 	}
 	for i, p := range []applettest.Container{two, one} {
@@ -295,12 +276,12 @@ func TestKernelFirewallVLAN(t *testing.T) {
 			t.Fatal(err)
 		}
 		for addr, who := range map[string]string{"10.1.0.1": "gateway", "10.1.0.4": "open"} {
-			if got := applettest.Ask(t, one.NS, addr, applettest.Timeout); got != who {
+			if got := h.Who(one.NS, addr, applettest.Timeout); got != who {
 				t.Errorf("%q answers for %s", got, who)
 			}
 		}
 		for addr, from := range map[string]applettest.Container{"10.1.0.2": one, "10.1.0.3": two} {
-			if who := applettest.Ask(t, from.NS, addr, 150*time.Millisecond); who != "" {
+			if who := h.Who(from.NS, addr, 150*time.Millisecond); who != "" {
 				t.Errorf("%s reaches %s", from.ID, who)
 			}
 		}
@@ -311,7 +292,7 @@ func TestKernelFirewallVLAN(t *testing.T) {
 // reference removes.
 func TestKernelFirewallLateDel(t *testing.T) {
 	w := newBox(t)
-	w.tool("iptables-nft", "-P", "FORWARD", "DROP")
+	w.Tool("", "iptables-nft", "-P", "FORWARD", "DROP")
 	w.NoError(w.verb(spec.Add, 1, ""))
 	_, err := w.Do(spec.Add, "firewall", w.callOf(2), "", w.result(1)) // the same addresses
 	w.NoError(err)
@@ -353,30 +334,22 @@ func TestKernelFirewallInvalidConf(t *testing.T) {
 	}
 }
 
-// With firewalld too, an ADD that fails leaves nothing, whichever change fails and whichever call
-// firewalld refuses.
-func TestKernelFirewallRollbackWithFirewalld(t *testing.T) {
+// An ADD that fails leaves nothing, whichever call firewalld refuses. That a change of ours fails is in
+// TestKernelRollback.
+func TestKernelFirewallRefusedByFirewalld(t *testing.T) {
 	socket := dbustest.Bus(t)
 	f := dbustest.Start(t, socket)
 	keys := `"backend":"firewalld","ingressPolicy":"isolated","dbusSocket":"` + socket + `"`
 	w := newBox(t)
 	w.NoError(w.verb(spec.Add, 2, keys))
-	host := kerneltest.Dial(t, w.NS)
-	w.NoError(host.AddLink(rtnl.LinkSpec{Name: "veth1", Master: kerneltest.Link(t, host, "br0").Index, Peer: &rtnl.LinkSpec{Name: "peer1"}}))
 	state := func() string { return w.rules() + f.Sources() + kerneltest.Snapshot(t, w.NS) }
 	before := state()
 	add := func() error { return w.verb(spec.Add, 1, keys) }
-	failed := func(what string, err error) {
-		if after := state(); err == nil || after != before {
-			t.Errorf("%s failed (%v) and left\n%s\nwant\n%s", what, err, after, before)
-		}
-	}
-	applettest.EachFault(t, "", add, failed)
-	w.NoError(w.verb(spec.Del, 1, keys))
-	before = state()          // the kernel's port isolation stays until the port is deleted
 	for k := 1; k <= 2; k++ { // one call for each address
 		f.FailNth(k, "NOT_RUNNING")
-		failed(fmt.Sprint("call ", k), add())
+		if err := add(); err == nil || state() != before {
+			t.Errorf("call %d failed (%v) and left\n%s\nwant\n%s", k, err, state(), before)
+		}
 	}
 	f.Fail("")
 	w.NoError(add())
@@ -467,7 +440,7 @@ func TestKernelFirewallZoneGC(t *testing.T) {
 	if got := f.Sources(); got != "trusted 10.9.0.12/32, trusted fd00:9::12/128" {
 		t.Errorf("a late DEL left %s", got)
 	}
-	w.tool("nft", "delete", "table", "inet", "cnibox") // as if the reference had made them
+	w.Tool("", "nft", "delete", "table", "inet", "cnibox") // as if the reference had made them
 	w.NoError(w.verb(spec.Del, 2, keys))
 	if got := f.Sources(); got != "" {
 		t.Errorf("the reference's stayed: %s", got)

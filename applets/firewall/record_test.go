@@ -39,7 +39,7 @@ var ruleHandle = regexp.MustCompile(`(?m)^.* # handle (\d+)$`)
 // handles are those of the rules of CNI-FORWARD with a text.
 func (n *bridged) handles(family, text string) (all []uint64) {
 	n.T.Helper()
-	for _, m := range ruleHandle.FindAllStringSubmatch(n.tool("", "nft", "-a", "list", "chain", family, "filter", "CNI-FORWARD"), -1) {
+	for _, m := range ruleHandle.FindAllStringSubmatch(n.Tool("", "nft", "-a", "list", "chain", family, "filter", "CNI-FORWARD"), -1) {
 		if h, _ := strconv.ParseUint(m[1], 10, 64); strings.Contains(m[0], text) {
 			all = append(all, h)
 		}
@@ -76,7 +76,7 @@ func TestKernelFirewallRecord(t *testing.T) {
 	if jump := n.handles("ip", "jump CNI-ADMIN"); len(jump) != 1 || !slices.Contains(n.onRecord("c1")["10.9.0.11"], jump[0]) {
 		t.Errorf("on record for c1: %v, want the jump %v as well", n.onRecord("c1"), jump)
 	}
-	n.tool("flush chain ip filter CNI-FORWARD\ndelete table ip6 filter", "nft", "-f", "-")
+	n.Tool("flush chain ip filter CNI-FORWARD\ndelete table ip6 filter", "nft", "-f", "-")
 	n.NoError(n.firewall(spec.Restore, "c1", ""))
 	n.wantRecord("after RESTORE", "c1")
 	n.NoError(n.firewall(spec.Add, "c1", `"backend":"nftables"`))
@@ -103,8 +103,8 @@ func TestKernelFirewallWrongRecord(t *testing.T) {
 		"unreadable": func(n *bridged) { n.NoError(os.WriteFile(n.recordOf("c1"), []byte("{"), 0o600)) },
 		"made anew": func(n *bridged) {
 			for _, program := range []string{"iptables-nft", "ip6tables-nft"} {
-				save := n.tool("", program+"-save")
-				n.tool(save, program+"-restore")
+				save := n.Tool("", program+"-save")
+				n.Tool(save, program+"-restore")
 			}
 			if got := n.handles("ip", "ip saddr 10.9.0.11 "); len(got) != 1 || slices.Contains(n.onRecord("c1")["10.9.0.11"], got[0]) {
 				n.T.Fatalf("handles did not change: %v", got)
@@ -121,8 +121,8 @@ func TestKernelFirewallWrongRecord(t *testing.T) {
 			n.NoError(os.WriteFile(n.recordOf("c1"), fmt.Appendf(nil, `%s"handles":%s}`, before, handles), 0o600))
 		},
 		"one rule made anew": func(n *bridged) {
-			n.tool("", "iptables-nft", "-D", "CNI-FORWARD", "-s", "10.9.0.11", "-j", "ACCEPT")
-			n.tool("", "iptables-nft", "-A", "CNI-FORWARD", "-s", "10.9.0.11", "-j", "ACCEPT")
+			n.Tool("", "iptables-nft", "-D", "CNI-FORWARD", "-s", "10.9.0.11", "-j", "ACCEPT")
+			n.Tool("", "iptables-nft", "-A", "CNI-FORWARD", "-s", "10.9.0.11", "-j", "ACCEPT")
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -156,7 +156,7 @@ func TestKernelFirewallRecordCheck(t *testing.T) {
 		for i := range args {
 			args[i] = strings.ReplaceAll(args[i], "\x00", " ")
 		}
-		n.tool("", "iptables-nft", append([]string{"-D"}, args...)...)
+		n.Tool("", "iptables-nft", append([]string{"-D"}, args...)...)
 		for _, id := range []string{"c1", "c2"} {
 			err := n.firewall(spec.Check, id, "")
 			if lacks := err != nil && spec.AsError(err).Code == spec.CodeCheck && strings.Contains(err.Error(), want); lacks != (id == "c2" || !strings.Contains(rule, "10.9")) {

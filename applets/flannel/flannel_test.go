@@ -86,7 +86,7 @@ func TestSubnetEnvFile(t *testing.T) {
 		t.Fatal(err)
 	}
 	for path, want := range map[string]string{
-		fifo: "is not a regular file", dir: "is not a regular file", filepath.Join(dir, "none"): "no such file",
+		fifo: "regular file", dir: "regular file", filepath.Join(dir, "none"): "no such",
 	} {
 		if _, err := readSubnetEnv(path); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: got %v, want %q", path, err, want)
@@ -163,8 +163,8 @@ func TestFlannelRefuses(t *testing.T) {
 		"name":         {`{"delegate":{"NAME":"x"}}`, "must not have a 'name' field"},
 		"ipam":         {`{"delegate":{"ipam":{}}}`, "must not have an 'ipam' field"},
 		"delegate":     {`{"delegate":[]}`, "'delegate' dictionary: an array where an object is expected"},
-		"subnetFile":   {`{"subnetFile":"run/subnet.env"}`, "is not an absolute path"},
-		"NUL":          {`{"subnetFile":"/run\u0000"}`, "is not an absolute path"},
+		"subnetFile":   {`{"subnetFile":"run/subnet.env"}`, "absolute path"},
+		"NUL":          {`{"subnetFile":"/run\u0000"}`, "absolute path"},
 		"dataDir":      {`{"dataDir":"var/lib"}`, `"dataDir" "var/lib" is not an absolute path`},
 		"dataDir type": {`{"dataDir":1}`, "dataDir"},
 	} {

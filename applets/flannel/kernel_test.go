@@ -7,43 +7,9 @@ import (
 	"testing"
 
 	"cnibox/applets/applettest"
-	"cnibox/internal/fault"
 	"cnibox/internal/kerneltest"
 	"cnibox/spec"
 )
-
-// Where one of the three steps of DEL fails, the next DEL does the rest.
-func TestKernelFlannelDelFails(t *testing.T) {
-	h := applettest.NewHost(t)
-	h.SubnetEnv()
-	conf := applettest.FlannelConf
-	h.Must(spec.Add, "flannel", conf, h.Container("other"))
-	p := h.Container("ctr")
-	before := h.Snapshot(p)
-	defer func() { fault.Hook = nil }()
-	for _, what := range []string{"link del", "ipam: ", "remove ~"} {
-		result := h.Must(spec.Add, "flannel", conf, p)
-		h.Must(spec.Check, "flannel", applettest.Prev(conf, result), p)
-		failed := false
-		fault.Hook = func(call string) error {
-			if strings.HasPrefix(call, what) {
-				failed = true
-				return os.ErrPermission
-			}
-			return nil
-		}
-		code, out := h.Call(spec.Del, "flannel", conf, p)
-		fault.Hook = nil
-		if !failed || code == 0 {
-			t.Errorf("%s: DEL gives %d %s", what, code, out)
-		}
-		h.Must(spec.Del, "flannel", conf, p)
-		h.Must(spec.Del, "flannel", conf, p)
-		if after := h.Snapshot(p); after != before {
-			t.Fatalf("%s: left behind:\n%s", what, kerneltest.Diff(before, after))
-		}
-	}
-}
 
 // A second ADD, and one of another network under the same interface name, is an error that changes
 // nothing.

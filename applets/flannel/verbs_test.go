@@ -296,13 +296,13 @@ func TestFlannelAddTwice(t *testing.T) {
 
 func TestFlannelWithoutSubnetEnv(t *testing.T) {
 	b := newFlannelBox(t)
-	for text, want := range map[string]string{"": "no such file or directory", "FLANNEL_MTU=1\n": "is missing FLANNEL_NETWORK", "FLANNEL_MTU=x": "has a bad FLANNEL_MTU"} {
+	for text, want := range map[string]string{"": "no such", "FLANNEL_MTU=1\n": "is missing FLANNEL_NETWORK", "FLANNEL_MTU=x": "has a bad FLANNEL_MTU"} {
 		b.env(text)
 		for verb, code := range map[spec.Verb]int{spec.Add: spec.CodeTryAgain, spec.Status: spec.CodeNotReady} {
 			err := b.call(verb, "net", "c", "eth0", "")
-			spectest.WantError(t, err, "failed to load flannel 'subnet.env' file: ", code)
+			spectest.WantError(t, err, "'subnet.env'", code)
 			spectest.WantError(t, err, want, code)
-			spectest.WantError(t, err, "log of this node's flannel pod", code)
+			spectest.WantError(t, err, "flannel pod", code)
 			b.want(nil, "", "")
 		}
 	}

@@ -10,8 +10,6 @@ import (
 	"testing"
 	"time"
 
-	"golang.org/x/sys/unix"
-
 	"cnibox/applets/applettest"
 	"cnibox/applets/hostdevice"
 	"cnibox/internal/kerneltest"
@@ -70,27 +68,6 @@ func (c *card) onHost() *rtnl.Link {
 	return l
 }
 
-// ending returns a container and a function that deletes its namespace.
-func (c *card) ending(id string) (p applettest.Container, end func()) {
-	c.Helper()
-	ns, err := netns.New()
-	if err != nil {
-		c.Fatal(err)
-	}
-	p = applettest.Container{ID: id, Path: filepath.Join(c.TempDir(), "netns"), NS: ns}
-	if err := os.WriteFile(p.Path, nil, 0o600); err != nil {
-		c.Fatal(err)
-	}
-	if err := unix.Mount(fmt.Sprintf("/proc/self/fd/%d", ns.FD()), p.Path, "", unix.MS_BIND, ""); err != nil {
-		c.Fatal(err)
-	}
-	return p, func() {
-		if err := errors.Join(unix.Unmount(p.Path, unix.MNT_DETACH), ns.Close()); err != nil {
-			c.Fatal(err)
-		}
-	}
-}
-
 // bind gives the device in a slot to a driver.
 func (c *card) bind(driver string) {
 	c.Helper()
@@ -142,9 +119,9 @@ func TestKernelHostDeviceHardware(t *testing.T) {
 				c.T = t
 				witness := applettest.Container{NS: kerneltest.NS(t)}
 				before := c.Snapshot(witness)
-				p, end := c.ending("a")
+				p := c.Container("a")
 				c.Must(spec.Add, "host-device", conf, p, "CNI_IFNAME=net1")
-				end()
+				c.End(p)
 				if wait {
 					c.returns()
 				}

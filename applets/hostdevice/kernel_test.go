@@ -271,9 +271,7 @@ func TestKernelHostDeviceInvalidConf(t *testing.T) {
 	h := applettest.NewHost(t)
 	p := h.Container("a")
 	h.NIC("nic0")
-	if err := kerneltest.Dial(t, p.NS).AddLink(rtnl.LinkSpec{Name: "taken", Peer: &rtnl.LinkSpec{Name: "nic0"}}); err != nil {
-		t.Fatal(err)
-	}
+	kerneltest.AddLink(t, p.NS, rtnl.LinkSpec{Name: "taken", Peer: &rtnl.LinkSpec{Name: "nic0"}})
 	before := h.Snapshot(p)
 	for name, tt := range map[string]struct {
 		conf, ifname, want string

@@ -164,7 +164,7 @@ func TestKernelHostDeviceConcurrentAdds(t *testing.T) {
 			both.Go(func() { codes[i], outs[i] = h.Call(spec.Add, "host-device", conf, p) })
 		}
 		both.Wait()
-		if codes[0]+codes[1] != spec.CodeConfig || !strings.Contains(outs[0]+outs[1], "failed to find host device") {
+		if codes[0]+codes[1] != spec.CodeConfig || !strings.Contains(outs[0]+outs[1], "host device") {
 			t.Fatalf("got %v %s", codes, outs)
 		}
 		for _, p := range pods {

@@ -1,8 +1,8 @@
 package hostlocal_test
 
 import (
+	"errors"
 	"fmt"
-	"net/netip"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -16,7 +16,6 @@ import (
 	"cnibox/internal/kerneltest"
 	"cnibox/internal/netns"
 	"cnibox/internal/state"
-	"cnibox/rtnl"
 )
 
 // A goneHost has leases, and beside them the cache of a runtime.
@@ -45,33 +44,17 @@ func (h goneHost) entry(t *testing.T, id, path string, ns netns.ID, bootID strin
 // the path, which end removes.
 func (h goneHost) mounted(t *testing.T, name, addr string) (path string, id netns.ID, end func()) {
 	t.Helper()
-	ns, err := netns.New()
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer ns.Close()
-	conn, err := rtnl.Dial(ns)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer conn.Close()
-	lo, err := conn.Link("lo")
-	if err == nil {
-		err = conn.Do(rtnl.NewAddr(lo.Index, rtnl.Addr{Prefix: netip.MustParsePrefix(addr)}))
-	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	ns := kerneltest.NS(t)
+	kerneltest.Address(t, ns, "lo", addr)
 	path = filepath.Join(h.dir, name)
-	if err := os.WriteFile(path, nil, 0o600); err != nil {
+	if err := errors.Join(os.WriteFile(path, nil, 0o600), unix.Mount(fmt.Sprintf("/proc/self/fd/%d", ns.FD()), path, "", unix.MS_BIND, "")); err != nil {
 		t.Fatal(err)
 	}
-	if id, err = ns.ID(); err != nil {
+	id, err := ns.ID()
+	if err != nil {
 		t.Fatal(err)
 	}
-	if err := unix.Mount(fmt.Sprintf("/proc/self/fd/%d", ns.FD()), path, "", unix.MS_BIND, ""); err != nil {
-		t.Fatal(err)
-	}
+	ns.Close()
 	ended := false
 	end = func() {
 		if !ended {
@@ -174,7 +157,7 @@ func TestKernelFullPoolFreesGone(t *testing.T) {
 	status(0) // as three addresses would be freed
 
 	kept := strings.Replace(conf, `"subnet"`, `"keepAcrossBoots":true,"subnet"`, 1)
-	h.want(t, "ADD", "new", kept, "", 101, "no IP addresses available")
+	h.want(t, "ADD", "new", kept, "", 101, "every address")
 	code, out := h.run(t, "ADD", "new", conf, "")
 	for _, want := range []string{
 		`"address": "10.211.77.3/28"`,
@@ -191,7 +174,7 @@ func TestKernelFullPoolFreesGone(t *testing.T) {
 	h.want(t, "ADD", "new1", conf, "", 0, "10.211.77.7/28")
 	h.want(t, "DEL", "gone", conf, "", 0, "") // late: the address is new's
 	h.want(t, "ADD", "new2", conf, "", 0, "10.211.77.9/28")
-	h.want(t, "ADD", "new3", conf, "", 101, "no IP addresses available")
+	h.want(t, "ADD", "new3", conf, "", 101, "every address")
 	status(50)
 	for _, id := range []string{"live", "unknown", "process", "mounted", "path", "older", "boot", "adding", "broken", "last", "new"} {
 		h.want(t, "GET", id, conf, "", 0, `"ips"`)

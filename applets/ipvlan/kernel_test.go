@@ -2,7 +2,6 @@ package ipvlan_test
 
 import (
 	"fmt"
-	"net/netip"
 	"strings"
 	"testing"
 
@@ -45,7 +44,7 @@ func TestKernelIpvlanModes(t *testing.T) {
 		}
 		h.Must(spec.Del, "ipvlan", conf, p)
 	}
-	h.Refuse(7, `unknown ipvlan mode: \"L2\"`, spec.Add, "ipvlan", applettest.ChildConf("ipvlan", `"master":"up0","mode":"L2"`), h.Container("x"))
+	h.Refuse(7, `mode: \"L2\"`, spec.Add, "ipvlan", applettest.ChildConf("ipvlan", `"master":"up0","mode":"L2"`), h.Container("x"))
 	h.Refuse(7, `unknown ipvlan flag`, spec.Add, "ipvlan", applettest.ChildConf("ipvlan", `"master":"up0","flag":"x"`), h.Container("x"))
 	h.Refuse(7, `invalid MTU 1501`, spec.Add, "ipvlan", applettest.ChildConf("ipvlan", `"master":"up0","mtu":1501`), h.Container("x"))
 }
@@ -85,8 +84,8 @@ func TestKernelIpvlanChained(t *testing.T) {
 		t.Errorf("left behind:\n%s", kerneltest.Diff(before, after))
 	}
 	h.Refuse(7, "", spec.Add, "ipvlan", alone, p)
-	h.Refuse(7, "chained master failure", spec.Add, "ipvlan", strings.Replace(chainedConf, `{"name":"up0"}`, `{"name":"up0"},{"name":"b"}`, 1), p)
-	h.Refuse(7, "chained master failure", spec.Add, "ipvlan", strings.Replace(chainedConf, `{"name":"up0"}`, ``, 1), p)
+	h.Refuse(7, "chained master", spec.Add, "ipvlan", strings.Replace(chainedConf, `{"name":"up0"}`, `{"name":"up0"},{"name":"b"}`, 1), p)
+	h.Refuse(7, "chained master", spec.Add, "ipvlan", strings.Replace(chainedConf, `{"name":"up0"}`, ``, 1), p)
 	// versions that need an address have one
 	old := strings.NewReplacer("1.1.0", "0.2.0", `"interfaces":[{"name":"up0"}],"ips":[{"address":"10.1.0.9/24","gateway":"10.1.0.1"}],"routes":[{"dst":"10.9.0.0/16"}]`,
 		`"ip4":{"ip":"10.1.0.9/24"}`, `"name"`, `"master":"up0","name"`).Replace(chainedConf)
@@ -100,14 +99,12 @@ func TestKernelIpvlanTraffic(t *testing.T) {
 	h, s := ipvlanNode(t)
 	conf := applettest.ChildConf("ipvlan", `"master":"up0"`)
 	a, b := h.Container("a"), h.Container("b")
-	h.Echo(a)
+	h.Listen(a.NS, a.ID)
 	h.Must(spec.Add, "ipvlan", conf, a)
 	h.Must(spec.Add, "ipvlan", conf, b)
-	if err := s.Remote.AddAddr(s.Up1.Index, rtnl.Addr{Prefix: netip.MustParsePrefix("10.1.0.200/24")}); err != nil {
-		t.Fatal(err)
-	}
+	kerneltest.Address(t, s.NS, "up1", "10.1.0.200/24")
 	for name, from := range map[string]*netns.NS{"a neighbour": b.NS, "the segment": s.NS} {
-		if who := applettest.Ask(t, from, "10.1.0.2", applettest.Timeout); who != "a" {
+		if who := h.Who(from, "10.1.0.2", applettest.Timeout); who != "a" {
 			t.Errorf("from %s: %q answers", name, who)
 		}
 	}
@@ -143,16 +140,14 @@ func TestKernelIpvlanReusedAddress(t *testing.T) {
 	kerneltest.NeedKind(t, "CONFIG_MACVLAN", rtnl.Macvlan{})
 	old := applettest.ChildConf("macvlan", `"master":"up0"`)
 	conf := applettest.ChildConf("ipvlan", `"master":"up0"`)
-	if err := s.Remote.AddAddr(s.Up1.Index, rtnl.Addr{Prefix: netip.MustParsePrefix("10.1.0.200/24")}); err != nil {
-		t.Fatal(err)
-	}
+	kerneltest.Address(t, s.NS, "up1", "10.1.0.200/24")
 	applettest.NoProbes(t, s.NS, "up1")
 	for _, owner := range []struct{ applet, conf string }{{"macvlan", old}, {"ipvlan", conf}} {
 		conf := strings.Replace(owner.conf, `"ipam"`, `"args":{"cni":{"ips":["10.1.0.77"]}},"ipam"`, 1)
 		p := h.Container(owner.applet)
-		h.Echo(p)
+		h.Listen(p.NS, p.ID)
 		h.Must(spec.Add, owner.applet, conf, p)
-		if who := applettest.Ask(t, s.NS, "10.1.0.77", applettest.Timeout); who != p.ID {
+		if who := h.Who(s.NS, "10.1.0.77", applettest.Timeout); who != p.ID {
 			t.Errorf("%q answers, want %s", who, p.ID)
 		}
 		h.Must(spec.Del, owner.applet, conf, p)

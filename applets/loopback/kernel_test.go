@@ -21,8 +21,10 @@ type box struct {
 
 func newBox(t *testing.T) *box {
 	t.Helper()
-	ns := kerneltest.NS(t)
-	return &box{applettest.NewHost(t), applettest.Container{ID: "ctr1", Path: kerneltest.NSPath(t, ns), NS: ns}, kerneltest.Dial(t, ns)}
+	h := applettest.NewHost(t)
+	c := h.Container("ctr1")
+	kerneltest.LoDown(t, c.NS)
+	return &box{h, c, kerneltest.Dial(t, c.NS)}
 }
 
 // verb calls the plugin.

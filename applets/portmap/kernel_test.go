@@ -46,7 +46,7 @@ func (n *bridged) elements() string {
 // that is not for the host is not changed.
 func TestKernelPortmap(t *testing.T) {
 	n := newBridged(t)
-	n.Serve(n.C1.NS, "one")
+	n.Listen(n.C1.NS, "one")
 	n.NoError(n.Publish(spec.Add, "c1", applettest.BothProtocols))
 	n.NoError(n.Publish(spec.Check, "c1", applettest.BothProtocols))
 	n.WantAnswer(n.Outside, "192.0.2.1:8080", "one 192.0.2.2")
@@ -98,8 +98,8 @@ func TestKernelPortmapPortInUse(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			n := newBridged(t)
-			n.Serve(n.C1.NS, "one")
-			n.Serve(n.C2.NS, "two")
+			n.Listen(n.C1.NS, "one")
+			n.Listen(n.C2.NS, "two")
 			n.NoError(n.Publish(spec.Add, "c1", applettest.BothProtocols))
 			before := n.elements()
 			err := n.Publish(spec.Add, "c2", `{"hostPort":9090,"containerPort":80},`+applettest.BothProtocols)
@@ -206,7 +206,7 @@ func TestKernelPortmapCheck(t *testing.T) {
 // 127.0.0.1 stay out of reach for containers.
 func TestKernelPortmapCVE20208558(t *testing.T) {
 	n := newBridged(t)
-	n.Serve(n.NS, "host's own")
+	n.Listen(n.NS, "host's own")
 	n.NoError(n.Publish(spec.Add, "c1", applettest.BothProtocols))
 	if v, err := n.NS.Sysctl("net/ipv4/conf/br0/route_localnet"); err != nil || v != "1" {
 		t.Fatalf("route_localnet of br0: %q, %v", v, err)
@@ -238,8 +238,8 @@ func TestKernelPortmapGC(t *testing.T) {
 // The conditions of an ADD count for its attachment alone, not for all as in the reference.
 func TestKernelPortmapConditions(t *testing.T) {
 	n := newBridged(t)
-	n.Serve(n.C1.NS, "one")
-	n.Serve(n.C2.NS, "two")
+	n.Listen(n.C1.NS, "one")
+	n.Listen(n.C2.NS, "two")
 	add := func(id, conds, port string) {
 		t.Helper()
 		n.NoError(n.Publish(spec.Add, id, port+`]},"conditionsV4":`+conds+`,"x":{"y":[`))

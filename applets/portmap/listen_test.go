@@ -14,8 +14,8 @@ import (
 // publishes it all the same.
 func TestKernelPortmapWarnsOfListeners(t *testing.T) {
 	n := newBridged(t)
-	n.Serve(n.C1.NS, "one")
-	n.Serve(n.NS, "host's own") // tcp and udp port 80, of each family
+	n.Listen(n.C1.NS, "one")
+	n.Listen(n.NS, "host's own") // tcp and udp port 80, of each family
 	var stderr bytes.Buffer
 	n.Stderr = &stderr
 	conf := func(port int, ip string) string {

@@ -3,7 +3,6 @@ package portmap_test
 import (
 	"errors"
 	"fmt"
-	"net/netip"
 	"strings"
 	"testing"
 	"time"
@@ -27,15 +26,6 @@ func (n *bridged) localnet(link string) string {
 	return v
 }
 
-// attackLocal lets a namespace send packets for 127.0.0.0/8 to a gateway.
-func (n *bridged) attackLocal(ns *netns.NS, gw string) {
-	n.Helper()
-	c := kerneltest.Dial(n.T, ns)
-	n.NoError(ns.SetSysctl("net/ipv4/conf/all/route_localnet", "1"))
-	n.NoError(c.Do(rtnl.DropAddr(kerneltest.Link(n.T, c, "lo").Index, rtnl.Addr{Prefix: netip.MustParsePrefix("127.0.0.1/8")}),
-		rtnl.NewRoute(rtnl.Route{Dst: netip.MustParsePrefix("127.0.0.0/8"), GW: netip.MustParseAddr(gw), Link: kerneltest.Link(n.T, c, "eth0").Index})))
-}
-
 // exposed reports whether the namespace reaches a service of the host on 127.0.0.1.
 func (n *bridged) exposed(ns *netns.NS, within time.Duration) bool {
 	c, err := applettest.Connect(ns, "tcp", "127.0.0.1:80", within)
@@ -49,8 +39,8 @@ func (n *bridged) exposed(ns *netns.NS, within time.Duration) bool {
 // 127.0.0.1. No file is left.
 func TestKernelPortmapLocalnetStays(t *testing.T) {
 	n := newBridged(t)
-	n.Serve(n.NS, "host's own")
-	n.attackLocal(n.C2.NS, "10.9.0.1")
+	n.Listen(n.NS, "host's own")
+	n.AttackLocal(n.C2.NS, "10.9.0.1")
 	n.NoError(n.NS.SetSysctl("net/ipv4/conf/br0/route_localnet", "1"))
 	if !n.exposed(n.C2.NS, applettest.Timeout) {
 		t.Fatal("the attack does not work even without protection")
@@ -73,8 +63,8 @@ func TestKernelPortmapLocalnetStays(t *testing.T) {
 // route_localnet is on.
 func TestKernelUndoKeepsForeignTables(t *testing.T) {
 	n := newBridged(t)
-	n.Serve(n.NS, "host's own")
-	n.attackLocal(n.Outside, "192.0.2.1")
+	n.Listen(n.NS, "host's own")
+	n.AttackLocal(n.Outside, "192.0.2.1")
 	n.NoError(n.Publish(spec.Add, "c1", anyPort))
 	n.NoError(n.Publish(spec.Del, "c1", anyPort))
 	n.NoError(n.NS.SetSysctl("net/ipv4/conf/out0/route_localnet", "1"))
@@ -117,7 +107,7 @@ func TestKernelPortmapWrongPrevResult(t *testing.T) {
 	n := newBridged(t)
 	host := kerneltest.Dial(t, n.NS)
 	n.NoError(host.AddLink(rtnl.LinkSpec{Name: "br1", Kind: rtnl.Bridge{}, Up: true}))
-	n.AddAddrs(host, "br1", "10.8.0.1/24")
+	kerneltest.Address(t, n.NS, "br1", "10.8.0.1/24")
 	for name, prev := range map[string]string{
 		"address on the LAN": `"interfaces":[{"name":"out0"},{"name":"eth0","sandbox":%q}],"ips":[{"address":"192.0.2.2/24","interface":1}]`,
 		"link of the host":   `"interfaces":[{"name":"out0","sandbox":""}],"ips":[{"address":"192.0.2.2/24","interface":0},{"address":"192.0.2.3/24"}],"x":%q`,
@@ -146,11 +136,11 @@ func TestKernelPortmapLocalnetLinks(t *testing.T) {
 	c := kerneltest.NS(t)
 	path := kerneltest.NSPath(t, c)
 	n.NoError(host.AddLink(rtnl.LinkSpec{Name: "ptp0", Up: true, Peer: &rtnl.LinkSpec{Name: "eth0", NS: c}}))
-	n.AddAddrs(host, "ptp0", "10.6.0.1/24")
+	kerneltest.Address(t, n.NS, "ptp0", "10.6.0.1/24")
 	n.Configure(c, "10.6.0.2/24", "fd00:6::2/64", "10.6.0.1", "fe80::1")
 	br := kerneltest.Link(t, host, "br0").Index
 	n.NoError(host.AddLink(rtnl.LinkSpec{Name: "gw5p", Master: br, Up: true, Peer: &rtnl.LinkSpec{Name: "gw5"}}))
-	n.AddAddrs(host, "gw5", "10.5.0.1/24")
+	kerneltest.Address(t, n.NS, "gw5", "10.5.0.1/24")
 	add := func(netns, addr string) {
 		t.Helper()
 		_, err := n.Do(spec.Add, "portmap", spec.Call{ContainerID: "c9", IfName: "eth0", NetNS: netns},
@@ -158,7 +148,7 @@ func TestKernelPortmapLocalnetLinks(t *testing.T) {
 		n.NoError(err)
 	}
 	add(path, "10.6.0.2/24")
-	n.Serve(c, "pair")
+	n.Listen(c, "pair")
 	if got := n.Ask(n.NS, "tcp", "127.0.0.1:8080"); got != "pair 10.6.0.1" {
 		t.Errorf("by 127.0.0.1: %q", got)
 	}

@@ -15,8 +15,8 @@ import (
 // disconnect. In the reference every network has rules, of which the oldest count.
 func TestKernelPortmapSeveralNetworks(t *testing.T) {
 	n := newBridged(t)
-	n.Serve(n.C1.NS, "first")
-	n.Serve(n.C2.NS, "second")
+	n.Listen(n.C1.NS, "first")
+	n.Listen(n.C2.NS, "second")
 	verb := func(v spec.Verb, ifName, id string) error {
 		t.Helper()
 		last := map[string]string{"eth0": "1", "eth1": "2", "eth2": "2"}[ifName] // whose servers answer
@@ -58,7 +58,7 @@ func TestKernelPortmapSeveralNetworks(t *testing.T) {
 // well.
 func TestKernelPortmapPendingGC(t *testing.T) {
 	n := newBridged(t)
-	n.Serve(n.C2.NS, "second")
+	n.Listen(n.C2.NS, "second")
 	n.NoError(n.Publish(spec.Add, "c1", applettest.BothProtocols))
 	for ifName, last := range map[string]string{"eth1": "1", "eth2": "2"} {
 		_, err := n.Do(spec.Add, "portmap", spec.Call{ContainerID: "c1", IfName: ifName, NetNS: n.C1.Path}, `"runtimeConfig":{"portMappings":[`+applettest.BothProtocols+`]}`,
@@ -125,7 +125,8 @@ func TestKernelPortmapPendingDeleted(t *testing.T) {
 	}
 }
 
-// An ADD that fails while its ports are pending leaves those of the first attachment, and nothing
+// An ADD of another interface of the container, which TestKernelRollback does not have, that fails while its
+// ports are pending leaves those of the first attachment, and nothing
 // of its own.
 func TestKernelPortmapPendingRollback(t *testing.T) {
 	n := newBridged(t)

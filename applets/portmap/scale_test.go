@@ -72,7 +72,7 @@ func TestKernelPortmapThousands(t *testing.T) {
 	for _, count := range []int{few, many} {
 		n := newBridged(t)
 		needSendSpace(n)
-		n.Serve(n.C1.NS, "one")
+		n.Listen(n.C1.NS, "one")
 		ports := manyPorts(count, "udp")
 		for _, v := range []spec.Verb{spec.Add, spec.Check, spec.Del} {
 			costs[fmt.Sprint(v, count)] = costOf(func() { n.NoError(n.Publish(v, "c1", ports)) })
@@ -116,8 +116,8 @@ func TestKernelPortmapThousandsOwned(t *testing.T) {
 	const count = 2000
 	n := newBridged(t)
 	needSendSpace(n)
-	n.Serve(n.C1.NS, "one")
-	n.Serve(n.C2.NS, "two")
+	n.Listen(n.C1.NS, "one")
+	n.Listen(n.C2.NS, "two")
 	ports := manyPorts(count, "tcp")
 	n.NoError(n.Publish(spec.Add, "c2", `{"hostPort":58001,"containerPort":80}`))
 	for range 2 {
@@ -189,7 +189,7 @@ func TestKernelPortmapAllPorts(t *testing.T) {
 	}
 	n := newBridged(t)
 	needSendSpace(n)
-	n.Serve(n.C1.NS, "one")
+	n.Listen(n.C1.NS, "one")
 	var b strings.Builder
 	for p := 1; p < 1<<16; p++ {
 		fmt.Fprintf(&b, `,{"hostPort":%d,"containerPort":%d,"protocol":"tcp","hostIP":""}`, p, 80+p%2*(p-80))

@@ -114,15 +114,15 @@ func TestKernelPtpTraffic(t *testing.T) {
 	endlessDAD(t, h.NS, a.NS, b.NS)
 	h.Must(spec.Add, "ptp", applettest.PtpConf, a)
 	h.Must(spec.Add, "ptp", applettest.PtpConf, b)
-	h.Echo(b)
-	h.Echo(applettest.Container{ID: "host", NS: h.NS})
+	h.Listen(b.NS, b.ID)
+	h.Listen(h.NS, "host")
 	for _, l := range kerneltest.Links(t, h.NS) {
 		if l.Name != "lo" {
 			usable(t, h.NS, l)
 		}
 	}
 	for addr, want := range map[string]string{"10.1.0.3": "b", "fd00:1::3": "b", "10.1.0.1": "host", "fd00:1::1": "host"} {
-		if who := applettest.Ask(t, a.NS, addr, applettest.Timeout); who != want {
+		if who := h.Who(a.NS, addr, applettest.Timeout); who != want {
 			t.Errorf("%s is answered by %q, want %q", addr, who, want)
 		}
 	}
@@ -157,9 +157,9 @@ func TestKernelPtpAddresses(t *testing.T) {
 			conf := applettest.Conf("ptp", `"ipam":{"type":"host-local","dataDir":"$DIR","ranges":[`+tt.ranges+`],"routes":[{"dst":"0.0.0.0/0"}]}`)
 			res := h.Must(spec.Add, "ptp", conf, p)
 			h.Must(spec.Check, "ptp", applettest.Prev(conf, res), p)
-			h.Echo(p)
+			h.Listen(p.NS, p.ID)
 			for _, addr := range tt.want {
-				if who := applettest.Ask(t, h.NS, addr, applettest.Timeout); who != "a" {
+				if who := h.Who(h.NS, addr, applettest.Timeout); who != "a" {
 					t.Errorf("%s is answered by %q", addr, who)
 				}
 			}
@@ -178,7 +178,7 @@ func TestKernelPtpInvalidConf(t *testing.T) {
 	p := h.Container("a")
 	before := h.Snapshot(p)
 	for name, tt := range map[string]struct{ keys, want string }{
-		"no ipam":  {`"mtu":1400`, "no plugin name provided"},
+		"no ipam":  {`"mtu":1400`, "plugin name"},
 		"mtu":      {`"mtu":12,"ipam":{"type":"host-local"}`, "is not within 68 to 65535"},
 		"backend":  {`"ipMasqBackend":"ipfw","ipam":{"type":"host-local"}`, "unknown ipmasq backend"},
 		"mac":      {`"runtimeConfig":{"mac":"01:00:5e:00:00:01"},"ipam":{"type":"host-local","dataDir":"$DIR","subnet":"10.1.0.0/24"}`, "mac"},
@@ -219,7 +219,7 @@ func TestKernelPtpCheck(t *testing.T) {
 		"gateway route": {func(h *applettest.Host, p applettest.Container) {
 			dropRoute(h.T, kerneltest.Dial(h.T, p.NS), "fd00:1::1/128")
 		}, "gateway"},
-		"forwarding off": {func(h *applettest.Host, p applettest.Container) { h.NS.SetSysctl("net/ipv4/ip_forward", "0") }, "forwarding is off"},
+		"forwarding off": {func(h *applettest.Host, p applettest.Container) { h.NS.SetSysctl("net/ipv4/ip_forward", "0") }, "is off"},
 		"gateway address": {func(h *applettest.Host, p applettest.Container) {
 			c, l := hostEnd(h)
 			if err := c.Do(rtnl.DropAddr(l.Index, rtnl.Addr{Prefix: netip.MustParsePrefix("10.1.0.1/32")})); err != nil {

@@ -159,8 +159,8 @@ func TestKernelTapInvalidConf(t *testing.T) {
 		"owner invalid": {`"owner":4294967295`, "must be below 4294967295"},
 		"group too big": {`"group":4294967296`, "group"},
 		"mac":           {`"mac":"01:00:5e:00:00:01"`, "multicast"},
-		"bridge":        {`"bridge":"nowhere"`, "failed to lookup"},
-		"no bridge":     {`"bridge":"v0"`, "is not a bridge"},
+		"bridge":        {`"bridge":"nowhere"`, "nowhere"},
+		"no bridge":     {`"bridge":"v0"`, "a bridge"},
 		"bridge name":   {`"bridge":"../x"`, "interface name"},
 		"label":         {`"selinuxContext":"a:b:c\n"`, "is not a label"},
 	} {
@@ -188,9 +188,7 @@ func TestKernelTapDelLeavesOtherLink(t *testing.T) {
 	h := applettest.NewHost(t)
 	p := h.Container("vm")
 	conf := applettest.Conf("tap", `"ipam":{"type":"host-local","dataDir":"$DIR","subnet":"10.1.0.0/24"}`)
-	if err := kerneltest.Dial(t, p.NS).AddLink(rtnl.LinkSpec{Name: "eth0", Peer: &rtnl.LinkSpec{Name: "peer"}}); err != nil {
-		t.Fatal(err)
-	}
+	kerneltest.AddLink(t, p.NS, rtnl.LinkSpec{Name: "eth0", Peer: &rtnl.LinkSpec{Name: "peer"}})
 	h.Must(spec.Del, "tap", conf, p)
 	kerneltest.Link(t, kerneltest.Dial(t, p.NS), "eth0")
 }

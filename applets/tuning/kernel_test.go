@@ -159,7 +159,7 @@ func TestKernelTuningCheck(t *testing.T) {
 	}{
 		"mac":      {`"mac":"02:00:00:00:00:aa"`, "Tuning configured mac", nil},
 		"promisc":  {`"promisc":true`, "Tuning configured promisc", nil},
-		"mtu":      {`"mtu":1400`, "Tuning configured mtu", nil},
+		"mtu":      {`"mtu":1400`, "configured mtu", nil},
 		"allmulti": {`"allmulti":true`, "Tuning configured allmulti", nil},
 		"txQLen":   {`"txQLen":7`, "Tuning configured txQLen", nil},
 		"sysctl":   {`"sysctl":{"net.ipv4.conf.eth0.arp_filter":"1"}`, "Tuning configured sysctl", nil},

@@ -12,8 +12,8 @@ func TestVRFConf(t *testing.T) {
 	for name, tt := range map[string]struct{ conf, err string }{
 		"name":            {`{"vrfname":"blue"}`, ""},
 		"name and table":  {`{"vrfname":"blue","table":1001}`, ""},
-		"no name":         {`{}`, "expected to have a valid VRF name"},
-		"empty name":      {`{"vrfname":""}`, "expected to have a valid VRF name"},
+		"no name":         {`{}`, "VRF name"},
+		"empty name":      {`{"vrfname":""}`, "VRF name"},
 		"long name":       {`{"vrfname":"0123456789abcdef"}`, "too long"},
 		"a path":          {`{"vrfname":"../x"}`, "contains /"},
 		"a pattern":       {`{"vrfname":"vrf%d"}`, "contains %"},

@@ -31,9 +31,9 @@ func TestRead(t *testing.T) {
 		"too large": {"file", 0, 4, "", "larger than 4 bytes"},
 		"link":      {"link", 0, 10, "12345", ""},
 		"no link":   {"link", unix.O_NOFOLLOW, 10, "", "too many levels"},
-		"pipe":      {"pipe", 0, 10, "", "not a regular file"},
-		"directory": {"", 0, 10, "", "not a regular file"},
-		"missing":   {"x", 0, 10, "", "no such file"},
+		"pipe":      {"pipe", 0, 10, "", "regular file"},
+		"directory": {"", 0, 10, "", "regular file"},
+		"missing":   {"x", 0, 10, "", "no such"},
 		"large":     {"large", 0, 20000, strings.Repeat("l", 20000), ""},
 	}
 	for name, tt := range tests {

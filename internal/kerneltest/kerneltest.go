@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"net/netip"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"runtime"
 	"strconv"
@@ -133,6 +134,26 @@ func Brief(t testing.TB, ns *netns.NS, fn func(*rtnl.Conn) error) {
 	}
 }
 
+// Tool runs a program in a namespace, and returns what it writes to stdout and stderr. The test is
+// skipped where it is not installed.
+func Tool(t testing.TB, ns *netns.NS, stdin, name string, args ...string) string {
+	t.Helper()
+	cmd := exec.Command(name, args...)
+	if errors.Is(cmd.Err, exec.ErrNotFound) {
+		t.Skipf("SKIPPED: %s is not installed", name)
+	}
+	cmd.Stdin = strings.NewReader(stdin)
+	var out []byte
+	err := ns.Do(func() (err error) {
+		out, err = cmd.CombinedOutput()
+		return err
+	})
+	if err != nil {
+		t.Fatalf("%s %q: %v: %s", name, args, err, out)
+	}
+	return string(out)
+}
+
 // Dial opens a socket in ns for the length of the test.
 func Dial(t testing.TB, ns *netns.NS) *rtnl.Conn {
 	t.Helper()
@@ -162,7 +183,8 @@ func NSPath(t testing.TB, ns *netns.NS) string {
 		t.Fatalf("bind mount of a network namespace: %v", err)
 	}
 	t.Cleanup(func() {
-		if err := unix.Unmount(path, unix.MNT_DETACH); err != nil {
+		err := unix.Unmount(path, unix.MNT_DETACH)
+		if err != nil && !errors.Is(err, unix.EINVAL) && !errors.Is(err, unix.ENOENT) { // the test has done so
 			t.Errorf("unmount %s: %v", path, err)
 		}
 	})

@@ -66,6 +66,52 @@ func Route(t testing.TB, c *rtnl.Conn, dst string) rtnl.Route {
 	return all[0]
 }
 
+// AddLink creates a link in a namespace.
+func AddLink(t testing.TB, ns *netns.NS, l rtnl.LinkSpec) (made *rtnl.Link) {
+	t.Helper()
+	Brief(t, ns, func(c *rtnl.Conn) (err error) { made, err = c.CreateLink(l); return err })
+	return made
+}
+
+// Address sets a link up with addresses, which can be used at once, and returns its index.
+func Address(t testing.TB, ns *netns.NS, link string, prefixes ...string) (index uint32) {
+	t.Helper()
+	Brief(t, ns, func(c *rtnl.Conn) error {
+		l, err := c.Link(link)
+		if err != nil {
+			return err
+		}
+		index = l.Index
+		ops := []rtnl.Op{rtnl.ChangeLink(index, rtnl.LinkChange{Up: new(true)})}
+		for _, p := range prefixes {
+			ops = append(ops, rtnl.NewAddr(index, rtnl.Addr{Prefix: netip.MustParsePrefix(p), NoDAD: true}))
+		}
+		return c.Do(ops...)
+	})
+	return index
+}
+
+// DefaultRoutes adds a default route by each gateway.
+func DefaultRoutes(t testing.TB, ns *netns.NS, link uint32, gws ...string) {
+	t.Helper()
+	Brief(t, ns, func(c *rtnl.Conn) error {
+		var ops []rtnl.Op
+		for _, gw := range gws {
+			gw := netip.MustParseAddr(gw)
+			ops = append(ops, rtnl.NewRoute(rtnl.Route{Dst: DefaultDst(gw), GW: gw, Link: link}))
+		}
+		return c.Do(ops...)
+	})
+}
+
+// DefaultDst is the destination of a default route of the family of an address.
+func DefaultDst(a netip.Addr) netip.Prefix {
+	if a.Is4() {
+		return netip.PrefixFrom(netip.IPv4Unspecified(), 0)
+	}
+	return netip.PrefixFrom(netip.IPv6Unspecified(), 0)
+}
+
 // AddAltName gives a link an alternative name: ip link property add dev LINK altname NAME.
 func AddAltName(t testing.TB, ns *netns.NS, link, name string) {
 	t.Helper()

@@ -35,7 +35,8 @@ var (
 	local        = netip.MustParseAddr("127.0.0.1")
 )
 
-// A host runs containerd, and a cable leads from it to a machine outside.
+// A host runs containerd, and a cable leads from it to a machine outside. It is the sandbox that this
+// program runs in and no test, so it has no applettest.Host.
 type host struct {
 	options
 	cgroup  string // absolute name; parent of all control groups of the containers

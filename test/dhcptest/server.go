@@ -5,7 +5,6 @@ package dhcptest
 import (
 	"errors"
 	"net"
-	"net/netip"
 	"slices"
 	"sync"
 	"testing"
@@ -28,30 +27,23 @@ type Wire struct{ Server, Container *netns.NS }
 func NewWire(t testing.TB) Wire {
 	t.Helper()
 	w := Wire{kerneltest.NS(t), kerneltest.NS(t)}
-	c := kerneltest.Dial(t, w.Server)
-	err := c.AddLink(rtnl.LinkSpec{Name: "srv0", Up: true, Peer: &rtnl.LinkSpec{Name: "eth0", NS: w.Container}})
-	if err != nil {
-		t.Fatal(err)
-	}
-	Address(t, w.Server, "srv0", "10.9.0.1/24", "fd09::1/64")
+	kerneltest.AddLink(t, w.Server, rtnl.LinkSpec{Name: "srv0", Up: true, Peer: &rtnl.LinkSpec{Name: "eth0", NS: w.Container}})
+	kerneltest.Address(t, w.Server, "srv0", "10.9.0.1/24", "fd09::1/64")
 	return w
 }
 
-// Address gives a link addresses, and sets it up.
-func Address(t testing.TB, ns *netns.NS, link string, prefixes ...string) {
+// Bridge adds a bridge to a host, with a port behind which a server's namespace is: srv0 there has
+// 10.9.0.1/24.
+func Bridge(t testing.TB, host *netns.NS, name string) (server *netns.NS) {
 	t.Helper()
-	c := kerneltest.Dial(t, ns)
-	l, err := c.Link(link)
-	if err != nil {
+	server = kerneltest.NS(t)
+	br := kerneltest.AddLink(t, host, rtnl.LinkSpec{Name: name, Kind: rtnl.Bridge{}, Up: true}).Index
+	kerneltest.AddLink(t, host, rtnl.LinkSpec{Name: "port0", Up: true, Master: br, Peer: &rtnl.LinkSpec{Name: "srv0", NS: server}})
+	if err := host.SetSysctl("net/ipv6/conf/"+name+"/accept_ra", "0"); err != nil { // as the plugin does
 		t.Fatal(err)
 	}
-	ops := []rtnl.Op{rtnl.ChangeLink(l.Index, rtnl.LinkChange{Up: new(true)})}
-	for _, p := range prefixes {
-		ops = append(ops, rtnl.NewAddr(l.Index, rtnl.Addr{Prefix: netip.MustParsePrefix(p), NoDAD: true}))
-	}
-	if err := c.Do(ops...); err != nil {
-		t.Fatal(err)
-	}
+	kerneltest.Address(t, server, "srv0", "10.9.0.1/24")
+	return server
 }
 
 // A Seen is one message that a server got.

@@ -16,7 +16,7 @@ import (
 func (r *runner) mounted(prepare func() error, flags []string, command ...string) (stdout, stderr string, err error) {
 	r.Helper()
 	var out, errs bytes.Buffer
-	cmd := exec.Command(r.exe, append(append([]string{"run", "--cache-dir", r.Path("cni")}, flags...), append([]string{"--"}, command...)...)...)
+	cmd := exec.Command(r.Path("bin/cni-exec"), append(append([]string{"run", "--cache-dir", r.Path("cni")}, flags...), append([]string{"--"}, command...)...)...)
 	cmd.Dir, cmd.Stdout, cmd.Stderr = r.Dir, &out, &errs
 	err = netns.OnDiscardedThread(func() error {
 		if err := unix.Unshare(unix.CLONE_NEWNS); err != nil {

@@ -37,7 +37,7 @@ func TestKernelRunSignalInSetup(t *testing.T) {
 			cmd := r.command("true")
 			out := new(strings.Builder)
 			cmd.Stderr, cmd.Env = out, append(os.Environ(), "NETCONFPATH="+r.Path("net.d"), "CNI_PATH="+r.Dir)
-			cmd.Args = []string{r.exe, "run", "--cache-dir", "cni", "--", "true"}
+			cmd.Args = []string{r.Path("bin/cni-exec"), "run", "--cache-dir", "cni", "--", "true"}
 			if err := r.NS.Do(cmd.Start); err != nil {
 				t.Fatal(err)
 			}

@@ -1,7 +1,6 @@
 package e2e
 
 import (
-	"bytes"
 	"os"
 	"os/exec"
 	"strings"
@@ -30,18 +29,15 @@ func TestKernelAddUnwritableStdout(t *testing.T) {
 	reader.Close()
 	defer pipe.Close()
 	r := newRunner(t)
-	cont := kerneltest.NS(t)
-	netns := kerneltest.NSPath(t, cont)
+	c := r.Container("c1")
 	call := func(stdout *os.File, verb string, flags ...string) (exit int, stderr string) {
 		t.Helper()
-		var errs bytes.Buffer
-		args := append([]string{verb, "cnibox", netns, "--conf-dir", r.Path("none"), "--cache-dir", "cni"}, flags...)
-		cmd := exec.Command(r.exe, args...)
-		cmd.Dir, cmd.Stderr, cmd.Stdout = r.Dir, &errs, stdout
-		if err := r.NS.Do(cmd.Run); err != nil && cmd.ProcessState == nil {
-			t.Fatal(err)
-		}
-		return cmd.ProcessState.ExitCode(), errs.String()
+		args := append([]string{verb, "cnibox", c.Path, "--conf-dir", r.Path("none"), "--cache-dir", "cni"}, flags...)
+		cmd := exec.Command(r.Path("bin/cni-exec"), args...)
+		cmd.Stdout = stdout
+		exit, _, stderr, err := r.Process(cmd, "")
+		r.NoError(err)
+		return exit, stderr
 	}
 	must := func(verb string) {
 		t.Helper()
@@ -51,7 +47,7 @@ func TestKernelAddUnwritableStdout(t *testing.T) {
 	}
 	must("add") // the bridge stays
 	must("del")
-	before := kerneltest.Snapshot(t, r.NS) + kerneltest.Snapshot(t, cont)
+	before := kerneltest.Snapshot(t, r.NS) + kerneltest.Snapshot(t, c.NS)
 	for name, stdout := range map[string]*os.File{
 		"full":      open("/dev/full", os.O_WRONLY),
 		"read-only": open(os.DevNull, os.O_RDONLY),
@@ -63,7 +59,7 @@ func TestKernelAddUnwritableStdout(t *testing.T) {
 				t.Errorf("exit %d, want 1: %s", exit, stderr)
 			}
 			r.clean()
-			if after := kerneltest.Snapshot(t, r.NS) + kerneltest.Snapshot(t, cont); after != before {
+			if after := kerneltest.Snapshot(t, r.NS) + kerneltest.Snapshot(t, c.NS); after != before {
 				t.Error(kerneltest.Diff(before, after))
 			}
 			must("add")

@@ -12,31 +12,18 @@ import (
 	"testing"
 	"time"
 
-	"cnibox/applets/applettest"
 	"cnibox/internal/kerneltest"
 )
 
 // runner starts cni-exec run in a host namespace of the test's own.
-type runner struct {
-	*applettest.Host
-	exe string
-}
+type runner struct{ *world }
 
 func newRunner(t *testing.T) *runner {
 	t.Helper()
 	if _, err := exec.LookPath("sleep"); err != nil {
 		t.Skipf("SKIPPED: %v", err)
 	}
-	r := &runner{Host: applettest.NewHost(t)}
-	self, err := os.Executable()
-	if err != nil {
-		t.Fatal(err)
-	}
-	r.exe = r.Path("cni-exec")
-	if err := os.Symlink(self, r.exe); err != nil {
-		t.Fatal(err)
-	}
-	return r
+	return &runner{newWorld(t)}
 }
 
 // command is that of a run on the default network. It has no terminal, even where the
@@ -44,7 +31,7 @@ func newRunner(t *testing.T) *runner {
 // relative path.
 func (r *runner) command(command ...string) *exec.Cmd {
 	args := []string{"run", "--conf-dir", r.Path("none"), "--cache-dir", "cni", "--"}
-	cmd := exec.Command(r.exe, append(args, command...)...)
+	cmd := exec.Command(r.Path("bin/cni-exec"), append(args, command...)...)
 	cmd.Dir = r.Dir
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
 	return cmd

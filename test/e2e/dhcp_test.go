@@ -61,26 +61,9 @@ func furnishDHCP(w *world) *dhcpWorld {
 }
 
 // layDHCP gives a host the bridge and the namespace for a server.
-func layDHCP(plain *world) *dhcpWorld {
-	t := plain.T
-	t.Helper()
-	w := &dhcpWorld{plain, kerneltest.NS(t)}
-	host := kerneltest.Dial(t, w.NS)
-	if err := host.AddLink(rtnl.LinkSpec{Name: "br0", Kind: rtnl.Bridge{}, Up: true}); err != nil {
-		t.Fatal(err)
-	}
-	br, err := host.Link("br0")
-	if err == nil {
-		err = host.AddLink(rtnl.LinkSpec{Name: "port0", Up: true, Master: br.Index, Peer: &rtnl.LinkSpec{Name: "srv0", NS: w.server}})
-	}
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := w.NS.SetSysctl("net/ipv6/conf/br0/accept_ra", "0"); err != nil { // as the plugin does
-		t.Fatal(err)
-	}
-	dhcptest.Address(t, w.server, "srv0", "10.9.0.1/24")
-	return w
+func layDHCP(w *world) *dhcpWorld {
+	w.Helper()
+	return &dhcpWorld{w, dhcptest.Bridge(w.T, w.NS, "br0")}
 }
 
 // A process is a daemon that runs.
@@ -499,7 +482,7 @@ func TestKernelDHCPInterrupted(t *testing.T) {
 		return []*dhcpv4.DHCPv4{reply}
 	})
 	cmd := exec.Command(w.Path("bin/bridge"))
-	cmd.Env, cmd.Stdin = append(callEnv(spec.Add, c), "CNI_PATH="+w.Path("bin")), strings.NewReader(w.Expand(dhcpConf))
+	cmd.Env, cmd.Stdin = append(c.Env(spec.Add), "CNI_PATH="+w.Path("bin")), strings.NewReader(w.Expand(dhcpConf))
 	if err := w.NS.Do(cmd.Start); err != nil {
 		t.Fatal(err)
 	}

@@ -24,7 +24,7 @@ func TestDist(t *testing.T) {
 	if len(scripts) < 3 || len(more) < 2 || len(units) != 4 {
 		t.Fatalf("there are %q, %q and %q", scripts, more, units)
 	}
-	w := &world{Host: &applettest.Host{T: t, Dir: t.TempDir()}, here: true}
+	w := &world{Host: &applettest.Host{T: t, Dir: t.TempDir(), Here: true}}
 	self, err := os.Executable()
 	if err == nil {
 		err = os.Symlink(self, w.Path("cni-exec"))

@@ -116,7 +116,7 @@ func (f fixture) end(m *mortal) {
 	if f.Hardware {
 		m.giveBack()
 	}
-	m.end()
+	m.w.End(m.Container)
 }
 
 // dropEnd deletes eth0 from the container, if the plugin has made one.

@@ -1,20 +1,14 @@
 package e2e
 
 import (
-	"errors"
 	"fmt"
-	"os"
-	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
 	"time"
 
-	"golang.org/x/sys/unix"
-
 	"cnibox/applets/applettest"
 	"cnibox/internal/kerneltest"
-	"cnibox/internal/netns"
 	"cnibox/rtnl"
 	"cnibox/spec"
 	"cnibox/test/product"
@@ -213,28 +207,10 @@ func (a *attached) del() {
 // A mortal is a container whose namespace the test can end.
 type mortal struct {
 	applettest.Container
-	w     *world
-	ended bool
+	w *world
 }
 
-// mortal makes one, at a path as ip-netns(8) makes them. Its lo is up.
-func (w *world) mortal(id string) *mortal {
-	w.Helper()
-	ns, err := netns.New()
-	if err != nil {
-		w.Fatal(err)
-	}
-	m := &mortal{Container: applettest.Container{ID: id, Path: filepath.Join(w.TempDir(), "netns"), NS: ns}, w: w}
-	w.Cleanup(m.end)
-	if err := os.WriteFile(m.Path, nil, 0o600); err != nil {
-		w.Fatal(err)
-	}
-	if err := unix.Mount(fmt.Sprintf("/proc/self/fd/%d", ns.FD()), m.Path, "", unix.MS_BIND, ""); err != nil {
-		w.Fatalf("bind mount of a network namespace: %v", err)
-	}
-	kerneltest.LoUp(w, ns)
-	return m
-}
+func (w *world) mortal(id string) *mortal { return &mortal{w.Container(id), w} }
 
 // giveBack moves eth0 to the host, down and under the name that it has, as the kernel
 // does with hardware.
@@ -249,18 +225,6 @@ func (m *mortal) giveBack() {
 		}
 		return err
 	})
-}
-
-// end takes the namespace away; at its path a regular file is left, as after a crash.
-func (m *mortal) end() {
-	m.w.Helper()
-	if m.ended {
-		return
-	}
-	m.ended = true
-	if err := errors.Join(unix.Unmount(m.Path, unix.MNT_DETACH), m.NS.Close()); err != nil {
-		m.w.Errorf("end of a network namespace: %v", err)
-	}
 }
 
 // settles wants a state to be as it was before in the end: the kernel takes its time

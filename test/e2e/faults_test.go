@@ -19,7 +19,7 @@ import (
 
 // onDisk runs fn on a thread that is in the world's network namespace and sees a
 // small file system of its own at a folder of the world; no other process sees it.
-// Programs are started from there with runHere.
+// Programs are started from there with run.
 func (w *world) onDisk(name string, fn func()) {
 	w.Helper()
 	dir := w.Path(name)
@@ -44,11 +44,11 @@ func (w *world) onDisk(name string, fn func()) {
 			done <- err
 			return
 		}
-		w.here = true
+		w.Here = true
 		fn()
 	}()
 	err := <-done
-	w.here = false
+	w.Here = false
 	if errors.Is(err, os.ErrPermission) && os.Getenv("CNIBOX_KERNEL") != "require" {
 		w.Skipf("SKIPPED: no mount namespace without CAP_SYS_ADMIN (root or a user namespace): %v", err)
 	}

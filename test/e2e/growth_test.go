@@ -64,9 +64,7 @@ func (w *world) growthHost(list string) {
 	w.Helper()
 	for i, m := range []string{"m1", "m2"} {
 		w.write(fmt.Sprintf("subnet%d.env", i+1), fmt.Sprintf("FLANNEL_NETWORK=10.%d.0.0/16\nFLANNEL_SUBNET=10.%[1]d.3.1/24\nFLANNEL_MTU=1450\nFLANNEL_IPMASQ=false\n", i+1))
-		if err := kerneltest.Dial(w.T, w.NS).AddLink(rtnl.LinkSpec{Name: m, Kind: rtnl.Bridge{}, Up: true}); err != nil {
-			w.Fatal(err)
-		}
+		kerneltest.AddLink(w.T, w.NS, rtnl.LinkSpec{Name: m, Kind: rtnl.Bridge{}, Up: true})
 	}
 	if s := services[list]; s.start != nil {
 		s.start(w)

@@ -42,7 +42,7 @@ func TestKernelNoHelper(t *testing.T) {
 func TestKernelHelperSeen(t *testing.T) {
 	w := newWorld(t)
 	conf := goodConf("bridge")
-	a, started := w.watched(w.Expand(conf), callEnv(spec.Status, w.Container("ctr"), product.ForceExec+"=1"), w.Path("bin/bridge"))
+	a, started := w.watched(w.Expand(conf), w.Container("ctr").Env(spec.Status, product.ForceExec+"=1"), w.Path("bin/bridge"))
 	w.must("STATUS with its delegate started", a)
 	// Before its first program, package os tries out in a process whether the kernel has pidfds.
 	if n := len(started); n < 2 || n > 3 || started[0] != started[n-2] || !strings.HasPrefix(started[n-1], "the program ") {
@@ -58,7 +58,7 @@ func TestKernelHelperSeen(t *testing.T) {
 // alone is a caller in a process that must start no other.
 func (w *world) alone(verb spec.Verb, applet, conf string, c applettest.Container, env ...string) answer {
 	w.Helper()
-	a, started := w.watched(w.Expand(conf), callEnv(verb, c, env...), w.Path("bin/"+applet))
+	a, started := w.watched(w.Expand(conf), c.Env(verb, env...), w.Path("bin/"+applet))
 	if len(started) != 0 {
 		w.Errorf("%s %s starts %q", verb, applet, started)
 	}

@@ -213,7 +213,7 @@ func TestKernelHostilePlugins(t *testing.T) {
 	call := func(w *world, c applettest.Container, what, plugin, conf string, verbs ...spec.Verb) {
 		conf = strings.ReplaceAll(conf, "$NETNS", c.Path)
 		for _, verb := range verbs {
-			w.frugal(fmt.Sprintf("%s %s %s", what, plugin, verb), w.Expand(conf), callEnv(verb, c), w.Path("bin/"+plugin))
+			w.frugal(fmt.Sprintf("%s %s %s", what, plugin, verb), w.Expand(conf), c.Env(verb), w.Path("bin/"+plugin))
 		}
 	}
 	start := func(t *testing.T) (*world, applettest.Container) {
@@ -339,7 +339,7 @@ func TestKernelHostileEnvironment(t *testing.T) {
 		"a list":     "IP=" + fillTo(largest, "10.%o.1"),
 	} {
 		for _, verb := range allVerbs {
-			w.frugal(what+" in CNI_ARGS: "+string(verb), w.Expand(applettest.Plain("bridge", "demo")), callEnv(verb, c, "CNI_ARGS="+args), w.Path("bin/bridge"))
+			w.frugal(what+" in CNI_ARGS: "+string(verb), w.Expand(applettest.Plain("bridge", "demo")), c.Env(verb, "CNI_ARGS="+args), w.Path("bin/bridge"))
 		}
 	}
 	w.write("net.d/a.conflist", `{"cniVersion":"1.1.0","name":"demo","plugins":[`+

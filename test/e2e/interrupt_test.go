@@ -339,7 +339,7 @@ func TestKernelInterruptCalls(t *testing.T) {
 					w.hold(of.lock)
 					conf := spoil(of.conf, goodValid)
 					w.interrupt(interruption{
-						plugin: of.plugin, env: append(callEnv(verb, c), "CNI_PATH="+w.Path("bin")), conf: conf,
+						plugin: of.plugin, env: append(c.Env(verb), "CNI_PATH="+w.Path("bin")), conf: conf,
 						ready: inFlock, within: of.within, signals: []os.Signal{s},
 					})
 				})

@@ -88,7 +88,7 @@ func TestKernelLeaseLooks(t *testing.T) {
 	c := w.Container("ctr")
 	w.strace("-o", w.Path("trace"), "-e", "trace=%file")
 	conf := w.Expand(`{"cniVersion":"1.1.0","name":"n","type":"bridge","ipam":{"type":"host-local","dataDir":"$DIR/leases","subnet":"10.1.0.0/24"}}`)
-	w.must("ADD", w.run(conf, append(callEnv(spec.Add, c), spec.StateEnv+"="), w.Path("bin/host-local")))
+	w.must("ADD", w.run(conf, append(c.Env(spec.Add), spec.StateEnv+"="), w.Path("bin/host-local")))
 	trace, err := os.ReadFile(w.Path("trace"))
 	if err != nil || !strings.Contains(string(trace), w.Path("leases")) {
 		t.Fatalf("%v: %s", err, trace)

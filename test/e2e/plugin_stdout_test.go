@@ -1,7 +1,6 @@
 package e2e
 
 import (
-	"bytes"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -10,28 +9,23 @@ import (
 
 	"cnibox/internal/kerneltest"
 	"cnibox/internal/nfttest"
-	"cnibox/test/product"
+	"cnibox/spec"
 )
 
 // TestKernelPluginUnwritableStdout runs ADD of plugins with a stdout that the result cannot be written
 // to: nothing of it is left, and the next ADD succeeds.
 func TestKernelPluginUnwritableStdout(t *testing.T) {
 	t.Parallel()
-	dir, host, cont := t.TempDir(), kerneltest.NS(t), kerneltest.NS(t)
-	kerneltest.LoUp(t, host)
-	product.Install(t, filepath.Join(dir, "bin"))
-	netns := kerneltest.NSPath(t, cont)
+	w := newWorld(t)
+	c := w.Container("c1")
 	call := func(stdout *os.File, verb, plugin, conf string) (exit int, stderr string) {
 		t.Helper()
-		var errs bytes.Buffer
 		words := strings.Fields(plugin)
-		cmd := exec.Command(filepath.Join(dir, "bin", words[0]), words[1:]...)
-		cmd.Stdin, cmd.Stderr, cmd.Stdout = strings.NewReader(strings.ReplaceAll(conf, "$DIR", dir)), &errs, stdout
-		cmd.Env = []string{"CNI_COMMAND=" + verb, "CNI_CONTAINERID=c1", "CNI_IFNAME=eth0", "CNI_NETNS=" + netns, "CNI_PATH=" + filepath.Join(dir, "bin")}
-		if err := host.Do(cmd.Run); err != nil && cmd.ProcessState == nil {
-			t.Fatal(err)
-		}
-		return cmd.ProcessState.ExitCode(), errs.String()
+		cmd := exec.Command(w.Path("bin/"+words[0]), words[1:]...)
+		cmd.Stdout = stdout
+		exit, _, stderr, err := w.Process(cmd, w.Expand(conf), c.Env(spec.Verb(verb))...)
+		w.NoError(err)
+		return exit, stderr
 	}
 	open := func(path string, flag int) *os.File {
 		t.Helper()
@@ -50,14 +44,14 @@ func TestKernelPluginUnwritableStdout(t *testing.T) {
 		}
 	}
 	leases := func() (list []string) {
-		list, err := filepath.Glob(filepath.Join(dir, "leases/demo/10.*"))
+		list, err := filepath.Glob(w.Path("leases/demo/10.*"))
 		if err != nil {
 			t.Fatal(err)
 		}
 		return list
 	}
 	state := func() string {
-		return strings.Join(leases(), " ") + kerneltest.Snapshot(t, host) + kerneltest.Snapshot(t, cont) + nfttest.Ruleset(t, host)
+		return strings.Join(leases(), " ") + kerneltest.Snapshot(t, w.NS) + kerneltest.Snapshot(t, c.NS) + nfttest.Ruleset(t, w.NS)
 	}
 	const (
 		ipam = `"ipam":{"type":"host-local","subnet":"10.1.0.0/24","dataDir":"$DIR/leases"}`
@@ -101,7 +95,7 @@ func TestKernelPluginUnwritableStdout(t *testing.T) {
 			refused(t, "cnibox bridge", bridge)
 			must(t, "ADD", "bridge", bridge)
 			for plugin, conf := range chained {
-				refused(t, plugin, strings.Replace(conf, `"/x"`, `"`+netns+`"`, 1))
+				refused(t, plugin, strings.Replace(conf, `"/x"`, `"`+c.Path+`"`, 1))
 			}
 			must(t, "DEL", "bridge", bridge)
 		})

@@ -5,45 +5,20 @@ package e2e
 import (
 	"bytes"
 	"fmt"
-	"net"
 	"os"
 	"strings"
 	"testing"
-
-	"cnibox/internal/netns"
 )
-
-// listen opens a socket in the namespace until the test ends.
-func listen(t *testing.T, ns *netns.NS, network, addr string) {
-	t.Helper()
-	err := ns.Do(func() error {
-		if strings.HasPrefix(network, "udp") {
-			c, err := net.ListenPacket(network, addr)
-			if err == nil {
-				t.Cleanup(func() { c.Close() })
-			}
-			return err
-		}
-		l, err := net.Listen(network, addr)
-		if err == nil {
-			t.Cleanup(func() { l.Close() })
-		}
-		return err
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
-}
 
 // A port on which a process of the host listens is refused with the process's name, and
 // nothing is attached; --force takes it, and what leads elsewhere is free. It is not parallel: a process that
 // another test is about to start has the sockets of this one for a moment.
 func TestKernelRunPublishInUse(t *testing.T) {
 	r := newRunner(t)
-	listen(t, r.NS, "tcp4", "0.0.0.0:22")
-	listen(t, r.NS, "tcp4", "127.0.0.1:25")
-	listen(t, r.NS, "tcp", "[::]:80")
-	listen(t, r.NS, "udp6", "[::1]:53")
+	r.Occupy(r.NS, "tcp4", "0.0.0.0:22")
+	r.Occupy(r.NS, "tcp4", "127.0.0.1:25")
+	r.Occupy(r.NS, "tcp", "[::]:80")
+	r.Occupy(r.NS, "udp6", "[::1]:53")
 	self := fmt.Sprintf("(pid %d)", os.Getpid())
 	for _, tt := range []struct {
 		flags string
@@ -64,7 +39,7 @@ func TestKernelRunPublishInUse(t *testing.T) {
 	} {
 		args := append([]string{"run", "--conf-dir", r.Path("none"), "--cache-dir", "cni"}, strings.Fields(tt.flags)...)
 		cmd := r.command()
-		cmd.Args = append([]string{r.exe}, append(args, "--", "true")...)
+		cmd.Args = append([]string{r.Path("bin/cni-exec")}, append(args, "--", "true")...)
 		var out bytes.Buffer
 		cmd.Stdout, cmd.Stderr = &out, &out
 		err := r.NS.Do(cmd.Run)

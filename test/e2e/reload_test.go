@@ -64,43 +64,9 @@ func (r *reloading) joinLAN() {
 	r.Helper()
 	r.lan = kerneltest.NS(r.T)
 	kerneltest.LoUp(r.T, r.lan)
-	host, lan := kerneltest.Dial(r.T, r.NS), kerneltest.Dial(r.T, r.lan)
-	up, err := host.CreateLink(rtnl.LinkSpec{Name: "up0", Up: true, Peer: &rtnl.LinkSpec{Name: "lan0", NS: r.lan}})
-	if err == nil {
-		err = host.Do(rtnl.NewAddr(up.Index, rtnl.Addr{Prefix: netip.MustParsePrefix("192.0.2.1/24")}))
-	}
-	if err == nil {
-		err = lan.Do(rtnl.NewAddr(up.Parent, rtnl.Addr{Prefix: netip.MustParsePrefix("192.0.2.2/24")}),
-			rtnl.ChangeLink(up.Parent, rtnl.LinkChange{Up: new(true)}))
-	}
-	if err != nil {
-		r.Fatal(err)
-	}
-}
-
-// listen echoes lines at a TCP port of a namespace.
-func (r *reloading) listen(ns *netns.NS, port int) {
-	r.Helper()
-	var l net.Listener
-	err := ns.Do(func() (err error) { l, err = net.Listen("tcp", fmt.Sprintf("0.0.0.0:%d", port)); return err })
-	if err != nil {
-		r.Fatal(err)
-	}
-	r.Cleanup(func() { l.Close() })
-	go func() {
-		for {
-			c, err := l.Accept()
-			if err != nil {
-				return
-			}
-			go func() {
-				defer c.Close()
-				for lines := bufio.NewScanner(c); lines.Scan(); {
-					fmt.Fprintf(c, "%s\n", lines.Text())
-				}
-			}()
-		}
-	}()
+	kerneltest.AddLink(r.T, r.NS, rtnl.LinkSpec{Name: "up0", Up: true, Peer: &rtnl.LinkSpec{Name: "lan0", NS: r.lan}})
+	kerneltest.Address(r.T, r.NS, "up0", "192.0.2.1/24")
+	kerneltest.Address(r.T, r.lan, "lan0", "192.0.2.2/24")
 }
 
 // A transfer is an open TCP connection.
@@ -144,8 +110,8 @@ func (x *transfer) echo(within time.Duration) error {
 // masqueraded.
 func (r *reloading) transfers(one, two applettest.Container) []*transfer {
 	r.Helper()
-	r.listen(one.NS, 80)
-	r.listen(r.lan, 80)
+	r.EchoLines(one.NS, "")
+	r.EchoLines(r.lan, "")
 	all := []*transfer{
 		r.dial("from a neighbour", two.NS, "10.1.0.2:80"),
 		r.dial("from the LAN to a published port", r.lan, "192.0.2.1:8080"),
@@ -194,9 +160,7 @@ func TestKernelReloadTraffic(t *testing.T) {
 		r.echoAll(all)
 	}
 	r.destroy() // and others make the bridge again, with an address of their own
-	if err := kerneltest.Dial(t, r.NS).AddLink(rtnl.LinkSpec{Name: "br0", Kind: rtnl.Bridge{}, MTU: 1500, MAC: net.HardwareAddr{2, 0, 0, 0, 0, 1}}); err != nil {
-		t.Fatal(err)
-	}
+	kerneltest.AddLink(t, r.NS, rtnl.LinkSpec{Name: "br0", Kind: rtnl.Bridge{}, MTU: 1500, MAC: net.HardwareAddr{2, 0, 0, 0, 0, 1}})
 	r.ok()
 	r.echoAll(all)
 	r.Same("containers", inside, kerneltest.Snapshot(t, one.NS)+kerneltest.Snapshot(t, two.NS))
@@ -346,7 +310,7 @@ func TestKernelReloadVLAN(t *testing.T) {
 	one, two := r.Container("one"), r.Container("two")
 	r.add(one)
 	r.add(two)
-	r.listen(one.NS, 80)
+	r.EchoLines(one.NS, "")
 	x := r.dial("from the host", r.NS, "10.1.0.2:80")
 	host := kerneltest.Snapshot(t, r.NS)
 	r.destroy()

@@ -101,7 +101,7 @@ func TestKernelNoThreads(t *testing.T) {
 			fewest := func(verb spec.Verb, times, enough int) int {
 				n := 1000
 				for i := 0; i < times && n > enough; i++ {
-					a, _ := w.watched(conf, callEnv(verb, w.Container(fmt.Sprint(strings.ToLower(string(verb)), i))), w.Path("bin/"+plugin))
+					a, _ := w.watched(conf, w.Container(fmt.Sprint(strings.ToLower(string(verb)), i)).Env(verb), w.Path("bin/"+plugin))
 					w.must(string(verb), a)
 					n = min(n, a.threads)
 				}

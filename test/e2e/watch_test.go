@@ -287,8 +287,8 @@ func TestKernelReloadWatchGateway(t *testing.T) {
 		t.Errorf("%s is not for all to read: %v %v", prom, info, err)
 	}
 	for want, args := range map[string][]string{
-		"no such file or directory": {"--watch", "--metrics", r.Path("none/cnibox.prom")},
-		"--metrics is for --watch":  {"--metrics", prom},
+		"none/cnibox.prom":         {"--watch", "--metrics", r.Path("none/cnibox.prom")},
+		"--metrics is for --watch": {"--metrics", prom},
 	} {
 		if a := r.exec(nil, append([]string{"reload"}, args...)...); a.exit == 0 || !strings.Contains(a.stderr, want) {
 			t.Errorf("reload %s: exit code %d, want %q: %s", args, a.exit, want, a.stderr)

@@ -1,16 +1,11 @@
 package e2e
 
 import (
-	"bytes"
-	"context"
 	"encoding/json"
-	"errors"
-	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"slices"
-	"strings"
 	"syscall"
 	"testing"
 	"time"
@@ -18,17 +13,13 @@ import (
 	"golang.org/x/sys/unix"
 
 	"cnibox/applets/applettest"
-	"cnibox/internal/kerneltest"
 	"cnibox/spec"
 	"cnibox/test/product"
 )
 
-// A world is a host with a link for each applet in its bin.
+// A world is a host with a link for each applet in its bin, whose calls are processes.
 type world struct {
 	*applettest.Host
-
-	// here: this thread is in the host's namespace already, see onDisk.
-	here bool
 
 	// stop ends the daemon of the host; nil: there is none.
 	stop func()
@@ -98,52 +89,33 @@ func (a answer) code(t *testing.T) int {
 
 // processTime is how long a process, or anything that ends by itself, may take before it
 // counts as stuck.
-var processTime = kerneltest.Timeout(time.Minute)
+var processTime = applettest.ProcessTimeout
 
 // run starts a program in the world's network namespace.
 func (w *world) run(stdin string, env []string, argv ...string) answer {
 	w.Helper()
-	var a answer
-	do := w.NS.Do
-	if w.here {
-		do = func(fn func() error) error { return fn() }
-	}
-	if err := do(func() (err error) { a, err = w.runHere(stdin, env, argv...); return err }); err != nil {
-		w.Fatal(err)
-	}
+	a, err := w.try(stdin, env, argv...)
+	w.NoError(err)
 	return a
 }
 
-// runHere starts a program in the namespaces of this thread.
-func (w *world) runHere(stdin string, env []string, argv ...string) (answer, error) {
-	ctx, cancel := context.WithTimeout(context.Background(), processTime)
-	defer cancel()
+// try is run for any goroutine: it ends no test.
+func (w *world) try(stdin string, env []string, argv ...string) (a answer, err error) {
 	argv = append(slices.Clone(w.tracer), argv...)
-	var out, diag bytes.Buffer
-	cmd := exec.CommandContext(ctx, argv[0], argv[1:]...)
-	cmd.Dir, cmd.Env = w.Dir, append([]string{"CNI_PATH=" + w.Path("bin")}, env...)
-	cmd.Stdin, cmd.Stdout, cmd.Stderr = strings.NewReader(stdin), &out, &diag
+	cmd := exec.Command(argv[0], argv[1:]...)
 	begin := time.Now()
-	err := cmd.Run()
-	if exit := new(exec.ExitError); errors.As(err, &exit) || errors.Is(err, syscall.EPIPE) {
-		err = nil // a plugin need not read its stdin
+	a.exit, a.stdout, a.stderr, err = w.Process(cmd, stdin, env...)
+	if cmd.ProcessState != nil {
+		a.signal = cmd.ProcessState.Sys().(syscall.WaitStatus).Signal()
 	}
-	if ctx.Err() != nil {
-		err = fmt.Errorf("%q was still running after %s", argv, processTime)
-	}
-	status := cmd.ProcessState.Sys().(syscall.WaitStatus)
-	return answer{exit: cmd.ProcessState.ExitCode(), signal: status.Signal(), stdout: out.String(), stderr: diag.String(), took: time.Since(begin)}, err
-}
-
-// callEnv are the variables of a runtime; those of more go before.
-func callEnv(verb spec.Verb, c applettest.Container, more ...string) []string {
-	return append([]string{"CNI_COMMAND=" + string(verb), "CNI_CONTAINERID=" + c.ID, "CNI_IFNAME=eth0", "CNI_NETNS=" + c.Path}, more...)
+	a.took = time.Since(begin)
+	return a, err
 }
 
 // plugin calls a plugin as a runtime does.
 func (w *world) plugin(verb spec.Verb, applet, conf string, c applettest.Container, env ...string) answer {
 	w.Helper()
-	return w.run(w.Expand(conf), callEnv(verb, c, env...), w.Path("bin/"+applet))
+	return w.run(w.Expand(conf), c.Env(verb, env...), w.Path("bin/"+applet))
 }
 
 // must is for calls that have to succeed.

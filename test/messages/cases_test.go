@@ -1,9 +1,7 @@
 package messages
 
 import (
-	"net"
 	"os"
-	"path/filepath"
 
 	"golang.org/x/sys/unix"
 
@@ -175,17 +173,13 @@ var messages = []message{
 
 // listen has a process of the host listen on port 8080: this one.
 func listen(h *host) {
-	l, err := net.Listen("tcp4", "0.0.0.0:8080")
-	if err != nil {
-		h.Fatal(err)
-	}
-	h.Cleanup(func() { l.Close() })
+	h.Occupy(h.NS, "tcp4", "0.0.0.0:8080")
 }
 
 // readOnly makes a directory one of a read-only file system.
 func readOnly(name string) func(*host) {
 	return func(h *host) {
-		dir := filepath.Join(h.dir, name)
+		dir := h.Path(name)
 		err := os.Mkdir(dir, 0o755)
 		if err == nil {
 			err = unix.Mount("tmpfs", dir, "tmpfs", unix.MS_RDONLY, "")
@@ -199,7 +193,7 @@ func readOnly(name string) func(*host) {
 
 // deleteEth0 deletes the interface of the container behind cni-exec.
 func deleteEth0(h *host) {
-	if err := kerneltest.Dial(h.T, h.container).DelLink("eth0"); err != nil {
+	if err := kerneltest.Dial(h.T, h.first.NS).DelLink("eth0"); err != nil {
 		h.Fatal(err)
 	}
 }

@@ -3,8 +3,6 @@
 package messages
 
 import (
-	"bytes"
-	"context"
 	"encoding/json"
 	"errors"
 	"flag"
@@ -18,13 +16,13 @@ import (
 	"strings"
 	"syscall"
 	"testing"
-	"time"
 
 	"golang.org/x/sys/unix"
 
+	"cnibox/applets/applettest"
 	"cnibox/internal/kerneltest"
-	"cnibox/internal/netns"
 	"cnibox/rtnl"
+	"cnibox/spec"
 	"cnibox/test/product"
 )
 
@@ -57,32 +55,27 @@ type message struct {
 	where, key, advice string
 }
 
-// A host is a network namespace with a link up0, two containers and a directory.
+// A host has a link up0, two containers and a directory that every user can enter.
 type host struct {
-	*testing.T
-	dir, bin         string
-	netns, container *netns.NS
-	replacer         *strings.Replacer // of the variables in configurations and commands
-	restorer         *strings.Replacer // of paths in messages by their variables
+	*applettest.Host
+	bin      string
+	first    applettest.Container
+	replacer *strings.Replacer // of the variables in configurations and commands
+	restorer *strings.Replacer // of paths in messages by their variables
 }
 
 // newHost makes a host and moves this thread into it.
 func newHost(t *testing.T, bin string) *host {
 	t.Helper()
-	h := &host{T: t, dir: shared(t), bin: bin, netns: kerneltest.NS(t), container: kerneltest.NS(t)}
-	kerneltest.LoUp(t, h.netns)
-	kerneltest.LoUp(t, h.container)
-	if err := kerneltest.Dial(t, h.netns).AddLink(rtnl.LinkSpec{Name: "up0", Up: true, Peer: &rtnl.LinkSpec{Name: "up1"}}); err != nil {
-		t.Fatal(err)
-	}
-	variables := []string{"$DIR", h.dir, "$BIN", bin, "$NETNS", kerneltest.NSPath(t, h.container), "$SECOND", kerneltest.NSPath(t, kerneltest.NS(t))}
+	h := &host{Host: applettest.NewHost(t), bin: bin}
+	h.Dir, h.Here, h.first = shared(t), true, h.Container("c1")
+	kerneltest.AddLink(t, h.NS, rtnl.LinkSpec{Name: "up0", Up: true, Peer: &rtnl.LinkSpec{Name: "up1"}})
+	variables := []string{"$DIR", h.Dir, "$BIN", bin, "$NETNS", h.first.Path, "$SECOND", h.Container("c2").Path}
 	h.replacer = strings.NewReplacer(variables...)
 	back := slices.Clone(variables)
 	slices.Reverse(back)
 	h.restorer = strings.NewReplacer(back...)
-	if err := h.netns.Enter(); err != nil {
-		t.Fatal(err)
-	}
+	h.NoError(h.NS.Enter())
 	return h
 }
 
@@ -99,7 +92,7 @@ func shared(t *testing.T) string {
 // write creates a file and its directory.
 func (h *host) write(name, text string, mode os.FileMode) {
 	h.Helper()
-	path := filepath.Join(h.dir, name)
+	path := h.Path(name)
 	if err := errors.Join(os.MkdirAll(filepath.Dir(path), 0o755), os.WriteFile(path, []byte(h.replacer.Replace(text)), mode)); err != nil {
 		h.Fatal(err)
 	}
@@ -111,14 +104,11 @@ type answer struct {
 	text       string
 }
 
-// processTime is how long a command may take before it counts as stuck.
-var processTime = kerneltest.Timeout(time.Minute)
-
 // run runs a command line.
 func (h *host) run(argv, conf string, unprivileged bool) answer {
 	h.Helper()
 	words := strings.Fields(h.replacer.Replace(argv))
-	env := []string{"CNI_PATH=" + filepath.Join(h.dir, "plugins") + ":" + h.bin, "NETCONFPATH=" + filepath.Join(h.dir, "net.d")}
+	env := []string{"CNI_PATH=" + h.Path("plugins") + ":" + h.bin, "NETCONFPATH=" + h.Path("net.d")}
 	var set []string
 	for strings.Contains(words[0], "=") {
 		set, words = append(set, words[0]), words[1:]
@@ -126,36 +116,29 @@ func (h *host) run(argv, conf string, unprivileged bool) answer {
 	name, args, stdin := words[0], words[1:], ""
 	switch name {
 	case "cni-exec":
-		args = append([]string{"-o", "json", "--cache-dir", filepath.Join(h.dir, "cache")}, args...)
+		args = append([]string{"-o", "json", "--cache-dir", h.Path("cache")}, args...)
 	case "cnibox":
 	default:
 		stdin = h.replacer.Replace(conf)
-		env = append(env, "CNI_COMMAND="+args[0], "CNI_CONTAINERID=c1", "CNI_IFNAME=eth0", "CNI_NETNS="+h.replacer.Replace("$NETNS"))
+		env = append(env, h.first.Env(spec.Verb(args[0]))...)
 		args = args[1:]
 	}
-	ctx, cancel := context.WithTimeout(h.Context(), processTime)
-	defer cancel()
-	var out, diag bytes.Buffer
-	cmd := exec.CommandContext(ctx, filepath.Join(h.bin, name), args...)
-	cmd.Dir, cmd.Env = h.dir, append(env, set...)
-	cmd.Stdin, cmd.Stdout, cmd.Stderr = strings.NewReader(stdin), &out, &diag
+	cmd := exec.Command(filepath.Join(h.bin, name), args...)
 	if unprivileged {
 		cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: 65534, Gid: 65534}}
 	}
-	err := cmd.Run()
-	if exit := new(exec.ExitError); err != nil && !errors.As(err, &exit) || ctx.Err() != nil {
-		h.Fatalf("%s: %v, %v", argv, err, ctx.Err())
-	}
+	exit, stdout, stderr, err := h.Process(cmd, stdin, append(env, set...)...)
+	h.NoError(err)
 	var object struct {
 		Code         int
 		Msg, Details string
 		Findings     []struct{ Code int }
 	}
-	json.Unmarshal(out.Bytes(), &object) // a success is not an error object
+	json.Unmarshal([]byte(stdout), &object) // a success is not an error object
 	if len(object.Findings) > 0 {
 		object.Code = object.Findings[0].Code
 	}
-	a := answer{exit: cmd.ProcessState.ExitCode(), code: object.Code, text: diag.String()}
+	a := answer{exit: exit, code: object.Code, text: stderr}
 	if stdin != "" || name != "cni-exec" && name != "cnibox" {
 		a.text += object.Msg + "\n"
 		if object.Details != "" {

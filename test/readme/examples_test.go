@@ -18,7 +18,7 @@ import (
 var lacking = map[string]string{"vlans": "CONFIG_BRIDGE_VLAN_FILTERING"}
 
 // refused has what ADD answers where the example needs more than the host of the test has.
-var refused = map[string]string{"macvlan": "no DHCP daemon listens"}
+var refused = map[string]string{"macvlan": "DHCP daemon"}
 
 // unmapped is what the kernel says of a user that a user namespace does not have.
 const unmapped = "TUNSETOWNER: invalid argument"

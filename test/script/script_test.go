@@ -115,7 +115,8 @@ func (b brief) Run(name string, f func(testscript.T)) {
 	b.T.Run(name, func(t *testing.T) { f(brief{t}) })
 }
 
-// A hostAndContainer is what a script runs on.
+// A hostAndContainer is what a script runs on. It is not an applettest.Host, whose lo is up: loopback has scripts
+// too, and those in testdata/plain have no namespaces.
 type hostAndContainer struct {
 	testing.TB
 	host, container *netns.NS // nil in plain scripts

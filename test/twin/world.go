@@ -26,7 +26,8 @@ var callTime = kerneltest.Timeout(3 * time.Minute)
 // searchPath is where the reference plugins find iptables, and we iproute2.
 const searchPath = "PATH=/usr/sbin:/usr/bin:/sbin:/bin"
 
-// A world is a host, its containers and a folder, for one run of a case.
+// A world is a host, its containers and a folder, for one run of a case. It is not an applettest.Host: what
+// fails is a line of the report, and not a failure of a test.
 type world struct {
 	c     *Case
 	host  *netns.NS

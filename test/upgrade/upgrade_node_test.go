@@ -2,7 +2,6 @@ package upgrade
 
 import (
 	"bytes"
-	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -21,19 +20,18 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"cnibox/applets/applettest"
 	"cnibox/internal/kerneltest"
 	"cnibox/internal/netns"
 	"cnibox/rtnl"
-	"cnibox/test/dhcptest"
+	"cnibox/spec"
 	"cnibox/test/product"
 )
 
 // A node is a host with the plugins in a directory, networks, and a neighbour on its
 // LAN. It is the network and mount namespace of this process.
 type node struct {
-	*testing.T
-	dir      string
-	host     *netns.NS
+	*applettest.Host
 	lan      *netns.NS
 	networks []*network
 	tight    string // the backend of firewall in one network
@@ -56,13 +54,12 @@ type network struct {
 // A pod is a container with one network.
 type pod struct {
 	*network
-	id, path string
-	ns       *netns.NS
-	port     int // of the host; 0: none is published
-	result   json.RawMessage
-	v4, v6   netip.Addr
-	streams  []*stream
-	server   net.Listener
+	applettest.Container
+	port    int // of the host; 0: none is published
+	result  json.RawMessage
+	v4, v6  netip.Addr
+	streams []*stream
+	server  net.Listener
 }
 
 const (
@@ -83,76 +80,65 @@ func newNode(t *testing.T, forwardDrops bool) *node {
 	}
 	n.lan = kerneltest.NS(t)
 	kerneltest.LoUp(t, n.lan)
-	err := kerneltest.Dial(t, n.host).AddLink(rtnl.LinkSpec{Name: "up0", Up: true, Peer: &rtnl.LinkSpec{Name: "eth0", NS: n.lan}})
-	if err != nil {
-		t.Fatal(err)
-	}
-	dhcptest.Address(t, n.host, "up0", upgradeHost4+"/24", upgradeHost6+"/64")
-	dhcptest.Address(t, n.lan, "eth0", upgradeLAN4+"/24", upgradeLAN6+"/64", "198.51.100.1/24")
-	n.serve(n.lan, "the LAN")
+	kerneltest.AddLink(t, n.NS, rtnl.LinkSpec{Name: "up0", Up: true, Peer: &rtnl.LinkSpec{Name: "eth0", NS: n.lan}})
+	kerneltest.Address(t, n.NS, "up0", upgradeHost4+"/24", upgradeHost6+"/64")
+	kerneltest.Address(t, n.lan, "eth0", upgradeLAN4+"/24", upgradeLAN6+"/64", "198.51.100.1/24")
+	n.EchoLines(n.lan, "the LAN")
 	for i := range 8 { // for host-device
-		name := fmt.Sprintf("nic%d", i)
-		err := kerneltest.Dial(t, n.host).AddLink(rtnl.LinkSpec{Name: name, Peer: &rtnl.LinkSpec{Name: "eth0", NS: kerneltest.NS(t)}})
-		if err != nil {
-			t.Fatal(err)
-		}
+		kerneltest.AddLink(t, n.NS, rtnl.LinkSpec{Name: fmt.Sprintf("nic%d", i), Peer: &rtnl.LinkSpec{Name: "eth0", NS: kerneltest.NS(t)}})
 	}
 	for _, byExec := range []bool{false, true} {
 		n.define(byExec)
 	}
 	if forwardDrops { // a container has been there: CNI-FORWARD of 9f333ea stays, as that of the reference
 		p := n.attach(n.networks[0], "first", 7000)
-		if err := errors.Join(n.del(p), kerneltest.Dial(t, n.host).DelLink(p.bridge)); err != nil {
+		if err := errors.Join(n.del(p), kerneltest.Dial(t, n.NS).DelLink(p.bridge)); err != nil {
 			t.Fatal(err)
 		}
 	}
-	n.before, n.rules = kerneltest.Snapshot(t, n.host), n.ruleset()
+	n.before, n.rules = kerneltest.Snapshot(t, n.NS), n.ruleset()
 	return n
 }
 
 // bareNode has no networks and no LAN.
 func bareNode(t *testing.T) *node {
 	t.Helper()
-	n := &node{T: t, dir: t.TempDir()}
+	n := &node{Host: &applettest.Host{T: t, Dir: t.TempDir(), Here: true}}
 	err := errors.Join(
 		unix.Mount("tmpfs", "/run", "tmpfs", unix.MS_NOSUID|unix.MS_NODEV, ""),
 		unix.Mount(os.Getenv(upgradeDisk), "/var/lib", "", unix.MS_BIND, ""),
 		unix.Mount("proc", "/proc", "proc", unix.MS_NOSUID|unix.MS_NODEV|unix.MS_NOEXEC, ""),
 		unix.Mount(os.Getenv("CNIBOX_UPGRADE_BOOT"), "/proc/sys/kernel/random/boot_id", "", unix.MS_BIND, ""),
-		os.Mkdir(n.file("bin"), 0o755),
-		os.Mkdir(n.file("net.d"), 0o755),
+		os.Mkdir(n.Path("bin"), 0o755),
+		os.Mkdir(n.Path("net.d"), 0o755),
 	)
 	for _, name := range product.Names() {
 		if name != "cnibox" {
-			err = errors.Join(err, os.Symlink("cnibox", n.file("bin/"+name)))
+			err = errors.Join(err, os.Symlink("cnibox", n.Path("bin/"+name)))
 		}
 	}
 	if err != nil {
 		t.Fatal(err)
 	}
 	n.install(upgradeFrom)
-	if n.host, err = netns.Open("/proc/self/ns/net"); err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { n.host.Close() })
-	kerneltest.LoUp(t, n.host)
+	n.NS, err = netns.Open("/proc/self/ns/net")
+	n.NoError(err)
+	t.Cleanup(func() { n.NS.Close() })
+	kerneltest.LoUp(t, n.NS)
 	for _, key := range []string{"net/ipv4/ip_forward", "net/ipv6/conf/all/forwarding"} {
-		if err := n.host.SetSysctl(key, "1"); err != nil {
+		if err := n.NS.SetSysctl(key, "1"); err != nil {
 			t.Fatal(err)
 		}
 	}
 	return n
 }
 
-// file is a path in the node's own directory.
-func (n *node) file(name string) string { return filepath.Join(n.dir, name) }
-
 // install puts a binary behind all the links at once.
 func (n *node) install(binary string) {
 	n.Helper()
-	err := os.Symlink(binary, n.file("bin/.new"))
+	err := os.Symlink(binary, n.Path("bin/.new"))
 	if err == nil {
-		err = os.Rename(n.file("bin/.new"), n.file("bin/cnibox"))
+		err = os.Rename(n.Path("bin/.new"), n.Path("bin/cnibox"))
 	}
 	if err != nil {
 		n.Fatal(err)
@@ -198,7 +184,7 @@ func (n *node) define(byExec bool) {
 		{"type": "firewall", "backend": n.tight, "ingressPolicy": "same-bridge"}})
 	n.network(&network{name: "routed" + letter, exec: byExec, version: "1.0.0", ports: true}, []map[string]any{
 		{"type": "ptp", "ipMasq": true, "ipam": local(3)}, ports, firewall, rates, {"type": "sbr"}})
-	subnets := n.file("subnet-" + letter)
+	subnets := n.Path("subnet-" + letter)
 	if err := os.WriteFile(subnets, fmt.Appendf(nil, "FLANNEL_NETWORK=10.244.0.0/16\nFLANNEL_SUBNET=10.244.%d.1/24\nFLANNEL_MTU=1450\nFLANNEL_IPMASQ=false\n", third), 0o600); err != nil {
 		n.Fatal(err)
 	}
@@ -239,7 +225,7 @@ func (n *node) network(net *network, plugins []map[string]any) {
 	net.plugins = plugins
 	text, err := json.Marshal(map[string]any{"cniVersion": net.version, "name": net.name, "plugins": plugins})
 	if err == nil {
-		err = os.WriteFile(n.file("net.d/"+net.name+".conflist"), text, 0o600)
+		err = os.WriteFile(n.Path("net.d/"+net.name+".conflist"), text, 0o600)
 	}
 	if err != nil {
 		n.Fatal(err)
@@ -250,24 +236,11 @@ func (n *node) network(net *network, plugins []map[string]any) {
 // pod makes a container without a network.
 func (n *node) pod(net *network, id string, port int) *pod {
 	n.Helper()
-	p := &pod{network: net, id: id + "-" + net.name, path: n.file(id + "-" + net.name)}
+	p := &pod{network: net, Container: n.Container(id + "-" + net.name)}
 	if net.ports {
 		p.port = port
 	}
-	ns, err := netns.New()
-	if err == nil {
-		err = os.WriteFile(p.path, nil, 0o600)
-	}
-	if err == nil {
-		err = unix.Mount(fmt.Sprintf("/proc/%d/fd/%d", os.Getpid(), ns.FD()), p.path, "", unix.MS_BIND, "")
-	}
-	if err != nil {
-		n.Fatal(err)
-	}
-	p.ns = ns
-	n.Cleanup(func() { unix.Unmount(p.path, unix.MNT_DETACH); ns.Close() })
-	kerneltest.LoUp(n.T, ns)
-	p.server = n.serve(ns, p.id)
+	p.server = n.EchoLines(p.NS, p.ID)
 	return p
 }
 
@@ -276,9 +249,9 @@ func (n *node) pod(net *network, id string, port int) *pod {
 func (n *node) end(p *pod) {
 	n.Helper()
 	p.hangUp()
-	if err := errors.Join(p.server.Close(), unix.Unmount(p.path, unix.MNT_DETACH), os.Remove(p.path), p.ns.Close()); err != nil {
-		n.Fatal(err)
-	}
+	n.NoError(p.server.Close())
+	n.End(p.Container)
+	n.NoError(os.Remove(p.Path))
 }
 
 // attach makes a container with its network, which has to succeed.
@@ -298,16 +271,14 @@ func (p *pod) mappings() []any {
 
 // call starts a program of the node; its stdout is the answer.
 func (n *node) call(stdin []byte, env []string, argv ...string) ([]byte, error) {
-	ctx, cancel := context.WithTimeout(context.Background(), processTime)
-	defer cancel()
-	var out, diag bytes.Buffer
-	cmd := exec.CommandContext(ctx, n.file("bin/"+argv[0]), argv[1:]...)
-	cmd.Dir, cmd.Env = n.dir, append([]string{"CNI_PATH=" + n.file("bin")}, env...)
-	cmd.Stdin, cmd.Stdout, cmd.Stderr = bytes.NewReader(stdin), &out, &diag
-	if err := cmd.Run(); err != nil {
-		return nil, fmt.Errorf("%q %q: %w: %s%s", env, argv, err, &out, &diag)
+	exit, out, diag, err := n.Process(exec.Command(n.Path("bin/"+argv[0]), argv[1:]...), string(stdin), env...)
+	if err == nil && exit != 0 {
+		err = fmt.Errorf("exit code %d: %s%s", exit, out, diag)
 	}
-	return out.Bytes(), nil
+	if err != nil {
+		return nil, fmt.Errorf("%q %q: %w", env, argv, err)
+	}
+	return []byte(out), nil
 }
 
 // plugin calls one plugin of a network.
@@ -318,7 +289,7 @@ func (n *node) plugin(verb string, net *network, i int, p *pod, more map[string]
 	}
 	env := []string{"CNI_COMMAND=" + verb}
 	if p != nil {
-		env = append(env, "CNI_CONTAINERID="+p.id, "CNI_NETNS="+p.path, "CNI_IFNAME=eth0")
+		env = p.Env(spec.Verb(verb))
 		if conf["capabilities"] != nil && p.port != 0 {
 			conf["runtimeConfig"] = map[string]any{"portMappings": p.mappings()}
 		}
@@ -346,7 +317,7 @@ func (n *node) cniExec(verb string, p *pod) ([]byte, error) {
 		}
 		env = append(env, "CAP_ARGS="+string(ports))
 	}
-	return n.call(nil, env, "cni-exec", verb, "--conf-dir", n.file("net.d"), "--container-id", p.id, p.name, p.path)
+	return n.call(nil, env, "cni-exec", verb, "--conf-dir", n.Path("net.d"), "--container-id", p.ID, p.name, p.Path)
 }
 
 func (n *node) add(p *pod) (err error) {
@@ -413,7 +384,7 @@ func (n *node) del(p *pod) error {
 // gc keeps the containers that are alive.
 func (n *node) gc(net *network, alive []*pod) error {
 	if net.exec {
-		_, err := n.call(nil, nil, "cni-exec", "gc", "--conf-dir", n.file("net.d"), "--valid-live", net.name)
+		_, err := n.call(nil, nil, "cni-exec", "gc", "--conf-dir", n.Path("net.d"), "--valid-live", net.name)
 		return err
 	}
 	if net.version < "1.1.0" {
@@ -422,7 +393,7 @@ func (n *node) gc(net *network, alive []*pod) error {
 	valid := []any{}
 	for _, p := range alive {
 		if p.network == net {
-			valid = append(valid, map[string]any{"containerID": p.id, "ifname": "eth0"})
+			valid = append(valid, map[string]any{"containerID": p.ID, "ifname": "eth0"})
 		}
 	}
 	var errs []error
@@ -438,7 +409,7 @@ func (n *node) each(what string, pods []*pod, verb func(*pod) error) {
 	n.Helper()
 	for _, p := range pods {
 		if err := verb(p); err != nil {
-			n.Errorf("%s of %s: %v", what, p.id, err)
+			n.Errorf("%s of %s: %v", what, p.ID, err)
 		}
 	}
 }
@@ -457,7 +428,7 @@ func (n *node) gcAll(alive []*pod) {
 // bridges are not looked at: portmap sets their route_localnet for good.
 func (n *node) clean() {
 	n.Helper()
-	c := kerneltest.Dial(n.T, n.host)
+	c := kerneltest.Dial(n.T, n.NS)
 	for _, net := range n.networks {
 		if net.bridge == "" {
 			continue
@@ -466,7 +437,7 @@ func (n *node) clean() {
 			n.Error(err)
 		}
 	}
-	if diff := kerneltest.Diff(n.before, kerneltest.Snapshot(n.T, n.host)); diff != "" {
+	if diff := kerneltest.Diff(n.before, kerneltest.Snapshot(n.T, n.NS)); diff != "" {
 		n.Errorf("the host is not as before:\n%s", diff)
 	}
 	if diff := kerneltest.Diff(staying.ReplaceAllString(n.rules, ""), staying.ReplaceAllString(n.ruleset(), "")); diff != "" {
@@ -550,7 +521,7 @@ func (n *node) ruleset() string {
 func (n *node) daemon() (stop func()) {
 	n.Helper()
 	var log bytes.Buffer
-	cmd := exec.Command(n.file("bin/dhcp"), "daemon")
+	cmd := exec.Command(n.Path("bin/dhcp"), "daemon")
 	cmd.Stderr = &log
 	if err := cmd.Start(); err != nil {
 		n.Fatal(err)

@@ -16,7 +16,6 @@ import (
 	"golang.org/x/sys/unix"
 
 	"cnibox/internal/kerneltest"
-	"cnibox/rtnl"
 	"cnibox/test/dhcptest"
 	"cnibox/test/product"
 )
@@ -169,15 +168,15 @@ func (n *node) refused(old []*pod) {
 	for _, p := range old {
 		if p.exec {
 			if _, err := n.cniExec("add", p); err == nil {
-				n.Errorf("a second cni-exec add of %s succeeds", p.id)
+				n.Errorf("a second cni-exec add of %s succeeds", p.ID)
 			}
 		}
 		if p.port == 0 {
 			continue
 		}
 		second := n.pod(p.network, "second", p.port)
-		if err := n.add(second); err == nil || !strings.Contains(err.Error(), p.id) {
-			n.Errorf("port %d of %s is not refused with its owner's name: %v", p.port, p.id, err)
+		if err := n.add(second); err == nil || !strings.Contains(err.Error(), p.ID) {
+			n.Errorf("port %d of %s is not refused with its owner's name: %v", p.port, p.ID, err)
 		}
 		n.each("DEL after a refused ADD", []*pod{second}, n.del)
 		n.end(second)
@@ -303,9 +302,9 @@ func upgradeSecondBoot(t *testing.T) {
 		seen := map[netip.Addr]string{}
 		for _, p := range pods {
 			if seen[p.v4] != "" {
-				t.Errorf("%s and %s have %s", p.id, seen[p.v4], p.v4)
+				t.Errorf("%s and %s have %s", p.ID, seen[p.v4], p.v4)
 			}
-			seen[p.v4] = p.id
+			seen[p.v4] = p.ID
 		}
 		if err := n.add(n.pod(net, "sixth", 0)); err == nil {
 			t.Errorf("%s has six addresses", net.name)
@@ -358,21 +357,9 @@ func (n *node) full(networks []*network) {
 // upgradeDHCP upgrades below a daemon that goes on, and starts it anew afterwards.
 func upgradeDHCP(t *testing.T) {
 	n := bareNode(t)
-	server := kerneltest.NS(t)
-	c := kerneltest.Dial(t, n.host)
-	bridge, err := c.CreateLink(rtnl.LinkSpec{Name: "leases0", Kind: rtnl.Bridge{}, Up: true})
-	if err == nil {
-		err = c.AddLink(rtnl.LinkSpec{Name: "port0", Up: true, Master: bridge.Index, Peer: &rtnl.LinkSpec{Name: "srv0", NS: server}})
-	}
-	if err == nil {
-		err = n.host.SetSysctl("net/ipv6/conf/leases0/accept_ra", "0") // as the plugin does
-	}
-	if err != nil {
-		t.Fatal(err)
-	}
-	dhcptest.Address(t, server, "srv0", "10.9.0.1/24")
+	server := dhcptest.Bridge(t, n.NS, "leases0")
 	dhcptest.Start4(t, server)
-	n.before, n.rules = kerneltest.Snapshot(t, n.host), n.ruleset()
+	n.before, n.rules = kerneltest.Snapshot(t, n.NS), n.ruleset()
 	for _, byExec := range []bool{false, true} {
 		n.network(&network{name: fmt.Sprintf("leased-%t", byExec), exec: byExec, version: "1.1.0"}, []map[string]any{
 			{"type": "bridge", "bridge": "leases0", "ipam": map[string]any{"type": "dhcp"}}})

@@ -13,33 +13,6 @@ import (
 	"cnibox/internal/netns"
 )
 
-// serve answers in a namespace, at port 80, each line with a name and the line. The first
-// line of an answer is where the connection comes from.
-func (n *node) serve(ns *netns.NS, name string) (l net.Listener) {
-	n.Helper()
-	err := ns.Do(func() (err error) { l, err = net.Listen("tcp", "[::]:80"); return err })
-	if err != nil {
-		n.Fatal(err)
-	}
-	n.Cleanup(func() { l.Close() })
-	go func() {
-		for {
-			conn, err := l.Accept()
-			if err != nil {
-				return
-			}
-			go func() {
-				defer conn.Close()
-				fmt.Fprintf(conn, "%s from %s\n", name, conn.RemoteAddr())
-				for lines := bufio.NewScanner(conn); lines.Scan(); {
-					fmt.Fprintf(conn, "%s\n", lines.Text())
-				}
-			}()
-		}
-	}()
-	return l
-}
-
 // streamTime is how long a connection may take to open or to answer before it counts as dead.
 var streamTime = kerneltest.Timeout(30 * time.Second)
 
@@ -105,21 +78,21 @@ func (n *node) ways(p *pod) (list []way) {
 	}
 	if p.port != 0 {
 		list = append(list,
-			way{"from the LAN to the port of " + p.id, n.lan, netip.Addr{}, at(upgradeHost4, p.port), p.id + " from " + upgradeLAN4},
-			way{"from the host to the port of " + p.id, n.host, netip.Addr{}, at(upgradeHost4, p.port), p.id + " from "},
-			way{"from 127.0.0.1 to the port of " + p.id, n.host, netip.Addr{}, at("127.0.0.1", p.port), p.id + " from "},
-			way{"from the host to " + p.id, n.host, netip.Addr{}, at(p.v4.String(), 80), p.id + " from "},
-			way{"from " + p.id + " to the LAN", p.ns, p.v4, at(upgradeLAN4, 80), "the LAN from " + upgradeHost4})
+			way{"from the LAN to the port of " + p.ID, n.lan, netip.Addr{}, at(upgradeHost4, p.port), p.ID + " from " + upgradeLAN4},
+			way{"from the host to the port of " + p.ID, n.NS, netip.Addr{}, at(upgradeHost4, p.port), p.ID + " from "},
+			way{"from 127.0.0.1 to the port of " + p.ID, n.NS, netip.Addr{}, at("127.0.0.1", p.port), p.ID + " from "},
+			way{"from the host to " + p.ID, n.NS, netip.Addr{}, at(p.v4.String(), 80), p.ID + " from "},
+			way{"from " + p.ID + " to the LAN", p.NS, p.v4, at(upgradeLAN4, 80), "the LAN from " + upgradeHost4})
 	}
 	if p.port != 0 && p.v6.IsValid() {
 		list = append(list,
-			way{"from the LAN to the IPv6 port of " + p.id, n.lan, netip.Addr{}, at(upgradeHost6, p.port), p.id + " from [" + upgradeLAN6},
-			way{"from " + p.id + " to the LAN by IPv6", p.ns, p.v6, at(upgradeLAN6, 80), "the LAN from [" + upgradeHost6})
+			way{"from the LAN to the IPv6 port of " + p.ID, n.lan, netip.Addr{}, at(upgradeHost6, p.port), p.ID + " from [" + upgradeLAN6},
+			way{"from " + p.ID + " to the LAN by IPv6", p.NS, p.v6, at(upgradeLAN6, 80), "the LAN from [" + upgradeHost6})
 	}
 	if p.direct {
 		list = append(list,
-			way{"from the LAN to " + p.id, n.lan, netip.Addr{}, at(p.v4.String(), 80), p.id + " from 198.51.100.1"},
-			way{"from " + p.id + " to the LAN", p.ns, p.v4, at("198.51.100.1", 80), "the LAN from " + p.v4.String()})
+			way{"from the LAN to " + p.ID, n.lan, netip.Addr{}, at(p.v4.String(), 80), p.ID + " from 198.51.100.1"},
+			way{"from " + p.ID + " to the LAN", p.NS, p.v4, at("198.51.100.1", 80), "the LAN from " + p.v4.String()})
 	}
 	return list
 }

@@ -14,6 +14,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"cnibox/applets/applettest"
 	"cnibox/applets/cniexec/trace"
 	"cnibox/internal/kerneltest"
 	"cnibox/internal/netns"
@@ -23,11 +24,8 @@ import (
 	"cnibox/spec"
 )
 
-// A site is a host with a container on the bridge edge0, and another host behind up0.
-type site struct {
-	*testing.T
-	host, c1, out *netns.NS
-}
+// A site is an applettest.Bridged whose links have these addresses.
+type site struct{ *applettest.Bridged }
 
 var (
 	ofHost = net.HardwareAddr{2, 0, 0, 0, 0, 1}
@@ -39,9 +37,8 @@ var (
 // brNetfilter has the kernel call them, where it can.
 func newSite(t *testing.T, brNetfilter bool) *site {
 	t.Helper()
-	s := &site{t, kerneltest.NS(t), kerneltest.NS(t), kerneltest.NS(t)}
 	kerneltest.Need(t, "tables with an owner (Linux 5.12)", func() error {
-		tracer, err := nft.Trace(s.c1, nft.Flow{})
+		tracer, err := nft.Trace(kerneltest.NS(t), nft.Flow{})
 		if err == nil {
 			tracer.Close()
 		} else if spec.AsError(err).Code == spec.CodeHost {
@@ -49,91 +46,25 @@ func newSite(t *testing.T, brNetfilter bool) *site {
 		}
 		return err
 	})
-	for _, ns := range []*netns.NS{s.host, s.c1, s.out} {
-		s.ok(ns.SetSysctl("net/ipv6/conf/default/accept_dad", "0")) // it waits for seconds
-		kerneltest.LoUp(t, ns)
-	}
-	s.ok(s.host.SetSysctls(netns.Sysctl{Key: "net/ipv4/ip_forward", Value: "1"}, netns.Sysctl{Key: "net/ipv6/conf/all/forwarding", Value: "1"}))
+	s := &site{applettest.NewBridged(t)}
 	for _, key := range []string{"net/bridge/bridge-nf-call-iptables", "net/bridge/bridge-nf-call-ip6tables"} {
 		value := map[bool]string{false: "0", true: "1"}[brNetfilter]
-		if _, err := s.host.Sysctl(key); err == nil {
-			s.ok(s.host.SetSysctl(key, value))
+		if _, err := s.NS.Sysctl(key); err == nil {
+			s.NoError(s.NS.SetSysctl(key, value))
 		} else if brNetfilter {
 			t.Skip("SKIPPED: br_netfilter is not loaded")
 		}
 	}
-	host := kerneltest.Dial(t, s.host)
-	edge, err := host.CreateLink(rtnl.LinkSpec{Name: "edge0", Kind: rtnl.Bridge{}, MAC: ofHost, Up: true})
-	s.ok(err)
-	port, err := host.CreateLink(rtnl.LinkSpec{Name: "port1", Master: edge.Index, Up: true, Peer: &rtnl.LinkSpec{Name: "eth0", NS: s.c1, MAC: ofC1}})
-	s.ok(err)
-	up, err := host.CreateLink(rtnl.LinkSpec{Name: "up0", MAC: ofHost, Up: true, Peer: &rtnl.LinkSpec{Name: "eth0", NS: s.out, MAC: ofOut}})
-	s.ok(err)
-	s.addresses(host, edge.Index, "10.90.0.1/24", "fd00:90::1/64")
-	s.addresses(host, up.Index, "192.0.2.2/24", "2001:db8::2/64")
-	s.end(s.c1, "10.90.0.1", "fd00:90::1", "10.90.0.2/24", "fd00:90::2/64")
-	s.end(s.out, "192.0.2.2", "2001:db8::2", "192.0.2.9/24", "2001:db8::9/64")
-	ctx, cancel := context.WithTimeout(t.Context(), kerneltest.Timeout(20*time.Second))
-	defer cancel()
-	for _, index := range []uint32{port.Index, edge.Index, up.Index} {
-		s.ok(host.WaitUp(ctx, index))
-	}
-	for _, ns := range []*netns.NS{s.c1, s.out} { // what is sent before is lost
-		c := kerneltest.Dial(t, ns)
-		s.ok(c.WaitUp(ctx, kerneltest.Link(t, c, "eth0").Index))
+	for _, l := range []struct {
+		ns   *netns.NS
+		name string
+		mac  net.HardwareAddr
+	}{{s.NS, "br0", ofHost}, {s.NS, "out0", ofHost}, {s.C1.NS, "eth0", ofC1}, {s.Outside, "eth0", ofOut}} {
+		kerneltest.Brief(t, l.ns, func(c *rtnl.Conn) error {
+			return c.SetLink(kerneltest.Link(t, c, l.name).Index, rtnl.LinkChange{MAC: l.mac})
+		})
 	}
 	return s
-}
-
-func (s *site) ok(err error) {
-	s.Helper()
-	if err != nil {
-		s.Fatal(err)
-	}
-}
-
-func (s *site) addresses(c *rtnl.Conn, index uint32, prefixes ...string) {
-	s.Helper()
-	for _, p := range prefixes {
-		s.ok(c.AddAddr(index, rtnl.Addr{Prefix: netip.MustParsePrefix(p), NoDAD: true}))
-	}
-}
-
-// end gives eth0 of a namespace its addresses and the default routes.
-func (s *site) end(ns *netns.NS, gw4, gw6 string, prefixes ...string) {
-	s.Helper()
-	c := kerneltest.Dial(s.T, ns)
-	l, err := c.Link("eth0")
-	s.ok(err)
-	s.ok(c.SetLink(l.Index, rtnl.LinkChange{Up: new(true)}))
-	s.addresses(c, l.Index, prefixes...)
-	for dst, gw := range map[string]string{"0.0.0.0/0": gw4, "::/0": gw6} {
-		s.ok(c.AddRoute(rtnl.Route{Dst: netip.MustParsePrefix(dst), GW: netip.MustParseAddr(gw), Link: l.Index}))
-	}
-	for _, p := range prefixes {
-		if addr := netip.MustParsePrefix(p).Addr(); addr.Is6() {
-			kerneltest.Solicited(s.T, ns, addr, 1)
-		}
-	}
-}
-
-// listen has a socket on a port of the container.
-func (s *site) listen(network, addr string) {
-	s.Helper()
-	s.ok(s.c1.Do(func() error {
-		if network == "udp" {
-			c, err := net.ListenPacket(network, addr)
-			if err == nil {
-				s.Cleanup(func() { c.Close() })
-			}
-			return err
-		}
-		l, err := net.Listen(network, addr)
-		if err == nil {
-			s.Cleanup(func() { l.Close() })
-		}
-		return err
-	}))
 }
 
 // send is a request to send from a namespace.
@@ -149,8 +80,8 @@ func (s *site) send(from *netns.NS, proto uint8, to string) func() error {
 func (s *site) published(proto uint8, to string) trace.Request {
 	port := netip.MustParseAddrPort(to).Port()
 	return trace.Request{
-		Places: []trace.Place{{"host", s.host, nft.Flow{Proto: proto, Port: port}}, {"c1", s.c1, nft.Flow{Proto: proto}}},
-		Wait:   kerneltest.Timeout(20 * time.Second), Send: s.send(s.out, proto, to),
+		Places: []trace.Place{{"host", s.NS, nft.Flow{Proto: proto, Port: port}}, {"c1", s.C1.NS, nft.Flow{Proto: proto}}},
+		Wait:   kerneltest.Timeout(20 * time.Second), Send: s.send(s.Outside, proto, to),
 	}
 }
 
@@ -159,19 +90,19 @@ func (s *site) outbound(proto uint8, to string) trace.Request {
 	dst := netip.MustParseAddrPort(to)
 	flow := nft.Flow{Proto: proto, Dst: dst.Addr(), Port: dst.Port()}
 	host := flow
-	host.Src = []netip.Addr{netip.MustParseAddr("10.90.0.2"), netip.MustParseAddr("10.90.0.22")}
+	host.Src = []netip.Addr{netip.MustParseAddr("10.9.0.11"), netip.MustParseAddr("10.9.0.22")}
 	if dst.Addr().Is6() {
-		host.Src = []netip.Addr{netip.MustParseAddr("fd00:90::2")}
+		host.Src = []netip.Addr{netip.MustParseAddr("fd00:9::11")}
 	}
 	return trace.Request{
-		Places: []trace.Place{{"c1", s.c1, flow}, {"host", s.host, host}},
-		Wait:   kerneltest.Timeout(20 * time.Second), Send: s.send(s.c1, proto, to),
+		Places: []trace.Place{{"c1", s.C1.NS, flow}, {"host", s.NS, host}},
+		Wait:   kerneltest.Timeout(20 * time.Second), Send: s.send(s.C1.NS, proto, to),
 	}
 }
 
 // What differs from one run to another: source ports, and states of a neighbour that is known.
 var (
-	sourcePort = regexp.MustCompile(`(192\.0\.2\.9|192\.0\.2\.2|10\.90\.0\.2|db8::9\]|90::2\]):[0-9]{5}`)
+	sourcePort = regexp.MustCompile(`(192\.0\.2\.[12]|10\.9\.0\.11|fd00:[29]::(?:2|11)\]):[0-9]{5}`)
 	known      = regexp.MustCompile(`\b(reachable|stale|delay|probe)$`)
 )
 
@@ -183,7 +114,7 @@ func (s *site) want(r trace.Request, reached bool, lines ...string) {
 		before = append(before, nfttest.Ruleset(s.T, p.NS))
 	}
 	found, err := trace.Follow(s.Context(), r)
-	s.ok(err)
+	s.NoError(err)
 	var got []string
 	for _, step := range found.Steps {
 		text := sourcePort.ReplaceAllString(step.String(), "$1:PORT")
@@ -208,14 +139,14 @@ const toC1 = `
 table ip hj {
 	chain pre {
 		type nat hook prerouting priority mangle
-		tcp dport 8080 dnat to 10.90.0.2:80
-		udp dport 8080 dnat to 10.90.0.2:80
+		tcp dport 8080 dnat to 10.9.0.11:80
+		udp dport 8080 dnat to 10.9.0.11:80
 	}
 }
 table ip6 hj {
 	chain pre {
 		type nat hook prerouting priority mangle
-		tcp dport 8080 dnat to [fd00:90::2]:80
+		tcp dport 8080 dnat to [fd00:9::11]:80
 	}
 }`
 
@@ -223,42 +154,42 @@ table ip6 hj {
 func TestKernelPublished(t *testing.T) {
 	t.Parallel()
 	s := newSite(t, false)
-	nfttest.Load(t, s.host, toC1)
-	s.listen("tcp", ":80")
-	s.want(s.published(unix.IPPROTO_TCP, "192.0.2.2:8080"), true,
-		"host prerouting from up0 tcp 192.0.2.9:PORT to 192.0.2.2:8080 -> ip hj pre (-150) handle 2: dnat to 10.90.0.2:80",
-		"host route 10.90.0.0/24 dev edge0",
-		"host forward from up0 to edge0",
-		"host postrouting from up0 to edge0",
-		"host neighbour 10.90.0.2 02:00:00:00:00:02 known",
-		"host bridge output to port1",
-		"host bridge postrouting to port1",
-		"c1 prerouting from eth0 tcp 192.0.2.9:PORT to 10.90.0.2:80",
-		"c1 route local 10.90.0.2/32 dev eth0",
+	nfttest.Load(t, s.NS, toC1)
+	s.Occupy(s.C1.NS, "tcp", ":80")
+	s.want(s.published(unix.IPPROTO_TCP, "192.0.2.1:8080"), true,
+		"host prerouting from out0 tcp 192.0.2.2:PORT to 192.0.2.1:8080 -> ip hj pre (-150) handle 2: dnat to 10.9.0.11:80",
+		"host route 10.9.0.0/24 dev br0",
+		"host forward from out0 to br0",
+		"host postrouting from out0 to br0",
+		"host neighbour 10.9.0.11 02:00:00:00:00:02 known",
+		"host bridge output to vc1",
+		"host bridge postrouting to vc1",
+		"c1 prerouting from eth0 tcp 192.0.2.2:PORT to 10.9.0.11:80",
+		"c1 route local 10.9.0.11/32 dev eth0",
 		"c1 input from eth0",
 		"c1 port tcp [::]:80 listens",
 		"delivered to c1, where tcp [::]:80 listens", "")
-	s.want(s.published(unix.IPPROTO_TCP, "[2001:db8::2]:8080"), true,
-		"host prerouting from up0 tcp [2001:db8::9]:PORT to [2001:db8::2]:8080 -> ip6 hj pre (-150) handle 2: dnat to [fd00:90::2]:80",
-		"host route fd00:90::/64 dev edge0",
-		"host forward from up0 to edge0",
-		"host postrouting from up0 to edge0",
-		"host neighbour fd00:90::2 02:00:00:00:00:02 known",
-		"host bridge output to port1",
-		"host bridge postrouting to port1",
-		"c1 prerouting from eth0 tcp [2001:db8::9]:PORT to [fd00:90::2]:80",
-		"c1 route local fd00:90::2/128 dev eth0",
+	s.want(s.published(unix.IPPROTO_TCP, "[fd00:2::1]:8080"), true,
+		"host prerouting from out0 tcp [fd00:2::2]:PORT to [fd00:2::1]:8080 -> ip6 hj pre (-150) handle 2: dnat to [fd00:9::11]:80",
+		"host route fd00:9::/64 dev br0",
+		"host forward from out0 to br0",
+		"host postrouting from out0 to br0",
+		"host neighbour fd00:9::11 02:00:00:00:00:02 known",
+		"host bridge output to vc1",
+		"host bridge postrouting to vc1",
+		"c1 prerouting from eth0 tcp [fd00:2::2]:PORT to [fd00:9::11]:80",
+		"c1 route local fd00:9::11/128 dev eth0",
 		"c1 input from eth0",
 		"c1 port tcp [::]:80 listens",
 		"delivered to c1, where tcp [::]:80 listens", "")
-	r := s.published(unix.IPPROTO_UDP, "192.0.2.2:8080")
+	r := s.published(unix.IPPROTO_UDP, "192.0.2.1:8080")
 	last := "start the program, or see with `ss -lnp` on which address and port it listens"
 	found, err := trace.Follow(t.Context(), r)
-	if err != nil || found.Reached || found.Outcome != "delivered to c1, where nothing listens on udp 10.90.0.2:80" || found.Advice != last {
+	if err != nil || found.Reached || found.Outcome != "delivered to c1, where nothing listens on udp 10.9.0.11:80" || found.Advice != last {
 		t.Errorf("got %+v, %v", found, err)
 	}
-	s.listen("udp", "127.0.0.1:80")
-	r.Send = s.send(s.out, unix.IPPROTO_UDP, "192.0.2.2:8080")
+	s.Occupy(s.C1.NS, "udp", "127.0.0.1:80")
+	r.Send = s.send(s.Outside, unix.IPPROTO_UDP, "192.0.2.1:8080")
 	found, err = trace.Follow(t.Context(), r)
 	if err != nil || found.Reached || found.Advice != "the program listens on 127.0.0.1:80: let it listen on any address" {
 		t.Errorf("got %+v, %v", found, err)
@@ -269,22 +200,22 @@ func TestKernelPublished(t *testing.T) {
 func TestKernelSCTP(t *testing.T) {
 	t.Parallel()
 	s := newSite(t, false)
-	nfttest.Load(t, s.host, `table inet hj {
-		chain pre { type nat hook prerouting priority dstnat; sctp dport 8080 dnat ip to 10.90.0.2:80; sctp dport 8080 dnat ip6 to [fd00:90::2]:80
+	nfttest.Load(t, s.NS, `table inet hj {
+		chain pre { type nat hook prerouting priority dstnat; sctp dport 8080 dnat ip to 10.9.0.11:80; sctp dport 8080 dnat ip6 to [fd00:9::11]:80
 		}
 	}`)
 	for to, want := range map[string][]string{
-		"192.0.2.2:8080": {
-			"host prerouting from up0 sctp 192.0.2.9:PORT to 192.0.2.2:8080 -> inet hj pre (-100) handle 2: dnat to 10.90.0.2:80",
-			"host route 10.90.0.0/24 dev edge0",
+		"192.0.2.1:8080": {
+			"host prerouting from out0 sctp 192.0.2.2:PORT to 192.0.2.1:8080 -> inet hj pre (-100) handle 2: dnat to 10.9.0.11:80",
+			"host route 10.9.0.0/24 dev br0",
 		},
-		"[2001:db8::2]:8080": {
-			"host prerouting from up0 sctp [2001:db8::9]:PORT to [2001:db8::2]:8080 -> inet hj pre (-100) handle 3: dnat to [fd00:90::2]:80",
-			"host route fd00:90::/64 dev edge0",
+		"[fd00:2::1]:8080": {
+			"host prerouting from out0 sctp [fd00:2::2]:PORT to [fd00:2::1]:8080 -> inet hj pre (-100) handle 3: dnat to [fd00:9::11]:80",
+			"host route fd00:9::/64 dev br0",
 		},
 	} {
 		found, err := trace.Follow(t.Context(), s.published(unix.IPPROTO_SCTP, to))
-		s.ok(err)
+		s.NoError(err)
 		var got []string
 		for _, step := range found.Steps {
 			got = append(got, sourcePort.ReplaceAllString(step.String(), "$1:PORT"))
@@ -300,8 +231,8 @@ func TestKernelSCTP(t *testing.T) {
 func TestKernelDropped(t *testing.T) {
 	t.Parallel()
 	first := []string{
-		"host prerouting from up0 tcp 192.0.2.9:PORT to 192.0.2.2:8080 -> ip hj pre (-150) handle 2: dnat to 10.90.0.2:80",
-		"host route 10.90.0.0/24 dev edge0",
+		"host prerouting from out0 tcp 192.0.2.2:PORT to 192.0.2.1:8080 -> ip hj pre (-150) handle 2: dnat to 10.9.0.11:80",
+		"host route 10.9.0.0/24 dev br0",
 	}
 	tests := map[string]struct {
 		rules, inside string
@@ -310,18 +241,18 @@ func TestKernelDropped(t *testing.T) {
 		"policy": {rules: `table ip filter {
 			chain FORWARD { type filter hook forward priority filter; policy drop; }
 		}`, want: []string{
-			"host forward from up0 to edge0 -> ip filter FORWARD (0): drop (policy)",
+			"host forward from out0 to br0 -> ip filter FORWARD (0): drop (policy)",
 			"dropped in host by the policy of ip filter FORWARD",
-			"accept it there: `nft add rule ip filter FORWARD ip daddr 10.90.0.2 tcp dport 80 accept`",
+			"accept it there: `nft add rule ip filter FORWARD ip daddr 10.9.0.11 tcp dport 80 accept`",
 		}},
 		"rule": {rules: `table inet fw {
 			chain admin { counter
-				ip daddr 10.90.0.2 drop comment "no"
+				ip daddr 10.9.0.11 drop comment "no"
 			}
 			chain forward { type filter hook forward priority filter - 5; policy accept; jump admin
 			}
 		}`, want: []string{
-			`host forward from up0 to edge0 -> inet fw forward (-5) handle 5: jump admin -> inet fw admin handle 4: drop comment "no"`,
+			`host forward from out0 to br0 -> inet fw forward (-5) handle 5: jump admin -> inet fw admin handle 4: drop comment "no"`,
 			"dropped in host by inet fw admin handle 4",
 			"`nft delete rule inet fw admin handle 4` deletes the rule, `nft -a list chain inet fw admin` shows it",
 		}},
@@ -329,18 +260,18 @@ func TestKernelDropped(t *testing.T) {
 			chain FORWARD { type filter hook forward priority filter; policy accept; reject
 			}
 		}`, want: []string{
-			"host forward from up0 to edge0 -> ip filter FORWARD (0) handle 2: reject",
+			"host forward from out0 to br0 -> ip filter FORWARD (0) handle 2: reject",
 			"dropped in host by ip filter FORWARD handle 2",
 			"`nft delete rule ip filter FORWARD handle 2` deletes the rule, `nft -a list chain ip filter FORWARD` shows it",
 		}},
 		"bridge": {rules: `table bridge fw {
-			chain out { type filter hook output priority filter; policy accept; ip daddr 10.90.0.2 drop
+			chain out { type filter hook output priority filter; policy accept; ip daddr 10.9.0.11 drop
 			}
 		}`, want: []string{
-			"host forward from up0 to edge0",
-			"host postrouting from up0 to edge0",
-			"host neighbour 10.90.0.2 02:00:00:00:00:02 known",
-			"host bridge output to port1 -> bridge fw out (-200) handle 2: drop",
+			"host forward from out0 to br0",
+			"host postrouting from out0 to br0",
+			"host neighbour 10.9.0.11 02:00:00:00:00:02 known",
+			"host bridge output to vc1 -> bridge fw out (-200) handle 2: drop",
 			"dropped in host by bridge fw out handle 2",
 			"`nft delete rule bridge fw out handle 2` deletes the rule, `nft -a list chain bridge fw out` shows it",
 		}},
@@ -348,26 +279,26 @@ func TestKernelDropped(t *testing.T) {
 			chain in { type filter hook input priority filter; policy drop; tcp dport 22 accept
 			}
 		}`, want: []string{
-			"host forward from up0 to edge0",
-			"host postrouting from up0 to edge0",
-			"host neighbour 10.90.0.2 02:00:00:00:00:02 known",
-			"host bridge output to port1",
-			"host bridge postrouting to port1",
-			"c1 prerouting from eth0 tcp 192.0.2.9:PORT to 10.90.0.2:80",
-			"c1 route local 10.90.0.2/32 dev eth0",
+			"host forward from out0 to br0",
+			"host postrouting from out0 to br0",
+			"host neighbour 10.9.0.11 02:00:00:00:00:02 known",
+			"host bridge output to vc1",
+			"host bridge postrouting to vc1",
+			"c1 prerouting from eth0 tcp 192.0.2.2:PORT to 10.9.0.11:80",
+			"c1 route local 10.9.0.11/32 dev eth0",
 			"c1 input from eth0 -> inet fw in (0): drop (policy)",
 			"dropped in c1 by the policy of inet fw in",
-			"in c1: accept it there: `nft add rule inet fw in ip daddr 10.90.0.2 tcp dport 80 accept`",
+			"in c1: accept it there: `nft add rule inet fw in ip daddr 10.9.0.11 tcp dport 80 accept`",
 		}},
 	}
 	for name, tt := range tests {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			s := newSite(t, false)
-			nfttest.Load(t, s.host, toC1+"\n"+tt.rules)
-			nfttest.Load(t, s.c1, tt.inside)
-			s.listen("tcp", ":80")
-			s.want(s.published(unix.IPPROTO_TCP, "192.0.2.2:8080"), false, append(first, tt.want...)...)
+			nfttest.Load(t, s.NS, toC1+"\n"+tt.rules)
+			nfttest.Load(t, s.C1.NS, tt.inside)
+			s.Occupy(s.C1.NS, "tcp", ":80")
+			s.want(s.published(unix.IPPROTO_TCP, "192.0.2.1:8080"), false, append(first, tt.want...)...)
 		})
 	}
 }
@@ -376,26 +307,26 @@ func TestKernelDropped(t *testing.T) {
 func TestKernelForeign(t *testing.T) {
 	t.Parallel()
 	s := newSite(t, false)
-	nfttest.Load(t, s.host, `table ip hj {
-		chain pre { type nat hook prerouting priority mangle; tcp dport 8080 dnat to 10.90.0.2:81
+	nfttest.Load(t, s.NS, `table ip hj {
+		chain pre { type nat hook prerouting priority mangle; tcp dport 8080 dnat to 10.9.0.11:81
 		}
 	}`)
-	s.listen("tcp", ":80")
-	r := s.published(unix.IPPROTO_TCP, "192.0.2.2:8080")
-	r.Published = []netip.AddrPort{netip.MustParseAddrPort("10.90.0.2:80")}
+	s.Occupy(s.C1.NS, "tcp", ":80")
+	r := s.published(unix.IPPROTO_TCP, "192.0.2.1:8080")
+	r.Published = []netip.AddrPort{netip.MustParseAddrPort("10.9.0.11:80")}
 	s.want(r, false,
-		"host prerouting from up0 tcp 192.0.2.9:PORT to 192.0.2.2:8080 -> ip hj pre (-150) handle 2: dnat to 10.90.0.2:81",
-		"host route 10.90.0.0/24 dev edge0",
-		"host forward from up0 to edge0",
-		"host postrouting from up0 to edge0",
-		"host neighbour 10.90.0.2 02:00:00:00:00:02 known",
-		"host bridge output to port1",
-		"host bridge postrouting to port1",
-		"c1 prerouting from eth0 tcp 192.0.2.9:PORT to 10.90.0.2:81",
-		"c1 route local 10.90.0.2/32 dev eth0",
+		"host prerouting from out0 tcp 192.0.2.2:PORT to 192.0.2.1:8080 -> ip hj pre (-150) handle 2: dnat to 10.9.0.11:81",
+		"host route 10.9.0.0/24 dev br0",
+		"host forward from out0 to br0",
+		"host postrouting from out0 to br0",
+		"host neighbour 10.9.0.11 02:00:00:00:00:02 known",
+		"host bridge output to vc1",
+		"host bridge postrouting to vc1",
+		"c1 prerouting from eth0 tcp 192.0.2.2:PORT to 10.9.0.11:81",
+		"c1 route local 10.9.0.11/32 dev eth0",
 		"c1 input from eth0",
-		"c1 port tcp 10.90.0.2:81: nothing listens",
-		"ip hj pre (-150) handle 2 leads to 10.90.0.2:81, and the port is published to 10.90.0.2:80; delivered to c1, where nothing listens on tcp 10.90.0.2:81",
+		"c1 port tcp 10.9.0.11:81: nothing listens",
+		"ip hj pre (-150) handle 2 leads to 10.9.0.11:81, and the port is published to 10.9.0.11:80; delivered to c1, where nothing listens on tcp 10.9.0.11:81",
 		"`nft delete rule ip hj pre handle 2` deletes that rule; start the program, or see with `ss -lnp` on which address and port it listens")
 }
 
@@ -407,33 +338,33 @@ func TestKernelOutbound(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			s := newSite(t, brNetfilter)
-			nfttest.Load(t, s.host, `table ip nat {
-				chain post { type nat hook postrouting priority srcnat; oifname "up0" masquerade
+			nfttest.Load(t, s.NS, `table ip nat {
+				chain post { type nat hook postrouting priority srcnat; oifname "out0" masquerade
 				}
 			}`)
 			first := []string{
-				"c1 output to eth0 tcp 10.90.0.2:PORT to 192.0.2.9:443",
-				"c1 route default via 10.90.0.1 dev eth0",
+				"c1 output to eth0 tcp 10.9.0.11:PORT to 192.0.2.2:443",
+				"c1 route default via 10.9.0.1 dev eth0",
 				"c1 postrouting to eth0",
-				"c1 neighbour 10.90.0.1 02:00:00:00:00:01 known",
-				"host bridge prerouting from port1 tcp 10.90.0.2:PORT to 192.0.2.9:443",
-				"host bridge input from port1",
-				"host prerouting from edge0",
-				"host route 192.0.2.0/24 dev up0",
+				"c1 neighbour 10.9.0.1 02:00:00:00:00:01 known",
+				"host bridge prerouting from vc1 tcp 10.9.0.11:PORT to 192.0.2.2:443",
+				"host bridge input from vc1",
+				"host prerouting from br0",
+				"host route 192.0.2.0/24 dev out0",
 			}
 			if brNetfilter {
 				first[5], first[6] = first[6], first[5]
 			}
-			s.want(s.outbound(unix.IPPROTO_TCP, "192.0.2.9:443"), true, append(first,
-				"host forward from edge0 to up0",
-				"host postrouting from edge0 to up0 -> ip nat post (100) handle 2: snat to 192.0.2.2:PORT",
-				"host neighbour 192.0.2.9 02:00:00:00:00:09 known",
-				"left host by up0 for 192.0.2.9:443", "")...)
+			s.want(s.outbound(unix.IPPROTO_TCP, "192.0.2.2:443"), true, append(first,
+				"host forward from br0 to out0",
+				"host postrouting from br0 to out0 -> ip nat post (100) handle 2: snat to 192.0.2.1:PORT",
+				"host neighbour 192.0.2.2 02:00:00:00:00:09 known",
+				"left host by out0 for 192.0.2.2:443", "")...)
 
-			s.ok(s.host.SetSysctl("net/ipv4/ip_forward", "0"))
-			first[7] = "host route to 192.0.2.9: no route to host"
-			s.want(s.outbound(unix.IPPROTO_TCP, "192.0.2.9:443"), false, append(first,
-				"host does not forward (net.ipv4.conf.edge0.forwarding is 0)", "`sysctl -w net.ipv4.ip_forward=1`")...)
+			s.NoError(s.NS.SetSysctl("net/ipv4/ip_forward", "0"))
+			first[7] = "host route to 192.0.2.2: no route to host"
+			s.want(s.outbound(unix.IPPROTO_TCP, "192.0.2.2:443"), false, append(first,
+				"host does not forward (net.ipv4.conf.br0.forwarding is 0)", "`sysctl -w net.ipv4.ip_forward=1`")...)
 		})
 	}
 }
@@ -442,13 +373,13 @@ func TestKernelOutbound(t *testing.T) {
 func TestKernelDroppedAtOutput(t *testing.T) {
 	t.Parallel()
 	s := newSite(t, false)
-	nfttest.Load(t, s.c1, `table inet fw {
+	nfttest.Load(t, s.C1.NS, `table inet fw {
 		chain out { type filter hook output priority filter; policy accept; meta l4proto { tcp, udp } drop
 		}
 	}`)
 	for proto, name := range map[uint8]string{unix.IPPROTO_TCP: "tcp", unix.IPPROTO_UDP: "udp"} {
-		s.want(s.outbound(proto, "192.0.2.9:443"), false,
-			"c1 output to eth0 "+name+" 10.90.0.2:PORT to 192.0.2.9:443 -> inet fw out (0) handle 3: drop",
+		s.want(s.outbound(proto, "192.0.2.2:443"), false,
+			"c1 output to eth0 "+name+" 10.9.0.11:PORT to 192.0.2.2:443 -> inet fw out (0) handle 3: drop",
 			"dropped in c1 by inet fw out handle 3",
 			"in c1: `nft delete rule inet fw out handle 3` deletes the rule, `nft -a list chain inet fw out` shows it")
 	}
@@ -467,30 +398,30 @@ func TestKernelLost(t *testing.T) {
 	}
 	outcome(s.outbound(unix.IPPROTO_TCP, "203.0.113.1:443"), "host has no route to 203.0.113.1: network is unreachable", "ip route add 203.0.113.1/32 via ROUTER")
 	outcome(s.outbound(unix.IPPROTO_UDP, "[2001:db8:1::1]:443"), "host has no route to 2001:db8:1::1: network is unreachable", "ip route add 2001:db8:1::1/128 via ROUTER")
-	s.ok(s.host.SetSysctl("net/ipv6/conf/all/forwarding", "0"))
-	outcome(s.outbound(unix.IPPROTO_UDP, "[2001:db8::9]:443"), "host does not forward (net.ipv6.conf.all.forwarding is 0)", "sysctl -w net.ipv6.conf.all.forwarding=1")
-	outcome(s.outbound(unix.IPPROTO_UDP, "192.0.2.77:53"), "lost in host: no answer from 192.0.2.77 on up0, whose MAC address is needed", "ip neigh show dev up0")
+	s.NoError(s.NS.SetSysctl("net/ipv6/conf/all/forwarding", "0"))
+	outcome(s.outbound(unix.IPPROTO_UDP, "[fd00:2::2]:443"), "host does not forward (net.ipv6.conf.all.forwarding is 0)", "sysctl -w net.ipv6.conf.all.forwarding=1")
+	outcome(s.outbound(unix.IPPROTO_UDP, "192.0.2.77:53"), "lost in host: no answer from 192.0.2.77 on out0, whose MAC address is needed", "ip neigh show dev out0")
 
-	s.ok(s.host.SetSysctl("net/ipv4/conf/edge0/rp_filter", "1"))
-	c1 := kerneltest.Dial(t, s.c1)
+	s.NoError(s.NS.SetSysctl("net/ipv4/conf/br0/rp_filter", "1"))
+	c1 := kerneltest.Dial(t, s.C1.NS)
 	eth0, err := c1.Link("eth0")
-	s.ok(err)
+	s.NoError(err)
 	other := netip.MustParseAddr("192.0.2.88") // of the other side
-	s.addresses(c1, eth0.Index, "192.0.2.88/32")
-	s.ok(c1.Do(rtnl.ReplaceRoute(rtnl.Route{Dst: netip.MustParsePrefix("0.0.0.0/0"), GW: netip.MustParseAddr("10.90.0.1"), Link: eth0.Index, Src: other})))
-	r := s.outbound(unix.IPPROTO_TCP, "192.0.2.9:443")
+	s.NoError(c1.AddAddr(eth0.Index, rtnl.Addr{Prefix: netip.MustParsePrefix("192.0.2.88/32")}))
+	s.NoError(c1.Do(rtnl.ReplaceRoute(rtnl.Route{Dst: netip.MustParsePrefix("0.0.0.0/0"), GW: netip.MustParseAddr("10.9.0.1"), Link: eth0.Index, Src: other})))
+	r := s.outbound(unix.IPPROTO_TCP, "192.0.2.2:443")
 	r.Places[1].Flow.Src = []netip.Addr{other}
-	outcome(r, "dropped in host by rp_filter: the route back to 192.0.2.88 does not lead out of edge0", "sysctl -w net.ipv4.conf.edge0.rp_filter=2")
+	outcome(r, "dropped in host by rp_filter: the route back to 192.0.2.88 does not lead out of br0", "sysctl -w net.ipv4.conf.br0.rp_filter=2")
 
-	s.ok(c1.Do(rtnl.DropRoute(rtnl.Route{Dst: netip.MustParsePrefix("0.0.0.0/0")})))
-	outcome(s.outbound(unix.IPPROTO_TCP, "192.0.2.9:443"), "c1 sends nothing: network is unreachable", "no route")
+	s.NoError(c1.Do(rtnl.DropRoute(rtnl.Route{Dst: netip.MustParsePrefix("0.0.0.0/0")})))
+	outcome(s.outbound(unix.IPPROTO_TCP, "192.0.2.2:443"), "c1 sends nothing: network is unreachable", "no route")
 }
 
 // Nothing comes, and a trace that is ended by its context.
 func TestKernelNothing(t *testing.T) {
 	t.Parallel()
 	s := newSite(t, false)
-	r := s.published(unix.IPPROTO_TCP, "192.0.2.2:8080")
+	r := s.published(unix.IPPROTO_TCP, "192.0.2.1:8080")
 	r.Send, r.Wait = nil, time.Millisecond
 	s.want(r, false, "no such packet came to host within 1ms",
 		"start the client meanwhile, or let --send send one; what the network before, XDP or tc drops does not come to nf_tables")

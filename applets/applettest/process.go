@@ -1,0 +1,51 @@
+package applettest
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"os/exec"
+	"strings"
+	"syscall"
+	"time"
+
+	"cnibox/internal/kerneltest"
+	"cnibox/spec"
+)
+
+// ProcessTimeout is how long a process may take before it counts as stuck.
+var ProcessTimeout = kerneltest.Timeout(time.Minute)
+
+// Env are the variables of a runtime for eth0 of a container; those of more go before.
+func (c Container) Env(verb spec.Verb, more ...string) []string {
+	return append([]string{"CNI_COMMAND=" + string(verb), "CNI_CONTAINERID=" + c.ID, "CNI_IFNAME=eth0", "CNI_NETNS=" + c.Path}, more...)
+}
+
+// Process runs a program on the host, in $DIR, with $DIR/bin as CNI_PATH unless env says otherwise, and
+// returns what [Host.Serve] returns; a stdout of cmd's own is left to it. One that is stuck is killed, which
+// is an error.
+func (h *Host) Process(cmd *exec.Cmd, stdin string, env ...string) (exit int, stdout, stderr string, err error) {
+	var out, diag bytes.Buffer
+	cmd.Dir, cmd.Env = h.Dir, append([]string{"CNI_PATH=" + h.Path("bin")}, env...)
+	cmd.Stdin, cmd.Stderr = strings.NewReader(stdin), &diag
+	if cmd.Stdout == nil {
+		cmd.Stdout = &out
+	}
+	if h.Here {
+		err = cmd.Start()
+	} else {
+		err = h.NS.Do(cmd.Start)
+	}
+	if err != nil {
+		return -1, "", "", err
+	}
+	stuck := time.AfterFunc(ProcessTimeout, func() { cmd.Process.Kill() })
+	err = cmd.Wait()
+	if exit := new(exec.ExitError); errors.As(err, &exit) || errors.Is(err, syscall.EPIPE) {
+		err = nil // a plugin need not read its stdin
+	}
+	if !stuck.Stop() {
+		err = fmt.Errorf("%q was still running after %s", cmd.Args, ProcessTimeout)
+	}
+	return cmd.ProcessState.ExitCode(), out.String(), diag.String(), err
+}
