@@ -157,7 +157,7 @@ var odd = map[string]rollback{
 		},
 	},
 	// the address of the bridge is another one, which a failed ADD restores
-	"forceAddress/new host": {
+	"forceAddress/used host": {
 		name: "bridge", other: applettest.Conf("bridge", `"bridge":"br0","isGateway":true,`+applettest.IPAM),
 		conf: applettest.Conf("bridge", `"bridge":"br0","isGateway":true,"forceAddress":true,"ipam":{"type":"host-local","dataDir":"$DIR",
 			"ranges":[[{"subnet":"10.9.0.0/24"}],[{"subnet":"fd00::/64"}]]}`),

@@ -37,8 +37,10 @@ var (
 	other = spec.Attachment{Network: "net1", ContainerID: "c2", IfName: "eth0"}
 )
 
+// newSite makes one; the test runs beside others that have one.
 func newSite(t *testing.T) *site {
 	t.Helper()
+	t.Parallel()
 	n := applettest.NewBridged(t)
 	for _, dst := range []string{"0.0.0.0/0", "::/0"} {
 		kerneltest.Brief(t, n.Outside, func(c *rtnl.Conn) error { return c.Do(rtnl.DropRoute(kerneltest.Route(t, c, dst))) })

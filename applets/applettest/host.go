@@ -1,5 +1,6 @@
 // Package applettest is the fixture of tests that call plugins: a host and its containers,
-// which are namespaces of the kernel, and what tests over all plugins know of each one. It
+// which are namespaces of the kernel, and what tests over all plugins know of each one. Verbs are
+// called as functions ([Host.Do]), served ([Host.Call]) or as processes ([Host.Process]). It
 // imports every plugin, so tests within a plugin's package cannot use it.
 package applettest
 

@@ -15,8 +15,10 @@ import (
 // A bridged is an applettest.Bridged for firewall.
 type bridged struct{ *applettest.Bridged }
 
+// newBridged makes one; the test runs beside others that have one.
 func newBridged(t *testing.T) *bridged {
 	t.Helper()
+	t.Parallel()
 	return &bridged{applettest.NewBridged(t)}
 }
 
