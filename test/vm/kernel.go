@@ -84,9 +84,13 @@ func (k kernel) get(ctx context.Context, cache string, update bool) (tree, error
 	if _, err := openTree(fresh); err != nil {
 		return tree{}, fmt.Errorf("%s: %w", k.pkg, err)
 	}
-	// Another run may have been faster; it has the same.
-	if err := errors.Join(os.RemoveAll(dir), os.Rename(fresh, dir)); err != nil {
-		return tree{}, err
+	if err := os.Rename(fresh, dir); err != nil {
+		if t, err := openTree(dir); err == nil && !update {
+			return t, nil // another run was faster, and uses it
+		}
+		if err := errors.Join(os.RemoveAll(dir), os.Rename(fresh, dir)); err != nil {
+			return tree{}, err
+		}
 	}
 	return openTree(dir)
 }
