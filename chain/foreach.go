@@ -24,9 +24,15 @@ func (r *Runner) ForEach(ctx context.Context, n int, container func(i int) strin
 		of[id] = append(of[id], i)
 	}
 	var next atomic.Int64
+	var warning sync.Mutex
 	finished := make(chan int, n) // that a slow done keeps none from working
 	worker := func() {
 		own := *r
+		own.Warn = func(format string, args ...any) {
+			warning.Lock()
+			defer warning.Unlock()
+			r.Warn(format, args...)
+		}
 		if host, end, err := netns.ShareHost(); err == nil {
 			defer end()
 			own.host = host

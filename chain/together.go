@@ -63,8 +63,10 @@ func (e *AttachmentError) Unwrap() error { return e.Err }
 // A doomed attachment is one whose DEL has begun.
 type doomed struct {
 	*Entry
-	kept bool // it is alive, or gone
-	errs []error
+	locked bool // by this process
+	joins  bool // see begin
+	kept   bool // it is alive, or gone
+	errs   []error
 }
 
 // fail adds an error, if it is one.
@@ -132,17 +134,21 @@ func (w *deleting) part(ctx context.Context, entries []*Entry) (single []*Entry)
 	defer locks.unlock()
 	ctx, forget := once.WithCache(ctx)
 	defer forget()
-	var begun []*doomed
+	var all, begun []*doomed
 	for _, e := range entries {
-		if ctx.Err() != nil {
-			return nil
-		}
 		locked := (w.owned || locks.try("network", e.NetworkName, unix.LOCK_SH)) && locks.try("container", e.ContainerID, unix.LOCK_EX)
-		if d := (&doomed{Entry: e}); locked && w.begin(ctx, d) {
-			begun = append(begun, d)
+		all = append(all, &doomed{Entry: e, locked: locked})
+	}
+	begin := func(r *Runner, i int) { all[i].joins = all[i].locked && w.begin(ctx, r, all[i]) }
+	w.ForEach(ctx, len(all), func(i int) string { return all[i].ContainerID }, begin, func(i int) {
+		if all[i].joins {
+			begun = append(begun, all[i])
 		} else {
-			single = append(single, e)
+			single = append(single, entries[i])
 		}
+	})
+	if ctx.Err() != nil {
+		return nil
 	}
 	w.Together.Make(ctx)
 	there := w.Cache.listed()
@@ -162,9 +168,9 @@ func (w *deleting) part(ctx context.Context, entries []*Entry) (single []*Entry)
 // begin runs DEL of the plugins of an attachment, as far as that is not made together. It is false,
 // and nothing was done, if the attachment has to be deleted by itself: an interrupted ADD, of which
 // all errors decide what is done, and one with a plugin whose DEL cannot be made with others.
-func (w *deleting) begin(ctx context.Context, d *doomed) (joins bool) {
+func (w *deleting) begin(ctx context.Context, r *Runner, d *doomed) (joins bool) {
 	if !w.owned { // another process may have deleted it, or added it again
-		now, err := w.Cache.Lookup(d.Attachment())
+		now, err := r.Cache.Lookup(d.Attachment())
 		if err != nil || now.Live() {
 			d.kept = true
 			d.fail(ignore(err, os.ErrNotExist))
@@ -172,12 +178,12 @@ func (w *deleting) begin(ctx context.Context, d *doomed) (joins bool) {
 		}
 		d.Entry = now
 	}
-	l, t := w.recallStale(ctx, w.list, d.Entry)
+	l, t := r.recallStale(ctx, w.list, d.Entry)
 	v, err := l.version()
-	if d.Interrupted() || len(l.Plugins) == 0 || err != nil || !w.joins(l) {
+	if d.Interrupted() || len(l.Plugins) == 0 || err != nil || !r.joins(l) {
 		return false
 	}
-	prev := w.prevOf(d.Entry, v)
+	prev := r.prevOf(d.Entry, v)
 	for i := range slices.Backward(l.Plugins) {
 		p := &l.Plugins[i]
 		later := func(err error) {
@@ -185,7 +191,7 @@ func (w *deleting) begin(ctx context.Context, d *doomed) (joins bool) {
 				d.fail(failed(spec.Del, l, p, err))
 			}
 		}
-		_, err := w.Runner.run(w.Together.For(ctx, d.Attachment(), func(string) {}, later), spec.Del, l, p, t, prev)
+		_, err := r.run(r.Together.For(ctx, d.Attachment(), func(string) {}, later), spec.Del, l, p, t, prev)
 		d.fail(err)
 	}
 	return true

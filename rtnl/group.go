@@ -19,6 +19,11 @@ func (c *Conn) DelLinks(match func(*Link) bool, failed func(index uint32, err er
 	if err != nil {
 		return err
 	}
+	return c.DelLinksOf(links, match, failed)
+}
+
+// DelLinksOf is [Conn.DelLinks] for the links of the namespace that the caller has read.
+func (c *Conn) DelLinksOf(links []Link, match func(*Link) bool, failed func(index uint32, err error)) error {
 	used := map[uint32]bool{0: true} // 0 is the group of a new link
 	var gone []uint32
 	for i := range links {
@@ -38,7 +43,7 @@ func (c *Conn) DelLinks(match func(*Link) bool, failed func(index uint32, err er
 	for _, index := range gone {
 		ops = append(ops, ChangeLink(index, LinkChange{Group: &group}))
 	}
-	err = SkipAbsent(c.Do(ops...))
+	err := SkipAbsent(c.Do(ops...))
 	if err == nil {
 		err = SkipAbsent(c.Do(dropGroup(group)))
 	}

@@ -17,7 +17,8 @@ import (
 type Together struct {
 	mu    sync.Mutex
 	end   []*ending
-	links map[string]*rtnl.Link // of the host, by name, when the first DEL asked; nil: none has
+	all   []rtnl.Link           // of the host, when the first DEL asked
+	links map[string]*rtnl.Link // the same by name; nil: none has asked
 }
 
 // An ending is what is left to do of one DEL.
@@ -70,7 +71,7 @@ func (t *Together) hostLink(host *rtnl.Conn, name string) (*rtnl.Link, error) {
 		if err != nil {
 			return nil, err
 		}
-		t.links = make(map[string]*rtnl.Link, len(all))
+		t.all, t.links = all, make(map[string]*rtnl.Link, len(all))
 		for i := range all {
 			t.links[all[i].Name] = &all[i]
 		}
@@ -98,7 +99,7 @@ func (t *Together) DelLinks(ctx context.Context) {
 	}
 	err := context.Cause(ctx)
 	if err == nil {
-		err = delLinks(byIndex, fail)
+		err = t.delLinks(byIndex, fail)
 	}
 	if err == nil {
 		return
@@ -109,13 +110,13 @@ func (t *Together) DelLinks(ctx context.Context) {
 }
 
 // delLinks deletes links of the host. An error that fail does not get is about all of them.
-func delLinks(byIndex map[uint32]*ending, fail func(*ending, error)) error {
+func (t *Together) delLinks(byIndex map[uint32]*ending, fail func(*ending, error)) error {
 	host, err := rtnl.Dial(netns.Host())
 	if err != nil {
 		return err
 	}
 	defer host.Close()
-	return host.DelLinks(func(l *rtnl.Link) bool { return byIndex[l.Index] != nil }, func(index uint32, err error) { fail(byIndex[index], err) })
+	return host.DelLinksOf(t.all, func(l *rtnl.Link) bool { return byIndex[l.Index] != nil }, func(index uint32, err error) { fail(byIndex[index], err) })
 }
 
 // Release releases the leases of those whose link is gone, as a DEL by itself does, and empties the
@@ -135,5 +136,5 @@ func (t *Together) Release(ctx context.Context) {
 			e.collector.report(err)
 		}
 	}
-	t.end, t.links = nil, nil
+	t.end, t.all, t.links = nil, nil, nil
 }
