@@ -102,7 +102,7 @@ func (n *network) fill(r caller, count int) error {
 	if err != nil {
 		return err
 	}
-	count, n.filled = len(others), max(count, n.filled)
+	count, n.filled, n.held = len(others), max(count, n.filled), append(n.held, others...)
 	// the first alone: two that make the reference's shared chains at once fail
 	_, errs := n.all(r, "ADD", others[:min(1, count)], 1)
 	_, more := n.all(r, "ADD", others[min(1, count):], 2)

@@ -25,7 +25,8 @@ type network struct {
 	plugins string
 	confDir string // holds the list, for cni-exec
 	list    []map[string]any
-	filled  int // containers that stay attached
+	filled  int          // containers that stay attached
+	held    []attachment // those
 }
 
 // newNetwork makes a host with the network that the chain is measured on.

@@ -22,7 +22,7 @@ var asked = []tableRow{
 	{"chain DEL by `cni-exec`", "chain", "DEL, cni-exec", " faster"},
 	{"100 ADDs, 16 at a time, by `cni-exec`", "parallel", "ADD, cni-exec", " more"},
 	{"500th ADD by `cni-exec`, to the first", "scale", "ADD, cni-exec, to the 1st", ""},
-	{"`cni-exec gc` of 1,000 attachments", "crowd", "gc of 1000, of the limit", ""},
+	{"`cni-exec gc` of 1,000 that are gone", "crowd", "gc of 1000 whose namespace is gone, of the limit", ""},
 }
 
 // blocks are the tables that files may have, between `<!-- bench: NAME -->` and `<!-- bench end -->`.
