@@ -21,6 +21,10 @@ const inside = "--inside"
 // memory is where the temporary directories are: a file system of the mount namespace.
 const memory = "/dev/shm"
 
+// shared are the directories below /run in which plugins, cni-exec and ip(8) keep what has the same name in
+// tests that run beside one another.
+var shared = []string{"/run/cni", "/run/cnibox", "/run/netns"}
+
 // hint is the one line for those who may not.
 const hint = `make test needs root, or a kernel that allows user namespaces: try "sudo make test", or "sudo sysctl -w kernel.apparmor_restrict_unprivileged_userns=0" where AppArmor forbids them; "make quick" runs the tests that need neither`
 
@@ -38,6 +42,10 @@ func main() {
 	case os.Geteuid() == 0:
 		if unix.Unshare(unix.CLONE_NEWNS) == nil { // which some containers do not allow
 			fail(settle())
+			for _, dir := range shared {
+				fail(os.MkdirAll(dir, 0o755))
+				fail(tmpfs(dir, "mode=0755"))
+			}
 		}
 		fail(become(args))
 	}
