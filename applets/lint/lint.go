@@ -56,6 +56,8 @@ type Linter struct {
 
 	HasLink  func(name string) bool // whether the host has a link; nil: not known
 	Attached []Attached             // what has addresses of networks; nil: not known
+
+	others []*otherNetwork // of Others, from the first call of List on
 }
 
 // builtIn finds the plugins of this program alone. An external one of the same name has the same
@@ -121,7 +123,7 @@ func (l *Linter) List(list *chain.List) []*Finding {
 	c := &checker{Linter: l, docs: map[string]*document{}, fields: map[reflect.Type][]field{}, quick: true}
 	n := c.list(list)
 	if len(l.Others)+len(l.Routes) > 0 {
-		c.compareWith(n, l.Others)
+		c.compareWithOthers(n)
 	}
 	if len(c.problems) == 0 {
 		return nil
@@ -129,19 +131,27 @@ func (l *Linter) List(list *chain.List) []*Finding {
 	return c.findings()
 }
 
-// compareWith compares a network with lists that were not linted.
-func (c *checker) compareWith(n *network, others []*chain.List) {
+// compareWithOthers compares a network with those that were not linted.
+func (c *checker) compareWithOthers(n *network) {
 	for file := range c.docs {
 		c.doc(file)
 	}
 	c.validate(n)
-	var networks []*network
-	for _, other := range others {
-		if other.Name != n.list.Name && mayOverlap(n, other) { // one of the same name has been reported
-			o := c.network(other)
-			c.validate(o)
-			networks = append(networks, o)
+	if len(c.others) < len(c.Others) {
+		for _, l := range c.Others {
+			c.others = append(c.others, newOtherNetwork(l))
 		}
+	}
+	var networks []*network
+	for _, o := range c.others {
+		if o.list.Name == n.list.Name || !o.mayOverlap(n) { // one of the same name has been reported
+			continue
+		}
+		if o.members == nil {
+			o.network = *c.network(o.list)
+			c.validate(&o.network)
+		}
+		networks = append(networks, &o.network)
 	}
 	c.compare(n, networks)
 }

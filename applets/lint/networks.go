@@ -122,16 +122,28 @@ func belongsToAny(networks []*network, route *HostRoute) bool {
 	})
 }
 
-// mayOverlap reports whether a list has a text that is a prefix with addresses of a network, which
-// takes a part of the time that its own check takes.
-func mayOverlap(n *network, other *chain.List) bool {
-	for _, text := range strings.Split(string(other.Doc()), `"`) {
-		p, err := netip.ParsePrefix(text)
-		if err != nil || p.Bits() == 0 { // a default route
-			continue
+// An otherNetwork is one that many are compared with. Its members are found when they are first needed.
+type otherNetwork struct {
+	network
+	prefixes []netip.Prefix // all that its configuration has, whatever they are for, but for default routes
+}
+
+func newOtherNetwork(l *chain.List) *otherNetwork {
+	o := &otherNetwork{network: network{list: l}}
+	for _, text := range strings.Split(string(l.Doc()), `"`) {
+		if p, err := netip.ParsePrefix(text); err == nil && p.Bits() > 0 {
+			o.prefixes = append(o.prefixes, p)
 		}
-		for _, m := range n.members {
-			if slices.ContainsFunc(m.resources.Ranges, func(r spec.Range) bool { return r.Subnet.Overlaps(p) }) {
+	}
+	return o
+}
+
+// mayOverlap reports whether a range of n overlaps a prefix of the configuration, which is cheaper than to
+// have its plugins decode it.
+func (o *otherNetwork) mayOverlap(n *network) bool {
+	for _, m := range n.members {
+		for _, r := range m.resources.Ranges {
+			if slices.ContainsFunc(o.prefixes, r.Subnet.Overlaps) {
 				return true
 			}
 		}
