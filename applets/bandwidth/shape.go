@@ -355,8 +355,8 @@ func (c *conf) Release(op *chained.Op) error {
 	return errors.Join(ownErr, err, s.dropBucket(now), s.dropIFBs(now))
 }
 
-// Collect deletes the IFBs of the network's attachments that are gone, and those of the
-// reference that no link redirects to: these do not name their attachment.
+// Collect deletes the IFBs of the network's stale attachments, and those of the reference to which
+// no link redirects: these do not name their attachment.
 func (c *conf) Collect(op *chained.Op) error {
 	host, err := rtnl.Dial(netns.Host())
 	if err != nil {
