@@ -32,12 +32,12 @@ func eachChild(t *testing.T, test func(t *testing.T, h *applettest.Host, s apple
 	}
 }
 
-// kindOf is the kind of a plugin's links, as the kernel calls it.
+// kindOf returns the kernel's name of the kind of a plugin's links.
 func kindOf(plugin string) string {
 	return strings.ToLower(reflect.TypeOf(applettest.Plugins[plugin].Kind).Name())
 }
 
-// mtuOf is the MTU that a configuration asks for, or else that of the host's links.
+// mtuOf returns the MTU of a configuration, or else that of the host's links.
 func mtuOf(t *testing.T, conf string) int {
 	t.Helper()
 	var own struct{ MTU int }
@@ -47,7 +47,7 @@ func mtuOf(t *testing.T, conf string) int {
 	return cmp.Or(own.MTU, 1500)
 }
 
-// hasMaster reports whether the link of a plugin is on one of the host.
+// hasMaster reports whether the link of a plugin has a master on the host.
 func hasMaster(plugin string) bool {
 	return strings.Contains(applettest.Plugins[plugin].Keys, `"master"`)
 }
@@ -116,7 +116,7 @@ func TestKernelChildCheck(t *testing.T) {
 	})
 }
 
-// No link is left where the IPAM plugin fails; macvlan, ipvlan and vlan of the reference leave one.
+// No link is left if the IPAM plugin fails; macvlan, ipvlan and vlan of the reference leave one.
 func TestKernelChildExhausted(t *testing.T) {
 	eachChild(t, func(t *testing.T, h *applettest.Host, s applettest.Segment, plugin, conf string) {
 		conf = strings.Replace(conf, `"subnet":"10.1.0.0/24"`, `"subnet":"10.1.0.0/30","rangeStart":"10.1.0.2"`, 1)
@@ -195,8 +195,8 @@ func TestKernelChildDuplicateAddress(t *testing.T) {
 	})
 }
 
-// CHECK sees that the master is down, on the host and in the container: it warns of it, since nothing
-// passes then, though the link on it stays up. A VLAN goes down with its master, which is an error.
+// CHECK warns of a master that is down, on the host and in the container: no packets pass then,
+// although the link stays up. A VLAN goes down with its master, which is an error.
 func TestKernelChildMasterDown(t *testing.T) {
 	for _, inContainer := range []bool{false, true} {
 		eachChild(t, func(t *testing.T, h *applettest.Host, s applettest.Segment, plugin, conf string) {

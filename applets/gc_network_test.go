@@ -11,12 +11,12 @@ import (
 	"cnibox/spec"
 )
 
-// Two networks whose keys begin with the same 32 bits, which is what a key has of a network. Such
-// names are found in a second.
+// Two networks whose keys have the same first 32 bits, the part of a key that stands for the
+// network. Such names are found in a second.
 const network, namesake = "net42889", "net14758"
 
-// GC of a network leaves what belongs to another one whose name has the same key:
-// links, rules, devices, ports.
+// GC of a network does not delete what belongs to another one whose name has the same key: links,
+// rules, devices, ports.
 func TestKernelGCOfNetworkWithSameKey(t *testing.T) {
 	applettest.NeedShaping(t)
 	if spec.NetworkKey(network) != spec.NetworkKey(namesake) {

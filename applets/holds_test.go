@@ -11,7 +11,7 @@ import (
 	"cnibox/spec/spectest"
 )
 
-// Each chained plugin says what an attachment has of it, in words and as data.
+// Each chained plugin reports what it holds for an attachment, as text and as data.
 func TestHolds(t *testing.T) {
 	const prev = `"prevResult":{"cniVersion":"1.1.0","interfaces":[{"name":"eth0","sandbox":"/x"}],"ips":[{"address":"10.1.0.2/24","interface":0}]}`
 	for plugin, tt := range map[string]struct {
@@ -46,8 +46,8 @@ func TestHolds(t *testing.T) {
 	}
 }
 
-// Tools know what the plugins of a list use without a line about one of them. What is stored is found with
-// an invalid configuration too.
+// Tools get the resources of a list from its plugins, without code for any of them. Stored
+// resources are found even with an invalid configuration.
 func TestUses(t *testing.T) {
 	d := chain.NewDescriber(applets.All().Plugin, "/state")
 	u := d.Uses([]byte(`{"cniVersion":"0.4.0","name":"n","plugins":[

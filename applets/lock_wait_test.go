@@ -85,7 +85,7 @@ func TestKernelLockTimeout(t *testing.T) {
 	h.Must(spec.Del, "host-local", conf, p)
 }
 
-// inTime calls a verb, which has to end with code 11.
+// inTime calls a verb, which must end with code 11.
 func inTime(t *testing.T, h *applettest.Host, verb spec.Verb, plugin, conf string, p applettest.Container) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), kerneltest.Timeout(10*time.Second))

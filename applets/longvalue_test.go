@@ -12,7 +12,7 @@ import (
 	"cnibox/spec"
 )
 
-// No value of a key makes a long message, wherever it is wrong.
+// No value of a key makes a message long, whatever is wrong with it.
 func TestLongValues(t *testing.T) {
 	const most = 600 // bytes of a message, with two values in it
 	long := strings.Repeat("x", 5000)

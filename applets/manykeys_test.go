@@ -15,15 +15,14 @@ import (
 	"cnibox/spec"
 )
 
-// processorTime is what the process has used so far.
+// processorTime returns the processor time that the process has used so far.
 func processorTime() time.Duration {
 	var u unix.Rusage
 	unix.Getrusage(unix.RUSAGE_SELF, &u)
 	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
 }
 
-// Unknown keys cost little, wherever they are, and no more each when there are
-// many of them.
+// Unknown keys cost little at any place, and no more for each if there are many.
 func TestKernelManyUnknownKeys(t *testing.T) {
 	h := applettest.NewHost(t)
 	for place, conf := range map[string]string{

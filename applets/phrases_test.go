@@ -13,11 +13,10 @@ import (
 	"cnibox/spec"
 )
 
-// TestKernelReferencePhrases has, plugin by plugin, the errors whose text the reference's own
-// tests compare, or that scripts search for: the phrase is the whole of "msg", and what
-// cnibox has to add, which key it is and what to write instead, is in "details". No other test
-// pins them: they ask for the code. Those that a user meets first are in test/messages, as are
-// the whole of their messages.
+// TestKernelReferencePhrases has, plugin by plugin, the errors whose text the reference's own tests
+// compare, or for which scripts search. The phrase is the whole of "msg"; the key and the remedy,
+// which cnibox adds, are in "details". Other tests compare only the code. The whole messages that a
+// user sees most often are in test/messages.
 func TestKernelReferencePhrases(t *testing.T) {
 	const (
 		oneFamily = `CNI version 0.2.0 does not support more than 1 address per family`

@@ -12,8 +12,8 @@ import (
 	"cnibox/spec"
 )
 
-// TestCheckNeedsPrevResult calls CHECK of every plugin without a prevResult: the
-// specification has the runtime give the one of the ADD, and the error is the same in all.
+// TestCheckNeedsPrevResult calls CHECK of every plugin without a prevResult: the specification
+// requires that of the ADD, and the error is the same in all plugins.
 func TestCheckNeedsPrevResult(t *testing.T) {
 	for _, a := range applets.All() {
 		if a.Main != nil || a.Verbs().Check == nil {
@@ -26,9 +26,8 @@ func TestCheckNeedsPrevResult(t *testing.T) {
 	}
 }
 
-// TestKernelGetWithPrevResult takes away, one after the other, what an attachment consists of.
-// A prevResult is answered with as long as all is there; a deleted container is unknown,
-// whatever prevResult says.
+// TestKernelGetWithPrevResult deletes the parts of an attachment one after the other. GET returns
+// prevResult while all exist; a deleted container is unknown, whatever prevResult says.
 func TestKernelGetWithPrevResult(t *testing.T) {
 	const alone = `{"cniVersion":"1.1.0","name":"demo","type":"host-local","ipam":{"type":"host-local","subnet":"10.1.0.0/24","dataDir":"$DIR"}}`
 	bridge := strings.Replace(alone, `"type":"host-local"`, `"type":"bridge"`, 1)
@@ -94,9 +93,9 @@ func TestKernelGetWithPrevResult(t *testing.T) {
 	}
 }
 
-// TestKernelGetAfterDel calls GET of each plugin that works on the interface or the addresses of
-// another, with the result of the ADD: it is the answer until DEL, also where the interface is gone
-// before, and after the DEL of all the container is unknown.
+// TestKernelGetAfterDel calls GET of each plugin that works on another plugin's interface or
+// addresses, with the result of the ADD. GET returns that until DEL, even after the interface is
+// gone; after DEL of all plugins the container is unknown.
 func TestKernelGetAfterDel(t *testing.T) {
 	eachConf(t, func(t *testing.T, plugin, bare string, _ bool) {
 		if applettest.Plugins[plugin].After == "" {

@@ -14,9 +14,9 @@ import (
 	"cnibox/internal/interrupt"
 )
 
-// Main runs the applet that this process is called by, as a whole process: arguments, environment and
-// streams, signals, and the threads that it needs. It returns the exit code. Package main is this and
-// nothing more; test binaries that answer to the names of the applets call it too. With forceExec built-in plugins are started as programs.
+// Main runs the applet under whose name this process was called, as a whole process: arguments,
+// environment, streams, signals and threads. It returns the exit code. Package main only calls it;
+// so do test binaries that act as the applets. With forceExec built-in plugins run as programs.
 func Main(forceExec bool) int {
 	ctx, cancel := context.WithCancelCause(context.Background())
 	defer cancel(nil)
@@ -27,7 +27,7 @@ func Main(forceExec bool) int {
 		name, args = os.Args[0], os.Args[1:]
 	}
 	verb := os.Getenv("CNI_COMMAND")
-	if len(args) > 0 && !namesPlugin(args) { // they are for tools, which do not read the variable
+	if len(args) > 0 && !namesPlugin(args) { // arguments are for tools, which ignore CNI_COMMAND
 		verb = ""
 	}
 	growStack(false)
@@ -53,8 +53,8 @@ func namesPlugin(args []string) bool {
 	return ok && a.Main == nil && len(args) == 1
 }
 
-// A descriptor is a standard stream without what [os.File] does at a pipe that has no reader: it ends
-// the process by SIGPIPE, and a plugin must finish its verb, or undo it.
+// A descriptor is a standard stream that returns EPIPE for a pipe without a reader. [os.File] ends
+// the process by SIGPIPE there, but a plugin must finish its verb, or undo it.
 type descriptor int
 
 // Write writes all of b, or returns why it cannot.
@@ -74,29 +74,29 @@ func (d descriptor) Write(b []byte) (n int, err error) {
 	return n, nil
 }
 
-// stackSize is what most verbs need of the stack of main, in bytes.
+// stackSize is the stack that most verbs need in main, in bytes.
 const stackSize = 24 << 10
 
-// growStack makes the stack of the calling goroutine large while there is little on it: Go
-// doubles a stack that is full, and looks up each frame on it for that.
+// growStack grows the stack of the calling goroutine while it holds few frames: Go doubles a full
+// stack, and looks up each frame for that.
 //
 //go:noinline
 func growStack(use bool) byte {
-	if !use { // the stack has grown by now, and nothing of the frame was touched
+	if !use { // the stack has grown by now, and the frame was not written to
 		return 0
 	}
 	var frame [stackSize]byte
 	return frame[len(os.Args)]
 }
 
-// spareThreads are for what blocks in the kernel beside main.
+// spareThreads is the number of threads that may block in the kernel beside main.
 const spareThreads = 2
 
-// reserveThreads makes all the threads that an ADD may need, and returns when they are there
-// and idle. The runtime ends the process where it cannot make a thread (EAGAIN, by the limit
-// of a control group or of the user), so that has to be before the first change. It needs
-// few where one goroutine runs at a time, which is also faster: an ADD does one thing after
-// another. The threads of [signal.Notify] are among them.
+// reserveThreads starts all the threads that an ADD may need, and returns when they are idle. The
+// runtime ends the process if it cannot start a thread (EAGAIN, by the limit of a control group or
+// of the user), so this comes before the first change. Few are enough if one goroutine runs at a
+// time. That is also faster, since an ADD does one thing after another. The threads of
+// [signal.Notify] are included.
 func reserveThreads() {
 	runtime.GOMAXPROCS(1)
 	<-interrupt.Expect()

@@ -40,8 +40,8 @@ func newStageOf(t *testing.T, name string, p applettest.Plugin) *stage {
 	return s
 }
 
-// container returns one in which the interface is that this plugin changes, if it makes none
-// itself, and the configuration with that one's result.
+// container returns a container with the interface that this plugin changes, if it creates none,
+// and the configuration with the result of that interface.
 func (s *stage) container(id, conf string) (applettest.Container, string) {
 	s.Helper()
 	c := s.Container(id)
@@ -61,7 +61,7 @@ func (s *stage) after(c applettest.Container, conf string) string {
 	return applettest.Prev(conf, s.Must(spec.Add, s.After, before(s.After), c))
 }
 
-// before is the configuration of a plugin that makes the interface for another one.
+// before returns the configuration of a plugin that creates the interface for another one.
 func before(plugin string) string {
 	switch plugin {
 	case "bridge":
@@ -90,8 +90,8 @@ func eachConf(t *testing.T, test func(t *testing.T, plugin, conf string, single 
 	}
 }
 
-// A rollback is a row of the table of verbs that fail: a plugin, its configuration, and what is
-// there before.
+// A rollback is a row of the table of verbs that fail: a plugin, its configuration, and the state
+// before.
 type rollback struct {
 	applettest.Plugin
 	name, conf string
@@ -146,7 +146,7 @@ func rollbacks(plugin string) map[string]rollback {
 	return rows
 }
 
-// odd are rows of one plugin alone, by name.
+// odd are rows for a single plugin, by name.
 var odd = map[string]rollback{
 	"ingress qdisc before/new host": {
 		name: "bandwidth", conf: applettest.Conf("bandwidth", `"dataDir":"$DIR/bandwidth",`+applettest.BothLimits),
@@ -172,7 +172,7 @@ var odd = map[string]rollback{
 	},
 }
 
-// spoil gives a configuration members that go before those of the same name.
+// spoil adds members to a configuration, before those of the same name.
 func spoil(conf, members string) string {
 	if members == "" {
 		return conf
@@ -181,10 +181,10 @@ func spoil(conf, members string) string {
 }
 
 // TestKernelRollback is the table of verbs that fail. For each plugin it makes the nth call that
-// changes something fail, for every n. An ADD that fails leaves all as it was before, on a new host, on one
-// where there is another attachment, and after an earlier ADD of the same. After a DEL or a GC that fails the
-// next one does the rest. CHECK and GET change nothing. What dhcp changes its daemon does. A process that is
-// killed in place of a call that fails is in TestKernelEveryKilled of test/e2e.
+// changes something fail, for every n. A failed ADD leaves everything as it was: on a new host, on
+// one with another attachment, and after an earlier ADD of the same. After a failed DEL or GC the
+// next one does the rest. CHECK and GET change nothing. The daemon makes the changes of dhcp.
+// TestKernelEveryKilled of test/e2e kills the process instead of making a call fail.
 func TestKernelRollback(t *testing.T) {
 	for plugin := range applettest.Plugins {
 		if plugin == "dhcp" || applettest.Elsewhere(plugin) {
@@ -242,7 +242,7 @@ func (s *scene) now() string {
 	return s.state(s.c)
 }
 
-// as wants the state from before.
+// as requires the state from before.
 func (s *scene) as(what string) {
 	s.Helper()
 	if after := s.now(); after != s.before {
@@ -305,8 +305,8 @@ func (r rollback) add(t *testing.T) {
 	s.Must(spec.Del, r.name, s.conf, s.c)
 }
 
-// release is the row for DEL, or GC with a DEL behind it. The interface is a new one each time: what DEL
-// of a chained plugin leaves of it goes with it.
+// release is the row for DEL, or for GC followed by DEL. The interface is new each time, so what
+// DEL of a chained plugin leaves on it is deleted with it.
 func (r rollback) release(t *testing.T, verb spec.Verb) {
 	s := newStageOf(t, r.name, r.Plugin)
 	if r.other != "" {
@@ -368,24 +368,23 @@ func (s *stage) state(c applettest.Container) string {
 	return text
 }
 
-// emptyFilter is a table filter that has what stays after the last container, as with the reference: the
-// chains of firewall, without any rule for one.
+// emptyFilter is a filter table with what stays after the last container, as with the reference:
+// the chains of firewall without rules for containers.
 var emptyFilter = regexp.MustCompile(`(?m)^table ip6? filter \{\n(?:\s*(?:chain (?:CNI-ADMIN|CNI-FORWARD|FORWARD) \{|type filter hook forward .*|counter .*jump CNI-(?:ADMIN|FORWARD)|\})?\n)*?^\}\n`)
 
-// withoutEmptyFilter is a snapshot without these.
+// withoutEmptyFilter returns a snapshot without these.
 func withoutEmptyFilter(snapshot string) string { return emptyFilter.ReplaceAllString(snapshot, "") }
 
-// needless reports whether an ADD can do without a change: neighbours find out by themselves,
-// the next verb makes what the lease store keeps about itself, and packets wait in one queue
-// without fq_codel.
+// needless reports whether an ADD works without a change: neighbours detect the address themselves,
+// the next verb writes the lease store's own data, and without fq_codel packets share one queue.
 func needless(change string) bool {
 	return strings.HasPrefix(change, "link set") && strings.Contains(change, " address ") ||
 		strings.Contains(change, "ndisc_notify") || strings.HasSuffix(change, "fq_codel") ||
 		slices.Contains([]string{"ipam: write", "ipam: mkdir", "ipam: rename", "ipam: symlink", "ipam: remove"}, change)
 }
 
-// TestPlugins wants an entry for each plugin that the matrices here and in test/e2e can work
-// with: no cell of TestKernelDelMatrix is missing without a reason.
+// TestPlugins requires an entry for each plugin with which the matrices here and in test/e2e can
+// work: no cell of TestKernelDelMatrix is missing without a reason.
 func TestPlugins(t *testing.T) {
 	for _, a := range applets.All() {
 		p, ok := applettest.Plugins[a.Name]
@@ -406,7 +405,7 @@ func TestPlugins(t *testing.T) {
 	}
 }
 
-// DEL of what was never attached succeeds twice, and changes nothing.
+// DEL of an unknown attachment succeeds twice, and changes nothing.
 func TestKernelDelOfNothing(t *testing.T) {
 	eachConf(t, func(t *testing.T, plugin, conf string, _ bool) {
 		s := newStage(t, plugin)

@@ -12,7 +12,7 @@ import (
 	"cnibox/applets/applet"
 )
 
-// A name of no applet is an error, and an error object for a runtime.
+// A name that is not an applet's is an error, and an error object for a runtime.
 func TestRunUnknownName(t *testing.T) {
 	for command, want := range map[string]string{"": "", "ADD": `"code": 4`} {
 		var out, stderr bytes.Buffer

@@ -9,9 +9,9 @@ import (
 	"cnibox/spec"
 )
 
-// TestKernelSecondAdd has a runtime that lost its state ADD the same container, interface and
-// network again, in another live namespace: it is refused, and neither it nor its undo takes
-// anything from the first.
+// In TestKernelSecondAdd a runtime that has lost its state runs ADD of the same container,
+// interface and network again, in another live namespace. It is refused, and neither it nor its
+// undo changes anything of the first.
 func TestKernelSecondAdd(t *testing.T) {
 	eachConf(t, func(t *testing.T, plugin, conf string, _ bool) {
 		if !applettest.Makes(plugin) || !strings.Contains(conf, "host-local") && plugin != "host-device" && plugin != "flannel" {

@@ -12,16 +12,16 @@ import (
 	"cnibox/spec/spectest"
 )
 
-// A keyPath is a key of a configuration, with those that it stands in.
+// A keyPath is a key of a configuration, with the keys around it.
 type keyPath struct {
 	in  string // what stands around it: %s is the value
 	top string // the outermost key; empty: this is not a key yet
 	typ reflect.Type
 }
 
-// TestKeysOfWrongType gives each key of each plugin, wherever it stands, values that its
-// type has no room for. ADD refuses them with code 7 and an error that names the key, and
-// looks at nothing else before: there is no such namespace here.
+// TestKeysOfWrongType gives each key of each plugin, at any depth, values that do not fit its type.
+// ADD refuses them with code 7 and an error that names the key, before any other check: the
+// namespace does not exist.
 func TestKeysOfWrongType(t *testing.T) {
 	for _, a := range plugins(t) {
 		for _, p := range keyPaths(keyPath{in: "%s", typ: reflect.TypeOf(a.Conf)}) {
@@ -81,7 +81,7 @@ func ownDecoder(typ reflect.Type) bool {
 		typ.Kind() == reflect.Interface || typ.Kind() == reflect.Slice && typ.Elem().Kind() == reflect.Uint8
 }
 
-// wrongValues are of all types but this one, or beyond it.
+// wrongValues are values of all other types, or outside the range of this one.
 func wrongValues(typ reflect.Type) []string {
 	for typ.Kind() == reflect.Pointer {
 		typ = typ.Elem()

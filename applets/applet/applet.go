@@ -2,7 +2,7 @@
 // plugin or the main of a tool. [Serve] runs a plugin as the specification says.
 //
 // An applet uses its [Process] alone: not the environment, the standard streams, os.Exit or global
-// state. So plugins can run in the process of another one, and in that of a test.
+// state. So plugins can run in the process of another plugin, or of a test.
 package applet
 
 import (
@@ -16,36 +16,35 @@ import (
 	"cnibox/spec"
 )
 
-// An Applet is one program of the binary, found by the name it is called by.
-// Either Verbs (a plugin) or Main (a tool) is set.
+// An Applet is one program of the binary, found by the name under which it is called. Either Verbs
+// (a plugin) or Main (a tool) is set.
 //
 // Help describes every key of a plugin.
 type Applet struct {
 	Name    string            // base name of argv[0], and "type" of a configuration
 	Summary string            // one line
-	Help    string            // one configuration key a line; of a tool, its usage, or empty: its main prints it for the argument help
-	Verbs   func() spec.Verbs // a plugin's; a function, since a call of one plugin needs those of no other
+	Help    string            // a configuration key on each line; for a tool its usage, or empty: its main prints the help for the argument help
+	Verbs   func() spec.Verbs // of a plugin; a function, since a call of one plugin does not need those of the others
 
-	// Conf is, of a plugin, the zero value of the struct with its keys; nil: it has none. A key
-	// whose value is the configuration of another plugin, named by its "type", has the tag
-	// plugin with the one that is run without that.
+	// Conf is the zero value of the struct with a plugin's keys; nil: it has none. A key whose
+	// value is the configuration of another plugin, named by its "type", has the tag plugin, whose
+	// value is the plugin that runs without a "type".
 	Conf any
 
 	Main func(context.Context, Process) int
 
-	// Again is the main of a plugin that re-execs itself: with arguments, and without CNI_COMMAND.
+	// Again is the main of a plugin that re-execs itself, with arguments and without CNI_COMMAND.
 	Again func(Process) int
 
-	// Daemon is set for a plugin that has one, run as "NAME daemon" without CNI_COMMAND.
+	// Daemon is the daemon of a plugin, run as "NAME daemon" without CNI_COMMAND; nil: none.
 	Daemon func(context.Context, Process) int
 
-	// AnyNetNS is set for IPAM plugins that never enter the namespace: for them CNI_NETNS may be
-	// any path, as /dev/null.
+	// AnyNetNS is set for IPAM plugins that never enter the namespace: their CNI_NETNS may be any
+	// path, such as /dev/null.
 	AnyNetNS bool
 }
 
-// A Process is what an applet sees of the process it runs in.
-// Tests make one of buffers and maps.
+// A Process is the part of the process that an applet uses. Tests build one from buffers and maps.
 type Process struct {
 	Args           []string            // after the name
 	Getenv         func(string) string // as [os.Getenv]
@@ -53,44 +52,40 @@ type Process struct {
 	Stdin          io.Reader
 	Stdout, Stderr io.Writer
 
-	// Threads starts those that an ADD may need, where a limit leaves few, before its first change:
-	// Go's runtime ends the process if it cannot start one. Nil: they are started when they are
+	// Threads starts the threads that an ADD may need before its first change, where a limit leaves
+	// few: Go's runtime ends the process if it cannot start one. Nil: threads start when they are
 	// needed.
 	Threads func()
 
-	// Applets are the programs of the binary: delegates and members of a chain are found
-	// among them.
+	// Applets are the programs of the binary; delegates and members of a chain are looked up here.
 	Applets Table
 
-	// Log is the line about the call for CNIBOX_LOG; nil: none is wanted.
+	// Log is the line about the call for CNIBOX_LOG; nil: not configured.
 	Log *Log
 
-	// ForceExec starts a process even for plugins that are built in; tests
-	// compare both ways.
+	// ForceExec runs even built-in plugins as processes; tests compare both ways.
 	ForceExec bool
 }
 
-// Invoker returns what runs delegates and members of a chain: plugins found in
-// the directories of path, and those built in. A delegate has the environment and stderr of its
-// caller.
+// Invoker returns the runner of delegates and members of a chain: plugins found in the directories
+// of path, and built-in ones. A delegate has the environment and stderr of its caller.
 func (p Process) Invoker(path []string) *chain.Invoker {
 	return &chain.Invoker{Path: path, Lookup: p.Applets.Plugin, Names: p.Applets.Plugins, Environ: p.Environ, Stderr: spec.Lines(p.Stderr), ForceExec: p.ForceExec}
 }
 
-// Complain writes one line to stderr, of a program or a part of one: a warning or an error. All
-// that applets write there is written by it, but for the stderr of plugins ([spec.Lines]). What would act on a
-// terminal is replaced, and long values that are quoted are cut.
+// Complain writes one line to stderr, for a program or a part of one: a warning or an error.
+// Applets write everything there with it, except the stderr of plugins ([spec.Lines]). It replaces
+// what a terminal would interpret, and cuts long quoted values.
 func (p Process) Complain(program, format string, args ...any) {
 	fmt.Fprintf(p.Stderr, "%s: %s\n", program, spec.Printable(spec.Shorten(fmt.Sprintf(format, args...))))
 }
 
-// A Table is all applets of a binary, in the order of their names.
+// A Table has all applets of a binary, sorted by name.
 type Table []*Applet
 
-// Lookup finds the applet of the base name of a program or a plugin type: the exact name, else
-// the longest name of an applet that the base name
-// ends in after a "-" (buildkit-cni-host-local is host-local).
-// BuildKit and KubeVirt install plugins under such names, and write them as type.
+// Lookup finds the applet for the base name of a program or a plugin type: by the exact name, else
+// the longest applet name that follows a "-" at the end of the base name (buildkit-cni-host-local
+// is host-local). BuildKit and KubeVirt install plugins under such names, and use these as type.
 func (t Table) Lookup(name string) (*Applet, bool) {
 	var found *Applet
 	for _, a := range t {
@@ -123,7 +118,7 @@ func (t Table) Plugins() (names []string) {
 	return names
 }
 
-// verbs are the plugin's; of an applet without any, all are the defaults of [spec.Verbs].
+// verbs returns those of a plugin; for another applet all are the defaults of [spec.Verbs].
 func (a *Applet) verbs() spec.Verbs {
 	if a.Verbs == nil {
 		return spec.Verbs{}
@@ -131,10 +126,10 @@ func (a *Applet) verbs() spec.Verbs {
 	return a.Verbs()
 }
 
-// Run runs the applet and returns its exit code. A tool that a runtime calls as a plugin is an
-// error: exit code 0 would be a success.
+// Run runs the applet and returns its exit code. A runtime that calls a tool as a plugin gets an
+// error: exit code 0 would mean success.
 //
-// With CNIBOX_LOG a line is written at the end, unless it is part of a call that has one.
+// With CNIBOX_LOG it writes a line at the end, unless the call is part of one that has a line.
 func (a *Applet) Run(ctx context.Context, p Process) int {
 	where := p.Getenv(LogEnv)
 	if where == "" || p.Log != nil {
@@ -164,8 +159,8 @@ func (a *Applet) run(ctx context.Context, p Process) int {
 	return Serve(ctx, a, p)
 }
 
-// Unknown reports a name that is not an applet's, or not a plugin's: on stdout, as an error object,
-// if a runtime calls.
+// Unknown reports a name that is not that of an applet, or of a plugin. If a runtime calls, it
+// writes an error object to stdout.
 func Unknown(name string, p Process) int {
 	err := spec.Errorf(spec.CodeEnv, "%q is not a plugin of cnibox: the program must be called by the name of one", name)
 	if p.Getenv("CNI_COMMAND") != "" {

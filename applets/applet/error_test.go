@@ -14,8 +14,8 @@ import (
 	"cnibox/spec"
 )
 
-// A code 4 names the variable and what it holds; what the reference says of it is in msg. The
-// error is in the version of the configuration, which is read for that alone.
+// An error with code 4 names the variable and its value; msg has the reference's text. It is in the
+// version of the configuration, which is read only for that.
 func TestServeBadVariable(t *testing.T) {
 	for _, tt := range []struct{ variable, value, msg string }{
 		{"CNI_CONTAINERID", "a/b", "containerID"},
@@ -51,7 +51,7 @@ func TestServeBadVariable(t *testing.T) {
 	}
 }
 
-// A bad variable is reported although the configuration does not arrive.
+// A bad variable is reported even if the configuration does not arrive.
 func TestServeBadVariableSilentStdin(t *testing.T) {
 	start := time.Now()
 	code, out, _ := serve(call{verb: "ADD", applet: adds(nil), env: map[string]string{"CNI_IFNAME": "a/b"}, stdin: pipe(t, "")})
@@ -63,7 +63,7 @@ func TestServeBadVariableSilentStdin(t *testing.T) {
 	}
 }
 
-// Codes 50 and 51 are STATUS's, also where a delegate has answered with them.
+// Codes 50 and 51 are for STATUS only, even if a delegate has returned them.
 func TestServeStatusCodes(t *testing.T) {
 	for _, code := range []int{spec.CodeNotReady, spec.CodeLimited} {
 		lacks := fmt.Errorf("forwarding: %w", &spec.Error{Code: code, Msg: "off", Details: "set it", Err: os.ErrPermission})

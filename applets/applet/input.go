@@ -13,13 +13,13 @@ import (
 	"cnibox/spec"
 )
 
-// versionTimeout is how long VERSION waits for the end of its input, which it does not need: runtimes write
-// a few bytes at once, a terminal writes none.
+// versionTimeout is how long VERSION waits for the end of its input, which it does not need:
+// runtimes write a few bytes at once, and a terminal sends nothing.
 const versionTimeout = 100 * time.Millisecond
 
-// readInput reads r to its end, or one byte beyond what a configuration may
-// have, which [spec.NewRequest] then refuses. With a time limit above 0 it returns what was read
-// until then. It ends with ctx, unlike a plain read. An error comes with what was read before.
+// readInput reads r to its end, or one byte more than the largest configuration, which
+// [spec.NewRequest] then refuses. With a limit above 0 it returns what it has read by then. Unlike
+// a plain read it ends with ctx. With an error it returns what it read before.
 func readInput(ctx context.Context, r io.Reader, limit time.Duration) ([]byte, error) {
 	f, ok := r.(*os.File)
 	if !ok {
@@ -39,22 +39,22 @@ func readInput(ctx context.Context, r io.Reader, limit time.Duration) ([]byte, e
 	return conf, err
 }
 
-// readAll reads to the end, or one byte beyond what a configuration may have.
+// readAll reads to the end, or one byte more than the largest configuration.
 func readAll(r io.Reader) ([]byte, error) { return io.ReadAll(io.LimitReader(r, spec.MaxConf+1)) }
 
 // pollInterval is how often the context is checked, in milliseconds.
 const pollInterval = 50
 
-// A pollReader reads a file that may block. It needs no goroutine, and so no second thread, since
-// main is locked to the first. A read of stdin, which is in blocking mode, cannot have a deadline.
+// A pollReader reads a file that may block. It needs neither a goroutine nor a second thread, since
+// main is locked to the first thread. stdin is in blocking mode, so a read cannot have a deadline.
 type pollReader struct {
 	ctx     context.Context
 	file    *os.File
 	limited bool // the time limit counts as the end of the input
 }
 
-// Read returns io.EOF when the time is over.
-// It checks the context twenty times a second. A pipe whose other end was closed is readable.
+// Read returns io.EOF at the time limit. It checks the context twenty times a second. A pipe whose
+// other end was closed is readable.
 func (p *pollReader) Read(b []byte) (int, error) {
 	fds := []unix.PollFd{{Fd: int32(p.file.Fd()), Events: unix.POLLIN}}
 	for {

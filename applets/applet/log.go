@@ -15,14 +15,14 @@ import (
 	"cnibox/spec"
 )
 
-// LogEnv is the variable that asks for one line for each call of a verb, and says where: "file",
-// the absolute path of a file, "syslog" or "stderr".
+// LogEnv is the variable that enables one line for each call of a verb. Its value is the
+// destination: "file", the absolute path of a file, "syslog" or "stderr".
 const LogEnv = "CNIBOX_LOG"
 
 // logFile is the file of CNIBOX_LOG=file.
 const logFile = "/var/log/cnibox.log"
 
-// LogFile is the file that a value of CNIBOX_LOG names; empty: it names none.
+// LogFile returns the file that a value of CNIBOX_LOG names; empty: it names none.
 func LogFile(value string) string {
 	switch {
 	case value == "file":
@@ -33,11 +33,11 @@ func LogFile(value string) string {
 	return ""
 }
 
-// logSocket takes datagrams, see syslog(3).
+// logSocket receives datagrams, see syslog(3).
 const logSocket = "/dev/log"
 
-// A Log is the line about a call. The applet fills it in; [Applet.Run] writes it. The methods of
-// nil do nothing: the line is not configured.
+// A Log is the line about a call. The applet fills it in; [Applet.Run] writes it. On nil, which
+// means that no line is configured, the methods do nothing.
 type Log struct {
 	program string
 	where   string // value of LogEnv
@@ -50,22 +50,22 @@ type Log struct {
 // A Subject is what a call is about. Empty fields are left out of the line.
 type Subject struct{ Verb, Network, ContainerID, IfName, NetNS string }
 
-// About says what the call is about. Calls without a verb have no line.
+// About sets the subject of the call. Calls without a verb have no line.
 func (l *Log) About(s Subject) {
 	if l != nil {
 		l.subject = s
 	}
 }
 
-// Failed notes the error that the call ends with.
+// Failed sets the error with which the call ends.
 func (l *Log) Failed(err error) {
 	if l != nil {
 		l.err = err
 	}
 }
 
-// Write writes the line where the value of LogEnv says. A log that cannot be written is warned
-// of and changes nothing else. Applets call it only before the process becomes another program.
+// Write writes the line to the destination in LogEnv. If that fails it only warns. Applets call it
+// themselves only before the process becomes another program.
 func (l *Log) Write(exit int) {
 	if l == nil || l.subject.Verb == "" {
 		return
@@ -89,8 +89,8 @@ func (l *Log) Write(exit int) {
 	}
 }
 
-// line is all but the time, in the form of slog.TextHandler, with which a test compares it;
-// docs/decisions.md has what that would cost.
+// line returns the line without the time, in the format of slog.TextHandler; a test compares it
+// with that. docs/decisions.md has the cost of using slog itself.
 func (l *Log) line(took time.Duration, exit int) string {
 	var b []byte
 	add := func(key, value string) {
@@ -126,8 +126,8 @@ func (l *Log) line(took time.Duration, exit int) string {
 	return string(b[1:])
 }
 
-// logged is the text of an error; empty: the code has to do, since the text of such an error
-// quotes configurations, variables or arguments, which may hold secrets.
+// logged returns the text of an error; empty: the line has the code only, since such a text quotes
+// configurations, variables or arguments, which may hold secrets.
 func logged(e *spec.Error) string {
 	switch e.Code {
 	case spec.CodeUnsupported, spec.CodeEnv, spec.CodeDecode, spec.CodeConfig:
@@ -136,11 +136,11 @@ func logged(e *spec.Error) string {
 	return e.Msg
 }
 
-// maxLogged is what a value in the log has at most, in bytes: the line stays below what a
-// datagram, and one write, take as a whole.
+// maxLogged is the maximum length of a value in the log, in bytes: the line then fits into one
+// datagram, and into one write.
 const maxLogged = 300
 
-// cut shortens a value at the end of a character.
+// cut shortens a value at a character boundary.
 func cut(s string) string {
 	if len(s) <= maxLogged {
 		return s
@@ -155,8 +155,8 @@ func needsQuotes(s string) bool {
 	})
 }
 
-// appendLine appends to a file, in one write: lines of processes that run at the same time do
-// not mix. What is not a regular file is not written to, nor is a symbolic link followed.
+// appendLine appends to a file in one write, so that lines of concurrent processes do not mix. It
+// writes to regular files only, and does not follow a symbolic link.
 func appendLine(path, line string) error {
 	const flags = os.O_WRONLY | os.O_APPEND | os.O_CREATE | unix.O_NOFOLLOW | unix.O_NONBLOCK
 	f, err := os.OpenFile(path, flags, 0o600)
@@ -171,11 +171,11 @@ func appendLine(path, line string) error {
 	return err
 }
 
-// syslogTimeout is how long a daemon that reads nothing holds up a call.
+// syslogTimeout bounds the delay of a call by a daemon that does not read.
 const syslogTimeout = 100 * time.Millisecond
 
-// sendSyslog sends a datagram as syslog(3) does, of the facility daemon: the form of RFC 3164
-// without the name of the host.
+// sendSyslog sends a datagram of the facility daemon as syslog(3) does, in the format of RFC 3164
+// without the host name.
 func sendSyslog(socket string, now time.Time, program string, failed bool, line string) error {
 	const daemon, severityError, severityInfo = 3 << 3, 3, 6
 	priority := daemon | severityInfo

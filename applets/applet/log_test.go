@@ -59,7 +59,7 @@ const logConf = `{"cniVersion":"1.1.0","name":"net","type":"test","token":"s3cre
 
 func succeed(context.Context, *spec.Request) (*spec.Result, error) { return new(spec.Result), nil }
 
-// TestLogFile has one line for each call, in a file for root alone.
+// TestLogFile checks for one line for each call, in a file that only root can read.
 func TestLogFile(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "log")
 	if exit, _, stderr := logging(t, file, logConf, succeed); exit != 0 || stderr != "" {
@@ -99,7 +99,7 @@ func TestLogFile(t *testing.T) {
 	}
 }
 
-// TestLogUnwritable warns, and the call goes on.
+// TestLogUnwritable checks that an unwritable log is a warning, and the call continues.
 func TestLogUnwritable(t *testing.T) {
 	dir := t.TempDir()
 	target, link, fifo := filepath.Join(dir, "target"), filepath.Join(dir, "link"), filepath.Join(dir, "fifo")
@@ -132,7 +132,8 @@ func TestLogStderr(t *testing.T) {
 	}
 }
 
-// TestLogWithoutVerb has no line for help and the about text, and one for a call in a call.
+// TestLogWithoutVerb checks that help and the about text have no line, and a call within a call has
+// one.
 func TestLogWithoutVerb(t *testing.T) {
 	var stderr bytes.Buffer
 	p := Process{Args: []string{"help"}, Getenv: func(key string) string {
@@ -154,7 +155,8 @@ func TestLogWithoutVerb(t *testing.T) {
 	}
 }
 
-// TestLogSyslog has the form of RFC 3164, and no socket or one that nothing reads is an error in time.
+// TestLogSyslog checks the form of RFC 3164. A missing socket, or one that nothing reads, is an
+// error in time.
 func TestLogSyslog(t *testing.T) {
 	socket := filepath.Join(t.TempDir(), "log")
 	now := time.Date(2026, 2, 3, 4, 5, 6, 0, time.UTC)

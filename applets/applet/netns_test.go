@@ -9,8 +9,8 @@ import (
 	"cnibox/spec"
 )
 
-// A plugin that does not open CNI_NETNS itself is refused the host's own, and what is not a namespace where
-// it is needed.
+// A plugin that does not open CNI_NETNS itself refuses the host's own namespace and, where it needs
+// one, a path that does not lead to a namespace.
 func TestKernelCheckNetNS(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "file")
 	if err := os.WriteFile(file, nil, 0o600); err != nil {

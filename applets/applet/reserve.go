@@ -6,8 +6,8 @@ import (
 	"cnibox/spec"
 )
 
-// addDescriptors is more than any ADD has open at a time, with its delegates and its undo. With
-// those that a process starts with it is below 64, from where on the kernel needs some 10 ms for a
+// addDescriptors is more than any ADD has open at a time, with its delegates and its undo. Together
+// with those of a started process it is below 64, above which the kernel needs some 10 ms for a
 // bigger table.
 const addDescriptors = 32
 
@@ -20,10 +20,10 @@ func (p Process) CheckLimits() error {
 	return checkDescriptors()
 }
 
-// checkDescriptors reports, before the first change, that ADD or its undo would run out of
-// file descriptors. The limit is the process's own, so those that are free now stay free.
-// Errors have code 5; later, Go's runtime would end the process if it gets none for the first
-// timer.
+// checkDescriptors reports, before the first change, that ADD or its undo would run out of file
+// descriptors. The limit is the process's own, so descriptors that are free now stay free. Errors
+// have code 5. Without the check, Go's runtime would end the process if it gets no descriptor for
+// the first timer.
 func checkDescriptors() error {
 	var limit unix.Rlimit
 	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &limit); err != nil {

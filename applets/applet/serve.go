@@ -16,24 +16,24 @@ import (
 	"cnibox/spec"
 )
 
-// Release is the release of the reference plugins whose behaviour the plugins
-// have. nerdctl and Nomad read it from the about text and compare it.
-// A suffix like -cnibox would make it older than the release to both of them.
+// Release is the release of the reference plugins whose behaviour the plugins implement. nerdctl
+// and Nomad read it from the about text and compare it. Both would take one with a suffix like
+// -cnibox for an older release.
 const Release = "v1.9.1"
 
-// Version and Commit are those of this program; the Makefile sets both. Without it, as by
-// `go install`, Commit is empty.
+// Version and Commit are those of this program; the Makefile sets both. In a build without it, as
+// with `go install`, Commit is empty.
 var (
 	Version = "0.2.0-dev"
 	Commit  string
 )
 
-// Serve runs a plugin as the specification says: CNI_* and stdin become a
-// request, its verb's answer is written on stdout. It returns the exit code:
-// 0, or 1 after an error object on stdout.
+// Serve runs a plugin as the specification says: it builds a request from CNI_* and stdin, and
+// writes the answer of the verb to stdout. It returns the exit code: 0, or 1 after an error object
+// on stdout.
 //
-// Without CNI_COMMAND the about text is written to stderr, with exit code 0 and stdin untouched:
-// runtimes read the release from it. An argument that is neither help nor --version is an error
+// Without CNI_COMMAND it writes the about text to stderr, returns 0 and does not read stdin:
+// runtimes read the release from this text. An argument other than help and --version is an error
 // with exit code 2.
 func Serve(ctx context.Context, a *Applet, p Process) int {
 	switch spec.Verb(p.Getenv("CNI_COMMAND")) {
@@ -63,14 +63,14 @@ func Serve(ctx context.Context, a *Applet, p Process) int {
 	return write(p, out, version, takeBack)
 }
 
-// About writes the about text, whose first line runtimes parse. It has the applet's own name,
-// not that of the link that was called.
+// About writes the about text, whose first line runtimes parse. The text has the applet's name, not
+// that of the link that was called.
 func About(a *Applet, w io.Writer) {
 	fmt.Fprintf(w, "CNI %s plugin %s+cnibox.%s\nCNI protocol versions supported: %s\n",
 		a.Name, Release, strings.ReplaceAll(Version, "+", "."), strings.Join(Served(a), ", "))
 }
 
-// Served are the versions of the specification that an applet serves.
+// Served returns the versions of the specification that an applet serves.
 func Served(a *Applet) (versions []string) {
 	for _, v := range spec.Versions(a.verbs().Since) {
 		versions = append(versions, v.String())
@@ -78,12 +78,12 @@ func Served(a *Applet) (versions []string) {
 	return versions
 }
 
-// answer returns the bytes of the verb's result, none for a verb without one, and of an ADD what undoes
-// it. It sets version to that of the configuration as soon as it is known. A panic is an error of the
+// answer returns the result of the verb as bytes, which may be empty, and for an ADD its undo. It
+// sets version to that of the configuration as soon as it is known. A panic is an error of the
 // verb, with the stack on stderr.
 //
 // The order of the checks is the reference's: variables, stdin, JSON, name, version. The namespace
-// is checked before the work, and not after it.
+// is checked before the work only.
 func answer(ctx context.Context, a *Applet, p Process, version *spec.Version) (out []byte, takeBack func(error) error, err error) {
 	defer func() {
 		if v := recover(); v != nil {
@@ -97,8 +97,8 @@ func answer(ctx context.Context, a *Applet, p Process, version *spec.Version) (o
 	call, err := spec.ReadCall(p.Getenv)
 	subject := Subject{Verb: string(call.Verb), ContainerID: call.ContainerID, IfName: call.IfName, NetNS: call.NetNS}
 	p.Log.About(subject)
-	// What is killed in the middle of another verb, the next call of it completes; and what an IPAM plugin that
-	// works on files alone has leased, DEL releases, as after any failed ADD.
+	// Another verb that was killed is completed by its next call. What an IPAM plugin that only
+	// uses files has leased, DEL releases, as after any failed ADD.
 	undoes := call.Verb == spec.Add && !a.AnyNetNS
 	if undoes {
 		interrupt.Expect()
@@ -127,7 +127,7 @@ func answer(ctx context.Context, a *Applet, p Process, version *spec.Version) (o
 		p.Complain("cnibox "+a.Name, format, args...)
 	}
 	r.Invoker = p.Invoker(r.Path).Once()
-	// only here: delegates and chain members would repeat it
+	// Only here: delegates and chain members would repeat the warning.
 	spec.WarnUnknownArgs(r)
 	if call.Verb == spec.Add {
 		if err := p.CheckLimits(); err != nil {
@@ -157,21 +157,21 @@ func answer(ctx context.Context, a *Applet, p Process, version *spec.Version) (o
 	return out, takeBack, err
 }
 
-// undoAdd deletes what ADD has made, since its result could not be printed, and returns that cause.
+// undoAdd deletes what an ADD made whose result could not be printed, and returns the cause.
 func (a *Applet) undoAdd(ctx context.Context, r *spec.Request, result *spec.Result, cause error) error {
 	defer interrupt.Begin()()
 	ctx, cancel := interrupt.UndoContext(ctx, interrupt.Undo)
 	defer cancel()
 	del := r.Clone()
-	del.Call.Verb, del.Call.NS, del.Prev = spec.Del, nil, result // it is closed by now
+	del.Call.Verb, del.Call.NS, del.Prev = spec.Del, nil, result // the namespace is closed by now
 	if _, err := a.verbs().Do(ctx, del); err != nil {
 		return spec.AsError(cause).WithDetails("undo: %v", err)
 	}
 	return cause
 }
 
-// located returns the error object, with the key that the error is about in its details where that is
-// not at the top and the text does not have it: there is no file whose line and column could be named.
+// located returns the error object. Its details have the key that caused the error, if the key is
+// not at the top level and not in the text: there is no file with a line and column.
 func located(err error) *spec.Error {
 	e := spec.AsError(err)
 	if key, _ := spec.KeyOf(err); strings.ContainsAny(key, ".[") && !strings.Contains(e.Error(), strings.TrimPrefix(key, "prevResult.")) {
@@ -192,8 +192,9 @@ func privilege(err error) error {
 	return e
 }
 
-// share opens the namespace for all that is run for a call in this process, until end. Nothing is shared
-// where it cannot be opened, or is the host's own: each that needs it finds out why.
+// share opens the namespace once for everything that runs for a call in this process, until end. It
+// shares nothing if the namespace cannot be opened or is the host's own: each user then reports the
+// reason.
 func share(c *spec.Call) (end func() error) {
 	ns, err := netns.Open(c.NetNS)
 	if err != nil {
@@ -208,8 +209,8 @@ func share(c *spec.Call) (end func() error) {
 }
 
 // checkNetNS checks CNI_NETNS before a verb of a plugin that does not open it itself. A DEL without
-// a network has nothing to do. The host's own namespace is always an error; one that cannot be opened
-// only where it is needed.
+// a network has nothing to do. The host's own namespace is always an error. A namespace that cannot
+// be opened is an error only where it is needed.
 func (a *Applet) checkNetNS(r *spec.Request) error {
 	needed := false
 	switch r.Call.Verb {
@@ -232,8 +233,8 @@ func (a *Applet) checkNetNS(r *spec.Request) error {
 	return nil
 }
 
-// write writes an answer to stdout, which is one JSON value or empty. If that fails the exit code is
-// 1, an ADD is undone, and the error is on stderr.
+// write writes an answer to stdout, which is one JSON value or empty. If that fails it undoes an
+// ADD, writes the error to stderr and returns exit code 1.
 func write(p Process, out []byte, version spec.Version, takeBack func(cause error) error) int {
 	if len(out) == 0 {
 		return 0

@@ -16,8 +16,8 @@ import (
 	"cnibox/spec"
 )
 
-// A call is one run of the serve loop. Its namespace is /dev/null unless env
-// says otherwise, and the applet does not care.
+// A call is one run of the serve loop. Its namespace is /dev/null unless env sets it; the applet
+// ignores it.
 type call struct {
 	applet applet.Applet
 	verb   string
@@ -50,7 +50,7 @@ func serve(c call) (code int, stdout, stderr string) {
 	return code, out.String(), err.String()
 }
 
-// adds is a plugin whose ADD does fn.
+// adds returns a plugin whose ADD runs fn.
 func adds(fn func(*spec.Request) (*spec.Result, error)) applet.Applet {
 	return applet.Applet{Verbs: func() spec.Verbs {
 		return spec.Verbs{Add: func(_ context.Context, r *spec.Request) (*spec.Result, error) { return fn(r) }}
@@ -110,7 +110,7 @@ func TestServePanic(t *testing.T) {
 	}
 }
 
-// full is a standard output without room.
+// full is a standard output without space.
 type full struct{}
 
 func (full) Write([]byte) (int, error) { return 0, errors.New("no space left") }
@@ -146,7 +146,7 @@ func TestServeStreams(t *testing.T) {
 	}
 }
 
-// An address plugin works without a namespace; all others need one first.
+// An IPAM plugin works without a namespace; all others require one.
 func TestServeNeedsNetNS(t *testing.T) {
 	ran := false
 	a := adds(func(*spec.Request) (*spec.Result, error) { ran = true; return &spec.Result{}, nil })
@@ -234,7 +234,7 @@ func TestServeVersionNeverHangs(t *testing.T) {
 	}
 }
 
-// A signal while the configuration is awaited ends the wait.
+// A signal ends the wait for the configuration.
 func TestServeInterruptedInput(t *testing.T) {
 	ctx, cancel := context.WithCancel(context.Background())
 	cancel()

@@ -13,23 +13,23 @@ import (
 	"cnibox/spec"
 )
 
-// Go's runtime ends a process that gets no thread. So ADD begins only where leastTasks more
-// threads and processes may be made, which are for its own and a plugin that it starts, and
-// makes its threads first where fewer than fewTasks may.
+// Go's runtime ends a process that cannot start a thread. So ADD begins only if leastTasks more
+// threads and processes are allowed, for itself and a plugin that it starts. If fewer than fewTasks
+// are allowed, it starts its threads first.
 const (
 	leastTasks = 8
 	fewTasks   = 48
 )
 
-// roomyNproc is a limit of the tasks of a user that is not compared with what the user has: that
-// takes a look at each process.
+// roomyNproc is a limit of a user's tasks above which the tasks are not counted: counting reads an
+// entry of each process.
 const roomyNproc = 4096
 
-// checkTasks reports, before the first change, that too few threads and processes may be made, and
-// calls reserve where they are few. Errors have code 11: others may end soon.
+// checkTasks reports, before the first change, that too few threads and processes are allowed, and
+// calls reserve if only a few are. Errors have code 11: others may end soon.
 //
-// The look is a prlimit(2) and the limit of the process's own control group, 0.01 ms. What the
-// groups above it leave is not looked at: DEL cleans up after an ADD that ended there.
+// It uses prlimit(2) and the limit of the process's own control group, which takes 0.01 ms. It does
+// not check the limits of the groups above: DEL cleans up after an ADD that ends there.
 func checkTasks(reserve func()) error {
 	left, limit := userTasks()
 	if n, at := groupTasks("/proc/self/cgroup", "/sys/fs/cgroup"); n < left {
@@ -44,8 +44,10 @@ func checkTasks(reserve func()) error {
 	return nil
 }
 
-// userTasks returns how many RLIMIT_NPROC leaves, and how it is raised. As the kernel does, it leaves
-// out root and what has CAP_SYS_RESOURCE or CAP_SYS_ADMIN, all in the first user namespace.
+// userTasks returns how many tasks RLIMIT_NPROC still allows, and how to raise it. Like the kernel
+// it exempts root and processes with CAP_SYS_RESOURCE or CAP_SYS_ADMIN, but only in the initial
+// user namespace.
+// namespace.
 func userTasks() (left int, limit string) {
 	var r unix.Rlimit
 	if err := unix.Getrlimit(unix.RLIMIT_NPROC, &r); err != nil || r.Cur >= roomyNproc {
@@ -58,7 +60,7 @@ func userTasks() (left int, limit string) {
 	return int(r.Cur) - tasksOf(uint32(uid)), fmt.Sprintf("raise the limit of user %d, which is %d (ulimit -u, LimitNPROC= of systemd)", uid, r.Cur)
 }
 
-// firstUserNS reports whether the process is in the user namespace that the kernel began with.
+// firstUserNS reports whether the process is in the initial user namespace.
 func firstUserNS() bool {
 	const first = 0xEFFFFFFD // PROC_USER_INIT_INO, include/linux/proc_ns.h
 	var st unix.Stat_t
@@ -68,7 +70,7 @@ func firstUserNS() bool {
 // mayExceed reports whether a capability lets the process exceed its limits.
 func mayExceed() bool {
 	header := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
-	var data [2]unix.CapUserData // that version has 64 bits
+	var data [2]unix.CapUserData // this version has 64 bits
 	return unix.Capget(&header, &data[0]) == nil && data[0].Effective&(1<<unix.CAP_SYS_RESOURCE|1<<unix.CAP_SYS_ADMIN) != 0
 }
 
@@ -83,16 +85,16 @@ func tasksOf(uid uint32) (n int) {
 	for _, name := range names {
 		var st unix.Stat_t
 		if _, err := strconv.Atoi(name); err == nil && unix.Stat("/proc/"+name+"/task", &st) == nil && st.Uid == uid {
-			n += int(st.Nlink) - 2 // a directory has a link for each one in it, and two more
+			n += int(st.Nlink) - 2 // a directory has two links, and one for each subdirectory
 		}
 	}
 	return n
 }
 
-// groupTasks returns how many the control group of the process leaves, and how its limit is raised.
-// The file list has the groups of all hierarchies, which are below root.
+// groupTasks returns how many tasks the process's control group still allows, and how to raise its
+// limit. The file list has the groups of all hierarchies, which are below root.
 func groupTasks(list, root string) (left int, limit string) {
-	var b [4096]byte // a longer list has none of our controllers, or too many
+	var b [4096]byte // a longer list is not useful: it has none of these controllers, or too many
 	dir := ""
 	for line := range strings.Lines(string(readInto(b[:], list))) {
 		_, line, _ = strings.Cut(strings.TrimSuffix(line, "\n"), ":")
@@ -106,7 +108,7 @@ func groupTasks(list, root string) (left int, limit string) {
 	if dir == "" {
 		return math.MaxInt, ""
 	}
-	// the topmost group has no such file, and where there is no limit it has the word max
+	// The root group does not have this file, and "max" means no limit.
 	most, err := strconv.Atoi(strings.TrimSpace(string(readInto(b[:], dir+"/pids.max"))))
 	if err != nil {
 		return math.MaxInt, ""
@@ -118,7 +120,7 @@ func groupTasks(list, root string) (left int, limit string) {
 	return most - current, fmt.Sprintf("raise %s/pids.max, which is %d (TasksMax= of systemd, --pids-limit of a container)", dir, most)
 }
 
-// readInto reads the beginning of a small file of the kernel into b; empty: it cannot be read.
+// readInto reads the beginning of a small kernel file into b; empty: it cannot be read.
 func readInto(b []byte, path string) []byte {
 	fd, err := unix.Open(path, unix.O_RDONLY|unix.O_CLOEXEC, 0)
 	if err != nil {

@@ -16,7 +16,8 @@ import (
 	"cnibox/spec"
 )
 
-// The group of the process is that of the pids controller, which one of the two hierarchies has.
+// The group of the process is that of the pids controller, which belongs to one of the two
+// hierarchies.
 func TestGroupTasks(t *testing.T) {
 	const v1 = "9:name=systemd:/a\n8:cpu,cpuacct:/b\n7:pids:/c/d\n0::/e\n"
 	for _, c := range []struct {
@@ -77,8 +78,8 @@ func TestMain(m *testing.M) {
 	fmt.Print(code, reserved)
 }
 
-// A limit of the user counts for users alone: where it leaves few, threads are reserved, and where it
-// leaves too few, ADD is refused.
+// A limit of the user applies to users only: if it leaves few tasks, threads are reserved; if too
+// few, ADD is refused.
 func TestKernelUserTasks(t *testing.T) {
 	if os.Getuid() != 0 || !firstUserNS() {
 		t.Skip("SKIPPED: only root may start a process of another user")

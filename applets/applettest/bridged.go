@@ -15,22 +15,24 @@ import (
 	"cnibox/spec"
 )
 
-// A Bridged is a host with bridge br0, containers c1 and c2 on its ports vc1 and vc2, with 10.9.0.11,
-// fd00:9::11, 10.9.0.12 and fd00:9::12, and a machine outside with 192.0.2.2 and fd00:2::2. The host
-// has 10.9.0.1 and fd00:9::1 on the bridge, 192.0.2.1 and fd00:2::1 on out0. Packets pass everywhere.
+// A Bridged is a host with bridge br0, containers c1 and c2 on its ports vc1 and vc2, with
+// 10.9.0.11, fd00:9::11, 10.9.0.12 and fd00:9::12, and an outside machine with 192.0.2.2 and
+// fd00:2::2. The host has 10.9.0.1 and fd00:9::1 on the bridge, 192.0.2.1 and fd00:2::1 on out0.
+// Nothing filters packets.
 type Bridged struct {
 	*Host
 	C1, C2  Container // their paths are symbolic links, which tests may delete
 	Outside *netns.NS
 }
 
-// NewBridged returns one.
+// NewBridged returns a Bridged, which ends with the test.
 func NewBridged(t *testing.T) *Bridged {
 	t.Helper()
 	n := &Bridged{Host: NewHost(t), Outside: kerneltest.NS(t)}
 	for key, value := range map[string]string{
 		"net/ipv4/ip_forward": "1", "net/ipv6/conf/all/forwarding": "1",
-		// else nothing is forwarded to neighbours before the link-local address is checked
+		// otherwise the host does not forward to neighbours before the duplicate detection of its
+		// link-local address
 		"net/ipv6/conf/default/accept_dad": "0", "net/ipv6/conf/all/accept_dad": "0",
 	} {
 		n.NoError(n.NS.SetSysctl(key, value))
@@ -48,7 +50,7 @@ func NewBridged(t *testing.T) *Bridged {
 		n.cable(rtnl.LinkSpec{Name: "v" + id, Master: br}, c.NS)
 		last := id[1:] // 10.9.0.11, 10.9.0.12
 		n.Configure(c.NS, "10.9.0.1"+last+"/24", "fd00:9::1"+last+"/64", "10.9.0.1", "fd00:9::1")
-		// as bridge's hairpinMode; where br_netfilter is on, a container reaches its own port only so
+		// as hairpinMode of bridge: with br_netfilter a container can only then reach its own port
 		kerneltest.Brief(t, n.NS, func(c *rtnl.Conn) error {
 			return c.SetLink(kerneltest.Link(t, c, "v"+id).Index, rtnl.LinkChange{Hairpin: new(true)})
 		})
@@ -85,8 +87,8 @@ func (n *Bridged) AttackLocal(ns *netns.NS, gw string) {
 	})
 }
 
-// settle waits for carriers and neighbours: a test that wants no packet to pass must not be content
-// with a network that is not there yet.
+// settle waits for carriers and neighbours: a test that expects no packet must not pass because the
+// network does not work yet.
 func (n *Bridged) settle() {
 	n.Helper()
 	ctx, cancel := context.WithTimeout(n.Context(), kerneltest.Timeout(20*time.Second))
@@ -102,13 +104,13 @@ func (n *Bridged) settle() {
 	for _, end := range []struct {
 		ns    *netns.NS
 		addr  string
-		links int // also of other addresses that end alike
+		links int // including those of other addresses with the same end
 	}{{n.NS, "fd00:9::1", 2}, {n.Outside, "fd00:2::2", 1}, {n.C1.NS, "fd00:9::11", 1}, {n.C2.NS, "fd00:9::12", 1}} {
 		kerneltest.Solicited(n.T, end.ns, netip.MustParseAddr(end.addr), end.links)
 	}
 }
 
-// container returns the one of an ID.
+// container returns the container with an ID.
 func (n *Bridged) container(id string) *Container {
 	if id == "c1" {
 		return &n.C1
@@ -116,7 +118,7 @@ func (n *Bridged) container(id string) *Container {
 	return &n.C2
 }
 
-// BothProtocols are mappings of port 8080 of both protocols.
+// BothProtocols maps port 8080 of both protocols.
 const BothProtocols = `{"hostPort":8080,"containerPort":80},{"hostPort":8080,"containerPort":80,"protocol":"UDP"}`
 
 // Publish runs a verb of portmap for a container, with mappings.

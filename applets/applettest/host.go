@@ -31,8 +31,8 @@ import (
 	"cnibox/spec/spectest"
 )
 
-// A Host is a network namespace with directories for what plugins store, in which a test
-// calls plugins as a runtime does.
+// A Host is a network namespace in which a test calls plugins as a runtime does, with directories
+// for what they store.
 type Host struct {
 	*testing.T
 	NS      *netns.NS
@@ -44,7 +44,7 @@ type Host struct {
 	asked byte // the last question of Say
 }
 
-// NewHost returns a host in a namespace of its own, whose lo is up.
+// NewHost returns a host in a new namespace with lo up.
 func NewHost(t *testing.T) *Host {
 	t.Helper()
 	h := &Host{T: t, NS: kerneltest.NS(t), Dir: t.TempDir()}
@@ -53,13 +53,13 @@ func NewHost(t *testing.T) *Host {
 	return h
 }
 
-// A Container is a network namespace, and the path to it that plugins get.
+// A Container is a network namespace, and its path for plugins.
 type Container struct {
 	ID, Path string
 	NS       *netns.NS
 }
 
-// Container returns a container in a namespace of its own, whose lo is up.
+// Container returns a container in a new namespace with lo up.
 func (h *Host) Container(id string) Container {
 	h.Helper()
 	ns := kerneltest.NS(h.T)
@@ -67,13 +67,13 @@ func (h *Host) Container(id string) Container {
 	return Container{id, kerneltest.NSPath(h.T, ns), ns}
 }
 
-// End ends the namespace of a container. At its path a regular file is left, as after a crash.
+// End ends the namespace of a container. It leaves a regular file at the path, as after a crash.
 func (h *Host) End(c Container) {
 	h.Helper()
 	h.NoError(errors.Join(unix.Unmount(c.Path, unix.MNT_DETACH), c.NS.Close()))
 }
 
-// Call is about eth0 of the container.
+// Call returns a call for eth0 of the container.
 func (c Container) Call() spec.Call {
 	return spec.Call{ContainerID: c.ID, IfName: "eth0", NetNS: c.Path}
 }
@@ -81,13 +81,13 @@ func (c Container) Call() spec.Call {
 // Expand replaces $DIR in a configuration by the host's directory.
 func (h *Host) Expand(conf string) string { return strings.ReplaceAll(conf, "$DIR", h.Dir) }
 
-// Path is a path below the host's directory.
+// Path returns a path below the host's directory.
 func (h *Host) Path(name string) string { return filepath.Join(h.Dir, name) }
 
 // Call runs a verb for eth0 of a container as a process that a runtime starts in the host's
-// namespace; env are variables beside or instead of the usual ones, as CNI_ARGS=IP=10.1.0.2.
-// It returns the code of the error object, or 0, and what is written to stdout. A plugin that
-// was left out of the build skips the test.
+// namespace; env has variables that are added to the usual ones or replace them, such as
+// CNI_ARGS=IP=10.1.0.2. It returns the code of the error object, or 0, and stdout. If the build
+// does not have the plugin, it skips the test.
 func (h *Host) Call(verb spec.Verb, plugin, conf string, c Container, env ...string) (code int, out string) {
 	h.Helper()
 	return h.CallContext(h.Context(), verb, plugin, conf, c, env...)
@@ -114,7 +114,8 @@ func (h *Host) CallContext(ctx context.Context, verb spec.Verb, plugin, conf str
 	return e.Code, stdout
 }
 
-// Serve is [Host.Call] with all that a process answers, for any goroutine: it ends no test.
+// Serve is [Host.Call] with everything that a process returns. It never ends the test, so any
+// goroutine may call it.
 func (h *Host) Serve(ctx context.Context, verb spec.Verb, plugin, conf string, c Container, env ...string) (exit int, stdout, stderr string, err error) {
 	vars := map[string]string{}
 	for _, kv := range c.Env(verb, env...) {
@@ -142,7 +143,7 @@ func (h *Host) lookup(plugin string) *applet.Applet {
 	return a
 }
 
-// Must is [Host.Call] for what has to succeed.
+// Must is [Host.Call] for a call that must succeed.
 func (h *Host) Must(verb spec.Verb, plugin, conf string, c Container, env ...string) string {
 	h.Helper()
 	code, out := h.Call(verb, plugin, conf, c, env...)
@@ -152,7 +153,7 @@ func (h *Host) Must(verb spec.Verb, plugin, conf string, c Container, env ...str
 	return out
 }
 
-// Refuse is [Host.Call] for what has to fail with a code and a text, and to change nothing.
+// Refuse is [Host.Call] for a call that must fail with a code and a text, and change nothing.
 func (h *Host) Refuse(code int, want string, verb spec.Verb, plugin, conf string, c Container, env ...string) {
 	h.Helper()
 	before := h.Snapshot(c)
@@ -163,8 +164,8 @@ func (h *Host) Refuse(code int, want string, verb spec.Verb, plugin, conf string
 	h.Same(fmt.Sprint(verb, " that fails"), before, h.Snapshot(c))
 }
 
-// Do runs a verb of a plugin without the serve loop, in network net1. keys are the plugin's
-// own, as `"mtu":1400`, and prev is the prevResult; both may be empty.
+// Do runs a verb of a plugin without the serve loop, in network net1. keys are the plugin's own,
+// such as `"mtu":1400`, and prev is the prevResult; both may be empty.
 func (h *Host) Do(verb spec.Verb, plugin string, c spec.Call, keys, prev string) (*spec.Result, error) {
 	h.Helper()
 	a := h.lookup(plugin)
@@ -189,7 +190,7 @@ func (h *Host) Do(verb spec.Verb, plugin string, c spec.Call, keys, prev string)
 	return res, err
 }
 
-// Result returns the result of a call that has to succeed.
+// Result returns the result of a call that must succeed.
 func (h *Host) Result(res *spec.Result, err error) *spec.Result {
 	h.Helper()
 	h.NoError(err)
@@ -218,7 +219,7 @@ func (h *Host) WantCode(err error, code int) {
 	}
 }
 
-// Same requires that a snapshot is as the one before, and ends the test if not.
+// Same requires that two snapshots are equal, and ends the test if not.
 func (h *Host) Same(what, before, after string) {
 	h.Helper()
 	if after != before {
@@ -226,8 +227,8 @@ func (h *Host) Same(what, before, after string) {
 	}
 }
 
-// Snapshot is all that a verb may change on the host and in containers: links, addresses,
-// routes, rules, queues, settings, rule set, and what is stored.
+// Snapshot returns everything that a verb may change on the host and in containers: links,
+// addresses, routes, rules, queues, settings, the rule set, and stored files.
 func (h *Host) Snapshot(containers ...Container) string {
 	h.Helper()
 	all := []string{kerneltest.Snapshot(h.T, h.NS)}
@@ -237,8 +238,8 @@ func (h *Host) Snapshot(containers ...Container) string {
 	return strings.Join(append(all, nfttest.Ruleset(h.T, h.NS), h.Stored()), "\n--\n")
 }
 
-// Stored lists the files below Dir with what is in them, but for those that belong to no
-// attachment: programs, locks, configurations, and where host-local looks next.
+// Stored lists the files below Dir with their content, except those that do not belong to an
+// attachment: programs, locks, configurations, and the hints of host-local.
 func (h *Host) Stored() string {
 	h.Helper()
 	var list []string
@@ -276,7 +277,7 @@ func (h *Host) Leases() []string {
 	})
 }
 
-// Files lists what is in Records.
+// Files lists the files in Records.
 func (h *Host) Files() string {
 	entries, _ := os.ReadDir(h.Records)
 	var names []string
@@ -298,7 +299,7 @@ func (h *Host) DropLink(name string) {
 	kerneltest.Brief(h, h.NS, func(c *rtnl.Conn) error { return c.DelLink(name) })
 }
 
-// Release deletes the rules of eth0 of a container in network demo, of a kind or of all.
+// Release deletes the rules of eth0 of a container in network demo, of one kind or of all kinds.
 func (h *Host) Release(c Container, kind nft.Kind) error {
 	return nft.Open(h.NS).Update(h.Context(), func(x *nft.Tx) error {
 		x.Release(spec.Attachment{Network: "demo", ContainerID: c.ID, IfName: "eth0"}, kind)
@@ -311,8 +312,8 @@ func Prev(conf, result string) string {
 	return strings.TrimSuffix(strings.TrimSpace(conf), "}") + `,"prevResult":` + result + "}"
 }
 
-// WithOtherInterface enters another interface and its addresses, of networks that no plugin
-// here has given, into a result, as a later plugin of a chain may.
+// WithOtherInterface adds another interface with addresses to a result, as a later plugin of a
+// chain may do. No plugin of these tests leases from the networks of the addresses.
 func WithOtherInterface(result string) string {
 	at := strings.Count(result, `"name":`)
 	end := strings.Index(result, `],`) // of interfaces, which come first
@@ -321,7 +322,7 @@ func WithOtherInterface(result string) string {
 		`{"address":"fd00:7::2/64","gateway":"fd00:7::1","interface":%d},`, at, at), 1)
 }
 
-// MissingNetNS are values of CNI_NETNS that lead to no namespace.
+// MissingNetNS are values of CNI_NETNS that do not lead to a namespace.
 func MissingNetNS(t *testing.T) map[string]string {
 	t.Helper()
 	stale := filepath.Join(t.TempDir(), "stale")
@@ -331,8 +332,9 @@ func MissingNetNS(t *testing.T) map[string]string {
 	return map[string]string{"empty": "", "gone": filepath.Join(t.TempDir(), "nothing"), "stale file": stale}
 }
 
-// WantIPAM requires of an address plugin, which enters no namespace, a code and a part of what
-// it answers, white space aside: the result and warnings, or message and details of the error.
+// WantIPAM requires that an IPAM plugin, which does not enter a namespace, answers with a code and
+// a text, ignoring white space. The text is in the result and the warnings, or in message and
+// details of the error.
 func WantIPAM(t *testing.T, verb spec.Verb, plugin, id, conf, args string, code int, want string) {
 	t.Helper()
 	got, out := AnswerIPAM(t, verb, plugin, id, conf, args)
@@ -341,7 +343,7 @@ func WantIPAM(t *testing.T, verb spec.Verb, plugin, id, conf, args string, code 
 	}
 }
 
-// AnswerIPAM is the answer that [WantIPAM] compares.
+// AnswerIPAM returns the answer that [WantIPAM] compares.
 func AnswerIPAM(t *testing.T, verb spec.Verb, plugin, id, conf, args string) (code int, text string) {
 	t.Helper()
 	var stderr bytes.Buffer

@@ -14,17 +14,17 @@ import (
 	"cnibox/rtnl"
 )
 
-// A Plugin is what the tests over all plugins know of one. In its configurations $DIR is the
-// host's directory. The zero value is a plugin without keys that needs nothing.
+// A Plugin has the facts about a plugin for tests of all plugins. In its configurations $DIR is the
+// host's directory. The zero value is a plugin that has no keys and requires nothing.
 type Plugin struct {
-	// Keys are the keys of its own in the configuration that [Plain] returns.
+	// Keys are its own keys in the configuration that [Plain] returns.
 	Keys string
-	// Other is a member for a second attachment, where a host can have one with these Keys.
+	// Other is a member for a second attachment, if a host can have only one with these Keys.
 	Other string
 	// Invalid are members that ADD refuses; DEL gets the first.
 	Invalid []string
-	// Confs are configurations that take all steps of ADD between them; those in Single a host
-	// can have one attachment of at a time. Without any of both it is that with Keys.
+	// Confs are configurations that together run all steps of ADD. A host can have one attachment
+	// at a time of those in Single. Without either, the configuration is that with Keys.
 	Confs, Single map[string]string
 
 	After    string                      // the plugin that makes the interface which this one changes
@@ -46,7 +46,7 @@ type Plugin struct {
 	Except map[string]string // cells of TestKernelDelMatrix that there cannot be, and why
 }
 
-// Need skips the test where the kernel lacks what the plugin needs.
+// Need skips the test if the kernel lacks what the plugin needs.
 func (p Plugin) Need(t testing.TB) {
 	t.Helper()
 	if p.Kind != nil {
@@ -57,7 +57,7 @@ func (p Plugin) Need(t testing.TB) {
 	}
 }
 
-// NeedChain is Need of the plugin of After and of this one.
+// NeedChain calls Need for the plugin of After and for this one.
 func (p Plugin) NeedChain(t testing.TB) {
 	t.Helper()
 	if p.After != "" {
@@ -66,7 +66,7 @@ func (p Plugin) NeedChain(t testing.TB) {
 	p.Need(t)
 }
 
-// Furnish is Prepare of the plugin of After and of this one.
+// Furnish calls Prepare of the plugin of After and of this one.
 func (p Plugin) Furnish(h *Host) {
 	h.Helper()
 	if p.After != "" {
@@ -77,7 +77,7 @@ func (p Plugin) Furnish(h *Host) {
 	}
 }
 
-// Below is TakeAway of this plugin, or of that of After; nil: there is none.
+// Below returns TakeAway of this plugin, or of that of After; nil: none.
 func (p Plugin) Below() func(*Host) {
 	if p.TakeAway == nil && p.After != "" {
 		return Plugins[p.After].Below()
@@ -85,8 +85,8 @@ func (p Plugin) Below() func(*Host) {
 	return p.TakeAway
 }
 
-// Excuse is why there cannot be a cell; empty: it can be. That of After counts as well for what
-// is below.
+// Excuse returns why a cell cannot exist; empty: it can. For cells about the parent it also uses
+// the reason of the plugin of After.
 func (p Plugin) Excuse(cell string) string {
 	if why := p.Except[cell]; why != "" || cell != BelowMissing || p.After == "" || p.TakeAway != nil {
 		return why
@@ -94,7 +94,7 @@ func (p Plugin) Excuse(cell string) string {
 	return Plugins[p.After].Excuse(cell)
 }
 
-// BelowMissing is the cell of TestKernelDelMatrix that TakeAway is for.
+// BelowMissing is the cell of TestKernelDelMatrix for TakeAway.
 const BelowMissing = "below missing"
 
 // Alone is Except of a plugin without TakeAway.
@@ -102,11 +102,11 @@ var Alone = map[string]string{BelowMissing: "the attachment depends on no link o
 
 const unplugged = "hardware that is gone from the container, and not back, is gone from the host: see below missing"
 
-// IPAM is an ipam configuration with IPv4 addresses.
+// IPAM is an ipam object with IPv4 addresses.
 const IPAM = `"ipam":{"type":"host-local","dataDir":"$DIR","subnet":"10.1.0.0/24"}`
 
-// Plain is the configuration of a network with a plugin's Keys. One that makes the interface has
-// [IPAM], unless its Keys have ipam.
+// Plain returns the configuration of a network with a plugin's Keys. A plugin that makes the
+// interface gets [IPAM], unless its Keys have ipam.
 func Plain(plugin, network string) string {
 	keys := Plugins[plugin].Keys
 	if Makes(plugin) && !strings.Contains(keys, `"ipam"`) {
@@ -123,8 +123,8 @@ func join(members, more string) string {
 	return members + "," + more
 }
 
-// OnlyAddresses reports whether a plugin makes and changes no interface: it is the IPAM plugin of
-// its own configuration.
+// OnlyAddresses reports whether a plugin neither makes nor changes an interface: its own
+// configuration uses it as the IPAM plugin.
 func OnlyAddresses(plugin string) bool {
 	return strings.Contains(Plugins[plugin].Keys, `"ipam":{"type":"`+plugin+`"`)
 }
@@ -134,7 +134,7 @@ func Makes(plugin string) bool {
 	return Plugins[plugin].After == "" && plugin != "loopback" && !OnlyAddresses(plugin)
 }
 
-// All are Confs, Single, and if there is none of both the configuration with Keys.
+// All returns Confs and Single, or without either the configuration with Keys.
 func All(plugin string) (confs, single map[string]string) {
 	p := Plugins[plugin]
 	switch plain := map[string]string{"keys": Plain(plugin, "demo")}; {
@@ -147,7 +147,7 @@ func All(plugin string) (confs, single map[string]string) {
 	}
 }
 
-// Ranges is an ipam configuration with addresses of both families.
+// Ranges is an ipam object with addresses of both families.
 const Ranges = `"ipam":{"type":"host-local","dataDir":"$DIR","ranges":[[{"subnet":"10.1.0.0/24"}],[{"subnet":"fd00:1::/64"}]]`
 
 // GatewayConf is a bridge that is the gateway of both families.
@@ -159,7 +159,7 @@ const PtpConf = `{"cniVersion":"1.1.0","name":"demo","type":"ptp","ipMasq":true,
 // BothLimits are keys of bandwidth.
 const BothLimits = `"ingressRate":8000000,"egressRate":8000000`
 
-// Plugins has an entry for each plugin. What the tests of one alone need is not here.
+// Plugins has an entry for each plugin. It has nothing that only the tests of one plugin need.
 var Plugins = map[string]Plugin{
 	"bridge": {
 		Keys: `"bridge":"br0","isGateway":true,"ipMasq":true`, Feature: "CONFIG_BRIDGE", Probe: NeedBridge, TakeAway: dropLinks("br0"),
@@ -334,7 +334,7 @@ func Conf(plugin, keys string) string {
 	return `{"cniVersion":"1.1.0","name":"demo","type":"` + plugin + `",` + keys + `}`
 }
 
-// child completes the descriptor of a plugin whose link has no part on the host.
+// child completes the description of a plugin whose link has no part on the host.
 func child(name string, p Plugin) Plugin {
 	p.Child, p.Prepare = true, func(h *Host) { h.Segment() }
 	if p.Single == nil {
@@ -344,8 +344,8 @@ func child(name string, p Plugin) Plugin {
 	return p
 }
 
-// ChildConf is a configuration with IPv4 addresses, which need no waiting, for a host with
-// [Host.Segment].
+// ChildConf returns a configuration with IPv4 addresses, which need no duplicate detection, for a
+// host with [Host.Segment].
 func ChildConf(plugin, keys string) string {
 	return fmt.Sprintf(`{"cniVersion":"1.1.0","name":"demo","type":%q,%s}`, plugin, join(keys,
 		`"ipam":{"type":"host-local","dataDir":"$DIR","resolvConf":"$DIR/resolv.conf",
@@ -375,16 +375,16 @@ func (h *Host) SubnetEnv() {
 	h.NoError(os.WriteFile(filepath.Join(h.Dir, "subnet.env"), []byte(env), 0o600))
 }
 
-// DeviceKeys are keys of host-device beside the one that selects the device.
+// DeviceKeys are keys of host-device in addition to the one that selects the device.
 const DeviceKeys = `"dataDir":"$DIR/records","ipam":{"type":"host-local","dataDir":"$DIR","subnet":"10.1.0.0/24","routes":[{"dst":"0.0.0.0/0"}]}`
 
-// DeviceConf is a host-device network of a device.
+// DeviceConf returns a host-device network of a device.
 func DeviceConf(device string) string {
 	return Conf("host-device", `"device":"`+device+`",`+DeviceKeys)
 }
 
-// NIC adds a link that stands for a network card: one end of a veth pair, with an alias,
-// whose other end, wire-NAME, is up.
+// NIC adds a link that represents a network card: one end of a veth pair, with an alias. The peer,
+// wire-NAME, is up.
 func (h *Host) NIC(name string) *rtnl.Link {
 	h.Helper()
 	c := kerneltest.Dial(h.T, h.NS)
@@ -396,7 +396,7 @@ func (h *Host) NIC(name string) *rtnl.Link {
 	return kerneltest.Link(h.T, c, name)
 }
 
-// cards adds nic0, and card1 and card2, of which nothing is lost when there is no record.
+// cards adds nic0, card1 and card2. Without a record nothing is lost of the last two.
 func cards(h *Host) {
 	h.Helper()
 	h.NIC("nic0")
@@ -406,7 +406,8 @@ func cards(h *Host) {
 	}
 }
 
-// secondLink adds a link in the network that bridge gives addresses of, whose routes sbr must leave.
+// secondLink adds a link in the network from which bridge leases addresses. sbr must not change its
+// routes.
 func secondLink(t *testing.T, c Container) {
 	t.Helper()
 	kerneltest.Brief(t, c.NS, func(conn *rtnl.Conn) error {
@@ -420,8 +421,8 @@ func secondLink(t *testing.T, c Container) {
 	})
 }
 
-// HadVRF makes the kernel add the rules of a namespace that it adds with the first VRF and
-// never deletes.
+// HadVRF makes the kernel add the rules that it adds to a namespace with the first VRF and never
+// deletes.
 func HadVRF(t *testing.T, c Container) {
 	t.Helper()
 	kerneltest.Brief(t, c.NS, func(conn *rtnl.Conn) error {
@@ -432,7 +433,7 @@ func HadVRF(t *testing.T, c Container) {
 	})
 }
 
-// NeedBridge skips the test where the kernel has no bridges.
+// NeedBridge skips the test if the kernel has no bridges.
 func NeedBridge(t testing.TB) {
 	t.Helper()
 	kerneltest.Need(t, "CONFIG_BRIDGE", func() error {
@@ -440,13 +441,13 @@ func NeedBridge(t testing.TB) {
 	})
 }
 
-// NeedTap skips the test where the kernel has no taps.
+// NeedTap skips the test if the kernel has no taps.
 func NeedTap(t testing.TB) {
 	t.Helper()
 	kerneltest.Need(t, "CONFIG_TUN", rtnl.ProbeTap)
 }
 
-// NeedShaping skips the test where the kernel lacks a part of what bandwidth uses.
+// NeedShaping skips the test if the kernel lacks a feature that bandwidth uses.
 func NeedShaping(t testing.TB) {
 	t.Helper()
 	kerneltest.Need(t, "CONFIG_IFB, CONFIG_NET_SCH_TBF, CONFIG_NET_CLS_U32, CONFIG_NET_ACT_MIRRED", func() error {
@@ -463,8 +464,8 @@ func NeedShaping(t testing.TB) {
 // rare are features that kernels may lack on which the tests are run.
 var rare = []string{"CONFIG_DUMMY", "CONFIG_IPVLAN", "CONFIG_VLAN_8021Q", "CONFIG_NET_VRF"}
 
-// Elsewhere reports whether this is a guest of make test-vm and the plugin needs none: tests that
-// call each plugin many times run outside for it, in a tenth of the time.
+// Elsewhere reports whether this is a guest of make test-vm and the plugin does not require one:
+// for such plugins, tests with many calls run outside, in a tenth of the time.
 func Elsewhere(plugin string) bool {
 	return kerneltest.Guest() && !slices.Contains(rare, Plugins[plugin].Feature)
 }

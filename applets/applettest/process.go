@@ -13,17 +13,17 @@ import (
 	"cnibox/spec"
 )
 
-// ProcessTimeout is how long a process may take before it counts as stuck.
+// ProcessTimeout is the time after which a process counts as stuck.
 var ProcessTimeout = kerneltest.Timeout(time.Minute)
 
-// Env are the variables of a runtime for eth0 of a container; those of more go before.
+// Env returns the variables of a runtime for eth0 of a container; those of more take precedence.
 func (c Container) Env(verb spec.Verb, more ...string) []string {
 	return append([]string{"CNI_COMMAND=" + string(verb), "CNI_CONTAINERID=" + c.ID, "CNI_IFNAME=eth0", "CNI_NETNS=" + c.Path}, more...)
 }
 
-// Process runs a program on the host, in $DIR, with $DIR/bin as CNI_PATH unless env says otherwise, and
-// returns what [Host.Serve] returns; a stdout of cmd's own is left to it. One that is stuck is killed, which
-// is an error.
+// Process runs a program on the host, in $DIR, with $DIR/bin as CNI_PATH unless env sets it, and
+// returns what [Host.Serve] returns. It does not replace a stdout that cmd has. It kills a stuck
+// process, which is an error.
 func (h *Host) Process(cmd *exec.Cmd, stdin string, env ...string) (exit int, stdout, stderr string, err error) {
 	var out, diag bytes.Buffer
 	cmd.Dir, cmd.Env = h.Dir, append([]string{"CNI_PATH=" + h.Path("bin")}, env...)

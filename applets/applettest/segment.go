@@ -9,8 +9,8 @@ import (
 	"cnibox/rtnl"
 )
 
-// A Segment is a veth pair of which up0 is on a host, where it can be a master, and up1 in a
-// namespace of its own: another machine on the segment.
+// A Segment is a veth pair of up0 on a host, where it can be a master, and up1 in another
+// namespace, which represents another machine on the segment.
 type Segment struct {
 	NS           *netns.NS // of up1
 	Host, Remote *rtnl.Conn

@@ -16,11 +16,12 @@ import (
 	"cnibox/internal/netns"
 )
 
-// Timeout is how long a test waits for an answer that has to come.
+// Timeout bounds the wait of a test for an answer that must come.
 var Timeout = kerneltest.Timeout(15 * time.Second)
 
-// Listen answers on ports of all addresses of a namespace until the test ends, over TCP and UDP, with
-// the question, a byte, the name and the address that asked. Without ports it is 80.
+// Listen answers on ports of all addresses of a namespace until the test ends, over TCP and UDP. An
+// answer has the question, which is one byte, the name, and the address of the client. Without
+// ports it uses 80.
 func (h *Host) Listen(ns *netns.NS, name string, ports ...string) {
 	h.Helper()
 	if len(ports) == 0 {
@@ -81,8 +82,8 @@ func host(a net.Addr) string {
 	return ap.Addr().Unmap().String()
 }
 
-// Connect opens a connection from a namespace. It tries until timeout, since the kernel joins
-// multicast groups and finds carriers in its own time; ECONNREFUSED ends it at once.
+// Connect opens a connection from a namespace. It retries until timeout, since the kernel joins
+// multicast groups and detects carriers asynchronously; ECONNREFUSED ends it at once.
 func Connect(ns *netns.NS, network, addr string, timeout time.Duration) (c net.Conn, err error) {
 	for end := time.Now().Add(timeout); ; time.Sleep(10 * time.Millisecond) {
 		err = ns.Do(func() (err error) {
@@ -95,8 +96,8 @@ func Connect(ns *netns.NS, network, addr string, timeout time.Duration) (c net.C
 	}
 }
 
-// EchoLines answers each line on TCP port 80 of a namespace with that line until the test ends; the first
-// line of an answer is the name and where the connection is from, unless the name is empty.
+// EchoLines answers each line on TCP port 80 of a namespace with that line until the test ends. The
+// first line of an answer has the name and the client's address, unless the name is empty.
 func (h *Host) EchoLines(ns *netns.NS, name string) (l net.Listener) {
 	h.Helper()
 	h.NoError(ns.Do(func() (err error) { l, err = net.Listen("tcp", "[::]:80"); return err }))
@@ -121,7 +122,7 @@ func (h *Host) EchoLines(ns *netns.NS, name string) (l net.Listener) {
 	return l
 }
 
-// Occupy has a socket on an address of a namespace until the test ends, which answers nothing.
+// Occupy opens a socket on an address of a namespace, which does not answer, until the test ends.
 func (h *Host) Occupy(ns *netns.NS, network, addr string) {
 	h.Helper()
 	h.NoError(ns.Do(func() error {
@@ -140,8 +141,8 @@ func (h *Host) Occupy(ns *netns.NS, network, addr string) {
 	}))
 }
 
-// Say asks on the connection and returns the answer. What a network may lose is asked
-// again, so an answer to an earlier question may come late, and is passed over.
+// Say sends a question on the connection and returns the answer. It repeats a question that the
+// network may lose, so it skips late answers to earlier questions.
 func (h *Host) Say(c net.Conn) string {
 	h.asked++
 	again := Timeout
@@ -165,7 +166,7 @@ func (h *Host) Say(c net.Conn) string {
 	return "no answer"
 }
 
-// Ask returns the answer to a new connection.
+// Ask sends a question on a new connection and returns the answer.
 func (h *Host) Ask(from *netns.NS, network, to string) string {
 	c, err := Connect(from, network, to, Timeout)
 	if err != nil {
@@ -187,14 +188,14 @@ func (h *Host) Who(from *netns.NS, addr string, timeout time.Duration) string {
 	return name
 }
 
-// WantAnswer asks at an address over TCP and over UDP.
+// WantAnswer requires an answer of an address over TCP and over UDP.
 func (h *Host) WantAnswer(from *netns.NS, to, want string) {
 	h.Helper()
 	h.Want(from, "tcp", to, want)
 	h.Want(from, "udp", to, want)
 }
 
-// Want asks at an address.
+// Want requires an answer of an address.
 func (h *Host) Want(from *netns.NS, network, to, want string) {
 	h.Helper()
 	if got := h.Ask(from, network, to); got != want {
@@ -202,10 +203,10 @@ func (h *Host) Want(from *netns.NS, network, to, want string) {
 	}
 }
 
-// never is after what time an answer that must not come is taken for lost.
+// never is the time after which an answer that must not come counts as lost.
 const never = 150 * time.Millisecond
 
-// WantNone asks once, and wants no answer.
+// WantNone sends one question, and requires that no answer comes.
 func (h *Host) WantNone(from *netns.NS, network, to string) {
 	h.Helper()
 	var answer string
@@ -231,8 +232,8 @@ func (h *Host) WantNone(from *netns.NS, network, to string) {
 	}
 }
 
-// NoProbes makes neighbours of a link valid for hours: an address that has moved is found
-// only if that is announced.
+// NoProbes makes neighbours of a link valid for hours: hosts find an address that has moved only if
+// it is announced.
 func NoProbes(t testing.TB, ns *netns.NS, link string) {
 	t.Helper()
 	for _, family := range []string{"ipv4", "ipv6"} {
@@ -245,8 +246,8 @@ func NoProbes(t testing.TB, ns *netns.NS, link string) {
 	}
 }
 
-// SetDAD makes duplicate address detection, on links that a namespace gets from now on, begin
-// within delay seconds and send so many solicitations, one a second.
+// SetDAD sets duplicate address detection for new links of a namespace: it begins within delay
+// seconds and sends so many solicitations, one a second.
 func SetDAD(t testing.TB, ns *netns.NS, delay, transmits string) {
 	t.Helper()
 	err := ns.SetSysctls(

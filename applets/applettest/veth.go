@@ -9,9 +9,9 @@ import (
 	"cnibox/rtnl"
 )
 
-// A Veth is a host and container c1 with a veth pair between them, for plugins that change an
-// interface which another plugin has made: host0 with 10.9.0.1 and fd09::1 on the host, eth0
-// with 10.9.0.2 and fd09::2 in the container, both up.
+// A Veth is a host and container c1 with a veth pair between them, both up, for plugins that change
+// another plugin's interface: host0 with 10.9.0.1 and fd09::1 on the host, eth0 with 10.9.0.2 and
+// fd09::2 in the container.
 type Veth struct {
 	*Host
 	Cont               Container
@@ -19,7 +19,7 @@ type Veth struct {
 	Host0, Eth0        *rtnl.Link
 }
 
-// NewVeth returns one.
+// NewVeth returns a Veth, which ends with the test.
 func NewVeth(t *testing.T) *Veth {
 	t.Helper()
 	v := &Veth{Host: NewHost(t)}
@@ -33,7 +33,7 @@ func NewVeth(t *testing.T) *Veth {
 func (v *Veth) AddPair(host, cont string, addrs ...string) (*rtnl.Link, *rtnl.Link) {
 	v.Helper()
 	h := kerneltest.AddLink(v.T, v.NS, rtnl.LinkSpec{Name: host, Up: true, Peer: &rtnl.LinkSpec{Name: cont, NS: v.Cont.NS}})
-	// The kernel adds a link-local address, and a route with it, but in its own time.
+	// The kernel adds a link-local address with a route asynchronously.
 	ours, theirs := addrs[:min(2, len(addrs))], []string{"fe80::9/64"}
 	kerneltest.Address(v.T, v.NS, host, ours...)
 	kerneltest.Address(v.T, v.Cont.NS, cont, append(theirs, addrs[len(ours):]...)...)
@@ -43,7 +43,7 @@ func (v *Veth) AddPair(host, cont string, addrs ...string) (*rtnl.Link, *rtnl.Li
 // VethRoutes are the routes of [Veth.AddRoutes] as in a result.
 const VethRoutes = `[{"dst":"0.0.0.0/0","gw":"10.9.0.1"},{"dst":"::/0","gw":"fd09::1"},{"dst":"192.0.2.0/24","gw":"10.9.0.7"}]`
 
-// AddRoutes adds default routes and one to 192.0.2.0/24 by eth0.
+// AddRoutes adds default routes and a route to 192.0.2.0/24 through eth0.
 func (v *Veth) AddRoutes() {
 	v.Helper()
 	for dst, gw := range map[string]string{"0.0.0.0/0": "10.9.0.1", "::/0": "fd09::1", "192.0.2.0/24": "10.9.0.7"} {
@@ -51,14 +51,15 @@ func (v *Veth) AddRoutes() {
 	}
 }
 
-// PrevResult is a result with both interfaces, the addresses of eth0, and routes, a list in JSON.
+// PrevResult returns a result with both interfaces, the addresses of eth0, and routes, a list in
+// JSON.
 func (v *Veth) PrevResult(routes string) string {
 	return fmt.Sprintf(`{"cniVersion":"1.1.0","interfaces":[{"name":"host0"},{"name":"eth0","sandbox":%q}],"routes":%s,
 		"ips":[{"address":"10.9.0.2/24","gateway":"10.9.0.1","interface":1},
 			{"address":"fd09::2/64","gateway":"fd09::1","interface":1}]}`, v.Cont.Path, routes)
 }
 
-// State is what plugins may change of both namespaces, without rule set and files.
+// State returns what plugins may change in both namespaces, without rule set and files.
 func (v *Veth) State() string {
 	v.Helper()
 	return kerneltest.Snapshot(v.T, v.NS) + "--\n" + kerneltest.Snapshot(v.T, v.Cont.NS)

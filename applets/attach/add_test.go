@@ -15,7 +15,7 @@ import (
 	"cnibox/spec"
 )
 
-// The steps of ADD come in their order, each with what is before it in place.
+// ADD runs the steps in their order, each after its preconditions.
 func TestKernelAddOrder(t *testing.T) {
 	f := newFake(t)
 	f.instead["routes"] = func(*attach.Op, *driver) error { return nil }
@@ -54,8 +54,8 @@ func TestKernelAddOrder(t *testing.T) {
 	}
 }
 
-// Whichever step fails after its deed: nothing differs from before, the lease is given
-// back if it was asked for, and the error is that of the step.
+// Whichever step fails after its change, nothing differs from before, a requested lease is
+// released, and the error is that of the step.
 func TestKernelAddUndone(t *testing.T) {
 	for step, want := range map[string]string{
 		"link":      "link",
@@ -77,8 +77,9 @@ func TestKernelAddUndone(t *testing.T) {
 	}
 }
 
-// A failed ADD of another program's IPAM plugin is followed by its DEL, and so is one without an
-// answer. That plugin's refusal of a second ADD is not, which would release what the first has.
+// A failed ADD of an external IPAM plugin is followed by its DEL, even if it has not answered.
+// After such a plugin has refused a second ADD there is no DEL, which would release the first
+// lease.
 func TestKernelAddLeaseLeft(t *testing.T) {
 	for name, tt := range map[string]struct {
 		external bool
@@ -105,7 +106,7 @@ func TestKernelAddLeaseLeft(t *testing.T) {
 	}
 }
 
-// What cannot be undone is in the details, and the rest is undone all the same.
+// What cannot be undone is in the details, and the rest is undone nevertheless.
 func TestKernelAddUndoFails(t *testing.T) {
 	f := newFake(t)
 	before := f.state()
@@ -121,7 +122,7 @@ func TestKernelAddUndoFails(t *testing.T) {
 	}
 }
 
-// A context that ends is answered between two steps, by undoing with one that has not.
+// When a context ends, ADD stops between two steps and undoes with a new context.
 func TestKernelAddInterrupted(t *testing.T) {
 	f := newFake(t)
 	before := f.state()
@@ -139,8 +140,7 @@ func TestKernelAddInterrupted(t *testing.T) {
 	}
 }
 
-// What is wrong with the configuration is found before anything is opened, here a
-// namespace that is not there.
+// An invalid configuration is reported before anything is opened, here for a missing namespace.
 func TestAddConfig(t *testing.T) {
 	for name, tt := range map[string]struct {
 		need attach.Need
@@ -188,7 +188,7 @@ func TestKernelAddTaken(t *testing.T) {
 	}
 }
 
-// An IPAM plugin has to give an address.
+// An IPAM plugin must return an address.
 func TestKernelAddNoAddress(t *testing.T) {
 	f := newFake(t)
 	before := f.state()
@@ -200,7 +200,7 @@ func TestKernelAddNoAddress(t *testing.T) {
 	}
 }
 
-// A link that is too small for IPv6 is refused by name, before it has addresses.
+// A link whose MTU is too small for IPv6 is reported by name, before it has addresses.
 func TestKernelAddSmallMTU(t *testing.T) {
 	f := newFake(t)
 	before := f.state()
@@ -214,8 +214,7 @@ func TestKernelAddSmallMTU(t *testing.T) {
 	}
 }
 
-// A device without a netdev gets addresses in the result alone; nothing is configured,
-// checked or missed.
+// A device without a netdev gets addresses in the result only; nothing is configured or checked.
 func TestKernelBareDevice(t *testing.T) {
 	f := newFake(t)
 	prev := f.add(`,"bare":true`)

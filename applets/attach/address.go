@@ -15,8 +15,8 @@ import (
 // minMTU6 is IPV6_MIN_MTU, include/net/ipv6.h, in bytes.
 const minMTU6 = 1280
 
-// checkMTU6 refuses IPv6 addresses on a link whose MTU is too small, which the kernel does not
-// report. The code is 7.
+// checkMTU6 refuses IPv6 addresses on a link whose MTU is too small; the kernel does not report
+// this. The code is 7.
 func (op *Op) checkMTU6() error {
 	if op.Link != nil && op.hasIPv6() && op.Link.MTU < minMTU6 {
 		return spec.Errorf(spec.CodeConfig, "MTU %d of %s is too small for IPv6, which needs %d: raise \"mtu\", or have no IPv6 address given", op.Link.MTU, op.IfName, minMTU6)
@@ -43,7 +43,7 @@ func (op *Op) setAddresses(prefixRoutes bool) error {
 	if err := op.NS.SetSysctls(settings...); err != nil {
 		return err
 	}
-	// first, since the kernel reads what a family keeps for a link after its flags
+	// first: the kernel reads a family's settings for a link after the link's flags
 	ops := []rtnl.Op{rtnl.ChangeLink(op.Link.Index, rtnl.LinkChange{ARPNotify: new(true)})}
 	if op.Link.Announces() {
 		ops = append(ops, rtnl.ChangeLink(op.Link.Index, up))
@@ -51,7 +51,7 @@ func (op *Op) setAddresses(prefixRoutes bool) error {
 	for _, ip := range op.Result.IPs {
 		ops = append(ops, rtnl.NewAddr(op.Link.Index, op.address(ip, prefixRoutes)))
 	}
-	if !op.Link.Announces() { // coming up with its addresses does
+	if !op.Link.Announces() { // a link that announces does so when it comes up with its addresses
 		ops = append(ops, rtnl.ChangeLink(op.Link.Index, up))
 	}
 	if err := op.Cont.Do(ops...); err != nil {
@@ -63,14 +63,13 @@ func (op *Op) setAddresses(prefixRoutes bool) error {
 	return nil
 }
 
-// address is an address of the result as the container's link gets it.
+// address returns an address of the result in the form for the container's link.
 func (op *Op) address(ip spec.IP, prefixRoute bool) rtnl.Addr {
 	return rtnl.Addr{Prefix: ip.Address, NoDAD: !op.facts.Shared, NoPrefixRoute: !prefixRoute}
 }
 
 // explainInUse explains EADDRINUSE: another link of the same master has the MAC address of the
-// macvlan, or the IP address of the ipvlan.
-// The code is 100.
+// macvlan, or the IP address of the ipvlan. The code is 100.
 func (op *Op) explainInUse(err error) error {
 	if !errors.Is(err, unix.EADDRINUSE) {
 		return err
@@ -78,8 +77,8 @@ func (op *Op) explainInUse(err error) error {
 	return spec.Errorf(spec.CodeBusy, "MAC address %s, or an IP address, is that of another link on the same master: DEL what has it, or ask for another: %w", op.Link.MAC, err)
 }
 
-// sysctls are the settings of the container's link. IPv6 is enabled only for an IPv6 address.
-// Optional ones may be missing, as in a kernel without IPv6.
+// sysctls returns the settings of the container's link. IPv6 is enabled only for an IPv6 address.
+// Optional settings may be missing, as in a kernel without IPv6.
 func (op *Op) sysctls() []netns.Sysctl {
 	conf := "net/ipv6/conf/" + op.IfName + "/"
 	dad := netns.Sysctl{Key: conf + "accept_dad", Value: "0", Optional: true}
@@ -93,13 +92,12 @@ func (op *Op) sysctls() []netns.Sysctl {
 		{Key: "net/ipv6/conf/lo/disable_ipv6", Value: "0"},
 		{Key: conf + "disable_ipv6", Value: "0"},
 		{Key: conf + "keep_addr_on_down", Value: "1", Optional: true}}
-	if !op.Link.Announces() { // see announce for the others
+	if !op.Link.Announces() { // announce does it for other links
 		all = append(all, rtnl.NDNotify(op.IfName))
 	}
 	return all
 }
 
-// hasIPv6 reports whether the result has an IPv6 address.
 func (op *Op) hasIPv6() bool {
 	for _, ip := range op.Result.IPs {
 		if ip.Address.Addr().Is6() {
@@ -109,9 +107,9 @@ func (op *Op) hasIPv6() bool {
 	return false
 }
 
-// announce sends gratuitous ARP and neighbour advertisements, so that an address that another
-// container had is reachable at once. A failure is not an error: hosts update their neighbour entries
-// after 15 s or more.
+// announce sends gratuitous ARP and neighbour advertisements, so that an address which another
+// container used before is reachable at once. A failure is not an error: hosts update their
+// neighbour entries after 15 s or more.
 func (op *Op) announce() {
 	if len(op.Result.IPs) == 0 || op.Link == nil || !op.Link.Announces() {
 		return
@@ -140,8 +138,9 @@ func (op *Op) checkAddrs() error {
 	return Mismatch("interface %s does not have address %s", op.IfName, missing[0].Address)
 }
 
-// missingAddrs are the addresses of prevResult that the link lacks. It may have others. One whose
-// duplicate was found counts as missing. The error is [Lost] where the MTU keeps IPv6 away.
+// missingAddrs returns the addresses of prevResult that the link lacks. The link may have others.
+// An address that failed duplicate detection counts as missing. The error is [Lost] where the MTU
+// is too small for IPv6.
 func (op *Op) missingAddrs() (missing []spec.IP, err error) {
 	have, err := op.Cont.Addrs(op.Link.Index)
 	if err != nil {

@@ -11,21 +11,20 @@ import (
 	"cnibox/spec"
 )
 
-// Duplicate detection takes up to a second until it begins and a second then
-// (net.ipv6.conf.*.router_solicitation_delay, neigh.*.retrans_time_ms), if the
-// link can carry packets.
+// Duplicate detection begins after up to a second (net.ipv6.conf.*.router_solicitation_delay) and
+// takes another (neigh.*.retrans_time_ms), if the link can carry packets.
 const (
 	carrierTime = time.Second
 	dadTime     = 5 * time.Second
 )
 
-// waitDAD waits until duplicate detection is over: a tentative address cannot be
-// used, and one that another host has must fail the ADD (code 100).
+// waitDAD waits for the end of duplicate detection. A tentative address cannot be used, and an ADD
+// with the address of another host must fail (code 100).
 //
-// On a link without carrier, as that of a master without a cable, detection does not
-// begin. The ADD succeeds there, with a warning, and the kernel detects when
-// the carrier comes. The kernel's own condition for it is IFF_RUNNING: an ipvlan has a
-// carrier and an operational state that is unknown.
+// On a link without carrier, as that of a master without a cable, detection does not begin. The ADD
+// then succeeds with a warning, and the kernel detects duplicates when the carrier comes. The
+// condition is the kernel's own, IFF_RUNNING: an ipvlan has a carrier and the operational state
+// unknown.
 func (op *Op) waitDAD() error {
 	err := op.waitDADWithin(carrierTime)
 	if !errors.Is(err, context.DeadlineExceeded) {
@@ -42,8 +41,8 @@ func (op *Op) waitDAD() error {
 	return op.dadError(op.waitDADWithin(dadTime))
 }
 
-// waitDADWithin waits no longer than that.
-// When the verb's context has ended the error is its cause, as everywhere in the flow.
+// waitDADWithin waits at most as long as bound. When the verb's context has ended, the error is the
+// cause of that, as everywhere in the flow.
 func (op *Op) waitDADWithin(bound time.Duration) error {
 	within, cancel := context.WithTimeout(op.ctx, bound)
 	defer cancel()
@@ -54,7 +53,7 @@ func (op *Op) waitDADWithin(bound time.Duration) error {
 	return err
 }
 
-// dadError explains an error of the wait. The text begins with that of the reference.
+// dadError explains an error of waitDADWithin. The text begins with the reference's.
 func (op *Op) dadError(err error) error {
 	switch {
 	case errors.Is(err, rtnl.ErrDuplicateAddress):

@@ -6,57 +6,58 @@ import (
 	"cnibox/spec"
 )
 
-// A Driver is what one interface plugin adds to the flow, for one verb. Its exported fields are the
+// A Driver implements the steps of one interface plugin, for one verb. Its exported fields are the
 // keys of the configuration. Embed [Defaults] and write the methods in which the plugin differs. A
-// step of ADD registers what it does with [Op.Undo], first or at once.
+// step of ADD registers the undo of each change with [Op.Undo], before the change or right after
+// it.
 type Driver interface {
-	Validate() error         // the configuration alone; fills in defaults; errors have code 7
+	Validate() error         // checks the configuration alone; fills in defaults; errors have code 7
 	Facts() Facts            // of a valid configuration
-	Link(*Op) error          // ADD: makes op.Link, down, in the container, and op.Bridge and op.Veth on the host
-	Gateways(*Op) error      // ADD, GET: completes gateways and routes of op.Result; sets nothing
-	Routes(*Op) []rtnl.Route // ADD, RESTORE: in place of the kernel's routes to the networks of the addresses; nil: those
-	Host(*Op) error          // ADD, RESTORE: makes the host's side as it should be; what is there stays
+	Link(*Op) error          // ADD: creates op.Link, down, in the container, and op.Bridge and op.Veth on the host
+	Gateways(*Op) error      // ADD, GET: completes gateways and routes of op.Result; changes nothing in the kernel
+	Routes(*Op) []rtnl.Route // ADD, RESTORE: replace the kernel's routes to the networks of the addresses; nil: keep those
+	Host(*Op) error          // ADD, RESTORE: configures the host's side; does not repeat what exists
 	Check(*Op) error         // CHECK beyond kind, addresses, routes, pair and forwarding
-	Found(*Op) error         // GET: whether op.Link is the attachment's, beyond kind and pair; the code is 3
-	Remove(*Op) error        // DEL of the link; op.NS may be nil, and the configuration empty
-	Release(*Op) error       // DEL of the rest, at the same time
-	Probe(*Op) error         // STATUS beyond the IPAM plugin's
-	Collect(*Op) error       // GC beyond links and the IPAM plugin's
+	Found(*Op) error         // GET: checks that op.Link is the attachment's, beyond kind and pair; the code is 3
+	Remove(*Op) error        // DEL: deletes the link; op.NS may be nil, and the configuration empty
+	Release(*Op) error       // DEL: releases everything else, concurrently with Remove
+	Probe(*Op) error         // STATUS beyond that of the IPAM plugin
+	Collect(*Op) error       // GC beyond links and the IPAM plugin
 }
 
-// Facts are what the flow asks of a configuration.
+// Facts are what the flow needs to know of a configuration.
 type Facts struct {
 	Link     string // see [spec.Resources]
-	Parent   string // the same
-	Stacked  bool   // the link is made on one of the host: Parent, or if that is empty the link of the default route
-	Routed   bool   // the same; the host forwards then
-	Shared   bool   // other hosts are on the link's segment: addresses are checked for duplicates
+	Parent   string // see [spec.Resources]
+	Stacked  bool   // the link has a parent on the host: Parent, or if that is empty the link of the default route
+	Routed   bool   // see [spec.Resources]; the host forwards for the link
+	Shared   bool   // the segment has other hosts: addresses are checked for duplicates
 	Down     bool   // ADD leaves the link down, without addresses
 	NoNetdev bool   // the device has no netdev: there is no op.Link, and none is configured or checked
 }
 
-// Defaults are the steps of a plugin that has nothing of its own to do.
+// Defaults implements the steps of a plugin that adds nothing to the flow.
 type Defaults struct{}
 
 // Validate accepts any configuration.
 func (Defaults) Validate() error { return nil }
 
-// Facts are those of a link that no other host is on.
+// Facts returns those of a link whose segment has no other hosts.
 func (Defaults) Facts() Facts { return Facts{} }
 
 // Gateways completes nothing.
 func (Defaults) Gateways(*Op) error { return nil }
 
-// Routes leaves them to the kernel.
+// Routes keeps the kernel's routes.
 func (Defaults) Routes(*Op) []rtnl.Route { return nil }
 
 // Host changes nothing on the host.
 func (Defaults) Host(*Op) error { return nil }
 
-// Check looks at no more than the flow does.
+// Check adds nothing to the checks of the flow.
 func (Defaults) Check(*Op) error { return nil }
 
-// Found takes the link for the attachment's.
+// Found accepts the link as the attachment's.
 func (Defaults) Found(*Op) error { return nil }
 
 // Remove deletes the pair, or the container's link by its name.
@@ -65,42 +66,42 @@ func (Defaults) Remove(op *Op) error { return op.removeLink() }
 // Release deletes what the attachment owns in the rule set.
 func (Defaults) Release(op *Op) error { return op.releaseRules(op.ctx) }
 
-// Probe finds nothing.
+// Probe reports no error.
 func (Defaults) Probe(*Op) error { return nil }
 
 // Collect deletes what stale attachments own in the rule set.
 func (Defaults) Collect(op *Op) error { return op.collectRules() }
 
-// A Network is a Driver whose ADD also makes what the attachments of a network share on the host; see
-// [spec.Verbs] for both. The Op has no container.
+// A Network is a Driver whose plugin has PREPARE: it creates what the attachments of a network
+// share on the host. See [spec.Verbs]. The Op has no container.
 type Network interface {
 	Prepare(*Op) error
 	RemoveNetwork(*Op) error
 }
 
-// Need is whether a plugin works with an IPAM plugin.
+// Need says whether a plugin works with an IPAM plugin.
 type Need int
 
-// The zero value leaves it to the configuration.
+// The zero value leaves the choice to the configuration.
 const (
 	Optional Need = iota
 	Required
 	Never
-	Chained // required, unless prevResult has addresses, which then are the link's
+	Chained // required, unless prevResult has addresses, which the link then gets
 )
 
 // A Plugin describes an interface plugin to the flow. It is data: nothing runs at start.
 type Plugin struct {
 	Kind  string // of the container's link, as in IFLA_INFO_KIND; empty: any
 	IPAM  Need
-	Veth  bool       // a pair: found again, checked, described and deleted by the flow
-	Moved bool       // the link is one of the host's with an alias of its own: ADD does not label it
-	NoMAC bool       // no step asks for [spec.Request.MAC], so CNI_ARGS are the IPAM plugin's alone
-	Rules []nft.Kind // what it may own in the rule set; DEL, GC and a failed ADD release it
+	Veth  bool       // the link is half of a pair: the flow finds, checks, describes and deletes the pair
+	Moved bool       // the link is a host device with an alias of its own: ADD does not label it
+	NoMAC bool       // no step uses [spec.Request.MAC]; CNI_ARGS are for the IPAM plugin alone
+	Rules []nft.Kind // the kinds it may own in the rule set; DEL, GC and a failed ADD release them
 	New   func() Driver
 }
 
-// Verbs are the plugin's.
+// Verbs returns the verbs of the plugin.
 func (p *Plugin) Verbs() spec.Verbs {
 	v := spec.Verbs{
 		Add: p.add, Check: p.check, Del: p.del, Get: p.get, Status: p.status, GC: p.gc, Validate: p.validate,

@@ -18,9 +18,8 @@ import (
 	"cnibox/spec"
 )
 
-// A fake is an interface plugin with every step and its IPAM plugin, a host and a
-// container. Its steps change something in the kernel, and any of them can be made to fail
-// after that.
+// A fake is an interface plugin with every step, its IPAM plugin, a host and a container. Its steps
+// change something in the kernel, and each can be made to fail after that.
 type fake struct {
 	*applettest.Host
 	Cont       applettest.Container
@@ -42,7 +41,7 @@ func newFake(t *testing.T) *fake {
 	return &fake{Host: h, Cont: h.Container("c1"), fail: map[string]error{}, instead: map[string]func(*attach.Op, *driver) error{}}
 }
 
-// did enters what was done into the log, and returns the error that it is to have.
+// did logs a step, and returns the error that the step shall have.
 func (f *fake) did(what string) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -59,7 +58,7 @@ type driver struct {
 	f *fake
 }
 
-// step runs what a test has in place of a step, or the step, and enters it into the log.
+// step runs what a test has in place of a step, or the step, and logs it.
 func (d *driver) step(name string, op *attach.Op, deed func() error) error {
 	f := d.f
 	if f.before != nil {
@@ -157,8 +156,8 @@ func (f *fake) Invoke(_ context.Context, plugin string, r *spec.Request) (*spec.
 	}, nil
 }
 
-// Find makes the fake an IPAM plugin of this program, or one of another that leaves what a failed
-// ADD has leased to DEL.
+// Find makes the fake a built-in IPAM plugin, or an external one that leaves what a failed ADD has
+// leased to DEL.
 func (f *fake) Find(string) (*spec.Verbs, error) {
 	if f.leaves {
 		return nil, nil
@@ -177,7 +176,7 @@ func (i invoker) Invoke(_ context.Context, _ string, r *spec.Request) (*spec.Res
 
 func prefix(s string) netip.Prefix { return netip.MustParsePrefix(s) }
 
-// call runs a verb of the plugin on the host, with more keys in the configuration.
+// call runs a verb of the plugin on the host, with additional keys in the configuration.
 func (f *fake) call(ctx context.Context, verb spec.Verb, p *attach.Plugin, keys string) (*spec.Result, error) {
 	f.T.Helper()
 	return f.run(ctx, f, verb, p, keys)
@@ -208,7 +207,7 @@ func (f *fake) run(ctx context.Context, ipam spec.Invoker, verb spec.Verb, p *at
 	return res, err
 }
 
-// add is an ADD that has to succeed; it returns the key with its result for other verbs.
+// add runs an ADD that must succeed; it returns the key with its result for other verbs.
 func (f *fake) add(keys string) (prev string) {
 	f.T.Helper()
 	res, err := f.call(f.T.Context(), spec.Add, f.plugin(), keys)
@@ -240,13 +239,13 @@ func (f *fake) logged(want string) {
 	}
 }
 
-// state is all that the plugin can leave behind.
+// state returns everything that the plugin can leave behind.
 func (f *fake) state() string {
 	f.T.Helper()
 	return fmt.Sprintf("%s--\n%s--\n%d leases\n", kerneltest.Snapshot(f.T, f.NS), kerneltest.Snapshot(f.T, f.Cont.NS), f.leases)
 }
 
-// links are the names of a namespace's, without lo.
+// links returns the names of a namespace's links without lo.
 func links(t *testing.T, ns *netns.NS) string {
 	t.Helper()
 	var names []string

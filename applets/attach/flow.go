@@ -12,8 +12,7 @@ import (
 	"cnibox/spec"
 )
 
-// read decodes and checks the plugin's configuration. Errors have code 7. Nothing has been touched
-// yet.
+// read decodes and checks the plugin's configuration, before any change. Errors have code 7.
 func (p *Plugin) read(r *spec.Request) (Driver, error) {
 	d := p.New()
 	err := cmp.Or(r.Decode(d), r.CheckIPAM())
@@ -31,8 +30,8 @@ func (p *Plugin) read(r *spec.Request) (Driver, error) {
 	return d, err
 }
 
-// readAnyway is read for the verbs that release: an invalid configuration is a warning, as the names
-// of the attachment are enough.
+// readAnyway is read for the verbs that release: they need only the names of the attachment, so an
+// invalid configuration is a warning.
 func (p *Plugin) readAnyway(r *spec.Request) Driver {
 	d, err := p.read(r)
 	if err != nil {
@@ -52,7 +51,7 @@ func (p *Plugin) begin(ctx context.Context, r *spec.Request) (d Driver, op *Op, 
 	return d, op, err
 }
 
-// beginWithoutNS is for verbs that are about no container.
+// beginWithoutNS is begin for verbs that do not concern a container.
 func (p *Plugin) beginWithoutNS(ctx context.Context, r *spec.Request) (d Driver, op *Op, err error) {
 	if d, err = p.read(r); err != nil {
 		return nil, nil, err
@@ -61,7 +60,7 @@ func (p *Plugin) beginWithoutNS(ctx context.Context, r *spec.Request) (d Driver,
 	return d, op, err
 }
 
-// validate is what ADD checks before it opens anything, and what its IPAM plugin does.
+// validate checks what ADD and its IPAM plugin check before they open anything.
 func (p *Plugin) validate(r *spec.Request) (resources spec.Resources, err error) {
 	d, err := p.read(r)
 	if err == nil && p.IPAM != Chained { // the addresses may be those of prevResult
@@ -81,12 +80,12 @@ func (p *Plugin) validate(r *spec.Request) (resources spec.Resources, err error)
 }
 
 // add makes the attachment, or leaves nothing behind. An invalid configuration is an error before
-// anything is opened. A context that is done stops it between two steps, so a signal makes it undo
+// anything is opened. When the context ends, as on a signal, add stops between two steps and undoes
 // what was done.
 //
-// The lease comes after the link, which dhcp needs, and routes after addresses. The host comes last:
-// it is shared with other containers, so it is changed when little is left that can fail. Its
-// forwarding is the very last, since others may need it as soon as it is on.
+// The lease comes after the link, which dhcp needs, and routes after addresses. The host comes
+// last, since other containers share it: little can fail after that. Forwarding on the host is the
+// last step, since others may need it as soon as it is on.
 func (p *Plugin) add(ctx context.Context, r *spec.Request) (*spec.Result, error) {
 	d, err := p.read(r)
 	if err = cmp.Or(err, checkAddressed(r, p.IPAM)); err != nil {
@@ -116,7 +115,7 @@ func (p *Plugin) add(ctx context.Context, r *spec.Request) (*spec.Result, error)
 }
 
 // addInterfaces enters the links into the result, in the order of the reference: bridge, host-side
-// veth, the container's.
+// veth, container's link.
 func (op *Op) addInterfaces() error {
 	for _, l := range []*rtnl.Link{op.Bridge, op.Veth} {
 		if l != nil {
@@ -131,9 +130,10 @@ func (op *Op) addInterfaces() error {
 	return nil
 }
 
-// configure gives the container's link the addresses and the routes of the result, and brings it up,
-// if there is one that is to be up. One that stays down has no addresses, as its plugin checks. own
-// are in place of the kernel's routes to the networks of the addresses; nil: those.
+// configure gives the container's link the addresses and the routes of the result, and brings it
+// up, if the link exists and is to be up. A link that stays down has no addresses, as its plugin
+// checks. The routes own replace the kernel's routes to the networks of the addresses; nil: keep
+// those.
 func (op *Op) configure(own []rtnl.Route) error {
 	if op.Link == nil || op.facts.Down {
 		return nil
@@ -147,9 +147,9 @@ func (op *Op) configure(own []rtnl.Route) error {
 	return op.addRoutes()
 }
 
-// check compares prevResult with the kernel, and runs the IPAM plugin, if there is one, and the
-// plugin's own step. It changes nothing. What later plugins of a chain may change is not
-// compared.
+// check compares prevResult with the kernel, runs CHECK of the IPAM plugin, if there is one, and
+// the plugin's own step. It changes nothing. It does not compare what later plugins of a chain may
+// change.
 func (p *Plugin) check(ctx context.Context, r *spec.Request) error {
 	d, op, err := p.begin(ctx, r)
 	if err != nil {
@@ -169,18 +169,17 @@ func (p *Plugin) check(ctx context.Context, r *spec.Request) error {
 	return nil
 }
 
-// Mismatch returns the error of a CHECK that found a difference.
-// Its code is 102.
+// Mismatch returns the error of a CHECK that found a difference. Its code is 102.
 func Mismatch(format string, args ...any) *spec.Error {
 	return spec.Errorf(spec.CodeCheck, format, args...)
 }
 
-// Lost is [Mismatch] for what RESTORE cannot set again.
+// Lost is [Mismatch] for what RESTORE cannot restore.
 func Lost(format string, args ...any) error { return spec.NeedsAdd(Mismatch(format, args...)) }
 
-// del releases all that the attachment owns. Nothing need exist, and every step is tried. The
-// lease is released last, and only when the link is gone, so that no address is leased while it is
-// in use.
+// del releases all that the attachment owns. Everything may be missing, and every step is tried.
+// The lease is released last, and only after the link is gone, so that no address is leased while
+// it is in use.
 //
 // A runtime repeats a DEL that failed, so only what may succeed next time is an error.
 func (p *Plugin) del(ctx context.Context, r *spec.Request) error {
@@ -197,7 +196,7 @@ func (p *Plugin) del(ctx context.Context, r *spec.Request) error {
 		}
 	}
 	if op.CheckIPAM() != nil {
-		op.Net.IPAM.Type = "" // readAnyway has warned of it; no ADD has had a lease of it
+		op.Net.IPAM.Type = "" // readAnyway has logged the warning; no ADD has leased from such a plugin
 	}
 	var errs []error
 	early := leasedOverLink(op.Net.IPAM.Type)
@@ -213,7 +212,7 @@ func (p *Plugin) del(ctx context.Context, r *spec.Request) error {
 		op.ending.add()
 		return errors.Join(append(errs, linkErr, d.Release(op))...)
 	}
-	// the kernel takes some 20 ms to delete a link: the other steps run meanwhile
+	// the kernel needs some 20 ms to delete a link; the other steps run at the same time
 	link := make(chan error, 1)
 	go func() { link <- recoverPanic(d.Remove, op) }()
 	releaseErr := d.Release(op)
@@ -225,15 +224,15 @@ func (p *Plugin) del(ctx context.Context, r *spec.Request) error {
 	return errors.Join(errs...)
 }
 
-// get returns the result of the ADD: prevResult, if there is one and the IPAM plugin and the links
-// still have the attachment, else what they have. An unknown or deleted container has code 3; one
-// whose link is gone while its addresses are leased has not, as it needs a DEL.
+// get returns the result of the ADD: prevResult, if it exists and the IPAM plugin and the links
+// still have the attachment; else what these have. An unknown or deleted container has code 3. One
+// whose link is gone while its addresses are leased needs a DEL, so its code is not 3.
 //
 // Addresses and routes are the IPAM plugin's, not the kernel's: GET must not fail because some were
 // removed.
 func (p *Plugin) get(ctx context.Context, r *spec.Request) (*spec.Result, error) {
 	d, invalid := p.read(r)
-	op, err := p.openWithNS(ctx, r, d) // first: a container that is gone is unknown, with any configuration
+	op, err := p.openWithNS(ctx, r, d) // first: an unknown container is reported for any configuration
 	if err != nil {
 		return nil, err
 	}
@@ -267,8 +266,8 @@ func (p *Plugin) get(ctx context.Context, r *spec.Request) (*spec.Result, error)
 	return op.Result, d.Gateways(op)
 }
 
-// describe finds the attachment's links and enters them into the result; lost has code 3: they are
-// gone, or never were.
+// describe finds the attachment's links and enters them into the result. lost has code 3: the links
+// are gone, or never existed.
 func (op *Op) describe(d Driver) (lost *spec.Error, err error) {
 	if !op.facts.NoNetdev {
 		if op.Link, err = op.Cont.Link(op.IfName); err != nil || !op.isKind(op.Link) {
@@ -307,8 +306,8 @@ func (p *Plugin) status(ctx context.Context, r *spec.Request) error {
 	return op.delegate(ctx, spec.Status)
 }
 
-// gc deletes the network's links whose attachment is gone, then runs the
-// plugin's own step and the IPAM plugin's GC. It goes on past errors.
+// gc deletes the links of the network's stale attachments, then runs the plugin's own step and the
+// IPAM plugin's GC. An error does not stop it.
 func (p *Plugin) gc(ctx context.Context, r *spec.Request) error {
 	d := p.readAnyway(r)
 	op, err := p.open(ctx, r, d, nil)
@@ -323,8 +322,8 @@ func (p *Plugin) gc(ctx context.Context, r *spec.Request) error {
 	return errors.Join(errs...)
 }
 
-// restore restores the lease, what the container has lost, and then what the host has. An address
-// that is another's by now is not used: nothing else is restored then.
+// restore restores the lease, then the container's side, then the host's. If another attachment has
+// the address now, it restores nothing else.
 func (p *Plugin) restore(ctx context.Context, r *spec.Request) error {
 	d, op, err := p.begin(ctx, r)
 	if err != nil {
@@ -344,7 +343,7 @@ func (p *Plugin) restore(ctx context.Context, r *spec.Request) error {
 }
 
 // restoreInside sets the container's link up, and adds the addresses and routes of prevResult that
-// CHECK would miss. What else the container has stays.
+// CHECK would miss. It deletes nothing.
 func (op *Op) restoreInside(d Driver) error {
 	if op.facts.NoNetdev {
 		return nil
@@ -362,7 +361,7 @@ func (op *Op) restoreInside(d Driver) error {
 	return op.restoreRoutes()
 }
 
-// restoreHost makes the host's side as ADD has made it.
+// restoreHost restores the host's side to its state after ADD.
 func (op *Op) restoreHost(d Driver) error {
 	if op.plugin.Veth {
 		var err error
@@ -376,7 +375,7 @@ func (op *Op) restoreHost(d Driver) error {
 	return op.restoreForwarding()
 }
 
-// prepare is for what the attachments of a network share.
+// prepare creates what the attachments of a network share.
 func (p *Plugin) prepare(ctx context.Context, r *spec.Request) error {
 	return p.runNetworkStep(ctx, r, Network.Prepare)
 }
@@ -394,7 +393,7 @@ func (p *Plugin) runNetworkStep(ctx context.Context, r *spec.Request, step func(
 	return step(d.(Network), op)
 }
 
-// recoverPanic makes a panic of a step in a goroutine of its own an error, since the recover of the serve
+// recoverPanic turns a panic of a step in its own goroutine into an error: the recover of the serve
 // loop does not see it.
 func recoverPanic[T any](step func(T) error, arg T) (err error) {
 	defer func() {

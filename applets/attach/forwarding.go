@@ -14,8 +14,8 @@ import (
 	"cnibox/spec"
 )
 
-// ExplainIPv6Disabled explains EACCES for an address of a link of the host: IPv6 is disabled on it.
-// The code is 50.
+// ExplainIPv6Disabled explains EACCES for an address of a link of the host: the link has IPv6
+// disabled. The code is 50.
 func ExplainIPv6Disabled(err error, link string) error {
 	if !errors.Is(err, unix.EACCES) {
 		return err
@@ -23,8 +23,8 @@ func ExplainIPv6Disabled(err error, link string) error {
 	return spec.Errorf(spec.CodeNotReady, "IPv6 is off on %s: set net/ipv6/conf/%s/disable_ipv6 to 0 on the host, for a new link that of default, or have \"ipam\" give no IPv6 address: %w", link, link, err)
 }
 
-// ConfigureVeth is for Host: it gives the host-side veth the addresses and routes that it lacks. The error is
-// os.ErrExist if a route leads elsewhere.
+// ConfigureVeth is for Host: it adds the addresses and routes that the host-side veth lacks. The
+// error is os.ErrExist if a route leads to another link.
 func (op *Op) ConfigureVeth(addrs []rtnl.Addr, routes []rtnl.Route) error {
 	link := op.Veth
 	var haveAddrs []rtnl.Addr
@@ -62,12 +62,12 @@ func (op *Op) ConfigureVeth(addrs []rtnl.Addr, routes []rtnl.Route) error {
 	return nil
 }
 
-// SkipDAD has the host's link use its link-local address at once.
+// SkipDAD lets a link of the host use its link-local address at once.
 func (op *Op) SkipDAD(name string) error {
 	return netns.Host().SetSysctls(netns.Sysctl{Key: "net/ipv6/conf/" + name + "/accept_dad", Value: "0", Optional: true})
 }
 
-// forward makes the host forward for the families of the result that have a gateway. An ADD that fails
+// forward turns forwarding on for the families of the result that have a gateway. A failed ADD
 // restores the setting, unless other attachments of the host may need it by now.
 func (op *Op) forward() error {
 	if !op.facts.Routed {
@@ -118,12 +118,12 @@ func (op *Op) restoreForwarding() error {
 	return once.Do(op.ctx, key, (*Op).forward, op)
 }
 
-// ForwardingOff is the text of CHECK about a switch of the host that is off. It is not about one
-// attachment.
+// ForwardingOff returns the text of CHECK for a forwarding setting of the host that is off. The
+// setting concerns all attachments.
 func ForwardingOff(key string) string { return fmt.Sprintf("forwarding is off: %s is 0", key) }
 
-// checkForwarding checks that it is on, last, since it is the host's. It counts as on if it cannot be read, as of a family that
-// the kernel lacks.
+// checkForwarding checks that forwarding is on, as the last check, since the setting is the host's.
+// A setting that cannot be read, as for a family that the kernel lacks, counts as on.
 func (op *Op) checkForwarding() error {
 	if !op.facts.Routed {
 		return nil
@@ -137,14 +137,14 @@ func (op *Op) checkForwarding() error {
 	return nil
 }
 
-// A forwardingKey is the setting by which the host forwards packets of a family.
+// A forwardingKey is the sysctl that makes the host forward packets of a family.
 type forwardingKey struct {
 	family uint8
 	key    string
 }
 
-// forwarding are the settings for the families that have a gateway.
-// They are the host's and never switched off, as in the reference: others may need them.
+// forwarding returns the settings for the families that have a gateway. Like the reference, no verb
+// switches them off: others may need them.
 func forwarding(ips []spec.IP) []forwardingKey {
 	var v4, v6 bool
 	for _, ip := range ips {
@@ -161,7 +161,7 @@ func forwarding(ips []spec.IP) []forwardingKey {
 	return all
 }
 
-// HasAddr looks for an address, host bits and all, among those of a link.
+// HasAddr reports whether a link has an address, compared with its host bits and prefix length.
 func HasAddr(list []rtnl.Addr, p netip.Prefix) bool {
 	for _, a := range list {
 		if a.Prefix == p {

@@ -7,9 +7,9 @@ import (
 	"cnibox/spec"
 )
 
-// CheckGateways checks that each address of the result has a gateway of its family, which must be
-// an address that a link can have, and neither one of these addresses nor a broadcast address.
-// The code is 7.
+// CheckGateways checks that each address of the result has a gateway of its family. A gateway must
+// be an address that a link can have, and must differ from these addresses and from broadcast
+// addresses. The code is 7.
 func (op *Op) CheckGateways() error {
 	for _, ip := range op.Result.IPs {
 		net, gw := ip.Address, ip.Gateway
@@ -32,5 +32,5 @@ func gatewayText(gw netip.Addr) string {
 	return gw.String()
 }
 
-// Single is the network of one address alone; the zero Prefix for the zero Addr.
+// Single returns the network of one address alone; the zero Prefix for the zero Addr.
 func Single(a netip.Addr) netip.Prefix { return netip.PrefixFrom(a, a.BitLen()) }

@@ -14,7 +14,7 @@ import (
 	"cnibox/spec"
 )
 
-// A hostState is what the kernel has of all attachments on the host.
+// A hostState is the kernel's state of all attachments on the host.
 type hostState struct {
 	byIndex map[uint32]*rtnl.Link
 	veths   map[string]*rtnl.Link    // with a label, by the owner's key
@@ -23,10 +23,11 @@ type hostState struct {
 	uplink  string                   // the link of the default route; empty: none
 }
 
-// holds returns what the attachment has on the host: its host-side veth with the master of that, or the
-// parent of its interface, the addresses that are masqueraded, and the MAC address that the veth may send from. But for a parent that is configured
-// these are facts of the kernel, which is asked once for all attachments of a context of
-// [once.WithCache]. It does not enter the container, so an automatic parent is the one that ADD would take now.
+// holds returns what the attachment has on the host: its host-side veth with its master, or the
+// parent of its interface, the addresses that are masqueraded, and the MAC address that the veth
+// may send from. Except for a configured parent these are read from the kernel, once for all
+// attachments of a context of [once.WithCache]. holds does not enter the container, so an automatic
+// parent is the one that ADD would use now.
 func (p *Plugin) holds(ctx context.Context, r *spec.Request) (all []spec.Holding, err error) {
 	h, err := once.Get(ctx, "attachments on the host", readHostState)
 	if err != nil {
@@ -38,7 +39,7 @@ func (p *Plugin) holds(ctx context.Context, r *spec.Request) (all []spec.Holding
 		if master := h.byIndex[veth.Master]; master != nil {
 			link.Master = master.Name
 		}
-	} else if d, err := p.read(r); err == nil { // CHECK has the error
+	} else if d, err := p.read(r); err == nil { // CHECK reports the error
 		if facts := d.Facts(); facts.Stacked {
 			link.Parent = cmp.Or(facts.Parent, h.uplink)
 		}
@@ -60,7 +61,7 @@ func (p *Plugin) holds(ctx context.Context, r *spec.Request) (all []spec.Holding
 	return all, nil
 }
 
-// readHostState asks the kernel. Rules that must not be read, or cannot be, are left out.
+// readHostState reads the state from the kernel, without rules that it cannot or must not read.
 func readHostState() (*hostState, error) {
 	conn, err := rtnl.Dial(netns.Host())
 	if err != nil {
@@ -95,8 +96,8 @@ func readHostState() (*hostState, error) {
 	return h, nil
 }
 
-// hostVeth finds the host-side veth of an attachment, by its label or, as those of the reference have
-// none, by the result; nil: it has none.
+// hostVeth finds the host-side veth of an attachment by its label. A veth of the reference has no
+// label and is found by the result. nil: not found.
 func (h *hostState) hostVeth(r *spec.Request, pair bool) *rtnl.Link {
 	if l := h.veths[r.Key()]; l != nil || !pair || r.Prev == nil {
 		return l

@@ -7,13 +7,13 @@ import (
 	"cnibox/spec"
 )
 
-// needsIPAM is the error of a plugin that requires an IPAM plugin.
+// needsIPAM returns the error of a plugin that requires an IPAM plugin.
 func needsIPAM(r *spec.Request) *spec.Error {
 	return spec.Errorf(spec.CodeConfig, "%s interface requires an IPAM configuration", r.Net.Type).
 		WithDetails("no plugin name provided: set \"ipam.type\"").AtKey("")
 }
 
-// checkAddressed reports an ADD that needs an IPAM plugin and has none configured. Errors have
+// checkAddressed reports an ADD that needs an IPAM plugin while none is configured. Errors have
 // code 7.
 func checkAddressed(r *spec.Request, ipam Need) error {
 	switch {
@@ -30,9 +30,9 @@ func checkAddressed(r *spec.Request, ipam Need) error {
 	return nil
 }
 
-// lease asks the IPAM plugin for addresses and enters them into the result. Without
-// one a chained plugin takes those of prevResult, whose lease is another plugin's.
-// Errors keep the code of the plugin; an answer without an address is 103.
+// lease gets addresses from the IPAM plugin and enters them into the result. Without an IPAM
+// plugin, a chained plugin uses the addresses of prevResult, which another plugin has leased.
+// Errors keep the code of the IPAM plugin; an answer without an address is 103.
 func (op *Op) lease() error {
 	plugin := op.Net.IPAM.Type
 	if plugin == "" {
@@ -74,8 +74,8 @@ func (op *Op) leasedMTU() error {
 // belong to the container's link, and a configured "dns" replaces the answer's.
 // All share the index op.Container, which may be set later.
 //
-// The kernel reduces an MTU or MSS of a route that is too large, without an error
-// (ip_metrics_convert, net/ipv4/metrics.c): so does the result.
+// The kernel silently reduces an MTU or MSS of a route that is too large (ip_metrics_convert,
+// net/ipv4/metrics.c), and so does addresses.
 func (op *Op) addresses(res *spec.Result) {
 	op.Result.IPs, op.Result.Routes, op.Result.DNS = res.IPs, res.Routes, res.DNS
 	if op.Net.DNS.Replaces() {
@@ -105,9 +105,9 @@ func (op *Op) checkLease() error {
 // releaseLease runs DEL of the IPAM plugin.
 func (op *Op) releaseLease(ctx context.Context) error { return op.delegate(ctx, spec.Del) }
 
-// leasedOverLink reports whether the IPAM plugin sends its release over the link, as dhcp does. It
-// is then called before the link is deleted, so the address may be leased again some milliseconds
-// before that.
+// leasedOverLink reports whether the IPAM plugin sends its release over the link, as dhcp does. Its
+// DEL then runs before the link is deleted, so the address may be leased again some milliseconds
+// earlier than that.
 func leasedOverLink(plugin string) bool {
 	return plugin == "dhcp" || strings.HasSuffix(plugin, "-dhcp")
 }
@@ -118,7 +118,7 @@ func (op *Op) delegate(ctx context.Context, v spec.Verb) error {
 	return err
 }
 
-// restoresLease reports whether the IPAM plugin has a RESTORE. That of another program has none.
+// restoresLease reports whether the IPAM plugin has a RESTORE; an external one does not.
 func (op *Op) restoresLease() bool {
 	verbs, err := op.Invoker.Find(op.Net.IPAM.Type)
 	return err == nil && verbs != nil && verbs.Restore != nil
@@ -132,8 +132,8 @@ func (op *Op) restoreLease() error {
 	return op.delegate(op.ctx, spec.Restore)
 }
 
-// mayHaveLeases reports whether the IPAM plugin may store leases: one of this program without a GC stores
-// nothing.
+// mayHaveLeases reports whether the IPAM plugin may store leases. A built-in plugin without a GC
+// stores nothing.
 func (op *Op) mayHaveLeases() bool {
 	if op.Net.IPAM.Type == "" {
 		return false

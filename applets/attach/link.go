@@ -13,9 +13,9 @@ import (
 	"cnibox/spec"
 )
 
-// CreateContainerLink creates the container's link, by a socket of the namespace of s.Parent, and
-// sets op.Link. It is down, has its final name, and is deleted
-// if ADD fails. A name that is taken is an error of code 100.
+// CreateContainerLink creates the container's link on a socket of the namespace of s.Parent, and
+// sets op.Link. The link is down, has its final name, and is deleted if ADD fails. A name in use is
+// an error of code 100.
 func (op *Op) CreateContainerLink(conn *rtnl.Conn, s rtnl.LinkSpec) error {
 	if s.Name = op.IfName; conn != op.Cont {
 		s.NS = op.NS
@@ -28,8 +28,8 @@ func (op *Op) CreateContainerLink(conn *rtnl.Conn, s rtnl.LinkSpec) error {
 	if op.Link, err = op.Cont.Link(s.Name); err != nil {
 		return err
 	}
-	// A macvlan of mode passthru is created with its master's address, and sets a later one on the
-	// master too, until it is deleted.
+	// A macvlan of mode passthru is created with its master's address. Until it is deleted, it
+	// copies an address that is set later to the master.
 	if s.MAC != nil && !bytes.Equal(op.Link.MAC, s.MAC) {
 		if err := op.Cont.SetLink(op.Link.Index, rtnl.LinkChange{MAC: s.MAC}); err != nil {
 			return err
@@ -39,8 +39,8 @@ func (op *Op) CreateContainerLink(conn *rtnl.Conn, s rtnl.LinkSpec) error {
 	return nil
 }
 
-// explainCreate explains the kernel's error for the container's link. EEXIST may also be about something
-// else than the name, as a VLAN of the master, which the plugin explains.
+// explainCreate explains the kernel's error for the container's link. EEXIST may have another
+// reason than the name, such as a VLAN of the master; the plugin explains that.
 func (op *Op) explainCreate(err error) error {
 	if !errors.Is(err, os.ErrExist) {
 		return explainUnsupported(err)
@@ -72,9 +72,8 @@ func explainUnsupported(err error) error {
 // isKind reports whether a link is of the plugin's kind.
 func (op *Op) isKind(l *rtnl.Link) bool { return op.plugin.Kind == "" || l.Kind == op.plugin.Kind }
 
-// checkLink finds the container's link in prevResult and in the container.
-// It sets op.Link and op.Container for the checks that follow. The MTU is not compared:
-// tuning may have set it.
+// checkLink finds the container's link in prevResult and in the container, and sets op.Link and
+// op.Container for later checks. It does not compare the MTU: tuning may have set it.
 func (op *Op) checkLink() error {
 	op.Container = op.containerLink()
 	if op.Container < 0 {
@@ -97,7 +96,7 @@ func (op *Op) checkLink() error {
 	return nil
 }
 
-// CheckMAC compares a link's address with that of a result; an empty one equals any.
+// CheckMAC compares a link's address with that of a result; an empty one matches any.
 func CheckMAC(link *rtnl.Link, want string) error {
 	if want == "" {
 		return nil
@@ -112,8 +111,8 @@ func CheckMAC(link *rtnl.Link, want string) error {
 	return nil
 }
 
-// containerLink is the index of the container's link in prevResult; -1: it has none. Sandboxes are
-// compared as namespaces, not as paths.
+// containerLink returns the index of the container's link in prevResult; -1: not found. It compares
+// sandboxes as namespaces, not as paths.
 func (op *Op) containerLink() int {
 	for i, itf := range op.Prev.Interfaces {
 		if itf.Name == op.IfName && op.isNS(itf.Sandbox) {
@@ -126,15 +125,15 @@ func (op *Op) containerLink() int {
 // isNS reports whether a sandbox is the container's namespace.
 func (op *Op) isNS(sandbox string) bool { return op.NS.IsAt(sandbox) }
 
-// Recorded returns, for RESTORE, the MAC address and the MTU that prevResult has of an interface on the host,
-// or in the container's namespace; nil and 0: none.
+// Recorded returns, for RESTORE, the MAC address and the MTU in prevResult of an interface on the
+// host or in the container's namespace; nil and 0: none.
 func (op *Op) Recorded(name string, onHost bool) (mac net.HardwareAddr, mtu int) {
 	if op.Call.Verb != spec.Restore {
 		return nil, 0
 	}
 	for _, i := range op.Prev.Interfaces {
 		if i.Name == name && (i.Sandbox == "") == onHost {
-			mac, _ = spec.HardwareAddr(i.MAC) // what a foreign plugin wrote may be none
+			mac, _ = spec.HardwareAddr(i.MAC) // an external plugin may have written something else
 			return mac, i.MTU
 		}
 	}
@@ -161,10 +160,10 @@ func (op *Op) restoreLink() (err error) {
 	return nil
 }
 
-// removeLink deletes the pair, or the link named IfName from the container if it is of the plugin's
-// kind, and does not have the alias of another attachment. It is not an error if it is
-// gone. Another link may have the name, as runtimes DEL what they could not ADD.
-// It runs concurrently with other steps, on any thread: it uses sockets only.
+// removeLink deletes the pair, or the link named IfName in the container if it is of the plugin's
+// kind and does not have the alias of another attachment. A missing link is not an error. Another
+// link may have the name, since runtimes run DEL after a failed ADD. removeLink runs concurrently
+// with other steps, on any thread: it uses sockets only.
 func (op *Op) removeLink() error {
 	if op.plugin.Veth {
 		return op.removeVeth()
@@ -186,17 +185,16 @@ func (op *Op) removeLink() error {
 	return op.Cont.DelLink(op.IfName)
 }
 
-// collectLinks deletes the host-side veths that carry the label of an attachment
-// of this network that is not in the valid set.
-// Links of other kinds are not on the host, unless it is a container itself, of a network of the
-// same name.
+// collectLinks deletes the host-side veths with the label of an attachment of this network that is
+// not in the valid set. Links of other kinds are on the host only if it is a container itself, of a
+// network of the same name.
 func (op *Op) collectLinks() error {
 	stale := op.Stale()
 	return op.Host.DelLinks(func(l *rtnl.Link) bool { return l.Kind == "veth" && stale(l.Alias) }, nil)
 }
 
-// ProbeKind is for STATUS: whether the kernel has a kind of links. Other errors, as that the probe
-// has no parent, are ignored.
+// ProbeKind checks, for STATUS, that the kernel has a kind of links. It ignores other errors, such
+// as the missing parent of the probe.
 func ProbeKind(kind rtnl.Kind) error {
 	err := rtnl.InNewNS(func(c *rtnl.Conn) error { return c.AddLink(rtnl.LinkSpec{Name: "probe0", Kind: kind}) })
 	if errors.Is(err, unix.EOPNOTSUPP) {

@@ -10,8 +10,8 @@ import (
 	"cnibox/spec"
 )
 
-// MasqConf are the keys with which a plugin masquerades what leaves its network.
-// Any backend is nftables here.
+// MasqConf are the keys of masquerading for packets that leave the network. Every backend is
+// nftables here.
 type MasqConf struct {
 	IPMasq        bool   `json:"ipMasq"`
 	IPMasqBackend string `json:"ipMasqBackend"`
@@ -33,7 +33,7 @@ func (c *MasqConf) WarnBackend(op *Op) {
 	}
 }
 
-// Masquerade adds the elements for addresses of the attachment, if that is configured.
+// Masquerade adds the elements for addresses of the attachment, if masquerading is configured.
 func (c *MasqConf) Masquerade(op *Op, ips []spec.IP, x *nft.Tx) {
 	if !c.IPMasq {
 		return
@@ -43,7 +43,7 @@ func (c *MasqConf) Masquerade(op *Op, ips []spec.IP, x *nft.Tx) {
 	}
 }
 
-// AddMasquerade masquerades the result's addresses, in one transaction.
+// AddMasquerade masquerades the result's addresses in one transaction.
 func (c *MasqConf) AddMasquerade(op *Op) error {
 	if !c.IPMasq || len(op.Result.IPs) == 0 {
 		return nil
@@ -51,7 +51,7 @@ func (c *MasqConf) AddMasquerade(op *Op) error {
 	return op.AddRules(func(x *nft.Tx) { c.Masquerade(op, op.Result.IPs, x) }, nil)
 }
 
-// CheckMasquerade checks for the elements of AddMasquerade.
+// CheckMasquerade looks for the elements of AddMasquerade.
 func (c *MasqConf) CheckMasquerade(op *Op) error {
 	addrs := op.OwnAddresses()
 	if !c.IPMasq || len(addrs) == 0 {
@@ -67,9 +67,9 @@ func (c *MasqConf) CheckMasquerade(op *Op) error {
 	return nil
 }
 
-// AddRules runs a transaction of elements of the attachment. A failed ADD releases them, and deletes
-// tables that it has created. Where the transaction fails its error is given to failed, which may run
-// later, as that of many attachments is one; nil: it is the error.
+// AddRules adds elements of the attachment in one transaction. A failed ADD releases them, and
+// deletes tables that it has created. failed gets the error of the transaction and may run later,
+// since the transaction may be shared by many attachments; nil: the error is returned as it is.
 func (op *Op) AddRules(add func(*nft.Tx), failed func(error) error) error {
 	table := op.Rules()
 	op.Undo("rules", func(ctx context.Context) error {
@@ -94,7 +94,7 @@ func (op *Op) AddRules(add func(*nft.Tx), failed func(error) error) error {
 	})
 }
 
-// releaseRules deletes what the attachment owns in the rule set, by its names alone. Nothing need exist.
+// releaseRules deletes the attachment's elements by its names alone. All may be missing.
 func (op *Op) releaseRules(ctx context.Context) error {
 	if op.plugin.Rules == nil {
 		return nil
@@ -105,8 +105,8 @@ func (op *Op) releaseRules(ctx context.Context) error {
 	})
 }
 
-// collectRules deletes what stale attachments own in the rule set, and the rules of the reference for
-// them, as far as those name the owner.
+// collectRules deletes the elements of stale attachments, and the rules of the reference that name
+// a stale attachment.
 func (op *Op) collectRules() error {
 	kinds := op.plugin.Rules
 	if kinds == nil {

@@ -34,9 +34,8 @@ func (c *OnMaster) Validate() error {
 	return nil
 }
 
-// Master finds the master, where the configuration names none the link of the
-// default route, and checks that the MTU fits. Nothing has been changed; errors
-// have code 7.
+// Master finds the configured master, or else the link of the default route, and checks that the
+// MTU fits. It changes nothing; errors have code 7.
 func (op *Op) Master(c *OnMaster) (*rtnl.Link, error) {
 	where, conn := "on the host", op.Host
 	if c.LinkInContainer {
@@ -58,9 +57,9 @@ func (c *OnMaster) checkMTU(master *rtnl.Link) error {
 		WithDetails(`"mtu" must be from %d to %d, or 0 for that of the master, %s`, minMTU, master.MTU, master.Name).AtKey("mtu")
 }
 
-// findMaster finds a link by name; "" is the one that a default route of the main
-// table leads to, one of IPv4 rather than one of IPv6. Of several the one with
-// the smallest metric, which the kernel lists first; of a multipath route any hop.
+// findMaster finds a link by name. "" is the link of a default route in the main table, IPv4 before
+// IPv6. Of several routes it uses the one with the smallest metric, which the kernel lists first;
+// of a multipath route any hop.
 func findMaster(conn *rtnl.Conn, name string) (*rtnl.Link, error) {
 	if name != "" {
 		l, err := conn.Link(name)
@@ -83,7 +82,7 @@ func findMaster(conn *rtnl.Conn, name string) (*rtnl.Link, error) {
 	return nil, fmt.Errorf("no default route interface found: set \"master\": %w", unix.ENODEV)
 }
 
-// Facts are that other hosts share the segment of the link, and where its parent is.
+// Facts are a segment shared with other hosts, and the parent.
 func (c *OnMaster) Facts() Facts {
 	if c.LinkInContainer {
 		return Facts{Shared: true}
@@ -91,12 +90,12 @@ func (c *OnMaster) Facts() Facts {
 	return Facts{Shared: true, Parent: c.Master, Stacked: true}
 }
 
-// CreateOn makes the container's link on its [Op.Master] and puts the name of that into the
-// configuration. addr may be nil for the kernel's choice. os.ErrExist without a
-// [spec.Error] is not about the name.
+// CreateOn creates the container's link on its [Op.Master] and enters the master's name into the
+// configuration. A nil addr leaves the address to the kernel. os.ErrExist without a [spec.Error]
+// has another reason than the name.
 func (op *Op) CreateOn(master *rtnl.Link, c *OnMaster, kind rtnl.Kind, addr net.HardwareAddr) error {
 	c.Master = master.Name
-	if _, tagged := kind.(rtnl.Vlan); tagged && !master.Up { // the kernel brings none up
+	if _, tagged := kind.(rtnl.Vlan); tagged && !master.Up { // the kernel does not set the master up
 		return spec.Errorf(spec.CodeConfig, "master %s is down: set it up", master.Name)
 	}
 	conn := op.Host
@@ -110,9 +109,9 @@ func (op *Op) CreateOn(master *rtnl.Link, c *OnMaster, kind rtnl.Kind, addr net.
 	return err
 }
 
-// CheckOn compares the container's link with its configuration: its parent is the master, and it has
-// the configured MTU. An automatic master only has to exist, since default routes change. A master
-// that is down is a warning: its cable may be out, and nothing of the attachment is missing.
+// CheckOn compares the parent and the MTU of the container's link with the configuration. An
+// automatic master only has to exist, since default routes change. A master that is down is a
+// warning: its cable may be unplugged, and nothing of the attachment is missing.
 func (op *Op) CheckOn(c *OnMaster) error {
 	if op.Link.PeerNS == c.LinkInContainer {
 		return Lost("the master of %s is in the wrong network namespace: linkInContainer is %t", op.IfName, c.LinkInContainer)
@@ -125,7 +124,7 @@ func (op *Op) CheckOn(c *OnMaster) error {
 	if err != nil {
 		return Lost("master of %s: %w", op.IfName, err)
 	}
-	if !parent.Up { // a VLAN goes down with it
+	if !parent.Up { // a VLAN goes down with its parent
 		op.Warn("master %s of %s is down", parent.Name, op.IfName)
 	}
 	if c.Master != "" {
@@ -136,8 +135,8 @@ func (op *Op) CheckOn(c *OnMaster) error {
 	return op.checkMTU(c.MTU)
 }
 
-// checkParent checks that the named link is the parent, or has the same one: the parent of a link
-// created on a macvlan or ipvlan is that one's parent.
+// checkParent checks that the named link is the parent, or has the same parent: the parent of a
+// link that was created on a macvlan or ipvlan is the parent of that.
 func (op *Op) checkParent(conn *rtnl.Conn, name string, parent *rtnl.Link) error {
 	master, err := conn.Link(name)
 	if err != nil {
@@ -150,8 +149,8 @@ func (op *Op) checkParent(conn *rtnl.Conn, name string, parent *rtnl.Link) error
 	return nil
 }
 
-// checkMTU checks for the MTU of prevResult, which a later plugin may have changed, or else the one
-// configured. 0 is any: the master's may have changed since.
+// checkMTU compares the MTU with that of prevResult, which a later plugin may have changed, or with
+// the configured one. 0 matches any: the master's may have changed since.
 func (op *Op) checkMTU(want int) error {
 	if want == 0 {
 		return nil
@@ -165,8 +164,8 @@ func (op *Op) checkMTU(want int) error {
 	return nil
 }
 
-// ProbeMaster is [ProbeKind], and checks that the master exists and its MTU fits, unless it is in a
-// container.
+// ProbeMaster is [ProbeKind], and also checks that the master exists and that its MTU fits, unless
+// the master is in a container.
 func (op *Op) ProbeMaster(c *OnMaster, kind rtnl.Kind) error {
 	if err := ProbeKind(kind); err != nil || c.LinkInContainer {
 		return err

@@ -5,7 +5,8 @@
 // Begin reading at flow.go, which has the order of each verb. The other files are about what the
 // steps work on: link.go, address.go, routes.go and lease.go for the container's link, veth.go for
 // the plugins that make a pair, master.go for those with a parent device, forwarding.go and
-// masquerade.go for the host. The package knows no particular plugin, and the plugins know no order.
+// masquerade.go for the host. The package does not know the plugins, and the plugins do not know
+// the order.
 package attach
 
 import (
@@ -18,18 +19,18 @@ import (
 	"cnibox/spec"
 )
 
-// An Op is one verb at work on one attachment.
+// An Op is one verb on one attachment.
 //
 // It and its sockets live as long as the verb. Links are looked up by name once, then by index.
 type Op struct {
 	*spec.Request
-	NS         *netns.NS  // nil: there is none, or not any more
+	NS         *netns.NS  // nil: missing, or gone
 	Host, Cont *rtnl.Conn // Cont is nil when NS is
 	Result     *spec.Result
 	Link       *rtnl.Link // the container's link, once it exists
 	Veth       *rtnl.Link // its peer on the host, of a plugin that makes a pair
-	Bridge     *rtnl.Link // that Veth is a port of; nil: it is not
-	PCIID      string     // of the container's device, where that is known
+	Bridge     *rtnl.Link // the bridge that Veth is a port of; nil: none
+	PCIID      string     // of the container's device, where known
 	Container  int        // index of the container's link in Result.Interfaces
 
 	plugin    *Plugin
@@ -37,18 +38,18 @@ type Op struct {
 	ctx       context.Context
 	newVeth   bool    // Veth is new
 	closeHost func()  // Host may be the socket of many attachments
-	ending    *ending // of a DEL in a context of [Together.Collect]; nil: it ends at once
+	ending    *ending // what is left of a DEL in a context of [Together.Collect]; nil: it ends at once
 	undo      undo.Stack
 }
 
-// Context is the verb's.
+// Context returns the verb's context.
 func (op *Op) Context() context.Context { return op.ctx }
 
-// Rules are the tables of this program on the host.
+// Rules returns the tables of this program on the host.
 func (op *Op) Rules() *nft.Table { return nft.Open(op.Call.HostNS()) }
 
-// Undo registers how to undo what was just done, or is about to be tried, should ADD fail:
-// see [undo.Stack.Add].
+// Undo registers the undo of a change that was just made, or is about to be tried, for a failed
+// ADD: see [undo.Stack.Add].
 func (op *Op) Undo(what string, fn func(context.Context) error) { op.undo.Add(what, fn) }
 
 // AddInterface enters an interface into the result and returns its index.
@@ -57,8 +58,8 @@ func (op *Op) AddInterface(i spec.Interface) int {
 	return len(op.Result.Interfaces) - 1
 }
 
-// open opens the sockets; with a namespace, one in it too. The caller closes the Op, and
-// with it the namespace. Nothing has been changed.
+// open opens the sockets, with a namespace also one in that. It changes nothing. The caller closes
+// the Op, which closes the namespace.
 func (p *Plugin) open(ctx context.Context, r *spec.Request, d Driver, ns *netns.NS) (op *Op, err error) {
 	op = &Op{Request: r, Result: &spec.Result{}, NS: ns, plugin: p, facts: d.Facts(), ctx: ctx}
 	op.Host, op.closeHost, err = rtnl.DialHost(ctx, r.Call.HostNS())
@@ -72,7 +73,7 @@ func (p *Plugin) open(ctx context.Context, r *spec.Request, d Driver, ns *netns.
 	return op, nil
 }
 
-// openWithNS is open with the container's namespace, without which ADD, CHECK, GET and RESTORE cannot do.
+// openWithNS is open with the container's namespace, which ADD, CHECK, GET and RESTORE require.
 func (p *Plugin) openWithNS(ctx context.Context, r *spec.Request, d Driver) (*Op, error) {
 	ns, err := r.Call.OpenNS()
 	if err != nil {
@@ -81,7 +82,7 @@ func (p *Plugin) openWithNS(ctx context.Context, r *spec.Request, d Driver) (*Op
 	return p.open(ctx, r, d, ns)
 }
 
-// openNSIfExists opens the container's namespace, and a socket in it, if there is one.
+// openNSIfExists opens the container's namespace and a socket in it, if it exists.
 func (op *Op) openNSIfExists() (err error) {
 	if op.NS, err = op.Call.OpenNSIfExists(); err == nil && op.NS != nil {
 		op.Cont, err = rtnl.Dial(op.NS)

@@ -13,8 +13,8 @@ import (
 	"cnibox/spec"
 )
 
-// addOwnRoutes adds the plugin's own routes, see [Driver]. The kernel has one route to a gateway, so two
-// interfaces of a container cannot share it: the code is 100.
+// addOwnRoutes adds the plugin's own routes, see [Driver]. The kernel accepts one route to a
+// gateway, so two interfaces of a container cannot have the same gateway: the code is 100.
 func (op *Op) addOwnRoutes(own []rtnl.Route) error {
 	if own == nil {
 		return nil
@@ -32,9 +32,9 @@ func (op *Op) addOwnRoutes(own []rtnl.Route) error {
 }
 
 // addRoutes installs the result's routes in one batch, in their order, but those without a gateway
-// first, since gateways may be reached by them. Of several routes to one network, also of other
-// interfaces, the kernel uses the first one for IPv4 and each in turn for IPv6. A default route is
-// not added beside another one, see skipConflicting.
+// first, since they may lead to gateways. Of several routes to one network, including those of
+// other interfaces, the kernel uses the first for IPv4 and each in turn for IPv6. A second default
+// route is not added, see skipConflicting.
 func (op *Op) addRoutes() error {
 	var near, far []rtnl.Op
 	for _, r := range op.Result.Routes {
@@ -65,8 +65,8 @@ func (op *Op) addRoutes() error {
 	return err
 }
 
-// strayGateway is the error of the gateway of a route that is in no network of the container, with the
-// key that it is from; nil: there is none.
+// strayGateway returns the error of a route whose gateway is in no network of the container, with
+// the route's key; nil: there is none.
 func (op *Op) strayGateway() error {
 	var networks []netip.Prefix
 	for _, ip := range op.Result.IPs {
@@ -81,8 +81,8 @@ func (op *Op) strayGateway() error {
 }
 
 // skipConflicting removes from the result the default routes that conflict with one of another
-// network in the same container, as the specification says, and installs those that have several
-// gateways. A route that is refused for another reason is an error.
+// network in the same container, as the specification says, and installs the default routes that
+// have several gateways. A route that the kernel refuses for another reason is an error.
 func (op *Op) skipConflicting(err error) error {
 	kept := op.Result.Routes[:0:0]
 	for _, r := range op.Result.Routes {
@@ -111,14 +111,13 @@ func (op *Op) skipConflicting(err error) error {
 	return nil
 }
 
-// scopeLink is RT_SCOPE_LINK, include/uapi/linux/rtnetlink.h: the destination
-// is on the link, and a gateway is refused.
+// scopeLink is RT_SCOPE_LINK, include/uapi/linux/rtnetlink.h: the destination is on the link, and
+// the kernel refuses a gateway.
 const scopeLink = 253
 
-// route is the kernel's form of a route of the result: without a gateway of
-// its own it takes the first one of its family, unless its scope says that
-// the destination is on the link.
-// Host bits of the destination, which the kernel refuses, are cleared. All attributes are set.
+// route converts a route of the result for the kernel. A route without a gateway gets the first
+// gateway of its family, unless its scope says that the destination is on the link. Host bits of
+// the destination, which the kernel refuses, are cleared. All attributes are set.
 func (op *Op) route(r spec.Route) rtnl.Route {
 	out := rtnl.Route{
 		Dst: r.Dst.Masked(), GW: r.GW, Link: op.Link.Index,
@@ -137,9 +136,8 @@ func (op *Op) route(r spec.Route) rtnl.Route {
 	return out
 }
 
-// gateway is the first gateway of the family of a destination; zero: there is none, or
-// the destination is a gateway itself.
-// A route without a gateway then goes to the link itself.
+// gateway returns the first gateway of the family of a destination. It is zero if there is none, or
+// if the destination is a gateway itself; the route then leads to the link.
 func (op *Op) gateway(dst netip.Prefix) (first netip.Addr) {
 	for _, ip := range op.Result.IPs {
 		switch gw := ip.Gateway; {
@@ -162,9 +160,9 @@ func (op *Op) checkRoutes() error {
 	return Mismatch("route %s is missing in %s", routeText(missing[0]), op.Call.NetNS)
 }
 
-// missingRoutes are the routes of prevResult that are not in their tables, by destination and,
-// unless it is a default route, by gateway, if it has one. A later plugin may have changed the
-// gateway of a default route.
+// missingRoutes returns the routes of prevResult that are not in their tables. It compares the
+// destination and the gateway, if there is one, but not the gateway of a default route, which a
+// later plugin may have changed.
 func (op *Op) missingRoutes() (missing []spec.Route, err error) {
 	tables := map[int][]rtnl.Route{}
 	for _, want := range op.Prev.Routes {
@@ -208,8 +206,8 @@ func routeText(r spec.Route) string {
 	return text
 }
 
-// restoreOwnRoutes adds the routes that the container's link lacks, whatever table they are in: sbr
-// or vrf may have moved them. One of IPv6 that has outlived its address has lost its source.
+// restoreOwnRoutes adds the routes that the container's link lacks in every table: sbr or vrf may
+// have moved them to another one. An IPv6 route that has outlived its address has lost its source.
 func (op *Op) restoreOwnRoutes(want []rtnl.Route) error {
 	have, err := op.Cont.Routes(rtnl.RouteFilter{Link: op.Link.Index, Table: rtnl.AllTables})
 	if err != nil {

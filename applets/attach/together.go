@@ -11,9 +11,9 @@ import (
 	"cnibox/rtnl"
 )
 
-// A Together is the end of the DELs of several attachments, which are made at once: their links on
-// the host are deleted together, since the kernel waits some 20 ms for each request, and their
-// leases are released under one lock. The zero value is empty.
+// A Together ends the DELs of several attachments at once: it deletes their links on the host
+// together, since the kernel waits some 20 ms for each request, and releases their leases under one
+// lock. The zero value is empty.
 type Together struct {
 	mu    sync.Mutex
 	end   []*ending
@@ -21,29 +21,29 @@ type Together struct {
 	links map[string]*rtnl.Link // the same by name; nil: none has asked
 }
 
-// An ending is what is left to do of one DEL.
+// An ending is what is left to do for one DEL.
 type ending struct {
 	collector collector
 	link      uint32                      // on the host; 0: none, or it is gone
 	lease     func(context.Context) error // nil: there is none
-	failed    bool                        // the link is there
+	failed    bool                        // the link still exists
 }
 
 type togetherKey struct{}
 
-// A collector is a Together, with the function that gets errors of one attachment.
+// A collector is a Together, and the function that gets the errors of one attachment.
 type collector struct {
 	into   *Together
 	report func(error)
 }
 
-// Collect returns a context in which a DEL leaves its end to the Together, which reports the errors
+// Collect returns a context in which a DEL leaves its end to the Together. report gets the errors
 // of that.
 func (t *Together) Collect(ctx context.Context, report func(error)) context.Context {
 	return context.WithValue(ctx, togetherKey{}, collector{t, report})
 }
 
-// endingOf returns an end for a DEL; nil: it is to be made at once.
+// endingOf returns an ending for a DEL; nil: the DEL ends at once.
 func endingOf(ctx context.Context) *ending {
 	if col, ok := ctx.Value(togetherKey{}).(collector); ok {
 		return &ending{collector: col}
@@ -51,7 +51,7 @@ func endingOf(ctx context.Context) *ending {
 	return nil
 }
 
-// add leaves the end to the Together, if anything is left to do.
+// add passes the ending to the Together, if anything is left to do.
 func (e *ending) add() {
 	if e.link == 0 && e.lease == nil {
 		return
@@ -62,7 +62,7 @@ func (e *ending) add() {
 	t.end = append(t.end, e)
 }
 
-// hostLink finds a link of the host among all, which are read once.
+// hostLink finds a link of the host in one list of all links, which is read once.
 func (t *Together) hostLink(host *rtnl.Conn, name string) (*rtnl.Link, error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -119,7 +119,7 @@ func (t *Together) delLinks(byIndex map[uint32]*ending, fail func(*ending, error
 	return host.DelLinksOf(t.all, func(l *rtnl.Link) bool { return byIndex[l.Index] != nil }, func(index uint32, err error) { fail(byIndex[index], err) })
 }
 
-// Release releases the leases of those whose link is gone, as a DEL by itself does, and empties the
+// Release releases the leases of those whose link is gone, as a single DEL does, and empties the
 // Together.
 func (t *Together) Release(ctx context.Context) {
 	ctx, forget := once.WithCache(ctx)

@@ -12,7 +12,7 @@ import (
 	"cnibox/spec"
 )
 
-// DEL takes everything away that ADD has made, the lease last. A second one is fine.
+// DEL removes everything that ADD has made, the lease last. A second DEL succeeds.
 func TestKernelDel(t *testing.T) {
 	f := newFake(t)
 	before := f.state()
@@ -28,7 +28,7 @@ func TestKernelDel(t *testing.T) {
 	}
 }
 
-// DEL succeeds with anything missing, and releases what is still there.
+// DEL succeeds whatever is missing, and releases what still exists.
 func TestKernelDelMissing(t *testing.T) {
 	for name, tt := range map[string]struct {
 		spoil func(f *fake)
@@ -68,8 +68,8 @@ func delLink(f *fake, name string) {
 	}
 }
 
-// DEL tries every step and joins the errors. The lease stays as long as the link may be
-// there: its address is in use.
+// DEL tries every step and joins the errors. The lease stays while the link may exist: its address
+// is in use.
 func TestKernelDelGoesOn(t *testing.T) {
 	f := newFake(t)
 	f.add("")
@@ -97,7 +97,7 @@ func TestKernelDelGoesOn(t *testing.T) {
 	f.WantError(err, spec.CodeInternal, "panic: at once")
 }
 
-// A DHCP server has the release over the link: the lease goes first.
+// A DHCP server receives the release over the link: the lease is released first.
 func TestKernelDelDHCP(t *testing.T) {
 	f := newFake(t)
 	f.add("")
@@ -105,8 +105,8 @@ func TestKernelDelDHCP(t *testing.T) {
 	f.logged("dhcp DEL, release")
 }
 
-// A link under the name of ours that is not ours stays: one of another kind, and one with
-// the label of another attachment. One without a label may be the reference's.
+// Another link of the same name stays: one of another kind, and one with the label of another
+// attachment. A link without a label may be the reference's.
 func TestKernelDelOwnership(t *testing.T) {
 	other := spec.Attachment{Network: "other", ContainerID: "ctr", IfName: "eth0"}
 	own := spec.Attachment{Network: "net", ContainerID: "ctr", IfName: "eth0"}
@@ -143,7 +143,7 @@ func TestKernelDelOwnership(t *testing.T) {
 	}
 }
 
-// CHECK passes after ADD, finds what differs, and asks the IPAM plugin and the plugin.
+// CHECK passes after ADD, reports what differs, and calls the IPAM plugin and the plugin.
 func TestKernelCheck(t *testing.T) {
 	for name, tt := range map[string]struct {
 		spoil func(f *fake, c *rtnl.Conn, link *rtnl.Link) error
@@ -212,7 +212,7 @@ func TestKernelCheckOtherPath(t *testing.T) {
 	f.WantError(err, spec.CodeCheck, "prevResult")
 }
 
-// GET answers as ADD did, from what is there; without the link nothing is known.
+// GET returns the result of ADD from what exists; without the link the attachment is unknown.
 func TestKernelGet(t *testing.T) {
 	f := newFake(t)
 	f.add("")
@@ -229,7 +229,7 @@ func TestKernelGet(t *testing.T) {
 	f.WantError(err, spec.CodeUnknown, "no bridge interface eth0")
 }
 
-// STATUS asks the plugin, whose errors have code 50, and the IPAM plugin, whose code stays.
+// STATUS calls the plugin, whose errors have code 50, and the IPAM plugin, whose code stays.
 func TestKernelStatus(t *testing.T) {
 	f := newFake(t)
 	f.Cont.Path = ""
@@ -243,9 +243,8 @@ func TestKernelStatus(t *testing.T) {
 	f.WantError(err, spec.CodeNotReady, "no such links")
 }
 
-// GC deletes the host's ends of pairs that are labelled as stale attachments of the
-// network. Those of valid ones, of other networks and without a label stay. It goes on past
-// errors.
+// GC deletes the host-side veths with labels of stale attachments of the network. Those of valid
+// attachments, of other networks and without a label stay. An error does not stop it.
 func TestKernelGC(t *testing.T) {
 	f := newFake(t)
 	host := kerneltest.Dial(t, f.NS)
@@ -282,8 +281,8 @@ func TestKernelGC(t *testing.T) {
 	}
 }
 
-// The pair of a plugin with a host's end is found, and removed, by its label, also when the
-// namespace has no path any more; the pair of another attachment stays.
+// A pair is found, and removed, by the label of its host-side veth, even after the path of the
+// namespace is gone; the pair of another attachment stays.
 func TestKernelVethOwnership(t *testing.T) {
 	f := newFake(t)
 	p := f.plugin()

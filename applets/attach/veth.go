@@ -19,15 +19,15 @@ import (
 // aliasMax is the length of a link alias: IFALIASZ less its NUL, include/uapi/linux/if.h.
 const aliasMax = 255
 
-// HostNames are the names a host-side veth may have, in the order they are tried, derived from the
-// attachment. The second one is for two attachments of a host whose keys share 32 bits. Tools such
-// as BuildKit look for links that begin with veth.
+// HostNames returns the possible names of a host-side veth in the order of attempts, derived from
+// the attachment. The second one is for two attachments of a host whose keys share 32 bits. Tools
+// such as BuildKit look for links whose name begins with veth.
 func HostNames(a spec.Attachment) []string {
 	key := a.Key()
 	return []string{"veth" + key[8:16], "veth" + key[16:24]}
 }
 
-// label is the alias of the attachment's links, see [spec.Attachment.Label].
+// label returns the alias of the attachment's links, see [spec.Attachment.Label].
 func (op *Op) label() *string { return new(op.Attachment.Label(aliasMax)) }
 
 // isForeign reports whether a link has the label of another attachment. A link of the reference has
@@ -37,17 +37,16 @@ func (op *Op) isForeign(l *rtnl.Link) bool {
 	return key != "" && key != op.Key()
 }
 
-// CreateVeth makes a veth pair, op.Link in the container, down, with the MAC address asked for or a
-// random one, and op.Veth on the host, labelled with the attachment, up, and with accept_ra=0
-// (CVE-2020-10749).
-// mtu is in bytes, 0 for the kernel's choice; master the index of a bridge on the host,
-// 0 for none.
+// CreateVeth creates a veth pair: op.Link in the container, down, with the requested MAC address or
+// a random one, and op.Veth on the host, up, labelled with the attachment and with accept_ra=0
+// (CVE-2020-10749). mtu is in bytes, 0 for the kernel's choice; master is the index of a bridge on
+// the host, 0 for none.
 func (op *Op) CreateVeth(mtu int, master uint32) error {
 	mac, err := op.MAC()
 	if err != nil {
 		return err
 	}
-	// The kernel would choose one as well, but it would have to be read back.
+	// The kernel would choose an address too, but it would have to be read back.
 	if mac == nil {
 		mac = RandomMAC()
 	}
@@ -68,9 +67,9 @@ func (op *Op) CreateVeth(mtu int, master uint32) error {
 	return op.IgnoreRouters(host)
 }
 
-// labelVeth gives a new host-side veth its alias. A port of a bridge gets no IPv6 link-local address when the
-// peer comes up: only the bridge is an end of packets, and the kernel walks all routes of the host
-// when a link goes, of which each address has two.
+// labelVeth gives a new host-side veth its alias. A port of a bridge gets no IPv6 link-local
+// address when the peer comes up: only the bridge sends and receives packets of the host. Each
+// address has two routes, and the kernel walks all routes of the host when it deletes a link.
 func (op *Op) labelVeth(host *rtnl.Link, port bool) error {
 	ch := rtnl.LinkChange{Alias: op.label(), AddrGenModeNone: port}
 	err := op.Host.Do(rtnl.ChangeLink(host.Index, ch)) // by the index: the name may be that of another attachment
@@ -81,8 +80,8 @@ func (op *Op) labelVeth(host *rtnl.Link, port bool) error {
 	return err
 }
 
-// IgnoreRouters sets accept_ra=0 on a link of the host (CVE-2020-10749), where it is not. Where /proc/sys
-// is read-only there is a warning for the administrator.
+// IgnoreRouters sets accept_ra=0 on a link of the host (CVE-2020-10749), if it is not 0. Where
+// /proc/sys is read-only it warns the administrator.
 func (op *Op) IgnoreRouters(l *rtnl.Link) error {
 	if !l.AcceptsRA {
 		return nil
@@ -99,9 +98,9 @@ func (op *Op) IgnoreRouters(l *rtnl.Link) error {
 	return err
 }
 
-// createPair tries the host names in turn, past those that other attachments have. One of this
-// attachment means that it was not released, which is an error. One message creates both links, in
-// their namespaces and with their final names.
+// createPair tries the host names in turn, and skips those of other attachments. A link of this
+// attachment was not released, which is an error. One message creates both links, in their
+// namespaces and with their final names.
 func (op *Op) createPair(s rtnl.LinkSpec) (*rtnl.Link, error) {
 	var err error
 	for _, s.Name = range HostNames(op.Attachment) {
@@ -127,7 +126,7 @@ func (op *Op) createPair(s rtnl.LinkSpec) (*rtnl.Link, error) {
 	return nil, op.ExplainExists(err)
 }
 
-// SetVethUp is for Host: it sets the host-side veth up, with accept_ra=0, where it is not.
+// SetVethUp is for Host: it sets the host-side veth up, with accept_ra=0.
 func (op *Op) SetVethUp() error {
 	if err := op.IgnoreRouters(op.Veth); err != nil {
 		return err
@@ -143,12 +142,12 @@ func (op *Op) SetVethUp() error {
 	return nil
 }
 
-// hostVethTime bounds the wait for a host-side veth; it takes a millisecond.
+// hostVethTime bounds the wait for a host-side veth, which takes a millisecond.
 const hostVethTime = 3 * time.Second
 
-// waitVeth returns when the host-side veth carries packets, or with an error of code 11. The first
-// packets to the container would be lost otherwise, and a port drops the announcement of the addresses
-// before it forwards.
+// waitVeth waits until the host-side veth carries packets; the error has code 11. Without it the
+// first packets to the container would be lost, and a port would drop the announcement of the
+// addresses before it forwards.
 func (op *Op) waitVeth() error {
 	if op.Veth == nil || op.facts.Down {
 		return nil
@@ -165,10 +164,10 @@ func (op *Op) waitVeth() error {
 	return nil
 }
 
-// HostVeth finds the host-side veth of the attachment by its label: under its own names, then as
-// the peer of the container's link, since it may have been renamed. A pair of the reference, which
-// has no label, is found by the form of its name. Other pairs in the container are not the
-// plugin's. The error is os.ErrNotExist if there is none.
+// HostVeth finds the host-side veth of the attachment by its label: first under its own names, then
+// as the peer of the container's link, since it may have been renamed. A pair of the reference has
+// no label and is found by the form of its name. Other pairs in the container are not the plugin's.
+// The error is os.ErrNotExist if there is none.
 func (op *Op) HostVeth() (*rtnl.Link, error) {
 	for _, name := range HostNames(op.Attachment) {
 		host, err := op.hostLink(name)
@@ -196,7 +195,7 @@ func (op *Op) HostVeth() (*rtnl.Link, error) {
 	return host, nil
 }
 
-// hostLink is [rtnl.Conn.Link] on the host. DELs that are made together ask once for all links.
+// hostLink is [rtnl.Conn.Link] on the host. DELs that end together read the list of links once.
 func (op *Op) hostLink(name string) (*rtnl.Link, error) {
 	if op.ending == nil {
 		return op.Host.Link(name)
@@ -204,7 +203,7 @@ func (op *Op) hostLink(name string) (*rtnl.Link, error) {
 	return op.ending.collector.into.hostLink(op.Host, name)
 }
 
-// hasHostVeth reports whether the host-side veth is found without a look at the container.
+// hasHostVeth reports whether the host-side veth is found without entering the container.
 func (op *Op) hasHostVeth() bool {
 	if !op.plugin.Veth {
 		return false
@@ -213,7 +212,7 @@ func (op *Op) hasHostVeth() bool {
 	return err == nil
 }
 
-// findPort finds the host-side veth, and the bridge that it is a port of, of a plugin that makes a pair.
+// findPort finds the host-side veth and its bridge, for a plugin that makes a pair.
 func (op *Op) findPort() (err error) {
 	if !op.plugin.Veth {
 		return nil
@@ -228,8 +227,8 @@ func (op *Op) findPort() (err error) {
 	return nil
 }
 
-// checkVeth finds the host-side veth. Both veths must be each other's peer, since indexes repeat in
-// other namespaces.
+// checkVeth finds the host-side veth. Each veth must be the peer of the other, since indexes repeat
+// in other namespaces.
 func (op *Op) checkVeth() (err error) {
 	if !op.plugin.Veth {
 		return nil
@@ -246,8 +245,9 @@ func (op *Op) checkVeth() (err error) {
 	return nil
 }
 
-// removeVeth deletes the pair by its host side, which is found also when the namespace has no path
-// any more, at once or together with those of other attachments. A pair that is gone is not an error.
+// removeVeth deletes the pair by its host-side veth, at once or together with those of other
+// attachments. This works also after the path of the namespace is gone. A missing pair is not an
+// error.
 func (op *Op) removeVeth() error {
 	host, err := op.HostVeth()
 	if errors.Is(err, os.ErrNotExist) {
@@ -263,20 +263,20 @@ func (op *Op) removeVeth() error {
 	return rtnl.SkipAbsent(op.Host.Do(rtnl.DropLink(host.Index)))
 }
 
-// HostInterface is the result's entry for a link on the host, which has no sandbox.
+// HostInterface returns the result's entry for a link on the host, which has no sandbox.
 func HostInterface(l *rtnl.Link) spec.Interface {
 	return spec.Interface{Name: l.Name, MAC: l.MAC.String(), MTU: l.MTU}
 }
 
 // PortMAC returns a random MAC address for a port of a bridge, higher than those of network cards:
-// a bridge takes the lowest address of its ports, which should stay that of the uplink.
+// a bridge uses the lowest address of its ports, which should stay that of the uplink.
 func PortMAC() net.HardwareAddr {
 	port := RandomMAC()
 	port[0] = 0xfe
 	return port
 }
 
-// RandomMAC returns a random unicast address, locally administered.
+// RandomMAC returns a random unicast MAC address, locally administered.
 func RandomMAC() net.HardwareAddr {
 	n := rand.Uint64()
 	return net.HardwareAddr{byte(n)&^1 | 2, byte(n >> 8), byte(n >> 16), byte(n >> 24), byte(n >> 32), byte(n >> 40)}

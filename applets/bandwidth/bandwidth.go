@@ -52,10 +52,10 @@ const (
 	defaultLatency = 25       // ms, the reference's
 	longestLatency = 10_000   // ms
 	burstTime      = 10       // ms at the rate
-	leastBurst     = 64 << 10 // bytes; with less, TCP segmentation offload is undone before the queue
+	leastBurst     = 64 << 10 // bytes; with less, the kernel undoes TCP segmentation offload before the queue
 )
 
-// limits are in the configuration and in runtimeConfig.bandwidth. Rates are in bits per
+// limits are the keys of the configuration and of runtimeConfig.bandwidth. Rates are in bits per
 // second, bursts in bits; 0: absent. Ingress is towards the container.
 type limits struct {
 	IngressRate  uint64 `json:"ingressRate"`
@@ -73,21 +73,21 @@ type conf struct {
 		Bandwidth limits `json:"bandwidth"`
 	} `json:"runtimeConfig"`
 
-	ingress, egress limit // by Validate
+	ingress, egress limit // set by Validate
 }
 
-// A limit is one direction's. A rate of 0 means no limit.
+// A limit is the limit of one direction. A rate of 0 means no limit.
 type limit struct {
 	rate    uint64 // bytes per second
 	burst   uint64 // bytes, less than 4 GB
 	latency uint64 // ms
 }
 
-// empty reports whether nothing is limited, as for most containers of a network with the
-// plugin in its list.
+// empty reports whether nothing is limited, as for most containers of a network with the plugin in
+// its list.
 func (c *conf) empty() bool { return c.ingress.rate == 0 && c.egress.rate == 0 }
 
-// Needs is nothing if nothing is limited.
+// Needs requires nothing if nothing is limited.
 func (c *conf) Needs() chained.Need {
 	if c.empty() {
 		return chained.Present
@@ -95,8 +95,8 @@ func (c *conf) Needs() chained.Need {
 	return chained.Link
 }
 
-// Validate takes for each direction the configuration's limit, or the capability's where it has
-// none: an annotation of a pod must not lift the administrator's.
+// Validate uses, for each direction, the configuration's limit, or else that of the capability: an
+// annotation of a pod must not raise the administrator's limit.
 func (c *conf) Validate(*spec.Request) error {
 	if c.Latency < 0 || c.Latency > longestLatency {
 		return spec.KeyErrorf("latency", `"latency" %d is not within 1 to %d milliseconds`, c.Latency, longestLatency)
@@ -120,9 +120,9 @@ func (c *conf) Validate(*spec.Request) error {
 	return err
 }
 
-// usableBurst returns the burst of a capability, or 0 for the numbers that kubelet, containerd and
-// CRI-O send because the reference requires one. With such a burst the first 256 MB and more
-// would not be limited.
+// usableBurst returns the burst of a capability, or 0 for the values that kubelet, containerd and
+// CRI-O send because the reference requires one. With these the first 256 MB or more would not be
+// limited.
 func usableBurst(burst uint64) uint64 {
 	switch burst {
 	case math.MaxInt32, math.MaxUint32, math.MaxUint32*8 - 1:
@@ -142,7 +142,7 @@ func newLimit(dir string, rate, burst, latency uint64) (limit, error) {
 			WithDetails("%sBurst is %d, %sRate is missing", dir, burst, dir).AtKey(dir + "Burst")
 	case l.rate == 0:
 		return limit{}, spec.KeyErrorf(dir+"Rate", "%sRate %d is less than 8 bits per second", dir, rate)
-	// In bits, as Go 1.26 for s390x takes any x/8 to be less than 1<<32-1.
+	// In bits: Go 1.26 for s390x treats any x/8 as less than 1<<32-1.
 	case burst >= 8*math.MaxUint32:
 		return limit{}, spec.Errorf(spec.CodeConfig, "burst cannot be more than 4GB").WithDetails("%sBurst is %d bits", dir, burst).AtKey(dir + "Burst")
 	case l.burst == 0:
@@ -151,8 +151,8 @@ func newLimit(dir string, rate, burst, latency uint64) (limit, error) {
 	return l, nil
 }
 
-// tbf returns the token bucket for a link of that MTU. With a burst of less than a packet no
-// full packet would ever pass, so that is the minimum.
+// tbf returns the token bucket for a link of that MTU. The burst is at least one packet: with less,
+// a full packet would never pass.
 func (l limit) tbf(mtu int) rtnl.TBF {
 	const header = 18 // bytes: Ethernet with a VLAN tag
 	burst := max(l.burst, uint64(mtu)+header)
@@ -161,14 +161,13 @@ func (l limit) tbf(mtu int) rtnl.TBF {
 	return rtnl.TBF{Rate: l.rate, Burst: uint32(burst), Limit: uint32(min(queue, math.MaxUint32))}
 }
 
-// Apply limits what the container receives on the host-side veth, and what it sends on
-// an IFB that the veth redirects to. The result is prevResult with the IFB in it, as in the
-// reference.
+// Apply limits what the container receives on the host-side veth, and what it sends on an IFB to
+// which the veth redirects. Like that of the reference, the result is prevResult with the IFB.
 func (c *conf) Apply(op *chained.Op) error {
 	if c.empty() {
-		err := c.Release(op) // what an earlier ADD limited
+		err := c.Release(op) // removes the limits of an earlier ADD
 		if errors.Is(err, errors.ErrUnsupported) {
-			return nil // by a kernel that limits nothing
+			return nil // on a kernel without support for limits
 		}
 		if err == nil {
 			err = op.Dir.Remove(record.Name(op.Attachment))
@@ -182,7 +181,7 @@ func (c *conf) Apply(op *chained.Op) error {
 	return s.apply(c)
 }
 
-// Probe tries what ADD needs of the kernel.
+// Probe tries what ADD needs from the kernel.
 func (c *conf) Probe(op *chained.Op) error {
 	if err := op.Dir.CheckWritable(); err != nil {
 		return err
@@ -193,7 +192,7 @@ func (c *conf) Probe(op *chained.Op) error {
 	return nil
 }
 
-// Holds are the limits.
+// Holds returns the limits.
 func (c *conf) Holds(*chained.Op) (all []spec.Holding) {
 	add := func(what string, l limit) {
 		if l.rate != 0 {

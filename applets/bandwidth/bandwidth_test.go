@@ -26,7 +26,7 @@ func TestBandwidthPlan(t *testing.T) {
 			conf:    `{"runtimeConfig":{"bandwidth":{"ingressRate":8000,"ingressBurst":16000,"egressRate":24000,"egressBurst":32000}}}`,
 			ingress: limit{1000, 2000, 25}, egress: limit{3000, 4000, 25},
 		},
-		// a pod's annotation does not lift what the administrator has set
+		// a pod's annotation does not raise the administrator's limit
 		"a limit of the configuration stands": {
 			conf:    `{"ingressRate":8000,"ingressBurst":16000,"runtimeConfig":{"bandwidth":{"ingressRate":800000000,"ingressBurst":80000000}}}`,
 			ingress: limit{1000, 2000, 25},

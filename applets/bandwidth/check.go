@@ -73,7 +73,7 @@ func (l limit) check(link *rtnl.Link, root *rtnl.Qdisc) error {
 		what, link.Name, have.Rate, have.Burst, have.Limit, want.Rate, want.Burst, want.Limit)
 }
 
-// probeShaping tries all parts in a new namespace.
+// probeShaping tries each part in a new namespace.
 func probeShaping() error {
 	return rtnl.InNewNS(func(c *rtnl.Conn) error {
 		ifb, err := c.CreateLink(rtnl.LinkSpec{Name: ifbPrefix + "0", Kind: rtnl.IFB{}})

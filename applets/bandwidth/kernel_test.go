@@ -111,7 +111,7 @@ func TestKernelBandwidthTwoInterfaces(t *testing.T) {
 	}
 }
 
-// CHECK sees each part that is missing or another, and changes nothing.
+// CHECK reports each part that is missing or different, and changes nothing.
 func TestKernelBandwidthCheck(t *testing.T) {
 	applettest.NeedShaping(t)
 	tests := map[string]struct {
@@ -207,7 +207,7 @@ func TestKernelBandwidthPairOfTwoContainers(t *testing.T) {
 	w.WantError(err, spec.CodeConfig, "no veth peer")
 }
 
-// What others have put on the pair stays, and the error says what to do.
+// Qdiscs of others on the pair stay, and the error says what to do.
 func TestKernelBandwidthIngressInUse(t *testing.T) {
 	applettest.NeedShaping(t)
 	w := applettest.NewVeth(t)
@@ -312,8 +312,8 @@ func TestKernelBandwidthOfReference(t *testing.T) {
 	}
 }
 
-// GC deletes the IFBs of the network's attachments that are gone, and what the reference
-// has left without a pair; other networks' and other people's IFBs stay.
+// GC deletes the IFBs of the network's stale attachments, and those of the reference without a
+// pair; IFBs of other networks and programs stay.
 func TestKernelBandwidthGC(t *testing.T) {
 	applettest.NeedShaping(t)
 	w := applettest.NewVeth(t)

@@ -16,20 +16,20 @@ import (
 )
 
 const (
-	ifbPrefix = "bwp" // the reference's; 12 hex digits fill the name up
+	ifbPrefix = "bwp" // the reference's; 12 hex digits follow
 	ifbDigits = 12
 	aliasSize = 255 // bytes of a link alias: IFALIASZ less its NUL, include/uapi/linux/if.h
 )
 
-// ifbNames returns the names that the attachment's IFB may have, in the order they are tried.
-// The first is the reference's, so that its DEL finds the link. That leaves CNI_IFNAME out:
-// a second interface of the container on the network gets the other name.
+// ifbNames returns the possible names of the attachment's IFB in the order of attempts. The first
+// is the reference's, so that its DEL finds the link. It does not depend on CNI_IFNAME: a second
+// interface of the container on the network gets the other name.
 func ifbNames(a spec.Attachment) [2]string {
 	sum := sha512.Sum512([]byte(a.Network + a.ContainerID))
 	return [2]string{ifbPrefix + hex.EncodeToString(sum[:ifbDigits/2]), ifbPrefix + a.Key()[8:8+ifbDigits]}
 }
 
-// isIFBName reports whether the plugin or the reference gives links such a name.
+// isIFBName reports whether a name has the form of the plugin's and the reference's names.
 func isIFBName(name string) bool { return spec.Hashed(name, ifbPrefix, ifbDigits) }
 
 // A shaper is a verb on a veth pair.
@@ -39,15 +39,15 @@ type shaper struct {
 	veth *rtnl.Link // host-side veth; nil at DEL: gone, or another attachment's
 }
 
-// A shaping is what limits a pair.
+// A shaping is the state of a pair's limits in the kernel.
 type shaping struct {
-	root, ingress *rtnl.Qdisc  // of the host-side veth; nil: none set
-	to            []uint32     // links that it redirects what it receives to; 0: one that is gone
+	root, ingress *rtnl.Qdisc  // of the host-side veth; nil: none
+	to            []uint32     // links to which it redirects what it receives; 0: a link that is gone
 	ifbs          []*rtnl.Link // of the attachment
 }
 
-// openShaper finds the host-side veth. missing is the code of the error where it is missing; for DEL it
-// is 0, and that is not an error.
+// openShaper finds the host-side veth. missing is the code of the error for a missing one; 0, for
+// DEL: it is not an error.
 func openShaper(op *chained.Op, missing int) (*shaper, error) {
 	s := &shaper{Op: op}
 	var err error
@@ -74,7 +74,7 @@ func (s *shaper) findVeth() (err error) {
 	return err
 }
 
-// read returns what limits the pair now. It may be incomplete with an error, for DEL.
+// read returns the present limits of the pair. For DEL the result of an error may be incomplete.
 func (s *shaper) read() (*shaping, error) {
 	now := &shaping{}
 	ifbs, ifbErr := s.findIFBs()
@@ -94,8 +94,8 @@ func (now *shaping) uses(index uint32) bool {
 	return slices.ContainsFunc(now.ifbs, func(l *rtnl.Link) bool { return l.Index == index })
 }
 
-// findIFBs returns the attachment's IFBs: by their label, or without one the reference's
-// unless another interface of the container uses it.
+// findIFBs returns the attachment's IFBs: those with its label, and the reference's, which has no
+// label, unless another interface of the container uses that.
 func (s *shaper) findIFBs() (found []*rtnl.Link, err error) {
 	for _, name := range ifbNames(s.Attachment) {
 		l, linkErr := s.host.Link(name)
@@ -117,8 +117,8 @@ func (s *shaper) findIFBs() (found []*rtnl.Link, err error) {
 	return found, err
 }
 
-// redirectSources returns, for each link that ingress traffic of others is redirected to, the
-// indexes of those.
+// redirectSources returns, for each link to which others redirect ingress traffic, the indexes of
+// those.
 func redirectSources(host *rtnl.Conn) (map[uint32][]uint32, error) {
 	links, err := host.IngressLinks()
 	sources := make(map[uint32][]uint32)
@@ -132,8 +132,8 @@ func redirectSources(host *rtnl.Conn) (map[uint32][]uint32, error) {
 	return sources, err
 }
 
-// apply sets the limits of a plan, which replace those of an earlier ADD or of the reference. A qdisc
-// of others on the pair is an error before the first change.
+// apply sets the limits of a plan in place of those of an earlier ADD or of the reference. Another
+// program's qdisc on the pair is an error before the first change.
 func (s *shaper) apply(c *conf) error {
 	now, err := s.read()
 	if err != nil {
@@ -159,7 +159,7 @@ func (s *shaper) apply(c *conf) error {
 			return err
 		}
 	}
-	// What only an earlier ADD had goes last, when nothing else can fail.
+	// Limits that only an earlier ADD had are removed last, when nothing else can fail.
 	if c.ingress.rate == 0 && now.root != nil && now.root.Kind == "tbf" {
 		s.Add("qdisc of "+s.veth.Name, func(context.Context) error { return s.setBucket(s.veth, now.root.TBF) })
 		err = s.dropBucket(now)
@@ -169,7 +169,7 @@ func (s *shaper) apply(c *conf) error {
 	}
 	former := now.to
 	s.Add("redirect of "+s.veth.Name, func(context.Context) error {
-		if now.to != nil || former == nil { // dropIFBs left it
+		if now.to != nil || former == nil { // dropIFBs has not deleted it
 			return nil
 		}
 		if now.ingress == nil {
@@ -182,7 +182,7 @@ func (s *shaper) apply(c *conf) error {
 	return s.dropIFBs(now)
 }
 
-// limit gives a link a token bucket, or changes the one it has.
+// limit adds a token bucket to a link, or changes the existing one.
 func (s *shaper) limit(l *rtnl.Link, root *rtnl.Qdisc, want limit) error {
 	t := want.tbf(l.MTU)
 	if uint64(t.Burst) > want.burst {
@@ -197,20 +197,20 @@ func (s *shaper) limit(l *rtnl.Link, root *rtnl.Qdisc, want limit) error {
 	return s.setBucket(l, t)
 }
 
-// setBucket gives a link a token bucket with fair queueing, where the kernel has that.
+// setBucket gives a link a token bucket with fair queueing, if the kernel supports that.
 func (s *shaper) setBucket(l *rtnl.Link, t rtnl.TBF) error {
 	if err := s.host.Do(rtnl.ReplaceTBF(l.Index, t)); err != nil {
 		return fmt.Errorf("create qdisc of %s: %w", l.Name, err)
 	}
-	memory := min(t.Limit, 1<<31-1) * 2 // of a packet, about twice its length
+	memory := min(t.Limit, 1<<31-1) * 2 // a packet needs about twice its length
 	if err := s.host.Do(rtnl.NewFQCodel(l.Index, memory)); err != nil && !errors.Is(err, os.ErrNotExist) {
 		s.Warn("no fair queueing on %s: %v", l.Name, err)
 	}
 	return nil
 }
 
-// limitEgress limits what the container sends, on the IFB that the attachment has or on a new one, which
-// is then none of now's.
+// limitEgress limits what the container sends, on the attachment's IFB or on a new one. It removes
+// an IFB that it uses from now.ifbs.
 func (s *shaper) limitEgress(now *shaping, want limit) error {
 	ifb, err := s.takeIFB(now)
 	if err == nil && ifb == nil {
@@ -237,7 +237,8 @@ func (s *shaper) limitEgress(now *shaping, want limit) error {
 	return nil
 }
 
-// takeIFB takes out of now the IFB of an earlier ADD, made as makeIFB makes one; nil: there is none.
+// takeIFB removes the IFB of an earlier ADD from now.ifbs and configures it as makeIFB does; nil:
+// there is none.
 func (s *shaper) takeIFB(now *shaping) (*rtnl.Link, error) {
 	if len(now.ifbs) == 0 {
 		return nil, nil
@@ -256,7 +257,7 @@ func (s *shaper) takeIFB(now *shaping) (*rtnl.Link, error) {
 	return &ifb, s.host.SetLink(ifb.Index, rtnl.LinkChange{Alias: &ifb.Alias, MTU: &ifb.MTU, Up: &ifb.Up})
 }
 
-// makeIFB creates the link on which what the container sends is queued.
+// makeIFB creates the link that queues what the container sends.
 func (s *shaper) makeIFB() (*rtnl.Link, error) {
 	var err error
 	for _, name := range ifbNames(s.Attachment) {
@@ -264,7 +265,8 @@ func (s *shaper) makeIFB() (*rtnl.Link, error) {
 		l, err = s.host.CreateLink(rtnl.LinkSpec{Name: name, Kind: rtnl.IFB{}, MTU: s.veth.MTU, TxQLen: new(0), Up: true})
 		if err == nil {
 			s.Add("link "+name, func(context.Context) error { return s.host.Do(rtnl.DropLink(l.Index)) })
-			// Not in the same request: by its name, another link of that name would be labelled.
+			// Not in the same request: that goes by name, and could label another link of that
+			// name.
 			return l, s.host.SetLink(l.Index, rtnl.LinkChange{Alias: new(s.Label(aliasSize))})
 		}
 		if err = fmt.Errorf("adding link: %w", err); !errors.Is(err, os.ErrExist) {
@@ -274,7 +276,7 @@ func (s *shaper) makeIFB() (*rtnl.Link, error) {
 	return nil, spec.Errorf(spec.CodeBusy, "%w: it is not of %s", err, s.Attachment)
 }
 
-// redirect makes the host-side veth pass on what it receives to the IFB.
+// redirect makes the host-side veth redirect what it receives to the IFB.
 func (s *shaper) redirect(now *shaping, ifb *rtnl.Link) error {
 	index := s.veth.Index
 	add := rtnl.NewRedirect(index, ifb.Index)
@@ -294,7 +296,7 @@ func (s *shaper) redirect(now *shaping, ifb *rtnl.Link) error {
 	return s.host.Do(add)
 }
 
-// restoreRedirect makes the host-side veth pass on what it receives to those that it did before.
+// restoreRedirect makes the host-side veth redirect to its former targets.
 func (s *shaper) restoreRedirect(former []uint32) error {
 	for _, to := range former {
 		if to == 0 { // gone
@@ -315,8 +317,8 @@ func (s *shaper) dropBucket(now *shaping) error {
 	return rtnl.SkipAbsent(s.host.Do(rtnl.DropRootQdisc(s.veth.Index)))
 }
 
-// dropIFBs deletes the attachment's IFBs, and the redirect to one of them, which without it
-// would lose every packet. An ingress qdisc that is left has other filters.
+// dropIFBs deletes the attachment's IFBs, and the redirect to one of them, since without the IFB
+// every packet would be lost. An ingress qdisc with other filters stays.
 func (s *shaper) dropIFBs(now *shaping) error {
 	if slices.ContainsFunc(now.to, now.uses) {
 		noFilters := now.ingress.Kind == "ingress"
@@ -338,8 +340,8 @@ func (s *shaper) dropIFBs(now *shaping) error {
 	return errors.Join(errs...)
 }
 
-// Release removes the limits of the host-side veth, if it is still there and the
-// attachment's, and deletes the IFB.
+// Release removes the limits of the host-side veth, if it exists and belongs to the attachment, and
+// deletes the IFB.
 func (c *conf) Release(op *chained.Op) error {
 	s, err := openShaper(op, 0)
 	if err != nil {
@@ -353,8 +355,8 @@ func (c *conf) Release(op *chained.Op) error {
 	return errors.Join(ownErr, err, s.dropBucket(now), s.dropIFBs(now))
 }
 
-// Collect deletes the IFBs of the network's attachments that are gone, and those of the
-// reference that no link redirects to: these do not name their attachment.
+// Collect deletes the IFBs of the network's stale attachments, and those of the reference to which
+// no link redirects: these do not name their attachment.
 func (c *conf) Collect(op *chained.Op) error {
 	host, err := rtnl.Dial(netns.Host())
 	if err != nil {

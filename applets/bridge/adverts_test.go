@@ -18,12 +18,12 @@ import (
 	"cnibox/spec"
 )
 
-// rogue is the prefix that a container advertises.
+// rogue is the prefix in a container's advertisement.
 const rogue = "2001:db8:bad::"
 
-// advert is a router advertisement (RFC 4861, section 4.2) with a default route and a
-// prefix for addresses, as an IPv6 packet from an address to all nodes. With options it
-// follows a header of destination options, by which some filters are evaded (RFC 7113).
+// advert returns a router advertisement (RFC 4861, section 4.2) with a default route and a prefix
+// for addresses, as an IPv6 packet from an address to all nodes. With options it follows a header
+// of destination options, which evades some filters (RFC 7113).
 func advert(from netip.Addr, options bool) []byte {
 	icmp := []byte{134, 0, 0, 0, 64, 0, 0x07, 0x08, 0, 0, 0, 0, 0, 0, 0, 0,
 		3, 4, 64, 0xc0, 0, 0, 0x0e, 0x10, 0, 0, 0x0e, 0x10, 0, 0, 0, 0}
@@ -94,7 +94,7 @@ func advertise(t *testing.T, p applettest.Container, options bool, tags ...uint1
 	}
 }
 
-// led returns the addresses and routes that a applettest.Container has taken from an advertisement.
+// led returns the addresses and routes that a applettest.Container has added for an advertisement.
 func led(t *testing.T, p applettest.Container) (taken []string) {
 	t.Helper()
 	c := kerneltest.Dial(t, p.NS)
@@ -120,9 +120,9 @@ func led(t *testing.T, p applettest.Container) (taken []string) {
 	return taken
 }
 
-// Where the bridge is the gateway, no container is another's router: its router
-// advertisements reach neither its neighbours, though these would take them, nor those of
-// another network on the bridge. On a bridge that is not a gateway they pass.
+// If the bridge is the gateway, a container is not a router for others: its router advertisements
+// reach neither its neighbours, which would accept them, nor those of another network on the
+// bridge. On a bridge that is not a gateway they pass.
 func TestKernelBridgeRouterAdvertisements(t *testing.T) {
 	ipam := `"ipam":{"type":"host-local","dataDir":"$DIR","ranges":[[{"subnet":"10.1.0.0/24"}],[{"subnet":"fd00:1::/64"}]]}`
 	for name, tt := range map[string]struct {
@@ -192,8 +192,8 @@ func TestKernelBridgeRouterAdvertisements(t *testing.T) {
 	}
 }
 
-// A kernel without nf_tables for bridges makes gateways all the same: one without
-// nf_tables did before. The administrator gets a warning.
+// On a kernel without nf_tables for bridges a bridge can still be a gateway, as on one without
+// nf_tables. The administrator gets a warning.
 func TestKernelBridgeGatewayWithoutNftables(t *testing.T) {
 	h := applettest.NewHost(t)
 	p := h.Container("ctr")

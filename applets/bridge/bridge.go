@@ -61,8 +61,8 @@ var flow = attach.Plugin{
 	New: func() attach.Driver { return new(plugin) },
 }
 
-// plugin has the keys; Help describes each. The zero value of each key is its default
-// but for Bridge, which Validate fills in.
+// plugin has the keys; Help describes each. The zero value of each key is its default, except for
+// Bridge, which Validate fills in.
 type plugin struct {
 	attach.Defaults
 	attach.MasqConf
@@ -84,9 +84,9 @@ type plugin struct {
 		Type string `json:"type"`
 	} `json:"ipam"`
 
-	newBridge bool // the bridge is, by this verb, with an address that stays
-	set       bool // flags and VLANs of the port are, by this verb
-	guarded   bool // the port is, by this verb
+	newBridge bool // this verb created the bridge, with an address that stays
+	set       bool // this verb has set flags and VLANs of the port
+	guarded   bool // this verb has guarded the port
 }
 
 // Validate checks the keys and fills in defaults. Errors begin with the phrases of the reference.
@@ -109,7 +109,7 @@ func (p *plugin) Validate() error {
 	return errors.Join(p.CheckBackend(), p.validateVLANs())
 }
 
-// Facts has the link that the gateway addresses are put on.
+// Facts names the link that has the gateway addresses.
 func (p *plugin) Facts() attach.Facts {
 	link := p.Bridge
 	if p.VLAN != 0 && p.IsGateway {
@@ -118,10 +118,10 @@ func (p *plugin) Facts() attach.Facts {
 	return attach.Facts{Link: link, Routed: p.IsGateway, Shared: p.EnableDAD, Down: p.DisableContainerInterface}
 }
 
-// Link creates the bridge, if it is missing, and a veth pair whose host side is a port of it.
+// Link creates the bridge, if it is missing, and a veth pair whose host-side veth is a port of it.
 //
-// The port has its flags, VLANs and MAC guard before the container-side veth is set up, so no frame
-// passes without them.
+// The port gets its flags, VLANs and MAC guard before the container-side veth is set up, so that no
+// frame passes without them.
 func (p *plugin) Link(op *attach.Op) error {
 	p.WarnBackend(op)
 	if err := p.ensureBridge(op); err != nil {
@@ -140,9 +140,9 @@ func (p *plugin) Link(op *attach.Op) error {
 	return op.AddRules(func(x *nft.Tx) { x.GuardMAC(op.Attachment, op.Veth.Name, op.Link.MAC) }, nil)
 }
 
-// afterJoin reads a bridge again that was there before the port: the kernel may have changed its MTU
-// for the new port and, if its MAC address was never set, that address too. A gateway gets its
-// former address back, set explicitly. The address of a bridge that has lost its last port is zero.
+// afterJoin reads an existing bridge again after a port has joined it: the kernel may have changed
+// its MTU, and its MAC address if that was never set. A gateway gets its former address back, set
+// explicitly. A bridge that has lost its last port has the address zero.
 func (p *plugin) afterJoin(op *attach.Op) (err error) {
 	if p.newBridge {
 		return nil
@@ -159,8 +159,8 @@ func (p *plugin) afterJoin(op *attach.Op) (err error) {
 }
 
 // ensureBridge finds the bridge or creates it with a MAC address: without one it has the lowest of
-// its ports', which changes when ports do. RESTORE creates it with the MAC address and the MTU of
-// before, so that containers go on with the gateway that they know.
+// its ports' addresses, which changes with the ports. RESTORE creates it with its former MAC
+// address and MTU, so that containers keep using the gateway address that they know.
 func (p *plugin) ensureBridge(op *attach.Op) error {
 	mac, mtu := op.Recorded(p.Bridge, true)
 	br, err := op.Host.Link(p.Bridge)
@@ -186,7 +186,7 @@ func (p *plugin) ensureBridge(op *attach.Op) error {
 	if err != nil || !p.newBridge {
 		return err
 	}
-	return op.SkipDAD(br.Name) // nothing is forwarded while its link-local address is tentative
+	return op.SkipDAD(br.Name) // the bridge forwards nothing while its link-local address is tentative
 }
 
 // makeBridge creates the bridge. mac is nil for a random address, mtu 0 for the kernel's choice.
@@ -200,7 +200,7 @@ func (p *plugin) makeBridge(op *attach.Op, mac net.HardwareAddr, mtu int) (*rtnl
 	br, err := op.Host.CreateLink(rtnl.LinkSpec{
 		Name: p.Bridge, Kind: rtnl.Bridge{VLANFiltering: p.filtersVLANs()}, MTU: mtu, MAC: mac, Up: true,
 	})
-	if errors.Is(err, os.ErrExist) { // created by another ADD meanwhile
+	if errors.Is(err, os.ErrExist) { // another ADD has created it meanwhile
 		return op.Host.Link(p.Bridge)
 	}
 	if err != nil {
@@ -212,8 +212,8 @@ func (p *plugin) makeBridge(op *attach.Op, mac net.HardwareAddr, mtu int) (*rtnl
 	return br, nil
 }
 
-// restoreEmpty is for a bridge without any port, which was made anew by others, or by a restore that
-// was killed here: it gets what a new one has.
+// restoreEmpty configures a bridge without ports as a new one: another program created it, or a
+// restore that was killed.
 func (p *plugin) restoreEmpty(op *attach.Op, mac net.HardwareAddr) error {
 	links, err := op.Host.Links()
 	if err != nil || slices.ContainsFunc(links, func(l rtnl.Link) bool { return l.Master == op.Bridge.Index }) {
@@ -228,8 +228,9 @@ func (p *plugin) restoreEmpty(op *attach.Op, mac net.HardwareAddr) error {
 	return op.SkipDAD(p.Bridge)
 }
 
-// reconcileBridge changes an existing bridge as the configuration needs; settings that others may
-// have made on purpose, as its MTU, stay. Without vlan_filtering "vlan" would have no effect.
+// reconcileBridge changes an existing bridge as the configuration requires. Settings that others
+// may have made on purpose, such as its MTU, stay. Without vlan_filtering "vlan" would have no
+// effect.
 func (p *plugin) reconcileBridge(op *attach.Op) error {
 	br := op.Bridge
 	var ch, undo rtnl.LinkChange
@@ -246,7 +247,7 @@ func (p *plugin) reconcileBridge(op *attach.Op) error {
 		return nil
 	}
 	err := op.Host.Do(rtnl.ChangeLink(br.Index, ch))
-	if errors.Is(err, unix.EOPNOTSUPP) { // and nothing was changed
+	if errors.Is(err, unix.EOPNOTSUPP) { // nothing was changed
 		return fmt.Errorf("bridge %q: %w", p.Bridge, p.unsupported(err))
 	}
 	op.Undo("settings of "+br.Name, func(context.Context) error {
@@ -258,7 +259,7 @@ func (p *plugin) reconcileBridge(op *attach.Op) error {
 	return err
 }
 
-// changed names what a change sets, as ip(8) does.
+// changed names the settings of a change, as ip(8) does.
 func changed(ch rtnl.LinkChange) string {
 	var words []string
 	for _, w := range []struct {
@@ -272,8 +273,7 @@ func changed(ch rtnl.LinkChange) string {
 	return strings.Join(words, " ")
 }
 
-// unsupported explains EOPNOTSUPP for a bridge.
-// The code is 50.
+// unsupported explains EOPNOTSUPP for a bridge. The code is 50.
 func (p *plugin) unsupported(err error) error {
 	lacks := "CONFIG_BRIDGE"
 	switch {
@@ -285,9 +285,9 @@ func (p *plugin) unsupported(err error) error {
 	return spec.Errorf(spec.CodeNotReady, "this kernel lacks %s: %w", lacks, err)
 }
 
-// setPort puts the host-side veth on the bridge, and sets the flags and VLANs that are not as they
-// should be; fresh is one that has joined the bridge just now, with nothing set. Port isolation that is
-// on may be the firewall plugin's.
+// setPort makes the host-side veth a port of the bridge, and sets the flags and VLANs that differ.
+// A fresh port has just joined the bridge and has nothing set. Port isolation that is on stays on:
+// the firewall plugin may have set it.
 func (p *plugin) setPort(op *attach.Op, fresh bool) error {
 	if p.set {
 		return nil
@@ -324,9 +324,9 @@ func (p *plugin) setPort(op *attach.Op, fresh bool) error {
 	return nil
 }
 
-// Gateways sets the gateway of each address and, if the bridge is the default gateway, the
-// default route of each family. A default route from the IPAM plugin stays: the kernel would refuse
-// a second one. It checks the gateways before anything of the host but the port is changed.
+// Gateways sets the gateway of each address and, if the bridge is the default gateway, the default
+// route of each family. It keeps a default route of the IPAM plugin, since the kernel would refuse
+// a second one. On the host only the port has been changed before.
 func (p *plugin) Gateways(op *attach.Op) error {
 	for i := range op.Result.IPs {
 		ip := &op.Result.IPs[i]
@@ -352,7 +352,7 @@ func unspecified(a netip.Addr) netip.Addr {
 	return netip.IPv6Unspecified()
 }
 
-// hasDestination looks in the main table alone.
+// hasDestination looks only in the main table.
 func hasDestination(routes []spec.Route, dst netip.Prefix) bool {
 	for _, r := range routes {
 		if r.Dst.Masked() == dst && (r.Table == nil || *r.Table == 0 || *r.Table == unix.RT_TABLE_MAIN) {

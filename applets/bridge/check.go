@@ -12,8 +12,8 @@ import (
 	"cnibox/spec"
 )
 
-// Check checks the host's side of a port: the bridge, the flags and VLANs of the host-side veth, the
-// gateway addresses, and what is in the rule set.
+// Check checks the host's side of a port: the bridge, the flags and VLANs of the host-side veth,
+// the gateway addresses, and the elements in the rule set.
 func (p *plugin) Check(op *attach.Op) (err error) {
 	if op.Bridge, err = op.Host.Link(p.Bridge); err != nil {
 		return attach.Mismatch("bridge: %w", err)
@@ -26,8 +26,8 @@ func (p *plugin) Check(op *attach.Op) (err error) {
 	return nil
 }
 
-// checkBridge compares the bridge, but not its MAC address, which may follow its ports. It may be in
-// promiscuous mode for another network.
+// checkBridge compares the bridge, except for its MAC address, which may follow its ports.
+// Promiscuous mode may be on for another network.
 func (p *plugin) checkBridge(op *attach.Op) error {
 	br := op.Bridge
 	if br.Kind != "bridge" {
@@ -50,7 +50,7 @@ func (p *plugin) checkPort(op *attach.Op) error {
 		return attach.Mismatch("%s is not a port of bridge %s", host.Name, p.Bridge)
 	case host.Hairpin != p.HairpinMode:
 		return attach.Mismatch("%s: hairpin mode is %t, not %t", host.Name, host.Hairpin, p.HairpinMode)
-	case p.PortIsolation && !host.Isolated: // firewall sets it too
+	case p.PortIsolation && !host.Isolated: // the firewall plugin sets it too
 		return attach.Mismatch("%s: port isolation is off", host.Name)
 	}
 	for _, i := range op.Prev.Interfaces {
@@ -63,13 +63,13 @@ func (p *plugin) checkPort(op *attach.Op) error {
 	if !p.filtersVLANs() {
 		return nil
 	}
-	if !br.VLANFiltering { // the port's VLANs stay, without effect
+	if !br.VLANFiltering { // the port's VLANs exist, without effect
 		return attach.Mismatch("bridge %s does not filter VLANs", p.Bridge)
 	}
 	return p.checkVLANs(op)
 }
 
-// checkVLANs looks for each configured VLAN on the port, which may have more.
+// checkVLANs looks for each configured VLAN on the port, which may have others.
 func (p *plugin) checkVLANs(op *attach.Op) error {
 	have, err := op.Host.PortVLANs(op.Veth.Index)
 	if err != nil {
@@ -117,7 +117,7 @@ func (p *plugin) checkGateways(op *attach.Op) error {
 	return nil
 }
 
-// hasGateway looks for the address with any prefix length.
+// hasGateway looks for the address, with any prefix length.
 func hasGateway(have []rtnl.Addr, ip spec.IP) bool {
 	for _, a := range have {
 		if a.Prefix.Addr() == ip.Gateway {
@@ -127,8 +127,8 @@ func hasGateway(have []rtnl.Addr, ip spec.IP) bool {
 	return false
 }
 
-// checkRules looks for the elements that ADD added to the rule set. The guarded address is not
-// compared: a later plugin may have changed that of the link.
+// checkRules looks for the elements that ADD added to the rule set. It does not compare the guarded
+// address: a later plugin may have changed the link's.
 func (p *plugin) checkRules(op *attach.Op) error {
 	if err := p.CheckMasquerade(op); err != nil {
 		return err
@@ -144,9 +144,9 @@ func (p *plugin) checkRules(op *attach.Op) error {
 	return netfilter.OrReference(attach.Mismatch("%w", missing), op.Attachment, nft.KindMACGuard)
 }
 
-// Probe reports whether the host can do what the configuration asks for.
-// It creates a bridge that filters VLANs in a new namespace. Without VLANs and rules nothing is
-// tried: a kernel without bridges is reported by ADD.
+// Probe reports whether the host supports the configuration: it creates a bridge that filters VLANs
+// in a new namespace. Without VLANs and rules it tries nothing: ADD reports a kernel without
+// bridges.
 func (p *plugin) Probe(op *attach.Op) error {
 	if err := p.probeGateway(op); err != nil {
 		return err
@@ -165,8 +165,9 @@ func (p *plugin) Probe(op *attach.Op) error {
 	return op.Rules().Probe()
 }
 
-// probeGateway reports an address of the bridge with which the gateway of the network conflicts while
-// its subnet is in use, so that every ADD fails: flanneld, as one, may have given the node another subnet.
+// probeGateway reports an address of the bridge that conflicts with the network's gateway while its
+// subnet is in use, so that every ADD fails. This happens if flanneld has given the node another
+// subnet.
 func (p *plugin) probeGateway(op *attach.Op) error {
 	if !p.IsGateway || p.ForceAddress || op.Net.IPAM.Type == "" {
 		return nil
@@ -185,7 +186,7 @@ func (p *plugin) probeGateway(op *attach.Op) error {
 	}
 	link, err := op.Host.Link(p.Facts().Link)
 	if errors.Is(err, os.ErrNotExist) {
-		return nil // ADD makes it
+		return nil // ADD creates the bridge
 	}
 	if err != nil {
 		return err

@@ -7,8 +7,8 @@ import (
 	"cnibox/rtnl"
 )
 
-// The VLANs of a port are sorted, without doubles, in as few ranges as can be,
-// and its untagged one is marked.
+// The VLANs of a port are sorted, without duplicates, in as few ranges as possible, and the
+// untagged one is marked.
 func TestBridgeWantedVLANs(t *testing.T) {
 	for name, tt := range map[string]struct {
 		vlan  int

@@ -17,8 +17,7 @@ import (
 	"cnibox/spec"
 )
 
-// Every configuration that cannot work is refused with code 7 before anything
-// is made.
+// Every configuration that cannot work is refused with code 7 before any change.
 func TestKernelBridgeInvalidConf(t *testing.T) {
 	h := applettest.NewHost(t)
 	p := h.Container("ctr")
@@ -57,7 +56,7 @@ func TestKernelBridgeInvalidConf(t *testing.T) {
 	}
 }
 
-// What the address of the bridge is; the reference fails with each of these.
+// The address of the bridge; the reference fails with each of these.
 func TestKernelBridgeGateways(t *testing.T) {
 	for name, tt := range map[string]struct{ keys, want, gone string }{
 		"two IPv4 range sets need no forceAddress": {
@@ -105,8 +104,8 @@ func TestKernelBridgeGateways(t *testing.T) {
 	}
 }
 
-// A conflicting address of the bridge, and a link of its name that is no
-// bridge, are errors that change nothing.
+// A conflicting address of the bridge, and a link of its name that is not a bridge, are errors that
+// change nothing.
 func TestKernelBridgeConflicts(t *testing.T) {
 	h := applettest.NewHost(t)
 	host := kerneltest.Dial(t, h.NS)
@@ -141,9 +140,9 @@ func TestKernelBridgeConflicts(t *testing.T) {
 	}
 }
 
-// Where nothing uses the subnet that a network had before, its gateway address is replaced, with one
-// warning; a lease and a port of another network's container keep it. Attachments of the new subnet do
-// not, and one that fails brings the old address back.
+// If nothing uses the former subnet of a network, its gateway address is replaced, with one
+// warning. A lease and a port of another network's container keep the address, but attachments of
+// the new subnet do not. An ADD that fails restores the old address.
 func TestKernelBridgeStaleGateway(t *testing.T) {
 	conf := func(name, subnet string) string {
 		return `{"cniVersion":"1.1.0","name":"` + name + `","type":"bridge","bridge":"br0","isGateway":true,
@@ -189,8 +188,8 @@ func TestKernelBridgeStaleGateway(t *testing.T) {
 	}
 }
 
-// A gateway that the bridge cannot be is refused, whether the address plugin gives it or
-// it is the first address of the network.
+// A gateway that the bridge cannot have is refused, whether the IPAM plugin returns it or it is the
+// first address of the network.
 func TestKernelBridgeInvalidGateway(t *testing.T) {
 	h := applettest.NewHost(t)
 	static := `{"type":"static","addresses":[{"address":"A","gateway":"GW"}]}`
@@ -214,8 +213,8 @@ func TestKernelBridgeInvalidGateway(t *testing.T) {
 		"ipam":{"type":"static","addresses":[{"address":"10.7.0.2/31","gateway":"10.7.0.3"}]}}`, h.Container("pair"))
 }
 
-// What the kernel or the host lacks is named: VLANs on a bridge, made by the ADD or there before,
-// by STATUS too, and IPv6.
+// The error names what the kernel or the host lacks: VLANs on a bridge, which the ADD creates or
+// which exists, also for STATUS, and IPv6.
 func TestKernelBridgeWithoutKernelSupport(t *testing.T) {
 	h := applettest.NewHost(t)
 	p := h.Container("ctr")
@@ -244,8 +243,8 @@ func TestKernelBridgeWithoutKernelSupport(t *testing.T) {
 	h.Must(spec.Status, "bridge", `{"cniVersion":"1.1.0","name":"demo","type":"bridge"}`, p)
 }
 
-// The kernel takes with an address all others of its network that came later. The
-// gateway's stays though it is one of these.
+// With an address the kernel deletes all later ones of the same network. The gateway's stays
+// although it is one of these.
 func TestKernelBridgeForceAddressSecondary(t *testing.T) {
 	h := applettest.NewHost(t)
 	host := kerneltest.Dial(t, h.NS)
@@ -268,7 +267,7 @@ func TestKernelBridgeForceAddressSecondary(t *testing.T) {
 	h.Must(spec.Check, "bridge", applettest.Prev(conf, h.Must(spec.Add, "bridge", conf, p)), p)
 }
 
-// A second network leaves the default route to the first.
+// A second network does not replace the default route of the first.
 func TestKernelBridgeSecondNetwork(t *testing.T) {
 	h := applettest.NewHost(t)
 	p := h.Container("ctr")
@@ -283,7 +282,7 @@ func TestKernelBridgeSecondNetwork(t *testing.T) {
 	h.Must(spec.Get, "bridge", applettest.GatewayConf, p)
 }
 
-// Every member of a route is really programmed: MTU, MSS, metric and table.
+// Each member of a route is set in the kernel: MTU, MSS, metric and table.
 func TestKernelBridgeRouteMembers(t *testing.T) {
 	h := applettest.NewHost(t)
 	p := h.Container("ctr")

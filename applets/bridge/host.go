@@ -15,8 +15,8 @@ import (
 	"cnibox/spec"
 )
 
-// Host makes the host the network's gateway and masquerades it. Of many attachments, each bridge and
-// each gateway is looked at once. Rules are last, since they are one transaction.
+// Host makes the host the network's gateway and masquerades it. For many attachments it looks at
+// each bridge and each gateway once. Rules are last, since they are one transaction.
 func (p *plugin) Host(op *attach.Op) error {
 	if op.Bridge == nil { // Link has not run
 		if err := p.findBridge(op); err != nil {
@@ -57,11 +57,11 @@ func (p *plugin) ensureGateways(op *attach.Op) error {
 	return once.Do(op.Context(), key, p.setGateways, op)
 }
 
-// addRules masquerades, lets the port send from one MAC address alone, and makes a gateway the only
-// router of its port: router advertisements of the container, which its neighbours would accept, are
-// dropped. On a kernel without bridge tables a gateway only masquerades.
+// addRules adds masquerading, and lets the port send from one MAC address only. A gateway becomes
+// the only router of its port: router advertisements of the container, which its neighbours would
+// accept, are dropped. On a kernel without bridge tables a gateway only masquerades.
 func (p *plugin) addRules(op *attach.Op) error {
-	var guard net.HardwareAddr // nil: none is to be added
+	var guard net.HardwareAddr // nil: no guard
 	if p.MACSpoofChk && !p.guarded {
 		guard, _ = op.Recorded(op.IfName, false)
 	}
@@ -87,7 +87,7 @@ func (p *plugin) addRules(op *attach.Op) error {
 }
 
 // setGateways adds each gateway address to the bridge, or to the interface of its VLAN, with the
-// prefix length of the container's, which gives the host its route.
+// prefix length of the container's address. The host thereby gets its route.
 func (p *plugin) setGateways(op *attach.Op) error {
 	gw, err := op.Bridge, error(nil)
 	if p.VLAN != 0 {
@@ -109,7 +109,7 @@ func (p *plugin) setGateways(op *attach.Op) error {
 		return err
 	}
 	op.Undo("addresses of "+gw.Name, func(context.Context) error { return p.restoreAddrs(op, gw.Index, have) })
-	if !p.newBridge { // its ports do not change it then
+	if !p.newBridge { // then ports do not change it
 		ops = append(ops, rtnl.ChangeLink(gw.Index, rtnl.LinkChange{MAC: gw.MAC}))
 	}
 	if err := op.Host.Do(ops...); err != nil {
@@ -123,8 +123,8 @@ func (p *plugin) setGateways(op *attach.Op) error {
 	return nil
 }
 
-// Prepare makes the bridge, before there is an attachment. A gateway gets the address of the first
-// range of each family, unless it has one of that family, as that of another range.
+// Prepare creates the bridge, before there is an attachment. A gateway gets the address of the
+// first range of each family, unless it has one of that family, such as that of another range.
 func (p *plugin) Prepare(op *attach.Op) error {
 	if err := p.ensureBridge(op); err != nil || !p.IsGateway || op.Net.IPAM.Type == "" {
 		return err
@@ -157,9 +157,9 @@ func (p *plugin) Prepare(op *attach.Op) error {
 	return p.setGateways(op)
 }
 
-// gatewayOps adds the addresses that are missing. Another IPv4 address, or an IPv6 one of an
-// overlapping subnet, conflicts with them. It is deleted with forceAddress, and where nothing uses its
-// subnet any more.
+// gatewayOps adds the missing addresses. Another IPv4 address, or an IPv6 address of an overlapping
+// subnet, conflicts with them. It is deleted with forceAddress, and if nothing uses its subnet any
+// more.
 func (p *plugin) gatewayOps(op *attach.Op, gw *rtnl.Link, have []rtnl.Addr, want []netip.Prefix) ([]rtnl.Op, error) {
 	var ops []rtnl.Op
 	var stale []netip.Prefix
@@ -188,15 +188,15 @@ func (p *plugin) gatewayOps(op *attach.Op, gw *rtnl.Link, have []rtnl.Addr, want
 	drops := ops != nil
 	for i, w := range want {
 		if (drops || !attach.HasAddr(have, w)) && !contains(want[:i], w) {
-			// another ADD may add the same
+			// another ADD may add the same address
 			ops = append(ops, rtnl.ReplaceAddr(gw.Index, rtnl.Addr{Prefix: w, NoDAD: true}))
 		}
 	}
 	return ops, nil
 }
 
-// conflicting reports whether an address of the bridge conflicts with the gateways, and with which.
-// The gateways of one result do not conflict.
+// conflicting reports whether an address of the bridge conflicts with the gateways, and with which
+// one. The gateways of one result do not conflict with each other.
 func conflicting(have netip.Prefix, want []netip.Prefix) (netip.Prefix, bool) {
 	if contains(want, have) || have.Addr().IsLinkLocalUnicast() {
 		return netip.Prefix{}, false
@@ -219,10 +219,10 @@ func contains(list []netip.Prefix, p netip.Prefix) bool {
 	return false
 }
 
-// restoreAddrs restores the addresses of the gateway's link. Deleted ones are added again in any
-// case, since older ports need them. Added ones are deleted unless other ports use them: any port,
-// or, where they had replaced another address, only newer ports, with higher indexes. Link-local
-// addresses are the kernel's.
+// restoreAddrs restores the addresses of the gateway's link. It always adds deleted addresses
+// again, since older ports need them. It deletes added addresses unless other ports use them: any
+// port, or, if they had replaced another address, only newer ports, which have higher indexes.
+// Link-local addresses are the kernel's.
 func (p *plugin) restoreAddrs(op *attach.Op, index uint32, former []rtnl.Addr) error {
 	now, err := op.Host.Addrs(index)
 	if err != nil {
@@ -245,7 +245,7 @@ func (p *plugin) restoreAddrs(op *attach.Op, index uint32, former []rtnl.Addr) e
 }
 
 // whileUnused undoes a change to a bridge unless ports of other attachments use it: those for which
-// others is true; nil: all.
+// others returns true; nil: all.
 func whileUnused(op *attach.Op, bridge uint32, others func(*rtnl.Link) bool, undo func() error) error {
 	links, err := op.Host.Links()
 	if err != nil {
@@ -259,7 +259,7 @@ func whileUnused(op *attach.Op, bridge uint32, others func(*rtnl.Link) bool, und
 	return undo()
 }
 
-// dropUnusedBridge deletes a bridge that this ADD created, unless it has other ports by now.
+// dropUnusedBridge deletes a bridge that this ADD created, unless it has other ports now.
 func dropUnusedBridge(op *attach.Op, index uint32) error {
 	return whileUnused(op, index, nil, func() error { return op.Host.Do(rtnl.DropLink(index)) })
 }

@@ -88,9 +88,9 @@ func TestKernelBridgePortWithoutLinkLocal(t *testing.T) {
 	}
 }
 
-// Where /proc/sys is read-only, settings that have their values are not errors, nor are those that
-// the reference only tries to set. The one of CVE-2020-10749 is a warning; forwarding that is off is
-// an error that says what to do.
+// If /proc/sys is read-only, settings that have their values already are not errors, nor are those
+// that the reference only tries to set. The setting of CVE-2020-10749 is a warning. Forwarding that
+// is off is an error that says what to do.
 func TestKernelBridgeReadOnlySettings(t *testing.T) {
 	var stderr strings.Builder
 	h := applettest.NewHost(t)
@@ -223,8 +223,7 @@ func TestKernelBridgeParallel(t *testing.T) {
 	}
 }
 
-// GC takes away what belongs to attachments of the network that are gone, and
-// nothing else.
+// GC deletes what belongs to stale attachments of the network, and nothing else.
 func TestKernelBridgeGC(t *testing.T) {
 	h := applettest.NewHost(t)
 	stays, goes, other := h.Container("stays"), h.Container("goes"), h.Container("other")
@@ -242,8 +241,8 @@ func TestKernelBridgeGC(t *testing.T) {
 	}
 }
 
-// Two networks of the same subnet, on a bridge each, masquerade their containers though
-// these have one address: CHECK of both passes, and the one that stays keeps it.
+// Two networks with one subnet, each with its own bridge, masquerade containers with one address:
+// CHECK of both passes, and after DEL of one the other keeps it.
 func TestKernelBridgeSameSubnet(t *testing.T) {
 	h := applettest.NewHost(t)
 	second := strings.NewReplacer(`"demo"`, `"second"`, "br0", "br1").Replace(applettest.GatewayConf)
@@ -266,8 +265,8 @@ func TestKernelBridgeSameSubnet(t *testing.T) {
 	}
 }
 
-// CHECK and DEL find the host-side veth after it was renamed: DEL does not release the address of
-// an interface that is left.
+// CHECK and DEL find the host-side veth after it was renamed: DEL does not release the address
+// while the interface exists.
 func TestKernelBridgeHostVethRenamed(t *testing.T) {
 	h := applettest.NewHost(t)
 	p := h.Container("ctr")

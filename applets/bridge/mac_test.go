@@ -13,9 +13,9 @@ import (
 	"cnibox/spec"
 )
 
-// A bridge that others made, with an uplink in it or without a port, keeps its MAC address
-// for good when it becomes a gateway: at no moment it is that of a container's host-side veth. One
-// without an address, as the kernel leaves it when the last port goes, gets one that stays.
+// A bridge that others created, with an uplink as a port or without ports, keeps its MAC address
+// when it becomes a gateway: it never has that of a container's host-side veth. A bridge without an
+// address, as after its last port was deleted, gets a fixed one.
 func TestKernelBridgeKeepsItsMAC(t *testing.T) {
 	const none = "00:00:00:00:00:00"
 	for name, prepare := range map[string]func(t *testing.T, c *rtnl.Conn, br *rtnl.Link){

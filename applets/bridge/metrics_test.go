@@ -11,8 +11,7 @@ import (
 	"cnibox/spec"
 )
 
-// The kernel makes less of a large MTU or MSS of a route without a word: what is reported
-// is what it has made of it.
+// The kernel silently reduces a large MTU or MSS of a route; the result has the reduced value.
 func TestKernelRouteMetricsReported(t *testing.T) {
 	h := applettest.NewHost(t)
 	p := h.Container("ctr")
@@ -37,8 +36,7 @@ func TestKernelRouteMetricsReported(t *testing.T) {
 	h.Must(spec.Check, "bridge", applettest.Prev(conf, out), p)
 }
 
-// Attributes of routes are set in the oldest versions as well, in which the IPAM plugin's result has
-// another shape.
+// Attributes of routes are set in the oldest versions too, whose IPAM results have another form.
 func TestKernelRouteMetricsOldVersions(t *testing.T) {
 	for _, version := range []string{"0.1.0", "0.2.0"} {
 		h := applettest.NewHost(t)

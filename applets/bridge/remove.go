@@ -9,8 +9,8 @@ import (
 	"cnibox/spec"
 )
 
-// RemoveNetwork deletes the bridge, and with it the interfaces of its VLANs, unless it has a
-// port of any owner.
+// RemoveNetwork deletes the bridge, and with it the interfaces of its VLANs, unless it has a port,
+// whoever owns that.
 func (p *plugin) RemoveNetwork(op *attach.Op) error {
 	links, err := op.Host.Links()
 	if err != nil {

@@ -33,8 +33,8 @@ func viaOf(t *testing.T, p applettest.Container, dst string) (via []string) {
 	return via
 }
 
-// Two networks may have a route to one destination: ADD of the second does not fail, nor
-// take the traffic of the first, CHECK of both passes, and each DEL leaves the other's.
+// Two networks may have a route to one destination. ADD of the second does not fail and does not
+// redirect the traffic of the first, CHECK of both passes, and each DEL keeps the other's route.
 func TestKernelRouteOfTwoNetworks(t *testing.T) {
 	const routes = `{"dst":"10.99.0.0/16"},{"dst":"fd99::/16"}`
 	for _, first := range []int{1, 2} {
@@ -64,9 +64,9 @@ func TestKernelRouteOfTwoNetworks(t *testing.T) {
 	}
 }
 
-// A result may name several gateways for one destination, a default route too: all are
-// installed, in their order for IPv4, and the same route twice is one. Where another
-// network has the default route, none of them is.
+// A result may have several gateways for one destination, also for a default route. All are
+// installed, for IPv4 in their order, and a repeated route is installed once. If another network
+// has the default route, none is installed.
 func TestKernelSeveralGateways(t *testing.T) {
 	h := applettest.NewHost(t)
 	p := h.Container("ctr")

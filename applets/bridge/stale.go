@@ -18,16 +18,16 @@ import (
 	"cnibox/spec"
 )
 
-// userOf returns what uses the subnet of an address of the bridge beside the attachment of the request,
-// for people; empty: nothing does, and the address is left from a subnet that the network had before.
-// It is a lease, or a port that carries packets and has no lease elsewhere. Leases are those of
+// userOf returns, as text for a message, what else uses the subnet of an address of the bridge;
+// empty: nothing, and the address is left from a former subnet of the network. A user is a lease,
+// or a port that carries packets and has no lease in another subnet. Leases are those of
 // host-local; without them every other port counts.
 func userOf(op *attach.Op, gw *rtnl.Link, old netip.Prefix) (string, error) {
 	leases, err := leasesOf(op.Context(), op.Request)
 	if err != nil {
 		return "", err
 	}
-	leased := map[string]bool{op.Key(): true} // by the keys of attachments
+	leased := map[string]bool{op.Key(): true} // by the attachment's key
 	var used []netip.Addr
 	for a, l := range leases {
 		leased[spec.Attachment{Network: op.Network, ContainerID: l.ContainerID, IfName: l.IfName}.Key()] = true
@@ -47,8 +47,8 @@ func userOf(op *attach.Op, gw *rtnl.Link, old netip.Prefix) (string, error) {
 		key := spec.LabelKey(l.Alias)
 		switch {
 		case l.Master != op.Bridge.Index || leased[key] && key != "":
-		case gw.Index != op.Bridge.Index && l.Index == gw.Parent: // the other end of the VLAN's gateway
-		case l.Flags&unix.IFF_RUNNING == 0 && spec.LabelOf(l.Alias, op.Network): // another ADD is at it
+		case gw.Index != op.Bridge.Index && l.Index == gw.Parent: // the other veth of the VLAN's gateway
+		case l.Flags&unix.IFF_RUNNING == 0 && spec.LabelOf(l.Alias, op.Network): // another ADD is creating it
 		default:
 			_, owner, _ := strings.Cut(l.Alias, " ")
 			if owner != "" {
@@ -86,7 +86,7 @@ func leasesOf(ctx context.Context, r *spec.Request) (map[netip.Addr]ipam.Lease, 
 	return s.Leases()
 }
 
-// advice is what to do about an address of the bridge whose subnet is in use.
+// advice says how to resolve a conflict with an address of the bridge whose subnet is in use.
 func advice(gw string, old netip.Prefix, user string) string {
 	return fmt.Sprintf("%s has %s, and %s; DEL what is in the old subnet and ADD it again, or set \"forceAddress\" to replace the address", gw, old, user)
 }

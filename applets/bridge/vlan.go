@@ -15,8 +15,7 @@ import (
 // 4095 is reserved (IEEE 802.1Q), and 0 is not a VLAN.
 const vlanMax = 4094
 
-// A vlanTrunk is a range of tagged VLANs, a single one, or both.
-// Nil is absence: 0 is an error.
+// A vlanTrunk is a range of tagged VLANs, a single one, or both. Nil means absent: 0 is an error.
 type vlanTrunk struct {
 	MinID *int `json:"minID"`
 	MaxID *int `json:"maxID"`
@@ -42,7 +41,7 @@ func (p *plugin) validateVLANs() error {
 	return nil
 }
 
-// validate checks that a range has both of its bounds or neither, in order.
+// validate checks that a range has both bounds, in order, or neither.
 func (t vlanTrunk) validate() error {
 	for _, p := range []struct {
 		name string
@@ -65,9 +64,9 @@ func (t vlanTrunk) validate() error {
 	return nil
 }
 
-// wantedVLANs are the VLANs of the port, sorted: the trunk's tagged ones, and
-// the untagged one, which is 1 if a trunk is given without "vlan".
-// Adjacent ones are joined to ranges: a trunk of 4,000 is one attribute.
+// wantedVLANs returns the VLANs of the port, sorted: the tagged ones of the trunk, and the untagged
+// one, which is 1 if a trunk is given without "vlan". It joins adjacent VLANs to ranges: a trunk of
+// 4,000 is one attribute.
 func (p *plugin) wantedVLANs() []rtnl.VLANRange {
 	var tagged [vlanMax + 1]bool
 	for _, t := range p.VLANTrunk {
@@ -100,8 +99,8 @@ func (p *plugin) wantedVLANs() []rtnl.VLANRange {
 	return out
 }
 
-// portVLANs replaces the default VLAN of a new port, which is 1, or adds to it with
-// preserveDefaultVlan.
+// portVLANs replaces the default VLAN of a new port, which is 1; with preserveDefaultVlan it adds
+// to it.
 func (p *plugin) portVLANs(port uint32) []rtnl.Op {
 	add := rtnl.NewPortVLANs(port, p.wantedVLANs())
 	if p.PreserveDefaultVLAN {
@@ -110,13 +109,13 @@ func (p *plugin) portVLANs(port uint32) []rtnl.Op {
 	return []rtnl.Op{rtnl.DropPortVLANs(port, []rtnl.VLANRange{{From: 1, To: vlanMax}}), add}
 }
 
-// vlanGateway is the name of the host's interface in the port's VLAN.
-// It is that of the reference, which other tools expect.
+// vlanGateway returns the name of the host's interface in the port's VLAN. It is the reference's,
+// which other tools expect.
 func (p *plugin) vlanGateway() string { return fmt.Sprintf("%s.%d", p.Bridge, p.VLAN) }
 
-// ensureVLANGateway finds or creates the host's interface in the port's VLAN: a veth pair whose peer
-// is an untagged port of the bridge. It is never deleted, as in the reference: other containers of
-// the VLAN use it.
+// ensureVLANGateway finds or creates the host's interface in the port's VLAN: a veth pair whose
+// peer is an untagged port of the bridge. Like the reference no verb deletes it: other containers
+// of the VLAN use it.
 func (p *plugin) ensureVLANGateway(op *attach.Op) (*rtnl.Link, error) {
 	br := op.Bridge
 	gw, err := op.Host.Link(p.vlanGateway())
@@ -131,7 +130,7 @@ func (p *plugin) ensureVLANGateway(op *attach.Op) (*rtnl.Link, error) {
 		Name: names[0], MTU: br.MTU, MAC: attach.PortMAC(), Master: br.Index, Up: true,
 		Peer: &rtnl.LinkSpec{Name: p.vlanGateway(), MTU: br.MTU},
 	})
-	if errors.Is(err, os.ErrExist) { // created by another ADD meanwhile
+	if errors.Is(err, os.ErrExist) { // another ADD has created it meanwhile
 		return op.Host.Link(p.vlanGateway())
 	}
 	if err != nil {
@@ -148,14 +147,14 @@ func (p *plugin) ensureVLANGateway(op *attach.Op) (*rtnl.Link, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := op.IgnoreRouters(gw); err != nil { // before it can receive any
+	if err := op.IgnoreRouters(gw); err != nil { // before it can receive router advertisements
 		return nil, err
 	}
 	gw.Up = true
 	return gw, op.Host.SetLink(gw.Index, rtnl.LinkChange{Up: &gw.Up})
 }
 
-// gatewayVLAN leaves a port of the bridge in the VLAN alone.
+// gatewayVLAN removes a port of the bridge from all other VLANs.
 func (p *plugin) gatewayVLAN(port uint32) []rtnl.Op {
 	return []rtnl.Op{
 		rtnl.DropPortVLANs(port, []rtnl.VLANRange{{From: 1, To: vlanMax}}),
@@ -163,8 +162,8 @@ func (p *plugin) gatewayVLAN(port uint32) []rtnl.Op {
 	}
 }
 
-// rejoinVLANGateway puts the other end of the VLAN's veth pair back into the bridge, which was
-// deleted and made again since.
+// rejoinVLANGateway adds the peer of the VLAN's veth pair to a bridge that was deleted and created
+// again.
 func (p *plugin) rejoinVLANGateway(op *attach.Op, gw *rtnl.Link) error {
 	if gw.Kind != "veth" || gw.PeerNS {
 		return nil

@@ -1,6 +1,6 @@
-// Package chained is the one flow of the plugins that work on the prevResult of others: tuning, vrf,
-// sbr, bandwidth, portmap and firewall. It reads the configuration, opens and locks the namespace,
-// knows the owner of the interface and its record, undoes, and answers GET.
+// Package chained is the common flow of the plugins that work on the prevResult of others: tuning,
+// vrf, sbr, bandwidth, portmap and firewall. It reads the configuration, opens and locks the
+// namespace, finds the owner of the interface and its record, undoes changes, and answers GET.
 package chained
 
 import (
@@ -13,34 +13,34 @@ import (
 	"cnibox/spec"
 )
 
-// A Driver is what one chained plugin adds to the flow, for one verb. Its exported fields are the keys
-// of the configuration. It embeds [Defaults].
+// A Driver implements the steps of one chained plugin, for one verb. Its exported fields are the
+// keys of the configuration. It embeds [Defaults].
 type Driver interface {
 	// Validate checks the configuration alone, and fills in defaults. Errors without a code have
 	// code 7.
 	Validate(*spec.Request) error
 
-	// Apply makes what is configured, as far as it is not there: ADD and, with op.Restoring, RESTORE.
-	// Each change has its undo. The result is op.Prev.
+	// Apply makes what is configured, unless it exists: ADD and, with op.Restoring, RESTORE. It
+	// registers an undo for each change. The result is op.Prev.
 	Apply(*Op) error
 
 	// Check looks for what Apply makes. Errors have code 102.
 	Check(*Op) error
 
-	// Release removes it: DEL. Namespace and interface may be missing, and the configuration may be
-	// invalid.
+	// Release removes what Apply made: DEL. Namespace and interface may be missing, and the
+	// configuration may be invalid.
 	Release(*Op) error
 
 	// Probe reports why every ADD would fail on this host: STATUS. Errors have code 50.
 	Probe(*Op) error
 
-	// Needs is what must be there for Apply and Check.
+	// Needs returns what Apply and Check require.
 	Needs() Need
 
 	// Holds returns what Apply makes, from the configuration and op.Prev alone.
 	Holds(*Op) []spec.Holding
 
-	// Resources are what the configuration uses.
+	// Resources returns what the configuration uses.
 	Resources() spec.Resources
 
 	// Known reports whether the attachment is on record: GET.
@@ -56,17 +56,17 @@ type Need int
 const (
 	Link      Need = iota // the interface
 	Namespace             // the namespace alone
-	Present               // what is there of both
-	Nothing               // neither, at DEL too
+	Present               // both, as far as they exist
+	Nothing               // neither, also at DEL
 )
 
-// Defaults are the methods of a plugin with a record that works on the interface.
+// Defaults implements the steps of a plugin that has a record and works on the interface.
 type Defaults struct{}
 
-// Needs is the interface.
+// Needs requires the interface.
 func (Defaults) Needs() Need { return Link }
 
-// Resources are none.
+// Resources returns none.
 func (Defaults) Resources() spec.Resources { return spec.Resources{} }
 
 // Known looks for the record.
@@ -79,7 +79,7 @@ func (Defaults) Collect(op *Op) error {
 	return op.Dir.DeleteStale(op.Network, op.Valid)
 }
 
-// Stored is the key of plugins with records.
+// Stored has the key of plugins with records.
 type Stored struct {
 	DataDir string `json:"dataDir"`
 }
@@ -91,10 +91,10 @@ type Plugin struct {
 	Name      string
 	Since     spec.Version // zero: all versions
 	Args, MAC bool         // see [spec.Verbs]
-	DataDir   record.Dir   // the usual one; empty: it has no records
-	Restores  bool         // has a RESTORE
+	DataDir   record.Dir   // the default directory; empty: the plugin has no records
+	Restores  bool         // the plugin has a RESTORE
 	Replaces  bool         // see [spec.Verbs]
-	Restored  string       // what RESTORE reports where CHECK fails; empty: Apply reports itself
+	Restored  string       // what RESTORE reports where CHECK fails; empty: Apply writes its own report
 	Confine   func(conf map[string]json.RawMessage) (leftOut string)
 	New       func() Driver
 }
@@ -104,9 +104,9 @@ type Op struct {
 	*spec.Request
 	*Interface
 	Dir       record.Dir
-	Invalid   bool // DEL, GET and GC: the configuration is
-	Restoring bool // RESTORE, not ADD
-	Foreign   bool // there is an interface, of another attachment; see [Op.Owned]
+	Invalid   bool // the configuration is invalid (DEL, GET and GC)
+	Restoring bool // the verb is RESTORE, not ADD
+	Foreign   bool // the interface belongs to another attachment; see [Op.Owned]
 	Kept      bool // Release has written or deleted the record itself
 	undo.Stack
 
@@ -114,10 +114,10 @@ type Op struct {
 	host *rtnl.Conn // nil: not opened yet
 }
 
-// Context is the verb's.
+// Context returns the verb's context.
 func (op *Op) Context() context.Context { return op.ctx }
 
-// Verbs are the plugin's.
+// Verbs returns the verbs of the plugin.
 func (p Plugin) Verbs() spec.Verbs {
 	v := spec.Verbs{
 		Since: p.Since, Args: p.Args, MAC: p.MAC, Chained: true, Replaces: p.Replaces, Confine: p.Confine,
@@ -163,7 +163,7 @@ func (p Plugin) read(ctx context.Context, r *spec.Request) (d Driver, op *Op, er
 	return d, op, err
 }
 
-// readAnyway is for the others: an invalid configuration is a warning.
+// readAnyway is for verbs that work without one: an invalid configuration is a warning.
 func (p Plugin) readAnyway(ctx context.Context, r *spec.Request) (d Driver, op *Op) {
 	d, op = p.New(), &Op{Request: r, Interface: &Interface{}, ctx: ctx}
 	if err := Read(r, d); err != nil {
@@ -178,7 +178,7 @@ func (p Plugin) readAnyway(ctx context.Context, r *spec.Request) (d Driver, op *
 	return d, op
 }
 
-// open opens what is needed. none is the code of the error where the interface is missing.
+// open opens what is needed. missingCode is the code of the error for a missing interface.
 func (op *Op) open(need Need, missingCode int) (err error) {
 	switch need {
 	case Link:
@@ -191,7 +191,7 @@ func (op *Op) open(need Need, missingCode int) (err error) {
 	return err
 }
 
-// Host is a socket on the host, which is open until the verb ends, undo included.
+// Host returns a socket on the host, which stays open until the verb ends, undo included.
 func (op *Op) Host() (_ *rtnl.Conn, err error) {
 	if op.host == nil {
 		op.host, err = rtnl.Dial(op.Call.HostNS())
@@ -219,7 +219,7 @@ func (op *Op) openLocked(need Need, missingCode int) error {
 	return err
 }
 
-// add makes all, or undoes it: ADD and RESTORE.
+// add makes all of the configuration, or undoes what it made: ADD and RESTORE.
 func (p Plugin) add(ctx context.Context, r *spec.Request) (*spec.Result, error) {
 	d, op, err := p.read(ctx, r)
 	if err != nil {
@@ -263,7 +263,7 @@ func (p Plugin) check(ctx context.Context, r *spec.Request) error {
 	return d.Check(op)
 }
 
-// del releases what the attachment has, and deletes its record then.
+// del releases what the attachment owns, then deletes its record.
 func (p Plugin) del(ctx context.Context, r *spec.Request) error {
 	d, op := p.readAnyway(ctx, r)
 	need := Present

@@ -6,8 +6,8 @@ import (
 	"cnibox/spec"
 )
 
-// get answers with prevResult as long as the attachment is there: it is on record, or CHECK finds the
-// interface as ADD left it. One that was deleted is unknown, with code 3.
+// get returns prevResult while the attachment exists: it has a record, or CHECK finds the interface
+// as ADD left it. A deleted attachment is unknown, with code 3.
 func (p Plugin) get(ctx context.Context, r *spec.Request) (*spec.Result, error) {
 	if r.Prev == nil {
 		return nil, spec.Errorf(spec.CodeUnknown, "unknown container %q", r.ContainerID)
@@ -21,7 +21,7 @@ func (p Plugin) get(ctx context.Context, r *spec.Request) (*spec.Result, error) 
 		return nil, err
 	}
 	c.Close()
-	dangling := r.CheckIndexes() // no ADD has had such a prevResult
+	dangling := r.CheckIndexes() // prevResult of an ADD never has such an index
 	if err = dangling; err == nil {
 		err = p.check(ctx, r)
 	}

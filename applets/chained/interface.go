@@ -15,7 +15,7 @@ import (
 	"cnibox/spec"
 )
 
-// An Interface is the container's interface, opened. At DEL all of it may be missing.
+// An Interface is the container's interface, opened. At DEL each part may be missing.
 type Interface struct {
 	NS   *netns.NS  // nil: gone
 	Conn *rtnl.Conn // in ns; nil without it
@@ -24,8 +24,8 @@ type Interface struct {
 	unlock func() // see Lock; nil: not locked
 }
 
-// Open opens the namespace and finds the interface. none is the code of the error if that is
-// missing; 0, for DEL: it is not an error. The caller closes it.
+// Open opens the namespace and finds the interface. missingCode is the code of the error for a
+// missing one; 0, for DEL: it is not an error. The caller closes the Interface.
 func Open(r *spec.Request, missingCode int) (*Interface, error) {
 	open := r.Call.OpenNS
 	if missingCode == 0 {
@@ -68,10 +68,11 @@ func (c *Interface) Close() {
 	}
 }
 
-// Lock excludes others, the reference's sbr among them, from changing the rules of the namespace
-// until Close. It is an flock(2) on the namespace itself. The code is 11 if others hold it too long.
+// Lock prevents others, including the reference's sbr, from changing the rules of the namespace
+// until Close. It is an flock(2) on the namespace itself. The code is 11 if others hold it too
+// long.
 func (c *Interface) Lock(ctx context.Context) error {
-	// opened anew: the lock is that of the open file, which others of the call have as well
+	// Opened anew, since a flock(2) belongs to the open file, which the call shares with others.
 	ns, err := netns.Open(fmt.Sprintf("/proc/thread-self/fd/%d", c.NS.FD()))
 	if err != nil {
 		return err
@@ -87,7 +88,7 @@ func (c *Interface) Lock(ctx context.Context) error {
 	return nil
 }
 
-// openNamespace opens the namespace for what is set in it, whether or not the interface exists.
+// openNamespace opens the namespace for settings that do not need the interface.
 func openNamespace(r *spec.Request) (*Interface, error) {
 	ns, err := r.Call.OpenNS()
 	if err != nil {
@@ -96,12 +97,11 @@ func openNamespace(r *spec.Request) (*Interface, error) {
 	return &Interface{NS: ns, Link: &rtnl.Link{}}, nil
 }
 
-// Record writes the record of an attachment that has nothing more in it. It comes before the first
-// change.
+// Record writes the record of an attachment that stores no other data, before the first change.
 func (op *Op) Record() error { return WriteRecord(op, record.Name(op.Attachment), struct{}{}) }
 
-// Owned reports whether DEL may change the interface, see [Interface.Owns]. If not, op.Link is nil
-// afterwards.
+// Owned reports whether DEL may change the interface, see [Interface.Owns]. If not, it sets op.Link
+// to nil.
 func (op *Op) Owned(rec *record.Head) (bool, error) {
 	hasLink := op.Link != nil
 	own, err := op.Owns(op.Request, op.Dir, rec)

@@ -16,7 +16,7 @@ import (
 	"cnibox/spec/spectest"
 )
 
-// request is about eth0 of container c1 at a path.
+// request returns a request for eth0 of container c1 at a path.
 func request(t *testing.T, verb spec.Verb, path string) *spec.Request {
 	t.Helper()
 	r := spectest.Request(t, verb, `{}`, "")
@@ -25,8 +25,8 @@ func request(t *testing.T, verb spec.Verb, path string) *spec.Request {
 	return r
 }
 
-// Open finds the interface. Without a namespace or an interface, DEL has neither, without an
-// error, and the other verbs have an error with its code; nothing is created at the path.
+// Open finds the interface. If namespace or interface are missing, DEL gets neither and no error,
+// and other verbs get an error with their code; nothing is created at the path.
 func TestKernelOpen(t *testing.T) {
 	v := applettest.NewVeth(t)
 	none := applettest.NewHost(t).Container("c1")
@@ -67,7 +67,7 @@ func TestKernelOpen(t *testing.T) {
 	}
 }
 
-// The record of an attachment is read by its owner alone, and undo restores the one before.
+// Only its attachment reads a record, and undo restores the former record.
 func TestKernelWriteRecord(t *testing.T) {
 	v := applettest.NewVeth(t)
 	dir := record.Dir(t.TempDir())
@@ -104,8 +104,8 @@ func TestKernelWriteRecord(t *testing.T) {
 	}
 }
 
-// An interface is of the attachment that has it on record: not of another network, and not of
-// the record's if another namespace is at the path.
+// An interface belongs to the attachment that has it on record: not to another network, and not to
+// that attachment if another namespace is at the path.
 func TestKernelOwns(t *testing.T) {
 	v, next := applettest.NewVeth(t), applettest.NewVeth(t)
 	dir := record.Dir(t.TempDir())
@@ -148,8 +148,8 @@ func TestKernelOwns(t *testing.T) {
 	}
 }
 
-// Lock keeps out another that has opened the namespace, until it is closed; then the error has
-// code 11.
+// Lock excludes another process that has opened the namespace, until Close; after a time the error
+// has code 11.
 func TestKernelLock(t *testing.T) {
 	defer func(was time.Duration) { flock.Timeout = was }(flock.Timeout)
 	flock.Timeout = 20 * time.Millisecond

@@ -29,12 +29,12 @@ func (c *Interface) ID() (id record.LinkID, err error) {
 	return id, err
 }
 
-// WriteRecord writes the record of an attachment before the first change, and registers its undo. It
-// names the interface, whatever else is in the record.
+// WriteRecord writes the record of an attachment before the first change, and registers its undo.
+// The record always names the interface.
 //
-// Runtimes DEL what they could not ADD, while an interface of another network has the name, and
-// they DEL late, when another container has the path of the namespace. By the record such a DEL
-// does not change what another attachment owns.
+// Runtimes run DEL after a failed ADD, while an interface of another network has the name. They
+// also run DEL late, when another container has the path of the namespace. The record keeps such a
+// DEL from changing what another attachment owns.
 func WriteRecord[T any](op *Op, name string, data T) error {
 	id, err := op.ID()
 	if err != nil {
@@ -48,11 +48,11 @@ func WriteRecord[T any](op *Op, name string, data T) error {
 	return err
 }
 
-// Owns reports whether DEL may change the interface; rec is the record of the attachment, nil: it
-// has none. Attachments of the reference or of an earlier version have no record, or one without the
-// interface: then the owner follows from the label, the record of another attachment, or prevResult.
-// Without any of these it is not known, and the interface stays as it is: a late DEL may have the path
-// of another namespace.
+// Owns reports whether DEL may change the interface. rec is the attachment's record; nil: none.
+// Attachments of the reference or of an earlier version have no record, or one without the
+// interface: then the label, the record of another attachment, or prevResult shows the owner.
+// Without any of these the owner is unknown, and DEL does not change the interface: a late DEL may
+// have the path of another namespace.
 func (c *Interface) Owns(r *spec.Request, dir record.Dir, rec *record.Head) (bool, error) {
 	if c.Link == nil {
 		return false, nil
@@ -87,8 +87,8 @@ func (c *Interface) LabelledOther(a spec.Attachment) (bool, error) {
 	return err == nil && key != "" && key != a.Key(), err
 }
 
-// labelKey is the owner's key in the label; empty: there is no label. A container can change that of its
-// own interface, so that of the host-side veth counts first.
+// labelKey returns the owner's key in the label; empty: no label. A container can change the label
+// of its own interface, so the label of the host-side veth takes precedence.
 func (c *Interface) labelKey(host *rtnl.Link) string {
 	if host != nil && spec.LabelKey(host.Alias) != "" {
 		return spec.LabelKey(host.Alias)
@@ -96,7 +96,7 @@ func (c *Interface) labelKey(host *rtnl.Link) string {
 	return spec.LabelKey(c.Link.Alias)
 }
 
-// hostVeth is the peer of the interface on the host; nil: it has none.
+// hostVeth returns the peer of the interface on the host; nil: none.
 func (c *Interface) hostVeth() (*rtnl.Link, error) {
 	if c.Link.Kind != "veth" {
 		return nil, nil
@@ -123,8 +123,8 @@ func recordedByOther(d record.Dir, id record.LinkID, a spec.Attachment) (found b
 	return found
 }
 
-// describedBy reports whether a result is about the interface. Names in a container and
-// paths are reused: it is identified by the name of the host-side veth, or by its address.
+// describedBy reports whether a result describes the interface. Names in a container and paths are
+// reused, so it compares the name of the host-side veth, or the address.
 func (c *Interface) describedBy(res *spec.Result, host *rtnl.Link) bool {
 	for _, ifc := range res.Interfaces {
 		if host != nil && ifc.Sandbox == "" && ifc.Name == host.Name {

@@ -16,7 +16,7 @@ import (
 	"cnibox/spec"
 )
 
-// workers are plugins that change an interface which another plugin has made, and record it.
+// workers are plugins that change another plugin's interface and record it.
 var workers = map[string]struct {
 	keys, routes string
 	change       string // in the state of host and container between ADD and DEL
@@ -27,7 +27,7 @@ var workers = map[string]struct {
 	"vrf":       {`"vrfname":"blue"`, applettest.VethRoutes, "blue"},
 }
 
-// A worker is one of them with a veth pair.
+// A worker is such a plugin with a veth pair.
 type worker struct {
 	*applettest.Veth
 	plugin, keys, routes, change string
@@ -42,8 +42,8 @@ func newWorker(t *testing.T, plugin string) *worker {
 	return w
 }
 
-// eachWorker runs a test for each plugin, with and without a label on the host-side veth, as
-// the plugins set it that make pairs.
+// eachWorker runs a test for each plugin, with and without the label that plugins which make pairs
+// set on the host-side veth.
 func eachWorker(t *testing.T, test func(t *testing.T, w *worker, labelled bool)) {
 	for plugin := range workers {
 		for _, labelled := range []bool{false, true} {
@@ -59,7 +59,7 @@ func eachWorker(t *testing.T, test func(t *testing.T, w *worker, labelled bool))
 	}
 }
 
-// must runs a verb that has to succeed; more are keys beside those of the plugin.
+// must runs a verb that must succeed; more are keys in addition to the plugin's.
 func (w *worker) must(verb spec.Verb, c spec.Call, more, prev string) {
 	w.Helper()
 	keys := strings.Trim(more+","+w.keys, ",")
@@ -68,7 +68,7 @@ func (w *worker) must(verb spec.Verb, c spec.Call, more, prev string) {
 
 func (w *worker) isChanged() bool { return strings.Contains(w.State(), w.change) }
 
-// wantUnchanged requires that DEL has left nothing.
+// wantUnchanged requires that DEL has restored the state.
 func (w *worker) wantUnchanged() {
 	w.Helper()
 	if w.isChanged() || w.Files() != "" {
@@ -76,14 +76,14 @@ func (w *worker) wantUnchanged() {
 	}
 }
 
-// prevOf is a result about the other end of another pair, with the same addresses: those of a
-// container that is gone are given to another.
+// prevOf returns a result for the peer of another pair with the same addresses: those of a deleted
+// container are leased to another.
 func (w *worker) prevOf(host, mac string) string {
 	return strings.NewReplacer(`"host0"`, fmt.Sprintf("%q", host), `"eth0","sandbox"`, fmt.Sprintf(`"eth0","mac":%q,"sandbox"`, mac)).Replace(w.PrevResult(w.routes))
 }
 
-// delOthers runs DEL of other attachments that lead to the interface of net1/c1/eth0, and GC of
-// another network; all of them have to change nothing.
+// delOthers runs DEL of other attachments whose path leads to the interface of net1/c1/eth0, and GC
+// of another network; none of them may change anything.
 func (w *worker) delOthers() {
 	w.Helper()
 	before, files := w.State(), w.Files()
@@ -123,8 +123,8 @@ func TestKernelDelLeavesChangesOfOthers(t *testing.T) {
 	})
 }
 
-// DEL releases what versions without such records have changed, and only DEL of the same
-// attachment does: the owner is in the label, or in prevResult.
+// DEL releases what versions without such records have changed, but only DEL of the same
+// attachment: the label or prevResult shows the owner.
 func TestKernelDelWithoutRecord(t *testing.T) {
 	eachWorker(t, func(t *testing.T, w *worker, labelled bool) {
 		prev := ""
@@ -141,8 +141,8 @@ func TestKernelDelWithoutRecord(t *testing.T) {
 	})
 }
 
-// asEarlierVersion makes the records what earlier versions have written: tuning alone had
-// records, without the network in their names, and none had the interface.
+// asEarlierVersion gives the records the form of earlier versions: only tuning had records, without
+// the network in their names, and none named the interface.
 func (w *worker) asEarlierVersion() {
 	w.Helper()
 	for _, name := range strings.Fields(w.Files()) {
@@ -175,8 +175,8 @@ func edit(h *applettest.Host, name string, change func(rec map[string]any)) {
 	h.NoError(os.WriteFile(file, text, 0o600))
 }
 
-// A namespace that has ended leaves its path, its inode and the index of its first link to
-// the next one. A late DEL changes nothing there.
+// A new namespace may have the path, the inode and the index of the first link of one that has
+// ended. A late DEL changes nothing in it.
 func TestKernelLateDelAtReusedPath(t *testing.T) {
 	h := applettest.NewHost(t)
 	path := filepath.Join(t.TempDir(), "netns")
@@ -196,7 +196,7 @@ func TestKernelLateDelAtReusedPath(t *testing.T) {
 		"ips":[{"address":"10.9.0.2/24","interface":0}]}`, path)
 	h.Result(h.Do(spec.Add, "tuning", call, `"mac":"02:00:00:00:00:aa","mtu":1400`, prev))
 
-	// the kernel gives an inode again when it likes
+	// the kernel reuses an inode at any time
 	id, err := second.ID()
 	h.NoError(err)
 	edit(h, "c1_eth0.json", func(rec map[string]any) { rec["dev"], rec["ino"] = id.Dev, id.Ino })
@@ -215,9 +215,9 @@ func TestKernelLateDelAtReusedPath(t *testing.T) {
 	}
 }
 
-// A DEL without prevResult that comes late, when the path leads to another namespace, changes nothing
-// of what is there, though no label and no record says whose that is: it is of a container of the
-// reference. Neither the first DEL does, which has a record, nor the next one, which has none.
+// A late DEL without prevResult, when the path leads to another namespace, changes nothing there,
+// although no label or record shows the owner: the container is the reference's. This holds for the
+// first DEL, which has a record, and for the next one, which has none.
 func TestKernelLateDelWithoutPrevResult(t *testing.T) {
 	for plugin := range workers {
 		for _, version := range []string{"1.1.0", "0.4.0", "0.3.1"} {
@@ -250,8 +250,8 @@ func TestKernelLateDelWithoutPrevResult(t *testing.T) {
 	}
 }
 
-// The record of an attachment that was lost with its namespace does not count in another
-// namespace: DEL restores what ADD has found there.
+// The record of an attachment that ended with its namespace does not count in another namespace:
+// DEL restores the state that ADD has found there.
 func TestKernelRecordOfLostNamespace(t *testing.T) {
 	for _, earlier := range []bool{false, true} {
 		w := newWorker(t, "tuning")

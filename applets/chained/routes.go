@@ -11,16 +11,16 @@ import (
 	"cnibox/spec"
 )
 
-// A MovedRoute is a route of a result that is in another table than main now.
+// A MovedRoute is a route of a result that was moved from the main table to another.
 type MovedRoute struct {
 	Dst    netip.Prefix
 	GW, To netip.Addr // the gateway before and now
 	Table  int
 }
 
-// SetTables puts the tables of routes into prevResult, so that the CHECK of the plugin that created
-// them finds them. From a result of a version without tables the routes are removed: without a
-// table they would be in the main one.
+// SetTables enters the tables of moved routes into prevResult, so that CHECK of the plugin that
+// created the routes finds them. From a result of a version without tables it removes the routes: a
+// route without a table would be in the main one.
 func SetTables(r *spec.Request, moved []MovedRoute) {
 	kept := r.Prev.Routes[:0]
 	for _, rt := range r.Prev.Routes {
@@ -39,8 +39,8 @@ func SetTables(r *spec.Request, moved []MovedRoute) {
 	r.Prev.Routes = kept
 }
 
-// FindMoved finds a route of a result among those that have moved; nil: it has not. A
-// default route is found by its destination alone, as a plugin may have chosen its gateway.
+// FindMoved finds a route of a result among the moved ones; nil: not found. It compares only the
+// destination of a default route, since a plugin may have chosen its gateway.
 func FindMoved(moved []MovedRoute, rt spec.Route) *MovedRoute {
 	if rt.Table != nil && cmp.Or(*rt.Table, unix.RT_TABLE_MAIN) != unix.RT_TABLE_MAIN {
 		return nil
@@ -53,16 +53,16 @@ func FindMoved(moved []MovedRoute, rt spec.Route) *MovedRoute {
 	return nil
 }
 
-// ReservedTableText refuses a table; the largest number follows it.
+// ReservedTableText reports an invalid table; its arguments are the table and the largest number.
 const ReservedTableText = `"table" %d is not within 1 to %d, or is one that every namespace has (253 to 255)`
 
-// IsReservedTable reports whether a table is one that every namespace has: default, main or local.
+// IsReservedTable reports whether a table exists in every namespace: default, main or local.
 func IsReservedTable(table int) bool {
 	return table >= unix.RT_TABLE_DEFAULT && table <= unix.RT_TABLE_LOCAL
 }
 
-// UsedTables returns the tables of a namespace that have routes, or rules that lead there,
-// and those of its VRFs.
+// UsedTables returns the tables of a namespace that have routes, to which rules lead, or that
+// belong to its VRFs.
 func UsedTables(c *rtnl.Conn, rules []rtnl.Rule) (map[int]bool, error) {
 	used := make(map[int]bool)
 	for _, r := range rules {
@@ -84,7 +84,7 @@ func UsedTables(c *rtnl.Conn, rules []rtnl.Rule) (map[int]bool, error) {
 	return used, err
 }
 
-// FreeTable returns the first table from a number on that is not used, and marks it so.
+// FreeTable returns the first unused table, beginning with from, and marks it as used.
 func FreeTable(used map[int]bool, from int) int {
 	for used[from] || IsReservedTable(from) {
 		from++
@@ -93,7 +93,7 @@ func FreeTable(used map[int]bool, from int) int {
 	return from
 }
 
-// AllRules returns the rules of both families. A kernel without IPv6 has none of it.
+// AllRules returns the rules of both families. A kernel without IPv6 has no IPv6 rules.
 func AllRules(c *rtnl.Conn) ([]rtnl.Rule, error) {
 	rules, err := c.Rules(unix.AF_INET)
 	if err != nil {

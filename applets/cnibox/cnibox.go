@@ -35,8 +35,8 @@ cnibox version        print the version and the releases it implements`,
 	Main: run,
 }
 
-// run returns 0, 1 for what failed, and 2 for a wrong command line. The first argument may be the
-// name of an applet, as with busybox.
+// run returns 0, 1 for a failure, and 2 for a wrong command line. As with busybox, the first
+// argument may be the name of an applet.
 func run(ctx context.Context, p applet.Process) int {
 	if len(p.Args) == 0 {
 		return writeList(p)
@@ -75,7 +75,7 @@ func usage(p applet.Process, format string, args ...any) int {
 	return 2
 }
 
-// help prints the keys of an applet, or without one the list of applets.
+// help prints the keys of an applet, or without a name the list of applets.
 func help(ctx context.Context, p applet.Process, args []string) int {
 	if len(args) == 0 {
 		return writeList(p)
@@ -91,7 +91,7 @@ func help(ctx context.Context, p applet.Process, args []string) int {
 	return applet.WriteHelp(a, p.Stdout)
 }
 
-// writeList shows usage and applets, one a line in the order of their names.
+// writeList prints the usage and the applets, one on each line, sorted by name.
 func writeList(p applet.Process) int {
 	fmt.Fprintf(p.Stdout, "usage: cnibox APPLET …, or a link named APPLET; cnibox help APPLET | install DIR | uninstall DIR | verify DIR | version\n\n")
 	all := p.Applets
@@ -105,7 +105,7 @@ func writeList(p applet.Process) int {
 	return 0
 }
 
-// suggest asks for the applet that a misspelled name was meant to be; empty: none.
+// suggest returns a question that names the applet nearest to a misspelled name; empty: none.
 func suggest(all applet.Table, name string) string {
 	var names []string
 	for _, a := range all {

@@ -18,13 +18,13 @@ import (
 	"cnibox/spec"
 )
 
-// executable is the running file, as argv[0] may be a link or any text.
+// executable is the running file: argv[0] may be a link or any text.
 const executable = "/proc/self/exe"
 
-// copyName is the name of a copy of this binary that install --copy makes.
+// copyName is the name of the copy of this binary that install --copy creates.
 const copyName = "cnibox"
 
-// keptDir has what install --keep replaced, below the directory of the links.
+// keptDir, below the directory of the links, has the files that install --keep replaced.
 const keptDir = ".cnibox-kept"
 
 // An installation is one call of install.
@@ -34,7 +34,7 @@ type installation struct {
 	create, copy, keep bool
 }
 
-// installCommand creates the links of all applets, or of those named exactly, in a directory.
+// installCommand creates the links of all applets, or of the named ones, in a directory.
 func installCommand(ctx context.Context, p applet.Process, args []string) int {
 	i := installation{}
 	flags := map[string]*bool{"--create": &i.create, "--copy": &i.copy, "--keep": &i.keep}
@@ -66,7 +66,7 @@ func installCommand(ctx context.Context, p applet.Process, args []string) int {
 	return 0
 }
 
-// names are those of the applets.
+// names returns the names of the applets.
 func names(all applet.Table) (list []string) {
 	for _, a := range all {
 		list = append(list, a.Name)
@@ -74,7 +74,8 @@ func names(all applet.Table) (list []string) {
 	return list
 }
 
-// realDir is the absolute path of a directory, without links: relative links in it start there.
+// realDir returns the absolute path of a directory without symbolic links, to which relative links
+// in it refer.
 func realDir(dir string) (string, error) {
 	dir, err := filepath.Abs(dir)
 	if err != nil {
@@ -83,12 +84,13 @@ func realDir(dir string) (string, error) {
 	return filepath.EvalSymlinks(dir)
 }
 
-// run creates a relative link to this binary, or to a copy of it, for each name, by rename, so that a name
-// leads to the old file or to the new one at any time. A missing directory is an error, which may be a
-// typing error, unless create is set. Directories and special files are refused before the first change.
+// run creates, for each name, a relative link to this binary or to a copy of it. It does so by
+// rename, so that a name always leads to the old file or to the new one. A missing directory, which
+// may be a typing error, is an error unless create is set. Directories and special files are
+// refused before the first change.
 //
-// The links are relative, so that they are valid where the directory and the binary are mounted at
-// another path. The text reports what was done.
+// The links are relative, so that they stay valid where directory and binary are mounted at another
+// path. The text reports the changes.
 func (i *installation) run(ctx context.Context) (text string, err error) {
 	binary, err := os.Readlink(executable)
 	if err != nil {
@@ -145,12 +147,12 @@ func (i *installation) run(ctx context.Context) (text string, err error) {
 	return text, nil
 }
 
-// plan returns the names whose links are to be created, and those of them that are another file or
-// link now. It changes nothing.
+// plan returns the names whose links are missing, and those of them that another file or link has
+// now. It changes nothing.
 func plan(dir, binary, target string, names []string) (links, replaced []string, err error) {
 	for _, name := range names {
 		path := filepath.Join(dir, name)
-		if path == binary { // itself, under an applet's name
+		if path == binary { // the binary itself, under an applet's name
 			continue
 		}
 		st, err := os.Lstat(path)
@@ -172,16 +174,16 @@ func plan(dir, binary, target string, names []string) (links, replaced []string,
 	return links, replaced, nil
 }
 
-// tempPrefix and 12 hex digits are the temporary name of a link.
+// tempPrefix and 12 hex digits form the temporary name of a link.
 const tempPrefix = ".cnibox-"
 
-// temporary is a new path for what is renamed then.
+// temporary returns a new path for a file that is renamed later.
 func temporary(dir string) string {
 	return filepath.Join(dir, fmt.Sprintf("%s%012x", tempPrefix, rand.Uint64()>>16))
 }
 
-// createLinks creates each link under a temporary name and renames it. One that cannot be renamed is
-// deleted, and so are those that were left by an install that was killed.
+// createLinks creates each link under a temporary name and renames it. It deletes a link that
+// cannot be renamed.
 func createLinks(dir, target string, names []string) error {
 	link := temporary(dir)
 	for _, name := range names {
@@ -195,7 +197,7 @@ func createLinks(dir, target string, names []string) error {
 	return nil
 }
 
-// keep gives the files that will be replaced a second name below [keptDir], but for links to the binary.
+// keep hard-links the files that will be replaced below [keptDir], except links to the binary.
 func keep(dir, binary string, replaced []string) error {
 	for _, name := range replaced {
 		if ours(filepath.Join(dir, name), binary) {
@@ -218,7 +220,7 @@ func ours(path, binary string) bool {
 	return err == nil && filepath.Join(filepath.Dir(path), target) == binary
 }
 
-// copyFile copies a program by rename: a process that runs the old one is not disturbed.
+// copyFile copies a program by rename: a process that runs the old file is not affected.
 func copyFile(from, to string) error {
 	src, err := os.Open(from)
 	if err != nil {
@@ -231,7 +233,7 @@ func copyFile(from, to string) error {
 		return err
 	}
 	_, err = io.Copy(dst, src)
-	err = errors.Join(err, dst.Chmod(0o755), dst.Sync(), dst.Close()) // the umask is not that of a program
+	err = errors.Join(err, dst.Chmod(0o755), dst.Sync(), dst.Close()) // despite the umask
 	if err == nil {
 		err = disk.Rename(temp, to)
 	}
@@ -241,8 +243,9 @@ func copyFile(from, to string) error {
 	return nil
 }
 
-// lockDirectory excludes other calls, and deletes what one that was killed has left. Where the directory
-// cannot be locked nothing is excluded, and what is left stays, as it may be another call's.
+// lockDirectory excludes other calls, and deletes temporary files of a killed call. If the
+// directory cannot be locked, other calls are not excluded, and these files stay, since they may be
+// another call's.
 func lockDirectory(ctx context.Context, dir string) (unlock func(), err error) {
 	fd, err := unix.Open(dir, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
 	if err == nil {
@@ -272,7 +275,7 @@ func removeTemporary(dir string) error {
 	return err
 }
 
-// uninstallCommand takes away what install made in a directory, and puts back what it kept.
+// uninstallCommand removes what install created in a directory, and restores what it kept.
 func uninstallCommand(ctx context.Context, p applet.Process, args []string) int {
 	if len(args) != 1 || strings.HasPrefix(args[0], "-") {
 		return usage(p, "uninstall needs a directory")
@@ -286,8 +289,9 @@ func uninstallCommand(ctx context.Context, p applet.Process, args []string) int 
 	return 0
 }
 
-// uninstall replaces each link by what was kept of its name, and deletes the other links, the binary in
-// this directory, and what was kept. What others have put in the place of a link since stays.
+// uninstall replaces each link by the file that was kept for its name. It deletes the other links,
+// the binary in this directory, and the kept files. A file that has replaced a link since then
+// stays.
 func uninstall(ctx context.Context, dir string, names []string) (text string, err error) {
 	binary, err := os.Readlink(executable)
 	if err != nil {

@@ -13,8 +13,8 @@ import (
 	"cnibox/spec"
 )
 
-// verifyCommand reports each applet's name in a directory that does not lead to this binary, as after
-// another package has replaced some links; the exit code is 1 then.
+// verifyCommand reports the applets whose names in a directory do not lead to this binary, as after
+// another package has replaced some links; the exit code is then 1.
 func verifyCommand(p applet.Process, args []string) int {
 	if len(args) != 1 {
 		return usage(p, "verify needs a directory")
@@ -25,7 +25,7 @@ func verifyCommand(p applet.Process, args []string) int {
 		p.Complain("cnibox", "verify: %s", err)
 		return 1
 	}
-	if same, err := sameContent(filepath.Join(dir, copyName), executable); err == nil && same { // that of install --copy
+	if same, err := sameContent(filepath.Join(dir, copyName), executable); err == nil && same { // the copy of install --copy
 		if self, err = os.Stat(filepath.Join(dir, copyName)); err != nil {
 			p.Complain("cnibox", "verify: %s", err)
 			return 1
@@ -46,8 +46,8 @@ func verifyCommand(p applet.Process, args []string) int {
 	return 0
 }
 
-// verify returns nil if path leads to the file self, by device and inode.
-// The error describes what is there instead.
+// verify returns nil if path leads to the file self, by device and inode. The error describes what
+// the path leads to.
 func verify(path string, self os.FileInfo) error {
 	st, err := os.Stat(path)
 	target, linkErr := os.Readlink(path)
@@ -75,7 +75,7 @@ func sameContent(a, b string) (bool, error) {
 	return sumA == sumB, errors.Join(errA, errB)
 }
 
-// sum is a hash of a file's content.
+// sum returns a hash of a file's content.
 func sum(file string) (sum [sha512.Size]byte, err error) {
 	f, err := os.Open(file)
 	if err != nil {

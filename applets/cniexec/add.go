@@ -65,8 +65,8 @@ func (c *addCall) do(ctx context.Context, operands []string) (int, error) {
 	return exitOK, c.add(ctx)
 }
 
-// add runs ADD and prints its result. An attachment whose result cannot be written is deleted
-// again, since the caller sees a call that failed, and may try again.
+// add runs ADD and prints its result. If the result cannot be written, it deletes the attachment
+// again: for the caller the call has failed, and it may retry.
 func (c *addCall) add(ctx context.Context) error {
 	l, err := c.load()
 	if err == nil {
@@ -97,7 +97,7 @@ func (c *addCall) add(ctx context.Context) error {
 	return err
 }
 
-// addTo attaches the target, whose namespace is there.
+// addTo attaches the target, whose namespace exists.
 func (c *addCall) addTo(ctx context.Context, l *chain.List) error {
 	res, err := c.runner.Add(ctx, l, c.target)
 	if err != nil {
@@ -110,8 +110,8 @@ func (c *addCall) addTo(ctx context.Context, l *chain.List) error {
 	return nil
 }
 
-// takeBack deletes what add has attached, since its result could not be printed, and
-// returns that cause.
+// takeBack deletes the attachment of add, since its result could not be printed, and returns the
+// cause.
 func (c *addCall) takeBack(ctx context.Context, l *chain.List, cause *spec.Error) error {
 	ctx, cancel := interrupt.UndoContext(ctx, sandbox.TakeDown)
 	defer cancel()

@@ -11,8 +11,7 @@ import (
 	"cnibox/spec"
 )
 
-// configured returns the names of the networks that are configured. Configurations that cannot
-// be read are warned of.
+// configured returns the names of the configured networks, and warns of unreadable configurations.
 func (c *call) configured() []string {
 	names, broken := chain.Networks(c.confDir)
 	for _, err := range broken {
@@ -22,8 +21,8 @@ func (c *call) configured() []string {
 	return names
 }
 
-// networks returns the names of the networks that are configured, or the default network if
-// there are none; with cached, also of those of which only the cache knows.
+// networks returns the names of the configured networks, or the default network if there are none.
+// With cached it includes those that only the cache has.
 func (c *call) networks(cached bool) ([]string, error) {
 	names := c.configured()
 	if len(names) == 0 {
@@ -32,7 +31,7 @@ func (c *call) networks(cached bool) ([]string, error) {
 	if !cached {
 		return names, nil
 	}
-	entries, _, err := c.runner.Cache.List() // broken ones have no network
+	entries, _, err := c.runner.Cache.List() // broken entries have no network
 	if err != nil {
 		return nil, err
 	}
@@ -44,9 +43,9 @@ func (c *call) networks(cached bool) ([]string, error) {
 	return names, nil
 }
 
-// eachNetwork runs a verb for the networks one after another and prints what went wrong with each.
-// failure is the error if anything did, for how many that were and how many there are. A warning
-// that several of them give is printed once.
+// eachNetwork runs a verb for one network after another and prints the error of each. failure is
+// the format of the error if any failed, with the number of those and of all. A warning that
+// several networks cause is printed once.
 func (c *call) eachNetwork(ctx context.Context, names []string, do func(context.Context) error, failure string) error {
 	defer c.warnOnce()()
 	defer func() { c.network = "" }()
@@ -79,7 +78,7 @@ func (c *call) eachList(ctx context.Context, names []string, do func(context.Con
 	}, failure)
 }
 
-// warnOnce prints a warning that is given several times once, until it is restored.
+// warnOnce prints a repeated warning only once, until restore is called.
 func (c *call) warnOnce() (restore func()) {
 	warn, printed := c.runner.Warn, map[string]bool{}
 	c.runner.Warn = func(format string, args ...any) {

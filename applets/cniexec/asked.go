@@ -13,11 +13,11 @@ import (
 	"cnibox/spec"
 )
 
-// asked are the flags with which networks are asked for something.
+// asked are the flags that ask networks for something.
 type asked struct {
 	publish publishedPorts
 	force   bool
-	retries int // of an add that ended with code 11
+	retries int // of an add with code 11
 	ips     askedIPs
 	macs    askedMACs
 	dns     nameServers // of run
@@ -31,16 +31,15 @@ func (a *asked) declare(f *flagSet, ip, mac string) {
 	f.Var(&a.macs, "mac", mac)
 }
 
-// An askedFor is a value of --ip or --mac: what the interface on a network is to have.
+// An askedFor is a value of --ip or --mac: an address that the interface on a network shall have.
 type askedFor struct {
-	network string // empty: the first one, or that of add
+	network string // empty: the first network, or that of add
 	value   string
 }
 
-// askedValues are the values of a flag, in their order.
+// askedValues are the values of a flag, in the order given.
 type askedValues []askedFor
 
-// add reads one.
 func (a *askedValues) add(s string, check func(value string) error) error {
 	network, value, ok := strings.Cut(s, "=")
 	if !ok {
@@ -53,7 +52,7 @@ func (a *askedValues) add(s string, check func(value string) error) error {
 	return check(value)
 }
 
-// String is empty: nothing is asked for by default.
+// String is empty: the default asks for nothing.
 func (a *askedValues) String() string { return "" }
 
 // Type is the name of the type, for pflag.
@@ -113,22 +112,22 @@ func (n *nameServers) Set(s string) error {
 	return nil
 }
 
-// String is empty: the networks' are used by default.
+// String is empty: the default is the networks' name servers.
 func (n *nameServers) String() string { return "" }
 
 // Type is the name of the type, for pflag.
 func (n *nameServers) Type() string { return "ADDRESS" }
 
-// The conventions by which a runtime asks for addresses: a capability where a plugin declares
-// it, and else CNI_ARGS, https://www.cni.dev/docs/conventions/.
+// A runtime asks for addresses by a capability if a plugin declares it, else by CNI_ARGS:
+// https://www.cni.dev/docs/conventions/.
 const (
 	capIPs, argIP  = "ips", "IP"
 	capMAC, argMAC = "mac", "MAC"
 	capDNS         = "dns"
 )
 
-// canHonour refuses flags that no plugin of their network would obey, before anything is made.
-// Errors have code 7, and 4 for a network that is not meant.
+// canHonour refuses, before any change, flags that no plugin of their network would use. Errors
+// have code 7, or 4 for a network that is not among these.
 func (a *asked) canHonour(c *call, networks ...*chain.List) error {
 	for _, v := range slices.Concat(a.ips.askedValues, a.macs.askedValues) {
 		if v.network != "" && !slices.ContainsFunc(networks, func(l *chain.List) bool { return l.Name == v.network }) {
@@ -162,8 +161,8 @@ func takes(l *chain.List, capability string) bool {
 	return false
 }
 
-// readsArg reports whether a plugin of the network reads IP or MAC of CNI_ARGS. An external
-// plugin is taken to do what the one of its name does that is built in.
+// readsArg reports whether a plugin of the network reads IP or MAC of CNI_ARGS. An external plugin
+// counts as the built-in one of its name.
 func (c *call) readsArg(l *chain.List, arg string) bool {
 	return slices.ContainsFunc(l.Plugins, func(p chain.Plugin) bool {
 		if arg == argIP {
@@ -175,8 +174,8 @@ func (c *call) readsArg(l *chain.List, arg string) bool {
 	})
 }
 
-// arguments returns those of the target for one of the networks: what flags ask for there is
-// added to what the environment has for all. Host ports are published on one network.
+// arguments returns the arguments of the target for one of the networks: those of the environment,
+// which are for all, and those of flags. Only one network publishes host ports.
 func (a *asked) arguments(t *chain.Target, networks []*chain.List, i int) (args [][2]string, caps map[string]json.RawMessage) {
 	l := networks[i]
 	args, caps = slices.Clone(t.Args), maps.Clone(t.Capabilities)
@@ -185,7 +184,7 @@ func (a *asked) arguments(t *chain.Target, networks []*chain.List, i int) (args 
 			if caps == nil {
 				caps = make(map[string]json.RawMessage)
 			}
-			caps[capability], _ = json.Marshal(value) // strings, and lists of them
+			caps[capability], _ = json.Marshal(value) // strings, and lists of strings
 		} else if arg != "" {
 			args = slices.DeleteFunc(args, func(pair [2]string) bool { return pair[0] == arg })
 			args = append(args, [2]string{arg, text})

@@ -12,8 +12,8 @@ import (
 	"cnibox/spec"
 )
 
-// What is asked for goes to the capability that a plugin declares, else into CNI_ARGS for one that
-// reads it, and is refused where there is neither.
+// A requested address is passed by the capability that a plugin declares, else in CNI_ARGS for a
+// plugin that reads it; without either it is refused.
 func TestArguments(t *testing.T) {
 	table := applet.Table{
 		{Name: "maker", Verbs: func() spec.Verbs { return spec.Verbs{Args: true} }},

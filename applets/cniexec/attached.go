@@ -6,8 +6,8 @@ import (
 	"cnibox/chain"
 )
 
-// createNetNS makes a named namespace, unless it is there already. The container's attachments to
-// one that had the name are deleted before, and returned.
+// createNetNS creates a named namespace, unless it exists. Before that it deletes the container's
+// attachments to a former namespace of that name, and returns them.
 func (c *call) createNetNS(ctx context.Context, path, containerID string) (created bool, left []*chain.Entry, err error) {
 	created, err = c.names().Create(ctx, path, func() (err error) {
 		left, err = c.detachGone(ctx, path, containerID)
@@ -16,8 +16,8 @@ func (c *call) createNetNS(ctx context.Context, path, containerID string) (creat
 	return created, left, err
 }
 
-// detachGone deletes a container's attachments to a namespace that is gone. What cannot be deleted is
-// reported, and counts as deleted.
+// detachGone deletes a container's attachments to a namespace that is gone. If one cannot be
+// deleted, it reports that, and counts it as deleted.
 func (c *call) detachGone(ctx context.Context, path, containerID string) (left []*chain.Entry, err error) {
 	entries, err := c.entriesOf(containerID)
 	for _, e := range entries {

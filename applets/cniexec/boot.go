@@ -27,8 +27,8 @@ type bootCall struct {
 
 func (*bootCall) flags(*flagSet) {}
 
-// do deletes what earlier boots have left, attachments and leases, makes the bridges of all
-// networks, and says so in one line.
+// do deletes attachments and leases of earlier boots, creates the bridges of all networks, and
+// prints one line about that.
 func (c *bootCall) do(ctx context.Context, operands []string) (int, error) {
 	if len(operands) > 0 {
 		return 0, usage("boot: %q is one operand too many: it is done for all networks", operands[0])
@@ -60,6 +60,6 @@ func (c *bootCall) do(ctx context.Context, operands []string) (int, error) {
 // A bootDoc is the document of boot.
 type bootDoc struct {
 	Deleted []attachmentName `json:"deleted"` // of earlier boots
-	Bridges []string         `json:"bridges"` // networks whose bridge is there
+	Bridges []string         `json:"bridges"` // networks whose bridge exists
 	foundDoc
 }

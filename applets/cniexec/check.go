@@ -66,14 +66,14 @@ type checkDoc struct {
 	foundDoc
 }
 
-// check runs CHECK; for people it prints nothing, the exit code is the answer.
+// check runs CHECK. Without -o json it prints nothing: the exit code is the answer.
 func (c *checkCall) check(ctx context.Context) error {
 	l, err := c.load()
 	if err != nil {
 		return err
 	}
 	if err = c.runner.Check(ctx, l, c.target); err != nil {
-		if spec.AsError(err).Code == spec.CodeEnv { // nothing was looked at
+		if spec.AsError(err).Code == spec.CodeEnv { // nothing was checked
 			return err
 		}
 		a := spec.Attachment{Network: c.network, ContainerID: c.target.ContainerID, IfName: c.target.IfName}
@@ -82,8 +82,8 @@ func (c *checkCall) check(ctx context.Context) error {
 	return c.report(ctx, checkDoc{1, c.found()}, err)
 }
 
-// checkNamed runs CHECK of the attachments of a container, or of a network. That none is alive is an
-// error.
+// checkNamed runs CHECK of the attachments of a container, or of a network. If none is alive that
+// is an error.
 func (c *checkCall) checkNamed(ctx context.Context, name string) error {
 	if err := c.prepare(); err != nil {
 		return err
@@ -100,12 +100,12 @@ func (c *checkCall) checkNamed(ctx context.Context, name string) error {
 	return c.report(ctx, checkDoc{checked, c.found()}, err)
 }
 
-// checkAll runs CHECK of the attachments whose namespace exists, and returns how many these were. The others are gc's, and a
-// version of the specification before 0.4.0 has no CHECK. Those come last whose container another
-// verb has locked, which may hang.
+// checkAll runs CHECK of the attachments whose namespace exists, and returns their number. The
+// others are left to gc. Versions of the specification before 0.4.0 have no CHECK. Attachments
+// whose container is locked by another verb, which may hang, come last.
 func (c *checkCall) checkAll(ctx context.Context, entries []*chain.Entry, unread error) (checked int, err error) {
 	defer memory.CollectLess()()
-	ctx, forget := once.WithCache(ctx) // one socket of the host, and each configuration decoded once
+	ctx, forget := once.WithCache(ctx) // one socket on the host, and each configuration decoded once
 	defer forget()
 	title := chain.Titles(entries)
 	running := c.runner.Cache.Running()
@@ -163,7 +163,8 @@ func (c *checkCall) checkAll(ctx context.Context, entries []*chain.Entry, unread
 	return checked, c.notAsAdded(failed, lost, checked, unread)
 }
 
-// notAsAdded is the error of check --all; nil: all is well. Of those that failed, so many are lost.
+// notAsAdded returns the error of check --all; nil: none has failed. lost of the failed ones are
+// lost.
 func (c *checkCall) notAsAdded(failed, lost, checked int, unread error) error {
 	if failed == 0 {
 		return unread

@@ -1,4 +1,5 @@
-// Package cniexec is the tool cni-exec: runtime: attach network namespaces, and run commands in one.
+// Package cniexec is the tool cni-exec: runtime: attach network namespaces, and run commands in
+// one.
 package cniexec
 
 import (
@@ -30,32 +31,32 @@ var Applet = applet.Applet{
 	Main:    run,
 }
 
-// The exit codes of cni-exec: cnitool's, and one for a wrong command line.
+// The exit codes of cni-exec are cnitool's, and one for a wrong command line.
 const (
 	exitOK = iota
 	exitError
 	exitUsage
 )
 
-// A call is one call of cni-exec. Which of its fields count depends on the verb.
+// A call is one call of cni-exec. The verb determines which fields it uses.
 type call struct {
 	applet.Process
 	*commandLine
 	verb       string        // as typed
 	network    string        // empty: none was named
-	about      string        // operand that errors begin with; empty: network
-	target     chain.Target  // of run: without namespace, name counted up by network
+	about      string        // operand with which errors begin; empty: network
+	target     chain.Target  // in run without a namespace; the interface name depends on the network
 	runner     *chain.Runner // nil before prepare
 	warner     *lint.Linter  // nil before warnOf
 	speaks     spec.Version  // cniVersion of the network; zero before it is known
 	documented bool          // stdout has the document of -o json
 	findings   []doctor.Finding
 	restored   []restoredDoc // by reload
-	notTested  []string      // and why
+	notTested  []string      // with the reasons
 }
 
-// run is the program: verb, network, namespace, flags. A wrong verb, operand or flag is exit
-// code 2 before anything is opened, all that comes after is 1.
+// run is the program: verb, network, namespace, flags. Before anything is opened, a wrong verb,
+// operand or flag is exit code 2; every later error is 1.
 func run(ctx context.Context, p applet.Process) int {
 	if len(p.Args) == 0 {
 		p.Args = []string{"help"}
@@ -100,8 +101,8 @@ func run(ctx context.Context, p applet.Process) int {
 	return exit
 }
 
-// logSubject notes for the log what the call was about. Only the verbs that take --container-id
-// are about one container, and enter about one namespace.
+// logSubject sets the subject of the call in the log. Only verbs with --container-id concern one
+// container, and only enter one namespace.
 func (c *call) logSubject() {
 	s := applet.Subject{Verb: c.verb, Network: c.network}
 	if f := c.set.Lookup("dry-run"); f != nil && f.Changed && f.Value.String() == "true" {
@@ -117,9 +118,8 @@ func (c *call) logSubject() {
 	c.Log.About(s)
 }
 
-// networkOperands reads NETWORK and NETNS, of which there are at most so many; cnitool wants a
-// namespace for gc and status as well and does not use it.
-// Whether there is such a namespace is for the runner to find.
+// networkOperands reads NETWORK and NETNS, at most so many. Like cnitool it requires a namespace
+// for gc and status too, and does not use it. The runner checks that the namespace exists.
 func (c *call) networkOperands(operands []string, most int) error {
 	switch {
 	case len(operands) == 0, operands[0] == "":
@@ -138,7 +138,7 @@ func (c *call) networkOperands(operands []string, most int) error {
 	return nil
 }
 
-// allOr is networkOperands for a verb that may be done for all, and then takes no operands.
+// allOr is networkOperands for a verb with --all, which then takes no operands.
 func (c *call) allOr(all bool, operands []string, most int) error {
 	switch {
 	case !all:
@@ -149,8 +149,8 @@ func (c *call) allOr(all bool, operands []string, most int) error {
 	return nil
 }
 
-// prepare makes the runner, and fills in of the target what the environment has.
-// Errors have code 4 or 7.
+// prepare creates the runner, and completes the target from the environment. Errors have code 4 or
+// 7.
 func (c *call) prepare() error {
 	t := &c.target
 	override := c.Getenv("CNI_NETNS_OVERRIDE")
@@ -169,8 +169,8 @@ func (c *call) prepare() error {
 	return nil
 }
 
-// stateDirs completes the two directories of the flags: plugins get paths below them. The
-// error has code 4.
+// stateDirs completes the two directories of the flags: plugins get paths below them. The error has
+// code 4.
 func (c *call) stateDirs() (err error) {
 	if c.stateDir == "" {
 		c.stateDir, err = spec.StateDir(c.Getenv)
@@ -195,10 +195,10 @@ func (c *call) cache() *chain.Cache {
 	}}
 }
 
-// describer knows what the plugins of this program use and hold.
+// describer returns what describes the resources and holdings of built-in plugins.
 func (c *call) describer() *chain.Describer { return chain.NewDescriber(c.Applets.Plugin, c.stateDir) }
 
-// setRunner makes the runner of the flags; what it warns of goes to stderr.
+// setRunner creates the runner of the flags; its warnings go to stderr.
 func (c *call) setRunner() {
 	local := c.local()
 	c.runner = &chain.Runner{
@@ -207,11 +207,11 @@ func (c *call) setRunner() {
 	}
 }
 
-// local returns what finds and runs plugins as the flags say.
+// local returns the invoker of plugins that the flags select.
 func (c *call) local() *chain.Invoker {
 	l := c.Invoker(filepath.SplitList(c.path))
 	l.BuiltIn, l.StderrInError, l.Timeout = true, true, c.timeout
-	if c.stateDir != "" { // of two variables a program takes the first
+	if c.stateDir != "" { // of two equal variables a program uses the first
 		l.Environ = append([]string{spec.StateEnv + "=" + c.stateDir}, slices.DeleteFunc(slices.Clone(l.Environ), func(v string) bool {
 			return strings.HasPrefix(v, spec.StateEnv+"=")
 		})...)
@@ -219,9 +219,8 @@ func (c *call) local() *chain.Invoker {
 	return l
 }
 
-// load finds the configuration of the network. For an attachment that is known
-// the cached one will do.
-// A DEL must be possible after the configuration has gone, or has become defective.
+// load finds the configuration of the network. For a known attachment the cached one is enough: DEL
+// must be possible after the configuration has been deleted or broken.
 func (c *call) load() (*chain.List, error) {
 	l, err := c.lookup(c.network)
 	if err == nil {
@@ -238,8 +237,8 @@ func (c *call) load() (*chain.List, error) {
 	return cached, nil
 }
 
-// cached returns the configuration that an attachment was made with, for the verbs that
-// need no newer one; nil: there is none.
+// cached returns the configuration with which an attachment was made, for the verbs that need no
+// newer one; nil: none.
 func (c *call) cached() *chain.List {
 	switch c.verb {
 	case "del", "check", "get":
@@ -255,8 +254,8 @@ func (c *call) cached() *chain.List {
 }
 
 // cachedList returns the network as it was when the first of its attachments was added; nil if it
-// has none. podman's default network is in no file until it is changed, and
-// what podman lost in it is deleted nevertheless.
+// has none. podman's default network is in no file until it is changed, but what podman has lost in
+// it must be deleted too.
 func (c *call) cachedList() *chain.List {
 	entries, _, err := c.runner.Cache.List()
 	if err != nil {
@@ -273,9 +272,8 @@ func (c *call) cachedList() *chain.List {
 	return nil
 }
 
-// lookup loads a network: from the directory of configurations, or the embedded one if that
-// has none at all.
-// The error is os.ErrNotExist, with code 7 or that of a broken file, if there is no such
+// lookup loads a network from the directory of configurations, or the embedded one if the directory
+// has none. The error is os.ErrNotExist, with code 7 or that of a broken file, if there is no such
 // network.
 func (c *call) lookup(network string) (*chain.List, error) {
 	l, err := chain.Load(c.confDir, network)
@@ -293,18 +291,18 @@ func (c *call) lookup(network string) (*chain.List, error) {
 	return nil, &hint.Error{Err: spec.Errorf(spec.CodeConfig, "%w", err), Hint: networksHint(c.confDir, names, broken)}
 }
 
-// speak notes the version of the errors about a network; nil is not a network.
+// speak sets the version of errors about a network; nil is not a network.
 func (c *call) speak(l *chain.List) {
 	if l != nil {
 		c.speaks, _ = spec.ParseVersion(l.CNIVersion)
 	}
 }
 
-// ignoreClosedPipe lets a verb finish its work, or undo it, though nothing reads what it prints; the
-// programs that it starts are killed by SIGPIPE, as usual.
+// ignoreClosedPipe lets a verb finish its work, or undo it, after the reader of its output has
+// ended. SIGPIPE still kills the programs that it starts.
 func ignoreClosedPipe() { signal.Notify(make(chan os.Signal, 1), unix.SIGPIPE) }
 
-// writeResult writes it to stdout, with a newline at the end, for terminals; cnitool prints none.
+// writeResult writes it to stdout with a newline at the end, which cnitool does not print.
 func (c *call) writeResult(doc []byte) error {
 	_, err := fmt.Fprintf(c.Stdout, "%s\n", doc)
 	return err

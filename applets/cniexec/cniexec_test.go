@@ -61,8 +61,7 @@ func TestParse(t *testing.T) {
 	}
 }
 
-// The help of a verb fits a terminal, has two examples, and names each flag that it takes; what
-// flags are for are verbs.
+// The help of a verb fits a terminal, has two examples, and names each flag of the verb.
 func TestHelp(t *testing.T) {
 	texts := map[string]string{"": overview(new(flags).set(nil, noEnv))}
 	for _, v := range verbs() {
@@ -99,7 +98,7 @@ func TestHelp(t *testing.T) {
 	}
 }
 
-// TestDerivedID has the ID that cnitool makes of a path.
+// TestDerivedID compares the ID with the one that cnitool derives from a path.
 func TestDerivedID(t *testing.T) {
 	// printf /var/run/netns/testing | sha512sum | cut -c 1-20
 	if got, want := derivedID("/var/run/netns/testing"), "cnitool-77383ca0a0715733ca6f"; got != want {
@@ -183,7 +182,7 @@ func TestCapabilities(t *testing.T) {
 	}
 }
 
-// TestHintToRoot: the hint to be root is for ordinary users alone.
+// TestHintToRoot: only ordinary users get the hint to be root.
 func TestHintToRoot(t *testing.T) {
 	c := &call{}
 	got := c.hint(fmt.Errorf("bring lo up: %w", os.ErrPermission), spec.CodeInternal)

@@ -15,30 +15,30 @@ import (
 	"cnibox/spec"
 )
 
-// completeVerb is what the completions of shells call, with the words of the command line after
-// the program: the last is the one to complete. It is in no help.
+// completeVerb is called by the completions of shells, with the words of the command line after the
+// program; the last word is to be completed. No help mentions it.
 //
-// It prints a line for each word that fits, with its description after a tab, or one of the
-// lines below, by which the shell completes itself. It only reads, and has no errors: a shell
-// has no place for them.
+// It prints a line for each matching word, with its description after a tab, or one of the lines
+// below, by which the shell completes the word itself. It only reads, and reports no errors: a
+// shell cannot show them.
 const completeVerb = "complete"
 
-// What the shell completes itself.
+// What the shell completes itself:
 const (
 	completeFile    = ":file"
 	completeDir     = ":dir"
-	completeCommand = ":command" // what follows "--"
+	completeCommand = ":command" // the command after "--"
 )
 
 // A completion is one word to complete.
 type completion struct {
 	*call
 	found []string // lines
-	value string   // what the candidates begin with
-	head  string   // what is before the value in the same word, as --net=
+	value string   // the prefix of the candidates
+	head  string   // the part of the word before the value, such as --net=
 }
 
-// complete prints what the last of the words may become.
+// complete prints the candidates for the last word.
 func complete(p applet.Process, words []string) int {
 	if len(words) == 0 {
 		words = []string{""}
@@ -54,14 +54,14 @@ func complete(p applet.Process, words []string) int {
 	slices.Sort(c.found)
 	for _, line := range slices.Compact(c.found) {
 		word, _, _ := strings.Cut(line, "\t")
-		if word == spec.Printable(word) { // the shell prints it, and would not take a newline for a part of it
+		if word == spec.Printable(word) { // the shell prints it, and would split it at a newline
 			fmt.Fprintln(p.Stdout, line)
 		}
 	}
 	return exitOK
 }
 
-// candidates finds them for the value, after the words before it.
+// candidates finds the candidates for the value, after the words before it.
 func (c *completion) candidates(before []string) {
 	pending := c.readBefore(before)
 	v := findVerb(c.verb)
@@ -86,8 +86,8 @@ func (c *completion) candidates(before []string) {
 }
 
 // readBefore reads the words before the one to complete: flags with their values, the verb, its
-// operands and the command. It returns the flag whose value is due; nil: none. What is wrong in
-// them is skipped.
+// operands and the command. It returns the flag that needs a value; nil: none. It skips errors in
+// them.
 func (c *completion) readBefore(words []string) (pending *pflag.Flag) {
 	for i, w := range words {
 		flag, value, assigned := strings.Cut(w, "=")
@@ -114,7 +114,7 @@ func (c *completion) readBefore(words []string) (pending *pflag.Flag) {
 	return pending
 }
 
-// flag finds a flag by the word for it; nil: there is none.
+// flag finds the flag of a word; nil: there is none.
 func (c *completion) flag(word string) *pflag.Flag {
 	if name, ok := strings.CutPrefix(word, "--"); ok {
 		return c.set.Lookup(name)
@@ -125,8 +125,8 @@ func (c *completion) flag(word string) *pflag.Flag {
 	return nil
 }
 
-// add adds a candidate if it goes on from the value. A name that a shell would have to quote is
-// left out.
+// add adds a candidate that begins with the value. It omits a name that a shell would have to
+// quote.
 func (c *completion) add(word, description string) {
 	odd := func(r rune) bool { return !strings.ContainsRune("._-@+,:/%=", r) && !isAlphanumeric(r) }
 	if !strings.HasPrefix(word, c.value) || word == "" || word[0] == ':' || strings.ContainsFunc(word, odd) {
@@ -165,11 +165,11 @@ func (c *completion) flagNames() {
 // flagValue adds the values of a flag.
 func (c *completion) flagValue(flag *pflag.Flag) {
 	value, _ := usageOf(flag)
-	value, _, _ = strings.Cut(value, "[") // of DIR[:DIR] the first
+	value, _, _ = strings.Cut(value, "[") // of DIR[:DIR] the first one
 	c.kinds(value)
 }
 
-// operand adds what may stand as the nth operand, as the usage line of the verb has it.
+// operand adds candidates for the nth operand, as the usage line of the verb describes it.
 func (c *completion) operand(v *verb, n int) {
 	usage, _, _ := strings.Cut(v.operands, "-- ")
 	for alternative := range strings.SplitSeq(usage, " | ") {
@@ -191,8 +191,8 @@ func (c *completion) operand(v *verb, n int) {
 	}
 }
 
-// kinds adds what one of these words stands for, of which there may be several with | between:
-// a word in capitals is the name of a kind, any other itself.
+// kinds adds the candidates for each of these words, which are separated by |. A word in capitals
+// is the name of a kind, any other is the candidate itself.
 func (c *completion) kinds(words string) {
 	for kind := range strings.SplitSeq(words, "|") {
 		switch kind {
@@ -220,7 +220,7 @@ func (c *completion) kinds(words string) {
 	}
 }
 
-// networkNames adds the networks that are configured, and those that have attachments.
+// networkNames adds the configured networks, and those with attachments.
 func (c *completion) networkNames() {
 	names, broken := chain.Networks(c.confDir)
 	if len(names)+len(broken) == 0 {
@@ -234,12 +234,12 @@ func (c *completion) networkNames() {
 	}
 }
 
-// recorded are the attachments, those of the network if one was named.
+// recorded returns the attachments, or those of the network if one was named.
 func (c *completion) recorded() []*chain.Entry {
 	if c.stateDirs() != nil {
 		return nil
 	}
-	entries, _, _ := c.cache().List() // an error here is that of the verb that follows
+	entries, _, _ := c.cache().List() // the verb that follows reports the error
 	matches := func(e *chain.Entry) bool {
 		return len(c.commandLine.operands) > 0 && e.NetworkName == c.commandLine.operands[0]
 	}
@@ -249,8 +249,8 @@ func (c *completion) recorded() []*chain.Entry {
 	return entries
 }
 
-// ids adds the container IDs of attachments, with the interface if kind asks for it, and for
-// the verbs that take names as well, those that ls has.
+// ids adds the container IDs of attachments, with the interface if kind asks for it. For the verbs
+// that also take names it adds the names that ls prints.
 func (c *completion) ids(kind string) {
 	v := inventory.Empty(nil, c.describer())
 	for _, recorded := range c.recorded() {
@@ -267,7 +267,7 @@ func (c *completion) ids(kind string) {
 	}
 }
 
-// ofResults adds what an attachment got from its network.
+// ofResults adds what attachments have got from their networks.
 func (c *completion) ofResults(kind string) {
 	v := inventory.Empty(nil, c.describer())
 	for _, recorded := range c.recorded() {
@@ -287,7 +287,7 @@ func (c *completion) ofResults(kind string) {
 	}
 }
 
-// namespaces adds the named ones; what has a slash is a path.
+// namespaces adds the named ones, or files if the value is a path.
 func (c *completion) namespaces() {
 	if strings.Contains(c.value, "/") {
 		c.found = append(c.found, completeFile)

@@ -10,7 +10,7 @@ import (
 	"cnibox/applets/applet"
 )
 
-// TestComplete asks for what fits, of the words before each space.
+// TestComplete completes the words before each space.
 func TestComplete(t *testing.T) {
 	dir := t.TempDir()
 	for file, text := range map[string]string{
@@ -130,7 +130,7 @@ func TestCompleteOperands(t *testing.T) {
 	}
 }
 
-// TestCompleteOddNames leaves out what a shell would have to quote.
+// TestCompleteOddNames checks that names which a shell would have to quote are left out.
 func TestCompleteOddNames(t *testing.T) {
 	c := &completion{}
 	for _, name := range []string{"good-1.x_y@z", "a b", "$(reboot)", "`x`", "a;b", "a\nb", ":file", "", "ü", "a'b", "*"} {

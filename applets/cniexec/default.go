@@ -25,14 +25,14 @@ import (
 // it.
 const defaultNetwork = "cnibox"
 
-// subnets are those of the default network. They are stored in a file, since running containers have
-// addresses of them when the host's routes change.
+// subnets are those of the default network. They are stored in a file, since running containers
+// keep their addresses when the host's routes change.
 type subnets struct {
 	IPv4 netip.Prefix `json:"ipv4"`
 	IPv6 netip.Prefix `json:"ipv6"` // unique local; used if the host has IPv6
 }
 
-// subnetsFile is the name of that file, in the directory cnibox of the cache.
+// subnetsFile is the name of that file, in the cache's directory cnibox.
 const subnetsFile = "default-network.json"
 
 // embedded returns the default network, with a warning. It depends on whether the host has IPv6.
@@ -54,9 +54,9 @@ func (c *call) embedded() (*chain.List, error) {
 	return l, nil
 }
 
-// embeddedConf is the configuration list of the default network.
-// Its leases are stored in the runtime's own cache, apart from those of other runtimes. The
-// capabilities are those that the flags and CAP_ARGS of cni-exec can use.
+// embeddedConf returns the configuration list of the default network. Its leases are stored in the
+// runtime's own cache, apart from those of other runtimes. Its capabilities are those that the
+// flags and CAP_ARGS of cni-exec can use.
 func embeddedConf(s subnets, v6 bool, dataDir, resolv string) []byte {
 	type subnet struct {
 		Subnet netip.Prefix `json:"subnet"`
@@ -84,7 +84,7 @@ func embeddedConf(s subnets, v6 bool, dataDir, resolv string) []byte {
 	return doc
 }
 
-// subnets returns the stored subnets, or chooses and stores some. Of two processes that choose at the
+// subnets returns the stored subnets, or chooses and stores some. If two processes choose at the
 // same time, both use the choice of the first.
 func (c *call) subnets() (s subnets, err error) {
 	dir := filepath.Join(c.runner.Cache.Dir, "cnibox")
@@ -103,7 +103,7 @@ func (c *call) subnets() (s subnets, err error) {
 	if err != nil {
 		return s, err
 	}
-	// without a lock, so each process has a temporary file of its own
+	// there is no lock, so each process has its own temporary file
 	err = disk.Replace(file, filepath.Join(dir, ".new-"+sandbox.RandomHex()), doc, disk.New|disk.Durable)
 	if err != nil && !errors.Is(err, os.ErrExist) {
 		return s, err
@@ -111,8 +111,8 @@ func (c *call) subnets() (s subnets, err error) {
 	return readSubnets(file)
 }
 
-// readSubnets reads the file; an invalid one is an error, since its subnets may be in use. The error
-// is os.ErrNotExist if nothing was chosen yet.
+// readSubnets reads the file; an invalid file is an error, since its subnets may be in use. The
+// error is os.ErrNotExist before any were chosen.
 func readSubnets(file string) (s subnets, err error) {
 	doc, err := disk.Read(file, unix.O_NOFOLLOW, record.MaxSize)
 	if err != nil {
@@ -128,13 +128,13 @@ func readSubnets(file string) (s subnets, err error) {
 	return s, nil
 }
 
-// candidates are private ranges (RFC 1918, RFC 6598) in the order in which
-// their /24s are tried: first those that are not a common default.
+// candidates are private ranges (RFC 1918, RFC 6598) in the order in which their /24s are tried:
+// first those that are not a common default.
 const candidates = "10.208.0.0/12 172.24.0.0/13 192.168.128.0/17 10.0.0.0/8 172.16.0.0/12 192.168.0.0/16 100.64.0.0/10"
 
-// chooseSubnets returns the first /24 that overlaps no used prefix, and a random unique local /64
-// (RFC 4193). The order is fixed, so hosts with the same routes choose the same. A host that routes
-// all private ranges is an error.
+// chooseSubnets returns the first /24 that does not overlap a used prefix, and a random unique
+// local /64 (RFC 4193). The order is fixed, so hosts with the same routes choose the same /24. A
+// host that routes all private ranges is an error.
 func chooseSubnets(used []netip.Prefix) (s subnets, err error) {
 	for text := range strings.FieldsSeq(candidates) {
 		block := netip.MustParsePrefix(text)
@@ -179,9 +179,8 @@ func overlap(p netip.Prefix, used []netip.Prefix) bool {
 	return false
 }
 
-// usedPrefixes returns the addresses of all links and the routes of all tables
-// that a rule leads to.
-// Unreachable and blackhole routes count too: they reserve a prefix.
+// usedPrefixes returns the addresses of all links, and the routes of all tables to which a rule
+// leads. Unreachable and blackhole routes count too: they reserve a prefix.
 func usedPrefixes() ([]netip.Prefix, error) {
 	ns, err := netns.Current()
 	if err != nil {
@@ -225,8 +224,8 @@ func usedPrefixes() ([]netip.Prefix, error) {
 	return used, nil
 }
 
-// hostHasIPv6 reports whether the kernel has IPv6 and new links may use it.
-// A new link gets the setting of "default".
+// hostHasIPv6 reports whether the kernel has IPv6 and new links may use it. A new link gets the
+// setting of "default".
 func hostHasIPv6() bool {
 	ns, err := netns.Current()
 	if err != nil {

@@ -31,7 +31,7 @@ type delCall struct {
 // A deletedDoc is the document of del and down.
 type deletedDoc struct {
 	Deleted    []attachmentName `json:"deleted"`
-	Namespaces []string         `json:"namespaces"` // paths of those that were deleted
+	Namespaces []string         `json:"namespaces"` // paths of deleted ones
 	foundDoc
 }
 
@@ -72,7 +72,7 @@ func (c *delCall) do(ctx context.Context, operands []string) (int, error) {
 	return exitOK, c.report(ctx, doc, err)
 }
 
-// del runs DEL, and notes what is deleted; for people it prints nothing.
+// del runs DEL, and records what it deletes. Without -o json it prints nothing.
 func (c *delCall) del(ctx context.Context, l *chain.List, doc *deletedDoc) error {
 	a := spec.Attachment{Network: c.network, ContainerID: c.target.ContainerID, IfName: c.target.IfName}
 	netns := c.entryOf(a, c.target.NetNS).NetNSPath()
@@ -90,7 +90,8 @@ func (c *delCall) del(ctx context.Context, l *chain.List, doc *deletedDoc) error
 	return ofNetNS(spec.Attachment{}, netns, err)
 }
 
-// deleteUnused deletes a named namespace, unless something is attached to it. That it is gone is not an error.
+// deleteUnused deletes a named namespace that has no attachments. A missing namespace is not an
+// error.
 func (c *call) deleteUnused(ctx context.Context, path string) (deleted bool, err error) {
 	_, missing := os.Lstat(path)
 	err = c.names().DeleteUnused(ctx, path)

@@ -28,7 +28,7 @@ func verbsTable() string {
 	return b.String()
 }
 
-// golden compares a file with what it is to contain, or writes it.
+// golden compares a file with its expected content, or writes it.
 func golden(t *testing.T, file, want string) {
 	t.Helper()
 	if *update {
@@ -103,8 +103,7 @@ func TestDocs(t *testing.T) {
 	}
 }
 
-// TestJSONOfErrors has the documents of what is wrong, in the command line, in a network and in
-// a file.
+// TestJSONOfErrors has the documents of errors in the command line, in a network and in a file.
 func TestJSONOfErrors(t *testing.T) {
 	testdata, err := filepath.Abs("testdata")
 	if err != nil {

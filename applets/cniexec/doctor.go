@@ -36,8 +36,8 @@ func (c *doctorCall) flags(f *flagSet) {
 	f.outputs("`json` print JSON")
 }
 
-// do prints what is wrong with this host, and how to repair it. The exit code is 1 if
-// something is.
+// do prints what is wrong with this host, and how to repair it. The exit code is 1 if there are
+// findings.
 func (c *doctorCall) do(ctx context.Context, operands []string) (int, error) {
 	if len(operands) > 1 {
 		return 0, usage("doctor: %q is one operand too many", operands[1])
@@ -68,12 +68,12 @@ func (c *doctorCall) do(ctx context.Context, operands []string) (int, error) {
 
 // A doctorDoc is the document of doctor.
 type doctorDoc struct {
-	Checks int              `json:"checks"` // how many parts were looked at
+	Checks int              `json:"checks"` // number of checked parts
 	Fixed  []doctor.Finding `json:"fixed"`  // by --fix
 	foundDoc
 }
 
-// host is what a doctor needs to know of the call.
+// host returns what a doctor needs to know of the call.
 func (c *doctorCall) host() doctor.Host {
 	quiet := *c.call
 	quiet.Stderr = io.Discard
@@ -83,7 +83,7 @@ func (c *doctorCall) host() doctor.Host {
 		Lint:     func(dir string) ([]*lint.Finding, error) { return c.lintFiles(dir) },
 		Restore: func(ctx context.Context, entries []*chain.Entry) error {
 			quiet := *c.call
-			quiet.Stdout = io.Discard // what is fixed is printed in the end
+			quiet.Stdout = io.Discard // the findings that were fixed are printed at the end
 			_, err := quiet.restore(ctx, entries, nil)
 			return err
 		},

@@ -26,8 +26,8 @@ type downCall struct {
 
 func (*downCall) flags(*flagSet) {}
 
-// do detaches and deletes the namespaces of a file, with what add has attached to them, and
-// goes on after errors. That nothing is there is not an error.
+// do detaches and deletes the namespaces of a file, with what add has attached to them. An error
+// does not stop it. A missing namespace is not an error.
 func (c *downCall) do(ctx context.Context, operands []string) (int, error) {
 	s, err := c.stateOperand(operands)
 	if err != nil {
@@ -46,7 +46,7 @@ func (c *downCall) do(ctx context.Context, operands []string) (int, error) {
 	return exitOK, c.report(ctx, doc, err)
 }
 
-// downOne is down for one namespace; it notes what is deleted.
+// downOne is down for one namespace; it records what it deletes.
 func (c *downCall) downOne(ctx context.Context, name string, doc *deletedDoc) error {
 	path := filepath.Join(sandbox.NetNSDir, name)
 	entries, err := c.entriesOf(derivedID(path))
@@ -63,7 +63,7 @@ func (c *downCall) downOne(ctx context.Context, name string, doc *deletedDoc) er
 		errs = append(errs, ofNetNS(e.Attachment(), e.NetNSPath(), err))
 	}
 	if err := errors.Join(errs...); err != nil {
-		return err // the namespace is needed for another try
+		return err // the next try needs the namespace
 	}
 	deleted, err := c.deleteUnused(ctx, path)
 	if deleted {

@@ -27,18 +27,18 @@ import (
 	"cnibox/spec"
 )
 
-// A dryRun is an ADD in network namespaces of its own. One has stand-ins for the links of
-// this host, with their addresses and routes, the other for those of the container. A process
-// of this binary runs the plugins there, with a state directory of its own that has a copy of
-// the leases. It sees /run read-only, so that the rule set is locked by its namespace.
+// A dryRun is an ADD in network namespaces of its own. One has stand-ins for the links of this
+// host, with their addresses and routes, the other for those of the container. A process of this
+// binary runs the plugins there, with a copy of the leases in its own state directory. It sees /run
+// read-only; the lock of the rule set is therefore that of its namespace.
 type dryRun struct {
 	*call
 	list              *chain.List
 	create            bool          // the namespace may be missing
-	host, cont, other *netns.NS     // other has the far ends of stand-ins
-	dir               string        // on tmpfs, for the thread of run and what it starts; an empty directory for others
-	conf              []byte        // the list as it is run
-	notes             []string      // what is not done
+	host, cont, other *netns.NS     // other has the peers of stand-ins
+	dir               string        // on tmpfs for the thread of run and its processes; an empty directory for others
+	conf              []byte        // the list that is run
+	notes             []string      // what is not done in the dry run
 	kept              []int         // the plugins of list that are in conf
 	ports             []nft.Element // of the attachments of this host
 
@@ -52,7 +52,7 @@ func (c *call) addDryRun(ctx context.Context, l *chain.List, create bool) error 
 	if e, err := c.runner.Cache.Lookup(a); err == nil && e.Live() && !e.Interrupted() {
 		return spec.Errorf(spec.CodeBusy, "%s of container %s is attached to network %s already: run DEL first: %w", a.IfName, e.Name(), a.Network, os.ErrExist)
 	}
-	if err := c.runner.Validate(l, c.target); err != nil { // with its place in the file, which the dry run has not
+	if err := c.runner.Validate(l, c.target); err != nil { // with the position in the file, which the dry run does not have
 		return err
 	}
 	r := &dryRun{call: c, list: l, create: create}
@@ -77,7 +77,7 @@ func (c *call) addDryRun(ctx context.Context, l *chain.List, create bool) error 
 	if err != nil {
 		return err
 	}
-	defer os.Remove(r.dir) // what is in it was on the thread's tmpfs
+	defer os.Remove(r.dir) // its content was on the thread's tmpfs
 	before, err := r.look()
 	if err != nil {
 		return err
@@ -89,12 +89,12 @@ func (c *call) addDryRun(ctx context.Context, l *chain.List, create bool) error 
 	if err != nil {
 		return err
 	}
-	_ = os.Remove(r.dir) // before a pipe whose reader is gone ends the process
+	_ = os.Remove(r.dir) // before a pipe without a reader ends the process
 	return r.print(before, after)
 }
 
-// confine makes the list that is run: without external plugins, and without what reaches
-// beyond namespaces and the state directory.
+// confine creates the list that is run, without external plugins and without effects outside the
+// namespaces and the state directory.
 func (r *dryRun) confine() error {
 	var plugins []map[string]json.RawMessage
 	for i := range r.list.Plugins {
@@ -160,10 +160,11 @@ func (r *dryRun) confinePlugin(p *chain.Plugin, verbs *spec.Verbs, conf map[stri
 	return nil
 }
 
-// maxStandIns is how many links get a stand-in: a host with more has them for containers.
+// maxStandIns is how many links get a stand-in at most: on a host with more, the others are those
+// of containers.
 const maxStandIns = 200
 
-// populate makes the stand-ins.
+// populate creates the stand-ins.
 func (r *dryRun) populate() error {
 	if err := r.standIn(netns.Host(), r.host, func(l *rtnl.Link) bool { return spec.LabelKey(l.Alias) == "" && l.Kind != "ifb" }); err != nil {
 		return fmt.Errorf("stand-ins for the links of the host: %w", err)
@@ -193,9 +194,9 @@ func (r *dryRun) populate() error {
 	return nil
 }
 
-// standIn makes links of the same name, MAC address and MTU as those of a namespace in another
-// one, and gives them their addresses and routes as far as the kernel takes them: a
-// bridge for a bridge, and one end of a veth pair for all others, which is up if the link is.
+// standIn creates, in another namespace, links with the names, MAC addresses and MTUs of those of a
+// namespace, and adds their addresses and routes that the kernel accepts. A bridge stands for a
+// bridge, and one end of a veth pair, which is up if the link is, for all others.
 func (r *dryRun) standIn(from, to *netns.NS, wanted func(*rtnl.Link) bool) error {
 	old, err := rtnl.Dial(from)
 	if err != nil {
@@ -219,7 +220,7 @@ func (r *dryRun) standIn(from, to *netns.NS, wanted func(*rtnl.Link) bool) error
 	for i := range links {
 		l := &links[i]
 		if l.Flags&unix.IFF_LOOPBACK != 0 {
-			indexes[l.Index] = 1 // always the first link of a namespace
+			indexes[l.Index] = 1 // always that of the first link in a namespace
 			if err := conn.SetLink(1, rtnl.LinkChange{Up: &l.Up}); err != nil {
 				return err
 			}
@@ -241,7 +242,8 @@ func (r *dryRun) standIn(from, to *netns.NS, wanted func(*rtnl.Link) bool) error
 		}
 		indexes[l.Index] = link.Index
 		for _, a := range addrs[l.Index] {
-			// A link-local one comes by itself, and one that is there is no loss.
+			// The kernel adds link-local addresses itself, and the loss of an existing one does not
+			// matter.
 			_ = conn.AddAddr(link.Index, rtnl.Addr{Prefix: a.Prefix, Peer: a.Peer, NoDAD: true, NoPrefixRoute: a.NoPrefixRoute})
 		}
 	}
@@ -255,8 +257,8 @@ func (r *dryRun) standIn(from, to *netns.NS, wanted func(*rtnl.Link) bool) error
 	return err
 }
 
-// run runs the plugins. What the process prints on stderr is passed on, but for what is about
-// the list of the dry run, of which add has warned.
+// run runs the plugins. It passes on what the process prints to stderr, except lines about the list
+// of the dry run, of which add has warned.
 func (r *dryRun) run(ctx context.Context) error {
 	var stdout bytes.Buffer
 	path, exit := fmt.Sprintf("/proc/%d/fd/%d", os.Getpid(), r.cont.FD()), 0
@@ -301,10 +303,10 @@ func (r *dryRun) run(ctx context.Context) error {
 	return failed
 }
 
-// stateCopy is the state directory of the dry run.
+// stateCopy returns the state directory of the dry run.
 func (r *dryRun) stateCopy() string { return filepath.Join(r.dir, "state") }
 
-// without is the environment without some variables.
+// without returns the environment without some variables.
 func (r *dryRun) without(names ...string) []string {
 	return slices.DeleteFunc(slices.Clone(r.Environ), func(v string) bool {
 		name, _, _ := strings.Cut(v, "=")
@@ -312,7 +314,7 @@ func (r *dryRun) without(names ...string) []string {
 	})
 }
 
-// isolate moves the calling thread, which is discarded after it, into the namespace that stands
+// isolate moves the calling thread, which is discarded afterwards, into the namespace that stands
 // in for the host, and into a mount namespace with the list and the state of the dry run.
 func (r *dryRun) isolate(ctx context.Context) error {
 	if err := r.host.Enter(); err != nil {
@@ -340,14 +342,15 @@ func (r *dryRun) isolate(ctx context.Context) error {
 	return errors.Join(r.copyState(), r.copyPorts(ctx))
 }
 
-// copyPorts gives the dry run the host ports of others, so that one that is taken is refused.
+// copyPorts adds the host ports of other attachments to the dry run, so that a port in use is
+// refused.
 func (r *dryRun) copyPorts(ctx context.Context) error {
 	if len(r.ports) == 0 {
 		return nil
 	}
 	own := spec.Attachment{Network: r.list.Name, ContainerID: r.target.ContainerID, IfName: r.target.IfName}
 	return nft.Open(r.host).Update(ctx, func(x *nft.Tx) error {
-		for _, e := range r.ports { // without what belongs to them, such as conditions
+		for _, e := range r.ports { // without their other elements, such as conditions
 			if e.Owner() != own {
 				x.Put(e)
 			}
@@ -356,8 +359,8 @@ func (r *dryRun) copyPorts(ctx context.Context) error {
 	})
 }
 
-// copyState copies the records of the plugins, and the leases of the network, so that the addresses are
-// those that are next, to where the plugins of the dry run look for them.
+// copyState copies the records of the plugins and the leases of the network to the state directory
+// of the dry run, so that it gets the next free addresses.
 func (r *dryRun) copyState() error {
 	doc, err := r.list.Effective()
 	if err != nil {
@@ -383,8 +386,8 @@ func (r *dryRun) copyState() error {
 	return nil
 }
 
-// copyTree copies the files of a directory, which may be missing. Without one of the two there is nothing
-// to copy.
+// copyTree copies the files of a directory, which may be missing. It does nothing if from or to is
+// empty.
 func copyTree(from, to string) error {
 	if from == "" || to == "" {
 		return nil
@@ -430,7 +433,7 @@ type dryRunDoc struct {
 	Result    json.RawMessage `json:"result"` // of the specification
 }
 
-// nsState is what there is in a namespace, each as a line in the words of ip(8).
+// nsState is the state of a namespace, in lines with the words of ip(8).
 type nsState struct {
 	Links     []string `json:"links"`
 	Addresses []string `json:"addresses"`
@@ -439,12 +442,12 @@ type nsState struct {
 	Settings  []string `json:"settings"`
 }
 
-// lists are the parts of made with their names.
+// lists returns the parts of the state.
 func (m *nsState) lists() []*[]string {
 	return []*[]string{&m.Links, &m.Addresses, &m.Routes, &m.Rules, &m.Settings}
 }
 
-// look lists what is in the two namespaces.
+// look lists the state of the two namespaces.
 func (r *dryRun) look() (both [2]nsState, err error) {
 	for i, ns := range []*netns.NS{r.host, r.cont} {
 		if both[i], err = lookAt(ns); err != nil {
@@ -466,7 +469,7 @@ func (r *dryRun) look() (both [2]nsState, err error) {
 	return both, err
 }
 
-// lookAt lists what is in one namespace.
+// lookAt lists the state of one namespace.
 func lookAt(ns *netns.NS) (m nsState, err error) {
 	conn, err := rtnl.Dial(ns)
 	if err != nil {
@@ -488,7 +491,7 @@ func lookAt(ns *netns.NS) (m nsState, err error) {
 	for _, l := range links {
 		m.Links = append(m.Links, inventory.LinkLine(&l, names))
 		for _, a := range addrs[l.Index] {
-			if !a.Prefix.Addr().IsLinkLocalUnicast() { // each link has one that is up
+			if !a.Prefix.Addr().IsLinkLocalUnicast() { // each link that is up has one
 				m.Addresses = append(m.Addresses, a.Prefix.String()+" dev "+l.Name)
 			}
 		}
@@ -512,7 +515,7 @@ func lookAt(ns *netns.NS) (m nsState, err error) {
 	return m, err
 }
 
-// routeLine is a route in one line.
+// routeLine formats a route in one line.
 func routeLine(r rtnl.Route, names map[uint32]string) string {
 	line := r.Dst.String()
 	if r.Dst.Bits() == 0 {
@@ -531,7 +534,7 @@ func routeLine(r rtnl.Route, names map[uint32]string) string {
 	return line
 }
 
-// print writes what is new, and what was changed as it is now.
+// print prints what is new, and the new form of what was changed.
 func (r *dryRun) print(before, after [2]nsState) error {
 	name := func(link string) string { return link[:strings.IndexByte(link, ' ')] }
 	for _, link := range before[0].Links {

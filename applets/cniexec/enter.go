@@ -26,7 +26,7 @@ type enterCall struct {
 
 func (*enterCall) flags(*flagSet) {}
 
-// do replaces this process by a command in a network namespace.
+// do replaces this process with a command in a network namespace.
 //
 // The exit code is the command's; 126 or 127 if it was not started, and 1 if the namespace
 // cannot be entered.

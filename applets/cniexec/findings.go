@@ -10,10 +10,10 @@ import (
 	"cnibox/spec"
 )
 
-// A foundDoc is what a verb has found, as JSON, beside members of its own. Lists are never null.
+// A foundDoc is the part of a verb's JSON document with its findings. Lists are never null.
 type foundDoc struct {
 	Findings  []doctor.Finding `json:"findings"`
-	NotTested []string         `json:"notTested"` // and why
+	NotTested []string         `json:"notTested"` // with the reasons
 }
 
 // An attachmentName names an attachment in a document.
@@ -27,16 +27,16 @@ func nameOf(a spec.Attachment) attachmentName {
 	return attachmentName{a.Network, a.ContainerID, a.IfName}
 }
 
-// found is what the call has found.
+// found returns the findings of the call.
 func (c *call) found() foundDoc { return foundDoc{notNull(c.findings), notNull(c.notTested)} }
 
-// fault notes what CHECK or RESTORE has found of an attachment.
+// fault records what CHECK or RESTORE has found for an attachment.
 func (c *call) fault(e *chain.Entry, err error) {
 	c.findings = append(c.findings, doctor.Fault(e, err))
 }
 
-// entryOf is the entry of an attachment, or where there is none has its names alone; netns is the path of
-// its namespace, empty: that of the entry.
+// entryOf returns the entry of an attachment, or one with its names alone. netns is the path of its
+// namespace; empty: that of the entry.
 func (c *call) entryOf(a spec.Attachment, netns string) *chain.Entry {
 	e, err := c.runner.Cache.Lookup(a)
 	if err != nil {
@@ -46,8 +46,9 @@ func (c *call) entryOf(a spec.Attachment, netns string) *chain.Entry {
 	return e
 }
 
-// problem notes an error that is about a network, several attachments of it, or without a network a
-// namespace: one finding for each error that was joined. What is the part of the host, or the verb, that it is about.
+// problem records an error about a network, several of its attachments or, without a network, a
+// namespace: one finding for each joined error. what is the part of the host, or the verb, that the
+// error concerns.
 func (c *call) problem(what string, err error) {
 	if c.output != outputJSON {
 		return
@@ -74,10 +75,10 @@ func (c *call) problem(what string, err error) {
 	}
 }
 
-// A netnsError is an error about an attachment of a namespace, or about the namespace, whose names are
-// not in its text.
+// A netnsError is an error about an attachment of a namespace, or about the namespace, whose text
+// does not have these names.
 type netnsError struct {
-	spec.Attachment // zero: it is about the namespace
+	spec.Attachment // zero: the error is about the namespace
 	netns           string
 	err             error
 }
@@ -88,7 +89,7 @@ func (e *netnsError) Error() string { return e.err.Error() }
 // Unwrap returns the error.
 func (e *netnsError) Unwrap() error { return e.err }
 
-// ofNetNS makes a netnsError; nil stays nil.
+// ofNetNS returns a netnsError; nil stays nil.
 func ofNetNS(a spec.Attachment, netns string, err error) error {
 	if err == nil {
 		return nil
@@ -96,7 +97,7 @@ func ofNetNS(a spec.Attachment, netns string, err error) error {
 	return &netnsError{a, netns, err}
 }
 
-// parts are the errors that were joined; nil has none.
+// parts returns the joined errors; nil has none.
 func parts(err error) (all []error) {
 	if err == nil {
 		return nil
@@ -111,8 +112,8 @@ func parts(err error) (all []error) {
 	return all
 }
 
-// report writes the document of a verb that has done its work, with -o json, and returns the error that
-// stderr has besides. What a signal has ended has no document.
+// report writes the document of a verb that has done its work, with -o json, and returns the error
+// for stderr. A verb that a signal has ended has no document.
 func (c *call) report(ctx context.Context, doc any, err error) error {
 	if c.output != outputJSON || ctx.Err() != nil {
 		return err

@@ -23,18 +23,18 @@ import (
 
 // flags are those that all verbs have.
 //
-// The zero value of each is the flag that was not given, but for those that the
-// environment or a default fills in.
+// Zero values are flags that were not given, except for those that the environment or a default
+// fills in.
 type flags struct {
 	confDir            string
 	cacheDir, stateDir string        // empty: see [state.CacheDir]
-	output             string        // empty: for people
-	path               string        // CNI_PATH; empty: built-in plugins alone
+	output             string        // empty: text
+	path               string        // CNI_PATH; empty: only built-in plugins
 	timeout            time.Duration // of one plugin; 0: the default
 	help, version      bool
 }
 
-// link are the flags that say which attachment of a namespace is meant.
+// link has the flags that select an attachment of a namespace.
 type link struct{ ifName, containerID string } // empty ID: derived from the namespace
 
 func (l *link) declare(f *flagSet, ifName, containerID string) {
@@ -52,7 +52,7 @@ func (l *link) setTarget(t *chain.Target) {
 	}
 }
 
-// needs returns an error if nothing names the attachment.
+// needs returns an error if the flags do not select an attachment.
 func (l *link) needs(t *chain.Target) error {
 	if t.NetNS == "" && l.containerID == "" {
 		return errors.New("NETNS is missing; without it --container-id has to name the attachment")
@@ -64,19 +64,20 @@ func (l *link) needs(t *chain.Target) error {
 const commonKey = "common"
 
 // A flagSet declares the flags of one verb, with their help, which begins with the name of the
-// value, in backquotes.
+// value in backquotes.
 type flagSet struct {
 	*pflag.FlagSet
 	*flags
 	getenv func(string) string
 }
 
-// declared makes the flags of the verb, whose values nothing uses.
+// declared returns the flags of the verb; nothing uses their values.
 func (v *verb) declared(getenv func(string) string) *pflag.FlagSet {
 	return new(flags).set(v.new(&call{}), getenv)
 }
 
-// set makes the flags of a verb: its own, and those of all verbs. A nil action has the latter alone.
+// set returns the flags of a verb: its own, and those of all verbs. Without an action it returns
+// only the latter.
 func (f *flags) set(a action, getenv func(string) string) *pflag.FlagSet {
 	fs := &flagSet{pflag.NewFlagSet("cni-exec", pflag.ContinueOnError), f, getenv}
 	fs.SortFlags = false
@@ -118,10 +119,10 @@ func isCommon(flag *pflag.Flag) bool {
 	return common
 }
 
-// commonFlags are those of a set that all verbs have.
+// commonFlags returns the flags of a set that all verbs have.
 func commonFlags(set *pflag.FlagSet) []*pflag.Flag { return flagsOf(set, true) }
 
-// ownFlags are those of a set that are the verb's own.
+// ownFlags returns the flags of a set that are the verb's own.
 func ownFlags(set *pflag.FlagSet) []*pflag.Flag { return flagsOf(set, false) }
 
 func flagsOf(set *pflag.FlagSet, common bool) (list []*pflag.Flag) {
@@ -133,7 +134,7 @@ func flagsOf(set *pflag.FlagSet, common bool) (list []*pflag.Flag) {
 	return list
 }
 
-// allFlags is the set of the flags of all verbs, for a command line without a verb.
+// allFlags returns the flags of all verbs, for a command line without a verb.
 func allFlags(f *flags, getenv func(string) string) *pflag.FlagSet {
 	all := f.set(nil, getenv)
 	for _, v := range verbs() {
@@ -146,7 +147,7 @@ func allFlags(f *flags, getenv func(string) string) *pflag.FlagSet {
 	return all
 }
 
-// verbsWith are the names of the verbs that have a flag of their own.
+// verbsWith returns the names of the verbs that have the flag as their own.
 func verbsWith(flag string) (names []string) {
 	for _, v := range verbs() {
 		if f := v.declared(func(string) string { return "" }).Lookup(flag); f != nil && !isCommon(f) {
@@ -156,11 +157,11 @@ func verbsWith(flag string) (names []string) {
 	return names
 }
 
-// A nameValue is the value of a flag for which "" means that it was not given: it must not be given
-// so, as by a variable that is not set.
+// A nameValue is the value of a flag for which "" means that it was not given. It must not be given
+// as "", as by an unset variable.
 type nameValue string
 
-// errEmpty is the error of a name that is given, and empty.
+// errEmpty is the error of an empty name.
 var errEmpty = errors.New("it must not be empty")
 
 // Set takes a name.
@@ -175,10 +176,10 @@ func (n *nameValue) Set(s string) error {
 // String is the name.
 func (n *nameValue) String() string { return string(*n) }
 
-// Type is that of pflag's own, whose defaults the help has.
+// Type returns the name of pflag's own type, since the help then shows defaults.
 func (n *nameValue) Type() string { return "string" }
 
-// nameValues are those of a flag that may be given more than once.
+// nameValues are the values of a flag that may be repeated.
 type nameValues []string
 
 // Set takes one more name.
@@ -232,12 +233,12 @@ type commandLine struct {
 	set      *pflag.FlagSet
 	args     []string
 	operands []string // the verb first
-	command  []string // what comes after "--"; nil: there is none
+	command  []string // after "--"; nil: none
 }
 
-// parse reads flags wherever they stand among the operands, up to "--", after which
-// the command is. They are those of the verb, or of all where there is none. The error is the first
-// one. Without a verb there is no action.
+// parse reads flags, in any place among the operands, up to "--", after which the command follows.
+// They are the flags of the verb, or of all verbs if there is none. The error is the first one.
+// Without a verb there is no action.
 func parse(p applet.Process) (c *call, a action, err error) {
 	l := &commandLine{flags: &flags{}, args: p.Args}
 	c = &call{Process: p, commandLine: l}
@@ -253,7 +254,7 @@ func parse(p applet.Process) (c *call, a action, err error) {
 	}
 	err = l.set.Parse(l.args)
 	l.operands = l.set.Args()
-	if err != nil && asksForJSON(l.args) { // it is about this error
+	if err != nil && asksForJSON(l.args) { // it concerns this error
 		l.output = outputJSON
 	}
 	if err != nil && v != nil && len(l.operands) == 0 {
@@ -269,7 +270,7 @@ func parse(p applet.Process) (c *call, a action, err error) {
 }
 
 // verbIn finds the verb among words: the first that is neither a flag nor the value of one; empty:
-// there is none.
+// none.
 func verbIn(words []string) string {
 	if len(words) > 0 && !strings.HasPrefix(words[0], "-") {
 		return words[0]
@@ -294,7 +295,7 @@ func verbIn(words []string) string {
 	return ""
 }
 
-// asksForJSON reports whether --output is json among words that cannot be parsed.
+// asksForJSON reports whether words that cannot be parsed ask for --output json.
 func asksForJSON(args []string) bool {
 	line := " " + strings.Join(args, " ") + " "
 	return slices.ContainsFunc([]string{" -o json ", " -o=json ", " -ojson ", " --output json ", " --output=json "}, func(flag string) bool {
@@ -302,7 +303,8 @@ func asksForJSON(args []string) bool {
 	})
 }
 
-// flagError is an error of pflag in our words. A flag of other verbs would seem to have been obeyed.
+// flagError rewords an error of pflag. A flag of other verbs is an error, since it would have no
+// effect.
 func (v *verb) flagError(err error) error {
 	var unknown *pflag.NotExistError
 	var needs *pflag.ValueRequiredError
@@ -346,16 +348,15 @@ func (v *verb) flagError(err error) error {
 	return err
 }
 
-// derivedID is the container ID that cnitool makes of a namespace's path: ten bytes of its
+// derivedID returns the container ID that cnitool derives from a namespace's path: ten bytes of its
 // SHA-512. So cnitool can delete what cni-exec has added.
 func derivedID(netns string) string {
 	sum := sha512.Sum512([]byte(netns))
 	return chain.CnitoolPrefix + hex.EncodeToString(sum[:10])
 }
 
-// cniArgs reads CNI_ARGS in order; nil: none were given.
-// cnitool refuses an empty pair and a second "=" in one; runtimes send both. The error
-// has code 4.
+// cniArgs reads CNI_ARGS in order; nil: none. cnitool refuses an empty pair and a second "=" in a
+// pair; runtimes send both. The error has code 4.
 func cniArgs(s string) (pairs [][2]string, err error) {
 	for _, pair := range strings.Split(s, ";") {
 		if pair == "" {
@@ -370,8 +371,8 @@ func cniArgs(s string) (pairs [][2]string, err error) {
 	return pairs, nil
 }
 
-// capArgs reads CAP_ARGS; nil: none were given. Errors have code 4. What is not an object is an
-// error, null is as good as none.
+// capArgs reads CAP_ARGS; nil: none, also for null. A value that is not an object is an error.
+// Errors have code 4.
 func capArgs(s string) (caps map[string]json.RawMessage, err error) {
 	if s == "" {
 		return nil, nil
@@ -400,9 +401,8 @@ func (a *asked) capabilities(caps map[string]json.RawMessage) (_ map[string]json
 	return caps, err
 }
 
-// canPublish refuses --publish where no plugin of the networks would get it.
-// CAP_ARGS may hold what no plugin takes, as with libcni; a flag was given for this call.
-// The error has code 7.
+// canPublish refuses --publish if no plugin of the networks would get it. As with libcni, CAP_ARGS
+// may have what no plugin takes, but a flag was given for this call. The error has code 7.
 func (a *asked) canPublish(c *call, networks ...*chain.List) error {
 	for _, l := range networks {
 		if takes(l, spec.CapPorts) {
@@ -415,7 +415,7 @@ func (a *asked) canPublish(c *call, networks ...*chain.List) error {
 	return spec.Errorf(spec.CodeConfig, `--publish: no plugin in %s takes port mappings%s`, networks[0].File, c.publishAdvice())
 }
 
-// publishAdvice is what a list needs for published ports.
+// publishAdvice says what a list needs for published ports.
 func (c *call) publishAdvice() string {
 	plugins := c.linter().Decoding(spec.CapPorts)
 	if len(plugins) == 0 {
@@ -424,9 +424,8 @@ func (c *call) publishAdvice() string {
 	return fmt.Sprintf(`: add {"type": %q, "capabilities": {%q: true}} to its list`, plugins[0], spec.CapPorts)
 }
 
-// freePorts refuses --publish of a port on which a process of the host listens: its
-// clients would get to the container instead. Runtimes that give CAP_ARGS get a warning from the
-// plugin. The error has code 100.
+// freePorts refuses --publish of a port on which a process of the host listens: its clients would
+// reach the container instead. For CAP_ARGS of runtimes the plugin warns. The error has code 100.
 func (a *asked) freePorts() error {
 	if a.force {
 		return nil
@@ -437,11 +436,11 @@ func (a *asked) freePorts() error {
 	return nil
 }
 
-// listening is the error about ports on which processes of the host listen; nil: there are none.
+// listening returns the error for ports on which processes of the host listen; nil: none.
 func listening(publish []spec.Port) error {
 	var ports []hostport.Port
 	for _, p := range publish {
-		ip, _ := netip.ParseAddr(p.HostIP) // checked; none is the zero Addr
+		ip, _ := netip.ParseAddr(p.HostIP) // checked; the empty string is the zero Addr
 		ports = append(ports, hostport.Port{Proto: strings.ToLower(p.Protocol), IP: ip.Unmap(), Port: p.HostPort})
 	}
 	var found []string
@@ -471,7 +470,7 @@ func (p *publishedPorts) String() string { return "" }
 // Type is the name of the type, for pflag.
 func (p *publishedPorts) Type() string { return "PORT" }
 
-// protocols are those that have ports to publish.
+// protocols are those with ports that can be published.
 var protocols = []string{"tcp", "udp", "sctp"}
 
 // parsePublish reads [IP:]HOST:CONTAINER[/PROTOCOL], an IPv6 address in brackets. HOST and
@@ -527,7 +526,7 @@ func parsePort(s string) (uint16, error) {
 	return uint16(n), err
 }
 
-// cutLast cuts at the last sep; without one all of s is after it.
+// cutLast cuts at the last sep; without sep, after is all of s.
 func cutLast(s, sep string) (before, after string, found bool) {
 	i := strings.LastIndex(s, sep)
 	if i < 0 {

@@ -37,7 +37,7 @@ type gcCall struct {
 	live, keepNone, allNetworks, dryRun bool
 
 	deleted []spec.Attachment
-	title   func(spec.Attachment) string // of what gc deletes, for people
+	title   func(spec.Attachment) string // of what gc deletes; for text output
 }
 
 func (c *gcCall) flags(f *flagSet) {
@@ -70,14 +70,14 @@ func (c *gcCall) do(ctx context.Context, operands []string) (int, error) {
 // A gcDoc is the document of gc.
 type gcDoc struct {
 	DryRun  bool             `json:"dryRun"`
-	Deleted []attachmentName `json:"deleted"` // or, with dryRun, what would be
+	Deleted []attachmentName `json:"deleted"` // with dryRun what would be deleted
 	foundDoc
 }
 
 func (c *gcCall) doc() gcDoc { return gcDoc{c.dryRun, each(c.deleted, nameOf), c.found()} }
 
-// gcOperands requires a flag for what is valid, so that gc does not delete all by mistake. gc of
-// cnitool is --keep-none.
+// gcOperands requires a flag for what is valid, so that gc does not delete everything by mistake.
+// cnitool's gc is --keep-none.
 func (c *gcCall) gcOperands() error {
 	said := 0
 	for _, b := range []bool{len(c.valid) > 0, c.live, c.keepNone} {
@@ -95,8 +95,8 @@ func (c *gcCall) gcOperands() error {
 	return err
 }
 
-// validSet returns what --valid names.
-// Names are checked, since they are compared with those of files.
+// validSet returns the attachments in --valid. It checks their names, since they are compared with
+// those of files.
 func (c *gcCall) validSet() ([]spec.Attachment, error) {
 	var set []spec.Attachment
 	for _, s := range c.valid {
@@ -112,7 +112,7 @@ func (c *gcCall) validSet() ([]spec.Attachment, error) {
 	return set, nil
 }
 
-// gc deletes what is in neither --valid nor --valid-live, and lists it on stderr.
+// gc deletes what neither --valid nor --valid-live names, and lists it on stderr.
 func (c *gcCall) gc(ctx context.Context, l *chain.List) error {
 	defer memory.CollectLess()()
 	valid, err := c.validSet()
@@ -140,7 +140,7 @@ func (c *gcCall) gc(ctx context.Context, l *chain.List) error {
 	return err
 }
 
-// owners is [chain.GCOptions.Owners]. Without --valid-live none need be alive.
+// owners is [chain.GCOptions.Owners]. Without --valid-live the owners need not be alive.
 func (c *gcCall) owners(l *chain.List, entries []*chain.Entry) ([]chain.Owner, error) {
 	c.title = titlesOf(entries, nil)
 	doc, err := l.Effective()
@@ -161,7 +161,7 @@ func (c *gcCall) owners(l *chain.List, entries []*chain.Entry) ([]chain.Owner, e
 	return all, nil
 }
 
-// titlesOf is [chain.Titles] for the attachments of entries, and for owners that may have none.
+// titlesOf is [chain.Titles] for the attachments of entries, and for owners that may have no entry.
 func titlesOf(entries []*chain.Entry, owners []chain.Owner) func(spec.Attachment) string {
 	all := make(map[spec.Attachment]*chain.Entry)
 	for _, o := range owners {
@@ -174,7 +174,7 @@ func titlesOf(entries []*chain.Entry, owners []chain.Owner) func(spec.Attachment
 	return func(a spec.Attachment) string { return title(cmp.Or(all[a], chain.EntryOf(a))) }
 }
 
-// recordDirs are the directories with the records of a network's plugins.
+// recordDirs returns the directories with the records of a network's plugins.
 func recordDirs(conf *inventory.Conf) (dirs []record.Dir) {
 	for _, s := range conf.Stored {
 		for _, dir := range s.Records {

@@ -39,7 +39,7 @@ func (c *getCall) do(ctx context.Context, operands []string) (int, error) {
 	return exitOK, c.get(ctx)
 }
 
-// get prints what add has printed.
+// get prints the result that add has printed.
 func (c *getCall) get(ctx context.Context) error {
 	l, err := c.load()
 	if err != nil {

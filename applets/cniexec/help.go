@@ -10,7 +10,7 @@ import (
 	"cnibox/internal/tty"
 )
 
-// The texts of the overview, which are those of the manual page.
+// The texts of the overview are those of the manual page.
 const (
 	aboutText = `cni-exec attaches network namespaces to networks, as the CNI specification
 asks of a runtime. Plugins of this binary run in one process; others are
@@ -56,8 +56,8 @@ func overview(set *pflag.FlagSet) string {
 	return b.String()
 }
 
-// help is the text of `cni-exec VERB --help`, with the flags of its set. Those of all verbs are in
-// the overview.
+// help returns the text of `cni-exec VERB --help`, with the flags of its set. The flags of all
+// verbs are in the overview.
 func (v *verb) help(set *pflag.FlagSet) string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "%s\n\n%s\n", strings.TrimSpace("cni-exec "+v.name+" "+v.operands), sentence(v.summary))
@@ -74,7 +74,8 @@ func (v *verb) help(set *pflag.FlagSet) string {
 	return b.String()
 }
 
-// sentence begins with a capital letter and ends with a period or a question mark.
+// sentence adds a capital letter at the beginning and a period at the end, unless there is a
+// question mark.
 func sentence(s string) string {
 	s = strings.ToUpper(s[:1]) + strings.ReplaceAll(s[1:], "\n", " ")
 	if strings.HasSuffix(s, "?") {
@@ -97,7 +98,7 @@ func describe(flag *pflag.Flag) (name, text string) {
 	return name, text
 }
 
-// flagHelp are the lines of flags: names with those of their values, and meanings.
+// flagHelp returns the lines of flags: names with those of their values, and meanings.
 func flagHelp(flags []*pflag.Flag) string {
 	const indent = 25 // columns, as in the overview
 	var b strings.Builder
@@ -156,7 +157,7 @@ func (c *call) printHelp(_ context.Context, operands []string) (int, error) {
 	return 0, usage("help: %q is one operand too many", operands[1])
 }
 
-// suggestVerb asks for the verb that begins alike; empty: none does.
+// suggestVerb returns a question with the verb that begins alike; empty: none does.
 func suggestVerb(name string) string {
 	for _, v := range verbs() {
 		if len(name) > 1 && (strings.HasPrefix(v.name, name) || strings.HasPrefix(name, v.name)) {

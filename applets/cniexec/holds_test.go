@@ -13,7 +13,7 @@ import (
 	"cnibox/spec"
 )
 
-// external is a plugin that nothing of this package knows: what it holds is what it says.
+// external is a plugin unknown to this package: it holds what it reports.
 var external = applet.Applet{Name: "wormhole", Verbs: func() spec.Verbs {
 	return spec.Verbs{
 		Interface: true, Publishes: true,
@@ -29,7 +29,7 @@ var external = applet.Applet{Name: "wormhole", Verbs: func() spec.Verbs {
 	}
 }}
 
-// What a plugin holds is in ls, show, who and tree by what the plugin says alone.
+// What a plugin holds is in ls, show, who and tree, from the plugin's report alone.
 func TestHoldsOfAnyPlugin(t *testing.T) {
 	f := newFixture(t)
 	netns := f.netns("ns")

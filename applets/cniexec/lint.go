@@ -45,8 +45,8 @@ func (c *lintCall) flags(f *flagSet) {
 	f.outputs("`json` print JSON")
 }
 
-// do prints what is wrong in configurations, those of --conf-dir where no operand names
-// others. The exit code is 1 if something is.
+// do prints what is wrong in configurations: those of the operands, or else of --conf-dir. The exit
+// code is 1 if there are findings.
 func (c *lintCall) do(_ context.Context, operands []string) (int, error) {
 	if len(operands) == 0 {
 		operands = []string{c.confDir}
@@ -70,8 +70,8 @@ func (c *lintCall) do(_ context.Context, operands []string) (int, error) {
 	return exitOK, err
 }
 
-// lintFiles lints files and directories, and compares them with the links and routes of this host, and
-// with what is attached.
+// lintFiles lints files and directories, and compares them with the links and routes of this host,
+// and with its attachments.
 func (c *call) lintFiles(paths ...string) ([]*lint.Finding, error) {
 	l := c.linter()
 	l.Routes = routesOfHost()
@@ -86,7 +86,7 @@ func (c *call) lintFiles(paths ...string) ([]*lint.Finding, error) {
 	return l.Files(paths...)
 }
 
-// attachedAddresses returns the attachments of the cache that are alive; none where it cannot be read.
+// attachedAddresses returns the live attachments of the cache; none if it cannot be read.
 func (c *call) attachedAddresses() (all []lint.Attached) {
 	if c.stateDirs() != nil {
 		return nil
@@ -104,12 +104,12 @@ func (c *call) attachedAddresses() (all []lint.Attached) {
 	return all
 }
 
-// linter returns what compares configurations with the plugins of this program.
+// linter returns a linter that compares configurations with the built-in plugins.
 func (c *call) linter() *lint.Linter {
 	return &lint.Linter{Applets: c.Applets, Path: filepath.SplitList(c.path)}
 }
 
-// routesOfHost returns the routes of the main table; none where they cannot be read.
+// routesOfHost returns the routes of the main table; none if they cannot be read.
 func routesOfHost() (routes []lint.HostRoute) {
 	conn, err := rtnl.Dial(netns.Host())
 	if err != nil {
@@ -134,9 +134,9 @@ func routesOfHost() (routes []lint.HostRoute) {
 	return routes
 }
 
-// warnOf prints what is not meant in a network that is about to be used: keys and capabilities
-// that nothing reads, an order of plugins that cannot work, and addresses that another network or a
-// route of the host has. For these, with compare, all configurations and routes are read.
+// warnOf prints mistakes in a network that is about to be used: keys and capabilities that no
+// plugin reads, an order of plugins that cannot work, and addresses that another network or a route
+// of the host has. For the last, with compare, it reads all configurations and routes.
 func (c *call) warnOf(l *chain.List, compare bool) {
 	if l.File == "" {
 		return // the default network
@@ -145,7 +145,7 @@ func (c *call) warnOf(l *chain.List, compare bool) {
 		c.warner = c.linter()
 		if compare {
 			c.warner.Routes = routesOfHost()
-			c.warner.Others, _ = chain.Lists(c.confDir) // of those that cannot be read nothing is known
+			c.warner.Others, _ = chain.Lists(c.confDir) // nothing is known of unreadable ones
 		}
 	}
 	for _, f := range c.warner.List(l) {

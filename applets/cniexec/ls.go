@@ -46,7 +46,7 @@ func (c *lsCall) flags(f *flagSet) {
 	f.outputs("`wide|json|jsonl` print all columns, a JSON document, or one of each attachment a line")
 }
 
-// The values of --output beside none.
+// The values of --output, if it is given.
 const (
 	outputWide = "wide"
 	outputJSON = "json"
@@ -54,7 +54,7 @@ const (
 	outputLines = "jsonl" // of ls
 )
 
-// knownOutput refuses what the verb does not have as --output.
+// knownOutput refuses an --output that the verb does not have.
 func (c *call) knownOutput() error {
 	value, _ := usageOf(c.set.Lookup("output"))
 	formats := strings.Split(value, "|")
@@ -64,8 +64,8 @@ func (c *call) knownOutput() error {
 	return fmt.Errorf("%s: --output %q: it must be %s", c.verb, c.output, strings.Join(formats, " or "))
 }
 
-// look makes the inventory for a verb that shows it, and names the entries that are broken and
-// what could not be read.
+// look makes the inventory for a verb that prints it. It names broken entries, and what could not
+// be read.
 func (c *call) look() (*inventory.Inventory, error) {
 	if err := c.stateDirs(); err != nil {
 		return nil, err
@@ -78,7 +78,8 @@ func (c *call) look() (*inventory.Inventory, error) {
 	return v, nil
 }
 
-// complain names on stderr what the inventory does not have; without is what was not done for it.
+// complain names on stderr what the inventory does not have; without is what was left out because
+// of that.
 func (c *call) complain(v *inventory.Inventory, without string) {
 	for _, b := range v.Broken {
 		c.warn("cache: %v", b.Err())
@@ -141,7 +142,7 @@ func (c *lsCall) lsAttachments(ctx context.Context, v *inventory.Inventory) (exi
 		return c.stream(ctx, v)
 	}
 	asked := v.Entries
-	if c.output == "" { // the table has only ports of what they hold, and most are those of the capability
+	if c.output == "" { // the table shows only ports of what plugins hold, and most ports are those of the capability
 		asked = inventory.Publishing(asked)
 	}
 	v.ReadHolds(ctx, asked)
@@ -156,7 +157,7 @@ func (c *lsCall) lsAttachments(ctx context.Context, v *inventory.Inventory) (exi
 		columns = append(columns, tty.Column{Title: "HOLDS"}, tty.Column{Title: "RUNTIME"}, tty.Column{Title: "CONTAINER"}, tty.Column{Title: "NETNS"})
 	}
 	var rows [][]string
-	var faults strings.Builder // each a line below the table, which is never cut
+	var faults strings.Builder // each a line below the table, never shortened
 	title := inventory.Titles(v.Entries)
 	for _, a := range v.Entries {
 		state := a.StateText()
@@ -177,7 +178,7 @@ func (c *lsCall) lsAttachments(ctx context.Context, v *inventory.Inventory) (exi
 	return c.write(faults.String())
 }
 
-// otherHolds is what plugins hold for an attachment, but for what has a column of its own.
+// otherHolds returns what plugins hold for an attachment, except what has its own column.
 func otherHolds(a *inventory.Entry) (texts []string) {
 	for _, h := range a.Holds {
 		if h.Kind != spec.KindPort && h.Kind != spec.KindHostLink {
@@ -202,16 +203,16 @@ func (c *call) list(s tty.Screen, columns []tty.Column, rows [][]string) (exit i
 	return c.write(s.Table(columns, rows))
 }
 
-// joined is the list in one cell.
+// joined returns the list as one cell.
 func joined[T any](list []T, text func(T) string) string {
 	return strings.Join(each(list, text), ",")
 }
 
-// bare is an address without its prefix length.
+// bare returns an address without its prefix length.
 func bare(p netip.Prefix) string { return p.Addr().String() }
 
-// stream writes a document of each attachment a line. What plugins hold for them is read for a few at
-// a time, so that the first line does not wait for the last attachment.
+// stream writes one line with a document for each attachment. It reads what plugins hold for a few
+// attachments at a time, so that the first line does not wait for the last attachment.
 func (c *lsCall) stream(ctx context.Context, v *inventory.Inventory) (exit int, err error) {
 	const few = 64
 	c.documented = true
@@ -227,7 +228,7 @@ func (c *lsCall) stream(ctx context.Context, v *inventory.Inventory) (exit int, 
 			if err := e.Encode(attachmentOf(v, a)); err != nil {
 				return 0, err
 			}
-			a.Holds, part[i] = nil, nil // they are not needed again
+			a.Holds, part[i] = nil, nil // not needed any more
 		}
 		if exit, err := c.write(string(spec.EscapeJSON([]byte(b.String())))); err != nil {
 			return exit, err
@@ -236,7 +237,7 @@ func (c *lsCall) stream(ctx context.Context, v *inventory.Inventory) (exit int, 
 	return exitOK, nil
 }
 
-// writeJSON writes a document to stdout, in what a terminal can print.
+// writeJSON writes a document to stdout, escaped for terminals.
 func (c *call) writeJSON(doc any) (exit int, err error) {
 	c.documented = true
 	var b strings.Builder
@@ -249,7 +250,7 @@ func (c *call) writeJSON(doc any) (exit int, err error) {
 	return c.write(string(spec.EscapeJSON([]byte(b.String()))))
 }
 
-// The shapes of the JSON documents; docs/cni-exec.md describes them. Lists are never null.
+// The types of the JSON documents, which docs/cni-exec.md describes. Lists are never null.
 type (
 	inventoryDoc struct {
 		Attachments []attachmentDoc `json:"attachments"`
@@ -286,7 +287,7 @@ type (
 	}
 )
 
-// docOf has some of the attachments, and all that was not read or tested.
+// docOf returns a document of some of the attachments, with all that was not read or tested.
 func docOf(v *inventory.Inventory, list []*inventory.Entry) inventoryDoc {
 	return inventoryDoc{attachmentDocs(v, list), each(v.Broken, broken), each(v.Unread, error.Error)}
 }
@@ -297,7 +298,7 @@ func attachmentDocs(v *inventory.Inventory, list []*inventory.Entry) []attachmen
 
 func broken(b chain.Broken) brokenDoc { return brokenDoc{b.Name(), b.Err().Error()} }
 
-// notNull is a list that is not null in JSON.
+// notNull returns a list that is not null in JSON.
 func notNull[T any](list []T) []T {
 	if list == nil {
 		return []T{}
@@ -305,7 +306,7 @@ func notNull[T any](list []T) []T {
 	return list
 }
 
-// each is what fn makes of each of a list; it is not null in JSON.
+// each returns the results of fn for a list; the result is not null in JSON.
 func each[T, D any](list []T, fn func(T) D) []D {
 	all := make([]D, 0, len(list))
 	for _, e := range list {
@@ -314,7 +315,7 @@ func each[T, D any](list []T, fn func(T) D) []D {
 	return all
 }
 
-// attachmentOf is one of the documents.
+// attachmentOf returns the document of one attachment.
 func attachmentOf(v *inventory.Inventory, a *inventory.Entry) attachmentDoc {
 	d := attachmentDoc{
 		Network: a.NetworkName, ContainerID: a.ContainerID, IfName: a.IfName, Name: a.Name(), Runtime: a.Runtime(), NetNS: a.NetNSPath(),
@@ -332,8 +333,8 @@ func attachmentOf(v *inventory.Inventory, a *inventory.Entry) attachmentDoc {
 	return d
 }
 
-// knownNetworks are those of --conf-dir and of the cache. The default network is one if it has been
-// used, and nothing is configured.
+// knownNetworks returns those of --conf-dir and of the cache. It includes the default network if
+// that was used, and no network is configured.
 func (c *call) knownNetworks(v *inventory.Inventory) []*inventory.Network {
 	return v.Networks(c.confDir, func() *inventory.Network {
 		if doc := defaultConf(v.Cache.Dir); doc != nil {
@@ -343,7 +344,8 @@ func (c *call) knownNetworks(v *inventory.Inventory) []*inventory.Network {
 	}, c.warn)
 }
 
-// defaultConf is that of the default network, if its subnets were chosen; nil: they were not.
+// defaultConf returns the configuration of the default network; nil: its subnets were not chosen
+// yet.
 func defaultConf(cacheDir string) []byte {
 	s, err := readSubnets(filepath.Join(cacheDir, "cnibox", subnetsFile))
 	if err != nil {
@@ -352,7 +354,7 @@ func defaultConf(cacheDir string) []byte {
 	return embeddedConf(s, hostHasIPv6(), filepath.Join(cacheDir, "networks"), "")
 }
 
-// The shapes of networks.
+// The types of the documents of networks.
 type (
 	networksDoc struct {
 		Networks []networkDoc `json:"networks"`
@@ -385,7 +387,7 @@ type (
 	}
 )
 
-// networkOf is the document of a network.
+// networkOf returns the document of a network.
 func networkOf(v *inventory.Inventory, n *inventory.Network, pools []inventory.Pool) networkDoc {
 	return networkDoc{
 		Name: n.Name, File: n.File, CNIVersion: n.Conf.CNIVersion, Plugins: n.Conf.Types(), Bridge: v.Bridge(n.Conf),
@@ -394,7 +396,7 @@ func networkOf(v *inventory.Inventory, n *inventory.Network, pools []inventory.P
 }
 
 func poolOf(p inventory.Pool) poolDoc {
-	const exact = 1<<53 - 1 // what numbers of JSON are read as without loss
+	const exact = 1<<53 - 1 // the largest number that JSON readers decode without loss
 	return poolDoc{each(p.Set, func(r ipam.Range) rangeDoc { return rangeDoc{r.Subnet, r.Start, r.End, r.Gateway} }),
 		p.Used, min(p.Free, exact), notNull(p.Stale)}
 }
@@ -420,7 +422,7 @@ func (c *lsCall) lsNetworks(v *inventory.Inventory) (exit int, err error) {
 		all.Networks = append(all.Networks, networkOf(v, n, pools))
 		var subnets []string
 		var used uint64
-		stale, free := 0, uint64(math.MaxUint64) // an attachment takes an address of each set
+		stale, free := 0, uint64(math.MaxUint64) // an attachment uses an address of each set
 		for _, p := range pools {
 			used, stale, free = max(used, p.Used), max(stale, len(p.Stale)), min(free, p.Free)
 			for _, r := range p.Set {
@@ -453,7 +455,7 @@ func (c *lsCall) lsNetworks(v *inventory.Inventory) (exit int, err error) {
 	return c.list(s, columns, rows)
 }
 
-// count is a number of addresses: those of IPv6 are too many to be written.
+// count formats a number of addresses; for IPv6 the number is too large to be written.
 func count(n uint64) string {
 	if n >= 1<<32 {
 		return "many"

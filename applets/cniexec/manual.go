@@ -6,8 +6,8 @@ import (
 	"github.com/spf13/pflag"
 )
 
-// A Manual is what cni-exec(8) is written from: the texts and the declarations of the help. The
-// program itself does not use it.
+// A Manual is the source of cni-exec(8): the texts and the declarations of the help. The program
+// itself does not use it.
 type Manual struct {
 	About, Operands, Notes, Environment, Exit string
 
@@ -15,17 +15,17 @@ type Manual struct {
 	Flags []ManualTerm // of all verbs
 }
 
-// A ManualVerb is a verb with the flags of its own.
+// A ManualVerb is a verb with its own flags.
 type ManualVerb struct {
 	Usage, Text string
 	Flags       []ManualTerm
 	Examples    []ManualTerm // command lines
 }
 
-// A ManualTerm is what is typed, and its meaning.
+// A ManualTerm is text to type, and its meaning.
 type ManualTerm struct{ Term, Text string }
 
-// NewManual returns the texts for an empty environment, which fills in defaults of flags.
+// NewManual returns the texts for an empty environment, which can change defaults of flags.
 func NewManual() Manual {
 	noEnv := func(string) string { return "" }
 	m := Manual{

@@ -54,8 +54,8 @@ func (c *metricsCall) do(_ context.Context, operands []string) (int, error) {
 	return exitOK, err
 }
 
-// metricsText is all that is counted, as OpenMetrics, with samples of repairs beside. With an error it is
-// incomplete, or empty.
+// metricsText returns all metrics as OpenMetrics, with the samples of repairs. With an error the
+// text is incomplete or empty.
 func (c *call) metricsText(repairs func([]*inventory.Network) map[string]float64) (string, error) {
 	v, err := c.look()
 	if err != nil {
@@ -69,7 +69,7 @@ func (c *call) metricsText(repairs func([]*inventory.Network) map[string]float64
 	if repairs != nil {
 		writeFamily(&out, "cnibox_repairs", "counter", "Attachments that reload --watch has restored, or could not.", repairs(networks))
 	}
-	// Of a log that is rotated, or of which the end is read, they fall: gauges.
+	// They are gauges: they fall when a log is rotated, or only its end is read.
 	calls, seconds, lerr := logSamples(c.Getenv(applet.LogEnv))
 	writeFamily(&out, "cnibox_log_calls", "gauge", "Calls in the last 16 MiB of the log.", calls)
 	writeFamily(&out, "cnibox_log_call_seconds", "gauge", "Time that these calls took.", seconds)
@@ -77,11 +77,11 @@ func (c *call) metricsText(repairs func([]*inventory.Network) map[string]float64
 	return out.String(), errors.Join(err, lerr)
 }
 
-// repairs begins the lines of the samples by which a file of metrics keeps the repairs.
+// repairs is the beginning of the lines with samples of repairs in a file of metrics.
 const repairs = "cnibox_repairs_total{"
 
-// writeMetrics writes the file of --metrics in one step, with the repairs that it has, and those of restored
-// beside. Readers are other users, as node_exporter.
+// writeMetrics writes the file of --metrics in one step, with the repairs already in it and those
+// of restored. Its readers are other users, such as node_exporter.
 func (c *reloadCall) writeMetrics(restored []restoredDoc) error {
 	old, err := disk.Read(c.metrics, 0, maxMetrics)
 	if err != nil && !errors.Is(err, os.ErrNotExist) {
@@ -113,18 +113,18 @@ func (c *reloadCall) writeMetrics(restored []restoredDoc) error {
 	if text == "" {
 		return err
 	}
-	temp := c.metrics + ".new" // which node_exporter does not read
+	temp := c.metrics + ".new" // a name that node_exporter does not read
 	if werr := os.WriteFile(temp, []byte(text), 0o644); werr != nil {
 		return errors.Join(err, werr)
 	}
 	return errors.Join(err, disk.Rename(temp, c.metrics))
 }
 
-// maxMetrics is how much of a file of metrics is read, in bytes.
+// maxMetrics is how much of a file of metrics is read at most, in bytes.
 const maxMetrics = 16 << 20
 
-// writeFamily writes the samples of one name, in order: lines of labels and values. A family without
-// samples is left out.
+// writeFamily writes the samples of one name in order: lines of labels and values. It omits a
+// family without samples.
 func writeFamily(out *strings.Builder, name, kind, help string, samples map[string]float64) {
 	if len(samples) == 0 {
 		return
@@ -138,7 +138,7 @@ func writeFamily(out *strings.Builder, name, kind, help string, samples map[stri
 	}
 }
 
-// labels are pairs of names and values, which are escaped as OpenMetrics asks.
+// labels formats pairs of names and values, with the escapes of OpenMetrics.
 func labels(pairs ...string) string {
 	escape := strings.NewReplacer(`\`, `\\`, `"`, `\"`, "\n", `\n`)
 	var list []string
@@ -156,7 +156,8 @@ func attachmentSamples(v *inventory.Inventory) map[string]float64 {
 	return samples
 }
 
-// addressSamples are those of each range set. What cannot be read is left out, and the error says so.
+// addressSamples returns those of each range set. It omits what cannot be read, and reports that as
+// the error.
 func addressSamples(v *inventory.Inventory, networks []*inventory.Network) (map[string]float64, error) {
 	samples := map[string]float64{}
 	var errs []error
@@ -179,10 +180,11 @@ func addressSamples(v *inventory.Inventory, networks []*inventory.Network) (map[
 	return samples, errors.Join(errs...)
 }
 
-// maxLog is how much of the end of the log is read, in bytes.
+// maxLog is how much of the end of the log is read at most, in bytes.
 const maxLog = 16 << 20
 
-// logSamples counts the calls in the file that a value of CNIBOX_LOG names, and adds up their time.
+// logSamples counts the calls in the file that a value of CNIBOX_LOG names, and adds up their
+// times.
 func logSamples(where string) (calls, seconds map[string]float64, err error) {
 	file := applet.LogFile(where)
 	if file == "" {
@@ -220,8 +222,8 @@ func logSamples(where string) (calls, seconds map[string]float64, err error) {
 	return calls, seconds, lines.Err()
 }
 
-// logged reads a line of the log; an empty verb: it is not one, as where the end of a file begins
-// within a line.
+// logged reads a line of the log. An empty verb means that it is not a whole line: the part that is
+// read may begin within a line.
 func logged(line string) (program, verb, result string, took time.Duration) {
 	for word := range strings.FieldsSeq(line) {
 		key, value, _ := strings.Cut(word, "=")
@@ -237,7 +239,7 @@ func logged(line string) (program, verb, result string, took time.Duration) {
 			if value != "0" {
 				result = "error"
 			}
-		case "error": // the rest is what an error says
+		case "error": // the rest is the text of an error
 			return program, verb, cmp.Or(result, "error"), took
 		}
 	}

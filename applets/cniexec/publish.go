@@ -39,7 +39,7 @@ then none is taken back.`,
 	}
 }
 
-// A publishCall is one call of publish, and the part that unpublish has of it.
+// A publishCall is one call of publish; unpublish uses a part of it.
 type publishCall struct {
 	*call
 	force       bool
@@ -51,7 +51,7 @@ func (c *publishCall) flags(f *flagSet) {
 	f.BoolVar(&c.force, "force", false, "publish also ports on which this host listens")
 }
 
-// declareAttachment declares what says which attachment of the container is meant.
+// declareAttachment declares the flags that select an attachment of the container.
 func (c *publishCall) declareAttachment(f *flagSet) {
 	f.Var((*nameValue)(&c.net), "net", "`NETWORK` the attachment to this one")
 	f.VarP((*nameValue)(&c.ifName), "ifname", "i", "`NAME` the attachment with this interface")
@@ -103,7 +103,7 @@ func takesPorts(e *chain.Entry) bool {
 	return err == nil && takes(l, spec.CapPorts)
 }
 
-// attachment finds the attachment that is meant: of a container's, the only one that fits.
+// attachment finds the attachment of a container: the only one that fits.
 func (c *publishCall) attachment(name string, fits func(*inventory.Entry) bool) (*inventory.Entry, error) {
 	c.about = name
 	if err := c.prepare(); err != nil {
@@ -128,7 +128,7 @@ func (c *publishCall) attachment(name string, fits func(*inventory.Entry) bool) 
 	case len(named) == 0:
 		return nil, spec.Errorf(spec.CodeUnknown, "it has no such attachment, but: %s", texts(all))
 	case len(named) == 1:
-		return named[0], nil // which the error is about, if it does not fit
+		return named[0], nil // if it does not fit, the error concerns it
 	case len(fitting) == 1:
 		return fitting[0], nil
 	case len(fitting) == 0:
@@ -137,7 +137,7 @@ func (c *publishCall) attachment(name string, fits func(*inventory.Entry) bool) 
 	return nil, spec.Errorf(spec.CodeEnv, "it has several attachments: %s: name one with --net or -i", texts(fitting))
 }
 
-// printPorts prints what was done to which ports.
+// printPorts prints the ports and what was done to them.
 func (c *publishCall) printPorts(a *inventory.Entry, ports []spec.Port, done string) (int, error) {
 	if c.output == outputJSON {
 		v, err := c.look()
@@ -227,25 +227,25 @@ func whatIsThere(mappings []mapping) string {
 	return "it has " + tty.Several(each(mappings, func(m mapping) string { return m.Short() }))
 }
 
-// A mapping is an entry of the capability portMappings, with what it has beside the members of a
-// [spec.Port].
+// A mapping is an entry of the capability portMappings, including members that a [spec.Port] does
+// not have.
 type mapping struct {
 	spec.Port
 	raw json.RawMessage
 }
 
-// mappingOf makes one.
+// mappingOf returns the mapping of a port.
 func mappingOf(p spec.Port) mapping {
 	raw, _ := json.Marshal(p) // numbers and strings
 	return mapping{p, raw}
 }
 
-// is reports whether a mapping has a port already.
+// is reports whether a mapping is that of a port.
 func (m mapping) is(p spec.Port) bool {
 	return m.HostPort == p.HostPort && m.ContainerPort == p.ContainerPort && m.Protocol == strings.ToLower(p.Protocol) && address(m.HostIP) == address(p.HostIP)
 }
 
-// address is that of a mapping; the zero Addr: any of the host.
+// address returns the address of a mapping; the zero Addr: any of the host.
 func address(hostIP string) netip.Addr {
 	a, err := netip.ParseAddr(hostIP)
 	if err != nil {
@@ -254,7 +254,7 @@ func address(hostIP string) netip.Addr {
 	return a.Unmap()
 }
 
-// readMappings reads the value of the capability; nil is none.
+// readMappings reads the value of the capability; nil has none.
 func readMappings(value json.RawMessage) (mappings []mapping, err error) {
 	var raw []json.RawMessage
 	if value != nil {
@@ -271,27 +271,27 @@ func readMappings(value json.RawMessage) (mappings []mapping, err error) {
 	return mappings, err
 }
 
-// encodeMappings is the value of the capability. An empty list is one.
+// encodeMappings returns the value of the capability, which may be an empty list.
 func encodeMappings(mappings []mapping) json.RawMessage {
-	value, _ := json.Marshal(each(mappings, func(m mapping) json.RawMessage { return m.raw })) // they were read
+	value, _ := json.Marshal(each(mappings, func(m mapping) json.RawMessage { return m.raw })) // they were decoded before
 	return value
 }
 
-// A hostPort is a published port as unpublish names it.
+// A hostPort is a published port in an operand of unpublish.
 type hostPort struct {
 	ip       netip.Addr // zero: any
 	port     uint16
 	protocol string
-	to       uint16 // in the container; 0: any
+	to       uint16 // port in the container; 0: any
 }
 
-// matches reports whether a published port is meant.
+// matches reports whether it names a published port.
 func (h hostPort) matches(p spec.Port) bool {
 	return p.HostPort == h.port && strings.EqualFold(p.Protocol, h.protocol) &&
 		(!h.ip.IsValid() || address(p.HostIP) == h.ip) && (h.to == 0 || p.ContainerPort == h.to)
 }
 
-// String is the port as it was named.
+// String returns the port as it was named.
 func (h hostPort) String() string {
 	p := spec.Port{HostPort: h.port, ContainerPort: h.to, Protocol: h.protocol}
 	if h.ip.IsValid() {
@@ -303,7 +303,7 @@ func (h hostPort) String() string {
 	return p.Host()
 }
 
-// parseHostPorts reads a port as publish has it, or without the container's.
+// parseHostPorts reads a port in the syntax of publish, also without the container's.
 func parseHostPorts(s string) (ports []hostPort, err error) {
 	if full, err := parsePublish(s); err == nil {
 		return each(full, func(p spec.Port) hostPort {

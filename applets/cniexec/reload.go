@@ -51,7 +51,7 @@ func (c *reloadCall) flags(f *flagSet) {
 	f.Var((*nameValue)(&c.metrics), "metrics", "`FILE` with --watch: keep there what metrics prints and how often it has repaired, for node_exporter")
 }
 
-// do restores what attachments have lost, once or, with --watch, again and again.
+// do restores what attachments have lost, once or, with --watch, after each event.
 func (c *reloadCall) do(ctx context.Context, operands []string) (int, error) {
 	if len(operands) > 1 {
 		return 0, usage("reload: %q is one operand too many", operands[1])
@@ -94,29 +94,29 @@ func (c *reloadCall) do(ctx context.Context, operands []string) (int, error) {
 type (
 	// A reloadDoc is the document of reload.
 	reloadDoc struct {
-		Attachments []restoredDoc `json:"attachments"` // that are alive
-		Cause       string        `json:"cause"`       // what --watch has seen before; empty: it has not started this one
+		Attachments []restoredDoc `json:"attachments"` // live ones
+		Cause       string        `json:"cause"`       // the event that --watch has seen; empty: --watch has not started this reload
 		foundDoc
 	}
 
 	restoredDoc struct {
 		attachmentName
 		NetNS     string   `json:"netns"`
-		Did       []string `json:"did"`       // as the lines have it
-		Unchecked string   `json:"unchecked"` // why CHECK was not run; empty: it was
-		External  []string `json:"external"`  // plugins of other programs, whose part is not restored
+		Did       []string `json:"did"`       // as in the printed lines
+		Unchecked string   `json:"unchecked"` // why CHECK was not run; empty: it was run
+		External  []string `json:"external"`  // external plugins, whose part is not restored
 
 		failed bool
 	}
 )
 
-// restoredOf is what became of one attachment.
+// restoredOf returns the document of one attachment.
 func restoredOf(r *chain.Restored) restoredDoc {
 	return restoredDoc{nameOf(r.Attachment()), r.NetNSPath(), notNull(r.Did), r.Unchecked, notNull(r.External), len(r.Errs) > 0}
 }
 
-// reportRestored writes the document of reload. One that --watch has started is silent where there was
-// nothing to do.
+// reportRestored writes the document of reload. A reload that --watch has started prints nothing if
+// it had nothing to do.
 func (c *reloadCall) reportRestored(ctx context.Context, err error) error {
 	doc := reloadDoc{notNull(c.restored), c.cause(), c.found()}
 	if c.watched() && len(c.findings) == 0 && !slices.ContainsFunc(doc.Attachments, func(r restoredDoc) bool { return len(r.Did) > 0 }) {
@@ -125,8 +125,8 @@ func (c *reloadCall) reportRestored(ctx context.Context, err error) error {
 	return c.report(ctx, doc, err)
 }
 
-// entriesNamed returns the entries of a network, or of a container as show names it. One that cannot be
-// read is an error, as it may be one of them.
+// entriesNamed returns the entries of a network, or of a container as show names it. An unreadable
+// entry is an error, since it may be one of them.
 func (c *call) entriesNamed(name string) ([]*chain.Entry, error) {
 	entries, err := c.runner.Entries()
 	if err != nil {
@@ -140,20 +140,20 @@ func (c *call) entriesNamed(name string) ([]*chain.Entry, error) {
 	return each(found, func(a *inventory.Entry) *chain.Entry { return a.Entry }), err
 }
 
-// nameThread keeps this goroutine, which changes the rule set, on its thread and gives that the
-// name of the program, by which --watch knows it. That of a program that was started as
-// /proc/self/exe is "exe".
+// nameThread locks this goroutine, which changes the rule set, to its thread, and gives the thread
+// the name of the program, by which --watch recognizes it. A program that was started as
+// /proc/self/exe has the name "exe".
 func nameThread() (release func()) {
 	runtime.LockOSThread()
 	name, err := unix.BytePtrFromString("cni-exec")
 	if err == nil {
-		_ = unix.Prctl(unix.PR_SET_NAME, uintptr(unsafe.Pointer(name)), 0, 0, 0) // at worst it reloads once more
+		_ = unix.Prctl(unix.PR_SET_NAME, uintptr(unsafe.Pointer(name)), 0, 0, 0) // on an error --watch reloads once more
 	}
 	return runtime.UnlockOSThread
 }
 
-// restore restores attachments, prints a line for each of what was done, and returns how many were
-// alive. An error about entries that cannot be read is returned when the others are restored.
+// restore restores attachments, prints a line for each that was changed, and returns the number of
+// live ones. It returns an error about unreadable entries after it has restored the others.
 func (c *call) restore(ctx context.Context, entries []*chain.Entry, unread error) (alive int, err error) {
 	defer memory.CollectLess()()
 	failed := 0
@@ -193,12 +193,12 @@ func (c *call) restore(ctx context.Context, entries []*chain.Entry, unread error
 	}
 	err = unread
 	if err == nil && failed > 0 {
-		err = &hint.Error{Err: spec.Errorf(spec.CodeCheck, "%d of %s could not be restored", failed, tty.Plural(alive, "attachment"))} // why is above
+		err = &hint.Error{Err: spec.Errorf(spec.CodeCheck, "%d of %s could not be restored", failed, tty.Plural(alive, "attachment"))} // the lines above have the reasons
 	}
 	return alive, err
 }
 
-// outcome is what reload has done for an attachment, in one line.
+// outcome returns a line about what reload has done for an attachment.
 func outcome(r *chain.Restored) string {
 	text := strings.Join(r.Did, ", ")
 	switch {
@@ -219,7 +219,8 @@ func outcome(r *chain.Restored) string {
 	return text
 }
 
-// remedy is what to do about what reload could not restore, in a few words; empty: what the error says.
+// remedy says in a few words what to do if reload could not restore something; empty: the error
+// says it.
 func remedy(err error) string {
 	switch code := spec.AsError(err).Code; {
 	case code == spec.CodeTryAgain:
@@ -230,7 +231,7 @@ func remedy(err error) string {
 	return ""
 }
 
-// summarize prints a line of what was done: to stderr where stdout is for an error as JSON.
+// summarize prints a summary line; with -o json it goes to stderr, since stdout is for an error.
 func (c *call) summarize(format string, args ...any) {
 	to := c.Stdout
 	if c.output == outputJSON {
@@ -239,7 +240,7 @@ func (c *call) summarize(format string, args ...any) {
 	fmt.Fprintln(to, spec.Printable(fmt.Sprintf(format, args...)))
 }
 
-// watchAndReload reloads after each event, until a signal comes.
+// watchAndReload reloads after each event, until a signal ends it.
 func (c *reloadCall) watchAndReload(ctx context.Context) error {
 	sockets, err := watch.BusSockets(c.Getenv(spec.SystemBusEnv))
 	if err != nil {
@@ -262,8 +263,8 @@ func (c *reloadCall) watchAndReload(ctx context.Context) error {
 	return w.Run(ctx)
 }
 
-// leaseDirs are the directories in which host-local keeps the leases of networks that are configured or
-// have attachments, each named as its network.
+// leaseDirs returns the directories in which host-local stores the leases of networks that are
+// configured or have attachments, each with its network.
 func (c *reloadCall) leaseDirs() (dirs []string) {
 	defer memory.Free()
 	v, err := c.look()
@@ -279,7 +280,7 @@ func (c *reloadCall) leaseDirs() (dirs []string) {
 	return dirs
 }
 
-// leased reports whether an attachment that is alive has an address.
+// leased reports whether a live attachment has an address.
 func (c *reloadCall) leased(l watch.Lease) bool {
 	defer memory.Free()
 	address := []byte(`"` + l.Addr.String() + `/`)
@@ -290,19 +291,22 @@ func (c *reloadCall) leased(l watch.Lease) bool {
 	return slices.ContainsFunc(entries, func(e *chain.Entry) bool { return e.Attachment().Network == l.Network && e.Live() })
 }
 
-// watchedVar is set for a reload that --watch has started, to what was before it: it prints what it has
-// repaired, or could not, with that, and nothing where there is nothing to do.
+// watchedVar is set for a reload that --watch has started, to the event before it. Such a reload
+// prints the event with what it has repaired or could not repair, and nothing if there is nothing
+// to do.
 const watchedVar = "CNIBOX_RELOAD_WATCHED"
 
-// cause is what was before a reload that --watch has started; empty: it is not one.
+// cause returns the event before a reload that --watch has started; empty: --watch has not started
+// it.
 func (c *call) cause() string { return c.Getenv(watchedVar) }
 
-// watched reports whether this is such a reload.
+// watched reports whether --watch has started this reload.
 func (c *call) watched() bool { return c.cause() != "" }
 
-// reloadAside runs reload with the flags of this call; why is what was before it. A signal ends it as well.
+// reloadAside runs reload with the flags of this call; why is the event before it. A signal ends
+// that too.
 func (c *reloadCall) reloadAside(ctx context.Context, why string) {
-	// The thread that has started the program has to stay until it ends.
+	// The thread that has started the program must not end before the program.
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
 	signals := make(chan os.Signal, 1)
@@ -317,7 +321,7 @@ func (c *reloadCall) reloadAside(ctx context.Context, why string) {
 	}
 }
 
-// isOwn reports whether a program is one of this binary: what it deletes is meant to go.
+// isOwn reports whether a program is this binary: what it deletes is deleted on purpose.
 func (c *reloadCall) isOwn(program string) bool {
 	_, ok := c.Applets.Lookup(program)
 	return ok || program == "cnibox"

@@ -15,8 +15,8 @@ import (
 	"cnibox/spec"
 )
 
-// wrongCall reports what is wrong with the command line, and which help has it right.
-// The exit code is 2; cnitool prints its whole usage instead.
+// wrongCall reports what is wrong with the command line, and which help describes it. The exit code
+// is 2; cnitool prints its whole usage instead.
 func (c *call) wrongCall(err error) int {
 	help := "`cni-exec help` lists the verbs"
 	if v := findVerb(c.verb); v != nil && v.name != "help" {
@@ -29,16 +29,16 @@ func (c *call) wrongCall(err error) int {
 	return exitUsage
 }
 
-// object writes the error to stdout with -o json, in the version of the network. Without it, stdout has
-// results alone.
+// object writes the error to stdout with -o json, in the version of the network. Without -o json,
+// stdout has only results.
 func (c *call) object(e *spec.Error) {
 	if c.output == outputJSON && !c.documented {
 		c.Stdout.Write(append(e.Encode(c.speaks), '\n'))
 	}
 }
 
-// fail prints on stderr what failed, where and why, and on a second line what to do. Only
-// what an external plugin wrote may have more lines. The exit code is 1.
+// fail prints on stderr what failed, where and why, and on a second line what to do. Only the text
+// of an external plugin may have more lines. The exit code is 1.
 func (c *call) fail(err error) int {
 	e := spec.AsError(err)
 	c.Log.Failed(e)
@@ -52,8 +52,8 @@ func (c *call) fail(err error) int {
 	return exitError
 }
 
-// hint is what to do about an error; empty: none. It depends on the code and the type of the error,
-// not on the text.
+// hint says what to do about an error; empty: none. It depends on the code and the type of the
+// error, not on its text.
 func (c *call) hint(err error, code int) string {
 	var known *hint.Error
 	start := hint.Start(err)
@@ -82,21 +82,21 @@ func (c *call) hint(err error, code int) string {
 	return ""
 }
 
-// inCache reports whether an error is about a file in the cache.
+// inCache reports whether an error concerns a file in the cache.
 func (c *call) inCache(err error) bool {
 	var path *os.PathError
 	return errors.As(err, &path) && c.runner != nil && strings.HasPrefix(path.Path, c.runner.Cache.Dir)
 }
 
-// attached reports whether the target is in the cache, and so the cause of code 100, which is also
-// that of an address, a port or a master in use.
+// attached reports whether the target is in the cache, and so is the cause of code 100. Addresses,
+// ports and masters in use have the same code.
 func (c *call) attached() bool {
 	_, err := c.runner.Cache.Lookup(spec.Attachment{Network: c.network, ContainerID: c.target.ContainerID, IfName: c.target.IfName})
 	return err == nil
 }
 
-// delHint is the command that detaches the target, with its flags. With --container-id it has no
-// namespace: that of the ADD is used.
+// delHint returns the command that detaches the target, with its flags. With --container-id it
+// omits the namespace: that of the ADD is used.
 func (c *call) delHint() string {
 	line := "`cni-exec del " + c.network + " "
 	if f := c.set.Lookup("container-id"); f == nil || f.Value.String() == "" {
@@ -112,8 +112,8 @@ func (c *call) delHint() string {
 	return line + "` detaches it"
 }
 
-// networksHint lists the networks of a directory. What is wrong with broken files is in the
-// error's own text.
+// networksHint lists the networks of a directory. The error's own text has what is wrong with
+// broken files.
 func networksHint(dir string, names []string, broken []error) string {
 	switch {
 	case len(names) > 0:

@@ -35,7 +35,7 @@ func (c *rmCall) do(ctx context.Context, operands []string) (int, error) {
 	if err := c.prepare(); err != nil {
 		return 0, err
 	}
-	l, err := c.load() // one without a configuration is known by its attachments
+	l, err := c.load() // a network without a configuration is known by its attachments
 	if err != nil {
 		return 0, err
 	}
@@ -56,6 +56,6 @@ func (c *rmCall) do(ctx context.Context, operands []string) (int, error) {
 
 // A rmDoc is the document of rm.
 type rmDoc struct {
-	Networks []string `json:"networks"` // that were removed
+	Networks []string `json:"networks"` // removed ones
 	foundDoc
 }

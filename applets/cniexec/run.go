@@ -45,11 +45,11 @@ func (c *runCall) flags(f *flagSet) {
 }
 
 // do creates a network namespace, attaches it, runs the command in it and detaches it when the
-// command ends. What a killed run leaves behind, and one with --exec, is deleted by the next one.
+// command ends. The next run deletes what a killed run, or one with --exec, has left.
 //
-// The exit code is the command's; 1 if it was never started because the network failed.
-// Signals are passed to the command; before it is started they end run, with the exit code of a
-// command that they end.
+// The exit code is the command's; 1 if it was not started because the network failed. Signals are
+// passed to the command. Before it is started they end run, with the exit code of a command that
+// the signal ends.
 func (c *runCall) do(ctx context.Context, operands []string) (exit int, err error) {
 	switch {
 	case len(operands) > 0:
@@ -118,7 +118,7 @@ func (c *runCall) do(ctx context.Context, operands []string) (exit int, err erro
 	return r.Execute(ctx, signals)
 }
 
-// sandbox is the run of the command, without its networks.
+// sandbox returns the run of the command, without its networks.
 func (c *runCall) sandbox() *sandbox.Run {
 	return &sandbox.Run{Process: c.Process, Names: c.names(), Command: c.command, Name: c.name, Servers: c.dns, Attaching: func(n sandbox.Network) {
 		c.network, c.target.IfName, c.target.NetNS = n.List.Name, n.Target.IfName, n.Target.NetNS
@@ -126,12 +126,11 @@ func (c *runCall) sandbox() *sandbox.Run {
 	}}
 }
 
-// names are the named namespaces.
+// names returns the named namespaces.
 func (c *call) names() sandbox.Names { return sandbox.Names{Runner: c.runner} }
 
-// runLists loads the networks asked for: without --net the default one, or the
-// only one that is configured.
-// Several without --net are an error.
+// runLists loads the networks of --net; without it the default network, or the only configured one.
+// Several configured ones without --net are an error.
 func (c *runCall) runLists() ([]*chain.List, error) {
 	names := c.nets
 	if len(names) == 0 {
@@ -156,13 +155,13 @@ func (c *runCall) runLists() ([]*chain.List, error) {
 	return lists, c.canHonour(c.call, lists...)
 }
 
-// nthName counts up from the first interface's name: eth0, eth1; net5, net6. One without
-// a number at its end counts net, net1.
+// nthName counts up from the first interface's name: eth0, eth1; net5, net6. A name without a
+// number at its end is counted as net, net1.
 func nthName(first string, n int) string {
 	if n == 0 {
 		return first
 	}
 	base := strings.TrimRight(first, "0123456789")
-	from, _ := strconv.Atoi(first[len(base):]) // none is 0
+	from, _ := strconv.Atoi(first[len(base):]) // empty is 0
 	return base + strconv.Itoa(from+n)
 }

@@ -13,8 +13,8 @@ import (
 	"cnibox/chain"
 )
 
-// documents are the types of what verbs write with -o json, by the files in docs/schema. Where a verb
-// has several, it is one of them.
+// documents are the types that verbs write with -o json, by the files in docs/schema. A verb may
+// have several.
 func documents() map[string][]any {
 	return map[string][]any{
 		"add": {dryRunDoc{}}, "boot": {bootDoc{}}, "check": {checkDoc{}}, "del": {deletedDoc{}}, "doctor": {doctorDoc{}},
@@ -25,7 +25,7 @@ func documents() map[string][]any {
 	}
 }
 
-// The files of docs/schema are those of the documents. That output is valid, scripts test.
+// The files of docs/schema are those of the documents. Scripts test that output is valid.
 func TestSchemas(t *testing.T) {
 	dir := filepath.Join("..", "..", "docs", "schema")
 	files, _ := filepath.Glob(filepath.Join(dir, "*.json"))
@@ -58,7 +58,8 @@ func TestSchemas(t *testing.T) {
 	}
 }
 
-// schemaOf is the JSON schema of a type. Members without omitempty are required, and there are no others.
+// schemaOf returns the JSON schema of a type. Members without omitempty are required, and others
+// are not allowed.
 func schemaOf(typ reflect.Type) map[string]any {
 	switch typ {
 	case reflect.TypeFor[json.RawMessage]():

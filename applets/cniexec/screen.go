@@ -11,7 +11,7 @@ import (
 	"cnibox/internal/tty"
 )
 
-// screen is that of stdout. The state of what is not as it should be is red.
+// screen returns the screen of stdout. A wrong state is red.
 func (c *call) screen() tty.Screen {
 	s := tty.Of(c.Stdout, c.Getenv)
 	s.Red = func(cell string) bool {
@@ -20,7 +20,7 @@ func (c *call) screen() tty.Screen {
 	return s
 }
 
-// write writes to stdout. That nothing reads it any more, as behind head(1), is not an error.
+// write writes to stdout. A pipe without a reader, as after head(1), is not an error.
 func (c *call) write(text string) (exit int, err error) {
 	if _, err := io.WriteString(c.Stdout, text); err != nil && !errors.Is(err, unix.EPIPE) {
 		return 0, err

@@ -39,15 +39,15 @@ var plugins = applet.Table{&bridge.Applet, &hostlocal.Applet, &macvlan.Applet, &
 
 var update = flag.Bool("update", false, "rewrite golden files")
 
-// A fixture is a cache, the namespaces of its entries, and a host that is not asked of the kernel
-// for.
+// A fixture is a cache, the namespaces of its entries, and the state of a host that is not read
+// from the kernel.
 type fixture struct {
 	*testing.T
 	dir   string
 	links []rtnl.Link
 }
 
-// madeAt is when all entries of a fixture were written.
+// madeAt is the time at which all entries of a fixture were written.
 var madeAt = time.Date(2026, 11, 22, 12, 0, 0, 0, time.UTC)
 
 func newFixture(t *testing.T) *fixture {
@@ -61,7 +61,7 @@ func newFixture(t *testing.T) *fixture {
 	return f
 }
 
-// netns is the path of a namespace that exists.
+// netns returns the path of a namespace that exists.
 func (f *fixture) netns(name string) string {
 	path := filepath.Join(f.dir, "netns", name)
 	if err := os.Symlink(netns.Thread, path); err != nil && !errors.Is(err, os.ErrExist) {
@@ -70,7 +70,7 @@ func (f *fixture) netns(name string) string {
 	return path
 }
 
-// link adds a link of the host; an alias makes it an attachment's.
+// link adds a link of the host; an alias assigns it to an attachment.
 func (f *fixture) link(l rtnl.Link) uint32 {
 	l.Index, l.Up = uint32(len(f.links)+1), true
 	f.links = append(f.links, l)
@@ -93,7 +93,7 @@ func (f *fixture) write(e chain.Entry) {
 	}
 }
 
-// inventory is what inventory.New would make on the host of the fixture.
+// inventory returns what inventory.New would return on the host of the fixture.
 func (f *fixture) inventory() *inventory.Inventory {
 	f.Helper()
 	v := inventory.Empty(&chain.Cache{Dir: f.dir}, chain.NewDescriber(plugins.Plugin, f.dir))
@@ -111,7 +111,7 @@ func (f *fixture) inventory() *inventory.Inventory {
 	return v
 }
 
-// result is that of an interface with a host side.
+// result returns the result for an interface with a host-side link.
 func result(ifName, mac, host, netns string, addresses ...string) json.RawMessage {
 	var ips []string
 	for _, a := range addresses {
@@ -121,7 +121,7 @@ func result(ifName, mac, host, netns string, addresses ...string) json.RawMessag
 		host, ifName, mac, netns, strings.Join(ips, ","))
 }
 
-// runtimes has an attachment of each runtime, the names of which are those that they give.
+// runtimes has an attachment of each runtime, with the names that the runtime uses.
 func runtimes(t *testing.T) *fixture {
 	f := newFixture(t)
 	bridge := []byte(`{"cniVersion":"1.0.0","name":"pods","plugins":[{"type":"bridge","bridge":"cni0","ipMasq":true,
@@ -153,7 +153,7 @@ func runtimes(t *testing.T) *fixture {
 	add(5, chain.Entry{ContainerID: "cnitool-0123456789abcdef0123", NetNS: f.netns("blue")})
 	add(6, chain.Entry{ContainerID: id("e"), NetNS: filepath.Join(f.dir, "netns", "gone")})
 
-	// One of this program's, which has a label.
+	// One of this program, which has a label.
 	own := chain.Entry{NetworkName: "pods", ContainerID: "cnirun-0123456789ab", IfName: "eth0", NetNS: f.netns("own"), Config: bridge, BootID: state.BootID()}
 	own.Result = result("eth0", "02:00:00:00:00:07", "veth00000007", own.NetNS, "10.88.0.7/24")
 	f.write(own)
@@ -169,7 +169,7 @@ func runtimes(t *testing.T) *fixture {
 	return f
 }
 
-// A verb's text and JSON for all runtimes.
+// The text and JSON of a verb for all runtimes.
 func TestSeeGolden(t *testing.T) {
 	testdata, err := filepath.Abs("testdata")
 	if err != nil {
@@ -229,13 +229,13 @@ func TestSeeGolden(t *testing.T) {
 	}
 }
 
-// routes are those of the host that runtimes makes.
+// routes are those of the host in runtimes.
 var routes = hostRoutes{uplinks: []uint32{2}, addrs: map[uint32][]rtnl.Addr{
 	1: {{Prefix: netip.MustParsePrefix("10.88.0.1/24")}, {Prefix: netip.MustParsePrefix("fe80::1/64")}},
 	2: {{Prefix: netip.MustParsePrefix("192.0.2.10/24")}},
 }}
 
-// 60 containers of two families on three bridges fit 80 columns, and none is cut.
+// 60 containers of two families on three bridges fit into 80 columns without being shortened.
 func TestTreeFits(t *testing.T) {
 	f := newFixture(t)
 	for n := range 3 {
@@ -268,7 +268,7 @@ func TestTreeFits(t *testing.T) {
 	}
 }
 
-// A terminal's width counts, and its colours, but for NO_COLOR.
+// The width of a terminal is used, and its colours unless NO_COLOR is set.
 func TestSeeTerminal(t *testing.T) {
 	f := runtimes(t)
 	const fault = "rule set: missing: tcp dport 8080 -> 10.88.0.5:80, udp dport 5353 -> 10.88.0.5:5353"
@@ -330,14 +330,14 @@ func TestSeeTerminal(t *testing.T) {
 	}
 }
 
-// What the kernel or a file calls something does not act on a terminal.
+// Names from the kernel or a file do not act on a terminal.
 func TestPrintable(t *testing.T) {
 	if got := spec.Printable("a\x1b[31mb\x07\xffc\n"); got != "a?[31mb??c?" {
 		t.Errorf("got %q", got)
 	}
 }
 
-// What another runtime deletes or writes while it is read is not a fault.
+// It is not a fault if another runtime deletes or writes something while it is read.
 func TestLookAgain(t *testing.T) {
 	locks := filepath.Join("cnibox", "locks")
 	remove := func(f *fixture, a *inventory.Entry) {
@@ -398,8 +398,8 @@ func TestLookAgain(t *testing.T) {
 	}
 }
 
-// A lease that ADD has taken after the entries were read is not stale, and no lease is where an
-// entry cannot be read.
+// A lease that ADD has made after the entries were read is not stale. While an entry is unreadable
+// no lease is stale.
 func TestSeeStale(t *testing.T) {
 	f := runtimes(t)
 	v := f.inventory()
@@ -425,7 +425,7 @@ func TestSeeStale(t *testing.T) {
 	}
 }
 
-// The clock of a small board begins in 1970, and is set later.
+// The clock of a small board begins in 1970 and is set later.
 func TestAgeText(t *testing.T) {
 	v := &inventory.Inventory{Now: madeAt, Uptime: time.Hour}
 	tests := map[string]struct {
@@ -451,7 +451,8 @@ func TestAgeText(t *testing.T) {
 	}
 }
 
-// Runtimes give the host ports of a container to each of its networks; one without portmap has none.
+// Runtimes pass the host ports of a container to each of its networks; a network without portmap
+// has none.
 func TestPortsOfNetworks(t *testing.T) {
 	ports := map[string]json.RawMessage{"portMappings": json.RawMessage(`[{"hostPort":80,"containerPort":8080},{"hostPort":0,"containerPort":1}]`)}
 	v := inventory.Empty(nil, chain.NewDescriber(plugins.Plugin, ""))
@@ -466,7 +467,7 @@ func TestPortsOfNetworks(t *testing.T) {
 	}
 }
 
-// A container that has left an address of each family behind counts once, as it does among the used.
+// A container that has left an address of each family counts once, as among the used ones.
 func TestSeeTwoFamilies(t *testing.T) {
 	f := newFixture(t)
 	f.write(chain.Entry{NetworkName: "dual", ContainerID: "c1", IfName: "eth0", NetNS: f.netns("ns"), Config: []byte(`{"name":"dual","plugins":[
@@ -487,7 +488,7 @@ func TestSeeTwoFamilies(t *testing.T) {
 	}
 }
 
-// The name is what people call a container.
+// The name is the usual name of a container.
 func TestName(t *testing.T) {
 	pod := [][2]string{{"K8S_POD_NAMESPACE", "default"}, {"K8S_POD_NAME", "web"}}
 	for _, tt := range []struct {
@@ -514,7 +515,7 @@ func TestName(t *testing.T) {
 	}
 }
 
-// find takes a container by its ID, the beginning of that, and its names.
+// find finds a container by its ID, the beginning of that, and its names.
 func TestFind(t *testing.T) {
 	f := runtimes(t)
 	v := f.inventory()
@@ -536,7 +537,7 @@ func TestFind(t *testing.T) {
 	}
 }
 
-// The form of a question says of which kind it is.
+// The form of an operand determines its kind.
 func TestQuestion(t *testing.T) {
 	tests := map[string]string{
 		"10.1.0.2": kindAddress, "10.1.0.2/24": kindAddress, "fd00::2": kindAddress, "[fd00::2]": kindAddress, "::ffff:10.1.0.2": kindAddress,
@@ -561,7 +562,7 @@ func (q *query) with(text string) *query {
 	return q
 }
 
-// libcni truncates an entry and writes it: who reads it again.
+// libcni truncates an entry before it writes it: who reads it again.
 func TestWhoReadsAgain(t *testing.T) {
 	f := runtimes(t)
 	v := f.inventory()
@@ -598,7 +599,7 @@ func TestWhoReadsAgain(t *testing.T) {
 	}
 }
 
-// A reader that has gone, as head(1), is not an error and costs no words.
+// A reader that has ended, such as head(1), is not an error and causes no message.
 func TestClosedPipe(t *testing.T) {
 	f := runtimes(t)
 	r, w, err := os.Pipe()

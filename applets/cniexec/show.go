@@ -36,7 +36,7 @@ func (c *showCall) flags(f *flagSet) {
 	f.outputs("`json` print JSON")
 }
 
-// do prints all that is known of a container's attachments, or of a network.
+// do prints everything about a container's attachments, or about a network.
 func (c *showCall) do(ctx context.Context, operands []string) (exit int, err error) {
 	if len(operands) != 1 {
 		return 0, usage("show: it takes one operand: a container's ID or name, or a network")
@@ -76,14 +76,14 @@ type shownNetworkDoc struct {
 	Attachments []attachmentDoc `json:"attachments"`
 }
 
-// A field is what show prints of one thing: its values, one below the other, the first of which has
-// the name. Without values there is none.
+// A field is one fact that show prints: its values on lines of their own, the name before the
+// first. A field without values is not printed.
 type field struct {
 	name   string
 	values []string
 }
 
-// one is a field of one value, or of none if that is empty.
+// one returns a field with one value, or with none if that is empty.
 func one(name, value string) field {
 	if value == "" {
 		return field{name, nil}
@@ -94,7 +94,7 @@ func one(name, value string) field {
 // fields formats fields, their names in a column.
 func (c *call) fields(all []field) string {
 	s := c.screen()
-	s.Width = 0 // nothing is cut
+	s.Width = 0 // nothing is shortened
 	var rows [][]string
 	for _, f := range all {
 		name := f.name
@@ -106,7 +106,7 @@ func (c *call) fields(all []field) string {
 	return s.Table(make([]tty.Column, 2), rows)
 }
 
-// fieldsOf is an attachment for people.
+// fieldsOf returns the fields of an attachment.
 func fieldsOf(v *inventory.Inventory, a *inventory.Entry) []field {
 	var addresses, routes []string
 	result := a.WholeResult()
@@ -158,7 +158,7 @@ func fieldsOf(v *inventory.Inventory, a *inventory.Entry) []field {
 	}
 }
 
-// hostSide is what the interface is connected to on the host.
+// hostSide describes what the interface is connected to on the host.
 func hostSide(v *inventory.Inventory, a *inventory.Entry) string {
 	on := a.HeldLink()
 	if a.HostLink != "" {
@@ -173,8 +173,8 @@ func hostSide(v *inventory.Inventory, a *inventory.Entry) string {
 	return strings.TrimSpace(a.HostLink + " on " + on)
 }
 
-// holdTexts is what plugins hold for an attachment, each with its plugin. The field host side has the
-// links.
+// holdTexts describes what plugins hold for an attachment, each with its plugin. Links are in the
+// field host side.
 func holdTexts(a *inventory.Entry) (texts []string) {
 	for _, h := range a.Holds {
 		if h.Kind != spec.KindHostLink {

@@ -10,8 +10,8 @@ import (
 	"cnibox/spec"
 )
 
-// The cache is where --cache-dir says, or else in the state directory; plugins get the state
-// directory in their environment, once.
+// The cache is in --cache-dir, or else in the state directory; plugins get the state directory
+// once, in their environment.
 func TestStateDirs(t *testing.T) {
 	wd, err := filepath.Abs(".")
 	if err != nil {

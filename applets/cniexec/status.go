@@ -52,14 +52,14 @@ type statusDoc struct {
 	foundDoc
 }
 
-// status runs STATUS; for people it prints nothing, the exit code is the answer.
+// status runs STATUS. Without -o json it prints nothing: the exit code is the answer.
 func (c *statusCall) status(ctx context.Context, l *chain.List) error {
 	c.asked = append(c.asked, l.Name)
 	c.warnOf(l, true)
 	return c.runner.Status(ctx, l)
 }
 
-// statusAll runs STATUS of every network that is configured.
+// statusAll runs STATUS of every configured network.
 func (c *statusCall) statusAll(ctx context.Context) error {
 	names, err := c.networks(false)
 	if err != nil {

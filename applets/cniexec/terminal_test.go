@@ -12,8 +12,8 @@ import (
 	"cnibox/spec"
 )
 
-// forged acts on a terminal, and would be two lines there: the title of its window, a colour by a
-// C1 character, and the direction of writing.
+// forged acts on a terminal, and would be two lines there. It has the title of the window, a colour
+// by a C1 character, and the direction of writing.
 const forged = "\x1b]0;x\x07\u009b31m\u202e\ncni-exec: all is well"
 
 // callOf runs cni-exec with a directory of configurations.
@@ -33,8 +33,8 @@ func callOf(t *testing.T, dir string, args ...string) (stdout, stderr string) {
 	return out.String(), errs.String()
 }
 
-// Names, files, operands and what a plugin writes do not act on a terminal, and make no line that
-// looks like one of cni-exec's.
+// Names, files, operands and the output of plugins do not act on a terminal, and cannot form a line
+// that looks like one of cni-exec.
 func TestTerminal(t *testing.T) {
 	dir := t.TempDir()
 	write := func(name, text string, mode os.FileMode) {
@@ -100,7 +100,7 @@ func TestTerminal(t *testing.T) {
 	}
 }
 
-// A value of a field is one line, whatever is in it.
+// A value of a field is one line, whatever it contains.
 func TestFieldsOfOneLine(t *testing.T) {
 	c := &call{Process: applet.Process{Getenv: noEnv}}
 	if text := c.fields([]field{one("namespace", forged)}); strings.Count(text, "\n") != 1 {
@@ -108,7 +108,7 @@ func TestFieldsOfOneLine(t *testing.T) {
 	}
 }
 
-// What is quoted in a message is cut.
+// Quoted values in messages are shortened.
 func TestLongValue(t *testing.T) {
 	dir := t.TempDir()
 	long := strings.Repeat("x", 5000)

@@ -10,7 +10,7 @@ import (
 	"cnibox/spec"
 )
 
-// batch makes the rules of several attachments in one transaction, and in DEL also deletes their
+// batch changes the rules of several attachments in one transaction. In DEL it also deletes their
 // links in one request and releases their leases under one lock.
 type batch struct {
 	rules nft.Collection
@@ -20,10 +20,10 @@ type batch struct {
 
 var _ chain.Together = (*batch)(nil)
 
-// reloading also fills the chains of the base rulesets anew.
+// reloading also fills the chains of the base rulesets again.
 func reloading() *batch { return &batch{rules: nft.Collection{Rebuild: true}} }
 
-// For returns a context in which updates of the rule set, and the ends of DELs, are collected.
+// For returns a context that collects updates of the rule set, and the ends of DELs.
 func (t *batch) For(ctx context.Context, a spec.Attachment, did func(string), failed func(error)) context.Context {
 	return t.ends.Collect(t.rules.Collect(ctx, a, func(lacked bool, err error) {
 		if lacked && t.did != a {
@@ -36,7 +36,8 @@ func (t *batch) For(ctx context.Context, a spec.Attachment, did func(string), fa
 	}), failed)
 }
 
-// Make makes what was collected. No address is leased again before its link and its rules are gone.
+// Make makes the collected changes. No address is leased again before its link and its rules are
+// gone.
 func (t *batch) Make(ctx context.Context) {
 	t.ends.DelLinks(ctx)
 	t.rules.Commit(ctx, nft.Open(netns.Host()))

@@ -48,7 +48,7 @@ func (c *traceCall) flags(f *flagSet) {
 	f.outputs("`json` print JSON")
 }
 
-// A traceTarget is where the packet is to go.
+// A traceTarget is the destination of the packet.
 type traceTarget struct {
 	addr  netip.Addr // zero: to this host
 	port  uint16     // 0: any
@@ -105,8 +105,8 @@ func (c *traceCall) do(ctx context.Context, operands []string) (int, error) {
 	return c.printTrace(t)
 }
 
-// places fills in the namespaces on the way: that of the container that sends, the host, and those of
-// the containers that may get the packet.
+// places fills in the namespaces on the path: that of the sending container, the host, and those of
+// the containers that may receive the packet.
 func (c *traceCall) places(r *trace.Request, v *inventory.Inventory, from string, to traceTarget) error {
 	flow := nft.Flow{Proto: to.proto, Dst: to.addr, Port: to.port}
 	host := flow
@@ -153,7 +153,7 @@ func (c *traceCall) places(r *trace.Request, v *inventory.Inventory, from string
 	return nil
 }
 
-// openPlace opens the namespace of a container, or one that has a name or a path.
+// openPlace opens the namespace of a container, or one with a name or path.
 func openPlace(v *inventory.Inventory, name string) (trace.Place, error) {
 	found, err := v.Find(name)
 	path := ""
@@ -169,8 +169,8 @@ func openPlace(v *inventory.Inventory, name string) (trace.Place, error) {
 	return trace.Place{Name: name, NS: ns}, oerr
 }
 
-// published are the addresses of an attachment to which the host's port leads, if it has one; gets
-// reports whether it has the address of the target itself.
+// published returns the addresses of an attachment to which the host's port leads, if it has one.
+// gets reports whether the attachment has the address of the target itself.
 func (to traceTarget) published(a *inventory.Entry) (targets []netip.AddrPort, gets bool) {
 	for _, p := range a.Addresses() {
 		gets = gets || p.Addr() == to.addr
@@ -190,8 +190,8 @@ func (to traceTarget) published(a *inventory.Entry) (targets []netip.AddrPort, g
 	return targets, gets
 }
 
-// dial is where --send sends to. For a port of this host it is the address that the port is published on,
-// or else one of this host's, of IPv4 if there is one.
+// dial returns the destination of --send. For a port of this host it is the address on which the
+// port is published, or else one of this host's addresses, preferably IPv4.
 func (to traceTarget) dial(ns *netns.NS, v *inventory.Inventory) (netip.AddrPort, error) {
 	if to.addr.IsValid() {
 		return netip.AddrPortFrom(to.addr, to.port), nil
@@ -245,7 +245,7 @@ func parseTraceTarget(text string) (to traceTarget, err error) {
 	return to, nil
 }
 
-// printTrace writes the steps, how it ended, and what to do.
+// printTrace prints the steps, the outcome, and what to do.
 func (c *traceCall) printTrace(t *trace.Trace) (int, error) {
 	exit := exitOK
 	if !t.Reached {

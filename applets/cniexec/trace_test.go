@@ -38,7 +38,7 @@ func TestTraceTarget(t *testing.T) {
 	}
 }
 
-// What is printed, for people and as JSON.
+// The output as text and as JSON.
 func TestTraceText(t *testing.T) {
 	priority := int32(-150)
 	zero := int32(0)

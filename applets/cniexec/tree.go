@@ -39,14 +39,15 @@ func (c *treeCall) flags(f *flagSet) {
 	f.outputs("`json` print JSON")
 }
 
-// A branch is a link of the host, or what has none, with what is attached to it.
+// A branch is a link of the host and what is attached to it, or the attachments without such a
+// link.
 type branch struct {
-	link     *rtnl.Link // nil: it is not there
-	rest     bool       // not a link: what is on none
+	link     *rtnl.Link // nil: missing
+	rest     bool       // not a link: the attachments that are on none
 	name     string
-	uplink   bool // a default route leads there
+	uplink   bool // a default route leads to it
 	addrs    []netip.Prefix
-	networks []string // that are on it
+	networks []string // on the link
 	ports    []string // links that belong to no attachment
 	attached []*inventory.Entry
 }
@@ -71,7 +72,7 @@ func (c *treeCall) do(ctx context.Context, operands []string) (exit int, err err
 	if c.output != outputJSON {
 		asked = slices.DeleteFunc(slices.Clone(asked), func(a *inventory.Entry) bool {
 			l := v.Link(a)
-			return l != nil && l.Master != 0 && !a.Conf.Publishes // it is drawn at its master
+			return l != nil && l.Master != 0 && !a.Conf.Publishes // it is drawn below its master
 		})
 	}
 	v.ReadHolds(ctx, asked)
@@ -90,7 +91,7 @@ type (
 	// A treeDoc is the document of tree.
 	treeDoc struct {
 		Links []treeLinkDoc   `json:"links"`
-		Other []attachmentDoc `json:"other"` // that are on no link of the host
+		Other []attachmentDoc `json:"other"` // those on no link of the host
 	}
 
 	treeLinkDoc struct {
@@ -106,7 +107,7 @@ type (
 	}
 )
 
-// treeOf is the tree as JSON.
+// treeOf returns the tree as JSON.
 func treeOf(v *inventory.Inventory, all []*branch) treeDoc {
 	doc := treeDoc{[]treeLinkDoc{}, []attachmentDoc{}}
 	for _, b := range all {
@@ -137,7 +138,7 @@ func (c *treeCall) drawTree(branches []*branch) (exit int, err error) {
 	return c.write(b.String())
 }
 
-// branches are the uplinks, the parents of virtual links, the bridges, what is routed, and the
+// branches returns the uplinks, the parents of virtual links, the bridges, what is routed, and the
 // rest, in this order.
 func branches(v *inventory.Inventory, networks []*inventory.Network, routes hostRoutes) []*branch {
 	var all []*branch
@@ -196,8 +197,8 @@ func branches(v *inventory.Inventory, networks []*inventory.Network, routes host
 	return all
 }
 
-// onLink is the link of the host that an attachment is drawn at: the master of its host-side link, what
-// plugins say, or the bridge of its network. Empty: there is none.
+// onLink returns the link of the host below which an attachment is drawn: the master of its
+// host-side link, what plugins report, or the bridge of its network. Empty: none.
 func onLink(v *inventory.Inventory, a *inventory.Entry) string {
 	if l := v.Link(a); l != nil && v.Links.ByIndex[l.Master] != nil {
 		return v.Links.ByIndex[l.Master].Name
@@ -226,7 +227,7 @@ func addPorts(v *inventory.Inventory, all []*branch) {
 	}
 }
 
-// words are the kind, the addresses, and the networks.
+// words returns the kind, the addresses, and the networks.
 func (b *branch) words() (words []string) {
 	switch {
 	case b.rest:
@@ -246,7 +247,7 @@ func (b *branch) words() (words []string) {
 	return append(words, b.networks...)
 }
 
-// A hostRoutes is where the host's default routes lead, and the addresses of its links.
+// A hostRoutes has the links of the host's default routes, and the addresses of its links.
 type hostRoutes struct {
 	uplinks []uint32 // indexes
 	addrs   map[uint32][]rtnl.Addr
@@ -266,7 +267,7 @@ func readHostRoutes() (h hostRoutes, err error) {
 	return h, err
 }
 
-// draw writes a branch: a line of its own and one for each attachment.
+// draw writes a branch: its own line and one for each attachment.
 func (b *branch) draw(w *strings.Builder, s tty.Screen) {
 	w.WriteString(s.Cut(strings.TrimRight(b.name+"  "+strings.Join(b.words(), " "), " "), s.Width) + "\n")
 	tick, last := "|- ", "`- "
@@ -298,7 +299,7 @@ func (b *branch) draw(w *strings.Builder, s tty.Screen) {
 	w.WriteString(s.Table([]tty.Column{{Min: 8}, {Min: 8}, {Min: 4}, {Min: 15}, {Min: 5}, {Min: 12, Early: true}}, rows))
 }
 
-// dot is the tree as a graph for dot(1): the host, its links, and a node for each namespace.
+// dot returns the tree as a graph for dot(1): the host, its links, and a node for each namespace.
 func dot(branches []*branch) string {
 	var w strings.Builder
 	w.WriteString("graph cnibox {\n  rankdir=LR;\n  node [shape=box];\n")
@@ -331,7 +332,7 @@ func dot(branches []*branch) string {
 	return w.String()
 }
 
-// quoted is a string of the language of dot(1), with a line for each of the texts.
+// quoted returns a string in the language of dot(1), with a line for each of the texts.
 func quoted(first string, lines ...string) string {
 	text := spec.Printable(first)
 	for _, line := range lines {

@@ -53,10 +53,11 @@ type upCall struct {
 }
 
 type (
-	// An upDoc is the document of up. Attachments that are as the file has them are those of reload.
+	// An upDoc is the document of up. Attachments that match the file are in the document of
+	// reload.
 	upDoc struct {
 		Created  []string         `json:"created"` // paths of namespaces
-		Deleted  []attachmentName `json:"deleted"` // not in the file, or not as it has them
+		Deleted  []attachmentName `json:"deleted"` // not in the file, or different there
 		Attached []attachedDoc    `json:"attached"`
 		Restored []restoredDoc    `json:"restored"`
 		foundDoc
@@ -73,32 +74,32 @@ func (c *upCall) flags(f *flagSet) {
 	f.BoolVar(&c.force, "force", false, "publish also ports on which this host listens")
 }
 
-// A stateFile is what up and down read: named namespaces, and what they are attached to.
+// A stateFile is the file of up and down: named namespaces and their attachments.
 type stateFile struct {
 	chain.Source
-	networks   []json.RawMessage // configuration lists, beside those of --conf-dir
+	networks   []json.RawMessage // configuration lists, in addition to those of --conf-dir
 	namespaces map[string][]stateOfLink
 }
 
-// A stateOfLink is one attachment of a namespace. All but the network may be left out.
+// A stateOfLink is one attachment of a namespace. All members except the network may be omitted.
 type stateOfLink struct {
 	Network string   `json:"network"`
 	IfName  string   `json:"ifname"` // empty: eth0, eth1 and so on, by the position in the list
-	IPs     []string `json:"ips"`    // as --ip has them
+	IPs     []string `json:"ips"`    // in the syntax of --ip
 	MAC     string   `json:"mac"`
-	Ports   []string `json:"ports"` // as --publish has them
+	Ports   []string `json:"ports"` // in the syntax of --publish
 }
 
-// A wantedLink is an attachment that a file wants.
+// A wantedLink is an attachment in the file.
 type wantedLink struct {
-	*call    // with the target of this one
+	*call    // with the target of this link
 	asked    *asked
 	list     *chain.List
-	existing *chain.Entry // attached as the file asks; nil: not
+	existing *chain.Entry // attached as the file says; nil: not
 }
 
-// at adds to an error the key of the part of the file that it is about, and the place of that, or
-// of the key in it that the error has.
+// at adds to an error its key in the file and the position of that. The key is that of a part of
+// the file, followed by the key that the error has.
 func (s *stateFile) at(key string, err error) error {
 	from := s.Source
 	from.Key = key
@@ -111,8 +112,8 @@ func (s *stateFile) at(key string, err error) error {
 	return &chain.SourceError{Source: from, Err: err}
 }
 
-// atLink is at for an error about a link whose keys, if it has any, are those of its network. One
-// of another file has a place.
+// atLink is at for an error about a link, whose keys are those of its network. An error in another
+// file has a position already.
 func (s *stateFile) atLink(key string, err error) error {
 	if of := new(chain.SourceError); errors.As(err, &of) {
 		return fmt.Errorf("%s: %s: %w", s.File, key, err)
@@ -120,7 +121,7 @@ func (s *stateFile) atLink(key string, err error) error {
 	return s.at(key, spec.AtKey("", err))
 }
 
-// readState reads and checks a file, "-" is stdin; nothing else is looked at. Errors have code 7.
+// readState reads and checks a file, "-" is stdin, and nothing else. Errors have code 7.
 func (c *call) readState(file string) (*stateFile, error) {
 	var doc []byte
 	var err error
@@ -144,10 +145,10 @@ func (c *call) readState(file string) (*stateFile, error) {
 	return s, nil
 }
 
-// mostLinks is how many networks, namespaces and links a file may have.
+// mostLinks is the maximum number of networks, of namespaces and of links in a file.
 const mostLinks = 4000
 
-// decode reads the document. The namespaces' links get their names.
+// decode reads the document, and names the links of namespaces.
 func (s *stateFile) decode() error {
 	var top struct {
 		Networks   []json.RawMessage            `json:"networks"`
@@ -195,7 +196,7 @@ func (s *stateFile) decode() error {
 // linkKey is the key of a link in a file.
 func linkKey(name string, i int) string { return fmt.Sprintf("namespaces.%s[%d]", name, i) }
 
-// unmarshalKnown decodes an object. A key that is not known is an error.
+// unmarshalKnown decodes an object. An unknown key is an error.
 func unmarshalKnown(doc []byte, into any) error {
 	err := json.Unmarshal(doc, into)
 	var syntax *json.SyntaxError
@@ -214,7 +215,7 @@ func unmarshalKnown(doc []byte, into any) error {
 	return nil
 }
 
-// check checks what the file alone can have wrong.
+// check checks what depends on the file alone.
 func (l *stateOfLink) check() error {
 	if l.Network == "" {
 		return errors.New(`"network" is missing`)
@@ -233,7 +234,7 @@ func (c *call) stateOperand(operands []string) (*stateFile, error) {
 	if err := c.prepare(); err != nil {
 		return nil, err
 	}
-	c.warnOnce() // to the end
+	c.warnOnce() // until the end
 	return c.readState(operands[0])
 }
 
@@ -250,11 +251,11 @@ func (c *call) lockState(ctx context.Context) (unlock func(), err error) {
 	return unlock, nil
 }
 
-// do makes the namespaces of a file and attaches them; what is there already stays as it is. It
-// goes on with the next namespace after an error.
+// do creates the namespaces of a file and attaches them. What exists already stays as it is. After
+// an error it continues with the next namespace.
 //
-// Whatever interrupts it, the next one finishes the work: a namespace gets its name when it is
-// complete, and an ADD that was begun is in the cache.
+// After an interruption the next call finishes the work: a namespace gets its name when it is
+// complete, and the cache has each ADD that was begun.
 func (c *upCall) do(ctx context.Context, operands []string) (int, error) {
 	s, err := c.stateOperand(operands)
 	if err != nil {
@@ -274,7 +275,7 @@ func (c *upCall) do(ctx context.Context, operands []string) (int, error) {
 	}
 	defer unlock()
 	c.doc = upDoc{Created: []string{}, Deleted: []attachmentName{}, Attached: []attachedDoc{}}
-	// Of all namespaces first: an address may go from one to another.
+	// Detach from all namespaces first: an address may move from one to another.
 	detach := func(name string) error { return c.detachUnwanted(ctx, name, wanted[name]) }
 	attach := func(name string) error { return c.attachWanted(ctx, name, wanted[name]) }
 	err = c.eachNamespace(ctx, s, detach, attach)
@@ -282,9 +283,9 @@ func (c *upCall) do(ctx context.Context, operands []string) (int, error) {
 	return exitOK, c.report(ctx, c.doc, err)
 }
 
-// eachNamespace takes the steps one after another, each for the namespaces of a file in the order
-// of their names, and leaves out those of which a step has failed. The error has the code of the
-// first one, and all others in its details; each is a finding.
+// eachNamespace runs one step after another, each for the namespaces of a file sorted by name,
+// without those for which a step has failed. The error has the code of the first error, and all
+// others in its details; each is a finding.
 func (c *call) eachNamespace(ctx context.Context, s *stateFile, steps ...func(name string) error) error {
 	ignoreClosedPipe()
 	names := slices.Sorted(maps.Keys(s.namespaces))
@@ -312,9 +313,9 @@ func (c *call) eachNamespace(ctx context.Context, s *stateFile, steps ...func(na
 	return spec.AsError(errs[0]).WithDetails("%v", errors.Join(errs[1:]...))
 }
 
-// wanted loads the networks, and checks what is asked of them, before anything is made.
+// wanted loads the networks, and checks what the file asks of them, before any change.
 func (c *upCall) wanted(s *stateFile) (map[string][]*wantedLink, error) {
-	networks := make(map[string]*chain.List) // those of the file, and those that were looked up
+	networks := make(map[string]*chain.List) // those of the file, and those looked up
 	for i, doc := range s.networks {
 		key := fmt.Sprintf("networks[%d]", i)
 		l, err := chain.Parse(doc)
@@ -333,7 +334,7 @@ func (c *upCall) wanted(s *stateFile) (map[string][]*wantedLink, error) {
 		c.warnOf(l, true)
 	}
 	wanted := make(map[string][]*wantedLink)
-	owners := make(map[string]string) // of addresses and ports: the key of their link
+	owners := make(map[string]string) // of addresses and ports, with the key of their link
 	for _, name := range slices.Sorted(maps.Keys(s.namespaces)) {
 		for i, link := range s.namespaces[name] {
 			key := linkKey(name, i)
@@ -350,7 +351,7 @@ func (c *upCall) wanted(s *stateFile) (map[string][]*wantedLink, error) {
 	return wanted, nil
 }
 
-// ask is what add asks for with what the link has.
+// ask returns what the link asks for, in the form of add's flags.
 func (l *stateOfLink) ask(force bool) (*asked, error) {
 	a := &asked{force: force}
 	var errs []error
@@ -368,7 +369,7 @@ func (l *stateOfLink) ask(force bool) (*asked, error) {
 	return a, errors.Join(errs...)
 }
 
-// about names the key and the value of an error; nil stays nil.
+// about adds the key and the value to an error; nil stays nil.
 func about(key, value string, err error) error {
 	if err == nil {
 		return nil
@@ -376,7 +377,7 @@ func about(key, value string, err error) error {
 	return spec.Errorf(spec.CodeConfig, "%s: %q: %w", key, value, err)
 }
 
-// want makes the call that attaches one link. Errors have code 7, or that of the network.
+// want returns the call that attaches one link. Errors have code 7, or that of the network.
 func (c *upCall) want(name string, link stateOfLink, networks map[string]*chain.List) (*wantedLink, error) {
 	path := filepath.Join(sandbox.NetNSDir, name)
 	one := *c.call
@@ -404,7 +405,8 @@ func (c *upCall) want(name string, link stateOfLink, networks map[string]*chain.
 	return &wantedLink{call: &one, asked: asked, list: l}, one.runner.Validate(l, one.target)
 }
 
-// unique notes the addresses and ports of a link. The error is about one that another link has.
+// unique records the addresses and ports of a link. An address or port that another link has is an
+// error.
 func (w *wantedLink) unique(owners map[string]string, key string) error {
 	var all []string
 	for _, ip := range w.asked.ips.askedValues {
@@ -424,7 +426,7 @@ func (w *wantedLink) unique(owners map[string]string, key string) error {
 	return nil
 }
 
-// detachUnwanted makes a namespace, and detaches what the file does not want, or not as it is.
+// detachUnwanted creates a namespace, and detaches what the file does not have, or has otherwise.
 func (c *upCall) detachUnwanted(ctx context.Context, name string, wanted []*wantedLink) error {
 	path := filepath.Join(sandbox.NetNSDir, name)
 	created, left, err := c.createNetNS(ctx, path, derivedID(path))
@@ -454,7 +456,7 @@ func (c *upCall) detachUnwanted(ctx context.Context, name string, wanted []*want
 				continue
 			}
 			if e.Interrupted() || !e.Live() {
-				continue // what is left of one that is wanted, ADD deletes
+				continue // ADD deletes what is left of a wanted one
 			}
 		}
 		if err := c.detachEntry(ctx, e); err != nil {
@@ -471,7 +473,7 @@ func (c *upCall) detached(name string, e *chain.Entry) {
 	c.doc.Deleted = append(c.doc.Deleted, nameOf(e.Attachment()))
 }
 
-// attachWanted attaches what is not there yet, and restores what the others have lost on the host.
+// attachWanted attaches what is missing, and restores what the others have lost on the host.
 func (c *upCall) attachWanted(ctx context.Context, name string, wanted []*wantedLink) error {
 	var existing []*chain.Entry
 	for _, w := range wanted {
@@ -501,8 +503,8 @@ func (c *upCall) attachWanted(ctx context.Context, name string, wanted []*wanted
 	return nil
 }
 
-// restoreOne is reload for an attachment that is as it is wanted. What could not be restored is the
-// error; title begins the line of what was.
+// restoreOne is reload for an attachment that matches the file. The error is what could not be
+// restored; title begins the line about the rest.
 func (c *upCall) restoreOne(ctx context.Context, e *chain.Entry, title string) error {
 	var errs []error
 	err := c.runner.Restore(ctx, []*chain.Entry{e}, reloading(), func(r *chain.Restored) {
@@ -523,7 +525,7 @@ func (w *wantedLink) attachment() spec.Attachment {
 	return spec.Attachment{Network: w.list.Name, ContainerID: w.target.ContainerID, IfName: w.target.IfName}
 }
 
-// is reports whether an entry of the link's attachment is alive, and as it is wanted.
+// is reports whether the entry of an attachment is alive and matches the link.
 func (w *wantedLink) is(e *chain.Entry) bool {
 	config, err := w.list.Effective()
 	t := &w.target
@@ -531,8 +533,8 @@ func (w *wantedLink) is(e *chain.Entry) bool {
 		maps.EqualFunc(e.CapabilityArgs, t.Capabilities, func(a, b json.RawMessage) bool { return bytes.Equal(a, b) }) && !lost(e)
 }
 
-// lost reports whether the namespace of an attachment has no interface of it any more. One without
-// a MAC address in the result may be no link.
+// lost reports whether the namespace of an attachment does not have its interface any more. An
+// interface without a MAC address in the result may not be a link.
 func lost(e *chain.Entry) bool {
 	var result struct {
 		Interfaces []struct{ Name, MAC, Sandbox string }

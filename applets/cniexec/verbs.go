@@ -5,22 +5,22 @@ import (
 	"fmt"
 )
 
-// A verb is a command of cni-exec. Its help, the completions and the manual page are made of it.
+// A verb is a command of cni-exec: the source of its help, the completions and the manual page.
 type verb struct {
 	name     string
-	operands string    // as the usage line has them
+	operands string    // as in the usage line
 	summary  string    // one line
 	text     string    // further text, in lines of at most 80 columns
 	examples []example // two
-	command  bool      // takes a command behind "--"
+	command  bool      // takes a command after "--"
 
 	new func(*call) action
 }
 
-// An action is one call of a verb, with the values of its flags: no other verb knows them.
+// An action is one call of a verb, with the values of its flags, which no other verb uses.
 type action interface {
-	flags(*flagSet) // declares its own
-	// do runs the verb. The exit code counts where there is not an error.
+	flags(*flagSet) // declares the verb's own flags
+	// do runs the verb. The exit code is used if there is no error.
 	do(ctx context.Context, operands []string) (exit int, err error)
 }
 

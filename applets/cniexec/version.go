@@ -56,13 +56,13 @@ type (
 	versionDoc struct {
 		Release     string              `json:"release"`     // of the reference plugins
 		Version     string              `json:"version"`     // of cnibox
-		CNIVersions []string            `json:"cniVersions"` // that this program serves
+		CNIVersions []string            `json:"cniVersions"` // served by this program
 		Plugins     []pluginVersionsDoc `json:"plugins"`     // of the network
 	}
 
 	pluginVersionsDoc struct {
 		Type        string   `json:"type"`
-		File        string   `json:"file"` // empty: it is built in
+		File        string   `json:"file"` // empty: built in
 		CNIVersions []string `json:"cniVersions"`
 	}
 )
@@ -71,8 +71,8 @@ func newVersionDoc() versionDoc {
 	return versionDoc{applet.Release, applet.Version, applet.Served(&applet.Applet{Name: "cni-exec"}), []pluginVersionsDoc{}}
 }
 
-// pluginVersions prints which versions of the specification each plugin of a network serves.
-// One that does not answer keeps none of the others from being printed.
+// pluginVersions prints which versions of the specification each plugin of a network serves. If one
+// does not answer, it still prints the others.
 func (c *versionCall) pluginVersions(ctx context.Context) error {
 	l, err := c.load()
 	if err != nil {
@@ -102,7 +102,7 @@ func (c *versionCall) pluginVersions(ctx context.Context) error {
 	return errors.Join(append(errs, err)...)
 }
 
-// printVersion prints that of this program, as a plugin does.
+// printVersion prints the version of this program, as a plugin does.
 func (c *call) printVersion() (int, error) {
 	var b strings.Builder
 	applet.About(&applet.Applet{Name: "cni-exec"}, &b)

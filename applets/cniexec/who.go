@@ -46,9 +46,9 @@ func (c *whoCall) flags(f *flagSet) {
 	f.outputs("`json` print JSON")
 }
 
-// A query is what who was asked: one of its kinds, with what they need. It asks where an
-// index leads to the owner (the name of a lease, a link's alias, the owner of an element) and
-// otherwise decodes the entries alone that have the text.
+// A query is a question of who: its kind, and what that needs. If an index leads to the owner (the
+// name of a lease, a link's alias, the owner of an element), the query uses it. Otherwise it
+// decodes only the entries that have the text.
 type query struct {
 	*call
 	*inventory.Inventory
@@ -63,7 +63,7 @@ type query struct {
 
 	ctx    context.Context // of the call, for plugins
 	owners []*inventory.Entry
-	others []string // owners that are not attachments of the cache, in words
+	others []string // text about owners that are not attachments of the cache
 }
 
 // The kinds of questions.
@@ -83,7 +83,7 @@ type whoDoc struct {
 	Others []string   `json:"others"`
 }
 
-// An ownerDoc is an attachment as far as its entry has it: who does not test it.
+// An ownerDoc has an attachment's data from its entry: who does not test them.
 type ownerDoc struct {
 	Network     string         `json:"network"`
 	ContainerID string         `json:"containerID"`
@@ -126,7 +126,7 @@ func (c *whoCall) do(ctx context.Context, operands []string) (exit int, err erro
 	return exit, err
 }
 
-// read finds out what the operand is. A name is that of a link, or of a named namespace.
+// read determines the kind of the operand. A name is that of a link, or of a named namespace.
 func (q *query) read() (err error) {
 	text := q.text
 	if a, err := netip.ParseAddr(strings.Trim(text, "[]")); err == nil {
@@ -153,7 +153,7 @@ func (q *query) read() (err error) {
 		if q.id, err = netns.IDAt(q.path); err != nil {
 			return nil
 		}
-		if _, err := q.hostLink(text); err != nil { // a link of that name comes first
+		if _, err := q.hostLink(text); err != nil { // a link takes precedence
 			q.kind = kindNetNS
 		}
 		return nil
@@ -169,7 +169,7 @@ func (q *query) read() (err error) {
 	return err
 }
 
-// protoPort splits PROTO/PORT, or PORT/PROTO as ls has it; false: it is neither.
+// protoPort splits PROTO/PORT, or PORT/PROTO as ls prints it; false: neither.
 func protoPort(text string) (proto, port string, ok bool) {
 	before, after, slash := strings.Cut(text, "/")
 	isProto := func(s string) bool { return slices.Contains(protocols, strings.ToLower(s)) }
@@ -182,7 +182,7 @@ func protoPort(text string) (proto, port string, ok bool) {
 	return strings.ToLower(after), before, isProto(after)
 }
 
-// hostLink asks for one link of the host.
+// hostLink reads one link of the host.
 func (q *query) hostLink(name string) (*rtnl.Link, error) {
 	return inventory.AskHost(func(conn *rtnl.Conn) (*rtnl.Link, error) { return conn.Link(name) })
 }
@@ -195,8 +195,8 @@ func (q *query) own(e *chain.Entry) {
 	}
 }
 
-// lookup adds the entry of an attachment, or says in words that there is none. One that another
-// runtime may be writing is searched for, since that reads it again.
+// lookup adds the entry of an attachment, or a text if there is none. If another runtime may be
+// writing the entry, it searches, which reads the entry again.
 func (q *query) lookup(a spec.Attachment, how string) error {
 	e, err := q.Inventory.Cache.Lookup(a)
 	switch {
@@ -217,7 +217,7 @@ func (q *query) lookup(a spec.Attachment, how string) error {
 	return nil
 }
 
-// search adds the owners among the entries that have one of the texts.
+// search adds the owners of matching entries, of those that contain one of the texts.
 func (q *query) search(matches func(*inventory.Entry) bool, texts ...string) error {
 	entries, broken, err := q.Inventory.Cache.Search(func(text []byte) bool {
 		return len(texts) == 0 || slices.ContainsFunc(texts, func(s string) bool { return bytes.Contains(text, []byte(s)) })
@@ -234,7 +234,7 @@ func (q *query) search(matches func(*inventory.Entry) bool, texts ...string) err
 	return nil
 }
 
-// searchHolds adds the owners of what plugins hold, of those attachments that may have it.
+// searchHolds adds the owners of what plugins hold, for the attachments that may hold it.
 func (q *query) searchHolds(may func([]*inventory.Entry) []*inventory.Entry, matches func(data any) bool) error {
 	entries, broken, err := q.Inventory.Cache.List()
 	if err != nil {
@@ -255,8 +255,8 @@ func (q *query) searchHolds(may func([]*inventory.Entry) []*inventory.Entry, mat
 	return nil
 }
 
-// askAddress asks for the leases, whose files have the address as their name, then for the
-// addresses of the host, then the entries.
+// askAddress searches the leases, whose file names are the addresses, then the addresses of the
+// host, then the entries.
 func (q *query) askAddress() error {
 	for _, dir := range q.leaseDirs() {
 		networks, err := os.ReadDir(dir)
@@ -293,8 +293,8 @@ func (q *query) askAddress() error {
 	}, q.addr.String()+"/")
 }
 
-// leaseDirs are the directories of leases: the usual one, that of the default network,
-// and those of the configured networks.
+// leaseDirs returns the directories of leases: the usual one, that of the default network, and
+// those of the configured networks.
 func (q *query) leaseDirs() []string {
 	dirs := []string{state.Dir(q.stateDir, state.Leases), filepath.Join(state.Run, filepath.Base(state.Leases))}
 	add := func(dir string) {
@@ -312,7 +312,7 @@ func (q *query) leaseDirs() []string {
 	return dirs
 }
 
-// askHostAddress asks the kernel for an address of the host.
+// askHostAddress searches the addresses of the host.
 func (q *query) askHostAddress() error {
 	conn, err := rtnl.Dial(netns.Host())
 	if err != nil {
@@ -342,7 +342,8 @@ func linkText(l *rtnl.Link) string {
 	return l.Kind + " " + l.Name
 }
 
-// askLink asks for the alias of a link of the host, then for entries that have its name, and plugins.
+// askLink looks at the alias of a link of the host, then searches entries with its name, and
+// plugins.
 func (q *query) askLink() error {
 	l, err := q.hostLink(q.text)
 	if err != nil && !errors.Is(err, os.ErrNotExist) {
@@ -370,7 +371,7 @@ func (q *query) askLink() error {
 	if err != nil || len(q.owners) > 0 {
 		return err
 	}
-	if l == nil { // a namespace that is gone, which an entry has
+	if l == nil { // a namespace that is gone but has an entry
 		if err := q.askNetNS(); err != nil || len(q.owners) > 0 {
 			q.kind = kindNetNS
 			return err
@@ -384,7 +385,7 @@ func (q *query) askLink() error {
 	return nil
 }
 
-// askLabel adds the attachment whose label a link has.
+// askLabel adds the attachment in a link's label.
 func (q *query) askLabel(l *rtnl.Link) error {
 	if spec.LabelKey(l.Alias) == "" {
 		return nil
@@ -395,13 +396,13 @@ func (q *query) askLabel(l *rtnl.Link) error {
 	return q.searchKey(spec.LabelKey(l.Alias))
 }
 
-// searchKey adds the attachment of a key, whose names were too long for a label.
+// searchKey adds the attachment of a key; its names were too long for a label.
 func (q *query) searchKey(key string) error {
 	return q.search(func(a *inventory.Entry) bool { return a.Key == key })
 }
 
-// askBridge adds the networks of a bridge: those that are configured so, those of its ports'
-// labels, and if there are none those of the entries.
+// askBridge adds the networks of a bridge: those configured with it, those in the labels of its
+// ports, and if there are none those of the entries.
 func (q *query) askBridge(bridge *rtnl.Link) error {
 	links, err := inventory.ListLinks()
 	if err != nil {
@@ -447,8 +448,8 @@ func (q *query) askBridge(bridge *rtnl.Link) error {
 	return nil
 }
 
-// askMAC asks for entries that have the address, then for links of the host, then for elements of the rule set. The kernel's list of
-// links takes longer than the entries, so that it is made meanwhile.
+// askMAC searches entries with the address, then links of the host, then elements of the rule set.
+// It reads the list of links at the same time as the entries, since that takes longer.
 func (q *query) askMAC() error {
 	mac := q.mac.String()
 	var links []rtnl.Link
@@ -491,8 +492,8 @@ func (q *query) askMAC() error {
 	})
 }
 
-// askElements asks for the owners of elements of the rule set: holds says what one has that is asked for;
-// empty: it is of no interest.
+// askElements searches owners of elements of the rule set. holds describes what a matching element
+// has; empty: it does not match.
 func (q *query) askElements(kind nft.Kind, holds func(*nft.Element) string) error {
 	held, err := nft.Open(netns.Host()).Elements(kind)
 	if err != nil {
@@ -514,8 +515,8 @@ func (q *query) askElements(kind nft.Kind, holds func(*nft.Element) string) erro
 	return nil
 }
 
-// askPort asks for the elements of host ports, then for entries that were given the port, as
-// those of other plugins, and what plugins have published.
+// askPort searches the elements of host ports, then entries with the port, such as those of other
+// plugins, then what plugins have published.
 func (q *query) askPort() error {
 	err := q.askElements(nft.KindPortMap, func(e *nft.Element) (holds string) {
 		if proto, port := e.Port(); port != q.port || proto != q.proto {
@@ -537,8 +538,8 @@ func (q *query) askPort() error {
 	})
 }
 
-// askNetNS asks for entries that have the path or the ID of the namespace; those of other
-// runtimes may have another path to it.
+// askNetNS searches entries with the path or the ID of the namespace; other runtimes may use
+// another path to it.
 func (q *query) askNetNS() error {
 	known := q.id != netns.ID{}
 	matches := func(a *inventory.Entry) bool {
@@ -557,7 +558,7 @@ func (q *query) askNetNS() error {
 	return q.search(matches)
 }
 
-// answer is a line for each owner.
+// answer returns a line for each owner.
 func (q *query) answer() string {
 	s := q.screen()
 	s.Width = 0
@@ -573,7 +574,7 @@ func (q *query) answer() string {
 	return text
 }
 
-// doc is the answer as JSON.
+// doc returns the answer as JSON.
 func (q *query) doc() whoDoc {
 	return whoDoc{q.text, q.kind, each(q.owners, func(a *inventory.Entry) ownerDoc {
 		return ownerDoc{a.NetworkName, a.ContainerID, a.IfName, a.Name(), a.Runtime(), a.NetNSPath(), notNull(a.Addresses())}

@@ -15,8 +15,7 @@ import (
 	"cnibox/spec"
 )
 
-// A conf is the configuration. The plugin checks all of it; the daemon gets a
-// [dhcp.Config].
+// A conf is the configuration. The plugin checks all of it; the daemon gets a [dhcp.Config].
 type conf struct {
 	IPAM struct {
 		socketConf
@@ -33,14 +32,14 @@ type conf struct {
 		IPv4     *bool `json:"ipv4"` // nil: true
 		IPv6     bool  `json:"ipv6"`
 	} `json:"ipam"`
-	MTU int `json:"mtu"` // the interface plugin's; above 0, the server's MTU is not set
+	MTU int `json:"mtu"` // the interface plugin's; if above 0, the server's MTU is not set
 }
 
 type socketConf struct {
 	Socket string `json:"daemonSocketPath"`
 }
 
-// defaultSocket is the reference's path too: only one of the two daemons can run.
+// defaultSocket is also the reference's path: only one of the two daemons can run.
 const defaultSocket = "/run/cni/dhcp.sock"
 
 // A plugin is a checked configuration.
@@ -51,12 +50,12 @@ type plugin struct {
 	conf   dhcp.Config
 }
 
-// maxSocketPath is the length of the longest path of a socket in bytes: unix(7).
+// maxSocketPath is the maximum length of the path of a socket in bytes: unix(7).
 const maxSocketPath = 107
 
-// newPlugin reads the path of the socket; DEL and GC read no other key, so that they work with
-// a configuration that has become invalid. If that key is invalid no
-// ADD has got a lease, so DEL succeeds.
+// newPlugin reads the path of the socket. DEL and GC read no other key, so they work with a
+// configuration that has become invalid. If that key is invalid no ADD has got a lease, so DEL
+// succeeds.
 func newPlugin(r *spec.Request) (*plugin, error) {
 	var c struct {
 		IPAM socketConf `json:"ipam"`
@@ -91,13 +90,13 @@ func checkSocket(path string) error {
 	return nil
 }
 
-// leasesDir is the directory of the leases of the daemon at a socket. It is beside the socket,
-// so that plugin and daemon need not agree on a second path.
+// leasesDir returns the directory of the leases of the daemon at a socket. It is beside the socket,
+// so that plugin and daemon share one path only.
 func leasesDir(socket string) record.Dir {
 	return record.Dir(strings.TrimSuffix(filepath.Clean(socket), ".sock") + "-leases")
 }
 
-// confine leaves the addresses out, for which the daemon would ask a server.
+// confine removes the addresses, for which the daemon would ask a server.
 func confine(conf map[string]json.RawMessage) (leftOut string) {
 	delete(conf, "ipam")
 	return "no DHCP server is asked: the interface gets no address"
@@ -135,9 +134,9 @@ func readPlugin(r *spec.Request) (*plugin, error) {
 	return p, p.readRequest(&c)
 }
 
-// readProvide reads the options to send. CNI_ARGS come before a value, as in the reference;
-// without both the option is not sent. Padding, the end, and the options that the client sets
-// itself are refused; they may be requested.
+// readProvide reads the options to send. Like the reference it prefers CNI_ARGS to a value; without
+// both it does not send the option. It refuses padding, the end, and the options that the client
+// sets itself; these may be requested.
 func (p *plugin) readProvide(c *conf) error {
 	for i, o := range c.IPAM.Provide {
 		code, err := parseOption(fmt.Sprintf("ipam.provide[%d].option", i), o.Option)
@@ -161,7 +160,7 @@ func (p *plugin) readProvide(c *conf) error {
 	return nil
 }
 
-// readRequest reads the options to request. With skipDefault and no option it is the default
+// readRequest reads the options to request. With skipDefault and no option it returns the default
 // list of the reference's library.
 func (p *plugin) readRequest(c *conf) error {
 	codes, alone := []byte(nil), false
@@ -190,7 +189,7 @@ func (p *plugin) readRequest(c *conf) error {
 	return nil
 }
 
-// parseOption reads the name or number of an option, which is configured by a key.
+// parseOption reads the name or number of an option in the value of a key.
 func parseOption(key, name string) (byte, error) {
 	switch name {
 	case "dhcp-client-identifier":
@@ -213,15 +212,15 @@ func parseOption(key, name string) (byte, error) {
 	return byte(n), nil
 }
 
-// clientID is the reference's: type 0, which is not a hardware address, and the names. A
-// server keeps the address when one of the two replaces the other.
+// clientID returns the reference's client identifier: type 0, which is not a hardware address, and
+// the names. A server leases the same address again after one of the two has replaced the other.
 func clientID(a spec.Attachment) []byte {
 	id := "\x00" + a.ContainerID + "/" + a.Network + "/" + a.IfName
 	return []byte(id[:min(len(id), 255)])
 }
 
-// duid is a DUID of type UUID (RFC 6355), made from the names, so that it does not depend
-// on the MAC address.
+// duid returns a DUID of type UUID (RFC 6355), made from the names, so that it does not depend on
+// the MAC address.
 func duid(a spec.Attachment) []byte {
 	sum := sha512.Sum512([]byte("dhcpv6\x00" + a.Network + "\x00" + a.ContainerID + "\x00" + a.IfName))
 	id := sum[:16]

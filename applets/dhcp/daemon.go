@@ -27,16 +27,16 @@ import (
 	"cnibox/spec"
 )
 
-// flags are the daemon's flags, the same as the reference's.
+// flags are the daemon's flags, which are the reference's.
 type flags struct {
 	pidFile string // empty: none
-	socket  string // with the root in front
+	socket  string // including the root
 	listen  int    // file descriptor of a listening socket; 0: none
 	dhcp.Settings
 }
 
-// daemonMain runs the daemon until the context ends. It returns the exit status: 0 then,
-// 1 if it cannot start, 2 for wrong flags.
+// daemonMain runs the daemon until the context ends. It returns the exit status: then 0, 1 if it
+// cannot start, 2 for wrong flags.
 func daemonMain(ctx context.Context, p applet.Process) int {
 	// One write for each line, so that lines of several goroutines do not mix.
 	log := func(line string) { p.Complain("cnibox dhcp daemon", "%s", line) }
@@ -50,7 +50,7 @@ func daemonMain(ctx context.Context, p applet.Process) int {
 		return 2
 	}
 	f.Log = log
-	defer interrupt.Begin()() // calls that are being answered come to an end
+	defer interrupt.Begin()() // finishes the calls that run
 	if err := f.run(ctx); err != nil {
 		log(err.Error())
 		return 1
@@ -99,10 +99,10 @@ func readFlags(p applet.Process) (*flags, error) {
 	return f, nil
 }
 
-// lockTime is how long a daemon waits for the one before it to end.
+// lockTime bounds the wait of a daemon for the end of the previous one.
 const lockTime = 5 * time.Second
 
-// run serves until the context ends. Of two daemons for the same leases the second one fails.
+// run serves until the context ends. A second daemon for the same leases fails.
 func (f *flags) run(ctx context.Context) error {
 	var l net.Listener
 	if f.listen != 0 {
@@ -144,11 +144,11 @@ func (f *flags) run(ctx context.Context) error {
 	return d.accept(ctx, l)
 }
 
-// passedListener returns the socket of the service manager, and takes its path for that of
-// the flags: the leases are stored beside it, where plugins look for them.
+// passedListener returns the socket of the service manager. Its path replaces that of the flags:
+// the leases are stored beside it, where plugins look for them.
 func (f *flags) passedListener() (net.Listener, error) {
 	file := os.NewFile(uintptr(f.listen), "socket of the service manager")
-	defer file.Close() // the listener has a copy
+	defer file.Close() // the listener has a duplicate
 	l, err := net.FileListener(file)
 	if err != nil {
 		return nil, fmt.Errorf("file descriptor %d of the service manager: %w", f.listen, err)
@@ -159,8 +159,8 @@ func (f *flags) passedListener() (net.Listener, error) {
 	return l, nil
 }
 
-// listenUnix makes the socket, accessible to its owner alone from its first moment. The
-// socket of a daemon that was killed is removed.
+// listenUnix creates the socket, accessible only to its owner from the first moment. It removes the
+// socket of a daemon that was killed.
 func listenUnix(path string) (net.Listener, error) {
 	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
 		return nil, fmt.Errorf("directory of the socket: %w", err)
@@ -180,7 +180,7 @@ func listenUnix(path string) (net.Listener, error) {
 		return nil, os.NewSyscallError("socket", err)
 	}
 	file := os.NewFile(uintptr(fd), path)
-	defer file.Close()                             // the listener has a copy
+	defer file.Close()                             // the listener has a duplicate
 	if err := unix.Fchmod(fd, 0o600); err != nil { // before bind(2) this is the file's mode: unix(7)
 		return nil, os.NewSyscallError("fchmod", err)
 	}
@@ -207,7 +207,7 @@ type daemon struct {
 	mu      sync.Mutex // guards the maps
 	holders map[spec.Attachment]*dhcp.Holder
 	busy    map[spec.Attachment]chan struct{}      // closed by the unlock of [daemon.lock]
-	adding  map[spec.Attachment]context.CancelFunc // of ADDs that run
+	adding  map[spec.Attachment]context.CancelFunc // of running ADDs
 }
 
 func newDaemon(s dhcp.Settings, leases record.Dir) *daemon {
@@ -217,8 +217,8 @@ func newDaemon(s dhcp.Settings, leases record.Dir) *daemon {
 	}
 }
 
-// resume continues with the leases on record. One whose ADD died with the daemon before it
-// had an answer is held, and not renewed, until the next DEL or ADD.
+// resume continues with the leases on record. If the daemon ended before the answer of an ADD, the
+// lease is held, but not renewed, until the next DEL or ADD.
 func (d *daemon) resume() {
 	n := 0
 	err := d.leases.Each(func(name string) error {
@@ -250,7 +250,7 @@ func (d *daemon) resume() {
 	}
 }
 
-// accept serves calls until the context ends, and then waits for those that run.
+// accept serves calls until the context ends, then waits for running calls.
 func (d *daemon) accept(ctx context.Context, l net.Listener) error {
 	stop := context.AfterFunc(ctx, func() { l.Close() })
 	defer stop()
@@ -274,7 +274,7 @@ func (d *daemon) accept(ctx context.Context, l net.Listener) error {
 	}
 }
 
-// end waits for the calls that run, and stops renewing the leases, which stay.
+// end waits for running calls, and stops renewing the leases, which stay valid.
 func (d *daemon) end() {
 	d.calls.Wait()
 	for _, h := range d.holders {
@@ -290,7 +290,7 @@ func (d *daemon) serve(ctx context.Context, conn net.Conn) {
 	err := readMagic(conn)
 	if errors.Is(err, errPeer) {
 		d.Log(err.Error())
-		io.WriteString(conn, "HTTP/1.0 505 "+err.Error()+"\r\n\r\n") // which a plugin of the reference reports
+		io.WriteString(conn, "HTTP/1.0 505 "+err.Error()+"\r\n\r\n") // a plugin of the reference reports this
 		return
 	}
 	if err == nil {
@@ -333,8 +333,8 @@ func (d *daemon) do(ctx context.Context, call *call) ([]*dhcp.Lease, error) {
 	return nil, spec.Errorf(spec.CodeEnv, "unknown verb %q", call.Verb)
 }
 
-// lock waits until no other ADD or DEL of the attachment runs. Other attachments are not
-// waited for.
+// lock waits until no other ADD or DEL of the attachment runs. It does not wait for other
+// attachments.
 func (d *daemon) lock(ctx context.Context, owner spec.Attachment) (unlock func(), err error) {
 	for {
 		d.mu.Lock()
@@ -359,14 +359,14 @@ func (d *daemon) lock(ctx context.Context, owner spec.Attachment) (unlock func()
 	}
 }
 
-// holder returns what holds the leases of an attachment; nil: it has none.
+// holder returns the holder of an attachment's leases; nil: it has none.
 func (d *daemon) holder(owner spec.Attachment) *dhcp.Holder {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	return d.holders[owner]
 }
 
-// setHolder needs the attachment's lock; nil removes the holder.
+// setHolder requires the attachment's lock; nil removes the holder.
 func (d *daemon) setHolder(owner spec.Attachment, h *dhcp.Holder) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -377,9 +377,9 @@ func (d *daemon) setHolder(owner spec.Attachment, h *dhcp.Holder) {
 	}
 }
 
-// add returns the leases that the attachment has, or gets some. Leases that have run out, or
-// of an interface that was replaced, are released first. Those of an interface that exists in
-// another namespace are not another container's to take.
+// add returns the leases that the attachment has, or gets some. It first releases leases that have
+// expired, or whose interface was replaced. A container must not take leases whose interface exists
+// in another namespace.
 func (d *daemon) add(ctx context.Context, call *call) ([]*dhcp.Lease, error) {
 	unlock, err := d.lock(ctx, call.Attachment)
 	if err != nil {
@@ -415,7 +415,7 @@ func (d *daemon) add(ctx context.Context, call *call) ([]*dhcp.Lease, error) {
 	return h.Leases(), nil
 }
 
-// acquire gets leases from the servers, unless a DEL comes meanwhile.
+// acquire gets leases from the servers, unless DEL is called meanwhile.
 func (d *daemon) acquire(ctx context.Context, call *call, store *leaseStore) (*dhcp.Holder, error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -426,11 +426,11 @@ func (d *daemon) acquire(ctx context.Context, call *call, store *leaseStore) (*d
 	d.mu.Lock()
 	delete(d.adding, call.Attachment)
 	d.mu.Unlock()
-	d.setHolder(call.Attachment, h) // may be there with an error
+	d.setHolder(call.Attachment, h) // h may be set even with an error
 	return h, err
 }
 
-// allValid reports whether all addresses may still be used.
+// allValid reports whether all leases are still valid.
 func allValid(leases []*dhcp.Lease) bool {
 	for _, l := range leases {
 		if !l.Valid() {
@@ -440,7 +440,7 @@ func allValid(leases []*dhcp.Lease) bool {
 	return len(leases) > 0
 }
 
-// del releases the leases, if there are any. An ADD that still runs ends first.
+// del ends a running ADD, then releases the leases, if there are any.
 func (d *daemon) del(ctx context.Context, owner spec.Attachment) error {
 	d.mu.Lock()
 	if cancel := d.adding[owner]; cancel != nil {
@@ -461,8 +461,8 @@ func (d *daemon) del(ctx context.Context, owner spec.Attachment) error {
 	return err
 }
 
-// check returns the leases if they are valid and their interface exists. It waits for no
-// other call.
+// check returns the leases if they are valid and their interface exists. It does not wait for other
+// calls.
 func (d *daemon) check(call *call) ([]*dhcp.Lease, error) {
 	h, name := d.holder(call.Attachment), call.Attachment.String()
 	if h == nil || !(&leaseStore{d.leases, call.Attachment}).Kept() {

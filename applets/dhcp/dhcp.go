@@ -57,7 +57,7 @@ environments of both, the default of the path is DIR/dhcp.sock.`,
 	Daemon: daemonMain,
 }
 
-// call calls the daemon for this attachment. Errors have the daemon's code, or 11 if none
+// call calls the daemon for this attachment. Errors have the daemon's code, or 11 if no daemon
 // answers.
 func (p *plugin) call(ctx context.Context, verb spec.Verb) ([]*dhcp.Lease, error) {
 	leases, err := callDaemon(ctx, p.socket, &call{verb, p.Attachment, p.conf})
@@ -67,8 +67,8 @@ func (p *plugin) call(ctx context.Context, verb spec.Verb) ([]*dhcp.Lease, error
 	return leases, err
 }
 
-// add returns the leases that the attachment has already, or gets some. The link exists
-// and may be down.
+// add returns the leases that the attachment has already, or gets some. The link exists and may be
+// down.
 func add(ctx context.Context, r *spec.Request) (*spec.Result, error) {
 	p, err := readPlugin(r)
 	if err != nil {
@@ -105,8 +105,8 @@ func resultOf(leases []*dhcp.Lease, priority int) *spec.Result {
 	return res
 }
 
-// check compares the daemon's leases with prevResult. Unlike the reference's CHECK it
-// never gets a lease, nor waits for a server.
+// check compares the daemon's leases with prevResult. Unlike the reference's CHECK it never gets a
+// lease or waits for a server.
 func check(ctx context.Context, r *spec.Request) error {
 	p, err := readPlugin(r)
 	if err != nil {
@@ -129,8 +129,7 @@ func compare(r *spec.Request, leases []*dhcp.Lease) error {
 	return nil
 }
 
-// del releases the leases, by the daemon or without it. It fails only with what may work
-// the next time.
+// del releases the leases, with or without the daemon. Only what may succeed next time is an error.
 func del(ctx context.Context, r *spec.Request) error {
 	p, err := newPlugin(r)
 	if err != nil {
@@ -139,8 +138,8 @@ func del(ctx context.Context, r *spec.Request) error {
 	return p.release(ctx, r.Attachment)
 }
 
-// release has the daemon release the leases of an attachment. Without one that answers, the
-// plugin itself does, by the record; a daemon drops a lease whose record is gone.
+// release releases the leases of an attachment through the daemon. If no daemon answers, the plugin
+// releases them itself, by the record; a daemon drops a lease whose record is gone.
 func (p *plugin) release(ctx context.Context, a spec.Attachment) error {
 	_, err := callDaemon(ctx, p.socket, &call{Verb: spec.Del, Attachment: a})
 	if err == nil {
@@ -154,7 +153,7 @@ func (p *plugin) release(ctx context.Context, a spec.Attachment) error {
 	if none {
 		return nil
 	}
-	if rerr != nil { // it cannot be used
+	if rerr != nil { // the record is unusable
 		return p.leases.Remove(record.Name(a))
 	}
 	store := &leaseStore{dir: p.leases, owner: a}
@@ -184,7 +183,7 @@ func gc(ctx context.Context, r *spec.Request) error {
 	})
 }
 
-// records is the directory of the leases.
+// records returns the directory of the leases.
 func records(r *spec.Request) string {
 	p, err := newPlugin(r)
 	if err != nil {
@@ -193,7 +192,7 @@ func records(r *spec.Request) string {
 	return string(p.leases)
 }
 
-// status fails with code 50 unless our daemon answers.
+// status returns an error of code 50 unless our daemon answers.
 func status(ctx context.Context, r *spec.Request) error {
 	p, err := readPlugin(r)
 	if err != nil {
@@ -205,9 +204,9 @@ func status(ctx context.Context, r *spec.Request) error {
 	return nil
 }
 
-// get returns prevResult if the daemon has leases that agree with it; without one, a
-// result made of the leases. Without a record the code is 3; a record without a lease, or without
-// its interface, is DEL's to remove. A daemon that does not answer is an error.
+// get returns prevResult if the daemon has leases that agree with it; without prevResult it returns
+// a result of the leases. Without a record the code is 3. A record without a lease or interface
+// must be removed by DEL. A daemon that does not answer is an error.
 func get(ctx context.Context, r *spec.Request) (*spec.Result, error) {
 	p, err := newPlugin(r)
 	if err != nil {

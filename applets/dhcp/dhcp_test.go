@@ -204,7 +204,7 @@ func TestDHCPForeignDaemon(t *testing.T) {
 	}
 }
 
-// A listener that says nothing is not waited for, by an ADD either.
+// No verb waits for a listener that does not answer, not even ADD.
 func TestDHCPSilentDaemon(t *testing.T) {
 	t.Parallel()
 	socket := filepath.Join(t.TempDir(), "s")

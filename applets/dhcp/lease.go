@@ -14,7 +14,7 @@ import (
 // no lease, and removing it releases the lease.
 type leaseRecord = record.Record[dhcp.State]
 
-// A leaseStore keeps the state of one attachment in its file.
+// A leaseStore stores the state of one attachment in its file.
 type leaseStore struct {
 	dir   record.Dir
 	owner spec.Attachment
@@ -27,7 +27,7 @@ func (s *leaseStore) Save(state *dhcp.State) error {
 	return rec.Write(s.dir)
 }
 
-// Kept reports whether the file exists. One that cannot be looked up counts as existing.
+// Kept reports whether the file exists. If that is unknown, it returns true.
 func (s *leaseStore) Kept() bool {
 	_, err := os.Lstat(filepath.Join(string(s.dir), s.name()))
 	return !errors.Is(err, os.ErrNotExist)

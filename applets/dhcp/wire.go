@@ -16,11 +16,10 @@ import (
 	"cnibox/spec"
 )
 
-// Plugin and daemon communicate over a unix stream socket, with one call a connection. The plugin
-// sends magic, the length of a JSON object (four bytes, big endian) and the object, a
-// call. The daemon answers with magic as soon as it has read that of the plugin, so
-// that a plugin does not wait minutes for a lease where no daemon serves the socket, and later
-// with length and object of an answer.
+// Plugin and daemon communicate over a unix stream socket, with one call for each connection. The
+// plugin sends magic, the length of a JSON object (four bytes, big endian) and the object, a call.
+// The daemon sends magic as soon as it has read that of the plugin: otherwise a plugin could wait
+// minutes for a lease at a socket without a daemon. Later it sends length and object of an answer.
 const (
 	magic      = "cnibox-dhcp 1\n" // the number is the protocol's
 	maxMessage = 1 << 20           // bytes of JSON
@@ -33,39 +32,40 @@ type call struct {
 	Config dhcp.Config `json:"config"`
 }
 
-// An answer has an error, or the leases for verbs that return some.
+// An answer has an error, or the leases, if the verb returns any.
 type answer struct {
 	Error  *spec.Error   `json:"error,omitempty"`
 	Leases []*dhcp.Lease `json:"leases,omitempty"`
 }
 
 var (
-	// errNoDaemon is about a socket at which no daemon of cnibox answers.
+	// errNoDaemon reports a socket at which no daemon of cnibox answers.
 	errNoDaemon = errors.New("no DHCP daemon")
 
 	errHangs = errors.New("what listens there is stopped or hangs: restart `cnibox dhcp daemon`")
 
-	// errPeer is about the reference, which serves Go's net/rpc over HTTP there, another
-	// version of the protocol, and anything else.
+	// errPeer reports another peer: the reference, which serves Go's net/rpc over HTTP, or another
+	// version of the protocol.
 	errPeer = errors.New("dhcp plugin and daemon must both be of this version of cnibox: " +
 		"install it as the plugin, and stop the other daemon and start `cnibox dhcp daemon`")
 )
 
-// noDaemon wraps errNoDaemon and the cause; verb is what no daemon does at the socket.
+// noDaemon wraps errNoDaemon and the cause; verb says what no daemon does at the socket, such as
+// "listens".
 func noDaemon(verb, socket string, err error) error {
 	return fmt.Errorf("%w %s at %s: %w", errNoDaemon, verb, socket, err)
 }
 
-// answerTime bounds the wait for an answer that needs no DHCP server.
+// answerTime bounds the wait for an answer that does not need a DHCP server.
 const answerTime = 5 * time.Second
 
-// unixAddr is for functions of package net that take an address: those that take a text bring a
-// resolver of host names into the program, 180 KB of it.
+// unixAddr is for functions of package net that take an address: those that take a string link a
+// resolver of host names into the program, which has 180 KB.
 func unixAddr(path string) *net.UnixAddr { return &net.UnixAddr{Name: path, Net: "unix"} }
 
 // callDaemon calls the daemon at a socket. The error is errNoDaemon if no daemon of cnibox answers;
-// errors of the daemon keep their code. An ADD waits as long as the daemon does, once that has
-// sent its magic.
+// errors of the daemon keep their code. After the daemon has sent its magic, an ADD waits as long
+// as the daemon does.
 func callDaemon(ctx context.Context, socket string, call *call) ([]*dhcp.Lease, error) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
@@ -74,7 +74,7 @@ func callDaemon(ctx context.Context, socket string, call *call) ([]*dhcp.Lease, 
 	var dialer net.Dialer
 	conn, err := dialer.DialUnix(ctx, "unix", nil, unixAddr(socket))
 	var errno syscall.Errno
-	if errors.As(err, &errno) { // the rest of the error is the path again
+	if errors.As(err, &errno) { // the rest of the error repeats the path
 		err = errno
 	}
 	if errno == syscall.ENOENT || errno == syscall.ECONNREFUSED {
@@ -107,7 +107,7 @@ func callDaemon(ctx context.Context, socket string, call *call) ([]*dhcp.Lease, 
 	return answer.Leases, nil
 }
 
-// send writes one message behind head, which is magic where it was not sent before.
+// send writes one message after head, which is magic in the first message.
 func send(w io.Writer, head string, v any) error {
 	b, err := json.Marshal(v)
 	if err != nil {
@@ -117,7 +117,7 @@ func send(w io.Writer, head string, v any) error {
 	return err
 }
 
-// readMagic reads what the other end begins with; errPeer: it is not magic.
+// readMagic reads the first bytes of the peer; errPeer: they are not magic.
 func readMagic(r io.Reader) error {
 	head := make([]byte, len(magic))
 	n, err := io.ReadFull(r, head)
@@ -127,7 +127,7 @@ func readMagic(r io.Reader) error {
 	return connClosed(err)
 }
 
-// receive reads one message behind the magic.
+// receive reads one message after the magic.
 func receive(r io.Reader, v any) error {
 	var head [4]byte
 	if _, err := io.ReadFull(r, head[:]); err != nil {

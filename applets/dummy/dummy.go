@@ -31,7 +31,7 @@ var flow = attach.Plugin{Kind: "dummy", IPAM: attach.Required, New: func() attac
 // plugin has no keys of its own.
 type plugin struct{ attach.Defaults }
 
-// Link creates the link in the container. No other host is on it, so its addresses are not
+// Link creates the link in the container. Its segment has no other hosts, so addresses are not
 // checked for duplicates.
 func (*plugin) Link(op *attach.Op) error {
 	addr, err := op.MAC()

@@ -10,8 +10,8 @@ import (
 	"cnibox/spec"
 )
 
-// DBUS_SYSTEM_BUS_ADDRESS says where the system bus is, unless the configuration does; what it
-// says is wrong is refused before the first change, and hinders no DEL.
+// DBUS_SYSTEM_BUS_ADDRESS is the address of the system bus, unless the configuration has one. An
+// invalid value is refused before the first change, and does not prevent DEL.
 func TestKernelFirewallBusAddress(t *testing.T) {
 	h, socket := applettest.NewHost(t), dbustest.Bus(t)
 	f := dbustest.Start(t, socket)

@@ -7,8 +7,8 @@ import (
 	"cnibox/spec"
 )
 
-// A name of the administrator's chain that is not one is refused before the first
-// change, and hinders no DEL.
+// An invalid name of the administrator's chain is refused before the first change, and does not
+// prevent DEL.
 func TestKernelFirewallChainName(t *testing.T) {
 	w := newBox(t)
 	for _, name := range []string{"9lives", ".", "my.admin", "-admin"} {

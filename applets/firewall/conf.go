@@ -32,25 +32,25 @@ type conf struct {
 	IngressPolicy string `json:"ingressPolicy"`          // "", open, same-bridge or isolated
 	Bus           string `json:"dbusSocket"`             // path; "": DBUS_SYSTEM_BUS_ADDRESS, or the system bus
 
-	plan *plan // by Validate
+	plan *plan // set by Validate
 }
 
-// A plan is a checked configuration, and after readPrevResult what it applies to.
+// A plan is a checked configuration and, after readPrevResult, what it applies to.
 type plan struct {
 	admin, zone string
 	bus         []string // sockets of the system bus
 	firewalld   bool
-	ownTable    bool // no rules in the tables filter
+	ownTable    bool // adds no rules to the filter tables
 	policed     bool // ingressPolicy is not open
 	isolated    bool
 
 	ips    []netip.Addr
-	bridge string       // with the policy; "": none
+	bridge string       // to which the policy applies; "": none
 	vlan   string       // the host's interface in the VLAN of an isolated container; "": none
-	ports  []*rtnl.Link // of the container on the bridge
+	ports  []*rtnl.Link // of the container, on the bridge
 }
 
-// confine leaves firewalld out.
+// confine removes the use of firewalld from a configuration.
 func confine(conf map[string]json.RawMessage) (leftOut string) {
 	if string(conf["backend"]) != `"firewalld"` {
 		return ""
@@ -74,7 +74,7 @@ func (c *conf) Validate(r *spec.Request) error {
 	return nil
 }
 
-// releasePlan is the plan of DEL and GC, for which the configuration may be invalid.
+// releasePlan returns the plan of DEL and GC, for which the configuration may be invalid.
 func (c *conf) releasePlan() *plan {
 	if c.plan == nil { // not decoded
 		c.plan = c.defaults()
@@ -82,11 +82,11 @@ func (c *conf) releasePlan() *plan {
 	return c.plan
 }
 
-// Needs is nothing: the rules are the host's.
+// Needs requires nothing: the rules are the host's.
 func (c *conf) Needs() chained.Need { return chained.Nothing }
 
-// findBus takes the sockets of the system bus from the environment, if firewalld is used and the
-// configuration has none. Errors have code 4.
+// findBus reads the sockets of the system bus from the environment, if firewalld is used and the
+// configuration names none. Errors have code 4.
 func (c *conf) findBus(r *spec.Request, p *plan) error {
 	if !p.firewalld || c.Bus != "" || r.Call.SystemBus == "" {
 		return nil
@@ -144,11 +144,11 @@ func (c *conf) validate(p *plan) error {
 	return nil
 }
 
-// nameLetters are what the names of zones are made of here.
+// nameLetters are the characters allowed in names of zones.
 const nameLetters = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_."
 
-// checkAdminChain refuses names that no chain can have, those of targets and chains of iptables, and
-// those of chains that jump to the administrator's.
+// checkAdminChain refuses names that no chain can have, names of targets and chains of iptables,
+// and names of the chains that jump to the administrator's chain.
 func checkAdminChain(name string) error {
 	if err := nft.CheckChainName(name); err != nil {
 		return spec.KeyErrorf("iptablesAdminChainName", `"iptablesAdminChainName" %q: %w`, name, err)
@@ -162,8 +162,8 @@ func checkAdminChain(name string) error {
 	return nil
 }
 
-// readPrevResult takes from prevResult all addresses, of any interface, and for a policy the first bridge on the
-// host and its ports. A missing bridge is an error of the code.
+// readPrevResult reads from prevResult all addresses, of any interface. For a policy it also reads
+// the first bridge on the host, and its ports. A missing bridge is an error with the given code.
 func (p *plan) readPrevResult(prev *spec.Result, code int) error {
 	p.ips = addressesIn(prev)
 	if !p.policed {
@@ -178,7 +178,7 @@ func (p *plan) readPrevResult(prev *spec.Result, code int) error {
 	var links []*rtnl.Link
 	for _, i := range prev.Interfaces {
 		if i.Sandbox != "" || spec.CheckIfName(i.Name) != nil {
-			continue // in a sandbox it may have the name of one of the host
+			continue // an interface in a sandbox may have the name of one on the host
 		}
 		l, err := host.Link(i.Name)
 		switch {
@@ -200,14 +200,14 @@ func (p *plan) readPrevResult(prev *spec.Result, code int) error {
 			p.ports = append(p.ports, l)
 		case p.isolated && l.Kind == "veth" && l.LinkNetNSID == -1:
 			if peer, err := host.LinkAt(l.Parent); err == nil && peer.Master == bridge {
-				p.vlan = l.Name // the packets of its VLAN are routed here, and the bridge has only frames
+				p.vlan = l.Name // packets of its VLAN are routed here; the bridge only passes frames
 			}
 		}
 	}
 	return nil
 }
 
-// addressesIn returns the addresses of a result, each once.
+// addressesIn returns the addresses of a result without duplicates.
 func addressesIn(res *spec.Result) []netip.Addr {
 	var ips []netip.Addr
 	for _, ip := range res.IPs {

@@ -47,8 +47,8 @@ dataDir                 string  -          records with the handles of rules in 
 	},
 }
 
-// Apply records the addresses and the policy in one transaction; with
-// firewalld the zone comes after it, so that every address in a zone has an owner.
+// Apply records the addresses and the policy in one transaction. With firewalld it then adds the
+// addresses to the zone, so that every address in a zone has an owner.
 func (c *conf) Apply(op *chained.Op) error {
 	ctx := op.Context()
 	p, r := c.plan, op.Request
@@ -92,9 +92,9 @@ func (c *conf) Apply(op *chained.Op) error {
 	return z.addAll(p.ips)
 }
 
-// isolate sets port isolation on the container's ports, as the bridge plugin does by
-// "portIsolation": the kernel then passes no frames between them and other isolated ports.
-// It is never unset, since the flag does not show which plugin has set it.
+// isolate sets port isolation on the container's ports, as the bridge plugin does for
+// "portIsolation": the kernel then passes no frames between them and other isolated ports. No verb
+// unsets it, since the flag does not show which plugin has set it.
 func (p *plan) isolate(undo *undo.Stack) error {
 	set := func(port *rtnl.Link, on bool) error {
 		host, err := rtnl.Dial(netns.Host())
@@ -116,8 +116,9 @@ func (p *plan) isolate(undo *undo.Stack) error {
 	return nil
 }
 
-// addElements is the transaction of ADD. It deletes what an earlier ADD of the attachment has added and
-// this one does not. closed: firewalld rejects what is in no zone, and the addresses are in none.
+// addElements is the transaction of ADD. It deletes elements that an earlier ADD of the attachment
+// has added and this one does not add. closed: firewalld rejects what is not in a zone, and the
+// addresses are in none.
 func (p *plan) addElements(ctx context.Context, op *chained.Op, table *nft.Table, recorded *rules) (closed bool, err error) {
 	r := op.Request
 	kinds := []nft.Kind{nft.KindFirewall}
@@ -144,7 +145,7 @@ func (p *plan) addElements(ctx context.Context, op *chained.Op, table *nft.Table
 	return closed, err
 }
 
-// update returns what ADD adds to the rule set and CHECK looks for.
+// update returns the change that ADD makes in the rule set, and which CHECK looks for.
 func (p *plan) update(r *spec.Request) func(*nft.Tx) error {
 	return func(x *nft.Tx) error {
 		for _, ip := range p.ips {
@@ -183,7 +184,7 @@ func (c *conf) Check(op *chained.Op) error {
 		return spec.Errorf(spec.CodeCheck, "expected rule not found: %w", err)
 	}
 	for _, port := range p.ports {
-		if p.isolated && !port.Isolated && found == nil { // the reference sets no port isolation
+		if p.isolated && !port.Isolated && found == nil { // the reference does not set port isolation
 			return spec.Errorf(spec.CodeCheck, "port isolation of %s is off", port.Name)
 		}
 	}
@@ -201,8 +202,8 @@ func (c *conf) Check(op *chained.Op) error {
 	return nil
 }
 
-// orReference is [netfilter.OrReference] for the firewall, whose rules in the reference are by
-// address. Zones are checked afterwards.
+// orReference is [netfilter.OrReference] for the firewall: the reference's rules are by address.
+// Zones are checked afterwards.
 func (p *plan) orReference(err error) error {
 	if missing := new(nft.MissingError); !errors.As(err, &missing) {
 		return err
@@ -217,8 +218,9 @@ func (p *plan) orReference(err error) error {
 	return err
 }
 
-// Release needs no prevResult: elements of the attachment have its key. With prevResult it also deletes
-// the rules of the reference for the addresses, unless another attachment has them by now.
+// Release does not need prevResult: elements of the attachment have its key. With prevResult it
+// also deletes rules of the reference for the addresses, unless another attachment has these
+// addresses now.
 func (c *conf) Release(op *chained.Op) error {
 	ctx := op.Context()
 	p, r := c.releasePlan(), op.Request
@@ -229,11 +231,11 @@ func (c *conf) Release(op *chained.Op) error {
 	table := nft.Open(r.Call.HostNS())
 	others := ips
 	if !p.firewalld {
-		others = nil // the reference has put none into a zone
+		others = nil // the reference has added none of them to a zone
 	}
 	zoned, err := zonedOf(ctx, table, r.Attachment, others)
 	kinds, errs := leaveZones(ctx, p, zoned, err)
-	op.Kept = true // until the transaction has deleted the rules
+	op.Kept = true // the record stays until the transaction has deleted the rules
 	recorded := readRules(op)
 	release := func(x *nft.Tx) error {
 		x.Addresses(ips...)
@@ -249,8 +251,8 @@ func (c *conf) Release(op *chained.Op) error {
 	})
 }
 
-// zonedOf is [nft.Table.Zoned], which is not asked for each of many attachments where none is in a
-// zone.
+// zonedOf is [nft.Table.Zoned]. Without addresses it first looks, once for many attachments,
+// whether any address is in a zone.
 func zonedOf(ctx context.Context, table *nft.Table, a spec.Attachment, ips []netip.Addr) ([]netip.Addr, error) {
 	if len(ips) == 0 {
 		if any, err := once.Get(ctx, "zones of firewalld", table.HasZones); err != nil || !any {
@@ -260,8 +262,8 @@ func zonedOf(ctx context.Context, table *nft.Table, a spec.Attachment, ips []net
 	return table.Zoned(a, ips...)
 }
 
-// leaveZones removes the addresses from their zone; err is the error of reading them. It returns the
-// kinds of elements that may be deleted: those about zones stay after an error, for the next DEL.
+// leaveZones removes the addresses from their zone; err is the error of reading them. It returns
+// the kinds of elements to delete: after an error the elements for zones stay, for the next DEL.
 func leaveZones(ctx context.Context, p *plan, zoned []netip.Addr, err error) ([]nft.Kind, error) {
 	if err == nil {
 		err = removeFromZone(ctx, p, zoned)
@@ -272,8 +274,8 @@ func leaveZones(ctx context.Context, p *plan, zoned []netip.Addr, err error) ([]
 	return []nft.Kind{nft.KindFirewall, nft.KindZone}, nil
 }
 
-// withoutNetfilter makes errors of a kernel without netfilter, where nothing is to be released, a
-// warning.
+// withoutNetfilter turns errors of a kernel without netfilter into a warning: there is nothing to
+// release.
 func withoutNetfilter(r *spec.Request, err error) error {
 	if netfilter.IsMissing(err) {
 		r.Warn("%v: nothing to release", err)
@@ -282,8 +284,8 @@ func withoutNetfilter(r *spec.Request, err error) error {
 	return err
 }
 
-// Probe reports a kernel, or a firewalld, to which no address can be added, and a directory that cannot
-// have the records.
+// Probe reports a kernel or a firewalld to which no address can be added, and a directory that
+// cannot store the records.
 func (c *conf) Probe(op *chained.Op) error {
 	ctx := op.Context()
 	if !c.plan.firewalld && !c.plan.ownTable {
@@ -301,8 +303,8 @@ func (c *conf) Probe(op *chained.Op) error {
 	return nil
 }
 
-// Collect deletes what attachments that are gone own. Rules of the reference have no owner, so they are
-// left to DEL.
+// Collect deletes the elements of stale attachments. Rules of the reference do not name an owner,
+// so only DEL deletes them.
 func (c *conf) Collect(op *chained.Op) error {
 	ctx := op.Context()
 	valid := op.ValidKeys()
@@ -328,12 +330,12 @@ func (c *conf) Known(op *chained.Op) (bool, error) {
 	return len(owned) > 0, err
 }
 
-// Resources are what lets the packets of the addresses pass.
+// Resources reports whether filter rules or a zone accept the packets of the addresses.
 func (c *conf) Resources() spec.Resources {
 	return spec.Resources{Accepts: !c.plan.firewalld && !c.plan.ownTable, Zoned: c.plan.firewalld}
 }
 
-// Holds are the accepted addresses, and the policy.
+// Holds returns the accepted addresses, and the policy.
 func (c *conf) Holds(op *chained.Op) (all []spec.Holding) {
 	for _, ip := range addressesIn(op.Prev) {
 		text := fmt.Sprintf("%s accepted", ip)

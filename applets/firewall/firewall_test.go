@@ -10,9 +10,8 @@ import (
 	"cnibox/spec/spectest"
 )
 
-// Whatever is wrong is reported before the first change, with code 7. The
-// reference takes an unknown backend for its default, and makes its rules before it
-// looks at the policy.
+// Errors are reported before the first change, with code 7. The reference uses its default for an
+// unknown backend, and adds its rules before it checks the policy.
 func TestFirewallConf(t *testing.T) {
 	for name, tt := range map[string]struct{ conf, want string }{
 		"nothing":           {`{}`, ""},
@@ -44,7 +43,7 @@ func TestFirewallConf(t *testing.T) {
 	}
 }
 
-// "backend": "iptables" is taken, with one line that says what it means.
+// "backend": "iptables" is accepted, with one line that explains its meaning.
 func TestFirewallWarnsOfIptables(t *testing.T) {
 	for backend, want := range map[string]int{"iptables": 1, "nftables": 0, "": 0} {
 		r := spectest.Request(t, spec.Add, `{"backend":"`+backend+`"}`, "")
@@ -87,7 +86,7 @@ func TestKernelFirewallAim(t *testing.T) {
 	}
 }
 
-// sep is what stands before another member of an object.
+// sep is the text before another member of an object.
 func sep(object string) string {
 	if object == "{}" {
 		return ""

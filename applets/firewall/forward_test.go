@@ -48,7 +48,7 @@ func TestKernelFirewallForwardDropsLater(t *testing.T) {
 		t.Run("backend "+backend, func(t *testing.T) {
 			n := newBridged(t)
 			keys := `"backend":"` + backend + `"`
-			// where it can be, bridged frames pass FORWARD too
+			// where possible, bridged frames pass FORWARD too
 			_ = n.NS.SetSysctls(netns.Sysctl{Key: "net/bridge/bridge-nf-call-iptables", Value: "1", Optional: true},
 				netns.Sysctl{Key: "net/bridge/bridge-nf-call-ip6tables", Value: "1", Optional: true})
 			n.Listen(n.C1.NS, "one")
@@ -78,8 +78,8 @@ func TestKernelFirewallForwardDropsLater(t *testing.T) {
 	}
 }
 
-// Without any iptables program on the host, ADD makes the tables as iptables-nft makes them,
-// and the last DEL leaves the chains.
+// Without any iptables program on the host, ADD creates the tables as iptables-nft does, and the
+// last DEL leaves the chains.
 func TestKernelFirewallCreatesFilterTables(t *testing.T) {
 	n := newBridged(t)
 	for range 2 {
@@ -120,7 +120,7 @@ func (n *bridged) ruleset() string {
 	return nfttest.Ruleset(n.T, n.NS)
 }
 
-// noRules are the tables filter without a container, as the reference leaves them too.
+// noRules are the filter tables without a container, as the reference leaves them too.
 func noRules(families ...string) (text string) {
 	for _, family := range families {
 		text += "table " + family + " filter {\n\tchain CNI-ADMIN {\n\t}\n\tchain CNI-FORWARD {\n\t\t counter jump CNI-ADMIN\n\t}\n" +
@@ -129,7 +129,7 @@ func noRules(families ...string) (text string) {
 	return text
 }
 
-// wantNoRules wants noRules at the end of the rule set.
+// wantNoRules requires noRules at the end of the rule set.
 func (n *bridged) wantNoRules(what string, families ...string) {
 	n.Helper()
 	got := n.ruleset()
@@ -138,7 +138,7 @@ func (n *bridged) wantNoRules(what string, families ...string) {
 	}
 }
 
-// What is not ours, or has been changed by the administrator, stays after the last DEL.
+// Rules of others, or changed by the administrator, stay after the last DEL.
 func TestKernelFirewallKeepsForeignFilterRules(t *testing.T) {
 	for name, tt := range map[string]struct{ change, want string }{
 		"policy":             {"chain ip filter FORWARD { policy drop; }", "chain FORWARD {\n\t\ttype filter hook forward priority filter; policy drop;\n\t\t counter jump CNI-FORWARD\n\t}\n"},
@@ -170,7 +170,7 @@ func TestKernelFirewallKeepsForeignFilterRules(t *testing.T) {
 	}
 }
 
-// "backend": "nftables" is about our own table alone.
+// "backend": "nftables" uses only our own table.
 func TestKernelFirewallOwnTable(t *testing.T) {
 	n := newBridged(t)
 	const alone = `"backend":"nftables"`
@@ -196,9 +196,8 @@ func TestKernelFirewallOwnTable(t *testing.T) {
 	n.NoError(n.firewall(spec.Check, "c1", alone))
 }
 
-// CHECK fails where the attachment's own rules are missing, whatever removed them; another's
-// that are missing do not matter. The next ADD of any container makes all of them again where
-// nothing leads to them any more.
+// CHECK fails if the attachment's own rules are missing, whatever deleted them; it ignores missing
+// rules of others. The next ADD of any container adds all of them again if no jump leads to them.
 func TestKernelFirewallFilterTablesDeleted(t *testing.T) {
 	for name, change := range map[string]string{
 		"table":       "delete table ip filter",
@@ -239,7 +238,7 @@ func TestKernelFirewallFilterTablesDeleted(t *testing.T) {
 	}
 }
 
-// The rules go as well when our own table was deleted, which knew the attachment, and by GC.
+// GC, or a DEL after our own table, which knew the attachment, was deleted, deletes the rules too.
 func TestKernelFirewallDelWithoutOwnTable(t *testing.T) {
 	n := newBridged(t)
 	n.NoError(n.firewall(spec.Add, "c1", ""))
@@ -310,8 +309,8 @@ func TestKernelFirewallConcurrentWithIptables(t *testing.T) {
 	n.wantNoRules("at the end", "ip", "ip6")
 }
 
-// An attachment of a version that made no table filter passes CHECK and DEL, and is given its
-// rules by the next ADD of any container.
+// An attachment of a version without filter tables passes CHECK and DEL, and the next ADD of any
+// container adds its rules.
 func TestKernelFirewallUpgradeFromNoFilterRules(t *testing.T) {
 	n := newBridged(t)
 	n.Listen(n.Outside, "out")

@@ -48,13 +48,13 @@ func (w box) callOf(h int) spec.Call {
 	return spec.Call{ContainerID: fmt.Sprint("c", h), IfName: "eth0", NetNS: w.Cont.Path}
 }
 
-// rules renders the host's rule set.
+// rules formats the host's rule set.
 func (w box) rules() string {
 	w.Helper()
 	return nfttest.Ruleset(w.T, w.NS)
 }
 
-// owned lists what both containers have.
+// owned lists the elements of both containers.
 func (w box) owned() string {
 	w.Helper()
 	var all []string
@@ -71,8 +71,8 @@ func (w box) owned() string {
 
 const isolated = `"backend":"","ingressPolicy":"isolated"`
 
-// Each verb on a host with iptables-nft and on one without: what ADD makes CHECK
-// finds and DEL removes, with prevResult or without, and a second DEL succeeds.
+// Each verb on a host with iptables-nft and on one without: CHECK finds and DEL removes what ADD
+// adds, with prevResult or without, and a second DEL succeeds.
 func TestKernelFirewall(t *testing.T) {
 	for name, iptables := range map[string]bool{"nftables alone": false, "FORWARD drops": true} {
 		t.Run(name, func(t *testing.T) {
@@ -118,8 +118,8 @@ func TestKernelFirewall(t *testing.T) {
 	}
 }
 
-// A policy is about the bridge of the container, and nothing else that may have the
-// name of an interface in it.
+// A policy applies to the bridge of the container, and not to an interface in the container with
+// the same name.
 func TestKernelFirewallBridge(t *testing.T) {
 	w := newBox(t)
 	host := kerneltest.Dial(t, w.NS)
@@ -143,7 +143,7 @@ func TestKernelFirewallBridge(t *testing.T) {
 	}
 }
 
-// A second ADD leaves nothing of what the first asked for, and others keep theirs.
+// A second ADD deletes what the first one added, and others keep their elements.
 func TestKernelFirewallAddAgain(t *testing.T) {
 	w := newBox(t)
 	w.Tool("", "iptables-nft", "-P", "FORWARD", "DROP")
@@ -195,8 +195,8 @@ func TestKernelFirewallCheckWithLaterInterface(t *testing.T) {
 	}
 }
 
-// Containers of two networks with the same addresses do not take each other's
-// permission, nor the zone, with either backend.
+// Containers of two networks with the same addresses do not delete each other's accept rules or
+// zone, with either backend.
 func TestKernelFirewallTwoNetworks(t *testing.T) {
 	w, socket := newBox(t), dbustest.Bus(t)
 	f := dbustest.Start(t, socket)
@@ -228,9 +228,9 @@ func TestKernelFirewallTwoNetworks(t *testing.T) {
 	}
 }
 
-// Isolated containers of a VLAN reach their gateway, though that is a port of the bridge,
-// and each other neither by the bridge nor by way of the gateway. They reach a port that is
-// not isolated. The bridge here has no VLANs, which not every kernel has.
+// Isolated containers of a VLAN reach their gateway, which is a port of the bridge, but not each
+// other, neither through the bridge nor through the gateway. They reach a port that is not
+// isolated. The bridge here has no VLANs, since not every kernel supports them.
 func TestKernelFirewallVLAN(t *testing.T) {
 	h := applettest.NewHost(t)
 	conf := strings.Replace(applettest.GatewayConf, `"isDefaultGateway":true,"ipMasq":true,`, "", 1)
@@ -314,7 +314,7 @@ func TestKernelFirewallLateDel(t *testing.T) {
 	}
 }
 
-// A configuration that is wrong changes nothing on ADD, and hinders no DEL.
+// ADD with an invalid configuration changes nothing, and DEL succeeds.
 func TestKernelFirewallInvalidConf(t *testing.T) {
 	w := newBox(t)
 	for _, keys := range []string{`"ingressPolicy":"closed"`, `"backend":"ipfw"`} {
@@ -424,8 +424,8 @@ func TestKernelFirewallZone(t *testing.T) {
 	}
 }
 
-// GC takes the addresses of those that are gone out of the zone, and the
-// reference's go with a DEL that has them in prevResult.
+// GC removes the addresses of stale attachments from the zone; those of the reference are removed
+// by a DEL with them in prevResult.
 func TestKernelFirewallZoneGC(t *testing.T) {
 	w, socket := newBox(t), dbustest.Bus(t)
 	f := dbustest.Start(t, socket)

@@ -10,19 +10,19 @@ import (
 	"cnibox/spec"
 )
 
-// dataDir is in /run, since no rule outlives a boot.
+// dataDir is in /run, since rules end with the boot.
 const dataDir = "/run/cnibox/firewall"
 
-// The rules in CNI-FORWARD of an attachment are on record. By their handles CHECK and DEL find
-// them among those of all containers. Without it, or where another program has made them anew, these
-// read the chain.
+// The rules of an attachment in CNI-FORWARD are on record. CHECK and DEL find them by their handles
+// among those of all containers. Without a record, or where another program has added the rules
+// again, they read the whole chain.
 type rules struct {
 	Handles nft.RuleHandles `json:"handles"`
 
-	stored nft.RuleHandles // what the file has; nil: there is none
+	stored nft.RuleHandles // as in the file; nil: no file
 }
 
-// readRules returns those on record of the attachment; without one there are none.
+// readRules returns the attachment's rules on record, or none.
 func readRules(op *chained.Op) *rules {
 	rec := record.Find[rules](op.Dir, op.Attachment)
 	if rec == nil || rec.Data.Handles == nil {
@@ -37,7 +37,7 @@ func (recorded *rules) setHandles(op *chained.Op, x *nft.Tx) {
 	x.Handles(recorded.Handles, op.Call.Verb == spec.Add && recorded.stored == nil)
 }
 
-// write stores what the update has found and made.
+// write stores the handles of the rules that the update has found and added.
 func (recorded *rules) write(op *chained.Op) error {
 	switch {
 	case maps.EqualFunc(recorded.Handles, recorded.stored, slices.Equal):

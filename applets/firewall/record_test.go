@@ -15,12 +15,12 @@ import (
 	"cnibox/spec"
 )
 
-// recordOf is the path of the record of c1 or c2.
+// recordOf returns the path of the record of c1 or c2.
 func (n *bridged) recordOf(id string) string {
 	return filepath.Join(n.Records, record.Name(spec.Attachment{Network: "net1", ContainerID: id, IfName: "eth0"}))
 }
 
-// onRecord are the handles of c1's or c2's rules by address, nil without a record.
+// onRecord returns the handles of c1's or c2's rules by address, nil without a record.
 func (n *bridged) onRecord(id string) map[string][]uint64 {
 	n.T.Helper()
 	b, err := os.ReadFile(n.recordOf(id))
@@ -36,7 +36,7 @@ func (n *bridged) onRecord(id string) map[string][]uint64 {
 
 var ruleHandle = regexp.MustCompile(`(?m)^.* # handle (\d+)$`)
 
-// handles are those of the rules of CNI-FORWARD with a text.
+// handles returns the handles of the rules in CNI-FORWARD with a text.
 func (n *bridged) handles(family, text string) (all []uint64) {
 	n.T.Helper()
 	for _, m := range ruleHandle.FindAllStringSubmatch(n.Tool("", "nft", "-a", "list", "chain", family, "filter", "CNI-FORWARD"), -1) {
@@ -47,8 +47,8 @@ func (n *bridged) handles(family, text string) (all []uint64) {
 	return all
 }
 
-// wantRecord wants the handles of an attachment's rules on record. The jump to the administrator's chain
-// is there for those that have made or found it.
+// wantRecord requires the handles of an attachment's rules on record. The record of an attachment
+// that has added or found the jump to the administrator's chain includes that.
 func (n *bridged) wantRecord(what, id string) {
 	n.T.Helper()
 	got := n.onRecord(id)
@@ -64,7 +64,7 @@ func (n *bridged) wantRecord(what, id string) {
 	}
 }
 
-// The record has the handles of the rules. It goes with them.
+// The record has the handles of the rules, and is deleted with them.
 func TestKernelFirewallRecord(t *testing.T) {
 	n := newBridged(t)
 	for range 2 {
@@ -95,8 +95,8 @@ func TestKernelFirewallRecord(t *testing.T) {
 	}
 }
 
-// The record is not trusted: CHECK and DEL find the rules of their attachment, and no other ones,
-// though it is lost, or has the handles of rules that iptables has made anew, or of another's.
+// The record is not trusted: CHECK and DEL find the rules of their attachment, and no others, even
+// if it is lost, or has the handles of rules that iptables has replaced, or of another attachment.
 func TestKernelFirewallWrongRecord(t *testing.T) {
 	for name, spoil := range map[string]func(n *bridged){
 		"lost":       func(n *bridged) { n.NoError(os.Remove(n.recordOf("c1"))) },
@@ -140,8 +140,8 @@ func TestKernelFirewallWrongRecord(t *testing.T) {
 	}
 }
 
-// CHECK by the handles finds each rule that is missing, but for the one that the reference has not: an
-// attachment without it may be the reference's.
+// CHECK by the handles reports each missing rule, except the one that the reference does not have:
+// an attachment without it may be the reference's.
 func TestKernelFirewallRecordCheck(t *testing.T) {
 	n := newBridged(t)
 	n.NoError(n.firewall(spec.Add, "c1", ""))
@@ -169,7 +169,7 @@ func TestKernelFirewallRecordCheck(t *testing.T) {
 	}
 }
 
-// Where no record can be written, STATUS says so, and ADD leaves nothing.
+// If no record can be written, STATUS reports that, and ADD leaves nothing.
 func TestKernelFirewallWithoutRecords(t *testing.T) {
 	n := newBridged(t)
 	n.NoError(os.WriteFile(n.Records, nil, 0o600))

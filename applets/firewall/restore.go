@@ -17,13 +17,13 @@ import (
 	"cnibox/spec"
 )
 
-// restore is the RESTORE of Apply: it sets port isolation and makes the elements and the rules in the tables filter. After
-// these, and those of the other attachments that are restored together, it puts the addresses
-// into the zone, which firewalld forgets when it reloads: that may take seconds to answer.
+// restore is the RESTORE of Apply: it sets port isolation, then adds the elements and the rules in
+// the filter tables. After the transaction, which other attachments may share, it adds the
+// addresses to the zone, which firewalld forgets on reload: its answer may take seconds.
 func (p *plan) restore(ctx context.Context, op *chained.Op) error {
 	r, recorded := op.Request, readRules(op)
 	isolates := p.isolated && slices.ContainsFunc(p.ports, func(port *rtnl.Link) bool { return !port.Isolated })
-	if err := p.isolate(&undo.Stack{}); err != nil { // it stays, whatever comes after it
+	if err := p.isolate(&undo.Stack{}); err != nil { // the flag stays, whatever follows
 		return err
 	}
 	if isolates {
@@ -45,8 +45,8 @@ func (p *plan) restore(ctx context.Context, op *chained.Op) error {
 	})
 }
 
-// restoreZone adds the addresses to the zone. A bus that has failed for one attachment is not
-// tried for the others.
+// restoreZone adds the addresses to the zone. A bus that has failed for one attachment is not used
+// for the others.
 func (p *plan) restoreZone(ctx context.Context, r *spec.Request) error {
 	failed, err := once.Get(ctx, "bus "+strings.Join(p.bus, " "), func() (*error, error) { return new(error), nil })
 	if err == nil && *failed != nil {
@@ -62,7 +62,7 @@ func (p *plan) restoreZone(ctx context.Context, r *spec.Request) error {
 			r.Did("addresses added to zone %s", p.zone)
 		}
 	}
-	if err != nil && !errors.As(err, new(*dbus.Error)) { // which is an answer
+	if err != nil && !errors.As(err, new(*dbus.Error)) { // a dbus.Error is an answer
 		*failed = err
 	}
 	return err

@@ -41,8 +41,8 @@ func zoneMethod(name string) dbus.Method {
 // source formats an address for firewalld.
 func source(ip netip.Addr) string { return netip.PrefixFrom(ip, ip.BitLen()).String() }
 
-// addAll adds the addresses to the zone, all or none. One that is there already is not an error, and
-// stays when another fails.
+// addAll adds the addresses to the zone, all or none. An address that is in the zone already is not
+// an error, and stays there when another fails.
 func (z *zoneClient) addAll(ips []netip.Addr) error {
 	var added []netip.Addr
 	for _, ip := range ips {
@@ -58,7 +58,7 @@ func (z *zoneClient) addAll(ips []netip.Addr) error {
 	return nil
 }
 
-// zoneCode returns the code for an address that could not be added.
+// zoneCode returns the code of an error for an address that could not be added.
 func zoneCode(err error) int {
 	switch {
 	case hasError(err, "INVALID_ZONE"):
@@ -71,8 +71,8 @@ func zoneCode(err error) int {
 	return spec.CodeInternal
 }
 
-// removeAll removes the addresses from the zone. It is not an error if one is not in it, or if zone or
-// firewalld do not exist.
+// removeAll removes the addresses from the zone. It is not an error if the address, the zone or
+// firewalld is missing.
 func (z *zoneClient) removeAll(ips []netip.Addr) error {
 	var errs []error
 	for _, ip := range ips {
@@ -104,7 +104,7 @@ func (z *zoneClient) change(method string, ip netip.Addr) error {
 	return z.bus.Call(zoneMethod(method), z.zone, source(ip))
 }
 
-// hasError reports whether firewalld refused with one of its errors, which begin the text.
+// hasError reports whether firewalld returned one of its errors, with which the text begins.
 func hasError(err error, codes ...string) bool {
 	var e *dbus.Error
 	if !errors.As(err, &e) {
@@ -118,7 +118,7 @@ func hasError(err error, codes ...string) bool {
 	return false
 }
 
-// isNotRunning reports whether an error means that firewalld does not run, and has no zones.
+// isNotRunning reports whether an error means that firewalld does not run, and so has no zones.
 func isNotRunning(err error) bool {
 	var e *dbus.Error
 	if errors.As(err, &e) {
@@ -127,7 +127,7 @@ func isNotRunning(err error) bool {
 	return errors.Is(err, os.ErrNotExist) || errors.Is(err, unix.ECONNREFUSED) || errors.Is(err, unix.ENOTDIR) || errors.Is(err, unix.ENOTSOCK)
 }
 
-// removeFromZone is for DEL and GC. Without addresses the bus is not needed.
+// removeFromZone removes addresses at DEL and GC. Without addresses it does not use the bus.
 func removeFromZone(ctx context.Context, p *plan, ips []netip.Addr) error {
 	if len(ips) == 0 {
 		return nil

@@ -12,15 +12,15 @@ import (
 	"cnibox/spec"
 )
 
-// defaultSubnetFile is the reference's.
+// defaultSubnetFile is the reference's default.
 const defaultSubnetFile = "/run/flannel/subnet.env"
 
-// conf is the configuration. The objects stay JSON: the delegate gets also what
+// conf is the configuration. The objects stay JSON, so that the delegate also gets keys that
 // flannel does not know.
 type conf struct {
 	SubnetFile    string          `json:"subnetFile"`
 	DataDir       string          `json:"dataDir"`
-	Delegate      json.RawMessage `json:"delegate" plugin:"bridge"` // the tag is for lint: see applet.Applet
+	Delegate      json.RawMessage `json:"delegate" plugin:"bridge"` // lint uses the tag: see applet.Applet
 	IPAM          json.RawMessage `json:"ipam" plugin:"host-local"`
 	RuntimeConfig json.RawMessage `json:"runtimeConfig"`
 }
@@ -29,13 +29,13 @@ type conf struct {
 type plan struct {
 	conf
 	dir    records
-	notice string                     // what ADD reports before it creates the directory; empty: nothing
+	notice string                     // what ADD reports before it creates the directory; empty: none
 	base   map[string]json.RawMessage // the delegate's members
 	kind   string                     // the delegate's type
 }
 
-// readPlan reads and checks the configuration; errors have code 7. The directory is valid
-// with an error as well, for DEL and GC.
+// readPlan reads and checks the configuration; errors have code 7. The directory is valid even with
+// an error, for DEL and GC.
 func readPlan(r *spec.Request) (*plan, error) {
 	f := &plan{kind: "bridge"}
 	derr := r.Decode(&f.conf)
@@ -69,7 +69,7 @@ func readPlan(r *spec.Request) (*plan, error) {
 	return f, nil
 }
 
-// checkDelegate reads the type, and refuses flannel as its own delegate and keys that flannel sets.
+// checkDelegate reads the type. It refuses flannel as its own delegate, and keys that flannel sets.
 func (f *plan) checkDelegate() error {
 	var given struct{ Type *string }
 	err := json.Unmarshal(f.Delegate, &given)
@@ -89,7 +89,8 @@ func (f *plan) checkDelegate() error {
 	return spec.CheckType(f.kind)
 }
 
-// hasKey reports whether the delegate's object has a key, in any case of letters, null included.
+// hasKey reports whether the delegate's object has a key, in any case of letters, even with the
+// value null.
 func (f *plan) hasKey(key string) bool {
 	for name := range f.base {
 		if strings.EqualFold(name, key) {
@@ -99,8 +100,8 @@ func (f *plan) hasKey(key string) bool {
 	return false
 }
 
-// delegateConf makes the delegate's configuration. With a nil env it is for DEL and GC.
-// dns, args and capabilities are not passed on, as in the reference.
+// delegateConf returns the delegate's configuration. env is nil for DEL and GC. Like the reference
+// it does not pass on dns, args and capabilities.
 func (f *plan) delegateConf(r *spec.Request, env *subnetEnv) ([]byte, error) {
 	ipam, err := f.ipam(env)
 	if err != nil {
@@ -133,7 +134,7 @@ func (f *plan) delegateConf(r *spec.Request, env *subnetEnv) ([]byte, error) {
 	return conf, nil
 }
 
-// ipam makes the delegate's "ipam": the node's subnets replace its ranges, and routes to the
+// ipam returns the delegate's "ipam": the node's subnets replace its ranges, and routes to the
 // cluster follow its routes.
 func (f *plan) ipam(env *subnetEnv) ([]byte, error) {
 	var given struct {

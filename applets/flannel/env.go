@@ -11,7 +11,7 @@ import (
 	"cnibox/ipam"
 )
 
-// maxSubnetEnv is the most that is read of subnet.env, in bytes; flanneld writes some 200.
+// maxSubnetEnv is how many bytes of subnet.env are read at most; flanneld writes some 200.
 const maxSubnetEnv = 64 << 10
 
 // A subnetEnv has the values of subnet.env.
@@ -22,8 +22,8 @@ type subnetEnv struct {
 	ipMasq               bool           // flanneld masquerades itself
 }
 
-// readSubnetEnv reads the file at path, a link included; a pipe is an error and does not
-// block. The error is os.ErrNotExist while flanneld has not written it.
+// readSubnetEnv reads the file at path, which may be a link; a pipe is an error and does not block.
+// The error is os.ErrNotExist before flanneld has written the file.
 func readSubnetEnv(path string) (*subnetEnv, error) {
 	text, err := disk.Read(path, 0, maxSubnetEnv)
 	if err != nil {
@@ -36,9 +36,9 @@ func readSubnetEnv(path string) (*subnetEnv, error) {
 	return env, nil
 }
 
-// parseSubnetEnv reads lines of KEY=VALUE as a shell would: quotes are removed, a line may
-// begin with export or be a comment, and blanks around key and value do not matter. Unknown
-// keys are ignored, and so are lines without "=". The error does not have the name of the file.
+// parseSubnetEnv reads lines of KEY=VALUE like a shell: it removes quotes, skips comments and the
+// word export, and ignores blanks around key and value. It also ignores unknown keys and lines
+// without "=". The error does not name the file.
 func parseSubnetEnv(text string) (*subnetEnv, error) {
 	e := &subnetEnv{}
 	seen := map[string]bool{}
@@ -74,7 +74,7 @@ func parseSubnetEnv(text string) (*subnetEnv, error) {
 	return e, nil
 }
 
-// set reads the value of a key; of a repeated one the last counts.
+// set reads the value of a key; the last value of a repeated key counts.
 func (e *subnetEnv) set(key, value string) (err error) {
 	switch key {
 	case "FLANNEL_NETWORK":
@@ -97,7 +97,7 @@ func (e *subnetEnv) set(key, value string) (err error) {
 	return err
 }
 
-// unquoted removes the quotes around a value, or a comment behind it, which begins with " #".
+// unquoted removes the quotes around a value, or a comment after it, which begins with " #".
 func unquoted(value string) string {
 	value = strings.TrimSpace(value)
 	if value != "" && (value[0] == '"' || value[0] == '\'') {
@@ -111,7 +111,7 @@ func unquoted(value string) string {
 	return strings.TrimSpace(value)
 }
 
-// parseNetworks reads comma-separated networks, each once; empty parts are skipped.
+// parseNetworks reads comma-separated networks without duplicates; it skips empty parts.
 func parseNetworks(list string) (ps []netip.Prefix, err error) {
 	for _, text := range ipam.SplitWords(list) {
 		p, err := parseNetwork(text)
@@ -125,8 +125,8 @@ func parseNetworks(list string) (ps []netip.Prefix, err error) {
 	return ps, nil
 }
 
-// parseNetwork reads a network, without its host bits: flanneld writes its own address in
-// the subnet. Of a family that it does not serve it writes an empty value.
+// parseNetwork reads a network, and clears host bits: flanneld writes its own address in the
+// subnet. For a family that it does not serve it writes an empty value.
 func parseNetwork(text string) (netip.Prefix, error) {
 	if text == "" {
 		return netip.Prefix{}, nil

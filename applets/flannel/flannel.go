@@ -52,14 +52,14 @@ func (f *plan) delegate(r *spec.Request, env *subnetEnv) (*spec.Request, []byte,
 	return d, conf, nil
 }
 
-// validate checks the delegate's configuration as far as it does not depend on subnet.env.
+// validate checks the part of the delegate's configuration that does not depend on subnet.env.
 func validate(r *spec.Request) (spec.Resources, error) {
 	f, err := readPlan(r)
 	if err != nil {
 		return spec.Resources{}, err
 	}
 	without := r.Clone()
-	without.Call.Verb = spec.Status // which host-local takes without ranges
+	without.Call.Verb = spec.Status // for STATUS host-local accepts a configuration without ranges
 	d, _, err := f.delegate(without, nil)
 	if err != nil {
 		return spec.Resources{}, err
@@ -91,7 +91,7 @@ func add(ctx context.Context, r *spec.Request) (*spec.Result, error) {
 	if err != nil {
 		return nil, err
 	}
-	// no state file for a delegate that DEL would not find
+	// no state file if DEL would not find the delegate
 	if _, err := d.Invoker.Find(d.Net.Type); err != nil {
 		return nil, fmt.Errorf("delegate: %w", err)
 	}
@@ -111,7 +111,8 @@ func add(ctx context.Context, r *spec.Request) (*spec.Result, error) {
 	if err == nil {
 		return res, nil
 	}
-	// A repeated ADD must not release the first. After a failed DEL a later one needs the state file.
+	// The undo of a repeated ADD must not release the first. After a failed DEL a later one needs
+	// the state file.
 	var back undo.Stack
 	back.Add("delegate", func(ctx context.Context) error {
 		if !again && d.NeedsDel(d.Net.Type, err) {
@@ -124,7 +125,7 @@ func add(ctx context.Context, r *spec.Request) (*spec.Result, error) {
 	return nil, back.Failed(ctx, err)
 }
 
-// release runs the delegate's DEL after its ADD.
+// release runs the delegate's DEL with the configuration of its ADD.
 func (f *plan) release(ctx context.Context, r *spec.Request, conf []byte) error {
 	del := r.Call
 	del.Verb = spec.Del
@@ -135,7 +136,7 @@ func (f *plan) release(ctx context.Context, r *spec.Request, conf []byte) error 
 	return err
 }
 
-// env reads subnet.env; errors have the given code.
+// env reads subnet.env; errors have that code.
 func (f *plan) env(code int) (*subnetEnv, error) {
 	env, err := readSubnetEnv(f.SubnetFile)
 	if err != nil {
@@ -145,8 +146,8 @@ func (f *plan) env(code int) (*subnetEnv, error) {
 	return env, nil
 }
 
-// savedRequest returns the request of the attachment's delegate with the configuration of ADD, and
-// prevResult. The error is os.ErrNotExist if there is no record that can be used.
+// savedRequest returns the request for the attachment's delegate, with the configuration of ADD and
+// prevResult. The error is os.ErrNotExist without a usable record.
 func (f *plan) savedRequest(r *spec.Request) (*spec.Request, error) {
 	s, err := f.dir.find(r)
 	if err != nil {
@@ -163,8 +164,8 @@ func (f *plan) savedRequest(r *spec.Request) (*spec.Request, error) {
 	return d, nil
 }
 
-// del runs the delegate's DEL with the configuration of ADD. The state file is deleted when that has
-// succeeded, so that DEL can be repeated.
+// del runs the delegate's DEL with the configuration of ADD. It deletes the state file after that
+// has succeeded, so that DEL can be repeated.
 func del(ctx context.Context, r *spec.Request) error {
 	f, err := readPlan(r)
 	if err != nil {
@@ -185,9 +186,9 @@ func del(ctx context.Context, r *spec.Request) error {
 	return f.dir.remove(r.Attachment)
 }
 
-// delUnknown runs the DEL of the present delegate for an attachment without a state file: the
-// file was lost, or the reference overwrote it for another network of the container. Errors
-// are warnings, as there may never have been such an attachment.
+// delUnknown runs DEL of the configured delegate for an attachment without a state file: the file
+// was lost, or the reference overwrote it for another network of the container. Errors are
+// warnings, since the attachment may never have existed.
 func (f *plan) delUnknown(ctx context.Context, r *spec.Request) {
 	env, _ := readSubnetEnv(f.SubnetFile) // not needed for DEL
 	d, _, err := f.delegate(r, env)
@@ -199,8 +200,8 @@ func (f *plan) delUnknown(ctx context.Context, r *spec.Request) {
 	}
 }
 
-// check runs the delegate's CHECK with the configuration of ADD, and the runtimeConfig
-// of this call if it has one.
+// check runs the delegate's CHECK with the configuration of ADD. The runtimeConfig of this call, if
+// there is one, replaces that of ADD.
 func check(ctx context.Context, r *spec.Request) error {
 	f, err := readPlan(r)
 	if err != nil {
@@ -263,8 +264,8 @@ func get(ctx context.Context, r *spec.Request) (*spec.Result, error) {
 	return runDelegate(ctx, d)
 }
 
-// status is ready when flanneld has written subnet.env, state files can be stored, and
-// the delegate is found and ready. Errors have code 50, or 51 if the delegate's have.
+// status requires that flanneld has written subnet.env, that state files can be stored, and that
+// the delegate is found and ready. Errors have code 50, or 51 if the delegate's error has that.
 func status(ctx context.Context, r *spec.Request) error {
 	f, err := readPlan(r)
 	if err != nil {
@@ -288,9 +289,9 @@ func status(ctx context.Context, r *spec.Request) error {
 	return err
 }
 
-// gc runs the delegate's GC, then the DEL of each attachment of this network that has a
-// state file and is not valid. It goes on past errors. GC comes first, as it deletes all
-// links in one request, which is much faster.
+// gc runs the delegate's GC, then DEL of each attachment of this network that has a state file and
+// is not valid. An error does not stop it. GC comes first: it deletes all links in one request,
+// which is much faster.
 func gc(ctx context.Context, r *spec.Request) error {
 	f, err := readPlan(r)
 	var errs []error
@@ -323,8 +324,8 @@ func gc(ctx context.Context, r *spec.Request) error {
 	return errors.Join(errs...)
 }
 
-// collect releases the attachment of one record. Where the reference did not store the
-// interface, it is eth0.
+// collect releases the attachment of one record. A record of the reference may not name the
+// interface, which is then eth0.
 func (f *plan) collect(ctx context.Context, r *spec.Request, s *delegateRecord) error {
 	a := spec.Attachment{Network: r.Network, ContainerID: s.owner.ContainerID, IfName: s.owner.IfName}
 	if a.IfName == "" {

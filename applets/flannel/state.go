@@ -22,12 +22,12 @@ const (
 	brokenSuffix = "~broken"
 )
 
-// records is the directory of the state files: the configuration that each delegate
-// got at ADD, which it gets again at DEL.
+// records is the directory of the state files. Each has the configuration that a delegate got at
+// ADD, and gets again at DEL.
 //
-// Our file is named after the attachment's key. The reference names its files after
-// the container alone, so that two networks of a container overwrite each other's; such a
-// file is read and removed, and never written.
+// Our file is named after the attachment's key. The reference names its files after the container
+// alone, so two networks of a container overwrite each other's file. Such a file is read and
+// removed, but never written.
 type records struct{ record.Dir }
 
 // A delegateRecord is one state file. One of the reference does not name the interface.
@@ -37,14 +37,14 @@ type delegateRecord struct {
 	conf  json.RawMessage // the delegate's, without the owner
 }
 
-// errBrokenRecord is about a file that is not a state file.
+// errBrokenRecord reports a file that is not a state file.
 var errBrokenRecord = errors.New("not a state file")
 
-// recordName is the name of an attachment's state file.
+// recordName returns the name of an attachment's state file.
 func recordName(a spec.Attachment) string { return "~" + a.Key() }
 
-// belongsTo reports whether a record is the attachment's: for one of the reference, by network and
-// container.
+// belongsTo reports whether a record is the attachment's. A record of the reference is compared by
+// network and container.
 func (s *delegateRecord) belongsTo(a spec.Attachment) bool {
 	return s.owner == a || s.owner == spec.Attachment{Network: a.Network, ContainerID: a.ContainerID}
 }
@@ -80,8 +80,8 @@ func (d records) load(file string) (*delegateRecord, error) {
 	return s, nil
 }
 
-// find returns the record of an attachment: its own, or else the reference's. A broken file
-// is quarantined and counts as absent: os.ErrNotExist.
+// find returns the record of an attachment: its own, or else the reference's. It quarantines a
+// broken file and returns os.ErrNotExist.
 func (d records) find(r *spec.Request) (*delegateRecord, error) {
 	for _, file := range []string{recordName(r.Attachment), r.ContainerID} {
 		s, err := d.load(file)
@@ -97,7 +97,7 @@ func (d records) find(r *spec.Request) (*delegateRecord, error) {
 	return nil, os.ErrNotExist
 }
 
-// quarantine renames a file that cannot be used.
+// quarantine renames an unusable file.
 func (d records) quarantine(r *spec.Request, file string, why error) {
 	path := filepath.Join(string(d.Dir), file)
 	if err := disk.Rename(path, path+brokenSuffix); err != nil {
@@ -107,8 +107,8 @@ func (d records) quarantine(r *spec.Request, file string, why error) {
 	r.Warn("state file %s: %v; it is %s now", path, why, path+brokenSuffix)
 }
 
-// save writes the delegate's configuration, and returns how to restore what was there
-// before. Errors have code 5.
+// save writes the delegate's configuration, and returns the undo, which restores the former file.
+// Errors have code 5.
 func (d records) save(a spec.Attachment, conf []byte) (restore func() error, err error) {
 	raw, err := spec.Merge(conf, map[string]any{ownerKey: a})
 	if err != nil {
@@ -117,8 +117,8 @@ func (d records) save(a spec.Attachment, conf []byte) (restore func() error, err
 	return d.Exchange(recordName(a), json.RawMessage(raw))
 }
 
-// remove removes the attachment's file, and the one named after the container if that is
-// the attachment's as well: the reference's, or a hard link that earlier versions made for it.
+// remove removes the attachment's file. It also removes the file named after the container, if that
+// belongs to the attachment: the reference's, or a hard link by an earlier version.
 func (d records) remove(a spec.Attachment) error {
 	err := d.Remove(recordName(a))
 	if s, lerr := d.load(a.ContainerID); lerr == nil && s.belongsTo(a) {

@@ -121,8 +121,8 @@ func key(network, id, ifName string) string {
 	return recordName(spec.Attachment{Network: network, ContainerID: id, IfName: ifName})
 }
 
-// DEL gives the delegate the configuration of ADD, whatever flannel's own is by then. Only
-// root can read it.
+// DEL passes the configuration of ADD to the delegate, whatever flannel's own is by then. Only root
+// can read it.
 func TestFlannelState(t *testing.T) {
 	b := newFlannelBox(t)
 	file := key("net", "c", "eth0")
@@ -268,14 +268,14 @@ func TestFlannelAddFails(t *testing.T) {
 	delete(b.fail, spec.Del)
 	b.want(b.call(spec.Del, "net", "c", "eth0", ""), "DEL bridge c eth0", "")
 
-	// One of this program has undone its ADD; a DEL could release what an earlier one has.
+	// A built-in delegate has undone its ADD; a DEL could release what an earlier ADD has made.
 	b.external = false
 	b.fail[spec.Add] = spec.Errorf(spec.CodeBusy, "exists")
 	spectest.WantError(t, b.call(spec.Add, "net", "c", "eth0", ""), "exists", spec.CodeBusy)
 	b.want(nil, "ADD bridge c eth0", "")
 }
 
-// A delegate that is not there leaves nothing that a DEL would want it for.
+// A missing delegate leaves no state file for a DEL.
 func TestFlannelAddNowhere(t *testing.T) {
 	b := newFlannelBox(t)
 	err := b.call(spec.Add, "net", "c", "eth0", `,"delegate":{"type":"nowhere"}`)

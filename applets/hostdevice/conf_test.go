@@ -132,7 +132,7 @@ func TestHostDeviceMatches(t *testing.T) {
 	}
 }
 
-// Hardware that comes back with another address is recognised by its permanent one.
+// Hardware that returns with another address is recognized by its permanent one.
 func TestHostDeviceReturned(t *testing.T) {
 	made, other := net.HardwareAddr{2, 0, 0, 0, 0, 1}, net.HardwareAddr{2, 0, 0, 0, 0, 2}
 	rec := deviceRecord{&record.Record[device]{Data: device{Name: "nic0", MAC: made.String(), PermMAC: made.String()}}}

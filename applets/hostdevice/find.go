@@ -13,11 +13,11 @@ import (
 	"cnibox/spec"
 )
 
-// A Sysfs is the directory where sysfs(5) is mounted. Names from a configuration are checked
-// before they become a part of a path in it.
+// A Sysfs is the mount point of sysfs(5). Names from a configuration are checked before they become
+// part of a path in it.
 type Sysfs string
 
-// HostSysfs is that of the host. Tests replace it.
+// HostSysfs is the sysfs of the host. Tests replace it.
 var HostSysfs Sysfs = "/sys"
 
 // isPCI reports whether id is a PCI address as sysfs writes it, such as 0000:3b:00.2.
@@ -41,19 +41,19 @@ func exists(file string) bool {
 }
 
 // passedThrough reports whether a PCI device is bound to a driver that passes it to a program
-// (VFIO, UIO): it has no link then.
+// (VFIO, UIO), so that it has no link.
 func passedThrough(dir string) bool {
 	target, _ := os.Readlink(dir + "/driver")
 	switch driver := path.Base(target); driver {
 	case "vfio-pci", "uio_pci_generic", "igb_uio":
 		return true
-	default: // those of vendors, as mlx5_vfio_pci
+	default: // drivers of vendors, such as mlx5_vfio_pci
 		return strings.HasSuffix(driver, "_vfio_pci")
 	}
 }
 
-// linkOfDevice returns the name of the link of a device, or of the virtio device in it; empty:
-// it has none in this namespace.
+// linkOfDevice returns the name of the link of a device, or of the virtio device in it; empty: no
+// link in this namespace.
 func linkOfDevice(dir string) string {
 	if name := firstIn(dir+"/net", ""); name != "" {
 		return name
@@ -64,7 +64,7 @@ func linkOfDevice(dir string) string {
 	return ""
 }
 
-// firstIn returns the first name in a directory that has the prefix; empty: there is none.
+// firstIn returns the first name with the prefix in a directory; empty: none.
 func firstIn(dir, prefix string) string {
 	entries, _ := os.ReadDir(dir)
 	for _, e := range entries {
@@ -75,8 +75,8 @@ func firstIn(dir, prefix string) string {
 	return ""
 }
 
-// pciOf returns the PCI address of a link of this namespace, which may be a virtio device;
-// empty: it has none.
+// pciOf returns the PCI address of a link of this namespace, which may be a virtio device; empty:
+// none.
 func (s Sysfs) pciOf(link string) string {
 	target, _ := os.Readlink(string(s) + "/class/net/" + link)
 	parts := strings.Split(target, "/") // …/0000:00:03.0/virtio0/net/eth0
@@ -90,8 +90,8 @@ func (s Sysfs) pciOf(link string) string {
 	return ""
 }
 
-// resolve finds the directory of the device in sysfs, if it is selected by its path or bus.
-// runtimeConfig.deviceID, which a device plugin chooses, replaces pciBusID.
+// resolve finds the directory of a device that is selected by its path or bus.
+// runtimeConfig.deviceID, which a device plugin sets, replaces pciBusID.
 func (p *plugin) resolve(s Sysfs) error {
 	pci, aux := string(s)+"/bus/pci/devices/", string(s)+"/bus/auxiliary/devices/"
 	id, bus := p.RuntimeConfig.DeviceID, pci+strings.ToLower(p.PCIBusID)
@@ -117,14 +117,14 @@ func (p *plugin) resolve(s Sysfs) error {
 	return nil
 }
 
-// noDevice is the error of a deviceID that this host does not have.
+// noDevice returns the error for a deviceID that this host does not have.
 func (p *plugin) noDevice(code int) error {
 	return spec.Errorf(code, "runtime config DeviceID %s not found or unsupported", p.RuntimeConfig.DeviceID).
 		WithDetails("it is neither a PCI nor an auxiliary device of this host")
 }
 
-// find returns the link of the host that the configuration selects; os.ErrNotExist: there is
-// none.
+// find returns the link of the host that the configuration selects. The error is os.ErrNotExist if
+// there is none.
 func (p *plugin) find(host *rtnl.Conn) (*rtnl.Link, error) {
 	if p.HWAddr != "" && p.Device == "" {
 		return p.findByMAC(host)
@@ -139,8 +139,7 @@ func (p *plugin) find(host *rtnl.Conn) (*rtnl.Link, error) {
 	return host.Link(name)
 }
 
-// findByMAC prefers hardware to the bridges, bonds and VLANs on it, which have the same
-// address.
+// findByMAC prefers hardware to bridges, bonds and VLANs on it, which have the same address.
 func (p *plugin) findByMAC(host *rtnl.Conn) (*rtnl.Link, error) {
 	want, err := spec.ParseMAC(p.HWAddr)
 	if err != nil {
@@ -162,10 +161,10 @@ func (p *plugin) findByMAC(host *rtnl.Conn) (*rtnl.Link, error) {
 	return found, nil
 }
 
-// matches reports whether a link in a container can be the one that the configuration
-// selected on the host: by its name there, which is its alias, or by an alternative name; by
-// its address; or by its device, as the sysfs of the host does not list the links of other
-// namespaces. Where an older kernel does not report the device, any hardware matches.
+// matches reports whether a link in a container can be the one that the configuration selected on
+// the host. It compares the name on the host, which is the link's alias, or an alternative name;
+// the address; or the device, since the host's sysfs does not list links of other namespaces. If an
+// older kernel does not report the device, any hardware matches.
 func (p *plugin) matches(cont *rtnl.Conn, l *rtnl.Link) bool {
 	switch {
 	case p.Device != "":
@@ -180,8 +179,8 @@ func (p *plugin) matches(cont *rtnl.Conn, l *rtnl.Link) bool {
 	return l.Device == "" || l.Device == path.Base(p.sysfsDir) || exists(p.sysfsDir+"/"+l.Device)
 }
 
-// Validate checks the selectors, and looks a device up in sysfs; whether it has a link is
-// for ADD to find out.
+// Validate checks the selectors, and finds a device in sysfs. ADD checks whether the device has a
+// link.
 func (p *plugin) Validate() error {
 	if p.Device != "" {
 		if err := spec.CheckLinkName(p.Device); err != nil {

@@ -49,7 +49,7 @@ func newCard(t *testing.T) *card {
 	return c
 }
 
-// adorn sets the card up, with an MTU and an alias that DEL has to bring back.
+// adorn sets the card up, with an MTU and an alias that DEL must restore.
 func (c *card) adorn() {
 	c.Helper()
 	err := kerneltest.Dial(c.T, c.NS).SetLink(c.onHost().Index, rtnl.LinkChange{MTU: new(1450), Alias: new("uplink"), Up: new(true)})
@@ -58,7 +58,7 @@ func (c *card) adorn() {
 	}
 }
 
-// onHost wants the card on the host, under its name.
+// onHost requires the card on the host, under its name.
 func (c *card) onHost() *rtnl.Link {
 	c.Helper()
 	l, err := kerneltest.Dial(c.T, c.NS).Link(c.link)
@@ -68,7 +68,7 @@ func (c *card) onHost() *rtnl.Link {
 	return l
 }
 
-// bind gives the device in a slot to a driver.
+// bind binds the device in a slot to a driver.
 func (c *card) bind(driver string) {
 	c.Helper()
 	err := os.WriteFile(c.device+"/driver_override", []byte(driver+"\n"), 0)

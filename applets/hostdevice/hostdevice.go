@@ -52,7 +52,7 @@ with a warning, and the next GC or DEL renames it.`,
 
 var flow = attach.Plugin{NoMAC: true, Moved: true, New: func() attach.Driver { return new(plugin) }}
 
-// dataDir is where the records are stored by default.
+// dataDir is the default directory of the records.
 const dataDir = "/run/cni/host-device"
 
 // plugin has the keys; Help describes each.

@@ -16,8 +16,8 @@ import (
 	"cnibox/spec"
 )
 
-// The link comes back as it was, whatever happened to it in the container; the reference
-// leaves it down, and forgets alias, MTU and address.
+// The link is restored to its former state, whatever happened to it in the container; the reference
+// leaves it down, without its alias, MTU and address.
 func TestKernelHostDevice(t *testing.T) {
 	for name, keys := range map[string]string{
 		"by name": `"device":"nic0",`, "by address": `"hwaddr":"02:00:00:00:00:00",`,
@@ -142,9 +142,9 @@ func TestKernelHostDeviceNamespaceGone(t *testing.T) {
 	}
 }
 
-// A name that another link has meanwhile stays with that: the device comes back under
-// another, with the attributes and alias by which GC finds it when the name is free. The
-// reference's DEL fails for ever.
+// If another link has the name meanwhile, it keeps it: the device returns under another name, with
+// the attributes and alias by which GC finds it when the name is free. The reference's DEL always
+// fails then.
 func TestKernelHostDeviceNameTaken(t *testing.T) {
 	h := applettest.NewHost(t)
 	p := h.Container("a")
@@ -174,8 +174,8 @@ func TestKernelHostDeviceNameTaken(t *testing.T) {
 	}
 }
 
-// A name that another device has, since the kernel moved that to the host under it, is
-// free once that device has its own: then the next DEL gives the name back.
+// If another device has the name, since the kernel moved that device to the host under it, the name
+// is free once that device has its own: the next DEL then restores it.
 func TestKernelHostDeviceNameTakenByAnother(t *testing.T) {
 	h := applettest.NewHost(t)
 	a, b := h.Container("a"), h.Container("b")
@@ -266,7 +266,7 @@ func TestKernelHostDeviceDuplicateAddress(t *testing.T) {
 	}
 }
 
-// What cannot be moved is refused, and stays where and as it is.
+// A link that cannot be moved is refused, and is not changed.
 func TestKernelHostDeviceInvalidConf(t *testing.T) {
 	h := applettest.NewHost(t)
 	p := h.Container("a")

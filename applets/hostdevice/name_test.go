@@ -150,7 +150,7 @@ func TestKernelHostDeviceAddWhileNameTaken(t *testing.T) {
 	}
 }
 
-// Of two ADDs of one device at the same time one gets it, and has the record.
+// Of two concurrent ADDs of one device one succeeds, and has the record.
 func TestKernelHostDeviceConcurrentAdds(t *testing.T) {
 	h := applettest.NewHost(t)
 	pods := []applettest.Container{h.Container("a"), h.Container("b")}

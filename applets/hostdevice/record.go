@@ -16,16 +16,16 @@ import (
 	"cnibox/spec"
 )
 
-// A deviceRecord says to which namespace a device was moved, and which index it has there.
+// A deviceRecord is the record of a moved device, with its namespace and its index there.
 type deviceRecord struct{ *record.Record[device] }
 
-// A device is what one was like on the host before ADD moved it. The alias of a moved link is its name
-// on the host, as with the reference, which stores nothing else.
+// A device is the state of a device on the host before ADD moved it. The alias of a moved link is
+// its name on the host, as with the reference, which stores nothing else.
 type device struct {
 	Name    string `json:"name"`
 	Alias   string `json:"alias"`
 	MAC     string `json:"mac"`
-	PermMAC string `json:"permMAC"` // permanent address of hardware; empty: it has none
+	PermMAC string `json:"permMAC"` // permanent address of hardware; empty: none
 	MTU     int    `json:"mtu"`     // bytes; 0: unknown
 	Up      bool   `json:"up"`
 	Kind    string `json:"kind"` // empty: hardware, which the kernel moves to the host when the namespace ends
@@ -43,14 +43,14 @@ func (rec deviceRecord) sameAddress(l *rtnl.Link) bool {
 	return l.Kind == rec.Data.Kind && (l.MAC.String() == rec.Data.MAC || rec.Data.PermMAC != "" && l.PermMAC.String() == rec.Data.PermMAC)
 }
 
-// returnedByKernel reports whether a link of the host is the device, not yet restored.
+// returnedByKernel reports whether a link of the host is the device, not restored yet.
 func (rec deviceRecord) returnedByKernel(l *rtnl.Link) bool {
 	return l.Alias == rec.Data.Name && rec.sameAddress(l)
 }
 
-// inContainer reports whether a link of the container is the device. The container may have
-// changed its alias or its address, and its index is unknown if ADD was killed: two of the
-// three must match.
+// inContainer reports whether a link of the container is the device: of alias, address and index
+// two must match. The container may have changed the alias or the address, and the index is unknown
+// if ADD was killed.
 func (rec deviceRecord) inContainer(l *rtnl.Link) bool {
 	if l.Index == rec.Index {
 		return l.Alias == rec.Data.Name || rec.sameAddress(l)
@@ -58,8 +58,7 @@ func (rec deviceRecord) inContainer(l *rtnl.Link) bool {
 	return rec.returnedByKernel(l)
 }
 
-// find returns the link that matches, of several the one with the recorded index; nil: there
-// is none.
+// find returns the matching link, of several the one with the recorded index; nil: none.
 func (rec deviceRecord) find(links []rtnl.Link, matches func(*rtnl.Link) bool) (found *rtnl.Link) {
 	for i := range links {
 		if l := &links[i]; matches(l) && (found == nil || l.Index == rec.Index) {
@@ -69,7 +68,7 @@ func (rec deviceRecord) find(links []rtnl.Link, matches func(*rtnl.Link) bool) (
 	return found
 }
 
-// readDevice returns the record in a file; os.ErrNotExist: there is none.
+// readDevice returns the record in a file; the error is os.ErrNotExist if there is none.
 func readDevice(dir record.Dir, file string) (deviceRecord, error) {
 	rec, err := record.Read[device](dir, file)
 	if err == nil {
@@ -78,7 +77,7 @@ func readDevice(dir record.Dir, file string) (deviceRecord, error) {
 	return deviceRecord{rec}, err
 }
 
-// eachDevice calls fn with each record that can be read, and goes on past errors.
+// eachDevice calls fn with each readable record. An error does not stop it.
 func eachDevice(dir record.Dir, fn func(deviceRecord) error) error {
 	return record.Each(dir, func(_ string, rec *record.Record[device]) error {
 		if spec.CheckIfName(rec.Data.Name) != nil {
@@ -101,8 +100,8 @@ func recordDevice(op *attach.Op, dir record.Dir, dev *rtnl.Link) (rec deviceReco
 	return rec, rec.Write(dir)
 }
 
-// findReturned finds the device on the host. One that has no alias was not moved before: only for
-// others, and if there is none, the records of all attachments are read.
+// findReturned finds the device on the host. The records of all attachments are read only if the
+// device has an alias, and so may have been moved before, or is missing.
 func (p *plugin) findReturned(op *attach.Op, dir record.Dir) (*rtnl.Link, error) {
 	dev, err := p.find(op.Host)
 	if errors.Is(err, os.ErrNotExist) || err == nil && spec.CheckIfName(dev.Alias) == nil {
@@ -112,9 +111,9 @@ func (p *plugin) findReturned(op *attach.Op, dir record.Dir) (*rtnl.Link, error)
 	return dev, err
 }
 
-// restoreAll restores the devices that the kernel moved to the host when their
-// namespaces ended, and that no DEL has restored since. Their records go, or a late DEL would
-// take a device from the attachment that has it next.
+// restoreAll restores the devices that the kernel moved to the host when their namespaces ended,
+// and that no DEL has restored since. It deletes their records: otherwise a late DEL would take a
+// device from its next attachment.
 func restoreAll(op *attach.Op, dir record.Dir) {
 	var links []rtnl.Link
 	err := eachDevice(dir, func(rec deviceRecord) (err error) {
@@ -137,8 +136,8 @@ func restoreAll(op *attach.Op, dir record.Dir) {
 	}
 }
 
-// remove is DEL. A device without a record may have been moved by the reference:
-// then its name on the host is its alias, and nothing else about it is known.
+// remove is DEL. A device without a record may have been moved by the reference: then its alias is
+// its name on the host, and nothing else is known.
 func remove(ctx context.Context, op *attach.Op, c *plugin) error {
 	dir := record.ConfiguredDir(op.Request, dataDir)
 	rec, err := readDevice(dir, record.Name(op.Attachment))
@@ -165,9 +164,9 @@ func hasRecord(op *attach.Op, dir record.Dir, l *rtnl.Link) (found bool) {
 	return found
 }
 
-// movedByReference finds a link with a name of the host as its alias: CNI_IFNAME in the
-// container if the configuration can select it, or on the host one that is down and has a
-// name that the kernel gives when a namespace ends: the one it had there, or devN.
+// movedByReference finds a link whose alias is a name of the host. In the container it is
+// CNI_IFNAME, if the configuration can select that. On the host it is a link that is down, under a
+// name that the kernel gives when a namespace ends: its name there, or devN.
 func movedByReference(op *attach.Op, c *plugin) *rtnl.Link {
 	if op.Cont != nil {
 		l, err := op.Cont.Link(op.IfName)
@@ -195,11 +194,10 @@ func isDevN(name string) bool {
 	return ok && n != "" && strings.Trim(n, "0123456789") == ""
 }
 
-// errPending is about a device that cannot be restored yet, which was reported; its record
-// stays for the next DEL or GC.
+// errPending reports a device that cannot be restored yet, after a warning; its record stays for
+// the next DEL or GC.
 var errPending = errors.New("to be restored later")
 
-// ignorePending drops errPending.
 func ignorePending(err error) error {
 	if errors.Is(err, errPending) {
 		return nil
@@ -207,8 +205,8 @@ func ignorePending(err error) error {
 	return err
 }
 
-// returnDevice moves the device to the host, makes it what it was before ADD, and removes its
-// record. One that is nowhere was deleted with the namespace, or unplugged: no error.
+// returnDevice moves the device to the host, restores its state before ADD, and deletes its record.
+// A device that is not found was deleted with the namespace, or unplugged: no error.
 func (rec deviceRecord) returnDevice(ctx context.Context, op *attach.Op, dir record.Dir) error {
 	cont, done, err := rec.container(op)
 	if err != nil {
@@ -222,7 +220,7 @@ func (rec deviceRecord) returnDevice(ctx context.Context, op *attach.Op, dir rec
 	defer unlock()
 	dev, err := rec.moveOut(op.Host, cont)
 	if dev == nil && err == nil {
-		// GC comes long after the namespace has ended.
+		// GC comes long after the end of the namespace.
 		wait := cont == nil && rec.Data.Kind == "" && op.Call.Verb == spec.Del
 		dev, err = rec.findOnHost(ctx, op, wait)
 	}
@@ -235,8 +233,8 @@ func (rec deviceRecord) returnDevice(ctx context.Context, op *attach.Op, dir rec
 	return dir.Remove(record.Name(rec.Attachment))
 }
 
-// container returns a socket in the namespace that the device was moved to, or in CNI_NETNS if that
-// is gone; nil: there is neither. The caller calls done.
+// container returns a socket in the namespace to which the device was moved, or in CNI_NETNS if
+// that is gone; nil: neither exists. The caller calls done.
 func (rec deviceRecord) container(op *attach.Op) (cont *rtnl.Conn, done func(), err error) {
 	cont, done = op.Cont, func() {}
 	if cont != nil && rec.NetNS == op.Call.NetNS {
@@ -252,8 +250,8 @@ func (rec deviceRecord) container(op *attach.Op) (cont *rtnl.Conn, done func(), 
 	return cont, done, nil
 }
 
-// refuseInUse is for ADD: the device of an earlier ADD may be given back only if the namespace that
-// has it is gone. The code is 100.
+// refuseInUse is for ADD: the device of an earlier ADD may be returned only if its namespace is
+// gone. The code is 100.
 func (rec deviceRecord) refuseInUse(op *attach.Op) error {
 	cont, done, err := rec.container(op)
 	if err != nil {
@@ -270,9 +268,9 @@ func (rec deviceRecord) refuseInUse(op *attach.Op) error {
 	return nil
 }
 
-// moveOut moves the device out of the container. It gets its name there already, so that
-// udev on the host never sees another; if that name is taken on the host, the device becomes
-// devN. Nil: it is not there, or cont is nil.
+// moveOut moves the device out of the container. The device gets its name before the move, so that
+// udev on the host never sees another one. If the name is used on the host, it becomes devN. Nil:
+// the device is not there, or cont is nil.
 func (rec deviceRecord) moveOut(host, cont *rtnl.Conn) (*rtnl.Link, error) {
 	if cont == nil {
 		return nil, nil
@@ -299,7 +297,7 @@ func (rec deviceRecord) moveOut(host, cont *rtnl.Conn) (*rtnl.Link, error) {
 		if err == nil {
 			return host.Link(name)
 		}
-		if !errors.Is(err, os.ErrExist) || n == dev.Index+10 { // an alternative name may be taken as well
+		if !errors.Is(err, os.ErrExist) || n == dev.Index+10 { // an alternative name may be in use too
 			return nil, err
 		}
 		name = fmt.Sprintf("dev%d", n)
@@ -309,9 +307,9 @@ func (rec deviceRecord) moveOut(host, cont *rtnl.Conn) (*rtnl.Link, error) {
 // ReturnTimeout bounds the wait for hardware after the end of its namespace.
 const ReturnTimeout = time.Second
 
-// findOnHost returns the device if the kernel moved it to the host when the namespace ended,
-// which takes the kernel some time: with wait, up to ReturnTimeout are spent on it. Nil: it is
-// not there, or an earlier DEL restored it.
+// findOnHost returns the device if the kernel moved it to the host when the namespace ended. The
+// kernel needs some time for that: with wait, findOnHost waits up to ReturnTimeout. Nil: the device
+// is not on the host, or an earlier DEL restored it.
 func (rec deviceRecord) findOnHost(ctx context.Context, op *attach.Op, wait bool) (*rtnl.Link, error) {
 	if !wait {
 		links, err := op.Host.Links()
@@ -332,8 +330,8 @@ func (rec deviceRecord) findOnHost(ctx context.Context, op *attach.Op, wait bool
 	return dev, err
 }
 
-// restore makes a device on the host what it was before ADD. The alias comes last: by it
-// an interrupted restore is continued.
+// restore restores the device's state before ADD on the host. It sets the alias last, so that the
+// next call can continue an interrupted restore.
 func (rec deviceRecord) restore(op *attach.Op, dev *rtnl.Link) error {
 	var ch rtnl.LinkChange
 	if rec.Data.MTU != 0 && rec.Data.MTU != dev.MTU {
@@ -343,7 +341,7 @@ func (rec deviceRecord) restore(op *attach.Op, dev *rtnl.Link) error {
 		ch.MAC = addr
 	}
 	if dev.Name != rec.Data.Name {
-		ch.Up = new(false) // for the new name
+		ch.Up = new(false) // down, for the new name
 		if err := op.Host.SetLink(dev.Index, ch); err != nil {
 			return err
 		}

@@ -10,17 +10,16 @@ import (
 	"cnibox/spec"
 )
 
-// storeConf are the keys about the store of leases. DEL and GC read no others, so they work with
-// ranges that have become invalid.
+// storeConf has the keys of the lease store. DEL and GC read no others, so they work with ranges
+// that have become invalid.
 type storeConf struct {
 	ipam.StoreConf
 
-	notice string // what ADD reports before it creates the directory; empty: nothing
+	notice string // what ADD reports before it creates the directory; empty: none
 }
 
-// A conf is the configuration as written. Names of keys match in any case
-// of letters; the union of the three lists of wanted addresses counts.
-// IPAM is nil if there is no such key.
+// A conf is the configuration as written. Names of keys match in any case of letters. The three
+// lists of requested addresses are joined. IPAM is nil if that key is missing.
 type conf struct {
 	IPAM *struct {
 		storeConf
@@ -39,19 +38,18 @@ type conf struct {
 	} `json:"args"`
 }
 
-// A plan is a checked configuration.
-// The sets are in the order of the reference, which numbers its hint files by it: those of the
-// capability, that of the plain keys, then "ranges".
+// A plan is a checked configuration. The sets are in the order of the reference, which numbers its
+// hint files by it: those of the capability, that of the plain keys, then "ranges".
 type plan struct {
 	storeConf
-	sets   []ipam.RangeSet // may be empty but in ADD
+	sets   []ipam.RangeSet // may be empty except in ADD
 	routes []spec.Route
 	resolv string // path; empty: none
 	wanted []netip.Addr
 }
 
-// check fills in the directory and checks it. A relative one would depend on where the runtime
-// was started. The default one is the reference's: both may use the same files.
+// check fills in the directory and checks it. A relative one would depend on the runtime's working
+// directory. The default is the reference's: both can use the same files.
 func (c *storeConf) check(r *spec.Request) error {
 	if c.DataDir == "" {
 		c.DataDir, c.notice = c.Dir(r.Call.StateDir, r.Network)
@@ -62,8 +60,7 @@ func (c *storeConf) check(r *spec.Request) error {
 	return err
 }
 
-// readPlan reads and checks the whole configuration.
-// Errors have code 7. Nothing is opened.
+// readPlan reads and checks the whole configuration, and opens nothing. Errors have code 7.
 func readPlan(r *spec.Request) (*plan, error) {
 	var conf conf
 	if err := r.Decode(&conf); err != nil {
@@ -91,7 +88,7 @@ func readPlan(r *spec.Request) (*plan, error) {
 	return h, h.readWanted(r, &conf)
 }
 
-// validate returns the ranges as they are given out.
+// validate returns the ranges in the form in which addresses are leased.
 func validate(r *spec.Request) (resources spec.Resources, err error) {
 	h, err := readPlan(r)
 	if err != nil {
@@ -105,19 +102,19 @@ func validate(r *spec.Request) (resources spec.Resources, err error) {
 	return resources, nil
 }
 
-// leaseDir is the directory of the leases, whatever else the configuration has.
+// leaseDir returns the directory of the leases, even if other keys are invalid.
 func leaseDir(r *spec.Request) string {
 	var c struct {
 		IPAM ipam.StoreConf `json:"ipam"`
 	}
-	_ = r.Decode(&c) // what is wrong with it is for the verbs to say
+	_ = r.Decode(&c) // the verbs report what is wrong with it
 	dir, _ := c.IPAM.Dir(r.Call.StateDir, r.Network)
 	return dir
 }
 
-// readWanted reads the addresses asked for, and which range set each is for.
-// Only ADD reads it, since later verbs ask the leases. Addresses of all sources count,
-// as in the reference; one that is in no range fails the ADD. Code 4 or 7.
+// readWanted reads the requested addresses, and the range set of each. Only ADD reads them; later
+// verbs read the leases. Like the reference it uses the addresses of all sources; one that is in no
+// range fails the ADD. Errors have code 4 or 7.
 func (h *plan) readWanted(r *spec.Request, conf *conf) (err error) {
 	if r.Call.Verb != spec.Add {
 		return nil
@@ -147,9 +144,8 @@ func (h *plan) readWanted(r *spec.Request, conf *conf) (err error) {
 	return err
 }
 
-// wantedAddr reads an address with or without a prefix length; the empty string
-// is the zero Addr. False: it is not an address.
-// The length is ignored, as in the reference: the range has one.
+// wantedAddr reads an address with or without a prefix length; the empty string is the zero Addr.
+// False: not an address. Like the reference it ignores the length, since the range has one.
 func wantedAddr(text string) (netip.Addr, bool) {
 	if text == "" {
 		return netip.Addr{}, true
@@ -161,7 +157,6 @@ func wantedAddr(text string) (netip.Addr, bool) {
 	return a.Unmap(), err == nil && a.Zone() == ""
 }
 
-// options are those of the store.
 func (c storeConf) options(r *spec.Request) ipam.Options {
 	return ipam.Options{KeepAcrossBoots: c.KeepAcrossBoots, Warn: r.Warn}
 }

@@ -18,7 +18,7 @@ import (
 	"cnibox/internal/state"
 )
 
-// A goneHost has leases, and beside them the cache of a runtime.
+// A goneHost has leases, and the cache of a runtime.
 type goneHost struct {
 	leaseHost
 	cache chain.Cache
@@ -40,8 +40,8 @@ func (h goneHost) entry(t *testing.T, id, path string, ns netns.ID, bootID strin
 	}
 }
 
-// mounted makes a network namespace with an address, and a path of it. Nothing holds it but
-// the path, which end removes.
+// mounted creates a network namespace with an address, and a path for it. Only the path refers to
+// it; end deletes that.
 func (h goneHost) mounted(t *testing.T, name, addr string) (path string, id netns.ID, end func()) {
 	t.Helper()
 	ns := kerneltest.NS(t)
@@ -67,7 +67,7 @@ func (h goneHost) mounted(t *testing.T, name, addr string) (path string, id netn
 	return path, id, end
 }
 
-// A pool that is full frees what belongs to namespaces that are gone, and nothing else.
+// A full pool frees the leases whose namespaces are gone, and no others.
 func TestKernelFullPoolFreesGone(t *testing.T) {
 	kerneltest.NS(t) // or skip
 	if kerneltest.OneUser() {
@@ -124,17 +124,17 @@ func TestKernelFullPoolFreesGone(t *testing.T) {
 	h.entry(t, "mounted", path, id, state.BootID())
 	end()
 
-	// The path leads to another namespace by now.
+	// The path leads to another namespace now.
 	lease("reused", "10.211.77.7")
 	h.entry(t, "reused", other, netns.ID{Dev: 1, Ino: 1}, state.BootID())
 
-	// Of a runtime that does not record the identity: the path alone decides.
+	// The runtime does not record the identity: only the path is compared.
 	lease("path", "10.211.77.8")
 	h.entry(t, "path", other, netns.ID{}, "")
 	lease("nopath", "10.211.77.9")
 	h.entry(t, "nopath", filepath.Join(h.dir, "nothing"), netns.ID{}, "")
 
-	// The lease is a newer one than the entry, so it is of another runtime.
+	// The lease is newer than the entry, so it belongs to another runtime.
 	lease("older", "10.211.77.10")
 	h.entry(t, "older", filepath.Join(h.dir, "nothing"), netns.ID{}, state.BootID())
 	hourAgo := time.Now().Add(-time.Hour)
@@ -144,7 +144,7 @@ func TestKernelFullPoolFreesGone(t *testing.T) {
 	lease("boot", "10.211.77.11")
 	h.entry(t, "boot", filepath.Join(h.dir, "nothing"), netns.ID{}, "another")
 
-	// An ADD that was interrupted counts by its namespace too, and a broken entry is none.
+	// An interrupted ADD counts by its namespace too, and a broken entry does not count.
 	lease("adding", "10.211.77.12")
 	if err := h.cache.Begin(&chain.Entry{ContainerID: "adding", IfName: "eth0", NetworkName: "demo", NetNS: other}); err != nil {
 		t.Fatal(err)

@@ -16,19 +16,19 @@ import (
 	"cnibox/spec"
 )
 
-// goneOwners returns a function that reports whether the owner of a lease is known to be gone. It is known
-// only if all of these hold:
+// goneOwners returns a function that reports whether the owner of a lease is known to be gone. All
+// of these must hold:
 //
-//   - A runtime's cache has an entry of the attachment, and none has one of an attachment that
-//     is alive. An attachment without an entry may be another runtime's.
-//   - The entry is not older than the lease, which could be another runtime's since then.
-//   - Its network namespace does not exist any more: nothing is at its path, or a namespace
-//     with another identity. (An entry of an earlier boot is not about a lease of this one.)
-//   - No namespace that a process is in or has open, or that is mounted somewhere, has the
-//     address: a namespace may live on without its path.
+//   - A runtime's cache has an entry of the attachment, and no cache has an entry of a live
+//     attachment. An attachment without an entry may be another runtime's.
+//   - The entry is not older than the lease: a later lease could be another runtime's.
+//   - Its network namespace does not exist any more: its path is missing, or leads to a namespace
+//     with another identity. (An entry of an earlier boot does not concern a lease of this one.)
+//   - No network namespace that a process uses or has open, or that is mounted, has the address:
+//     a namespace may outlive its path.
 //
-// The caches are libcni's, that of the state directory, and the one beside the leases, as
-// `cni-exec --cache-dir` has it.
+// The caches are libcni's, the one in the state directory, and the one beside the leases, as with
+// `cni-exec --cache-dir`.
 func (h *plan) goneOwners(stateDir string) func(spec.Attachment, netip.Addr, time.Time) bool {
 	caches := sync.OnceValue(func() (caches []chain.Cache) {
 		own, _ := state.CacheDir(stateDir)
@@ -61,8 +61,8 @@ func (h *plan) goneOwners(stateDir string) func(spec.Attachment, netip.Addr, tim
 	}
 }
 
-// usedAddresses returns the addresses of all links of the network namespaces of the host. One that
-// cannot be looked into is an error.
+// usedAddresses returns the addresses of all links in all network namespaces of the host. A
+// namespace that cannot be read is an error.
 func usedAddresses() (map[netip.Addr]bool, error) {
 	used := map[netip.Addr]bool{}
 	err := netns.Each(func(path string, ns *netns.NS) error {

@@ -62,8 +62,8 @@ they are in /run/cnibox/networks until the next boot, but not with keepAcrossBoo
 	},
 }
 
-// add reads all that it needs, resolv.conf included, before it reserves
-// the first address. The result has no interfaces.
+// add reads all that it needs, including resolv.conf, before it reserves the first address. The
+// result has no interfaces.
 func add(ctx context.Context, r *spec.Request) (*spec.Result, error) {
 	h, err := readPlan(r)
 	if err != nil {
@@ -93,7 +93,7 @@ func add(ctx context.Context, r *spec.Request) (*spec.Result, error) {
 }
 
 // leaseError adds the code to an error of the store: 11, try again, for a lock that others held too
-// long, else 5, of the disk.
+// long; else 5, for the disk.
 func leaseError(err error) error {
 	var e *spec.Error
 	switch {
@@ -112,8 +112,8 @@ func leaseError(err error) error {
 	return e
 }
 
-// leased opens the store for the verbs that release; without a directory they do nothing. Other keys
-// may be invalid: an address must be released even if the ranges have changed.
+// leased opens the store for the verbs that release; without a directory they do nothing. Other
+// keys may be invalid: an address must be released even if the ranges have changed.
 func leased(ctx context.Context, r *spec.Request, fn func(*ipam.Store) error) error {
 	var conf struct {
 		IPAM storeConf `json:"ipam"`
@@ -125,8 +125,8 @@ func leased(ctx context.Context, r *spec.Request, fn func(*ipam.Store) error) er
 			return err
 		}
 		r.Warn("ignored for DEL: %v", err)
-		conf.IPAM.KeepAcrossBoots = true // expire no lease by mistake
-		// the reference leases below the working directory then
+		conf.IPAM.KeepAcrossBoots = true // to expire no lease by mistake
+		// with such a path the reference leases below the working directory
 		if dir != "" && !strings.Contains(dir, "\x00") {
 			conf.IPAM.DataDir = dir
 		}
@@ -145,8 +145,8 @@ func leased(ctx context.Context, r *spec.Request, fn func(*ipam.Store) error) er
 	return leaseError(fn(s))
 }
 
-// del releases by owner alone: it needs neither prevResult nor CNI_ARGS, and neither lease nor
-// directory need exist.
+// del releases by owner alone. It needs neither prevResult nor CNI_ARGS, and lease and directory
+// may be missing.
 func del(ctx context.Context, r *spec.Request) error {
 	return leased(ctx, r, func(s *ipam.Store) error {
 		_, err := s.Release(r.Attachment)
@@ -164,7 +164,7 @@ func gc(ctx context.Context, r *spec.Request) error {
 	})
 }
 
-// removeLeases deletes the directories of the network's leases, of which there must be none.
+// removeLeases deletes the directories of the network, which must have no leases.
 func removeLeases(ctx context.Context, r *spec.Request) error {
 	return leased(ctx, r, func(s *ipam.Store) error {
 		leases, err := s.Leases()
@@ -179,8 +179,8 @@ func removeLeases(ctx context.Context, r *spec.Request) error {
 	})
 }
 
-// viewed opens the store for reading. Without a directory fn is not called.
-// The error is os.ErrNotExist then.
+// viewed opens the store for reading. Without a directory it does not call fn, and returns
+// os.ErrNotExist.
 func (h *plan) viewed(ctx context.Context, r *spec.Request, fn func(*ipam.Store) error) error {
 	o := h.options(r)
 	o.Gone = h.goneOwners(r.Call.StateDir)
@@ -206,8 +206,9 @@ func check(ctx context.Context, r *spec.Request) error {
 	return leaseError(err)
 }
 
-// compare reads the lease files of prevResult's addresses. An address outside the ranges and without
-// a lease is another plugin's. If all are, the attachment must have another lease.
+// compare reads the lease files of prevResult's addresses. An address that is outside the ranges
+// and has no lease is another plugin's. If all addresses are, the attachment must have another
+// lease.
 func (h *plan) compare(s *ipam.Store, r *spec.Request) error {
 	ours := 0
 	for _, ip := range r.Prev.IPs {
@@ -233,14 +234,14 @@ func (h *plan) compare(s *ipam.Store, r *spec.Request) error {
 	return err
 }
 
-// restore writes the leases of prevResult's addresses again whose files are gone. That of an address
-// that another attachment has by now is an error.
+// restore writes missing leases of prevResult's addresses again. An address that another attachment
+// has now is an error.
 func restore(ctx context.Context, r *spec.Request) error {
 	h, err := readPlan(r)
 	if err != nil {
 		return err
 	}
-	// Mostly nothing is missing, which a shared lock is enough to see.
+	// A shared lock is enough to see that nothing is missing, as in most cases.
 	lost := false
 	err = h.viewed(ctx, r, func(s *ipam.Store) error {
 		missing, err := h.missing(s, r)
@@ -268,8 +269,8 @@ func restore(ctx context.Context, r *spec.Request) error {
 	return leaseError(err)
 }
 
-// missing are the addresses of prevResult that ADD could have handed out and that have no lease.
-// One that is leased to another attachment is an error.
+// missing returns the addresses of prevResult that ADD could have leased and that have no lease. An
+// address that is leased to another attachment is an error.
 func (h *plan) missing(s *ipam.Store, r *spec.Request) (missing []netip.Addr, err error) {
 	for _, ip := range r.Prev.IPs {
 		a := ip.Address.Addr()
@@ -285,12 +286,12 @@ func (h *plan) missing(s *ipam.Store, r *spec.Request) (missing []netip.Addr, er
 	return missing, nil
 }
 
-// lostLease is the error of CHECK and GET about leases that are not as ADD left them.
+// lostLease returns the error of CHECK and GET for leases that differ from those of ADD.
 func lostLease(r *spec.Request, format string, args ...any) error {
 	return spec.Errorf(spec.CodeCheck, "host-local: Failed to find address added by container %s", r.ContainerID).WithDetails(format, args...)
 }
 
-// inSets reports whether an address is one that ADD could have handed out.
+// inSets reports whether ADD could have leased an address.
 func inSets(sets []ipam.RangeSet, a netip.Addr) bool {
 	for _, set := range sets {
 		if set.Contains(a) {
@@ -300,9 +301,8 @@ func inSets(sets []ipam.RangeSet, a netip.Addr) bool {
 	return false
 }
 
-// get answers with prevResult if the leases agree with it, and without one
-// from the leases.
-// An attachment without a lease has code 3, also with a prevResult.
+// get returns prevResult if the leases agree with it, and without prevResult a result of the
+// leases. An attachment without a lease has code 3, even with a prevResult.
 func get(ctx context.Context, r *spec.Request) (*spec.Result, error) {
 	h, err := readPlan(r)
 	if err != nil {
@@ -333,9 +333,8 @@ func get(ctx context.Context, r *spec.Request) (*spec.Result, error) {
 	return res, nil
 }
 
-// status reports a store in which no lease can be made, and range sets
-// without a free address.
-// Both have code 50.
+// status reports a store that cannot store leases, and range sets without a free address. Both have
+// code 50.
 func status(ctx context.Context, r *spec.Request) error {
 	h, err := readPlan(r)
 	if err != nil {
@@ -354,7 +353,7 @@ func status(ctx context.Context, r *spec.Request) error {
 	})
 	var coded *spec.Error
 	switch {
-	// No lease was ever made here: all addresses are free.
+	// Without a directory there was never a lease: all addresses are free.
 	case err == nil || errors.Is(err, os.ErrNotExist):
 		return nil
 	case errors.As(err, &coded):

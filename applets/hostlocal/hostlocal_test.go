@@ -84,8 +84,7 @@ func TestHostLocalRequested(t *testing.T) {
 	h.want(t, "ADD", "b", h.conf(subnet4, `,"runtimeConfig":{"ips":["10.1.0.8","10.1.0.9"]}`), "", 7, `failed to allocate all requested IPs: 10.1.0.9; `)
 }
 
-// TestHostLocalConfig has what ADD refuses: with its code, before anything was
-// changed.
+// TestHostLocalConfig has what ADD refuses before any change, with the code.
 func TestHostLocalConfig(t *testing.T) {
 	h := leaseHost{filepath.Join(t.TempDir(), "data")}
 	fifo := filepath.Join(t.TempDir(), "fifo")
@@ -151,7 +150,7 @@ func TestHostLocalCheck(t *testing.T) {
 	h.want(t, "CHECK", "a", prev(""), "", 102, "container a")
 }
 
-// TestHostLocalDel has configurations that no ADD would take.
+// TestHostLocalDel has configurations that ADD refuses.
 func TestHostLocalDel(t *testing.T) {
 	h := leaseHost{t.TempDir()}
 	for i, conf := range []string{
@@ -163,7 +162,7 @@ func TestHostLocalDel(t *testing.T) {
 		h.want(t, "DEL", "a", conf, "garbage=1", 0, "")
 		h.want(t, "GET", "a", h.conf(subnet4, ""), "", 3, "")
 	}
-	// Of the keys that say where leases are, what can be read is used.
+	// DEL uses the readable ones of the keys for the place of the leases.
 	t.Chdir(filepath.Dir(h.dir))
 	for _, conf := range []string{
 		h.conf(`,"keepAcrossBoots":"yes"`, ""),
@@ -258,7 +257,7 @@ func TestHostLocalSocket(t *testing.T) {
 	}
 }
 
-// Leases are of a boot, which the index is kept for, unless keepAcrossBoots is set.
+// Leases end with the boot, which the index records, unless keepAcrossBoots is set.
 func TestHostLocalKeepAcrossBoots(t *testing.T) {
 	for keep, noted := range map[string]bool{"": true, `,"keepAcrossBoots":false`: true, `,"keepAcrossBoots":true`: false} {
 		h := leaseHost{t.TempDir()}

@@ -1,5 +1,5 @@
-// Package hostport is about ports of the host that are published: which of them share packets,
-// and which a process of the host listens on.
+// Package hostport compares published ports of the host: which of them receive the same packets,
+// and on which a process of the host listens.
 package hostport
 
 import (
@@ -17,15 +17,14 @@ import (
 	"cnibox/rtnl"
 )
 
-// A Port is the host's side of a mapping.
+// A Port is the host's part of a mapping.
 type Port struct {
 	Proto string     // tcp, udp or sctp
 	IP    netip.Addr // zero: any address, of both families; unspecified: any of its family
 	Port  uint16
 }
 
-// String returns the port in words, with * for any address.
-// It is for errors.
+// String returns the port as errors write it, with * for any address.
 func (h Port) String() string {
 	host := "*"
 	if h.IP.IsValid() {
@@ -34,16 +33,15 @@ func (h Port) String() string {
 	return fmt.Sprintf("%s %s port %d", h.Proto, host, h.Port)
 }
 
-// InFamily reports whether the mapping can lead to an address like a.
-// One of the other family is skipped, as in the reference: a pod with two addresses gets each
-// mapping for the one that fits.
+// InFamily reports whether the mapping can lead to an address of a's family. Others are skipped, as
+// in the reference: a pod with two addresses gets each mapping for the address that fits.
 func (h Port) InFamily(a netip.Addr) bool {
 	return !h.IP.IsValid() || h.IP.Is4() == a.Is4()
 }
 
-// Rivals calls fn with the host ports that conflict with h, until it returns false: itself, and for
-// any address those of any address in a family that they share. A port of one address does not
-// conflict with that of any address: it takes precedence.
+// Rivals calls fn with the host ports that conflict with h, until fn returns false: h itself, and
+// if h is for any address, those for any address of a common family. A port of one address does not
+// conflict with one of any address: it takes precedence.
 func (h Port) Rivals(fn func(Port) bool) {
 	yield := func(ip netip.Addr) bool { return fn(Port{h.Proto, ip, h.Port}) }
 	switch {
@@ -66,9 +64,9 @@ func ProtoNumber(name string) uint8 {
 	return unix.IPPROTO_TCP
 }
 
-// takenBy reports whether a mapping of the port takes packets from a socket: whether bind(2) of the
-// same would fail. A socket on 127.0.0.1 counts for a port of any address, since connections of
-// the host to it are mapped too.
+// takenBy reports whether a mapping of the port takes packets from a socket, which is when bind(2)
+// of the same port would fail. A socket on 127.0.0.1 conflicts with a port of any address, since
+// connections of the host to it are mapped too.
 func (h Port) takenBy(l rtnl.Listener) bool {
 	at := l.Addr.Addr()
 	four := at.Is4() || at == netip.IPv6Unspecified() && !l.V6Only
@@ -88,11 +86,11 @@ func (h Port) takenBy(l rtnl.Listener) bool {
 type Listener struct {
 	Proto   string
 	Addr    netip.AddrPort
-	Program string // of the process; empty: /proc does not show it
+	Program string // name of the process; empty: /proc does not show it
 	PID     string
 }
 
-// String is "tcp 0.0.0.0:22: sshd (pid 812)".
+// String formats it as "tcp 0.0.0.0:22: sshd (pid 812)".
 func (l Listener) String() string {
 	holder := "a process that /proc does not show"
 	if l.Program != "" {
@@ -101,8 +99,8 @@ func (l Listener) String() string {
 	return fmt.Sprintf("%s %s: %s", l.Proto, l.Addr, holder)
 }
 
-// Listening returns the sockets in this network namespace that listen on one of the ports. Each counts
-// once. What the kernel does not report counts as free.
+// Listening returns the sockets in this network namespace that listen on one of the ports, without
+// duplicates. A port that the kernel does not report counts as free.
 func Listening(ports []Port) (found []Listener) {
 	host := netns.Host()
 	listeners := map[string]map[uint16][]rtnl.Listener{} // by protocol and port
@@ -133,8 +131,8 @@ func Listening(ports []Port) (found []Listener) {
 	return found
 }
 
-// findProcesses fills in a process that has each of the sockets open, by inode. It sees those of
-// its own PID namespace that it may look into.
+// findProcesses finds, by inode, a process that has each socket open. It sees the processes of its
+// own PID namespace that it may inspect.
 func findProcesses(wanted map[uint32]*Listener) {
 	left := len(wanted)
 	entries, _ := os.ReadDir("/proc")

@@ -55,8 +55,8 @@ func (p *plugin) Validate() (err error) {
 	return p.OnMaster.Validate()
 }
 
-// Link creates the link in the container. In a chain the addresses of prevResult become the
-// link's, and its interfaces are not passed on. The MAC address is the master's and cannot be set.
+// Link creates the link in the container. In a chain the link gets the addresses of prevResult, and
+// the result omits the interfaces of prevResult. The MAC address is the master's and cannot be set.
 func (p *plugin) Link(op *attach.Op) error {
 	if addr, err := op.MAC(); err != nil || addr != nil {
 		op.Warn("MAC address left out: an ipvlan has that of its master")
@@ -74,8 +74,8 @@ func (p *plugin) Link(op *attach.Op) error {
 	return nil
 }
 
-// chainedMaster takes the master from the plugin before, if the configuration has none.
-// Errors have code 7.
+// chainedMaster takes the master from prevResult, if the configuration names none. Errors have code
+// 7.
 func (p *plugin) chainedMaster(prev *spec.Result) error {
 	if p.Master != "" || prev == nil {
 		return nil
@@ -87,8 +87,8 @@ func (p *plugin) chainedMaster(prev *spec.Result) error {
 	return nil
 }
 
-// Check compares mode, flag and parent. Another ADD on the same master may have changed the first
-// two.
+// Check compares mode, flag and parent. Another ADD on the same master may have changed mode and
+// flag.
 func (p *plugin) Check(op *attach.Op) error {
 	have, _ := op.Link.Data.(rtnl.Ipvlan)
 	if have.Mode != p.kind.Mode {
@@ -100,8 +100,8 @@ func (p *plugin) Check(op *attach.Op) error {
 	return op.CheckOn(&p.OnMaster)
 }
 
-// Probe looks for the configured master. Without one nothing is checked: in a chain, ADD takes that
-// of prevResult, which STATUS does not have.
+// Probe looks for the configured master. Without one it checks nothing: in a chain ADD uses the
+// master of prevResult, which STATUS does not have.
 func (p *plugin) Probe(op *attach.Op) error {
 	if p.Master == "" {
 		return attach.ProbeKind(p.kind)

@@ -19,7 +19,7 @@ func ipvlanNode(t *testing.T) (*applettest.Host, applettest.Segment) {
 	return h, h.Segment()
 }
 
-// Every mode and flag is what it is called, and CHECK sees those that are not.
+// Every mode and flag is set as named, and CHECK reports different ones.
 func TestKernelIpvlanModes(t *testing.T) {
 	h, s := ipvlanNode(t)
 	for i, tt := range [][2]string{{"", ""}, {"l2", "bridge"}, {"l2", "private"}, {"l3", "vepa"}, {"l3s", "private"}} {

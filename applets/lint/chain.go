@@ -13,12 +13,12 @@ import (
 	"cnibox/spec"
 )
 
-// PluginDirs are where runtimes look for plugins: containerd, CRI-O and nerdctl; podman of
-// Debian; podman and CRI-O of Fedora.
+// PluginDirs are the directories in which runtimes look for plugins: containerd, CRI-O and nerdctl;
+// podman of Debian; podman and CRI-O of Fedora.
 var PluginDirs = [...]string{"/opt/cni/bin", "/usr/lib/cni", "/usr/libexec/cni"}
 
-// missing notes a plugin that is not of this program, if it is misspelled, or not where external
-// plugins are.
+// missing notes a plugin that is not built in, if its name is misspelled or the directories of
+// external plugins do not have it.
 func (c *checker) missing(p *chain.Plugin, plugin, key string) {
 	if c.isOurs(plugin) {
 		return
@@ -38,7 +38,7 @@ func (c *checker) missing(p *chain.Plugin, plugin, key string) {
 	}
 }
 
-// capabilities notes those that the runtime is asked to fill in, and that nothing reads.
+// capabilities notes those that are enabled and that no plugin reads.
 func (c *checker) capabilities(p *chain.Plugin) {
 	if len(p.Capabilities) == 0 {
 		return
@@ -63,12 +63,12 @@ func (c *checker) capabilities(p *chain.Plugin) {
 	}
 }
 
-// consumed returns the capabilities that a plugin, its IPAM plugin and its delegates read; all:
-// one of them is external, and may read any.
+// consumed returns the capabilities that a plugin, its IPAM plugin and its delegates read. all
+// reports that one of them is external, and may read any.
 func (c *checker) consumed(p *chain.Plugin) (names []string, all bool) {
 	plugins := []string{p.Type, p.IPAM}
 	if delegated := c.delegated(p.Type); len(delegated) > 0 {
-		members, _ := spec.Members(p.Conf()) // is an object
+		members, _ := spec.Members(p.Conf()) // it is an object
 		for _, d := range delegated {
 			plugins = append(plugins, d.named(members))
 		}
@@ -92,7 +92,7 @@ func (c *checker) consumed(p *chain.Plugin) (names []string, all bool) {
 	return names, false
 }
 
-// decoded returns the capabilities that a plugin of this program decodes.
+// decoded returns the capabilities that a built-in plugin decodes.
 func (c *checker) decoded(plugin string) (names []string) {
 	conf := c.conf(plugin)
 	if conf == nil {
@@ -106,7 +106,7 @@ func (c *checker) decoded(plugin string) (names []string) {
 	return names
 }
 
-// Decoding returns the plugins of this program that decode a capability.
+// Decoding returns the built-in plugins that decode a capability.
 func (l *Linter) Decoding(capability string) (plugins []string) {
 	c := &checker{Linter: l, fields: map[reflect.Type][]field{}}
 	for _, plugin := range l.Applets.Plugins() {
@@ -117,12 +117,12 @@ func (l *Linter) Decoding(capability string) (plugins []string) {
 	return plugins
 }
 
-// order looks at what the plugins of a list are to each other.
+// order checks the order of the plugins of a list.
 func (c *checker) order(members []*member) {
 	var makes *member
 	for i, m := range members {
 		if m.verbs == nil {
-			return // what an external plugin makes is not known
+			return // it is not known what an external plugin creates
 		}
 		key := join(m.From.Key, "type")
 		switch v := m.verbs; {
@@ -140,5 +140,5 @@ func (c *checker) order(members []*member) {
 	}
 }
 
-// makesInterface reports whether a plugin makes CNI_IFNAME.
+// makesInterface reports whether a plugin creates CNI_IFNAME.
 func makesInterface(m *member) bool { return m.verbs != nil && m.verbs.Interface }

@@ -14,26 +14,27 @@ import (
 	"cnibox/spec"
 )
 
-// keys are the members that an object may have: those of the structs that it is decoded into,
-// which may be the runtime's, the plugin's and its IPAM plugin's. The zero value has none.
+// keys are the members that an object may have. They come from the structs into which it is
+// decoded, which may be those of the runtime, the plugin and its IPAM plugin. The zero value has
+// none.
 type keys struct {
 	fields [][]field
-	hidden []string                  // which no struct is to have
-	inner  []reflect.Type            // what the elements of a list's "plugins" are decoded into
-	other  map[string][]reflect.Type // which are decoded into these, whatever the structs have
+	hidden []string                  // which no struct may have
+	inner  []reflect.Type            // the types of the elements of a list's "plugins"
+	other  map[string][]reflect.Type // the types of these members, whatever the structs have
 }
 
 // A field is a key of a struct.
 type field struct {
 	name   string
 	typ    reflect.Type
-	plugin string // of the tag of that name: see [applet.Applet]
+	plugin string // value of the tag of that name: see [applet.Applet]
 }
 
-// free are objects in which others than the plugins may look for what they like.
+// free are objects in which others than the plugins may look for any key.
 var free = [...]string{"args", "runtimeConfig", "prevResult", "capabilities"}
 
-// raw is what is decoded later on, or by another plugin.
+// raw is the type of a value that is decoded later, or by another plugin.
 func raw() reflect.Type { return reflect.TypeFor[json.RawMessage]() }
 
 func (c *checker) keysOf(structs ...reflect.Type) (k keys) {
@@ -43,8 +44,8 @@ func (c *checker) keysOf(structs ...reflect.Type) (k keys) {
 	return k
 }
 
-// fieldsOf returns the keys of a struct, embedded ones included. A field without a tag has its
-// own name.
+// fieldsOf returns the keys of a struct, including those of embedded structs. The key of a field
+// without a tag is the name of the field.
 func (c *checker) fieldsOf(t reflect.Type) (all []field) {
 	if known, ok := c.fields[t]; ok {
 		return known
@@ -64,7 +65,7 @@ func (c *checker) fieldsOf(t reflect.Type) (all []field) {
 	return all
 }
 
-// types returns what the value of a key is decoded into, in any case of letters.
+// types returns the types into which the value of a key is decoded; the case of letters is ignored.
 func (k keys) types(name string) (types []reflect.Type) {
 	for _, hidden := range k.hidden {
 		if strings.EqualFold(hidden, name) {
@@ -99,8 +100,8 @@ func (k keys) names() (names []string) {
 	return slices.Compact(names)
 }
 
-// read reports whether an object of the type is read by its members, and how: the struct, if
-// there is one, inside of pointers.
+// read reports whether an object of the type is decoded by its members. It returns the struct, if
+// there is one, without pointers.
 func read(t reflect.Type) (reflect.Type, bool) {
 	for t.Kind() == reflect.Pointer {
 		t = t.Elem()
@@ -110,11 +111,11 @@ func read(t reflect.Type) (reflect.Type, bool) {
 	return t, t.Kind() == reflect.Struct && !own
 }
 
-// pluginKeys compares a plugin's configuration with what is decoded of it.
+// pluginKeys compares a plugin's configuration with the keys that are decoded.
 func (c *checker) pluginKeys(p *chain.Plugin, verbs *spec.Verbs) {
 	members, err := spec.Members(p.Conf())
 	if err != nil {
-		return // it was not loaded then
+		return // it was not loaded
 	}
 	known := c.keysOf(c.structs(p.Type, p.IPAM)...)
 	if !verbs.MAC && len(known.types("mac")) == 1 { // that of spec.Common
@@ -139,7 +140,7 @@ func (c *checker) pluginKeys(p *chain.Plugin, verbs *spec.Verbs) {
 	c.members(p.From.File, p.From.Key, members, known)
 }
 
-// isOurs reports whether a plugin is of this program; none is as good.
+// isOurs reports whether a plugin is built in, or the name is empty.
 func (c *checker) isOurs(plugin string) bool {
 	if plugin == "" {
 		return true
@@ -148,7 +149,7 @@ func (c *checker) isOurs(plugin string) bool {
 	return ok
 }
 
-// structs returns what the configuration of plugins is decoded into.
+// structs returns the types into which the configurations of plugins are decoded.
 func (c *checker) structs(plugins ...string) []reflect.Type {
 	all := []reflect.Type{reflect.TypeFor[spec.Common](), reflect.TypeFor[chain.Member]()}
 	for _, plugin := range plugins {
@@ -159,7 +160,7 @@ func (c *checker) structs(plugins ...string) []reflect.Type {
 	return all
 }
 
-// conf returns the struct with the keys of a plugin of this program; nil: it has none.
+// conf returns the struct with the keys of a built-in plugin; nil: it has none.
 func (c *checker) conf(plugin string) reflect.Type {
 	if plugin == "" {
 		return nil
@@ -171,7 +172,7 @@ func (c *checker) conf(plugin string) reflect.Type {
 	return reflect.TypeOf(a.Conf)
 }
 
-// delegated returns the keys of a plugin whose value is the configuration of another one.
+// delegated returns the keys of a plugin whose value is the configuration of another plugin.
 func (c *checker) delegated(plugin string) (all []field) {
 	conf := c.conf(plugin)
 	if conf == nil {
@@ -185,15 +186,15 @@ func (c *checker) delegated(plugin string) (all []field) {
 	return all
 }
 
-// named returns the plugin that a configuration names for a delegate.
+// named returns the plugin that a configuration names as a delegate.
 func (f field) named(members map[string]json.RawMessage) string {
 	var given struct{ Type string }
-	json.Unmarshal(members[f.name], &given) // what is wrong with it, the plugin says
+	json.Unmarshal(members[f.name], &given) // the plugin reports errors
 	return cmp.Or(given.Type, f.plugin)
 }
 
-// delegateTypes returns what the configuration of a delegate is decoded into. That of an IPAM
-// plugin is what is its "ipam" elsewhere.
+// delegateTypes returns the types into which the configuration of a delegate is decoded. An IPAM
+// plugin decodes here what is in the "ipam" of other configurations.
 func (c *checker) delegateTypes(plugin string) []reflect.Type {
 	verbs, ok := c.Applets.Plugin(plugin)
 	switch {
@@ -205,14 +206,14 @@ func (c *checker) delegateTypes(plugin string) []reflect.Type {
 	return c.structs(plugin)
 }
 
-// object compares the members of an object with keys, and what they are with types.
+// object compares the members of an object with keys, and their values with types.
 func (c *checker) object(file, path string, doc json.RawMessage, known keys) {
-	if members, err := spec.Members(doc); err == nil { // else decoding reports it
+	if members, err := spec.Members(doc); err == nil { // decoding reports the error
 		c.members(file, path, members, known)
 	}
 }
 
-// members is object for one that is read. In free objects unknown keys are others' affair.
+// members is object after decoding. In free objects it ignores unknown keys.
 func (c *checker) members(file, path string, members map[string]json.RawMessage, known keys) {
 	for name, doc := range members {
 		if c.full(file) {
@@ -221,7 +222,7 @@ func (c *checker) members(file, path string, members map[string]json.RawMessage,
 		switch types := known.types(name); {
 		case len(types) > 0:
 			c.value(file, join(path, name), doc, types)
-		case isFree(path), strings.HasPrefix(name, "_"), strings.HasPrefix(name, "//"): // as people write comments
+		case isFree(path), strings.HasPrefix(name, "_"), strings.HasPrefix(name, "//"): // written as comments
 		default:
 			c.note(problem{
 				file: file, key: join(path, name), name: true,
@@ -231,10 +232,10 @@ func (c *checker) members(file, path string, members map[string]json.RawMessage,
 	}
 }
 
-// mostElements is how many elements of a list are looked at. Plugins take fewer.
+// mostElements is how many elements of a list are checked at most. Plugins accept fewer.
 const mostElements = 10_000
 
-// value compares a value with the types that it is decoded into.
+// value compares a value with the types into which it is decoded.
 func (c *checker) value(file, path string, doc json.RawMessage, types []reflect.Type) {
 	if string(doc) == "null" {
 		return
@@ -259,14 +260,14 @@ func (c *checker) value(file, path string, doc json.RawMessage, types []reflect.
 	}
 	if len(lists) > 0 {
 		var elements []json.RawMessage
-		json.Unmarshal(doc, &elements) // is an array
+		json.Unmarshal(doc, &elements) // it is an array
 		for i, e := range elements[:min(len(elements), mostElements)] {
 			c.value(file, fmt.Sprintf("%s[%d]", path, i), e, lists)
 		}
 	}
 }
 
-// isFree reports whether a key is one of the free objects, or in one.
+// isFree reports whether a key is, or is in, one of the free objects.
 func isFree(path string) bool {
 	path = relative(path)
 	for _, name := range free {
@@ -277,7 +278,7 @@ func isFree(path string) bool {
 	return false
 }
 
-// relative is a key as the plugin's own configuration has it.
+// relative returns a key as it is in the plugin's own configuration.
 func relative(path string) string {
 	if strings.HasPrefix(path, "plugins[") {
 		_, path, _ = strings.Cut(path, ".")
@@ -285,8 +286,8 @@ func relative(path string) string {
 	return path
 }
 
-// typesOf are the types of a value: those of routes and dns, which plugins leave to the reader of
-// results, take the place of JSON.
+// typesOf returns the types of a value. Plugins leave routes and dns as JSON to the reader of
+// results; here the types of that reader replace JSON.
 func typesOf(path string, types []reflect.Type) []reflect.Type {
 	if slices.ContainsFunc(types, func(t reflect.Type) bool { return t != raw() }) {
 		return types
@@ -300,7 +301,7 @@ func typesOf(path string, types []reflect.Type) []reflect.Type {
 	return types
 }
 
-// suggest is what was meant, as the rest of a sentence; empty: nothing is alike.
+// suggest returns the nearest known key as the rest of a sentence; empty: none is similar.
 func (c *checker) suggest(name string, known keys) string {
 	names := known.names()
 	if near := spell.Nearest(name, names); near != "" {

@@ -1,11 +1,11 @@
-// Package lint finds what is wrong, or not meant, in network configurations: what ADD would
-// refuse, and what it would silently ignore. Keys are those of the structs that plugins decode
-// ([applet.Applet.Conf]), rules those that they check before they open anything
-// ([spec.Verbs.Validate]); only networks.go reads a few keys itself.
+// Package lint finds mistakes in network configurations: what ADD would refuse, and what it would
+// silently ignore. Its keys are those of the structs that plugins decode ([applet.Applet.Conf]),
+// and its rules are the checks that plugins make before they open anything ([spec.Verbs.Validate]).
+// Only networks.go reads a few keys itself.
 //
-// Begin reading at [Linter.Files]. keys.go compares members with structs, chain.go looks at what
-// plugins are to each other, networks.go at what networks are; position.go finds the
-// place of a message in a file.
+// Begin reading at [Linter.Files]. keys.go compares members with structs, chain.go compares the
+// plugins of a list, networks.go compares networks, and position.go finds the position of a message
+// in a file.
 package lint
 
 import (
@@ -26,7 +26,7 @@ import (
 	"cnibox/spec"
 )
 
-// A Finding is one mistake, at its place.
+// A Finding is one mistake, with its position.
 type Finding struct {
 	File    string `json:"file"`
 	Line    int    `json:"line"`   // from 1; 0: see Unread
@@ -36,10 +36,10 @@ type Finding struct {
 	Unread  error  `json:"-"` // why the file could not be read
 }
 
-// String is the finding as compilers print it.
+// String formats the finding as compilers do.
 func (f *Finding) String() string { return f.Place() + ": " + f.Message }
 
-// Place is where it is, as compilers print it.
+// Place formats the position of the finding as compilers do.
 func (f *Finding) Place() string {
 	if f.Line == 0 {
 		return f.File
@@ -47,12 +47,12 @@ func (f *Finding) Place() string {
 	return fmt.Sprintf("%s:%d:%d", f.File, f.Line, f.Column)
 }
 
-// A Linter has what a configuration is compared with.
+// A Linter has the facts with which a configuration is compared.
 type Linter struct {
 	Applets applet.Table
-	Path    []string      // where external plugins are; empty: not known
+	Path    []string      // directories of external plugins; empty: not known
 	Routes  []HostRoute   // of the host; nil: not known
-	Others  []*chain.List // the networks that one is compared with, itself among them
+	Others  []*chain.List // the networks with which each is compared, itself included
 
 	HasLink  func(name string) bool // whether the host has a link; nil: not known
 	Attached []Attached             // what has addresses of networks; nil: not known
@@ -60,8 +60,8 @@ type Linter struct {
 	others []*otherNetwork // of Others, from the first call of List on
 }
 
-// builtIn finds the plugins of this program alone. An external one of the same name has the same
-// keys, as far as it is the reference's.
+// builtIn finds only the built-in plugins. An external plugin with the name of one has the same
+// keys, if it is the reference's.
 type builtIn struct{ applet.Table }
 
 func (b builtIn) Find(plugin string) (*spec.Verbs, error) {
@@ -75,20 +75,20 @@ func (b builtIn) Invoke(context.Context, string, *spec.Request) (*spec.Result, e
 	return nil, errors.New("a linter runs no plugin")
 }
 
-// A problem is a finding whose place is not known yet.
+// A problem is a finding whose position is not known yet.
 type problem struct {
 	file, key string
-	value     string // in what the key has; empty: the key's own
-	name      bool   // it is about the name of the key
-	offset    int    // of what is not JSON; 0: see key
+	value     string // a value within that of the key; empty: the whole value of the key
+	name      bool   // the problem is the name of the key
+	offset    int    // where the document is not JSON; 0: see key
 	text      string
-	at        *place // where it is, if that is known; else see key
+	at        *place // the position, if known; nil: see key
 	unread    error
-	more      bool // it stands for all further ones
+	more      bool // stands for all further problems
 }
 
-// Files lints files, and of directories the configurations in them. Networks are compared with
-// one another. The error is of a path that does not exist, or of a directory that cannot be read.
+// Files lints files, and the configurations in directories. It also compares the networks with one
+// another. The error is that of a path that does not exist, or of a directory that cannot be read.
 func (l *Linter) Files(paths ...string) ([]*Finding, error) {
 	c := &checker{Linter: l, docs: map[string]*document{}, fields: map[reflect.Type][]field{}}
 	var networks []*network
@@ -102,7 +102,7 @@ func (l *Linter) Files(paths ...string) ([]*Finding, error) {
 		}
 		for _, file := range files {
 			if c.docs[file] != nil {
-				continue // it was named before
+				continue // the file was named before
 			}
 			if n := c.file(file); n != nil {
 				networks = append(networks, n)
@@ -116,9 +116,9 @@ func (l *Linter) Files(paths ...string) ([]*Finding, error) {
 	return c.findings(), nil
 }
 
-// List lints a network that is loaded, for the verbs that run its plugins: unknown keys,
-// capabilities that nothing reads, the order, and what it is to routes and others, if there are any.
-// What ADD would refuse is left out, since they report it themselves.
+// List lints a loaded network, for the verbs that run its plugins: unknown keys, capabilities that
+// no plugin reads, the order, and conflicts with routes and other networks, if those are known. It
+// omits what ADD would refuse, since the verbs report that.
 func (l *Linter) List(list *chain.List) []*Finding {
 	c := &checker{Linter: l, docs: map[string]*document{}, fields: map[reflect.Type][]field{}, quick: true}
 	n := c.list(list)
@@ -156,15 +156,15 @@ func (c *checker) compareWithOthers(n *network) {
 	c.compare(n, networks)
 }
 
-// Repeated finds the keys that are twice in an object of a JSON document, whatever it is for.
+// Repeated finds the keys that an object of a JSON document has twice.
 func (l *Linter) Repeated(file string, doc []byte) []*Finding {
 	c := &checker{Linter: l, docs: map[string]*document{}}
 	c.locate(file, doc)
 	return c.findings()
 }
 
-// configurations returns the files of a directory that are configurations by their names, and the
-// others, but for those that are hidden; or the file itself.
+// configurations returns the files of a directory whose names are those of configurations, and the
+// others without hidden ones; or the file itself.
 func configurations(path string) (files, others []string, err error) {
 	info, err := os.Stat(path)
 	if err != nil || !info.IsDir() {
@@ -187,8 +187,8 @@ func configurations(path string) (files, others []string, err error) {
 	return files, others, nil
 }
 
-// unused notes a file whose name is not that of a configuration if it seems to be one. Others have
-// kubeconfigs, locks and texts beside the configurations.
+// unused notes a file that seems to be a configuration but does not have the name of one. Beside
+// configurations there may be kubeconfigs, locks and texts.
 func (c *checker) unused(file string) {
 	doc, err := chain.ReadFile(file)
 	if err != nil || !bytes.HasPrefix(bytes.TrimSpace(doc), []byte("{")) {
@@ -198,16 +198,17 @@ func (c *checker) unused(file string) {
 	c.docs[file] = &document{raw: doc}
 }
 
-// A checker gathers the problems of one call.
+// A checker collects the problems of one call.
 type checker struct {
 	*Linter
-	quick    bool // of a list that is about to be run
+	quick    bool // for a list that is about to be run
 	problems []problem
 	docs     map[string]*document
-	fields   map[reflect.Type][]field // of the structs that were looked at
+	fields   map[reflect.Type][]field // of the structs seen so far
 }
 
-// mostFindings is how many problems of a file are noted: each is looked for in it.
+// mostFindings is how many problems of a file are noted at most: the position of each is looked up
+// in the file.
 const mostFindings = 20
 
 // add notes a problem of a file at a key.
@@ -223,7 +224,7 @@ func (c *checker) full(file string) bool {
 	return d != nil && d.problems > mostFindings
 }
 
-// note notes a problem, or instead of the first one too many that there are more.
+// note notes a problem. For the first one above the maximum it notes that there are more.
 func (c *checker) note(p problem) {
 	if d := c.docs[p.file]; d != nil {
 		switch d.problems++; {
@@ -236,8 +237,8 @@ func (c *checker) note(p problem) {
 	c.problems = append(c.problems, p)
 }
 
-// addError notes an error, which may have the key that it is about, of what is at one of the
-// keys within. Without, it is about otherwise.
+// addError notes an error in the value of one of the keys within. The error may name its key; if
+// not, the key is otherwise.
 func (c *checker) addError(file string, err error, otherwise string, within ...string) {
 	if c.full(file) {
 		return
@@ -256,7 +257,7 @@ func (c *checker) addError(file string, err error, otherwise string, within ...s
 	c.note(p)
 }
 
-// locate notes a file. What is twice in it is found at once, or, if c is quick, with a place.
+// locate notes a file. It finds repeated keys at once; if c is quick, doc finds them.
 func (c *checker) locate(file string, raw []byte) {
 	if c.docs[file] == nil {
 		c.docs[file] = &document{raw: raw}
@@ -266,7 +267,7 @@ func (c *checker) locate(file string, raw []byte) {
 	}
 }
 
-// doc returns a file, and notes what is twice in it when it is asked for first.
+// doc returns a file. The first call for the file notes its repeated keys.
 func (c *checker) doc(file string) *document {
 	d := c.docs[file]
 	if !d.read {
@@ -278,7 +279,7 @@ func (c *checker) doc(file string) *document {
 	return d
 }
 
-// file lints one file; nil: it is not a network.
+// file lints one file; nil: not a network.
 func (c *checker) file(file string) *network {
 	doc, err := chain.ReadFile(file)
 	c.locate(file, doc)
@@ -291,11 +292,11 @@ func (c *checker) file(file string) *network {
 		c.note(problem{file: file, text: text, unread: err})
 		return nil
 	}
-	members, _ := spec.Members(doc) // what is not an object, LoadFile reports
+	members, _ := spec.Members(doc) // LoadFile reports what is not an object
 	has := func(names ...string) bool {
 		return slices.ContainsFunc(names, func(name string) bool { return members[name] != nil })
 	}
-	if has("interfaces", "ips") && !has("plugins", "type") { // what a plugin prints, and no configuration
+	if has("interfaces", "ips") && !has("plugins", "type") { // the output of a plugin, not a configuration
 		_, err := spec.ParseResult(doc, spec.Newest)
 		if _, keyed := spec.KeyOf(err); keyed != nil {
 			err = keyed
@@ -333,7 +334,7 @@ func (c *checker) notLoaded(file string, err error) {
 	c.addError(source.File, source.Err, "", "")
 }
 
-// ofRuntimes are the keys that podman and nerdctl store in the lists that they write.
+// ofRuntimes are the keys that podman and nerdctl write into their lists.
 type ofRuntimes struct {
 	Args          json.RawMessage `json:"args"`
 	NerdctlID     json.RawMessage `json:"nerdctlID"`
@@ -347,7 +348,7 @@ func (c *checker) list(l *chain.List) *network {
 		c.validate(n)
 	}
 	c.locate(l.File, l.From.Doc)
-	if !c.quick && len(l.Plugins) > 0 && (l.Plugins[0].From.Key != "" || l.Plugins[0].From.File != l.File) { // else it has the keys of its plugin
+	if !c.quick && len(l.Plugins) > 0 && (l.Plugins[0].From.Key != "" || l.Plugins[0].From.File != l.File) { // otherwise the list has the keys of its plugin
 		known := c.keysOf(reflect.TypeFor[chain.Document](), reflect.TypeFor[ofRuntimes]())
 		for _, p := range l.Plugins {
 			known.inner = append(known.inner, c.structs(p.Type, p.IPAM)...)
@@ -363,7 +364,7 @@ func (c *checker) list(l *chain.List) *network {
 			c.addError(l.File, err, "cniVersion", "")
 		}
 	}
-	sound := len(c.problems) == before // name and version, which are the plugins' too
+	sound := len(c.problems) == before // name and version are valid; the plugins use them too
 	for _, m := range n.members {
 		c.plugin(l, m, sound)
 	}
@@ -376,7 +377,7 @@ func (c *checker) list(l *chain.List) *network {
 	return n
 }
 
-// plugin lints one plugin of a list, of which name and version are sound or not.
+// plugin lints one plugin of a list. sound reports that name and version are valid.
 func (c *checker) plugin(l *chain.List, m *member, sound bool) {
 	p := m.Plugin
 	c.locate(p.From.File, p.From.Doc)
@@ -385,7 +386,7 @@ func (c *checker) plugin(l *chain.List, m *member, sound bool) {
 		c.capabilities(p)
 	}
 	if c.quick {
-		return // ADD and STATUS report all else
+		return // ADD and STATUS report everything else
 	}
 	c.missing(p, p.Type, "type")
 	if p.IPAM != "" && m.verbs != nil {
@@ -413,8 +414,8 @@ func (c *checker) reportInvalid(m *member) {
 	c.addError(m.From.File, m.err, join(m.From.Key, key), within...)
 }
 
-// findings finds the place of each problem, in the order of files and lines. Of several at one
-// place the first stays: the plugin and the struct say the same in other words.
+// findings finds the position of each problem, sorted by file and line. Of several problems at one
+// position it keeps the first: plugin and struct report the same mistake in other words.
 func (c *checker) findings() []*Finding {
 	var all []*Finding
 	for i := 0; i < len(c.problems); i++ { // doc may find more
@@ -440,7 +441,7 @@ func (c *checker) findings() []*Finding {
 		}
 		all = append(all, f)
 	}
-	compare := func(a, b *Finding) int { // that there is more comes last
+	compare := func(a, b *Finding) int { // the note about further problems comes last
 		return cmp.Or(cmp.Compare(a.File, b.File), cmp.Compare(uint(a.Line-1), uint(b.Line-1)), cmp.Compare(a.Column, b.Column))
 	}
 	slices.SortStableFunc(all, compare)

@@ -76,7 +76,7 @@ func static(keys string) string {
 	return list(`{"type":"bridge","ipam":{"type":"static",` + "\n" + keys + "}}")
 }
 
-// Each of these is wrong in one way, and that is all that is said.
+// Each of these has one mistake, and only that is reported.
 func TestWrong(t *testing.T) {
 	tests := []struct{ name, doc, want string }{
 		// JSON

@@ -19,7 +19,7 @@ type network struct {
 	members []*member
 }
 
-// A member is a plugin of a list, with what its own check says of the configuration.
+// A member is a plugin of a list, with the result of its own check.
 type member struct {
 	*chain.Plugin
 	verbs     *spec.Verbs // nil: an external plugin
@@ -39,7 +39,7 @@ func (c *checker) network(l *chain.List) *network {
 	return n
 }
 
-// validate runs the checks of the plugins, if c is quick only of those that have addresses.
+// validate runs the checks of the plugins; if c is quick only of those with addresses.
 func (c *checker) validate(n *network) {
 	for _, m := range n.members {
 		if m.verbs != nil && (m.IPAM != "" || !c.quick) {
@@ -48,13 +48,14 @@ func (c *checker) validate(n *network) {
 	}
 }
 
-// validate runs the plugin's own check. Ranges may come from the runtime, if it is asked to send them.
+// validate runs the plugin's own check. Ranges may come from the runtime, if that capability is
+// enabled.
 func (m *member) validate(l *chain.List, applets applet.Table) {
 	verb := spec.Add
 	if m.Capabilities["ipRanges"] {
 		verb = spec.Status
 	}
-	runner := chain.Runner{Invoker: builtIn{applets}, Warn: func(string, ...any) {}} // ADD warns
+	runner := chain.Runner{Invoker: builtIn{applets}, Warn: func(string, ...any) {}} // ADD logs the warnings
 	r, err := runner.Request(verb, l, m.Plugin, chain.Target{ContainerID: "lint", IfName: "eth0", NetNS: "/run/netns/lint"})
 	if err != nil {
 		m.err = err
@@ -74,17 +75,17 @@ type HostRoute struct {
 	Dst       netip.Prefix
 	Link      string
 	Alias     string // of the link, which has the label of an attachment
-	Connected bool   // it is that of a network in which the host has an address
+	Connected bool   // to a network in which the host has an address
 }
 
-// An Attached is an attachment that is alive, with the addresses of its interface.
+// An Attached is a live attachment, with the addresses of its interface.
 type Attached struct {
 	spec.Attachment
 	Addresses []netip.Prefix
 }
 
-// compare looks at what a network is to others, and to the routes of the host. Those of one name
-// are a mistake in one directory: a runtime has one.
+// compare compares a network with others, and with the routes of the host. Two networks of one name
+// in a directory are a mistake: a runtime uses one of them.
 func (c *checker) compare(n *network, others []*network) {
 	for _, other := range others {
 		if n.list.Name == other.list.Name && filepath.Dir(n.list.File) == filepath.Dir(other.list.File) {
@@ -108,7 +109,7 @@ func (c *checker) compare(n *network, others []*network) {
 			for _, other := range others {
 				found = found || other.list.Name != n.list.Name && c.overlaps(n, m, r, other, other.members)
 			}
-			if !found && route != nil { // the other one was changed since
+			if !found && route != nil { // the other network was changed since
 				c.shadowed(m, r, route)
 			}
 		}
@@ -151,8 +152,8 @@ func (o *otherNetwork) mayOverlap(n *network) bool {
 	return false
 }
 
-// first is the one of two files that a runtime uses: a list before a configuration of one
-// plugin, and then by name.
+// first returns that of two files which a runtime uses: a list before a configuration of one
+// plugin, then by name.
 func first(a, b *network) *network {
 	single := func(n *network) bool { return n.members[0].From.Key == "" && n.members[0].From.File == n.list.File }
 	switch {
@@ -167,8 +168,8 @@ func first(a, b *network) *network {
 	return b
 }
 
-// overlaps notes a range of a network that has addresses of another one, which members of another
-// network have, or whose subnet the host would route to two links.
+// overlaps notes a range with addresses of another network. Attachments of that have such
+// addresses, or the host would route its subnet to two links.
 func (c *checker) overlaps(n *network, m *member, r spec.Range, another *network, others []*member) bool {
 	for _, other := range others {
 		if differentSegments(m, other) {
@@ -191,8 +192,8 @@ func (c *checker) overlaps(n *network, m *member, r spec.Range, another *network
 	return false
 }
 
-// differentSegments reports whether two networks are on different segments, and the host routes to neither: they
-// may have the same addresses.
+// differentSegments reports whether two networks are on different segments and the host does not
+// route to either: they may have the same addresses.
 func differentSegments(a, b *member) bool {
 	type segment struct {
 		link, Master string
@@ -200,13 +201,13 @@ func differentSegments(a, b *member) bool {
 	}
 	of := func(m *member) segment {
 		s := segment{link: m.resources.Link}
-		_ = json.Unmarshal(m.Conf(), &s) // its own check reports what is wrong
+		_ = json.Unmarshal(m.Conf(), &s) // its own check reports errors
 		return s
 	}
 	return !a.resources.Routed && !b.resources.Routed && of(a) != of(b)
 }
 
-// asConfigured is a range as the configuration has it: a subnet, or a single address in one.
+// asConfigured returns a range as it is configured: a subnet, or a single address in one.
 func asConfigured(r spec.Range) netip.Prefix {
 	if r.First == r.Last {
 		return netip.PrefixFrom(r.First, r.Subnet.Bits())
@@ -214,7 +215,8 @@ func asConfigured(r spec.Range) netip.Prefix {
 	return r.Subnet
 }
 
-// shadows returns the route of the host that leads a part of a network's range elsewhere; nil: none does.
+// shadows returns the route of the host that leads a part of a network's range to another link;
+// nil: none.
 func (c *checker) shadows(n *network, m *member, r spec.Range) *HostRoute {
 	if !m.resources.Routed {
 		return nil
@@ -229,10 +231,10 @@ func (c *checker) shadows(n *network, m *member, r spec.Range) *HostRoute {
 	return nil
 }
 
-// isWider reports whether a route has more than the subnet, whose own route wins there.
+// isWider reports whether a route is wider than the subnet, whose own route then takes precedence.
 func isWider(route *HostRoute, r spec.Range) bool { return route.Dst.Bits() < r.Subnet.Bits() }
 
-// shadowed notes what [checker.shadows] found.
+// shadowed notes a route that [checker.shadows] has found.
 func (c *checker) shadowed(m *member, r spec.Range, route *HostRoute) {
 	text := "%s: the host has a route to %s by %s, so it does not reach containers there"
 	if isWider(route, r) {
@@ -241,12 +243,12 @@ func (c *checker) shadowed(m *member, r spec.Range, route *HostRoute) {
 	c.addRangeProblem(m, r, fmt.Sprintf(text, r.Subnet, route.Dst, route.Link))
 }
 
-// addRangeProblem notes a problem of a range where the configuration has it.
+// addRangeProblem notes a problem of a range at its key.
 func (c *checker) addRangeProblem(m *member, r spec.Range, text string) {
 	c.note(problem{file: m.From.File, key: join(m.From.Key, "ipam"), value: asConfigured(r).String(), text: text})
 }
 
-// host notes what a configuration needs of this host and the list, and does not have there.
+// host notes what a configuration needs from this host or the list and does not find there.
 func (c *checker) host(m *member) {
 	var conf struct {
 		RuntimeConfig struct{ PortMappings json.RawMessage }
@@ -259,7 +261,7 @@ func (c *checker) host(m *member) {
 	}
 	const ports = "portMappings"
 	given := conf.RuntimeConfig.PortMappings != nil
-	for _, enabled := range m.Capabilities { // one that it does not use is noted already
+	for _, enabled := range m.Capabilities { // an unused capability is noted already
 		given = given || enabled
 	}
 	if read, all := c.consumed(m.Plugin); !given && !all && m.verbs.Chained && slices.Contains(read, ports) {
@@ -272,7 +274,7 @@ func (c *checker) host(m *member) {
 	}
 }
 
-// exampleOf is a subnet of the family of another one.
+// exampleOf returns an example subnet of the family of another one.
 func exampleOf(p netip.Prefix) string {
 	if p.Addr().Is4() {
 		return "10.1.0.0/24"
@@ -280,7 +282,7 @@ func exampleOf(p netip.Prefix) string {
 	return "fd00:1::/64"
 }
 
-// attached notes an attachment with addresses that are in no range of its network, as of one that was
+// attached notes an attachment whose addresses are in no range of its network, which may have been
 // changed since. Addresses of other IPAM plugins, and ranges of the runtime, are not in the
 // configuration.
 func (c *checker) attached(n *network) {
@@ -291,7 +293,7 @@ func (c *checker) attached(n *network) {
 			return
 		}
 		for _, r := range m.resources.Ranges {
-			if r.First == r.Last { // an address of static, beside which the runtime may ask for others
+			if r.First == r.Last { // an address of static; the runtime may ask for others too
 				return
 			}
 			delegate, ranges = m, append(ranges, r)
@@ -314,8 +316,8 @@ func (c *checker) attached(n *network) {
 	}
 }
 
-// gateways notes those of ranges and routes that are in no network of the container. A gateway of
-// static may be any address, as in its documentation.
+// gateways notes gateways of ranges and routes that are in no network of the container. A gateway
+// of static may be any address, as its documentation says.
 func (c *checker) gateways(m *member) {
 	if len(m.resources.Ranges) == 0 {
 		return

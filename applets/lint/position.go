@@ -7,31 +7,31 @@ import (
 	"cnibox/spec"
 )
 
-// A document is a file in which places are looked for.
+// A document is a file in which positions are looked up.
 type document struct {
 	raw      []byte
-	read     bool // what is twice in it was noted
-	problems int  // that were noted
+	read     bool // repeated members have been noted
+	problems int  // noted so far
 }
 
-// A place is where a member or an element is.
+// A place is the position of a member or an element.
 type place struct {
 	key         string // as plugins[0].ipam.subnet
-	name, value int    // offsets; of an element both are the value's
+	name, value int    // offsets; those of an element are both the value's
 }
 
-// placeOf is the place of a value of the document.
+// placeOf returns the place of a value of the document.
 func placeOf(n *spec.Node) place { return place{n.Key(), n.Start, n.Value} }
 
-// twice finds the members whose name their object has had before, in whatever case of letters; of a
-// document that is not JSON, as far as it is.
+// twice finds the members whose name, in any case of letters, an object has twice. It reads a
+// document that is not JSON up to the error.
 func (d *document) twice() (twice []problem) {
 	d.read = true
 	type object struct {
 		names       map[string]string // as they are written, by what they are in lower case
 		free, asked bool
 	}
-	var around []object // a value, by depth
+	var around []object // the values around, by depth
 	spec.Walk(d.raw, func(n *spec.Node) bool {
 		if len(twice) == mostFindings {
 			return false
@@ -59,14 +59,14 @@ func (d *document) twice() (twice []problem) {
 	return twice
 }
 
-// nearest returns the place of a key, or of what would have it.
+// nearest returns the place of a key, or of the nearest one that contains it.
 func (d *document) nearest(key string) place {
 	for ; key != ""; key = parent(key) {
 		if p, ok := d.lookup(key); ok {
 			return p
 		}
 	}
-	p, _ := d.lookup("") // the document; one that is empty has it as well
+	p, _ := d.lookup("") // the document; an empty document has this place too
 	return p
 }
 
@@ -79,7 +79,7 @@ func (d *document) lookup(key string) (place, bool) {
 	return placeOf(n), true
 }
 
-// has returns the place in a part of the document that has a value, else that of the part.
+// has returns the place in a part of the document that has a value, or else that of the part.
 func (d *document) has(key, value string) (p place) {
 	part, ok := spec.Find(d.raw, key)
 	if !ok {
@@ -100,7 +100,7 @@ func (d *document) has(key, value string) (p place) {
 	return p
 }
 
-// parent cuts the last part of a key off.
+// parent removes the last part of a key.
 func parent(key string) string { return key[:max(0, strings.LastIndexAny(key, ".["))] }
 
 // join joins two keys, of which each may be empty.

@@ -28,8 +28,8 @@ DEL sets lo down unless another interface of the namespace is up.`,
 	},
 }
 
-// inside calls fn with the request's namespace, a socket in it and its lo.
-// Every namespace has a lo.
+// inside calls fn with the request's namespace, a socket in it and its lo, which every namespace
+// has.
 func inside(r *spec.Request, fn func(ns *netns.NS, c *rtnl.Conn, lo *rtnl.Link) error) error {
 	ns, err := r.Call.OpenNS()
 	if err != nil {
@@ -48,9 +48,9 @@ func inside(r *spec.Request, fn func(ns *netns.NS, c *rtnl.Conn, lo *rtnl.Link) 
 	return fn(ns, c, lo)
 }
 
-// add checks the addresses before it changes anything, and again after: the kernel adds 127.0.0.1
-// and ::1 when lo comes up. It may run concurrently with the ADD of another network in the
-// namespace.
+// add checks the addresses before it changes anything, and again afterwards: the kernel adds
+// 127.0.0.1 and ::1 when lo comes up. It may run concurrently with the ADD of another network in
+// the namespace.
 func add(_ context.Context, r *spec.Request) (res *spec.Result, err error) {
 	err = inside(r, func(_ *netns.NS, c *rtnl.Conn, lo *rtnl.Link) error {
 		if res, err = resultOf(r, c, lo); err != nil || lo.Up {
@@ -83,8 +83,7 @@ func restore(_ context.Context, r *spec.Request) error {
 	})
 }
 
-// get answers as ADD does. A lo that is down has not been added, or was deleted:
-// code 3.
+// get returns the result of ADD. A lo that is down was not added, or was deleted: code 3.
 func get(_ context.Context, r *spec.Request) (res *spec.Result, err error) {
 	err = inside(r, func(_ *netns.NS, c *rtnl.Conn, lo *rtnl.Link) error {
 		if !lo.Up {
@@ -96,7 +95,7 @@ func get(_ context.Context, r *spec.Request) (res *spec.Result, err error) {
 	return res, err
 }
 
-// check checks that lo is up, and is what prevResult has of it. In a chain that may be nothing.
+// check checks that lo is up and matches its entry in prevResult. In a chain it may have none.
 func check(_ context.Context, r *spec.Request) error {
 	return inside(r, func(ns *netns.NS, c *rtnl.Conn, lo *rtnl.Link) error {
 		if !lo.Up {
@@ -154,14 +153,14 @@ func del(_ context.Context, r *spec.Request) error {
 	return err
 }
 
-// resultOf returns prevResult, else lo with the first address of each family. An address that is
-// not a loopback address is an error, as in the reference.
+// resultOf returns prevResult, or else lo with the first address of each family. Like the reference
+// it refuses an address that is not a loopback address.
 func resultOf(r *spec.Request, c *rtnl.Conn, lo *rtnl.Link) (*spec.Result, error) {
 	addrs, err := c.Addrs(lo.Index)
 	if err != nil {
 		return nil, err
 	}
-	// the MTU of lo, 65536, is more than a result may have
+	// a result does not have the MTU of lo, 65536, which is above its maximum
 	res := &spec.Result{Interfaces: []spec.Interface{{Name: lo.Name, MAC: lo.MAC.String(), Sandbox: r.Call.NetNS}}}
 	var seen4, seen6 bool
 	for _, a := range addrs {

@@ -20,7 +20,7 @@ func macvlanNode(t *testing.T) (*applettest.Host, applettest.Segment) {
 	return h, h.Segment()
 }
 
-// Every mode is what it is called, and CHECK sees one that is not.
+// Every mode is set as named, and CHECK reports a different one.
 func TestKernelMacvlanModes(t *testing.T) {
 	h, _ := macvlanNode(t)
 	for i, mode := range []string{"bridge", "private", "vepa", "passthru"} {

@@ -38,13 +38,13 @@ IPv6 addresses are checked for duplicates on the segment, which takes a second o
 
 var flow = attach.Plugin{Kind: "macvlan", New: func() attach.Driver { return new(plugin) }}
 
-// plugin has the keys; Help describes each. The MAC address is read by [spec.Request.MAC].
+// plugin has the keys; Help describes each. [spec.Request.MAC] reads the MAC address.
 type plugin struct {
 	attach.OnMaster
 	Mode       string `json:"mode"`
 	BCQueueLen uint32 `json:"bcqueuelen"` // packets; 0: the kernel's choice
 
-	kind rtnl.Macvlan // of Mode and BCQueueLen; set by Validate
+	kind rtnl.Macvlan // from Mode and BCQueueLen; set by Validate
 }
 
 // Validate checks the keys and reads the mode.
@@ -56,7 +56,7 @@ func (p *plugin) Validate() (err error) {
 	return p.OnMaster.Validate()
 }
 
-// Link creates the link in the container. For a second macvlan beside one of mode passthru the
+// Link creates the link in the container. If another macvlan of the master has mode passthru, the
 // kernel returns EINVAL.
 func (p *plugin) Link(op *attach.Op) error {
 	addr, err := op.MAC()

@@ -8,8 +8,8 @@ import (
 	"cnibox/spec"
 )
 
-// OrReference lets a CHECK pass without our elements if the rules of the reference plugins for the
-// attachment exist instead: those of a container that was started before cnibox was installed.
+// OrReference lets a CHECK pass without our elements if the reference's rules for the attachment
+// exist: its container was started before cnibox was installed.
 func OrReference(err error, a spec.Attachment, kind nft.Kind) error {
 	if missing := new(nft.MissingError); !errors.As(err, &missing) {
 		return err

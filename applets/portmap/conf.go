@@ -12,26 +12,26 @@ import (
 	"cnibox/spec"
 )
 
-// conf are the keys of portmap. Some runtimes capitalise
-// those of a mapping, which encoding/json accepts.
+// conf has the keys of portmap. Some runtimes capitalise the keys of a mapping, which encoding/json
+// accepts.
 type conf struct {
 	chained.Defaults
 	chained.Stored
 	Backend       string   `json:"backend"`              // "", nftables or iptables; all mean nftables
 	SNAT          *bool    `json:"snat"`                 // nil: true
 	MasqAll       bool     `json:"masqAll"`              // with SNAT: from any source
-	MarkMasqBit   *int     `json:"markMasqBit"`          // checked, not needed: the bit is fixed
-	SetMarkChain  *string  `json:"externalSetMarkChain"` // the same
+	MarkMasqBit   *int     `json:"markMasqBit"`          // checked but not used: the bit is fixed
+	SetMarkChain  *string  `json:"externalSetMarkChain"` // checked but not used
 	ConditionsV4  []string `json:"conditionsV4"`
 	ConditionsV6  []string `json:"conditionsV6"`
 	RuntimeConfig struct {
 		PortMappings []portMapping `json:"portMappings"`
 	} `json:"runtimeConfig"`
 
-	// by Validate; without mappings no port is published
+	// Set by Validate; without mappings no port is published.
 	mappings       []checkedMapping
-	snat, masqAll  bool        // masqAll counts with snat alone
-	conds4, conds6 []nft.Match // of each family's packets
+	snat, masqAll  bool        // masqAll has an effect only with snat
+	conds4, conds6 []nft.Match // for the packets of each family
 }
 
 // A portMapping is one entry of the capability.
@@ -42,14 +42,13 @@ type portMapping struct {
 	HostIP        string `json:"hostIP"`   // "": any address of the host
 }
 
-// A checkedMapping is a checked mapping whose container address is not known yet.
-// It compares with ==.
+// A checkedMapping is a checked mapping whose container address is not known yet. It is comparable.
 type checkedMapping struct {
 	host      hostport.Port
 	container uint16 // port; 1 or more
 }
 
-// Validate checks the configuration and touches nothing.
+// Validate checks the configuration and changes nothing.
 func (c *conf) Validate(r *spec.Request) error {
 	err := c.read()
 	if v := r.Call.Verb; err == nil && c.Backend == "iptables" && v != spec.Del && v != spec.GC {
@@ -73,10 +72,10 @@ func (c *conf) read() (err error) {
 	return err
 }
 
-// Needs is nothing: the ports are rules of the host.
+// Needs requires nothing: the ports are rules of the host.
 func (c *conf) Needs() chained.Need { return chained.Nothing }
 
-// validate checks all keys but the mappings. Errors begin with the phrases of the reference.
+// validate checks all keys except the mappings. Errors begin with the phrases of the reference.
 func (c *conf) validate() error {
 	switch bit := c.MarkMasqBit; {
 	case c.Backend != "" && c.Backend != "nftables" && c.Backend != "iptables":
@@ -89,8 +88,8 @@ func (c *conf) validate() error {
 	return nil
 }
 
-// checkMappings checks the mappings and drops those without a host port, and duplicates, which runtimes
-// send. Two for the same host port and different container ports are an error.
+// checkMappings checks the mappings and drops those without a host port, and duplicates, which
+// runtimes send. Two mappings of one host port to different container ports are an error.
 func checkMappings(mappings []portMapping) ([]checkedMapping, error) {
 	checked := make([]checkedMapping, 0, len(mappings))
 	seen := make(map[hostport.Port]uint16, len(mappings)) // container ports
@@ -117,8 +116,7 @@ func checkMappings(mappings []portMapping) ([]checkedMapping, error) {
 	return checked, nil
 }
 
-// check checks the mapping at a key.
-// The caller skips a host port of 0.
+// check checks the mapping at a key. The caller skips a host port of 0.
 func (m portMapping) check(key string) (checkedMapping, error) {
 	w := checkedMapping{host: hostport.Port{Proto: strings.ToLower(m.Protocol), Port: uint16(m.HostPort)}, container: uint16(m.ContainerPort)}
 	switch {
@@ -148,8 +146,8 @@ func (m portMapping) check(key string) (checkedMapping, error) {
 	return w, nil
 }
 
-// parseConditions reads extra matches, in the syntax of iptables or of nft. They apply to this
-// attachment's ports alone.
+// parseConditions reads extra matches, in the syntax of iptables or of nft. They apply only to the
+// ports of this attachment.
 func parseConditions(key string, tokens []string, ip6 bool) ([]nft.Match, error) {
 	conds, err := nft.ParseConditions(tokens, ip6)
 	if err != nil {
@@ -158,9 +156,9 @@ func parseConditions(key string, tokens []string, ip6 bool) ([]nft.Match, error)
 	return conds, nil
 }
 
-// targetsOf returns the container's addresses: the first of each family among
-// those of the result that belong to the interface, or to none that is named.
-// Further addresses of a family are not published, as in the reference.
+// targetsOf returns the container's addresses: the first of each family among those of the result
+// that belong to the interface, or to no interface. Like the reference, portmap does not publish
+// further addresses of a family.
 func targetsOf(res *spec.Result, ifName string) []netip.Prefix {
 	var targets []netip.Prefix
 	var four, six bool
@@ -177,8 +175,8 @@ func targetsOf(res *spec.Result, ifName string) []netip.Prefix {
 	return targets
 }
 
-// maps joins each mapping with the addresses of the container that it can lead to.
-// ADD and CHECK use it. There may be none, or thousands.
+// maps combines each mapping with the container addresses to which it can lead. ADD and CHECK use
+// it. There may be none, or thousands.
 func (c *conf) maps(targets []netip.Prefix) iter.Seq[nft.PortMap] {
 	return func(yield func(nft.PortMap) bool) {
 		for _, t := range targets {
@@ -222,7 +220,6 @@ func (c *conf) hostPorts(targets []netip.Prefix) (ports []hostport.Port) {
 	return ports
 }
 
-// noMaps reports whether there are no mappings.
 func noMaps(maps iter.Seq[nft.PortMap]) bool {
 	for range maps {
 		return false

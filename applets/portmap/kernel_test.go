@@ -28,7 +28,7 @@ func newBridged(t *testing.T) *bridged {
 	return &bridged{applettest.NewBridged(t)}
 }
 
-// elements renders what is published.
+// elements formats the published ports.
 func (n *bridged) elements() string {
 	n.Helper()
 	var all []string
@@ -42,7 +42,7 @@ func (n *bridged) elements() string {
 	return strings.Join(all, "\n") + "\nfiles " + n.Files()
 }
 
-// Containers of the same subnet reach the port, capital letters in the protocol work, and traffic
+// Containers of the same subnet reach the port, the protocol may have capital letters, and traffic
 // that is not for the host is not changed.
 func TestKernelPortmap(t *testing.T) {
 	n := newBridged(t)
@@ -67,8 +67,8 @@ func TestKernelPortmap(t *testing.T) {
 	}
 }
 
-// A port of a live attachment is refused with the owner's name, one of an attachment whose
-// namespace is gone is taken over. In the reference the first rule wins for good.
+// A port of a live attachment is refused with the owner's name; one of an attachment whose
+// namespace is gone is taken over. In the reference the first rule always wins.
 func TestKernelPortmapPortInUse(t *testing.T) {
 	for name, end := range map[string]func(n *bridged){
 		"namespace gone": func(n *bridged) { os.Remove(n.C1.Path) },
@@ -139,8 +139,8 @@ func TestKernelPortmapPortInUse(t *testing.T) {
 	}
 }
 
-// DEL needs neither namespace nor prevResult nor portMappings, without which the reference removes
-// nothing.
+// DEL needs neither namespace nor prevResult nor portMappings; without portMappings the reference
+// removes nothing.
 func TestKernelPortmapDel(t *testing.T) {
 	n := newBridged(t)
 	n.NoError(n.Publish(spec.Del, "c1", applettest.BothProtocols)) // before any ADD
@@ -202,8 +202,8 @@ func TestKernelPortmapCheck(t *testing.T) {
 	}
 }
 
-// CVE-2020-8558: with route_localnet on the way out, services of the host on
-// 127.0.0.1 stay out of reach for containers.
+// CVE-2020-8558: with route_localnet on the uplink, containers cannot reach services of the host on
+// 127.0.0.1.
 func TestKernelPortmapCVE20208558(t *testing.T) {
 	n := newBridged(t)
 	n.Listen(n.NS, "host's own")
@@ -235,7 +235,7 @@ func TestKernelPortmapGC(t *testing.T) {
 	n.Result(n.Do(spec.Status, "portmap", spec.Call{}, "", ""))
 }
 
-// The conditions of an ADD count for its attachment alone, not for all as in the reference.
+// The conditions of an ADD apply to its attachment only, not to all as in the reference.
 func TestKernelPortmapConditions(t *testing.T) {
 	n := newBridged(t)
 	n.Listen(n.C1.NS, "one")
@@ -254,8 +254,8 @@ func TestKernelPortmapConditions(t *testing.T) {
 	}
 }
 
-// DEL of one interface leaves the ports of another one of the container, also where the ID is
-// long.
+// DEL of one interface does not delete the ports of another one of the container, even with a long
+// ID.
 func TestKernelPortmapTwoInterfaces(t *testing.T) {
 	n := newBridged(t)
 	id := strings.Repeat("x", 200)
@@ -276,7 +276,7 @@ func TestKernelPortmapTwoInterfaces(t *testing.T) {
 	run(spec.Del, "eth1", "9090")
 }
 
-// Where /proc/sys cannot be written to, the error says how to do without; nothing stays.
+// If /proc/sys is read-only, the error says how to do without it; nothing stays.
 func TestKernelPortmapReadOnly(t *testing.T) {
 	n := newBridged(t)
 	fault.Hook = func(what string) error {

@@ -10,8 +10,8 @@ import (
 	"cnibox/spec"
 )
 
-// ADD for another runtime warns of a port on which a process of the host listens, and
-// publishes it all the same.
+// ADD of another runtime warns of a port on which a process of the host listens, and publishes it
+// nevertheless.
 func TestKernelPortmapWarnsOfListeners(t *testing.T) {
 	n := newBridged(t)
 	n.Listen(n.C1.NS, "one")

@@ -15,14 +15,15 @@ import (
 	"cnibox/spec"
 )
 
-// Linux drops packets from 127.0.0.1 that leave the host as martians, unless
-// route_localnet of the link is on. It lets neighbours on the link reach services on 127.0.0.1
-// (CVE-2020-8558), which a rule in our table prevents. ADD switches it on after that rule is there,
-// on links that belong to the container alone; it stays on, as the rule stays.
+// Linux drops packets from 127.0.0.1 that leave the host as martians, unless route_localnet of the
+// link is on. This setting lets neighbours on the link reach services on 127.0.0.1 (CVE-2020-8558),
+// which a rule in our table prevents. ADD sets it after adding the rule, only on links of the
+// container alone. Both the setting and the rule stay.
 
-// localnetTarget returns the container's IPv4 address if its ports are reached through 127.0.0.1;
-// else the zero Addr: without masquerading answers would not come back, and a port of another address
-// of the host is not on 127.0.0.1. IPv6 has no such sysctl: ::1 never leaves the host.
+// localnetTarget returns the container's IPv4 address if its ports can be reached through
+// 127.0.0.1, else the zero Addr. Without masquerading answers would not return, and a port of
+// another address of the host is not on 127.0.0.1. IPv6 has no such sysctl: ::1 never leaves the
+// host.
 func localnetTarget(maps iter.Seq[nft.PortMap]) netip.Addr {
 	for m := range maps {
 		local := !m.HostIP.IsValid() || m.HostIP.IsUnspecified() || m.HostIP.IsLoopback()
@@ -33,11 +34,11 @@ func localnetTarget(maps iter.Seq[nft.PortMap]) netip.Addr {
 	return netip.Addr{}
 }
 
-// localnetLink returns the link of the host whose route_localnet is off and the mappings need;
+// localnetLink returns the link of the host that the mappings need and whose route_localnet is off;
 // nil: none.
 //
-// It is the link of the route to the container's address, if the container is behind it: an address
-// of the LAN in prevResult must not set route_localnet on the uplink.
+// It is the link of the route to the container's address, if the container is behind that link: an
+// address of the LAN in prevResult must not set route_localnet on the uplink.
 func localnetLink(ctx context.Context, r *spec.Request, maps iter.Seq[nft.PortMap]) (*rtnl.Link, error) {
 	to := localnetTarget(maps)
 	if !to.IsValid() {
@@ -87,9 +88,9 @@ func leadsTo(r *spec.Request, host *rtnl.Conn, link *rtnl.Link) (own bool, err e
 	return own, rtnl.SkipAbsent(err)
 }
 
-// isReachedBy reports whether the container of the host-side veth port is reached by the link: it is the
-// port itself, its bridge, or the host's interface in a VLAN of that bridge, which is of kind vlan
-// or a veth whose peer is a port of it.
+// isReachedBy reports whether a link leads to the container of the host-side veth port. The link is
+// the port itself, its bridge, or the host's interface in a VLAN of that bridge, which is of kind
+// vlan or a veth whose peer is a port of the bridge.
 func isReachedBy(host *rtnl.Conn, link, port *rtnl.Link) (bool, error) {
 	switch {
 	case link.Index == port.Index:
@@ -108,7 +109,7 @@ func isReachedBy(host *rtnl.Conn, link, port *rtnl.Link) (bool, error) {
 	return link.Kind == "vlan" && below.Index == port.Master || link.Kind == "veth" && below.Master == port.Master, nil
 }
 
-// localnetKey is the setting of a link.
+// localnetKey returns the setting of a link.
 func localnetKey(link string) string { return "net/ipv4/conf/" + link + "/route_localnet" }
 
 // setLocalnet sets route_localnet of a link that [localnetLink] has returned.

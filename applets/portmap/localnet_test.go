@@ -59,8 +59,8 @@ func TestKernelPortmapLocalnetStays(t *testing.T) {
 	}
 }
 
-// An ADD that fails leaves tables that it has not made: their guard protects 127.0.0.1 wherever
-// route_localnet is on.
+// A failed ADD does not delete tables that it has not created: their guard protects 127.0.0.1
+// wherever route_localnet is on.
 func TestKernelUndoKeepsForeignTables(t *testing.T) {
 	n := newBridged(t)
 	n.Listen(n.NS, "host's own")

@@ -8,37 +8,37 @@ import (
 	"cnibox/spec"
 )
 
-// portOwners is a directory with a record for each attachment that has asked for
-// ports. The rule set says which attachment has a port; the record says whether the owner's
-// namespace still exists, which decides if the port can be taken over.
-// The name of a record is the attachment's key, as in the rule set.
+// portOwners is a directory with a record for each attachment that asked for ports. The rule set
+// has the owner of each port. The record shows whether the owner's namespace still exists; if not,
+// another attachment may take the port over. The name of a record is the attachment's key, as in
+// the rule set.
 type portOwners record.Dir
 
-// A portOwner is one record, of the namespace that was at the path.
+// A portOwner is one record, with the namespace that was at the path.
 type portOwner = record.Record[udpPorts]
 
-// The udpPorts are those whose flows end with the attachment.
+// The udpPorts are the ports whose flows end with the attachment.
 type udpPorts struct {
 	UDP []udpPort `json:"udp,omitempty"`
 }
 
-// A udpPort is a published port. Packets of a UDP flow follow the connection
-// tracking entry of the flow's first one, so old entries must go.
+// A udpPort is a published port. Packets of a UDP flow follow the connection tracking entry of its
+// first packet, so old entries must be deleted.
 type udpPort struct {
-	HostIP netip.Addr `json:"hostIP,omitzero"` // zero: any
+	HostIP netip.Addr `json:"hostIP,omitzero"` // zero: any address
 	Port   uint16     `json:"port"`
 }
 
-// owner returns the record of an attachment; nil: none that can be read, and the port counts as
-// held.
+// owner returns the record of an attachment; nil: there is no readable record, and its ports count
+// as in use.
 func (d portOwners) owner(key string) *portOwner {
 	o, _ := record.Read[udpPorts](record.Dir(d), key+".json")
 	return o
 }
 
-// record records the namespace before the first port is published, so that no
-// published port is ever without a record. Ports of an earlier ADD stay in it.
-// old is the record of an earlier ADD without a DEL; nil: none.
+// record records the namespace before the first port is published, so that every published port has
+// a record. The record keeps the ports of old, the record of an earlier ADD without a DEL; nil:
+// none.
 func (d portOwners) record(r *spec.Request, old *portOwner, udp []udpPort) error {
 	o := portOwner{Head: record.Head{Attachment: r.Attachment, NetNS: r.Call.NetNS}, Data: udpPorts{udp}}
 	if old != nil {
@@ -56,23 +56,23 @@ func (d portOwners) record(r *spec.Request, old *portOwner, udp []udpPort) error
 	return o.Write(record.Dir(d))
 }
 
-// drop deletes the record of an attachment that has no ports any more.
+// drop deletes the record of an attachment without ports.
 func (d portOwners) drop(a spec.Attachment) error { return record.Dir(d).Remove(record.Name(a)) }
 
-// gone reports whether the owner's namespace is known to be gone. An owner without a record is taken
-// to be alive.
+// gone reports whether the owner's namespace is known to be gone. An owner without a record counts
+// as alive.
 func (d portOwners) gone(key string) bool {
 	o := d.owner(key)
 	return o != nil && o.Gone()
 }
 
-// A portHolder is what is known of an attachment that has a port which another asks for.
+// A portHolder describes the owner of a port for which another attachment asks.
 type portHolder struct {
-	gone    bool // its namespace is
-	sibling bool // it is of the same container, as far as there is a record
+	gone    bool // its namespace is gone
+	sibling bool // it belongs to the same container, as far as recorded
 }
 
-// holders looks the owners of ports up, each once: one may have thousands.
+// holders looks up each owner of ports once: an owner may have thousands.
 func (d portOwners) holders(a spec.Attachment) func(key string) portHolder {
 	known := map[string]portHolder{}
 	return func(key string) portHolder {
@@ -86,8 +86,7 @@ func (d portOwners) holders(a spec.Attachment) func(key string) portHolder {
 	}
 }
 
-// udpOf returns the host ports of the UDP mappings.
-// Flows of TCP and SCTP end with their connections.
+// udpOf returns the host ports of the UDP mappings. TCP and SCTP flows end with their connections.
 func udpOf(checked []checkedMapping) []udpPort {
 	n := 0
 	for _, w := range checked {
@@ -104,7 +103,7 @@ func udpOf(checked []checkedMapping) []udpPort {
 	return udp
 }
 
-// mergeUDP joins two lists, each port once.
+// mergeUDP returns the ports of both lists without duplicates.
 func mergeUDP(udp, more []udpPort) []udpPort {
 	all := make([]udpPort, 0, len(udp)+len(more))
 	seen := make(map[udpPort]bool, len(udp)+len(more))
@@ -119,10 +118,9 @@ func mergeUDP(udp, more []udpPort) []udpPort {
 	return all
 }
 
-// forgetFlows deletes the connection tracking entries of UDP flows to the
-// ports. The ports are published, or released, whether or not that works.
-// An error is a warning: flows of the old owner are lost until they time out, 30 s after the last
-// packet (nf_conntrack_udp_timeout).
+// forgetFlows deletes the connection tracking entries of UDP flows to the ports. An error does not
+// keep ports from being published or released. It is a warning: packets of old flows are lost until
+// the flows time out, 30 s after the last packet (nf_conntrack_udp_timeout).
 func forgetFlows(r *spec.Request, udp []udpPort) {
 	if len(udp) == 0 {
 		return
@@ -132,7 +130,7 @@ func forgetFlows(r *spec.Request, udp []udpPort) {
 	}
 }
 
-// addrPorts are the ports for conntrack; the zero Addr is any.
+// addrPorts converts the ports for conntrack; the zero Addr is any.
 func addrPorts(udp []udpPort) []netip.AddrPort {
 	ports := make([]netip.AddrPort, 0, len(udp))
 	for _, p := range udp {

@@ -15,10 +15,9 @@ import (
 	"cnibox/spec"
 )
 
-// A container with several networks is given the same ports by each of them:
-// podman, nerdctl and others pass the mappings to every ADD. The first attachment publishes them.
-// The ports of the others are pending: when their owner is deleted, the next attachment publishes
-// them.
+// Each network of a container gets the same ports: podman, nerdctl and others pass the mappings to
+// every ADD. The first attachment publishes them. The ports of the others are pending: when the
+// owner is deleted, the next attachment publishes them.
 
 // portsAsked is what an ADD asked for.
 type portsAsked struct {
@@ -26,41 +25,38 @@ type portsAsked struct {
 	Targets []netip.Prefix `json:"targets"`
 }
 
-// pendingPorts is the record of an attachment that could not publish all it asked for,
-// since others of its container have some of it. It is in the file
-// pending/CONTAINER-KEY.json, so the names in that directory are enough to know
-// which containers have any.
+// pendingPorts is the record of an attachment that could not publish all its ports, since others of
+// its container have some of them. It is the file pending/CONTAINER-KEY.json, so the names in that
+// directory show which containers have pending ports.
 type pendingPorts = record.Record[portsAsked]
 
 // pending is the directory of these records.
 func (d portOwners) pending() record.Dir { return record.Dir(filepath.Join(string(d), "pending")) }
 
-// pendingPrefix is how the names of the records of a container begin.
+// pendingPrefix returns the common prefix of the records of a container.
 func pendingPrefix(containerID string) string {
 	return spec.Attachment{ContainerID: containerID}.Key() + "-"
 }
 
-// pendingName is the name of an attachment's record.
 func pendingName(a spec.Attachment) string { return pendingPrefix(a.ContainerID) + record.Name(a) }
 
-// hasPending reports whether the attachment has such a record.
+// hasPending reports whether the attachment has pending ports on record.
 func (d portOwners) hasPending(a spec.Attachment) bool {
 	_, err := os.Lstat(filepath.Join(string(d.pending()), pendingName(a)))
 	return err == nil
 }
 
-// isPending is hasPending for the attachment of a key.
+// isPending is hasPending for the key of an attachment.
 func (d portOwners) isPending(key string) bool {
 	o := d.owner(key)
 	return o != nil && d.hasPending(o.Attachment)
 }
 
-// setPending records what an attachment asked for.
 func (d portOwners) setPending(a spec.Attachment, asked portsAsked) error {
 	return d.pending().Write(pendingName(a), &pendingPorts{Head: record.Head{Attachment: a}, Data: asked})
 }
 
-// dropPending deletes the records of attachments of which nothing is pending any more.
+// dropPending deletes the records of attachments that have no pending ports any more.
 func (d portOwners) dropPending(owners ...spec.Attachment) error {
 	if _, err := os.Lstat(string(d.pending())); err != nil {
 		return nil
@@ -69,19 +65,18 @@ func (d portOwners) dropPending(owners ...spec.Attachment) error {
 	for _, a := range owners {
 		errs = append(errs, d.pending().Remove(pendingName(a)))
 	}
-	os.Remove(string(d.pending())) // it stays if it is not empty
+	os.Remove(string(d.pending())) // fails unless the directory is empty
 	return errors.Join(errs...)
 }
 
-// A nextOwner is an attachment that publishes what is pending of its ports, as far as it is
-// free.
+// A nextOwner is an attachment that publishes its pending ports that are free.
 type nextOwner struct {
 	attachment spec.Attachment
 	maps       iter.Seq[nft.PortMap]
 }
 
-// nextOwners returns the container's attachments with pending ports, by interface, but for
-// those that are stale or whose namespace is gone.
+// nextOwners returns the container's attachments with pending ports, sorted by interface, without
+// stale ones and those whose namespace is gone.
 func (d portOwners) nextOwners(r *spec.Request, containerID string, stale func(spec.Attachment) bool) (next []*nextOwner, err error) {
 	err = d.pending().Each(func(name string) error {
 		if !strings.HasPrefix(name, pendingPrefix(containerID)) {
@@ -102,9 +97,9 @@ func (d portOwners) nextOwners(r *spec.Request, containerID string, stale func(s
 	return next, err
 }
 
-// publishNext publishes what is free of the pending ports, and returns the attachments of which
-// nothing is pending any more; what an attachment has already stays. An error about one is a
-// warning: the ports of the owner are released nevertheless.
+// publishNext publishes the pending ports that are free, and returns the attachments that have no
+// pending ports any more. Ports that an attachment has already published stay. An error is a
+// warning: the owner's ports are released nevertheless.
 func publishNext(r *spec.Request, x *nft.Tx, next []*nextOwner) (published []spec.Attachment) {
 	for _, n := range next {
 		all := true

@@ -10,9 +10,9 @@ import (
 	"cnibox/spec"
 )
 
-// A runtime gives each network of a container the same ports. The first one
-// publishes them, and each that goes leaves them to the next: podman network connect and
-// disconnect. In the reference every network has rules, of which the oldest count.
+// A runtime passes the same ports to each network of a container. The first one publishes them, and
+// on its DEL the next one: podman network connect and disconnect. In the reference every network
+// has rules, and the oldest are used.
 func TestKernelPortmapSeveralNetworks(t *testing.T) {
 	n := newBridged(t)
 	n.Listen(n.C1.NS, "first")
@@ -54,8 +54,7 @@ func TestKernelPortmapSeveralNetworks(t *testing.T) {
 	}
 }
 
-// GC of one network leaves its ports to the container's next one that GC does not release as
-// well.
+// GC of one network passes its ports to the container's next network, unless GC releases that too.
 func TestKernelPortmapPendingGC(t *testing.T) {
 	n := newBridged(t)
 	n.Listen(n.C2.NS, "second")
@@ -78,8 +77,8 @@ func TestKernelPortmapPendingGC(t *testing.T) {
 	}
 }
 
-// containerd and nerdctl attach the networks of a container at the same time: each
-// becomes an owner in its turn.
+// containerd and nerdctl attach the networks of a container at the same time: each becomes the
+// owner in turn.
 func TestKernelPortmapPendingConcurrent(t *testing.T) {
 	n := newBridged(t)
 	verb := func(v spec.Verb, ifName string) error {
@@ -125,9 +124,8 @@ func TestKernelPortmapPendingDeleted(t *testing.T) {
 	}
 }
 
-// An ADD of another interface of the container, which TestKernelRollback does not have, that fails while its
-// ports are pending leaves those of the first attachment, and nothing
-// of its own.
+// A failed ADD of another interface of the container, which TestKernelRollback does not have, whose
+// ports are pending, leaves the ports of the first attachment, and nothing of its own.
 func TestKernelPortmapPendingRollback(t *testing.T) {
 	n := newBridged(t)
 	add := func(ifName string) error {

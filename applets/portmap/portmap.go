@@ -55,11 +55,10 @@ hostIP                string  -                    of the host; none, 0.0.0.0 an
 	},
 }
 
-// dataDir is in /run, since no namespace outlives a boot.
+// dataDir is in /run, since namespaces end with the boot.
 const dataDir = state.Ports
 
-// Apply publishes all ports in one transaction, or none. Ports of an earlier ADD
-// are replaced, not added to.
+// Apply publishes all ports in one transaction, or none. They replace the ports of an earlier ADD.
 func (c *conf) Apply(op *chained.Op) error {
 	ctx := op.Context()
 	targets := targetsOf(op.Prev, op.IfName)
@@ -83,14 +82,14 @@ func (c *conf) Apply(op *chained.Op) error {
 	if err != nil {
 		return err
 	}
-	defer unlock() // what fails is undone under it
+	defer unlock() // failures are undone under the lock
 	return op.Failed(ctx, c.publish(ctx, op, maps))
 }
 
 // publish is the ADD of Apply, under the lock.
 //
-// The order: the owner's record, the rules, the sysctl, pending ports, old flows. Each failure
-// undoes the steps before it, under the lock as well.
+// The order is the owner's record, the rules, the sysctl, pending ports, old flows. A failure
+// undoes the steps before it, under the same lock.
 func (c *conf) publish(ctx context.Context, op *chained.Op, maps iter.Seq[nft.PortMap]) error {
 	r, dir := op.Request, portOwners(op.Dir)
 	old := dir.owner(r.Attachment.Key()) // of an earlier ADD without a DEL
@@ -102,7 +101,7 @@ func (c *conf) publish(ctx context.Context, op *chained.Op, maps iter.Seq[nft.Po
 	}
 	link, err := localnetLink(ctx, r, maps)
 	if err == nil && link != nil {
-		err = setLocalnet(link, "0") // as it is: a file system that cannot be written is an error before the first change
+		err = setLocalnet(link, "0") // unchanged, so that a read-only file system is an error before the first change
 	}
 	if err != nil {
 		return err
@@ -112,10 +111,10 @@ func (c *conf) publish(ctx context.Context, op *chained.Op, maps iter.Seq[nft.Po
 		return err
 	}
 	pending, err := publishPorts(ctx, r, dir, maps, old != nil)
-	if err == nil || old == nil { // what an earlier ADD published stays after an error
+	if err == nil || old == nil { // after an error the ports of an earlier ADD stay published
 		op.Add("ports of "+r.Attachment.String(), func(ctx context.Context) error { return releasePorts(ctx, r, dir, nil) })
 	}
-	if err == nil && link != nil { // after the transaction, whose base ruleset keeps others off 127.0.0.0/8
+	if err == nil && link != nil { // after the transaction, whose base ruleset protects 127.0.0.0/8
 		op.Add("route_localnet of "+link.Name, func(context.Context) error { return rtnl.SkipAbsent(setLocalnet(link, "0")) })
 		err = setLocalnet(link, "1")
 	}
@@ -136,12 +135,13 @@ func (c *conf) publish(ctx context.Context, op *chained.Op, maps iter.Seq[nft.Po
 	return nil
 }
 
-// publishPorts publishes the ports in one transaction, IPv4 and IPv6 together, which also deletes
-// those of an earlier ADD of the attachment. Ports that the container's other attachments have become
-// pending, and pending ports of these are published where the attachment has them no more.
+// publishPorts publishes the ports in one transaction for IPv4 and IPv6, which also deletes the
+// ports of an earlier ADD of the attachment. Ports that other attachments of the container have
+// become pending. Pending ports of those are published if this attachment does not have them any
+// more.
 //
-// A port of another container is an error of code 100 with the owner's name, unless that one's
-// namespace is gone: then it is taken over.
+// A port of another container is an error of code 100 with the owner's name. If the owner's
+// namespace is gone, the port is taken over.
 func publishPorts(ctx context.Context, r *spec.Request, dir portOwners, maps iter.Seq[nft.PortMap], repeated bool) (pending bool, err error) {
 	holders := dir.holders(r.Attachment)
 	var gone []string
@@ -190,9 +190,9 @@ func publishPorts(ctx context.Context, r *spec.Request, dir portOwners, maps ite
 	return pending, err
 }
 
-// releasePorts deletes the ports of the attachment, also those that the reference plugins published,
-// and publishes pending ports of the container's other attachments in the same transaction. Nothing
-// need exist. udp are the ports whose conntrack entries are deleted.
+// releasePorts deletes the ports of the attachment, including those that the reference published,
+// and publishes pending ports of the container's other attachments in the same transaction. All may
+// be missing. udp are the ports whose conntrack entries are deleted.
 func releasePorts(ctx context.Context, r *spec.Request, dir portOwners, udp []udpPort) error {
 	next, unread := dir.nextOwners(r, r.ContainerID, func(a spec.Attachment) bool { return a == r.Attachment })
 	var published []spec.Attachment
@@ -215,8 +215,8 @@ func releasePorts(ctx context.Context, r *spec.Request, dir portOwners, udp []ud
 	})
 }
 
-// addressesOf returns the container's addresses of prevResult. By them rules of the reference, which
-// name the container alone, are distinguished from those of the container's other networks.
+// addressesOf returns the container's addresses in prevResult. Rules of the reference name only the
+// container; their addresses distinguish them from those of the container's other networks.
 func addressesOf(r *spec.Request) []netip.Addr {
 	var addrs []netip.Addr
 	if r.Prev != nil {
@@ -227,15 +227,14 @@ func addressesOf(r *spec.Request) []netip.Addr {
 	return addrs
 }
 
-// Release needs no namespace, no prevResult and no mappings: what belongs
-// to the attachment carries its key.
-// Runtimes leave the mappings out at DEL.
+// Release needs no namespace, no prevResult and no mappings, which runtimes omit at DEL: everything
+// of the attachment has its key.
 func (c *conf) Release(op *chained.Op) error {
 	ctx := op.Context()
-	op.Kept = true // until the transaction has released the ports
+	op.Kept = true // the record stays until the transaction has released the ports
 	dir := portOwners(op.Dir)
 	udp := c.portsToForget(dir.owner(op.Attachment.Key()))
-	// of many attachments that are released together it is held for all, until their transaction is made
+	// attachments that are released together hold the lock until their transaction ends
 	_, unlock, err := once.Open(ctx, "lock of "+string(op.Dir), func() (func(), error) { return op.Dir.Lock(ctx) }, func(unlock func()) { unlock() })
 	if err != nil {
 		return err
@@ -244,8 +243,8 @@ func (c *conf) Release(op *chained.Op) error {
 	return releasePorts(ctx, op.Request, dir, udp)
 }
 
-// portsToForget returns the UDP ports on record, and those of the configuration, as far as they are
-// valid, for attachments of the reference, which have no record.
+// portsToForget returns the UDP ports on record, and the valid ones of the configuration, since
+// attachments of the reference have no record.
 func (c *conf) portsToForget(old *portOwner) (udp []udpPort) {
 	for _, m := range c.RuntimeConfig.PortMappings {
 		if w, err := m.check(""); err == nil {
@@ -258,7 +257,7 @@ func (c *conf) portsToForget(old *portOwner) (udp []udpPort) {
 	return udp
 }
 
-// Check looks for each mapping in the kernel. A missing or changed one is code 102.
+// Check looks for each mapping in the kernel. A missing or changed mapping is an error of code 102.
 func (c *conf) Check(op *chained.Op) error {
 	r, dir := op.Request, portOwners(op.Dir)
 	maps := c.maps(targetsOf(r.Prev, r.IfName))
@@ -294,8 +293,8 @@ func (c *conf) Check(op *chained.Op) error {
 	return nil
 }
 
-// Probe reports a kernel in which no port can be published, and a directory that cannot have the
-// owners. STATUS comes without mappings, so no port is checked.
+// Probe reports a kernel that cannot publish ports, and a directory in which owners cannot be
+// recorded. STATUS has no mappings, so it checks no port.
 func (c *conf) Probe(op *chained.Op) error {
 	if err := op.Dir.CheckWritable(); err != nil {
 		return err
@@ -306,8 +305,8 @@ func (c *conf) Probe(op *chained.Op) error {
 	return nil
 }
 
-// Collect deletes the ports of attachments that are gone, also those of the reference, as far as its
-// rules name their owner, and publishes pending ones, as DEL does.
+// Collect deletes the ports of stale attachments, including those of the reference whose rules name
+// the owner, and publishes pending ports, as DEL does.
 func (c *conf) Collect(op *chained.Op) error {
 	ctx := op.Context()
 	unlock, err := op.Dir.Lock(ctx)
@@ -348,11 +347,11 @@ func collectPorts(ctx context.Context, r *spec.Request, dir portOwners) error {
 	}
 	forgetFlows(r, udp)
 	err = dir.pending().DeleteStale(r.Network, r.Valid)
-	os.Remove(string(dir.pending())) // it stays if it is not empty
+	os.Remove(string(dir.pending())) // fails unless the directory is empty
 	return errors.Join(unread, err, record.Dir(dir).DeleteStale(r.Network, r.Valid))
 }
 
-// Holds are the ports, whether they are published or pending.
+// Holds returns the ports, published or pending.
 func (c *conf) Holds(op *chained.Op) (all []spec.Holding) {
 	for _, w := range c.mappings {
 		all = append(all, spec.Holding{Kind: spec.KindPort, Text: fmt.Sprintf("%s leads to port %d", w.host, w.container), Data: spec.Port{
@@ -362,7 +361,7 @@ func (c *conf) Holds(op *chained.Op) (all []spec.Holding) {
 	return all
 }
 
-// hostIP is an address as a mapping has it; empty: any.
+// hostIP returns an address as it is written in a mapping; empty: any.
 func hostIP(a netip.Addr) string {
 	if !a.IsValid() {
 		return ""

@@ -107,7 +107,7 @@ func mapsText(p *conf, prev *spec.Result) string {
 	return strings.Join(lines, "\n")
 }
 
-// 127.0.0.1 is let out only where packets may come from there.
+// Packets from 127.0.0.1 leave the host only where they are allowed.
 func TestPortmapLocalnetNeed(t *testing.T) {
 	for text, want := range map[string]bool{
 		mapping(`"hostPort":1,"containerPort":1`) + `}`:                      true,

@@ -11,8 +11,8 @@ import (
 	"cnibox/spec"
 )
 
-// republish is the RESTORE of Apply: it publishes again what was published for the attachment. What is
-// pending stays so, as long as another attachment of the container has it.
+// republish is the RESTORE of Apply: it publishes the attachment's ports again. A pending port
+// stays pending while another attachment of the container has it.
 func (c *conf) republish(ctx context.Context, op *chained.Op, maps iter.Seq[nft.PortMap]) error {
 	r, dir, udp := op.Request, portOwners(op.Dir), udpOf(c.mappings)
 	unlock, err := op.Dir.Lock(ctx)
@@ -47,8 +47,8 @@ func (c *conf) republish(ctx context.Context, op *chained.Op, maps iter.Seq[nft.
 	})
 }
 
-// plan plans the mappings. A port that another attachment of the container has stays with
-// it, unless it is only pending there: then that one came first in this restore.
+// plan plans the mappings. A port of another attachment of the container stays with that, unless it
+// is only pending there: then the other attachment was restored first.
 func (d portOwners) plan(r *spec.Request, x *nft.Tx, maps iter.Seq[nft.PortMap]) error {
 	holders := d.holders(r.Attachment)
 	pending := d.hasPending(r.Attachment)
@@ -85,7 +85,7 @@ func restoreLocalnet(ctx context.Context, r *spec.Request, maps iter.Seq[nft.Por
 }
 
 // flushUntranslated deletes the connection tracking entries of UDP flows that began while the ports
-// were not published, so that the next packet is translated.
+// were not published, so that their next packets are translated.
 func flushUntranslated(r *spec.Request, udp []udpPort) {
 	if len(udp) == 0 {
 		return

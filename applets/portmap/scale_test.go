@@ -30,8 +30,8 @@ func manyPorts(n int, protocol string) string {
 	return b.String()[1:]
 }
 
-// A cost is what a call took: processor time of this process and bytes allocated, which do
-// not depend on what else runs on the machine.
+// A cost is the processor time of a call in this process, and the bytes that it allocates; neither
+// depends on other load of the machine.
 type cost struct {
 	cpu   time.Duration
 	bytes uint64
@@ -109,9 +109,9 @@ func TestKernelPortmapThousands(t *testing.T) {
 	}
 }
 
-// What holds for a few ports holds for thousands: an ADD that is refused for one of them
-// changes nothing, also one that replaces an earlier one; a dead container's are taken
-// over; all of them are pending for another network of the container, which gets them.
+// Thousands of ports behave like a few. An ADD that is refused for one of them changes nothing,
+// even if it replaces an earlier one. Those of a gone container are taken over. For another network
+// of the container all are pending, and it gets them later.
 func TestKernelPortmapThousandsOwned(t *testing.T) {
 	const count = 2000
 	n := newBridged(t)
@@ -167,7 +167,7 @@ func TestKernelPortmapThousandsOwned(t *testing.T) {
 	}
 }
 
-// Thousands of ports are one batch. Where the kernel refuses it, nothing of them stays.
+// Thousands of ports are one batch. If the kernel refuses it, none of them stays.
 func TestKernelPortmapThousandsFail(t *testing.T) {
 	n := newBridged(t)
 	needSendSpace(n)

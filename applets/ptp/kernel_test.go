@@ -260,7 +260,7 @@ func TestKernelPtpCheckWithLaterInterface(t *testing.T) {
 	h.Must(spec.Check, "ptp", applettest.Prev(conf, applettest.WithOtherInterface(result)), p)
 }
 
-// GET answers what ADD answered, and STATUS is healthy.
+// GET returns the result of ADD, and STATUS succeeds.
 func TestKernelPtpGet(t *testing.T) {
 	h := applettest.NewHost(t)
 	p := h.Container("a")

@@ -59,11 +59,11 @@ func (p *plugin) Validate() error {
 	return p.CheckBackend()
 }
 
-// Facts are that the host routes.
+// Facts reports that the host routes for the link.
 func (*plugin) Facts() attach.Facts { return attach.Facts{Routed: true} }
 
-// Link creates the pair. No other host is on its segment, so the link-local address of the
-// host-side veth needs no duplicate detection, during which nothing would be forwarded.
+// Link creates the pair. Its segment has no other hosts, so the link-local address of the host-side
+// veth needs no duplicate detection, during which the host would not forward.
 func (p *plugin) Link(op *attach.Op) error {
 	p.WarnBackend(op)
 	if err := op.CreateVeth(p.MTU, 0); err != nil {
@@ -72,12 +72,13 @@ func (p *plugin) Link(op *attach.Op) error {
 	return op.SkipDAD(op.Veth.Name)
 }
 
-// Gateways checks that every address has one.
+// Gateways checks that every address has a gateway.
 func (*plugin) Gateways(op *attach.Op) error { return op.CheckGateways() }
 
-// Routes lead to each gateway directly, and to the network of each address by way of its gateway.
-// Addresses of one network and those with one gateway share them. An address that is its own network
-// needs none, and a network that the result has a route for gets that one.
+// Routes returns a direct route to each gateway, and a route to the network of each address through
+// its gateway. Addresses with the same network or gateway share these routes. An address with a
+// full-length prefix needs no network route, and a network for which the result has a route gets
+// that route.
 func (*plugin) Routes(op *attach.Op) []rtnl.Route {
 	var routes []rtnl.Route
 	var seen []netip.Prefix
@@ -89,7 +90,7 @@ func (*plugin) Routes(op *attach.Op) []rtnl.Route {
 		r.Link = op.Link.Index
 		routes = append(routes, r)
 	}
-	// all gateways before the first network, as one may be in that of another
+	// all gateways before the first network: a gateway may be in the network of another
 	for _, ip := range op.Result.IPs {
 		add(rtnl.Route{Dst: attach.Single(ip.Gateway), Src: ip.Address.Addr()})
 	}
@@ -106,9 +107,9 @@ func (*plugin) Routes(op *attach.Op) []rtnl.Route {
 	return routes
 }
 
-// Host gives the host-side veth the gateway addresses, as /32 or /128, and the host the routes to the
-// container, all of which the kernel deletes when the link is set down or deleted. Then it masquerades.
-// A route that leads elsewhere is another container's.
+// Host adds the gateway addresses to the host-side veth, as /32 or /128, and the routes to the
+// container. The kernel deletes all of these when the link is set down or deleted. Then Host adds
+// masquerading. A route that leads to another link is another container's.
 func (p *plugin) Host(op *attach.Op) error {
 	if err := op.SetVethUp(); err != nil {
 		return err
@@ -135,7 +136,7 @@ func (p *plugin) Host(op *attach.Op) error {
 // to containers. IPv6 routes have no scope.
 const scopeHost = 254
 
-// routeTo is the host's route to an address of the container.
+// routeTo returns the host's route to an address of the container.
 func routeTo(ip spec.IP) rtnl.Route {
 	r := rtnl.Route{Dst: attach.Single(ip.Address.Addr())}
 	if r.Dst.Addr().Is4() {
@@ -144,8 +145,8 @@ func routeTo(ip spec.IP) rtnl.Route {
 	return r
 }
 
-// Check looks for the routes to the gateways, in any table, since sbr or vrf may have moved them, and
-// for what Host makes.
+// Check looks for the routes to the gateways, in any table, since sbr or vrf may have moved them,
+// and for what Host adds.
 func (p *plugin) Check(op *attach.Op) error {
 	inside, err := op.Cont.Routes(rtnl.RouteFilter{Link: op.Link.Index, Table: rtnl.AllTables})
 	if err != nil {
@@ -159,7 +160,7 @@ func (p *plugin) Check(op *attach.Op) error {
 	return cmp.Or(checkHost(op), p.CheckMasquerade(op))
 }
 
-// checkHost compares what is on the host-side veth with the result.
+// checkHost compares the addresses and routes of the host-side veth with the result.
 func checkHost(op *attach.Op) error {
 	addrs, err := op.Host.Addrs(op.Veth.Index)
 	if err != nil {
@@ -180,7 +181,7 @@ func checkHost(op *attach.Op) error {
 	return nil
 }
 
-// Probe reports whether the kernel can masquerade, if that is configured.
+// Probe checks that the kernel can masquerade, if that is configured.
 func (p *plugin) Probe(op *attach.Op) error {
 	if !p.IPMasq {
 		return nil

@@ -17,7 +17,7 @@ import (
 	"cnibox/spec"
 )
 
-// MaxSize is the size of the largest record that is read, in bytes. Most have less than 500; one
+// MaxSize is the maximum size of a record that is read, in bytes. Most have less than 500; one
 // contains a configuration.
 const MaxSize = spec.MaxConf + 1<<10
 
@@ -25,14 +25,14 @@ const MaxSize = spec.MaxConf + 1<<10
 const TempSuffix = ".tmp"
 
 // Dir is the path of a directory with one small JSON file for each attachment. Files are replaced
-// by rename, and never written or read through a symbolic link. The directory is created with the
-// first one.
+// by rename, and never written or read through a symbolic link. The first write creates the
+// directory.
 type Dir string
 
-// ResolveDir returns the directory that a configuration names; the empty string is the usual one, or
-// the one of its name in the state directory of the call. A path must be absolute, since
-// runtimes start plugins anywhere: for another one the usual directory comes with an error of
-// code 7.
+// ResolveDir returns the directory that a configuration names; for the empty string it is the usual
+// one, or that of the same name in the state directory of the call. A path must be absolute, since
+// the working directory of plugins varies: for a relative one it returns the usual directory and an
+// error of code 7.
 func ResolveDir(c spec.Call, configured string, usual Dir) (Dir, error) {
 	usual = Dir(state.Dir(c.StateDir, string(usual)))
 	switch {
@@ -44,7 +44,7 @@ func ResolveDir(c spec.Call, configured string, usual Dir) (Dir, error) {
 	return Dir(configured), nil
 }
 
-// ConfiguredDir reads the one key that DEL and GC need. If the configuration cannot be read it warns,
+// ConfiguredDir reads the one key that DEL and GC need. For an unreadable configuration it warns,
 // and returns the usual directory.
 func ConfiguredDir(r *spec.Request, usual Dir) Dir {
 	var c struct {
@@ -61,8 +61,8 @@ func ConfiguredDir(r *spec.Request, usual Dir) Dir {
 	return dir
 }
 
-// DirFunc returns [spec.Verbs.Records] of a plugin with that usual directory. What is wrong with the
-// configuration is for the verbs to say.
+// DirFunc returns [spec.Verbs.Records] for a plugin with that usual directory. It ignores errors of
+// the configuration, which the verbs report.
 func DirFunc(usual Dir) func(*spec.Request) string {
 	return func(r *spec.Request) string {
 		quiet := *r
@@ -71,13 +71,13 @@ func DirFunc(usual Dir) func(*spec.Request) string {
 	}
 }
 
-// Make creates the directory, so that it can be locked. If that fails, so does writing.
+// Make creates the directory, so that it can be locked. It ignores an error, which writing repeats.
 func (d Dir) Make() Dir {
 	os.MkdirAll(string(d), 0o700)
 	return d
 }
 
-// CheckWritable is for STATUS: a directory in which no record can be created is an error with code 50.
+// CheckWritable reports, for STATUS, a directory in which no record can be created. The code is 50.
 func (d Dir) CheckWritable() error {
 	if err := disk.Creatable(string(d)); err != nil {
 		return spec.Errorf(spec.CodeNotReady, "data directory %s cannot be used: %w", d, err)
@@ -85,7 +85,7 @@ func (d Dir) CheckWritable() error {
 	return nil
 }
 
-// Lock locks the directory. Without the directory there are no records, and nothing is locked.
+// Lock locks the directory. A missing directory has no records, and nothing is locked.
 func (d Dir) Lock(ctx context.Context) (unlock func(), err error) {
 	fd, err := unix.Open(string(d), unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
 	if err != nil {
@@ -97,9 +97,9 @@ func (d Dir) Lock(ctx context.Context) (unlock func(), err error) {
 	return unlock, nil
 }
 
-// Write stores v, in a directory that only root can read. Nothing is synced: the namespace of a
-// record does not outlive a power cut. Verbs of one container are not concurrent, so the name of the
-// temporary file is fixed. Errors have code 5.
+// Write stores v, in a directory that only root can read. It does not sync: the namespace of a
+// record ends with a power failure. Verbs of one container are not concurrent, so the temporary
+// file has a fixed name. Errors have code 5.
 func (d Dir) Write(name string, v any) error {
 	b, err := json.Marshal(v)
 	if err != nil {
@@ -111,7 +111,7 @@ func (d Dir) Write(name string, v any) error {
 	return nil
 }
 
-// Exchange is Write, and returns how to bring back what was there before.
+// Exchange is Write, and returns a function that restores the former record.
 func (d Dir) Exchange(name string, v any) (restore func() error, err error) {
 	old, readErr := disk.Read(filepath.Join(string(d), name), unix.O_NOFOLLOW, MaxSize)
 	return func() error {
@@ -122,14 +122,14 @@ func (d Dir) Exchange(name string, v any) (restore func() error, err error) {
 	}, d.Write(name, v)
 }
 
-// Replace is Write without the encoding and the code.
+// Replace is Write of encoded bytes, whose errors have no code.
 func (d Dir) Replace(name string, b []byte) error {
 	path := filepath.Join(string(d), name)
 	return disk.Replace(path, path+TempSuffix, b, 0)
 }
 
-// Read decodes the record into v. The error is os.ErrNotExist if there is none; a link, a device or
-// a pipe is not read. After an error v may be changed in part.
+// Read decodes the record into v. The error is os.ErrNotExist if there is none. It does not read a
+// link, a device or a pipe. After an error v may be partly changed.
 func (d Dir) Read(name string, v any) error {
 	path := filepath.Join(string(d), name)
 	b, err := disk.Read(path, unix.O_NOFOLLOW, MaxSize)
@@ -142,15 +142,15 @@ func (d Dir) Read(name string, v any) error {
 	return nil
 }
 
-// Remove deletes the record and what an interrupted write left of it. It is not an error if they, or the
-// directory, do not exist.
+// Remove deletes the record and the rest of an interrupted write. A missing record or directory is
+// not an error.
 func (d Dir) Remove(name string) error {
 	path := filepath.Join(string(d), name)
 	return errors.Join(RemoveFile(path), RemoveFile(path+TempSuffix))
 }
 
-// RemoveFile deletes a file, which need not exist. A directory with something in it was not written
-// by a plugin, and stays. Errors have code 5.
+// RemoveFile deletes a file, which may be missing. A directory that is not empty was not created by
+// a plugin, and stays. Errors have code 5.
 func RemoveFile(path string) error {
 	if err := disk.Remove(path); err != nil && !errors.Is(err, unix.ENOTEMPTY) {
 		return spec.Errorf(spec.CodeIO, "%w", err)
@@ -158,8 +158,9 @@ func RemoveFile(path string) error {
 	return nil
 }
 
-// DeleteStale is for GC: it deletes the records of a network's attachments that are not valid any more,
-// and goes on past errors. Records without an owner stay: those of the reference plugins are DEL's.
+// DeleteStale is for GC: it deletes the records of a network's attachments that are not valid any
+// more. An error does not stop it. Records without an owner are the reference's; only DEL deletes
+// them.
 func (d Dir) DeleteStale(network string, valid []spec.Attachment) error {
 	live := make(map[spec.Attachment]bool)
 	for _, a := range valid {
@@ -173,8 +174,8 @@ func (d Dir) DeleteStale(network string, valid []spec.Attachment) error {
 	})
 }
 
-// Each calls fn with the name of each record, in any order, and goes on past errors. The directory
-// need not exist.
+// Each calls fn with the name of each record, in any order. An error does not stop it. The
+// directory may be missing.
 func (d Dir) Each(fn func(name string) error) error {
 	entries, err := os.ReadDir(string(d))
 	if errors.Is(err, os.ErrNotExist) || errors.Is(err, unix.ENOTDIR) {

@@ -7,7 +7,7 @@ import (
 	"cnibox/spec"
 )
 
-// dataDir is stronger than the state directory, and that than the default.
+// dataDir takes precedence over the state directory, and that over the default.
 func TestIn(t *testing.T) {
 	for _, tt := range []struct {
 		root, configured string

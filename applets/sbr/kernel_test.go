@@ -133,8 +133,8 @@ func TestKernelSBRGateways(t *testing.T) {
 	w.WantError(err, spec.CodeCheck, "no default route by way of 10.9.0.98")
 }
 
-// With source hints the own networks and what is link-local stay in the main table,
-// and another interface's route to the same network is left alone.
+// With source hints the own networks and link-local routes stay in the main table, and another
+// interface's route to the same network is not changed.
 func TestKernelSBRHints(t *testing.T) {
 	w := newVeth(t)
 	_, second := w.AddPair("host1", "eth1", "10.8.0.1/24", "fd08::1/64", "10.9.0.3/24", "fd09::3/64")
@@ -152,7 +152,7 @@ func TestKernelSBRHints(t *testing.T) {
 	}
 }
 
-// Two interfaces in one network, which is what the plugin is for: each answers for itself.
+// Two interfaces in one network, the purpose of the plugin: each sends its own answers.
 func TestKernelSBRTwoInterfaces(t *testing.T) {
 	w := newVeth(t)
 	_, second := w.AddPair("host1", "eth1", "10.8.0.1/24", "fd08::1/64", "10.9.0.3/24", "fd09::3/64")
@@ -328,8 +328,8 @@ func TestKernelSBRGatewayOutOfReach(t *testing.T) {
 	}
 }
 
-// An interface that is gone has left its rules. DEL leaves those for the address of another
-// interface, which the address of the first was given to.
+// A deleted interface has left its rules. DEL keeps those for an address that another interface has
+// now.
 func TestKernelSBRDelLeavesRulesOfReusedAddress(t *testing.T) {
 	w := newVeth(t)
 	w.Result(w.Do(spec.Add, "sbr", w.Cont.Call(), "", w.PrevResult(applettest.VethRoutes)))
@@ -347,15 +347,15 @@ func TestKernelSBRDelLeavesRulesOfReusedAddress(t *testing.T) {
 	want(w, "rules", sources(w), "")
 }
 
-// untilLinkLocal waits for the route that the kernel makes when it has seen the carrier of eth0.
+// untilLinkLocal waits for the route that the kernel adds when eth0 has a carrier.
 func untilLinkLocal(w *applettest.Veth) {
 	w.Helper()
 	kerneltest.Until(w, "fe80::/64 of eth0", func() bool { return strings.Contains(table(w, 0), "fe80::/64") })
 }
 
-// CHECK finds what was lost of the rules and tables, and RESTORE brings back what was there before:
-// also the route to the network of the address, which the kernel adds to the main table when the link
-// was down and is up again.
+// CHECK finds what was lost of the rules and tables, and RESTORE restores it, including the route
+// to the network of the address, which the kernel adds to the main table when the link comes up
+// again.
 func TestKernelSBRRestore(t *testing.T) {
 	onLink := func(dst string, table int) rtnl.Op {
 		return rtnl.DropRoute(rtnl.Route{Dst: netip.MustParsePrefix(dst), Table: table})

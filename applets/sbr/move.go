@@ -13,14 +13,14 @@ import (
 	"cnibox/spec"
 )
 
-// A routing is a verb with the rules of the namespace.
+// A routing is a verb, and the rules of the namespace.
 type routing struct {
 	*chained.Op
 	rules []rtnl.Rule
 	moved []chained.MovedRoute
 }
 
-// open reads the rules.
+// open reads the rules of the namespace.
 func open(op *chained.Op) (*routing, error) {
 	rules, err := chained.AllRules(op.Conn)
 	return &routing{Op: op, rules: rules}, err
@@ -36,7 +36,7 @@ func (s *routing) tableOf(ip netip.Addr) int {
 	return 0
 }
 
-// apply makes a change and registers its undo. A route that exists already is not an error of the undo.
+// apply makes a change and registers its undo. The undo ignores a route that exists already.
 func (s *routing) apply(op, back rtnl.Op) error {
 	if err := s.Conn.Do(op); err != nil {
 		return err
@@ -50,7 +50,7 @@ func (s *routing) apply(op, back rtnl.Op) error {
 	return nil
 }
 
-// rule adds the rule of an address, unless it exists.
+// rule adds the rule of an address, if it is missing.
 func (s *routing) rule(ip netip.Addr, table int) error {
 	rule := sourceRule(ip, table)
 	for _, r := range s.rules {
@@ -61,8 +61,9 @@ func (s *routing) rule(ip netip.Addr, table int) error {
 	return s.apply(rtnl.NewRule(rule), rtnl.DropRule(rule))
 }
 
-// Apply records the rules, fills the tables, adds the rules and clears the main table, in this order,
-// so that every packet has a route at any time. The result has the tables of the routes that have moved.
+// Apply records the rules, fills the tables, adds the rules and deletes routes from the main table,
+// in this order, so that every packet has a route at any time. The result has the tables of the
+// moved routes.
 func (c *conf) Apply(op *chained.Op) error {
 	ips := op.Prev.Addresses(op.IfName, nil)
 	s, err := open(op)
@@ -102,15 +103,16 @@ func (c *conf) Apply(op *chained.Op) error {
 	return err
 }
 
-// restoreMoves reports whether RESTORE moves a route from the main table: one that leads to the gateway
-// of an address, which the kernel, or RESTORE of the interface's plugin, has added when the link came up.
+// restoreMoves reports whether RESTORE moves a route from the main table. It moves one to the
+// gateway of an address, which was added when the link came up: by the kernel, or by RESTORE of the
+// interface's plugin.
 func (c *conf) restoreMoves(r rtnl.Route, ips []spec.IP) bool {
 	return slices.ContainsFunc(ips, func(ip spec.IP) bool {
 		return r.Dst == ip.Address.Masked() || r.Dst.IsSingleIP() && r.Dst.Addr() == c.gatewayOf(ip)
 	})
 }
 
-// gatewayOf is that of the configuration for an address, or its own; zero: it has none.
+// gatewayOf returns the configured gateway for an address, or the address's own; zero: none.
 func (c *conf) gatewayOf(ip spec.IP) netip.Addr {
 	if gw := c.gateway(ip.Address.Addr().Is4()); gw.IsValid() {
 		return gw
@@ -118,8 +120,8 @@ func (c *conf) gatewayOf(ip spec.IP) netip.Addr {
 	return ip.Gateway
 }
 
-// chooseTables returns the rule of each address: to the table of the configuration, that of an
-// earlier ADD, or one that is free.
+// chooseTables returns the rule of each address. Its table is the configured one, that of an
+// earlier ADD, or a free one.
 func (s *routing) chooseTables(c *conf, ips []spec.IP) (rules []ownRule, err error) {
 	var used map[int]bool
 	if c.Table == nil {
@@ -139,9 +141,9 @@ func (s *routing) chooseTables(c *conf, ips []spec.IP) (rules []ownRule, err err
 	return rules, nil
 }
 
-// belongsTo reports whether a route of the interface is needed by what an address sends: its
-// source or its gateway is in the address's network, or it has neither. Gateways of IPv6
-// are mostly link-local. Routes to the link itself stay.
+// belongsTo reports whether packets from an address need a route of the interface: its source or
+// its gateway is in the address's network, or it has neither. Gateways of IPv6 are mostly
+// link-local. Routes to the link itself stay.
 func belongsTo(r rtnl.Route, ip spec.IP) bool {
 	net := ip.Address.Masked()
 	switch {
@@ -154,8 +156,8 @@ func belongsTo(r rtnl.Route, ip spec.IP) bool {
 }
 
 // tableRoutes returns the routes of an address's table, those without a gateway first, since the
-// others depend on them. It has a default route if a gateway is known; one of the configuration
-// replaces the interface's.
+// others depend on them. If a gateway is known there is a default route; a configured one replaces
+// the interface's.
 func (c *conf) tableRoutes(ip spec.IP, main []rtnl.Route, link uint32, table int) []rtnl.Route {
 	gw, static := c.gatewayOf(ip), c.gateway(ip.Address.Addr().Is4()).IsValid()
 	var near, far []rtnl.Route
@@ -180,14 +182,14 @@ func (c *conf) tableRoutes(ip spec.IP, main []rtnl.Route, link uint32, table int
 	return append(near, far...)
 }
 
-// defaultOf is the default route's destination in the family of an address.
+// defaultOf returns the destination of a default route in the family of an address.
 func defaultOf(a netip.Addr) netip.Prefix {
-	p, _ := a.Prefix(0) // no length is too short
+	p, _ := a.Prefix(0) // any address has a prefix of length 0
 	return p
 }
 
-// addRoutes adds the routes of an address to its table, where they replace those of an earlier ADD, and
-// records the routes of the table. RESTORE adds what is missing.
+// addRoutes adds the routes of an address to its table in place of those of an earlier ADD, and
+// records the routes of the table. RESTORE only adds missing ones.
 func (s *routing) addRoutes(c *conf, ip spec.IP, table int, main []rtnl.Route) error {
 	have, err := s.Conn.Routes(rtnl.RouteFilter{Table: table, Link: s.Link.Index})
 	if err != nil {
@@ -219,8 +221,8 @@ func (s *routing) addRoutes(c *conf, ip spec.IP, table int, main []rtnl.Route) e
 	return nil
 }
 
-// missing returns those of the wanted routes that a table does not have, and the route to the network
-// of the address where none leads to the gateway.
+// missing returns the wanted routes that a table lacks, and the route to the network of the address
+// if no route leads to the gateway.
 func (c *conf) missing(ip spec.IP, table int, want, have []rtnl.Route) []rtnl.Route {
 	static := c.gateway(ip.Address.Addr().Is4()).IsValid()
 	want = slices.DeleteFunc(want, func(w rtnl.Route) bool {
@@ -233,8 +235,8 @@ func (c *conf) missing(ip spec.IP, table int, want, have []rtnl.Route) []rtnl.Ro
 	return append([]rtnl.Route{rtnl.NetworkRoute(ip.Address, all[0].Link, table)}, want...)
 }
 
-// unreachedGateway returns the gateway of a table's default route that is in the network of the address, and to
-// which no route of the table leads; zero: there is none.
+// unreachedGateway returns the gateway of a table's default route if it is in the network of the
+// address and no route of the table leads to it; else zero.
 func unreachedGateway(ip spec.IP, table []rtnl.Route) netip.Addr {
 	for _, r := range table {
 		leads := func(to rtnl.Route) bool { return !to.GW.IsValid() && to.Dst.Contains(r.GW) }
@@ -245,11 +247,11 @@ func unreachedGateway(ip spec.IP, table []rtnl.Route) netip.Addr {
 	return netip.Addr{}
 }
 
-// removeFromMain takes the routes that are in a table now from the main table. With source hints
-// those without a gateway stay, and those of the addresses' own networks get the address
-// as source. Routes that fit no address stay too.
+// removeFromMain deletes from the main table the routes that another table has now. With source
+// hints those without a gateway stay, and those to the addresses' own networks get the address as
+// source. Routes that belong to no address stay too.
 func (s *routing) removeFromMain(c *conf, ips []spec.IP, main []rtnl.Route) error {
-	for i := len(main) - 1; i >= 0; i-- { // backwards, so that undoing puts them back in their order
+	for i := len(main) - 1; i >= 0; i-- { // in reverse, so that the undo restores their order
 		r := main[i]
 		with, changed := r, false
 		for _, ip := range ips {
@@ -278,8 +280,9 @@ func (s *routing) removeFromMain(c *conf, ips []spec.IP, main []rtnl.Route) erro
 	return nil
 }
 
-// Check looks for the rule of each address, and in its table for a default route, and for one to the
-// gateway of that. The main table is not checked: it may have routes of router advertisements.
+// Check looks for the rule of each address. In its table it looks for a default route, and a route
+// to the gateway of that. It ignores the main table, which may have routes of router
+// advertisements.
 func (c *conf) Check(op *chained.Op) error {
 	if err := op.CheckIndexes(); err != nil {
 		return err

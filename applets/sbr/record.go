@@ -15,12 +15,13 @@ type ownRule struct {
 	Table int        `json:"table"`
 }
 
-// ruleRecord are the rules on record, which DEL deletes.
+// ruleRecord stores the rules that DEL deletes.
 type ruleRecord struct {
 	Rules []ownRule `json:"rules"`
 }
 
-// remember records rules before they are added, beside those of an earlier ADD for this interface.
+// remember records rules before they are added, in addition to those of an earlier ADD for this
+// interface.
 func (s *routing) remember(rules []ownRule) error {
 	id, err := s.ID()
 	if err != nil {
@@ -37,7 +38,8 @@ func (s *routing) remember(rules []ownRule) error {
 	return chained.WriteRecord(s.Op, record.Name(s.Attachment), ruleRecord{all})
 }
 
-// recorded returns the table that RESTORE uses again for an address whose rule is gone; 0: none.
+// recorded returns the table on record for an address whose rule is gone, which RESTORE uses again;
+// 0: none.
 func (s *routing) recorded(ip netip.Addr) int {
 	if !s.Restoring {
 		return 0
@@ -52,11 +54,10 @@ func (s *routing) recorded(ip netip.Addr) int {
 	return 0
 }
 
-// ownRules returns the rules that are the attachment's: those on record, if they are in this
-// namespace. Attachments of the reference and of earlier versions have no record; theirs
-// are the rules of the addresses that the interface has, and of those of prevResult. An
-// interface of another attachment is ignored, though it may have the address, and so the rule, of the
-// one that is gone.
+// ownRules returns the attachment's rules: those on record, if they are in this namespace.
+// Attachments of the reference and of earlier versions have no record; theirs are the rules of the
+// interface's addresses and of those in prevResult. An interface of another attachment is ignored.
+// It may have the address, and so the rule, of the deleted one.
 func (s *routing) ownRules() ([]ownRule, error) {
 	rec := record.Find[ruleRecord](s.Dir, s.Attachment)
 	var head *record.Head
@@ -119,7 +120,7 @@ func (s *routing) rulesOfGone(rec *record.Record[ruleRecord]) (rules []ownRule, 
 	return rules, nil
 }
 
-// addrs enters the addresses of a link into a set.
+// addrs adds the addresses of a link to a set.
 func (s *routing) addrs(link uint32, into map[netip.Addr]bool) error {
 	addrs, err := s.Conn.Addrs(link)
 	for _, a := range addrs {

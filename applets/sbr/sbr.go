@@ -43,7 +43,7 @@ omit the routes that have moved.`,
 
 const dataDir = "/run/cnibox/sbr"
 
-// firstTable is the first table that is tried, the reference's.
+// firstTable is the lowest table that is tried, as in the reference.
 const firstTable = 100
 
 type conf struct {
@@ -54,7 +54,7 @@ type conf struct {
 	AddSourceHints bool         `json:"addSourceHints"`
 }
 
-// Validate bounds the table and the gateways, and looks for addresses in the prevResult of an ADD.
+// Validate checks the table and the gateways, and for ADD that prevResult has addresses.
 func (c *conf) Validate(r *spec.Request) error {
 	if c.Table != nil && (*c.Table < 1 || *c.Table > math.MaxInt32 || chained.IsReservedTable(*c.Table)) {
 		return spec.KeyErrorf("table", chained.ReservedTableText, *c.Table, math.MaxInt32)
@@ -82,7 +82,7 @@ func (c *conf) Validate(r *spec.Request) error {
 	return nil
 }
 
-// gateway is the one of the configuration for a family; zero: none.
+// gateway returns the configured gateway of a family; zero: none.
 func (c *conf) gateway(v4 bool) netip.Addr {
 	for _, g := range c.Gateways {
 		if g.Is4() == v4 {
@@ -92,7 +92,7 @@ func (c *conf) gateway(v4 bool) netip.Addr {
 	return netip.Addr{}
 }
 
-// sourceRule is the rule from an address to a table.
+// sourceRule returns the rule from an address to a table.
 func sourceRule(ip netip.Addr, table int) rtnl.Rule {
 	return rtnl.Rule{Src: netip.PrefixFrom(ip, ip.BitLen()), Table: table}
 }
@@ -103,8 +103,8 @@ func isSource(r rtnl.Rule) bool {
 	return r.Src == want.Src && !r.Dst.IsValid() && r.IIF == "" && r.OIF == "" && r.Mark == 0 && !r.More && r.Table != unix.RT_TABLE_LOCAL
 }
 
-// Release removes the rules that are on record, and empties their tables. With a table of the
-// configuration's, other rules and all routes stay.
+// Release removes the rules on record, and empties their tables. A configured table keeps its other
+// rules and all routes.
 func (c *conf) Release(op *chained.Op) error {
 	if op.NS == nil {
 		return nil
@@ -163,7 +163,7 @@ func (c *conf) Probe(op *chained.Op) error {
 	return nil
 }
 
-// Holds are the rules; the tables of ADD are in the result of 1.1.0 alone.
+// Holds returns the rules. Only a result of 1.1.0 has the tables of ADD.
 func (c *conf) Holds(op *chained.Op) (all []spec.Holding) {
 	for _, ip := range op.Prev.Addresses(op.IfName, nil) {
 		text := fmt.Sprintf("rule from %s to a table of its own", ip.Address.Addr())

@@ -37,8 +37,8 @@ runtimeConfig.ips (capability ips): the same, instead of all of the above.`,
 	},
 }
 
-// conf is the configuration as written; keys match in any case of letters.
-// Routes and DNS are read by [ipam.NewResult].
+// conf is the configuration as written; keys match in any case of letters. [ipam.NewResult] reads
+// routes and DNS.
 type conf struct {
 	IPAM *struct {
 		Addresses []struct {
@@ -58,9 +58,8 @@ type conf struct {
 	} `json:"args"`
 }
 
-// resultOf is ADD, and what the other verbs compare with. Errors have code 7,
-// or 4 for CNI_ARGS.
-// The result may have no address, as in the reference, only routes and DNS.
+// resultOf is ADD, and what the other verbs compare with. Errors have code 7, or 4 for CNI_ARGS. As
+// with the reference, the result may have only routes and DNS.
 func resultOf(_ context.Context, r *spec.Request) (*spec.Result, error) {
 	var conf conf
 	if err := r.Decode(&conf); err != nil {
@@ -100,9 +99,9 @@ func validate(r *spec.Request) (resources spec.Resources, err error) {
 	return resources, nil
 }
 
-// addresses are those of the strongest source: the capability, args.cni, or
-// CNI_ARGS together with the configuration's own, as in the reference.
-// All sources are read, so an error in one that is not used is reported too. Duplicates are removed.
+// addresses returns the addresses of the source with the highest precedence: the capability,
+// args.cni, or CNI_ARGS together with the configuration's own, as in the reference. It reads all
+// sources, and so reports an error in an unused one too. It removes duplicates.
 func (c *conf) addresses(r *spec.Request) (ips []spec.IP, err error) {
 	for key, n := range map[string]int{"ipam.addresses": len(c.IPAM.Addresses), "args.cni.ips": len(c.Args.CNI.IPs), "runtimeConfig.ips": len(c.RuntimeConfig.IPs)} {
 		if n > spec.MaxAddresses {
@@ -153,8 +152,8 @@ func (c *conf) addresses(r *spec.Request) (ips []spec.IP, err error) {
 	return ips, nil
 }
 
-// addressesOfArgs reads IP and GATEWAY of CNI_ARGS. A gateway that is in no network of
-// IP's is a warning. GATEWAY is for these addresses alone, not for the configuration's.
+// addressesOfArgs reads IP and GATEWAY of CNI_ARGS. A gateway in no network of IP is a warning.
+// GATEWAY applies to these addresses only, not to those of the configuration.
 func addressesOfArgs(r *spec.Request) (ips []spec.IP, err error) {
 	list, _ := r.Arg("IP")
 	for _, text := range ipam.SplitWords(list) {
@@ -183,8 +182,8 @@ func addressesOfArgs(r *spec.Request) (ips []spec.IP, err error) {
 	return ips, nil
 }
 
-// parseIP reads an address with its prefix length, host bits kept. key is where it
-// is written, and notCIDR the reference's phrase for that. Addresses that no interface can have are
+// parseIP reads an address with its prefix length, and keeps host bits. key is its place, and
+// notCIDR the reference's phrase for text that is not one. Addresses that no interface can have are
 // errors before a link is created.
 func parseIP(code int, key, notCIDR, text string) (spec.IP, error) {
 	p, err := netip.ParsePrefix(text)
@@ -208,7 +207,7 @@ func parseGateway(code int, key, text string) (netip.Addr, error) {
 	return gw.Unmap(), nil
 }
 
-// appendIP adds an address; one that is there already gets the gateway it lacks.
+// appendIP adds an address; if it exists already it gets a missing gateway.
 func appendIP(ips []spec.IP, ip spec.IP) []spec.IP {
 	for i := range ips {
 		if ips[i].Address != ip.Address {
@@ -222,7 +221,7 @@ func appendIP(ips []spec.IP, ip spec.IP) []spec.IP {
 	return append(ips, ip)
 }
 
-// check looks for each address in prevResult, with its gateway if that is configured. prevResult may
+// check looks for each address in prevResult, with its gateway if one is configured. prevResult may
 // have addresses of other plugins.
 func check(ctx context.Context, r *spec.Request) error {
 	want, err := resultOf(ctx, r)
@@ -244,8 +243,8 @@ func check(ctx context.Context, r *spec.Request) error {
 
 func del(context.Context, *spec.Request) error { return nil }
 
-// get returns prevResult, else the result of ADD. Nothing is stored: an attachment is unknown if
-// prevResult has a netdev that is gone.
+// get returns prevResult, or else the result of ADD. Nothing is stored, so an attachment is unknown
+// if prevResult has a netdev that is gone.
 func get(ctx context.Context, r *spec.Request) (*spec.Result, error) {
 	if r.Prev == nil {
 		return resultOf(ctx, r)
@@ -263,7 +262,7 @@ func get(ctx context.Context, r *spec.Request) (*spec.Result, error) {
 	return r.Prev, nil
 }
 
-// status reports a configuration that no ADD could use; the code is ADD's.
+// status reports a configuration that no ADD could use, with the code of ADD.
 func status(ctx context.Context, r *spec.Request) error {
 	_, err := resultOf(ctx, r)
 	return err

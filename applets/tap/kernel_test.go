@@ -30,7 +30,7 @@ func openTap(p applettest.Container, flags uint16) error {
 	})
 }
 
-// Every key has its effect beside every other; the reference ignores MTU and address where both
+// Every key has its effect together with every other; the reference ignores MTU and address if both
 // owner and group are given.
 func TestKernelTapKeys(t *testing.T) {
 	applettest.NeedTap(t)

@@ -47,7 +47,7 @@ label; nothing else starts a program.`,
 
 var flow = attach.Plugin{Kind: "tun", New: func() attach.Driver { return new(plugin) }}
 
-// plugin has the keys; Help describes each. Owner and Group are nil if they are not set.
+// plugin has the keys; Help describes each. Owner and Group are nil if not set.
 type plugin struct {
 	attach.Defaults
 	MultiQueue     bool    `json:"multiQueue"`
@@ -58,7 +58,7 @@ type plugin struct {
 	Bridge         string  `json:"bridge"` // in the container; empty: none
 }
 
-// Validate checks the keys. The kernel takes the ID -1 for no owner or group.
+// Validate checks the keys. For the kernel the ID -1 means no owner or group.
 func (p *plugin) Validate() error {
 	if p.Bridge != "" {
 		if err := spec.CheckIfName(p.Bridge); err != nil {
@@ -76,7 +76,7 @@ func (p *plugin) Validate() error {
 	return nil
 }
 
-// labelled is whether the host has labels, if the device is to have one. The code is 7.
+// labelled checks that the host has SELinux labels, if the device is to have one. The code is 7.
 func (p *plugin) labelled() error {
 	if p.SELinuxContext == "" {
 		return nil
@@ -87,7 +87,7 @@ func (p *plugin) labelled() error {
 	return nil
 }
 
-// Link creates the device with its final name, and sets in one message what the ioctls cannot.
+// Link creates the device with its final name, and sets in one message what the ioctls cannot set.
 func (p *plugin) Link(op *attach.Op) error {
 	if err := p.labelled(); err != nil {
 		return err
@@ -139,8 +139,8 @@ func (p *plugin) findBridge(op *attach.Op) (*rtnl.Link, error) {
 	return br, nil
 }
 
-// createDevice creates the device in the container, in this process or in one with the SELinux
-// label. A name that is taken is an error in both.
+// createDevice creates the device in the container, in this process or in a process with the
+// SELinux label. In both a name in use is an error.
 func (p *plugin) createDevice(op *attach.Op) error {
 	var err error
 	if p.SELinuxContext == "" {
@@ -172,8 +172,8 @@ func (p *plugin) reexec(name string) []string {
 	return []string{"tap", "create", name, strconv.FormatBool(p.MultiQueue), id(p.Owner), id(p.Group)}
 }
 
-// reexecMain is the main of the plugin that the plugin has started, in the container's namespace,
-// with the arguments of createDevice.
+// reexecMain is the main of the process that the plugin starts in the container's namespace, with
+// the arguments of createDevice.
 func reexecMain(p applet.Process) int {
 	err := errors.New("usage: tap create NAME MULTIQUEUE OWNER GROUP")
 	if len(p.Args) == 5 {
@@ -192,7 +192,8 @@ func reexecMain(p applet.Process) int {
 	return 0
 }
 
-// Check checks the bridge of the device. tuning may have changed MTU and address.
+// Check checks the bridge of the device. It ignores MTU and MAC address, which tuning may have
+// changed.
 func (p *plugin) Check(op *attach.Op) error {
 	if p.Bridge == "" {
 		return nil

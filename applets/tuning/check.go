@@ -5,8 +5,8 @@ import (
 	"cnibox/spec"
 )
 
-// Check compares each configured value with the live one, without the allowlist, since nothing is
-// written.
+// Check compares each configured value with the live one. It ignores the allowlist, since it writes
+// nothing.
 func (c *conf) Check(op *chained.Op) error {
 	if err := checkSysctls(op.NS, c.sysctls); err != nil {
 		return err
@@ -30,7 +30,7 @@ func (c *conf) Check(op *chained.Op) error {
 	return nil
 }
 
-// differs is the error of CHECK, a phrase of the reference.
+// differs returns the error of CHECK, a phrase of the reference.
 func differs(what string, want, got any) error {
 	return spec.Errorf(spec.CodeCheck, "Tuning configured %s is %v, current value is %v", what, want, got)
 }

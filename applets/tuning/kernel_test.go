@@ -88,8 +88,8 @@ func TestKernelTuning(t *testing.T) {
 	b.Result(b.Do(spec.Del, "tuning", b.Cont.Call(), tuneAll, b.prev()))
 }
 
-// Settings alone need no interface; what is about one does. One that cannot be read
-// before it is set is set.
+// Settings alone need no interface; those of an interface do. A setting that cannot be read before
+// is set nevertheless.
 func TestKernelTuningWithoutLink(t *testing.T) {
 	b := newBox(t)
 	const keys = `"sysctl":{"net.ipv4.ip_local_port_range":"2000 3000","net.ipv6.conf.lo.stable_secret":"2001:db8::1"}`
@@ -195,7 +195,7 @@ func TestKernelTuningCheck(t *testing.T) {
 	}
 }
 
-// Where the kernel refuses the last attribute, the first ones are restored.
+// If the kernel refuses the last attribute, the first ones are restored.
 func TestKernelTuningRefusedByKernel(t *testing.T) {
 	b := newBox(t)
 	c := b.veth()
@@ -216,7 +216,7 @@ func TestKernelTuningRefusedByKernel(t *testing.T) {
 	b.WantCode(err, spec.CodeConfig)
 }
 
-// DEL removes the record also where namespace or link are gone.
+// DEL deletes the record even if namespace or link are gone.
 func TestKernelTuningDelTolerates(t *testing.T) {
 	for name, spoil := range map[string]func(b *box, c *rtnl.Conn) spec.Call{
 		"no link":         func(b *box, c *rtnl.Conn) spec.Call { c.DelLink("eth0"); return b.Cont.Call() },
@@ -257,8 +257,8 @@ func TestKernelTuningDelTolerates(t *testing.T) {
 	}
 }
 
-// A record of the reference plugins, which has no owner, is used by DEL and
-// left alone by GC; of ours, GC takes those of the network that are not valid.
+// DEL uses a record of the reference, which has no owner, and GC keeps it; GC deletes our records
+// of the network's stale attachments.
 func TestKernelTuningRecords(t *testing.T) {
 	b := newBox(t)
 	c := b.veth()
@@ -305,8 +305,9 @@ func TestKernelTuningRecords(t *testing.T) {
 	}
 }
 
-// The reference's name of a record has no network: where it is another network's, the record has a
-// name of its own, and so has one that an earlier version wrote. DEL restores from either.
+// The reference's name of a record does not include the network. If another network has that
+// record, or an earlier version wrote it, the attachment uses its own name. DEL restores from
+// either.
 func TestKernelTuningRecordOfOtherNetwork(t *testing.T) {
 	own := spec.Attachment{Network: "net1", ContainerID: "c1", IfName: "eth0"}.Key() + ".json"
 	for name, files := range map[string]map[string]string{
@@ -337,8 +338,8 @@ func TestKernelTuningRecordOfOtherNetwork(t *testing.T) {
 	}
 }
 
-// Values that the kernel refuses are an error of the configuration with the interface's name, or the
-// key as it was written, and nothing has changed.
+// Values that the kernel refuses are an error of the configuration with the interface's name, or
+// the key as it was written, and nothing is changed.
 func TestKernelTuningInvalidValues(t *testing.T) {
 	for keys, want := range map[string]string{
 		`"mtu":67`:    "eth0 does not take what is configured for it",
@@ -357,9 +358,9 @@ func TestKernelTuningInvalidValues(t *testing.T) {
 	}
 }
 
-// GET answers from ADD to DEL with whatever is set, also where it stays after DEL, as sysctls do, while
-// the interface is there. Where nothing is configured there is nothing to release: GET answers as long
-// as the interface is there.
+// GET returns a result from ADD to DEL for any setting while the interface exists, also for
+// sysctls, which stay after DEL. If nothing is configured there is nothing to release: GET returns
+// a result while the interface exists.
 func TestKernelTuningGetAfterDel(t *testing.T) {
 	for keys, settings := range map[string]bool{
 		`"sysctl":{"net.ipv4.ip_local_port_range":"2000 3000"}`: true,

@@ -9,8 +9,8 @@ import (
 	"cnibox/spec"
 )
 
-// attributes are some attributes of a link. It is also the format of the reference's file of former
-// attributes, so its keys must not change.
+// attributes are some attributes of a link. The reference stores former attributes in this format,
+// so the keys must not change.
 type attributes struct {
 	MAC      string `json:"mac,omitempty"`
 	Promisc  *bool  `json:"promisc,omitempty"`
@@ -22,8 +22,8 @@ type attributes struct {
 // empty reports whether no attribute is set.
 func (l attributes) empty() bool { return l == attributes{} }
 
-// validate checks the bounds of numbers, which the kernel would truncate to 32 bits. Whether the
-// link supports a value is for the kernel to report.
+// validate checks the bounds of numbers, which would be truncated to 32 bits. The kernel reports
+// values that the link does not support.
 func (l attributes) validate() error {
 	if l.MTU < 0 || l.MTU > math.MaxInt32 {
 		return spec.KeyErrorf("mtu", `"mtu" %d is not within 0 to %d`, l.MTU, math.MaxInt32)
@@ -34,7 +34,7 @@ func (l attributes) validate() error {
 	return nil
 }
 
-// current returns the present values of the attributes that are set, for the record.
+// current returns the present values of those attributes that are set, for the record.
 func (l attributes) current(link *rtnl.Link) attributes {
 	var now attributes
 	if l.MAC != "" {
@@ -55,8 +55,8 @@ func (l attributes) current(link *rtnl.Link) attributes {
 	return now
 }
 
-// change returns those of the attributes that the link does not have.
-// Some drivers refuse an attribute while the link is up, even if it does not change.
+// change returns those attributes that differ from the link's. Some drivers refuse an attribute
+// while the link is up, even if it does not change.
 func (l attributes) change(link *rtnl.Link) attributes {
 	if strings.EqualFold(l.MAC, link.MAC.String()) {
 		l.MAC = ""
@@ -76,8 +76,8 @@ func (l attributes) change(link *rtnl.Link) attributes {
 	return l
 }
 
-// ops set the attributes, one each, so that an error names its attribute and the others are tried all
-// the same.
+// ops returns an operation for each attribute, so that an error names its attribute and the others
+// are still tried.
 func (l attributes) ops(index uint32) []rtnl.Op {
 	var ops []rtnl.Op
 	add := func(ch rtnl.LinkChange) { ops = append(ops, rtnl.ChangeLink(index, ch)) }
@@ -99,8 +99,8 @@ func (l attributes) ops(index uint32) []rtnl.Op {
 	return ops
 }
 
-// withMissing returns the attributes of l, and those of o that l does not have.
-// So the oldest record takes precedence.
+// withMissing returns the attributes of l, and those of o that l does not have, so that the oldest
+// record takes precedence.
 func (l attributes) withMissing(o attributes) attributes {
 	if l.MAC == "" {
 		l.MAC = o.MAC
@@ -114,7 +114,7 @@ func (l attributes) withMissing(o attributes) attributes {
 	return l
 }
 
-// text is the attributes that are set, with the MAC address as it was written.
+// text formats the attributes that are set, with the MAC address as it was written.
 func (l attributes) text(mac string) string {
 	var set []string
 	add := func(key string, value any) { set = append(set, fmt.Sprintf("%s %v", key, value)) }

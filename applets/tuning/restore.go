@@ -10,11 +10,11 @@ import (
 	"cnibox/spec"
 )
 
-// A formerRecord has the former attributes. The reference's has nothing else.
+// A formerRecord stores the former attributes; the reference's record has nothing else.
 type formerRecord = record.Record[attributes]
 
-// sharedName is the reference's name of the record, so that its DEL finds it. It has no network, and
-// so may be that of several attachments.
+// sharedName returns the reference's name of the record, so that its DEL finds it. The name does
+// not include the network, so several attachments may share it.
 func sharedName(a spec.Attachment) string {
 	const longest = 255 - len(record.TempSuffix) // NAME_MAX, linux/limits.h
 	if name := a.ContainerID + "_" + a.IfName + ".json"; len(name) <= longest {
@@ -35,10 +35,10 @@ func readTuned(dir record.Dir, name string, a spec.Attachment) (rec *formerRecor
 	return rec, false, nil
 }
 
-// remember records the attributes before ADD, also where only sysctls are set: from the record GET
-// knows whether the attachment has had its DEL. Values that an earlier ADD has recorded of this
-// interface stay; the record of an interface that the attachment has lost is replaced. Where another
-// attachment has the shared name, or an earlier version wrote the record, it has a name of its own.
+// remember records the attributes before ADD, also if only sysctls are set: the record shows GET
+// that the attachment had no DEL yet. Values that an earlier ADD has recorded for this interface
+// stay; the record of an interface that the attachment has lost is replaced. If another attachment
+// has the shared name, or an earlier version wrote the record, the attachment's own name is used.
 func (c *conf) remember(op *chained.Op, before attributes) error {
 	if !c.sets() {
 		return nil
@@ -59,7 +59,7 @@ func (c *conf) remember(op *chained.Op, before attributes) error {
 	if old != nil && before.empty() && (old.SameNS(id) || old.LinkID == record.LinkID{}) {
 		return nil
 	}
-	// a record without the interface is that of this one if it is tuned already
+	// a record without an interface belongs to this one if that is tuned already
 	if old != nil && (old.LinkID == id || old.LinkID == record.LinkID{} && c.link.change(op.Link).empty()) {
 		before = old.Data.withMissing(before)
 	}
@@ -69,8 +69,8 @@ func (c *conf) remember(op *chained.Op, before attributes) error {
 	return nil
 }
 
-// Known looks for a record under both names. Without one, an attachment for which something is set has
-// had its DEL: its sysctls stay, and say nothing.
+// Known looks for a record under both names. An attachment with settings but without a record was
+// deleted: its sysctls stay, and do not show this.
 func (c *conf) Known(op *chained.Op) (bool, error) {
 	_, _, err := readTuned(op.Dir, record.Name(op.Attachment), op.Attachment)
 	if err != nil {
@@ -82,9 +82,9 @@ func (c *conf) Known(op *chained.Op) (bool, error) {
 	return err == nil, nil
 }
 
-// Release restores the former attributes of the link, if it still exists and is the attachment's, and
-// deletes the shared record. Sysctls stay: those of the interface are deleted with it, and others may be
-// set by another attachment of the namespace too.
+// Release restores the former attributes of the link, if it still exists and belongs to the
+// attachment, and deletes the shared record. Sysctls stay: those of the interface end with it, and
+// another attachment of the namespace may have set the others too.
 func (c *conf) Release(op *chained.Op) error {
 	dir, a := op.Dir, op.Attachment
 	rec, _, err := readTuned(dir, record.Name(a), a)
@@ -108,7 +108,8 @@ func (c *conf) Release(op *chained.Op) error {
 	return dir.Remove(sharedName(a))
 }
 
-// restoreTuned restores the link, if it is still there; other reports that it is another attachment's.
+// restoreTuned restores the link, if it still exists; other reports that it belongs to another
+// attachment.
 func restoreTuned(op *chained.Op, rec *formerRecord) (other bool, err error) {
 	if op.Link == nil || rec.Data.empty() {
 		return false, nil
@@ -121,7 +122,7 @@ func restoreTuned(op *chained.Op, rec *formerRecord) (other bool, err error) {
 		return other, err
 	}
 	if id, err := op.ID(); err != nil || rec.LinkID != id && rec.LinkID != (record.LinkID{}) {
-		return false, err // the record is of one that the attachment had before
+		return false, err // the record is of a former interface of the attachment
 	}
 	return false, restore(op, rec.Data)
 }

@@ -47,15 +47,14 @@ func (s *sysctls) UnmarshalJSON(b []byte) error {
 	return nil
 }
 
-// A sysctl is one setting.
-// The embedded one has its path below /proc/sys.
+// A sysctl is one setting. The embedded Sysctl has the path below /proc/sys.
 type sysctl struct {
 	written string // the key as the configuration has it
 	netns.Sysctl
 }
 
 // mergeSysctls returns the settings sorted by path, so that each ADD writes them in the same order,
-// "all" before the names of interfaces. Those of args.cni replace those of the configuration.
+// "all" before names of interfaces. Settings of args.cni replace those of the configuration.
 func mergeSysctls(own, args sysctls, ifName string) ([]sysctl, error) {
 	merged, err := sysctlPaths(args, ifName)
 	if err != nil {
@@ -78,7 +77,7 @@ func mergeSysctls(own, args sysctls, ifName string) ([]sysctl, error) {
 	return merged, nil
 }
 
-// sysctlPaths refuses two keys that name the same setting.
+// sysctlPaths converts keys to paths. It refuses two keys for the same setting.
 func sysctlPaths(settings sysctls, ifName string) ([]sysctl, error) {
 	var out []sysctl
 	written := make(map[string]string, len(settings)) // keys, by their path
@@ -96,12 +95,10 @@ func sysctlPaths(settings sysctls, ifName string) ([]sysctl, error) {
 	return out, nil
 }
 
-// sysctlPath returns the path of a setting below /proc/sys. The first
-// separator of the key decides, as in sysctl(8): if it is a slash the key is
-// the path; if it is a dot, dots and slashes change places, so that a slash
-// stands for a dot in the name of an interface. IFNAME is replaced after that,
-// and may have dots.
-// A key outside net, or that is not a path, is an error.
+// sysctlPath returns the path of a setting below /proc/sys. As in sysctl(8) the first separator of
+// the key decides. After a slash, the key is the path. After a dot, dots and slashes change places,
+// so that a slash stands for a dot in the name of an interface. IFNAME is replaced last, and may
+// contain dots. A key outside net, or one that is not a path, is an error.
 func sysctlPath(key, ifName string) (string, error) {
 	invalid := spec.Errorf(spec.CodeConfig, "invalid net sysctl key: %q", key).WithDetails(`a key of "sysctl" must begin with net. or net/`).AtKey("sysctl")
 	p := key
@@ -128,13 +125,13 @@ func sysctlPath(key, ifName string) (string, error) {
 	return p, nil
 }
 
-// longestAllowlist is the most bytes that an allowlist may have; more is an error.
+// longestAllowlist is the maximum length of an allowlist in bytes; a longer one is an error.
 const longestAllowlist = 1 << 20
 
-// checkAllowed refuses settings that no line of the allowlist matches; without
-// such a file all are allowed. It is matched with the key as written, as in the reference. A line that
-// is not a regular expression allows nothing, and neither does an empty file. The error has code 7
-// and begins with the phrase of the reference.
+// checkAllowed refuses settings that no line of the allowlist matches. Without the file all are
+// allowed. Like the reference it matches the key as written. A line that is not a regular
+// expression allows nothing, and neither does an empty file. The error has code 7 and begins with
+// the phrase of the reference.
 func checkAllowed(file string, settings []sysctl) error {
 	if len(settings) == 0 {
 		return nil
@@ -172,15 +169,15 @@ func checkAllowed(file string, settings []sysctl) error {
 	return nil
 }
 
-// writeSysctls writes the settings and returns the former values of those written, last first.
-// Settings that cannot be read, as those that flush a table, have no former value. It runs on a
-// thread in the namespace, on which /proc/sys/net depends.
+// writeSysctls writes the settings and returns the former values of those written, in reverse
+// order. Settings that cannot be read, such as those that flush a table, have no former value. It
+// runs on a thread in the namespace, since /proc/sys/net depends on the thread.
 func writeSysctls(ns *netns.NS, settings []sysctl) (before []netns.Sysctl, err error) {
 	if len(settings) == 0 {
 		return nil, nil
 	}
 	err = ns.Do(func() error {
-		here := netns.Host() // of the thread
+		here := netns.Host() // of this thread
 		for _, s := range settings {
 			old, err := here.Sysctl(s.Key)
 			if err != nil && !netns.Unreadable(err) {
@@ -203,7 +200,7 @@ func writeSysctls(ns *netns.NS, settings []sysctl) (before []netns.Sysctl, err e
 	return before, err
 }
 
-// explain explains an error that is due to the configuration.
+// explain explains an error that the configuration causes.
 func (s sysctl) explain(err error) error {
 	switch {
 	case errors.Is(err, os.ErrNotExist):
@@ -214,17 +211,17 @@ func (s sysctl) explain(err error) error {
 	return err
 }
 
-// checkSysctls compares each setting with the live value, field by field, since the kernel separates
-// fields with tabs.
+// checkSysctls compares each setting with the live value. It compares fields, since the kernel
+// separates them with tabs.
 func checkSysctls(ns *netns.NS, settings []sysctl) error {
 	if len(settings) == 0 {
 		return nil
 	}
 	return ns.Do(func() error {
 		for _, s := range settings {
-			now, err := netns.Host().Sysctl(s.Key) // of the thread
+			now, err := netns.Host().Sysctl(s.Key) // of this thread
 			if errors.Is(err, os.ErrPermission) {
-				continue // can be written, only
+				continue // can only be written
 			}
 			if err != nil {
 				return spec.Errorf(spec.CodeCheck, "%w", err)

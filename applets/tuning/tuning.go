@@ -48,18 +48,18 @@ const (
 	defaultAllowlist = "/etc/cni/tuning/allowlist.conf" // the reference's
 )
 
-// keys are in the configuration and in args.cni, which takes precedence. Nil is absence.
+// keys are in the configuration and in args.cni, which takes precedence. Nil means absent.
 type keys struct {
 	Sysctl   sysctls `json:"sysctl"`
 	MAC      string  `json:"mac"`
 	Promisc  *bool   `json:"promisc"`
-	MTU      *int    `json:"mtu"` // bytes; nil, 0: as it is
+	MTU      *int    `json:"mtu"` // bytes; nil, 0: unchanged
 	AllMulti *bool   `json:"allmulti"`
 	TxQLen   *int    `json:"txQLen"` // packets
 }
 
-// conf is the whole configuration. MAC addresses are checked and chosen by
-// [spec.Request.MAC]; here they are for their spelling alone.
+// conf is the whole configuration. [spec.Request.MAC] checks and chooses the MAC address; those
+// here are only for its spelling.
 type conf struct {
 	chained.Defaults
 	chained.Stored
@@ -67,11 +67,11 @@ type conf struct {
 	RuntimeConfig struct{ MAC string } `json:"runtimeConfig"`
 	Args          struct{ CNI keys }   `json:"args"`
 
-	// by Validate
+	// Set by Validate.
 	sysctls []sysctl // sorted by path
 	link    attributes
 	mac     string // link.MAC as it was written
-	off     bool   // promisc is false: only CHECK uses that
+	off     bool   // promisc is false; only CHECK uses this
 }
 
 // Validate checks all keys. Errors of CNI_ARGS have code 4.
@@ -94,7 +94,7 @@ func (c *conf) Validate(r *spec.Request) error {
 			c.link.Promisc = promisc
 		}
 	}
-	// the result has the address as it was written, as in the reference
+	// like the reference's, the result has the address as it was written
 	fromArgs, _ := r.Arg("MAC")
 	c.mac = c.link.MAC
 	for _, s := range []string{c.RuntimeConfig.MAC, args.MAC, fromArgs, own.MAC} {
@@ -108,8 +108,7 @@ func (c *conf) Validate(r *spec.Request) error {
 	return c.link.validate()
 }
 
-// first returns the first pointer that is not nil.
-// It puts args.cni before the plain key.
+// first returns the first pointer that is not nil: args.cni takes precedence over the plain key.
 func first[T any](from ...*T) *T {
 	for _, p := range from {
 		if p != nil {
@@ -119,7 +118,7 @@ func first[T any](from ...*T) *T {
 	return nil
 }
 
-// Needs is the interface, if anything is about it.
+// Needs requires the interface if any setting concerns it.
 func (c *conf) Needs() chained.Need {
 	if !c.link.empty() || c.off ||
 		slices.ContainsFunc(c.sysctls, func(s sysctl) bool { return strings.Contains(s.written, "IFNAME") }) {
@@ -131,9 +130,9 @@ func (c *conf) Needs() chained.Need {
 // sets reports whether anything is to be set.
 func (c *conf) sets() bool { return len(c.sysctls) > 0 || !c.link.empty() }
 
-// Apply writes the sysctls, then the attributes of the link, or neither. The undo restores all former
-// values. The result is prevResult with the new MAC address and MTU, but not for a link of the host with
-// the same name.
+// Apply writes the sysctls and then the attributes of the link, all or none. The undo restores all
+// former values. The result is prevResult with the new MAC address and MTU, which a link of the
+// host with the same name does not get.
 func (c *conf) Apply(op *chained.Op) error {
 	if err := checkAllowed(defaultAllowlist, c.sysctls); err != nil {
 		return err
@@ -156,7 +155,7 @@ func (c *conf) Apply(op *chained.Op) error {
 	if err != nil {
 		return err
 	}
-	// Of the name, and in this namespace: the host may have an eth0 as well.
+	// Only in this namespace: the host may have a link of the same name.
 	for i := range op.Prev.Interfaces {
 		ifc := &op.Prev.Interfaces[i]
 		if ifc.Name != op.IfName || isOtherNS(op.NS, ifc.Sandbox) {
@@ -172,8 +171,8 @@ func (c *conf) Apply(op *chained.Op) error {
 	return nil
 }
 
-// isOtherNS reports whether a sandbox of prevResult is another namespace than ns: the host's, or one
-// that can be opened. A runtime may have unmounted the path by which an earlier plugin knew ns.
+// isOtherNS reports whether a sandbox of prevResult is a namespace other than ns: the host's, or
+// one that can be opened. A runtime may have unmounted the path by which an earlier plugin knew ns.
 func isOtherNS(ns *netns.NS, sandbox string) bool {
 	if sandbox == "" || ns.IsAt(sandbox) {
 		return sandbox == ""
@@ -182,8 +181,7 @@ func isOtherNS(ns *netns.NS, sandbox string) bool {
 	return err == nil
 }
 
-// restore gives the link the attributes of was.
-// The link is read again, since only what differs is sent.
+// restore gives the link its former attributes. It reads the link again, to send only what differs.
 func restore(op *chained.Op, former attributes) error {
 	if former.empty() {
 		return nil
@@ -206,7 +204,7 @@ func (c *conf) Probe(op *chained.Op) error {
 	return op.Dir.CheckWritable()
 }
 
-// Holds are the settings, as they are configured.
+// Holds returns the settings as configured.
 func (c *conf) Holds(*chained.Op) (all []spec.Holding) {
 	for _, s := range c.sysctls {
 		all = append(all, spec.Holding{Kind: "sysctl", Text: s.written + " = " + s.Value, Data: s.Sysctl})

@@ -12,8 +12,7 @@ import (
 	"cnibox/spec/spectest"
 )
 
-// In the reference every dot becomes a slash, which mangles names of
-// interfaces that have dots.
+// In the reference every dot becomes a slash, which breaks names of interfaces with dots.
 func TestTuningSysctlPath(t *testing.T) {
 	tests := map[string]struct{ key, ifName, want string }{
 		"dots":                            {"net.ipv4.ip_forward", "eth0", "net/ipv4/ip_forward"},

@@ -35,7 +35,7 @@ IPv6 addresses are checked for duplicates on the segment, which takes a second o
 
 var flow = attach.Plugin{Kind: "vlan", IPAM: attach.Required, New: func() attach.Driver { return new(plugin) }}
 
-// plugin has the keys; Help describes each. The MAC address is read by [spec.Request.MAC].
+// plugin has the keys; Help describes each. [spec.Request.MAC] reads the MAC address.
 type plugin struct {
 	attach.OnMaster
 	ID int `json:"vlanId"` // 0 to 4094
@@ -52,8 +52,8 @@ func (p *plugin) Validate() error {
 	return p.OnMaster.Validate()
 }
 
-// Link creates the link in the container. A master has each VLAN once, so EEXIST may be about
-// that.
+// Link creates the link in the container. A master can have each VLAN once, so EEXIST may concern
+// the VLAN.
 func (p *plugin) Link(op *attach.Op) error {
 	addr, err := op.MAC()
 	if err != nil {

@@ -87,7 +87,7 @@ func TestKernelVRF(t *testing.T) {
 	w.Result(w.Do(spec.Del, "vrf", w.Cont.Call(), keys, ""))
 }
 
-// The VRF goes with the last interface that is in it.
+// The VRF is deleted with its last interface.
 func TestKernelVRFDeletedWithLastInterface(t *testing.T) {
 	w := newVeth(t)
 	w.AddPair("host1", "eth1", "10.8.0.1/24", "fd08::1/64", "10.8.0.2/24", "fd08::2/64")

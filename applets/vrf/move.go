@@ -16,10 +16,10 @@ import (
 	"cnibox/spec"
 )
 
-// settleTime is how long an ADD waits for duplicate detection of the addresses that it restored.
+// settleTime bounds the wait of an ADD for duplicate detection of the addresses that it restored.
 const settleTime = 3 * time.Second
 
-// ownsAddr looks for an address with its prefix length, without one that is a duplicate.
+// ownsAddr looks for an address with its prefix length, and ignores duplicates.
 func ownsAddr(addrs []rtnl.Addr, want netip.Prefix) bool {
 	return slices.ContainsFunc(addrs, func(a rtnl.Addr) bool { return a.Prefix == want && !a.DADFailed })
 }
@@ -56,7 +56,7 @@ func (c *conf) Apply(op *chained.Op) error {
 	return nil
 }
 
-// asMoved returns routes as they are, in their tables.
+// asMoved returns routes in the form of moved routes, with their tables.
 func asMoved(routes []rtnl.Route) (moved []chained.MovedRoute) {
 	for _, r := range routes {
 		moved = append(moved, chained.MovedRoute{Dst: r.Dst, GW: r.GW, To: r.GW, Table: r.Table})
@@ -105,8 +105,8 @@ func (v membership) ensureVRF(c *conf) (index uint32, table int, err error) {
 	return l.Index, table, nil
 }
 
-// enslave moves the interface into the VRF. The kernel sets the link down and up for that, which
-// deletes its routes, but for those of the kernel, and without keep_addr_on_down its IPv6 addresses.
+// enslave moves the interface into the VRF. The kernel sets the link down and up for that. This
+// deletes its routes, except those of the kernel, and without keep_addr_on_down its IPv6 addresses.
 func (v membership) enslave(ctx context.Context, index uint32, table int) error {
 	addrs, routes, err := v.currentConfig()
 	if err != nil {
@@ -131,8 +131,8 @@ func (v membership) enslave(ctx context.Context, index uint32, table int) error 
 	return v.waitDAD(ctx)
 }
 
-// currentConfig returns the addresses of the interface and the routes out of it, in all tables, that
-// the kernel does not make by itself, those without a gateway first.
+// currentConfig returns the interface's addresses, and its routes in all tables that the kernel
+// does not add itself, those without a gateway first.
 func (v membership) currentConfig() (addrs []rtnl.Addr, routes []rtnl.Route, err error) {
 	if addrs, err = v.Conn.Addrs(v.Link.Index); err != nil {
 		return nil, nil, err
@@ -148,8 +148,8 @@ func (v membership) currentConfig() (addrs []rtnl.Addr, routes []rtnl.Route, err
 	return addrs, routes, err
 }
 
-// restore adds the deleted addresses and routes again. Addresses that were in use need no duplicate
-// detection.
+// restore adds the deleted addresses and routes again. Addresses that were in use do not need
+// duplicate detection.
 func (v membership) restore(addrs []rtnl.Addr, routes []rtnl.Route) error {
 	have, err := v.Conn.Addrs(v.Link.Index)
 	if err != nil {
@@ -178,8 +178,8 @@ func (v membership) restore(addrs []rtnl.Addr, routes []rtnl.Route) error {
 	return v.Conn.Do(ops...)
 }
 
-// waitDAD waits for addresses that the kernel checks for duplicates again, as those that it kept while
-// the link was down. Without a carrier that has no end, so a timeout is not an error.
+// waitDAD waits for addresses that the kernel checks for duplicates again, such as those that it
+// kept while the link was down. Without a carrier this does not end, so a timeout is not an error.
 func (v membership) waitDAD(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, settleTime)
 	defer cancel()

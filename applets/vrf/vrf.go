@@ -41,7 +41,7 @@ type conf struct {
 	chained.Defaults
 	chained.Stored
 	Name  string `json:"vrfname"`
-	Table int    `json:"table"` // 0: that of the VRF, else the first that is free
+	Table int    `json:"table"` // 0: that of the VRF, else the first free one
 }
 
 // Validate checks the name and the table.
@@ -59,8 +59,8 @@ func (c *conf) Validate(*spec.Request) error {
 	return nil
 }
 
-// Check finds the VRF with its table, the interface in it, and the addresses and
-// routes of prevResult where they belong.
+// Check looks for the VRF with its table, the interface in it, and the addresses and routes of
+// prevResult in their tables.
 func (c *conf) Check(op *chained.Op) error {
 	if err := op.CheckIndexes(); err != nil {
 		return err
@@ -83,8 +83,8 @@ func (c *conf) Check(op *chained.Op) error {
 	return checkResult(op, data.Table)
 }
 
-// checkResult looks for the addresses and routes of prevResult. Routes that have no table
-// in prevResult are in that of the VRF; the gateway of a default route is not compared.
+// checkResult looks for the addresses and routes of prevResult. Routes without a table in
+// prevResult are in the VRF's table. It does not compare the gateway of a default route.
 func checkResult(op *chained.Op, table int) error {
 	addrs, err := op.Conn.Addrs(op.Link.Index)
 	if err != nil {
@@ -119,9 +119,9 @@ func checkResult(op *chained.Op, table int) error {
 	return nil
 }
 
-// Release removes the interface from its VRF, and deletes the VRF without interfaces. Without a valid
-// configuration the VRF is that of the interface. Without a record, as after GC, no more is deleted
-// than a VRF of this name without interfaces.
+// Release removes the interface from its VRF, and deletes the VRF if that has no other interfaces.
+// If the configuration is invalid it uses the VRF of the interface. Without a record, as after GC,
+// it only deletes a VRF of this name that has no interfaces.
 func (c *conf) Release(op *chained.Op) error {
 	if op.NS == nil {
 		return nil
@@ -179,7 +179,7 @@ func (c *conf) Probe(op *chained.Op) error {
 	return nil
 }
 
-// Holds is the membership.
+// Holds returns the membership.
 func (c *conf) Holds(*chained.Op) []spec.Holding {
 	text := "in VRF " + c.Name
 	if c.Table != 0 {

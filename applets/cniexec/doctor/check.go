@@ -12,7 +12,7 @@ import (
 	"cnibox/spec"
 )
 
-// Judge runs CHECK of an attachment, unless there is a reason against it.
+// Judge runs CHECK of an attachment, unless there is a reason not to.
 func Judge(ctx context.Context, runner *chain.Runner, e *chain.Entry) (unchecked string, err error) {
 	l, err := e.ListOnce(ctx)
 	if err != nil {
@@ -24,8 +24,8 @@ func Judge(ctx context.Context, runner *chain.Runner, e *chain.Entry) (unchecked
 	return "", runner.Check(ctx, l, chain.Target{ContainerID: e.ContainerID, IfName: e.IfName})
 }
 
-// JudgeAll runs CHECK of the attachments that are alive, notes what it finds, and returns the list
-// without those that are detached meanwhile. It ends early when ctx does.
+// JudgeAll runs CHECK of the live attachments, records what it finds, and returns the list without
+// those that were detached meanwhile. It ends early when ctx does.
 func JudgeAll(ctx context.Context, cache *chain.Cache, list []*inventory.Entry, check func(context.Context, *inventory.Entry) (unchecked string, err error)) []*inventory.Entry {
 	detached := map[*inventory.Entry]bool{}
 	for _, a := range list {
@@ -54,7 +54,7 @@ func JudgeAll(ctx context.Context, cache *chain.Cache, list []*inventory.Entry, 
 	return slices.DeleteFunc(slices.Clone(list), func(a *inventory.Entry) bool { return detached[a] })
 }
 
-// Deleted reports whether an attachment is not in the cache any more.
+// Deleted reports whether an attachment was deleted from the cache.
 func Deleted(cache *chain.Cache, e *chain.Entry) bool {
 	now, err := cache.Lookup(e.Attachment())
 	return now == nil && errors.Is(err, os.ErrNotExist)

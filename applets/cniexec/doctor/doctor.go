@@ -26,38 +26,38 @@ import (
 	"cnibox/spec"
 )
 
-// A Finding is something that keeps networks of this host from working, or may. check, status, gc,
-// reload and boot have the same of what is not as it should be.
+// A Finding is something that keeps networks of this host from working, or may do so. check,
+// status, gc, reload and boot report faults in the same form.
 //
-// The four members that name an attachment are empty where it is about none, or not known; those of the
-// finding of several attachments are in [Doctor.Documents].
+// The four members that name an attachment are empty if the finding does not concern one, or it is
+// not known. For a finding about several attachments see [Doctor.Documents].
 type Finding struct {
-	Check       string `json:"check"`   // the part that was looked at
-	Where       string `json:"where"`   // what is wrong; mostly the name of a link, a file, an attachment
+	Check       string `json:"check"`   // the checked part
+	Where       string `json:"where"`   // what is wrong; usually the name of a link, a file or an attachment
 	Message     string `json:"message"` // one line
-	Repair      string `json:"repair"`  // a command, or what to change; several commands are several lines
-	Own         bool   `json:"own"`     // --fix does it
-	Code        int    `json:"code"`    // that of an error of the specification; 0: there is none
+	Repair      string `json:"repair"`  // a command, or what to change; a line for each command
+	Own         bool   `json:"own"`     // --fix can repair it
+	Code        int    `json:"code"`    // of an error of the specification; 0: none
 	Network     string `json:"network"`
 	ContainerID string `json:"containerID"`
 	IfName      string `json:"ifName"`
 	NetNS       string `json:"netns"`
 
-	attachments []*inventory.Entry          // attachments, if it is about some
-	fix         func(context.Context) error // nil: it is not cnibox's own
+	attachments []*inventory.Entry          // the attachments, if it concerns any
+	fix         func(context.Context) error // nil: not a fault of cnibox's own state
 }
 
-// SetAttachment sets the attachment that a finding is about.
+// SetAttachment sets the attachment of a finding.
 func (f *Finding) SetAttachment(a spec.Attachment, netns string) {
 	f.Network, f.ContainerID, f.IfName, f.NetNS = a.Network, a.ContainerID, a.IfName, netns
 }
 
-// SetError sets the error that a finding is.
+// SetError sets the error of a finding.
 func (f *Finding) SetError(err error) {
 	f.Code, f.Message = spec.AsError(err).Code, spec.Printable(hint.Reason(err))
 }
 
-// Fault is the finding of what CHECK or RESTORE has found of an attachment, and what repairs it.
+// Fault returns the finding for what CHECK or RESTORE has found, with its repair.
 func Fault(e *chain.Entry, err error) Finding {
 	f := Finding{Check: "attachment", Where: e.Title(), Repair: "cni-exec reload " + e.ContainerID, Own: true}
 	if errors.Is(err, spec.ErrNeedsAdd) {
@@ -68,58 +68,58 @@ func Fault(e *chain.Entry, err error) Finding {
 	return f
 }
 
-// A Doctor looks at a host: at the kernel, what other programs have set up, the networks and
-// what is attached. It changes nothing; [Doctor.Fix] does.
+// A Doctor examines a host: the kernel, what other programs have configured, the networks and their
+// attachments. It changes nothing; only [Doctor.Fix] does.
 type Doctor struct {
 	Host
 	inv      *inventory.Inventory
-	list     []*inventory.Entry            // that are looked at: all, or those of Host.Name
-	lives    map[*inventory.Entry]bool     // which of all have a network namespace, as far as is known
-	title    func(*inventory.Entry) string // of an attachment, for people
+	list     []*inventory.Entry            // the examined ones: all, or those of Host.Name
+	lives    map[*inventory.Entry]bool     // those of all that have a network namespace, as far as known
+	title    func(*inventory.Entry) string // formats an attachment for messages
 	rules    map[string][]nft.Element      // by the owner's key; nil: not read
-	unlisted bool                          // the cache has entries that could not be read, so what has no entry may have an owner
+	unlisted bool                          // the cache has unreadable entries, so what seems to have no owner may have one
 	examined []*examined
 	uplinks  []*rtnl.Link
 	blockers []nft.Blocker
-	off      []string // what CHECK of each attachment says of forwarding that is off
+	off      []string // what CHECK of each attachment reports about forwarding that is off
 	hung     bool     // firewalld does not answer
 	linted   []*lint.Finding
-	Checks   int // how many parts were looked at
+	Checks   int // number of checked parts
 	Found    []Finding
-	Fixed    []Finding                         // what [Doctor.Fix] has repaired
-	Untested []string                          // and why
+	Fixed    []Finding                         // repaired by [Doctor.Fix]
+	Untested []string                          // with the reasons
 	searched map[string]*inventory.OwnerSearch // by network
 }
 
-// An examined network is one with what its plugins say of their configuration.
+// An examined network is a network with what its plugins report about its configuration.
 type examined struct {
 	*inventory.Network
 	list      *chain.List // nil: its configuration is gone
 	resources spec.Resources
-	invalid   map[int]bool // plugins of which an error of lint says all that STATUS would
+	invalid   map[int]bool // plugins for which lint reports everything that STATUS would
 }
 
-// A Host is what a doctor needs to know of the call.
+// A Host has what a doctor needs to know of the call.
 type Host struct {
 	Runner        *chain.Runner
 	Plugins       *chain.Describer
 	Applets       applet.Table
 	Getenv        func(string) string
-	ConfDir, Path string // as the flags have them
-	Name          string // of a network or a container, whose attachments alone are looked at; empty: all
+	ConfDir, Path string // as in the flags
+	Name          string // of a network or a container, to whose attachments the examination is limited; empty: all
 
 	Networks func(*inventory.Inventory) []*inventory.Network // prints nothing
 	Lint     func(dir string) ([]*lint.Finding, error)
-	Restore  func(context.Context, []*chain.Entry) error // what CHECK finds a fault of
+	Restore  func(context.Context, []*chain.Entry) error // restores attachments with a fault
 }
 
-// A check is one part that is looked at.
+// A check examines one part.
 type check struct {
 	run  func(*Doctor, context.Context)
-	host bool // it is about no attachment, and is left out where only some are looked at
+	host bool // it does not concern attachments, and is skipped if only some are examined
 }
 
-// checks are all of them, in the order of their findings.
+// checks are all checks, in the order of their findings.
 var checks = []check{
 	{(*Doctor).checkCache, true}, {(*Doctor).checkKernel, true}, {(*Doctor).checkConfigurations, true}, {(*Doctor).checkStatus, false},
 	{(*Doctor).checkBlockers, false}, {(*Doctor).checkForwarding, false}, {(*Doctor).checkBridgeNetfilter, false},
@@ -129,7 +129,7 @@ var checks = []check{
 	{(*Doctor).checkLeases, true}, {(*Doctor).checkAttachments, false}, {(*Doctor).checkOrphans, true},
 }
 
-// Examine looks at everything, or at what concerns the attachments of Host.Name.
+// Examine examines everything, or what concerns the attachments of Host.Name.
 func Examine(ctx context.Context, h Host) (*Doctor, error) {
 	d := &Doctor{Host: h, searched: map[string]*inventory.OwnerSearch{}}
 	var err error
@@ -176,7 +176,7 @@ func Examine(ctx context.Context, h Host) (*Doctor, error) {
 	return d, nil
 }
 
-// readRules reads what attachments have in the rule set.
+// readRules reads the elements of attachments in the rule set.
 func (d *Doctor) readRules() {
 	held, err := nft.Open(netns.Host()).Elements()
 	if err != nil {
@@ -189,7 +189,7 @@ func (d *Doctor) readRules() {
 	}
 }
 
-// add adds a finding, of some attachments or of none. One with a fix is cnibox's own.
+// add adds a finding about some attachments, or none. One with a fix concerns cnibox's own state.
 func (d *Doctor) add(f Finding, attached ...*inventory.Entry) {
 	f.Where, f.Message, f.Own, f.attachments = spec.Printable(cmp.Or(f.Where, f.Check)), spec.Printable(f.Message), f.fix != nil, attached
 	if len(attached) == 1 {
@@ -198,7 +198,7 @@ func (d *Doctor) add(f Finding, attached ...*inventory.Entry) {
 	d.Found = append(d.Found, f)
 }
 
-// titles are the names of attachments, of which the first few are enough for people.
+// titles formats the names of attachments, of which it shows only the first few.
 func (d *Doctor) titles(attached []*inventory.Entry) string {
 	var names []string
 	for _, a := range attached {
@@ -207,14 +207,14 @@ func (d *Doctor) titles(attached []*inventory.Entry) string {
 	return tty.Several(names)
 }
 
-// skip notes what could not be looked at.
+// skip records what could not be checked.
 func (d *Doctor) skip(check string, err error) {
 	d.Untested = append(d.Untested, check+": "+spec.Printable(err.Error()))
 }
 
-// readNetworks asks the plugins of each network which resources they use.
+// readNetworks asks the plugins of each network for the resources they use.
 func (d *Doctor) readNetworks(networks []*inventory.Network) {
-	lists, _ := chain.Lists(d.ConfDir) // what is wrong with the others, lint says
+	lists, _ := chain.Lists(d.ConfDir) // lint reports what is wrong with the others
 	for _, n := range networks {
 		e := &examined{Network: n, invalid: map[int]bool{}}
 		if i := slices.IndexFunc(lists, func(l *chain.List) bool { return l.Name == n.Name }); i >= 0 {
@@ -238,11 +238,11 @@ func (d *Doctor) readNetworks(networks []*inventory.Network) {
 	}
 }
 
-// alive reports whether anything is attached to the network.
+// alive reports whether the network has a live attachment.
 func (e *examined) alive() bool { return slices.ContainsFunc(e.Attached, (*inventory.Entry).Alive) }
 
-// Fix does what is cnibox's own, and examines the host again. What only shows then, as behind the
-// first fault that CHECK found, is done as well.
+// Fix repairs cnibox's own state, and examines the host again. It also repairs faults that only
+// show then, such as those after the first fault of a CHECK.
 func (d *Doctor) Fix(ctx context.Context) (*Doctor, error) {
 	const rounds = 4
 	for n := 0; ; n++ {
@@ -258,12 +258,12 @@ func (d *Doctor) Fix(ctx context.Context) (*Doctor, error) {
 	}
 }
 
-// has reports whether a finding is one of these.
+// has reports whether the doctor has a finding.
 func (d *Doctor) has(f Finding) bool {
 	return slices.ContainsFunc(d.Found, func(o Finding) bool { return o.Check == f.Check && o.Where == f.Where && o.Message == f.Message })
 }
 
-// treatOnce does what is cnibox's own, examines the host again, and notes what was fixed.
+// treatOnce repairs cnibox's own state, examines the host again, and records what was fixed.
 func (d *Doctor) treatOnce(ctx context.Context) (*Doctor, error) {
 	for _, f := range d.Found {
 		if f.fix == nil {
@@ -286,7 +286,7 @@ func (d *Doctor) treatOnce(ctx context.Context) (*Doctor, error) {
 	return after, nil
 }
 
-// Text has a line for each finding, "where: what: what to do", and how many there are at its end.
+// Text has a line for each finding, "where: what: what to do", and their number at the end.
 func (d *Doctor) Text() string {
 	var out strings.Builder
 	for _, f := range d.Fixed {
@@ -303,7 +303,7 @@ func (d *Doctor) Text() string {
 	return out.String()
 }
 
-// Documents are findings for programs: one of several attachments is one for each.
+// Documents returns findings for JSON: it splits one about several attachments into one for each.
 func (d *Doctor) Documents(found []Finding) []Finding {
 	all := []Finding{}
 	for _, f := range found {
@@ -351,8 +351,8 @@ func (d *Doctor) checkConfigurations(context.Context) {
 	}
 }
 
-// checkStatus runs STATUS of the plugins that are built in, which find what the kernel and the host
-// lack. External ones may hang. Versions without STATUS get that of the newest.
+// checkStatus runs STATUS of the built-in plugins, which reports what the kernel and the host lack.
+// External plugins may hang. For versions without STATUS it runs that of the newest.
 func (d *Doctor) checkStatus(ctx context.Context) {
 	for _, n := range d.examined {
 		if n.list == nil {
@@ -373,7 +373,7 @@ func (d *Doctor) checkStatus(ctx context.Context) {
 			}
 			if err != nil && errors.Is(err, os.ErrPermission) {
 				d.skip("status of "+n.Name, err)
-			} else if err != nil && spec.AsError(err).Code != spec.CodeConfig { // lint has reported that one
+			} else if err != nil && spec.AsError(err).Code != spec.CodeConfig { // lint has reported it
 				d.add(Finding{Check: "status", Where: "network " + n.Name, Message: hint.Line(err), Repair: "cni-exec status " + n.Name,
 					Code: spec.AsError(err).Code, Network: n.Name})
 			}
@@ -381,13 +381,13 @@ func (d *Doctor) checkStatus(ctx context.Context) {
 	}
 }
 
-// builtIn reports whether a plugin is one of this program, and would be run.
+// builtIn reports whether a plugin is built in, and would run.
 func (d *Doctor) builtIn(plugin string) bool {
 	verbs, err := d.Runner.Invoker.Find(plugin)
 	return err == nil && verbs != nil
 }
 
-// checkCache looks for entries that cannot be read.
+// checkCache looks for unreadable entries.
 func (d *Doctor) checkCache(ctx context.Context) {
 	for _, b := range d.inv.Broken {
 		d.unlisted = true
@@ -404,7 +404,7 @@ func (d *Doctor) checkCache(ctx context.Context) {
 			if a, has := d.ownerOf(&b); len(has) > 0 {
 				f.Message += fmt.Sprintf("; it is of %s, which has %s", chain.EntryOf(a).Title(), tty.Several(has))
 				f.Repair = chain.DelCommand(a) + ", and add it again"
-				if !dir { // which a file cannot replace
+				if !dir { // a file cannot replace a directory
 					d.offerRebuild(ctx, &f, a)
 				}
 				f.Network, f.ContainerID, f.IfName = a.Network, a.ContainerID, a.IfName
@@ -414,8 +414,8 @@ func (d *Doctor) checkCache(ctx context.Context) {
 	}
 }
 
-// ownerOf returns the attachment of which a broken entry is, by the labels of links, the rule set and
-// the leases, and what it has there; nothing: these do not have it.
+// ownerOf returns the attachment of a broken entry, by the labels of links, the rule set and the
+// leases, and what it has there; nothing: not found.
 func (d *Doctor) ownerOf(b *chain.Broken) (owner spec.Attachment, has []string) {
 	note := func(a spec.Attachment, format string, args ...any) {
 		if b.Of(a) {
@@ -448,7 +448,7 @@ func (d *Doctor) ownerOf(b *chain.Broken) (owner spec.Attachment, has []string) 
 	return owner, has
 }
 
-// checkStale looks for what is left of namespaces that are gone, and of an add that was killed.
+// checkStale looks for the rest of attachments whose namespace is gone, and of a killed ADD.
 func (d *Doctor) checkStale(context.Context) {
 	var gone, interrupted []*inventory.Entry
 	for _, a := range d.list {
@@ -474,7 +474,7 @@ func (d *Doctor) checkStale(context.Context) {
 	}
 }
 
-// delOrGC is the command that deletes what is left of attachments.
+// delOrGC returns the command that deletes the rest of attachments.
 func delOrGC(attached []*inventory.Entry) string {
 	if len(attached) == 1 {
 		return chain.DelCommand(attached[0].Attachment())
@@ -482,7 +482,7 @@ func delOrGC(attached []*inventory.Entry) string {
 	return "cni-exec gc --all-networks --valid-live"
 }
 
-// checkLeases looks for leases that no attachment has.
+// checkLeases looks for leases without an attachment.
 func (d *Doctor) checkLeases(context.Context) {
 	if d.unlisted {
 		return
@@ -508,7 +508,8 @@ func (d *Doctor) checkLeases(context.Context) {
 	}
 }
 
-// search is that of the owners of a network. It is made where something seems to be stale.
+// search returns the search for the owners of a network. It runs only if something seems to be
+// stale.
 func (d *Doctor) search(network string) *inventory.OwnerSearch {
 	if s, done := d.searched[network]; done {
 		return s
@@ -533,14 +534,13 @@ func (d *Doctor) search(network string) *inventory.OwnerSearch {
 // alive reports whether an attachment that seems to be stale is alive.
 func (d *Doctor) alive(a spec.Attachment) bool { return d.search(a.Network).Alive(a) }
 
-// leased reports whether a lease that seems to be stale is that of an attachment that is alive.
+// leased reports whether a lease that seems to be stale belongs to a live attachment.
 func (d *Doctor) leased(n *inventory.Network, addr netip.Addr) bool {
 	s := d.search(n.Name)
 	return s.Alive(s.Leases[addr])
 }
 
-// checkAttachments runs CHECK of the attachments that are alive. Those with the same fault are one
-// finding.
+// checkAttachments runs CHECK of the live attachments. Those with the same fault are one finding.
 func (d *Doctor) checkAttachments(ctx context.Context) {
 	d.list = JudgeAll(ctx, d.inv.Cache, d.list, d.judgeOnce())
 	unchecked := map[string]int{}
@@ -572,8 +572,8 @@ func (d *Doctor) checkAttachments(ctx context.Context) {
 	}
 }
 
-// judgeOnce returns what runs CHECK of an attachment for doctor, which waits for none longer than
-// checkTime. External plugins that have hung are not asked again.
+// judgeOnce returns a function that runs CHECK of an attachment for doctor, for at most checkTime.
+// It does not call external plugins again that have hung.
 func (d *Doctor) judgeOnce() func(context.Context, *inventory.Entry) (string, error) {
 	hung := map[string]bool{}
 	return func(ctx context.Context, a *inventory.Entry) (string, error) {
@@ -624,7 +624,7 @@ func (d *Doctor) findFault(attached []*inventory.Entry) {
 	d.add(f, attached...)
 }
 
-// reloads is the fix that restores attachments.
+// reloads returns the fix that restores attachments.
 func (d *Doctor) reloads(attached []*inventory.Entry) func(context.Context) error {
 	return func(ctx context.Context) error {
 		var entries []*chain.Entry
@@ -642,7 +642,7 @@ func (d *Doctor) reloads(attached []*inventory.Entry) func(context.Context) erro
 	}
 }
 
-// checkOrphans looks for links and elements that have an owner of which nothing is known.
+// checkOrphans looks for links and elements whose owner is not known.
 func (d *Doctor) checkOrphans(context.Context) {
 	if d.unlisted {
 		return

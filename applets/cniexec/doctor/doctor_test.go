@@ -11,7 +11,7 @@ import (
 	"cnibox/spec"
 )
 
-// The same word is replaced by the same one, and what is of no host stays.
+// Equal words have the same replacement, and words that do not identify a host stay.
 func TestRedact(t *testing.T) {
 	r := &redactor{words: map[string]string{"edge-17": "host-1", "0123456789ab": "container-1"}, names: []string{"0123456789ab", "edge-17"}, count: map[string]int{}}
 	tests := []struct{ text, want string }{
@@ -41,7 +41,7 @@ func TestLetThrough(t *testing.T) {
 	}
 }
 
-// A system bus that accepts connections and answers nothing is asked once.
+// A system bus that accepts connections and does not answer is asked once.
 func TestTrustsHungBus(t *testing.T) {
 	socket := filepath.Join(t.TempDir(), "bus")
 	bus, err := net.Listen("unix", socket)

@@ -29,8 +29,8 @@ import (
 	"cnibox/spec"
 )
 
-// checkKernel looks for what every network needs: nf_tables, veth pairs and bridges. What else
-// a network needs, STATUS of its plugins looks for.
+// checkKernel looks for what every network needs: nf_tables, veth pairs and bridges. STATUS of a
+// network's plugins checks what else it needs.
 func (d *Doctor) checkKernel(context.Context) {
 	if err := nft.Open(netns.Host()).Probe(); errors.Is(err, os.ErrPermission) {
 		d.skip("nf_tables", err)
@@ -55,13 +55,13 @@ func (d *Doctor) checkKernel(context.Context) {
 	}
 }
 
-// askTime is how long a daemon or the STATUS of a plugin may take that doctor asks.
+// askTime bounds the wait for a daemon or the STATUS of a plugin.
 const askTime = 3 * time.Second
 
-// checkTime is how long CHECK of an attachment may take: several plugins, on a slow machine.
+// checkTime bounds CHECK of an attachment: several plugins, on a slow machine.
 const checkTime = 10 * time.Second
 
-// checkBlockers looks for chains of other programs that drop what is forwarded.
+// checkBlockers looks for chains of other programs that drop forwarded packets.
 func (d *Doctor) checkBlockers(ctx context.Context) {
 	blockers, err := nft.Open(netns.Host()).Blockers()
 	if err != nil {
@@ -93,8 +93,8 @@ func (d *Doctor) checkBlockers(ctx context.Context) {
 	}
 }
 
-// passes reports whether a chain that drops lets the packets of a network through for another reason
-// than their link: a plugin has them accepted, or firewalld trusts the link.
+// passes reports whether packets of a network pass a chain that drops, without a rule for their
+// link: a plugin has rules that accept them, or firewalld trusts the link.
 func (d *Doctor) passes(ctx context.Context, b *nft.Blocker, n *examined) bool {
 	if b.Table == "firewalld" {
 		return n.list != nil && n.Conf.Zoned || d.trusts(ctx, n.resources.Link)
@@ -102,8 +102,8 @@ func (d *Doctor) passes(ctx context.Context, b *nft.Blocker, n *examined) bool {
 	return b.Asks && n.Conf.Accepts
 }
 
-// trusts reports whether firewalld has a link in its zone trusted, which accepts what is forwarded.
-// One that does not answer is asked once.
+// trusts reports whether firewalld has a link in its zone trusted, which accepts forwarded packets.
+// A firewalld that does not answer is asked once.
 func (d *Doctor) trusts(ctx context.Context, link string) bool {
 	if d.hung {
 		return false
@@ -133,13 +133,13 @@ func isTrusted(ctx context.Context, sockets []string, link string) (bool, error)
 	return bus.Ask(method, "trusted", link)
 }
 
-// letThrough are the commands that let the packets of a link pass a chain.
+// letThrough returns the commands that make a chain accept the packets of a link.
 func letThrough(b nft.Blocker, link string) string {
 	line := fmt.Sprintf("nft insert rule %s %s %s", b.Family, b.Table, b.Chain)
 	return fmt.Sprintf("%s iifname %q accept\n%s oifname %q accept", line, link, line, link)
 }
 
-// subnets are those of which the network gives addresses.
+// subnets returns those from which the network leases addresses.
 func (e *examined) subnets() (all []netip.Prefix) {
 	for _, r := range e.resources.Ranges {
 		all = append(all, r.Subnet.Masked())
@@ -147,7 +147,7 @@ func (e *examined) subnets() (all []netip.Prefix) {
 	return all
 }
 
-// serves reports whether the network gives addresses of a family, as far as is known.
+// serves reports whether the network leases addresses of a family, as far as known.
 func (e *examined) serves(v4 bool) bool {
 	if len(e.resources.Ranges) == 0 {
 		return true
@@ -160,12 +160,12 @@ func (e *examined) serves(v4 bool) bool {
 	return false
 }
 
-// setting is a repair of a sysctl.
+// setting returns the command that sets a sysctl.
 func setting(key, value string) string {
 	return fmt.Sprintf("sysctl -w %s=%s", strings.ReplaceAll(key, "/", "."), value)
 }
 
-// checkForwarding looks at what ADD switches on, and others may have switched off.
+// checkForwarding checks the settings that ADD switches on and others may have switched off.
 func (d *Doctor) checkForwarding(context.Context) {
 	for i, key := range inventory.Forwarding {
 		for _, n := range d.examined {
@@ -180,7 +180,7 @@ func (d *Doctor) checkForwarding(context.Context) {
 	}
 }
 
-// checkBridgeNetfilter looks for chains that drop, and see what stays within a bridge as well.
+// checkBridgeNetfilter looks for chains that drop packets and also see those within a bridge.
 func (d *Doctor) checkBridgeNetfilter(ctx context.Context) {
 	for _, family := range []string{"ip", "ip6"} {
 		key := "net/bridge/bridge-nf-call-" + family + "tables" // iptables and ip6tables
@@ -198,7 +198,7 @@ func (d *Doctor) checkBridgeNetfilter(ctx context.Context) {
 	}
 }
 
-// checkLocalnet looks for route_localnet without the rule that makes it harmless.
+// checkLocalnet looks for route_localnet without the rule that protects 127.0.0.0/8.
 func (d *Doctor) checkLocalnet(context.Context) {
 	for _, n := range d.examined {
 		link := n.resources.Link
@@ -209,14 +209,14 @@ func (d *Doctor) checkLocalnet(context.Context) {
 	}
 }
 
-// guarded reports whether the rule is there that makes route_localnet harmless, or cannot be looked for.
+// guarded reports whether that rule exists, or cannot be looked for.
 func (d *Doctor) guarded() bool {
 	guarded, err := nft.Open(netns.Host()).HasGuard()
 	return guarded || err != nil
 }
 
-// checkReversePath looks for strict filters on a host with several ways out, which drop answers
-// that come in by another one.
+// checkReversePath looks for strict reverse path filters on a host with several uplinks. They drop
+// answers that arrive on another uplink.
 func (d *Doctor) checkReversePath(context.Context) {
 	uplinks := d.uplinks
 	if len(uplinks) < 2 {
@@ -224,7 +224,7 @@ func (d *Doctor) checkReversePath(context.Context) {
 	}
 	for _, l := range uplinks {
 		all, own := sandbox.Sysctl("net/ipv4/conf/all/rp_filter"), "net/ipv4/conf/"+l.Name+"/rp_filter"
-		if max(all, sandbox.Sysctl(own)) == "1" { // the kernel takes the larger one
+		if max(all, sandbox.Sysctl(own)) == "1" { // the kernel uses the larger one
 			d.add(Finding{Check: "rp_filter", Repair: setting(own, "2"), Code: spec.CodeHost,
 				Message: fmt.Sprintf("%s drops packets whose way back is another link, and this host has %d with a default route", l.Name, len(uplinks))})
 		}
@@ -267,7 +267,7 @@ func (d *Doctor) checkResolvers(context.Context) {
 	}
 }
 
-// checkPlugins looks at the directories of plugins that have some of this program.
+// checkPlugins examines the directories of plugins that have some of this program.
 func (d *Doctor) checkPlugins(context.Context) {
 	self, err := os.Stat("/proc/self/exe")
 	if err != nil {

@@ -12,17 +12,17 @@ import (
 	"cnibox/spec"
 )
 
-// tunnels are the kinds of links that put a header before each packet.
+// tunnels are the kinds of links that add a header to each packet.
 var tunnels = [...]string{"vxlan", "geneve", "wireguard", "ipip", "sit", "gre", "gretap", "ip6tnl", "ip6gre", "ip6gretap", "tun"}
 
-// A way is a link by which packets of a network leave the host, or its bridge.
+// A way is a link by which packets of a network leave the host, or the network's bridge.
 type way struct {
 	*rtnl.Link
 	what string
 }
 
-// ways are the links by which packets leave a link: the preferred uplink, tunnels with a route, and
-// tunnels that are ports of it.
+// ways returns the links by which packets leave a link: the preferred uplink, tunnels with a route,
+// and tunnels that are ports of the link.
 func (d *Doctor) ways(l *rtnl.Link, routed []uint32) (all []way) {
 	if len(d.uplinks) > 0 {
 		all = append(all, way{d.uplinks[0], "the way out"})
@@ -36,7 +36,7 @@ func (d *Doctor) ways(l *rtnl.Link, routed []uint32) (all []way) {
 	return all
 }
 
-// checkMTU looks for networks whose packets do not fit the ways on.
+// checkMTU looks for networks whose packets are too large for these links.
 func (d *Doctor) checkMTU(context.Context) {
 	if d.inv.Links == nil {
 		return
@@ -68,10 +68,10 @@ func (d *Doctor) checkMTU(context.Context) {
 	}
 }
 
-// A mismatch is two MTU that do not fit, and what to do.
+// A mismatch is a conflict of two MTUs, and its repair.
 type mismatch struct{ text, repair string }
 
-// checkPortMTU looks for attachments whose MTU is not that of the next link.
+// checkPortMTU looks for attachments whose MTU differs from that of the next link.
 func (d *Doctor) checkPortMTU(context.Context) {
 	if d.inv.Links == nil {
 		return
@@ -96,7 +96,8 @@ func (d *Doctor) checkPortMTU(context.Context) {
 	}
 }
 
-// mismatched compares the host-side link with the next one and with its peer; the zero value: they fit.
+// mismatched compares the host-side link with the next one and with its peer; the zero value: no
+// conflict.
 func (d *Doctor) mismatched(c *rtnl.Conn, a *inventory.Entry, l *rtnl.Link) mismatch {
 	conf := fmt.Sprintf("\"mtu\": %%d in the configuration of network %s, del and add", a.NetworkName)
 	bridge := d.inv.Links.ByIndex[l.Master]
@@ -110,7 +111,7 @@ func (d *Doctor) mismatched(c *rtnl.Conn, a *inventory.Entry, l *rtnl.Link) mism
 	case l.Kind != "veth":
 		return mismatch{}
 	}
-	if peer, err := c.Peer(l); err == nil && peer.MTU > l.MTU { // a smaller one may be asked for, as with tuning
+	if peer, err := c.Peer(l); err == nil && peer.MTU > l.MTU { // a smaller one may be configured, as with tuning
 		return mismatch{fmt.Sprintf("%s has MTU %d, and its host-side link %d: large packets from it are lost", a.IfName, peer.MTU, l.MTU), fmt.Sprintf(conf, l.MTU)}
 	}
 	return mismatch{}

@@ -17,7 +17,7 @@ import (
 	"cnibox/spec"
 )
 
-// live are the attachments that are looked at and whose network namespace is there, as far as is known.
+// live returns the examined attachments whose network namespace exists, as far as known.
 func (d *Doctor) live() (list []*inventory.Entry) {
 	for _, a := range d.list {
 		if d.lives[a] {
@@ -27,7 +27,8 @@ func (d *Doctor) live() (list []*inventory.Entry) {
 	return list
 }
 
-// checkUplink looks for a way out of this host, without which containers reach this host only.
+// checkUplink looks for a default route of this host, without which containers reach only this
+// host.
 func (d *Doctor) checkUplink(context.Context) {
 	if d.inv.Links == nil || !slices.ContainsFunc(d.examined, func(n *examined) bool { return n.resources.Routed && n.alive() }) {
 		return
@@ -42,8 +43,8 @@ func (d *Doctor) checkUplink(context.Context) {
 	}
 }
 
-// checkDuplicates looks for addresses that several attachments have. Leases keep that from happening
-// within one store.
+// checkDuplicates looks for addresses that several attachments have. Within one store leases
+// prevent this.
 func (d *Doctor) checkDuplicates(context.Context) {
 	byAddr := map[netip.Addr][]*inventory.Entry{}
 	for _, a := range d.inv.Entries {
@@ -64,8 +65,8 @@ func (d *Doctor) checkDuplicates(context.Context) {
 	}
 }
 
-// checkNeighbours looks for entries of this host that were made for the address of a container,
-// with another MAC address: packets to the container are lost.
+// checkNeighbours looks for neighbour entries of this host for the address of a container with
+// another MAC address: packets to the container are lost.
 func (d *Doctor) checkNeighbours(context.Context) {
 	owners := map[netip.Addr]*inventory.Entry{}
 	for _, a := range d.live() {
@@ -95,7 +96,8 @@ func (d *Doctor) checkNeighbours(context.Context) {
 	}
 }
 
-// checkListeners looks for processes of this host that listen on a published port, and get nothing.
+// checkListeners looks for processes of this host that listen on a published port, and so receive
+// nothing.
 func (d *Doctor) checkListeners(context.Context) {
 	var all []hostport.Port
 	ports := map[*inventory.Entry][]hostport.Port{}
@@ -106,12 +108,12 @@ func (d *Doctor) checkListeners(context.Context) {
 		}
 		all = append(all, ports[a]...)
 	}
-	if len(hostport.Listening(all)) == 0 { // the kernel is asked once, unless there is a fault
+	if len(hostport.Listening(all)) == 0 { // one question to the kernel, unless there is a fault
 		return
 	}
 	for _, a := range d.live() {
 		for _, l := range hostport.Listening(ports[a]) {
-			if l.Program == "conmon" { // podman has it hold the ports that it publishes
+			if l.Program == "conmon" { // for podman it holds the published ports
 				continue
 			}
 			d.add(Finding{Check: "port", Where: l.String(), Message: fmt.Sprintf("it listens on a port that leads to %s, and gets nothing", d.title(a)),
@@ -120,7 +122,7 @@ func (d *Doctor) checkListeners(context.Context) {
 	}
 }
 
-// checkPublished looks for rules of other programs that decide about a published port before ours.
+// checkPublished looks for rules of other programs that affect a published port before ours.
 func (d *Doctor) checkPublished(context.Context) {
 	var before *nft.Prerouting
 	for _, a := range d.live() {
@@ -139,7 +141,7 @@ func (d *Doctor) checkPublished(context.Context) {
 	}
 }
 
-// publishedTo is checkPublished for a port that leads to an address.
+// publishedTo is checkPublished for a port that is mapped to an address.
 func (d *Doctor) publishedTo(a *inventory.Entry, p spec.Port, addr netip.Addr, before *nft.Prerouting) {
 	host, _ := netip.ParseAddr(p.HostIP)
 	if port := (hostport.Port{Proto: p.Protocol, IP: host, Port: p.HostPort}); !port.InFamily(addr) {

@@ -19,11 +19,11 @@ import (
 	"cnibox/spec"
 )
 
-// rebuildable are the capabilities whose values the host has: the rule set the ports, the namespace and the
-// lease the others, which no verb after ADD needs.
+// rebuildable are the capabilities whose values the host has: the rule set has the ports, the
+// namespace and the lease the others, which no verb after ADD needs.
 var rebuildable = []string{spec.CapPorts, "ips", "mac", "dns"}
 
-// offerRebuild gives the finding of a broken entry its fix, or says why there is none.
+// offerRebuild adds the fix to the finding of a broken entry, or the reason why there is none.
 func (d *Doctor) offerRebuild(ctx context.Context, f *Finding, a spec.Attachment) {
 	fix, err := d.rebuild(ctx, a)
 	if err != nil {
@@ -33,9 +33,9 @@ func (d *Doctor) offerRebuild(ctx context.Context, f *Finding, a spec.Attachment
 	f.Repair, f.fix = "cni-exec doctor --fix", fix
 }
 
-// rebuild returns what makes the entry of an attachment anew: from the configuration of its network, the
-// namespace to which its link leads, its lease, and its ports in the rule set. The error is why that is not enough
-// for CHECK and DEL.
+// rebuild returns a function that creates the entry of an attachment again: from the configuration
+// of its network, the namespace to which its link leads, its lease, and its ports in the rule set.
+// The error says why these are not enough for CHECK and DEL.
 func (d *Doctor) rebuild(ctx context.Context, a spec.Attachment) (func(context.Context) error, error) {
 	i := slices.IndexFunc(d.examined, func(n *examined) bool { return n.Name == a.Network && n.list != nil })
 	if i < 0 {
@@ -77,7 +77,7 @@ func recorded(n *examined, plugin string, a spec.Attachment) bool {
 	})
 }
 
-// publishedIn are the ports of an attachment in the rule set, as runtimeConfig has them.
+// publishedIn returns the ports of an attachment in the rule set, in the form of runtimeConfig.
 func (d *Doctor) publishedIn(a spec.Attachment) map[string]json.RawMessage {
 	ports := []spec.Port{}
 	for _, e := range d.rules[a.Key()] {
@@ -89,7 +89,7 @@ func (d *Doctor) publishedIn(a spec.Attachment) map[string]json.RawMessage {
 		if ip := e.Addr(); ip.IsValid() {
 			p.HostIP = ip.String()
 		}
-		if !slices.Contains(ports, p) { // one of each family
+		if !slices.Contains(ports, p) { // each family has one
 			ports = append(ports, p)
 		}
 	}
@@ -103,7 +103,7 @@ func (d *Doctor) publishedIn(a spec.Attachment) map[string]json.RawMessage {
 // errFound ends a search.
 var errFound = errors.New("found")
 
-// netnsOf is a path of the namespace that has the other end of an attachment's veth.
+// netnsOf returns a path of the namespace with the peer of an attachment's veth.
 func (d *Doctor) netnsOf(a spec.Attachment) (at string, err error) {
 	var host *rtnl.Link
 	if d.inv.Links != nil {

@@ -19,9 +19,9 @@ import (
 	"cnibox/spec"
 )
 
-// WriteReport writes a file for a bug report: what this host is, the configurations, the links,
-// what is attached, and the findings. Names, addresses that are public, and MAC addresses
-// are replaced, each by the same word everywhere.
+// WriteReport writes a file for a bug report: facts of this host, the configurations, the links,
+// the attachments, and the findings. Names, public IP addresses and MAC addresses are replaced,
+// each by the same word everywhere.
 func (d *Doctor) WriteReport(file string) error {
 	var out strings.Builder
 	section := func(title string) { fmt.Fprintf(&out, "\n== %s\n", title) }
@@ -67,17 +67,17 @@ func (d *Doctor) WriteReport(file string) error {
 		}
 	}
 	text := d.redactor(unix.ByteSliceToString(uts.Nodename[:])).redact(out.String())
-	return os.WriteFile(file, []byte(spec.PrintableLines(text)), 0o600) // which may be /dev/stdout
+	return os.WriteFile(file, []byte(spec.PrintableLines(text)), 0o600) // file may be /dev/stdout
 }
 
-// A redactor replaces words. The same word is replaced by the same one.
+// A redactor replaces words, equal words by the same one.
 type redactor struct {
 	words map[string]string
-	names []string // that are to be replaced, the longest first
+	names []string // names to replace, the longest first
 	count map[string]int
 }
 
-// redactor returns what replaces the names of this host and of what is attached.
+// redactor returns a redactor for the names of this host and its attachments.
 func (d *Doctor) redactor(host string) *redactor {
 	r := &redactor{words: map[string]string{}, count: map[string]int{}}
 	name := func(kind, word string) {
@@ -102,13 +102,13 @@ func (d *Doctor) redactor(host string) *redactor {
 	return r
 }
 
-// next numbers the words of a kind.
+// next returns the next word of a kind, with a number.
 func (r *redactor) next(kind string) string {
 	r.count[kind]++
 	return fmt.Sprintf("%s-%d", kind, r.count[kind])
 }
 
-// redact replaces what is known, MAC addresses, and IP addresses that are public.
+// redact replaces known names, MAC addresses, and public IP addresses.
 func (r *redactor) redact(text string) string {
 	for _, name := range r.names {
 		text = strings.ReplaceAll(text, name, r.words[name])
@@ -118,7 +118,7 @@ func (r *redactor) redact(text string) string {
 	return regexp.MustCompile(mac+"|"+ip4+"|"+ip6).ReplaceAllStringFunc(text, r.word)
 }
 
-// word is what replaces an address; that itself if it may be known.
+// word returns the replacement of an address; a private address is not replaced.
 func (r *redactor) word(addr string) string {
 	kind := ""
 	if ip, err := netip.ParseAddr(addr); err == nil && public(ip) {
@@ -134,7 +134,7 @@ func (r *redactor) word(addr string) string {
 	return r.words[addr]
 }
 
-// public reports whether an address is one of the Internet.
+// public reports whether an address is a public one.
 func public(ip netip.Addr) bool {
 	shared := netip.MustParsePrefix("100.64.0.0/10") // RFC 6598
 	return ip.IsGlobalUnicast() && !ip.IsPrivate() && !shared.Contains(ip)

@@ -10,16 +10,16 @@ import (
 	"cnibox/spec"
 )
 
-// An Error has what to do about it.
+// An Error is an error with advice about it.
 type Error struct {
 	Err  error
-	Hint string // empty: nothing, and no other hint fits
+	Hint string // empty: no advice, and no other hint fits
 }
 
-// Error is the text without the hint.
+// Error returns the text without the hint.
 func (h *Error) Error() string { return h.Err.Error() }
 
-// Unwrap returns the error that the hint is about.
+// Unwrap returns the error that the hint concerns.
 func (h *Error) Unwrap() error { return h.Err }
 
 // Start explains an error of execve(2) for a plugin or a command; empty: it is another error.
@@ -35,7 +35,7 @@ func Start(err error) string {
 	return ""
 }
 
-// Line is an error with its details, in one line.
+// Line returns an error with its details, in one line.
 func Line(err error) string {
 	e := spec.AsError(err)
 	text := e.Msg
@@ -45,7 +45,7 @@ func Line(err error) string {
 	return strings.ReplaceAll(text, "\n", "; ")
 }
 
-// Reason is an error of CHECK or RESTORE in one line, without the plugin that it is of.
+// Reason returns an error of CHECK or RESTORE in one line, without the name of the plugin.
 func Reason(err error) string {
 	text := Line(err)
 	for _, verb := range []string{"check", "restore"} {

@@ -11,7 +11,7 @@ import (
 // Forwarding are the settings of the host that plugins change.
 var Forwarding = [...]string{"net/ipv4/ip_forward", "net/ipv6/conf/all/forwarding"}
 
-// Uplinks are the indexes of the links with a default route, those of IPv4 first.
+// Uplinks returns the indexes of the links with a default route, those of IPv4 first.
 func Uplinks(conn *rtnl.Conn) (indexes []uint32, err error) {
 	for _, dst := range []netip.Prefix{netip.PrefixFrom(netip.IPv4Unspecified(), 0), netip.PrefixFrom(netip.IPv6Unspecified(), 0)} {
 		routes, err := conn.Routes(rtnl.RouteFilter{Dst: dst})
@@ -27,7 +27,7 @@ func Uplinks(conn *rtnl.Conn) (indexes []uint32, err error) {
 	return indexes, nil
 }
 
-// LinkLine is a link in one line.
+// LinkLine formats a link in one line.
 func LinkLine(l *rtnl.Link, names map[uint32]string) string {
 	line := l.Name
 	if l.Kind != "" {

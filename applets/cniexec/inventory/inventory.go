@@ -27,21 +27,21 @@ import (
 	"cnibox/spec"
 )
 
-// An Inventory is what is attached on this host, by whichever runtime: the entries of libcni's
-// cache, with whether their namespaces exist and the links of the host. It has facts and no
-// judgement, which is CHECK's. [New] makes one.
+// An Inventory lists the attachments of this host, of all runtimes: the entries of libcni's cache,
+// whether their namespaces exist, and the links of the host. It states facts; CHECK judges them.
+// [New] makes one.
 //
-// Making one changes nothing, takes no lock, starts no plugin and enters no namespace, so that
-// it does not wait for an ADD. A verb that changes something reads again under the lock.
+// Making one changes nothing, takes no lock, starts no plugin and enters no namespace, so it does
+// not wait for an ADD. A verb that changes something reads again under the lock.
 type Inventory struct {
-	Entries []*Entry // in the order of networks, names, containers and interfaces
+	Entries []*Entry // sorted by network, name, container and interface
 	Broken  []chain.Broken
 	Unread  []error // why something was not read
 	Now     time.Time
 	Uptime  time.Duration // of the host
 
 	Links *hostLinks       // nil: not read
-	confs map[string]*Conf // by their text: most attachments of a network have the same
+	confs map[string]*Conf // by text: most attachments of a network have the same
 	Cache *chain.Cache
 
 	plugins *chain.Describer
@@ -51,12 +51,12 @@ type Inventory struct {
 const (
 	StateAlive       = "alive"       // its namespace exists
 	StateGone        = "gone"        // its namespace does not exist any more
-	StateInterrupted = "interrupted" // its add has ended before it was done
+	StateInterrupted = "interrupted" // its ADD ended before it was complete
 	StateBusy        = "busy"        // a verb runs for the container
-	StateUnknown     = "unknown"     // the namespace is not recorded, or must not be read
+	StateUnknown     = "unknown"     // the namespace is not recorded, or may not be read
 )
 
-// The verdicts of CHECK.
+// The results of CHECK.
 const (
 	VerdictOK    = "ok"
 	VerdictFault = "fault"
@@ -67,23 +67,23 @@ type Entry struct {
 	*chain.Entry
 	Key    string       // [spec.Attachment.Key]
 	Conf   *Conf        // of its ADD
-	Parsed *spec.Result // interfaces and addresses; empty if there is none, or none that can be read
+	Parsed *spec.Result // interfaces and addresses; empty: missing or unreadable
 	Since  time.Time    // when the entry was written; zero: unknown, as without a clock
-	Ports  []spec.Port  // of the capability, and with ReadHolds those that plugins have published
+	Ports  []spec.Port  // of the capability, and with ReadHolds also those that plugins have published
 
-	// Of ReadHolds:
+	// Set by ReadHolds:
 	Holds    []chain.Held
 	HoldsErr error // why it is not known what plugins hold
 
-	// Of ReadStates:
-	HostLink string // host-side veth, or what else the plugin made on the host; empty: none
+	// Set by ReadStates:
+	HostLink string // host-side veth, or another link that the plugin created on the host; empty: none
 	State    string
-	Why      string // it is gone, or unknown
+	Why      string // why it is gone or unknown
 
-	// What CHECK has said, where it was asked:
-	Verdict   string // empty: CHECK has not said
-	Fault     error  // what it has found
-	Unchecked string // why it has not said, though it was asked for
+	// The result of CHECK, if it was run:
+	Verdict   string // empty: CHECK has no result
+	Fault     error  // the fault that it has found
+	Unchecked string // why it has no result, though it was to run
 }
 
 // Titles is [chain.Titles].
@@ -96,8 +96,8 @@ func Titles(list []*Entry) func(*Entry) string {
 	return func(a *Entry) string { return title(a.Entry) }
 }
 
-// Operand is what a verb finds the attachment's container by: its name, or its ID where others have
-// that name too, or a shell would read it otherwise.
+// Operand returns the operand by which a verb finds the attachment's container: its name, or its ID
+// if others have that name too, or a shell would change the name.
 func (v *Inventory) Operand(a *Entry) string {
 	name := a.Name()
 	if found, err := v.Find(name); err != nil || found[0].ContainerID != a.ContainerID || strings.ContainsAny(name, " \t\"'$`\\") {
@@ -106,15 +106,15 @@ func (v *Inventory) Operand(a *Entry) string {
 	return name
 }
 
-// IsIn reports whether the path of the attachment's namespace leads to one.
+// IsIn reports whether the path of the attachment's namespace leads to ns.
 func (a *Entry) IsIn(ns netns.ID) bool {
 	id, err := netns.IDAt(a.NetNSPath())
 	return err == nil && id == ns
 }
 
-// Runtime is a guess at who made the attachment, by the names that runtimes give; empty: none.
-// Entries of this program have the boot's ID; the paths are those of containerd (cni-UUID),
-// podman (netns-UUID) and CRI-O (UUID).
+// Runtime guesses the runtime that made the attachment, by the names that runtimes use; empty:
+// unknown. Entries of this program have the boot's ID; the paths are those of containerd
+// (cni-UUID), podman (netns-UUID) and CRI-O (UUID).
 func (a *Entry) Runtime() string {
 	base := filepath.Base(a.NetNSPath())
 	switch {
@@ -139,7 +139,7 @@ func isUUID(s string) bool {
 	return len(s) == 36 && strings.Count(s, "-") == 4 && strings.Trim(strings.ToLower(s), "0123456789abcdef-") == ""
 }
 
-// Addresses are those of the interface, in the order of the result.
+// Addresses returns those of the interface, in the order of the result.
 func (a *Entry) Addresses() (list []netip.Prefix) {
 	for _, ip := range a.Parsed.Addresses(a.IfName, nil) {
 		list = append(list, ip.Address)
@@ -147,7 +147,7 @@ func (a *Entry) Addresses() (list []netip.Prefix) {
 	return list
 }
 
-// MAC is that of the interface in the container; empty: the result does not have it.
+// MAC returns that of the interface in the container; empty: the result does not have it.
 func (a *Entry) MAC() string {
 	for _, i := range a.Parsed.Interfaces {
 		if i.Name == a.IfName && i.Sandbox != "" {
@@ -157,7 +157,7 @@ func (a *Entry) MAC() string {
 	return ""
 }
 
-// Conf reads a configuration, and asks the plugins about it; each text once.
+// Conf reads a configuration, and asks the plugins about it, once for each text.
 func (v *Inventory) Conf(doc []byte) *Conf {
 	c := v.confs[string(doc)]
 	if c == nil {
@@ -168,7 +168,7 @@ func (v *Inventory) Conf(doc []byte) *Conf {
 	return c
 }
 
-// ReadHolds asks the plugins of attachments what these have of them.
+// ReadHolds asks the plugins of attachments what they hold for these.
 func (v *Inventory) ReadHolds(ctx context.Context, list []*Entry) {
 	ctx, forget := once.WithCache(ctx)
 	defer forget()
@@ -199,7 +199,7 @@ func (a *Entry) readHolds(ctx context.Context, plugins *chain.Describer) {
 	}
 }
 
-// Publishing are the attachments that may have ports beside those of the capability.
+// Publishing returns the attachments that may have ports in addition to those of the capability.
 func Publishing(list []*Entry) (some []*Entry) {
 	for _, a := range list {
 		if a.Conf.Publishes {
@@ -209,7 +209,8 @@ func Publishing(list []*Entry) (some []*Entry) {
 	return some
 }
 
-// HeldLink is the link that the interface is connected to on the host, as plugins have said; empty: none.
+// HeldLink returns the link on the host to which the interface is connected, as plugins report it;
+// empty: none.
 func (a *Entry) HeldLink() (name string) {
 	for _, h := range a.Holds {
 		if l, ok := h.Data.(spec.HostLink); ok {
@@ -219,11 +220,11 @@ func (a *Entry) HeldLink() (name string) {
 	return name
 }
 
-// New reads the cache, and looks at the namespace of each entry and at the links of the
-// host. The error is that of a cache that cannot be read.
+// New reads the cache, and looks at the namespace of each entry and at the links of the host. The
+// error is that of an unreadable cache.
 func New(cache *chain.Cache, plugins *chain.Describer) (*Inventory, error) {
 	v := Empty(cache, plugins)
-	listed := make(chan struct{}) // the kernel's part takes as long as the files'
+	listed := make(chan struct{}) // reading links takes as long as reading files
 	go func() {
 		v.ReadHost()
 		close(listed)
@@ -243,15 +244,15 @@ func New(cache *chain.Cache, plugins *chain.Describer) (*Inventory, error) {
 	return v, nil
 }
 
-// Sort puts the attachments in order.
+// Sort sorts the attachments.
 func (v *Inventory) Sort() {
 	slices.SortStableFunc(v.Entries, func(a, b *Entry) int {
 		return cmp.Or(cmp.Compare(a.NetworkName, b.NetworkName), cmp.Compare(a.Name(), b.Name()), cmp.Compare(a.ContainerID, b.ContainerID), cmp.Compare(a.IfName, b.IfName))
 	})
 }
 
-// Empty has no attachment, and has not looked at the host. It is for verbs that need
-// few entries, which they read.
+// Empty returns an inventory without attachments and links. It is for verbs that need few entries,
+// which they read themselves.
 func Empty(cache *chain.Cache, plugins *chain.Describer) *Inventory {
 	var info unix.Sysinfo_t
 	_ = unix.Sysinfo(&info) // cannot fail
@@ -259,14 +260,14 @@ func Empty(cache *chain.Cache, plugins *chain.Describer) *Inventory {
 	return &Inventory{Now: time.Now(), Uptime: uptime, Cache: cache, plugins: plugins, confs: map[string]*Conf{}}
 }
 
-// Read decodes what an entry has.
+// Read decodes an entry.
 func (v *Inventory) Read(e *chain.Entry) *Entry {
 	a := &Entry{Entry: e, Key: e.Attachment().Key(), Conf: v.Conf(e.Config), Parsed: new(spec.Result)}
 	if len(e.Result) > 0 && !a.readResult() {
 		a.Parsed = a.WholeResult()
 	}
 	if raw := e.CapabilityArgs[spec.CapPorts]; raw != nil && a.Conf.publishes() {
-		_ = json.Unmarshal(raw, &a.Ports) // a plugin has refused what is not a list
+		_ = json.Unmarshal(raw, &a.Ports) // a plugin has refused anything else than a list
 	}
 	for i := range a.Ports {
 		a.Ports[i].Protocol = strings.ToLower(cmp.Or(a.Ports[i].Protocol, "tcp"))
@@ -278,8 +279,8 @@ func (v *Inventory) Read(e *chain.Entry) *Entry {
 	return a
 }
 
-// readResult reads interfaces and addresses, which is much quicker than all of a result; false
-// for one of an old version, or that is not as it should be.
+// readResult reads interfaces and addresses, which is much faster than reading all of a result. It
+// returns false for a result of an old version, or an invalid one.
 func (a *Entry) readResult() bool {
 	var r struct {
 		Interfaces []struct{ Name, Mac, Sandbox string }
@@ -322,7 +323,7 @@ type hostLinks struct {
 	ByKey   map[string]*rtnl.Link // by the attachment's key in the alias
 }
 
-// ReadHost lists the links.
+// ReadHost reads the links of the host.
 func (v *Inventory) ReadHost() {
 	var err error
 	v.Unread = nil
@@ -340,7 +341,7 @@ func ListLinks() (*hostLinks, error) {
 	return IndexLinks(all), nil
 }
 
-// AskHost asks the kernel for something of the host's network namespace.
+// AskHost asks the kernel about the host's network namespace.
 func AskHost[T any](ask func(*rtnl.Conn) (T, error)) (answer T, err error) {
 	conn, err := rtnl.Dial(netns.Host())
 	if err != nil {
@@ -350,13 +351,13 @@ func AskHost[T any](ask func(*rtnl.Conn) (T, error)) (answer T, err error) {
 	return ask(conn)
 }
 
-// IndexLinks makes the indexes of a list.
+// IndexLinks indexes a list of links.
 func IndexLinks(all []rtnl.Link) *hostLinks {
 	h := &hostLinks{All: all, ByName: make(map[string]*rtnl.Link, len(all)), ByIndex: make(map[uint32]*rtnl.Link, len(all)), ByKey: make(map[string]*rtnl.Link, len(all))}
 	for i := range all {
 		l := &all[i]
 		h.ByName[l.Name], h.ByIndex[l.Index] = l, l
-		// The IFB of a limit has the label as well. It counts where it is all that is left.
+		// The IFB of a limit has the label too. It counts only if no other link has it.
 		if key := spec.LabelKey(l.Alias); key != "" && (l.Kind != "ifb" || h.ByKey[key] == nil) {
 			h.ByKey[key] = l
 		}
@@ -377,9 +378,9 @@ func (v *Inventory) ReadStates(list []*Entry) {
 	}
 }
 
-// RereadStates looks again at what is gone or interrupted, since it may have been attached or detached
-// while its parts were read one after another. ADD writes the entry before what is in it, but for the
-// result, and so the entry is read first.
+// RereadStates looks again at attachments that seem gone or interrupted: they may have been
+// attached or detached while their parts were read one after another. ADD writes the entry before
+// everything in it except the result, so the entry is read first.
 func (v *Inventory) RereadStates(readHost func()) {
 	const looks = 2
 	for n := range looks + 1 {
@@ -397,10 +398,11 @@ func (v *Inventory) RereadStates(readHost func()) {
 	}
 }
 
-// young are the attachments that may seem to be gone or interrupted by having looked too early. What
-// is being attached or detached now is busy, and what has been detached meanwhile is left out.
+// young returns the attachments that may seem gone or interrupted because they were read too early.
+// Those that are being attached or detached now become busy, and those detached meanwhile are left
+// out.
 func (v *Inventory) young() (young []*Entry) {
-	const recent = 2 * time.Second // more than file systems round times to
+	const recent = 2 * time.Second // more than the resolution of times in file systems
 	ended := func(a *Entry) bool { return a.State == StateGone || a.State == StateInterrupted }
 	if !slices.ContainsFunc(v.Entries, ended) {
 		return nil
@@ -425,7 +427,8 @@ func (v *Inventory) young() (young []*Entry) {
 
 // namespace returns the state of an attachment by its namespace, and why it is not alive.
 //
-// The ID decides, as entering 1,000 namespaces for their cookies would take as long as all else.
+// It compares the ID only: entering 1,000 namespaces for their cookies would take as long as
+// everything else.
 func (a *Entry) namespace() (state, why string) {
 	path := a.NetNSPath()
 	id, err := netns.IDAt(path)
@@ -446,7 +449,7 @@ func (a *Entry) namespace() (state, why string) {
 	return StateAlive, ""
 }
 
-// findHostLink finds the host-side link: the one that has the attachment's label, or what the
+// findHostLink finds the host-side link: the one with the attachment's label, or the link that the
 // result has on the host besides the bridge.
 func (v *Inventory) findHostLink(a *Entry) {
 	if v.Links != nil {
@@ -469,8 +472,8 @@ func (v *Inventory) findHostLink(a *Entry) {
 	}
 }
 
-// Bridge is the bridge of a network: the link by which the host reaches its containers, or the one
-// that is on. Empty: there is none.
+// Bridge returns the bridge of a network: the link by which the host reaches its containers, or the
+// bridge of that link. Empty: none.
 func (v *Inventory) Bridge(c *Conf) string {
 	if v.Links == nil || v.Links.ByName[c.Link] == nil {
 		return c.Link
@@ -484,7 +487,7 @@ func (v *Inventory) Bridge(c *Conf) string {
 	return ""
 }
 
-// Link is the host-side link; nil: it does not exist, or is another attachment's.
+// Link returns the host-side link; nil: it is missing, or belongs to another attachment.
 func (v *Inventory) Link(a *Entry) *rtnl.Link {
 	if v.Links == nil {
 		return nil
@@ -496,7 +499,7 @@ func (v *Inventory) Link(a *Entry) *rtnl.Link {
 	return l
 }
 
-// StateText is the state with why it is so, or what CHECK has found.
+// StateText returns the state with its reason, or what CHECK has found.
 func (a *Entry) StateText() string {
 	text, why := a.State, a.Why
 	switch {
@@ -511,12 +514,13 @@ func (a *Entry) StateText() string {
 	return text + ": " + why
 }
 
-// Faulty reports whether CHECK has found something, its namespace is gone, or its add was interrupted.
+// Faulty reports whether CHECK has found a fault, the namespace is gone, or the ADD was
+// interrupted.
 func (a *Entry) Faulty() bool {
 	return a.Fault != nil || a.State == StateGone || a.State == StateInterrupted
 }
 
-// FaultText is what CHECK has found; empty: nothing.
+// FaultText returns what CHECK has found; empty: nothing.
 func (a *Entry) FaultText() string {
 	if a.Fault == nil {
 		return ""
@@ -524,8 +528,8 @@ func (a *Entry) FaultText() string {
 	return hint.Reason(a.Fault)
 }
 
-// AgeText is how long ago the entry was written, in one unit; empty: unknown, as where the clock was
-// set since. What is attached is not older than the boot.
+// AgeText returns the time since the entry was written, in one unit; empty: unknown, as after the
+// clock was set. An attachment is not older than the boot.
 func (v *Inventory) AgeText(a *Entry) string {
 	const day = 24 * time.Hour
 	age := v.Now.Sub(a.Since)
@@ -553,7 +557,7 @@ func (a *Entry) HasAddr(addr string) bool {
 	return false
 }
 
-// ByName returns the attachments of a network, which may have none, or of a container as Find has it.
+// ByName returns the attachments of a network, which may have none, or of a container as Find does.
 func (v *Inventory) ByName(name string, networks []*Network) ([]*Entry, error) {
 	for _, n := range networks {
 		if n.Name == name {
@@ -563,15 +567,15 @@ func (v *Inventory) ByName(name string, networks []*Network) ([]*Entry, error) {
 	return v.Find(name)
 }
 
-// leastPrefix is how many characters of an ID are enough, if no other ID begins with them.
+// leastPrefix is the minimum length of the beginning of an ID that names it.
 const leastPrefix = 4
 
-// Find returns the attachments of one container: by its ID, its name, the recorded path of its
+// Find returns the attachments of one container, by its ID, its name, the recorded path of its
 // namespace, the beginning of its ID, or another path or the name of its namespace.
 func (v *Inventory) Find(name string) (found []*Entry, err error) {
 	exact := func(a *Entry) bool { return a.ContainerID == name || a.Name() == name || a.NetNSPath() == name }
 	begins := func(a *Entry) bool { return len(name) >= leastPrefix && strings.HasPrefix(a.ContainerID, name) }
-	var ns netns.ID // zero: there is none of that name
+	var ns netns.ID // zero: no namespace of that name
 	if path, err := sandbox.NetNSPath(name); err == nil && name != "" {
 		ns, _ = netns.IDAt(path)
 	}

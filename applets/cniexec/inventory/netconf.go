@@ -9,22 +9,22 @@ import (
 	"cnibox/spec"
 )
 
-// A Conf is a network's configuration: what the specification and its conventions say of it, whether or
-// not it is valid, and what the plugins of this program say.
+// A Conf is a network's configuration, valid or not: what it means by the specification and its
+// conventions, and what the built-in plugins report about it.
 type Conf struct {
 	CNIVersion string
 	Plugins    []pluginConf
 	chain.Use
 }
 
-// A pluginConf is that of one plugin.
+// A pluginConf is the configuration of one plugin.
 type pluginConf struct {
 	Type         string
 	Capabilities map[string]bool
 	IPAM         struct{ ResolvConf string }
 }
 
-// InterfacePlugin is the first plugin, which makes the interface.
+// InterfacePlugin returns the first plugin, which creates the interface.
 func (c *Conf) InterfacePlugin() *pluginConf {
 	if len(c.Plugins) == 0 {
 		return new(pluginConf)
@@ -32,7 +32,7 @@ func (c *Conf) InterfacePlugin() *pluginConf {
 	return &c.Plugins[0]
 }
 
-// pools are the range sets of which leases are stored, or none.
+// pools returns the range sets whose leases are stored, or none.
 func (c *Conf) pools() (sets []ipam.RangeSet) {
 	if c.Leases() == "" {
 		return nil
@@ -46,19 +46,19 @@ func (c *Conf) pools() (sets []ipam.RangeSet) {
 		set := &sets[len(sets)-1]
 		*set = append(*set, ipam.Range{Subnet: r.Subnet, Start: r.First, End: r.Last, Gateway: r.Gateway})
 	}
-	if ipam.Complete(sets, spec.Newest) != nil { // which notes the gateways, that are not given out
+	if ipam.Complete(sets, spec.Newest) != nil { // it adds the gateways, which are not leased
 		return nil
 	}
 	return sets
 }
 
-// publishes reports whether a plugin takes host ports: runtimes give theirs to every network. A
-// configuration that cannot be read may have one.
+// publishes reports whether a plugin accepts host ports: runtimes pass theirs to every network. An
+// unreadable configuration may have such a plugin.
 func (c *Conf) publishes() bool {
 	return len(c.Plugins) == 0 || slices.ContainsFunc(c.Plugins, func(p pluginConf) bool { return p.Capabilities[spec.CapPorts] })
 }
 
-// Types are those of the plugins, in their order.
+// Types returns the types of the plugins, in their order.
 func (c *Conf) Types() []string {
 	types := []string{}
 	for _, p := range c.Plugins {
@@ -67,8 +67,8 @@ func (c *Conf) Types() []string {
 	return types
 }
 
-// readConf reads a list or a single configuration. Keys of the wrong type are left out: the
-// plugins report them.
+// readConf reads a list or a single configuration. It omits keys of the wrong type: the plugins
+// report them.
 func readConf(doc []byte) *Conf {
 	var list struct {
 		CNIVersion string

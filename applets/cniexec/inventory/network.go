@@ -13,17 +13,17 @@ import (
 	"cnibox/spec"
 )
 
-// A Network is one that is configured, or has attachments.
+// A Network is a network that is configured, or has attachments.
 type Network struct {
 	Name     string
-	File     string // of the configuration; empty: there is none (any more)
+	File     string // of the configuration; empty: none, or none any more
 	Conf     *Conf
 	Attached []*Entry
 }
 
-// Networks are those of a directory and of the cache, in the order of their names. Of a network
-// whose configuration is gone, that of an attachment's ADD is taken. What is embedded
-// counts if it is not nil, and nothing is configured.
+// Networks returns those of a directory and of the cache, sorted by name. If the configuration of a
+// network is gone, it uses that of an attachment's ADD. It adds embedded, if not nil, when no
+// network is configured.
 func (v *Inventory) Networks(confDir string, embedded func() *Network, warn func(format string, args ...any)) []*Network {
 	lists, wrong := chain.Lists(confDir)
 	for _, err := range wrong {
@@ -58,7 +58,7 @@ func (v *Inventory) Networks(confDir string, embedded func() *Network, warn func
 	return all
 }
 
-// A Pool is a range set of a network, and what of it is leased.
+// A Pool is a range set of a network, and its leases.
 type Pool struct {
 	Set   ipam.RangeSet
 	Used  uint64
@@ -66,8 +66,8 @@ type Pool struct {
 	Stale []netip.Addr // of used: the owner has no live attachment in the cache; see Inventory.StaleKnown
 }
 
-// Pools counts the leases of a network, which are read without their lock. Leases in no range
-// set count for none. With an error, used and stale are not known.
+// Pools counts the leases of a network, which it reads without their lock. It ignores leases
+// outside the range sets. With an error, used and stale are not known.
 func (v *Inventory) Pools(n *Network) (pools []Pool, err error) {
 	for _, set := range n.Conf.pools() {
 		pools = append(pools, Pool{Set: set, Free: set.Usable()})
@@ -104,23 +104,24 @@ func (v *Inventory) Pools(n *Network) (pools []Pool, err error) {
 	return pools, err
 }
 
-// StaleKnown reports whether every entry could be read that may own a lease. Broken ones own none.
+// StaleKnown reports whether every entry that may own a lease could be read. Broken entries own
+// none.
 func (v *Inventory) StaleKnown() bool {
 	return !slices.ContainsFunc(v.Broken, func(b chain.Broken) bool { return errors.Is(b.Err(), os.ErrPermission) })
 }
 
 // attachedSince reports whether the owner of a lease has a live attachment now: ADD may have
-// written both after the entries were read, and before the leases were.
+// written both after the entries, and before the leases, were read.
 func (v *Inventory) attachedSince(n *Network, owner ipam.Lease) bool {
 	e, err := v.Cache.Lookup(spec.Attachment{Network: n.Name, ContainerID: owner.ContainerID, IfName: owner.IfName})
 	return err == nil && e.Live()
 }
 
-// Alive reports whether the attachment's namespace may exist. An ADD that runs has its lease
-// before its entry is more than an intent.
+// Alive reports whether the attachment's namespace may exist. A running ADD has its lease before
+// its entry is complete.
 func (a *Entry) Alive() bool { return a.State == StateBusy || a.Live() || a.State == StateUnknown }
 
-// Gone is how many attachments are of a namespace that is gone, or interrupted.
+// Gone returns the number of attachments whose namespace is gone, or that are interrupted.
 func (n *Network) Gone() (count int) {
 	for _, a := range n.Attached {
 		if a.State == StateGone || a.State == StateInterrupted {
@@ -130,7 +131,7 @@ func (n *Network) Gone() (count int) {
 	return count
 }
 
-// Faults is how many attachments CHECK has found something of; nil: it was run of none.
+// Faults returns the number of attachments with a fault; nil: CHECK was run for none.
 func (n *Network) Faults() *int {
 	count, checked := 0, false
 	for _, a := range n.Attached {

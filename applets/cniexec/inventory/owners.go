@@ -19,24 +19,24 @@ import (
 	"cnibox/spec"
 )
 
-// An OwnerSearch finds what has something of a network, by the labels of links and elements, by the
-// leases and by the records of plugins, and what of it is alive, for a GC: the cache need not know all
-// attachments.
+// An OwnerSearch finds the owners of a network's resources, and which of them are alive, for GC: by
+// the labels of links and elements, by the leases and by the records of plugins. The cache may not
+// have all attachments.
 type OwnerSearch struct {
 	network string
-	records []ownerRecord // that say where the attachment's interface is
+	records []ownerRecord // those with the attachment's interface
 	Found   map[spec.Attachment]*chain.Owner
 	Leases  map[netip.Addr]spec.Attachment
-	peers   map[uint32]string // MAC addresses of the other ends of the host's veths, by their index
+	peers   map[uint32]string // MAC addresses of the peers of the host's veths, by index
 }
 
-// SearchOwners makes the search for a network, of which the cache has the entries, and plugins the
-// records in some directories.
+// SearchOwners searches the owners of a network. entries are those of the cache, and records the
+// directories of plugins' records.
 //
-// A host-side veth is the sign of a namespace that exists, as the kernel deletes both ends with it.
-// Links of other kinds are in the container, so with live all namespaces are looked into, unless the
-// host's links answer for all; there the label of the link counts, or that it has the leased
-// address, as that of another program's plugin.
+// A host-side veth shows that the namespace exists, since the kernel deletes both veths with it.
+// Links of other kinds are in the container. With live, all namespaces are searched unless the
+// links of the host account for all attachments. In a namespace it looks for the label of a link,
+// or the leased address, which a link of an external plugin may have.
 func SearchOwners(network string, conf *Conf, records []record.Dir, entries []*chain.Entry, live bool) (*OwnerSearch, error) {
 	s := &OwnerSearch{network: network, Found: map[spec.Attachment]*chain.Owner{}, Leases: map[netip.Addr]spec.Attachment{},
 		peers: map[uint32]string{}}
@@ -59,19 +59,20 @@ func SearchOwners(network string, conf *Conf, records []record.Dir, entries []*c
 	return s, err
 }
 
-// A namespace lives on for a moment if a process like lsns(8) looks at it as it ends: what an entry
-// says to be gone is looked at so often, with so long a pause, before it counts as alive.
+// A namespace exists a little longer if a process like lsns(8) looks at it while it ends. A
+// namespace that an entry reports as gone is therefore looked at so often, with this pause, before
+// it counts as alive.
 const (
 	endLooks = 10
 	endPause = 50 * time.Millisecond
 )
 
-// Alive reports whether an attachment is found to be alive.
+// Alive reports whether the search has found that an attachment is alive.
 func (s *OwnerSearch) Alive(a spec.Attachment) bool {
 	return s.Found[a] != nil && s.Found[a].Alive != ""
 }
 
-// owner returns the owner of that name, which is noted.
+// owner returns the owner of that name, and adds it if necessary.
 func (s *OwnerSearch) owner(a spec.Attachment) *chain.Owner {
 	o := s.Found[a]
 	if o == nil {
@@ -81,8 +82,8 @@ func (s *OwnerSearch) owner(a spec.Attachment) *chain.Owner {
 	return o
 }
 
-// labelled is owner for the alias of a link; nil: it is not the label of an attachment to the network.
-// A label without room for the names is an error: what cannot be named cannot be kept.
+// labelled is owner for the alias of a link; nil: not the label of an attachment to the network. A
+// label without room for the names is an error: GC cannot keep what it cannot name.
 func (s *OwnerSearch) labelled(l *rtnl.Link) (*chain.Owner, error) {
 	if !spec.LabelOf(l.Alias, s.network) {
 		return nil, nil
@@ -94,8 +95,8 @@ func (s *OwnerSearch) labelled(l *rtnl.Link) (*chain.Owner, error) {
 	return s.owner(a), nil
 }
 
-// readLinks reads the links of the host, and with live looks for the other end of each veth. The IFB of a
-// limit may have outlived the container.
+// readLinks reads the links of the host, and with live looks for the peer of each veth. The IFB of
+// a limit may have outlived the container.
 func (s *OwnerSearch) readLinks(live bool) error {
 	conn, err := rtnl.Dial(netns.Host())
 	if err != nil {
@@ -116,7 +117,7 @@ func (s *OwnerSearch) readLinks(live bool) error {
 				s.peers[l.Index] = peer.MAC.String()
 			case errors.Is(err, os.ErrNotExist):
 				exists = false
-			case !errors.Is(err, os.ErrPermission): // the namespace is another user namespace's
+			case !errors.Is(err, os.ErrPermission): // the namespace belongs to another user namespace
 				return err
 			}
 		}
@@ -131,7 +132,7 @@ func (s *OwnerSearch) readLinks(live bool) error {
 	return nil
 }
 
-// readElements reads those of tables cnibox.
+// readElements reads the elements of tables cnibox.
 func (s *OwnerSearch) readElements() error {
 	held, err := nft.Open(netns.Host()).Elements()
 	if err != nil && !netfilter.IsMissing(err) {
@@ -145,7 +146,7 @@ func (s *OwnerSearch) readElements() error {
 	return nil
 }
 
-// readLeases reads those that are stored below a directory; empty: none.
+// readLeases reads the leases below a directory; empty: none.
 func (s *OwnerSearch) readLeases(dir string) error {
 	if dir == "" {
 		return nil
@@ -161,17 +162,17 @@ func (s *OwnerSearch) readLeases(dir string) error {
 	return err
 }
 
-// An ownerRecord is what is read of a plugin's record, whichever members it has.
+// An ownerRecord has the common members of plugins' records.
 type ownerRecord struct{ *record.Record[leasesOnRecord] }
 
-// A leasesOnRecord is what dhcp has on record beside the head.
+// A leasesOnRecord is what dhcp stores in addition to the head.
 type leasesOnRecord struct {
 	Leases []struct {
 		Address netip.Prefix `json:"address"`
 	} `json:"leases"`
 }
 
-// readRecords reads those of plugins. What cannot be read GC leaves alone.
+// readRecords reads the records of plugins. GC does not delete unreadable ones.
 func (s *OwnerSearch) readRecords(dirs []record.Dir) error {
 	var errs []error
 	for _, dir := range dirs {
@@ -201,7 +202,7 @@ func (rec *ownerRecord) in(ns *netns.NS, cookie uint64) bool {
 	return rec.NetNS != "" && ns.IsAt(rec.NetNS)
 }
 
-// of reports whether a link of the namespace is that of the record.
+// of reports whether a link of the namespace is the recorded one.
 func (rec *ownerRecord) of(l *rtnl.Link) bool {
 	if rec.Index != 0 {
 		return l.Index == rec.Index
@@ -209,11 +210,11 @@ func (rec *ownerRecord) of(l *rtnl.Link) bool {
 	return l.Name == rec.IfName
 }
 
-// settled reports whether the host's links answer for all: each attachment has one, or there is an
-// entry that says that it is alive.
+// settled reports whether the links of the host account for all attachments: each has one, or an
+// entry says that it is alive.
 func (s *OwnerSearch) settled(conf *Conf, entries, stale []*chain.Entry) bool {
 	if !conf.Veth {
-		return false // a lease or a record may be all that the host has of it
+		return false // the host may have only a lease or a record of it
 	}
 	known := map[spec.Attachment]bool{}
 	for _, e := range entries {
@@ -233,7 +234,7 @@ func (s *OwnerSearch) settled(conf *Conf, entries, stale []*chain.Entry) bool {
 	return true
 }
 
-// searchNamespaces looks for the attachments in all network namespaces but that of the host.
+// searchNamespaces looks for the attachments in all network namespaces except the host's.
 func (s *OwnerSearch) searchNamespaces() error {
 	complete := true
 	err := netns.Each(func(path string, ns *netns.NS) error {
@@ -261,8 +262,8 @@ func (s *OwnerSearch) searchNamespaces() error {
 	return err
 }
 
-// searchNamespace looks for them in one. A veth with a label is the host's side, of a host in a
-// container.
+// searchNamespace looks for them in one namespace. A veth with a label is a host-side veth, of a
+// host in a container.
 func (s *OwnerSearch) searchNamespace(ns *netns.NS, path string) error {
 	conn, err := rtnl.Dial(ns)
 	if err != nil {
@@ -292,7 +293,7 @@ func (s *OwnerSearch) searchNamespace(ns *netns.NS, path string) error {
 			}
 		}
 		if l.Kind == "veth" && s.peers[l.Parent] != l.MAC.String() {
-			continue // it is another host's: one in a container, or of another container
+			continue // it belongs to another host: one in a container, or of another container
 		}
 		for _, a := range addrs[l.Index] {
 			s.inUse(a.Prefix.Addr(), l.Name, path)
@@ -301,7 +302,7 @@ func (s *OwnerSearch) searchNamespace(ns *netns.NS, path string) error {
 	return nil
 }
 
-// searchRecords looks for the links that plugins have recorded.
+// searchRecords looks for the links on record.
 func (s *OwnerSearch) searchRecords(conn *rtnl.Conn, ns *netns.NS, path string, links []rtnl.Link) error {
 	if len(s.records) == 0 {
 		return nil
@@ -323,7 +324,7 @@ func (s *OwnerSearch) searchRecords(conn *rtnl.Conn, ns *netns.NS, path string, 
 	return nil
 }
 
-// inUse notes that an address, which may be leased, is in use on a link.
+// inUse records that an address, which may be leased, is in use on a link.
 func (s *OwnerSearch) inUse(addr netip.Addr, link, path string) {
 	lease, leased := s.Leases[addr]
 	if !leased {

@@ -12,8 +12,8 @@ import (
 	"cnibox/spec"
 )
 
-// Enter replaces this process by a command in a network namespace. Starting is called when only the
-// command is left to be started.
+// Enter replaces this process with a command in a network namespace. It calls starting right before
+// it starts the command.
 //
 // The exit code is the command's; 126 or 127 if it was not started, and 1 if the namespace
 // cannot be entered.
@@ -25,7 +25,7 @@ func (n Names) Enter(ctx context.Context, path string, command *chain.Command, s
 	defer ns.Close()
 	around := commandEnv{dns: n.dnsOf(ns), warn: n.Runner.Warn}
 	if name := filepath.Base(path); IsNamed(path) {
-		if _, err := os.Lstat(n.hostsFile(name)); err == nil { // it is that of a run
+		if _, err := os.Lstat(n.hostsFile(name)); err == nil { // the name is that of a run
 			around.name, around.hosts = name, n.hostsFile(name)
 		}
 	}
@@ -42,8 +42,8 @@ func (n Names) Enter(ctx context.Context, path string, command *chain.Command, s
 	return exit, err
 }
 
-// dnsOf returns the DNS of the first network that a namespace is attached to and that has
-// some. What cannot be read has none.
+// dnsOf returns the DNS of the first network with DNS to which a namespace is attached. Unreadable
+// entries have none.
 func (n Names) dnsOf(ns *netns.NS) (dns spec.DNS) {
 	entries, _, _ := n.Runner.Cache.List()
 	for _, e := range entries {

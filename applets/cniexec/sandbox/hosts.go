@@ -27,8 +27,8 @@ const (
 	maxHostName = 64 // HOST_NAME_MAX, include/uapi/linux/utsname.h: __NEW_UTS_LEN
 )
 
-// CheckRunName returns an error for what cannot be the name of a run: that of a namespace and of
-// a host, and with its prefix a container ID.
+// CheckRunName returns an error for an invalid name of a run, which becomes the name of a namespace
+// and of a host and, with its prefix, a container ID.
 func CheckRunName(name string) error {
 	if err := CheckNetNSName(name); err != nil {
 		return err
@@ -39,15 +39,15 @@ func CheckRunName(name string) error {
 	return nil
 }
 
-// runsDir has a file for each named run of this cache: it is the /etc/hosts of its command, and
-// locked by flock(2) as long as the run lives. It is changed under the lock of NetNSDir.
+// runsDir has a file for each named run of this cache. The file is the /etc/hosts of the command,
+// and is locked by flock(2) while the run lives. It is changed under the lock of NetNSDir.
 func (n Names) runsDir() string { return filepath.Join(n.Runner.Cache.Dir, "cnibox", "runs") }
 
 // hostsFile is the file of a named run.
 func (n Names) hostsFile(name string) string { return filepath.Join(n.runsDir(), name) }
 
-// takeName gives a run its name: a file that is locked until release is called, or the process
-// ends, and the namespace in NetNSDir. The error of a name that is in use has code 100.
+// takeName gives a run its name: a file that stays locked until release or the end of the process,
+// and the namespace in NetNSDir. The error of a name in use has code 100.
 func (n Names) takeName(ctx context.Context, name string, ns *netns.NS) (release func(), err error) {
 	unlock, err := lockNames(ctx)
 	if err != nil {
@@ -68,14 +68,14 @@ func (n Names) takeName(ctx context.Context, name string, ns *netns.NS) (release
 	case err != nil:
 		return nil, spec.Errorf(spec.CodeIO, "%w", err)
 	}
-	// Whatever the umask is: the command may be another user's.
+	// despite the umask, since the command may run as another user
 	if err := errors.Join(os.NewSyscallError("fchmod", unix.Fchmod(fd, 0o644)), bindNetNS(ns, path)); err != nil {
 		return nil, errors.Join(err, disk.Remove(n.hostsFile(name)), unix.Close(fd))
 	}
 	return func() { unix.Close(fd) }, nil
 }
 
-// tryLock opens and locks the file of a run; it fails with EWOULDBLOCK for a run that lives.
+// tryLock opens and locks the file of a run; it fails with EWOULDBLOCK for a live run.
 func tryLock(file string, flags int) (fd int, err error) {
 	fd, err = unix.Open(file, unix.O_RDONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK|unix.O_CLOEXEC|flags, 0o644)
 	if err != nil {
@@ -88,7 +88,7 @@ func tryLock(file string, flags int) (fd int, err error) {
 	return fd, nil
 }
 
-// freeName is the end of a named run, before release: its namespace and its file are deleted.
+// freeName deletes the namespace and the file of a named run at its end, before release.
 func (n Names) freeName(ctx context.Context, name string) error {
 	unlock, err := lockNames(ctx)
 	if err != nil {
@@ -104,7 +104,7 @@ func (n Names) freeName(ctx context.Context, name string) error {
 // DeleteDead deletes the namespaces and files of named runs that were killed.
 func (n Names) DeleteDead(ctx context.Context) error {
 	if names, err := os.ReadDir(n.runsDir()); err != nil || len(names) == 0 {
-		return nil // without a named run nothing is locked
+		return nil // without named runs nothing is locked
 	}
 	unlock, err := lockNames(ctx)
 	if err != nil {
@@ -120,18 +120,18 @@ func (n Names) DeleteDead(ctx context.Context) error {
 	return errors.Join(append(errs, n.writeHosts())...)
 }
 
-// freeDeadName is DeleteDead for one name, if it is that of a killed run. The caller has the
-// lock. The files of the other runs are not written.
+// freeDeadName is DeleteDead for one name, if it is that of a killed run. The caller has the lock.
+// It does not write the files of the other runs.
 func (n Names) freeDeadName(name string) (freed bool, err error) {
 	fd, err := tryLock(n.hostsFile(name), 0)
 	if err != nil {
-		return false, nil // it lives, or has ended by itself
+		return false, nil // it is alive, or has ended normally
 	}
 	defer unix.Close(fd)
 	return true, errors.Join(unbindNetNS(filepath.Join(NetNSDir, name)), disk.Remove(n.hostsFile(name)))
 }
 
-// updateHosts is writeHosts for a run that has just been attached.
+// updateHosts is writeHosts after a run was attached.
 func (n Names) updateHosts(ctx context.Context) error {
 	unlock, err := lockNames(ctx)
 	if err != nil {
@@ -161,8 +161,8 @@ func (n Names) writeHosts() error {
 	return errors.Join(errs...)
 }
 
-// hostsWithout returns the /etc/hosts of a run without a name, in a namespace that is attached: the
-// named runs on its networks as they are now. Empty: there are none, and that of the host will do.
+// hostsWithout returns the /etc/hosts of a run without a name, in an attached namespace, with the
+// named runs that are on its networks now. Empty: there are none, and the host's file is used.
 func (n Names) hostsWithout(ns *netns.NS) string {
 	files, err := os.ReadDir(n.runsDir())
 	if err != nil || len(files) == 0 {
@@ -180,7 +180,7 @@ func (n Names) hostsWithout(ns *netns.NS) string {
 	return ""
 }
 
-// hostsOfHost is the host's /etc/hosts; an initramfs has none.
+// hostsOfHost returns the host's /etc/hosts; an initramfs has none.
 func hostsOfHost() string {
 	host, _ := disk.Read(etcHosts, 0, record.MaxSize)
 	return string(host)
@@ -195,13 +195,13 @@ func namedRuns(files []os.DirEntry, entries []*chain.Entry) (runs []runAddresses
 	return runs
 }
 
-// The runAddresses are those of a run, by network; the name may be empty.
+// The runAddresses are the addresses of a run, by network; the name may be empty.
 type runAddresses struct {
 	name     string
 	networks map[string][]netip.Addr
 }
 
-// addressesOf reads the addresses of a run out of the cache, from its entries.
+// addressesOf reads the addresses of a run from its cache entries.
 func addressesOf(name string, entries []*chain.Entry, its func(*chain.Entry) bool) runAddresses {
 	r := runAddresses{name, make(map[string][]netip.Addr)}
 	for _, e := range entries {
@@ -211,7 +211,7 @@ func addressesOf(name string, entries []*chain.Entry, its func(*chain.Entry) boo
 		if !its(e) || e.Interrupted() || !e.Live() {
 			continue
 		}
-		addrs := []netip.Addr{} // the network counts also without any
+		addrs := []netip.Addr{} // a network without addresses counts too
 		if json.Unmarshal(e.Result, &result) == nil {
 			for _, ip := range result.IPs {
 				addrs = append(addrs, ip.Address.Addr())
@@ -222,8 +222,8 @@ func addressesOf(name string, entries []*chain.Entry, its func(*chain.Entry) boo
 	return r
 }
 
-// hostsText is the /etc/hosts of a run: itself, the others on its networks, and what the host's
-// has, or localhost.
+// hostsText returns the /etc/hosts of a run: itself, the others on its networks, and the content of
+// the host's file, or localhost.
 func hostsText(r runAddresses, all []runAddresses, host string) string {
 	var own, others []string
 	for _, o := range all {
@@ -248,15 +248,15 @@ func hostsText(r runAddresses, all []runAddresses, host string) string {
 	}
 	text := strings.Join(append(own, others...), "")
 	for line := range strings.Lines(host) {
-		if !strings.HasSuffix(strings.TrimSpace(line), hostsMark) { // those of a run that has started this one
+		if !strings.HasSuffix(strings.TrimSpace(line), hostsMark) { // without the lines of a run that has started this one
 			text += line
 		}
 	}
 	return text
 }
 
-// overwrite replaces the content of a file that stays the same one. Nothing reads half of the
-// text, but for one that is longer than a page.
+// overwrite replaces the content of a file in place. Readers never see a part of the text, unless
+// it is longer than a page.
 func overwrite(file, text string) error {
 	return disk.Change("write "+filepath.Base(file), func() error {
 		f, err := os.OpenFile(file, os.O_WRONLY|unix.O_NOFOLLOW, 0)

@@ -5,7 +5,7 @@ import (
 	"testing"
 )
 
-// A run is named first, then those on its networks; what the host's file has stays, but for
+// A run is named first, then those on its networks. The content of the host's file stays, except
 // lines of a run that the process is in.
 func TestHostsText(t *testing.T) {
 	addr := func(s ...string) (list []netip.Addr) {

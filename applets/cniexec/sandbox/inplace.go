@@ -18,27 +18,27 @@ import (
 	"cnibox/spec"
 )
 
-// With --exec run becomes the command, so that nothing of it stays in memory. Its namespace has
-// to be that of /proc/PID/ns/net, which ends with the command, while plugins run in that of the
-// host. So this program is executed three times:
+// With --exec run becomes the command, so that no part of it stays in memory. Its namespace must be
+// that of /proc/PID/ns/net, which ends with the command, while plugins run in the host's namespace.
+// So this program is executed three times:
 //
 //  1. it makes the namespace and executes itself in it, with the same PID;
 //  2. there it starts itself on the host, waits, and becomes the command;
 //  3. on the host it attaches the namespace, as run does, and ends.
 //
-// What is recorded of the attachment is stale when the command has ended: the next run deletes
-// it, as after a run that was killed.
+// The records of the attachment are stale after the command has ended: the next run deletes them,
+// as after a killed run.
 const (
-	hostNSVar = "CNIBOX_RUN_HOST"   // of the second: the descriptor of the host's namespace
-	AttachVar = "CNIBOX_RUN_ATTACH" // of the third: the path of the namespace
+	hostNSVar = "CNIBOX_RUN_HOST"   // for the second: the descriptor of the host's namespace
+	AttachVar = "CNIBOX_RUN_ATTACH" // for the third: the path of the namespace
 )
 
-// Unset is an environment without a variable.
+// Unset returns an environment without a variable.
 func Unset(environ []string, name string) []string {
 	return slices.DeleteFunc(slices.Clone(environ), func(v string) bool { return strings.HasPrefix(v, name+"=") })
 }
 
-// reexec is this call, to be run once more with a variable set.
+// reexec returns this call as a command with a variable set.
 func (r *Run) reexec(name, value string) chain.Command {
 	environ := Unset(Unset(r.Environ, hostNSVar), AttachVar)
 	return chain.Command{Args: append([]string{"cni-exec"}, r.Args...), Self: true, Environ: append(environ, name+"="+value)}
@@ -53,7 +53,7 @@ func (r *Run) InPlace(ctx context.Context, signals chan os.Signal) (exit int, er
 		}
 		defer host.Close()
 		if n, err := strconv.Atoi(fd); err == nil {
-			unix.CloseOnExec(n) // it is not for the command
+			unix.CloseOnExec(n) // the command must not have it
 		}
 		return r.becomeCommand(ctx, host, signals)
 	}
@@ -74,7 +74,7 @@ func (r *Run) InPlace(ctx context.Context, signals chan os.Signal) (exit int, er
 		if err := ns.Enter(); err != nil {
 			return err
 		}
-		if _, err := unix.FcntlInt(uintptr(host.FD()), unix.F_SETFD, 0); err != nil { // it is kept by execve(2)
+		if _, err := unix.FcntlInt(uintptr(host.FD()), unix.F_SETFD, 0); err != nil { // it stays open across execve(2)
 			return os.NewSyscallError("fcntl F_SETFD", err)
 		}
 		self := r.reexec(hostNSVar, fmt.Sprint(host.FD()))
@@ -86,7 +86,7 @@ func (r *Run) InPlace(ctx context.Context, signals chan os.Signal) (exit int, er
 
 // becomeCommand attaches the namespace of this process and becomes the command.
 func (r *Run) becomeCommand(ctx context.Context, host *netns.NS, signals <-chan os.Signal) (exit int, err error) {
-	came := CatchSignals() // also those that are passed to the third process
+	came := CatchSignals() // including those that are passed to the third process
 	own, err := netns.Current()
 	if err != nil {
 		return exitError, err
@@ -103,7 +103,7 @@ func (r *Run) becomeCommand(ctx context.Context, host *netns.NS, signals <-chan 
 		return err
 	})
 	if err != nil || exit != exitOK {
-		return exit, err // the third process has printed its own
+		return exit, err // the third process has printed its error
 	}
 	around := commandEnv{dns: r.dnsOf(own), servers: r.Servers, others: r.hostsWithout(own), warn: r.Runner.Warn}
 	err = netns.OnDiscardedThread(func() (err error) { // in the namespace, as all threads

@@ -15,20 +15,21 @@ import (
 	"cnibox/spec"
 )
 
-// A commandEnv is what a command sees of its network beside the namespace itself.
+// A commandEnv is the environment of a command in addition to the namespace.
 type commandEnv struct {
 	dns     spec.DNS // of its networks; empty: the host's
 	servers []string // name servers in place of those of dns; nil: none
 	name    string   // of the run, which is its host name; empty: that of the host
 	hosts   string   // with a name: the file that is mounted on /etc/hosts
-	others  string   // without one: the text of /etc/hosts; empty: that of the host
+	others  string   // without a name: the text of /etc/hosts; empty: that of the host
 	warn    func(format string, args ...any)
 }
 
-// mount moves the calling thread, and so the command that it starts, into a new mount namespace with
-// /sys and /etc/resolv.conf of its network. What cannot be mounted stays the host's, with a warning.
+// mount moves the calling thread, and so the command that it starts, into a new mount namespace
+// with /sys and /etc/resolv.conf for its network. If a mount fails, the host's stays, with a
+// warning.
 //
-// It is called in the network namespace of the command, on a thread that ends with it.
+// It is called in the network namespace of the command, on a thread that ends with the command.
 func (s *commandEnv) mount() {
 	err := os.NewSyscallError("unshare", unix.Unshare(unix.CLONE_NEWNS))
 	if err == nil {
@@ -59,7 +60,7 @@ func (s *commandEnv) mount() {
 	}
 }
 
-// warnUncovered says what the command sees instead of a file that could not be mounted.
+// warnUncovered warns that the command sees the host's file, since a mount has failed.
 func (s *commandEnv) warnUncovered(what, file string, err error) {
 	if errors.Is(err, os.ErrNotExist) {
 		s.warn("the command has no %s: the host has none to mount another one on (touch %[1]s)", file)
@@ -68,7 +69,7 @@ func (s *commandEnv) warnUncovered(what, file string, err error) {
 	s.warn("the command sees the host's %s: %v", what, err)
 }
 
-// mountName gives the calling thread a host name of its own, and the /etc/hosts of the run.
+// mountName gives the calling thread its own host name, and the /etc/hosts of the run.
 func (s *commandEnv) mountName() error {
 	err := os.NewSyscallError("unshare", unix.Unshare(unix.CLONE_NEWUTS))
 	if err == nil {
@@ -86,9 +87,9 @@ const (
 	upstreamResolvConf = "/run/systemd/resolve/resolv.conf"
 )
 
-// resolvers returns the text of /etc/resolv.conf for the command; false: that of the host. Name
-// servers of the networks come first, then those of systemd-resolved, then those of the host that are
-// not on loopback.
+// resolvers returns the text of /etc/resolv.conf for the command; false: the host's file is used.
+// Name servers of the networks come first, then those of systemd-resolved, then those of the host
+// that are not on loopback.
 func (s *commandEnv) resolvers() (text string, ok bool) {
 	d := s.dns
 	if len(s.servers) > 0 {
@@ -116,8 +117,8 @@ func (s *commandEnv) resolvers() (text string, ok bool) {
 	return text, true
 }
 
-// ResolvConf returns the host's file with name servers that a container can reach: resolv.conf, or
-// that of systemd-resolved, whose stub listens on loopback. Empty: neither has any.
+// ResolvConf returns the content of the host's file with name servers that a container can reach:
+// resolv.conf, or that of systemd-resolved, whose stub listens on loopback. Empty: neither has any.
 func ResolvConf() string {
 	for _, file := range []string{etcResolvConf, upstreamResolvConf} {
 		b, err := disk.Read(file, 0, record.MaxSize)
@@ -139,7 +140,7 @@ func Reachable(conf string) bool {
 	return false
 }
 
-// withoutLoopback leaves out the name servers on loopback.
+// withoutLoopback removes the name servers on loopback.
 func withoutLoopback(conf string) string {
 	var b strings.Builder
 	for line := range strings.Lines(conf) {
@@ -160,14 +161,13 @@ func nameserver(line string) (string, bool) {
 	return words[1], err == nil
 }
 
-// onLoopback reports whether a name server is on this host itself; 0.0.0.0 means 127.0.0.1.
+// onLoopback reports whether a name server is on this host; 0.0.0.0 means 127.0.0.1.
 func onLoopback(server string) bool {
 	a, err := netip.ParseAddr(server)
 	return err == nil && (a.Unmap().IsLoopback() || a.Unmap().IsUnspecified())
 }
 
-// resolvText is the result's DNS in the form of resolv.conf(5).
-// The limits of libc are not applied.
+// resolvText formats the result's DNS for resolv.conf(5), without the limits of libc.
 func resolvText(d spec.DNS) string {
 	var b strings.Builder
 	for _, n := range d.Nameservers {
@@ -190,8 +190,8 @@ func resolvText(d spec.DNS) string {
 // oneLine removes newlines, so that a plugin cannot add lines.
 func oneLine(s string) string { return strings.Join(strings.Fields(s), " ") }
 
-// coverFile makes a file read as text, in the mount namespace of this thread. The text is in
-// memory: no directory of the host has to be writable.
+// coverFile mounts text over a file, in the mount namespace of this thread. The text is in memory:
+// no directory of the host has to be writable.
 func coverFile(file, text string) error {
 	// the mount point, until the file is bound
 	if err := unix.Mount("tmpfs", sysDir, "tmpfs", sysMountFlags, "mode=755,size=64k"); err != nil {
@@ -214,8 +214,8 @@ const (
 	sysMountFlags = unix.MS_NOSUID | unix.MS_NODEV | unix.MS_NOEXEC
 )
 
-// mountSysfs mounts the sysfs of this thread's network namespace, with the links in
-// /sys/class/net, over the host's. File systems that are mounted below, as cgroup, stay.
+// mountSysfs mounts the sysfs of this thread's network namespace, with its links in /sys/class/net,
+// over the host's. File systems mounted below that, such as cgroup, stay.
 func mountSysfs() error {
 	if _, err := os.Lstat(sysDir); errors.Is(err, os.ErrNotExist) {
 		return nil // an initramfs may have none
@@ -225,7 +225,7 @@ func mountSysfs() error {
 		return err
 	}
 	fds := make([]int, len(below))
-	for i, dir := range below { // once they are covered they are reached by descriptors only
+	for i, dir := range below { // later only descriptors lead to them
 		if fds[i], err = unix.Open(dir, unix.O_PATH|unix.O_CLOEXEC, 0); err != nil {
 			fds[i] = -1
 			continue
@@ -242,7 +242,7 @@ func mountSysfs() error {
 	}
 	for i, dir := range below {
 		if fds[i] >= 0 {
-			// what cannot be bound is missing, as with ip netns exec
+			// what cannot be bound is missing, as in ip netns exec
 			unix.Mount(fmt.Sprintf("/proc/thread-self/fd/%d", fds[i]), dir, "", unix.MS_BIND|unix.MS_REC, "")
 		}
 	}

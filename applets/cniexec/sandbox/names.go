@@ -18,12 +18,12 @@ import (
 	"cnibox/spec"
 )
 
-// NetNSDir contains the named network namespaces, those of ip-netns(8): each is mounted on a
-// file of its name.
+// NetNSDir contains the named network namespaces, as for ip-netns(8): each is mounted on a file of
+// its name.
 const NetNSDir = "/run/netns"
 
-// NetNSPath is the path that an operand means: a bare name is that of a named namespace. It is
-// made absolute and not resolved, since the container ID is made of its text.
+// NetNSPath returns the path for an operand: a name without a slash is that of a named namespace.
+// The path is made absolute but not resolved, since the container ID is derived from its text.
 func NetNSPath(operand string) (string, error) {
 	if operand == "" || strings.Contains(operand, "/") {
 		return filepath.Abs(operand)
@@ -34,7 +34,7 @@ func NetNSPath(operand string) (string, error) {
 	return filepath.Join(NetNSDir, operand), nil
 }
 
-// CheckNetNSName returns an error for what cannot be the name of a file in NetNSDir.
+// CheckNetNSName returns an error for an invalid name of a file in NetNSDir.
 func CheckNetNSName(name string) error {
 	if name == "" || strings.HasPrefix(name, ".") || strings.ContainsAny(name, "/\x00") || len(name) > unix.NAME_MAX {
 		return fmt.Errorf("%q is not a valid name of a network namespace", name)
@@ -47,7 +47,7 @@ func IsNamed(path string) bool {
 	return filepath.Dir(path) == NetNSDir && CheckNetNSName(filepath.Base(path)) == nil
 }
 
-// lockNames excludes other processes that make or delete named namespaces. It makes the
+// lockNames excludes other processes that create or delete named namespaces. It creates the
 // directory as ip-netns(8) does.
 func lockNames(ctx context.Context) (unlock func(), err error) {
 	if err := os.MkdirAll(NetNSDir, 0o755); err != nil {
@@ -60,12 +60,12 @@ func lockNames(ctx context.Context) (unlock func(), err error) {
 	return flock.Wait(ctx, fd, unix.LOCK_EX)
 }
 
-// Names are the named namespaces, and the runs that have a name.
+// Names are the named namespaces, and the named runs.
 type Names struct{ Runner *chain.Runner }
 
-// Create makes a named namespace with lo up, unless it is there already. An empty file that an
-// interrupted call has left serves. Before it is made, detach deletes the attachments to a namespace
-// that had the name: the kernel may give the new one the same ID, and before Linux 5.14 nothing else
+// Create creates a named namespace with lo up, unless it exists. It uses an empty file that an
+// interrupted call has left. Before that, detach deletes the attachments to a former namespace of
+// that name: the kernel may give the new one the same ID, and before Linux 5.14 nothing else
 // distinguishes them, see [netns.NS.Cookie].
 func (n Names) Create(ctx context.Context, path string, detach func() error) (created bool, err error) {
 	unlock, err := lockNames(ctx)
@@ -101,7 +101,8 @@ func (n Names) Create(ctx context.Context, path string, detach func() error) (cr
 	return true, nil
 }
 
-// freeKilled deletes what a killed run of a name has left, which the next run would.
+// freeKilled deletes what a killed run of that name has left, which otherwise the next run would
+// do.
 func (n Names) freeKilled(ctx context.Context, name string) error {
 	freed, err := n.freeDeadName(name)
 	if err != nil || !freed {
@@ -114,7 +115,7 @@ func (n Names) freeKilled(ctx context.Context, name string) error {
 	return nil
 }
 
-// bindNetNS gives a namespace its name, as the last step: what has a name is complete. The
+// bindNetNS gives a namespace its name, as the last step: a namespace with a name is complete. The
 // caller has the lock.
 func bindNetNS(ns *netns.NS, path string) error {
 	if err := upLo(ns); err != nil {
@@ -139,8 +140,8 @@ func bindNetNS(ns *netns.NS, path string) error {
 	return nil
 }
 
-// explainOthersRun adds to an error in NetNSDir what root of a user namespace, whose /run is
-// another user's, can do about it.
+// explainOthersRun adds advice to an error in NetNSDir for root of a user namespace, for whom /run
+// belongs to another user.
 func explainOthersRun(err error) error {
 	if errors.Is(err, os.ErrPermission) && unix.Geteuid() == 0 {
 		return &hint.Error{Err: err, Hint: "in a user namespace mount a directory for them first: mount -t tmpfs tmpfs /run"}
@@ -148,8 +149,8 @@ func explainOthersRun(err error) error {
 	return err
 }
 
-// deleteNetNS takes the name from a namespace, which ends with its last process. That there is
-// none is not an error.
+// deleteNetNS removes the name of a namespace, which then ends with its last process. A missing
+// name is not an error.
 func deleteNetNS(ctx context.Context, path string) error {
 	unlock, err := lockNames(ctx)
 	if err == nil {
@@ -162,7 +163,7 @@ func deleteNetNS(ctx context.Context, path string) error {
 	return nil
 }
 
-// unbindNetNS is deleteNetNS for the holder of the lock. A file that never was a namespace stays.
+// unbindNetNS is deleteNetNS for the holder of the lock. A file that is not a namespace stays.
 func unbindNetNS(path string) error {
 	info, err := os.Lstat(path)
 	if errors.Is(err, os.ErrNotExist) {
@@ -174,7 +175,7 @@ func unbindNetNS(path string) error {
 	return errors.Join(netns.Unbind(path), disk.Remove(path))
 }
 
-// DeleteUnused deletes a named namespace, unless something is attached to it.
+// DeleteUnused deletes a named namespace without attachments.
 func (n Names) DeleteUnused(ctx context.Context, path string) error {
 	entries, _, err := n.Runner.Cache.List()
 	if err != nil {
@@ -186,7 +187,7 @@ func (n Names) DeleteUnused(ctx context.Context, path string) error {
 	}
 	defer ns.Close()
 	for _, e := range entries {
-		if ns.IsAt(e.NetNSPath()) && e.Live() { // by whatever path
+		if ns.IsAt(e.NetNSPath()) && e.Live() { // by any path
 			n.Runner.Warn("%s stays: %s is attached", path, e.Title())
 			return nil
 		}

@@ -13,19 +13,19 @@ import (
 	"cnibox/internal/netns"
 )
 
-// Privileged returns an error that names the capabilities which making and attaching network
-// namespaces needs and this process does not have; it is os.ErrPermission.
+// Privileged returns an error that names the capabilities which this process lacks to create and
+// attach network namespaces; it is os.ErrPermission.
 func Privileged() error {
 	header := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
-	var data [2]unix.CapUserData // that version has 64 bits
+	var data [2]unix.CapUserData // this version has 64 bits
 	if err := unix.Capget(&header, &data[0]); err != nil {
-		return nil // the kernel refuses what is lacking
+		return nil // the kernel reports what is missing
 	}
 	return missingPrivilege(data[0].Effective, foreignNetNS(), Sysctl)
 }
 
 // foreignNetNS reports whether the network namespace of this process belongs to a user namespace
-// above its own, as after unshare -Ur without -n: no capability counts in it.
+// above its own, as after unshare -Ur without -n. Capabilities have no effect in it.
 func foreignNetNS() bool {
 	ns, err := netns.Current()
 	if err != nil {
@@ -67,7 +67,7 @@ func missingPrivilege(effective uint32, foreign bool, sysctl func(key string) st
 	return &hint.Error{Err: fmt.Errorf("%w: without %s: run it as root, %s", os.ErrPermission, strings.Join(missing, " and "), advice)}
 }
 
-// Sysctl reads a setting; empty: this kernel does not have it.
+// Sysctl reads a setting; empty: the kernel does not have it.
 func Sysctl(key string) string {
 	const longest = 32 // bytes of a number
 	b, _ := disk.Read("/proc/sys/"+key, 0, longest)

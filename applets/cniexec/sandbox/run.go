@@ -1,4 +1,4 @@
-// Package sandbox has the network namespaces that cni-exec makes, and runs commands in them.
+// Package sandbox creates the network namespaces of cni-exec, and runs commands in them.
 package sandbox
 
 import (
@@ -22,18 +22,17 @@ import (
 	"cnibox/spec"
 )
 
-// TakeDown is for detaching a namespace when its command has ended, or the result of its ADD
-// could not be written.
-// A signal does not end it; after SIGKILL the next run cleans up.
+// TakeDown bounds the detaching of a namespace after its command has ended, or the result of its
+// ADD could not be written. A signal does not stop it; after SIGKILL the next run cleans up.
 const TakeDown = 30 * time.Second
 
-// The exit codes of a run beside the command'r.
+// The exit codes of a run in addition to the command's.
 const (
 	exitOK = iota
 	exitError
 )
 
-// A Run is a command in a network namespace of its own, which is attached for it.
+// A Run is a command in its own network namespace, which is attached for it.
 //
 // Only a descriptor of the process refers to the namespace, so the kernel deletes it, with its links,
 // when the process ends.
@@ -43,26 +42,27 @@ type Run struct {
 	Command  []string
 	Networks []Network // in the order of their ADDs
 	Name     string    // empty: none
-	Servers  []string  // name servers in place of the networks'
+	Servers  []string  // name servers instead of the networks'
 
 	Attaching func(Network) // is called before each ADD
 
 	netns    string // path of the namespace, for plugins
 	ns       *netns.NS
 	attached []Network
-	dns      spec.DNS // of the first network that has any
+	dns      spec.DNS // of the first network with DNS
 
-	// ours ends that signals are left to the command, which begins when all is attached.
+	// ours ends the time in which signals end run; afterwards they are the command's.
 	ours func()
 }
 
-// A Network is one of a run, and the attachment to it but for the namespace.
+// A Network is a network of a run, and the attachment to it without the namespace.
 type Network struct {
 	List   *chain.List
 	Target chain.Target // with the name of its interface
 }
 
-// CatchSignals returns those that are passed to a command. After nohup(1) SIGHUP stays ignored.
+// CatchSignals returns the signals that are passed to a command. After nohup(1) SIGHUP stays
+// ignored.
 func CatchSignals() chan os.Signal {
 	c := make(chan os.Signal, 16)
 	signal.Notify(c, unix.SIGINT, unix.SIGTERM, unix.SIGQUIT, unix.SIGUSR1, unix.SIGUSR2)
@@ -72,11 +72,11 @@ func CatchSignals() chan os.Signal {
 	return c
 }
 
-// become replaces this process by a command. A signal that came before would be lost: it ends this
-// process instead, with the exit code of a command that it ends.
+// become replaces this process with a command. A signal that came before would be lost, so it ends
+// this process, with the exit code of a command that the signal ends.
 func become(ctx context.Context, cmd *chain.Command, signals chan os.Signal) (exit int, err error) {
-	signal.Stop(signals) // which waits for those on their way
-	signal.Reset()       // from here on the kernel does it
+	signal.Stop(signals) // waits for pending ones
+	signal.Reset()       // from now on the kernel handles signals
 	err = context.Cause(ctx)
 	select {
 	case s := <-signals:
@@ -89,15 +89,15 @@ func become(ctx context.Context, cmd *chain.Command, signals chan os.Signal) (ex
 	return cmd.Become()
 }
 
-// Execute makes the namespace, attaches it, runs the command in it, detaches it, and returns the exit code of the
-// command, also with an error, as of a detach after the command.
+// Execute creates the namespace, attaches it, runs the command in it and detaches it. It returns
+// the exit code of the command, also with an error, such as that of detaching.
 func (r *Run) Execute(ctx context.Context, signals <-chan os.Signal) (exit int, err error) {
 	defer interrupt.Begin()()
 	if r.ns, err = netns.New(); err != nil {
 		return exitError, fmt.Errorf("make a network namespace: %w", err)
 	}
 	defer r.ns.Close()
-	// a path for external plugins to a descriptor of this process
+	// for external plugins, the path of a descriptor of this process
 	r.netns = fmt.Sprintf("/proc/%d/fd/%d", os.Getpid(), r.ns.FD())
 	if r.Name != "" {
 		release, err := r.takeName(ctx, r.Name, r.ns)
@@ -150,7 +150,7 @@ func (r *Run) Execute(ctx context.Context, signals <-chan os.Signal) (exit int, 
 	return exit, nil
 }
 
-// giveNameBack ends the name of the run, however its context has ended.
+// giveNameBack releases the name of the run, even after its context has ended.
 func (r *Run) giveNameBack(ctx context.Context) {
 	ctx, cancel := interrupt.UndoContext(ctx, TakeDown)
 	defer cancel()
@@ -165,13 +165,13 @@ func upLo(ns *netns.NS) error {
 		return err
 	}
 	defer conn.Close()
-	const lo = 1 // always the first link of a namespace
+	const lo = 1 // always that of the first link in a namespace
 	up := true
 	return conn.SetLink(lo, rtnl.LinkChange{Up: &up})
 }
 
-// attach adds the networks one after another. A signal ends it, and is the error then. The runner
-// undoes the one that failed; detach those before it.
+// attach adds the networks one after another. A signal ends it, and becomes the error. The runner
+// undoes the failed ADD; detach undoes those before it.
 func (r *Run) attach(ctx context.Context, signals <-chan os.Signal) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
@@ -188,7 +188,7 @@ func (r *Run) attach(ctx context.Context, signals <-chan os.Signal) error {
 	err := r.attachAll(ctx)
 	r.ours = interrupt.PassToCommand()
 	close(done)
-	<-stopped // from here on signals are the command's
+	<-stopped // from now on signals are the command's
 	var signal interrupt.Signal
 	switch {
 	case !errors.As(context.Cause(ctx), &signal):
@@ -199,7 +199,8 @@ func (r *Run) attach(ctx context.Context, signals <-chan os.Signal) error {
 	return fmt.Errorf("%w before the command was started: %w", signal, err)
 }
 
-// attachExit is the exit code for an error before the command: that of a command that a signal ends.
+// attachExit returns the exit code for an error before the command: after a signal that of a
+// command which the signal ends.
 func attachExit(err error) int {
 	if signal := interrupt.Signal(0); errors.As(err, &signal) {
 		return chain.ExitSignal + int(signal)
@@ -239,7 +240,7 @@ func (r *Run) detach(ctx context.Context) error {
 	return errors.Join(errs...)
 }
 
-// RandomHex returns so many digits, for names that must be unique on a host.
+// RandomHex returns random hexadecimal digits for names that must be unique on a host.
 func RandomHex() string {
 	return fmt.Sprintf("%0*x", chain.RunDigits, rand.Uint64()>>(64-4*chain.RunDigits))
 }

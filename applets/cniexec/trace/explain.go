@@ -14,19 +14,19 @@ import (
 	"cnibox/rtnl"
 )
 
-// A site is a place with its way, asked for what is not in the messages.
+// A site is a place with its part of the path, and with facts that are not in the messages.
 type site struct {
 	Place
 	way
 	tracer *nft.Tracer
 	conn   *rtnl.Conn
 	links  map[uint32]rtnl.Link
-	routed bool         // the route was asked for
-	routes []rtnl.Route // to where the packet goes
-	noWay  error        // why there is none
+	routed bool         // the route has been read
+	routes []rtnl.Route // to the destination of the packet
+	noWay  error        // why there is no route
 }
 
-// open connects to the place, and looks for its links.
+// open connects to the place, and reads its links.
 func open(p Place, w way, t *nft.Tracer) (*site, error) {
 	conn, err := rtnl.Dial(p.NS)
 	if err != nil {
@@ -44,7 +44,7 @@ func open(p Place, w way, t *nft.Tracer) (*site, error) {
 	return s, nil
 }
 
-// link is the name of a link; empty: there is none.
+// link returns the name of a link; empty: none.
 func (s *site) link(index uint32) string {
 	l, ok := s.links[index]
 	if !ok && index != 0 {
@@ -53,18 +53,19 @@ func (s *site) link(index uint32) string {
 	return l.Name
 }
 
-// route asks for the route that the packet takes from a hook on.
+// route reads the route of the packet at a hook.
 func (s *site) route(h *hook) {
 	p := h.after
 	s.routed = true
 	l := rtnl.Lookup{Src: p.Src, Dst: p.Dst, Proto: p.Proto, In: p.In, Mark: p.Mark}
-	if p.Proto == unix.IPPROTO_SCTP { // of which the kernel refuses the ports: rtm_getroute_parse_ip_proto, net/ipv4/fib_semantics.c
+	if p.Proto == unix.IPPROTO_SCTP { // the kernel refuses its ports: rtm_getroute_parse_ip_proto, net/ipv4/fib_semantics.c
 		l.Src, l.Dst = netip.AddrPortFrom(p.Src.Addr(), 0), netip.AddrPortFrom(p.Dst.Addr(), 0)
 	}
 	s.routes, s.noWay = s.conn.LookupRoute(l)
 }
 
-// routeText is the route in the words of ip(8), with the links that the packet has left by, if it has.
+// routeText formats the route as ip(8) does, with the links by which the packet has left, if it
+// has.
 func (s *site) routeText() string {
 	if s.noWay != nil {
 		return strings.TrimPrefix(s.noWay.Error(), "route ")
@@ -92,7 +93,7 @@ func (s *site) routeText() string {
 	return strings.Join(hops, ", ")
 }
 
-// nextHop is the address that a packet is sent to on a link.
+// nextHop returns the address to which a packet is sent on a link.
 func (s *site) nextHop(h *hook) netip.Addr {
 	for _, r := range s.routes {
 		if r.Link == h.after.Out && r.GW.IsValid() {
@@ -102,7 +103,7 @@ func (s *site) nextHop(h *hook) netip.Addr {
 	return h.after.Dst.Addr()
 }
 
-// neighbour asks for the entry of the next hop; ok: there has to be one.
+// neighbour reads the entry of the next hop; ok: the link needs one.
 func (s *site) neighbour(h *hook) (n rtnl.Neighbour, ok bool, err error) {
 	l := s.links[h.after.Out]
 	hop := s.nextHop(h)
@@ -114,8 +115,8 @@ func (s *site) neighbour(h *hook) (n rtnl.Neighbour, ok bool, err error) {
 	return n, true, err
 }
 
-// steps are those of the place: hooks, with the route behind those where it is chosen, and the
-// neighbour behind the one where it is needed.
+// steps returns the steps of the place: hooks, each followed by the route if it is chosen there,
+// and by the neighbour if it is needed there.
 func (s *site) steps() (steps []Step, err error) {
 	step := func(kind, text string) Step { return Step{Place: s.Name, Kind: kind, Text: text, Rules: []Rule{}} }
 	for i, h := range s.hooks {
@@ -140,7 +141,7 @@ func (s *site) steps() (steps []Step, err error) {
 		case h.name == "prerouting" && !strings.HasPrefix(next, "bridge "), h.name == "output":
 			s.route(h)
 			steps = append(steps, step("route", s.routeText()))
-		case h.name == "bridge input" && next != "prerouting" && pre != nil: // which br_netfilter has called before
+		case h.name == "bridge input" && next != "prerouting" && pre != nil: // br_netfilter has called it before
 			s.route(pre)
 			steps = append(steps, step("route", s.routeText()))
 		case h.name == "postrouting" && s.routed:
@@ -156,7 +157,7 @@ func (s *site) steps() (steps []Step, err error) {
 	return steps, nil
 }
 
-// rejected corrects the verdict of a rule that answers what it drops, and adds its comment.
+// rejected corrects the verdict of a rule that rejects packets, and adds its comment.
 func (s *site) rejected(r *Rule) {
 	if r.Handle == 0 {
 		return
@@ -175,7 +176,7 @@ func neighbourText(n rtnl.Neighbour) string {
 	return text + " " + n.StateText()
 }
 
-// resolves reports whether a neighbour is being asked for its MAC address.
+// resolves reports whether the kernel is resolving the MAC address of a neighbour.
 func (f *follower) resolves() bool {
 	for i, w := range f.ways() {
 		h := w.at("postrouting")
@@ -196,7 +197,7 @@ func (f *follower) resolves() bool {
 	return false
 }
 
-// trace is what was found.
+// trace returns the result.
 func (f *follower) trace() (*Trace, error) {
 	t := &Trace{Steps: []Step{}}
 	ways := f.ways()
@@ -232,7 +233,7 @@ func (f *follower) trace() (*Trace, error) {
 	return t, nil
 }
 
-// conclude says how it ended, at the last place that the packet came to.
+// conclude adds the outcome at the last place that the packet has reached.
 func (f *follower) conclude(t *Trace, s *site) {
 	h := s.last()
 	switch {
@@ -259,12 +260,12 @@ func (f *follower) conclude(t *Trace, s *site) {
 	}
 }
 
-// lost is about a packet that was dropped by what reports nothing.
+// lost reports a packet that was dropped without a message.
 func (t *Trace) lost(s *site, where, advice string) {
 	t.Outcome, t.Advice = fmt.Sprintf("lost in %s %s; no rule of nf_tables has dropped it", s.Name, where), advice
 }
 
-// ownDrop explains the chains of cnibox that drop packets; empty: it is another chain.
+// ownDrop explains the chains of cnibox that drop packets; empty: another chain.
 func ownDrop(chain string) string {
 	switch chain {
 	case "policies":
@@ -277,7 +278,7 @@ func ownDrop(chain string) string {
 	return ""
 }
 
-// dropped names what has dropped the packet.
+// dropped reports what has dropped the packet.
 func (t *Trace) dropped(s *site, h *hook) {
 	r := t.Steps[len(t.Steps)-1].Rules[len(h.rules)-1]
 	chain := r.chain()
@@ -300,7 +301,7 @@ func (t *Trace) dropped(s *site, h *hook) {
 	}
 }
 
-// matchOf matches the packet, in the words of nft.
+// matchOf returns a match for the packet, in the syntax of nft.
 func matchOf(p *nft.Packet) string {
 	family := "ip"
 	if p.Dst.Addr().Is6() {
@@ -334,8 +335,8 @@ func (t *Trace) unroutable(s *site, h *hook) {
 	}
 }
 
-// filtersReverse reports whether the reverse path filter (rp_filter) drops a packet. Since Linux 6.13 the
-// errno does not say so.
+// filtersReverse reports whether the reverse path filter (rp_filter) drops a packet. Since Linux
+// 6.13 the errno does not show it.
 func (s *site) filtersReverse(p *nft.Packet) bool {
 	all, err := s.NS.Sysctl("net/ipv4/conf/all/rp_filter")
 	own, oerr := s.NS.Sysctl("net/ipv4/conf/" + s.link(p.In) + "/rp_filter")
@@ -346,7 +347,7 @@ func (s *site) filtersReverse(p *nft.Packet) bool {
 	return err != nil || back.Link != p.In
 }
 
-// notForwarding says so if that is why a packet was not forwarded.
+// notForwarding reports whether the packet was not forwarded because forwarding is off.
 func (s *site) notForwarding(t *Trace, h *hook) {
 	if pre := s.at("prerouting"); pre != nil {
 		h = pre
@@ -366,7 +367,7 @@ func (s *site) notForwarding(t *Trace, h *hook) {
 	}
 }
 
-// delivered asks whether a socket of the place takes the packet.
+// delivered looks for a socket of the place that receives the packet.
 func (t *Trace) delivered(s *site, h *hook) {
 	p := h.after
 	t.Reached, t.Outcome = true, "delivered to "+s.Name
@@ -376,11 +377,11 @@ func (t *Trace) delivered(s *site, h *hook) {
 	t.socket(s, p.Proto, p.Dst)
 }
 
-// socket looks for the one that takes a packet.
+// socket looks for the socket that receives a packet.
 func (t *Trace) socket(s *site, proto uint8, dst netip.AddrPort) {
 	all, err := rtnl.Listeners(s.NS, proto)
 	if err != nil {
-		return // a kernel without this
+		return // the kernel does not support this
 	}
 	var others []string
 	for _, l := range all {
@@ -405,13 +406,13 @@ func (t *Trace) socket(s *site, proto uint8, dst netip.AddrPort) {
 	}
 }
 
-// takes reports whether a socket takes packets for an address.
+// takes reports whether a socket receives packets for an address.
 func takes(l rtnl.Listener, dst netip.Addr) bool {
 	at := l.Addr.Addr()
 	return at == dst || at.IsUnspecified() && (at.Is4() == dst.Is4() || at.Is6() && !l.V6Only)
 }
 
-// left is about a packet that has left its last place by a link.
+// left reports a packet that has left its last place by a link.
 func (f *follower) left(t *Trace, s *site, h *hook) {
 	out := s.link(h.after.Out)
 	t.Reached, t.Outcome = true, fmt.Sprintf("left %s by %s for %s", s.Name, out, addrText(h.after.Dst))
@@ -435,7 +436,7 @@ func (f *follower) left(t *Trace, s *site, h *hook) {
 	s.portState(t)
 }
 
-// next is the place behind one that has an address; nil: none that is looked at.
+// next returns the next place, which has the address; nil: none that is traced.
 func (f *follower) next(s *site, addr netip.Addr) *Place {
 	i := slices.IndexFunc(f.Places, func(p Place) bool { return p.NS == s.NS })
 	for _, p := range f.Places[i+1:] {
@@ -452,7 +453,7 @@ func has(ns *netns.NS, addr netip.Addr) bool {
 	return err == nil && slices.Contains(list, addr)
 }
 
-// Addresses are those of a namespace that others can send to, by link.
+// Addresses returns the addresses of a namespace to which others can send, by link.
 func Addresses(ns *netns.NS) (list []netip.Addr, err error) {
 	conn, err := rtnl.Dial(ns)
 	if err != nil {
@@ -478,7 +479,7 @@ func Addresses(ns *netns.NS) (list []netip.Addr, err error) {
 	return list, nil
 }
 
-// portState says so if a port of the bridge that the packet has left by does not forward.
+// portState reports a port of the bridge that the packet has left by and that does not forward.
 func (s *site) portState(t *Trace) {
 	routed := s.at("postrouting")
 	if routed == nil {
@@ -495,7 +496,7 @@ func (s *site) portState(t *Trace) {
 	}
 }
 
-// foreign says so if a published port leads elsewhere than its plugin has it.
+// foreign reports a published port that leads to another address than that of its plugin.
 func (f *follower) foreign(t *Trace, ways []way) {
 	for _, w := range ways {
 		for _, h := range w.hooks {
@@ -523,7 +524,7 @@ func joined(list []netip.AddrPort) string {
 	return strings.Join(texts, ", ")
 }
 
-// unsent is about a packet that the kernel refuses to send.
+// unsent reports a packet that the kernel refuses to send.
 func (f *follower) unsent(err error) *Trace {
 	t := &Trace{Steps: []Step{}, Outcome: fmt.Sprintf("%s sends nothing: %v", f.Places[0].Name, err)}
 	if errors.Is(err, unix.ENETUNREACH) || errors.Is(err, unix.EHOSTUNREACH) {

@@ -33,8 +33,8 @@ var (
 	ofOut  = net.HardwareAddr{2, 0, 0, 0, 0, 9}
 )
 
-// newSite makes one. Frames that pass a bridge do not come to chains of family ip there, unless
-// brNetfilter has the kernel call them, where it can.
+// newSite returns a site. Chains of family ip there do not see frames that pass a bridge, unless
+// brNetfilter makes the kernel call them, where possible.
 func newSite(t *testing.T, brNetfilter bool) *site {
 	t.Helper()
 	kerneltest.Need(t, "tables with an owner (Linux 5.12)", func() error {
@@ -67,7 +67,7 @@ func newSite(t *testing.T, brNetfilter bool) *site {
 	return s
 }
 
-// send is a request to send from a namespace.
+// send returns a request to send from a namespace.
 func (s *site) send(from *netns.NS, proto uint8, to string) func() error {
 	return func() error {
 		closeSocket, err := trace.Dial(from, proto, netip.MustParseAddrPort(to))
@@ -76,7 +76,8 @@ func (s *site) send(from *netns.NS, proto uint8, to string) func() error {
 	}
 }
 
-// published traces a packet of the other host to a port of the host, which may get to the container.
+// published traces a packet of the other host to a port of the host, which the container may
+// receive.
 func (s *site) published(proto uint8, to string) trace.Request {
 	port := netip.MustParseAddrPort(to).Port()
 	return trace.Request{
@@ -100,13 +101,13 @@ func (s *site) outbound(proto uint8, to string) trace.Request {
 	}
 }
 
-// What differs from one run to another: source ports, and states of a neighbour that is known.
+// Values that differ between runs: source ports, and states of a known neighbour.
 var (
 	sourcePort = regexp.MustCompile(`(192\.0\.2\.[12]|10\.9\.0\.11|fd00:[29]::(?:2|11)\]):[0-9]{5}`)
 	known      = regexp.MustCompile(`\b(reachable|stale|delay|probe)$`)
 )
 
-// want follows a packet and compares what is reported. Nothing of the trace is left.
+// want follows a packet and compares the trace, whose rules must be gone afterwards.
 func (s *site) want(r trace.Request, reached bool, lines ...string) {
 	s.Helper()
 	var before []string
@@ -125,7 +126,7 @@ func (s *site) want(r trace.Request, reached bool, lines ...string) {
 		s.Errorf("reached: %t\n%s", found.Reached, kerneltest.Diff(want, strings.Join(got, "\n")))
 	}
 	for i, p := range r.Places {
-		// A process that another test starts has the sockets until it executes its program.
+		// A process that another test starts holds the sockets until it executes its program.
 		kerneltest.Eventually(s.T, "the rule set of "+p.Name+" as before", func() error {
 			if after := nfttest.Ruleset(s.T, p.NS); after != before[i] {
 				return errors.New(kerneltest.Diff(before[i], after))
@@ -196,7 +197,7 @@ func TestKernelPublished(t *testing.T) {
 	}
 }
 
-// SCTP, of which the packet needs no SCTP of the kernel.
+// SCTP, for whose first packet the kernel needs no SCTP.
 func TestKernelSCTP(t *testing.T) {
 	t.Parallel()
 	s := newSite(t, false)
@@ -220,14 +221,15 @@ func TestKernelSCTP(t *testing.T) {
 		for _, step := range found.Steps {
 			got = append(got, sourcePort.ReplaceAllString(step.String(), "$1:PORT"))
 		}
-		// What takes the packet in the container depends on SCTP of the kernel.
+		// The receiver in the container depends on the kernel's SCTP.
 		if len(got) < len(want) || !slices.Equal(got[:len(want)], want) || !strings.HasPrefix(found.Outcome, "delivered to c1") {
 			t.Errorf("%s: %s\n%s", to, found.Outcome, strings.Join(got, "\n"))
 		}
 	}
 }
 
-// What drops it is named: the policy of a chain, a rule, one of a bridge, one in the container.
+// The trace names what drops the packet: the policy of a chain, a rule, a rule of a bridge, or a
+// rule in the container.
 func TestKernelDropped(t *testing.T) {
 	t.Parallel()
 	first := []string{
@@ -303,7 +305,8 @@ func TestKernelDropped(t *testing.T) {
 	}
 }
 
-// A rule of another program that comes before the plugin's is named with where the port should lead.
+// The trace names a rule of another program before the plugin's, and the right destination of the
+// port.
 func TestKernelForeign(t *testing.T) {
 	t.Parallel()
 	s := newSite(t, false)
@@ -330,8 +333,8 @@ func TestKernelForeign(t *testing.T) {
 		"`nft delete rule ip hj pre handle 2` deletes that rule; start the program, or see with `ss -lnp` on which address and port it listens")
 }
 
-// From the container out, translated to the host's address. With br_netfilter prerouting is called
-// within the bridge.
+// A packet from the container, translated to the host's address. With br_netfilter prerouting is
+// called within the bridge.
 func TestKernelOutbound(t *testing.T) {
 	t.Parallel()
 	for name, brNetfilter := range map[string]bool{"plain": false, "br_netfilter": true} {
@@ -369,7 +372,7 @@ func TestKernelOutbound(t *testing.T) {
 	}
 }
 
-// A rule of the container's output, for which the kernel refuses to send.
+// A rule in the container's output, because of which the kernel refuses to send.
 func TestKernelDroppedAtOutput(t *testing.T) {
 	t.Parallel()
 	s := newSite(t, false)
@@ -385,7 +388,8 @@ func TestKernelDroppedAtOutput(t *testing.T) {
 	}
 }
 
-// What is lost outside of nf_tables: without a route, without a neighbour, by the reverse path filter.
+// Packets lost outside of nf_tables: without a route, without a neighbour, by the reverse path
+// filter.
 func TestKernelLost(t *testing.T) {
 	t.Parallel()
 	s := newSite(t, false)
@@ -417,7 +421,7 @@ func TestKernelLost(t *testing.T) {
 	outcome(s.outbound(unix.IPPROTO_TCP, "192.0.2.2:443"), "c1 sends nothing: network is unreachable", "no route")
 }
 
-// Nothing comes, and a trace that is ended by its context.
+// No packet comes, and a trace is ended by its context.
 func TestKernelNothing(t *testing.T) {
 	t.Parallel()
 	s := newSite(t, false)

@@ -12,9 +12,9 @@ import (
 	"cnibox/internal/netns"
 )
 
-// Dial sends the first packet of a connection from ns: the SYN of TCP, an empty datagram of UDP, or the INIT of
-// SCTP, which needs CAP_NET_RAW, and no SCTP of the kernel.
-// The caller closes the socket. The error is the errno of the kernel, if it did not take the packet.
+// Dial sends the first packet of a connection from ns: the SYN of TCP, an empty datagram of UDP, or
+// the INIT of SCTP, which needs CAP_NET_RAW but no SCTP in the kernel. The caller closes the
+// socket. If the kernel refuses the packet, the error is its errno.
 func Dial(ns *netns.NS, proto uint8, to netip.AddrPort) (closeSocket func(), err error) {
 	kind, payload := unix.SOCK_STREAM, []byte(nil)
 	switch proto {
@@ -22,7 +22,7 @@ func Dial(ns *netns.NS, proto uint8, to netip.AddrPort) (closeSocket func(), err
 		kind = unix.SOCK_DGRAM
 	case unix.IPPROTO_SCTP:
 		kind, payload = unix.SOCK_RAW, sctpInit(to.Port())
-		to = netip.AddrPortFrom(to.Addr(), 0) // the port of a raw socket is a protocol
+		to = netip.AddrPortFrom(to.Addr(), 0) // the port of a raw socket is the protocol
 	}
 	family, addr := unix.AF_INET, unix.Sockaddr(&unix.SockaddrInet4{Port: int(to.Port()), Addr: as4(to.Addr())})
 	if to.Addr().Is6() {
@@ -46,7 +46,8 @@ func Dial(ns *netns.NS, proto uint8, to netip.AddrPort) (closeSocket func(), err
 	return closeSocket, err
 }
 
-// sctpInit is an SCTP packet with an INIT chunk, from a port of its own: RFC 9260, 3.1 and 3.3.2.
+// sctpInit returns an SCTP packet with an INIT chunk, from a port of its own: RFC 9260, 3.1 and
+// 3.3.2.
 func sctpInit(port uint16) []byte {
 	const ephemeral, checksumAt, chunkInit, chunkLen, window = 49152, 8, 1, 20, 1 << 16
 	b := binary.BigEndian.AppendUint16(nil, ephemeral+rand.N[uint16](1<<14))
@@ -61,8 +62,8 @@ func sctpInit(port uint16) []byte {
 	return b
 }
 
-// crc32c is the checksum of SCTP, RFC 9260, appendix A. hash/crc32 would fill a table whenever any
-// plugin starts.
+// crc32c returns the checksum of SCTP, RFC 9260, appendix A. hash/crc32 would fill a table at the
+// start of every plugin.
 func crc32c(b []byte) uint32 {
 	const castagnoli = 0x82f63b78 // the polynomial, its lowest bit first
 	sum := ^uint32(0)
@@ -75,7 +76,7 @@ func crc32c(b []byte) uint32 {
 	return ^sum
 }
 
-// as4 is an IPv4 address; another is zero.
+// as4 returns an IPv4 address; zero for another.
 func as4(a netip.Addr) (b [4]byte) {
 	if a.Is4() {
 		b = a.As4()

@@ -1,6 +1,6 @@
-// Package trace follows the first packet of a flow through network namespaces, as the kernel reports
-// it: nf_tables its rules, route netlink its routes and neighbours, sock_diag the sockets. No rule is
-// evaluated here.
+// Package trace follows the first packet of a flow through network namespaces by what the kernel
+// reports: nf_tables its rules, route netlink its routes and neighbours, sock_diag the sockets. The
+// package evaluates no rules.
 package trace
 
 import (
@@ -19,25 +19,25 @@ import (
 	"cnibox/nft"
 )
 
-// A Place is a network namespace on the way.
+// A Place is a network namespace on the path of the packet.
 type Place struct {
 	Name string // "host", or the container
 	NS   *netns.NS
-	Flow nft.Flow // which packets are traced there
+	Flow nft.Flow // the packets that are traced there
 }
 
-// A Request is what to trace.
+// A Request says what to trace.
 type Request struct {
-	Places    []Place          // in the order in which the packet comes to them
-	Published []netip.AddrPort // where plugins lead the port to; empty: it is not published
+	Places    []Place          // in the order of the path
+	Published []netip.AddrPort // to which plugins map the port; empty: not published
 	Wait      time.Duration    // for the first packet
-	Send      func() error     // sends it; nil: it is waited for
+	Send      func() error     // sends it; nil: Follow waits for it
 }
 
-// A Trace is the way of a packet.
+// A Trace is the path of a packet.
 type Trace struct {
-	Reached bool   `json:"reached"` // it came to a socket, or left the namespaces that were looked at
-	Outcome string `json:"outcome"` // where it ended
+	Reached bool   `json:"reached"` // the packet has reached a socket, or left the traced namespaces
+	Outcome string `json:"outcome"` // where the path ended
 	Advice  string `json:"advice"`  // what to do about it
 	Steps   []Step `json:"steps"`
 }
@@ -47,19 +47,20 @@ type Step struct {
 	Place       string `json:"place"`
 	Kind        string `json:"kind"`        // "prerouting" and the like, "bridge prerouting", "route", "neighbour", "port"
 	In          string `json:"in"`          // link, of a hook
-	Out         string `json:"out"`         // the same
-	Source      string `json:"source"`      // of the packet as it came to the hook
-	Destination string `json:"destination"` // the same
+	Out         string `json:"out"`         // link, of a hook
+	Source      string `json:"source"`      // of the packet at the hook
+	Destination string `json:"destination"` // of the packet at the hook
 	Rules       []Rule `json:"rules"`       // of a hook, in order
-	Text        string `json:"text"`        // of others, and of the first hook of a place
+	Text        string `json:"text"`        // of other steps, and of the first hook of a place
 }
 
-// A Rule is one that has matched, the end of a chain, or a translation by connection tracking alone.
+// A Rule is a rule that has matched, the end of a chain, or a translation by connection tracking
+// alone.
 type Rule struct {
 	Family   string `json:"family"`
 	Table    string `json:"table"`
 	Chain    string `json:"chain"`
-	Priority *int32 `json:"priority"` // nil: another chain jumps to it
+	Priority *int32 `json:"priority"` // nil: another chain jumps to this one
 	Handle   uint64 `json:"handle"`   // 0: the end of the chain
 	Verdict  string `json:"verdict"`
 	Policy   bool   `json:"policy"`  // the verdict is the chain's policy
@@ -75,16 +76,16 @@ func ruleOf(e nft.Traced) Rule {
 	return r
 }
 
-// passes reports whether nothing was decided: by a rule without a verdict, or by the end of a chain that
-// lets the packet go on.
+// passes reports whether it has decided nothing: a rule without a verdict, or the end of a chain
+// that continues.
 func (r Rule) passes() bool {
 	return r.NAT == "" && (r.Verdict == "continue" || r.Handle == 0 && r.Verdict != "drop")
 }
 
-// chain is the chain as nft takes it.
+// chain returns the chain in the syntax of nft.
 func (r Rule) chain() string { return r.Family + " " + r.Table + " " + r.Chain }
 
-// String is the rule in the words of nft.
+// String formats the rule as nft does.
 func (r Rule) String() string {
 	if r.Table == "" {
 		return r.NAT + " (connection tracking)"
@@ -107,7 +108,7 @@ func (r Rule) String() string {
 	return text + ": " + r.Verdict
 }
 
-// String is the step in one line, without what has decided nothing.
+// String formats the step in one line, without rules that have decided nothing.
 func (s Step) String() string {
 	words := []string{s.Place, s.Kind}
 	if s.In != "" {
@@ -128,27 +129,27 @@ func (s Step) String() string {
 	return strings.Join(parts, " -> ")
 }
 
-// How long the kernel may be silent before the packet counts as ended, and how long it is waited for
-// a neighbour, which is asked for three times, a second apart.
+// The time without messages of the kernel after which the packet counts as ended, and the time for
+// a neighbour, which the kernel solicits three times, a second apart.
 const (
 	quiet     = time.Second
 	resolving = 4 * time.Second
 )
 
-// A follower is a trace at work.
+// A follower is a running trace.
 type follower struct {
 	Request
 	tracers []*nft.Tracer
 
 	mu      sync.Mutex
 	events  [][]nft.Traced // by place
-	lost    bool           // messages
+	lost    bool           // messages were lost
 	err     error
-	changed chan struct{} // has one if one of these has changed
+	changed chan struct{} // has a value if one of these has changed
 }
 
-// Follow traces a packet. The error is about the kernel's answers, or the context's; a packet that does
-// not come is none.
+// Follow traces a packet. The error is that of the kernel's answers, or of the context; a packet
+// that does not come is not an error.
 func Follow(ctx context.Context, r Request) (*Trace, error) {
 	f := &follower{Request: r, events: make([][]nft.Traced, len(r.Places)), changed: make(chan struct{}, 1)}
 	ctx, cancel := context.WithCancel(ctx)
@@ -172,7 +173,7 @@ func Follow(ctx context.Context, r Request) (*Trace, error) {
 		listening.Go(func() { f.listen(ctx, i, t) })
 	}
 	if r.Send != nil {
-		if err := r.Send(); err != nil && !errors.Is(err, unix.EPERM) { // which a rule of output has caused
+		if err := r.Send(); err != nil && !errors.Is(err, unix.EPERM) { // caused by a rule of output
 			return f.unsent(err), nil
 		}
 	}
@@ -180,7 +181,7 @@ func Follow(ctx context.Context, r Request) (*Trace, error) {
 		return nil, err
 	}
 	stop()
-	for i, t := range f.tracers { // what one namespace reports of a packet may be read before that of another
+	for i, t := range f.tracers { // messages of different namespaces about one packet may be read in any order
 		f.hear(i, t.Rest)
 	}
 	if err := f.failed(); err != nil {
@@ -189,13 +190,13 @@ func Follow(ctx context.Context, r Request) (*Trace, error) {
 	return f.trace()
 }
 
-// listen reads what a place reports until the context ends.
+// listen reads the messages of a place until the context ends.
 func (f *follower) listen(ctx context.Context, place int, t *nft.Tracer) {
 	for f.hear(place, func() ([]nft.Traced, bool, error) { return t.Next(ctx) }) {
 	}
 }
 
-// hear adds what a place reports; false: it is the last.
+// hear adds messages of a place; false: there are no more.
 func (f *follower) hear(place int, next func() ([]nft.Traced, bool, error)) bool {
 	events, lost, err := next()
 	f.mu.Lock()
@@ -212,7 +213,7 @@ func (f *follower) hear(place int, next func() ([]nft.Traced, bool, error)) bool
 	return err == nil
 }
 
-// failed is an error if not all that the kernel reports was read.
+// failed returns an error if messages of the kernel were lost.
 func (f *follower) failed() error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -222,11 +223,11 @@ func (f *follower) failed() error {
 	return f.err
 }
 
-// wait returns when the way of the packet has ended, or when it has not come.
+// wait returns at the end of the packet's path, or if the packet does not come.
 func (f *follower) wait(ctx context.Context) error {
 	timer := time.NewTimer(f.Wait)
 	defer timer.Stop()
-	var since time.Time // when the packet was reported last
+	var since time.Time // time of the last message about the packet
 	seen := 0
 	for {
 		select {
@@ -256,11 +257,11 @@ func (f *follower) wait(ctx context.Context) error {
 	}
 }
 
-// maxAhead is how many messages of a namespace may be read before those of the one that the packet comes
-// from.
+// maxAhead is how many messages of a namespace may be read before those of the one from which the
+// packet comes.
 const maxAhead = 1000
 
-// forget drops messages that are not about the packet, which has not come.
+// forget drops messages about other packets while the packet has not come.
 func (f *follower) forget() {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -273,7 +274,7 @@ func (f *follower) forget() {
 	}
 }
 
-// hooks is how many hooks the packet has come to.
+// hooks returns the number of hooks that the packet has reached.
 func hooks(ways []way) (n int) {
 	for _, w := range ways {
 		n += len(w.hooks)
@@ -281,7 +282,7 @@ func hooks(ways []way) (n int) {
 	return n
 }
 
-// ways are those of the packet through each place, up to the last that it came to.
+// ways returns the path of the packet through each place, up to the last that it has reached.
 func (f *follower) ways() (ways []way) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -297,7 +298,7 @@ func (f *follower) ways() (ways []way) {
 	return ways
 }
 
-// ended reports whether nothing more can come of the packet.
+// ended reports whether the path of the packet is complete.
 func ended(ways []way) bool {
 	for _, w := range ways {
 		if w.dropped != nil {

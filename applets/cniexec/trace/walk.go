@@ -7,22 +7,22 @@ import (
 	"cnibox/nft"
 )
 
-// A hook is what a packet has met at one hook of one namespace.
+// A hook is what has happened to a packet at one hook of one namespace.
 type hook struct {
 	name   string     // "prerouting", "bridge forward"
-	before nft.Packet // as it came
-	after  nft.Packet // as it was seen last
+	before nft.Packet // at the beginning
+	after  nft.Packet // in the last message
 	rules  []Rule
-	passed bool // it came to the end of all chains
+	passed bool // it has reached the end of all chains
 }
 
-// A way is that of one packet through one namespace, as far as it is reported.
+// A way is the path of one packet through one namespace, as far as it is reported.
 type way struct {
 	hooks   []*hook
-	dropped *nft.Traced // what has ended it; nil: nothing that nf_tables knows
+	dropped *nft.Traced // what has dropped it; nil: nothing in nf_tables
 }
 
-// last is the hook that the packet came to last; nil: it was not there.
+// last returns the last hook of the packet; nil: it was not there.
 func (w *way) last() *hook {
 	if len(w.hooks) == 0 {
 		return nil
@@ -39,7 +39,7 @@ func (w *way) at(name string) *hook {
 	return w.hooks[i]
 }
 
-// hookName is the hook that a base chain is registered at.
+// hookName returns the name of a base chain's hook.
 func hookName(e nft.Traced) string {
 	if e.Family == "bridge" {
 		return "bridge " + e.Base.Hook
@@ -50,16 +50,16 @@ func hookName(e nft.Traced) string {
 // same reports whether two packets have the same addresses and ports.
 func same(a, b *nft.Packet) bool { return a.Proto == b.Proto && a.Src == b.Src && a.Dst == b.Dst }
 
-// walk finds the way of a packet in what was reported of a namespace: of one that has left another
-// namespace as from, or, where that is nil, of the first one that matches the rules of this trace.
+// walk finds the path of a packet in the messages of a namespace. The packet is that which has left
+// another namespace as from or, with nil, the first one that matches the rules of this trace.
 //
-// The ID of a packet changes where a bridge passes it up and where it goes through lo, and its
-// addresses change where it is translated, but never both at once. The way ends where the packet comes
-// to a hook a second time: it was sent again.
+// The ID of a packet changes where a bridge passes it to the host and on lo, and its addresses
+// change where it is translated, but never both at once. The path ends where the packet reaches a
+// hook again, since it was sent again.
 func walk(events []nft.Traced, from *nft.Packet) (w way) {
 	ids := map[uint32]bool{}
 	var h *hook
-	var now *nft.Packet // as it was seen last
+	var now *nft.Packet // in the last message
 	for i, e := range events {
 		switch {
 		case ids[e.ID]:
@@ -74,7 +74,7 @@ func walk(events []nft.Traced, from *nft.Packet) (w way) {
 		}
 		ids[e.ID] = true
 		if e.Own == "first" {
-			if e.Packet == nil { // the end of the chain, after its rule
+			if e.Packet == nil { // the end of the chain, reported after its rule
 				continue
 			}
 			if w.at(hookName(e)) != nil {
@@ -84,7 +84,7 @@ func walk(events []nft.Traced, from *nft.Packet) (w way) {
 			w.hooks = append(w.hooks, h)
 			continue
 		}
-		if e.Base != nil { // chains of ingress and egress have none of this trace beside them
+		if e.Base != nil { // chains of ingress and egress without this trace's chains beside them
 			if at := w.at(hookName(e)); at != nil {
 				h = at
 			} else if e.Packet != nil {
@@ -112,8 +112,8 @@ func walk(events []nft.Traced, from *nft.Packet) (w way) {
 	return w
 }
 
-// translated notes that the addresses have changed. That was the rule that accepted the packet last, or
-// the connection tracking without one, where the connection is known.
+// translated records that the addresses have changed. The reason is the last rule that accepted the
+// packet, or connection tracking if the connection is known.
 func (h *hook) translated(before, now *nft.Packet) {
 	nat := ""
 	switch {
@@ -133,7 +133,7 @@ func (h *hook) translated(before, now *nft.Packet) {
 	h.rules = append(h.rules, Rule{NAT: nat})
 }
 
-// addrText is an address with its port, if it has one.
+// addrText formats an address with its port, if it has one.
 func addrText(a netip.AddrPort) string {
 	if a.Port() == 0 {
 		return a.Addr().String()

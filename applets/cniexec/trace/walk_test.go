@@ -10,8 +10,8 @@ import (
 	"cnibox/nft"
 )
 
-// message is one of the kernel: "ID FAMILY TABLE CHAIN HOOK HANDLE VERDICT" and, where it has the packet,
-// "SRC>DST". The table "own" is that of the trace.
+// message returns a message of the kernel: "ID FAMILY TABLE CHAIN HOOK HANDLE VERDICT" and, if it
+// has the packet, "SRC>DST". The table "own" is that of the trace.
 func message(t *testing.T, text string) nft.Traced {
 	t.Helper()
 	var packet string
@@ -31,7 +31,8 @@ func message(t *testing.T, text string) nft.Traced {
 	return e
 }
 
-// text is a way in words: each hook with its rules that say something, and whether it was passed.
+// text formats a way: each hook with its rules that have decided something, and whether it was
+// passed.
 func (w way) text() (list []string) {
 	for _, h := range w.hooks {
 		text := h.name
@@ -125,7 +126,7 @@ func TestWalk(t *testing.T) {
 	}
 }
 
-// While the packet has not come nothing piles up, and what may be about it stays.
+// Before the packet comes messages do not accumulate, and those that may concern it stay.
 func TestForget(t *testing.T) {
 	f := &follower{events: [][]nft.Traced{make([]nft.Traced, 3), make([]nft.Traced, maxAhead+500), make([]nft.Traced, 5)}}
 	f.events[1][maxAhead+499].ID = 7

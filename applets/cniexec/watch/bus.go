@@ -14,22 +14,22 @@ import (
 	"cnibox/spec"
 )
 
-// Firewalld is its name on the bus.
+// Firewalld is the name of firewalld on the bus.
 const Firewalld = "org.fedoraproject.FirewallD1"
 
-// How long watchFirewalld waits before it connects again: to a bus that was just started, and to
-// one that it cannot use.
+// The pauses of watchFirewalld before it connects again: to a bus that was just started, and to one
+// that it cannot use.
 const (
 	busPause    = time.Second
 	badBusPause = time.Minute
 )
 
-// watchFirewalld reports what firewalld does, over the system bus, until ctx ends. It waits for the
-// bus where there is none, and connects again when it was restarted. tried is called when it has
+// watchFirewalld reports events of firewalld from the system bus, until ctx ends. It waits for the
+// bus if there is none, and connects again after a restart of the bus. It calls tried after it has
 // tried to connect.
 func (w *Watch) watchFirewalld(ctx context.Context, event func(why string), tried func()) {
 	for ctx.Err() == nil {
-		made, err := watchDirs(w.Sockets) // before it connects, so that it misses no bus
+		made, err := watchDirs(w.Sockets) // before it connects, so that it does not miss a new bus
 		if err != nil {
 			w.Warn("reload: firewalld is not watched: %v", err)
 			tried()
@@ -43,8 +43,8 @@ func (w *Watch) watchFirewalld(ctx context.Context, event func(why string), trie
 		case connected:
 			w.Warn("reload: %v", err)
 		case noBus(err):
-			stop := context.AfterFunc(ctx, func() { made.Close() }) // reading ends then
-			_, _ = made.Read(make([]byte, 4096))                    // whatever it was: the next try shows
+			stop := context.AfterFunc(ctx, func() { made.Close() }) // to end the read
+			_, _ = made.Read(make([]byte, 4096))                    // the next try shows what has happened
 			stop()
 		default:
 			w.Warn("reload: firewalld is not watched: %v", err)
@@ -55,8 +55,8 @@ func (w *Watch) watchFirewalld(ctx context.Context, event func(why string), trie
 	}
 }
 
-// followFirewalld connects to the system bus and reports what firewalld does until the connection
-// ends. That there is a bus is the first event: what came before it was not seen.
+// followFirewalld connects to the system bus and reports events of firewalld until the connection
+// ends. The connection is the first event, since earlier events were not seen.
 func followFirewalld(ctx context.Context, sockets []string, event func(why string), tried func()) (connected bool, err error) {
 	bus, err := dbus.Dial(ctx, sockets...)
 	if err != nil {
@@ -78,13 +78,13 @@ func followFirewalld(ctx context.Context, sockets []string, event func(why strin
 			return true, err
 		case name == "Reloaded":
 			event("firewalld has reloaded")
-		case name == "NameOwnerChanged" && len(args) == 3 && args[2] != "": // else it has ended
+		case name == "NameOwnerChanged" && len(args) == 3 && args[2] != "": // otherwise it has ended
 			event("firewalld was started")
 		}
 	}
 }
 
-// BusSockets returns the sockets of the system bus; empty: its usual address.
+// BusSockets returns the sockets of the system bus. With an empty address it uses the default one.
 func BusSockets(address string) ([]string, error) {
 	if address == "" {
 		return []string{dbus.SystemBus}, nil
@@ -101,8 +101,9 @@ func noBus(err error) bool {
 	return errors.Is(err, os.ErrNotExist) || errors.Is(err, unix.ECONNREFUSED)
 }
 
-// watchDirs returns an inotify(7) descriptor that can be read when one of the sockets may have been
-// made, or a directory above it. An abstract socket has no file: it cannot be waited for.
+// watchDirs returns an inotify(7) descriptor that becomes readable when one of the sockets, or a
+// directory above it, may have been created. An abstract socket has no file: it cannot be waited
+// for.
 func watchDirs(sockets []string) (*os.File, error) {
 	fd, err := unix.InotifyInit1(unix.IN_CLOEXEC | unix.IN_NONBLOCK)
 	if err != nil {
@@ -111,7 +112,7 @@ func watchDirs(sockets []string) (*os.File, error) {
 	for _, socket := range sockets {
 		for watched := ""; filepath.IsAbs(socket) && err == nil; {
 			dir := existing(filepath.Dir(socket))
-			if dir == watched { // and no directory was made below it before it was watched
+			if dir == watched { // no directory was created below it before it was watched
 				break
 			}
 			watched = dir
@@ -128,7 +129,7 @@ func watchDirs(sockets []string) (*os.File, error) {
 	return os.NewFile(uintptr(fd), "inotify"), nil
 }
 
-// existing returns the nearest directory that is there, at or above a path.
+// existing returns the nearest existing directory, at or above a path.
 func existing(dir string) string {
 	for dir != "/" {
 		if info, err := os.Stat(dir); err == nil && info.IsDir() {

@@ -15,21 +15,21 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// leasePause is how long a lease is gone before it is looked whether an attachment has its address: DEL
-// deletes it a little before the entry.
+// leasePause is the time between the deletion of a lease and the search for an attachment with its
+// address: DEL deletes the lease a little before the entry.
 const leasePause = time.Second
 
-// A Lease is one of host-local.
+// A Lease is a lease of host-local.
 type Lease struct {
 	Network string
 	Addr    netip.Addr
 }
 
-// file is the lease's in the directory of its network.
+// file returns the path of the lease in the directory of its network.
 func (l Lease) file(dir string) string { return filepath.Join(dir, l.Addr.String()) }
 
-// watchLeases reports which leases of attachments that are alive were deleted, until ctx ends. Each
-// DEL deletes some: what is gone for leasePause is looked for in the cache.
+// watchLeases reports deleted leases of live attachments, until ctx ends. Each DEL deletes some:
+// after leasePause it searches the cache for those that are gone.
 func (w *Watch) watchLeases(ctx context.Context, dirs *leaseDirs, event func(why string)) {
 	var err error
 	for dirs != nil && err == nil {
@@ -50,10 +50,11 @@ type leaseDirs struct {
 	dirs map[int32]string // by the number of the watch
 }
 
-// These events mean that a directory was made, deleted or configured, or that events were lost.
+// These events mean that a directory was created or deleted, that a configuration has changed, or
+// that events were lost.
 const dirsChanged = unix.IN_CREATE | unix.IN_MOVED_TO | unix.IN_CLOSE_WRITE | unix.IN_DELETE_SELF | unix.IN_MOVE_SELF | unix.IN_Q_OVERFLOW
 
-// openLeases watches the directories that there are, and those in which others may be made.
+// openLeases watches the existing directories, and those in which others may be created.
 func (w *Watch) openLeases() (l *leaseDirs, err error) {
 	fd, err := unix.InotifyInit1(unix.IN_CLOEXEC | unix.IN_NONBLOCK)
 	if err != nil {
@@ -68,7 +69,7 @@ func (w *Watch) openLeases() (l *leaseDirs, err error) {
 		return number
 	}
 	dirs := w.LeaseDirs()
-	for _, dir := range dirs { // before what is in them, so that nothing is made in between
+	for _, dir := range dirs { // before their content, so that none is created in between
 		watch(existing(filepath.Dir(dir)), unix.IN_CREATE|unix.IN_MOVED_TO)
 	}
 	watch(existing(w.ConfDir), unix.IN_CREATE|unix.IN_MOVED_TO|unix.IN_CLOSE_WRITE) // other networks, other directories
@@ -84,7 +85,7 @@ func (w *Watch) openLeases() (l *leaseDirs, err error) {
 	return l, nil
 }
 
-// follow reports until the directories to be watched may be others.
+// follow reports deleted leases until the directories to watch may have changed.
 func (l *leaseDirs) follow(ctx context.Context, leased func(Lease) bool, event func(why string)) error {
 	defer context.AfterFunc(ctx, func() { l.f.Close() })()
 	gone := map[Lease]string{} // the directory of each
@@ -125,8 +126,8 @@ func reportLeases(gone map[Lease]string, event func(why string)) {
 	}
 }
 
-// read waits for events, and returns the leases that were deleted, with their directories, and whether
-// there were other events.
+// read waits for events. It returns the deleted leases with their directories, and whether there
+// were other events.
 func (l *leaseDirs) read() (deleted map[Lease]string, others bool, err error) {
 	b := make([]byte, 4096)
 	n, err := l.f.Read(b)

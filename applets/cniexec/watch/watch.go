@@ -16,39 +16,39 @@ import (
 	"cnibox/rtnl"
 )
 
-// A burst of events ends when there was none for burstPause, and is not waited for longer than
-// longestBurst: traffic is to be back within a second. Nor is a reload that is at work for longer
-// than patience, as one that waits for a verb that hangs: the next one does its work.
+// A burst of events ends after burstPause without an event, and at the latest after longestBurst:
+// traffic shall work again within a second. A reload that takes longer than patience, such as one
+// that waits for a verb that hangs, is ended; the next one does its work.
 const (
 	burstPause   = 50 * time.Millisecond
 	longestBurst = 250 * time.Millisecond
 	patience     = 500 * time.Millisecond
 )
 
-// mostCauses is how many events of a burst are named.
+// mostCauses is the maximum number of events of a burst that are named.
 const mostCauses = 3
 
 // A Watch reloads after each event.
 type Watch struct {
 	Sockets []string                  // of the system bus, see [BusSockets]
-	Own     func(program string) bool // is of this binary: what it deletes is meant to go
+	Own     func(program string) bool // whether a program is this binary: what it deletes is deleted on purpose
 	Warn    func(format string, args ...any)
 
-	// Reload reloads in a process of its own, so that this one stays small; why is what was before it.
+	// Reload reloads in its own process, so that this one stays small; why is the event before it.
 	Reload func(ctx context.Context, why string)
 
 	ConfDir   string           // of networks
-	LeaseDirs func() []string  // those in which networks have leases, each named as its network
-	Leased    func(Lease) bool // an attachment that is alive has the address
+	LeaseDirs func() []string  // directories with leases of networks, each with the name of its network
+	Leased    func(Lease) bool // a live attachment has the address
 
-	Every func(ctx context.Context) // called each [Interval]; nil: nothing is
+	Every func(ctx context.Context) // called each [Interval]; nil: not called
 }
 
 // Interval is how often Every is called.
 const Interval = time.Minute
 
-// Run reloads when it begins, and again after each event, until a signal comes. It sleeps in the
-// kernel meanwhile: nothing is polled.
+// Run reloads at the beginning and after each event, until a signal ends it. In between it sleeps
+// in the kernel; it does not poll.
 func (w *Watch) Run(ctx context.Context) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
@@ -57,7 +57,7 @@ func (w *Watch) Run(ctx context.Context) error {
 	if err := w.watchAll(ctx, events, cancel); err != nil {
 		return err
 	}
-	for len(events) > 0 { // the first reload is for all that was before
+	for len(events) > 0 { // the first reload covers all earlier events
 		<-events
 	}
 	for why := "the watch was started"; ; {
@@ -73,8 +73,8 @@ func (w *Watch) Run(ctx context.Context) error {
 	}
 }
 
-// next waits for the next burst of events, or the end of ctx, and returns what has happened. Meanwhile
-// it calls Every, but for while the reload is at work.
+// next waits for the next burst of events, or the end of ctx, and returns the events. Meanwhile it
+// calls Every, except while the reload runs.
 func (w *Watch) next(ctx context.Context, events <-chan string, reloaded <-chan struct{}) (why string) {
 	var ticks <-chan time.Time
 	if w.Every != nil {
@@ -93,14 +93,14 @@ func (w *Watch) next(ctx context.Context, events <-chan string, reloaded <-chan 
 			case <-reloaded:
 				w.Every(ctx)
 				memory.Free()
-			default: // it is at work
+			default: // it is running
 			}
 		}
 	}
 }
 
-// startReload starts a reload, and returns what is closed at its end and a function that waits for that,
-// and brings it about when patience is over.
+// startReload starts a reload. It returns a channel that is closed at its end, and a function that
+// waits for the end, and forces it after patience.
 func (w *Watch) startReload(ctx context.Context, why string) (ended <-chan struct{}, end func()) {
 	ctx, cancel := context.WithCancel(ctx)
 	done := make(chan struct{})
@@ -116,8 +116,8 @@ func (w *Watch) startReload(ctx context.Context, why string) (ended <-chan struc
 	}
 }
 
-// burst returns what has happened, the first of it and what came after that, when no event came for a
-// while. What has happened before in it is not said twice, nor more than mostCauses.
+// burst returns the first event and those after it, until none comes for a while. It returns each
+// event once, and at most mostCauses.
 func burst(ctx context.Context, first string, events <-chan string) (all []string) {
 	all = []string{first}
 	end := time.NewTimer(longestBurst)
@@ -140,9 +140,9 @@ func burst(ctx context.Context, first string, events <-chan string) (all []strin
 	}
 }
 
-// watchAll watches the rule set, links, addresses, forwarding, leases, and firewalld. Each event is what has happened, for
-// people; events that come while mostCauses are pending are dropped. An error of the kernel's
-// notifications is the cause that ends the context.
+// watchAll watches the rule set, links, addresses, forwarding, leases, and firewalld. Each event is
+// a text for messages; events are dropped while mostCauses are pending. An error of the kernel's
+// notifications ends the context, as its cause.
 func (w *Watch) watchAll(ctx context.Context, events chan<- string, fail context.CancelCauseFunc) error {
 	event := func(why string) {
 		select {
@@ -154,7 +154,7 @@ func (w *Watch) watchAll(ctx context.Context, events chan<- string, fail context
 		for {
 			why, err := next()
 			if err != nil {
-				fail(err) // unless ctx has ended before
+				fail(err) // ctx may have ended before
 				return
 			}
 			event(why)
