@@ -74,9 +74,9 @@ func (d *doomed) fail(err error) {
 	}
 }
 
-// run deletes the entries: together where their plugins are of this program, and one after another
-// those that another verb has locked and those of interrupted ADDs, which come last. It ends early
-// when the context does, and returns that error once.
+// run deletes the entries: together if their plugins are built in. It deletes entries that another
+// verb has locked, and those of interrupted ADDs, last and one after another. It ends early when
+// the context ends, and returns that error once.
 func (w *deleting) run(ctx context.Context, entries []*Entry) ([]spec.Attachment, error) {
 	w.all = len(entries)
 	w.progress(0, w.all)
@@ -159,9 +159,9 @@ func (w *deleting) part(ctx context.Context, entries []*Entry) (single []*Entry)
 	return single
 }
 
-// begin runs DEL of the plugins of an attachment, as far as that is not made together. It is false,
-// and nothing was done, if the attachment has to be deleted by itself: an interrupted ADD, of which
-// all errors decide what is done, and one with a plugin whose DEL cannot be made with others.
+// begin runs DEL of the plugins of an attachment and leaves shared changes to Together. It returns
+// false without a change if the attachment must be deleted by itself: an interrupted ADD, which
+// needs all errors to decide, or a plugin whose DEL cannot be combined with others.
 func (w *deleting) begin(ctx context.Context, d *doomed) (joins bool) {
 	if !w.owned { // another process may have deleted it, or added it again
 		now, err := w.Cache.Lookup(d.Attachment())
