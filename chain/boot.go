@@ -12,9 +12,9 @@ import (
 	"cnibox/spec"
 )
 
-// DeleteEarlier runs DEL for the attachments of earlier boots, on all networks, and returns
-// those that are gone. An entry of another tool, which has no ID of its boot, is of an earlier
-// one if it was written before this one began and its namespace does not exist.
+// DeleteEarlier runs DEL for the attachments of earlier boots, on all networks, and returns the
+// deleted ones. An entry of another tool has no boot ID; it is of an earlier boot if it was written
+// before this boot and its namespace does not exist.
 func (r *Runner) DeleteEarlier(ctx context.Context) (deleted []spec.Attachment, err error) {
 	entries, unread := r.Entries()
 	began, err := bootTime()
@@ -25,7 +25,7 @@ func (r *Runner) DeleteEarlier(ctx context.Context) (deleted []spec.Attachment, 
 	return deleted, errors.Join(unread, err, failed)
 }
 
-// bootTime is when the machine was started, by the clock as it is now.
+// bootTime returns when the machine was started, by the current clock.
 func bootTime() (time.Time, error) {
 	var up unix.Timespec
 	if err := unix.ClockGettime(unix.CLOCK_BOOTTIME, &up); err != nil {
@@ -34,9 +34,9 @@ func bootTime() (time.Time, error) {
 	return time.Now().Add(-time.Duration(up.Nano())), nil
 }
 
-// Prepare makes what the attachments of a network share on the host, as a bridge, and returns
-// whether there is any such thing; its IPAM plugin frees what earlier boots have left. Plugins of
-// other programs are left out.
+// Prepare makes what the attachments of a network share on the host, such as a bridge, and reports
+// whether the network shares anything; its IPAM plugin frees the leases of earlier boots. It skips
+// external plugins.
 func (r *Runner) Prepare(ctx context.Context, l *List) (shares bool, err error) {
 	if err := spec.CheckNetworkName(l.Name); err != nil {
 		return false, err
@@ -60,11 +60,11 @@ func (r *Runner) Prepare(ctx context.Context, l *List) (shares bool, err error) 
 	return shares, nil
 }
 
-// prepare does it for a plugin that has something to prepare.
+// prepare runs Prepare of a plugin that has one.
 func (r *Runner) prepare(ctx context.Context, l *List, p Plugin) (has bool, err error) {
 	verbs, err := r.Invoker.Find(p.Type)
 	if err != nil || verbs == nil || verbs.Prepare == nil {
-		return false, nil // a missing plugin is STATUS's to report
+		return false, nil // STATUS reports a missing plugin
 	}
 	_, err = r.run(ctx, spec.Prepare, l, &p, Target{}, nil)
 	return true, err

@@ -16,14 +16,14 @@ import (
 	"cnibox/spec"
 )
 
-// A Cache stores the arguments and the result of each ADD, in the directory, names and schema
-// of libcni, so that other runtimes can finish what this one began and the other way round.
+// A Cache stores the arguments and the result of each ADD, with the directory, names and schema of
+// libcni, so that this runtime and others can continue each other's attachments.
 //
-// Nothing is synced to disk: no network namespace outlives a power cut, and entries have the
-// ID of their boot. On the flash of small boards a sync takes longer than a whole ADD.
+// Nothing is synced to disk: no network namespace outlives a power cut, and entries have the ID of
+// their boot. On the flash of small boards a sync takes longer than a whole ADD.
 //
-// Begin writes that an ADD has begun, Finish its result, and Remove deletes both. A file that
-// is not an entry counts as absent until its attachment's ADD or DEL, which replace and delete it.
+// Begin records that an ADD has begun, Finish records its result, and Remove deletes both. A file
+// that is not an entry counts as absent; ADD of its attachment replaces it, and DEL deletes it.
 // Errors of the disk have code 5.
 type Cache struct {
 	Dir string // contains results/; libcni's is /var/lib/cni
@@ -31,28 +31,28 @@ type Cache struct {
 	// Creating is called before the directory is created; nil: it is not called.
 	Creating func()
 
-	// LockTimeout is how long a verb waits for others of its container, and for a GC of its
-	// network; 0: 2 min, longer than one plugin may take.
+	// LockTimeout is how long a verb waits for other verbs of its container, and for a GC of its
+	// network; 0: 2 min, longer than the timeout of one plugin.
 	LockTimeout time.Duration
 }
 
-// The prefixes of container IDs that are derived and not given: by cnitool (and this runtime)
-// from the path of a namespace, and by `cni-exec run`.
+// The prefixes of derived container IDs: cnitool (and this runtime) derive them from the path of a
+// namespace, and `cni-exec run` generates them.
 const (
 	CnitoolPrefix = "cnitool-"
 	RunPrefix     = "cnirun-"
 )
 
-// scratchPrefix is before the attachment's key in the name of an entry that is being written.
+// scratchPrefix precedes the attachment's key in the name of an entry's temporary file.
 const scratchPrefix = ".cnibox-"
 
-// results is the directory of the entries. It may be a file system of its own.
+// results returns the directory of the entries. It may be a mount point.
 func (c *Cache) results() string { return filepath.Join(c.Dir, "results") }
 
-// fileNames returns the names that the file of an attachment's entry may have. The first is libcni's,
-// NETWORK-CONTAINER-IFNAME. Network a with container b-c and network a-b with container c share theirs: the
-// second, with the attachment's key, is for the one that finds the other's entry there. A name that is too long
-// has the key alone.
+// fileNames returns the possible file names of an attachment's entry. The first is libcni's,
+// NETWORK-CONTAINER-IFNAME. Network a with container b-c and network a-b with container c have the
+// same name: the second name, with the attachment's key, is used if the first one has the other's
+// entry. If the name is too long, only the key is used.
 func fileNames(a spec.Attachment) []string {
 	plain := a.Network + "-" + a.ContainerID + "-" + a.IfName
 	keyed := plain + "~" + a.Key()
@@ -65,7 +65,7 @@ func fileNames(a spec.Attachment) []string {
 	return []string{plain, keyed}
 }
 
-// keyedPrefix begins the names of files that have no room for the attachment's names.
+// keyedPrefix begins the names of files without room for the attachment's names.
 const keyedPrefix = "cnibox-"
 
 // checkNames returns an error for names that must not become part of a path. libcni checks
@@ -85,8 +85,8 @@ func cacheError(err error) error {
 	return spec.Errorf(spec.CodeIO, "cache: %w", err)
 }
 
-// Lookup returns the entry of an attachment. The error is os.ErrNotExist if there is none, or
-// a broken one; after any other, as of a missing permission, the attachment may exist.
+// Lookup returns the entry of an attachment. The error is os.ErrNotExist if there is none, or it is
+// broken; after any other error, such as a missing permission, the attachment may exist.
 func (c *Cache) Lookup(a spec.Attachment) (*Entry, error) {
 	if err := checkNames(a); err != nil { // they become a path
 		return nil, err
@@ -103,14 +103,14 @@ func (c *Cache) Lookup(a spec.Attachment) (*Entry, error) {
 	return nil, fmt.Errorf("cache entry of %s: %w", a, os.ErrNotExist)
 }
 
-// errBroken is the error of a file that is not a cache entry.
+// errBroken is the error for a file that is not a cache entry.
 var errBroken = errors.New("not a cache entry")
 
-// read reads one file; a is the attachment of a file of libcni 0.7, which contains nothing but
-// the result.
+// read reads one file; a is the attachment if the file is from libcni 0.7, which stores only the
+// result.
 //
-// The names in an entry are checked like those of a caller, since a DEL makes paths of them,
-// and have to fit the file's name.
+// The names in an entry are checked like those of a caller, since a DEL makes paths of them, and
+// must match the file's name.
 func (c *Cache) read(name string, a spec.Attachment) (*Entry, error) {
 	b, err := c.content(name)
 	if err != nil {
@@ -119,14 +119,14 @@ func (c *Cache) read(name string, a spec.Attachment) (*Entry, error) {
 	return c.decode(name, b, a)
 }
 
-// content reads one file, whatever is in it.
+// content returns the bytes of one file.
 func (c *Cache) content(name string) ([]byte, error) {
 	b, err := disk.Read(filepath.Join(c.results(), name), unix.O_NOFOLLOW, maxEntry)
 	var call *os.PathError
 	switch {
-	case errors.Is(err, unix.ELOOP): // of O_NOFOLLOW
+	case errors.Is(err, unix.ELOOP): // from O_NOFOLLOW
 		return nil, fmt.Errorf("%s: %w: a symbolic link", filepath.Join(c.results(), name), errBroken)
-	case errors.As(err, &call) && !errors.Is(err, unix.ENXIO): // of a socket
+	case errors.As(err, &call) && !errors.Is(err, unix.ENXIO): // ENXIO: a socket
 		return nil, err
 	case err != nil:
 		return nil, fmt.Errorf("%w: %w", errBroken, err)
@@ -134,7 +134,7 @@ func (c *Cache) content(name string) ([]byte, error) {
 	return b, nil
 }
 
-// decode is the rest of read.
+// decode decodes the content for read.
 func (c *Cache) decode(name string, b []byte, a spec.Attachment) (*Entry, error) {
 	file := filepath.Join(c.results(), name)
 	e := &Entry{file: file}
@@ -156,12 +156,12 @@ func (c *Cache) decode(name string, b []byte, a spec.Attachment) (*Entry, error)
 	return e, nil
 }
 
-// Begin writes the intent of an ADD, which replaces an older entry of the attachment. The
-// caller has the container's lock.
+// Begin writes the intent of an ADD, which replaces an older entry of the attachment. The caller
+// holds the container's lock.
 //
 // It is written before the first plugin runs, so that a process killed at any point of an ADD
-// leaves a record of it. An entry that another tool has written for another attachment under
-// the same name stays.
+// leaves a record of it. It does not replace an entry of another attachment that another tool wrote
+// under the same name.
 func (c *Cache) Begin(e *Entry) error {
 	a := e.Attachment()
 	names := fileNames(a)
@@ -183,16 +183,15 @@ func (c *Cache) Begin(e *Entry) error {
 	return cacheError(disk.Remove(filepath.Join(c.results(), older)))
 }
 
-// Finish replaces the intent by the result. If it fails the ADD is undone, as DEL and CHECK
-// could not do their work.
+// Finish replaces the intent by the result. If it fails, the caller undoes the ADD, since DEL and
+// CHECK need the result.
 func (c *Cache) Finish(e *Entry, result json.RawMessage) error {
 	e.Kind, e.Result, e.There = kindCache, result, false
 	return c.write(e)
 }
 
-// write replaces the entry in one step, so that no reader sees half of it. libcni truncates
-// and writes: a crash between the two leaves an empty file, on which its CHECK and GC fail
-// (cni#1055).
+// write replaces the entry atomically, so that no reader sees a part of it. libcni truncates and
+// writes: a crash in between leaves an empty file, on which its CHECK and GC fail (cni#1055).
 func (c *Cache) write(e *Entry) error {
 	doc, err := json.Marshal(e)
 	if err != nil {
@@ -201,20 +200,20 @@ func (c *Cache) write(e *Entry) error {
 	return cacheError(disk.Replace(e.file, c.scratch(e.Attachment()), doc, 0))
 }
 
-// scratch is the file in which the entry of an attachment is written. The process that writes
-// has the attachment's lock, so a file that is there is of a killed one.
+// scratch returns the temporary file for the entry of an attachment. The writer holds the
+// attachment's lock, so an existing file is from a killed process.
 func (c *Cache) scratch(a spec.Attachment) string {
 	return filepath.Join(c.results(), scratchPrefix+a.Key())
 }
 
-// Remove deletes what is stored of an attachment, also a broken entry. That there is nothing
-// is not an error. A DEL calls it last: after a failure the entry is needed again.
+// Remove deletes the stored entry of an attachment, even a broken one. It is not an error if there
+// is none. A DEL calls it last, since the entry is needed again after a failure.
 func (c *Cache) Remove(a spec.Attachment) error {
 	return c.remove(a, nil, anyName)
 }
 
-// remove is Remove, of which there reports whether there may be a file of a name. e is the entry, as it
-// was read under the lock; nil: the files are read.
+// remove is Remove; there reports whether a file with a name may exist. e is the entry as read
+// under the lock; nil: remove reads the files.
 func (c *Cache) remove(a spec.Attachment, e *Entry, there func(name string) bool) error {
 	var errs []error
 	if there(filepath.Base(c.scratch(a))) {
@@ -237,8 +236,8 @@ func (c *Cache) remove(a spec.Attachment, e *Entry, there func(name string) bool
 	return errors.Join(errs...)
 }
 
-// listed returns a function that reports whether the directory of the entries has a file of a name. It
-// is true for all if that cannot be read.
+// listed returns a function that reports whether the results directory has a file with a name. If
+// the directory cannot be read, the function always returns true.
 func (c *Cache) listed() func(name string) bool {
 	all, err := os.ReadDir(c.results())
 	if err != nil {
@@ -251,19 +250,19 @@ func (c *Cache) listed() func(name string) bool {
 	return func(name string) bool { return names[name] }
 }
 
-// anyName is [Cache.listed] of a directory that is not read.
+// anyName is [Cache.listed] for a directory that is not read.
 func anyName(string) bool { return true }
 
-// List returns all entries in the order of their file names, and the files that cannot be
-// read. A missing directory has none, and a file that is deleted meanwhile is left out. One
-// that is broken and new is read again for a moment, since libcni truncates and writes.
+// List returns all entries in the order of their file names, and the unreadable files. A missing
+// directory has none, and a file that is deleted meanwhile is omitted. A broken new file is read
+// again for a moment, since libcni truncates and writes.
 func (c *Cache) List() (entries []*Entry, broken []Broken, err error) {
 	return c.Search(func([]byte) bool { return true })
 }
 
-// Entries returns those of the cache, and warns of files that are broken. There are some beside an
-// error about files that cannot be read, as for want of the permission: attachments that are
-// alive may be in these.
+// Entries returns the entries of the cache, and warns about broken files. It may return entries
+// together with an error about unreadable files, as without permission; these may be entries of
+// attachments that are alive.
 func (r *Runner) Entries() ([]*Entry, error) {
 	entries, broken, err := r.Cache.List()
 	if err != nil {
@@ -284,8 +283,8 @@ func (r *Runner) Entries() ([]*Entry, error) {
 	return entries, err
 }
 
-// Search is [Cache.List] for the entries whose text matches. What does not match is not
-// decoded, which takes most of the time, and is never broken, but for a new file that stays empty.
+// Search is [Cache.List] for the entries whose text matches. Other entries are not decoded, which
+// takes most of the time, and are never broken, except for a new file that stays empty.
 func (c *Cache) Search(match func(text []byte) bool) (entries []*Entry, broken []Broken, err error) {
 	names, err := c.names()
 	if err != nil && !errors.Is(err, os.ErrNotExist) {
@@ -295,7 +294,7 @@ func (c *Cache) Search(match func(text []byte) bool) (entries []*Entry, broken [
 		var again []string
 		for _, name := range names {
 			if strings.HasPrefix(name, ".") {
-				continue // no network's name begins so; scratch files do
+				continue // a scratch file: no network name begins with a dot
 			}
 			var e *Entry
 			b, err := c.content(name)
@@ -323,8 +322,8 @@ func (c *Cache) Search(match func(text []byte) bool) (entries []*Entry, broken [
 	return entries, broken, nil
 }
 
-// names returns those of what may be an entry, also of a directory, which is a broken one. A
-// directory without the dashes of an entry, as lost+found, is something else.
+// names returns the names of possible entries, including directories, which are broken entries. A
+// directory without the dashes of an entry, such as lost+found, is not an entry.
 func (c *Cache) names() (names []string, err error) {
 	all, err := os.ReadDir(c.results())
 	for _, f := range all {
@@ -335,16 +334,16 @@ func (c *Cache) names() (names []string, err error) {
 	return names, err
 }
 
-// How often, and how long after the last time, an entry is read again that another tool may
-// be writing: 200 ms at most, and none if the file was truncated longer than rewriteTime ago.
+// How often, and how long after the last time, a possibly unfinished entry of another tool is read
+// again: 200 ms at most, and never if the file was truncated longer than rewriteTime ago.
 const (
 	rereads     = 20
 	rereadPause = 10 * time.Millisecond
 	rewriteTime = time.Second
 )
 
-// A Broken is a file among the entries that cannot be read, as after a power cut, or that is
-// no regular file. Its attachment is unknown.
+// A Broken is an unreadable file among the entries, as after a power cut, or one that is not a
+// regular file. Its attachment is unknown.
 type Broken struct {
 	name string
 	err  error
@@ -353,20 +352,20 @@ type Broken struct {
 // Name returns the name of the file in the directory results of the cache.
 func (b *Broken) Name() string { return b.name }
 
-// Err returns what is wrong with the file, with its path.
+// Err returns the error about the file, with its path.
 func (b *Broken) Err() error { return b.err }
 
 // Of reports whether the file has the name of an attachment's entry.
 func (b *Broken) Of(a spec.Attachment) bool { return slices.Contains(fileNames(a), b.name) }
 
-// mayBeOf reports whether it may have been an entry of a network.
+// mayBeOf reports whether the file may have been an entry of a network.
 func (b *Broken) mayBeOf(network string) bool {
 	return strings.HasPrefix(b.name, network+"-") || strings.HasPrefix(b.name, keyedPrefix+spec.NetworkKey(network))
 }
 
 // removeScratch deletes the scratch files of killed processes.
 func (c *Cache) removeScratch() error {
-	names, _ := filesIn(c.results()) // List has reported a directory that cannot be read
+	names, _ := filesIn(c.results()) // List has reported an unreadable directory
 	var errs []error
 	for _, name := range names {
 		if file := filepath.Join(c.results(), name); strings.HasPrefix(name, scratchPrefix) && settled(file, longestWrite) {
@@ -376,11 +375,11 @@ func (c *Cache) removeScratch() error {
 	return errors.Join(errs...)
 }
 
-// longestWrite is more than any writer takes.
+// longestWrite is longer than any writer takes.
 const longestWrite = time.Minute
 
-// settled reports whether a file was written at least that long ago, or is a directory, which no tool
-// writes. After a clock was set back it is false until a later call.
+// settled reports whether a file was written at least that long ago, or is a directory, which no
+// tool writes. If the clock was set back, it is false until a later call.
 func settled(file string, ago time.Duration) bool {
 	info, err := os.Lstat(file)
 	return err == nil && (info.IsDir() || time.Since(info.ModTime()) >= ago)

@@ -13,21 +13,24 @@ import (
 	"cnibox/spec"
 )
 
-// A Change gives an attachment another value for one capability, as if its ADD had got that.
+// A Change replaces the value of one capability of an attachment, as if its ADD had received the
+// new value.
 type Change struct {
 	Capability string
 
-	// Value returns the new value for that of the ADD; nil: there was none. It gets a copy of the entry.
+	// Value returns the new value for that of the ADD; nil: the ADD had none. It receives a copy of
+	// the entry.
 	Value func(e *Entry, now json.RawMessage) (json.RawMessage, error)
 
-	// Less says that plugins have less with the new value. The cache never has less than plugins have
-	// made, whenever the process is killed: [Runner.Restore] makes what is missing.
+	// Less says that the plugins will have less with the new value. At each moment the cache has at
+	// least what the plugins have made, even if the process is killed: [Runner.Restore] makes what
+	// is missing.
 	Less bool
 }
 
-// Change runs ADD again of the plugins that declare the capability, each with the result of the ADD,
-// and replaces the value in the cache. All of them must be built in, and replace what they have made:
-// see [spec.Verbs.Replaces]. After an error the cache and the plugins have what they had.
+// Change repeats ADD of the plugins that declare the capability, each with the result of the ADD,
+// and replaces the value in the cache. All of them must be built in, and replace their earlier
+// result: see [spec.Verbs.Replaces]. After an error the cache and the plugins are unchanged.
 func (r *Runner) Change(ctx context.Context, a spec.Attachment, ch Change) error {
 	unlock, err := r.lock(ctx, a)
 	if err != nil {
@@ -42,7 +45,7 @@ func (r *Runner) Change(ctx context.Context, a spec.Attachment, ch Change) error
 		return err
 	}
 	if e.BootID == "" {
-		defer r.Cache.removeLock(a.ContainerID) // another runtime, which does not remove it, attached it
+		defer r.Cache.removeLock(a.ContainerID) // another runtime, which does not remove it, may have attached it
 	}
 	l, prev, err := e.recorded(ctx)
 	if err != nil {
@@ -115,8 +118,8 @@ func (r *Runner) Change(ctx context.Context, a spec.Attachment, ch Change) error
 	return err
 }
 
-// replacing returns the plugins of a list that declare a capability. The error has code 7 if there is
-// none, or if the ADD of one cannot be run again.
+// replacing returns the plugins of a list that declare a capability. The error has code 7 if there
+// are none, or if the ADD of one cannot be repeated.
 func (r *Runner) replacing(l *List, capability string) (plugins []*Plugin, err error) {
 	for i := range l.Plugins {
 		p := &l.Plugins[i]
@@ -139,10 +142,10 @@ func (r *Runner) replacing(l *List, capability string) (plugins []*Plugin, err e
 	return plugins, nil
 }
 
-// capability returns the value that a plugin gets for a target; nil: none.
+// capability returns the value of a capability for a plugin; nil: none.
 func (p *Plugin) capability(name string, t Target) (json.RawMessage, error) {
 	for key := range t.Capabilities {
-		if p.Capabilities[key] { // then nothing of the configuration's own counts
+		if p.Capabilities[key] { // then the configuration's own value does not count
 			return t.Capabilities[name], nil
 		}
 	}

@@ -15,11 +15,11 @@ import (
 	"cnibox/spec"
 )
 
-// A Command is the program of the user that `cni-exec run` or `cni-exec enter` starts in a
-// network namespace, or one that does a part of this one's work in a process of its own.
+// A Command is a program that `cni-exec run` or `cni-exec enter` starts in a network namespace, or
+// this binary for a part of its work in another process.
 type Command struct {
-	Args           []string // name first; it is looked up on PATH
-	Self           bool     // this very binary is run instead, under that name
+	Args           []string // name first, which is looked up in PATH
+	Self           bool     // run this binary instead, under that name
 	Environ        []string
 	Stdin          io.Reader // files are passed, anything else is copied
 	Stdout, Stderr io.Writer
@@ -27,21 +27,21 @@ type Command struct {
 	Started        func()           // called while the program runs; nil: not called
 }
 
-// The exit codes that shells have for a program that cannot be run, and the
-// base for one that ended by a signal.
+// The exit codes of shells for a program that cannot be run, and the base for one that a signal
+// ended.
 const (
 	exitNoExec   = 126
 	exitNotFound = 127
 	ExitSignal   = 128
 )
 
-// Run runs the program and returns its exit code. The program is started on the
-// calling thread and gets its namespaces; the caller keeps the thread locked,
-// since the program is killed when the thread ends (prctl(2), PR_SET_PDEATHSIG).
+// Run runs the program and returns its exit code. It starts the program on the calling thread,
+// whose namespaces it gets; the caller keeps the thread locked, since the program is killed when
+// the thread ends (prctl(2), PR_SET_PDEATHSIG).
 //
-// The exit code is the program's, 128 and the number of a signal that ended it, or 126
-// and 127 with an error of code 103 if it was not started. The signals that come
-// meanwhile go to the program alone; ending is its own decision.
+// The exit code is the program's, 128 plus the number of the signal that ended it, or 126 or 127
+// with an error of code 103 if it was not started. Signals are passed to the program and do not end
+// this process.
 func (c *Command) Run() (exit int, err error) {
 	file, err := c.find()
 	var state *os.ProcessState
@@ -87,7 +87,7 @@ func (c *Command) Become() (exit int, err error) {
 	return c.notStarted(err)
 }
 
-// Look returns the exit code and the error of Run if there is no such program.
+// Look returns the exit code and the error of Run for a missing program, without running one.
 func (c *Command) Look() (exit int, err error) {
 	if _, err := c.find(); err != nil {
 		return c.notStarted(err)
@@ -95,7 +95,7 @@ func (c *Command) Look() (exit int, err error) {
 	return 0, nil
 }
 
-// notStarted returns the exit code for an error of a program that was not started.
+// notStarted returns the exit code for the error of a program that was not started.
 func (c *Command) notStarted(err error) (exit int, _ error) {
 	exit = exitNoExec
 	if errors.Is(err, os.ErrNotExist) {
@@ -115,10 +115,9 @@ func (c *Command) find() (string, error) {
 	return c.lookPath(c.Args[0])
 }
 
-// lookPath finds a command as the shell does: a name with a slash is a path, any
-// other is looked up in the directories of PATH. Those that are not absolute are left
-// out: a program in the working directory is not the one meant. The error is
-// os.ErrNotExist.
+// lookPath finds a command as the shell does: a name with a slash is a path, any other name is
+// looked up in the directories of PATH. It skips relative directories, since the program must not
+// depend on the working directory. The error is os.ErrNotExist.
 func (c *Command) lookPath(name string) (string, error) {
 	if strings.Contains(name, "/") {
 		_, err := os.Stat(name)

@@ -12,44 +12,42 @@ import (
 
 // A List is a network configuration list, from [Load], [LoadFile], [Parse] or [ParseSingle].
 //
-// All other members of the documents are passed to the plugins as they are: large integers
-// keep their last digits, unlike in the reference.
+// All other members of the documents are passed to the plugins unchanged: unlike in the reference,
+// large integers keep their last digits.
 type List struct {
 	Name       string
 	CNIVersion string // as written; chosen from cniVersions if those are given
 	// Each of the three may also be a string, "true" or "false".
 	DisableCheck bool // CHECK succeeds and runs nothing
 	DisableGC    bool // GC succeeds and runs nothing
-	OnlyInlined  bool // loadOnlyInlinedPlugins: the drop-in directory is ignored
+	OnlyInlined  bool // loadOnlyInlinedPlugins: ignore the drop-in directory
 	Plugins      []Plugin
-	File         string   // where it was read from; empty: from bytes
-	Ignored      []string // files that [Load] found of the same name behind it
+	File         string   // source file; empty: none
+	Ignored      []string // later files of the same name that [Load] found
 
-	doc     []byte // as it came; a single configuration is wrapped
+	doc     []byte // unchanged; a single configuration is wrapped
 	From    Source
 	dropped bool // plugins of the drop-in directory were appended
 }
 
-// A Plugin is one configuration of a list.
-// The order of a list is that of ADD; DEL goes backwards.
+// A Plugin is one configuration of a list. ADD runs them in the order of the list, DEL in reverse.
 type Plugin struct {
 	Type         string
-	Capabilities map[string]bool // what it needs in runtimeConfig
-	IPAM         string          // ipam.type: the plugin that this one asks for addresses; empty: none
+	Capabilities map[string]bool // the ones that it wants in runtimeConfig
+	IPAM         string          // ipam.type: the IPAM plugin; empty: none
 	disableCheck bool            // args.cni.disable-check
 	conf         json.RawMessage // as it came
 	From         Source
 }
 
-// A Source is where a list or a plugin is configured.
+// A Source is the file and key that configure a list or a plugin.
 type Source struct {
-	File string // empty: nowhere that an error could name
-	Doc  []byte // all that is in the file; it must not be changed
-	Key  string // of the plugin in it, as plugins[0]; empty: the file is its own
+	File string // empty: no file
+	Doc  []byte // the content of the file; it must not be changed
+	Key  string // of the plugin in the file, such as plugins[0]; empty: the whole file
 }
 
-// place returns the file, the line and the column of what an error is about, as far as they
-// are known.
+// place returns the file, and the line and the column of an error if they are known.
 func (s Source) place(err error) string {
 	if line, column, found := spec.Place(s.Doc, s.Key, err); found && s.File != "" {
 		return fmt.Sprintf("%s:%d:%d", s.File, line, column)
@@ -57,7 +55,7 @@ func (s Source) place(err error) string {
 	return s.File
 }
 
-// A SourceError is what is wrong in a file, with file, line and column in its text.
+// A SourceError is an error about a file, with file, line and column in its text.
 type SourceError struct {
 	Source
 	Err error
@@ -68,10 +66,10 @@ func (e *SourceError) Error() string { return e.place(e.Err) + ": " + e.Err.Erro
 // Unwrap returns the error without the place.
 func (e *SourceError) Unwrap() error { return e.Err }
 
-// within adds the source to an error that reading it has returned.
+// within adds the source to an error of parsing it.
 func (s Source) within(err error) error { return &SourceError{s, err} }
 
-// seen adds to an error of a plugin the place of the key that it is about.
+// seen adds the place of the key to an error of a plugin.
 func (s Source) seen(err error) error {
 	if place := s.place(err); place != s.File {
 		return spec.AsError(err).WithDetails("see %s", place)
@@ -79,10 +77,10 @@ func (s Source) seen(err error) error {
 	return err
 }
 
-// Conf returns the configuration as it came. It must not be changed.
+// Conf returns the configuration unchanged. The caller must not change it.
 func (p *Plugin) Conf() json.RawMessage { return p.conf }
 
-// Document are the keys of a list.
+// Document has the keys of a list.
 type Document struct {
 	Name                   json.RawMessage `json:"name"`
 	CNIVersion             json.RawMessage `json:"cniVersion"`
@@ -93,7 +91,7 @@ type Document struct {
 	LoadOnlyInlinedPlugins flag            `json:"loadOnlyInlinedPlugins"`
 }
 
-// Member are the keys of a plugin's configuration that are the runtime's.
+// Member has the keys of a plugin's configuration that the runtime reads.
 type Member struct {
 	Capabilities map[string]bool `json:"capabilities"`
 	IPAM         struct {
@@ -101,8 +99,8 @@ type Member struct {
 	} `json:"ipam"`
 }
 
-// Parse reads a list. Errors have code 6 (not JSON) or 7; of the plugins' configurations
-// only the common keys are checked.
+// Parse parses a list. Errors have code 6 (not JSON) or 7. It checks only the common keys of the
+// plugins' configurations.
 //
 // A list without plugins is not an error here, since its drop-in directory may have some: see
 // [Load]. The name is checked where it becomes a path or part of a request.
@@ -137,8 +135,8 @@ func Parse(doc []byte) (*List, error) {
 	return l, err
 }
 
-// ParseSingle reads a configuration of one plugin as a list of one.
-// Specification 1.0.0 has no such configurations any more; runtimes load them still.
+// ParseSingle parses a configuration of one plugin as a list of one. Specification 1.0.0 has
+// removed such configurations; runtimes still load them.
 func ParseSingle(doc []byte) (*List, error) {
 	var w struct{ Name, CNIVersion, Plugins json.RawMessage }
 	if err := json.Unmarshal(doc, &w); err != nil {
@@ -166,15 +164,15 @@ func ParseSingle(doc []byte) (*List, error) {
 	}, nil
 }
 
-// wrap makes a list of one plugin. The cache keeps it: other runtimes expect a list there.
+// wrap makes a list of one plugin for the cache, since other runtimes expect a list there.
 func wrap(name, version string, doc json.RawMessage) []byte {
-	list, _ := json.Marshal(map[string]any{ // strings and what was read encode
+	list, _ := json.Marshal(map[string]any{ // strings and decoded JSON can always be encoded
 		"name": name, "cniVersion": version, "loadOnlyInlinedPlugins": true, "plugins": []json.RawMessage{doc},
 	})
 	return list
 }
 
-// MaxPlugins is how many plugins a list may have. Real ones have ten at most.
+// MaxPlugins is the limit of plugins in a list. Real lists have ten at most.
 const MaxPlugins = 100
 
 // parsePlugins reads the member plugins. Errors have code 7.
@@ -200,9 +198,9 @@ func parsePlugins(raw json.RawMessage) ([]Plugin, error) {
 	return plugins, nil
 }
 
-// parsePlugin checks the keys of a plugin whose meaning the specification fixes; key is that of
-// the plugin in its list. A wrong type is an error at once, not in the middle of an ADD. Errors
-// have code 6 or 7.
+// parsePlugin checks the keys of a plugin that the specification defines; key is that of the plugin
+// in its list. A wrong type is an error at once, not in the middle of an ADD. Errors have code 6 or
+// 7.
 func parsePlugin(key string, doc json.RawMessage) (Plugin, error) {
 	var w struct {
 		Member
@@ -221,7 +219,7 @@ func parsePlugin(key string, doc json.RawMessage) (Plugin, error) {
 		}
 		return Plugin{}, err
 	}
-	if err := spec.CheckType(w.Type); err != nil { // before an ADD leaves its intent in the cache
+	if err := spec.CheckType(w.Type); err != nil { // before an ADD writes its intent to the cache
 		return Plugin{}, spec.AtKey(strings.TrimPrefix(key+".type", "."), err)
 	}
 	p := Plugin{Type: w.Type, Capabilities: w.Capabilities, IPAM: w.IPAM.Type, conf: doc, From: Source{Key: key}}
@@ -231,7 +229,7 @@ func parsePlugin(key string, doc json.RawMessage) (Plugin, error) {
 				DisableCheck flag `json:"disable-check"`
 			}
 		}
-		// Whatever else is in args, even of which type, is the plugin's.
+		// Other members of args, of any type, belong to the plugin.
 		if json.Unmarshal(w.Args, &args) == nil {
 			p.disableCheck = bool(args.CNI.DisableCheck)
 		}
@@ -239,12 +237,11 @@ func parsePlugin(key string, doc json.RawMessage) (Plugin, error) {
 	return p, nil
 }
 
-// negotiate chooses the highest version that both the list and this program
-// know. The built-in plugins differ only in the oldest version they serve, so
-// the highest is the best for them as well.
-// Those above our newest are skipped; if none is left the literal one stays, and
-// ADD fails with code 1 and the versions that are supported. Null in the
-// list, or for it, is an error, as in the reference.
+// negotiate chooses the highest version that both the list and this program support. The built-in
+// plugins differ only in the oldest supported version, so the highest is the best for them as well.
+// Versions above our newest are skipped; if none is left, the literal one stays, and ADD fails with
+// code 1 and the supported versions. As in the reference, null in the list or as its value is an
+// error.
 func negotiate(literal string, raw json.RawMessage) (string, error) {
 	var all []*string
 	if err := json.Unmarshal(raw, &all); err != nil || all == nil {
@@ -269,7 +266,7 @@ func negotiate(literal string, raw json.RawMessage) (string, error) {
 	return chosen, nil
 }
 
-// text reads a string member. Null is not a string, and is not taken for absence.
+// text reads a string member. Null is not a string and does not count as absent.
 func text(key string, raw json.RawMessage, required bool) (string, error) {
 	if raw == nil {
 		if required {
@@ -284,11 +281,10 @@ func text(key string, raw json.RawMessage, required bool) (string, error) {
 	return *s, nil
 }
 
-// A flag is a bool that some write as a string.
-// libcni reads both forms, in any case of letters.
+// A flag is a bool or the string of one. libcni reads both forms, in any letter case.
 type flag bool
 
-// UnmarshalJSON refuses all else, 0 and null among it.
+// UnmarshalJSON rejects any other value, including 0 and null.
 func (f *flag) UnmarshalJSON(b []byte) error {
 	word := bytes.Trim(b, `"`)
 	switch s := strings.ToLower(string(word)); s {
@@ -299,8 +295,8 @@ func (f *flag) UnmarshalJSON(b []byte) error {
 	return fmt.Errorf("%s is neither true nor false", excerpt(word))
 }
 
-// decodeError gives broken JSON code 6, and JSON of the wrong type code 7 with the key and the
-// type that is expected; key is that of the document in its file.
+// decodeError gives invalid JSON code 6, and JSON of the wrong type code 7 with the key and the
+// expected type; key is that of the document in its file.
 func decodeError(key string, doc []byte, into any, err error) error {
 	var syntax *json.SyntaxError
 	switch {
@@ -312,13 +308,13 @@ func decodeError(key string, doc []byte, into any, err error) error {
 	return spec.Errorf(spec.CodeConfig, "%w", spec.Unmarshal(key, doc, into))
 }
 
-// Doc returns the list as it came; a configuration of one plugin is wrapped. It must not be
-// changed.
+// Doc returns the list unchanged; a configuration of one plugin is wrapped. The caller must not
+// change it.
 func (l *List) Doc() json.RawMessage { return l.doc }
 
-// Effective returns the list with the plugins of its drop-in directory inlined. The cache
-// stores it, since a DEL has to run those as well; libcni caches the list without them, and
-// its DEL from the cache skips them.
+// Effective returns the list with the plugins of its drop-in directory inlined. The cache stores
+// it, since a DEL must run those as well; libcni caches the list without them, so its DEL from the
+// cache skips them.
 func (l *List) Effective() ([]byte, error) {
 	if !l.dropped {
 		return l.doc, nil

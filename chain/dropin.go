@@ -17,18 +17,18 @@ import (
 	"cnibox/spec"
 )
 
-// Load finds a network in a directory: first among *.conflist, then among *.conf
-// and *.json, each in the order of file names, as libcni has it. Broken files are
-// skipped. If no file is left, the error is that of the first broken file with the
-// network's name, or os.ErrNotExist with what is wrong with all of them.
+// Load finds a network in a directory, as libcni does: first among *.conflist, then among *.conf
+// and *.json, each in the order of file names. It skips broken files. If no file is left, the error
+// is that of the first broken file with the network's name, or os.ErrNotExist with the errors of
+// all files.
 //
-// With the error of a file that has the name, Load returns a list of which only name and
-// version are set.
+// With the error of a file that has the name, Load returns a list with only the name and the
+// version.
 //
-// Of several networks of one name the first file wins, as with libcni: two runtimes on a
-// host must agree. The others are in the list's Ignored.
+// If several files have the name, the first one wins, as with libcni: two runtimes on a host must
+// agree. The list's Ignored has the others.
 func Load(dir, network string) (*List, error) {
-	// libcni joins the name into the path of the drop-in directory unchecked.
+	// libcni joins the name to the path of the drop-in directory without a check.
 	if err := spec.CheckNetworkName(network); err != nil {
 		return nil, err
 	}
@@ -78,8 +78,8 @@ func Load(dir, network string) (*List, error) {
 	return nil, e
 }
 
-// mentions reports whether an error is that of a file that is not JSON and has the name of a network,
-// as far as can be seen in it.
+// mentions reports whether an error is about a file that is not JSON but seems to have the name of
+// a network.
 func mentions(err error, network string) bool {
 	var of *SourceError
 	var syntax *json.SyntaxError
@@ -87,8 +87,8 @@ func mentions(err error, network string) bool {
 		bytes.Contains(bytes.Join(bytes.Fields(of.Doc), nil), []byte(`"name":"`+network+`"`))
 }
 
-// configs reads the configurations in a directory, lists before single ones and each kind in
-// the order of file names, and calls fn for each. A missing directory has none.
+// configs reads the configurations in a directory, lists before single ones and each kind in the
+// order of file names, and calls fn for each. A missing directory has none.
 func configs(dir string, fn func(*List, error)) error {
 	names, err := filesIn(dir)
 	if err != nil && !errors.Is(err, os.ErrNotExist) {
@@ -104,8 +104,8 @@ func configs(dir string, fn func(*List, error)) error {
 	return nil
 }
 
-// LoadFile reads one file and its drop-in directory: a list, or by its name
-// (.conf, .json) a single configuration.
+// LoadFile loads one file and its drop-in directory: a list, or a single configuration if the name
+// ends in .conf or .json.
 func LoadFile(file string) (*List, error) {
 	l, err := read(file)
 	if err != nil {
@@ -114,8 +114,8 @@ func LoadFile(file string) (*List, error) {
 	return l, l.dropIn()
 }
 
-// Networks returns the names of the networks configured in a directory, in the order of
-// [Load], and what is wrong with the other files, for messages. A missing directory has none.
+// Networks returns the names of the networks configured in a directory, in the order of [Load], and
+// the errors of the other files. A missing directory has none.
 func Networks(dir string) (networks []string, broken []error) {
 	lists, broken := Lists(dir)
 	for _, l := range lists {
@@ -124,8 +124,8 @@ func Networks(dir string) (networks []string, broken []error) {
 	return networks, broken
 }
 
-// Lists is [Networks] with the lists themselves, those of which a drop-in plugin is broken among
-// them: without it.
+// Lists is [Networks] with the lists themselves. It includes lists with a broken drop-in plugin,
+// without that plugin.
 func Lists(dir string) (lists []*List, broken []error) {
 	err := configs(dir, func(l *List, err error) {
 		if err != nil {
@@ -148,11 +148,11 @@ func Lists(dir string) (lists []*List, broken []error) {
 	return lists, broken
 }
 
-// maxValues is how many values a file may have, as commas. Real ones have some hundreds; reading
-// hundreds of thousands takes seconds.
+// maxValues is the limit of values in a file, counted as commas. Real files have some hundreds;
+// parsing hundreds of thousands takes seconds.
 const maxValues = 50_000
 
-// ReadFile reads a file of configuration, of at most [spec.MaxConf] bytes. The path is in the error.
+// ReadFile reads a configuration file of at most [spec.MaxConf] bytes. The error has the path.
 func ReadFile(file string) ([]byte, error) {
 	doc, err := disk.Read(file, 0, spec.MaxConf)
 	if err != nil {
@@ -165,8 +165,8 @@ func ReadFile(file string) ([]byte, error) {
 	return doc, nil
 }
 
-// read parses a file without its drop-in directory. With an error the list has the name and
-// the version, where those can be read, or is nil.
+// read parses a file without its drop-in directory. With an error the list has only the name and
+// the version, if those can be read, or is nil.
 func read(file string) (*List, error) {
 	doc, err := ReadFile(file)
 	if err != nil {
@@ -192,9 +192,9 @@ func read(file string) (*List, error) {
 	return l, nil
 }
 
-// dropIn appends the plugins of <directory of the list>/<name>/*.conf in the order of file
-// names. The name is checked before it becomes a path. A missing directory has none; one bad
-// file is an error, since a network must not be attached with a part of its plugins.
+// dropIn appends the plugins of <directory of the list>/<name>/*.conf in the order of file names.
+// It checks the name before making a path of it. A missing directory has none; one bad file is an
+// error, since a network must not be attached with a part of its plugins.
 func (l *List) dropIn() error {
 	if err := spec.CheckNetworkName(l.Name); err != nil {
 		return l.From.within(spec.AtKey("name", err))
@@ -230,8 +230,8 @@ func (l *List) dropIn() error {
 	return nil
 }
 
-// filesIn returns the sorted names in a directory that are not directories, where
-// the file system says which are.
+// filesIn returns the sorted names in a directory, without directories if the file system reports
+// types.
 func filesIn(dir string) ([]string, error) {
 	entries, err := os.ReadDir(dir)
 	var names []string
@@ -243,7 +243,7 @@ func filesIn(dir string) ([]string, error) {
 	return names, err
 }
 
-// hasExt reports whether a name ends in one of the extensions; case counts.
+// hasExt reports whether a name ends in one of the extensions; it is case sensitive.
 func hasExt(name string, exts []string) bool {
 	for _, e := range exts {
 		if strings.HasSuffix(name, e) {

@@ -16,19 +16,18 @@ import (
 )
 
 const (
-	// The kinds of entries. libcni takes a file of another kind for a bare result, which
-	// an intent does not have.
+	// The kinds of entries. libcni treats a file of another kind as a bare result, which an intent
+	// does not have.
 	kindCache  = "cniCacheV1"     // libcni's
 	kindIntent = "cniboxIntentV1" // an ADD has begun and not ended; other tools skip it
 )
 
-// maxEntry is the largest entry that is read, in bytes: a configuration in base64 and
-// the largest result of a plugin, with room for arguments.
+// maxEntry is the size limit of an entry in bytes: a configuration in base64 and the largest result
+// of a plugin, with room for arguments.
 const maxEntry = 2*spec.MaxConf + maxStdout
 
-// An Entry is a file of the cache. The order of its members is libcni's; those
-// after result are ours, which others ignore. CRI-O and Multus read containerId, ifName,
-// networkName and result.
+// An Entry is a file of the cache. The order of its members is libcni's; members after result are
+// ours, and others ignore them. CRI-O and Multus read containerId, ifName, networkName and result.
 type Entry struct {
 	Kind           string                     `json:"kind"`
 	ContainerID    string                     `json:"containerId"`
@@ -41,13 +40,13 @@ type Entry struct {
 	Result         json.RawMessage            `json:"result,omitempty"`
 	BootID         string                     `json:"cniboxBootID,omitempty"`      // of the kernel that ADD ran on
 	NetNSID        string                     `json:"cniboxNetNS,omitempty"`       // device:inode of NetNS
-	NetNSCookie    uint64                     `json:"cniboxNetNSCookie,omitempty"` // see [netns.NS.Cookie]; 0: not known
-	There          bool                       `json:"cniboxThere,omitempty"`       // of an intent: the interface was there before the ADD
+	NetNSCookie    uint64                     `json:"cniboxNetNSCookie,omitempty"` // see [netns.NS.Cookie]; 0: unknown
+	There          bool                       `json:"cniboxThere,omitempty"`       // of an intent: the interface existed before the ADD
 
 	file string // its path
 }
 
-// Written returns when the file was written; the zero Time if it is not there any more.
+// Written returns when the file was written; the zero Time if it does not exist any more.
 func (e *Entry) Written() time.Time {
 	info, err := os.Lstat(e.file)
 	if err != nil {
@@ -56,17 +55,17 @@ func (e *Entry) Written() time.Time {
 	return info.ModTime()
 }
 
-// Attachment returns the three names that the entry is about.
+// Attachment returns the attachment of the entry.
 func (e *Entry) Attachment() spec.Attachment {
 	return spec.Attachment{Network: e.NetworkName, ContainerID: e.ContainerID, IfName: e.IfName}
 }
 
-// Interrupted reports whether its ADD has not ended: the process was killed, or the DEL that
-// followed its failure failed as well.
+// Interrupted reports whether its ADD has not ended: the process was killed, or the DEL after a
+// failed ADD failed as well.
 func (e *Entry) Interrupted() bool { return e.Kind == kindIntent }
 
-// List reads the cached configuration: a list, or a single one as libcni's older interface
-// stores it. That it is of another network than the entry is an error.
+// List parses the cached configuration: a list, or a single one as libcni's older interface stores
+// it. It is an error if its network is not the entry's.
 func (e *Entry) List() (*List, error) {
 	l, err := parseAny(e.Config)
 	if err != nil {
@@ -78,7 +77,7 @@ func (e *Entry) List() (*List, error) {
 	return l, nil
 }
 
-// parseAny reads a list, or a configuration of one plugin.
+// parseAny parses a list, or a configuration of one plugin.
 func parseAny(doc []byte) (*List, error) {
 	l, err := Parse(doc)
 	if err == nil && len(l.Plugins) > 0 {
@@ -91,14 +90,13 @@ func parseAny(doc []byte) (*List, error) {
 	return single, nil
 }
 
-// ListOnce is List, which reads a configuration once for all attachments that were made with it:
-// see [once.WithCache].
+// ListOnce is List, but parses a configuration once for all attachments with the same one: see
+// [once.WithCache].
 func (e *Entry) ListOnce(ctx context.Context) (*List, error) {
 	return once.Get(ctx, "list "+e.NetworkName+" "+string(e.Config), e.List)
 }
 
-// result returns the cached result, nil if there is none.
-// v is the version of one that names none.
+// result returns the cached result, nil if there is none. v is the version of a result without one.
 func (e *Entry) result(v spec.Version) (*spec.Result, error) {
 	if doc := bytes.TrimSpace(e.Result); len(doc) == 0 || string(doc) == "null" {
 		return nil, nil
@@ -106,11 +104,11 @@ func (e *Entry) result(v spec.Version) (*spec.Result, error) {
 	return spec.ParseResult(e.Result, v)
 }
 
-// NetNSPath returns the path of the attachment's network namespace; empty if the
-// entry does not have it.
+// NetNSPath returns the path of the attachment's network namespace; empty if the entry does not
+// have it.
 //
-// libcni before 1.2 (containerd 1.6, which Debian 12 has) writes no netns. The result
-// has it then: the sandbox of the interface, from specification 0.3.0 on.
+// libcni before 1.2 (containerd 1.6, which Debian 12 has) stores no netns. Then the result has it:
+// the sandbox of the interface, from specification 0.3.0 on.
 func (e *Entry) NetNSPath() string {
 	if e.NetNS != "" {
 		return e.NetNS
@@ -132,9 +130,9 @@ func (e *Entry) NetNSPath() string {
 // File returns the path of the entry's file.
 func (e *Entry) File() string { return e.file }
 
-// Live reports whether the attachment's network namespace still exists: the
-// same one, on the same boot, as the path may have been used again. Entries of other tools
-// have no ID of the namespace; for these the path decides.
+// Live reports whether the attachment's network namespace still exists: the same one, on the same
+// boot, since the path may have been reused. Entries of other tools have no ID of the namespace;
+// for these the path decides.
 func (e *Entry) Live() bool {
 	ns, err := netns.Open(e.NetNSPath())
 	if err != nil {
@@ -144,8 +142,8 @@ func (e *Entry) Live() bool {
 	return e.liveIn(ns)
 }
 
-// open opens the attachment's network namespace; nil if there is none at the path. replaced reports that
-// there is another one.
+// open opens the attachment's network namespace; nil if the path has none. replaced reports that
+// the path has another namespace.
 func (e *Entry) open() (ns *netns.NS, replaced bool) {
 	ns, err := netns.Open(e.NetNSPath())
 	if err != nil {
@@ -158,12 +156,12 @@ func (e *Entry) open() (ns *netns.NS, replaced bool) {
 	return nil, true
 }
 
-// liveIn is Live, given what is at the path.
+// liveIn is Live for the namespace at the path.
 func (e *Entry) liveIn(ns *netns.NS) bool { return e.SameBoot() && e.in(ns) }
 
-// in reports whether an open network namespace is that of the attachment, in this boot. The
-// kernel gives the ID of one that is gone to a new one, so the cookie counts as well. Where that
-// cannot be read, for want of a privilege, or is not recorded, the ID decides.
+// in reports whether an open network namespace is that of the attachment, in this boot. The kernel
+// reuses the ID of a deleted namespace, so the cookie counts as well. If it is unreadable without a
+// privilege, or not recorded, the ID decides.
 func (e *Entry) in(ns *netns.NS) bool {
 	if e.NetNSID == "" {
 		return true
@@ -172,9 +170,9 @@ func (e *Entry) in(ns *netns.NS) bool {
 	return err == nil && id.String() == e.NetNSID && ns.HasCookie(e.NetNSCookie)
 }
 
-// Gone reports whether the attachment's network namespace is known not to exist any more: of
-// another boot, nothing at its path, or another namespace. Without a path, or the permission
-// to look, it is not known.
+// Gone reports whether the attachment's network namespace is known not to exist any more: it is of
+// another boot, or its path has no namespace or another one. Without a path, or without permission,
+// this is unknown.
 func (e *Entry) Gone() bool {
 	path := e.NetNSPath()
 	switch {
@@ -191,16 +189,15 @@ func (e *Entry) Gone() bool {
 	return !e.in(ns)
 }
 
-// Attached reports whether an attachment may be alive. An interrupted ADD is not.
-// One whose namespace is bound to a path lives as long as that, container or not; one whose
-// namespace is not recorded may be alive.
+// Attached reports whether an attachment may be alive. An interrupted ADD is not. If a namespace is
+// bound to a path, its attachment lives as long as the namespace, with or without the container. An
+// attachment without a recorded namespace may be alive.
 func (e *Entry) Attached() bool {
 	return !e.Interrupted() && (e.Live() || e.NetNSPath() == "")
 }
 
-// SameBoot reports whether the entry is of this boot; entries of other tools do not have it
-// and count as such.
-// No namespace outlives a boot, and paths in /run are used again by the next one.
+// SameBoot reports whether the entry is of this boot; entries of other tools have no boot ID and
+// count as such. No namespace outlives a boot, and the next boot reuses paths in /run.
 func (e *Entry) SameBoot() bool {
 	if e.BootID == "" {
 		return true
@@ -209,8 +206,9 @@ func (e *Entry) SameBoot() bool {
 	return now == "" || now == e.BootID
 }
 
-// refused reports whether an interrupted ADD can have made nothing: the interface was there before
-// it, and is there. It is another ADD's, whose entry was lost. All namespaces have lo.
+// refused reports whether an interrupted ADD cannot have made anything: the interface existed
+// before it, and still does. It belongs to another ADD, whose entry was lost. All namespaces have
+// lo.
 func (e *Entry) refused() bool {
 	if !e.Interrupted() || !e.There || e.IfName == "lo" {
 		return false
@@ -227,10 +225,10 @@ func (e *Entry) refused() bool {
 	return there
 }
 
-// identify records which network namespace is at the path, and whether that has the interface.
+// identify records the network namespace at the path, and whether that has the interface.
 func (e *Entry) identify(t Target) {
 	ns := t.ns
-	if ns == nil { // our own
+	if ns == nil { // the process's own
 		var err error
 		if ns, err = netns.Open(t.NetNS); err != nil {
 			return
@@ -240,10 +238,10 @@ func (e *Entry) identify(t Target) {
 	if id, err := ns.ID(); err == nil {
 		e.NetNSID = id.String()
 	}
-	e.NetNSCookie, e.There, _ = ns.Look(e.IfName) // 0 where that is not known
+	e.NetNSCookie, e.There, _ = ns.Look(e.IfName) // 0 if unknown
 }
 
-// isOwn reports whether a namespace is the one that plugins are run in.
+// isOwn reports whether a namespace is the one in which plugins run.
 func isOwn(ns *netns.NS) bool {
 	own, err := ns.Same(netns.Host())
 	return err == nil && own

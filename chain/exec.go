@@ -19,22 +19,22 @@ import (
 const (
 	maxStdout = 16 << 20        // bytes of a plugin's answer
 	maxStderr = 64 << 10        // bytes kept of a plugin's stderr, the last ones
-	maxBusy   = 2 * time.Second // to wait for a plugin that is being written
+	maxBusy   = 2 * time.Second // longest wait for a plugin file that is open for writing
 )
 
-// exec runs a plugin as a process of a group of its own, which is killed as a
-// whole when the context ends.
+// exec runs a plugin in a process group of its own, which is killed as a whole when the context
+// ends.
 //
-// The plugin's environment is ours with CNI_* behind it, its stdin the request's
-// configuration. Its stderr goes to ours, as the specification asks of delegation, each line after
-// the name of the plugin; that of one that fails also into the error's details.
+// The plugin's environment is ours followed by CNI_*, its stdin the request's configuration. Its
+// stderr is copied to ours, as the specification requires for delegation, each line after the name
+// of the plugin; if the plugin fails, also to the error's details.
 func (l *Invoker) exec(ctx context.Context, plugin, file string, r *spec.Request) (*spec.Result, error) {
 	if l.depth() >= maxDepth {
 		err := spec.Errorf(spec.CodeConfig, "plugin %s: %d plugins have started one another: one of them must be its own delegate", plugin, maxDepth)
 		if r.Call.Verb != spec.Del {
 			return nil, err
 		}
-		r.Warn("%v", err) // no ADD has come this far, so there is nothing to release
+		r.Warn("%v", err) // no ADD gets past this, so there is nothing to release
 		return nil, nil
 	}
 	stdin, err := r.Wire()
@@ -51,15 +51,15 @@ func (l *Invoker) exec(ctx context.Context, plugin, file string, r *spec.Request
 	if err != nil {
 		return nil, deadline(ctx, plugin, r.Call.Verb, err)
 	}
-	// What other verbs print is ignored.
+	// The output of other verbs is ignored.
 	if r.Call.Verb != spec.Add && r.Call.Verb != spec.Get {
 		return nil, nil
 	}
 	return a.result(r)
 }
 
-// prefixed begins each line that a plugin has written with its name, unless it has, as ours do: so
-// it does not look like a line of another program.
+// prefixed adds the plugin's name to each line that it has written, unless the line has it already,
+// as our plugins' lines do: otherwise the line could be mistaken for one of another program.
 func prefixed(plugin string, stderr []byte) []byte {
 	var out []byte
 	for line := range bytes.Lines(stderr) {
@@ -79,10 +79,9 @@ type answer struct {
 	stdout, stderr []byte
 }
 
-// start runs the file until it ends. A file that is open for writing is tried
-// again for a while, since installers copy in place.
-// 10 ms, doubled each time: some 2.5 s in all. The reference tries again too, but with an
-// exec.Cmd that was started before, which Go refuses.
+// start runs the file until it ends. If the file is open for writing, start retries for a while,
+// since installers copy in place: after 10 ms, doubled each time, some 2.5 s in all. The reference
+// retries too, but with an exec.Cmd that was started before, which Go rejects.
 func start(ctx context.Context, plugin, file string, env []string, stdin []byte) (*answer, error) {
 	for pause := 10 * time.Millisecond; ; pause *= 2 {
 		a, err := startOnce(ctx, plugin, file, env, stdin)
@@ -97,8 +96,8 @@ func start(ctx context.Context, plugin, file string, env []string, stdin []byte)
 	}
 }
 
-// startOnce runs the file once. Errors are of plugins that were not started, without an answer,
-// or did not end by themselves or printed without end; all else is an answer.
+// startOnce runs the file once. It returns an error if the plugin was not started, was killed, or
+// exceeded the limit of output; anything else is an answer.
 func startOnce(ctx context.Context, plugin, file string, env []string, stdin []byte) (*answer, error) {
 	if err := ctx.Err(); err != nil {
 		return nil, spec.Errorf(spec.CodePlugin, "plugin %s: not started: %w", plugin, err)
@@ -107,10 +106,10 @@ func startOnce(ctx context.Context, plugin, file string, env []string, stdin []b
 	p := program{
 		file: file, args: []string{file}, environ: env,
 		stdin: bytes.NewReader(stdin), stdout: stdout, stderr: stderr,
-		// A group of its own, so that children of the plugin are killed with it.
+		// A process group of its own, so that the plugin's children are killed with it.
 		attr: unix.SysProcAttr{Setpgid: true},
 	}
-	// The binary behind the link finds the applet by this name.
+	// This binary finds the applet by this name.
 	if file == self {
 		p.args[0] = plugin
 	}
@@ -127,10 +126,10 @@ func startOnce(ctx context.Context, plugin, file string, env []string, stdin []b
 	return a, nil
 }
 
-// check returns the error that the plugin reported, whatever its exit status
-// was: some print an error object and exit 0.
+// check returns the error that the plugin reported, whatever its exit status: some plugins print an
+// error object and exit 0.
 //
-// Codes are the plugin's, and 103 for a failure without an error object.
+// Codes are the plugin's, or 103 for a failure without an error object.
 func (a *answer) check() error {
 	reported := a.reported()
 	switch {
@@ -146,8 +145,8 @@ func (a *answer) check() error {
 	return a.fail(fmt.Errorf("netplugin failed: %s", a.status))
 }
 
-// reported returns the error object on stdout, or nil. On exit 0 it is one only
-// with a code other than 0, as a result has none.
+// reported returns the error object on stdout, or nil. With exit 0 only an object with a code other
+// than 0 is an error, since a result has no code.
 func (a *answer) reported() *spec.Error {
 	var e struct {
 		Code         uint
@@ -159,8 +158,7 @@ func (a *answer) reported() *spec.Error {
 	return &spec.Error{Code: cmp.Or(int(e.Code), spec.CodePlugin), Msg: e.Msg, Details: e.Details}
 }
 
-// result reads the answer to ADD or GET in whatever version it is.
-// Errors have code 103.
+// result parses the answer to ADD or GET in any version. Errors have code 103.
 func (a *answer) result(r *spec.Request) (*spec.Result, error) {
 	doc := bytes.TrimSpace(a.stdout)
 	switch {
@@ -177,21 +175,21 @@ func (a *answer) result(r *spec.Request) (*spec.Result, error) {
 	return asSeen(res, r)
 }
 
-// fail makes an error of code 103 with the plugin's stderr in its details, for one that gave no
-// answer.
+// fail returns an error of code 103 with the plugin's stderr in its details, for a plugin without
+// an answer.
 func (a *answer) fail(err error) error {
 	return spec.Errorf(spec.CodePlugin, "%w", noAnswer{err}).WithDetails("%s", a.quote())
 }
 
-// noAnswer makes an error a [spec.ErrNoAnswer].
+// noAnswer makes an error match [spec.ErrNoAnswer].
 type noAnswer struct{ error }
 
 func (n noAnswer) Unwrap() error { return n.error }
 
 func (noAnswer) Is(target error) bool { return target == spec.ErrNoAnswer } //nolint:errorlint // the value itself
 
-// quote returns the last lines of stderr, for the details of an error.
-// At most 4 kB of them: the runtime's log is where they end.
+// quote returns the last lines of stderr, at most 4 kB, for the details of an error, which runtimes
+// log.
 func (a *answer) quote() string {
 	s := strings.TrimSpace(string(a.stderr))
 	if s == "" {
@@ -204,8 +202,7 @@ func (a *answer) quote() string {
 	return "stderr: " + strings.ToValidUTF8(s, "?")
 }
 
-// excerpt quotes the first 200 bytes of external data, with escapes, as terminals and logs
-// need them.
+// excerpt quotes the first 200 bytes of external data, escaped for terminals and logs.
 func excerpt(b []byte) string {
 	const longest = 200
 	if len(b) <= longest {
@@ -214,15 +211,15 @@ func excerpt(b []byte) string {
 	return fmt.Sprintf("%q…", b[:longest])
 }
 
-// A head is an [io.Writer] that keeps the first max bytes and fails then, as more could fill
-// the memory of a small board before the deadline.
+// A head is an [io.Writer] that keeps the first max bytes and then fails, since more output could
+// fill the memory of a small board before the deadline.
 type head struct {
 	b    []byte
 	max  int
 	full bool
 }
 
-// Write fails for what does not fit whole, which ends the copying.
+// Write fails if b does not fit completely, which ends the copying.
 func (h *head) Write(p []byte) (int, error) {
 	if len(h.b)+len(p) > h.max {
 		h.full = true
@@ -232,14 +229,14 @@ func (h *head) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// A tail is an [io.Writer] that keeps the last max bytes: what a plugin prints last is mostly
-// why it failed.
+// A tail is an [io.Writer] that keeps the last max bytes: a plugin mostly prints last why it
+// failed.
 type tail struct {
 	b   []byte
 	max int
 }
 
-// Write takes all; it keeps up to twice max, so that it seldom has to move bytes.
+// Write never fails; it keeps up to twice max, so that it seldom moves bytes.
 func (t *tail) Write(p []byte) (int, error) {
 	t.b = append(t.b, p...)
 	if len(t.b) > 2*t.max {

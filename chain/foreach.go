@@ -9,10 +9,11 @@ import (
 	"cnibox/internal/netns"
 )
 
-// ForEach calls work with the numbers below n, on as many goroutines as Go runs at a time: one after
-// another for those of a container, as a verb of it locks it. work gets r with what calls share.
-// done is called by the caller's goroutine, in the order of the numbers, for each as soon as it and those
-// before it are finished. What was not begun when ctx ended is left out.
+// ForEach calls work with the numbers below n, in as many goroutines as Go runs at a time; numbers
+// of the same container run one after another, since a verb locks the container. work receives r
+// with data that calls share. done runs in the caller's goroutine, in the order of the numbers, for
+// each number as soon as it and the earlier ones are finished. Numbers that were not begun when ctx
+// ended are omitted.
 func (r *Runner) ForEach(ctx context.Context, n int, container func(i int) string, work func(r *Runner, i int), done func(i int)) {
 	var order []string
 	of := map[string][]int{}
@@ -62,7 +63,7 @@ func (r *Runner) ForEach(ctx context.Context, n int, container func(i int) strin
 			done(at)
 		}
 	}
-	for ; at < n; at++ { // behind what was left out
+	for ; at < n; at++ { // skip the omitted numbers
 		if ready[at] {
 			done(at)
 		}

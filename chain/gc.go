@@ -13,37 +13,37 @@ import (
 
 // GCOptions say which attachments one GC deletes. The zero value deletes all.
 type GCOptions struct {
-	Valid []spec.Attachment // are kept, known to the cache or not
-	// Live keeps also the attachments that are alive: those in this cache whose namespace exists
-	// or whose entry cannot be read, and owners that are alive.
+	Valid []spec.Attachment // not deleted, whether or not the cache has them
+	// Live also keeps attachments that are alive: those in this cache whose namespace exists or
+	// whose entry is unreadable, and owners that are alive.
 	Live   bool
 	DryRun bool // nothing is changed
 
-	// Owners finds what has a link, an element or a lease of the network, whether or not the cache
-	// has an entry of it; the entries are those of the network. It is called with the network's
-	// lock; nil: there is nothing to find.
+	// Owners finds the attachments with a link, an element or a lease of the network, with or
+	// without an entry in the cache; entries has those of the network. It is called under the
+	// network's lock; nil: no owners are searched.
 	Owners func(l *List, entries []*Entry) ([]Owner, error)
 }
 
 // An Owner is an attachment that owns something on the host.
 type Owner struct {
-	spec.Attachment        // the interface is empty where a lease does not have it
-	Alive           string // the sign of it, as a sentence without a subject; empty: it is not alive
+	spec.Attachment        // the interface is empty if a lease does not have it
+	Alive           string // the evidence, as a sentence without a subject; empty: it is not alive
 }
 
-// is reports whether the owner is an attachment.
+// is reports whether the owner is the attachment.
 func (o *Owner) is(a spec.Attachment) bool {
 	return o.Attachment == a || o.IfName == "" && o.ContainerID == a.ContainerID && o.Network == a.Network
 }
 
 // GC deletes all cached attachments of the network that are not valid, with the arguments of their
-// ADD, and then runs GC for every plugin in order with the valid set, which deletes what else belongs
-// to no valid attachment; before 1.1.0, which has no GC, that is DEL for each owner. It goes on past
-// failures and joins them. No ADD or DEL of the network runs meanwhile.
+// ADD. Then it runs GC of every plugin in order with the valid set, which deletes the resources of
+// all other attachments; before 1.1.0, which has no GC, it runs DEL for each owner. It continues
+// after failures and joins them. No ADD or DEL of the network runs meanwhile.
 //
-// A DEL releases what GC cannot, as a lease over the link that a plugin's GC deletes.
+// A DEL releases resources that GC cannot, such as a lease for the link that a plugin's GC deletes.
 //
-// The attachments that were, or in a dry run would be, deleted are returned.
+// It returns the attachments that were deleted, or that a dry run would delete.
 func (r *Runner) GC(ctx context.Context, l *List, o GCOptions) ([]spec.Attachment, error) {
 	if l.DisableGC {
 		return nil, nil
@@ -85,8 +85,8 @@ func (r *Runner) GC(ctx context.Context, l *List, o GCOptions) ([]spec.Attachmen
 	return deleted, errors.Join(errs...)
 }
 
-// deleteOrphans deletes what belongs to attachments without an entry, and returns these: by the
-// plugins' GC, or before there was one by a DEL of each.
+// deleteOrphans deletes the resources of attachments without an entry, and returns these: by the
+// plugins' GC, or before 1.1.0 by a DEL of each.
 func (r *Runner) deleteOrphans(ctx context.Context, l *List, v spec.Version, c *collection, dryRun bool) ([]spec.Attachment, error) {
 	var errs []error
 	switch {
@@ -107,15 +107,15 @@ func (r *Runner) deleteOrphans(ctx context.Context, l *List, v spec.Version, c *
 	return c.orphans, nil
 }
 
-// A collection is what a GC is to keep and to delete.
+// A collection says what a GC keeps and what it deletes.
 type collection struct {
 	valid    []spec.Attachment
 	stale    []*Entry
-	orphans  []spec.Attachment // of no entry, and not valid
-	complete bool              // valid has all that is alive
+	orphans  []spec.Attachment // without an entry, and not valid
+	complete bool              // valid has all attachments that are alive
 }
 
-// collection decides it, and warns of what is kept though the cache alone would not say so.
+// collection computes it, and warns about attachments that are kept against the cache's state.
 func (r *Runner) collection(l *List, o GCOptions) (*collection, error) {
 	entries, broken, err := r.Cache.List()
 	if err != nil {
@@ -168,7 +168,7 @@ func (r *Runner) collection(l *List, o GCOptions) (*collection, error) {
 	return c, nil
 }
 
-// kept warns of an attachment that seems to be stale, and is not.
+// kept warns about an attachment that seems to be stale but is kept.
 func (r *Runner) kept(e *Entry, seems, alive string) {
 	r.Warn("%s is kept: %s, but %s; `%s` detaches it", e.Title(), seems, alive, DelCommand(e.Attachment()))
 }
@@ -178,9 +178,8 @@ func DelCommand(a spec.Attachment) string {
 	return fmt.Sprintf("cni-exec del %s --container-id %s -i %s", a.Network, a.ContainerID, a.IfName)
 }
 
-// reportBroken names the files that cannot be read, and reports whether the set
-// of valid attachments is complete without them. Where it is not, the plugins' GC would delete
-// attachments that are alive.
+// reportBroken names the unreadable files, and reports whether the valid set is complete without
+// them. If it is not, the plugins' GC would delete attachments that are alive.
 func (r *Runner) reportBroken(broken []Broken, network string, o GCOptions) (complete bool) {
 	complete = true
 	for _, b := range broken {
@@ -200,8 +199,7 @@ func (r *Runner) deleteAll(ctx context.Context, entries []*Entry, l *List) ([]sp
 	return (&deleting{Runner: r, list: l, owned: true}).run(ctx, entries)
 }
 
-// deleteOne deletes one attachment under its container's lock. The network's is
-// held by GC.
+// deleteOne deletes one attachment under its container's lock. GC holds the network's lock.
 func (r *Runner) deleteOne(ctx context.Context, l *List, e *Entry) error {
 	unlock, err := r.Cache.lockContainer(ctx, e.ContainerID)
 	if err != nil {
@@ -222,8 +220,8 @@ func (r *Runner) progress(done, all int) {
 	}
 }
 
-// DeleteStale deletes the attachments that match and whose namespace is gone, on all
-// networks: those of a process that was killed before it could delete them.
+// DeleteStale deletes the matching attachments whose namespace is gone, on all networks: a process
+// was killed before it could delete them.
 func (r *Runner) DeleteStale(ctx context.Context, match func(spec.Attachment) bool) error {
 	entries, _, err := r.Cache.List()
 	entries = slices.DeleteFunc(entries, func(e *Entry) bool { return !match(e.Attachment()) || e.Live() })
@@ -231,8 +229,8 @@ func (r *Runner) DeleteStale(ctx context.Context, match func(spec.Attachment) bo
 	return errors.Join(err, failed)
 }
 
-// deleteStale deletes one attachment, unless another process has done so or has added it
-// again since the list was read: the entry under the lock decides.
+// deleteStale deletes one attachment, unless another process has deleted it, or added it again
+// since the list was read: it reads the entry again under the lock.
 func (r *Runner) deleteStale(ctx context.Context, a spec.Attachment) error {
 	unlock, err := r.lock(ctx, a)
 	if err != nil {

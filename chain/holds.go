@@ -7,22 +7,23 @@ import (
 	"cnibox/spec"
 )
 
-// A Describer knows of lists and of attachments what the plugins of this program say of them. It runs no
-// plugin. Which program a runtime has run as a plugin is not known: one that is external is taken to do what the one
-// of its name does that is built in.
+// A Describer describes lists and attachments with the plugins of this program; it runs no plugin.
+// It does not know which program a runtime has run as a plugin: it describes an external plugin
+// like the built-in one with the same name.
 type Describer struct {
 	runner   Runner
 	stateDir string
 }
 
-// NewDescriber makes one of the plugins that lookup finds by their type. The state directory is that of
-// [spec.Call].
+// NewDescriber returns a Describer for the plugins that lookup finds by their type. The state
+// directory is that of [spec.Call].
 func NewDescriber(lookup func(plugin string) (spec.Verbs, bool), stateDir string) *Describer {
 	local := &Invoker{Lookup: lookup}
 	return &Describer{Runner{Invoker: local.Once(), Warn: func(string, ...any) {}}, stateDir}
 }
 
-// request is that of a plugin, with its verbs and those of its IPAM plugin; nil: it is not of this program.
+// request returns the request of a plugin with its verbs and those of its IPAM plugin; nil: it is
+// external.
 func (d *Describer) request(verb spec.Verb, l *List, p *Plugin, t Target) (r *spec.Request, verbs, ipam *spec.Verbs) {
 	r, err := d.runner.request(verb, l, p, t, nil)
 	if err != nil {
@@ -44,13 +45,13 @@ type Use struct {
 	Publishes      bool // see [spec.Verbs]
 }
 
-// Stored is where one plugin and its IPAM plugin store what they must know later.
+// Stored has the directories in which one plugin and its IPAM plugin store their state.
 type Stored struct {
 	Records map[string]string // directories, by plugin; see [spec.Verbs]
 	Leases  string            // a directory; empty: none
 }
 
-// Leases is the first directory with leases; empty: there is none.
+// Leases returns the first directory with leases; empty: there is none.
 func (u *Use) Leases() (dir string) {
 	for _, s := range u.Stored {
 		dir = cmp.Or(dir, s.Leases)
@@ -58,8 +59,8 @@ func (u *Use) Leases() (dir string) {
 	return dir
 }
 
-// Uses describes a list or a configuration of one plugin, in the newest version of the specification,
-// whichever it is of. Of what cannot be read nothing is known.
+// Uses describes a list or a configuration of one plugin, treating any version as the newest one.
+// It omits what cannot be parsed.
 func (d *Describer) Uses(doc []byte) (u Use) {
 	list, err := parseAny(doc)
 	if err != nil {
@@ -91,15 +92,15 @@ func (d *Describer) Uses(doc []byte) (u Use) {
 	return u
 }
 
-// A Held is one thing that an attachment has of a plugin.
+// A Held is a resource that an attachment has from a plugin.
 type Held struct {
 	Plugin string `json:"plugin"`
 	spec.Holding
 }
 
-// Holds returns what the plugins of an attachment say that it has of them, in the order of its
-// list. The error is that of the cached entry; a plugin that cannot read its configuration has nothing to
-// say, since CHECK says that.
+// Holds returns the resources of an attachment from its plugins, in the order of its list. The
+// error is that of the cached entry; a plugin that cannot parse its configuration returns none,
+// since CHECK reports that.
 func (d *Describer) Holds(ctx context.Context, e *Entry) (all []Held, err error) {
 	l, prev, err := e.recorded(ctx)
 	if err != nil {

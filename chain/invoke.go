@@ -1,16 +1,15 @@
-// Package chain is the runtime's half of the CNI specification: it loads
-// network configuration lists, runs their plugins for a verb, finds and
-// invokes each plugin, and keeps what later verbs need in libcni's cache.
-// It knows no particular plugin, and nothing of the kernel but whether a network
-// namespace exists.
+// Package chain is the runtime's half of the CNI specification: it loads network configuration
+// lists, runs their plugins for a verb, finds and invokes each plugin, and stores what later verbs
+// need in libcni's cache. It depends on no particular plugin, and of the kernel only on whether a
+// network namespace exists.
 //
 // A caller loads a [List] by [Load] or [LoadFile] and runs it with a [Runner], which needs an
 // [Invoker] and a [Cache]. Errors for the runtime are a [spec.Error] with their code.
 //
-// Begin reading at [Runner.Add] (run.go), the one verb that has to undo itself. Lists are read
-// in conf.go and dropin.go; step.go makes the request of each plugin for an [Invoker], which
-// calls a plugin of this binary or starts a file (exec.go). In the cache (cache.go, entry.go)
-// recall.go finds what the ADD was run with, and gc.go what is stale.
+// Begin reading at [Runner.Add] (run.go), the only verb that must undo its changes. conf.go and
+// dropin.go read lists; step.go makes the request of each plugin for an [Invoker], which calls a
+// plugin of this binary or starts a file (exec.go). With the cache (cache.go, entry.go), recall.go
+// finds the arguments of the ADD, and gc.go the stale attachments.
 package chain
 
 import (
@@ -32,60 +31,58 @@ import (
 	"cnibox/spec"
 )
 
-// DefaultTimeout is how long one plugin may take if neither the context nor
-// [Invoker] says otherwise.
+// DefaultTimeout is the timeout of one plugin unless the context or [Invoker] sets another one.
 const DefaultTimeout = 60 * time.Second
 
-// Invoker finds plugins and runs them: in this process if they are this very
-// binary, else as processes. It is a [spec.Invoker] and has no state of its own, but for
-// [Invoker.Once]. Several goroutines may use it.
+// Invoker finds plugins and runs them: in this process if the file is this binary, else as
+// processes. It is a [spec.Invoker] without state, except for [Invoker.Once]. Several goroutines
+// may use it.
 type Invoker struct {
-	Path    []string                        // directories of CNI_PATH; empty: only what is built in
-	BuiltIn bool                            // what is built in is found behind those directories too
+	Path    []string                        // directories of CNI_PATH; empty: only built-in plugins
+	BuiltIn bool                            // search the built-in plugins after those directories
 	Lookup  func(string) (spec.Verbs, bool) // the plugins built in, by type
-	Names   func() []string                 // of all of these, to find what was meant; may be nil
-	Environ []string                        // what an exec'd plugin sees besides CNI_*
-	Stderr  io.Writer                       // gets the stderr of plugins; may be nil
+	Names   func() []string                 // of these, to find misspelled names; may be nil
+	Environ []string                        // an exec'd plugin's environment besides CNI_*
+	Stderr  io.Writer                       // receives the stderr of plugins; may be nil
 	Timeout time.Duration                   // of one plugin; 0: DefaultTimeout
-	// StderrInError says that the caller prints the details of errors: what a plugin that
-	// failed has written on stderr is there, and does not go to Stderr as well.
+	// StderrInError says that the caller prints the details of errors: they have the stderr of a
+	// failed plugin, which is then not also written to Stderr.
 	StderrInError bool
-	// ForceExec starts a process even for what is built in, so that tests can
-	// compare both ways.
+	// ForceExec starts a process even for built-in plugins, so that tests can compare both.
 	ForceExec bool
 
-	known *sync.Map // found by type; nil: looked up each time
+	known *sync.Map // found plugins by type; nil: searched each time
 }
 
-// Once is l for one call, which looks each plugin up once.
+// Once returns l for one call, which searches each plugin once.
 func (l *Invoker) Once() spec.Invoker {
 	once := *l
 	once.known = new(sync.Map)
 	return &once
 }
 
-// found is where a plugin is, and its verbs if it is built in.
+// found has the file of a plugin, and its verbs if it is built in.
 type found struct {
 	file  string
 	verbs *spec.Verbs
 }
 
-// maxStack is how many bytes of a panic's stack are kept, the innermost calls.
+// maxStack is the number of kept bytes of a panic's stack, the innermost calls.
 const maxStack = 16 << 10
 
-// depthKey is the variable with the number of plugins that have started one another, and
-// maxDepth the largest number. A loop over external plugins has no other end; the longest
-// delegations in use have four plugins.
+// depthKey is the variable with the depth of plugins that have started one another, and maxDepth
+// its limit, which ends a loop over external plugins. The deepest delegations in use have four
+// plugins.
 const (
 	depthKey = "CNIBOX_DEPTH"
 	maxDepth = 10
 )
 
-// self is a link to the running binary, which stays right when the file is moved, replaced
-// or deleted: a chain ends with the plugins that it began with.
+// self is a link to the running binary. It stays valid when the file is moved, replaced or deleted:
+// a chain ends with the same plugins with which it began.
 const self = "/proc/self/exe"
 
-// own is what the running binary is, which never changes.
+// own identifies the running binary, which never changes.
 var own struct {
 	once sync.Once
 	info os.FileInfo
@@ -97,10 +94,9 @@ func statSelf() (os.FileInfo, error) {
 	return own.info, own.err
 }
 
-// Invoke runs r.Call.Verb of a plugin. Errors are [*spec.Error] with the
-// plugin's own code, 4 or 103 if there is no such plugin, 11 after the
-// deadline, 999 after a panic.
-// The deadline is the nearer of ctx's and the plugin's own.
+// Invoke runs r.Call.Verb of a plugin. Errors are [*spec.Error] with the plugin's own code, 4 or
+// 103 if the plugin is missing, 11 after the deadline, 999 after a panic. The deadline is the
+// earlier of ctx's and the plugin's own.
 func (l *Invoker) Invoke(ctx context.Context, plugin string, r *spec.Request) (*spec.Result, error) {
 	file, verbs, err := l.find(plugin)
 	if err != nil {
@@ -121,8 +117,8 @@ func (l *Invoker) Invoke(ctx context.Context, plugin string, r *spec.Request) (*
 // timeout bounds one plugin.
 func (l *Invoker) timeout() time.Duration { return cmp.Or(l.Timeout, DefaultTimeout) }
 
-// environ returns what an exec'd plugin sees: ours, and the call's variables in
-// the place of those of the same names: of two, a program takes the first.
+// environ returns an exec'd plugin's environment: ours, with the call's variables replacing those
+// with the same names, since a program uses the first of two.
 func (l *Invoker) environ(c spec.Call) []string {
 	call := append(c.Environ(), depthKey+"="+strconv.Itoa(l.depth()+1))
 	ours := make([]string, 0, len(l.Environ)+len(call))
@@ -136,13 +132,13 @@ func (l *Invoker) environ(c spec.Call) []string {
 	return append(ours, call...)
 }
 
-// depth is how many plugins have started one another until there was this process.
+// depth returns the number of plugins that started one another, down to this process.
 func (l *Invoker) depth() int {
 	depth, _ := strconv.Atoi(l.variable(depthKey))
 	return depth
 }
 
-// variable returns one of Environ, the last of its name.
+// variable returns a variable of Environ, the last with its name.
 func (l *Invoker) variable(name string) (value string) {
 	for _, v := range l.Environ {
 		if text, ok := strings.CutPrefix(v, name+"="); ok {
@@ -152,11 +148,11 @@ func (l *Invoker) variable(name string) (value string) {
 	return value
 }
 
-// find returns the file of a plugin, and its verbs if it is built in. The first match on
-// the path decides, as the specification has it, and it is built in if it is this same file.
+// find returns the file of a plugin, and its verbs if it is built in. As the specification says,
+// the first match in CNI_PATH counts; the plugin is built in if that file is this binary.
 //
-// So an external host-local in a directory before ours is run, and a link to ours costs no
-// process. With BuiltIn, which is a runtime's, what is in no directory may be built in.
+// So an external host-local in an earlier directory is run, and a link to this binary needs no
+// process. With BuiltIn, for a runtime, a plugin that is in no directory may be built in.
 func (l *Invoker) find(plugin string) (file string, verbs *spec.Verbs, err error) {
 	if l.known == nil {
 		return l.look(plugin)
@@ -170,7 +166,7 @@ func (l *Invoker) find(plugin string) (file string, verbs *spec.Verbs, err error
 	return file, verbs, err
 }
 
-// look is find without what is known.
+// look is find without the known plugins.
 func (l *Invoker) look(plugin string) (file string, verbs *spec.Verbs, err error) {
 	if err := spec.CheckType(plugin); err != nil {
 		return "", nil, err
@@ -202,8 +198,8 @@ func (l *Invoker) Find(plugin string) (*spec.Verbs, error) {
 	return verbs, err
 }
 
-// builtIn serves an empty CNI_PATH.
-// The specification has it optional; the reference refuses it.
+// builtIn finds plugins with an empty CNI_PATH, which the specification allows and the reference
+// rejects.
 func (l *Invoker) builtIn(plugin string) (string, *spec.Verbs, error) {
 	if v := l.lookup(plugin); v != nil {
 		return self, v, nil
@@ -217,11 +213,11 @@ func (l *Invoker) builtIn(plugin string) (string, *spec.Verbs, error) {
 	}
 }
 
-// errMisspelled is the cause where a plugin is missing whose name is nearly that of one that is
-// built in, and no directory was searched.
+// errMisspelled is the cause if a plugin is missing, its name is similar to that of a built-in one,
+// and no directory was searched.
 var errMisspelled = errors.New("misspelled")
 
-// misspelled is [Misspelled] for what is built in.
+// misspelled is [Misspelled] for the built-in plugins.
 func (l *Invoker) misspelled(plugin string) string {
 	if l.Names == nil {
 		return ""
@@ -229,8 +225,8 @@ func (l *Invoker) misspelled(plugin string) string {
 	return Misspelled(plugin, l.Names())
 }
 
-// Misspelled is the message for a plugin that is missing, and was meant to be one of those of the
-// names; empty: it is like none.
+// Misspelled returns the message for a missing plugin whose name is similar to one of the names;
+// empty: none is similar.
 func Misspelled(plugin string, names []string) string {
 	if near := spell.Nearest(plugin, names); near != "" {
 		return fmt.Sprintf("unknown plugin %q: did you mean %q?", plugin, near)
@@ -238,7 +234,7 @@ func Misspelled(plugin string, names []string) string {
 	return ""
 }
 
-// lookup returns a plugin of this binary; nil: it has none of the name.
+// lookup returns a plugin of this binary; nil: it has none with that name.
 func (l *Invoker) lookup(plugin string) *spec.Verbs {
 	if l.Lookup != nil {
 		if v, ok := l.Lookup(plugin); ok {
@@ -248,9 +244,8 @@ func (l *Invoker) lookup(plugin string) *spec.Verbs {
 	return nil
 }
 
-// findInPath returns the first regular file of that name; links are followed.
-// Whether it can be executed is found out by execve(2), which reports why not. The error
-// is os.ErrNotExist, with the reference's text and code 103.
+// findInPath returns the first regular file with that name and follows links. execve(2) reports
+// whether it can be executed. The error is os.ErrNotExist, with the reference's text and code 103.
 func findInPath(plugin string, dirs []string) (string, os.FileInfo, *spec.Error) {
 	for _, dir := range dirs {
 		path := filepath.Join(dir, plugin)
@@ -261,10 +256,9 @@ func findInPath(plugin string, dirs []string) (string, os.FileInfo, *spec.Error)
 	return "", nil, &spec.Error{Code: spec.CodePlugin, Msg: fmt.Sprintf("failed to find plugin %q in path %v", plugin, dirs), Err: os.ErrNotExist}
 }
 
-// inProcess calls a built-in plugin. It gets a request of its own, so nothing
-// that it changes is seen by others.
-// A panic is the plugin's error and not the runtime's end, as it would be with a
-// process of its own; its code is 999.
+// inProcess calls a built-in plugin. The plugin gets a request of its own, so its changes are not
+// visible to others. A panic is an error of the plugin, with code 999, and does not end the
+// runtime.
 func (l *Invoker) inProcess(ctx context.Context, plugin string, v spec.Verbs, r *spec.Request) (res *spec.Result, err error) {
 	defer func() {
 		if p := recover(); p != nil {
@@ -277,7 +271,7 @@ func (l *Invoker) inProcess(ctx context.Context, plugin string, v spec.Verbs, r 
 		}
 	}()
 	own := r.Clone()
-	if own.Call.SystemBus == "" { // as a process of its own would find it
+	if own.Call.SystemBus == "" { // as an exec'd plugin would find it
 		own.Call.SystemBus = l.variable(spec.SystemBusEnv)
 	}
 	if own.Call.StateDir == "" {
@@ -289,7 +283,7 @@ func (l *Invoker) inProcess(ctx context.Context, plugin string, v spec.Verbs, r 
 	if res, err = v.Do(ctx, own); err != nil {
 		return nil, deadline(ctx, plugin, r.Call.Verb, err)
 	}
-	if res != nil && r.Net.Version.NeedsAddress() { // what a process of it could not print is an error
+	if res != nil && r.Net.Version.NeedsAddress() { // an exec'd plugin could not print such a result
 		if _, err := r.Encode(res); err != nil {
 			return nil, err
 		}
@@ -297,9 +291,8 @@ func (l *Invoker) inProcess(ctx context.Context, plugin string, v spec.Verbs, r 
 	return asSeen(res, r)
 }
 
-// asSeen returns what the next plugin would see of a result. Below 0.3.0 the
-// wire form loses interfaces and more, and a chain must not depend on whether
-// its plugins are built in.
+// asSeen returns a result as the next plugin would receive it. Below 0.3.0 the encoded form loses
+// interfaces and more, and a chain must not depend on whether its plugins are built in.
 func asSeen(res *spec.Result, r *spec.Request) (*spec.Result, error) {
 	if res == nil || !r.Net.Version.NeedsAddress() {
 		return res, nil
@@ -311,8 +304,7 @@ func asSeen(res *spec.Result, r *spec.Request) (*spec.Result, error) {
 	return spec.ParseResult(b, r.Net.Version)
 }
 
-// deadline turns the error of a plugin whose time is over into code 11.
-// The runtime may try again.
+// deadline turns the error of a plugin after its deadline into code 11. The runtime may retry.
 func deadline(ctx context.Context, plugin string, verb spec.Verb, err error) error {
 	if !errors.Is(ctx.Err(), context.DeadlineExceeded) {
 		return err
@@ -321,7 +313,7 @@ func deadline(ctx context.Context, plugin string, verb spec.Verb, err error) err
 	if errors.Is(err, spec.ErrNoAnswer) {
 		cause = noAnswer{cause}
 	}
-	// The plugin's own code is of no use now, so its error is not wrapped.
+	// The plugin's own code must not count, so its error is not wrapped.
 	return &spec.Error{
 		Code: spec.CodeTryAgain, Msg: fmt.Sprintf("plugin %s did not finish %s in time: %v", plugin, verb, err),
 		Err: cause,

@@ -19,12 +19,11 @@ import (
 
 const defaultLockTimeout = 2 * time.Minute
 
-// lockContainer waits until no other verb runs for a container: the specification allows
-// one at a time, over all its attachments. libcni leaves that to its callers, and cnitool
-// does not lock.
+// lockContainer waits until no other verb runs for a container: the specification allows one at a
+// time, over all its attachments. libcni leaves this to its callers, and cnitool does not lock.
 //
 // The error is the context's if that ends first. The lock file stays while the container has an
-// attachment: on ext4 it takes 0.1 ms to make one and to remove it.
+// attachment: on ext4, creating and removing it takes 0.1 ms.
 func (c *Cache) lockContainer(ctx context.Context, id string) (unlock func(), err error) {
 	return c.lock(ctx, "container", id, unix.LOCK_EX, "another verb runs for container "+id)
 }
@@ -51,8 +50,8 @@ func (c *Cache) Running() func(id string) bool {
 // maxLocks is how much of /proc/locks is read, in bytes: some 15,000 locks.
 const maxLocks = 1 << 20
 
-// removeLock removes the lock file of a container, of which there would be one for each that
-// there ever was. It is the last thing that is done under the lock.
+// removeLock removes the lock file of a container; otherwise one would stay for each container. It
+// is the last step under the lock.
 func (c *Cache) removeLock(id string) {
 	_ = disk.Remove(c.lockFile("container", id)) // the next verb of the container removes it
 }
@@ -67,7 +66,7 @@ func (c *Cache) Used(network string) bool {
 // lockNetwork is shared among ADD, DEL, CHECK and GET, and exclusive for GC. It is always
 // taken before that of a container.
 //
-// A GC beside an ADD would free what that has just taken (cni#981); verbs of different
+// A GC during an ADD would free what the ADD has just allocated (cni#981); verbs of different
 // containers do not wait for each other.
 func (c *Cache) lockNetwork(ctx context.Context, network string, exclusive bool) (unlock func(), err error) {
 	how := unix.LOCK_SH
@@ -103,8 +102,8 @@ func (c *Cache) lock(ctx context.Context, kind, name string, how int, busy strin
 	return nil, spec.Errorf(spec.CodeIO, "no lock for %s %s in the cache: %w", kind, name, err)
 }
 
-// cannotLock reports whether there is no lock file and none can be made. Then neither can an entry:
-// no ADD runs, and the other verbs have to work.
+// cannotLock reports whether the lock file is missing and cannot be created. Then no entry can be
+// created either: no ADD runs, and the other verbs must work.
 func cannotLock(err error) bool {
 	return errors.Is(err, unix.ENOSPC) || errors.Is(err, unix.EDQUOT) || errors.Is(err, unix.EROFS)
 }

@@ -19,8 +19,8 @@ import (
 // plugins found on CNI_PATH, command.go the commands of `cni-exec run` and `cni-exec enter`, and
 // selinux.go this binary itself under an SELinux label.
 
-// waitDelay is for what a program's own children print while they keep its pipes
-// open after its end.
+// waitDelay bounds the reading of output from a program's children that keep its pipes open after
+// its end.
 const waitDelay = 500 * time.Millisecond
 
 // OpStart is the operation of the [*os.PathError] of a program that could not be started.

@@ -12,14 +12,13 @@ import (
 	"cnibox/spec"
 )
 
-// recall fills in the arguments of the ADD where the caller gives none, and returns the list
-// that the ADD was run with.
+// recall fills in the arguments of the ADD that the caller omits, and returns the list of the ADD.
 //
-// By the specification a DEL gets what its ADD got. libcni's callers have to store that
-// themselves, and cnitool's DEL does without. The list is that of the ADD as well: a
-// plugin removed from the configuration since then has still to release its part.
+// The specification requires the same arguments for DEL as for ADD. libcni's callers must store
+// them themselves, and cnitool's DEL has none. The list of the ADD is needed too: a plugin that was
+// removed from the configuration since then must still release its resources.
 //
-// The namespace of the ADD, if that is what is meant, is open then in t.ns, which the caller closes.
+// If the target means the ADD's namespace, it is open in t.ns, which the caller closes.
 func (r *Runner) recall(ctx context.Context, l *List, t Target, e *Entry) (*List, Target) {
 	if e == nil {
 		return l, t
@@ -68,11 +67,11 @@ func (l *List) same(o *List) bool {
 		})
 }
 
-// release runs DEL with the list of the ADD. An ADD may have failed because of that list, by
-// a plugin that is missing or refuses its configuration: then the present list is tried. If
-// that fails too, and all errors are refusals, the attachment counts as released: a plugin
-// that refuses DEL has done nothing at ADD. This is not so for a plugin that is missing,
-// which may be on another path, nor after an ADD that succeeded.
+// release runs DEL with the list of the ADD. An ADD may have failed because of that list, since a
+// plugin is missing or rejects its configuration: then release tries the current list. If that
+// fails too, and all errors are rejections, the attachment counts as released: a plugin that
+// rejects DEL has done nothing at ADD. This does not apply to a missing plugin, which may be on
+// another path, nor after a successful ADD.
 func (r *Runner) release(ctx context.Context, l, now *List, t Target, e *Entry, keepGoing bool) error {
 	if e == nil || !e.Interrupted() {
 		return errors.Join(r.delAll(ctx, l, t, e, keepGoing)...)

@@ -11,12 +11,11 @@ import (
 	"cnibox/spec"
 )
 
-// RemoveNetwork deletes what is stale of a network, and what the ADDs of its plugins have made
-// for all of its attachments, as its bridge and the directory of its leases. No ADD or DEL of
-// the network runs meanwhile. The error has code 100, and nothing was changed, if an attachment
-// may be alive.
+// RemoveNetwork deletes the stale attachments of a network, and what its plugins have made for all
+// attachments, such as its bridge and the directory of its leases. No ADD or DEL of the network
+// runs meanwhile. The error has code 100, and nothing has changed, if an attachment may be alive.
 //
-// What a plugin of another program has made stays: the specification has no verb for it.
+// What an external plugin has made stays: the specification has no verb for it.
 func (r *Runner) RemoveNetwork(ctx context.Context, l *List) error {
 	if err := spec.CheckNetworkName(l.Name); err != nil {
 		return err
@@ -59,8 +58,8 @@ func (r *Runner) RemoveNetwork(ctx context.Context, l *List) error {
 	return cacheError(disk.Remove(r.Cache.lockFile("network", l.Name))) // as its last act under the lock
 }
 
-// An InUseError is in that of a network that cannot be removed. It has the attachments that may be alive;
-// none: an entry that cannot be read may be one.
+// An InUseError says that a network cannot be removed. It has the attachments that may be alive;
+// none: an unreadable entry may be one.
 type InUseError struct{ Entries []*Entry }
 
 // Error is for errors around it, which name the attachments.

@@ -25,12 +25,12 @@ type Restored struct {
 	prev *spec.Result
 }
 
-// Restore makes what is missing of the attachments that are alive, in the order in which they were
-// added, and runs CHECK of each. An attachment with which another verb is at work comes last. done
-// is called with each one, as soon as it is finished.
+// Restore makes the missing parts of the attachments that are alive, in the order of their ADDs,
+// and runs CHECK of each. Attachments that another verb has locked come last. done is called with
+// each one as soon as it is finished.
 //
-// Attachments without a namespace, and interrupted ADDs, are left to DEL and GC. The error is
-// the context's; done is not called with what was not reached then.
+// DEL and GC handle attachments without a namespace, and interrupted ADDs. The error is the
+// context's; done is not called with the remaining attachments then.
 func (r *Runner) Restore(ctx context.Context, entries []*Entry, t Together, done func(*Restored)) error {
 	ctx, forget := once.WithCache(ctx)
 	defer forget()

@@ -19,8 +19,8 @@ import (
 // A Runner runs the plugins of a list for a verb. Invoker, Cache and Warn are required; the
 // zero values of all other fields are usable.
 //
-// It keeps nothing between calls: all that a later verb needs is in the cache. Each
-// verb takes locks, so several processes and goroutines may run verbs at a time.
+// It keeps no state between calls: the cache has everything that later verbs need. Each verb takes
+// locks, so several processes and goroutines may run verbs concurrently.
 type Runner struct {
 	Invoker spec.Invoker
 	Cache   *Cache
@@ -31,16 +31,15 @@ type Runner struct {
 	Progress func(done, all int)
 	// Together makes the changes of several DELs at once; nil: each is made by itself.
 	Together Together
-	// KeepGoing makes DEL run the remaining plugins after one that failed.
+	// KeepGoing makes DEL run the remaining plugins after a failure.
 	KeepGoing bool
-	// Retries is how often an ADD that ended with code 11 is tried again,
-	// after its DEL.
+	// Retries is how often an ADD that failed with code 11 is repeated, after its DEL.
 	Retries int
-	// UndoTimeout is for the DEL after a failed ADD, which also runs when the
-	// ADD's own context has ended; 0: 30 s.
+	// UndoTimeout bounds the DEL after a failed ADD, which also runs when the ADD's own context has
+	// ended; 0: 30 s.
 	UndoTimeout time.Duration
 
-	host *netns.NS // that calls share; nil: each has its own
+	host *netns.NS // shared by calls; nil: each has its own
 }
 
 const (
@@ -48,13 +47,13 @@ const (
 	retryPause  = 500 * time.Millisecond // doubled each time
 )
 
-// A Target is the attachment that a verb is about, with the arguments for the plugins.
-// NetNS is checked before each verb and opened by the plugins.
+// A Target is the attachment of a verb with the arguments for the plugins. Each verb checks NetNS,
+// and the plugins open it.
 type Target struct {
 	ContainerID, IfName string
 	NetNS               string    // path; empty in DEL, CHECK and GET: as at the ADD
-	NetNSOverride       bool      // our own namespace is meant
-	ns                  *netns.NS // what is at NetNS, during a verb; see [spec.Call]
+	NetNSOverride       bool      // the plugin's own namespace is allowed
+	ns                  *netns.NS // open namespace at NetNS, during a verb; see [spec.Call]
 	// Args are the pairs of CNI_ARGS, Capabilities the values for
 	// runtimeConfig; nil in DEL, CHECK and GET: as at the ADD.
 	Args         [][2]string
@@ -66,8 +65,8 @@ func (t *Target) on(l *List) spec.Attachment {
 	return spec.Attachment{Network: l.Name, ContainerID: t.ContainerID, IfName: t.IfName}
 }
 
-// CNIArgs returns the pairs as CNI_ARGS, in their order. Values are not escaped, for which
-// CNI_ARGS has no syntax.
+// CNIArgs returns the pairs as CNI_ARGS, in their order. It does not escape values: CNI_ARGS has no
+// syntax for that.
 func (t *Target) CNIArgs() string {
 	pairs := make([]string, len(t.Args))
 	for i, p := range t.Args {
@@ -76,18 +75,18 @@ func (t *Target) CNIArgs() string {
 	return strings.Join(pairs, ";")
 }
 
-// An Attached is the last result of an ADD.
+// An Attached has the last result of an ADD.
 type Attached struct {
 	*spec.Result
 	Doc []byte // as it was cached, in the version of the list
 }
 
-// Add runs ADD for all plugins in order and caches the last result. If one
-// fails, or the result cannot be stored, DEL is run in reverse for those that have done something,
-// and the error is the first one, with those of the DEL in its details.
+// Add runs ADD for all plugins in order and caches the last result. If one fails, or the result
+// cannot be stored, it runs DEL in reverse for the plugins that have changed something. The error
+// is then the first one, with those of the DEL in its details.
 //
-// The error has code 100 if the attachment exists already; leftovers of an interrupted ADD
-// or of a namespace that is gone are deleted first.
+// The error has code 100 if the attachment exists; leftovers of an interrupted ADD or of a deleted
+// namespace are deleted first.
 //
 // libcni runs no DEL, allows a second ADD and takes no lock: it leaves these to its caller.
 func (r *Runner) Add(ctx context.Context, l *List, t Target) (*Attached, error) {
@@ -135,7 +134,7 @@ func (r *Runner) Add(ctx context.Context, l *List, t Target) (*Attached, error) 
 	}
 }
 
-// Once is r for one verb, which looks up each plugin once.
+// Once returns r for one verb, which searches each plugin once.
 func (r *Runner) Once() *Runner {
 	verb := *r
 	if i, ok := r.Invoker.(interface{ Once() spec.Invoker }); ok {
@@ -144,8 +143,8 @@ func (r *Runner) Once() *Runner {
 	return &verb
 }
 
-// replaceStale returns an error for an attachment that is alive and deletes one that is not.
-// If it cannot be deleted that is reported, and the ADD goes on, but for one that is interrupted.
+// replaceStale returns an error for an attachment that is alive and deletes a stale one. If the
+// deletion fails, it warns and the ADD continues, except after an interrupted ADD.
 func (r *Runner) replaceStale(ctx context.Context, l *List, a spec.Attachment) error {
 	old, err := r.Cache.Lookup(a)
 	if errors.Is(err, os.ErrNotExist) {
@@ -174,7 +173,7 @@ func (r *Runner) replaceStale(ctx context.Context, l *List, a spec.Attachment) e
 	return nil
 }
 
-// addOnce is one try: intent, plugins, result; after an error, undo.
+// addOnce is one try: intent, plugins, result; after an error it undoes them.
 func (r *Runner) addOnce(ctx context.Context, l *List, t Target, v spec.Version, reqs []*spec.Request) (*Attached, error) {
 	e, err := t.entry(l)
 	if err != nil {
@@ -198,7 +197,7 @@ func (r *Runner) addOnce(ctx context.Context, l *List, t Target, v spec.Version,
 	return &Attached{res, doc}, nil
 }
 
-// entry is that of the target's attachment, without a result.
+// entry returns the entry of the target's attachment, without a result.
 func (t *Target) entry(l *List) (*Entry, error) {
 	config, err := l.Effective()
 	if err != nil {
@@ -212,12 +211,12 @@ func (t *Target) entry(l *List) (*Entry, error) {
 	return e, nil
 }
 
-// addAll runs the plugins in order, each with the result of the one before it, and
-// returns the last one's. After an error, done is how many of them have something to undo.
+// addAll runs the plugins in order, each with the result of the previous one, and returns the last
+// result. After an error, done is the number of plugins to undo.
 //
-// One that fails may have refused because the attachment exists, which its DEL would delete: so it
-// counts only where [spec.Request.NeedsDel] says so. An external plugin that is the first of the
-// list does not count if the interface was there before it.
+// A plugin that fails may have rejected an existing attachment, which its DEL would delete: it
+// counts only if [spec.Request.NeedsDel] says so. An external plugin that is the first of the list
+// does not count if the interface existed before.
 func (r *Runner) addAll(ctx context.Context, l *List, t Target, reqs []*spec.Request, there bool) (res *spec.Result, done int, err error) {
 	for i := range l.Plugins {
 		p := &l.Plugins[i]
@@ -240,13 +239,13 @@ func (r *Runner) addAll(ctx context.Context, l *List, t Target, reqs []*spec.Req
 	return res, len(l.Plugins), nil
 }
 
-// undo is the DEL of the first plugins of the list, done in number, after a failed ADD. If that
-// fails as well, the intent stays for a later DEL or GC. There is no prevResult, as there is none of
-// the whole list. One that refuses the version of the list has refused it at ADD as well. The code
-// stays that of the cause.
+// undo runs DEL of the first done plugins of the list after a failed ADD. If that fails as well,
+// the intent stays for a later DEL or GC. There is no prevResult, since the list has no result. A
+// plugin that rejects the version of the list has rejected it at ADD as well. The code is that of
+// the cause.
 //
-// The plugins' stack of internal/undo is no use here: external plugins need more than its time, and
-// after it the entry of the cache is removed or stays.
+// internal/undo does not fit here: external plugins need more than its time, and afterwards the
+// cache entry is removed or stays.
 func (r *Runner) undo(ctx context.Context, l *List, done int, t Target, e *Entry, cause error) error {
 	ctx, cancel := interrupt.UndoContext(ctx, cmp.Or(r.UndoTimeout, defaultUndo))
 	defer cancel()
@@ -263,15 +262,16 @@ func (r *Runner) undo(ctx context.Context, l *List, done int, t Target, e *Entry
 	failure := spec.AsError(cause).WithDetails("cleanup is not complete, run DEL again")
 	asAdd := strings.NewReplacer("failed (delete)", "failed (add)", " DEL ", " ADD ")
 	for _, err := range errs {
-		if asAdd.Replace(err.Error()) != cause.Error() { // a plugin that cannot be started, twice
+		if asAdd.Replace(err.Error()) != cause.Error() { // not the same error of a missing plugin twice
 			failure = failure.WithDetails("%v", err)
 		}
 	}
 	return failure
 }
 
-// lock takes the locks of ADD, DEL, CHECK and GET: that of the network excludes GC, that of
-// the container other verbs of it. All take them in this order, so there is no deadlock.
+// lock takes the locks of ADD, DEL, CHECK and GET: the network's excludes GC, the container's
+// excludes other verbs of the container. All verbs take them in this order, so there is no
+// deadlock.
 func (r *Runner) lock(ctx context.Context, a spec.Attachment) (unlock func(), err error) {
 	network, err := r.Cache.lockNetwork(ctx, a.Network, false)
 	if err != nil {
@@ -285,11 +285,11 @@ func (r *Runner) lock(ctx context.Context, a spec.Attachment) (unlock func(), er
 	return func() { container(); network() }, nil
 }
 
-// openNetNS opens the namespace, unless it is open, and shares it among all plugins until end. It is checked
-// before any is run: plugins check it as well, but the first of a list would have done its work before the
-// next one fails. Our own is refused, unless CNI_NETNS_OVERRIDE allows it: then each plugin opens the path.
-// Errors have code 8.
-// host is that of [netns.ShareHost]; nil: the call has its own.
+// openNetNS opens the namespace, unless it is open, and shares it among all plugins until end. It
+// checks the namespace before any plugin runs: plugins check it as well, but only after the first
+// ones have made changes. It rejects the process's own namespace, unless CNI_NETNS_OVERRIDE allows
+// it: then each plugin opens the path. Errors have code 8. host is that of [netns.ShareHost]; nil:
+// the call has its own.
 func (t *Target) openNetNS(host *netns.NS) (end func() error, err error) {
 	if t.ns == nil {
 		if t.ns, err = netns.Open(t.NetNS); err != nil {

@@ -76,9 +76,9 @@ func (d *doomed) fail(err error) {
 	}
 }
 
-// run deletes the entries: together where their plugins are of this program, and one after another
-// those that another verb has locked and those of interrupted ADDs, which come last. It ends early
-// when the context does, and returns that error once.
+// run deletes the entries: together if their plugins are built in. It deletes entries that another
+// verb has locked, and those of interrupted ADDs, last and one after another. It ends early when
+// the context ends, and returns that error once.
 func (w *deleting) run(ctx context.Context, entries []*Entry) ([]spec.Attachment, error) {
 	w.all = len(entries)
 	w.progress(0, w.all)

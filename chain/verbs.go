@@ -13,9 +13,9 @@ import (
 // Del runs DEL for all plugins in reverse, with the arguments and the result of the ADD, and
 // removes the attachment from the cache.
 //
-// A missing entry is not an error: plugins release by the names alone. The list may have
-// no plugins if the cache has the attachment. It stops at the first failure, as
-// the specification says, unless KeepGoing is set; the entry stays after any.
+// A missing entry is not an error: plugins release by the names alone. The list may have no plugins
+// if the cache has the attachment. Del stops at the first failure, as the specification says,
+// unless KeepGoing is set; after any failure the entry stays.
 func (r *Runner) Del(ctx context.Context, l *List, t Target) error {
 	a := t.on(l)
 	if err := checkNames(a); err != nil {
@@ -51,9 +51,9 @@ func (r *Runner) Del(ctx context.Context, l *List, t Target) error {
 	return err
 }
 
-// delEntry deletes what an entry is about, going on past failures.
-// It is for leftovers and stale attachments, for which the caller gave no arguments. The
-// list is used if that of the entry cannot be read.
+// delEntry deletes the attachment of an entry and continues after failures. It is for leftovers and
+// stale attachments, for which the caller has no arguments. The list is used if that of the entry
+// cannot be read.
 func (r *Runner) delEntry(ctx context.Context, l *List, e *Entry) error {
 	now := l
 	l, t := r.recallStale(ctx, l, e)
@@ -111,12 +111,11 @@ func (r *Runner) delAll(ctx context.Context, l *List, t Target, e *Entry, keepGo
 	return errs
 }
 
-// Check runs CHECK for all plugins in order, each with the cached result, and
-// stops at the first error. What was never added, or on an earlier boot, is
-// unknown (code 3).
+// Check runs CHECK for all plugins in order, each with the cached result, and stops at the first
+// error. An attachment that was never added, or was added on an earlier boot, is unknown (code 3).
 //
-// libcni runs the plugins without a prevResult if there is no entry, and each fails with an
-// error of its own.
+// Without an entry, libcni runs the plugins without a prevResult, and each fails with its own
+// error.
 func (r *Runner) Check(ctx context.Context, l *List, t Target) error {
 	l, t, e, unlock, err := r.known(ctx, l, t, spec.V040, spec.Check)
 	if err != nil {

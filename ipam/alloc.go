@@ -10,19 +10,19 @@ import (
 	"cnibox/spec"
 )
 
-// scanAfter is the number of taken addresses in a row after which the directory is listed, so
-// that a long run of leases costs one system call and not one each.
+// scanAfter is the number of taken addresses in a row after which the directory is listed, so that
+// a long run of leases costs one listing and not a system call for each.
 const scanAfter = 64
 
-// Allocate leases one address from each range set to an attachment, or none: when it fails,
-// what this call has leased is released. An attachment that has an address of the network is
-// refused. wanted is from [MatchRequested].
+// Allocate leases one address from each range set to an attachment, or none: if it fails, it
+// releases what it has leased. An attachment that has an address of the network is rejected. wanted
+// is from [MatchRequested].
 //
-// Errors are a [spec.Error] of code 100 (it has an address, or the one wanted is another's), 101
-// (a set is exhausted) or 5 (the disk).
+// Errors are a [spec.Error] of code 100 (the attachment has an address, or another has the
+// requested one), 101 (a set is exhausted) or 5 (the disk).
 //
-// The store is locked for all of it. The reference locks for each set, and releases
-// by owner, and so also the addresses of earlier calls.
+// The store is locked for the whole call. The reference locks for each set. It releases by owner,
+// and so also releases the addresses of earlier calls.
 func Allocate(s *Store, sets []RangeSet, wanted []netip.Addr, o spec.Attachment) ([]spec.IP, error) {
 	owned, err := s.marked(Lease{o.ContainerID, o.IfName})
 	if err != nil {
@@ -44,9 +44,9 @@ func Allocate(s *Store, sets []RangeSet, wanted []netip.Addr, o spec.Attachment)
 	return ips, nil
 }
 
-// duplicate refuses a second ADD for the first set that has one of its addresses. Unlike in the
-// reference an address of none of the sets counts as well: DEL, and so the undo of a second ADD,
-// releases all.
+// duplicate rejects a second ADD for the first set that has one of the attachment's addresses.
+// Unlike in the reference, an address outside all sets counts too: DEL, and so the undo of a second
+// ADD, releases all addresses.
 func duplicate(sets []RangeSet, owned []netip.Addr, o spec.Attachment) error {
 	for i, set := range sets {
 		if n := slices.IndexFunc(owned, set.Contains); n >= 0 {
@@ -56,7 +56,7 @@ func duplicate(sets []RangeSet, owned []netip.Addr, o spec.Attachment) error {
 	return wrapRange(0, spec.Duplicate(o, owned[0]))
 }
 
-// wrapRange says which range it was. An error with a code keeps it; one without is the
+// wrapRange adds the range to an error. An error with a code keeps it; one without a code is the
 // disk's: 5.
 func wrapRange(i int, err error) error {
 	var coded *spec.Error
@@ -66,11 +66,11 @@ func wrapRange(i int, err error) error {
 	return fmt.Errorf("failed to allocate for range %d: %w", i, err)
 }
 
-// MatchRequested returns the wanted address of each set, the zero Addr where none is. A
-// set serves one; what no set can serve is a [spec.Error] of code 7.
+// MatchRequested returns the requested address of each set, the zero Addr for sets without one. A
+// set serves one address; an address that no set can serve is a [spec.Error] of code 7.
 //
-// It touches no lease, so what is impossible is refused before anything is leased. The
-// same address asked for twice counts once.
+// It changes no lease, so an impossible request is rejected before any address is leased. An
+// address that is requested twice counts once.
 func MatchRequested(sets []RangeSet, want []netip.Addr) ([]netip.Addr, error) {
 	wanted := make([]netip.Addr, len(sets))
 	var left strings.Builder
@@ -100,16 +100,15 @@ func MatchRequested(sets []RangeSet, want []netip.Addr) ([]netip.Addr, error) {
 	return wanted, nil
 }
 
-// allocation is one call of Allocate.
-// It lives as long as the store is locked.
+// allocation is one call of Allocate, under the store's lock.
 type allocation struct {
 	s     *Store
 	o     spec.Attachment
 	fresh []netip.Addr // reserved by this call
 }
 
-// undo frees what the call has leased. What cannot be freed is reported, and left to the
-// attachment's DEL.
+// undo frees what the call has leased. It reports what cannot be freed; the attachment's DEL frees
+// that.
 func (t *allocation) undo() {
 	var left []netip.Addr
 	for _, a := range t.fresh {
@@ -121,8 +120,8 @@ func (t *allocation) undo() {
 	t.s.mark(Lease{t.o.ContainerID, t.o.IfName}, left...)
 }
 
-// allocate reserves the address of one set, i: the wanted one, or the next that is free. Errors have a
-// code but those of the disk.
+// allocate reserves the address of set i: the requested one, or the next free one. Errors have a
+// code, except for those of the disk.
 func (t *allocation) allocate(i int, set RangeSet, want netip.Addr) (netip.Addr, error) {
 	if !want.IsValid() {
 		a, err := t.firstFree(i, set)
@@ -130,7 +129,7 @@ func (t *allocation) allocate(i int, set RangeSet, want netip.Addr) (netip.Addr,
 	}
 	err := t.s.reserve(want, t.o, t.fresh)
 	switch {
-	case errors.Is(err, errOwn): // from the reference: it has no mark
+	case errors.Is(err, errOwn): // a lease of the reference, without a mark
 		return want, spec.Duplicate(t.o, want)
 	case errors.Is(err, ErrTaken):
 		return want, spec.Errorf(spec.CodeBusy, "requested IP address %s is not available in range set %s", want, set).
@@ -139,8 +138,8 @@ func (t *allocation) allocate(i int, set RangeSet, want netip.Addr) (netip.Addr,
 	return t.record(i, want, err)
 }
 
-// record adds a new address. If the last address cannot be written, the next search takes
-// longer, which is not a reason to fail.
+// record adds a new address. It is not an error if the last address cannot be written: the next
+// search only takes longer.
 func (t *allocation) record(i int, a netip.Addr, err error) (netip.Addr, error) {
 	if err != nil {
 		return a, err
@@ -152,11 +151,11 @@ func (t *allocation) record(i int, a netip.Addr, err error) (netip.Addr, error) 
 	return a, nil
 }
 
-// firstFree reserves the first free address after the one reserved last, around the
-// set.
+// firstFree reserves the first free address after the one reserved last, and wraps around at the
+// end of the set.
 //
-// The content is written once, into a temporary file; each try is one link(2), which fails
-// if the name exists. So no file of another lease is opened.
+// The content is written once, into a temporary file; each try is one link(2), which fails if the
+// name exists. So no file of another lease is opened.
 func (t *allocation) firstFree(i int, set RangeSet) (netip.Addr, error) {
 	w, err := t.s.newTempFile(t.o)
 	if err != nil {
@@ -164,7 +163,7 @@ func (t *allocation) firstFree(i int, set RangeSet) (netip.Addr, error) {
 	}
 	defer w.close()
 	a := t.s.first(i, set)
-	// Nil until the run of leases turns out to be long.
+	// Nil until a long run of leases was found.
 	var taken map[netip.Addr]bool
 	tries := 0
 	for n, size := uint64(0), set.size(); n < size; n, a = n+1, set.after(a) {
@@ -183,8 +182,8 @@ func (t *allocation) firstFree(i int, set RangeSet) (netip.Addr, error) {
 	return t.reclaim(i, set, w)
 }
 
-// first returns the address at which the search for a free one begins: the one after the
-// one reserved last, or the set's first.
+// first returns the address at which the search for a free one begins: the one after the last
+// reserved one, or the set's first address.
 func (s *Store) first(i int, set RangeSet) netip.Addr {
 	if last, ok := s.Last(i); ok && set.Contains(last) {
 		return set.after(last)
@@ -192,8 +191,8 @@ func (s *Store) first(i int, set RangeSet) netip.Addr {
 	return set[0].Start
 }
 
-// taken returns the addresses that have a file of any kind, also a directory or a socket,
-// as no lease can be created there.
+// taken returns the addresses that have a file of any type, including a directory or a socket,
+// since no lease can be created there.
 func (s *Store) taken() (map[netip.Addr]bool, error) {
 	names, err := s.leases.names()
 	if err != nil {
@@ -208,10 +207,9 @@ func (s *Store) taken() (map[netip.Addr]bool, error) {
 	return taken, nil
 }
 
-// reclaim is for a set without a free address: it takes the lowest one whose lease has no
-// readable owner, as after a process was killed or a power cut, or
-// else frees the leases whose owners are gone. In the reference such addresses are lost. The
-// error has code 101.
+// reclaim reclaims an address of a full set: the lowest one whose lease has no readable owner, as
+// after a killed process or a power cut; otherwise it frees the leases whose owners are gone. The
+// reference never reclaims such addresses. The error has code 101.
 func (t *allocation) reclaim(i int, set RangeSet, w *tempFile) (netip.Addr, error) {
 	taken, err := t.s.taken()
 	if err != nil {
@@ -248,10 +246,9 @@ func (t *allocation) reclaim(i int, set RangeSet, w *tempFile) (netip.Addr, erro
 		WithDetails("every address is leased: remove containers, let the runtime collect garbage (cni-exec gc), or widen the range")
 }
 
-// Find returns an attachment's leased addresses as a result has them: in the
-// order of the sets, those of no set last and without a gateway.
-// It is GET's answer: an address whose range is not in the configuration any more is
-// returned with the prefix length of a host.
+// Find returns an attachment's leased addresses as in a result: in the order of the sets, and
+// addresses outside all sets last and without a gateway. GET returns them: an address whose range
+// was removed from the configuration gets the prefix length of a host.
 func Find(s *Store, sets []RangeSet, o spec.Attachment) ([]spec.IP, error) {
 	owned, err := s.Owned(o)
 	if err != nil {

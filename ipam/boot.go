@@ -11,15 +11,15 @@ import (
 	"cnibox/internal/state"
 )
 
-// Nothing with a network namespace outlives a boot, so leases of an earlier one are free.
-// No clock is used, since small boards have none: the marks of each boot have a directory
-// (index.go). A lease without a mark was made by the reference: that of the first boot after it
-// which begins here gets it, and the next one frees it.
+// Nothing that has a network namespace outlives a boot, so leases of an earlier boot are free. No
+// clock is used, since small boards have none: the marks of each boot have a directory (index.go).
+// A lease without a mark was made by the reference. It gets a mark in the next boot that begins
+// here, and the boot after that frees it.
 
 const (
 	byBootDir = "by-boot"
 	nextDir   = "next" // the directory of a boot while it is written
-	keptBoot  = "kept" // instead of a boot's ID where leases are kept across boots
+	keptBoot  = "kept" // replaces a boot's ID if leases are kept across boots
 )
 
 // bootName returns the name of the directory of this boot.
@@ -40,7 +40,7 @@ func (s *Store) bootDirectory() (directory, error) {
 	return all.sub(s.bootName(), false)
 }
 
-// byBoot opens the directory that has one for each boot.
+// byBoot opens the directory with a directory for each boot.
 func (s *Store) byBoot(create bool) (directory, error) {
 	ownDir, err := s.ownDirectory(create)
 	if err != nil {
@@ -49,8 +49,9 @@ func (s *Store) byBoot(create bool) (directory, error) {
 	return ownDir.sub(byBootDir, create)
 }
 
-// beginBoot is for the first store of a boot: it frees the leases of earlier boots and marks all others.
-// Interrupted, it is done again. A view, and a store that cannot free them, only count them as free.
+// beginBoot runs in the first store of a boot: it frees the leases of earlier boots and marks all
+// others. If it is interrupted, the next store repeats it. A read-only store, and one that cannot
+// free these leases, only treats them as free.
 func (s *Store) beginBoot() error {
 	s.x = &index{dir: directory{fd: -1}, expired: s.earlierBoots()}
 	if s.readOnly {
@@ -78,7 +79,7 @@ func (s *Store) beginBoot() error {
 	return nil
 }
 
-// beginIndex writes the index of a new boot, which is there in one step.
+// beginIndex writes the index of a new boot, which appears in one step.
 func (s *Store) beginIndex(leases map[Lease][]netip.Addr) error {
 	all, err := s.byBoot(true)
 	if err != nil {
@@ -106,9 +107,9 @@ func (s *Store) beginIndex(leases map[Lease][]netip.Addr) error {
 	return nil
 }
 
-// earlierBoots returns the leases that are free: one that the reference has given to another owner since
-// is not. Those under [keptBoot] are not: the configuration kept them until now, and the next boot frees
-// them.
+// earlierBoots returns the leases that are free, except for addresses that the reference has given
+// to another owner since then. Leases under [keptBoot] are not free: the configuration has kept
+// them until now, and the next boot frees them.
 func (s *Store) earlierBoots() map[entry]bool {
 	free := map[entry]bool{}
 	if s.bootName() == keptBoot {
@@ -123,7 +124,7 @@ func (s *Store) earlierBoots() map[entry]bool {
 	return free
 }
 
-// eachEarlierBoot opens the directories of boots that are not this one.
+// eachEarlierBoot opens the directories of other boots than this one.
 func (s *Store) eachEarlierBoot(each func(all directory, id string, dir directory) error) error {
 	all, err := s.byBoot(false)
 	if err != nil {
@@ -141,7 +142,7 @@ func (s *Store) eachEarlierBoot(each func(all directory, id string, dir director
 		}
 		dir, err := all.sub(id, false)
 		if err != nil {
-			continue // not one of this package
+			continue // not a directory of this package
 		}
 		errs = append(errs, each(all, id, dir))
 		dir.close()
@@ -149,11 +150,12 @@ func (s *Store) eachEarlierBoot(each func(all directory, id string, dir director
 	return errors.Join(errs...)
 }
 
-// FreeEarlierBoots frees the leases of earlier boots, as the first call that needs the leases does.
+// FreeEarlierBoots frees the leases of earlier boots. Otherwise the first call that needs the
+// leases does.
 func (s *Store) FreeEarlierBoots() error { return s.load() }
 
-// dropEarlierBoots deletes the directories of earlier boots, whose leases are free or get their marks
-// in that of this one.
+// dropEarlierBoots deletes the directories of earlier boots, whose leases are free or get their
+// marks in this boot's directory.
 func (s *Store) dropEarlierBoots() error {
 	return s.eachEarlierBoot(func(all directory, id string, dir directory) error {
 		names, err := dir.names()

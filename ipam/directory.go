@@ -11,26 +11,24 @@ import (
 	"cnibox/internal/disk"
 )
 
-// careful are the flags of every open of a file in the store: no symbolic link
-// is followed, and no pipe, socket or device is waited for.
-// The directory may hold what others have put there: the data directory is often
-// shared with the reference's plugins, and a path in the configuration.
+// careful has the flags of every open of a file in the store: an open follows no symbolic link and
+// does not block on a pipe, socket or device. Other programs may create files in the directory: it
+// is often shared with the reference's plugins, and the configuration sets its path.
 const careful = unix.O_NOFOLLOW | unix.O_NONBLOCK | unix.O_NOCTTY | unix.O_CLOEXEC
 
-// errNotRegular is the error of a directory, pipe, socket or device in place of a file.
+// errNotRegular is the error if a directory, pipe, socket or device replaces a file.
 var errNotRegular = errors.New("not a regular file")
 
-// A directory is an open directory. The names its methods take are single path
-// components, so nothing leads out of it.
-// A descriptor of -1 is one that is not open; the zero value is not usable.
+// A directory is an open directory. The names that its methods take are single path components, so
+// they cannot refer to anything outside. A descriptor of -1 is not open; the zero value is not
+// usable.
 type directory struct {
 	fd   int
-	path string // for messages
+	path string // for error messages
 }
 
-// openDirectory opens a directory by a path of the administrator's, whose symbolic
-// links are followed.
-// The error is os.ErrNotExist if there is none.
+// openDirectory opens a directory by a path from the configuration and follows its symbolic links.
+// The error is os.ErrNotExist if it does not exist.
 func openDirectory(path string) (directory, error) {
 	fd, err := unix.Open(path, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
 	if err != nil {
@@ -55,16 +53,15 @@ func (d directory) sub(name string, create bool) (directory, error) {
 	return directory{fd, filepath.Join(d.path, name)}, nil
 }
 
-// close does nothing to a directory that is not open.
+// close has no effect on a directory that is not open.
 func (d directory) close() {
 	if d.fd >= 0 {
 		unix.Close(d.fd)
 	}
 }
 
-// open opens a file in d; the caller closes the descriptor.
-// A symbolic link in the last place is ELOOP. The directory is the open one, so a
-// rename on the way to it changes nothing.
+// open opens a file in d; the caller closes the descriptor. A symbolic link as the last component
+// is ELOOP. A rename of a parent directory has no effect, since d is open.
 func (d directory) open(name string, flags int, mode uint32) (int, error) {
 	for {
 		fd, err := unix.Openat(d.fd, name, flags|careful, mode)
@@ -78,8 +75,7 @@ func (d directory) open(name string, flags int, mode uint32) (int, error) {
 	}
 }
 
-// openFile is open for regular files; anything else is errNotRegular.
-// mode is 0600 for one that is created.
+// openFile is open for regular files; any other file is errNotRegular. A new file has mode 0600.
 func (d directory) openFile(name string, flags int) (int, unix.Stat_t, error) {
 	fd, err := d.open(name, flags, 0o600)
 	if err != nil {
@@ -93,7 +89,7 @@ func (d directory) openFile(name string, flags int) (int, unix.Stat_t, error) {
 	return fd, st, nil
 }
 
-// regular returns the attributes of an open file; errNotRegular if it is not a regular one.
+// regular returns the attributes of an open file; errNotRegular if it is not a regular file.
 func regular(fd int) (st unix.Stat_t, err error) {
 	if err = unix.Fstat(fd, &st); err == nil && st.Mode&unix.S_IFMT != unix.S_IFREG {
 		err = errNotRegular
@@ -101,9 +97,8 @@ func regular(fd int) (st unix.Stat_t, err error) {
 	return st, err
 }
 
-// read returns the content of a regular file of at most limit bytes, and its
-// attributes.
-// A larger one is EFBIG.
+// read returns the content of a regular file of at most limit bytes, and its attributes. A larger
+// file is EFBIG.
 func (d directory) read(name string, limit int) ([]byte, unix.Stat_t, error) {
 	fd, st, err := d.openFile(name, unix.O_RDONLY)
 	if err != nil {
@@ -117,10 +112,9 @@ func (d directory) read(name string, limit int) ([]byte, unix.Stat_t, error) {
 	return content, st, nil
 }
 
-// names lists the directory.
-// They come in no order, without . and .. among them.
+// names lists the directory in no order, without . and .. entries.
 func (d directory) names() ([]string, error) {
-	// A descriptor of its own: reading a directory moves its offset.
+	// Reading a directory moves the offset of its descriptor, so open another one.
 	fd, err := d.open(".", unix.O_RDONLY|unix.O_DIRECTORY, 0)
 	if err != nil {
 		return nil, err
@@ -130,7 +124,7 @@ func (d directory) names() ([]string, error) {
 	return f.Readdirnames(-1)
 }
 
-// target returns what a symbolic link leads to.
+// target returns the target of a symbolic link.
 func (d directory) target(name string) (string, error) {
 	buf := make([]byte, maxTarget+1)
 	n, err := unix.Readlinkat(d.fd, name, buf)
@@ -147,7 +141,7 @@ func (d directory) setTarget(name, target string) error {
 		if !errors.Is(err, os.ErrExist) {
 			return err
 		}
-		const fresh = ".new" // no owner's: their names have a colon
+		const fresh = ".new" // not an owner's mark: their names have a colon
 		unix.Unlinkat(d.fd, fresh, 0)
 		if err := unix.Symlinkat(target, d.fd, fresh); err != nil {
 			return err
@@ -156,12 +150,12 @@ func (d directory) setTarget(name, target string) error {
 	})
 }
 
-// remove deletes a file; one that is not there is os.ErrNotExist.
+// remove deletes a file; os.ErrNotExist if it does not exist.
 func (d directory) remove(name string) error {
 	return d.change("remove", name, func() error { return unix.Unlinkat(d.fd, name, 0) })
 }
 
-// change runs a call that changes name on disk; all of the package's go through here.
+// change runs a call that changes name on disk; all changes of the package use it.
 func (d directory) change(what, name string, call func() error) error {
 	if err := disk.Change("ipam: "+what, call); err != nil {
 		return d.fail(what, name, err)
@@ -169,16 +163,16 @@ func (d directory) change(what, name string, call func() error) error {
 	return nil
 }
 
-// fail names the file in an error; the errno stays for errors.Is.
+// fail adds the file to an error; errors.Is still matches the errno.
 func (d directory) fail(what, name string, err error) error {
 	return &os.PathError{Op: what, Path: filepath.Join(d.path, name), Err: err}
 }
 
-// A file is an open file; reads and writes leave no position behind.
-// The number is its descriptor, which the caller closes.
+// A file is the descriptor of an open file, which the caller closes. Reads and writes do not move
+// its offset.
 type file int
 
-// content returns the first size bytes of the file, which must not be more than limit.
+// content returns the first size bytes of the file; size must not exceed limit.
 func (f file) content(size int64, limit int) ([]byte, error) {
 	if size > int64(limit) {
 		return nil, unix.EFBIG
@@ -191,7 +185,7 @@ func (f file) content(size int64, limit int) ([]byte, error) {
 	return buf[:n], nil
 }
 
-// ReadAt is that of [io.ReaderAt]; calls that a signal interrupts are repeated.
+// ReadAt implements [io.ReaderAt] and repeats calls that a signal interrupts.
 func (f file) ReadAt(p []byte, off int64) (done int, err error) {
 	for done < len(p) {
 		n, err := unix.Pread(int(f), p[done:], off+int64(done))
@@ -208,7 +202,7 @@ func (f file) ReadAt(p []byte, off int64) (done int, err error) {
 	return done, nil
 }
 
-// WriteAt is that of [io.WriterAt]; calls that a signal interrupts are repeated.
+// WriteAt implements [io.WriterAt] and repeats calls that a signal interrupts.
 func (f file) WriteAt(p []byte, off int64) (done int, err error) {
 	for done < len(p) {
 		n, err := unix.Pwrite(int(f), p[done:], off+int64(done))

@@ -8,12 +8,12 @@ import (
 	"cnibox/spec"
 )
 
-// mostGone is how many leases of a full set are looked at, as each takes some 50 µs while the
-// store is locked.
+// mostGone is the largest number of leases of a full set that are checked, since each takes some 50
+// µs while the store is locked.
 const mostGone = 8192
 
-// freeGone frees the leases of a range set whose owners are gone, and returns their addresses
-// in the order in which ADD tries them. known are all leases.
+// freeGone frees the leases of a range set whose owners are gone, and returns their addresses in
+// the order in which ADD tries them. known has all leases.
 func (s *Store) freeGone(i int, set RangeSet, known map[netip.Addr]Lease) (freed []netip.Addr) {
 	s.eachGone(i, set, known, func(a netip.Addr, l Lease) bool {
 		if err := s.free(a); err != nil {
@@ -41,8 +41,8 @@ func (s *Store) someGone(i int, set RangeSet, known map[netip.Addr]Lease) (some 
 	return some
 }
 
-// eachGone calls fn for the leases of a range set whose owners are gone, until it returns
-// false. A lease without an interface is left to GC.
+// eachGone calls fn for the leases of a range set whose owners are gone, until fn returns false. GC
+// handles leases without an interface.
 func (s *Store) eachGone(i int, set RangeSet, known map[netip.Addr]Lease, fn func(netip.Addr, Lease) bool) {
 	if s.o.Gone == nil || s.o.KeepAcrossBoots {
 		return
@@ -62,8 +62,8 @@ func (s *Store) eachGone(i int, set RangeSet, known map[netip.Addr]Lease, fn fun
 	}
 }
 
-// inOrder returns the addresses of a set in the order in which ADD tries them: the one that
-// was leased longest ago is the first, mostly.
+// inOrder returns the addresses of a set in the order in which ADD tries them; mostly the address
+// whose lease is oldest comes first.
 func (s *Store) inOrder(i int, set RangeSet, known map[netip.Addr]Lease) []netip.Addr {
 	var used []netip.Addr
 	for a := range known {

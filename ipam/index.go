@@ -12,31 +12,31 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// The index finds the addresses of an owner, so that an ADD or a DEL among 60,000 leases reads
-// its own and not all. It is a directory for each boot with a mark for each owner: a symbolic
-// link whose target lists the addresses:
+// The index maps an owner to its addresses, so that an ADD or a DEL among 60,000 leases reads only
+// its own leases. It is a directory for each boot with a mark for each owner: a symbolic link whose
+// target lists the addresses:
 //
 //	.cnibox/demo/by-boot/0b7cb0a8-…/web:eth0 -> 10.1.0.2,fd00::2
 //
-// A symbolic link is made and read in one call each, and is never half written. The lease files
-// decide: an address of a mark counts if its file has that owner. A mark is made before the lease
-// and deleted after it, so that a store that is killed leaves no lease of its own without one. The
-// reference makes no marks: to ADD, an owner without one has no lease; DEL, CHECK and GET then read
-// all leases, as the reference does.
+// A symbolic link is created and read in one call each, and is never half written. The lease files
+// are authoritative: an address of a mark counts if its file has that owner. A mark is made before
+// the lease and deleted after it, so that a killed process leaves no lease of its own without a
+// mark. The reference makes no marks. For ADD, an owner without a mark has no lease; DEL, CHECK and
+// GET then read all leases, as the reference does.
 //
 // A mark that cannot be written is not an error of a verb, since the leases can be read.
 
-// maxTarget is PATH_MAX less the zero byte, include/uapi/linux/limits.h. An owner of more
-// addresses than fit has the target many, for which all leases are read.
+// maxTarget is PATH_MAX less the zero byte, include/uapi/linux/limits.h. If an owner's addresses do
+// not fit, the target is many, and all leases are read.
 const (
 	maxTarget = 4095
 	many      = "many"
 )
 
-// An index is the one of this boot.
+// An index is the index of this boot.
 type index struct {
-	dir     directory      // fd -1: there is none, so all leases are read
-	expired map[entry]bool // of earlier boots, and not freed yet
+	dir     directory      // fd -1: there is no index, so all leases are read
+	expired map[entry]bool // of earlier boots, not freed yet
 }
 
 // An entry is an address that a mark lists.
@@ -45,8 +45,8 @@ type entry struct {
 	addr netip.Addr
 }
 
-// linkName is the name of an owner's mark. A slash is escaped, and the end of a long name
-// replaced by a hash: of two owners with one name the leases decide.
+// linkName returns the name of an owner's mark. It escapes a slash, and replaces the end of a long
+// name by a hash; the leases distinguish two owners with the same name.
 func linkName(l Lease) string {
 	name := escapeName(l.ContainerID) + ":" + escapeName(l.IfName)
 	if len(name) <= unix.NAME_MAX {
@@ -57,7 +57,7 @@ func linkName(l Lease) string {
 	return fmt.Sprintf("%s%%%016x", name[:200], h.Sum64())
 }
 
-// escapeName writes as %XX what has a meaning in the name of a mark.
+// escapeName replaces characters that have a meaning in the name of a mark by %XX.
 func escapeName(s string) string {
 	if !strings.ContainsAny(s, "%/:") {
 		return s
@@ -65,7 +65,7 @@ func escapeName(s string) string {
 	return strings.NewReplacer("%", "%25", "/", "%2F", ":", "%3A").Replace(s)
 }
 
-// load opens the index of this boot. Without one the boot is new, see [Store.beginBoot].
+// load opens the index of this boot. If there is none, the boot is new, see [Store.beginBoot].
 func (s *Store) load() error {
 	if s.x != nil {
 		return nil
@@ -78,8 +78,8 @@ func (s *Store) load() error {
 	return nil
 }
 
-// scan reads all leases with a readable owner. Names that are not addresses are skipped, and
-// leases that are deleted meanwhile. The order is the directory's.
+// scan reads all leases with a readable owner, in the directory's order. It skips names that are
+// not addresses, and leases that are deleted meanwhile.
 func (s *Store) scan(each func(a netip.Addr, l Lease)) error {
 	names, err := s.leases.names()
 	if err != nil {
@@ -91,7 +91,7 @@ func (s *Store) scan(each func(a netip.Addr, l Lease)) error {
 			continue
 		}
 		l, _, err := s.leases.lease(a)
-		// one without an owner stays until the address is needed
+		// a lease without an owner stays until the address is needed
 		if err == nil && !s.x.expired[entry{linkName(l), a}] {
 			each(a, l)
 		}
@@ -99,7 +99,7 @@ func (s *Store) scan(each func(a netip.Addr, l Lease)) error {
 	return nil
 }
 
-// search is what the reference does: it reads all leases.
+// search reads all leases, as the reference does.
 func (s *Store) search(owner Lease) (found []netip.Addr, err error) {
 	err = s.scan(func(a netip.Addr, l Lease) {
 		if l == owner {
@@ -110,8 +110,8 @@ func (s *Store) search(owner Lease) (found []netip.Addr, err error) {
 	return found, err
 }
 
-// marked returns the addresses of an owner's mark that are leased to it, lowest first. All leases
-// are read if there is no index, or if the mark lists no addresses.
+// marked returns the addresses of an owner's mark that are leased to the owner, lowest first. It
+// reads all leases if there is no index, or if the mark lists no addresses.
 func (s *Store) marked(owner Lease) (found []netip.Addr, err error) {
 	if err := s.load(); err != nil {
 		return nil, err
@@ -136,8 +136,8 @@ func (s *Store) marked(owner Lease) (found []netip.Addr, err error) {
 	return found, nil
 }
 
-// mark makes the mark of an owner list these addresses, and deletes it without one. One that cannot be
-// deleted does no harm.
+// mark makes the mark of an owner list these addresses; without addresses it deletes the mark. A
+// mark that cannot be deleted does no harm.
 func (s *Store) mark(l Lease, addrs ...netip.Addr) {
 	if s.x.dir.fd < 0 || s.readOnly {
 		return
@@ -155,9 +155,9 @@ func (s *Store) mark(l Lease, addrs ...netip.Addr) {
 	}
 }
 
-// abandonIndex closes an index that could not be changed and removes its name: a mark that lists too few
-// addresses would hide the others from DEL, and a lease without one would outlive the boot. The next store
-// begins a new one.
+// abandonIndex closes an index that could not be changed and removes its name, so that the next
+// store begins a new one: DEL would not find addresses that a mark lacks, and a lease without a
+// mark would outlive the boot.
 func (s *Store) abandonIndex(err error) {
 	s.o.Warn("index of the leases of network %s: %v", s.network, err)
 	s.x.dir.close()
@@ -175,7 +175,7 @@ func (s *Store) abandonIndex(err error) {
 	}
 }
 
-// update makes the marks those of the leases.
+// update makes the marks match the leases.
 func (d directory) update(leases map[Lease][]netip.Addr) error {
 	names, err := d.names()
 	if err != nil {
@@ -205,7 +205,7 @@ func (d directory) update(leases map[Lease][]netip.Addr) error {
 	return nil
 }
 
-// entries adds what the marks list.
+// entries adds the entries of all marks.
 func (d directory) entries(all map[entry]bool) error {
 	names, err := d.names()
 	for _, name := range names {
@@ -218,7 +218,7 @@ func (d directory) entries(all map[entry]bool) error {
 	return err
 }
 
-// target is how a mark lists addresses.
+// target formats the addresses of a mark.
 func target(addrs []netip.Addr) string {
 	var b strings.Builder
 	for i, a := range addrs {
@@ -233,7 +233,7 @@ func target(addrs []netip.Addr) string {
 	return b.String()
 }
 
-// parseTarget is the reverse of target; false: the leases have to be read.
+// parseTarget is the reverse of target; false: the leases must be read.
 func parseTarget(text string) (addrs []netip.Addr, ok bool) {
 	for s := range strings.SplitSeq(text, ",") {
 		a, ok := leaseName(s)

@@ -13,18 +13,17 @@ import (
 	"cnibox/spec"
 )
 
-// maxLease is the largest lease file that is read, in bytes. A container ID
-// and an interface name, each as long as a file name, are far below it.
-// A larger file is not a lease.
+// maxLease is the size limit of a lease file in bytes. A container ID and an interface name, each
+// as long as a file name, need far less. A larger file is not a lease.
 const maxLease = 1024
 
-// A Lease is the owner of an address as its file has it. The network is the directory's.
+// A Lease is the owner of an address in its lease file. The directory gives the network.
 type Lease struct {
 	ContainerID string
-	IfName      string // empty: the file names none, so the lease is of no attachment
+	IfName      string // empty: the file has none, so the lease belongs to no attachment
 }
 
-// String names the owner for people.
+// String formats the owner for messages.
 func (l Lease) String() string {
 	if l.IfName == "" {
 		return "container " + l.ContainerID
@@ -32,15 +31,14 @@ func (l Lease) String() string {
 	return "container " + l.ContainerID + ", interface " + l.IfName
 }
 
-// Owns reports whether the lease is the attachment's.
-// The network is that of the store.
+// Owns reports whether the lease belongs to the attachment, whose network must be the store's.
 func (l Lease) Owns(o spec.Attachment) bool {
 	return l.ContainerID == o.ContainerID && l.IfName == o.IfName
 }
 
-// text is the content of a lease file: container ID, CR LF, interface.
-// Without a newline at the end: other readers compare bytes. One without an interface
-// is written for the index alone.
+// text returns the content of a lease file: container ID, CR LF, interface. It ends without a
+// newline, since other readers compare bytes. A lease without an interface is written for the index
+// only.
 func (l Lease) text() string {
 	if l.IfName == "" {
 		return l.ContainerID
@@ -48,17 +46,17 @@ func (l Lease) text() string {
 	return l.ContainerID + "\r\n" + l.IfName
 }
 
-// parseLease reads the content of a lease file; false: no owner can be read in it.
-// Any line end will do, and blanks around, as the reference trims them. The names are not
-// checked: an address whose owner has an invalid name is leased too.
+// parseLease parses the content of a lease file; false: it has no readable owner. It accepts any
+// line end and surrounding blanks, as the reference trims them. It does not check the names: an
+// address whose owner has an invalid name is leased too.
 func parseLease(content []byte) (Lease, bool) {
 	id, ifName, _ := strings.Cut(strings.TrimSpace(string(content)), "\n")
 	l := Lease{strings.TrimSpace(id), strings.TrimSpace(ifName)}
 	return l, l.ContainerID != "" && plainText(l.ContainerID) && plainText(l.IfName)
 }
 
-// plainText reports whether s is without white space and control bytes, which
-// fill lease files after a power cut.
+// plainText reports whether s has no white space and no control bytes, which fill lease files after
+// a power cut.
 func plainText(s string) bool {
 	for i := range len(s) {
 		if s[i] <= ' ' || s[i] == 0x7f {
@@ -68,18 +66,17 @@ func plainText(s string) bool {
 	return true
 }
 
-// leaseName reads the name of a lease file: an address in its canonical text
-// form. All other names are not leases.
-// lock and last_reserved_ip.N are among the others, and ::ffff:1.2.3.4, which no tool
-// writes. IPv6 has its colons, as on all of the reference's systems but Windows.
+// leaseName parses the name of a lease file: an address in its canonical text form. Other names are
+// not leases, such as lock, last_reserved_ip.N, and ::ffff:1.2.3.4, which no tool writes. IPv6
+// names have colons, as the reference writes them everywhere except on Windows.
 func leaseName(name string) (netip.Addr, bool) {
 	a, err := netip.ParseAddr(name)
 	return a, err == nil && a.Zone() == "" && a.String() == name
 }
 
-// lease reads the lease file of an address. Errors are os.ErrNotExist if there
-// is none, and errNoOwner around the reason if none can be read in it.
-// The attributes are those of the file that was read.
+// lease reads the lease file of an address. The error is os.ErrNotExist if there is none, and
+// errNoOwner around the reason if the file has no readable owner. The attributes are those of the
+// file that was read.
 func (d directory) lease(a netip.Addr) (Lease, unix.Stat_t, error) {
 	content, st, err := d.read(a.String(), maxLease)
 	if errors.Is(err, unix.ENOENT) {
@@ -95,8 +92,8 @@ func (d directory) lease(a netip.Addr) (Lease, unix.Stat_t, error) {
 	return l, st, nil
 }
 
-// last returns where the search in a range set goes on; false: it cannot be read.
-// The address may not be of the set any more.
+// last returns the address at which the search in a range set continues; false: it cannot be read.
+// The address may be outside the set.
 func (d directory) last(set int) (netip.Addr, bool) {
 	content, _, err := d.read(lastName(set), maxLease)
 	if err != nil {
@@ -106,8 +103,8 @@ func (d directory) last(set int) (netip.Addr, bool) {
 	return a.Unmap(), err == nil
 }
 
-// setLast writes the file in place, since half of it does no harm. It is truncated after
-// that, not before, so that it is never empty.
+// setLast writes the file in place, since half of it does no harm. It truncates the file after
+// writing, not before, so that the file is never empty.
 func (d directory) setLast(set int, a netip.Addr) error {
 	name, text := lastName(set), a.String()
 	return d.change("write", name, func() error {
@@ -123,6 +120,6 @@ func (d directory) setLast(set int, a netip.Addr) error {
 	})
 }
 
-// lastName is the reference's name of that file; sets are counted from 0 in the
-// order of the configuration.
+// lastName returns the reference's name of that file; sets are numbered from 0 in the order of the
+// configuration.
 func lastName(set int) string { return "last_reserved_ip." + strconv.Itoa(set) }

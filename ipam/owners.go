@@ -15,7 +15,8 @@ import (
 	"cnibox/spec"
 )
 
-// Owned returns the addresses of an attachment, lowest first; without a mark from all leases.
+// Owned returns the addresses of an attachment, lowest first. If it has no mark, all leases are
+// read.
 func (s *Store) Owned(o spec.Attachment) ([]netip.Addr, error) {
 	owner := Lease{o.ContainerID, o.IfName}
 	found, err := s.marked(owner)
@@ -25,16 +26,16 @@ func (s *Store) Owned(o spec.Attachment) ([]netip.Addr, error) {
 	return found, err
 }
 
-// Holder returns the owner of an address, from its file and not from a mark. Errors are
-// os.ErrNotExist if there is no lease, and errNoOwner if no owner can be read in it.
+// Holder returns the owner of an address from its file, not from a mark. The error is
+// os.ErrNotExist if there is no lease, and errNoOwner if the file has no readable owner.
 func (s *Store) Holder(a netip.Addr) (Lease, error) {
 	l, _, err := s.leases.lease(a)
 	return l, err
 }
 
-// Reserve leases an address to an attachment; that it has it already is not an error. The error
-// is [ErrTaken], with the owner's name, if another attachment has it. The address need not be
-// of any range. A file of its name that has no owner is quarantined.
+// Reserve leases an address to an attachment; it is not an error if the attachment has the address.
+// The error is [ErrTaken], with the owner's name, if another attachment has it. The address may be
+// outside all ranges. A file of its name without an owner is quarantined.
 //
 // The mark gets all leases of the attachment, also those that the reference made.
 func (s *Store) Reserve(a netip.Addr, o spec.Attachment) error {
@@ -43,14 +44,14 @@ func (s *Store) Reserve(a netip.Addr, o spec.Attachment) error {
 		return err
 	}
 	err = s.reserve(a, o, owned)
-	if errors.Is(err, errOwn) { // from the reference, and in the mark now
+	if errors.Is(err, errOwn) { // a lease of the reference, in the mark now
 		err = nil
 	}
 	return err
 }
 
-// reserve leases an address to an attachment that has the others. The error is errOwn if it has this
-// one.
+// reserve leases an address to an attachment that has the other addresses. The error is errOwn if
+// it has this address.
 func (s *Store) reserve(a netip.Addr, o spec.Attachment, others []netip.Addr) error {
 	w, err := s.newTempFile(o)
 	if err != nil {
@@ -77,8 +78,8 @@ func (s *Store) reserve(a netip.Addr, o spec.Attachment, others []netip.Addr) er
 	return fmt.Errorf("lease of %s: %w", a, unix.EBUSY)
 }
 
-// newTempFile writes a lease of the attachment that has no address yet.
-// The caller closes it. On a view it is an error.
+// newTempFile writes a lease of the attachment without an address. The caller closes it. A
+// read-only store returns an error.
 func (s *Store) newTempFile(o spec.Attachment) (*tempFile, error) {
 	if err := s.load(); err != nil {
 		return nil, err
@@ -89,8 +90,9 @@ func (s *Store) newTempFile(o spec.Attachment) (*tempFile, error) {
 	return s.leases.newTempFile(Lease{o.ContainerID, o.IfName}, s.o.KeepAcrossBoots)
 }
 
-// publish makes a temporary file the lease of an address; false: that is taken. The mark of the owner,
-// which has the others already, is written first. If the name cannot be synced it is removed.
+// publish makes a temporary file the lease of an address; false: the address is taken. It first
+// writes the mark of the owner, which has the other addresses already. If the name cannot be
+// synced, it is removed.
 func (s *Store) publish(w *tempFile, a netip.Addr, others []netip.Addr) (bool, error) {
 	s.mark(w.lease, slices.Concat(others, []netip.Addr{a})...)
 	ok, err := s.leases.publish(w, a, s.o.KeepAcrossBoots)
@@ -103,9 +105,9 @@ func (s *Store) publish(w *tempFile, a netip.Addr, others []netip.Addr) (bool, e
 	return err == nil, err
 }
 
-// Release frees the addresses of an attachment and returns them; none is no
-// error. It goes on past the first failure.
-// It needs no range and no address, so it works after the configuration has changed.
+// Release frees the addresses of an attachment and returns them; it is not an error if there are
+// none. It continues after a failure. It needs no range and no address, so it works after the
+// configuration has changed.
 func (s *Store) Release(o spec.Attachment) (freed []netip.Addr, err error) {
 	owned, err := s.Owned(o)
 	if err != nil {
@@ -125,7 +127,8 @@ func (s *Store) Release(o spec.Attachment) (freed []netip.Addr, err error) {
 	return freed, errors.Join(errs...)
 }
 
-// free removes the lease of an address, which may be gone. The mark of its owner is the caller's.
+// free removes the lease of an address; it may be gone already. The caller updates the mark of its
+// owner.
 func (s *Store) free(a netip.Addr) error {
 	if s.readOnly {
 		return errView
@@ -136,11 +139,11 @@ func (s *Store) free(a netip.Addr) error {
 	return nil
 }
 
-// DeleteStale frees the leases whose owner is not valid and quarantines those without a
-// readable owner, for GC. A lease without an interface is passed to valid with an empty one.
-// It goes on past the first failure.
+// DeleteStale frees the leases whose owner is not valid and quarantines those without a readable
+// owner, for GC. For a lease without an interface, valid gets an empty interface name. It continues
+// after a failure.
 //
-// It reads every lease, and makes the marks those of what is left.
+// It reads every lease and makes the marks match the remaining leases.
 func (s *Store) DeleteStale(valid func(spec.Attachment) bool) error {
 	if err := s.load(); err != nil {
 		return err
@@ -181,11 +184,11 @@ func (s *Store) DeleteStale(valid func(spec.Attachment) bool) error {
 	return errors.Join(errs...)
 }
 
-// Last returns the address of a range set that was reserved last, where the
-// search for the next begins; false: it cannot be read.
+// Last returns the address of a range set that was reserved last, at which the search for the next
+// begins; false: it cannot be read.
 func (s *Store) Last(set int) (netip.Addr, bool) { return s.leases.last(set) }
 
-// SetLast records the address for Last, also of other tools.
+// SetLast records the address for Last; other tools read it too.
 func (s *Store) SetLast(set int, a netip.Addr) error {
 	if s.readOnly {
 		return errView
@@ -193,9 +196,9 @@ func (s *Store) SetLast(set int, a netip.Addr) error {
 	return s.leases.setLast(set, a)
 }
 
-// quarantine moves what has the name of a lease and is none, whatever it is, to a directory
-// that this package never reads or empties, and warns with the new path. The name gets the
-// time, so that nothing there is replaced.
+// quarantine moves a file that has a lease's name but is not a lease, whatever its type, to a
+// directory that this package never reads or empties, and warns with the new path. The new name
+// contains the time, so that it replaces no file.
 func (s *Store) quarantine(name string, why error) error {
 	ownDir, err := s.ownDirectory(true)
 	if err != nil {
@@ -217,7 +220,7 @@ func (s *Store) quarantine(name string, why error) error {
 	return nil
 }
 
-// ownDirectory opens .cnibox/NETWORK, which stays open with the store.
+// ownDirectory opens .cnibox/NETWORK, which stays open as long as the store.
 func (s *Store) ownDirectory(create bool) (directory, error) {
 	if s.ownDir.fd >= 0 {
 		return s.ownDir, nil

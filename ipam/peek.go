@@ -8,17 +8,17 @@ import (
 	"cnibox/spec"
 )
 
-// A OwnedAddr is an address with its owner, as [ReadLeases] finds it.
+// An OwnedAddr is an address with its owner, from [ReadLeases].
 type OwnedAddr struct {
 	Addr  netip.Addr
 	Owner Lease // zero: no owner can be read in the file
 }
 
-// ReadLeases returns all leases of a network as their files are, in no order, without the lock and
-// without a change: an ADD that hangs holds nothing up, and a lease that comes or goes
-// meanwhile is among them or not. Those of an earlier boot are among them. A network without a
-// directory has none. If this process must not read some, the error is os.ErrPermission, and these
-// have no owner.
+// ReadLeases returns all leases of a network from their files, in no order, without the lock and
+// without a change, so it does not wait for an ADD that hangs. Leases that are created or deleted
+// meanwhile may be missing. Leases of an earlier boot are included. A network without a directory
+// has none. If this process must not read some files, the error is os.ErrPermission, and these
+// addresses have no owner.
 func ReadLeases(dir, network string) ([]OwnedAddr, error) {
 	d, err := peek(dir, network)
 	if err != nil {
@@ -75,7 +75,7 @@ func peek(dir, network string) (directory, error) {
 	return data.sub(network, false)
 }
 
-// skipAbsent makes no error of what is not there.
+// skipAbsent returns nil for os.ErrNotExist.
 func skipAbsent(err error) error {
 	if errors.Is(err, os.ErrNotExist) {
 		return nil

@@ -13,28 +13,26 @@ import (
 	"cnibox/spec"
 )
 
-// A Range is a part of a subnet. Only Subnet is required; [Complete] sets the
-// rest. An empty string counts as unset, since some runtimes send all members.
-// Addresses have no zone and are not IPv4-mapped once it is complete.
+// A Range is a part of a subnet. Only Subnet is required; [Complete] sets the rest. An empty string
+// means unset, since some runtimes send all members. In a complete range, addresses have no zone
+// and are not IPv4-mapped.
 type Range struct {
 	Subnet  netip.Prefix `json:"subnet"`
 	Start   netip.Addr   `json:"rangeStart"` // default: the first after the network address
 	End     netip.Addr   `json:"rangeEnd"`   // default: the last, for IPv4 the last before the broadcast address
 	Gateway netip.Addr   `json:"gateway"`    // default: the first after the network address; need not be in the subnet
 
-	// Key is where the range is configured, for errors: ipam, or ipam.ranges[0][0].
+	// Key is the configuration key of the range, for errors: ipam, or ipam.ranges[0][0].
 	Key string `json:"-"`
 
-	gateways []netip.Addr // of all sets, each once; of the first range of a set alone
+	gateways []netip.Addr // of all sets, each once; only in the first range of a set
 }
 
-// A RangeSet is a choice of ranges of one family; an attachment gets one
-// address from each set.
-// The order is that of the search. The methods need a complete one.
+// A RangeSet is a list of ranges of one family, in the order of the search; an attachment gets one
+// address from each set. The methods need a complete set.
 type RangeSet []Range
 
-// String returns START-END of each range.
-// It is in errors, as the reference prints it.
+// String returns START-END of each range, as in the reference's errors.
 func (set RangeSet) String() string {
 	var parts []string
 	for _, r := range set {
@@ -43,14 +41,14 @@ func (set RangeSet) String() string {
 	return strings.Join(parts, ",")
 }
 
-// maxRanges is how many ranges there may be in all sets: each is compared with the others.
+// maxRanges is the largest number of ranges in all sets: each is compared with the others.
 const maxRanges = 1000
 
-// Complete checks the sets and fills in what is unset. Versions before 0.3.0
-// have results with one address of a family, so they allow one set of each.
+// Complete checks the sets and sets the unset fields. Results before version 0.3.0 have one address
+// of each family, so these versions allow one set of each.
 //
-// Errors are of the configuration: their code is 7, or missing. Sets and ranges are changed
-// in place, also when it fails.
+// Errors are about the configuration: they have code 7 or none. Sets and ranges are changed in
+// place, also on an error.
 func Complete(sets []RangeSet, v spec.Version) error {
 	if len(sets) == 0 {
 		return spec.Errorf(spec.CodeConfig, "no IP ranges specified").WithDetails(`set "ipam.subnet" or "ipam.ranges"`).AtKey("ipam")
@@ -80,8 +78,8 @@ func Complete(sets []RangeSet, v spec.Version) error {
 	return excludeGateways(sets)
 }
 
-// excludeGateways gives each set the gateways of all, so that no container gets one. The
-// reference excludes those of the same set only.
+// excludeGateways gives each set the gateways of all sets, so that no container gets one. The
+// reference excludes only those of the same set.
 func excludeGateways(sets []RangeSet) error {
 	var gateways []netip.Addr
 	for _, set := range sets {
@@ -99,8 +97,8 @@ func excludeGateways(sets []RangeSet) error {
 	return nil
 }
 
-// complete checks the ranges of a set, of one family and apart from each other.
-// An address of two ranges would be counted twice.
+// complete checks that the ranges of a set are of one family and do not overlap. An address of two
+// ranges would be counted twice.
 func (set RangeSet) complete() error {
 	if len(set) == 0 {
 		return errors.New("empty range set")
@@ -121,10 +119,10 @@ func (set RangeSet) complete() error {
 	return nil
 }
 
-// complete checks a range and sets what is unset.
-// A subnet needs two addresses beside network and broadcast: one is the gateway's. The
-// gateway need not be in it, as the reference has it. Unlike there a range that holds
-// network or broadcast address is cut, since no interface can use these.
+// complete checks a range and sets the unset fields. A subnet needs two addresses besides the
+// network and the broadcast address, one for the gateway. As in the reference, the gateway may be
+// outside the subnet. Unlike there, a range with the network or the broadcast address is cut, since
+// no interface can use these.
 func (r *Range) complete() error {
 	addr := r.Subnet.Addr()
 	switch {
@@ -168,7 +166,7 @@ func (r *Range) complete() error {
 			WithDetails("%q must be the address of a host, as %s", r.key("gateway"), first)
 	}
 	start, end := r.Start, r.End
-	if configured && end.Less(start) { // for the reference, RangeStart is not in the network then
+	if configured && end.Less(start) { // for the reference, RangeStart is outside the network then
 		return r.invalid("rangeStart", "RangeStart %s is after RangeEnd %s", start, end).
 			WithDetails("exchange the values of %q and %q", r.key("rangeStart"), r.key("rangeEnd"))
 	}
@@ -185,23 +183,22 @@ func (r *Range) complete() error {
 	return nil
 }
 
-// key is that of a member of the range, as it is written.
+// key returns the configuration key of a member of the range.
 func (r *Range) key(member string) string { return strings.TrimPrefix(r.Key+"."+member, ".") }
 
-// invalid is the error about a member of the range.
+// invalid returns an error about a member of the range.
 func (r *Range) invalid(member, format string, args ...any) *spec.Error {
 	return spec.Errorf(spec.CodeConfig, format, args...).AtKey(r.key(member))
 }
 
-// setDefault fills in an address that is unset.
+// setDefault sets an unset address.
 func setDefault(a *netip.Addr, value netip.Addr) {
 	if !a.IsValid() {
 		*a = value
 	}
 }
 
-// lastAddr returns the address of a subnet with all host bits set.
-// The broadcast address of an IPv4 subnet.
+// lastAddr returns the address of a subnet with all host bits set: for IPv4 the broadcast address.
 func lastAddr(p netip.Prefix) netip.Addr {
 	b := p.Addr().AsSlice()
 	for bit := p.Bits(); bit < len(b)*8; bit++ {
@@ -211,7 +208,7 @@ func lastAddr(p netip.Prefix) netip.Addr {
 	return a
 }
 
-// holding returns the index of the range that contains an address; -1: there is none.
+// holding returns the index of the range that contains an address; -1: no range does.
 func (set RangeSet) holding(a netip.Addr) int {
 	for i, r := range set {
 		if r.Start.BitLen() == a.BitLen() && r.Start.Compare(a) <= 0 && a.Compare(r.End) <= 0 {
@@ -224,8 +221,7 @@ func (set RangeSet) holding(a netip.Addr) int {
 // Contains reports whether the address is in one of the ranges.
 func (set RangeSet) Contains(a netip.Addr) bool { return set.holding(a) >= 0 }
 
-// overlaps reports whether an address is in both sets.
-// Starts and ends are all it looks at.
+// overlaps reports whether an address is in both sets. It compares only starts and ends.
 func (set RangeSet) overlaps(other RangeSet) bool {
 	for _, r := range set {
 		for _, o := range other {
@@ -237,12 +233,12 @@ func (set RangeSet) overlaps(other RangeSet) bool {
 	return false
 }
 
-// gateway reports whether the address is the gateway of a range of any set.
-// Those are never handed out, whichever range they are in.
+// gateway reports whether the address is the gateway of a range of any set. Gateways are never
+// leased.
 func (set RangeSet) gateway(a netip.Addr) bool { return slices.Contains(set[0].gateways, a) }
 
-// size returns the number of addresses, gateways included; 2^64-1: at least so many.
-// An IPv6 /64 has more than there is time for.
+// size returns the number of addresses, including gateways; 2^64-1: at least so many, since an IPv6
+// /64 has more than can be counted.
 func (set RangeSet) size() uint64 {
 	sum := uint64(0)
 	for _, r := range set {
@@ -255,8 +251,8 @@ func (set RangeSet) size() uint64 {
 	return sum
 }
 
-// Usable is how many addresses can be leased: all but the gateways; 2^64-1: at least so many.
-// A gateway outside of the ranges does not count.
+// Usable returns how many addresses can be leased: all except the gateways within the ranges;
+// 2^64-1: at least so many.
 func (set RangeSet) Usable() uint64 {
 	n := set.size()
 	for _, gw := range set[0].gateways {
@@ -267,8 +263,7 @@ func (set RangeSet) Usable() uint64 {
 	return n
 }
 
-// distance returns b - a; 2^64-1: at least so much.
-// b is not before a, and both are of one family.
+// distance returns b - a; 2^64-1: at least so much. b is not before a, and both are of one family.
 func distance(a, b netip.Addr) uint64 {
 	x, y := a.As16(), b.As16()
 	be := binary.BigEndian
@@ -280,9 +275,9 @@ func distance(a, b netip.Addr) uint64 {
 	return low
 }
 
-// after returns the address to try after a: the next one of its range or the
-// start of the next range, around the set.
-// An address of no range is followed by the start of the first one.
+// after returns the address to try after a: the next one of its range, or the start of the next
+// range, or of the first range after the last. An address outside all ranges is followed by the
+// start of the first range.
 func (set RangeSet) after(a netip.Addr) netip.Addr {
 	i := set.holding(a)
 	if i >= 0 && a != set[i].End {
@@ -291,8 +286,7 @@ func (set RangeSet) after(a netip.Addr) netip.Addr {
 	return set[(i+1)%len(set)].Start
 }
 
-// ip returns an address of the set as a result has it.
-// It must be in the set.
+// ip returns an address of the set as in a result. The address must be in the set.
 func (set RangeSet) ip(a netip.Addr) spec.IP {
 	r := set[set.holding(a)]
 	return spec.IP{Address: netip.PrefixFrom(a, r.Subnet.Bits()), Gateway: r.Gateway}

@@ -8,8 +8,8 @@ import (
 	"cnibox/internal/disk"
 )
 
-// Leases returns all leases with a readable owner; those of earlier boots are free, and not
-// among them.
+// Leases returns all leases with a readable owner. Leases of earlier boots are free and not
+// included.
 func (s *Store) Leases() (map[netip.Addr]Lease, error) {
 	if err := s.load(); err != nil {
 		return nil, err
@@ -19,9 +19,9 @@ func (s *Store) Leases() (map[netip.Addr]Lease, error) {
 	return leases, err
 }
 
-// Delete deletes the directories of the network, leases and all; the data directory stays. The
-// store can only be closed after that. The directory with the lock goes last: what was
-// interrupted is deleted by the next call.
+// Delete deletes the directories of the network with its leases; the data directory stays. After
+// that the store can only be closed. The directory with the lock is deleted last, so that the next
+// call can delete what an interrupted one left.
 func (s *Store) Delete() error {
 	if s.readOnly {
 		return errView

@@ -16,10 +16,10 @@ import (
 // maxResolvConf is the largest resolv.conf that is read, in bytes.
 const maxResolvConf = 64 << 10
 
-// ReadResolvConf reads the file at path, which may be a symbolic link, as on hosts
-// with systemd-resolved. It never waits for a pipe.
-// A missing file is an error, as in the reference: it was asked for by name. /dev/null, by
-// which some configurations ask for no DNS, is empty.
+// ReadResolvConf reads the file at path, which may be a symbolic link, as on hosts with
+// systemd-resolved. It never blocks on a pipe. A missing file is an error, as in the reference,
+// since the configuration names it. /dev/null, which some configurations use to have no DNS, is
+// empty.
 func ReadResolvConf(path string) (spec.DNS, error) {
 	null, _ := os.Stat(os.DevNull)
 	if file, err := os.Stat(path); err == nil && os.SameFile(file, null) {
@@ -32,9 +32,9 @@ func ReadResolvConf(path string) (spec.DNS, error) {
 	return ParseResolvConf(text), nil
 }
 
-// ParseResolvConf reads resolv.conf(5) as the reference does: nameserver, domain,
-// search and options, of which the last domain counts and all others add up.
-// Values other than addresses are not checked; each is one word.
+// ParseResolvConf parses resolv.conf(5) as the reference does: nameserver, domain, search and
+// options. The last domain counts; the other lines are accumulated. Values other than addresses are
+// not checked; each is one word.
 func ParseResolvConf(text []byte) spec.DNS {
 	var dns spec.DNS
 	for line := range bytes.Lines(text) {
@@ -44,7 +44,7 @@ func ParseResolvConf(text []byte) spec.DNS {
 		}
 		switch f[0] {
 		case "nameserver":
-			if _, err := netip.ParseAddr(f[1]); err == nil { // as the resolver has it
+			if _, err := netip.ParseAddr(f[1]); err == nil { // as the resolver parses it
 				dns.Nameservers = append(dns.Nameservers, f[1])
 			}
 		case "domain":

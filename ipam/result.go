@@ -7,9 +7,8 @@ import (
 	"cnibox/spec"
 )
 
-// NewResult reads routes and DNS of an "ipam" key, which have the form that
-// they have in results; nil is none. Errors have code 7.
-// They go through the result's own reader, so each is checked in one place alone.
+// NewResult parses routes and DNS of an "ipam" key, which have the same form as in results; nil is
+// none. Errors have code 7. It uses the parser of results, so that only that checks them.
 func NewResult(routes, dns json.RawMessage) (*spec.Result, error) {
 	members := map[string]json.RawMessage{}
 	if routes != nil {
@@ -32,7 +31,7 @@ func NewResult(routes, dns json.RawMessage) (*spec.Result, error) {
 	return res, nil
 }
 
-// SplitWords splits a list at its commas; blanks around a word go, and empty words.
+// SplitWords splits a list at its commas and omits surrounding blanks and empty words.
 func SplitWords(list string) (words []string) {
 	for _, word := range strings.Split(list, ",") {
 		if word = strings.TrimSpace(word); word != "" {

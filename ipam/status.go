@@ -8,9 +8,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Exhausted returns the index of the first range set in which ADD would find no free address;
-// -1: there is none. Leases without an owner, and those of owners that are gone, count as free,
-// since ADD reclaims them.
+// Exhausted returns the index of the first range set in which ADD would find no free address; -1:
+// there is none. Leases without an owner, and leases whose owners are gone, count as free, since
+// ADD reclaims them.
 func Exhausted(s *Store, sets []RangeSet) (int, error) {
 	if err := s.load(); err != nil {
 		return -1, err
@@ -19,7 +19,7 @@ func Exhausted(s *Store, sets []RangeSet) (int, error) {
 		if s.someFree(i, set) {
 			continue
 		}
-		taken, err := s.taken() // lists the names, which spares reading the leases
+		taken, err := s.taken() // lists only the names, without reading the leases
 		if err != nil {
 			return -1, err
 		}
@@ -37,7 +37,7 @@ func Exhausted(s *Store, sets []RangeSet) (int, error) {
 	return -1, nil
 }
 
-// used counts the addresses of a set that are keys of the map and that ADD could hand out.
+// used counts the addresses of a set that are keys of the map and that ADD could lease.
 func used[T any](set RangeSet, leases map[netip.Addr]T) (n uint64) {
 	for a := range leases {
 		if set.Contains(a) && !set.gateway(a) {
@@ -47,8 +47,8 @@ func used[T any](set RangeSet, leases map[netip.Addr]T) (n uint64) {
 	return n
 }
 
-// someFree reports whether one of the addresses that ADD tries first has no lease, which
-// spares counting the leases.
+// someFree reports whether one of the addresses that ADD tries first has no lease. If so, the
+// leases need not be counted.
 func (s *Store) someFree(i int, set RangeSet) bool {
 	a := s.first(i, set)
 	for n := uint64(0); n < min(set.size(), scanAfter); n, a = n+1, set.after(a) {

@@ -1,21 +1,20 @@
-// Package ipam leases addresses: ranges, the choice of an address, and the
-// leases on disk, in the directory format of the reference's host-local.
+// Package ipam leases addresses: ranges, the choice of an address, and the leases on disk, in the
+// directory format of the reference's host-local.
 //
-// Below the data directory a network has a directory. It contains a file for each
-// leased address, whose content is the owner; the file lock, which every user of the
-// directory locks while it reads or writes there; and last_reserved_ip.N, where the next
-// search begins. What the reference does not have is in .cnibox/NETWORK: for each boot an
-// index from owners to addresses (by-boot), and files that were not leases (quarantine).
+// Each network has a directory below the data directory. It contains a file for each leased
+// address, whose content is the owner; the file lock, which every user of the directory locks while
+// it reads or writes there; and last_reserved_ip.N, where the next search begins. The reference
+// does not have .cnibox/NETWORK, which has for each boot an index from owners to addresses
+// (by-boot), and files that were not leases (quarantine).
 //
-// A verb opens a [Store], calls [Allocate], [Find], [Store.Release] or the like, and closes
-// it. Errors with a code for the runtime are a [spec.Error]; all
-// others are the disk's.
+// A verb opens a [Store], calls [Allocate], [Find], [Store.Release] or the like, and closes it.
+// Errors with a code for the runtime are a [spec.Error]; all others are the disk's.
 //
-// Begin reading at [Allocate] (alloc.go) for what ADD does and at [Store.Release]
-// (owners.go) for DEL. A new lease is a temporary file until it has its name (tempfile.go);
-// the index is in index.go, and which boot a lease belongs to in boot.go. directory.go has
-// all that opens or changes a file. The package knows no plugin and no configuration but
-// ranges, and no clock decides what is leased.
+// Begin reading at [Allocate] (alloc.go) for ADD and at [Store.Release] (owners.go) for DEL. A new
+// lease is a temporary file until it has its name (tempfile.go); index.go has the index, and
+// boot.go the boot to which a lease belongs. directory.go has all code that opens or changes a
+// file. The package does not depend on a plugin or on any configuration except ranges, and no clock
+// decides what is leased.
 package ipam
 
 import (
@@ -33,15 +32,15 @@ import (
 )
 
 const (
-	// What the store adds to the reference's directories. It is hidden from tools that list
-	// networks, and not in a directory in which each address is a lease.
-	ownDir        = ".cnibox" // no network's name begins with a dot
+	// The directory that this package adds to the reference's directories. Tools that list networks
+	// do not show it, and it is outside the directories in which each address is a lease.
+	ownDir        = ".cnibox" // network names do not begin with a dot
 	quarantineDir = "quarantine"
 	lockName      = "lock"
 )
 
 var (
-	// ErrTaken says that an address belongs to another attachment.
+	// ErrTaken reports that an address belongs to another attachment.
 	ErrTaken = errors.New("already leased")
 
 	errNoOwner = errors.New("no owner can be read in the lease")
@@ -49,63 +48,63 @@ var (
 	errView    = errors.New("the store was opened for reading")
 )
 
-// Options are the rare settings of a store; the zero value is the usual one.
-// They must be the same in all calls for a network: leases of one boot and of all boots
-// do not go together.
+// Options are the rare settings of a store; the zero value is the usual one. All calls for a
+// network must use the same options: leases of one boot and leases of all boots cannot be mixed.
 type Options struct {
-	// KeepAcrossBoots keeps leases until they are released and syncs each to disk.
-	// Otherwise those of an earlier boot of the machine are free.
+	// KeepAcrossBoots keeps leases until they are released and syncs each to disk. Otherwise leases
+	// of an earlier boot are free.
 	KeepAcrossBoots bool
 
 	Boot string // the boot's ID; empty: the kernel's
 
-	// Gone reports whether the owner of an address is known to be gone. It is called for leases
-	// of a set without a free address, which are freed then; nil: none is. since is when the
-	// lease was made. Nothing is freed with KeepAcrossBoots.
+	// Gone reports whether the owner of an address is known to be gone. It is called for leases of
+	// a set without a free address; these leases are freed then. nil: no owner is gone. since is
+	// when the lease was made. Nothing is freed with KeepAcrossBoots.
 	Gone func(o spec.Attachment, a netip.Addr, since time.Time) bool
 
-	// Warn reports what the store corrected; nil: it is not reported.
+	// Warn receives what the store corrected; nil: it is not reported.
 	Warn func(format string, args ...any)
 }
 
-// A Store is the leases of one network. It has their lock until Close. Its methods
-// must not be called by several goroutines at a time; the zero value is not usable.
+// A Store has the leases of one network. It holds their lock until Close. Its methods must not be
+// called concurrently; the zero value is not usable.
 type Store struct {
 	o        Options
 	network  string
 	readOnly bool
 	data     directory // the data directory
 	leases   directory // the network's own
-	ownDir   directory // .cnibox/NETWORK; not open before it is needed
+	ownDir   directory // .cnibox/NETWORK; opened when it is needed
 	unlock   func()
 
 	x *index
 }
 
-// Open creates what is missing of the network's directories and locks the leases, of which
-// it reads none yet. The network's name has to pass [spec.CheckNetworkName], since it becomes
-// a path. The lock is waited for until ctx is done, and no longer than [flock.Timeout]: then
-// the error is context.DeadlineExceeded. The caller closes the store.
+// Open creates the missing directories of the network and locks the leases; it reads none yet. The
+// network's name must pass [spec.CheckNetworkName], since it becomes a path. Open waits for the
+// lock until ctx is done, and no longer than [flock.Timeout]; then the error is
+// context.DeadlineExceeded. The caller closes the store.
 func Open(ctx context.Context, dir, network string, o Options) (*Store, error) {
 	return open(ctx, dir, network, o, unix.LOCK_EX, true)
 }
 
-// OpenExisting is [Open] without creating a directory, for DEL and GC: the error is
-// os.ErrNotExist if the network has no leases.
+// OpenExisting is [Open] without creating a directory, for DEL and GC: the error is os.ErrNotExist
+// if the network has no leases.
 func OpenExisting(ctx context.Context, dir, network string, o Options) (*Store, error) {
 	return open(ctx, dir, network, o, unix.LOCK_EX, false)
 }
 
-// OpenReadOnly opens the leases for reading, with a shared lock; the error is os.ErrNotExist if there
-// are none. It changes nothing on disk, and methods that would fail.
+// OpenReadOnly opens the leases for reading, with a shared lock; the error is os.ErrNotExist if
+// there are none. It changes nothing on disk; methods that would change something fail.
 //
-// CHECK, GET and STATUS use it: runtimes call them every few seconds, and they have to work
-// on a read-only disk.
+// CHECK, GET and STATUS use it: runtimes call them every few seconds, and they must work on a
+// read-only disk.
 func OpenReadOnly(ctx context.Context, dir, network string, o Options) (*Store, error) {
 	return open(ctx, dir, network, o, unix.LOCK_SH, false)
 }
 
-// open is the three above; how is the kind of lock, LOCK_SH for a view.
+// open implements the three functions above; how is the kind of lock, LOCK_SH for a read-only
+// store.
 func open(ctx context.Context, dir, network string, o Options, how int, create bool) (*Store, error) {
 	if err := spec.CheckNetworkName(network); err != nil {
 		return nil, err
@@ -126,8 +125,8 @@ func open(ctx context.Context, dir, network string, o Options, how int, create b
 	return s, nil
 }
 
-// openDirectories opens the data directory and the network's in it. Symbolic links are
-// followed in the path of the data directory only.
+// openDirectories opens the data directory and the network's directory in it. It follows symbolic
+// links only in the path of the data directory.
 func (s *Store) openDirectories(dir string, create bool) (err error) {
 	s.data, err = openDirectory(dir)
 	if create && errors.Is(err, os.ErrNotExist) {
@@ -143,9 +142,9 @@ func (s *Store) openDirectories(dir string, create bool) (err error) {
 	return err
 }
 
-// lock locks the file that all users of the format lock. Where it is missing and cannot be
-// created, the directory is locked instead, which other users of this package notice.
-// The reference's lock file has mode 0750; ours has 0600, which both can open.
+// lock locks the file that all users of the format lock. If the file is missing and cannot be
+// created, it locks the directory instead, which only users of this package respect. The
+// reference's lock file has mode 0750; ours has 0600, which both can open.
 func (s *Store) lock(ctx context.Context, how int) (func(), error) {
 	fd, _, err := s.leases.openFile(lockName, unix.O_RDONLY)
 	if errors.Is(err, os.ErrNotExist) {
@@ -153,8 +152,8 @@ func (s *Store) lock(ctx context.Context, how int) (func(), error) {
 		if s.readOnly {
 			return func() {}, nil
 		}
-		// The directories may be new, and a sync of the directory of a lease does not
-		// include those above it. A store without a lock file does not have our leases yet.
+		// The directories may be new, and a sync of the directory of a lease does not include its
+		// parents. A store without a lock file has none of our leases yet.
 		if s.o.KeepAcrossBoots {
 			if err := s.data.change("sync directories", s.network, func() error { return unix.Syncfs(s.data.fd) }); err != nil {
 				return nil, err
@@ -178,7 +177,7 @@ func (s *Store) lock(ctx context.Context, how int) (func(), error) {
 	return unlock, nil
 }
 
-// Close closes what is open, and releases the lock at last.
+// Close closes the open files, and releases the lock last.
 func (s *Store) Close() {
 	if s.x != nil {
 		s.x.dir.close()

@@ -10,19 +10,19 @@ import (
 	"cnibox/internal/disk"
 )
 
-// A tempFile is a lease without an address: an unnamed temporary file (O_TMPFILE in
-// open(2)) that has the content already, so that a process killed at any moment leaves
-// either a whole lease or nothing.
+// A tempFile is a lease without an address: an unnamed temporary file (O_TMPFILE in open(2)) that
+// has the content already, so that a process killed at any moment leaves either a whole lease or
+// nothing.
 //
-// The reference creates the name first and writes then. Killed in between it leaves
-// an empty file, which has no owner and keeps the address from being leased again.
+// The reference creates the name first and writes then. If it is killed in between, it leaves an
+// empty file, which has no owner and prevents the address from being leased again.
 type tempFile struct {
 	lease Lease
 	fd    int // -1: the file system has no unnamed files
 }
 
-// newTempFile writes the content of a lease. With durable the content is on disk before any
-// name is. The caller closes it. No file of the directory has changed yet.
+// newTempFile writes the content of a lease. With durable, the content is on disk before any name
+// is. The caller closes it. The directory has not changed yet.
 func (d directory) newTempFile(l Lease, durable bool) (*tempFile, error) {
 	w := &tempFile{lease: l, fd: -1}
 	err := d.change("create lease", "", func() (err error) {
@@ -56,7 +56,7 @@ func (w *tempFile) fill(fd int, durable bool) error {
 	return nil
 }
 
-// close closes the file, which stays under the names that it was given.
+// close closes the file, which keeps its names.
 func (w *tempFile) close() {
 	if w.fd >= 0 {
 		unix.Close(w.fd)
@@ -64,8 +64,8 @@ func (w *tempFile) close() {
 	}
 }
 
-// publish gives the file the name of an address; false: that is taken.
-// The name is on disk only after [directory.sync].
+// publish gives the file the name of an address; false: the name is taken. The name is on disk only
+// after [directory.sync].
 func (d directory) publish(w *tempFile, a netip.Addr, durable bool) (bool, error) {
 	name := a.String()
 	err := disk.Change("ipam: link lease", func() error {
@@ -77,7 +77,7 @@ func (d directory) publish(w *tempFile, a netip.Addr, durable bool) (bool, error
 	if err != nil {
 		err = d.fail("link lease", name, err)
 	}
-	// The link may be refused where the file was not, as without /proc.
+	// The link may be rejected where the file was not, as without /proc.
 	if noUnnamed(err) {
 		err = d.writeInPlace(w, name, durable)
 	}
@@ -87,18 +87,17 @@ func (d directory) publish(w *tempFile, a netip.Addr, durable bool) (bool, error
 	return err == nil, err
 }
 
-// sync puts the names in the directory on disk.
+// sync writes the names in the directory to disk.
 func (d directory) sync() error {
 	return d.change("sync", ".", func() error { return unix.Fsync(d.fd) })
 }
 
-// procPath is a path of an open file, also of an unnamed one, as in linkat(2):
-// AT_EMPTY_PATH needs a capability.
+// procPath returns a path of an open file, also of an unnamed one, as in linkat(2): AT_EMPTY_PATH
+// needs a capability.
 func procPath(fd int) string { return "/proc/self/fd/" + strconv.Itoa(fd) }
 
-// writeInPlace is publish as the reference does it, for file systems without
-// unnamed files. What a killed process leaves has no owner and is quarantined
-// when the address is needed.
+// writeInPlace is publish as the reference does it, for file systems without unnamed files. The
+// file of a killed process has no owner and is quarantined when the address is needed.
 func (d directory) writeInPlace(w *tempFile, name string, durable bool) error {
 	fd, err := d.open(name, unix.O_WRONLY|unix.O_CREAT|unix.O_EXCL, 0o600)
 	if err != nil {
@@ -112,9 +111,9 @@ func (d directory) writeInPlace(w *tempFile, name string, durable bool) error {
 	return err
 }
 
-// noUnnamed reports whether an error means that O_TMPFILE, or linking its file, does not work
-// here: on this file system, on an old kernel, or without /proc. It is EISDIR of kernels
-// before 3.11, ENOENT where /proc is not mounted.
+// noUnnamed reports whether an error means that O_TMPFILE, or linking its file, does not work here:
+// on this file system, on an old kernel, or without /proc. Kernels before 3.11 return EISDIR, and
+// ENOENT means that /proc is not mounted.
 func noUnnamed(err error) bool {
 	return errors.Is(err, unix.EOPNOTSUPP) || errors.Is(err, unix.EISDIR) || errors.Is(err, unix.EINVAL) ||
 		errors.Is(err, unix.ENOENT) || errors.Is(err, unix.EPERM)

@@ -9,8 +9,8 @@ import (
 	"cnibox/internal/nlconn"
 )
 
-// encode returns the attributes that fn writes, with numbers in network order, as
-// nf_tables has them.
+// encode returns the attributes that fn writes, with numbers in network byte order, as nf_tables
+// expects.
 func encode(fn func(*netlink.AttributeEncoder)) ([]byte, error) {
 	ae := netlink.NewAttributeEncoder()
 	ae.ByteOrder = binary.BigEndian
@@ -20,12 +20,13 @@ func encode(fn func(*netlink.AttributeEncoder)) ([]byte, error) {
 	return ae.Encode()
 }
 
-// text is [nlconn.Attribute] for a string that ends with a zero byte or the attribute.
+// text reads a string attribute with [nlconn.Attribute]; the string ends with a zero byte or with
+// the attribute.
 func text(b []byte, path ...uint16) string {
 	return unix.ByteSliceToString(nlconn.Attribute(b, path...))
 }
 
-// num is [nlconn.Attribute] for a number in network order of up to 8 bytes.
+// num reads a number of up to 8 bytes in network byte order with [nlconn.Attribute].
 func num(b []byte, path ...uint16) (n uint64) {
 	v := nlconn.Attribute(b, path...)
 	for _, c := range v[:min(len(v), 8)] {

@@ -9,11 +9,11 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// The base ruleset of a table is the same on every host: sets, fixed chains and their
-// rules. Its version is the comment of the one rule of a chain that no packet comes to; a
-// table's own user data cannot be changed. Where it is as here, an update sends only
-// elements; a flush of the table takes it along. It must be another after a change, and a
-// set whose type changes needs a new name as well.
+// The base ruleset of a table is the same on every host: sets, fixed chains and their rules. Its
+// version is the comment of the only rule of a chain that no packet reaches, because a table's own
+// user data cannot be changed. If the version matches, an update sends only elements; a flush of
+// the table deletes the version too. Change the version whenever the base ruleset changes. A set
+// whose type changes also needs a new name.
 const (
 	baseVersion  = "base ruleset 3"
 	versionChain = "version"
@@ -21,11 +21,10 @@ const (
 
 // Priorities of the base chains.
 //
-// The kernel runs a chain registered later before others of the same
-// priority. With dstnat itself our host ports would so overrule the more
-// specific service rules of an earlier plugin, which was CVE-2019-9946; ten
-// behind, they are asked last. The guard must see packets before connection
-// tracking does.
+// Of chains with the same priority, the kernel runs the one registered last first. With dstnat
+// itself our host ports would override the more specific service rules of an earlier plugin
+// (CVE-2019-9946); ten behind dstnat, our chain runs after them. The guard chain must run before
+// connection tracking.
 const (
 	guardPrio  = -300 // NF_IP_PRI_RAW
 	dnatPrio   = -100 + 10
@@ -47,25 +46,25 @@ const (
 	policies     = "policies"
 )
 
-// publishedMark is the bit of a packet's mark that says that we have translated its
-// destination. The first packet of a connection, which alone passes chains of
-// type nat, has it from there to postrouting: that the connection was translated, and
-// where to, would be true of a service of kube-proxy as well. Bit 13 is that of the
-// reference plugins, whose chain would masquerade whatever has it.
+// publishedMark is the bit of the packet mark that records that we translated the destination. Only
+// the first packet of a connection passes chains of type nat, and it keeps the bit until
+// postrouting. The conntrack state would not do: a service of kube-proxy also translates
+// connections, possibly to the same target. Bit 13 belongs to the reference plugins, whose chain
+// masquerades every packet that has it.
 const publishedMark = 1 << 12
 
-// A chain is one of our chains with all its rules. A base chain hangs at a hook and lets
-// pass what its rules do not decide on; the others are only jumped to.
+// A chain is one of our chains with all its rules. A base chain is registered at a hook and accepts
+// packets that its rules do not decide about; the other chains are only jumped to.
 type chain struct {
 	name  string
-	typ   nftables.ChainType // "": no base chain
+	typ   nftables.ChainType // "": not a base chain
 	hook  *nftables.ChainHook
 	prio  nftables.ChainPriority
 	needs string // kernel options of the chain and its rules
 	rules []rule
 }
 
-// lib is the library's chain.
+// lib converts the chain for the library.
 func (c *chain) lib(family byte) *nftables.Chain {
 	l := &nftables.Chain{Table: ours(family), Name: c.name}
 	if c.typ != "" {
@@ -74,13 +73,14 @@ func (c *chain) lib(family byte) *nftables.Chain {
 	return l
 }
 
-// newRule is the library's rule.
+// newRule converts a rule for the library.
 func newRule(family byte, table, chain string, r rule) *nftables.Rule {
 	tbl := tableOf(family, table)
 	return &nftables.Rule{Table: tbl, Chain: &nftables.Chain{Table: tbl, Name: chain}, Exprs: r}
 }
 
-// chainsOf returns the fixed chains of a table; those that others jump to come first.
+// chainsOf returns the fixed chains of a table; targets of jumps precede the chains that jump to
+// them.
 func chainsOf(table byte) []chain {
 	if table == bridge {
 		return []chain{
@@ -108,10 +108,10 @@ func chainsOf(table byte) []chain {
 	}
 }
 
-// advertRules drop router advertisements (RFC 4861) of ports that may not send any, with
-// whatever extension headers, in whatever VLAN. The kernel has taken off one VLAN tag by
-// then; the receiver takes off all of VLAN 0, so frames with such a one inside another,
-// which no rule looks into, go as well.
+// advertRules drop router advertisements (RFC 4861) from ports that may not send them, with any
+// extension headers and in any VLAN. The kernel has already removed one VLAN tag; the receiver
+// removes all tags of VLAN 0. No rule can look into frames with such a tag inside another one, so
+// these frames are dropped too.
 func advertRules() []rule {
 	rules := []rule{rule{}.meta(expr.MetaKeyL4PROTO, 0).equal(unix.IPPROTO_ICMPV6).
 		payload(expr.PayloadBaseTransportHeader, icmpTypeAt, 1, 0).equal(routerAdvert).
@@ -124,10 +124,10 @@ func advertRules() []rule {
 	return rules
 }
 
-// guardRules drop what comes from another host with an address in
-// 127.0.0.0/8. With route_localnet, which published ports on 127.0.0.1 need,
-// the kernel itself no longer does: CVE-2020-8558. Answers to such
-// connections pass, since before translation they have real addresses.
+// guardRules drop packets that come from another host and have an address in 127.0.0.0/8. The
+// kernel does not drop them with route_localnet, which published ports on 127.0.0.1 need:
+// CVE-2020-8558. Answers to such connections pass, since they have real addresses before
+// translation.
 func guardRules() []rule {
 	var rules []rule
 	for _, dst := range []bool{false, true} {
@@ -142,9 +142,9 @@ func guardRules() []rule {
 	return rules
 }
 
-// policyRules drop what goes from one bridge with a policy to another, and what
-// stays within an isolated one. A bridge within which packets may pass answers
-// before its membership is asked, since a rule cannot compare two names.
+// policyRules drop packets between two bridges with a policy, and packets within an isolated
+// bridge. The rule for bridges that allow packets within them comes before the membership rules,
+// since a rule cannot compare two names.
 func policyRules() []rule {
 	pair := func() rule { return rule{}.meta(expr.MetaKeyIIFNAME, 0).meta(expr.MetaKeyOIFNAME, ifnameRegs) }
 	return []rule{
@@ -155,9 +155,9 @@ func policyRules() []rule {
 	}
 }
 
-// forwardRules ask the policy of bridges first, as the reference does, then
-// the administrator's chain for what goes to an owned address or comes from one.
-// Everything else passes: other tables decide on it.
+// forwardRules apply the policy of bridges first, as the reference does, then the administrator's
+// chain to packets to or from an owned address. Everything else is accepted; other tables decide
+// about it.
 func forwardRules() []rule {
 	rules := []rule{rule{}.jump(policies)}
 	for _, family := range []byte{v4, v6} {
@@ -169,8 +169,8 @@ func forwardRules() []rule {
 	return rules
 }
 
-// portRules try ports of one address before those of any, and those with
-// conditions, which may ask for the mark, before those without.
+// portRules try ports of one address before ports of any address, and ports with conditions, which
+// may match the mark, before those without.
 func portRules() (rules []rule) {
 	for _, sets := range []portSets{hostPorts, anyPorts} {
 		var plain []rule
@@ -183,8 +183,8 @@ func portRules() (rules []rule) {
 	return rules
 }
 
-// atPort looks the destination's port up in a set of host ports, with the address where
-// the set has addresses. That it is one of this host was asked by the chain that jumps here.
+// atPort looks up the destination port in a set of host ports, with the address if the set has
+// addresses. The chain that jumps here has already matched a local destination.
 func atPort(set *set) rule {
 	r := rule{}.family(set.family)
 	if set.key == portType {
@@ -193,17 +193,16 @@ func atPort(set *set) rule {
 	return r.addr(set.family, true).port(addrLen(set.family) / 4).lookup(set)
 }
 
-// dnat translates ports; where the map has none, the rule does not match and the next
-// one is asked.
+// dnat translates ports; if the map has no entry, the rule does not match and evaluation continues
+// with the next rule.
 func dnat(set *set) rule { return atPort(set).dnat(set.family) }
 
-// marked sets the mark for rules that translate, and clears it where none
-// of them did.
+// marked sets the mark before rules that translate, and clears it if none of them did.
 func marked(rules ...rule) []rule {
 	return append(append([]rule{rule{}.setMark(publishedMark)}, rules...), rule{}.setMark(0))
 }
 
-// condChain names the fixed chain that translates ports with conditions.
+// condChain returns the name of the fixed chain that translates ports with conditions.
 func condChain(family byte, host bool) string {
 	name := "cond4"
 	if family == v6 {
@@ -215,8 +214,8 @@ func condChain(family byte, host bool) string {
 	return name + "-any"
 }
 
-// hairpinRules masquerade published ports where answers would not return through the host. They
-// clear the mark, which no later rule needs.
+// hairpinRules masquerade connections to published ports whose answers would not return through the
+// host, and clear the mark, which no later rule needs.
 func hairpinRules() []rule {
 	rules := []rule{rule{}.setMark(0)}
 	for _, family := range []byte{v4, v6} {
@@ -225,8 +224,8 @@ func hairpinRules() []rule {
 	return rules
 }
 
-// masqRules ask about published ports, then masquerade what leaves an owned
-// address; multicast (224.0.0.0/4, RFC 5771; ff00::/8, RFC 4291) is never touched.
+// masqRules handle published ports first, then masquerade packets that leave an owned address. They
+// never change multicast (224.0.0.0/4, RFC 5771; ff00::/8, RFC 4291).
 func masqRules() []rule {
 	return []rule{
 		rule{}.ct(expr.CtKeySTATUS).mask(native(ipsDstNAT)).cmp(expr.CmpOpNeq, native(0)).
@@ -250,9 +249,8 @@ func tableText(table byte) string {
 	return fmt.Sprintf("family %d", table)
 }
 
-// ensure makes whatever is missing of the table, its sets and its fixed
-// chains, and fills the chains anew. Elements stay; so do packets on their
-// way, which see the old rules or the new ones.
+// ensure creates the missing parts of the table, its sets and its fixed chains, and refills the
+// chains. Elements stay. Packets in flight see either the old rules or the new ones.
 func (t *batch) ensure(table byte) {
 	needs := inetNeeds
 	if table == bridge {
@@ -276,8 +274,8 @@ func (t *batch) ensure(table byte) {
 	t.add(step{what: "version of table " + tableText(table)}).AddRule(version)
 }
 
-// version returns the version of the base ruleset that is there; "" if there is none, or it
-// was flushed.
+// version returns the version of the installed base ruleset; "" if there is none, or if it was
+// flushed.
 func (s *sock) version(table byte) (string, error) {
 	rules, err := s.rulesOf(table, TableName, versionChain)
 	if err != nil || len(rules) == 0 {
@@ -286,14 +284,14 @@ func (s *sock) version(table byte) (string, error) {
 	return rules[0].comment, nil
 }
 
-// addChain makes the chain if it is missing, without rules. Where a chain of that
-// name has another hook, type or priority, the batch fails (EEXIST).
+// addChain creates the chain without rules if it is missing. If a chain with that name has another
+// hook, type or priority, the batch fails (EEXIST).
 func (t *batch) addChain(table byte, c *chain) {
 	t.add(step{what: "chain " + c.name + " of table " + tableText(table), needs: c.needs}).AddChain(c.lib(table))
 }
 
-// fill replaces the rules of a chain that exists by then. No packet sees it without
-// rules, since a batch comes into force as one.
+// fill replaces the rules of a chain, which exists at that point of the batch. No packet sees the
+// chain empty, since a batch takes effect atomically.
 func (t *batch) fill(table byte, c *chain) {
 	what := step{what: "rules of chain " + c.name + " of table " + tableText(table), needs: c.needs}
 	t.add(what).FlushChain(c.lib(table))
@@ -302,8 +300,8 @@ func (t *batch) fill(table byte, c *chain) {
 	}
 }
 
-// dropChain deletes a chain of the table with its rules; one that is still jumped
-// to fails the batch (EBUSY).
+// dropChain deletes a chain of the table with its rules; the batch fails (EBUSY) if a rule or an
+// element still jumps to it.
 func (t *batch) dropChain(table byte, name string) {
 	t.add(step{what: "chain " + name}).DelChain((&chain{name: name}).lib(table))
 }

@@ -17,28 +17,27 @@ import (
 	"cnibox/spec"
 )
 
-// A step is one message of a batch: what it is about, for the error when the kernel
-// refuses it, flags and data that the library does not write, and what wants to know the handle of the
-// rule that it makes.
+// A step is one message of a batch: its subject, for the error if the kernel rejects it; flags and
+// data that the library does not write; and the function that receives the handle of the new rule.
 type step struct {
 	what  string              // "table inet cnibox"
-	needs string              // kernel options without which it is refused; may be empty
-	flags netlink.HeaderFlags // beside the library's
+	needs string              // kernel options without which the kernel rejects it; may be empty
+	flags netlink.HeaderFlags // in addition to the library's
 	made  func(handle uint64) // may be nil
-	data  []byte              // in place of what the library writes, which cannot say all; nil: that
+	data  []byte              // replaces the library's data where the library cannot encode all; nil: the library's
 }
 
-// A batch collects changes that the kernel makes all at once or not at all. The library
-// writes the messages and [sock.commit] sends them: the library's own Flush cannot say
-// which message was refused. The zero value is empty.
+// A batch collects changes that the kernel applies all together or not at all. The library encodes
+// the messages and [sock.commit] sends them: the library's own Flush cannot report which message
+// was rejected. The zero value is empty.
 type batch struct {
 	conn  nftables.Conn // has no socket
 	steps []step        // one for each message
 	err   error         // of writing
 }
 
-// add returns the library's connection, of which the caller calls one method: each adds
-// one message.
+// add returns the library's connection; the caller calls one of its methods, which adds one
+// message.
 func (t *batch) add(s step) *nftables.Conn {
 	t.steps = append(t.steps, s)
 	return &t.conn
@@ -47,12 +46,11 @@ func (t *batch) add(s step) *nftables.Conn {
 // fail keeps the first error of such a method.
 func (t *batch) fail(err error) { t.err = cmp.Or(t.err, err) }
 
-// messages returns what the library has written, between NFNL_MSG_BATCH_BEGIN and
-// NFNL_MSG_BATCH_END.
+// messages returns the encoded messages between NFNL_MSG_BATCH_BEGIN and NFNL_MSG_BATCH_END.
 func (t *batch) messages() (ms []netlink.Message, err error) {
 	t.conn.TestDial = func(out []netlink.Message) ([]netlink.Message, error) {
 		ms = out
-		return nil, io.EOF // as if all of it were acknowledged
+		return nil, io.EOF // as if all were acknowledged
 	}
 	if err := cmp.Or(t.err, t.conn.Flush()); err != nil {
 		return nil, err
@@ -73,7 +71,6 @@ func (t *batch) messages() (ms []netlink.Message, err error) {
 	return ms, nil
 }
 
-// deletes reports whether a message deletes something.
 func deletes(m netlink.Message) bool {
 	switch m.Header.Type {
 	case nfTables | unix.NFT_MSG_DELTABLE, nfTables | unix.NFT_MSG_DELRULE, nfTables | unix.NFT_MSG_DELCHAIN, nfTables | unix.NFT_MSG_DELSET, nfTables | unix.NFT_MSG_DELSETELEM:
@@ -82,8 +79,8 @@ func deletes(m netlink.Message) bool {
 	return false
 }
 
-// commit sends the batch and waits for the acknowledgements: the error is that of the first
-// step that was refused, or about all of it, which comes as that of the message that begins it.
+// commit sends the batch and waits for the acknowledgements. The error is that of the first
+// rejected step. An error about the whole batch arrives as the error of its first message.
 func (s *sock) commit(t *batch) error {
 	if len(t.steps) == 0 {
 		return nil
@@ -120,7 +117,7 @@ func (s *sock) commit(t *batch) error {
 	return nil
 }
 
-// unsent is the error of a batch that the socket did not take, or that was not answered.
+// unsent wraps the error of a batch that was not sent or not answered.
 func unsent(err error) error {
 	if errors.Is(err, unix.EMSGSIZE) {
 		return fmt.Errorf("nft: %w: that many changes in one transaction need CAP_NET_ADMIN on the host, or a larger net.core.wmem_max", err)
@@ -137,11 +134,11 @@ type batchError struct {
 // Error names the step as nft would: "nft: table inet cnibox: …".
 func (r *batchError) Error() string { return "nft: " + r.what + ": " + r.err.Error() }
 
-// Unwrap lets errors.Is find the kernel's number.
+// Unwrap returns the cause, so that errors.Is finds the errno.
 func (r *batchError) Unwrap() error { return r.err }
 
-// explain turns the kernel's number into a sentence that says what is
-// missing; message 0 is the one that begins the batch.
+// explain turns the errno into a sentence that says what is missing; message 0 is the one that
+// begins the batch.
 func (t *batch) explain(message int, err error) error {
 	if message == 0 || message > len(t.steps) {
 		return &batchError{"transaction", explainUnsupported(err, "CONFIG_NF_TABLES")}
@@ -153,9 +150,9 @@ func (t *batch) explain(message int, err error) error {
 	return &batchError{s.what, explainUnsupported(err, s.needs)}
 }
 
-// explainUnsupported adds the likely reason to an error, whose numbers the kernel is sparing
-// with: ENOENT is also what it says of an expression or a type of chain that no
-// module offers, EOPNOTSUPP and EAFNOSUPPORT of a family that it was built without.
+// explainUnsupported adds the likely reason to an error. The kernel has few errnos: it returns
+// ENOENT also for an expression or a chain type that no module provides, and EOPNOTSUPP or
+// EAFNOSUPPORT for a family that it was built without.
 func explainUnsupported(err error, options string) error {
 	switch {
 	case errors.Is(err, os.ErrPermission):

@@ -8,28 +8,28 @@ import (
 	"cnibox/internal/netns"
 )
 
-// A container may publish thousands of ports, as servers for RTP do, with four elements of two
-// families for each. A question to the kernel about each takes longer than reading all.
+// A container may publish thousands of ports, as RTP servers do, and each has four elements of two
+// families. Getting each element takes longer than dumping the set.
 
-const mostAsked = 64 // keys of a set, or handles of a chain; for more, it is read
+const mostAsked = 64 // keys of a set, or handles of a chain; for more, the set or chain is dumped
 
-// knownSet is what the kernel has in a set of host ports, once that was read; before, how many
-// keys it was asked about.
+// knownSet has the kernel's elements of a set of host ports, once that was dumped; before, how many
+// keys were requested.
 type knownSet struct {
 	asked    int
-	elements map[string]*Element // by key; nil: not read
+	elements map[string]*Element // by key; nil: not dumped
 }
 
-// lacks reports whether the key is known to be in no element.
+// lacks reports whether the set is known not to have the key.
 func (k *knownSet) lacks(key []byte) bool {
 	return k != nil && k.elements != nil && k.elements[string(key)] == nil
 }
 
-// isPorts reports whether the set has host ports, or what belongs to them.
+// isPorts reports whether the set has host ports, or data that belongs to them.
 func (s *set) isPorts() bool { return s.kind == KindPortMap && !s.isByOwner() }
 
-// read returns the element with the key; nil if there is none. The kernel looks it up,
-// but a set of host ports about which many questions come is read as a whole.
+// read returns the element with the key; nil if there is none. The kernel looks it up, but a set of
+// host ports is dumped after many requests.
 func (x *Tx) read(set *set, key []byte) (*Element, error) {
 	if !set.isPorts() {
 		return x.s.getElement(set, key)
@@ -53,8 +53,8 @@ func (x *Tx) read(set *set, key []byte) (*Element, error) {
 	return k.elements[string(key)], nil
 }
 
-// readSet reads a set. CHECK of many attachments reads it once, as long as nothing changes the rule set:
-// then it would be the same.
+// readSet dumps a set. CHECK of many attachments dumps it once, as long as the generation of the
+// rule set does not change.
 func (x *Tx) readSet(ports *set) (*knownSet, error) {
 	if !x.checks {
 		return x.s.readSet(ports)
@@ -81,7 +81,7 @@ func (x *Tx) readSet(ports *set) (*knownSet, error) {
 	return k, nil
 }
 
-// generation reads the number of the rule set, which changes with each batch of any process.
+// generation reads the generation ID of the rule set, which changes with each batch of any process.
 func (x *Tx) generation() error {
 	if x.gen != 0 {
 		return nil
@@ -92,12 +92,12 @@ func (x *Tx) generation() error {
 	return ignoreNotExist(err)
 }
 
-// lastRead are the sets that CHECK has read, and the generation that the rule set had before.
+// lastRead has the sets that CHECK has dumped, and the generation of the rule set before that.
 var lastRead struct {
 	sync.Mutex
 	ns   netns.ID
 	gen  uint32
-	sets map[*set]*knownSet // that nothing changes
+	sets map[*set]*knownSet // never modified
 }
 
 func (s *sock) readSet(set *set) (*knownSet, error) {

@@ -10,30 +10,32 @@ import (
 	"cnibox/spec"
 )
 
-// What an attachment owns is found without reading sets, which have the elements of all: a map of
-// each kind has an entry for each element, under a name for the attachment and a number from 0 on,
-// with the element's set and key. An entry may be of an element that is gone, or that is another
-// attachment's by now; none is missing where the base ruleset is of this version.
+// The elements of an attachment are found without dumping the sets, which have those of all
+// attachments. A map of each kind has an entry for each element: its key is a name for the
+// attachment and a number from 0 on, its data are the element's set and key. An entry may refer to
+// an element that is deleted, or that belongs to another attachment now; no entry is missing if the
+// base ruleset is of this version.
 //
-// GET of an element needs its key, which DEL does not know: runtimes leave the port mappings out then. A set
-// that is read once has the ports of all attachments, so each DEL would grow with them.
+// GET of an element needs its key, which DEL does not know, because runtimes omit the port
+// mappings. A dump returns the ports of all attachments, so the cost of each DEL would grow with
+// their number.
 
 const (
-	mostEntries = 32     // of an owner and a kind; of one with more, the sets are read
-	manyEntries = "many" // in place of a set's name: there are more
-	entryKeyLen = 32     // of the longest key in an entry
+	mostEntries = 32     // of an owner and a kind; of an owner with more, the sets are dumped
+	manyEntries = "many" // replaces a set's name: there are more elements
+	entryKeyLen = 32     // the longest key in an entry
 )
 
-// A listing is what an update puts of one kind for one owner, as far as it has no entries yet.
+// A listing has the elements of one kind that an update puts for one owner and that have no entries
+// yet.
 type listing struct {
 	set     *set
 	comment string
-	fresh   bool // the owner had nothing of the kind, so its entries are not asked for
+	fresh   bool // the owner had nothing of the kind, so its entries are not requested
 	many    bool
 	put     []elementID
 }
 
-// A listingID names a listing.
 type listingID struct {
 	set *set
 	key string // of the owner
@@ -52,7 +54,7 @@ func byOwner(kind Kind) *set {
 // isByOwner reports whether the set is one of these maps.
 func (s *set) isByOwner() bool { return s.data == entryType }
 
-// list notes an element for its owner's entries. had: the owner has it already.
+// list records an element for its owner's entries. had: the owner has the element already.
 func (x *Tx) list(e *Element, had bool) {
 	id := listingID{byOwner(e.set.kind), e.OwnerKey()}
 	l := x.listings[id]
@@ -71,7 +73,7 @@ func (x *Tx) list(e *Element, had bool) {
 	}
 }
 
-// listAll notes all elements of a table, of a base ruleset without entries.
+// listAll records all elements of a table whose base ruleset has no entries.
 func (x *Tx) listAll(table byte) error {
 	for _, set := range sets() {
 		if set.table != table || set.isByOwner() {
@@ -80,7 +82,7 @@ func (x *Tx) listAll(table byte) error {
 		err := x.s.elements(set, nil, func(e Element) {
 			now := &e
 			if ch := x.index[elementID{set, string(e.key)}]; ch != nil {
-				now = ch.new // which another owner may have taken over
+				now = ch.new // another owner may have taken it over
 			}
 			if now != nil && now.OwnerKey() != "" {
 				x.list(now, true)
@@ -93,7 +95,7 @@ func (x *Tx) listAll(table byte) error {
 	return nil
 }
 
-// planEntries plans the entries of what was noted.
+// planEntries plans the entries of the recorded elements.
 func (x *Tx) planEntries() {
 	for _, l := range x.listingOrder {
 		if l.many {
@@ -108,7 +110,7 @@ func (x *Tx) planEntries() {
 	}
 }
 
-// planEntry plans one entry, under the first number that is free.
+// planEntry plans one entry, under the first free number.
 func (x *Tx) planEntry(l *listing, data []byte) {
 	for n := 0; x.err == nil; n++ {
 		ch := x.entry(l, n)
@@ -122,8 +124,8 @@ func (x *Tx) planEntry(l *listing, data []byte) {
 	}
 }
 
-// entry returns the change of an entry. The first ADD of an attachment asks for none: where there
-// is one, the kernel refuses the batch (EEXIST), and the next try asks.
+// entry returns the change of an entry. The first ADD of an attachment does not read the entry: if
+// it exists, the kernel rejects the batch (EEXIST), and the next try reads it.
 func (x *Tx) entry(l *listing, n int) *change {
 	key := l.key(n)
 	id := elementID{l.set, string(key)}
@@ -133,35 +135,35 @@ func (x *Tx) entry(l *listing, n int) *change {
 	return x.change(l.set, key)
 }
 
-// key is that of an entry.
+// key returns the key of the entry with number n.
 func (l *listing) key(n int) []byte { return entryKey(ownerKey(l.comment), n) }
 
-// entry is the element of one.
+// entry returns an entry as an element.
 func (l *listing) entry(data, key []byte) *Element {
 	return &Element{set: l.set, key: key, data: data, comment: l.comment}
 }
 
-// entryKey is the key of an owner's entry with a number.
+// entryKey returns the key of an owner's entry with a number.
 func entryKey(owner string, n int) []byte {
 	return keyOf(memberOf(owner), ifname(strconv.Itoa(n)))
 }
 
-// entryData names an element.
+// entryData returns the data of the entry of an element.
 func entryData(e elementID) []byte {
 	key := make([]byte, entryKeyLen)
 	copy(key, e.key)
 	return keyOf(ifname(e.set.name), key)
 }
 
-// isMany reports whether an entry is that of an owner with more than there are entries for.
+// isMany reports whether the entry says that its owner has more elements than entries.
 func isMany(e *Element) bool { return entrySet(e) == manyEntries }
 
-// entrySet is the name of the set in an entry.
+// entrySet returns the name of the set in an entry.
 func entrySet(e *Element) string {
 	return unix.ByteSliceToString(e.data[:min(ifnameLen, len(e.data))])
 }
 
-// entryElement returns the element that an entry names; false for a set that is not of this version.
+// entryElement returns the element that an entry names; false if the set is not of this version.
 func entryElement(e *Element) (id elementID, ok bool) {
 	name := entrySet(e)
 	for _, set := range sets() {
@@ -172,11 +174,11 @@ func entryElement(e *Element) (id elementID, ok bool) {
 	return id, false
 }
 
-// keyLen is the length of the set's keys.
+// keyLen returns the length of the set's keys in bytes.
 func (s *set) keyLen() int { return int(datatype(s.key).Bytes) }
 
-// listedOf returns the elements of o that its entries name, and these, of the kinds for which they
-// do; no kinds mean all. The others are the rest.
+// listedOf returns the elements of o that its entries name, and the entries, of the kinds whose
+// entries are complete; no kinds mean all. rest has the other kinds.
 func (x *Tx) listedOf(o spec.Attachment, kinds []Kind) (owned, entries []*change, rest []Kind) {
 	for _, set := range byOwnerSets {
 		if !hasKind(kinds, set.kind) || !x.leftovers().tables[chainID{family: set.table, table: TableName}] {
@@ -195,7 +197,7 @@ func (x *Tx) listedOf(o spec.Attachment, kinds []Kind) (owned, entries []*change
 // listedIn is listedOf for one kind; false if its entries do not name all.
 func (x *Tx) listedIn(o spec.Attachment, set *set) (owned, entries []*change, ok bool) {
 	if version, err := x.version(set.table); err != nil || version != baseVersion {
-		return nil, nil, false // the error comes back with the sets
+		return nil, nil, false // the dump of the sets returns the same error
 	}
 	isOwned := func(ch *change) bool { return ch.wanted(ownedBy(o)) }
 	for n := 0; ; n++ {
@@ -209,7 +211,7 @@ func (x *Tx) listedIn(o spec.Attachment, set *set) (owned, entries []*change, ok
 		}
 		entries = append(entries, entry)
 		ch := x.change(id.set, []byte(id.key))
-		if first := nextOf(id.set); !isOwned(ch) && first != nil { // it may have become the owner
+		if first := nextOf(id.set); !isOwned(ch) && first != nil { // o may have become the owner
 			ch = x.change(first, []byte(id.key[ifnameLen:]))
 		}
 		if isOwned(ch) && !slices.Contains(owned, ch) {
@@ -224,7 +226,7 @@ func (x *Tx) release(o spec.Attachment, kinds []Kind) {
 	for _, ch := range append(owned, entries...) {
 		ch.new, ch.put = nil, false
 	}
-	for _, ch := range x.changes { // what this update has put
+	for _, ch := range x.changes { // elements that this update has put
 		if hasKind(kinds, ch.set.kind) && ch.wanted(ownedBy(o)) {
 			ch.new, ch.put = nil, false
 		}
@@ -245,7 +247,7 @@ func (x *Tx) ownedOf(o spec.Attachment, kinds []Kind) []*change {
 	return owned
 }
 
-// version is that of a table's base ruleset, read once.
+// version returns the version of a table's base ruleset, read once.
 func (x *Tx) version(table byte) (string, error) {
 	if v, ok := x.versions[table]; ok {
 		return v, nil

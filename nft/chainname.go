@@ -5,8 +5,9 @@ import (
 	"strings"
 )
 
-// CheckChainName refuses names of chains that iptables does not take, or that nft cannot read without
-// quotes, which it has not for them. The error completes a sentence that begins with the name.
+// CheckChainName rejects chain names that iptables does not accept, or that nft cannot read without
+// quotes, which it does not accept for chain names. The error completes a sentence that begins with
+// the name.
 func CheckChainName(name string) error {
 	const longest = 28 // XT_EXTENSION_MAXNAMELEN without the zero byte, linux/netfilter/x_tables.h
 	letters := "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ_"

@@ -6,14 +6,14 @@ import (
 	"strings"
 )
 
-// A MissingError says what an attachment should have in the rule set and has not.
+// A MissingError lists what an attachment should have in the rule set and does not have.
 type MissingError struct{ What []string }
 
-// mostMissing is how many missing things an error names.
+// mostMissing is the largest number of missing things that an error names.
 const mostMissing = 50
 
-// Error lists what is missing in the order in which it was asked for, elements in
-// the words of [Element], chains by name.
+// Error lists what is missing in the order of the check, elements as [Element] formats them, chains
+// by name.
 func (e *MissingError) Error() string {
 	text := "rule set: missing: " + strings.Join(e.What[:min(len(e.What), mostMissing)], ", ")
 	if more := len(e.What) - mostMissing; more > 0 {
@@ -22,11 +22,10 @@ func (e *MissingError) Error() string {
 	return text
 }
 
-// Check is [Table.Update] for CHECK: fn says what shall be there, as for ADD,
-// and nothing is changed. The error is a *[MissingError] if elements are
-// missing, belong to others or lead elsewhere, or if there is no base ruleset. One of
-// another version will do: it serves running containers until the next ADD makes ours. It
-// takes no lock.
+// Check is [Table.Update] for CHECK: fn describes the state that must exist, as for ADD, and Check
+// changes nothing. The error is a *[MissingError] if elements are missing, belong to other
+// attachments or lead elsewhere, or if there is no base ruleset. A base ruleset of another version
+// is valid: it serves running containers until the next ADD replaces it. Check takes no lock.
 func (t *Table) Check(fn func(*Tx) error) error {
 	s, err := dial(t.ns)
 	if err != nil {
@@ -71,8 +70,8 @@ func (t *Table) Check(fn func(*Tx) error) error {
 	return nil
 }
 
-// lacks reports whether an element is missing, or not what it should be. Whether there are
-// rules in the tables filter as well is for [Tx.filters] to say.
+// lacks reports whether an element is missing or differs. [Tx.filters] checks the rules in the
+// tables filter.
 func (ch *change) lacks() bool {
 	if ch.new == nil || ch.old == nil {
 		return ch.new != nil

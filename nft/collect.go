@@ -7,17 +7,15 @@ import (
 	"cnibox/spec"
 )
 
-// A Collection is updates that are made together, in one transaction. The zero value is empty.
+// A Collection has updates that are made in one transaction. The zero value is empty.
 type Collection struct {
-	// Rebuild makes the first commit fill the chains of the base rulesets anew, whatever is missing
-	// in them.
+	// Rebuild makes the first commit refill the chains of the base rulesets, whatever they lack.
 	Rebuild bool
 
 	mu      sync.Mutex
 	updates []collected
 }
 
-// A collected is one update.
 type collected struct {
 	fn        func(*Tx) error
 	then      func(context.Context, error) error
@@ -26,17 +24,18 @@ type collected struct {
 
 type collectionKey struct{}
 
-// A collector is a collection, with the attachment that updates are of and the function that their
-// outcome is reported to.
+// A collector is a collection with the attachment of the updates, and the function that reports the
+// outcome of an update.
 type collector struct {
 	into   *Collection
 	owner  spec.Attachment
 	report func(lacked bool, err error)
 }
 
-// Collect returns a context in which updates are added to the collection, whatever [Table] they
-// are of: all must be of the host's namespace, and of one attachment. An update returns nil then.
-// [Collection.Commit] reports its error, or whether the attachment lacked something that it makes.
+// Collect returns a context in which updates of any [Table] are added to the collection; all must
+// be of the host's network namespace and of one attachment. An update returns nil then.
+// [Collection.Commit] reports its error, or whether the attachment lacked something that the update
+// creates.
 func (c *Collection) Collect(ctx context.Context, owner spec.Attachment, report func(lacked bool, err error)) context.Context {
 	return context.WithValue(ctx, collectionKey{}, collector{c, owner, report})
 }

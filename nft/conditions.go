@@ -14,9 +14,9 @@ import (
 	"cnibox/spec"
 )
 
-// A Match is one condition of a port map; see [ParseConditions], which alone makes
-// them. The list of the field's sort is in use, or for marks mark and mask; one of
-// its values must match, or with not, none of them.
+// A Match is one condition of a port map; only [ParseConditions] creates them. One of the values of
+// the field must match; with not, none of them may. Marks use mark and mask, other fields the list
+// of their type.
 type Match struct {
 	field  field
 	not    bool
@@ -27,7 +27,7 @@ type Match struct {
 	mask   uint32
 }
 
-// A field is what a condition looks at.
+// A field is the part of a packet that a condition matches.
 type field int
 
 const (
@@ -40,8 +40,8 @@ const (
 	fieldConnMark
 )
 
-// fieldOf returns what an option of iptables or an expression of nft looks at.
-// iif and oif, which nft turns into indexes, are compared by name.
+// fieldOf returns the field of an iptables option or an nft expression. iif and oif, which nft
+// turns into indexes, are compared by name.
 func fieldOf(words string) field {
 	switch words {
 	case "-s", "--source", "--src", "ip saddr", "ip6 saddr":
@@ -64,15 +64,15 @@ func fieldOf(words string) field {
 const understood = `understood are, of iptables: [!] -s -d -i -o, -m mark [!] --mark; ` +
 	`of nft: ip|ip6 saddr|daddr, iifname, oifname, meta mark, ct mark, each with an optional != and a value or { a, b }`
 
-// maxWords is how many words conditions may have. They are a part of each rule for the attachment's
-// ports, and the kernel takes no rule with 128 expressions, nor a message of many megabytes.
+// maxWords is the largest number of words in conditions. Each rule for the attachment's ports
+// repeats them, and the kernel rejects a rule with 128 expressions, and a message of many
+// megabytes.
 const maxWords = 1000
 
-// ParseConditions reads the list of tokens that portmap's configuration has as
-// conditionsV4 or, with ip6, conditionsV6, in the words of iptables or of nft. All must
-// hold. Without tokens there are no conditions. The error names the token it did not understand: a
-// condition must not be passed over, since the port would be open to more than was asked
-// for.
+// ParseConditions parses the tokens of conditionsV4, or with ip6 those of conditionsV6, in
+// portmap's configuration, in the syntax of iptables or nft. All conditions must hold; no tokens
+// mean no conditions. The error names the token that was not understood. No token is ignored, since
+// the port would be open to more packets than configured.
 func ParseConditions(tokens []string, ip6 bool) ([]Match, error) {
 	p := parser{family: v4}
 	if ip6 {
@@ -103,7 +103,7 @@ func ParseConditions(tokens []string, ip6 bool) ([]Match, error) {
 	return all, nil
 }
 
-// A parser holds the tokens that are left to read.
+// A parser holds the remaining tokens.
 type parser struct {
 	tokens []string
 	family byte
@@ -119,7 +119,7 @@ func (p *parser) next(what string) (string, error) {
 	return t, nil
 }
 
-// take drops the words if they are next.
+// take removes the words if they come next.
 func (p *parser) take(words string) bool {
 	list := strings.Fields(words)
 	if len(p.tokens) < len(list) || !slices.Equal(p.tokens[:len(list)], list) {
@@ -129,8 +129,8 @@ func (p *parser) take(words string) bool {
 	return true
 }
 
-// condition reads [!] option value or expression [!=] value, where several values are a,b
-// or { a, b }.
+// condition parses [!] option value, or expression [!=] value; several values are written a,b or {
+// a, b }.
 func (p *parser) condition() (m Match, err error) {
 	m.not = p.take("!")
 	key, err := p.next("!")
@@ -176,7 +176,7 @@ func (p *parser) condition() (m Match, err error) {
 	return m, nil
 }
 
-// value adds one value to a condition, in the form its field asks for.
+// value adds one value to a condition, parsed as its field requires.
 func (p *parser) value(m *Match, v string) (err error) {
 	switch m.field {
 	case fieldSource, fieldDestination:
@@ -186,7 +186,7 @@ func (p *parser) value(m *Match, v string) (err error) {
 	case fieldInput, fieldOutput:
 		name := strings.Trim(v, `"`)
 		if before, ok := strings.CutSuffix(name, "+"); ok && before != "" {
-			name = before + "*" // which is nft's sign
+			name = before + "*" // nft's wildcard
 		}
 		if name == "" || len(name) >= ifnameLen || name == "*" || strings.ContainsAny(name, "/{}!&=") {
 			return fmt.Errorf("%q is not an interface", v)
@@ -202,8 +202,8 @@ func (p *parser) value(m *Match, v string) (err error) {
 	return err
 }
 
-// prefix reads an address or a prefix of the list's family. Names are not
-// looked up: a rule that depends on an answer of the moment is none.
+// prefix parses an address or a prefix of the list's family. It does not look up names: a rule must
+// not depend on the answer of a name server at that time.
 func (p *parser) prefix(v string) (netip.Prefix, error) {
 	a, err := netip.ParsePrefix(v)
 	if err != nil {
@@ -219,8 +219,8 @@ func (p *parser) prefix(v string) (netip.Prefix, error) {
 	return a.Masked(), nil
 }
 
-// markAndMask reads value[/mask], decimal, or hexadecimal after 0x; a mask of 0 would
-// match everything and is refused.
+// markAndMask parses value[/mask], decimal, or hexadecimal after 0x. It rejects a mask of 0, which
+// would match everything.
 func markAndMask(v string) (mark, mask uint32, err error) {
 	value, rest, ok := strings.Cut(v, "/")
 	n, err := strconv.ParseUint(value, 0, 32)
@@ -234,15 +234,15 @@ func markAndMask(v string) (mark, mask uint32, err error) {
 	return uint32(n), uint32(bits), nil
 }
 
-// mostRules bounds what the lists of one configuration may multiply to: each
-// combination is a rule, and the first packet of each connection to the port is
-// compared with one after the other.
+// mostRules is the largest number of combinations of the lists in one configuration: each
+// combination is a rule, and the first packet of each connection to the port is compared with one
+// after the other.
 const mostRules = 256
 
-// condGroup returns the chain that asks the conditions of a network's host
-// ports. Its name follows from its rules, so networks and mappings with other
-// conditions have other chains, and each goes with its last mapping. The error is
-// about lists that multiply to more than mostRules.
+// condGroup returns the chain with the conditions of a network's host ports. The chain's name
+// follows from its rules, so networks and mappings with other conditions have other chains, and a
+// chain is deleted with its last mapping. The error is about lists with more than mostRules
+// combinations.
 func condGroup(network string, family byte, host bool, conds []Match) (chain, error) {
 	all := []rule{rule{}.family(family)}
 	for i := range conds {
@@ -268,9 +268,8 @@ func condGroup(network string, family byte, host bool, conds []Match) (chain, er
 	return chain{name: name, needs: ctNeeds, rules: all}, nil
 }
 
-// rules returns the expressions of a condition: one of the lists must match. What
-// stands in one rule must all hold, so "one of these" takes a rule for each value,
-// while "none of these" is a single rule with all of them.
+// rules returns the expressions of a condition. All expressions of one rule must match, so "one of
+// these" takes a rule for each value, while "none of these" is a single rule with all values.
 func (m *Match) rules(family byte) (each []rule) {
 	op := expr.CmpOpEq
 	if m.not {
@@ -294,7 +293,7 @@ func (m *Match) rules(family byte) (each []rule) {
 		if m.mask != ^uint32(0) {
 			r = r.mask(native(m.mask))
 		}
-		each = append(each, r.cmp(op, native(m.mark))) // loaded in the machine's order
+		each = append(each, r.cmp(op, native(m.mark))) // loaded in host byte order
 	}
 	if m.not {
 		return []rule{slices.Concat(each...)}

@@ -12,9 +12,9 @@ import (
 	"cnibox/internal/nlconn"
 )
 
-// Attributes and messages of conntrack netlink, which x/sys does not have:
-// include/uapi/linux/netfilter/nfnetlink_conntrack.h. The flags of a filter
-// are bits by the kernel's net/netfilter/nf_internals.h, Linux 5.8.
+// Attributes and messages of conntrack netlink that x/sys lacks:
+// include/uapi/linux/netfilter/nfnetlink_conntrack.h. The filter flags are bits of the kernel's
+// net/netfilter/nf_internals.h, Linux 5.8.
 const (
 	ctGet, ctDelete = 1, 2 // IPCTNL_MSG_CT_GET, IPCTNL_MSG_CT_DELETE
 
@@ -27,21 +27,20 @@ const (
 	filterProtoNum, filterProtoDstPort             uint32 = 1 << 3, 1 << 5
 )
 
-// FlushUDP makes the kernel forget the UDP flows that were sent to one of the
-// host ports, so that the next packet is translated anew: a flow that was
-// there before its host port came, or after it went, would go astray for as
-// long as packets follow each other. A port without an address, or with the
-// unspecified one, means all addresses of its family; with the zero
-// Addr, of both. A kernel without connection tracking has none to forget.
+// FlushUDP deletes the conntrack entries of UDP flows to the host ports, so that the next packet is
+// translated by the current rules. An entry older than its host port, or than the removal of the
+// port, would send packets to the wrong destination as long as they follow each other. A port with
+// the unspecified address means all addresses of the family, with the zero Addr those of both
+// families. It is not an error if the kernel lacks connection tracking.
 func (t *Table) FlushUDP(ports []netip.AddrPort) error {
 	return t.flushUDP(ports, func([]byte, byte) bool { return true })
 }
 
-// FlushAstrayUDP is FlushUDP for the flows that were not translated, as those that began while
-// the rule set was gone. The others go on.
+// FlushAstrayUDP is FlushUDP for flows that were not translated, such as those that began while the
+// rule set was missing. Other flows are not changed.
 func (t *Table) FlushAstrayUDP(ports []netip.AddrPort) error { return t.flushUDP(ports, untranslated) }
 
-// flushUDP is FlushUDP for the flows that the function wants.
+// flushUDP is FlushUDP for the flows that want selects.
 func (t *Table) flushUDP(ports []netip.AddrPort, want func(flow []byte, family byte) bool) error {
 	if len(ports) == 0 {
 		return nil
@@ -52,7 +51,7 @@ func (t *Table) flushUDP(ports []netip.AddrPort, want func(flow []byte, family b
 	}
 	defer s.Close()
 	for _, family := range []byte{v4, v6} {
-		targets := make(map[netip.AddrPort]bool, len(ports)) // the zero Addr is any
+		targets := make(map[netip.AddrPort]bool, len(ports)) // the zero Addr is any address
 		for _, p := range ports {
 			a := p.Addr().Unmap()
 			if a.IsValid() && familyOf(a) != family {
@@ -73,8 +72,8 @@ func (t *Table) flushUDP(ports []netip.AddrPort, want func(flow []byte, family b
 	return nil
 }
 
-// flushUDP deletes the flows of one family. Between reading and deleting some
-// may end by themselves, which is as good.
+// flushUDP deletes the flows of one family. A flow that ends between the dump and its deletion is
+// not an error.
 func (s *sock) flushUDP(family byte, ports map[netip.AddrPort]bool, want func([]byte, byte) bool) error {
 	var doomed [][]byte
 	err := s.request(ctNetlink|ctGet, netlink.Dump, family, func(ae *netlink.AttributeEncoder) { filterUDP(ae, ports) }, func(_ byte, data []byte) {
@@ -98,8 +97,8 @@ func (s *sock) flushUDP(family byte, ports map[netip.AddrPort]bool, want func([]
 	return nil
 }
 
-// filterUDP asks for UDP flows only, and for one port if it is only one.
-// Kernels before 5.8 overlook it, so the answers are filtered here as well.
+// filterUDP requests UDP flows only, and one port only if there is only one. Kernels before 5.8
+// ignore the filter, so the answers are filtered here as well.
 func filterUDP(ae *netlink.AttributeEncoder, ports map[netip.AddrPort]bool) {
 	flags := filterProtoNum
 	ae.Nested(ctaTupleOrig, func(ae *netlink.AttributeEncoder) error {
@@ -121,22 +120,22 @@ func filterUDP(ae *netlink.AttributeEncoder, ports map[netip.AddrPort]bool) {
 	})
 }
 
-// flowTo returns where the first packet of a flow was sent to, before any
-// translation (CTA_TUPLE_ORIG), and whether it was UDP. What is missing or cut short
-// comes as the zero address and port 0, which is not a host port.
+// flowTo returns the destination of a flow's first packet before any translation (CTA_TUPLE_ORIG),
+// and whether it is UDP. Missing or truncated attributes give the zero address and port 0, which is
+// not a host port.
 func flowTo(data []byte, family byte) (dst netip.AddrPort, udp bool) {
 	tuple := nlconn.Attribute(data, ctaTupleOrig)
 	dst = flowEnd(tuple, family, ctaIPv4Dst, ctaIPv6Dst, ctaProtoDstPort)
 	return dst, num(nlconn.Attribute(tuple, ctaTupleProto), ctaProtoNum) == unix.IPPROTO_UDP
 }
 
-// untranslated reports whether a flow is answered by the address that it was sent to.
+// untranslated reports whether a flow is answered from the address to which it was sent.
 func untranslated(data []byte, family byte) bool {
 	to, _ := flowTo(data, family)
 	return to == flowEnd(nlconn.Attribute(data, ctaTupleReply), family, ctaIPv4Src, ctaIPv6Src, ctaProtoSrcPort)
 }
 
-// flowEnd reads the address and port of a tuple that have these attributes.
+// flowEnd reads the address and the port of a tuple from the given attribute types.
 func flowEnd(tuple []byte, family byte, typ4, typ6, port uint16) netip.AddrPort {
 	typ := typ4
 	if family == v6 {
@@ -146,9 +145,9 @@ func flowEnd(tuple []byte, family byte, typ4, typ6, port uint16) netip.AddrPort 
 	return netip.AddrPortFrom(addr, uint16(num(nlconn.Attribute(tuple, ctaTupleProto), port)))
 }
 
-// forget deletes the flow that a message is about; one that has ended is fine. The
-// identity goes along (CTA_ID), so that a new flow between the same ports, which
-// may be translated as it should, is not taken for the old one.
+// forget deletes the flow of a message; it is not an error if the flow has ended. The request
+// contains the flow's ID (CTA_ID), so that the kernel does not delete a new, correctly translated
+// flow between the same ports.
 func (s *sock) forget(family byte, data []byte) error {
 	err := s.request(ctNetlink|ctDelete, netlink.Acknowledge, family, func(ae *netlink.AttributeEncoder) {
 		ae.Bytes(ctaTupleOrig|netlink.Nested, nlconn.Attribute(data, ctaTupleOrig))

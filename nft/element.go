@@ -17,8 +17,8 @@ import (
 	"cnibox/spec"
 )
 
-// A Kind is one sort of thing that an attachment can own in our tables. Plugins
-// release their own kind only, as several of a chain serve the same attachment.
+// A Kind is a type of resource that an attachment can own in our tables. Plugins release their own
+// kind only, since several plugins of a chain serve the same attachment.
 type Kind int
 
 const (
@@ -32,41 +32,41 @@ const (
 
 const (
 	keyLen      = 24  // of Attachment.Key
-	longest     = 127 // bytes of a comment; nft shows no longer ones
+	longest     = 127 // bytes of a comment; nft does not show longer ones
 	commentType = 0   // NFTNL_UDATA_SET_ELEM_COMMENT, and NFTNL_UDATA_RULE_COMMENT: libnftnl, udata.h
-	listsPerMsg = 200 // elements in one message, whose list must stay under 64 KiB
+	listsPerMsg = 200 // elements in one message, whose list must be smaller than 64 KiB
 )
 
-// An Element is one element of one of our sets or maps: what a [Tx] puts, and what is read back. It is as
-// the kernel has it: key and data are in the order of the parts that the types of the set have, each
-// padded to whole registers. What is read may be cut short, if another program has made it.
+// An Element is one element of one of our sets or maps, as a [Tx] puts it or as it is read back.
+// Key and data are in the kernel's form: the parts of the set's types in order, each padded to
+// whole registers. An element that another program has made may be truncated.
 type Element struct {
 	set     *set
 	key     []byte
-	data    []byte // of a map that is none of verdicts
-	chain   string // that the verdict jumps to
+	data    []byte // of a map without verdicts
+	chain   string // target of the verdict
 	comment string // names the owner
 
 	filter filterUse // of an address that is allowed
 }
 
-// Kind is the sort of thing that it is.
+// Kind returns the kind of the element's set.
 func (e *Element) Kind() Kind { return e.set.kind }
 
-// OwnerKey is that of the owner, see [spec.Attachment.Key]; empty: it has none.
+// OwnerKey returns the owner's key, see [spec.Attachment.Key]; empty: no owner.
 func (e *Element) OwnerKey() string { return ownerKey(e.comment) }
 
-// Owner is the attachment in the comment. Names that did not fit are incomplete: then its Key is not
-// OwnerKey.
+// Owner returns the attachment in the comment. Names that did not fit are incomplete; then the Key
+// of the result is not OwnerKey.
 func (e *Element) Owner() spec.Attachment { return ownerNames(e.comment) }
 
-// Unread reports whether no rule reads the element: it is there for later calls.
+// Unread reports whether no rule reads the element: later calls use it.
 func (e *Element) Unread() bool {
 	return e.set == managedBySet || e.set == isolatedBySet || e.set == enlistedSet
 }
 
-// Addr is the address of the container; of a host port that of the host, which is zero for any, and
-// of what has no address zero too.
+// Addr returns the address of the container, or for a host port the host's address (zero: any). It
+// is zero for elements without an address.
 func (e *Element) Addr() netip.Addr {
 	switch {
 	case e.set.family == 0 || e.set.key == portType:
@@ -77,7 +77,7 @@ func (e *Element) Addr() netip.Addr {
 	return e.set.addr(e.key)
 }
 
-// Port is the protocol and the number of a port; empty: it has none.
+// Port returns the protocol and the number of a host port; empty: not a port.
 func (e *Element) Port() (proto string, port uint16) {
 	key := e.key
 	if e.set.key != portType {
@@ -89,7 +89,7 @@ func (e *Element) Port() (proto string, port uint16) {
 	return ProtoName(key[0]), binary.BigEndian.Uint16(key[4:])
 }
 
-// Target is where a host port leads to; zero: nowhere.
+// Target returns the address and port to which a host port is translated; zero: none.
 func (e *Element) Target() netip.AddrPort {
 	if e.set.kind != KindPortMap {
 		return netip.AddrPort{}
@@ -97,7 +97,7 @@ func (e *Element) Target() netip.AddrPort {
 	return targetOf(e.data, e.set.family)
 }
 
-// Link is the bridge, or the port of one; empty: it is about no link.
+// Link returns the name of the bridge or the bridge port; empty: none.
 func (e *Element) Link() string {
 	if e.set.family != 0 || e.set == enlistedSet {
 		return ""
@@ -105,7 +105,7 @@ func (e *Element) Link() string {
 	return string(bytes.TrimRight(e.key[:min(ifnameLen, len(e.key))], "\x00"))
 }
 
-// MAC is the one address that a port of a bridge may send from; nil: it is about none.
+// MAC returns the only source address that a bridge port may use; nil: none.
 func (e *Element) MAC() net.HardwareAddr {
 	if e.set != macsSet || len(e.key) < ifnameLen+macLen {
 		return nil
@@ -113,7 +113,7 @@ func (e *Element) MAC() net.HardwareAddr {
 	return e.key[ifnameLen : ifnameLen+macLen]
 }
 
-// String says what the element does, for people: in CHECK's errors, in lists and in golden files.
+// String describes the element, for CHECK's errors, lists and golden files.
 func (e *Element) String() string {
 	switch {
 	case e.set.isByOwner(), e.set == enlistedSet:
@@ -136,7 +136,7 @@ func (e *Element) String() string {
 	return e.set.name + " " + e.Link()
 }
 
-// portText is String for a host port, in the words of nft.
+// portText is String for a host port, in the syntax of nft.
 func (e *Element) portText() string {
 	proto, number := e.Port()
 	if proto == "" {
@@ -156,15 +156,15 @@ func (e *Element) portText() string {
 	return fmt.Sprintf("%s%s -> %s", host, port, e.Target())
 }
 
-// comment names the owner, cut to what fits; see [spec.Attachment.Label].
+// comment names the owner, cut to fit; see [spec.Attachment.Label].
 func comment(o spec.Attachment) string { return commentWithin(o, longest) }
 
-// commentWithin is comment for so many bytes.
+// commentWithin is comment with a limit in bytes.
 func commentWithin(o spec.Attachment, bytes int) string {
 	c := []byte(o.Label(bytes))
 	for i, ch := range c {
 		if ch < ' ' || ch == '"' || ch == 0x7f {
-			c[i] = '?' // nft prints comments as they are, between quotes
+			c[i] = '?' // nft prints comments unchanged between quotes
 		}
 	}
 	return string(c)
@@ -178,8 +178,8 @@ func ownerKey(comment string) string {
 	return comment[:keyLen]
 }
 
-// ownerNames returns the owner in a comment. Names that did not
-// fit are incomplete: then Key of the result is not that of the comment.
+// ownerNames returns the owner in a comment. Names that did not fit are incomplete; then the Key of
+// the result is not that of the comment.
 func ownerNames(comment string) spec.Attachment {
 	if ownerKey(comment) == "" || len(comment) == keyLen {
 		return spec.Attachment{}
@@ -189,7 +189,7 @@ func ownerNames(comment string) spec.Attachment {
 	return spec.Attachment{Network: network, ContainerID: id, IfName: ifname}
 }
 
-// lib is the library's element.
+// lib converts the element for the library.
 func (e *Element) lib() nftables.SetElement {
 	l := nftables.SetElement{Key: e.key, Val: e.data, Comment: e.comment + filterWords[e.filter]}
 	if e.chain != "" {
@@ -198,8 +198,7 @@ func (e *Element) lib() nftables.SetElement {
 	return l
 }
 
-// readComment finds the comment in user data; nil if there is none. It may
-// end with a zero byte.
+// readComment finds the comment in user data; nil if there is none. It may end with a zero byte.
 func readComment(b []byte) []byte {
 	for len(b) >= 2 && int(b[1])+2 <= len(b) {
 		if b[0] == commentType {
@@ -210,11 +209,11 @@ func readComment(b []byte) []byte {
 	return nil
 }
 
-// A filter reports by a comment that is as long as a key, or longer, whether an element is
-// wanted; nil wants all. A set can have thousands of elements of which one is wanted.
+// A filter selects elements by the comment, which is at least as long as a key; nil selects all. A
+// set can have thousands of elements of which one is selected.
 type filter func(comment []byte) bool
 
-// decodeElements calls fn for each wanted element in a message about elements of a set.
+// decodeElements calls fn for each selected element in a message with elements of a set.
 func decodeElements(set *set, data []byte, want filter, fn func(Element)) {
 	for _, item := range nlconn.Attributes(nlconn.Attribute(data, unix.NFTA_SET_ELEM_LIST_ELEMENTS)) {
 		if e, ok := decodeElement(item, want); ok {
@@ -224,7 +223,7 @@ func decodeElements(set *set, data []byte, want filter, fn func(Element)) {
 	}
 }
 
-// decodeElement reads one; false if it is not wanted, of which a set can have thousands.
+// decodeElement decodes one element; false if it is not selected.
 func decodeElement(item []byte, want filter) (e Element, ok bool) {
 	var data []byte
 	ok = want == nil
@@ -255,15 +254,14 @@ func decodeElement(item []byte, want filter) (e Element, ok bool) {
 	return e, true
 }
 
-// equal reports whether both do the same for the same owner; names for people
-// are not compared.
+// equal reports whether both do the same for the same owner; it does not compare the owner's names.
 func (e *Element) equal(o *Element) bool {
 	key := e.OwnerKey()
 	return bytes.Equal(e.data, o.data) && e.chain == o.chain && key == o.OwnerKey() && (key != "" || e.comment == o.comment) && e.filter == o.filter
 }
 
-// getElement asks for one element by its key; nil if there is none, nor its set or
-// table. The kernel looks it up, so others cost no time.
+// getElement gets one element by its key; nil if the element, its set or its table does not exist.
+// The kernel looks it up, so the number of other elements does not matter.
 func (s *sock) getElement(set *set, key []byte) (found *Element, err error) {
 	err = s.request(nfTables|unix.NFT_MSG_GETSETELEM, 0, set.table, func(ae *netlink.AttributeEncoder) {
 		ae.String(unix.NFTA_SET_ELEM_LIST_TABLE, TableName)
@@ -284,7 +282,7 @@ func (s *sock) getElement(set *set, key []byte) (found *Element, err error) {
 	return found, ignoreNotExist(err)
 }
 
-// elements reads the wanted elements of a set; one that is not there is empty.
+// elements dumps the selected elements of a set; a set that does not exist has none.
 func (s *sock) elements(set *set, want filter, fn func(Element)) error {
 	return ignoreNotExist(s.request(nfTables|unix.NFT_MSG_GETSETELEM, netlink.Dump, set.table, func(ae *netlink.AttributeEncoder) {
 		ae.String(unix.NFTA_SET_ELEM_LIST_TABLE, TableName)
@@ -292,8 +290,8 @@ func (s *sock) elements(set *set, want filter, fn func(Element)) error {
 	}, func(_ byte, data []byte) { decodeElements(set, data, want, fn) }))
 }
 
-// keyOf joins parts, each filled up with zeros to whole registers of 4 bytes: what
-// the kernel compares is registers, not fields.
+// keyOf joins parts, each padded with zeros to whole registers of 4 bytes: the kernel compares
+// registers, not fields.
 func keyOf(parts ...[]byte) []byte {
 	key := make([]byte, 0, 24)
 	for _, p := range parts {
@@ -305,11 +303,10 @@ func keyOf(parts ...[]byte) []byte {
 	return key
 }
 
-// port16 is a port as packets and maps have it.
+// port16 encodes a port as packets and maps have it.
 func port16(p uint16) []byte { return binary.BigEndian.AppendUint16(nil, p) }
 
-// addrOf reads an address from the beginning of a key or value; the zero Addr if it
-// is cut short.
+// addrOf reads an address from the beginning of a key or value; the zero Addr if it is truncated.
 func addrOf(b []byte, family byte) netip.Addr {
 	n := int(addrLen(family))
 	if len(b) < n {

@@ -10,8 +10,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Where the fields that rules look at lie, in bytes: RFC 791, RFC 8200,
-// Ethernet II; ports are at the same place in TCP, UDP and SCTP.
+// Byte offsets of the header fields that rules match: RFC 791, RFC 8200, Ethernet II. Ports are at
+// the same offset in TCP, UDP and SCTP.
 const (
 	saddr4At, daddr4At = 12, 16
 	saddr6At, daddr6At = 8, 24
@@ -25,38 +25,36 @@ const (
 	ipsDstNAT          = 1 << 5 // IPS_DST_NAT, include/uapi/linux/netfilter/nf_conntrack_common.h
 )
 
-// reg is the first of the 16 registers of 4 bytes that hold what a rule has loaded until
-// something else is loaded there; no rule may count on what another loaded.
+// reg is the first of the 16 registers of 4 bytes. A register keeps its value until the next load;
+// no rule may rely on a value that another rule loaded.
 const reg = unix.NFT_REG32_00
 
-// A rule is what one rule asks and does: its expressions are evaluated in order until one
-// does not match. The methods append one or more; registers are counted from 0.
+// A rule is a list of expressions, which are evaluated in order until one does not match. Each
+// method appends one or more expressions; registers are counted from 0.
 type rule []expr.Any
 
-// meta loads what the kernel knows about a packet beside its bytes. Of what is used here,
-// names of interfaces fill 4 registers, the rest one.
+// meta loads packet metadata. Interface names fill 4 registers, the other keys in use one.
 func (r rule) meta(key expr.MetaKey, to uint32) rule {
 	return append(r, &expr.Meta{Key: key, Register: reg + to})
 }
 
-// payload loads bytes of a header from an offset. The rule does not match a packet that is
-// too short, or has no such header.
+// payload loads bytes of a header from an offset. The rule does not match a packet that is too
+// short or lacks the header.
 func (r rule) payload(base expr.PayloadBase, offset, size, to uint32) rule {
 	return append(r, &expr.Payload{Base: base, Offset: offset, Len: size, DestRegister: reg + to})
 }
 
-// ct loads a key of the connection. The rule does not match a packet that belongs to none.
+// ct loads a key of the connection. The rule does not match a packet without a connection.
 func (r rule) ct(key expr.CtKey) rule {
 	return append(r, &expr.Ct{Key: key, Register: reg})
 }
 
-// cmp compares register 0 and those after it with a value, as many bytes as it has. The
-// order of greater and less is that of bytes, so of numbers in network order.
+// cmp compares as many bytes as the value has, from register 0 on. Greater and less compare bytes,
+// so numbers must be in network byte order.
 func (r rule) cmp(op expr.CmpOp, v []byte) rule {
 	return append(r, &expr.Cmp{Op: op, Register: reg, Data: v})
 }
 
-// equal compares register 0 with the bytes.
 func (r rule) equal(v ...byte) rule { return r.cmp(expr.CmpOpEq, v) }
 
 // setMark sets our bit in the packet's mark, or with 0 clears it.
@@ -73,8 +71,8 @@ func (r rule) bits(keep, flip []byte) rule {
 	return append(r, &expr.Bitwise{SourceRegister: reg, DestRegister: reg, Len: uint32(len(keep)), Mask: keep, Xor: flip})
 }
 
-// lookup searches the set for register 0 and those after it. What a map has for it goes to
-// the same registers; a verdict is to be followed at once.
+// lookup searches the set for the key from register 0 on. A map's data goes to the same registers;
+// a verdict is executed at once.
 func (r rule) lookup(set *set) rule {
 	l := &expr.Lookup{SetName: set.name, SourceRegister: reg, IsDestRegSet: set.isMap()}
 	if set.isMap() && !set.verdicts() {
@@ -83,29 +81,29 @@ func (r rule) lookup(set *set) rule {
 	return append(r, l)
 }
 
-// lacks matches what the set does not have.
+// lacks matches if the set does not have the key.
 func (r rule) lacks(set *set) rule {
 	return append(r, &expr.Lookup{SetName: set.name, SourceRegister: reg, Invert: true})
 }
 
-// localDst matches what is sent to an address of this host, as nft's "fib daddr
-// type local": a packet that only passes by keeps its destination (CVE-2025-67499).
+// localDst matches packets to an address of this host, as nft's "fib daddr type local" does. It
+// does not match forwarded packets, whose destination must stay (CVE-2025-67499).
 func (r rule) localDst() rule {
 	return append(r, &expr.Fib{Register: reg, ResultADDRTYPE: true, FlagDADDR: true}).equal(native(unix.RTN_LOCAL)...)
 }
 
-// dnat sends the connection to the address in register 0 and the port in
-// the register after it, which is where a map of both puts them. The packet is
-// accepted by that, and no other rule of the hook's chain is asked.
+// dnat translates the connection to the address in register 0 and the port in the next register,
+// where a map of both puts them. It accepts the packet, so no other rule of the base chain is
+// evaluated.
 func (r rule) dnat(family byte) rule {
 	return append(r, &expr.NAT{Type: expr.NATTypeDestNAT, Family: uint32(family), RegAddrMin: reg, RegProtoMin: reg + addrLen(family)/4})
 }
 
-// masquerade gives the connection the address of the interface it leaves by,
-// and accepts the packet as dnat does.
+// masquerade gives the connection the address of the interface by which it leaves, and accepts the
+// packet as dnat does.
 func (r rule) masquerade() rule { return append(r, &expr.Masq{}) }
 
-// family makes a rule of an inet table one for IPv4 or IPv6.
+// family restricts a rule of an inet table to IPv4 or IPv6.
 func (r rule) family(family byte) rule { return r.meta(expr.MetaKeyNFPROTO, 0).equal(family) }
 
 // addr loads the destination or source address.
@@ -122,8 +120,8 @@ func (r rule) addr(family byte, dst bool) rule {
 	return r.payload(expr.PayloadBaseNetworkHeader, offset, addrLen(family), 0)
 }
 
-// inside compares a loaded address with a prefix. The mask changes the register, so
-// the address must be loaded anew for another comparison.
+// inside compares a loaded address with a prefix. The mask changes the register, so another
+// comparison must load the address again.
 func (r rule) inside(op expr.CmpOp, p netip.Prefix) rule {
 	if !p.IsSingleIP() {
 		r = r.mask(maskOf(p))
@@ -131,13 +129,12 @@ func (r rule) inside(op expr.CmpOp, p netip.Prefix) rule {
 	return r.cmp(op, p.Masked().Addr().AsSlice())
 }
 
-// port loads protocol and destination port into two registers.
+// port loads the protocol and the destination port into two registers.
 func (r rule) port(to uint32) rule {
 	return r.meta(expr.MetaKeyL4PROTO, to).payload(expr.PayloadBaseTransportHeader, dportAt, portLen, to+1)
 }
 
-// ifname compares a loaded interface name: all of it, or what precedes a
-// trailing star.
+// ifname compares a loaded interface name with name, or with the part before a trailing star.
 func (r rule) ifname(op expr.CmpOp, name string) rule {
 	if n := len(name) - 1; n >= 0 && name[n] == '*' {
 		return r.cmp(op, []byte(name[:n]))
@@ -145,19 +142,19 @@ func (r rule) ifname(op expr.CmpOp, name string) rule {
 	return r.cmp(op, ifname(name))
 }
 
-// match appends a match of x_tables, whose data the kernel wants in full length.
+// match appends a match of x_tables; the kernel requires its data in full length.
 func (r rule) match(name string, revision uint32, info []byte) rule {
 	raw := xt.Unknown(info)
 	return append(r, &expr.Match{Name: name, Rev: revision, Info: &raw})
 }
 
-// list is the rule as the kernel lists its expressions.
+// list returns the rule's expressions as the kernel lists them.
 func (r rule) list() []byte {
 	var all []netlink.Attribute
 	for _, e := range r {
 		data, err := expr.Marshal(inet, e)
 		if err != nil {
-			panic(err) // of values written in this package
+			panic(err) // the values come from this package
 		}
 		all = append(all, netlink.Attribute{Type: netlink.Nested | unix.NFTA_LIST_ELEM, Data: data})
 	}
@@ -181,18 +178,17 @@ func (r rule) accept() rule { return append(r, &expr.Verdict{Kind: expr.VerdictA
 // verdictReturn returns to the chain that jumped here.
 func (r rule) verdictReturn() rule { return append(r, &expr.Verdict{Kind: expr.VerdictReturn}) }
 
-// native is a loaded value that the kernel keeps in the machine's order.
+// native encodes a value that the kernel keeps in host byte order.
 func native(v uint32) []byte { return binary.NativeEndian.AppendUint32(nil, v) }
 
-// ifname is an interface's name as the kernel compares it: 16 bytes, the rest
-// zero. A name that is too long is cut and matches nothing.
+// ifname encodes an interface name as the kernel compares it: 16 bytes, padded with zeros. A name
+// that is too long is cut and matches nothing.
 func ifname(name string) []byte {
 	b := make([]byte, ifnameLen)
 	copy(b[:ifnameLen-1], name)
 	return b
 }
 
-// addrLen is the length of an address in bytes.
 func addrLen(family byte) uint32 {
 	if family == v6 {
 		return 16

@@ -11,10 +11,10 @@ import (
 	"cnibox/internal/nlconn"
 )
 
-// What the reference plugin makes in the tables "ip filter" and "ip6 filter" of
-// iptables-nft, and we as well: where FORWARD drops, only a rule of that very chain lets
-// a packet pass, and it may come to drop at any time after ADD. Table and chains stay after the
-// last container, as those of the reference do.
+// The reference plugin makes these in the tables "ip filter" and "ip6 filter" of iptables-nft, and
+// so do we: where FORWARD drops, only a rule of that chain accepts a packet, and its policy may
+// change to drop at any time after ADD. Table and chains stay after the last container, as those of
+// the reference do.
 const (
 	filterTable  = "filter"
 	filterHook   = "FORWARD"
@@ -29,36 +29,33 @@ const (
 const (
 	answerStates uint16 = 1<<2 | 1<<1 // RELATED, ESTABLISHED
 	dnatState    uint16 = 1 << 7      // DNAT: the destination was translated
-	nativeStates uint16 = 1<<16 - 1   // asked for in nft's own words; which is not read
+	nativeStates uint16 = 1<<16 - 1   // matched in nft's own syntax, which is not parsed
 )
 
-// Where struct xt_conntrack_mtinfo3 has what is used of it, in bytes, in the
-// machine's order.
+// Byte offsets of the used fields of struct xt_conntrack_mtinfo3, in host byte order.
 const (
 	conntrackLen   = 164
-	matchFlagsAt   = 146 // followed by the flags of what is inverted
+	matchFlagsAt   = 146 // followed by the flags of the inverted matches
 	stateMaskAt    = 150
 	byState        = 1 << 0 // XT_CONNTRACK_STATE
 	conntrackRev   = 3
 	commentInfoLen = 256 // struct xt_comment_info, include/uapi/linux/netfilter/xt_comment.h
 )
 
-// An acceptRule is a rule of CNI-FORWARD for one address: it accepts what goes there
-// or comes from there.
+// An acceptRule is a rule of CNI-FORWARD that accepts packets to or from one address.
 type acceptRule struct {
 	ip     netip.Addr
 	dst    bool
 	states uint16 // of the connection; 0: any
 }
 
-// acceptRules returns what an address gets. The third one is not the reference's:
-// it accepts what published ports lead here, which else depends on the policy
-// of FORWARD.
+// acceptRules returns the rules of an address. The reference does not have the third one, which
+// accepts packets that published ports send here: without it they depend on the policy of FORWARD.
 func acceptRules(ip netip.Addr) []acceptRule {
 	return []acceptRule{{ip, true, answerStates}, {ip, false, 0}, {ip, true, dnatState}}
 }
 
-// String is the rule in the words of iptables.
+// String formats the rule in the syntax of iptables.
 func (p acceptRule) String() string {
 	switch {
 	case !p.dst:
@@ -69,7 +66,7 @@ func (p acceptRule) String() string {
 	return fmt.Sprintf("-d %s -m conntrack --ctstate RELATED,ESTABLISHED -j ACCEPT", p.ip)
 }
 
-// rule is the rule in the form of iptables-nft, which lists no other.
+// rule returns the rule in the form of iptables-nft, which lists no other form.
 func (p acceptRule) rule() rule {
 	r := rule{}.addr(familyOf(p.ip), p.dst).equal(p.ip.AsSlice()...)
 	if p.states != 0 {
@@ -81,15 +78,14 @@ func (p acceptRule) rule() rule {
 	return r.counter().accept()
 }
 
-// commentedJump is a rule that jumps and has a comment of iptables.
+// commentedJump returns a rule that jumps and has a comment of iptables.
 func commentedJump(text, to string) rule {
 	info := make([]byte, commentInfoLen)
 	copy(info, text)
 	return rule{}.match("comment", 0, info).counter().jump(to)
 }
 
-// jumps reports whether a rule is what commentedJump makes, with nothing else that
-// must match.
+// jumps reports whether a rule is what commentedJump returns, without another condition.
 func (r *installedRule) jumps(text, to string) bool {
 	for _, e := range expressions(r.exprs) {
 		switch e.name {
@@ -105,7 +101,7 @@ func (r *installedRule) jumps(text, to string) bool {
 	return r.jump() == to
 }
 
-// acceptRule reads a rule for one address; false for every other rule.
+// acceptRule parses a rule for one address; false for every other rule.
 func (r *installedRule) acceptRule() (p acceptRule, ok bool) {
 	for _, e := range expressions(r.exprs) {
 		switch e.name {
@@ -153,7 +149,7 @@ func addressField(family byte, d []byte) (dst, ok bool) {
 	return offset == daddr4At, offset == daddr4At || offset == saddr4At
 }
 
-// conntrackStates reads a match that asks for states of a connection and nothing else.
+// conntrackStates parses a match for states of a connection; false if it has other conditions.
 func conntrackStates(d []byte) (states uint16, ok bool) {
 	info := nlconn.Attribute(d, unix.NFTA_MATCH_INFO)
 	if text(d, unix.NFTA_MATCH_NAME) != "conntrack" || len(info) < conntrackLen {

@@ -12,21 +12,21 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A filterUse says whether an address that is allowed has rules in the table filter. It is
-// recorded with the element: CHECK misses no rules that were never made, and those that are
-// lost are made again for the addresses that had them.
+// A filterUse says whether an allowed address has rules in the table filter. It is recorded with
+// the element: CHECK does not report rules as missing that were never made, and lost rules are made
+// again for the addresses that had them.
 type filterUse byte
 
 const (
-	filterUnset filterUse = iota // of an element that is not about filters
+	filterUnset filterUse = iota // not recorded
 	filterRules
 	filterNone
 )
 
-// filterWords end the comment of an element, behind its owner.
+// filterWords end the comment of an element, after its owner.
 var filterWords = [...]string{filterRules: " filter", filterNone: " nofilter"}
 
-// readOwner takes a comment apart. No name in it has a blank.
+// readOwner splits a comment. Names in it have no blanks.
 func readOwner(comment []byte) (owner string, use filterUse) {
 	owner = unix.ByteSliceToString(comment)
 	for use, word := range filterWords {
@@ -37,54 +37,53 @@ func readOwner(comment []byte) (owner string, use filterUse) {
 	return owner, filterUnset
 }
 
-// A filterPlan is what the table filter of one family lacks, and what the update deletes from it.
+// A filterPlan has what the table filter of one family lacks, and what the update deletes from it.
 type filterPlan struct {
 	family   byte
 	allowed  []allowedAddr
 	released []netip.Addr // whose rules are deleted
 
 	hasForward bool            // FORWARD exists
-	isolates   bool            // FORWARD leads to the reference's policies of bridges
-	noJump     bool            // FORWARD does not lead to CNI-FORWARD
-	rules      []installedRule // of CNI-FORWARD, as far as they are read
+	isolates   bool            // FORWARD jumps to the reference's policies of bridges
+	noJump     bool            // FORWARD does not jump to CNI-FORWARD
+	rules      []installedRule // the rules of CNI-FORWARD that were read
 
 	records map[netip.Addr]ruleRecord
 	found   map[netip.Addr][]uint64 // handles of the rules of the allowed addresses
-	jumps   map[string]uint64       // of those to the administrators' chains
+	jumps   map[string]uint64       // handles of the jumps to the administrators' chains
 
-	admins  []string        // chains that CNI-FORWARD does not lead to
+	admins  []string        // chains to which CNI-FORWARD does not jump
 	missing []acceptRule    // of CNI-FORWARD
 	deleted []installedRule // rules to delete
 
-	noTable bool     // the table is to be made
-	chains  []string // to be made
+	noTable bool     // the table must be made
+	chains  []string // chains to make
 }
 
-// An allowedAddr is an address that is to have rules, under the administrator's chain.
+// An allowedAddr is an address that needs rules, with the administrator's chain.
 type allowedAddr struct {
 	ip    netip.Addr
 	admin string
-	had   bool // it was given rules, wherever they are
-	fresh bool // it was not allowed before, so that rules of it are not looked for
+	had   bool // rules were made for it, in any table
+	fresh bool // it was not allowed before, so its rules are not searched
 }
 
-// RuleHandles are the handles of the rules that the tables filter have for addresses, with that of
-// the jump to the administrator's chain, as a record has them. The kernel can be asked for a rule by
-// its handle, and without it only for all rules of the chain.
+// RuleHandles has the handles of the rules in the tables filter by address, each with that of the
+// jump to the administrator's chain, as they are recorded. With the handle one rule can be
+// requested from the kernel, without it only all rules of the chain.
 type RuleHandles map[netip.Addr][]uint64
 
-// A ruleRecord is what [Tx.Handles] was given.
+// A ruleRecord has the arguments of [Tx.Handles].
 type ruleRecord struct {
 	handles RuleHandles
 	anew    bool
 }
 
-// Handles gives the handles on record of the attachment that is allowed or released next, which may
-// be none. The record is not trusted: where one of the rules is not under its handle, the chain is
-// read. After the update it has the handles of the rules that are there.
+// Handles passes the recorded handles of the attachment that is allowed or released next; there may
+// be none. The record is not trusted: if a rule does not have its recorded handle, the whole chain
+// is read. After the update the record has the handles of the existing rules.
 //
-// anew is for an attachment that the host has not had before: then the chain is not read to find out
-// whether it has rules.
+// anew is for an attachment that is new on the host: then the chain is not searched for its rules.
 func (x *Tx) Handles(record RuleHandles, anew bool) {
 	x.record = ruleRecord{record, anew}
 	for ip := range record {
@@ -92,8 +91,8 @@ func (x *Tx) Handles(record RuleHandles, anew bool) {
 	}
 }
 
-// filters compares the tables filter with what the update allows and releases, or CHECK
-// looks for.
+// filters compares the tables filter with what the update allows and releases, or with what CHECK
+// expects.
 func (x *Tx) filters(check bool) (plans []*filterPlan, err error) {
 	for _, family := range []byte{v4, v6} {
 		p := &filterPlan{family: family, records: x.records}
@@ -128,7 +127,7 @@ func (x *Tx) filters(check bool) (plans []*filterPlan, err error) {
 	return plans, x.err
 }
 
-// adminName returns the administrator's chain of an address, by that of our table.
+// adminName returns the name of the administrator's chain of an element, without our prefix.
 func adminName(e *Element) string { return strings.TrimPrefix(e.chain, adminPrefix) }
 
 // allow adds an address, once.
@@ -145,11 +144,11 @@ func (p *filterPlan) leave(ip netip.Addr) {
 	}
 }
 
-// chain is CNI-FORWARD.
+// chain returns the ID of CNI-FORWARD.
 func (p *filterPlan) chain() chainID { return chainID{p.family, filterTable, filterChain} }
 
-// read looks at the chains. Where FORWARD leads to CNI-FORWARD both are there. CNI-FORWARD is read as
-// a whole where handles do not do: 1000 containers have 3000 rules.
+// read reads the chains. If FORWARD jumps to CNI-FORWARD, both exist. CNI-FORWARD is dumped only
+// where handles do not suffice: 1000 containers have 3000 rules.
 func (p *filterPlan) read(s *sock) error {
 	if len(p.allowed) == 0 && len(p.released) == 0 {
 		return nil
@@ -176,8 +175,8 @@ func (p *filterPlan) read(s *sock) error {
 	return err
 }
 
-// readByHandle reads the rules of the addresses by the handles on record; false: the chain is to be
-// read, since one of them is not there, or to read all of it takes less time.
+// readByHandle reads the rules of the addresses by their recorded handles; false: dump the chain,
+// since one of the rules is missing, or since the dump takes less time.
 func (p *filterPlan) readByHandle(s *sock) (bool, error) {
 	var handles []uint64
 	about := slices.Clone(p.released)
@@ -191,7 +190,7 @@ func (p *filterPlan) readByHandle(s *sock) (bool, error) {
 		handles = append(handles, p.records[ip].handles[ip]...)
 	}
 	slices.Sort(handles)
-	handles = slices.Compact(handles) // addresses have the jump in common
+	handles = slices.Compact(handles) // addresses share the jump
 	if p.noJump || len(about) > 0 && len(handles) == 0 || len(handles) > mostAsked {
 		return false, nil
 	}
@@ -212,8 +211,8 @@ func (p *filterPlan) readByHandle(s *sock) (bool, error) {
 	return true, nil
 }
 
-// hasJump reports whether any rule jumps to an administrator's chain, as far as the kernel's count of
-// them says, which includes the chain's own rules. It is for an ADD that has no handle of the jump.
+// hasJump reports whether the kernel's use count of an administrator's chain is not 0; the count
+// includes the chain's own rules. It serves an ADD without a handle of the jump.
 func (p *filterPlan) hasJump(s *sock, admin string) (bool, error) {
 	_, use, err := s.getChain(chainID{p.family, filterTable, admin})
 	if err != nil || use == 0 {
@@ -223,10 +222,10 @@ func (p *filterPlan) hasJump(s *sock, admin string) (bool, error) {
 	return use > len(rules), err
 }
 
-// isHook reports whether a rule is that of FORWARD that jumps to CNI-FORWARD.
+// isHook reports whether a rule is the jump from FORWARD to CNI-FORWARD.
 func isHook(r installedRule) bool { return r.jumps(hookComment, filterChain) }
 
-// compare finds out which rules of CNI-FORWARD are missing and which are deleted.
+// compare finds the missing rules of CNI-FORWARD and the rules to delete.
 func (p *filterPlan) compare() {
 	p.missing, p.deleted, p.admins = nil, nil, nil
 	p.found, p.jumps = map[netip.Addr][]uint64{}, map[string]uint64{}
@@ -271,14 +270,14 @@ func (p *filterPlan) compare() {
 	}
 }
 
-// mentions reports whether a rule may be about one of the addresses. Most are about none, and
-// to take a rule apart takes fifty times as long.
+// mentions reports whether a rule may contain one of the addresses. Most rules contain none, and
+// decoding a rule takes fifty times as long.
 func (r *installedRule) mentions(ips []netip.Addr) bool {
 	return len(ips) > 10 || slices.ContainsFunc(ips, func(ip netip.Addr) bool { return bytes.Contains(r.exprs, ip.AsSlice()) })
 }
 
-// lacks says what CHECK finds missing, in the words of iptables. Addresses that were given
-// no rules lack none as long as there is no FORWARD, which may drop.
+// lacks returns what CHECK finds missing, in the syntax of iptables. Addresses for which no rules
+// were made lack none as long as there is no FORWARD, which may drop.
 func (p *filterPlan) lacks() (words []string) {
 	if len(p.allowed) == 0 || !p.hasForward && !slices.ContainsFunc(p.allowed, func(a allowedAddr) bool { return a.had }) {
 		return nil
@@ -298,7 +297,7 @@ func (p *filterPlan) lacks() (words []string) {
 	return words
 }
 
-// noteLacking notes whose addresses lack what the plan makes.
+// noteLacking records the owners of addresses that lack what the plan makes.
 func (p *filterPlan) noteLacking(x *Tx) {
 	if len(p.lacks()) == 0 {
 		return
@@ -313,9 +312,9 @@ func (p *filterPlan) noteLacking(x *Tx) {
 	})
 }
 
-// prepare completes the plan of an update that is to be made. Where FORWARD leads to
-// CNI-FORWARD no more, or does not yet, all addresses get their rules, not only those of
-// this update: those of a version that made none where there was no FORWARD, too.
+// prepare completes the plan of an update. If FORWARD does not jump to CNI-FORWARD, all addresses
+// get their rules, not only those of this update. This includes addresses of a version that made no
+// rules where there was no FORWARD.
 func (p *filterPlan) prepare(x *Tx) error {
 	if len(p.allowed) == 0 {
 		return nil
@@ -337,9 +336,8 @@ func (p *filterPlan) prepare(x *Tx) error {
 	return p.findChains(x.s)
 }
 
-// findChains finds out which chains are to be made. To make one again that is there
-// does nothing, but for 10 ms that the kernel takes until no packet can see
-// the old one. A chain with rules, or one that is jumped to, is there.
+// findChains finds the chains to make. Adding a chain that exists changes nothing, but the kernel
+// takes 10 ms until no packet can use the old one. A chain with rules, or with jumps to it, exists.
 func (p *filterPlan) findChains(s *sock) error {
 	names := slices.Clone(p.admins)
 	if p.noJump && len(p.rules) == 0 {
@@ -360,8 +358,8 @@ func (p *filterPlan) findChains(s *sock) error {
 	return nil
 }
 
-// change adds what is missing and deletes the rules of released addresses. The jumps come first in
-// their chains, as the reference puts them.
+// change adds the missing rules and deletes those of released addresses. Jumps become the first
+// rules of their chains, as in the reference.
 func (p *filterPlan) change(b *batch) {
 	tbl := tableOf(p.family, filterTable)
 	gone := leftovers{rules: p.deleted}
@@ -388,7 +386,7 @@ func (p *filterPlan) change(b *batch) {
 	}
 }
 
-// updateRecords brings the records up to date, after the batch.
+// updateRecords updates the recorded handles after the batch.
 func (p *filterPlan) updateRecords() {
 	for _, ip := range p.released {
 		delete(p.records[ip].handles, ip)
@@ -407,8 +405,8 @@ func (p *filterPlan) updateRecords() {
 	}
 }
 
-// makeTable makes table and FORWARD as iptables-nft does where they are missing. One that
-// appears meanwhile fails the batch (EEXIST), which would set its policy to accept.
+// makeTable creates a missing table and FORWARD as iptables-nft does. If FORWARD appears meanwhile,
+// the batch fails (EEXIST); otherwise the batch would set its policy to accept.
 func (p *filterPlan) makeTable(b *batch) {
 	tbl := tableOf(p.family, filterTable)
 	if p.noTable {
@@ -423,12 +421,12 @@ func (p *filterPlan) makeTable(b *batch) {
 	})
 }
 
-// ruleOf is the step of a rule that is made.
+// ruleOf returns the step that adds a rule.
 func (p *filterPlan) ruleOf(chain string) step {
 	return step{what: "rule of chain " + chain + " of " + p.table(), needs: filterNeeds}
 }
 
-// table names the table for people.
+// table formats the table's name for errors.
 func (p *filterPlan) table() string {
 	if p.family == v6 {
 		return "table ip6 " + filterTable

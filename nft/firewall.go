@@ -11,24 +11,24 @@ import (
 	"cnibox/spec"
 )
 
-// adminPrefix begins the names of the chains in our table that are for the
-// administrator's rules: never filled, and never deleted with a rule in them. The
-// configured name follows, which alone could be that of a fixed chain.
+// adminPrefix begins the names of the chains in our table for the administrator's rules. They are
+// never filled, and never deleted while they have rules. The configured name follows the prefix;
+// without the prefix it could be that of a fixed chain.
 const adminPrefix = "admin-"
 
-// Allow lets packets from the address pass, and to it those of connections
-// that it has begun, or that lead to it by a published port. An accept in our
-// table would overrule no other one, so there the address only leads to the
-// administrator's chain; the accepting is done in the tables filter of iptables-nft,
-// which are made where they are missing.
+// Allow accepts packets from the address. It accepts packets to the address if they belong to
+// connections that the address opened or that a published port translates. An accept in our table
+// would not override a drop in another one, so an element in our table only jumps to the
+// administrator's chain; the accept rules are in the tables filter of iptables-nft, which are made
+// if they are missing.
 //
 // [Tx.assign] has the rules about its owner.
 func (x *Tx) Allow(o spec.Attachment, ip netip.Addr, admin string) {
 	x.allow(o, ip, admin, filterRules)
 }
 
-// AllowOwnTable is Allow without the rules in the tables filter: packets pass as far as no
-// other table drops them.
+// AllowOwnTable is Allow without the rules in the tables filter: packets pass if no other table
+// drops them.
 func (x *Tx) AllowOwnTable(o spec.Attachment, ip netip.Addr, admin string) {
 	x.allow(o, ip, admin, filterNone)
 }
@@ -46,18 +46,18 @@ func (x *Tx) RecordZone(o spec.Attachment, ip netip.Addr) {
 	x.assign(o, zoneSet, zoneNextSet, ip.Unmap(), "", filterUnset)
 }
 
-// RecordOwner records that o has something of the firewall here, whatever that is, so that
-// [Tx.AlreadyOwned] need not look for it.
+// RecordOwner records that o owns any firewall element, so that [Tx.AlreadyOwned] need not search
+// for it.
 func (x *Tx) RecordOwner(o spec.Attachment) {
 	x.put(o, Element{set: enlistedSet, key: memberName(o)})
 }
 
-// SetBridgePolicy drops what goes from the bridge to another bridge with a policy. With
-// isolated it also drops what comes from the bridge and goes back there, as far as the
-// host's rules see it: routed packets do, bridged ones where br_netfilter is on.
+// SetBridgePolicy drops packets from the bridge to another bridge with a policy. With isolated it
+// also drops packets from the bridge back to it, if the host's rules see them: they see routed
+// packets, and bridged ones with br_netfilter.
 //
-// It holds for as long as there is an attachment that asked for it; isolation
-// wins over the absence of it.
+// It holds as long as an attachment that requested it exists; isolation overrides a policy without
+// it.
 func (x *Tx) SetBridgePolicy(o spec.Attachment, bridge string, isolated bool) {
 	member := keyOf(ifname(bridge), memberName(o))
 	x.put(o, Element{set: managedBySet, key: member})
@@ -70,15 +70,15 @@ func (x *Tx) SetBridgePolicy(o spec.Attachment, bridge string, isolated bool) {
 	x.share(o, isolatedSet, keyOf(ifname(bridge), ifname(bridge)))
 }
 
-// memberName stands for an attachment in a key, of the length of an interface's
-// name: the end of its key, of which 56 bits are of its three names.
+// memberName identifies an attachment in a key with the length of an interface name: it is the end
+// of the attachment's key, in which 56 bits come from its three names.
 func memberName(o spec.Attachment) []byte { return memberOf(o.Key()) }
 
 // memberOf is memberName by the attachment's key.
 func memberOf(key string) []byte { return ifname(key[keyLen-(ifnameLen-1):]) }
 
-// share makes sure of an element that belongs to all members of a bridge. Its comment names one
-// of them, and is shorter than a key, so no release of an owner drops it.
+// share ensures an element that all members of a bridge share. Its comment names one of them, and
+// is shorter than a key, so releasing an owner does not drop the element.
 func (x *Tx) share(o spec.Attachment, set *set, key []byte) {
 	if ch := x.change(set, key); ch.new == nil {
 		ch.new = &Element{set: set, key: key, comment: sharedBy(memberName(o))}
@@ -87,11 +87,11 @@ func (x *Tx) share(o spec.Attachment, set *set, key []byte) {
 
 const sharedWord = "member "
 
-// sharedBy is the comment of a shared element.
+// sharedBy returns the comment of a shared element.
 func sharedBy(member []byte) string { return sharedWord + unix.ByteSliceToString(member) }
 
-// dropEmptyBridges drops the policy of bridges that lose their last member, and the
-// isolation of those that lose their last isolated one.
+// dropEmptyBridges drops the policy of bridges that lose their last member, and the isolation of
+// bridges that lose their last isolated member.
 func (x *Tx) dropEmptyBridges() {
 	x.dropShared(managedBySet, func(bridge []byte) *change { return x.change(managedSet, bridge) }, func(bridge []byte) {
 		x.change(withinSet, keyOf(bridge, bridge)).new = nil
@@ -99,8 +99,8 @@ func (x *Tx) dropEmptyBridges() {
 	x.dropShared(isolatedBySet, func(bridge []byte) *change { return x.change(isolatedSet, keyOf(bridge, bridge)) }, func([]byte) {})
 }
 
-// dropShared drops the shared element of each bridge that loses members in a set and keeps none, and
-// calls then. The members are read only when the one goes that the shared element names.
+// dropShared drops the shared element of each bridge that loses its last member in a set, and calls
+// then. It reads the members only if the member that the shared element names is removed.
 func (x *Tx) dropShared(set *set, shared func(bridge []byte) *change, then func(bridge []byte)) {
 	leaving := map[string]*change{} // by bridge
 	for _, ch := range slices.Clone(x.changes) {
@@ -129,7 +129,7 @@ func (x *Tx) dropShared(set *set, shared func(bridge []byte) *change, then func(
 			uses(*ch.new)
 		}
 	}
-	for _, bridge := range slices.Sorted(maps.Keys(leaving)) { // so that equal updates are equal batches
+	for _, bridge := range slices.Sorted(maps.Keys(leaving)) { // so that equal updates produce equal batches
 		ch := leaving[bridge]
 		switch member := members[bridge]; {
 		case member == nil:
@@ -141,7 +141,7 @@ func (x *Tx) dropShared(set *set, shared func(bridge []byte) *change, then func(
 	}
 }
 
-// hasMember reports whether the member that the shared element of a bridge names is there.
+// hasMember reports whether the member named in a bridge's shared element exists.
 func (x *Tx) hasMember(set *set, bridge []byte, shared *change) bool {
 	if shared.new == nil {
 		return false
@@ -156,21 +156,20 @@ func (t *Table) HasZones() (bool, error) {
 	return len(zoned) > 0, err
 }
 
-// Zoned lists the addresses in firewalld that o alone has: those recorded by
-// [Tx.RecordZone], and those of the given ones that have no owner here, as the
-// reference plugin records nothing.
+// Zoned lists the addresses in firewalld that only o has: those recorded by [Tx.RecordZone], and
+// those of the given ones without an owner here, since the reference plugin records nothing.
 func (t *Table) Zoned(o spec.Attachment, ips ...netip.Addr) ([]netip.Addr, error) {
 	return t.zoned(ips, func(x *Tx) []*change { return x.ownedOf(o, []Kind{KindZone}) })
 }
 
-// LostZones lists the addresses in firewalld that attachments of the network alone
-// have, except for those whose key is valid: what [Tx.DeleteStale] would drop.
+// LostZones lists the addresses in firewalld that only attachments of the network have, except for
+// those whose key is valid: the ones that [Tx.DeleteStale] would drop.
 func (t *Table) LostZones(network string, valid func(key string) bool) ([]netip.Addr, error) {
 	return t.zoned(nil, func(x *Tx) []*change { return x.owned([]Kind{KindZone}, staleOf(network, valid)) })
 }
 
-// zoned lists those of the given addresses that have no owner, and those that have none
-// when those that leave are gone.
+// zoned lists the given addresses without an owner, and the addresses that have no owner after
+// leave.
 func (t *Table) zoned(ips []netip.Addr, leave func(*Tx) []*change) (gone []netip.Addr, err error) {
 	s, err := dial(t.ns)
 	if err != nil {
@@ -195,7 +194,7 @@ func (t *Table) zoned(ips []netip.Addr, leave func(*Tx) []*change) (gone []netip
 	return gone, x.err
 }
 
-// free reports whether no attachment has the address, as far as this update knows.
+// free reports whether no attachment has the address after this update.
 func (x *Tx) free(ip netip.Addr) bool {
 	for _, sets := range []perFamily{allowSet, zoneSet} {
 		if x.change(sets.of(familyOf(ip)), ip.AsSlice()).new != nil {

@@ -11,21 +11,21 @@ import (
 	"cnibox/internal/nlconn"
 )
 
-// A Blocker is a chain of another program, at the hook forward, that drops or rejects packets: what
-// none of its rules accepts, or what one of its rules asks for. No accept of another chain overrules
-// that.
+// A Blocker is a chain of another program, at the hook forward, that drops or rejects packets: by
+// its policy those that none of its rules accepts, or by a rule. An accept of another chain does
+// not override it.
 type Blocker struct {
-	Family       string // as nft(8) has it
+	Family       string // in the syntax of nft(8)
 	Table, Chain string
 	Asks         bool  // before it drops, it jumps to CNI-FORWARD, where the firewall plugin accepts
 	Rule         *Drop // nil: it drops what it does not accept
 
-	in, out []string    // the links of which a rule accepts all; some end with *
-	pairs   [][2]string // and those from which it accepts all that goes to another
+	in, out []string    // links whose packets a rule accepts without other conditions; some end with *
+	pairs   [][2]string // pairs of links between which a rule accepts all
 }
 
-// A Drop is a rule that drops what has one thing in common: the link or the addresses that it comes
-// from, or goes to.
+// A Drop is a rule that drops all packets with one property: the incoming or outgoing link, or the
+// source or destination addresses.
 type Drop struct {
 	Chain    string
 	Handle   uint64
@@ -33,7 +33,7 @@ type Drop struct {
 	Src, Dst netip.Prefix
 }
 
-// Hits reports whether the rule is about a link, or about all of some addresses.
+// Hits reports whether the rule matches a link, or all of some addresses.
 func (r *Drop) Hits(link string, subnets []netip.Prefix) bool {
 	match := matches(link)
 	within := func(p netip.Prefix) bool {
@@ -42,7 +42,7 @@ func (r *Drop) Hits(link string, subnets []netip.Prefix) bool {
 	return r.In != "" && match(r.In) || r.Out != "" && match(r.Out) || within(r.Src) || within(r.Dst)
 }
 
-// String is what the rule drops.
+// String describes what the rule drops.
 func (r *Drop) String() string {
 	switch {
 	case r.In != "":
@@ -55,13 +55,13 @@ func (r *Drop) String() string {
 	return "what goes to " + r.Dst.String()
 }
 
-// Accepts reports whether the chain accepts all that comes from a link, and all that goes there.
-// The name may end with *, as in rules.
+// Accepts reports whether the chain accepts all packets from and to a link. The name may end with
+// *, as in rules.
 func (b *Blocker) Accepts(link string) bool {
 	return slices.ContainsFunc(b.in, matches(link)) && slices.ContainsFunc(b.out, matches(link))
 }
 
-// AcceptsWithin reports whether the chain accepts all that comes from a bridge and goes there: frames
+// AcceptsWithin reports whether the chain accepts all packets from a bridge back to it: frames
 // between its ports, which pass the chain with br_netfilter.
 func (b *Blocker) AcceptsWithin(bridge string) bool {
 	match := matches(bridge)
@@ -69,7 +69,7 @@ func (b *Blocker) AcceptsWithin(bridge string) bool {
 		slices.ContainsFunc(b.pairs, func(p [2]string) bool { return match(p[0]) && match(p[1]) })
 }
 
-// matches returns what reports whether a name in a rule is that of a link.
+// matches returns a function that reports whether a name in a rule matches a link.
 func matches(link string) func(string) bool {
 	return func(name string) bool {
 		prefix, all := strings.CutSuffix(name, "*")
@@ -77,20 +77,20 @@ func matches(link string) func(string) bool {
 	}
 }
 
-// maxJumps is how far rules are followed to other chains.
+// maxJumps is the largest number of jumps that are followed.
 const maxJumps = 4
 
-// A walk reads the rules that packets of a chain pass, up to one that decides about all of them.
+// A walk follows the rules of a chain up to one that decides about all packets.
 type walk struct {
 	*reader
 	rules []installedRule
 	Blocker
-	drops []Blocker // of rules, each with what the chain accepts before
+	drops []Blocker // of rules, each with what the chain accepts before it
 }
 
-// chain reads the rules of a chain, and those of the chains that it always jumps to. Links in sets, and
-// rules with more conditions, are left out. It returns whether all packets are decided about, and
-// whether they are dropped then.
+// chain reads the rules of a chain, and of chains to which it jumps unconditionally. Links in sets,
+// and rules with other conditions, are ignored. all: the chain decides about all packets; drop: it
+// drops them.
 func (w *walk) chain(name string, jumps int) (all, drop bool) {
 	for i := range w.rules {
 		r := &w.rules[i]
@@ -121,7 +121,7 @@ func (w *walk) chain(name string, jumps int) (all, drop bool) {
 	return false, false
 }
 
-// some notes a rule about the packets of a link, or of some addresses.
+// some records a rule about the packets of a link, or of some addresses.
 func (w *walk) some(r *installedRule, d *ruling) {
 	addrs := d.src.IsValid() || d.dst.IsValid()
 	switch {
@@ -132,13 +132,13 @@ func (w *walk) some(r *installedRule, d *ruling) {
 	case d.verdict == expr.VerdictAccept && !addrs && d.out != "":
 		w.out = append(w.out, d.out)
 	case d.verdict == expr.VerdictDrop && d.conditions() == 1:
-		b := w.Blocker // what is appended to its lists later, the copy does not have
+		b := w.Blocker // the copy does not see what is appended to its lists later
 		b.Rule = &Drop{r.chain, r.handle, d.in, d.out, d.src, d.dst}
 		w.drops = append(w.drops, b)
 	}
 }
 
-// conditions is how many links and addresses the rule asks for.
+// conditions returns the number of links and addresses that the rule matches.
 func (d *ruling) conditions() (n int) {
 	for _, given := range []bool{d.in != "", d.out != "", d.src.IsValid(), d.dst.IsValid()} {
 		if given {
@@ -148,12 +148,12 @@ func (d *ruling) conditions() (n int) {
 	return n
 }
 
-// verdict is that of an immediate expression.
+// verdict returns the verdict of an immediate expression.
 func (e *expression) verdict() expr.VerdictKind {
 	return expr.VerdictKind(int32(num(e.data, unix.NFTA_IMMEDIATE_DATA, unix.NFTA_DATA_VERDICT, unix.NFTA_VERDICT_CODE)))
 }
 
-// familyNames are what packets are forwarded by.
+// familyNames are the families whose chains see forwarded packets.
 var familyNames = [...]struct {
 	family byte
 	name   string
@@ -167,7 +167,7 @@ type baseChain struct {
 	drops       bool // its policy
 }
 
-// baseChains lists those of a family at a hook, the first one first.
+// baseChains lists the base chains of a family at a hook, in the order of evaluation.
 func (s *sock) baseChains(family byte, hook uint64) (all []baseChain, err error) {
 	err = s.dump(unix.NFT_MSG_GETCHAIN, family, func(_ byte, data []byte) {
 		hookAttr := nlconn.Attribute(data, unix.NFTA_CHAIN_HOOK)
@@ -183,7 +183,7 @@ func (s *sock) baseChains(family byte, hook uint64) (all []baseChain, err error)
 	return all, err
 }
 
-// Blockers lists them. No lock is taken.
+// Blockers lists the chains of other programs that drop forwarded packets. It takes no lock.
 func (t *Table) Blockers() (all []Blocker, err error) {
 	s, err := dial(t.ns)
 	if err != nil {
@@ -216,20 +216,21 @@ func (t *Table) Blockers() (all []Blocker, err error) {
 	return all, nil
 }
 
-// An Answer is a rule of another program that decides about packets to a port of this host before our
-// chain is asked.
+// An Answer is a rule of another program that decides about packets to a port of this host before
+// our chain does.
 type Answer struct {
 	Family, Table string
-	Base          string // the chain at the hook prerouting
-	Priority      int    // of that
-	Chain         string // of the rule
+	Base          string // the base chain at the hook prerouting
+	Priority      int    // the base chain's
+	Chain         string // that has the rule
 	Handle        uint64
-	In            string // the link that packets come in by; empty: any
+	In            string // incoming link; empty: any
 	Text          string // the statement: "drop", "dnat to 10.0.0.2:80"
 	To            netip.AddrPort
 }
 
-// A Prerouting is the rules of other programs that packets pass at the hook prerouting before ours.
+// A Prerouting has the rules of other programs that packets pass at the hook prerouting before
+// ours.
 type Prerouting struct {
 	chains []*answering
 }
@@ -242,13 +243,13 @@ type answering struct {
 	rulings map[string][]*ruled
 }
 
-// A ruled is a rule with what is read of it.
+// A ruled is a rule with its decoded conditions and verdict.
 type ruled struct {
 	*ruling
 	handle uint64
 }
 
-// Prerouting reads them. No lock is taken.
+// Prerouting reads the rules of other programs at the hook prerouting. It takes no lock.
 func (t *Table) Prerouting() (p *Prerouting, err error) {
 	s, err := dial(t.ns)
 	if err != nil {
@@ -281,8 +282,8 @@ func (t *Table) Prerouting() (p *Prerouting, err error) {
 	return p, nil
 }
 
-// Before returns the rule that surely answers for a port before ours; nil: none. An address of the
-// host that is zero is any of the family of the target.
+// Before returns a rule that certainly decides about a port before our rules; nil: none. A zero
+// host address means any address of the target's family.
 func (p *Prerouting) Before(proto uint8, host netip.Addr, port uint16, target netip.Addr) *Answer {
 	family := familyOf(target)
 	for _, c := range p.chains {
@@ -304,8 +305,8 @@ func (p *Prerouting) Before(proto uint8, host netip.Addr, port uint16, target ne
 	return nil
 }
 
-// answer looks for the rule in a chain, under the conditions of the rules that have jumped to it. Done
-// is whether the packets pass no other rule of the base chain.
+// answer searches a chain for the rule, under the conditions of the rules that jumped to it. done
+// reports whether the packets pass no other rule of the base chain.
 func (c *answering) answer(chain string, asked, under *ruling, jumps int) (found *ruled, link string, done bool) {
 	for _, r := range c.rulings[chain] {
 		if !r.sure || !r.decides || !r.matches(asked) {
@@ -346,7 +347,7 @@ func (c *answering) answer(chain string, asked, under *ruling, jumps int) (found
 	return nil, "", false
 }
 
-// matches reports whether the rule is about all packets to a port, as far as they come in by its link.
+// matches reports whether the rule matches all packets to a port, from its incoming link.
 func (d *ruling) matches(asked *ruling) bool {
 	within := func(p [2]uint16) bool { return p[0] <= asked.ports[0][0] && asked.ports[0][1] <= p[1] }
 	return d.out == "" && !d.src.IsValid() &&

@@ -15,9 +15,9 @@ import (
 	"cnibox/spec"
 )
 
-// What the reference plugins (v1.0 and later) leave in the rule set: names
-// and comments as their DEL looks for them. They are found in pkg/ip, pkg/link,
-// pkg/utils and plugins/meta/portmap of containernetworking/plugins.
+// Names and comments of the rules that the reference plugins (v1.0 and later) make, in the form
+// that their DEL searches. Source: pkg/ip, pkg/link, pkg/utils and plugins/meta/portmap of
+// containernetworking/plugins.
 const (
 	oldMasqTable  = "cni_plugins_masquerade" // inet; rules in oldMasqChain
 	oldMasqChain  = "masq_checks"
@@ -32,16 +32,16 @@ const (
 	oldHashLen    = 16 // hex digits of each half of a comment
 )
 
-// leftovers are what a batch removes of the reference plugins' rules. Chains
-// that they share between containers stay.
+// leftovers are the reference plugins' rules and chains that a batch deletes. Chains that
+// containers share stay.
 type leftovers struct {
-	tables map[chainID]bool // those that exist, without a chain's name
+	tables map[chainID]bool // the existing ones, with an empty chain name
 	read   map[chainID][]installedRule
 	rules  []installedRule
 	chains []chainID
 }
 
-// remove drops rules before chains, since a chain must not be jumped to.
+// remove deletes rules before chains, since a chain with jumps to it cannot be deleted.
 func (l *leftovers) remove(b *batch) {
 	for _, r := range l.rules {
 		tbl := tableOf(r.family, r.table)
@@ -52,8 +52,7 @@ func (l *leftovers) remove(b *batch) {
 	}
 }
 
-// rule plans the removal of a rule, once: the kernel refuses a batch that
-// deletes anything twice.
+// rule plans the deletion of a rule, once: the kernel rejects a batch that deletes an object twice.
 func (l *leftovers) rule(r installedRule) {
 	equal := func(o installedRule) bool {
 		return o.family == r.family && o.table == r.table && o.handle == r.handle
@@ -63,7 +62,7 @@ func (l *leftovers) rule(r installedRule) {
 	}
 }
 
-// chain plans the removal of a chain, once.
+// chain plans the deletion of a chain, once.
 func (l *leftovers) chain(c chainID) {
 	if !slices.Contains(l.chains, c) {
 		l.chains = append(l.chains, c)
@@ -86,38 +85,37 @@ func (x *Tx) leftovers() *leftovers {
 	return x.old
 }
 
-// oldChain is the name of a chain of iptables that belongs to a container on
-// a network, whichever its interface.
+// oldChain returns the name of the iptables chain of a container on a network; it does not depend
+// on the interface.
 func oldChain(prefix string, o spec.Attachment) string {
 	sum := sha512.Sum512([]byte(o.Network + o.ContainerID))
 	return (prefix + hex.EncodeToString(sum[:]))[:oldChainLen]
 }
 
-// oldHash is one half of a masquerade rule's mark. The network is one, the
-// interface with its container the other.
+// oldHash is one half of a masquerade rule's comment: of the network, or of the interface with its
+// container.
 func oldHash(s string) string {
 	sum := sha512.Sum512([]byte(s))
 	return hex.EncodeToString(sum[:])[:oldHashLen]
 }
 
-// oldMasqComment is how the comment of a masquerade rule begins.
+// oldMasqComment returns the beginning of a masquerade rule's comment.
 func oldMasqComment(o spec.Attachment) string {
 	return oldHash(o.Network) + "-" + oldHash(o.IfName+":"+o.ContainerID)
 }
 
-// Addresses sets which addresses the attachments to be released have. The
-// reference plugins mark some rules with the container alone, or with
-// container and network; with addresses known, only rules about these go, and
-// those of the container's other interfaces stay. It counts for a Release that
-// comes after it; without any address all of the container's rules go, but for
-// those of the reference's firewall, which have nothing but the address.
+// Addresses sets the addresses of the attachments to be released. The reference plugins mark some
+// rules with the container alone, or with container and network. With addresses, only rules about
+// these are deleted, and rules of the container's other interfaces stay. It applies to each later
+// Release; without addresses all of the container's rules are deleted, except for those of the
+// reference's firewall, which contain nothing but the address.
 func (x *Tx) Addresses(ips ...netip.Addr) {
 	for _, ip := range ips {
 		x.addrs = append(x.addrs, ip.Unmap().AsSlice())
 	}
 }
 
-// releaseOld plans the removal of what the reference plugins left for o.
+// releaseOld plans the deletion of o's rules from the reference plugins.
 func (x *Tx) releaseOld(o spec.Attachment, kinds []Kind) {
 	l := x.leftovers()
 	if hasKind(kinds, KindMasquerade) {
@@ -152,9 +150,9 @@ func (x *Tx) releaseOld(o spec.Attachment, kinds []Kind) {
 	}
 }
 
-// DeleteStaleReference drops what the reference plugins left for attachments of the
-// network that are not in the valid list, as far as their rules name the
-// network: those of their nftables host ports do not, and see DeleteStaleGuards.
+// DeleteStaleReference drops the reference plugins' rules for attachments of the network that are
+// not in the valid list, if the rules name the network. Rules of nftables host ports do not; see
+// also DeleteStaleGuards.
 func (x *Tx) DeleteStaleReference(network string, valid []spec.Attachment, kinds ...Kind) {
 	x.leftovers()
 	keep := map[string]bool{}
@@ -182,8 +180,8 @@ func (x *Tx) DeleteStaleReference(network string, valid []spec.Attachment, kinds
 	}
 }
 
-// DeleteStaleGuards drops the reference's rules of macspoofchk for bridge ports that are not
-// there any more. They name no network, and nothing else comes through such a port.
+// DeleteStaleGuards drops the reference's rules of macspoofchk for bridge ports that do not exist.
+// The rules name no network, and no packet comes through such a port.
 func (x *Tx) DeleteStaleGuards(exists func(port string) bool) {
 	x.leftovers()
 	x.oldRules(chainID{bridge, oldNATTable, "PREROUTING"}, func(r *installedRule) bool {
@@ -201,8 +199,8 @@ func (x *Tx) DeleteStaleGuards(exists func(port string) bool) {
 	})
 }
 
-// concerns reports whether a rule is about one of the addresses, if any are known:
-// one that it compares with or translates to, byte by byte.
+// concerns reports whether a rule contains one of the addresses, as a compared or a translated
+// address, byte by byte. Without known addresses it is true.
 func (x *Tx) concerns(r *installedRule) bool {
 	if len(x.addrs) == 0 {
 		return true
@@ -222,8 +220,8 @@ func (x *Tx) concerns(r *installedRule) bool {
 	return false
 }
 
-// oldRules plans the removal of the rules of a chain that match. Where there is no
-// such table nothing is asked, which is so on most hosts.
+// oldRules plans the deletion of a chain's rules that match. It sends no request if the table does
+// not exist, as on most hosts.
 func (x *Tx) oldRules(c chainID, match func(*installedRule) bool) {
 	if !x.old.tables[chainID{family: c.family, table: c.table}] {
 		return
@@ -236,8 +234,8 @@ func (x *Tx) oldRules(c chainID, match func(*installedRule) bool) {
 	}
 }
 
-// oldChains plans the removal of chains that are there: deleting one that is not
-// would fail the batch.
+// oldChains plans the deletion of existing chains: deleting one that does not exist would fail the
+// batch.
 func (x *Tx) oldChains(chains ...chainID) {
 	for _, c := range chains {
 		ok, _, err := x.s.getChain(c)
@@ -250,10 +248,9 @@ func (x *Tx) oldChains(chains ...chainID) {
 	}
 }
 
-// oldIptables plans the removal of a container's chain in the tables nat of
-// iptables-nft, for both families, and of the jumps to it
-// from another chain. Where the chain serves interfaces whose addresses are
-// not ours to release, it stays with their jumps.
+// oldIptables plans the deletion of a container's chain in the tables nat of iptables-nft, for both
+// families, and of the jumps to it from another chain. If the chain also serves interfaces whose
+// addresses are not released, the chain and their jumps stay.
 func (x *Tx) oldIptables(from, name string) {
 	for _, family := range []byte{v4, v6} {
 		if !x.old.tables[chainID{family: family, table: oldNATTable}] {
@@ -271,7 +268,7 @@ func (x *Tx) oldIptables(from, name string) {
 			if r.jump() != name {
 				return false
 			}
-			// Only the jumps from POSTROUTING are by address.
+			// Only the jumps from POSTROUTING contain an address.
 			if from == "POSTROUTING" && !x.concerns(r) {
 				shared = true
 				return false
@@ -284,8 +281,8 @@ func (x *Tx) oldIptables(from, name string) {
 	}
 }
 
-// deleteStaleIptables plans the removal of the chains that rules of a chain jump to
-// and whose comment is about the network, but for those to be kept.
+// deleteStaleIptables plans the deletion of the chains to which rules of a chain jump and whose
+// comment names the network, except for those in keep.
 func (x *Tx) deleteStaleIptables(from, prefix, named string, keep map[string]bool) {
 	for _, family := range []byte{v4, v6} {
 		x.oldRules(chainID{family, oldNATTable, from}, func(r *installedRule) bool {
@@ -299,8 +296,8 @@ func (x *Tx) deleteStaleIptables(from, prefix, named string, keep map[string]boo
 	}
 }
 
-// xtComment returns the comment that iptables-nft gave a rule: a match of
-// x_tables whose data is the text; struct xt_comment_info, include/uapi/linux/netfilter/xt_comment.h.
+// xtComment returns the comment that iptables-nft gave a rule: the data of a match of x_tables,
+// struct xt_comment_info, include/uapi/linux/netfilter/xt_comment.h.
 func (r *installedRule) xtComment() string {
 	for _, e := range expressions(r.exprs) {
 		if e.name == "match" && text(e.data, unix.NFTA_MATCH_NAME) == "comment" {

@@ -2,8 +2,8 @@ package nft
 
 import "cnibox/spec"
 
-// listedSets are the sets whose elements [Table.Elements] lists: those that say what an attachment
-// has. The others belong to elements of these, or are for later calls.
+// listedSets returns the sets whose elements [Table.Elements] lists: those that say what an
+// attachment has. The other sets belong to elements of these, or serve later calls.
 func listedSets() (all []*set) {
 	for _, family := range []byte{v4, v6} {
 		for _, sets := range []perFamily{masqSet, masqNextSet, allowSet, allowNextSet, zoneSet, zoneNextSet,
@@ -14,11 +14,11 @@ func listedSets() (all []*set) {
 	return append(all, macsSet)
 }
 
-// Elements lists what attachments have of the kinds KindMasquerade, KindPortMap,
-// KindMACGuard, KindFirewall and KindZone; no kinds mean all of these. Each set is read once. Where
-// a table is not there, or its rules were flushed, without which elements do nothing, it has nothing.
-// No lock is taken: a change that is being made is seen in one set and perhaps not in the next.
-// The error is os.ErrPermission without CAP_NET_ADMIN.
+// Elements lists what attachments have of the kinds KindMasquerade, KindPortMap, KindMACGuard,
+// KindFirewall and KindZone; no kinds mean all of these. Each set is read once. A table that is
+// missing, or whose rules were flushed, has no elements here, since its elements have no effect.
+// Elements takes no lock: a concurrent change may be seen in one set and not in the next. The error
+// is os.ErrPermission without CAP_NET_ADMIN.
 func (t *Table) Elements(kinds ...Kind) ([]Element, error) {
 	s, err := dial(t.ns)
 	if err != nil {
@@ -48,8 +48,8 @@ func (t *Table) Elements(kinds ...Kind) ([]Element, error) {
 	return all, nil
 }
 
-// Owned lists what o owns of the given kinds; no kinds mean all. Where we
-// have no table, it is nothing. No lock is taken, as with [Table.Elements].
+// Owned lists what o owns of the given kinds; no kinds mean all. It is empty if we have no table.
+// It takes no lock, as [Table.Elements].
 func (t *Table) Owned(o spec.Attachment, kinds ...Kind) ([]Element, error) {
 	s, err := dial(t.ns)
 	if err != nil {

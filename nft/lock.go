@@ -16,13 +16,12 @@ import (
 
 const defaultLock = "/run/cnibox/nft.lock"
 
-// acquire takes the lock under which our rule set is read and changed. The
-// kernel makes a batch at once, but knows nothing of what was read before it. The
-// error is the context's if that ends first, or context.DeadlineExceeded after
-// [flock.Timeout], with code 11.
+// acquire takes the lock for reading and changing our rule set. The kernel applies a batch
+// atomically, but does not know what was read before it. The error is the context's if that ends
+// first, or context.DeadlineExceeded after [flock.Timeout], with code 11.
 //
-// Where the lock file cannot be created, as in a user namespace or with a read-only /run,
-// the network namespace itself is locked, which has the rule set.
+// Where the lock file cannot be created, as in a user namespace or with a read-only /run, it locks
+// the network namespace itself, which has the rule set.
 func (t *Table) acquire(ctx context.Context) (unlock func(), err error) {
 	err = os.Mkdir(filepath.Dir(t.lock), 0o700)
 	if err == nil || errors.Is(err, os.ErrExist) {
@@ -40,8 +39,8 @@ func (t *Table) acquire(ctx context.Context) (unlock func(), err error) {
 	return unlock, nil
 }
 
-// lockNS locks the file that is the namespace. It is opened anew, since one open file
-// excludes no other lock on itself.
+// lockNS locks the namespace's file. It opens the file again, since locks on one open file
+// description do not exclude each other.
 func (t *Table) lockNS(ctx context.Context) (unlock func(), err error) {
 	var ns *netns.NS
 	err = t.ns.Do(func() (err error) {

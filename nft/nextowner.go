@@ -7,15 +7,15 @@ import (
 	"cnibox/spec"
 )
 
-// Several networks may have the same addresses, and one element in the packet's path serves
-// all of them. It belongs to one attachment; the next owners are in a set of their own, with
-// what they lead to, since a comment that nft can load again (128 bytes) has no room for the
-// names of two.
+// Several networks may have the same addresses, and one element in the packet path serves all of
+// them. It belongs to one attachment. The next owners are in a set of their own with their
+// verdicts, since a comment that nft can load again (128 bytes) has no room for the names of two
+// owners.
 
-// assign gives an address to o, with the chain that it leads to, if any. What another
-// attachment of the network had is taken over from it: addresses are given out again only
-// when their owner is gone. That of another network keeps the element, and o becomes a next
-// owner, or stays one.
+// assign gives an address to o, with the chain to which it jumps, if any. The address of another
+// attachment of the same network is taken over, since IPAM reassigns an address only after its
+// owner is gone. An owner of another network keeps the element, and o becomes a next owner, or
+// stays one.
 func (x *Tx) assign(o spec.Attachment, owned, nextOwners perFamily, ip netip.Addr, chain string, use filterUse) {
 	set, next := owned.of(familyOf(ip)), nextOwners.of(familyOf(ip))
 	e := Element{set: set, key: ip.AsSlice(), chain: chain, filter: use}
@@ -29,11 +29,11 @@ func (x *Tx) assign(o spec.Attachment, owned, nextOwners perFamily, ip netip.Add
 	x.put(o, e)
 }
 
-// nextOwners are the sets of owners of addresses, each with that of the next ones.
+// nextOwners pairs the sets of address owners with those of the next owners.
 var nextOwners = [...][2]*perFamily{{&masqSet, &masqNextSet}, {&allowSet, &allowNextSet}, {&zoneSet, &zoneNextSet}}
 
-// transferAddresses gives the addresses that lose their owner to the next owners. These are
-// read only when an owner goes.
+// transferAddresses transfers addresses that lose their owner to the next owners, which are read
+// only in this case.
 func (x *Tx) transferAddresses() {
 	for _, sets := range nextOwners {
 		x.transfer(sets[0].v4, sets[1].v4)
@@ -62,7 +62,7 @@ func (x *Tx) transfer(set, next *set) {
 	}
 }
 
-// addr reads the address that ends a key, whatever precedes it.
+// addr reads the address at the end of a key.
 func (s *set) addr(key []byte) netip.Addr {
 	return addrOf(key[max(0, len(key)-int(addrLen(s.family))):], s.family)
 }

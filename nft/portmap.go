@@ -20,20 +20,21 @@ type PortMap struct {
 	Target       netip.AddrPort // the container's address and port
 	TargetPrefix netip.Prefix   // the container's subnet; zero: its address alone
 
-	// SNAT masquerades connections from the container's subnet, from the
-	// container itself and from 127.0.0.0/8, whose answers would otherwise
-	// not come back through the host. MasqAll masquerades all connections.
+	// SNAT masquerades connections from the container's subnet, from the container itself and from
+	// 127.0.0.0/8; without it their answers would not return through the host. MasqAll masquerades
+	// all connections.
 	SNAT, MasqAll bool
 
-	// Conditions must all hold for a packet to be sent to the target.
+	// A packet is translated to the target only if all Conditions match.
 	Conditions []Match
 
-	// Replace takes the port over from another owner. It is for those whose
-	// namespace is gone; see [TakenError].
+	// Replace takes the port over from another owner whose network namespace is gone; see
+	// [TakenError].
 	Replace bool
 }
 
-// A TakenError says that a host port belongs to another attachment, with the element that it has.
+// A TakenError reports that a host port belongs to another attachment, with that attachment's
+// element.
 type TakenError struct{ Element }
 
 // Error names the port, as "tcp 10.0.0.1:8080" or "tcp 8080", and its owner, whose names may be cut short.
@@ -46,9 +47,8 @@ func (e *TakenError) Error() string {
 	return fmt.Sprintf("host port %s %s is taken by %s", proto, host, e.Owner())
 }
 
-// PortMap publishes a port. The error is a *[TakenError] if it is another
-// attachment's, or given out twice by this update; otherwise the mapping is
-// invalid and nothing is planned for it.
+// PortMap publishes a port. The error is a *[TakenError] if another attachment has the port, or if
+// this update assigns it twice; otherwise the mapping is invalid and nothing is planned for it.
 func (x *Tx) PortMap(o spec.Attachment, m PortMap) error {
 	if err := m.valid(); err != nil {
 		return err
@@ -91,9 +91,9 @@ func (x *Tx) PortMap(o spec.Attachment, m PortMap) error {
 	return x.err
 }
 
-// replaceable reports whether to may replace the element that there is: that is o's own of an
-// earlier update, or has the same target, or is to be taken over. It may not if this update
-// has given the port to another target of o. The error is a *[TakenError].
+// replaceable reports whether to may replace the existing element. It may if that is o's own from
+// an earlier update, has the same target, or is to be taken over. It may not if this update has
+// given the port to another target of o. The error is a *[TakenError].
 func (x *Tx) replaceable(o spec.Attachment, m *PortMap, ch *change, to *Element) error {
 	e := ch.new
 	if e == nil {
@@ -106,9 +106,9 @@ func (x *Tx) replaceable(o spec.Attachment, m *PortMap, ch *change, to *Element)
 	return &TakenError{*e}
 }
 
-// hairpin marks the connections of the mapping that must be masqueraded, by their
-// target. The host port they came to cannot be part of the key, since nft lists such
-// a rule but does not load it again; see [publishedMark].
+// hairpin marks the connections of the mapping that must be masqueraded, by their target. The host
+// port cannot be part of the key, since nft lists such a rule but cannot load it again; see
+// [publishedMark].
 func (x *Tx) hairpin(o spec.Attachment, m *PortMap, family byte) {
 	key := keyOf(m.Target.Addr().AsSlice(), []byte{m.Proto}, port16(m.Target.Port()))
 	set := hairpinSet.of(family)
@@ -131,9 +131,9 @@ func (x *Tx) hairpin(o spec.Attachment, m *PortMap, family byte) {
 	}
 }
 
-// hairpinChain masquerades what comes from the prefix or from 127.0.0.0/8. The
-// container would answer a neighbour directly, with an address that it did not ask,
-// and 127.0.0.1 to itself.
+// hairpinChain masquerades packets from the prefix or from 127.0.0.0/8. Otherwise the container
+// would answer a neighbour directly, from an address that the neighbour did not contact, and would
+// send answers for 127.0.0.1 to itself.
 func hairpinChain(p netip.Prefix) chain {
 	family := familyOf(p.Addr())
 	c := chain{name: hairpinName(p), needs: masqNeeds, rules: []rule{
@@ -146,11 +146,11 @@ func hairpinChain(p netip.Prefix) chain {
 	return c
 }
 
-// hairpinName is the name of that chain.
+// hairpinName returns the name of that chain.
 func hairpinName(p netip.Prefix) string { return "hairpin-" + prefixName(p) }
 
-// valid checks what the kernel would take without a word: a host port that no
-// packet can be sent to, and a target that is nowhere.
+// valid checks what the kernel accepts without an error: a host port to which no packet can be
+// sent, and a target that does not exist.
 func (m *PortMap) valid() error {
 	to := m.Target.Addr()
 	switch {
@@ -166,9 +166,9 @@ func (m *PortMap) valid() error {
 	return nil
 }
 
-// normalize leaves one spelling of each address, since keys are compared by their
-// bytes: no zone, no IPv4 within IPv6, the zero Addr for any address. A subnet that
-// the target is not in is left for the target alone.
+// normalize gives each address one spelling, since keys are compared as bytes: no zone, no
+// IPv4-mapped address, the zero Addr for any address. A subnet that does not contain the target is
+// replaced by the target alone.
 func (m *PortMap) normalize() {
 	m.HostIP = m.HostIP.Unmap().WithZone("")
 	if m.HostIP.IsUnspecified() {
@@ -200,8 +200,7 @@ func ProtoName(p uint8) string {
 	return fmt.Sprint("protocol ", p)
 }
 
-// targetOf reads the data of a dnat map, address before port; the zero AddrPort if
-// it is cut short.
+// targetOf reads the data of a dnat map, address before port; the zero AddrPort if it is truncated.
 func targetOf(data []byte, family byte) netip.AddrPort {
 	n := int(addrLen(family))
 	if len(data) < n+portLen {

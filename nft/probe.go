@@ -1,8 +1,7 @@
 package nft
 
-// Probe asks the kernel for its tables and so reports whether nf_tables can be
-// used at all. It makes no difference whether ours is there. Errors say which
-// option the kernel may lack, or that privilege is missing.
+// Probe lists the kernel's tables and so reports whether nf_tables can be used; our table need not
+// exist. Errors name the option that the kernel may lack, or say that privilege is missing.
 func (t *Table) Probe() error {
 	s, err := dial(t.ns)
 	if err != nil {
@@ -13,8 +12,8 @@ func (t *Table) Probe() error {
 	return err
 }
 
-// HasGuard reports whether the base ruleset is there, whose chain guard drops what comes from other
-// hosts for 127.0.0.0/8.
+// HasGuard reports whether the base ruleset is installed; its chain guard drops packets from other
+// hosts to 127.0.0.0/8.
 func (t *Table) HasGuard() (bool, error) {
 	s, err := dial(t.ns)
 	if err != nil {
@@ -25,8 +24,8 @@ func (t *Table) HasGuard() (bool, error) {
 	return version != "", err
 }
 
-// HasFirewalld reports whether firewalld's own table is there. What it does not know it
-// rejects on the way through the host, and no rule of another table overrules that.
+// HasFirewalld reports whether firewalld's own table exists. firewalld rejects forwarded packets of
+// unknown addresses, and no rule of another table overrides that.
 func (x *Tx) HasFirewalld() bool {
 	ok, _, err := x.s.getChain(chainID{inet, "firewalld", "filter_FORWARD"})
 	if err != nil {

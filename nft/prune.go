@@ -6,10 +6,10 @@ import (
 	"strings"
 )
 
-// Prune deletes those tables that updates of this Table have made, unless an element is
-// in them by now, or a chain of the administrator's. It is for the undo of an ADD.
-// A table that was there before stays: it guards 127.0.0.0/8 also when it has no
-// elements. After a DEL all stay, since the next ADD would make them again.
+// Prune deletes the tables that updates of this Table have made, unless they contain an element or
+// an administrator's chain. It serves the undo of an ADD. A table that existed before stays: it
+// guards 127.0.0.0/8 even without elements. After a DEL all tables stay, since the next ADD would
+// make them again.
 func (t *Table) Prune(ctx context.Context) error {
 	t.mu.Lock()
 	made := maps.Clone(t.made)
@@ -25,7 +25,7 @@ func (t *Table) Prune(ctx context.Context) error {
 	return prune(s, made)
 }
 
-// prune looks at each of our sets, then deletes the tables in one batch.
+// prune reads each of our sets, then deletes the empty tables in one batch.
 func prune(s *sock, made map[byte]bool) error {
 	x := newTx(s)
 	used := map[byte]bool{}

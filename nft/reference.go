@@ -7,9 +7,9 @@ import (
 	"cnibox/spec"
 )
 
-// HasReferenceRules reports whether the reference plugins' rules for o are there, of one
-// kind: CHECK of an attachment that they made finds nothing of it in our tables. No lock
-// is taken. Rules of iptables-legacy are not seen.
+// HasReferenceRules reports whether the reference plugins' rules of one kind for o exist: our
+// tables have nothing for an attachment that the reference made. It takes no lock. It does not see
+// rules of iptables-legacy.
 func (t *Table) HasReferenceRules(o spec.Attachment, kind Kind) (bool, error) {
 	s, err := dial(t.ns)
 	if err != nil {
@@ -21,9 +21,9 @@ func (t *Table) HasReferenceRules(o spec.Attachment, kind Kind) (bool, error) {
 	return len(x.old.rules)+len(x.old.chains) > 0, x.err
 }
 
-// ReferenceFirewall is HasReferenceRules for the rules of the reference's firewall, which
-// have nothing but the address: it reports whether each address has its two, and the
-// chains lead to them; with policed also whether bridges have policies.
+// ReferenceFirewall is HasReferenceRules for the rules of the reference's firewall, which contain
+// nothing but the address. It reports whether each address has its two rules and whether the chains
+// are jumped to; with policed also whether bridges have policies.
 func (t *Table) ReferenceFirewall(ips []netip.Addr, admin string, policed bool) (bool, error) {
 	s, err := dial(t.ns)
 	if err != nil {

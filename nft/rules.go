@@ -9,8 +9,8 @@ import (
 	"cnibox/internal/nlconn"
 )
 
-// An installedRule is a rule as the kernel has it: NFTA_RULE_*. A rule has no name; the
-// kernel deletes it by its handle, a number that no other of the table ever had.
+// An installedRule is a rule as the kernel has it: NFTA_RULE_*. A rule has no name; it is deleted
+// by its handle, a number that is never reused within the table.
 type installedRule struct {
 	family  byte
 	table   string
@@ -20,8 +20,8 @@ type installedRule struct {
 	exprs   []byte // list of NFTA_LIST_ELEM
 }
 
-// rulesOf lists rules in order: those of a chain, or of a whole table when
-// chain is empty. A table or chain that is not there has none.
+// rulesOf lists rules in order: those of a chain, or of a whole table if chain is empty. A missing
+// table or chain has no rules.
 func (s *sock) rulesOf(family byte, table, chain string) (rules []installedRule, err error) {
 	err = s.request(nfTables|unix.NFT_MSG_GETRULE, netlink.Dump, family, func(ae *netlink.AttributeEncoder) {
 		ae.String(unix.NFTA_RULE_TABLE, table)
@@ -38,8 +38,8 @@ func (s *sock) rulesOf(family byte, table, chain string) (rules []installedRule,
 	return rules, ignoreNotExist(err)
 }
 
-// getRules asks for rules of a chain by their handles, in one request. Those that are not there are
-// left out.
+// getRules gets rules of a chain by their handles, in one request. It omits rules that do not
+// exist.
 func (s *sock) getRules(c chainID, handles []uint64) (rules []installedRule, err error) {
 	if len(handles) == 0 {
 		return nil, nil
@@ -73,7 +73,6 @@ func (s *sock) getRules(c chainID, handles []uint64) (rules []installedRule, err
 	return rules, nil
 }
 
-// readRule reads the attributes of a rule.
 func readRule(family byte, data []byte) installedRule {
 	r := installedRule{family: family}
 	for t, v := range nlconn.Attributes(data) {
@@ -99,7 +98,7 @@ type expression struct {
 	data []byte // attributes
 }
 
-// expressions takes a rule apart.
+// expressions decodes the list of a rule's expressions.
 func expressions(list []byte) (all []expression) {
 	for t, v := range nlconn.Attributes(list) {
 		if t == unix.NFTA_LIST_ELEM {
@@ -109,7 +108,7 @@ func expressions(list []byte) (all []expression) {
 	return all
 }
 
-// jump returns the chain that a rule jumps or goes to; "" if it does not.
+// jump returns the chain to which a rule jumps or goes; "" if it does not.
 func (r *installedRule) jump() string {
 	for _, e := range expressions(r.exprs) {
 		if e.name == "immediate" {
@@ -119,25 +118,25 @@ func (r *installedRule) jump() string {
 	return ""
 }
 
-// jump returns the chain that an immediate expression leads to; "" if to none.
+// jump returns the target chain of an immediate expression; "" if it has none.
 func (e *expression) jump() string {
 	return text(e.data, unix.NFTA_IMMEDIATE_DATA, unix.NFTA_DATA_VERDICT, unix.NFTA_VERDICT_CHAIN)
 }
 
-// A chainID names a chain of any table; without a name it is the table.
+// A chainID names a chain of any table; without a chain name it names the table.
 type chainID struct {
 	family      byte
 	table, name string
 }
 
-// getChain asks for a chain; use is how many rules it has and how often rules
-// and elements jump to it, together.
+// getChain gets a chain; use is the number of its rules plus the number of jumps from rules and
+// elements to it.
 func (s *sock) getChain(c chainID) (ok bool, use int, err error) {
 	l, err := s.chain(c)
 	return l.data != nil, l.use(), err
 }
 
-// chain is getChain with all that the kernel says about the chain; without data there is none.
+// chain is getChain with all attributes; without data the chain does not exist.
 func (s *sock) chain(c chainID) (l installedChain, err error) {
 	err = s.request(nfTables|unix.NFT_MSG_GETCHAIN, 0, c.family, func(ae *netlink.AttributeEncoder) {
 		ae.String(unix.NFTA_CHAIN_TABLE, c.table)
@@ -146,8 +145,7 @@ func (s *sock) chain(c chainID) (l installedChain, err error) {
 	return l, ignoreNotExist(err)
 }
 
-// chainsIn lists the chains of a table; the kernel can be asked only for those of
-// the whole family.
+// chainsIn lists the chains of a table; the kernel can only list those of a whole family.
 func (s *sock) chainsIn(family byte, table string) (chains []installedChain, err error) {
 	err = s.dump(unix.NFT_MSG_GETCHAIN, family, func(_ byte, data []byte) {
 		if text(data, unix.NFTA_CHAIN_TABLE) == table {
@@ -163,7 +161,7 @@ type installedChain struct {
 	data []byte // attributes
 }
 
-// use is how many rules a chain has and how often rules and elements jump to it, together.
+// use is the number of the chain's rules plus the number of jumps from rules and elements to it.
 func (c installedChain) use() int { return int(num(c.data, unix.NFTA_CHAIN_USE)) }
 
 // tables lists all tables of the namespace.
@@ -174,7 +172,7 @@ func (s *sock) tables() (tables []chainID, err error) {
 	return tables, err
 }
 
-// dump reads all objects of one sort.
+// dump lists all objects of one type.
 func (s *sock) dump(msg netlink.HeaderType, family byte, fn func(family byte, data []byte)) error {
 	return ignoreNotExist(s.request(nfTables|msg, netlink.Dump, family, nil, fn))
 }

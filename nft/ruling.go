@@ -15,31 +15,31 @@ import (
 	"cnibox/internal/nlconn"
 )
 
-// A ruling is what a rule of another program asks of a packet and does with it, as far as that is
-// read here. An empty condition matches any packet.
+// A ruling has the conditions and the verdict of another program's rule, as far as they are decoded
+// here. An empty condition matches any packet.
 type ruling struct {
-	sure    bool // all of its conditions are read; else it matches less than is said here
+	sure    bool // all conditions are decoded; else the rule matches fewer packets
 	in, out string
 	family  byte // NFPROTO_IPV4 or NFPROTO_IPV6
 	proto   byte
-	ports   [][2]uint16 // of the destination; first and last
+	ports   [][2]uint16 // destination ports; first and last
 	src     netip.Prefix
 	dst     netip.Prefix
 
 	verdict expr.VerdictKind
-	decides bool   // verdict is one
+	decides bool   // the rule has a verdict
 	chain   string // of a jump or goto
 	to      target // of dnat and redirect, which accept
 }
 
-// A target is where a rule sends a connection.
+// A target is where a rule redirects a connection.
 type target struct {
 	what string // "dnat" or "redirect"; empty: none
 	addr netip.Addr
 	port uint16
 }
 
-// String is the statement in the words of nft.
+// String formats the statement in the syntax of nft.
 func (t target) String() string {
 	switch {
 	case t.addr.IsValid() && t.port != 0:
@@ -52,9 +52,9 @@ func (t target) String() string {
 	return t.what
 }
 
-// What a register can have, beside the value of an immediate expression.
+// Contents of a register that are not the value of an immediate expression.
 const (
-	loadedOther = iota // is not read here
+	loadedOther = iota // not decoded here
 	loadedIn
 	loadedOut
 	loadedFamily
@@ -62,10 +62,10 @@ const (
 	loadedPort
 	loadedSource
 	loadedDestination
-	loadedType // of the destination address, by the FIB
+	loadedType // type of the destination address, from the FIB
 )
 
-// A register is what a rule has loaded.
+// A register has what a rule has loaded into it.
 type register struct {
 	what  int
 	size  int    // bytes
@@ -73,7 +73,7 @@ type register struct {
 	value []byte // of an immediate expression
 }
 
-// A reader reads the rules of one table, whose sets it asks for.
+// A reader decodes the rules of one table and reads its sets.
 type reader struct {
 	s      *sock
 	family byte
@@ -94,7 +94,7 @@ func (t *reader) ruling(r *installedRule) *ruling {
 	return d
 }
 
-// first is the number of a register in units of 4 bytes: the first ones have two names.
+// first converts a register number into units of 4 bytes: the first registers have two numbers.
 func first(number uint32) uint32 {
 	if number >= unix.NFT_REG32_00 {
 		return number - unix.NFT_REG32_00
@@ -102,7 +102,7 @@ func first(number uint32) uint32 {
 	return (number - unix.NFT_REG_1) * 4
 }
 
-// read reads one expression; false: it is a condition that is not read here, or cannot be decoded.
+// read decodes one expression; false: its condition is not supported here, or it cannot be decoded.
 func (t *reader) read(d *ruling, regs map[uint32]register, e *expression) bool {
 	decode := func(into expr.Any) bool { return expr.Unmarshal(t.family, e.data, into) == nil }
 	switch e.name {
@@ -154,7 +154,7 @@ func (t *reader) read(d *ruling, regs map[uint32]register, e *expression) bool {
 	return t.decide(d, regs, e, decode)
 }
 
-// metaKey is what a key of meta loads.
+// metaKey returns the register content that a meta key loads.
 func metaKey(key expr.MetaKey) int {
 	switch key {
 	case expr.MetaKeyIIFNAME:
@@ -169,7 +169,7 @@ func metaKey(key expr.MetaKey) int {
 	return loadedOther
 }
 
-// header is what a part of a packet's headers is.
+// header returns the register content that a part of the packet headers loads.
 func (d *ruling) header(p *expr.Payload) int {
 	switch {
 	case p.Base == expr.PayloadBaseTransportHeader && p.Offset == dportAt && p.Len == portLen:
@@ -216,7 +216,8 @@ func (d *ruling) compare(r register, op expr.CmpOp, value []byte) bool {
 	return true
 }
 
-// comparePort is compare for a port. A range is a comparison with its first one, and one with its last.
+// comparePort is compare for a port. A range is two comparisons: with its first port, and with its
+// last.
 func (d *ruling) comparePort(op expr.CmpOp, port uint16) bool {
 	switch {
 	case op == expr.CmpOpEq:
@@ -230,7 +231,7 @@ func (d *ruling) comparePort(op expr.CmpOp, port uint16) bool {
 	return op == expr.CmpOpLte && d.addPorts([2]uint16{0, port})
 }
 
-// linkOf is the name of a link in a comparison, and * at its end if that is the beginning of a name.
+// linkOf returns the link name in a comparison; a prefix of names ends with *.
 func linkOf(value []byte) string {
 	name := unix.ByteSliceToString(value)
 	if len(name) == len(value) {
@@ -239,7 +240,8 @@ func linkOf(value []byte) string {
 	return name
 }
 
-// prefix is that of addresses which are compared with their first bytes, or those of a mask.
+// prefix returns the prefix of a comparison, which compares the first bytes of an address or uses a
+// mask.
 func (d *ruling) prefix(r register, value []byte) netip.Prefix {
 	bits := len(value) * 8
 	if r.mask != nil {
@@ -259,7 +261,8 @@ func (d *ruling) prefix(r register, value []byte) netip.Prefix {
 	return p
 }
 
-// addPorts adds those of a condition; false: there are none, or there was such a condition before.
+// addPorts adds the ports of a condition; false: it has none, or the ruling has such a condition
+// already.
 func (d *ruling) addPorts(ports ...[2]uint16) bool {
 	if len(ports) == 0 || d.ports != nil {
 		return false
@@ -268,7 +271,7 @@ func (d *ruling) addPorts(ports ...[2]uint16) bool {
 	return true
 }
 
-// portsOf are the ports of a set; nil: its keys are not ports, or intervals.
+// portsOf returns the ports of a set; nil: its keys are not ports or intervals of ports.
 func (t *reader) portsOf(set string) (ports [][2]uint16) {
 	readable := true
 	err := t.s.request(nfTables|unix.NFT_MSG_GETSETELEM, netlink.Dump, t.family, func(ae *netlink.AttributeEncoder) {
@@ -317,7 +320,7 @@ func (d *ruling) match(data []byte, decode func(expr.Any) bool) bool {
 	return false
 }
 
-// decide reads an expression that says what becomes of the packet.
+// decide decodes an expression that decides about the packet.
 func (t *reader) decide(d *ruling, regs map[uint32]register, e *expression, decode func(expr.Any) bool) bool {
 	switch e.name {
 	case "immediate":
@@ -362,7 +365,7 @@ func (d *ruling) send(what string, addr, port []byte) {
 	}
 }
 
-// xtTarget reads a target of x_tables.
+// xtTarget decodes a target of x_tables.
 func (d *ruling) xtTarget(data []byte, decode func(expr.Any) bool) bool {
 	switch text(data, unix.NFTA_TARGET_NAME) {
 	case "REJECT":
@@ -387,7 +390,7 @@ func (d *ruling) xtTarget(data []byte, decode func(expr.Any) bool) bool {
 	return false
 }
 
-// unconditional reports whether the rule decides about every packet of its table.
+// unconditional reports whether the rule matches every packet of its table.
 func (d *ruling) unconditional() bool {
 	return d.sure && d.decides && d.in == "" && d.out == "" && d.proto == 0 && d.ports == nil && !d.src.IsValid() && !d.dst.IsValid()
 }

@@ -19,15 +19,15 @@ const (
 // TableName is the name of our tables, in the families inet and bridge.
 const TableName = "cnibox"
 
-// A set is one of our sets or maps. Kind and family are ours alone; the rest the kernel
-// knows, and does not let be changed.
+// A set is one of our sets or maps. The kernel does not know kind and family, and does not allow
+// changes of the other fields.
 type set struct {
 	name   string
 	table  byte
 	kind   Kind
 	family byte   // of the addresses in it; 0 if there are none
-	key    string // type in the words of nft
-	data   string // of a map; "": no map
+	key    string // type in the syntax of nft
+	data   string // of a map; "": not a map
 }
 
 // A perFamily is a set for each address family.
@@ -49,15 +49,15 @@ const (
 	target6   = "ipv6_addr . inet_service"
 	twoNames  = "ifname . ifname"
 	toVerdict = "verdict"
-	entryType = "ifname . ipv6_addr . ipv6_addr" // the name of a set, and a key of it filled up with zeros
+	entryType = "ifname . ipv6_addr . ipv6_addr" // the name of a set, and its key padded with zeros
 )
 
-// Addresses of containers: those that are masqueraded, those that the firewall allows,
-// with the chain for the administrator's rules, and those that are in a zone of firewalld.
-// The sets _next have the next owners of an address, see [Tx.assign].
+// Addresses of containers: masqueraded ones, ones that the firewall allows (with the chain of the
+// administrator's rules), and ones in a zone of firewalld. The sets _next have the next owners of
+// an address, see [Tx.assign].
 //
-// No rule reads zone and _next: nothing else says which attachment has an address in a zone,
-// and a comment has no room for a second owner.
+// No rule reads zone and _next. Only they record which attachment has an address in a zone, and the
+// next owners: a comment has no room for a second owner.
 var (
 	masqSet     = perFamily{&set{"masq4", inet, KindMasquerade, v4, "ipv4_addr", toVerdict}, &set{"masq6", inet, KindMasquerade, v6, "ipv6_addr", toVerdict}}
 	allowSet    = perFamily{&set{"allow4", inet, KindFirewall, v4, "ipv4_addr", toVerdict}, &set{"allow6", inet, KindFirewall, v6, "ipv6_addr", toVerdict}}
@@ -69,11 +69,11 @@ var (
 	zoneNextSet = perFamily{&set{"zone4_next", inet, KindZone, v4, "ifname . ipv4_addr", ""}, &set{"zone6_next", inet, KindZone, v6, "ifname . ipv6_addr", ""}}
 )
 
-// portSets are host ports with their targets. Those with conditions are found only through
-// the chain that gate names for them.
+// portSets are host ports with their targets. Ports with conditions are reached only through the
+// chain that gate has for them.
 type portSets struct{ dnat, cond, gate perFamily }
 
-// Host ports for packets to any local address, and to one.
+// Host ports for packets to any local address, and to one address.
 var (
 	anyPorts = portSets{
 		dnat: perFamily{&set{"dnat4", inet, KindPortMap, v4, portType, target4}, &set{"dnat6", inet, KindPortMap, v6, portType, target6}},
@@ -85,19 +85,20 @@ var (
 		cond: perFamily{&set{"cond4_host", inet, KindPortMap, v4, port4Type, target4}, &set{"cond6_host", inet, KindPortMap, v6, port6Type, target6}},
 		gate: perFamily{&set{"gate4_host", inet, KindPortMap, v4, port4Type, toVerdict}, &set{"gate6_host", inet, KindPortMap, v6, port6Type, toVerdict}},
 	}
-	// hairpinSet has the connections that must be masqueraded to come back, by target.
+	// hairpinSet has the targets of connections that must be masqueraded so that answers return
+	// through the host.
 	hairpinSet = perFamily{&set{"hairpin4", inet, KindPortMap, v4, port4Type, toVerdict}, &set{"hairpin6", inet, KindPortMap, v6, port6Type, toVerdict}}
 )
 
-// Names of interfaces, see [Tx.SetBridgePolicy], [Tx.GuardMAC], [Tx.DropAdverts] and [Tx.RecordOwner]. A
-// member stands for an attachment, see memberName.
+// Names of interfaces, see [Tx.SetBridgePolicy], [Tx.GuardMAC], [Tx.DropAdverts] and
+// [Tx.RecordOwner]. A member identifies an attachment, see memberName.
 //
-// No rule reads managed_by, isolated_by and enlisted. The first two have the members of a
-// bridge: its element's comment has no room for thousands. The last spares each ADD reading
-// all elements to find out whether it is a second one.
+// No rule reads managed_by, isolated_by and enlisted. The first two have the members of a bridge:
+// the comment of the bridge's element has no room for thousands. With enlisted an ADD finds out
+// whether it is a second one without dumping all elements.
 var (
 	managedSet    = &set{"managed", inet, KindFirewall, 0, "ifname", ""}    // bridges with a policy
-	withinSet     = &set{"within", inet, KindFirewall, 0, twoNames, ""}     // bridge . the same bridge, which is how a rule asks if two are one
+	withinSet     = &set{"within", inet, KindFirewall, 0, twoNames, ""}     // bridge . the same bridge: a rule can so compare two names
 	isolatedSet   = &set{"isolated", inet, KindFirewall, 0, twoNames, ""}   // the same, of isolated bridges
 	managedBySet  = &set{"managed_by", inet, KindFirewall, 0, twoNames, ""} // bridge . member
 	isolatedBySet = &set{"isolated_by", inet, KindFirewall, 0, twoNames, ""}
@@ -107,7 +108,7 @@ var (
 	advertSet     = &set{"no_adverts", bridge, KindAdverts, 0, "ifname", ""} // ports that may not send router advertisements
 )
 
-// Elements by their owner, see byowner.go. No rule reads these.
+// Elements by their owner, see byowner.go. No rule reads these sets.
 var byOwnerSets = [...]*set{
 	{"masq_by_owner", inet, KindMasquerade, 0, twoNames, entryType},
 	{"ports_by_owner", inet, KindPortMap, 0, twoNames, entryType},
@@ -117,7 +118,8 @@ var byOwnerSets = [...]*set{
 	{"adverts_by_owner", bridge, KindAdverts, 0, twoNames, entryType},
 }
 
-// nextOf returns the set of the owners of addresses whose next owners the set has; nil for any other.
+// nextOf returns the set of address owners to which a set of next owners belongs; nil for any other
+// set.
 func nextOf(next *set) *set {
 	for _, pair := range nextOwners {
 		for _, family := range []byte{v4, v6} {
@@ -129,7 +131,7 @@ func nextOf(next *set) *set {
 	return nil
 }
 
-// sets returns all sets of both tables, in the order they are made.
+// sets returns all sets of both tables, in the order of creation.
 func sets() []*set {
 	return append([]*set{
 		masqSet.v4, masqSet.v6,
@@ -145,17 +147,16 @@ func sets() []*set {
 	}, byOwnerSets[:]...)
 }
 
-// isMap reports whether the set is a map.
 func (s *set) isMap() bool { return s.data != "" }
 
-// verdicts reports whether the set is a map to verdicts.
+// verdicts reports whether the set is a verdict map.
 func (s *set) verdicts() bool { return s.data == toVerdict }
 
-// ref names the set to the library.
+// ref returns the library's reference to the set.
 func (s *set) ref() *nftables.Set { return &nftables.Set{Table: ours(s.table), Name: s.name} }
 
-// definition is the set as it is made. The id names the set within its batch, and must
-// differ from those of the others there.
+// definition returns the set as it is created. The id identifies the set within its batch and must
+// be unique there.
 func (s *set) definition(id uint32) *nftables.Set {
 	d := s.ref()
 	d.ID, d.KeyType = id, datatype(s.key)
@@ -168,15 +169,15 @@ func (s *set) definition(id uint32) *nftables.Set {
 	return d
 }
 
-// datatype is the library's value for a type in the words of nft.
+// datatype returns the library's value for a type in the syntax of nft.
 func datatype(words string) nftables.SetDatatype {
 	return nftables.MustConcatSetType(nftables.ConcatSetTypeElements(nftables.SetDatatype{Name: words})...)
 }
 
-// ours is our table of a family.
+// ours returns our table of a family.
 func ours(family byte) *nftables.Table { return tableOf(family, TableName) }
 
-// tableOf names a table to the library.
+// tableOf returns the library's reference to a table.
 func tableOf(family byte, name string) *nftables.Table {
 	return &nftables.Table{Family: nftables.TableFamily(family), Name: name}
 }

@@ -12,15 +12,15 @@ import (
 	"cnibox/internal/nlconn"
 )
 
-// Types of messages have the subsystem in the upper byte and the message in the
-// lower: include/uapi/linux/netfilter/nfnetlink.h.
+// Message types have the subsystem in the upper byte and the message in the lower:
+// include/uapi/linux/netfilter/nfnetlink.h.
 const (
 	nfTables  = unix.NFNL_SUBSYS_NFTABLES << 8
 	ctNetlink = unix.NFNL_SUBSYS_CTNETLINK << 8
 )
 
-// A sock is a netlink socket of the netfilter family, which nf_tables and
-// connection tracking share. Requests take turns.
+// A sock is a netlink socket of the netfilter family, for nf_tables and connection tracking.
+// Requests are serialized.
 type sock struct {
 	nl *nlconn.Conn
 	ns *netns.NS
@@ -35,20 +35,22 @@ func dial(ns *netns.NS) (*sock, error) {
 	return &sock{nl, ns}, nil
 }
 
-// Close closes it.
+// Close closes the socket.
 func (s *sock) Close() error { return s.nl.Close() }
 
-// clearTime is longer than the kernel takes until no packet can use a deleted element any more: mostly
-// some 10 ms. It makes every close of a netfilter socket wait until deleted elements are cleared away, and
+// clearTime is longer than the kernel takes, mostly some 10 ms, until no packet can use a deleted
+// element. Every close of a netfilter socket waits until deleted elements are freed, and every
+// other change of the rule set waits meanwhile, such as that of the next plugin of a chain.
 // every other change of the rule set waits meanwhile, such as that of the next plugin of a chain.
 const clearTime = 30 * time.Millisecond
 
 // headerLen is the length of a struct nfgenmsg, include/uapi/linux/netfilter/nfnetlink.h.
 const headerLen = 4
 
-// request sends a request and calls fn with the family and the attributes of each message that
-// answers it, which fn may keep. An object that is not there is os.ErrNotExist. A dump that kept
-// changing is an error here: half a rule set would be taken for the whole.
+// request sends a request and calls fn with the family and the attributes of each answer; fn may
+// retain them. The error for a missing object is os.ErrNotExist. An interrupted dump
+// (NLM_F_DUMP_INTR) that stays so is an error, since a part of the rule set must not be taken for
+// all of it.
 func (s *sock) request(typ netlink.HeaderType, flags netlink.HeaderFlags, family byte, body func(*netlink.AttributeEncoder), fn func(family byte, data []byte)) error {
 	req, err := message(typ, flags, family, body)
 	if err != nil {
@@ -73,7 +75,7 @@ func (s *sock) request(typ netlink.HeaderType, flags netlink.HeaderFlags, family
 	return nil
 }
 
-// message is a request.
+// message builds a request.
 func message(typ netlink.HeaderType, flags netlink.HeaderFlags, family byte, body func(*netlink.AttributeEncoder)) (netlink.Message, error) {
 	attrs, err := encode(body)
 	if err != nil {

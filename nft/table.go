@@ -1,8 +1,7 @@
-// Package nft keeps the packet filter state of cnibox: tables of our own
-// whose chains, maps and sets are fixed, and whose elements name the
-// attachment that owns them.
+// Package nft keeps the packet filter state of cnibox: tables of our own with fixed chains, maps
+// and sets, whose elements name the attachment that owns them.
 //
-// It speaks nf_tables netlink itself; nothing here starts a program. Messages:
+// It uses nf_tables netlink and starts no program. Messages:
 // include/uapi/linux/netfilter/nf_tables.h.
 package nft
 
@@ -18,8 +17,8 @@ import (
 	"cnibox/internal/netns"
 )
 
-// A Table is our rule set in one network namespace. It keeps no socket, and may
-// be used from any goroutine.
+// A Table is our rule set in one network namespace. It keeps no socket open, and may be used from
+// any goroutine.
 type Table struct {
 	ns   *netns.NS
 	lock string // path of the lock file
@@ -28,15 +27,15 @@ type Table struct {
 	made map[byte]bool // families of the tables that its updates have made; see Prune
 }
 
-// An Option changes what [Open] returns; tests need it.
+// An Option changes what [Open] returns, for tests.
 type Option func(*Table)
 
-// WithLock names the file that is locked during an update. The default is
+// WithLock sets the path of the file that is locked during an update. The default is
 // /run/cnibox/nft.lock.
 func WithLock(path string) Option { return func(t *Table) { t.lock = path } }
 
-// Open returns the rule set of ns. Nothing is
-// sent yet, and ns must stay open for as long as the Table is used.
+// Open returns the rule set of ns. It sends nothing, and ns must stay open as long as the Table is
+// used.
 func Open(ns *netns.NS, opts ...Option) *Table {
 	t := &Table{ns: ns, lock: defaultLock, made: map[byte]bool{}}
 	for _, o := range opts {
@@ -45,14 +44,13 @@ func Open(ns *netns.NS, opts ...Option) *Table {
 	return t
 }
 
-// updateTries bounds how often an update starts over because others changed
-// the rule set between reading and writing, as "nft flush ruleset" does.
+// updateTries is how often an update is tried when others change the rule set between reading and
+// writing, as "nft flush ruleset" does.
 const updateTries = 4
 
-// Update lets fn say what shall change and makes all of it in one
-// transaction, under the lock of the host. When there is an error, fn's or
-// the kernel's, nothing has changed. fn may run more than once. Our tables
-// are made when the first element needs them.
+// Update calls fn, which plans changes, and makes all of them in one transaction, under the lock of
+// the host. On an error of fn or of the kernel nothing has changed. fn may run more than once. Our
+// tables are made when the first element needs them.
 //
 // In a context of [Collection.Collect] the update is made later, with others.
 func (t *Table) Update(ctx context.Context, fn func(*Tx) error) error {
@@ -62,8 +60,8 @@ func (t *Table) Update(ctx context.Context, fn func(*Tx) error) error {
 	return t.updates(ctx, fn)
 }
 
-// UpdateThen is Update with a function that is called after it with its error, and returns the
-// error instead.
+// UpdateThen is Update, and then calls a function with the update's error; it returns the
+// function's error.
 func (t *Table) UpdateThen(ctx context.Context, fn func(*Tx) error, then func(context.Context, error) error) error {
 	if add(ctx, fn, then) {
 		return nil
@@ -71,7 +69,7 @@ func (t *Table) UpdateThen(ctx context.Context, fn func(*Tx) error, then func(co
 	return then(ctx, t.updates(ctx, fn))
 }
 
-// updates is Update at once.
+// updates makes the update at once.
 func (t *Table) updates(ctx context.Context, fn func(*Tx) error) error {
 	s, done, err := t.locked(ctx)
 	if err != nil {
@@ -102,17 +100,16 @@ func (t *Table) locked(ctx context.Context) (s *sock, done func(), err error) {
 	}, nil
 }
 
-// overtaken reports whether a change by others between reading and writing explains an
-// error: what was to go is gone, what was to come is there, or a chain that was free is
-// jumped to again. Errors of reading are none of these.
+// overtaken reports whether an error is explained by a concurrent change between reading and
+// writing: an object to delete is gone, an object to create exists, or an unused chain is jumped to
+// again. It does not apply to errors of reading.
 func overtaken(err error) bool {
 	var refused *batchError
 	return errors.As(err, &refused) &&
 		(errors.Is(err, os.ErrNotExist) || errors.Is(err, os.ErrExist) || errors.Is(err, unix.EBUSY))
 }
 
-// update is one try of Update, on a new Tx: what the last one read may be wrong by
-// now, or it would not have failed.
+// update is one try of Update, on a new Tx: what the last try read may be outdated.
 func (t *Table) update(s *sock, fn func(*Tx) error, try int) error {
 	x := newTx(s)
 	x.retry = try > 1
@@ -137,8 +134,8 @@ func (t *Table) update(s *sock, fn func(*Tx) error, try int) error {
 	return nil
 }
 
-// ignoreNotExist makes no error of something that is not there, be it an element,
-// a table or support in the kernel for reading one.
+// ignoreNotExist returns nil for an error about something missing: an element, a table, or kernel
+// support for reading one.
 func ignoreNotExist(err error) error {
 	if errors.Is(err, os.ErrNotExist) {
 		return nil

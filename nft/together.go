@@ -6,8 +6,8 @@ import (
 	"cnibox/spec"
 )
 
-// releaseLater leaves the elements of a Release to releaseTogether, where many attachments are
-// released in one transaction; false: they are to be dropped at once.
+// releaseLater defers a Release to releaseTogether, if many attachments are released in one
+// transaction; false: the caller drops the elements at once.
 func (x *Tx) releaseLater(o spec.Attachment, kinds []Kind) bool {
 	if x.releases == nil || len(kinds) == 0 {
 		return false
@@ -21,7 +21,8 @@ func (x *Tx) releaseLater(o spec.Attachment, kinds []Kind) bool {
 	return true
 }
 
-// releaseTogether drops them: each set is read once for all owners. What is put later stays.
+// releaseTogether drops the elements of deferred releases and reads each set once for all owners.
+// Elements that are put later stay.
 func (x *Tx) releaseTogether() {
 	if len(x.releases) == 0 {
 		return
@@ -35,7 +36,6 @@ func (x *Tx) releaseTogether() {
 	}
 }
 
-// all makes updates in this transaction.
 func (x *Tx) all(updates []collected) error {
 	x.releases = map[Kind]map[string]bool{}
 	for _, u := range updates {
@@ -48,7 +48,7 @@ func (x *Tx) all(updates []collected) error {
 	return nil
 }
 
-// rulesAt are the rules of a chain of the reference, which are read once.
+// rulesAt returns the rules of a chain of the reference, which are read once.
 func (x *Tx) rulesAt(c chainID) []installedRule {
 	if rules, ok := x.old.read[c]; ok {
 		return rules

@@ -21,8 +21,8 @@ import (
 	"cnibox/spec"
 )
 
-// A Flow selects the first packets of connections: of TCP those with SYN and without ACK, of other
-// protocols all.
+// A Flow selects the first packets of connections: TCP packets with SYN and without ACK, all
+// packets of other protocols.
 type Flow struct {
 	Proto uint8        // unix.IPPROTO_TCP, IPPROTO_UDP or IPPROTO_SCTP; 0: any
 	Src   []netip.Addr // empty: any; else of the family of Dst
@@ -30,25 +30,26 @@ type Flow struct {
 	Port  uint16       // of the destination; 0: any
 }
 
-// The name of the tables is tableTrace with the number of the process. The flag tableOwner, which is
-// NFT_TABLE_F_OWNER of include/uapi/linux/netfilter/nf_tables.h and Linux 5.12, binds a table to the
-// socket that has made it: no other can change it, and it is deleted with the socket.
+// A table's name is tableTrace and the process ID. The flag tableOwner (NFT_TABLE_F_OWNER of
+// include/uapi/linux/netfilter/nf_tables.h, Linux 5.12) binds a table to the socket that made it:
+// no other socket can change it, and it is deleted with the socket.
 const (
 	tableTrace = "cnibox-trace-"
 	tableOwner = 1 << 1
 )
 
-// traceRate is how many packets are traced in a second: a busy port must not slow down the host.
+// traceRate is the number of packets traced in a second: a busy port must not slow down the host.
 const traceRate = 1000
 
-// traceSpace is what messages may wait in, in bytes: a packet has some 30 of 1 KB.
+// traceSpace is the receive buffer in bytes: a packet has some 30 messages of 1 KB.
 const traceSpace = 4 << 20
 
-// firstPrio is behind the one hook of br_netfilter (ip_sabotage_in) that keeps packets which a bridge
-// passes up from coming to prerouting a second time.
+// firstPrio runs after the one hook of br_netfilter (ip_sabotage_in) that keeps packets passed up
+// by a bridge from traversing prerouting a second time.
 const firstPrio = math.MinInt32 + 1
 
-// Where fields are in the headers of TCP (RFC 9293), IPv4 and IPv6, in bytes, and bits of TCP's flags.
+// Byte offsets of fields in the headers of TCP (RFC 9293), IPv4 and IPv6, and bits of the TCP
+// flags.
 const (
 	tcpFlagsAt      = 13
 	tcpSYN, tcpACK  = 1 << 1, 1 << 4
@@ -57,26 +58,26 @@ const (
 	firstOf, lastOf = "-first", "-last"
 )
 
-// traceHooks are the hooks by number, which NF_INET_* and NF_BR_* have alike.
+// traceHooks has the hooks by number; NF_INET_* and NF_BR_* have the same numbers.
 var traceHooks = [...]string{"prerouting", "input", "forward", "output", "postrouting"}
 
-// A Tracer reports what nf_tables does with packets of a flow, in one network namespace. Its tables
-// have a chain before and one behind all others at each hook; those before set nftrace of the packets
-// where they come in (prerouting) or are sent (output).
+// A Tracer reports what nf_tables does with packets of a flow, in one network namespace. At each
+// hook its tables have one chain before all others and one after them. The first chains set nftrace
+// on packets that come in (prerouting) or that this host sends (output).
 type Tracer struct {
 	nl     *nlconn.Conn // notifications
-	owner  *sock        // of the tables
+	owner  *sock        // owns the tables
 	chains map[chainID]BaseChain
 }
 
-// A BaseChain is where a chain is registered.
+// A BaseChain describes where a chain is registered.
 type BaseChain struct {
 	Hook     string
 	Priority int32
 }
 
-// Trace begins to trace a flow in ns. The caller closes the Tracer, and ns after it. Before Linux 5.12
-// the error has code [spec.CodeHost]: a table without an owner would stay if the process was killed.
+// Trace begins to trace a flow in ns. The caller closes the Tracer, then ns. Before Linux 5.12 the
+// error has code [spec.CodeHost]: a table without an owner would stay if the process was killed.
 func Trace(ns *netns.NS, f Flow) (*Tracer, error) {
 	nl, err := nlconn.Listen(ns, unix.NETLINK_NETFILTER, 1<<(unix.NFNLGRP_NFTRACE-1))
 	if err != nil {
@@ -93,7 +94,7 @@ func Trace(ns *netns.NS, f Flow) (*Tracer, error) {
 	if err == nil {
 		err = t.addTable(bridge, f)
 		if errors.Is(err, os.ErrNotExist) || errors.Is(err, unix.EOPNOTSUPP) || errors.Is(err, unix.EAFNOSUPPORT) {
-			err = nil // without CONFIG_NF_TABLES_BRIDGE there are no such rules to pass
+			err = nil // without CONFIG_NF_TABLES_BRIDGE packets meet no such rules
 		}
 	}
 	if err == nil {
@@ -106,22 +107,22 @@ func Trace(ns *netns.NS, f Flow) (*Tracer, error) {
 	return t, nil
 }
 
-// ownTables is what the names of this process's tables begin with.
+// ownTables returns the prefix of the names of this process's tables.
 func ownTables() string { return fmt.Sprintf("%s%d-", tableTrace, os.Getpid()) }
 
 // tracers counts the tables of this process.
 var tracers atomic.Uint32
 
-// Close ends it. The kernel deletes the tables with the socket.
+// Close ends the trace. The kernel deletes the tables with the socket.
 func (t *Tracer) Close() {
 	t.nl.Close()
 	t.owner.nl.Close()
 }
 
-// addTable makes the table of a family with its chains and rules.
+// addTable creates the table of a family with its chains and rules.
 func (t *Tracer) addTable(family byte, f Flow) error {
-	// The kernel deletes a table with the last reference to its owner's socket, which a process that is just being
-	// started may have for a moment: the next Tracer has another name.
+	// The kernel deletes a table with the last reference to its owner's socket. A child process
+	// that is just starting may hold one for a moment, so the next Tracer uses another name.
 	name := fmt.Sprint(ownTables(), tracers.Add(1))
 	owned, err := message(0, 0, family, func(ae *netlink.AttributeEncoder) {
 		ae.String(unix.NFTA_TABLE_NAME, name)
@@ -160,8 +161,9 @@ func (t *Tracer) addTable(family byte, f Flow) error {
 	return err
 }
 
-// rules set nftrace of the packets of a flow. The expression fib, which finds the addresses of the
-// host, is not for bridges: what a bridge passes up to the host is traced from inet prerouting on.
+// rules set nftrace on the packets of a flow. The expression fib, which matches the host's
+// addresses, does not work in family bridge: packets that a bridge passes up to the host are traced
+// from inet prerouting on.
 func (f Flow) rules(table byte) (rules []rule) {
 	families := []byte{v4, v6}
 	switch {
@@ -199,7 +201,7 @@ func (f Flow) rules(table byte) (rules []rule) {
 	return rules
 }
 
-// traced sets nftrace, of so many packets.
+// traced sets nftrace, limited to traceRate.
 func (r rule) traced() rule {
 	return append(r,
 		&expr.Limit{Type: expr.LimitTypePkts, Rate: traceRate, Unit: expr.LimitTimeSecond, Burst: traceRate},
@@ -207,7 +209,7 @@ func (r rule) traced() rule {
 		&expr.Meta{Key: expr.MetaKeyNFTRACE, SourceRegister: true, Register: reg})
 }
 
-// readChains reads where the base chains of all tables are registered.
+// readChains reads the registration of the base chains of all tables.
 func (t *Tracer) readChains() error {
 	t.chains = map[chainID]BaseChain{}
 	return t.owner.dump(unix.NFT_MSG_GETCHAIN, unix.NFPROTO_UNSPEC, func(family byte, data []byte) {
@@ -224,23 +226,23 @@ func (t *Tracer) readChains() error {
 	})
 }
 
-// A Traced is one message of the kernel about a packet: a rule that has matched, or the end of a chain.
+// A Traced is one trace message about a packet: a rule that matched, or the end of a chain.
 type Traced struct {
 	ID      uint32 // of the packet, in one family
 	Packet  *Packet
-	Family  string // of the table, in the words of nft
+	Family  string // of the table, in the syntax of nft
 	Table   string
 	Chain   string
 	Base    *BaseChain // nil: another chain jumps to it
 	Handle  uint64     // of the rule; 0: the end of the chain
 	Verdict string     // "accept", "drop", "continue", "jump CHAIN", …
 	Policy  bool       // the verdict is the chain's policy
-	Own     string     // of the chains of this trace: "first" or "last"; of others empty
+	Own     string     // for chains of this trace: "first" or "last"; else empty
 
 	family byte
 }
 
-// A Packet is what the first message of each base chain has of the packet.
+// A Packet has the packet fields in the first message of each base chain.
 type Packet struct {
 	Bridged  bool // a rule of family bridge reports it
 	Proto    uint8
@@ -249,15 +251,15 @@ type Packet struct {
 	Mark     uint32
 }
 
-// Next returns the next messages, in the kernel's order, as soon as there are some; lost reports that
-// there were more than the kernel could keep. Messages about packets other than IP, and about rules of
-// other traces, are left out. The error is the context's if that ends first.
+// Next waits for messages and returns them in the kernel's order; lost reports that the kernel
+// dropped messages. Messages about packets other than IP, and about rules of other traces, are
+// omitted. The error is the context's if that ends first.
 func (t *Tracer) Next(ctx context.Context) (all []Traced, lost bool, err error) {
 	ms, lost, err := t.nl.Notified(ctx)
 	return t.decodeAll(ms), lost, err
 }
 
-// Rest returns the messages that are there, without waiting for others; lost is that of Next.
+// Rest returns the pending messages without waiting; lost is as in Next.
 func (t *Tracer) Rest() (all []Traced, lost bool, err error) {
 	for {
 		ms, more, err := t.nl.Pending()
@@ -281,7 +283,7 @@ func (t *Tracer) decodeAll(ms []netlink.Message) (all []Traced) {
 	return all
 }
 
-// decode reads a message: NFTA_TRACE_*, include/uapi/linux/netfilter/nf_tables.h.
+// decode decodes a message: NFTA_TRACE_*, include/uapi/linux/netfilter/nf_tables.h.
 func (t *Tracer) decode(family byte, data []byte) (e Traced, ok bool) {
 	e = Traced{
 		ID: uint32(num(data, unix.NFTA_TRACE_ID)), Family: familyText(family),
@@ -304,7 +306,7 @@ func (t *Tracer) decode(family byte, data []byte) (e Traced, ok bool) {
 		e.Handle = num(data, unix.NFTA_TRACE_RULE_HANDLE)
 	case unix.NFT_TRACETYPE_POLICY:
 		e.Policy, code = true, uint32(num(data, unix.NFTA_TRACE_POLICY))
-	case unix.NFT_TRACETYPE_RETURN: // the end of a chain that another jumps to
+	case unix.NFT_TRACETYPE_RETURN: // the end of a chain to which another jumps
 	default:
 		return e, false
 	}
@@ -312,7 +314,7 @@ func (t *Tracer) decode(family byte, data []byte) (e Traced, ok bool) {
 	return e, true
 }
 
-// familyText is a family in the words of nft.
+// familyText returns the family in the syntax of nft.
 func familyText(family byte) string {
 	for _, f := range familyNames {
 		if f.family == family {
@@ -328,8 +330,8 @@ func familyText(family byte) string {
 	return fmt.Sprint("family ", family)
 }
 
-// verdictText is the name of a verdict: NF_*, include/uapi/linux/netfilter.h, whose upper half has the
-// number of a queue, and NFT_*.
+// verdictText returns the name of a verdict: NF_*, include/uapi/linux/netfilter.h, whose upper half
+// has the number of a queue, or NFT_*.
 func verdictText(code uint32) string {
 	switch int32(code) {
 	case unix.NFT_CONTINUE:
@@ -348,7 +350,7 @@ func verdictText(code uint32) string {
 	return fmt.Sprint("verdict ", int32(code))
 }
 
-// decodePacket reads what a message has of the packet; nil: nothing, or it is not an IP packet.
+// decodePacket decodes a message's packet fields; nil: there are none, or the packet is not IP.
 func decodePacket(family byte, data []byte) *Packet {
 	network := nlconn.Attribute(data, unix.NFTA_TRACE_NETWORK_HEADER)
 	transport := nlconn.Attribute(data, unix.NFTA_TRACE_TRANSPORT_HEADER)
@@ -377,7 +379,8 @@ func decodePacket(family byte, data []byte) *Packet {
 	return p
 }
 
-// Rejects reports whether a rule answers what it drops, and returns its comment.
+// Rejects reports whether a rule rejects the packet (statement reject), and returns the rule's
+// comment.
 func (t *Tracer) Rejects(e Traced) (rejects bool, comment string) {
 	rules, _ := t.owner.getRules(chainID{e.family, e.Table, e.Chain}, []uint64{e.Handle})
 	for i := range rules {

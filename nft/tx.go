@@ -13,10 +13,9 @@ import (
 	"cnibox/spec"
 )
 
-// A Tx is a transaction: the changes of one update. Nothing reaches the kernel before
-// the function that was given to [Table.Update] has returned; what the Tx
-// reads meanwhile is read under the lock. An error while reading is kept and
-// fails the update.
+// A Tx is a transaction: the changes of one update. Nothing is sent to the kernel before the
+// function given to [Table.Update] has returned; the Tx reads under the lock. An error while
+// reading is kept and fails the update.
 type Tx struct {
 	s            *sock
 	err          error
@@ -27,20 +26,20 @@ type Tx struct {
 	owners       map[spec.Attachment]string // their comments
 	old          *leftovers                 // of the reference plugins; nil until needed
 	addrs        [][]byte                   // see Addresses
-	newTables    []byte                     // families of the tables that the batch makes
-	oldIPs       []netip.Addr               // whose rules of the reference in CNI-FORWARD shall go
+	newTables    []byte                     // families of the tables that the batch creates
+	oldIPs       []netip.Addr               // whose rules of the reference in CNI-FORWARD are deleted
 	record       ruleRecord                 // see Handles
 	records      map[netip.Addr]ruleRecord
 	filter       []*filterPlan            // of the batch
 	releases     map[Kind]map[string]bool // see releaseLater; nil: at once
 	checks       bool                     // nothing will be changed
-	retry        bool                     // the kernel has refused an earlier try
-	rebuild      bool                     // the base rulesets are filled anew though they are of this version
-	gen          uint32                   // see generation; 0: not asked for yet
+	retry        bool                     // the kernel has rejected an earlier try
+	rebuild      bool                     // refill the base rulesets even if they are of this version
+	gen          uint32                   // see generation; 0: not read yet
 	versions     map[byte]string          // see version
 	listings     map[listingID]*listing
 	listingOrder []*listing      // in order
-	lacked       map[string]bool // keys of the owners that lacked something of what was put; nil: not asked for
+	lacked       map[string]bool // keys of the owners that lacked an element of the update; nil: not requested
 }
 
 // An elementID names an element.
@@ -49,23 +48,23 @@ type elementID struct {
 	key string
 }
 
-// A change is the element that a set has under a key, and the one that it shall have; nil is
-// none. They are the same for an element that was only read.
+// A change has the current element of a key in a set and the planned one; nil is none. They are the
+// same for an element that was only read.
 type change struct {
-	Element  // set and key; of put the rest as well
+	Element  // set and key; after put also the rest
 	old, new *Element
-	put      bool // new is of this update's put
+	put      bool // this update has put new
 }
 
-// A plan is a chain that elements of this update jump to. It is missing if the
-// kernel had none, and created if the batch makes it.
+// A plan is a chain to which elements of this update jump. It is missing if the kernel had none,
+// and created if the batch creates it.
 type plan struct {
 	chain   chain
 	missing bool
 	created bool
 }
 
-// newTx begins an update that reads by way of s, which must stay open for it.
+// newTx begins an update that reads through s, which must stay open as long as the Tx is used.
 func newTx(s *sock) *Tx {
 	return &Tx{
 		s: s, index: map[elementID]*change{}, chains: map[string]*plan{}, known: map[*set]*knownSet{}, owners: map[spec.Attachment]string{},
@@ -80,8 +79,8 @@ func (x *Tx) fail(err error) {
 	}
 }
 
-// change returns the change of a key, which the kernel is asked about the first time. If that
-// fails there is no element, and the update will fail.
+// change returns the change of a key; the first call reads the key from the kernel. If that fails,
+// the change has no element, and the update will fail.
 func (x *Tx) change(set *set, key []byte) *change {
 	x.releaseTogether()
 	if ch := x.index[elementID{set, string(key)}]; ch != nil {
@@ -94,7 +93,7 @@ func (x *Tx) change(set *set, key []byte) *change {
 	return x.newChange(elementID{set, string(key)}, key, e)
 }
 
-// newChange adds a change, so far of nothing, to the index.
+// newChange adds an unchanged element to the index.
 func (x *Tx) newChange(p elementID, key []byte, old *Element) *change {
 	ch := &change{Element: Element{set: p.set, key: key}, old: old, new: old}
 	x.index[p] = ch
@@ -102,7 +101,7 @@ func (x *Tx) newChange(p elementID, key []byte, old *Element) *change {
 	return ch
 }
 
-// found returns the change of an element that the kernel has listed.
+// found returns the change of an element from a dump.
 func (x *Tx) found(e Element) *change {
 	p := elementID{e.set, string(e.key)}
 	if ch := x.index[p]; ch != nil {
@@ -111,7 +110,7 @@ func (x *Tx) found(e Element) *change {
 	return x.newChange(p, e.key, &e)
 }
 
-// knownAbsent reports whether the key is known to have no element, neither in the kernel nor by
+// knownAbsent reports whether the key is known to have no element, neither in the kernel nor from
 // this update. Then it needs no change.
 func (x *Tx) knownAbsent(set *set, key []byte) bool {
 	return x.known[set].lacks(key) && x.index[elementID{set, string(key)}] == nil
@@ -126,7 +125,7 @@ func (x *Tx) put(o spec.Attachment, e Element) {
 	x.store(e)
 }
 
-// Put puts an element of [Table.Elements], as it was read, with its owner and the chain that it leads to.
+// Put puts an element from [Table.Elements] unchanged, with its owner and its chain.
 func (x *Tx) Put(e Element) {
 	if e.chain != "" {
 		c := x.chainNamed(e.chain)
@@ -136,8 +135,8 @@ func (x *Tx) Put(e Element) {
 	x.store(e)
 }
 
-// store puts an element, whatever its set has under the key. That this may be replaced is for the
-// caller to know.
+// store puts an element and replaces any element with the same key. The caller checks that it may
+// be replaced.
 func (x *Tx) store(e Element) {
 	ch := x.change(e.set, e.key)
 	ch.Element = e
@@ -148,7 +147,7 @@ func (x *Tx) store(e Element) {
 	}
 }
 
-// lackedBy notes for [Tx.lacked] the owners of the changes that are wanted.
+// lackedBy records for [Tx.lacked] the owners of the changes that want selects.
 func (x *Tx) lackedBy(want func(*change) bool) {
 	if x.lacked == nil {
 		return
@@ -160,7 +159,8 @@ func (x *Tx) lackedBy(want func(*change) bool) {
 	}
 }
 
-// comment is that of the owner's elements, made once: there may be thousands.
+// comment returns the comment of the owner's elements. It is cached, since there may be thousands
+// of elements.
 func (x *Tx) comment(o spec.Attachment) string {
 	c, ok := x.owners[o]
 	if !ok {
@@ -170,12 +170,11 @@ func (x *Tx) comment(o spec.Attachment) string {
 	return c
 }
 
-// key is that of the attachment, from the same.
+// key returns the attachment's key, from the cached comment.
 func (x *Tx) key(o spec.Attachment) string { return ownerKey(x.comment(o)) }
 
-// owned returns the changes of the kinds with elements that the filter wants, those
-// of this update as they will be. It reads all sets of these kinds, but for those in
-// tables that are not there.
+// owned returns the changes of the kinds whose planned elements the filter selects. It dumps all
+// sets of these kinds, except for those in missing tables.
 func (x *Tx) owned(kinds []Kind, want filter) (owned []*change) {
 	x.each(kinds, want, func(*change) {})
 	for _, ch := range x.changes {
@@ -193,8 +192,7 @@ func (x *Tx) drop(kinds []Kind, want filter) {
 	}
 }
 
-// each calls fn with the change of each element that the kernel has of the kinds and the
-// filter wants.
+// each calls fn with the change of each element of the kinds in the kernel that the filter selects.
 func (x *Tx) each(kinds []Kind, want filter, fn func(*change)) {
 	for _, set := range sets() {
 		if !hasKind(kinds, set.kind) || !x.leftovers().tables[chainID{family: set.table, table: TableName}] {
@@ -207,18 +205,18 @@ func (x *Tx) each(kinds []Kind, want filter, fn func(*change)) {
 	}
 }
 
-// wanted reports whether the filter wants the element that the set shall have.
+// wanted reports whether the filter selects the planned element.
 func (ch *change) wanted(want filter) bool {
 	return ch.new != nil && len(ch.new.comment) >= keyLen && want([]byte(ch.new.comment))
 }
 
-// ownedBy wants what one attachment owns, by the key: names may be cut short.
+// ownedBy selects what one attachment owns, by the key, since names may be cut short.
 func ownedBy(o spec.Attachment) filter {
 	key := o.Key()
 	return func(c []byte) bool { return string(c[:keyLen]) == key }
 }
 
-// hasKind reports whether a kind is in the list, or the list empty, which means all.
+// hasKind reports whether the list has a kind; an empty list has all.
 func hasKind(kinds []Kind, k Kind) bool {
 	for _, have := range kinds {
 		if have == k {
@@ -228,9 +226,9 @@ func hasKind(kinds []Kind, k Kind) bool {
 	return len(kinds) == 0
 }
 
-// Release drops what o owns of the given kinds, and what the reference
-// plugins left for it; no kinds mean all. Elements that meanwhile belong to
-// another attachment stay. It is not an error if there is nothing.
+// Release drops what o owns of the given kinds, and what the reference plugins made for it; no
+// kinds mean all. Elements that belong to another attachment now stay. It is not an error if there
+// is nothing.
 func (x *Tx) Release(o spec.Attachment, kinds ...Kind) {
 	if !x.releaseLater(o, kinds) {
 		x.release(o, kinds)
@@ -238,8 +236,8 @@ func (x *Tx) Release(o spec.Attachment, kinds ...Kind) {
 	x.releaseOld(o, kinds)
 }
 
-// AlreadyOwned reports whether o had any of what this update has given it so far, from an
-// earlier one.
+// AlreadyOwned reports whether o had, before this update, any element that the update has given it
+// so far.
 func (x *Tx) AlreadyOwned(o spec.Attachment) bool {
 	key := x.key(o)
 	return slices.ContainsFunc(x.changes, func(ch *change) bool {
@@ -253,16 +251,16 @@ func (x *Tx) DeleteStale(network string, valid func(key string) bool, kinds ...K
 	x.drop(kinds, staleOf(network, valid))
 }
 
-// staleOf wants what attachments of the network own whose keys are not valid.
+// staleOf selects what attachments of the network own whose keys are not valid.
 func staleOf(network string, valid func(key string) bool) filter {
-	begin := []byte(spec.NetworkKey(network)) // which spares the others the rest
+	begin := []byte(spec.NetworkKey(network)) // skips the other networks' elements
 	return func(c []byte) bool {
 		return bytes.HasPrefix(c, begin) && spec.LabelOf(unix.ByteSliceToString(c), network) && !valid(string(c[:keyLen]))
 	}
 }
 
-// ensureChain plans the chain that an element jumps to and returns its name. Equal names
-// mean equal rules, so the first to plan one plans for all.
+// ensureChain plans the chain to which an element jumps and returns its name. Equal names mean
+// equal rules, so each chain is planned once.
 func (x *Tx) ensureChain(c chain) string {
 	if x.chains[c.name] != nil {
 		return c.name
@@ -275,8 +273,8 @@ func (x *Tx) ensureChain(c chain) string {
 	return c.name
 }
 
-// chainNames returns the names of the planned chains in order, so that equal
-// updates are equal batches.
+// chainNames returns the names of the planned chains in order, so that equal updates produce equal
+// batches.
 func (x *Tx) chainNames() []string {
 	names := make([]string, 0, len(x.chains))
 	for name := range x.chains {
@@ -286,9 +284,9 @@ func (x *Tx) chainNames() []string {
 	return names
 }
 
-// batch turns the plan into messages, in an order in which nothing is named before
-// it is there or dropped while something leads to it. An update that changes nothing
-// is an empty batch. The first error of reading comes from here.
+// batch turns the plan into messages. An object is created before it is named, and dropped only
+// after nothing refers to it. An update that changes nothing gives an empty batch. It returns the
+// first error of reading.
 func (x *Tx) batch() (b *batch, err error) {
 	b = &batch{}
 	x.dropEmptyBridges()
@@ -320,7 +318,7 @@ func (x *Tx) batch() (b *batch, err error) {
 	return b, nil
 }
 
-// ownTables is the part of batch that is about our tables.
+// ownTables adds the messages for our tables to the batch.
 func (x *Tx) ownTables(b *batch) error {
 	if err := x.bases(b); err != nil {
 		return err
@@ -336,8 +334,8 @@ func (x *Tx) ownTables(b *batch) error {
 	return x.unusedChains(b)
 }
 
-// bases makes sure of the base rulesets. A table that is missing, or was flushed, is made
-// where it gets elements; one of another version is upgraded by the first change of any.
+// bases ensures the base rulesets. A table that is missing, or was flushed, is created if it gets
+// elements; a table of another version is upgraded by the first update that changes any element.
 func (x *Tx) bases(b *batch) error {
 	if len(x.changes) == 0 {
 		return nil
@@ -369,9 +367,9 @@ func (x *Tx) bases(b *batch) error {
 	return x.err
 }
 
-// base makes the base ruleset of a table. From one of another version, elements go on to
-// lead to the chains of their names, which are filled anew. A release in which a chain or a set has no use
-// any more deletes it here.
+// base creates the base ruleset of a table. On an upgrade from another version, elements keep their
+// verdicts to chains of the same names, which are refilled. A release that stops using a chain or a
+// set deletes it here.
 func (x *Tx) base(b *batch, table byte) error {
 	if !x.leftovers().tables[chainID{family: table, table: TableName}] {
 		x.newTables = append(x.newTables, table)
@@ -394,7 +392,7 @@ func (x *Tx) base(b *batch, table byte) error {
 	return nil
 }
 
-// noteFlushed is lackedBy for a table of which chains have lost rules, as by nft flush chain.
+// noteFlushed is lackedBy for a table whose chains have lost rules, as by nft flush chain.
 func (x *Tx) noteFlushed(table byte, chains []installedChain) error {
 	rules, err := x.s.rulesOf(table, TableName, "")
 	if err != nil {
@@ -421,8 +419,8 @@ func (x *Tx) noteFlushed(table byte, chains []installedChain) error {
 	return nil
 }
 
-// chainNamed returns a chain that elements jump to, as it should be: one that is
-// planned, or whose rules follow from its name. Any other has no rules.
+// chainNamed returns the expected chain of a name to which elements jump: a planned one, or one
+// whose rules follow from its name. Any other chain has no rules.
 func (x *Tx) chainNamed(name string) chain {
 	if p := x.chains[name]; p != nil {
 		return p.chain
@@ -439,7 +437,7 @@ func (x *Tx) chainNamed(name string) chain {
 	return chain{}
 }
 
-// usesTable reports whether this update wants elements in sets of the table.
+// usesTable reports whether this update puts elements into sets of the table.
 func (x *Tx) usesTable(table byte) bool {
 	for _, ch := range x.changes {
 		if ch.set.table == table && ch.new != nil {
@@ -449,19 +447,19 @@ func (x *Tx) usesTable(table byte) bool {
 	return false
 }
 
-// adds reports whether the kernel must get a new element; one that is to lead
-// elsewhere is dropped and added.
+// adds reports whether the kernel must get a new element; to change a verdict or data, the element
+// is dropped and added.
 func (ch *change) adds() bool {
 	return ch.new != nil && (ch.old == nil || !ch.old.equal(ch.new))
 }
 
-// drops reports whether what the kernel has must go.
+// drops reports whether the kernel's element must be deleted.
 func (ch *change) drops() bool {
 	return ch.old != nil && (ch.new == nil || !ch.old.equal(ch.new))
 }
 
-// newChains makes the chains that are missing and really jumped to: a later
-// step of the same update may have dropped the element again.
+// newChains creates the missing chains to which elements jump: a later step of the same update may
+// have dropped the element again.
 func (x *Tx) newChains(b *batch) {
 	for _, name := range x.chainNames() {
 		p := x.chains[name]
@@ -474,8 +472,8 @@ func (x *Tx) newChains(b *batch) {
 	}
 }
 
-// refs counts how many more elements will jump to the chain than do now; it is
-// negative if more go than come.
+// refs returns how many more elements will jump to the chain than do now; negative if there will be
+// fewer.
 func (x *Tx) refs(name string) (n int) {
 	for _, ch := range x.changes {
 		if ch.adds() && ch.new.chain == name {
@@ -488,8 +486,8 @@ func (x *Tx) refs(name string) (n int) {
 	return n
 }
 
-// elements writes first what goes out of a set, then what comes into it: the kernel
-// has no word for changing what a key leads to, and takes no key twice.
+// elements first deletes elements of a set, then adds new ones: the kernel cannot change the data
+// of a key, and rejects an existing key.
 func (x *Tx) elements(b *batch, set *set) {
 	var out, add []*Element
 	for _, ch := range x.changes {
@@ -512,7 +510,7 @@ func (x *Tx) elements(b *batch, set *set) {
 		}
 		b.fail(b.add(what).SetDeleteElements(set.ref(), part))
 	}
-	if set.kind != KindPortMap || !set.verdicts() { // several host ports lead to one port of a container
+	if set.kind != KindPortMap || !set.verdicts() { // several host ports may have the same port of a container
 		what.flags = netlink.Excl
 	}
 	for list := range slices.Chunk(add, listsPerMsg) {
@@ -524,12 +522,11 @@ func (x *Tx) elements(b *batch, set *set) {
 	}
 }
 
-// unusedChains drops the chains that the last element stops to jump to. The kernel
-// counts rules and jumps in one number, so the rules are counted and taken off. A
-// jump of another program keeps the chain, and so do the rules in an
-// administrator's.
+// unusedChains drops the chains to which no element jumps any more. The kernel counts rules and
+// jumps in one number, so the number of rules is subtracted. A jump of another program keeps the
+// chain, and so do the rules in an administrator's chain.
 func (x *Tx) unusedChains(b *batch) error {
-	seen := map[string]bool{masqAll: true} // that one is fixed
+	seen := map[string]bool{masqAll: true} // a fixed chain
 	for _, ch := range x.changes {
 		if !ch.drops() || ch.old.chain == "" || seen[ch.old.chain] {
 			continue

@@ -11,11 +11,11 @@ import (
 	"cnibox/internal/nlconn"
 )
 
-// watchSpace is what notifications may wait in, in bytes: each element of a transaction has one,
-// which takes some 1 KB.
+// watchSpace is the receive buffer in bytes: each element of a transaction has one notification of
+// some 1 KB.
 const watchSpace = 16 << 20
 
-// A Watch gets the kernel's notifications about the rule set.
+// A Watch receives the kernel's notifications about the rule set.
 type Watch struct{ nl *nlconn.Conn }
 
 // WatchRules begins to watch the rule set of a namespace. The caller closes the Watch.
@@ -28,14 +28,14 @@ func WatchRules(ns *netns.NS) (*Watch, error) {
 	return &Watch{nl}, nil
 }
 
-// Close ends it.
+// Close ends the watch.
 func (w *Watch) Close() { w.nl.Close() }
 
-// Deleted returns when a transaction has deleted something that is ours: in our tables, in CNI-FORWARD
-// or in FORWARD of the tables filter; or when there were more notifications than the kernel
-// could keep. Transactions of programs that own wants do not count; it gets the name of the
-// program's process (comm, at most 15 bytes), empty if the kernel does not report it. The error
-// is the context's if that ends first.
+// Deleted returns when a transaction has deleted something that plugins made (in our tables, in
+// CNI-FORWARD, or in FORWARD of the tables filter), or when the kernel dropped notifications. It
+// ignores transactions of programs for which own returns true; own gets the process name (comm, at
+// most 15 bytes), empty if the kernel does not report it. The error is the context's if that ends
+// first.
 func (w *Watch) Deleted(ctx context.Context, own func(program string) bool) error {
 	hit := false
 	for {
@@ -46,7 +46,7 @@ func (w *Watch) Deleted(ctx context.Context, own func(program string) bool) erro
 		for _, m := range ms {
 			switch {
 			case len(m.Data) < headerLen:
-			case m.Header.Type == nfTables|unix.NFT_MSG_NEWGEN: // which ends the transaction
+			case m.Header.Type == nfTables|unix.NFT_MSG_NEWGEN: // the end of the transaction
 				const procName = 3 // NFTA_GEN_PROC_NAME, include/uapi/linux/netfilter/nf_tables.h
 				if hit && !own(text(m.Data[headerLen:], procName)) {
 					return nil
@@ -59,8 +59,8 @@ func (w *Watch) Deleted(ctx context.Context, own func(program string) bool) erro
 	}
 }
 
-// isOurs reports whether a message is about something that plugins have made. Attribute 1 is the
-// table in all of them.
+// isOurs reports whether a message is about an object that plugins made. Attribute 1 is the table
+// in all messages.
 func isOurs(m netlink.Message) bool {
 	attrs := m.Data[headerLen:]
 	switch text(attrs, unix.NFTA_RULE_TABLE) {

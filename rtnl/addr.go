@@ -11,40 +11,40 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// An Addr is an address of a link. The zero Addr is none, which NewAddr refuses.
-// Flags: include/uapi/linux/if_addr.h, IFA_F_*.
+// An Addr is an address of a link. NewAddr rejects the zero Addr. Flags:
+// include/uapi/linux/if_addr.h, IFA_F_*.
 type Addr struct {
-	Prefix netip.Prefix // the address with the length of its network, host bits kept
+	Prefix netip.Prefix // address and prefix length, host bits kept
 	Peer   netip.Addr   // the other end of a point-to-point link; zero: none
 	NoDAD  bool         // IPv6: usable at once, without duplicate detection
 
 	// NoPrefixRoute keeps the kernel from adding the route to the address's network.
 	NoPrefixRoute bool
 
-	// What the kernel reports; NewAddr ignores it:
+	// Reported by the kernel; NewAddr ignores these:
 	Tentative bool // IPv6: duplicate detection runs
 	DADFailed bool // IPv6: another host has it
 	Permanent bool // it has no lifetime
 }
 
-// NewAddr gives a link an address, os.ErrExist if it has it.
+// NewAddr adds an address to a link; os.ErrExist if the link has it.
 func NewAddr(index uint32, a Addr) Op {
 	return addrOp("add", index, a, unix.RTM_NEWADDR, create)
 }
 
-// ReplaceAddr gives a link an address, or the address it has the settings of a.
+// ReplaceAddr adds an address to a link, or changes the settings of an existing one to those of a.
 func ReplaceAddr(index uint32, a Addr) Op {
 	return addrOp("replace", index, a, unix.RTM_NEWADDR, replace)
 }
 
-// DropAddr takes an address from a link, os.ErrNotExist if it has not got it with
-// that length. With the first IPv4 address of a network go all others of the
+// DropAddr deletes an address from a link; os.ErrNotExist if the link lacks it, or has it with
+// another prefix length. Deleting the first IPv4 address of a network deletes all others of the
 // network, unless the link's promote_secondaries is set.
 func DropAddr(index uint32, a Addr) Op {
 	return addrOp("delete", index, a, unix.RTM_DELADDR, ack)
 }
 
-// AddAddr gives a link an address; see [NewAddr].
+// AddAddr adds an address to a link; see [NewAddr].
 func (c *Conn) AddAddr(index uint32, a Addr) error { return c.Do(NewAddr(index, a)) }
 
 func addrOp(verb string, index uint32, a Addr, typ netlink.HeaderType, flags netlink.HeaderFlags) Op {
@@ -52,10 +52,9 @@ func addrOp(verb string, index uint32, a Addr, typ netlink.HeaderType, flags net
 	return newOp(fmt.Sprintf("addr %s %s dev #%d", verb, a.Prefix, index), typ, flags, data, err)
 }
 
-// encode returns the message. IFA_LOCAL is the link's own address, IFA_ADDRESS the other
-// end's, or the same again without one. The kernel gives no broadcast address by itself; a
-// network of /31 or /32 has none (RFC 3021). The error is unix.EINVAL for what is no
-// address of a link.
+// encode returns the message. IFA_LOCAL is the link's own address, IFA_ADDRESS the peer's, or the
+// own address without a peer. The kernel sets no broadcast address by itself; a network of /31 or
+// /32 has none (RFC 3021). The error is unix.EINVAL if a is not a valid address of a link.
 func (a Addr) encode(index uint32) ([]byte, error) {
 	local := a.Prefix.Addr()
 	if !a.Prefix.IsValid() || local.Is4In6() || local.Zone() != "" {
@@ -73,7 +72,7 @@ func (a Addr) encode(index uint32) ([]byte, error) {
 	}).MarshalBinary()
 }
 
-// flags are those to ask for, IFA_F_* of include/uapi/linux/if_addr.h.
+// flags returns the flags to set, IFA_F_* of include/uapi/linux/if_addr.h.
 func (a Addr) flags() (flags uint32) {
 	if a.NoDAD {
 		flags |= unix.IFA_F_NODAD
@@ -91,14 +90,14 @@ func broadcast(p netip.Prefix) net.IP {
 	return binary.BigEndian.AppendUint32(nil, last)
 }
 
-// Addrs returns the addresses of a link of both families. For a link that is not
-// there the error is os.ErrNotExist; a kernel before 4.20 says that it has none.
+// Addrs returns the addresses of a link of both families. The error for a missing link is
+// os.ErrNotExist; a kernel before 4.20 reports no addresses instead.
 func (c *Conn) Addrs(index uint32) ([]Addr, error) {
 	all, err := c.addrs(index)
 	if err != nil {
 		return nil, fmt.Errorf("addresses of link #%d: %w", index, err)
 	}
-	return all[index], nil // a kernel before 4.20 gives the addresses of all links
+	return all[index], nil // a kernel before 4.20 returns the addresses of all links
 }
 
 // AllAddrs returns the addresses of all links of both families, by the index of the link.
@@ -110,7 +109,7 @@ func (c *Conn) AllAddrs() (map[uint32][]Addr, error) {
 	return all, nil
 }
 
-// addrs asks for the addresses of a link; index 0: of all.
+// addrs dumps the addresses of a link; index 0: of all links.
 func (c *Conn) addrs(index uint32) (map[uint32][]Addr, error) {
 	data, err := (&rtnetlink.AddressMessage{Index: index}).MarshalBinary()
 	if err != nil {
@@ -132,7 +131,7 @@ func (c *Conn) addrs(index uint32) (map[uint32][]Addr, error) {
 	return all, nil
 }
 
-// decode reads an RTM_NEWADDR message and returns the index of its link.
+// decode decodes an RTM_NEWADDR message and returns the index of its link.
 func (a *Addr) decode(b []byte) (index uint32, err error) {
 	var m rtnetlink.AddressMessage
 	if err := m.UnmarshalBinary(b); err != nil {
@@ -143,10 +142,10 @@ func (a *Addr) decode(b []byte) (index uint32, err error) {
 	}
 	address, _ := netip.AddrFromSlice(m.Attributes.Address)
 	local, _ := netip.AddrFromSlice(m.Attributes.Local)
-	if !local.IsValid() { // IPv6 without a peer has IFA_ADDRESS alone
+	if !local.IsValid() { // IPv6 without a peer has only IFA_ADDRESS
 		local = address
 	}
-	flags := uint32(m.Flags) | m.Attributes.Flags // the attribute has all of them, the header the first eight
+	flags := uint32(m.Flags) | m.Attributes.Flags // the attribute has all flags, the header the first eight
 	*a = Addr{
 		Prefix: netip.PrefixFrom(local, int(m.PrefixLength)),
 		NoDAD:  flags&unix.IFA_F_NODAD != 0,

@@ -14,7 +14,7 @@ import (
 	"cnibox/rtnl"
 )
 
-// pair makes a veth pair whose ends, up if asked, stand in two namespaces.
+// pair makes a veth pair whose ends, up if requested, are in two namespaces.
 func pair(t *testing.T, up bool) (host, cont *netns.NS, h, c *rtnl.Conn, a, b *rtnl.Link) {
 	t.Helper()
 	host, cont = kerneltest.NS(t), kerneltest.NS(t)
@@ -32,14 +32,14 @@ func pair(t *testing.T, up bool) (host, cont *netns.NS, h, c *rtnl.Conn, a, b *r
 	return host, cont, h, c, a, b
 }
 
-// bounded is the context of a wait that ends much sooner.
+// bounded returns the context of a wait that ends much sooner.
 func bounded(t *testing.T) context.Context {
 	ctx, cancel := context.WithTimeout(t.Context(), kerneltest.Timeout(20*time.Second))
 	t.Cleanup(cancel)
 	return ctx
 }
 
-// carries waits until a link does; the kernel's worker may be late.
+// carries waits until a link carries packets; the kernel's worker may be late.
 func carries(t *testing.T, c *rtnl.Conn, l *rtnl.Link) {
 	t.Helper()
 	if err := c.WaitUp(bounded(t), l.Index); err != nil {
@@ -91,8 +91,8 @@ func TestKernelAddr(t *testing.T) {
 	wantErr(t, err, os.ErrNotExist)
 }
 
-// WaitAddrs returns when duplicate detection is over, which takes about a second once
-// there is a carrier, and does not begin before.
+// WaitAddrs returns when duplicate address detection ends; it takes about a second, and begins only
+// with a carrier.
 func TestKernelWaitAddrs(t *testing.T) {
 	t.Parallel()
 	_, _, h, c, a, b := pair(t, false)
@@ -135,8 +135,8 @@ func TestKernelDuplicateAddress(t *testing.T) {
 	wantErr(t, h.WaitAddrs(bounded(t), a.Index), rtnl.ErrDuplicateAddress)
 }
 
-// Without carrier an address stays tentative; the context ends that, and the
-// socket is good afterwards.
+// Without carrier an address stays tentative; the context ends the wait, and the socket works
+// afterwards.
 func TestKernelWaitAddrsCancelled(t *testing.T) {
 	t.Parallel()
 	_, _, h, _, a, _ := pair(t, false)
@@ -151,7 +151,7 @@ func TestKernelWaitAddrsCancelled(t *testing.T) {
 	}
 }
 
-// The kernel's word ends the wait.
+// A notification of the kernel ends the wait.
 func TestKernelListen(t *testing.T) {
 	_, _, h, _, a, _ := pair(t, true)
 	events, err := rtnl.Listen(h, unix.RTMGRP_IPV6_IFADDR)
@@ -195,7 +195,7 @@ func TestKernelWaitUp(t *testing.T) {
 	wantErr(t, h.WaitUp(ctx, 4711), os.ErrNotExist)
 }
 
-// LinksWith has the links of an address alone.
+// LinksWith returns only the links with an address.
 func TestKernelLinksWith(t *testing.T) {
 	_, _, c, _, l, _ := pair(t, false)
 	links, err := c.LinksWith(l.MAC)
@@ -207,7 +207,7 @@ func TestKernelLinksWith(t *testing.T) {
 	}
 }
 
-// AllAddrs has those of each link under its index.
+// AllAddrs returns the addresses of each link under its index.
 func TestKernelAllAddrs(t *testing.T) {
 	_, _, c, _, l, _ := pair(t, false)
 	other, err := c.CreateLink(rtnl.LinkSpec{Name: "other", Kind: rtnl.Bridge{}})

@@ -16,8 +16,8 @@ import (
 	"cnibox/rtnl"
 )
 
-// A host that still has the former owner's MAC for an address takes the new
-// one from the announcement, at once and for each family.
+// A host that has the former owner's MAC for an address takes the new one from the announcement, at
+// once and for each family.
 func TestKernelAnnounce(t *testing.T) {
 	host, cont, h, c, a, b := pair(t, true)
 	addrs := []netip.Addr{netip.MustParseAddr("10.1.0.2"), netip.MustParseAddr("2001:db8::2")}
@@ -67,7 +67,7 @@ func dialNeigh(t *testing.T, ns *netns.NS) *rtnetlink.Conn {
 	return c
 }
 
-// know enters a neighbour as if it had just been heard of.
+// know adds a reachable neighbour.
 func know(t *testing.T, c *rtnetlink.Conn, link uint32, addr netip.Addr, mac net.HardwareAddr) {
 	t.Helper()
 	m := &rtnetlink.NeighMessage{

@@ -6,7 +6,7 @@ import (
 	"cnibox/internal/kerneltest"
 )
 
-// A cookie is a namespace's own, whichever socket reports it. Kernels before 5.14 have none.
+// Each socket reports the same cookie for a namespace. Kernels before 5.14 have none.
 func TestKernelConnNSCookie(t *testing.T) {
 	seen := map[uint64]bool{}
 	for range 2 {

@@ -14,8 +14,8 @@ import (
 	"cnibox/rtnl"
 )
 
-// An answer that does not come, and messages without end that are not an answer, end a request
-// with os.ErrDeadlineExceeded, and so each request after it on the same socket.
+// A request ends with os.ErrDeadlineExceeded if there is no answer, or an endless series of
+// messages that are not an answer; so does each later request on the same socket.
 func TestKernelAnswersWithoutEnd(t *testing.T) {
 	timeout := nlconn.Timeout
 	nlconn.Timeout = 20 * time.Millisecond
@@ -31,7 +31,7 @@ func TestKernelAnswersWithoutEnd(t *testing.T) {
 				t.Fatal(err)
 			}
 			limit := unix.NsecToTimeval(int64(nlconn.Timeout))
-			if name == "forever" { // the sender may get no time to run for as long
+			if name == "forever" { // the sender may not get to run for that long
 				limit = unix.Timeval{}
 			}
 			err = errors.Join(unix.SetsockoptTimeval(pair[0], unix.SOL_SOCKET, unix.SO_RCVTIMEO, &limit), rtnl.Replace(c, pair[0]), unix.Close(pair[0]))
@@ -57,7 +57,7 @@ func TestKernelAnswersWithoutEnd(t *testing.T) {
 	}
 }
 
-// chatter sends notifications, as fast as they are read, until it is stopped.
+// chatter sends notifications as fast as they are read, until it is stopped.
 func chatter(kernel int, stop <-chan struct{}) {
 	m := make([]byte, unix.SizeofNlMsghdr+unix.SizeofIfInfomsg)
 	binary.NativeEndian.PutUint32(m, uint32(len(m)))

@@ -2,10 +2,10 @@ package rtnl
 
 import "golang.org/x/sys/unix"
 
-// Listen is listen for the tests.
+// Listen exports listen for the tests.
 var Listen = (*Conn).listen
 
-// Replace puts another socket in the place of a Conn's.
+// Replace replaces the socket of a Conn.
 func Replace(c *Conn, fd int) error {
 	return c.c.Within(func(old int) error { return unix.Dup3(fd, old, unix.O_CLOEXEC) })
 }

@@ -18,8 +18,9 @@ const (
 	netconfAll        = 0xffffffff // NETCONFA_IFINDEX_ALL
 )
 
-// Forwards reports whether the host forwards packets of a family, unix.AF_INET or unix.AF_INET6: whether
-// net.ipv4.ip_forward or net.ipv6.conf.all.forwarding is 1. The error is about a kernel without the family.
+// Forwards reports whether the host forwards packets of a family, unix.AF_INET or unix.AF_INET6:
+// whether net.ipv4.ip_forward or net.ipv6.conf.all.forwarding is 1. It returns an error if the
+// kernel lacks the family.
 func (c *Conn) Forwards(family uint8) (bool, error) {
 	data, err := encode([]byte{family, 0, 0, 0}, func(ae *netlink.AttributeEncoder) { ae.Uint32(netconfIfIndex, netconfAll) })
 	if err != nil {
@@ -39,8 +40,8 @@ func (c *Conn) Forwards(family uint8) (bool, error) {
 	return !off, nil
 }
 
-// forwardingOff names the setting by which a message says that nothing is forwarded; empty: it does not
-// say that, or of one link alone.
+// forwardingOff names the sysctl if a message says that forwarding is off in the namespace; empty:
+// forwarding is on, or the message is about one link.
 func forwardingOff(b []byte) string {
 	switch all, off := allForwarding(b); {
 	case !all, !off:
@@ -53,8 +54,8 @@ func forwardingOff(b []byte) string {
 	return ""
 }
 
-// allForwarding reports whether a message is about the forwarding of the whole namespace, and whether
-// that is off.
+// allForwarding reports whether a message is about the forwarding of the whole namespace, and
+// whether forwarding is off.
 func allForwarding(b []byte) (all, off bool) {
 	if len(b) < netconfHeader {
 		return false, false

@@ -10,10 +10,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// DelLinks deletes all links of the namespace that match, together: the kernel waits
-// once until they are not in use any more, which takes some 20 ms for one link. Links that
-// are deleted meanwhile are not errors, and if one cannot be deleted the others are: then each is
-// deleted by itself, and failed, if it is not nil, gets the errors in place of the caller.
+// DelLinks deletes all matching links of the namespace together: the kernel waits only once until
+// they are unused, which takes some 20 ms for one link. A link that is deleted meanwhile is not an
+// error. If one link cannot be deleted, each link is deleted by itself, and the others go. failed,
+// if it is not nil, receives these errors instead of the caller.
 func (c *Conn) DelLinks(match func(*Link) bool, failed func(index uint32, err error)) error {
 	links, err := c.Links()
 	if err != nil {
@@ -47,14 +47,14 @@ func (c *Conn) DelLinksOf(links []Link, match func(*Link) bool, failed func(inde
 	if err == nil {
 		err = SkipAbsent(c.Do(dropGroup(group)))
 	}
-	// One that cannot be deleted keeps the group (EOPNOTSUPP).
+	// A link that cannot be deleted makes the deletion of its group fail (EOPNOTSUPP).
 	if err != nil {
 		return c.dropEach(gone, failed)
 	}
 	return nil
 }
 
-// dropEach deletes links one after another; those that are gone already are not errors.
+// dropEach deletes links one after another; a missing link is not an error.
 func (c *Conn) dropEach(indexes []uint32, failed func(uint32, error)) error {
 	var errs []error
 	for _, index := range indexes {
@@ -68,15 +68,15 @@ func (c *Conn) dropEach(indexes []uint32, failed func(uint32, error)) error {
 	return errors.Join(errs...)
 }
 
-// dropGroup deletes the links of a group, os.ErrNotExist if there are none:
-// RTM_DELLINK without an index or a name, which rtnetlink(7) does not mention.
+// dropGroup deletes the links of a group, os.ErrNotExist if there are none: it sends RTM_DELLINK
+// without an index or a name, which rtnetlink(7) does not mention.
 func dropGroup(group uint32) Op {
 	data, err := marshal(&rtnetlink.LinkMessage{}, func(ae *netlink.AttributeEncoder) { ae.Uint32(unix.IFLA_GROUP, group) })
 	return newOp("link delete group", unix.RTM_DELLINK, ack, data, err)
 }
 
-// SkipAbsent makes no error of what is not there (os.ErrNotExist).
-// Errors of several changes are joined, and then each of them must be absence.
+// SkipAbsent returns nil for os.ErrNotExist. Errors of several changes are joined; then each of
+// them must be os.ErrNotExist.
 func SkipAbsent(err error) error {
 	if joined, ok := err.(interface{ Unwrap() []error }); ok {
 		var left []error

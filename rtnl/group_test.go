@@ -12,7 +12,7 @@ import (
 	"cnibox/rtnl"
 )
 
-// Links that match go in one change, however many they are, and no other link goes.
+// Matching links are deleted in one change, however many they are, and no other link.
 func TestKernelDelLinks(t *testing.T) {
 	ns := kerneltest.NS(t)
 	c := kerneltest.Dial(t, ns)
@@ -46,7 +46,7 @@ func TestKernelDelLinks(t *testing.T) {
 	}
 }
 
-// One link that cannot be deleted, or grouped, does not keep the others.
+// A link that cannot be deleted, or grouped, does not prevent the deletion of the others.
 func TestKernelDelLinksOneByOne(t *testing.T) {
 	c := kerneltest.Dial(t, kerneltest.NS(t))
 	addPair(t, c, "gone0")
@@ -66,7 +66,7 @@ func TestKernelDelLinksOneByOne(t *testing.T) {
 	}
 }
 
-// One link that cannot be deleted is named, and the others are deleted.
+// A link that cannot be deleted is named in the error, and the others are deleted.
 func TestKernelDelLinksFailed(t *testing.T) {
 	c := kerneltest.Dial(t, kerneltest.NS(t))
 	addPair(t, c, "gone0")

@@ -7,8 +7,8 @@ import (
 	"cnibox/rtnl"
 )
 
-// A mode's name is read back as it is written, "" is the default's, and one that is
-// none is reported with the word that users search for.
+// A mode's name is parsed as it is formatted, "" is the default, and an invalid name is reported
+// with the word that users search for.
 func TestModeNames(t *testing.T) {
 	kinds := map[string]struct {
 		parse func(string) (string, error)

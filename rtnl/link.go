@@ -19,8 +19,8 @@ import (
 // A PortState is the state of a bridge port.
 type PortState uint8
 
-// The states: include/uapi/linux/if_bridge.h, BR_STATE_*. Without the spanning
-// tree protocol a port is disabled until it has a carrier and the bridge is up, and
+// The states: include/uapi/linux/if_bridge.h, BR_STATE_*. Without the spanning tree protocol a port
+// is disabled until it has a carrier and the bridge is up; then it is forwarding.
 // forwards from then on.
 const (
 	PortDisabled PortState = iota
@@ -30,15 +30,15 @@ const (
 	PortBlocking
 )
 
-// A Link is a network interface as the kernel described it when it was asked:
-// IFLA_* of include/uapi/linux/if_link.h. What the kernel did not report is zero.
+// A Link is a network interface as the kernel reported it: IFLA_* of include/uapi/linux/if_link.h.
+// Attributes that the kernel did not report are zero.
 type Link struct {
 	Index  uint32
-	Parent uint32 // the link below, or the other end of a veth pair; 0: none
+	Parent uint32 // index of the parent link, or of the peer of a veth; 0: none
 	Master uint32 // the bridge, bond or VRF it belongs to; 0: none
 
-	// PeerNS is set if Parent is an index in another namespace, the one that has
-	// LinkNetNSID here. LinkNetNSID is -1 if there is none.
+	// PeerNS is set if Parent is an index in another namespace, whose ID here is LinkNetNSID.
+	// LinkNetNSID is -1 if there is none.
 	PeerNS      bool
 	LinkNetNSID int
 
@@ -51,10 +51,10 @@ type Link struct {
 	MAC    net.HardwareAddr
 	Flags  uint32 // IFF_*, netdevice(7)
 	Up     bool   // set up by the administrator
-	OperUp bool   // and able to carry packets (operstate up)
+	OperUp bool   // able to carry packets (operstate up)
 
-	// Of hardware, and not before Linux 5.6 and 5.14: the address it was made with, and
-	// its device's name on the bus, as 0000:3b:00.2 or virtio0.
+	// Of hardware, since Linux 5.6 and 5.14: the permanent address, and the device's name on the
+	// bus, such as 0000:3b:00.2 or virtio0.
 	PermMAC net.HardwareAddr
 	Device  string
 
@@ -64,17 +64,16 @@ type Link struct {
 	// Of a bridge port; PortState is PortDisabled for other links.
 	PortState PortState
 	Hairpin   bool // packets may leave by the port they came from
-	Isolated  bool // talks to ports that are not isolated, only
+	Isolated  bool // talks only to ports that are not isolated
 
-	AcceptsRA     bool // IPv6 router advertisements, while it does not forward: accept_ra is not 0
-	RouteLocalnet bool // packets to and from 127.0.0.0/8 may use it
+	AcceptsRA     bool // accept_ra is not 0: accepts IPv6 router advertisements while it does not forward
+	RouteLocalnet bool // packets from and to 127.0.0.0/8 may use it
 
 	VLANFiltering bool // of a bridge
-	Data          Kind // what else the kind says of itself; nil if that is nothing we use
+	Data          Kind // the kind's own attributes; nil if we use none of them
 }
 
-// Link returns the link of that name; alternative names count. The error is
-// os.ErrNotExist if there is none.
+// Link returns the link with that name or alternative name; os.ErrNotExist if there is none.
 func (c *Conn) Link(name string) (*Link, error) {
 	l, err := c.link(getByName(name))
 	if len(name) >= unix.IFNAMSIZ && errors.Is(err, unix.EINVAL) {
@@ -95,12 +94,12 @@ func (c *Conn) LinkAt(index uint32) (*Link, error) {
 	return l, nil
 }
 
-// Links returns all links of the namespace, in the kernel's order. Links that
-// come or go meanwhile may be in it or not.
+// Links returns all links of the namespace, in the kernel's order. Links that are created or
+// deleted meanwhile may be included or not.
 func (c *Conn) Links() ([]Link, error) { return c.LinksWith(nil) }
 
-// LinksWith is [Conn.Links] for those about which the kernel says something that has these
-// bytes, as an address. The others are not decoded, which takes most of the time.
+// LinksWith is [Conn.Links] for links whose message contains these bytes, such as an address. Other
+// links are not decoded, since decoding takes most of the time.
 func (c *Conn) LinksWith(text []byte) ([]Link, error) {
 	ms, err := c.dump(getLink(0, ""))
 	if err != nil {
@@ -118,8 +117,9 @@ func (c *Conn) LinksWith(text []byte) ([]Link, error) {
 	return links, nil
 }
 
-// Peer returns the other end of a veth pair; its indexes are those of its own namespace. The error is
-// os.ErrNotExist if that namespace has ended: the kernel deletes the links of one some time later.
+// Peer returns the other end of a veth pair; its indexes are those of its own namespace. The error
+// is os.ErrNotExist if that namespace has ended: the kernel deletes the links of a namespace some
+// time later.
 func (c *Conn) Peer(l *Link) (*Link, error) {
 	m := rtnetlink.LinkMessage{Index: l.Parent, Attributes: &rtnetlink.LinkAttributes{ExtMask: new(uint32(rtextSkipStats))}}
 	data, err := marshal(&m, func(ae *netlink.AttributeEncoder) {
@@ -128,7 +128,7 @@ func (c *Conn) Peer(l *Link) (*Link, error) {
 		}
 	})
 	peer, err := c.link(request(unix.RTM_GETLINK, 0, data), err)
-	if errors.Is(err, unix.EINVAL) { // no namespace has the ID, or one that ends
+	if errors.Is(err, unix.EINVAL) { // no namespace has the ID, or it is ending
 		err = os.ErrNotExist
 	}
 	if err != nil {
@@ -137,8 +137,8 @@ func (c *Conn) Peer(l *Link) (*Link, error) {
 	return peer, nil
 }
 
-// link sends the request that getByName or getByIndex made, unless they had an
-// error, and reads the one link that answers it.
+// link sends the request of getByName or getByIndex and decodes its one answer; err is that of
+// getByName or getByIndex.
 func (c *Conn) link(req netlink.Message, err error) (*Link, error) {
 	if err != nil {
 		return nil, err
@@ -150,7 +150,7 @@ func (c *Conn) link(req netlink.Message, err error) (*Link, error) {
 	return decodeLink(ms)
 }
 
-// decodeLink decodes the answer to the request for one link.
+// decodeLink decodes the answer to a request for one link.
 func decodeLink(ms []netlink.Message) (*Link, error) {
 	if len(ms) != 1 {
 		return nil, errMalformed
@@ -162,11 +162,11 @@ func decodeLink(ms []netlink.Message) (*Link, error) {
 	return &l, nil
 }
 
-// longestAlt is the longest alternative name: include/uapi/linux/if.h, ALTIFNAMSIZ.
+// longestAlt is the length of the longest alternative name: include/uapi/linux/if.h, ALTIFNAMSIZ.
 const longestAlt = 127
 
-// getByName asks for a link by name. A name of 16 bytes and more can only be an
-// alternative one, which kernels before 5.5 do not know.
+// getByName builds a request by name. A name of 16 bytes or more can only be an alternative name,
+// which kernels before 5.5 do not have.
 func getByName(name string) (netlink.Message, error) {
 	if name == "" || len(name) > longestAlt {
 		return netlink.Message{}, os.ErrNotExist
@@ -174,8 +174,8 @@ func getByName(name string) (netlink.Message, error) {
 	return getLink(0, name), nil
 }
 
-// getByIndex asks for a link by index. 0 is not a link, but for the kernel a request
-// without an index, which it calls invalid.
+// getByIndex builds a request by index. No link has index 0, and the kernel rejects it as a request
+// without an index (EINVAL).
 func getByIndex(index uint32) (netlink.Message, error) {
 	if index == 0 {
 		return netlink.Message{}, os.ErrNotExist
@@ -183,12 +183,11 @@ func getByIndex(index uint32) (netlink.Message, error) {
 	return getLink(index, ""), nil
 }
 
-// rtextSkipStats is RTEXT_FILTER_SKIP_STATS, include/uapi/linux/rtnetlink.h: the
-// counters of a link are as long as all the rest, and the library refuses those of a
-// length it does not know.
+// rtextSkipStats is RTEXT_FILTER_SKIP_STATS, include/uapi/linux/rtnetlink.h: the counters of a link
+// are as long as all other attributes, and the library rejects counters of an unknown length.
 const rtextSkipStats = 1 << 3
 
-// getLink asks for a link by index or by name, or for all links.
+// getLink builds a request for a link by index or by name, or for all links.
 func getLink(index uint32, name string) netlink.Message {
 	m := rtnetlink.LinkMessage{Index: index, Attributes: &rtnetlink.LinkAttributes{ExtMask: new(uint32(rtextSkipStats))}}
 	if len(name) < unix.IFNAMSIZ {
@@ -205,7 +204,7 @@ func getLink(index uint32, name string) netlink.Message {
 	return request(unix.RTM_GETLINK, 0, data)
 }
 
-// decode reads an RTM_NEWLINK message; attributes that we do not know pass.
+// decode decodes an RTM_NEWLINK message and ignores unknown attributes.
 func (l *Link) decode(b []byte) error {
 	var m rtnetlink.LinkMessage
 	if err := m.UnmarshalBinary(b); err != nil {
@@ -230,9 +229,9 @@ func (l *Link) decode(b []byte) error {
 	return nil
 }
 
-// linkData is what a driver reports of its link. The library decodes it for drivers that are
-// registered; none is, as registering takes time at every start of the program, and the
-// library's macvlan driver loses the attributes behind it.
+// linkData returns the raw attributes of the driver. The library decodes them only for registered
+// drivers. We register none: that takes time at every start of the program, and the library's
+// macvlan driver loses the attributes after it.
 func linkData(d rtnetlink.LinkDriver) []byte {
 	if data, ok := d.(*rtnetlink.LinkData); ok {
 		return data.Data
@@ -240,7 +239,7 @@ func linkData(d rtnetlink.LinkDriver) []byte {
 	return nil
 }
 
-// decodeOthers reads the attributes that the library does not know.
+// decodeOthers decodes the attributes that the library does not know.
 func (l *Link) decodeOthers(attrs []byte) {
 	for typ, v := range nlconn.Attributes(attrs) {
 		switch typ {
@@ -264,7 +263,8 @@ const (
 	routeLocalnet = 26
 )
 
-// setting is one of IFLA_INET_CONF or IFLA_INET6_CONF; 0 if the kernel has none with that index.
+// setting returns a value of IFLA_INET_CONF or IFLA_INET6_CONF; 0 if the kernel has none with that
+// index.
 func setting(conf []byte, index int) uint32 {
 	if len(conf) < 4*(index+1) {
 		return 0
@@ -272,7 +272,7 @@ func setting(conf []byte, index int) uint32 {
 	return number(conf[4*index : 4*(index+1)])
 }
 
-// decodePort reads what a bridge says of its port: IFLA_BRPORT_*,
+// decodePort decodes what a bridge reports about its port: IFLA_BRPORT_*,
 // include/uapi/linux/if_link.h.
 func (l *Link) decodePort(data []byte) {
 	for typ, v := range nlconn.Attributes(data) {

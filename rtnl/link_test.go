@@ -19,7 +19,7 @@ import (
 
 func ptr[T any](v T) *T { return &v }
 
-// create makes a link or fails the test; a kind that the kernel lacks skips it.
+// create creates a link or fails the test; it skips the test if the kernel lacks the kind.
 func create(t *testing.T, c *rtnl.Conn, s rtnl.LinkSpec) *rtnl.Link {
 	t.Helper()
 	l, err := c.CreateLink(s)
@@ -39,8 +39,8 @@ func wantErr(t *testing.T, err, want error) {
 	}
 }
 
-// A bridge, a pair whose one end is a port of it, and the other end in another
-// namespace: two sends.
+// A bridge, and a veth pair with one end as its port and the other end in another namespace: two
+// sends.
 func TestKernelVethInOneSend(t *testing.T) {
 	host, cont := kerneltest.NS(t), kerneltest.NS(t)
 	h, c := kerneltest.Dial(t, host), kerneltest.Dial(t, cont)
@@ -66,7 +66,7 @@ func TestKernelVethInOneSend(t *testing.T) {
 	}
 }
 
-// The other end is gone at once when its namespace ends, and the link only when the kernel comes to it.
+// The peer is gone at once when its namespace ends; the kernel deletes the link later.
 func TestKernelPeer(t *testing.T) {
 	host := kerneltest.NS(t)
 	h := kerneltest.Dial(t, host)
@@ -135,7 +135,7 @@ func TestKernelKinds(t *testing.T) {
 	}
 }
 
-// A macvlan is born in the container with a name that is taken on the host.
+// A macvlan is created in the container with a name that is taken on the host.
 func TestKernelMacvlanInContainer(t *testing.T) {
 	host, cont := kerneltest.NS(t), kerneltest.NS(t)
 	h, c := kerneltest.Dial(t, host), kerneltest.Dial(t, cont)
@@ -182,7 +182,7 @@ func TestKernelLinkChange(t *testing.T) {
 	if addrs, err := c.Addrs(l.Index); len(addrs) != 0 || err != nil {
 		t.Errorf("addrgenmode none: got %v, %v", addrs, err)
 	}
-	// Each flag goes alone, and all that was not said stays.
+	// Each flag is changed alone, and all other settings stay.
 	if err := c.SetLink(l.Index, rtnl.LinkChange{Promisc: ptr(false), Alias: ptr("")}); err != nil {
 		t.Fatal(err)
 	}
@@ -218,7 +218,7 @@ func TestKernelLinkAbsent(t *testing.T) {
 	}
 }
 
-// What is refused here must not reach the kernel at all.
+// These links must be rejected before the kernel receives them.
 func TestKernelBadLinks(t *testing.T) {
 	ns := kerneltest.NS(t)
 	c := kerneltest.Dial(t, ns)
@@ -251,7 +251,7 @@ func TestKernelBadLinks(t *testing.T) {
 	}
 }
 
-// A link that is there stays as it is, and CreateLink says os.ErrExist.
+// An existing link is not changed, and CreateLink returns os.ErrExist.
 func TestKernelCreateLinkFails(t *testing.T) {
 	ns := kerneltest.NS(t)
 	c := kerneltest.Dial(t, ns)
@@ -289,7 +289,7 @@ func TestKernelLinks(t *testing.T) {
 	}
 }
 
-// The changes before a fault are done, those from it on are not.
+// The changes before a fault are made, the later ones are not.
 func TestKernelDoFault(t *testing.T) {
 	c := kerneltest.Dial(t, kerneltest.NS(t))
 	boom := errors.New("boom")
@@ -337,7 +337,7 @@ func TestKernelDoJoinsErrors(t *testing.T) {
 	}
 }
 
-// More errors than messages fit into one send are all reported.
+// All errors are reported, also those of more messages than one send has.
 func TestKernelDoManyRefusals(t *testing.T) {
 	c := kerneltest.Dial(t, kerneltest.NS(t))
 	const n = 300
@@ -364,7 +364,7 @@ func TestKernelPortVLANs(t *testing.T) {
 	port := create(t, c, rtnl.LinkSpec{Name: "p", Master: br.Index, Peer: &rtnl.LinkSpec{}})
 	kerneltest.Need(t, "CONFIG_BRIDGE_VLAN_FILTERING", func() error {
 		err := c.SetLink(br.Index, rtnl.LinkChange{VLANFiltering: ptr(true)})
-		if err != nil { // then a port has the same error
+		if err != nil { // then a port returns the same error
 			wantErr(t, c.Do(rtnl.NewPortVLANs(port.Index, []rtnl.VLANRange{{From: 5}})), unix.EOPNOTSUPP)
 		}
 		return err

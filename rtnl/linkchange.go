@@ -14,10 +14,9 @@ const ipv4ARPNotify = 22
 // addrGenModeNone is IN6_ADDR_GEN_MODE_NONE, include/uapi/linux/if_link.h.
 const addrGenModeNone = 1
 
-// encode returns the message for the link with that index. A name in it is the name in
-// the other namespace if there is one, which spares a second change and the clash of names
-// in between. Errors are unix.EINVAL for names and numbers that the kernel would read as
-// others.
+// encode returns the message for the link with that index. If the link moves to another namespace,
+// the name is its name there, which saves a second change and avoids a name conflict in between.
+// Errors are unix.EINVAL for names and numbers that the kernel would interpret as others.
 func (ch LinkChange) encode(index uint32) ([]byte, error) {
 	if ch.Name != nil {
 		if err := checkName(*ch.Name); err != nil {
@@ -41,7 +40,7 @@ func (ch LinkChange) encode(index uint32) ([]byte, error) {
 	return marshal(&m, ch.others)
 }
 
-// flags returns the interface flags to have and those of them that count.
+// flags returns the values of the interface flags, and the mask of the flags to change.
 func (ch LinkChange) flags() (flags, change uint32) {
 	set := func(want *bool, flag uint32) {
 		if want == nil {
@@ -58,8 +57,9 @@ func (ch LinkChange) flags() (flags, change uint32) {
 	return flags, change
 }
 
-// others writes what the library does not: an MTU of 0, which the kernel refuses, an alias
-// without the zero byte that would become part of it, and what it cannot encode at all.
+// others writes what the library does not: an MTU of 0, so that the kernel rejects it; an alias
+// without a zero byte at the end, which would become part of the alias; and attributes that the
+// library cannot encode.
 func (ch LinkChange) others(ae *netlink.AttributeEncoder) {
 	if ch.MTU != nil {
 		ae.Uint32(unix.IFLA_MTU, uint32(*ch.MTU))
@@ -78,8 +78,8 @@ func (ch LinkChange) others(ae *netlink.AttributeEncoder) {
 	}
 }
 
-// families writes what IPv4 and IPv6 keep for a link, which takes a setns and a file each
-// when it is written to /proc/sys.
+// families writes the IPv4 and IPv6 settings of a link. Writing them to /proc/sys would take a
+// setns and a file for each.
 func (ch LinkChange) families(ae *netlink.AttributeEncoder) {
 	if ch.ARPNotify != nil {
 		nest(ae, unix.AF_INET, func(ae *netlink.AttributeEncoder) {
@@ -95,11 +95,10 @@ func (ch LinkChange) families(ae *netlink.AttributeEncoder) {
 	}
 }
 
-// info returns what a bridge, or the bridge of a port, is to change; nil: nothing. The
-// kernel hands a port's to the master that the link has before the message, and
-// refuses it with unix.EOPNOTSUPP if there is none: so a link cannot be made a port and get
-// its flags in one message. A kernel without CONFIG_BRIDGE_VLAN_FILTERING refuses that with
-// unix.EOPNOTSUPP as well.
+// info returns the changes for a bridge, or for the bridge of a port; nil: none. The kernel passes
+// a port's changes to the master that the link had before the message, and returns unix.EOPNOTSUPP
+// if there is none; so one message cannot make a link a port and set its flags. A kernel without
+// CONFIG_BRIDGE_VLAN_FILTERING also returns unix.EOPNOTSUPP.
 func (ch LinkChange) info() (*rtnetlink.LinkInfo, error) {
 	switch {
 	case ch.VLANFiltering != nil:
@@ -121,7 +120,7 @@ func (ch LinkChange) info() (*rtnetlink.LinkInfo, error) {
 	return nil, nil
 }
 
-// oneZero is a setting as the kernel writes it: 1 is on.
+// oneZero encodes a setting: 1 is on.
 func oneZero(set bool) uint8 {
 	if set {
 		return 1

@@ -18,35 +18,35 @@ import (
 	"cnibox/internal/nlconn"
 )
 
-// A LinkSpec describes a link to be made. Zero fields are the kernel's choice.
+// A LinkSpec describes a link to be created. Zero fields are the kernel's choice.
 type LinkSpec struct {
 	Name   string // 1 to 15 bytes; of a peer it may be empty
 	Index  uint32 // 0 with NS: a random one
 	Kind   Kind   // nil with Peer: veth
-	Parent uint32 // index in the socket's namespace, of the link to sit on
+	Parent uint32 // index of the parent link in the socket's namespace
 	Master uint32 // index in the namespace of the link itself
 	MTU    int    // bytes
 	MAC    net.HardwareAddr
 	TxQLen *int      // packets; 0: without a queue
-	Up     bool      // ignored for a peer: the kernel cannot make it up at once
-	NS     *netns.NS // where it is born, under its final name; nil: the socket's
+	Up     bool      // ignored for a peer: the kernel cannot create it up
+	NS     *netns.NS // where to create it, with its final name; nil: the socket's
 	Peer   *LinkSpec
 }
 
-// NewLink makes a link, os.ErrExist if one of that name is there. The link, its peer
-// and where both shall be are one message, so all of it is made or nothing. An alias and
-// the flags of a port the kernel takes for a link that exists, only: see [LinkChange],
-// and go by the index, since another's link may have the name.
+// NewLink creates a link, os.ErrExist if the name is taken. One message has the link, its peer and
+// the namespaces of both, so all of it is created or nothing. The kernel accepts an alias and port
+// flags only for an existing link: see [LinkChange], and pass the index, since another program's
+// link may have the name.
 func NewLink(s LinkSpec) Op {
 	data, err := s.encode()
 	return newOp(s.text(), unix.RTM_NEWLINK, create, data, err)
 }
 
-// AddLink makes a link; see [NewLink].
+// AddLink creates a link; see [NewLink].
 func (c *Conn) AddLink(s LinkSpec) error { return c.Do(NewLink(s)) }
 
-// CreateLink makes a link in the socket's namespace and returns it as it is
-// right after, all in one send. On an error there is no new link.
+// CreateLink creates a link in the socket's namespace and returns it as it is after that, all in
+// one send. On an error there is no new link.
 func (c *Conn) CreateLink(s LinkSpec) (*Link, error) {
 	op := NewLink(s)
 	get, err := getByName(s.Name)
@@ -73,9 +73,9 @@ func (c *Conn) CreateLink(s LinkSpec) (*Link, error) {
 	return l, nil
 }
 
-// A LinkChange is what shall be different about a link; nil fields stay, and the
-// zero value changes nothing. The kernel goes through a message in its own order
-// and stops at what it refuses: what it did before that stays done.
+// A LinkChange is a change of a link; nil fields are not changed, and the zero value changes
+// nothing. The kernel processes a message in its own order and stops at the first rejected
+// attribute; the changes before it stay.
 type LinkChange struct {
 	Name     *string
 	MTU      *int // bytes
@@ -86,18 +86,18 @@ type LinkChange struct {
 	AllMulti *bool
 	TxQLen   *int // packets
 	Alias    *string
-	Group    *uint32   // of links that are changed together; 0: none
+	Group    *uint32   // for changing links together; 0: none
 	NS       *netns.NS // where to move it; Name is then its name there
 
 	ARPNotify       *bool // announce its IPv4 addresses when it comes up
-	AddrGenModeNone bool  // form no IPv6 link-local address
+	AddrGenModeNone bool  // do not create an IPv6 link-local address
 
 	Hairpin, Isolated *bool // of a bridge port; not together with Master
 	VLANFiltering     *bool // of a bridge
 }
 
-// ChangeLink changes a link, os.ErrNotExist if there is none with that index;
-// only the fields set are sent.
+// ChangeLink changes a link, os.ErrNotExist if there is none with that index; only set fields are
+// sent.
 func ChangeLink(index uint32, ch LinkChange) Op {
 	data, err := ch.encode(index)
 	if index == 0 {
@@ -118,8 +118,8 @@ func DropLink(index uint32) Op {
 	return newOp(fmt.Sprintf("link delete #%d", index), unix.RTM_DELLINK, ack, data, err)
 }
 
-// DelLink deletes a link by name. It is not an error if there is none, as with the
-// empty name, and with one that is too long to be a link's.
+// DelLink deletes a link by name. It is not an error if there is none; an empty name, or one that
+// is too long for a link, is not an error either.
 func (c *Conn) DelLink(name string) error {
 	if name == "" || len(name) >= unix.IFNAMSIZ {
 		return nil
@@ -128,7 +128,7 @@ func (c *Conn) DelLink(name string) error {
 	return SkipAbsent(c.Do(newOp("link delete "+name, unix.RTM_DELLINK, ack, data, err)))
 }
 
-// text is the line of ip(8) without what the kernel would not complain of.
+// text formats the command of ip(8) with the settings that an error of the kernel may be about.
 func (s LinkSpec) text() string {
 	text := "link add " + s.Name
 	if s.Kind != nil {
@@ -140,8 +140,8 @@ func (s LinkSpec) text() string {
 	return text
 }
 
-// encode returns the message that makes the link. Errors are unix.EINVAL for names and
-// numbers that the kernel would read as others.
+// encode returns the message that creates the link. Errors are unix.EINVAL for names and numbers
+// that the kernel would interpret as others.
 func (s LinkSpec) encode() ([]byte, error) {
 	if s.Kind == nil && s.Peer != nil {
 		s.Kind = Veth{}
@@ -169,7 +169,7 @@ func (s LinkSpec) encode() ([]byte, error) {
 	return marshal(m, s.queue)
 }
 
-// message has what a peer may have too.
+// message returns the part of the message that a peer may have too.
 func (s LinkSpec) message(index uint32) *rtnetlink.LinkMessage {
 	attrs := &rtnetlink.LinkAttributes{Name: s.Name, MTU: uint32(s.MTU), Address: net.HardwareAddr(s.MAC)}
 	if s.Master != 0 {
@@ -181,17 +181,17 @@ func (s LinkSpec) message(index uint32) *rtnetlink.LinkMessage {
 	return &rtnetlink.LinkMessage{Index: index, Attributes: attrs}
 }
 
-// queue writes the length of the queue, which the library decodes only.
+// queue writes the length of the queue, which the library decodes but does not encode.
 func (s LinkSpec) queue(ae *netlink.AttributeEncoder) {
 	if s.TxQLen != nil {
 		ae.Uint32(unix.IFLA_TXQLEN, uint32(*s.TxQLen))
 	}
 }
 
-// birthIndex is the index to ask for. Linux 6.1, unlike 6.18, looks for a link of the
-// same name in the socket's namespace though it is to be born in another, and refuses
-// eth0 where the host has one, but not if an index is asked for. A random one is as
-// good as never taken.
+// birthIndex returns the index to request. Linux 6.1, unlike 6.18, looks for a link of the same
+// name in the socket's namespace even if the link is to be created in another one, and rejects eth0
+// if the host has an eth0. It does not if an index is requested. A random index is practically
+// never taken.
 func (s LinkSpec) birthIndex() uint32 {
 	if s.NS == nil || s.Index != 0 {
 		return s.Index
@@ -199,9 +199,9 @@ func (s LinkSpec) birthIndex() uint32 {
 	return 1<<20 + rand.Uint32N(1<<30)
 }
 
-// encodePeer returns the attribute of a veth that has its peer: a message within the
-// message. It is empty without one. It says nothing of Up: the kernel refuses to bring up an end
-// without the other (ENOTCONN), and makes the peer first.
+// encodePeer returns the attribute with the peer of a veth: a message within the message; empty
+// without a peer. It omits Up: the kernel creates the peer first, and cannot set an end up without
+// the other one (ENOTCONN).
 func (s LinkSpec) encodePeer() ([]byte, error) {
 	p := s.Peer
 	if p == nil {
@@ -224,8 +224,8 @@ func (s LinkSpec) encodePeer() ([]byte, error) {
 	return encode(nil, func(ae *netlink.AttributeEncoder) { ae.Bytes(vethInfoPeer, peer) })
 }
 
-// checkName refuses what the kernel would cut short (NUL) or take for a
-// template (%d); the rest of its rules it applies itself.
+// checkName rejects names that the kernel would cut short (NUL) or treat as a template (%d); the
+// kernel checks its other rules itself.
 func checkName(name string) error {
 	if name == "" || len(name) >= unix.IFNAMSIZ || strings.ContainsAny(name, "\x00%") {
 		return fmt.Errorf("link name %q: %w", name, unix.EINVAL)
@@ -233,7 +233,7 @@ func checkName(name string) error {
 	return nil
 }
 
-// text lists what is changed, as ip(8) would say it.
+// text lists the changes in the syntax of ip(8).
 func (ch LinkChange) text() string {
 	var b strings.Builder
 	add := func(set bool, format string, args ...any) {
@@ -261,7 +261,7 @@ func (ch LinkChange) text() string {
 	return b.String()
 }
 
-// onOff writes a setting as ip(8) does.
+// onOff formats a setting as ip(8) does.
 func onOff(on bool) string {
 	if on {
 		return "on"

@@ -12,15 +12,15 @@ import (
 	"cnibox/internal/nlconn"
 )
 
-// A Listener is a socket that takes connections, or of UDP packets, from anywhere.
+// A Listener is a socket that accepts connections, or receives UDP packets, from anywhere.
 type Listener struct {
-	Addr   netip.AddrPort // an unspecified address is any
-	V6Only bool           // of an IPv6 socket: not of IPv4 as well
-	Inode  uint32         // as /proc/PID/fd has it: "socket:[INODE]"
+	Addr   netip.AddrPort // an unspecified address means any
+	V6Only bool           // of an IPv6 socket: it does not accept IPv4
+	Inode  uint32         // as in /proc/PID/fd: "socket:[INODE]"
 }
 
-// Messages of sock_diag, which x/sys does not have: include/uapi/linux/inet_diag.h,
-// inet_diag_req_v2 and inet_diag_msg. Ports and addresses are in network order.
+// Messages of sock_diag, which x/sys lacks: include/uapi/linux/inet_diag.h, inet_diag_req_v2 and
+// inet_diag_msg. Ports and addresses are in network byte order.
 const (
 	diagByFamily = 20 // SOCK_DIAG_BY_FAMILY, include/uapi/linux/sock_diag.h
 	diagRequest  = 56 // bytes
@@ -33,9 +33,8 @@ const (
 	tcpClose, tcpListen = 7, 10 // TCP_CLOSE, TCP_LISTEN, include/net/tcp_states.h
 )
 
-// Listeners lists the sockets in ns of a protocol, unix.IPPROTO_TCP for one, on which a
-// program waits for others. The error is about the kernel, which may have been built
-// without this for the protocol.
+// Listeners lists the listening sockets of a protocol, such as unix.IPPROTO_TCP, in ns. It returns
+// an error if the kernel was built without sock_diag for the protocol.
 func Listeners(ns *netns.NS, protocol uint8) ([]Listener, error) {
 	c, err := nlconn.Open(ns, unix.NETLINK_SOCK_DIAG)
 	if err != nil {
@@ -46,7 +45,7 @@ func Listeners(ns *netns.NS, protocol uint8) ([]Listener, error) {
 	for _, family := range []uint8{unix.AF_INET, unix.AF_INET6} {
 		state := tcpListen
 		if protocol == unix.IPPROTO_UDP {
-			state = tcpClose // which is what an unconnected one is in
+			state = tcpClose // the state of an unconnected socket
 		}
 		data := make([]byte, diagRequest)
 		data[0], data[1] = family, protocol
@@ -64,7 +63,7 @@ func Listeners(ns *netns.NS, protocol uint8) ([]Listener, error) {
 	return all, nil
 }
 
-// decodeListener reads an inet_diag_msg; false: it is cut short or has no port.
+// decodeListener decodes an inet_diag_msg; false: it is truncated or has no port.
 func decodeListener(b []byte) (l Listener, ok bool) {
 	if len(b) < diagMessage {
 		return l, false

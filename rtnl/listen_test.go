@@ -14,7 +14,7 @@ import (
 	"cnibox/rtnl"
 )
 
-// What listens is found with its address, and what is connected is not.
+// Listening sockets are found with their address, connected ones are not.
 func TestKernelListeners(t *testing.T) {
 	ns := kerneltest.NS(t)
 	kerneltest.LoUp(t, ns)

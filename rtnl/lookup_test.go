@@ -10,7 +10,8 @@ import (
 	"cnibox/rtnl"
 )
 
-// The entry of the table is returned, not the route to the one address, and routing rules count.
+// LookupRoute returns the entry of the table, not the route to the one address, and follows routing
+// rules.
 func TestKernelLookupRoute(t *testing.T) {
 	c, link := routed(t)
 	for _, r := range []rtnl.Route{
@@ -49,7 +50,7 @@ func TestKernelLookupRoute(t *testing.T) {
 	wantErr(t, err, unix.EHOSTUNREACH)
 }
 
-// An address that was not asked for has no entry; states have the names of ip(8).
+// An address without a neighbour entry; states have the names of ip(8).
 func TestKernelNeighbour(t *testing.T) {
 	c, link := routed(t)
 	none, err := c.Neighbour(netip.MustParseAddr("10.1.0.77"), link)

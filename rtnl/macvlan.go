@@ -9,10 +9,9 @@ import (
 	"cnibox/internal/nlconn"
 )
 
-// A MacvlanMode says which macvlans of the same parent a macvlan reaches: none (private),
-// all by way of a switch outside that sends frames back (vepa), or all directly (bridge).
-// Passthru gives the parent to one macvlan alone. The zero
-// value is not a mode.
+// A MacvlanMode says which macvlans of the same parent a macvlan reaches: none (private), all
+// through an external switch that returns the frames (vepa), or all directly (bridge). With
+// passthru the parent has only one macvlan. The zero value is not a mode.
 type MacvlanMode uint32
 
 // The modes: include/uapi/linux/if_link.h, enum macvlan_mode.
@@ -23,7 +22,7 @@ const (
 	MacvlanPassthru MacvlanMode = 8
 )
 
-// ParseMacvlanMode reads a mode by its name in ip(8); "" is bridge.
+// ParseMacvlanMode parses a mode's name in ip(8); "" is bridge.
 func ParseMacvlanMode(s string) (MacvlanMode, error) {
 	switch s {
 	case "", "bridge":
@@ -38,7 +37,7 @@ func ParseMacvlanMode(s string) (MacvlanMode, error) {
 	return 0, fmt.Errorf("unknown macvlan mode: %q", s)
 }
 
-// String returns the mode's name in ip(8), for one without a name its number.
+// String returns the mode's name in ip(8), or its number if it has no name.
 func (m MacvlanMode) String() string {
 	switch m {
 	case MacvlanPrivate:
@@ -53,23 +52,22 @@ func (m MacvlanMode) String() string {
 	return fmt.Sprintf("mode %d", uint32(m))
 }
 
-// A Macvlan is a sub-interface of [LinkSpec.Parent] with a MAC address of its
-// own. The parent's own addresses it does not reach, but by a switch outside.
-// In passthru mode it has the parent's MAC address, and to change it changes the
-// parent's until the macvlan goes.
+// A Macvlan is a sub-interface of [LinkSpec.Parent] with its own MAC address. It reaches the
+// parent's own addresses only through an external switch. In passthru mode it has the parent's MAC
+// address; changing it also changes the parent's until the macvlan is deleted.
 type Macvlan struct {
 	Mode MacvlanMode // 0: the kernel's choice, vepa
 
-	// BCQueueLen is how many broadcast and multicast packets wait for delivery
-	// to the macvlans of the parent; 0: the kernel's choice, 1000. The longest
-	// that one of them asks for counts. Kernels before 5.11 do without.
+	// BCQueueLen is how many broadcast and multicast packets may wait for delivery to the macvlans
+	// of the parent; 0: the kernel's choice, 1000. The longest requested value of these macvlans
+	// applies. Kernels before 5.11 ignore it.
 	BCQueueLen uint32
 }
 
 func (Macvlan) kind() string { return "macvlan" }
 
-// encode writes IFLA_MACVLAN_*, include/uapi/linux/if_link.h; modes that are
-// none the kernel refuses itself.
+// encode writes IFLA_MACVLAN_*, include/uapi/linux/if_link.h; the kernel itself rejects invalid
+// modes.
 func (m Macvlan) encode(ae *netlink.AttributeEncoder) error {
 	if m.Mode != 0 {
 		ae.Uint32(unix.IFLA_MACVLAN_MODE, uint32(m.Mode))
@@ -80,7 +78,7 @@ func (m Macvlan) encode(ae *netlink.AttributeEncoder) error {
 	return nil
 }
 
-// decodeMacvlan reads what encode writes; what the kernel does not report is zero.
+// decodeMacvlan is the reverse of encode; attributes that the kernel does not report are zero.
 func decodeMacvlan(data []byte) Macvlan {
 	return Macvlan{
 		Mode:       MacvlanMode(number(nlconn.Attribute(data, unix.IFLA_MACVLAN_MODE))),

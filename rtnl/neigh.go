@@ -17,8 +17,8 @@ type Neighbour struct {
 	State uint16 // NUD_*, include/uapi/linux/neighbour.h
 }
 
-// Fixed is the word of ip-neighbour(8) for an entry that stays, and which the kernel does not verify:
-// "permanent" or "noarp"; empty for any other.
+// Fixed returns the state in ip-neighbour(8) of an entry that does not expire and that the kernel
+// does not verify: "permanent" or "noarp"; empty for any other entry.
 func (n Neighbour) Fixed() string {
 	switch {
 	case n.State&unix.NUD_PERMANENT != 0:
@@ -29,10 +29,10 @@ func (n Neighbour) Fixed() string {
 	return ""
 }
 
-// neighbourStates are the states in the order of their bits, as ip-neighbour(8) names them.
+// neighbourStates has the names in ip-neighbour(8) in the order of the state bits.
 var neighbourStates = [...]string{"incomplete", "reachable", "stale", "delay", "probe", "failed", "noarp", "permanent"}
 
-// StateText is the state as ip-neighbour(8) writes it, in lower case.
+// StateText formats the state as ip-neighbour(8) does, in lower case.
 func (n Neighbour) StateText() string {
 	for bit, name := range neighbourStates {
 		if n.State&(1<<bit) != 0 {
@@ -47,7 +47,7 @@ func (n Neighbour) Usable() bool {
 	return n.State&(unix.NUD_REACHABLE|unix.NUD_STALE|unix.NUD_DELAY|unix.NUD_PROBE|unix.NUD_NOARP|unix.NUD_PERMANENT) != 0
 }
 
-// Neighbour returns the entry of an address on a link; the zero value: there is none.
+// Neighbour returns the entry of an address on a link; the zero value if there is none.
 func (c *Conn) Neighbour(addr netip.Addr, link uint32) (Neighbour, error) {
 	all, err := c.Neighbours()
 	for _, n := range all {

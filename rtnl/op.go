@@ -14,8 +14,8 @@ import (
 	"cnibox/internal/fault"
 )
 
-// batch is how many messages are sent at once. If all of them fail, the errors
-// fit into a receive buffer of the usual size (208 KiB; each takes 768 bytes).
+// batch is the number of messages in one send. If all of them fail, the errors fit into a receive
+// buffer of the usual size (208 KiB; each takes 768 bytes).
 const batch = 128
 
 // The flags of New…, Replace… and Drop….
@@ -25,17 +25,16 @@ const (
 	replace = netlink.Acknowledge | netlink.Create | netlink.Replace
 )
 
-// An Op is one change, ready to be sent with [Conn.Do]. Its text is like a
-// line of ip(8) and begins the error if the change fails. What New… and
-// Drop… find wrong is reported by Do, so that they can be used in a list
-// of arguments. The zero Op changes nothing.
+// An Op is one change for [Conn.Do]. Its text is like a command of ip(8) and begins the error if
+// the change fails. Do reports errors of New… and Drop…, so that these can be used in a list of
+// arguments. The zero Op changes nothing.
 type Op struct {
 	text string
 	req  netlink.Message // type 0: none
 	err  error           // why it cannot be sent
 }
 
-// String returns the change as a line like those of ip(8), links by #index.
+// String returns the change as a command like those of ip(8), with links as #index.
 func (op Op) String() string { return op.text }
 
 // newOp builds a change of one message.
@@ -48,10 +47,9 @@ func request(typ netlink.HeaderType, flags netlink.HeaderFlags, data []byte) net
 	return netlink.Message{Header: netlink.Header{Type: typ, Flags: flags}, Data: data}
 }
 
-// Do sends the changes at once, in order, and returns when the kernel has
-// answered all. The kernel goes on after a change that fails; the errors are
-// joined, each with the change's text. Nothing is sent if one of the changes
-// cannot be encoded.
+// Do sends the changes together, in order, and returns when the kernel has answered all. The kernel
+// continues after a change that fails; the errors are joined, each with the change's text. Nothing
+// is sent if one of the changes cannot be encoded.
 func (c *Conn) Do(ops ...Op) error {
 	for _, op := range ops {
 		if op.err != nil {
@@ -89,8 +87,8 @@ func (c *Conn) Do(ops ...Op) error {
 	return errors.Join(errs...)
 }
 
-// check32 is an error for a number that 32 bits without a sign cannot hold, and
-// that would arrive as another one.
+// check32 returns an error for a number that does not fit into 32 bits without a sign and would be
+// truncated.
 func check32(numbers ...int) error {
 	for _, n := range numbers {
 		if uint64(n) > math.MaxUint32 {
@@ -100,7 +98,7 @@ func check32(numbers ...int) error {
 	return nil
 }
 
-// encode puts the attributes that fn writes behind a fixed header.
+// encode appends the attributes that fn writes to a fixed header.
 func encode(header []byte, fn func(ae *netlink.AttributeEncoder)) ([]byte, error) {
 	ae := netlink.NewAttributeEncoder()
 	fn(ae)
@@ -108,8 +106,8 @@ func encode(header []byte, fn func(ae *netlink.AttributeEncoder)) ([]byte, error
 	return append(header, attrs...), err
 }
 
-// marshal encodes a message of the library and appends the attributes that it lacks,
-// which fn writes.
+// marshal encodes a message of the library and appends the attributes that fn writes, which the
+// library lacks.
 func marshal(m encoding.BinaryMarshaler, fn func(ae *netlink.AttributeEncoder)) ([]byte, error) {
 	b, err := m.MarshalBinary()
 	if err != nil {
@@ -118,7 +116,7 @@ func marshal(m encoding.BinaryMarshaler, fn func(ae *netlink.AttributeEncoder)) 
 	return encode(b, fn)
 }
 
-// nest appends an attribute that holds those which fn writes.
+// nest appends a nested attribute with the attributes that fn writes.
 func nest(ae *netlink.AttributeEncoder, typ uint16, fn func(ae *netlink.AttributeEncoder)) {
 	ae.Nested(typ, func(nae *netlink.AttributeEncoder) error {
 		fn(nae)
@@ -126,8 +124,8 @@ func nest(ae *netlink.AttributeEncoder, typ uint16, fn func(ae *netlink.Attribut
 	})
 }
 
-// number reads an attribute of 1, 2 or 4 bytes in the machine's order; what has another
-// length is 0. Kernels differ in the length of some.
+// number reads an attribute of 1, 2 or 4 bytes in host byte order, since kernels differ in the
+// length of some; other lengths give 0.
 func number(b []byte) uint32 {
 	switch len(b) {
 	case 1:
@@ -140,7 +138,7 @@ func number(b []byte) uint32 {
 	return 0
 }
 
-// cString reads a string that ends with a zero byte or the attribute.
+// cString reads a string that ends with a zero byte or with the attribute.
 func cString(b []byte) string {
 	s, _, _ := strings.Cut(string(b), "\x00")
 	return s

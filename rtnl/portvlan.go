@@ -11,7 +11,8 @@ import (
 	"cnibox/internal/nlconn"
 )
 
-// include/uapi/linux/if_bridge.h: IFLA_BRIDGE_VLAN_INFO and BRIDGE_VLAN_INFO_*.
+// Attributes and flags of include/uapi/linux/if_bridge.h: IFLA_BRIDGE_VLAN_INFO and
+// BRIDGE_VLAN_INFO_*.
 const (
 	bridgeVLANInfo = 2
 
@@ -21,35 +22,33 @@ const (
 	vlanRangeEnd   = 1 << 4
 )
 
-// rtextVLANCompressed is RTEXT_FILTER_BRVLAN_COMPRESSED, include/uapi/linux/rtnetlink.h:
-// VLANs are reported as ranges.
+// rtextVLANCompressed is RTEXT_FILTER_BRVLAN_COMPRESSED, include/uapi/linux/rtnetlink.h: the kernel
+// reports VLANs as ranges.
 const rtextVLANCompressed = 1 << 2
 
 // maxVLAN is the last VLAN that a bridge port can be in.
 const maxVLAN = 4094
 
-// A VLANRange is a run of VLANs that a bridge port takes part in.
+// A VLANRange is a range of VLANs in which a bridge port takes part.
 type VLANRange struct {
-	From, To int  // 1 to 4094, both belong to it; To 0: From alone
-	PVID     bool // packets that come without a tag belong to it; single VLANs only
-	Untagged bool // its packets leave without a tag
+	From, To int  // 1 to 4094, inclusive; To 0: only From
+	PVID     bool // untagged ingress packets belong to it; single VLANs only
+	Untagged bool // its packets leave untagged
 }
 
-// NewPortVLANs makes a bridge port take part in VLANs, in one message. The
-// bridge must filter VLANs for that to have an effect; the error answers
-// errors.Is for unix.EOPNOTSUPP if the kernel cannot do that at all.
+// NewPortVLANs adds VLANs to a bridge port, in one message. They have an effect only if the bridge
+// filters VLANs. The error matches unix.EOPNOTSUPP if the kernel cannot filter VLANs.
 func NewPortVLANs(index uint32, vlans []VLANRange) Op {
 	return vlanOp("add", index, vlans, unix.RTM_SETLINK)
 }
 
-// DropPortVLANs takes a bridge port out of VLANs.
+// DropPortVLANs deletes VLANs from a bridge port.
 func DropPortVLANs(index uint32, vlans []VLANRange) Op {
 	return vlanOp("delete", index, vlans, unix.RTM_DELLINK)
 }
 
-// vlanOp builds the message, which is one of family AF_BRIDGE. It is unix.EINVAL
-// for VLANs out of bounds, and for a range that is to be the PVID: a port has one
-// VLAN for packets without a tag.
+// vlanOp builds the message, of family AF_BRIDGE. The error is unix.EINVAL for VLANs out of bounds,
+// and for a range with PVID: a port has one VLAN for untagged packets.
 func vlanOp(verb string, index uint32, vlans []VLANRange, typ netlink.HeaderType) Op {
 	text := fmt.Sprintf("bridge vlan %s dev #%d", verb, index)
 	for _, v := range vlans {
@@ -69,8 +68,7 @@ func vlanOp(verb string, index uint32, vlans []VLANRange, typ netlink.HeaderType
 	return newOp(text, typ, ack, data, err)
 }
 
-// bridgeHeader returns a struct ifinfomsg of the family AF_BRIDGE, which the library
-// always leaves AF_UNSPEC.
+// bridgeHeader returns a struct ifinfomsg of family AF_BRIDGE; the library always sets AF_UNSPEC.
 func bridgeHeader(index uint32) []byte {
 	b := make([]byte, unix.SizeofIfInfomsg)
 	b[0] = unix.AF_BRIDGE
@@ -99,13 +97,13 @@ func (v VLANRange) encode(ae *netlink.AttributeEncoder) {
 	info(flags|vlanRangeEnd, v.To)
 }
 
-// PortVLANs returns the VLANs that a bridge port takes part in; none if the
-// bridge does not filter or the link is not a port.
+// PortVLANs returns the VLANs of a bridge port; none if the bridge does not filter VLANs or the
+// link is not a port.
 func (c *Conn) PortVLANs(index uint32) ([]VLANRange, error) {
 	fail := func(err error) ([]VLANRange, error) {
 		return nil, fmt.Errorf("bridge vlans of link #%d: %w", index, err)
 	}
-	// The kernel cannot be asked for one port.
+	// The kernel cannot filter this dump by port.
 	data, err := encode(bridgeHeader(0), func(ae *netlink.AttributeEncoder) {
 		ae.Uint32(unix.IFLA_EXT_MASK, rtextVLANCompressed)
 	})
@@ -129,7 +127,7 @@ func (c *Conn) PortVLANs(index uint32) ([]VLANRange, error) {
 	return all, nil
 }
 
-// decodePortVLANs reads an RTM_NEWLINK message of family AF_BRIDGE.
+// decodePortVLANs decodes an RTM_NEWLINK message of family AF_BRIDGE.
 func decodePortVLANs(b []byte) (index uint32, vlans []VLANRange, err error) {
 	var m rtnetlink.LinkMessage
 	if len(b) < unix.SizeofIfInfomsg || m.UnmarshalBinary(b[:unix.SizeofIfInfomsg]) != nil {

@@ -13,16 +13,16 @@ import (
 	"cnibox/internal/nlconn"
 )
 
-// Where queueing disciplines hang and what they are called:
-// include/uapi/linux/pkt_sched.h, TC_H_* and handles as tc(8) writes them.
+// Parents and handles of queueing disciplines: include/uapi/linux/pkt_sched.h, TC_H_* and handles
+// as tc(8) writes them.
 const (
 	tcRoot      = 0xffffffff // TC_H_ROOT
 	tcIngress   = 0xfffffff1 // TC_H_INGRESS, the same as TC_H_CLSACT
-	tcInFilters = 0xfffffff2 // TC_H_INGRESS | TC_H_MIN_INGRESS: what comes in
+	tcInFilters = 0xfffffff2 // TC_H_INGRESS | TC_H_MIN_INGRESS: filters of received packets
 
 	ingressHandle = 0xffff0000 // ffff:
 	tbfHandle     = 0x00010000 // 1:
-	tbfClass      = 0x00010001 // 1:1, the one class of a token bucket
+	tbfClass      = 0x00010001 // 1:1, the only class of a token bucket
 )
 
 // Attributes and options of include/uapi/linux/pkt_sched.h.
@@ -34,17 +34,17 @@ const (
 	fqCodelMemory = 9 // TCA_FQ_CODEL_MEMORY_LIMIT
 
 	tcHeaderSize      = 20 // of struct tcmsg, include/uapi/linux/rtnetlink.h
-	linkLayerEthernet = 1  // TC_LINKLAYER_ETHERNET: no table of times is needed
+	linkLayerEthernet = 1  // TC_LINKLAYER_ETHERNET: no rate table is needed
 	tbfParmsSize      = 36 // of struct tc_tbf_qopt
 	nsPerTick         = 64 // PSCHED_SHIFT, include/net/pkt_sched.h
 )
 
-// A TBF is a token bucket filter, tc-tbf(8): it lets through Rate in the long
-// run and Burst at once, and keeps what is too early in a queue.
+// A TBF is a token bucket filter, tc-tbf(8): it sends at Rate in the long run and Burst at once,
+// and queues packets above that.
 type TBF struct {
 	Rate  uint64 // bytes per second, not 0
-	Burst uint32 // bytes; a packet that is longer is never let through
-	Limit uint32 // bytes that the queue holds, with what the bucket is about to let through
+	Burst uint32 // bytes; a longer packet is never sent
+	Limit uint32 // size of the queue in bytes, including packets that are about to be sent
 
 	ticks uint32 // the burst as the kernel reports it; 0: not from the kernel
 }
@@ -55,42 +55,41 @@ type Qdisc struct {
 	TBF  TBF    // of kind tbf; see [TBF.Same]
 }
 
-// NewTBF gives a link a token bucket for all that it sends, os.ErrExist if it
-// has another discipline than the kernel's own.
+// NewTBF adds a token bucket for all packets that a link sends; os.ErrExist if the link has a
+// discipline other than the kernel's default.
 func NewTBF(index uint32, t TBF) Op { return tbfOp("add", index, t, create) }
 
-// ReplaceTBF is NewTBF, or changes the token bucket that NewTBF set.
+// ReplaceTBF is NewTBF, or changes the token bucket that NewTBF added.
 func ReplaceTBF(index uint32, t TBF) Op { return tbfOp("replace", index, t, replace) }
 
-// NewIngress lets a link have filters for what it receives, os.ErrExist if it
-// may have some already.
+// NewIngress adds the ingress qdisc, which filters of received packets need; os.ErrExist if the
+// link has it.
 func NewIngress(index uint32) Op {
 	return qdiscOp("add", index, tcIngress, ingressHandle, "ingress", create, nil)
 }
 
-// NewFQCodel puts fair queueing with controlled delay, tc-fq_codel(8), in place
-// of the plain queue of a link's token bucket. memory is the most that it holds,
-// in bytes; the kernel counts about two for each of a packet. The error is
-// os.ErrNotExist in a kernel that has no such discipline.
+// NewFQCodel replaces the plain queue of a link's token bucket by fair queueing with controlled
+// delay, tc-fq_codel(8). memory is its limit in bytes; the kernel counts about two for each byte of
+// a packet. The error is os.ErrNotExist if the kernel lacks the discipline.
 func NewFQCodel(index, memory uint32) Op {
 	return qdiscOp("replace", index, tbfClass, 0, "fq_codel", replace, func(ae *netlink.AttributeEncoder) {
 		ae.Uint32(fqCodelMemory, memory)
 	})
 }
 
-// DropRootQdisc restores the discipline that the kernel gives a link. The error is
-// os.ErrNotExist if that is the one it has.
+// DropRootQdisc restores the kernel's default discipline of a link. The error is os.ErrNotExist if
+// the link has it already.
 func DropRootQdisc(index uint32) Op {
 	return dropQdisc(index, tcRoot)
 }
 
-// DropIngress takes from a link the filters for what it receives.
-// The error is os.ErrNotExist if it has none.
+// DropIngress deletes the ingress qdisc of a link with its filters. The error is os.ErrNotExist if
+// the link has none.
 func DropIngress(index uint32) Op {
 	return dropQdisc(index, tcIngress)
 }
 
-// tbfOp builds the message of a token bucket at the root.
+// tbfOp builds the message for a token bucket at the root.
 func tbfOp(verb string, index uint32, t TBF, flags netlink.HeaderFlags) Op {
 	op := qdiscOp(verb, index, tcRoot, tbfHandle, "tbf", flags, t.options)
 	if t.Rate == 0 || t.Burst == 0 {
@@ -99,9 +98,8 @@ func tbfOp(verb string, index uint32, t TBF, flags netlink.HeaderFlags) Op {
 	return op
 }
 
-// options writes struct tc_tbf_qopt. The kernel takes the burst in bytes from
-// TCA_TBF_BURST, and then does not look at the time it would take, which
-// depends on the length of its ticks.
+// options writes struct tc_tbf_qopt. The kernel takes the burst in bytes from TCA_TBF_BURST, and
+// then ignores the burst as a time, which depends on the length of the kernel's ticks.
 func (t TBF) options(ae *netlink.AttributeEncoder) {
 	p := make([]byte, tbfParmsSize) // struct tc_ratespec twice, limit, buffer, mtu
 	p[1] = linkLayerEthernet
@@ -114,9 +112,9 @@ func (t TBF) options(ae *netlink.AttributeEncoder) {
 	}
 }
 
-// Same reports whether a token bucket that was read is t but for what the kernel
-// rounds: it keeps the burst as the time that it takes, and reports the lower 32 bits
-// of that in ticks of 64 ns.
+// Same reports whether a token bucket that was read equals t, except for the kernel's rounding: the
+// kernel keeps the burst as a transmission time, and reports the lower 32 bits of it in ticks of 64
+// ns.
 func (t TBF) Same(read TBF) bool {
 	if t.Rate == 0 || t.Rate != read.Rate || t.Limit != read.Limit {
 		return false
@@ -138,7 +136,7 @@ func qdiscOp(verb string, index, parent, handle uint32, kind string, flags netli
 	return newOp(text, unix.RTM_NEWQDISC, flags, data, cmp.Or(tcLink(index), err))
 }
 
-// dropQdisc deletes what hangs at a parent.
+// dropQdisc deletes the qdisc of a parent.
 func dropQdisc(index, parent uint32) Op {
 	text := fmt.Sprintf("qdisc delete dev #%d parent %x:%x", index, parent>>16, parent&0xffff)
 	return newOp(text, unix.RTM_DELQDISC, ack, tcHeader(index, 0, parent, 0), tcLink(index))
@@ -146,14 +144,14 @@ func dropQdisc(index, parent uint32) Op {
 
 // tcHeader returns a struct tcmsg, include/uapi/linux/rtnetlink.h.
 func tcHeader(index, handle, parent, info uint32) []byte {
-	b := make([]byte, 4, tcHeaderSize) // the family, which is none, and padding
+	b := make([]byte, 4, tcHeaderSize) // the family AF_UNSPEC and padding
 	for _, v := range [...]uint32{index, handle, parent, info} {
 		b = binary.NativeEndian.AppendUint32(b, v)
 	}
 	return b
 }
 
-// tcLink refuses the index 0, which to the kernel means a shared block.
+// tcLink rejects the index 0, which the kernel uses for a shared block.
 func tcLink(index uint32) error {
 	if index == 0 {
 		return os.ErrNotExist
@@ -161,15 +159,15 @@ func tcLink(index uint32) error {
 	return nil
 }
 
-// Qdiscs returns the discipline for what a link sends and the one for what it
-// receives; nil: the kernel's own. Both are one send.
+// Qdiscs returns the qdisc for packets that a link sends and the one for packets that it receives;
+// nil: the kernel's default. It needs one send.
 func (c *Conn) Qdiscs(index uint32) (root, ingress *Qdisc, err error) {
 	fail := func(err error) (*Qdisc, *Qdisc, error) {
 		return nil, nil, fmt.Errorf("qdiscs of link #%d: %w", index, err)
 	}
 	var reqs []netlink.Message
 	for _, parent := range [...]uint32{tcRoot, tcIngress} {
-		// Before Linux 6.8 the answer is a notification, which has to be asked for.
+		// Before Linux 6.8 the answer is a notification, which needs NLM_F_ECHO.
 		reqs = append(reqs, request(unix.RTM_GETQDISC, netlink.Echo|netlink.Acknowledge, tcHeader(index, 0, parent, 0)))
 	}
 	answers, err := c.c.Batch(reqs, 0)
@@ -186,7 +184,7 @@ func (c *Conn) Qdiscs(index uint32) (root, ingress *Qdisc, err error) {
 			if err != nil {
 				return fail(err)
 			}
-			if handle != 0 { // which the kernel's own have not
+			if handle != 0 { // the kernel's default qdiscs have handle 0
 				found[i] = q
 			}
 		}
@@ -194,7 +192,7 @@ func (c *Conn) Qdiscs(index uint32) (root, ingress *Qdisc, err error) {
 	return found[0], found[1], nil
 }
 
-// IngressLinks returns the links that can have filters for what they receive.
+// IngressLinks returns the links with an ingress qdisc.
 func (c *Conn) IngressLinks() (links []uint32, err error) {
 	ms, err := c.dump(request(unix.RTM_GETQDISC, 0, tcHeader(0, 0, 0, 0)))
 	if err != nil {
@@ -212,7 +210,7 @@ func (c *Conn) IngressLinks() (links []uint32, err error) {
 	return links, nil
 }
 
-// decodeQdisc reads an RTM_NEWQDISC message and returns the handle as well.
+// decodeQdisc decodes an RTM_NEWQDISC message and also returns the handle.
 func decodeQdisc(b []byte) (*Qdisc, uint32, error) {
 	if len(b) < tcHeaderSize {
 		return nil, 0, errMalformed
@@ -225,7 +223,7 @@ func decodeQdisc(b []byte) (*Qdisc, uint32, error) {
 	return q, binary.NativeEndian.Uint32(b[8:]), nil
 }
 
-// decode reads the options of a token bucket, whose burst is near to what was set.
+// decode decodes the options of a token bucket. The kernel's rounding changes the burst slightly.
 func (t *TBF) decode(options []byte) {
 	p := nlconn.Attribute(options, tbfParms)
 	if len(p) < tbfParmsSize {

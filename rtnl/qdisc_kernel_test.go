@@ -11,7 +11,7 @@ import (
 	"cnibox/rtnl"
 )
 
-// shaped returns a socket with one link that can be shaped and one IFB.
+// shaped returns a socket with a veth that can be shaped and an IFB.
 func shaped(t *testing.T) (c *rtnl.Conn, veth, ifb *rtnl.Link) {
 	t.Helper()
 	c = kerneltest.Dial(t, kerneltest.NS(t))
@@ -84,7 +84,7 @@ func TestKernelRedirect(t *testing.T) {
 	}
 }
 
-// Fair queueing goes below the bucket, which keeps its own settings.
+// Fair queueing is added below the token bucket, which keeps its own settings.
 func TestKernelFQCodel(t *testing.T) {
 	c, veth, _ := shaped(t)
 	want := rtnl.TBF{Rate: 1e6, Burst: 10000, Limit: 35000}
@@ -114,7 +114,7 @@ func TestKernelVRF(t *testing.T) {
 	}
 }
 
-// Who is at the other end of a pair shows in its number.
+// The ID of a namespace identifies the other end of a veth pair.
 func TestKernelNSID(t *testing.T) {
 	host, cont, other := kerneltest.NS(t), kerneltest.NS(t), kerneltest.NS(t)
 	c := kerneltest.Dial(t, host)

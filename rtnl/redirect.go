@@ -23,15 +23,15 @@ const (
 
 	mirredParms    = 2  // TCA_MIRRED_PARMS, struct tc_mirred
 	mirredSize     = 28 // of struct tc_mirred
-	actStolen      = 4  // TC_ACT_STOLEN: what was redirected goes nowhere else
+	actStolen      = 4  // TC_ACT_STOLEN: a redirected packet goes nowhere else
 	egressRedirect = 1  // TCA_EGRESS_REDIR
 
-	redirectPrio = 1 // the reference's
+	redirectPrio = 1 // the priority that the reference uses
 )
 
-// NewRedirect makes all that a link receives leave by another one, as if that
-// had been given it to send. The link needs [NewIngress]. The filter is one of
-// kind u32 that matches everything, which kernels have longer than matchall.
+// NewRedirect redirects all packets that a link receives to another link, which sends them. The
+// receiving link needs [NewIngress]. The filter is of kind u32 and matches everything; older
+// kernels lack the kind matchall.
 func NewRedirect(index, to uint32) Op {
 	data, err := encode(redirectHeader(index), func(ae *netlink.AttributeEncoder) {
 		ae.String(unix.TCA_KIND, "u32")
@@ -47,22 +47,21 @@ func NewRedirect(index, to uint32) Op {
 	return newOp(text, unix.RTM_NEWTFILTER, create, data, cmp.Or(tcLink(index), err))
 }
 
-// DropRedirects takes from a link the filters that NewRedirect made, os.ErrNotExist if
-// there are none.
+// DropRedirects deletes the filters of NewRedirect from a link, os.ErrNotExist if there are none.
 func DropRedirects(index uint32) Op {
 	data, err := encode(redirectHeader(index), func(ae *netlink.AttributeEncoder) { ae.String(unix.TCA_KIND, "u32") })
 	return newOp(fmt.Sprintf("filter delete dev #%d", index), unix.RTM_DELTFILTER, ack, data, cmp.Or(tcLink(index), err))
 }
 
-// redirectHeader is the struct tcmsg of the filter: priority, then the protocol in
-// network order, share a number.
+// redirectHeader returns the struct tcmsg of the filter: one number has the priority and then the
+// protocol in network byte order.
 func redirectHeader(index uint32) []byte {
 	all := binary.NativeEndian.Uint16(binary.BigEndian.AppendUint16(nil, unix.ETH_P_ALL))
 	return tcHeader(index, 0, tcInFilters, redirectPrio<<16|uint32(all))
 }
 
-// matchAll is a struct tc_u32_sel of one struct tc_u32_key, whose mask is 0. The
-// packet is the match's end: there is no table to go on to.
+// matchAll returns a struct tc_u32_sel with one struct tc_u32_key, whose mask is 0. The match is
+// terminal: there is no further hash table.
 func matchAll() []byte {
 	const terminal = 1 // TC_U32_TERMINAL
 	sel := make([]byte, 16+16)
@@ -70,8 +69,8 @@ func matchAll() []byte {
 	return sel
 }
 
-// encodeMirred writes the action: struct tc_mirred is five numbers that all
-// actions have, then what to do and the link.
+// encodeMirred writes the action: struct tc_mirred has five numbers that all actions have, then the
+// action's type and the link.
 func encodeMirred(ae *netlink.AttributeEncoder, to uint32) {
 	p := make([]byte, mirredSize)
 	binary.NativeEndian.PutUint32(p[8:], actStolen)
@@ -81,8 +80,8 @@ func encodeMirred(ae *netlink.AttributeEncoder, to uint32) {
 	nest(ae, actOptions, func(ae *netlink.AttributeEncoder) { ae.Bytes(mirredParms, p) })
 }
 
-// Redirects returns the links that all packets received by a link are redirected
-// to, also by filters of other programs; the first one gets them. A link that is gone is 0.
+// Redirects returns the links to which all packets that a link receives are redirected, also by
+// filters of other programs; the first link receives the packets. A deleted link is 0.
 func (c *Conn) Redirects(index uint32) (to []uint32, err error) {
 	ms, err := c.dump(request(unix.RTM_GETTFILTER, 0, tcHeader(index, 0, tcInFilters, 0)))
 	if err != nil {
@@ -100,8 +99,8 @@ func (c *Conn) Redirects(index uint32) (to []uint32, err error) {
 	return to, nil
 }
 
-// decodeRedirect reads the targets of one filter of kind u32, which has none if it
-// matches but some packets.
+// decodeRedirect decodes the targets of one filter of kind u32; none if it matches only some
+// packets.
 func decodeRedirect(options []byte) (to []uint32) {
 	sel := nlconn.Attribute(options, u32Sel)
 	if len(sel) < 32 || binary.NativeEndian.Uint32(sel[16:]) != 0 {

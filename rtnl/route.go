@@ -14,8 +14,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A Route is where packets to a network are sent. Zero fields are the kernel's
-// choice, unless their comment says otherwise.
+// A Route is an entry of a routing table. Zero fields are the kernel's choice, unless their comment
+// says otherwise.
 type Route struct {
 	Dst      netip.Prefix // 0.0.0.0/0 or ::/0 is the default route
 	GW       netip.Addr   // zero: Dst is on the link itself
@@ -23,39 +23,37 @@ type Route struct {
 	Link     uint32       // index
 	MTU      int          // bytes
 	AdvMSS   int          // bytes
-	Priority int          // the metric, smaller ones win; 0 is 1024 for IPv6
+	Priority int          // metric, smaller ones win; 0 is 1024 for IPv6
 	Table    int          // 0: main (254)
-	Scope    *uint8       // nil: link without GW, else universe; IPv6 has none
+	Scope    *uint8       // nil: link without GW, else universe; not for IPv6
 	OnLink   bool         // GW is on the link even if no route says so
-	Protocol uint8        // RTPROT_*, what made it; 0: boot
+	Protocol uint8        // RTPROT_*, the origin of the route; 0: boot
 	Type     uint8        // RTN_*; 0: unicast
 }
 
-// NewRoute adds a route, os.ErrExist if there is one to the same network with
-// the same metric. It is unix.ENETDOWN while the link is down, and
-// unix.ENETUNREACH (EHOSTUNREACH for IPv6) if no other route leads to GW.
+// NewRoute adds a route; os.ErrExist if there is one to the same network with the same metric. The
+// error is unix.ENETDOWN while the link is down, and unix.ENETUNREACH (EHOSTUNREACH for IPv6) if no
+// other route leads to GW.
 func NewRoute(r Route) Op { return r.op("add", unix.RTM_NEWROUTE, create) }
 
-// ReplaceRoute adds a route in place of one to the same network with the same
-// metric, if there is one.
+// ReplaceRoute adds a route, and replaces one to the same network with the same metric.
 func ReplaceRoute(r Route) Op {
 	return r.op("replace", unix.RTM_NEWROUTE, replace)
 }
 
-// AppendRoute adds a route behind those to the same network with the same metric,
-// which may lead out of other links; os.ErrExist if it is there itself.
+// AppendRoute adds a route after those to the same network with the same metric, which may use
+// other links; os.ErrExist if the same route exists.
 func AppendRoute(r Route) Op {
 	return r.op("append", unix.RTM_NEWROUTE, ack|netlink.Create|netlink.Append)
 }
 
-// DropRoute deletes a route, os.ErrNotExist if there is none like it. Zero
-// fields match any.
+// DropRoute deletes a route, os.ErrNotExist if none matches. Zero fields match any value.
 func DropRoute(r Route) Op { return r.op("delete", unix.RTM_DELROUTE, ack) }
 
 // AddRoute adds a route; see [NewRoute].
 func (c *Conn) AddRoute(r Route) error { return c.Do(NewRoute(r)) }
 
-// String returns the route as ip(8) writes it, with the link only if there is no gateway.
+// String formats the route as ip(8) does, with the link only if there is no gateway.
 func (r Route) String() string {
 	var b strings.Builder
 	b.WriteString(r.Dst.String())
@@ -79,8 +77,8 @@ func (r Route) op(verb string, typ netlink.HeaderType, flags netlink.HeaderFlags
 	return newOp("route "+verb+" "+r.String(), typ, flags, data, err)
 }
 
-// encode returns the route with the defaults of a new one, or, as a pattern,
-// with what was said alone.
+// encode returns the message for a new route with its defaults, or for a pattern with only the set
+// fields.
 func (r Route) encode(pattern bool) ([]byte, error) {
 	dst := r.Dst.Masked()
 	if !dst.IsValid() || dst.Addr().Is4In6() {
@@ -115,11 +113,11 @@ func (r Route) encode(pattern bool) ([]byte, error) {
 	return m.MarshalBinary()
 }
 
-// ip is an address as the library takes it; nil: none.
+// ip converts an address for the library; nil: none.
 func ip(a netip.Addr) net.IP { return a.AsSlice() }
 
-// tableByte is a table in a header; what does not fit is left to
-// [tableAttribute]. 0 is main.
+// tableByte returns the table for the header; [tableAttribute] has tables that do not fit. 0 is
+// main.
 func tableByte(table int) uint8 {
 	switch {
 	case table == 0:
@@ -130,7 +128,7 @@ func tableByte(table int) uint8 {
 	return uint8(table)
 }
 
-// tableAttribute is a table that the header's byte cannot hold; 0: none.
+// tableAttribute returns a table that does not fit into the header's byte; 0: it fits.
 func tableAttribute(table int) uint32 {
 	if table <= 255 {
 		return 0
@@ -138,9 +136,9 @@ func tableAttribute(table int) uint32 {
 	return uint32(table)
 }
 
-// scope returns RT_SCOPE_*: how far the destination is. The kernel wants a gateway
-// to be nearer than what is behind it, so what is on the link itself has to say
-// so. A pattern of scope "nowhere" matches every route.
+// scope returns RT_SCOPE_*, the distance to the destination. The kernel requires a gateway to be
+// nearer than the networks behind it, so a destination on the link itself needs scope link. A
+// pattern of scope "nowhere" matches every route.
 func (r Route) scope(pattern bool) uint8 {
 	switch {
 	case r.Scope != nil:
@@ -153,10 +151,10 @@ func (r Route) scope(pattern bool) uint8 {
 	return unix.RT_SCOPE_UNIVERSE
 }
 
-// AllTables stands for every table in a [RouteFilter].
+// AllTables selects the routes of every table in a [RouteFilter].
 const AllTables = -1
 
-// A RouteFilter selects routes; zero fields select all, but Table.
+// A RouteFilter selects routes; zero fields select all, except for Table.
 type RouteFilter struct {
 	Link   uint32
 	Table  int // 0: main
@@ -164,8 +162,8 @@ type RouteFilter struct {
 	Dst    netip.Prefix
 }
 
-// Routes returns the routes of one table, or of all. A route with several next hops comes
-// once for each. It is no error if there is no such table.
+// Routes returns the routes of one table, or of all. It returns a route with several next hops once
+// for each. It is not an error if the table does not exist.
 func (c *Conn) Routes(f RouteFilter) ([]Route, error) {
 	if f.Dst.IsValid() {
 		f.Dst = f.Dst.Masked()
@@ -189,7 +187,7 @@ func (c *Conn) Routes(f RouteFilter) ([]Route, error) {
 	return routes, nil
 }
 
-// routes asks, by get or dump, for the routes that q is about.
+// routes requests, by get or dump, the routes of q.
 func (c *Conn) routes(ask func(netlink.Message) ([]netlink.Message, error), q rtnetlink.RouteMessage) ([]Route, error) {
 	data, err := q.MarshalBinary()
 	if err != nil {
@@ -210,14 +208,14 @@ func (c *Conn) routes(ask func(netlink.Message) ([]netlink.Message, error), q rt
 	return routes, nil
 }
 
-// matches applies the filter again, since a kernel before 4.20 does not.
+// matches applies the filter again, since kernels before 4.20 ignore it.
 func (f RouteFilter) matches(r Route) bool {
 	return (f.Table == AllTables || r.Table == f.Table) && (f.Family == 0 || f.Family == int(family(r.Dst.Addr()))) &&
 		(f.Link == 0 || f.Link == r.Link) && (!f.Dst.IsValid() || f.Dst == r.Dst)
 }
 
-// RouteTo returns the route that a packet to a would take; Dst is the address.
-// The error answers errors.Is for unix.ENETUNREACH if there is none.
+// RouteTo returns the route of a packet to a; Dst is that address. The error matches
+// unix.ENETUNREACH if there is none.
 func (c *Conn) RouteTo(a netip.Addr) (Route, error) {
 	if !a.IsValid() || a.Is4In6() {
 		return Route{}, fmt.Errorf("route to %s: %w", a, unix.EINVAL)
@@ -225,7 +223,7 @@ func (c *Conn) RouteTo(a netip.Addr) (Route, error) {
 	q := rtnetlink.RouteMessage{
 		Family: family(a), DstLength: uint8(a.BitLen()), Attributes: rtnetlink.RouteAttributes{Dst: a.AsSlice()},
 	}
-	if a.Is4() { // IPv6 reports the table without this flag, and refuses it
+	if a.Is4() { // IPv6 reports the table without this flag, and rejects it
 		q.Flags = unix.RTM_F_LOOKUP_TABLE
 	}
 	hops, err := c.routes(c.get, q)
@@ -238,8 +236,8 @@ func (c *Conn) RouteTo(a netip.Addr) (Route, error) {
 	return hops[0], nil
 }
 
-// decodeRoute reads an RTM_NEWROUTE message; a route with several next hops
-// comes once for each.
+// decodeRoute decodes an RTM_NEWROUTE message; it returns a route with several next hops once for
+// each.
 func decodeRoute(b []byte) ([]Route, error) {
 	var m rtnetlink.RouteMessage
 	if err := m.UnmarshalBinary(b); err != nil {
@@ -247,7 +245,7 @@ func decodeRoute(b []byte) ([]Route, error) {
 	}
 	attrs := m.Attributes
 	dst, _ := netip.AddrFromSlice(attrs.Dst)
-	if !dst.IsValid() { // which the default route leaves out
+	if !dst.IsValid() { // the default route has no destination
 		dst = netip.IPv4Unspecified()
 		if m.Family == unix.AF_INET6 {
 			dst = netip.IPv6Unspecified()
@@ -279,19 +277,19 @@ func decodeRoute(b []byte) ([]Route, error) {
 	return hops, nil
 }
 
-// addr is an address of the library; the zero value for none.
+// addr converts an address of the library; the zero value for none.
 func addr(b net.IP) netip.Addr {
 	a, _ := netip.AddrFromSlice(b)
 	return a
 }
 
-// BadGateway reports whether an error of adding a route is about its gateway: it cannot be
-// reached, is an address of this host, or is invalid.
+// BadGateway reports whether an error of adding a route is about its gateway: it is unreachable, is
+// an address of this host, or is invalid.
 func BadGateway(err error) bool {
 	return errors.Is(err, unix.ENETUNREACH) || errors.Is(err, unix.EHOSTUNREACH) || errors.Is(err, unix.EINVAL)
 }
 
-// HasRoute looks for a route to the link itself.
+// HasRoute reports whether the list has a route to dst without a gateway.
 func HasRoute(list []Route, dst netip.Prefix) bool {
 	for _, r := range list {
 		if r.Dst == dst && !r.GW.IsValid() {
@@ -301,10 +299,12 @@ func HasRoute(list []Route, dst netip.Prefix) bool {
 	return false
 }
 
-// kernelMetric6 is IP6_RT_PRIO_ADDRCONF, include/uapi/linux/ipv6_route.h: that of the kernel's own routes.
+// kernelMetric6 is IP6_RT_PRIO_ADDRCONF, include/uapi/linux/ipv6_route.h: the metric of the
+// kernel's own routes.
 const kernelMetric6 = 256
 
-// NetworkRoute is the route to the network of an address that the kernel adds with it, in another table.
+// NetworkRoute returns the route that the kernel adds with an address to its network, but in
+// another table.
 func NetworkRoute(address netip.Prefix, link uint32, table int) Route {
 	r := Route{Dst: address.Masked(), Link: link, Table: table, Protocol: unix.RTPROT_KERNEL}
 	if address.Addr().Is4() {

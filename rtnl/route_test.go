@@ -29,7 +29,7 @@ func TestKernelRoute(t *testing.T) {
 	prefix, addr := netip.MustParsePrefix, netip.MustParseAddr
 	tests := map[string]struct {
 		give rtnl.Route
-		want rtnl.Route // what the kernel fills in
+		want rtnl.Route // with the values that the kernel adds
 	}{
 		"IPv4 default": {
 			rtnl.Route{Dst: prefix("0.0.0.0/0"), GW: addr("10.1.0.1"), Link: link},
@@ -92,7 +92,7 @@ func TestKernelRoute(t *testing.T) {
 	}
 }
 
-// filled adds to a route what the kernel fills in.
+// filled adds the kernel's values to a route.
 func filled(r, by rtnl.Route) rtnl.Route {
 	r.Scope = by.Scope
 	if r.Priority == 0 {
@@ -127,7 +127,7 @@ func TestKernelReplaceRoute(t *testing.T) {
 	}
 }
 
-// What is not said about a route to delete matches any: scope, gateway, metric.
+// Unset fields of a route to delete match any value: scope, gateway, metric.
 func TestKernelDropRouteByDestination(t *testing.T) {
 	c, link := routed(t)
 	for _, r := range []rtnl.Route{

@@ -12,29 +12,29 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A Rule sends packets to a routing table. Zero fields match all packets.
+// A Rule selects a routing table for packets. Zero fields match all packets.
 type Rule struct {
-	Family   int // unix.AF_INET or unix.AF_INET6; 0: that of Src or Dst, else IPv4
+	Family   int // unix.AF_INET or unix.AF_INET6; 0: the family of Src or Dst, else IPv4
 	Src, Dst netip.Prefix
-	IIF, OIF string // name of the link that packets come from or leave by
+	IIF, OIF string // name of the incoming, outgoing link
 	Mark     uint32 // fwmark, all bits
 	Table    int    // 0: main
-	Priority int    // lower is asked first; 0: the kernel puts it before all but the local table's
+	Priority int    // lower ones come first; 0: the kernel puts it before all rules but the local table's
 
-	// What the kernel reports; NewRule ignores it: the rule matches by more than the above,
-	// or does something else than look into the table.
+	// Reported by the kernel; NewRule ignores it: the rule has other conditions, or another action
+	// than a table lookup.
 	More bool
 }
 
-// NewRule adds a rule, os.ErrExist if there is one like it.
+// NewRule adds a rule, os.ErrExist if the same rule exists.
 func NewRule(r Rule) Op { return r.op("add", unix.RTM_NEWRULE, create) }
 
 // DropRule deletes the first rule that matches, os.ErrNotExist if there is none.
 func DropRule(r Rule) Op { return r.op("delete", unix.RTM_DELRULE, ack) }
 
-// op builds the message: FRA_*, include/uapi/linux/fib_rules.h. It is unix.EINVAL if a
-// prefix is not of the rule's family, whose bytes the kernel would read as an address of
-// the other. What is not written matches all packets, or in DropRule all rules.
+// op builds the message: FRA_*, include/uapi/linux/fib_rules.h. The error is unix.EINVAL if a
+// prefix is not of the rule's family, since the kernel would read its bytes as an address of the
+// other family. A missing attribute matches all packets, or in DropRule all rules.
 func (r Rule) op(verb string, typ netlink.HeaderType, flags netlink.HeaderFlags) Op {
 	r.Family = r.family()
 	text := fmt.Sprintf("rule %s priority %d from %s to %s table %d", verb, r.Priority, anyOr(r.Src), anyOr(r.Dst), r.Table)
@@ -52,7 +52,7 @@ func (r Rule) op(verb string, typ netlink.HeaderType, flags netlink.HeaderFlags)
 	return newOp(text, typ, flags, data, err)
 }
 
-// given points to a value that matters; nil for the zero value.
+// given returns a pointer to v; nil for the zero value.
 func given[T comparable](v T) *T {
 	if v == *new(T) {
 		return nil
@@ -60,8 +60,8 @@ func given[T comparable](v T) *T {
 	return &v
 }
 
-// family is what the rule says, else what its prefixes are. A rule without any
-// is for one family: the kernel keeps a list for each.
+// family returns the rule's family, else that of its prefixes. A rule without either is for one
+// family: the kernel has a list of rules for each.
 func (r Rule) family() int {
 	switch {
 	case r.Family != 0:
@@ -74,7 +74,7 @@ func (r Rule) family() int {
 	return unix.AF_INET
 }
 
-// inFamily reports whether a selector is of the rule's family, or is none.
+// inFamily reports whether a selector is empty or of the rule's family.
 func inFamily(p netip.Prefix, af int) bool {
 	return !p.IsValid() || int(family(p.Addr())) == af && !p.Addr().Is4In6()
 }
@@ -82,7 +82,7 @@ func inFamily(p netip.Prefix, af int) bool {
 // bits returns the length of a selector; 0 matches all.
 func bits(p netip.Prefix) uint8 { return uint8(max(p.Bits(), 0)) }
 
-// selector is the network of a prefix; nil if that matches all.
+// selector returns the network of a prefix; nil if it matches all.
 func selector(p netip.Prefix) *net.IP {
 	if p.Bits() <= 0 {
 		return nil
@@ -90,7 +90,7 @@ func selector(p netip.Prefix) *net.IP {
 	return new(ip(p.Masked().Addr()))
 }
 
-// anyOr writes a selector as ip(8) does, for which none is "all".
+// anyOr formats a selector as ip(8) does: an empty one is "all".
 func anyOr(p netip.Prefix) string {
 	if !p.IsValid() {
 		return "all"
@@ -98,8 +98,7 @@ func anyOr(p netip.Prefix) string {
 	return p.String()
 }
 
-// Rules returns the rules of a family (unix.AF_INET, unix.AF_INET6), in the order
-// in which they are asked.
+// Rules returns the rules of a family (unix.AF_INET, unix.AF_INET6), in the order of evaluation.
 func (c *Conn) Rules(af int) ([]Rule, error) {
 	fail := func(err error) ([]Rule, error) { return nil, fmt.Errorf("rules: %w", err) }
 	data, err := (&rtnetlink.RuleMessage{Family: uint8(af)}).MarshalBinary()
@@ -124,8 +123,8 @@ func (c *Conn) Rules(af int) ([]Rule, error) {
 // fibRuleHeader is the size of struct fib_rule_hdr, include/uapi/linux/fib_rules.h.
 const fibRuleHeader = 12
 
-// decode reads an RTM_NEWRULE message. The library stops at an attribute that is newer
-// than itself: such a rule asks for more.
+// decode decodes an RTM_NEWRULE message. The library stops at an attribute that is newer than
+// itself; such a rule has more conditions.
 func (r *Rule) decode(b []byte) error {
 	var m rtnetlink.RuleMessage
 	err := m.UnmarshalBinary(b)
@@ -139,13 +138,13 @@ func (r *Rule) decode(b []byte) error {
 		Table: int(cmp.Or(deref(attrs.Table), uint32(m.Table))), Priority: int(deref(attrs.Priority)),
 	}
 	r.More = err != nil || m.TOS != 0 || m.Action != unix.FR_ACT_TO_TBL || m.Flags&unix.FIB_RULE_INVERT != 0 ||
-		attrs.SuppressPrefixLen != nil && *attrs.SuppressPrefixLen != math.MaxUint32 || // which is none
+		attrs.SuppressPrefixLen != nil && *attrs.SuppressPrefixLen != math.MaxUint32 || // -1: not set
 		attrs.Goto != nil || attrs.SrcRealm != nil || attrs.TunID != nil || attrs.L3MDev != nil || attrs.IPProto != nil ||
 		attrs.SuppressIFGroup != nil || attrs.UIDRange != nil || attrs.SPortRange != nil || attrs.DPortRange != nil
 	return nil
 }
 
-// prefix returns the zero prefix where there is no address.
+// prefix returns the zero prefix if there is no address.
 func prefix(a *net.IP, bits uint8) netip.Prefix {
 	return netip.PrefixFrom(addr(deref(a)), int(bits))
 }

@@ -9,32 +9,32 @@ import (
 	"cnibox/internal/fault"
 )
 
-// A Tap is what a tap device has from its birth: a link whose other end is a program,
-// such as a virtual machine, that opens /dev/net/tun. The zero value is a tap of one
-// queue that needs CAP_NET_ADMIN to be opened.
+// A Tap has the fixed settings of a tap device: a link whose other end is a program, such as a
+// virtual machine, that opens /dev/net/tun. The zero value is a tap with one queue that only a
+// process with CAP_NET_ADMIN can open.
 type Tap struct {
-	MultiQueue bool    // several descriptors may be open at a time; the opener has to ask for it too
-	Owner      *uint32 // user ID that may open it; nil: none but root
+	MultiQueue bool    // several descriptors may be open at a time; the opener must also request this
+	Owner      *uint32 // user ID that may open it; nil: only root
 	Group      *uint32 // group ID likewise
 }
 
-// tunDevice makes and opens tun and tap devices: Documentation/networking/tuntap.rst.
+// tunDevice creates and opens tun and tap devices: Documentation/networking/tuntap.rst.
 const tunDevice = "/dev/net/tun"
 
 // tunExcl is IFF_TUN_EXCL, include/uapi/linux/if_tun.h: a name that is taken is an error.
 const tunExcl = 0x8000
 
-// CreateTap makes a tap device that stays when its maker ends, in the namespace of the
-// calling thread ([netns.NS.Do]), since netlink cannot. The error is os.ErrExist for a name that
-// is taken, and os.ErrNotExist where there is no tun device. Nothing is left on an error.
+// CreateTap creates a persistent tap device in the namespace of the calling thread ([netns.NS.Do]),
+// since netlink cannot create one. The error is os.ErrExist if the name is taken, and
+// os.ErrNotExist if there is no tun device. On an error there is no new device.
 //
-// Whether packets have a struct tun_pi or a struct virtio_net_hdr in front is set anew by
-// each opener; that of the maker is what virtual machines open it with.
+// Each opener chooses whether packets start with a struct tun_pi or a struct virtio_net_hdr;
+// CreateTap uses the flags with which virtual machines open the device.
 func CreateTap(name string, t Tap) error {
 	return fault.Change("tap add "+name, func() error { return t.create(name) })
 }
 
-// create opens the device and does the ioctls; the last makes the tap stay.
+// create opens the device and does the ioctls; the last ioctl makes the tap persistent.
 func (t Tap) create(name string) error {
 	if err := checkName(name); err != nil {
 		return err
@@ -43,7 +43,7 @@ func (t Tap) create(name string) error {
 	if err != nil {
 		return fmt.Errorf("%s: %w", tunDevice, asNotExist(err, 0))
 	}
-	defer unix.Close(fd) // with it goes what is not persistent yet
+	defer unix.Close(fd) // this deletes a device that is not persistent yet
 	req, err := unix.NewIfreq(name)
 	if err != nil {
 		return err
@@ -79,7 +79,7 @@ func (t Tap) create(name string) error {
 	return nil
 }
 
-// ProbeTap reports whether taps can be made: the device is there, and we may open it.
+// ProbeTap reports whether taps can be created: the device exists, and this process may open it.
 func ProbeTap() error {
 	fd, err := unix.Open(tunDevice, unix.O_RDWR|unix.O_CLOEXEC, 0)
 	if err != nil {

@@ -12,15 +12,15 @@ import (
 	"cnibox/internal/nlconn"
 )
 
-// A VRF is a routing domain: the links that have it as master use its table.
+// A VRF is a routing domain: links with this master use its table.
 type VRF struct {
 	Table int // 1 and up
 }
 
 func (VRF) kind() string { return "vrf" }
 
-// encode writes IFLA_VRF_TABLE, include/uapi/linux/if_link.h. It is
-// unix.EINVAL for a table that no route can be in.
+// encode writes IFLA_VRF_TABLE, include/uapi/linux/if_link.h. The error is unix.EINVAL for an
+// invalid table.
 func (v VRF) encode(ae *netlink.AttributeEncoder) error {
 	if v.Table <= 0 || check32(v.Table) != nil {
 		return fmt.Errorf("table %d: %w", v.Table, unix.EINVAL)
@@ -29,16 +29,15 @@ func (v VRF) encode(ae *netlink.AttributeEncoder) error {
 	return nil
 }
 
-// An IFB gets packets that filters redirect to it, and gives them back when it
-// would send them: it is where what a link receives can be queued.
+// An IFB receives packets that filters redirect to it, and returns them where it would send them.
+// It can queue the packets that a link receives.
 type IFB struct{}
 
 func (IFB) kind() string                           { return "ifb" }
 func (IFB) encode(*netlink.AttributeEncoder) error { return nil }
 
-// NSID returns the number that another namespace has in the socket's own, by
-// which [Link.LinkNetNSID] names the namespace of a link's parent; -1 if it has none, as
-// when no link leads there.
+// NSID returns the ID of another namespace in the socket's namespace; [Link.LinkNetNSID] is such an
+// ID. It is -1 if there is none, as when no link leads there.
 func (c *Conn) NSID(ns *netns.NS) (int, error) {
 	const fd, nsid = 3, 1 // NETNSA_FD, NETNSA_NSID: include/uapi/linux/net_namespace.h
 	const header = 4      // of struct rtgenmsg, padded
@@ -58,10 +57,9 @@ func (c *Conn) NSID(ns *netns.NS) (int, error) {
 	return -1, nil
 }
 
-// VethPeer returns the other end of a veth pair, which is in the socket's namespace while
-// l is in ns, another one. The error is os.ErrNotExist for what is not such a veth.
-// Indexes are counted in each namespace, so what has the index of the peer must lead
-// back, to the very namespace.
+// VethPeer returns the peer of the veth l; l is in ns, and the peer in the socket's namespace. The
+// error is os.ErrNotExist if l is not such a veth. Each namespace counts indexes by itself, so the
+// link with the peer's index must have l as its peer, in ns.
 func (c *Conn) VethPeer(l *Link, ns *netns.NS) (*Link, error) {
 	none := fmt.Errorf("%s has no veth peer here: %w", l.Name, os.ErrNotExist)
 	if l.Kind != "veth" {

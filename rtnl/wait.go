@@ -11,13 +11,14 @@ import (
 	"cnibox/internal/nlconn"
 )
 
-// ErrDuplicateAddress is returned when another host was found to have an address.
+// ErrDuplicateAddress is the error when duplicate address detection found another host with the
+// address.
 var ErrDuplicateAddress = errors.New("duplicate address detected")
 
-// WaitAddrs returns when no address of the link is tentative any more. It looks
-// when the kernel notifies, and once more at the end: this process may have stood still
-// until then. The error is [ErrDuplicateAddress] if another host has one of them, and the
-// context's if that ends first: a link without carrier keeps its addresses tentative.
+// WaitAddrs returns when no address of the link is tentative any more. It reads the addresses after
+// each notification of the kernel, and once more when the context ends, since this process may not
+// have run until then. The error is [ErrDuplicateAddress] if another host has one of the addresses,
+// and the context's if that ends first: addresses of a link without carrier stay tentative.
 func (c *Conn) WaitAddrs(ctx context.Context, index uint32) error {
 	settled, err := c.settled(index)
 	if settled || err != nil {
@@ -39,8 +40,8 @@ func (c *Conn) WaitAddrs(ctx context.Context, index uint32) error {
 	}
 }
 
-// listen opens a second socket in the namespace of this one, for
-// notifications: they must not fill the buffer that answers go to.
+// listen opens a second socket for notifications in the namespace of this one: notifications must
+// not fill the receive buffer of the answers.
 func (c *Conn) listen(groups uint32) (*nlconn.Conn, error) {
 	ns, err := c.NS()
 	if err != nil {
@@ -50,8 +51,8 @@ func (c *Conn) listen(groups uint32) (*nlconn.Conn, error) {
 	return nlconn.Listen(ns, unix.NETLINK_ROUTE, groups)
 }
 
-// WaitLink returns the first link that fits, as soon as there is one. The error is the
-// context's if that ends first, after a last look.
+// WaitLink returns the first matching link as soon as it exists. The error is the context's if that
+// ends first, after a last check.
 func (c *Conn) WaitLink(ctx context.Context, fits func(*Link) bool) (*Link, error) {
 	events, err := c.listen(unix.RTMGRP_LINK)
 	if err != nil {
@@ -90,16 +91,16 @@ func (c *Conn) settled(index uint32) (bool, error) {
 	return settled, nil
 }
 
-// The pauses of WaitUp: a link mostly carries packets within a millisecond after its
-// other end came up, and later only when the machine is busy.
+// The poll intervals of WaitUp: a link mostly carries packets within a millisecond after its peer
+// came up, and later only on a busy machine.
 const (
 	firstPause = 50 * time.Microsecond
 	lastPause  = 10 * time.Millisecond
 )
 
-// WaitUp returns when a link carries packets, and if it is a bridge port forwards them:
-// the kernel notices in its own time that the other end came up, and drops what is sent
-// before. The error is the context's if that ends first, after a last look.
+// WaitUp returns when a link carries packets, and a bridge port forwards them: the kernel notices
+// with a delay that the peer came up, and drops packets until then. The error is the context's if
+// that ends first, after a last check.
 func (c *Conn) WaitUp(ctx context.Context, index uint32) error {
 	for pause := firstPause; ; pause = min(2*pause, lastPause) {
 		end := ctx.Err()

@@ -9,8 +9,8 @@ import (
 	"cnibox/rtnl"
 )
 
-// A late is a context that is over, and whose end is noticed late: what is waited for has
-// come by then.
+// A late is a context that has ended, and whose end is noticed late: meanwhile the awaited event
+// has occurred.
 type late struct {
 	context.Context
 	come func()
@@ -21,12 +21,13 @@ func (l late) Err() error {
 	return l.Context.Err()
 }
 
-// What has come while the process stood still until the end of its context is seen.
+// The wait sees an event that occurred before the end of its context while the process was not
+// running.
 func TestKernelWaitLooksOnceMore(t *testing.T) {
 	over, cancel := context.WithCancel(context.Background())
 	cancel()
 	t.Run("WaitAddrs", func(t *testing.T) {
-		_, _, h, _, a, _ := pair(t, false) // without a carrier it stays tentative
+		_, _, h, _, a, _ := pair(t, false) // an address without a carrier stays tentative
 		addr := rtnl.Addr{Prefix: netip.MustParsePrefix("2001:db8::2/64")}
 		if err := h.AddAddr(a.Index, addr); err != nil {
 			t.Fatal(err)

@@ -13,15 +13,15 @@ import (
 	"cnibox/internal/nlconn"
 )
 
-// watchSpace is what notifications may wait in, in bytes: a bridge of 1,000 ports that is deleted
-// has some 5,000, of 2 KB each.
+// watchSpace is the receive buffer in bytes: deleting a bridge of 1,000 ports causes some 5,000
+// notifications of 2 KB each.
 const watchSpace = 16 << 20
 
-// watchGroups are those of links, of addresses, and of forwarding and the like.
+// watchGroups are the multicast groups of links, addresses, and forwarding and the like.
 const watchGroups = unix.RTMGRP_LINK | unix.RTMGRP_IPV4_IFADDR | unix.RTMGRP_IPV6_IFADDR |
 	1<<(unix.RTNLGRP_IPV4_NETCONF-1) | 1<<(unix.RTNLGRP_IPV6_NETCONF-1)
 
-// A Watch gets the kernel's notifications about links, their addresses, and forwarding.
+// A Watch receives the kernel's notifications about links, their addresses, and forwarding.
 type Watch struct {
 	ns *netns.NS
 	nl *nlconn.Conn
@@ -37,12 +37,11 @@ func WatchLinks(ns *netns.NS) (*Watch, error) {
 	return &Watch{ns, nl}, nil
 }
 
-// Close ends it.
+// Close ends the watch.
 func (w *Watch) Close() { w.nl.Close() }
 
-// Lost returns when something was taken away that gateways need: a bridge, an address of a bridge or
-// of a veth that is there still, or forwarding; and what it was, in words. The error is the context's
-// if that ends first.
+// Lost returns when something that gateways need was removed: a bridge, forwarding, or an address
+// of an existing bridge or veth; what describes it. The error is the context's if that ends first.
 func (w *Watch) Lost(ctx context.Context) (what string, err error) {
 	for {
 		ms, lost, err := w.nl.Notified(ctx)
@@ -60,12 +59,12 @@ func (w *Watch) Lost(ctx context.Context) (what string, err error) {
 	}
 }
 
-// lost returns what a notification says was taken away; empty: nothing that counts.
+// lost describes what a notification reports as removed; empty: nothing that gateways need.
 func (w *Watch) lost(m netlink.Message) (what string, err error) {
 	switch m.Header.Type {
 	case unix.RTM_DELLINK:
 		var l Link
-		// A message of another family is about the port of a bridge.
+		// A message of another family is about a bridge port.
 		if len(m.Data) >= unix.SizeofIfInfomsg && m.Data[0] == unix.AF_UNSPEC && l.decode(m.Data) == nil && l.Kind == "bridge" {
 			return fmt.Sprintf("bridge %s was deleted", l.Name), nil
 		}
@@ -80,7 +79,7 @@ func (w *Watch) lost(m netlink.Message) (what string, err error) {
 	return "", nil
 }
 
-// lostAddress is lost for an address. That of a link which is deleted goes with it.
+// lostAddress is lost for an address. It ignores the addresses of a deleted link.
 func (w *Watch) lostAddress(index uint32, a Addr) (what string, err error) {
 	host, err := Dial(w.ns)
 	if err != nil {

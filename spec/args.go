@@ -13,7 +13,7 @@ type Args map[string]string
 // parts; a part without "=" is an error with code 4.
 //
 // Values with "=" are in use (job names, JSON), and runtimes append a ";", though the reference
-// plugins refuse both.
+// plugins reject both.
 func ParseArgs(s string) (Args, error) {
 	args := Args{}
 	for part := range strings.SplitSeq(s, ";") {
@@ -32,8 +32,8 @@ func ParseArgs(s string) (Args, error) {
 	return args, nil
 }
 
-// ignoreUnknown reads the key IgnoreUnknown: 1, 0, true or false in any case of
-// letters; absent is false, anything else an error of code 4.
+// ignoreUnknown parses the key IgnoreUnknown: 1, 0, true or false in any letter case; absent is
+// false, any other value is an error of code 4.
 func (a Args) ignoreUnknown() (bool, error) {
 	text, ok := a["IgnoreUnknown"]
 	switch strings.ToLower(text) {
@@ -48,8 +48,9 @@ func (a Args) ignoreUnknown() (bool, error) {
 	return false, nil
 }
 
-// unknown returns the sorted keys that neither are conventions of the reference plugins (IP, MAC,
-// GATEWAY, IgnoreUnknown) and of Kubernetes' runtimes (K8S_*), nor strings of the configurations.
+// unknown returns the sorted keys that are not conventions of the reference plugins (IP, MAC,
+// GATEWAY, IgnoreUnknown) or of Kubernetes' runtimes (K8S_*), and not strings of the
+// configurations.
 func (a Args) unknown(confs string) []string {
 	var keys []string
 	for k := range a {
@@ -65,13 +66,13 @@ func (a Args) unknown(confs string) []string {
 	return keys
 }
 
-// WarnUnknownArgs warns once of the keys of CNI_ARGS that none of the plugins of a call
-// knows, unless IgnoreUnknown is set. It is called where the environment is read; a
-// delegate or the next plugin of a chain would only repeat it. A configuration that has
-// the key as a string (fromArg of dhcp) uses it, and an external plugin may know any.
+// WarnUnknownArgs warns once about the keys of CNI_ARGS that no plugin of a call knows, unless
+// IgnoreUnknown is set. The function that reads the environment calls it; a delegate or the next
+// plugin of a chain would only repeat the warning. A configuration that has the key as a string
+// (fromArg of dhcp) uses it, and an external plugin may know any key.
 //
-// It is not an error, as in the reference plugins: the specification's own example has keys that no
-// plugin knows.
+// As in the reference plugins, such a key is not an error: the specification's own example has keys
+// that no plugin knows.
 func WarnUnknownArgs(plugins ...*Request) {
 	if len(plugins) == 0 {
 		return
@@ -92,7 +93,7 @@ func WarnUnknownArgs(plugins ...*Request) {
 	}
 }
 
-// external reports whether a plugin is another program than this one.
+// external reports whether a plugin is not in this program.
 func (r *Request) external(plugin string) bool {
 	verbs, err := r.Invoker.Find(plugin)
 	return err == nil && verbs == nil

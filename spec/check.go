@@ -22,12 +22,10 @@ const maxIfName = 15
 // maxAltName is the same for an alternative name: ALTIFNAMSIZ, of the same file.
 const maxAltName = 127
 
-// CheckContainerID reports whether the name can be a container ID: a letter or
-// digit, then letters, digits, "_", "." and "-", 255 bytes at most. The code
-// is 3 if it is empty and 4 if it is invalid.
-// The alphabet is specification 1.0.0's; older ones have none, but the name becomes
-// that of files here whatever the version is. Nothing that
-// passes has a "/" or begins with "." or "-".
+// CheckContainerID reports whether the name can be a container ID: a letter or digit, then letters,
+// digits, "_", "." and "-", 255 bytes at most. The code is 3 if it is empty and 4 if it is invalid.
+// The alphabet is that of specification 1.0.0. Older versions have none, but the name becomes a
+// file name here in all versions. A valid name has no "/" and does not begin with "." or "-".
 func CheckContainerID(id string) error {
 	switch {
 	case id == "":
@@ -40,8 +38,8 @@ func CheckContainerID(id string) error {
 	return nil
 }
 
-// CheckNetworkName is [CheckContainerID] for the name of a network; the code is 7.
-// The alphabet is the same and so is the reason. [NewRequest] takes 200 bytes only.
+// CheckNetworkName is [CheckContainerID] for the name of a network, with the same alphabet for the
+// same reason; the code is 7. [NewRequest] accepts only 200 bytes.
 func CheckNetworkName(name string) error {
 	switch {
 	case name == "":
@@ -54,8 +52,8 @@ func CheckNetworkName(name string) error {
 	return nil
 }
 
-// CheckNewNetworkName is [CheckNetworkName] for verbs that release nothing: a name may be shorter than
-// that of what earlier releases have attached.
+// CheckNewNetworkName is [CheckNetworkName] with a lower limit, for verbs that release nothing:
+// earlier releases have attached containers to networks with longer names.
 func CheckNewNetworkName(name string) error {
 	err := CheckNetworkName(name)
 	if err == nil && len(name) > maxNetworkName {
@@ -64,25 +62,24 @@ func CheckNewNetworkName(name string) error {
 	return err
 }
 
-// tooLong is the error of a name that is longer than it may be.
+// tooLong returns the error for a name that is too long.
 func tooLong(code int, what string, longest int) *Error {
 	return &Error{Code: code, Msg: what + " is too long", Details: strconv.Itoa(longest) + " bytes at most"}
 }
 
-// CheckIfName reports whether the kernel takes the name for an interface as
-// it stands; the code is 4. A "%" is refused, since the kernel reads it as a
-// pattern and chooses another name.
+// CheckIfName reports whether the kernel accepts the name for an interface unchanged; the code is
+// 4. A "%" is rejected, since the kernel treats it as a pattern and chooses another name.
 //
-// The rules are those of dev_valid_name (net/core/dev.c) and of
-// devinet_sysctl_register (net/ipv4/devinet.c), and the texts those of the reference; the
-// length counts bytes, not characters.
+// The rules are those of dev_valid_name (net/core/dev.c) and of devinet_sysctl_register
+// (net/ipv4/devinet.c), and the texts those of the reference; the length counts bytes, not
+// characters.
 func CheckIfName(name string) error { return checkName(name, maxIfName) }
 
-// CheckLinkName is [CheckIfName] for a link that is there: an alternative name, which
-// may be of 127 bytes, is as good.
+// CheckLinkName is [CheckIfName] for an existing link: an alternative name, of up to 127 bytes, is
+// also valid.
 func CheckLinkName(name string) error { return checkName(name, maxAltName) }
 
-// checkName is both, with the longest that there may be.
+// checkName implements both, with the longest valid length.
 func checkName(name string, longest int) error {
 	msg := ""
 	switch {
@@ -107,8 +104,7 @@ func checkName(name string, longest int) error {
 	return &Error{Code: CodeEnv, Msg: msg}
 }
 
-// CheckType reports whether the name can be a plugin's: a file name, never a
-// path. The code is 7.
+// CheckType reports whether the name can be a plugin's: a file name, never a path. The code is 7.
 // Only CNI_PATH determines where a plugin is found (CVE-2021-20206: a type with "../" ran any
 // program).
 func CheckType(name string) error {
@@ -121,8 +117,8 @@ func CheckType(name string) error {
 	return nil
 }
 
-// isPlain reports whether s has the alphabet of container IDs and networks.
-// The first byte is a letter or a digit. Empty is not plain.
+// isPlain reports whether s has the alphabet of container IDs and networks and begins with a letter
+// or a digit. An empty string does not.
 func isPlain(s string) bool {
 	for i := 0; i < len(s); i++ {
 		c := s[i]

@@ -6,11 +6,11 @@ import (
 	"net"
 )
 
-// Decode reads the plugin's own keys into conf, a pointer to a struct; errors
-// have code 7 and name the key as it is written.
+// Decode reads the plugin's own keys into conf, a pointer to a struct; errors have code 7 and name
+// the key as it is written.
 //
-// Keys match in any case of letters and unknown ones are left alone, as in
-// encoding/json; prevResult and other common keys may be among those conf has.
+// As in encoding/json, keys match in any letter case and unknown keys are ignored; conf may have
+// prevResult and other common keys.
 func (r *Request) Decode(conf any) error {
 	if err := json.Unmarshal(r.conf, conf); err != nil {
 		return Errorf(CodeConfig, "invalid network config: %w", Explain(r.conf, conf, err))
@@ -18,8 +18,8 @@ func (r *Request) Decode(conf any) error {
 	return nil
 }
 
-// MAC returns the address asked for in runtimeConfig.mac, args.cni.mac, CNI_ARGS MAC
-// or the key mac, the first that is there; nil: none. Errors have code 7 (4 for CNI_ARGS).
+// MAC returns the requested address from runtimeConfig.mac, args.cni.mac, CNI_ARGS MAC or the key
+// mac, the first that is present; nil: none. Errors have code 7 (4 for CNI_ARGS).
 //
 // The order is the same for all plugins.
 func (r *Request) MAC() (net.HardwareAddr, error) {
@@ -43,7 +43,7 @@ func (r *Request) MAC() (net.HardwareAddr, error) {
 			return nil, Errorf(CodeConfig, "invalid network config: %w", err)
 		}
 	}
-	// An empty string is not an address: runtimes send the key always.
+	// An empty string is not an address: some runtimes always send the key.
 	for _, from := range []struct {
 		what, mac string
 		code      int
@@ -65,8 +65,8 @@ func (r *Request) MAC() (net.HardwareAddr, error) {
 	return nil, nil
 }
 
-// HardwareAddr is [net.ParseMAC] for 6 octets (Ethernet) and 20 (IP over InfiniBand).
-// An EUI-64 is invalid: no interface that a plugin makes has one.
+// HardwareAddr is [net.ParseMAC] for 6 octets (Ethernet) and 20 (IP over InfiniBand). An EUI-64 is
+// invalid: plugins make no interface that has one.
 func HardwareAddr(s string) (net.HardwareAddr, error) {
 	addr, err := net.ParseMAC(s)
 	if err == nil && len(addr) == 8 {
@@ -78,10 +78,9 @@ func HardwareAddr(s string) (net.HardwareAddr, error) {
 	return addr, nil
 }
 
-// ParseMAC reads a link layer address that an interface can have: 6 octets,
-// unicast, or the 20 of InfiniBand, and not all zero.
-// The kernel refuses multicast and all-zero addresses (is_valid_ether_addr), but
-// only after the link is there.
+// ParseMAC parses a link layer address that an interface can have: 6 octets, unicast, or the 20 of
+// InfiniBand, and not all zero. The kernel rejects multicast and all-zero addresses
+// (is_valid_ether_addr), but only after the link exists.
 func ParseMAC(s string) (net.HardwareAddr, error) {
 	addr, err := HardwareAddr(s)
 	if err != nil {
@@ -98,10 +97,9 @@ func ParseMAC(s string) (net.HardwareAddr, error) {
 	return nil, fmt.Errorf("%q is not a MAC address of an interface", s)
 }
 
-// Wire returns the stdin of an exec'd plugin: the configuration with prevResult in
-// r.Net.Version, and the set of GC under both its keys. Unknown members stay, and large
-// numbers. Errors have code 7: a prevResult that the
-// version cannot express.
+// Wire returns the stdin of an exec'd plugin: the configuration with prevResult in r.Net.Version,
+// and the valid set of GC under both its keys. Unknown members and large numbers are kept. The
+// error has code 7 if the version cannot express prevResult.
 func (r *Request) Wire() ([]byte, error) {
 	set := make(map[string]any)
 	if r.Call.Verb == GC && r.Valid != nil {
@@ -121,9 +119,9 @@ func (r *Request) Wire() ([]byte, error) {
 	return wire, nil
 }
 
-// ValidMembers returns the set of GC as its configuration has it, under both keys:
-// plugins of the 1.1.0 tag read the second one alone. The empty set is [], never null,
-// whether valid is nil or not.
+// ValidMembers returns the valid set of GC as configuration members, under both keys: plugins of
+// the 1.1.0 tag read only the second one. The empty set is [], never null, whether valid is nil or
+// not.
 func ValidMembers(valid []Attachment) map[string]any {
 	type attachment struct {
 		ContainerID string `json:"containerID"`

@@ -2,10 +2,10 @@ package spec
 
 import "encoding/json"
 
-// The conventions of what runtimes pass to plugins, beyond the specification: capabilities in
+// The conventions beyond the specification for what runtimes pass to plugins: capabilities in
 // runtimeConfig (https://www.cni.dev/docs/conventions/).
 
-// readDNS reads dns, or the capability of that name, which replaces it.
+// readDNS reads dns, or the capability dns, which replaces it.
 func (r *Request) readDNS() error {
 	p := parser{}
 	dns := p.dns("dns", r.top.DNS)
@@ -19,8 +19,8 @@ func (r *Request) readDNS() error {
 	return nil
 }
 
-// capabilityDNS reads the dns of runtimeConfig in both shapes that are documented: that of
-// the key dns, and the one with servers and searches. Runtimes send it empty too.
+// capabilityDNS reads the dns of runtimeConfig in both documented forms: that of the key dns, and
+// the one with servers and searches. Some runtimes send it empty.
 func (p *parser) capabilityDNS(path string, raw json.RawMessage) DNS {
 	f := p.object(path, raw)
 	dns := p.dnsOf(path, f)

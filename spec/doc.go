@@ -1,13 +1,13 @@
-// Package spec has the types of the CNI specification: versions, the call of a
-// runtime, a plugin's configuration, results, errors and verbs.
+// Package spec has the types of the CNI specification: versions, the call of a runtime, a plugin's
+// configuration, results, errors and verbs.
 //
-// Values have the form of the newest version. Older forms are read by [NewRequest] and
-// [ParseResult], and written by [Result.Encode], [Request.Wire] and [Error.Encode]. Nothing in it
-// touches the process, the disk or the kernel.
+// Values have the form of the newest version. [NewRequest] and [ParseResult] read older forms;
+// [Result.Encode], [Request.Wire] and [Error.Encode] write them. The package does not touch the
+// process, the disk or the kernel.
 //
-// Begin reading at [Request], which is what a plugin gets, and [Verbs], which is what it
-// implements; [Result] is what it returns. The files wire.go and parse.go have the older forms.
+// Begin reading at [Request], which a plugin receives, and [Verbs], which it implements; [Result]
+// is what it returns. The files wire.go and parse.go have the older forms.
 //
-// Sources: CNI specification 0.1.0 to 1.1.0 and the JSON schemas of the
-// result and of the network configuration.
+// Sources: CNI specification 0.1.0 to 1.1.0 and the JSON schemas of the result and of the network
+// configuration.
 package spec

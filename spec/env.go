@@ -8,35 +8,33 @@ import (
 	"cnibox/internal/netns"
 )
 
-// A Call is what a runtime passes to a plugin besides the configuration: the CNI_*
-// variables of the environment.
-// It is kept as it came, since an exec'd delegate must see the same environment
-// ([Call.Environ]). The zero value asks for the about text.
+// A Call is what a runtime passes to a plugin besides the configuration: the CNI_* variables of the
+// environment. The values are unchanged, since an exec'd delegate must see the same environment
+// ([Call.Environ]). The zero value requests the about text.
 type Call struct {
 	Verb          Verb
 	ContainerID   string
 	NetNS         string // path; may be empty in DEL, GC and STATUS
 	IfName        string
-	Args          string // CNI_ARGS as it came
-	Path          string // CNI_PATH as it came
-	NetNSOverride bool   // CNI_NETNS_OVERRIDE: our own namespace is meant
-	SystemBus     string // DBUS_SYSTEM_BUS_ADDRESS as it came; others find it in their environment
-	StateDir      string // CNIBOX_STATE, an absolute path; empty: the default directories. Others find it as well
+	Args          string // CNI_ARGS unchanged
+	Path          string // CNI_PATH unchanged
+	NetNSOverride bool   // CNI_NETNS_OVERRIDE: the plugin's own namespace is allowed
+	SystemBus     string // DBUS_SYSTEM_BUS_ADDRESS unchanged; external plugins find it in their environment
+	StateDir      string // CNIBOX_STATE, an absolute path; empty: the default directories. External plugins find it too
 
-	// NS is what is at NetNS, opened and shared by what runs the plugins of the call in this process;
-	// nil: each opens the path.
+	// NS is the open namespace at NetNS, which the plugins of the call in this process share; nil:
+	// each opens the path.
 	NS *netns.NS
 }
 
-// SystemBusEnv is the variable of [Call.SystemBus], which is not of the specification but of
-// D-Bus.
+// SystemBusEnv is the variable of [Call.SystemBus]; D-Bus defines it, not the specification.
 const SystemBusEnv = "DBUS_SYSTEM_BUS_ADDRESS"
 
 // StateEnv is the variable of [Call.StateDir], which is our own.
 const StateEnv = "CNIBOX_STATE"
 
-// StateDir returns CNIBOX_STATE. A path that is not absolute has code 4: runtimes start plugins
-// anywhere.
+// StateDir returns CNIBOX_STATE. The error for a relative path has code 4, since runtimes start
+// plugins in any working directory.
 func StateDir(getenv func(string) string) (string, error) {
 	dir := getenv(StateEnv)
 	if dir != "" && !filepath.IsAbs(dir) {
@@ -45,9 +43,9 @@ func StateDir(getenv func(string) string) (string, error) {
 	return dir, nil
 }
 
-// ReadCall reads and checks the CNI_* variables; errors have code 4 and name
-// the variables. An empty Verb is not an error here, since it asks for the about
-// text, nor is an unknown one, which [Verbs.Do] reports after the configuration.
+// ReadCall reads and checks the CNI_* variables; errors have code 4 and name the variables. An
+// empty Verb is not an error here, since it requests the about text. An unknown verb is not an
+// error here either: [Verbs.Do] reports it after the configuration.
 //
 // CNI_PATH may be missing, as the specification says, though the reference plugins require it.
 func ReadCall(getenv func(string) string) (Call, error) {
@@ -61,15 +59,15 @@ func ReadCall(getenv func(string) string) (Call, error) {
 		NetNSOverride: override(getenv("CNI_NETNS_OVERRIDE")),
 		SystemBus:     getenv(SystemBusEnv),
 	}
-	if c.Verb == Restore || c.Verb == Prepare { // which are not verbs of the specification
+	if c.Verb == Restore || c.Verb == Prepare { // not verbs of the specification
 		return c, unknownVerb(c.Verb)
 	}
 	var err error
 	if c.StateDir, err = StateDir(getenv); err != nil {
 		return c, err
 	}
-	// GC, STATUS and VERSION are about no attachment; runtimes fill the names with
-	// anything, as "dummy".
+	// GC, STATUS and VERSION are not about an attachment; runtimes fill the names with any value,
+	// such as "dummy".
 	if !c.Verb.attached() {
 		return c, nil
 	}
@@ -87,8 +85,8 @@ func ReadCall(getenv func(string) string) (Call, error) {
 	return c, c.complete()
 }
 
-// CheckNames checks the names of an attachment, which must be there. An error says which
-// variable it is about; the code is 3 or 4.
+// CheckNames checks the names of an attachment, which are required. An error names its variable;
+// the code is 3 or 4.
 func (c Call) CheckNames() error {
 	if err := CheckContainerID(c.ContainerID); err != nil {
 		return about(err, "CNI_CONTAINERID", c.ContainerID)
@@ -99,7 +97,7 @@ func (c Call) CheckNames() error {
 	return nil
 }
 
-// about adds to an error which variable it is about, and what that holds.
+// about adds a variable and its value to an error.
 func about(err error, variable, value string) error {
 	e := *AsError(err)
 	text := fmt.Sprintf("%s is %q", variable, value)
@@ -110,9 +108,8 @@ func about(err error, variable, value string) error {
 	return &e
 }
 
-// complete names the variables that are missing, all of them in one error and in
-// the order of the reference. Set and empty is missing. DEL comes without a
-// namespace when the container has gone first.
+// complete returns one error for all missing variables, in the order of the reference. An empty
+// variable is missing. DEL may have no namespace, since the container may be gone.
 func (c Call) complete() error {
 	var missing []string
 	if c.ContainerID == "" {
@@ -130,13 +127,13 @@ func (c Call) complete() error {
 	return Errorf(CodeEnv, "required env variables [%s] missing", strings.Join(missing, ","))
 }
 
-// override reads CNI_NETNS_OVERRIDE as the reference does: 1, or true in any case of
-// letters; all else is false and no error.
+// override parses CNI_NETNS_OVERRIDE as the reference does: 1, or true in any letter case; any
+// other value is false and not an error.
 func override(s string) bool { return s == "1" || strings.EqualFold(s, "true") }
 
-// Environ returns the call as CNI_* variables: all six, also the empty ones,
-// so that none is inherited, and CNI_NETNS_OVERRIDE if it is set.
-// They go behind an inherited environment, in which the last of equal names counts.
+// Environ returns the call as CNI_* variables: all six, including empty ones, so that none is
+// inherited, and CNI_NETNS_OVERRIDE if it is set. Append them to an inherited environment, since
+// the last of equal names counts.
 func (c Call) Environ() []string {
 	env := []string{
 		"CNI_COMMAND=" + string(c.Verb),

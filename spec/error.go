@@ -12,8 +12,8 @@ import (
 // The codes of an [Error]: CNI specification 1.1.0, section "Error", and
 // 8, which the reference plugins use for an unusable network namespace.
 const (
-	// 1 to 99 are the specification's to give. From 100 on they are ours, the same
-	// in all plugins. A runtime acts on 3, 11, 50 and 51; the others are for people.
+	// The specification assigns 1 to 99. Codes from 100 on are ours, the same in all plugins. A
+	// runtime acts on 3, 11, 50 and 51; the others are for people.
 	CodeVersion     = 1   // incompatible version
 	CodeUnsupported = 2   // unsupported field; the message has its key and value
 	CodeUnknown     = 3   // container unknown: no DEL is needed
@@ -23,31 +23,30 @@ const (
 	CodeConfig      = 7   // invalid network configuration
 	CodeNetNS       = 8   // unusable network namespace
 	CodeTryAgain    = 11  // transient: try again later
-	CodeNotReady    = 50  // STATUS: no ADD can be served on this host
+	CodeNotReady    = 50  // STATUS: this host cannot serve an ADD
 	CodeLimited     = 51  // STATUS: as 50, and running containers have limited connectivity
-	CodeBusy        = 100 // something asked for belongs to another attachment
+	CodeBusy        = 100 // a requested resource belongs to another attachment
 	CodeExhausted   = 101 // no address is free
 	CodeCheck       = 102 // CHECK: the attachment is not as ADD left it
-	CodePlugin      = 103 // a plugin or a command could not be found or started, or its answer not be understood
+	CodePlugin      = 103 // a plugin or a command is missing, cannot be started, or gives an invalid answer
 	CodeHost        = 104 // the host lacks what the plugin needs, which STATUS reports with 50
 	CodeInternal    = 999 // unexpected
 )
 
-// ErrNoAnswer is in the error of a plugin that was killed, panicked, or printed what is not an
-// answer: what it has done is not known.
+// ErrNoAnswer matches the error of a plugin that was killed, panicked, or printed an invalid
+// answer: what it has done is unknown.
 var ErrNoAnswer = errors.New("no answer")
 
-// An Error is the specification's error object around a cause, with what it is about in a document.
+// An Error is the specification's error object with its cause and its place in a document.
 //
-// Error() is Msg, then Details after "; ". The wrapped Err serves errors.Is
-// and is not printed.
+// Error() is Msg, then Details after "; ". The wrapped Err serves errors.Is and is not printed.
 type Error struct {
-	Code    int    `json:"code"` // 0: that of an error around it, see [AsError]
+	Code    int    `json:"code"` // 0: use the code of an outer error, see [AsError]
 	Msg     string `json:"msg"`
 	Details string `json:"details,omitempty"`
 	Err     error  `json:"-"`
 
-	at *place // nil: not known
+	at *place // nil: unknown
 }
 
 // Error returns the text, in one line unless the details have more.
@@ -58,7 +57,7 @@ func (e *Error) Error() string {
 	return e.Msg + "; " + e.Details
 }
 
-// Unwrap returns the cause; nil if the error stands for itself.
+// Unwrap returns the cause; nil if there is none.
 func (e *Error) Unwrap() error { return e.Err }
 
 // Errorf returns an error with the given code; %w wraps as in [fmt.Errorf].
@@ -68,7 +67,7 @@ func Errorf(code int, format string, args ...any) *Error {
 	return &Error{Code: code, Msg: err.Error(), Err: err}
 }
 
-// duplicate is in the reference's refusal as well.
+// duplicate is also part of the reference's error text.
 const duplicate = "duplicate allocation is not allowed"
 
 // Duplicate returns the error of an IPAM plugin for a second ADD of an attachment, which has the
@@ -78,9 +77,9 @@ func Duplicate(a Attachment, ip netip.Addr) *Error {
 		WithDetails("run DEL of interface %s before its next ADD", a.IfName)
 }
 
-// WithDetails returns a copy of the error with a text added to its details.
-// So Msg can be a phrase of the reference, word for word, which people and scripts search for;
-// the key, and what to write instead, are in the details.
+// WithDetails returns a copy of the error with a text added to its details. So Msg can be an exact
+// phrase of the reference, which people and scripts search for, and the details name the key and
+// what to write instead.
 func (e *Error) WithDetails(format string, args ...any) *Error {
 	out := *e
 	out.Details = joinDetails(e.Details, fmt.Sprintf(format, args...))
@@ -95,10 +94,9 @@ func joinDetails(a, b string) string {
 	return a + "; " + b
 }
 
-// AsError returns the error object of err for the runtime: all its text, and the code
-// of the innermost [Error] in it that has one, of the first one if errors were joined. An
-// error without any has code 999. It is nil for nil. Details stay details, unless
-// a text was put behind them.
+// AsError returns the error object of err for the runtime: its whole text, and the code of the
+// innermost [Error] in it that has one, of the first one if errors were joined. An error without a
+// code gets 999. It returns nil for nil. Details stay details, unless a text follows them.
 func AsError(err error) *Error {
 	if err == nil {
 		return nil
@@ -111,13 +109,13 @@ func AsError(err error) *Error {
 	return out
 }
 
-// unwrapped is [AsError] with code 0 where there is none.
+// unwrapped is [AsError] with code 0 if there is no code.
 func unwrapped(err error) *Error {
 	out := &Error{Msg: err.Error(), Err: err}
 	var e *Error
 	for next := err; errors.As(next, &e); next = e.Err {
 		out.Code = cmp.Or(e.Code, out.Code)
-		// Error() has put the details into the text; take them out again.
+		// Error() has added the details to the text; remove them.
 		if msg, ok := strings.CutSuffix(out.Msg, "; "+e.Details); ok && e.Details != "" {
 			out.Msg, out.Details = msg, joinDetails(e.Details, out.Details)
 		}
@@ -125,17 +123,17 @@ func unwrapped(err error) *Error {
 	return out
 }
 
-// ErrNeedsAdd is in the errors of CHECK and RESTORE about what RESTORE cannot set, and so DEL and ADD
-// have to make anew.
+// ErrNeedsAdd matches errors of CHECK and RESTORE about state that RESTORE cannot set, so that DEL
+// and ADD are needed.
 var ErrNeedsAdd = errors.New("only DEL and ADD make it anew")
 
-// A needsAdd is an error that [ErrNeedsAdd] is in.
+// A needsAdd is an error that matches [ErrNeedsAdd].
 type needsAdd struct{ error }
 
 func (a needsAdd) Is(target error) bool { return target == ErrNeedsAdd }
 func (a needsAdd) Unwrap() error        { return a.error }
 
-// NeedsAdd returns the error with [ErrNeedsAdd] in it, and the same text; nil for nil.
+// NeedsAdd returns an error that matches [ErrNeedsAdd], with the same text; nil for nil.
 func NeedsAdd(err error) error {
 	if err == nil {
 		return nil
@@ -143,8 +141,8 @@ func NeedsAdd(err error) error {
 	return needsAdd{err}
 }
 
-// outsideStatus gives an error with a code of STATUS's own the one of other verbs, also
-// one of a delegate.
+// outsideStatus replaces a code that only STATUS may use by that of other verbs, also in an error
+// of a delegate.
 func outsideStatus(err error) error {
 	e := AsError(err)
 	if e == nil || e.Code != CodeNotReady && e.Code != CodeLimited {
@@ -153,7 +151,7 @@ func outsideStatus(err error) error {
 	return &Error{Code: CodeHost, Msg: e.Msg, Details: e.Details, Err: uncoded{err}}
 }
 
-// uncoded is an error whose codes count no more; [errors.Is] sees what is in it.
+// uncoded hides the codes of an error from [AsError]; [errors.Is] still matches its causes.
 type uncoded struct{ error }
 
 func (u uncoded) Is(target error) bool { return errors.Is(u.error, target) }
@@ -164,9 +162,9 @@ func hasTyped(err error) bool {
 	return errors.As(err, &e)
 }
 
-// Encode writes the error for stdout, in the given version, or the newest if
-// that is not supported: indented by four spaces, without a newline at the end, in what a terminal
-// can print. Long values that are quoted in Msg are cut.
+// Encode returns the error for stdout, in the given version, or the newest if that is not
+// supported: indented by four spaces, without a newline at the end, with printable characters only.
+// Long quoted values in Msg are cut.
 func (e *Error) Encode(v Version) []byte {
 	if !isSupported(v.String(), Version{}) {
 		v = Newest

@@ -8,18 +8,18 @@ import (
 	"strings"
 )
 
-// A StrayGateway is a gateway below "ipam" that is in no network of the container: the kernel
-// refuses a route by it.
+// A StrayGateway is a gateway below "ipam" outside all networks of the container: the kernel
+// rejects a route through it.
 type StrayGateway struct {
 	Key      string // as ipam.ranges[0][0].gateway
 	Addr     netip.Addr
-	route    netip.Prefix   // whose gateway it is; zero: it is that of a network
+	route    netip.Prefix   // the route with this gateway; zero: a network's gateway
 	networks []netip.Prefix // of the container
 }
 
-// StrayGateways returns those of a plugin's configuration for the networks of a container, in the
-// order of host-local's and static's keys; none where it cannot be decoded. A gateway that another
-// route leads to, or that is on each link, is none.
+// StrayGateways returns the stray gateways of a plugin's configuration for the networks of a
+// container, in the order of host-local's and static's keys; none if it cannot be decoded. A
+// gateway to which another route leads, or that is on each link, is not stray.
 func StrayGateways(conf []byte, networks []netip.Prefix) (stray []StrayGateway) {
 	type gateway struct{ Gateway netip.Addr }
 	var c struct {
@@ -65,14 +65,14 @@ func StrayGateways(conf []byte, networks []netip.Prefix) (stray []StrayGateway) 
 		ofNetwork(fmt.Sprintf("addresses[%d].gateway", i), a)
 	}
 	for i, r := range c.IPAM.Routes {
-		if !slices.Contains(ofNetworks, r.GW) { // else it is reported there
+		if !slices.Contains(ofNetworks, r.GW) { // else the network's gateway is reported
 			add(fmt.Sprintf("routes[%d].gw", i), r.GW, i)
 		}
 	}
 	return stray
 }
 
-// Err is the error about the gateway, of code 7.
+// Err returns the error about the gateway, with code 7.
 func (g StrayGateway) Err() error {
 	where := ""
 	if g.route.IsValid() {

@@ -13,12 +13,11 @@ import (
 	"strings"
 )
 
-// maxDepth is how deep JSON may be nested. Real configurations need ten
-// levels; the bound keeps indented output from growing with the square of it.
-// encoding/json itself takes 10,000.
+// maxDepth is the deepest nesting of JSON. Real configurations need ten levels; without the limit
+// indented output grows with the square of the depth. encoding/json itself accepts 10,000.
 const maxDepth = 100
 
-// Members returns the members of a JSON object. The error reports what is not JSON, is not an
+// Members returns the members of a JSON object. The error says that obj is not JSON, is not an
 // object or is nested too deep.
 func Members(obj []byte) (map[string]json.RawMessage, error) {
 	var ms map[string]json.RawMessage
@@ -63,10 +62,10 @@ func depth(b []byte) int {
 	return deepest
 }
 
-// Merge returns the JSON object with the members of set, which replace those of the same
-// name, and without those that remove names, both in any case of letters. What is unknown
-// stays, and so do large numbers; the members are sorted. The error reports that obj is no
-// object, or which value of set cannot be encoded.
+// Merge returns the JSON object with the members of set, which replace members of the same name,
+// and without the members in remove; both match in any letter case. Unknown members and large
+// numbers are kept; the members are sorted. It returns an error if obj is not an object, or if a
+// value of set cannot be encoded.
 func Merge(obj []byte, set map[string]any, remove ...string) ([]byte, error) {
 	ms, err := Members(obj)
 	if err != nil {
@@ -83,8 +82,8 @@ func Merge(obj []byte, set map[string]any, remove ...string) ([]byte, error) {
 	return json.Marshal(out)
 }
 
-// Unmarshal decodes the value of a key. The error names the key, as it is written, whose
-// value has the wrong type; it has no code yet, which depends on where the value came from.
+// Unmarshal decodes the value of a key. The error names the key, as written, whose value has the
+// wrong type; it has no code yet, since the code depends on the origin of the value.
 func Unmarshal(key string, b []byte, into any) error {
 	err := json.Unmarshal(b, into)
 	var syntax *json.SyntaxError
@@ -99,8 +98,8 @@ func Unmarshal(key string, b []byte, into any) error {
 	return explain(key, b, reflect.TypeOf(into).Elem(), err)
 }
 
-// Explain returns why a document could not be decoded into a struct, in terms of JSON, given the
-// error of that: the key as it is written, and the type that is expected.
+// Explain turns the error of decoding a document into a struct into terms of JSON: the key as it is
+// written, and the expected type.
 func Explain(doc []byte, into any, err error) error {
 	if _, notObject := Members(doc); notObject != nil {
 		return notObject
@@ -109,8 +108,8 @@ func Explain(doc []byte, into any, err error) error {
 }
 
 // explain finds the innermost value that cannot be decoded into its type. The error of
-// encoding/json names Go's types and fields, and has no key where a method of the value's type has
-// explain it.
+// encoding/json names Go's types and fields, and has no key if it comes from a method of the
+// value's type.
 func explain(path string, raw []byte, t reflect.Type, err error) error {
 	for t.Kind() == reflect.Pointer {
 		t = t.Elem()
@@ -130,15 +129,14 @@ func explain(path string, raw []byte, t reflect.Type, err error) error {
 	default:
 		return KeyErrorf(path, "%q: %w", path, err)
 	}
-	if path == "" { // of a key that is there again, with a value that fits
+	if path == "" { // a repeated key whose other value fits
 		path = wrong.Field
 	}
 	return KeyErrorf(path, "%q is %s where %s is expected", path, article(wrong.Value), wanted(wrong.Type))
 }
 
-// prefixForm is what the value of a key with an address and a prefix length looks like: of an
-// interface's it has the bits of the host, of a network's, as a subnet or the destination of a
-// route, it has none.
+// prefixForm returns an example value of a key with an address and a prefix length: an interface's
+// address has host bits; a network, such as a subnet or the destination of a route, has none.
 func prefixForm(key string) string {
 	if strings.HasSuffix(key, "subnet") || strings.HasSuffix(key, "dst") {
 		return "a network address with a prefix length, as 10.1.0.0/24 or fd00::/64"
@@ -146,14 +144,15 @@ func prefixForm(key string) string {
 	return "an IP address with a prefix length, as 10.1.0.5/24 or fd00::5/64"
 }
 
-// A part is a member of an object, or an element of an array, and the type it is decoded into.
+// A part is a member of an object, or an element of an array, with the type into which it is
+// decoded.
 type part struct {
-	name string // with what joins it to the path: .key or [0]
+	name string // as appended to the path: .key or [0]
 	raw  json.RawMessage
 	t    reflect.Type
 }
 
-// inner returns the parts of a value, of which a type that decodes itself has none.
+// inner returns the parts of a value; a type that decodes itself has none.
 func inner(raw []byte, t reflect.Type) (parts []part) {
 	if reflect.PointerTo(t).Implements(reflect.TypeFor[json.Unmarshaler]()) {
 		return nil
@@ -177,7 +176,7 @@ func inner(raw []byte, t reflect.Type) (parts []part) {
 	return parts
 }
 
-// memberType returns what the value of a key is decoded into; nil: nothing.
+// memberType returns the type into which the value of a key is decoded; nil: none.
 func memberType(t reflect.Type, key string) reflect.Type {
 	if t.Kind() == reflect.Map {
 		return t.Elem()
@@ -211,7 +210,7 @@ func kindOf(c byte) string {
 	return "a number"
 }
 
-// article puts "a" or "an" before what encoding/json found.
+// article adds "a" or "an" to what encoding/json found.
 func article(found string) string {
 	if strings.HasPrefix(found, "array") || strings.HasPrefix(found, "object") {
 		return "an " + found
@@ -219,7 +218,7 @@ func article(found string) string {
 	return "a " + found
 }
 
-// wanted names the JSON type that a Go type is read from.
+// wanted returns the JSON type from which a Go type is decoded.
 func wanted(t reflect.Type) string {
 	if t.Kind() == reflect.Pointer {
 		t = t.Elem()

@@ -8,15 +8,15 @@ import (
 	"cnibox/internal/netns"
 )
 
-// ErrOwnNS is for CNI_NETNS that is the plugin's own namespace, as /proc/PID/ns/net of a container that
-// has ended and whose PID now belongs to the host.
+// ErrOwnNS reports that CNI_NETNS is the plugin's own namespace, such as /proc/PID/ns/net of a
+// container that has ended and whose PID is now a host process.
 var ErrOwnNS = errors.New("plugin's netns and netns from CNI_NETNS should not be the same")
 
-// OpenNS opens the network namespace at CNI_NETNS, and refuses the process's own unless
-// CNI_NETNS_OVERRIDE allows it. Errors have code 8 and begin with the phrases of the reference plugins;
-// in GET a missing namespace is code 3, unknown container.
+// OpenNS opens the network namespace at CNI_NETNS, and rejects the process's own unless
+// CNI_NETNS_OVERRIDE allows it. Errors have code 8 and begin with the phrases of the reference
+// plugins; in GET a missing namespace has code 3, unknown container.
 //
-// One that is open for the call is not opened again.
+// A namespace that is already open for the call is not opened again.
 func (c Call) OpenNS() (*netns.NS, error) {
 	if c.NS != nil && c.NS.Path() == c.NetNS {
 		return c.NS, nil
@@ -44,8 +44,7 @@ func (c Call) OpenNS() (*netns.NS, error) {
 	return nil, err
 }
 
-// OpenNSIfExists is OpenNS for DEL, which goes on without a namespace: nil if there is none at the path,
-// or not any more.
+// OpenNSIfExists is OpenNS for DEL, which continues without a namespace: nil if the path has none.
 func (c Call) OpenNSIfExists() (*netns.NS, error) {
 	ns, err := c.OpenNS()
 	if errors.Is(err, os.ErrNotExist) || errors.Is(err, netns.ErrNotNS) {
@@ -54,10 +53,10 @@ func (c Call) OpenNSIfExists() (*netns.NS, error) {
 	return ns, err
 }
 
-// HostNS is the process's own namespace, with the sockets that the plugins of the call share.
+// HostNS returns the process's own namespace, with the sockets that the plugins of the call share.
 func (c Call) HostNS() *netns.NS { return c.NS.Host() }
 
-// NetNSError is the error of a path at which [netns.Open] has opened nothing.
+// NetNSError turns an error of [netns.Open] for a path into one for the runtime.
 func NetNSError(path string, err error) *Error {
 	return &Error{Code: CodeNetNS, Msg: fmt.Sprintf("failed to open netns %q: %v", path, netns.Reason(err)), Err: err}
 }

@@ -14,10 +14,10 @@ import (
 // version conf. Errors have code 6 (not a JSON object) or 7 and name the
 // member.
 //
-// The shape is that of the members, not of the version: the reference's loopback prints 0.2.0
-// with the members of a newer one. An index outside the list of interfaces, a null in a list, a
-// missing address or destination, and an address that is not exactly one, are errors; an empty
-// gateway counts as absent, and so does the index -1, which old libraries write.
+// The members decide about the form, not the version: the reference's loopback prints 0.2.0 with
+// members of a newer version. Errors are an index outside the list of interfaces, a null in a list,
+// a missing address or destination, and an address with invalid syntax. An empty gateway counts as
+// absent, and so does the index -1, which old libraries write.
 func ParseResult(b []byte, conf Version) (*Result, error) {
 	members, err := Members(b)
 	if err != nil {
@@ -31,8 +31,8 @@ func ParseResult(b []byte, conf Version) (*Result, error) {
 	return r, nil
 }
 
-// result reads the members of a result. Errors have no code; the caller knows
-// whether a plugin's answer or a configuration is to blame.
+// result reads the members of a result. Errors have no code; the caller knows whether they are
+// about a plugin's answer or a configuration.
 func (p *parser) result(f fields, conf Version) (*Result, error) {
 	v, err := resultVersion(f.take("cniVersion"), conf)
 	if err != nil {
@@ -45,7 +45,7 @@ func (p *parser) result(f fields, conf Version) (*Result, error) {
 	p.family(r, "ip4", f.take("ip4"))
 	p.family(r, "ip6", f.take("ip6"))
 	ips := f.take("ips")
-	if v == V030 { // whose text calls them ip; in other versions that is an unknown member
+	if v == V030 { // whose text calls them ip; in other versions it is an unknown member
 		if ip := f.take("ip"); ips == nil {
 			ips = ip
 		}
@@ -61,8 +61,8 @@ func (p *parser) result(f fields, conf Version) (*Result, error) {
 	return r, p.err
 }
 
-// resultVersion returns the version of a result: its own if it has one, else conf. One that does
-// not exist is an error, since its shape may differ.
+// resultVersion returns the version of a result: its own if it has one, else conf. An unknown
+// version is an error, since its form may differ.
 func resultVersion(raw json.RawMessage, conf Version) (Version, error) {
 	text := ""
 	if err := optional("cniVersion", raw, &text); err != nil {
@@ -77,12 +77,11 @@ func resultVersion(raw json.RawMessage, conf Version) (Version, error) {
 	return ParseVersion(text)
 }
 
-// at names an element of a list.
+// at returns the path of a list's element.
 func at(list string, i int) string { return list + "[" + strconv.Itoa(i) + "]" }
 
-// A parser reads the parts of a result. Absent and null members are zero; the
-// first error stays, and what is read after it counts for nothing.
-// Paths are those of messages: ips[0].address.
+// A parser reads the parts of a result. Absent and null members are zero. It keeps the first error;
+// values read after it are invalid. Paths are those of messages: ips[0].address.
 type parser struct {
 	err      error
 	anyIndex bool // ips[].interface may point outside the list, see [Request.CheckIndexes]
@@ -95,8 +94,8 @@ func (p *parser) fail(path, format string, args ...any) {
 	}
 }
 
-// MaxAddresses is how many addresses an attachment may have; each is compared with the others, and
-// the kernel has those of a link in a list. maxRoutes is the same of routes, and of interfaces.
+// MaxAddresses is the limit of addresses of an attachment; each is compared with the others, and
+// the kernel keeps those of a link in a list. maxRoutes is the limit of routes, and of interfaces.
 const (
 	MaxAddresses = 1000
 	maxRoutes    = 10_000
@@ -107,7 +106,7 @@ func (p *parser) list(path string, raw json.RawMessage) []json.RawMessage {
 	return p.upTo(MaxAddresses, path, raw)
 }
 
-// upTo is list of at most so many elements.
+// upTo is list with a limit of elements.
 func (p *parser) upTo(most int, path string, raw json.RawMessage) (elements []json.RawMessage) {
 	if raw != nil && raw[0] != '[' {
 		p.fail(path, "%s where an array is expected", kindOf(raw[0]))
@@ -120,7 +119,7 @@ func (p *parser) upTo(most int, path string, raw json.RawMessage) (elements []js
 		}
 	}
 	if raw != nil {
-		json.Unmarshal(raw, &elements) // is an array
+		json.Unmarshal(raw, &elements) // valid array
 	}
 	return elements
 }
@@ -151,12 +150,12 @@ func (p *parser) element(path string, raw json.RawMessage) (f fields) {
 		p.fail(path, "%s where an object is expected", kindOf(raw[0]))
 		return nil
 	}
-	json.Unmarshal(raw, &f) // is an object
+	json.Unmarshal(raw, &f) // valid object
 	return f
 }
 
-// take removes a key, in any case of letters, and returns its value; nil if it is absent or
-// null. Of several spellings the given one counts, else the last in order.
+// take removes a key, in any letter case, and returns its value; nil if it is absent or null. Of
+// several spellings the given one counts, else the last in order.
 func (f fields) take(key string) json.RawMessage {
 	value, found := f[key]
 	last := ""
@@ -175,7 +174,7 @@ func (f fields) take(key string) json.RawMessage {
 	return value
 }
 
-// rest returns what has not been taken; nil if that is nothing.
+// rest returns the members that were not taken; nil if there are none.
 func (f fields) rest() members {
 	if len(f) == 0 {
 		return nil
@@ -201,8 +200,8 @@ func (p *parser) iface(path string, raw json.RawMessage) Interface {
 	return i
 }
 
-// ip reads an element of ips. Its version follows from the address.
-// In older versions it is written as well, and not compared.
+// ip reads an element of ips. The address determines its version; the version member of older
+// versions is not compared.
 func (p *parser) ip(path string, raw json.RawMessage, interfaces int) IP {
 	f := p.element(path, raw)
 	f.take("version")
@@ -230,7 +229,7 @@ func (p *parser) address(path, name string, f fields) IP {
 	return ip
 }
 
-// sameFamily refuses a gateway of another family than what it is for.
+// sameFamily rejects a gateway of another family than its network.
 func (p *parser) sameFamily(path string, gw netip.Addr, network netip.Prefix) {
 	if gw.IsValid() && gw.Is4() != network.Addr().Is4() {
 		p.fail(path, "gateway %s is of another family than %s", gw, network)
@@ -242,8 +241,8 @@ func outside(n, interfaces int) string {
 	return fmt.Sprintf("%d is outside the list of %d interfaces", n, interfaces)
 }
 
-// family reads ip4 or ip6 of the versions below 0.3.0.
-// Routes get no gateway here: the plugin that sets them knows that of their family.
+// family reads ip4 or ip6 of the versions below 0.3.0. Routes get no gateway here: the plugin that
+// sets them uses the gateway of their family.
 func (p *parser) family(r *Result, path string, raw json.RawMessage) {
 	if raw == nil {
 		return
@@ -286,7 +285,7 @@ func (p *parser) dns(path string, raw json.RawMessage) DNS {
 	return dns
 }
 
-// dnsOf takes the members of dns that are known.
+// dnsOf reads the known members of dns.
 func (p *parser) dnsOf(path string, f fields) DNS {
 	return DNS{
 		Nameservers: p.servers(path+".nameservers", f.take("nameservers")),
@@ -319,8 +318,8 @@ func (p *parser) mac(path string, raw json.RawMessage) string {
 	return text
 }
 
-// octets reports whether a text is so many octets with colons between them: 4 and 16
-// are those of IP tunnels, 8 an EUI-64.
+// octets reports whether a text has one of these numbers of octets, separated by colons: IP tunnels
+// have 4 and 16, an EUI-64 has 8.
 func octets(text string, counts ...int) bool {
 	list := strings.Split(text, ":")
 	for _, o := range list {
@@ -331,19 +330,18 @@ func octets(text string, counts ...int) bool {
 	return slices.Contains(counts, len(list))
 }
 
-// str reads a string.
-// Absent is the empty string.
+// str reads a string; an absent one is empty.
 func (p *parser) str(path string, raw json.RawMessage) (s string) {
 	if raw != nil && raw[0] != '"' {
 		p.fail(path, "%s where a string is expected", kindOf(raw[0]))
 	} else if raw != nil {
-		json.Unmarshal(raw, &s) // is a string
+		json.Unmarshal(raw, &s) // valid string
 	}
 	return s
 }
 
-// strs reads a list of strings.
-// Nil is absence; an empty list in a configuration replaces another.
+// strs reads a list of strings; nil if it is absent. An empty list in a configuration replaces
+// another.
 func (p *parser) strs(path string, raw json.RawMessage) []string {
 	if raw == nil {
 		return nil
@@ -355,21 +353,20 @@ func (p *parser) strs(path string, raw json.RawMessage) []string {
 	return list
 }
 
-// num reads an integer of 0 or more, with the kernel's 32 bits.
-// Exponents and fractions are refused, also those that are whole.
+// num reads a non-negative integer of up to 32 bits, as in the kernel. Exponents and fractions are
+// rejected, even if the value is whole.
 func (p *parser) num(path string, raw json.RawMessage) int {
 	if raw == nil {
 		return 0
 	}
 	n, err := strconv.ParseUint(string(raw), 10, 32)
-	if err != nil || n > math.MaxInt { // int has 32 bits on small boards
+	if err != nil || n > math.MaxInt { // int may have 32 bits
 		p.fail(path, "%.40s is not an integer from 0 to 4294967295", raw)
 	}
 	return int(n)
 }
 
-// optNum is num where 0 and absence differ.
-// Nil is absence.
+// optNum is num where 0 and absence differ; nil if it is absent.
 func (p *parser) optNum(path string, raw json.RawMessage) *int {
 	if raw == nil {
 		return nil
@@ -386,8 +383,8 @@ func (p *parser) scope(path string, raw json.RawMessage) *int {
 	return n
 }
 
-// addr reads an address; an empty one is unset.
-// It has no zone and is never IPv4-mapped. The zero Addr is unset.
+// addr reads an address without a zone; an IPv4-mapped one becomes IPv4. The zero Addr means unset
+// or empty.
 func (p *parser) addr(path string, raw json.RawMessage) netip.Addr {
 	text := p.str(path, raw)
 	if text == "" {
@@ -400,8 +397,8 @@ func (p *parser) addr(path string, raw json.RawMessage) netip.Addr {
 	return a.Unmap()
 }
 
-// prefix reads an address with its prefix length, which must be there. An
-// IPv4-mapped one becomes IPv4, as in the reference.
+// prefix reads an address with its prefix length, which is required. An IPv4-mapped address becomes
+// IPv4, as in the reference.
 func (p *parser) prefix(path string, raw json.RawMessage) netip.Prefix {
 	if raw == nil {
 		p.fail(path, "missing")

@@ -6,30 +6,30 @@ import (
 	"strings"
 )
 
-// A place is what an error is about in a JSON document.
+// A place is the part of a JSON document that an error is about.
 type place struct {
 	key    string // as ipam.ranges[0][0].subnet; empty: the whole document
-	offset int    // where it is not JSON; -1: it is, see key
+	offset int    // where the document is not JSON; -1: it is, see key
 }
 
-// KeyErrorf is [fmt.Errorf] for an error about the value of a key. Its code is that of the error around
-// it.
+// KeyErrorf is [fmt.Errorf] for an error about the value of a key. Its code is that of the outer
+// error.
 func KeyErrorf(key, format string, args ...any) error {
 	return Errorf(0, format, args...).AtKey(key)
 }
 
-// AtKey returns a copy of the error that is about the value of a key, which may be one of an array, as
-// ipam.ranges[0][0].subnet. The empty key is the whole document.
+// AtKey returns a copy of the error, about the value of a key, which may be an array element, such
+// as ipam.ranges[0][0].subnet. The empty key is the whole document.
 func (e *Error) AtKey(key string) *Error {
 	out := *e
 	out.at = &place{key, -1}
 	return &out
 }
 
-// AtKey returns an error with the text and the code of another one that is about the value of a key.
+// AtKey returns an error about the value of a key, with the text and the code of err.
 func AtKey(key string, err error) error { return unwrapped(err).AtKey(key) }
 
-// KeyOf returns the key that an error is about, and the part of it that is; nil: it is about none.
+// KeyOf returns the key that an error is about, and the error with that key; nil: it has no key.
 func KeyOf(err error) (key string, keyed *Error) {
 	if keyed = located(err); keyed == nil || keyed.at.offset >= 0 {
 		return "", nil
@@ -37,7 +37,7 @@ func KeyOf(err error) (key string, keyed *Error) {
 	return keyed.at.key, keyed
 }
 
-// located returns the outermost part of an error that is about a place, unless one is about where the
+// located returns the outermost wrapped error with a place, but prefers one about where the
 // document is not JSON.
 func located(err error) (keyed *Error) {
 	var e *Error
@@ -53,9 +53,9 @@ func located(err error) (keyed *Error) {
 	return keyed
 }
 
-// Offset returns where in a JSON document is what an error is about: where it is not JSON, or the value
-// of a key, which is looked for below the key prefix. False: it is about neither, or the document does
-// not have the key.
+// Offset returns the offset in a JSON document that an error is about: where the document is not
+// JSON, or the value of a key below the key prefix. False: the error has neither, or the document
+// does not have the key.
 func Offset(doc []byte, prefix string, err error) (offset int, found bool) {
 	keyed := located(err)
 	switch {

@@ -8,31 +8,30 @@ import (
 	"strings"
 )
 
-// MaxConf is the size of the largest configuration that is read, in bytes.
-// Configurations have a few kB; the bound is against an endless stdin.
+// MaxConf is the size limit of a configuration in bytes. Real configurations have a few kB; the
+// limit guards against an endless stdin.
 const MaxConf = 8 << 20
 
-// The keys of the set of valid attachments in a GC configuration: today's
-// text and runtimes have the first, the tagged 1.1.0 has the second.
+// The keys of the valid set in a GC configuration: today's text and runtimes use the first, the
+// tagged 1.1.0 the second.
 const (
 	keyValid    = "cni.dev/valid-attachments"
 	keyAttached = "cni.dev/attachments"
 )
 
-// A Request is one verb for one plugin. Plugins see nothing else of the
-// process they run in.
+// A Request is one verb for one plugin. Plugins access nothing else of their process.
 //
-// It is made by [NewRequest] for each call; a delegate or a member of a chain gets a
-// copy, see [Request.Clone].
+// [NewRequest] makes one for each call; a delegate or a member of a chain gets a copy, see
+// [Request.Clone].
 type Request struct {
 	Attachment
-	Call Call     // Verb, NetNS and what else the runtime said, as it came
-	Path []string // the directories of CNI_PATH; empty: plugins of this binary alone
+	Call Call     // Verb, NetNS and the other parameters of the runtime, unchanged
+	Path []string // the directories of CNI_PATH; empty: only plugins of this binary
 	Net  NetConf  // keys common to all plugins
 	Prev *Result  // prevResult; nil if there is none
 
-	// Valid is what is still attached, for GC. It is nil if the configuration does not have the
-	// set, and empty if nothing is attached.
+	// Valid has the valid attachments of GC. It is nil if the configuration does not have the set,
+	// and empty if nothing is attached.
 	Valid []Attachment
 
 	Invoker Invoker // runs delegates; never nil
@@ -40,19 +39,19 @@ type Request struct {
 	// Warn prints one line on stderr; never nil.
 	Warn func(format string, args ...any)
 
-	// Did reports, in a few words, what RESTORE has made or set; never nil. Other verbs' reports go
-	// nowhere.
+	// Did reports, in a few words, what RESTORE has made or set; never nil. The reports of other
+	// verbs are discarded.
 	Did func(format string, args ...any)
 
-	// What Decode, Arg and Wire read. The bytes are never changed.
+	// Input of Decode, Arg and Wire. The bytes are never changed.
 	args    Args            // nil also if it is malformed
-	badArgs error           // why
-	ignored []error         // what DEL ignores
-	conf    json.RawMessage // the plugin's own configuration, as it came
-	top     Common          // its keys that all plugins have
+	badArgs error           // error of a malformed CNI_ARGS
+	ignored []error         // errors that DEL ignores
+	conf    json.RawMessage // the plugin's own configuration, unchanged
+	top     Common          // its common keys
 }
 
-// Common are the keys that all plugins have, each to be read on its own.
+// Common has the keys that all plugins have; each is decoded by itself.
 type Common struct {
 	CNIVersion    json.RawMessage `json:"cniVersion"`
 	Name          json.RawMessage `json:"name"`
@@ -67,10 +66,10 @@ type Common struct {
 	Attached      json.RawMessage `json:"cni.dev/attachments"`
 }
 
-// NetConf are the keys common to all plugins.
-// All but the version are empty where the configuration does not have them.
+// NetConf has the keys common to all plugins. All except the version are empty if the configuration
+// does not have them.
 type NetConf struct {
-	Version    Version // of cniVersion; 0.1.0 if that is missing or empty, zero if it is not a version
+	Version    Version // of cniVersion; 0.1.0 if that is missing or empty, zero if it is invalid
 	CNIVersion string  // cniVersion as written
 	Name       string
 	Type       string
@@ -81,15 +80,14 @@ type NetConf struct {
 	}
 }
 
-// NewRequest reads a plugin's configuration. Errors have code 6 (not JSON) or 7
-// (invalid), and 3 or 4 if the call's names are. Invoker and
-// Warn are the caller's to set; until then Warn is silent.
+// NewRequest parses a plugin's configuration. Errors have code 6 (not JSON) or 7 (invalid), or 3 or
+// 4 for the call's names. The caller sets Invoker and Warn; until then Warn is silent.
 //
-// DEL has to succeed with any configuration that names the network: another member of the JSON
-// object that cannot be read counts as absent, and [Verbs.Do] warns of it.
+// DEL must succeed with any configuration that names the network: any other invalid member of the
+// JSON object counts as absent, and [Verbs.Do] warns about it.
 //
-// [Verbs.Do] checks that the plugin serves the version; prevResult and the set of GC are read only
-// in a version that exists. With an error the request is nil, or only its version is valid.
+// [Verbs.Do] checks that the plugin supports the version; prevResult and the valid set of GC are
+// parsed only in a known version. With an error the request is nil, or only its version is valid.
 func NewRequest(c Call, conf []byte) (*Request, error) {
 	if len(conf) > MaxConf {
 		return nil, Errorf(CodeDecode, "network config of more than %d bytes", MaxConf)
@@ -107,9 +105,9 @@ func NewRequest(c Call, conf []byte) (*Request, error) {
 	}
 	for _, read := range []struct {
 		fn       func() error
-		required bool // of DEL too
+		required bool // also in DEL
 	}{
-		{r.readVersion, false}, // first: an error about anything else is in that version
+		{r.readVersion, false}, // first: errors about other members are formatted in that version
 		{r.readName, true}, {r.readType, false}, {r.readIPAM, false}, {r.readDNS, false},
 		{r.readPrev, false}, {r.readValid, false},
 	} {
@@ -122,18 +120,18 @@ func NewRequest(c Call, conf []byte) (*Request, error) {
 	return r, r.readCall()
 }
 
-// note records what DEL ignores.
+// note records errors that DEL ignores.
 func (r *Request) note(err error) {
 	if err != nil {
 		r.ignored = append(r.ignored, err)
 	}
 }
 
-// readVersion reads the version. An invalid one stays zero: Do reports it, with the code
-// of its verb.
+// readVersion reads the version. An invalid one stays zero: Do reports it with the code of its
+// verb.
 func (r *Request) readVersion() error {
 	if r.Call.Verb == Del {
-		r.Net.Version = V010 // of a configuration without one
+		r.Net.Version = V010 // a configuration without a version
 	}
 	if err := optional("cniVersion", r.top.CNIVersion, &r.Net.CNIVersion); err != nil {
 		return Errorf(CodeDecode, "error unmarshall network config: %w", err)
@@ -142,7 +140,7 @@ func (r *Request) readVersion() error {
 	return nil
 }
 
-// readName reads the name of the network. What an earlier release has attached to one
+// readName reads the name of the network. Attachments that an earlier release made to a network
 // with a longer name can still be released.
 func (r *Request) readName() error {
 	name := ""
@@ -160,9 +158,8 @@ func (r *Request) readName() error {
 	return nil
 }
 
-// readCall checks the names of the call, and reads CNI_ARGS, where the verb is about an
-// attachment. In other verbs the runtime may have put anything there, so nothing of it
-// goes on.
+// readCall checks the names of the call and parses CNI_ARGS, if the verb is about an attachment. In
+// other verbs the runtime may have passed any value, so the names and CNI_ARGS stay empty.
 func (r *Request) readCall() (err error) {
 	if !r.Call.Verb.attached() {
 		return nil
@@ -177,9 +174,8 @@ func (r *Request) readCall() (err error) {
 	return nil
 }
 
-// readType reads the plugin's type.
-// Names of plugins are checked, since they become the names of files that are run
-// (CVE-2021-20206).
+// readType reads the plugin's type. It checks names of plugins, since they become names of executed
+// files (CVE-2021-20206).
 func (r *Request) readType() error {
 	return readType("type", r.top.Type, &r.Net.Type)
 }
@@ -211,8 +207,9 @@ func readType(key string, raw json.RawMessage, into *string) error {
 	return nil
 }
 
-// readPrev reads prevResult in its own version, which may be older than the configuration's. In a
-// configuration of an unknown version it is not read: the error about the version comes first.
+// readPrev parses prevResult in its own version, which may be older than the configuration's. If
+// the configuration's version is unknown, it is not parsed: the error about the version comes
+// first.
 func (r *Request) readPrev() error {
 	if isNull(r.top.PrevResult) || !r.Net.exact(Version{}) {
 		return nil
@@ -234,8 +231,8 @@ func (r *Request) readPrev() error {
 	return nil
 }
 
-// CheckIndexes reports an address of prevResult that points at no interface; the code is
-// 7. It is for ADD and CHECK of plugins to which it matters whose the addresses are.
+// CheckIndexes reports an address of prevResult whose index is outside the interfaces; the code is
+// 7. It serves ADD and CHECK of plugins that need an address's interface.
 func (r *Request) CheckIndexes() error {
 	if r.Prev == nil {
 		return nil
@@ -248,9 +245,9 @@ func (r *Request) CheckIndexes() error {
 	return nil
 }
 
-// readValid reads the set of GC. A key with null is the empty set, as CRI-O
-// sends it. An absent key leaves Valid nil: it must not be taken for the empty set,
-// which has everything removed.
+// readValid reads the valid set of GC. A key with null is the empty set, as CRI-O sends it. An
+// absent key leaves Valid nil: it must not count as the empty set, with which GC deletes
+// everything.
 func (r *Request) readValid() error {
 	if r.Call.Verb != GC || !r.Net.exact(V110) {
 		return nil
@@ -264,8 +261,8 @@ func (r *Request) readValid() error {
 	return nil
 }
 
-// parseValid reads the list of one of the keys of the set of GC.
-// One bad entry refuses the list, since a set read in part would free what is in use.
+// parseValid parses the list of one of the keys of the valid set. One bad entry makes the whole
+// list invalid, since GC with a part of the set would delete valid attachments.
 func (r *Request) parseValid(key string, list []byte) error {
 	var entries []*struct{ ContainerID, IfName string }
 	if err := Unmarshal(key, list, &entries); err != nil {
@@ -287,8 +284,8 @@ func (r *Request) parseValid(key string, list []byte) error {
 	return nil
 }
 
-// ValidKeys returns whether a key is that of an attachment in the valid set of GC.
-// The set is read once for all keys; the function returned is for one verb.
+// ValidKeys returns a function that reports whether a key is that of an attachment in the valid set
+// of GC. The set is read once for all keys; use the function for one verb only.
 func (r *Request) ValidKeys() func(key string) bool {
 	valid := make(map[string]bool, len(r.Valid))
 	for _, a := range r.Valid {
@@ -297,8 +294,8 @@ func (r *Request) ValidKeys() func(key string) bool {
 	return func(key string) bool { return valid[key] }
 }
 
-// Stale returns whether a label is that of an attachment of this network that is not
-// in the valid set of GC.
+// Stale returns a function that reports whether a label is that of an attachment of this network
+// outside the valid set of GC.
 func (r *Request) Stale() func(label string) bool {
 	valid := r.ValidKeys()
 	return func(label string) bool { return LabelOf(label, r.Network) && !valid(LabelKey(label)) }
@@ -315,21 +312,19 @@ func optional(key string, raw json.RawMessage, into any) error {
 	return Unmarshal(key, raw, into)
 }
 
-// Conf returns the configuration as it came. It must not be changed.
+// Conf returns the configuration unchanged. The caller must not change it.
 func (r *Request) Conf() json.RawMessage { return r.conf }
 
-// Arg returns the value of a key of CNI_ARGS.
-// False: it is not there; it may be there and empty. Verbs that are about no attachment have no
-// CNI_ARGS.
+// Arg returns the value of a key of CNI_ARGS, which may be empty; false: it is missing. Verbs that
+// are not about an attachment have no CNI_ARGS.
 func (r *Request) Arg(key string) (string, bool) {
 	value, ok := r.args[key]
 	return value, ok
 }
 
-// Encode writes a result as the answer to this request: in the version of the
-// configuration, and if that has room for one address of a family, with the
-// one of the interface asked for. Below 0.3.0 a result without an address is an error of
-// code 7, as with the reference.
+// Encode encodes a result as the answer to this request, in the version of the configuration. If
+// the version has one address of each family, Encode writes that of the requested interface. Below
+// 0.3.0 a result without an address is an error of code 7, as in the reference.
 func (r *Request) Encode(res *Result) ([]byte, error) {
 	if r.Net.Version.NeedsAddress() && len(res.IPs) == 0 {
 		return nil, Errorf(CodeConfig, "cannot convert: no valid IP addresses")
@@ -337,8 +332,8 @@ func (r *Request) Encode(res *Result) ([]byte, error) {
 	return res.EncodeFor(r.Net.Version, r.IfName)
 }
 
-// Clone returns a copy that shares nothing with r that can change.
-// The configuration, CNI_ARGS and the members are shared, since they are never changed.
+// Clone returns a copy that shares no mutable data with r. It shares the configuration, CNI_ARGS
+// and the members, which are never changed.
 func (r *Request) Clone() *Request {
 	c := *r
 	c.Prev = r.Prev.Clone()
@@ -347,9 +342,9 @@ func (r *Request) Clone() *Request {
 	return &c
 }
 
-// CheckIPAM reports an "ipam.type" that is a plugin of this program and gives no
-// addresses. It would read the same "ipam.type", and delegate to itself without end.
-// What an external plugin gives is not known. The error has code 7.
+// CheckIPAM reports an "ipam.type" that is a plugin of this program but not an IPAM plugin: it
+// would read the same "ipam.type" and delegate to itself endlessly. External plugins are not
+// checked. The error has code 7.
 func (r *Request) CheckIPAM() error {
 	if r.Net.IPAM.Type == "" {
 		return nil
@@ -361,7 +356,7 @@ func (r *Request) CheckIPAM() error {
 	return r.checkIPAM(verbs)
 }
 
-// checkIPAM is CheckIPAM for the plugin that was found.
+// checkIPAM is CheckIPAM for the verbs of a plugin.
 func (r *Request) checkIPAM(verbs *Verbs) error {
 	if verbs == nil || verbs.IPAM {
 		return nil
@@ -369,12 +364,12 @@ func (r *Request) checkIPAM(verbs *Verbs) error {
 	return Errorf(CodeConfig, "\"ipam.type\" %q is not an address plugin: host-local, static and dhcp are", r.Net.IPAM.Type).AtKey("ipam.type")
 }
 
-// Delegate runs a verb of the IPAM plugin with the same call and configuration.
-// The plugin gets a copy of the request. The caller must follow a failed ADD by a DEL if
+// Delegate runs a verb of the IPAM plugin with the same call and configuration, and prevResult from
+// r. The plugin gets a copy of the request. The caller must follow a failed ADD by a DEL if
 // [Request.NeedsDel] says so.
 //
-// Errors are the plugin's, with its code; 7 for a type that is not an IPAM plugin's name. That of a
-// plugin that is missing is about the key "ipam.type". prevResult goes along as it is in r.
+// Errors are the plugin's, with its code; 7 for an invalid name of an IPAM plugin. The error for a
+// missing plugin is about the key "ipam.type".
 func (r *Request) Delegate(ctx context.Context, plugin string, v Verb) (*Result, error) {
 	var verbs *Verbs
 	err := CheckType(plugin)
@@ -393,8 +388,8 @@ func (r *Request) Delegate(ctx context.Context, plugin string, v Verb) (*Result,
 }
 
 // NeedsDel reports whether a failed ADD of a plugin must be followed by its DEL. A plugin of this
-// program that answers has undone what it did, and a DEL could release what an earlier ADD of the
-// attachment has. An external one may leave the undoing to DEL, as the specification has it.
+// program that answers has undone its changes, and a DEL could release what an earlier ADD of the
+// attachment made. An external plugin may leave the undo to DEL, as the specification says.
 func (r *Request) NeedsDel(plugin string, err error) bool {
 	if errors.Is(err, ErrNoAnswer) {
 		return true
@@ -403,10 +398,10 @@ func (r *Request) NeedsDel(plugin string, err error) bool {
 	return missing == nil && verbs == nil && !strings.Contains(err.Error(), duplicate)
 }
 
-// Derive returns the request of a call with another configuration, for plugins
-// that delegate with one of their own making; errors are those of [NewRequest].
-// Delegates of it run, and warn, as those of r. prevResult is the configuration's, if it
-// has any, and the set of GC is r's. It needs a plugin's type and a network, in DEL too.
+// Derive returns the request of a call with another configuration, for plugins that delegate with a
+// generated configuration; errors are those of [NewRequest]. Its delegates run and warn like those
+// of r. It has the configuration's prevResult, if any, and the valid set of r. It requires a
+// plugin's type and a network, also in DEL.
 func (r *Request) Derive(c Call, conf []byte) (*Request, error) {
 	d, err := NewRequest(c, conf)
 	if err != nil {

@@ -7,11 +7,10 @@ import (
 	"slices"
 )
 
-// A Result is a result of the newest version. Older forms are read by [ParseResult] and written
-// by [Result.Encode].
-// Members that no version of the specification knows are kept.
+// A Result is a result of the newest version. [ParseResult] reads older forms and [Result.Encode]
+// writes them. Members that are in no version of the specification are kept.
 //
-// A plugin may change the prevResult that it got, and return it; a caller that keeps a result
+// A plugin may change the prevResult that it received, and return it; a caller that keeps a result
 // passes a [Result.Clone].
 type Result struct {
 	Interfaces []Interface
@@ -22,14 +21,14 @@ type Result struct {
 	extra members
 }
 
-// An Interface is a link that a plugin made or found.
-// Addresses refer to it by its index in the list, so the index must not change.
+// An Interface is a link that a plugin made or found. Addresses refer to its index in the list, so
+// the index must not change.
 type Interface struct {
 	Name    string
 	MAC     string // as the plugin wrote it; empty: none
 	MTU     int    // bytes; 0: unknown
 	Sandbox string // path of the network namespace; empty: the host's
-	// For plugins that make sockets or pass devices through; none here does.
+	// Only for plugins that make sockets or pass devices through; no plugin of this program does.
 	SocketPath string
 	PCIID      string
 
@@ -45,8 +44,8 @@ type IP struct {
 	extra members
 }
 
-// A Route is a route inside the container.
-// Its table and scope are pointers since 0 is a value for both.
+// A Route is a route inside the container. Its table and scope are pointers since 0 is a valid
+// value for both.
 type Route struct {
 	Dst      netip.Prefix `json:"dst"`
 	GW       netip.Addr   `json:"gw"`       // zero: the gateway of the family
@@ -59,8 +58,7 @@ type Route struct {
 	extra members
 }
 
-// DNS is what belongs into the container's resolv.conf.
-// The lists are in the order of preference.
+// DNS has the content of the container's resolv.conf. The lists are in the order of preference.
 type DNS struct {
 	Nameservers []string `json:"nameservers,omitempty"`
 	Domain      string   `json:"domain,omitempty"`
@@ -70,13 +68,12 @@ type DNS struct {
 	extra members
 }
 
-// members are JSON members without a field of their own.
-// They are copied from prevResult to the answer, since a plugin has to pass on what it does not
-// change.
+// members are JSON members without a field of their own. They are copied from prevResult to the
+// answer, since a plugin must pass on members that it does not change.
 type members map[string]json.RawMessage
 
-// Clone returns a deep copy; nil of nil.
-// The bytes of extra members are shared, since they are never changed.
+// Clone returns a deep copy; nil for nil. It shares the bytes of extra members, which are never
+// changed.
 func (r *Result) Clone() *Result {
 	if r == nil {
 		return nil
@@ -102,11 +99,10 @@ func (r *Result) Clone() *Result {
 	return c
 }
 
-// Addresses returns the addresses of the interface with a name, which later plugins of a
-// chain act on. An address without an index, or with one that points at no interface, is
-// among them: not all plugins set it. The host may have an interface of the same name:
-// sandbox reports whether the path of a network namespace, empty for the host's, is one
-// that counts; nil: all do.
+// Addresses returns the addresses of the interface with a name, for later plugins of a chain. It
+// includes addresses without an index, or with an index outside the interfaces: not all plugins set
+// it. The host may have an interface of the same name: sandbox selects the interfaces by the path
+// of their network namespace, empty for the host's; nil: all.
 func (r *Result) Addresses(ifName string, sandbox func(path string) bool) (ips []IP) {
 	if r == nil {
 		return nil
@@ -122,7 +118,7 @@ func (r *Result) Addresses(ifName string, sandbox func(path string) bool) (ips [
 	return ips
 }
 
-// AnySandbox is for [Result.Addresses]: all network namespaces but the host's.
+// AnySandbox selects all network namespaces except the host's, for [Result.Addresses].
 func AnySandbox(path string) bool { return path != "" }
 
 // clone returns a deep copy.
@@ -134,18 +130,18 @@ func (d DNS) clone() DNS {
 	return d
 }
 
-// Replaces reports whether d, as configured, replaces that of an IPAM plugin: whether it has a
-// member, if only an empty list.
+// Replaces reports whether d, as configured, replaces the DNS of an IPAM plugin: whether it has a
+// member, even an empty list.
 func (d DNS) Replaces() bool {
 	return d.Nameservers != nil || d.Search != nil || d.Options != nil || !d.Empty()
 }
 
-// Empty reports whether d has nothing in it.
+// Empty reports whether no member of d is set.
 func (d DNS) Empty() bool {
 	return len(d.Nameservers)+len(d.Domain)+len(d.Search)+len(d.Options)+len(d.extra) == 0
 }
 
-// clonePtr returns a pointer to a copy; nil of nil.
+// clonePtr returns a pointer to a copy; nil for nil.
 func clonePtr(p *int) *int {
 	if p == nil {
 		return nil

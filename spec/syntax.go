@@ -11,8 +11,8 @@ import (
 	"unicode/utf8"
 )
 
-// NotJSON returns why a document is not JSON that encoding/json could not read, where, and what to do
-// about it; the [json.SyntaxError] is in it. Any other error is returned as it is.
+// NotJSON returns an error that says why, and where, a document is not JSON, and how to correct it;
+// it wraps the [json.SyntaxError]. Any other error is returned unchanged.
 func NotJSON(doc []byte, err error) error {
 	var syntax *json.SyntaxError
 	if !errors.As(err, &syntax) {
@@ -22,9 +22,9 @@ func NotJSON(doc []byte, err error) error {
 	return &Error{Msg: text, Err: err, at: &place{offset: offset}}
 }
 
-// mistake is where a document ends being JSON, and what to do about it.
+// mistake returns the offset of a syntax error, and how to correct it.
 func mistake(doc []byte, err *json.SyntaxError) (offset int, text string) {
-	at := max(0, int(err.Offset)-1) // it counts the byte itself
+	at := max(0, int(err.Offset)-1) // Offset includes the byte itself
 	before := bytes.TrimRight(doc[:at], " \t\r\n")
 	switch {
 	case len(bytes.TrimSpace(doc)) == 0:
@@ -41,8 +41,8 @@ func mistake(doc []byte, err *json.SyntaxError) (offset int, text string) {
 	return at, "not JSON: " + expected(err.Error(), before, doc[at:], len(before) == at)
 }
 
-// expected is what has to be where encoding/json has stopped for a reason, between what is before
-// and the rest; adjacent: there are no blanks between them.
+// expected returns what must be at the position where encoding/json stopped, between before and
+// rest; adjacent: there are no blanks between them.
 func expected(reason string, before, rest []byte, adjacent bool) string {
 	mentions := func(state string) bool { return strings.Contains(reason, state) }
 	next, _ := utf8.DecodeRune(rest)

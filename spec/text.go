@@ -9,13 +9,13 @@ import (
 	"unicode/utf8"
 )
 
-// Printable returns one line that does not act on a terminal: with a question mark for each
-// character that is not printed (control characters, newlines and tabs among them, and those that
-// change the direction of writing), and for what is not UTF-8. Names of files and links may have
-// any of them.
+// Printable returns one line without an effect on a terminal: a question mark replaces each
+// character that is not printable (including control characters, newlines, tabs, and characters
+// that change the direction of writing) and invalid UTF-8. Names of files and links may contain any
+// of them.
 func Printable(text string) string { return strings.Map(printed, text) }
 
-// PrintableLines is [Printable] for a text of several lines, as a plugin's stderr. Tabs stay.
+// PrintableLines is [Printable] for a text of several lines, such as a plugin's stderr. Tabs stay.
 func PrintableLines(text string) string {
 	return strings.Map(func(r rune) rune {
 		if r == '\n' || r == '\t' {
@@ -25,7 +25,7 @@ func PrintableLines(text string) string {
 	}, text)
 }
 
-// printed is a character as it is printed.
+// printed returns the character to print.
 func printed(r rune) rune {
 	if !strconv.IsPrint(r) || r == utf8.RuneError {
 		return '?'
@@ -33,8 +33,8 @@ func printed(r rune) rune {
 	return r
 }
 
-// Lines returns a writer that passes on what is written to it as [PrintableLines] has it; nil for
-// nil. Each write has whole characters.
+// Lines returns a writer that writes to w through [PrintableLines]; nil for nil. Each write must
+// have whole characters.
 func Lines(w io.Writer) io.Writer {
 	if w == nil {
 		return nil
@@ -52,10 +52,10 @@ func (l lines) Write(b []byte) (int, error) {
 	return len(b), nil
 }
 
-// EscapeJSON returns a JSON document in which all characters that [Printable] replaces are written
-// as \u and four digits, which means the same. encoding/json writes only those of ASCII so. What is
-// not UTF-8 becomes U+FFFD, as with every reader in Go. The document itself is returned where
-// nothing is to be escaped.
+// EscapeJSON returns a JSON document in which all characters that [Printable] replaces are escaped
+// as \u and four digits, with the same meaning. encoding/json escapes only those of ASCII. Invalid
+// UTF-8 becomes U+FFFD, as in every Go decoder. If there is nothing to escape, it returns doc
+// itself.
 func EscapeJSON(doc []byte) []byte {
 	var out []byte // nil: nothing was escaped yet
 	done := 0
@@ -80,11 +80,11 @@ func EscapeJSON(doc []byte) []byte {
 	return append(out, doc[done:]...)
 }
 
-// maxQuoted is how much of a value in a message is printed, in bytes.
+// maxQuoted is the length limit of a value in a message, in bytes.
 const maxQuoted = 100
 
-// Shorten cuts the values in a message after 100 bytes, since a key may have one of megabytes: those in
-// double quotes, as %q and JSON have them, and words that are longer than a name can be and are no
+// Shorten cuts the values in a message after 100 bytes, since a key may have a value of megabytes:
+// values in double quotes, as %q and JSON write them, and words longer than a name that are not
 // absolute paths.
 func Shorten(msg string) string {
 	if len(msg) <= maxQuoted {
@@ -125,7 +125,7 @@ func cutWords(text string) string {
 	return strings.Join(words, "")
 }
 
-// closing is where the quote that ends a value is; -1: there is none.
+// closing returns the position of the quote that ends a value; -1: there is none.
 func closing(msg string, from int) int {
 	for i := from; i < len(msg); i++ {
 		switch msg[i] {
@@ -143,7 +143,7 @@ func cutEscaped(text string) string {
 	for i := 0; ; {
 		_, size := utf8.DecodeRuneInString(text[i:])
 		if text[i] == '\\' {
-			switch text[i+1] { // closing has seen it
+			switch text[i+1] { // closing has checked that it exists
 			case 'x':
 				size = len(`\x00`)
 			case 'u':

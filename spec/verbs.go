@@ -10,9 +10,9 @@ import (
 // A Verb is an operation of the specification, as in CNI_COMMAND.
 type Verb string
 
-// The verbs. GET stands in the drafts of 0.4.0 alone.
+// The verbs. Only drafts of 0.4.0 have GET.
 const (
-	// ADD and GET answer with a result, VERSION with versions, the others with nothing.
+	// ADD and GET return a result, VERSION returns versions, the others return nothing.
 	Add        Verb = "ADD"
 	Check      Verb = "CHECK"
 	Del        Verb = "DEL"
@@ -21,21 +21,20 @@ const (
 	Status     Verb = "STATUS"
 	GetVersion Verb = "VERSION"
 
-	// Restore and Prepare are none of the specification, and other runtimes do not know them: a
-	// runtime of this program runs them of the plugins in it, see [Verbs].
+	// Restore and Prepare are not verbs of the specification, and other runtimes do not know them:
+	// a runtime of this program runs them for the plugins in it, see [Verbs].
 	Restore Verb = "RESTORE"
 	Prepare Verb = "PREPARE"
 )
 
-// attached reports whether the verb is about one attachment, and so needs its
-// names.
-// CNI_CONTAINERID and CNI_IFNAME must be there, and CNI_NETNS but for DEL.
+// attached reports whether the verb is about one attachment: it requires CNI_CONTAINERID and
+// CNI_IFNAME, and except for DEL also CNI_NETNS.
 func (v Verb) attached() bool {
 	return v == Add || v == Check || v == Del || v == Get || v == Restore
 }
 
-// since returns the oldest version that has the verb.
-// VERSION came with 0.2.0, but is answered before a version is known.
+// since returns the oldest version that has the verb. 0.2.0 introduced VERSION, but VERSION is
+// answered before a version is known.
 func (v Verb) since() Version {
 	switch v {
 	case Check, Get:
@@ -46,140 +45,140 @@ func (v Verb) since() Version {
 	return V010
 }
 
-// Verbs are what a plugin implements. A nil Status is healthy, a nil GC has
-// nothing to do, a nil Get answers with prevResult or code 3; a nil Add passes
-// prevResult on, a nil Check or Del succeeds.
+// Verbs has the functions that a plugin implements. A nil Status reports ready, a nil GC does
+// nothing, a nil Get returns prevResult or code 3; a nil Add passes prevResult on, a nil Check or
+// Del succeeds.
 type Verbs struct {
-	// Since is the oldest version the plugin serves; zero: all versions.
+	// Since is the oldest version that the plugin supports; zero: all versions.
 	Since Version
 
-	// Args: the plugin, or one that it delegates to, reads CNI_ARGS in ADD, CHECK or GET. A
-	// malformed one is then an error, else a warning.
+	// Args says that the plugin, or its delegate, reads CNI_ARGS in ADD, CHECK or GET. Malformed
+	// CNI_ARGS are then an error, else a warning.
 	Args bool
 
-	// ArgIP says that ADD gives the address of IP in CNI_ARGS.
+	// ArgIP says that ADD assigns the address IP of CNI_ARGS.
 	ArgIP bool
 
-	// OpensNetNS: ADD, CHECK, DEL and GET open CNI_NETNS, and refuse the host's own. For other plugins
-	// the serve loop checks it.
+	// OpensNetNS says that ADD, CHECK, DEL and GET open CNI_NETNS, and reject the host's own. For
+	// other plugins the serve loop checks it.
 	OpensNetNS bool
 
-	// IPAM: the plugin gives addresses, so "ipam.type" may name it.
+	// IPAM says that the plugin is an IPAM plugin, so "ipam.type" may name it.
 	IPAM bool
 
 	// Interface says that ADD makes the interface CNI_IFNAME, MAC that it reads [Request.MAC].
 	Interface, MAC bool
 
-	// Delegates: DEL runs another interface plugin, and forgets it once that has succeeded.
+	// Delegates says that DEL runs another interface plugin, and deletes the record of it after its
+	// success.
 	Delegates bool
 
-	// Chained says that ADD needs the prevResult of a plugin before it in the list.
+	// Chained says that ADD needs the prevResult of an earlier plugin in the list.
 	Chained bool
 
-	// Replaces says that ADD may be run again for an attachment that has one, with other arguments:
-	// what it makes replaces what the first one has made.
+	// Replaces says that ADD may be repeated for an attachment with other arguments: its result
+	// replaces that of the first ADD.
 	Replaces bool
 
-	// Validate checks the configuration of an ADD, and opens, sends and starts nothing. Its
-	// errors are ADD's. The verb STATUS says that the runtime may add what is missing by a
+	// Validate checks the configuration of an ADD without opening, sending or starting anything.
+	// Its errors are ADD's. With the verb STATUS, the runtime may still supply a missing value by a
 	// capability. Nil: every configuration is valid.
 	Validate func(*Request) (Resources, error)
 
-	// Records returns the directory with the records by which GC finds what is to be deleted, one
-	// JSON object for each attachment, which has its names. Nil: there are none.
+	// Records returns the directory of the records in which GC finds stale attachments: one JSON
+	// object with its names for each attachment. Nil: there are none.
 	Records func(*Request) string
 
-	// Leases returns the directory with the leases of an IPAM plugin, in which each network has one of
-	// its own, with a file for each address, as the reference's host-local has them. An invalid
-	// configuration has one as well. Nil: there is none.
+	// Leases returns the data directory of an IPAM plugin, with a directory for each network and in
+	// that a file for each address, as in the reference's host-local. An invalid configuration has
+	// one as well. Nil: there is none.
 	Leases func(*Request) string
 
-	// Holds returns what an ADD of this configuration and prevResult makes for the attachment, as its
-	// plugin has it in words and as data. It enters no namespace, and asks the kernel for nothing that
-	// is not asked once for all attachments: see package once. Nil: no more than the result has.
+	// Holds describes what an ADD of this configuration and prevResult makes for the attachment, as
+	// text and as data. It enters no namespace. Its requests to the kernel are made once for all
+	// attachments: see package once. Nil: nothing besides the result.
 	Holds func(context.Context, *Request) ([]Holding, error)
 
-	// Publishes says that Holds may have ports that the capability portMappings does not have: a tool
-	// that lists ports has to ask for them.
+	// Publishes says that Holds may return ports that the capability portMappings does not have: a
+	// tool that lists ports must call it.
 	Publishes bool
 
 	// Veth says that ADD makes a veth pair: an attachment has a link on the host as long as its
 	// network namespace exists.
 	Veth bool
 
-	// Confine changes the configuration of a plugin so that ADD changes nothing but network
-	// namespaces and what is stored below the state directory, and returns what is left out by
-	// that, for people; empty: nothing. Nil: it changes nothing else anyway.
+	// Confine changes the configuration of a plugin so that ADD changes only network namespaces and
+	// files below the state directory; it returns a text about what ADD omits then; empty: nothing.
+	// Nil: ADD changes nothing else.
 	Confine func(conf map[string]json.RawMessage) (leftOut string)
 
-	// The request is checked before, see [NewRequest] and [Verbs.CheckRequest]. The functions may change
-	// it, and print warnings with its Warn.
+	// The request is already checked, see [NewRequest] and [Verbs.CheckRequest]. The functions may
+	// change it, and print warnings with its Warn.
 	Add, Get               func(context.Context, *Request) (*Result, error)
 	Check, Del, Status, GC func(context.Context, *Request) error
 
-	// Restore makes what ADD has made for prevResult, as far as it is not there any more: links of
-	// the host, their flags and addresses, routes, settings, rules and leases, and in the container
-	// that the interface is up, with its addresses and routes. It makes no interface in the
-	// container, gives no other address, and may be run again at any time. What it has done it
-	// reports with [Request.Did]; an error with [ErrNeedsAdd] in it is about what it cannot set. A
-	// plugin without anything of this has none.
+	// Restore makes the missing parts of what ADD has made for prevResult: links of the host, their
+	// flags and addresses, routes, settings, rules and leases. In the container it sets the
+	// interface up, with its addresses and routes. It does not make an interface in the container
+	// or assign another address, and may be repeated at any time. It reports changes with
+	// [Request.Did]; an error that matches [ErrNeedsAdd] is about state that it cannot set. A
+	// plugin without such state has no Restore.
 	Restore func(context.Context, *Request) error
 
-	// Prepare makes what the attachments of a network share on the host, before the first one,
-	// as a bridge. That of an IPAM plugin frees what earlier boots have left.
+	// Prepare makes what the attachments of a network share on the host, such as a bridge, before
+	// the first ADD. Prepare of an IPAM plugin frees the leases of earlier boots.
 	Prepare func(context.Context, *Request) error
 
-	// RemoveNetwork deletes what ADD has made for the network and no attachment owns, as a
+	// RemoveNetwork deletes what ADD has made for the network and no attachment owns, such as a
 	// bridge; the request is that of a GC. It is not a verb of the specification. The error has
-	// code 100 if something else uses the network. Nil: there is no such thing.
+	// code 100 if something else uses the network. Nil: there is nothing to delete.
 	RemoveNetwork func(context.Context, *Request) error
 }
 
 // Resources are what a configuration uses: the link on the host, the addresses of its network, and
-// what lets its packets pass.
+// whether its packets are routed and accepted.
 type Resources struct {
 	Link    string // of the host, through which it reaches the containers; empty: one for each container
-	Parent  string // of the host, that the containers' links are made on; empty: none is configured
+	Parent  string // of the host, the parent of the containers' links; empty: none is configured
 	Routed  bool   // the host routes to the addresses
 	Ranges  []Range
-	Accepts bool // what is forwarded for the addresses is accepted in chain CNI-FORWARD
+	Accepts bool // chain CNI-FORWARD accepts packets forwarded for the addresses
 	Zoned   bool // the addresses are in a zone of firewalld
 }
 
-// Add adds what another plugin of a list uses. The first one's links stay.
+// Add adds the resources of another plugin of a list. The links of the first plugin stay.
 func (r *Resources) Add(o Resources) {
 	r.Link, r.Parent = cmp.Or(r.Link, o.Link), cmp.Or(r.Parent, o.Parent)
 	r.Routed, r.Accepts, r.Zoned = r.Routed || o.Routed, r.Accepts || o.Accepts, r.Zoned || o.Zoned
 	r.Ranges = append(r.Ranges, o.Ranges...)
 }
 
-// A Range is the addresses of a subnet from First to Last, which are given to containers.
+// A Range is the addresses of a subnet from First to Last that containers get.
 type Range struct {
 	Subnet      netip.Prefix
 	First, Last netip.Addr
 	Gateway     netip.Addr // zero: none is configured
-	Set         int        // ranges of one number are a choice: an attachment gets an address of one of them
+	Set         int        // an attachment gets one address from the ranges with the same number
 }
 
 // An Invoker finds plugins by name, and runs them.
 type Invoker interface {
-	// Invoke runs the request's verb; the result is nil for verbs that have none. The
-	// request is the callee's to change, see [Request.Delegate].
+	// Invoke runs the request's verb; the result is nil for verbs without one. The callee may
+	// change the request, see [Request.Delegate].
 	Invoke(ctx context.Context, plugin string, r *Request) (*Result, error)
 
-	// Find returns the verbs of a plugin of this program; nil for an external one, of
-	// which no more is known. The error is that of Invoke for a plugin that is missing.
+	// Find returns the verbs of a plugin of this program; nil for an external one. The error for a
+	// missing plugin is that of Invoke.
 	Find(plugin string) (*Verbs, error)
 }
 
-// Do runs the request's verb, as the version allows it. A verb that is not one
-// has code 4, a version that has not this verb or that the plugin does not
-// serve has code 1, and a request without what the verb needs has code 7.
+// Do runs the request's verb. An unknown verb has code 4. A version that lacks the verb, or that
+// the plugin does not support, has code 1. A request that lacks what the verb needs has code 7.
 //
-// DEL is run in any version. What it goes on without is warned of.
+// DEL runs in any version, with warnings about what it ignores.
 //
-// A result is of no version; the caller encodes it ([Request.Encode]). The codes 50 and 51
-// are STATUS's alone; in other verbs what has them gets 104.
+// The result is independent of the version; the caller encodes it ([Request.Encode]). Only STATUS
+// returns the codes 50 and 51; in other verbs they become 104.
 func (v Verbs) Do(ctx context.Context, r *Request) (*Result, error) {
 	if err := v.CheckRequest(r); err != nil {
 		return nil, err
@@ -226,8 +225,8 @@ func (v Verbs) run(ctx context.Context, r *Request) (*Result, error) {
 	return nil, nil
 }
 
-// withoutResult returns the function of a verb without a result; nil: none. Do has let no
-// other verb pass than these six.
+// withoutResult returns the function of a verb without a result; nil: none. Do passes only these
+// six other verbs.
 func (v Verbs) withoutResult(verb Verb) func(context.Context, *Request) error {
 	switch verb {
 	case Check:
@@ -244,9 +243,9 @@ func (v Verbs) withoutResult(verb Verb) func(context.Context, *Request) error {
 	return v.GC
 }
 
-// CheckRequest reports why [Verbs.Do] would refuse the request without running any
-// code of the plugin; nil: it would not.
-// Serve loops ask it through Do; a runtime may ask before it starts anything.
+// CheckRequest returns the error with which [Verbs.Do] would reject the request without running any
+// code of the plugin; nil: none. Serve loops call it through Do; a runtime may call it before it
+// starts anything.
 func (v Verbs) CheckRequest(r *Request) error {
 	verb := r.Call.Verb
 	switch verb {
@@ -266,7 +265,7 @@ func (v Verbs) CheckRequest(r *Request) error {
 	switch {
 	case err != nil:
 		return err
-	// Of the IPAM plugin too, before anything is made for it.
+	// Also for the IPAM plugin, before anything is made for it.
 	case r.badArgs != nil && (v.Args || r.Net.IPAM.Type != ""):
 		return r.badArgs
 	case verb == Check && r.Prev == nil && v.Check != nil, verb == Restore && r.Prev == nil && v.Restore != nil:
@@ -277,13 +276,13 @@ func (v Verbs) CheckRequest(r *Request) error {
 	return nil
 }
 
-// unknownVerb is the error of what is not a verb of the specification.
+// unknownVerb returns the error for an unknown verb.
 func unknownVerb(verb Verb) *Error {
 	return Errorf(CodeEnv, "unknown CNI_COMMAND: %s", verb).WithDetails("it must be ADD, DEL, CHECK, GET, GC, STATUS or VERSION")
 }
 
-// Validate checks the configuration of a plugin of this program, see [Verbs.Validate]: of the
-// request's own, or of one that it delegates to. An external one takes any.
+// Validate checks the configuration of a plugin of this program, see [Verbs.Validate]: the
+// request's own, or that of a delegate. It accepts any configuration of an external plugin.
 func (r *Request) Validate(plugin string) (Resources, error) {
 	verbs, err := r.Invoker.Find(plugin)
 	if err == nil && verbs != nil {
@@ -295,8 +294,8 @@ func (r *Request) Validate(plugin string) (Resources, error) {
 	return verbs.Validate(r)
 }
 
-// ValidateBy is [Verbs.Validate] for a plugin that uses no [Resources], by the function that reads
-// its configuration for ADD.
+// ValidateBy returns a [Verbs.Validate] for a plugin without [Resources], from the function that
+// reads its configuration for ADD.
 func ValidateBy[C any](read func(*Request) (C, error)) func(*Request) (Resources, error) {
 	return func(r *Request) (Resources, error) {
 		_, err := read(r)
@@ -304,8 +303,8 @@ func ValidateBy[C any](read func(*Request) (C, error)) func(*Request) (Resources
 	}
 }
 
-// checkVerbVersion reports whether the version of the configuration has a verb that not
-// all versions have. The texts and their order are the reference's.
+// checkVerbVersion checks that the version of the configuration has the verb. The texts and their
+// order are the reference's.
 func (v Verbs) checkVerbVersion(verb Verb, n NetConf) error {
 	config, err := ParseVersion(n.CNIVersion)
 	switch {
@@ -319,9 +318,9 @@ func (v Verbs) checkVerbVersion(verb Verb, n NetConf) error {
 	return v.checkVersion(n)
 }
 
-// checkVersion reports whether the plugin serves the version of a configuration: the
-// text must be exactly that of a supported version, so "1.0" is refused. The error has code 1, and
-// the versions in its details.
+// checkVersion checks that the plugin supports the version of a configuration: the text must be
+// exactly a supported version, so "1.0" is rejected. The error has code 1, and the versions in its
+// details.
 func (v Verbs) checkVersion(n NetConf) error {
 	if n.exact(v.Since) {
 		return nil
@@ -337,8 +336,8 @@ func (v Verbs) checkVersion(n NetConf) error {
 	return Errorf(CodeVersion, "incompatible CNI versions").WithDetails("config is %q, plugin supports %q", text, served).AtKey("cniVersion")
 }
 
-// exact reports whether cniVersion is written as one of the versions from
-// since on is; without one it is 0.1.0.
+// exact reports whether cniVersion is written exactly as one of the versions from since on; a
+// missing one is 0.1.0.
 func (n NetConf) exact(since Version) bool {
 	text := n.CNIVersion
 	if text == "" {

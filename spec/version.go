@@ -26,16 +26,16 @@ var (
 	// GC and STATUS, attributes of routes, and the MTU of interfaces.
 	V110 = Version{1, 1, 0}
 
-	// Newest is what VERSION answers when no version is asked for.
+	// Newest is the version of VERSION's answer if no version is requested.
 	Newest = V110
 )
 
 // versions is in order, which [Versions] relies on.
 var versions = [...]Version{V010, V020, V030, V031, V040, V100, V110}
 
-// Versions returns all versions from the given one on, oldest first; none if it is
-// newer than all that are supported. The zero Version asks for all. It is a part of an array
-// that all callers share, and must not be changed.
+// Versions returns all versions from the given one on, oldest first; none if it is newer than all
+// supported versions. The zero Version selects all. All callers share the array, and must not
+// change it.
 func Versions(since Version) []Version {
 	for i, v := range versions {
 		if v.AtLeast(since) {
@@ -45,13 +45,12 @@ func Versions(since Version) []Version {
 	return nil
 }
 
-// ParseVersion reads one to three decimal parts; missing parts are 0 and the
-// empty string is 0.1.0, as the specification says of a configuration without
-// a version.
+// ParseVersion parses one to three decimal parts; missing parts are 0 and the empty string is
+// 0.1.0, as the specification says about a configuration without a version.
 //
-// A number may have 16 bits and leading zeros, as in the reference. The
-// result need not be a version that exists: see [Verbs.Do]. A sign, a blank, a "v"
-// or a suffix as in "0.4.0-dev" is an error.
+// A number may have 16 bits and leading zeros, as in the reference. The result need not be an
+// existing version: see [Verbs.Do]. A sign, a blank, a "v" or a suffix as in "0.4.0-dev" is an
+// error.
 func ParseVersion(s string) (Version, error) {
 	if s == "" {
 		return V010, nil
@@ -87,12 +86,12 @@ func (v Version) AtLeast(o Version) bool {
 	return v.Patch >= o.Patch
 }
 
-// NeedsAddress reports whether a result that a built-in plugin gives in version v must have
-// an address: below 0.3.0 there is nothing else in it.
+// NeedsAddress reports whether the result of a built-in plugin in version v must have an address:
+// below 0.3.0 it has nothing else.
 func (v Version) NeedsAddress() bool { return !v.AtLeast(V030) }
 
-// isSupported reports whether the text is exactly a supported version from since on.
-// As in the reference, "1.0" is not 1.0.0.
+// isSupported reports whether the text is exactly a supported version from since on. As in the
+// reference, "1.0" is not 1.0.0.
 func isSupported(text string, since Version) bool {
 	for _, v := range Versions(since) {
 		if v.String() == text {
@@ -102,8 +101,8 @@ func isSupported(text string, since Version) bool {
 	return false
 }
 
-// ConfVersion returns the version of a configuration, whatever else is in it; the zero
-// Version if that cannot be read.
+// ConfVersion returns the version of a configuration, even if other keys are invalid; the zero
+// Version if it cannot be read.
 func ConfVersion(conf []byte) Version {
 	r := &Request{}
 	if unmarshalObject(conf, &r.top) != nil || r.readVersion() != nil {
@@ -112,11 +111,11 @@ func ConfVersion(conf []byte) Version {
 	return r.Net.Version
 }
 
-// VersionAnswer returns what VERSION prints for a plugin that serves all
-// versions from since on: one line. It echoes the cniVersion of stdin if the
-// plugin serves that, else it is in the newest; bad input is not an error.
+// VersionAnswer returns what VERSION prints for a plugin that supports all versions from since on:
+// one line. It echoes the cniVersion of stdin if the plugin supports that, else it has the newest;
+// bad input is not an error.
 //
-// The specification asks for the echo; runtimes choose by supportedVersions.
+// The specification requires the echo; runtimes choose by supportedVersions.
 func VersionAnswer(stdin []byte, since Version) []byte {
 	var conf struct{ CNIVersion string }
 	if err := json.Unmarshal(stdin, &conf); err != nil || !isSupported(conf.CNIVersion, since) {

@@ -8,24 +8,24 @@ import (
 	"strings"
 )
 
-// A Node is a value of a JSON document: the document itself, a member or an element. It is valid in
-// the call of visit that gets it; its key is put together when it is asked for.
+// A Node is a value of a JSON document: the document itself, a member or an element. It is valid
+// only during its call of visit; its key is built when it is requested.
 type Node struct {
-	Up    *Node  // nil: the document
+	Up    *Node  // the containing value; nil: this is the document
 	Index int    // of an element
 	name  []byte // of a member; nil: none
 
-	Start, Value int // offsets of the name, or of an element's value, and of the value
+	Start, Value int // offsets of the name (of an element: of the value), and of the value
 	Depth        int // 0: the document
 }
 
-// Name returns the name of a member, and whether it is one.
+// Name returns the name of a member; false: the value is not a member.
 func (n *Node) Name() (name string, ok bool) { return string(n.name), n.name != nil }
 
-// longestName is how much of a name is in the key of a value, in bytes.
+// longestName is the length limit of a name in a key, in bytes.
 const longestName = 200
 
-// Key returns the key as messages have it: plugins[0].ipam.subnet. Long names are cut.
+// Key returns the key as in messages: plugins[0].ipam.subnet. Long names are cut.
 func (n *Node) Key() string {
 	var parts []string
 	for ; n.Up != nil; n = n.Up {
@@ -55,19 +55,19 @@ func (n *Node) Text(doc []byte) (text string, ok bool) {
 	return string(raw), ok
 }
 
-// Walk calls visit for the values of a JSON document in their order, as far as it is JSON. Values
-// in one are visited if visit returns true for it, down to the depth that documents may have.
+// Walk calls visit for the values of a JSON document in their order, up to a syntax error. It
+// visits the values in a value if visit returns true for that, down to the depth limit.
 func Walk(doc []byte, visit func(n *Node) bool) {
 	w := &walker{doc: doc, visit: visit}
 	w.value(&Node{})
 }
 
-// Find returns the value of a key, the last one if there are several; if it is nowhere written like
-// this, the first one in other letter case.
+// Find returns the value of a key, the last one if there are several; if no key has this spelling,
+// the first one in other letter case.
 func Find(doc []byte, key string) (*Node, bool) {
-	var found []Node // with those around it, the innermost first
+	var found []Node // with its parents, the innermost first
 	exact := false
-	below := []rest{restOf(key, true)} // for the values in one, by depth
+	below := []rest{restOf(key, true)} // of the key, for the values in a value, by depth
 	Walk(doc, func(n *Node) bool {
 		var r rest
 		if n.Up == nil {
@@ -102,15 +102,15 @@ func Find(doc []byte, key string) (*Node, bool) {
 	return &found[0], true
 }
 
-// A rest is what remains of a key inside of a value.
+// A rest is the part of a key that remains inside a value.
 type rest struct {
 	key   string
-	index int    // it begins with this one; -1: with a name
+	index int    // the index at its beginning; -1: it begins with a name
 	after string // the index
-	exact bool   // so far it is written as in the document
+	exact bool   // the spelling matches the document so far
 }
 
-// restOf reads the index that a key begins with.
+// restOf parses the index at the beginning of a key.
 func restOf(key string, exact bool) rest {
 	r := rest{key: key, index: -1, exact: exact}
 	if strings.HasPrefix(key, "[") {
@@ -122,7 +122,7 @@ func restOf(key string, exact bool) rest {
 	return r
 }
 
-// without cuts the name or the index of a value off, which may be in other letter case.
+// without removes the name or the index of a value, which may have other letter case.
 func (r *rest) without(n *Node) (key string, same, ok bool) {
 	if n.name == nil {
 		return r.after, true, r.index == n.Index
@@ -142,14 +142,14 @@ func (r *rest) without(n *Node) (key string, same, ok bool) {
 	return key, same, true
 }
 
-// A walker is one Walk.
+// A walker is the state of one Walk.
 type walker struct {
 	doc   []byte
 	at    int
 	visit func(n *Node) bool
 }
 
-// next skips blanks and returns the byte behind them; 0: the end.
+// next skips blanks and returns the next byte; 0: the end.
 func (w *walker) next() byte {
 	for ; w.at < len(w.doc); w.at++ {
 		switch c := w.doc[w.at]; c {
@@ -178,7 +178,7 @@ func (w *walker) value(n *Node) bool {
 	inner := Node{Up: n, Depth: n.Depth + 1}
 	for ; ; inner.Index++ {
 		switch d := w.next(); {
-		case d == c+2: // } and ] are two behind { and [
+		case d == c+2: // the codes of } and ] are those of { and [ plus two
 			w.at++
 			return true
 		case inner.Index == 0:
@@ -201,7 +201,7 @@ func (w *walker) value(n *Node) bool {
 	}
 }
 
-// string reads a string and returns what it means, and where it begins.
+// string reads a string and returns its decoded text and its offset.
 func (w *walker) string() (text []byte, start int, ok bool) {
 	start = w.at
 	if start >= len(w.doc) || w.doc[start] != '"' || !w.skip() {
@@ -218,7 +218,7 @@ func (w *walker) string() (text []byte, start int, ok bool) {
 	return text[:len(text):len(text)], start, true
 }
 
-// skip skips a value, whatever is in it.
+// skip skips a value and its content.
 func (w *walker) skip() bool {
 	for open := 0; w.at < len(w.doc); {
 		c := w.doc[w.at]

@@ -5,27 +5,25 @@ import (
 	"encoding/json"
 )
 
-// indentLimit is the size from which a result is printed without indentation,
-// in bytes: indentation multiplies it.
+// indentLimit is the size in bytes from which a result is printed without indentation, which
+// multiplies the size.
 const indentLimit = 64 << 10
 
-// The bounds of interfaces[].mtu and routes[].mtu in the result schema; lo has 65536, which is
-// not printed.
-// 68 is the least that IPv4 works with (RFC 791).
+// The limits of interfaces[].mtu and routes[].mtu in the result schema; lo has 65536, which is not
+// printed. 68 is the least MTU of IPv4 (RFC 791).
 const minMTU, maxMTU = 68, 65535
 
-// Encode writes the result in the shape of version v, indented by four spaces
-// and without a newline at the end. It fails with code 7 if v is unknown.
-// Nothing else is lost from 0.3.0 on but what the version has no member for; below, the
-// interfaces and all but one address of each family are.
+// Encode encodes the result in the form of version v, indented by four spaces and without a newline
+// at the end. It fails with code 7 if v is unknown. From 0.3.0 on only members that the version
+// lacks are lost; below 0.3.0 also the interfaces and all but one address of each family.
 func (r *Result) Encode(v Version) ([]byte, error) { return r.EncodeFor(v, "") }
 
-// EncodeFor is [Result.Encode]; below 0.3.0, where a result has one address of
-// each family, it prefers those of the named interface of the container.
-// Without a name, or where none of its addresses is known, the first one is taken.
+// EncodeFor is [Result.Encode]; below 0.3.0, where a result has one address of each family, it
+// prefers those of the named interface of the container. Without a name, or if none of its
+// addresses is known, it takes the first one.
 //
-// It is what a runtime keeps and prints: a result without addresses is written as well, since
-// external plugins may answer so in all versions.
+// A runtime stores and prints this form: a result without addresses is valid too, since external
+// plugins may return one in all versions.
 func (r *Result) EncodeFor(v Version, ifName string) ([]byte, error) {
 	o, err := r.wire(v, ifName)
 	if err != nil {
@@ -40,12 +38,12 @@ func (r *Result) EncodeFor(v Version, ifName string) ([]byte, error) {
 		return b, nil
 	}
 	var out bytes.Buffer
-	json.Indent(&out, b, "", "    ") // is JSON
+	json.Indent(&out, b, "", "    ") // valid JSON
 	return out.Bytes(), nil
 }
 
-// An object is a JSON object in the making. What is not a member of the specification, and
-// was read, is written again.
+// An object is a JSON object to be encoded. It includes members that were read and are not in the
+// specification.
 type object map[string]any
 
 // object begins an object with the unknown members.
@@ -84,10 +82,10 @@ func (r *Result) wire(v Version, ifName string) (object, error) {
 	o := r.extra.object()
 	s := shape{addressVersion: !v.AtLeast(V100), attributes: v.AtLeast(V110)}
 	if v == V030 {
-		delete(o, "ip") // there it would be read as the list of addresses
+		delete(o, "ip") // it would be read as the list of addresses
 	}
 	o["cniVersion"] = v.String()
-	// Older versions have dns always, {} if there is nothing in it.
+	// Older versions always have dns, {} if it is empty.
 	if s.addressVersion || !r.DNS.Empty() {
 		o["dns"] = r.DNS.wire()
 	}
@@ -101,9 +99,9 @@ func (r *Result) wire(v Version, ifName string) (object, error) {
 	return o, nil
 }
 
-// families writes ip4 and ip6, which versions below 0.3.0 have beside dns. A
-// route is in the member of its family, with its attributes: the plugin that sets the routes of an
-// IPAM plugin finds them nowhere else.
+// families writes ip4 and ip6, which versions below 0.3.0 have beside dns. A route is in the member
+// of its family, with its attributes: the plugin that sets the routes of an IPAM plugin finds them
+// only there.
 func (r *Result) families(o object, ifName string) {
 	for _, key := range []string{"ip4", "ip6"} {
 		is4 := key == "ip4"
@@ -125,8 +123,8 @@ func (r *Result) families(o object, ifName string) {
 	}
 }
 
-// first returns the first address of a family that is the named interface's
-// in the container, else the first of the family, else nil.
+// first returns the first address of a family on the named interface in the container, else the
+// first of the family, else nil.
 func (r *Result) first(is4 bool, ifName string) *IP {
 	var own []IP
 	if ifName != "" {
@@ -140,15 +138,15 @@ func (r *Result) first(is4 bool, ifName string) *IP {
 	return nil
 }
 
-// A shape is what the parts of a result look like from 0.3.0 on.
-// All versions have attributes of routes, which the reference prints from 0.3.0 on.
+// A shape is the form of the parts of a result from 0.3.0 on. All versions have attributes of
+// routes, which the reference prints from 0.3.0 on.
 type shape struct {
-	addressVersion bool // below 1.0.0 an address says of which family it is
+	addressVersion bool // below 1.0.0 an address has its family
 	attributes     bool // from 1.1.0 on an interface has mtu, socketPath and pciID
 }
 
-// iface writes an element of interfaces; the name is always there.
-// An MTU out of the schema's bounds is left out, as lo's.
+// iface writes an element of interfaces; the name is always present. An MTU outside the schema's
+// limits is omitted, such as lo's.
 func (s shape) iface(i Interface) object {
 	o := i.extra.object()
 	o["name"] = i.Name
@@ -165,9 +163,8 @@ func (s shape) iface(i Interface) object {
 	return o
 }
 
-// ip writes an element of ips; the version, which older ones need, follows
-// from the address.
-// An index outside the list is left out too: containerd crashes on one.
+// ip writes an element of ips; older versions need the version member, which follows from the
+// address. It omits an index outside the list, on which containerd crashes.
 func (s shape) ip(ip IP, interfaces int) object {
 	o := ip.extra.object()
 	o["address"] = ip.Address
@@ -197,7 +194,7 @@ func (r Route) wire() object {
 	return o
 }
 
-// wire writes dns, {} if there is nothing in it.
+// wire writes dns, {} if it is empty.
 func (d DNS) wire() object {
 	o := d.extra.object()
 	put(o, "domain", d.Domain)

@@ -1,11 +1,11 @@
-// Package flock locks files by flock(2), for what several processes or goroutines change.
+// Package flock locks files with flock(2), for files that several processes or goroutines change.
 //
-// The lock belongs to the open file, so it excludes goroutines of one process as well as
-// other processes, the reference's plugins among them. It ends when unlock is called, and
-// when the process ends, however it ends.
+// The lock belongs to the open file description, so it excludes goroutines of one process as well
+// as other processes, including the reference's plugins. It ends when unlock is called, or when the
+// process ends in any way.
 //
-// Use [Exclusive] for a lock file, [Lock] for one that is shared or needs another time limit,
-// and [Wait] for a file that is open already.
+// Use [Exclusive] for a lock file, [Lock] for a shared lock or another time limit, and [Wait] for a
+// file that is already open.
 package flock
 
 import (
@@ -18,12 +18,12 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Timeout is how long a lock is waited for at most. Locks are held for a few changes, so a
-// process that has one for longer hangs. Tests set it before they wait.
+// Timeout is the longest wait for a lock. Locks are held for a few changes, so a process that holds
+// one for longer hangs. Tests set it before they wait.
 var Timeout = 30 * time.Second
 
-// Exclusive is [Lock] for an exclusive lock that is waited for no longer than [Timeout]; then
-// the error is context.DeadlineExceeded.
+// Exclusive is [Lock] for an exclusive lock, with a wait of at most [Timeout]; then the error is
+// context.DeadlineExceeded.
 func Exclusive(ctx context.Context, path string, mode os.FileMode) (unlock func(), err error) {
 	until := time.Now().Add(Timeout)
 	return lock(path, mode, func(fd int) (func(), error) { return wait(ctx, fd, unix.LOCK_EX, until) })
@@ -33,7 +33,7 @@ func Exclusive(ctx context.Context, path string, mode os.FileMode) (unlock func(
 // for it until ctx is done. A missing file is created with the given mode; only a regular file
 // is locked. Errors are *os.PathError, around that of the context if that ended first.
 //
-// The holder of an exclusive lock may remove the file before it unlocks: then those that wait
+// The holder of an exclusive lock may remove the file before it unlocks: then waiting processes
 // create and lock a new one.
 func Lock(ctx context.Context, path string, mode os.FileMode, how int) (unlock func(), err error) {
 	return lock(path, mode, func(fd int) (func(), error) { return wait(ctx, fd, how, time.Time{}) })
@@ -52,7 +52,7 @@ func Try(path string, mode os.FileMode, how int) (unlock func(), err error) {
 
 // lock opens the file and locks it by take, until that is the file at path.
 func lock(path string, mode os.FileMode, take func(fd int) (func(), error)) (unlock func(), err error) {
-	// A symbolic link is refused, and a pipe without a writer not waited for.
+	// A symbolic link is rejected, and opening a pipe does not wait for a writer.
 	const flags = unix.O_RDONLY | unix.O_CREAT | unix.O_NOFOLLOW | unix.O_CLOEXEC | unix.O_NONBLOCK
 	for {
 		fd, err := unix.Open(path, flags, uint32(mode.Perm()))
@@ -87,8 +87,8 @@ func Wait(ctx context.Context, fd, how int) (unlock func(), err error) {
 	return wait(ctx, fd, how, time.Now().Add(Timeout))
 }
 
-// wait is [Wait] until then; the zero time: as long as ctx lasts. A lock that is free is taken without
-// a timer, the first of which starts Go's poller.
+// wait is [Wait] until the given time; the zero time: as long as ctx lasts. It takes a free lock
+// without a timer, since the first timer starts Go's poller.
 func wait(ctx context.Context, fd, how int, until time.Time) (unlock func(), err error) {
 	err = flock(fd, how|unix.LOCK_NB)
 	switch {

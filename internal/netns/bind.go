@@ -10,9 +10,9 @@ import (
 	"cnibox/internal/fault"
 )
 
-// Bind mounts the namespace on a file that exists, as ip-netns(8) does: the namespace lives as
-// long as the mount, and the file's path leads to it. Only a file system that all mount
-// namespaces share, see [ShareMounts], shows it to every process.
+// Bind mounts the namespace on an existing file, as ip-netns(8) does: the namespace lives as long
+// as the mount, and the file's path leads to it. Every process sees it only on a file system that
+// all mount namespaces share, see [ShareMounts].
 func (ns *NS) Bind(path string) error {
 	return fault.Change("mount network namespace "+path, func() error {
 		source := fmt.Sprintf("/proc/thread-self/fd/%d", ns.fd)
@@ -23,8 +23,8 @@ func (ns *NS) Bind(path string) error {
 	})
 }
 
-// Unbind is the reverse of Bind; the file stays. That nothing is mounted there, or that there is
-// no file, is not an error.
+// Unbind is the reverse of Bind; the file stays. It is not an error if nothing is mounted there, or
+// if the file does not exist.
 func Unbind(path string) error {
 	for {
 		// A namespace that was bound twice is mounted twice.
@@ -38,8 +38,8 @@ func Unbind(path string) error {
 	}
 }
 
-// ShareMounts makes what is mounted in a directory appear in, and disappear from, all mount
-// namespaces, those of services among them.
+// ShareMounts makes mounts in a directory appear in, and disappear from, all mount namespaces,
+// including those of services.
 func ShareMounts(dir string) error {
 	share := func() error { return unix.Mount("", dir, "", unix.MS_SHARED|unix.MS_REC, "") }
 	return fault.Change("share the mounts in "+dir, func() error {

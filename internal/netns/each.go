@@ -14,10 +14,10 @@ import (
 	"cnibox/internal/disk"
 )
 
-// Each calls fn with each network namespace of the host, and a path to it: those that are mounted,
-// and those that a process is in or has open. Of a process that must not be looked at, as one with
-// more capabilities, ns is nil and the path is its directory in /proc. An error of fn ends it, but
-// for that of a process that has ended.
+// Each calls fn with each network namespace of the host and a path to it: mounted namespaces, and
+// those that a process is in or has open. For a process that this one may not inspect, such as one
+// with more capabilities, ns is nil and the path is its directory in /proc. An error of fn ends
+// Each, unless it is about a process that has ended.
 func Each(fn func(path string, ns *NS) error) error {
 	mounts, err := disk.Mounts()
 	if err != nil {
@@ -56,14 +56,14 @@ func Each(fn func(path string, ns *NS) error) error {
 // isNetNS reports whether a name is that of a network namespace in its file system.
 func isNetNS(name string) bool { return strings.HasPrefix(name, "net:[") }
 
-// A visitor is [Each] at work.
+// A visitor is the state of one [Each].
 type visitor struct {
 	fn   func(path string, ns *NS) error
 	seen map[ID]bool
 	err  error // the first of fn
 }
 
-// visit calls fn with the namespace at a path, unless it was seen. The error is that of opening it.
+// visit calls fn with the namespace at a path, once. The error is that of opening it.
 func (e *visitor) visit(path string) error {
 	ns, err := Open(path)
 	if err != nil {
@@ -89,8 +89,8 @@ func (e *visitor) call(path string, ns *NS) {
 	}
 }
 
-// ProcessAddrs returns the addresses in the namespace of a process that must not be looked at, as far
-// as the files in its directory of /proc have them: those of IPv4 on links that are up.
+// ProcessAddrs returns the addresses in the namespace of a process that this one may not inspect,
+// from the files in its directory of /proc: the IPv4 addresses only of links that are up.
 func ProcessAddrs(process string) (addrs []netip.Addr, err error) {
 	const longest = 16 << 20 // bytes
 	v4, err := disk.Read(process+"/net/fib_trie", 0, longest)

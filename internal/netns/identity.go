@@ -8,9 +8,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// An ID identifies a namespace among all that exist, by device and inode. Once a namespace
-// has ended the kernel may give its ID to a new one, see [NS.Cookie]. The zero value is that of
-// none.
+// An ID identifies an existing namespace by device and inode. The kernel may reuse the ID of a
+// namespace that has ended, see [NS.Cookie]. The zero value is not the ID of any namespace.
 type ID struct {
 	Dev uint64 `json:"dev,omitempty"`
 	Ino uint64 `json:"ino,omitempty"`
@@ -19,7 +18,7 @@ type ID struct {
 // String returns device:inode, in decimal.
 func (id ID) String() string { return fmt.Sprintf("%d:%d", id.Dev, id.Ino) }
 
-// ID returns that of ns.
+// ID returns the namespace's ID.
 func (ns *NS) ID() (ID, error) {
 	ns.mu.Lock()
 	defer ns.mu.Unlock()
@@ -52,8 +51,8 @@ func IDAt(path string) (ID, error) {
 	return ns.ID()
 }
 
-// IsAt reports whether ns was opened at a path, or the path leads to it. False for one that cannot be
-// opened.
+// IsAt reports whether ns was opened at a path, or the path leads to it. It is false if the path
+// cannot be opened.
 func (ns *NS) IsAt(path string) bool {
 	if path == "" || path == ns.path {
 		return path != ""
@@ -76,10 +75,12 @@ func (ns *NS) Same(o *NS) (bool, error) {
 	return a == b, err
 }
 
-// Cookie returns a number that no other namespace has had since the host started, unlike an [ID]. It
-// is 0 before Linux 5.14. Without CAP_SYS_ADMIN over the namespace the error is os.ErrPermission.
+// Cookie returns a number that no other namespace has had since the host started, unlike an [ID].
+// It is 0 before Linux 5.14. Without CAP_SYS_ADMIN over the namespace the error is
+// os.ErrPermission.
 //
-// It is asked once, of a route netlink socket that the first one who needs such a socket gets.
+// It is read once, from a route netlink socket, which the next caller of Socket for route netlink
+// receives.
 func (ns *NS) Cookie() (uint64, error) {
 	ns.ask.Do(func() {
 		fd, err := ns.socket(unix.NETLINK_ROUTE)
@@ -95,7 +96,7 @@ func (ns *NS) Cookie() (uint64, error) {
 	return ns.cookie, ns.denied
 }
 
-// SocketCookie is [NS.Cookie] of the namespace that a socket is in.
+// SocketCookie is [NS.Cookie] of a socket's namespace.
 func SocketCookie(fd int) (uint64, error) {
 	cookie, err := unix.GetsockoptUint64(fd, unix.SOL_SOCKET, unix.SO_NETNS_COOKIE)
 	if errors.Is(err, unix.ENOPROTOOPT) {
@@ -104,8 +105,8 @@ func SocketCookie(fd int) (uint64, error) {
 	return cookie, os.NewSyscallError("getsockopt SO_NETNS_COOKIE", err)
 }
 
-// HasCookie reports whether ns has a cookie that was recorded. Where one of both is not known, as for
-// want of the privilege to enter, it may have.
+// HasCookie reports whether ns may have a recorded cookie: it is also true if either cookie is
+// unknown, as without the privilege to enter.
 func (ns *NS) HasCookie(cookie uint64) bool {
 	if cookie == 0 {
 		return true

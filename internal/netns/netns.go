@@ -1,5 +1,5 @@
-// Package netns opens network namespaces, identifies them, and runs code in them: opening
-// sockets, settings (sysctl), and what else netlink cannot do. It knows nothing of CNI.
+// Package netns opens network namespaces, identifies them, and runs code in them: opening sockets,
+// sysctls, and other operations that netlink lacks. It does not depend on CNI.
 package netns
 
 import (
@@ -11,36 +11,36 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// ErrNotNS is returned for a path that exists and is not a network namespace.
+// ErrNotNS is the error for a path that exists and is not a network namespace.
 var ErrNotNS = errors.New("not a network namespace")
 
 // Thread is the path of the network namespace of the thread that opens it.
 const Thread = "/proc/thread-self/ns/net"
 
-// An NS is an open network namespace, or that of the process ([Host]). It stays usable when its path is
-// gone. Several goroutines may use it.
+// An NS is an open network namespace, or that of the process ([Host]). It stays usable after its
+// path is removed. Several goroutines may use it.
 //
-// It is a bare descriptor: an os.File would start Go's poller and a thread for it.
+// It is a plain descriptor, since an os.File would start Go's poller and a thread for it.
 type NS struct {
-	path   string // where it was opened; empty: by no path
+	path   string // where it was opened; empty: not opened by a path
 	fd     int    // hostFD: that of the calling thread
 	shared *shared
 
 	ask    sync.Once
 	cookie uint64
-	denied error // why the cookie is not known
+	denied error // why the cookie is unknown
 
-	mu    sync.Mutex // of what follows; not held while a function runs
-	id    ID         // zero: not asked for yet
-	route int        // the socket that was asked for the cookie; -1: none, or it is in use
+	mu    sync.Mutex // guards the following fields; not held while a function runs
+	id    ID         // zero: not read yet
+	route int        // the socket from which the cookie was read; -1: none, or in use
 }
 
-// hostFD is in place of the descriptor of [Host].
+// hostFD replaces the descriptor of [Host].
 const hostFD = -2
 
 // Open opens the network namespace at path. The error is os.ErrNotExist if there is no such file or
-// the path is empty, and [ErrNotNS] if the file is something else or the path leads through one. The
-// file is never created, and never waited for.
+// the path is empty, and [ErrNotNS] if the file is something else or the path leads through one.
+// Open never creates the file and never blocks on it.
 func Open(path string) (*NS, error) {
 	if path == "" {
 		return nil, &os.PathError{Op: "open", Err: unix.ENOENT}
@@ -61,7 +61,7 @@ func Open(path string) (*NS, error) {
 	return &NS{path: path, fd: fd, route: -1}, nil
 }
 
-// Reason returns why [Open] has refused a path, without the path, for errors that have it.
+// Reason returns why [Open] rejected a path, without the path, for errors that contain it already.
 func Reason(err error) error {
 	var file *os.PathError
 	switch {
@@ -73,9 +73,8 @@ func Reason(err error) error {
 	return err
 }
 
-// permanent reports whether an error of open(2) is one that no retry and no privilege
-// resolves: a file among the directories of the path, links in a circle, a socket, a NUL in
-// the path, and a path that is too long.
+// permanent reports whether neither a retry nor a privilege resolves an error of open(2): a file as
+// a directory of the path, circular links, a socket, a NUL in the path, or a path that is too long.
 func permanent(err error) bool {
 	for _, errno := range []unix.Errno{unix.ENOTDIR, unix.ELOOP, unix.ENXIO, unix.EINVAL, unix.ENAMETOOLONG} {
 		if errors.Is(err, errno) {
@@ -89,16 +88,16 @@ func permanent(err error) bool {
 func Current() (*NS, error) {
 	ns, err := Open(Thread)
 	if err == nil {
-		ns.path = "" // it leads elsewhere from another thread
+		ns.path = "" // in another thread it leads to another namespace
 	}
 	return ns, err
 }
 
-// Host returns the network namespace that the process runs in, which is that of the calling
-// thread. It costs nothing, has no descriptor, and need not be closed.
+// Host returns the network namespace of the process, which is that of the calling thread. It has no
+// descriptor and need not be closed.
 func Host() *NS { return &NS{fd: hostFD, route: -1} }
 
-// New makes a network namespace, empty but for lo, which is down. It lives as long as the NS is
+// New creates a network namespace that has only lo, which is down. It lives as long as the NS is
 // open, or a process is in it.
 func New() (ns *NS, err error) {
 	var h home
@@ -110,7 +109,7 @@ func New() (ns *NS, err error) {
 	return ns, err
 }
 
-// OfSocket opens the network namespace that a socket is in.
+// OfSocket opens the network namespace of a socket.
 func OfSocket(socket int) (*NS, error) {
 	fd, err := unix.IoctlRetInt(socket, unix.SIOCGSKNS)
 	if err != nil {
@@ -119,14 +118,14 @@ func OfSocket(socket int) (*NS, error) {
 	return &NS{fd: fd, route: -1}, nil
 }
 
-// Path is where the namespace was opened; empty for one that was opened by no path.
+// Path returns the path at which the namespace was opened; empty if it was not opened by a path.
 func (ns *NS) Path() string { return ns.path }
 
 // FD returns the descriptor, valid until Close.
 func (ns *NS) FD() int { return ns.fd }
 
-// Close closes it, unless it is shared: then the end of that does. Nil is a namespace that was
-// never opened.
+// Close closes the namespace, unless it is shared: then the end of the sharing closes it. Nil is a
+// namespace that was never opened.
 func (ns *NS) Close() error {
 	if ns == nil || ns.shared != nil {
 		return nil
@@ -151,14 +150,14 @@ func (ns *NS) close() error {
 // isHost reports whether ns is that of the calling thread.
 func (ns *NS) isHost() bool { return ns.fd == hostFD }
 
-// Do runs fn on a thread in the namespace. It is for what netlink cannot do: sysctl files, tun
-// devices, and the opening of sockets. fn must change nothing else of its thread, which runs
-// other goroutines afterwards ([OnDiscardedThread] is for that). A panic of fn is the caller's.
+// Do runs fn on a thread in the namespace, for operations that netlink lacks: sysctl files, tun
+// devices, and the opening of sockets. fn must change nothing else of its thread, which runs other
+// goroutines afterwards (else use [OnDiscardedThread]). A panic of fn propagates to the caller.
 func (ns *NS) Do(fn func() error) error {
 	switch {
 	case ns.isHost():
 		return fn()
-	case ns.shared != nil: // it is not the one of the process
+	case ns.shared != nil: // it is not the process's own
 		return ns.shared.host.shared.home.runIn(ns.Enter, fn)
 	}
 	same, err := ns.Same(Host())

@@ -5,15 +5,16 @@ import (
 	"io"
 )
 
-// A shared is what all that runs for a call in this process has of a namespace, and of the host's.
+// A shared has the state that all plugins of a call in this process share for a namespace and the
+// host's.
 type shared struct {
 	host *NS
 	home home              // of the host, for both
 	kept map[int]io.Closer // by netlink protocol
 }
 
-// ShareHost returns the namespace of the process for calls that come one after another: what [Keep] opens in
-// it stays open until end, if they share theirs by [NS.ShareWith].
+// ShareHost returns the namespace of the process for consecutive calls: connections that [Keep]
+// opens in it stay open until end, if the calls share theirs by [NS.ShareWith].
 func ShareHost() (host *NS, end func() error, err error) {
 	host = Host()
 	own, err := host.ID()
@@ -25,9 +26,9 @@ func ShareHost() (host *NS, end func() error, err error) {
 	return host, func() error { return errors.Join(host.shared.close(), host.close()) }, nil
 }
 
-// Share has all that runs for a call in this process use ns: what [Keep] opens in it, and in
-// [NS.Host], stays open, and Close does nothing, until end. The namespace of the process is not
-// shared: ok is false.
+// Share makes all plugins of a call in this process use ns: connections that [Keep] opens in it,
+// and in [NS.Host], stay open, and Close does nothing, until end. The namespace of the process is
+// not shared: then ok is false.
 func (ns *NS) Share() (end func() error, ok bool) {
 	host, endHost, err := ShareHost()
 	if err != nil {
@@ -49,7 +50,7 @@ func (ns *NS) ShareWith(host *NS) (end func() error, ok bool) {
 	return func() error { return errors.Join(ns.shared.close(), ns.close()) }, true
 }
 
-// Host returns the one of the process, shared as ns is. Nil is none, which is not shared.
+// Host returns the namespace of the process, shared as ns is. Nil has no sharing.
 func (ns *NS) Host() *NS {
 	if ns == nil || ns.shared == nil {
 		return Host()
@@ -57,9 +58,9 @@ func (ns *NS) Host() *NS {
 	return ns.shared.host
 }
 
-// Keep returns what a shared namespace keeps for a netlink protocol: the first time, what open returns,
-// which is kept and closed at the end. Of one that is not shared it is what open returns, which the
-// caller closes.
+// Keep returns the kept connection of a shared namespace for a netlink protocol. The first call
+// opens it with open; it is closed at the end. If the namespace is not shared, Keep returns a new
+// one from open, which the caller closes.
 func Keep[C io.Closer](ns *NS, protocol int, open func(kept bool) (C, error)) (c C, err error) {
 	if ns.shared == nil {
 		return open(false)
@@ -70,7 +71,7 @@ func Keep[C io.Closer](ns *NS, protocol int, open func(kept bool) (C, error)) (c
 		return c, nil
 	}
 	ns.mu.Unlock()
-	if c, err = open(true); err != nil { // without the lock, which it may need
+	if c, err = open(true); err != nil { // without the lock, which open may need
 		return c, err
 	}
 	ns.mu.Lock()

@@ -13,23 +13,22 @@ import (
 	"cnibox/internal/fault"
 )
 
-// A Sysctl is a network setting of the kernel. Most are each namespace's own:
+// A Sysctl is a network setting of the kernel. Most are per namespace:
 // Documentation/networking/ip-sysctl.rst, and admin-guide/sysctl/net.rst.
 type Sysctl struct {
 	Key   string // the path below /proc/sys, as net/ipv4/ip_forward
 	Value string
 
-	// Optional makes it no error to set what the kernel does not have, as the
-	// IPv6 settings where IPv6 is left out, nor where /proc/sys is read-only.
+	// Optional ignores the error if the kernel lacks the setting, such as an IPv6 setting without
+	// IPv6, or if /proc/sys is read-only.
 	Optional bool
 
-	// Differs is set where the value is another, or mostly is, as for a link that was made just now: it
-	// is written without a look at it.
+	// Differs says that the current value mostly differs, as for a new link: the value is written
+	// without reading it first.
 	Differs bool
 }
 
-// Sysctl reads a setting, os.ErrNotExist if the kernel has none of that name.
-// The value comes without the line's end.
+// Sysctl reads a setting, without the newline; os.ErrNotExist if the kernel lacks it.
 func (ns *NS) Sysctl(key string) (string, error) {
 	var value string
 	err := ns.Do(func() (err error) {
@@ -44,9 +43,8 @@ func (ns *NS) SetSysctl(key, value string) error {
 	return ns.SetSysctls(Sysctl{Key: key, Value: value})
 }
 
-// SetSysctls writes settings in order, up to the first that fails. One that has
-// the value already is not written, so a /proc that cannot be written to does
-// no harm there.
+// SetSysctls writes settings in order, up to the first error. A setting that has the value already
+// is not written, so a read-only /proc is not an error there.
 func (ns *NS) SetSysctls(settings ...Sysctl) error {
 	return ns.Do(func() error {
 		for _, s := range settings {
@@ -58,16 +56,16 @@ func (ns *NS) SetSysctls(settings ...Sysctl) error {
 	})
 }
 
-// SameSysctl reports whether two values mean the same. The kernel separates the
-// numbers of a list by tabs, people use spaces, and it writes addresses in full.
+// SameSysctl reports whether two values mean the same. The kernel separates the numbers of a list
+// by tabs, and people by spaces; the kernel writes addresses in full.
 func SameSysctl(a, b string) bool {
 	x, err := netip.ParseAddr(a)
 	y, _ := netip.ParseAddr(b)
 	return a == b || err == nil && x == y || strings.Join(strings.Fields(a), " ") == strings.Join(strings.Fields(b), " ")
 }
 
-// set sets the value in the namespace of the calling thread, unless it has it, without looking first
-// for one that differs. Errors are those of write.
+// set sets the value in the namespace of the calling thread, unless it has it; with Differs it does
+// not read it first. Errors are those of write.
 func (s Sysctl) set() error {
 	if !s.Differs || checkSysctl(s.Key) != nil {
 		return s.write()
@@ -79,9 +77,9 @@ func (s Sysctl) set() error {
 	return err
 }
 
-// write sets the value in the namespace of the calling thread, unless it has it. Errors
-// are os.ErrNotExist, os.ErrPermission, unix.EROFS where /proc is mounted read-only,
-// and unix.EINVAL for a key out of bounds or a value that the kernel refuses.
+// write sets the value in the namespace of the calling thread, unless it has it. Errors are
+// os.ErrNotExist, os.ErrPermission, unix.EROFS if /proc is mounted read-only, and unix.EINVAL for a
+// key out of bounds or a value that the kernel rejects.
 func (s Sysctl) write() error {
 	old, err := readSysctl(s.Key)
 	if err == nil && SameSysctl(old, s.Value) {
@@ -100,7 +98,7 @@ func (s Sysctl) write() error {
 	return err
 }
 
-// writeSysctl writes in one go: the kernel takes each write for a whole value.
+// writeSysctl writes the value in one call: the kernel treats each write as a whole value.
 func writeSysctl(key, value string) error {
 	fd, err := unix.Open("/proc/sys/"+key, unix.O_WRONLY|unix.O_CLOEXEC, 0)
 	if err != nil {
@@ -111,8 +109,8 @@ func writeSysctl(key, value string) error {
 	return err
 }
 
-// Unreadable reports whether an error is one of reading a setting that can be written all the
-// same: one that can only be written, and stable_secret of IPv6 before it is set (EIO).
+// Unreadable reports whether an error is about reading a setting that can only be written, or about
+// stable_secret of IPv6 before it is set (EIO).
 func Unreadable(err error) bool {
 	return errors.Is(err, os.ErrPermission) || errors.Is(err, unix.EIO)
 }
@@ -121,7 +119,7 @@ func Unreadable(err error) bool {
 // and takes a page at a time.
 const longestSysctl = 4096
 
-// checkSysctl refuses settings outside net: they belong to the whole machine.
+// checkSysctl rejects settings outside net, which apply to the whole machine.
 func checkSysctl(key string) error {
 	if !strings.HasPrefix(key, "net/") || path.Clean(key) != key || strings.ContainsRune(key, 0) {
 		return fmt.Errorf("sysctl %q is not a path below net/: %w", key, unix.EINVAL)

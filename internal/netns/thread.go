@@ -9,13 +9,13 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Enter moves the calling thread, which has to be one that is discarded ([OnDiscardedThread]).
+// Enter moves the calling thread to the namespace; the thread must be discarded afterwards
+// ([OnDiscardedThread]).
 func (ns *NS) Enter() error {
 	return os.NewSyscallError("setns", unix.Setns(ns.fd, unix.CLONE_NEWNET))
 }
 
-// A home is the namespace that threads come back to: that of the process. It is opened when it is
-// first needed.
+// A home is the process's namespace, to which threads return. It is opened when it is first needed.
 type home struct {
 	mu   sync.Mutex
 	open bool
@@ -44,9 +44,9 @@ func (h *home) close() error {
 	return unix.Close(h.fd)
 }
 
-// runIn runs enter, which moves the thread to another namespace, and fn there. Then the thread's
-// namespace is restored. If that fails, as in a user namespace that has the host's network or without
-// memory, the thread is discarded, and the caller goes on in the namespace where it was.
+// runIn runs enter, which moves the thread to another namespace, then fn, and restores the thread's
+// namespace. If that fails, as in a user namespace with the host's network or without memory, the
+// thread is discarded, and the caller continues in its former namespace.
 func (h *home) runIn(enter, fn func() error) error {
 	return onThread(func() (restored bool, err error) {
 		fd, err := h.descriptor()
@@ -66,9 +66,9 @@ func (h *home) runIn(enter, fn func() error) error {
 	})
 }
 
-// OnDiscardedThread runs fn on a thread that is discarded after it, whatever fn has changed of
-// the thread, and waits for it. It is never the first thread, which cannot end, and by which
-// /proc/self shows the process.
+// OnDiscardedThread runs fn on a thread, waits for it, and discards the thread with all changes of
+// fn. It never uses the first thread, which cannot end, and which represents the process in
+// /proc/self.
 func OnDiscardedThread(fn func() error) error {
 	return onThread(func() (restored bool, err error) {
 		if firstThread() {
@@ -78,12 +78,11 @@ func OnDiscardedThread(fn func() error) error {
 	})
 }
 
-// firstThread reports whether the calling thread is the one that the process began with.
+// firstThread reports whether the calling thread is the process's first thread.
 func firstThread() bool { return unix.Gettid() == unix.Getpid() }
 
-// onThread runs fn on a thread that does nothing else meanwhile, waits for it, and discards
-// the thread unless fn has restored it. A panic of fn is the caller's, and so is its
-// [runtime.Goexit].
+// onThread runs fn on a locked thread, waits for it, and discards the thread unless fn has restored
+// it. A panic or a [runtime.Goexit] of fn propagates to the caller.
 func onThread(fn func() (restored bool, err error)) error {
 	var err error
 	var failure any

@@ -1,10 +1,9 @@
-// Package nlconn is the netlink connection that rtnl and nft share: the library's
-// [netlink.Conn] over a blocking socket of our own, several requests in one send with an
-// answer for each, and dumps that are repeated when they were interrupted. It does not know
-// what messages mean.
+// Package nlconn is the netlink connection that rtnl and nft share: the library's [netlink.Conn]
+// over a blocking socket of our own, several requests in one send with an answer for each, and
+// repetition of interrupted dumps. It does not interpret messages.
 //
-// Use [Conn.Execute] for one request, [Conn.Dump] for a list of objects, [Conn.Batch] for
-// several requests. Errors of the kernel are an [Error]; any other is about the socket.
+// Use [Conn.Execute] for one request, [Conn.Dump] for a list of objects, [Conn.Batch] for several
+// requests. Errors of the kernel are an [Error]; any other is about the socket.
 package nlconn
 
 import (
@@ -20,24 +19,24 @@ import (
 	"cnibox/internal/netns"
 )
 
-// dumpTries is how often a dump that is interrupted is requested.
+// dumpTries is how often an interrupted dump is tried.
 const dumpTries = 5
 
-// ErrInterrupted is returned by [Conn.Dump], along with the last answer, when what was
-// read kept changing. The answer is right about all that did not change.
+// ErrInterrupted is returned by [Conn.Dump], with the last answer, if the objects kept changing.
+// The answer is right about all objects that did not change.
 var ErrInterrupted = errors.New("it keeps changing while it is read")
 
-// A Conn is a connection to the kernel, from [Open] or [Listen]. It may be used from any
-// goroutine and any thread; calls take turns. After Close all calls fail with [os.ErrClosed].
+// A Conn is a connection to the kernel, from [Open] or [Listen]. It may be used from any goroutine
+// and any thread; calls are serialized. After Close all calls fail with [os.ErrClosed].
 type Conn struct {
 	mu sync.Mutex
 	fd int // -1: closed
 
-	ns       *netns.NS // of Open; nil: it is [Listen]'s
+	ns       *netns.NS // from Open; nil: from [Listen]
 	protocol int
-	kept     bool // by the call of its namespace
+	kept     bool // by the call that shares its namespace
 
-	stale       bool // there may be answers that were not read
+	stale       bool // there may be unread answers
 	interrupted bool // a dump since the last [Conn.Dump] was inconsistent
 }
 
@@ -90,7 +89,7 @@ func (e *Error) Error() string {
 // Unwrap returns the errno.
 func (e *Error) Unwrap() error { return e.Errno }
 
-// An Answer is what came back for one request. The zero value is an acknowledgement.
+// An Answer is the answer to one request. The zero value is an acknowledgement.
 type Answer struct {
 	Messages []netlink.Message
 	Err      error // an [Error]; nil: acknowledged
@@ -151,8 +150,7 @@ func (c *Conn) Execute(req netlink.Message) ([]netlink.Message, error) {
 	return answers[0].Messages, nil
 }
 
-// Dump returns all objects that the request is about. If it is interrupted it is repeated;
-// see [ErrInterrupted].
+// Dump returns all objects of the request. It repeats an interrupted dump; see [ErrInterrupted].
 func (c *Conn) Dump(req netlink.Message) ([]netlink.Message, error) {
 	return dump(func() ([]netlink.Message, bool, error) {
 		req.Header.Flags |= netlink.Dump
@@ -246,7 +244,7 @@ func take(ms, sent []netlink.Message, answers []Answer, open, last int) int {
 	return open
 }
 
-// kernelError is a library's error as an [Error], if it has an errno.
+// kernelError turns a library's error into an [Error], if it has an errno.
 func kernelError(op *netlink.OpError) error {
 	var errno unix.Errno
 	if !errors.As(op.Err, &errno) {
@@ -255,7 +253,7 @@ func kernelError(op *netlink.OpError) error {
 	return &Error{Errno: errno, Text: op.Message}
 }
 
-// cause is an error without the name of the library's function.
+// cause removes the name of the library's function from an error.
 func cause(err error) error {
 	var op *netlink.OpError
 	if errors.As(err, &op) {

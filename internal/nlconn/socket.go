@@ -17,16 +17,16 @@ import (
 	"cnibox/internal/netns"
 )
 
-// Timeout is how long an answer of the kernel may take. It answers at once, so this only
-// guards against hanging. An exchange ends after exchangeTimes that at the latest, whatever
-// is received. Tests set it before they open a socket.
+// Timeout is the longest wait for an answer of the kernel. The kernel answers at once, so it only
+// guards against hanging. An exchange ends after exchangeTimes times Timeout at the latest,
+// whatever is received. Tests set it before they open a socket.
 var Timeout = 5 * time.Second
 
 const (
 	exchangeTimes = 12
-	readSize      = 64 << 10  // bytes; more than the kernel puts into one datagram
-	plainSend     = 100 << 10 // bytes; what fits without asking for more
-	sendSpace     = 64 << 20  // bytes; a batch must fit into the send buffer at once
+	readSize      = 64 << 10  // bytes; larger than any datagram of the kernel
+	plainSend     = 100 << 10 // bytes; fits into the default send buffer
+	sendSpace     = 64 << 20  // bytes; the whole batch must fit into the send buffer
 )
 
 // A socket is the [netlink.Socket] below the library's connection, for one exchange of a
@@ -56,7 +56,7 @@ var idle struct {
 	sockets []*socket
 }
 
-// maxIdle is how many are kept.
+// maxIdle is the number of kept idle sockets.
 const maxIdle = 4
 
 // borrow takes a socket for an exchange on a descriptor. The caller puts it back.

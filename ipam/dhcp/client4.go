@@ -21,7 +21,7 @@ type client4 struct {
 	Config
 	*Settings
 	socket *socket          // of frames: all answers come there
-	udp    *socket          // what is sent goes there; nil: as frames
+	udp    *socket          // what is sent goes here; nil: it is sent as frames
 	to     net.HardwareAddr // destination of the frames
 	begin  time.Time        // when it began to ask
 	secs   uint16           // how long before its last question that was, but for a REQUEST
@@ -48,8 +48,8 @@ func (c *client4) close() {
 	go c.socket.close()
 }
 
-// message returns a request with what all have in common.
-// An interface that shares its link layer address (ipvlan) gets no unicast answers.
+// message returns a request with the common fields. An interface that shares its link layer address
+// (ipvlan) receives no unicast answers.
 func (c *client4) message(kind byte) *message4 {
 	m := &message4{
 		op: opRequest, xid: c.xid, hardware: 1, mac: c.link.MAC,
@@ -132,7 +132,7 @@ func (c *client4) ask(ctx context.Context, s step, l *Lease, wait time.Duration)
 		b, err := c.socket.receive(ctx, until)
 		switch {
 		case errors.Is(err, unix.ENETDOWN):
-			continue // to an earlier request
+			continue // it answers an earlier request
 		case errors.Is(err, os.ErrDeadlineExceeded):
 			return nil, last
 		case err != nil:
@@ -163,8 +163,8 @@ func (c *client4) ask(ctx context.Context, s step, l *Lease, wait time.Duration)
 
 var errForeign = errors.New("it is from another server")
 
-// matchAnswer reports whether a packet answers m: an OFFER to a DISCOVER, ACK or NAK to a
-// REQUEST. One that is not for us is nil.
+// matchAnswer reports whether a packet answers m: an OFFER answers a DISCOVER, an ACK or NAK a
+// REQUEST. It returns nil for a packet for another client.
 func (c *client4) matchAnswer(m *message4, b []byte, server []byte) (*message4, error) {
 	r, err := parse4(b)
 	if err != nil || r.op != opReply || r.xid != m.xid || !bytes.Equal(r.mac, c.link.MAC) {
@@ -188,9 +188,9 @@ func serverText(id []byte) string {
 	return "a server without an address"
 }
 
-// unicast makes the client send to the lease's server alone, from the leased address, by UDP; frames
-// are for an interface without the address. The answer is nevertheless read as a frame, which has
-// the server's present link layer address, for a RELEASE.
+// unicast makes the client send by UDP to the lease's server only, from the leased address; frames
+// are for an interface without the address. The answer is still read as a frame, which has the
+// server's current link layer address, for a RELEASE.
 func (c *client4) unicast(l *Lease) error {
 	server, _ := netip.AddrFromSlice(l.Server)
 	s, err := udpSocket(c.ns, c.link, l.Address.Addr(), server)
@@ -202,7 +202,8 @@ func (c *client4) unicast(l *Lease) error {
 	return err
 }
 
-// release sends a RELEASE to the server, with the client identifier of the lease. It has no answer.
+// release sends a RELEASE to the server, with the client identifier of the lease. There is no
+// answer.
 func (c *client4) release(_ context.Context, l *Lease) error {
 	server, _ := netip.AddrFromSlice(l.Server)
 	m := c.message(release4)

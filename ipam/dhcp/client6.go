@@ -63,8 +63,8 @@ func (p *iface) linkLocal(ctx context.Context) (netip.Addr, error) {
 	}
 }
 
-// message returns a request with what all have in common. The first of an exchange says
-// that no time has passed: RFC 8415 section 21.9.
+// message returns a request with the common fields. The first message of an exchange has elapsed
+// time 0: RFC 8415 section 21.9.
 func (c *client6) message(kind byte, l *Lease) *message6 {
 	now := time.Now()
 	if kind != c.kind {
@@ -77,9 +77,9 @@ func (c *client6) message(kind byte, l *Lease) *message6 {
 	return m
 }
 
-// ask is that of [client]. A server without a free address is ignored: the next may have one.
-// After the first SOLICIT all offers are waited for, as RFC 8415 section 18.2.1 has it, and
-// the one of the highest preference is taken; the highest that there is ends the wait.
+// ask implements [client]. It ignores a server without a free address, since another may have one.
+// After the first SOLICIT it waits for all offers, as RFC 8415 section 18.2.1 requires, and takes
+// the one with the highest preference; the maximum preference ends the wait.
 func (c *client6) ask(ctx context.Context, s step, l *Lease, wait time.Duration) (*Lease, error) {
 	kind := [...]byte{discover: solicit6, request: request6, renew: renew6, rebind: rebind6, reboot: rebind6}[s]
 	collect := s == discover && c.kind != kind
@@ -148,7 +148,7 @@ func (c *client6) matchAnswer(m *message6, b []byte) (*message6, error) {
 	return r, nil
 }
 
-// releaseWait is how long the answer to a RELEASE is waited for.
+// releaseWait is the longest wait for the answer to a RELEASE.
 const releaseWait = 500 * time.Millisecond
 
 func (c *client6) release(ctx context.Context, l *Lease) error {

@@ -24,7 +24,7 @@ type Config struct {
 
 // Settings are those of a daemon, the same for all its leases. No time may be 0.
 type Settings struct {
-	Root           string        // goes before every path of a namespace
+	Root           string        // precedes every path of a namespace
 	Broadcast      bool          // servers shall broadcast their answers
 	Timeout        time.Duration // for an answer to one packet, at most
 	Pause          time.Duration // between two rounds without success, at most
@@ -33,9 +33,9 @@ type Settings struct {
 	Log func(line string) // never nil
 }
 
-// firstWait is how long the first answer is waited for before the request is sent
-// again. RFC 2131 section 4.1 has 4 s there, and doubles it as here; but here the link is
-// new, and the network behind it often drops the first packets.
+// firstWait is the wait for the first answer before the request is sent again. RFC 2131 section 4.1
+// uses 4 s and doubles it, as this client does; but here the link is new, and the network behind it
+// often drops the first packets.
 const firstWait = 250 * time.Millisecond
 
 // wrap adds to an error what was done.

@@ -40,8 +40,8 @@ func domainList(data []byte) (names []string) {
 	return names
 }
 
-// oneName reads the name at an offset and returns where the next one begins. Pointers
-// must lead back, so reading ends.
+// oneName reads the name at an offset and returns the offset of the next one. Pointers must point
+// backwards, so reading ends.
 func oneName(data []byte, at int) (name string, next int, ok bool) {
 	var b strings.Builder
 	next = -1 // until the first pointer, the name's own end

@@ -21,8 +21,8 @@ type State struct {
 	Leases   []*Lease `json:"leases,omitempty"`    // one of each family at most; they do not change
 }
 
-// A Store stores one state. Save is called before every change that could not be continued without
-// it, and replaces the former state.
+// A Store stores one state. Save replaces the former state. It is called before every change that
+// needs the new state to continue.
 type Store interface {
 	Save(*State) error
 	Kept() bool // false: the leases were released meanwhile
@@ -46,8 +46,8 @@ func Resume(state State, s Settings, store Store) *Holder {
 	return &Holder{settings: s, store: store, state: state}
 }
 
-// Acquire gets the first leases of an interface, which is set up for it, and saves them. After an
-// error all are released, and nothing stays saved.
+// Acquire sets the interface up, gets its first leases and saves them. After an error it releases
+// all leases and deletes the saved state.
 func Acquire(ctx context.Context, c Config, s Settings, store Store) (*Holder, error) {
 	h := Resume(State{Config: c, Boot: state.BootID()}, s, store)
 	ctx, cancel := context.WithTimeout(ctx, s.AcquireTimeout)
@@ -122,8 +122,8 @@ func (h *Holder) withClient(ctx context.Context, p *iface, six bool, fn func(*if
 	return fn(p, c)
 }
 
-// put saves a lease, which replaces that of its family. It is used even if saving fails. That of IPv4
-// is the first: runtimes use the first address as the main one.
+// put saves a lease, which replaces that of its family, and uses it even if saving fails. The IPv4
+// lease comes first: runtimes use the first address as the main one.
 func (h *Holder) put(l *Lease) error {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -201,7 +201,7 @@ func (h *Holder) Release(ctx context.Context) error {
 
 var errDown = errors.New("the link is down")
 
-// releaseOne releases one lease, if the link is up: it is not set up when the container ends.
+// releaseOne releases one lease, if the link is up: the link of an ending container is not set up.
 func (h *Holder) releaseOne(ctx context.Context, l *Lease) error {
 	p, err := h.open()
 	if err != nil {
@@ -214,7 +214,7 @@ func (h *Holder) releaseOne(ctx context.Context, l *Lease) error {
 	return h.withClient(ctx, p, l.Is6(), func(_ *iface, c client) error { return c.release(ctx, l) })
 }
 
-// restoreMTU restores the MTU of a link that is not deleted, as a device of the host.
+// restoreMTU restores the MTU of a link that outlives the container, such as a device of the host.
 func (h *Holder) restoreMTU() {
 	if h.state.MTU == 0 {
 		return

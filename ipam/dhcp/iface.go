@@ -15,8 +15,8 @@ import (
 	"cnibox/rtnl"
 )
 
-// ErrGone is about an interface that does not exist any more, or whose namespace does not: its lease
-// is not needed.
+// ErrGone is the error for an interface that does not exist any more, or whose namespace does not:
+// its lease is not needed.
 var ErrGone = errors.New("the interface is gone")
 
 // gone is [ErrGone] and its cause.
@@ -39,8 +39,8 @@ type iface struct {
 	link *rtnl.Link
 }
 
-// open finds the interface, and compares its identity, since path and name may be another
-// container's by now. The error is [ErrGone] if it does not exist.
+// open finds the interface and compares its identity, since the path and the name may belong to
+// another container by now. The error is [ErrGone] if it does not exist.
 func (h *Holder) open() (*iface, error) {
 	ns, err := netns.Open(h.settings.Root + h.state.NetNS)
 	if errors.Is(err, os.ErrNotExist) || errors.Is(err, netns.ErrNotNS) {
@@ -126,8 +126,8 @@ func (p *iface) up(ctx context.Context) error {
 	return nil
 }
 
-// peer reads the host-side veth: the kernel updates the carrier state up to a second late, or when the
-// link is read. Until then the veth drops all packets.
+// peer reads the host-side veth: the kernel updates the carrier state when the link is read, or
+// otherwise up to a second late. Until then the veth drops all packets.
 func (p *iface) peer() {
 	if p.link.Kind != "veth" || !p.link.PeerNS {
 		return

@@ -19,8 +19,8 @@ func (h *Holder) Keep() {
 	}
 }
 
-// longestSleep is how long a timer is set at most: it does not run while the machine
-// sleeps, as the lease does, so the clock is read after each.
+// longestSleep is the longest timer. A timer stops while the machine sleeps, but the lease does
+// not, so the clock is read after each.
 const longestSleep = time.Minute
 
 // sleep waits for a time since the boot; false: the context ended first.
@@ -92,11 +92,11 @@ func (l *Lease) due() time.Duration {
 	return max(l.Start+leastPause, at-rand.N(1+(at-l.Start)/32)) // not all at once
 }
 
-// retry is when to ask again after a timeout: in the middle of the time until the
-// next step, but not more often than sixty times in a lease, as RFC 2131 section 4.4.5
-// has it for one of an hour. DHCPv6 is asked as often, which is less than RFC 8415
-// section 15 would. In the next step it is at once. Without a lease it is after the
-// pause given, and also for an interface that could not be configured.
+// retry returns when to ask again after a timeout: in the middle of the time until the next step,
+// but at most sixty times in a lease, as RFC 2131 section 4.4.5 allows for a lease of one hour.
+// DHCPv6 uses the same times, which are longer than those of RFC 8415 section 15. In the next step
+// the first request is sent at once. Without a lease, or for an interface that could not be
+// configured, retry waits for pause.
 func (l *Lease) retry(asked, pause time.Duration) time.Duration {
 	now := sinceBoot()
 	switch t1 := l.end(l.T1); {

@@ -51,8 +51,8 @@ func (l *Lease) wanted() *Lease {
 	return &Lease{Address: l.Address, Routes: l.Routes}
 }
 
-// after returns the lease as one that follows an old one on the interface: with On, if
-// they differ there. So it is recorded before the interface is changed.
+// after returns the lease as the successor of an old one on the interface: with On, if they differ
+// there, so that it is recorded before the interface is changed.
 func (l *Lease) after(old *Lease) *Lease {
 	next, want := *l, l.wanted()
 	current := old.On
@@ -83,8 +83,8 @@ func (l *Lease) end(seconds uint32) time.Duration {
 	return l.Start + time.Duration(seconds)*time.Second
 }
 
-// sinceBoot is the time since the boot, sleep included. Go's own clock stands still
-// while the machine sleeps, and the server's does not.
+// sinceBoot returns the time since the boot, including sleep. Go's clock stops while the machine
+// sleeps, and the server's does not.
 func sinceBoot() time.Duration {
 	var t unix.Timespec
 	if unix.ClockGettime(unix.CLOCK_BOOTTIME, &t) != nil {
@@ -96,8 +96,8 @@ func sinceBoot() time.Duration {
 // usualLife is the length of a lease for which the server sends none, in seconds.
 const usualLife = 3600
 
-// leastMTU is the least MTU that is taken from a server, in bytes. RFC 2132 section 5.1
-// has 68, with which nothing works; every host must take 576: RFC 1122 section 3.3.2.
+// leastMTU is the smallest MTU that is accepted from a server, in bytes. RFC 2132 section 5.1
+// allows 68, which is too small in practice; every host must accept 576: RFC 1122 section 3.3.2.
 const leastMTU = 576
 
 var errNoTime = errors.New("its lease time is 0")
@@ -160,8 +160,8 @@ func lease4(m *message4, from net.HardwareAddr, start time.Duration, had *Lease)
 	return l, nil
 }
 
-// readRoutes takes option 121, and where that is there no other route: RFC 3442. Else
-// the routes of option 33 and then the default route.
+// readRoutes reads option 121; if it is present, all other routes are ignored: RFC 3442. Otherwise
+// it reads the routes of option 33 and then the default route.
 func (l *Lease) readRoutes(o options) {
 	if data := o.get(optRoutes); data != nil {
 		if routes, ok := classless(data); ok && len(routes) > 0 {

@@ -133,7 +133,7 @@ func parse6(b []byte) (*message6, error) {
 	return m, nil
 }
 
-// preference is how much the server wants to be the one, 0 to 255: RFC 8415 section 21.8.
+// preference returns the server's preference, 0 to 255: RFC 8415 section 21.8.
 func (m *message6) preference() int {
 	if data := m.options.get(opt6Preference); len(data) == 1 {
 		return int(data[0])

@@ -84,8 +84,8 @@ func (o *options) set(code byte, data []byte) {
 	*o = append(*o, Option{code, data})
 }
 
-// parse reads the options of an area; what follows the end option is padding.
-// Without an end option the end of the area is it, as some servers have it.
+// parse reads the options of an area; the rest after the end option is padding. The end option may
+// be missing, as with some servers.
 func (o *options) parse(area []byte) error {
 	for len(area) > 0 && area[0] != optEnd {
 		if area[0] == optPad {

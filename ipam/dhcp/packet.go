@@ -69,9 +69,9 @@ func sum(start uint32, b []byte) uint16 {
 	return uint16(start)
 }
 
-// payload4 returns what a frame carries to the client's port, and the link layer address
-// it comes from; nil if it has none. The UDP checksum is not verified: that of a packet which
-// has not left the machine may not be set yet, as the hardware would do it.
+// payload4 returns the payload of a frame to the client's port, and the source link layer address;
+// nil if there is none. It does not verify the UDP checksum: hardware may set it later, so it may
+// be missing in a packet that has not left the machine.
 func payload4(frame []byte) ([]byte, net.HardwareAddr) {
 	if len(frame) < etherHeader+ipHeader {
 		return nil, nil
@@ -95,9 +95,8 @@ func payload4(frame []byte) ([]byte, net.HardwareAddr) {
 	return udp[udpHeader:n], append(net.HardwareAddr(nil), frame[6:12]...)
 }
 
-// filter4 is a program for the kernel's classic BPF: of all IPv4 packets those of UDP
-// to the client's port pass, fragments do not. Without it each packet of the
-// interface would wake the daemon.
+// filter4 returns a classic BPF program: it accepts unfragmented IPv4 UDP packets to the client's
+// port. Without it each packet of the interface would wake the daemon.
 func filter4() []unix.SockFilter {
 	const (
 		load8  = unix.BPF_LD | unix.BPF_B | unix.BPF_ABS

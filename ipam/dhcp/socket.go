@@ -18,7 +18,7 @@ import (
 // longestPacket is the longest packet that is read, in bytes: a jumbo frame's.
 const longestPacket = 9216
 
-// A socket is one that Go's runtime waits on: a goroutine that reads costs no thread.
+// A socket waits through Go's runtime: a goroutine that reads needs no thread.
 type socket struct {
 	file *os.File
 	fd   int           // of the file, which is open as long as we are

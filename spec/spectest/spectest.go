@@ -8,8 +8,8 @@ import (
 	"cnibox/spec"
 )
 
-// Request returns a request for eth0 of container c1 in network net1. The keys of the object
-// conf are added to version, name and type.
+// Request returns a request for eth0 of container c1 in network net1. The keys of the object conf
+// are added to version, name and type.
 func Request(t testing.TB, verb spec.Verb, conf, args string) *spec.Request {
 	t.Helper()
 	r, err := TryRequest(verb, conf, args)
@@ -19,7 +19,7 @@ func Request(t testing.TB, verb spec.Verb, conf, args string) *spec.Request {
 	return r
 }
 
-// TryRequest is [Request] for a configuration that may be refused.
+// TryRequest is [Request] for a configuration that may be invalid.
 func TryRequest(verb spec.Verb, conf, args string) (*spec.Request, error) {
 	call := spec.Call{Verb: verb, ContainerID: "c1", IfName: "eth0", NetNS: "/nowhere/netns", Args: args}
 	whole := `{"cniVersion":"1.1.0","name":"net1","type":"meta"` + strings.Replace(conf, "{", ",", 1)
