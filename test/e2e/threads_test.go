@@ -108,7 +108,7 @@ func TestKernelNoThreads(t *testing.T) {
 				return n
 			}
 			version := fewest(spec.GetVersion, 12, 0)
-			if add := fewest(spec.Add, 60, version); add > version {
+			if add := fewest(spec.Add, 300, version); add > version {
 				t.Errorf("ADD makes %d threads, VERSION %d", add, version)
 			}
 		})
