@@ -90,7 +90,7 @@ func TestCI(t *testing.T) {
 		}
 	}
 	steps := []string{
-		"lint", "vuln", "build-all", "demo", "test FULL=1", "test-race", "test-cross", "test-twin", "test-twin KERNEL=6.1 *", "test-vm *",
+		"lint", "vuln", "build-all", "demo", "test FULL=1", "test-race", "test-cross", "test-twin", "test-twin KERNEL=6.1", "test-vm *",
 		"test-tour", "test-clients *", "test-nodes *", "test-readme *", "test-openrc *", "test-power *", "test-systemd *",
 	}
 	for _, step := range steps {
@@ -102,10 +102,7 @@ func TestCI(t *testing.T) {
 		if err == nil || !strings.HasSuffix(out, "\nFAIL\n") || !regexp.MustCompile(`(?m)^FAIL +\d+ s  `+name+`( .*)?$`).MatchString(out) {
 			t.Errorf("%s fails: %v\n%s", step, err, out)
 		}
-		if !regexp.MustCompile(`(?m)^-- ` + name + `( .*)?: FAIL --\n(.*SKIPPED.*\n)*cannot make ` + name).MatchString(out) {
-			t.Errorf("%s fails, and what it said is not below its name:\n%s", step, out)
-		}
-		if !strings.Contains(calls, "\ntest-kubernetes") || !strings.Contains(calls, "\ntest-cross") { // the last ones
+		if !strings.Contains(calls, "\ntest-systemd") {
 			t.Errorf("%s fails, and the other steps are left out:\n%s", step, calls)
 		}
 	}

@@ -121,7 +121,6 @@ func follows(process *exec.Cmd, dir string) bool {
 // The rules and the bridge come back, and open connections go on, without anyone. What the
 // plugins delete themselves is none of its business.
 func TestKernelReloadWatch(t *testing.T) {
-	t.Parallel()
 	r := newReloading(t, "")
 	r.joinLAN()
 	one, two := r.Container("one"), r.Container("two")
@@ -205,7 +204,6 @@ func TestKernelReloadWatch(t *testing.T) {
 // Forwarding, gateway addresses and leases come back without anyone, each with a line that says why; with
 // --metrics it is counted. A DEL is none of its business, nor an address of another link.
 func TestKernelReloadWatchGateway(t *testing.T) {
-	t.Parallel()
 	r := newReloading(t, "")
 	r.joinLAN()
 	one, two := r.Container("one"), r.Container("two")
@@ -366,7 +364,6 @@ func TestKernelReloadBadBus(t *testing.T) {
 // A zone that firewalld has forgotten has its sources again, after it was started or reloaded, and
 // after the bus was: one that comes later than the watch, or is started again.
 func TestKernelReloadWatchFirewalld(t *testing.T) {
-	t.Parallel()
 	socket, start := dbustest.Restartable(t)
 	stop := start()
 	r, bus := newZoned(t, socket)
