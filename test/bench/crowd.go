@@ -120,7 +120,10 @@ func (c *crowd) collectDead() (time.Duration, error) {
 			return 0, err
 		}
 	}
-	const patience = time.Minute
+	const (
+		patience = time.Minute
+		cleanup  = 5 * time.Second // in which the kernel frees what is left of the namespaces
+	)
 	for begin := time.Now(); ; settle() {
 		left, err := c.veths()
 		if err != nil {
@@ -133,6 +136,7 @@ func (c *crowd) collectDead() (time.Duration, error) {
 			return 0, fmt.Errorf("%d links of namespaces that are gone are left after %s", len(left), patience)
 		}
 	}
+	time.Sleep(cleanup)
 	return c.gc("--valid-live")
 }
 
