@@ -51,6 +51,16 @@ func (h *Host) Listen(ns *netns.NS, name string, ports ...string) {
 // answerStreams reads the request of each connection and answers it: closing a connection with unread
 // data is a reset, which may overtake the answer.
 func answerStreams(l net.Listener, name string) {
+	accept(l, func(c net.Conn) {
+		question := make([]byte, 1)
+		if _, err := c.Read(question); err == nil {
+			fmt.Fprintf(c, "%s%s %s", question, name, host(c.RemoteAddr()))
+		}
+	})
+}
+
+// accept calls answer for each connection, and closes it then, until the listener is closed.
+func accept(l net.Listener, answer func(net.Conn)) {
 	for {
 		c, err := l.Accept()
 		if err != nil {
@@ -58,10 +68,7 @@ func answerStreams(l net.Listener, name string) {
 		}
 		go func() {
 			defer c.Close()
-			question := make([]byte, 1)
-			if _, err := c.Read(question); err == nil {
-				fmt.Fprintf(c, "%s%s %s", question, name, host(c.RemoteAddr()))
-			}
+			answer(c)
 		}()
 	}
 }
@@ -102,23 +109,14 @@ func (h *Host) EchoLines(ns *netns.NS, name string) (l net.Listener) {
 	h.Helper()
 	h.NoError(ns.Do(func() (err error) { l, err = net.Listen("tcp", "[::]:80"); return err }))
 	h.Cleanup(func() { l.Close() })
-	go func() {
-		for {
-			c, err := l.Accept()
-			if err != nil {
-				return
-			}
-			go func() {
-				defer c.Close()
-				if name != "" {
-					fmt.Fprintf(c, "%s from %s\n", name, c.RemoteAddr())
-				}
-				for lines := bufio.NewScanner(c); lines.Scan(); {
-					fmt.Fprintf(c, "%s\n", lines.Text())
-				}
-			}()
+	go accept(l, func(c net.Conn) {
+		if name != "" {
+			fmt.Fprintf(c, "%s from %s\n", name, c.RemoteAddr())
 		}
-	}()
+		for lines := bufio.NewScanner(c); lines.Scan(); {
+			fmt.Fprintf(c, "%s\n", lines.Text())
+		}
+	})
 	return l
 }
 

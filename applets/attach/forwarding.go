@@ -74,11 +74,15 @@ func (op *Op) forward() error {
 		return nil
 	}
 	for _, f := range forwarding(op.Result.IPs) {
-		if on, err := op.Host.Forwards(f.family); on && err == nil {
+		on, err := op.Host.Forwards(f.family)
+		if err != nil {
+			return err
+		}
+		if on {
 			continue
 		}
 		s := netns.Sysctl{Key: f.key, Value: "1", Differs: true}
-		err := netns.Host().SetSysctls(s)
+		err = netns.Host().SetSysctls(s)
 		if errors.Is(err, unix.EROFS) {
 			return spec.Errorf(spec.CodeNotReady, "forwarding is off, and cannot be switched on from here: set %s to 1 on the host: %w", s.Key, err)
 		}

@@ -29,7 +29,7 @@ var (
 )
 
 // A world is the host of the sandbox, its containers and a machine outside.
-// It is filled by build and attach, in this order. It is no test, so it has no applettest.Host.
+// It is filled by build and attach, in this order. It is not a test, so it has no applettest.Host.
 type world struct {
 	bin  string
 	page *page

@@ -107,7 +107,7 @@ func feed(stdin string, env []string, argv ...string) (string, error) {
 	return out.String(), nil
 }
 
-// A world is one boot of the machine: network namespaces that no other boot has. It is no test, so it has
+// A world is one boot of the machine: network namespaces that no other boot has. It is not a test, so it has
 // no applettest.Host.
 type world struct {
 	host *sandbox.NetNS
