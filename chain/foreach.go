@@ -26,7 +26,7 @@ func (r *Runner) ForEach(ctx context.Context, n int, container func(i int) strin
 	}
 	var next atomic.Int64
 	var warning sync.Mutex
-	finished := make(chan int, n) // that a slow done keeps none from working
+	finished := make(chan int, n) // buffered, so that a slow done blocks no work
 	worker := func() {
 		own := *r
 		own.Warn = func(format string, args ...any) {

@@ -276,8 +276,8 @@ func (r *installedRule) mentions(ips []netip.Addr) bool {
 	return len(ips) > 10 || slices.ContainsFunc(ips, func(ip netip.Addr) bool { return bytes.Contains(r.exprs, ip.AsSlice()) })
 }
 
-// lacks returns what CHECK finds missing, in the syntax of iptables. Addresses for which no rules
-// were made lack none as long as there is no FORWARD, which may drop.
+// lacks returns what CHECK finds missing, in the syntax of iptables. Addresses without rules need none
+// until the host has a FORWARD chain, which may drop their packets.
 func (p *filterPlan) lacks() (words []string) {
 	if len(p.allowed) == 0 || !p.hasForward && !slices.ContainsFunc(p.allowed, func(a allowedAddr) bool { return a.had }) {
 		return nil
