@@ -60,9 +60,9 @@ func TestApplets(t *testing.T) {
 			t.Errorf("%s comes after %s", a.Name, last)
 		case a.Summary == "" || a.Help == "" && a.Main == nil: // a tool may print its own
 			t.Errorf("%s has no summary or no help", a.Name)
-		case a.Main == nil && (a.Verbs == nil || a.Verbs().Add == nil):
+		case a.Main == nil && (a.Plugin == nil || a.Plugin().Add == nil):
 			t.Errorf("%s is neither a plugin nor a tool", a.Name)
-		case a.Main == nil && a.Verbs().Del == nil:
+		case a.Main == nil && a.Plugin().Del == nil:
 			t.Errorf("%s has no DEL", a.Name)
 		}
 		last = a.Name

@@ -20,9 +20,9 @@ func TestLongValues(t *testing.T) {
 		t.Helper()
 		a, _ := applets.Lookup(plugin)
 		r, err := spec.NewRequest(spec.Call{Verb: spec.Add, ContainerID: "c", IfName: "eth0", NetNS: "/x"}, []byte(conf))
-		if err == nil && a.Verbs().Validate != nil {
+		if err == nil && a.Plugin().Validate != nil {
 			r.Invoker = &chain.Invoker{Lookup: applets.All().Plugin}
-			_, err = a.Verbs().Validate(r)
+			_, err = a.Plugin().Validate(r)
 		}
 		if err == nil {
 			return

@@ -16,7 +16,7 @@ import (
 // requires that of the ADD, and the error is the same in all plugins.
 func TestCheckNeedsPrevResult(t *testing.T) {
 	for _, a := range applets.All() {
-		if a.Main != nil || a.Verbs().Check == nil {
+		if a.Main != nil || a.Plugin().Check == nil {
 			continue
 		}
 		code, out := applettest.AnswerIPAM(t, "CHECK", a.Name, "c1", `{"cniVersion":"1.1.0","name":"demo","type":"`+a.Name+`","ipam":{}}`, "")

@@ -29,7 +29,7 @@ func TestKeysOfWrongType(t *testing.T) {
 				member := strings.TrimSuffix(strings.TrimPrefix(fmt.Sprintf(p.in, value), "{"), "}")
 				r, err := spectest.TryRequest(spec.Add, `{"cniVersion":"1.1.0","name":"demo","type":"`+a.Name+`",`+member+`}`, "")
 				if err == nil {
-					_, err = a.Verbs().Add(t.Context(), r)
+					_, err = a.Plugin().Add(t.Context(), r)
 				}
 				if e := spec.AsError(err); err == nil || e.Code != spec.CodeConfig || !strings.Contains(err.Error(), p.top) {
 					t.Errorf("%s with %.80s: %v, want code 7 and %q", a.Name, member, err, p.top)

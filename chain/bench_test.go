@@ -19,14 +19,14 @@ func BenchmarkAddDel(b *testing.B) {
 	if err := os.WriteFile(filepath.Join(dir, "n.conflist"), []byte(conf), 0o600); err != nil {
 		b.Fatal(err)
 	}
-	noop := spec.Verbs{Add: func(_ context.Context, r *spec.Request) (*spec.Result, error) {
+	noop := spec.Plugin{Add: func(_ context.Context, r *spec.Request) (*spec.Result, error) {
 		if r.Prev != nil {
 			return r.Prev, nil
 		}
 		return &spec.Result{Interfaces: []spec.Interface{{Name: "eth0", Sandbox: ownNS}}}, nil
 	}}
 	r := &chain.Runner{
-		Invoker: &chain.Invoker{Lookup: func(string) (spec.Verbs, bool) { return noop, true }},
+		Invoker: &chain.Invoker{Lookup: func(string) (spec.Plugin, bool) { return noop, true }},
 		Cache:   &chain.Cache{Dir: filepath.Join(dir, "cni")}, Warn: func(string, ...any) {},
 	}
 	for b.Loop() {

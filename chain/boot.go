@@ -62,10 +62,10 @@ func (r *Runner) Prepare(ctx context.Context, l *List) (shares bool, err error) 
 
 // prepare runs Prepare of a plugin that has one.
 func (r *Runner) prepare(ctx context.Context, l *List, p Plugin) (has bool, err error) {
-	verbs, err := r.Invoker.Find(p.Type)
-	if err != nil || verbs == nil || verbs.Prepare == nil {
+	builtIn, err := r.Invoker.Find(p.Type)
+	if err != nil || builtIn == nil || builtIn.Prepare == nil {
 		return false, nil // STATUS reports a missing plugin
 	}
-	_, err = r.run(ctx, spec.Prepare, l, &p, Target{}, nil)
+	_, err = r.run(ctx, spec.Prepare, l, &p, RuntimeConf{}, nil)
 	return true, err
 }

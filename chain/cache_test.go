@@ -96,7 +96,7 @@ func TestForeignEntries(t *testing.T) {
 			if err := os.WriteFile(filepath.Join(dir, "n-c-eth0"), []byte(tt.text), 0o600); err != nil {
 				t.Fatal(err)
 			}
-			bare := chain.Target{ContainerID: "c", IfName: "eth0", NetNSOverride: true}
+			bare := chain.RuntimeConf{ContainerID: "c", IfName: "eth0", NetNSOverride: true}
 			check := bare
 			if tt.args == "" {
 				check.NetNS = ownNS
@@ -229,7 +229,7 @@ func TestCollision(t *testing.T) {
 	}
 	for id, l := range lists {
 		w.records()
-		if err := w.Del(t.Context(), l, chain.Target{ContainerID: id, IfName: "eth0", NetNSOverride: true}); err != nil {
+		if err := w.Del(t.Context(), l, chain.RuntimeConf{ContainerID: id, IfName: "eth0", NetNSOverride: true}); err != nil {
 			t.Error(err)
 		}
 		if calls := w.wantCalls("DEL rec"); calls[0].Args != "ID="+id {
@@ -270,7 +270,7 @@ func TestForeignNames(t *testing.T) {
 	entry := strings.NewReplacer(`"containerId":"c"`, `"containerId":"`+id+`"`, `"networkName":"n"`, `"networkName":"a"`, ownNS, "/proc/0/ns/net",
 		base64.StdEncoding.EncodeToString([]byte(cachedList)), base64.StdEncoding.EncodeToString([]byte(list))).Replace(libcniEntry(""))
 	c := strings.Replace(strings.Replace(libcniEntry(""), ownNS, "/proc/0/ns/net", 1), `"A"`, `"C"`, 1)
-	bare := chain.Target{ContainerID: id, IfName: "eth0", NetNSOverride: true}
+	bare := chain.RuntimeConf{ContainerID: id, IfName: "eth0", NetNSOverride: true}
 	prepare := func(t *testing.T) *world {
 		w := newWorld(t, "rec")
 		results := filepath.Join(w.Cache.Dir, "results")
@@ -289,7 +289,7 @@ func TestForeignNames(t *testing.T) {
 	}
 	t.Run("DEL", func(t *testing.T) {
 		w := prepare(t)
-		for l, tg := range map[string]chain.Target{list: bare, cachedList: {ContainerID: "c", IfName: "eth0", NetNSOverride: true}} {
+		for l, tg := range map[string]chain.RuntimeConf{list: bare, cachedList: {ContainerID: "c", IfName: "eth0", NetNSOverride: true}} {
 			if err := w.Del(t.Context(), w.parse(l), tg); err != nil {
 				t.Error(err)
 			}
@@ -425,7 +425,7 @@ func (o *overlapping) Invoke(_ context.Context, _ string, r *spec.Request) (*spe
 	return &spec.Result{}, nil
 }
 
-func (o *overlapping) Find(string) (*spec.Verbs, error) { return nil, nil }
+func (o *overlapping) Find(string) (*spec.Plugin, error) { return nil, nil }
 
 // TestLocks: one verb at a time for a container over all its interfaces,
 // several for different ones, and none beside a GC.
@@ -559,7 +559,7 @@ func FuzzEntry(f *testing.F) {
 		if err := errors.Join(os.WriteFile(file, doc, 0o600), os.Chtimes(file, old, old)); err != nil {
 			t.Fatal(err)
 		}
-		bare := chain.Target{ContainerID: "c", IfName: "eth0"}
+		bare := chain.RuntimeConf{ContainerID: "c", IfName: "eth0"}
 		l := w.parse(cachedList)
 		w.Check(t.Context(), l, bare)
 		w.Get(t.Context(), l, bare)
@@ -571,7 +571,7 @@ func FuzzEntry(f *testing.F) {
 // noPlugin stands for plugins of which each has nothing to do.
 type noPlugin struct{}
 
-func (noPlugin) Find(string) (*spec.Verbs, error) { return nil, nil }
+func (noPlugin) Find(string) (*spec.Plugin, error) { return nil, nil }
 
 func (noPlugin) Invoke(_ context.Context, _ string, r *spec.Request) (*spec.Result, error) {
 	if _, err := r.Wire(); err != nil {

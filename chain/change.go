@@ -30,7 +30,7 @@ type Change struct {
 
 // Change repeats ADD of the plugins that declare the capability, each with the result of the ADD,
 // and replaces the value in the cache. All of them must be built in, and replace their earlier
-// result: see [spec.Verbs.Replaces]. After an error the cache and the plugins are unchanged.
+// result: see [spec.Plugin.Replaces]. After an error the cache and the plugins are unchanged.
 func (r *Runner) Change(ctx context.Context, a spec.Attachment, ch Change) error {
 	unlock, err := r.lock(ctx, a)
 	if err != nil {
@@ -51,7 +51,7 @@ func (r *Runner) Change(ctx context.Context, a spec.Attachment, ch Change) error
 	if err != nil {
 		return fmt.Errorf("%s: %w", e.Title(), err)
 	}
-	old := e.target()
+	old := e.runtimeConf()
 	if old.ns, _ = e.open(); old.ns == nil {
 		return spec.Errorf(spec.CodeNetNS, "the network namespace of %s is gone: `cni-exec gc` releases what it had", e.Title())
 	}
@@ -126,12 +126,12 @@ func (r *Runner) replacing(l *List, capability string) (plugins []*Plugin, err e
 		if !p.Capabilities[capability] {
 			continue
 		}
-		switch verbs, err := r.Invoker.Find(p.Type); {
+		switch builtIn, err := r.Invoker.Find(p.Type); {
 		case err != nil:
 			return nil, failed(spec.Add, l, p, err)
-		case verbs == nil:
+		case builtIn == nil:
 			return nil, spec.Errorf(spec.CodeConfig, "plugin %s is an external program, which only ADD and DEL can change: run del, then add", p.Type)
-		case !verbs.Replaces:
+		case !builtIn.Replaces:
 			return nil, spec.Errorf(spec.CodeConfig, "plugin %s declares %s, and cannot change it: del and add", p.Type, capability)
 		}
 		plugins = append(plugins, p)
@@ -143,7 +143,7 @@ func (r *Runner) replacing(l *List, capability string) (plugins []*Plugin, err e
 }
 
 // capability returns the value of a capability for a plugin; nil: none.
-func (p *Plugin) capability(name string, t Target) (json.RawMessage, error) {
+func (p *Plugin) capability(name string, t RuntimeConf) (json.RawMessage, error) {
 	for key := range t.Capabilities {
 		if p.Capabilities[key] { // then the configuration's own value does not count
 			return t.Capabilities[name], nil
@@ -160,7 +160,7 @@ func (p *Plugin) capability(name string, t Target) (json.RawMessage, error) {
 
 // validateAll returns the error that an ADD of one of the plugins would return before it changes
 // anything.
-func (r *Runner) validateAll(l *List, plugins []*Plugin, t Target) error {
+func (r *Runner) validateAll(l *List, plugins []*Plugin, t RuntimeConf) error {
 	quiet := *r
 	quiet.Warn = func(string, ...any) {} // ADD warns
 	for _, p := range plugins {

@@ -226,7 +226,7 @@ func (e *Entry) refused() bool {
 }
 
 // identify records the network namespace at the path, and whether that has the interface.
-func (e *Entry) identify(t Target) {
+func (e *Entry) identify(t RuntimeConf) {
 	ns := t.ns
 	if ns == nil { // the process's own
 		var err error

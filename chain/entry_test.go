@@ -42,7 +42,7 @@ func TestEntryWithoutNetNS(t *testing.T) {
 			if err != nil || (len(stale) == 0) != tt.live {
 				t.Errorf("stale: %v, %v; want alive %t", stale, err, tt.live)
 			}
-			bare := chain.Target{ContainerID: "c", IfName: "eth0", NetNSOverride: true}
+			bare := chain.RuntimeConf{ContainerID: "c", IfName: "eth0", NetNSOverride: true}
 			wantErr(t, w.Check(t.Context(), w.parse(cachedList), bare), tt.check)
 			w.records()
 			if err := w.Del(t.Context(), w.parse(cachedList), bare); err != nil {

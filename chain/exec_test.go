@@ -168,8 +168,8 @@ func TestFind(t *testing.T) {
 	os.WriteFile(filepath.Join(w.dir, "evil"), nil, 0o700)
 	w.local.Path = append(w.local.Path, second)
 	built := 0
-	w.local.Lookup = func(name string) (spec.Verbs, bool) {
-		return spec.Verbs{Del: func(context.Context, *spec.Request) error { built++; return nil }}, name == "rec" || name == "missing"
+	w.local.Lookup = func(name string) (spec.Plugin, bool) {
+		return spec.Plugin{Del: func(context.Context, *spec.Request) error { built++; return nil }}, name == "rec" || name == "missing"
 	}
 	tests := map[string]struct {
 		plugin, err string
@@ -222,7 +222,7 @@ func TestFind(t *testing.T) {
 
 func TestInProcess(t *testing.T) {
 	var seen *spec.Request
-	verbs := map[string]spec.Verbs{
+	verbs := map[string]spec.Plugin{
 		"panics": {Add: func(context.Context, *spec.Request) (*spec.Result, error) { panic("boo") }},
 		"spoils": {Add: func(_ context.Context, r *spec.Request) (*spec.Result, error) {
 			seen = r
@@ -231,7 +231,7 @@ func TestInProcess(t *testing.T) {
 			return r.Prev, nil
 		}},
 	}
-	local := &chain.Invoker{Lookup: func(name string) (spec.Verbs, bool) { v, ok := verbs[name]; return v, ok }}
+	local := &chain.Invoker{Lookup: func(name string) (spec.Plugin, bool) { v, ok := verbs[name]; return v, ok }}
 	call := spec.Call{Verb: spec.Add, ContainerID: "c", IfName: "eth0", NetNS: ownNS}
 	request := func(version string) *spec.Request {
 		r, err := spec.NewRequest(call, []byte(`{"name":"n","type":"x","cniVersion":"`+version+`","prevResult":{"cniVersion":"1.0.0",
@@ -254,7 +254,7 @@ func TestInProcess(t *testing.T) {
 		t.Errorf("the plugin changed its caller's request: %+v", r.Prev)
 	}
 	// The older shape has no interfaces, for a plugin in this process neither.
-	verbs["spoils"] = spec.Verbs{Add: func(_ context.Context, r *spec.Request) (*spec.Result, error) {
+	verbs["spoils"] = spec.Plugin{Add: func(_ context.Context, r *spec.Request) (*spec.Result, error) {
 		if len(r.Prev.Interfaces) != 0 {
 			t.Errorf("at 0.2.0 a plugin sees %+v", r.Prev.Interfaces)
 		}
@@ -293,7 +293,7 @@ func TestTextBusy(t *testing.T) {
 func TestUnknownArgs(t *testing.T) {
 	w := newWorld(t, "rec", "rec-built")
 	add := func(context.Context, *spec.Request) (*spec.Result, error) { return &spec.Result{}, nil }
-	w.local.Lookup = func(name string) (spec.Verbs, bool) { return spec.Verbs{Add: add}, name == "rec-built" }
+	w.local.Lookup = func(name string) (spec.Plugin, bool) { return spec.Plugin{Add: add}, name == "rec-built" }
 	const warning = `ARGS: unknown args ["HOST"] ignored`
 	for plugins, want := range map[string]string{
 		`{"type":"rec-built"},{"type":"rec-built"}`:                warning,
@@ -319,7 +319,7 @@ func TestUnknownArgs(t *testing.T) {
 
 func TestVersions(t *testing.T) {
 	w := newWorld(t, "rec", "rec-built")
-	w.local.Lookup = func(name string) (spec.Verbs, bool) { return spec.Verbs{Since: spec.V100}, name == "rec-built" }
+	w.local.Lookup = func(name string) (spec.Plugin, bool) { return spec.Plugin{Since: spec.V100}, name == "rec-built" }
 	for plugin, want := range map[string]string{"rec-built": " 1.0.0 1.1.0", "rec": w.bin + "/rec 0.4.0 1.0.0"} {
 		file, versions, err := w.local.Versions(t.Context(), plugin)
 		if got := file + " " + strings.Join(versions, " "); err != nil || got != want {

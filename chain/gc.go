@@ -93,12 +93,12 @@ func (r *Runner) deleteOrphans(ctx context.Context, l *List, v spec.Version, c *
 	case dryRun:
 	case v.AtLeast(spec.V110):
 		for i := range l.Plugins {
-			_, err := r.run(ctx, spec.GC, l, &l.Plugins[i], Target{}, nil, spec.ValidMembers(c.valid))
+			_, err := r.run(ctx, spec.GC, l, &l.Plugins[i], RuntimeConf{}, nil, spec.ValidMembers(c.valid))
 			errs = append(errs, err)
 		}
 	default:
 		for _, a := range c.orphans {
-			errs = append(errs, r.delAll(ctx, l, Target{ContainerID: a.ContainerID, IfName: cmp.Or(a.IfName, "eth0")}, nil, true)...)
+			errs = append(errs, r.delAll(ctx, l, RuntimeConf{ContainerID: a.ContainerID, IfName: cmp.Or(a.IfName, "eth0")}, nil, true)...)
 		}
 	}
 	if err := errors.Join(errs...); err != nil {

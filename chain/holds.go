@@ -17,37 +17,37 @@ type Describer struct {
 
 // NewDescriber returns a Describer for the plugins that lookup finds by their type. The state
 // directory is that of [spec.Call].
-func NewDescriber(lookup func(plugin string) (spec.Verbs, bool), stateDir string) *Describer {
+func NewDescriber(lookup func(plugin string) (spec.Plugin, bool), stateDir string) *Describer {
 	local := &Invoker{Lookup: lookup}
 	return &Describer{Runner{Invoker: local.Once(), Warn: func(string, ...any) {}}, stateDir}
 }
 
 // request returns the request of a plugin with its verbs and those of its IPAM plugin; nil: it is
 // external.
-func (d *Describer) request(verb spec.Verb, l *List, p *Plugin, t Target) (r *spec.Request, verbs, ipam *spec.Verbs) {
+func (d *Describer) request(verb spec.Verb, l *List, p *Plugin, t RuntimeConf) (r *spec.Request, builtIn, ipam *spec.Plugin) {
 	r, err := d.runner.request(verb, l, p, t, nil)
 	if err != nil {
 		return nil, nil, nil
 	}
 	r.Call.StateDir = d.stateDir
-	verbs, _ = d.runner.Invoker.Find(p.Type)
+	builtIn, _ = d.runner.Invoker.Find(p.Type)
 	if p.IPAM != "" {
 		ipam, _ = d.runner.Invoker.Find(p.IPAM)
 	}
-	return r, verbs, ipam
+	return r, builtIn, ipam
 }
 
 // A Use is what the plugins of a list use.
 type Use struct {
 	spec.Resources // of the plugins whose configuration is valid
 	Stored         []Stored
-	Veth           bool // an attachment has a link on the host, see [spec.Verbs]
-	Publishes      bool // see [spec.Verbs]
+	Veth           bool // an attachment has a link on the host, see [spec.Plugin]
+	Publishes      bool // see [spec.Plugin]
 }
 
 // Stored has the directories in which one plugin and its IPAM plugin store their state.
 type Stored struct {
-	Records map[string]string // directories, by plugin; see [spec.Verbs]
+	Records map[string]string // directories, by plugin; see [spec.Plugin]
 	Leases  string            // a directory; empty: none
 }
 
@@ -70,8 +70,8 @@ func (d *Describer) Uses(doc []byte) (u Use) {
 	for i := range list.Plugins {
 		p := &list.Plugins[i]
 		s := Stored{Records: map[string]string{}}
-		r, verbs, ipam := d.request(spec.Status, list, p, Target{})
-		for plugin, v := range map[string]*spec.Verbs{p.Type: verbs, p.IPAM: ipam} {
+		r, builtIn, ipam := d.request(spec.Status, list, p, RuntimeConf{})
+		for plugin, v := range map[string]*spec.Plugin{p.Type: builtIn, p.IPAM: ipam} {
 			if v != nil && v.Records != nil {
 				s.Records[plugin] = v.Records(r)
 			}
@@ -80,11 +80,11 @@ func (d *Describer) Uses(doc []byte) (u Use) {
 			s.Leases = ipam.Leases(r)
 		}
 		u.Stored = append(u.Stored, s)
-		if verbs == nil {
+		if builtIn == nil {
 			continue
 		}
-		u.Publishes = u.Publishes || verbs.Publishes
-		u.Veth = u.Veth || i == 0 && verbs.Veth
+		u.Publishes = u.Publishes || builtIn.Publishes
+		u.Veth = u.Veth || i == 0 && builtIn.Veth
 		if own, err := r.Validate(p.Type); err == nil {
 			u.Add(own)
 		}
@@ -108,12 +108,12 @@ func (d *Describer) Holds(ctx context.Context, e *Entry) (all []Held, err error)
 	}
 	for i := range l.Plugins {
 		p := &l.Plugins[i]
-		req, verbs, _ := d.request(spec.Check, l, p, e.target())
-		if verbs == nil || verbs.Holds == nil {
+		req, builtIn, _ := d.request(spec.Check, l, p, e.runtimeConf())
+		if builtIn == nil || builtIn.Holds == nil {
 			continue
 		}
 		req.Prev = prev
-		list, err := verbs.Holds(ctx, req)
+		list, err := builtIn.Holds(ctx, req)
 		if err != nil {
 			continue
 		}

@@ -38,13 +38,13 @@ const DefaultTimeout = 60 * time.Second
 // processes. It is a [spec.Invoker] without state, except for [Invoker.Once]. Several goroutines
 // may use it.
 type Invoker struct {
-	Path    []string                        // directories of CNI_PATH; empty: only built-in plugins
-	BuiltIn bool                            // search the built-in plugins after those directories
-	Lookup  func(string) (spec.Verbs, bool) // the plugins built in, by type
-	Names   func() []string                 // of these, to find misspelled names; may be nil
-	Environ []string                        // an exec'd plugin's environment besides CNI_*
-	Stderr  io.Writer                       // receives the stderr of plugins; may be nil
-	Timeout time.Duration                   // of one plugin; 0: DefaultTimeout
+	Path    []string                         // directories of CNI_PATH; empty: only built-in plugins
+	BuiltIn bool                             // search the built-in plugins after those directories
+	Lookup  func(string) (spec.Plugin, bool) // the plugins built in, by type
+	Names   func() []string                  // of these, to find misspelled names; may be nil
+	Environ []string                         // an exec'd plugin's environment besides CNI_*
+	Stderr  io.Writer                        // receives the stderr of plugins; may be nil
+	Timeout time.Duration                    // of one plugin; 0: DefaultTimeout
 	// StderrInError says that the caller prints the details of errors: they have the stderr of a
 	// failed plugin, which is then not also written to Stderr.
 	StderrInError bool
@@ -63,8 +63,8 @@ func (l *Invoker) Once() spec.Invoker {
 
 // found has the file of a plugin, and its verbs if it is built in.
 type found struct {
-	file  string
-	verbs *spec.Verbs
+	file    string
+	builtIn *spec.Plugin
 }
 
 // maxStack is the number of kept bytes of a panic's stack, the innermost calls.
@@ -98,18 +98,18 @@ func statSelf() (os.FileInfo, error) {
 // 103 if the plugin is missing, 11 after the deadline, 999 after a panic. The deadline is the
 // earlier of ctx's and the plugin's own.
 func (l *Invoker) Invoke(ctx context.Context, plugin string, r *spec.Request) (*spec.Result, error) {
-	file, verbs, err := l.find(plugin)
+	file, builtIn, err := l.find(plugin)
 	if err != nil {
 		return nil, err
 	}
 	ctx, cancel := context.WithTimeout(ctx, l.timeout())
 	defer cancel()
 	internal := r.Call.Verb == spec.Restore || r.Call.Verb == spec.Prepare
-	if internal && verbs == nil {
+	if internal && builtIn == nil {
 		return nil, spec.Errorf(spec.CodePlugin, "plugin %s (%s) is an external program, which does not know %s", plugin, file, r.Call.Verb)
 	}
-	if verbs != nil && (!l.ForceExec || internal) {
-		return l.inProcess(ctx, plugin, *verbs, r)
+	if builtIn != nil && (!l.ForceExec || internal) {
+		return l.inProcess(ctx, plugin, *builtIn, r)
 	}
 	return l.exec(ctx, plugin, file, r)
 }
@@ -153,21 +153,21 @@ func (l *Invoker) variable(name string) (value string) {
 //
 // So an external host-local in an earlier directory is run, and a link to this binary needs no
 // process. With BuiltIn, for a runtime, a plugin that is in no directory may be built in.
-func (l *Invoker) find(plugin string) (file string, verbs *spec.Verbs, err error) {
+func (l *Invoker) find(plugin string) (file string, builtIn *spec.Plugin, err error) {
 	if l.known == nil {
 		return l.look(plugin)
 	}
 	if f, ok := l.known.Load(plugin); ok {
-		return f.(found).file, f.(found).verbs, nil
+		return f.(found).file, f.(found).builtIn, nil
 	}
-	if file, verbs, err = l.look(plugin); err == nil {
-		l.known.Store(plugin, found{file, verbs})
+	if file, builtIn, err = l.look(plugin); err == nil {
+		l.known.Store(plugin, found{file, builtIn})
 	}
-	return file, verbs, err
+	return file, builtIn, err
 }
 
 // look is find without the known plugins.
-func (l *Invoker) look(plugin string) (file string, verbs *spec.Verbs, err error) {
+func (l *Invoker) look(plugin string) (file string, builtIn *spec.Plugin, err error) {
 	if err := spec.CheckType(plugin); err != nil {
 		return "", nil, err
 	}
@@ -187,20 +187,20 @@ func (l *Invoker) look(plugin string) (file string, verbs *spec.Verbs, err error
 		return "", nil, missing
 	}
 	if me, err := statSelf(); err == nil && os.SameFile(me, info) {
-		verbs = l.lookup(plugin)
+		builtIn = l.lookup(plugin)
 	}
-	return file, verbs, nil
+	return file, builtIn, nil
 }
 
 // Find returns the verbs of a plugin that is built in, and nil for one that is external.
-func (l *Invoker) Find(plugin string) (*spec.Verbs, error) {
-	_, verbs, err := l.find(plugin)
-	return verbs, err
+func (l *Invoker) Find(plugin string) (*spec.Plugin, error) {
+	_, builtIn, err := l.find(plugin)
+	return builtIn, err
 }
 
 // builtIn finds plugins with an empty CNI_PATH, which the specification allows and the reference
 // rejects.
-func (l *Invoker) builtIn(plugin string) (string, *spec.Verbs, error) {
+func (l *Invoker) builtIn(plugin string) (string, *spec.Plugin, error) {
 	if v := l.lookup(plugin); v != nil {
 		return self, v, nil
 	}
@@ -235,7 +235,7 @@ func Misspelled(plugin string, names []string) string {
 }
 
 // lookup returns a plugin of this binary; nil: it has none with that name.
-func (l *Invoker) lookup(plugin string) *spec.Verbs {
+func (l *Invoker) lookup(plugin string) *spec.Plugin {
 	if l.Lookup != nil {
 		if v, ok := l.Lookup(plugin); ok {
 			return &v
@@ -259,7 +259,7 @@ func findInPath(plugin string, dirs []string) (string, os.FileInfo, *spec.Error)
 // inProcess calls a built-in plugin. The plugin gets a request of its own, so its changes are not
 // visible to others. A panic is an error of the plugin, with code 999, and does not end the
 // runtime.
-func (l *Invoker) inProcess(ctx context.Context, plugin string, v spec.Verbs, r *spec.Request) (res *spec.Result, err error) {
+func (l *Invoker) inProcess(ctx context.Context, plugin string, v spec.Plugin, r *spec.Request) (res *spec.Result, err error) {
 	defer func() {
 		if p := recover(); p != nil {
 			stack := make([]byte, maxStack)

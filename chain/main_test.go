@@ -242,12 +242,12 @@ func (w *world) parse(doc string) *chain.List {
 }
 
 // target is container c with eth0, in this process's own namespace.
-func target(id string) chain.Target {
-	return chain.Target{ContainerID: id, IfName: "eth0", NetNS: ownNS, NetNSOverride: true}
+func target(id string) chain.RuntimeConf {
+	return chain.RuntimeConf{ContainerID: id, IfName: "eth0", NetNS: ownNS, NetNSOverride: true}
 }
 
 // absent is [target] with an interface that this namespace does not have.
-func absent(id string) chain.Target {
+func absent(id string) chain.RuntimeConf {
 	t := target(id)
 	t.IfName = "absent0"
 	return t

@@ -68,8 +68,8 @@ func EntryOf(a spec.Attachment) *Entry {
 	return &Entry{NetworkName: a.Network, ContainerID: a.ContainerID, IfName: a.IfName}
 }
 
-// title is [Entry.Title] of the target's attachment; e is nil where the cache does not have it.
-func (t *Target) title(l *List, e *Entry) string {
+// title is [Entry.Title] of the attachment; e is nil where the cache does not have it.
+func (t *RuntimeConf) title(l *List, e *Entry) string {
 	if e == nil {
 		e = EntryOf(t.on(l))
 		e.NetNS, e.Args = t.NetNS, t.Args

@@ -19,7 +19,7 @@ func TestKernelNamespaceIDUsedAgain(t *testing.T) {
 	l := w.parse(cachedList)
 	ns := kerneltest.NS(t)
 	kerneltest.Cookie(t, ns)
-	target := chain.Target{ContainerID: "c", IfName: "eth0", NetNS: kerneltest.NSPath(t, ns)}
+	target := chain.RuntimeConf{ContainerID: "c", IfName: "eth0", NetNS: kerneltest.NSPath(t, ns)}
 	if _, err := w.Add(t.Context(), l, target); err != nil {
 		t.Fatal(err)
 	}

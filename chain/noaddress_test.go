@@ -30,7 +30,7 @@ func TestResultWithoutAddress(t *testing.T) {
 				if len(res.IPs) != 0 {
 					t.Errorf("got %+v, want no addresses", res)
 				}
-				if err := w.Del(t.Context(), l, chain.Target{ContainerID: "c", IfName: "eth0", NetNSOverride: true}); err != nil {
+				if err := w.Del(t.Context(), l, chain.RuntimeConf{ContainerID: "c", IfName: "eth0", NetNSOverride: true}); err != nil {
 					t.Error(err)
 				}
 				w.wantCalls("DEL rec-2, DEL rec")

@@ -11,9 +11,9 @@ import (
 
 // Rebuild makes the entry of an attachment that is there, and whose entry is lost or broken, with the configuration of
 // today: its result is what GET of the plugins finds without one, and CHECK agrees with that. CNI_ARGS are
-// those of the target. Without write it only says whether that is possible. The error is os.ErrExist if
+// those given. Without write it only says whether that is possible. The error is os.ErrExist if
 // there is an entry.
-func (r *Runner) Rebuild(ctx context.Context, l *List, t Target, write bool) error {
+func (r *Runner) Rebuild(ctx context.Context, l *List, t RuntimeConf, write bool) error {
 	a := t.on(l)
 	v, err := l.Supported()
 	if err == nil && !v.AtLeast(spec.V040) {

@@ -18,8 +18,8 @@ import (
 // them themselves, and cnitool's DEL has none. The list of the ADD is needed too: a plugin that was
 // removed from the configuration since then must still release its resources.
 //
-// If the target means the ADD's namespace, it is open in t.ns, which the caller closes.
-func (r *Runner) recall(ctx context.Context, l *List, t Target, e *Entry) (*List, Target) {
+// If the path of t is that of the ADD's namespace, it is open in t.ns, which the caller closes.
+func (r *Runner) recall(ctx context.Context, l *List, t RuntimeConf, e *Entry) (*List, RuntimeConf) {
 	if e == nil {
 		return l, t
 	}
@@ -72,7 +72,7 @@ func (l *List) same(o *List) bool {
 // fails too, and all errors are rejections, the attachment counts as released: a plugin that
 // rejects DEL has done nothing at ADD. This does not apply to a missing plugin, which may be on
 // another path, nor after a successful ADD.
-func (r *Runner) release(ctx context.Context, l, now *List, t Target, e *Entry, keepGoing bool) error {
+func (r *Runner) release(ctx context.Context, l, now *List, t RuntimeConf, e *Entry, keepGoing bool) error {
 	if e == nil || !e.Interrupted() {
 		return errors.Join(r.delAll(ctx, l, t, e, keepGoing)...)
 	}

@@ -54,7 +54,7 @@ func TestUnusableList(t *testing.T) {
 				if verb == "gc" {
 					_, err = w.GC(t.Context(), l, chain.GCOptions{})
 				} else {
-					err = w.Del(t.Context(), l, chain.Target{ContainerID: "c", IfName: "eth0", NetNSOverride: true})
+					err = w.Del(t.Context(), l, chain.RuntimeConf{ContainerID: "c", IfName: "eth0", NetNSOverride: true})
 				}
 				wantErr(t, err, tt.err)
 				w.wantCalls(tt.calls)

@@ -48,7 +48,7 @@ func (r *Runner) RemoveNetwork(ctx context.Context, l *List) error {
 	var errs []error
 	for i := range l.Plugins {
 		if v.AtLeast(spec.V110) && !l.DisableGC { // rules without an attachment, if there are any
-			_, err := r.run(ctx, spec.GC, l, &l.Plugins[i], Target{}, nil, spec.ValidMembers(nil))
+			_, err := r.run(ctx, spec.GC, l, &l.Plugins[i], RuntimeConf{}, nil, spec.ValidMembers(nil))
 			errs = append(errs, err)
 		}
 	}
@@ -106,13 +106,13 @@ func (r *Runner) removeNetwork(ctx context.Context, l *List, p *Plugin, plugin s
 	if plugin == "" {
 		return nil
 	}
-	verbs, err := r.Invoker.Find(plugin)
-	if err != nil || verbs == nil || verbs.RemoveNetwork == nil {
+	builtIn, err := r.Invoker.Find(plugin)
+	if err != nil || builtIn == nil || builtIn.RemoveNetwork == nil {
 		return err
 	}
-	req, err := r.request(spec.GC, l, p, Target{}, []map[string]any{spec.ValidMembers(nil)})
+	req, err := r.request(spec.GC, l, p, RuntimeConf{}, []map[string]any{spec.ValidMembers(nil)})
 	if err == nil {
-		err = verbs.RemoveNetwork(ctx, req)
+		err = builtIn.RemoveNetwork(ctx, req)
 	}
 	if err != nil {
 		return fmt.Errorf("plugin type=%q name=%q: %w", plugin, l.Name, err)

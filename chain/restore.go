@@ -31,12 +31,12 @@ type Restored struct {
 //
 // DEL and GC handle attachments without a namespace, and interrupted ADDs. The error is the
 // context's; done is not called with the remaining attachments then.
-func (r *Runner) Restore(ctx context.Context, entries []*Entry, t Together, done func(*Restored)) error {
+func (r *Runner) Restore(ctx context.Context, entries []*Entry, t Batch, done func(*Restored)) error {
 	ctx, forget := once.WithCache(ctx)
 	defer forget()
 	w := &restoring{Runner: r.Once(), together: t, done: done}
 	var busy []*snapshot
-	for part := range slices.Chunk(alive(entries), mostTogether()) {
+	for part := range slices.Chunk(alive(entries), batchSize()) {
 		busy = append(busy, w.restoreUnlocked(ctx, part)...)
 	}
 	for _, e := range busy {
@@ -65,7 +65,7 @@ func alive(entries []*Entry) (all []*snapshot) {
 // A restoring is one Restore at work.
 type restoring struct {
 	*Runner
-	together Together
+	together Batch
 	done     func(*Restored)
 	restored []*Restored // that done has not been called with
 }
@@ -83,7 +83,7 @@ func (w *restoring) restoreUnlocked(ctx context.Context, entries []*snapshot) (b
 			busy = append(busy, e)
 		}
 	}
-	w.together.Make(ctx)
+	w.together.Commit(ctx)
 	for _, e := range entries {
 		if locks.has("container", e.ContainerID) {
 			w.removeForeignLock(e)
@@ -112,7 +112,7 @@ func (w *restoring) restoreLocked(ctx context.Context, e *snapshot) {
 		return
 	}
 	w.restoreOne(ctx, e)
-	w.together.Make(ctx)
+	w.together.Commit(ctx)
 	w.removeForeignLock(e)
 	unlock()
 	w.finish(ctx)
@@ -149,7 +149,7 @@ func (r *Runner) checkRestored(ctx context.Context, res *Restored) {
 		res.Unchecked = "another verb is at work"
 		return
 	}
-	t := res.target()
+	t := res.runtimeConf()
 	if end, err := t.openNetNS(r.host); err == nil { // else the plugins report it
 		defer end()
 	}
@@ -163,9 +163,9 @@ func (res *Restored) failed(err error) {
 	}
 }
 
-// target is that of the attachment, as at its ADD.
-func (e *Entry) target() Target {
-	return Target{ContainerID: e.ContainerID, IfName: e.IfName, NetNS: e.NetNSPath(), Args: e.Args, Capabilities: e.CapabilityArgs}
+// runtimeConf is that of the attachment, as at its ADD.
+func (e *Entry) runtimeConf() RuntimeConf {
+	return RuntimeConf{ContainerID: e.ContainerID, IfName: e.IfName, NetNS: e.NetNSPath(), Args: e.Args, Capabilities: e.CapabilityArgs}
 }
 
 // restoreOne restores an attachment, unless it was deleted meanwhile.
@@ -186,16 +186,16 @@ func (w *restoring) restoreOne(ctx context.Context, e *snapshot) {
 	}
 	res.list, res.prev = l, prev
 	did := func(text string) { res.Did = append(res.Did, text) }
-	ctx = w.together.For(ctx, e.Attachment(), did, res.failed)
+	ctx = w.together.Context(ctx, e.Attachment(), did, res.failed)
 	for i := range l.Plugins {
 		p := &l.Plugins[i]
-		verbs, err := w.Invoker.Find(p.Type)
+		builtIn, err := w.Invoker.Find(p.Type)
 		switch {
 		case err != nil:
-		case verbs == nil:
+		case builtIn == nil:
 			res.External = append(res.External, p.Type)
-		case verbs.Restore != nil:
-			err = w.restorePlugin(ctx, l, p, e.target(), prev, did)
+		case builtIn.Restore != nil:
+			err = w.restorePlugin(ctx, l, p, e.runtimeConf(), prev, did)
 		}
 		res.failed(err)
 		if errors.Is(err, spec.ErrNeedsAdd) { // the rest would be about what is not there, or is another's
@@ -204,7 +204,7 @@ func (w *restoring) restoreOne(ctx context.Context, e *snapshot) {
 	}
 }
 
-func (w *restoring) restorePlugin(ctx context.Context, l *List, p *Plugin, t Target, prev *spec.Result, did func(string)) error {
+func (w *restoring) restorePlugin(ctx context.Context, l *List, p *Plugin, t RuntimeConf, prev *spec.Result, did func(string)) error {
 	req, err := w.request(spec.Restore, l, p, t, nil)
 	if err != nil {
 		return failed(spec.Restore, l, p, err)

@@ -29,8 +29,8 @@ type Runner struct {
 	Warn func(format string, args ...any)
 	// Progress is called with the number of stale attachments that GC has deleted; nil: not called.
 	Progress func(done, all int)
-	// Together makes the changes of several DELs at once; nil: each is made by itself.
-	Together Together
+	// Batch makes the changes of several DELs at once; nil: each is made by itself.
+	Batch Batch
 	// KeepGoing makes DEL run the remaining plugins after a failure.
 	KeepGoing bool
 	// Retries is how often an ADD that failed with code 11 is repeated, after its DEL.
@@ -47,9 +47,9 @@ const (
 	retryPause  = 500 * time.Millisecond // doubled each time
 )
 
-// A Target is the attachment of a verb with the arguments for the plugins. Each verb checks NetNS,
+// A RuntimeConf is is what libcni calls by this name: the attachment of a verb, and arguments for the plugins. Each verb checks NetNS,
 // and the plugins open it.
-type Target struct {
+type RuntimeConf struct {
 	ContainerID, IfName string
 	NetNS               string    // path; empty in DEL, CHECK and GET: as at the ADD
 	NetNSOverride       bool      // the plugin's own namespace is allowed
@@ -60,14 +60,14 @@ type Target struct {
 	Capabilities map[string]json.RawMessage
 }
 
-// on returns the attachment of the target to a network. Its names are not checked yet.
-func (t *Target) on(l *List) spec.Attachment {
+// on returns the attachment to a network. Its names are not checked yet.
+func (t *RuntimeConf) on(l *List) spec.Attachment {
 	return spec.Attachment{Network: l.Name, ContainerID: t.ContainerID, IfName: t.IfName}
 }
 
 // CNIArgs returns the pairs as CNI_ARGS, in their order. It does not escape values: CNI_ARGS has no
 // syntax for that.
-func (t *Target) CNIArgs() string {
+func (t *RuntimeConf) CNIArgs() string {
 	pairs := make([]string, len(t.Args))
 	for i, p := range t.Args {
 		pairs[i] = p[0] + "=" + p[1]
@@ -75,8 +75,8 @@ func (t *Target) CNIArgs() string {
 	return strings.Join(pairs, ";")
 }
 
-// An Attached has the last result of an ADD.
-type Attached struct {
+// An AddResult has the last result of an ADD.
+type AddResult struct {
 	*spec.Result
 	Doc []byte // as it was cached, in the version of the list
 }
@@ -89,7 +89,7 @@ type Attached struct {
 // namespace are deleted first.
 //
 // libcni runs no DEL, allows a second ADD and takes no lock: it leaves these to its caller.
-func (r *Runner) Add(ctx context.Context, l *List, t Target) (*Attached, error) {
+func (r *Runner) Add(ctx context.Context, l *List, t RuntimeConf) (*AddResult, error) {
 	a := t.on(l)
 	end, err := t.openNetNS(r.host)
 	if err == nil {
@@ -174,7 +174,7 @@ func (r *Runner) replaceStale(ctx context.Context, l *List, a spec.Attachment) e
 }
 
 // addOnce is one try: intent, plugins, result; after an error it undoes them.
-func (r *Runner) addOnce(ctx context.Context, l *List, t Target, v spec.Version, reqs []*spec.Request) (*Attached, error) {
+func (r *Runner) addOnce(ctx context.Context, l *List, t RuntimeConf, v spec.Version, reqs []*spec.Request) (*AddResult, error) {
 	e, err := t.entry(l)
 	if err != nil {
 		return nil, err
@@ -194,11 +194,11 @@ func (r *Runner) addOnce(ctx context.Context, l *List, t Target, v spec.Version,
 	if err != nil {
 		return nil, r.undo(ctx, l, done, t, e, err)
 	}
-	return &Attached{res, doc}, nil
+	return &AddResult{res, doc}, nil
 }
 
-// entry returns the entry of the target's attachment, without a result.
-func (t *Target) entry(l *List) (*Entry, error) {
+// entry returns the entry of the attachment, without a result.
+func (t *RuntimeConf) entry(l *List) (*Entry, error) {
 	config, err := l.Effective()
 	if err != nil {
 		return nil, err
@@ -217,12 +217,12 @@ func (t *Target) entry(l *List) (*Entry, error) {
 // A plugin that fails may have rejected an existing attachment, which its DEL would delete: it
 // counts only if [spec.Request.NeedsDel] says so. An external plugin that is the first of the list
 // does not count if the interface existed before.
-func (r *Runner) addAll(ctx context.Context, l *List, t Target, reqs []*spec.Request, there bool) (res *spec.Result, done int, err error) {
+func (r *Runner) addAll(ctx context.Context, l *List, t RuntimeConf, reqs []*spec.Request, there bool) (res *spec.Result, done int, err error) {
 	for i := range l.Plugins {
 		p := &l.Plugins[i]
 		if i == 0 && there {
-			verbs, missing := r.Invoker.Find(p.Type)
-			there = missing == nil && verbs == nil
+			builtIn, missing := r.Invoker.Find(p.Type)
+			there = missing == nil && builtIn == nil
 		}
 		res, err = r.invoke(ctx, l, p, reqs[i], res)
 		if err == nil && res == nil {
@@ -246,7 +246,7 @@ func (r *Runner) addAll(ctx context.Context, l *List, t Target, reqs []*spec.Req
 //
 // internal/undo does not fit here: external plugins need more than its time, and afterwards the
 // cache entry is removed or stays.
-func (r *Runner) undo(ctx context.Context, l *List, done int, t Target, e *Entry, cause error) error {
+func (r *Runner) undo(ctx context.Context, l *List, done int, t RuntimeConf, e *Entry, cause error) error {
 	ctx, cancel := interrupt.UndoContext(ctx, cmp.Or(r.UndoTimeout, defaultUndo))
 	defer cancel()
 	begun := *l
@@ -290,7 +290,7 @@ func (r *Runner) lock(ctx context.Context, a spec.Attachment) (unlock func(), er
 // ones have made changes. It rejects the process's own namespace, unless CNI_NETNS_OVERRIDE allows
 // it: then each plugin opens the path. Errors have code 8. host is that of [netns.ShareHost]; nil:
 // the call has its own.
-func (t *Target) openNetNS(host *netns.NS) (end func() error, err error) {
+func (t *RuntimeConf) openNetNS(host *netns.NS) (end func() error, err error) {
 	if t.ns == nil {
 		if t.ns, err = netns.Open(t.NetNS); err != nil {
 			return nil, spec.NetNSError(t.NetNS, err)

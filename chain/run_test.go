@@ -59,7 +59,7 @@ func TestTranscript(t *testing.T) {
 		}
 	}
 
-	again := chain.Target{ContainerID: "c", IfName: "eth0", NetNSOverride: true}
+	again := chain.RuntimeConf{ContainerID: "c", IfName: "eth0", NetNSOverride: true}
 	if err := w.Check(t.Context(), l, again); err != nil {
 		t.Error(err)
 	}
@@ -159,18 +159,18 @@ func TestFailedAddOfExisting(t *testing.T) {
 	for name, tt := range map[string]struct {
 		add    error // of rec-1, which is built in; nil: it is external
 		panics bool
-		target chain.Target
+		target chain.RuntimeConf
 		want   string
 	}{
 		"built in":         {refuse, false, absent("c"), ""},
 		"panics":           {refuse, true, absent("c"), "DEL"},
 		"external":         {nil, false, absent("c"), "ADD rec-1, DEL rec-1"},
-		"external, exists": {nil, false, chain.Target{ContainerID: "c", IfName: "lo", NetNS: ownNS, NetNSOverride: true}, "ADD rec-1"},
+		"external, exists": {nil, false, chain.RuntimeConf{ContainerID: "c", IfName: "lo", NetNS: ownNS, NetNSOverride: true}, "ADD rec-1"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			w := newWorld(t, "rec-1")
 			deleted := ""
-			verbs := spec.Verbs{
+			verbs := spec.Plugin{
 				Add: func(context.Context, *spec.Request) (*spec.Result, error) {
 					if tt.panics {
 						panic(tt.add)
@@ -181,7 +181,7 @@ func TestFailedAddOfExisting(t *testing.T) {
 			}
 			if tt.add != nil {
 				w.local.Path = nil
-				w.local.Lookup = func(string) (spec.Verbs, bool) { return verbs, true }
+				w.local.Lookup = func(string) (spec.Plugin, bool) { return verbs, true }
 			}
 			l := w.parse(`{"name":"n","cniVersion":"1.0.0","plugins":[{"type":"rec-1","doADD":"fail {\"code\":7,\"msg\":\"refused\"}"}]}`)
 			_, err := w.Add(t.Context(), l, tt.target)
@@ -240,16 +240,16 @@ func TestFailedDel(t *testing.T) {
 func TestRefusals(t *testing.T) {
 	w := newWorld(t, "rec")
 	l := w.parse(`{"name":"n","cniVersion":"1.0.0","plugins":[{"type":"rec"}]}`)
-	bad := func(change func(*chain.Target)) chain.Target { tg := target("c"); change(&tg); return tg }
+	bad := func(change func(*chain.RuntimeConf)) chain.RuntimeConf { tg := target("c"); change(&tg); return tg }
 	tests := map[string]struct {
-		target chain.Target
+		target chain.RuntimeConf
 		list   string
 		code   int
 	}{
-		"ID climbs":          {target: bad(func(t *chain.Target) { t.ContainerID = "../../x" }), code: spec.CodeEnv},
-		"ID empty":           {target: bad(func(t *chain.Target) { t.ContainerID = "" }), code: spec.CodeUnknown},
-		"interface climbs":   {target: bad(func(t *chain.Target) { t.IfName = "../../x" }), code: spec.CodeEnv},
-		"interface too long": {target: bad(func(t *chain.Target) { t.IfName = "sixteen-letters-" }), code: spec.CodeEnv},
+		"ID climbs":          {target: bad(func(t *chain.RuntimeConf) { t.ContainerID = "../../x" }), code: spec.CodeEnv},
+		"ID empty":           {target: bad(func(t *chain.RuntimeConf) { t.ContainerID = "" }), code: spec.CodeUnknown},
+		"interface climbs":   {target: bad(func(t *chain.RuntimeConf) { t.IfName = "../../x" }), code: spec.CodeEnv},
+		"interface too long": {target: bad(func(t *chain.RuntimeConf) { t.IfName = "sixteen-letters-" }), code: spec.CodeEnv},
 		"network climbs":     {target: target("c"), list: `{"name":"../n","cniVersion":"1.0.0","plugins":[{"type":"rec"}]}`, code: spec.CodeConfig},
 		"version is junk":    {target: target("c"), list: `{"name":"n","cniVersion":"junk","plugins":[{"type":"rec"}]}`, code: spec.CodeVersion},
 	}
@@ -271,12 +271,12 @@ func TestRefusals(t *testing.T) {
 			w.wantCalls("")
 		})
 	}
-	for name, tg := range map[string]chain.Target{
-		"no such namespace": bad(func(t *chain.Target) { t.NetNS = "/nowhere" }),
-		"no namespace":      bad(func(t *chain.Target) { t.NetNS = "/etc/passwd" }),
-		"empty":             bad(func(t *chain.Target) { t.NetNS = "" }),
-		"our own, unmeant":  bad(func(t *chain.Target) { t.NetNSOverride = false }),
-		"of the wrong type": bad(func(t *chain.Target) { t.NetNS = "/dev/null" }),
+	for name, tg := range map[string]chain.RuntimeConf{
+		"no such namespace": bad(func(t *chain.RuntimeConf) { t.NetNS = "/nowhere" }),
+		"no namespace":      bad(func(t *chain.RuntimeConf) { t.NetNS = "/etc/passwd" }),
+		"empty":             bad(func(t *chain.RuntimeConf) { t.NetNS = "" }),
+		"our own, unmeant":  bad(func(t *chain.RuntimeConf) { t.NetNSOverride = false }),
+		"of the wrong type": bad(func(t *chain.RuntimeConf) { t.NetNS = "/dev/null" }),
 	} {
 		if _, err := w.Add(t.Context(), l, tg); code(err) != spec.CodeNetNS {
 			t.Errorf("%s: got %v", name, err)
@@ -425,7 +425,7 @@ func TestKilled(t *testing.T) {
 				w.Add(t.Context(), l, tg)
 			}()
 			w.Invoker = w.local
-			bare := chain.Target{ContainerID: "c", IfName: "absent0", NetNSOverride: true}
+			bare := chain.RuntimeConf{ContainerID: "c", IfName: "absent0", NetNSOverride: true}
 			if err := w.Check(t.Context(), l, bare); code(err) != spec.CodeUnknown {
 				t.Errorf("CHECK of an interrupted ADD: %v", err)
 			}
@@ -460,7 +460,7 @@ func TestKilled(t *testing.T) {
 // dies stands for a process that ends in the middle.
 type dies struct{}
 
-func (dies) Find(string) (*spec.Verbs, error) { return nil, nil }
+func (dies) Find(string) (*spec.Plugin, error) { return nil, nil }
 
 func (dies) Invoke(context.Context, string, *spec.Request) (*spec.Result, error) {
 	panic(errors.New("killed"))

@@ -13,12 +13,12 @@ import (
 // call, which a delegate gets from its caller, is stronger.
 func TestInProcessStateDir(t *testing.T) {
 	seen := ""
-	verbs := spec.Verbs{Add: func(_ context.Context, r *spec.Request) (*spec.Result, error) {
+	verbs := spec.Plugin{Add: func(_ context.Context, r *spec.Request) (*spec.Result, error) {
 		seen = r.Call.StateDir
 		return &spec.Result{}, nil
 	}}
 	local := &chain.Invoker{
-		Lookup:  func(string) (spec.Verbs, bool) { return verbs, true },
+		Lookup:  func(string) (spec.Plugin, bool) { return verbs, true },
 		Environ: []string{"PATH=/bin", spec.StateEnv + "=/a"},
 	}
 	for dir, want := range map[string]string{"": "/a", "/b": "/b"} {
@@ -38,7 +38,7 @@ func TestInProcessStateDir(t *testing.T) {
 func TestCacheCreating(t *testing.T) {
 	dir, calls := filepath.Join(t.TempDir(), "cache"), 0
 	r := &chain.Runner{
-		Invoker: &chain.Invoker{Lookup: func(string) (spec.Verbs, bool) { return spec.Verbs{}, true }},
+		Invoker: &chain.Invoker{Lookup: func(string) (spec.Plugin, bool) { return spec.Plugin{}, true }},
 		Cache:   &chain.Cache{Dir: dir, Creating: func() { calls++ }},
 		Warn:    t.Logf,
 	}
@@ -50,7 +50,7 @@ func TestCacheCreating(t *testing.T) {
 		t.Fatalf("STATUS: %v, %d calls", err, calls)
 	}
 	for range 2 {
-		if err := r.Del(t.Context(), l, chain.Target{ContainerID: "c", IfName: "eth0"}); err != nil || calls != 1 {
+		if err := r.Del(t.Context(), l, chain.RuntimeConf{ContainerID: "c", IfName: "eth0"}); err != nil || calls != 1 {
 			t.Fatalf("DEL: %v, %d calls", err, calls)
 		}
 	}

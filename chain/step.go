@@ -14,7 +14,7 @@ import (
 
 // run makes the request of one plugin for a verb and invokes it; more are members for its
 // configuration.
-func (r *Runner) run(ctx context.Context, verb spec.Verb, l *List, p *Plugin, t Target, prev *spec.Result, more ...map[string]any) (*spec.Result, error) {
+func (r *Runner) run(ctx context.Context, verb spec.Verb, l *List, p *Plugin, t RuntimeConf, prev *spec.Result, more ...map[string]any) (*spec.Result, error) {
 	req, err := r.request(verb, l, p, t, more)
 	if err != nil {
 		return nil, failed(verb, l, p, err)
@@ -52,7 +52,7 @@ func failed(verb spec.Verb, l *List, p *Plugin, err error) error {
 // returns an error for an invalid configuration, and for a plugin or IPAM plugin that is
 // missing or does not support the version of the list, and warns of arguments that no plugin
 // knows.
-func (r *Runner) addRequests(l *List, t Target) ([]*spec.Request, error) {
+func (r *Runner) addRequests(l *List, t RuntimeConf) ([]*spec.Request, error) {
 	reqs := make([]*spec.Request, len(l.Plugins))
 	for i := range l.Plugins {
 		p := &l.Plugins[i]
@@ -74,7 +74,7 @@ func (r *Runner) addRequests(l *List, t Target) ([]*spec.Request, error) {
 
 // Validate returns the error that an ADD would return before it changes anything, or that a plugin
 // of this program has for the configuration; the namespace may be missing.
-func (r *Runner) Validate(l *List, t Target) error {
+func (r *Runner) Validate(l *List, t RuntimeConf) error {
 	if _, err := l.Supported(); err != nil {
 		return err
 	}
@@ -94,21 +94,21 @@ func (r *Runner) Validate(l *List, t Target) error {
 // that is built in and would refuse the request. What an external one supports is known when it
 // is run.
 func (r *Runner) serves(key, plugin string, req *spec.Request) error {
-	verbs, err := r.Invoker.Find(plugin)
+	builtIn, err := r.Invoker.Find(plugin)
 	if err != nil {
 		return spec.AtKey(key, err)
 	}
-	if verbs == nil {
+	if builtIn == nil {
 		return nil
 	}
-	return verbs.CheckRequest(req)
+	return builtIn.CheckRequest(req)
 }
 
 // request derives the plugin's configuration: name and version of the list, in runtimeConfig
 // the capabilities that it declares and the caller supplied, all else as it is. Without
 // supplied ones a runtimeConfig of the configuration stays. The member capabilities is
 // removed, as the specification says and libcni does not do.
-func (r *Runner) request(verb spec.Verb, l *List, p *Plugin, t Target, more []map[string]any) (*spec.Request, error) {
+func (r *Runner) request(verb spec.Verb, l *List, p *Plugin, t RuntimeConf, more []map[string]any) (*spec.Request, error) {
 	set := map[string]any{"cniVersion": l.CNIVersion, "name": l.Name}
 	for _, m := range more {
 		maps.Copy(set, m)
@@ -138,7 +138,7 @@ func (r *Runner) request(verb spec.Verb, l *List, p *Plugin, t Target, more []ma
 }
 
 // Request makes the request of a plugin of the list, as a verb does, to look at and not to run.
-func (r *Runner) Request(verb spec.Verb, l *List, p *Plugin, t Target) (*spec.Request, error) {
+func (r *Runner) Request(verb spec.Verb, l *List, p *Plugin, t RuntimeConf) (*spec.Request, error) {
 	return r.request(verb, l, p, t, nil)
 }
 

@@ -11,12 +11,12 @@ import (
 // A plugin in this process finds the system bus where one of its own would.
 func TestInProcessSystemBus(t *testing.T) {
 	seen := ""
-	verbs := spec.Verbs{Add: func(_ context.Context, r *spec.Request) (*spec.Result, error) {
+	verbs := spec.Plugin{Add: func(_ context.Context, r *spec.Request) (*spec.Result, error) {
 		seen = r.Call.SystemBus
 		return &spec.Result{}, nil
 	}}
 	local := &chain.Invoker{
-		Lookup:  func(string) (spec.Verbs, bool) { return verbs, true },
+		Lookup:  func(string) (spec.Plugin, bool) { return verbs, true },
 		Environ: []string{"PATH=/bin", spec.SystemBusEnv + "=unix:path=/a"},
 	}
 	for bus, want := range map[string]string{"": "unix:path=/a", "unix:path=/b": "unix:path=/b"} {

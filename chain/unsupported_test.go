@@ -12,7 +12,7 @@ import (
 
 // since040 makes rec-fw a built-in plugin that serves 0.4.0 and later, as firewall does.
 func since040(w *world) {
-	w.local.Lookup = func(name string) (spec.Verbs, bool) { return spec.Verbs{Since: spec.V040}, name == "rec-fw" }
+	w.local.Lookup = func(name string) (spec.Plugin, bool) { return spec.Plugin{Since: spec.V040}, name == "rec-fw" }
 }
 
 // TestAddUnsupported has an ADD of a list whose version the runtime or a built-in plugin

@@ -16,7 +16,7 @@ import (
 // A missing entry is not an error: plugins release by the names alone. The list may have no plugins
 // if the cache has the attachment. Del stops at the first failure, as the specification says,
 // unless KeepGoing is set; after any failure the entry stays.
-func (r *Runner) Del(ctx context.Context, l *List, t Target) error {
+func (r *Runner) Del(ctx context.Context, l *List, t RuntimeConf) error {
 	a := t.on(l)
 	if err := checkNames(a); err != nil {
 		return err
@@ -67,8 +67,8 @@ func (r *Runner) delEntry(ctx context.Context, l *List, e *Entry) error {
 }
 
 // recallStale is recall for a stale attachment.
-func (r *Runner) recallStale(ctx context.Context, l *List, e *Entry) (*List, Target) {
-	l, t := r.recall(ctx, l, Target{ContainerID: e.ContainerID, IfName: e.IfName}, e)
+func (r *Runner) recallStale(ctx context.Context, l *List, e *Entry) (*List, RuntimeConf) {
+	l, t := r.recall(ctx, l, RuntimeConf{ContainerID: e.ContainerID, IfName: e.IfName}, e)
 	if t.ns != nil && isOwn(t.ns) {
 		t.NetNS = "" // an old /proc/PID path that has become the host's
 	}
@@ -92,7 +92,7 @@ func (r *Runner) prevOf(e *Entry, v spec.Version) *spec.Result {
 
 // delAll runs DEL for the plugins of the list backwards and returns their errors.
 // e is nil for what was never finished. Without keepGoing the first error ends it.
-func (r *Runner) delAll(ctx context.Context, l *List, t Target, e *Entry, keepGoing bool) (errs []error) {
+func (r *Runner) delAll(ctx context.Context, l *List, t RuntimeConf, e *Entry, keepGoing bool) (errs []error) {
 	v, err := l.version()
 	if err != nil {
 		return []error{err}
@@ -116,7 +116,7 @@ func (r *Runner) delAll(ctx context.Context, l *List, t Target, e *Entry, keepGo
 //
 // Without an entry, libcni runs the plugins without a prevResult, and each fails with its own
 // error.
-func (r *Runner) Check(ctx context.Context, l *List, t Target) error {
+func (r *Runner) Check(ctx context.Context, l *List, t RuntimeConf) error {
 	l, t, e, unlock, err := r.known(ctx, l, t, spec.V040, spec.Check)
 	if err != nil {
 		return err
@@ -163,15 +163,15 @@ func (e *Entry) finished(title string) error {
 
 // checkAll runs CHECK for all plugins in order, up to the first error. [spec.ErrNeedsAdd] is in that of a
 // plugin without a RESTORE, if it is about the attachment.
-func (r *Runner) checkAll(ctx context.Context, l *List, t Target, prev *spec.Result) error {
+func (r *Runner) checkAll(ctx context.Context, l *List, t RuntimeConf, prev *spec.Result) error {
 	for i := range l.Plugins {
 		p := &l.Plugins[i]
 		_, err := r.run(ctx, spec.Check, l, p, t, prev)
 		if err == nil {
 			continue
 		}
-		verbs, missing := r.Invoker.Find(p.Type)
-		if missing == nil && (verbs == nil || verbs.Restore == nil) && spec.AsError(err).Code > spec.CodeLimited {
+		builtIn, missing := r.Invoker.Find(p.Type)
+		if missing == nil && (builtIn == nil || builtIn.Restore == nil) && spec.AsError(err).Code > spec.CodeLimited {
 			err = spec.NeedsAdd(err)
 		}
 		return err
@@ -200,7 +200,7 @@ func (l *List) Unchecked() string {
 // only a draft of 0.4.0 asked for it, passes its prevResult on.
 // An attachment that neither the cache nor a plugin knows, or whose network namespace is
 // gone, has code 3.
-func (r *Runner) Get(ctx context.Context, l *List, t Target) (*spec.Result, error) {
+func (r *Runner) Get(ctx context.Context, l *List, t RuntimeConf) (*spec.Result, error) {
 	l, t, e, unlock, err := r.known(ctx, l, t, spec.V040, spec.Get)
 	if err != nil {
 		return nil, err
@@ -225,7 +225,7 @@ func (r *Runner) Get(ctx context.Context, l *List, t Target) (*spec.Result, erro
 }
 
 // getAll runs GET for all plugins in order; res is that of the ADD, nil where it is not known.
-func (r *Runner) getAll(ctx context.Context, l *List, t Target, res *spec.Result) (*spec.Result, error) {
+func (r *Runner) getAll(ctx context.Context, l *List, t RuntimeConf, res *spec.Result) (*spec.Result, error) {
 	for i := range l.Plugins {
 		next, err := r.run(ctx, spec.Get, l, &l.Plugins[i], t, res)
 		var answer *spec.Error
@@ -246,7 +246,7 @@ func (r *Runner) getAll(ctx context.Context, l *List, t Target, res *spec.Result
 
 // known locks an attachment and recalls it; the entry is nil if there is none.
 // Errors leave nothing locked; else the caller calls the function returned.
-func (r *Runner) known(ctx context.Context, l *List, t Target, since spec.Version, verb spec.Verb) (*List, Target, *Entry, func(), error) {
+func (r *Runner) known(ctx context.Context, l *List, t RuntimeConf, since spec.Version, verb spec.Verb) (*List, RuntimeConf, *Entry, func(), error) {
 	a := t.on(l)
 	if err := checkNames(a); err != nil {
 		return nil, t, nil, nil, err
@@ -294,7 +294,7 @@ func (r *Runner) Status(ctx context.Context, l *List) error {
 		return err
 	}
 	for i := range l.Plugins {
-		if _, err := r.run(ctx, spec.Status, l, &l.Plugins[i], Target{}, nil); err != nil {
+		if _, err := r.run(ctx, spec.Status, l, &l.Plugins[i], RuntimeConf{}, nil); err != nil {
 			return err
 		}
 	}

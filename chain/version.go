@@ -14,12 +14,12 @@ import (
 // Errors are those of [Invoker.Invoke]. A plugin that does not know VERSION is one of
 // 0.1.0.
 func (l *Invoker) Versions(ctx context.Context, plugin string) (file string, versions []string, err error) {
-	file, verbs, err := l.find(plugin)
+	file, builtIn, err := l.find(plugin)
 	if err != nil {
 		return "", nil, err
 	}
-	if verbs != nil {
-		for _, v := range spec.Versions(verbs.Since) {
+	if builtIn != nil {
+		for _, v := range spec.Versions(builtIn.Since) {
 			versions = append(versions, v.String())
 		}
 		return "", versions, nil

@@ -26,24 +26,24 @@ const (
 // (CVE-2019-9946); ten behind dstnat, our chain runs after them. The guard chain must run before
 // connection tracking.
 const (
-	guardPrio  = -300 // NF_IP_PRI_RAW
-	dnatPrio   = -100 + 10
-	masqPrio   = 100 + 10
-	macPrio    = -300 // NF_BR_PRI_NAT_DST_BRIDGED
-	passPrio   = 0    // NF_IP_PRI_FILTER
-	natNeeds   = "CONFIG_NFT_NAT, or is older than Linux 5.2, which has nat in tables of family inet"
-	inetNeeds  = "CONFIG_NF_TABLES_INET"
-	brNeeds    = "CONFIG_NF_TABLES_BRIDGE"
-	masqNeeds  = "CONFIG_NFT_MASQ"
-	fibNeeds   = "CONFIG_NFT_FIB_INET"
-	dnatNeeds  = "CONFIG_NFT_NAT"
-	ctNeeds    = "CONFIG_NFT_CT"
-	masqAll    = "masquerade-all"
-	portsChain = "ports"
-	published  = "published"
+	guardPrio      = -300 // NF_IP_PRI_RAW
+	dnatPrio       = -100 + 10
+	masqPrio       = 100 + 10
+	macPrio        = -300 // NF_BR_PRI_NAT_DST_BRIDGED
+	passPrio       = 0    // NF_IP_PRI_FILTER
+	natNeeds       = "CONFIG_NFT_NAT, or is older than Linux 5.2, which has nat in tables of family inet"
+	inetNeeds      = "CONFIG_NF_TABLES_INET"
+	brNeeds        = "CONFIG_NF_TABLES_BRIDGE"
+	masqNeeds      = "CONFIG_NFT_MASQ"
+	fibNeeds       = "CONFIG_NFT_FIB_INET"
+	dnatNeeds      = "CONFIG_NFT_NAT"
+	ctNeeds        = "CONFIG_NFT_CT"
+	masqAll        = "masquerade-all"
+	portsChain     = "ports"
+	publishedChain = "published"
 	// routerAdvert is ND_ROUTER_ADVERT, RFC 4861 section 4.2.
-	routerAdvert = 134
-	policies     = "policies"
+	routerAdvert  = 134
+	policiesChain = "policies"
 )
 
 // publishedMark is the bit of the packet mark that records that we translated the destination. Only
@@ -93,16 +93,16 @@ func chainsOf(table byte) []chain {
 	local := []rule{rule{}.localDst().jump(portsChain)}
 	return []chain{
 		{name: masqAll, needs: masqNeeds, rules: []rule{rule{}.masquerade()}},
-		{name: condChain(v4, true), needs: dnatNeeds, rules: marked(dnat(hostPorts.cond.v4))},
-		{name: condChain(v4, false), needs: dnatNeeds, rules: marked(dnat(anyPorts.cond.v4))},
-		{name: condChain(v6, true), needs: dnatNeeds, rules: marked(dnat(hostPorts.cond.v6))},
-		{name: condChain(v6, false), needs: dnatNeeds, rules: marked(dnat(anyPorts.cond.v6))},
+		{name: condChain(v4, true), needs: dnatNeeds, rules: marked(dnat(hostPorts.condDNAT.v4))},
+		{name: condChain(v4, false), needs: dnatNeeds, rules: marked(dnat(anyPorts.condDNAT.v4))},
+		{name: condChain(v6, true), needs: dnatNeeds, rules: marked(dnat(hostPorts.condDNAT.v6))},
+		{name: condChain(v6, false), needs: dnatNeeds, rules: marked(dnat(anyPorts.condDNAT.v6))},
 		{name: portsChain, needs: dnatNeeds, rules: portRules()},
-		{name: published, needs: masqNeeds, rules: hairpinRules()},
+		{name: publishedChain, needs: masqNeeds, rules: hairpinRules()},
 		{"guard", nftables.ChainTypeFilter, nftables.ChainHookPrerouting, guardPrio, inetNeeds, guardRules()},
 		{"prerouting", nftables.ChainTypeNAT, nftables.ChainHookPrerouting, dnatPrio, natNeeds + ", or " + fibNeeds, local},
 		{"output", nftables.ChainTypeNAT, nftables.ChainHookOutput, dnatPrio, natNeeds + ", or " + fibNeeds, local},
-		{name: policies, rules: policyRules()},
+		{name: policiesChain, rules: policyRules()},
 		{"forward", nftables.ChainTypeFilter, nftables.ChainHookForward, passPrio, inetNeeds, forwardRules()},
 		{"postrouting", nftables.ChainTypeNAT, nftables.ChainHookPostrouting, masqPrio, natNeeds + ", or " + ctNeeds, masqRules()},
 	}
@@ -159,7 +159,7 @@ func policyRules() []rule {
 // chain to packets to or from an owned address. Everything else is accepted; other tables decide
 // about it.
 func forwardRules() []rule {
-	rules := []rule{rule{}.jump(policies)}
+	rules := []rule{rule{}.jump(policiesChain)}
 	for _, family := range []byte{v4, v6} {
 		for _, dst := range []bool{true, false} {
 			rules = append(rules, rule{}.family(family).addr(family, dst).
@@ -175,7 +175,7 @@ func portRules() (rules []rule) {
 	for _, sets := range []portSets{hostPorts, anyPorts} {
 		var plain []rule
 		for _, family := range []byte{v4, v6} {
-			rules = append(rules, atPort(sets.gate.of(family)))
+			rules = append(rules, atPort(sets.condDispatch.of(family)))
 			plain = append(plain, dnat(sets.dnat.of(family)))
 		}
 		rules = append(rules, marked(plain...)...)
@@ -230,7 +230,7 @@ func masqRules() []rule {
 	return []rule{
 		rule{}.ct(expr.CtKeySTATUS).mask(native(ipsDstNAT)).cmp(expr.CmpOpNeq, native(0)).
 			meta(expr.MetaKeyMARK, 0).mask(native(publishedMark)).cmp(expr.CmpOpNeq, native(0)).
-			jump(published),
+			jump(publishedChain),
 		rule{}.family(v4).addr(v4, true).mask([]byte{0xf0, 0, 0, 0}).equal(224, 0, 0, 0).verdictReturn(),
 		rule{}.family(v6).payload(expr.PayloadBaseNetworkHeader, daddr6At, 1, 0).equal(0xff).verdictReturn(),
 		rule{}.family(v4).addr(v4, false).lookup(masqSet.of(v4)),

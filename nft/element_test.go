@@ -103,7 +103,7 @@ func TestOldNames(t *testing.T) {
 // rules and flows. Nothing may panic.
 func FuzzDecode(f *testing.F) {
 	var b batch
-	_ = b.add(step{}).SetAddElements(anyPorts.gate.v4.ref(), []nftables.SetElement{(&Element{key: make([]byte, 8), chain: "c", comment: "o"}).lib()})
+	_ = b.add(step{}).SetAddElements(anyPorts.condDispatch.v4.ref(), []nftables.SetElement{(&Element{key: make([]byte, 8), chain: "c", comment: "o"}).lib()})
 	_ = b.add(step{}).SetAddElements(hostPorts.dnat.v6.ref(), []nftables.SetElement{(&Element{key: make([]byte, 24), data: make([]byte, 20), comment: "o"}).lib()})
 	ms, err := b.messages()
 	if err != nil {

@@ -7,7 +7,7 @@ import "cnibox/spec"
 func listedSets() (all []*set) {
 	for _, family := range []byte{v4, v6} {
 		for _, sets := range []perFamily{masqSet, masqNextSet, allowSet, allowNextSet, zoneSet, zoneNextSet,
-			anyPorts.dnat, anyPorts.cond, hostPorts.dnat, hostPorts.cond} {
+			anyPorts.dnat, anyPorts.condDNAT, hostPorts.dnat, hostPorts.condDNAT} {
 			all = append(all, sets.of(family))
 		}
 	}

@@ -61,9 +61,9 @@ func (x *Tx) PortMap(o spec.Attachment, m PortMap) error {
 		sets = hostPorts
 		key = append(m.HostIP.AsSlice(), key...)
 	}
-	plain, cond, gate := sets.dnat.of(family), sets.cond.of(family), sets.gate.of(family)
+	plain, conditional, dispatch := sets.dnat.of(family), sets.condDNAT.of(family), sets.condDispatch.of(family)
 	to := Element{set: plain, key: key, data: keyOf(m.Target.Addr().AsSlice(), port16(m.Target.Port()))}
-	for _, published := range []*set{plain, cond} {
+	for _, published := range []*set{plain, conditional} {
 		if x.knownAbsent(published, key) {
 			continue
 		}
@@ -73,8 +73,8 @@ func (x *Tx) PortMap(o spec.Attachment, m PortMap) error {
 		}
 		ch.new = nil
 	}
-	if !x.knownAbsent(gate, key) {
-		x.change(gate, key).new = nil
+	if !x.knownAbsent(dispatch, key) {
+		x.change(dispatch, key).new = nil
 	}
 	if len(m.Conditions) == 0 {
 		x.put(o, to)
@@ -83,9 +83,9 @@ func (x *Tx) PortMap(o spec.Attachment, m PortMap) error {
 		if err != nil {
 			return err
 		}
-		to.set = cond
+		to.set = conditional
 		x.put(o, to)
-		x.put(o, Element{set: gate, key: key, chain: x.ensureChain(group)})
+		x.put(o, Element{set: dispatch, key: key, chain: x.ensureChain(group)})
 	}
 	x.hairpin(o, &m, family)
 	return x.err

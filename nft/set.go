@@ -70,20 +70,20 @@ var (
 )
 
 // portSets are host ports with their targets. Ports with conditions are reached only through the
-// chain that gate has for them.
-type portSets struct{ dnat, cond, gate perFamily }
+// chain that condDispatch has for them.
+type portSets struct{ dnat, condDNAT, condDispatch perFamily }
 
 // Host ports for packets to any local address, and to one address.
 var (
 	anyPorts = portSets{
-		dnat: perFamily{&set{"dnat4", inet, KindPortMap, v4, portType, target4}, &set{"dnat6", inet, KindPortMap, v6, portType, target6}},
-		cond: perFamily{&set{"cond4", inet, KindPortMap, v4, portType, target4}, &set{"cond6", inet, KindPortMap, v6, portType, target6}},
-		gate: perFamily{&set{"gate4", inet, KindPortMap, v4, portType, toVerdict}, &set{"gate6", inet, KindPortMap, v6, portType, toVerdict}},
+		dnat:         perFamily{&set{"dnat4", inet, KindPortMap, v4, portType, target4}, &set{"dnat6", inet, KindPortMap, v6, portType, target6}},
+		condDNAT:     perFamily{&set{"cond4", inet, KindPortMap, v4, portType, target4}, &set{"cond6", inet, KindPortMap, v6, portType, target6}},
+		condDispatch: perFamily{&set{"gate4", inet, KindPortMap, v4, portType, toVerdict}, &set{"gate6", inet, KindPortMap, v6, portType, toVerdict}},
 	}
 	hostPorts = portSets{
-		dnat: perFamily{&set{"dnat4_host", inet, KindPortMap, v4, port4Type, target4}, &set{"dnat6_host", inet, KindPortMap, v6, port6Type, target6}},
-		cond: perFamily{&set{"cond4_host", inet, KindPortMap, v4, port4Type, target4}, &set{"cond6_host", inet, KindPortMap, v6, port6Type, target6}},
-		gate: perFamily{&set{"gate4_host", inet, KindPortMap, v4, port4Type, toVerdict}, &set{"gate6_host", inet, KindPortMap, v6, port6Type, toVerdict}},
+		dnat:         perFamily{&set{"dnat4_host", inet, KindPortMap, v4, port4Type, target4}, &set{"dnat6_host", inet, KindPortMap, v6, port6Type, target6}},
+		condDNAT:     perFamily{&set{"cond4_host", inet, KindPortMap, v4, port4Type, target4}, &set{"cond6_host", inet, KindPortMap, v6, port6Type, target6}},
+		condDispatch: perFamily{&set{"gate4_host", inet, KindPortMap, v4, port4Type, toVerdict}, &set{"gate6_host", inet, KindPortMap, v6, port6Type, toVerdict}},
 	}
 	// hairpinSet has the targets of connections that must be masqueraded so that answers return
 	// through the host.
@@ -136,8 +136,8 @@ func sets() []*set {
 	return append([]*set{
 		masqSet.v4, masqSet.v6,
 		anyPorts.dnat.v4, anyPorts.dnat.v6, hostPorts.dnat.v4, hostPorts.dnat.v6,
-		anyPorts.cond.v4, anyPorts.cond.v6, hostPorts.cond.v4, hostPorts.cond.v6,
-		anyPorts.gate.v4, anyPorts.gate.v6, hostPorts.gate.v4, hostPorts.gate.v6,
+		anyPorts.condDNAT.v4, anyPorts.condDNAT.v6, hostPorts.condDNAT.v4, hostPorts.condDNAT.v6,
+		anyPorts.condDispatch.v4, anyPorts.condDispatch.v6, hostPorts.condDispatch.v4, hostPorts.condDispatch.v6,
 		hairpinSet.v4, hairpinSet.v6,
 		guardedSet, macsSet,
 		allowSet.v4, allowSet.v6, zoneSet.v4, zoneSet.v6,

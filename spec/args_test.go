@@ -64,11 +64,11 @@ func TestParseArgs(t *testing.T) {
 type external []string
 
 func (s external) Invoke(context.Context, string, *Request) (*Result, error) { return nil, nil }
-func (s external) Find(plugin string) (*Verbs, error) {
+func (s external) Find(plugin string) (*Plugin, error) {
 	if slices.Contains(s, plugin) {
 		return nil, nil
 	}
-	return &Verbs{IPAM: true}, nil
+	return &Plugin{IPAM: true}, nil
 }
 
 // A key is unknown if no configuration of the list names it, and if no external plugin

@@ -5,7 +5,7 @@
 // [Result.Encode], [Request.Wire] and [Error.Encode] write them. The package does not touch the
 // process, the disk or the kernel.
 //
-// Begin reading at [Request], which a plugin receives, and [Verbs], which it implements; [Result]
+// Begin reading at [Request], which a plugin receives, and [Plugin], which it implements; [Result]
 // is what it returns. The files wire.go and parse.go have the older forms.
 //
 // Sources: CNI specification 0.1.0 to 1.1.0 and the JSON schemas of the result and of the network

@@ -45,7 +45,7 @@ func StateDir(getenv func(string) string) (string, error) {
 
 // ReadCall reads and checks the CNI_* variables; errors have code 4 and name the variables. An
 // empty Verb is not an error here, since it requests the about text. An unknown verb is not an
-// error here either: [Verbs.Do] reports it after the configuration.
+// error here either: [Plugin.Do] reports it after the configuration.
 //
 // CNI_PATH may be missing, as the specification says, though the reference plugins require it.
 func ReadCall(getenv func(string) string) (Call, error) {

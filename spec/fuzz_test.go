@@ -35,7 +35,7 @@ func FuzzNewRequest(f *testing.F) {
 		if err := r.Decode(&own); err != nil {
 			t.Errorf("decode: %v", err)
 		}
-		(Verbs{}).Do(t.Context(), r)
+		(Plugin{}).Do(t.Context(), r)
 		wire, err := r.Wire()
 		if err != nil {
 			t.Fatalf("wire: %v", err)

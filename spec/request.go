@@ -84,9 +84,9 @@ type NetConf struct {
 // 4 for the call's names. The caller sets Invoker and Warn; until then Warn is silent.
 //
 // DEL must succeed with any configuration that names the network: any other invalid member of the
-// JSON object counts as absent, and [Verbs.Do] warns about it.
+// JSON object counts as absent, and [Plugin.Do] warns about it.
 //
-// [Verbs.Do] checks that the plugin supports the version; prevResult and the valid set of GC are
+// [Plugin.Do] checks that the plugin supports the version; prevResult and the valid set of GC are
 // parsed only in a known version. With an error the request is nil, or only its version is valid.
 func NewRequest(c Call, conf []byte) (*Request, error) {
 	if len(conf) > MaxConf {
@@ -357,7 +357,7 @@ func (r *Request) CheckIPAM() error {
 }
 
 // checkIPAM is CheckIPAM for the verbs of a plugin.
-func (r *Request) checkIPAM(verbs *Verbs) error {
+func (r *Request) checkIPAM(verbs *Plugin) error {
 	if verbs == nil || verbs.IPAM {
 		return nil
 	}
@@ -371,7 +371,7 @@ func (r *Request) checkIPAM(verbs *Verbs) error {
 // Errors are the plugin's, with its code; 7 for an invalid name of an IPAM plugin. The error for a
 // missing plugin is about the key "ipam.type".
 func (r *Request) Delegate(ctx context.Context, plugin string, v Verb) (*Result, error) {
-	var verbs *Verbs
+	var verbs *Plugin
 	err := CheckType(plugin)
 	if err == nil {
 		verbs, err = r.Invoker.Find(plugin)

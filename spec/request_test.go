@@ -197,7 +197,7 @@ func (i *invoked) Invoke(_ context.Context, plugin string, r *Request) (*Result,
 	return &Result{}, nil
 }
 
-func (i *invoked) Find(string) (*Verbs, error) { return &Verbs{IPAM: true}, nil }
+func (i *invoked) Find(string) (*Plugin, error) { return &Plugin{IPAM: true}, nil }
 
 func TestDelegate(t *testing.T) {
 	r := request(t, Add, `{"name":"n","cniVersion":"1.0.0","prevResult":{"interfaces":[{"name":"a","x":1}]}}`)

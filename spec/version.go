@@ -49,7 +49,7 @@ func Versions(since Version) []Version {
 // 0.1.0, as the specification says about a configuration without a version.
 //
 // A number may have 16 bits and leading zeros, as in the reference. The result need not be an
-// existing version: see [Verbs.Do]. A sign, a blank, a "v" or a suffix as in "0.4.0-dev" is an
+// existing version: see [Plugin.Do]. A sign, a blank, a "v" or a suffix as in "0.4.0-dev" is an
 // error.
 func ParseVersion(s string) (Version, error) {
 	if s == "" {

@@ -16,15 +16,15 @@ import (
 	"cnibox/spec"
 )
 
-// An Applet is one program of the binary, found by the name under which it is called. Either Verbs
+// An Applet is one program of the binary, found by the name under which it is called. Either Plugin
 // (a plugin) or Main (a tool) is set.
 //
 // Help describes every key of a plugin.
 type Applet struct {
-	Name    string            // base name of argv[0], and "type" of a configuration
-	Summary string            // one line
-	Help    string            // a configuration key on each line; for a tool its usage, or empty: its main prints the help for the argument help
-	Verbs   func() spec.Verbs // of a plugin; a function, since a call of one plugin does not need those of the others
+	Name    string             // base name of argv[0], and "type" of a configuration
+	Summary string             // one line
+	Help    string             // a configuration key on each line; for a tool its usage, or empty: its main prints the help for the argument help
+	Plugin  func() spec.Plugin // of a plugin; a function, since a call of one plugin does not need those of the others
 
 	// Conf is the zero value of the struct with a plugin's keys; nil: it has none. A key whose
 	// value is the configuration of another plugin, named by its "type", has the tag plugin, whose
@@ -100,12 +100,12 @@ func (t Table) Lookup(name string) (*Applet, bool) {
 }
 
 // Plugin is Lookup for delegates and members of a chain: tools are not plugins.
-func (t Table) Plugin(name string) (spec.Verbs, bool) {
+func (t Table) Plugin(name string) (spec.Plugin, bool) {
 	a, ok := t.Lookup(name)
 	if !ok || a.Main != nil {
-		return spec.Verbs{}, false
+		return spec.Plugin{}, false
 	}
-	return a.verbs(), true
+	return a.plugin(), true
 }
 
 // Plugins returns the names of all plugins.
@@ -118,12 +118,12 @@ func (t Table) Plugins() (names []string) {
 	return names
 }
 
-// verbs returns those of a plugin; for another applet all are the defaults of [spec.Verbs].
-func (a *Applet) verbs() spec.Verbs {
-	if a.Verbs == nil {
-		return spec.Verbs{}
+// plugin returns the plugin; for another applet the zero value.
+func (a *Applet) plugin() spec.Plugin {
+	if a.Plugin == nil {
+		return spec.Plugin{}
 	}
-	return a.Verbs()
+	return a.Plugin()
 }
 
 // Run runs the applet and returns its exit code. A runtime that calls a tool as a plugin gets an

@@ -30,9 +30,9 @@ func TestServeBadVariable(t *testing.T) {
 	} {
 		for _, version := range []string{"0.4.0", "1.0.0"} {
 			reads := adds(func(*spec.Request) (*spec.Result, error) { return &spec.Result{}, nil })
-			verbs := reads.Verbs()
+			verbs := reads.Plugin()
 			verbs.Args = true
-			reads.Verbs = func() spec.Verbs { return verbs }
+			reads.Plugin = func() spec.Plugin { return verbs }
 			_, out, _ := serve(call{verb: "ADD", applet: reads, env: map[string]string{tt.variable: tt.value},
 				stdin: strings.NewReader(`{"cniVersion":"` + version + `","name":"n"}`)})
 			var e struct {
@@ -69,8 +69,8 @@ func TestServeStatusCodes(t *testing.T) {
 		lacks := fmt.Errorf("forwarding: %w", &spec.Error{Code: code, Msg: "off", Details: "set it", Err: os.ErrPermission})
 		fails := func(context.Context, *spec.Request) error { return lacks }
 		fail := func(context.Context, *spec.Request) (*spec.Result, error) { return nil, lacks }
-		a := applet.Applet{Verbs: func() spec.Verbs {
-			return spec.Verbs{Add: fail, Get: fail, Check: fails, Del: fails, GC: fails, Status: fails}
+		a := applet.Applet{Plugin: func() spec.Plugin {
+			return spec.Plugin{Add: fail, Get: fail, Check: fails, Del: fails, GC: fails, Status: fails}
 		}}
 		for _, verb := range []string{"ADD", "CHECK", "DEL", "GET", "GC", "STATUS"} {
 			want := spec.CodeHost

@@ -46,8 +46,8 @@ func logging(t *testing.T, where, conf string, add func(context.Context, *spec.R
 		LogEnv: where, "CNI_COMMAND": "ADD", "CNI_CONTAINERID": "c1", "CNI_IFNAME": "eth0", "CNI_NETNS": "/var/run/netns/x", "CNI_PATH": "/bin",
 	}
 	var out, errs bytes.Buffer
-	a := &Applet{Name: "test", Verbs: func() spec.Verbs {
-		return spec.Verbs{Add: add, OpensNetNS: true}
+	a := &Applet{Name: "test", Plugin: func() spec.Plugin {
+		return spec.Plugin{Add: add, OpensNetNS: true}
 	}}
 	exit = a.Run(context.Background(), Process{
 		Getenv: func(key string) string { return env[key] }, Stdin: strings.NewReader(conf), Stdout: &out, Stderr: &errs,

@@ -51,7 +51,7 @@ func Serve(ctx context.Context, a *Applet, p Process) int {
 		p.Log.About(Subject{Verb: string(spec.GetVersion)})
 		// An unreadable stdin counts as empty.
 		conf, _ := readInput(ctx, p.Stdin, versionTimeout)
-		return write(p, spec.VersionAnswer(conf, a.verbs().Since), spec.Newest, nil)
+		return write(p, spec.VersionAnswer(conf, a.plugin().Since), spec.Newest, nil)
 	}
 	version := spec.Newest
 	out, takeBack, err := answer(ctx, a, p, &version)
@@ -72,7 +72,7 @@ func About(a *Applet, w io.Writer) {
 
 // Served returns the versions of the specification that an applet serves.
 func Served(a *Applet) (versions []string) {
-	for _, v := range spec.Versions(a.verbs().Since) {
+	for _, v := range spec.Versions(a.plugin().Since) {
 		versions = append(versions, v.String())
 	}
 	return versions
@@ -134,11 +134,11 @@ func answer(ctx context.Context, a *Applet, p Process, version *spec.Version) (o
 			return nil, nil, err
 		}
 	}
-	verbs := a.verbs()
-	if err = verbs.CheckRequest(r); err == nil && r.ContainerID != "" {
+	plugin := a.plugin()
+	if err = plugin.CheckRequest(r); err == nil && r.ContainerID != "" {
 		defer share(&r.Call)()
 	}
-	if err == nil && !verbs.OpensNetNS {
+	if err == nil && !plugin.OpensNetNS {
 		err = a.checkNetNS(r)
 	}
 	if err != nil {
@@ -147,7 +147,7 @@ func answer(ctx context.Context, a *Applet, p Process, version *spec.Version) (o
 	if undoes {
 		defer interrupt.Begin()()
 	}
-	result, err := verbs.Do(ctx, r)
+	result, err := plugin.Do(ctx, r)
 	if err != nil || result == nil {
 		return nil, nil, privilege(err)
 	}
@@ -164,7 +164,7 @@ func (a *Applet) undoAdd(ctx context.Context, r *spec.Request, result *spec.Resu
 	defer cancel()
 	del := r.Clone()
 	del.Call.Verb, del.Call.NS, del.Prev = spec.Del, nil, result // the namespace is closed by now
-	if _, err := a.verbs().Do(ctx, del); err != nil {
+	if _, err := a.plugin().Do(ctx, del); err != nil {
 		return spec.AsError(cause).WithDetails("undo: %v", err)
 	}
 	return cause

@@ -52,8 +52,8 @@ func serve(c call) (code int, stdout, stderr string) {
 
 // adds returns a plugin whose ADD runs fn.
 func adds(fn func(*spec.Request) (*spec.Result, error)) applet.Applet {
-	return applet.Applet{Verbs: func() spec.Verbs {
-		return spec.Verbs{Add: func(_ context.Context, r *spec.Request) (*spec.Result, error) { return fn(r) }}
+	return applet.Applet{Plugin: func() spec.Plugin {
+		return spec.Plugin{Add: func(_ context.Context, r *spec.Request) (*spec.Result, error) { return fn(r) }}
 	}}
 }
 
@@ -128,8 +128,8 @@ func TestServeWriteFails(t *testing.T) {
 // Verbs without a result print nothing, and warnings go to stderr alone.
 func TestServeStreams(t *testing.T) {
 	quiet := func(context.Context, *spec.Request) error { return nil }
-	a := applet.Applet{Verbs: func() spec.Verbs {
-		return spec.Verbs{Del: quiet, Status: quiet}
+	a := applet.Applet{Plugin: func() spec.Plugin {
+		return spec.Plugin{Del: quiet, Status: quiet}
 	}}
 	for _, verb := range []string{"DEL", "STATUS"} {
 		if code, out, stderr := serve(call{verb: verb, applet: a}); code != 0 || out != "" || stderr != "" {

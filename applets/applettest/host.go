@@ -184,7 +184,7 @@ func (h *Host) Do(verb spec.Verb, plugin string, c spec.Call, keys, prev string)
 	var res *spec.Result
 	err = h.NS.Do(func() error {
 		var err error
-		res, err = a.Verbs().Do(context.Background(), r)
+		res, err = a.Plugin().Do(context.Background(), r)
 		return err
 	})
 	return res, err

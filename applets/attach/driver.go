@@ -73,7 +73,7 @@ func (Defaults) Probe(*Op) error { return nil }
 func (Defaults) Collect(op *Op) error { return op.collectRules() }
 
 // A Network is a Driver whose plugin has PREPARE: it creates what the attachments of a network
-// share on the host. See [spec.Verbs]. The Op has no container.
+// share on the host. See [spec.Plugin]. The Op has no container.
 type Network interface {
 	Prepare(*Op) error
 	RemoveNetwork(*Op) error
@@ -101,9 +101,9 @@ type Plugin struct {
 	New   func() Driver
 }
 
-// Verbs returns the verbs of the plugin.
-func (p *Plugin) Verbs() spec.Verbs {
-	v := spec.Verbs{
+// Spec returns the verbs of the plugin.
+func (p *Plugin) Spec() spec.Plugin {
+	v := spec.Plugin{
 		Add: p.add, Check: p.check, Del: p.del, Get: p.get, Status: p.status, GC: p.gc, Validate: p.validate,
 		Restore: p.restore, Args: !p.NoMAC, MAC: !p.NoMAC, OpensNetNS: true, Interface: true, Holds: p.holds, Veth: p.Veth}
 	if _, ok := p.New().(Network); ok {

@@ -158,17 +158,17 @@ func (f *fake) Invoke(_ context.Context, plugin string, r *spec.Request) (*spec.
 
 // Find makes the fake a built-in IPAM plugin, or an external one that leaves what a failed ADD has
 // leased to DEL.
-func (f *fake) Find(string) (*spec.Verbs, error) {
+func (f *fake) Find(string) (*spec.Plugin, error) {
 	if f.leaves {
 		return nil, nil
 	}
-	return &spec.Verbs{IPAM: true}, nil
+	return &spec.Plugin{IPAM: true}, nil
 }
 
 // An invoker is an IPAM plugin of one function.
 type invoker func(*spec.Request) (*spec.Result, error)
 
-func (i invoker) Find(string) (*spec.Verbs, error) { return &spec.Verbs{IPAM: true}, nil }
+func (i invoker) Find(string) (*spec.Plugin, error) { return &spec.Plugin{IPAM: true}, nil }
 
 func (i invoker) Invoke(_ context.Context, _ string, r *spec.Request) (*spec.Result, error) {
 	return i(r)
@@ -201,7 +201,7 @@ func (f *fake) run(ctx context.Context, ipam spec.Invoker, verb spec.Verb, p *at
 	f.log, f.warns = nil, nil
 	var res *spec.Result
 	err = f.NS.Do(func() (err error) {
-		res, err = p.Verbs().Do(ctx, r)
+		res, err = p.Spec().Do(ctx, r)
 		return err
 	})
 	return res, err

@@ -38,7 +38,7 @@ type Op struct {
 	ctx       context.Context
 	newVeth   bool    // Veth is new
 	closeHost func()  // Host may be the socket of many attachments
-	ending    *ending // what is left of a DEL in a context of [Together.Collect]; nil: it ends at once
+	ending    *ending // what is left of a DEL in a context of [DelBatch.Collect]; nil: it ends at once
 	undo      undo.Stack
 }
 

@@ -37,12 +37,12 @@ when no burst was chosen: it means the default.
 
 Bursts are less than 4 GB, and at least one packet. Where the kernel has fq_codel, each flow has
 its own queue. What the container sends is queued on an IFB named bwp and 12 hex digits.`,
-	Verbs: func() spec.Verbs {
+	Plugin: func() spec.Plugin {
 		return chained.Plugin{
 			Name: "bandwidth", Since: spec.V030, DataDir: dataDir,
 			Restores: true, Restored: "limits set",
 			New: func() chained.Driver { return &conf{} },
-		}.Verbs()
+		}.Spec()
 	},
 }
 

@@ -90,10 +90,10 @@ func (s *Stored) dataDir() string { return s.DataDir }
 type Plugin struct {
 	Name      string
 	Since     spec.Version // zero: all versions
-	Args, MAC bool         // see [spec.Verbs]
+	Args, MAC bool         // see [spec.Plugin]
 	DataDir   record.Dir   // the default directory; empty: the plugin has no records
 	Restores  bool         // the plugin has a RESTORE
-	Replaces  bool         // see [spec.Verbs]
+	Replaces  bool         // see [spec.Plugin]
 	Restored  string       // what RESTORE reports where CHECK fails; empty: Apply writes its own report
 	Confine   func(conf map[string]json.RawMessage) (leftOut string)
 	New       func() Driver
@@ -117,9 +117,9 @@ type Op struct {
 // Context returns the verb's context.
 func (op *Op) Context() context.Context { return op.ctx }
 
-// Verbs returns the verbs of the plugin.
-func (p Plugin) Verbs() spec.Verbs {
-	v := spec.Verbs{
+// Spec returns the verbs of the plugin.
+func (p Plugin) Spec() spec.Plugin {
+	v := spec.Plugin{
 		Since: p.Since, Args: p.Args, MAC: p.MAC, Chained: true, Replaces: p.Replaces, Confine: p.Confine,
 		Validate: func(r *spec.Request) (spec.Resources, error) {
 			d, _, err := p.read(context.Background(), r)

@@ -45,9 +45,9 @@ func (c *addCall) do(ctx context.Context, operands []string) (int, error) {
 	err := c.networkOperands(operands, 2)
 	switch {
 	case err != nil:
-	case c.create && !sandbox.IsNamed(c.target.NetNS):
+	case c.create && !sandbox.IsNamed(c.runtimeConf.NetNS):
 		err = fmt.Errorf("--create needs the NAME of a network namespace, for %s/NAME", sandbox.NetNSDir)
-	case c.target.NetNS == "":
+	case c.runtimeConf.NetNS == "":
 		err = errors.New("NETNS is missing: the name of a network namespace, or a path as /run/netns/NAME")
 	}
 	if err != nil {
@@ -57,9 +57,9 @@ func (c *addCall) do(ctx context.Context, operands []string) (int, error) {
 	if err := c.prepare(); err != nil {
 		return 0, err
 	}
-	c.link.setTarget(&c.target)
+	c.link.setTarget(&c.runtimeConf)
 	c.runner.Retries = c.retries
-	if c.target.Capabilities, err = c.asked.capabilities(c.target.Capabilities); err != nil {
+	if c.runtimeConf.Capabilities, err = c.asked.capabilities(c.runtimeConf.Capabilities); err != nil {
 		return 0, err
 	}
 	return exitOK, c.add(ctx)
@@ -76,21 +76,21 @@ func (c *addCall) add(ctx context.Context) error {
 		return err
 	}
 	c.warnOf(l, c.dryRun || !c.runner.Cache.Used(l.Name))
-	c.target.Args, c.target.Capabilities = c.arguments(&c.target, []*chain.List{l}, 0)
+	c.runtimeConf.Args, c.runtimeConf.Capabilities = c.arguments(&c.runtimeConf, []*chain.List{l}, 0)
 	if c.dryRun {
 		return c.addDryRun(ctx, l, c.create)
 	}
 	defer interrupt.Begin()()
 	created := false
 	if c.create {
-		if created, _, err = c.createNetNS(ctx, c.target.NetNS, c.target.ContainerID); err != nil {
+		if created, _, err = c.createNetNS(ctx, c.runtimeConf.NetNS, c.runtimeConf.ContainerID); err != nil {
 			return err
 		}
 	}
 	if err = c.addTo(ctx, l); err != nil && created {
 		ctx, cancel := interrupt.UndoContext(ctx, sandbox.TakeDown)
 		defer cancel()
-		if derr := c.names().DeleteUnused(ctx, c.target.NetNS); derr != nil {
+		if derr := c.names().DeleteUnused(ctx, c.runtimeConf.NetNS); derr != nil {
 			c.runner.Warn("%v", derr)
 		}
 	}
@@ -99,7 +99,7 @@ func (c *addCall) add(ctx context.Context) error {
 
 // addTo attaches the target, whose namespace exists.
 func (c *addCall) addTo(ctx context.Context, l *chain.List) error {
-	res, err := c.runner.Add(ctx, l, c.target)
+	res, err := c.runner.Add(ctx, l, c.runtimeConf)
 	if err != nil {
 		return err
 	}
@@ -117,7 +117,7 @@ func (c *addCall) takeBack(ctx context.Context, l *chain.List, cause *spec.Error
 	defer cancel()
 	c.runner.KeepGoing = true
 	cause.Details = "the attachment is deleted again"
-	if err := c.runner.Del(ctx, l, c.target); err != nil {
+	if err := c.runner.Del(ctx, l, c.runtimeConf); err != nil {
 		cause.Details = "cleanup is not complete, run DEL again: " + err.Error()
 	}
 	return cause

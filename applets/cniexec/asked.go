@@ -166,17 +166,17 @@ func takes(l *chain.List, capability string) bool {
 func (c *call) readsArg(l *chain.List, arg string) bool {
 	return slices.ContainsFunc(l.Plugins, func(p chain.Plugin) bool {
 		if arg == argIP {
-			verbs, ok := c.Applets.Plugin(p.IPAM)
-			return ok && verbs.ArgIP
+			builtIn, ok := c.Applets.Plugin(p.IPAM)
+			return ok && builtIn.ArgIP
 		}
-		verbs, ok := c.Applets.Plugin(p.Type)
-		return ok && verbs.Args && !verbs.IPAM
+		builtIn, ok := c.Applets.Plugin(p.Type)
+		return ok && builtIn.Args && !builtIn.IPAM
 	})
 }
 
 // arguments returns the arguments of the target for one of the networks: those of the environment,
 // which are for all, and those of flags. Only one network publishes host ports.
-func (a *asked) arguments(t *chain.Target, networks []*chain.List, i int) (args [][2]string, caps map[string]json.RawMessage) {
+func (a *asked) arguments(t *chain.RuntimeConf, networks []*chain.List, i int) (args [][2]string, caps map[string]json.RawMessage) {
 	l := networks[i]
 	args, caps = slices.Clone(t.Args), maps.Clone(t.Capabilities)
 	set := func(capability, arg string, value any, text string) {

@@ -16,10 +16,10 @@ import (
 // plugin that reads it; without either it is refused.
 func TestArguments(t *testing.T) {
 	table := applet.Table{
-		{Name: "maker", Verbs: func() spec.Verbs { return spec.Verbs{Args: true} }},
-		{Name: "plain", Verbs: func() spec.Verbs { return spec.Verbs{} }},
-		{Name: "giver", Verbs: func() spec.Verbs { return spec.Verbs{IPAM: true, Args: true, ArgIP: true} }},
-		{Name: "leaser", Verbs: func() spec.Verbs { return spec.Verbs{IPAM: true, Args: true} }},
+		{Name: "maker", Plugin: func() spec.Plugin { return spec.Plugin{Args: true} }},
+		{Name: "plain", Plugin: func() spec.Plugin { return spec.Plugin{} }},
+		{Name: "giver", Plugin: func() spec.Plugin { return spec.Plugin{IPAM: true, Args: true, ArgIP: true} }},
+		{Name: "leaser", Plugin: func() spec.Plugin { return spec.Plugin{IPAM: true, Args: true} }},
 	}
 	const (
 		caps   = `{"type":"plain","capabilities":{"ips":true,"mac":true,"dns":true}}`
@@ -55,7 +55,7 @@ func TestArguments(t *testing.T) {
 				t.Fatal(err)
 			}
 			asked := &a.(*runCall).asked
-			if c.target.Capabilities, err = asked.capabilities(nil); err != nil {
+			if c.runtimeConf.Capabilities, err = asked.capabilities(nil); err != nil {
 				t.Fatal(err)
 			}
 			var networks []*chain.List
@@ -74,14 +74,14 @@ func TestArguments(t *testing.T) {
 			}
 			var got []string
 			for i := range networks {
-				args, caps := asked.arguments(&c.target, networks, i)
+				args, caps := asked.arguments(&c.runtimeConf, networks, i)
 				doc, _ := json.Marshal(caps)
 				got = append(got, fmt.Sprint(args, " ", strings.ReplaceAll(string(doc), `{"hostPort":65533,"containerPort":1,"protocol":"tcp"}`, "P")))
 			}
 			if text := strings.Join(got, "; "); text != tt.want {
 				t.Errorf("got %s, want %s", text, tt.want)
 			}
-			if !reflect.DeepEqual(c.target.Args, [][2]string(nil)) {
+			if !reflect.DeepEqual(c.runtimeConf.Args, [][2]string(nil)) {
 				t.Error("the target of all networks is changed")
 			}
 		})

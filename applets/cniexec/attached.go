@@ -52,5 +52,5 @@ func (c *call) detachEntry(ctx context.Context, e *chain.Entry) error {
 			return err
 		}
 	}
-	return c.runner.Del(ctx, l, chain.Target{ContainerID: e.ContainerID, IfName: e.IfName})
+	return c.runner.Del(ctx, l, chain.RuntimeConf{ContainerID: e.ContainerID, IfName: e.IfName})
 }

@@ -43,7 +43,7 @@ func (c *checkCall) do(ctx context.Context, operands []string) (int, error) {
 	}
 	err := c.allOr(c.all, operands, 2)
 	if err == nil && !c.all {
-		err = c.link.needs(&c.target)
+		err = c.link.needs(&c.runtimeConf)
 	}
 	if err != nil {
 		return 0, usage("check: %w", err)
@@ -56,7 +56,7 @@ func (c *checkCall) do(ctx context.Context, operands []string) (int, error) {
 		checked, err := c.checkAll(ctx, entries, unread)
 		return exitOK, c.report(ctx, checkDoc{checked, c.found()}, err)
 	}
-	c.link.setTarget(&c.target)
+	c.link.setTarget(&c.runtimeConf)
 	return exitOK, c.check(ctx)
 }
 
@@ -72,12 +72,12 @@ func (c *checkCall) check(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if err = c.runner.Check(ctx, l, c.target); err != nil {
+	if err = c.runner.Check(ctx, l, c.runtimeConf); err != nil {
 		if spec.AsError(err).Code == spec.CodeEnv { // nothing was checked
 			return err
 		}
-		a := spec.Attachment{Network: c.network, ContainerID: c.target.ContainerID, IfName: c.target.IfName}
-		c.fault(c.entryOf(a, c.target.NetNS), err)
+		a := spec.Attachment{Network: c.network, ContainerID: c.runtimeConf.ContainerID, IfName: c.runtimeConf.IfName}
+		c.fault(c.entryOf(a, c.runtimeConf.NetNS), err)
 	}
 	return c.report(ctx, checkDoc{1, c.found()}, err)
 }

@@ -42,14 +42,14 @@ const (
 type call struct {
 	applet.Process
 	*commandLine
-	verb       string        // as typed
-	network    string        // empty: none was named
-	about      string        // operand with which errors begin; empty: network
-	target     chain.Target  // in run without a namespace; the interface name depends on the network
-	runner     *chain.Runner // nil before prepare
-	warner     *lint.Linter  // nil before warnOf
-	speaks     spec.Version  // cniVersion of the network; zero before it is known
-	documented bool          // stdout has the document of -o json
+	verb       string            // as typed
+	network    string            // empty: none was named
+	about      string            // operand with which errors begin; empty: network
+	runtimeConf     chain.RuntimeConf // in run without a namespace; the interface name depends on the network
+	runner     *chain.Runner     // nil before prepare
+	warner     *lint.Linter      // nil before warnOf
+	speaks     spec.Version      // cniVersion of the network; zero before it is known
+	documented bool              // stdout has the document of -o json
 	findings   []doctor.Finding
 	restored   []restoredDoc // by reload
 	notTested  []string      // with the reasons
@@ -110,10 +110,10 @@ func (c *call) logSubject() {
 	}
 	one := c.set.Lookup("container-id") != nil
 	if one {
-		s.ContainerID, s.IfName = c.target.ContainerID, c.target.IfName
+		s.ContainerID, s.IfName = c.runtimeConf.ContainerID, c.runtimeConf.IfName
 	}
 	if one || c.verb == "enter" {
-		s.NetNS = c.target.NetNS
+		s.NetNS = c.runtimeConf.NetNS
 	}
 	c.Log.About(s)
 }
@@ -133,7 +133,7 @@ func (c *call) networkOperands(operands []string, most int) error {
 		if err != nil {
 			return err
 		}
-		c.target.NetNS = path
+		c.runtimeConf.NetNS = path
 	}
 	return nil
 }
@@ -152,7 +152,7 @@ func (c *call) allOr(all bool, operands []string, most int) error {
 // prepare creates the runner, and completes the target from the environment. Errors have code 4 or
 // 7.
 func (c *call) prepare() error {
-	t := &c.target
+	t := &c.runtimeConf
 	override := c.Getenv("CNI_NETNS_OVERRIDE")
 	t.NetNSOverride = strings.EqualFold(override, "true") || override == "1"
 	err := c.stateDirs()
@@ -203,7 +203,7 @@ func (c *call) setRunner() {
 	local := c.local()
 	c.runner = &chain.Runner{
 		Invoker: local, Cache: c.cache(), Path: c.path,
-		Warn: c.warn, Together: new(batch),
+		Warn: c.warn, Batch: new(batch),
 	}
 }
 
@@ -242,7 +242,7 @@ func (c *call) load() (*chain.List, error) {
 func (c *call) cached() *chain.List {
 	switch c.verb {
 	case "del", "check", "get":
-		a := spec.Attachment{Network: c.network, ContainerID: c.target.ContainerID, IfName: c.target.IfName}
+		a := spec.Attachment{Network: c.network, ContainerID: c.runtimeConf.ContainerID, IfName: c.runtimeConf.IfName}
 		if e, err := c.runner.Cache.Lookup(a); err == nil {
 			l, _ := e.List()
 			return l

@@ -45,10 +45,10 @@ func (c *delCall) do(ctx context.Context, operands []string) (int, error) {
 	err := c.networkOperands(operands, 2)
 	switch {
 	case err != nil:
-	case c.delete && !sandbox.IsNamed(c.target.NetNS):
+	case c.delete && !sandbox.IsNamed(c.runtimeConf.NetNS):
 		err = errors.New("--delete needs the NAME of a network namespace, as add --create had it")
 	default:
-		err = c.link.needs(&c.target)
+		err = c.link.needs(&c.runtimeConf)
 	}
 	if err != nil {
 		return 0, usage("del: %w", err)
@@ -56,7 +56,7 @@ func (c *delCall) do(ctx context.Context, operands []string) (int, error) {
 	if err := c.prepare(); err != nil {
 		return 0, err
 	}
-	c.link.setTarget(&c.target)
+	c.link.setTarget(&c.runtimeConf)
 	c.runner.KeepGoing = c.keepGoing
 	l, err := c.load()
 	if err != nil {
@@ -74,9 +74,9 @@ func (c *delCall) do(ctx context.Context, operands []string) (int, error) {
 
 // del runs DEL, and records what it deletes. Without -o json it prints nothing.
 func (c *delCall) del(ctx context.Context, l *chain.List, doc *deletedDoc) error {
-	a := spec.Attachment{Network: c.network, ContainerID: c.target.ContainerID, IfName: c.target.IfName}
-	netns := c.entryOf(a, c.target.NetNS).NetNSPath()
-	if err := c.runner.Del(ctx, l, c.target); err != nil {
+	a := spec.Attachment{Network: c.network, ContainerID: c.runtimeConf.ContainerID, IfName: c.runtimeConf.IfName}
+	netns := c.entryOf(a, c.runtimeConf.NetNS).NetNSPath()
+	if err := c.runner.Del(ctx, l, c.runtimeConf); err != nil {
 		return ofNetNS(a, netns, err)
 	}
 	doc.Deleted = append(doc.Deleted, nameOf(a))

@@ -48,11 +48,11 @@ type dryRun struct {
 
 // addDryRun is add with --dry-run.
 func (c *call) addDryRun(ctx context.Context, l *chain.List, create bool) error {
-	a := spec.Attachment{Network: l.Name, ContainerID: c.target.ContainerID, IfName: c.target.IfName}
+	a := spec.Attachment{Network: l.Name, ContainerID: c.runtimeConf.ContainerID, IfName: c.runtimeConf.IfName}
 	if e, err := c.runner.Cache.Lookup(a); err == nil && e.Live() && !e.Interrupted() {
 		return spec.Errorf(spec.CodeBusy, "%s of container %s is attached to network %s already: run DEL first: %w", a.IfName, e.Name(), a.Network, os.ErrExist)
 	}
-	if err := c.runner.Validate(l, c.target); err != nil { // with the position in the file, which the dry run does not have
+	if err := c.runner.Validate(l, c.runtimeConf); err != nil { // with the position in the file, which the dry run does not have
 		return err
 	}
 	r := &dryRun{call: c, list: l, create: create}
@@ -99,13 +99,13 @@ func (r *dryRun) confine() error {
 	var plugins []map[string]json.RawMessage
 	for i := range r.list.Plugins {
 		p := &r.list.Plugins[i]
-		verbs, err := r.runner.Invoker.Find(p.Type)
+		builtIn, err := r.runner.Invoker.Find(p.Type)
 		switch {
 		case err != nil:
 			return err
-		case verbs == nil && i == 0:
+		case builtIn == nil && i == 0:
 			return spec.Errorf(spec.CodeUnsupported, "plugin %s is external and is not run: without what it makes there is nothing to try", p.Type)
-		case verbs == nil:
+		case builtIn == nil:
 			r.notes = append(r.notes, fmt.Sprintf("plugin %s is external and is not run", p.Type))
 			continue
 		}
@@ -113,7 +113,7 @@ func (r *dryRun) confine() error {
 		if err != nil {
 			return err
 		}
-		if err := r.confinePlugin(p, verbs, conf); err != nil {
+		if err := r.confinePlugin(p, builtIn, conf); err != nil {
 			return err
 		}
 		plugins, r.kept = append(plugins, conf), append(r.kept, i)
@@ -126,7 +126,7 @@ func (r *dryRun) confine() error {
 }
 
 // confinePlugin changes the configuration of one plugin.
-func (r *dryRun) confinePlugin(p *chain.Plugin, verbs *spec.Verbs, conf map[string]json.RawMessage) error {
+func (r *dryRun) confinePlugin(p *chain.Plugin, builtIn *spec.Plugin, conf map[string]json.RawMessage) error {
 	delete(conf, "dataDir")
 	if ipam, err := spec.Members(conf["ipam"]); conf["ipam"] != nil && err == nil {
 		delete(ipam, "dataDir")
@@ -136,7 +136,7 @@ func (r *dryRun) confinePlugin(p *chain.Plugin, verbs *spec.Verbs, conf map[stri
 		}
 		conf["ipam"] = doc
 	}
-	all := []*spec.Verbs{verbs}
+	all := []*spec.Plugin{builtIn}
 	if p.IPAM != "" {
 		ipam, err := r.runner.Invoker.Find(p.IPAM)
 		switch {
@@ -149,11 +149,11 @@ func (r *dryRun) confinePlugin(p *chain.Plugin, verbs *spec.Verbs, conf map[stri
 			all = append(all, ipam)
 		}
 	}
-	for _, verbs := range all {
-		if verbs.Confine == nil {
+	for _, builtIn := range all {
+		if builtIn.Confine == nil {
 			continue
 		}
-		if note := verbs.Confine(conf); note != "" {
+		if note := builtIn.Confine(conf); note != "" {
 			r.notes = append(r.notes, note)
 		}
 	}
@@ -180,12 +180,12 @@ func (r *dryRun) populate() error {
 	if r.ports, err = nft.Open(netns.Host()).Elements(nft.KindPortMap); err != nil && !netfilter.IsMissing(err) {
 		return err
 	}
-	container, err := netns.Open(r.target.NetNS)
+	container, err := netns.Open(r.runtimeConf.NetNS)
 	if errors.Is(err, os.ErrNotExist) && r.create {
 		return nil
 	}
 	if err != nil {
-		return spec.Errorf(spec.CodeNetNS, "failed to open netns %q: %w", r.target.NetNS, err)
+		return spec.Errorf(spec.CodeNetNS, "failed to open netns %q: %w", r.runtimeConf.NetNS, err)
 	}
 	defer container.Close()
 	if err := r.standIn(container, r.cont, func(*rtnl.Link) bool { return true }); err != nil {
@@ -266,14 +266,14 @@ func (r *dryRun) run(ctx context.Context) error {
 		if err := r.isolate(ctx); err != nil {
 			return err
 		}
-		caps, err := json.Marshal(r.target.Capabilities)
+		caps, err := json.Marshal(r.runtimeConf.Capabilities)
 		if err != nil {
 			return err
 		}
 		args := []string{"cni-exec", "add", r.list.Name, path, "-o", "json",
-			"-i", r.target.IfName, "--container-id", r.target.ContainerID, "--conf-dir", r.dir, "--path=", "--state-dir", r.stateCopy()}
+			"-i", r.runtimeConf.IfName, "--container-id", r.runtimeConf.ContainerID, "--conf-dir", r.dir, "--path=", "--state-dir", r.stateCopy()}
 		cmd := chain.Command{Args: args, Stdin: &bytes.Buffer{}, Stdout: &stdout, Stderr: &r.stderr,
-			Environ: append(r.without("CAP_ARGS", "CNI_ARGS", "CNI_NETNS_OVERRIDE", spec.StateEnv, applet.LogEnv), "CAP_ARGS="+string(caps), "CNI_ARGS="+r.target.CNIArgs())}
+			Environ: append(r.without("CAP_ARGS", "CNI_ARGS", "CNI_NETNS_OVERRIDE", spec.StateEnv, applet.LogEnv), "CAP_ARGS="+string(caps), "CNI_ARGS="+r.runtimeConf.CNIArgs())}
 		exit, err = cmd.RunSelf(ctx)
 		return err
 	})
@@ -281,7 +281,7 @@ func (r *dryRun) run(ctx context.Context) error {
 		return err
 	}
 	if exit == exitOK {
-		r.result = bytes.ReplaceAll(stdout.Bytes(), []byte(path), []byte(r.target.NetNS))
+		r.result = bytes.ReplaceAll(stdout.Bytes(), []byte(path), []byte(r.runtimeConf.NetNS))
 		for line := range strings.Lines(r.stderr.String()) {
 			if !strings.Contains(line, r.dir) {
 				fmt.Fprint(r.Stderr, line)
@@ -348,7 +348,7 @@ func (r *dryRun) copyPorts(ctx context.Context) error {
 	if len(r.ports) == 0 {
 		return nil
 	}
-	own := spec.Attachment{Network: r.list.Name, ContainerID: r.target.ContainerID, IfName: r.target.IfName}
+	own := spec.Attachment{Network: r.list.Name, ContainerID: r.runtimeConf.ContainerID, IfName: r.runtimeConf.IfName}
 	return nft.Open(r.host).Update(ctx, func(x *nft.Tx) error {
 		for _, e := range r.ports { // without their other elements, such as conditions
 			if e.Owner() != own {
@@ -454,7 +454,7 @@ func (r *dryRun) look() (both [2]nsState, err error) {
 			return both, err
 		}
 	}
-	a := spec.Attachment{Network: r.list.Name, ContainerID: r.target.ContainerID, IfName: r.target.IfName}
+	a := spec.Attachment{Network: r.list.Name, ContainerID: r.runtimeConf.ContainerID, IfName: r.runtimeConf.IfName}
 	owned, err := nft.Open(r.host).Owned(a)
 	for _, e := range owned {
 		if !e.Unread() {

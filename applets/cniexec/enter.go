@@ -48,7 +48,7 @@ func (c *enterCall) do(ctx context.Context, operands []string) (exit int, err er
 	}
 	command := chain.Command{Args: c.command, Environ: c.Environ}
 	return c.names().Enter(ctx, path, &command, func() {
-		c.target.NetNS = path
+		c.runtimeConf.NetNS = path
 		c.logSubject()
 		c.Log.Write(exitOK)
 	})

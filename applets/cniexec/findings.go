@@ -55,8 +55,8 @@ func (c *call) problem(what string, err error) {
 	}
 	for _, err := range parts(err) {
 		f := doctor.Finding{Check: what, Where: cmp.Or(c.network, what), Network: c.network}
-		if c.network == "" && c.target.NetNS != "" {
-			f.Where, f.NetNS = c.target.NetNS, c.target.NetNS
+		if c.network == "" && c.runtimeConf.NetNS != "" {
+			f.Where, f.NetNS = c.runtimeConf.NetNS, c.runtimeConf.NetNS
 		}
 		switch of := err.(type) { //nolint:errorlint // the outermost: parts has split it
 		case *chain.AttachmentError:

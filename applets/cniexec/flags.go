@@ -45,7 +45,7 @@ func (l *link) declare(f *flagSet, ifName, containerID string) {
 }
 
 // setTarget completes a target.
-func (l *link) setTarget(t *chain.Target) {
+func (l *link) setTarget(t *chain.RuntimeConf) {
 	t.ContainerID, t.IfName = l.containerID, l.ifName
 	if t.ContainerID == "" {
 		t.ContainerID = derivedID(t.NetNS)
@@ -53,7 +53,7 @@ func (l *link) setTarget(t *chain.Target) {
 }
 
 // needs returns an error if the flags do not select an attachment.
-func (l *link) needs(t *chain.Target) error {
+func (l *link) needs(t *chain.RuntimeConf) error {
 	if t.NetNS == "" && l.containerID == "" {
 		return errors.New("NETNS is missing; without it --container-id has to name the attachment")
 	}

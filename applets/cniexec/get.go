@@ -29,13 +29,13 @@ func (c *getCall) flags(f *flagSet) {
 }
 
 func (c *getCall) do(ctx context.Context, operands []string) (int, error) {
-	if err := cmp.Or(c.networkOperands(operands, 2), c.link.needs(&c.target)); err != nil {
+	if err := cmp.Or(c.networkOperands(operands, 2), c.link.needs(&c.runtimeConf)); err != nil {
 		return 0, usage("get: %w", err)
 	}
 	if err := c.prepare(); err != nil {
 		return 0, err
 	}
-	c.link.setTarget(&c.target)
+	c.link.setTarget(&c.runtimeConf)
 	return exitOK, c.get(ctx)
 }
 
@@ -45,7 +45,7 @@ func (c *getCall) get(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	res, err := c.runner.Get(ctx, l, c.target)
+	res, err := c.runner.Get(ctx, l, c.runtimeConf)
 	if err != nil {
 		return err
 	}
@@ -58,7 +58,7 @@ func (c *call) print(l *chain.List, res *spec.Result) error {
 	if err != nil {
 		return err
 	}
-	doc, err := res.EncodeFor(v, c.target.IfName)
+	doc, err := res.EncodeFor(v, c.runtimeConf.IfName)
 	if err != nil {
 		return err
 	}

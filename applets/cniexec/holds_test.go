@@ -14,8 +14,8 @@ import (
 )
 
 // external is a plugin unknown to this package: it holds what it reports.
-var external = applet.Applet{Name: "wormhole", Verbs: func() spec.Verbs {
-	return spec.Verbs{
+var external = applet.Applet{Name: "wormhole", Plugin: func() spec.Plugin {
+	return spec.Plugin{
 		Interface: true, Publishes: true,
 		Validate: func(*spec.Request) (spec.Resources, error) { return spec.Resources{Link: "bridge9"}, nil },
 		Holds: func(_ context.Context, r *spec.Request) ([]spec.Holding, error) {

@@ -91,7 +91,7 @@ func (c *call) inCache(err error) bool {
 // attached reports whether the target is in the cache, and so is the cause of code 100. Addresses,
 // ports and masters in use have the same code.
 func (c *call) attached() bool {
-	_, err := c.runner.Cache.Lookup(spec.Attachment{Network: c.network, ContainerID: c.target.ContainerID, IfName: c.target.IfName})
+	_, err := c.runner.Cache.Lookup(spec.Attachment{Network: c.network, ContainerID: c.runtimeConf.ContainerID, IfName: c.runtimeConf.IfName})
 	return err == nil
 }
 
@@ -100,9 +100,9 @@ func (c *call) attached() bool {
 func (c *call) delHint() string {
 	line := "`cni-exec del " + c.network + " "
 	if f := c.set.Lookup("container-id"); f == nil || f.Value.String() == "" {
-		line += c.target.NetNS + " "
+		line += c.runtimeConf.NetNS + " "
 	}
-	line += "-i " + c.target.IfName
+	line += "-i " + c.runtimeConf.IfName
 	unset := findVerb(c.verb).declared(func(string) string { return "" })
 	for _, name := range []string{"container-id", "state-dir", "cache-dir", "conf-dir", "path"} {
 		if f := c.set.Lookup(name); f != nil && f.Value.String() != unset.Lookup(name).DefValue {

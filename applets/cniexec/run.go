@@ -70,17 +70,17 @@ func (c *runCall) do(ctx context.Context, operands []string) (exit int, err erro
 	if err := c.prepare(); err != nil {
 		return 0, err
 	}
-	if c.target.Capabilities, err = c.capabilities(c.target.Capabilities); err != nil {
+	if c.runtimeConf.Capabilities, err = c.capabilities(c.runtimeConf.Capabilities); err != nil {
 		return 0, err
 	}
 	if err := cmp.Or(sandbox.Privileged(), c.CheckLimits()); err != nil {
 		return 0, err
 	}
 	c.runner.Retries = c.retries
-	c.target.IfName = c.ifName
-	c.target.ContainerID = c.containerID
+	c.runtimeConf.IfName = c.ifName
+	c.runtimeConf.ContainerID = c.containerID
 	if c.containerID == "" {
-		c.target.ContainerID = chain.RunPrefix + sandbox.RandomHex()
+		c.runtimeConf.ContainerID = chain.RunPrefix + sandbox.RandomHex()
 	}
 	signals := sandbox.CatchSignals()
 	defer signal.Stop(signals)
@@ -107,10 +107,10 @@ func (c *runCall) do(ctx context.Context, operands []string) (exit int, err erro
 		c.runner.Warn("names of killed runs: %v", err)
 	}
 	for i, l := range lists {
-		t := c.target
+		t := c.runtimeConf
 		t.IfName = nthName(c.ifName, i)
-		t.Args, t.Capabilities = c.arguments(&c.target, lists, i)
-		r.Networks = append(r.Networks, sandbox.Network{List: l, Target: t})
+		t.Args, t.Capabilities = c.arguments(&c.runtimeConf, lists, i)
+		r.Networks = append(r.Networks, sandbox.Network{List: l, RuntimeConf: t})
 	}
 	if c.inPlace {
 		return r.AttachOnly(ctx, path, signals)
@@ -121,7 +121,7 @@ func (c *runCall) do(ctx context.Context, operands []string) (exit int, err erro
 // sandbox returns the run of the command, without its networks.
 func (c *runCall) sandbox() *sandbox.Run {
 	return &sandbox.Run{Process: c.Process, Names: c.names(), Command: c.command, Name: c.name, Servers: c.dns, Attaching: func(n sandbox.Network) {
-		c.network, c.target.IfName, c.target.NetNS = n.List.Name, n.Target.IfName, n.Target.NetNS
+		c.network, c.runtimeConf.IfName, c.runtimeConf.NetNS = n.List.Name, n.RuntimeConf.IfName, n.RuntimeConf.NetNS
 		c.speak(n.List)
 	}}
 }

@@ -20,8 +20,8 @@ const forged = "\x1b]0;x\x07\u009b31m\u202e\ncni-exec: all is well"
 func callOf(t *testing.T, dir string, args ...string) (stdout, stderr string) {
 	t.Helper()
 	var out, errs bytes.Buffer
-	dummy := &applet.Applet{Name: "dummy", Verbs: func() spec.Verbs {
-		return spec.Verbs{Interface: true}
+	dummy := &applet.Applet{Name: "dummy", Plugin: func() spec.Plugin {
+		return spec.Plugin{Interface: true}
 	}}
 	if args[0] != completeVerb {
 		args = append(args, "--conf-dir", dir, "--cache-dir", filepath.Join(dir, "cache"), "--path", dir)

@@ -295,7 +295,7 @@ func (c *call) eachNamespace(ctx context.Context, s *stateFile, steps ...func(na
 			if ctx.Err() != nil {
 				return true
 			}
-			c.target.NetNS = filepath.Join(sandbox.NetNSDir, name)
+			c.runtimeConf.NetNS = filepath.Join(sandbox.NetNSDir, name)
 			err := step(name)
 			if err != nil {
 				c.problem(c.verb, err)
@@ -382,7 +382,7 @@ func (c *upCall) want(name string, link stateOfLink, networks map[string]*chain.
 	path := filepath.Join(sandbox.NetNSDir, name)
 	one := *c.call
 	one.network = link.Network
-	one.target = chain.Target{ContainerID: derivedID(path), IfName: link.IfName, NetNS: path}
+	one.runtimeConf = chain.RuntimeConf{ContainerID: derivedID(path), IfName: link.IfName, NetNS: path}
 	asked, err := link.ask(c.force)
 	if err != nil {
 		return nil, err
@@ -396,13 +396,13 @@ func (c *upCall) want(name string, link stateOfLink, networks map[string]*chain.
 		c.warnOf(l, true)
 	}
 	if err = asked.canHonour(&one, l); err == nil {
-		one.target.Capabilities, err = asked.capabilities(nil)
+		one.runtimeConf.Capabilities, err = asked.capabilities(nil)
 	}
 	if err != nil {
 		return nil, err
 	}
-	one.target.Args, one.target.Capabilities = asked.arguments(&one.target, []*chain.List{l}, 0)
-	return &wantedLink{call: &one, asked: asked, list: l}, one.runner.Validate(l, one.target)
+	one.runtimeConf.Args, one.runtimeConf.Capabilities = asked.arguments(&one.runtimeConf, []*chain.List{l}, 0)
+	return &wantedLink{call: &one, asked: asked, list: l}, one.runner.Validate(l, one.runtimeConf)
 }
 
 // unique records the addresses and ports of a link. An address or port that another link has is an
@@ -489,16 +489,16 @@ func (c *upCall) attachWanted(ctx context.Context, name string, wanted []*wanted
 			}
 			continue
 		}
-		res, err := w.runner.Add(ctx, w.list, w.target)
+		res, err := w.runner.Add(ctx, w.list, w.runtimeConf)
 		if err != nil {
-			return ofNetNS(w.attachment(), w.target.NetNS, err)
+			return ofNetNS(w.attachment(), w.runtimeConf.NetNS, err)
 		}
 		addrs := []string{}
 		for _, ip := range res.IPs {
 			addrs = append(addrs, ip.Address.String())
 		}
-		c.summarize("%s", strings.TrimSpace(fmt.Sprintf("%s: %s attached to %s %s", name, w.target.IfName, w.list.Name, strings.Join(addrs, " "))))
-		c.doc.Attached = append(c.doc.Attached, attachedDoc{nameOf(w.attachment()), w.target.NetNS, addrs})
+		c.summarize("%s", strings.TrimSpace(fmt.Sprintf("%s: %s attached to %s %s", name, w.runtimeConf.IfName, w.list.Name, strings.Join(addrs, " "))))
+		c.doc.Attached = append(c.doc.Attached, attachedDoc{nameOf(w.attachment()), w.runtimeConf.NetNS, addrs})
 	}
 	return nil
 }
@@ -522,13 +522,13 @@ func (c *upCall) restoreOne(ctx context.Context, e *chain.Entry, title string) e
 
 // attachment returns the names of the link's attachment.
 func (w *wantedLink) attachment() spec.Attachment {
-	return spec.Attachment{Network: w.list.Name, ContainerID: w.target.ContainerID, IfName: w.target.IfName}
+	return spec.Attachment{Network: w.list.Name, ContainerID: w.runtimeConf.ContainerID, IfName: w.runtimeConf.IfName}
 }
 
 // is reports whether the entry of an attachment is alive and matches the link.
 func (w *wantedLink) is(e *chain.Entry) bool {
 	config, err := w.list.Effective()
-	t := &w.target
+	t := &w.runtimeConf
 	return err == nil && e.Live() && !e.Interrupted() && bytes.Equal(e.Config, config) && slices.Equal(e.Args, t.Args) &&
 		maps.EqualFunc(e.CapabilityArgs, t.Capabilities, func(a, b json.RawMessage) bool { return bytes.Equal(a, b) }) && !lost(e)
 }

@@ -48,8 +48,8 @@ broadcast; -timeout: for one answer; -resendmax: between attempts to replace an 
 -resendtimeout: for a first lease. SIGTERM ends the daemon; the leases stay, and the next daemon
 renews them. The socket may come from systemd (LISTEN_FDS). With CNIBOX_STATE=DIR in the
 environments of both, the default of the path is DIR/dhcp.sock.`,
-	Verbs: func() spec.Verbs {
-		return spec.Verbs{
+	Plugin: func() spec.Plugin {
+		return spec.Plugin{
 			Add: add, Check: check, Del: del, GC: gc, Records: records, Status: status, Get: get,
 			IPAM: true, Args: true, Validate: spec.ValidateBy(readPlugin), Confine: confine,
 		}

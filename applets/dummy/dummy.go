@@ -23,7 +23,7 @@ mac   string  random   address
 
 runtimeConfig.dns (capability dns) replaces dns.
 Of runtimeConfig.mac (capability mac), args.cni.mac and CNI_ARGS MAC the first replaces mac.`,
-	Verbs: func() spec.Verbs { return flow.Verbs() },
+	Plugin: func() spec.Plugin { return flow.Spec() },
 }
 
 var flow = attach.Plugin{Kind: "dummy", IPAM: attach.Required, New: func() attach.Driver { return new(plugin) }}

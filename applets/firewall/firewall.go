@@ -42,8 +42,8 @@ dbusSocket              string  -          socket of the system bus; default: of
                                            /run/dbus/system_bus_socket
 dataDir                 string  -          records with the handles of rules in CNI-FORWARD;
                                            default: /run/cnibox/firewall`,
-	Verbs: func() spec.Verbs {
-		return chained.Plugin{Name: "firewall", Since: spec.V040, DataDir: dataDir, Restores: true, Confine: confine, New: func() chained.Driver { return &conf{} }}.Verbs()
+	Plugin: func() spec.Plugin {
+		return chained.Plugin{Name: "firewall", Since: spec.V040, DataDir: dataDir, Restores: true, Confine: confine, New: func() chained.Driver { return &conf{} }}.Spec()
 	},
 }
 

@@ -34,8 +34,8 @@ Defaults for the delegate: ipMasq true unless flanneld masquerades (FLANNEL_IPMA
 FLANNEL_MTU, and isGateway true for a bridge.
 subnet.env has FLANNEL_NETWORK or FLANNEL_IPV6_NETWORK (networks, comma-separated), FLANNEL_SUBNET
 or FLANNEL_IPV6_SUBNET, FLANNEL_MTU and FLANNEL_IPMASQ.`,
-	Verbs: func() spec.Verbs {
-		return spec.Verbs{Add: add, Check: check, Del: del, Get: get, Status: status, GC: gc, Restore: restore, Validate: validate, Args: true, Interface: true, Delegates: true}
+	Plugin: func() spec.Plugin {
+		return spec.Plugin{Add: add, Check: check, Del: del, Get: get, Status: status, GC: gc, Restore: restore, Validate: validate, Args: true, Interface: true, Delegates: true}
 	},
 }
 

@@ -54,14 +54,14 @@ func (b *flannelBox) Invoke(_ context.Context, plugin string, r *spec.Request) (
 }
 
 // Find finds all plugins but one.
-func (b *flannelBox) Find(plugin string) (*spec.Verbs, error) {
+func (b *flannelBox) Find(plugin string) (*spec.Plugin, error) {
 	if plugin == "nowhere" {
 		return nil, spec.Errorf(spec.CodePlugin, "failed to find plugin %q", plugin)
 	}
 	if b.external {
 		return nil, nil
 	}
-	return &spec.Verbs{IPAM: true}, nil
+	return &spec.Plugin{IPAM: true}, nil
 }
 
 // call runs a verb for an interface of a container. keys are the configuration's own.
@@ -77,7 +77,7 @@ func (b *flannelBox) call(v spec.Verb, network, id, ifName, keys string) error {
 	r.Invoker = b
 	r.Warn = func(format string, args ...any) { b.warns = append(b.warns, fmt.Sprintf(format, args...)) }
 	a := &Applet
-	_, err = a.Verbs().Do(b.t.Context(), r)
+	_, err = a.Plugin().Do(b.t.Context(), r)
 	return err
 }
 

@@ -43,8 +43,8 @@ moved: only ipam is called.
 DEL moves the link back under its old name, and up if it was up; also one that the kernel moved
 to the host when the namespace ended. If the name is in use, the link stays on the host as devN,
 with a warning, and the next GC or DEL renames it.`,
-	Verbs: func() spec.Verbs {
-		v := flow.Verbs()
+	Plugin: func() spec.Plugin {
+		v := flow.Spec()
 		v.Records = record.DirFunc(dataDir)
 		return v
 	},

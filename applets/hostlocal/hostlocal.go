@@ -50,8 +50,8 @@ Without dataDir leases are in networks below the directory CNIBOX_STATE, if that
 environment, or in the default one. Where that cannot be written and has no leases of the network,
 they are in /run/cnibox/networks until the next boot, but not with keepAcrossBoots.`,
 	AnyNetNS: true,
-	Verbs: func() spec.Verbs {
-		return spec.Verbs{
+	Plugin: func() spec.Plugin {
+		return spec.Plugin{
 			Add: add, Check: check, Del: del,
 			GC: gc, Status: status, Get: get, Restore: restore,
 			IPAM: true, Args: true, ArgIP: true, RemoveNetwork: removeLeases, Validate: validate, Leases: leaseDir,

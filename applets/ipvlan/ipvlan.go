@@ -30,7 +30,7 @@ Mode and flag belong to the master: those of the last ADD hold for all ipvlan on
 In a chain, a missing master is the one interface of prevResult, and the addresses of prevResult
 are used where there is no ipam. Otherwise a missing master is the link of the default route, and
 ipam is required. IPv6 addresses are checked for duplicates, which takes a second or two.`,
-	Verbs: func() spec.Verbs { return flow.Verbs() },
+	Plugin: func() spec.Plugin { return flow.Spec() },
 }
 
 var flow = attach.Plugin{Kind: "ipvlan", IPAM: attach.Chained, New: func() attach.Driver { return new(plugin) }}

@@ -121,11 +121,11 @@ func (l *Linter) Decoding(capability string) (plugins []string) {
 func (c *checker) order(members []*member) {
 	var makes *member
 	for i, m := range members {
-		if m.verbs == nil {
+		if m.builtIn == nil {
 			return // it is not known what an external plugin creates
 		}
 		key := join(m.From.Key, "type")
-		switch v := m.verbs; {
+		switch v := m.builtIn; {
 		case v.IPAM:
 			c.add(m.From.File, key, `%s gives addresses to another plugin: name it in the "type" of that one's "ipam"`, m.Type)
 		case v.Chained && i == 0:
@@ -141,4 +141,4 @@ func (c *checker) order(members []*member) {
 }
 
 // makesInterface reports whether a plugin creates CNI_IFNAME.
-func makesInterface(m *member) bool { return m.verbs != nil && m.verbs.Interface }
+func makesInterface(m *member) bool { return m.builtIn != nil && m.builtIn.Interface }

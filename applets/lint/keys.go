@@ -112,16 +112,16 @@ func read(t reflect.Type) (reflect.Type, bool) {
 }
 
 // pluginKeys compares a plugin's configuration with the keys that are decoded.
-func (c *checker) pluginKeys(p *chain.Plugin, verbs *spec.Verbs) {
+func (c *checker) pluginKeys(p *chain.Plugin, builtIn *spec.Plugin) {
 	members, err := spec.Members(p.Conf())
 	if err != nil {
 		return // it was not loaded
 	}
 	known := c.keysOf(c.structs(p.Type, p.IPAM)...)
-	if !verbs.MAC && len(known.types("mac")) == 1 { // that of spec.Common
+	if !builtIn.MAC && len(known.types("mac")) == 1 { // that of spec.Common
 		known.hidden = append(known.hidden, "mac")
 	}
-	if verbs.Chained {
+	if builtIn.Chained {
 		known.hidden = append(known.hidden, "ipam")
 	}
 	known.other = make(map[string][]reflect.Type)
@@ -131,7 +131,7 @@ func (c *checker) pluginKeys(p *chain.Plugin, verbs *spec.Verbs) {
 	for _, d := range c.delegated(p.Type) {
 		known.other[d.name] = c.delegateTypes(d.named(members))
 	}
-	if ipam := members["ipam"]; p.IPAM == "" && ipam != nil && known.other["ipam"] == nil && !verbs.Chained {
+	if ipam := members["ipam"]; p.IPAM == "" && ipam != nil && known.other["ipam"] == nil && !builtIn.Chained {
 		if inner, err := spec.Members(ipam); err == nil && len(inner) > 0 {
 			c.add(p.From.File, join(p.From.Key, "ipam"), `"ipam" has no "type": nothing reads it`)
 			known.other["ipam"] = []reflect.Type{raw()}
@@ -196,11 +196,11 @@ func (f field) named(members map[string]json.RawMessage) string {
 // delegateTypes returns the types into which the configuration of a delegate is decoded. An IPAM
 // plugin decodes here what is in the "ipam" of other configurations.
 func (c *checker) delegateTypes(plugin string) []reflect.Type {
-	verbs, ok := c.Applets.Plugin(plugin)
+	builtIn, ok := c.Applets.Plugin(plugin)
 	switch {
 	case !ok:
 		return []reflect.Type{raw()}
-	case verbs.IPAM:
+	case builtIn.IPAM:
 		return c.keysOf(c.structs(plugin)...).types("ipam")
 	}
 	return c.structs(plugin)

@@ -1,6 +1,6 @@
 // Package lint finds mistakes in network configurations: what ADD would refuse, and what it would
 // silently ignore. Its keys are those of the structs that plugins decode ([applet.Applet.Conf]),
-// and its rules are the checks that plugins make before they open anything ([spec.Verbs.Validate]).
+// and its rules are the checks that plugins make before they open anything ([spec.Plugin.Validate]).
 // Only networks.go reads a few keys itself.
 //
 // Begin reading at [Linter.Files]. keys.go compares members with structs, chain.go compares the
@@ -64,7 +64,7 @@ type Linter struct {
 // keys, if it is the reference's.
 type builtIn struct{ applet.Table }
 
-func (b builtIn) Find(plugin string) (*spec.Verbs, error) {
+func (b builtIn) Find(plugin string) (*spec.Plugin, error) {
 	if verbs, ok := b.Plugin(plugin); ok {
 		return &verbs, nil
 	}
@@ -370,7 +370,7 @@ func (c *checker) list(l *chain.List) *network {
 	}
 	c.order(n.members)
 	for _, m := range n.members {
-		if m.verbs != nil && !c.quick {
+		if m.builtIn != nil && !c.quick {
 			c.host(m)
 		}
 	}
@@ -381,18 +381,18 @@ func (c *checker) list(l *chain.List) *network {
 func (c *checker) plugin(l *chain.List, m *member, sound bool) {
 	p := m.Plugin
 	c.locate(p.From.File, p.From.Doc)
-	if m.verbs != nil {
-		c.pluginKeys(p, m.verbs)
+	if m.builtIn != nil {
+		c.pluginKeys(p, m.builtIn)
 		c.capabilities(p)
 	}
 	if c.quick {
 		return // ADD and STATUS report everything else
 	}
 	c.missing(p, p.Type, "type")
-	if p.IPAM != "" && m.verbs != nil {
+	if p.IPAM != "" && m.builtIn != nil {
 		c.missing(p, p.IPAM, "ipam.type")
 	}
-	if m.verbs != nil && sound {
+	if m.builtIn != nil && sound {
 		c.reportInvalid(m)
 		c.gateways(m)
 	}

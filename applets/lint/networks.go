@@ -22,7 +22,7 @@ type network struct {
 // A member is a plugin of a list, with the result of its own check.
 type member struct {
 	*chain.Plugin
-	verbs     *spec.Verbs // nil: an external plugin
+	builtIn   *spec.Plugin // nil: an external plugin
 	resources spec.Resources
 	err       error
 	ofIPAM    bool // the error is that of the IPAM plugin
@@ -33,7 +33,7 @@ func (c *checker) network(l *chain.List) *network {
 	n := &network{list: l}
 	for i := range l.Plugins {
 		m := &member{Plugin: &l.Plugins[i]}
-		m.verbs, _ = builtIn{c.Applets}.Find(m.Type)
+		m.builtIn, _ = builtIn{c.Applets}.Find(m.Type)
 		n.members = append(n.members, m)
 	}
 	return n
@@ -42,7 +42,7 @@ func (c *checker) network(l *chain.List) *network {
 // validate runs the checks of the plugins; if c is quick only of those with addresses.
 func (c *checker) validate(n *network) {
 	for _, m := range n.members {
-		if m.verbs != nil && (m.IPAM != "" || !c.quick) {
+		if m.builtIn != nil && (m.IPAM != "" || !c.quick) {
 			m.validate(n.list, c.Applets)
 		}
 	}
@@ -56,7 +56,7 @@ func (m *member) validate(l *chain.List, applets applet.Table) {
 		verb = spec.Status
 	}
 	runner := chain.Runner{Invoker: builtIn{applets}, Warn: func(string, ...any) {}} // ADD logs the warnings
-	r, err := runner.Request(verb, l, m.Plugin, chain.Target{ContainerID: "lint", IfName: "eth0", NetNS: "/run/netns/lint"})
+	r, err := runner.Request(verb, l, m.Plugin, chain.RuntimeConf{ContainerID: "lint", IfName: "eth0", NetNS: "/run/netns/lint"})
 	if err != nil {
 		m.err = err
 		return
@@ -264,7 +264,7 @@ func (c *checker) host(m *member) {
 	for _, enabled := range m.Capabilities { // an unused capability is noted already
 		given = given || enabled
 	}
-	if read, all := c.consumed(m.Plugin); !given && !all && m.verbs.Chained && slices.Contains(read, ports) {
+	if read, all := c.consumed(m.Plugin); !given && !all && m.builtIn.Chained && slices.Contains(read, ports) {
 		c.add(m.From.File, join(m.From.Key, "type"), `%s publishes no port without "capabilities": {%q: true}`, m.Type, ports)
 	}
 	for _, r := range m.resources.Ranges {

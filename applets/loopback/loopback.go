@@ -23,8 +23,8 @@ No keys of its own. The interface is always lo; CNI_IFNAME is ignored.
 ADD may be repeated, also while other networks are added to the namespace. In a chain, prevResult
 is passed on unchanged.
 DEL sets lo down unless another interface of the namespace is up.`,
-	Verbs: func() spec.Verbs {
-		return spec.Verbs{Add: add, Get: get, Check: check, Del: del, Restore: restore, OpensNetNS: true}
+	Plugin: func() spec.Plugin {
+		return spec.Plugin{Add: add, Get: get, Check: check, Del: del, Restore: restore, OpensNetNS: true}
 	},
 }
 

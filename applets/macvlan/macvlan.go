@@ -33,7 +33,7 @@ runtimeConfig.dns (capability dns) replaces dns.
 Of runtimeConfig.mac (capability mac), args.cni.mac and CNI_ARGS MAC the first replaces mac.
 With passthru a master has one container, which without mac has the master's address.
 IPv6 addresses are checked for duplicates on the segment, which takes a second or two.`,
-	Verbs: func() spec.Verbs { return flow.Verbs() },
+	Plugin: func() spec.Plugin { return flow.Spec() },
 }
 
 var flow = attach.Plugin{Kind: "macvlan", New: func() attach.Driver { return new(plugin) }}

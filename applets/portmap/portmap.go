@@ -50,8 +50,8 @@ hostPort              int     0                    1 to 65535; 0: the mapping is
 containerPort         int     -                    1 to 65535
 protocol              string  tcp                  tcp, udp or sctp
 hostIP                string  -                    of the host; none, 0.0.0.0 and :: are any address`,
-	Verbs: func() spec.Verbs {
-		return chained.Plugin{Name: "portmap", DataDir: dataDir, Restores: true, Replaces: true, New: func() chained.Driver { return &conf{} }}.Verbs()
+	Plugin: func() spec.Plugin {
+		return chained.Plugin{Name: "portmap", DataDir: dataDir, Restores: true, Replaces: true, New: func() chained.Driver { return &conf{} }}.Spec()
 	},
 }
 

@@ -36,7 +36,7 @@ Of runtimeConfig.mac (capability mac), args.cni.mac and CNI_ARGS MAC the first r
 The host-side veth has the gateway addresses, and the host a route to each address of the
 container. All traffic of the container, also within its subnet, is routed by the host. Addresses
 may be of one subnet, have one gateway, or be single ones (/32, /128).`,
-	Verbs: func() spec.Verbs { return flow.Verbs() },
+	Plugin: func() spec.Plugin { return flow.Spec() },
 }
 
 var flow = attach.Plugin{

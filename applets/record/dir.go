@@ -61,7 +61,7 @@ func ConfiguredDir(r *spec.Request, usual Dir) Dir {
 	return dir
 }
 
-// DirFunc returns [spec.Verbs.Records] for a plugin with that usual directory. It ignores errors of
+// DirFunc returns [spec.Plugin.Records] for a plugin with that usual directory. It ignores errors of
 // the configuration, which the verbs report.
 func DirFunc(usual Dir) func(*spec.Request) string {
 	return func(r *spec.Request) string {

@@ -36,8 +36,8 @@ Each address of the interface gets a rule and a table of its own, the first that
 on, and the routes of the interface that fit the address move there from the main table. Link-local
 routes stay. In cniVersion 1.1.0 the result has the tables of its routes; results of older versions
 omit the routes that have moved.`,
-	Verbs: func() spec.Verbs {
-		return chained.Plugin{Name: "sbr", DataDir: dataDir, Restores: true, Restored: "rules and tables set", New: func() chained.Driver { return &conf{} }}.Verbs()
+	Plugin: func() spec.Plugin {
+		return chained.Plugin{Name: "sbr", DataDir: dataDir, Restores: true, Restored: "rules and tables set", New: func() chained.Driver { return &conf{} }}.Spec()
 	},
 }
 

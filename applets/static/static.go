@@ -32,8 +32,8 @@ CNI_ARGS GATEWAY: gateways, each for those of IP whose network it is in.
 args.cni.ips: addresses with prefix lengths, instead of all of the above.
 runtimeConfig.ips (capability ips): the same, instead of all of the above.`,
 	AnyNetNS: true,
-	Verbs: func() spec.Verbs {
-		return spec.Verbs{Add: resultOf, Check: check, Del: del, Status: status, Get: get, Validate: validate, IPAM: true, Args: true, ArgIP: true}
+	Plugin: func() spec.Plugin {
+		return spec.Plugin{Add: resultOf, Check: check, Del: del, Status: status, Get: get, Validate: validate, IPAM: true, Args: true, ArgIP: true}
 	},
 }
 

@@ -41,8 +41,8 @@ Of runtimeConfig.mac (capability mac), args.cni.mac and CNI_ARGS MAC the first r
 
 The device is persistent until DEL. For selinuxContext the plugin re-execs itself under that
 label; nothing else starts a program.`,
-	Verbs: func() spec.Verbs { return flow.Verbs() },
-	Again: reexecMain,
+	Plugin: func() spec.Plugin { return flow.Spec() },
+	Again:  reexecMain,
 }
 
 var flow = attach.Plugin{Kind: "tun", New: func() attach.Driver { return new(plugin) }}

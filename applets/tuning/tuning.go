@@ -38,8 +38,8 @@ args.cni.sysctl, promisc, mtu, allmulti and txQLen replace the keys of the same 
 
 If /etc/cni/tuning/allowlist.conf exists, each sysctl must match a line of it, which are regular
 expressions that may match anywhere in the key as it is written.`,
-	Verbs: func() spec.Verbs {
-		return chained.Plugin{Name: "tuning", Args: true, MAC: true, DataDir: dataDir, New: func() chained.Driver { return &conf{} }}.Verbs()
+	Plugin: func() spec.Plugin {
+		return chained.Plugin{Name: "tuning", Args: true, MAC: true, DataDir: dataDir, New: func() chained.Driver { return &conf{} }}.Spec()
 	},
 }
 

@@ -30,7 +30,7 @@ mac              string  master's  address
 runtimeConfig.dns (capability dns) replaces dns.
 Of runtimeConfig.mac (capability mac), args.cni.mac and CNI_ARGS MAC the first replaces mac.
 IPv6 addresses are checked for duplicates on the segment, which takes a second or two.`,
-	Verbs: func() spec.Verbs { return flow.Verbs() },
+	Plugin: func() spec.Plugin { return flow.Spec() },
 }
 
 var flow = attach.Plugin{Kind: "vlan", IPAM: attach.Required, New: func() attach.Driver { return new(plugin) }}

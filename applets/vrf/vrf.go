@@ -27,8 +27,8 @@ dataDir  string  /run/cnibox/vrf   stores the owner of the interface until DEL
 Addresses stay on the interface; its routes move to the table of the VRF. In cniVersion 1.1.0 the
 result has the table of its routes; results of older versions omit them. The VRF is deleted with
 its last interface.`,
-	Verbs: func() spec.Verbs {
-		return chained.Plugin{Name: "vrf", Since: spec.V031, DataDir: dataDir, New: func() chained.Driver { return &conf{} }}.Verbs()
+	Plugin: func() spec.Plugin {
+		return chained.Plugin{Name: "vrf", Since: spec.V031, DataDir: dataDir, New: func() chained.Driver { return &conf{} }}.Spec()
 	},
 }
 

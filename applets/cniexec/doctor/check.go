@@ -21,7 +21,7 @@ func Judge(ctx context.Context, runner *chain.Runner, e *chain.Entry) (unchecked
 	if unchecked = l.Unchecked(); unchecked != "" {
 		return unchecked, nil
 	}
-	return "", runner.Check(ctx, l, chain.Target{ContainerID: e.ContainerID, IfName: e.IfName})
+	return "", runner.Check(ctx, l, chain.RuntimeConf{ContainerID: e.ContainerID, IfName: e.IfName})
 }
 
 // JudgeAll runs CHECK of the live attachments, records what it finds, and returns the list without

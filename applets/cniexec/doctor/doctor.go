@@ -221,7 +221,7 @@ func (d *Doctor) readNetworks(networks []*inventory.Network) {
 			e.list = lists[i]
 			for j := range e.list.Plugins {
 				p := &e.list.Plugins[j]
-				r, err := d.Runner.Request(spec.Status, e.list, p, chain.Target{})
+				r, err := d.Runner.Request(spec.Status, e.list, p, chain.RuntimeConf{})
 				if err != nil {
 					continue
 				}
@@ -365,7 +365,7 @@ func (d *Doctor) checkStatus(ctx context.Context) {
 			if n.invalid[i] || !d.builtIn(p.Type) || p.IPAM != "" && !d.builtIn(p.IPAM) {
 				continue
 			}
-			r, err := d.Runner.Request(spec.Status, &list, p, chain.Target{})
+			r, err := d.Runner.Request(spec.Status, &list, p, chain.RuntimeConf{})
 			if err == nil {
 				within, cancel := context.WithTimeout(ctx, askTime)
 				_, err = d.Runner.Invoker.Invoke(within, p.Type, r)
@@ -383,8 +383,8 @@ func (d *Doctor) checkStatus(ctx context.Context) {
 
 // builtIn reports whether a plugin is built in, and would run.
 func (d *Doctor) builtIn(plugin string) bool {
-	verbs, err := d.Runner.Invoker.Find(plugin)
-	return err == nil && verbs != nil
+	builtIn, err := d.Runner.Invoker.Find(plugin)
+	return err == nil && builtIn != nil
 }
 
 // checkCache looks for unreadable entries.

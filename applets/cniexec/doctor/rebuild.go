@@ -42,7 +42,7 @@ func (d *Doctor) rebuild(ctx context.Context, a spec.Attachment) (func(context.C
 		return nil, fmt.Errorf("network %s has no configuration", a.Network)
 	}
 	n := d.examined[i]
-	l, t := n.list, chain.Target{ContainerID: a.ContainerID, IfName: a.IfName}
+	l, t := n.list, chain.RuntimeConf{ContainerID: a.ContainerID, IfName: a.IfName}
 	for _, p := range l.Plugins {
 		if !d.builtIn(p.Type) {
 			return nil, fmt.Errorf("plugin %s is an external program", p.Type)

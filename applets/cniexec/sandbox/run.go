@@ -58,7 +58,7 @@ type Run struct {
 // A Network is a network of a run, and the attachment to it without the namespace.
 type Network struct {
 	List   *chain.List
-	Target chain.Target // with the name of its interface
+	RuntimeConf chain.RuntimeConf // with the name of its interface
 }
 
 // CatchSignals returns the signals that are passed to a command. After nohup(1) SIGHUP stays
@@ -211,9 +211,9 @@ func attachExit(err error) int {
 // attachAll adds the networks until one fails.
 func (r *Run) attachAll(ctx context.Context) error {
 	for _, a := range r.Networks {
-		a.Target.NetNS = r.netns
+		a.RuntimeConf.NetNS = r.netns
 		r.Attaching(a)
-		res, err := r.Runner.Add(ctx, a.List, a.Target)
+		res, err := r.Runner.Add(ctx, a.List, a.RuntimeConf)
 		if err != nil {
 			return err
 		}
@@ -233,7 +233,7 @@ func (r *Run) detach(ctx context.Context) error {
 	var errs []error
 	for i := len(r.attached) - 1; i >= 0; i-- {
 		a := r.attached[i]
-		if err := r.Runner.Del(ctx, a.List, a.Target); err != nil {
+		if err := r.Runner.Del(ctx, a.List, a.RuntimeConf); err != nil {
 			errs = append(errs, fmt.Errorf("detach %s: %w", a.List.Name, err))
 		}
 	}

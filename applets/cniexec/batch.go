@@ -14,17 +14,17 @@ import (
 // links in one request and releases their leases under one lock.
 type batch struct {
 	rules nft.Collection
-	ends  attach.Together
+	ends  attach.DelBatch
 	did   spec.Attachment // the last one whose rules were reported
 }
 
-var _ chain.Together = (*batch)(nil)
+var _ chain.Batch = (*batch)(nil)
 
 // reloading also fills the chains of the base rulesets again.
 func reloading() *batch { return &batch{rules: nft.Collection{Rebuild: true}} }
 
-// For returns a context that collects updates of the rule set, and the ends of DELs.
-func (t *batch) For(ctx context.Context, a spec.Attachment, did func(string), failed func(error)) context.Context {
+// Context returns a context that collects updates of the rule set, and the ends of DELs.
+func (t *batch) Context(ctx context.Context, a spec.Attachment, did func(string), failed func(error)) context.Context {
 	return t.ends.Collect(t.rules.Collect(ctx, a, func(lacked bool, err error) {
 		if lacked && t.did != a {
 			t.did = a
@@ -36,9 +36,9 @@ func (t *batch) For(ctx context.Context, a spec.Attachment, did func(string), fa
 	}), failed)
 }
 
-// Make makes the collected changes. No address is leased again before its link and its rules are
+// Commit makes the collected changes. No address is leased again before its link and its rules are
 // gone.
-func (t *batch) Make(ctx context.Context) {
+func (t *batch) Commit(ctx context.Context) {
 	t.ends.DelLinks(ctx)
 	t.rules.Commit(ctx, nft.Open(netns.Host()))
 	t.ends.Release(ctx)

@@ -13,21 +13,21 @@ import (
 	"cnibox/spec"
 )
 
-// A Together makes the changes of several attachments that can be made at once: those of the
-// rule set, and in DEL also the links on the host and the leases. The caller implements it, as this
+// A Batch collects the changes of several attachments that can be made at once: those of the rule
+// set, and in DEL also the links on the host and the leases. The caller implements it, as this
 // package knows nothing of the kernel.
-type Together interface {
-	// For returns the context in which the plugins of an attachment are to be run. did gets what
-	// was made of it later, and failed what could not be made.
-	For(ctx context.Context, a spec.Attachment, did func(string), failed func(error)) context.Context
+type Batch interface {
+	// Context returns the context in which the plugins of an attachment run. At Commit, did is called
+	// with what was made of it, and failed with what could not be made.
+	Context(ctx context.Context, a spec.Attachment, did func(string), failed func(error)) context.Context
 
-	// Make makes what has come together.
-	Make(ctx context.Context)
+	// Commit makes the collected changes.
+	Commit(ctx context.Context)
 }
 
-// mostTogether returns how many attachments are restored or deleted at once, and so locked: each lock is
+// batchSize returns how many attachments are restored or deleted at once, and so locked: each lock is
 // an open file, of which half of the limit stay for all else.
-func mostTogether() int {
+func batchSize() int {
 	const most = 1000
 	var open unix.Rlimit
 	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &open); err != nil {
@@ -83,7 +83,7 @@ func (w *deleting) run(ctx context.Context, entries []*Entry) ([]spec.Attachment
 	w.all = len(entries)
 	w.progress(0, w.all)
 	single := entries
-	if w.Together != nil {
+	if w.Batch != nil {
 		single = w.parts(ctx, entries)
 	}
 	for _, e := range single {
@@ -100,7 +100,7 @@ func (w *deleting) run(ctx context.Context, entries []*Entry) ([]spec.Attachment
 
 // parts deletes those of the entries that can be deleted together, and returns the others.
 func (w *deleting) parts(ctx context.Context, entries []*Entry) (single []*Entry) {
-	for part := range slices.Chunk(entries, mostTogether()) {
+	for part := range slices.Chunk(entries, batchSize()) {
 		single = append(single, w.part(ctx, part)...)
 	}
 	return single
@@ -150,7 +150,7 @@ func (w *deleting) part(ctx context.Context, entries []*Entry) (single []*Entry)
 	if ctx.Err() != nil {
 		return nil
 	}
-	w.Together.Make(ctx)
+	w.Batch.Commit(ctx)
 	there := w.Cache.listed()
 	for _, d := range begun {
 		err := errors.Join(d.errs...)
@@ -191,7 +191,7 @@ func (w *deleting) begin(ctx context.Context, r *Runner, d *doomed) (joins bool)
 				d.fail(failed(spec.Del, l, p, err))
 			}
 		}
-		_, err := r.run(r.Together.For(ctx, d.Attachment(), func(string) {}, later), spec.Del, l, p, t, prev)
+		_, err := r.run(r.Batch.Context(ctx, d.Attachment(), func(string) {}, later), spec.Del, l, p, t, prev)
 		d.fail(err)
 	}
 	return true
@@ -205,7 +205,7 @@ func (r *Runner) joins(l *List) bool {
 			if plugin == "" {
 				continue
 			}
-			if verbs, err := r.Invoker.Find(plugin); err != nil || verbs == nil || verbs.Delegates {
+			if builtIn, err := r.Invoker.Find(plugin); err != nil || builtIn == nil || builtIn.Delegates {
 				return false
 			}
 		}

@@ -11,10 +11,10 @@ import (
 	"cnibox/rtnl"
 )
 
-// A Together ends the DELs of several attachments at once: it deletes their links on the host
+// A DelBatch ends the DELs of several attachments at once: it deletes their links on the host
 // together, since the kernel waits some 20 ms for each request, and releases their leases under one
 // lock. The zero value is empty.
-type Together struct {
+type DelBatch struct {
 	mu    sync.Mutex
 	end   []*ending
 	all   []rtnl.Link           // of the host, when the first DEL asked
@@ -29,63 +29,63 @@ type ending struct {
 	failed    bool                        // the link still exists
 }
 
-type togetherKey struct{}
+type delBatchKey struct{}
 
-// A collector is a Together, and the function that gets the errors of one attachment.
+// A collector is a DelBatch, and the function that gets the errors of one attachment.
 type collector struct {
-	into   *Together
+	into   *DelBatch
 	report func(error)
 }
 
-// Collect returns a context in which a DEL leaves its end to the Together. report gets the errors
+// Collect returns a context in which a DEL leaves its end to the DelBatch. report gets the errors
 // of that.
-func (t *Together) Collect(ctx context.Context, report func(error)) context.Context {
-	return context.WithValue(ctx, togetherKey{}, collector{t, report})
+func (b *DelBatch) Collect(ctx context.Context, report func(error)) context.Context {
+	return context.WithValue(ctx, delBatchKey{}, collector{b, report})
 }
 
 // endingOf returns an ending for a DEL; nil: the DEL ends at once.
 func endingOf(ctx context.Context) *ending {
-	if col, ok := ctx.Value(togetherKey{}).(collector); ok {
+	if col, ok := ctx.Value(delBatchKey{}).(collector); ok {
 		return &ending{collector: col}
 	}
 	return nil
 }
 
-// add passes the ending to the Together, if anything is left to do.
+// add passes the ending to the DelBatch, if anything is left to do.
 func (e *ending) add() {
 	if e.link == 0 && e.lease == nil {
 		return
 	}
-	t := e.collector.into
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	t.end = append(t.end, e)
+	b := e.collector.into
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.end = append(b.end, e)
 }
 
 // hostLink finds a link of the host in one list of all links, which is read once.
-func (t *Together) hostLink(host *rtnl.Conn, name string) (*rtnl.Link, error) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	if t.links == nil {
+func (b *DelBatch) hostLink(host *rtnl.Conn, name string) (*rtnl.Link, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.links == nil {
 		all, err := host.Links()
 		if err != nil {
 			return nil, err
 		}
-		t.all, t.links = all, make(map[string]*rtnl.Link, len(all))
+		b.all, b.links = all, make(map[string]*rtnl.Link, len(all))
 		for i := range all {
-			t.links[all[i].Name] = &all[i]
+			b.links[all[i].Name] = &all[i]
 		}
 	}
-	if l := t.links[name]; l != nil {
+	if l := b.links[name]; l != nil {
 		return l, nil
 	}
 	return nil, fmt.Errorf("link %s: %w", name, os.ErrNotExist)
 }
 
 // DelLinks deletes the links.
-func (t *Together) DelLinks(ctx context.Context) {
+func (b *DelBatch) DelLinks(ctx context.Context) {
 	byIndex := map[uint32]*ending{}
-	for _, e := range t.end {
+	for _, e := range b.end {
 		if e.link != 0 {
 			byIndex[e.link] = e
 		}
@@ -99,7 +99,7 @@ func (t *Together) DelLinks(ctx context.Context) {
 	}
 	err := context.Cause(ctx)
 	if err == nil {
-		err = t.delLinks(byIndex, fail)
+		err = b.delLinks(byIndex, fail)
 	}
 	if err == nil {
 		return
@@ -110,21 +110,21 @@ func (t *Together) DelLinks(ctx context.Context) {
 }
 
 // delLinks deletes links of the host. An error that fail does not get is about all of them.
-func (t *Together) delLinks(byIndex map[uint32]*ending, fail func(*ending, error)) error {
+func (b *DelBatch) delLinks(byIndex map[uint32]*ending, fail func(*ending, error)) error {
 	host, err := rtnl.Dial(netns.Host())
 	if err != nil {
 		return err
 	}
 	defer host.Close()
-	return host.DelLinksOf(t.all, func(l *rtnl.Link) bool { return byIndex[l.Index] != nil }, func(index uint32, err error) { fail(byIndex[index], err) })
+	return host.DelLinksOf(b.all, func(l *rtnl.Link) bool { return byIndex[l.Index] != nil }, func(index uint32, err error) { fail(byIndex[index], err) })
 }
 
 // Release releases the leases of those whose link is gone, as a single DEL does, and empties the
-// Together.
-func (t *Together) Release(ctx context.Context) {
+// DelBatch.
+func (b *DelBatch) Release(ctx context.Context) {
 	ctx, forget := once.WithCache(ctx)
 	defer forget()
-	for _, e := range t.end {
+	for _, e := range b.end {
 		if e.lease == nil || e.failed {
 			continue
 		}
@@ -136,5 +136,5 @@ func (t *Together) Release(ctx context.Context) {
 			e.collector.report(err)
 		}
 	}
-	t.end, t.all, t.links = nil, nil, nil
+	b.end, b.all, b.links = nil, nil, nil
 }

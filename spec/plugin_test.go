@@ -6,10 +6,10 @@ import (
 )
 
 // all runs every verb and notes which it was.
-func all(since Version, ran *Verb) Verbs {
+func all(since Version, ran *Verb) Plugin {
 	quiet := func(_ context.Context, r *Request) error { *ran = r.Call.Verb; return nil }
 	loud := func(_ context.Context, r *Request) (*Result, error) { *ran = r.Call.Verb; return &Result{}, nil }
-	return Verbs{Since: since, Add: loud, Get: loud, Check: quiet, Del: quiet, Status: quiet, GC: quiet}
+	return Plugin{Since: since, Add: loud, Get: loud, Check: quiet, Del: quiet, Status: quiet, GC: quiet}
 }
 
 const every = `["0.1.0" "0.2.0" "0.3.0" "0.3.1" "0.4.0" "1.0.0" "1.1.0"]`
@@ -61,7 +61,7 @@ func TestDo(t *testing.T) {
 				t.Errorf("%q ran for %q", ran, tt.verb)
 			}
 			// A plugin without functions refuses the same, but for what only its CHECK needs.
-			if _, err := (Verbs{Since: tt.since}).Do(context.Background(), r); tt.name != "CHECK without prevResult" && tt.verb != Get {
+			if _, err := (Plugin{Since: tt.since}).Do(context.Background(), r); tt.name != "CHECK without prevResult" && tt.verb != Get {
 				wantError(t, err, tt.code, tt.text)
 			}
 		})
@@ -78,7 +78,7 @@ func TestAbsentVerbs(t *testing.T) {
 	with := `{"name":"n","cniVersion":"1.1.0","prevResult":{"interfaces":[{"name":"a"}]}}`
 	none := `{"name":"n","cniVersion":"1.1.0"}`
 	do := func(v Verb, conf string) (*Result, error) {
-		return Verbs{}.Do(context.Background(), request(t, v, conf))
+		return Plugin{}.Do(context.Background(), request(t, v, conf))
 	}
 	for _, v := range []Verb{Add, Get} {
 		if res, err := do(v, with); err != nil || len(res.Interfaces) != 1 {

@@ -22,7 +22,7 @@ const (
 	GetVersion Verb = "VERSION"
 
 	// Restore and Prepare are not verbs of the specification, and other runtimes do not know them:
-	// a runtime of this program runs them for the plugins in it, see [Verbs].
+	// a runtime of this program runs them for the plugins in it, see [Plugin].
 	Restore Verb = "RESTORE"
 	Prepare Verb = "PREPARE"
 )
@@ -45,10 +45,10 @@ func (v Verb) since() Version {
 	return V010
 }
 
-// Verbs has the functions that a plugin implements. A nil Status reports ready, a nil GC does
-// nothing, a nil Get returns prevResult or code 3; a nil Add passes prevResult on, a nil Check or
-// Del succeeds.
-type Verbs struct {
+// A Plugin is facts about a plugin and the functions that it implements. A nil Status reports
+// ready, a nil GC does nothing, a nil Get returns prevResult or code 3; a nil Add passes prevResult
+// on, a nil Check or Del succeeds.
+type Plugin struct {
 	// Since is the oldest version that the plugin supports; zero: all versions.
 	Since Version
 
@@ -112,7 +112,7 @@ type Verbs struct {
 	// Nil: ADD changes nothing else.
 	Confine func(conf map[string]json.RawMessage) (leftOut string)
 
-	// The request is already checked, see [NewRequest] and [Verbs.CheckRequest]. The functions may
+	// The request is already checked, see [NewRequest] and [Plugin.CheckRequest]. The functions may
 	// change it, and print warnings with its Warn.
 	Add, Get               func(context.Context, *Request) (*Result, error)
 	Check, Del, Status, GC func(context.Context, *Request) error
@@ -169,7 +169,7 @@ type Invoker interface {
 
 	// Find returns the verbs of a plugin of this program; nil for an external one. The error for a
 	// missing plugin is that of Invoke.
-	Find(plugin string) (*Verbs, error)
+	Find(plugin string) (*Plugin, error)
 }
 
 // Do runs the request's verb. An unknown verb has code 4. A version that lacks the verb, or that
@@ -179,7 +179,7 @@ type Invoker interface {
 //
 // The result is independent of the version; the caller encodes it ([Request.Encode]). Only STATUS
 // returns the codes 50 and 51; in other verbs they become 104.
-func (v Verbs) Do(ctx context.Context, r *Request) (*Result, error) {
+func (v Plugin) Do(ctx context.Context, r *Request) (*Result, error) {
 	if err := v.CheckRequest(r); err != nil {
 		return nil, err
 	}
@@ -196,7 +196,7 @@ func (v Verbs) Do(ctx context.Context, r *Request) (*Result, error) {
 }
 
 // run is Do after its checks.
-func (v Verbs) run(ctx context.Context, r *Request) (*Result, error) {
+func (v Plugin) run(ctx context.Context, r *Request) (*Result, error) {
 	switch r.Call.Verb {
 	case Add:
 		if v.Add != nil {
@@ -227,7 +227,7 @@ func (v Verbs) run(ctx context.Context, r *Request) (*Result, error) {
 
 // withoutResult returns the function of a verb without a result; nil: none. Do passes only these
 // six other verbs.
-func (v Verbs) withoutResult(verb Verb) func(context.Context, *Request) error {
+func (v Plugin) withoutResult(verb Verb) func(context.Context, *Request) error {
 	switch verb {
 	case Check:
 		return v.Check
@@ -243,10 +243,10 @@ func (v Verbs) withoutResult(verb Verb) func(context.Context, *Request) error {
 	return v.GC
 }
 
-// CheckRequest returns the error with which [Verbs.Do] would reject the request without running any
+// CheckRequest returns the error with which [Plugin.Do] would reject the request without running any
 // code of the plugin; nil: none. Serve loops call it through Do; a runtime may call it before it
 // starts anything.
-func (v Verbs) CheckRequest(r *Request) error {
+func (v Plugin) CheckRequest(r *Request) error {
 	verb := r.Call.Verb
 	switch verb {
 	case Del:
@@ -281,7 +281,7 @@ func unknownVerb(verb Verb) *Error {
 	return Errorf(CodeEnv, "unknown CNI_COMMAND: %s", verb).WithDetails("it must be ADD, DEL, CHECK, GET, GC, STATUS or VERSION")
 }
 
-// Validate checks the configuration of a plugin of this program, see [Verbs.Validate]: the
+// Validate checks the configuration of a plugin of this program, see [Plugin.Validate]: the
 // request's own, or that of a delegate. It accepts any configuration of an external plugin.
 func (r *Request) Validate(plugin string) (Resources, error) {
 	verbs, err := r.Invoker.Find(plugin)
@@ -294,7 +294,7 @@ func (r *Request) Validate(plugin string) (Resources, error) {
 	return verbs.Validate(r)
 }
 
-// ValidateBy returns a [Verbs.Validate] for a plugin without [Resources], from the function that
+// ValidateBy returns a [Plugin.Validate] for a plugin without [Resources], from the function that
 // reads its configuration for ADD.
 func ValidateBy[C any](read func(*Request) (C, error)) func(*Request) (Resources, error) {
 	return func(r *Request) (Resources, error) {
@@ -305,7 +305,7 @@ func ValidateBy[C any](read func(*Request) (C, error)) func(*Request) (Resources
 
 // checkVerbVersion checks that the version of the configuration has the verb. The texts and their
 // order are the reference's.
-func (v Verbs) checkVerbVersion(verb Verb, n NetConf) error {
+func (v Plugin) checkVerbVersion(verb Verb, n NetConf) error {
 	config, err := ParseVersion(n.CNIVersion)
 	switch {
 	case err != nil:
@@ -321,7 +321,7 @@ func (v Verbs) checkVerbVersion(verb Verb, n NetConf) error {
 // checkVersion checks that the plugin supports the version of a configuration: the text must be
 // exactly a supported version, so "1.0" is rejected. The error has code 1, and the versions in its
 // details.
-func (v Verbs) checkVersion(n NetConf) error {
+func (v Plugin) checkVersion(n NetConf) error {
 	if n.exact(v.Since) {
 		return nil
 	}
