@@ -12,9 +12,9 @@ import (
 	"cnibox/spec"
 )
 
-// A requested address is passed by the capability that a plugin declares, else in CNI_ARGS for a
-// plugin that reads it; without either it is refused.
-func TestArguments(t *testing.T) {
+// A requested address is passed through the capability that a plugin declares, otherwise in
+// CNI_ARGS if a plugin reads it. It is an error if neither is possible.
+func TestCapabilitiesBeforeCNIArgs(t *testing.T) {
 	table := applet.Table{
 		{Name: "maker", Plugin: func() spec.Plugin { return spec.Plugin{Args: true} }},
 		{Name: "plain", Plugin: func() spec.Plugin { return spec.Plugin{} }},
@@ -29,8 +29,8 @@ func TestArguments(t *testing.T) {
 	)
 	tests := map[string]struct {
 		flags   string
-		plugins []string // of the networks a, b…
-		want    string   // arguments of each network; or the beginning of the error
+		plugins []string // one for each of the networks a, b…
+		want    string   // CNI_ARGS and capabilities of each network, or the prefix of the error
 		code    int
 	}{
 		"capabilities":     {"--ip 10.0.0.2 --ip fd00::2/64 --mac 02:00:00:00:00:01", []string{caps}, `[] {"ips":["10.0.0.2","fd00::2/64"],"mac":"02:00:00:00:00:01"}`, 0},
@@ -88,7 +88,7 @@ func TestArguments(t *testing.T) {
 	}
 }
 
-func TestAskedValues(t *testing.T) {
+func TestParseAddressFlags(t *testing.T) {
 	for args, ok := range map[string]bool{
 		"--ip 10.0.0.2": true, "--ip 10.0.0.2/24": true, "--ip net=fd00::2": true, "--ip fd00::2/64": true,
 		"--ip 10.0.0": false, "--ip net=": false, "--ip =10.0.0.2": false, "--ip 224.0.0.1": false, "--ip 0.0.0.0": false, "--ip fe80::1%eth0": false, "--ip host": false,
