@@ -158,7 +158,7 @@ test-tags: ## vet without each plugin; build and test without any
 # The packages of the product that start goroutines, in their tests or not, and the scripts, whose
 # programs have the race detector as well; each would wait a second at its end for races of others.
 # What measures memory or processor time is left out.
-RACE_FLAGS = $(WITH_PRIVILEGE) -race -short -count=1 -parallel $(PARALLEL) -timeout $(LIMIT) -v -skip '^TestKernelPortmapThousands$$|^TestKernelManyUnknownKeys$$'
+RACE_FLAGS = $(WITH_PRIVILEGE) -race -short -count=1 -parallel $(PARALLEL) -timeout $(LIMIT) -v -skip '^TestKernelPortmapThousands$$|^TestKernelManyUnknownKeysLinear$$'
 RACE_PKGS = $(sort $(dir $(shell grep -rlE --include='*.go' --exclude-dir=test '^[[:blank:]]+go [[:alpha:]]' .)))
 
 test-race: TESTS = \
