@@ -18,7 +18,7 @@ import (
 	"cnibox/spec"
 )
 
-// TestLogLine compares the line with that of slog.TextHandler.
+// The line equals that of slog.TextHandler.
 func TestLogLine(t *testing.T) {
 	for _, odd := range []string{"plain", "two words", `a "quote"`, "a=b", "line\nline", "tab\t", "ümlaut", "\xff\xfe", `back\slash`, "\x1b[31m", "\u2028"} {
 		l := &Log{program: "bridge", subject: Subject{"ADD", "net", odd, "eth0", ""}, err: spec.Errorf(spec.CodeBusy, "busy: %s", odd)}
@@ -39,7 +39,7 @@ func TestLogLine(t *testing.T) {
 	}
 }
 
-// logging runs ADD of an applet with CNIBOX_LOG and returns the exit code and stderr.
+// logging runs ADD of an applet with CNIBOX_LOG.
 func logging(t *testing.T, where, conf string, add func(context.Context, *spec.Request) (*spec.Result, error)) (exit int, stdout, stderr string) {
 	t.Helper()
 	env := map[string]string{
@@ -59,7 +59,7 @@ const logConf = `{"cniVersion":"1.1.0","name":"net","type":"test","token":"s3cre
 
 func succeed(context.Context, *spec.Request) (*spec.Result, error) { return new(spec.Result), nil }
 
-// TestLogFile checks for one line for each call, in a file that only root can read.
+// Each call adds a line to a file that only root can read.
 func TestLogFile(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "log")
 	if exit, _, stderr := logging(t, file, logConf, succeed); exit != 0 || stderr != "" {
@@ -99,7 +99,7 @@ func TestLogFile(t *testing.T) {
 	}
 }
 
-// TestLogUnwritable checks that an unwritable log is a warning, and the call continues.
+// A log that cannot be written causes a warning, and the call continues.
 func TestLogUnwritable(t *testing.T) {
 	dir := t.TempDir()
 	target, link, fifo := filepath.Join(dir, "target"), filepath.Join(dir, "link"), filepath.Join(dir, "fifo")
@@ -132,8 +132,7 @@ func TestLogStderr(t *testing.T) {
 	}
 }
 
-// TestLogWithoutVerb checks that help and the about text have no line, and a call within a call has
-// one.
+// Help and the about text add no line, and a nested call adds one.
 func TestLogWithoutVerb(t *testing.T) {
 	var stderr bytes.Buffer
 	p := Process{Args: []string{"help"}, Getenv: func(key string) string {
@@ -155,8 +154,8 @@ func TestLogWithoutVerb(t *testing.T) {
 	}
 }
 
-// TestLogSyslog checks the form of RFC 3164. A missing socket, or one that nothing reads, is an
-// error in time.
+// Messages have the format of RFC 3164. A missing socket, or one that is not read, is an error in
+// time.
 func TestLogSyslog(t *testing.T) {
 	socket := filepath.Join(t.TempDir(), "log")
 	now := time.Date(2026, 2, 3, 4, 5, 6, 0, time.UTC)
@@ -181,7 +180,7 @@ func TestLogSyslog(t *testing.T) {
 			t.Errorf("got %q, %v", got, err)
 		}
 	}
-	for err = nil; err == nil; { // until its queue is full
+	for err = nil; err == nil; { // until the queue of the socket is full
 		err = sendSyslog(socket, now, "bridge", false, "x")
 	}
 	if !errors.Is(err, unix.EAGAIN) {

@@ -9,9 +9,9 @@ import (
 	"cnibox/spec"
 )
 
-// A plugin that does not open CNI_NETNS itself refuses the host's own namespace and, where it needs
-// one, a path that does not lead to a namespace.
-func TestKernelCheckNetNS(t *testing.T) {
+// The runtime's own namespace is an error. A path without a namespace is one for plugins that need
+// the namespace.
+func TestKernelNetNSChecked(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "file")
 	if err := os.WriteFile(file, nil, 0o600); err != nil {
 		t.Fatal(err)
@@ -20,7 +20,7 @@ func TestKernelCheckNetNS(t *testing.T) {
 	const own = "/proc/thread-self/ns/net"
 	for name, tt := range map[string]struct {
 		call       spec.Call
-		any, needs int // codes: of a plugin that works in any namespace, of one that needs its own
+		any, needs int // code for a plugin with AnyNetNS, and without
 	}{
 		"a namespace":  {spec.Call{Verb: spec.Add, NetNS: ns}, 0, 0},
 		"DEL of none":  {spec.Call{Verb: spec.Del}, 0, 0},

@@ -26,7 +26,7 @@ func TestBandwidthPlan(t *testing.T) {
 			conf:    `{"runtimeConfig":{"bandwidth":{"ingressRate":8000,"ingressBurst":16000,"egressRate":24000,"egressBurst":32000}}}`,
 			ingress: limit{1000, 2000, 25}, egress: limit{3000, 4000, 25},
 		},
-		// a pod's annotation does not raise the administrator's limit
+		// An annotation of a pod cannot raise the administrator's limit.
 		"a limit of the configuration stands": {
 			conf:    `{"ingressRate":8000,"ingressBurst":16000,"runtimeConfig":{"bandwidth":{"ingressRate":800000000,"ingressBurst":80000000}}}`,
 			ingress: limit{1000, 2000, 25},
@@ -39,7 +39,7 @@ func TestBandwidthPlan(t *testing.T) {
 			conf:    `{"ingressRate":8000000,"runtimeConfig":{"bandwidth":{"ingressBurst":800000000}}}`,
 			ingress: limit{1e6, 65536, 25},
 		},
-		// in the reference a plain 0 disables the capability
+		// The reference disables the capability if a plain key is 0.
 		"a plain 0 disables nothing": {
 			conf:    `{"ingressRate":0,"runtimeConfig":{"bandwidth":{"ingressRate":8000,"ingressBurst":16000}}}`,
 			ingress: limit{1000, 2000, 25},
@@ -76,7 +76,7 @@ func TestBandwidthPlan(t *testing.T) {
 	}
 }
 
-// The numbers are the reference's: 25 ms at the rate, and the burst, fill the queue.
+// As in the reference, the queue has room for 25 ms at the rate and for the burst.
 func TestBandwidthTokenBucket(t *testing.T) {
 	for name, tt := range map[string]struct {
 		l    limit
@@ -94,7 +94,7 @@ func TestBandwidthTokenBucket(t *testing.T) {
 	}
 }
 
-// The reference gives IFBs of two interfaces of a container the same name.
+// The reference gives the IFBs for two interfaces of a container the same name.
 func TestBandwidthNames(t *testing.T) {
 	a := ifbNames(spec.Attachment{Network: "net1", ContainerID: "b1", IfName: "eth0"})
 	b := ifbNames(spec.Attachment{Network: "net1", ContainerID: "b1", IfName: "eth1"})
