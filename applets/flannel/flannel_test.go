@@ -78,7 +78,7 @@ func FuzzSubnetEnv(f *testing.F) {
 	})
 }
 
-// A pipe does not block, and what is not a regular file is an error.
+// Reading from a pipe does not block, and only a regular file is accepted.
 func TestSubnetEnvFile(t *testing.T) {
 	dir := t.TempDir()
 	fifo := filepath.Join(dir, "fifo")
@@ -100,7 +100,7 @@ func TestSubnetEnvFile(t *testing.T) {
 	}
 }
 
-// The delegate's configuration is the reference's, key by key.
+// The configuration of the delegate equals the reference's in each key.
 func TestFlannelDelegate(t *testing.T) {
 	const ranges4 = `"ranges":[[{"subnet":"10.244.3.0/24"}]]`
 	const routes4 = `"routes":[{"dst":"10.244.0.0/16"}]`

@@ -11,8 +11,8 @@ import (
 	"cnibox/spec"
 )
 
-// A second ADD, and one of another network under the same interface name, is an error that changes
-// nothing.
+// A second ADD is an error that changes nothing, and so is one of another network for the same
+// interface name.
 func TestKernelFlannelTwice(t *testing.T) {
 	h := applettest.NewHost(t)
 	h.SubnetEnv()
@@ -26,7 +26,7 @@ func TestKernelFlannelTwice(t *testing.T) {
 	if after := h.Snapshot(p); after != before {
 		t.Errorf("a second ADD changed:\n%s", kerneltest.Diff(before, after))
 	}
-	// another network of flannel's, under the same interface name
+	// another flannel network, same interface name
 	if code, out := h.Call(spec.Add, "flannel", strings.Replace(conf, `"demo"`, `"two"`, 1), p); code != spec.CodeBusy {
 		t.Errorf("ADD of another network: %d %s", code, out)
 	}
@@ -39,8 +39,8 @@ func TestKernelFlannelTwice(t *testing.T) {
 	}
 }
 
-// DEL succeeds where the namespace is gone, empty or a stale file, and with less than ADD had; all
-// that is on the host is deleted.
+// DEL succeeds if the namespace is gone, empty or a regular file, and if the configuration or the
+// state is incomplete. It deletes everything on the host.
 func TestKernelFlannelDelTolerates(t *testing.T) {
 	h := applettest.NewHost(t)
 	h.SubnetEnv()
@@ -62,7 +62,7 @@ func TestKernelFlannelDelTolerates(t *testing.T) {
 			h.Must(spec.Del, "flannel", del, p, "CNI_NETNS="+netns)
 			if after := h.Snapshot(h.Container("none")); name != "no state" && after != before {
 				t.Fatalf("netns %q, %s: left behind:\n%s", netns, name, kerneltest.Diff(before, after))
-			} else if name == "no state" { // of the other applettest.Container as well
+			} else if name == "no state" { // of the other container as well
 				h.Must(spec.Add, "flannel", conf, h.Container("third"))
 				h.Must(spec.Del, "flannel", conf, h.Container("third"), "CNI_NETNS=")
 				before = h.Snapshot(h.Container("none"))
