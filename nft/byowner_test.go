@@ -13,9 +13,9 @@ import (
 	"cnibox/nft"
 )
 
-// A release finds all that several updates have put, however much, and leaves what another
-// attachment has taken over; then nothing is left in any set.
-func TestKernelReleaseByOwner(t *testing.T) {
+// Release deletes everything that several updates have added for the owner, in any number, except
+// what another attachment now owns. After both owners are released, no set has elements.
+func TestKernelReleaseDeletesAllOfOwner(t *testing.T) {
 	ports := func(from, to uint16) func(*nft.Tx) error {
 		return func(x *nft.Tx) (err error) {
 			for p := from; p <= to; p++ {
@@ -44,7 +44,7 @@ func TestKernelReleaseByOwner(t *testing.T) {
 				change(t, table, u)
 			}
 			change(t, table, func(x *nft.Tx) error {
-				x.Masquerade(other, netip.MustParsePrefix(one4+"/24")) // of the same network
+				x.Masquerade(other, netip.MustParsePrefix(one4+"/24")) // in the same network
 				return nil
 			})
 			change(t, table, func(x *nft.Tx) error { x.Release(owner); return nil })

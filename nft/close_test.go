@@ -17,8 +17,8 @@ import (
 	"cnibox/nft"
 )
 
-// fastest returns how long an update takes together with the one before it: what else the
-// machine does only adds to that.
+// fastest returns the least time that an update takes together with the one before it, since other
+// load of the machine only adds time.
 func fastest(t *testing.T, table *nft.Table, before func(x *nft.Tx) error) time.Duration {
 	t.Helper()
 	least := time.Hour
@@ -35,7 +35,7 @@ func fastest(t *testing.T, table *nft.Table, before func(x *nft.Tx) error) time.
 	return least
 }
 
-// open sockets of netfilter in a namespace, by their ports.
+// sockets returns the port IDs of the open netfilter sockets of a namespace.
 func sockets(t *testing.T, ns *netns.NS) (ports []string) {
 	t.Helper()
 	err := ns.Do(func() error {
@@ -53,9 +53,8 @@ func sockets(t *testing.T, ns *netns.NS) (ports []string) {
 	return ports
 }
 
-// An update does not wait for what the kernel clears away after the deletion just before
-// it: the socket that would wait stays open, and is the next update's. Not where the
-// machine stood still for so long that there is nothing left to wait for.
+// Closing a socket after a deletion waits for the kernel's garbage collection. The socket therefore
+// stays open for the next update, unless the deletion was long ago.
 func TestKernelNoWaitAfterDeletion(t *testing.T) {
 	ns := kerneltest.NS(t)
 	table := open(t, ns)
@@ -77,11 +76,11 @@ func TestKernelNoWaitAfterDeletion(t *testing.T) {
 	if kept == 0 {
 		t.Error("no socket stayed open after a deletion")
 	}
-	if kerneltest.Emulated() { // the sockets are closed while an update still runs
+	if kerneltest.Emulated() { // too slow to measure
 		return
 	}
-	// A deletion takes twice the time of an update that deletes nothing, and ten times with the wait. A
-	// busy machine may delay all of a round.
+	// With the wait the update takes ten times as long as without a deletion, else twice. A busy
+	// machine may delay a whole round.
 	kerneltest.Eventually(t, "an update after a deletion is as fast as any", func() error {
 		plain := fastest(t, table, everything)
 		if after := fastest(t, table, release); after > 4*plain+time.Millisecond {
@@ -91,7 +90,7 @@ func TestKernelNoWaitAfterDeletion(t *testing.T) {
 	})
 }
 
-// A socket that is kept open serves its own namespace alone.
+// A socket that stays open is used in its own namespace only.
 func TestKernelNamespacesAfterDeletion(t *testing.T) {
 	for range 3 {
 		one, two := open(t, kerneltest.NS(t)), open(t, kerneltest.NS(t))

@@ -13,9 +13,9 @@ import (
 	"cnibox/spec"
 )
 
-// A long CNI-FORWARD is not read to add to it; what is missing is still found, and what goes is
-// what belongs to the address.
-func TestKernelFilterLong(t *testing.T) {
+// Adding to a long CNI-FORWARD does not read it. Missing rules are found nevertheless, and Release
+// deletes the rules of its address only.
+func TestKernelFilterLongChain(t *testing.T) {
 	ns := kerneltest.NS(t)
 	table := open(t, ns)
 	one := func(i int) (spec.Attachment, netip.Addr) {
@@ -72,9 +72,8 @@ func TestKernelFilterLong(t *testing.T) {
 	}
 }
 
-// What others change between our look and our batch is not undone: a policy that is set while
-// we make FORWARD.
-func TestKernelFilterOvertaken(t *testing.T) {
+// A policy that another program sets for FORWARD between reading and the batch is not reverted.
+func TestKernelFilterKeepsConcurrentPolicy(t *testing.T) {
 	ns := kerneltest.NS(t)
 	table := open(t, ns)
 	fault.Hook = func(string) error {

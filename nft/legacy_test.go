@@ -12,8 +12,8 @@ import (
 	"cnibox/spec"
 )
 
-// What the reference plugins leave: with the nft backend for net1/cid1/eth0
-// and its neighbours, and by iptables-nft for net1/cid1, net1/p1 and net1/cid2.
+// Rules that the reference leaves: with the nft backend for net1/cid1/eth0 and others, and with
+// iptables-nft for net1/cid1, net1/p1 and net1/cid2.
 const (
 	oldNft = `
 table inet cni_plugins_masquerade {
@@ -71,7 +71,7 @@ func attachment(id string) spec.Attachment {
 	return spec.Attachment{Network: "net1", ContainerID: id, IfName: "eth0"}
 }
 
-// oldRules fills a namespace with the reference plugins' rules.
+// oldRules adds the rules of the reference to a namespace.
 func oldRules(t *testing.T) (*nft.Table, func(gone []string, kept ...string)) {
 	ns := kerneltest.NS(t)
 	kerneltest.Tool(t, ns, oldNft, "nft", "-f", "-")
@@ -117,8 +117,8 @@ func TestKernelReleaseReference(t *testing.T) {
 	change(t, table, func(x *nft.Tx) error { x.Release(attachment("cid1")); return nil })
 }
 
-// With its addresses known, what a container has elsewhere stays: on another
-// network, and with iptables another interface on the same one.
+// If the addresses are known, the rules of other networks are kept, and with iptables those of
+// other interfaces in the network.
 func TestKernelReleaseReferenceByAddress(t *testing.T) {
 	table, want := oldRules(t)
 	change(t, table, func(x *nft.Tx) error {
@@ -155,7 +155,7 @@ func TestKernelDeleteStaleReference(t *testing.T) {
 		"a82b5f4c212dc8cf", "CNI-000000000000000000000000", "CNI-HOSTPORT-DNAT")
 }
 
-// The guard of a port goes when the port is gone, and that of another stays.
+// The guard rule of a port is deleted if the port is gone; others are kept.
 func TestKernelDeleteStaleGuards(t *testing.T) {
 	table, want := oldRules(t)
 	change(t, table, func(x *nft.Tx) error {

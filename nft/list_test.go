@@ -12,8 +12,8 @@ import (
 	"cnibox/spec"
 )
 
-// Elements has what is of use to find an owner: addresses, host ports and guarded ports of bridges,
-// with the next owners.
+// Elements returns what identifies owners: addresses, host ports and guarded bridge ports, with the
+// next owners.
 func TestKernelElements(t *testing.T) {
 	table := open(t, kerneltest.NS(t))
 	if all, err := table.Elements(); err != nil || len(all) != 0 {
@@ -59,8 +59,8 @@ func TestKernelElements(t *testing.T) {
 	}
 }
 
-// What is read of one table can be put into another as it is, with what it leads to.
-func TestKernelElementsInAndOut(t *testing.T) {
+// Elements read from one table can be put into another, with the chains to which they refer.
+func TestKernelElementsCopied(t *testing.T) {
 	from, ns := open(t, kerneltest.NS(t)), kerneltest.NS(t)
 	to := open(t, ns)
 	change(t, from, everything)

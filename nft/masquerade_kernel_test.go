@@ -12,9 +12,8 @@ import (
 	"cnibox/spec"
 )
 
-// Attachments of two networks may have one address. The first has it masqueraded and
-// allowed for both, and the next owner when it goes, by DEL or by GC; the last one leaves
-// nothing.
+// Attachments of several networks may have the same address. The first one owns its masquerading
+// and accept rules, and after its DEL or GC the next one. DEL of the last leaves nothing.
 func TestKernelAddressOfTwoNetworks(t *testing.T) {
 	for name, release := range map[string]func(x *nft.Tx){
 		"DEL": func(x *nft.Tx) { x.Release(owner) },
@@ -22,7 +21,7 @@ func TestKernelAddressOfTwoNetworks(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			ns := kerneltest.NS(t)
-			dropping(t, ns)
+			setForwardDrop(t, ns)
 			table := open(t, ns)
 			second := spec.Attachment{Network: "net2", ContainerID: "c1", IfName: "eth0"}
 			third := spec.Attachment{Network: "net3", ContainerID: "c1", IfName: "eth0"}
@@ -75,7 +74,7 @@ func TestKernelAddressOfTwoNetworks(t *testing.T) {
 			change(t, table, ips(third))
 			check(owner, third)
 			change(t, table, ips(second))
-			late := spec.Attachment{Network: "net2", ContainerID: "c2", IfName: "eth0"} // before DEL of the second
+			late := spec.Attachment{Network: "net2", ContainerID: "c2", IfName: "eth0"} // added before DEL of the second
 			change(t, table, ips(late))
 			change(t, table, func(x *nft.Tx) error { release(x); return nil })
 			check(second, third, late)

@@ -10,10 +10,10 @@ import (
 	"cnibox/spec"
 )
 
-// Networks whose keys begin with the same 32 bits do not count as one: GC of one keeps
-// what the other has, and an address that both have is not taken over. Names that do not
-// fit into a comment are distinguished too.
-func TestKernelNamesakes(t *testing.T) {
+// Networks whose keys begin with the same 32 bits are distinguished, also if their names are too
+// long for a comment: GC of one keeps the elements of the other, and an address of both is not
+// transferred.
+func TestKernelNetworksWithSameKey(t *testing.T) {
 	long := strings.Repeat("n", 190)
 	for name, of := range map[string][2]string{
 		"one key":              {"net42889", "net14758"},

@@ -32,7 +32,7 @@ func change(t testing.TB, table *nft.Table, fn func(x *nft.Tx) error) {
 	}
 }
 
-// one of everything that an attachment can own.
+// everything adds one element of each type that an attachment can own.
 func everything(x *nft.Tx) error {
 	x.Masquerade(owner, netip.MustParsePrefix(one4+"/24"))
 	x.Masquerade(owner, netip.MustParsePrefix(one6+"/64"))
@@ -79,8 +79,8 @@ func TestKernelRender(t *testing.T) {
 	}
 }
 
-// nft must list our tables and be able to load what it listed.
-func TestKernelNftLists(t *testing.T) {
+// nft can list the tables, and load its own listing.
+func TestKernelNftLoadsListing(t *testing.T) {
 	ns := kerneltest.NS(t)
 	change(t, open(t, ns), everything)
 	list := kerneltest.Tool(t, ns, "", "nft", "list", "ruleset")
@@ -96,8 +96,8 @@ func TestKernelNftLists(t *testing.T) {
 	kerneltest.Tool(t, kerneltest.NS(t), list, "nft", "-f", "-")
 }
 
-// Asking for what is there changes nothing; releasing all of it leaves the
-// base ruleset, as it was before, and chains without rules of an address in the tables filter.
+// Adding existing elements changes nothing. Releasing them restores the base ruleset. Chains
+// without rules for an address remain in the tables filter.
 func TestKernelReleaseRestores(t *testing.T) {
 	ns := kerneltest.NS(t)
 	table := open(t, ns)
@@ -116,7 +116,7 @@ func TestKernelReleaseRestores(t *testing.T) {
 	}
 	change(t, table, func(x *nft.Tx) error { x.Release(owner); return nil })
 	after := nfttest.Ruleset(t, ns)
-	ours, filter, _ := strings.Cut(after, "table ip filter {") // which stays, as the reference leaves it
+	ours, filter, _ := strings.Cut(after, "table ip filter {") // remains, as with the reference
 	if ours != before || strings.Contains(filter, one4) || strings.Contains(filter, ip6.String()) {
 		t.Errorf("after release\n%s\nwant\n%s", after, before)
 	}
@@ -142,7 +142,7 @@ func TestKernelOwned(t *testing.T) {
 	}
 }
 
-func TestKernelPortTaken(t *testing.T) {
+func TestKernelPortInUse(t *testing.T) {
 	table := open(t, kerneltest.NS(t))
 	cond, err := nft.ParseConditions([]string{"-s", "10.0.0.0/8"}, false)
 	if err != nil {
@@ -175,14 +175,15 @@ func TestKernelPortTaken(t *testing.T) {
 	if err := publish(second); err != nil {
 		t.Fatal(err)
 	}
-	// The late DEL of the first owner must not take the port with it.
+	// A late DEL of the first owner must not delete the port
 	change(t, table, func(x *nft.Tx) error { x.Release(owner); return nil })
 	if err := table.Check(func(x *nft.Tx) error { return x.PortMap(other, second) }); err != nil {
 		t.Error(err)
 	}
 }
 
-// CHECK of more ports than it asks for one by one, again and again: it sees what has changed, in its own namespace.
+// CHECK of many ports reads the whole map: repeated, it must see changes, and only of its own
+// namespace.
 func TestKernelCheckManyPorts(t *testing.T) {
 	many := func(x *nft.Tx) (err error) {
 		for port := range uint16(100) {
@@ -301,7 +302,7 @@ func TestKernelCheck(t *testing.T) {
 	want("base ruleset of table bridge cnibox (the next ADD makes all rules anew)")
 }
 
-// A rule set that others flushed, and one of another version, are made anew.
+// A flushed base ruleset, and one of another version, are made anew.
 func TestKernelBaseIsRenewed(t *testing.T) {
 	ns := kerneltest.NS(t)
 	table := open(t, ns)
@@ -316,9 +317,9 @@ func TestKernelBaseIsRenewed(t *testing.T) {
 	third := func(x *nft.Tx) error { x.Masquerade(other, netip.MustParsePrefix("10.7.0.2/24")); return nil }
 	for flush, by := range map[string]func(*nft.Tx) error{
 		"flush ruleset":           everything,
-		"flush table inet cnibox": everything, // whose elements stay
+		"flush table inet cnibox": everything, // keeps the elements
 		"flush table inet cnibox\nflush table bridge cnibox":                           everything,
-		"flush chain inet cnibox guard\nflush chain inet cnibox version":               everything, // what CHECK advises
+		"flush chain inet cnibox guard\nflush chain inet cnibox version":               everything, // as CHECK advises
 		"flush chain inet cnibox out-10.9.0.0-24\nflush chain inet cnibox version":     third,
 		"flush chain inet cnibox hairpin-fd00_9__-64\nflush chain inet cnibox version": third,
 	} {
@@ -334,7 +335,7 @@ func TestKernelBaseIsRenewed(t *testing.T) {
 	}
 }
 
-// Whatever fails, the rule set is as before.
+// A failed update changes nothing.
 func TestKernelUpdateIsAtomic(t *testing.T) {
 	ns := kerneltest.NS(t)
 	table := open(t, ns)
@@ -349,10 +350,10 @@ func TestKernelUpdateIsAtomic(t *testing.T) {
 	if !errors.Is(err, broken) {
 		t.Errorf("got %v", err)
 	}
-	// Our table, but with something in it that is not what we make.
+	// The table of cnibox with a set that conflicts with the base ruleset
 	kerneltest.Tool(t, ns, "table inet cnibox { set gate4_host { type ipv4_addr . inet_proto . inet_service; }; }", "nft", "-f", "-")
 	before := nfttest.Ruleset(t, ns)
-	// Before Linux 6 the first rule that uses the set is refused, not the set.
+	// Before Linux 6 the error is for the first rule that uses the set.
 	err = table.Update(context.Background(), everything)
 	if err == nil || !strings.Contains(err.Error(), "set gate4_host") && !strings.Contains(err.Error(), "rules of chain ports of table inet cnibox") {
 		t.Errorf("got %v, want an error about set gate4_host", err)
@@ -364,7 +365,7 @@ func TestKernelUpdateIsAtomic(t *testing.T) {
 	}
 }
 
-// Where the lock file cannot be made, updates still exclude one another.
+// Without a lock file, concurrent updates exclude each other.
 func TestKernelLockWithoutFile(t *testing.T) {
 	ns := kerneltest.NS(t)
 	table := nft.Open(ns, nft.WithLock("/proc/none/lock"))
@@ -386,8 +387,8 @@ func TestKernelLockWithoutFile(t *testing.T) {
 	change(t, table, everything)
 }
 
-// Names of any length and with any letters keep their element apart.
-func TestKernelLongNames(t *testing.T) {
+// Elements of owners with long or unusual names are distinguished.
+func TestKernelLongOwnerNames(t *testing.T) {
 	ns := kerneltest.NS(t)
 	table := open(t, ns)
 	long := spec.Attachment{Network: strings.Repeat("n", 200), ContainerID: "a\"b\nc", IfName: "eth0"}
@@ -403,8 +404,8 @@ func TestKernelLongNames(t *testing.T) {
 	}
 }
 
-// The 1000th attachment is added without a look at the others, and released.
-func TestKernelThousand(t *testing.T) {
+// With 1000 attachments, adding or releasing one does not read the others.
+func TestKernelThousandAttachments(t *testing.T) {
 	ns := kerneltest.NS(t)
 	table := open(t, ns)
 	add := func(i int) time.Duration {
@@ -422,7 +423,7 @@ func TestKernelThousand(t *testing.T) {
 	for i := range 1000 {
 		add(i)
 	}
-	// In turns, and the fastest of each: what else the machine does only adds, and to all.
+	// In turns, and the fastest of each, since other load of the machine only adds time.
 	var added, released, read []time.Duration
 	for i := range 20 {
 		start := time.Now()

@@ -10,8 +10,8 @@ import (
 	"cnibox/nft"
 )
 
-// CHECK of what another version has made looks for the elements alone: that version's base
-// ruleset is there, and works. Where it was flushed, or elements are missing, CHECK fails.
+// CHECK accepts the base ruleset of another version and compares only the elements. It fails if
+// that was flushed or if elements are missing.
 func TestKernelCheckOfAnotherVersion(t *testing.T) {
 	ns := kerneltest.NS(t)
 	table := open(t, ns)
