@@ -11,7 +11,7 @@ import (
 	"cnibox/rtnl"
 )
 
-// shaped returns a socket with a veth that can be shaped and an IFB.
+// shaped returns a socket, a veth and an IFB.
 func shaped(t *testing.T) (c *rtnl.Conn, veth, ifb *rtnl.Link) {
 	t.Helper()
 	c = kerneltest.Dial(t, kerneltest.NS(t))
@@ -84,7 +84,7 @@ func TestKernelRedirect(t *testing.T) {
 	}
 }
 
-// Fair queueing is added below the token bucket, which keeps its own settings.
+// fq_codel is added below the token bucket filter, which keeps its settings.
 func TestKernelFQCodel(t *testing.T) {
 	c, veth, _ := shaped(t)
 	want := rtnl.TBF{Rate: 1e6, Burst: 10000, Limit: 35000}
@@ -108,13 +108,13 @@ func TestKernelVRF(t *testing.T) {
 	if vrf.Kind != "vrf" || vrf.Data != (rtnl.VRF{Table: 1000}) || !vrf.Up {
 		t.Errorf("got %+v", vrf)
 	}
-	big := int64(1) << 40 // 0 where int has 32 bits
+	big := int64(1) << 40 // 0 as a 32-bit int
 	for _, table := range []int{0, -1, int(big)} {
 		wantErr(t, c.AddLink(rtnl.LinkSpec{Name: "red", Kind: rtnl.VRF{Table: table}}), unix.EINVAL)
 	}
 }
 
-// The ID of a namespace identifies the other end of a veth pair.
+// The ID of a namespace leads to the peer of a veth.
 func TestKernelNSID(t *testing.T) {
 	host, cont, other := kerneltest.NS(t), kerneltest.NS(t), kerneltest.NS(t)
 	c := kerneltest.Dial(t, host)

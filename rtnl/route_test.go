@@ -11,7 +11,7 @@ import (
 	"cnibox/rtnl"
 )
 
-// routed returns a socket and a link that is up, with an address of each family.
+// routed returns a socket and a link that is up and has an address of each family.
 func routed(t *testing.T) (*rtnl.Conn, uint32) {
 	t.Helper()
 	_, _, c, _, l, _ := pair(t, true)
@@ -29,7 +29,7 @@ func TestKernelRoute(t *testing.T) {
 	prefix, addr := netip.MustParsePrefix, netip.MustParseAddr
 	tests := map[string]struct {
 		give rtnl.Route
-		want rtnl.Route // with the values that the kernel adds
+		want rtnl.Route // with the kernel's default values
 	}{
 		"IPv4 default": {
 			rtnl.Route{Dst: prefix("0.0.0.0/0"), GW: addr("10.1.0.1"), Link: link},
@@ -92,7 +92,7 @@ func TestKernelRoute(t *testing.T) {
 	}
 }
 
-// filled adds the kernel's values to a route.
+// filled adds the kernel's default values to a route.
 func filled(r, by rtnl.Route) rtnl.Route {
 	r.Scope = by.Scope
 	if r.Priority == 0 {
@@ -127,7 +127,7 @@ func TestKernelReplaceRoute(t *testing.T) {
 	}
 }
 
-// Unset fields of a route to delete match any value: scope, gateway, metric.
+// Unset fields of a route to delete match any scope, gateway and metric.
 func TestKernelDropRouteByDestination(t *testing.T) {
 	c, link := routed(t)
 	for _, r := range []rtnl.Route{

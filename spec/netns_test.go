@@ -9,7 +9,7 @@ import (
 	"cnibox/spec"
 )
 
-// What is opened, refused and passed over, by verb.
+// The outcome of OpenNS and OpenNSIfExists depends on the verb and the path.
 func TestKernelOpenNS(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "file")
 	if err := os.WriteFile(file, nil, 0o600); err != nil {
@@ -19,7 +19,7 @@ func TestKernelOpenNS(t *testing.T) {
 	const own = "/proc/thread-self/ns/net"
 	for name, tt := range map[string]struct {
 		call          spec.Call
-		open, ifThere int // codes
+		open, ifThere int // error codes of OpenNS, OpenNSIfExists; 0: none
 	}{
 		"a namespace": {spec.Call{Verb: spec.Add, NetNS: kerneltest.NSPath(t, ns)}, 0, 0},
 		"none":        {spec.Call{Verb: spec.Del}, spec.CodeNetNS, 0},
