@@ -39,18 +39,17 @@ func TestBootChange(t *testing.T) {
 		t.Errorf("seen in the next boot: %v, %v", got, err)
 	}
 	mustAdd(t, dir, two, r, owner("d"))
-	wantLeases(t, dir, "10.1.0.5 d eth0", "10.1.0.50 met eth0") // the reference's is marked now
+	wantLeases(t, dir, "10.1.0.5 d eth0", "10.1.0.50 met eth0") // the reference's lease has a mark now
 	mustAdd(t, dir, two, r, owner("e"))
 	wantLeases(t, dir, "10.1.0.5 d eth0", "10.1.0.50 met eth0", "10.1.0.6 e eth0")
 
-	// A DEL alone finds the next boot as well.
+	// DEL alone detects the next boot as well.
 	wantAddrs(t, del(t, dir, three, owner("absent")))
 	wantLeases(t, dir)
 }
 
-// TestBootDamage loses the index of the boot before, or all but the leases, at the change
-// of boots: the leases are taken over as they stand, since nothing says of which boot they are.
-func TestBootDamage(t *testing.T) {
+// If the index of the former boot is lost, its leases are kept, since their boot is unknown.
+func TestBootIndexLost(t *testing.T) {
 	r := sets(t, "10.1.0.0/24")
 	one, two := ipam.Options{Boot: "one"}, ipam.Options{Boot: "two"}
 	for name, tt := range map[string]struct {
@@ -74,7 +73,7 @@ func TestBootDamage(t *testing.T) {
 	}
 }
 
-func TestTakeOver(t *testing.T) {
+func TestReferenceLeaseReleasedByBoot(t *testing.T) {
 	dir := t.TempDir()
 	r := sets(t, "10.1.0.0/24")
 	foreign(t, dir, "10.1.0.2", "pod\r\neth0")
@@ -98,8 +97,8 @@ func TestKeepAcrossBoots(t *testing.T) {
 	wantAddrs(t, del(t, dir, keep, owner("a")), "10.1.0.2")
 }
 
-// TestBootInterrupted kills the change of boots, in effect, when the index of the new one
-// is there in part and that of the old one as well: a second look frees nothing more.
+// After a boot change was interrupted, with both indexes incomplete, the next verb releases only
+// the leases of the former boot.
 func TestBootInterrupted(t *testing.T) {
 	dir := t.TempDir()
 	r := sets(t, "10.1.0.0/24")
@@ -127,7 +126,7 @@ func TestBootInterrupted(t *testing.T) {
 	wantLeases(t, dir, "10.1.0.9 live eth0")
 }
 
-// TestWithoutInterface has leases without an interface: DEL of an interface leaves them, GC frees them.
+// DEL of an interface keeps leases without an interface, and GC releases them.
 func TestWithoutInterface(t *testing.T) {
 	r := sets(t, "10.1.0.0/24", "fd00:1::/64")
 	net1 := owner("a")
@@ -148,8 +147,8 @@ func TestWithoutInterface(t *testing.T) {
 	wantLeases(t, dir, "10.1.0.2 b eth0", "fd00:1::2 b eth0")
 }
 
-// TestBootStaleMark has an address in the marks of two owners, of which the reference has released one: the
-// lease of the other is freed in the next boot, whichever mark is read first.
+// An address may be in the marks of two owners, if the reference has released the first one's
+// lease. It is released after the next boot, in whichever order the marks are read.
 func TestBootStaleMark(t *testing.T) {
 	r := sets(t, "10.1.0.0/24")
 	one, two := ipam.Options{Boot: "one"}, ipam.Options{Boot: "two"}

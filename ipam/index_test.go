@@ -12,7 +12,7 @@ import (
 	"cnibox/spec"
 )
 
-// with opens a store, runs fn and closes it.
+// with opens a store, runs fn and closes the store.
 func with(t testing.TB, dir string, o Options, fn func(*Store)) {
 	t.Helper()
 	s, err := Open(t.Context(), dir, "net1", o)
@@ -23,7 +23,7 @@ func with(t testing.TB, dir string, o Options, fn func(*Store)) {
 	s.Close()
 }
 
-// links lists the index of a boot as NAME -> TARGET.
+// links lists the symbolic links in the index of a boot as NAME -> TARGET.
 func links(t testing.TB, dir, boot string) (list []string) {
 	t.Helper()
 	all, err := filepath.Glob(filepath.Join(dir, ".cnibox/net1/by-boot", boot, "*"))
@@ -40,7 +40,7 @@ func links(t testing.TB, dir, boot string) (list []string) {
 	return list
 }
 
-// TestIndexIsReadable is about what `ls -l` shows a person.
+// `ls -l` shows the owners and their addresses.
 func TestIndexIsReadable(t *testing.T) {
 	dir, o := t.TempDir(), Options{Boot: "one"}
 	a := spec.Attachment{Network: "net1", ContainerID: "a", IfName: "eth0"}
@@ -73,15 +73,15 @@ func TestIndexIsReadable(t *testing.T) {
 	}
 }
 
-// TestMarks changes leases behind the index, as the reference and killed stores do.
-func TestMarks(t *testing.T) {
+// Leases that were changed without the index, as by the reference and by killed processes.
+func TestLeasesChangedWithoutIndex(t *testing.T) {
 	o := Options{Boot: "one"}
 	who := spec.Attachment{Network: "net1", ContainerID: "a", IfName: "eth0"}
 	two, three := netip.MustParseAddr("10.1.0.2"), netip.MustParseAddr("10.1.0.3")
 	for name, tt := range map[string]struct {
 		before func(t *testing.T, dir string)
-		add    []netip.Addr // what an ADD is refused for
-		freed  []netip.Addr // by DEL
+		add    []netip.Addr // addresses for which ADD is refused
+		freed  []netip.Addr // addresses that DEL releases
 	}{
 		"leased": {func(t *testing.T, dir string) {}, []netip.Addr{two}, []netip.Addr{two}},
 		"killed after the lease": {func(t *testing.T, dir string) {
@@ -102,7 +102,7 @@ func TestMarks(t *testing.T) {
 		"moved by the reference": {func(t *testing.T, dir string) {
 			os.Rename(filepath.Join(dir, "net1/10.1.0.2"), filepath.Join(dir, "net1/10.1.0.3"))
 		}, nil, []netip.Addr{three}},
-		// Proof that no lease but those of the mark is read.
+		// Only the leases in the mark are read.
 		"one more by the reference": {func(t *testing.T, dir string) {
 			os.WriteFile(filepath.Join(dir, "net1/10.1.0.3"), []byte("a\r\neth0"), 0o600)
 		}, []netip.Addr{two}, []netip.Addr{two}},
@@ -138,7 +138,7 @@ func TestMarks(t *testing.T) {
 	}
 }
 
-// TestIndexOfMany gives one owner more addresses than a symbolic link can list.
+// An owner may have more addresses than a symbolic link can list.
 func TestIndexOfMany(t *testing.T) {
 	dir, o := t.TempDir(), Options{Boot: "one"}
 	who := spec.Attachment{Network: "net1", ContainerID: "a", IfName: "eth0"}
@@ -168,14 +168,14 @@ func TestIndexOfMany(t *testing.T) {
 	}
 }
 
-// FuzzIndex puts a foreign text in the place of an owner's mark.
+// FuzzIndex replaces an owner's mark by any text.
 func FuzzIndex(f *testing.F) {
 	for _, s := range []string{"10.0.0.7", "10.0.0.9,10.0.0.7", "many", ",", "::1", "10.0.0.07", "x", "../../outside"} {
 		f.Add(s)
 	}
 	who := spec.Attachment{Network: "net1", ContainerID: "a", IfName: "eth0"}
 	dir := f.TempDir()
-	o := Options{Boot: "one"} // unlike leases that are kept, these need not reach the disk
+	o := Options{Boot: "one"} // without fsync
 	f.Fuzz(func(t *testing.T, to string) {
 		if err := os.RemoveAll(filepath.Join(dir, "net1")); err != nil {
 			t.Fatal(err)
@@ -190,7 +190,7 @@ func FuzzIndex(f *testing.F) {
 			t.Fatal(err)
 		}
 		if os.Symlink(to, link) != nil {
-			return // a zero byte, or too long
+			return // NUL byte or too long
 		}
 		with(t, dir, o, func(s *Store) {
 			if err := s.Reserve(netip.MustParseAddr("10.0.0.8"), who); err != nil {
@@ -234,7 +234,7 @@ func FuzzResolvConf(f *testing.F) {
 	})
 }
 
-// FuzzRange completes any range and walks its first addresses.
+// FuzzRange completes any range and iterates over its first addresses.
 func FuzzRange(f *testing.F) {
 	f.Add("10.1.0.0/24", "", "10.1.0.9", "10.1.0.1")
 	f.Add("fd00::/8", "fd00::ffff:ffff:ffff:ffff", "", "")
@@ -262,8 +262,8 @@ func FuzzRange(f *testing.F) {
 	})
 }
 
-// TestMarkOfGone frees one of the two leases of an owner that is gone: its mark lists the other one.
-func TestMarkOfGone(t *testing.T) {
+// If one of two leases of a gone owner is released, its mark lists the other one.
+func TestMarkOfGoneOwner(t *testing.T) {
 	dir := t.TempDir()
 	gone := spec.Attachment{Network: "net1", ContainerID: "a", IfName: "eth0"}
 	o := Options{Boot: "one", Gone: func(o spec.Attachment, _ netip.Addr, _ time.Time) bool { return o == gone }}

@@ -25,7 +25,7 @@ func TestReadCall(t *testing.T) {
 			`invalid characters in containerID; CNI_CONTAINERID is "%x"`},
 		"bad name before what is missing": {Add, append(slices.Clone(none), "CNI_IFNAME", "a/b"), CodeEnv,
 			"whitespace"},
-		"16 bytes":          {Add, []string{"CNI_IFNAME", "abcdefghijklmnop"}, CodeEnv, "interface name is too long; interface name should be less than 16 characters"},
+		"16 bytes":            {Add, []string{"CNI_IFNAME", "abcdefghijklmnop"}, CodeEnv, "interface name is too long; interface name should be less than 16 characters"},
 		"dots":                {Del, []string{"CNI_IFNAME", ".."}, CodeEnv, ". or .."},
 		"DEL without netns":   {verb: Del, pairs: []string{"CNI_NETNS", ""}},
 		"DEL without path":    {verb: Del, pairs: []string{"CNI_PATH", ""}},
