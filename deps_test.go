@@ -16,8 +16,8 @@ import (
 
 var update = flag.Bool("update", false, "rewrite golden files")
 
-// permittedImports are the arrows of docs/architecture.md. Plugins and tools may import pluginImports,
-// every package may import leaves, and tests may import anything.
+// permittedImports are the arrows of docs/architecture.md. Plugins and tools may import
+// pluginImports, every package may import leaves, and tests may import anything.
 var permittedImports = map[string][]string{
 	"cnibox": {"cnibox/applets"},
 

@@ -581,7 +581,7 @@ func (noPlugin) Invoke(_ context.Context, _ string, r *spec.Request) (*spec.Resu
 }
 
 // The base64 of a list may make its entry larger than the maximal configuration.
-func TestBigEntry(t *testing.T) {
+func TestEntryLargerThanConf(t *testing.T) {
 	w := newFixture(t, "rec")
 	l := w.parse(`{"name":"n","cniVersion":"1.0.0","plugins":[{"type":"rec","pad":"` + strings.Repeat("x", 7<<19) + `"}]}`)
 	if _, err := w.Add(t.Context(), l, target("c")); err != nil {

@@ -268,7 +268,7 @@ func TestInProcess(t *testing.T) {
 }
 
 // A plugin that is open for writing (ETXTBSY) is started when it is closed.
-func TestTextBusy(t *testing.T) {
+func TestPluginOpenForWriting(t *testing.T) {
 	t.Parallel()
 	w := newFixture(t)
 	exe, _ := os.Executable()

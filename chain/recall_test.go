@@ -10,7 +10,7 @@ import (
 
 // If the list of a failed ADD cannot be run at DEL, the present configuration is used, and a plugin
 // that refuses it (code 7) is ignored. After a successful ADD neither holds.
-func TestUnusableList(t *testing.T) {
+func TestListCannotRunAtDel(t *testing.T) {
 	const (
 		fails    = `"doADD":"fail {\"code\":102,\"msg\":\"no\"}"`
 		refuses  = `"doDEL":"fail {\"code\":7,\"msg\":\"refused\"}"`

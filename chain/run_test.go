@@ -24,7 +24,7 @@ func caps(t *testing.T, doc string) (m map[string]json.RawMessage) {
 
 // The calls of all verbs, with their order and contents, for a list with an inlined plugin and two
 // drop-ins.
-func TestTranscript(t *testing.T) {
+func TestCallsOfAllVerbs(t *testing.T) {
 	w := newFixture(t, "rec", "rec-a", "rec-b")
 	w.write("n/20-b.conf", `{"type":"rec-b"}`)
 	w.write("n/10-a.conf", `{"type":"rec-a","name":"other","cniVersion":"0.1.0"}`)
@@ -467,7 +467,7 @@ func (killedInvoker) Invoke(context.Context, string, *spec.Request) (*spec.Resul
 }
 
 // If a plugin of the list or its IPAM plugin is missing, no plugin runs and no entry remains.
-func TestAddMissesPlugin(t *testing.T) {
+func TestAddWithoutPlugin(t *testing.T) {
 	for _, plugin := range []string{`{"type":"absent"}`, `{"type":"rec","ipam":{"type":"absent"}}`} {
 		w := newFixture(t, "rec")
 		l, err := chain.LoadFile(w.write("n.conflist", `{"name":"n","cniVersion":"1.1.0","plugins":[{"type":"rec"},`+plugin+`]}`))

@@ -12,8 +12,8 @@ import (
 	"cnibox/spec"
 )
 
-// span returns a set with one range.
-func span(subnet, start, end string) ipam.RangeSet {
+// oneRange returns a set with one range.
+func oneRange(subnet, start, end string) ipam.RangeSet {
 	return ipam.RangeSet{{Subnet: netip.MustParsePrefix(subnet), Start: parse(start), End: parse(end)}}
 }
 
@@ -24,7 +24,7 @@ func parse(s string) netip.Addr {
 }
 
 func TestComplete(t *testing.T) {
-	with := func(subnet, start, end, gw string) []ipam.RangeSet {
+	withStore := func(subnet, start, end, gw string) []ipam.RangeSet {
 		p, _ := netip.ParsePrefix(subnet)
 		return []ipam.RangeSet{{{Subnet: p, Start: parse(start), End: parse(end), Gateway: parse(gw)}}}
 	}
@@ -32,53 +32,53 @@ func TestComplete(t *testing.T) {
 		sets []ipam.RangeSet
 		want string // the ranges, or part of the error
 	}{
-		"v4":              {with("10.1.2.0/24", "", "", ""), "10.1.2.1-10.1.2.254 gw 10.1.2.1"},
-		"v6":              {with("2001:db8:1::/64", "", "", ""), "2001:db8:1::1-2001:db8:1:0:ffff:ffff:ffff:ffff gw 2001:db8:1::1"},
-		"whole v6":        {with("::/0", "", "", ""), "::1-ffff:ffff:ffff:ffff:ffff:ffff:ffff:ffff gw ::1"},
-		"whole v4":        {with("0.0.0.0/0", "", "", ""), "0.0.0.1-255.255.255.254 gw 0.0.0.1"},
-		"/30":             {with("10.1.2.4/30", "", "", ""), "10.1.2.5-10.1.2.6 gw 10.1.2.5"},
-		"/126":            {with("fd00::4/126", "", "", ""), "fd00::5-fd00::7 gw fd00::5"},
-		"start, end":      {with("10.1.2.0/24", "10.1.2.50", "10.1.2.60", ""), "10.1.2.50-10.1.2.60 gw 10.1.2.1"},
-		"mapped start":    {with("10.1.2.0/24", "::ffff:10.1.2.50", "", ""), "10.1.2.50-10.1.2.254 gw 10.1.2.1"},
-		"gateway outside": {with("10.1.2.0/24", "", "", "10.9.9.9"), "10.1.2.1-10.1.2.254 gw 10.9.9.9"},
-		"one address":     {with("10.1.2.0/24", "10.1.2.5", "10.1.2.5", ""), "10.1.2.5-10.1.2.5 gw 10.1.2.1"},
-		"broadcast":       {with("10.1.2.0/29", "", "10.1.2.7", ""), "10.1.2.1-10.1.2.6 gw 10.1.2.1"},
-		"network":         {with("10.1.2.0/29", "10.1.2.0", "", "10.1.2.6"), "10.1.2.1-10.1.2.6 gw 10.1.2.6"},
-		"whole v6 subnet": {with("fd00::/64", "fd00::", "fd00::ffff:ffff:ffff:ffff", "fd00::1"), "fd00::-fd00::ffff:ffff:ffff:ffff gw fd00::1"},
-		"last v6 gateway": {with("fd00::/126", "", "", "fd00::3"), "fd00::1-fd00::3 gw fd00::3"},
-		"no gateway":      {with("10.1.2.0/24", "", "", "0.0.0.0"), "10.1.2.1-10.1.2.254 gw 0.0.0.0"},
-		"broadcast alone": {with("10.1.2.0/29", "10.1.2.7", "10.1.2.7", ""), `invalid range set 0: no container can have an address of 10.1.2.7-10.1.2.7; "rangeStart" must be from 10.1.2.1 to 10.1.2.6, and "rangeEnd" not before it`},
-		"network alone":   {with("10.1.2.0/29", "10.1.2.0", "10.1.2.0", ""), "invalid range set 0: no container can have an address of 10.1.2.0-10.1.2.0"},
-		"gateway alone":   {with("10.1.2.0/29", "10.1.2.2", "10.1.2.2", "10.1.2.2"), "invalid range set 0: 10.1.2.2-10.1.2.2 has no address but gateways"},
-		"gateways alone": {[]ipam.RangeSet{span("10.1.2.0/24", "", "10.1.2.9"), {{Subnet: netip.MustParsePrefix("10.1.3.0/24"), Start: parse("10.1.3.7"), End: parse("10.1.3.8"), Gateway: parse("10.1.3.7")}},
+		"v4":              {withStore("10.1.2.0/24", "", "", ""), "10.1.2.1-10.1.2.254 gw 10.1.2.1"},
+		"v6":              {withStore("2001:db8:1::/64", "", "", ""), "2001:db8:1::1-2001:db8:1:0:ffff:ffff:ffff:ffff gw 2001:db8:1::1"},
+		"whole v6":        {withStore("::/0", "", "", ""), "::1-ffff:ffff:ffff:ffff:ffff:ffff:ffff:ffff gw ::1"},
+		"whole v4":        {withStore("0.0.0.0/0", "", "", ""), "0.0.0.1-255.255.255.254 gw 0.0.0.1"},
+		"/30":             {withStore("10.1.2.4/30", "", "", ""), "10.1.2.5-10.1.2.6 gw 10.1.2.5"},
+		"/126":            {withStore("fd00::4/126", "", "", ""), "fd00::5-fd00::7 gw fd00::5"},
+		"start, end":      {withStore("10.1.2.0/24", "10.1.2.50", "10.1.2.60", ""), "10.1.2.50-10.1.2.60 gw 10.1.2.1"},
+		"mapped start":    {withStore("10.1.2.0/24", "::ffff:10.1.2.50", "", ""), "10.1.2.50-10.1.2.254 gw 10.1.2.1"},
+		"gateway outside": {withStore("10.1.2.0/24", "", "", "10.9.9.9"), "10.1.2.1-10.1.2.254 gw 10.9.9.9"},
+		"one address":     {withStore("10.1.2.0/24", "10.1.2.5", "10.1.2.5", ""), "10.1.2.5-10.1.2.5 gw 10.1.2.1"},
+		"broadcast":       {withStore("10.1.2.0/29", "", "10.1.2.7", ""), "10.1.2.1-10.1.2.6 gw 10.1.2.1"},
+		"network":         {withStore("10.1.2.0/29", "10.1.2.0", "", "10.1.2.6"), "10.1.2.1-10.1.2.6 gw 10.1.2.6"},
+		"whole v6 subnet": {withStore("fd00::/64", "fd00::", "fd00::ffff:ffff:ffff:ffff", "fd00::1"), "fd00::-fd00::ffff:ffff:ffff:ffff gw fd00::1"},
+		"last v6 gateway": {withStore("fd00::/126", "", "", "fd00::3"), "fd00::1-fd00::3 gw fd00::3"},
+		"no gateway":      {withStore("10.1.2.0/24", "", "", "0.0.0.0"), "10.1.2.1-10.1.2.254 gw 0.0.0.0"},
+		"broadcast alone": {withStore("10.1.2.0/29", "10.1.2.7", "10.1.2.7", ""), `invalid range set 0: no container can have an address of 10.1.2.7-10.1.2.7; "rangeStart" must be from 10.1.2.1 to 10.1.2.6, and "rangeEnd" not before it`},
+		"network alone":   {withStore("10.1.2.0/29", "10.1.2.0", "10.1.2.0", ""), "invalid range set 0: no container can have an address of 10.1.2.0-10.1.2.0"},
+		"gateway alone":   {withStore("10.1.2.0/29", "10.1.2.2", "10.1.2.2", "10.1.2.2"), "invalid range set 0: 10.1.2.2-10.1.2.2 has no address but gateways"},
+		"gateways alone": {[]ipam.RangeSet{oneRange("10.1.2.0/24", "", "10.1.2.9"), {{Subnet: netip.MustParsePrefix("10.1.3.0/24"), Start: parse("10.1.3.7"), End: parse("10.1.3.8"), Gateway: parse("10.1.3.7")}},
 			{{Subnet: netip.MustParsePrefix("10.1.4.0/24"), Gateway: parse("10.1.3.8")}}}, "invalid range set 1: 10.1.3.7-10.1.3.8 has no address but gateways"},
-		"gateway of v6":     {with("10.1.2.0/24", "", "", "fd00::1"), "gateway fd00::1 cannot be one of network 10.1.2.0/24"},
-		"gateway of v4":     {with("fd00::/64", "", "", "10.1.2.1"), "gateway 10.1.2.1 cannot be one of network fd00::/64"},
-		"broadcast gateway": {with("10.1.2.0/24", "", "", "10.1.2.255"), "gateway 10.1.2.255 cannot be one of network"},
-		"multicast gateway": {with("10.1.2.0/24", "", "", "224.0.0.1"), "gateway 224.0.0.1 cannot be one of network"},
-		"multicast":         {with("224.0.0.0/24", "", "", ""), "invalid range set 0: network 224.0.0.0/24 has no address for an interface"},
-		"v6 multicast":      {with("ff02::/64", "", "", ""), "network ff02::/64 has no address for an interface"},
-		"loopback":          {with("127.0.0.0/8", "", "", ""), "network 127.0.0.0/8 has no address for an interface"},
+		"gateway of v6":     {withStore("10.1.2.0/24", "", "", "fd00::1"), "gateway fd00::1 cannot be one of network 10.1.2.0/24"},
+		"gateway of v4":     {withStore("fd00::/64", "", "", "10.1.2.1"), "gateway 10.1.2.1 cannot be one of network fd00::/64"},
+		"broadcast gateway": {withStore("10.1.2.0/24", "", "", "10.1.2.255"), "gateway 10.1.2.255 cannot be one of network"},
+		"multicast gateway": {withStore("10.1.2.0/24", "", "", "224.0.0.1"), "gateway 224.0.0.1 cannot be one of network"},
+		"multicast":         {withStore("224.0.0.0/24", "", "", ""), "invalid range set 0: network 224.0.0.0/24 has no address for an interface"},
+		"v6 multicast":      {withStore("ff02::/64", "", "", ""), "network ff02::/64 has no address for an interface"},
+		"loopback":          {withStore("127.0.0.0/8", "", "", ""), "network 127.0.0.0/8 has no address for an interface"},
 		"none":              {nil, "IP ranges"},
 		"empty set":         {[]ipam.RangeSet{{}}, "invalid range set 0: empty range set"},
-		"no subnet":         {with("", "10.1.2.1", "", ""), `invalid range set 0: "subnet" is missing`},
-		"/31":               {with("10.1.2.0/31", "", "", ""), "too small"},
-		"/32":               {with("10.1.2.1/32", "", "", ""), "too small"},
-		"/127":              {with("fd00::/127", "", "", ""), "too small"},
-		"/128":              {with("fd00::1/128", "", "", ""), "too small"},
-		"host bits":         {with("10.1.2.3/24", "", "", ""), "host bits"},
-		"mapped subnet":     {with("::ffff:10.1.2.0/120", "", "", ""), "without ::ffff:"},
-		"start outside":     {with("10.1.2.0/24", "10.1.3.1", "", ""), "RangeStart 10.1.3.1 not in network 10.1.2.0/24"},
-		"start of family":   {with("10.1.2.0/24", "fd00::1", "", ""), "RangeStart fd00::1 not in network"},
-		"end outside":       {with("10.1.2.0/24", "", "10.1.3.1", ""), "RangeEnd 10.1.3.1 not in network"},
-		"end before start":  {with("10.1.2.0/24", "10.1.2.9", "10.1.2.8", ""), `invalid range set 0: RangeStart 10.1.2.9 is after RangeEnd 10.1.2.8; exchange the values of "rangeStart" and "rangeEnd"`},
-		"zone":              {with("fe80::/64", "fe80::1%eth0", "", ""), "has a zone"},
-		"mixed": {[]ipam.RangeSet{{with("10.1.2.0/24", "", "", "")[0][0], with("fd00::/64", "", "", "")[0][0]}},
+		"no subnet":         {withStore("", "10.1.2.1", "", ""), `invalid range set 0: "subnet" is missing`},
+		"/31":               {withStore("10.1.2.0/31", "", "", ""), "too small"},
+		"/32":               {withStore("10.1.2.1/32", "", "", ""), "too small"},
+		"/127":              {withStore("fd00::/127", "", "", ""), "too small"},
+		"/128":              {withStore("fd00::1/128", "", "", ""), "too small"},
+		"host bits":         {withStore("10.1.2.3/24", "", "", ""), "host bits"},
+		"mapped subnet":     {withStore("::ffff:10.1.2.0/120", "", "", ""), "without ::ffff:"},
+		"start outside":     {withStore("10.1.2.0/24", "10.1.3.1", "", ""), "RangeStart 10.1.3.1 not in network 10.1.2.0/24"},
+		"start of family":   {withStore("10.1.2.0/24", "fd00::1", "", ""), "RangeStart fd00::1 not in network"},
+		"end outside":       {withStore("10.1.2.0/24", "", "10.1.3.1", ""), "RangeEnd 10.1.3.1 not in network"},
+		"end before start":  {withStore("10.1.2.0/24", "10.1.2.9", "10.1.2.8", ""), `invalid range set 0: RangeStart 10.1.2.9 is after RangeEnd 10.1.2.8; exchange the values of "rangeStart" and "rangeEnd"`},
+		"zone":              {withStore("fe80::/64", "fe80::1%eth0", "", ""), "has a zone"},
+		"mixed": {[]ipam.RangeSet{{withStore("10.1.2.0/24", "", "", "")[0][0], withStore("fd00::/64", "", "", "")[0][0]}},
 			"invalid range set 0: mixed address families"},
-		"overlap in a set": {[]ipam.RangeSet{append(span("10.1.2.0/24", "", "10.1.2.9"), span("10.1.2.0/24", "10.1.2.9", "")...)},
+		"overlap in a set": {[]ipam.RangeSet{append(oneRange("10.1.2.0/24", "", "10.1.2.9"), oneRange("10.1.2.0/24", "10.1.2.9", "")...)},
 			"subnets 10.1.2.1-10.1.2.9 and 10.1.2.9-10.1.2.254 overlap"},
-		"sets overlap": {[]ipam.RangeSet{span("10.1.2.0/24", "", ""), span("10.1.0.0/16", "", "")}, "range set 0 overlaps with 1"},
-		"parts of a set": {[]ipam.RangeSet{append(span("10.1.2.0/24", "", "10.1.2.8"), span("10.1.2.0/24", "10.1.2.9", "")...)},
+		"sets overlap": {[]ipam.RangeSet{oneRange("10.1.2.0/24", "", ""), oneRange("10.1.0.0/16", "", "")}, "range set 0 overlaps with 1"},
+		"parts of a set": {[]ipam.RangeSet{append(oneRange("10.1.2.0/24", "", "10.1.2.8"), oneRange("10.1.2.0/24", "10.1.2.9", "")...)},
 			"10.1.2.1-10.1.2.8,10.1.2.9-10.1.2.254 gw 10.1.2.1"},
 	}
 	for name, tt := range tests {
@@ -96,14 +96,14 @@ func TestComplete(t *testing.T) {
 }
 
 func TestCompleteOldVersions(t *testing.T) {
-	two := []ipam.RangeSet{span("10.1.0.0/24", "", ""), span("10.2.0.0/24", "", "")}
+	two := []ipam.RangeSet{oneRange("10.1.0.0/24", "", ""), oneRange("10.2.0.0/24", "", "")}
 	if err := ipam.Complete(two, spec.V020); err == nil || !strings.Contains(err.Error(), "more than 1 address per family") {
 		t.Errorf("two sets of a family in 0.2.0: %v", err)
 	}
 	if err := ipam.Complete(two, spec.V030); err != nil {
 		t.Errorf("the same in 0.3.0: %v", err)
 	}
-	if err := ipam.Complete([]ipam.RangeSet{span("10.1.0.0/24", "", ""), span("fd00::/64", "", "")}, spec.V020); err != nil {
+	if err := ipam.Complete([]ipam.RangeSet{oneRange("10.1.0.0/24", "", ""), oneRange("fd00::/64", "", "")}, spec.V020); err != nil {
 		t.Errorf("one of each family in 0.2.0: %v", err)
 	}
 }
@@ -127,7 +127,7 @@ func TestRoundRobin(t *testing.T) {
 
 func TestSetOfRanges(t *testing.T) {
 	dir := t.TempDir()
-	set := append(span("10.1.0.0/24", "10.1.0.10", "10.1.0.11"), span("10.2.0.0/24", "10.2.0.1", "10.2.0.2")...)
+	set := append(oneRange("10.1.0.0/24", "10.1.0.10", "10.1.0.11"), oneRange("10.2.0.0/24", "10.2.0.1", "10.2.0.2")...)
 	r := []ipam.RangeSet{set}
 	if err := ipam.Complete(r, spec.Newest); err != nil {
 		t.Fatal(err)
@@ -144,7 +144,7 @@ func TestSetOfRanges(t *testing.T) {
 
 // A gateway is leased to no attachment, whichever set it belongs to.
 func TestGatewayOfOtherSet(t *testing.T) {
-	r := []ipam.RangeSet{span("10.1.0.0/24", "10.1.0.2", "10.1.0.9"), span("10.1.0.0/24", "10.1.0.15", "10.1.0.16")}
+	r := []ipam.RangeSet{oneRange("10.1.0.0/24", "10.1.0.2", "10.1.0.9"), oneRange("10.1.0.0/24", "10.1.0.15", "10.1.0.16")}
 	r[0][0].Gateway = addr("10.1.0.15")
 	if err := ipam.Complete(r, spec.Newest); err != nil {
 		t.Fatal(err)
@@ -251,7 +251,7 @@ func TestDenseRange(t *testing.T) {
 	if err != nil || ips[0].Address.Addr() != a || ips[1].Address.Addr() != b {
 		t.Errorf("got %v, %v, want %s and %s", ips, err, a, b)
 	}
-	if freed := del2(t, s, "x"); len(freed) != 600 {
+	if freed := release(t, s, "x"); len(freed) != 600 {
 		t.Errorf("freed %d leases", len(freed))
 	}
 }

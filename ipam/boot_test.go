@@ -9,8 +9,8 @@ import (
 	"cnibox/spec"
 )
 
-// foreign writes a lease as the reference does.
-func foreign(t *testing.T, dir, ip, content string) {
+// writeLease writes a lease as the reference does.
+func writeLease(t *testing.T, dir, ip, content string) {
 	t.Helper()
 	if err := os.MkdirAll(filepath.Join(dir, "net1"), 0o755); err != nil {
 		t.Fatal(err)
@@ -26,7 +26,7 @@ func TestBootChange(t *testing.T) {
 	one, two, three := ipam.Options{Boot: "one"}, ipam.Options{Boot: "two"}, ipam.Options{Boot: "three"}
 	mustAdd(t, dir, one, r, owner("a"))
 	mustAdd(t, dir, one, r, owner("b"))
-	foreign(t, dir, "10.1.0.50", "met\r\neth0")
+	writeLease(t, dir, "10.1.0.50", "met\r\neth0")
 	mustAdd(t, dir, one, r, owner("c"))
 
 	v, err := ipam.OpenReadOnly(t.Context(), dir, "net1", two)
@@ -76,7 +76,7 @@ func TestBootIndexLost(t *testing.T) {
 func TestReferenceLeaseReleasedByBoot(t *testing.T) {
 	dir := t.TempDir()
 	r := sets(t, "10.1.0.0/24")
-	foreign(t, dir, "10.1.0.2", "pod\r\neth0")
+	writeLease(t, dir, "10.1.0.2", "pod\r\neth0")
 	mustAdd(t, dir, ipam.Options{Boot: "one"}, r, owner("a"))
 	wantLeases(t, dir, "10.1.0.2 pod eth0", "10.1.0.3 a eth0")
 	mustAdd(t, dir, ipam.Options{Boot: "two"}, r, owner("b"))
@@ -103,7 +103,7 @@ func TestBootInterrupted(t *testing.T) {
 	dir := t.TempDir()
 	r := sets(t, "10.1.0.0/24")
 	mustAdd(t, dir, ipam.Options{Boot: "one"}, r, owner("a"))
-	foreign(t, dir, "10.1.0.9", "live\r\neth0")
+	writeLease(t, dir, "10.1.0.9", "live\r\neth0")
 	mustAdd(t, dir, ipam.Options{Boot: "two"}, r, owner("b"))
 	byBoot := filepath.Join(dir, ".cnibox/net1/by-boot")
 	if err := os.Mkdir(filepath.Join(byBoot, "one"), 0o700); err != nil {
@@ -115,7 +115,7 @@ func TestBootInterrupted(t *testing.T) {
 	if err := os.Remove(filepath.Join(byBoot, "two", "b:eth0")); err != nil {
 		t.Fatal(err)
 	}
-	foreign(t, dir, "notes.txt", "")
+	writeLease(t, dir, "notes.txt", "")
 	mustAdd(t, dir, ipam.Options{Boot: "two"}, r, owner("c"))
 	wantLeases(t, dir, "10.1.0.3 b eth0", "10.1.0.4 c eth0", "10.1.0.9 live eth0")
 	s := open(t, dir, ipam.Options{Boot: "two"})
@@ -127,14 +127,14 @@ func TestBootInterrupted(t *testing.T) {
 }
 
 // DEL of an interface keeps leases without an interface, and GC releases them.
-func TestWithoutInterface(t *testing.T) {
+func TestLeasesWithoutInterface(t *testing.T) {
 	r := sets(t, "10.1.0.0/24", "fd00:1::/64")
 	net1 := owner("a")
 	net1.IfName = "net1"
 	dir := t.TempDir()
 	o := ipam.Options{Boot: "one"}
-	foreign(t, dir, "10.1.0.9", "a")
-	foreign(t, dir, "fd00:1::9", "a\n")
+	writeLease(t, dir, "10.1.0.9", "a")
+	writeLease(t, dir, "fd00:1::9", "a\n")
 	mustAdd(t, dir, o, r, owner("b"))
 	wantAddrs(t, del(t, dir, o, net1))
 	wantAddrs(t, del(t, dir, o, owner("a")))

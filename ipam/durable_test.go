@@ -21,7 +21,7 @@ func TestDirectoriesSyncedBeforeFirstLease(t *testing.T) {
 		mustAdd(t, dir, keep, r, owner(id))
 		return done
 	}
-	failing(2, func() { // the first change creates the network's directory
+	withFault(2, func() { // the first change creates the network's directory
 		if _, err := add(t, dir, keep, r, owner("a")); err == nil {
 			t.Error("the first ADD did not fail")
 		}

@@ -12,8 +12,8 @@ import (
 	"cnibox/spec"
 )
 
-// with opens a store, runs fn and closes the store.
-func with(t testing.TB, dir string, o Options, fn func(*Store)) {
+// withStore opens a store, runs fn and closes the store.
+func withStore(t testing.TB, dir string, o Options, fn func(*Store)) {
 	t.Helper()
 	s, err := Open(t.Context(), dir, "net1", o)
 	if err != nil {
@@ -46,7 +46,7 @@ func TestIndexIsReadable(t *testing.T) {
 	a := spec.Attachment{Network: "net1", ContainerID: "a", IfName: "eth0"}
 	odd := spec.Attachment{Network: "net1", ContainerID: "../b:%", IfName: "eth0"}
 	long := spec.Attachment{Network: "net1", ContainerID: strings.Repeat("c", 300), IfName: "eth0"}
-	with(t, dir, o, func(s *Store) {
+	withStore(t, dir, o, func(s *Store) {
 		for text, who := range map[string]spec.Attachment{"10.1.0.2": a, "fd00::2": a, "10.1.0.3": odd, "10.1.0.4": long} {
 			if err := s.Reserve(netip.MustParseAddr(text), who); err != nil {
 				t.Fatal(err)
@@ -58,7 +58,7 @@ func TestIndexIsReadable(t *testing.T) {
 	if len(got) != 3 || got[0] != want[0] || got[1] != want[1] && got[1] != "a:eth0 -> fd00::2,10.1.0.2" || !strings.HasPrefix(got[2], want[2]) {
 		t.Errorf("got %q", got)
 	}
-	with(t, dir, o, func(s *Store) {
+	withStore(t, dir, o, func(s *Store) {
 		for who, n := range map[spec.Attachment]int{a: 2, odd: 1, long: 1} {
 			if err := s.load(); err != nil || s.x.dir.fd < 0 {
 				t.Errorf("the index is not used: %v", err)
@@ -85,13 +85,13 @@ func TestLeasesChangedWithoutIndex(t *testing.T) {
 	}{
 		"leased": {func(t *testing.T, dir string) {}, []netip.Addr{two}, []netip.Addr{two}},
 		"killed after the lease": {func(t *testing.T, dir string) {
-			with(t, dir, o, func(s *Store) { s.Reserve(three, who) })
+			withStore(t, dir, o, func(s *Store) { s.Reserve(three, who) })
 		}, []netip.Addr{two, three}, []netip.Addr{two, three}},
 		"killed before the lease": {func(t *testing.T, dir string) {
-			with(t, dir, o, func(s *Store) { s.load(); s.mark(Lease{"a", "eth0"}, two, three) })
+			withStore(t, dir, o, func(s *Store) { s.load(); s.mark(Lease{"a", "eth0"}, two, three) })
 		}, []netip.Addr{two}, []netip.Addr{two}},
 		"killed while it frees": {func(t *testing.T, dir string) {
-			with(t, dir, o, func(s *Store) { s.free(two) })
+			withStore(t, dir, o, func(s *Store) { s.free(two) })
 		}, nil, nil},
 		"freed by the reference": {func(t *testing.T, dir string) {
 			os.Remove(filepath.Join(dir, "net1/10.1.0.2"))
@@ -117,13 +117,13 @@ func TestLeasesChangedWithoutIndex(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			dir := t.TempDir()
-			with(t, dir, o, func(s *Store) {
+			withStore(t, dir, o, func(s *Store) {
 				if err := s.Reserve(two, who); err != nil {
 					t.Fatal(err)
 				}
 			})
 			tt.before(t, dir)
-			with(t, dir, o, func(s *Store) {
+			withStore(t, dir, o, func(s *Store) {
 				if got, err := s.marked(Lease{"a", "eth0"}); err != nil || !slices.Equal(got, tt.add) {
 					t.Errorf("ADD finds %v, %v, want %v", got, err, tt.add)
 				}
@@ -139,11 +139,11 @@ func TestLeasesChangedWithoutIndex(t *testing.T) {
 }
 
 // An owner may have more addresses than a symbolic link can list.
-func TestIndexOfMany(t *testing.T) {
+func TestIndexOfManyAddresses(t *testing.T) {
 	dir, o := t.TempDir(), Options{Boot: "one"}
 	who := spec.Attachment{Network: "net1", ContainerID: "a", IfName: "eth0"}
 	const n = 500
-	with(t, dir, o, func(s *Store) {
+	withStore(t, dir, o, func(s *Store) {
 		a := netip.MustParseAddr("10.0.0.1")
 		for range n {
 			if err := s.Reserve(a, who); err != nil {
@@ -155,7 +155,7 @@ func TestIndexOfMany(t *testing.T) {
 	if got := links(t, dir, "one"); !slices.Equal(got, []string{"a:eth0 -> " + many}) {
 		t.Errorf("got %q", got)
 	}
-	with(t, dir, o, func(s *Store) {
+	withStore(t, dir, o, func(s *Store) {
 		if owned, err := s.Owned(who); err != nil || len(owned) != n {
 			t.Errorf("%d addresses, %v", len(owned), err)
 		}
@@ -180,7 +180,7 @@ func FuzzIndex(f *testing.F) {
 		if err := os.RemoveAll(filepath.Join(dir, "net1")); err != nil {
 			t.Fatal(err)
 		}
-		with(t, dir, o, func(s *Store) {
+		withStore(t, dir, o, func(s *Store) {
 			if err := s.Reserve(netip.MustParseAddr("10.0.0.7"), who); err != nil {
 				t.Fatal(err)
 			}
@@ -192,7 +192,7 @@ func FuzzIndex(f *testing.F) {
 		if os.Symlink(to, link) != nil {
 			return // NUL byte or too long
 		}
-		with(t, dir, o, func(s *Store) {
+		withStore(t, dir, o, func(s *Store) {
 			if err := s.Reserve(netip.MustParseAddr("10.0.0.8"), who); err != nil {
 				t.Fatal(err)
 			}
@@ -271,7 +271,7 @@ func TestMarkOfGoneOwner(t *testing.T) {
 	if err := Complete(r, spec.Newest); err != nil {
 		t.Fatal(err)
 	}
-	with(t, dir, o, func(s *Store) {
+	withStore(t, dir, o, func(s *Store) {
 		for _, a := range []string{"10.1.0.2", "10.2.0.2"} {
 			if err := s.Reserve(netip.MustParseAddr(a), gone); err != nil {
 				t.Fatal(err)

@@ -295,7 +295,7 @@ func TestCostOfManyLeases(t *testing.T) {
 			_, err := add(t, dir, ipam.Options{}, r, owner("x"))
 			wantCode(t, err, spec.CodeBusy, "duplicate allocation")
 		}},
-		{"CHECK", func(dir string) { view(t, dir, "x") }},
+		{"CHECK", func(dir string) { wantOneOwned(t, dir, "x") }},
 		{"DEL", func(dir string) { del(t, dir, ipam.Options{}, owner("x")) }},
 	}
 	cost := map[string][2]int{}
@@ -316,7 +316,7 @@ func TestCostOfManyLeases(t *testing.T) {
 	}
 }
 
-func view(t testing.TB, dir, id string) {
+func wantOneOwned(t testing.TB, dir, id string) {
 	t.Helper()
 	s, err := ipam.OpenReadOnly(context.Background(), dir, "net1", ipam.Options{})
 	must(t, err)
@@ -374,7 +374,7 @@ func BenchmarkVerbs(b *testing.B) {
 			mustAdd(b, dir, ipam.Options{}, r, owner("warm"))
 			for b.Loop() {
 				mustAdd(b, dir, ipam.Options{}, r, owner("x"))
-				view(b, dir, "x")
+				wantOneOwned(b, dir, "x")
 				del(b, dir, ipam.Options{}, owner("x"))
 			}
 		})

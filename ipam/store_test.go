@@ -200,9 +200,9 @@ func TestReserve(t *testing.T) {
 	if _, err := s.Holder(addr("10.1.0.8")); !errors.Is(err, os.ErrNotExist) {
 		t.Errorf("holder of a free address: %v", err)
 	}
-	wantAddrs(t, del2(t, s, "b"))
-	wantAddrs(t, del2(t, s, "a"), "10.1.0.9")
-	wantAddrs(t, del2(t, s, "a"))
+	wantAddrs(t, release(t, s, "b"))
+	wantAddrs(t, release(t, s, "a"), "10.1.0.9")
+	wantAddrs(t, release(t, s, "a"))
 }
 
 // A hint may be shorter than the previous one.
@@ -222,7 +222,7 @@ func TestLastShorterHint(t *testing.T) {
 	}
 }
 
-func del2(t *testing.T, s *ipam.Store, id string) []netip.Addr {
+func release(t *testing.T, s *ipam.Store, id string) []netip.Addr {
 	t.Helper()
 	freed, err := s.Release(owner(id))
 	if err != nil {
@@ -321,8 +321,8 @@ func TestInvalidNetworkNames(t *testing.T) {
 	}
 }
 
-// failing lets the nth change on disk fail while fn runs, and returns the number of changes.
-func failing(n int, fn func()) (calls int) {
+// withFault lets the nth change on disk fail while fn runs, and returns the number of changes.
+func withFault(n int, fn func()) (calls int) {
 	fault.Hook = func(what string) error {
 		if calls++; calls == n {
 			return errors.New("fault: " + what)
@@ -348,7 +348,7 @@ func testAddUndoneAfterFault(t *testing.T, o ipam.Options) {
 	for n := 1; ; n++ {
 		dir := t.TempDir()
 		mustAdd(t, dir, o, r, owner("old"))
-		calls := failing(n, func() {
+		calls := withFault(n, func() {
 			if _, err := add(t, dir, o, r, owner("new")); err != nil {
 				failed++
 				wantLeases(t, dir, "10.1.0.2 old eth0", "fd00:1::2 old eth0")
@@ -358,7 +358,7 @@ func testAddUndoneAfterFault(t *testing.T, o ipam.Options) {
 		if got := mustAdd(t, dir, o, r, owner("new")); len(got) != 2 {
 			t.Errorf("call %d: %v", n, got)
 		}
-		failing(n, func() {
+		withFault(n, func() {
 			s, err := ipam.OpenExisting(t.Context(), dir, "net1", o)
 			if err != nil {
 				return
@@ -383,11 +383,11 @@ func TestFirstAddAfterFault(t *testing.T) {
 	r := sets(t, "10.1.0.0/24")
 	for n := 1; ; n++ {
 		dir := t.TempDir()
-		calls := failing(n, func() {
+		calls := withFault(n, func() {
 			add(t, dir, ipam.Options{Boot: "one"}, r, owner("a"))
 		})
 		mustAdd(t, dir, ipam.Options{Boot: "one"}, r, owner("b"))
-		calls = max(calls, failing(n, func() {
+		calls = max(calls, withFault(n, func() {
 			add(t, dir, ipam.Options{Boot: "two"}, r, owner("c"))
 		}))
 		del(t, dir, ipam.Options{Boot: "two"}, owner("c"))

@@ -41,18 +41,18 @@ func TestKernelReleaseDeletesAllOfOwner(t *testing.T) {
 			ns := kerneltest.NS(t)
 			table := open(t, ns)
 			for _, u := range updates {
-				change(t, table, u)
+				mustUpdate(t, table, u)
 			}
-			change(t, table, func(x *nft.Tx) error {
+			mustUpdate(t, table, func(x *nft.Tx) error {
 				x.Masquerade(other, netip.MustParsePrefix(one4+"/24")) // in the same network
 				return nil
 			})
-			change(t, table, func(x *nft.Tx) error { x.Release(owner); return nil })
+			mustUpdate(t, table, func(x *nft.Tx) error { x.Release(owner); return nil })
 			list := nfttest.Ruleset(t, ns)
 			if strings.Contains(list, owner.Key()) || !strings.Contains(list, one4+` comment "`+other.Key()) {
 				t.Errorf("after the release:\n%s", list)
 			}
-			change(t, table, func(x *nft.Tx) error { x.Release(other); return nil })
+			mustUpdate(t, table, func(x *nft.Tx) error { x.Release(other); return nil })
 			if list := nfttest.Ruleset(t, ns); strings.Contains(list, "elements = ") {
 				t.Errorf("after both:\n%s", list)
 			}

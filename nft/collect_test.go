@@ -30,7 +30,7 @@ func TestKernelCollectionIsolatesFailure(t *testing.T) {
 			}
 			address := func(i int) netip.Addr { return netip.AddrFrom4([4]byte{10, 1, 1, byte(i)}) }
 			const all = 32
-			change(t, table, func(x *nft.Tx) error {
+			mustUpdate(t, table, func(x *nft.Tx) error {
 				for i := range all {
 					x.Masquerade(attachment(i), netip.PrefixFrom(address(i), 24))
 					x.Allow(attachment(i), address(i), "CNI-ADMIN")
@@ -96,7 +96,7 @@ func TestKernelCollectionReleaseThenAdd(t *testing.T) {
 		x.Masquerade(owner, netip.PrefixFrom(ip4, 24))
 		return nil
 	}
-	change(t, table, put)
+	mustUpdate(t, table, put)
 	var c nft.Collection
 	ctx := c.Collect(t.Context(), owner, func(_ bool, err error) {
 		if err != nil {

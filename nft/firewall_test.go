@@ -38,7 +38,7 @@ func TestKernelFilterRulesAreOfIptables(t *testing.T) {
 	setForwardDrop(t, ns)
 	table := open(t, ns)
 	for range 2 { // the second update changes nothing
-		change(t, table, func(x *nft.Tx) error { return allow(x, owner) })
+		mustUpdate(t, table, func(x *nft.Tx) error { return allow(x, owner) })
 		for program, ip := range map[string]string{"iptables-nft": one4 + "/32", "ip6tables-nft": one6 + "/128"} {
 			got := kerneltest.Tool(t, ns, "", program, "-S")
 			want := strings.ReplaceAll(`-P INPUT ACCEPT
@@ -71,11 +71,11 @@ func TestKernelFilterRelease(t *testing.T) {
 	kerneltest.Tool(t, ns, "", "iptables-nft", "-A", "FORWARD", "-s", one4, "-j", "ACCEPT")
 	kerneltest.Tool(t, ns, "", "iptables-nft", "-N", "CNI-FORWARD") // empty, as left by another plugin
 	table := open(t, ns)
-	change(t, table, func(x *nft.Tx) error { return allow(x, owner) })
+	mustUpdate(t, table, func(x *nft.Tx) error { return allow(x, owner) })
 	kerneltest.Tool(t, ns, "", "iptables-nft", "-A", "CNI-FORWARD", "-s", one4, "-p", "tcp", "-j", "ACCEPT")
-	change(t, table, func(x *nft.Tx) error { return allow(x, other) }) // now owns both addresses
+	mustUpdate(t, table, func(x *nft.Tx) error { return allow(x, other) }) // now owns both addresses
 	with := kerneltest.Tool(t, ns, "", "iptables-nft", "-S")
-	change(t, table, func(x *nft.Tx) error {
+	mustUpdate(t, table, func(x *nft.Tx) error {
 		x.Addresses(ip4, ip6)
 		x.Release(owner)
 		return nil
@@ -83,7 +83,7 @@ func TestKernelFilterRelease(t *testing.T) {
 	if got := kerneltest.Tool(t, ns, "", "iptables-nft", "-S"); got != with {
 		t.Errorf("a late DEL of the first owner changed\n%s\nto\n%s", with, got)
 	}
-	change(t, table, func(x *nft.Tx) error { x.Release(other, nft.KindFirewall); return nil })
+	mustUpdate(t, table, func(x *nft.Tx) error { x.Release(other, nft.KindFirewall); return nil })
 	got := kerneltest.Tool(t, ns, "", "iptables-nft", "-S")
 	for _, gone := range []string{"conntrack", "CNI-FORWARD -s " + one4 + "/32 -j"} {
 		if strings.Contains(got, gone) {
@@ -127,7 +127,7 @@ COMMIT
 `, "iptables-nft-restore")
 	table := open(t, ns)
 	release := func() {
-		change(t, table, func(x *nft.Tx) error {
+		mustUpdate(t, table, func(x *nft.Tx) error {
 			x.Addresses(ip4)
 			x.Release(owner, nft.KindFirewall)
 			return nil
@@ -154,7 +154,7 @@ func TestKernelFilterCheck(t *testing.T) {
 	ns := kerneltest.NS(t)
 	table := open(t, ns)
 	check := func() error { return table.Check(func(x *nft.Tx) error { return allow(x, owner) }) }
-	change(t, table, func(x *nft.Tx) error { return allow(x, owner) })
+	mustUpdate(t, table, func(x *nft.Tx) error { return allow(x, owner) })
 	if err := check(); err != nil {
 		t.Errorf("without iptables: %v", err)
 	}
@@ -177,7 +177,7 @@ func TestKernelFilterCheck(t *testing.T) {
 		if after := nfttest.Ruleset(t, ns); after != before {
 			t.Errorf("CHECK changed\n%s\nto\n%s", before, after)
 		}
-		change(t, table, func(x *nft.Tx) error { return allow(x, owner) })
+		mustUpdate(t, table, func(x *nft.Tx) error { return allow(x, owner) })
 		if err := check(); err != nil {
 			t.Errorf("after another ADD: %v", err)
 		}
@@ -192,13 +192,13 @@ func TestKernelFilterCheck(t *testing.T) {
 func TestKernelAdminChain(t *testing.T) {
 	ns := kerneltest.NS(t)
 	table := open(t, ns)
-	change(t, table, func(x *nft.Tx) error { return allow(x, owner) })
+	mustUpdate(t, table, func(x *nft.Tx) error { return allow(x, owner) })
 	kerneltest.Tool(t, ns, "add rule inet cnibox admin-CNI-ADMIN tcp dport 23 drop", "nft", "-f", "-")
 	if err := table.Check(func(x *nft.Tx) error { return allow(x, owner) }); err != nil {
 		t.Error(err)
 	}
-	change(t, table, func(x *nft.Tx) error { return allow(x, other) })
-	change(t, table, func(x *nft.Tx) error { x.Release(owner); x.Release(other); return nil })
+	mustUpdate(t, table, func(x *nft.Tx) error { return allow(x, other) })
+	mustUpdate(t, table, func(x *nft.Tx) error { x.Release(owner); x.Release(other); return nil })
 	if err := table.Prune(t.Context()); err != nil {
 		t.Fatal(err)
 	}
@@ -225,7 +225,7 @@ func TestKernelBridgePolicyWhileNeeded(t *testing.T) {
 			}
 		}
 	}
-	change(t, table, func(x *nft.Tx) error {
+	mustUpdate(t, table, func(x *nft.Tx) error {
 		x.SetBridgePolicy(owner, "br0", true)
 		x.SetBridgePolicy(other, "br0", false)
 		x.SetBridgePolicy(third, "br0", false)
@@ -237,23 +237,23 @@ func TestKernelBridgePolicyWhileNeeded(t *testing.T) {
 	if err := table.Check(police); err != nil {
 		t.Error(err)
 	}
-	change(t, table, func(x *nft.Tx) error { x.Release(owner, nft.KindFirewall); return nil })
+	mustUpdate(t, table, func(x *nft.Tx) error { x.Release(owner, nft.KindFirewall); return nil })
 	has("without the isolated one", "managed", "within")
 	if err := table.Check(police); err == nil {
 		t.Error("CHECK of a member that is none")
 	}
-	change(t, table, func(x *nft.Tx) error {
+	mustUpdate(t, table, func(x *nft.Tx) error {
 		x.DeleteStale("net1", func(string) bool { return false }, nft.KindFirewall)
 		return nil
 	})
 	has("after GC of one network", "managed", "within")
-	change(t, table, func(x *nft.Tx) error {
+	mustUpdate(t, table, func(x *nft.Tx) error {
 		x.Release(third)
 		x.SetBridgePolicy(owner, "br0", false)
 		return nil
 	})
 	has("another one in the same update", "managed", "within")
-	change(t, table, func(x *nft.Tx) error { x.Release(owner); return nil })
+	mustUpdate(t, table, func(x *nft.Tx) error { x.Release(owner); return nil })
 	has("no member")
 	if text := nfttest.Ruleset(t, ns); strings.Contains(text, "br1") {
 		t.Errorf("the other bridge stayed:\n%s", text)
@@ -263,7 +263,7 @@ func TestKernelBridgePolicyWhileNeeded(t *testing.T) {
 // Zoned returns the addresses of the owner and those without an owner.
 func TestKernelZonedOfOwner(t *testing.T) {
 	table := open(t, kerneltest.NS(t))
-	change(t, table, func(x *nft.Tx) error {
+	mustUpdate(t, table, func(x *nft.Tx) error {
 		x.RecordZone(owner, ip4)
 		x.RecordZone(other, ip6)
 		return nil

@@ -31,7 +31,7 @@ func (s *site) lanRoute() {
 
 // With policy DROP in FORWARD, containers without the plugin reach nothing, and with it everything
 // permitted. The same holds for connections to their published ports.
-func TestKernelForwardDrops(t *testing.T) {
+func TestKernelForwardPolicyDrop(t *testing.T) {
 	s := newSite(t)
 	s.lanRoute()
 	s.Listen(s.C1.NS, "one")
@@ -61,7 +61,7 @@ func TestKernelForwardDrops(t *testing.T) {
 }
 
 // Without iptables the administrator's chain in the table of cnibox overrides accept rules.
-func TestKernelAdminDrops(t *testing.T) {
+func TestKernelAdminChainDrops(t *testing.T) {
 	s := newSite(t)
 	s.lanRoute()
 	s.Listen(s.Outside, "lan")

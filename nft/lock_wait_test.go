@@ -75,7 +75,7 @@ func TestKernelNamespaceLockExcludes(t *testing.T) {
 	if err := nft.Open(ns, nft.WithLock("/proc/none/lock")).Update(ctx, everything); !errors.Is(err, context.DeadlineExceeded) {
 		t.Errorf("got %v while another process has the lock", err)
 	}
-	change(t, nft.Open(kerneltest.NS(t), nft.WithLock("/proc/none/lock")), everything)
+	mustUpdate(t, nft.Open(kerneltest.NS(t), nft.WithLock("/proc/none/lock")), everything)
 	stdin.Close()
-	change(t, nft.Open(ns, nft.WithLock("/proc/none/lock")), everything)
+	mustUpdate(t, nft.Open(ns, nft.WithLock("/proc/none/lock")), everything)
 }

@@ -48,11 +48,11 @@ func TestKernelAddressOfTwoNetworks(t *testing.T) {
 				x.Allow(third, netip.MustParseAddr("fd07::1"), "CNI-ADMIN")
 				return nil
 			}
-			change(t, table, apart)
+			mustUpdate(t, table, apart)
 			empty := nfttest.Ruleset(t, ns)
-			change(t, table, ips(owner))
-			change(t, table, ips(second))
-			change(t, table, ips(third))
+			mustUpdate(t, table, ips(owner))
+			mustUpdate(t, table, ips(second))
+			mustUpdate(t, table, ips(third))
 			check(owner, second, third)
 			if owned, err := table.Owned(second, nft.KindMasquerade); err != nil || len(owned) != 2 || owned[0].String() != "masquerade "+one4 {
 				t.Errorf("the second has %v, %v", owned, err)
@@ -67,18 +67,18 @@ func TestKernelAddressOfTwoNetworks(t *testing.T) {
 				}
 			}
 			zoned()
-			change(t, table, func(x *nft.Tx) error { x.Release(second); return nil })
-			change(t, table, func(x *nft.Tx) error { x.Release(third, nft.KindZone); return nil })
+			mustUpdate(t, table, func(x *nft.Tx) error { x.Release(second); return nil })
+			mustUpdate(t, table, func(x *nft.Tx) error { x.Release(third, nft.KindZone); return nil })
 			zoned(ip4, ip6)
 			check(owner)
-			change(t, table, ips(third))
+			mustUpdate(t, table, ips(third))
 			check(owner, third)
-			change(t, table, ips(second))
+			mustUpdate(t, table, ips(second))
 			late := spec.Attachment{Network: "net2", ContainerID: "c2", IfName: "eth0"} // added before DEL of the second
-			change(t, table, ips(late))
-			change(t, table, func(x *nft.Tx) error { release(x); return nil })
+			mustUpdate(t, table, ips(late))
+			mustUpdate(t, table, func(x *nft.Tx) error { release(x); return nil })
 			check(second, third, late)
-			change(t, table, func(x *nft.Tx) error { x.Release(late); return nil })
+			mustUpdate(t, table, func(x *nft.Tx) error { x.Release(late); return nil })
 			check(second, third)
 			if list := kerneltest.Tool(t, ns, "list map inet cnibox masq4", "nft", "-f", "-"); !strings.Contains(list, one4+" comment") {
 				t.Errorf("%s is not masqueraded: %s", one4, list)
@@ -86,10 +86,10 @@ func TestKernelAddressOfTwoNetworks(t *testing.T) {
 			if list := kerneltest.Tool(t, ns, "", "iptables-nft", "-S", "CNI-FORWARD"); strings.Count(list, one4) != 3 {
 				t.Errorf("rules of iptables:\n%s", list)
 			}
-			change(t, table, func(x *nft.Tx) error { x.Release(second); return nil })
+			mustUpdate(t, table, func(x *nft.Tx) error { x.Release(second); return nil })
 			check(third)
-			change(t, table, func(x *nft.Tx) error { x.Release(third); return nil })
-			change(t, table, apart)
+			mustUpdate(t, table, func(x *nft.Tx) error { x.Release(third); return nil })
+			mustUpdate(t, table, apart)
 			if got := nfttest.Ruleset(t, ns); got != empty {
 				t.Errorf("left behind\n%s", got)
 			}

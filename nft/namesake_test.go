@@ -34,14 +34,14 @@ func TestKernelNetworksWithSameKey(t *testing.T) {
 					return nil
 				}
 			}
-			change(t, table, has(one))
-			change(t, table, has(two))
+			mustUpdate(t, table, has(one))
+			mustUpdate(t, table, has(two))
 			for _, o := range []spec.Attachment{one, two} {
 				if err := table.Check(has(o)); err != nil {
 					t.Errorf("%s: %v", o, err)
 				}
 			}
-			change(t, table, func(x *nft.Tx) error { x.DeleteStale(one.Network, func(string) bool { return false }); return nil })
+			mustUpdate(t, table, func(x *nft.Tx) error { x.DeleteStale(one.Network, func(string) bool { return false }); return nil })
 			if err := table.Check(has(two)); err != nil {
 				t.Errorf("after GC of the first network: %v", err)
 			}

@@ -25,7 +25,7 @@ import (
 
 var update = flag.Bool("update", false, "rewrite golden files")
 
-func change(t testing.TB, table *nft.Table, fn func(x *nft.Tx) error) {
+func mustUpdate(t testing.TB, table *nft.Table, fn func(x *nft.Tx) error) {
 	t.Helper()
 	if err := table.Update(context.Background(), fn); err != nil {
 		t.Fatal(err)
@@ -61,7 +61,7 @@ func everything(x *nft.Tx) error {
 
 func TestKernelRender(t *testing.T) {
 	ns := kerneltest.NS(t)
-	change(t, open(t, ns), everything)
+	mustUpdate(t, open(t, ns), everything)
 	got := nfttest.Ruleset(t, ns)
 	golden := filepath.Join("testdata", "everything.txt")
 	if *update {
@@ -82,7 +82,7 @@ func TestKernelRender(t *testing.T) {
 // nft can list the tables, and load its own listing.
 func TestKernelNftLoadsListing(t *testing.T) {
 	ns := kerneltest.NS(t)
-	change(t, open(t, ns), everything)
+	mustUpdate(t, open(t, ns), everything)
 	list := kerneltest.Tool(t, ns, "", "nft", "list", "ruleset")
 	for _, want := range []string{
 		`elements = { 10.9.0.11 comment "` + owner.Key() + ` net1/c1/eth0" : jump out-10.9.0.0-24 }`,
@@ -101,20 +101,20 @@ func TestKernelNftLoadsListing(t *testing.T) {
 func TestKernelReleaseRestores(t *testing.T) {
 	ns := kerneltest.NS(t)
 	table := open(t, ns)
-	change(t, table, func(x *nft.Tx) error { x.Release(owner); return nil })
+	mustUpdate(t, table, func(x *nft.Tx) error { x.Release(owner); return nil })
 	if text := nfttest.Ruleset(t, ns); text != "" {
 		t.Errorf("releasing nothing made\n%s", text)
 	}
-	change(t, table, func(x *nft.Tx) error { return x.PortMap(other, mapping(unix.IPPROTO_TCP, 1, two4)) })
-	change(t, table, func(x *nft.Tx) error { x.GuardMAC(other, "veth2", net.HardwareAddr{2, 0, 0, 0, 0, 2}); return nil })
+	mustUpdate(t, table, func(x *nft.Tx) error { return x.PortMap(other, mapping(unix.IPPROTO_TCP, 1, two4)) })
+	mustUpdate(t, table, func(x *nft.Tx) error { x.GuardMAC(other, "veth2", net.HardwareAddr{2, 0, 0, 0, 0, 2}); return nil })
 	before := nfttest.Ruleset(t, ns)
-	change(t, table, everything)
+	mustUpdate(t, table, everything)
 	with := nfttest.Ruleset(t, ns)
-	change(t, table, everything)
+	mustUpdate(t, table, everything)
 	if again := nfttest.Ruleset(t, ns); again != with {
 		t.Errorf("the second time changed\n%s\nto\n%s", with, again)
 	}
-	change(t, table, func(x *nft.Tx) error { x.Release(owner); return nil })
+	mustUpdate(t, table, func(x *nft.Tx) error { x.Release(owner); return nil })
 	after := nfttest.Ruleset(t, ns)
 	ours, filter, _ := strings.Cut(after, "table ip filter {") // remains, as with the reference
 	if ours != before || strings.Contains(filter, one4) || strings.Contains(filter, ip6.String()) {
@@ -128,7 +128,7 @@ func TestKernelOwned(t *testing.T) {
 	if owned, err := table.Owned(owner); err != nil || owned != nil {
 		t.Errorf("without a table: %v, %v", owned, err)
 	}
-	change(t, table, everything)
+	mustUpdate(t, table, everything)
 	owned, err := table.Owned(owner, nft.KindPortMap)
 	if err != nil {
 		t.Fatal(err)
@@ -149,7 +149,7 @@ func TestKernelPortInUse(t *testing.T) {
 		t.Fatal(err)
 	}
 	first := mapping(unix.IPPROTO_TCP, 8080, one4)
-	change(t, table, func(x *nft.Tx) error { return x.PortMap(owner, first) })
+	mustUpdate(t, table, func(x *nft.Tx) error { return x.PortMap(owner, first) })
 	second := mapping(unix.IPPROTO_TCP, 8080, two4)
 	publish := func(m nft.PortMap) error {
 		return table.Update(context.Background(), func(x *nft.Tx) error { return x.PortMap(other, m) })
@@ -176,14 +176,14 @@ func TestKernelPortInUse(t *testing.T) {
 		t.Fatal(err)
 	}
 	// A late DEL of the first owner must not delete the port
-	change(t, table, func(x *nft.Tx) error { x.Release(owner); return nil })
+	mustUpdate(t, table, func(x *nft.Tx) error { x.Release(owner); return nil })
 	if err := table.Check(func(x *nft.Tx) error { return x.PortMap(other, second) }); err != nil {
 		t.Error(err)
 	}
 }
 
-// CHECK of many ports reads the whole map: repeated, it must see changes, and only of its own
-// namespace.
+// CHECK of many ports dumps the map, and dumps it again if that has changed: it reports changes, and
+// only of its own namespace.
 func TestKernelCheckManyPorts(t *testing.T) {
 	many := func(x *nft.Tx) (err error) {
 		for port := range uint16(100) {
@@ -194,12 +194,12 @@ func TestKernelCheckManyPorts(t *testing.T) {
 	one, two := open(t, kerneltest.NS(t)), open(t, kerneltest.NS(t))
 	for range 2 {
 		for _, table := range []*nft.Table{one, two} {
-			change(t, table, many)
+			mustUpdate(t, table, many)
 			if err := errors.Join(table.Check(many), table.Check(many)); err != nil {
 				t.Error(err)
 			}
 		}
-		change(t, one, func(x *nft.Tx) error { x.Release(owner); return nil })
+		mustUpdate(t, one, func(x *nft.Tx) error { x.Release(owner); return nil })
 		var missing *nft.MissingError
 		if err := one.Check(many); !errors.As(err, &missing) || len(missing.What) < 100 {
 			t.Errorf("after release: %v", err)
@@ -225,9 +225,9 @@ func TestKernelAddressReuse(t *testing.T) {
 	ns := kerneltest.NS(t)
 	table := open(t, ns)
 	ip := netip.MustParsePrefix(one4 + "/24")
-	change(t, table, func(x *nft.Tx) error { x.Masquerade(owner, ip); return nil })
-	change(t, table, func(x *nft.Tx) error { x.Masquerade(other, ip); return nil })
-	change(t, table, func(x *nft.Tx) error { x.Release(owner); return nil })
+	mustUpdate(t, table, func(x *nft.Tx) error { x.Masquerade(owner, ip); return nil })
+	mustUpdate(t, table, func(x *nft.Tx) error { x.Masquerade(other, ip); return nil })
+	mustUpdate(t, table, func(x *nft.Tx) error { x.Release(owner); return nil })
 	if err := table.Check(func(x *nft.Tx) error { x.Masquerade(other, ip); return nil }); err != nil {
 		t.Error(err)
 	}
@@ -240,13 +240,13 @@ func TestKernelDeleteStale(t *testing.T) {
 	ns := kerneltest.NS(t)
 	table := open(t, ns)
 	third := spec.Attachment{Network: "net2", ContainerID: "c1", IfName: "eth0"}
-	change(t, table, func(x *nft.Tx) error {
+	mustUpdate(t, table, func(x *nft.Tx) error {
 		x.Masquerade(owner, netip.MustParsePrefix(one4+"/24"))
 		x.Masquerade(other, netip.MustParsePrefix(two4+"/24"))
 		x.Masquerade(third, netip.MustParsePrefix("10.2.0.2/24"))
 		return x.PortMap(other, mapping(6, 8080, two4))
 	})
-	change(t, table, func(x *nft.Tx) error {
+	mustUpdate(t, table, func(x *nft.Tx) error {
 		x.DeleteStale("net1", func(key string) bool { return key == owner.Key() }, nft.KindMasquerade)
 		return nil
 	})
@@ -258,7 +258,7 @@ func TestKernelDeleteStale(t *testing.T) {
 			t.Errorf("%s: %v, %v; want %d", tt.of, got, err, tt.want)
 		}
 	}
-	change(t, table, func(x *nft.Tx) error {
+	mustUpdate(t, table, func(x *nft.Tx) error {
 		x.DeleteStale("net1", func(string) bool { return false })
 		return nil
 	})
@@ -290,7 +290,7 @@ func TestKernelCheck(t *testing.T) {
 	if text := nfttest.Ruleset(t, ns); text != "" {
 		t.Errorf("CHECK made\n%s", text)
 	}
-	change(t, table, everything)
+	mustUpdate(t, table, everything)
 	want()
 	err := table.Check(func(x *nft.Tx) error { x.Masquerade(other, netip.MustParsePrefix("10.7.0.2/24")); return nil })
 	if err == nil || err.Error() != "rule set: missing: masquerade 10.7.0.2" {
@@ -306,11 +306,11 @@ func TestKernelCheck(t *testing.T) {
 func TestKernelBaseIsRenewed(t *testing.T) {
 	ns := kerneltest.NS(t)
 	table := open(t, ns)
-	change(t, table, everything)
+	mustUpdate(t, table, everything)
 	good := nfttest.Ruleset(t, ns)
 	kerneltest.Tool(t, ns, "flush chain inet cnibox version\nadd rule inet cnibox version return comment \"base ruleset 0\"\nflush chain inet cnibox guard", "nft", "-f", "-")
-	change(t, table, func(x *nft.Tx) error { x.Masquerade(other, netip.MustParsePrefix(two4+"/24")); return nil })
-	change(t, table, func(x *nft.Tx) error { x.Release(other); return nil })
+	mustUpdate(t, table, func(x *nft.Tx) error { x.Masquerade(other, netip.MustParsePrefix(two4+"/24")); return nil })
+	mustUpdate(t, table, func(x *nft.Tx) error { x.Release(other); return nil })
 	if got := nfttest.Ruleset(t, ns); got != good {
 		t.Errorf("got\n%s\nwant\n%s", got, good)
 	}
@@ -324,8 +324,8 @@ func TestKernelBaseIsRenewed(t *testing.T) {
 		"flush chain inet cnibox hairpin-fd00_9__-64\nflush chain inet cnibox version": third,
 	} {
 		kerneltest.Tool(t, ns, flush, "nft", "-f", "-")
-		change(t, table, by)
-		change(t, table, func(x *nft.Tx) error { x.Release(other); return nil })
+		mustUpdate(t, table, by)
+		mustUpdate(t, table, func(x *nft.Tx) error { x.Release(other); return nil })
 		if got := nfttest.Ruleset(t, ns); got != good {
 			t.Errorf("after %q: got\n%s\nwant\n%s", flush, got, good)
 		}
@@ -384,7 +384,7 @@ func TestKernelLockWithoutFile(t *testing.T) {
 	if err := <-done; err != nil {
 		t.Fatal(err)
 	}
-	change(t, table, everything)
+	mustUpdate(t, table, everything)
 }
 
 // Elements of owners with long or unusual names are distinguished.
@@ -392,13 +392,13 @@ func TestKernelLongOwnerNames(t *testing.T) {
 	ns := kerneltest.NS(t)
 	table := open(t, ns)
 	long := spec.Attachment{Network: strings.Repeat("n", 200), ContainerID: "a\"b\nc", IfName: "eth0"}
-	change(t, table, func(x *nft.Tx) error { return x.PortMap(long, mapping(6, 80, one4)) })
+	mustUpdate(t, table, func(x *nft.Tx) error { return x.PortMap(long, mapping(6, 80, one4)) })
 	err := table.Update(context.Background(), func(x *nft.Tx) error { return x.PortMap(other, mapping(6, 80, two4)) })
 	var taken *nft.TakenError
 	if !errors.As(err, &taken) || taken.OwnerKey() != long.Key() || taken.Owner().Key() == taken.OwnerKey() {
 		t.Errorf("got %v", err)
 	}
-	change(t, table, func(x *nft.Tx) error { x.Release(long); return nil })
+	mustUpdate(t, table, func(x *nft.Tx) error { x.Release(long); return nil })
 	if owned, _ := table.Owned(long); len(owned) > 0 {
 		t.Errorf("left %v", owned)
 	}
@@ -412,7 +412,7 @@ func TestKernelThousandAttachments(t *testing.T) {
 		o := spec.Attachment{Network: "net1", ContainerID: "c" + strconv.Itoa(i), IfName: "eth0"}
 		ip := netip.AddrFrom4([4]byte{10, 1, byte(i >> 8), byte(i)})
 		start := time.Now()
-		change(t, table, func(x *nft.Tx) error {
+		mustUpdate(t, table, func(x *nft.Tx) error {
 			x.Masquerade(o, netip.PrefixFrom(ip, 16))
 			m := mapping(6, uint16(10000+i), ip.String())
 			m.TargetPrefix = netip.PrefixFrom(ip, 16)
@@ -427,7 +427,7 @@ func TestKernelThousandAttachments(t *testing.T) {
 	var added, released, read []time.Duration
 	for i := range 20 {
 		start := time.Now()
-		change(t, table, func(x *nft.Tx) error {
+		mustUpdate(t, table, func(x *nft.Tx) error {
 			x.Release(spec.Attachment{Network: "net1", ContainerID: "c" + strconv.Itoa(500+i), IfName: "eth0"})
 			return nil
 		})
@@ -451,6 +451,6 @@ func BenchmarkKernelAdd(b *testing.B) {
 	for i := 0; b.Loop(); i++ {
 		o := spec.Attachment{Network: "net1", ContainerID: strconv.Itoa(i), IfName: "eth0"}
 		ip := netip.AddrFrom4([4]byte{10, byte(i >> 16), byte(i >> 8), byte(i)})
-		change(b, table, func(x *nft.Tx) error { x.Masquerade(o, netip.PrefixFrom(ip, 8)); return nil })
+		mustUpdate(b, table, func(x *nft.Tx) error { x.Masquerade(o, netip.PrefixFrom(ip, 8)); return nil })
 	}
 }

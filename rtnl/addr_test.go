@@ -14,8 +14,8 @@ import (
 	"cnibox/rtnl"
 )
 
-// pair makes a veth pair in two namespaces, set up if requested.
-func pair(t *testing.T, up bool) (host, cont *netns.NS, h, c *rtnl.Conn, a, b *rtnl.Link) {
+// vethPair makes a veth pair in two namespaces, set up if requested.
+func vethPair(t *testing.T, up bool) (host, cont *netns.NS, h, c *rtnl.Conn, a, b *rtnl.Link) {
 	t.Helper()
 	host, cont = kerneltest.NS(t), kerneltest.NS(t)
 	h, c = kerneltest.Dial(t, host), kerneltest.Dial(t, cont)
@@ -48,7 +48,7 @@ func waitCarrier(t *testing.T, c *rtnl.Conn, l *rtnl.Link) {
 }
 
 func TestKernelAddr(t *testing.T) {
-	_, _, c, _, l, _ := pair(t, false)
+	_, _, c, _, l, _ := vethPair(t, false)
 	other, err := c.CreateLink(rtnl.LinkSpec{Name: "other", Kind: rtnl.Bridge{}})
 	if err != nil {
 		t.Fatal(err)
@@ -95,7 +95,7 @@ func TestKernelAddr(t *testing.T) {
 // starts when there is a carrier.
 func TestKernelWaitAddrs(t *testing.T) {
 	t.Parallel()
-	_, _, h, c, a, b := pair(t, false)
+	_, _, h, c, a, b := vethPair(t, false)
 	addr := rtnl.Addr{Prefix: netip.MustParsePrefix("2001:db8::2/64")}
 	if err := h.Do(rtnl.ChangeLink(a.Index, rtnl.LinkChange{Up: ptr(true)}), rtnl.NewAddr(a.Index, addr)); err != nil {
 		t.Fatal(err)
@@ -122,7 +122,7 @@ func TestKernelWaitAddrs(t *testing.T) {
 
 func TestKernelDuplicateAddress(t *testing.T) {
 	t.Parallel()
-	_, cont, h, c, a, b := pair(t, true)
+	_, cont, h, c, a, b := vethPair(t, true)
 	prefix := netip.MustParsePrefix("2001:db8::2/64")
 	if err := c.AddAddr(b.Index, rtnl.Addr{Prefix: prefix, NoDAD: true}); err != nil {
 		t.Fatal(err)
@@ -139,7 +139,7 @@ func TestKernelDuplicateAddress(t *testing.T) {
 // afterwards.
 func TestKernelWaitAddrsCancelled(t *testing.T) {
 	t.Parallel()
-	_, _, h, _, a, _ := pair(t, false)
+	_, _, h, _, a, _ := vethPair(t, false)
 	if err := h.AddAddr(a.Index, rtnl.Addr{Prefix: netip.MustParsePrefix("2001:db8::2/64")}); err != nil {
 		t.Fatal(err)
 	}
@@ -153,7 +153,7 @@ func TestKernelWaitAddrsCancelled(t *testing.T) {
 
 // A notification of the kernel ends the wait.
 func TestKernelListen(t *testing.T) {
-	_, _, h, _, a, _ := pair(t, true)
+	_, _, h, _, a, _ := vethPair(t, true)
 	events, err := rtnl.Listen(h, unix.RTMGRP_IPV6_IFADDR)
 	if err != nil {
 		t.Fatal(err)
@@ -197,7 +197,7 @@ func TestKernelWaitUp(t *testing.T) {
 
 // LinksWith returns the links with an address, and no others.
 func TestKernelLinksWith(t *testing.T) {
-	_, _, c, _, l, _ := pair(t, false)
+	_, _, c, _, l, _ := vethPair(t, false)
 	links, err := c.LinksWith(l.MAC)
 	if err != nil || len(links) != 1 || links[0].Name != l.Name {
 		t.Errorf("got %v, %v, want %s alone", links, err, l.Name)
@@ -209,7 +209,7 @@ func TestKernelLinksWith(t *testing.T) {
 
 // AllAddrs returns the addresses of all links by index.
 func TestKernelAllAddrs(t *testing.T) {
-	_, _, c, _, l, _ := pair(t, false)
+	_, _, c, _, l, _ := vethPair(t, false)
 	other, err := c.CreateLink(rtnl.LinkSpec{Name: "other", Kind: rtnl.Bridge{}})
 	if err != nil {
 		t.Fatal(err)

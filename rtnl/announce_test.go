@@ -19,7 +19,7 @@ import (
 // An announcement replaces the MAC address of the former owner in the neighbour table, for each
 // family.
 func TestKernelAnnounce(t *testing.T) {
-	host, cont, h, c, a, b := pair(t, true)
+	host, cont, h, c, a, b := vethPair(t, true)
 	addrs := []netip.Addr{netip.MustParseAddr("10.1.0.2"), netip.MustParseAddr("2001:db8::2")}
 	err := h.Do(
 		rtnl.NewAddr(a.Index, rtnl.Addr{Prefix: netip.MustParsePrefix("10.1.0.1/24")}),

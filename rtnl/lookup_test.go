@@ -13,7 +13,7 @@ import (
 // LookupRoute follows routing rules and returns the route in the table, not that for the single
 // address.
 func TestKernelLookupRoute(t *testing.T) {
-	c, link := routed(t)
+	c, link := linkWithAddrs(t)
 	for _, r := range []rtnl.Route{
 		{Dst: netip.MustParsePrefix("192.0.2.0/24"), GW: netip.MustParseAddr("10.1.0.1")},
 		{Dst: netip.MustParsePrefix("192.0.2.0/25"), GW: netip.MustParseAddr("10.1.0.2"), Table: 100},
@@ -52,7 +52,7 @@ func TestKernelLookupRoute(t *testing.T) {
 
 // An address may have no neighbour entry. The names of states are those of ip(8).
 func TestKernelNeighbour(t *testing.T) {
-	c, link := routed(t)
+	c, link := linkWithAddrs(t)
 	none, err := c.Neighbour(netip.MustParseAddr("10.1.0.77"), link)
 	if err != nil || none.Usable() || none.StateText() != "none" {
 		t.Errorf("got %+v, %v", none, err)

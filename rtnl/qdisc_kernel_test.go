@@ -11,8 +11,8 @@ import (
 	"cnibox/rtnl"
 )
 
-// shaped returns a socket, a veth and an IFB.
-func shaped(t *testing.T) (c *rtnl.Conn, veth, ifb *rtnl.Link) {
+// vethAndIFB returns a socket, a veth and an IFB.
+func vethAndIFB(t *testing.T) (c *rtnl.Conn, veth, ifb *rtnl.Link) {
 	t.Helper()
 	c = kerneltest.Dial(t, kerneltest.NS(t))
 	veth = create(t, c, rtnl.LinkSpec{Name: "v0", Peer: &rtnl.LinkSpec{Name: "v1"}, Up: true})
@@ -24,7 +24,7 @@ func shaped(t *testing.T) (c *rtnl.Conn, veth, ifb *rtnl.Link) {
 }
 
 func TestKernelTokenBucket(t *testing.T) {
-	c, veth, _ := shaped(t)
+	c, veth, _ := vethAndIFB(t)
 	root, ingress, err := c.Qdiscs(veth.Index)
 	if err != nil || root != nil || ingress != nil {
 		t.Fatalf("before: got %+v, %+v, %v", root, ingress, err)
@@ -57,7 +57,7 @@ func TestKernelTokenBucket(t *testing.T) {
 }
 
 func TestKernelRedirect(t *testing.T) {
-	c, veth, ifb := shaped(t)
+	c, veth, ifb := vethAndIFB(t)
 	if to, err := c.Redirects(veth.Index); err != nil || to != nil {
 		t.Errorf("without anything: got %v, %v", to, err)
 	}
@@ -86,7 +86,7 @@ func TestKernelRedirect(t *testing.T) {
 
 // fq_codel is added below the token bucket filter, which keeps its settings.
 func TestKernelFQCodel(t *testing.T) {
-	c, veth, _ := shaped(t)
+	c, veth, _ := vethAndIFB(t)
 	want := rtnl.TBF{Rate: 1e6, Burst: 10000, Limit: 35000}
 	if err := c.Do(rtnl.NewTBF(veth.Index, want)); err != nil {
 		t.Fatal(err)

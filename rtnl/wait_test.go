@@ -26,7 +26,7 @@ func TestKernelWaitChecksAfterTimeout(t *testing.T) {
 	over, cancel := context.WithCancel(context.Background())
 	cancel()
 	t.Run("WaitAddrs", func(t *testing.T) {
-		_, _, h, _, a, _ := pair(t, false) // an address without a carrier stays tentative
+		_, _, h, _, a, _ := vethPair(t, false) // an address without a carrier stays tentative
 		addr := rtnl.Addr{Prefix: netip.MustParsePrefix("2001:db8::2/64")}
 		if err := h.AddAddr(a.Index, addr); err != nil {
 			t.Fatal(err)
@@ -44,7 +44,7 @@ func TestKernelWaitChecksAfterTimeout(t *testing.T) {
 		}
 	})
 	t.Run("WaitUp", func(t *testing.T) {
-		_, _, h, c, a, b := pair(t, false)
+		_, _, h, c, a, b := vethPair(t, false)
 		if err := h.SetLink(a.Index, rtnl.LinkChange{Up: ptr(true)}); err != nil {
 			t.Fatal(err)
 		}

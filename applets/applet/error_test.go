@@ -52,7 +52,7 @@ func TestServeBadVariable(t *testing.T) {
 }
 
 // A bad variable is reported even if nothing arrives on stdin.
-func TestServeBadVariableSilentStdin(t *testing.T) {
+func TestServeBadVariableWithoutStdin(t *testing.T) {
 	start := time.Now()
 	code, out, _ := serve(call{verb: "ADD", applet: addApplet(nil), env: map[string]string{"CNI_IFNAME": "a/b"}, stdin: pipe(t, "")})
 	if code != 1 || !strings.Contains(out, `"code": 4`) || !strings.Contains(out, `"cniVersion": "1.1.0"`) {

@@ -39,8 +39,8 @@ func TestLogLine(t *testing.T) {
 	}
 }
 
-// logging runs ADD of an applet with CNIBOX_LOG.
-func logging(t *testing.T, where, conf string, add func(context.Context, *spec.Request) (*spec.Result, error)) (exit int, stdout, stderr string) {
+// addWithLog runs ADD of an applet with CNIBOX_LOG.
+func addWithLog(t *testing.T, where, conf string, add func(context.Context, *spec.Request) (*spec.Result, error)) (exit int, stdout, stderr string) {
 	t.Helper()
 	env := map[string]string{
 		LogEnv: where, "CNI_COMMAND": "ADD", "CNI_CONTAINERID": "c1", "CNI_IFNAME": "eth0", "CNI_NETNS": "/var/run/netns/x", "CNI_PATH": "/bin",
@@ -62,18 +62,18 @@ func succeed(context.Context, *spec.Request) (*spec.Result, error) { return new(
 // Each call adds a line to a file that only root can read.
 func TestLogFile(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "log")
-	if exit, _, stderr := logging(t, file, logConf, succeed); exit != 0 || stderr != "" {
+	if exit, _, stderr := addWithLog(t, file, logConf, succeed); exit != 0 || stderr != "" {
 		t.Fatalf("exit %d: %s", exit, stderr)
 	}
 	for _, code := range []int{spec.CodeHost, spec.CodeConfig} {
-		exit, _, stderr := logging(t, file, logConf, func(_ context.Context, r *spec.Request) (*spec.Result, error) {
+		exit, _, stderr := addWithLog(t, file, logConf, func(_ context.Context, r *spec.Request) (*spec.Result, error) {
 			return nil, spec.Errorf(code, "a %s", "reason")
 		})
 		if exit != 1 || stderr != "" {
 			t.Fatalf("exit %d: %s", exit, stderr)
 		}
 	}
-	if exit, _, _ := logging(t, file, logConf[:len(logConf)-2], succeed); exit != 1 {
+	if exit, _, _ := addWithLog(t, file, logConf[:len(logConf)-2], succeed); exit != 1 {
 		t.Fatalf("exit %d", exit)
 	}
 	text, err := os.ReadFile(file)
@@ -112,7 +112,7 @@ func TestLogUnwritable(t *testing.T) {
 	}
 	defer reader.Close()
 	for _, where := range []string{link, fifo, dir, "/dev/full", filepath.Join(dir, "none", "log"), "relative", "Syslog"} {
-		exit, stdout, stderr := logging(t, where, logConf, succeed)
+		exit, stdout, stderr := addWithLog(t, where, logConf, succeed)
 		if exit != 0 || !strings.HasPrefix(stdout, "{") || strings.Count(stderr, "\n") != 1 || !strings.HasPrefix(stderr, "cnibox test: CNIBOX_LOG: ") {
 			t.Errorf("%s: exit %d, %q, %q", where, exit, stdout, stderr)
 		}
@@ -123,11 +123,11 @@ func TestLogUnwritable(t *testing.T) {
 }
 
 func TestLogStderr(t *testing.T) {
-	exit, _, stderr := logging(t, "stderr", logConf, succeed)
+	exit, _, stderr := addWithLog(t, "stderr", logConf, succeed)
 	if exit != 0 || !regexp.MustCompile(`^time=\S+ level=INFO msg=ADD .* exit=0\n$`).MatchString(stderr) {
 		t.Errorf("exit %d: %q", exit, stderr)
 	}
-	if _, _, stderr := logging(t, "", logConf, succeed); stderr != "" {
+	if _, _, stderr := addWithLog(t, "", logConf, succeed); stderr != "" {
 		t.Errorf("without the variable: %q", stderr)
 	}
 }

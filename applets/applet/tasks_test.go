@@ -80,7 +80,7 @@ func TestMain(m *testing.M) {
 
 // RLIMIT_NPROC limits ordinary users: if it leaves few tasks, threads are reserved; if too few, ADD
 // returns code 11.
-func TestKernelTasksOfUser(t *testing.T) {
+func TestKernelUserTasksLimited(t *testing.T) {
 	if os.Getuid() != 0 || !firstUserNS() {
 		t.Skip("SKIPPED: only root may start a process of another user")
 	}

@@ -47,7 +47,7 @@ func NewBridged(t *testing.T) *Bridged {
 		path := filepath.Join(dir, id)
 		n.NoError(os.Symlink(c.Path, path))
 		c.Path = path
-		n.cable(rtnl.LinkSpec{Name: "v" + id, Master: br}, c.NS)
+		n.addVeth(rtnl.LinkSpec{Name: "v" + id, Master: br}, c.NS)
 		last := id[1:] // last digit of the addresses
 		n.Configure(c.NS, "10.9.0.1"+last+"/24", "fd00:9::1"+last+"/64", "10.9.0.1", "fd00:9::1")
 		// As hairpinMode of bridge: with br_netfilter, a container reaches its own published port
@@ -57,15 +57,15 @@ func NewBridged(t *testing.T) *Bridged {
 		})
 	}
 	kerneltest.LoUp(t, n.Outside)
-	n.cable(rtnl.LinkSpec{Name: "out0"}, n.Outside)
+	n.addVeth(rtnl.LinkSpec{Name: "out0"}, n.Outside)
 	kerneltest.Address(t, n.NS, "out0", "192.0.2.1/24", "fd00:2::1/64")
 	n.Configure(n.Outside, "192.0.2.2/24", "fd00:2::2/64", "192.0.2.1", "fd00:2::1")
-	n.settle()
+	n.waitReady()
 	return n
 }
 
-// cable connects the host with eth0 of a namespace by a veth pair.
-func (n *Bridged) cable(l rtnl.LinkSpec, ns *netns.NS) {
+// addVeth connects the host with eth0 of a namespace by a veth pair.
+func (n *Bridged) addVeth(l rtnl.LinkSpec, ns *netns.NS) {
 	n.Helper()
 	n.NoError(ns.SetSysctl("net/ipv6/conf/default/accept_dad", "0"))
 	l.Up, l.Peer = true, &rtnl.LinkSpec{Name: "eth0", NS: ns}
@@ -88,9 +88,9 @@ func (n *Bridged) AttackLocal(ns *netns.NS, gw string) {
 	})
 }
 
-// settle waits for carriers and neighbours. Otherwise a test that expects no packet could succeed
+// waitReady waits for carriers and neighbours. Otherwise a test that expects no packet could succeed
 // because the network does not work yet.
-func (n *Bridged) settle() {
+func (n *Bridged) waitReady() {
 	n.Helper()
 	ctx, cancel := context.WithTimeout(n.Context(), kerneltest.Timeout(20*time.Second))
 	defer cancel()

@@ -461,11 +461,11 @@ func NeedShaping(t testing.TB) {
 	})
 }
 
-// rare are options that the kernels outside the guests may lack.
-var rare = []string{"CONFIG_DUMMY", "CONFIG_IPVLAN", "CONFIG_VLAN_8021Q", "CONFIG_NET_VRF"}
+// rareFeatures are options that the kernels outside the guests may lack.
+var rareFeatures = []string{"CONFIG_DUMMY", "CONFIG_IPVLAN", "CONFIG_VLAN_8021Q", "CONFIG_NET_VRF"}
 
 // Elsewhere reports whether the test runs in a guest of make test-vm for a plugin that needs no
 // guest. Tests with many calls skip it there, since they take a tenth of the time outside.
 func Elsewhere(plugin string) bool {
-	return kerneltest.Guest() && !slices.Contains(rare, Plugins[plugin].Feature)
+	return kerneltest.Guest() && !slices.Contains(rareFeatures, Plugins[plugin].Feature)
 }

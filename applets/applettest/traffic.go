@@ -103,8 +103,8 @@ func Connect(ns *netns.NS, network, addr string, timeout time.Duration) (c net.C
 	}
 }
 
-// EchoLines returns each line to TCP port 80 of a namespace until the test ends. The first line of
-// an answer has the name and the client's address, unless the name is empty.
+// EchoLines echoes each line that TCP port 80 of a namespace receives until the test ends. The first
+// line of an answer has the name and the client's address, unless the name is empty.
 func (h *Host) EchoLines(ns *netns.NS, name string) (l net.Listener) {
 	h.Helper()
 	h.NoError(ns.Do(func() (err error) { l, err = net.Listen("tcp", "[::]:80"); return err }))

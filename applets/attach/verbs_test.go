@@ -29,7 +29,7 @@ func TestKernelDel(t *testing.T) {
 }
 
 // DEL succeeds whatever is missing, and releases the rest.
-func TestKernelDelMissing(t *testing.T) {
+func TestKernelDelWithMissingParts(t *testing.T) {
 	for name, tt := range map[string]struct {
 		spoil func(f *fake)
 		keys  string

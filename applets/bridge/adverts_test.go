@@ -18,8 +18,8 @@ import (
 	"cnibox/spec"
 )
 
-// rogue is the prefix that a container advertises.
-const rogue = "2001:db8:bad::"
+// advertisedPrefix is the prefix that a container advertises.
+const advertisedPrefix = "2001:db8:bad::"
 
 // advert returns an IPv6 packet to all nodes with a router advertisement (RFC 4861, section 4.2)
 // for a default route and a prefix with autonomous addresses. With options it follows a destination
@@ -27,7 +27,7 @@ const rogue = "2001:db8:bad::"
 func advert(from netip.Addr, options bool) []byte {
 	icmp := []byte{134, 0, 0, 0, 64, 0, 0x07, 0x08, 0, 0, 0, 0, 0, 0, 0, 0,
 		3, 4, 64, 0xc0, 0, 0, 0x0e, 0x10, 0, 0, 0x0e, 0x10, 0, 0, 0, 0}
-	icmp = append(icmp, netip.MustParseAddr(rogue).AsSlice()...)
+	icmp = append(icmp, netip.MustParseAddr(advertisedPrefix).AsSlice()...)
 	to := netip.MustParseAddr("ff02::1")
 	pseudo := append(append(from.AsSlice(), to.AsSlice()...), 0, 0, 0, byte(len(icmp)), 0, 0, 0, unix.IPPROTO_ICMPV6)
 	sum := uint32(0)
@@ -94,7 +94,8 @@ func advertise(t *testing.T, p applettest.Container, options bool, tags ...uint1
 	}
 }
 
-// acceptedFrom returns the addresses and routes that a container has added because of an advertisement.
+// acceptedFrom returns the addresses and routes that a container has added because of an
+// advertisement.
 func acceptedFrom(t *testing.T, p applettest.Container) (taken []string) {
 	t.Helper()
 	c := kerneltest.Dial(t, p.NS)

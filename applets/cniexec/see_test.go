@@ -270,7 +270,7 @@ func TestSeeTreeFits(t *testing.T) {
 }
 
 // The output is as wide as the terminal, and coloured unless NO_COLOR is set.
-func TestSeeTerminal(t *testing.T) {
+func TestSeeFitsTerminal(t *testing.T) {
 	f := runtimes(t)
 	const fault = "rule set: missing: tcp dport 8080 -> 10.88.0.5:80, udp dport 5353 -> 10.88.0.5:5353"
 	faulty := false // CHECK has found the fault in the first entry
@@ -469,7 +469,7 @@ func TestPortsOnlyWithPortmap(t *testing.T) {
 }
 
 // A container counts once if it has an address of each family, also if its leases are stale.
-func TestSeeTwoFamilies(t *testing.T) {
+func TestSeeDualStackCountedOnce(t *testing.T) {
 	f := newFixture(t)
 	f.write(chain.Entry{NetworkName: "dual", ContainerID: "c1", IfName: "eth0", NetNS: f.netns("ns"), Config: []byte(`{"name":"dual","plugins":[
 		{"type":"ptp","ipam":{"type":"host-local","ranges":[[{"subnet":"10.88.0.0/24"}],[{"subnet":"fd00:88::/64"}]]}}]}`)})

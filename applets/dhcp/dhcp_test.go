@@ -164,7 +164,7 @@ func startDHCP(t *testing.T, args ...string) (socket string, stop func()) {
 }
 
 // The reference's plugin reports the error of the daemon.
-func TestDHCPForeignPlugin(t *testing.T) {
+func TestDHCPReferencePlugin(t *testing.T) {
 	socket, _ := startDHCP(t)
 	_, err := rpc.DialHTTP("unix", socket)
 	if err == nil || !strings.Contains(err.Error(), "must both be of this version of cnibox") {
@@ -173,7 +173,7 @@ func TestDHCPForeignPlugin(t *testing.T) {
 }
 
 // A daemon of the reference or of another version is recognized by its answer.
-func TestDHCPForeignDaemon(t *testing.T) {
+func TestDHCPOtherDaemon(t *testing.T) {
 	tests := map[string]struct {
 		serve func(net.Listener)
 		want  string
@@ -205,7 +205,7 @@ func TestDHCPForeignDaemon(t *testing.T) {
 }
 
 // Verbs, even ADD, do not wait for a listener that does not answer.
-func TestDHCPSilentDaemon(t *testing.T) {
+func TestDHCPDaemonWithoutAnswer(t *testing.T) {
 	t.Parallel()
 	socket := filepath.Join(t.TempDir(), "s")
 	l, err := net.Listen("unix", socket) // accepts no connection
@@ -222,7 +222,7 @@ func TestDHCPSilentDaemon(t *testing.T) {
 }
 
 // The daemon answers a plugin of another version at once, and the plugin sees the version mismatch.
-func TestDHCPOtherPlugin(t *testing.T) {
+func TestDHCPPluginOfOtherVersion(t *testing.T) {
 	socket, _ := startDHCP(t)
 	conn, err := net.Dial("unix", socket)
 	if err != nil {

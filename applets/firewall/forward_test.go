@@ -43,7 +43,7 @@ func (n *bridged) dropForward() {
 
 // If the policy of FORWARD becomes DROP after ADD, as when Docker starts, egress, traffic between
 // containers and published ports still work in both families, and nothing else.
-func TestKernelFirewallForwardDropsLater(t *testing.T) {
+func TestKernelFirewallForwardDropAfterAdd(t *testing.T) {
 	for _, backend := range []string{"", "iptables"} {
 		t.Run("backend "+backend, func(t *testing.T) {
 			n := newBridged(t)

@@ -13,7 +13,7 @@ import (
 
 // A second ADD is an error that changes nothing, and so is one of another network for the same
 // interface name.
-func TestKernelFlannelTwice(t *testing.T) {
+func TestKernelFlannelSecondAdd(t *testing.T) {
 	h := applettest.NewHost(t)
 	h.SubnetEnv()
 	p := h.Container("ctr")
@@ -41,7 +41,7 @@ func TestKernelFlannelTwice(t *testing.T) {
 
 // DEL succeeds if the namespace is gone, empty or a regular file, and if the configuration or the
 // state is incomplete. It deletes everything on the host.
-func TestKernelFlannelDelTolerates(t *testing.T) {
+func TestKernelFlannelDelWithMissingParts(t *testing.T) {
 	h := applettest.NewHost(t)
 	h.SubnetEnv()
 	conf := applettest.FlannelConf

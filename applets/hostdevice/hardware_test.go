@@ -155,7 +155,7 @@ func (c *card) virtio() string {
 func (c *card) waitReturned() {
 	c.Helper()
 	kerneltest.Eventually(c.T, "the card on the host", func() error {
-		if delRestores, _ := filepath.Glob(c.virtio() + "/net/*"); len(delRestores) == 0 {
+		if back, _ := filepath.Glob(c.virtio() + "/net/*"); len(back) == 0 {
 			return errors.New("the card did not come back")
 		}
 		return nil

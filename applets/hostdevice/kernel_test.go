@@ -64,8 +64,8 @@ func TestKernelHostDevice(t *testing.T) {
 	}
 }
 
-// returnToHost moves the link of a container to the host under another name, down and with its alias,
-// as the kernel does with hardware when the namespace ends.
+// returnToHost moves the link of a container to the host under another name, down and with its
+// alias, as the kernel does with hardware when the namespace ends.
 func returnToHost(h *applettest.Host, p applettest.Container, name string) {
 	h.Helper()
 	c := kerneltest.Dial(h.T, p.NS)
@@ -156,9 +156,9 @@ func TestKernelHostDeviceNameInUse(t *testing.T) {
 		t.Fatal(err)
 	}
 	h.Must(spec.Del, "host-device", conf, p)
-	delRestores := kerneltest.Link(t, c, "dev")
-	if delRestores.Alias != "nic0" || len(kerneltest.Links(t, p.NS)) != 1 {
-		t.Errorf("on the host: %+v", delRestores)
+	back := kerneltest.Link(t, c, "dev")
+	if back.Alias != "nic0" || len(kerneltest.Links(t, p.NS)) != 1 {
+		t.Errorf("on the host: %+v", back)
 	}
 	if leases, _ := filepath.Glob(h.Dir + "/demo/10.*"); len(leases) != 0 {
 		t.Errorf("the lease is kept: %v", leases)

@@ -25,8 +25,8 @@ func addNamesake(h *applettest.Host, name string, addr net.HardwareAddr) {
 	setLink(h.T, h.NS, name, rtnl.LinkChange{Alias: new("second")})
 }
 
-// containerWithLinks returns a container in which the indexes of the host's links are in use, so that the
-// kernel changes the index of a moved link.
+// containerWithLinks returns a container in which the indexes of the host's links are in use, so
+// that the kernel changes the index of a moved link.
 func containerWithLinks(h *applettest.Host, id string) applettest.Container {
 	h.Helper()
 	p := h.Container(id)
@@ -100,7 +100,8 @@ func TestKernelHostDeviceNameReused(t *testing.T) {
 	}
 }
 
-// delRestores calls DEL, and requires that nic0 on the host is the peer of a link again, as before ADD.
+// delRestores calls DEL, and requires that nic0 on the host is the peer of a link again, as before
+// ADD.
 func delRestores(h *applettest.Host, p applettest.Container, ifName, wire, alias string, addr net.HardwareAddr) {
 	h.Helper()
 	h.Must(spec.Del, "host-device", applettest.DeviceConf("nic0"), p, "CNI_IFNAME="+ifName)

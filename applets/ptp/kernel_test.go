@@ -91,8 +91,8 @@ func endlessDAD(t *testing.T, namespaces ...*netns.NS) {
 	}
 }
 
-// waitLinkLocal waits until a link has an IPv6 link-local address that is not tentative. Without one the
-// kernel does not resolve neighbours for forwarded packets.
+// waitLinkLocal waits until a link has an IPv6 link-local address that is not tentative. Without
+// one the kernel does not resolve neighbours for forwarded packets.
 func waitLinkLocal(t *testing.T, ns *netns.NS, l rtnl.Link) {
 	t.Helper()
 	c := kerneltest.Dial(t, ns)

@@ -218,7 +218,7 @@ func TestKernelTuningRefusedByKernel(t *testing.T) {
 }
 
 // DEL deletes the record even if the namespace or the link is gone.
-func TestKernelTuningDelTolerates(t *testing.T) {
+func TestKernelTuningDelWithMissingParts(t *testing.T) {
 	for name, spoil := range map[string]func(b *fixture, c *rtnl.Conn) spec.Call{
 		"no link":         func(b *fixture, c *rtnl.Conn) spec.Call { c.DelLink("eth0"); return b.Cont.Call() },
 		"empty netns":     func(b *fixture, c *rtnl.Conn) spec.Call { k := b.Cont.Call(); k.NetNS = ""; return k },

@@ -14,7 +14,7 @@ import (
 	"cnibox/internal/flock"
 )
 
-func hold(t *testing.T, path string) func() {
+func mustLock(t *testing.T, path string) func() {
 	t.Helper()
 	unlock, err := flock.Exclusive(t.Context(), path, 0o600)
 	if err != nil {
@@ -25,7 +25,7 @@ func hold(t *testing.T, path string) func() {
 
 func TestExclusiveWaits(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "lock")
-	unlock := hold(t, path)
+	unlock := mustLock(t, path)
 	got := make(chan error, 1)
 	go func() {
 		again, err := flock.Exclusive(context.Background(), path, 0o600)
@@ -52,7 +52,7 @@ func TestExclusiveWaits(t *testing.T) {
 
 func TestCancelledWaiterReleases(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "lock")
-	unlock := hold(t, path)
+	unlock := mustLock(t, path)
 	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Millisecond)
 	defer cancel()
 	if _, err := flock.Exclusive(ctx, path, 0o600); !errors.Is(err, context.DeadlineExceeded) {
@@ -73,7 +73,7 @@ func TestCancelledWaiterReleases(t *testing.T) {
 // on two files of one path would not exclude each other.
 func TestLockFileDeletedByHolder(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "lock")
-	unlock := hold(t, path)
+	unlock := mustLock(t, path)
 	got := make(chan func(), 1)
 	go func() {
 		again, err := flock.Exclusive(context.Background(), path, 0o600)

@@ -16,7 +16,7 @@ func TestTimeoutWithoutDeadline(t *testing.T) {
 	flock.Timeout = 20 * time.Millisecond
 	t.Cleanup(func() { flock.Timeout = 30 * time.Second })
 	path := filepath.Join(t.TempDir(), "lock")
-	unlock := hold(t, path)
+	unlock := mustLock(t, path)
 	got := make(chan error, 1)
 	go func() {
 		_, err := flock.Exclusive(context.Background(), path, 0o600)
@@ -32,5 +32,5 @@ func TestTimeoutWithoutDeadline(t *testing.T) {
 	}
 	unlock()
 	flock.Timeout = 10 * time.Second
-	hold(t, path)()
+	mustLock(t, path)()
 }

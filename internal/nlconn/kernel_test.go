@@ -62,7 +62,7 @@ func TestKernelOverflow(t *testing.T) {
 }
 
 // Another socket cannot answer instead of the kernel.
-func TestKernelSender(t *testing.T) {
+func TestKernelOtherSendersRefused(t *testing.T) {
 	c := connect(t)
 	var port uint32
 	err := c.Within(func(fd int) error {

@@ -10,7 +10,7 @@ import (
 
 // secs of a REQUEST is that of the preceding DISCOVER; every other message has the elapsed time
 // (RFC 2131).
-func TestSecs(t *testing.T) {
+func TestSecsOfRequest(t *testing.T) {
 	c := &client4{iface: &iface{link: &rtnl.Link{MAC: ourMAC}}, Settings: &Settings{}, begin: time.Now()}
 	l := &Lease{Address: netip.MustParsePrefix("10.9.0.10/24"), Server: []byte{10, 9, 0, 1}}
 	var secs uint16
@@ -32,7 +32,7 @@ func TestSecs(t *testing.T) {
 }
 
 // The elapsed time of the first message of an exchange is 0 (RFC 8415).
-func TestElapsed(t *testing.T) {
+func TestElapsedTime(t *testing.T) {
 	c := &client6{}
 	for _, kind := range []byte{solicit6, request6, solicit6} {
 		if m := c.message(kind, nil); m.elapsed != 0 {

@@ -13,7 +13,7 @@ func (discardStore) Kept() bool        { return true }
 func (discardStore) Drop() error       { return nil }
 
 // IPv4 is the first of two leases in any order of arrival.
-func TestPutOrder(t *testing.T) {
+func TestLeaseOrder(t *testing.T) {
 	h := Resume(State{}, Settings{}, discardStore{})
 	v4 := &Lease{Address: netip.MustParsePrefix("10.9.0.10/24")}
 	v6 := &Lease{Address: netip.MustParsePrefix("fd09::10/128")}
