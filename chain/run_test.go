@@ -273,11 +273,11 @@ func TestVerbsRefuseTarget(t *testing.T) {
 		})
 	}
 	for name, tg := range map[string]chain.RuntimeConf{
-		"no such namespace": bad(func(t *chain.RuntimeConf) { t.NetNS = "/nowhere" }),
-		"no namespace":      bad(func(t *chain.RuntimeConf) { t.NetNS = "/etc/passwd" }),
-		"empty":             bad(func(t *chain.RuntimeConf) { t.NetNS = "" }),
-		"our own, unmeant":  bad(func(t *chain.RuntimeConf) { t.NetNSOverride = false }),
-		"of the wrong type": bad(func(t *chain.RuntimeConf) { t.NetNS = "/dev/null" }),
+		"no such namespace":    bad(func(t *chain.RuntimeConf) { t.NetNS = "/nowhere" }),
+		"no namespace":         bad(func(t *chain.RuntimeConf) { t.NetNS = "/etc/passwd" }),
+		"empty":                bad(func(t *chain.RuntimeConf) { t.NetNS = "" }),
+		"own without override": bad(func(t *chain.RuntimeConf) { t.NetNSOverride = false }),
+		"of the wrong type":    bad(func(t *chain.RuntimeConf) { t.NetNS = "/dev/null" }),
 	} {
 		if _, err := w.Add(t.Context(), l, tg); code(err) != spec.CodeNetNS {
 			t.Errorf("%s: got %v", name, err)

@@ -96,7 +96,7 @@ func TestLeasesChangedWithoutIndex(t *testing.T) {
 		"freed by the reference": {func(t *testing.T, dir string) {
 			os.Remove(filepath.Join(dir, "net1/10.1.0.2"))
 		}, nil, nil},
-		"of another by now": {func(t *testing.T, dir string) {
+		"leased to another owner": {func(t *testing.T, dir string) {
 			os.WriteFile(filepath.Join(dir, "net1/10.1.0.2"), []byte("b\r\neth0"), 0o600)
 		}, nil, nil},
 		"moved by the reference": {func(t *testing.T, dir string) {

@@ -29,13 +29,13 @@ func TestKernelReleaseDeletesAllOfOwner(t *testing.T) {
 		return nil
 	}
 	for name, updates := range map[string][]func(*nft.Tx) error{
-		"once":                  {ports(8080, 8081)},
-		"the same again":        {ports(8080, 8081), ports(8080, 8081), masquerade},
-		"more of another call":  {ports(8080, 8081), ports(8082, 8083), ports(8083, 8084)},
-		"many":                  {ports(8080, 8180), masquerade},
-		"many after some":       {ports(8080, 8081), ports(8082, 8180)},
-		"some after many":       {ports(8082, 8180), ports(8080, 8081)},
-		"released and put anew": {ports(8080, 8180), func(x *nft.Tx) error { x.Release(owner, nft.KindPortMap); return ports(8080, 8081)(x) }},
+		"once":                     {ports(8080, 8081)},
+		"the same again":           {ports(8080, 8081), ports(8080, 8081), masquerade},
+		"more of another call":     {ports(8080, 8081), ports(8082, 8083), ports(8083, 8084)},
+		"many":                     {ports(8080, 8180), masquerade},
+		"many after some":          {ports(8080, 8081), ports(8082, 8180)},
+		"some after many":          {ports(8082, 8180), ports(8080, 8081)},
+		"released and added again": {ports(8080, 8180), func(x *nft.Tx) error { x.Release(owner, nft.KindPortMap); return ports(8080, 8081)(x) }},
 	} {
 		t.Run(name, func(t *testing.T) {
 			ns := kerneltest.NS(t)

@@ -50,7 +50,7 @@ func TestParseConditions(t *testing.T) {
 		"other family":      {tokens: "-s|fd00::1", err: "other address family"},
 		"other family, nft": {tokens: "ip saddr 10.0.0.1", ip6: true, err: `"ip saddr" is of the other`},
 		"long interface":    {tokens: "-i|abcdefghijklmnopq", err: "is not an interface"},
-		"mask of nothing":   {tokens: "--mark|1/0", err: "is not a mark"},
+		"mask 0":            {tokens: "--mark|1/0", err: "is not a mark"},
 		"unknown nft":       {tokens: "fib saddr type local", err: `"fib" is not understood`},
 		"verdict":           {tokens: "ip saddr 10.0.0.1 drop", err: `"drop" is not understood`},
 		"too many":          {tokens: "-s|" + strings.Repeat("10.0.0.1,", 299) + "10.0.0.1", err: "combinations"},

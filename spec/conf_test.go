@@ -61,21 +61,21 @@ func TestMACPrecedence(t *testing.T) {
 		want          string
 		code          int
 	}{
-		"none":          {`"x":1`, "", "", 0},
-		"all":           {rc + "," + cni + "," + key, arg, "02:00:00:00:00:01", 0},
-		"capitals":      {`"RuntimeConfig":{"Mac":"02:00:00:00:00:01"},` + key, arg, "02:00:00:00:00:01", 0},
-		"args.cni":      {cni + "," + key, arg, "02:00:00:00:00:02", 0},
-		"CNI_ARGS":      {key, arg, "02:00:00:00:00:03", 0},
-		"key":           {key, "", "02:00:00:00:00:04", 0},
-		"empty is none": {`"runtimeConfig":{"mac":""},` + key, "MAC=", "02:00:00:00:00:04", 0},
-		"InfiniBand":    {`"mac":"80:00:02:08:fe:80:00:00:00:00:00:00:02:03:c9:03:00:31:70:f1"`, "", "80:00:02:08:fe:80:00:00:00:00:00:00:02:03:c9:03:00:31:70:f1", 0},
-		"multicast":     {`"mac":"01:00:5e:00:00:01"`, "", "multicast", CodeConfig},
-		"zero":          {`"mac":"00:00:00:00:00:00"`, "", "is not a MAC address of an interface", CodeConfig},
-		"8 octets":      {`"mac":"02:00:00:00:00:00:00:01"`, "", "6 octets", CodeConfig},
-		"junk":          {`"runtimeConfig":{"mac":"x"}`, "", `runtimeConfig.mac: "x" is not`, CodeConfig},
-		"bad CNI_ARGS":  {`"x":1`, "MAC=x", `CNI_ARGS: MAC: "x"`, CodeEnv},
-		"a number":      {`"runtimeConfig":{"mac":1}`, "", `"runtimeConfig.mac" is a number`, CodeConfig},
-		"other args":    {`"args":{"podman_labels":[1],"cni":{"labels":[]}}`, "", "", 0},
+		"none":             {`"x":1`, "", "", 0},
+		"all":              {rc + "," + cni + "," + key, arg, "02:00:00:00:00:01", 0},
+		"capitals":         {`"RuntimeConfig":{"Mac":"02:00:00:00:00:01"},` + key, arg, "02:00:00:00:00:01", 0},
+		"args.cni":         {cni + "," + key, arg, "02:00:00:00:00:02", 0},
+		"CNI_ARGS":         {key, arg, "02:00:00:00:00:03", 0},
+		"key":              {key, "", "02:00:00:00:00:04", 0},
+		"empty is ignored": {`"runtimeConfig":{"mac":""},` + key, "MAC=", "02:00:00:00:00:04", 0},
+		"InfiniBand":       {`"mac":"80:00:02:08:fe:80:00:00:00:00:00:00:02:03:c9:03:00:31:70:f1"`, "", "80:00:02:08:fe:80:00:00:00:00:00:00:02:03:c9:03:00:31:70:f1", 0},
+		"multicast":        {`"mac":"01:00:5e:00:00:01"`, "", "multicast", CodeConfig},
+		"zero":             {`"mac":"00:00:00:00:00:00"`, "", "is not a MAC address of an interface", CodeConfig},
+		"8 octets":         {`"mac":"02:00:00:00:00:00:00:01"`, "", "6 octets", CodeConfig},
+		"junk":             {`"runtimeConfig":{"mac":"x"}`, "", `runtimeConfig.mac: "x" is not`, CodeConfig},
+		"bad CNI_ARGS":     {`"x":1`, "MAC=x", `CNI_ARGS: MAC: "x"`, CodeEnv},
+		"a number":         {`"runtimeConfig":{"mac":1}`, "", `"runtimeConfig.mac" is a number`, CodeConfig},
+		"other args":       {`"args":{"podman_labels":[1],"cni":{"labels":[]}}`, "", "", 0},
 	}
 	for name, tt := range tests {
 		t.Run(name, func(t *testing.T) {

@@ -22,17 +22,17 @@ func TestKernelNetNSChecked(t *testing.T) {
 		call       spec.Call
 		any, needs int // code for a plugin with AnyNetNS, and without
 	}{
-		"a namespace":  {spec.Call{Verb: spec.Add, NetNS: ns}, 0, 0},
-		"DEL of none":  {spec.Call{Verb: spec.Del}, 0, 0},
-		"DEL of gone":  {spec.Call{Verb: spec.Del, NetNS: "/nowhere"}, 0, 0},
-		"DEL of own":   {spec.Call{Verb: spec.Del, NetNS: own}, spec.CodeNetNS, spec.CodeNetNS},
-		"CHECK of own": {spec.Call{Verb: spec.Check, NetNS: own}, spec.CodeNetNS, spec.CodeNetNS},
-		"none":         {spec.Call{Verb: spec.Add}, 0, spec.CodeNetNS},
-		"gone":         {spec.Call{Verb: spec.Add, NetNS: "/nowhere"}, 0, spec.CodeNetNS},
-		"GET of gone":  {spec.Call{Verb: spec.Get, NetNS: "/nowhere"}, 0, spec.CodeUnknown},
-		"a file":       {spec.Call{Verb: spec.Get, NetNS: file}, 0, spec.CodeNetNS},
-		"own, meant":   {spec.Call{Verb: spec.Add, NetNS: own, NetNSOverride: true}, 0, 0},
-		"STATUS":       {spec.Call{Verb: spec.Status, NetNS: own}, 0, 0},
+		"a namespace":       {spec.Call{Verb: spec.Add, NetNS: ns}, 0, 0},
+		"DEL without path":  {spec.Call{Verb: spec.Del}, 0, 0},
+		"DEL of missing":    {spec.Call{Verb: spec.Del, NetNS: "/nowhere"}, 0, 0},
+		"DEL of own":        {spec.Call{Verb: spec.Del, NetNS: own}, spec.CodeNetNS, spec.CodeNetNS},
+		"CHECK of own":      {spec.Call{Verb: spec.Check, NetNS: own}, spec.CodeNetNS, spec.CodeNetNS},
+		"none":              {spec.Call{Verb: spec.Add}, 0, spec.CodeNetNS},
+		"gone":              {spec.Call{Verb: spec.Add, NetNS: "/nowhere"}, 0, spec.CodeNetNS},
+		"GET of missing":    {spec.Call{Verb: spec.Get, NetNS: "/nowhere"}, 0, spec.CodeUnknown},
+		"a file":            {spec.Call{Verb: spec.Get, NetNS: file}, 0, spec.CodeNetNS},
+		"own with override": {spec.Call{Verb: spec.Add, NetNS: own, NetNSOverride: true}, 0, 0},
+		"STATUS":            {spec.Call{Verb: spec.Status, NetNS: own}, 0, 0},
 	} {
 		t.Run(name, func(t *testing.T) {
 			for any, want := range map[bool]int{true: tt.any, false: tt.needs} {

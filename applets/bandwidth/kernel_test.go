@@ -136,8 +136,8 @@ func TestKernelBandwidthCheck(t *testing.T) {
 		"other burst": {func(w *applettest.Veth, _ *rtnl.Link) rtnl.Op {
 			return rtnl.ReplaceTBF(w.Host0.Index, rtnl.TBF{Rate: 1e6, Burst: 65000, Limit: 90536})
 		}, "Buffer"},
-		"the container's":    {func(w *applettest.Veth, _ *rtnl.Link) rtnl.Op { return rtnl.DropLink(w.Host0.Index) }, "eth0"},
-		"nothing is spoiled": {func(*applettest.Veth, *rtnl.Link) rtnl.Op { return rtnl.Op{} }, ""},
+		"the container's": {func(w *applettest.Veth, _ *rtnl.Link) rtnl.Op { return rtnl.DropLink(w.Host0.Index) }, "eth0"},
+		"unchanged":       {func(*applettest.Veth, *rtnl.Link) rtnl.Op { return rtnl.Op{} }, ""},
 	}
 	for name, tt := range tests {
 		t.Run(name, func(t *testing.T) {

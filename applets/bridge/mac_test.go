@@ -27,7 +27,7 @@ func TestKernelBridgeKeepsItsMAC(t *testing.T) {
 				t.Fatal(err)
 			}
 		},
-		"whose last port went": func(t *testing.T, c *rtnl.Conn, br *rtnl.Link) {
+		"after its last port was deleted": func(t *testing.T, c *rtnl.Conn, br *rtnl.Link) {
 			err := c.AddLink(rtnl.LinkSpec{Name: "port", Master: br.Index, Peer: &rtnl.LinkSpec{Name: "wire"}})
 			if err == nil {
 				err = c.DelLink("port")

@@ -33,20 +33,20 @@ func TestCapabilitiesBeforeCNIArgs(t *testing.T) {
 		want    string   // CNI_ARGS and capabilities of each network, or the prefix of the error
 		code    int
 	}{
-		"capabilities":     {"--ip 10.0.0.2 --ip fd00::2/64 --mac 02:00:00:00:00:01", []string{caps}, `[] {"ips":["10.0.0.2","fd00::2/64"],"mac":"02:00:00:00:00:01"}`, 0},
-		"CNI_ARGS":         {"--ip 10.0.0.2 --mac 02:00:00:00:00:01", []string{args}, `[[IP 10.0.0.2] [MAC 02:00:00:00:00:01]] null`, 0},
-		"another network":  {"--ip b=10.0.0.2 --ip 10.0.0.3", []string{args, caps}, `[[IP 10.0.0.3]] null; [] {"ips":["10.0.0.2"]}`, 0},
-		"dns":              {"--dns 10.0.0.1", []string{args, caps}, `[] null; [] {"dns":{"servers":["10.0.0.1"]}}`, 0},
-		"ports once":       {"-p 65533:1", []string{args, ports, ports}, `[] {"portMappings":[P]}; [] {"portMappings":[P]}; [] {}`, 0},
-		"no capability":    {"--ip 10.0.0.2", []string{leases}, "--ip: no plugin", spec.CodeConfig},
-		"no MAC":           {"--mac 02:00:00:00:00:01", []string{ports}, "--mac: no plugin", spec.CodeConfig},
-		"two of CNI_ARGS":  {"--ip 10.0.0.2 --ip 10.0.0.3", []string{args}, "--ip: without a capability", spec.CodeConfig},
-		"two MACs":         {"--mac 02:00:00:00:00:01 --mac 02:00:00:00:00:02", []string{caps}, "--mac: 02:00:00:00:00:01, 02:00:00:00:00:02 is more", spec.CodeEnv},
-		"unknown network":  {"--ip x=10.0.0.2", []string{caps}, `x=10.0.0.2: this call attaches to no network "x"`, spec.CodeEnv},
-		"only the second":  {"--ip b=10.0.0.2", []string{caps, leases}, "--ip: no plugin", spec.CodeConfig},
-		"nowhere to go":    {"-p 65533:1", []string{caps}, "--publish: no plugin", spec.CodeConfig},
-		"nothing asked":    {"", []string{leases, ports}, `[] null; [] null`, 0},
-		"name of external": {"--mac 02:00:00:00:00:01", []string{args}, `[[MAC 02:00:00:00:00:01]] null`, 0},
+		"capabilities":          {"--ip 10.0.0.2 --ip fd00::2/64 --mac 02:00:00:00:00:01", []string{caps}, `[] {"ips":["10.0.0.2","fd00::2/64"],"mac":"02:00:00:00:00:01"}`, 0},
+		"CNI_ARGS":              {"--ip 10.0.0.2 --mac 02:00:00:00:00:01", []string{args}, `[[IP 10.0.0.2] [MAC 02:00:00:00:00:01]] null`, 0},
+		"another network":       {"--ip b=10.0.0.2 --ip 10.0.0.3", []string{args, caps}, `[[IP 10.0.0.3]] null; [] {"ips":["10.0.0.2"]}`, 0},
+		"dns":                   {"--dns 10.0.0.1", []string{args, caps}, `[] null; [] {"dns":{"servers":["10.0.0.1"]}}`, 0},
+		"ports once":            {"-p 65533:1", []string{args, ports, ports}, `[] {"portMappings":[P]}; [] {"portMappings":[P]}; [] {}`, 0},
+		"no capability":         {"--ip 10.0.0.2", []string{leases}, "--ip: no plugin", spec.CodeConfig},
+		"no MAC":                {"--mac 02:00:00:00:00:01", []string{ports}, "--mac: no plugin", spec.CodeConfig},
+		"two of CNI_ARGS":       {"--ip 10.0.0.2 --ip 10.0.0.3", []string{args}, "--ip: without a capability", spec.CodeConfig},
+		"two MACs":              {"--mac 02:00:00:00:00:01 --mac 02:00:00:00:00:02", []string{caps}, "--mac: 02:00:00:00:00:01, 02:00:00:00:00:02 is more", spec.CodeEnv},
+		"unknown network":       {"--ip x=10.0.0.2", []string{caps}, `x=10.0.0.2: this call attaches to no network "x"`, spec.CodeEnv},
+		"only the second":       {"--ip b=10.0.0.2", []string{caps, leases}, "--ip: no plugin", spec.CodeConfig},
+		"ports without portmap": {"-p 65533:1", []string{caps}, "--publish: no plugin", spec.CodeConfig},
+		"no flags":              {"", []string{leases, ports}, `[] null; [] null`, 0},
+		"type with a prefix":    {"--mac 02:00:00:00:00:01", []string{args}, `[[MAC 02:00:00:00:00:01]] null`, 0},
 	}
 	for name, tt := range tests {
 		t.Run(name, func(t *testing.T) {

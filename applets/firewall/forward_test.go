@@ -141,16 +141,16 @@ func (n *bridged) wantNoRules(what string, families ...string) {
 // The last DEL keeps the rules of others and those that the administrator changed.
 func TestKernelFirewallKeepsForeignFilterRules(t *testing.T) {
 	for name, tt := range map[string]struct{ change, want string }{
-		"policy":             {"chain ip filter FORWARD { policy drop; }", "chain FORWARD {\n\t\ttype filter hook forward priority filter; policy drop;\n\t\t counter jump CNI-FORWARD\n\t}\n"},
-		"rule of FORWARD":    {"add rule ip filter FORWARD tcp dport 23 drop", "dport 23 drop"},
-		"rule of CNI-ADMIN":  {"add rule ip filter CNI-ADMIN tcp dport 23 drop", "chain CNI-ADMIN {\n\t\ttcp dport 23 drop"},
-		"rule of CNI-FORW":   {"add rule ip filter CNI-FORWARD tcp dport 23 drop", "jump CNI-ADMIN\n\t\ttcp dport 23 drop"},
-		"jump to CNI-FORW":   {"add chain ip filter more\nadd rule ip filter more jump CNI-FORWARD", "chain more {\n\t\tjump CNI-FORWARD"},
-		"jump to CNI-ADMIN":  {"add chain ip filter more\nadd rule ip filter more jump CNI-ADMIN", "chain more {\n\t\tjump CNI-ADMIN"},
-		"another chain":      {"add chain ip filter more", "\tchain more {\n\t}\n"},
-		"a set":              {"add set ip filter more { type ipv4_addr; }", "\tset more {\n\t\ttype ipv4_addr\n\t}\n"},
-		"another's CNI-FORW": {"flush ruleset\ntable ip filter { chain CNI-FORWARD { }; }", "jump CNI-ADMIN"},
-		"another's table":    {"flush ruleset\ntable ip filter { }", noRules("ip")},
+		"policy":                         {"chain ip filter FORWARD { policy drop; }", "chain FORWARD {\n\t\ttype filter hook forward priority filter; policy drop;\n\t\t counter jump CNI-FORWARD\n\t}\n"},
+		"rule of FORWARD":                {"add rule ip filter FORWARD tcp dport 23 drop", "dport 23 drop"},
+		"rule of CNI-ADMIN":              {"add rule ip filter CNI-ADMIN tcp dport 23 drop", "chain CNI-ADMIN {\n\t\ttcp dport 23 drop"},
+		"rule of CNI-FORW":               {"add rule ip filter CNI-FORWARD tcp dport 23 drop", "jump CNI-ADMIN\n\t\ttcp dport 23 drop"},
+		"jump to CNI-FORW":               {"add chain ip filter more\nadd rule ip filter more jump CNI-FORWARD", "chain more {\n\t\tjump CNI-FORWARD"},
+		"jump to CNI-ADMIN":              {"add chain ip filter more\nadd rule ip filter more jump CNI-ADMIN", "chain more {\n\t\tjump CNI-ADMIN"},
+		"another chain":                  {"add chain ip filter more", "\tchain more {\n\t}\n"},
+		"a set":                          {"add set ip filter more { type ipv4_addr; }", "\tset more {\n\t\ttype ipv4_addr\n\t}\n"},
+		"CNI-FORWARD of another program": {"flush ruleset\ntable ip filter { chain CNI-FORWARD { }; }", "jump CNI-ADMIN"},
+		"table of another program":       {"flush ruleset\ntable ip filter { }", noRules("ip")},
 	} {
 		t.Run(name, func(t *testing.T) {
 			n := newBridged(t)

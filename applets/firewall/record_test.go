@@ -101,7 +101,7 @@ func TestKernelFirewallWrongRecord(t *testing.T) {
 	for name, spoil := range map[string]func(n *bridged){
 		"lost":       func(n *bridged) { n.NoError(os.Remove(n.recordOf("c1"))) },
 		"unreadable": func(n *bridged) { n.NoError(os.WriteFile(n.recordOf("c1"), []byte("{"), 0o600)) },
-		"made anew": func(n *bridged) {
+		"replaced by iptables": func(n *bridged) {
 			for _, program := range []string{"iptables-nft", "ip6tables-nft"} {
 				save := n.Tool("", program+"-save")
 				n.Tool(save, program+"-restore")
@@ -110,7 +110,7 @@ func TestKernelFirewallWrongRecord(t *testing.T) {
 				n.T.Fatalf("handles did not change: %v", got)
 			}
 		},
-		"another's": func(n *bridged) {
+		"of another attachment": func(n *bridged) {
 			b, err := os.ReadFile(n.recordOf("c1"))
 			n.NoError(err)
 			handles, err := json.Marshal(map[string][]uint64{
@@ -120,7 +120,7 @@ func TestKernelFirewallWrongRecord(t *testing.T) {
 			before, _, _ := strings.Cut(string(b), `"handles":`)
 			n.NoError(os.WriteFile(n.recordOf("c1"), fmt.Appendf(nil, `%s"handles":%s}`, before, handles), 0o600))
 		},
-		"one rule made anew": func(n *bridged) {
+		"one rule replaced": func(n *bridged) {
 			n.Tool("", "iptables-nft", "-D", "CNI-FORWARD", "-s", "10.9.0.11", "-j", "ACCEPT")
 			n.Tool("", "iptables-nft", "-A", "CNI-FORWARD", "-s", "10.9.0.11", "-j", "ACCEPT")
 		},

@@ -107,7 +107,7 @@ func TestFlannelDelegate(t *testing.T) {
 	const ipam4 = `"ipam":{"type":"host-local",` + ranges4 + `,` + routes4 + `}`
 	const head = `{"name":"net1","cniVersion":"1.1.0",`
 	tests := map[string]struct{ keys, env, want string }{
-		"nothing said": {`{}`, subnetEnv4, head + `"type":"bridge","ipMasq":false,"mtu":1450,"isGateway":true,` + ipam4 + `}`},
+		"no keys": {`{}`, subnetEnv4, head + `"type":"bridge","ipMasq":false,"mtu":1450,"isGateway":true,` + ipam4 + `}`},
 		"no masquerading by flanneld": {`{}`, strings.Replace(subnetEnv4, "true", "false", 1),
 			head + `"type":"bridge","ipMasq":true,"mtu":1450,"isGateway":true,` + ipam4 + `}`},
 		"all said": {`{"delegate":{"type":"bridge","ipMasq":true,"mtu":1300,"isGateway":false,"hairpinMode":true,"forceAddress":true,"x":1e30}}`, subnetEnv4,

@@ -49,7 +49,7 @@ func TestKernelFlannelDelWithMissingParts(t *testing.T) {
 	before := h.Snapshot(h.Container("none"))
 	for _, netns := range []string{"", "/nonexistent", "/etc/hostname"} {
 		for name, spoil := range map[string]func(*string){
-			"as it was":         func(*string) {},
+			"unchanged":         func(*string) {},
 			"no state":          func(*string) { os.RemoveAll(filepath.Join(h.Dir, "flannel")) },
 			"no subnet.env":     func(c *string) { *c = strings.Replace(*c, "subnet.env", "none", 1) },
 			"delegate rubbish":  func(c *string) { *c = strings.Replace(*c, `"bridge":"br0"`, `"name":5`, 1) },

@@ -147,7 +147,7 @@ func TestHostDeviceReturned(t *testing.T) {
 		"no permanent one":  {rtnl.Link{Name: "eth0", Alias: "nic0", MAC: other}, false},
 		"of another kind":   {rtnl.Link{Name: "eth0", Alias: "nic0", MAC: made, Kind: "vlan"}, false},
 		"renamed by udev":   {rtnl.Link{Name: "enp3s0", Alias: "nic0", MAC: made}, true},
-		"as it was":         {rtnl.Link{Name: "nic0", MAC: made}, false},
+		"under its name":    {rtnl.Link{Name: "nic0", MAC: made}, false},
 	} {
 		if got := rec.returnedByKernel(&tt.link); got != tt.want {
 			t.Errorf("%s: got %t", name, got)

@@ -137,7 +137,7 @@ func TestOneMistake(t *testing.T) {
 		{"type is a number", list(`{"type":1}`), `2:9: "plugins[0].type" is a number where a string is expected`},
 		{"ipam misspelled", list(`{"type":"bridge","ipam":{"type":"host-locale","subnet":"10.1.0.0/24"}}`), `2:33: unknown plugin "host-locale": did you mean "host-local"?`},
 		{"ipam without type", list(`{"type":"bridge",` + "\n" + `"ipam":{"subnet":"10.1.0.0/24"}}`), `3:8: "ipam" has no "type": nothing reads it`},
-		{"ipam is none", list(`{"type":"bridge","ipam":{"type":"portmap"}}`), `2:33: "ipam.type" "portmap" is not an address plugin: host-local, static and dhcp are`},
+		{"type of ipam is no IPAM plugin", list(`{"type":"bridge","ipam":{"type":"portmap"}}`), `2:33: "ipam.type" "portmap" is not an address plugin: host-local, static and dhcp are`},
 		{"ipam is a string", list(`{"type":"bridge","ipam":"host-local"}`), `2:25: "plugins[0].ipam" is a string where an object is expected`},
 		{"ipam missing for ptp", list(`{"type":"ptp"}`), `2:1: ptp interface requires an IPAM configuration; no plugin name provided: set "ipam.type"`},
 		{"ipam of a chained plugin", chained(`{"type":"tuning","ipam":{"type":"dhcp"}}`), `3:18: unknown key "ipam"`},
@@ -165,7 +165,7 @@ func TestOneMistake(t *testing.T) {
 		// bridge
 		{"key misspelled", bridge(`"isGatway":true`), `3:1: unknown key "isGatway": did you mean "isGateway"?`},
 		{"key of ipam", bridge(`"subnet":"10.1.0.0/24"`), `3:1: unknown key "subnet": it belongs in "ipam"`},
-		{"key of nothing", bridge(`"frobnicate":true`), `3:1: unknown key "frobnicate"`},
+		{"key of no plugin", bridge(`"frobnicate":true`), `3:1: unknown key "frobnicate"`},
 		{"bool as a string", bridge(`"ipMasq":"true"`), `3:10: "ipMasq" is a string where a bool is expected`},
 		{"number as a string", bridge(`"mtu":"1500"`), `3:7: "mtu" is a string where an integer is expected`},
 		{"fraction", bridge(`"mtu":1500.5`), `3:7: "mtu" is a number 1500.5 where an integer is expected`},
@@ -212,7 +212,7 @@ func TestOneMistake(t *testing.T) {
 
 		// static and dhcp
 		{"address without length", static(`"addresses":[{"address":"10.1.0.5"}]`), `3:25: the 'address' field is expected to be in CIDR notation, got: '10.1.0.5'; ipam.addresses[0].address: write an address and its prefix length, as 10.1.0.5/24 or fd00::5/64`},
-		{"address is none", static(`"addresses":[{"address":"0.0.0.0/0"}]`), `3:25: ipam.addresses[0].address: no interface can have the address "0.0.0.0/0"`},
+		{"address of no interface", static(`"addresses":[{"address":"0.0.0.0/0"}]`), `3:25: ipam.addresses[0].address: no interface can have the address "0.0.0.0/0"`},
 		{"gateway with a length", static(`"addresses":[{"address":"10.1.0.5/24","gateway":"10.1.0.1/24"}]`), `3:49: invalid gateway address: 10.1.0.1/24; ipam.addresses[0].gateway: write an address without prefix length and zone, as 10.1.0.1 or fd00::1`},
 		{"addresses of strings", static(`"addresses":["10.1.0.5/24"]`), `3:14: "ipam.addresses[0]" is a string where an object is expected`},
 		{"addresses misspelled", static(`"addrs":[{"address":"10.1.0.5/24"}]`), `3:1: unknown key "addrs"`},

@@ -86,9 +86,9 @@ func TestReplace(t *testing.T) {
 		want   string // content of the directory afterwards
 		err    error
 	}{
-		"nothing there":              {nil, 0, "file=new", nil},
-		"nothing there, new":         {nil, disk.New, "file=new", nil},
-		"nothing there, durable":     {nil, disk.Durable | disk.New, "file=new", nil},
+		"no file":                    {nil, 0, "file=new", nil},
+		"no file, new":               {nil, disk.New, "file=new", nil},
+		"no file, durable":           {nil, disk.Durable | disk.New, "file=new", nil},
 		"a file":                     {func(dir string) error { return os.WriteFile(dir+"/file", []byte("older"), 0o644) }, 0, "file=new", nil},
 		"a file, durable":            {func(dir string) error { return os.WriteFile(dir+"/file", []byte("older"), 0o644) }, disk.Durable, "file=new", nil},
 		"a file, new":                {func(dir string) error { return os.WriteFile(dir+"/file", []byte("old"), 0o600) }, disk.New, "file=old", os.ErrExist},
