@@ -97,7 +97,7 @@ func TestEncode6(t *testing.T) {
 	}
 }
 
-// TestACKs are those that cnibox/ipam/dhcp reads in TestLease4, TestLease4InvalidOptions and TestManyRoutes.
+// TestACKs are those that cnibox/ipam/dhcp reads in TestLease4, TestLease4Odd and TestManyRoutes.
 func TestACKs(t *testing.T) {
 	gw, other := net.IPv4(10, 9, 0, 1), net.IPv4(10, 9, 0, 2)
 	long := 1 << 30 * time.Second

@@ -274,7 +274,7 @@ func TestKernelBadMembers(t *testing.T) {
 		"ipam a list":      {spoil: `"ipam":[]`, code: spec.CodeConfig},
 		"dns a number":     {spoil: `"dns":5`, code: spec.CodeConfig},
 		"dns capability":   {spoil: `"runtimeConfig":{"dns":{"servers":["ns.example"]}}`, code: spec.CodeConfig},
-		// Only the plugins that read args refuse it; TestArgsOfOtherPlugins has those that do not.
+		// Only the plugins that read args refuse it; TestArgsFree has those that do not.
 		"args a list":       {spoil: `"args":[]`, verbs: adds, only: argsReaders, code: spec.CodeConfig},
 		"args.cni a string": {spoil: `"args":{"cni":"x"}`, verbs: adds, only: argsReaders, code: spec.CodeConfig},
 		"args.cni.ips":      {spoil: `"args":{"cni":{"ips":"10.1.0.2"}}`, verbs: adds, only: []string{"host-local", "static", "bridge"}, code: spec.CodeConfig},
