@@ -77,7 +77,7 @@ type kind struct {
 }
 
 var (
-	cache   = kind{"", "cnibox/locks", "results", func(name string) bool { return !strings.HasPrefix(name, ".") }} // with a dot: a temporary file
+	cache   = kind{"", "cnibox/locks", "results", func(name string) bool { return !strings.HasPrefix(name, ".") }} // .NAME: temporary
 	flannel = kind{"flannel", "", "", func(string) bool { return true }}
 )
 
