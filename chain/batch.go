@@ -170,13 +170,13 @@ func (w *deleting) part(ctx context.Context, entries []*Entry) (single []*Entry)
 // ADD, where all errors decide how to continue, and with a plugin whose DEL cannot be batched.
 func (w *deleting) begin(ctx context.Context, r *Runner, d *deletion) (batched bool) {
 	if !w.owned { // another process may have deleted it, or added it again
-		now, err := r.Cache.Lookup(d.Attachment())
-		if err != nil || now.Live() {
+		current, err := r.Cache.Lookup(d.Attachment())
+		if err != nil || current.Live() {
 			d.kept = true
 			d.fail(ignore(err, os.ErrNotExist))
 			return true
 		}
-		d.Entry = now
+		d.Entry = current
 	}
 	l, t := r.recallStale(ctx, w.list, d.Entry)
 	v, err := l.version()

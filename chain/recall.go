@@ -72,7 +72,7 @@ func (l *List) same(o *List) bool {
 // fails too, and all errors are rejections, the attachment counts as released: a plugin that
 // rejects DEL has done nothing at ADD. This does not apply to a missing plugin, which may be on
 // another path, nor after a successful ADD.
-func (r *Runner) release(ctx context.Context, l, now *List, t RuntimeConf, e *Entry, keepGoing bool) error {
+func (r *Runner) release(ctx context.Context, l, current *List, t RuntimeConf, e *Entry, keepGoing bool) error {
 	if e == nil || !e.Interrupted() {
 		return errors.Join(r.delAll(ctx, l, t, e, keepGoing)...)
 	}
@@ -80,9 +80,9 @@ func (r *Runner) release(ctx context.Context, l, now *List, t RuntimeConf, e *En
 	if len(errs) == 0 || !all(errs, func(err error) bool { return rejected(err) || missing(err) }) {
 		return errors.Join(errs...)
 	}
-	if len(now.Plugins) > 0 && !bytes.Equal(now.doc, e.Config) {
+	if len(current.Plugins) > 0 && !bytes.Equal(current.doc, e.Config) {
 		r.Warn("%s: the present configuration is used after all, as the ADD failed: %v", e.Title(), errors.Join(errs...))
-		again := r.delAll(ctx, now, t, e, true)
+		again := r.delAll(ctx, current, t, e, true)
 		if len(again) == 0 {
 			return nil
 		}

@@ -171,11 +171,11 @@ func (e *Entry) runtimeConf() RuntimeConf {
 // restoreOne restores an attachment, unless it was deleted meanwhile.
 func (w *restoring) restoreOne(ctx context.Context, e *snapshot) {
 	if !e.Written().Equal(e.written) {
-		now, err := w.Cache.Lookup(e.Attachment())
-		if err != nil || !now.Attached() {
+		current, err := w.Cache.Lookup(e.Attachment())
+		if err != nil || !current.Attached() {
 			return
 		}
-		e.Entry, e.written = now, now.Written()
+		e.Entry, e.written = current, current.Written()
 	}
 	res := &Restored{snapshot: e}
 	w.restored = append(w.restored, res)

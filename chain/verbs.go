@@ -30,7 +30,7 @@ func (r *Runner) Del(ctx context.Context, l *List, t RuntimeConf) error {
 	if err != nil && !errors.Is(err, os.ErrNotExist) {
 		return err
 	}
-	now := l
+	current := l
 	l, t = r.recall(ctx, l, t, e)
 	defer t.ns.Close()
 	if len(l.Plugins) == 0 {
@@ -42,7 +42,7 @@ func (r *Runner) Del(ctx context.Context, l *List, t RuntimeConf) error {
 	} else if errors.Is(err, spec.ErrOwnNS) {
 		return err
 	}
-	if err = r.release(ctx, l, now, t, e, r.KeepGoing); err == nil {
+	if err = r.release(ctx, l, current, t, e, r.KeepGoing); err == nil {
 		err = r.Cache.Remove(a)
 	}
 	if err == nil {
@@ -55,12 +55,12 @@ func (r *Runner) Del(ctx context.Context, l *List, t RuntimeConf) error {
 // stale attachments, for which the caller has no arguments. The list is used if that of the entry
 // cannot be read.
 func (r *Runner) delEntry(ctx context.Context, l *List, e *Entry) error {
-	now := l
+	current := l
 	l, t := r.recallStale(ctx, l, e)
 	if len(l.Plugins) == 0 {
 		return fmt.Errorf("%s: no configuration: %w", e.Title(), os.ErrNotExist)
 	}
-	if err := r.release(ctx, l, now, t, e, true); err != nil {
+	if err := r.release(ctx, l, current, t, e, true); err != nil {
 		return err
 	}
 	return r.Cache.Remove(e.Attachment())
