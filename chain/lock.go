@@ -55,8 +55,7 @@ func (c *Cache) removeLock(id string) {
 	_ = disk.Remove(c.lockFile("container", id)) // after an error the next verb of the container removes it
 }
 
-// Used reports whether a verb such as ADD has ever locked a network, or has since
-// [Runner.RemoveNetwork].
+// Used reports whether a verb such as ADD has ever locked a network; [Runner.RemoveNetwork] resets it.
 func (c *Cache) Used(network string) bool {
 	_, err := os.Lstat(c.lockFile("network", network))
 	return err == nil

@@ -47,7 +47,7 @@ func (r *Runner) RemoveNetwork(ctx context.Context, l *List) error {
 	}
 	var errs []error
 	for i := range l.Plugins {
-		if v.AtLeast(spec.V110) && !l.DisableGC { // rules without an attachment, if there are any
+		if v.AtLeast(spec.V110) && !l.DisableGC { // deletes rules that have no attachment
 			_, err := r.run(ctx, spec.GC, l, &l.Plugins[i], RuntimeConf{}, nil, spec.ValidMembers(nil))
 			errs = append(errs, err)
 		}

@@ -45,7 +45,8 @@ func (r *Runner) Restore(ctx context.Context, entries []*Entry, t Batch, done fu
 	return context.Cause(ctx)
 }
 
-// A snapshot is an entry of the cache as it was when its file was written.
+// A snapshot is an entry of the cache and the modification time of its file, by which a later change
+// is noticed.
 type snapshot struct {
 	*Entry
 	written time.Time

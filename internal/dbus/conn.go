@@ -15,7 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// SystemBus is where the system bus listens, unless configured otherwise.
+// SystemBus is the default socket of the system bus.
 const SystemBus = "/run/dbus/system_bus_socket"
 
 // timeout bounds connecting and all calls together. firewalld does not answer while it reloads, which

@@ -229,8 +229,8 @@ func Need(t testing.TB, feature string, probe func() error) {
 	}
 }
 
-// Cookie returns the cookie of a namespace, see [netns.NS.Cookie], and skips the test where the kernel
-// has none.
+// Cookie returns the cookie of a namespace, see [netns.NS.Cookie], and skips the test if the kernel has
+// none.
 func Cookie(t testing.TB, ns *netns.NS) (cookie uint64) {
 	t.Helper()
 	Need(t, "SO_NETNS_COOKIE (Linux 5.14)", func() (err error) {

@@ -72,7 +72,7 @@ func (c *Conn) Within(fn func(fd int) error) error {
 }
 
 // An Error is an errno of the kernel about one request, with the text of the extended
-// acknowledgement where there is one. errors.Is finds the errno in it.
+// acknowledgement if there is one. errors.Is finds the errno in it.
 type Error struct {
 	Errno unix.Errno
 	Text  string // empty: the kernel did not explain

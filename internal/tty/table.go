@@ -18,7 +18,7 @@ type Screen struct {
 	Width  int // columns of the terminal, or COLUMNS; 0: nothing is cut
 	UTF8   bool
 	Colour bool                   // on a terminal, unless NO_COLOR or TERM=dumb is set
-	Red    func(cell string) bool // cells of tables that are red where there is colour; nil: none
+	Red    func(cell string) bool // whether a cell of a table is red, with Colour; nil: none is
 }
 
 // Width is the width in columns of a terminal that does not know its size, such as a serial line.
@@ -59,7 +59,7 @@ func terminal(w io.Writer) *os.File {
 }
 
 // A Column of a table that is too wide is left out if it is Optional. If that is not enough, columns
-// are cut to Min characters at least: those with Early first, and of these the widest. With Min 0 a
+// are cut, down to Min characters: those with Early first, and of these the widest. With Min 0 a
 // column is never cut.
 type Column struct {
 	Title    string

@@ -40,7 +40,7 @@ const requests = 4
 
 // acquire tries to get a lease, preferably with the address of old, until the context ends. It records
 // the offered lease before a REQUEST, after which the server may have a lease for us even without an
-// answer; lapsed says whether that is Lapsed. The error is a [TimeoutError] with the best known cause.
+// answer, with lapsed as its Lapsed. The error is a [TimeoutError] with the best known cause.
 // Each round takes its full time, since a server that always refuses must not be asked without a pause.
 func (h *Holder) acquire(ctx context.Context, c client, old *Lease, lapsed bool) (*Lease, error) {
 	rounds := backoff{firstWait, h.settings.Timeout}

@@ -125,8 +125,8 @@ func (l *Lease) phase(now time.Duration) time.Duration {
 var errRunOut = errors.New("it has run out")
 
 // doNext does the step that is due: configure the interface, renew, rebind, let the lease lapse, or
-// acquire a new one. It returns the lease after that, also with an error. An answer is not waited for
-// beyond the end of the step.
+// acquire a new one. It returns the lease after that, even with an error. It waits for no answer beyond
+// the end of the step.
 func (h *Holder) doNext(ctx context.Context, l *Lease) (*Lease, error) {
 	now := sinceBoot()
 	switch {
