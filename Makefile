@@ -158,7 +158,7 @@ test-tags: ## vet without each plugin; build and test without any
 # The packages of the product that start goroutines, in their tests or not, and the scripts, whose
 # programs have the race detector as well; each would wait a second at its end for races of others.
 # What measures memory or processor time is left out.
-RACE_FLAGS = $(WITH_PRIVILEGE) -race -short -count=1 -parallel $(PARALLEL) -timeout $(LIMIT) -v -skip '^TestKernelPortmapThousands$$|^TestKernelManyUnknownKeys$$'
+RACE_FLAGS = $(WITH_PRIVILEGE) -race -short -count=1 -parallel $(PARALLEL) -timeout $(LIMIT) -v -skip '^TestKernelPortmapThousands$$|^TestKernelManyUnknownKeysLinear$$'
 RACE_PKGS = $(sort $(dir $(shell grep -rlE --include='*.go' --exclude-dir=test '^[[:blank:]]+go [[:alpha:]]' .)))
 
 test-race: TESTS = \
@@ -206,7 +206,7 @@ test-vm: ## the kernel tests on Debian's kernels, in qemu; KERNEL=6.1 PKG=./nft,
 # kind, and forgets the nanoseconds of a file's times on s390x, by which leases are
 # distinguished; tests of those are left out.
 EMULATED := arm64:aarch64 s390x:s390x mips:mips
-CROSS_SKIP := ^TestKernel|^TestHoldsOfAnyPlugin$$|^TestProcesses$$|^TestKilled$$|^TestSee|^TestTreeFits$$|^TestQuestion$$
+CROSS_SKIP := ^TestKernel|^TestHoldsOfUnknownPlugin$$|^TestSee|^TestWhoOperandKind$$
 CROSS_PKGS := ./spec ./internal/nlconn ./internal/dbus ./internal/flock ./rtnl ./nft ./ipam/dhcp ./applets/...
 
 test-cross: TESTS = \

@@ -16,13 +16,12 @@ import (
 
 var update = flag.Bool("update", false, "rewrite golden files")
 
-// edges are who may import whom of ours: the arrows of docs/architecture.md. What plugins
-// and tools may import is in roomsOfPlugins; the packages of leaves may be imported by all,
-// and tests are free.
-var edges = map[string][]string{
+// permittedImports are the arrows of docs/architecture.md. Plugins and tools may import
+// pluginImports, every package may import leaves, and tests may import anything.
+var permittedImports = map[string][]string{
 	"cnibox": {"cnibox/applets"},
 
-	"cnibox/applets":           {"cnibox/applets/applet"}, // and each plugin, in the file with_NAME.go
+	"cnibox/applets":           {"cnibox/applets/applet"}, // and each plugin, in with_NAME.go
 	"cnibox/applets/applet":    {"cnibox/chain", "cnibox/spec"},
 	"cnibox/applets/attach":    {"cnibox/applets/netfilter", "cnibox/internal/undo", "cnibox/nft", "cnibox/rtnl", "cnibox/spec"},
 	"cnibox/applets/hostport":  {"cnibox/rtnl"},
@@ -31,7 +30,7 @@ var edges = map[string][]string{
 	"cnibox/applets/record":    {"cnibox/internal/flock", "cnibox/spec"},
 	"cnibox/applets/chained":   {"cnibox/applets/record", "cnibox/internal/flock", "cnibox/internal/undo", "cnibox/rtnl", "cnibox/spec"},
 
-	"cnibox/applets/cniexec":           slices.Concat(roomsOfPlugins, []string{"cnibox/applets/cniexec/doctor", "cnibox/applets/cniexec/hint", "cnibox/applets/cniexec/inventory", "cnibox/applets/cniexec/sandbox", "cnibox/applets/cniexec/trace", "cnibox/applets/cniexec/watch"}),
+	"cnibox/applets/cniexec":           slices.Concat(pluginImports, []string{"cnibox/applets/cniexec/doctor", "cnibox/applets/cniexec/hint", "cnibox/applets/cniexec/inventory", "cnibox/applets/cniexec/sandbox", "cnibox/applets/cniexec/trace", "cnibox/applets/cniexec/watch"}),
 	"cnibox/applets/cniexec/doctor":    {"cnibox/applets/applet", "cnibox/applets/attach", "cnibox/applets/cniexec/hint", "cnibox/applets/cniexec/inventory", "cnibox/applets/cniexec/sandbox", "cnibox/applets/cniexec/watch", "cnibox/applets/hostport", "cnibox/applets/lint", "cnibox/applets/record", "cnibox/chain", "cnibox/internal/dbus", "cnibox/internal/tty", "cnibox/ipam", "cnibox/nft", "cnibox/rtnl", "cnibox/spec"},
 	"cnibox/applets/cniexec/hint":      {"cnibox/chain", "cnibox/spec"},
 	"cnibox/applets/cniexec/inventory": {"cnibox/applets/cniexec/hint", "cnibox/applets/cniexec/sandbox", "cnibox/applets/netfilter", "cnibox/applets/record", "cnibox/chain", "cnibox/ipam", "cnibox/nft", "cnibox/rtnl", "cnibox/spec"},
@@ -41,12 +40,12 @@ var edges = map[string][]string{
 
 	"cnibox/chain":     {"cnibox/spec", "cnibox/internal/flock"},
 	"cnibox/ipam":      {"cnibox/spec", "cnibox/internal/flock"},
-	"cnibox/ipam/dhcp": {"cnibox/rtnl"}, // a client and its leases; CNI is the plugin's part
+	"cnibox/ipam/dhcp": {"cnibox/rtnl"}, // client and leases, without CNI
 	"cnibox/nft":       {"cnibox/spec", "cnibox/internal/fault", "cnibox/internal/flock", "cnibox/internal/nlconn"},
 	"cnibox/rtnl":      {"cnibox/internal/fault", "cnibox/internal/nlconn"},
 	"cnibox/spec":      {},
 
-	// Changes that tests can make fail are made by these, rtnl and nft.
+	// Packages with changes that tests can make fail, besides rtnl and nft
 	"cnibox/internal/disk":  {"cnibox/internal/fault"},
 	"cnibox/internal/fault": {},
 	"cnibox/internal/netns": {"cnibox/internal/fault"},
@@ -58,30 +57,30 @@ var edges = map[string][]string{
 	"cnibox/internal/undo":   {"cnibox/rtnl", "cnibox/spec"},
 }
 
-// roomsOfPlugins are what a plugin or a tool may import: no plugin imports another.
-var roomsOfPlugins = []string{
+// pluginImports are what plugins and tools may import. No plugin imports another.
+var pluginImports = []string{
 	"cnibox/applets/applet", "cnibox/applets/attach", "cnibox/applets/hostport", "cnibox/applets/lint", "cnibox/applets/netfilter",
 	"cnibox/applets/record", "cnibox/applets/chained",
 	"cnibox/chain", "cnibox/ipam", "cnibox/ipam/dhcp", "cnibox/nft", "cnibox/rtnl", "cnibox/spec",
 	"cnibox/internal/dbus", "cnibox/internal/flock", "cnibox/internal/tty", "cnibox/internal/undo",
 }
 
-// leaves know nothing of ours, or one another and fault, and serve every room.
+// leaves may be imported by every package. They import only each other and fault.
 var leaves = []string{"cnibox/internal/disk", "cnibox/internal/interrupt", "cnibox/internal/memory", "cnibox/internal/netns", "cnibox/internal/once", "cnibox/internal/spell", "cnibox/internal/state"}
 
-// isPlugin reports whether a file of the table registers the package.
+// isPlugin reports whether a file with_NAME.go registers the package.
 func isPlugin(path string) bool {
 	_, err := os.Stat("applets/with_" + filepath.Base(path) + ".go")
 	return filepath.Dir(path) == "cnibox/applets" && err == nil
 }
 
-// A pkg is what `go list -json` prints of a package.
+// A pkg is a package as printed by `go list -json`.
 type pkg struct {
 	ImportPath string
 	Imports    []string
 }
 
-// packages lists what the binary is made of.
+// packages lists the packages of the binary.
 func packages(t *testing.T) (list []pkg) {
 	t.Helper()
 	out, err := exec.Command("go", "list", "-deps", "-json=ImportPath,Imports", ".").Output()
@@ -101,16 +100,16 @@ func packages(t *testing.T) (list []pkg) {
 
 func isOurs(path string) bool { return path == "cnibox" || strings.HasPrefix(path, "cnibox/") }
 
-func TestImports(t *testing.T) {
+func TestImportsPermitted(t *testing.T) {
 	for _, p := range packages(t) {
 		if !isOurs(p.ImportPath) {
 			continue
 		}
-		allowed, ok := edges[p.ImportPath]
+		allowed, ok := permittedImports[p.ImportPath]
 		switch {
 		case ok || slices.Contains(leaves, p.ImportPath):
 		case isPlugin(p.ImportPath):
-			allowed = roomsOfPlugins
+			allowed = pluginImports
 		default:
 			t.Errorf("package %s is not in the plan", p.ImportPath)
 		}
@@ -125,8 +124,8 @@ func TestImports(t *testing.T) {
 	}
 }
 
-// TestStatic builds as `make build` does: the binary needs no loader and no library.
-func TestStatic(t *testing.T) {
+// The binary that `make build` makes is static: it needs no dynamic loader and no shared library.
+func TestBinaryIsStatic(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "cnibox")
 	out, err := exec.Command("make", "-s", "build", "BIN="+file).CombinedOutput()
 	if err != nil {

@@ -8,9 +8,9 @@ import (
 	"testing"
 )
 
-// A plugin is a new process for each call, so no package of ours runs anything at its start: tables
-// are laid out by the linker. The linker lists what a package runs under the name ..inittask, and
-// with GODEBUG=inittrace=1 the runtime prints a line for each package that has one.
+// A plugin is a new process for each call, so no package runs code at start: the linker lays out
+// the tables. It lists the start code of packages under the name ..inittask, and with
+// GODEBUG=inittrace=1 the runtime prints a line for each package with such code.
 func TestNothingRunsAtStart(t *testing.T) {
 	for _, tags := range []string{"", "no_bridge,no_dhcp,no_cni_exec"} {
 		program := filepath.Join(t.TempDir(), "cnibox")

@@ -17,10 +17,10 @@ func names() (list []string) {
 	return list
 }
 
-// tagOf is the build tag that leaves an applet out.
+// tagOf returns the build tag that excludes an applet.
 func tagOf(applet string) string { return "no_" + strings.ReplaceAll(applet, "-", "_") }
 
-// tags are those that this program was built with.
+// tags returns the build tags of this binary.
 func tags() []string {
 	info, _ := debug.ReadBuildInfo()
 	for _, s := range info.Settings {
@@ -31,8 +31,8 @@ func tags() []string {
 	return nil
 }
 
-// TestAppletsGolden makes a missing or new applet a decision. One that was left
-// out by its tag is not missing.
+// The list of applets changes only with the golden file. Applets that are excluded by a tag are not
+// missing.
 func TestAppletsGolden(t *testing.T) {
 	const file = "testdata/applets.golden"
 	if *update {
@@ -51,8 +51,7 @@ func TestAppletsGolden(t *testing.T) {
 	}
 }
 
-// TestAppletsHaveTags looks at the files that register the plugins: the tag of each leaves
-// it out, and it alone. The tool cnibox is always there.
+// The build tag of each plugin excludes exactly that one. cnibox is always included.
 func TestAppletsHaveTags(t *testing.T) {
 	for _, a := range applets.All() {
 		file := "applets/with_" + strings.ReplaceAll(a.Name, "-", "") + ".go"
@@ -78,9 +77,8 @@ func TestAppletsHaveTags(t *testing.T) {
 	}
 }
 
-// TestPlaces wants the other places of a plugin: a row in the README's table, and a script or an
-// example of its name, with a row for the example. With -update rows that are missing are
-// written, with the plugin's summary.
+// Each plugin has a row in README.md, and a script or an example of its name, with a row for the
+// example. -update adds missing rows, with the plugin's summary.
 func TestPlaces(t *testing.T) {
 	for _, a := range applets.All() {
 		if a.Main != nil {
@@ -88,7 +86,7 @@ func TestPlaces(t *testing.T) {
 		}
 		_, script := os.Stat("test/script/testdata/" + a.Name + ".txt")
 		_, example := os.Stat("examples/" + a.Name + ".conflist")
-		if script != nil && example != nil && a.Name != "host-local" { // in the scripts of all networks
+		if script != nil && example != nil && a.Name != "host-local" { // tested by the scripts of other plugins
 			t.Errorf("%v, and %v", example, script)
 		}
 		wantRow(t, "README.md", "`"+a.Name+"`", a.Summary+" | ? |")
@@ -98,7 +96,7 @@ func TestPlaces(t *testing.T) {
 	}
 }
 
-// wantRow wants a row in the table of plugins or examples of a file; with -update a missing one is written.
+// wantRow requires a row in the table of plugins or examples in a file; -update adds it.
 func wantRow(t *testing.T, file, name, rest string) {
 	t.Helper()
 	b, err := os.ReadFile(file)

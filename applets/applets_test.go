@@ -29,7 +29,7 @@ func TestLookup(t *testing.T) {
 	}
 }
 
-// The longest name wins: buildkit-cni-host-local is host-local, not local.
+// The longest name matches: buildkit-cni-host-local is host-local, not local.
 func TestLookupLongest(t *testing.T) {
 	for _, order := range [][]string{{"local", "host-local"}, {"host-local", "local"}} {
 		var table applet.Table
@@ -51,14 +51,14 @@ func TestLookupPluginIsNoTool(t *testing.T) {
 	}
 }
 
-// Every applet has a summary of one line, and a help with its keys or usage.
+// Every applet has a summary and a help, in the order of names. Every plugin has ADD and DEL.
 func TestApplets(t *testing.T) {
 	last := ""
 	for _, a := range All() {
 		switch {
 		case a.Name <= last:
 			t.Errorf("%s comes after %s", a.Name, last)
-		case a.Summary == "" || a.Help == "" && a.Main == nil: // a tool may print its own
+		case a.Summary == "" || a.Help == "" && a.Main == nil: // a tool prints its own help
 			t.Errorf("%s has no summary or no help", a.Name)
 		case a.Main == nil && (a.Plugin == nil || a.Plugin().Add == nil):
 			t.Errorf("%s is neither a plugin nor a tool", a.Name)

@@ -20,7 +20,7 @@ import (
 	"cnibox/spec"
 )
 
-// eachChild runs a test for each plugin whose link has no part on the host, on a new host.
+// eachChild runs a test on a new host for each plugin whose link has no part on the host.
 func eachChild(t *testing.T, test func(t *testing.T, h *applettest.Host, s applettest.Segment, plugin, conf string)) {
 	for _, name := range applettest.Children() {
 		t.Run(name, func(t *testing.T) {
@@ -32,12 +32,12 @@ func eachChild(t *testing.T, test func(t *testing.T, h *applettest.Host, s apple
 	}
 }
 
-// kindOf returns the kernel's name of the kind of a plugin's links.
+// kindOf returns the kernel's name for the link type of a plugin.
 func kindOf(plugin string) string {
 	return strings.ToLower(reflect.TypeOf(applettest.Plugins[plugin].Kind).Name())
 }
 
-// mtuOf returns the MTU of a configuration, or else that of the host's links.
+// mtuOf returns the MTU of a configuration, or that of the host's links.
 func mtuOf(t *testing.T, conf string) int {
 	t.Helper()
 	var own struct{ MTU int }
@@ -47,13 +47,13 @@ func mtuOf(t *testing.T, conf string) int {
 	return cmp.Or(own.MTU, 1500)
 }
 
-// hasMaster reports whether the link of a plugin has a master on the host.
+// hasMaster reports whether a plugin has the key master.
 func hasMaster(plugin string) bool {
 	return strings.Contains(applettest.Plugins[plugin].Keys, `"master"`)
 }
 
-// The link has its name, master, address, route and DNS when ADD ends; the reference drops the DNS
-// of the IPAM plugin. GET answers the same, CHECK passes.
+// After ADD the link has its name, master, address, route and DNS. The reference loses the DNS of
+// the IPAM plugin. GET returns the result of ADD, and CHECK succeeds.
 func TestKernelChildAdd(t *testing.T) {
 	eachChild(t, func(t *testing.T, h *applettest.Host, s applettest.Segment, plugin, conf string) {
 		p := h.Container("ctr")
@@ -87,7 +87,7 @@ func TestKernelChildAdd(t *testing.T) {
 	})
 }
 
-// CHECK reports each thing that is missing.
+// CHECK reports whatever is missing.
 func TestKernelChildCheck(t *testing.T) {
 	eachChild(t, func(t *testing.T, h *applettest.Host, s applettest.Segment, plugin, conf string) {
 		p := h.Container("ctr")
@@ -105,7 +105,7 @@ func TestKernelChildCheck(t *testing.T) {
 			if err := harm(); err != nil {
 				t.Fatalf("%s: %v", want, err)
 			}
-			if want == "is down" { // its route is gone with it
+			if want == "is down" { // the kernel deleted its route too
 				conf := strings.Replace(applettest.Prev(conf, result), `"routes"`, `"other"`, -1)
 				h.Refuse(102, want, spec.Check, plugin, conf, p)
 			} else if code, out := h.Call(spec.Check, plugin, applettest.Prev(conf, result), p); code == 0 || !strings.Contains(out, want) {
@@ -116,7 +116,7 @@ func TestKernelChildCheck(t *testing.T) {
 	})
 }
 
-// No link is left if the IPAM plugin fails; macvlan, ipvlan and vlan of the reference leave one.
+// A failing IPAM plugin leaves no link; macvlan, ipvlan and vlan of the reference leave theirs.
 func TestKernelChildExhausted(t *testing.T) {
 	eachChild(t, func(t *testing.T, h *applettest.Host, s applettest.Segment, plugin, conf string) {
 		conf = strings.Replace(conf, `"subnet":"10.1.0.0/24"`, `"subnet":"10.1.0.0/30","rangeStart":"10.1.0.2"`, 1)
@@ -142,7 +142,7 @@ func TestKernelChildStatus(t *testing.T) {
 	})
 }
 
-// On a kernel without the kind of links STATUS says so, and ADD with the same code.
+// Without kernel support for the link type, STATUS and ADD return the same error.
 func TestKernelChildWithoutKernelSupport(t *testing.T) {
 	for _, name := range applettest.Children() {
 		t.Run(name, func(t *testing.T) {
@@ -159,11 +159,10 @@ func TestKernelChildWithoutKernelSupport(t *testing.T) {
 	}
 }
 
-// An IPv6 address that another machine on the segment has is an error, and nothing is left; another
-// can be used when ADD ends.
+// A duplicate IPv6 address is an error and leaves nothing. A unique one is usable when ADD returns.
 func TestKernelChildDuplicateAddress(t *testing.T) {
 	eachChild(t, func(t *testing.T, h *applettest.Host, s applettest.Segment, plugin, conf string) {
-		if !hasMaster(plugin) || plugin == "vlan" { // there is no other machine, or none in the VLAN
+		if !hasMaster(plugin) || plugin == "vlan" { // no other machine, or not in the VLAN
 			return
 		}
 		conf = strings.NewReplacer("10.1.0.0/24", "fd00:1::/64", `"10.9.0.0/16"`, `"fd00:9::/64"`, "10.1.0.1", "fd00:1::1").Replace(conf)
@@ -173,7 +172,7 @@ func TestKernelChildDuplicateAddress(t *testing.T) {
 		}
 		kerneltest.Solicited(t, s.NS, netip.MustParseAddr("fd00:1::2"), 1)
 		first := h.Container("ctr")
-		applettest.SetDAD(t, first.NS, "1", "3") // an answer may be late
+		applettest.SetDAD(t, first.NS, "1", "3") // time for a late answer
 		h.Refuse(100, "duplicate address", spec.Add, plugin, conf, first)
 		p := h.Container("ctr")
 		out := h.Must(spec.Add, plugin, conf, p)
@@ -182,7 +181,8 @@ func TestKernelChildDuplicateAddress(t *testing.T) {
 			t.Errorf("got %+v after %s", addr, out)
 		}
 		h.Must(spec.Del, plugin, conf, p)
-		// without a carrier nothing can be detected: ADD succeeds with an address that never gets further
+		// Without a carrier, duplicate address detection does not run: ADD succeeds, and the
+		// address stays tentative.
 		if err := s.Remote.SetLink(s.Up1.Index, rtnl.LinkChange{Up: new(false)}); err != nil {
 			t.Fatal(err)
 		}
@@ -195,7 +195,7 @@ func TestKernelChildDuplicateAddress(t *testing.T) {
 	})
 }
 
-// CHECK warns of a master that is down, on the host and in the container: no packets pass then,
+// CHECK warns if the master is down, on the host or in the container: it drops all packets,
 // although the link stays up. A VLAN goes down with its master, which is an error.
 func TestKernelChildMasterDown(t *testing.T) {
 	for _, inContainer := range []bool{false, true} {
@@ -221,7 +221,7 @@ func TestKernelChildMasterDown(t *testing.T) {
 			if err := c.SetLink(up0, rtnl.LinkChange{Up: new(false)}); err != nil {
 				t.Fatal(err)
 			}
-			if plugin == "vlan" { // its routes are gone then
+			if plugin == "vlan" { // the kernel deleted its routes
 				h.Refuse(102, "is down", spec.Check, plugin, strings.Replace(applettest.Prev(conf, result), `"routes"`, `"other"`, -1), p)
 				return
 			}
@@ -239,9 +239,9 @@ func TestKernelChildMasterDown(t *testing.T) {
 	}
 }
 
-// Runtimes call DEL for what they could not ADD: it leaves the link that another network has under
-// the same name, which DEL of the reference deletes. It deletes one without a label, as the reference
-// makes them; GC within the container leaves the link.
+// Runtimes call DEL after a failed ADD: it must not delete a link of that name which another
+// network owns, as the reference does. A link without a label, as the reference makes it, is
+// deleted. GC that runs in the container's namespace deletes none.
 func TestKernelDelOfOtherNetwork(t *testing.T) {
 	for _, name := range append(applettest.Children(), "tap") {
 		t.Run(name, func(t *testing.T) {

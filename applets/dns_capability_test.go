@@ -12,8 +12,8 @@ import (
 	"cnibox/spec"
 )
 
-// The capability dns is in the result instead of the dns of the configuration and of the IPAM
-// plugin, in both documented forms; an empty one replaces nothing.
+// The capability dns, in both documented forms, replaces the dns of the configuration and of the
+// IPAM plugin in the result. An empty one replaces nothing.
 func TestKernelDNSCapability(t *testing.T) {
 	h := applettest.NewHost(t)
 	if err := os.WriteFile(filepath.Join(h.Dir, "resolv.conf"), []byte("nameserver 10.0.0.1\nnameserver a.name\nsearch ipam.example\n"), 0o600); err != nil {

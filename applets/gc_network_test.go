@@ -11,12 +11,11 @@ import (
 	"cnibox/spec"
 )
 
-// Two networks whose keys have the same first 32 bits, the part of a key that stands for the
-// network. Such names are found in a second.
+// The keys of these two networks have the same first 32 bits, by which links, rules and records are
+// found. Search of such a pair takes a second.
 const network, namesake = "net42889", "net14758"
 
-// GC of a network does not delete what belongs to another one whose name has the same key: links,
-// rules, devices, ports.
+// GC deletes no links, rules, devices or ports of a network with the same key.
 func TestKernelGCOfNetworkWithSameKey(t *testing.T) {
 	applettest.NeedShaping(t)
 	if spec.NetworkKey(network) != spec.NetworkKey(namesake) {

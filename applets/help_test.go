@@ -12,7 +12,7 @@ import (
 	"cnibox/applets/applet"
 )
 
-// Every key that a plugin reads has its place in the plugin's help.
+// The help describes every key of the plugin.
 func TestHelpHasEveryKey(t *testing.T) {
 	for _, a := range plugins(t) {
 		for _, key := range confKeys(reflect.TypeOf(a.Conf)) {
@@ -23,7 +23,7 @@ func TestHelpHasEveryKey(t *testing.T) {
 	}
 }
 
-// plugins are those with keys: all but loopback.
+// plugins returns all plugins with keys, that is, without loopback.
 func plugins(t *testing.T) (list []*applet.Applet) {
 	t.Helper()
 	for _, a := range applets.All() {
@@ -37,7 +37,7 @@ func plugins(t *testing.T) (list []*applet.Applet) {
 	return list
 }
 
-// confKeys returns the JSON names of a struct's fields and of those within.
+// confKeys returns the JSON names of the fields of a struct and of nested structs.
 func confKeys(typ reflect.Type) (keys []string) {
 	for typ.Kind() == reflect.Pointer || typ.Kind() == reflect.Slice {
 		typ = typ.Elem()
@@ -56,7 +56,7 @@ func confKeys(typ reflect.Type) (keys []string) {
 	return keys
 }
 
-// hasWord reports whether a text has a word that is not a part of a longer one.
+// hasWord reports whether a text has a word, not only as part of a longer one.
 func hasWord(text, word string) bool {
 	for _, w := range strings.FieldsFunc(text, func(r rune) bool { return r != '_' && r != '-' && !unicode.IsLetter(r) && !unicode.IsDigit(r) }) {
 		if w == word {
@@ -67,7 +67,7 @@ func hasWord(text, word string) bool {
 }
 
 // A help text fits a terminal of 100 columns and has no tabs.
-func TestHelpWidth(t *testing.T) {
+func TestHelpFitsTerminal(t *testing.T) {
 	for _, a := range applets.All() {
 		for line := range strings.Lines(a.Help) {
 			if len([]rune(line)) > 101 || strings.Contains(line, "\t") {

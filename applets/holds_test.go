@@ -11,13 +11,13 @@ import (
 	"cnibox/spec/spectest"
 )
 
-// Each chained plugin reports what it holds for an attachment, as text and as data.
-func TestHolds(t *testing.T) {
+// Each chained plugin reports its resources of an attachment, as text and as data.
+func TestChainedPluginsReportResources(t *testing.T) {
 	const prev = `"prevResult":{"cniVersion":"1.1.0","interfaces":[{"name":"eth0","sandbox":"/x"}],"ips":[{"address":"10.1.0.2/24","interface":0}]}`
 	for plugin, tt := range map[string]struct {
 		keys string
 		want []string
-		data string // of the first
+		data string // of the first resource; "": not compared
 	}{
 		"vrf":       {`"vrfname":"blue","table":7`, []string{"in VRF blue with table 7"}, `"blue"`},
 		"sbr":       {`"table":500`, []string{"rule from 10.1.0.2 to table 500"}, `"10.1.0.2"`},
@@ -28,7 +28,7 @@ func TestHolds(t *testing.T) {
 	} {
 		verbs, ok := applets.All().Plugin(plugin)
 		if !ok {
-			continue // left out by a tag
+			continue // excluded by a build tag
 		}
 		r := spectest.Request(t, spec.Check, "{"+tt.keys+","+prev+"}", "")
 		held, err := verbs.Holds(t.Context(), r)
@@ -46,9 +46,9 @@ func TestHolds(t *testing.T) {
 	}
 }
 
-// Tools get the resources of a list from its plugins, without code for any of them. Stored
-// resources are found even with an invalid configuration.
-func TestUses(t *testing.T) {
+// Tools get the resources that a list uses from its plugins. An invalid configuration of one does
+// not hide stored resources.
+func TestResourcesOfList(t *testing.T) {
 	d := chain.NewDescriber(applets.All().Plugin, "/state")
 	u := d.Uses([]byte(`{"cniVersion":"0.4.0","name":"n","plugins":[
 		{"type":"bridge","bridge":"br7","isGateway":true,"ipam":{"type":"host-local","ranges":[[{"subnet":"10.1.0.0/24"},{"subnet":"10.2.0.0/24"}],[{"subnet":"fd00::/64"}]]}},

@@ -18,8 +18,8 @@ import (
 	"cnibox/spec"
 )
 
-// lockedElsewhere makes another process hold a lock on a file or a directory until the test ends.
-func lockedElsewhere(t *testing.T, path string) {
+// lockInOtherProcess lets another process hold a lock on a file or a directory until the test ends.
+func lockInOtherProcess(t *testing.T, path string) {
 	t.Helper()
 	fd, err := unix.Open(path, unix.O_RDONLY|unix.O_CLOEXEC, 0)
 	if err != nil {
@@ -30,7 +30,7 @@ func lockedElsewhere(t *testing.T, path string) {
 	if err := unix.Flock(fd, unix.LOCK_EX|unix.LOCK_NB); err != nil {
 		t.Fatal(err)
 	}
-	holder := exec.Command("/bin/cat") // the lock is that of the open file, which it inherits
+	holder := exec.Command("/bin/cat") // inherits the open file, and so the lock
 	holder.ExtraFiles = []*os.File{file}
 	stdin, err := holder.StdinPipe()
 	if err == nil {
@@ -42,14 +42,14 @@ func lockedElsewhere(t *testing.T, path string) {
 	t.Cleanup(func() { stdin.Close(); holder.Wait() })
 }
 
-// shortTimeout makes the timeout of all locks short.
+// shortTimeout reduces the timeout of all locks.
 func shortTimeout(t *testing.T) {
 	flock.Timeout = 50 * time.Millisecond
 	t.Cleanup(func() { flock.Timeout = 30 * time.Second })
 }
 
-// A verb ends with code 11 where another process holds a lock for longer than the time that the
-// help of host-local names.
+// A verb returns code 11 if another process holds a lock for longer than the timeout, which is in
+// the help of host-local.
 func TestKernelLockTimeout(t *testing.T) {
 	help, _ := applets.Lookup("host-local")
 	if !strings.Contains(help.Help, "waits "+strings.TrimSuffix(flock.Timeout.String(), "s")+" s for the") {
@@ -63,10 +63,10 @@ func TestKernelLockTimeout(t *testing.T) {
 	p := h.Container("ctr")
 	h.Must(spec.Add, "host-local", conf, p)
 	t.Run("host-local", func(t *testing.T) {
-		lockedElsewhere(t, filepath.Join(leases, "demo", "lock"))
+		lockInOtherProcess(t, filepath.Join(leases, "demo", "lock"))
 		for _, verb := range []spec.Verb{spec.Add, spec.Del} {
 			before := h.Snapshot(p)
-			inTime(t, h, verb, "host-local", conf, p)
+			wantLockTimeout(t, h, verb, "host-local", conf, p)
 			if after := h.Snapshot(p); after != before {
 				t.Errorf("%s: it is not as before:\n%s", verb, kerneltest.Diff(before, after))
 			}
@@ -75,9 +75,9 @@ func TestKernelLockTimeout(t *testing.T) {
 	t.Run("bridge", func(t *testing.T) {
 		bridge := `{"cniVersion":"1.1.0","name":"demo","type":"bridge","bridge":"br0",` + ipam + `}`
 		h.Must(spec.Add, "bridge", bridge, h.Container("other"))
-		lockedElsewhere(t, filepath.Join(leases, "demo", "lock"))
+		lockInOtherProcess(t, filepath.Join(leases, "demo", "lock"))
 		before := h.Snapshot(p)
-		inTime(t, h, spec.Add, "bridge", bridge, p)
+		wantLockTimeout(t, h, spec.Add, "bridge", bridge, p)
 		if after := h.Snapshot(p); after != before {
 			t.Errorf("it is not as before:\n%s", kerneltest.Diff(before, after))
 		}
@@ -85,8 +85,8 @@ func TestKernelLockTimeout(t *testing.T) {
 	h.Must(spec.Del, "host-local", conf, p)
 }
 
-// inTime calls a verb, which must end with code 11.
-func inTime(t *testing.T, h *applettest.Host, verb spec.Verb, plugin, conf string, p applettest.Container) {
+// wantLockTimeout calls a verb, which must return code 11.
+func wantLockTimeout(t *testing.T, h *applettest.Host, verb spec.Verb, plugin, conf string, p applettest.Container) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), kerneltest.Timeout(10*time.Second))
 	defer cancel()

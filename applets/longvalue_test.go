@@ -12,9 +12,9 @@ import (
 	"cnibox/spec"
 )
 
-// No value of a key makes a message long, whatever is wrong with it.
+// Messages are short even if the value of a key is long.
 func TestLongValues(t *testing.T) {
-	const most = 600 // bytes of a message, with two values in it
+	const most = 600 // bytes of a message with two values
 	long := strings.Repeat("x", 5000)
 	try := func(plugin, what, conf string) {
 		t.Helper()
@@ -58,7 +58,7 @@ func TestLongValues(t *testing.T) {
 	}
 }
 
-// keysIn are the keys of a struct, and those of the structs in it.
+// keysIn returns the keys of a struct and of nested structs.
 func keysIn(t reflect.Type, prefix string) (keys []string) {
 	if t == nil || t.Kind() != reflect.Struct {
 		return nil

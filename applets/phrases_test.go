@@ -13,10 +13,9 @@ import (
 	"cnibox/spec"
 )
 
-// TestKernelReferencePhrases has, plugin by plugin, the errors whose text the reference's own tests
-// compare, or for which scripts search. The phrase is the whole of "msg"; the key and the remedy,
-// which cnibox adds, are in "details". Other tests compare only the code. The whole messages that a
-// user sees most often are in test/messages.
+// The errors whose text the tests of the reference compare, or that scripts search for. The phrase
+// is the whole "msg"; "details" has the key and the remedy, which cnibox adds. Other tests compare
+// only codes. The messages that users see most often are in test/messages.
 func TestKernelReferencePhrases(t *testing.T) {
 	const (
 		oneFamily = `CNI version 0.2.0 does not support more than 1 address per family`
@@ -26,8 +25,8 @@ func TestKernelReferencePhrases(t *testing.T) {
 		onEth0    = `,"prevResult":{"cniVersion":"1.1.0","interfaces":[{"name":"eth0","sandbox":"/x"}]}`
 	)
 	tests := []struct {
-		plugin, keys string    // of the configuration; those in $( ) are in "ipam"
-		msg, details string    // details: a part of it
+		plugin, keys string    // members of the configuration; $( ) encloses members of "ipam"
+		msg, details string    // details: part
 		args         string    // CNI_ARGS
 		version      string    // "": 1.1.0
 		verb         spec.Verb // "": ADD

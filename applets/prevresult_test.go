@@ -12,8 +12,7 @@ import (
 	"cnibox/spec"
 )
 
-// TestCheckNeedsPrevResult calls CHECK of every plugin without a prevResult: the specification
-// requires that of the ADD, and the error is the same in all plugins.
+// The specification requires a prevResult for CHECK. Without it all plugins return the same error.
 func TestCheckNeedsPrevResult(t *testing.T) {
 	for _, a := range applets.All() {
 		if a.Main != nil || a.Plugin().Check == nil {
@@ -26,8 +25,8 @@ func TestCheckNeedsPrevResult(t *testing.T) {
 	}
 }
 
-// TestKernelGetWithPrevResult deletes the parts of an attachment one after the other. GET returns
-// prevResult while all exist; a deleted container is unknown, whatever prevResult says.
+// GET returns prevResult while all parts of the attachment exist. If the container is gone, it
+// returns code 3 whatever prevResult has.
 func TestKernelGetWithPrevResult(t *testing.T) {
 	const alone = `{"cniVersion":"1.1.0","name":"demo","type":"host-local","ipam":{"type":"host-local","subnet":"10.1.0.0/24","dataDir":"$DIR"}}`
 	bridge := strings.Replace(alone, `"type":"host-local"`, `"type":"bridge"`, 1)
@@ -76,7 +75,7 @@ func TestKernelGetWithPrevResult(t *testing.T) {
 	}
 	get("bridge", applettest.Prev(bridge, out), spec.CodeCheck, "eth0 of demo/c1/eth0 is gone")
 	get("bridge", bridge, spec.CodeCheck, "its addresses are still leased: run DEL")
-	get("host-local", ours, 0, "10.1.0.2/24") // its lease is there
+	get("host-local", ours, 0, "10.1.0.2/24") // the lease still exists
 
 	get("loopback", applettest.Prev(`{"cniVersion":"1.1.0","name":"lo","type":"loopback"}`, out), 0, "10.1.0.2/24")
 	h.Must(spec.Del, "loopback", `{"cniVersion":"1.1.0","name":"lo","type":"loopback"}`, p)
@@ -93,9 +92,8 @@ func TestKernelGetWithPrevResult(t *testing.T) {
 	}
 }
 
-// TestKernelGetAfterDel calls GET of each plugin that works on another plugin's interface or
-// addresses, with the result of the ADD. GET returns that until DEL, even after the interface is
-// gone; after DEL of all plugins the container is unknown.
+// GET of a chained plugin returns the result of ADD until DEL, even if the interface is gone. After
+// DEL of all plugins the container is unknown.
 func TestKernelGetAfterDel(t *testing.T) {
 	eachConf(t, func(t *testing.T, plugin, bare string, _ bool) {
 		if applettest.Plugins[plugin].After == "" {
@@ -116,14 +114,13 @@ func TestKernelGetAfterDel(t *testing.T) {
 			t.Errorf("without the interface, before DEL: %s", got)
 		}
 		s.Must(spec.Del, plugin, bare, c)
-		s.Must(spec.Del, after, before(s.After), c)
+		s.Must(spec.Del, after, makerConf(s.After), c)
 		s.Refuse(spec.CodeUnknown, "", spec.Get, plugin, conf, c)
 	})
 }
 
-// TestKernelGetStatic has an IPAM plugin without a store: the interface shows whether the container
-// is known.
-func TestKernelGetStatic(t *testing.T) {
+// With an IPAM plugin that stores nothing, the interface shows whether the container is known.
+func TestKernelGetWithStaticIPAM(t *testing.T) {
 	const alone = `{"cniVersion":"1.1.0","name":"demo","type":"static","ipam":{"type":"static","addresses":[{"address":"10.1.0.2/24"}]}}`
 	bridge := strings.Replace(alone, `"type":"static"`, `"type":"bridge"`, 1)
 	h := applettest.NewHost(t)

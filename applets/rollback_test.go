@@ -19,7 +19,7 @@ import (
 	"cnibox/spec"
 )
 
-// A stage is a host and a container, prepared for ADD of a plugin.
+// A stage is a host that is prepared for ADD of a plugin.
 type stage struct {
 	*applettest.Host
 	applettest.Plugin
@@ -28,11 +28,11 @@ type stage struct {
 
 func newStage(t *testing.T, name string) *stage {
 	t.Helper()
-	return newStageOf(t, name, applettest.Plugins[name])
+	return newStageFor(t, name, applettest.Plugins[name])
 }
 
-// newStageOf is newStage with a descriptor that a test has changed.
-func newStageOf(t *testing.T, name string, p applettest.Plugin) *stage {
+// newStageFor is newStage with a modified descriptor.
+func newStageFor(t *testing.T, name string, p applettest.Plugin) *stage {
 	t.Helper()
 	s := &stage{applettest.NewHost(t), p, name}
 	s.NeedChain(t)
@@ -40,29 +40,30 @@ func newStageOf(t *testing.T, name string, p applettest.Plugin) *stage {
 	return s
 }
 
-// container returns a container with the interface that this plugin changes, if it creates none,
-// and the configuration with the result of that interface.
+// container returns a container with the interface that a chained plugin needs, and the
+// configuration with the result for that interface.
 func (s *stage) container(id, conf string) (applettest.Container, string) {
 	s.Helper()
 	c := s.Container(id)
-	applettest.SetDAD(s.T, c.NS, "0", "0") // where a plugin waits for it, it is over at once
+	applettest.SetDAD(s.T, c.NS, "0", "0") // plugins need not wait for it
 	if s.Ready != nil {
 		s.Ready(s.T, c)
 	}
-	return c, s.after(c, conf)
+	return c, s.makeInterface(c, conf)
 }
 
-// after makes the interface that this plugin changes, and returns the configuration with its result.
-func (s *stage) after(c applettest.Container, conf string) string {
+// makeInterface makes the interface that a chained plugin needs, and returns the configuration with
+// its result.
+func (s *stage) makeInterface(c applettest.Container, conf string) string {
 	s.Helper()
 	if s.After == "" {
 		return conf
 	}
-	return applettest.Prev(conf, s.Must(spec.Add, s.After, before(s.After), c))
+	return applettest.Prev(conf, s.Must(spec.Add, s.After, makerConf(s.After), c))
 }
 
-// before returns the configuration of a plugin that creates the interface for another one.
-func before(plugin string) string {
+// makerConf returns the configuration for a plugin that makes the interface for a chained one.
+func makerConf(plugin string) string {
 	switch plugin {
 	case "bridge":
 		return applettest.GatewayConf
@@ -73,8 +74,8 @@ func before(plugin string) string {
 	}
 }
 
-// eachConf runs a test for each plugin that makes or changes interfaces and each of its
-// configurations; single are those of which a host can have one attachment at a time.
+// eachConf runs a test for each configuration of each plugin that makes or changes interfaces.
+// single: a host can have one attachment with it at a time.
 func eachConf(t *testing.T, test func(t *testing.T, plugin, conf string, single bool)) {
 	for name := range applettest.Plugins {
 		if applettest.OnlyAddresses(name) || name == "loopback" || applettest.Elsewhere(name) {
@@ -90,33 +91,33 @@ func eachConf(t *testing.T, test func(t *testing.T, plugin, conf string, single 
 	}
 }
 
-// A rollback is a row of the table of verbs that fail: a plugin, its configuration, and the state
-// before.
+// A rollback is a row of TestKernelRollback: a plugin, its configuration, and the state of the host
+// before the verb.
 type rollback struct {
 	applettest.Plugin
 	name, conf string
-	other      string // the configuration of another attachment; empty: there is none
-	earlier    string // that of an earlier ADD of the same; empty: there is none
-	single     bool   // a host can have no other
+	other      string // configuration of another attachment; "": none
+	earlier    string // configuration of an earlier ADD of this attachment; "": none
+	single     bool   // a host can have one attachment at a time
 
-	furnish func(*stage) (state func() string) // after the interface is there; the state is beside that of the host
+	setUp func(*stage) (state func() string) // called after the interface was made; state is compared as well; may be nil
 }
 
-// rollbacks are the rows of a plugin, by name.
+// rollbacks returns the rows of a plugin by name.
 func rollbacks(plugin string) map[string]rollback {
 	p, rows := applettest.Plugins[plugin], map[string]rollback{}
 	of := func(name string, p applettest.Plugin, conf string, single bool) {
 		row := rollback{Plugin: p, name: plugin, conf: conf}
 		if p.Again != "" {
 			again := row
-			again.earlier = spoil(conf, p.Again)
+			again.earlier = withMembers(conf, p.Again)
 			rows[name+"/again"] = again
 		}
 		switch {
 		case !single:
 			row.other = conf
 		case p.Other != "":
-			row.other = spoil(conf, p.Other)
+			row.other = withMembers(conf, p.Other)
 		default:
 			return
 		}
@@ -137,7 +138,7 @@ func rollbacks(plugin string) map[string]rollback {
 		p.After = p.OrAfter
 		of("keys after "+p.After, p, plain, p.Other != "")
 	}
-	for name, row := range odd {
+	for name, row := range singleRows {
 		if row.name == plugin {
 			row.Plugin = applettest.Plugins[plugin]
 			rows[name] = row
@@ -146,17 +147,17 @@ func rollbacks(plugin string) map[string]rollback {
 	return rows
 }
 
-// odd are rows for a single plugin, by name.
-var odd = map[string]rollback{
+// odd has rows for single plugins.
+var singleRows = map[string]rollback{
 	"ingress qdisc before/new host": {
 		name: "bandwidth", conf: applettest.Conf("bandwidth", `"dataDir":"$DIR/bandwidth",`+applettest.BothLimits),
-		furnish: func(s *stage) func() string {
+		setUp: func(s *stage) func() string {
 			c := kerneltest.Dial(s.T, s.NS)
 			s.NoError(c.Do(rtnl.NewIngress(kerneltest.Link(s.T, c, "veth").Index)))
 			return nil
 		},
 	},
-	// the address of the bridge is another one, which a failed ADD restores
+	// A failed ADD restores the address of the bridge.
 	"forceAddress/used host": {
 		name: "bridge", other: applettest.Conf("bridge", `"bridge":"br0","isGateway":true,`+applettest.IPAM),
 		conf: applettest.Conf("bridge", `"bridge":"br0","isGateway":true,"forceAddress":true,"ipam":{"type":"host-local","dataDir":"$DIR",
@@ -164,7 +165,7 @@ var odd = map[string]rollback{
 	},
 	"firewalld/new host": {
 		name: "firewall", conf: applettest.Conf("firewall", `"backend":"firewalld","ingressPolicy":"isolated","dbusSocket":"$DIR/bus","dataDir":"$DIR/firewall"`),
-		furnish: func(s *stage) func() string {
+		setUp: func(s *stage) func() string {
 			socket := dbustest.Bus(s.T)
 			s.NoError(os.Symlink(socket, s.Path("bus")))
 			return dbustest.Start(s.T, socket).Sources
@@ -172,19 +173,19 @@ var odd = map[string]rollback{
 	},
 }
 
-// spoil adds members to a configuration, before those of the same name.
-func spoil(conf, members string) string {
+// spoil appends members to a configuration, where they override earlier ones of the same name.
+func withMembers(conf, members string) string {
 	if members == "" {
 		return conf
 	}
 	return strings.TrimSuffix(conf, "}") + "," + members + "}"
 }
 
-// TestKernelRollback is the table of verbs that fail. For each plugin it makes the nth call that
-// changes something fail, for every n. A failed ADD leaves everything as it was: on a new host, on
-// one with another attachment, and after an earlier ADD of the same. After a failed DEL or GC the
-// next one does the rest. CHECK and GET change nothing. The daemon makes the changes of dhcp.
-// TestKernelEveryKilled of test/e2e kills the process instead of making a call fail.
+// For each plugin and every n, the nth change that a verb makes fails. A failed ADD leaves
+// everything unchanged: on a new host, on one with another attachment, and after an earlier ADD of
+// the same attachment. After a failed DEL or GC the next DEL deletes the rest. CHECK and GET change
+// nothing. dhcp is left out, since its daemon makes the changes. TestKernelEveryKilled of test/e2e
+// kills the process instead.
 func TestKernelRollback(t *testing.T) {
 	for plugin := range applettest.Plugins {
 		if plugin == "dhcp" || applettest.Elsewhere(plugin) {
@@ -194,7 +195,7 @@ func TestKernelRollback(t *testing.T) {
 			t.Run(plugin+"/"+name+"/ADD", row.add)
 			if name == "keys/used host" {
 				t.Run(plugin+"/"+name+"/GC", func(t *testing.T) { row.release(t, spec.GC) })
-			} else if _, odd := odd[name]; odd || strings.HasPrefix(name, "keys after ") {
+			} else if _, single := singleRows[name]; single || strings.HasPrefix(name, "keys after ") {
 				continue
 			}
 			if row.other != "" || row.Plugin.Other == "" && row.single {
@@ -205,53 +206,52 @@ func TestKernelRollback(t *testing.T) {
 }
 
 // A scene is the host of a row, before the verb.
-type scene struct {
+type rollbackHost struct {
 	*stage
 	rollback
 	c      applettest.Container
 	conf   string
-	more   func() string
+	extra  func() string
 	before string
 }
 
-// prepare makes one.
-func (r rollback) prepare(t *testing.T) *scene {
+func (r rollback) prepare(t *testing.T) *rollbackHost {
 	t.Helper()
-	s := &scene{stage: newStageOf(t, r.name, r.Plugin), rollback: r}
+	s := &rollbackHost{stage: newStageFor(t, r.name, r.Plugin), rollback: r}
 	if r.other != "" {
 		other, conf := s.container("other", r.other)
 		s.Must(spec.Add, r.name, conf, other)
 	}
 	s.c, s.conf = s.container("ctr", r.conf)
-	if r.furnish != nil {
-		s.more = r.furnish(s.stage)
+	if r.setUp != nil {
+		s.extra = r.setUp(s.stage)
 	}
 	if r.earlier != "" {
 		earlier := strings.Replace(s.conf, r.conf[:len(r.conf)-1], r.earlier[:len(r.earlier)-1], 1)
 		s.Must(spec.Add, r.name, earlier, s.c)
 	}
-	s.before = s.now()
+	s.before = s.current()
 	return s
 }
 
-func (s *scene) now() string {
+func (s *rollbackHost) current() string {
 	s.Helper()
-	if s.more != nil {
-		return s.more() + s.state(s.c)
+	if s.extra != nil {
+		return s.extra() + s.state(s.c)
 	}
 	return s.state(s.c)
 }
 
-// as requires the state from before.
-func (s *scene) as(what string) {
+// wantUnchanged requires the state from before the verb.
+func (s *rollbackHost) wantUnchanged(what string) {
 	s.Helper()
-	if after := s.now(); after != s.before {
+	if after := s.current(); after != s.before {
 		s.Fatalf("%s\nleft behind:\n%s", what, kerneltest.Diff(s.before, after))
 	}
 }
 
-// call is a verb that may fail.
-func (s *scene) call(verb spec.Verb, conf string) (out string, err error) {
+// call runs a verb that may fail.
+func (s *rollbackHost) call(verb spec.Verb, conf string) (out string, err error) {
 	s.Helper()
 	code, out := s.Call(verb, s.rollback.name, conf, s.c)
 	if code != 0 {
@@ -268,7 +268,7 @@ func (r rollback) add(t *testing.T) {
 		return err
 	}, func(change string, err error) {
 		if err == nil {
-			if !needless(change) {
+			if !optional(change) {
 				t.Errorf("ADD succeeds without %q", change)
 			}
 			s.Must(spec.Del, r.name, s.conf, s.c)
@@ -278,7 +278,7 @@ func (r rollback) add(t *testing.T) {
 		if strings.Contains(out, "undo") {
 			t.Errorf("%q: ADD answers %s", change, out)
 		}
-		s.as(fmt.Sprintf("%q, answered by %s", change, out))
+		s.wantUnchanged(fmt.Sprintf("%q, answered by %s", change, out))
 	})
 	t.Logf("%d calls", changes)
 	least := 2
@@ -305,10 +305,10 @@ func (r rollback) add(t *testing.T) {
 	s.Must(spec.Del, r.name, s.conf, s.c)
 }
 
-// release is the row for DEL, or for GC followed by DEL. The interface is new each time, so what
-// DEL of a chained plugin leaves on it is deleted with it.
+// release is the row for DEL, or for GC followed by DEL. The interface is made anew for each
+// change, since DEL of a chained plugin may leave settings on it.
 func (r rollback) release(t *testing.T, verb spec.Verb) {
-	s := newStageOf(t, r.name, r.Plugin)
+	s := newStageFor(t, r.name, r.Plugin)
 	if r.other != "" {
 		other, conf := s.container("other", r.other)
 		s.Must(spec.Add, r.name, conf, other)
@@ -317,10 +317,10 @@ func (r rollback) release(t *testing.T, verb spec.Verb) {
 	failing := conf
 	attach := func() {
 		if conf == "" {
-			conf = s.after(c, r.conf)
+			conf = s.makeInterface(c, r.conf)
 		}
 		if failing = conf; verb == spec.GC {
-			failing = spoil(conf, `"cni.dev/valid-attachments":[{"containerID":"other","ifname":"eth0"}]`)
+			failing = withMembers(conf, `"cni.dev/valid-attachments":[{"containerID":"other","ifname":"eth0"}]`)
 		}
 		s.Must(spec.Add, r.name, conf, c)
 	}
@@ -328,13 +328,13 @@ func (r rollback) release(t *testing.T, verb spec.Verb) {
 		s.Must(verb, r.name, failing, c)
 		s.Must(spec.Del, r.name, conf, c)
 		if s.After != "" {
-			s.Must(spec.Del, s.After, before(s.After), c)
+			s.Must(spec.Del, s.After, makerConf(s.After), c)
 		}
 		conf = ""
 		return s.state(c)
 	}
 	attach()
-	gone := detach() // what is for all stays
+	gone := detach() // what all attachments share remains
 	attach()
 	changes := applettest.EachFault(t, "", func() error {
 		code, out := s.Call(verb, r.name, failing, c)
@@ -343,8 +343,8 @@ func (r rollback) release(t *testing.T, verb spec.Verb) {
 		}
 		return nil
 	}, func(change string, err error) {
-		// tuning warns: the link is about to be deleted
-		if err == nil && !needless(change) && !(r.name == "tuning" && strings.HasPrefix(change, "link set")) {
+		// tuning only warns, since the link is about to be deleted.
+		if err == nil && !optional(change) && !(r.name == "tuning" && strings.HasPrefix(change, "link set")) {
 			t.Errorf("%s succeeds without %q", verb, change)
 		}
 		s.Same(fmt.Sprintf("%s that failed at %q, and the next one", verb, change), gone, detach())
@@ -354,13 +354,13 @@ func (r rollback) release(t *testing.T, verb spec.Verb) {
 	s.Same(string(verb), gone, detach())
 }
 
-// state is a snapshot with what tuning sets here, and without what stays.
+// state returns a snapshot with the sysctls that tuning sets here, and without empty filter tables.
 func (s *stage) state(c applettest.Container) string {
 	s.Helper()
 	text := withoutEmptyFilter(s.Snapshot(c))
 	for _, key := range []string{"net/ipv4/conf/eth0/arp_filter", "net/ipv4/ip_local_port_range"} {
 		value, err := c.NS.Sysctl(key)
-		if err != nil && !errors.Is(err, os.ErrNotExist) { // there is no eth0 yet
+		if err != nil && !errors.Is(err, os.ErrNotExist) { // no eth0 yet
 			s.Fatal(err)
 		}
 		text += key + " = " + value + "\n"
@@ -368,24 +368,23 @@ func (s *stage) state(c applettest.Container) string {
 	return text
 }
 
-// emptyFilter is a filter table with what stays after the last container, as with the reference:
-// the chains of firewall without rules for containers.
+// emptyFilter matches a filter table with the chains of firewall but no rules for containers, which
+// remains after the last container, as with the reference.
 var emptyFilter = regexp.MustCompile(`(?m)^table ip6? filter \{\n(?:\s*(?:chain (?:CNI-ADMIN|CNI-FORWARD|FORWARD) \{|type filter hook forward .*|counter .*jump CNI-(?:ADMIN|FORWARD)|\})?\n)*?^\}\n`)
 
-// withoutEmptyFilter returns a snapshot without these.
 func withoutEmptyFilter(snapshot string) string { return emptyFilter.ReplaceAllString(snapshot, "") }
 
-// needless reports whether an ADD works without a change: neighbours detect the address themselves,
-// the next verb writes the lease store's own data, and without fq_codel packets share one queue.
-func needless(change string) bool {
+// needless reports whether ADD succeeds without a change: neighbours detect the address themselves,
+// the next verb writes the data of the lease store, and without fq_codel packets share one queue.
+func optional(change string) bool {
 	return strings.HasPrefix(change, "link set") && strings.Contains(change, " address ") ||
 		strings.Contains(change, "ndisc_notify") || strings.HasSuffix(change, "fq_codel") ||
 		slices.Contains([]string{"ipam: write", "ipam: mkdir", "ipam: rename", "ipam: symlink", "ipam: remove"}, change)
 }
 
-// TestPlugins requires an entry for each plugin with which the matrices here and in test/e2e can
-// work: no cell of TestKernelDelMatrix is missing without a reason.
-func TestPlugins(t *testing.T) {
+// Every plugin has an entry with which the tests over all plugins can work. No cell of
+// TestKernelDelMatrix is missing without a reason.
+func TestPluginEntriesComplete(t *testing.T) {
 	for _, a := range applets.All() {
 		p, ok := applettest.Plugins[a.Name]
 		plain := applettest.Plain(a.Name, "demo")
@@ -405,8 +404,8 @@ func TestPlugins(t *testing.T) {
 	}
 }
 
-// DEL of an unknown attachment succeeds twice, and changes nothing.
-func TestKernelDelOfNothing(t *testing.T) {
+// DEL of an unknown attachment succeeds, once and again, and changes nothing.
+func TestKernelDelOfUnknown(t *testing.T) {
 	eachConf(t, func(t *testing.T, plugin, conf string, _ bool) {
 		s := newStage(t, plugin)
 		c, conf := s.container("ctr", conf)

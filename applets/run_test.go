@@ -12,7 +12,7 @@ import (
 	"cnibox/applets/applet"
 )
 
-// A name that is not an applet's is an error, and an error object for a runtime.
+// The name of no applet is an error; a runtime gets it as an error object.
 func TestRunUnknownName(t *testing.T) {
 	for command, want := range map[string]string{"": "", "ADD": `"code": 4`} {
 		var out, stderr bytes.Buffer
@@ -29,7 +29,7 @@ func TestRunUnknownName(t *testing.T) {
 	}
 }
 
-// The errors of cni-exec are in the version of the network.
+// Errors of cni-exec have the cniVersion of the network.
 func TestCNIExecErrorVersion(t *testing.T) {
 	dir := t.TempDir()
 	conf := `{"cniVersion":"0.4.0","name":"demo","plugins":[{"type":"loopback"}]}`
@@ -39,7 +39,7 @@ func TestCNIExecErrorVersion(t *testing.T) {
 	for verb, operands := range map[string][]string{"add": {"/nowhere"}, "check": {"/nowhere"}, "del": {"/proc/self/ns/net"}} {
 		var out, diag strings.Builder
 		args := append(append([]string{verb, "demo"}, operands...), "-o", "json", "--conf-dir", dir, "--cache-dir", filepath.Join(dir, "cache"))
-		if verb != "status" { // which is about no attachment
+		if verb != "status" {
 			args = append(args, "-i", "a/b")
 		}
 		exit := applets.Run(context.Background(), "cni-exec", applet.Process{

@@ -9,13 +9,12 @@ import (
 	"cnibox/spec"
 )
 
-// In TestKernelSecondAdd a runtime that has lost its state runs ADD of the same container,
-// interface and network again, in another live namespace. It is refused, and neither it nor its
-// undo changes anything of the first.
-func TestKernelSecondAdd(t *testing.T) {
+// A runtime that has lost its state may run ADD of the same attachment again in another live
+// namespace. ADD fails, and neither it nor its undo changes anything of the first attachment.
+func TestKernelSecondAddInOtherNamespace(t *testing.T) {
 	eachConf(t, func(t *testing.T, plugin, conf string, _ bool) {
 		if !applettest.Makes(plugin) || !strings.Contains(conf, "host-local") && plugin != "host-device" && plugin != "flannel" {
-			return // another namespace may have the same
+			return // without a lease or a device, nothing is in use twice
 		}
 		s := newStage(t, plugin)
 		first, conf := s.container("ctr", conf)

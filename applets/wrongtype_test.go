@@ -12,16 +12,15 @@ import (
 	"cnibox/spec/spectest"
 )
 
-// A keyPath is a key of a configuration, with the keys around it.
+// A keyPath is a key of a configuration with its enclosing keys.
 type keyPath struct {
-	in  string // what stands around it: %s is the value
-	top string // the outermost key; empty: this is not a key yet
+	in  string // format of the enclosing JSON; %s is the value
+	top string // outermost key; "" for the configuration itself
 	typ reflect.Type
 }
 
-// TestKeysOfWrongType gives each key of each plugin, at any depth, values that do not fit its type.
-// ADD refuses them with code 7 and an error that names the key, before any other check: the
-// namespace does not exist.
+// Each key of each plugin, at any depth, gets values that do not fit its type. ADD returns code 7
+// and names the key, before it opens the namespace, which does not exist.
 func TestKeysOfWrongType(t *testing.T) {
 	for _, a := range plugins(t) {
 		for _, p := range keyPaths(keyPath{in: "%s", typ: reflect.TypeOf(a.Conf)}) {
@@ -39,7 +38,7 @@ func TestKeysOfWrongType(t *testing.T) {
 	}
 }
 
-// keyPaths returns the keys of a struct and of those within.
+// keyPaths returns the keys of a struct and of nested structs.
 func keyPaths(at keyPath) (paths []keyPath) {
 	typ, in := at.typ, at.in
 	for typ.Kind() == reflect.Pointer || typ.Kind() == reflect.Slice {
@@ -74,19 +73,19 @@ func keyPaths(at keyPath) (paths []keyPath) {
 	return paths
 }
 
-// ownDecoder reports whether a type decodes itself.
+// ownDecoder reports whether a type decodes itself, or any JSON.
 func ownDecoder(typ reflect.Type) bool {
 	p := reflect.PointerTo(typ)
 	return p.Implements(reflect.TypeFor[encoding.TextUnmarshaler]()) || p.Implements(reflect.TypeFor[json.Unmarshaler]()) ||
 		typ.Kind() == reflect.Interface || typ.Kind() == reflect.Slice && typ.Elem().Kind() == reflect.Uint8
 }
 
-// wrongValues are values of all other types, or outside the range of this one.
+// wrongValues returns values of other types and values out of range.
 func wrongValues(typ reflect.Type) []string {
 	for typ.Kind() == reflect.Pointer {
 		typ = typ.Elem()
 	}
-	deep := strings.Repeat("[", 60) + strings.Repeat("]", 60) // 100 are too many for any key
+	deep := strings.Repeat("[", 60) + strings.Repeat("]", 60) // the limit of spec is 100
 	text := reflect.PointerTo(typ).Implements(reflect.TypeFor[encoding.TextUnmarshaler]())
 	switch k := typ.Kind(); {
 	case text:

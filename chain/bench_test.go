@@ -10,8 +10,8 @@ import (
 	"cnibox/spec"
 )
 
-// BenchmarkAddDel is what the runner adds to the work of three built-in
-// plugins: loading the list, locks, cache, requests.
+// BenchmarkAddDel measures what the runner adds to three built-in plugins: loading the list, locks,
+// cache, requests.
 func BenchmarkAddDel(b *testing.B) {
 	dir := b.TempDir()
 	conf := `{"name":"n","cniVersion":"1.1.0","plugins":[{"type":"bridge","isGateway":true,"ipMasq":true,

@@ -26,16 +26,16 @@ import (
 
 const cachedList = `{"name":"n","cniVersion":"1.0.0","plugins":[{"type":"rec"}]}`
 
-// libcniEntry is what libcni writes for the ADD of this package's recorder.
+// libcniEntry returns the entry that libcni writes for ADD of the recorder.
 func libcniEntry(extra string) string {
 	return `{"kind":"cniCacheV1","containerId":"c","config":"` + base64.StdEncoding.EncodeToString([]byte(cachedList)) +
 		`","ifName":"eth0","networkName":"n","netns":"` + ownNS + `","cniArgs":[["A","1"]],"capabilityArgs":{"mac":"x"},` +
 		`"result":{"cniVersion":"1.0.0","ips":[{"address":"10.1.2.3/24"}]}` + extra + `}`
 }
 
-// TestCacheBytes compares with what libcni writes; ours has more at the end.
+// An entry begins with the bytes that libcni writes, followed by members of cnibox.
 func TestCacheBytes(t *testing.T) {
-	w := newWorld(t, "rec")
+	w := newFixture(t, "rec")
 	tg := target("c")
 	tg.Args = [][2]string{{"A", "1"}}
 	tg.Capabilities = caps(t, `{"mac":"x"}`)
@@ -62,13 +62,13 @@ func TestCacheBytes(t *testing.T) {
 	}
 }
 
-// TestForeignEntries are entries that others wrote, or that were spoiled.
-func TestForeignEntries(t *testing.T) {
+// Entries written by other programs, and damaged ones.
+func TestEntriesOfOthers(t *testing.T) {
 	const prev = "10.1.2.3/24"
 	tests := map[string]struct {
 		text       string
-		args, prev string // in the DEL
-		check      int    // code of CHECK
+		args, prev string // of DEL
+		check      int    // code of CHECK; -1: no error
 	}{
 		"libcni's":        {libcniEntry(""), "A=1", prev, -1},
 		"members of ours": {libcniEntry(`,"x":{"y":1}`), "A=1", prev, -1},
@@ -89,7 +89,7 @@ func TestForeignEntries(t *testing.T) {
 	}
 	for name, tt := range tests {
 		t.Run(name, func(t *testing.T) {
-			w := newWorld(t, "rec")
+			w := newFixture(t, "rec")
 			l := w.parse(cachedList)
 			dir := filepath.Join(w.Cache.Dir, "results")
 			os.MkdirAll(dir, 0o700)
@@ -121,10 +121,9 @@ func TestForeignEntries(t *testing.T) {
 	}
 }
 
-// TestUnreadableNow has an entry that is whole and cannot be read by this process at this
-// moment: it does not count as absent, and is not deleted.
-func TestUnreadableNow(t *testing.T) {
-	w := newWorld(t, "rec")
+// A valid entry that this process may not read is an error, neither absent nor deleted.
+func TestUnreadableEntryIsKept(t *testing.T) {
+	w := newFixture(t, "rec")
 	if _, err := w.Add(t.Context(), w.parse(cachedList), target("c")); err != nil {
 		t.Fatal(err)
 	}
@@ -135,7 +134,7 @@ func TestUnreadableNow(t *testing.T) {
 	}
 	done := make(chan [2]error)
 	go func() {
-		runtime.LockOSThread() // for good: what root may do beyond others ends with the thread
+		runtime.LockOSThread() // never unlocked: the thread without capabilities ends
 		var none [2]unix.CapUserData
 		if err := unix.Capset(&unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}, &none[0]); err != nil {
 			t.Error(err)
@@ -156,10 +155,10 @@ func TestUnreadableNow(t *testing.T) {
 	}
 }
 
-// TestOddFiles are things in the cache's place that must not be followed or
-// waited for.
-func TestOddFiles(t *testing.T) {
-	w := newWorld(t, "rec")
+// A symbolic link in place of an entry is not followed, and empty and temporary files do not stop a
+// verb.
+func TestEntryIsNoRegularFile(t *testing.T) {
+	w := newFixture(t, "rec")
 	dir := filepath.Join(w.Cache.Dir, "results")
 	os.MkdirAll(dir, 0o700)
 	precious := filepath.Join(w.dir, "precious")
@@ -178,7 +177,7 @@ func TestOddFiles(t *testing.T) {
 	os.WriteFile(old, nil, 0o600)
 	young := filepath.Join(dir, "n-young-eth0")
 	os.WriteFile(young, nil, 0o600)
-	os.Chtimes(young, time.Time{}, time.Now().Add(time.Hour)) // however long this test stands still
+	os.Chtimes(young, time.Time{}, time.Now().Add(time.Hour)) // even if the test is suspended
 	temporary := filepath.Join(dir, ".cnibox-123")
 	os.WriteFile(temporary, nil, 0o600)
 	for _, f := range []string{old, temporary} {
@@ -196,10 +195,9 @@ func TestOddFiles(t *testing.T) {
 	}
 }
 
-// TestCollision: network a-b with container c, and network a with container b-c
-// have one libcni name.
-func TestCollision(t *testing.T) {
-	w := newWorld(t, "rec")
+// Network a-b with container c has the same libcni file name as network a with container b-c.
+func TestSharedEntryNames(t *testing.T) {
+	w := newFixture(t, "rec")
 	long := strings.Repeat("x", 200)
 	ids, lists := []string{"c", "b-c", long}, map[string]*chain.List{
 		"c":   w.parse(`{"name":"a-b","cniVersion":"1.0.0","plugins":[{"type":"rec"}]}`),
@@ -241,7 +239,7 @@ func TestCollision(t *testing.T) {
 	}
 }
 
-// TestFileNames: what libcni's tools look for has libcni's name, dashes or not.
+// A file has the name that libcni's tools expect, also with dashes.
 func TestFileNames(t *testing.T) {
 	for _, a := range []spec.Attachment{
 		{Network: "n", ContainerID: "c", IfName: "eth0"},
@@ -249,7 +247,7 @@ func TestFileNames(t *testing.T) {
 		{Network: "a-cnitool", ContainerID: "77383ca0a0715733ca6f", IfName: "eth0"},
 		{Network: "n", ContainerID: "8f3e2a1c-0c9d-4a51-8d7e-5a0e7b6f2c11", IfName: "veth-1"},
 	} {
-		w := newWorld(t, "rec")
+		w := newFixture(t, "rec")
 		tg := target(a.ContainerID)
 		tg.IfName = a.IfName
 		if _, err := w.Add(t.Context(), w.parse(`{"name":"`+a.Network+`","cniVersion":"1.0.0","plugins":[{"type":"rec"}]}`), tg); err != nil {
@@ -262,17 +260,17 @@ func TestFileNames(t *testing.T) {
 	}
 }
 
-// TestForeignNames are entries under names that two attachments have, and with the key, which versions up to
-// 0.1.0 added to each such name.
-func TestForeignNames(t *testing.T) {
+// Entries under names that two attachments share, and under names with a key, which versions up to
+// 0.1.0 added.
+func TestEntryNamesOfEarlierVersions(t *testing.T) {
 	const id = "b-c"
 	list := `{"name":"a","cniVersion":"1.0.0","plugins":[{"type":"rec"}]}`
 	entry := strings.NewReplacer(`"containerId":"c"`, `"containerId":"`+id+`"`, `"networkName":"n"`, `"networkName":"a"`, ownNS, "/proc/0/ns/net",
 		base64.StdEncoding.EncodeToString([]byte(cachedList)), base64.StdEncoding.EncodeToString([]byte(list))).Replace(libcniEntry(""))
 	c := strings.Replace(strings.Replace(libcniEntry(""), ownNS, "/proc/0/ns/net", 1), `"A"`, `"C"`, 1)
 	bare := chain.RuntimeConf{ContainerID: id, IfName: "eth0", NetNSOverride: true}
-	prepare := func(t *testing.T) *world {
-		w := newWorld(t, "rec")
+	prepare := func(t *testing.T) *fixture {
+		w := newFixture(t, "rec")
 		results := filepath.Join(w.Cache.Dir, "results")
 		err := os.MkdirAll(results, 0o700)
 		if err == nil {
@@ -353,9 +351,9 @@ func TestForeignNames(t *testing.T) {
 	})
 }
 
-// TestStaleEntry is an attachment whose namespace ended without DEL.
+// The namespace of a stale attachment ended without DEL.
 func TestStaleEntry(t *testing.T) {
-	w := newWorld(t, "rec")
+	w := newFixture(t, "rec")
 	l := w.parse(cachedList)
 	c := exec.Command("sleep", "60")
 	if err := c.Start(); err != nil {
@@ -386,11 +384,11 @@ func TestStaleEntry(t *testing.T) {
 	}
 }
 
-// overlapping is an invoker that notes how many run at the same time.
+// overlapping is an invoker that counts concurrent calls, by container and in total.
 type overlapping struct {
 	sync.Mutex
 	now, most map[string]int
-	company   bool // each stays until it has been there with another one
+	untilTwo  bool // each call waits until another one runs
 }
 
 func (o *overlapping) count(key string, by int) {
@@ -400,8 +398,8 @@ func (o *overlapping) count(key string, by int) {
 	o.most[key] = max(o.most[key], o.now[key])
 }
 
-// met reports whether there ever were two.
-func (o *overlapping) met() bool {
+// overlapped reports whether two calls have overlapped.
+func (o *overlapping) overlapped() bool {
 	o.Lock()
 	defer o.Unlock()
 	return o.most["all"] > 1
@@ -413,10 +411,10 @@ func (o *overlapping) Invoke(_ context.Context, _ string, r *spec.Request) (*spe
 		o.count(k, 1)
 	}
 	end := time.Now().Add(30 * time.Millisecond)
-	if o.company {
+	if o.untilTwo {
 		end = end.Add(20 * time.Second)
 	}
-	for time.Now().Before(end) && !(o.company && o.met()) {
+	for time.Now().Before(end) && !(o.untilTwo && o.overlapped()) {
 		time.Sleep(time.Millisecond)
 	}
 	for _, k := range keys {
@@ -427,11 +425,11 @@ func (o *overlapping) Invoke(_ context.Context, _ string, r *spec.Request) (*spe
 
 func (o *overlapping) Find(string) (*spec.Plugin, error) { return nil, nil }
 
-// TestLocks: one verb at a time for a container over all its interfaces,
-// several for different ones, and none beside a GC.
-func TestLocks(t *testing.T) {
-	w := newWorld(t)
-	o := &overlapping{now: map[string]int{}, most: map[string]int{}, company: true}
+// One verb runs at a time for a container, over all its interfaces, several for different
+// containers, and none during GC.
+func TestLocksExclude(t *testing.T) {
+	w := newFixture(t)
+	o := &overlapping{now: map[string]int{}, most: map[string]int{}, untilTwo: true}
 	w.Invoker = o
 	l := w.parse(`{"name":"n","cniVersion":"1.1.0","plugins":[{"type":"x"}]}`)
 	var wg sync.WaitGroup
@@ -450,7 +448,7 @@ func TestLocks(t *testing.T) {
 	if o.most["a"] != 1 || o.most["b"] != 1 || o.most["all"] < 2 {
 		t.Errorf("at the same time: %v", o.most)
 	}
-	o.most, o.company = map[string]int{}, false
+	o.most, o.untilTwo = map[string]int{}, false
 	for range 3 {
 		wg.Go(func() {
 			if _, err := w.GC(t.Context(), l, chain.GCOptions{Live: true}); err != nil {
@@ -469,8 +467,8 @@ func TestLocks(t *testing.T) {
 	}
 }
 
-func TestLockGivesUp(t *testing.T) {
-	w := newWorld(t, "rec")
+func TestLockEndsWithContext(t *testing.T) {
+	w := newFixture(t, "rec")
 	l := w.parse(`{"name":"n","cniVersion":"1.0.0","plugins":[{"type":"rec","doADD":"sleep"}]}`)
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan struct{})
@@ -487,11 +485,11 @@ func TestLockGivesUp(t *testing.T) {
 	}
 }
 
-// TestNoLockFile: a lock file that cannot be opened is an error of the disk, code 5, and not a
-// lock that another process has. No plugin is run then, and the other lock is given back.
-func TestNoLockFile(t *testing.T) {
+// A lock file that cannot be opened is an I/O error, code 5, and not a lock in use. No plugin runs,
+// and the other lock is released.
+func TestLockFileCannotBeOpened(t *testing.T) {
 	for kind, name := range map[string]string{"network": "n", "container": "c"} {
-		w := newWorld(t, "rec")
+		w := newFixture(t, "rec")
 		l := w.parse(cachedList)
 		file := filepath.Join(w.Cache.Dir, "cnibox", "locks", kind+"-"+name)
 		os.MkdirAll(file, 0o700)
@@ -506,17 +504,16 @@ func TestNoLockFile(t *testing.T) {
 		}
 		os.Remove(file)
 		w.Cache.LockTimeout = 10 * time.Second
-		if _, err := w.GC(t.Context(), l, chain.GCOptions{}); err != nil { // it excludes all others of the network
+		if _, err := w.GC(t.Context(), l, chain.GCOptions{}); err != nil { // needs the network's lock exclusively
 			t.Errorf("%s: %v", kind, err)
 		}
 	}
 }
 
-// TestFaults lets each disk call of ADD fail: either nothing was run, or all
-// was taken back.
-func TestFaults(t *testing.T) {
+// For each disk call of ADD that fails, either no plugin runs, or DEL follows and no entry remains.
+func TestAddUndoneAfterDiskFault(t *testing.T) {
 	for n := 1; ; n++ {
-		w := newWorld(t, "rec")
+		w := newFixture(t, "rec")
 		l := w.parse(cachedList)
 		calls := 0
 		fault.Hook = func(what string) error {
@@ -550,12 +547,12 @@ func FuzzEntry(f *testing.F) {
 	f.Add([]byte(strings.Replace(libcniEntry(""), "cniCacheV1", "cniboxIntentV1", 1)))
 	dir := f.TempDir()
 	f.Fuzz(func(t *testing.T, doc []byte) {
-		w := &world{T: t, Runner: &chain.Runner{
+		w := &fixture{T: t, Runner: &chain.Runner{
 			Invoker: noPlugin{}, Cache: &chain.Cache{Dir: dir}, KeepGoing: true, Warn: func(string, ...any) {},
 		}}
 		os.MkdirAll(filepath.Join(dir, "results"), 0o700)
 		file, old := filepath.Join(dir, "results", "n-c-eth0"), time.Now().Add(-time.Hour)
-		// One that was written within a second is read again, since its writer may not be done.
+		// An entry written less than a second ago is read again, since it may be incomplete.
 		if err := errors.Join(os.WriteFile(file, doc, 0o600), os.Chtimes(file, old, old)); err != nil {
 			t.Fatal(err)
 		}
@@ -568,7 +565,7 @@ func FuzzEntry(f *testing.F) {
 	})
 }
 
-// noPlugin stands for plugins of which each has nothing to do.
+// noPlugin is an invoker whose plugins do nothing.
 type noPlugin struct{}
 
 func (noPlugin) Find(string) (*spec.Plugin, error) { return nil, nil }
@@ -583,10 +580,9 @@ func (noPlugin) Invoke(_ context.Context, _ string, r *spec.Request) (*spec.Resu
 	return r.Prev, nil
 }
 
-// TestBigEntry is a list whose entry is larger than a configuration may be, since
-// the cache holds it in base64.
-func TestBigEntry(t *testing.T) {
-	w := newWorld(t, "rec")
+// The base64 of a list may make its entry larger than the maximal configuration.
+func TestEntryLargerThanConf(t *testing.T) {
+	w := newFixture(t, "rec")
 	l := w.parse(`{"name":"n","cniVersion":"1.0.0","plugins":[{"type":"rec","pad":"` + strings.Repeat("x", 7<<19) + `"}]}`)
 	if _, err := w.Add(t.Context(), l, target("c")); err != nil {
 		t.Fatal(err)
@@ -600,10 +596,10 @@ func TestBigEntry(t *testing.T) {
 	}
 }
 
-// TestResultsOtherFileSystem has the directory of entries on another file system, where nothing
-// can be linked or renamed to from beside it.
+// The directory of entries may be on another file system than the cache, to which nothing can be
+// linked or renamed.
 func TestResultsOtherFileSystem(t *testing.T) {
-	w := newWorld(t, "rec")
+	w := newFixture(t, "rec")
 	shm, err := os.MkdirTemp("/dev/shm", "cnibox-test-")
 	if err != nil {
 		t.Skipf("SKIPPED: %v", err)

@@ -13,7 +13,7 @@ import (
 	"cnibox/spec"
 )
 
-// TestParse is the table of lists that libcni was seen to take or refuse.
+// Lists that libcni accepts or refuses, as observed.
 func TestParse(t *testing.T) {
 	const plugins = `,"plugins":[{"type":"x"}]}`
 	tests := map[string]struct {
@@ -76,7 +76,7 @@ func TestLoad(t *testing.T) {
 	make := func(name, typ string) string {
 		return strings.NewReplacer("NAME", name, "TYPE", typ).Replace(list)
 	}
-	w := newWorld(t)
+	w := newFixture(t)
 	w.write("00-broken.conflist", `{`)
 	w.write("10-b.conflist", make("both", "first"))
 	w.write("20-b.conflist", make("both", "second"))
@@ -123,7 +123,7 @@ func TestLoad(t *testing.T) {
 }
 
 func TestDropIns(t *testing.T) {
-	w := newWorld(t)
+	w := newFixture(t)
 	w.write("n/20-b.conf", `{"type":"b"}`)
 	w.write("n/10-a.conf", `{"type":"a","name":"other","cniVersion":"0.1.0"}`)
 	w.write("n/30-c.conflist", `{"type":"c"}`)

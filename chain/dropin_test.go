@@ -7,7 +7,7 @@ import (
 	"testing"
 )
 
-// A file with hundreds of thousands of values would take seconds to read.
+// The number of values is limited, since hundreds of thousands take seconds to parse.
 func TestReadFileOfManyValues(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "a.conflist")
 	for n, want := range map[int]string{maxValues: "", maxValues + 1: "too many values"} {

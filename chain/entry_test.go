@@ -9,16 +9,15 @@ import (
 	"cnibox/chain"
 )
 
-// TestEntryWithoutNetNS has entries as libcni before 1.2 writes them: a GC that
-// keeps what is alive must find the namespace in the result, and keep an attachment
-// whose namespace it cannot find. DEL and CHECK work in that namespace.
+// Entries of libcni before 1.2 have no namespace: GC with Live takes it from the result, and keeps
+// the attachment if that has none. DEL and CHECK use the same namespace.
 func TestEntryWithoutNetNS(t *testing.T) {
 	const gone = "/proc/0/ns/net"
 	tests := map[string]struct {
 		interfaces string
 		live       bool
-		netns      string // that DEL gets
-		check      string // why CHECK fails; empty: it does not
+		netns      string // passed to DEL
+		check      string // error of CHECK; "": none
 	}{
 		"alive":           {`{"name":"br0"},{"name":"eth0","sandbox":"` + ownNS + `"}`, true, ownNS, ""},
 		"dead":            {`{"name":"br0"},{"name":"eth0","sandbox":"` + gone + `"}`, false, gone, "open netns"},
@@ -28,7 +27,7 @@ func TestEntryWithoutNetNS(t *testing.T) {
 	}
 	for name, tt := range tests {
 		t.Run(name, func(t *testing.T) {
-			w := newWorld(t, "rec")
+			w := newFixture(t, "rec")
 			text := strings.Replace(libcniEntry(""), `"netns":"`+ownNS+`",`, "", 1)
 			text = strings.Replace(text, `"ips":`, `"interfaces":[`+tt.interfaces+`],"ips":`, 1)
 			dir := filepath.Join(w.Cache.Dir, "results")

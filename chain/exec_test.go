@@ -17,8 +17,8 @@ import (
 	"cnibox/spec"
 )
 
-// TestBehaviour is what a plugin can do wrong, and what the runtime says.
-func TestBehaviour(t *testing.T) {
+// Errors for the ways in which a plugin may misbehave.
+func TestMisbehavingPlugin(t *testing.T) {
 	tests := map[string]struct {
 		do, err string
 		code    int
@@ -47,7 +47,7 @@ func TestBehaviour(t *testing.T) {
 	for name, tt := range tests {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			w := newWorld(t, "rec")
+			w := newFixture(t, "rec")
 			var stderr strings.Builder
 			w.local.Stderr = &stderr
 			l := w.parse(`{"name":"n","cniVersion":"1.0.0","plugins":[{"type":"rec","doADD":` + strconv.Quote(tt.do) + `}]}`)
@@ -66,21 +66,21 @@ func TestBehaviour(t *testing.T) {
 					t.Errorf("result %s, %v", b, err)
 				}
 			case "holds stdout and ends":
-				killRest(t, w)
+				killGrandchild(t, w)
 			}
 		})
 	}
 }
 
-// killRest ends what the recorder left, which must still be there to kill.
-func killRest(t *testing.T, w *world) {
+// killGrandchild kills the process that the recorder left, which must still run.
+func killGrandchild(t *testing.T, w *fixture) {
 	t.Helper()
 	if err := unix.Kill(grandchild(t, w), unix.SIGKILL); err != nil {
 		t.Errorf("a daemon that a plugin started is gone: %v", err)
 	}
 }
 
-func grandchild(t *testing.T, w *world) int {
+func grandchild(t *testing.T, w *fixture) int {
 	t.Helper()
 	b, err := os.ReadFile(w.recordFile() + ".pid")
 	if err != nil {
@@ -93,12 +93,12 @@ func grandchild(t *testing.T, w *world) int {
 	return pid
 }
 
-// TestDeadline hangs, and has a child that holds stdout: both must be killed. How much time
-// the two take to begin depends on the machine, so the deadline is tried longer and longer.
-func TestDeadline(t *testing.T) {
+// A plugin that hangs and its child, which holds stdout open, are killed at the deadline. The
+// timeout grows until both have started.
+func TestDeadlineKillsChildren(t *testing.T) {
 	t.Parallel()
 	const calls = "ADD rec, SLEEP rec-sleeper, DEL rec"
-	w := newWorld(t, "rec")
+	w := newFixture(t, "rec")
 	l := w.parse(`{"name":"n","cniVersion":"1.0.0","plugins":[{"type":"rec","doADD":"grandchild hang"}]}`)
 	w.local.Timeout = 500 * time.Millisecond
 	for text := ""; !strings.HasSuffix(text, calls); w.local.Timeout *= 4 {
@@ -106,7 +106,7 @@ func TestDeadline(t *testing.T) {
 			t.Fatalf("calls: got %q, want %q", text, calls)
 		}
 		begin := time.Now()
-		_, err := w.Add(t.Context(), l, absent("c"))
+		_, err := w.Add(t.Context(), l, absentTarget("c"))
 		wantErr(t, err, "in time")
 		if code(err) != spec.CodeTryAgain || !errors.Is(err, context.DeadlineExceeded) {
 			t.Errorf("got code %d, want %d, of %v", code(err), spec.CodeTryAgain, err)
@@ -118,7 +118,7 @@ func TestDeadline(t *testing.T) {
 	}
 	pid := grandchild(t, w)
 	kerneltest.Until(w, "the end of the plugin's child", func() bool {
-		// A zombie that was not waited for yet is dead as well.
+		// A zombie has ended as well.
 		stat, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/stat")
 		return err != nil || strings.Contains(string(stat), ") Z ")
 	})
@@ -126,12 +126,12 @@ func TestDeadline(t *testing.T) {
 
 func TestCancel(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t, "rec")
+	w := newFixture(t, "rec")
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	l := w.parse(`{"name":"n","cniVersion":"1.0.0","plugins":[{"type":"rec","doADD":"sleep"}]}`)
 	added := make(chan error, 1)
-	go func() { _, err := w.Add(ctx, l, absent("c")); added <- err }()
+	go func() { _, err := w.Add(ctx, l, absentTarget("c")); added <- err }()
 	kerneltest.Until(w, "a plugin that sleeps", func() bool {
 		b, _ := os.ReadFile(w.recordFile())
 		return strings.HasSuffix(string(b), "\n")
@@ -140,28 +140,28 @@ func TestCancel(t *testing.T) {
 	if err := <-added; !errors.Is(err, context.Canceled) {
 		t.Errorf("got %v", err)
 	}
-	w.wantCalls("ADD rec, DEL rec") // though the context has ended
+	w.wantCalls("ADD rec, DEL rec") // DEL runs after the context has ended
 }
 
-// TestLoop has a plugin that delegates to itself: the ADD ends with an error, and the DEL
-// that follows it with success, since there is nothing that another one could release.
-func TestLoop(t *testing.T) {
+// A plugin that delegates to itself: ADD fails, and the DEL that follows succeeds, since nothing is
+// left to release.
+func TestPluginDelegatesToItself(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t, "rec")
+	w := newFixture(t, "rec")
 	l := w.parse(`{"name":"n","cniVersion":"1.0.0","plugins":[{"type":"rec","do":"itself"}]}`)
-	_, err := w.Add(t.Context(), l, absent("c"))
+	_, err := w.Add(t.Context(), l, absentTarget("c"))
 	wantErr(t, err, "plugin rec: 10 plugins have started one another")
 	if code(err) != spec.CodeConfig {
 		t.Errorf("got code %d, want %d", code(err), spec.CodeConfig)
 	}
 	w.wantCalls(strings.Repeat("ADD rec, ", 10) + strings.Repeat("DEL rec, ", 9) + "DEL rec")
-	if err := w.Del(t.Context(), l, absent("c")); err != nil {
+	if err := w.Del(t.Context(), l, absentTarget("c")); err != nil {
 		t.Error(err)
 	}
 }
 
-func TestFind(t *testing.T) {
-	w := newWorld(t, "rec")
+func TestFindPlugin(t *testing.T) {
+	w := newFixture(t, "rec")
 	second := filepath.Join(w.dir, "second")
 	os.MkdirAll(filepath.Join(second, "dir"), 0o700)
 	os.WriteFile(filepath.Join(second, "noexec"), nil, 0o600)
@@ -253,7 +253,7 @@ func TestInProcess(t *testing.T) {
 	if seen == r || len(r.Prev.IPs) != 1 || r.Prev.Interfaces[0].Name != "eth0" {
 		t.Errorf("the plugin changed its caller's request: %+v", r.Prev)
 	}
-	// The older shape has no interfaces, for a plugin in this process neither.
+	// Before 0.3.0 results have no interfaces, also for built-in plugins.
 	verbs["spoils"] = spec.Plugin{Add: func(_ context.Context, r *spec.Request) (*spec.Result, error) {
 		if len(r.Prev.Interfaces) != 0 {
 			t.Errorf("at 0.2.0 a plugin sees %+v", r.Prev.Interfaces)
@@ -267,10 +267,10 @@ func TestInProcess(t *testing.T) {
 	}
 }
 
-// TestTextBusy starts a plugin that is still open for writing.
-func TestTextBusy(t *testing.T) {
+// A plugin that is open for writing (ETXTBSY) is started when it is closed.
+func TestPluginOpenForWriting(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t)
+	w := newFixture(t)
 	exe, _ := os.Executable()
 	b, err := os.ReadFile(exe)
 	if err != nil {
@@ -288,10 +288,9 @@ func TestTextBusy(t *testing.T) {
 	}
 }
 
-// TestUnknownArgs warns of arguments once for a list, and only where all that get them are
-// plugins of this binary.
+// Unknown arguments cause one warning per list, and only if all plugins that get them are built in.
 func TestUnknownArgs(t *testing.T) {
-	w := newWorld(t, "rec", "rec-built")
+	w := newFixture(t, "rec", "rec-built")
 	add := func(context.Context, *spec.Request) (*spec.Result, error) { return &spec.Result{}, nil }
 	w.local.Lookup = func(name string) (spec.Plugin, bool) { return spec.Plugin{Add: add}, name == "rec-built" }
 	const warning = `ARGS: unknown args ["HOST"] ignored`
@@ -318,7 +317,7 @@ func TestUnknownArgs(t *testing.T) {
 }
 
 func TestVersions(t *testing.T) {
-	w := newWorld(t, "rec", "rec-built")
+	w := newFixture(t, "rec", "rec-built")
 	w.local.Lookup = func(name string) (spec.Plugin, bool) { return spec.Plugin{Since: spec.V100}, name == "rec-built" }
 	for plugin, want := range map[string]string{"rec-built": " 1.0.0 1.1.0", "rec": w.bin + "/rec 0.4.0 1.0.0"} {
 		file, versions, err := w.local.Versions(t.Context(), plugin)
@@ -328,7 +327,7 @@ func TestVersions(t *testing.T) {
 	}
 }
 
-// TestAnswersToVersion are those of the oldest plugins, and of what is none.
+// Answers to VERSION from the oldest plugins, and invalid ones.
 func TestAnswersToVersion(t *testing.T) {
 	tests := map[string]struct{ answer, want, err string }{
 		"empty":        {`print {}`, "", `it has no "cniVersion"`},
@@ -340,7 +339,7 @@ func TestAnswersToVersion(t *testing.T) {
 	}
 	for name, tt := range tests {
 		t.Run(name, func(t *testing.T) {
-			w := newWorld(t, "rec")
+			w := newFixture(t, "rec")
 			w.local.Environ = append(w.local.Environ, "VERSION="+tt.answer)
 			_, versions, err := w.local.Versions(t.Context(), "rec")
 			wantErr(t, err, tt.err)
@@ -351,10 +350,10 @@ func TestAnswersToVersion(t *testing.T) {
 	}
 }
 
-// A result of 0.1.0 and 0.2.0 need not have an address, and the next plugin sees it as it is.
+// In 0.1.0 and 0.2.0 a result may have no address, and the next plugin gets it unchanged.
 func TestAnswerWithoutAddress(t *testing.T) {
 	for _, version := range []string{"0.1.0", "0.2.0"} {
-		w := newWorld(t, "rec-1", "rec-2")
+		w := newFixture(t, "rec-1", "rec-2")
 		l := w.parse(strings.ReplaceAll(`{"cniVersion":"VERSION","name":"n","plugins":[
 			{"type":"rec-1","doADD":"print {\"cniVersion\":\"VERSION\",\"dns\":{\"nameservers\":[\"10.0.0.1\"]}}"},{"type":"rec-2"}]}`, "VERSION", version))
 		res, err := w.Add(t.Context(), l, target("c"))

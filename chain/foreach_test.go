@@ -11,8 +11,8 @@ import (
 	"cnibox/chain"
 )
 
-// TestForEach works on what is of several containers, each of which has some: never on two of one container at
-// a time, on all of one in their order, and reports in the order of the numbers.
+// ForEach runs concurrently for different containers and in order for one container, and calls done
+// in the order of the numbers.
 func TestForEach(t *testing.T) {
 	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(2))
 	const all, containers, ahead = 100, 7, 20
@@ -33,7 +33,7 @@ func TestForEach(t *testing.T) {
 			close(enough)
 		}
 		mu.Unlock()
-		if i == 0 { // while it works, the other goroutine comes to many others
+		if i == 0 { // meanwhile the other goroutine runs many others
 			<-enough
 		}
 		defer func() {
@@ -60,8 +60,8 @@ func TestForEach(t *testing.T) {
 	}
 }
 
-// TestForEachEnds ends the context: what has begun is reported, in order, and nothing else begins.
-func TestForEachEnds(t *testing.T) {
+// When the context ends, running work is finished and reported in order, and no other begins.
+func TestForEachEndsWithContext(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	const all, last = 1000, 20

@@ -17,11 +17,11 @@ import (
 	"cnibox/spec"
 )
 
-// gcList is a network whose plugin gets GC.
+// gcList is a network with a version that has GC.
 const gcList = `{"name":"n","cniVersion":"1.1.0","plugins":[{"type":"rec"}]}`
 
-// validSet returns the valid attachments that the plugin got in its last GC.
-func (w *world) validSet() string {
+// validSet returns the valid attachments in the last GC of the plugin.
+func (w *fixture) validSet() string {
 	w.Helper()
 	all, text := w.records()
 	for _, r := range all {
@@ -33,16 +33,15 @@ func (w *world) validSet() string {
 	return ""
 }
 
-// TestGCMeetsAdd has an ADD begin and end while a GC waits for the lock of the network: what
-// it has attached is alive.
-func TestGCMeetsAdd(t *testing.T) {
-	w := newWorld(t, "rec")
+// An attachment is valid if its ADD ran while GC waited for the network's lock.
+func TestGCDuringAdd(t *testing.T) {
+	w := newFixture(t, "rec")
 	l := w.parse(gcList)
 	file := filepath.Join(w.Cache.Dir, "cnibox", "locks", "network-n")
 	if err := os.MkdirAll(filepath.Dir(file), 0o700); err != nil {
 		t.Fatal(err)
 	}
-	unlock, err := flock.Lock(t.Context(), file, 0o600, unix.LOCK_SH) // as another ADD has it
+	unlock, err := flock.Lock(t.Context(), file, 0o600, unix.LOCK_SH) // as during another ADD
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -52,7 +51,7 @@ func TestGCMeetsAdd(t *testing.T) {
 		defer close(done)
 		stale, err = w.GC(t.Context(), l, chain.GCOptions{Live: true})
 	}()
-	kerneltest.Until(w, "a GC that waits for the lock", func() bool { return waitedFor(t, file) })
+	kerneltest.Until(w, "a GC that waits for the lock", func() bool { return lockContended(t, file) })
 	if _, err := w.Add(t.Context(), l, target("late")); err != nil {
 		t.Error(err)
 	}
@@ -69,8 +68,8 @@ func TestGCMeetsAdd(t *testing.T) {
 	}
 }
 
-// waitedFor reports whether a lock of a file is waited for: proc_locks(5).
-func waitedFor(t *testing.T, file string) bool {
+// lockContended reports whether a process waits for the lock of a file: proc_locks(5).
+func lockContended(t *testing.T, file string) bool {
 	t.Helper()
 	var st unix.Stat_t
 	if err := unix.Stat(file, &st); err != nil {
@@ -88,8 +87,7 @@ func waitedFor(t *testing.T, file string) bool {
 	return false
 }
 
-// TestGCKeepsUnreadable spoils the entry of a live attachment in every way: a GC that keeps
-// what is alive deletes nothing of it, each time, until its DEL.
+// GC with Live keeps an attachment whose entry cannot be read, each time, until DEL.
 func TestGCKeepsUnreadable(t *testing.T) {
 	age := func(file string) error { return os.Chtimes(file, time.Unix(1, 0), time.Unix(1, 0)) }
 	tests := map[string]struct {
@@ -111,7 +109,7 @@ func TestGCKeepsUnreadable(t *testing.T) {
 	}
 	for name, tt := range tests {
 		t.Run(name, func(t *testing.T) {
-			w := newWorld(t, "rec")
+			w := newFixture(t, "rec")
 			l := w.parse(gcList)
 			if _, err := w.Add(t.Context(), l, target(tt.id)); err != nil {
 				t.Fatal(err)
@@ -151,8 +149,8 @@ func TestGCKeepsUnreadable(t *testing.T) {
 	}
 }
 
-// wantWarning wants one warning since the last time, about a file whose attachment is kept.
-func (w *world) wantWarning(file string) {
+// wantWarning requires one new warning, that the attachment of a file is kept.
+func (w *fixture) wantWarning(file string) {
 	w.Helper()
 	got := strings.Join(w.warned, "\n")
 	if len(w.warned) != 1 || !strings.Contains(got, file) || !strings.Contains(got, "is kept") {
@@ -161,11 +159,11 @@ func (w *world) wantWarning(file string) {
 	w.warned = nil
 }
 
-// TestBroken has broken entries of two networks: each stays, with a warning of each GC, and goes
-// with the next ADD of its attachment. Those of its own network keep a GC with --valid-live
-// from running the plugins', and not from deleting an entry that it can read.
-func TestBroken(t *testing.T) {
-	w := newWorld(t, "rec")
+// GC keeps broken entries of any network, with a warning each time, until the next ADD of the
+// attachment. Those of its own network prevent GC of the plugins, but not the deletion of readable
+// stale entries.
+func TestGCKeepsBroken(t *testing.T) {
+	w := newFixture(t, "rec")
 	l := w.parse(gcList)
 	results := filepath.Join(w.Cache.Dir, "results")
 	os.MkdirAll(results, 0o700)
@@ -184,7 +182,7 @@ func TestBroken(t *testing.T) {
 	}
 	gc()
 	w.wantCalls("DEL rec")
-	if len(w.warned) != 4 { // one is of the cached configuration, which is not this one
+	if len(w.warned) != 4 { // one is that the cached configuration differs
 		t.Errorf("warned %q", w.warned)
 	}
 	gc()

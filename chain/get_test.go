@@ -8,10 +8,9 @@ import (
 	"cnibox/spec"
 )
 
-// TestGetWithoutNetNS asks for a container whose namespace has gone: it was deleted, so it is
-// unknown, and no plugin is asked whether it agrees.
+// A container whose namespace is gone is unknown, and GET calls no plugin.
 func TestGetWithoutNetNS(t *testing.T) {
-	w := newWorld(t, "rec")
+	w := newFixture(t, "rec")
 	l := w.parse(`{"name":"n","cniVersion":"1.0.0","plugins":[{"type":"rec"}]}`)
 	tg := target("c")
 	tg.NetNS = filepath.Join(w.dir, "netns")
@@ -28,7 +27,7 @@ func TestGetWithoutNetNS(t *testing.T) {
 	if err := os.Remove(tg.NetNS); err != nil {
 		t.Fatal(err)
 	}
-	for _, path := range []string{tg.NetNS, ""} { // "": that of the cache
+	for _, path := range []string{tg.NetNS, ""} { // "": the recorded one
 		tg.NetNS = path
 		if _, err := w.Get(t.Context(), l, tg); code(err) != spec.CodeUnknown {
 			t.Errorf("with %q: got %v, want code 3", path, err)

@@ -14,9 +14,9 @@ import (
 	"cnibox/spec"
 )
 
-// A verb whose container, or network, another one has for too long ends with code 11.
+// A verb returns code 11 if the lock of its container or network is not released in time.
 func TestLockTimeout(t *testing.T) {
-	w := newWorld(t, "rec")
+	w := newFixture(t, "rec")
 	l := w.parse(`{"name":"n","cniVersion":"1.0.0","plugins":[{"type":"rec","doADD":"sleep"}]}`)
 	w.Cache.LockTimeout = 50 * time.Millisecond
 	ctx, cancel := context.WithCancel(t.Context())
@@ -39,10 +39,10 @@ func TestLockTimeout(t *testing.T) {
 	<-done
 }
 
-// A container has a lock file as long as it has an attachment, also one whose name is as long as
-// a file's may be.
+// The lock file of a container exists while it has an attachment, also with a container ID of the
+// maximal length.
 func TestLockFiles(t *testing.T) {
-	w := newWorld(t, "rec")
+	w := newFixture(t, "rec")
 	l := w.parse(cachedList)
 	wantFiles := func(when string, want ...string) {
 		t.Helper()
@@ -78,11 +78,11 @@ func TestLockFiles(t *testing.T) {
 	}
 }
 
-// An ADD that deletes what an earlier one left still has its lock after that.
-func TestLockAfterStale(t *testing.T) {
-	w := newWorld(t, "rec")
+// ADD that deletes a stale attachment of the container keeps the lock.
+func TestLockKeptAfterStale(t *testing.T) {
+	w := newFixture(t, "rec")
 	l := w.parse(cachedList)
-	w.Invoker = dies{}
+	w.Invoker = killedInvoker{}
 	func() {
 		defer func() { _ = recover() }()
 		w.Add(t.Context(), l, target("c"))

@@ -20,7 +20,7 @@ import (
 	"cnibox/spec"
 )
 
-// TestMain makes the test binary a plugin when it is called by another name.
+// TestMain runs a recorder if the test binary has another name.
 func TestMain(m *testing.M) {
 	if name := filepath.Base(os.Args[0]); strings.HasPrefix(name, "rec") {
 		os.Exit(recorder(name))
@@ -28,7 +28,7 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// A record is one call of a recorder.
+// A record is a call of a recorder.
 type record struct {
 	Plugin, Command, ID, NetNS, IfName, Args, Path string
 	Stdin                                          string
@@ -36,8 +36,8 @@ type record struct {
 
 func (r record) String() string { return r.Command + " " + r.Plugin }
 
-// recorder is a plugin that records its call in $RECORD and does what
-// "do" or "do<VERB>" in its configuration says.
+// recorder is a plugin that appends its call to $RECORD and behaves as "do" or "do<VERB>" in its
+// configuration says.
 func recorder(name string) int {
 	stdin, _ := io.ReadAll(os.Stdin)
 	verb := os.Getenv("CNI_COMMAND")
@@ -93,27 +93,27 @@ func behave(what string, conf map[string]json.RawMessage) int {
 		fmt.Print(out)
 		fmt.Fprint(os.Stderr, stderr)
 		return 2
-	case "log": // and sleep
+	case "log": // and sleeps
 		fmt.Fprint(os.Stderr, "log")
 		time.Sleep(time.Minute)
 	case "sleep":
 		time.Sleep(time.Minute)
-	case "command": // one that sleeps; an interrupt came before it
+	case "command": // runs a command that sleeps, with an interrupt pending
 		c := chain.Command{
 			Args: []string{os.Args[0]}, Environ: os.Environ(), Stdin: strings.NewReader(`{"do":"sleep"}`), Stdout: os.Stdout, Stderr: os.Stderr,
 		}
 		signals := make(chan os.Signal, 1)
-		signal.Notify(signals, syscall.SIGINT) // as cni-exec does; it may be ignored where the tests run in the background
+		signal.Notify(signals, syscall.SIGINT) // since SIGINT may be ignored for tests in the background
 		signals <- syscall.SIGINT
 		c.Signals = signals
 		code, _ := c.Run()
 		return code
-	case "grandchild": // leaves a process behind that holds stdout; text: how this one ends
+	case "grandchild": // leaves a process that holds stdout open; text "hang": does not end itself
 		r, w, err := os.Pipe()
 		if err != nil {
 			return 9
 		}
-		w.WriteString(`{"do":"sleep"}`) // all of it is there when this process ends
+		w.WriteString(`{"do":"sleep"}`) // remains in the pipe when this process ends
 		w.Close()
 		c := exec.Command("/proc/self/exe", "-test.run=^$")
 		c.Args[0] = "rec-sleeper"
@@ -127,7 +127,7 @@ func behave(what string, conf map[string]json.RawMessage) int {
 			time.Sleep(time.Minute)
 		}
 		fmt.Print(`{"cniVersion":"1.0.0"}`)
-	case "itself": // is its own delegate
+	case "itself": // delegates to itself
 		call, _ := spec.ReadCall(os.Getenv)
 		doc, _ := json.Marshal(conf)
 		r, err := spec.NewRequest(call, doc)
@@ -148,9 +148,9 @@ func behave(what string, conf map[string]json.RawMessage) int {
 	return 0
 }
 
-// A world is a directory of recorders, a cache and a runner. It has no applettest.Host: what it runs are
-// recorders, and not plugins.
-type world struct {
+// A fixture has recorders, a cache and a runner. It is no applettest.Host, since recorders need no
+// host.
+type fixture struct {
 	*testing.T
 	*chain.Runner
 	dir, bin, conf string
@@ -160,10 +160,10 @@ type world struct {
 
 const ownNS = "/proc/self/ns/net"
 
-func newWorld(t *testing.T, plugins ...string) *world {
+func newFixture(t *testing.T, plugins ...string) *fixture {
 	t.Helper()
 	dir := t.TempDir()
-	w := &world{T: t, dir: dir, bin: filepath.Join(dir, "bin"), conf: filepath.Join(dir, "net.d")}
+	w := &fixture{T: t, dir: dir, bin: filepath.Join(dir, "bin"), conf: filepath.Join(dir, "net.d")}
 	for _, d := range []string{w.bin, w.conf} {
 		if err := os.Mkdir(d, 0o700); err != nil {
 			t.Fatal(err)
@@ -188,9 +188,9 @@ func newWorld(t *testing.T, plugins ...string) *world {
 	return w
 }
 
-func (w *world) recordFile() string { return filepath.Join(w.dir, "record") }
+func (w *fixture) recordFile() string { return filepath.Join(w.dir, "record") }
 
-func (w *world) write(name, text string) string {
+func (w *fixture) write(name, text string) string {
 	w.Helper()
 	file := filepath.Join(w.conf, name)
 	if err := os.MkdirAll(filepath.Dir(file), 0o700); err != nil {
@@ -202,8 +202,8 @@ func (w *world) write(name, text string) string {
 	return file
 }
 
-// records returns the calls since the last time, and as text "VERB plugin, …".
-func (w *world) records() (all []record, text string) {
+// records returns the new calls, and as text "VERB plugin, …".
+func (w *fixture) records() (all []record, text string) {
 	w.Helper()
 	b, err := os.ReadFile(w.recordFile())
 	if err != nil && !errors.Is(err, os.ErrNotExist) {
@@ -222,8 +222,8 @@ func (w *world) records() (all []record, text string) {
 	return all, strings.Join(lines, ", ")
 }
 
-// wantCalls compares the calls since the last time.
-func (w *world) wantCalls(want string) []record {
+// wantCalls compares the new calls.
+func (w *fixture) wantCalls(want string) []record {
 	w.Helper()
 	all, got := w.records()
 	if got != want {
@@ -232,7 +232,7 @@ func (w *world) wantCalls(want string) []record {
 	return all
 }
 
-func (w *world) parse(doc string) *chain.List {
+func (w *fixture) parse(doc string) *chain.List {
 	w.Helper()
 	l, err := chain.Parse([]byte(doc))
 	if err != nil {
@@ -241,19 +241,19 @@ func (w *world) parse(doc string) *chain.List {
 	return l
 }
 
-// target is container c with eth0, in this process's own namespace.
+// target returns container id with eth0 in the test's own namespace.
 func target(id string) chain.RuntimeConf {
 	return chain.RuntimeConf{ContainerID: id, IfName: "eth0", NetNS: ownNS, NetNSOverride: true}
 }
 
-// absent is [target] with an interface that this namespace does not have.
-func absent(id string) chain.RuntimeConf {
+// absentTarget is [target] with an interface that does not exist.
+func absentTarget(id string) chain.RuntimeConf {
 	t := target(id)
 	t.IfName = "absent0"
 	return t
 }
 
-func (w *world) entries() []string {
+func (w *fixture) entries() []string {
 	w.Helper()
 	list, err := os.ReadDir(filepath.Join(w.Cache.Dir, "results"))
 	if err != nil && !errors.Is(err, os.ErrNotExist) {
@@ -283,7 +283,7 @@ func code(err error) int {
 	return spec.AsError(err).Code
 }
 
-// member returns one member of a JSON object as it stands there.
+// member returns a member of a JSON object as raw text.
 func member(t *testing.T, doc, key string) string {
 	t.Helper()
 	var m map[string]json.RawMessage

@@ -11,11 +11,10 @@ import (
 	"cnibox/spec"
 )
 
-// The path leads to a new namespace with the device and inode of the one that is gone, which
-// Linux 6.12 gives to the next one: the attachment is not alive, DEL passes no namespace, and
-// another ADD is not refused.
-func TestKernelNamespaceIDUsedAgain(t *testing.T) {
-	w := newWorld(t, "rec")
+// A new namespace may have the path, device and inode of one that has ended, since Linux 6.12
+// reuses inodes. The attachment is not live: DEL passes no namespace, and ADD is not refused.
+func TestKernelReusedNamespaceID(t *testing.T) {
+	w := newFixture(t, "rec")
 	l := w.parse(cachedList)
 	ns := kerneltest.NS(t)
 	kerneltest.Cookie(t, ns)

@@ -6,8 +6,8 @@ import (
 	"cnibox/chain"
 )
 
-// TestResultWithoutAddress has an external plugin that answers without addresses, which the
-// specification allows in all versions: loopback does at 0.1.0 and 0.2.0.
+// The specification allows results without addresses in all versions, as of loopback at 0.1.0 and
+// 0.2.0.
 func TestResultWithoutAddress(t *testing.T) {
 	for _, version := range []string{"0.1.0", "0.2.0", "0.3.0", "0.3.1", "0.4.0", "1.0.0", "1.1.0"} {
 		for _, answer := range []string{
@@ -16,7 +16,7 @@ func TestResultWithoutAddress(t *testing.T) {
 			`{}`,
 		} {
 			t.Run(version+" "+answer, func(t *testing.T) {
-				w := newWorld(t, "rec", "rec-2")
+				w := newFixture(t, "rec", "rec-2")
 				l := w.parse(`{"name":"n","cniVersion":"` + version + `","plugins":[{"type":"rec","doADD":"print ` + answer + `"},{"type":"rec-2"}]}`)
 				res, err := w.Add(t.Context(), l, target("c"))
 				if err != nil {
@@ -26,7 +26,7 @@ func TestResultWithoutAddress(t *testing.T) {
 				if prev := member(t, calls[1].Stdin, "prevResult"); member(t, prev, "cniVersion") != `"`+version+`"` {
 					t.Errorf("prevResult of the second plugin: %s", prev)
 				}
-				// The second plugin, a recorder, answers with its prevResult.
+				// The second plugin, a recorder, returns its prevResult.
 				if len(res.IPs) != 0 {
 					t.Errorf("got %+v, want no addresses", res)
 				}

@@ -15,7 +15,7 @@ import (
 	"cnibox/spec"
 )
 
-// command is one that reads do; a recorder does what it says.
+// command returns a command whose stdin is do, which tells a recorder what to do.
 func command(t *testing.T, do string, args ...string) (c *chain.Command, stdout, stderr *strings.Builder) {
 	t.Helper()
 	stdout, stderr = new(strings.Builder), new(strings.Builder)
@@ -25,9 +25,9 @@ func command(t *testing.T, do string, args ...string) (c *chain.Command, stdout,
 	}, stdout, stderr
 }
 
-// TestCommand looks commands up as the shell does, and ends as they do.
+// Commands are found as by the shell, with its exit codes.
 func TestCommand(t *testing.T) {
-	w := newWorld(t, "rec")
+	w := newFixture(t, "rec")
 	t.Chdir(w.dir)
 	exe, err := os.Executable()
 	if err = errors.Join(err, os.Symlink(exe, "rec-here"), os.Mkdir("first", 0o700),
@@ -38,7 +38,7 @@ func TestCommand(t *testing.T) {
 	tests := map[string]struct {
 		name, do string
 		exit     int
-		out, err string // err: part of it; "": none
+		out, err string // err: part of the error; "": none
 	}{
 		"behind a file of the name": {"rec", `{"do":"print hello"}`, 0, "hello", ""},
 		"its exit code":             {"rec", `{"do":"exit 42"}`, 42, "", ""},
@@ -63,10 +63,9 @@ func TestCommand(t *testing.T) {
 	}
 }
 
-// TestCommandStreams copies what no pipe can hold, both ways, and does not mind a
-// stdin that is never read.
+// More than a pipe holds is copied in both directions, and stdin need not be read.
 func TestCommandStreams(t *testing.T) {
-	w := newWorld(t, "rec")
+	w := newFixture(t, "rec")
 	rec := filepath.Join(w.bin, "rec")
 	const out, log = 300 << 10, 200 << 10
 	c, stdout, stderr := command(t, `{"do":"fail `+strings.Repeat("a", out)+"|"+strings.Repeat("b", log)+`"}`, rec)
@@ -83,9 +82,9 @@ func TestCommandStreams(t *testing.T) {
 	}
 }
 
-// TestCommandSignal passes one on.
+// Signals are forwarded to the command.
 func TestCommandSignal(t *testing.T) {
-	w := newWorld(t, "rec")
+	w := newFixture(t, "rec")
 	c, _, _ := command(t, `{"do":"sleep"}`, filepath.Join(w.bin, "rec"))
 	signals := make(chan os.Signal, 1)
 	signals <- syscall.SIGTERM
@@ -95,10 +94,10 @@ func TestCommandSignal(t *testing.T) {
 	}
 }
 
-// TestCommandSignalEarly passes on what came before there was a program to get it, also in
-// the foreground of a terminal.
+// A signal that arrived before the command started is forwarded, also in the foreground of a
+// terminal.
 func TestCommandSignalEarly(t *testing.T) {
-	w := newWorld(t, "rec")
+	w := newFixture(t, "rec")
 	_, slave := kerneltest.Terminal(t)
 	defer slave.Close()
 	c := exec.Command(filepath.Join(w.bin, "rec"))
@@ -109,9 +108,9 @@ func TestCommandSignalEarly(t *testing.T) {
 	}
 }
 
-// TestEnviron gives a plugin the variables of its own call, whatever ours are.
-func TestEnviron(t *testing.T) {
-	w := newWorld(t, "rec")
+// A plugin gets the CNI variables of its call, not those of this process.
+func TestEnvironOfCall(t *testing.T) {
+	w := newFixture(t, "rec")
 	w.local.Environ = append([]string{"CNI_COMMAND=STALE", "CNI_ARGS=STALE=1", "CNI_IFNAME="}, w.local.Environ...)
 	r, err := spec.NewRequest(spec.Call{Verb: spec.Del, ContainerID: "c", IfName: "eth0"}, []byte(`{"name":"n","type":"rec"}`))
 	if err != nil {
@@ -131,5 +130,5 @@ func TestEnviron(t *testing.T) {
 	if !errors.Is(err, context.Canceled) {
 		t.Errorf("got %v", err)
 	}
-	w.wantCalls("") // not even started
+	w.wantCalls("") // the plugin is not started
 }

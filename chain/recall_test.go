@@ -8,10 +8,9 @@ import (
 	"cnibox/chain"
 )
 
-// TestUnusableList is about a configuration that cannot be run at DEL: after an ADD that
-// failed the present one serves, and refusals count for nothing; after one that
-// succeeded neither does.
-func TestUnusableList(t *testing.T) {
+// If the list of a failed ADD cannot be run at DEL, the present configuration is used, and a plugin
+// that refuses it (code 7) is ignored. After a successful ADD neither holds.
+func TestListCannotRunAtDel(t *testing.T) {
 	const (
 		fails    = `"doADD":"fail {\"code\":102,\"msg\":\"no\"}"`
 		refuses  = `"doDEL":"fail {\"code\":7,\"msg\":\"refused\"}"`
@@ -19,9 +18,9 @@ func TestUnusableList(t *testing.T) {
 		old, now = `{"name":"n","cniVersion":"1.0.0","plugins":[{"type":"rec"},{"type":"rec-x",`, `{"name":"n","cniVersion":"1.0.0","plugins":[{"type":"rec-y"}]}`
 	)
 	tests := map[string]struct {
-		more    string // of the second plugin
-		missing bool   // it is taken away before the DEL
-		present string // empty: nothing was corrected
+		more    string // members of the second plugin
+		missing bool   // the second plugin is removed before DEL
+		present string // corrected configuration; "": none
 		calls   string
 		err     string
 	}{
@@ -36,7 +35,7 @@ func TestUnusableList(t *testing.T) {
 	for name, tt := range tests {
 		for _, verb := range []string{"del", "gc"} {
 			t.Run(name+", "+verb, func(t *testing.T) {
-				w := newWorld(t, "rec", "rec-x", "rec-y")
+				w := newFixture(t, "rec", "rec-x", "rec-y")
 				w.KeepGoing = true
 				l := w.parse(old + tt.more + "}]}")
 				w.Add(t.Context(), l, target("c"))

@@ -22,10 +22,10 @@ func caps(t *testing.T, doc string) (m map[string]json.RawMessage) {
 	return m
 }
 
-// TestTranscript is a list with one inlined plugin and two drop-ins through all
-// verbs: who is called in which order, with what.
-func TestTranscript(t *testing.T) {
-	w := newWorld(t, "rec", "rec-a", "rec-b")
+// The calls of all verbs, with their order and contents, for a list with an inlined plugin and two
+// drop-ins.
+func TestCallsOfAllVerbs(t *testing.T) {
+	w := newFixture(t, "rec", "rec-a", "rec-b")
 	w.write("n/20-b.conf", `{"type":"rec-b"}`)
 	w.write("n/10-a.conf", `{"type":"rec-a","name":"other","cniVersion":"0.1.0"}`)
 	file := w.write("n.conflist", `{"name":"n","cniVersion":"1.1.0","plugins":[
@@ -63,17 +63,17 @@ func TestTranscript(t *testing.T) {
 	if err := w.Check(t.Context(), l, again); err != nil {
 		t.Error(err)
 	}
-	sameAsAdd(t, w.wantCalls("CHECK rec, CHECK rec-a, CHECK rec-b"))
+	wantArgumentsOfAdd(t, w.wantCalls("CHECK rec, CHECK rec-a, CHECK rec-b"))
 	if _, err := w.Get(t.Context(), l, again); err != nil {
 		t.Error(err)
 	}
-	sameAsAdd(t, w.wantCalls("GET rec, GET rec-a, GET rec-b"))
+	wantArgumentsOfAdd(t, w.wantCalls("GET rec, GET rec-a, GET rec-b"))
 	if err := w.Status(t.Context(), l); err != nil {
 		t.Error(err)
 	}
-	bare(t, w.wantCalls("STATUS rec, STATUS rec-a, STATUS rec-b"))
+	wantNoAttachment(t, w.wantCalls("STATUS rec, STATUS rec-a, STATUS rec-b"))
 
-	// The drop-ins are gone by now, and yet were added.
+	// DEL uses the list of ADD, whose drop-ins are deleted now.
 	os.RemoveAll(filepath.Join(w.conf, "n"))
 	if l, err = chain.LoadFile(file); err != nil {
 		t.Fatal(err)
@@ -81,7 +81,7 @@ func TestTranscript(t *testing.T) {
 	if err := w.Del(t.Context(), l, again); err != nil {
 		t.Error(err)
 	}
-	sameAsAdd(t, w.wantCalls("DEL rec-b, DEL rec-a, DEL rec"))
+	wantArgumentsOfAdd(t, w.wantCalls("DEL rec-b, DEL rec-a, DEL rec"))
 	if names := w.entries(); len(names) != 0 {
 		t.Errorf("the cache has %q", names)
 	}
@@ -94,8 +94,9 @@ func TestTranscript(t *testing.T) {
 	}
 }
 
-// sameAsAdd wants arguments, capabilities and namespace of the ADD, and its result.
-func sameAsAdd(t *testing.T, calls []record) {
+// wantArgumentsOfAdd requires the arguments, capabilities and namespace of ADD, and its result as
+// prevResult.
+func wantArgumentsOfAdd(t *testing.T, calls []record) {
 	t.Helper()
 	for _, c := range calls {
 		if c.Args != "A=1;B=x=y" || c.NetNS != ownNS || !strings.Contains(member(t, c.Stdin, "prevResult"), "10.1.2.3/24") {
@@ -107,8 +108,8 @@ func sameAsAdd(t *testing.T, calls []record) {
 	}
 }
 
-// bare wants nothing of an attachment.
-func bare(t *testing.T, calls []record) {
+// wantNoAttachment requires calls without an attachment.
+func wantNoAttachment(t *testing.T, calls []record) {
 	t.Helper()
 	for _, c := range calls {
 		if c.ID+c.NetNS+c.IfName+c.Args != "" || member(t, c.Stdin, "runtimeConfig") != "" {
@@ -117,26 +118,26 @@ func bare(t *testing.T, calls []record) {
 	}
 }
 
-func three(more string) string {
+func threePlugins(more string) string {
 	return `{"name":"n","cniVersion":"1.0.0","plugins":[{"type":"rec-1"},{"type":"rec-2"` + more + `},{"type":"rec-3"}]}`
 }
 
 func TestFailedAdd(t *testing.T) {
-	w := newWorld(t, "rec-1", "rec-2", "rec-3")
-	l := w.parse(three(`,"doADD":"fail {\"code\":11,\"msg\":\"later\"}"`))
-	_, err := w.Add(t.Context(), l, absent("c"))
+	w := newFixture(t, "rec-1", "rec-2", "rec-3")
+	l := w.parse(threePlugins(`,"doADD":"fail {\"code\":11,\"msg\":\"later\"}"`))
+	_, err := w.Add(t.Context(), l, absentTarget("c"))
 	wantErr(t, err, `plugin type="rec-2" name="n" failed (add): later`)
 	w.wantCalls("ADD rec-1, ADD rec-2, DEL rec-2, DEL rec-1")
 	if names := w.entries(); len(names) != 0 {
 		t.Errorf("the cache has %q", names)
 	}
 	w.Retries = 1
-	w.Add(t.Context(), l, absent("c"))
+	w.Add(t.Context(), l, absentTarget("c"))
 	w.wantCalls("ADD rec-1, ADD rec-2, DEL rec-2, DEL rec-1, ADD rec-1, ADD rec-2, DEL rec-2, DEL rec-1")
 
-	// A cleanup that fails is reported behind the first error, and its entry stays.
-	l = w.parse(three(`,"doADD":"fail {\"code\":100,\"msg\":\"first\"}","doDEL":"fail {\"code\":102,\"msg\":\"second\"}"`))
-	_, err = w.Add(t.Context(), l, absent("c"))
+	// An error of the cleanup follows in details, and the entry remains.
+	l = w.parse(threePlugins(`,"doADD":"fail {\"code\":100,\"msg\":\"first\"}","doDEL":"fail {\"code\":102,\"msg\":\"second\"}"`))
+	_, err = w.Add(t.Context(), l, absentTarget("c"))
 	e := spec.AsError(err)
 	if e.Code != 100 || !strings.Contains(e.Msg, "first") || strings.Contains(e.Msg, "second") || !strings.Contains(e.Details, "second") {
 		t.Errorf("got %d %q %q", e.Code, e.Msg, e.Details)
@@ -145,30 +146,30 @@ func TestFailedAdd(t *testing.T) {
 	if stale, err := w.GC(t.Context(), l, chain.GCOptions{DryRun: true}); err != nil || len(stale) != 1 {
 		t.Errorf("intent is not seen by GC: %v, %v", stale, err)
 	}
-	// The next ADD cleans up first, with the list that left it.
-	if _, err := w.Add(t.Context(), w.parse(three("")), absent("c")); err != nil {
+	// The next ADD first cleans up, with the recorded list.
+	if _, err := w.Add(t.Context(), w.parse(threePlugins("")), absentTarget("c")); err != nil {
 		t.Error(err)
 	}
 	w.wantCalls("DEL rec-3, DEL rec-2, DEL rec-1, ADD rec-1, ADD rec-2, ADD rec-3")
 }
 
-// What a plugin refuses because it is there already stays: one of this program has undone its ADD if
-// it has answered, and of an external one the interface shows it.
+// DEL does not follow an ADD that was refused because of what exists: a built-in plugin has undone
+// its ADD if it returned, and for an external plugin the existing interface shows it.
 func TestFailedAddOfExisting(t *testing.T) {
 	refuse := spec.Errorf(spec.CodeConfig, "refused")
 	for name, tt := range map[string]struct {
-		add    error // of rec-1, which is built in; nil: it is external
+		add    error // of the built-in rec-1; nil: rec-1 is external
 		panics bool
 		target chain.RuntimeConf
 		want   string
 	}{
-		"built in":         {refuse, false, absent("c"), ""},
-		"panics":           {refuse, true, absent("c"), "DEL"},
-		"external":         {nil, false, absent("c"), "ADD rec-1, DEL rec-1"},
+		"built in":         {refuse, false, absentTarget("c"), ""},
+		"panics":           {refuse, true, absentTarget("c"), "DEL"},
+		"external":         {nil, false, absentTarget("c"), "ADD rec-1, DEL rec-1"},
 		"external, exists": {nil, false, chain.RuntimeConf{ContainerID: "c", IfName: "lo", NetNS: ownNS, NetNSOverride: true}, "ADD rec-1"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			w := newWorld(t, "rec-1")
+			w := newFixture(t, "rec-1")
 			deleted := ""
 			verbs := spec.Plugin{
 				Add: func(context.Context, *spec.Request) (*spec.Result, error) {
@@ -197,16 +198,16 @@ func TestFailedAddOfExisting(t *testing.T) {
 }
 
 func TestCacheFailsAdd(t *testing.T) {
-	w := newWorld(t, "rec-1", "rec-2", "rec-3")
+	w := newFixture(t, "rec-1", "rec-2", "rec-3")
 	os.WriteFile(w.Cache.Dir, nil, 0o600)
-	_, err := w.Add(t.Context(), w.parse(three("")), target("c"))
+	_, err := w.Add(t.Context(), w.parse(threePlugins("")), target("c"))
 	wantErr(t, err, "cache")
-	w.wantCalls("") // nothing was begun that could not be remembered
+	w.wantCalls("") // no plugin runs without an entry
 }
 
 func TestSecondAdd(t *testing.T) {
-	w := newWorld(t, "rec-1", "rec-2", "rec-3")
-	l := w.parse(three(""))
+	w := newFixture(t, "rec-1", "rec-2", "rec-3")
+	l := w.parse(threePlugins(""))
 	if _, err := w.Add(t.Context(), l, target("c")); err != nil {
 		t.Fatal(err)
 	}
@@ -225,8 +226,8 @@ func TestSecondAdd(t *testing.T) {
 }
 
 func TestFailedDel(t *testing.T) {
-	w := newWorld(t, "rec-1", "rec-3")
-	l := w.parse(three(""))
+	w := newFixture(t, "rec-1", "rec-3")
+	l := w.parse(threePlugins(""))
 	err := w.Del(t.Context(), l, target("c"))
 	wantErr(t, err, `failed to find plugin "rec-2"`)
 	wantErr(t, err, "--keep-going")
@@ -237,8 +238,8 @@ func TestFailedDel(t *testing.T) {
 	w.wantCalls("DEL rec-3, DEL rec-1")
 }
 
-func TestRefusals(t *testing.T) {
-	w := newWorld(t, "rec")
+func TestVerbsRefuseTarget(t *testing.T) {
+	w := newFixture(t, "rec")
 	l := w.parse(`{"name":"n","cniVersion":"1.0.0","plugins":[{"type":"rec"}]}`)
 	bad := func(change func(*chain.RuntimeConf)) chain.RuntimeConf { tg := target("c"); change(&tg); return tg }
 	tests := map[string]struct {
@@ -272,11 +273,11 @@ func TestRefusals(t *testing.T) {
 		})
 	}
 	for name, tg := range map[string]chain.RuntimeConf{
-		"no such namespace": bad(func(t *chain.RuntimeConf) { t.NetNS = "/nowhere" }),
-		"no namespace":      bad(func(t *chain.RuntimeConf) { t.NetNS = "/etc/passwd" }),
-		"empty":             bad(func(t *chain.RuntimeConf) { t.NetNS = "" }),
-		"our own, unmeant":  bad(func(t *chain.RuntimeConf) { t.NetNSOverride = false }),
-		"of the wrong type": bad(func(t *chain.RuntimeConf) { t.NetNS = "/dev/null" }),
+		"no such namespace":    bad(func(t *chain.RuntimeConf) { t.NetNS = "/nowhere" }),
+		"no namespace":         bad(func(t *chain.RuntimeConf) { t.NetNS = "/etc/passwd" }),
+		"empty":                bad(func(t *chain.RuntimeConf) { t.NetNS = "" }),
+		"own without override": bad(func(t *chain.RuntimeConf) { t.NetNSOverride = false }),
+		"of the wrong type":    bad(func(t *chain.RuntimeConf) { t.NetNS = "/dev/null" }),
 	} {
 		if _, err := w.Add(t.Context(), l, tg); code(err) != spec.CodeNetNS {
 			t.Errorf("%s: got %v", name, err)
@@ -286,7 +287,7 @@ func TestRefusals(t *testing.T) {
 }
 
 func TestCheckAndGet(t *testing.T) {
-	w := newWorld(t, "rec")
+	w := newFixture(t, "rec")
 	list := func(version, more string) *chain.List {
 		return w.parse(`{"name":"n","cniVersion":"` + version + `"` + more + `}`)
 	}
@@ -325,10 +326,10 @@ func TestCheckAndGet(t *testing.T) {
 	}
 }
 
-// TestExample is the worked example of the 0.4.0 draft: GET gives the first
-// plugin the result of ADD, and the second what the first answers.
-func TestExample(t *testing.T) {
-	w := newWorld(t, "rec-bridge", "rec-tuning")
+// The example of the 0.4.0 specification: GET passes the result of ADD to the first plugin, and
+// that plugin's result to the second.
+func TestGetPassesResults(t *testing.T) {
+	w := newFixture(t, "rec-bridge", "rec-tuning")
 	l := w.parse(`{"name":"n","cniVersion":"0.4.0","plugins":[
 		{"type":"rec-bridge","doGET":"print {\"cniVersion\":\"0.4.0\",\"ips\":[{\"version\":\"4\",\"address\":\"10.9.9.9/24\"}]}"},{"type":"rec-tuning"}]}`)
 	if _, err := w.Add(t.Context(), l, target("c")); err != nil {
@@ -347,21 +348,21 @@ func TestExample(t *testing.T) {
 }
 
 func TestStatus(t *testing.T) {
-	w := newWorld(t, "rec-1", "rec-2", "rec-3")
-	err := w.Status(t.Context(), w.parse(strings.Replace(three(`,"doSTATUS":"fail {\"code\":50,\"msg\":\"no\"}"`), "1.0.0", "1.1.0", 1)))
+	w := newFixture(t, "rec-1", "rec-2", "rec-3")
+	err := w.Status(t.Context(), w.parse(strings.Replace(threePlugins(`,"doSTATUS":"fail {\"code\":50,\"msg\":\"no\"}"`), "1.0.0", "1.1.0", 1)))
 	if code(err) != spec.CodeNotReady {
 		t.Errorf("got %v", err)
 	}
 	w.wantCalls("STATUS rec-1, STATUS rec-2")
-	if err := w.Status(t.Context(), w.parse(three(""))); err != nil {
+	if err := w.Status(t.Context(), w.parse(threePlugins(""))); err != nil {
 		t.Errorf("at 1.0.0: %v", err)
 	}
 	w.wantCalls("")
 }
 
 func TestGC(t *testing.T) {
-	w := newWorld(t, "rec-1", "rec-2", "rec-3")
-	l := w.parse(strings.Replace(three(`,"doGC":"fail {\"code\":100,\"msg\":\"cannot\"}"`), "1.0.0", "1.1.0", 1))
+	w := newFixture(t, "rec-1", "rec-2", "rec-3")
+	l := w.parse(strings.Replace(threePlugins(`,"doGC":"fail {\"code\":100,\"msg\":\"cannot\"}"`), "1.0.0", "1.1.0", 1))
 	for _, id := range []string{"keep", "drop", "gone"} {
 		tg := target(id)
 		tg.Args = [][2]string{{"ID", id}}
@@ -394,7 +395,7 @@ func TestGC(t *testing.T) {
 	if calls[0].Args != "ID=drop" || calls[3].Args != "ID=gone" {
 		t.Errorf("DEL without the arguments of the ADD: %+v", calls[0])
 	}
-	bare(t, calls[6:])
+	wantNoAttachment(t, calls[6:])
 	for _, key := range []string{"cni.dev/valid-attachments", "cni.dev/attachments"} {
 		if got := member(t, calls[8].Stdin, key); got != `[{"containerID":"keep","ifname":"eth0"}]` {
 			t.Errorf("%s is %s", key, got)
@@ -410,17 +411,16 @@ func TestGC(t *testing.T) {
 	w.wantCalls("")
 }
 
-// TestKilled is a runtime that dies in the middle of ADD: what is known of it
-// is enough for DEL, and for GC.
-func TestKilled(t *testing.T) {
+// After a runtime was killed during ADD, its entry suffices for DEL, GC and ADD.
+func TestRuntimeKilledDuringAdd(t *testing.T) {
 	for _, how := range []string{"del", "gc", "add", "interrupted add"} {
 		t.Run(how, func(t *testing.T) {
-			w := newWorld(t, "rec")
+			w := newFixture(t, "rec")
 			l := w.parse(`{"name":"n","cniVersion":"1.0.0","plugins":[{"type":"rec"}]}`)
-			w.Invoker = dies{}
+			w.Invoker = killedInvoker{}
 			func() {
 				defer func() { recover() }()
-				tg := absent("c")
+				tg := absentTarget("c")
 				tg.Args = [][2]string{{"K", "V"}}
 				w.Add(t.Context(), l, tg)
 			}()
@@ -437,12 +437,12 @@ func TestKilled(t *testing.T) {
 			case "gc":
 				_, err = w.GC(t.Context(), l, chain.GCOptions{})
 			case "add":
-				_, err = w.Add(t.Context(), l, absent("c"))
+				_, err = w.Add(t.Context(), l, absentTarget("c"))
 				want += ", ADD rec"
-			case "interrupted add": // no plugin is waited for
+			case "interrupted add": // the context has ended
 				ctx, cancel := context.WithCancel(t.Context())
 				cancel()
-				if _, err := w.Add(ctx, l, absent("c")); !errors.Is(err, context.Canceled) {
+				if _, err := w.Add(ctx, l, absentTarget("c")); !errors.Is(err, context.Canceled) {
 					t.Errorf("got %v", err)
 				}
 				want = ""
@@ -457,21 +457,19 @@ func TestKilled(t *testing.T) {
 	}
 }
 
-// dies stands for a process that ends in the middle.
-type dies struct{}
+// killedInvoker is an invoker in place of a process that is killed.
+type killedInvoker struct{}
 
-func (dies) Find(string) (*spec.Plugin, error) { return nil, nil }
+func (killedInvoker) Find(string) (*spec.Plugin, error) { return nil, nil }
 
-func (dies) Invoke(context.Context, string, *spec.Request) (*spec.Result, error) {
+func (killedInvoker) Invoke(context.Context, string, *spec.Request) (*spec.Result, error) {
 	panic(errors.New("killed"))
 }
 
-// TestAddMissesPlugin has a plugin in the list that is nowhere, by itself or for the
-// addresses of another: none runs, and nothing is remembered that a DEL would have to
-// clear away.
-func TestAddMissesPlugin(t *testing.T) {
+// If a plugin of the list or its IPAM plugin is missing, no plugin runs and no entry remains.
+func TestAddWithoutPlugin(t *testing.T) {
 	for _, plugin := range []string{`{"type":"absent"}`, `{"type":"rec","ipam":{"type":"absent"}}`} {
-		w := newWorld(t, "rec")
+		w := newFixture(t, "rec")
 		l, err := chain.LoadFile(w.write("n.conflist", `{"name":"n","cniVersion":"1.1.0","plugins":[{"type":"rec"},`+plugin+`]}`))
 		if err != nil {
 			t.Fatal(err)

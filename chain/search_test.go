@@ -13,24 +13,24 @@ import (
 	"cnibox/chain"
 )
 
-// libcni truncates an entry and writes it: what is read in between is read again.
-func TestListReadsAgain(t *testing.T) {
-	t.Run("List", func(t *testing.T) { testReadsAgain(t, (*chain.Cache).List) })
+// libcni truncates an entry before it writes it. An entry that is incomplete is read again.
+func TestListRereadsIncomplete(t *testing.T) {
+	t.Run("List", func(t *testing.T) { testRereads(t, (*chain.Cache).List) })
 	t.Run("Search", func(t *testing.T) {
-		testReadsAgain(t, func(c *chain.Cache) ([]*chain.Entry, []chain.Broken, error) {
+		testRereads(t, func(c *chain.Cache) ([]*chain.Entry, []chain.Broken, error) {
 			return c.Search(func(text []byte) bool { return bytes.Contains(text, []byte("10.1.2.3")) })
 		})
 	})
 }
 
-func testReadsAgain(t *testing.T, read func(*chain.Cache) ([]*chain.Entry, []chain.Broken, error)) {
-	w := newWorld(t, "rec")
+func testRereads(t *testing.T, read func(*chain.Cache) ([]*chain.Entry, []chain.Broken, error)) {
+	w := newFixture(t, "rec")
 	results := filepath.Join(w.Cache.Dir, "results")
 	file := filepath.Join(results, "n-c-eth0")
 	if err := os.MkdirAll(results, 0o700); err != nil {
 		t.Fatal(err)
 	}
-	// The first look finds the file empty; the writer goes on when it has been closed.
+	// The first read finds the file empty; when it is closed, the file is written.
 	if err := os.WriteFile(file, nil, 0o600); err != nil {
 		t.Fatal(err)
 	}
@@ -59,9 +59,10 @@ func testReadsAgain(t *testing.T, read func(*chain.Cache) ([]*chain.Entry, []cha
 	}
 }
 
-// A GC, which holds the lock of the network, does not wait for an entry that is broken for good.
-func TestListDoesNotWait(t *testing.T) {
-	w := newWorld(t, "rec")
+// Entries that have been broken for a while are read once, since GC holds the network's lock
+// meanwhile.
+func TestListReadsBrokenOnce(t *testing.T) {
+	w := newFixture(t, "rec")
 	results := filepath.Join(w.Cache.Dir, "results")
 	if err := os.MkdirAll(results, 0o700); err != nil {
 		t.Fatal(err)
@@ -86,9 +87,9 @@ func TestListDoesNotWait(t *testing.T) {
 	}
 }
 
-// What does not match is not looked into, and what is broken for good is read soon enough.
+// Entries without a match are not parsed, and broken ones do not delay the search.
 func TestSearch(t *testing.T) {
-	w := newWorld(t, "rec")
+	w := newFixture(t, "rec")
 	results := filepath.Join(w.Cache.Dir, "results")
 	if err := os.MkdirAll(results, 0o700); err != nil {
 		t.Fatal(err)
@@ -108,13 +109,13 @@ func TestSearch(t *testing.T) {
 	}
 }
 
-// Running sees the lock of a verb that runs, and takes none.
+// Running detects the lock of a running verb, without taking it.
 func TestRunning(t *testing.T) {
-	w := newWorld(t, "rec")
+	w := newFixture(t, "rec")
 	if w.Cache.Running()("c") {
 		t.Error("there is no lock, and a verb runs")
 	}
-	// A lock as a verb takes it, in a descriptor of its own.
+	// As a verb takes it, in another descriptor
 	dir := filepath.Join(w.Cache.Dir, "cnibox", "locks")
 	err := os.MkdirAll(dir, 0o700)
 	fd := -1

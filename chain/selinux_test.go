@@ -10,8 +10,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A fake kernel with SELinux: any file system stands in for selinuxfs, and a file for
-// the thread's attribute.
+// fakeLabeller returns a labeller with a temporary directory as selinuxfs and a file as the
+// thread's attribute.
 func fakeLabeller(t *testing.T) labeller {
 	t.Helper()
 	dir := t.TempDir()
@@ -26,8 +26,7 @@ func fakeLabeller(t *testing.T) labeller {
 	return labeller{dir, int64(st.Type), attr}
 }
 
-// The program starts when the label is set, and the label is taken back whatever
-// becomes of it.
+// The label is set when the program starts, and reset afterwards, whatever happens.
 func TestLabelled(t *testing.T) {
 	for name, tt := range map[string]struct{ script, want string }{
 		"runs":  {`grep -q '^a_u:b_r:c_t:s0$' "$0"`, ""},
@@ -44,7 +43,7 @@ func TestLabelled(t *testing.T) {
 			case tt.want != "" && (err == nil || !strings.HasSuffix(err.Error(), tt.want)):
 				t.Errorf("got %v, want %q", err, tt.want)
 			}
-			// the file keeps what is longer than the newline
+			// the file, unlike the attribute, keeps what follows the newline
 			if b, _ := os.ReadFile(l.attr); !strings.HasPrefix(string(b), "\n") {
 				t.Errorf("the label is still set: %q", b)
 			}
@@ -52,7 +51,7 @@ func TestLabelled(t *testing.T) {
 	}
 }
 
-// Without SELinux nothing starts, and a label that cannot be set is reported.
+// Without SELinux, or if the label cannot be set, an error is returned and nothing starts.
 func TestLabelledWithoutSELinux(t *testing.T) {
 	started := filepath.Join(t.TempDir(), "started")
 	run := func(l labeller) error {

@@ -9,8 +9,8 @@ import (
 	"cnibox/spec"
 )
 
-// A plugin in this process finds the state directory where one of its own would; that of the
-// call, which a delegate gets from its caller, is stronger.
+// A built-in plugin gets the state directory in the environment, unless the call has one, as a
+// delegate's.
 func TestInProcessStateDir(t *testing.T) {
 	seen := ""
 	verbs := spec.Plugin{Add: func(_ context.Context, r *spec.Request) (*spec.Result, error) {
@@ -33,8 +33,8 @@ func TestInProcessStateDir(t *testing.T) {
 	}
 }
 
-// Creating is called once, before the directory is created, whichever verb creates it; STATUS,
-// which locks nothing, does not.
+// Creating is called once, before a verb creates the directory. STATUS takes no lock and does not
+// create it.
 func TestCacheCreating(t *testing.T) {
 	dir, calls := filepath.Join(t.TempDir(), "cache"), 0
 	r := &chain.Runner{

@@ -8,8 +8,8 @@ import (
 	"cnibox/spec"
 )
 
-// TestStderrOfFailure has a plugin that writes on stderr and fails: a plugin that delegates
-// to it passes that on, and a runtime, which prints the error, does not print it twice.
+// If a plugin writes to stderr and fails, the text is in the error. It is also forwarded for a
+// delegating plugin, but not for a runtime, which prints the error.
 func TestStderrOfFailure(t *testing.T) {
 	tests := map[string]struct {
 		do      string
@@ -23,7 +23,7 @@ func TestStderrOfFailure(t *testing.T) {
 		for _, inError := range []bool{false, true} {
 			t.Run(name, func(t *testing.T) {
 				t.Parallel()
-				w := newWorld(t, "rec")
+				w := newFixture(t, "rec")
 				var stderr strings.Builder
 				w.local.Stderr, w.local.StderrInError = &stderr, inError
 				if tt.timeout > 0 {

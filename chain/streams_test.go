@@ -7,9 +7,9 @@ import (
 	"time"
 )
 
-// What a program has printed before its end is read, also when all the time for that has
-// passed before there was a processor to read it; and no more is waited for.
-func TestStreamsLate(t *testing.T) {
+// What a program has written before it ends is read, even if the time for that has passed; nothing
+// else is waited for.
+func TestStreamsReadAfterDeadline(t *testing.T) {
 	for name, text := range map[string]string{"nothing": "", "an answer": "{}", "a full pipe": strings.Repeat("x", pipeSize)} {
 		t.Run(name, func(t *testing.T) {
 			var out, diag strings.Builder
@@ -22,7 +22,7 @@ func TestStreamsLate(t *testing.T) {
 			if _, err := s.theirs[0].WriteString(text); err != nil {
 				t.Fatal(err)
 			}
-			daemon := s.theirs[1] // holds stderr
+			daemon := s.theirs[1] // keeps stderr open
 			s.theirs = s.theirs[:1]
 			defer daemon.Close()
 			for _, f := range s.ours {

@@ -8,7 +8,7 @@ import (
 	"cnibox/spec"
 )
 
-// A plugin in this process finds the system bus where one of its own would.
+// A built-in plugin gets the address of the system bus in the environment.
 func TestInProcessSystemBus(t *testing.T) {
 	seen := ""
 	verbs := spec.Plugin{Add: func(_ context.Context, r *spec.Request) (*spec.Result, error) {

@@ -10,13 +10,13 @@ import (
 	"cnibox/spec"
 )
 
-// since040 makes rec-fw a built-in plugin that serves 0.4.0 and later, as firewall does.
-func since040(w *world) {
+// since040 makes rec-fw a built-in plugin for 0.4.0 and later, like firewall.
+func since040(w *fixture) {
 	w.local.Lookup = func(name string) (spec.Plugin, bool) { return spec.Plugin{Since: spec.V040}, name == "rec-fw" }
 }
 
-// TestAddUnsupported has an ADD of a list whose version the runtime or a built-in plugin
-// does not support: no plugin runs, and there is neither a cache entry nor a lock file.
+// If the runtime or a built-in plugin does not support the version of a list, no plugin runs, and
+// neither a cache entry nor a lock file is created.
 func TestAddUnsupported(t *testing.T) {
 	tests := map[string]string{
 		"version of the future":         `{"name":"n","cniVersion":"9.9.9","plugins":[{"type":"rec"}]}`,
@@ -27,7 +27,7 @@ func TestAddUnsupported(t *testing.T) {
 	}
 	for name, doc := range tests {
 		t.Run(name, func(t *testing.T) {
-			w := newWorld(t, "rec", "rec-fw")
+			w := newFixture(t, "rec", "rec-fw")
 			since040(w)
 			l := w.parse(doc)
 			_, err := w.Add(t.Context(), l, target("c"))
@@ -44,11 +44,11 @@ func TestAddUnsupported(t *testing.T) {
 	}
 }
 
-// TestAddUnsupportedExternal has an external plugin that refuses the list's version in ADD
-// and in the DEL that follows: nothing is left to delete.
+// If an external plugin refuses the version in ADD and in the following DEL, nothing is left to
+// delete.
 func TestAddUnsupportedExternal(t *testing.T) {
 	const refuses = `fail {\"code\":1,\"msg\":\"incompatible CNI versions\"}`
-	w := newWorld(t, "rec", "rec-x")
+	w := newFixture(t, "rec", "rec-x")
 	_, err := w.Add(t.Context(), w.parse(`{"name":"n","cniVersion":"1.0.0","plugins":[{"type":"rec"},{"type":"rec-x","do":"`+refuses+`"}]}`), target("c"))
 	wantErr(t, err, "incompatible")
 	if e := spec.AsError(err); e.Details != "" {
@@ -60,9 +60,8 @@ func TestAddUnsupportedExternal(t *testing.T) {
 	}
 }
 
-// TestIntentUnsupported has an intent record, of an ADD that was interrupted or of an older
-// revision, whose list cannot be run: DEL and GC use the present configuration.
-func TestIntentUnsupported(t *testing.T) {
+// If the list of an interrupted ADD cannot be run, DEL and GC use the present configuration.
+func TestInterruptedAddUnsupported(t *testing.T) {
 	lists := map[string]string{
 		"version of the future": `{"name":"n","cniVersion":"9.9.9","plugins":[{"type":"rec"}]}`,
 		"no version":            `{"name":"n","cniVersion":"junk","plugins":[{"type":"rec"}]}`,
@@ -72,9 +71,9 @@ func TestIntentUnsupported(t *testing.T) {
 	for name, doc := range lists {
 		for _, verb := range []string{"del", "gc --all", "gc --valid-live", "add"} {
 			t.Run(name+", "+verb, func(t *testing.T) {
-				w := newWorld(t, "rec", "rec-fw", "rec-y")
+				w := newFixture(t, "rec", "rec-fw", "rec-y")
 				since040(w)
-				if !strings.Contains(doc, "0.3.1") { // recorders take any version
+				if !strings.Contains(doc, "0.3.1") { // recorders accept any version
 					doc = strings.ReplaceAll(doc, `{"type":"rec"}`, `{"type":"rec","do":"fail {\"code\":1,\"msg\":\"incompatible CNI versions\"}"}`)
 				}
 				err := w.Cache.Begin(&chain.Entry{
@@ -98,7 +97,7 @@ func TestIntentUnsupported(t *testing.T) {
 				if err != nil {
 					t.Error(err)
 				}
-				// Where its own list does, since nothing refuses the DEL, it need not.
+				// If the recorded list runs, DEL need not use the present one.
 				if _, calls := w.records(); !strings.Contains(calls, "DEL rec-y") && !strings.Contains(doc, "0.3.1") {
 					t.Errorf("the present configuration was not used: %s", calls)
 				}
@@ -107,9 +106,10 @@ func TestIntentUnsupported(t *testing.T) {
 				}
 			})
 		}
-		// Not mended: a list that every plugin refuses has added nothing.
+		// With the same configuration again, DEL succeeds, since an ADD that every plugin refuses
+		// makes nothing.
 		t.Run(name+", as it was", func(t *testing.T) {
-			w := newWorld(t, "rec", "rec-fw")
+			w := newFixture(t, "rec", "rec-fw")
 			since040(w)
 			if err := w.Cache.Begin(&chain.Entry{ContainerID: "c", IfName: "eth0", NetworkName: "n", Config: []byte(doc)}); err != nil {
 				t.Fatal(err)

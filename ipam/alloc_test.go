@@ -12,12 +12,12 @@ import (
 	"cnibox/spec"
 )
 
-// span is a set with one range.
-func span(subnet, start, end string) ipam.RangeSet {
+// oneRange returns a set with one range.
+func oneRange(subnet, start, end string) ipam.RangeSet {
 	return ipam.RangeSet{{Subnet: netip.MustParsePrefix(subnet), Start: parse(start), End: parse(end)}}
 }
 
-// parse reads an address; the empty string is the zero Addr.
+// parse parses an address; the empty string is the zero Addr.
 func parse(s string) netip.Addr {
 	a, _ := netip.ParseAddr(s)
 	return a
@@ -30,7 +30,7 @@ func TestComplete(t *testing.T) {
 	}
 	tests := map[string]struct {
 		sets []ipam.RangeSet
-		want string // the ranges, or what the error says
+		want string // the ranges, or part of the error
 	}{
 		"v4":              {with("10.1.2.0/24", "", "", ""), "10.1.2.1-10.1.2.254 gw 10.1.2.1"},
 		"v6":              {with("2001:db8:1::/64", "", "", ""), "2001:db8:1::1-2001:db8:1:0:ffff:ffff:ffff:ffff gw 2001:db8:1::1"},
@@ -50,7 +50,7 @@ func TestComplete(t *testing.T) {
 		"broadcast alone": {with("10.1.2.0/29", "10.1.2.7", "10.1.2.7", ""), `invalid range set 0: no container can have an address of 10.1.2.7-10.1.2.7; "rangeStart" must be from 10.1.2.1 to 10.1.2.6, and "rangeEnd" not before it`},
 		"network alone":   {with("10.1.2.0/29", "10.1.2.0", "10.1.2.0", ""), "invalid range set 0: no container can have an address of 10.1.2.0-10.1.2.0"},
 		"gateway alone":   {with("10.1.2.0/29", "10.1.2.2", "10.1.2.2", "10.1.2.2"), "invalid range set 0: 10.1.2.2-10.1.2.2 has no address but gateways"},
-		"gateways alone": {[]ipam.RangeSet{span("10.1.2.0/24", "", "10.1.2.9"), {{Subnet: netip.MustParsePrefix("10.1.3.0/24"), Start: parse("10.1.3.7"), End: parse("10.1.3.8"), Gateway: parse("10.1.3.7")}},
+		"gateways alone": {[]ipam.RangeSet{oneRange("10.1.2.0/24", "", "10.1.2.9"), {{Subnet: netip.MustParsePrefix("10.1.3.0/24"), Start: parse("10.1.3.7"), End: parse("10.1.3.8"), Gateway: parse("10.1.3.7")}},
 			{{Subnet: netip.MustParsePrefix("10.1.4.0/24"), Gateway: parse("10.1.3.8")}}}, "invalid range set 1: 10.1.3.7-10.1.3.8 has no address but gateways"},
 		"gateway of v6":     {with("10.1.2.0/24", "", "", "fd00::1"), "gateway fd00::1 cannot be one of network 10.1.2.0/24"},
 		"gateway of v4":     {with("fd00::/64", "", "", "10.1.2.1"), "gateway 10.1.2.1 cannot be one of network fd00::/64"},
@@ -75,10 +75,10 @@ func TestComplete(t *testing.T) {
 		"zone":              {with("fe80::/64", "fe80::1%eth0", "", ""), "has a zone"},
 		"mixed": {[]ipam.RangeSet{{with("10.1.2.0/24", "", "", "")[0][0], with("fd00::/64", "", "", "")[0][0]}},
 			"invalid range set 0: mixed address families"},
-		"overlap in a set": {[]ipam.RangeSet{append(span("10.1.2.0/24", "", "10.1.2.9"), span("10.1.2.0/24", "10.1.2.9", "")...)},
+		"overlap in a set": {[]ipam.RangeSet{append(oneRange("10.1.2.0/24", "", "10.1.2.9"), oneRange("10.1.2.0/24", "10.1.2.9", "")...)},
 			"subnets 10.1.2.1-10.1.2.9 and 10.1.2.9-10.1.2.254 overlap"},
-		"sets overlap": {[]ipam.RangeSet{span("10.1.2.0/24", "", ""), span("10.1.0.0/16", "", "")}, "range set 0 overlaps with 1"},
-		"parts of a set": {[]ipam.RangeSet{append(span("10.1.2.0/24", "", "10.1.2.8"), span("10.1.2.0/24", "10.1.2.9", "")...)},
+		"sets overlap": {[]ipam.RangeSet{oneRange("10.1.2.0/24", "", ""), oneRange("10.1.0.0/16", "", "")}, "range set 0 overlaps with 1"},
+		"parts of a set": {[]ipam.RangeSet{append(oneRange("10.1.2.0/24", "", "10.1.2.8"), oneRange("10.1.2.0/24", "10.1.2.9", "")...)},
 			"10.1.2.1-10.1.2.8,10.1.2.9-10.1.2.254 gw 10.1.2.1"},
 	}
 	for name, tt := range tests {
@@ -96,28 +96,28 @@ func TestComplete(t *testing.T) {
 }
 
 func TestCompleteOldVersions(t *testing.T) {
-	two := []ipam.RangeSet{span("10.1.0.0/24", "", ""), span("10.2.0.0/24", "", "")}
+	two := []ipam.RangeSet{oneRange("10.1.0.0/24", "", ""), oneRange("10.2.0.0/24", "", "")}
 	if err := ipam.Complete(two, spec.V020); err == nil || !strings.Contains(err.Error(), "more than 1 address per family") {
 		t.Errorf("two sets of a family in 0.2.0: %v", err)
 	}
 	if err := ipam.Complete(two, spec.V030); err != nil {
 		t.Errorf("the same in 0.3.0: %v", err)
 	}
-	if err := ipam.Complete([]ipam.RangeSet{span("10.1.0.0/24", "", ""), span("fd00::/64", "", "")}, spec.V020); err != nil {
+	if err := ipam.Complete([]ipam.RangeSet{oneRange("10.1.0.0/24", "", ""), oneRange("fd00::/64", "", "")}, spec.V020); err != nil {
 		t.Errorf("one of each family in 0.2.0: %v", err)
 	}
 }
 
 func TestRoundRobin(t *testing.T) {
 	dir := t.TempDir()
-	r := sets(t, "10.1.0.0/29") // .1 is the gateway, .2 to .6 are handed out
+	r := sets(t, "10.1.0.0/29") // .1 is the gateway, .2 to .6 can be leased
 	for i, want := range []string{"10.1.0.2", "10.1.0.3", "10.1.0.4"} {
 		wantAddrs(t, mustAdd(t, dir, ipam.Options{}, r, owner(fmt.Sprint("c", i))), want)
 	}
 	del(t, dir, ipam.Options{}, owner("c0"))
 	wantAddrs(t, mustAdd(t, dir, ipam.Options{}, r, owner("d")), "10.1.0.5")
 	wantAddrs(t, mustAdd(t, dir, ipam.Options{}, r, owner("e")), "10.1.0.6")
-	wantAddrs(t, mustAdd(t, dir, ipam.Options{}, r, owner("f")), "10.1.0.2") // around
+	wantAddrs(t, mustAdd(t, dir, ipam.Options{}, r, owner("f")), "10.1.0.2") // from the beginning again
 	_, err := add(t, dir, ipam.Options{}, r, owner("g"))
 	wantCode(t, err, spec.CodeExhausted, "range 0: ")
 	del(t, dir, ipam.Options{}, owner("d"))
@@ -127,7 +127,7 @@ func TestRoundRobin(t *testing.T) {
 
 func TestSetOfRanges(t *testing.T) {
 	dir := t.TempDir()
-	set := append(span("10.1.0.0/24", "10.1.0.10", "10.1.0.11"), span("10.2.0.0/24", "10.2.0.1", "10.2.0.2")...)
+	set := append(oneRange("10.1.0.0/24", "10.1.0.10", "10.1.0.11"), oneRange("10.2.0.0/24", "10.2.0.1", "10.2.0.2")...)
 	r := []ipam.RangeSet{set}
 	if err := ipam.Complete(r, spec.Newest); err != nil {
 		t.Fatal(err)
@@ -142,9 +142,9 @@ func TestSetOfRanges(t *testing.T) {
 	}
 }
 
-// A gateway is leased to no attachment, whichever set it is of.
+// A gateway is leased to no attachment, whichever set it belongs to.
 func TestGatewayOfOtherSet(t *testing.T) {
-	r := []ipam.RangeSet{span("10.1.0.0/24", "10.1.0.2", "10.1.0.9"), span("10.1.0.0/24", "10.1.0.15", "10.1.0.16")}
+	r := []ipam.RangeSet{oneRange("10.1.0.0/24", "10.1.0.2", "10.1.0.9"), oneRange("10.1.0.0/24", "10.1.0.15", "10.1.0.16")}
 	r[0][0].Gateway = addr("10.1.0.15")
 	if err := ipam.Complete(r, spec.Newest); err != nil {
 		t.Fatal(err)
@@ -162,9 +162,9 @@ func TestGatewayOfOtherSet(t *testing.T) {
 	}
 }
 
-// A second ADD of an attachment is refused, whatever it asks for and whichever ranges it has, and
-// the first one's addresses stay. Those of an earlier boot are free.
-func TestAgain(t *testing.T) {
+// A second ADD of an attachment is refused, whatever addresses and ranges it has, and the first one
+// keeps its addresses. Those of an earlier boot are free.
+func TestSecondAddRefused(t *testing.T) {
 	dir := t.TempDir()
 	r := sets(t, "10.1.0.0/24", "fd00:1::/64")
 	boot := ipam.Options{Boot: "one"}
@@ -203,7 +203,7 @@ func TestRequested(t *testing.T) {
 	wantCode(t, err, spec.CodeBusy, "requested IP address 10.1.0.77 is not available in range set 10.1.0.1-10.1.0.254; already leased by container a, interface eth0")
 	_, err = add(t, dir, ipam.Options{}, r, owner("b"), addr("fd00:1::2"))
 	wantCode(t, err, spec.CodeBusy, "failed to allocate for range 1")
-	wantLeases(t, dir, "10.1.0.77 a eth0", "fd00:1::2 a eth0") // 10.1.0.78 was given back
+	wantLeases(t, dir, "10.1.0.77 a eth0", "fd00:1::2 a eth0") // 10.1.0.78 was released
 	for name, tt := range map[string]struct {
 		want []netip.Addr
 		text string
@@ -221,8 +221,8 @@ func TestRequested(t *testing.T) {
 	wantAddrs(t, mustAdd(t, dir, ipam.Options{}, r, owner("c")), "10.1.0.79", "fd00:1::3")
 }
 
-// TestUndo has an ADD fail in the third set: what it has leased from the others is free again.
-func TestUndo(t *testing.T) {
+// If ADD fails in the third set, the leases from the others are released.
+func TestAllocateUndo(t *testing.T) {
 	dir := t.TempDir()
 	mustAdd(t, dir, ipam.Options{}, sets(t, "10.3.0.0/30"), owner("b"))
 	_, err := add(t, dir, ipam.Options{}, sets(t, "10.1.0.0/24", "10.2.0.0/24", "10.3.0.0/30"), owner("a"))
@@ -230,8 +230,8 @@ func TestUndo(t *testing.T) {
 	wantLeases(t, dir, "10.3.0.2 b eth0")
 }
 
-// TestDenseRange fills a run far longer than the addresses that are tried one by
-// one, and a range too large to count.
+// In a dense range, the first free address is beyond those that are tried one by one, or the range
+// is too large to count.
 func TestDenseRange(t *testing.T) {
 	dir := t.TempDir()
 	r := sets(t, "10.1.0.0/23", "fd00::/32")
@@ -251,7 +251,7 @@ func TestDenseRange(t *testing.T) {
 	if err != nil || ips[0].Address.Addr() != a || ips[1].Address.Addr() != b {
 		t.Errorf("got %v, %v, want %s and %s", ips, err, a, b)
 	}
-	if freed := del2(t, s, "x"); len(freed) != 600 {
+	if freed := release(t, s, "x"); len(freed) != 600 {
 		t.Errorf("freed %d leases", len(freed))
 	}
 }
@@ -273,7 +273,7 @@ func TestExhausted(t *testing.T) {
 	}
 	for i := range 5 {
 		if i == 4 {
-			// Many leases outside the set do not count.
+			// Leases outside the set do not matter.
 			mustAdd(t, dir, ipam.Options{}, sets(t, "10.3.0.0/24", "10.4.0.0/24", "10.5.0.0/24"), owner("z"))
 		}
 		if i > 0 && full() != -1 {
@@ -291,9 +291,8 @@ func TestExhausted(t *testing.T) {
 	}
 }
 
-// TestReclaim fills a range with leases without an owner: they are used when the
-// range has no other address left.
-func TestReclaim(t *testing.T) {
+// Leases without an owner are reused when the range has no free address left.
+func TestLeasesWithoutOwnerReused(t *testing.T) {
 	dir := t.TempDir()
 	r := sets(t, "10.1.0.0/29")
 	net := filepath.Join(dir, "net1")
@@ -301,7 +300,7 @@ func TestReclaim(t *testing.T) {
 	for i := 2; i <= 5; i++ {
 		os.WriteFile(filepath.Join(net, fmt.Sprint("10.1.0.", i)), make([]byte, i%2*40), 0o600)
 	}
-	os.WriteFile(filepath.Join(net, "10.1.0.1"), nil, 0o600) // the gateway's: of no use
+	os.WriteFile(filepath.Join(net, "10.1.0.1"), nil, 0o600) // the gateway, which cannot be leased
 	wantAddrs(t, mustAdd(t, dir, ipam.Options{}, r, owner("a")), "10.1.0.6")
 	for i, want := range []string{"10.1.0.2", "10.1.0.3", "10.1.0.4", "10.1.0.5"} {
 		wantAddrs(t, mustAdd(t, dir, ipam.Options{}, r, owner(fmt.Sprint(i))), want)

@@ -9,8 +9,8 @@ import (
 	"cnibox/spec"
 )
 
-// foreign writes a lease as the reference does.
-func foreign(t *testing.T, dir, ip, content string) {
+// writeLease writes a lease as the reference does.
+func writeLease(t *testing.T, dir, ip, content string) {
 	t.Helper()
 	if err := os.MkdirAll(filepath.Join(dir, "net1"), 0o755); err != nil {
 		t.Fatal(err)
@@ -26,7 +26,7 @@ func TestBootChange(t *testing.T) {
 	one, two, three := ipam.Options{Boot: "one"}, ipam.Options{Boot: "two"}, ipam.Options{Boot: "three"}
 	mustAdd(t, dir, one, r, owner("a"))
 	mustAdd(t, dir, one, r, owner("b"))
-	foreign(t, dir, "10.1.0.50", "met\r\neth0")
+	writeLease(t, dir, "10.1.0.50", "met\r\neth0")
 	mustAdd(t, dir, one, r, owner("c"))
 
 	v, err := ipam.OpenReadOnly(t.Context(), dir, "net1", two)
@@ -39,18 +39,17 @@ func TestBootChange(t *testing.T) {
 		t.Errorf("seen in the next boot: %v, %v", got, err)
 	}
 	mustAdd(t, dir, two, r, owner("d"))
-	wantLeases(t, dir, "10.1.0.5 d eth0", "10.1.0.50 met eth0") // the reference's is marked now
+	wantLeases(t, dir, "10.1.0.5 d eth0", "10.1.0.50 met eth0") // the reference's lease has a mark now
 	mustAdd(t, dir, two, r, owner("e"))
 	wantLeases(t, dir, "10.1.0.5 d eth0", "10.1.0.50 met eth0", "10.1.0.6 e eth0")
 
-	// A DEL alone finds the next boot as well.
+	// DEL alone detects the next boot as well.
 	wantAddrs(t, del(t, dir, three, owner("absent")))
 	wantLeases(t, dir)
 }
 
-// TestBootDamage loses the index of the boot before, or all but the leases, at the change
-// of boots: the leases are taken over as they stand, since nothing says of which boot they are.
-func TestBootDamage(t *testing.T) {
+// If the index of the former boot is lost, its leases are kept, since their boot is unknown.
+func TestBootIndexLost(t *testing.T) {
 	r := sets(t, "10.1.0.0/24")
 	one, two := ipam.Options{Boot: "one"}, ipam.Options{Boot: "two"}
 	for name, tt := range map[string]struct {
@@ -74,10 +73,10 @@ func TestBootDamage(t *testing.T) {
 	}
 }
 
-func TestTakeOver(t *testing.T) {
+func TestReferenceLeaseReleasedByBoot(t *testing.T) {
 	dir := t.TempDir()
 	r := sets(t, "10.1.0.0/24")
-	foreign(t, dir, "10.1.0.2", "pod\r\neth0")
+	writeLease(t, dir, "10.1.0.2", "pod\r\neth0")
 	mustAdd(t, dir, ipam.Options{Boot: "one"}, r, owner("a"))
 	wantLeases(t, dir, "10.1.0.2 pod eth0", "10.1.0.3 a eth0")
 	mustAdd(t, dir, ipam.Options{Boot: "two"}, r, owner("b"))
@@ -98,13 +97,13 @@ func TestKeepAcrossBoots(t *testing.T) {
 	wantAddrs(t, del(t, dir, keep, owner("a")), "10.1.0.2")
 }
 
-// TestBootInterrupted kills the change of boots, in effect, when the index of the new one
-// is there in part and that of the old one as well: a second look frees nothing more.
+// After a boot change was interrupted, with both indexes incomplete, the next verb releases only
+// the leases of the former boot.
 func TestBootInterrupted(t *testing.T) {
 	dir := t.TempDir()
 	r := sets(t, "10.1.0.0/24")
 	mustAdd(t, dir, ipam.Options{Boot: "one"}, r, owner("a"))
-	foreign(t, dir, "10.1.0.9", "live\r\neth0")
+	writeLease(t, dir, "10.1.0.9", "live\r\neth0")
 	mustAdd(t, dir, ipam.Options{Boot: "two"}, r, owner("b"))
 	byBoot := filepath.Join(dir, ".cnibox/net1/by-boot")
 	if err := os.Mkdir(filepath.Join(byBoot, "one"), 0o700); err != nil {
@@ -116,7 +115,7 @@ func TestBootInterrupted(t *testing.T) {
 	if err := os.Remove(filepath.Join(byBoot, "two", "b:eth0")); err != nil {
 		t.Fatal(err)
 	}
-	foreign(t, dir, "notes.txt", "")
+	writeLease(t, dir, "notes.txt", "")
 	mustAdd(t, dir, ipam.Options{Boot: "two"}, r, owner("c"))
 	wantLeases(t, dir, "10.1.0.3 b eth0", "10.1.0.4 c eth0", "10.1.0.9 live eth0")
 	s := open(t, dir, ipam.Options{Boot: "two"})
@@ -127,15 +126,15 @@ func TestBootInterrupted(t *testing.T) {
 	wantLeases(t, dir, "10.1.0.9 live eth0")
 }
 
-// TestWithoutInterface has leases without an interface: DEL of an interface leaves them, GC frees them.
-func TestWithoutInterface(t *testing.T) {
+// DEL of an interface keeps leases without an interface, and GC releases them.
+func TestLeasesWithoutInterface(t *testing.T) {
 	r := sets(t, "10.1.0.0/24", "fd00:1::/64")
 	net1 := owner("a")
 	net1.IfName = "net1"
 	dir := t.TempDir()
 	o := ipam.Options{Boot: "one"}
-	foreign(t, dir, "10.1.0.9", "a")
-	foreign(t, dir, "fd00:1::9", "a\n")
+	writeLease(t, dir, "10.1.0.9", "a")
+	writeLease(t, dir, "fd00:1::9", "a\n")
 	mustAdd(t, dir, o, r, owner("b"))
 	wantAddrs(t, del(t, dir, o, net1))
 	wantAddrs(t, del(t, dir, o, owner("a")))
@@ -148,8 +147,8 @@ func TestWithoutInterface(t *testing.T) {
 	wantLeases(t, dir, "10.1.0.2 b eth0", "fd00:1::2 b eth0")
 }
 
-// TestBootStaleMark has an address in the marks of two owners, of which the reference has released one: the
-// lease of the other is freed in the next boot, whichever mark is read first.
+// An address may be in the marks of two owners, if the reference has released the first one's
+// lease. It is released after the next boot, in whichever order the marks are read.
 func TestBootStaleMark(t *testing.T) {
 	r := sets(t, "10.1.0.0/24")
 	one, two := ipam.Options{Boot: "one"}, ipam.Options{Boot: "two"}

@@ -8,10 +8,10 @@ import (
 	"cnibox/ipam"
 )
 
-// TestDurableFromTheStart follows the first ADD of a network whose leases outlive a power cut:
-// the directories that it makes are on disk before a lease is in them, also when the process
-// that made them was killed before it had synced them. Later ones do not sync them again.
-func TestDurableFromTheStart(t *testing.T) {
+// With leases that outlive a power cut, new directories are synced before the first lease is
+// written, even if the process that made them was killed before it synced them. Later ADDs do not
+// sync them again.
+func TestDirectoriesSyncedBeforeFirstLease(t *testing.T) {
 	dir := t.TempDir()
 	r := sets(t, "10.1.0.0/24")
 	keep := ipam.Options{KeepAcrossBoots: true}
@@ -21,7 +21,7 @@ func TestDurableFromTheStart(t *testing.T) {
 		mustAdd(t, dir, keep, r, owner(id))
 		return done
 	}
-	failing(2, func() { // the first change makes the directory of the network
+	withFault(2, func() { // the first change creates the network's directory
 		if _, err := add(t, dir, keep, r, owner("a")); err == nil {
 			t.Error("the first ADD did not fail")
 		}

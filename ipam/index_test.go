@@ -12,8 +12,8 @@ import (
 	"cnibox/spec"
 )
 
-// with opens a store, runs fn and closes it.
-func with(t testing.TB, dir string, o Options, fn func(*Store)) {
+// withStore opens a store, runs fn and closes the store.
+func withStore(t testing.TB, dir string, o Options, fn func(*Store)) {
 	t.Helper()
 	s, err := Open(t.Context(), dir, "net1", o)
 	if err != nil {
@@ -23,7 +23,7 @@ func with(t testing.TB, dir string, o Options, fn func(*Store)) {
 	s.Close()
 }
 
-// links lists the index of a boot as NAME -> TARGET.
+// links lists the symbolic links in the index of a boot as NAME -> TARGET.
 func links(t testing.TB, dir, boot string) (list []string) {
 	t.Helper()
 	all, err := filepath.Glob(filepath.Join(dir, ".cnibox/net1/by-boot", boot, "*"))
@@ -40,13 +40,13 @@ func links(t testing.TB, dir, boot string) (list []string) {
 	return list
 }
 
-// TestIndexIsReadable is about what `ls -l` shows a person.
+// `ls -l` shows the owners and their addresses.
 func TestIndexIsReadable(t *testing.T) {
 	dir, o := t.TempDir(), Options{Boot: "one"}
 	a := spec.Attachment{Network: "net1", ContainerID: "a", IfName: "eth0"}
 	odd := spec.Attachment{Network: "net1", ContainerID: "../b:%", IfName: "eth0"}
 	long := spec.Attachment{Network: "net1", ContainerID: strings.Repeat("c", 300), IfName: "eth0"}
-	with(t, dir, o, func(s *Store) {
+	withStore(t, dir, o, func(s *Store) {
 		for text, who := range map[string]spec.Attachment{"10.1.0.2": a, "fd00::2": a, "10.1.0.3": odd, "10.1.0.4": long} {
 			if err := s.Reserve(netip.MustParseAddr(text), who); err != nil {
 				t.Fatal(err)
@@ -58,7 +58,7 @@ func TestIndexIsReadable(t *testing.T) {
 	if len(got) != 3 || got[0] != want[0] || got[1] != want[1] && got[1] != "a:eth0 -> fd00::2,10.1.0.2" || !strings.HasPrefix(got[2], want[2]) {
 		t.Errorf("got %q", got)
 	}
-	with(t, dir, o, func(s *Store) {
+	withStore(t, dir, o, func(s *Store) {
 		for who, n := range map[spec.Attachment]int{a: 2, odd: 1, long: 1} {
 			if err := s.load(); err != nil || s.x.dir.fd < 0 {
 				t.Errorf("the index is not used: %v", err)
@@ -73,36 +73,36 @@ func TestIndexIsReadable(t *testing.T) {
 	}
 }
 
-// TestMarks changes leases behind the index, as the reference and killed stores do.
-func TestMarks(t *testing.T) {
+// Leases that were changed without the index, as by the reference and by killed processes.
+func TestLeasesChangedWithoutIndex(t *testing.T) {
 	o := Options{Boot: "one"}
 	who := spec.Attachment{Network: "net1", ContainerID: "a", IfName: "eth0"}
 	two, three := netip.MustParseAddr("10.1.0.2"), netip.MustParseAddr("10.1.0.3")
 	for name, tt := range map[string]struct {
 		before func(t *testing.T, dir string)
-		add    []netip.Addr // what an ADD is refused for
-		freed  []netip.Addr // by DEL
+		add    []netip.Addr // addresses for which ADD is refused
+		freed  []netip.Addr // addresses that DEL releases
 	}{
 		"leased": {func(t *testing.T, dir string) {}, []netip.Addr{two}, []netip.Addr{two}},
 		"killed after the lease": {func(t *testing.T, dir string) {
-			with(t, dir, o, func(s *Store) { s.Reserve(three, who) })
+			withStore(t, dir, o, func(s *Store) { s.Reserve(three, who) })
 		}, []netip.Addr{two, three}, []netip.Addr{two, three}},
 		"killed before the lease": {func(t *testing.T, dir string) {
-			with(t, dir, o, func(s *Store) { s.load(); s.mark(Lease{"a", "eth0"}, two, three) })
+			withStore(t, dir, o, func(s *Store) { s.load(); s.mark(Lease{"a", "eth0"}, two, three) })
 		}, []netip.Addr{two}, []netip.Addr{two}},
 		"killed while it frees": {func(t *testing.T, dir string) {
-			with(t, dir, o, func(s *Store) { s.free(two) })
+			withStore(t, dir, o, func(s *Store) { s.free(two) })
 		}, nil, nil},
 		"freed by the reference": {func(t *testing.T, dir string) {
 			os.Remove(filepath.Join(dir, "net1/10.1.0.2"))
 		}, nil, nil},
-		"of another by now": {func(t *testing.T, dir string) {
+		"leased to another owner": {func(t *testing.T, dir string) {
 			os.WriteFile(filepath.Join(dir, "net1/10.1.0.2"), []byte("b\r\neth0"), 0o600)
 		}, nil, nil},
 		"moved by the reference": {func(t *testing.T, dir string) {
 			os.Rename(filepath.Join(dir, "net1/10.1.0.2"), filepath.Join(dir, "net1/10.1.0.3"))
 		}, nil, []netip.Addr{three}},
-		// Proof that no lease but those of the mark is read.
+		// Only the leases in the mark are read.
 		"one more by the reference": {func(t *testing.T, dir string) {
 			os.WriteFile(filepath.Join(dir, "net1/10.1.0.3"), []byte("a\r\neth0"), 0o600)
 		}, []netip.Addr{two}, []netip.Addr{two}},
@@ -117,13 +117,13 @@ func TestMarks(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			dir := t.TempDir()
-			with(t, dir, o, func(s *Store) {
+			withStore(t, dir, o, func(s *Store) {
 				if err := s.Reserve(two, who); err != nil {
 					t.Fatal(err)
 				}
 			})
 			tt.before(t, dir)
-			with(t, dir, o, func(s *Store) {
+			withStore(t, dir, o, func(s *Store) {
 				if got, err := s.marked(Lease{"a", "eth0"}); err != nil || !slices.Equal(got, tt.add) {
 					t.Errorf("ADD finds %v, %v, want %v", got, err, tt.add)
 				}
@@ -138,12 +138,12 @@ func TestMarks(t *testing.T) {
 	}
 }
 
-// TestIndexOfMany gives one owner more addresses than a symbolic link can list.
-func TestIndexOfMany(t *testing.T) {
+// An owner may have more addresses than a symbolic link can list.
+func TestIndexOfManyAddresses(t *testing.T) {
 	dir, o := t.TempDir(), Options{Boot: "one"}
 	who := spec.Attachment{Network: "net1", ContainerID: "a", IfName: "eth0"}
 	const n = 500
-	with(t, dir, o, func(s *Store) {
+	withStore(t, dir, o, func(s *Store) {
 		a := netip.MustParseAddr("10.0.0.1")
 		for range n {
 			if err := s.Reserve(a, who); err != nil {
@@ -155,7 +155,7 @@ func TestIndexOfMany(t *testing.T) {
 	if got := links(t, dir, "one"); !slices.Equal(got, []string{"a:eth0 -> " + many}) {
 		t.Errorf("got %q", got)
 	}
-	with(t, dir, o, func(s *Store) {
+	withStore(t, dir, o, func(s *Store) {
 		if owned, err := s.Owned(who); err != nil || len(owned) != n {
 			t.Errorf("%d addresses, %v", len(owned), err)
 		}
@@ -168,19 +168,19 @@ func TestIndexOfMany(t *testing.T) {
 	}
 }
 
-// FuzzIndex puts a foreign text in the place of an owner's mark.
+// FuzzIndex replaces an owner's mark by any text.
 func FuzzIndex(f *testing.F) {
 	for _, s := range []string{"10.0.0.7", "10.0.0.9,10.0.0.7", "many", ",", "::1", "10.0.0.07", "x", "../../outside"} {
 		f.Add(s)
 	}
 	who := spec.Attachment{Network: "net1", ContainerID: "a", IfName: "eth0"}
 	dir := f.TempDir()
-	o := Options{Boot: "one"} // unlike leases that are kept, these need not reach the disk
+	o := Options{Boot: "one"} // without fsync
 	f.Fuzz(func(t *testing.T, to string) {
 		if err := os.RemoveAll(filepath.Join(dir, "net1")); err != nil {
 			t.Fatal(err)
 		}
-		with(t, dir, o, func(s *Store) {
+		withStore(t, dir, o, func(s *Store) {
 			if err := s.Reserve(netip.MustParseAddr("10.0.0.7"), who); err != nil {
 				t.Fatal(err)
 			}
@@ -190,9 +190,9 @@ func FuzzIndex(f *testing.F) {
 			t.Fatal(err)
 		}
 		if os.Symlink(to, link) != nil {
-			return // a zero byte, or too long
+			return // NUL byte or too long
 		}
-		with(t, dir, o, func(s *Store) {
+		withStore(t, dir, o, func(s *Store) {
 			if err := s.Reserve(netip.MustParseAddr("10.0.0.8"), who); err != nil {
 				t.Fatal(err)
 			}
@@ -234,7 +234,7 @@ func FuzzResolvConf(f *testing.F) {
 	})
 }
 
-// FuzzRange completes any range and walks its first addresses.
+// FuzzRange completes any range and iterates over its first addresses.
 func FuzzRange(f *testing.F) {
 	f.Add("10.1.0.0/24", "", "10.1.0.9", "10.1.0.1")
 	f.Add("fd00::/8", "fd00::ffff:ffff:ffff:ffff", "", "")
@@ -262,8 +262,8 @@ func FuzzRange(f *testing.F) {
 	})
 }
 
-// TestMarkOfGone frees one of the two leases of an owner that is gone: its mark lists the other one.
-func TestMarkOfGone(t *testing.T) {
+// If one of two leases of a gone owner is released, its mark lists the other one.
+func TestMarkOfGoneOwner(t *testing.T) {
 	dir := t.TempDir()
 	gone := spec.Attachment{Network: "net1", ContainerID: "a", IfName: "eth0"}
 	o := Options{Boot: "one", Gone: func(o spec.Attachment, _ netip.Addr, _ time.Time) bool { return o == gone }}
@@ -271,7 +271,7 @@ func TestMarkOfGone(t *testing.T) {
 	if err := Complete(r, spec.Newest); err != nil {
 		t.Fatal(err)
 	}
-	with(t, dir, o, func(s *Store) {
+	withStore(t, dir, o, func(s *Store) {
 		for _, a := range []string{"10.1.0.2", "10.2.0.2"} {
 			if err := s.Reserve(netip.MustParseAddr(a), gone); err != nil {
 				t.Fatal(err)

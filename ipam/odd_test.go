@@ -21,8 +21,8 @@ import (
 	"cnibox/spec"
 )
 
-// odd makes what may stand where a file is expected. Each is made at path.
-var odd = map[string]func(t *testing.T, path string){
+// invalidFiles creates invalid files of any type at a path.
+var invalidFiles = map[string]func(t *testing.T, path string){
 	"symlink": func(t *testing.T, path string) {
 		must(t, os.Symlink(filepath.Join(filepath.Dir(filepath.Dir(path)), "outside"), path))
 	},
@@ -49,8 +49,7 @@ func must(t testing.TB, err error) {
 	}
 }
 
-// snapshot lists a tree: type, size and target of each file, but not the content of our
-// own directory and of the hints.
+// snapshot lists a tree with type, size and target of each file, without .cnibox.
 func snapshot(t *testing.T, dir string) string {
 	t.Helper()
 	var b strings.Builder
@@ -76,8 +75,8 @@ func snapshot(t *testing.T, dir string) string {
 	return b.String()
 }
 
-// soon fails the test if fn waits for something.
-func soon(t *testing.T, fn func(ctx context.Context)) {
+// inTime requires that fn returns in time.
+func inTime(t *testing.T, fn func(ctx context.Context)) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
 	defer cancel()
@@ -93,7 +92,7 @@ func soon(t *testing.T, fn func(ctx context.Context)) {
 	}
 }
 
-// verbs runs one of each and returns what they said, ADD first.
+// verbs runs ADD, STATUS and DEL with GC, and returns their errors.
 func verbs(ctx context.Context, dir string, r []ipam.RangeSet, o ipam.Options) []error {
 	var errs []error
 	s, err := ipam.Open(ctx, dir, "net1", o)
@@ -116,10 +115,10 @@ func verbs(ctx context.Context, dir string, r []ipam.RangeSet, o ipam.Options) [
 	return append(errs, err)
 }
 
-// TestOddLease puts an odd file at an address: it is skipped, quarantined when
-// the address is asked for, and never followed or removed.
-func TestOddLease(t *testing.T) {
-	for name, make := range odd {
+// An invalid file at an address is skipped, quarantined if the address is requested, and never
+// followed or deleted.
+func TestInvalidLeaseFile(t *testing.T) {
+	for name, make := range invalidFiles {
 		t.Run(name, func(t *testing.T) {
 			dir := t.TempDir()
 			r := sets(t, "10.1.0.0/24")
@@ -127,7 +126,7 @@ func TestOddLease(t *testing.T) {
 			must(t, os.Mkdir(net, 0o700))
 			must(t, os.WriteFile(filepath.Join(dir, "outside"), []byte("a\r\neth0"), 0o600))
 			make(t, filepath.Join(net, "10.1.0.2"))
-			soon(t, func(ctx context.Context) {
+			inTime(t, func(ctx context.Context) {
 				wantAddrs(t, mustAdd(t, dir, ipam.Options{}, r, owner("a")), "10.1.0.3")
 				wantAddrs(t, del(t, dir, ipam.Options{}, owner("a")), "10.1.0.3")
 				wantAddrs(t, mustAdd(t, dir, ipam.Options{}, r, owner("b"), addr("10.1.0.2")), "10.1.0.2")
@@ -143,15 +142,15 @@ func TestOddLease(t *testing.T) {
 	}
 }
 
-// TestOddLock refuses a lock that is not a file, and waits for none.
-func TestOddLock(t *testing.T) {
+// A lock that is no regular file is an error, without a wait.
+func TestInvalidLockFile(t *testing.T) {
 	for _, name := range []string{"symlink", "fifo", "dir", "socket"} {
 		t.Run(name, func(t *testing.T) {
 			dir := t.TempDir()
 			must(t, os.Mkdir(filepath.Join(dir, "net1"), 0o700))
-			odd[name](t, filepath.Join(dir, "net1", "lock"))
+			invalidFiles[name](t, filepath.Join(dir, "net1", "lock"))
 			before := snapshot(t, dir)
-			soon(t, func(ctx context.Context) {
+			inTime(t, func(ctx context.Context) {
 				for i, err := range verbs(ctx, dir, sets(t, "10.1.0.0/24"), ipam.Options{}) {
 					if err == nil {
 						t.Errorf("verb %d worked without a lock", i)
@@ -165,14 +164,14 @@ func TestOddLock(t *testing.T) {
 	}
 }
 
-// TestOddOwnFiles puts odd files at the hint, the index and our directory: all verbs work,
-// and what stands there stays or gives way to a whole file.
-func TestOddOwnFiles(t *testing.T) {
+// Invalid files in place of the hint, the index and .cnibox stop no verb; they remain or are
+// replaced.
+func TestInvalidOwnFiles(t *testing.T) {
 	places := []string{"net1/last_reserved_ip.0", ".cnibox/net1/by-boot", ".cnibox/net1/by-boot/one", ".cnibox/net1/by-boot/two",
 		".cnibox/net1/by-boot/one/a:eth0", ".cnibox/net1/by-boot/one/.new",
 		".cnibox/net1/next", ".cnibox/net1/quarantine", ".cnibox/net1", ".cnibox"}
 	for _, place := range places {
-		for name, make := range odd {
+		for name, make := range invalidFiles {
 			t.Run(strings.ReplaceAll(place, "/", ":")+" "+name, func(t *testing.T) {
 				dir := t.TempDir()
 				path := filepath.Join(dir, place)
@@ -180,7 +179,7 @@ func TestOddOwnFiles(t *testing.T) {
 				must(t, os.MkdirAll(filepath.Dir(path), 0o700))
 				must(t, os.WriteFile(filepath.Join(dir, "outside"), []byte("10.1.0.99"), 0o600))
 				make(t, path)
-				soon(t, func(ctx context.Context) {
+				inTime(t, func(ctx context.Context) {
 					for i, err := range verbs(ctx, dir, sets(t, "10.1.0.0/24"), ipam.Options{Boot: "one"}) {
 						if err != nil {
 							t.Errorf("verb %d: %v", i, err)
@@ -196,9 +195,9 @@ func TestOddOwnFiles(t *testing.T) {
 	}
 }
 
-// TestOddNetwork refuses a network's directory that is something else.
-func TestOddNetwork(t *testing.T) {
-	for name, make := range odd {
+// A network's directory that is no directory is an error.
+func TestInvalidNetworkDirectory(t *testing.T) {
+	for name, make := range invalidFiles {
 		if name == "dir" {
 			continue
 		}
@@ -206,7 +205,7 @@ func TestOddNetwork(t *testing.T) {
 			dir := t.TempDir()
 			make(t, filepath.Join(dir, "net1"))
 			before := snapshot(t, dir)
-			soon(t, func(ctx context.Context) {
+			inTime(t, func(ctx context.Context) {
 				for i, err := range verbs(ctx, dir, sets(t, "10.1.0.0/24"), ipam.Options{}) {
 					if err == nil {
 						t.Errorf("verb %d worked", i)
@@ -220,14 +219,14 @@ func TestOddNetwork(t *testing.T) {
 	}
 }
 
-// inTmpfs runs fn on a thread that sees a file system of the given size at a
-// directory of the test's, as no other thread does.
+// inTmpfs runs fn on a thread with its own mount namespace, in which a directory of the test is a
+// file system of the given size.
 func inTmpfs(t *testing.T, size string, fn func(dir string)) {
 	t.Helper()
 	dir := t.TempDir()
 	done := make(chan error, 1)
 	go func() {
-		runtime.LockOSThread() // for good: the mounts end with the thread
+		runtime.LockOSThread() // never unlocked: the mounts end with the thread
 		err := unix.Unshare(unix.CLONE_NEWNS)
 		if err == nil {
 			err = unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, "")
@@ -249,8 +248,7 @@ func inTmpfs(t *testing.T, size string, fn func(dir string)) {
 	must(t, err)
 }
 
-// TestKernelFullDisk fills the disk: ADD fails and leaves nothing, DEL and GC work, and
-// an ADD after them as well.
+// On a full disk ADD fails and leaves nothing, while DEL and GC succeed. ADD succeeds afterwards.
 func TestKernelFullDisk(t *testing.T) {
 	r := sets(t, "10.1.0.0/24")
 	inTmpfs(t, "256k", func(dir string) {
@@ -281,8 +279,8 @@ func TestKernelFullDisk(t *testing.T) {
 	})
 }
 
-// TestKernelReadOnly has a store that cannot be written: DEL of what is not there
-// succeeds, what would change it says why it cannot. One has no lock file.
+// On a read-only file system, with or without a lock file, DEL of an unknown attachment succeeds.
+// Changes fail with the reason.
 func TestKernelReadOnly(t *testing.T) {
 	for _, lock := range []bool{true, false} {
 		t.Run(fmt.Sprint("lock ", lock), func(t *testing.T) {

@@ -12,8 +12,8 @@ import (
 	"cnibox/spec"
 )
 
-// Leases are seen while another process has their lock, those without an owner too.
-func TestPeek(t *testing.T) {
+// ReadLeases needs no lock, and returns leases without an owner too.
+func TestReadLeasesWithoutLock(t *testing.T) {
 	dir := t.TempDir()
 	if all, err := ipam.ReadLeases(dir, "demo"); err != nil || len(all) != 0 {
 		t.Errorf("of no directory: %v, %v", all, err)
@@ -22,7 +22,7 @@ func TestPeek(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer s.Close() // until then the lock is taken
+	defer s.Close() // holds the lock until then
 	a, b := netip.MustParseAddr("10.1.0.2"), netip.MustParseAddr("fd00::3")
 	for _, addr := range []netip.Addr{a, b} {
 		if err := s.Reserve(addr, spec.Attachment{Network: "demo", ContainerID: "c1", IfName: "eth0"}); err != nil {

@@ -21,7 +21,7 @@ import (
 	"cnibox/spec"
 )
 
-// The test binary is its own worker: with workerEnv set it runs ADD and DEL.
+// With workerEnv the test binary is a worker that runs ADD and DEL.
 const (
 	workerEnv = "CNIBOX_IPAM_WORKER" // DIR:NAME:ROUNDS
 	reference = "/usr/lib/cni/host-local"
@@ -44,13 +44,12 @@ func worker(dir, name string, rounds int) *exec.Cmd {
 	return cmd
 }
 
-// pool is the range of the worker processes; with 8 workers and 3 leases each
-// it is tight enough that every address is used again and again.
+// pool is the range of the workers. With 8 workers and 3 leases each, every address is reused many
+// times.
 const pool = "10.1.0.0/26"
 
-// work runs rounds of ADD and DEL and holds up to three leases at a time. An
-// address is claimed in a directory beside the store while it is held: one that
-// was given out twice is found there.
+// work runs rounds of ADD and DEL, with up to three leases at a time. For each lease it creates a
+// file in the directory claims, so that an address that is leased twice is detected.
 func work(job string) error {
 	f := strings.Split(job, ":")
 	rounds, err := strconv.Atoi(f[2])
@@ -117,8 +116,8 @@ func unclaim(dir, id string) error {
 	return nil
 }
 
-// refer runs the reference's host-local.
-func refer(dir, verb, id string) (string, error) {
+// runReference runs host-local of the reference.
+func runReference(dir, verb, id string) (string, error) {
 	conf := fmt.Sprintf(`{"cniVersion":"1.0.0","name":"net1","type":"host-local",
 		"ipam":{"type":"host-local","subnet":%q,"dataDir":%q}}`, pool, dir)
 	cmd := exec.Command(reference)
@@ -140,8 +139,8 @@ func refer(dir, verb, id string) (string, error) {
 	return "", nil
 }
 
-// referenceLoop adds and deletes with the reference, once and until stop is closed. The
-// claim is given up before DEL, as the address may be another's right after.
+// referenceLoop runs ADD and DEL of the reference, at least once, until stop is closed. It deletes
+// the claim before DEL, after which the address may be leased again.
 func referenceLoop(dir string, stop <-chan struct{}) (rounds int, err error) {
 	for ; ; rounds++ {
 		if rounds > 0 {
@@ -152,7 +151,7 @@ func referenceLoop(dir string, stop <-chan struct{}) (rounds int, err error) {
 			}
 		}
 		id := fmt.Sprint("ref-", rounds)
-		ip, err := refer(dir, "ADD", id)
+		ip, err := runReference(dir, "ADD", id)
 		if err != nil {
 			return rounds, err
 		}
@@ -162,11 +161,11 @@ func referenceLoop(dir string, stop <-chan struct{}) (rounds int, err error) {
 		if err := os.Remove(filepath.Join(dir, "claims", ip)); err != nil {
 			return rounds, err
 		}
-		if _, err := refer(dir, "DEL", id); err != nil {
+		if _, err := runReference(dir, "DEL", id); err != nil {
 			return rounds, err
 		}
 		if _, err := os.Stat(filepath.Join(dir, "net1", ip)); err == nil {
-			// It may have been leased again; then the content is another's.
+			// If it was leased again, it has another content.
 			if b, _ := os.ReadFile(filepath.Join(dir, "net1", ip)); string(b) == id+"\r\neth0" {
 				return rounds, errors.New("the reference could not release its lease")
 			}
@@ -174,7 +173,7 @@ func referenceLoop(dir string, stop <-chan struct{}) (rounds int, err error) {
 	}
 }
 
-func TestProcesses(t *testing.T) {
+func TestConcurrentProcesses(t *testing.T) {
 	dir := t.TempDir()
 	must(t, os.Mkdir(filepath.Join(dir, "claims"), 0o700))
 	stop := make(chan struct{})
@@ -207,23 +206,22 @@ func TestProcesses(t *testing.T) {
 	}
 }
 
-// TestReferenceReleases has the reference release our lease, and us the
-// reference's.
-func TestReferenceReleases(t *testing.T) {
+// The reference releases our lease, and we release the reference's.
+func TestReferenceSharesLeases(t *testing.T) {
 	if _, err := os.Stat(reference); err != nil {
 		t.Skipf("SKIPPED: no reference host-local: %v", err)
 	}
 	dir := t.TempDir()
 	r := sets(t, pool)
 	mustAdd(t, dir, ipam.Options{}, r, owner("ours"))
-	ip, err := refer(dir, "ADD", "theirs")
+	ip, err := runReference(dir, "ADD", "theirs")
 	if err != nil || ip != "10.1.0.3" {
 		t.Fatalf("got %s, %v", ip, err)
 	}
-	if _, err := refer(dir, "CHECK", "ours"); err != nil {
+	if _, err := runReference(dir, "CHECK", "ours"); err != nil {
 		t.Error(err)
 	}
-	if _, err := refer(dir, "DEL", "ours"); err != nil {
+	if _, err := runReference(dir, "DEL", "ours"); err != nil {
 		t.Error(err)
 	}
 	wantLeases(t, dir, "10.1.0.3 theirs eth0")
@@ -232,24 +230,23 @@ func TestReferenceReleases(t *testing.T) {
 	wantAddrs(t, mustAdd(t, dir, ipam.Options{}, r, owner("next")), "10.1.0.4")
 }
 
-// TestKilled kills a worker at a random moment, again and again: whatever it
-// leaves, leases are whole, the next process finds each by its owner, and GC
-// empties the store.
-func TestKilled(t *testing.T) {
+// A worker is killed at random moments. Afterwards each lease is valid and found by its owner, and
+// GC empties the store.
+func TestKilledProcess(t *testing.T) {
 	dir := t.TempDir()
 	must(t, os.Mkdir(filepath.Join(dir, "claims"), 0o700))
 	for i := range 25 {
 		cmd := worker(dir, fmt.Sprint("k", i), 100000)
 		must(t, cmd.Start())
-		time.Sleep(time.Duration(5+rand.IntN(40)) * time.Millisecond) // the moment is the test
+		time.Sleep(time.Duration(5+rand.IntN(40)) * time.Millisecond) // not a wait for a state: the moment is random
 		must(t, cmd.Process.Kill())
 		cmd.Wait()
 		must(t, os.RemoveAll(filepath.Join(dir, "claims")))
 		must(t, os.Mkdir(filepath.Join(dir, "claims"), 0o700))
 		if _, err := os.Stat(filepath.Join(dir, "net1")); err != nil {
-			continue // killed before it began
+			continue // killed before it started
 		}
-		sound(t, dir)
+		checkIndex(t, dir)
 	}
 	s := open(t, dir, ipam.Options{})
 	must(t, s.DeleteStale(func(spec.Attachment) bool { return false }))
@@ -258,8 +255,8 @@ func TestKilled(t *testing.T) {
 	mustAdd(t, dir, ipam.Options{}, sets(t, pool), owner("after"))
 }
 
-// sound compares the index with the files, and removes half of the leases.
-func sound(t *testing.T, dir string) {
+// checkIndex requires that the index matches the files, and releases half of the leases.
+func checkIndex(t *testing.T, dir string) {
 	t.Helper()
 	s := open(t, dir, ipam.Options{})
 	defer s.Close()
@@ -281,10 +278,9 @@ func sound(t *testing.T, dir string) {
 	}
 }
 
-// TestCostOfManyLeases counts reads and writes, which a clock cannot blur: a
-// verb's do not grow with the number of leases, unless the attachment has none: DEL then reads all, as
-// the reference does. The fewest of three rounds count: Go's
-// runtime reads and writes too, in its own time.
+// The number of reads and writes, which unlike time does not vary with load, must not grow with the
+// number of leases. Only DEL of an attachment without leases reads all, as the reference does. The
+// minimum of three rounds is compared, since Go's runtime also reads and writes.
 func TestCostOfManyLeases(t *testing.T) {
 	r := sets(t, "10.0.0.0/8")
 	few, many := t.TempDir(), t.TempDir()
@@ -299,13 +295,13 @@ func TestCostOfManyLeases(t *testing.T) {
 			_, err := add(t, dir, ipam.Options{}, r, owner("x"))
 			wantCode(t, err, spec.CodeBusy, "duplicate allocation")
 		}},
-		{"CHECK", func(dir string) { view(t, dir, "x") }},
+		{"CHECK", func(dir string) { wantOneOwned(t, dir, "x") }},
 		{"DEL", func(dir string) { del(t, dir, ipam.Options{}, owner("x")) }},
 	}
 	cost := map[string][2]int{}
 	for round := range 3 {
 		for _, verb := range verbs {
-			a, b := calls(t, func() { verb.run(few) }), calls(t, func() { verb.run(many) })
+			a, b := ioCalls(t, func() { verb.run(few) }), ioCalls(t, func() { verb.run(many) })
 			if had := cost[verb.name]; round > 0 {
 				a, b = min(a, had[0]), min(b, had[1])
 			}
@@ -320,7 +316,7 @@ func TestCostOfManyLeases(t *testing.T) {
 	}
 }
 
-func view(t testing.TB, dir, id string) {
+func wantOneOwned(t testing.TB, dir, id string) {
 	t.Helper()
 	s, err := ipam.OpenReadOnly(context.Background(), dir, "net1", ipam.Options{})
 	must(t, err)
@@ -346,9 +342,8 @@ func fill(t testing.TB, dir string, n int) {
 	must(t, s.SetLast(0, a.Prev()))
 }
 
-// calls returns how many reads and writes of files fn makes, from the counters
-// that the kernel keeps: proc_pid_io(5), syscr and syscw.
-func calls(t *testing.T, fn func()) int {
+// ioCalls returns the number of reads and writes that fn makes: syscr and syscw of proc_pid_io(5).
+func ioCalls(t *testing.T, fn func()) int {
 	t.Helper()
 	count := func() (n int) {
 		io, err := os.ReadFile("/proc/self/io")
@@ -379,7 +374,7 @@ func BenchmarkVerbs(b *testing.B) {
 			mustAdd(b, dir, ipam.Options{}, r, owner("warm"))
 			for b.Loop() {
 				mustAdd(b, dir, ipam.Options{}, r, owner("x"))
-				view(b, dir, "x")
+				wantOneOwned(b, dir, "x")
 				del(b, dir, ipam.Options{}, owner("x"))
 			}
 		})

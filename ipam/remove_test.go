@@ -11,8 +11,8 @@ import (
 	"cnibox/spec"
 )
 
-// Delete leaves the data directory and the leases of other networks; what is read only cannot be
-// deleted.
+// Delete keeps the data directory and the leases of other networks. A store opened read-only cannot
+// be deleted.
 func TestDelete(t *testing.T) {
 	dir, ctx := t.TempDir(), context.Background()
 	addr, owner := netip.MustParseAddr("10.1.0.5"), spec.Attachment{Network: "a", ContainerID: "c", IfName: "eth0"}

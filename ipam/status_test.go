@@ -14,7 +14,7 @@ import (
 	"cnibox/ipam"
 )
 
-// immutable does what `chattr +i` does.
+// immutable sets the attribute that `chattr +i` sets.
 func immutable(path string) error {
 	fd, err := unix.Open(path, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
 	if err != nil {
@@ -25,9 +25,9 @@ func immutable(path string) error {
 	return unix.IoctlSetPointerInt(fd, unix.FS_IOC_SETFLAGS, immutableFlag)
 }
 
-// TestKernelUsable makes data directories in which no lease can be made, for root and for an
-// ordinary user: STATUS says so, where an ADD fails and nowhere else.
-func TestKernelUsable(t *testing.T) {
+// STATUS fails for data directories in which ADD fails, for root and for an ordinary user, and for
+// no others.
+func TestKernelStatusOfDataDir(t *testing.T) {
 	mkdir := func(path string, mode uint32) error {
 		if err := os.MkdirAll(path, 0o755); err != nil {
 			return err
@@ -38,7 +38,7 @@ func TestKernelUsable(t *testing.T) {
 		return errors.Join(mkdir(path, 0o755), immutable(path))
 	}
 	tests := map[string]struct {
-		make func(dir string) error // dir is what "dataDir" says
+		make func(dir string) error // dir: "dataDir"
 		uid  int                    // 0: root
 		want string                 // part of the error; "": ADD works
 	}{
@@ -75,7 +75,8 @@ func TestKernelUsable(t *testing.T) {
 					return
 				}
 				if kerneltest.OneUser() && (errors.Is(err, unix.EPERM) || errors.Is(err, unix.EINVAL)) {
-					// Immutable files need CAP_LINUX_IMMUTABLE of the machine, a chown a second user.
+					// Immutable files need CAP_LINUX_IMMUTABLE in the initial user namespace, chown
+					// a second user.
 					t.Logf("SKIPPED: not in the namespace of an ordinary user: %v", err)
 					return
 				}
@@ -83,7 +84,7 @@ func TestKernelUsable(t *testing.T) {
 					t.Errorf("prepare: %v", err)
 					return
 				}
-				// Of this thread alone, which is thrown away.
+				// Only for this thread, which is discarded
 				if _, _, errno := unix.RawSyscall(unix.SYS_SETRESUID, uintptr(tt.uid), uintptr(tt.uid), uintptr(tt.uid)); errno == unix.EINVAL && kerneltest.OneUser() {
 					t.Log("SKIPPED: the namespace of an ordinary user has no second user")
 					return

@@ -21,7 +21,7 @@ func owner(id string) spec.Attachment {
 
 func addr(s string) netip.Addr { return netip.MustParseAddr(s) }
 
-// open opens the store for changing; the test closes it.
+// open opens the store for changes; the test closes it.
 func open(t testing.TB, dir string, o ipam.Options) *ipam.Store {
 	t.Helper()
 	s, err := ipam.Open(t.Context(), dir, "net1", o)
@@ -43,7 +43,7 @@ func sets(t testing.TB, subnets ...string) []ipam.RangeSet {
 	return sets
 }
 
-// add is one ADD: open, allocate, close.
+// add runs an ADD: open, allocate, close.
 func add(t testing.TB, dir string, o ipam.Options, sets []ipam.RangeSet, who spec.Attachment, want ...netip.Addr) ([]netip.Addr, error) {
 	t.Helper()
 	wanted, err := ipam.MatchRequested(sets, want)
@@ -86,7 +86,7 @@ func del(t testing.TB, dir string, o ipam.Options, who spec.Attachment) []netip.
 	return freed
 }
 
-// leases lists the lease files with their content; "\r\n" is written " ".
+// leases lists the lease files with their content, "\r\n" as " ".
 func leases(t testing.TB, dir string) []string {
 	t.Helper()
 	entries, err := os.ReadDir(filepath.Join(dir, "net1"))
@@ -158,8 +158,8 @@ func TestStoreFormat(t *testing.T) {
 	}
 }
 
-// TestForeignLeases reads what the reference wrote, which has no marks.
-func TestForeignLeases(t *testing.T) {
+// Leases of the reference have no marks.
+func TestLeasesOfReference(t *testing.T) {
 	dir := t.TempDir()
 	r := sets(t, "10.1.0.0/24")
 	mustAdd(t, dir, ipam.Options{}, r, owner("a"))
@@ -171,8 +171,8 @@ func TestForeignLeases(t *testing.T) {
 		}
 	}
 	wantAddrs(t, del(t, dir, ipam.Options{}, owner("b")), "10.1.0.10")
-	wantAddrs(t, del(t, dir, ipam.Options{}, owner("old"))) // of no interface
-	wantAddrs(t, del(t, dir, ipam.Options{}, owner("c")))   // eth1 is not eth0
+	wantAddrs(t, del(t, dir, ipam.Options{}, owner("old"))) // without an interface
+	wantAddrs(t, del(t, dir, ipam.Options{}, owner("c")))   // of eth1
 	wantAddrs(t, del(t, dir, ipam.Options{}, owner("d")), "10.1.0.13")
 	if err := os.Remove(filepath.Join(dir, "net1", "10.1.0.2")); err != nil {
 		t.Fatal(err)
@@ -200,13 +200,13 @@ func TestReserve(t *testing.T) {
 	if _, err := s.Holder(addr("10.1.0.8")); !errors.Is(err, os.ErrNotExist) {
 		t.Errorf("holder of a free address: %v", err)
 	}
-	wantAddrs(t, del2(t, s, "b"))
-	wantAddrs(t, del2(t, s, "a"), "10.1.0.9")
-	wantAddrs(t, del2(t, s, "a"))
+	wantAddrs(t, release(t, s, "b"))
+	wantAddrs(t, release(t, s, "a"), "10.1.0.9")
+	wantAddrs(t, release(t, s, "a"))
 }
 
-// TestLast writes hints that are shorter than the one before.
-func TestLast(t *testing.T) {
+// A hint may be shorter than the previous one.
+func TestLastShorterHint(t *testing.T) {
 	s := open(t, t.TempDir(), ipam.Options{})
 	defer s.Close()
 	if a, ok := s.Last(0); ok {
@@ -222,7 +222,7 @@ func TestLast(t *testing.T) {
 	}
 }
 
-func del2(t *testing.T, s *ipam.Store, id string) []netip.Addr {
+func release(t *testing.T, s *ipam.Store, id string) []netip.Addr {
 	t.Helper()
 	freed, err := s.Release(owner(id))
 	if err != nil {
@@ -308,7 +308,7 @@ func TestDeleteStale(t *testing.T) {
 	}
 }
 
-func TestNames(t *testing.T) {
+func TestInvalidNetworkNames(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "data")
 	for _, name := range []string{"", ".", "..", "../x", "a/b", "a\x00b", ".cnibox", strings.Repeat("n", 300)} {
 		if s, err := ipam.Open(t.Context(), dir, name, ipam.Options{}); err == nil {
@@ -321,9 +321,8 @@ func TestNames(t *testing.T) {
 	}
 }
 
-// failing lets the nth change on disk fail while fn runs, and returns how many
-// there were.
-func failing(n int, fn func()) (calls int) {
+// withFault lets the nth change on disk fail while fn runs, and returns the number of changes.
+func withFault(n int, fn func()) (calls int) {
 	fault.Hook = func(what string) error {
 		if calls++; calls == n {
 			return errors.New("fault: " + what)
@@ -335,21 +334,21 @@ func failing(n int, fn func()) (calls int) {
 	return calls
 }
 
-// TestFaults lets the nth change on disk fail, for every n: an ADD that fails
-// leaves no lease, and whatever became of it, the next verbs find a sound store.
-func TestFaults(t *testing.T) {
+// For each n, the nth change on disk fails: a failed ADD leaves no lease, and the next verbs find a
+// consistent store.
+func TestAddUndoneAfterFault(t *testing.T) {
 	for _, keep := range []bool{false, true} {
-		t.Run(fmt.Sprint("keepAcrossBoots ", keep), func(t *testing.T) { testFaults(t, ipam.Options{KeepAcrossBoots: keep}) })
+		t.Run(fmt.Sprint("keepAcrossBoots ", keep), func(t *testing.T) { testAddUndoneAfterFault(t, ipam.Options{KeepAcrossBoots: keep}) })
 	}
 }
 
-func testFaults(t *testing.T, o ipam.Options) {
+func testAddUndoneAfterFault(t *testing.T, o ipam.Options) {
 	r := sets(t, "10.1.0.0/24", "fd00:1::/64")
 	failed := 0
 	for n := 1; ; n++ {
 		dir := t.TempDir()
 		mustAdd(t, dir, o, r, owner("old"))
-		calls := failing(n, func() {
+		calls := withFault(n, func() {
 			if _, err := add(t, dir, o, r, owner("new")); err != nil {
 				failed++
 				wantLeases(t, dir, "10.1.0.2 old eth0", "fd00:1::2 old eth0")
@@ -359,7 +358,7 @@ func testFaults(t *testing.T, o ipam.Options) {
 		if got := mustAdd(t, dir, o, r, owner("new")); len(got) != 2 {
 			t.Errorf("call %d: %v", n, got)
 		}
-		failing(n, func() {
+		withFault(n, func() {
 			s, err := ipam.OpenExisting(t.Context(), dir, "net1", o)
 			if err != nil {
 				return
@@ -379,17 +378,16 @@ func testFaults(t *testing.T, o ipam.Options) {
 	}
 }
 
-// TestFaultsFromNothing does the same to the first ADD of all, and to the first
-// of a boot.
-func TestFaultsFromNothing(t *testing.T) {
+// The same for the first ADD, and for the first one after a boot.
+func TestFirstAddAfterFault(t *testing.T) {
 	r := sets(t, "10.1.0.0/24")
 	for n := 1; ; n++ {
 		dir := t.TempDir()
-		calls := failing(n, func() {
+		calls := withFault(n, func() {
 			add(t, dir, ipam.Options{Boot: "one"}, r, owner("a"))
 		})
 		mustAdd(t, dir, ipam.Options{Boot: "one"}, r, owner("b"))
-		calls = max(calls, failing(n, func() {
+		calls = max(calls, withFault(n, func() {
 			add(t, dir, ipam.Options{Boot: "two"}, r, owner("c"))
 		}))
 		del(t, dir, ipam.Options{Boot: "two"}, owner("c"))
@@ -408,8 +406,8 @@ func TestFaultsFromNothing(t *testing.T) {
 	}
 }
 
-// TestHitsAreVerified changes a lease in place: the mark of its owner does not count.
-func TestHitsAreVerified(t *testing.T) {
+// If a lease was replaced in place, the mark of the former owner is ignored.
+func TestMarksVerified(t *testing.T) {
 	dir := t.TempDir()
 	mustAdd(t, dir, ipam.Options{}, sets(t, "10.1.0.0/24"), owner("a"))
 	path := filepath.Join(dir, "net1", "10.1.0.2")

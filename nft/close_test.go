@@ -17,16 +17,16 @@ import (
 	"cnibox/nft"
 )
 
-// fastest returns how long an update takes together with the one before it: what else the
-// machine does only adds to that.
+// fastest returns the least time that an update takes together with the one before it, since other
+// load of the machine only adds time.
 func fastest(t *testing.T, table *nft.Table, before func(x *nft.Tx) error) time.Duration {
 	t.Helper()
 	least := time.Hour
 	for i := range 25 {
-		change(t, table, everything)
+		mustUpdate(t, table, everything)
 		start := time.Now()
-		change(t, table, before)
-		change(t, table, func(x *nft.Tx) error {
+		mustUpdate(t, table, before)
+		mustUpdate(t, table, func(x *nft.Tx) error {
 			x.GuardMAC(other, "veth2", net.HardwareAddr{2, 0, 0, 0, 0, byte(i)})
 			return nil
 		})
@@ -35,7 +35,7 @@ func fastest(t *testing.T, table *nft.Table, before func(x *nft.Tx) error) time.
 	return least
 }
 
-// open sockets of netfilter in a namespace, by their ports.
+// sockets returns the port IDs of the open netfilter sockets of a namespace.
 func sockets(t *testing.T, ns *netns.NS) (ports []string) {
 	t.Helper()
 	err := ns.Do(func() error {
@@ -53,20 +53,19 @@ func sockets(t *testing.T, ns *netns.NS) (ports []string) {
 	return ports
 }
 
-// An update does not wait for what the kernel clears away after the deletion just before
-// it: the socket that would wait stays open, and is the next update's. Not where the
-// machine stood still for so long that there is nothing left to wait for.
+// Closing a socket after a deletion waits for the kernel's garbage collection. The socket therefore
+// stays open for the next update, unless the deletion was long ago.
 func TestKernelNoWaitAfterDeletion(t *testing.T) {
 	ns := kerneltest.NS(t)
 	table := open(t, ns)
 	release := func(x *nft.Tx) error { x.Release(owner); return nil }
 	kept := 0
 	for range 20 {
-		change(t, table, everything)
-		change(t, table, release)
+		mustUpdate(t, table, everything)
+		mustUpdate(t, table, release)
 		after := sockets(t, ns)
 		kept += len(after)
-		change(t, table, func(x *nft.Tx) error {
+		mustUpdate(t, table, func(x *nft.Tx) error {
 			err := everything(x)
 			if now := sockets(t, ns); len(after) > 1 || len(after) == 1 && !slices.Equal(now, after) {
 				t.Errorf("open after a deletion are %v, in the next update %v: want one, and the same", after, now)
@@ -77,11 +76,11 @@ func TestKernelNoWaitAfterDeletion(t *testing.T) {
 	if kept == 0 {
 		t.Error("no socket stayed open after a deletion")
 	}
-	if kerneltest.Emulated() { // the sockets are closed while an update still runs
+	if kerneltest.Emulated() { // the socket is closed before the update ends
 		return
 	}
-	// A deletion takes twice the time of an update that deletes nothing, and ten times with the wait. A
-	// busy machine may delay all of a round.
+	// With the wait the update takes ten times as long as without a deletion, else twice. A busy
+	// machine may delay a whole round.
 	kerneltest.Eventually(t, "an update after a deletion is as fast as any", func() error {
 		plain := fastest(t, table, everything)
 		if after := fastest(t, table, release); after > 4*plain+time.Millisecond {
@@ -91,13 +90,13 @@ func TestKernelNoWaitAfterDeletion(t *testing.T) {
 	})
 }
 
-// A socket that is kept open serves its own namespace alone.
+// A socket that stays open is used in its own namespace only.
 func TestKernelNamespacesAfterDeletion(t *testing.T) {
 	for range 3 {
 		one, two := open(t, kerneltest.NS(t)), open(t, kerneltest.NS(t))
-		change(t, one, everything)
-		change(t, one, func(x *nft.Tx) error { x.Release(owner); return nil })
-		change(t, two, everything)
+		mustUpdate(t, one, everything)
+		mustUpdate(t, one, func(x *nft.Tx) error { x.Release(owner); return nil })
+		mustUpdate(t, two, everything)
 		if err := one.Check(everything); err == nil {
 			t.Error("the change of one namespace was made in another")
 		}

@@ -14,12 +14,12 @@ import (
 	"cnibox/spec"
 )
 
-// TestKernelCollection releases many attachments together: in one transaction, and where one of them
-// fails in few, which leave nothing of the others. What another attachment owns stays.
-func TestKernelCollection(t *testing.T) {
+// A Collection releases many attachments in one transaction. If one fails, it takes a few more, and
+// the others are still released. Elements of another owner are kept.
+func TestKernelCollectionIsolatesFailure(t *testing.T) {
 	for name, tt := range map[string]struct {
-		fails   int // the number of the update; -1: none
-		batches int // at most
+		fails   int // index of the attachment whose update fails; -1: none
+		batches int // maximal number of transactions
 	}{"together": {-1, 1}, "first fails": {0, 6}, "one in the middle fails": {15, 6}, "last fails": {31, 6}} {
 		t.Run(name, func(t *testing.T) {
 			t.Cleanup(func() { fault.Hook = nil })
@@ -30,7 +30,7 @@ func TestKernelCollection(t *testing.T) {
 			}
 			address := func(i int) netip.Addr { return netip.AddrFrom4([4]byte{10, 1, 1, byte(i)}) }
 			const all = 32
-			change(t, table, func(x *nft.Tx) error {
+			mustUpdate(t, table, func(x *nft.Tx) error {
 				for i := range all {
 					x.Masquerade(attachment(i), netip.PrefixFrom(address(i), 24))
 					x.Allow(attachment(i), address(i), "CNI-ADMIN")
@@ -54,7 +54,7 @@ func TestKernelCollection(t *testing.T) {
 						failed[i] = err
 					}
 				})
-				for _, kind := range []nft.Kind{nft.KindMasquerade, nft.KindFirewall} { // as plugins of a chain
+				for _, kind := range []nft.Kind{nft.KindMasquerade, nft.KindFirewall} { // like the plugins of a chain
 					err := table.Update(ctx, func(x *nft.Tx) error {
 						x.Release(attachment(i), kind)
 						if i == tt.fails {
@@ -88,16 +88,15 @@ func TestKernelCollection(t *testing.T) {
 	}
 }
 
-// TestKernelCollectionReleaseThenPut has updates that release and put in one transaction: what was
-// put last stays.
-func TestKernelCollectionReleaseThenPut(t *testing.T) {
+// An element that is deleted and added again in one transaction exists afterwards.
+func TestKernelCollectionReleaseThenAdd(t *testing.T) {
 	ns := kerneltest.NS(t)
 	table := open(t, ns)
 	put := func(x *nft.Tx) error {
 		x.Masquerade(owner, netip.PrefixFrom(ip4, 24))
 		return nil
 	}
-	change(t, table, put)
+	mustUpdate(t, table, put)
 	var c nft.Collection
 	ctx := c.Collect(t.Context(), owner, func(_ bool, err error) {
 		if err != nil {

@@ -11,8 +11,8 @@ func TestParseConditions(t *testing.T) {
 	tests := map[string]struct {
 		tokens string // separated by |
 		ip6    bool
-		want   string // in the words of nft
-		err    string // part of the error
+		want   string // in the syntax of nft
+		err    string // part of the error; "": none
 	}{
 		"none":            {},
 		"source":          {tokens: "-s|10.0.0.0/8", want: "ip saddr 10.0.0.0/8"},
@@ -50,7 +50,7 @@ func TestParseConditions(t *testing.T) {
 		"other family":      {tokens: "-s|fd00::1", err: "other address family"},
 		"other family, nft": {tokens: "ip saddr 10.0.0.1", ip6: true, err: `"ip saddr" is of the other`},
 		"long interface":    {tokens: "-i|abcdefghijklmnopq", err: "is not an interface"},
-		"mask of nothing":   {tokens: "--mark|1/0", err: "is not a mark"},
+		"mask 0":            {tokens: "--mark|1/0", err: "is not a mark"},
 		"unknown nft":       {tokens: "fib saddr type local", err: `"fib" is not understood`},
 		"verdict":           {tokens: "ip saddr 10.0.0.1 drop", err: `"drop" is not understood`},
 		"too many":          {tokens: "-s|" + strings.Repeat("10.0.0.1,", 299) + "10.0.0.1", err: "combinations"},
@@ -78,7 +78,7 @@ func TestParseConditions(t *testing.T) {
 	}
 }
 
-// conditionText writes conditions in the words of nft, with all values of a list.
+// conditionText formats conditions in the syntax of nft, with all values of a list.
 func conditionText(conds []Match, ip6 bool) string {
 	ip := "ip"
 	if ip6 {
@@ -113,8 +113,8 @@ func conditionText(conds []Match, ip6 bool) string {
 	return strings.Join(all, " ")
 }
 
-// Conditions that differ must not share a chain, nor networks or families.
-func TestCondGroupName(t *testing.T) {
+// Chains differ by conditions, network and family.
+func TestConditionChainNames(t *testing.T) {
 	seen := map[string]string{}
 	for _, what := range []string{"net1 -s 10.0.0.1", "net1 -s 10.0.0.2", "net2 -s 10.0.0.1", "net1 -d 10.0.0.1", "net1 ! -s 10.0.0.1"} {
 		words := strings.Fields(what)

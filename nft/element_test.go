@@ -16,7 +16,7 @@ import (
 	"cnibox/spec"
 )
 
-// The version must change with the base ruleset.
+// A change of the base ruleset requires a new version.
 func TestBaseVersion(t *testing.T) {
 	if binary.NativeEndian.Uint16([]byte{1, 0}) != 1 {
 		t.Skip("SKIPPED: the digest is of the messages of a little-endian machine")
@@ -39,8 +39,8 @@ func TestBaseVersion(t *testing.T) {
 	}
 }
 
-// A batch that is too large for the socket says what bounds it.
-func TestUnsent(t *testing.T) {
+// The error for a batch that is too large for the socket names the limit.
+func TestUnsentNamesLimit(t *testing.T) {
 	if err := unsent(unix.EMSGSIZE); !errors.Is(err, unix.EMSGSIZE) || !strings.Contains(err.Error(), "net.core.wmem_max") {
 		t.Error(err)
 	}
@@ -80,8 +80,8 @@ func TestComment(t *testing.T) {
 	}
 }
 
-// The hashes that the reference plugins make, as observed.
-func TestOldNames(t *testing.T) {
+// The names that the reference derives, as observed.
+func TestReferenceNames(t *testing.T) {
 	at := func(network, id string) spec.Attachment {
 		return spec.Attachment{Network: network, ContainerID: id, IfName: "eth0"}
 	}
@@ -99,8 +99,7 @@ func TestOldNames(t *testing.T) {
 	}
 }
 
-// FuzzDecode reads what the kernel could send: elements, their comments,
-// rules and flows. Nothing may panic.
+// FuzzDecode decodes any bytes as elements, comments, rules and flows without a panic.
 func FuzzDecode(f *testing.F) {
 	var b batch
 	_ = b.add(step{}).SetAddElements(anyPorts.condDispatch.v4.ref(), []nftables.SetElement{(&Element{key: make([]byte, 8), chain: "c", comment: "o"}).lib()})

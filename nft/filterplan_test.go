@@ -13,9 +13,9 @@ import (
 	"cnibox/spec"
 )
 
-// A long CNI-FORWARD is not read to add to it; what is missing is still found, and what goes is
-// what belongs to the address.
-func TestKernelFilterLong(t *testing.T) {
+// Adding to a long CNI-FORWARD does not read it. Missing rules are found nevertheless, and Release
+// deletes the rules of its address only.
+func TestKernelFilterLongChain(t *testing.T) {
 	ns := kerneltest.NS(t)
 	table := open(t, ns)
 	one := func(i int) (spec.Attachment, netip.Addr) {
@@ -30,22 +30,22 @@ func TestKernelFilterLong(t *testing.T) {
 		}
 	}
 	for i := range 60 {
-		change(t, table, add(i, "CNI-ADMIN"))
+		mustUpdate(t, table, add(i, "CNI-ADMIN"))
 	}
 	before := nfttest.Ruleset(t, ns)
-	change(t, table, add(200, "CNI-ADMIN"))
-	change(t, table, add(200, "CNI-ADMIN"))
+	mustUpdate(t, table, add(200, "CNI-ADMIN"))
+	mustUpdate(t, table, add(200, "CNI-ADMIN"))
 	if n := strings.Count(nfttest.Ruleset(t, ns), "ip saddr 10.9.0.200 counter accept"); n != 1 {
 		t.Errorf("%d rules of one address", n)
 	}
-	change(t, table, add(201, "MINE"))
+	mustUpdate(t, table, add(201, "MINE"))
 	for i, admin := range map[int]string{7: "CNI-ADMIN", 200: "CNI-ADMIN", 201: "MINE"} {
 		if err := table.Check(add(i, admin)); err != nil {
 			t.Errorf("%d: %v", i, err)
 		}
 	}
 	for i := 200; i <= 201; i++ {
-		change(t, table, func(x *nft.Tx) error {
+		mustUpdate(t, table, func(x *nft.Tx) error {
 			o, _ := one(i)
 			x.Release(o)
 			return nil
@@ -56,12 +56,12 @@ func TestKernelFilterLong(t *testing.T) {
 		t.Errorf("got\n%s\nwant\n%s and a jump to MINE", after, want)
 	}
 	kerneltest.Tool(t, ns, "", "iptables-nft", "-D", "CNI-FORWARD", "-m", "comment", "--comment", "CNI firewall plugin admin overrides", "-j", "CNI-ADMIN")
-	change(t, table, add(200, "CNI-ADMIN"))
+	mustUpdate(t, table, add(200, "CNI-ADMIN"))
 	if err := table.Check(add(7, "CNI-ADMIN")); err != nil {
 		t.Error(err)
 	}
 	for i := range 201 {
-		change(t, table, func(x *nft.Tx) error {
+		mustUpdate(t, table, func(x *nft.Tx) error {
 			o, _ := one(i)
 			x.Release(o)
 			return nil
@@ -72,9 +72,8 @@ func TestKernelFilterLong(t *testing.T) {
 	}
 }
 
-// What others change between our look and our batch is not undone: a policy that is set while
-// we make FORWARD.
-func TestKernelFilterOvertaken(t *testing.T) {
+// A policy that another program sets for FORWARD between reading and the batch is not reverted.
+func TestKernelFilterKeepsConcurrentPolicy(t *testing.T) {
 	ns := kerneltest.NS(t)
 	table := open(t, ns)
 	fault.Hook = func(string) error {
@@ -83,7 +82,7 @@ func TestKernelFilterOvertaken(t *testing.T) {
 		return nil
 	}
 	defer func() { fault.Hook = nil }()
-	change(t, table, func(x *nft.Tx) error { return allow(x, owner) })
+	mustUpdate(t, table, func(x *nft.Tx) error { return allow(x, owner) })
 	for _, want := range []string{"-P FORWARD DROP\n", "-j CNI-FORWARD\n", "-A CNI-FORWARD -s 10.9.0.11/32 -j ACCEPT\n"} {
 		if got := kerneltest.Tool(t, ns, "", "iptables-nft", "-S"); !strings.Contains(got, want) {
 			t.Errorf("no %q in\n%s", want, got)

@@ -17,8 +17,8 @@ var (
 	ip6 = netip.MustParseAddr(one6)
 )
 
-// dropping makes FORWARD of iptables-nft drop, as Docker does.
-func dropping(t testing.TB, ns *netns.NS) {
+// setForwardDrop sets the policy of FORWARD to DROP in iptables-nft, as Docker does.
+func setForwardDrop(t testing.TB, ns *netns.NS) {
 	t.Helper()
 	for _, program := range []string{"iptables-nft", "ip6tables-nft"} {
 		kerneltest.Tool(t, ns, "", program, "-P", "FORWARD", "DROP")
@@ -31,14 +31,14 @@ func allow(x *nft.Tx, o spec.Attachment) error {
 	return nil
 }
 
-// What we put into the tables of iptables is listed by it, and found by its -C in
-// the words of the reference plugin.
+// iptables-nft lists the rules in its tables, and its -C finds them by the arguments of the
+// reference.
 func TestKernelFilterRulesAreOfIptables(t *testing.T) {
 	ns := kerneltest.NS(t)
-	dropping(t, ns)
+	setForwardDrop(t, ns)
 	table := open(t, ns)
-	for range 2 { // the second time changes nothing
-		change(t, table, func(x *nft.Tx) error { return allow(x, owner) })
+	for range 2 { // the second update changes nothing
+		mustUpdate(t, table, func(x *nft.Tx) error { return allow(x, owner) })
 		for program, ip := range map[string]string{"iptables-nft": one4 + "/32", "ip6tables-nft": one6 + "/128"} {
 			got := kerneltest.Tool(t, ns, "", program, "-S")
 			want := strings.ReplaceAll(`-P INPUT ACCEPT
@@ -63,20 +63,19 @@ func TestKernelFilterRulesAreOfIptables(t *testing.T) {
 	}
 }
 
-// Only the rules of what was released go; what is shared, and what anybody else put
-// there, stays. a late DEL of a previous owner removes the new owner's rules in
-// the reference.
+// Release deletes only the rules of its attachment, not shared ones or those of other programs. In
+// the reference a late DEL deletes the rules of an address's new owner.
 func TestKernelFilterRelease(t *testing.T) {
 	ns := kerneltest.NS(t)
-	dropping(t, ns)
+	setForwardDrop(t, ns)
 	kerneltest.Tool(t, ns, "", "iptables-nft", "-A", "FORWARD", "-s", one4, "-j", "ACCEPT")
-	kerneltest.Tool(t, ns, "", "iptables-nft", "-N", "CNI-FORWARD") // empty, as another one left it
+	kerneltest.Tool(t, ns, "", "iptables-nft", "-N", "CNI-FORWARD") // empty, as left by another plugin
 	table := open(t, ns)
-	change(t, table, func(x *nft.Tx) error { return allow(x, owner) })
+	mustUpdate(t, table, func(x *nft.Tx) error { return allow(x, owner) })
 	kerneltest.Tool(t, ns, "", "iptables-nft", "-A", "CNI-FORWARD", "-s", one4, "-p", "tcp", "-j", "ACCEPT")
-	change(t, table, func(x *nft.Tx) error { return allow(x, other) }) // takes both addresses over
+	mustUpdate(t, table, func(x *nft.Tx) error { return allow(x, other) }) // now owns both addresses
 	with := kerneltest.Tool(t, ns, "", "iptables-nft", "-S")
-	change(t, table, func(x *nft.Tx) error {
+	mustUpdate(t, table, func(x *nft.Tx) error {
 		x.Addresses(ip4, ip6)
 		x.Release(owner)
 		return nil
@@ -84,7 +83,7 @@ func TestKernelFilterRelease(t *testing.T) {
 	if got := kerneltest.Tool(t, ns, "", "iptables-nft", "-S"); got != with {
 		t.Errorf("a late DEL of the first owner changed\n%s\nto\n%s", with, got)
 	}
-	change(t, table, func(x *nft.Tx) error { x.Release(other, nft.KindFirewall); return nil })
+	mustUpdate(t, table, func(x *nft.Tx) error { x.Release(other, nft.KindFirewall); return nil })
 	got := kerneltest.Tool(t, ns, "", "iptables-nft", "-S")
 	for _, gone := range []string{"conntrack", "CNI-FORWARD -s " + one4 + "/32 -j"} {
 		if strings.Contains(got, gone) {
@@ -108,8 +107,8 @@ func TestKernelFilterRelease(t *testing.T) {
 	}
 }
 
-// The reference's own rules, twice where two of its ADDs met, go with an address that
-// has no owner here.
+// Rules of the reference, which may be duplicates from concurrent ADDs, are deleted for an address
+// without an owner.
 func TestKernelReleaseReferenceFirewall(t *testing.T) {
 	ns := kerneltest.NS(t)
 	kerneltest.Tool(t, ns, `*filter
@@ -128,7 +127,7 @@ COMMIT
 `, "iptables-nft-restore")
 	table := open(t, ns)
 	release := func() {
-		change(t, table, func(x *nft.Tx) error {
+		mustUpdate(t, table, func(x *nft.Tx) error {
 			x.Addresses(ip4)
 			x.Release(owner, nft.KindFirewall)
 			return nil
@@ -150,23 +149,23 @@ COMMIT
 	}
 }
 
-// CHECK finds each rule that is missing in the tables of iptables, and changes none.
+// CHECK reports each rule that is missing in the tables of iptables, and changes nothing.
 func TestKernelFilterCheck(t *testing.T) {
 	ns := kerneltest.NS(t)
 	table := open(t, ns)
 	check := func() error { return table.Check(func(x *nft.Tx) error { return allow(x, owner) }) }
-	change(t, table, func(x *nft.Tx) error { return allow(x, owner) })
+	mustUpdate(t, table, func(x *nft.Tx) error { return allow(x, owner) })
 	if err := check(); err != nil {
 		t.Errorf("without iptables: %v", err)
 	}
-	dropping(t, ns) // later, by another program
+	setForwardDrop(t, ns) // by another program, after ADD
 	if err := check(); err != nil {
 		t.Errorf("where FORWARD drops: %v", err)
 	}
-	for _, made := range []bool{true, false} { // FORWARD again, without our rules
+	for _, made := range []bool{true, false} { // with FORWARD and without our rules, then without FORWARD
 		kerneltest.Tool(t, ns, "flush ruleset ip\nflush ruleset ip6", "nft", "-f", "-")
 		if made {
-			dropping(t, ns)
+			setForwardDrop(t, ns)
 		}
 		before := nfttest.Ruleset(t, ns)
 		for _, want := range []string{"rule -j CNI-FORWARD of chain FORWARD of table ip filter", "rule -j CNI-ADMIN of chain CNI-FORWARD of table ip6 filter",
@@ -178,7 +177,7 @@ func TestKernelFilterCheck(t *testing.T) {
 		if after := nfttest.Ruleset(t, ns); after != before {
 			t.Errorf("CHECK changed\n%s\nto\n%s", before, after)
 		}
-		change(t, table, func(x *nft.Tx) error { return allow(x, owner) })
+		mustUpdate(t, table, func(x *nft.Tx) error { return allow(x, owner) })
 		if err := check(); err != nil {
 			t.Errorf("after another ADD: %v", err)
 		}
@@ -189,17 +188,17 @@ func TestKernelFilterCheck(t *testing.T) {
 	}
 }
 
-// The administrator's chain in our table keeps its rules through everything.
+// The administrator's chain in the table of cnibox keeps its rules through ADD, DEL and GC.
 func TestKernelAdminChain(t *testing.T) {
 	ns := kerneltest.NS(t)
 	table := open(t, ns)
-	change(t, table, func(x *nft.Tx) error { return allow(x, owner) })
+	mustUpdate(t, table, func(x *nft.Tx) error { return allow(x, owner) })
 	kerneltest.Tool(t, ns, "add rule inet cnibox admin-CNI-ADMIN tcp dport 23 drop", "nft", "-f", "-")
 	if err := table.Check(func(x *nft.Tx) error { return allow(x, owner) }); err != nil {
 		t.Error(err)
 	}
-	change(t, table, func(x *nft.Tx) error { return allow(x, other) })
-	change(t, table, func(x *nft.Tx) error { x.Release(owner); x.Release(other); return nil })
+	mustUpdate(t, table, func(x *nft.Tx) error { return allow(x, other) })
+	mustUpdate(t, table, func(x *nft.Tx) error { x.Release(owner); x.Release(other); return nil })
 	if err := table.Prune(t.Context()); err != nil {
 		t.Fatal(err)
 	}
@@ -208,9 +207,9 @@ func TestKernelAdminChain(t *testing.T) {
 	}
 }
 
-// A policy is there for as long as an attachment asks for it. in the reference it
-// stays for good.
-func TestKernelPoliceRefcount(t *testing.T) {
+// The policy of a bridge is deleted with the last attachment that needs it. In the reference it
+// remains.
+func TestKernelBridgePolicyWhileNeeded(t *testing.T) {
 	ns := kerneltest.NS(t)
 	table := open(t, ns)
 	third := spec.Attachment{Network: "net2", ContainerID: "c3", IfName: "eth0"}
@@ -226,7 +225,7 @@ func TestKernelPoliceRefcount(t *testing.T) {
 			}
 		}
 	}
-	change(t, table, func(x *nft.Tx) error {
+	mustUpdate(t, table, func(x *nft.Tx) error {
 		x.SetBridgePolicy(owner, "br0", true)
 		x.SetBridgePolicy(other, "br0", false)
 		x.SetBridgePolicy(third, "br0", false)
@@ -238,33 +237,33 @@ func TestKernelPoliceRefcount(t *testing.T) {
 	if err := table.Check(police); err != nil {
 		t.Error(err)
 	}
-	change(t, table, func(x *nft.Tx) error { x.Release(owner, nft.KindFirewall); return nil })
+	mustUpdate(t, table, func(x *nft.Tx) error { x.Release(owner, nft.KindFirewall); return nil })
 	has("without the isolated one", "managed", "within")
 	if err := table.Check(police); err == nil {
 		t.Error("CHECK of a member that is none")
 	}
-	change(t, table, func(x *nft.Tx) error {
+	mustUpdate(t, table, func(x *nft.Tx) error {
 		x.DeleteStale("net1", func(string) bool { return false }, nft.KindFirewall)
 		return nil
 	})
 	has("after GC of one network", "managed", "within")
-	change(t, table, func(x *nft.Tx) error {
+	mustUpdate(t, table, func(x *nft.Tx) error {
 		x.Release(third)
 		x.SetBridgePolicy(owner, "br0", false)
 		return nil
 	})
 	has("another one in the same update", "managed", "within")
-	change(t, table, func(x *nft.Tx) error { x.Release(owner); return nil })
+	mustUpdate(t, table, func(x *nft.Tx) error { x.Release(owner); return nil })
 	has("no member")
 	if text := nfttest.Ruleset(t, ns); strings.Contains(text, "br1") {
 		t.Errorf("the other bridge stayed:\n%s", text)
 	}
 }
 
-// Zoned lists the addresses of the owner alone, and those without an owner.
-func TestKernelZoned(t *testing.T) {
+// Zoned returns the addresses of the owner and those without an owner.
+func TestKernelZonedOfOwner(t *testing.T) {
 	table := open(t, kerneltest.NS(t))
-	change(t, table, func(x *nft.Tx) error {
+	mustUpdate(t, table, func(x *nft.Tx) error {
 		x.RecordZone(owner, ip4)
 		x.RecordZone(other, ip6)
 		return nil

@@ -11,7 +11,7 @@ import (
 	"cnibox/spec"
 )
 
-// secondBridge adds a bridge br1 with a container at 10.2.0.2 to the site.
+// secondBridge adds bridge br1 with a container at 10.2.0.2 to the site.
 func (s *site) secondBridge() *netns.NS {
 	s.Helper()
 	ns := kerneltest.NS(s.T)
@@ -22,23 +22,23 @@ func (s *site) secondBridge() *netns.NS {
 	return ns
 }
 
-// lanRoute gives the neighbour a route to the containers, for answers without masquerade.
+// lanRoute adds a route to the containers on the neighbour, for answers without masquerading.
 func (s *site) lanRoute() {
 	s.Helper()
 	s.routeOutside("10.9.0.0/24", hostLAN4)
 	s.routeOutside("fd00:9::/64", hostLAN6)
 }
 
-// Where FORWARD drops, containers without the plugin reach nothing, and with it
-// all that they may; so do new connections to their published ports.
-func TestKernelForwardDrops(t *testing.T) {
+// With policy DROP in FORWARD, containers without the plugin reach nothing, and with it everything
+// permitted. The same holds for connections to their published ports.
+func TestKernelForwardPolicyDrop(t *testing.T) {
 	s := newSite(t)
 	s.lanRoute()
 	s.Listen(s.C1.NS, "one")
 	s.Listen(s.Outside, "lan")
 	s.Listen(s.C2.NS, "two")
 	s.publish(nil)
-	dropping(t, s.NS)
+	setForwardDrop(t, s.NS)
 	s.WantNone(s.C1.NS, "tcp", lan4+":80")
 	s.WantNone(s.C1.NS, "tcp", "["+lan6+"]:80")
 	s.WantNone(s.Outside, "tcp", hostLAN4+":8080")
@@ -46,12 +46,12 @@ func TestKernelForwardDrops(t *testing.T) {
 	s.update(func(x *nft.Tx) error { return allow(x, owner) })
 	s.Want(s.C1.NS, "tcp", lan4+":80", "lan "+one4)
 	s.Want(s.C1.NS, "tcp", "["+lan6+"]:80", "lan "+one6)
-	s.Want(s.C1.NS, "tcp", two4+":80", "two "+one4) // bridged, where br_netfilter is on through FORWARD
+	s.Want(s.C1.NS, "tcp", two4+":80", "two "+one4) // bridged; passes FORWARD with br_netfilter
 	s.Want(s.Outside, "tcp", hostLAN4+":8080", "one "+lan4)
 	s.Want(s.Outside, "udp", "["+hostLAN6+"]:8080", "one "+lan6)
 	s.Want(s.NS, "tcp", one4+":80", "one "+bridge4)
 	s.Want(s.NS, "tcp", "127.0.0.1:8080", "one "+bridge4)
-	s.WantNone(s.Outside, "tcp", one4+":80") // not published: FORWARD decides
+	s.WantNone(s.Outside, "tcp", one4+":80") // unpublished: FORWARD drops it
 	s.Tool("", "iptables-nft", "-A", "CNI-ADMIN", "-s", one4, "-j", "DROP")
 	s.WantNone(s.C1.NS, "tcp", lan4+":80")
 	s.Tool("", "iptables-nft", "-F", "CNI-ADMIN")
@@ -60,8 +60,8 @@ func TestKernelForwardDrops(t *testing.T) {
 	s.WantNone(s.Outside, "tcp", hostLAN4+":8080")
 }
 
-// The administrator's chain in our own table overrides where there is no iptables.
-func TestKernelAdminDrops(t *testing.T) {
+// Without iptables the administrator's chain in the table of cnibox overrides accept rules.
+func TestKernelAdminChainDrops(t *testing.T) {
 	s := newSite(t)
 	s.lanRoute()
 	s.Listen(s.Outside, "lan")
@@ -71,8 +71,8 @@ func TestKernelAdminDrops(t *testing.T) {
 	s.WantNone(s.C1.NS, "tcp", lan4+":80")
 }
 
-// detour has the containers send packets for each other to the gateway.
-func (s *site) detour() {
+// routeThroughGateway routes packets between the containers through the gateway.
+func (s *site) routeThroughGateway() {
 	s.Helper()
 	for ns, to := range map[*netns.NS][2]string{s.C1.NS: {two4, two6}, s.C2.NS: {one4, one6}} {
 		for _, key := range []string{"net/ipv4/conf/all", "net/ipv4/conf/eth0", "net/ipv6/conf/eth0"} {
@@ -88,9 +88,9 @@ func (s *site) detour() {
 	}
 }
 
-// Policies of bridges, with bridged packets passing the host's rules and without. The
-// containers of a bridge send each other routed packets.
-func TestKernelPolice(t *testing.T) {
+// Policies of bridges for packets that are routed between containers of a bridge, with and without
+// br_netfilter.
+func TestKernelBridgePolicyTraffic(t *testing.T) {
 	for name, netfilter := range map[string]string{"br_netfilter": "1", "no br_netfilter": "0"} {
 		t.Run(name, func(t *testing.T) {
 			s := newSite(t)
@@ -98,7 +98,7 @@ func TestKernelPolice(t *testing.T) {
 			if err := s.NS.SetSysctl("net/bridge/bridge-nf-call-iptables", netfilter); err != nil && netfilter == "1" {
 				t.Skipf("SKIPPED: this kernel lacks CONFIG_BRIDGE_NETFILTER: %v", err)
 			}
-			s.detour()
+			s.routeThroughGateway()
 			three := s.secondBridge()
 			s.Listen(s.C1.NS, "one")
 			s.Listen(s.C2.NS, "two")

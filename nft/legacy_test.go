@@ -12,8 +12,8 @@ import (
 	"cnibox/spec"
 )
 
-// What the reference plugins leave: with the nft backend for net1/cid1/eth0
-// and its neighbours, and by iptables-nft for net1/cid1, net1/p1 and net1/cid2.
+// Rules that the reference leaves: with the nft backend for net1/cid1/eth0 and others, and with
+// iptables-nft for net1/cid1, net1/p1 and net1/cid2.
 const (
 	oldNft = `
 table inet cni_plugins_masquerade {
@@ -71,8 +71,8 @@ func attachment(id string) spec.Attachment {
 	return spec.Attachment{Network: "net1", ContainerID: id, IfName: "eth0"}
 }
 
-// oldRules fills a namespace with the reference plugins' rules.
-func oldRules(t *testing.T) (*nft.Table, func(gone []string, kept ...string)) {
+// referenceRules adds the rules of the reference to a namespace.
+func referenceRules(t *testing.T) (*nft.Table, func(gone []string, kept ...string)) {
 	ns := kerneltest.NS(t)
 	kerneltest.Tool(t, ns, oldNft, "nft", "-f", "-")
 	kerneltest.Tool(t, ns, oldIptables, "iptables-nft-restore")
@@ -104,8 +104,8 @@ var shared = []string{
 }
 
 func TestKernelReleaseReference(t *testing.T) {
-	table, want := oldRules(t)
-	change(t, table, func(x *nft.Tx) error {
+	table, want := referenceRules(t)
+	mustUpdate(t, table, func(x *nft.Tx) error {
 		x.Release(attachment("cid1"))
 		x.Release(attachment("p1"))
 		return nil
@@ -114,21 +114,21 @@ func TestKernelReleaseReference(t *testing.T) {
 		"8e48f37d5de60467-0b65a318f52e521b", `comment "cid1"`, "cid1-eth0",
 		"CNI-e8f6f419596f7f47b3468487", "CNI-DN-c37c1b09cd1a8a00aefa6", "table inet cnibox",
 	}, shared...)
-	change(t, table, func(x *nft.Tx) error { x.Release(attachment("cid1")); return nil })
+	mustUpdate(t, table, func(x *nft.Tx) error { x.Release(attachment("cid1")); return nil })
 }
 
-// With its addresses known, what a container has elsewhere stays: on another
-// network, and with iptables another interface on the same one.
+// If the addresses are known, the rules of other networks are kept, and with iptables those of
+// other interfaces in the network.
 func TestKernelReleaseReferenceByAddress(t *testing.T) {
-	table, want := oldRules(t)
-	change(t, table, func(x *nft.Tx) error {
+	table, want := referenceRules(t)
+	mustUpdate(t, table, func(x *nft.Tx) error {
 		x.Addresses(netip.MustParseAddr("10.1.0.2"))
 		x.Release(attachment("cid1"))
 		return nil
 	})
 	want([]string{"8e48f37d5de60467-0b65a318f52e521b", "ip saddr 10.1.0.2", "to 10.1.0.2"},
 		append(shared, "jump CNI-e8f6f419596f7f47b3468487", "chain CNI-e8f6f419596f7f47b3468487", `comment "cid1"`)...)
-	change(t, table, func(x *nft.Tx) error {
+	mustUpdate(t, table, func(x *nft.Tx) error {
 		x.Addresses(netip.MustParseAddr("10.1.0.9"))
 		x.Release(attachment("cid1"))
 		return nil
@@ -137,32 +137,32 @@ func TestKernelReleaseReferenceByAddress(t *testing.T) {
 }
 
 func TestKernelReleaseReferenceByKind(t *testing.T) {
-	table, want := oldRules(t)
-	change(t, table, func(x *nft.Tx) error { x.Release(attachment("cid1"), nft.KindMACGuard); return nil })
+	table, want := referenceRules(t)
+	mustUpdate(t, table, func(x *nft.Tx) error { x.Release(attachment("cid1"), nft.KindMACGuard); return nil })
 	want([]string{"cid1-eth0"}, append(shared, "8e48f37d5de60467-0b65a318f52e521b", `comment "cid1"`, "CNI-e8f6f419596f7f47b3468487")...)
 }
 
 func TestKernelDeleteStaleReference(t *testing.T) {
-	table, want := oldRules(t)
-	change(t, table, func(x *nft.Tx) error {
+	table, want := referenceRules(t)
+	mustUpdate(t, table, func(x *nft.Tx) error {
 		x.DeleteStaleReference("net1", []spec.Attachment{attachment("cid1"), attachment("p1")})
 		return nil
 	})
 	want([]string{"8e48f37d5de60467-ec3ff927478ce432"},
 		"8e48f37d5de60467-0b65a318f52e521b", "CNI-e8f6f419596f7f47b3468487", "CNI-DN-c37c1b09cd1a8a00aefa6", "a82b5f4c212dc8cf")
-	change(t, table, func(x *nft.Tx) error { x.DeleteStaleReference("net1", nil); return nil })
+	mustUpdate(t, table, func(x *nft.Tx) error { x.DeleteStaleReference("net1", nil); return nil })
 	want([]string{"8e48f37d5de60467", "CNI-e8f6f419596f7f47b3468487", "CNI-DN-c37c1b09cd1a8a00aefa6"},
 		"a82b5f4c212dc8cf", "CNI-000000000000000000000000", "CNI-HOSTPORT-DNAT")
 }
 
-// The guard of a port goes when the port is gone, and that of another stays.
+// The guard rule of a port is deleted if the port is gone; others are kept.
 func TestKernelDeleteStaleGuards(t *testing.T) {
-	table, want := oldRules(t)
-	change(t, table, func(x *nft.Tx) error {
+	table, want := referenceRules(t)
+	mustUpdate(t, table, func(x *nft.Tx) error {
 		x.DeleteStaleGuards(func(port string) bool { return port == "veth2" })
 		return nil
 	})
 	want([]string{"cid1-eth0"}, shared...)
-	change(t, table, func(x *nft.Tx) error { x.DeleteStaleGuards(func(string) bool { return false }); return nil })
+	mustUpdate(t, table, func(x *nft.Tx) error { x.DeleteStaleGuards(func(string) bool { return false }); return nil })
 	want([]string{"cid2-eth0"}, "chain PREROUTING")
 }

@@ -12,16 +12,16 @@ import (
 	"cnibox/spec"
 )
 
-// Elements has what is of use to find an owner: addresses, host ports and guarded ports of bridges,
-// with the next owners.
+// Elements returns what identifies owners: addresses, host ports and guarded bridge ports, with the
+// next owners.
 func TestKernelElements(t *testing.T) {
 	table := open(t, kerneltest.NS(t))
 	if all, err := table.Elements(); err != nil || len(all) != 0 {
 		t.Errorf("without a table: %v, %v", all, err)
 	}
-	change(t, table, everything)
+	mustUpdate(t, table, everything)
 	second := spec.Attachment{Network: "net2", ContainerID: "c2", IfName: "eth0"}
-	change(t, table, func(x *nft.Tx) error { return allow(x, second) })
+	mustUpdate(t, table, func(x *nft.Tx) error { return allow(x, second) })
 	all, err := table.Elements()
 	if err != nil {
 		t.Fatal(err)
@@ -59,11 +59,11 @@ func TestKernelElements(t *testing.T) {
 	}
 }
 
-// What is read of one table can be put into another as it is, with what it leads to.
-func TestKernelElementsInAndOut(t *testing.T) {
+// Elements read from one table can be put into another, with the chains to which they refer.
+func TestKernelElementsCopied(t *testing.T) {
 	from, ns := open(t, kerneltest.NS(t)), kerneltest.NS(t)
 	to := open(t, ns)
-	change(t, from, everything)
+	mustUpdate(t, from, everything)
 	read := func(table *nft.Table) (all []nft.Element, texts []string) {
 		all, err := table.Elements()
 		if err != nil {
@@ -75,7 +75,7 @@ func TestKernelElementsInAndOut(t *testing.T) {
 		return all, texts
 	}
 	all, want := read(from)
-	change(t, to, func(x *nft.Tx) error {
+	mustUpdate(t, to, func(x *nft.Tx) error {
 		for _, e := range all {
 			x.Put(e)
 		}
@@ -87,7 +87,7 @@ func TestKernelElementsInAndOut(t *testing.T) {
 	if err := from.Check(everything); err != nil {
 		t.Errorf("the first table lacks something: %v", err)
 	}
-	change(t, to, func(x *nft.Tx) error { x.Release(owner); return nil })
+	mustUpdate(t, to, func(x *nft.Tx) error { x.Release(owner); return nil })
 	if list := nfttest.Ruleset(t, ns); strings.Contains(list, "elements = ") {
 		t.Errorf("after the release:\n%s", list)
 	}

@@ -15,9 +15,8 @@ import (
 	"cnibox/spec"
 )
 
-// A lock that is held for ever is waited for until the patience of locks ends, be it a file's
-// or, where that cannot be created, that of the namespace: the error has code 11 and names the
-// lock.
+// An update waits for a lock until the timeout, for a lock file as for the namespace's lock, which
+// is used if the file cannot be created. The error has code 11 and names the lock.
 func TestKernelLockTimeout(t *testing.T) {
 	for name, path := range map[string]string{"file": filepath.Join(t.TempDir(), "lock"), "namespace": "/proc/none/lock"} {
 		t.Run(name, func(t *testing.T) {
@@ -48,9 +47,8 @@ func TestKernelLockTimeout(t *testing.T) {
 	}
 }
 
-// Where the lock file cannot be created, processes exclude each other as well: those in the
-// same namespace, and no others.
-func TestKernelLockOfAnotherProcess(t *testing.T) {
+// Without a lock file, processes in the same namespace exclude each other, and no others.
+func TestKernelNamespaceLockExcludes(t *testing.T) {
 	program, err := exec.LookPath("flock")
 	if err != nil {
 		t.Skipf("SKIPPED: %v", err)
@@ -77,7 +75,7 @@ func TestKernelLockOfAnotherProcess(t *testing.T) {
 	if err := nft.Open(ns, nft.WithLock("/proc/none/lock")).Update(ctx, everything); !errors.Is(err, context.DeadlineExceeded) {
 		t.Errorf("got %v while another process has the lock", err)
 	}
-	change(t, nft.Open(kerneltest.NS(t), nft.WithLock("/proc/none/lock")), everything)
+	mustUpdate(t, nft.Open(kerneltest.NS(t), nft.WithLock("/proc/none/lock")), everything)
 	stdin.Close()
-	change(t, nft.Open(ns, nft.WithLock("/proc/none/lock")), everything)
+	mustUpdate(t, nft.Open(ns, nft.WithLock("/proc/none/lock")), everything)
 }

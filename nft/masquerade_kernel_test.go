@@ -12,9 +12,8 @@ import (
 	"cnibox/spec"
 )
 
-// Attachments of two networks may have one address. The first has it masqueraded and
-// allowed for both, and the next owner when it goes, by DEL or by GC; the last one leaves
-// nothing.
+// Attachments of several networks may have the same address. The first one owns its masquerading
+// and accept rules, and after its DEL or GC the next one. DEL of the last leaves nothing.
 func TestKernelAddressOfTwoNetworks(t *testing.T) {
 	for name, release := range map[string]func(x *nft.Tx){
 		"DEL": func(x *nft.Tx) { x.Release(owner) },
@@ -22,7 +21,7 @@ func TestKernelAddressOfTwoNetworks(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			ns := kerneltest.NS(t)
-			dropping(t, ns)
+			setForwardDrop(t, ns)
 			table := open(t, ns)
 			second := spec.Attachment{Network: "net2", ContainerID: "c1", IfName: "eth0"}
 			third := spec.Attachment{Network: "net3", ContainerID: "c1", IfName: "eth0"}
@@ -49,11 +48,11 @@ func TestKernelAddressOfTwoNetworks(t *testing.T) {
 				x.Allow(third, netip.MustParseAddr("fd07::1"), "CNI-ADMIN")
 				return nil
 			}
-			change(t, table, apart)
+			mustUpdate(t, table, apart)
 			empty := nfttest.Ruleset(t, ns)
-			change(t, table, ips(owner))
-			change(t, table, ips(second))
-			change(t, table, ips(third))
+			mustUpdate(t, table, ips(owner))
+			mustUpdate(t, table, ips(second))
+			mustUpdate(t, table, ips(third))
 			check(owner, second, third)
 			if owned, err := table.Owned(second, nft.KindMasquerade); err != nil || len(owned) != 2 || owned[0].String() != "masquerade "+one4 {
 				t.Errorf("the second has %v, %v", owned, err)
@@ -68,18 +67,18 @@ func TestKernelAddressOfTwoNetworks(t *testing.T) {
 				}
 			}
 			zoned()
-			change(t, table, func(x *nft.Tx) error { x.Release(second); return nil })
-			change(t, table, func(x *nft.Tx) error { x.Release(third, nft.KindZone); return nil })
+			mustUpdate(t, table, func(x *nft.Tx) error { x.Release(second); return nil })
+			mustUpdate(t, table, func(x *nft.Tx) error { x.Release(third, nft.KindZone); return nil })
 			zoned(ip4, ip6)
 			check(owner)
-			change(t, table, ips(third))
+			mustUpdate(t, table, ips(third))
 			check(owner, third)
-			change(t, table, ips(second))
-			late := spec.Attachment{Network: "net2", ContainerID: "c2", IfName: "eth0"} // before DEL of the second
-			change(t, table, ips(late))
-			change(t, table, func(x *nft.Tx) error { release(x); return nil })
+			mustUpdate(t, table, ips(second))
+			late := spec.Attachment{Network: "net2", ContainerID: "c2", IfName: "eth0"} // added before DEL of the second
+			mustUpdate(t, table, ips(late))
+			mustUpdate(t, table, func(x *nft.Tx) error { release(x); return nil })
 			check(second, third, late)
-			change(t, table, func(x *nft.Tx) error { x.Release(late); return nil })
+			mustUpdate(t, table, func(x *nft.Tx) error { x.Release(late); return nil })
 			check(second, third)
 			if list := kerneltest.Tool(t, ns, "list map inet cnibox masq4", "nft", "-f", "-"); !strings.Contains(list, one4+" comment") {
 				t.Errorf("%s is not masqueraded: %s", one4, list)
@@ -87,10 +86,10 @@ func TestKernelAddressOfTwoNetworks(t *testing.T) {
 			if list := kerneltest.Tool(t, ns, "", "iptables-nft", "-S", "CNI-FORWARD"); strings.Count(list, one4) != 3 {
 				t.Errorf("rules of iptables:\n%s", list)
 			}
-			change(t, table, func(x *nft.Tx) error { x.Release(second); return nil })
+			mustUpdate(t, table, func(x *nft.Tx) error { x.Release(second); return nil })
 			check(third)
-			change(t, table, func(x *nft.Tx) error { x.Release(third); return nil })
-			change(t, table, apart)
+			mustUpdate(t, table, func(x *nft.Tx) error { x.Release(third); return nil })
+			mustUpdate(t, table, apart)
 			if got := nfttest.Ruleset(t, ns); got != empty {
 				t.Errorf("left behind\n%s", got)
 			}

@@ -7,7 +7,7 @@ import (
 	"testing"
 )
 
-// TestMaskOf compares every length with package net's masks.
+// Masks of every length equal those of package net.
 func TestMaskOf(t *testing.T) {
 	for _, a := range []netip.Addr{netip.MustParseAddr("10.1.2.3"), netip.MustParseAddr("fd00::1")} {
 		for bits := range a.BitLen() + 1 {

@@ -10,10 +10,10 @@ import (
 	"cnibox/spec"
 )
 
-// Networks whose keys begin with the same 32 bits do not count as one: GC of one keeps
-// what the other has, and an address that both have is not taken over. Names that do not
-// fit into a comment are distinguished too.
-func TestKernelNamesakes(t *testing.T) {
+// Networks whose keys begin with the same 32 bits are distinguished, also if their names are too
+// long for a comment: GC of one keeps the elements of the other, and an address of both is not
+// transferred.
+func TestKernelNetworksWithSameKey(t *testing.T) {
 	long := strings.Repeat("n", 190)
 	for name, of := range map[string][2]string{
 		"one key":              {"net42889", "net14758"},
@@ -34,14 +34,14 @@ func TestKernelNamesakes(t *testing.T) {
 					return nil
 				}
 			}
-			change(t, table, has(one))
-			change(t, table, has(two))
+			mustUpdate(t, table, has(one))
+			mustUpdate(t, table, has(two))
 			for _, o := range []spec.Attachment{one, two} {
 				if err := table.Check(has(o)); err != nil {
 					t.Errorf("%s: %v", o, err)
 				}
 			}
-			change(t, table, func(x *nft.Tx) error { x.DeleteStale(one.Network, func(string) bool { return false }); return nil })
+			mustUpdate(t, table, func(x *nft.Tx) error { x.DeleteStale(one.Network, func(string) bool { return false }); return nil })
 			if err := table.Check(has(two)); err != nil {
 				t.Errorf("after GC of the first network: %v", err)
 			}

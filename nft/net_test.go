@@ -18,7 +18,7 @@ import (
 	"cnibox/spec"
 )
 
-// A site is an applettest.Bridged whose machine outside has no route to the containers, for a table.
+// A site is an applettest.Bridged with a table. The outside machine has no route to the containers.
 type site struct {
 	*applettest.Bridged
 	table *nft.Table
@@ -37,7 +37,7 @@ var (
 	other = spec.Attachment{Network: "net1", ContainerID: "c2", IfName: "eth0"}
 )
 
-// newSite makes one; the test runs beside others that have one.
+// newSite returns a site, and runs the test in parallel.
 func newSite(t *testing.T) *site {
 	t.Helper()
 	t.Parallel()
@@ -49,7 +49,7 @@ func newSite(t *testing.T) *site {
 	return &site{n, open(t, n.NS)}
 }
 
-// routeOutside gives the machine outside a route by the host.
+// routeOutside adds a route through the host on the outside machine.
 func (s *site) routeOutside(dst, gw string) {
 	s.Helper()
 	kerneltest.Brief(s.T, s.Outside, func(c *rtnl.Conn) error {
@@ -57,7 +57,7 @@ func (s *site) routeOutside(dst, gw string) {
 	})
 }
 
-// open returns a table with a lock file of the test's own.
+// open returns a table with its own lock file.
 func open(t testing.TB, ns *netns.NS) *nft.Table {
 	return nft.Open(ns, nft.WithLock(filepath.Join(t.TempDir(), "lock")))
 }
@@ -67,7 +67,7 @@ func (s *site) update(fn func(x *nft.Tx) error) {
 	s.NoError(s.table.Update(s.Context(), fn))
 }
 
-// publish maps a host port of all kinds of addresses to port 80 of container one.
+// publish maps host port 8080 of TCP and UDP, both families, to port 80 of container one.
 func (s *site) publish(change func(m *nft.PortMap)) {
 	s.Helper()
 	s.update(func(x *nft.Tx) error {
@@ -86,7 +86,7 @@ func (s *site) publish(change func(m *nft.PortMap)) {
 	})
 }
 
-// mapping sends a host port to port 80 of an address.
+// mapping returns a mapping of a host port to port 80 of an address.
 func mapping(proto uint8, port uint16, to string) nft.PortMap {
 	a := netip.MustParseAddr(to)
 	bits := 24
@@ -99,7 +99,7 @@ func mapping(proto uint8, port uint16, to string) nft.PortMap {
 	}
 }
 
-// A flowConn is a UDP socket that keeps its port.
+// A flowConn is a UDP socket that keeps its source port.
 type flowConn struct{ c net.Conn }
 
 func (s *site) openFlow(ns *netns.NS, to netip.AddrPort) flowConn {
@@ -110,8 +110,8 @@ func (s *site) openFlow(ns *netns.NS, to netip.AddrPort) flowConn {
 	return flowConn{c}
 }
 
-// ask sends packets until one is answered, or until the kernel reports that the port is
-// closed, and compares. A report may be of an earlier packet.
+// ask sends packets until one is answered or the kernel reports a closed port, and compares the
+// outcome. A report may be about an earlier packet.
 func (f flowConn) ask(t *testing.T, answered bool) {
 	t.Helper()
 	var err error

@@ -25,14 +25,14 @@ import (
 
 var update = flag.Bool("update", false, "rewrite golden files")
 
-func change(t testing.TB, table *nft.Table, fn func(x *nft.Tx) error) {
+func mustUpdate(t testing.TB, table *nft.Table, fn func(x *nft.Tx) error) {
 	t.Helper()
 	if err := table.Update(context.Background(), fn); err != nil {
 		t.Fatal(err)
 	}
 }
 
-// one of everything that an attachment can own.
+// everything adds one element of each type that an attachment can own.
 func everything(x *nft.Tx) error {
 	x.Masquerade(owner, netip.MustParsePrefix(one4+"/24"))
 	x.Masquerade(owner, netip.MustParsePrefix(one6+"/64"))
@@ -61,7 +61,7 @@ func everything(x *nft.Tx) error {
 
 func TestKernelRender(t *testing.T) {
 	ns := kerneltest.NS(t)
-	change(t, open(t, ns), everything)
+	mustUpdate(t, open(t, ns), everything)
 	got := nfttest.Ruleset(t, ns)
 	golden := filepath.Join("testdata", "everything.txt")
 	if *update {
@@ -79,10 +79,10 @@ func TestKernelRender(t *testing.T) {
 	}
 }
 
-// nft must list our tables and be able to load what it listed.
-func TestKernelNftLists(t *testing.T) {
+// nft can list the tables, and load its own listing.
+func TestKernelNftLoadsListing(t *testing.T) {
 	ns := kerneltest.NS(t)
-	change(t, open(t, ns), everything)
+	mustUpdate(t, open(t, ns), everything)
 	list := kerneltest.Tool(t, ns, "", "nft", "list", "ruleset")
 	for _, want := range []string{
 		`elements = { 10.9.0.11 comment "` + owner.Key() + ` net1/c1/eth0" : jump out-10.9.0.0-24 }`,
@@ -96,27 +96,27 @@ func TestKernelNftLists(t *testing.T) {
 	kerneltest.Tool(t, kerneltest.NS(t), list, "nft", "-f", "-")
 }
 
-// Asking for what is there changes nothing; releasing all of it leaves the
-// base ruleset, as it was before, and chains without rules of an address in the tables filter.
+// Adding existing elements changes nothing. Releasing them restores the base ruleset. Chains
+// without rules for an address remain in the tables filter.
 func TestKernelReleaseRestores(t *testing.T) {
 	ns := kerneltest.NS(t)
 	table := open(t, ns)
-	change(t, table, func(x *nft.Tx) error { x.Release(owner); return nil })
+	mustUpdate(t, table, func(x *nft.Tx) error { x.Release(owner); return nil })
 	if text := nfttest.Ruleset(t, ns); text != "" {
 		t.Errorf("releasing nothing made\n%s", text)
 	}
-	change(t, table, func(x *nft.Tx) error { return x.PortMap(other, mapping(unix.IPPROTO_TCP, 1, two4)) })
-	change(t, table, func(x *nft.Tx) error { x.GuardMAC(other, "veth2", net.HardwareAddr{2, 0, 0, 0, 0, 2}); return nil })
+	mustUpdate(t, table, func(x *nft.Tx) error { return x.PortMap(other, mapping(unix.IPPROTO_TCP, 1, two4)) })
+	mustUpdate(t, table, func(x *nft.Tx) error { x.GuardMAC(other, "veth2", net.HardwareAddr{2, 0, 0, 0, 0, 2}); return nil })
 	before := nfttest.Ruleset(t, ns)
-	change(t, table, everything)
+	mustUpdate(t, table, everything)
 	with := nfttest.Ruleset(t, ns)
-	change(t, table, everything)
+	mustUpdate(t, table, everything)
 	if again := nfttest.Ruleset(t, ns); again != with {
 		t.Errorf("the second time changed\n%s\nto\n%s", with, again)
 	}
-	change(t, table, func(x *nft.Tx) error { x.Release(owner); return nil })
+	mustUpdate(t, table, func(x *nft.Tx) error { x.Release(owner); return nil })
 	after := nfttest.Ruleset(t, ns)
-	ours, filter, _ := strings.Cut(after, "table ip filter {") // which stays, as the reference leaves it
+	ours, filter, _ := strings.Cut(after, "table ip filter {") // remains, as with the reference
 	if ours != before || strings.Contains(filter, one4) || strings.Contains(filter, ip6.String()) {
 		t.Errorf("after release\n%s\nwant\n%s", after, before)
 	}
@@ -128,7 +128,7 @@ func TestKernelOwned(t *testing.T) {
 	if owned, err := table.Owned(owner); err != nil || owned != nil {
 		t.Errorf("without a table: %v, %v", owned, err)
 	}
-	change(t, table, everything)
+	mustUpdate(t, table, everything)
 	owned, err := table.Owned(owner, nft.KindPortMap)
 	if err != nil {
 		t.Fatal(err)
@@ -142,14 +142,14 @@ func TestKernelOwned(t *testing.T) {
 	}
 }
 
-func TestKernelPortTaken(t *testing.T) {
+func TestKernelPortInUse(t *testing.T) {
 	table := open(t, kerneltest.NS(t))
 	cond, err := nft.ParseConditions([]string{"-s", "10.0.0.0/8"}, false)
 	if err != nil {
 		t.Fatal(err)
 	}
 	first := mapping(unix.IPPROTO_TCP, 8080, one4)
-	change(t, table, func(x *nft.Tx) error { return x.PortMap(owner, first) })
+	mustUpdate(t, table, func(x *nft.Tx) error { return x.PortMap(owner, first) })
 	second := mapping(unix.IPPROTO_TCP, 8080, two4)
 	publish := func(m nft.PortMap) error {
 		return table.Update(context.Background(), func(x *nft.Tx) error { return x.PortMap(other, m) })
@@ -175,14 +175,15 @@ func TestKernelPortTaken(t *testing.T) {
 	if err := publish(second); err != nil {
 		t.Fatal(err)
 	}
-	// The late DEL of the first owner must not take the port with it.
-	change(t, table, func(x *nft.Tx) error { x.Release(owner); return nil })
+	// A late DEL of the first owner must not delete the port
+	mustUpdate(t, table, func(x *nft.Tx) error { x.Release(owner); return nil })
 	if err := table.Check(func(x *nft.Tx) error { return x.PortMap(other, second) }); err != nil {
 		t.Error(err)
 	}
 }
 
-// CHECK of more ports than it asks for one by one, again and again: it sees what has changed, in its own namespace.
+// CHECK of many ports dumps the map, and dumps it again if that has changed: it reports changes, and
+// only of its own namespace.
 func TestKernelCheckManyPorts(t *testing.T) {
 	many := func(x *nft.Tx) (err error) {
 		for port := range uint16(100) {
@@ -193,12 +194,12 @@ func TestKernelCheckManyPorts(t *testing.T) {
 	one, two := open(t, kerneltest.NS(t)), open(t, kerneltest.NS(t))
 	for range 2 {
 		for _, table := range []*nft.Table{one, two} {
-			change(t, table, many)
+			mustUpdate(t, table, many)
 			if err := errors.Join(table.Check(many), table.Check(many)); err != nil {
 				t.Error(err)
 			}
 		}
-		change(t, one, func(x *nft.Tx) error { x.Release(owner); return nil })
+		mustUpdate(t, one, func(x *nft.Tx) error { x.Release(owner); return nil })
 		var missing *nft.MissingError
 		if err := one.Check(many); !errors.As(err, &missing) || len(missing.What) < 100 {
 			t.Errorf("after release: %v", err)
@@ -224,9 +225,9 @@ func TestKernelAddressReuse(t *testing.T) {
 	ns := kerneltest.NS(t)
 	table := open(t, ns)
 	ip := netip.MustParsePrefix(one4 + "/24")
-	change(t, table, func(x *nft.Tx) error { x.Masquerade(owner, ip); return nil })
-	change(t, table, func(x *nft.Tx) error { x.Masquerade(other, ip); return nil })
-	change(t, table, func(x *nft.Tx) error { x.Release(owner); return nil })
+	mustUpdate(t, table, func(x *nft.Tx) error { x.Masquerade(owner, ip); return nil })
+	mustUpdate(t, table, func(x *nft.Tx) error { x.Masquerade(other, ip); return nil })
+	mustUpdate(t, table, func(x *nft.Tx) error { x.Release(owner); return nil })
 	if err := table.Check(func(x *nft.Tx) error { x.Masquerade(other, ip); return nil }); err != nil {
 		t.Error(err)
 	}
@@ -239,13 +240,13 @@ func TestKernelDeleteStale(t *testing.T) {
 	ns := kerneltest.NS(t)
 	table := open(t, ns)
 	third := spec.Attachment{Network: "net2", ContainerID: "c1", IfName: "eth0"}
-	change(t, table, func(x *nft.Tx) error {
+	mustUpdate(t, table, func(x *nft.Tx) error {
 		x.Masquerade(owner, netip.MustParsePrefix(one4+"/24"))
 		x.Masquerade(other, netip.MustParsePrefix(two4+"/24"))
 		x.Masquerade(third, netip.MustParsePrefix("10.2.0.2/24"))
 		return x.PortMap(other, mapping(6, 8080, two4))
 	})
-	change(t, table, func(x *nft.Tx) error {
+	mustUpdate(t, table, func(x *nft.Tx) error {
 		x.DeleteStale("net1", func(key string) bool { return key == owner.Key() }, nft.KindMasquerade)
 		return nil
 	})
@@ -257,7 +258,7 @@ func TestKernelDeleteStale(t *testing.T) {
 			t.Errorf("%s: %v, %v; want %d", tt.of, got, err, tt.want)
 		}
 	}
-	change(t, table, func(x *nft.Tx) error {
+	mustUpdate(t, table, func(x *nft.Tx) error {
 		x.DeleteStale("net1", func(string) bool { return false })
 		return nil
 	})
@@ -289,7 +290,7 @@ func TestKernelCheck(t *testing.T) {
 	if text := nfttest.Ruleset(t, ns); text != "" {
 		t.Errorf("CHECK made\n%s", text)
 	}
-	change(t, table, everything)
+	mustUpdate(t, table, everything)
 	want()
 	err := table.Check(func(x *nft.Tx) error { x.Masquerade(other, netip.MustParsePrefix("10.7.0.2/24")); return nil })
 	if err == nil || err.Error() != "rule set: missing: masquerade 10.7.0.2" {
@@ -301,30 +302,30 @@ func TestKernelCheck(t *testing.T) {
 	want("base ruleset of table bridge cnibox (the next ADD makes all rules anew)")
 }
 
-// A rule set that others flushed, and one of another version, are made anew.
+// A flushed base ruleset, and one of another version, are made anew.
 func TestKernelBaseIsRenewed(t *testing.T) {
 	ns := kerneltest.NS(t)
 	table := open(t, ns)
-	change(t, table, everything)
+	mustUpdate(t, table, everything)
 	good := nfttest.Ruleset(t, ns)
 	kerneltest.Tool(t, ns, "flush chain inet cnibox version\nadd rule inet cnibox version return comment \"base ruleset 0\"\nflush chain inet cnibox guard", "nft", "-f", "-")
-	change(t, table, func(x *nft.Tx) error { x.Masquerade(other, netip.MustParsePrefix(two4+"/24")); return nil })
-	change(t, table, func(x *nft.Tx) error { x.Release(other); return nil })
+	mustUpdate(t, table, func(x *nft.Tx) error { x.Masquerade(other, netip.MustParsePrefix(two4+"/24")); return nil })
+	mustUpdate(t, table, func(x *nft.Tx) error { x.Release(other); return nil })
 	if got := nfttest.Ruleset(t, ns); got != good {
 		t.Errorf("got\n%s\nwant\n%s", got, good)
 	}
 	third := func(x *nft.Tx) error { x.Masquerade(other, netip.MustParsePrefix("10.7.0.2/24")); return nil }
 	for flush, by := range map[string]func(*nft.Tx) error{
 		"flush ruleset":           everything,
-		"flush table inet cnibox": everything, // whose elements stay
+		"flush table inet cnibox": everything, // keeps the elements
 		"flush table inet cnibox\nflush table bridge cnibox":                           everything,
-		"flush chain inet cnibox guard\nflush chain inet cnibox version":               everything, // what CHECK advises
+		"flush chain inet cnibox guard\nflush chain inet cnibox version":               everything, // as CHECK advises
 		"flush chain inet cnibox out-10.9.0.0-24\nflush chain inet cnibox version":     third,
 		"flush chain inet cnibox hairpin-fd00_9__-64\nflush chain inet cnibox version": third,
 	} {
 		kerneltest.Tool(t, ns, flush, "nft", "-f", "-")
-		change(t, table, by)
-		change(t, table, func(x *nft.Tx) error { x.Release(other); return nil })
+		mustUpdate(t, table, by)
+		mustUpdate(t, table, func(x *nft.Tx) error { x.Release(other); return nil })
 		if got := nfttest.Ruleset(t, ns); got != good {
 			t.Errorf("after %q: got\n%s\nwant\n%s", flush, got, good)
 		}
@@ -334,7 +335,7 @@ func TestKernelBaseIsRenewed(t *testing.T) {
 	}
 }
 
-// Whatever fails, the rule set is as before.
+// A failed update changes nothing.
 func TestKernelUpdateIsAtomic(t *testing.T) {
 	ns := kerneltest.NS(t)
 	table := open(t, ns)
@@ -349,10 +350,10 @@ func TestKernelUpdateIsAtomic(t *testing.T) {
 	if !errors.Is(err, broken) {
 		t.Errorf("got %v", err)
 	}
-	// Our table, but with something in it that is not what we make.
+	// The table of cnibox with a set that conflicts with the base ruleset
 	kerneltest.Tool(t, ns, "table inet cnibox { set gate4_host { type ipv4_addr . inet_proto . inet_service; }; }", "nft", "-f", "-")
 	before := nfttest.Ruleset(t, ns)
-	// Before Linux 6 the first rule that uses the set is refused, not the set.
+	// Before Linux 6 the error is for the first rule that uses the set.
 	err = table.Update(context.Background(), everything)
 	if err == nil || !strings.Contains(err.Error(), "set gate4_host") && !strings.Contains(err.Error(), "rules of chain ports of table inet cnibox") {
 		t.Errorf("got %v, want an error about set gate4_host", err)
@@ -364,7 +365,7 @@ func TestKernelUpdateIsAtomic(t *testing.T) {
 	}
 }
 
-// Where the lock file cannot be made, updates still exclude one another.
+// Without a lock file, concurrent updates exclude each other.
 func TestKernelLockWithoutFile(t *testing.T) {
 	ns := kerneltest.NS(t)
 	table := nft.Open(ns, nft.WithLock("/proc/none/lock"))
@@ -383,35 +384,35 @@ func TestKernelLockWithoutFile(t *testing.T) {
 	if err := <-done; err != nil {
 		t.Fatal(err)
 	}
-	change(t, table, everything)
+	mustUpdate(t, table, everything)
 }
 
-// Names of any length and with any letters keep their element apart.
-func TestKernelLongNames(t *testing.T) {
+// Elements of owners with long or unusual names are distinguished.
+func TestKernelLongOwnerNames(t *testing.T) {
 	ns := kerneltest.NS(t)
 	table := open(t, ns)
 	long := spec.Attachment{Network: strings.Repeat("n", 200), ContainerID: "a\"b\nc", IfName: "eth0"}
-	change(t, table, func(x *nft.Tx) error { return x.PortMap(long, mapping(6, 80, one4)) })
+	mustUpdate(t, table, func(x *nft.Tx) error { return x.PortMap(long, mapping(6, 80, one4)) })
 	err := table.Update(context.Background(), func(x *nft.Tx) error { return x.PortMap(other, mapping(6, 80, two4)) })
 	var taken *nft.TakenError
 	if !errors.As(err, &taken) || taken.OwnerKey() != long.Key() || taken.Owner().Key() == taken.OwnerKey() {
 		t.Errorf("got %v", err)
 	}
-	change(t, table, func(x *nft.Tx) error { x.Release(long); return nil })
+	mustUpdate(t, table, func(x *nft.Tx) error { x.Release(long); return nil })
 	if owned, _ := table.Owned(long); len(owned) > 0 {
 		t.Errorf("left %v", owned)
 	}
 }
 
-// The 1000th attachment is added without a look at the others, and released.
-func TestKernelThousand(t *testing.T) {
+// With 1000 attachments, adding or releasing one does not read the others.
+func TestKernelThousandAttachments(t *testing.T) {
 	ns := kerneltest.NS(t)
 	table := open(t, ns)
 	add := func(i int) time.Duration {
 		o := spec.Attachment{Network: "net1", ContainerID: "c" + strconv.Itoa(i), IfName: "eth0"}
 		ip := netip.AddrFrom4([4]byte{10, 1, byte(i >> 8), byte(i)})
 		start := time.Now()
-		change(t, table, func(x *nft.Tx) error {
+		mustUpdate(t, table, func(x *nft.Tx) error {
 			x.Masquerade(o, netip.PrefixFrom(ip, 16))
 			m := mapping(6, uint16(10000+i), ip.String())
 			m.TargetPrefix = netip.PrefixFrom(ip, 16)
@@ -422,11 +423,11 @@ func TestKernelThousand(t *testing.T) {
 	for i := range 1000 {
 		add(i)
 	}
-	// In turns, and the fastest of each: what else the machine does only adds, and to all.
+	// In turns, and the fastest of each, since other load of the machine only adds time.
 	var added, released, read []time.Duration
 	for i := range 20 {
 		start := time.Now()
-		change(t, table, func(x *nft.Tx) error {
+		mustUpdate(t, table, func(x *nft.Tx) error {
 			x.Release(spec.Attachment{Network: "net1", ContainerID: "c" + strconv.Itoa(500+i), IfName: "eth0"})
 			return nil
 		})
@@ -450,6 +451,6 @@ func BenchmarkKernelAdd(b *testing.B) {
 	for i := 0; b.Loop(); i++ {
 		o := spec.Attachment{Network: "net1", ContainerID: strconv.Itoa(i), IfName: "eth0"}
 		ip := netip.AddrFrom4([4]byte{10, byte(i >> 16), byte(i >> 8), byte(i)})
-		change(b, table, func(x *nft.Tx) error { x.Masquerade(o, netip.PrefixFrom(ip, 8)); return nil })
+		mustUpdate(b, table, func(x *nft.Tx) error { x.Masquerade(o, netip.PrefixFrom(ip, 8)); return nil })
 	}
 }

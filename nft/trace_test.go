@@ -10,7 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// traceMessage is the data of one behind its header: NFTA_TRACE_*.
+// traceMessage returns the data of a trace message: NFTA_TRACE_* attributes.
 func traceMessage(t testing.TB, table string, typ uint32, more func(ae *netlink.AttributeEncoder)) []byte {
 	t.Helper()
 	b, err := encode(func(ae *netlink.AttributeEncoder) {
@@ -26,7 +26,7 @@ func traceMessage(t testing.TB, table string, typ uint32, more func(ae *netlink.
 	return b
 }
 
-// verdict writes that of a rule.
+// verdict encodes the verdict of a rule.
 func verdict(code int32, chain string) func(ae *netlink.AttributeEncoder) {
 	return func(ae *netlink.AttributeEncoder) {
 		ae.Uint64(unix.NFTA_TRACE_RULE_HANDLE, 5)
@@ -47,7 +47,7 @@ func TestTraceDecode(t *testing.T) {
 		table string
 		typ   uint32
 		more  func(ae *netlink.AttributeEncoder)
-		want  string // handle, verdict, whether it is the policy, own; empty: it is left out
+		want  string // handle, verdict, Policy, Own; "": ignored
 	}{
 		"jump":        {"fw", unix.NFT_TRACETYPE_RULE, verdict(unix.NFT_JUMP, "sub"), "5 jump sub false "},
 		"continue":    {"fw", unix.NFT_TRACETYPE_RULE, verdict(unix.NFT_CONTINUE, ""), "5 continue false "},
@@ -69,7 +69,7 @@ func TestTraceDecode(t *testing.T) {
 	}
 }
 
-// A packet as the kernel copies it: headers that may be cut short.
+// The kernel may truncate the headers of a packet.
 func TestTracePacket(t *testing.T) {
 	four := make([]byte, 20)
 	four[0], four[proto4At] = 0x45, unix.IPPROTO_UDP
@@ -81,7 +81,7 @@ func TestTracePacket(t *testing.T) {
 	ports := binary.BigEndian.AppendUint16(binary.BigEndian.AppendUint16(nil, 4000), 53)
 	for name, tt := range map[string]struct {
 		network, transport []byte
-		want               string // empty: none
+		want               string // "": no packet
 	}{
 		"IPv4":     {four, ports, "192.0.2.9:4000 10.0.0.2:53 17"},
 		"IPv6":     {six, ports, "[fd00::9]:4000 [fd00::2]:53 6"},

@@ -16,7 +16,7 @@ func TestKernelMasquerade(t *testing.T) {
 	s := newSite(t)
 	s.Listen(s.Outside, "lan")
 	s.Listen(s.C2.NS, "two")
-	s.WantNone(s.C1.NS, "tcp", lan4+":80") // the neighbour has no way back
+	s.WantNone(s.C1.NS, "tcp", lan4+":80") // the neighbour has no route back
 	s.update(func(x *nft.Tx) error {
 		x.Masquerade(owner, netip.MustParsePrefix(one4+"/24"))
 		x.Masquerade(owner, netip.MustParsePrefix(one6+"/64"))
@@ -25,7 +25,7 @@ func TestKernelMasquerade(t *testing.T) {
 	s.Want(s.C1.NS, "tcp", lan4+":80", "lan "+hostLAN4)
 	s.Want(s.C1.NS, "tcp", "["+lan6+"]:80", "lan "+hostLAN6)
 	s.Want(s.C1.NS, "tcp", two4+":80", "two "+one4)
-	s.WantNone(s.C2.NS, "tcp", lan4+":80") // not owned, not masqueraded
+	s.WantNone(s.C2.NS, "tcp", lan4+":80") // not masqueraded
 	s.update(func(x *nft.Tx) error { x.Release(owner); return nil })
 	s.WantNone(s.C1.NS, "tcp", lan4+":80")
 }
@@ -33,7 +33,7 @@ func TestKernelMasquerade(t *testing.T) {
 func TestKernelPortMap(t *testing.T) {
 	s := newSite(t)
 	s.Listen(s.C1.NS, "one")
-	s.update(func(x *nft.Tx) error { // so that answers to the neighbour leave
+	s.update(func(x *nft.Tx) error { // for answers to the neighbour
 		x.Masquerade(owner, netip.MustParsePrefix(one4+"/24"))
 		return nil
 	})
@@ -41,15 +41,15 @@ func TestKernelPortMap(t *testing.T) {
 	for _, network := range []string{"tcp", "udp"} {
 		s.Want(s.Outside, network, hostLAN4+":8080", "one "+lan4)
 		s.Want(s.Outside, network, "["+hostLAN6+"]:8080", "one "+lan6)
-		s.Want(s.C2.NS, network, bridge4+":8080", "one "+bridge4)      // own subnet
-		s.Want(s.C2.NS, network, "["+bridge6+"]:8080", "one "+bridge6) // own subnet
-		s.Want(s.C1.NS, network, hostLAN4+":8080", "one "+bridge4)     // itself
-		s.Want(s.NS, network, "127.0.0.1:8080", "one "+bridge4)        // localhost
-		s.Want(s.NS, network, "127.9.9.9:8080", "one "+bridge4)        // all of it
-		s.Want(s.NS, network, hostLAN4+":8080", "one "+hostLAN4)       // own address: comes back by itself
-		s.Want(s.NS, network, "["+hostLAN6+"]:8080", "one "+hostLAN6)  // the same
+		s.Want(s.C2.NS, network, bridge4+":8080", "one "+bridge4)      // from its subnet
+		s.Want(s.C2.NS, network, "["+bridge6+"]:8080", "one "+bridge6) // from its subnet
+		s.Want(s.C1.NS, network, hostLAN4+":8080", "one "+bridge4)     // from the container itself
+		s.Want(s.NS, network, "127.0.0.1:8080", "one "+bridge4)        // from the host
+		s.Want(s.NS, network, "127.9.9.9:8080", "one "+bridge4)        // all of 127.0.0.0/8
+		s.Want(s.NS, network, hostLAN4+":8080", "one "+hostLAN4)       // not masqueraded: the answer reaches the host anyway
+		s.Want(s.NS, network, "["+hostLAN6+"]:8080", "one "+hostLAN6)  // IPv6 as well
 	}
-	s.Want(s.C2.NS, "tcp", one4+":80", "one "+two4) // directly: not masqueraded
+	s.Want(s.C2.NS, "tcp", one4+":80", "one "+two4) // without the mapping: not masqueraded
 	s.update(func(x *nft.Tx) error { x.Release(owner, nft.KindPortMap); return nil })
 	s.WantNone(s.Outside, "tcp", hostLAN4+":8080")
 }
@@ -68,7 +68,7 @@ func TestKernelPortMapOfOneAddress(t *testing.T) {
 		return x.PortMap(other, one)
 	})
 	s.Want(s.Outside, "tcp", hostLAN4+":8080", "one "+lan4)
-	s.Want(s.NS, "tcp", bridge4+":8080", "two "+bridge4) // the more specific one
+	s.Want(s.NS, "tcp", bridge4+":8080", "two "+bridge4) // the mapping with a host IP has precedence
 	s.Want(s.NS, "tcp", "127.0.0.1:8080", "one "+bridge4)
 }
 
@@ -80,12 +80,12 @@ func TestKernelPortMapMasqAll(t *testing.T) {
 	s.Want(s.Outside, "tcp", "["+hostLAN6+"]:8080", "one "+bridge6)
 	s.publish(func(m *nft.PortMap) { m.SNAT = false })
 	s.Want(s.Outside, "tcp", hostLAN4+":8080", "one "+lan4)
-	s.WantNone(s.NS, "tcp", "127.0.0.1:8080") // no way back without
+	s.WantNone(s.NS, "tcp", "127.0.0.1:8080") // not possible without masquerading
 }
 
-// A service of others, as kube-proxy's, that leads to a published target, even from the
-// same port, keeps its clients' addresses; so does the mark of others.
-func TestKernelPortMapLeavesServices(t *testing.T) {
+// A service of another program, such as kube-proxy, whose target is a published container port,
+// keeps the clients' addresses, even from the same port. Marks of others are kept.
+func TestKernelPortMapKeepsServices(t *testing.T) {
 	s := newSite(t)
 	s.Listen(s.C1.NS, "one")
 	s.Tool(`table ip services { chain pre { type nat hook prerouting priority dstnat;
@@ -100,8 +100,8 @@ func TestKernelPortMapLeavesServices(t *testing.T) {
 	s.Want(s.Outside, "tcp", hostLAN4+":8080", "one "+lan4)
 }
 
-// CVE-2025-67499: only what is sent to the host itself may be redirected.
-func TestKernelCVE2025_67499(t *testing.T) {
+// Only packets to the host itself are redirected (CVE-2025-67499).
+func TestKernelPortMapOnlyOfHost(t *testing.T) {
 	s := newSite(t)
 	s.Listen(s.C1.NS, "one")
 	s.Listen(s.Outside, "lan", "8080")
@@ -111,8 +111,8 @@ func TestKernelCVE2025_67499(t *testing.T) {
 	s.Want(s.NS, "tcp", lan4+":8080", "lan "+hostLAN4)
 }
 
-// CVE-2019-9946: rules that others made for a host port go before ours.
-func TestKernelCVE2019_9946(t *testing.T) {
+// Rules of other programs for a host port have precedence (CVE-2019-9946).
+func TestKernelForeignRulesPrecede(t *testing.T) {
 	s := newSite(t)
 	s.Listen(s.C1.NS, "one")
 	s.Listen(s.C2.NS, "two")
@@ -137,19 +137,19 @@ func TestKernelPriorities(t *testing.T) {
 	}
 }
 
-// CVE-2020-8558: route_localnet must not open 127.0.0.1 to neighbours.
-func TestKernelCVE2020_8558(t *testing.T) {
+// With route_localnet, neighbours cannot reach 127.0.0.1 (CVE-2020-8558).
+func TestKernelLocalnetGuarded(t *testing.T) {
 	s := newSite(t)
 	s.Listen(s.C1.NS, "one")
 	s.Listen(s.NS, "secret", "7777")
 	s.NoError(s.NS.SetSysctl("net/ipv4/conf/out0/route_localnet", "1"))
 	s.AttackLocal(s.Outside, hostLAN4)
-	s.Want(s.Outside, "tcp", "127.0.0.1:7777", "secret "+lan4) // the hole, before there are rules
+	s.Want(s.Outside, "tcp", "127.0.0.1:7777", "secret "+lan4) // reachable without the rules
 	s.publish(nil)
 	s.WantNone(s.Outside, "tcp", "127.0.0.1:7777")
 	s.WantNone(s.Outside, "tcp", "127.0.0.1:8080")
 	s.Want(s.NS, "tcp", "127.0.0.1:7777", "secret 127.0.0.1")
-	s.Want(s.NS, "tcp", "127.0.0.1:8080", "one "+bridge4) // masqueraded answers pass
+	s.Want(s.NS, "tcp", "127.0.0.1:8080", "one "+bridge4) // answers of masqueraded connections pass
 }
 
 func TestKernelConditions(t *testing.T) {
@@ -172,7 +172,7 @@ func TestKernelConditions(t *testing.T) {
 	})
 	s.WantNone(s.Outside, "tcp", hostLAN4+":8080")
 	s.Want(s.NS, "tcp", "127.0.0.1:8080", "one "+bridge4)
-	s.Want(s.Outside, "tcp", hostLAN4+":8081", "two "+lan4) // each has its own
+	s.Want(s.Outside, "tcp", hostLAN4+":8081", "two "+lan4) // each mapping has its conditions
 	s.WantNone(s.NS, "tcp", "127.0.0.1:8081")
 	s.update(func(x *nft.Tx) error { x.Release(owner); return nil })
 	s.Want(s.Outside, "tcp", hostLAN4+":8081", "two "+lan4)
@@ -195,13 +195,13 @@ func TestKernelGuardMAC(t *testing.T) {
 	s.Want(s.C1.NS, "udp", two4+":80", "two "+one4)
 	s.NoError(c.SetLink(eth0.Index, rtnl.LinkChange{MAC: []byte{2, 0, 0, 0, 0, 9}}))
 	s.WantNone(s.C1.NS, "udp", two4+":80")
-	s.Want(s.NS, "udp", two4+":80", "two "+bridge4) // other ports are not guarded
+	s.Want(s.NS, "udp", two4+":80", "two "+bridge4) // the other port is not guarded
 	s.update(func(x *nft.Tx) error { x.Release(owner, nft.KindMACGuard); return nil })
 	s.Want(s.C1.NS, "udp", two4+":80", "two "+one4)
 }
 
-// A flow that began before its host port, or goes on after it moved, must not
-// go astray.
+// A UDP flow that began before the host port was published reaches the container after FlushUDP,
+// and not before.
 func TestKernelFlushUDP(t *testing.T) {
 	for _, tt := range []struct{ name, host, at, port string }{
 		{"IPv4", hostLAN4, one4, ":80"}, {"IPv6", hostLAN6, one6, ":80"},
@@ -209,13 +209,13 @@ func TestKernelFlushUDP(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			s := newSite(t)
 			s.Listen(s.C1.NS, "one")
-			s.publish(nil) // connection tracking begins with a nat chain
+			s.publish(nil) // a nat chain enables connection tracking
 			s.update(func(x *nft.Tx) error { x.Release(owner); return nil })
 			host := netip.AddrPortFrom(netip.MustParseAddr(tt.host), 8080)
 			conn := s.openFlow(s.Outside, host)
-			conn.ask(t, false) // a closed port: tracked all the same
+			conn.ask(t, false) // a flow to a closed port is tracked too
 			s.publish(nil)
-			conn.ask(t, false) // the stale flow wins
+			conn.ask(t, false) // the stale flow still applies
 			elsewhere := netip.AddrPortFrom(host.Addr().Next(), host.Port())
 			s.NoError(s.table.FlushUDP([]netip.AddrPort{elsewhere, netip.AddrPortFrom(host.Addr(), 8081)}))
 			conn.ask(t, false)

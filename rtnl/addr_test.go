@@ -14,8 +14,8 @@ import (
 	"cnibox/rtnl"
 )
 
-// pair makes a veth pair whose ends, up if requested, are in two namespaces.
-func pair(t *testing.T, up bool) (host, cont *netns.NS, h, c *rtnl.Conn, a, b *rtnl.Link) {
+// vethPair makes a veth pair in two namespaces, set up if requested.
+func vethPair(t *testing.T, up bool) (host, cont *netns.NS, h, c *rtnl.Conn, a, b *rtnl.Link) {
 	t.Helper()
 	host, cont = kerneltest.NS(t), kerneltest.NS(t)
 	h, c = kerneltest.Dial(t, host), kerneltest.Dial(t, cont)
@@ -32,23 +32,23 @@ func pair(t *testing.T, up bool) (host, cont *netns.NS, h, c *rtnl.Conn, a, b *r
 	return host, cont, h, c, a, b
 }
 
-// bounded returns the context of a wait that ends much sooner.
-func bounded(t *testing.T) context.Context {
+// withTimeout returns a context with a timeout, for a wait that should end much earlier.
+func withTimeout(t *testing.T) context.Context {
 	ctx, cancel := context.WithTimeout(t.Context(), kerneltest.Timeout(20*time.Second))
 	t.Cleanup(cancel)
 	return ctx
 }
 
-// carries waits until a link carries packets; the kernel's worker may be late.
-func carries(t *testing.T, c *rtnl.Conn, l *rtnl.Link) {
+// waitCarrier waits until a link has a carrier, which the kernel may detect late.
+func waitCarrier(t *testing.T, c *rtnl.Conn, l *rtnl.Link) {
 	t.Helper()
-	if err := c.WaitUp(bounded(t), l.Index); err != nil {
+	if err := c.WaitUp(withTimeout(t), l.Index); err != nil {
 		t.Fatal(err)
 	}
 }
 
 func TestKernelAddr(t *testing.T) {
-	_, _, c, _, l, _ := pair(t, false)
+	_, _, c, _, l, _ := vethPair(t, false)
 	other, err := c.CreateLink(rtnl.LinkSpec{Name: "other", Kind: rtnl.Bridge{}})
 	if err != nil {
 		t.Fatal(err)
@@ -91,11 +91,11 @@ func TestKernelAddr(t *testing.T) {
 	wantErr(t, err, os.ErrNotExist)
 }
 
-// WaitAddrs returns when duplicate address detection ends; it takes about a second, and begins only
-// with a carrier.
+// WaitAddrs returns when duplicate address detection has ended. That takes about a second, and
+// starts when there is a carrier.
 func TestKernelWaitAddrs(t *testing.T) {
 	t.Parallel()
-	_, _, h, c, a, b := pair(t, false)
+	_, _, h, c, a, b := vethPair(t, false)
 	addr := rtnl.Addr{Prefix: netip.MustParsePrefix("2001:db8::2/64")}
 	if err := h.Do(rtnl.ChangeLink(a.Index, rtnl.LinkChange{Up: ptr(true)}), rtnl.NewAddr(a.Index, addr)); err != nil {
 		t.Fatal(err)
@@ -106,11 +106,11 @@ func TestKernelWaitAddrs(t *testing.T) {
 	if err := c.SetLink(b.Index, rtnl.LinkChange{Up: ptr(true)}); err != nil {
 		t.Fatal(err)
 	}
-	if err := h.WaitAddrs(bounded(t), a.Index); err != nil {
+	if err := h.WaitAddrs(withTimeout(t), a.Index); err != nil {
 		t.Fatal(err)
 	}
 	addrs, err := h.Addrs(a.Index)
-	if err != nil || len(addrs) < 2 { // the link-local one too
+	if err != nil || len(addrs) < 2 { // with the link-local address
 		t.Fatalf("got %+v, %v", addrs, err)
 	}
 	for _, a := range addrs {
@@ -122,24 +122,24 @@ func TestKernelWaitAddrs(t *testing.T) {
 
 func TestKernelDuplicateAddress(t *testing.T) {
 	t.Parallel()
-	_, cont, h, c, a, b := pair(t, true)
+	_, cont, h, c, a, b := vethPair(t, true)
 	prefix := netip.MustParsePrefix("2001:db8::2/64")
 	if err := c.AddAddr(b.Index, rtnl.Addr{Prefix: prefix, NoDAD: true}); err != nil {
 		t.Fatal(err)
 	}
-	carries(t, c, b)
+	waitCarrier(t, c, b)
 	kerneltest.Solicited(t, cont, prefix.Addr(), 1)
 	if err := h.AddAddr(a.Index, rtnl.Addr{Prefix: prefix}); err != nil {
 		t.Fatal(err)
 	}
-	wantErr(t, h.WaitAddrs(bounded(t), a.Index), rtnl.ErrDuplicateAddress)
+	wantErr(t, h.WaitAddrs(withTimeout(t), a.Index), rtnl.ErrDuplicateAddress)
 }
 
-// Without carrier an address stays tentative; the context ends the wait, and the socket works
+// Without a carrier an address stays tentative. The context ends the wait, and the socket is usable
 // afterwards.
 func TestKernelWaitAddrsCancelled(t *testing.T) {
 	t.Parallel()
-	_, _, h, _, a, _ := pair(t, false)
+	_, _, h, _, a, _ := vethPair(t, false)
 	if err := h.AddAddr(a.Index, rtnl.Addr{Prefix: netip.MustParsePrefix("2001:db8::2/64")}); err != nil {
 		t.Fatal(err)
 	}
@@ -153,7 +153,7 @@ func TestKernelWaitAddrsCancelled(t *testing.T) {
 
 // A notification of the kernel ends the wait.
 func TestKernelListen(t *testing.T) {
-	_, _, h, _, a, _ := pair(t, true)
+	_, _, h, _, a, _ := vethPair(t, true)
 	events, err := rtnl.Listen(h, unix.RTMGRP_IPV6_IFADDR)
 	if err != nil {
 		t.Fatal(err)
@@ -162,7 +162,7 @@ func TestKernelListen(t *testing.T) {
 	if err := h.AddAddr(a.Index, rtnl.Addr{Prefix: netip.MustParsePrefix("2001:db8::2/64"), NoDAD: true}); err != nil {
 		t.Fatal(err)
 	}
-	if err := events.Wait(bounded(t)); err != nil {
+	if err := events.Wait(withTimeout(t)); err != nil {
 		t.Error(err)
 	}
 }
@@ -171,7 +171,7 @@ func TestKernelWaitUp(t *testing.T) {
 	host, cont := kerneltest.NS(t), kerneltest.NS(t)
 	h, c := kerneltest.Dial(t, host), kerneltest.Dial(t, cont)
 	br := create(t, h, rtnl.LinkSpec{Name: "br", Kind: rtnl.Bridge{}, Up: true})
-	ctx := bounded(t)
+	ctx := withTimeout(t)
 	for name, master := range map[string]uint32{"port": br.Index, "alone": 0} {
 		link := create(t, h, rtnl.LinkSpec{Name: name, Up: true, Master: master, Peer: &rtnl.LinkSpec{Name: name, NS: cont}})
 		short, cancel := context.WithTimeout(ctx, 5*time.Millisecond)
@@ -195,9 +195,9 @@ func TestKernelWaitUp(t *testing.T) {
 	wantErr(t, h.WaitUp(ctx, 4711), os.ErrNotExist)
 }
 
-// LinksWith returns only the links with an address.
+// LinksWith returns the links with an address, and no others.
 func TestKernelLinksWith(t *testing.T) {
-	_, _, c, _, l, _ := pair(t, false)
+	_, _, c, _, l, _ := vethPair(t, false)
 	links, err := c.LinksWith(l.MAC)
 	if err != nil || len(links) != 1 || links[0].Name != l.Name {
 		t.Errorf("got %v, %v, want %s alone", links, err, l.Name)
@@ -207,9 +207,9 @@ func TestKernelLinksWith(t *testing.T) {
 	}
 }
 
-// AllAddrs returns the addresses of each link under its index.
+// AllAddrs returns the addresses of all links by index.
 func TestKernelAllAddrs(t *testing.T) {
-	_, _, c, _, l, _ := pair(t, false)
+	_, _, c, _, l, _ := vethPair(t, false)
 	other, err := c.CreateLink(rtnl.LinkSpec{Name: "other", Kind: rtnl.Bridge{}})
 	if err != nil {
 		t.Fatal(err)

@@ -16,10 +16,10 @@ import (
 	"cnibox/rtnl"
 )
 
-// A host that has the former owner's MAC for an address takes the new one from the announcement, at
-// once and for each family.
+// An announcement replaces the MAC address of the former owner in the neighbour table, for each
+// family.
 func TestKernelAnnounce(t *testing.T) {
-	host, cont, h, c, a, b := pair(t, true)
+	host, cont, h, c, a, b := vethPair(t, true)
 	addrs := []netip.Addr{netip.MustParseAddr("10.1.0.2"), netip.MustParseAddr("2001:db8::2")}
 	err := h.Do(
 		rtnl.NewAddr(a.Index, rtnl.Addr{Prefix: netip.MustParsePrefix("10.1.0.1/24")}),
@@ -33,12 +33,12 @@ func TestKernelAnnounce(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	carries(t, h, a)
-	carries(t, c, b)
+	waitCarrier(t, h, a)
+	waitCarrier(t, c, b)
 	neigh := dialNeigh(t, host)
 	old := net.HardwareAddr{2, 0xde, 0xad, 0, 0, 1}
 	for _, addr := range addrs {
-		know(t, neigh, a.Index, addr, old)
+		addNeighbour(t, neigh, a.Index, addr, old)
 	}
 	if err := cont.SetSysctls(rtnl.NDNotify(b.Name)); err != nil {
 		t.Fatal(err)
@@ -48,7 +48,7 @@ func TestKernelAnnounce(t *testing.T) {
 	}
 	for _, addr := range addrs {
 		kerneltest.Eventually(t, "the new MAC", func() error {
-			if got := known(t, neigh, a.Index, addr); !bytes.Equal(got, b.MAC) {
+			if got := neighbourMAC(t, neigh, a.Index, addr); !bytes.Equal(got, b.MAC) {
 				return fmt.Errorf("%s is known at %s, want %s", addr, got, b.MAC)
 			}
 			return nil
@@ -56,7 +56,7 @@ func TestKernelAnnounce(t *testing.T) {
 	}
 }
 
-// dialNeigh connects the library to a namespace.
+// dialNeigh opens a connection of the library in a namespace, since rtnl cannot add neighbours.
 func dialNeigh(t *testing.T, ns *netns.NS) *rtnetlink.Conn {
 	t.Helper()
 	c, err := rtnetlink.Dial(&netlink.Config{NetNS: ns.FD()})
@@ -67,8 +67,8 @@ func dialNeigh(t *testing.T, ns *netns.NS) *rtnetlink.Conn {
 	return c
 }
 
-// know adds a reachable neighbour.
-func know(t *testing.T, c *rtnetlink.Conn, link uint32, addr netip.Addr, mac net.HardwareAddr) {
+// addNeighbour adds a reachable neighbour.
+func addNeighbour(t *testing.T, c *rtnetlink.Conn, link uint32, addr netip.Addr, mac net.HardwareAddr) {
 	t.Helper()
 	m := &rtnetlink.NeighMessage{
 		Family: unix.AF_INET, Index: link, State: unix.NUD_REACHABLE,
@@ -82,8 +82,8 @@ func know(t *testing.T, c *rtnetlink.Conn, link uint32, addr netip.Addr, mac net
 	}
 }
 
-// known returns the MAC address that the neighbour table has for addr; nil: none.
-func known(t *testing.T, c *rtnetlink.Conn, link uint32, addr netip.Addr) net.HardwareAddr {
+// neighbourMAC returns the MAC address of addr in the neighbour table, or nil.
+func neighbourMAC(t *testing.T, c *rtnetlink.Conn, link uint32, addr netip.Addr) net.HardwareAddr {
 	t.Helper()
 	list, err := c.Neigh.List()
 	if err != nil {

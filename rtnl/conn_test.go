@@ -6,7 +6,7 @@ import (
 	"cnibox/internal/kerneltest"
 )
 
-// Each socket reports the same cookie for a namespace. Kernels before 5.14 have none.
+// Every socket reports the same cookie for a namespace. Kernels before 5.14 have none.
 func TestKernelConnNSCookie(t *testing.T) {
 	seen := map[uint64]bool{}
 	for range 2 {

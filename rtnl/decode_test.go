@@ -17,7 +17,7 @@ import (
 	"cnibox/internal/nlconn"
 )
 
-// message appends attributes to a fixed header.
+// message appends attributes to a header.
 func message(t testing.TB, header []byte, fn func(ae *netlink.AttributeEncoder)) []byte {
 	t.Helper()
 	b, err := encode(slices.Clone(header), fn)
@@ -27,7 +27,7 @@ func message(t testing.TB, header []byte, fn func(ae *netlink.AttributeEncoder))
 	return b
 }
 
-// linkMessage returns a message of the kernel about link #7.
+// linkMessage returns a kernel message about link #7.
 func linkMessage(t testing.TB, flags uint32, fn func(ae *netlink.AttributeEncoder)) []byte {
 	t.Helper()
 	header, err := (&rtnetlink.LinkMessage{Index: 7, Flags: flags}).MarshalBinary()
@@ -37,8 +37,8 @@ func linkMessage(t testing.TB, flags uint32, fn func(ae *netlink.AttributeEncode
 	return message(t, header, fn)
 }
 
-// The kernel's errnos for a missing object, by request.
-func TestAbsent(t *testing.T) {
+// The kernel's errno for a missing object depends on the request.
+func TestAsNotExist(t *testing.T) {
 	for name, tt := range map[string]struct {
 		errno   unix.Errno
 		request netlink.HeaderType
@@ -61,7 +61,7 @@ func TestAbsent(t *testing.T) {
 	}
 }
 
-// The bytes stand for: bridge vlan add dev #7 vid 5 pvid untagged; … vid 10-20.
+// The bytes are those of: bridge vlan add dev #7 vid 5 pvid untagged; … vid 10-20.
 func TestPortVLANs(t *testing.T) {
 	vlans := []VLANRange{{From: 5, PVID: true, Untagged: true}, {From: 10, To: 20}}
 	op := NewPortVLANs(7, vlans)
@@ -92,7 +92,7 @@ func TestPortVLANs(t *testing.T) {
 	}
 }
 
-// An old kernel ignores the filter of a dump, so rtnl filters again.
+// Old kernels ignore the filter of a dump, so rtnl filters the routes itself.
 func TestRouteFilterMatches(t *testing.T) {
 	r := Route{Dst: netip.MustParsePrefix("10.0.0.0/8"), Link: 3, Table: 254}
 	for f, want := range map[RouteFilter]bool{
@@ -127,7 +127,7 @@ func TestAddrBroadcast(t *testing.T) {
 	}
 }
 
-// Attributes of hardware, which no link that a test can create has.
+// Attributes of hardware, which no link made by a test has.
 func TestLinkOfHardware(t *testing.T) {
 	b := linkMessage(t, 0, func(ae *netlink.AttributeEncoder) {
 		ae.Bytes(unix.IFLA_ADDRESS, []byte{2, 0, 0, 0, 0, 9})
@@ -140,8 +140,8 @@ func TestLinkOfHardware(t *testing.T) {
 	}
 }
 
-// A link of a newer kernel: the attributes at the end are unknown. The request skips statistics,
-// since the library rejects statistics of an unknown length.
+// Attributes of newer kernels are ignored. Statistics are not requested, since the library rejects
+// them if their length is unknown.
 func TestLinkOfNewerKernel(t *testing.T) {
 	b := linkMessage(t, unix.IFF_UP, func(ae *netlink.AttributeEncoder) {
 		ae.String(unix.IFLA_IFNAME, "eth0")
@@ -161,8 +161,8 @@ func TestLinkOfNewerKernel(t *testing.T) {
 	}
 }
 
-// Attributes of a rule that Rule lacks set More; those that the kernel reports for every rule do
-// not.
+// Attributes that Rule does not represent set More, except those that the kernel reports for every
+// rule.
 func TestRuleMore(t *testing.T) {
 	plain := func(ae *netlink.AttributeEncoder) {
 		ae.Uint32(unix.FRA_TABLE, 100)
@@ -197,7 +197,7 @@ func TestRuleMore(t *testing.T) {
 	}
 }
 
-// FuzzDecode passes bytes that no kernel sends to all decoders: none may panic or hang.
+// FuzzDecode passes any bytes to all decoders: none may panic or hang.
 func FuzzDecode(f *testing.F) {
 	for _, op := range []Op{
 		NewLink(LinkSpec{Name: "a", Peer: &LinkSpec{Name: "b"}, MTU: 1}),

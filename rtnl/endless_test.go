@@ -14,15 +14,15 @@ import (
 	"cnibox/rtnl"
 )
 
-// A request ends with os.ErrDeadlineExceeded if there is no answer, or an endless series of
-// messages that are not an answer; so does each later request on the same socket.
-func TestKernelAnswersWithoutEnd(t *testing.T) {
+// A request without an answer, or with endless messages other than the answer, ends with
+// os.ErrDeadlineExceeded. So does each later one on the socket.
+func TestKernelRequestTimeout(t *testing.T) {
 	timeout := nlconn.Timeout
 	nlconn.Timeout = 20 * time.Millisecond
 	t.Cleanup(func() { nlconn.Timeout = timeout })
 	for name, answer := range map[string]func(kernel int, stop <-chan struct{}){
 		"never":   func(int, <-chan struct{}) {},
-		"forever": chatter,
+		"forever": sendNotifications,
 	} {
 		t.Run(name, func(t *testing.T) {
 			c := kerneltest.Dial(t, kerneltest.NS(t))
@@ -31,7 +31,7 @@ func TestKernelAnswersWithoutEnd(t *testing.T) {
 				t.Fatal(err)
 			}
 			limit := unix.NsecToTimeval(int64(nlconn.Timeout))
-			if name == "forever" { // the sender may not get to run for that long
+			if name == "forever" { // the sender may not run for that long
 				limit = unix.Timeval{}
 			}
 			err = errors.Join(unix.SetsockoptTimeval(pair[0], unix.SOL_SOCKET, unix.SO_RCVTIMEO, &limit), rtnl.Replace(c, pair[0]), unix.Close(pair[0]))
@@ -57,8 +57,8 @@ func TestKernelAnswersWithoutEnd(t *testing.T) {
 	}
 }
 
-// chatter sends notifications as fast as they are read, until it is stopped.
-func chatter(kernel int, stop <-chan struct{}) {
+// sendNotifications sends notifications until it is stopped.
+func sendNotifications(kernel int, stop <-chan struct{}) {
 	m := make([]byte, unix.SizeofNlMsghdr+unix.SizeofIfInfomsg)
 	binary.NativeEndian.PutUint32(m, uint32(len(m)))
 	binary.NativeEndian.PutUint16(m[4:], unix.RTM_NEWLINK)

@@ -9,7 +9,7 @@ import (
 	"cnibox/rtnl"
 )
 
-// netlink reports the same settings as the files below /proc/sys.
+// netlink and the files below /proc/sys report the same settings.
 func TestKernelSettings(t *testing.T) {
 	ns := kerneltest.NS(t)
 	c := kerneltest.Dial(t, ns)
@@ -53,7 +53,7 @@ func TestKernelSettings(t *testing.T) {
 	}
 }
 
-// A family that the kernel lacks is an error, not off.
+// A family that the kernel lacks is an error, not disabled forwarding.
 func TestKernelForwardsUnknownFamily(t *testing.T) {
 	c := kerneltest.Dial(t, kerneltest.NS(t))
 	if on, err := c.Forwards(unix.AF_BLUETOOTH); err == nil {

@@ -12,7 +12,7 @@ import (
 	"cnibox/rtnl"
 )
 
-// Matching links are deleted in one change, however many they are, and no other link.
+// All matching links are deleted in one change, and no others.
 func TestKernelDelLinks(t *testing.T) {
 	ns := kerneltest.NS(t)
 	c := kerneltest.Dial(t, ns)
@@ -46,7 +46,7 @@ func TestKernelDelLinks(t *testing.T) {
 	}
 }
 
-// A link that cannot be deleted, or grouped, does not prevent the deletion of the others.
+// If the group cannot be deleted, the links are deleted one by one.
 func TestKernelDelLinksOneByOne(t *testing.T) {
 	c := kerneltest.Dial(t, kerneltest.NS(t))
 	addPair(t, c, "gone0")
@@ -66,7 +66,7 @@ func TestKernelDelLinksOneByOne(t *testing.T) {
 	}
 }
 
-// A link that cannot be deleted is named in the error, and the others are deleted.
+// A link that cannot be deleted is reported with its index, and the others are deleted.
 func TestKernelDelLinksFailed(t *testing.T) {
 	c := kerneltest.Dial(t, kerneltest.NS(t))
 	addPair(t, c, "gone0")

@@ -7,12 +7,12 @@ import (
 	"cnibox/rtnl"
 )
 
-// A mode's name is parsed as it is formatted, "" is the default, and an invalid name is reported
-// with the word that users search for.
+// The name of a mode is parsed and formatted alike, "" is the default, and the error for an invalid
+// name has the words of the reference.
 func TestModeNames(t *testing.T) {
 	kinds := map[string]struct {
 		parse func(string) (string, error)
-		names []string // the default first
+		names []string // first the default
 	}{
 		"macvlan mode": {func(s string) (string, error) { m, err := rtnl.ParseMacvlanMode(s); return m.String(), err },
 			[]string{"bridge", "private", "vepa", "passthru"}},

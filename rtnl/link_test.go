@@ -19,7 +19,7 @@ import (
 
 func ptr[T any](v T) *T { return &v }
 
-// create creates a link or fails the test; it skips the test if the kernel lacks the kind.
+// create creates a link, which must succeed. It skips the test if the kernel lacks the link type.
 func create(t *testing.T, c *rtnl.Conn, s rtnl.LinkSpec) *rtnl.Link {
 	t.Helper()
 	l, err := c.CreateLink(s)
@@ -39,8 +39,8 @@ func wantErr(t *testing.T, err, want error) {
 	}
 }
 
-// A bridge, and a veth pair with one end as its port and the other end in another namespace: two
-// sends.
+// A veth pair with all attributes is made by one message: the host-side veth as a port of a bridge,
+// the peer in another namespace. The peer is not up, since the kernel refuses that.
 func TestKernelVethInOneSend(t *testing.T) {
 	host, cont := kerneltest.NS(t), kerneltest.NS(t)
 	h, c := kerneltest.Dial(t, host), kerneltest.Dial(t, cont)
@@ -66,8 +66,9 @@ func TestKernelVethInOneSend(t *testing.T) {
 	}
 }
 
-// The peer is gone at once when its namespace ends; the kernel deletes the link later.
-func TestKernelPeer(t *testing.T) {
+// Peer reports that the peer is gone as soon as its namespace ends, although the kernel deletes the
+// link later.
+func TestKernelPeerGone(t *testing.T) {
 	host := kerneltest.NS(t)
 	h := kerneltest.Dial(t, host)
 	cont, err := netns.New()
@@ -120,7 +121,7 @@ func TestKernelKinds(t *testing.T) {
 			parent := create(t, c, rtnl.LinkSpec{Name: "low", Index: 50, Peer: &rtnl.LinkSpec{Name: "low1"}})
 			tt.spec.Name = "x." + name
 			l := create(t, c, tt.spec)
-			if m, ok := l.Data.(rtnl.Macvlan); ok && m.BCQueueLen == 0 { // before Linux 5.11
+			if m, ok := l.Data.(rtnl.Macvlan); ok && m.BCQueueLen == 0 { // not reported before Linux 5.11
 				want := tt.want.(rtnl.Macvlan)
 				want.BCQueueLen = 0
 				tt.want = want
@@ -135,7 +136,7 @@ func TestKernelKinds(t *testing.T) {
 	}
 }
 
-// A macvlan is created in the container with a name that is taken on the host.
+// A macvlan can be created in the container under a name that exists on the host.
 func TestKernelMacvlanInContainer(t *testing.T) {
 	host, cont := kerneltest.NS(t), kerneltest.NS(t)
 	h, c := kerneltest.Dial(t, host), kerneltest.Dial(t, cont)
@@ -182,7 +183,7 @@ func TestKernelLinkChange(t *testing.T) {
 	if addrs, err := c.Addrs(l.Index); len(addrs) != 0 || err != nil {
 		t.Errorf("addrgenmode none: got %v, %v", addrs, err)
 	}
-	// Each flag is changed alone, and all other settings stay.
+	// Each change leaves all other settings unchanged.
 	if err := c.SetLink(l.Index, rtnl.LinkChange{Promisc: ptr(false), Alias: ptr("")}); err != nil {
 		t.Fatal(err)
 	}
@@ -197,7 +198,7 @@ func TestKernelLinkChange(t *testing.T) {
 	}
 }
 
-func TestKernelLinkAbsent(t *testing.T) {
+func TestKernelLinkNotExist(t *testing.T) {
 	c := kerneltest.Dial(t, kerneltest.NS(t))
 	for _, name := range []string{"", "none", "sixteen-bytes-xx", strings.Repeat("x", 300)} {
 		_, err := c.Link(name)
@@ -218,7 +219,7 @@ func TestKernelLinkAbsent(t *testing.T) {
 	}
 }
 
-// These links must be rejected before the kernel receives them.
+// Invalid links are refused before a message is sent.
 func TestKernelBadLinks(t *testing.T) {
 	ns := kerneltest.NS(t)
 	c := kerneltest.Dial(t, ns)
@@ -251,7 +252,7 @@ func TestKernelBadLinks(t *testing.T) {
 	}
 }
 
-// An existing link is not changed, and CreateLink returns os.ErrExist.
+// CreateLink returns os.ErrExist for an existing link, and does not change it.
 func TestKernelCreateLinkFails(t *testing.T) {
 	ns := kerneltest.NS(t)
 	c := kerneltest.Dial(t, ns)
@@ -266,7 +267,7 @@ func TestKernelCreateLinkFails(t *testing.T) {
 
 func TestKernelLinks(t *testing.T) {
 	c := kerneltest.Dial(t, kerneltest.NS(t))
-	const pairs = 150 // more than one datagram, and more than one batch
+	const pairs = 150 // more than one datagram and one batch have
 	ops := make([]rtnl.Op, pairs)
 	for i := range ops {
 		ops[i] = rtnl.NewLink(rtnl.LinkSpec{Name: "v" + string(rune('a'+i/26)) + string(rune('a'+i%26)), Peer: &rtnl.LinkSpec{}})
@@ -289,8 +290,8 @@ func TestKernelLinks(t *testing.T) {
 	}
 }
 
-// The changes before a fault are made, the later ones are not.
-func TestKernelDoFault(t *testing.T) {
+// Changes before a failed one are made, later ones are not.
+func TestKernelDoStopsAtFault(t *testing.T) {
 	c := kerneltest.Dial(t, kerneltest.NS(t))
 	boom := errors.New("boom")
 	fault.Hook = func(what string) error {
@@ -318,7 +319,7 @@ func TestKernelDoFault(t *testing.T) {
 	wantErr(t, err, boom)
 }
 
-// Each error has the text of its change, and the changes between them are made.
+// The error has the text of each failed change. The others are made.
 func TestKernelDoJoinsErrors(t *testing.T) {
 	c := kerneltest.Dial(t, kerneltest.NS(t))
 	err := c.Do(
@@ -337,8 +338,8 @@ func TestKernelDoJoinsErrors(t *testing.T) {
 	}
 }
 
-// All errors are reported, also those of more messages than one send has.
-func TestKernelDoManyRefusals(t *testing.T) {
+// All errors are reported, even of more messages than are sent at once.
+func TestKernelDoReportsAllErrors(t *testing.T) {
 	c := kerneltest.Dial(t, kerneltest.NS(t))
 	const n = 300
 	ops := make([]rtnl.Op, n)
@@ -364,7 +365,7 @@ func TestKernelPortVLANs(t *testing.T) {
 	port := create(t, c, rtnl.LinkSpec{Name: "p", Master: br.Index, Peer: &rtnl.LinkSpec{}})
 	kerneltest.Need(t, "CONFIG_BRIDGE_VLAN_FILTERING", func() error {
 		err := c.SetLink(br.Index, rtnl.LinkChange{VLANFiltering: ptr(true)})
-		if err != nil { // then a port returns the same error
+		if err != nil { // and a port returns the same error
 			wantErr(t, c.Do(rtnl.NewPortVLANs(port.Index, []rtnl.VLANRange{{From: 5}})), unix.EOPNOTSUPP)
 		}
 		return err

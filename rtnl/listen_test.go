@@ -14,7 +14,7 @@ import (
 	"cnibox/rtnl"
 )
 
-// Listening sockets are found with their address, connected ones are not.
+// Listening sockets are returned with their address, connected ones are not.
 func TestKernelListeners(t *testing.T) {
 	ns := kerneltest.NS(t)
 	kerneltest.LoUp(t, ns)

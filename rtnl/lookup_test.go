@@ -10,10 +10,10 @@ import (
 	"cnibox/rtnl"
 )
 
-// LookupRoute returns the entry of the table, not the route to the one address, and follows routing
-// rules.
+// LookupRoute follows routing rules and returns the route in the table, not that for the single
+// address.
 func TestKernelLookupRoute(t *testing.T) {
-	c, link := routed(t)
+	c, link := linkWithAddrs(t)
 	for _, r := range []rtnl.Route{
 		{Dst: netip.MustParsePrefix("192.0.2.0/24"), GW: netip.MustParseAddr("10.1.0.1")},
 		{Dst: netip.MustParsePrefix("192.0.2.0/25"), GW: netip.MustParseAddr("10.1.0.2"), Table: 100},
@@ -46,13 +46,13 @@ func TestKernelLookupRoute(t *testing.T) {
 	wantErr(t, err, unix.ENETUNREACH)
 	_, err = c.LookupRoute(rtnl.Lookup{Dst: to("198.51.100.1:0")})
 	wantErr(t, err, unix.EACCES)
-	_, err = c.LookupRoute(rtnl.Lookup{Dst: to("192.0.2.7:0"), Src: to("198.18.0.1:0"), In: link}) // it does not forward
+	_, err = c.LookupRoute(rtnl.Lookup{Dst: to("192.0.2.7:0"), Src: to("198.18.0.1:0"), In: link}) // forwarding is disabled
 	wantErr(t, err, unix.EHOSTUNREACH)
 }
 
-// An address without a neighbour entry; states have the names of ip(8).
+// An address may have no neighbour entry. The names of states are those of ip(8).
 func TestKernelNeighbour(t *testing.T) {
-	c, link := routed(t)
+	c, link := linkWithAddrs(t)
 	none, err := c.Neighbour(netip.MustParseAddr("10.1.0.77"), link)
 	if err != nil || none.Usable() || none.StateText() != "none" {
 		t.Errorf("got %+v, %v", none, err)

@@ -11,8 +11,8 @@ import (
 	"cnibox/rtnl"
 )
 
-// shaped returns a socket with a veth that can be shaped and an IFB.
-func shaped(t *testing.T) (c *rtnl.Conn, veth, ifb *rtnl.Link) {
+// vethAndIFB returns a socket, a veth and an IFB.
+func vethAndIFB(t *testing.T) (c *rtnl.Conn, veth, ifb *rtnl.Link) {
 	t.Helper()
 	c = kerneltest.Dial(t, kerneltest.NS(t))
 	veth = create(t, c, rtnl.LinkSpec{Name: "v0", Peer: &rtnl.LinkSpec{Name: "v1"}, Up: true})
@@ -24,7 +24,7 @@ func shaped(t *testing.T) (c *rtnl.Conn, veth, ifb *rtnl.Link) {
 }
 
 func TestKernelTokenBucket(t *testing.T) {
-	c, veth, _ := shaped(t)
+	c, veth, _ := vethAndIFB(t)
 	root, ingress, err := c.Qdiscs(veth.Index)
 	if err != nil || root != nil || ingress != nil {
 		t.Fatalf("before: got %+v, %+v, %v", root, ingress, err)
@@ -57,7 +57,7 @@ func TestKernelTokenBucket(t *testing.T) {
 }
 
 func TestKernelRedirect(t *testing.T) {
-	c, veth, ifb := shaped(t)
+	c, veth, ifb := vethAndIFB(t)
 	if to, err := c.Redirects(veth.Index); err != nil || to != nil {
 		t.Errorf("without anything: got %v, %v", to, err)
 	}
@@ -84,9 +84,9 @@ func TestKernelRedirect(t *testing.T) {
 	}
 }
 
-// Fair queueing is added below the token bucket, which keeps its own settings.
+// fq_codel is added below the token bucket filter, which keeps its settings.
 func TestKernelFQCodel(t *testing.T) {
-	c, veth, _ := shaped(t)
+	c, veth, _ := vethAndIFB(t)
 	want := rtnl.TBF{Rate: 1e6, Burst: 10000, Limit: 35000}
 	if err := c.Do(rtnl.NewTBF(veth.Index, want)); err != nil {
 		t.Fatal(err)
@@ -108,13 +108,13 @@ func TestKernelVRF(t *testing.T) {
 	if vrf.Kind != "vrf" || vrf.Data != (rtnl.VRF{Table: 1000}) || !vrf.Up {
 		t.Errorf("got %+v", vrf)
 	}
-	big := int64(1) << 40 // 0 where int has 32 bits
+	big := int64(1) << 40 // 0 as a 32-bit int
 	for _, table := range []int{0, -1, int(big)} {
 		wantErr(t, c.AddLink(rtnl.LinkSpec{Name: "red", Kind: rtnl.VRF{Table: table}}), unix.EINVAL)
 	}
 }
 
-// The ID of a namespace identifies the other end of a veth pair.
+// The ID of a namespace leads to the peer of a veth.
 func TestKernelNSID(t *testing.T) {
 	host, cont, other := kerneltest.NS(t), kerneltest.NS(t), kerneltest.NS(t)
 	c := kerneltest.Dial(t, host)

@@ -10,8 +10,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// The bytes are those that tc(8) 6.1 sends for the commands, except for the rate tables that it
-// adds to a tbf, and the burst, which it encodes in ticks.
+// The bytes are those that tc(8) 6.1 sends for the commands, without the rate tables of tbf, and
+// with the burst in bytes instead of ticks.
 func TestTrafficControlMessages(t *testing.T) {
 	if binary.NativeEndian.Uint16([]byte{1, 0}) != 1 {
 		t.Skip("SKIPPED: the bytes are those of a little-endian machine")
@@ -83,7 +83,7 @@ func TestTrafficControlRefuses(t *testing.T) {
 	}
 }
 
-// Same accepts the kernel's rounding, and no other difference.
+// Same ignores the kernel's rounding, and no other difference.
 func TestTBFSame(t *testing.T) {
 	want := TBF{Rate: 1e6, Burst: 10000, Limit: 35000}
 	for name, tt := range map[string]struct {
@@ -104,7 +104,7 @@ func TestTBFSame(t *testing.T) {
 	}
 }
 
-// FuzzTrafficControl passes bytes that no kernel sends to the decoders.
+// FuzzTrafficControl passes any bytes to the decoders.
 func FuzzTrafficControl(f *testing.F) {
 	f.Add(NewTBF(7, TBF{Rate: 1e10, Burst: 1, Limit: 1}).req.Data)
 	f.Add(NewRedirect(7, 9).req.Data)

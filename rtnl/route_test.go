@@ -11,10 +11,10 @@ import (
 	"cnibox/rtnl"
 )
 
-// routed returns a socket and a link that is up, with an address of each family.
-func routed(t *testing.T) (*rtnl.Conn, uint32) {
+// linkWithAddrs returns a socket and a link that is up and has an address of each family.
+func linkWithAddrs(t *testing.T) (*rtnl.Conn, uint32) {
 	t.Helper()
-	_, _, c, _, l, _ := pair(t, true)
+	_, _, c, _, l, _ := vethPair(t, true)
 	err := c.Do(
 		rtnl.NewAddr(l.Index, rtnl.Addr{Prefix: netip.MustParsePrefix("10.1.0.2/24")}),
 		rtnl.NewAddr(l.Index, rtnl.Addr{Prefix: netip.MustParsePrefix("2001:db8::2/64"), NoDAD: true}))
@@ -25,11 +25,11 @@ func routed(t *testing.T) (*rtnl.Conn, uint32) {
 }
 
 func TestKernelRoute(t *testing.T) {
-	c, link := routed(t)
+	c, link := linkWithAddrs(t)
 	prefix, addr := netip.MustParsePrefix, netip.MustParseAddr
 	tests := map[string]struct {
 		give rtnl.Route
-		want rtnl.Route // with the values that the kernel adds
+		want rtnl.Route // with the kernel's default values
 	}{
 		"IPv4 default": {
 			rtnl.Route{Dst: prefix("0.0.0.0/0"), GW: addr("10.1.0.1"), Link: link},
@@ -72,7 +72,7 @@ func TestKernelRoute(t *testing.T) {
 				t.Fatal(err)
 			}
 			wantErr(t, c.AddRoute(tt.give), os.ErrExist)
-			want := filled(tt.give, tt.want)
+			want := withDefaults(tt.give, tt.want)
 			got, err := c.Routes(rtnl.RouteFilter{Link: want.Link, Table: want.Table, Dst: want.Dst})
 			if err != nil || len(got) != 1 {
 				t.Fatalf("got %+v, %v; want one route", got, err)
@@ -92,8 +92,8 @@ func TestKernelRoute(t *testing.T) {
 	}
 }
 
-// filled adds the kernel's values to a route.
-func filled(r, by rtnl.Route) rtnl.Route {
+// withDefaults adds the kernel's default values to a route.
+func withDefaults(r, by rtnl.Route) rtnl.Route {
 	r.Scope = by.Scope
 	if r.Priority == 0 {
 		r.Priority = by.Priority
@@ -114,7 +114,7 @@ func filled(r, by rtnl.Route) rtnl.Route {
 }
 
 func TestKernelReplaceRoute(t *testing.T) {
-	c, link := routed(t)
+	c, link := linkWithAddrs(t)
 	dst := netip.MustParsePrefix("0.0.0.0/0")
 	for _, gw := range []string{"10.1.0.1", "10.1.0.3"} {
 		if err := c.Do(rtnl.ReplaceRoute(rtnl.Route{Dst: dst, GW: netip.MustParseAddr(gw), Link: link})); err != nil {
@@ -127,9 +127,9 @@ func TestKernelReplaceRoute(t *testing.T) {
 	}
 }
 
-// Unset fields of a route to delete match any value: scope, gateway, metric.
+// Unset fields of a route to delete match any scope, gateway and metric.
 func TestKernelDropRouteByDestination(t *testing.T) {
-	c, link := routed(t)
+	c, link := linkWithAddrs(t)
 	for _, r := range []rtnl.Route{
 		{Dst: netip.MustParsePrefix("192.0.2.0/24"), Link: link, Scope: ptr(uint8(unix.RT_SCOPE_HOST))},
 		{Dst: netip.MustParsePrefix("192.0.2.0/24"), GW: netip.MustParseAddr("10.1.0.1"), Priority: 7},
@@ -142,7 +142,7 @@ func TestKernelDropRouteByDestination(t *testing.T) {
 }
 
 func TestKernelRoutesFilter(t *testing.T) {
-	c, link := routed(t)
+	c, link := linkWithAddrs(t)
 	tests := map[string]struct {
 		filter rtnl.RouteFilter
 		want   []string
@@ -170,7 +170,7 @@ func TestKernelRoutesFilter(t *testing.T) {
 }
 
 func TestKernelRouteTo(t *testing.T) {
-	c, link := routed(t)
+	c, link := linkWithAddrs(t)
 	if err := c.AddRoute(rtnl.Route{Dst: netip.MustParsePrefix("192.0.2.0/24"), GW: netip.MustParseAddr("10.1.0.1")}); err != nil {
 		t.Fatal(err)
 	}

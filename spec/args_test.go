@@ -8,14 +8,14 @@ import (
 	"testing"
 )
 
-// Vectors A.5. Where the reference fails for an unknown key, we warn, and what
-// it calls an invalid pair is one only without "=" or without a key.
+// Unlike in the reference, an unknown key causes a warning, and a pair is invalid only without "="
+// or without a key.
 func TestParseArgs(t *testing.T) {
 	tests := []struct {
 		in   string
 		want Args
-		text string // of the error
-		warn string // for unknown keys
+		text string // part of the error
+		warn string // warning of unknown keys
 	}{
 		{in: "", want: Args{}},
 		{in: "IP=1", want: Args{"IP": "1"}},
@@ -60,7 +60,7 @@ func TestParseArgs(t *testing.T) {
 	}
 }
 
-// external is an invoker for which these plugins are external.
+// external is an invoker to which these plugins are external.
 type external []string
 
 func (s external) Invoke(context.Context, string, *Request) (*Result, error) { return nil, nil }
@@ -71,9 +71,9 @@ func (s external) Find(plugin string) (*Plugin, error) {
 	return &Plugin{IPAM: true}, nil
 }
 
-// A key is unknown if no configuration of the list names it, and if no external plugin
-// gets it.
-func TestUnknownArgsOfAList(t *testing.T) {
+// A key is unknown if no configuration of the list has it as a value, and no external plugin gets
+// it.
+func TestUnknownArgsOfList(t *testing.T) {
 	const lan, from = `{"name":"n","type":"bridge","ipam":{"type":"%s"}}`, `{"name":"n","type":"x","provide":[{"fromArg":"HOST"}]}`
 	tests := map[string]struct {
 		ipam, second string
@@ -103,9 +103,8 @@ func TestUnknownArgsOfAList(t *testing.T) {
 	}
 }
 
-// A runtime's environment may hold anything when the verb is not about an
-// attachment.
-func TestArgsOfOtherVerbs(t *testing.T) {
+// Verbs without an attachment ignore CNI_ARGS and the other variables of one.
+func TestArgsIgnoredWithoutAttachment(t *testing.T) {
 	r := request(t, Status, `{"cniVersion":"1.1.0","name":"n"}`, "CNI_ARGS", "junk", "CNI_CONTAINERID", "../x")
 	if r.ContainerID != "" || r.IfName != "" {
 		t.Errorf("got attachment %v, want the network alone", r.Attachment)

@@ -52,8 +52,8 @@ func TestDecode(t *testing.T) {
 	}
 }
 
-// The order of precedence (docs/decisions.md), each place alone and against the next.
-func TestMAC(t *testing.T) {
+// The order of precedence (docs/decisions.md): each source alone, and against the next one.
+func TestMACPrecedence(t *testing.T) {
 	const rc, cni, key = `"runtimeConfig":{"mac":"02:00:00:00:00:01"}`, `"args":{"cni":{"mac":"02-00-00-00-00-02"}}`, `"mac":"02:00:00:00:00:04"`
 	const arg = "MAC=02:00:00:00:00:03"
 	tests := map[string]struct {
@@ -61,21 +61,21 @@ func TestMAC(t *testing.T) {
 		want          string
 		code          int
 	}{
-		"none":          {`"x":1`, "", "", 0},
-		"all":           {rc + "," + cni + "," + key, arg, "02:00:00:00:00:01", 0},
-		"capitals":      {`"RuntimeConfig":{"Mac":"02:00:00:00:00:01"},` + key, arg, "02:00:00:00:00:01", 0},
-		"args.cni":      {cni + "," + key, arg, "02:00:00:00:00:02", 0},
-		"CNI_ARGS":      {key, arg, "02:00:00:00:00:03", 0},
-		"key":           {key, "", "02:00:00:00:00:04", 0},
-		"empty is none": {`"runtimeConfig":{"mac":""},` + key, "MAC=", "02:00:00:00:00:04", 0},
-		"InfiniBand":    {`"mac":"80:00:02:08:fe:80:00:00:00:00:00:00:02:03:c9:03:00:31:70:f1"`, "", "80:00:02:08:fe:80:00:00:00:00:00:00:02:03:c9:03:00:31:70:f1", 0},
-		"multicast":     {`"mac":"01:00:5e:00:00:01"`, "", "multicast", CodeConfig},
-		"zero":          {`"mac":"00:00:00:00:00:00"`, "", "is not a MAC address of an interface", CodeConfig},
-		"8 octets":      {`"mac":"02:00:00:00:00:00:00:01"`, "", "6 octets", CodeConfig},
-		"junk":          {`"runtimeConfig":{"mac":"x"}`, "", `runtimeConfig.mac: "x" is not`, CodeConfig},
-		"bad CNI_ARGS":  {`"x":1`, "MAC=x", `CNI_ARGS: MAC: "x"`, CodeEnv},
-		"a number":      {`"runtimeConfig":{"mac":1}`, "", `"runtimeConfig.mac" is a number`, CodeConfig},
-		"other args":    {`"args":{"podman_labels":[1],"cni":{"labels":[]}}`, "", "", 0},
+		"none":             {`"x":1`, "", "", 0},
+		"all":              {rc + "," + cni + "," + key, arg, "02:00:00:00:00:01", 0},
+		"capitals":         {`"RuntimeConfig":{"Mac":"02:00:00:00:00:01"},` + key, arg, "02:00:00:00:00:01", 0},
+		"args.cni":         {cni + "," + key, arg, "02:00:00:00:00:02", 0},
+		"CNI_ARGS":         {key, arg, "02:00:00:00:00:03", 0},
+		"key":              {key, "", "02:00:00:00:00:04", 0},
+		"empty is ignored": {`"runtimeConfig":{"mac":""},` + key, "MAC=", "02:00:00:00:00:04", 0},
+		"InfiniBand":       {`"mac":"80:00:02:08:fe:80:00:00:00:00:00:00:02:03:c9:03:00:31:70:f1"`, "", "80:00:02:08:fe:80:00:00:00:00:00:00:02:03:c9:03:00:31:70:f1", 0},
+		"multicast":        {`"mac":"01:00:5e:00:00:01"`, "", "multicast", CodeConfig},
+		"zero":             {`"mac":"00:00:00:00:00:00"`, "", "is not a MAC address of an interface", CodeConfig},
+		"8 octets":         {`"mac":"02:00:00:00:00:00:00:01"`, "", "6 octets", CodeConfig},
+		"junk":             {`"runtimeConfig":{"mac":"x"}`, "", `runtimeConfig.mac: "x" is not`, CodeConfig},
+		"bad CNI_ARGS":     {`"x":1`, "MAC=x", `CNI_ARGS: MAC: "x"`, CodeEnv},
+		"a number":         {`"runtimeConfig":{"mac":1}`, "", `"runtimeConfig.mac" is a number`, CodeConfig},
+		"other args":       {`"args":{"podman_labels":[1],"cni":{"labels":[]}}`, "", "", 0},
 	}
 	for name, tt := range tests {
 		t.Run(name, func(t *testing.T) {
@@ -88,8 +88,9 @@ func TestMAC(t *testing.T) {
 	}
 }
 
-// An exec'd plugin gets all but the protocol's keys, and numbers as they came.
-func TestWire(t *testing.T) {
+// The configuration for an external plugin has all keys except those of the protocol, and unchanged
+// numbers.
+func TestWireKeepsKeys(t *testing.T) {
 	r := request(t, Add, `{"name":"n", "cniVersion":"0.4.0", "big":9007199254740993, "f":1.10, "t":"<\u00e4>", "d":1,"d":2,`+
 		` "PrevResult":{"cniVersion":"1.1.0","interfaces":[{"name":"a","mtu":1400}],"x":{"y":1.0}}, "z":[ 1 ]}`)
 	got, err := r.Wire()
@@ -107,7 +108,7 @@ func TestWire(t *testing.T) {
 	}
 }
 
-// Below 0.3.0 a prevResult without an address is still one.
+// Before 0.3.0 a prevResult without an address is passed as well.
 func TestWireOfOldVersion(t *testing.T) {
 	r := request(t, Add, `{"name":"n","cniVersion":"0.2.0","prevResult":{"cniVersion":"1.0.0","interfaces":[{"name":"lo"}]}}`)
 	got, err := r.Wire()

@@ -6,8 +6,8 @@ import (
 	"testing"
 )
 
-// The capability dns is in the place of the configuration's, in both documented shapes and
-// in the letters that containerd sends; an empty one is none.
+// The capability dns replaces the dns of the configuration, in both documented forms and with
+// containerd's capital letters, unless it is empty.
 func TestCapabilityDNS(t *testing.T) {
 	conf := DNS{Nameservers: []string{"10.0.0.1"}, Domain: "conf"}
 	asked := DNS{Nameservers: []string{"10.0.0.2", "fd00::2"}, Search: []string{"a.example", "b.example"}, Options: []string{"ndots:5"}}
@@ -45,9 +45,8 @@ func TestCapabilityDNS(t *testing.T) {
 	}
 }
 
-// Members of args.cni are for the plugins that read them: of any other type they are not errors of the
-// plugins that do not.
-func TestArgsFree(t *testing.T) {
+// A plugin ignores members of args.cni that other plugins read, even of another type.
+func TestArgsOfOtherPlugins(t *testing.T) {
 	for _, args := range []string{
 		`5`, `null`, `{"cni":[]}`, `{"podman_labels":5,"cni":null}`,
 		`{"cni":{"labels":{"app":"web"}}}`, `{"cni":{"labels":[{"key":"app","value":1}]}}`,
@@ -62,8 +61,8 @@ func TestArgsFree(t *testing.T) {
 	}
 }
 
-// A network's name has 200 bytes at most, as in the schema; what an earlier release has
-// attached to one with a longer name is still released.
+// A network name has at most 200 bytes, as in the schema. DEL and GC accept a longer one, which an
+// earlier release may have attached.
 func TestNetworkNameLength(t *testing.T) {
 	for n, verbs := range map[int]map[Verb]bool{
 		200: {Add: true, Check: true, Get: true, Status: true, GC: true, Del: true},

@@ -6,7 +6,7 @@ import (
 	"testing"
 )
 
-// The numbers are those of the reference's observed answers, vectors A.1.
+// Codes and messages are those of the reference, as observed.
 func TestReadCall(t *testing.T) {
 	none := []string{"CNI_CONTAINERID", "", "CNI_NETNS", "", "CNI_IFNAME", "", "CNI_PATH", ""}
 	tests := map[string]struct {
@@ -15,23 +15,23 @@ func TestReadCall(t *testing.T) {
 		code  int
 		text  string
 	}{
-		"complete":               {verb: Add},
-		"1 no command":           {verb: "", pairs: []string{"CNI_IFNAME", "a/b"}},
-		"2 version with dummies": {verb: GetVersion, pairs: []string{"CNI_IFNAME", "a/b", "CNI_CONTAINERID", ""}},
-		"3 unknown command":      {verb: "NOPE", pairs: none},
-		"5 nothing else, and CNI_PATH is optional": {Add, none, CodeEnv,
+		"complete":             {verb: Add},
+		"no command":           {verb: "", pairs: []string{"CNI_IFNAME", "a/b"}},
+		"version with dummies": {verb: GetVersion, pairs: []string{"CNI_IFNAME", "a/b", "CNI_CONTAINERID", ""}},
+		"unknown command":      {verb: "NOPE", pairs: none},
+		"nothing else, and CNI_PATH is optional": {Add, none, CodeEnv,
 			"[CNI_CONTAINERID,CNI_NETNS,CNI_IFNAME]"},
-		"6 bad container ID before what is missing": {Add, append(slices.Clone(none), "CNI_CONTAINERID", "%x"), CodeEnv,
+		"bad container ID before what is missing": {Add, append(slices.Clone(none), "CNI_CONTAINERID", "%x"), CodeEnv,
 			`invalid characters in containerID; CNI_CONTAINERID is "%x"`},
-		"7 bad name before what is missing": {Add, append(slices.Clone(none), "CNI_IFNAME", "a/b"), CodeEnv,
+		"bad name before what is missing": {Add, append(slices.Clone(none), "CNI_IFNAME", "a/b"), CodeEnv,
 			"whitespace"},
-		"8 16 bytes":           {Add, []string{"CNI_IFNAME", "abcdefghijklmnop"}, CodeEnv, "interface name is too long; interface name should be less than 16 characters"},
-		"9 dots":               {Del, []string{"CNI_IFNAME", ".."}, CodeEnv, ". or .."},
-		"10 DEL without netns": {verb: Del, pairs: []string{"CNI_NETNS", ""}},
-		"11 DEL without path":  {verb: Del, pairs: []string{"CNI_PATH", ""}},
-		"CHECK without netns":  {Check, []string{"CNI_NETNS", ""}, CodeEnv, "[CNI_NETNS]"},
-		"GET without netns":    {Get, []string{"CNI_NETNS", ""}, CodeEnv, "[CNI_NETNS]"},
-		"GC needs no names":    {verb: GC, pairs: none},
+		"16 bytes":            {Add, []string{"CNI_IFNAME", "abcdefghijklmnop"}, CodeEnv, "interface name is too long; interface name should be less than 16 characters"},
+		"dots":                {Del, []string{"CNI_IFNAME", ".."}, CodeEnv, ". or .."},
+		"DEL without netns":   {verb: Del, pairs: []string{"CNI_NETNS", ""}},
+		"DEL without path":    {verb: Del, pairs: []string{"CNI_PATH", ""}},
+		"CHECK without netns": {Check, []string{"CNI_NETNS", ""}, CodeEnv, "[CNI_NETNS]"},
+		"GET without netns":   {Get, []string{"CNI_NETNS", ""}, CodeEnv, "[CNI_NETNS]"},
+		"GC needs no names":   {verb: GC, pairs: none},
 		"STATUS needs no names, and looks at none": {verb: Status, pairs: []string{"CNI_CONTAINERID", "../x"}},
 	}
 	for name, tt := range tests {
@@ -42,7 +42,7 @@ func TestReadCall(t *testing.T) {
 	}
 }
 
-func TestOverride(t *testing.T) {
+func TestNetNSOverride(t *testing.T) {
 	for text, want := range map[string]bool{"": false, "0": false, "yes": false, "1": true, "true": true, "TRUE": true} {
 		c, err := ReadCall(env(Add, "CNI_NETNS_OVERRIDE", text))
 		if err != nil || c.NetNSOverride != want {
@@ -71,7 +71,7 @@ func TestEnviron(t *testing.T) {
 	}
 }
 
-func TestFolders(t *testing.T) {
+func TestPathDirectories(t *testing.T) {
 	if got := directories(":/a::/b:"); !slices.Equal(got, []string{"/a", "/b"}) {
 		t.Errorf("got %q", got)
 	}

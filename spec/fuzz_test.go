@@ -10,7 +10,7 @@ import (
 	"cnibox/internal/schematest"
 )
 
-// What NewRequest takes can be handed on: the wire form is read the same.
+// The wire form of an accepted request is parsed to the same request.
 func FuzzNewRequest(f *testing.F) {
 	f.Add("ADD", []byte(seedConf), "IP=1;X")
 	f.Add("GC", []byte(`{"name":"n","cniVersion":"1.1.0","cni.dev/valid-attachments":[{"containerID":"c","ifname":"e"}]}`), "")
@@ -50,7 +50,7 @@ func FuzzNewRequest(f *testing.F) {
 	})
 }
 
-// Each version's form of what was read is read again as the same.
+// The encoding of a parsed result in each version is parsed to the same result.
 func FuzzParseResult(f *testing.F) {
 	f.Add([]byte(seedResult))
 	for _, doc := range []string{richA, richB, richD} {
@@ -104,14 +104,14 @@ func FuzzParseArgs(f *testing.F) {
 	})
 }
 
-// What is merged has what was set, has not what was removed, and keeps the rest.
+// A merged object has the new member, lacks the removed one, and keeps the others.
 func FuzzMerge(f *testing.F) {
 	f.Add([]byte(seedConf), "name", []byte(`"x"`), "ipam")
 	f.Add([]byte(`{"a":{"b":"}\""},"A":[1e5,{"c":[]}],"\u0061":null}`), "z", []byte(` [ 1 ] `), "a")
 	f.Fuzz(func(t *testing.T, obj []byte, key string, value []byte, remove string) {
 		out, err := Merge(obj, map[string]any{key: json.RawMessage(value)}, remove)
 		if err != nil || !utf8.ValidString(key+remove) {
-			return // a program's own constants, which are UTF-8
+			return // keys are constants of the program, in UTF-8
 		}
 		var before, after map[string]json.RawMessage
 		if json.Unmarshal(obj, &before) != nil || json.Unmarshal(out, &after) != nil {

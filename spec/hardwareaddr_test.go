@@ -5,9 +5,9 @@ import (
 	"testing"
 )
 
-// An address of Ethernet or InfiniBand is read in every notation of package net; an
-// EUI-64 in none.
-func TestHardwareAddr(t *testing.T) {
+// Addresses of Ethernet and InfiniBand are parsed in every notation of package net, an EUI-64 in
+// none.
+func TestHardwareAddrNotations(t *testing.T) {
 	const ethernet, infiniband = "02:00:5e:10:00:01", "00:00:00:00:fe:80:00:00:00:00:00:00:02:00:5e:10:00:00:00:01"
 	tests := map[string]string{
 		ethernet: ethernet, "02:00:5E:10:00:aF": "02:00:5e:10:00:af", "02-00-5e-10-00-01": ethernet, "0200.5e10.0001": ethernet, "02005e100001": ethernet,
@@ -32,8 +32,8 @@ func TestHardwareAddr(t *testing.T) {
 	}
 }
 
-// Results name addresses of all kinds of links, EUI-64 with colons as well.
-func TestResultMAC(t *testing.T) {
+// A result may have addresses of all types of links, also an EUI-64 with colons.
+func TestResultMACOfAnyLink(t *testing.T) {
 	for text, ok := range map[string]bool{
 		"02:00:00:00:00:01": true, "02-00-00-00-00-01": true, "0a:00:00:01": true, "02:00:5e:10:00:00:00:01": true,
 		"02-00-5e-10-00-00-00-01": false, "0200.5e10.0000.0001": false, "02:00:00:00:00": false, "x": false,

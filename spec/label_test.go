@@ -5,8 +5,8 @@ import (
 	"testing"
 )
 
-// A label is of one network alone, whatever fits into it.
-func TestLabelOf(t *testing.T) {
+// A label belongs to exactly one network, even if it is truncated.
+func TestLabelOfOneNetwork(t *testing.T) {
 	long := strings.Repeat("n", 190)
 	names := []string{"net42889", "net14758", "net1", "net1.1", "n", long, long[:180], long + "-8493", long + "-38363"}
 	for _, max := range []int{91, 127, 255} {
@@ -30,7 +30,7 @@ func TestLabelOf(t *testing.T) {
 	}
 }
 
-// LabelNames has the names of a label that has all of them.
+// LabelNames returns the names of a label that was not truncated.
 func TestLabelNames(t *testing.T) {
 	a := Attachment{Network: "net1", ContainerID: "c1", IfName: "eth0"}
 	if got, ok := LabelNames(a.Label(255)); !ok || got != a {
@@ -44,7 +44,7 @@ func TestLabelNames(t *testing.T) {
 	}
 }
 
-// A revision that derives other keys can no longer find what an earlier one created.
+// With other keys, a new version would not find what an earlier one has created.
 func TestKeyNeverChanges(t *testing.T) {
 	a := Attachment{Network: "net1", ContainerID: "c1", IfName: "eth0"}
 	if got, want := a.Key(), "8e48f37d294f9e4a4bb08eb2"; got != want {

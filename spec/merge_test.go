@@ -42,7 +42,7 @@ func TestMerge(t *testing.T) {
 	}
 }
 
-func TestMergeLeavesItsArguments(t *testing.T) {
+func TestMergeKeepsArguments(t *testing.T) {
 	remove := append(make([]string, 0, 4), "a", "b")
 	obj := []byte(`{"a":1,"c":2}`)
 	if _, err := Merge(obj, map[string]any{"c": 3}, remove[:1]...); err != nil {

@@ -9,7 +9,7 @@ import (
 	"cnibox/spec"
 )
 
-// What is opened, refused and passed over, by verb.
+// The outcome of OpenNS and OpenNSIfExists depends on the verb and the path.
 func TestKernelOpenNS(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "file")
 	if err := os.WriteFile(file, nil, 0o600); err != nil {
@@ -19,15 +19,15 @@ func TestKernelOpenNS(t *testing.T) {
 	const own = "/proc/thread-self/ns/net"
 	for name, tt := range map[string]struct {
 		call          spec.Call
-		open, ifThere int // codes
+		open, ifThere int // error codes of OpenNS, OpenNSIfExists; 0: none
 	}{
-		"a namespace": {spec.Call{Verb: spec.Add, NetNS: kerneltest.NSPath(t, ns)}, 0, 0},
-		"none":        {spec.Call{Verb: spec.Del}, spec.CodeNetNS, 0},
-		"gone":        {spec.Call{Verb: spec.Add, NetNS: "/nowhere"}, spec.CodeNetNS, 0},
-		"GET of gone": {spec.Call{Verb: spec.Get, NetNS: "/nowhere"}, spec.CodeUnknown, 0},
-		"a file":      {spec.Call{Verb: spec.Get, NetNS: file}, spec.CodeNetNS, 0},
-		"own":         {spec.Call{Verb: spec.Del, NetNS: own}, spec.CodeNetNS, spec.CodeNetNS},
-		"own, meant":  {spec.Call{Verb: spec.Add, NetNS: own, NetNSOverride: true}, 0, 0},
+		"a namespace":       {spec.Call{Verb: spec.Add, NetNS: kerneltest.NSPath(t, ns)}, 0, 0},
+		"none":              {spec.Call{Verb: spec.Del}, spec.CodeNetNS, 0},
+		"gone":              {spec.Call{Verb: spec.Add, NetNS: "/nowhere"}, spec.CodeNetNS, 0},
+		"GET of missing":    {spec.Call{Verb: spec.Get, NetNS: "/nowhere"}, spec.CodeUnknown, 0},
+		"a file":            {spec.Call{Verb: spec.Get, NetNS: file}, spec.CodeNetNS, 0},
+		"own":               {spec.Call{Verb: spec.Del, NetNS: own}, spec.CodeNetNS, spec.CodeNetNS},
+		"own with override": {spec.Call{Verb: spec.Add, NetNS: own, NetNSOverride: true}, 0, 0},
 	} {
 		t.Run(name, func(t *testing.T) {
 			opened, err := tt.call.OpenNS()

@@ -5,8 +5,8 @@ import (
 	"testing"
 )
 
-// What no kernel and no resolver could use is not a result, from any plugin.
-func TestParseResultValues(t *testing.T) {
+// A result with values that no kernel or resolver accepts is refused, from any plugin.
+func TestParseResultRefusesValues(t *testing.T) {
 	for _, tt := range []struct{ doc, text string }{
 		{`{"routes":[{"dst":"10.3.0.0/24","gw":"fd00::1"}]}`, "routes[0].gw: gateway fd00::1 is of another family than 10.3.0.0/24"},
 		{`{"routes":[{"dst":"::/0","gw":"10.1.0.1"}]}`, "routes[0].gw: gateway 10.1.0.1 is of another family than ::/0"},
@@ -31,7 +31,7 @@ func TestParseResultValues(t *testing.T) {
 		{`{"interfaces":[{"name":"a","mac":"02:00:00:00:00:0g"}]}`, "interfaces[0].mac"},
 		{`{"interfaces":[{"name":"a","mac":"02:00:00:00:0001"}]}`, "interfaces[0].mac"},
 		{`{"interfaces":[{"name":"a","mac":"00:00:00:00:00:00"},{"name":"b","mac":"02-AA-bb-00-00-01"},{"name":"c","mac":""}]}`, ""},
-		// A tunnel's, of 4 octets for IPv4; IP over InfiniBand; an EUI-64.
+		// Of 4 octets, as of an IPv4 tunnel; IP over InfiniBand; an EUI-64
 		{`{"interfaces":[{"name":"a","mac":"0a:01:00:02"},{"name":"b","mac":"` + strings.Repeat("01:", 19) + `01"},{"name":"c","mac":"02:00:00:ff:fe:00:00:01"}]}`, ""},
 	} {
 		_, err := ParseResult([]byte(tt.doc), V110)

@@ -56,7 +56,7 @@ func TestParseResultErrors(t *testing.T) {
 	}
 }
 
-// A clone is equal, and shares nothing that can change.
+// A clone is equal, and shares no memory that can be changed.
 func TestClone(t *testing.T) {
 	in := strings.Replace(richD, `"V"`, `"1.1.0"`, 1)
 	in = strings.TrimSuffix(in, "}") + `,"x":1,"dns":{"nameservers":["::1"],"search":["b"],"options":["c"],"y":1}}`

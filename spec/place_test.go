@@ -57,13 +57,13 @@ func placeText(doc, prefix string, err error) string {
 	return fmt.Sprintf("%d:%d", line, column)
 }
 
-// The outermost key counts, but not before the place where the document is not JSON.
+// The outermost key is returned, but none for an error in the JSON syntax.
 func TestKeyOf(t *testing.T) {
 	inner := KeyErrorf("dst", "no address")
 	for name, tt := range map[string]struct {
 		err  error
 		key  string
-		text string // of the part that is about the key; empty: none is
+		text string // error below the key; "": no key
 	}{
 		"none":    {Errorf(CodeConfig, "a"), "", ""},
 		"nil":     {nil, "", ""},

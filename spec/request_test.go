@@ -14,44 +14,45 @@ const seedConf = `{"cniVersion": "1.0.0", "name": "mynet", "type": "bridge", "br
 	"ipam": {"type": "host-local", "subnet": "10.244.0.0/24", "routes": [{"dst": "0.0.0.0/0"}]},
 	"dns": {"nameservers": ["10.96.0.10"], "search": ["default.svc.cluster.local", "svc.cluster.local", "cluster.local"], "options": ["ndots:5"]}}`
 
-// The numbers are those of vectors A.1; the verbs' own part is in verbs_test.go.
+// Codes and messages are those of the reference, as observed. Errors of verbs are in
+// plugin_test.go.
 func TestNewRequestErrors(t *testing.T) {
 	tests := map[string]struct {
 		conf string
 		code int
 		text string
 	}{
-		"12 empty":              {"", CodeDecode, "unexpected end"},
-		"13 no name":            {`{}`, CodeConfig, "network name"},
-		"empty name":            {`{"name":""}`, CodeConfig, "network name"},
-		"null name":             {`{"name":null}`, CodeConfig, "network name"},
-		"14 bad name":           {`{"name":"-x"}`, CodeConfig, "; -x"},
-		"15 array":              {`[]`, CodeDecode, "an array"},
-		"15 trailing bytes":     {`{"name":"n"} {}`, CodeDecode, "after top-level value"},
-		"15 byte order mark":    {"\ufeff{\"name\":\"n\"}", CodeDecode, "invalid character"},
-		"15 numeric cniVersion": {`{"name":"n","cniVersion":1}`, CodeDecode, `"cniVersion"`},
-		"null":                  {`null`, CodeDecode, "null where an object is expected"},
-		"name and path":         {`{"name":"../evil"}`, CodeConfig, "invalid characters"},
-		"name with NUL":         {`{"name":"a\u0000"}`, CodeConfig, "invalid characters"},
-		"name of 300":           {`{"name":"` + strings.Repeat("n", 300) + `"}`, CodeConfig, "network name is too long"},
-		"numeric name":          {`{"name":5}`, CodeConfig, `"name" is a number where a string is expected`},
-		"deep":                  {strings.Repeat("[", 200000), CodeDecode, "depth"},
-		"deep and valid":        {`{"name":"n","x":` + strings.Repeat("[", 200) + strings.Repeat("]", 200) + "}", CodeDecode, "nested deeper than 100"},
-		"large":                 {`{"name":"` + strings.Repeat("n", MaxConf) + `"}`, CodeDecode, "more than 8388608 bytes"},
-		"numeric type":          {`{"name":"n","type":1}`, CodeConfig, `"type" is a number`},
-		"type is a path":        {`{"name":"n","type":"../x"}`, CodeConfig, `invalid plugin type "../x"`},
-		"ipam a string":         {`{"name":"n","ipam":"host-local"}`, CodeConfig, `"ipam" is a string where an object is expected`},
-		"ipam.type a number":    {`{"name":"n","ipam":{"type":1}}`, CodeConfig, `"ipam.type" is a number where a string is expected`},
-		"ipam.type is a path":   {`{"name":"n","ipam":{"type":"/bin/sh"}}`, CodeConfig, `invalid plugin type "/bin/sh"`},
-		"dns a list":            {`{"name":"n","dns":[]}`, CodeConfig, "dns: an array where an object is expected"},
-		"dns of numbers":        {`{"name":"n","dns":{"nameservers":[8]}}`, CodeConfig, "dns.nameservers[0]: a number where a string is expected"},
+		"empty":               {"", CodeDecode, "unexpected end"},
+		"no name":             {`{}`, CodeConfig, "network name"},
+		"empty name":          {`{"name":""}`, CodeConfig, "network name"},
+		"null name":           {`{"name":null}`, CodeConfig, "network name"},
+		"bad name":            {`{"name":"-x"}`, CodeConfig, "; -x"},
+		"array":               {`[]`, CodeDecode, "an array"},
+		"trailing bytes":      {`{"name":"n"} {}`, CodeDecode, "after top-level value"},
+		"byte order mark":     {"\ufeff{\"name\":\"n\"}", CodeDecode, "invalid character"},
+		"numeric cniVersion":  {`{"name":"n","cniVersion":1}`, CodeDecode, `"cniVersion"`},
+		"null":                {`null`, CodeDecode, "null where an object is expected"},
+		"name and path":       {`{"name":"../evil"}`, CodeConfig, "invalid characters"},
+		"name with NUL":       {`{"name":"a\u0000"}`, CodeConfig, "invalid characters"},
+		"name of 300":         {`{"name":"` + strings.Repeat("n", 300) + `"}`, CodeConfig, "network name is too long"},
+		"numeric name":        {`{"name":5}`, CodeConfig, `"name" is a number where a string is expected`},
+		"deep":                {strings.Repeat("[", 200000), CodeDecode, "depth"},
+		"deep and valid":      {`{"name":"n","x":` + strings.Repeat("[", 200) + strings.Repeat("]", 200) + "}", CodeDecode, "nested deeper than 100"},
+		"large":               {`{"name":"` + strings.Repeat("n", MaxConf) + `"}`, CodeDecode, "more than 8388608 bytes"},
+		"numeric type":        {`{"name":"n","type":1}`, CodeConfig, `"type" is a number`},
+		"type is a path":      {`{"name":"n","type":"../x"}`, CodeConfig, `invalid plugin type "../x"`},
+		"ipam a string":       {`{"name":"n","ipam":"host-local"}`, CodeConfig, `"ipam" is a string where an object is expected`},
+		"ipam.type a number":  {`{"name":"n","ipam":{"type":1}}`, CodeConfig, `"ipam.type" is a number where a string is expected`},
+		"ipam.type is a path": {`{"name":"n","ipam":{"type":"/bin/sh"}}`, CodeConfig, `invalid plugin type "/bin/sh"`},
+		"dns a list":          {`{"name":"n","dns":[]}`, CodeConfig, "dns: an array where an object is expected"},
+		"dns of numbers":      {`{"name":"n","dns":{"nameservers":[8]}}`, CodeConfig, "dns.nameservers[0]: a number where a string is expected"},
 	}
 	for name, tt := range tests {
 		t.Run(name, func(t *testing.T) {
 			_, err := newRequest(Add, tt.conf)
 			wantError(t, err, tt.code, tt.text)
-			// DEL goes on with any JSON object that names the network.
-			if strings.Contains(name, "name") || tt.code == CodeDecode && name != "15 numeric cniVersion" {
+			// DEL accepts any JSON object that names the network.
+			if strings.Contains(name, "name") || tt.code == CodeDecode && name != "numeric cniVersion" {
 				_, err := newRequest(Del, tt.conf)
 				wantError(t, err, tt.code, tt.text)
 			} else if _, err := newRequest(Del, tt.conf); err != nil {
@@ -81,7 +82,8 @@ func TestNewRequest(t *testing.T) {
 	r.Warn("it was not set")
 }
 
-// Vector A.1 #25, and what a key with an escape, and twice, means.
+// As in encoding/json, keys are compared without regard to case, a key may have escapes, and of
+// equal keys the last one counts.
 func TestKeysInAnyCase(t *testing.T) {
 	r := request(t, Del, `{"NAME":"no","na\u006de":"up","CNIVERSION":"1.0.0","IpAm":{"TYPE":"static"}}`)
 	if r.Network != "up" || r.Net.Version != V100 || r.Net.IPAM.Type != "static" {
@@ -92,13 +94,13 @@ func TestKeysInAnyCase(t *testing.T) {
 	}
 }
 
-// Vectors A.4; a prevResult of another family is read here, and an empty
-// version is the configuration's.
+// A prevResult may have another version than the configuration, and without one has the
+// configuration's.
 func TestPrevResult(t *testing.T) {
 	tests := map[string]struct {
 		version, prev string
-		want          string // in the newest version without its head; "none": no prevResult
-		text          string // of the error, which has code 7
+		want          string // part of its encoding in the newest version; "none": no prevResult
+		text          string // part of the error, which has code 7
 	}{
 		"empty list":          {version: "1.0.0", prev: `{"ips":[]}`, want: `{`},
 		"empty":               {version: "1.0.0", prev: `{}`, want: `{`},
@@ -140,9 +142,9 @@ func TestPrevResult(t *testing.T) {
 	}
 }
 
-// An index that leads nowhere is for those plugins to refuse to which it matters; the
-// others hand the address on without it.
-func TestDanglingIndex(t *testing.T) {
+// An index without an interface is refused only by plugins that use it. Others pass the address on
+// without the index.
+func TestIndexWithoutInterface(t *testing.T) {
 	r := request(t, Add, `{"name":"n","cniVersion":"1.0.0","prevResult":{"ips":[{"address":"10.1.0.2/16","interface":0}]}}`)
 	wantError(t, r.CheckIndexes(), CodeConfig, "prevResult: ips[0].interface: 0 is outside the list of 0 interfaces")
 	if b, err := r.Encode(r.Prev); err != nil || strings.Contains(string(b), "interface") {
@@ -154,8 +156,8 @@ func TestDanglingIndex(t *testing.T) {
 	}
 }
 
-// The three forms of the set in the field, and what refuses.
-func TestValid(t *testing.T) {
+// The three forms of the valid attachments that runtimes use, and invalid ones.
+func TestValidAttachments(t *testing.T) {
 	tests := map[string]struct {
 		members string
 		want    []Attachment
@@ -186,7 +188,7 @@ func TestValid(t *testing.T) {
 	}
 }
 
-// invoked records what a delegate is given.
+// invoked records the request of a delegate.
 type invoked struct {
 	plugin string
 	r      *Request

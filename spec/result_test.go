@@ -5,9 +5,9 @@ import (
 	"testing"
 )
 
-// Addresses without an index that leads to an interface belong to any; the sandbox counts
-// where it is asked for.
-func TestAddresses(t *testing.T) {
+// An address without the index of an existing interface belongs to any. Sandboxes are compared if
+// requested.
+func TestAddressesOfInterface(t *testing.T) {
 	at := func(i int) *int { return &i }
 	res := &Result{
 		Interfaces: []Interface{{Name: "br0"}, {Name: "eth0"}, {Name: "eth0", Sandbox: "/a"}, {Name: "eth0", Sandbox: "/b"}},
@@ -16,7 +16,7 @@ func TestAddresses(t *testing.T) {
 	for name, tt := range map[string]struct {
 		res     *Result
 		sandbox func(string) bool
-		want    []int // their places in the list
+		want    []int // indexes in the list
 	}{
 		"any":                {res, nil, []int{0, 2, 3, 4, 5, 6}},
 		"in any sandbox":     {res, AnySandbox, []int{0, 3, 4, 5, 6}},

@@ -6,8 +6,7 @@ import (
 	"testing"
 )
 
-// wantError checks an error's code and that its text has a part; code 0 wants
-// no error.
+// wantError requires an error with a code and a text, or with code 0 no error.
 func wantError(t *testing.T, err error, code int, text string) {
 	t.Helper()
 	if code == 0 {
@@ -25,8 +24,7 @@ func wantError(t *testing.T, err error, code int, text string) {
 	}
 }
 
-// env is the environment of a verb, with valid values for the rest, changed by
-// pairs.
+// env returns the environment of a verb, with valid values that pairs override.
 func env(verb Verb, pairs ...string) func(string) string {
 	vars := map[string]string{
 		"CNI_COMMAND": string(verb), "CNI_CONTAINERID": "c1", "CNI_NETNS": "/run/netns/a",
@@ -38,7 +36,7 @@ func env(verb Verb, pairs ...string) func(string) string {
 	return func(key string) string { return vars[key] }
 }
 
-// request is what a plugin gets for a verb and a configuration.
+// request returns the request for a verb and a configuration, which must be valid.
 func request(t *testing.T, verb Verb, conf string, pairs ...string) *Request {
 	t.Helper()
 	r, err := newRequest(verb, conf, pairs...)

@@ -8,7 +8,7 @@ import (
 
 // CNIBOX_STATE is read for each verb, and must be an absolute path.
 func TestStateDir(t *testing.T) {
-	tests := map[string]string{ // to the message; empty: none
+	tests := map[string]string{ // value to message; "": no error
 		"": "", "/var/state": "", "/": "",
 		"state":    `CNIBOX_STATE "state" is not an absolute path`,
 		"../state": `CNIBOX_STATE "../state" is not an absolute path`,

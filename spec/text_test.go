@@ -7,7 +7,7 @@ import (
 	"unicode/utf8"
 )
 
-// What a name may have does not act on a terminal.
+// Printable text cannot control a terminal.
 func TestPrintable(t *testing.T) {
 	const text = "a\x1b[31mb\x07\xffc\n\td\u009b\u202eé"
 	if got, want := Printable(text), "a?[31mb??c??d??é"; got != want {
@@ -26,7 +26,7 @@ func TestPrintable(t *testing.T) {
 	}
 }
 
-// JSON that is escaped is ASCII where a terminal would act on it, and means the same.
+// Escaped JSON has no characters that control a terminal, and the same meaning.
 func TestEscapeJSON(t *testing.T) {
 	for text, want := range map[string]string{
 		"plain é 日":                    "",
@@ -53,7 +53,7 @@ func TestEscapeJSON(t *testing.T) {
 	}
 }
 
-// Values that are quoted are cut, and nothing else is.
+// Quoted values are truncated, and nothing else.
 func TestShorten(t *testing.T) {
 	long, word := strings.Repeat("x", 200), strings.Repeat("é", 200)
 	for msg, want := range map[string]string{

@@ -3,7 +3,7 @@ package spec
 import "testing"
 
 func TestParseVersion(t *testing.T) {
-	tests := map[string]string{ // "": error
+	tests := map[string]string{ // "": an error
 		"": "0.1.0", "0.3.1": "0.3.1", "1": "1.0.0", "1.1": "1.1.0", "01.0.0": "1.0.0", "9.9.9": "9.9.9",
 		"1.0.0.0": "", "v1.0.0": "", "1.0.0-rc1": "", "0.4.0-dev": "", " 1.0.0": "", "1..0": "", "junk": "", "99999999999.0": "",
 	}

@@ -9,7 +9,7 @@ import (
 	"cnibox/internal/schematest"
 )
 
-// The example of the result schema.
+// The example of the schema for results.
 const seedResult = `{ "cniVersion": "1.0.0", "interfaces": [ { "name": "cni0", "mac": "0a:58:0a:f4:00:01", "sandbox": "" },
 	{ "name": "veth1a2b3c4d", "mac": "0a:58:0a:f4:00:02", "sandbox": "" },
 	{ "name": "eth0", "mac": "0a:58:0a:f4:00:03", "sandbox": "/proc/12345/ns/net" } ],
@@ -17,8 +17,8 @@ const seedResult = `{ "cniVersion": "1.0.0", "interfaces": [ { "name": "cni0", "
 	"routes": [ { "dst": "0.0.0.0/0", "gw": "10.244.0.1" } ],
 	"dns": { "nameservers": ["10.96.0.10"], "search": [ "default.svc.cluster.local", "svc.cluster.local", "cluster.local" ], "options": ["ndots:5"] } }`
 
-// The rich result of vectors A.6 in the four families, and what is left of it
-// on the way up; V stands for the version.
+// A result with every member in the four wire formats, and what remains of the oldest one in newer
+// formats. V stands for the version.
 const (
 	richD = `{"cniVersion":"V","interfaces":[{"mac":"02:00:00:00:00:01","mtu":1500,"name":"cni0"},` +
 		`{"mac":"02:00:00:00:00:02","mtu":1400,"name":"eth0","pciID":"0000:00:1f.6","sandbox":"/run/netns/a","socketPath":"/run/s"}],` +
@@ -42,8 +42,8 @@ const (
 		`"routes":[{"dst":"0.0.0.0/0"},{"advmss":1360,"dst":"10.9.0.0/16","gw":"10.1.2.254","mtu":1400,"priority":5,"scope":253,"table":100},{"dst":"::/0"}]}`
 )
 
-// familyOf returns the family of wire shapes of a version.
-func familyOf(v Version) string {
+// formatOf returns the wire format of a version, A to D.
+func formatOf(v Version) string {
 	switch {
 	case v.NeedsAddress():
 		return "A"
@@ -55,7 +55,7 @@ func familyOf(v Version) string {
 	return "B"
 }
 
-// sorted returns JSON with its keys in order, indented if a text for that is given.
+// sorted returns JSON with sorted keys, indented by a text unless that is empty.
 func sorted(t *testing.T, doc, indent string) string {
 	t.Helper()
 	var v any
@@ -75,7 +75,7 @@ func sorted(t *testing.T, doc, indent string) string {
 	return out.String()
 }
 
-// Every ordered pair of versions.
+// A result is converted between every two versions.
 func TestConvert(t *testing.T) {
 	source := map[string]string{"A": richA, "B": richB, "C": richC, "D": richD}
 	want := map[string]string{
@@ -85,7 +85,7 @@ func TestConvert(t *testing.T) {
 	for _, from := range versions {
 		for _, to := range versions {
 			t.Run(from.String()+" to "+to.String(), func(t *testing.T) {
-				in := strings.Replace(source[familyOf(from)], `"V"`, `"`+from.String()+`"`, 1)
+				in := strings.Replace(source[formatOf(from)], `"V"`, `"`+from.String()+`"`, 1)
 				r, err := ParseResult([]byte(in), V010)
 				if err != nil {
 					t.Fatal(err)
@@ -94,7 +94,7 @@ func TestConvert(t *testing.T) {
 				if err != nil {
 					t.Fatal(err)
 				}
-				goal := strings.Replace(want[familyOf(from)+familyOf(to)], `"V"`, `"`+to.String()+`"`, 1)
+				goal := strings.Replace(want[formatOf(from)+formatOf(to)], `"V"`, `"`+to.String()+`"`, 1)
 				if indented := sorted(t, goal, "    "); string(got) != indented {
 					t.Errorf("got  %s\nwant %s", got, indented)
 				}
@@ -106,7 +106,7 @@ func TestConvert(t *testing.T) {
 	}
 }
 
-// What is printed in each family, on one line.
+// The output in each format, on one line.
 func TestEncode(t *testing.T) {
 	tests := map[string]struct {
 		in   string
@@ -167,8 +167,7 @@ func TestEncodeErrors(t *testing.T) {
 	wantError(t, err, CodeConfig, "no converter for CNI result version 1.1.0 to 1.2.0")
 }
 
-// An index that a program got wrong must not reach a runtime, which would
-// crash on it.
+// An index without an interface must not reach a runtime, which would crash.
 func TestEncodeIndex(t *testing.T) {
 	r, err := ParseResult([]byte(seedResult), V100)
 	if err != nil {
@@ -182,7 +181,7 @@ func TestEncodeIndex(t *testing.T) {
 	}
 }
 
-// The old shape has room for one address of each family: the container's.
+// The oldest format has one address of each family, which must be the container's.
 func TestEncodeFor(t *testing.T) {
 	in := `{"interfaces":[{"name":"eth0"},{"name":"net1","sandbox":"/n"},{"name":"eth0","sandbox":"/n"}],
 		"ips":[{"address":"10.0.0.1/8","interface":0},{"address":"10.0.0.2/8","interface":1},{"address":"10.0.0.3/8","interface":2},{"address":"fd00::1/64"}]}`
@@ -202,7 +201,7 @@ func TestEncodeFor(t *testing.T) {
 	}
 }
 
-// Indentation of what is not read would multiply it.
+// Unknown members are not indented, which would multiply their size.
 func TestEncodeLarge(t *testing.T) {
 	in := `{"x":[` + strings.Repeat("[[1]],", 20000) + `0]}`
 	r, err := ParseResult([]byte(in), V110)

@@ -14,8 +14,8 @@ import (
 	"cnibox/spec"
 )
 
-// An error with code 4 names the variable and its value; msg has the reference's text. It is in the
-// version of the configuration, which is read only for that.
+// An error with code 4 has the text of the reference in msg, and names the variable and its value.
+// It has the cniVersion of the configuration, which is read for that only.
 func TestServeBadVariable(t *testing.T) {
 	for _, tt := range []struct{ variable, value, msg string }{
 		{"CNI_CONTAINERID", "a/b", "containerID"},
@@ -29,7 +29,7 @@ func TestServeBadVariable(t *testing.T) {
 		{"CNI_COMMAND", "Add", "unknown CNI_COMMAND: Add"},
 	} {
 		for _, version := range []string{"0.4.0", "1.0.0"} {
-			reads := adds(func(*spec.Request) (*spec.Result, error) { return &spec.Result{}, nil })
+			reads := addApplet(func(*spec.Request) (*spec.Result, error) { return &spec.Result{}, nil })
 			verbs := reads.Plugin()
 			verbs.Args = true
 			reads.Plugin = func() spec.Plugin { return verbs }
@@ -51,10 +51,10 @@ func TestServeBadVariable(t *testing.T) {
 	}
 }
 
-// A bad variable is reported even if the configuration does not arrive.
-func TestServeBadVariableSilentStdin(t *testing.T) {
+// A bad variable is reported even if nothing arrives on stdin.
+func TestServeBadVariableWithoutStdin(t *testing.T) {
 	start := time.Now()
-	code, out, _ := serve(call{verb: "ADD", applet: adds(nil), env: map[string]string{"CNI_IFNAME": "a/b"}, stdin: pipe(t, "")})
+	code, out, _ := serve(call{verb: "ADD", applet: addApplet(nil), env: map[string]string{"CNI_IFNAME": "a/b"}, stdin: pipe(t, "")})
 	if code != 1 || !strings.Contains(out, `"code": 4`) || !strings.Contains(out, `"cniVersion": "1.1.0"`) {
 		t.Errorf("got %d, %s", code, out)
 	}
@@ -63,7 +63,8 @@ func TestServeBadVariableSilentStdin(t *testing.T) {
 	}
 }
 
-// Codes 50 and 51 are for STATUS only, even if a delegate has returned them.
+// Codes 50 and 51 are reserved for STATUS: for other verbs they are replaced, also those of a
+// delegate.
 func TestServeStatusCodes(t *testing.T) {
 	for _, code := range []int{spec.CodeNotReady, spec.CodeLimited} {
 		lacks := fmt.Errorf("forwarding: %w", &spec.Error{Code: code, Msg: "off", Details: "set it", Err: os.ErrPermission})
@@ -87,10 +88,10 @@ func TestServeStatusCodes(t *testing.T) {
 	}
 }
 
-// An error about a key names it, in details where the message is a phrase without it.
+// An error about a key names it: in details if msg is a phrase of the reference without it.
 func TestServeNamesKey(t *testing.T) {
 	for key, want := range map[string]string{"ipam.ranges[0][0].gateway": `see "ipam.ranges[0][0].gateway"`, "phrase": "", "": ""} {
-		_, out, _ := serve(call{verb: "ADD", applet: adds(func(*spec.Request) (*spec.Result, error) {
+		_, out, _ := serve(call{verb: "ADD", applet: addApplet(func(*spec.Request) (*spec.Result, error) {
 			return nil, spec.Errorf(spec.CodeConfig, "a known phrase").AtKey(key)
 		})})
 		var e struct{ Msg, Details string }

@@ -18,7 +18,7 @@ import (
 	"cnibox/spec"
 )
 
-// TestLogLine compares the line with that of slog.TextHandler.
+// The line equals that of slog.TextHandler.
 func TestLogLine(t *testing.T) {
 	for _, odd := range []string{"plain", "two words", `a "quote"`, "a=b", "line\nline", "tab\t", "ümlaut", "\xff\xfe", `back\slash`, "\x1b[31m", "\u2028"} {
 		l := &Log{program: "bridge", subject: Subject{"ADD", "net", odd, "eth0", ""}, err: spec.Errorf(spec.CodeBusy, "busy: %s", odd)}
@@ -39,8 +39,8 @@ func TestLogLine(t *testing.T) {
 	}
 }
 
-// logging runs ADD of an applet with CNIBOX_LOG and returns the exit code and stderr.
-func logging(t *testing.T, where, conf string, add func(context.Context, *spec.Request) (*spec.Result, error)) (exit int, stdout, stderr string) {
+// addWithLog runs ADD of an applet with CNIBOX_LOG.
+func addWithLog(t *testing.T, where, conf string, add func(context.Context, *spec.Request) (*spec.Result, error)) (exit int, stdout, stderr string) {
 	t.Helper()
 	env := map[string]string{
 		LogEnv: where, "CNI_COMMAND": "ADD", "CNI_CONTAINERID": "c1", "CNI_IFNAME": "eth0", "CNI_NETNS": "/var/run/netns/x", "CNI_PATH": "/bin",
@@ -59,21 +59,21 @@ const logConf = `{"cniVersion":"1.1.0","name":"net","type":"test","token":"s3cre
 
 func succeed(context.Context, *spec.Request) (*spec.Result, error) { return new(spec.Result), nil }
 
-// TestLogFile checks for one line for each call, in a file that only root can read.
+// Each call adds a line to a file that only root can read.
 func TestLogFile(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "log")
-	if exit, _, stderr := logging(t, file, logConf, succeed); exit != 0 || stderr != "" {
+	if exit, _, stderr := addWithLog(t, file, logConf, succeed); exit != 0 || stderr != "" {
 		t.Fatalf("exit %d: %s", exit, stderr)
 	}
 	for _, code := range []int{spec.CodeHost, spec.CodeConfig} {
-		exit, _, stderr := logging(t, file, logConf, func(_ context.Context, r *spec.Request) (*spec.Result, error) {
+		exit, _, stderr := addWithLog(t, file, logConf, func(_ context.Context, r *spec.Request) (*spec.Result, error) {
 			return nil, spec.Errorf(code, "a %s", "reason")
 		})
 		if exit != 1 || stderr != "" {
 			t.Fatalf("exit %d: %s", exit, stderr)
 		}
 	}
-	if exit, _, _ := logging(t, file, logConf[:len(logConf)-2], succeed); exit != 1 {
+	if exit, _, _ := addWithLog(t, file, logConf[:len(logConf)-2], succeed); exit != 1 {
 		t.Fatalf("exit %d", exit)
 	}
 	text, err := os.ReadFile(file)
@@ -99,7 +99,7 @@ func TestLogFile(t *testing.T) {
 	}
 }
 
-// TestLogUnwritable checks that an unwritable log is a warning, and the call continues.
+// A log that cannot be written causes a warning, and the call continues.
 func TestLogUnwritable(t *testing.T) {
 	dir := t.TempDir()
 	target, link, fifo := filepath.Join(dir, "target"), filepath.Join(dir, "link"), filepath.Join(dir, "fifo")
@@ -112,7 +112,7 @@ func TestLogUnwritable(t *testing.T) {
 	}
 	defer reader.Close()
 	for _, where := range []string{link, fifo, dir, "/dev/full", filepath.Join(dir, "none", "log"), "relative", "Syslog"} {
-		exit, stdout, stderr := logging(t, where, logConf, succeed)
+		exit, stdout, stderr := addWithLog(t, where, logConf, succeed)
 		if exit != 0 || !strings.HasPrefix(stdout, "{") || strings.Count(stderr, "\n") != 1 || !strings.HasPrefix(stderr, "cnibox test: CNIBOX_LOG: ") {
 			t.Errorf("%s: exit %d, %q, %q", where, exit, stdout, stderr)
 		}
@@ -123,17 +123,16 @@ func TestLogUnwritable(t *testing.T) {
 }
 
 func TestLogStderr(t *testing.T) {
-	exit, _, stderr := logging(t, "stderr", logConf, succeed)
+	exit, _, stderr := addWithLog(t, "stderr", logConf, succeed)
 	if exit != 0 || !regexp.MustCompile(`^time=\S+ level=INFO msg=ADD .* exit=0\n$`).MatchString(stderr) {
 		t.Errorf("exit %d: %q", exit, stderr)
 	}
-	if _, _, stderr := logging(t, "", logConf, succeed); stderr != "" {
+	if _, _, stderr := addWithLog(t, "", logConf, succeed); stderr != "" {
 		t.Errorf("without the variable: %q", stderr)
 	}
 }
 
-// TestLogWithoutVerb checks that help and the about text have no line, and a call within a call has
-// one.
+// Help and the about text add no line, and a nested call adds one.
 func TestLogWithoutVerb(t *testing.T) {
 	var stderr bytes.Buffer
 	p := Process{Args: []string{"help"}, Getenv: func(key string) string {
@@ -155,8 +154,8 @@ func TestLogWithoutVerb(t *testing.T) {
 	}
 }
 
-// TestLogSyslog checks the form of RFC 3164. A missing socket, or one that nothing reads, is an
-// error in time.
+// Messages have the format of RFC 3164. A missing socket, or one that is not read, is an error in
+// time.
 func TestLogSyslog(t *testing.T) {
 	socket := filepath.Join(t.TempDir(), "log")
 	now := time.Date(2026, 2, 3, 4, 5, 6, 0, time.UTC)
@@ -181,7 +180,7 @@ func TestLogSyslog(t *testing.T) {
 			t.Errorf("got %q, %v", got, err)
 		}
 	}
-	for err = nil; err == nil; { // until its queue is full
+	for err = nil; err == nil; { // until the queue of the socket is full
 		err = sendSyslog(socket, now, "bridge", false, "x")
 	}
 	if !errors.Is(err, unix.EAGAIN) {

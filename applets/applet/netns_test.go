@@ -9,9 +9,9 @@ import (
 	"cnibox/spec"
 )
 
-// A plugin that does not open CNI_NETNS itself refuses the host's own namespace and, where it needs
-// one, a path that does not lead to a namespace.
-func TestKernelCheckNetNS(t *testing.T) {
+// The runtime's own namespace is an error. A path without a namespace is one for plugins that need
+// the namespace.
+func TestKernelNetNSChecked(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "file")
 	if err := os.WriteFile(file, nil, 0o600); err != nil {
 		t.Fatal(err)
@@ -20,19 +20,19 @@ func TestKernelCheckNetNS(t *testing.T) {
 	const own = "/proc/thread-self/ns/net"
 	for name, tt := range map[string]struct {
 		call       spec.Call
-		any, needs int // codes: of a plugin that works in any namespace, of one that needs its own
+		any, needs int // code for a plugin with AnyNetNS, and without
 	}{
-		"a namespace":  {spec.Call{Verb: spec.Add, NetNS: ns}, 0, 0},
-		"DEL of none":  {spec.Call{Verb: spec.Del}, 0, 0},
-		"DEL of gone":  {spec.Call{Verb: spec.Del, NetNS: "/nowhere"}, 0, 0},
-		"DEL of own":   {spec.Call{Verb: spec.Del, NetNS: own}, spec.CodeNetNS, spec.CodeNetNS},
-		"CHECK of own": {spec.Call{Verb: spec.Check, NetNS: own}, spec.CodeNetNS, spec.CodeNetNS},
-		"none":         {spec.Call{Verb: spec.Add}, 0, spec.CodeNetNS},
-		"gone":         {spec.Call{Verb: spec.Add, NetNS: "/nowhere"}, 0, spec.CodeNetNS},
-		"GET of gone":  {spec.Call{Verb: spec.Get, NetNS: "/nowhere"}, 0, spec.CodeUnknown},
-		"a file":       {spec.Call{Verb: spec.Get, NetNS: file}, 0, spec.CodeNetNS},
-		"own, meant":   {spec.Call{Verb: spec.Add, NetNS: own, NetNSOverride: true}, 0, 0},
-		"STATUS":       {spec.Call{Verb: spec.Status, NetNS: own}, 0, 0},
+		"a namespace":       {spec.Call{Verb: spec.Add, NetNS: ns}, 0, 0},
+		"DEL without path":  {spec.Call{Verb: spec.Del}, 0, 0},
+		"DEL of missing":    {spec.Call{Verb: spec.Del, NetNS: "/nowhere"}, 0, 0},
+		"DEL of own":        {spec.Call{Verb: spec.Del, NetNS: own}, spec.CodeNetNS, spec.CodeNetNS},
+		"CHECK of own":      {spec.Call{Verb: spec.Check, NetNS: own}, spec.CodeNetNS, spec.CodeNetNS},
+		"none":              {spec.Call{Verb: spec.Add}, 0, spec.CodeNetNS},
+		"gone":              {spec.Call{Verb: spec.Add, NetNS: "/nowhere"}, 0, spec.CodeNetNS},
+		"GET of missing":    {spec.Call{Verb: spec.Get, NetNS: "/nowhere"}, 0, spec.CodeUnknown},
+		"a file":            {spec.Call{Verb: spec.Get, NetNS: file}, 0, spec.CodeNetNS},
+		"own with override": {spec.Call{Verb: spec.Add, NetNS: own, NetNSOverride: true}, 0, 0},
+		"STATUS":            {spec.Call{Verb: spec.Status, NetNS: own}, 0, 0},
 	} {
 		t.Run(name, func(t *testing.T) {
 			for any, want := range map[bool]int{true: tt.any, false: tt.needs} {

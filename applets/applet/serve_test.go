@@ -16,18 +16,18 @@ import (
 	"cnibox/spec"
 )
 
-// A call is one run of the serve loop. Its namespace is /dev/null unless env sets it; the applet
-// ignores it.
+// A call is a run of the serve loop. CNI_NETNS is /dev/null unless env sets it; the applet ignores
+// it.
 type call struct {
 	applet applet.Applet
 	verb   string
 	stdin  io.Reader
 	env    map[string]string
-	stdout io.Writer // nil: kept
+	stdout io.Writer // nil: returned by serve
 	ctx    context.Context
 }
 
-// serve returns the exit code and what was written.
+// serve returns the exit code, stdout and stderr.
 func serve(c call) (code int, stdout, stderr string) {
 	var out, err bytes.Buffer
 	env := map[string]string{"CNI_COMMAND": c.verb, "CNI_CONTAINERID": "ctr1", "CNI_NETNS": "/dev/null", "CNI_IFNAME": "eth0"}
@@ -50,8 +50,8 @@ func serve(c call) (code int, stdout, stderr string) {
 	return code, out.String(), err.String()
 }
 
-// adds returns a plugin whose ADD runs fn.
-func adds(fn func(*spec.Request) (*spec.Result, error)) applet.Applet {
+// addApplet returns a plugin with fn as ADD.
+func addApplet(fn func(*spec.Request) (*spec.Result, error)) applet.Applet {
 	return applet.Applet{Plugin: func() spec.Plugin {
 		return spec.Plugin{Add: func(_ context.Context, r *spec.Request) (*spec.Result, error) { return fn(r) }}
 	}}
@@ -71,7 +71,7 @@ func TestServeErrors(t *testing.T) {
 	}
 	for name, tt := range tests {
 		t.Run(name, func(t *testing.T) {
-			code, out, stderr := serve(call{verb: "ADD", applet: adds(func(*spec.Request) (*spec.Result, error) { return nil, tt.err })})
+			code, out, stderr := serve(call{verb: "ADD", applet: addApplet(func(*spec.Request) (*spec.Result, error) { return nil, tt.err })})
 			var got struct {
 				CNIVersion, Msg, Details string
 				Code                     int
@@ -89,11 +89,11 @@ func TestServeErrors(t *testing.T) {
 	}
 }
 
-// An error of reading the request is in the version of the configuration.
+// An error in reading the request has the cniVersion of the configuration.
 func TestServeErrorVersion(t *testing.T) {
 	for _, rest := range []string{`"name":"n","prevResult":{"ips":[{"address":"x"}]}`, `"name":"/"`} {
 		_, out, _ := serve(call{verb: "ADD", stdin: strings.NewReader(`{"cniVersion":"1.0.0",` + rest + `}`),
-			applet: adds(func(*spec.Request) (*spec.Result, error) { return nil, nil })})
+			applet: addApplet(func(*spec.Request) (*spec.Result, error) { return nil, nil })})
 		if !strings.Contains(out, `"cniVersion": "1.0.0"`) || !strings.Contains(out, `"code"`) {
 			t.Errorf("%s: got %s", rest, out)
 		}
@@ -101,7 +101,7 @@ func TestServeErrorVersion(t *testing.T) {
 }
 
 func TestServePanic(t *testing.T) {
-	code, out, stderr := serve(call{verb: "ADD", applet: adds(func(*spec.Request) (*spec.Result, error) { panic("surprise") })})
+	code, out, stderr := serve(call{verb: "ADD", applet: addApplet(func(*spec.Request) (*spec.Result, error) { panic("surprise") })})
 	if code != 1 || !json.Valid([]byte(out)) || !strings.Contains(out, `"code": 999`) || !strings.Contains(out, "surprise") {
 		t.Errorf("got exit code %d, stdout %s", code, out)
 	}
@@ -110,13 +110,13 @@ func TestServePanic(t *testing.T) {
 	}
 }
 
-// full is a standard output without space.
+// full is a standard output on a full disk.
 type full struct{}
 
 func (full) Write([]byte) (int, error) { return 0, errors.New("no space left") }
 
 func TestServeWriteFails(t *testing.T) {
-	ok := adds(func(*spec.Request) (*spec.Result, error) { return &spec.Result{}, nil })
+	ok := addApplet(func(*spec.Request) (*spec.Result, error) { return &spec.Result{}, nil })
 	for _, verb := range []string{"ADD", "VERSION"} {
 		code, _, stderr := serve(call{verb: verb, applet: ok, stdout: full{}})
 		if code != 1 || !strings.Contains(stderr, `"code": 5`) || !strings.Contains(stderr, "no space left") {
@@ -125,7 +125,7 @@ func TestServeWriteFails(t *testing.T) {
 	}
 }
 
-// Verbs without a result print nothing, and warnings go to stderr alone.
+// Verbs without a result print nothing to stdout, and warnings go to stderr.
 func TestServeStreams(t *testing.T) {
 	quiet := func(context.Context, *spec.Request) error { return nil }
 	a := applet.Applet{Plugin: func() spec.Plugin {
@@ -136,7 +136,7 @@ func TestServeStreams(t *testing.T) {
 			t.Errorf("%s: got %d, %q, %q", verb, code, out, stderr)
 		}
 	}
-	warns := adds(func(r *spec.Request) (*spec.Result, error) {
+	warns := addApplet(func(r *spec.Request) (*spec.Result, error) {
 		r.Warn("backend %q means nftables", "iptables")
 		return &spec.Result{}, nil
 	})
@@ -146,10 +146,10 @@ func TestServeStreams(t *testing.T) {
 	}
 }
 
-// An IPAM plugin works without a namespace; all others require one.
-func TestServeNeedsNetNS(t *testing.T) {
+// An applet with AnyNetNS accepts a path that is no namespace; others do not.
+func TestServeRequiresNetNS(t *testing.T) {
 	ran := false
-	a := adds(func(*spec.Request) (*spec.Result, error) { ran = true; return &spec.Result{}, nil })
+	a := addApplet(func(*spec.Request) (*spec.Result, error) { ran = true; return &spec.Result{}, nil })
 	env := map[string]string{"CNI_COMMAND": "ADD", "CNI_CONTAINERID": "ctr1", "CNI_NETNS": "/dev/null", "CNI_IFNAME": "eth0"}
 	for _, any := range []bool{true, false} {
 		var out bytes.Buffer
@@ -164,7 +164,7 @@ func TestServeNeedsNetNS(t *testing.T) {
 
 func TestServeHugeInput(t *testing.T) {
 	huge := io.MultiReader(strings.NewReader(`{"name":"n","x":"`), io.LimitReader(zeros{}, 1<<30))
-	code, out, _ := serve(call{verb: "ADD", applet: adds(nil), stdin: huge})
+	code, out, _ := serve(call{verb: "ADD", applet: addApplet(nil), stdin: huge})
 	if code != 1 || !strings.Contains(out, `"code": 6`) {
 		t.Errorf("got exit code %d, %s", code, out)
 	}
@@ -179,7 +179,7 @@ func (zeros) Read(b []byte) (int, error) {
 	return len(b), nil
 }
 
-// pipe is a standard input that stays open until the test ends.
+// pipe returns a standard input with text that stays open until the test ends.
 func pipe(t *testing.T, first string) *os.File {
 	t.Helper()
 	r, w, err := os.Pipe()
@@ -234,11 +234,11 @@ func TestServeVersionNeverHangs(t *testing.T) {
 	}
 }
 
-// A signal ends the wait for the configuration.
+// A signal interrupts reading of the configuration.
 func TestServeInterruptedInput(t *testing.T) {
 	ctx, cancel := context.WithCancel(context.Background())
 	cancel()
-	code, out, _ := serve(call{verb: "ADD", applet: adds(nil), stdin: pipe(t, ""), ctx: ctx})
+	code, out, _ := serve(call{verb: "ADD", applet: addApplet(nil), stdin: pipe(t, ""), ctx: ctx})
 	if code != 1 || !strings.Contains(out, `"code": 5`) || !strings.Contains(out, "error reading from stdin") {
 		t.Errorf("got %d, %s", code, out)
 	}

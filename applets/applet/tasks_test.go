@@ -16,9 +16,8 @@ import (
 	"cnibox/spec"
 )
 
-// The group of the process is that of the pids controller, which belongs to one of the two
-// hierarchies.
-func TestGroupTasks(t *testing.T) {
+// The cgroup of the process is that of the pids controller, in the v1 or the v2 hierarchy.
+func TestTasksOfCgroup(t *testing.T) {
 	const v1 = "9:name=systemd:/a\n8:cpu,cpuacct:/b\n7:pids:/c/d\n0::/e\n"
 	for _, c := range []struct {
 		name, groups, dir, most string
@@ -60,7 +59,8 @@ func TestGroupTasks(t *testing.T) {
 	}
 }
 
-// asUser is the RLIMIT_NPROC of a process that reports what it leaves.
+// asUser is the variable with the RLIMIT_NPROC of the process that prints the outcome of
+// checkTasks.
 const asUser = "CNIBOX_TEST_TASKS"
 
 func TestMain(m *testing.M) {
@@ -78,13 +78,13 @@ func TestMain(m *testing.M) {
 	fmt.Print(code, reserved)
 }
 
-// A limit of the user applies to users only: if it leaves few tasks, threads are reserved; if too
-// few, ADD is refused.
-func TestKernelUserTasks(t *testing.T) {
+// RLIMIT_NPROC limits ordinary users: if it leaves few tasks, threads are reserved; if too few, ADD
+// returns code 11.
+func TestKernelUserTasksLimited(t *testing.T) {
 	if os.Getuid() != 0 || !firstUserNS() {
 		t.Skip("SKIPPED: only root may start a process of another user")
 	}
-	const user = 61234 // of no process but this test's
+	const user = 61234 // without other processes
 	for _, c := range []struct {
 		uid, limit uint64
 		want       string

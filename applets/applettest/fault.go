@@ -8,9 +8,9 @@ import (
 	"cnibox/internal/fault"
 )
 
-// EachFault calls add until none of its changes fails. In call k it lets change k fail, of those
-// whose text begins with prefix, and failed examines what is left. The last call must succeed. It
-// returns the number of changes.
+// EachFault calls add until none of its changes fails. Call k returns an error for change k,
+// counting only those whose text begins with prefix; then failed inspects the result. The last call
+// must succeed. EachFault returns the number of changes.
 func EachFault(t *testing.T, prefix string, add func() error, failed func(change string, err error)) int {
 	t.Helper()
 	defer func() { fault.Hook = nil }()

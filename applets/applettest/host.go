@@ -1,7 +1,7 @@
-// Package applettest is the fixture of tests that call plugins: a host and its containers,
-// which are namespaces of the kernel, and what tests over all plugins know of each one. Verbs are
-// called as functions ([Host.Do]), served ([Host.Call]) or as processes ([Host.Process]). It
-// imports every plugin, so tests within a plugin's package cannot use it.
+// Package applettest is the fixture of tests that call plugins: a host and its containers, which
+// are network namespaces, and the facts about each plugin for tests over all plugins. Verbs are
+// called as functions ([Host.Do]), through the serve loop ([Host.Call]) or as processes
+// ([Host.Process]). It imports every plugin, so tests in a plugin's own package cannot use it.
 package applettest
 
 import (
@@ -32,19 +32,19 @@ import (
 )
 
 // A Host is a network namespace in which a test calls plugins as a runtime does, with directories
-// for what they store.
+// for their state.
 type Host struct {
 	*testing.T
 	NS      *netns.NS
-	Dir     string    // of leases: $DIR in configurations
-	Records string    // the key dataDir in what Do calls: $DIR/records, which plugins create
-	Stderr  io.Writer // gets what plugins write to stderr; may be nil
-	Here    bool      // this thread is in NS: Process starts programs from it
+	Dir     string    // leases and other state; $DIR in configurations
+	Records string    // the key dataDir of Do: $DIR/records, created by plugins
+	Stderr  io.Writer // of plugins; may be nil
+	Here    bool      // the calling thread is in NS, and Process starts programs in it
 
-	asked byte // the last question of Say
+	asked byte // last question of Say
 }
 
-// NewHost returns a host in a new namespace with lo up.
+// NewHost returns a host in a new namespace, with lo up.
 func NewHost(t *testing.T) *Host {
 	t.Helper()
 	h := &Host{T: t, NS: kerneltest.NS(t), Dir: t.TempDir()}
@@ -53,13 +53,13 @@ func NewHost(t *testing.T) *Host {
 	return h
 }
 
-// A Container is a network namespace, and its path for plugins.
+// A Container is a network namespace and its path.
 type Container struct {
 	ID, Path string
 	NS       *netns.NS
 }
 
-// Container returns a container in a new namespace with lo up.
+// Container returns a container in a new namespace, with lo up.
 func (h *Host) Container(id string) Container {
 	h.Helper()
 	ns := kerneltest.NS(h.T)
@@ -67,7 +67,7 @@ func (h *Host) Container(id string) Container {
 	return Container{id, kerneltest.NSPath(h.T, ns), ns}
 }
 
-// End ends the namespace of a container. It leaves a regular file at the path, as after a crash.
+// End ends the namespace of a container. A regular file remains at its path, as after a crash.
 func (h *Host) End(c Container) {
 	h.Helper()
 	h.NoError(errors.Join(unix.Unmount(c.Path, unix.MNT_DETACH), c.NS.Close()))
@@ -84,10 +84,10 @@ func (h *Host) Expand(conf string) string { return strings.ReplaceAll(conf, "$DI
 // Path returns a path below the host's directory.
 func (h *Host) Path(name string) string { return filepath.Join(h.Dir, name) }
 
-// Call runs a verb for eth0 of a container as a process that a runtime starts in the host's
-// namespace; env has variables that are added to the usual ones or replace them, such as
-// CNI_ARGS=IP=10.1.0.2. It returns the code of the error object, or 0, and stdout. If the build
-// does not have the plugin, it skips the test.
+// Call runs a verb for eth0 of a container like a process that a runtime starts in the host's
+// namespace. Variables in env, such as CNI_ARGS=IP=10.1.0.2, add to the usual ones or override
+// them. It returns the code of the error object, or 0, and stdout. It skips the test if the plugin
+// is excluded from the build.
 func (h *Host) Call(verb spec.Verb, plugin, conf string, c Container, env ...string) (code int, out string) {
 	h.Helper()
 	return h.CallContext(h.Context(), verb, plugin, conf, c, env...)
@@ -114,7 +114,7 @@ func (h *Host) CallContext(ctx context.Context, verb spec.Verb, plugin, conf str
 	return e.Code, stdout
 }
 
-// Serve is [Host.Call] with everything that a process returns. It never ends the test, so any
+// Serve is [Host.Call] that returns everything a process does. It never ends the test, so any
 // goroutine may call it.
 func (h *Host) Serve(ctx context.Context, verb spec.Verb, plugin, conf string, c Container, env ...string) (exit int, stdout, stderr string, err error) {
 	vars := map[string]string{}
@@ -143,7 +143,7 @@ func (h *Host) lookup(plugin string) *applet.Applet {
 	return a
 }
 
-// Must is [Host.Call] for a call that must succeed.
+// Must is [Host.Call] that must succeed.
 func (h *Host) Must(verb spec.Verb, plugin, conf string, c Container, env ...string) string {
 	h.Helper()
 	code, out := h.Call(verb, plugin, conf, c, env...)
@@ -153,7 +153,7 @@ func (h *Host) Must(verb spec.Verb, plugin, conf string, c Container, env ...str
 	return out
 }
 
-// Refuse is [Host.Call] for a call that must fail with a code and a text, and change nothing.
+// Refuse is [Host.Call] that must fail with a code and a text, and change nothing.
 func (h *Host) Refuse(code int, want string, verb spec.Verb, plugin, conf string, c Container, env ...string) {
 	h.Helper()
 	before := h.Snapshot(c)
@@ -164,8 +164,8 @@ func (h *Host) Refuse(code int, want string, verb spec.Verb, plugin, conf string
 	h.Same(fmt.Sprint(verb, " that fails"), before, h.Snapshot(c))
 }
 
-// Do runs a verb of a plugin without the serve loop, in network net1. keys are the plugin's own,
-// such as `"mtu":1400`, and prev is the prevResult; both may be empty.
+// Do calls a verb of a plugin as a function, in network net1. keys are the plugin's own, such as
+// `"mtu":1400`, and prev is the prevResult; both may be empty.
 func (h *Host) Do(verb spec.Verb, plugin string, c spec.Call, keys, prev string) (*spec.Result, error) {
 	h.Helper()
 	a := h.lookup(plugin)
@@ -190,14 +190,14 @@ func (h *Host) Do(verb spec.Verb, plugin string, c spec.Call, keys, prev string)
 	return res, err
 }
 
-// Result returns the result of a call that must succeed.
+// Result returns the result of a call, which must succeed.
 func (h *Host) Result(res *spec.Result, err error) *spec.Result {
 	h.Helper()
 	h.NoError(err)
 	return res
 }
 
-// NoError ends the test if there is an error.
+// NoError ends the test on an error.
 func (h *Host) NoError(err error) {
 	h.Helper()
 	if err != nil {
@@ -205,13 +205,13 @@ func (h *Host) NoError(err error) {
 	}
 }
 
-// WantError requires an error with the code and the text.
+// WantError requires an error with a code and a text.
 func (h *Host) WantError(err error, code int, text string) {
 	h.Helper()
 	spectest.WantError(h.T, err, text, code)
 }
 
-// WantCode requires an error with the code.
+// WantCode requires an error with a code.
 func (h *Host) WantCode(err error, code int) {
 	h.Helper()
 	if err == nil || spec.AsError(err).Code != code {
@@ -219,7 +219,7 @@ func (h *Host) WantCode(err error, code int) {
 	}
 }
 
-// Same requires that two snapshots are equal, and ends the test if not.
+// Same requires two equal snapshots, and otherwise ends the test.
 func (h *Host) Same(what, before, after string) {
 	h.Helper()
 	if after != before {
@@ -228,7 +228,7 @@ func (h *Host) Same(what, before, after string) {
 }
 
 // Snapshot returns everything that a verb may change on the host and in containers: links,
-// addresses, routes, rules, queues, settings, the rule set, and stored files.
+// addresses, routes, rules, qdiscs, sysctls, the ruleset, and stored files.
 func (h *Host) Snapshot(containers ...Container) string {
 	h.Helper()
 	all := []string{kerneltest.Snapshot(h.T, h.NS)}
@@ -238,8 +238,8 @@ func (h *Host) Snapshot(containers ...Container) string {
 	return strings.Join(append(all, nfttest.Ruleset(h.T, h.NS), h.Stored()), "\n--\n")
 }
 
-// Stored lists the files below Dir with their content, except those that do not belong to an
-// attachment: programs, locks, configurations, and the hints of host-local.
+// Stored lists the files below Dir with their content, except programs, locks, configurations, and
+// the last addresses of host-local.
 func (h *Host) Stored() string {
 	h.Helper()
 	var list []string
@@ -299,7 +299,7 @@ func (h *Host) DropLink(name string) {
 	kerneltest.Brief(h, h.NS, func(c *rtnl.Conn) error { return c.DelLink(name) })
 }
 
-// Release deletes the rules of eth0 of a container in network demo, of one kind or of all kinds.
+// Release deletes the rules for eth0 of a container in network demo: of one kind, or of all kinds.
 func (h *Host) Release(c Container, kind nft.Kind) error {
 	return nft.Open(h.NS).Update(h.Context(), func(x *nft.Tx) error {
 		x.Release(spec.Attachment{Network: "demo", ContainerID: c.ID, IfName: "eth0"}, kind)
@@ -307,22 +307,22 @@ func (h *Host) Release(c Container, kind nft.Kind) error {
 	})
 }
 
-// Prev enters a result into a configuration as prevResult.
+// Prev adds a result to a configuration as prevResult.
 func Prev(conf, result string) string {
 	return strings.TrimSuffix(strings.TrimSpace(conf), "}") + `,"prevResult":` + result + "}"
 }
 
 // WithOtherInterface adds another interface with addresses to a result, as a later plugin of a
-// chain may do. No plugin of these tests leases from the networks of the addresses.
+// chain may do. The addresses are outside of the subnets in these tests.
 func WithOtherInterface(result string) string {
 	at := strings.Count(result, `"name":`)
-	end := strings.Index(result, `],`) // of interfaces, which come first
+	end := strings.Index(result, `],`) // end of interfaces, the first array
 	result = result[:end] + `,{"name":"net9","sandbox":"/elsewhere"}` + result[end:]
 	return strings.Replace(result, `"ips": [`, fmt.Sprintf(`"ips": [{"address":"192.168.7.2/24","gateway":"192.168.7.1","interface":%d},`+
 		`{"address":"fd00:7::2/64","gateway":"fd00:7::1","interface":%d},`, at, at), 1)
 }
 
-// MissingNetNS are values of CNI_NETNS that do not lead to a namespace.
+// MissingNetNS returns values of CNI_NETNS that lead to no namespace.
 func MissingNetNS(t *testing.T) map[string]string {
 	t.Helper()
 	stale := filepath.Join(t.TempDir(), "stale")
@@ -332,9 +332,8 @@ func MissingNetNS(t *testing.T) map[string]string {
 	return map[string]string{"empty": "", "gone": filepath.Join(t.TempDir(), "nothing"), "stale file": stale}
 }
 
-// WantIPAM requires that an IPAM plugin, which does not enter a namespace, answers with a code and
-// a text, ignoring white space. The text is in the result and the warnings, or in message and
-// details of the error.
+// WantIPAM requires a code and a text from an IPAM plugin, which opens no namespace. White space is
+// ignored. The text is in the result and the warnings, or in msg and details of the error.
 func WantIPAM(t *testing.T, verb spec.Verb, plugin, id, conf, args string, code int, want string) {
 	t.Helper()
 	got, out := AnswerIPAM(t, verb, plugin, id, conf, args)
@@ -343,7 +342,7 @@ func WantIPAM(t *testing.T, verb spec.Verb, plugin, id, conf, args string, code 
 	}
 }
 
-// AnswerIPAM returns the answer that [WantIPAM] compares.
+// AnswerIPAM returns what [WantIPAM] compares.
 func AnswerIPAM(t *testing.T, verb spec.Verb, plugin, id, conf, args string) (code int, text string) {
 	t.Helper()
 	var stderr bytes.Buffer

@@ -14,36 +14,36 @@ import (
 	"cnibox/rtnl"
 )
 
-// A Plugin has the facts about a plugin for tests of all plugins. In its configurations $DIR is the
-// host's directory. The zero value is a plugin that has no keys and requires nothing.
+// A Plugin has the facts about a plugin for tests over all plugins. $DIR in a configuration is the
+// host's directory. The zero value is a plugin without keys that requires nothing.
 type Plugin struct {
-	// Keys are its own keys in the configuration that [Plain] returns.
+	// Keys are the plugin's own keys in the configuration that [Plain] returns.
 	Keys string
-	// Other is a member for a second attachment, if a host can have only one with these Keys.
+	// Other is a member for a second attachment, if a host can have only one with Keys.
 	Other string
-	// Invalid are members that ADD refuses; DEL gets the first.
+	// Invalid are members that ADD must refuse. DEL is called with the first.
 	Invalid []string
-	// Confs are configurations that together run all steps of ADD. A host can have one attachment
-	// at a time of those in Single. Without either, the configuration is that with Keys.
+	// Confs are configurations that together run all steps of ADD; a host can have one attachment
+	// at a time with each of Single. If both are empty, the configuration is that with Keys.
 	Confs, Single map[string]string
 
-	After    string                      // the plugin that makes the interface which this one changes
-	OrAfter  string                      // another one that may
-	Again    string                      // members of an earlier ADD whose values another one replaces
-	Prepare  func(*Host)                 // makes what the host has beside lo; may be nil
-	Ready    func(*testing.T, Container) // changes the container before ADD; may be nil
-	TakeAway func(*Host)                 // deletes what of the host the attachment depends on; nil: that of After
+	After    string                      // the plugin that makes the interface for this one; empty: none
+	OrAfter  string                      // another such plugin
+	Again    string                      // members of an earlier ADD, whose values a second ADD replaces
+	Prepare  func(*Host)                 // adds to the host what ADD needs; may be nil
+	Ready    func(*testing.T, Container) // prepares the container for ADD; may be nil
+	TakeAway func(*Host)                 // deletes the host links on which the attachment depends; nil: as After
 
-	Feature string           // option of the kernel, as CONFIG_DUMMY; empty: each kernel has it
-	Kind    rtnl.Kind        // of the links that Need tries to make; nil: none
-	Probe   func(testing.TB) // skips the test where the kernel lacks something else; may be nil
+	Feature string           // kernel option, such as CONFIG_DUMMY; empty: every kernel has it
+	Kind    rtnl.Kind        // link type that Need tries to make; nil: none
+	Probe   func(testing.TB) // skips the test if the kernel lacks something else; may be nil
 
-	Child    bool // its link has no part on the host
-	Hardware bool // its link is the host's, to which the kernel returns it
-	Args     bool // reads CNI_ARGS, though it has no ipam
-	Idle     bool // changes nothing itself
+	Child    bool // the link has no part on the host
+	Hardware bool // the link is the host's, and the kernel returns it
+	Args     bool // reads CNI_ARGS without ipam
+	Idle     bool // ADD changes nothing
 
-	Except map[string]string // cells of TestKernelDelMatrix that there cannot be, and why
+	Except map[string]string // cells of TestKernelDelMatrix that cannot exist, with the reason
 }
 
 // Need skips the test if the kernel lacks what the plugin needs.
@@ -57,7 +57,7 @@ func (p Plugin) Need(t testing.TB) {
 	}
 }
 
-// NeedChain calls Need for the plugin of After and for this one.
+// NeedChain calls Need of After and of this plugin.
 func (p Plugin) NeedChain(t testing.TB) {
 	t.Helper()
 	if p.After != "" {
@@ -66,7 +66,7 @@ func (p Plugin) NeedChain(t testing.TB) {
 	p.Need(t)
 }
 
-// Furnish calls Prepare of the plugin of After and of this one.
+// Furnish calls Prepare of After and of this plugin.
 func (p Plugin) Furnish(h *Host) {
 	h.Helper()
 	if p.After != "" {
@@ -77,7 +77,7 @@ func (p Plugin) Furnish(h *Host) {
 	}
 }
 
-// Below returns TakeAway of this plugin, or of that of After; nil: none.
+// Below returns TakeAway of this plugin, or else of After; nil: none.
 func (p Plugin) Below() func(*Host) {
 	if p.TakeAway == nil && p.After != "" {
 		return Plugins[p.After].Below()
@@ -86,7 +86,7 @@ func (p Plugin) Below() func(*Host) {
 }
 
 // Excuse returns why a cell cannot exist; empty: it can. For cells about the parent it also uses
-// the reason of the plugin of After.
+// the reason of After.
 func (p Plugin) Excuse(cell string) string {
 	if why := p.Except[cell]; why != "" || cell != BelowMissing || p.After == "" || p.TakeAway != nil {
 		return why
@@ -94,10 +94,10 @@ func (p Plugin) Excuse(cell string) string {
 	return Plugins[p.After].Excuse(cell)
 }
 
-// BelowMissing is the cell of TestKernelDelMatrix for TakeAway.
+// BelowMissing is the cell of TestKernelDelMatrix in which TakeAway has been called.
 const BelowMissing = "below missing"
 
-// Alone is Except of a plugin without TakeAway.
+// Alone is Except for a plugin without TakeAway.
 var Alone = map[string]string{BelowMissing: "the attachment depends on no link of the host that is not its own"}
 
 const unplugged = "hardware that is gone from the container, and not back, is gone from the host: see below missing"
@@ -105,8 +105,8 @@ const unplugged = "hardware that is gone from the container, and not back, is go
 // IPAM is an ipam object with IPv4 addresses.
 const IPAM = `"ipam":{"type":"host-local","dataDir":"$DIR","subnet":"10.1.0.0/24"}`
 
-// Plain returns the configuration of a network with a plugin's Keys. A plugin that makes the
-// interface gets [IPAM], unless its Keys have ipam.
+// Plain returns the configuration of a network with Keys. A plugin that makes the interface gets
+// [IPAM], unless Keys has ipam.
 func Plain(plugin, network string) string {
 	keys := Plugins[plugin].Keys
 	if Makes(plugin) && !strings.Contains(keys, `"ipam"`) {
@@ -115,7 +115,7 @@ func Plain(plugin, network string) string {
 	return "{" + join(fmt.Sprintf(`"cniVersion":"1.1.0","name":%q,"type":%q`, network, plugin), keys) + "}"
 }
 
-// join joins members of an object; the second ones may be none.
+// join joins members of an object; more may be empty.
 func join(members, more string) string {
 	if members == "" || more == "" {
 		return members + more
@@ -123,13 +123,13 @@ func join(members, more string) string {
 	return members + "," + more
 }
 
-// OnlyAddresses reports whether a plugin neither makes nor changes an interface: its own
-// configuration uses it as the IPAM plugin.
+// OnlyAddresses reports whether a plugin neither makes nor changes an interface. Such a plugin is
+// the IPAM plugin of its own configuration.
 func OnlyAddresses(plugin string) bool {
 	return strings.Contains(Plugins[plugin].Keys, `"ipam":{"type":"`+plugin+`"`)
 }
 
-// Makes reports whether a plugin makes the interface, or moves it into the container.
+// Makes reports whether a plugin makes the interface or moves it into the container.
 func Makes(plugin string) bool {
 	return Plugins[plugin].After == "" && plugin != "loopback" && !OnlyAddresses(plugin)
 }
@@ -147,7 +147,7 @@ func All(plugin string) (confs, single map[string]string) {
 	}
 }
 
-// Ranges is an ipam object with addresses of both families.
+// Ranges is the beginning of an ipam object with addresses of both families.
 const Ranges = `"ipam":{"type":"host-local","dataDir":"$DIR","ranges":[[{"subnet":"10.1.0.0/24"}],[{"subnet":"fd00:1::/64"}]]`
 
 // GatewayConf is a bridge that is the gateway of both families.
@@ -159,7 +159,7 @@ const PtpConf = `{"cniVersion":"1.1.0","name":"demo","type":"ptp","ipMasq":true,
 // BothLimits are keys of bandwidth.
 const BothLimits = `"ingressRate":8000000,"egressRate":8000000`
 
-// Plugins has an entry for each plugin. It has nothing that only the tests of one plugin need.
+// Plugins has an entry for each plugin, with what tests over all plugins need.
 var Plugins = map[string]Plugin{
 	"bridge": {
 		Keys: `"bridge":"br0","isGateway":true,"ipMasq":true`, Feature: "CONFIG_BRIDGE", Probe: NeedBridge, TakeAway: dropLinks("br0"),
@@ -251,7 +251,7 @@ var Plugins = map[string]Plugin{
 			`"ipam":{"type":"static","routes":[{"dst":"10.3.0.0/24","mtu":67}]}`, `"ipam":{"type":"static","routes":[{"dst":"10.3.0.0/24","mtu":65536}]}`,
 			`"ipam":{"type":"static","dns":{"nameservers":["x"]}}`, `"args":{"cni":{"ips":["x"]}}`},
 	},
-	"dhcp": { // what it changes its daemon does, which test/e2e starts
+	"dhcp": { // its daemon makes the changes; test/e2e starts it
 		Keys: `"ipam":{"type":"dhcp","daemonSocketPath":"$DIR/dhcp.sock"}`, After: "bridge", Idle: true,
 		Invalid: []string{`"ipam":{"type":"dhcp","daemonSocketPath":"$DIR/dhcp.sock","priority":-1}`,
 			`"ipam":{"type":"dhcp","daemonSocketPath":"x.sock"}`, `"ipam":{"type":"dhcp","daemonSocketPath":"/a\u0000b"}`, `"ipam":{"type":"dhcp","priority":-1}`,
@@ -334,7 +334,7 @@ func Conf(plugin, keys string) string {
 	return `{"cniVersion":"1.1.0","name":"demo","type":"` + plugin + `",` + keys + `}`
 }
 
-// child completes the description of a plugin whose link has no part on the host.
+// child completes the entry of a plugin whose link has no part on the host.
 func child(name string, p Plugin) Plugin {
 	p.Child, p.Prepare = true, func(h *Host) { h.Segment() }
 	if p.Single == nil {
@@ -344,8 +344,8 @@ func child(name string, p Plugin) Plugin {
 	return p
 }
 
-// ChildConf returns a configuration with IPv4 addresses, which need no duplicate detection, for a
-// host with [Host.Segment].
+// ChildConf returns a configuration for a host with [Host.Segment]. Its addresses are IPv4, without
+// duplicate address detection.
 func ChildConf(plugin, keys string) string {
 	return fmt.Sprintf(`{"cniVersion":"1.1.0","name":"demo","type":%q,%s}`, plugin, join(keys,
 		`"ipam":{"type":"host-local","dataDir":"$DIR","resolvConf":"$DIR/resolv.conf",
@@ -375,15 +375,15 @@ func (h *Host) SubnetEnv() {
 	h.NoError(os.WriteFile(filepath.Join(h.Dir, "subnet.env"), []byte(env), 0o600))
 }
 
-// DeviceKeys are keys of host-device in addition to the one that selects the device.
+// DeviceKeys are keys of host-device, without the one that selects the device.
 const DeviceKeys = `"dataDir":"$DIR/records","ipam":{"type":"host-local","dataDir":"$DIR","subnet":"10.1.0.0/24","routes":[{"dst":"0.0.0.0/0"}]}`
 
-// DeviceConf returns a host-device network of a device.
+// DeviceConf returns a network with a device.
 func DeviceConf(device string) string {
 	return Conf("host-device", `"device":"`+device+`",`+DeviceKeys)
 }
 
-// NIC adds a link that represents a network card: one end of a veth pair, with an alias. The peer,
+// NIC adds a link in place of a network card: one end of a veth pair, with an alias. The peer,
 // wire-NAME, is up.
 func (h *Host) NIC(name string) *rtnl.Link {
 	h.Helper()
@@ -396,7 +396,8 @@ func (h *Host) NIC(name string) *rtnl.Link {
 	return kerneltest.Link(h.T, c, name)
 }
 
-// cards adds nic0, card1 and card2. Without a record nothing is lost of the last two.
+// cards adds nic0, card1 and card2. card1 and card2 have no settings that are lost without a
+// record.
 func cards(h *Host) {
 	h.Helper()
 	h.NIC("nic0")
@@ -406,8 +407,8 @@ func cards(h *Host) {
 	}
 }
 
-// secondLink adds a link in the network from which bridge leases addresses. sbr must not change its
-// routes.
+// secondLink adds a link with an address in the subnet from which bridge leases. sbr must not
+// change its routes.
 func secondLink(t *testing.T, c Container) {
 	t.Helper()
 	kerneltest.Brief(t, c.NS, func(conn *rtnl.Conn) error {
@@ -421,8 +422,7 @@ func secondLink(t *testing.T, c Container) {
 	})
 }
 
-// HadVRF makes the kernel add the rules that it adds to a namespace with the first VRF and never
-// deletes.
+// HadVRF adds the rules that the kernel adds with the first VRF of a namespace and never deletes.
 func HadVRF(t *testing.T, c Container) {
 	t.Helper()
 	kerneltest.Brief(t, c.NS, func(conn *rtnl.Conn) error {
@@ -447,7 +447,7 @@ func NeedTap(t testing.TB) {
 	kerneltest.Need(t, "CONFIG_TUN", rtnl.ProbeTap)
 }
 
-// NeedShaping skips the test if the kernel lacks a feature that bandwidth uses.
+// NeedShaping skips the test if the kernel lacks an option that bandwidth needs.
 func NeedShaping(t testing.TB) {
 	t.Helper()
 	kerneltest.Need(t, "CONFIG_IFB, CONFIG_NET_SCH_TBF, CONFIG_NET_CLS_U32, CONFIG_NET_ACT_MIRRED", func() error {
@@ -461,11 +461,11 @@ func NeedShaping(t testing.TB) {
 	})
 }
 
-// rare are features that kernels may lack on which the tests are run.
-var rare = []string{"CONFIG_DUMMY", "CONFIG_IPVLAN", "CONFIG_VLAN_8021Q", "CONFIG_NET_VRF"}
+// rareFeatures are options that the kernels outside the guests may lack.
+var rareFeatures = []string{"CONFIG_DUMMY", "CONFIG_IPVLAN", "CONFIG_VLAN_8021Q", "CONFIG_NET_VRF"}
 
-// Elsewhere reports whether this is a guest of make test-vm and the plugin does not require one:
-// for such plugins, tests with many calls run outside, in a tenth of the time.
+// Elsewhere reports whether the test runs in a guest of make test-vm for a plugin that needs no
+// guest. Tests with many calls skip it there, since they take a tenth of the time outside.
 func Elsewhere(plugin string) bool {
-	return kerneltest.Guest() && !slices.Contains(rare, Plugins[plugin].Feature)
+	return kerneltest.Guest() && !slices.Contains(rareFeatures, Plugins[plugin].Feature)
 }

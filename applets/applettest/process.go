@@ -13,17 +13,17 @@ import (
 	"cnibox/spec"
 )
 
-// ProcessTimeout is the time after which a process counts as stuck.
+// ProcessTimeout is the time after which a process is considered hung.
 var ProcessTimeout = kerneltest.Timeout(time.Minute)
 
-// Env returns the variables of a runtime for eth0 of a container; those of more take precedence.
+// Env returns the variables of a runtime for eth0 of a container, which those in more override.
 func (c Container) Env(verb spec.Verb, more ...string) []string {
 	return append([]string{"CNI_COMMAND=" + string(verb), "CNI_CONTAINERID=" + c.ID, "CNI_IFNAME=eth0", "CNI_NETNS=" + c.Path}, more...)
 }
 
-// Process runs a program on the host, in $DIR, with $DIR/bin as CNI_PATH unless env sets it, and
-// returns what [Host.Serve] returns. It does not replace a stdout that cmd has. It kills a stuck
-// process, which is an error.
+// Process runs a program on the host, in $DIR and with $DIR/bin as CNI_PATH unless env sets it, and
+// returns what [Host.Serve] returns. It keeps cmd.Stdout if that is set. A hung process is killed,
+// which is an error.
 func (h *Host) Process(cmd *exec.Cmd, stdin string, env ...string) (exit int, stdout, stderr string, err error) {
 	var out, diag bytes.Buffer
 	cmd.Dir, cmd.Env = h.Dir, append([]string{"CNI_PATH=" + h.Path("bin")}, env...)
@@ -42,7 +42,7 @@ func (h *Host) Process(cmd *exec.Cmd, stdin string, env ...string) (exit int, st
 	stuck := time.AfterFunc(ProcessTimeout, func() { cmd.Process.Kill() })
 	err = cmd.Wait()
 	if exit := new(exec.ExitError); errors.As(err, &exit) || errors.Is(err, syscall.EPIPE) {
-		err = nil // a plugin need not read its stdin
+		err = nil // a plugin need not read stdin
 	}
 	if !stuck.Stop() {
 		err = fmt.Errorf("%q was still running after %s", cmd.Args, ProcessTimeout)

@@ -9,15 +9,15 @@ import (
 	"cnibox/rtnl"
 )
 
-// A Segment is a veth pair of up0 on a host, where it can be a master, and up1 in another
-// namespace, which represents another machine on the segment.
+// A Segment is a veth pair: up0 on a host, where it can be a master, and up1 in a namespace that
+// represents another machine on the segment.
 type Segment struct {
 	NS           *netns.NS // of up1
 	Host, Remote *rtnl.Conn
 	Up0, Up1     *rtnl.Link
 }
 
-// Segment adds up0 to the host, and $DIR/resolv.conf.
+// Segment adds up0 to the host, and writes $DIR/resolv.conf.
 func (h *Host) Segment() Segment {
 	h.Helper()
 	h.NoError(os.WriteFile(filepath.Join(h.Dir, "resolv.conf"), []byte("nameserver 10.1.0.53\n"), 0o600))

@@ -16,12 +16,12 @@ import (
 	"cnibox/internal/netns"
 )
 
-// Timeout bounds the wait of a test for an answer that must come.
+// Timeout limits how long a test waits for an answer.
 var Timeout = kerneltest.Timeout(15 * time.Second)
 
-// Listen answers on ports of all addresses of a namespace until the test ends, over TCP and UDP. An
-// answer has the question, which is one byte, the name, and the address of the client. Without
-// ports it uses 80.
+// Listen answers over TCP and UDP on ports of all addresses of a namespace until the test ends. The
+// answer is the question, which is one byte, the name, and the client's address. Without ports it
+// listens on 80.
 func (h *Host) Listen(ns *netns.NS, name string, ports ...string) {
 	h.Helper()
 	if len(ports) == 0 {
@@ -48,8 +48,8 @@ func (h *Host) Listen(ns *netns.NS, name string, ports ...string) {
 	}
 }
 
-// answerStreams reads the request of each connection and answers it: closing a connection with unread
-// data is a reset, which may overtake the answer.
+// answerStreams reads the request before it answers: closing a connection with unread data sends a
+// reset, which may overtake the answer.
 func answerStreams(l net.Listener, name string) {
 	accept(l, func(c net.Conn) {
 		question := make([]byte, 1)
@@ -59,7 +59,7 @@ func answerStreams(l net.Listener, name string) {
 	})
 }
 
-// accept calls answer for each connection, and closes it then, until the listener is closed.
+// accept calls answer for each connection and closes it, until the listener is closed.
 func accept(l net.Listener, answer func(net.Conn)) {
 	for {
 		c, err := l.Accept()
@@ -90,7 +90,7 @@ func host(a net.Addr) string {
 }
 
 // Connect opens a connection from a namespace. It retries until timeout, since the kernel joins
-// multicast groups and detects carriers asynchronously; ECONNREFUSED ends it at once.
+// multicast groups and detects carriers asynchronously. ECONNREFUSED is returned at once.
 func Connect(ns *netns.NS, network, addr string, timeout time.Duration) (c net.Conn, err error) {
 	for end := time.Now().Add(timeout); ; time.Sleep(10 * time.Millisecond) {
 		err = ns.Do(func() (err error) {
@@ -103,8 +103,8 @@ func Connect(ns *netns.NS, network, addr string, timeout time.Duration) (c net.C
 	}
 }
 
-// EchoLines answers each line on TCP port 80 of a namespace with that line until the test ends. The
-// first line of an answer has the name and the client's address, unless the name is empty.
+// EchoLines echoes each line that TCP port 80 of a namespace receives until the test ends. The first
+// line of an answer has the name and the client's address, unless the name is empty.
 func (h *Host) EchoLines(ns *netns.NS, name string) (l net.Listener) {
 	h.Helper()
 	h.NoError(ns.Do(func() (err error) { l, err = net.Listen("tcp", "[::]:80"); return err }))
@@ -120,7 +120,7 @@ func (h *Host) EchoLines(ns *netns.NS, name string) (l net.Listener) {
 	return l
 }
 
-// Occupy opens a socket on an address of a namespace, which does not answer, until the test ends.
+// Occupy binds a socket that does not answer to an address of a namespace until the test ends.
 func (h *Host) Occupy(ns *netns.NS, network, addr string) {
 	h.Helper()
 	h.NoError(ns.Do(func() error {
@@ -139,8 +139,8 @@ func (h *Host) Occupy(ns *netns.NS, network, addr string) {
 	}))
 }
 
-// Say sends a question on the connection and returns the answer. It repeats a question that the
-// network may lose, so it skips late answers to earlier questions.
+// Say sends a question on a connection and returns the answer. Since it repeats questions that the
+// network may lose, it skips answers to earlier ones.
 func (h *Host) Say(c net.Conn) string {
 	h.asked++
 	again := Timeout
@@ -174,7 +174,7 @@ func (h *Host) Ask(from *netns.NS, network, to string) string {
 	return h.Say(c)
 }
 
-// Who returns the name that answers on port 80 of an address; "" after the timeout.
+// Who returns the name that answers on port 80 of an address, or "" after the timeout.
 func (h *Host) Who(from *netns.NS, addr string, timeout time.Duration) string {
 	h.Helper()
 	c, err := Connect(from, "tcp", net.JoinHostPort(addr, "80"), timeout)
@@ -186,14 +186,14 @@ func (h *Host) Who(from *netns.NS, addr string, timeout time.Duration) string {
 	return name
 }
 
-// WantAnswer requires an answer of an address over TCP and over UDP.
+// WantAnswer requires an answer from an address over TCP and over UDP.
 func (h *Host) WantAnswer(from *netns.NS, to, want string) {
 	h.Helper()
 	h.Want(from, "tcp", to, want)
 	h.Want(from, "udp", to, want)
 }
 
-// Want requires an answer of an address.
+// Want requires an answer from an address.
 func (h *Host) Want(from *netns.NS, network, to, want string) {
 	h.Helper()
 	if got := h.Ask(from, network, to); got != want {
@@ -201,10 +201,10 @@ func (h *Host) Want(from *netns.NS, network, to, want string) {
 	}
 }
 
-// never is the time after which an answer that must not come counts as lost.
+// never is how long [Host.WantNone] waits for an answer.
 const never = 150 * time.Millisecond
 
-// WantNone sends one question, and requires that no answer comes.
+// WantNone sends one question, which must not be answered.
 func (h *Host) WantNone(from *netns.NS, network, to string) {
 	h.Helper()
 	var answer string
@@ -230,8 +230,8 @@ func (h *Host) WantNone(from *netns.NS, network, to string) {
 	}
 }
 
-// NoProbes makes neighbours of a link valid for hours: hosts find an address that has moved only if
-// it is announced.
+// NoProbes makes the neighbour entries of a link valid for hours, so that a host learns of a moved
+// address only from an announcement.
 func NoProbes(t testing.TB, ns *netns.NS, link string) {
 	t.Helper()
 	for _, family := range []string{"ipv4", "ipv6"} {
@@ -244,8 +244,8 @@ func NoProbes(t testing.TB, ns *netns.NS, link string) {
 	}
 }
 
-// SetDAD sets duplicate address detection for new links of a namespace: it begins within delay
-// seconds and sends so many solicitations, one a second.
+// SetDAD configures duplicate address detection for new links of a namespace: it starts within
+// delay seconds and sends that many solicitations, one per second.
 func SetDAD(t testing.TB, ns *netns.NS, delay, transmits string) {
 	t.Helper()
 	err := ns.SetSysctls(

@@ -9,9 +9,8 @@ import (
 	"cnibox/rtnl"
 )
 
-// A Veth is a host and container c1 with a veth pair between them, both up, for plugins that change
-// another plugin's interface: host0 with 10.9.0.1 and fd09::1 on the host, eth0 with 10.9.0.2 and
-// fd09::2 in the container.
+// A Veth is a host and container c1 with a veth pair, for chained plugins: host0 with 10.9.0.1 and
+// fd09::1 on the host, eth0 with 10.9.0.2 and fd09::2 in the container, both up.
 type Veth struct {
 	*Host
 	Cont               Container
@@ -19,7 +18,7 @@ type Veth struct {
 	Host0, Eth0        *rtnl.Link
 }
 
-// NewVeth returns a Veth, which ends with the test.
+// NewVeth returns a Veth, which is deleted when the test ends.
 func NewVeth(t *testing.T) *Veth {
 	t.Helper()
 	v := &Veth{Host: NewHost(t)}
@@ -29,18 +28,18 @@ func NewVeth(t *testing.T) *Veth {
 	return v
 }
 
-// AddPair adds a veth pair; the first two addresses are the host's.
+// AddPair adds a veth pair. The first two addresses are for the host.
 func (v *Veth) AddPair(host, cont string, addrs ...string) (*rtnl.Link, *rtnl.Link) {
 	v.Helper()
 	h := kerneltest.AddLink(v.T, v.NS, rtnl.LinkSpec{Name: host, Up: true, Peer: &rtnl.LinkSpec{Name: cont, NS: v.Cont.NS}})
-	// The kernel adds a link-local address with a route asynchronously.
+	// The kernel adds a link-local address and its route asynchronously.
 	ours, theirs := addrs[:min(2, len(addrs))], []string{"fe80::9/64"}
 	kerneltest.Address(v.T, v.NS, host, ours...)
 	kerneltest.Address(v.T, v.Cont.NS, cont, append(theirs, addrs[len(ours):]...)...)
 	return h, kerneltest.Link(v.T, v.ContConn, cont)
 }
 
-// VethRoutes are the routes of [Veth.AddRoutes] as in a result.
+// VethRoutes are the routes of [Veth.AddRoutes] in a result.
 const VethRoutes = `[{"dst":"0.0.0.0/0","gw":"10.9.0.1"},{"dst":"::/0","gw":"fd09::1"},{"dst":"192.0.2.0/24","gw":"10.9.0.7"}]`
 
 // AddRoutes adds default routes and a route to 192.0.2.0/24 through eth0.
@@ -51,15 +50,15 @@ func (v *Veth) AddRoutes() {
 	}
 }
 
-// PrevResult returns a result with both interfaces, the addresses of eth0, and routes, a list in
-// JSON.
+// PrevResult returns a result with both interfaces, the addresses of eth0, and routes, a JSON
+// array.
 func (v *Veth) PrevResult(routes string) string {
 	return fmt.Sprintf(`{"cniVersion":"1.1.0","interfaces":[{"name":"host0"},{"name":"eth0","sandbox":%q}],"routes":%s,
 		"ips":[{"address":"10.9.0.2/24","gateway":"10.9.0.1","interface":1},
 			{"address":"fd09::2/64","gateway":"fd09::1","interface":1}]}`, v.Cont.Path, routes)
 }
 
-// State returns what plugins may change in both namespaces, without rule set and files.
+// State returns what plugins may change in both namespaces, without ruleset and files.
 func (v *Veth) State() string {
 	v.Helper()
 	return kerneltest.Snapshot(v.T, v.NS) + "--\n" + kerneltest.Snapshot(v.T, v.Cont.NS)

@@ -15,7 +15,7 @@ import (
 	"cnibox/spec"
 )
 
-// ADD runs the steps in their order, each after its preconditions.
+// ADD runs the steps in their order, each with the preconditions met.
 func TestKernelAddOrder(t *testing.T) {
 	f := newFake(t)
 	f.instead["routes"] = func(*attach.Op, *driver) error { return nil }
@@ -42,7 +42,7 @@ func TestKernelAddOrder(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	f.logged("link, lease ADD, gateways, routes, host")
+	f.wantSteps("link, lease ADD, gateways, routes, host")
 	if len(res.Interfaces) != 1 || res.Interfaces[0].Name != "eth0" || res.Interfaces[0].Sandbox != f.Cont.Path ||
 		len(res.IPs) != 1 || *res.IPs[0].Interface != 0 || len(res.Routes) != 1 {
 		t.Errorf("result: %+v", res)
@@ -54,8 +54,8 @@ func TestKernelAddOrder(t *testing.T) {
 	}
 }
 
-// Whichever step fails after its change, nothing differs from before, a requested lease is
-// released, and the error is that of the step.
+// If a step fails after its change, ADD reverts everything, releases a requested lease, and returns
+// the error of the step.
 func TestKernelAddUndone(t *testing.T) {
 	for step, want := range map[string]string{
 		"link":      "link",
@@ -69,7 +69,7 @@ func TestKernelAddUndone(t *testing.T) {
 			f.fail[step] = spec.Errorf(spec.CodeBusy, "made to fail")
 			_, err := f.call(t.Context(), spec.Add, f.plugin(), "")
 			f.WantError(err, spec.CodeBusy, "made to fail")
-			f.logged(want)
+			f.wantSteps(want)
 			if after := f.state(); after != before {
 				t.Errorf("left behind:\n%s", kerneltest.Diff(before, after))
 			}
@@ -77,10 +77,9 @@ func TestKernelAddUndone(t *testing.T) {
 	}
 }
 
-// A failed ADD of an external IPAM plugin is followed by its DEL, even if it has not answered.
-// After such a plugin has refused a second ADD there is no DEL, which would release the first
-// lease.
-func TestKernelAddLeaseLeft(t *testing.T) {
+// If an external IPAM plugin fails ADD or does not answer, its DEL follows. No DEL follows the
+// error for a second ADD, since it would release the first lease.
+func TestKernelAddReleasesExternalLease(t *testing.T) {
 	for name, tt := range map[string]struct {
 		external bool
 		err      error
@@ -98,7 +97,7 @@ func TestKernelAddLeaseLeft(t *testing.T) {
 			if _, err := f.call(t.Context(), spec.Add, f.plugin(), ""); err == nil {
 				t.Error("ADD succeeds")
 			}
-			f.logged(tt.want)
+			f.wantSteps(tt.want)
 			if f.leases != tt.leases {
 				t.Errorf("%d leases are left, want %d", f.leases, tt.leases)
 			}
@@ -106,7 +105,7 @@ func TestKernelAddLeaseLeft(t *testing.T) {
 	}
 }
 
-// What cannot be undone is in the details, and the rest is undone nevertheless.
+// An undo that fails is in details, and the remaining ones run.
 func TestKernelAddUndoFails(t *testing.T) {
 	f := newFake(t)
 	before := f.state()
@@ -122,7 +121,7 @@ func TestKernelAddUndoFails(t *testing.T) {
 	}
 }
 
-// When a context ends, ADD stops between two steps and undoes with a new context.
+// ADD stops between two steps when its context ends, and undoes with a new context.
 func TestKernelAddInterrupted(t *testing.T) {
 	f := newFake(t)
 	before := f.state()
@@ -134,14 +133,14 @@ func TestKernelAddInterrupted(t *testing.T) {
 	}
 	_, err := f.call(ctx, spec.Add, f.plugin(), "")
 	f.WantError(err, spec.CodeTryAgain, "ADD was interrupted: ended by SIGTERM")
-	f.logged("link, lease ADD, gateways, host, undo host, lease DEL")
+	f.wantSteps("link, lease ADD, gateways, host, undo host, lease DEL")
 	if after := f.state(); after != before {
 		t.Errorf("left behind:\n%s", kerneltest.Diff(before, after))
 	}
 }
 
-// An invalid configuration is reported before anything is opened, here for a missing namespace.
-func TestAddConfig(t *testing.T) {
+// An invalid configuration is reported before the namespace is opened, which is missing here.
+func TestAddValidatesFirst(t *testing.T) {
 	for name, tt := range map[string]struct {
 		need attach.Need
 		keys string
@@ -160,24 +159,24 @@ func TestAddConfig(t *testing.T) {
 			p.IPAM = tt.need
 			_, err := f.call(t.Context(), spec.Add, p, tt.keys)
 			f.WantError(err, spec.CodeConfig, tt.want)
-			f.logged("")
+			f.wantSteps("")
 		})
 	}
 }
 
-// ADD needs the namespace.
+// ADD requires the namespace.
 func TestKernelAddWithoutNetns(t *testing.T) {
 	for _, path := range []string{"", "/nowhere", applettest.MissingNetNS(t)["stale file"]} {
 		f := newFake(t)
 		f.Cont.Path = path
 		_, err := f.call(t.Context(), spec.Add, f.plugin(), "")
 		f.WantError(err, spec.CodeNetNS, "open netns")
-		f.logged("")
+		f.wantSteps("")
 	}
 }
 
-// A name that is taken is an error that says so, and the link there stays.
-func TestKernelAddTaken(t *testing.T) {
+// ADD returns an error for an existing interface name and leaves that link.
+func TestKernelAddNameInUse(t *testing.T) {
 	f := newFake(t)
 	kerneltest.AddLink(t, f.Cont.NS, rtnl.LinkSpec{Name: "eth0", Kind: rtnl.Bridge{}})
 	before := f.state()
@@ -188,7 +187,7 @@ func TestKernelAddTaken(t *testing.T) {
 	}
 }
 
-// An IPAM plugin must return an address.
+// A result of the IPAM plugin without an address is an error.
 func TestKernelAddNoAddress(t *testing.T) {
 	f := newFake(t)
 	before := f.state()
@@ -200,7 +199,7 @@ func TestKernelAddNoAddress(t *testing.T) {
 	}
 }
 
-// A link whose MTU is too small for IPv6 is reported by name, before it has addresses.
+// An MTU too small for IPv6 is an error that names the link, before it gets addresses.
 func TestKernelAddSmallMTU(t *testing.T) {
 	f := newFake(t)
 	before := f.state()
@@ -214,16 +213,17 @@ func TestKernelAddSmallMTU(t *testing.T) {
 	}
 }
 
-// A device without a netdev gets addresses in the result only; nothing is configured or checked.
-func TestKernelBareDevice(t *testing.T) {
+// The addresses of a device without a netdev are in the result only; they are neither configured
+// nor checked.
+func TestKernelDeviceWithoutNetdev(t *testing.T) {
 	f := newFake(t)
 	prev := f.add(`,"bare":true`)
-	f.logged("link, lease ADD, gateways, host")
+	f.wantSteps("link, lease ADD, gateways, host")
 	if got := links(t, f.Cont.NS); got != "" {
 		t.Errorf("the container has %s", got)
 	}
 	f.must(spec.Check, prev)
-	f.logged("lease CHECK")
+	f.wantSteps("lease CHECK")
 	if res, err := f.call(t.Context(), spec.Get, f.plugin(), `,"bare":true`); err != nil || len(res.IPs) != 1 {
 		t.Errorf("GET: %+v, %v", res, err)
 	}

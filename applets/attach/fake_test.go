@@ -18,22 +18,22 @@ import (
 	"cnibox/spec"
 )
 
-// A fake is an interface plugin with every step, its IPAM plugin, a host and a container. Its steps
-// change something in the kernel, and each can be made to fail after that.
+// A fake is an interface plugin with every step, its IPAM plugin, a host and a container. Steps
+// change something in the kernel, and can be made to fail afterwards.
 type fake struct {
 	*applettest.Host
 	Cont       applettest.Container
-	fail       map[string]error // by what is in the log
-	mu         sync.Mutex       // DEL has two goroutines
+	fail       map[string]error // by text in log
+	mu         sync.Mutex       // DEL runs two goroutines
 	log, warns []string
 	leases     int
-	leaves     bool // the IPAM plugin is external, and leaves what a failed ADD has leased
+	leaves     bool // the IPAM plugin is external, and keeps the lease of a failed ADD
 	before     func(step string, op *attach.Op)
-	instead    map[string]func(*attach.Op, *driver) error // of a step
+	instead    map[string]func(*attach.Op, *driver) error // by step
 }
 
-// newFake makes host and container; the plugin's link is a bridge, which
-// every kernel that runs the plugins has.
+// newFake returns a fake whose link is a bridge, since every kernel that runs these tests has
+// bridges.
 func newFake(t *testing.T) *fake {
 	t.Helper()
 	kerneltest.NeedKind(t, "CONFIG_BRIDGE", rtnl.Bridge{})
@@ -41,24 +41,24 @@ func newFake(t *testing.T) *fake {
 	return &fake{Host: h, Cont: h.Container("c1"), fail: map[string]error{}, instead: map[string]func(*attach.Op, *driver) error{}}
 }
 
-// did logs a step, and returns the error that the step shall have.
-func (f *fake) did(what string) error {
+// logStep logs a step and returns its error.
+func (f *fake) logStep(what string) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.log = append(f.log, what)
 	return f.fail[what]
 }
 
-// driver is the fake as a Driver, and its configuration.
+// driver is the Driver of a fake with its configuration.
 type driver struct {
 	attach.Defaults
 	MTU  int  `json:"mtu"`
-	Bare bool `json:"bare"` // a device without a netdev
+	Bare bool `json:"bare"` // device without a netdev
 
 	f *fake
 }
 
-// step runs what a test has in place of a step, or the step, and logs it.
+// step logs a step and runs it, or what a test has in its place.
 func (d *driver) step(name string, op *attach.Op, deed func() error) error {
 	f := d.f
 	if f.before != nil {
@@ -72,7 +72,7 @@ func (d *driver) step(name string, op *attach.Op, deed func() error) error {
 			return err
 		}
 	}
-	return f.did(name)
+	return f.logStep(name)
 }
 
 func (d *driver) Validate() error {
@@ -95,7 +95,7 @@ func (d *driver) Link(op *attach.Op) error {
 
 func (d *driver) Gateways(op *attach.Op) error { return d.step("gateways", op, nil) }
 
-// Routes are the kernel's.
+// Routes returns those that the kernel adds for the addresses.
 func (d *driver) Routes(op *attach.Op) []rtnl.Route {
 	if d.f.instead["routes"] != nil {
 		_ = d.step("routes", op, nil)
@@ -106,7 +106,7 @@ func (d *driver) Routes(op *attach.Op) []rtnl.Route {
 func (d *driver) Host(op *attach.Op) error {
 	return d.step("host", op, func() error {
 		op.Undo("link of the host", func(context.Context) error {
-			return errors.Join(op.Host.DelLink("fake0"), d.f.did("undo host"))
+			return errors.Join(op.Host.DelLink("fake0"), d.f.logStep("undo host"))
 		})
 		return op.Host.AddLink(rtnl.LinkSpec{Name: "fake0", Kind: rtnl.Bridge{}})
 	})
@@ -114,7 +114,7 @@ func (d *driver) Host(op *attach.Op) error {
 
 func (d *driver) Check(op *attach.Op) error { return d.step("check", op, nil) }
 
-// Remove is the flow's, unless a test has another.
+// Remove is that of the flow by default.
 func (d *driver) Remove(op *attach.Op) error {
 	if d.f.instead["remove"] == nil {
 		return d.Defaults.Remove(op)
@@ -126,7 +126,7 @@ func (d *driver) Release(op *attach.Op) error {
 	return d.step("release", op, func() error { return rtnl.SkipAbsent(op.Host.DelLink("fake0")) })
 }
 
-func (d *driver) Probe(*attach.Op) error { return d.f.did("probe") }
+func (d *driver) Probe(*attach.Op) error { return d.f.logStep("probe") }
 
 func (d *driver) Collect(op *attach.Op) error { return d.step("collect", op, nil) }
 
@@ -134,10 +134,10 @@ func (f *fake) plugin() *attach.Plugin {
 	return &attach.Plugin{Kind: "bridge", New: func() attach.Driver { return &driver{f: f} }}
 }
 
-// Invoke is the IPAM plugin: it has one address and counts its leases.
+// Invoke is the IPAM plugin, which has one address and counts its leases.
 func (f *fake) Invoke(_ context.Context, plugin string, r *spec.Request) (*spec.Result, error) {
 	verb := r.Call.Verb
-	err := f.did(plugin + " " + string(verb))
+	err := f.logStep(plugin + " " + string(verb))
 	switch {
 	case verb == spec.Add && (err == nil || f.leaves):
 		f.leases = 1
@@ -156,8 +156,7 @@ func (f *fake) Invoke(_ context.Context, plugin string, r *spec.Request) (*spec.
 	}, nil
 }
 
-// Find makes the fake a built-in IPAM plugin, or an external one that leaves what a failed ADD has
-// leased to DEL.
+// Find returns a built-in IPAM plugin, or none if it is external.
 func (f *fake) Find(string) (*spec.Plugin, error) {
 	if f.leaves {
 		return nil, nil
@@ -165,7 +164,7 @@ func (f *fake) Find(string) (*spec.Plugin, error) {
 	return &spec.Plugin{IPAM: true}, nil
 }
 
-// An invoker is an IPAM plugin of one function.
+// An invoker is an IPAM plugin as a function.
 type invoker func(*spec.Request) (*spec.Result, error)
 
 func (i invoker) Find(string) (*spec.Plugin, error) { return &spec.Plugin{IPAM: true}, nil }
@@ -176,7 +175,7 @@ func (i invoker) Invoke(_ context.Context, _ string, r *spec.Request) (*spec.Res
 
 func prefix(s string) netip.Prefix { return netip.MustParsePrefix(s) }
 
-// call runs a verb of the plugin on the host, with additional keys in the configuration.
+// call runs a verb of the plugin on the host, with keys added to the configuration.
 func (f *fake) call(ctx context.Context, verb spec.Verb, p *attach.Plugin, keys string) (*spec.Result, error) {
 	f.T.Helper()
 	return f.run(ctx, f, verb, p, keys)
@@ -207,7 +206,7 @@ func (f *fake) run(ctx context.Context, ipam spec.Invoker, verb spec.Verb, p *at
 	return res, err
 }
 
-// add runs an ADD that must succeed; it returns the key with its result for other verbs.
+// add runs ADD, which must succeed. It returns keys with the result as prevResult, for other verbs.
 func (f *fake) add(keys string) (prev string) {
 	f.T.Helper()
 	res, err := f.call(f.T.Context(), spec.Add, f.plugin(), keys)
@@ -221,7 +220,7 @@ func (f *fake) add(keys string) (prev string) {
 	return keys + `,"prevResult":` + string(b)
 }
 
-// must is call for a verb that has to succeed.
+// must is call for a verb that must succeed.
 func (f *fake) must(verb spec.Verb, keys string) *spec.Result {
 	f.T.Helper()
 	res, err := f.call(f.T.Context(), verb, f.plugin(), keys)
@@ -231,15 +230,15 @@ func (f *fake) must(verb spec.Verb, keys string) *spec.Result {
 	return res
 }
 
-// logged compares what was done with what should be.
-func (f *fake) logged(want string) {
+// wantSteps compares the log of steps with the expected one.
+func (f *fake) wantSteps(want string) {
 	f.T.Helper()
 	if got := strings.Join(f.log, ", "); got != want {
 		f.T.Errorf("done: %s\nwant: %s", got, want)
 	}
 }
 
-// state returns everything that the plugin can leave behind.
+// state returns what the plugin can leave.
 func (f *fake) state() string {
 	f.T.Helper()
 	return fmt.Sprintf("%s--\n%s--\n%d leases\n", kerneltest.Snapshot(f.T, f.NS), kerneltest.Snapshot(f.T, f.Cont.NS), f.leases)

@@ -12,14 +12,14 @@ import (
 	"cnibox/spec"
 )
 
-// DEL removes everything that ADD has made, the lease last. A second DEL succeeds.
+// DEL deletes everything that ADD made, and releases the lease last. A second DEL succeeds.
 func TestKernelDel(t *testing.T) {
 	f := newFake(t)
 	before := f.state()
 	prev := f.add("")
 	for range 2 {
 		f.must(spec.Del, prev)
-		if f.logged("release, lease DEL"); len(f.warns) > 0 {
+		if f.wantSteps("release, lease DEL"); len(f.warns) > 0 {
 			t.Errorf("warned: %q", f.warns)
 		}
 		if after := f.state(); after != before {
@@ -28,8 +28,8 @@ func TestKernelDel(t *testing.T) {
 	}
 }
 
-// DEL succeeds whatever is missing, and releases what still exists.
-func TestKernelDelMissing(t *testing.T) {
+// DEL succeeds whatever is missing, and releases the rest.
+func TestKernelDelWithMissingParts(t *testing.T) {
 	for name, tt := range map[string]struct {
 		spoil func(f *fake)
 		keys  string
@@ -49,7 +49,7 @@ func TestKernelDelMissing(t *testing.T) {
 			f.add("")
 			tt.spoil(f)
 			f.must(spec.Del, tt.keys)
-			f.logged("release, lease DEL")
+			f.wantSteps("release, lease DEL")
 			if got := links(t, f.Cont.NS); got != tt.left || f.leases != 0 {
 				t.Errorf("left: links %q, %d leases", got, f.leases)
 			}
@@ -68,14 +68,14 @@ func delLink(f *fake, name string) {
 	}
 }
 
-// DEL tries every step and joins the errors. The lease stays while the link may exist: its address
-// is in use.
-func TestKernelDelGoesOn(t *testing.T) {
+// DEL runs every step and joins the errors. It does not release the lease while the link may exist,
+// since the address is in use.
+func TestKernelDelContinuesAfterErrors(t *testing.T) {
 	f := newFake(t)
 	f.add("")
 	f.fail["release"], f.fail["lease DEL"] = errors.New("release fails"), errors.New("store fails")
 	_, err := f.call(t.Context(), spec.Del, f.plugin(), "")
-	f.logged("release, lease DEL")
+	f.wantSteps("release, lease DEL")
 	if err == nil || !strings.Contains(err.Error(), "release fails") || !strings.Contains(err.Error(), "store fails") {
 		t.Errorf("got %v", err)
 	}
@@ -89,7 +89,7 @@ func TestKernelDelGoesOn(t *testing.T) {
 	f.instead["remove"] = func(*attach.Op, *driver) error { return errors.New("link fails") }
 	_, err = f.call(t.Context(), spec.Del, p, "")
 	f.WantError(err, spec.CodeInternal, "link fails")
-	if f.logged("release"); f.leases != 1 {
+	if f.wantSteps("release"); f.leases != 1 {
 		t.Error("the address of a link that is still there was given back")
 	}
 	f.instead["remove"] = func(*attach.Op, *driver) error { panic("at once") }
@@ -97,16 +97,16 @@ func TestKernelDelGoesOn(t *testing.T) {
 	f.WantError(err, spec.CodeInternal, "panic: at once")
 }
 
-// A DHCP server receives the release over the link: the lease is released first.
-func TestKernelDelDHCP(t *testing.T) {
+// The lease of DHCP is released while the link exists, over which the server receives the release.
+func TestKernelDelReleasesDHCPFirst(t *testing.T) {
 	f := newFake(t)
 	f.add("")
 	f.must(spec.Del, `,"ipam":{"type":"dhcp"}`)
-	f.logged("dhcp DEL, release")
+	f.wantSteps("dhcp DEL, release")
 }
 
-// Another link of the same name stays: one of another kind, and one with the label of another
-// attachment. A link without a label may be the reference's.
+// A link of the same name is left if it is of another kind or has the label of another attachment.
+// One without a label may be the reference's and is deleted.
 func TestKernelDelOwnership(t *testing.T) {
 	other := spec.Attachment{Network: "other", ContainerID: "ctr", IfName: "eth0"}
 	own := spec.Attachment{Network: "net", ContainerID: "ctr", IfName: "eth0"}
@@ -143,7 +143,7 @@ func TestKernelDelOwnership(t *testing.T) {
 	}
 }
 
-// CHECK passes after ADD, reports what differs, and calls the IPAM plugin and the plugin.
+// CHECK succeeds after ADD, reports differences, and calls the IPAM plugin and the plugin.
 func TestKernelCheck(t *testing.T) {
 	for name, tt := range map[string]struct {
 		spoil func(f *fake, c *rtnl.Conn, link *rtnl.Link) error
@@ -188,7 +188,7 @@ func TestKernelCheck(t *testing.T) {
 			before := f.state()
 			_, err = f.call(t.Context(), spec.Check, f.plugin(), prev)
 			if tt.want == "" {
-				if f.logged("lease CHECK, check"); err != nil {
+				if f.wantSteps("lease CHECK, check"); err != nil {
 					t.Error(err)
 				}
 			} else {
@@ -201,8 +201,8 @@ func TestKernelCheck(t *testing.T) {
 	}
 }
 
-// The sandbox of prevResult is compared as a namespace, not as a path.
-func TestKernelCheckOtherPath(t *testing.T) {
+// The sandbox of prevResult is compared as a namespace and not as a path.
+func TestKernelCheckComparesNamespaces(t *testing.T) {
 	f := newFake(t)
 	prev := f.add("")
 	f.Cont.Path = kerneltest.NSPath(t, f.Cont.NS)
@@ -212,12 +212,12 @@ func TestKernelCheckOtherPath(t *testing.T) {
 	f.WantError(err, spec.CodeCheck, "prevResult")
 }
 
-// GET returns the result of ADD from what exists; without the link the attachment is unknown.
+// GET returns the result of ADD from the kernel. Without the link the attachment is unknown.
 func TestKernelGet(t *testing.T) {
 	f := newFake(t)
 	f.add("")
 	res := f.must(spec.Get, "")
-	f.logged("lease GET, gateways")
+	f.wantSteps("lease GET, gateways")
 	if len(res.Interfaces) != 1 || res.Interfaces[0].Name != "eth0" || len(res.IPs) != 1 || len(res.Routes) != 1 {
 		t.Errorf("got %+v", res)
 	}
@@ -229,12 +229,12 @@ func TestKernelGet(t *testing.T) {
 	f.WantError(err, spec.CodeUnknown, "no bridge interface eth0")
 }
 
-// STATUS calls the plugin, whose errors have code 50, and the IPAM plugin, whose code stays.
+// STATUS calls the plugin, whose errors get code 50, and the IPAM plugin, whose code is kept.
 func TestKernelStatus(t *testing.T) {
 	f := newFake(t)
 	f.Cont.Path = ""
 	f.must(spec.Status, "")
-	f.logged("probe, lease STATUS")
+	f.wantSteps("probe, lease STATUS")
 	f.fail["lease STATUS"] = spec.Errorf(spec.CodeLimited, "nearly full")
 	_, err := f.call(t.Context(), spec.Status, f.plugin(), "")
 	f.WantError(err, spec.CodeLimited, "nearly full")
@@ -243,8 +243,8 @@ func TestKernelStatus(t *testing.T) {
 	f.WantError(err, spec.CodeNotReady, "no such links")
 }
 
-// GC deletes the host-side veths with labels of stale attachments of the network. Those of valid
-// attachments, of other networks and without a label stay. An error does not stop it.
+// GC deletes host-side veths with labels of stale attachments of the network, and no others. An
+// error does not stop it.
 func TestKernelGC(t *testing.T) {
 	f := newFake(t)
 	host := kerneltest.Dial(t, f.NS)
@@ -263,7 +263,7 @@ func TestKernelGC(t *testing.T) {
 		}
 	}
 	bridge, err := host.CreateLink(rtnl.LinkSpec{Name: "br0", Kind: rtnl.Bridge{}})
-	if err == nil { // as of a container that is the host
+	if err == nil { // host and container in one namespace
 		err = host.SetLink(bridge.Index, rtnl.LinkChange{Alias: new(label("net", "stale"))})
 	}
 	if err != nil {
@@ -272,7 +272,7 @@ func TestKernelGC(t *testing.T) {
 	f.Cont.Path = ""
 	f.fail["collect"], f.fail["lease GC"] = errors.New("collect fails"), errors.New("store fails")
 	_, err = f.call(t.Context(), spec.GC, f.plugin(), `,"cni.dev/valid-attachments":[{"containerID":"live","ifname":"eth0"}]`)
-	f.logged("collect, lease GC")
+	f.wantSteps("collect, lease GC")
 	if err == nil || !strings.Contains(err.Error(), "collect fails") || !strings.Contains(err.Error(), "store fails") {
 		t.Errorf("got %v", err)
 	}
@@ -281,8 +281,8 @@ func TestKernelGC(t *testing.T) {
 	}
 }
 
-// A pair is found, and removed, by the label of its host-side veth, even after the path of the
-// namespace is gone; the pair of another attachment stays.
+// A veth pair is found by the label of its host-side veth, and deleted even if the path of the
+// namespace is gone. The pair of another attachment is left.
 func TestKernelVethOwnership(t *testing.T) {
 	f := newFake(t)
 	p := f.plugin()

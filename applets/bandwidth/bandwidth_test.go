@@ -26,34 +26,34 @@ func TestBandwidthPlan(t *testing.T) {
 			conf:    `{"runtimeConfig":{"bandwidth":{"ingressRate":8000,"ingressBurst":16000,"egressRate":24000,"egressBurst":32000}}}`,
 			ingress: limit{1000, 2000, 25}, egress: limit{3000, 4000, 25},
 		},
-		// a pod's annotation does not raise the administrator's limit
-		"a limit of the configuration stands": {
+		// An annotation of a pod cannot raise the administrator's limit.
+		"configuration before capability": {
 			conf:    `{"ingressRate":8000,"ingressBurst":16000,"runtimeConfig":{"bandwidth":{"ingressRate":800000000,"ingressBurst":80000000}}}`,
 			ingress: limit{1000, 2000, 25},
 		},
-		"and the capability counts in the other direction": {
+		"capability for the other direction": {
 			conf:    `{"ingressRate":8000,"ingressBurst":16000,"runtimeConfig":{"bandwidth":{"egressRate":24000,"egressBurst":32000}}}`,
 			ingress: limit{1000, 2000, 25}, egress: limit{3000, 4000, 25},
 		},
-		"its burst is not the capability's": {
+		"burst of the capability ignored": {
 			conf:    `{"ingressRate":8000000,"runtimeConfig":{"bandwidth":{"ingressBurst":800000000}}}`,
 			ingress: limit{1e6, 65536, 25},
 		},
-		// in the reference a plain 0 disables the capability
-		"a plain 0 disables nothing": {
+		// The reference disables the capability if a plain key is 0.
+		"plain 0 is ignored": {
 			conf:    `{"ingressRate":0,"runtimeConfig":{"bandwidth":{"ingressRate":8000,"ingressBurst":16000}}}`,
 			ingress: limit{1000, 2000, 25},
 		},
-		"a 0 of the capability is none":    {conf: `{"ingressRate":8000,"ingressBurst":8,"runtimeConfig":{"bandwidth":{"ingressRate":0}}}`, ingress: limit{1000, 1, 25}},
-		"no burst, slow":                   {conf: `{"ingressRate":8000000}`, ingress: limit{1e6, 65536, 25}},
-		"no burst, fast":                   {conf: `{"egressRate":8000000000}`, egress: limit{1e9, 1e7, 25}},
-		"no burst, 64 bits":                {conf: `{"egressRate":18446744073709551615}`, egress: limit{math.MaxUint64 / 8, math.MaxUint32 - 1, 25}},
-		"the burst of kubelet":             {conf: `{"runtimeConfig":{"bandwidth":{"ingressRate":8000000,"ingressBurst":2147483647}}}`, ingress: limit{1e6, 65536, 25}},
-		"of containerd":                    {conf: `{"runtimeConfig":{"bandwidth":{"egressRate":8000000,"egressBurst":4294967295}}}`, egress: limit{1e6, 65536, 25}},
-		"of CRI-O":                         {conf: `{"runtimeConfig":{"bandwidth":{"egressRate":8000000,"egressBurst":34359738359}}}`, egress: limit{1e6, 65536, 25}},
-		"the same without a rate is none":  {conf: `{"runtimeConfig":{"bandwidth":{"ingressRate":0,"ingressBurst":4294967295}}}`},
-		"as a plain key that burst counts": {conf: `{"ingressRate":8,"ingressBurst":2147483647}`, ingress: limit{1, 268435455, 25}},
-		"the longest burst":                {conf: `{"ingressRate":8,"ingressBurst":34359738352}`, ingress: limit{1, math.MaxUint32 - 1, 25}},
+		"capability 0 ignored":         {conf: `{"ingressRate":8000,"ingressBurst":8,"runtimeConfig":{"bandwidth":{"ingressRate":0}}}`, ingress: limit{1000, 1, 25}},
+		"no burst, slow":               {conf: `{"ingressRate":8000000}`, ingress: limit{1e6, 65536, 25}},
+		"no burst, fast":               {conf: `{"egressRate":8000000000}`, egress: limit{1e9, 1e7, 25}},
+		"no burst, 64 bits":            {conf: `{"egressRate":18446744073709551615}`, egress: limit{math.MaxUint64 / 8, math.MaxUint32 - 1, 25}},
+		"default burst of kubelet":     {conf: `{"runtimeConfig":{"bandwidth":{"ingressRate":8000000,"ingressBurst":2147483647}}}`, ingress: limit{1e6, 65536, 25}},
+		"default burst of containerd":  {conf: `{"runtimeConfig":{"bandwidth":{"egressRate":8000000,"egressBurst":4294967295}}}`, egress: limit{1e6, 65536, 25}},
+		"default burst of CRI-O":       {conf: `{"runtimeConfig":{"bandwidth":{"egressRate":8000000,"egressBurst":34359738359}}}`, egress: limit{1e6, 65536, 25}},
+		"default burst without a rate": {conf: `{"runtimeConfig":{"bandwidth":{"ingressRate":0,"ingressBurst":4294967295}}}`},
+		"default burst as a plain key": {conf: `{"ingressRate":8,"ingressBurst":2147483647}`, ingress: limit{1, 268435455, 25}},
+		"the longest burst":            {conf: `{"ingressRate":8,"ingressBurst":34359738352}`, ingress: limit{1, math.MaxUint32 - 1, 25}},
 
 		"burst alone":      {conf: `{"ingressBurst":80000}`, err: "rate must"},
 		"egress alone":     {conf: `{"runtimeConfig":{"bandwidth":{"egressBurst":8}}}`, err: "egressRate is missing"},
@@ -76,7 +76,7 @@ func TestBandwidthPlan(t *testing.T) {
 	}
 }
 
-// The numbers are the reference's: 25 ms at the rate, and the burst, fill the queue.
+// As in the reference, the queue has room for 25 ms at the rate and for the burst.
 func TestBandwidthTokenBucket(t *testing.T) {
 	for name, tt := range map[string]struct {
 		l    limit
@@ -94,7 +94,7 @@ func TestBandwidthTokenBucket(t *testing.T) {
 	}
 }
 
-// The reference gives IFBs of two interfaces of a container the same name.
+// The reference gives the IFBs for two interfaces of a container the same name.
 func TestBandwidthNames(t *testing.T) {
 	a := ifbNames(spec.Attachment{Network: "net1", ContainerID: "b1", IfName: "eth0"})
 	b := ifbNames(spec.Attachment{Network: "net1", ContainerID: "b1", IfName: "eth1"})

@@ -17,11 +17,11 @@ import (
 )
 
 const (
-	ifbOfC1    = "bwpc2d892b58e87" // the reference's, of net1 and c1
-	ownIFBOfC1 = "bwp294f9e4a4bb0" // of eth0 alone
+	ifbOfC1    = "bwpc2d892b58e87" // by the reference, from net1 and c1
+	ownIFBOfC1 = "bwp294f9e4a4bb0" // by cnibox, also from eth0
 )
 
-// shaping returns those lines of the host's snapshot that are about shaping.
+// shaping returns the lines of the host's snapshot with qdiscs and redirects.
 func shaping(w *applettest.Veth) string {
 	w.Helper()
 	var out []string
@@ -53,7 +53,7 @@ func TestKernelBandwidth(t *testing.T) {
 	}
 	w.Result(w.Do(spec.Check, "bandwidth", w.Cont.Call(), keys, w.PrevResult("[]")))
 
-	// ADD again, with the same limits and with lower ones, replaces them; the reference fails
+	// A second ADD replaces the limits; the reference fails.
 	w.Result(w.Do(spec.Add, "bandwidth", w.Cont.Call(), keys, w.PrevResult("[]")))
 	if got := shaping(w); got != want {
 		t.Errorf("again: got\n%swant\n%s", got, want)
@@ -64,7 +64,7 @@ func TestKernelBandwidth(t *testing.T) {
 	_, err = w.Do(spec.Check, "bandwidth", w.Cont.Call(), keys, w.PrevResult("[]"))
 	w.WantError(err, spec.CodeCheck, "Rate doesn't match")
 
-	// a DEL that knows nothing, twice
+	// DEL without prevResult and with an invalid rate, then a second DEL
 	w.Result(w.Do(spec.Del, "bandwidth", w.Cont.Call(), `"ingressRate":7`, ""))
 	if after := w.State(); after != before {
 		t.Errorf("after DEL:\n%s", kerneltest.Diff(before, after))
@@ -72,7 +72,7 @@ func TestKernelBandwidth(t *testing.T) {
 	w.Result(w.Do(spec.Del, "bandwidth", w.Cont.Call(), keys, w.PrevResult("[]")))
 }
 
-// A second ADD leaves nothing of a direction that it does not limit.
+// A second ADD removes the limit of a direction without one.
 func TestKernelBandwidthAddWithFewerLimits(t *testing.T) {
 	applettest.NeedShaping(t)
 	for keys, want := range map[string]string{
@@ -95,7 +95,8 @@ func TestKernelBandwidthAddWithFewerLimits(t *testing.T) {
 	}
 }
 
-// Two interfaces of a container on one network have an IFB each; in the reference they collide.
+// Two interfaces of a container in one network have an IFB each; in the reference the names
+// collide.
 func TestKernelBandwidthTwoInterfaces(t *testing.T) {
 	applettest.NeedShaping(t)
 	w := applettest.NewVeth(t)
@@ -111,7 +112,7 @@ func TestKernelBandwidthTwoInterfaces(t *testing.T) {
 	}
 }
 
-// CHECK reports each part that is missing or different, and changes nothing.
+// CHECK reports each missing or different part, and changes nothing.
 func TestKernelBandwidthCheck(t *testing.T) {
 	applettest.NeedShaping(t)
 	tests := map[string]struct {
@@ -135,8 +136,8 @@ func TestKernelBandwidthCheck(t *testing.T) {
 		"other burst": {func(w *applettest.Veth, _ *rtnl.Link) rtnl.Op {
 			return rtnl.ReplaceTBF(w.Host0.Index, rtnl.TBF{Rate: 1e6, Burst: 65000, Limit: 90536})
 		}, "Buffer"},
-		"the container's":    {func(w *applettest.Veth, _ *rtnl.Link) rtnl.Op { return rtnl.DropLink(w.Host0.Index) }, "eth0"},
-		"nothing is spoiled": {func(*applettest.Veth, *rtnl.Link) rtnl.Op { return rtnl.Op{} }, ""},
+		"the container's": {func(w *applettest.Veth, _ *rtnl.Link) rtnl.Op { return rtnl.DropLink(w.Host0.Index) }, "eth0"},
+		"unchanged":       {func(*applettest.Veth, *rtnl.Link) rtnl.Op { return rtnl.Op{} }, ""},
 	}
 	for name, tt := range tests {
 		t.Run(name, func(t *testing.T) {
@@ -155,7 +156,7 @@ func TestKernelBandwidthCheck(t *testing.T) {
 			if after := w.State(); after != before {
 				t.Errorf("CHECK changed something:\n%s", kerneltest.Diff(before, after))
 			}
-			w.Result(w.Do(spec.Check, "bandwidth", w.Cont.Call(), "", w.PrevResult("[]"))) // nothing is limited, nothing is looked at
+			w.Result(w.Do(spec.Check, "bandwidth", w.Cont.Call(), "", w.PrevResult("[]"))) // without limits nothing is compared
 		})
 	}
 }
@@ -164,7 +165,7 @@ func TestKernelBandwidthInvalidConf(t *testing.T) {
 	applettest.NeedShaping(t)
 	w := applettest.NewVeth(t)
 	before := w.State()
-	// the reference crashes without a prevResult, also when nothing is limited
+	// The reference crashes without a prevResult, even without limits.
 	for _, keys := range []string{applettest.BothLimits, ""} {
 		_, err := w.Do(spec.Add, "bandwidth", w.Cont.Call(), keys, "")
 		w.WantCode(err, spec.CodeConfig)
@@ -192,8 +193,8 @@ func TestKernelBandwidthInvalidConf(t *testing.T) {
 	w.WantError(err, spec.CodeConfig, "latency")
 }
 
-// A pair between two containers has no end on the host, whatever link of the host has
-// the index of the peer.
+// A veth pair between two containers has no end on the host, even if a link of the host has the
+// index of the peer.
 func TestKernelBandwidthPairOfTwoContainers(t *testing.T) {
 	applettest.NeedShaping(t)
 	w := applettest.NewVeth(t)
@@ -207,7 +208,7 @@ func TestKernelBandwidthPairOfTwoContainers(t *testing.T) {
 	w.WantError(err, spec.CodeConfig, "no veth peer")
 }
 
-// Qdiscs of others on the pair stay, and the error says what to do.
+// Qdiscs of other programs remain, and the error says what to do.
 func TestKernelBandwidthIngressInUse(t *testing.T) {
 	applettest.NeedShaping(t)
 	w := applettest.NewVeth(t)
@@ -224,13 +225,13 @@ func TestKernelBandwidthIngressInUse(t *testing.T) {
 	if after := w.State(); after != before {
 		t.Errorf("DEL changed something:\n%s", kerneltest.Diff(before, after))
 	}
-	// a filter to a link that is gone would lose every packet
+	// A redirect to a deleted link drops every packet, so it is replaced.
 	w.NoError(w.HostConn.Do(rtnl.DropLink(ifb.Index)))
 	w.Result(w.Do(spec.Add, "bandwidth", w.Cont.Call(), applettest.BothLimits, w.PrevResult("[]")))
 	w.Result(w.Do(spec.Check, "bandwidth", w.Cont.Call(), applettest.BothLimits, w.PrevResult("[]")))
 }
 
-// A second ADD that fails leaves what the first one made.
+// A failed second ADD keeps the limits of the first.
 func TestKernelBandwidthSecondAddFails(t *testing.T) {
 	applettest.NeedShaping(t)
 	w := applettest.NewVeth(t)
@@ -242,14 +243,14 @@ func TestKernelBandwidthSecondAddFails(t *testing.T) {
 	w.NoError(w.HostConn.Do(rtnl.NewRedirect(w.Host0.Index, other.Index)))
 	_, err = w.Do(spec.Add, "bandwidth", w.Cont.Call(), `"ingressRate":80000,"egressRate":80000`, w.PrevResult("[]"))
 	w.WantError(err, spec.CodeBusy, "is redirected")
-	if got := strings.Replace(shaping(w), "ifb9", ifbOfC1, 1); !sameBut(got, before, 2) {
+	if got := strings.Replace(shaping(w), "ifb9", ifbOfC1, 1); !equalWithin(got, before, 2) {
 		t.Errorf("got\n%swant\n%s", got, before)
 	}
 }
 
-// sameBut compares lines in which the burst, which the kernel rounds each time it is set, may differ
-// by some bytes.
-func sameBut(got, want string, slack int) bool {
+// equalWithin compares text in which numbers may differ by slack, since the kernel rounds the burst
+// each time it is set.
+func equalWithin(got, want string, slack int) bool {
 	g, w := strings.Fields(got), strings.Fields(want)
 	if len(g) != len(w) {
 		return false
@@ -265,8 +266,8 @@ func sameBut(got, want string, slack int) bool {
 	return true
 }
 
-// DEL with the namespace or the pair missing deletes the IFB; one of the reference goes
-// too, unless another interface of the container uses it.
+// DEL deletes the IFB even without the namespace or the pair; an IFB of the reference too, unless
+// another interface of the container uses it.
 func TestKernelBandwidthDelWithoutNamespace(t *testing.T) {
 	applettest.NeedShaping(t)
 	for name, path := range applettest.MissingNetNS(t) {
@@ -294,7 +295,7 @@ func TestKernelBandwidthDelWithoutNamespace(t *testing.T) {
 	}
 }
 
-// An attachment that the reference made is checked and released.
+// CHECK and DEL accept an attachment of the reference.
 func TestKernelBandwidthOfReference(t *testing.T) {
 	applettest.NeedShaping(t)
 	w := applettest.NewVeth(t)
@@ -312,8 +313,8 @@ func TestKernelBandwidthOfReference(t *testing.T) {
 	}
 }
 
-// GC deletes the IFBs of the network's stale attachments, and those of the reference without a
-// pair; IFBs of other networks and programs stay.
+// GC deletes the IFBs of stale attachments of the network, and the reference's without a pair. IFBs
+// of other networks and programs remain.
 func TestKernelBandwidthGC(t *testing.T) {
 	applettest.NeedShaping(t)
 	w := applettest.NewVeth(t)
@@ -347,9 +348,9 @@ func TestKernelBandwidthGC(t *testing.T) {
 	}
 }
 
-// A megabyte at 8 Mbit/s takes a second, less what the burst lets through at once,
-// in both directions, and so does a flood of UDP.
-func TestKernelBandwidthTransfers(t *testing.T) {
+// In both directions a megabyte at 8 Mbit/s takes a second without the burst, over TCP and as UDP
+// datagrams.
+func TestKernelBandwidthLimitsRate(t *testing.T) {
 	applettest.NeedShaping(t)
 	const size, rate, burst = 1 << 20, 1e6, 64 << 10
 	w := applettest.NewVeth(t)
@@ -370,13 +371,13 @@ func TestKernelBandwidthTransfers(t *testing.T) {
 		}
 	}
 	w.Result(w.Do(spec.Del, "bandwidth", w.Cont.Call(), "", ""))
-	const big = 32 << 20 // half a minute at the rate that is not a more
+	const big = 32 << 20 // half a minute at the rate that no longer applies
 	if took := transfer(t, w.NS, w.Cont.NS, "10.9.0.2:7003", big); took > big/size*least {
 		t.Errorf("after DEL %d bytes took %s", big, took)
 	}
 }
 
-// transfer sends bytes over TCP and returns how long it takes until all have arrived.
+// transfer sends bytes over TCP and returns the time until all have arrived.
 func transfer(t *testing.T, from, to *netns.NS, addr string, size int64) time.Duration {
 	t.Helper()
 	var l net.Listener
@@ -406,13 +407,13 @@ func transfer(t *testing.T, from, to *netns.NS, addr string, size int64) time.Du
 	return time.Since(start)
 }
 
-// zeroes is an endless file.
+// zeroes is an endless reader.
 type zeroes struct{}
 
 func (zeroes) Read(b []byte) (int, error) { clear(b); return len(b), nil }
 
-// datagrams sends UDP as fast as it can for some time, and however short that is some 40 KB,
-// and returns how many bytes arrive before a last datagram, which waits behind them.
+// datagrams sends UDP as fast as possible for some time, but at least 40 KB, and returns how many
+// bytes arrive before a last datagram, which is queued behind them.
 func datagrams(t *testing.T, from, to *netns.NS, addr string, within time.Duration) (got int) {
 	t.Helper()
 	var in net.PacketConn

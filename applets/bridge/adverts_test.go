@@ -18,16 +18,16 @@ import (
 	"cnibox/spec"
 )
 
-// rogue is the prefix in a container's advertisement.
-const rogue = "2001:db8:bad::"
+// advertisedPrefix is the prefix that a container advertises.
+const advertisedPrefix = "2001:db8:bad::"
 
-// advert returns a router advertisement (RFC 4861, section 4.2) with a default route and a prefix
-// for addresses, as an IPv6 packet from an address to all nodes. With options it follows a header
-// of destination options, which evades some filters (RFC 7113).
+// advert returns an IPv6 packet to all nodes with a router advertisement (RFC 4861, section 4.2)
+// for a default route and a prefix with autonomous addresses. With options it follows a destination
+// options header, which evades some filters (RFC 7113).
 func advert(from netip.Addr, options bool) []byte {
 	icmp := []byte{134, 0, 0, 0, 64, 0, 0x07, 0x08, 0, 0, 0, 0, 0, 0, 0, 0,
 		3, 4, 64, 0xc0, 0, 0, 0x0e, 0x10, 0, 0, 0x0e, 0x10, 0, 0, 0, 0}
-	icmp = append(icmp, netip.MustParseAddr(rogue).AsSlice()...)
+	icmp = append(icmp, netip.MustParseAddr(advertisedPrefix).AsSlice()...)
 	to := netip.MustParseAddr("ff02::1")
 	pseudo := append(append(from.AsSlice(), to.AsSlice()...), 0, 0, 0, byte(len(icmp)), 0, 0, 0, unix.IPPROTO_ICMPV6)
 	sum := uint32(0)
@@ -45,14 +45,14 @@ func advert(from netip.Addr, options bool) []byte {
 	return append(append(head, to.AsSlice()...), icmp...)
 }
 
-// advertise sends an advertisement out of eth0 of a applettest.Container, in a frame with tags of VLAN 0
-// before it, which the receiving kernel takes off.
+// advertise sends an advertisement out of eth0 of a container. With tags the frame has VLAN headers
+// of VLAN 0, which the receiving kernel removes.
 func advertise(t *testing.T, p applettest.Container, options bool, tags ...uint16) {
 	t.Helper()
 	c := kerneltest.Dial(t, p.NS)
 	eth0 := kerneltest.Link(t, c, "eth0")
 	var from netip.Addr
-	kerneltest.Eventually(t, "link-local address", func() error { // which the kernel adds, and checks, once it has found the carrier
+	kerneltest.Eventually(t, "link-local address", func() error { // added and checked by the kernel when there is a carrier
 		addrs, err := c.Addrs(eth0.Index)
 		for _, a := range addrs {
 			if a.Prefix.Addr().IsLinkLocalUnicast() && !a.Tentative {
@@ -71,7 +71,7 @@ func advertise(t *testing.T, p applettest.Container, options bool, tags ...uint1
 	}
 	frame = append(append(frame, 0x86, 0xdd), packet...)
 	err := p.NS.Do(func() error {
-		if tags == nil && !options { // as any program sends it
+		if tags == nil && !options { // from an ordinary socket
 			fd, err := unix.Socket(unix.AF_INET6, unix.SOCK_RAW, unix.IPPROTO_ICMPV6)
 			if err != nil {
 				return err
@@ -94,8 +94,9 @@ func advertise(t *testing.T, p applettest.Container, options bool, tags ...uint1
 	}
 }
 
-// led returns the addresses and routes that a applettest.Container has added for an advertisement.
-func led(t *testing.T, p applettest.Container) (taken []string) {
+// acceptedFrom returns the addresses and routes that a container has added because of an
+// advertisement.
+func acceptedFrom(t *testing.T, p applettest.Container) (taken []string) {
 	t.Helper()
 	c := kerneltest.Dial(t, p.NS)
 	eth0 := kerneltest.Link(t, c, "eth0")
@@ -120,9 +121,8 @@ func led(t *testing.T, p applettest.Container) (taken []string) {
 	return taken
 }
 
-// If the bridge is the gateway, a container is not a router for others: its router advertisements
-// reach neither its neighbours, which would accept them, nor those of another network on the
-// bridge. On a bridge that is not a gateway they pass.
+// If the bridge is the gateway, no container receives router advertisements of another one, also of
+// another network on the bridge. On a bridge that is not a gateway they pass.
 func TestKernelBridgeRouterAdvertisements(t *testing.T) {
 	ipam := `"ipam":{"type":"host-local","dataDir":"$DIR","ranges":[[{"subnet":"10.1.0.0/24"}],[{"subnet":"fd00:1::/64"}]]}`
 	for name, tt := range map[string]struct {
@@ -167,14 +167,14 @@ func TestKernelBridgeRouterAdvertisements(t *testing.T) {
 				if tt.takes {
 					kerneltest.Eventually(t, "advertisement taken", func() error {
 						send(t, one)
-						if taken := led(t, two); len(taken) != 2 {
+						if taken := acceptedFrom(t, two); len(taken) != 2 {
 							return fmt.Errorf("the advertisement is not a good: %q", taken)
 						}
 						return nil
 					})
-				} else if who := h.Who(one.NS, "10.1.0.3", applettest.Timeout); who != "two" { // what comes later came
+				} else if who := h.Who(one.NS, "10.1.0.3", applettest.Timeout); who != "two" { // later packets arrived
 					t.Errorf("%q answers for the second container", who)
-				} else if taken := led(t, two); taken != nil {
+				} else if taken := acceptedFrom(t, two); taken != nil {
 					t.Errorf("taken from a neighbour's router advertisement: %q", taken)
 				}
 				h.Must(spec.Check, "bridge", applettest.Prev(conf, result), one)
@@ -192,8 +192,7 @@ func TestKernelBridgeRouterAdvertisements(t *testing.T) {
 	}
 }
 
-// On a kernel without nf_tables for bridges a bridge can still be a gateway, as on one without
-// nf_tables. The administrator gets a warning.
+// Without nf_tables for family bridge, or without nf_tables, a bridge can be a gateway; ADD warns.
 func TestKernelBridgeGatewayWithoutNftables(t *testing.T) {
 	h := applettest.NewHost(t)
 	p := h.Container("ctr")

@@ -7,7 +7,7 @@ import (
 	"cnibox/rtnl"
 )
 
-// The VLANs of a port are sorted, without duplicates, in as few ranges as possible, and the
+// The VLANs of a port are in as few ranges as possible, sorted and without duplicates, and the
 // untagged one is marked.
 func TestBridgeWantedVLANs(t *testing.T) {
 	for name, tt := range map[string]struct {

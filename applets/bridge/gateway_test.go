@@ -17,7 +17,7 @@ import (
 	"cnibox/spec"
 )
 
-// Every configuration that cannot work is refused with code 7 before any change.
+// A configuration that cannot work is refused with code 7 and changes nothing.
 func TestKernelBridgeInvalidConf(t *testing.T) {
 	h := applettest.NewHost(t)
 	p := h.Container("ctr")
@@ -56,7 +56,7 @@ func TestKernelBridgeInvalidConf(t *testing.T) {
 	}
 }
 
-// The address of the bridge; the reference fails with each of these.
+// The bridge gets the gateway address; the reference fails in each of these cases.
 func TestKernelBridgeGateways(t *testing.T) {
 	for name, tt := range map[string]struct{ keys, want, gone string }{
 		"two IPv4 range sets need no forceAddress": {
@@ -104,8 +104,8 @@ func TestKernelBridgeGateways(t *testing.T) {
 	}
 }
 
-// A conflicting address of the bridge, and a link of its name that is not a bridge, are errors that
-// change nothing.
+// A conflicting address of the bridge is an error that changes nothing, and so is a link of its
+// name that is not a bridge.
 func TestKernelBridgeConflicts(t *testing.T) {
 	h := applettest.NewHost(t)
 	host := kerneltest.Dial(t, h.NS)
@@ -114,14 +114,14 @@ func TestKernelBridgeConflicts(t *testing.T) {
 		rtnl.NewLink(rtnl.LinkSpec{Name: "nobr0", Peer: &rtnl.LinkSpec{Name: "nobr1"}})); err != nil {
 		t.Fatal(err)
 	}
-	// an uplink, whose segment may have the subnet
+	// An uplink, whose segment may use the subnet
 	if err := host.AddLink(rtnl.LinkSpec{Name: "up0", Master: kerneltest.Link(t, host, "br0").Index, Peer: &rtnl.LinkSpec{Name: "up1"}}); err != nil {
 		t.Fatal(err)
 	}
 	if err := host.AddAddr(kerneltest.Link(t, host, "br0").Index, rtnl.Addr{Prefix: netip.MustParsePrefix("192.0.2.1/24")}); err != nil {
 		t.Fatal(err)
 	}
-	if err := h.NS.SetSysctl("net/ipv6/conf/br0/accept_ra", "0"); err != nil { // or it would be made so, and stay
+	if err := h.NS.SetSysctl("net/ipv6/conf/br0/accept_ra", "0"); err != nil { // as ADD sets it, for equal snapshots
 		t.Fatal(err)
 	}
 	p := h.Container("ctr")
@@ -140,9 +140,9 @@ func TestKernelBridgeConflicts(t *testing.T) {
 	}
 }
 
-// If nothing uses the former subnet of a network, its gateway address is replaced, with one
-// warning. A lease and a port of another network's container keep the address, but attachments of
-// the new subnet do not. An ADD that fails restores the old address.
+// If nothing uses the former subnet of a network, ADD replaces its gateway address, with one
+// warning. A lease or a port of another network's container prevents that, attachments in the new
+// subnet do not. A failed ADD restores the former address.
 func TestKernelBridgeStaleGateway(t *testing.T) {
 	conf := func(name, subnet string) string {
 		return `{"cniVersion":"1.1.0","name":"` + name + `","type":"bridge","bridge":"br0","isGateway":true,
@@ -188,8 +188,8 @@ func TestKernelBridgeStaleGateway(t *testing.T) {
 	}
 }
 
-// A gateway that the bridge cannot have is refused, whether the IPAM plugin returns it or it is the
-// first address of the network.
+// An address that cannot be the bridge's is refused as gateway, whether the IPAM plugin returns it
+// or it is the first address of the subnet.
 func TestKernelBridgeInvalidGateway(t *testing.T) {
 	h := applettest.NewHost(t)
 	static := `{"type":"static","addresses":[{"address":"A","gateway":"GW"}]}`
@@ -213,8 +213,8 @@ func TestKernelBridgeInvalidGateway(t *testing.T) {
 		"ipam":{"type":"static","addresses":[{"address":"10.7.0.2/31","gateway":"10.7.0.3"}]}}`, h.Container("pair"))
 }
 
-// The error names what the kernel or the host lacks: VLANs on a bridge, which the ADD creates or
-// which exists, also for STATUS, and IPv6.
+// ADD and STATUS name what the kernel or the host lacks: VLANs on a new or existing bridge, and
+// IPv6.
 func TestKernelBridgeWithoutKernelSupport(t *testing.T) {
 	h := applettest.NewHost(t)
 	p := h.Container("ctr")
@@ -243,9 +243,9 @@ func TestKernelBridgeWithoutKernelSupport(t *testing.T) {
 	h.Must(spec.Status, "bridge", `{"cniVersion":"1.1.0","name":"demo","type":"bridge"}`, p)
 }
 
-// With an address the kernel deletes all later ones of the same network. The gateway's stays
-// although it is one of these.
-func TestKernelBridgeForceAddressSecondary(t *testing.T) {
+// With an address the kernel deletes the secondary ones of the same subnet. The gateway address
+// remains, even if it is secondary.
+func TestKernelBridgeForceAddressKeepsSecondary(t *testing.T) {
 	h := applettest.NewHost(t)
 	host := kerneltest.Dial(t, h.NS)
 	err := h.NS.SetSysctls(netns.Sysctl{Key: "net/ipv4/conf/all/promote_secondaries", Value: "0"},
@@ -267,7 +267,7 @@ func TestKernelBridgeForceAddressSecondary(t *testing.T) {
 	h.Must(spec.Check, "bridge", applettest.Prev(conf, h.Must(spec.Add, "bridge", conf, p)), p)
 }
 
-// A second network does not replace the default route of the first.
+// A second network does not replace the default route of the first one.
 func TestKernelBridgeSecondNetwork(t *testing.T) {
 	h := applettest.NewHost(t)
 	p := h.Container("ctr")
@@ -282,7 +282,7 @@ func TestKernelBridgeSecondNetwork(t *testing.T) {
 	h.Must(spec.Get, "bridge", applettest.GatewayConf, p)
 }
 
-// Each member of a route is set in the kernel: MTU, MSS, metric and table.
+// MTU, MSS, metric and table of a route are set in the kernel.
 func TestKernelBridgeRouteMembers(t *testing.T) {
 	h := applettest.NewHost(t)
 	p := h.Container("ctr")

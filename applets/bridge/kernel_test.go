@@ -21,8 +21,8 @@ import (
 	"cnibox/spec"
 )
 
-// An address that a new container gets right after DEL of the old one is reachable from the host
-// and from a neighbour: it is announced, since they do not probe.
+// An address that a new container gets right after DEL of the former one is reachable from the host
+// and from a neighbour, although these do not probe: it is announced.
 func TestKernelBridgeReusedAddress(t *testing.T) {
 	h := applettest.NewHost(t)
 	neighbour := h.Container("neighbour")
@@ -46,8 +46,8 @@ func TestKernelBridgeReusedAddress(t *testing.T) {
 	}
 }
 
-// CVE-2020-10749: accept_ra=0 on the bridge and on the host-side veth.
-func TestKernelBridgeCVE202010749(t *testing.T) {
+// accept_ra=0 on the bridge and on the host-side veth (CVE-2020-10749).
+func TestKernelBridgeAcceptRAOff(t *testing.T) {
 	h := applettest.NewHost(t)
 	for _, key := range []string{"default", "all"} {
 		if err := h.NS.SetSysctl("net/ipv6/conf/"+key+"/accept_ra", "2"); err != nil {
@@ -66,8 +66,8 @@ func TestKernelBridgeCVE202010749(t *testing.T) {
 	}
 }
 
-// A port of the bridge has no IPv6 link-local address. With an MTU below 1280 the kernel has no IPv6
-// on a link, which is not an error.
+// A port of the bridge has no IPv6 link-local address. With an MTU below 1280 the kernel has no
+// IPv6 on a link, which is not an error.
 func TestKernelBridgePortWithoutLinkLocal(t *testing.T) {
 	for _, mtu := range []int{1500, 1200} {
 		t.Run(fmt.Sprint(mtu), func(t *testing.T) {
@@ -88,9 +88,9 @@ func TestKernelBridgePortWithoutLinkLocal(t *testing.T) {
 	}
 }
 
-// If /proc/sys is read-only, settings that have their values already are not errors, nor are those
-// that the reference only tries to set. The setting of CVE-2020-10749 is a warning. Forwarding that
-// is off is an error that says what to do.
+// On a read-only /proc/sys, sysctls that have the right value, or that the reference sets as best
+// effort, are not errors. accept_ra (CVE-2020-10749) causes a warning, disabled forwarding an error
+// that says what to do.
 func TestKernelBridgeReadOnlySettings(t *testing.T) {
 	var stderr strings.Builder
 	h := applettest.NewHost(t)
@@ -119,7 +119,7 @@ func TestKernelBridgeReadOnlySettings(t *testing.T) {
 	h.Must(spec.Check, "bridge", applettest.Prev(v4, h.Must(spec.Add, "bridge", v4, q)), q)
 }
 
-// DEL leaves a link of the right name that belongs to another network.
+// DEL leaves a link with the right name if another network owns it.
 func TestKernelBridgeDelOfOtherNetwork(t *testing.T) {
 	h := applettest.NewHost(t)
 	p := h.Container("ctr")
@@ -131,7 +131,7 @@ func TestKernelBridgeDelOfOtherNetwork(t *testing.T) {
 	}
 }
 
-// CHECK right after ADD passes, and reports each thing that is missing.
+// CHECK succeeds right after ADD, and reports whatever is missing.
 func TestKernelBridgeCheck(t *testing.T) {
 	h := applettest.NewHost(t)
 	p := h.Container("ctr")
@@ -179,13 +179,13 @@ func TestKernelBridgeCheck(t *testing.T) {
 			}
 		})
 	}
-	// a bridge of layer 2 only passes
+	// CHECK of a layer 2 bridge succeeds.
 	l2 := `{"cniVersion":"0.4.0","name":"l2","type":"bridge","bridge":"br1"}`
 	h.Must(spec.Check, "bridge", applettest.Prev(l2, h.Must(spec.Add, "bridge", l2, p)), p)
 }
 
-// CHECK passes when a later plugin has entered addresses of another interface, and when
-// the address of a bridge that others made follows a new port.
+// CHECK accepts addresses that a later plugin added for another interface, and the MAC address of a
+// third-party bridge, which changes with its ports.
 func TestKernelBridgeCheckWithLaterInterface(t *testing.T) {
 	h := applettest.NewHost(t)
 	p := h.Container("ctr")
@@ -205,7 +205,7 @@ func TestKernelBridgeCheckWithLaterInterface(t *testing.T) {
 	h.Must(spec.Check, "bridge", applettest.Prev(conf, applettest.WithOtherInterface(result)), p)
 }
 
-// Several ADDs at once on a host without the bridge all succeed.
+// Concurrent ADDs on a host without the bridge succeed.
 func TestKernelBridgeParallel(t *testing.T) {
 	h := applettest.NewHost(t)
 	var wg sync.WaitGroup
@@ -223,7 +223,7 @@ func TestKernelBridgeParallel(t *testing.T) {
 	}
 }
 
-// GC deletes what belongs to stale attachments of the network, and nothing else.
+// GC deletes the links and rules of stale attachments of the network, and nothing else.
 func TestKernelBridgeGC(t *testing.T) {
 	h := applettest.NewHost(t)
 	stays, goes, other := h.Container("stays"), h.Container("goes"), h.Container("other")
@@ -241,8 +241,8 @@ func TestKernelBridgeGC(t *testing.T) {
 	}
 }
 
-// Two networks with one subnet, each with its own bridge, masquerade containers with one address:
-// CHECK of both passes, and after DEL of one the other keeps it.
+// Two networks with the same subnet, each with its own bridge, masquerade containers with the same
+// address: CHECK of both succeeds, and DEL of one keeps the rules of the other.
 func TestKernelBridgeSameSubnet(t *testing.T) {
 	h := applettest.NewHost(t)
 	second := strings.NewReplacer(`"demo"`, `"second"`, "br0", "br1").Replace(applettest.GatewayConf)
@@ -265,8 +265,8 @@ func TestKernelBridgeSameSubnet(t *testing.T) {
 	}
 }
 
-// CHECK and DEL find the host-side veth after it was renamed: DEL does not release the address
-// while the interface exists.
+// CHECK and DEL find a renamed host-side veth. DEL does not release the address while the interface
+// exists.
 func TestKernelBridgeHostVethRenamed(t *testing.T) {
 	h := applettest.NewHost(t)
 	p := h.Container("ctr")

@@ -13,21 +13,21 @@ import (
 	"cnibox/spec"
 )
 
-// A bridge that others created, with an uplink as a port or without ports, keeps its MAC address
-// when it becomes a gateway: it never has that of a container's host-side veth. A bridge without an
-// address, as after its last port was deleted, gets a fixed one.
+// A third-party bridge, with an uplink as a port or without ports, keeps its MAC address when it
+// becomes a gateway: it does not take that of a container's host-side veth. A bridge whose address
+// is not set, as after its last port was deleted, gets a fixed one.
 func TestKernelBridgeKeepsItsMAC(t *testing.T) {
 	const none = "00:00:00:00:00:00"
 	for name, prepare := range map[string]func(t *testing.T, c *rtnl.Conn, br *rtnl.Link){
 		"without a port": func(*testing.T, *rtnl.Conn, *rtnl.Link) {},
 		"with a port": func(t *testing.T, c *rtnl.Conn, br *rtnl.Link) {
-			uplink, _ := net.ParseMAC("fa:ff:ff:ff:ff:ff") // most addresses are lower
+			uplink, _ := net.ParseMAC("fa:ff:ff:ff:ff:ff") // the kernel chooses the lowest one of the ports
 			err := c.AddLink(rtnl.LinkSpec{Name: "uplink", MAC: uplink, Master: br.Index, Up: true, Peer: &rtnl.LinkSpec{Name: "wire", Up: true}})
 			if err != nil {
 				t.Fatal(err)
 			}
 		},
-		"whose last port went": func(t *testing.T, c *rtnl.Conn, br *rtnl.Link) {
+		"after its last port was deleted": func(t *testing.T, c *rtnl.Conn, br *rtnl.Link) {
 			err := c.AddLink(rtnl.LinkSpec{Name: "port", Master: br.Index, Peer: &rtnl.LinkSpec{Name: "wire"}})
 			if err == nil {
 				err = c.DelLink("port")

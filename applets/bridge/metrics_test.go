@@ -11,7 +11,8 @@ import (
 	"cnibox/spec"
 )
 
-// The kernel silently reduces a large MTU or MSS of a route; the result has the reduced value.
+// The kernel reduces a large MTU or MSS of a route without an error; the result has the reduced
+// value.
 func TestKernelRouteMetricsReported(t *testing.T) {
 	h := applettest.NewHost(t)
 	p := h.Container("ctr")
@@ -36,7 +37,8 @@ func TestKernelRouteMetricsReported(t *testing.T) {
 	h.Must(spec.Check, "bridge", applettest.Prev(conf, out), p)
 }
 
-// Attributes of routes are set in the oldest versions too, whose IPAM results have another form.
+// Attributes of routes are also set with the oldest versions, whose IPAM results have another
+// format.
 func TestKernelRouteMetricsOldVersions(t *testing.T) {
 	for _, version := range []string{"0.1.0", "0.2.0"} {
 		h := applettest.NewHost(t)

@@ -12,8 +12,8 @@ import (
 	"cnibox/spec"
 )
 
-// The result has the MTU of each interface after the container is attached: that of a bridge which
-// others created follows its ports.
+// The result has the MTU of each interface after ADD: the MTU of a third-party bridge changes with
+// its ports.
 func TestKernelBridgeReportsMTU(t *testing.T) {
 	const env = "FLANNEL_NETWORK=10.244.0.0/16\nFLANNEL_SUBNET=10.244.7.1/24\nFLANNEL_MTU=1400\nFLANNEL_IPMASQ=false\n"
 	for name, tt := range map[string]struct{ plugin, keys string }{

@@ -13,14 +13,15 @@ import (
 	"cnibox/spec"
 )
 
-// routed is a network of a bridge, both families, with routes; %d is its number.
+// routed returns a bridge network of both families with routes; %d in routes is replaced by its
+// number.
 func routed(number int, routes string) string {
 	conf := `{"cniVersion":"1.1.0","name":"net%d","type":"bridge","bridge":"br%d","ipam":{"type":"static","addresses":[
 		{"address":"10.%d.0.5/24","gateway":"10.%d.0.1"},{"address":"fd00:%d::5/64","gateway":"fd00:%d::1"}],"routes":[` + routes + `]}}`
 	return strings.ReplaceAll(conf, "%d", fmt.Sprint(number))
 }
 
-// viaOf lists the gateways of the routes to a network, in the kernel's order.
+// viaOf lists the gateways of the routes to a destination, in the kernel's order.
 func viaOf(t *testing.T, p applettest.Container, dst string) (via []string) {
 	t.Helper()
 	routes, err := kerneltest.Dial(t, p.NS).Routes(rtnl.RouteFilter{Dst: netip.MustParsePrefix(dst)})
@@ -33,8 +34,9 @@ func viaOf(t *testing.T, p applettest.Container, dst string) (via []string) {
 	return via
 }
 
-// Two networks may have a route to one destination. ADD of the second does not fail and does not
-// redirect the traffic of the first, CHECK of both passes, and each DEL keeps the other's route.
+// Two networks may have a route to the same destination. ADD of the second succeeds and does not
+// redirect the traffic of the first, CHECK of both succeeds, and DEL of one keeps the other's
+// route.
 func TestKernelRouteOfTwoNetworks(t *testing.T) {
 	const routes = `{"dst":"10.99.0.0/16"},{"dst":"fd99::/16"}`
 	for _, first := range []int{1, 2} {
@@ -64,9 +66,9 @@ func TestKernelRouteOfTwoNetworks(t *testing.T) {
 	}
 }
 
-// A result may have several gateways for one destination, also for a default route. All are
-// installed, for IPv4 in their order, and a repeated route is installed once. If another network
-// has the default route, none is installed.
+// A result may have several gateways for a destination, also for a default route. All are
+// installed, those of IPv4 in their order, a repeated route once. None is installed if another
+// network has the default route.
 func TestKernelSeveralGateways(t *testing.T) {
 	h := applettest.NewHost(t)
 	p := h.Container("ctr")

@@ -13,8 +13,8 @@ import (
 	"cnibox/spec"
 )
 
-// TestKernelBridgeVLAN gives ports their VLANs: an untagged one, tagged ranges
-// and single ones, with the bridge's default VLAN dropped or kept.
+// A port gets its VLANs: an untagged one, tagged ranges and single ones, with or without the
+// default VLAN of the bridge.
 func TestKernelBridgeVLAN(t *testing.T) {
 	kerneltest.Need(t, "CONFIG_BRIDGE_VLAN_FILTERING", func() error {
 		return kerneltest.Dial(t, kerneltest.NS(t)).AddLink(rtnl.LinkSpec{Name: "br9", Kind: rtnl.Bridge{VLANFiltering: true}})
@@ -60,7 +60,7 @@ func TestKernelBridgeVLAN(t *testing.T) {
 	}
 }
 
-// vlans lists the VLANs of a port as text.
+// vlans formats the VLANs of a port.
 func vlans(t *testing.T, c *rtnl.Conn, index uint32) string {
 	t.Helper()
 	ranges, err := c.PortVLANs(index)
@@ -81,8 +81,7 @@ func vlans(t *testing.T, c *rtnl.Conn, index uint32) string {
 	return strings.Join(out, ", ")
 }
 
-// TestKernelBridgeVLANGateway puts the gateway into the port's VLAN, on an
-// interface of its own that later containers share.
+// The gateway is on an interface of its own in the port's VLAN, which later containers share.
 func TestKernelBridgeVLANGateway(t *testing.T) {
 	kerneltest.Need(t, "CONFIG_BRIDGE_VLAN_FILTERING", func() error {
 		return kerneltest.Dial(t, kerneltest.NS(t)).AddLink(rtnl.LinkSpec{Name: "br9", Kind: rtnl.Bridge{VLANFiltering: true}})

@@ -25,8 +25,8 @@ func request(t *testing.T, verb spec.Verb, path string) *spec.Request {
 	return r
 }
 
-// Open finds the interface. If namespace or interface are missing, DEL gets neither and no error,
-// and other verbs get an error with their code; nothing is created at the path.
+// Open finds the interface. If it or its namespace is missing, Open returns neither it nor an error
+// for DEL, and a code for other verbs. It creates nothing at the path.
 func TestKernelOpen(t *testing.T) {
 	v := applettest.NewVeth(t)
 	none := applettest.NewHost(t).Container("c1")
@@ -67,8 +67,8 @@ func TestKernelOpen(t *testing.T) {
 	}
 }
 
-// Only its attachment reads a record, and undo restores the former record.
-func TestKernelWriteRecord(t *testing.T) {
+// Only its attachment reads a record, and undo restores the former one.
+func TestKernelRecordUndo(t *testing.T) {
 	v := applettest.NewVeth(t)
 	dir := record.Dir(t.TempDir())
 	a := spec.Attachment{Network: "net1", ContainerID: "c1", IfName: "eth0"}
@@ -104,15 +104,15 @@ func TestKernelWriteRecord(t *testing.T) {
 	}
 }
 
-// An interface belongs to the attachment that has it on record: not to another network, and not to
+// An interface belongs to the attachment whose record has it: not to another network, and not to
 // that attachment if another namespace is at the path.
-func TestKernelOwns(t *testing.T) {
+func TestKernelOwnsRecordedInterface(t *testing.T) {
 	v, next := applettest.NewVeth(t), applettest.NewVeth(t)
 	dir := record.Dir(t.TempDir())
 	path := filepath.Join(t.TempDir(), "netns")
 	owns := func(r *spec.Request, rec *record.Head) (yes bool) {
 		t.Helper()
-		v.NoError(v.NS.Do(func() error { // where the host-side veth is looked for
+		v.NoError(v.NS.Do(func() error { // has the host-side veth
 			c, err := chained.Open(r, 0)
 			if err != nil {
 				return err
@@ -148,9 +148,9 @@ func TestKernelOwns(t *testing.T) {
 	}
 }
 
-// Lock excludes another process that has opened the namespace, until Close; after a time the error
-// has code 11.
-func TestKernelLock(t *testing.T) {
+// Lock excludes a process that has opened the same namespace until Close. After the timeout the
+// error has code 11.
+func TestKernelLockExcludes(t *testing.T) {
 	defer func(was time.Duration) { flock.Timeout = was }(flock.Timeout)
 	flock.Timeout = 20 * time.Millisecond
 	c := applettest.NewHost(t).Container("c1")

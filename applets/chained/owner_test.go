@@ -16,10 +16,10 @@ import (
 	"cnibox/spec"
 )
 
-// workers are plugins that change another plugin's interface and record it.
-var workers = map[string]struct {
+// modifiers are plugins that change another plugin's interface.
+var modifiers = map[string]struct {
 	keys, routes string
-	change       string // in the state of host and container between ADD and DEL
+	change       string // text in the state between ADD and DEL
 }{
 	"tuning":    {`"mac":"02:00:00:00:00:aa","promisc":true,"mtu":1400`, "[]", "02:00:00:00:00:aa"},
 	"bandwidth": {applettest.BothLimits, "[]", "tbf"},
@@ -27,28 +27,28 @@ var workers = map[string]struct {
 	"vrf":       {`"vrfname":"blue"`, applettest.VethRoutes, "blue"},
 }
 
-// A worker is such a plugin with a veth pair.
-type worker struct {
+// A modifier is such a plugin, with a veth pair.
+type modifier struct {
 	*applettest.Veth
 	plugin, keys, routes, change string
 }
 
-func newWorker(t *testing.T, plugin string) *worker {
+func newModifier(t *testing.T, plugin string) *modifier {
 	t.Helper()
 	applettest.Plugins[plugin].Need(t)
-	of := workers[plugin]
-	w := &worker{applettest.NewVeth(t), plugin, of.keys, of.routes, of.change}
+	of := modifiers[plugin]
+	w := &modifier{applettest.NewVeth(t), plugin, of.keys, of.routes, of.change}
 	w.AddRoutes()
 	return w
 }
 
-// eachWorker runs a test for each plugin, with and without the label that plugins which make pairs
-// set on the host-side veth.
-func eachWorker(t *testing.T, test func(t *testing.T, w *worker, labelled bool)) {
-	for plugin := range workers {
+// eachModifier runs a test for each plugin, without and with a label on the host-side veth, as
+// plugins that make pairs set it.
+func eachModifier(t *testing.T, test func(t *testing.T, w *modifier, labelled bool)) {
+	for plugin := range modifiers {
 		for _, labelled := range []bool{false, true} {
 			t.Run(fmt.Sprint(plugin, " labelled ", labelled), func(t *testing.T) {
-				w := newWorker(t, plugin)
+				w := newModifier(t, plugin)
 				if labelled {
 					a := spec.Attachment{Network: "net1", ContainerID: "c1", IfName: "eth0"}
 					w.NoError(w.HostConn.SetLink(w.Host0.Index, rtnl.LinkChange{Alias: new(a.Label(255))}))
@@ -59,32 +59,31 @@ func eachWorker(t *testing.T, test func(t *testing.T, w *worker, labelled bool))
 	}
 }
 
-// must runs a verb that must succeed; more are keys in addition to the plugin's.
-func (w *worker) must(verb spec.Verb, c spec.Call, more, prev string) {
+// must runs a verb, which must succeed, with more keys.
+func (w *modifier) must(verb spec.Verb, c spec.Call, more, prev string) {
 	w.Helper()
 	keys := strings.Trim(more+","+w.keys, ",")
 	w.Result(w.Do(verb, w.plugin, c, keys, prev))
 }
 
-func (w *worker) isChanged() bool { return strings.Contains(w.State(), w.change) }
+func (w *modifier) isChanged() bool { return strings.Contains(w.State(), w.change) }
 
-// wantUnchanged requires that DEL has restored the state.
-func (w *worker) wantUnchanged() {
+func (w *modifier) wantUnchanged() {
 	w.Helper()
 	if w.isChanged() || w.Files() != "" {
 		w.Errorf("DEL left files %q and\n%s", w.Files(), w.State())
 	}
 }
 
-// prevOf returns a result for the peer of another pair with the same addresses: those of a deleted
-// container are leased to another.
-func (w *worker) prevOf(host, mac string) string {
+// prevWithMAC returns a result for the peer of another pair with the same addresses, as of a deleted
+// container whose addresses were leased again.
+func (w *modifier) prevWithMAC(host, mac string) string {
 	return strings.NewReplacer(`"host0"`, fmt.Sprintf("%q", host), `"eth0","sandbox"`, fmt.Sprintf(`"eth0","mac":%q,"sandbox"`, mac)).Replace(w.PrevResult(w.routes))
 }
 
 // delOthers runs DEL of other attachments whose path leads to the interface of net1/c1/eth0, and GC
-// of another network; none of them may change anything.
-func (w *worker) delOthers() {
+// of another network. They may change nothing.
+func (w *modifier) delOthers() {
 	w.Helper()
 	before, files := w.State(), w.Files()
 	other := w.Cont.Call()
@@ -96,7 +95,7 @@ func (w *worker) delOthers() {
 		},
 		"DEL of an old version": func() { w.must(spec.Del, w.Cont.Call(), `"cniVersion":"0.3.1","name":"net2"`, "") },
 		"DEL of a container that had the path before": func() {
-			w.must(spec.Del, other, "", w.prevOf("host7", "02:00:00:00:00:07"))
+			w.must(spec.Del, other, "", w.prevWithMAC("host7", "02:00:00:00:00:07"))
 		},
 		"GC of another network": func() {
 			w.Result(w.Do(spec.GC, w.plugin, spec.Call{}, `"name":"net2","cni.dev/valid-attachments":[]`, ""))
@@ -108,10 +107,10 @@ func (w *worker) delOthers() {
 	}
 }
 
-// Runtimes call DEL for what they could not ADD, and late. What another attachment has changed
-// of the interface stays, with and without a label.
+// Runtimes call DEL after a failed ADD, and late. It leaves the changes of another attachment to
+// the interface, with and without a label.
 func TestKernelDelLeavesChangesOfOthers(t *testing.T) {
-	eachWorker(t, func(t *testing.T, w *worker, _ bool) {
+	eachModifier(t, func(t *testing.T, w *modifier, _ bool) {
 		w.must(spec.Add, w.Cont.Call(), "", w.PrevResult(w.routes))
 		if !w.isChanged() {
 			t.Fatalf("ADD changed nothing:\n%s", w.State())
@@ -123,13 +122,13 @@ func TestKernelDelLeavesChangesOfOthers(t *testing.T) {
 	})
 }
 
-// DEL releases what versions without such records have changed, but only DEL of the same
-// attachment: the label or prevResult shows the owner.
+// Earlier versions had no such records. DEL reverts their changes if the label or prevResult
+// identifies the attachment as the owner.
 func TestKernelDelWithoutRecord(t *testing.T) {
-	eachWorker(t, func(t *testing.T, w *worker, labelled bool) {
+	eachModifier(t, func(t *testing.T, w *modifier, labelled bool) {
 		prev := ""
 		if !labelled {
-			prev = w.prevOf("host0", w.Eth0.MAC.String())
+			prev = w.prevWithMAC("host0", w.Eth0.MAC.String())
 		}
 		w.must(spec.Add, w.Cont.Call(), "", w.PrevResult(w.routes))
 		w.asEarlierVersion()
@@ -141,9 +140,9 @@ func TestKernelDelWithoutRecord(t *testing.T) {
 	})
 }
 
-// asEarlierVersion gives the records the form of earlier versions: only tuning had records, without
-// the network in their names, and none named the interface.
-func (w *worker) asEarlierVersion() {
+// asEarlierVersion converts the records to the format of earlier versions: only tuning had records,
+// without the network in the name and without the interface.
+func (w *modifier) asEarlierVersion() {
 	w.Helper()
 	for _, name := range strings.Fields(w.Files()) {
 		if w.plugin != "tuning" {
@@ -159,7 +158,7 @@ func (w *worker) asEarlierVersion() {
 	}
 }
 
-// edit changes a record.
+// edit changes the members of a record.
 func edit(h *applettest.Host, name string, change func(rec map[string]any)) {
 	h.Helper()
 	file := filepath.Join(h.Records, name)
@@ -175,8 +174,8 @@ func edit(h *applettest.Host, name string, change func(rec map[string]any)) {
 	h.NoError(os.WriteFile(file, text, 0o600))
 }
 
-// A new namespace may have the path, the inode and the index of the first link of one that has
-// ended. A late DEL changes nothing in it.
+// A new namespace may have the path, the inode and the link index of one that has ended. A late DEL
+// changes nothing in it.
 func TestKernelLateDelAtReusedPath(t *testing.T) {
 	h := applettest.NewHost(t)
 	path := filepath.Join(t.TempDir(), "netns")
@@ -196,7 +195,7 @@ func TestKernelLateDelAtReusedPath(t *testing.T) {
 		"ips":[{"address":"10.9.0.2/24","interface":0}]}`, path)
 	h.Result(h.Do(spec.Add, "tuning", call, `"mac":"02:00:00:00:00:aa","mtu":1400`, prev))
 
-	// the kernel reuses an inode at any time
+	// the kernel may reuse an inode
 	id, err := second.ID()
 	h.NoError(err)
 	edit(h, "c1_eth0.json", func(rec map[string]any) { rec["dev"], rec["ino"] = id.Dev, id.Ino })
@@ -215,14 +214,14 @@ func TestKernelLateDelAtReusedPath(t *testing.T) {
 	}
 }
 
-// A late DEL without prevResult, when the path leads to another namespace, changes nothing there,
-// although no label or record shows the owner: the container is the reference's. This holds for the
-// first DEL, which has a record, and for the next one, which has none.
+// A late DEL without prevResult, whose path leads to another namespace, changes nothing there. The
+// container in it is the reference's, so that no label or record identifies its owner. The first
+// DEL has a record, the second none.
 func TestKernelLateDelWithoutPrevResult(t *testing.T) {
-	for plugin := range workers {
+	for plugin := range modifiers {
 		for _, version := range []string{"1.1.0", "0.4.0", "0.3.1"} {
 			t.Run(plugin+" "+version, func(t *testing.T) {
-				w, old := newWorker(t, plugin), newWorker(t, plugin)
+				w, old := newModifier(t, plugin), newModifier(t, plugin)
 				w.must(spec.Add, w.Cont.Call(), "", w.PrevResult(w.routes))
 				w.NoError(os.RemoveAll(w.Records))
 				late := old.Cont.Call()
@@ -238,7 +237,7 @@ func TestKernelLateDelWithoutPrevResult(t *testing.T) {
 					w.must(spec.Del, late, fmt.Sprintf(`"cniVersion":%q`, version), "")
 					w.Same(del+" DEL", before, w.State())
 				}
-				// what the reference has recorded of an interface does not say which one it was
+				// A record of the reference does not identify the interface.
 				if plugin == "tuning" {
 					w.NoError(os.MkdirAll(w.Records, 0o700))
 					w.NoError(os.WriteFile(filepath.Join(w.Records, "late_eth0.json"), []byte(`{"mac":"02:00:00:00:00:bb","mtu":1300,"promisc":false}`), 0o600))
@@ -250,16 +249,16 @@ func TestKernelLateDelWithoutPrevResult(t *testing.T) {
 	}
 }
 
-// The record of an attachment that ended with its namespace does not count in another namespace:
-// DEL restores the state that ADD has found there.
+// A record from a namespace that has ended is ignored in another one: DEL restores the state before
+// ADD there.
 func TestKernelRecordOfLostNamespace(t *testing.T) {
 	for _, earlier := range []bool{false, true} {
-		w := newWorker(t, "tuning")
+		w := newModifier(t, "tuning")
 		w.must(spec.Add, w.Cont.Call(), "", w.PrevResult("[]"))
 		if earlier {
 			w.asEarlierVersion()
 		}
-		next := newWorker(t, "tuning")
+		next := newModifier(t, "tuning")
 		next.Records = w.Records
 		before := next.State()
 		next.Result(next.Do(spec.Add, "tuning", next.Cont.Call(), `"mac":"02:00:00:00:00:aa","mtu":1300`, next.PrevResult("[]")))
@@ -270,9 +269,9 @@ func TestKernelRecordOfLostNamespace(t *testing.T) {
 	}
 }
 
-// Container a with interface b_c and container a_b with interface c have a record each.
+// Container a with interface b_c and container a_b with interface c have separate records.
 func TestKernelRecordNamesAreUnambiguous(t *testing.T) {
-	w := newWorker(t, "tuning")
+	w := newModifier(t, "tuning")
 	_, second := w.AddPair("host1", "b_c")
 	a, b := w.Cont.Call(), w.Cont.Call()
 	a.ContainerID, a.IfName = "a", "b_c"
@@ -291,9 +290,9 @@ func TestKernelRecordNamesAreUnambiguous(t *testing.T) {
 	w.Same("ADD and DEL", before, w.State())
 }
 
-// STATUS reports a directory in which no record can be stored, before an ADD fails.
+// STATUS reports a directory in which records cannot be stored, before an ADD fails.
 func TestKernelStatusOfUnusableDirectory(t *testing.T) {
-	for plugin, of := range workers {
+	for plugin, of := range modifiers {
 		h := applettest.NewHost(t)
 		h.NoError(os.WriteFile(h.Records, nil, 0o600))
 		_, err := h.Do(spec.Status, plugin, spec.Call{}, of.keys, "")

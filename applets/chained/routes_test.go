@@ -8,7 +8,7 @@ import (
 	"cnibox/spec/spectest"
 )
 
-// A new table is not in use, and is not one that every namespace has.
+// A new table is not in use, and not one that every namespace has.
 func TestFreeTable(t *testing.T) {
 	used := map[int]bool{1: true, 252: true}
 	for _, tt := range []struct{ from, want int }{{1, 2}, {1, 3}, {252, 256}, {252, 257}} {

@@ -12,9 +12,9 @@ import (
 	"cnibox/spec"
 )
 
-// A requested address is passed by the capability that a plugin declares, else in CNI_ARGS for a
-// plugin that reads it; without either it is refused.
-func TestArguments(t *testing.T) {
+// A requested address is passed through the capability that a plugin declares, otherwise in
+// CNI_ARGS if a plugin reads it. It is an error if neither is possible.
+func TestCapabilitiesBeforeCNIArgs(t *testing.T) {
 	table := applet.Table{
 		{Name: "maker", Plugin: func() spec.Plugin { return spec.Plugin{Args: true} }},
 		{Name: "plain", Plugin: func() spec.Plugin { return spec.Plugin{} }},
@@ -29,24 +29,24 @@ func TestArguments(t *testing.T) {
 	)
 	tests := map[string]struct {
 		flags   string
-		plugins []string // of the networks a, b…
-		want    string   // arguments of each network; or the beginning of the error
+		plugins []string // one for each of the networks a, b…
+		want    string   // CNI_ARGS and capabilities of each network, or the prefix of the error
 		code    int
 	}{
-		"capabilities":     {"--ip 10.0.0.2 --ip fd00::2/64 --mac 02:00:00:00:00:01", []string{caps}, `[] {"ips":["10.0.0.2","fd00::2/64"],"mac":"02:00:00:00:00:01"}`, 0},
-		"CNI_ARGS":         {"--ip 10.0.0.2 --mac 02:00:00:00:00:01", []string{args}, `[[IP 10.0.0.2] [MAC 02:00:00:00:00:01]] null`, 0},
-		"another network":  {"--ip b=10.0.0.2 --ip 10.0.0.3", []string{args, caps}, `[[IP 10.0.0.3]] null; [] {"ips":["10.0.0.2"]}`, 0},
-		"dns":              {"--dns 10.0.0.1", []string{args, caps}, `[] null; [] {"dns":{"servers":["10.0.0.1"]}}`, 0},
-		"ports once":       {"-p 65533:1", []string{args, ports, ports}, `[] {"portMappings":[P]}; [] {"portMappings":[P]}; [] {}`, 0},
-		"no capability":    {"--ip 10.0.0.2", []string{leases}, "--ip: no plugin", spec.CodeConfig},
-		"no MAC":           {"--mac 02:00:00:00:00:01", []string{ports}, "--mac: no plugin", spec.CodeConfig},
-		"two of CNI_ARGS":  {"--ip 10.0.0.2 --ip 10.0.0.3", []string{args}, "--ip: without a capability", spec.CodeConfig},
-		"two MACs":         {"--mac 02:00:00:00:00:01 --mac 02:00:00:00:00:02", []string{caps}, "--mac: 02:00:00:00:00:01, 02:00:00:00:00:02 is more", spec.CodeEnv},
-		"unknown network":  {"--ip x=10.0.0.2", []string{caps}, `x=10.0.0.2: this call attaches to no network "x"`, spec.CodeEnv},
-		"only the second":  {"--ip b=10.0.0.2", []string{caps, leases}, "--ip: no plugin", spec.CodeConfig},
-		"nowhere to go":    {"-p 65533:1", []string{caps}, "--publish: no plugin", spec.CodeConfig},
-		"nothing asked":    {"", []string{leases, ports}, `[] null; [] null`, 0},
-		"name of external": {"--mac 02:00:00:00:00:01", []string{args}, `[[MAC 02:00:00:00:00:01]] null`, 0},
+		"capabilities":          {"--ip 10.0.0.2 --ip fd00::2/64 --mac 02:00:00:00:00:01", []string{caps}, `[] {"ips":["10.0.0.2","fd00::2/64"],"mac":"02:00:00:00:00:01"}`, 0},
+		"CNI_ARGS":              {"--ip 10.0.0.2 --mac 02:00:00:00:00:01", []string{args}, `[[IP 10.0.0.2] [MAC 02:00:00:00:00:01]] null`, 0},
+		"another network":       {"--ip b=10.0.0.2 --ip 10.0.0.3", []string{args, caps}, `[[IP 10.0.0.3]] null; [] {"ips":["10.0.0.2"]}`, 0},
+		"dns":                   {"--dns 10.0.0.1", []string{args, caps}, `[] null; [] {"dns":{"servers":["10.0.0.1"]}}`, 0},
+		"ports once":            {"-p 65533:1", []string{args, ports, ports}, `[] {"portMappings":[P]}; [] {"portMappings":[P]}; [] {}`, 0},
+		"no capability":         {"--ip 10.0.0.2", []string{leases}, "--ip: no plugin", spec.CodeConfig},
+		"no MAC":                {"--mac 02:00:00:00:00:01", []string{ports}, "--mac: no plugin", spec.CodeConfig},
+		"two of CNI_ARGS":       {"--ip 10.0.0.2 --ip 10.0.0.3", []string{args}, "--ip: without a capability", spec.CodeConfig},
+		"two MACs":              {"--mac 02:00:00:00:00:01 --mac 02:00:00:00:00:02", []string{caps}, "--mac: 02:00:00:00:00:01, 02:00:00:00:00:02 is more", spec.CodeEnv},
+		"unknown network":       {"--ip x=10.0.0.2", []string{caps}, `x=10.0.0.2: this call attaches to no network "x"`, spec.CodeEnv},
+		"only the second":       {"--ip b=10.0.0.2", []string{caps, leases}, "--ip: no plugin", spec.CodeConfig},
+		"ports without portmap": {"-p 65533:1", []string{caps}, "--publish: no plugin", spec.CodeConfig},
+		"no flags":              {"", []string{leases, ports}, `[] null; [] null`, 0},
+		"type with a prefix":    {"--mac 02:00:00:00:00:01", []string{args}, `[[MAC 02:00:00:00:00:01]] null`, 0},
 	}
 	for name, tt := range tests {
 		t.Run(name, func(t *testing.T) {
@@ -88,7 +88,7 @@ func TestArguments(t *testing.T) {
 	}
 }
 
-func TestAskedValues(t *testing.T) {
+func TestParseAddressFlags(t *testing.T) {
 	for args, ok := range map[string]bool{
 		"--ip 10.0.0.2": true, "--ip 10.0.0.2/24": true, "--ip net=fd00::2": true, "--ip fd00::2/64": true,
 		"--ip 10.0.0": false, "--ip net=": false, "--ip =10.0.0.2": false, "--ip 224.0.0.1": false, "--ip 0.0.0.0": false, "--ip fe80::1%eth0": false, "--ip host": false,

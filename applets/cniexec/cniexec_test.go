@@ -61,8 +61,9 @@ func TestParse(t *testing.T) {
 	}
 }
 
-// The help of a verb fits a terminal, has two examples, and names each flag of the verb.
-func TestHelp(t *testing.T) {
+// The help of a verb is at most as wide as a terminal, has two examples, and names each flag of the
+// verb.
+func TestHelpOfVerbs(t *testing.T) {
 	texts := map[string]string{"": overview(new(flags).set(nil, noEnv))}
 	for _, v := range verbs() {
 		set := v.declared(noEnv)
@@ -98,7 +99,7 @@ func TestHelp(t *testing.T) {
 	}
 }
 
-// TestDerivedID compares the ID with the one that cnitool derives from a path.
+// The ID equals the one that cnitool derives from a path.
 func TestDerivedID(t *testing.T) {
 	// printf /var/run/netns/testing | sha512sum | cut -c 1-20
 	if got, want := derivedID("/var/run/netns/testing"), "cnitool-77383ca0a0715733ca6f"; got != want {
@@ -140,18 +141,18 @@ func TestCapabilities(t *testing.T) {
 		"attached": {"", []string{"=8080:80"}, `{"portMappings":[{"hostPort":8080,"containerPort":80,"protocol":"tcp"}]}`},
 		"a range": {"", []string{"65534-65535:1-2/udp"}, `{"portMappings":[{"hostPort":65534,"containerPort":1,"protocol":"udp"},` +
 			`{"hostPort":65535,"containerPort":2,"protocol":"udp"}]}`},
-		"ranges that differ": {"", []string{"1-2:1-3"}, ""},
-		"a range backwards":  {"", []string{"2-1:2-1"}, ""},
-		"a range to nowhere": {"", []string{"1-:1-"}, ""},
-		"a range too far":    {"", []string{"65535-65536:1-2"}, ""},
-		"in capitals":        {"", []string{"1:2/SCTP"}, `{"portMappings":[{"hostPort":1,"containerPort":2,"protocol":"SCTP"}]}`},
-		"not an object":      {`[]`, nil, ""},
-		"one port":           {"", []string{"80"}, ""},
-		"port 0":             {"", []string{"0:80"}, ""},
-		"big port":           {"", []string{"65536:80"}, ""},
-		"words":              {"", []string{"a:b"}, ""},
-		"no address":         {"", []string{"localhost:1:2"}, ""},
-		"no protocol":        {"", []string{"1:2/icmp"}, ""},
+		"ranges that differ":   {"", []string{"1-2:1-3"}, ""},
+		"a range backwards":    {"", []string{"2-1:2-1"}, ""},
+		"range without an end": {"", []string{"1-:1-"}, ""},
+		"a range too far":      {"", []string{"65535-65536:1-2"}, ""},
+		"in capitals":          {"", []string{"1:2/SCTP"}, `{"portMappings":[{"hostPort":1,"containerPort":2,"protocol":"SCTP"}]}`},
+		"not an object":        {`[]`, nil, ""},
+		"one port":             {"", []string{"80"}, ""},
+		"port 0":               {"", []string{"0:80"}, ""},
+		"big port":             {"", []string{"65536:80"}, ""},
+		"words":                {"", []string{"a:b"}, ""},
+		"no address":           {"", []string{"localhost:1:2"}, ""},
+		"no protocol":          {"", []string{"1:2/icmp"}, ""},
 	}
 	for name, tt := range tests {
 		t.Run(name, func(t *testing.T) {
@@ -182,8 +183,8 @@ func TestCapabilities(t *testing.T) {
 	}
 }
 
-// TestHintToRoot: only ordinary users get the hint to be root.
-func TestHintToRoot(t *testing.T) {
+// Root does not get the hint to run as root.
+func TestHintToRunAsRoot(t *testing.T) {
 	c := &call{}
 	got := c.hint(fmt.Errorf("bring lo up: %w", os.ErrPermission), spec.CodeInternal)
 	if hint := strings.Contains(got, "as root"); hint != (os.Geteuid() != 0) {
@@ -241,7 +242,7 @@ func TestEmbeddedConf(t *testing.T) {
 		if got := bytes.Contains(doc, []byte("fd00:1::/64")); got != v6 {
 			t.Errorf("IPv6 wanted %v, there %v: %s", v6, got, doc)
 		}
-		for i, want := range []string{"bridge", "portmap", "tuning"} { // scripts show that they are built in
+		for i, want := range []string{"bridge", "portmap", "tuning"} { // a script runs them
 			if got := l.Plugins[i].Type; got != want {
 				t.Errorf("plugin %d: got %s, want %s", i, got, want)
 			}
@@ -271,7 +272,7 @@ func TestReadSubnets(t *testing.T) {
 	}
 }
 
-func TestNthName(t *testing.T) {
+func TestNthNameCountsUp(t *testing.T) {
 	if nthName("eth0", 2) != "eth2" || nthName("net1", 0) != "net1" || nthName("wan", 1) != "wan1" || nthName("net1", 1) != "net2" {
 		t.Error("names do not count up")
 	}

@@ -10,7 +10,7 @@ import (
 	"cnibox/applets/applet"
 )
 
-// TestComplete completes the words before each space.
+// Each line is completed at its end: a word that has begun, or the next one after a space.
 func TestComplete(t *testing.T) {
 	dir := t.TempDir()
 	for file, text := range map[string]string{
@@ -67,7 +67,7 @@ func TestComplete(t *testing.T) {
 		"ls ":                             "alpha beta blue1 default/web networks red2",
 		"ls -o ":                          "json jsonl wide",
 		"lint -o ":                        "json",
-		"add --ip ":                       "", // those that are known are taken
+		"add --ip ":                       "", // known addresses are in use
 		"run --dns ":                      "",
 		"show ":                           "alpha beta blue1 default/web red2",
 		"reload def":                      "default/web",
@@ -94,7 +94,7 @@ func TestComplete(t *testing.T) {
 	}
 }
 
-// TestCompleteOperands reads the usage lines that verbs may have.
+// The operands in the usage line of a verb determine what is completed.
 func TestCompleteOperands(t *testing.T) {
 	tests := []struct {
 		operands string
@@ -130,8 +130,8 @@ func TestCompleteOperands(t *testing.T) {
 	}
 }
 
-// TestCompleteOddNames checks that names which a shell would have to quote are left out.
-func TestCompleteOddNames(t *testing.T) {
+// Names that a shell would have to quote are omitted.
+func TestCompleteOmitsQuotedNames(t *testing.T) {
 	c := &completion{}
 	for _, name := range []string{"good-1.x_y@z", "a b", "$(reboot)", "`x`", "a;b", "a\nb", ":file", "", "ü", "a'b", "*"} {
 		c.add(name, "two\nlines\tand more")

@@ -28,7 +28,7 @@ func verbsTable() string {
 	return b.String()
 }
 
-// golden compares a file with its expected content, or writes it.
+// golden compares a file with its expected content; -update writes it.
 func golden(t *testing.T, file, want string) {
 	t.Helper()
 	if *update {
@@ -42,7 +42,7 @@ func golden(t *testing.T, file, want string) {
 	}
 }
 
-// members adds the names of all members of a JSON document.
+// members collects the names of all members of a JSON document.
 func members(doc any, names map[string]bool) {
 	switch doc := doc.(type) {
 	case map[string]any:
@@ -57,9 +57,8 @@ func members(doc any, names map[string]bool) {
 	}
 }
 
-// docs/cni-exec.md has all verbs, and describes each document that a verb prints as JSON, with
-// all its members.
-func TestDocs(t *testing.T) {
+// docs/cni-exec.md has all verbs, and each document that a verb prints as JSON, with all members.
+func TestDocsHaveVerbsAndJSON(t *testing.T) {
 	file := filepath.Join("..", "..", "docs", "cni-exec.md")
 	doc, err := os.ReadFile(file)
 	if err != nil {
@@ -72,12 +71,12 @@ func TestDocs(t *testing.T) {
 		t.Fatalf("%s has no place for the verbs", file)
 	}
 	golden(t, file, before+begin+verbsTable()+end+after)
-	for _, v := range verbsWith("output") { // those that have a document
+	for _, v := range verbsWith("output") { // the verbs with a JSON document
 		if !strings.Contains(after, "\n### "+v) {
 			t.Errorf("%s has no section about the JSON of %s", file, v)
 		}
 	}
-	findings, err := json.Marshal([]any{ // scripts have the documents of these
+	findings, err := json.Marshal([]any{ // scripts test their output
 		doctor.Finding{}, nsState{}, checkDoc{}, statusDoc{}, bootDoc{}, doctorDoc{}, deletedDoc{}, rmDoc{}, upDoc{Attached: []attachedDoc{{}}},
 		reloadDoc{Attachments: []restoredDoc{{}}}, gcDoc{Deleted: []attachmentName{{}}},
 	})
@@ -103,7 +102,7 @@ func TestDocs(t *testing.T) {
 	}
 }
 
-// TestJSONOfErrors has the documents of errors in the command line, in a network and in a file.
+// The documents of errors in the command line, in a network and in a file.
 func TestJSONOfErrors(t *testing.T) {
 	testdata, err := filepath.Abs("testdata")
 	if err != nil {

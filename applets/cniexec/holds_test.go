@@ -13,7 +13,7 @@ import (
 	"cnibox/spec"
 )
 
-// external is a plugin unknown to this package: it holds what it reports.
+// external is a plugin that cni-exec knows only by what it reports.
 var external = applet.Applet{Name: "wormhole", Plugin: func() spec.Plugin {
 	return spec.Plugin{
 		Interface: true, Publishes: true,
@@ -29,8 +29,8 @@ var external = applet.Applet{Name: "wormhole", Plugin: func() spec.Plugin {
 	}
 }}
 
-// What a plugin holds is in ls, show, who and tree, from the plugin's report alone.
-func TestHoldsOfAnyPlugin(t *testing.T) {
+// The resources that a plugin reports are in ls, show, who and tree, also of an unknown plugin.
+func TestHoldsOfUnknownPlugin(t *testing.T) {
 	f := newFixture(t)
 	netns := f.netns("ns")
 	f.write(chain.Entry{NetworkName: "deep", ContainerID: "c1", IfName: "eth0", NetNS: netns,

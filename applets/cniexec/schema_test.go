@@ -13,8 +13,7 @@ import (
 	"cnibox/chain"
 )
 
-// documents are the types that verbs write with -o json, by the files in docs/schema. A verb may
-// have several.
+// documents has the types that a verb writes with -o json, by file name in docs/schema.
 func documents() map[string][]any {
 	return map[string][]any{
 		"add": {dryRunDoc{}}, "boot": {bootDoc{}}, "check": {checkDoc{}}, "del": {deletedDoc{}}, "doctor": {doctorDoc{}},
@@ -25,7 +24,7 @@ func documents() map[string][]any {
 	}
 }
 
-// The files of docs/schema are those of the documents. Scripts test that output is valid.
+// The files in docs/schema match the types. Scripts validate output against them.
 func TestSchemas(t *testing.T) {
 	dir := filepath.Join("..", "..", "docs", "schema")
 	files, _ := filepath.Glob(filepath.Join(dir, "*.json"))
@@ -58,15 +57,15 @@ func TestSchemas(t *testing.T) {
 	}
 }
 
-// schemaOf returns the JSON schema of a type. Members without omitempty are required, and others
-// are not allowed.
+// schemaOf returns the JSON schema of a type. Members without omitempty are required, additional
+// ones are not allowed.
 func schemaOf(typ reflect.Type) map[string]any {
 	switch typ {
 	case reflect.TypeFor[json.RawMessage]():
 		return map[string]any{"type": "object"}
 	case reflect.TypeFor[time.Time]():
 		return map[string]any{"type": "string", "format": "date-time"}
-	case reflect.TypeFor[chain.Held](): // data are of the plugin
+	case reflect.TypeFor[chain.Held](): // the plugin defines the data
 		return object(map[string]any{"plugin": kind("string"), "kind": kind("string"), "text": kind("string"), "data": true}, []string{"plugin", "kind", "text", "data"})
 	}
 	if typ.Implements(reflect.TypeFor[interface{ MarshalText() ([]byte, error) }]()) {

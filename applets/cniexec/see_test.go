@@ -34,12 +34,12 @@ import (
 	"cnibox/spec"
 )
 
-// plugins are those of the fixtures' configurations.
+// plugins has those of the fixtures' configurations.
 var plugins = applet.Table{&bridge.Applet, &hostlocal.Applet, &macvlan.Applet, &portmap.Applet, &ptp.Applet}
 
 var update = flag.Bool("update", false, "rewrite golden files")
 
-// A fixture is a cache, the namespaces of its entries, and the state of a host that is not read
+// A fixture is a cache, the namespaces of its entries, and the links of a host, which are not read
 // from the kernel.
 type fixture struct {
 	*testing.T
@@ -47,11 +47,11 @@ type fixture struct {
 	links []rtnl.Link
 }
 
-// madeAt is the time at which all entries of a fixture were written.
+// madeAt is the modification time of all entries of a fixture.
 var madeAt = time.Date(2026, 11, 22, 12, 0, 0, 0, time.UTC)
 
 func newFixture(t *testing.T) *fixture {
-	t.Chdir(t.TempDir()) // so that paths, and the widths of columns, are the same in each run
+	t.Chdir(t.TempDir()) // for equal paths and column widths in each run
 	f := &fixture{T: t, dir: "state"}
 	for _, dir := range []string{"results", "netns"} {
 		if err := os.MkdirAll(filepath.Join(f.dir, dir), 0o700); err != nil {
@@ -61,7 +61,7 @@ func newFixture(t *testing.T) *fixture {
 	return f
 }
 
-// netns returns the path of a namespace that exists.
+// netns creates a symbolic link to a live namespace and returns its path.
 func (f *fixture) netns(name string) string {
 	path := filepath.Join(f.dir, "netns", name)
 	if err := os.Symlink(netns.Thread, path); err != nil && !errors.Is(err, os.ErrExist) {
@@ -70,14 +70,14 @@ func (f *fixture) netns(name string) string {
 	return path
 }
 
-// link adds a link of the host; an alias assigns it to an attachment.
+// link adds a link of the host. An alias can make it that of an attachment.
 func (f *fixture) link(l rtnl.Link) uint32 {
 	l.Index, l.Up = uint32(len(f.links)+1), true
 	f.links = append(f.links, l)
 	return l.Index
 }
 
-// write writes an entry under libcni's name.
+// write writes an entry to the file that libcni uses.
 func (f *fixture) write(e chain.Entry) {
 	e.Kind = "cniCacheV1"
 	doc, err := json.Marshal(e)
@@ -93,7 +93,7 @@ func (f *fixture) write(e chain.Entry) {
 	}
 }
 
-// inventory returns what inventory.New would return on the host of the fixture.
+// inventory returns what inventory.New would return on this host.
 func (f *fixture) inventory() *inventory.Inventory {
 	f.Helper()
 	v := inventory.Empty(&chain.Cache{Dir: f.dir}, chain.NewDescriber(plugins.Plugin, f.dir))
@@ -111,7 +111,7 @@ func (f *fixture) inventory() *inventory.Inventory {
 	return v
 }
 
-// result returns the result for an interface with a host-side link.
+// result returns a result with a host-side link and the interface.
 func result(ifName, mac, host, netns string, addresses ...string) json.RawMessage {
 	var ips []string
 	for _, a := range addresses {
@@ -121,7 +121,8 @@ func result(ifName, mac, host, netns string, addresses ...string) json.RawMessag
 		host, ifName, mac, netns, strings.Join(ips, ","))
 }
 
-// runtimes has an attachment of each runtime, with the names that the runtime uses.
+// runtimes returns a fixture with one attachment of each runtime, under the names that the runtime
+// uses.
 func runtimes(t *testing.T) *fixture {
 	f := newFixture(t)
 	bridge := []byte(`{"cniVersion":"1.0.0","name":"pods","plugins":[{"type":"bridge","bridge":"cni0","ipMasq":true,
@@ -153,13 +154,13 @@ func runtimes(t *testing.T) *fixture {
 	add(5, chain.Entry{ContainerID: "cnitool-0123456789abcdef0123", NetNS: f.netns("blue")})
 	add(6, chain.Entry{ContainerID: id("e"), NetNS: filepath.Join(f.dir, "netns", "gone")})
 
-	// One of this program, which has a label.
+	// An attachment by cni-exec, whose links have labels.
 	own := chain.Entry{NetworkName: "pods", ContainerID: "cnirun-0123456789ab", IfName: "eth0", NetNS: f.netns("own"), Config: bridge, BootID: state.BootID()}
 	own.Result = result("eth0", "02:00:00:00:00:07", "veth00000007", own.NetNS, "10.88.0.7/24")
 	f.write(own)
 	lease(7, own.ContainerID)
 	f.link(rtnl.Link{Name: "veth00000007", Kind: "veth", Master: cni0, Alias: own.Attachment().Label(255)})
-	f.link(rtnl.Link{Name: "bwp000000007", Kind: "ifb", Alias: own.Attachment().Label(255)}) // a limit of what it sends
+	f.link(rtnl.Link{Name: "bwp000000007", Kind: "ifb", Alias: own.Attachment().Label(255)}) // from bandwidth, for egress
 	if err := os.WriteFile(filepath.Join(f.dir, "results", "pods-half-eth0"), []byte(`{"kind":`), 0o600); err != nil {
 		t.Fatal(err)
 	}
@@ -169,7 +170,7 @@ func runtimes(t *testing.T) *fixture {
 	return f
 }
 
-// The text and JSON of a verb for all runtimes.
+// The text and JSON output of verbs, for the attachments of all runtimes.
 func TestSeeGolden(t *testing.T) {
 	testdata, err := filepath.Abs("testdata")
 	if err != nil {
@@ -229,14 +230,14 @@ func TestSeeGolden(t *testing.T) {
 	}
 }
 
-// routes are those of the host in runtimes.
+// routes are the routes and addresses of the host in runtimes.
 var routes = hostRoutes{uplinks: []uint32{2}, addrs: map[uint32][]rtnl.Addr{
 	1: {{Prefix: netip.MustParsePrefix("10.88.0.1/24")}, {Prefix: netip.MustParsePrefix("fe80::1/64")}},
 	2: {{Prefix: netip.MustParsePrefix("192.0.2.10/24")}},
 }}
 
-// 60 containers of two families on three bridges fit into 80 columns without being shortened.
-func TestTreeFits(t *testing.T) {
+// 60 dual-stack containers on three bridges fit into 80 columns without truncation.
+func TestSeeTreeFits(t *testing.T) {
 	f := newFixture(t)
 	for n := range 3 {
 		f.link(rtnl.Link{Name: fmt.Sprintf("cni%d", n), Kind: "bridge"})
@@ -268,11 +269,11 @@ func TestTreeFits(t *testing.T) {
 	}
 }
 
-// The width of a terminal is used, and its colours unless NO_COLOR is set.
-func TestSeeTerminal(t *testing.T) {
+// The output is as wide as the terminal, and coloured unless NO_COLOR is set.
+func TestSeeFitsTerminal(t *testing.T) {
 	f := runtimes(t)
 	const fault = "rule set: missing: tcp dport 8080 -> 10.88.0.5:80, udp dport 5353 -> 10.88.0.5:5353"
-	faulty := false // whether CHECK has found that of the first one
+	faulty := false // CHECK has found the fault in the first entry
 	show := func(width uint16, env ...string) string {
 		master, slave := kerneltest.Terminal(t)
 		if err := unix.IoctlSetWinsize(int(slave.Fd()), unix.TIOCSWINSZ, &unix.Winsize{Row: 24, Col: width}); err != nil {
@@ -280,7 +281,7 @@ func TestSeeTerminal(t *testing.T) {
 		}
 		shown := make(chan []byte)
 		go func() {
-			out, _ := io.ReadAll(master) // until the other end is closed, which is EIO
+			out, _ := io.ReadAll(master) // EIO when the slave is closed
 			shown <- out
 		}()
 		getenv := func(key string) string {
@@ -308,7 +309,7 @@ func TestSeeTerminal(t *testing.T) {
 		}
 		return n
 	}
-	if text := show(60); longest(text) > 76 || !strings.Contains(text, "~") { // what is never cut takes 76
+	if text := show(60); longest(text) > 76 || !strings.Contains(text, "~") { // columns that are not truncated need 76
 		t.Errorf("60 columns:\n%s", text)
 	}
 	if text := show(200); longest(text) <= 80 || !strings.Contains(text, "02:00:00:00:00:02") || strings.Contains(text, "~") {
@@ -330,15 +331,15 @@ func TestSeeTerminal(t *testing.T) {
 	}
 }
 
-// Names from the kernel or a file do not act on a terminal.
-func TestPrintable(t *testing.T) {
+// Names from the kernel or a file cannot control a terminal.
+func TestPrintableReplacesControls(t *testing.T) {
 	if got := spec.Printable("a\x1b[31mb\x07\xffc\n"); got != "a?[31mb??c?" {
 		t.Errorf("got %q", got)
 	}
 }
 
-// It is not a fault if another runtime deletes or writes something while it is read.
-func TestLookAgain(t *testing.T) {
+// Entries that another runtime deletes or writes while they are read are not faults.
+func TestRereadStates(t *testing.T) {
 	locks := filepath.Join("cnibox", "locks")
 	remove := func(f *fixture, a *inventory.Entry) {
 		if err := os.Remove(a.File()); err != nil {
@@ -358,8 +359,8 @@ func TestLookAgain(t *testing.T) {
 		}
 	}
 	tests := map[string]struct {
-		before, meanwhile func(*fixture, *inventory.Entry) // the first look, the second
-		want              string                           // state; empty: it is not listed
+		before, meanwhile func(*fixture, *inventory.Entry) // the first reading, the second
+		want              string                           // state; "": not listed
 	}{
 		"deleted":             {before: remove},
 		"deleted again":       {meanwhile: remove},
@@ -398,9 +399,8 @@ func TestLookAgain(t *testing.T) {
 	}
 }
 
-// A lease that ADD has made after the entries were read is not stale. While an entry is unreadable
-// no lease is stale.
-func TestSeeStale(t *testing.T) {
+// A lease is not stale if ADD made it after the entries were read, or while an entry is unreadable.
+func TestSeeStaleLeases(t *testing.T) {
 	f := runtimes(t)
 	v := f.inventory()
 	stale := func() string {
@@ -425,8 +425,9 @@ func TestSeeStale(t *testing.T) {
 	}
 }
 
-// The clock of a small board begins in 1970 and is set later.
-func TestAgeText(t *testing.T) {
+// The age is empty if the clock was wrong: a board without a battery starts in 1970 and sets it
+// later.
+func TestAgeOfWrongClock(t *testing.T) {
 	v := &inventory.Inventory{Now: madeAt, Uptime: time.Hour}
 	tests := map[string]struct {
 		ago   time.Duration
@@ -451,9 +452,9 @@ func TestAgeText(t *testing.T) {
 	}
 }
 
-// Runtimes pass the host ports of a container to each of its networks; a network without portmap
-// has none.
-func TestPortsOfNetworks(t *testing.T) {
+// Runtimes pass the port mappings of a container to each of its networks, but only portmap uses
+// them.
+func TestPortsOnlyWithPortmap(t *testing.T) {
 	ports := map[string]json.RawMessage{"portMappings": json.RawMessage(`[{"hostPort":80,"containerPort":8080},{"hostPort":0,"containerPort":1}]`)}
 	v := inventory.Empty(nil, chain.NewDescriber(plugins.Plugin, ""))
 	for conf, want := range map[string]int{
@@ -467,8 +468,8 @@ func TestPortsOfNetworks(t *testing.T) {
 	}
 }
 
-// A container that has left an address of each family counts once, as among the used ones.
-func TestSeeTwoFamilies(t *testing.T) {
+// A container counts once if it has an address of each family, also if its leases are stale.
+func TestSeeDualStackCountedOnce(t *testing.T) {
 	f := newFixture(t)
 	f.write(chain.Entry{NetworkName: "dual", ContainerID: "c1", IfName: "eth0", NetNS: f.netns("ns"), Config: []byte(`{"name":"dual","plugins":[
 		{"type":"ptp","ipam":{"type":"host-local","ranges":[[{"subnet":"10.88.0.0/24"}],[{"subnet":"fd00:88::/64"}]]}}]}`)})
@@ -488,8 +489,8 @@ func TestSeeTwoFamilies(t *testing.T) {
 	}
 }
 
-// The name is the usual name of a container.
-func TestName(t *testing.T) {
+// The name is the one that the runtime shows to users.
+func TestContainerName(t *testing.T) {
 	pod := [][2]string{{"K8S_POD_NAMESPACE", "default"}, {"K8S_POD_NAME", "web"}}
 	for _, tt := range []struct {
 		id, netns string
@@ -515,11 +516,11 @@ func TestName(t *testing.T) {
 	}
 }
 
-// find finds a container by its ID, the beginning of that, and its names.
-func TestFind(t *testing.T) {
+// A container is found by its ID, a prefix of it, and its names.
+func TestFindContainer(t *testing.T) {
 	f := runtimes(t)
 	v := f.inventory()
-	tests := map[string]string{ // to the beginning of the ID, or of the error
+	tests := map[string]string{ // prefix of the ID or of the error
 		strings.Repeat("a", 64): "aaaa", "aaaa": "aaaa", "default/web": "aaaa", "romantic_bell": "cccc", "blue": "cnitool-",
 		f.dir + "/netns/own": "cnirun-", "aaa": `"aaa" is neither`, "zzzz": `"zzzz" is neither`, "cni": `"cni" is neither`,
 	}
@@ -537,8 +538,8 @@ func TestFind(t *testing.T) {
 	}
 }
 
-// The form of an operand determines its kind.
-func TestQuestion(t *testing.T) {
+// The syntax of an operand determines its kind.
+func TestWhoOperandKind(t *testing.T) {
 	tests := map[string]string{
 		"10.1.0.2": kindAddress, "10.1.0.2/24": kindAddress, "fd00::2": kindAddress, "[fd00::2]": kindAddress, "::ffff:10.1.0.2": kindAddress,
 		"02:00:00:00:00:02": kindMAC, "02-00-00-00-00-02": kindMAC, "tcp/80": kindPort, "UDP/53": kindPort, "80/tcp": kindPort,
@@ -551,19 +552,19 @@ func TestQuestion(t *testing.T) {
 		}
 	}
 	for _, text := range []string{"tcp/0", "tcp/65536", "0/udp", "sctp/x"} {
-		if err := new(query).with(text).read(); err == nil {
+		if err := new(query).withText(text).read(); err == nil {
 			t.Errorf("%s is taken", text)
 		}
 	}
 }
 
-func (q *query) with(text string) *query {
+func (q *query) withText(text string) *query {
 	q.text = text
 	return q
 }
 
-// libcni truncates an entry before it writes it: who reads it again.
-func TestWhoReadsAgain(t *testing.T) {
+// libcni truncates an entry before it writes it, so who reads an empty entry once more.
+func TestWhoRereadsTruncatedEntry(t *testing.T) {
 	f := runtimes(t)
 	v := f.inventory()
 	a := v.Entries[0]
@@ -584,7 +585,7 @@ func TestWhoReadsAgain(t *testing.T) {
 	}
 	written := make(chan error)
 	go func() {
-		_, err := unix.Read(watch, make([]byte, 4096)) // until it has been read
+		_, err := unix.Read(watch, make([]byte, 4096)) // returns when the entry has been read
 		if err == nil {
 			err = os.WriteFile(a.File(), text, 0o600)
 		}
@@ -599,7 +600,7 @@ func TestWhoReadsAgain(t *testing.T) {
 	}
 }
 
-// A reader that has ended, such as head(1), is not an error and causes no message.
+// It is not an error if the reader of stdout, such as head(1), has exited.
 func TestClosedPipe(t *testing.T) {
 	f := runtimes(t)
 	r, w, err := os.Pipe()

@@ -10,8 +10,8 @@ import (
 	"cnibox/spec"
 )
 
-// The cache is in --cache-dir, or else in the state directory; plugins get the state directory
-// once, in their environment.
+// The cache is in --cache-dir, by default in the state directory. Plugins get the state directory
+// in their environment.
 func TestStateDirs(t *testing.T) {
 	wd, err := filepath.Abs(".")
 	if err != nil {
@@ -19,7 +19,7 @@ func TestStateDirs(t *testing.T) {
 	}
 	tests := map[string]struct {
 		args, env    string
-		state, cache string // of plugins, and of the runner; empty: not checked
+		state, cache string // "": plugins get none
 		code         int
 	}{
 		"variable":           {"", "/s", "/s", "/s", 0},

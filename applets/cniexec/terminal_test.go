@@ -12,12 +12,12 @@ import (
 	"cnibox/spec"
 )
 
-// forged acts on a terminal, and would be two lines there. It has the title of the window, a colour
-// by a C1 character, and the direction of writing.
+// forged has escape sequences for the window title, a colour (as a C1 character) and the writing
+// direction, and a second line that imitates a message of cni-exec.
 const forged = "\x1b]0;x\x07\u009b31m\u202e\ncni-exec: all is well"
 
-// callOf runs cni-exec with a directory of configurations.
-func callOf(t *testing.T, dir string, args ...string) (stdout, stderr string) {
+// runIn runs cni-exec with a directory for configurations, plugins and the cache.
+func runIn(t *testing.T, dir string, args ...string) (stdout, stderr string) {
 	t.Helper()
 	var out, errs bytes.Buffer
 	dummy := &applet.Applet{Name: "dummy", Plugin: func() spec.Plugin {
@@ -33,9 +33,9 @@ func callOf(t *testing.T, dir string, args ...string) (stdout, stderr string) {
 	return out.String(), errs.String()
 }
 
-// Names, files, operands and the output of plugins do not act on a terminal, and cannot form a line
-// that looks like one of cni-exec.
-func TestTerminal(t *testing.T) {
+// Names, files, operands and the output of plugins cannot control a terminal, nor imitate a line of
+// cni-exec.
+func TestOutputIsPrintable(t *testing.T) {
 	dir := t.TempDir()
 	write := func(name, text string, mode os.FileMode) {
 		t.Helper()
@@ -76,21 +76,21 @@ func TestTerminal(t *testing.T) {
 		{"version", "net"},
 		{completeVerb, "--conf-dir", dir, "status", ""},
 	} {
-		stdout, stderr := callOf(t, dir, args...)
+		stdout, stderr := runIn(t, dir, args...)
 		if stdout+stderr == "" {
 			t.Errorf("%q prints nothing", args)
 		}
 		for line := range strings.Lines(stdout + stderr) {
-			line, _, _ = strings.Cut(strings.TrimSuffix(line, "\n"), "\t") // a completion has a description
+			line, _, _ = strings.Cut(strings.TrimSuffix(line, "\n"), "\t") // the description of a completion follows the tab
 			if line != spec.Printable(line) || strings.HasPrefix(line, "cni-exec: all is well") {
 				t.Errorf("%q prints %q", args, line)
 			}
 		}
 	}
-	if _, stderr := callOf(t, dir, "status", "itself"); stderr != "itself: one\nitself: two\n" {
+	if _, stderr := runIn(t, dir, "status", "itself"); stderr != "itself: one\nitself: two\n" {
 		t.Errorf("what a plugin has written is passed on as %q", stderr)
 	}
-	stdout, _ := callOf(t, dir, "lint", "-o", "json")
+	stdout, _ := runIn(t, dir, "lint", "-o", "json")
 	var doc struct{ Findings []struct{ File string } }
 	if err := json.Unmarshal([]byte(stdout), &doc); err != nil || len(doc.Findings) == 0 || !strings.Contains(stdout, `\u202e`) {
 		t.Fatalf("%v: %s", err, stdout)
@@ -100,7 +100,7 @@ func TestTerminal(t *testing.T) {
 	}
 }
 
-// A value of a field is one line, whatever it contains.
+// The value of a field is printed on one line.
 func TestFieldsOfOneLine(t *testing.T) {
 	c := &call{Process: applet.Process{Getenv: noEnv}}
 	if text := c.fields([]field{one("namespace", forged)}); strings.Count(text, "\n") != 1 {
@@ -108,14 +108,14 @@ func TestFieldsOfOneLine(t *testing.T) {
 	}
 }
 
-// Quoted values in messages are shortened.
+// Quoted values in messages are truncated.
 func TestLongValue(t *testing.T) {
 	dir := t.TempDir()
 	long := strings.Repeat("x", 5000)
 	if err := os.WriteFile(filepath.Join(dir, "a.conflist"), []byte(`{"cniVersion":"1.1.0","name":"a","plugins":[{"type":"`+long+`"}]}`), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	stdout, stderr := callOf(t, dir, "status", "a", "-o", "json")
+	stdout, stderr := runIn(t, dir, "status", "a", "-o", "json")
 	for _, text := range []string{stdout, stderr} {
 		if n := strings.Count(text, "x"); n > 250 || n < 90 {
 			t.Errorf("%d bytes of the value in %q", n, text)

@@ -38,7 +38,6 @@ func TestTraceTarget(t *testing.T) {
 	}
 }
 
-// The output as text and as JSON.
 func TestTraceText(t *testing.T) {
 	priority := int32(-150)
 	zero := int32(0)

@@ -22,7 +22,7 @@ import (
 	"cnibox/spec"
 )
 
-// dhcpRequest reads a configuration of "ipam" members.
+// dhcpRequest parses members of "ipam".
 func dhcpRequest(t *testing.T, ipam, args string) (*plugin, error) {
 	t.Helper()
 	conf := `{"cniVersion":"1.1.0","name":"net","type":"x","ipam":{"type":"dhcp"` + ipam + `}}`
@@ -82,8 +82,8 @@ func TestDHCPConf(t *testing.T) {
 	}
 }
 
-// The client identifier is the reference's to the byte, so a server gives a container
-// the same address when the one daemon is put in the place of the other.
+// The client identifier equals the reference's, so a server gives a container the same address
+// after either daemon was replaced by the other.
 func TestDHCPClientID(t *testing.T) {
 	if got := string(clientID(spec.Attachment{Network: "net", ContainerID: "ctr", IfName: "eth0"})); got != "\x00ctr/net/eth0" {
 		t.Errorf("got %q", got)
@@ -92,7 +92,7 @@ func TestDHCPClientID(t *testing.T) {
 	if got := clientID(long); len(got) != 255 {
 		t.Errorf("%d bytes", len(got))
 	}
-	// A server knows the client by it, also after an update.
+	// The server identifies the client by it, so it must not change.
 	if got, want := hex.EncodeToString(duid(spec.Attachment{Network: "net1", ContainerID: "c1", IfName: "eth0"})), "0004de872fa597ee81f4b56b39a0383fab09"; got != want {
 		t.Errorf("DUID %s, want %s", got, want)
 	}
@@ -123,7 +123,7 @@ func TestDHCPResult(t *testing.T) {
 	}
 }
 
-// sameJSON compares documents whatever the order of their members.
+// sameJSON compares documents without regard to the order of members.
 func sameJSON(a, b []byte) bool {
 	var x, y any
 	if json.Unmarshal(a, &x) != nil || json.Unmarshal(b, &y) != nil {
@@ -163,8 +163,8 @@ func startDHCP(t *testing.T, args ...string) (socket string, stop func()) {
 	return socket, stop
 }
 
-// A plugin of the reference reports what the daemon says.
-func TestDHCPForeignPlugin(t *testing.T) {
+// The reference's plugin reports the error of the daemon.
+func TestDHCPReferencePlugin(t *testing.T) {
 	socket, _ := startDHCP(t)
 	_, err := rpc.DialHTTP("unix", socket)
 	if err == nil || !strings.Contains(err.Error(), "must both be of this version of cnibox") {
@@ -172,8 +172,8 @@ func TestDHCPForeignPlugin(t *testing.T) {
 	}
 }
 
-// A daemon of the reference, or of another version, is recognised by its answer.
-func TestDHCPForeignDaemon(t *testing.T) {
+// A daemon of the reference or of another version is recognized by its answer.
+func TestDHCPOtherDaemon(t *testing.T) {
 	tests := map[string]struct {
 		serve func(net.Listener)
 		want  string
@@ -181,11 +181,11 @@ func TestDHCPForeignDaemon(t *testing.T) {
 		"reference": {func(l net.Listener) {
 			serveHTTP(l, rpc.NewServer())
 		}, "stop the other daemon and start"},
-		"other version": {func(l net.Listener) { answerWith(l, "cnibox-dhcp 9\nxxxx") }, "stop the other daemon and start"},
-		"mail server":   {func(l net.Listener) { answerWith(l, "220 mail ready at once\r\n") }, "stop the other daemon and start"},
-		"hangs up":      {func(l net.Listener) { answerWith(l, "") }, "connection was closed"},
-		"cut off":       {func(l net.Listener) { answerWith(l, magic+"\x00\x00\x00\x09{}") }, "connection was closed"},
-		"huge":          {func(l net.Listener) { answerWith(l, magic+"\xff\xff\xff\xff{}") }, "too long"},
+		"other version": {func(l net.Listener) { serveText(l, "cnibox-dhcp 9\nxxxx") }, "stop the other daemon and start"},
+		"mail server":   {func(l net.Listener) { serveText(l, "220 mail ready at once\r\n") }, "stop the other daemon and start"},
+		"hangs up":      {func(l net.Listener) { serveText(l, "") }, "connection was closed"},
+		"cut off":       {func(l net.Listener) { serveText(l, magic+"\x00\x00\x00\x09{}") }, "connection was closed"},
+		"huge":          {func(l net.Listener) { serveText(l, magic+"\xff\xff\xff\xff{}") }, "too long"},
 	}
 	for name, tt := range tests {
 		t.Run(name, func(t *testing.T) {
@@ -204,11 +204,11 @@ func TestDHCPForeignDaemon(t *testing.T) {
 	}
 }
 
-// No verb waits for a listener that does not answer, not even ADD.
-func TestDHCPSilentDaemon(t *testing.T) {
+// Verbs, even ADD, do not wait for a listener that does not answer.
+func TestDHCPDaemonWithoutAnswer(t *testing.T) {
 	t.Parallel()
 	socket := filepath.Join(t.TempDir(), "s")
-	l, err := net.Listen("unix", socket) // and never accepts
+	l, err := net.Listen("unix", socket) // accepts no connection
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -221,9 +221,8 @@ func TestDHCPSilentDaemon(t *testing.T) {
 	}
 }
 
-// A plugin of another version gets an answer at once, by which it sees that the daemon is of
-// another one.
-func TestDHCPOtherPlugin(t *testing.T) {
+// The daemon answers a plugin of another version at once, and the plugin sees the version mismatch.
+func TestDHCPPluginOfOtherVersion(t *testing.T) {
 	socket, _ := startDHCP(t)
 	conn, err := net.Dial("unix", socket)
 	if err != nil {
@@ -239,7 +238,7 @@ func TestDHCPOtherPlugin(t *testing.T) {
 	}
 }
 
-func answerWith(l net.Listener, text string) {
+func serveText(l net.Listener, text string) {
 	for {
 		conn, err := l.Accept()
 		if err != nil {
@@ -255,7 +254,7 @@ func TestDHCPFlags(t *testing.T) {
 	tests := map[string]struct {
 		args string
 		env  map[string]string
-		want string // in the error
+		want string // part of the error; "": none
 	}{
 		"none":             {},
 		"the reference's":  {args: "-pidfile /run/x.pid -hostprefix /host -socketpath /run/cni/d.sock -broadcast=true -timeout 5s -resendmax 30s -resendtimeout 60s"},

@@ -8,14 +8,14 @@ import (
 	"sync"
 )
 
-// serveHTTP serves net/rpc as the reference's daemon does.
+// serveHTTP serves net/rpc over HTTP as the reference's daemon does.
 func serveHTTP(l net.Listener, s *rpc.Server) {
 	mux := http.NewServeMux()
 	mux.Handle(rpc.DefaultRPCPath, s)
 	http.Serve(l, mux)
 }
 
-// A lockedBuffer may be written to by several goroutines.
+// A lockedBuffer is a buffer for several goroutines.
 type lockedBuffer struct {
 	mu sync.Mutex
 	b  bytes.Buffer

@@ -12,17 +12,15 @@ import (
 	"cnibox/spec"
 )
 
-// TestKernelDHCPNoServer has the phrases of the reference for a lease that cannot be had, the
-// first of which its tests compare: each is the whole of the message, or its beginning.
-func TestKernelDHCPNoServer(t *testing.T) {
+// Without a lease msg has the phrases of the reference. Its tests compare the first.
+func TestKernelDHCPWithoutLease(t *testing.T) {
 	socket, stop := startDHCP(t, "-resendtimeout", "300ms")
 	ns := kerneltest.NS(t)
 	c := kerneltest.Dial(t, ns)
 	if err := c.AddLink(rtnl.LinkSpec{Name: "eth0", Peer: &rtnl.LinkSpec{Name: "port0"}}); err != nil {
 		t.Fatal(err)
 	}
-	// A link that was just set up is running until the kernel has looked, which on a slow
-	// machine is after the daemon.
+	// The kernel detects the missing carrier some time after a link was set up.
 	eth0, err := c.Link("eth0")
 	if err == nil {
 		err = c.SetLink(eth0.Index, rtnl.LinkChange{Up: new(true)})
@@ -30,7 +28,7 @@ func TestKernelDHCPNoServer(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	kerneltest.Eventually(t, "eth0 not running", func() error { // its peer is down
+	kerneltest.Eventually(t, "eth0 not running", func() error { // since its peer is down
 		eth0, err := c.Link("eth0")
 		if err == nil && eth0.Flags&unix.IFF_RUNNING != 0 {
 			err = fmt.Errorf("%+v", eth0)

@@ -8,11 +8,11 @@ import (
 	"cnibox/spec"
 )
 
-// Plugin and daemon with the same CNIBOX_STATE find each other, and store the leases there.
+// A plugin and a daemon with the same CNIBOX_STATE use the same socket. Leases are stored there.
 func TestDHCPStateDir(t *testing.T) {
 	tests := map[string]struct {
 		state, conf, args string
-		socket, leases    string // empty: an error of the daemon
+		socket, leases    string // "": the daemon fails
 	}{
 		"default":    {"", "", "", "/run/cni/dhcp.sock", "/run/cni/dhcp-leases"},
 		"state":      {"/s", "", "", "/s/dhcp.sock", "/s/dhcp-leases"},

@@ -10,9 +10,9 @@ import (
 	"cnibox/spec"
 )
 
-// Addresses can be used when ADD ends, without duplicate detection: there is no other machine. The
-// link has the configured MAC address.
-func TestKernelDummyNoWait(t *testing.T) {
+// Addresses are usable when ADD returns, without duplicate address detection. The link has the
+// configured MAC address.
+func TestKernelDummyWithoutDAD(t *testing.T) {
 	kerneltest.NeedKind(t, "CONFIG_DUMMY", rtnl.Dummy{})
 	h := applettest.NewHost(t)
 	p := h.Container("ctr")
@@ -26,7 +26,7 @@ func TestKernelDummyNoWait(t *testing.T) {
 	h.Must(spec.Check, "dummy", applettest.Prev(conf, out), p)
 }
 
-// Without ipam nothing is made.
+// Without ipam ADD fails and makes nothing.
 func TestKernelDummyNeedsIPAM(t *testing.T) {
 	h := applettest.NewHost(t)
 	h.Refuse(7, "", spec.Add, "dummy",

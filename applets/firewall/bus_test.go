@@ -10,8 +10,8 @@ import (
 	"cnibox/spec"
 )
 
-// DBUS_SYSTEM_BUS_ADDRESS is the address of the system bus, unless the configuration has one. An
-// invalid value is refused before the first change, and does not prevent DEL.
+// The system bus is at DBUS_SYSTEM_BUS_ADDRESS, unless the configuration has an address. An invalid
+// value is refused before the first change, and DEL ignores it.
 func TestKernelFirewallBusAddress(t *testing.T) {
 	h, socket := applettest.NewHost(t), dbustest.Bus(t)
 	f := dbustest.Start(t, socket)

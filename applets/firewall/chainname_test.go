@@ -7,10 +7,10 @@ import (
 	"cnibox/spec"
 )
 
-// An invalid name of the administrator's chain is refused before the first change, and does not
-// prevent DEL.
+// An invalid name of the administrator's chain is refused before the first change, and DEL ignores
+// it.
 func TestKernelFirewallChainName(t *testing.T) {
-	w := newBox(t)
+	w := newFixture(t)
 	for _, name := range []string{"9lives", ".", "my.admin", "-admin"} {
 		err := w.verb(spec.Add, 1, `"iptablesAdminChainName":"`+name+`"`)
 		if err == nil || spec.AsError(err).Code != spec.CodeConfig || !strings.Contains(err.Error(), `"iptablesAdminChainName" "`+name+`"`) {

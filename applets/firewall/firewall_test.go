@@ -10,8 +10,8 @@ import (
 	"cnibox/spec/spectest"
 )
 
-// Errors are reported before the first change, with code 7. The reference uses its default for an
-// unknown backend, and adds its rules before it checks the policy.
+// Errors have code 7 and are returned before the first change. The reference uses its default for
+// an unknown backend, and adds rules before it checks the policy.
 func TestFirewallConf(t *testing.T) {
 	for name, tt := range map[string]struct{ conf, want string }{
 		"nothing":           {`{}`, ""},
@@ -43,7 +43,7 @@ func TestFirewallConf(t *testing.T) {
 	}
 }
 
-// "backend": "iptables" is accepted, with one line that explains its meaning.
+// "backend": "iptables" is valid and causes one warning that explains it.
 func TestFirewallWarnsOfIptables(t *testing.T) {
 	for backend, want := range map[string]int{"iptables": 1, "nftables": 0, "": 0} {
 		r := spectest.Request(t, spec.Add, `{"backend":"`+backend+`"}`, "")
@@ -55,7 +55,7 @@ func TestFirewallWarnsOfIptables(t *testing.T) {
 	}
 }
 
-func TestKernelFirewallAim(t *testing.T) {
+func TestKernelFirewallReadsPrevResult(t *testing.T) {
 	for name, tt := range map[string]struct {
 		conf, prev  string
 		ips, bridge string
@@ -86,7 +86,7 @@ func TestKernelFirewallAim(t *testing.T) {
 	}
 }
 
-// sep is the text before another member of an object.
+// sep returns the separator before another member of an object.
 func sep(object string) string {
 	if object == "{}" {
 		return ""

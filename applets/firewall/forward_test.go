@@ -15,14 +15,14 @@ import (
 // A bridged is an applettest.Bridged for firewall.
 type bridged struct{ *applettest.Bridged }
 
-// newBridged makes one; the test runs beside others that have one.
+// newBridged returns one, and runs the test in parallel.
 func newBridged(t *testing.T) *bridged {
 	t.Helper()
 	t.Parallel()
 	return &bridged{applettest.NewBridged(t)}
 }
 
-// firewall runs a verb of firewall for c1 or c2.
+// firewall runs a verb for c1 or c2.
 func (n *bridged) firewall(v spec.Verb, id, keys string) error {
 	n.Helper()
 	c := n.C1
@@ -35,20 +35,20 @@ func (n *bridged) firewall(v spec.Verb, id, keys string) error {
 	return err
 }
 
-func (n *bridged) drop() {
+func (n *bridged) dropForward() {
 	n.Helper()
 	n.Tool("", "iptables-nft", "-P", "FORWARD", "DROP")
 	n.Tool("", "ip6tables-nft", "-P", "FORWARD", "DROP")
 }
 
-// FORWARD is set to DROP after ADD, as by Docker when it starts: egress, peers and published ports
-// work in both families, and nothing else does.
-func TestKernelFirewallForwardDropsLater(t *testing.T) {
+// If the policy of FORWARD becomes DROP after ADD, as when Docker starts, egress, traffic between
+// containers and published ports still work in both families, and nothing else.
+func TestKernelFirewallForwardDropAfterAdd(t *testing.T) {
 	for _, backend := range []string{"", "iptables"} {
 		t.Run("backend "+backend, func(t *testing.T) {
 			n := newBridged(t)
 			keys := `"backend":"` + backend + `"`
-			// where possible, bridged frames pass FORWARD too
+			// with br_netfilter, bridged frames pass FORWARD too
 			_ = n.NS.SetSysctls(netns.Sysctl{Key: "net/bridge/bridge-nf-call-iptables", Value: "1", Optional: true},
 				netns.Sysctl{Key: "net/bridge/bridge-nf-call-ip6tables", Value: "1", Optional: true})
 			n.Listen(n.C1.NS, "one")
@@ -57,7 +57,7 @@ func TestKernelFirewallForwardDropsLater(t *testing.T) {
 			n.NoError(n.Publish(spec.Add, "c1", applettest.BothProtocols))
 			n.NoError(n.firewall(spec.Add, "c1", keys))
 			n.NoError(n.firewall(spec.Add, "c2", keys))
-			n.drop()
+			n.dropForward()
 			n.NoError(n.firewall(spec.Check, "c1", keys))
 			n.NoError(n.firewall(spec.Check, "c2", keys))
 			n.WantAnswer(n.C1.NS, "192.0.2.2:80", "out 10.9.0.11")
@@ -67,7 +67,7 @@ func TestKernelFirewallForwardDropsLater(t *testing.T) {
 			n.WantAnswer(n.Outside, "192.0.2.1:8080", "one 192.0.2.2")
 			n.WantAnswer(n.Outside, "[fd00:2::1]:8080", "one fd00:2::2")
 			n.WantAnswer(n.NS, "127.0.0.1:8080", "one 10.9.0.1")
-			for _, to := range []string{"10.9.0.11:80", "[fd00:9::11]:80"} { // not published
+			for _, to := range []string{"10.9.0.11:80", "[fd00:9::11]:80"} { // unpublished
 				n.WantNone(n.Outside, "tcp", to)
 			}
 			n.NoError(n.firewall(spec.Del, "c1", keys))
@@ -78,8 +78,8 @@ func TestKernelFirewallForwardDropsLater(t *testing.T) {
 	}
 }
 
-// Without any iptables program on the host, ADD creates the tables as iptables-nft does, and the
-// last DEL leaves the chains.
+// ADD creates the tables of iptables-nft without any iptables program on the host, and the last DEL
+// leaves the chains.
 func TestKernelFirewallCreatesFilterTables(t *testing.T) {
 	n := newBridged(t)
 	for range 2 {
@@ -120,7 +120,7 @@ func (n *bridged) ruleset() string {
 	return nfttest.Ruleset(n.T, n.NS)
 }
 
-// noRules are the filter tables without a container, as the reference leaves them too.
+// noRules returns the filter tables without a container, as the reference leaves them.
 func noRules(families ...string) (text string) {
 	for _, family := range families {
 		text += "table " + family + " filter {\n\tchain CNI-ADMIN {\n\t}\n\tchain CNI-FORWARD {\n\t\t counter jump CNI-ADMIN\n\t}\n" +
@@ -129,7 +129,7 @@ func noRules(families ...string) (text string) {
 	return text
 }
 
-// wantNoRules requires noRules at the end of the rule set.
+// wantNoRules requires noRules at the end of the ruleset.
 func (n *bridged) wantNoRules(what string, families ...string) {
 	n.Helper()
 	got := n.ruleset()
@@ -138,19 +138,19 @@ func (n *bridged) wantNoRules(what string, families ...string) {
 	}
 }
 
-// Rules of others, or changed by the administrator, stay after the last DEL.
+// The last DEL keeps the rules of others and those that the administrator changed.
 func TestKernelFirewallKeepsForeignFilterRules(t *testing.T) {
 	for name, tt := range map[string]struct{ change, want string }{
-		"policy":             {"chain ip filter FORWARD { policy drop; }", "chain FORWARD {\n\t\ttype filter hook forward priority filter; policy drop;\n\t\t counter jump CNI-FORWARD\n\t}\n"},
-		"rule of FORWARD":    {"add rule ip filter FORWARD tcp dport 23 drop", "dport 23 drop"},
-		"rule of CNI-ADMIN":  {"add rule ip filter CNI-ADMIN tcp dport 23 drop", "chain CNI-ADMIN {\n\t\ttcp dport 23 drop"},
-		"rule of CNI-FORW":   {"add rule ip filter CNI-FORWARD tcp dport 23 drop", "jump CNI-ADMIN\n\t\ttcp dport 23 drop"},
-		"jump to CNI-FORW":   {"add chain ip filter more\nadd rule ip filter more jump CNI-FORWARD", "chain more {\n\t\tjump CNI-FORWARD"},
-		"jump to CNI-ADMIN":  {"add chain ip filter more\nadd rule ip filter more jump CNI-ADMIN", "chain more {\n\t\tjump CNI-ADMIN"},
-		"another chain":      {"add chain ip filter more", "\tchain more {\n\t}\n"},
-		"a set":              {"add set ip filter more { type ipv4_addr; }", "\tset more {\n\t\ttype ipv4_addr\n\t}\n"},
-		"another's CNI-FORW": {"flush ruleset\ntable ip filter { chain CNI-FORWARD { }; }", "jump CNI-ADMIN"},
-		"another's table":    {"flush ruleset\ntable ip filter { }", noRules("ip")},
+		"policy":                         {"chain ip filter FORWARD { policy drop; }", "chain FORWARD {\n\t\ttype filter hook forward priority filter; policy drop;\n\t\t counter jump CNI-FORWARD\n\t}\n"},
+		"rule of FORWARD":                {"add rule ip filter FORWARD tcp dport 23 drop", "dport 23 drop"},
+		"rule of CNI-ADMIN":              {"add rule ip filter CNI-ADMIN tcp dport 23 drop", "chain CNI-ADMIN {\n\t\ttcp dport 23 drop"},
+		"rule of CNI-FORW":               {"add rule ip filter CNI-FORWARD tcp dport 23 drop", "jump CNI-ADMIN\n\t\ttcp dport 23 drop"},
+		"jump to CNI-FORW":               {"add chain ip filter more\nadd rule ip filter more jump CNI-FORWARD", "chain more {\n\t\tjump CNI-FORWARD"},
+		"jump to CNI-ADMIN":              {"add chain ip filter more\nadd rule ip filter more jump CNI-ADMIN", "chain more {\n\t\tjump CNI-ADMIN"},
+		"another chain":                  {"add chain ip filter more", "\tchain more {\n\t}\n"},
+		"a set":                          {"add set ip filter more { type ipv4_addr; }", "\tset more {\n\t\ttype ipv4_addr\n\t}\n"},
+		"CNI-FORWARD of another program": {"flush ruleset\ntable ip filter { chain CNI-FORWARD { }; }", "jump CNI-ADMIN"},
+		"table of another program":       {"flush ruleset\ntable ip filter { }", noRules("ip")},
 	} {
 		t.Run(name, func(t *testing.T) {
 			n := newBridged(t)
@@ -170,7 +170,7 @@ func TestKernelFirewallKeepsForeignFilterRules(t *testing.T) {
 	}
 }
 
-// "backend": "nftables" uses only our own table.
+// "backend": "nftables" uses only the table of cnibox.
 func TestKernelFirewallOwnTable(t *testing.T) {
 	n := newBridged(t)
 	const alone = `"backend":"nftables"`
@@ -183,7 +183,7 @@ func TestKernelFirewallOwnTable(t *testing.T) {
 	if got := n.ruleset(); strings.Contains(got, "ip saddr 10.9.0.11") {
 		t.Errorf("another's ADD made\n%s", got)
 	}
-	n.NoError(n.firewall(spec.Add, "c1", "")) // another backend, without a DEL
+	n.NoError(n.firewall(spec.Add, "c1", "")) // change of the backend without DEL
 	if got := n.ruleset(); !strings.Contains(got, "ip saddr 10.9.0.11") {
 		t.Errorf("from nftables to none: got\n%s", got)
 	}
@@ -196,8 +196,9 @@ func TestKernelFirewallOwnTable(t *testing.T) {
 	n.NoError(n.firewall(spec.Check, "c1", alone))
 }
 
-// CHECK fails if the attachment's own rules are missing, whatever deleted them; it ignores missing
-// rules of others. The next ADD of any container adds all of them again if no jump leads to them.
+// CHECK fails if rules of the attachment are missing, whatever deleted them, and ignores missing
+// rules of others. If the jump to them is missing, the next ADD of any container adds the rules of
+// all.
 func TestKernelFirewallFilterTablesDeleted(t *testing.T) {
 	for name, change := range map[string]string{
 		"table":       "delete table ip filter",
@@ -217,7 +218,7 @@ func TestKernelFirewallFilterTablesDeleted(t *testing.T) {
 			}
 			n.NoError(n.firewall(spec.Add, "c2", ""))
 			n.NoError(n.firewall(spec.Check, "c1", ""))
-			if got := n.ruleset(); len(got) != len(before) { // the order of rules may differ
+			if got := n.ruleset(); len(got) != len(before) { // the order may differ
 				t.Errorf("got\n%s\nwant\n%s", got, before)
 			}
 			n.Tool(change, "nft", "-f", "-")
@@ -238,7 +239,8 @@ func TestKernelFirewallFilterTablesDeleted(t *testing.T) {
 	}
 }
 
-// GC, or a DEL after our own table, which knew the attachment, was deleted, deletes the rules too.
+// DEL and GC delete the rules in the filter table even if the table of cnibox, which has the
+// owners, was deleted.
 func TestKernelFirewallDelWithoutOwnTable(t *testing.T) {
 	n := newBridged(t)
 	n.NoError(n.firewall(spec.Add, "c1", ""))
@@ -261,12 +263,12 @@ func TestKernelFirewallDelWithoutOwnTable(t *testing.T) {
 	n.wantNoRules("after GC of all", "ip", "ip6")
 }
 
-// ADDs and DELs at the same time, while iptables changes the same tables, leave what they
-// would have left one after the other.
+// Concurrent ADDs and DELs, while iptables changes the same tables, have the same outcome as
+// sequential ones.
 func TestKernelFirewallConcurrentWithIptables(t *testing.T) {
 	n := newBridged(t)
 	stop, done := make(chan bool), make(chan error, 1)
-	go func() { // the policy is set back and forth, and a rule comes and goes
+	go func() { // changes the policy, adds and deletes a rule
 		done <- n.NS.Do(func() error {
 			for {
 				select {
@@ -309,14 +311,14 @@ func TestKernelFirewallConcurrentWithIptables(t *testing.T) {
 	n.wantNoRules("at the end", "ip", "ip6")
 }
 
-// An attachment of a version without filter tables passes CHECK and DEL, and the next ADD of any
+// An attachment by a version without filter tables passes CHECK and DEL, and the next ADD of any
 // container adds its rules.
 func TestKernelFirewallUpgradeFromNoFilterRules(t *testing.T) {
 	n := newBridged(t)
 	n.Listen(n.Outside, "out")
 	n.NoError(n.firewall(spec.Add, "c1", ""))
 	before := n.Tool("", "nft", "list", "table", "inet", "cnibox")
-	before = strings.ReplaceAll(before, ` filter"`, `"`) // which says that there are rules
+	before = strings.ReplaceAll(before, ` filter"`, `"`) // marks that there are filter rules
 	old := func() {
 		t.Helper()
 		n.Tool("flush ruleset\n"+before, "nft", "-f", "-")
@@ -333,7 +335,7 @@ func TestKernelFirewallUpgradeFromNoFilterRules(t *testing.T) {
 	old()
 	n.NoError(n.firewall(spec.Add, "c2", `"iptablesAdminChainName":"MINE"`))
 	n.NoError(n.firewall(spec.Check, "c1", ""))
-	n.drop()
+	n.dropForward()
 	if got := n.Ask(n.C1.NS, "tcp", "192.0.2.2:80"); got != "out 10.9.0.11" {
 		t.Errorf("got %q", got)
 	}

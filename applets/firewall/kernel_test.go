@@ -18,44 +18,43 @@ import (
 	"cnibox/spec"
 )
 
-// A box is a host with bridge br0, for firewall of containers c1 and c2, which have one namespace.
-type box struct {
+// A fixture is a host with bridge br0 and containers c1 and c2, which share a namespace.
+type fixture struct {
 	*applettest.Host
 	Cont applettest.Container
 }
 
-func newBox(t *testing.T) box {
+func newFixture(t *testing.T) fixture {
 	t.Helper()
 	h := applettest.NewHost(t)
 	kerneltest.AddLink(t, h.NS, rtnl.LinkSpec{Name: "br0", Kind: rtnl.Bridge{}})
-	return box{h, h.Container("c1")}
+	return fixture{h, h.Container("c1")}
 }
 
-// result is what a bridge answers for a container of the number.
-func (w box) result(h int) string {
+// result returns the result of bridge for container h.
+func (w fixture) result(h int) string {
 	return fmt.Sprintf(`{"cniVersion":"1.1.0","interfaces":[{"name":"br0"},{"name":"veth%d"},{"name":"eth0","sandbox":%q}],
 		"ips":[{"address":"10.9.0.1%d/24","interface":2},{"address":"fd00:9::1%d/64","interface":2}]}`, h, w.Cont.Path, h, h)
 }
 
-// verb runs a verb for a container, with keys of the configuration.
-func (w box) verb(v spec.Verb, h int, keys string) error {
+// verb runs a verb for container h, with keys of the configuration.
+func (w fixture) verb(v spec.Verb, h int, keys string) error {
 	w.Helper()
 	_, err := w.Do(v, "firewall", w.callOf(h), keys, w.result(h))
 	return err
 }
 
-func (w box) callOf(h int) spec.Call {
+func (w fixture) callOf(h int) spec.Call {
 	return spec.Call{ContainerID: fmt.Sprint("c", h), IfName: "eth0", NetNS: w.Cont.Path}
 }
 
-// rules formats the host's rule set.
-func (w box) rules() string {
+func (w fixture) rules() string {
 	w.Helper()
 	return nfttest.Ruleset(w.T, w.NS)
 }
 
-// owned lists the elements of both containers.
-func (w box) owned() string {
+// owned lists the elements of c1 and c2.
+func (w fixture) owned() string {
 	w.Helper()
 	var all []string
 	for h := 1; h <= 2; h++ {
@@ -71,12 +70,12 @@ func (w box) owned() string {
 
 const isolated = `"backend":"","ingressPolicy":"isolated"`
 
-// Each verb on a host with iptables-nft and on one without: CHECK finds and DEL removes what ADD
-// adds, with prevResult or without, and a second DEL succeeds.
+// On a host with iptables-nft and on one without, CHECK finds and DEL deletes what ADD added, with
+// and without prevResult. A second DEL succeeds.
 func TestKernelFirewall(t *testing.T) {
 	for name, iptables := range map[string]bool{"nftables alone": false, "FORWARD drops": true} {
 		t.Run(name, func(t *testing.T) {
-			w := newBox(t)
+			w := newFixture(t)
 			if iptables {
 				w.Tool("", "iptables-nft", "-P", "FORWARD", "DROP")
 				w.Tool("", "ip6tables-nft", "-P", "FORWARD", "DROP")
@@ -93,7 +92,7 @@ func TestKernelFirewall(t *testing.T) {
 			before := w.rules()
 			for _, prev := range []string{w.result(1), ""} {
 				w.NoError(w.verb(spec.Add, 1, isolated))
-				w.NoError(w.verb(spec.Add, 1, isolated)) // again, without a DEL
+				w.NoError(w.verb(spec.Add, 1, isolated)) // again without DEL
 				w.NoError(w.verb(spec.Check, 1, isolated))
 				want := "c1 allow 10.9.0.11; c1 allow fd00:9::11; c1 managed_by br0; c1 isolated_by br0; c1 enlisted; c2 "
 				if got := w.owned(); !strings.HasPrefix(got, want) {
@@ -118,10 +117,10 @@ func TestKernelFirewall(t *testing.T) {
 	}
 }
 
-// A policy applies to the bridge of the container, and not to an interface in the container with
-// the same name.
+// A policy applies to the container's bridge, and not to an interface of the same name in the
+// container.
 func TestKernelFirewallBridge(t *testing.T) {
-	w := newBox(t)
+	w := newFixture(t)
 	host := kerneltest.Dial(t, w.NS)
 	w.NoError(host.AddLink(rtnl.LinkSpec{Name: "eth0", Kind: rtnl.Bridge{}}))
 	w.NoError(host.AddLink(rtnl.LinkSpec{Name: "up0", Peer: &rtnl.LinkSpec{Name: "up1"}}))
@@ -143,9 +142,9 @@ func TestKernelFirewallBridge(t *testing.T) {
 	}
 }
 
-// A second ADD deletes what the first one added, and others keep their elements.
+// A second ADD replaces the elements of the first, and keeps those of others.
 func TestKernelFirewallAddAgain(t *testing.T) {
-	w := newBox(t)
+	w := newFixture(t)
 	w.Tool("", "iptables-nft", "-P", "FORWARD", "DROP")
 	w.NoError(w.verb(spec.Add, 2, isolated))
 	two := w.owned()
@@ -173,10 +172,10 @@ func TestKernelFirewallAddAgain(t *testing.T) {
 	}
 }
 
-// CHECK of an isolated container passes when a later plugin of the chain has entered
-// an interface of the host that is not a port of the bridge, as the IFB of bandwidth.
+// CHECK of an isolated container accepts a host interface, added to the result by a later plugin,
+// that is no port of the bridge, such as the IFB of bandwidth.
 func TestKernelFirewallCheckWithLaterInterface(t *testing.T) {
-	w := newBox(t)
+	w := newFixture(t)
 	host := kerneltest.Dial(t, w.NS)
 	w.NoError(host.AddLink(rtnl.LinkSpec{Name: "veth1", Master: kerneltest.Link(t, host, "br0").Index, Peer: &rtnl.LinkSpec{Name: "peer1"}}))
 	w.NoError(host.AddLink(rtnl.LinkSpec{Name: "bwp0", Peer: &rtnl.LinkSpec{Name: "bwp1"}}))
@@ -195,10 +194,10 @@ func TestKernelFirewallCheckWithLaterInterface(t *testing.T) {
 	}
 }
 
-// Containers of two networks with the same addresses do not delete each other's accept rules or
-// zone, with either backend.
+// Two networks may have containers with the same addresses: neither deletes the accept rules or the
+// zone of the other, with either backend.
 func TestKernelFirewallTwoNetworks(t *testing.T) {
-	w, socket := newBox(t), dbustest.Bus(t)
+	w, socket := newFixture(t), dbustest.Bus(t)
 	f := dbustest.Start(t, socket)
 	w.Tool("", "iptables-nft", "-P", "FORWARD", "DROP")
 	for _, keys := range []string{"", `,"backend":"firewalld","dbusSocket":"` + socket + `"`} {
@@ -228,9 +227,9 @@ func TestKernelFirewallTwoNetworks(t *testing.T) {
 	}
 }
 
-// Isolated containers of a VLAN reach their gateway, which is a port of the bridge, but not each
-// other, neither through the bridge nor through the gateway. They reach a port that is not
-// isolated. The bridge here has no VLANs, since not every kernel supports them.
+// Isolated containers in a VLAN reach their gateway, which is a port of the bridge, and a port that
+// is not isolated, but not each other, neither through the bridge nor through the gateway. The
+// bridge here has no VLANs, since some kernels lack them.
 func TestKernelFirewallVLAN(t *testing.T) {
 	h := applettest.NewHost(t)
 	conf := strings.Replace(applettest.GatewayConf, `"isDefaultGateway":true,"ipMasq":true,`, "", 1)
@@ -269,7 +268,7 @@ func TestKernelFirewallVLAN(t *testing.T) {
 	}
 	bridged := netns.Sysctl{Key: "net/bridge/bridge-nf-call-iptables", Value: "1", Optional: true}
 	for _, change := range []func() error{
-		func() error { return h.NS.SetSysctls(bridged) }, // the host's rules see frames of the bridge
+		func() error { return h.NS.SetSysctls(bridged) }, // bridged frames pass the host's rules
 		detours[0], detours[1],
 	} {
 		if err := change(); err != nil {
@@ -288,15 +287,15 @@ func TestKernelFirewallVLAN(t *testing.T) {
 	}
 }
 
-// A late DEL of the previous owner of an address leaves the rules of the new one, which DEL of the
-// reference removes.
+// A late DEL of the former owner of an address keeps the rules of the new owner, which DEL of the
+// reference deletes.
 func TestKernelFirewallLateDel(t *testing.T) {
-	w := newBox(t)
+	w := newFixture(t)
 	w.Tool("", "iptables-nft", "-P", "FORWARD", "DROP")
 	w.NoError(w.verb(spec.Add, 1, ""))
 	_, err := w.Do(spec.Add, "firewall", w.callOf(2), "", w.result(1)) // the same addresses
 	w.NoError(err)
-	rules := func() string { // without the record that there is something of the first
+	rules := func() string { // without the elements that record the first as an owner
 		begin, rest, _ := strings.Cut(w.rules(), "\tmap firewall_by_owner {")
 		_, rest, _ = strings.Cut(rest, "\n\t}\n")
 		before, rest, _ := strings.Cut(begin+rest, "\tset enlisted {")
@@ -314,9 +313,9 @@ func TestKernelFirewallLateDel(t *testing.T) {
 	}
 }
 
-// ADD with an invalid configuration changes nothing, and DEL succeeds.
+// A refused ADD changes nothing, and DEL succeeds.
 func TestKernelFirewallInvalidConf(t *testing.T) {
-	w := newBox(t)
+	w := newFixture(t)
 	for _, keys := range []string{`"ingressPolicy":"closed"`, `"backend":"ipfw"`} {
 		if err := w.verb(spec.Add, 1, keys); err == nil || spec.AsError(err).Code != spec.CodeConfig {
 			t.Errorf("%s: %v", keys, err)
@@ -334,13 +333,13 @@ func TestKernelFirewallInvalidConf(t *testing.T) {
 	}
 }
 
-// An ADD that fails leaves nothing, whichever call firewalld refuses. That a change of ours fails is in
-// TestKernelRollback.
+// ADD leaves nothing, whichever call firewalld fails. TestKernelRollback makes the plugin's own
+// changes fail.
 func TestKernelFirewallRefusedByFirewalld(t *testing.T) {
 	socket := dbustest.Bus(t)
 	f := dbustest.Start(t, socket)
 	keys := `"backend":"firewalld","ingressPolicy":"isolated","dbusSocket":"` + socket + `"`
-	w := newBox(t)
+	w := newFixture(t)
 	w.NoError(w.verb(spec.Add, 2, keys))
 	state := func() string { return w.rules() + f.Sources() + kerneltest.Snapshot(t, w.NS) }
 	before := state()
@@ -361,10 +360,10 @@ func TestKernelFirewallRefusedByFirewalld(t *testing.T) {
 	}
 }
 
-// CHECK compares what firewalld answers; DEL removes the addresses of its attachment alone,
-// succeeds without firewalld, and leaves the record where it fails.
+// CHECK compares the zone in firewalld. DEL removes only the addresses of its attachment, succeeds
+// without firewalld, and keeps the record if a call fails.
 func TestKernelFirewallZone(t *testing.T) {
-	w, socket := newBox(t), dbustest.Bus(t)
+	w, socket := newFixture(t), dbustest.Bus(t)
 	keys := `"backend":"firewalld","dbusSocket":"` + socket + `"`
 	status := func() error {
 		_, err := w.Do(spec.Status, "firewall", spec.Call{}, keys, "")
@@ -401,7 +400,7 @@ func TestKernelFirewallZone(t *testing.T) {
 		t.Errorf("DEL that failed: %v; %s", err, w.owned())
 	}
 	f.Fail("")
-	w.Result(w.Do(spec.Del, "firewall", w.callOf(1), keys, "")) // again, without addresses
+	w.Result(w.Do(spec.Del, "firewall", w.callOf(1), keys, "")) // again without addresses
 	if got := f.Sources(); got != "public 10.9.0.12/32, public fd00:9::12/128" {
 		t.Errorf("after DEL: %s", got)
 	}
@@ -424,10 +423,10 @@ func TestKernelFirewallZone(t *testing.T) {
 	}
 }
 
-// GC removes the addresses of stale attachments from the zone; those of the reference are removed
-// by a DEL with them in prevResult.
+// GC removes the addresses of stale attachments from the zone. Those of the reference are removed
+// by DEL with prevResult.
 func TestKernelFirewallZoneGC(t *testing.T) {
-	w, socket := newBox(t), dbustest.Bus(t)
+	w, socket := newFixture(t), dbustest.Bus(t)
 	f := dbustest.Start(t, socket)
 	keys := `"backend":"firewalld","dbusSocket":"` + socket + `"`
 	w.NoError(w.verb(spec.Add, 1, keys))
@@ -436,11 +435,11 @@ func TestKernelFirewallZoneGC(t *testing.T) {
 	if got := f.Sources() + w.owned(); !strings.HasPrefix(got, "trusted 10.9.0.12/32, trusted fd00:9::12/128c2 ") {
 		t.Errorf("after GC: %s", got)
 	}
-	w.Result(w.Do(spec.Del, "firewall", w.callOf(1), keys, w.result(2))) // another's addresses
+	w.Result(w.Do(spec.Del, "firewall", w.callOf(1), keys, w.result(2))) // addresses of another attachment
 	if got := f.Sources(); got != "trusted 10.9.0.12/32, trusted fd00:9::12/128" {
 		t.Errorf("a late DEL left %s", got)
 	}
-	w.Tool("", "nft", "delete", "table", "inet", "cnibox") // as if the reference had made them
+	w.Tool("", "nft", "delete", "table", "inet", "cnibox") // as with addresses from the reference
 	w.NoError(w.verb(spec.Del, 2, keys))
 	if got := f.Sources(); got != "" {
 		t.Errorf("the reference's stayed: %s", got)

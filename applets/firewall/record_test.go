@@ -15,13 +15,13 @@ import (
 	"cnibox/spec"
 )
 
-// recordOf returns the path of the record of c1 or c2.
+// recordOf returns the path of the record for c1 or c2.
 func (n *bridged) recordOf(id string) string {
 	return filepath.Join(n.Records, record.Name(spec.Attachment{Network: "net1", ContainerID: id, IfName: "eth0"}))
 }
 
-// onRecord returns the handles of c1's or c2's rules by address, nil without a record.
-func (n *bridged) onRecord(id string) map[string][]uint64 {
+// recordedHandles returns the recorded rule handles by address, or nil without a record.
+func (n *bridged) recordedHandles(id string) map[string][]uint64 {
 	n.T.Helper()
 	b, err := os.ReadFile(n.recordOf(id))
 	if err != nil {
@@ -36,7 +36,7 @@ func (n *bridged) onRecord(id string) map[string][]uint64 {
 
 var ruleHandle = regexp.MustCompile(`(?m)^.* # handle (\d+)$`)
 
-// handles returns the handles of the rules in CNI-FORWARD with a text.
+// handles returns the handles of the rules in CNI-FORWARD that contain a text.
 func (n *bridged) handles(family, text string) (all []uint64) {
 	n.T.Helper()
 	for _, m := range ruleHandle.FindAllStringSubmatch(n.Tool("", "nft", "-a", "list", "chain", family, "filter", "CNI-FORWARD"), -1) {
@@ -47,11 +47,11 @@ func (n *bridged) handles(family, text string) (all []uint64) {
 	return all
 }
 
-// wantRecord requires the handles of an attachment's rules on record. The record of an attachment
-// that has added or found the jump to the administrator's chain includes that.
+// wantRecord requires a record with the handles of the attachment's rules. It may also have that of
+// the jump to the administrator's chain, which the attachment added or found.
 func (n *bridged) wantRecord(what, id string) {
 	n.T.Helper()
-	got := n.onRecord(id)
+	got := n.recordedHandles(id)
 	if len(got) != 2 {
 		n.T.Errorf("%s: on record for %s: %v", what, id, got)
 	}
@@ -73,14 +73,14 @@ func TestKernelFirewallRecord(t *testing.T) {
 			n.wantRecord("after ADD", id)
 		}
 	}
-	if jump := n.handles("ip", "jump CNI-ADMIN"); len(jump) != 1 || !slices.Contains(n.onRecord("c1")["10.9.0.11"], jump[0]) {
-		t.Errorf("on record for c1: %v, want the jump %v as well", n.onRecord("c1"), jump)
+	if jump := n.handles("ip", "jump CNI-ADMIN"); len(jump) != 1 || !slices.Contains(n.recordedHandles("c1")["10.9.0.11"], jump[0]) {
+		t.Errorf("on record for c1: %v, want the jump %v as well", n.recordedHandles("c1"), jump)
 	}
 	n.Tool("flush chain ip filter CNI-FORWARD\ndelete table ip6 filter", "nft", "-f", "-")
 	n.NoError(n.firewall(spec.Restore, "c1", ""))
 	n.wantRecord("after RESTORE", "c1")
 	n.NoError(n.firewall(spec.Add, "c1", `"backend":"nftables"`))
-	if got := n.onRecord("c1"); got != nil {
+	if got := n.recordedHandles("c1"); got != nil {
 		t.Errorf("with the backend nftables: on record %v", got)
 	}
 	n.NoError(n.firewall(spec.Restore, "c2", ""))
@@ -95,32 +95,32 @@ func TestKernelFirewallRecord(t *testing.T) {
 	}
 }
 
-// The record is not trusted: CHECK and DEL find the rules of their attachment, and no others, even
-// if it is lost, or has the handles of rules that iptables has replaced, or of another attachment.
+// CHECK and DEL find the rules of their attachment and no others, even if the record is lost, or
+// has the handles of rules that iptables replaced, or of another attachment.
 func TestKernelFirewallWrongRecord(t *testing.T) {
 	for name, spoil := range map[string]func(n *bridged){
 		"lost":       func(n *bridged) { n.NoError(os.Remove(n.recordOf("c1"))) },
 		"unreadable": func(n *bridged) { n.NoError(os.WriteFile(n.recordOf("c1"), []byte("{"), 0o600)) },
-		"made anew": func(n *bridged) {
+		"replaced by iptables": func(n *bridged) {
 			for _, program := range []string{"iptables-nft", "ip6tables-nft"} {
 				save := n.Tool("", program+"-save")
 				n.Tool(save, program+"-restore")
 			}
-			if got := n.handles("ip", "ip saddr 10.9.0.11 "); len(got) != 1 || slices.Contains(n.onRecord("c1")["10.9.0.11"], got[0]) {
+			if got := n.handles("ip", "ip saddr 10.9.0.11 "); len(got) != 1 || slices.Contains(n.recordedHandles("c1")["10.9.0.11"], got[0]) {
 				n.T.Fatalf("handles did not change: %v", got)
 			}
 		},
-		"another's": func(n *bridged) {
+		"of another attachment": func(n *bridged) {
 			b, err := os.ReadFile(n.recordOf("c1"))
 			n.NoError(err)
 			handles, err := json.Marshal(map[string][]uint64{
-				"10.9.0.11": n.onRecord("c2")["10.9.0.12"], "10.9.0.12": n.onRecord("c2")["10.9.0.12"], "fd00:9::11": {1, 2, 1 << 60},
+				"10.9.0.11": n.recordedHandles("c2")["10.9.0.12"], "10.9.0.12": n.recordedHandles("c2")["10.9.0.12"], "fd00:9::11": {1, 2, 1 << 60},
 			})
 			n.NoError(err)
 			before, _, _ := strings.Cut(string(b), `"handles":`)
 			n.NoError(os.WriteFile(n.recordOf("c1"), fmt.Appendf(nil, `%s"handles":%s}`, before, handles), 0o600))
 		},
-		"one rule made anew": func(n *bridged) {
+		"one rule replaced": func(n *bridged) {
 			n.Tool("", "iptables-nft", "-D", "CNI-FORWARD", "-s", "10.9.0.11", "-j", "ACCEPT")
 			n.Tool("", "iptables-nft", "-A", "CNI-FORWARD", "-s", "10.9.0.11", "-j", "ACCEPT")
 		},
@@ -140,8 +140,8 @@ func TestKernelFirewallWrongRecord(t *testing.T) {
 	}
 }
 
-// CHECK by the handles reports each missing rule, except the one that the reference does not have:
-// an attachment without it may be the reference's.
+// CHECK reports each missing rule. It does not require the one that the reference does not add,
+// since the attachment may be the reference's.
 func TestKernelFirewallRecordCheck(t *testing.T) {
 	n := newBridged(t)
 	n.NoError(n.firewall(spec.Add, "c1", ""))
@@ -169,7 +169,7 @@ func TestKernelFirewallRecordCheck(t *testing.T) {
 	}
 }
 
-// If no record can be written, STATUS reports that, and ADD leaves nothing.
+// STATUS reports that records cannot be written, and ADD fails without leaving anything.
 func TestKernelFirewallWithoutRecords(t *testing.T) {
 	n := newBridged(t)
 	n.NoError(os.WriteFile(n.Records, nil, 0o600))

@@ -78,7 +78,7 @@ func FuzzSubnetEnv(f *testing.F) {
 	})
 }
 
-// A pipe does not block, and what is not a regular file is an error.
+// Reading from a pipe does not block, and only a regular file is accepted.
 func TestSubnetEnvFile(t *testing.T) {
 	dir := t.TempDir()
 	fifo := filepath.Join(dir, "fifo")
@@ -100,14 +100,14 @@ func TestSubnetEnvFile(t *testing.T) {
 	}
 }
 
-// The delegate's configuration is the reference's, key by key.
+// The configuration of the delegate equals the reference's in each key.
 func TestFlannelDelegate(t *testing.T) {
 	const ranges4 = `"ranges":[[{"subnet":"10.244.3.0/24"}]]`
 	const routes4 = `"routes":[{"dst":"10.244.0.0/16"}]`
 	const ipam4 = `"ipam":{"type":"host-local",` + ranges4 + `,` + routes4 + `}`
 	const head = `{"name":"net1","cniVersion":"1.1.0",`
 	tests := map[string]struct{ keys, env, want string }{
-		"nothing said": {`{}`, subnetEnv4, head + `"type":"bridge","ipMasq":false,"mtu":1450,"isGateway":true,` + ipam4 + `}`},
+		"no keys": {`{}`, subnetEnv4, head + `"type":"bridge","ipMasq":false,"mtu":1450,"isGateway":true,` + ipam4 + `}`},
 		"no masquerading by flanneld": {`{}`, strings.Replace(subnetEnv4, "true", "false", 1),
 			head + `"type":"bridge","ipMasq":true,"mtu":1450,"isGateway":true,` + ipam4 + `}`},
 		"all said": {`{"delegate":{"type":"bridge","ipMasq":true,"mtu":1300,"isGateway":false,"hairpinMode":true,"forceAddress":true,"x":1e30}}`, subnetEnv4,

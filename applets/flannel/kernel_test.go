@@ -11,9 +11,9 @@ import (
 	"cnibox/spec"
 )
 
-// A second ADD, and one of another network under the same interface name, is an error that changes
-// nothing.
-func TestKernelFlannelTwice(t *testing.T) {
+// A second ADD is an error that changes nothing, and so is one of another network for the same
+// interface name.
+func TestKernelFlannelSecondAdd(t *testing.T) {
 	h := applettest.NewHost(t)
 	h.SubnetEnv()
 	p := h.Container("ctr")
@@ -26,7 +26,7 @@ func TestKernelFlannelTwice(t *testing.T) {
 	if after := h.Snapshot(p); after != before {
 		t.Errorf("a second ADD changed:\n%s", kerneltest.Diff(before, after))
 	}
-	// another network of flannel's, under the same interface name
+	// another flannel network, same interface name
 	if code, out := h.Call(spec.Add, "flannel", strings.Replace(conf, `"demo"`, `"two"`, 1), p); code != spec.CodeBusy {
 		t.Errorf("ADD of another network: %d %s", code, out)
 	}
@@ -39,9 +39,9 @@ func TestKernelFlannelTwice(t *testing.T) {
 	}
 }
 
-// DEL succeeds where the namespace is gone, empty or a stale file, and with less than ADD had; all
-// that is on the host is deleted.
-func TestKernelFlannelDelTolerates(t *testing.T) {
+// DEL succeeds if the namespace is gone, empty or a regular file, and if the configuration or the
+// state is incomplete. It deletes everything on the host.
+func TestKernelFlannelDelWithMissingParts(t *testing.T) {
 	h := applettest.NewHost(t)
 	h.SubnetEnv()
 	conf := applettest.FlannelConf
@@ -49,7 +49,7 @@ func TestKernelFlannelDelTolerates(t *testing.T) {
 	before := h.Snapshot(h.Container("none"))
 	for _, netns := range []string{"", "/nonexistent", "/etc/hostname"} {
 		for name, spoil := range map[string]func(*string){
-			"as it was":         func(*string) {},
+			"unchanged":         func(*string) {},
 			"no state":          func(*string) { os.RemoveAll(filepath.Join(h.Dir, "flannel")) },
 			"no subnet.env":     func(c *string) { *c = strings.Replace(*c, "subnet.env", "none", 1) },
 			"delegate rubbish":  func(c *string) { *c = strings.Replace(*c, `"bridge":"br0"`, `"name":5`, 1) },
@@ -62,7 +62,7 @@ func TestKernelFlannelDelTolerates(t *testing.T) {
 			h.Must(spec.Del, "flannel", del, p, "CNI_NETNS="+netns)
 			if after := h.Snapshot(h.Container("none")); name != "no state" && after != before {
 				t.Fatalf("netns %q, %s: left behind:\n%s", netns, name, kerneltest.Diff(before, after))
-			} else if name == "no state" { // of the other applettest.Container as well
+			} else if name == "no state" { // of the other container as well
 				h.Must(spec.Add, "flannel", conf, h.Container("third"))
 				h.Must(spec.Del, "flannel", conf, h.Container("third"), "CNI_NETNS=")
 				before = h.Snapshot(h.Container("none"))

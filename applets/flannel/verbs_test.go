@@ -15,26 +15,26 @@ import (
 	"cnibox/spec/spectest"
 )
 
-// A flannelBox is a node with flannel, and the delegate itself.
-type flannelBox struct {
+// A flannelNode is a node with flannel, and also the delegate.
+type flannelNode struct {
 	t     *testing.T
 	dir   string   // dataDir
-	calls []string // of the delegate: verb, type, container, interface
+	calls []string // to the delegate: verb, type, container, interface
 	last  *spec.Request
 	fail  map[spec.Verb]error
 	warns []string
 
-	external bool // the delegates are of another program
+	external bool // the delegates are external plugins
 }
 
-func newFlannelBox(t *testing.T) *flannelBox {
-	b := &flannelBox{t: t, dir: filepath.Join(t.TempDir(), "flannel"), fail: map[spec.Verb]error{}}
+func newFlannelNode(t *testing.T) *flannelNode {
+	b := &flannelNode{t: t, dir: filepath.Join(t.TempDir(), "flannel"), fail: map[spec.Verb]error{}}
 	b.env(subnetEnv4)
 	return b
 }
 
-// env writes subnet.env; nothing is not a file.
-func (b *flannelBox) env(text string) {
+// env writes subnet.env; with an empty text it deletes the file.
+func (b *flannelNode) env(text string) {
 	b.t.Helper()
 	path := filepath.Join(filepath.Dir(b.dir), "subnet.env")
 	os.Remove(path)
@@ -46,15 +46,15 @@ func (b *flannelBox) env(text string) {
 	}
 }
 
-// Invoke makes the box its own delegate.
-func (b *flannelBox) Invoke(_ context.Context, plugin string, r *spec.Request) (*spec.Result, error) {
+// Invoke records a call to the delegate.
+func (b *flannelNode) Invoke(_ context.Context, plugin string, r *spec.Request) (*spec.Result, error) {
 	b.calls = append(b.calls, fmt.Sprint(r.Call.Verb, " ", plugin, " ", r.ContainerID, " ", r.IfName))
 	b.last = r
 	return &spec.Result{}, b.fail[r.Call.Verb]
 }
 
-// Find finds all plugins but one.
-func (b *flannelBox) Find(plugin string) (*spec.Plugin, error) {
+// Find finds every plugin except "nowhere".
+func (b *flannelNode) Find(plugin string) (*spec.Plugin, error) {
 	if plugin == "nowhere" {
 		return nil, spec.Errorf(spec.CodePlugin, "failed to find plugin %q", plugin)
 	}
@@ -64,8 +64,8 @@ func (b *flannelBox) Find(plugin string) (*spec.Plugin, error) {
 	return &spec.Plugin{IPAM: true}, nil
 }
 
-// call runs a verb for an interface of a container. keys are the configuration's own.
-func (b *flannelBox) call(v spec.Verb, network, id, ifName, keys string) error {
+// call runs a verb for an interface of a container, with keys of the configuration.
+func (b *flannelNode) call(v spec.Verb, network, id, ifName, keys string) error {
 	b.t.Helper()
 	b.calls, b.warns = nil, nil
 	conf := fmt.Sprintf(`{"cniVersion":"1.1.0","name":%q,"type":"flannel","dataDir":%q,"subnetFile":%q%s}`,
@@ -81,8 +81,8 @@ func (b *flannelBox) call(v spec.Verb, network, id, ifName, keys string) error {
 	return err
 }
 
-// want asks what the last call had the delegate do, and what files there are.
-func (b *flannelBox) want(err error, calls, files string) {
+// want compares the calls to the delegate and the state files after a verb, which must succeed.
+func (b *flannelNode) want(err error, calls, files string) {
 	b.t.Helper()
 	if err != nil {
 		b.t.Errorf("got error %v", err)
@@ -95,7 +95,7 @@ func (b *flannelBox) want(err error, calls, files string) {
 	}
 }
 
-func (b *flannelBox) files() string {
+func (b *flannelNode) files() string {
 	entries, _ := os.ReadDir(b.dir)
 	var names []string
 	for _, e := range entries {
@@ -105,8 +105,8 @@ func (b *flannelBox) files() string {
 	return strings.Join(names, " ")
 }
 
-// plant writes a state file as the reference does.
-func (b *flannelBox) plant(file, text string) {
+// writeState writes a state file, as the reference does.
+func (b *flannelNode) writeState(file, text string) {
 	b.t.Helper()
 	err := os.MkdirAll(b.dir, 0o700)
 	if err == nil {
@@ -121,10 +121,10 @@ func key(network, id, ifName string) string {
 	return recordName(spec.Attachment{Network: network, ContainerID: id, IfName: ifName})
 }
 
-// DEL passes the configuration of ADD to the delegate, whatever flannel's own is by then. Only root
+// DEL passes the configuration of ADD to the delegate, even if flannel's own has changed. Only root
 // can read it.
 func TestFlannelState(t *testing.T) {
-	b := newFlannelBox(t)
+	b := newFlannelNode(t)
 	file := key("net", "c", "eth0")
 	b.want(b.call(spec.Add, "net", "c", "eth0", `,"delegate":{"hairpinMode":true}`), "ADD bridge c eth0", file)
 	want := string(b.last.Conf())
@@ -153,10 +153,10 @@ func TestFlannelState(t *testing.T) {
 	b.want(b.call(spec.Del, "net", "c", "eth0", `,"delegate":5`), "DEL bridge c eth0", "")
 }
 
-// The reference removes the state before the delegate's DEL has succeeded, and a repeated DEL
-// does nothing.
-func TestFlannelStateSurvivesAFailingDel(t *testing.T) {
-	b := newFlannelBox(t)
+// The state remains until DEL of the delegate has succeeded. The reference deletes it before, so
+// that a repeated DEL does nothing.
+func TestFlannelFailedDelKeepsState(t *testing.T) {
+	b := newFlannelNode(t)
 	files := key("net", "c", "eth0")
 	b.want(b.call(spec.Add, "net", "c", "eth0", ""), "ADD bridge c eth0", files)
 	b.fail[spec.Del] = spec.Errorf(spec.CodeBusy, "no")
@@ -166,10 +166,10 @@ func TestFlannelStateSurvivesAFailingDel(t *testing.T) {
 	b.want(b.call(spec.Del, "net", "c", "eth0", ""), "DEL bridge c eth0", "")
 }
 
-// In the reference two networks, or two interfaces, of a container overwrite each other's
-// state.
-func TestFlannelStateOfSeveral(t *testing.T) {
-	b := newFlannelBox(t)
+// Each network and interface of a container has its own state; in the reference they overwrite each
+// other's.
+func TestFlannelStatePerAttachment(t *testing.T) {
+	b := newFlannelNode(t)
 	one, two, three := key("net", "c", "eth0"), key("net", "c", "eth1"), key("other", "c", "eth0")
 	for _, a := range []struct{ network, ifName, kind string }{{"net", "eth0", "bridge"}, {"net", "eth1", "ptp"}, {"other", "eth0", "ipvlan"}} {
 		if err := b.call(spec.Add, a.network, "c", a.ifName, `,"delegate":{"type":"`+a.kind+`"}`); err != nil {
@@ -184,35 +184,35 @@ func TestFlannelStateOfSeveral(t *testing.T) {
 	b.want(b.call(spec.Del, "other", "c", "eth0", ""), "DEL ipvlan c eth0", "")
 }
 
-// The reference's file is named after the container, and has no owner.
+// The reference's state file is named after the container and has no owner.
 func TestFlannelReferenceState(t *testing.T) {
 	const conf = `{"cniVersion":"0.3.1","name":"net","type":"ptp","ipam":{"type":"host-local"}}`
-	b := newFlannelBox(t)
-	b.plant("c", conf)
-	b.want(b.call(spec.Del, "other", "c", "eth0", ""), "DEL bridge c eth0", "c") // another network's
+	b := newFlannelNode(t)
+	b.writeState("c", conf)
+	b.want(b.call(spec.Del, "other", "c", "eth0", ""), "DEL bridge c eth0", "c") // of another network
 	b.want(b.call(spec.Check, "net", "c", "eth0", `,"prevResult":{}`), "CHECK ptp c eth0", "c")
 	b.want(b.call(spec.Del, "net", "c", "eth1", ""), "DEL ptp c eth1", "")
-	b.plant("c", conf)
-	// A second ADD, refused, leaves it as it was.
+	b.writeState("c", conf)
+	// A second ADD that fails keeps the file.
 	b.fail[spec.Add] = spec.Errorf(spec.CodeInternal, "exists")
 	spectest.WantError(t, b.call(spec.Add, "net", "c", "eth0", ""), "exists", spec.CodeInternal)
 	b.want(nil, "ADD bridge c eth0", "c")
 }
 
-// Versions before this one made a hard link to the file under the reference's name.
+// Earlier versions also linked the file under the reference's name.
 func TestFlannelStateOfEarlierVersion(t *testing.T) {
-	b := newFlannelBox(t)
+	b := newFlannelNode(t)
 	file := key("net", "c", "eth0")
 	for _, release := range []func() error{
 		func() error { return b.call(spec.Del, "net", "c", "eth0", "") },
 		func() error { return b.call(spec.GC, "net", "", "", `,"cni.dev/valid-attachments":[],"delegate":5`) },
 	} {
-		b.plant(file, `{"cniVersion":"0.3.1","name":"net","type":"ptp","ipam":{"type":"host-local"},
+		b.writeState(file, `{"cniVersion":"0.3.1","name":"net","type":"ptp","ipam":{"type":"host-local"},
 			"cnibox":{"network":"net","containerID":"c","ifName":"eth0"}}`)
 		if err := os.Link(filepath.Join(b.dir, file), filepath.Join(b.dir, "c")); err != nil {
 			t.Fatal(err)
 		}
-		b.want(b.call(spec.Del, "net", "c", "eth1", ""), "DEL bridge c eth1", "c "+file) // another interface's
+		b.want(b.call(spec.Del, "net", "c", "eth1", ""), "DEL bridge c eth1", "c "+file) // of another interface
 		b.want(release(), "DEL ptp c eth0", "")
 	}
 }
@@ -222,8 +222,8 @@ func TestFlannelBrokenState(t *testing.T) {
 		"empty": "", "cut": `{"name":"net","ty`, "a list": "[]", "a name with a path": `{"name":"net","type":"../bridge"}`, "deep": `{"name":` + strings.Repeat("[", 200) + strings.Repeat("]", 200) + "}",
 	} {
 		t.Run(name, func(t *testing.T) {
-			b := newFlannelBox(t)
-			b.plant("c", text)
+			b := newFlannelNode(t)
+			b.writeState("c", text)
 			b.want(b.call(spec.Del, "net", "c", "eth0", ""), "DEL bridge c eth0", "c~broken")
 			if len(b.warns) == 0 || !strings.Contains(b.warns[0], "state file "+filepath.Join(b.dir, "c")) {
 				t.Errorf("warnings: %q", b.warns)
@@ -231,17 +231,18 @@ func TestFlannelBrokenState(t *testing.T) {
 			b.want(b.call(spec.GC, "net", "", "", `,"cni.dev/valid-attachments":[]`), "GC bridge  ", "c~broken")
 		})
 	}
-	b := newFlannelBox(t)
-	b.plant("x", "")
+	b := newFlannelNode(t)
+	b.writeState("x", "")
 	if err := os.Symlink("/etc/passwd", filepath.Join(b.dir, "c")); err != nil {
 		t.Fatal(err)
 	}
 	b.want(b.call(spec.Del, "net", "c", "eth0", ""), "DEL bridge c eth0", "c~broken x")
 }
 
-// Without a record the names are enough; that they are not enough is not an error.
+// Without a state file DEL calls the delegate with the name and type; an incomplete configuration
+// is not an error.
 func TestFlannelDelUnknown(t *testing.T) {
-	b := newFlannelBox(t)
+	b := newFlannelNode(t)
 	b.want(b.call(spec.Del, "net", "c", "eth0", ""), "DEL bridge c eth0", "")
 	b.env("")
 	b.fail[spec.Del] = errors.New("no such plugin")
@@ -252,15 +253,15 @@ func TestFlannelDelUnknown(t *testing.T) {
 	b.want(b.call(spec.Del, "net", "c", "eth0", `,"delegate":{"name":"x"}`), "", "")
 }
 
-// A failed ADD of an external delegate is followed by its DEL, and nothing is left.
+// A failed ADD of an external delegate is followed by its DEL, and leaves nothing.
 func TestFlannelAddFails(t *testing.T) {
-	b := newFlannelBox(t)
+	b := newFlannelNode(t)
 	b.external = true
 	b.fail[spec.Add] = spec.Errorf(spec.CodeExhausted, "no address")
 	spectest.WantError(t, b.call(spec.Add, "net", "c", "eth0", ""), "flannel: delegate bridge: no address", spec.CodeExhausted)
 	b.want(nil, "ADD bridge c eth0, DEL bridge c eth0", "")
 
-	// What could not be released is left for a DEL.
+	// What could not be released is left for the next DEL.
 	b.fail[spec.Del] = errors.New("stuck")
 	err := b.call(spec.Add, "net", "c", "eth0", "")
 	spectest.WantError(t, err, "no address; undo delegate: flannel: delegate bridge: stuck", spec.CodeExhausted)
@@ -268,24 +269,24 @@ func TestFlannelAddFails(t *testing.T) {
 	delete(b.fail, spec.Del)
 	b.want(b.call(spec.Del, "net", "c", "eth0", ""), "DEL bridge c eth0", "")
 
-	// A built-in delegate has undone its ADD; a DEL could release what an earlier ADD has made.
+	// A built-in delegate undoes its ADD itself. A DEL could release what an earlier ADD made.
 	b.external = false
 	b.fail[spec.Add] = spec.Errorf(spec.CodeBusy, "exists")
 	spectest.WantError(t, b.call(spec.Add, "net", "c", "eth0", ""), "exists", spec.CodeBusy)
 	b.want(nil, "ADD bridge c eth0", "")
 }
 
-// A missing delegate leaves no state file for a DEL.
-func TestFlannelAddNowhere(t *testing.T) {
-	b := newFlannelBox(t)
+// If the delegate is missing, ADD leaves no state file.
+func TestFlannelAddWithoutDelegate(t *testing.T) {
+	b := newFlannelNode(t)
 	err := b.call(spec.Add, "net", "c", "eth0", `,"delegate":{"type":"nowhere"}`)
 	spectest.WantError(t, err, `delegate: failed to find plugin "nowhere"`, spec.CodePlugin)
 	b.want(nil, "", "")
 }
 
-// A second ADD that is refused takes nothing away from the first.
+// A failed second ADD keeps what the first one made.
 func TestFlannelAddTwice(t *testing.T) {
-	b := newFlannelBox(t)
+	b := newFlannelNode(t)
 	files := key("net", "c", "eth0")
 	b.want(b.call(spec.Add, "net", "c", "eth0", `,"delegate":{"type":"ptp"}`), "ADD ptp c eth0", files)
 	b.fail[spec.Add] = spec.Errorf(spec.CodeInternal, "exists")
@@ -295,7 +296,7 @@ func TestFlannelAddTwice(t *testing.T) {
 }
 
 func TestFlannelWithoutSubnetEnv(t *testing.T) {
-	b := newFlannelBox(t)
+	b := newFlannelNode(t)
 	for text, want := range map[string]string{"": "no such", "FLANNEL_MTU=1\n": "is missing FLANNEL_NETWORK", "FLANNEL_MTU=x": "has a bad FLANNEL_MTU"} {
 		b.env(text)
 		for verb, code := range map[spec.Verb]int{spec.Add: spec.CodeTryAgain, spec.Status: spec.CodeNotReady} {
@@ -309,20 +310,20 @@ func TestFlannelWithoutSubnetEnv(t *testing.T) {
 }
 
 func TestFlannelStatus(t *testing.T) {
-	b := newFlannelBox(t)
+	b := newFlannelNode(t)
 	b.want(b.call(spec.Status, "net", "", "", ""), "STATUS bridge  ", "")
 	for code, want := range map[int]int{spec.CodePlugin: 50, spec.CodeEnv: 50, spec.CodeNotReady: 50, spec.CodeLimited: 51} {
 		b.fail[spec.Status] = spec.Errorf(code, "no")
 		spectest.WantError(t, b.call(spec.Status, "net", "", "", ""), "flannel: delegate bridge: no", want)
 	}
-	b.plant("x", "")
+	b.writeState("x", "")
 	spectest.WantError(t, b.call(spec.Status, "net", "", "", `,"dataDir":"`+filepath.Join(b.dir, "x")+`"`), "not a directory", spec.CodeNotReady)
 }
 
-// CHECK and GET ask the delegate of ADD, with prevResult and the caller's runtimeConfig.
+// CHECK and GET call the delegate of ADD, with prevResult and the runtimeConfig of the call.
 func TestFlannelCheck(t *testing.T) {
 	const prev = `,"prevResult":{"cniVersion":"1.1.0","ips":[{"address":"10.244.3.2/24"}]}`
-	b := newFlannelBox(t)
+	b := newFlannelNode(t)
 	spectest.WantError(t, b.call(spec.Check, "net", "c", "eth0", prev), "there is no state file of net/c/eth0", spec.CodeCheck)
 	spectest.WantError(t, b.call(spec.Get, "net", "c", "eth0", ""), "no attachment net/c/eth0 is known", spec.CodeUnknown)
 	if err := b.call(spec.Add, "net", "c", "eth0", `,"delegate":{"type":"ptp"},"runtimeConfig":{"mac":"a"}`); err != nil {
@@ -341,16 +342,16 @@ func TestFlannelCheck(t *testing.T) {
 }
 
 func TestFlannelGC(t *testing.T) {
-	b := newFlannelBox(t)
+	b := newFlannelNode(t)
 	for _, a := range [][3]string{{"net", "a", "eth0"}, {"net", "a", "eth1"}, {"net", "b", "eth0"}, {"other", "c", "eth0"}} {
 		if err := b.call(spec.Add, a[0], a[1], a[2], ""); err != nil {
 			t.Fatal(err)
 		}
 	}
 	const conf = `{"name":"net","type":"ptp","ipam":{}}`
-	b.plant("old", conf)
-	b.plant("live", conf)
-	b.plant("junk", "{")
+	b.writeState("old", conf)
+	b.writeState("live", conf)
+	b.writeState("junk", "{")
 	const valid = `,"cni.dev/valid-attachments":[{"containerID":"a","ifname":"eth0"},{"containerID":"live","ifname":"net1"}]`
 	err := b.call(spec.GC, "net", "", "", valid)
 	left := []string{"junk", "live", key("net", "a", "eth0"), key("other", "c", "eth0")}

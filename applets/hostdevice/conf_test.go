@@ -13,14 +13,14 @@ import (
 	"cnibox/spec/spectest"
 )
 
-// fakeSysfs makes the plugin read a directory in place of /sys until the test ends.
+// fakeSysfs makes the plugin read a directory instead of /sys until the test ends.
 func fakeSysfs(t *testing.T, dir string) {
 	was := HostSysfs
 	HostSysfs = Sysfs(dir)
 	t.Cleanup(func() { HostSysfs = was })
 }
 
-// makeSysfs makes directories, and symbolic links by path and target.
+// makeSysfs creates directories, and symbolic links from path to target.
 func makeSysfs(t *testing.T, dirs []string, links map[string]string) Sysfs {
 	t.Helper()
 	root := t.TempDir()
@@ -37,7 +37,7 @@ func makeSysfs(t *testing.T, dirs []string, links map[string]string) Sysfs {
 	return Sysfs(root)
 }
 
-// testSysfs has a card, a virtio card, one bound to VFIO, and an auxiliary device.
+// testSysfs has a network card, a virtio card, a card bound to VFIO, and an auxiliary device.
 func testSysfs(t *testing.T) Sysfs {
 	return makeSysfs(t, []string{
 		"bus/pci/devices/0000:3b:00.2/net/enp59s0f2", "bus/pci/devices/0000:00:03.0/virtio0/net/ens3",
@@ -55,11 +55,11 @@ func testSysfs(t *testing.T) Sysfs {
 	})
 }
 
-// The selectors that go by sysfs; a device in another namespace has no link there.
+// Selectors that are looked up in sysfs. A device in another namespace has no link there.
 func TestHostDeviceSysfs(t *testing.T) {
 	for name, tt := range map[string]struct {
 		conf plugin
-		want string // the link, or "dpdk"; empty: an error
+		want string // the link, or "dpdk"; "": an error
 	}{
 		"PCI":                         {plugin{PCIBusID: "0000:3b:00.2"}, "enp59s0f2"},
 		"capital letters":             {plugin{PCIBusID: "0000:3B:00.2"}, "enp59s0f2"},
@@ -100,8 +100,8 @@ func withID(c plugin, id string) plugin {
 	return c
 }
 
-// Hardware that the reference has moved, which sysfs does not show any more, is known by
-// its device; a virtual link is never it.
+// The host's sysfs has no link for hardware that the reference moved. It is identified by its parent
+// device; a virtual link never matches.
 func TestHostDeviceMatches(t *testing.T) {
 	card := plugin{PCIBusID: "0000:00:03.0"}
 	for name, tt := range map[string]struct {
@@ -132,7 +132,7 @@ func TestHostDeviceMatches(t *testing.T) {
 	}
 }
 
-// Hardware that returns with another address is recognized by its permanent one.
+// Returned hardware is recognized by its permanent MAC address, even if its address was changed.
 func TestHostDeviceReturned(t *testing.T) {
 	made, other := net.HardwareAddr{2, 0, 0, 0, 0, 1}, net.HardwareAddr{2, 0, 0, 0, 0, 2}
 	rec := deviceRecord{&record.Record[device]{Data: device{Name: "nic0", MAC: made.String(), PermMAC: made.String()}}}
@@ -147,7 +147,7 @@ func TestHostDeviceReturned(t *testing.T) {
 		"no permanent one":  {rtnl.Link{Name: "eth0", Alias: "nic0", MAC: other}, false},
 		"of another kind":   {rtnl.Link{Name: "eth0", Alias: "nic0", MAC: made, Kind: "vlan"}, false},
 		"renamed by udev":   {rtnl.Link{Name: "enp3s0", Alias: "nic0", MAC: made}, true},
-		"as it was":         {rtnl.Link{Name: "nic0", MAC: made}, false},
+		"under its name":    {rtnl.Link{Name: "nic0", MAC: made}, false},
 	} {
 		if got := rec.returnedByKernel(&tt.link); got != tt.want {
 			t.Errorf("%s: got %t", name, got)
@@ -155,7 +155,7 @@ func TestHostDeviceReturned(t *testing.T) {
 	}
 }
 
-// Cards and virtio devices have a PCI address, other links do not.
+// Network cards and virtio devices have a PCI address; other links do not.
 func TestHostDevicePCIOf(t *testing.T) {
 	s := testSysfs(t)
 	for link, want := range map[string]string{"ens3": "0000:00:03.0", "enp59s0f2": "0000:3b:00.2", "br0": "", "enp8s0f0s88": "", "nowhere": ""} {
@@ -165,8 +165,8 @@ func TestHostDevicePCIOf(t *testing.T) {
 	}
 }
 
-// No name from outside becomes a path of its own, and the internal flag of the reference
-// is not a key here.
+// A key cannot refer to a path outside of sysfs, and the internal flag of the reference is not a
+// key here.
 func TestHostDeviceRefuses(t *testing.T) {
 	for name, tt := range map[string]struct{ conf, want string }{
 		"nothing":               {`{"ipam":{}}`, `specify either "device"`},

@@ -18,16 +18,16 @@ import (
 	"cnibox/spec"
 )
 
-// A card is a network card of the machine that tests may have, on the PCI bus and with a
-// virtio device in it. Only the first namespace of all sees it in sysfs.
+// A card is a virtio network card on the machine's PCI bus, for tests. Only the initial network
+// namespace has it in sysfs.
 type card struct {
 	*applettest.Host
 	link   string
-	pci    string // its address
-	device string // its directory in sysfs
+	pci    string // PCI address
+	device string // directory in sysfs
 }
 
-// newCard takes the card that CNIBOX_NIC names, as make test-vm does in its guests.
+// newCard uses the card in CNIBOX_NIC, which make test-vm sets in its guests.
 func newCard(t *testing.T) *card {
 	t.Helper()
 	link := os.Getenv("CNIBOX_NIC")
@@ -45,21 +45,21 @@ func newCard(t *testing.T) *card {
 	t.Cleanup(func() { host.Close() })
 	dev := path.Dir(virtio)
 	c := &card{&applettest.Host{T: t, NS: host, Dir: t.TempDir()}, link, path.Base(dev), dev}
-	c.adorn()
+	c.configure()
 	return c
 }
 
-// adorn sets the card up, with an MTU and an alias that DEL must restore.
-func (c *card) adorn() {
+// configure sets the card up, with an MTU and an alias, which DEL must restore.
+func (c *card) configure() {
 	c.Helper()
-	err := kerneltest.Dial(c.T, c.NS).SetLink(c.onHost().Index, rtnl.LinkChange{MTU: new(1450), Alias: new("uplink"), Up: new(true)})
+	err := kerneltest.Dial(c.T, c.NS).SetLink(c.hostLink().Index, rtnl.LinkChange{MTU: new(1450), Alias: new("uplink"), Up: new(true)})
 	if err != nil {
 		c.Fatal(err)
 	}
 }
 
-// onHost requires the card on the host, under its name.
-func (c *card) onHost() *rtnl.Link {
+// hostLink returns the link, which must be on the host under its name.
+func (c *card) hostLink() *rtnl.Link {
 	c.Helper()
 	l, err := kerneltest.Dial(c.T, c.NS).Link(c.link)
 	if err != nil {
@@ -68,7 +68,7 @@ func (c *card) onHost() *rtnl.Link {
 	return l
 }
 
-// bind binds the device in a slot to a driver.
+// bind binds the device to a driver.
 func (c *card) bind(driver string) {
 	c.Helper()
 	err := os.WriteFile(c.device+"/driver_override", []byte(driver+"\n"), 0)
@@ -83,15 +83,14 @@ func (c *card) bind(driver string) {
 	}
 }
 
-// Each selector finds a real card, which is moved, reported with its PCI address, and
-// comes back as it was. When the namespace ends first, the kernel gives hardware back in
-// its own time: DEL waits for it; DEL of the reference leaves it down and under the name that it had
-// in the container.
+// Each selector finds a real card. ADD moves it and reports its PCI address, and DEL restores it.
+// If the namespace ends first, the kernel returns the card asynchronously, and DEL waits for it.
+// DEL of the reference leaves it down and under the name in the container.
 func TestKernelHostDeviceHardware(t *testing.T) {
 	c := newCard(t)
 	for name, keys := range map[string]string{
 		"device":     `"device":"` + c.link + `"`,
-		"hwaddr":     `"hwaddr":"` + strings.ToUpper(c.onHost().MAC.String()) + `"`,
+		"hwaddr":     `"hwaddr":"` + strings.ToUpper(c.hostLink().MAC.String()) + `"`,
 		"pciBusID":   `"pciBusID":"` + strings.ToUpper(c.pci) + `"`,
 		"kernelpath": `"kernelpath":"` + c.device + `"`,
 		"virtio":     `"kernelpath":"` + c.device + "/" + filepath.Base(c.virtio()) + `"`,
@@ -123,15 +122,15 @@ func TestKernelHostDeviceHardware(t *testing.T) {
 				c.Must(spec.Add, "host-device", conf, p, "CNI_IFNAME=net1")
 				c.End(p)
 				if wait {
-					c.returns()
+					c.waitReturned()
 				}
 				start := time.Now()
 				c.Must(spec.Del, "host-device", conf, p, "CNI_IFNAME=net1")
-				if left, _ := filepath.Glob(c.Dir + "/records/*"); len(left) != 0 && !wait { // later than DEL waits
+				if left, _ := filepath.Glob(c.Dir + "/records/*"); len(left) != 0 && !wait { // not returned before the timeout of DEL
 					if took := time.Since(start); took < hostdevice.ReturnTimeout {
 						t.Errorf("DEL waited only %s", took)
 					}
-					c.returns()
+					c.waitReturned()
 					c.Must(spec.Del, "host-device", conf, p, "CNI_IFNAME=net1")
 				}
 				if after := c.Snapshot(witness); after != before {
@@ -142,7 +141,7 @@ func TestKernelHostDeviceHardware(t *testing.T) {
 	}
 }
 
-// virtio is the directory of the virtio device in the card.
+// virtio returns the directory of the card's virtio device.
 func (c *card) virtio() string {
 	c.Helper()
 	found, err := filepath.Glob(c.device + "/virtio*")
@@ -152,8 +151,8 @@ func (c *card) virtio() string {
 	return found[0]
 }
 
-// returns waits until the kernel has moved the card to the host, under any name.
-func (c *card) returns() {
+// waitReturned waits until the kernel has moved the card to the host, under any name.
+func (c *card) waitReturned() {
 	c.Helper()
 	kerneltest.Eventually(c.T, "the card on the host", func() error {
 		if back, _ := filepath.Glob(c.virtio() + "/net/*"); len(back) == 0 {
@@ -163,8 +162,8 @@ func (c *card) returns() {
 	})
 }
 
-// A card that is bound to a driver for programs has no link: the container gets addresses
-// alone, and DEL leaves the card where it is.
+// A card that is bound to a userspace driver has no link: ADD returns addresses only, and DEL
+// leaves the card bound.
 func TestKernelHostDeviceHardwarePassedThrough(t *testing.T) {
 	c := newCard(t)
 	if _, err := os.Stat("/sys/bus/pci/drivers/uio_pci_generic"); err != nil {
@@ -175,8 +174,8 @@ func TestKernelHostDeviceHardwarePassedThrough(t *testing.T) {
 	c.bind("uio_pci_generic")
 	t.Cleanup(func() {
 		c.bind("virtio-pci")
-		c.returns()
-		c.adorn()
+		c.waitReturned()
+		c.configure()
 		if after := c.Snapshot(p); after != before {
 			t.Errorf("bound again:\n%s", kerneltest.Diff(before, after))
 		}

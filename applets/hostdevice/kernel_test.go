@@ -16,8 +16,8 @@ import (
 	"cnibox/spec"
 )
 
-// The link is restored to its former state, whatever happened to it in the container; the reference
-// leaves it down, without its alias, MTU and address.
+// DEL restores the former state of the link, whatever happened to it in the container. The
+// reference leaves it down, without its alias, MTU and address.
 func TestKernelHostDevice(t *testing.T) {
 	for name, keys := range map[string]string{
 		"by name": `"device":"nic0",`, "by address": `"hwaddr":"02:00:00:00:00:00",`,
@@ -26,7 +26,7 @@ func TestKernelHostDevice(t *testing.T) {
 			h := applettest.NewHost(t)
 			p := h.Container("a")
 			h.NIC("nic0")
-			if name == "by address" { // ParseMAC refuses all zeros
+			if name == "by address" { // ParseMAC refuses an all-zero address
 				c := kerneltest.Dial(t, h.NS)
 				addr, _ := net.ParseMAC("02:00:00:00:00:0a")
 				if err := c.SetLink(kerneltest.Link(t, c, "nic0").Index, rtnl.LinkChange{MAC: addr}); err != nil {
@@ -64,9 +64,9 @@ func TestKernelHostDevice(t *testing.T) {
 	}
 }
 
-// comesBack moves the link of a applettest.Container to the host under another name, down and with its
-// alias, as the kernel does with hardware whose namespace ends.
-func comesBack(h *applettest.Host, p applettest.Container, name string) {
+// returnToHost moves the link of a container to the host under another name, down and with its
+// alias, as the kernel does with hardware when the namespace ends.
+func returnToHost(h *applettest.Host, p applettest.Container, name string) {
 	h.Helper()
 	c := kerneltest.Dial(h.T, p.NS)
 	l := kerneltest.Link(h.T, c, "eth0")
@@ -81,9 +81,8 @@ func comesBack(h *applettest.Host, p applettest.Container, name string) {
 	}
 }
 
-// A link that the kernel gave back under another name gets its own, at DEL, at GC, and at
-// the ADD of another container. The reference's DEL fails, or returns without releasing
-// the address.
+// DEL, GC, and ADD of another container restore the name of a link that the kernel returned under
+// another one. DEL of the reference fails, or succeeds without releasing the address.
 func TestKernelHostDeviceNamespaceGone(t *testing.T) {
 	conf := applettest.DeviceConf("nic0")
 	for name, do := range map[string]func(h *applettest.Host){
@@ -105,7 +104,7 @@ func TestKernelHostDeviceNamespaceGone(t *testing.T) {
 				h.NIC("nic0")
 				before := h.Snapshot(p)
 				h.Must(spec.Add, "host-device", conf, p)
-				comesBack(h, p, as)
+				returnToHost(h, p, as)
 				do(h)
 				if after := h.Snapshot(p); after != before {
 					t.Errorf("left:\n%s", kerneltest.Diff(before, after))
@@ -120,19 +119,19 @@ func TestKernelHostDeviceNamespaceGone(t *testing.T) {
 			h.NIC("nic0")
 			before := h.Snapshot(p)
 			h.Must(spec.Add, "host-device", conf, p, "CNI_NETNS="+p.Path)
-			comesBack(h, p, as)
+			returnToHost(h, p, as)
 			file := h.Dir + "/records/" + spec.Attachment{Network: "demo", ContainerID: "a", IfName: "eth0"}.Key() + ".json"
 			b, err := os.ReadFile(file)
 			if err != nil {
 				t.Fatal(err)
 			}
-			gone := strings.Replace(string(b), p.Path, "/nowhere/netns", 1) // the test's own namespace does not end
+			gone := strings.Replace(string(b), p.Path, "/nowhere/netns", 1) // since the test keeps the namespace
 			if err := os.WriteFile(file, []byte(gone), 0o600); err != nil {
 				t.Fatal(err)
 			}
 			q := h.Container("b")
 			h.Must(spec.Add, "host-device", conf, q)
-			h.Must(spec.Del, "host-device", conf, p) // late: it must not take the link from the other
+			h.Must(spec.Del, "host-device", conf, p) // a late DEL must not take the link from b
 			kerneltest.Link(t, kerneltest.Dial(t, q.NS), "eth0")
 			h.Must(spec.Del, "host-device", conf, q)
 			if after := h.Snapshot(p); after != before {
@@ -142,10 +141,10 @@ func TestKernelHostDeviceNamespaceGone(t *testing.T) {
 	}
 }
 
-// If another link has the name meanwhile, it keeps it: the device returns under another name, with
-// the attributes and alias by which GC finds it when the name is free. The reference's DEL always
-// fails then.
-func TestKernelHostDeviceNameTaken(t *testing.T) {
+// If another link has taken the name, that one keeps it. The device returns under another name,
+// with the attributes and the alias by which GC finds it when the name is free. DEL of the
+// reference fails.
+func TestKernelHostDeviceNameInUse(t *testing.T) {
 	h := applettest.NewHost(t)
 	p := h.Container("a")
 	h.NIC("nic0")
@@ -164,7 +163,7 @@ func TestKernelHostDeviceNameTaken(t *testing.T) {
 	if leases, _ := filepath.Glob(h.Dir + "/demo/10.*"); len(leases) != 0 {
 		t.Errorf("the lease is kept: %v", leases)
 	}
-	h.Must(spec.Del, "host-device", conf, p) // still taken
+	h.Must(spec.Del, "host-device", conf, p) // the name is still in use
 	if err := c.DelLink("nic0"); err != nil {
 		t.Fatal(err)
 	}
@@ -174,9 +173,9 @@ func TestKernelHostDeviceNameTaken(t *testing.T) {
 	}
 }
 
-// If another device has the name, since the kernel moved that device to the host under it, the name
-// is free once that device has its own: the next DEL then restores it.
-func TestKernelHostDeviceNameTakenByAnother(t *testing.T) {
+// If the kernel has returned another device under the name, DEL of that device frees the name, and
+// the next DEL restores it.
+func TestKernelHostDeviceNameOfReturnedDevice(t *testing.T) {
 	h := applettest.NewHost(t)
 	a, b := h.Container("a"), h.Container("b")
 	h.NIC("eth0")
@@ -184,7 +183,7 @@ func TestKernelHostDeviceNameTakenByAnother(t *testing.T) {
 	before := h.Snapshot(a)
 	h.Must(spec.Add, "host-device", applettest.DeviceConf("eth0"), a, "CNI_IFNAME=net1")
 	h.Must(spec.Add, "host-device", applettest.DeviceConf("nic1"), b)
-	comesBack(h, b, "eth0")
+	returnToHost(h, b, "eth0")
 	h.Must(spec.Del, "host-device", applettest.DeviceConf("eth0"), a, "CNI_IFNAME=net1")
 	c := kerneltest.Dial(t, h.NS)
 	if l := kerneltest.Link(t, c, "eth0"); l.Alias != "nic1" {
@@ -212,7 +211,7 @@ func TestKernelHostDeviceOfReference(t *testing.T) {
 		p := h.Container("a")
 		moved(h, p)
 		if netns != "" {
-			comesBack(h, p, "eth0")
+			returnToHost(h, p, "eth0")
 		}
 		h.Must(spec.Del, "host-device", conf, p, strings.Fields(netns)...)
 		if l := kerneltest.Link(t, kerneltest.Dial(t, h.NS), "nic0"); l.Alias != "" {

@@ -15,18 +15,19 @@ import (
 	"cnibox/spec"
 )
 
-// second adds a link of the name that another had which is in a container now.
-func second(h *applettest.Host, name string, addr net.HardwareAddr) {
+// addNamesake adds a link under a name whose former link is in a container.
+func addNamesake(h *applettest.Host, name string, addr net.HardwareAddr) {
 	h.Helper()
 	c := kerneltest.Dial(h.T, h.NS)
 	if err := c.AddLink(rtnl.LinkSpec{Name: name, MAC: addr, Peer: &rtnl.LinkSpec{Name: "wire2-" + name}}); err != nil {
 		h.Fatal(err)
 	}
-	set(h.T, h.NS, name, rtnl.LinkChange{Alias: new("second")})
+	setLink(h.T, h.NS, name, rtnl.LinkChange{Alias: new("second")})
 }
 
-// crowded returns a container in which the indexes of the host's links are in use.
-func crowded(h *applettest.Host, id string) applettest.Container {
+// containerWithLinks returns a container in which the indexes of the host's links are in use, so
+// that the kernel changes the index of a moved link.
+func containerWithLinks(h *applettest.Host, id string) applettest.Container {
 	h.Helper()
 	p := h.Container(id)
 	c := kerneltest.Dial(h.T, p.NS)
@@ -38,8 +39,8 @@ func crowded(h *applettest.Host, id string) applettest.Container {
 	return p
 }
 
-// set changes a link of a namespace.
-func set(t *testing.T, ns *netns.NS, name string, ch rtnl.LinkChange) {
+// setLink changes a link of a namespace.
+func setLink(t *testing.T, ns *netns.NS, name string, ch rtnl.LinkChange) {
 	t.Helper()
 	c := kerneltest.Dial(t, ns)
 	if err := c.SetLink(kerneltest.Link(t, c, name).Index, ch); err != nil {
@@ -47,8 +48,8 @@ func set(t *testing.T, ns *netns.NS, name string, ch rtnl.LinkChange) {
 	}
 }
 
-// A link that gets the name of one that is in a container is another: each comes back as
-// it was, by the DEL of its own attachment, whatever became of it in the container.
+// A new link may take the name of one that is in a container, and be moved as well. DEL of each
+// attachment restores its own link, whatever happened to it in the container.
 func TestKernelHostDeviceNameReused(t *testing.T) {
 	other, _ := net.ParseMAC("02:00:00:00:00:11")
 	changed, _ := net.ParseMAC("02:00:00:00:00:99")
@@ -58,7 +59,7 @@ func TestKernelHostDeviceNameReused(t *testing.T) {
 			for _, late := range []bool{false, true} {
 				t.Run(fmt.Sprintf("pods %s, last first %t, one address %t", pods, late, oneAddress), func(t *testing.T) {
 					h := applettest.NewHost(t)
-					p := crowded(h, pods[:1])
+					p := containerWithLinks(h, pods[:1])
 					q := p
 					first, addr := h.NIC("nic0").MAC, other
 					if oneAddress {
@@ -66,26 +67,26 @@ func TestKernelHostDeviceNameReused(t *testing.T) {
 					}
 					h.Must(spec.Add, "host-device", conf, p)
 					if pods == "ab" {
-						q = crowded(h, "b")
+						q = containerWithLinks(h, "b")
 					}
-					second(h, "nic0", addr)
+					addNamesake(h, "nic0", addr)
 					h.Must(spec.Add, "host-device", conf, q, "CNI_IFNAME=eth1")
-					set(t, q.NS, "eth1", rtnl.LinkChange{Up: new(false)})
+					setLink(t, q.NS, "eth1", rtnl.LinkChange{Up: new(false)})
 					if !oneAddress {
-						set(t, p.NS, "eth0", rtnl.LinkChange{MAC: changed})
-						set(t, q.NS, "eth1", rtnl.LinkChange{MAC: changed})
+						setLink(t, p.NS, "eth0", rtnl.LinkChange{MAC: changed})
+						setLink(t, q.NS, "eth1", rtnl.LinkChange{MAC: changed})
 					}
-					set(t, q.NS, "eth1", rtnl.LinkChange{Name: new("x")})
+					setLink(t, q.NS, "eth1", rtnl.LinkChange{Name: new("x")})
 					dels := []func(){
-						func() { back(h, p, "eth0", "wire-", "uplink of nic0", first) },
-						func() { back(h, q, "eth1", "wire2-", "second", addr) },
+						func() { delRestores(h, p, "eth0", "wire-", "uplink of nic0", first) },
+						func() { delRestores(h, q, "eth1", "wire2-", "second", addr) },
 					}
 					if late {
 						dels[0], dels[1] = dels[1], dels[0]
 					}
 					dels[0]()
-					set(t, h.NS, "nic0", rtnl.LinkChange{Up: new(false)})
-					set(t, h.NS, "nic0", rtnl.LinkChange{Name: new("kept")})
+					setLink(t, h.NS, "nic0", rtnl.LinkChange{Up: new(false)})
+					setLink(t, h.NS, "nic0", rtnl.LinkChange{Name: new("kept")})
 					dels[1]()
 					if got := kerneltest.Snapshot(t, p.NS) + kerneltest.Snapshot(t, q.NS); strings.Contains(got, "nic0") {
 						t.Errorf("left: %s", got)
@@ -99,8 +100,9 @@ func TestKernelHostDeviceNameReused(t *testing.T) {
 	}
 }
 
-// back calls DEL, after which nic0 on the host has to be the peer of a link, as it was before ADD.
-func back(h *applettest.Host, p applettest.Container, ifName, wire, alias string, addr net.HardwareAddr) {
+// delRestores calls DEL, and requires that nic0 on the host is the peer of a link again, as before
+// ADD.
+func delRestores(h *applettest.Host, p applettest.Container, ifName, wire, alias string, addr net.HardwareAddr) {
 	h.Helper()
 	h.Must(spec.Del, "host-device", applettest.DeviceConf("nic0"), p, "CNI_IFNAME="+ifName)
 	c := kerneltest.Dial(h.T, h.NS)
@@ -109,8 +111,8 @@ func back(h *applettest.Host, p applettest.Container, ifName, wire, alias string
 	}
 }
 
-// A device whose name another link has is on the host under another name: ADD does not confuse the
-// two, and leaves the other link as it is.
+// If its name is in use, the device is on the host under another name. ADD does not confuse the
+// two, and keeps the other link unchanged.
 func TestKernelHostDeviceAddWhileNameTaken(t *testing.T) {
 	h := applettest.NewHost(t)
 	p, q := h.Container("a"), h.Container("b")
@@ -119,7 +121,7 @@ func TestKernelHostDeviceAddWhileNameTaken(t *testing.T) {
 	conf := applettest.DeviceConf("nic0")
 	h.Must(spec.Add, "host-device", conf, p)
 	changed, _ := net.ParseMAC("02:00:00:00:00:99")
-	set(t, p.NS, "eth0", rtnl.LinkChange{MAC: changed})
+	setLink(t, p.NS, "eth0", rtnl.LinkChange{MAC: changed})
 	c := kerneltest.Dial(t, h.NS)
 	kerneltest.Need(t, "CONFIG_BRIDGE", func() error { return c.AddLink(rtnl.LinkSpec{Name: "nic0", Kind: rtnl.Bridge{}}) })
 	h.Must(spec.Del, "host-device", conf, p)
@@ -139,7 +141,7 @@ func TestKernelHostDeviceAddWhileNameTaken(t *testing.T) {
 	if err := c.DelLink("nic0"); err != nil {
 		t.Fatal(err)
 	}
-	h.Must(spec.Add, "host-device", conf, q) // finds it under the name that it has
+	h.Must(spec.Add, "host-device", conf, q) // finds the device under its other name
 	if l := kerneltest.Link(t, kerneltest.Dial(t, q.NS), "eth0"); l.Alias != "nic0" {
 		t.Errorf("in the container: %+v", l)
 	}
@@ -150,7 +152,7 @@ func TestKernelHostDeviceAddWhileNameTaken(t *testing.T) {
 	}
 }
 
-// Of two concurrent ADDs of one device one succeeds, and has the record.
+// One of two concurrent ADDs of a device succeeds and has the record.
 func TestKernelHostDeviceConcurrentAdds(t *testing.T) {
 	h := applettest.NewHost(t)
 	pods := []applettest.Container{h.Container("a"), h.Container("b")}
@@ -176,8 +178,8 @@ func TestKernelHostDeviceConcurrentAdds(t *testing.T) {
 	}
 }
 
-// DEL without a record takes what the reference has moved, by all that can be compared, and
-// never a link of another plugin, though that has an alias.
+// DEL without a record returns a link that the reference moved if all keys match, but never a link
+// of another plugin, even with an alias.
 func TestKernelHostDeviceDelWithoutRecord(t *testing.T) {
 	const addr = "02:00:00:00:00:0a"
 	for name, tt := range map[string]struct {
@@ -202,7 +204,7 @@ func TestKernelHostDeviceDelWithoutRecord(t *testing.T) {
 			if err := c.AddLink(rtnl.LinkSpec{Name: tt.host, MAC: hw, Peer: &rtnl.LinkSpec{Name: "wire"}}); err != nil {
 				t.Fatal(err)
 			}
-			set(t, h.NS, tt.host, rtnl.LinkChange{NS: p.NS, Name: new("eth0"), Alias: &tt.alias})
+			setLink(t, h.NS, tt.host, rtnl.LinkChange{NS: p.NS, Name: new("eth0"), Alias: &tt.alias})
 			before := h.Snapshot(p)
 			h.Must(spec.Del, "host-device", applettest.Conf("host-device", tt.keys+","+applettest.DeviceKeys), p)
 			if tt.taken {
@@ -216,25 +218,25 @@ func TestKernelHostDeviceDelWithoutRecord(t *testing.T) {
 	}
 }
 
-// Nor does it take what another attachment has on record, in the container or given back by
-// the kernel.
+// DEL leaves a link that another attachment has on record, in the container or returned by the
+// kernel.
 func TestKernelHostDeviceDelOfOtherNetwork(t *testing.T) {
 	h := applettest.NewHost(t)
-	p := crowded(h, "a")
+	p := containerWithLinks(h, "a")
 	made := h.NIC("nic0").MAC
 	conf := applettest.DeviceConf("nic0")
 	other := strings.Replace(conf, `"demo"`, `"other"`, 1)
 	h.Must(spec.Add, "host-device", conf, p)
 	changed, _ := net.ParseMAC("02:00:00:00:00:99")
 	for _, addr := range []net.HardwareAddr{changed, made} {
-		set(t, p.NS, "eth0", rtnl.LinkChange{MAC: addr})
+		setLink(t, p.NS, "eth0", rtnl.LinkChange{MAC: addr})
 		before := h.Snapshot(p)
 		h.Must(spec.Del, "host-device", other, p)
 		if after := h.Snapshot(p); after != before {
 			t.Errorf("in the container:\n%s", kerneltest.Diff(before, after))
 		}
 	}
-	comesBack(h, p, "eth0")
+	returnToHost(h, p, "eth0")
 	before := h.Snapshot(p)
 	h.Must(spec.Del, "host-device", other, p, "CNI_NETNS=")
 	if after := h.Snapshot(p); after != before {
@@ -242,8 +244,7 @@ func TestKernelHostDeviceDelOfOtherNetwork(t *testing.T) {
 	}
 }
 
-// An alternative name, up to the longest that the kernel takes, selects a link; what
-// comes back has the name that it had.
+// An alternative name of up to the maximal length selects a link. DEL restores the primary name.
 func TestKernelHostDeviceAlternativeName(t *testing.T) {
 	for name, alt := range map[string]string{"short": "uplink", "16 bytes": "sixteen-bytes-xx", "longest": strings.Repeat("x", 127)} {
 		t.Run(name, func(t *testing.T) {
@@ -261,7 +262,7 @@ func TestKernelHostDeviceAlternativeName(t *testing.T) {
 			if after := h.Snapshot(p); after != before {
 				t.Errorf("after DEL:\n%s", kerneltest.Diff(before, after))
 			}
-			set(t, h.NS, "nic0", rtnl.LinkChange{NS: p.NS, Name: new("eth0"), Alias: new("nic0")})
+			setLink(t, h.NS, "nic0", rtnl.LinkChange{NS: p.NS, Name: new("eth0"), Alias: new("nic0")})
 			if _, err := kerneltest.Dial(t, p.NS).Link(alt); err != nil {
 				t.Skipf("SKIPPED: this kernel leaves alternative names behind: %v", err)
 			}

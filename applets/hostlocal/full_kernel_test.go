@@ -18,14 +18,14 @@ import (
 	"cnibox/internal/state"
 )
 
-// A goneHost has leases, and the cache of a runtime.
-type goneHost struct {
+// A cachedHost is a leaseHost with the cache of a runtime.
+type cachedHost struct {
 	leaseHost
 	cache chain.Cache
 }
 
-// entry writes the cache's entry of a container as a runtime does after its ADD.
-func (h goneHost) entry(t *testing.T, id, path string, ns netns.ID, bootID string) {
+// entry writes the cache entry of a container as a runtime does after ADD.
+func (h cachedHost) entry(t *testing.T, id, path string, ns netns.ID, bootID string) {
 	t.Helper()
 	e := &chain.Entry{ContainerID: id, IfName: "eth0", NetworkName: "demo", NetNS: path, BootID: bootID}
 	if ns != (netns.ID{}) {
@@ -40,9 +40,9 @@ func (h goneHost) entry(t *testing.T, id, path string, ns netns.ID, bootID strin
 	}
 }
 
-// mounted creates a network namespace with an address, and a path for it. Only the path refers to
-// it; end deletes that.
-func (h goneHost) mounted(t *testing.T, name, addr string) (path string, id netns.ID, end func()) {
+// mountNS creates a network namespace with an address, to which only the path refers. end deletes
+// it.
+func (h cachedHost) mountNS(t *testing.T, name, addr string) (path string, id netns.ID, end func()) {
 	t.Helper()
 	ns := kerneltest.NS(t)
 	kerneltest.Address(t, ns, "lo", addr)
@@ -67,14 +67,14 @@ func (h goneHost) mounted(t *testing.T, name, addr string) (path string, id netn
 	return path, id, end
 }
 
-// A full pool frees the leases whose namespaces are gone, and no others.
-func TestKernelFullPoolFreesGone(t *testing.T) {
-	kerneltest.NS(t) // or skip
+// If the pool is full, ADD releases the leases whose namespaces are gone, and no others.
+func TestKernelFullPoolReleasesGone(t *testing.T) {
+	kerneltest.NS(t) // skips without privilege
 	if kerneltest.OneUser() {
 		t.Skip("SKIPPED: namespaces of other users, which may have the addresses, cannot be looked into from a user namespace")
 	}
 	dir := t.TempDir()
-	h := goneHost{leaseHost{filepath.Join(dir, "networks")}, chain.Cache{Dir: dir}}
+	h := cachedHost{leaseHost{filepath.Join(dir, "networks")}, chain.Cache{Dir: dir}}
 	os.Mkdir(h.dir, 0o700)
 	conf := h.conf(`,"subnet":"10.211.77.0/28"`, "") // 13 addresses from 10.211.77.2
 	lease := func(id, addr string) { h.want(t, "ADD", id, conf, "", 0, `"`+addr+`/28"`) }
@@ -82,22 +82,22 @@ func TestKernelFullPoolFreesGone(t *testing.T) {
 		t.Helper()
 		h.want(t, "STATUS", "", conf, "", code, "")
 	}
-	other, _, _ := h.mounted(t, "other", "10.211.78.1/24")
+	other, _, _ := h.mountNS(t, "other", "10.211.78.1/24")
 
 	lease("live", "10.211.77.2")
-	path, id, _ := h.mounted(t, "live", "10.211.77.2/28")
+	path, id, _ := h.mountNS(t, "live", "10.211.77.2/28")
 	h.entry(t, "live", path, id, state.BootID())
 
 	lease("gone", "10.211.77.3")
-	path, id, end := h.mounted(t, "gone", "10.211.77.3/28")
+	path, id, end := h.mountNS(t, "gone", "10.211.77.3/28")
 	h.entry(t, "gone", path, id, state.BootID())
 	end()
 
-	lease("unknown", "10.211.77.4") // no entry: another runtime's
+	lease("unknown", "10.211.77.4") // without an entry: of another runtime
 
-	// Its path is gone, and a process is in it.
+	// The path is gone, but a process is in the namespace.
 	lease("process", "10.211.77.5")
-	path, id, end = h.mounted(t, "process", "10.211.77.5/28")
+	path, id, end = h.mountNS(t, "process", "10.211.77.5/28")
 	h.entry(t, "process", path, id, state.BootID())
 	ns, err := netns.Open(path)
 	if err != nil {
@@ -112,9 +112,9 @@ func TestKernelFullPoolFreesGone(t *testing.T) {
 	ns.Close()
 	end()
 
-	// Its path is gone, and it is mounted elsewhere.
+	// The path is gone, but the namespace has another mount.
 	lease("mounted", "10.211.77.6")
-	path, id, end = h.mounted(t, "mounted", "10.211.77.6/28")
+	path, id, end = h.mountNS(t, "mounted", "10.211.77.6/28")
 	second := filepath.Join(h.dir, "a second path")
 	os.WriteFile(second, nil, 0o600)
 	if err := unix.Mount(path, second, "", unix.MS_BIND, ""); err != nil {
@@ -124,17 +124,17 @@ func TestKernelFullPoolFreesGone(t *testing.T) {
 	h.entry(t, "mounted", path, id, state.BootID())
 	end()
 
-	// The path leads to another namespace now.
+	// The path leads to another namespace.
 	lease("reused", "10.211.77.7")
 	h.entry(t, "reused", other, netns.ID{Dev: 1, Ino: 1}, state.BootID())
 
-	// The runtime does not record the identity: only the path is compared.
+	// Runtimes that do not record the identity: only the path is compared.
 	lease("path", "10.211.77.8")
 	h.entry(t, "path", other, netns.ID{}, "")
 	lease("nopath", "10.211.77.9")
 	h.entry(t, "nopath", filepath.Join(h.dir, "nothing"), netns.ID{}, "")
 
-	// The lease is newer than the entry, so it belongs to another runtime.
+	// The lease is newer than the entry, so it is of another runtime.
 	lease("older", "10.211.77.10")
 	h.entry(t, "older", filepath.Join(h.dir, "nothing"), netns.ID{}, state.BootID())
 	hourAgo := time.Now().Add(-time.Hour)
@@ -144,7 +144,7 @@ func TestKernelFullPoolFreesGone(t *testing.T) {
 	lease("boot", "10.211.77.11")
 	h.entry(t, "boot", filepath.Join(h.dir, "nothing"), netns.ID{}, "another")
 
-	// An interrupted ADD counts by its namespace too, and a broken entry does not count.
+	// The namespace of an interrupted ADD counts as well. A broken entry is ignored.
 	lease("adding", "10.211.77.12")
 	if err := h.cache.Begin(&chain.Entry{ContainerID: "adding", IfName: "eth0", NetworkName: "demo", NetNS: other}); err != nil {
 		t.Fatal(err)
@@ -154,7 +154,7 @@ func TestKernelFullPoolFreesGone(t *testing.T) {
 		t.Fatal(err)
 	}
 	lease("last", "10.211.77.14")
-	status(0) // as three addresses would be freed
+	status(0) // since three addresses can be released
 
 	kept := strings.Replace(conf, `"subnet"`, `"keepAcrossBoots":true,"subnet"`, 1)
 	h.want(t, "ADD", "new", kept, "", 101, "every address")
@@ -172,7 +172,7 @@ func TestKernelFullPoolFreesGone(t *testing.T) {
 		t.Errorf("%d leases are freed:\n%s", n, out)
 	}
 	h.want(t, "ADD", "new1", conf, "", 0, "10.211.77.7/28")
-	h.want(t, "DEL", "gone", conf, "", 0, "") // late: the address is new's
+	h.want(t, "DEL", "gone", conf, "", 0, "") // a late DEL: new has the address
 	h.want(t, "ADD", "new2", conf, "", 0, "10.211.77.9/28")
 	h.want(t, "ADD", "new3", conf, "", 101, "every address")
 	status(50)

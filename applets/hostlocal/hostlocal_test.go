@@ -17,16 +17,15 @@ import (
 	"cnibox/spec"
 )
 
-// A leaseHost is a data directory with configurations that lead to it.
+// A leaseHost is a data directory for configurations.
 type leaseHost struct{ dir string }
 
-// conf returns a configuration of version 1.1.0 with these members of ipam, and
-// more members of the top level.
+// conf returns a configuration of version 1.1.0 with members of ipam and of the top level.
 func (h leaseHost) conf(ipam, more string) string {
 	return fmt.Sprintf(`{"cniVersion":"1.1.0","name":"demo","type":"bridge"%s,"ipam":{"type":"host-local","dataDir":%q%s}}`, more, h.dir, ipam)
 }
 
-// run is one verb; code is 0 or that of the error object.
+// run calls a verb; code is 0 or that of the error object.
 func (h leaseHost) run(t *testing.T, verb spec.Verb, id, conf, args string) (code int, out string) {
 	t.Helper()
 	return applettest.AnswerIPAM(t, verb, "host-local", id, conf, args)
@@ -84,7 +83,7 @@ func TestHostLocalRequested(t *testing.T) {
 	h.want(t, "ADD", "b", h.conf(subnet4, `,"runtimeConfig":{"ips":["10.1.0.8","10.1.0.9"]}`), "", 7, `failed to allocate all requested IPs: 10.1.0.9; `)
 }
 
-// TestHostLocalConfig has what ADD refuses before any change, with the code.
+// ADD refuses invalid configurations before any change.
 func TestHostLocalConfig(t *testing.T) {
 	h := leaseHost{filepath.Join(t.TempDir(), "data")}
 	fifo := filepath.Join(t.TempDir(), "fifo")
@@ -141,7 +140,7 @@ func TestHostLocalCheck(t *testing.T) {
 	h.run(t, "ADD", "b", h.conf(subnet4, ""), "")
 	h.want(t, "CHECK", "a", prev(""), "", 0, "")
 	h.want(t, "CHECK", "a", prev(mine), "", 0, "")
-	h.want(t, "CHECK", "a", prev(mine+`,{"address":"192.0.2.1/24"}`), "", 0, "") // another plugin's
+	h.want(t, "CHECK", "a", prev(mine+`,{"address":"192.0.2.1/24"}`), "", 0, "") // of another plugin
 	h.want(t, "CHECK", "a", prev(`{"address":"10.1.0.3/24"}`), "", 102, `container a; 10.1.0.3 is leased to container b, interface eth0`)
 	h.want(t, "CHECK", "a", prev(mine+`,{"address":"10.1.0.9/24"}`), "", 102, "container a")
 	h.want(t, "CHECK", "c", prev(""), "", 102, "container c")
@@ -150,7 +149,7 @@ func TestHostLocalCheck(t *testing.T) {
 	h.want(t, "CHECK", "a", prev(""), "", 102, "container a")
 }
 
-// TestHostLocalDel has configurations that ADD refuses.
+// DEL accepts configurations that ADD refuses.
 func TestHostLocalDel(t *testing.T) {
 	h := leaseHost{t.TempDir()}
 	for i, conf := range []string{
@@ -162,7 +161,7 @@ func TestHostLocalDel(t *testing.T) {
 		h.want(t, "DEL", "a", conf, "garbage=1", 0, "")
 		h.want(t, "GET", "a", h.conf(subnet4, ""), "", 3, "")
 	}
-	// DEL uses the readable ones of the keys for the place of the leases.
+	// DEL reads the valid keys that locate the leases.
 	t.Chdir(filepath.Dir(h.dir))
 	for _, conf := range []string{
 		h.conf(`,"keepAcrossBoots":"yes"`, ""),
@@ -221,7 +220,7 @@ func TestHostLocalStatus(t *testing.T) {
 	h := leaseHost{t.TempDir()}
 	conf := h.conf(`,"subnet":"10.1.0.0/30"`, "")
 	h.want(t, "STATUS", "", conf, "", 0, "")
-	h.want(t, "STATUS", "", h.conf("", ""), "", 0, "") // ranges come with ADD
+	h.want(t, "STATUS", "", h.conf("", ""), "", 0, "") // runtimes pass ranges with ADD
 	if left, _ := os.ReadDir(h.dir); len(left) > 0 {
 		t.Errorf("STATUS made %v", left)
 	}
@@ -237,8 +236,8 @@ func TestHostLocalStatus(t *testing.T) {
 	blocked.want(t, "ADD", "a", blocked.conf(subnet4, ""), "", 5, "not a directory")
 }
 
-// TestHostLocalSocket has a socket as the lock: an error, at once.
-func TestHostLocalSocket(t *testing.T) {
+// If the lock is a socket, verbs fail at once.
+func TestHostLocalLockIsSocket(t *testing.T) {
 	h := leaseHost{t.TempDir()}
 	if err := os.Mkdir(filepath.Join(h.dir, "demo"), 0o700); err != nil {
 		t.Fatal(err)
@@ -257,7 +256,7 @@ func TestHostLocalSocket(t *testing.T) {
 	}
 }
 
-// Leases end with the boot, which the index records, unless keepAcrossBoots is set.
+// Leases end with the boot recorded in the index, unless keepAcrossBoots is set.
 func TestHostLocalKeepAcrossBoots(t *testing.T) {
 	for keep, noted := range map[string]bool{"": true, `,"keepAcrossBoots":false`: true, `,"keepAcrossBoots":true`: false} {
 		h := leaseHost{t.TempDir()}

@@ -19,7 +19,7 @@ func ipvlanNode(t *testing.T) (*applettest.Host, applettest.Segment) {
 	return h, h.Segment()
 }
 
-// Every mode and flag is set as named, and CHECK reports different ones.
+// Each mode and flag is set, and CHECK reports another one.
 func TestKernelIpvlanModes(t *testing.T) {
 	h, s := ipvlanNode(t)
 	for i, tt := range [][2]string{{"", ""}, {"l2", "bridge"}, {"l2", "private"}, {"l3", "vepa"}, {"l3s", "private"}} {
@@ -49,13 +49,13 @@ func TestKernelIpvlanModes(t *testing.T) {
 	h.Refuse(7, `invalid MTU 1501`, spec.Add, "ipvlan", applettest.ChildConf("ipvlan", `"master":"up0","mtu":1501`), h.Container("x"))
 }
 
-// chainedConf is a configuration whose master and addresses are prevResult's.
+// chainedConf is a configuration whose prevResult has the master and the addresses.
 const chainedConf = `{"cniVersion":"1.1.0","name":"demo","type":"ipvlan","prevResult":{"cniVersion":"1.1.0",
 	"interfaces":[{"name":"up0"}],"ips":[{"address":"10.1.0.9/24","gateway":"10.1.0.1"}],"routes":[{"dst":"10.9.0.0/16"}],
 	"dns":{"nameservers":["10.1.0.53"]}}}`
 
-// Behind another plugin its addresses are used, its one interface is the master, and
-// is replaced in the result.
+// As a chained plugin, ipvlan uses the addresses of prevResult. Its interface is the master, and is
+// replaced in the result.
 func TestKernelIpvlanChained(t *testing.T) {
 	h, s := ipvlanNode(t)
 	p := h.Container("ctr")
@@ -74,11 +74,11 @@ func TestKernelIpvlanChained(t *testing.T) {
 			t.Errorf("the result lacks %s, or has up0: %s", want, out)
 		}
 	}
-	// CHECK of the reference fails with a master that is not configured
+	// CHECK of the reference fails if the master is not configured,
 	alone := `{"cniVersion":"1.1.0","name":"demo","type":"ipvlan"}`
 	h.Must(spec.Check, "ipvlan", applettest.Prev(alone, out), p)
 	h.Must(spec.Status, "ipvlan", alone, applettest.Container{})
-	// its DEL looks for a default route without prevResult
+	// and its DEL looks for a default route without prevResult.
 	h.Must(spec.Del, "ipvlan", alone, p)
 	if after := h.Snapshot(p); after != before {
 		t.Errorf("left behind:\n%s", kerneltest.Diff(before, after))
@@ -86,7 +86,7 @@ func TestKernelIpvlanChained(t *testing.T) {
 	h.Refuse(7, "", spec.Add, "ipvlan", alone, p)
 	h.Refuse(7, "chained master", spec.Add, "ipvlan", strings.Replace(chainedConf, `{"name":"up0"}`, `{"name":"up0"},{"name":"b"}`, 1), p)
 	h.Refuse(7, "chained master", spec.Add, "ipvlan", strings.Replace(chainedConf, `{"name":"up0"}`, ``, 1), p)
-	// versions that need an address have one
+	// Versions in which ips are required
 	old := strings.NewReplacer("1.1.0", "0.2.0", `"interfaces":[{"name":"up0"}],"ips":[{"address":"10.1.0.9/24","gateway":"10.1.0.1"}],"routes":[{"dst":"10.9.0.0/16"}]`,
 		`"ip4":{"ip":"10.1.0.9/24"}`, `"name"`, `"master":"up0","name"`).Replace(chainedConf)
 	if out := h.Must(spec.Add, "ipvlan", old, p); !strings.Contains(out, `"ip": "10.1.0.9/24"`) {
@@ -94,7 +94,7 @@ func TestKernelIpvlanChained(t *testing.T) {
 	}
 }
 
-// In mode l2 a container is reached from another one and from another machine on the segment.
+// In mode l2, another container and another machine on the segment reach the container.
 func TestKernelIpvlanTraffic(t *testing.T) {
 	h, s := ipvlanNode(t)
 	conf := applettest.ChildConf("ipvlan", `"master":"up0"`)
@@ -110,8 +110,8 @@ func TestKernelIpvlanTraffic(t *testing.T) {
 	}
 }
 
-// The master is looked for in the container if the configuration says so; an error there is the
-// kernel's own, where the reference reports that a link could not be renamed.
+// With linkInContainer the master is in the container. An error is the kernel's; the reference
+// reports that a link could not be renamed.
 func TestKernelIpvlanLinkInContainer(t *testing.T) {
 	h, _ := ipvlanNode(t)
 	p := h.Container("ctr")
@@ -134,7 +134,7 @@ func TestKernelIpvlanLinkInContainer(t *testing.T) {
 }
 
 // A machine that has the address as a neighbour with another MAC address, and does not probe,
-// reaches its new owner, though an ipvlan cannot announce itself as other links do.
+// reaches the new owner. It is announced, although an ipvlan cannot announce it as other links do.
 func TestKernelIpvlanReusedAddress(t *testing.T) {
 	h, s := ipvlanNode(t)
 	kerneltest.NeedKind(t, "CONFIG_MACVLAN", rtnl.Macvlan{})

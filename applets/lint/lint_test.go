@@ -19,19 +19,18 @@ func linter() *lint.Linter {
 	return &lint.Linter{Applets: applets.All()}
 }
 
-// run lints a document as the file net.conflist and returns what is found, without the
-// directory.
+// run lints a document as the file net.conflist and returns the findings without the directory.
 func run(t *testing.T, doc string) []string {
 	t.Helper()
 	return runFiles(t, linter(), map[string]string{"net.conflist": doc})
 }
 
-// runFiles is run for a directory of files.
+// runFiles is run for several files.
 func runFiles(t *testing.T, l *lint.Linter, files map[string]string) (lines []string) {
 	t.Helper()
 	dir := t.TempDir()
 	for name, doc := range files {
-		os.MkdirAll(filepath.Dir(filepath.Join(dir, name)), 0o700) // WriteFile reports an error
+		os.MkdirAll(filepath.Dir(filepath.Join(dir, name)), 0o700) // WriteFile fails without it
 		if err := os.WriteFile(filepath.Join(dir, name), []byte(doc), 0o600); err != nil {
 			t.Fatal(err)
 		}
@@ -46,38 +45,38 @@ func runFiles(t *testing.T, l *lint.Linter, files map[string]string) (lines []st
 	return lines
 }
 
-// list is the configuration of a network with these plugins, which begin in line 2.
+// list returns the configuration of a network, with plugins from line 2.
 func list(plugins string) string {
 	return `{"cniVersion":"1.1.0","name":"net","plugins":[` + "\n" + plugins + "\n]}"
 }
 
-// bridge is a bridge with more keys, in line 3.
+// bridge returns a network with plugin bridge, and keys in line 3.
 func bridge(keys string) string {
 	return list(`{"type":"bridge","ipam":{"type":"host-local","subnet":"10.1.0.0/24"},` + "\n" + keys + "}")
 }
 
-// ranges is a bridge with host-local and these keys of "ipam", in line 3.
+// ranges returns a network with bridge and host-local, and keys of "ipam" in line 3.
 func ranges(keys string) string {
 	return list(`{"type":"bridge","ipam":{"type":"host-local",` + "\n" + keys + "}}")
 }
 
-// behind is a bridge and another plugin, in line 3.
-func behind(plugin string) string {
+// chained returns a network with bridge, and another plugin in line 3.
+func chained(plugin string) string {
 	return list(`{"type":"bridge","ipam":{"type":"host-local","subnet":"10.1.0.0/24"}},` + "\n" + plugin)
 }
 
-// with is a plugin with an address of host-local and more keys, in line 3.
-func with(plugin, keys string) string {
+// pluginWith returns a network with a plugin and host-local, and keys in line 3.
+func pluginWith(plugin, keys string) string {
 	return list(`{"type":"` + plugin + `","ipam":{"type":"host-local","subnet":"10.1.0.0/24"},` + "\n" + keys + "}")
 }
 
-// static is a bridge with static and these keys of "ipam", in line 3.
+// static returns a network with bridge and static, and keys of "ipam" in line 3.
 func static(keys string) string {
 	return list(`{"type":"bridge","ipam":{"type":"static",` + "\n" + keys + "}}")
 }
 
-// Each of these has one mistake, and only that is reported.
-func TestWrong(t *testing.T) {
+// Each document has one mistake, which is the only finding.
+func TestOneMistake(t *testing.T) {
 	tests := []struct{ name, doc, want string }{
 		// JSON
 		{"empty", ``, `1:1: the file is empty`},
@@ -138,16 +137,16 @@ func TestWrong(t *testing.T) {
 		{"type is a number", list(`{"type":1}`), `2:9: "plugins[0].type" is a number where a string is expected`},
 		{"ipam misspelled", list(`{"type":"bridge","ipam":{"type":"host-locale","subnet":"10.1.0.0/24"}}`), `2:33: unknown plugin "host-locale": did you mean "host-local"?`},
 		{"ipam without type", list(`{"type":"bridge",` + "\n" + `"ipam":{"subnet":"10.1.0.0/24"}}`), `3:8: "ipam" has no "type": nothing reads it`},
-		{"ipam is none", list(`{"type":"bridge","ipam":{"type":"portmap"}}`), `2:33: "ipam.type" "portmap" is not an address plugin: host-local, static and dhcp are`},
+		{"type of ipam is no IPAM plugin", list(`{"type":"bridge","ipam":{"type":"portmap"}}`), `2:33: "ipam.type" "portmap" is not an address plugin: host-local, static and dhcp are`},
 		{"ipam is a string", list(`{"type":"bridge","ipam":"host-local"}`), `2:25: "plugins[0].ipam" is a string where an object is expected`},
 		{"ipam missing for ptp", list(`{"type":"ptp"}`), `2:1: ptp interface requires an IPAM configuration; no plugin name provided: set "ipam.type"`},
-		{"ipam of a chained plugin", behind(`{"type":"tuning","ipam":{"type":"dhcp"}}`), `3:18: unknown key "ipam"`},
+		{"ipam of a chained plugin", chained(`{"type":"tuning","ipam":{"type":"dhcp"}}`), `3:18: unknown key "ipam"`},
 		{"capability of no plugin", bridge(`"capabilities":{"portMappings":true}`), `3:17: bridge with host-local does not use the capability "portMappings"`},
-		{"capability misspelled", behind(`{"type":"portmap","capabilities":{"portMapping":true}}`), `3:35: portmap does not use the capability "portMapping": did you mean "portMappings"?`},
-		{"capability missing", behind(`{"type":"portmap","capabilities":{"portMappings":false}}`), `3:9: portmap publishes no port without "capabilities": {"portMappings": true}`},
+		{"capability misspelled", chained(`{"type":"portmap","capabilities":{"portMapping":true}}`), `3:35: portmap does not use the capability "portMapping": did you mean "portMappings"?`},
+		{"capability missing", chained(`{"type":"portmap","capabilities":{"portMappings":false}}`), `3:9: portmap publishes no port without "capabilities": {"portMappings": true}`},
 		{"subnet of all addresses", ranges(`"subnet":"0.0.0.0/0"`), `3:10: 0.0.0.0/0 is every address: "subnet" must be that of the containers, as 10.1.0.0/24`},
 		{"subnet of all IPv6 addresses", ranges(`"ranges":[[{"subnet":"::/0"}]]`), `3:22: ::/0 is every address: "subnet" must be that of the containers, as fd00:1::/64`},
-		{"capability is a string", behind(`{"type":"portmap","capabilities":{"portMappings":"true"}}`), `3:50: "plugins[1].capabilities.portMappings" is a string where a bool is expected`},
+		{"capability is a string", chained(`{"type":"portmap","capabilities":{"portMappings":"true"}}`), `3:50: "plugins[1].capabilities.portMappings" is a string where a bool is expected`},
 		{"capability ips with dhcp", list(`{"type":"bridge","ipam":{"type":"dhcp"},"capabilities":{"ips":true}}`), `2:57: bridge with dhcp does not use the capability "ips"`},
 		{"args.cni.ips is a string", bridge(`"args":{"cni":{"ips":"10.1.0.5"}}`), `3:22: "args.cni.ips" is a string where an array is expected`},
 		{"dns is a list", bridge(`"dns":["10.1.0.1"]`), `3:7: "plugins[0].dns" is an array where an object is expected`},
@@ -155,18 +154,18 @@ func TestWrong(t *testing.T) {
 		{"nameserver misspelled", bridge(`"dns":{"nameserver":["10.1.0.1"]}`), `3:8: unknown key "nameserver": did you mean "nameservers"?`},
 		{"prevResult with a bad address", bridge(`"prevResult":{"cniVersion":"1.1.0","ips":[{"address":"10.1.0.5"}]}`), `3:54: prevResult: ips[0].address: "10.1.0.5" is not an IP address with a prefix length, as 10.1.0.5/24 or fd00::5/64`},
 		{"mac of multicast", bridge(`"mac":"01:00:5e:00:00:01"`), `3:7: mac: "01:00:5e:00:00:01" is a multicast MAC address`},
-		{"mac of a plugin without", behind(`{"type":"portmap","mac":"02:00:00:00:00:01","capabilities":{"portMappings":true}}`), `3:19: unknown key "mac"`},
+		{"mac of a plugin without", chained(`{"type":"portmap","mac":"02:00:00:00:00:01","capabilities":{"portMappings":true}}`), `3:19: unknown key "mac"`},
 
 		// order
 		{"chained first", list(`{"type":"portmap"}`), `2:9: portmap works on what an earlier plugin made, and is the first of the list`},
 		{"chained before the interface", list(`{"type":"loopback"},` + "\n" + `{"type":"tuning"},` + "\n" + `{"type":"bridge"}`), `3:9: tuning is before the plugin that makes the interface: put it behind that`},
-		{"two interfaces", behind(`{"type":"dummy","ipam":{"type":"host-local","subnet":"10.2.0.0/24"}}`), `3:9: dummy makes the interface that bridge has made already: a list has one of them`},
-		{"ipam as a plugin", behind(`{"type":"host-local","ipam":{"type":"host-local","subnet":"10.2.0.0/24"}}`), `3:9: host-local gives addresses to another plugin: name it in the "type" of that one's "ipam"`},
+		{"two interfaces", chained(`{"type":"dummy","ipam":{"type":"host-local","subnet":"10.2.0.0/24"}}`), `3:9: dummy makes the interface that bridge has made already: a list has one of them`},
+		{"ipam as a plugin", chained(`{"type":"host-local","ipam":{"type":"host-local","subnet":"10.2.0.0/24"}}`), `3:9: host-local gives addresses to another plugin: name it in the "type" of that one's "ipam"`},
 
 		// bridge
 		{"key misspelled", bridge(`"isGatway":true`), `3:1: unknown key "isGatway": did you mean "isGateway"?`},
 		{"key of ipam", bridge(`"subnet":"10.1.0.0/24"`), `3:1: unknown key "subnet": it belongs in "ipam"`},
-		{"key of nothing", bridge(`"frobnicate":true`), `3:1: unknown key "frobnicate"`},
+		{"key of no plugin", bridge(`"frobnicate":true`), `3:1: unknown key "frobnicate"`},
 		{"bool as a string", bridge(`"ipMasq":"true"`), `3:10: "ipMasq" is a string where a bool is expected`},
 		{"number as a string", bridge(`"mtu":"1500"`), `3:7: "mtu" is a string where an integer is expected`},
 		{"fraction", bridge(`"mtu":1500.5`), `3:7: "mtu" is a number 1500.5 where an integer is expected`},
@@ -213,7 +212,7 @@ func TestWrong(t *testing.T) {
 
 		// static and dhcp
 		{"address without length", static(`"addresses":[{"address":"10.1.0.5"}]`), `3:25: the 'address' field is expected to be in CIDR notation, got: '10.1.0.5'; ipam.addresses[0].address: write an address and its prefix length, as 10.1.0.5/24 or fd00::5/64`},
-		{"address is none", static(`"addresses":[{"address":"0.0.0.0/0"}]`), `3:25: ipam.addresses[0].address: no interface can have the address "0.0.0.0/0"`},
+		{"address of no interface", static(`"addresses":[{"address":"0.0.0.0/0"}]`), `3:25: ipam.addresses[0].address: no interface can have the address "0.0.0.0/0"`},
 		{"gateway with a length", static(`"addresses":[{"address":"10.1.0.5/24","gateway":"10.1.0.1/24"}]`), `3:49: invalid gateway address: 10.1.0.1/24; ipam.addresses[0].gateway: write an address without prefix length and zone, as 10.1.0.1 or fd00::1`},
 		{"addresses of strings", static(`"addresses":["10.1.0.5/24"]`), `3:14: "ipam.addresses[0]" is a string where an object is expected`},
 		{"addresses misspelled", static(`"addrs":[{"address":"10.1.0.5/24"}]`), `3:1: unknown key "addrs"`},
@@ -222,18 +221,18 @@ func TestWrong(t *testing.T) {
 		{"nothing to lease", list(`{"type":"bridge","ipam":{"type":"dhcp",` + "\n" + `"ipv4":false}}`), `3:8: "ipam.ipv4" is false and "ipam.ipv6" is not true: there is nothing to lease`},
 
 		// the other interfaces
-		{"mode of macvlan", with("macvlan", `"mode":"bridged"`), `3:8: unknown macvlan mode: "bridged": "mode" is bridge, private, vepa or passthru`},
-		{"mode of ipvlan", with("ipvlan", `"mode":"l4"`), `3:8: unknown ipvlan mode: "l4" is not one of l2, l3, l3s`},
-		{"flag of ipvlan", with("ipvlan", `"flag":"shared"`), `3:8: unknown ipvlan flag: "shared" is not one of bridge, private, vepa`},
-		{"vlan without master", with("vlan", `"vlanId":5`), `2:1: "master" field is required. It specifies the host interface name to create the VLAN for`},
-		{"vlanId", with("vlan", `"master":"eth0","vlanId":5000`), `3:26: invalid VLAN ID 5000: "vlanId" must be from 0 to 4094`},
-		{"vlanID of another", with("vlan", `"master":"eth0","vlan":5`), `3:17: unknown key "vlan": did you mean "vlanId"?`},
-		{"master", with("macvlan", `"master":"eth 0"`), `3:10: "master" "eth 0": interface name contains / or : or whitespace characters`},
+		{"mode of macvlan", pluginWith("macvlan", `"mode":"bridged"`), `3:8: unknown macvlan mode: "bridged": "mode" is bridge, private, vepa or passthru`},
+		{"mode of ipvlan", pluginWith("ipvlan", `"mode":"l4"`), `3:8: unknown ipvlan mode: "l4" is not one of l2, l3, l3s`},
+		{"flag of ipvlan", pluginWith("ipvlan", `"flag":"shared"`), `3:8: unknown ipvlan flag: "shared" is not one of bridge, private, vepa`},
+		{"vlan without master", pluginWith("vlan", `"vlanId":5`), `2:1: "master" field is required. It specifies the host interface name to create the VLAN for`},
+		{"vlanId", pluginWith("vlan", `"master":"eth0","vlanId":5000`), `3:26: invalid VLAN ID 5000: "vlanId" must be from 0 to 4094`},
+		{"vlanID of another", pluginWith("vlan", `"master":"eth0","vlan":5`), `3:17: unknown key "vlan": did you mean "vlanId"?`},
+		{"master", pluginWith("macvlan", `"master":"eth 0"`), `3:10: "master" "eth 0": interface name contains / or : or whitespace characters`},
 		{"host-device without device", list(`{"type":"host-device"}`), `2:9: specify either "device", "hwaddr", "kernelpath" or "pciBusID"`},
 		{"PCI address", list(`{"type":"host-device","pciBusID":"3b:00.2"}`), `2:34: "pciBusID" "3b:00.2" is not a PCI address such as 0000:3b:00.2`},
 		{"hwaddr", list(`{"type":"host-device","hwaddr":"1:2"}`), `2:32: "hwaddr": "1:2" is not a MAC address of 6 octets, as 02:00:00:00:00:05`},
-		{"owner of a tap", with("tap", `"owner":"root"`), `3:9: "owner" is a string where an integer of 0 or more is expected`},
-		{"key of dummy", with("dummy", `"mtu":1400`), `3:1: unknown key "mtu"`},
+		{"owner of a tap", pluginWith("tap", `"owner":"root"`), `3:9: "owner" is a string where an integer of 0 or more is expected`},
+		{"key of dummy", pluginWith("dummy", `"mtu":1400`), `3:1: unknown key "mtu"`},
 		{"key of loopback", list(`{"type":"loopback","bridge":"br0"}`), `2:20: unknown key "bridge"`},
 		{"key of the delegate", list(`{"type":"flannel",` + "\n" + `"delegate":{"isGatway":true}}`), `3:13: unknown key "isGatway": did you mean "isGateway"?`},
 		{"value of the delegate", list(`{"type":"flannel",` + "\n" + `"delegate":{"vlan":4095}}`), `3:20: invalid VLAN ID 4095: "vlan" is within 0 to 4094`},
@@ -243,25 +242,25 @@ func TestWrong(t *testing.T) {
 		{"subnetFile", list(`{"type":"flannel","subnetFile":"subnet.env"}`), `2:32: "subnetFile" "subnet.env" is not an absolute path`},
 
 		// the chained plugins
-		{"backend of portmap", behind(`{"type":"portmap","backend":"ipvs","capabilities":{"portMappings":true}}`), `3:29: unrecognized backend "ipvs": "backend" must be nftables (or iptables, which means the same here)`},
-		{"condition", behind(`{"type":"portmap","conditionsV4":["-m","time"],"capabilities":{"portMappings":true}}`), `3:34: conditionsV4: conditions: "-m" is not understood; understood are, of iptables: [!] -s -d -i -o, -m mark [!] --mark; of nft: ip|ip6 saddr|daddr, iifname, oifname, meta mark, ct mark, each with an optional != and a value or { a, b }`},
-		{"bit of the mark", behind(`{"type":"portmap","markMasqBit":40,"capabilities":{"portMappings":true}}`), `3:33: MasqMarkBit must be between 0 and 31: markMasqBit is 40`},
-		{"port of a mapping", behind(`{"type":"portmap","runtimeConfig":{"portMappings":[{"hostPort":80,"containerPort":70000}]},"capabilities":{"portMappings":true}}`), `3:83: runtimeConfig.portMappings[0].containerPort: Invalid container port number: 70000: it must be from 1 to 65535`},
-		{"protocol of a mapping", behind(`{"type":"portmap","runtimeConfig":{"portMappings":[{"hostPort":80,"containerPort":80,"protocol":"icmp"}]},"capabilities":{"portMappings":true}}`), `3:97: runtimeConfig.portMappings[0].protocol: "icmp" must be tcp, udp or sctp`},
-		{"backend of firewall", behind(`{"type":"firewall","backend":"ufw"}`), `3:30: unrecognized backend "ufw": "backend" must be iptables, nftables or firewalld`},
-		{"policy", behind(`{"type":"firewall","ingressPolicy":"closed"}`), `3:36: unknown ingress policy: "closed": "ingressPolicy" must be open, same-bridge or isolated`},
-		{"chain of the administrator", behind(`{"type":"firewall","iptablesAdminChainName":"FORWARD"}`), `3:45: "iptablesAdminChainName" "FORWARD" is taken: it needs a chain of its own`},
-		{"burst without rate", behind(`{"type":"bandwidth","ingressBurst":1000}`), `3:36: if burst is set, rate must also be set; ingressBurst is 1000, ingressRate is missing`},
-		{"rate too small", behind(`{"type":"bandwidth","egressRate":7}`), `3:34: egressRate 7 is less than 8 bits per second`},
-		{"rate with a unit", behind(`{"type":"bandwidth","egressRate":"10M"}`), `3:34: "egressRate" is a string where an integer of 0 or more is expected`},
-		{"latency", behind(`{"type":"bandwidth","egressRate":8000,"latency":-1}`), `3:49: "latency" -1 is not within 1 to 10000 milliseconds`},
-		{"sysctl as a number", behind(`{"type":"tuning","sysctl":{"net.core.somaxconn":500}}`), `3:27: "sysctl": the value of net.core.somaxconn is not a string`},
-		{"sysctl of the host", behind(`{"type":"tuning","sysctl":{"kernel.shmmax":"1"}}`), `3:27: invalid net sysctl key: "kernel.shmmax"; a key of "sysctl" must begin with net. or net/`},
-		{"txqlen", behind(`{"type":"tuning","txQLen":-1}`), `3:27: "txQLen" -1 is not within 0 to 2147483647`},
-		{"table of sbr", behind(`{"type":"sbr","table":254}`), `3:23: "table" 254 is not within 1 to 2147483647, or is one that every namespace has (253 to 255)`},
-		{"gateways of sbr", behind(`{"type":"sbr","gateways":["10.1.0.1","10.1.0.2"]}`), `3:26: gateways list has multiple addresses of one family: [10.1.0.1 10.1.0.2]`},
-		{"vrf without name", behind(`{"type":"vrf"}`), `3:1: configuration is expected to have a valid VRF name (vrfname): interface name is empty; set "vrfname"`},
-		{"table of vrf", behind(`{"type":"vrf","vrfname":"blue","table":255}`), `3:40: "table" 255 is not within 1 to 2147483647, or is one that every namespace has (253 to 255)`},
+		{"backend of portmap", chained(`{"type":"portmap","backend":"ipvs","capabilities":{"portMappings":true}}`), `3:29: unrecognized backend "ipvs": "backend" must be nftables (or iptables, which means the same here)`},
+		{"condition", chained(`{"type":"portmap","conditionsV4":["-m","time"],"capabilities":{"portMappings":true}}`), `3:34: conditionsV4: conditions: "-m" is not understood; understood are, of iptables: [!] -s -d -i -o, -m mark [!] --mark; of nft: ip|ip6 saddr|daddr, iifname, oifname, meta mark, ct mark, each with an optional != and a value or { a, b }`},
+		{"bit of the mark", chained(`{"type":"portmap","markMasqBit":40,"capabilities":{"portMappings":true}}`), `3:33: MasqMarkBit must be between 0 and 31: markMasqBit is 40`},
+		{"port of a mapping", chained(`{"type":"portmap","runtimeConfig":{"portMappings":[{"hostPort":80,"containerPort":70000}]},"capabilities":{"portMappings":true}}`), `3:83: runtimeConfig.portMappings[0].containerPort: Invalid container port number: 70000: it must be from 1 to 65535`},
+		{"protocol of a mapping", chained(`{"type":"portmap","runtimeConfig":{"portMappings":[{"hostPort":80,"containerPort":80,"protocol":"icmp"}]},"capabilities":{"portMappings":true}}`), `3:97: runtimeConfig.portMappings[0].protocol: "icmp" must be tcp, udp or sctp`},
+		{"backend of firewall", chained(`{"type":"firewall","backend":"ufw"}`), `3:30: unrecognized backend "ufw": "backend" must be iptables, nftables or firewalld`},
+		{"policy", chained(`{"type":"firewall","ingressPolicy":"closed"}`), `3:36: unknown ingress policy: "closed": "ingressPolicy" must be open, same-bridge or isolated`},
+		{"chain of the administrator", chained(`{"type":"firewall","iptablesAdminChainName":"FORWARD"}`), `3:45: "iptablesAdminChainName" "FORWARD" is taken: it needs a chain of its own`},
+		{"burst without rate", chained(`{"type":"bandwidth","ingressBurst":1000}`), `3:36: if burst is set, rate must also be set; ingressBurst is 1000, ingressRate is missing`},
+		{"rate too small", chained(`{"type":"bandwidth","egressRate":7}`), `3:34: egressRate 7 is less than 8 bits per second`},
+		{"rate with a unit", chained(`{"type":"bandwidth","egressRate":"10M"}`), `3:34: "egressRate" is a string where an integer of 0 or more is expected`},
+		{"latency", chained(`{"type":"bandwidth","egressRate":8000,"latency":-1}`), `3:49: "latency" -1 is not within 1 to 10000 milliseconds`},
+		{"sysctl as a number", chained(`{"type":"tuning","sysctl":{"net.core.somaxconn":500}}`), `3:27: "sysctl": the value of net.core.somaxconn is not a string`},
+		{"sysctl of the host", chained(`{"type":"tuning","sysctl":{"kernel.shmmax":"1"}}`), `3:27: invalid net sysctl key: "kernel.shmmax"; a key of "sysctl" must begin with net. or net/`},
+		{"txqlen", chained(`{"type":"tuning","txQLen":-1}`), `3:27: "txQLen" -1 is not within 0 to 2147483647`},
+		{"table of sbr", chained(`{"type":"sbr","table":254}`), `3:23: "table" 254 is not within 1 to 2147483647, or is one that every namespace has (253 to 255)`},
+		{"gateways of sbr", chained(`{"type":"sbr","gateways":["10.1.0.1","10.1.0.2"]}`), `3:26: gateways list has multiple addresses of one family: [10.1.0.1 10.1.0.2]`},
+		{"vrf without name", chained(`{"type":"vrf"}`), `3:1: configuration is expected to have a valid VRF name (vrfname): interface name is empty; set "vrfname"`},
+		{"table of vrf", chained(`{"type":"vrf","vrfname":"blue","table":255}`), `3:40: "table" 255 is not within 1 to 2147483647, or is one that every namespace has (253 to 255)`},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
@@ -272,7 +271,7 @@ func TestWrong(t *testing.T) {
 	}
 }
 
-func TestExamples(t *testing.T) {
+func TestExamplesHaveNoFindings(t *testing.T) {
 	found, err := linter().Files("../../examples")
 	if err != nil {
 		t.Fatal(err)
@@ -282,8 +281,8 @@ func TestExamples(t *testing.T) {
 	}
 }
 
-// Each has every key that the reference documents for a plugin, and what that writes as examples.
-func TestReference(t *testing.T) {
+// There are no findings in all keys that the reference documents, nor in its examples.
+func TestReferenceDocumentation(t *testing.T) {
 	tests := map[string]string{
 		"bridge": list(`{"type":"bridge","bridge":"mynet0","isGateway":true,"isDefaultGateway":true,"forceAddress":false,"ipMasq":true,
 			"ipMasqBackend":"nftables","mtu":1400,"hairpinMode":true,"promiscMode":false,"vlan":100,"vlanTrunk":[{"id":101},{"minID":200,"maxID":299}],
@@ -325,17 +324,17 @@ func TestReference(t *testing.T) {
 		"dhcp": list(`{"type":"macvlan","master":"eth0","ipam":{"type":"dhcp","daemonSocketPath":"/run/cni/dhcp.sock","priority":10,
 			"request":[{"skipDefault":false},{"option":"routers"},{"option":"121"}],
 			"provide":[{"option":"12","value":"host"},{"option":"host-name","fromArg":"K8S_POD_NAME"},{"option":"vendor-class-identifier","value":"cni"}]}}`),
-		"tuning": behind(`{"type":"tuning","sysctl":{"net.core.somaxconn":"500","net.ipv4.conf.IFNAME.arp_filter":"1"},"mac":"c2:b0:57:49:47:f1","mtu":1454,
+		"tuning": chained(`{"type":"tuning","sysctl":{"net.core.somaxconn":"500","net.ipv4.conf.IFNAME.arp_filter":"1"},"mac":"c2:b0:57:49:47:f1","mtu":1454,
 			"promisc":true,"allmulti":true,"txQLen":2000,"dataDir":"/run/cni/tuning","capabilities":{"mac":true},"args":{"cni":{"mtu":1300,"sysctl":{"net.core.somaxconn":"100"}}}}`),
-		"portmap": behind(`{"type":"portmap","capabilities":{"portMappings":true},"backend":"iptables","snat":true,"masqAll":false,"markMasqBit":13,
+		"portmap": chained(`{"type":"portmap","capabilities":{"portMappings":true},"backend":"iptables","snat":true,"masqAll":false,"markMasqBit":13,
 			"conditionsV4":["!","-d","192.0.2.0/24"],"conditionsV6":["!","-d","fc00::/7"],"runtimeConfig":{"portMappings":[{"hostPort":8080,"containerPort":80,"protocol":"tcp","hostIP":"10.0.0.1"}]}}`),
-		"portmap, another chain": behind(`{"type":"portmap","capabilities":{"portMappings":true},"externalSetMarkChain":"KUBE-MARK-MASQ"}`),
-		"bandwidth":              behind(`{"type":"bandwidth","ingressRate":123,"ingressBurst":456,"egressRate":123,"egressBurst":456}`),
-		"bandwidth by the pod":   behind(`{"type":"bandwidth","capabilities":{"bandwidth":true}}`),
-		"firewall":               behind(`{"type":"firewall","backend":"firewalld","firewalldZone":"trusted","iptablesAdminChainName":"CNI-ADMIN","ingressPolicy":"same-bridge"}`),
-		"sbr":                    behind(`{"type":"sbr","gateways":["10.1.0.1","fd00::1"],"addSourceHints":true}`),
-		"sbr with a table":       behind(`{"type":"sbr","table":100}`),
-		"vrf":                    behind(`{"type":"vrf","vrfname":"blue","table":1001}`),
+		"portmap, another chain": chained(`{"type":"portmap","capabilities":{"portMappings":true},"externalSetMarkChain":"KUBE-MARK-MASQ"}`),
+		"bandwidth":              chained(`{"type":"bandwidth","ingressRate":123,"ingressBurst":456,"egressRate":123,"egressBurst":456}`),
+		"bandwidth by the pod":   chained(`{"type":"bandwidth","capabilities":{"bandwidth":true}}`),
+		"firewall":               chained(`{"type":"firewall","backend":"firewalld","firewalldZone":"trusted","iptablesAdminChainName":"CNI-ADMIN","ingressPolicy":"same-bridge"}`),
+		"sbr":                    chained(`{"type":"sbr","gateways":["10.1.0.1","fd00::1"],"addSourceHints":true}`),
+		"sbr with a table":       chained(`{"type":"sbr","table":100}`),
+		"vrf":                    chained(`{"type":"vrf","vrfname":"blue","table":1001}`),
 		"flannel": list(`{"type":"flannel","subnetFile":"/run/flannel/subnet.env","dataDir":"/var/lib/cni/flannel","capabilities":{"portMappings":false,"ips":true,"mac":true},
 			"delegate":{"type":"bridge","bridge":"mynet0","mtu":1400,"hairpinMode":true,"isDefaultGateway":true},
 			"ipam":{"type":"host-local","dataDir":"/run/ipam","routes":[{"dst":"10.96.0.0/12"}]},"runtimeConfig":{"anything":1}},{"type":"portmap","capabilities":{"portMappings":true}}`),
@@ -358,8 +357,8 @@ func TestReference(t *testing.T) {
 	}
 }
 
-// TestFiles has mistakes that one file alone does not have.
-func TestFiles(t *testing.T) {
+// Mistakes that are in several files together.
+func TestMistakesAcrossFiles(t *testing.T) {
 	network := func(name, bridge, subnet string) string {
 		return `{"cniVersion":"1.1.0",` + "\n" + `"name":"` + name + `","plugins":[{"type":"bridge","bridge":"` + bridge + `","isGateway":true,` +
 			"\n" + `"ipam":{"type":"host-local","subnet":"` + subnet + `"}}]}`
@@ -413,7 +412,7 @@ func TestFiles(t *testing.T) {
 			[]string{`a.conflist.bak:1:1: nothing reads this file: the name of a list must end in .conflist, that of the configuration of one plugin in .conf or .json`,
 				`b.yaml:1:1: nothing reads this file: the name of a list must end in .conflist, that of the configuration of one plugin in .conf or .json`}},
 		"master": {&lint.Linter{Applets: applets.All(), HasLink: func(name string) bool { return name == "eth0" }},
-			map[string]string{"a.conflist": with("macvlan", `"master":"eth0"`), "b.conflist": list(`{"type":"vlan","vlanId":5,` + "\n" + `"master":"eth1","ipam":{"type":"dhcp"}}`), "c.conflist": list(`{"type":"ipvlan","master":"eth1","linkInContainer":true,"ipam":{"type":"dhcp"}}`)},
+			map[string]string{"a.conflist": pluginWith("macvlan", `"master":"eth0"`), "b.conflist": list(`{"type":"vlan","vlanId":5,` + "\n" + `"master":"eth1","ipam":{"type":"dhcp"}}`), "c.conflist": list(`{"type":"ipvlan","master":"eth1","linkInContainer":true,"ipam":{"type":"dhcp"}}`)},
 			[]string{`b.conflist:1:30: network "net" is in a.conflist too, which is used instead`, `b.conflist:3:10: failed to lookup master "eth1": the host does not have this link; "master" must be the name of an existing link`,
 				`c.conflist:1:30: network "net" is in a.conflist too, which is used instead`}},
 		"drop-in": {linter(), map[string]string{"a.conflist": network("a", "br0", "10.1.0.0/24"), "a/x.conf": "{\n\"type\":\"tuning\",\n\"mtuu\":1400}"},
@@ -437,7 +436,7 @@ func TestFiles(t *testing.T) {
 }
 
 // A file that cannot be read is a finding, and the others are linted.
-func TestUnread(t *testing.T) {
+func TestUnreadableFile(t *testing.T) {
 	dir, other := t.TempDir(), t.TempDir()
 	wrong := list(`{"type":"loopback","mtuu":1}`)
 	for _, file := range []string{filepath.Join(dir, "z.conflist"), filepath.Join(other, "z.conflist")} {
@@ -451,7 +450,7 @@ func TestUnread(t *testing.T) {
 	if err := unix.Mkfifo(filepath.Join(dir, "b.conf"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	// One that is named twice is read once, and a name may be in each of two directories.
+	// A file that is given twice is read once, and two directories may have files of the same name.
 	found, err := linter().Files(dir, dir+"/./z.conflist", other)
 	if err != nil {
 		t.Fatal(err)

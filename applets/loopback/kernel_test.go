@@ -12,23 +12,22 @@ import (
 	"cnibox/spec"
 )
 
-// A box is a container whose lo is down.
-type box struct {
+// A fixture is a container whose lo is down.
+type fixture struct {
 	*applettest.Host
 	cont applettest.Container
 	c    *rtnl.Conn // in the container
 }
 
-func newBox(t *testing.T) *box {
+func newFixture(t *testing.T) *fixture {
 	t.Helper()
 	h := applettest.NewHost(t)
 	c := h.Container("ctr1")
 	kerneltest.LoDown(t, c.NS)
-	return &box{h, c, kerneltest.Dial(t, c.NS)}
+	return &fixture{h, c, kerneltest.Dial(t, c.NS)}
 }
 
-// verb calls the plugin.
-func (b *box) verb(verb spec.Verb) (code int, out string) {
+func (b *fixture) verb(verb spec.Verb) (code int, out string) {
 	b.Helper()
 	return b.Call(verb, "loopback", `{"cniVersion":"0.3.1","name":"cni-loopback","type":"loopback"}`, b.cont)
 }
@@ -42,9 +41,9 @@ func loIsUp(t *testing.T, c *rtnl.Conn) bool {
 	return lo.Up
 }
 
-// DEL leaves lo up as long as the namespace has another interface.
+// DEL keeps lo up while the namespace has another interface.
 func TestKernelLoopbackDelKeepsLoForOthers(t *testing.T) {
-	b := newBox(t)
+	b := newFixture(t)
 	c := b.c
 	if code, out := b.verb(spec.Add); code != 0 {
 		t.Fatal(out)
@@ -63,9 +62,9 @@ func TestKernelLoopbackDelKeepsLoForOthers(t *testing.T) {
 	}
 }
 
-// An address that is not a loopback address is found before lo is changed.
+// ADD refuses an address that is no loopback address, before it changes lo.
 func TestKernelLoopbackNonLoopbackAddress(t *testing.T) {
-	b := newBox(t)
+	b := newFixture(t)
 	c := b.c
 	lo, err := c.Link("lo")
 	if err != nil {
@@ -83,9 +82,9 @@ func TestKernelLoopbackNonLoopbackAddress(t *testing.T) {
 	}
 }
 
-// containerd adds loopback and the pod's networks at the same moment.
+// containerd adds loopback and the networks of the pod concurrently.
 func TestKernelLoopbackConcurrentAdds(t *testing.T) {
-	b := newBox(t)
+	b := newFixture(t)
 	c := b.c
 	var wg sync.WaitGroup
 	for range 8 {

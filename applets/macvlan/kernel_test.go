@@ -20,7 +20,7 @@ func macvlanNode(t *testing.T) (*applettest.Host, applettest.Segment) {
 	return h, h.Segment()
 }
 
-// Every mode is set as named, and CHECK reports a different one.
+// Each mode is set, and CHECK reports another one.
 func TestKernelMacvlanModes(t *testing.T) {
 	h, _ := macvlanNode(t)
 	for i, mode := range []string{"bridge", "private", "vepa", "passthru"} {
@@ -39,8 +39,8 @@ func TestKernelMacvlanModes(t *testing.T) {
 	h.Refuse(7, `mode: \"source\"`, spec.Add, "macvlan", applettest.ChildConf("macvlan", `"master":"up0","mode":"source"`), h.Container("x"))
 }
 
-// A passthru macvlan has the master for itself, and its address; one that is asked for
-// the master has until DEL. The reference leaves it out.
+// A passthru macvlan uses its master exclusively and has its MAC address. A configured address is
+// set on the master until DEL, and ignored by the reference.
 func TestKernelMacvlanPassthru(t *testing.T) {
 	h, s := macvlanNode(t)
 	own := s.Up0.MAC.String()
@@ -63,8 +63,8 @@ func TestKernelMacvlanPassthru(t *testing.T) {
 	}
 }
 
-// runtimeConfig, then args, then CNI_ARGS, then the key. A second link with one address on a master
-// is refused, and the error says why.
+// The MAC address is from runtimeConfig, else args, else CNI_ARGS, else the key. A second link with
+// the same address on a master is refused with the reason.
 func TestKernelMacvlanMAC(t *testing.T) {
 	h, _ := macvlanNode(t)
 	keys := `"master":"up0"`
@@ -85,8 +85,8 @@ func TestKernelMacvlanMAC(t *testing.T) {
 	h.Refuse(7, "multicast", spec.Add, "macvlan", applettest.ChildConf("macvlan", keys+`,"mac":"01:00:00:00:00:00"`), h.Container("bad"))
 }
 
-// Without a master it is the link of the default route, of a multipath one too, with
-// which the reference fails; CHECK works with it, also when the route has moved.
+// Without a master, the link of the default route is used, also of a multipath route, with which
+// the reference fails. CHECK succeeds, even after the route has changed.
 func TestKernelMacvlanAutoMaster(t *testing.T) {
 	h, s := macvlanNode(t)
 	conf := applettest.ChildConf("macvlan", "")
@@ -108,8 +108,8 @@ func TestKernelMacvlanAutoMaster(t *testing.T) {
 	h.Must(spec.Del, "macvlan", conf, p)
 }
 
-// The MTU is within the master's, and CHECK compares what was configured, or what a
-// later plugin has entered instead.
+// The MTU is limited by the master's. CHECK compares the configured one, or the one that a later
+// plugin added to the result.
 func TestKernelMacvlanMTU(t *testing.T) {
 	h, _ := macvlanNode(t)
 	p := h.Container("ctr")
@@ -129,7 +129,7 @@ func TestKernelMacvlanMTU(t *testing.T) {
 	h.Must(spec.Check, "macvlan", applettest.Prev(conf, strings.Replace(out, "1400", "1450", 1)), p)
 }
 
-// CHECK wants the master that the configuration names.
+// CHECK compares the master with the configured one.
 func TestKernelMacvlanOtherMaster(t *testing.T) {
 	h, s := macvlanNode(t)
 	if _, err := s.Host.CreateLink(rtnl.LinkSpec{Name: "other0", Peer: &rtnl.LinkSpec{Name: "other1"}}); err != nil {
@@ -142,7 +142,7 @@ func TestKernelMacvlanOtherMaster(t *testing.T) {
 	h.Refuse(102, "wrong network namespace", spec.Check, "macvlan", strings.Replace(applettest.Prev(conf, out), `"name"`, `"linkInContainer":true,"name"`, 1), p)
 }
 
-// The master is looked for in the container if the configuration says so.
+// With linkInContainer the master is in the container.
 func TestKernelMacvlanLinkInContainer(t *testing.T) {
 	h, _ := macvlanNode(t)
 	p := h.Container("ctr")
@@ -166,8 +166,8 @@ func TestKernelMacvlanLinkInContainer(t *testing.T) {
 	}
 }
 
-// A container is reached from another one and from another machine on the segment; without ipam
-// the link is up and nothing else.
+// Another container and another machine on the segment reach the container. Without ipam the link
+// is up and has no address.
 func TestKernelMacvlanTraffic(t *testing.T) {
 	h, s := macvlanNode(t)
 	conf := applettest.ChildConf("macvlan", `"master":"up0"`)
@@ -190,7 +190,8 @@ func TestKernelMacvlanTraffic(t *testing.T) {
 	h.Refuse(7, "cannot convert", spec.Add, "macvlan", strings.Replace(l2, "1.1.0", "0.2.0", 1), h.Container("old"))
 }
 
-// A route without a gateway leads to the gateway of one before it, in every plugin.
+// In every plugin, a route without a gateway may be reached through the gateway of an earlier
+// route.
 func TestKernelMacvlanGatewayRouteFirst(t *testing.T) {
 	h, _ := macvlanNode(t)
 	p := h.Container("a")
@@ -204,7 +205,7 @@ func TestKernelMacvlanGatewayRouteFirst(t *testing.T) {
 	}
 }
 
-// The master may be given by an alternative name, up to the longest that the kernel takes.
+// The master may be an alternative name of up to the maximal length.
 func TestKernelMacvlanAltName(t *testing.T) {
 	for _, name := range []string{"uplink", "sixteen-bytes-xx", strings.Repeat("x", 127)} {
 		h, _ := macvlanNode(t)
@@ -219,7 +220,7 @@ func TestKernelMacvlanAltName(t *testing.T) {
 	h.Refuse(7, "too long", spec.Add, "macvlan", applettest.ChildConf("macvlan", `"master":"`+strings.Repeat("x", 128)+`"`), h.Container("x"))
 }
 
-// CHECK warns of a master that is down, as it may be while its cable is out, and fails when it is gone.
+// CHECK warns of a master that is down, as with an unplugged cable, and fails if it is gone.
 func TestKernelMasterDown(t *testing.T) {
 	for _, plugin := range []string{"macvlan", "ipvlan"} {
 		t.Run(plugin, func(t *testing.T) {

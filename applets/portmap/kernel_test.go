@@ -28,7 +28,7 @@ func newBridged(t *testing.T) *bridged {
 	return &bridged{applettest.NewBridged(t)}
 }
 
-// elements formats the published ports.
+// elements formats the elements of the published ports.
 func (n *bridged) elements() string {
 	n.Helper()
 	var all []string
@@ -42,8 +42,8 @@ func (n *bridged) elements() string {
 	return strings.Join(all, "\n") + "\nfiles " + n.Files()
 }
 
-// Containers of the same subnet reach the port, the protocol may have capital letters, and traffic
-// that is not for the host is not changed.
+// Containers in the same subnet reach the port, the protocol may be in upper case, and traffic to
+// other addresses than the host's is unchanged.
 func TestKernelPortmap(t *testing.T) {
 	n := newBridged(t)
 	n.Listen(n.C1.NS, "one")
@@ -67,8 +67,8 @@ func TestKernelPortmap(t *testing.T) {
 	}
 }
 
-// A port of a live attachment is refused with the owner's name; one of an attachment whose
-// namespace is gone is taken over. In the reference the first rule always wins.
+// A port of a live attachment is refused with the owner's name. A port of an attachment whose
+// namespace is gone is transferred. In the reference the first rule wins.
 func TestKernelPortmapPortInUse(t *testing.T) {
 	for name, end := range map[string]func(n *bridged){
 		"namespace gone": func(n *bridged) { os.Remove(n.C1.Path) },
@@ -76,7 +76,7 @@ func TestKernelPortmapPortInUse(t *testing.T) {
 			os.Remove(n.C1.Path)
 			os.Symlink(n.C2.Path, n.C1.Path)
 		},
-		"another namespace there, of the same ID": func(n *bridged) { // its record has another one's cookie
+		"another namespace there, of the same ID": func(n *bridged) { // the record has the cookie of another namespace
 			cookie := kerneltest.Cookie(n.T, n.C1.NS)
 			recorded, another := fmt.Sprintf(`"cookie":%d`, cookie), `"cookie":1`
 			files, _ := filepath.Glob(filepath.Join(n.Records, "*.json"))
@@ -124,7 +124,7 @@ func TestKernelPortmapPortInUse(t *testing.T) {
 			if got := n.Say(flow); got != "two 192.0.2.2" {
 				t.Errorf("the UDP flow to the first owner goes on: %q", got)
 			}
-			n.NoError(n.Publish(spec.Del, "c1", applettest.BothProtocols)) // late, and no longer its own
+			n.NoError(n.Publish(spec.Del, "c1", applettest.BothProtocols)) // a late DEL, of a port with another owner
 			if got := n.Ask(n.Outside, "tcp", "192.0.2.1:8080"); got != "two 192.0.2.2" {
 				t.Errorf("after the late DEL: %q", got)
 			}
@@ -139,11 +139,11 @@ func TestKernelPortmapPortInUse(t *testing.T) {
 	}
 }
 
-// DEL needs neither namespace nor prevResult nor portMappings; without portMappings the reference
-// removes nothing.
+// DEL needs neither namespace nor prevResult nor portMappings. The reference deletes nothing
+// without portMappings.
 func TestKernelPortmapDel(t *testing.T) {
 	n := newBridged(t)
-	n.NoError(n.Publish(spec.Del, "c1", applettest.BothProtocols)) // before any ADD
+	n.NoError(n.Publish(spec.Del, "c1", applettest.BothProtocols)) // without ADD
 	if text := nfttest.Ruleset(t, n.NS); text != "" {
 		t.Errorf("DEL made tables: %q", text)
 	}
@@ -163,7 +163,7 @@ func TestKernelPortmapDel(t *testing.T) {
 	}
 }
 
-// A second ADD replaces the first; in the reference it duplicates rules, and an old address stays
+// A second ADD replaces the first one. The reference duplicates rules, and keeps a former address
 // first.
 func TestKernelPortmapAddAgain(t *testing.T) {
 	n := newBridged(t)
@@ -177,11 +177,11 @@ func TestKernelPortmapAddAgain(t *testing.T) {
 	if got := n.elements(); got != "\nfiles " {
 		t.Errorf("after ADD without mappings: %s", got)
 	}
-	_, err := n.Do(spec.Add, "portmap", n.C1.Call(), "", "") // without prevResult
+	_, err := n.Do(spec.Add, "portmap", n.C1.Call(), "", "") // no prevResult
 	n.WantCode(err, spec.CodeConfig)
 }
 
-// CHECK reports what is missing and changes nothing.
+// CHECK reports what is missing, and changes nothing.
 func TestKernelPortmapCheck(t *testing.T) {
 	n := newBridged(t)
 	n.NoError(n.Publish(spec.Check, "c1", ""))
@@ -202,9 +202,9 @@ func TestKernelPortmapCheck(t *testing.T) {
 	}
 }
 
-// CVE-2020-8558: with route_localnet on the uplink, containers cannot reach services of the host on
-// 127.0.0.1.
-func TestKernelPortmapCVE20208558(t *testing.T) {
+// With route_localnet on the bridge, containers cannot reach services of the host on 127.0.0.1
+// (CVE-2020-8558).
+func TestKernelPortmapGuardsLocalnet(t *testing.T) {
 	n := newBridged(t)
 	n.Listen(n.NS, "host's own")
 	n.NoError(n.Publish(spec.Add, "c1", applettest.BothProtocols))
@@ -235,7 +235,7 @@ func TestKernelPortmapGC(t *testing.T) {
 	n.Result(n.Do(spec.Status, "portmap", spec.Call{}, "", ""))
 }
 
-// The conditions of an ADD apply to its attachment only, not to all as in the reference.
+// The conditions of an ADD apply to its attachment only; in the reference to all.
 func TestKernelPortmapConditions(t *testing.T) {
 	n := newBridged(t)
 	n.Listen(n.C1.NS, "one")
@@ -254,7 +254,7 @@ func TestKernelPortmapConditions(t *testing.T) {
 	}
 }
 
-// DEL of one interface does not delete the ports of another one of the container, even with a long
+// DEL of one interface keeps the ports of another one of the container, even with a long container
 // ID.
 func TestKernelPortmapTwoInterfaces(t *testing.T) {
 	n := newBridged(t)
@@ -276,7 +276,7 @@ func TestKernelPortmapTwoInterfaces(t *testing.T) {
 	run(spec.Del, "eth1", "9090")
 }
 
-// If /proc/sys is read-only, the error says how to do without it; nothing stays.
+// On a read-only /proc/sys the error says which setting avoids it, and ADD leaves nothing.
 func TestKernelPortmapReadOnly(t *testing.T) {
 	n := newBridged(t)
 	fault.Hook = func(what string) error {

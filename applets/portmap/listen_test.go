@@ -10,12 +10,11 @@ import (
 	"cnibox/spec"
 )
 
-// ADD of another runtime warns of a port on which a process of the host listens, and publishes it
-// nevertheless.
+// ADD warns of a port on which a process of the host listens, and publishes it.
 func TestKernelPortmapWarnsOfListeners(t *testing.T) {
 	n := newBridged(t)
 	n.Listen(n.C1.NS, "one")
-	n.Listen(n.NS, "host's own") // tcp and udp port 80, of each family
+	n.Listen(n.NS, "host's own") // TCP and UDP port 80, both families
 	var stderr bytes.Buffer
 	n.Stderr = &stderr
 	conf := func(port int, ip string) string {
@@ -23,7 +22,7 @@ func TestKernelPortmapWarnsOfListeners(t *testing.T) {
 			"prevResult":{"cniVersion":"1.1.0","interfaces":[{"name":"eth0","sandbox":%q}],"ips":[{"address":"10.9.0.11/24","interface":0}]}}`, port, ip, n.C1.Path)
 	}
 	n.Must(spec.Add, "portmap", conf(8080, ""), n.C1)
-	n.Must(spec.Add, "portmap", conf(80, "::"), n.C1) // of a family that the container does not have
+	n.Must(spec.Add, "portmap", conf(80, "::"), n.C1) // no container address of this family
 	if stderr.Len() > 0 {
 		t.Errorf("free ports: %s", &stderr)
 	}

@@ -18,7 +18,7 @@ import (
 
 const anyPort = `{"hostPort":8080,"containerPort":80}`
 
-// localnet reads route_localnet of a link of the host.
+// localnet returns route_localnet of a link of the host.
 func (n *bridged) localnet(link string) string {
 	n.Helper()
 	v, err := n.NS.Sysctl("net/ipv4/conf/" + link + "/route_localnet")
@@ -26,7 +26,7 @@ func (n *bridged) localnet(link string) string {
 	return v
 }
 
-// exposed reports whether the namespace reaches a service of the host on 127.0.0.1.
+// exposed reports whether a namespace can reach a service of the host on 127.0.0.1.
 func (n *bridged) exposed(ns *netns.NS, within time.Duration) bool {
 	c, err := applettest.Connect(ns, "tcp", "127.0.0.1:80", within)
 	if err == nil {
@@ -35,8 +35,8 @@ func (n *bridged) exposed(ns *netns.NS, within time.Duration) bool {
 	return err == nil
 }
 
-// route_localnet stays on after the last mapping, and so does the rule that keeps neighbours off
-// 127.0.0.1. No file is left.
+// After the last mapping route_localnet remains set, and so does the rule that drops packets of
+// neighbours to 127.0.0.1. No file remains.
 func TestKernelPortmapLocalnetStays(t *testing.T) {
 	n := newBridged(t)
 	n.Listen(n.NS, "host's own")
@@ -59,8 +59,8 @@ func TestKernelPortmapLocalnetStays(t *testing.T) {
 	}
 }
 
-// A failed ADD does not delete tables that it has not created: their guard protects 127.0.0.1
-// wherever route_localnet is on.
+// A failed ADD keeps tables that it has not created: their guard protects 127.0.0.1 while
+// route_localnet is set on any link.
 func TestKernelUndoKeepsForeignTables(t *testing.T) {
 	n := newBridged(t)
 	n.Listen(n.NS, "host's own")
@@ -79,7 +79,7 @@ func TestKernelUndoKeepsForeignTables(t *testing.T) {
 		n.NoError(n.NS.SetSysctl("net/ipv4/ip_forward", "0"))
 		failed := false
 		fault.Hook = func(what string) error {
-			// The first change after the rule set's: its undo has everything to do.
+			// The first change after that of the ruleset, so that undo has to revert the ruleset
 			if strings.Contains(what, "forward") {
 				failed = true
 				return errors.New("injected")
@@ -101,8 +101,8 @@ func TestKernelUndoKeepsForeignTables(t *testing.T) {
 	}
 }
 
-// Whatever prevResult says, route_localnet is set on the host-side veth of the container's own link,
-// or on the bridge that this is a port of, and nowhere else.
+// Whatever prevResult has, route_localnet is set on the host-side veth of the container, or on the
+// bridge whose port that is, and on no other link.
 func TestKernelPortmapWrongPrevResult(t *testing.T) {
 	n := newBridged(t)
 	host := kerneltest.Dial(t, n.NS)
@@ -128,8 +128,8 @@ func TestKernelPortmapWrongPrevResult(t *testing.T) {
 	}
 }
 
-// route_localnet is set on the link that leads to the container: the host-side veth, or the host's
-// interface in a VLAN of the bridge.
+// route_localnet is set on the link to the container: the host-side veth, or the host's interface
+// in a VLAN of the bridge.
 func TestKernelPortmapLocalnetLinks(t *testing.T) {
 	n := newBridged(t)
 	host := kerneltest.Dial(t, n.NS)
@@ -152,12 +152,12 @@ func TestKernelPortmapLocalnetLinks(t *testing.T) {
 	if got := n.Ask(n.NS, "tcp", "127.0.0.1:8080"); got != "pair 10.6.0.1" {
 		t.Errorf("by 127.0.0.1: %q", got)
 	}
-	add(n.C1.Path, "10.5.0.2/24") // the same attachment, by another link
+	add(n.C1.Path, "10.5.0.2/24") // the same attachment through another link
 	if n.localnet("ptp0") != "1" || n.localnet("gw5") != "1" {
 		t.Errorf("ptp0 %s, gw5 %s", n.localnet("ptp0"), n.localnet("gw5"))
 	}
 	n.NoError(host.DelLink("gw5"))
-	n.Result(n.Do(spec.Del, "portmap", spec.Call{ContainerID: "c9", IfName: "eth0"}, "", "")) // the link is gone
+	n.Result(n.Do(spec.Del, "portmap", spec.Call{ContainerID: "c9", IfName: "eth0"}, "", "")) // gw5 is deleted
 	if n.Files() != "" {
 		t.Errorf("files left: %s", n.Files())
 	}

@@ -10,16 +10,16 @@ import (
 	"cnibox/spec"
 )
 
-// A runtime passes the same ports to each network of a container. The first one publishes them, and
-// on its DEL the next one: podman network connect and disconnect. In the reference every network
-// has rules, and the oldest are used.
+// A runtime passes the same ports to each network of a container. The first network publishes them,
+// and after its DEL the next one, as with podman network connect and disconnect. In the reference
+// each network has rules, and the oldest apply.
 func TestKernelPortmapSeveralNetworks(t *testing.T) {
 	n := newBridged(t)
 	n.Listen(n.C1.NS, "first")
 	n.Listen(n.C2.NS, "second")
 	verb := func(v spec.Verb, ifName, id string) error {
 		t.Helper()
-		last := map[string]string{"eth0": "1", "eth1": "2", "eth2": "2"}[ifName] // whose servers answer
+		last := map[string]string{"eth0": "1", "eth1": "2", "eth2": "2"}[ifName] // container that answers
 		prev := fmt.Sprintf(`{"cniVersion":"1.1.0","ips":[{"address":"10.9.0.1%s/24"},{"address":"fd00:9::1%s/64"}]}`, last, last)
 		_, err := n.Do(v, "portmap", spec.Call{ContainerID: id, IfName: ifName, NetNS: n.C1.Path}, `"runtimeConfig":{"portMappings":[`+applettest.BothProtocols+`]}`, prev)
 		return err
@@ -54,8 +54,9 @@ func TestKernelPortmapSeveralNetworks(t *testing.T) {
 	}
 }
 
-// GC of one network passes its ports to the container's next network, unless GC releases that too.
-func TestKernelPortmapPendingGC(t *testing.T) {
+// GC transfers the ports of a stale attachment to the container's next network, unless that is
+// stale too.
+func TestKernelPortmapGCTransfersPorts(t *testing.T) {
 	n := newBridged(t)
 	n.Listen(n.C2.NS, "second")
 	n.NoError(n.Publish(spec.Add, "c1", applettest.BothProtocols))
@@ -77,9 +78,9 @@ func TestKernelPortmapPendingGC(t *testing.T) {
 	}
 }
 
-// containerd and nerdctl attach the networks of a container at the same time: each becomes the
-// owner in turn.
-func TestKernelPortmapPendingConcurrent(t *testing.T) {
+// containerd and nerdctl attach the networks of a container concurrently. After each DEL the next
+// network becomes the owner.
+func TestKernelPortmapConcurrentNetworks(t *testing.T) {
 	n := newBridged(t)
 	verb := func(v spec.Verb, ifName string) error {
 		_, err := n.Do(v, "portmap", spec.Call{ContainerID: "c1", IfName: ifName, NetNS: n.C1.Path},
@@ -105,8 +106,8 @@ func TestKernelPortmapPendingConcurrent(t *testing.T) {
 	}
 }
 
-// An attachment that is gone is not a next owner.
-func TestKernelPortmapPendingDeleted(t *testing.T) {
+// A deleted attachment does not become the next owner.
+func TestKernelPortmapDeletedNotNextOwner(t *testing.T) {
 	n := newBridged(t)
 	verb := func(v spec.Verb, ifName string) {
 		t.Helper()
@@ -124,9 +125,9 @@ func TestKernelPortmapPendingDeleted(t *testing.T) {
 	}
 }
 
-// A failed ADD of another interface of the container, which TestKernelRollback does not have, whose
-// ports are pending, leaves the ports of the first attachment, and nothing of its own.
-func TestKernelPortmapPendingRollback(t *testing.T) {
+// A failed ADD of another interface of the container, whose ports are pending, keeps the ports of
+// the first attachment and leaves nothing of its own. TestKernelRollback does not have this case.
+func TestKernelPortmapRollbackKeepsPending(t *testing.T) {
 	n := newBridged(t)
 	add := func(ifName string) error {
 		_, err := n.Do(spec.Add, "portmap", spec.Call{ContainerID: "c1", IfName: ifName, NetNS: n.C1.Path},

@@ -14,7 +14,7 @@ import (
 	"cnibox/spec/spectest"
 )
 
-// portmapPrev has two interfaces in the container, and one on the host.
+// portmapPrev has two interfaces of the container and one of the host.
 const portmapPrev = `"prevResult":{"cniVersion":"1.1.0","interfaces":[
 	{"name":"eth0"},{"name":"eth0","sandbox":"/ns"},{"name":"net1","sandbox":"/ns"}],"ips":[
 	{"address":"172.16.0.1/24","interface":0},{"address":"172.17.0.2/24","interface":2},
@@ -23,7 +23,7 @@ const portmapPrev = `"prevResult":{"cniVersion":"1.1.0","interfaces":[
 func TestPortmapConf(t *testing.T) {
 	tests := map[string]struct {
 		conf string
-		want string // the maps, one a line
+		want string // the maps, one per line
 		err  string
 	}{
 		"no mappings":    {conf: `{"x":1`, want: ""},
@@ -82,7 +82,7 @@ func TestPortmapConf(t *testing.T) {
 	}
 }
 
-// mapping returns a configuration with mappings, up to its last bracket.
+// mapping returns a configuration with one mapping, without the last brace.
 func mapping(entry string) string { return `{"runtimeConfig":{"portMappings":[{` + entry + `}]}` }
 
 func mapsText(p *conf, prev *spec.Result) string {
@@ -107,7 +107,7 @@ func mapsText(p *conf, prev *spec.Result) string {
 	return strings.Join(lines, "\n")
 }
 
-// Packets from 127.0.0.1 leave the host only where they are allowed.
+// route_localnet is needed for mappings that may be reached from 127.0.0.1.
 func TestPortmapLocalnetNeed(t *testing.T) {
 	for text, want := range map[string]bool{
 		mapping(`"hostPort":1,"containerPort":1`) + `}`:                      true,

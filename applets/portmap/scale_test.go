@@ -16,8 +16,8 @@ import (
 	"cnibox/spec"
 )
 
-// manyPorts maps n host ports up to 59999 to the same ports of the container, but the last
-// of each thousand to port 80.
+// manyPorts maps n host ports up to 59999 to the same ports of the container, except that the last
+// of each thousand leads to port 80.
 func manyPorts(n int, protocol string) string {
 	var b strings.Builder
 	for p := 60000 - n; p < 60000; p++ {
@@ -30,8 +30,8 @@ func manyPorts(n int, protocol string) string {
 	return b.String()[1:]
 }
 
-// A cost is the processor time of a call in this process, and the bytes that it allocates; neither
-// depends on other load of the machine.
+// A cost is the processor time that a call takes in this process, and the bytes that it allocates.
+// Other load of the machine does not change either.
 type cost struct {
 	cpu   time.Duration
 	bytes uint64
@@ -53,7 +53,8 @@ func costOf(fn func()) cost {
 	return cost{cpu, after.TotalAlloc - before.TotalAlloc}
 }
 
-// needSendSpace skips the test in a user namespace, where net.core.wmem_max bounds a transaction.
+// needSendSpace skips the test in a user namespace, where net.core.wmem_max limits the size of a
+// transaction.
 func needSendSpace(n *bridged) {
 	n.Helper()
 	fd, err := unix.Socket(unix.AF_NETLINK, unix.SOCK_RAW|unix.SOCK_CLOEXEC, unix.NETLINK_NETFILTER)
@@ -64,8 +65,7 @@ func needSendSpace(n *bridged) {
 	}
 }
 
-// Servers for RTP publish thousands of ports: time and memory grow with their number and
-// not with its square, and each port works.
+// RTP servers publish thousands of ports. Time and memory grow linearly, and each port works.
 func TestKernelPortmapThousands(t *testing.T) {
 	const few, many = 2000, 10000
 	costs := map[string]cost{}
@@ -80,7 +80,8 @@ func TestKernelPortmapThousands(t *testing.T) {
 				continue
 			}
 			owned, err := nft.Open(n.NS).Owned(spec.Attachment{Network: "net1", ContainerID: "c1", IfName: "eth0"})
-			// two families: ports, and what is masqueraded, where port 80 counts once
+			// Per family: an element for each port, and one for each masqueraded port, with port 80
+			// counted once
 			if want := 2*count + 2*(count-count/1000+1); err != nil || len(owned) != want {
 				t.Errorf("%d ports: %d elements, want %d; %v", count, len(owned), want, err)
 			}
@@ -99,7 +100,7 @@ func TestKernelPortmapThousands(t *testing.T) {
 	for _, v := range []spec.Verb{spec.Add, spec.Check, spec.Del} {
 		small, big := costs[fmt.Sprint(v, few)], costs[fmt.Sprint(v, many)]
 		t.Logf("%s: %d ports %v %d KB, %d ports %v %d KB", v, few, small.cpu, small.bytes>>10, many, big.cpu, big.bytes>>10)
-		// An emulated processor is charged for what the machine does meanwhile.
+		// Emulated processor time includes other load of the machine.
 		if !kerneltest.Emulated() && (big.cpu > 10*small.cpu+100*time.Millisecond || big.cpu > 1300*time.Millisecond) {
 			t.Errorf("%s: %v for %d ports, %v for %d", v, small.cpu, few, big.cpu, many)
 		}
@@ -109,9 +110,9 @@ func TestKernelPortmapThousands(t *testing.T) {
 	}
 }
 
-// Thousands of ports behave like a few. An ADD that is refused for one of them changes nothing,
-// even if it replaces an earlier one. Those of a gone container are taken over. For another network
-// of the container all are pending, and it gets them later.
+// With thousands of ports, an ADD that is refused for one of them changes nothing, even if it is a
+// second ADD. The ports of a gone container are transferred. For another network of the container
+// they are pending until DEL of the first.
 func TestKernelPortmapThousandsOwned(t *testing.T) {
 	const count = 2000
 	n := newBridged(t)
@@ -128,7 +129,7 @@ func TestKernelPortmapThousandsOwned(t *testing.T) {
 		if after := n.elements(); after != before {
 			t.Errorf("a refused ADD changed %.300s to %.300s", before, after)
 		}
-		n.NoError(n.Publish(spec.Add, "c1", applettest.BothProtocols)) // the second time it replaces these
+		n.NoError(n.Publish(spec.Add, "c1", applettest.BothProtocols)) // replaced by the second ADD
 	}
 	n.NoError(n.Publish(spec.Del, "c2", ""))
 	n.NoError(n.Publish(spec.Add, "c1", ports))
@@ -167,7 +168,7 @@ func TestKernelPortmapThousandsOwned(t *testing.T) {
 	}
 }
 
-// Thousands of ports are one batch. If the kernel refuses it, none of them stays.
+// Thousands of ports are one batch: if the kernel refuses it, no port is published.
 func TestKernelPortmapThousandsFail(t *testing.T) {
 	n := newBridged(t)
 	needSendSpace(n)
@@ -182,7 +183,7 @@ func TestKernelPortmapThousandsFail(t *testing.T) {
 	}
 }
 
-// Each port from 1 to 65535 at once.
+// All ports from 1 to 65535 in one ADD.
 func TestKernelPortmapAllPorts(t *testing.T) {
 	if testing.Short() {
 		t.Skip("SKIPPED: -short: each port at once takes long")

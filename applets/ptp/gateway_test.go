@@ -11,14 +11,13 @@ import (
 	"cnibox/spec"
 )
 
-// ptpStatic is a pair with one address and the routes given, all of them in JSON.
+// ptpStatic returns a ptp network with static, one address, and routes in JSON.
 func ptpStatic(address, gateway, routes string) string {
 	return applettest.Conf("ptp", `"ipam":{"type":"static","addresses":[{"address":"`+address+`","gateway":"`+gateway+`"}],"routes":[`+routes+`]}`)
 }
 
-// Addresses and routes that the kernel refuses are an error of the configuration, and nothing is
-// left behind.
-func TestKernelPtpImpossibleAddresses(t *testing.T) {
+// Addresses and routes that the kernel refuses are a configuration error, and ADD leaves nothing.
+func TestKernelPtpRefusedAddresses(t *testing.T) {
 	h := applettest.NewHost(t)
 	for name, tt := range map[string]struct{ conf, want string }{
 		"gateway anything":   {ptpStatic("10.1.0.5/24", "0.0.0.0", ""), "an address of another host"},
@@ -35,8 +34,8 @@ func TestKernelPtpImpossibleAddresses(t *testing.T) {
 	}
 }
 
-// A route of the result to the gateway itself is one to the link, wherever it stands, and
-// the gateway is reached before what is behind it.
+// A route of the result to the gateway itself gets scope link, in any position, and is added before
+// routes through the gateway.
 func TestKernelPtpGatewayRoute(t *testing.T) {
 	for _, address := range []string{"10.1.0.5/24", "10.1.0.5/32"} {
 		for _, gateway := range []string{"10.1.0.1", "169.254.1.1"} {
@@ -57,7 +56,7 @@ func TestKernelPtpGatewayRoute(t *testing.T) {
 	}
 }
 
-// CHECK looks for the route to the gateway in all tables: sbr moves it to another.
+// CHECK finds the route to the gateway in any table, since sbr moves it.
 func TestKernelPtpCheckAfterSBR(t *testing.T) {
 	h := applettest.NewHost(t)
 	p := h.Container("a")
@@ -70,8 +69,8 @@ func TestKernelPtpCheckAfterSBR(t *testing.T) {
 	h.Must(spec.Check, "ptp", applettest.Prev(conf, res), p)
 }
 
-// The error names the owner of what is in use: an address of another container, and a host-side
-// veth of the same attachment in another namespace.
+// The error names the owner: of the address that another container has, and of the host-side veth
+// that the attachment has in another namespace.
 func TestKernelPtpAddressInUse(t *testing.T) {
 	h := applettest.NewHost(t)
 	conf := ptpStatic("10.1.0.5/32", "10.1.0.1", "")
@@ -80,13 +79,13 @@ func TestKernelPtpAddressInUse(t *testing.T) {
 	h.Refuse(100, "demo/a/eth0 is attached to another namespace: its host-side veth veth", spec.Add, "ptp", conf, h.Container("a"))
 }
 
-// A pair without a label is the attachment's if it looks like one of the reference: its ends are
-// peers of each other, in these two namespaces, and the name is one that the reference gives.
+// A pair without a label is deleted if the reference may have made it: the links are peers of each
+// other, in these two namespaces, with a name as in the reference.
 func TestKernelPtpDelOfUnlabelledPair(t *testing.T) {
 	for name, tt := range map[string]struct {
 		hostEnd string
-		third   bool // whether the container's peer is in a third namespace
-		want    int  // links besides lo on the host after DEL
+		third   bool // the peer is in a third namespace
+		want    int  // links of the host after DEL, without lo
 	}{
 		"the reference's":              {"veth01ab23cd", false, 0},
 		"a user's":                     {"dk0", false, 1},

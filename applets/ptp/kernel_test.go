@@ -15,8 +15,8 @@ import (
 	"cnibox/spec"
 )
 
-// routesOf lists the routes of a namespace's main table as ip-route(8) does, without
-// those that the kernel has made by itself.
+// routesOf lists the routes of the main table as ip-route(8) does, without those that the kernel
+// added.
 func routesOf(t *testing.T, ns *netns.NS) (out []string) {
 	t.Helper()
 	c := kerneltest.Dial(t, ns)
@@ -49,8 +49,8 @@ func routesOf(t *testing.T, ns *netns.NS) (out []string) {
 	return out
 }
 
-// The routes are the reference's: the container reaches its neighbours too through the
-// gateway address, and the host has one route for each address.
+// The routes are the reference's: in the container, neighbours are reached through the gateway as
+// well, and the host has a route to each address.
 func TestKernelPtpRoutes(t *testing.T) {
 	h := applettest.NewHost(t)
 	p := h.Container("a")
@@ -82,8 +82,8 @@ func TestKernelPtpRoutes(t *testing.T) {
 	h.Must(spec.Check, "ptp", applettest.Prev(applettest.PtpConf, res), p)
 }
 
-// endlessDAD lets duplicate detection on new links of these namespaces take longer than
-// any test: the kernel counts to 255 there, and begins when it likes to within a day.
+// endlessDAD makes duplicate address detection on new links of these namespaces last longer than
+// any test: it starts within a day and sends 255 solicitations.
 func endlessDAD(t *testing.T, namespaces ...*netns.NS) {
 	t.Helper()
 	for _, ns := range namespaces {
@@ -91,9 +91,9 @@ func endlessDAD(t *testing.T, namespaces ...*netns.NS) {
 	}
 }
 
-// usable waits until a link has an IPv6 link-local address that is not tentative, without which
-// the kernel solicits no neighbour for forwarded packets.
-func usable(t *testing.T, ns *netns.NS, l rtnl.Link) {
+// waitLinkLocal waits until a link has an IPv6 link-local address that is not tentative. Without
+// one the kernel does not resolve neighbours for forwarded packets.
+func waitLinkLocal(t *testing.T, ns *netns.NS, l rtnl.Link) {
 	t.Helper()
 	c := kerneltest.Dial(t, ns)
 	kerneltest.Eventually(t, "link-local address", func() error {
@@ -107,7 +107,7 @@ func usable(t *testing.T, ns *netns.NS, l rtnl.Link) {
 	})
 }
 
-// Two containers reach each other, and the gateway, in both families.
+// Two containers and the gateway reach each other in both families.
 func TestKernelPtpTraffic(t *testing.T) {
 	h := applettest.NewHost(t)
 	a, b := h.Container("a"), h.Container("b")
@@ -118,7 +118,7 @@ func TestKernelPtpTraffic(t *testing.T) {
 	h.Listen(h.NS, "host")
 	for _, l := range kerneltest.Links(t, h.NS) {
 		if l.Name != "lo" {
-			usable(t, h.NS, l)
+			waitLinkLocal(t, h.NS, l)
 		}
 	}
 	for addr, want := range map[string]string{"10.1.0.3": "b", "fd00:1::3": "b", "10.1.0.1": "host", "fd00:1::1": "host"} {
@@ -128,12 +128,12 @@ func TestKernelPtpTraffic(t *testing.T) {
 	}
 }
 
-// Two addresses of one subnet, two gateways, and a gateway of another network work, which they do
-// not in the reference.
+// Two addresses in one subnet, two gateways, and a gateway outside of the subnet work; in the
+// reference they do not.
 func TestKernelPtpAddresses(t *testing.T) {
 	for name, tt := range map[string]struct {
 		ranges string
-		want   []string // on the host
+		want   []string // routes on the host
 	}{
 		"two addresses of one subnet and one gateway": {
 			`[{"subnet":"10.1.0.0/24","rangeStart":"10.1.0.10","rangeEnd":"10.1.0.19"}],
@@ -172,7 +172,7 @@ func TestKernelPtpAddresses(t *testing.T) {
 	}
 }
 
-// What cannot work is refused before anything is made, or leaves nothing.
+// Invalid configurations are refused before anything is made, or leave nothing.
 func TestKernelPtpInvalidConf(t *testing.T) {
 	h := applettest.NewHost(t)
 	p := h.Container("a")
@@ -196,7 +196,7 @@ func TestKernelPtpInvalidConf(t *testing.T) {
 	}
 }
 
-// CHECK reports what is missing on either side; the reference looks at none of it.
+// CHECK reports what is missing on the host and in the container; the reference checks neither.
 func TestKernelPtpCheck(t *testing.T) {
 	hostEnd := func(h *applettest.Host) (*rtnl.Conn, *rtnl.Link) {
 		c := kerneltest.Dial(h.T, h.NS)
@@ -250,8 +250,8 @@ func TestKernelPtpCheck(t *testing.T) {
 	}
 }
 
-// CHECK passes when a later plugin has entered addresses of another interface; the host need not
-// forward their family.
+// CHECK accepts addresses of another interface, added by a later plugin. The host need not forward
+// their family.
 func TestKernelPtpCheckWithLaterInterface(t *testing.T) {
 	h := applettest.NewHost(t)
 	p := h.Container("a")

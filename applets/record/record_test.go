@@ -18,9 +18,9 @@ type speed struct {
 	Limit int  `json:"limit,omitempty"`
 }
 
-// The members of a plugin's data are beside those of the head, so that an earlier version and the reference
-// find them, and their records are read.
-func TestRecord(t *testing.T) {
+// The members of the data are on the level of those of the head, as in records of the reference and
+// of earlier versions.
+func TestRecordFormat(t *testing.T) {
 	dir := record.Dir(t.TempDir())
 	a := spec.Attachment{Network: "net1", ContainerID: "c1", IfName: "eth0"}
 	head := record.Head{Attachment: a, NetNS: "/run/netns/a", LinkID: record.LinkID{ID: netns.ID{Dev: 4, Ino: 5}, Cookie: 6, Index: 7, Parent: 8}}
@@ -53,7 +53,7 @@ func TestRecord(t *testing.T) {
 	if b, err := os.ReadFile(filepath.Join(string(dir), record.Name(a))); err != nil || string(b) != `{`+all+`}` {
 		t.Errorf("without data: got %s, %v", b, err)
 	}
-	var of record.Record[speed] // the reference's
+	var of record.Record[speed] // of the reference
 	if err := dir.Replace("ref", []byte(`{"limit":3}`)); err != nil {
 		t.Fatal(err)
 	}
@@ -62,8 +62,8 @@ func TestRecord(t *testing.T) {
 	}
 }
 
-// The record of an attachment is not read for another one, whatever its file is named.
-func TestRecordOfOther(t *testing.T) {
+// The record of another attachment is not read, whatever the name of the file.
+func TestFindIgnoresRecordOfOther(t *testing.T) {
 	dir := record.Dir(t.TempDir())
 	a, b := spec.Attachment{Network: "net1", ContainerID: "c1", IfName: "eth0"}, spec.Attachment{Network: "net1", ContainerID: "c1", IfName: "eth1"}
 	if err := dir.Write(record.Name(b), &record.Record[speed]{Head: record.Head{Attachment: a}}); err != nil {
@@ -80,8 +80,8 @@ func TestRecordOfOther(t *testing.T) {
 	}
 }
 
-// Each goes past what cannot be read, and past errors.
-func TestEach(t *testing.T) {
+// Each skips files that it cannot read, and continues after an error.
+func TestEachContinues(t *testing.T) {
 	dir := record.Dir(t.TempDir())
 	for _, ifName := range []string{"eth0", "eth1"} {
 		rec := record.Record[speed]{Head: record.Head{Attachment: spec.Attachment{Network: "net1", ContainerID: "c1", IfName: ifName}}, Data: speed{Limit: 9}}

@@ -7,8 +7,9 @@ import (
 	"cnibox/spec"
 )
 
-// dataDir takes precedence over the state directory, and that over the default.
-func TestIn(t *testing.T) {
+// dataDir takes precedence over the state directory, and that over the default. An invalid dataDir
+// is ignored, with an error.
+func TestResolveDirPrecedence(t *testing.T) {
 	for _, tt := range []struct {
 		root, configured string
 		want             record.Dir

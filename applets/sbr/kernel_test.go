@@ -16,7 +16,7 @@ import (
 	"cnibox/spec"
 )
 
-// newVeth returns a veth pair whose container has routes.
+// newVeth returns a veth pair with routes in the container.
 func newVeth(t *testing.T) *applettest.Veth {
 	t.Helper()
 	w := applettest.NewVeth(t)
@@ -24,7 +24,7 @@ func newVeth(t *testing.T) *applettest.Veth {
 	return w
 }
 
-// table lists the routes of a table in the container, and where rules lead to.
+// table formats the routes of a table out of eth0.
 func table(w *applettest.Veth, n int) string {
 	w.Helper()
 	routes, err := w.ContConn.Routes(rtnl.RouteFilter{Table: n, Link: w.Eth0.Index})
@@ -43,7 +43,7 @@ func table(w *applettest.Veth, n int) string {
 	return strings.Join(lines, ", ")
 }
 
-// sources lists the rules of addresses.
+// sources formats the rules that select by source address.
 func sources(w *applettest.Veth) string {
 	w.Helper()
 	var lines []string
@@ -75,14 +75,14 @@ func TestKernelSBR(t *testing.T) {
 		want(w, "IPv4", table(w, 100), "0.0.0.0/0 via 10.9.0.1, 10.9.0.0/24 src 10.9.0.2, 192.0.2.0/24 via 10.9.0.7")
 		want(w, "IPv6", table(w, 101), "fd09::/64, ::/0 via fd09::1")
 		want(w, "main: what is link-local stays", table(w, 0), "fe80::/64")
-		// the routes of the result are in these tables, so CHECK of the main plugin finds them
+		// The result has these tables, so that CHECK of the main plugin finds its routes.
 		var tables []string
 		for _, r := range res.Routes {
 			tables = append(tables, fmt.Sprintf("%s via %s %d", r.Dst, r.GW, *r.Table))
 		}
 		want(w, "result", strings.Join(tables, ", "), "0.0.0.0/0 via 10.9.0.1 100, ::/0 via fd09::1 101, 192.0.2.0/24 via 10.9.0.7 100")
 		w.Result(w.Do(spec.Check, "sbr", w.Cont.Call(), "", w.PrevResult(applettest.VethRoutes)))
-		// ADD again: the same rules, tables and result
+		// A second ADD has the same rules, tables and result.
 		res = w.Result(w.Do(spec.Add, "sbr", w.Cont.Call(), "", w.PrevResult(applettest.VethRoutes)))
 	}
 	w.Result(w.Do(spec.Del, "sbr", w.Cont.Call(), "", ""))
@@ -91,7 +91,7 @@ func TestKernelSBR(t *testing.T) {
 	w.Result(w.Do(spec.Del, "sbr", w.Cont.Call(), "", w.PrevResult(applettest.VethRoutes)))
 }
 
-// A version without tables in its routes has only those that are in the main table.
+// Results of versions without table in routes have the routes of the main table only.
 func TestKernelSBROldVersion(t *testing.T) {
 	w := newVeth(t)
 	prev := strings.Replace(w.PrevResult(`[{"dst":"0.0.0.0/0","gw":"10.9.0.1"},{"dst":"198.51.100.0/24"}]`), "1.1.0", "1.0.0", 1)
@@ -101,7 +101,7 @@ func TestKernelSBROldVersion(t *testing.T) {
 	}
 }
 
-// A table that has routes, and one that only a rule leads to, is not free.
+// A table is in use if it has routes, or if a rule refers to it.
 func TestKernelSBRUsedTables(t *testing.T) {
 	w := newVeth(t)
 	taken := rtnl.Route{Dst: netip.MustParsePrefix("203.0.113.0/24"), Link: w.Eth0.Index, Table: 100}
@@ -115,7 +115,7 @@ func TestKernelSBRUsedTables(t *testing.T) {
 	want(w, "the table of others", table(w, 100), "203.0.113.0/24")
 }
 
-// A gateway of the configuration replaces the default routes.
+// A configured gateway replaces the default routes.
 func TestKernelSBRGateways(t *testing.T) {
 	w := newVeth(t)
 	keys := `"gateways":["fd09::99","10.9.0.99"]`
@@ -128,14 +128,14 @@ func TestKernelSBRGateways(t *testing.T) {
 	}
 	w.Result(w.Do(spec.Check, "sbr", w.Cont.Call(), keys, w.PrevResult(applettest.VethRoutes)))
 	_, err := w.Do(spec.Check, "sbr", w.Cont.Call(), "", w.PrevResult(applettest.VethRoutes))
-	w.NoError(err) // any default route will do without a gateway of the configuration
+	w.NoError(err) // any default route suffices without a configured gateway
 	_, err = w.Do(spec.Check, "sbr", w.Cont.Call(), `"gateways":["10.9.0.98"]`, w.PrevResult(applettest.VethRoutes))
 	w.WantError(err, spec.CodeCheck, "no default route by way of 10.9.0.98")
 }
 
-// With source hints the own networks and link-local routes stay in the main table, and another
-// interface's route to the same network is not changed.
-func TestKernelSBRHints(t *testing.T) {
+// With source hints the subnets of the addresses and link-local routes remain in the main table,
+// and another interface's route to the same subnet is unchanged.
+func TestKernelSBRSourceHints(t *testing.T) {
 	w := newVeth(t)
 	_, second := w.AddPair("host1", "eth1", "10.8.0.1/24", "fd08::1/64", "10.9.0.3/24", "fd09::3/64")
 	others := func() string {
@@ -152,7 +152,7 @@ func TestKernelSBRHints(t *testing.T) {
 	}
 }
 
-// Two interfaces in one network, the purpose of the plugin: each sends its own answers.
+// With two interfaces in one subnet, each sends the answers for its address.
 func TestKernelSBRTwoInterfaces(t *testing.T) {
 	w := newVeth(t)
 	_, second := w.AddPair("host1", "eth1", "10.8.0.1/24", "fd08::1/64", "10.9.0.3/24", "fd09::3/64")
@@ -187,7 +187,7 @@ func TestKernelSBRTable(t *testing.T) {
 	want(w, "all else", w.State(), before)
 }
 
-// CHECK looks at each rule and each table.
+// CHECK compares each rule and each table.
 func TestKernelSBRCheck(t *testing.T) {
 	for name, tt := range map[string]struct {
 		spoil rtnl.Op
@@ -217,7 +217,7 @@ func TestKernelSBRInvalidConf(t *testing.T) {
 	w.WantCode(err, spec.CodeConfig)
 	_, err = w.Do(spec.Add, "sbr", w.Cont.Call(), "", `{"cniVersion":"1.1.0","interfaces":[{"name":"eth0"}]}`)
 	w.WantCode(err, spec.CodeConfig)
-	_, err = w.Do(spec.Add, "sbr", w.Cont.Call(), `"gateways":["172.16.0.1"]`, w.PrevResult(applettest.VethRoutes)) // which no route leads to
+	_, err = w.Do(spec.Add, "sbr", w.Cont.Call(), `"gateways":["172.16.0.1"]`, w.PrevResult(applettest.VethRoutes)) // without a route to it
 	if err == nil {
 		t.Error("a gateway that cannot be reached is taken")
 	}
@@ -225,7 +225,7 @@ func TestKernelSBRInvalidConf(t *testing.T) {
 	w.Result(w.Do(spec.Status, "sbr", spec.Call{}, "", ""))
 }
 
-// DEL without a namespace succeeds and creates nothing at the path, nor does ADD.
+// Without a namespace DEL succeeds, ADD fails, and neither creates anything at the path.
 func TestKernelSBRDelWithoutNamespace(t *testing.T) {
 	for name, path := range applettest.MissingNetNS(t) {
 		t.Run(name, func(t *testing.T) {
@@ -241,7 +241,7 @@ func TestKernelSBRDelWithoutNamespace(t *testing.T) {
 			}
 		})
 	}
-	// without the interface the rules are those of the addresses in prevResult
+	// Without the interface, DEL deletes the rules for the addresses of prevResult.
 	w := newVeth(t)
 	w.Result(w.Do(spec.Add, "sbr", w.Cont.Call(), "", w.PrevResult(applettest.VethRoutes)))
 	w.NoError(w.HostConn.Do(rtnl.DropLink(w.Host0.Index)))
@@ -249,7 +249,7 @@ func TestKernelSBRDelWithoutNamespace(t *testing.T) {
 	want(w, "rules", sources(w), "")
 }
 
-// Without interface and prevResult, DEL removes the rules that lead nowhere, and no other.
+// Without interface and prevResult, DEL deletes only the attachment's own rules.
 func TestKernelSBRDelWithoutInterface(t *testing.T) {
 	w := newVeth(t)
 	w.Result(w.Do(spec.Add, "sbr", w.Cont.Call(), "", w.PrevResult(applettest.VethRoutes)))
@@ -268,7 +268,7 @@ func TestKernelSBRDelWithoutInterface(t *testing.T) {
 	want(w, "rules", sources(w), stay+", 10.9.0.2/32 61")
 }
 
-// Several ADDs at once in one namespace choose tables of their own.
+// Concurrent ADDs in one namespace use different tables.
 func TestKernelSBRConcurrentAdds(t *testing.T) {
 	const n = 6
 	w := applettest.NewVeth(t)
@@ -296,7 +296,7 @@ func TestKernelSBRConcurrentAdds(t *testing.T) {
 	}
 }
 
-// CHECK of bridge and of sbr passes with the result of sbr.
+// CHECK of bridge and of sbr succeeds with the result of sbr.
 func TestKernelSBRAfterBridge(t *testing.T) {
 	applettest.NeedBridge(t)
 	for _, version := range []string{"1.1.0", "0.4.0"} {
@@ -328,8 +328,8 @@ func TestKernelSBRGatewayOutOfReach(t *testing.T) {
 	}
 }
 
-// A deleted interface has left its rules. DEL keeps those for an address that another interface has
-// now.
+// The rules of a deleted interface remain. DEL keeps those for an address that another interface
+// now has.
 func TestKernelSBRDelLeavesRulesOfReusedAddress(t *testing.T) {
 	w := newVeth(t)
 	w.Result(w.Do(spec.Add, "sbr", w.Cont.Call(), "", w.PrevResult(applettest.VethRoutes)))
@@ -347,15 +347,14 @@ func TestKernelSBRDelLeavesRulesOfReusedAddress(t *testing.T) {
 	want(w, "rules", sources(w), "")
 }
 
-// untilLinkLocal waits for the route that the kernel adds when eth0 has a carrier.
+// untilLinkLocal waits for the link-local route that the kernel adds when eth0 has a carrier.
 func untilLinkLocal(w *applettest.Veth) {
 	w.Helper()
 	kerneltest.Until(w, "fe80::/64 of eth0", func() bool { return strings.Contains(table(w, 0), "fe80::/64") })
 }
 
-// CHECK finds what was lost of the rules and tables, and RESTORE restores it, including the route
-// to the network of the address, which the kernel adds to the main table when the link comes up
-// again.
+// CHECK reports missing rules and routes, and RESTORE adds them. That includes the route to the
+// subnet, which the kernel adds to the main table when the link is set up again.
 func TestKernelSBRRestore(t *testing.T) {
 	onLink := func(dst string, table int) rtnl.Op {
 		return rtnl.DropRoute(rtnl.Route{Dst: netip.MustParsePrefix(dst), Table: table})
@@ -369,7 +368,7 @@ func TestKernelSBRRestore(t *testing.T) {
 			w.NoError(w.ContConn.SetLink(w.Eth0.Index, rtnl.LinkChange{Up: new(false)}))
 			w.NoError(w.ContConn.SetLink(w.Eth0.Index, rtnl.LinkChange{Up: new(true)}))
 			untilLinkLocal(w)
-			// as RESTORE of the plugin of the interface does
+			// RESTORE of the plugin that made the interface adds it.
 			w.NoError(w.ContConn.AddRoute(rtnl.Route{Dst: netip.MustParsePrefix("0.0.0.0/0"), GW: netip.MustParseAddr("10.9.0.1"), Link: w.Eth0.Index, Table: 100}))
 		}, toNetwork},
 		"network":       {func(w *applettest.Veth) { w.NoError(w.ContConn.Do(onLink("10.9.0.0/24", 100))) }, toNetwork},
@@ -400,7 +399,7 @@ func TestKernelSBRRestore(t *testing.T) {
 			tt.spoil(w)
 			_, err := w.Do(spec.Check, "sbr", w.Cont.Call(), "", prev)
 			w.WantError(err, spec.CodeCheck, tt.want)
-			// the addresses and routes of IPv6 go when the link is down
+			// The kernel deleted the IPv6 addresses and routes when the link was down.
 			other := strings.TrimPrefix(table(w, 0), "10.9.0.0/24 src 10.9.0.2, ")
 			w.Result(w.Do(spec.Restore, "sbr", w.Cont.Call(), "", prev))
 			w.Result(w.Do(spec.Check, "sbr", w.Cont.Call(), "", prev))
@@ -409,7 +408,7 @@ func TestKernelSBRRestore(t *testing.T) {
 	}
 }
 
-// A gateway that is not in the network of the address, or is on the link by a flag, needs no route.
+// A gateway outside of the subnet, or with the onlink flag, needs no route.
 func TestKernelSBRCheckWithoutNetwork(t *testing.T) {
 	w := applettest.NewVeth(t)
 	w.NoError(w.ContConn.Do(rtnl.DropRoute(rtnl.Route{Dst: netip.MustParsePrefix("10.9.0.0/24"), Link: w.Eth0.Index})))

@@ -9,8 +9,8 @@ import (
 	"cnibox/spec/spectest"
 )
 
-// A rule that selects by more than the source is not ours.
-func TestIsSource(t *testing.T) {
+// A rule that selects by more than the source is of another program.
+func TestIsSourceRule(t *testing.T) {
 	r := sourceRule(netip.MustParseAddr("10.1.0.2"), 100)
 	if !isSource(r) {
 		t.Errorf("%+v is none", r)
@@ -28,7 +28,7 @@ func TestSBRConf(t *testing.T) {
 		"main":               {`{"table":254}`, "253 to 255"},
 		"local":              {`{"table":255}`, "253 to 255"},
 		"negative table":     {`{"table":-1}`, "not within"},
-		"huge table":         {`{"table":4294967296}`, `"table"`}, // no integer where int has 32 bits
+		"huge table":         {`{"table":4294967296}`, `"table"`}, // overflows a 32-bit int
 		"three gateways":     {`{"gateways":["10.1.0.1","fd00::1","10.1.0.2"]}`, "more than 2 entries"},
 		"two of one family":  {`{"gateways":["fd00::2","fd00::1"]}`, "multiple addresses"},
 		"no address":         {`{"gateways":["10.1.0"]}`, "gateways"},

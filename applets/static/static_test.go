@@ -9,7 +9,7 @@ import (
 	"cnibox/spec"
 )
 
-// staticConf completes a configuration by members of ipam and of the top level.
+// staticConf returns a configuration with members of ipam and of the top level.
 func staticConf(ipam, more string) string {
 	return fmt.Sprintf(`{"cniVersion":"1.1.0","name":"demo","type":"macvlan"%s,"ipam":{"type":"static"%s}}`, more, ipam)
 }
@@ -37,8 +37,8 @@ func TestStaticResult(t *testing.T) {
 	wantStatic(t, "ADD", strings.Replace(conf, "1.1.0", "0.2.0", 1), "", 0, `"ip4":{"ip":"10.1.0.5/24"`)
 }
 
-// TestStaticSources has the order of the reference: CNI_ARGS is added, args.cni
-// and the capability replace what is weaker, gateways included.
+// As in the reference, CNI_ARGS adds addresses, and args.cni and the capability replace those of
+// lower precedence, gateways included.
 func TestStaticSources(t *testing.T) {
 	args := `,"args":{"cni":{"ips":["10.7.0.5/16"]}}`
 	capability := `,"runtimeConfig":{"ips":["10.8.0.5/16","fd00:8::5/64"]}`
@@ -93,7 +93,7 @@ func TestStaticConfig(t *testing.T) {
 	wantStatic(t, "STATUS", tests["no length"].conf, "", 7, "ipam.addresses[0].address: ")
 }
 
-// CHECK fails with an address that prevResult does not have; in the reference it passes.
+// CHECK fails if prevResult does not have the address; in the reference it succeeds.
 func TestStaticCheck(t *testing.T) {
 	prev := func(ips string) string {
 		return staticConf(static4, `,"prevResult":{"cniVersion":"1.1.0","ips":[`+ips+`]}`)

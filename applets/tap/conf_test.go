@@ -9,8 +9,9 @@ import (
 	"cnibox/rtnl"
 )
 
-// The arguments of the plugin arrive unchanged in the copy of itself that has the label.
-func TestKernelTapAgain(t *testing.T) {
+// The arguments with which the plugin re-executes itself, in the SELinux context, are parsed to the
+// same values.
+func TestKernelTapReexecArguments(t *testing.T) {
 	kerneltest.Need(t, "CONFIG_TUN", rtnl.ProbeTap)
 	ns := kerneltest.NS(t)
 	a := &Applet

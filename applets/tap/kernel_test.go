@@ -16,7 +16,7 @@ import (
 	"cnibox/spec"
 )
 
-// openTap opens a queue as a virtual machine does, and leaves it open.
+// openTap opens a queue, as a virtual machine does, and does not close it.
 func openTap(p applettest.Container, flags uint16) error {
 	return p.NS.Do(func() error {
 		fd, err := unix.Open("/dev/net/tun", unix.O_RDWR|unix.O_CLOEXEC, 0)
@@ -30,8 +30,8 @@ func openTap(p applettest.Container, flags uint16) error {
 	})
 }
 
-// Every key has its effect together with every other; the reference ignores MTU and address if both
-// owner and group are given.
+// Every key works together with every other one. The reference ignores MTU and address if both
+// owner and group are set.
 func TestKernelTapKeys(t *testing.T) {
 	applettest.NeedTap(t)
 	const vm = unix.IFF_TAP | unix.IFF_NO_PI | unix.IFF_VNET_HDR
@@ -86,11 +86,11 @@ func TestKernelTapKeys(t *testing.T) {
 	}
 }
 
-// tapFile reads an attribute of eth0 from a sysfs of the namespace.
+// tapFile reads an attribute of eth0 from the sysfs of the namespace.
 func tapFile(t *testing.T, p applettest.Container, name string) (value string) {
 	t.Helper()
 	dir := t.TempDir()
-	err := netns.OnDiscardedThread(func() error { // its mounts end with the thread
+	err := netns.OnDiscardedThread(func() error { // the mounts end with the thread
 		if err := p.NS.Enter(); err != nil {
 			return err
 		}
@@ -113,8 +113,8 @@ func tapFile(t *testing.T, p applettest.Container, name string) (value string) {
 	return value
 }
 
-// A name that is taken is an error, and nothing is left; the reference reports the link
-// that it finds, and leaves its own.
+// An existing interface name is an error, and ADD leaves nothing. The reference returns the
+// existing link, and leaves its own.
 func TestKernelTapNameTaken(t *testing.T) {
 	applettest.NeedTap(t)
 	for name, link := range map[string]func(c *rtnl.Conn, p applettest.Container) error{
@@ -143,7 +143,7 @@ func TestKernelTapNameTaken(t *testing.T) {
 	}
 }
 
-// What cannot work is refused before anything is made.
+// An invalid configuration is refused before anything is made.
 func TestKernelTapInvalidConf(t *testing.T) {
 	applettest.NeedTap(t)
 	h := applettest.NewHost(t)
@@ -171,7 +171,7 @@ func TestKernelTapInvalidConf(t *testing.T) {
 			}
 		})
 	}
-	if _, err := os.Stat("/sys/fs/selinux/enforce"); err != nil { // no SELinux here
+	if _, err := os.Stat("/sys/fs/selinux/enforce"); err != nil { // no SELinux
 		code, out := h.Call(spec.Add, "tap", applettest.Conf("tap", `"selinuxContext":"system_u:system_r:container_t:s0"`), p)
 		if code != spec.CodeConfig || !strings.Contains(out, "SELinux is disabled") {
 			t.Errorf("without SELinux: %d %s", code, out)
@@ -182,7 +182,7 @@ func TestKernelTapInvalidConf(t *testing.T) {
 	}
 }
 
-// DEL leaves a link of another plugin.
+// DEL keeps a link of another plugin.
 func TestKernelTapDelLeavesOtherLink(t *testing.T) {
 	applettest.NeedTap(t)
 	h := applettest.NewHost(t)

@@ -15,20 +15,20 @@ import (
 	"cnibox/spec"
 )
 
-// A box is a host and container c1.
-type box struct {
+// A fixture is a host and container c1.
+type fixture struct {
 	*applettest.Host
 	Cont applettest.Container
 }
 
-func newBox(t *testing.T) *box {
+func newFixture(t *testing.T) *fixture {
 	t.Helper()
 	h := applettest.NewHost(t)
-	return &box{h, h.Container("c1")}
+	return &fixture{h, h.Container("c1")}
 }
 
-// veth adds eth0 to the container, whose peer is host0.
-func (b *box) veth() *rtnl.Conn {
+// veth adds eth0 to the container, with host0 as its peer.
+func (b *fixture) veth() *rtnl.Conn {
 	b.Helper()
 	c := kerneltest.Dial(b.T, b.Cont.NS)
 	mac, _ := spec.ParseMAC("02:00:00:00:00:02")
@@ -36,8 +36,8 @@ func (b *box) veth() *rtnl.Conn {
 	return c
 }
 
-// state is what tuning may change, and its records.
-func (b *box) state(c *rtnl.Conn) string {
+// state formats what tuning may change, and lists its records.
+func (b *fixture) state(c *rtnl.Conn) string {
 	b.Helper()
 	l, err := c.Link("eth0")
 	b.NoError(err)
@@ -49,23 +49,24 @@ func (b *box) state(c *rtnl.Conn) string {
 		l.MAC, l.Promisc, l.MTU, l.AllMulti, l.TxQLen, arp, strings.Join(strings.Fields(ports), "-"), b.Files())
 }
 
-// prev is a result with eth0 in the container, and another eth0 on the host.
-func (b *box) prev() string {
+// prev returns a result with eth0 in the container and another eth0 on the host.
+func (b *fixture) prev() string {
 	return fmt.Sprintf(`{"cniVersion":"1.1.0","interfaces":[{"name":"eth0","mac":"02:00:00:00:00:01"},
 		{"name":"eth0","mac":"02:00:00:00:00:02","mtu":1500,"sandbox":%q}],"ips":[{"address":"10.9.0.2/24","interface":1}]}`, b.Cont.Path)
 }
 
-// record is the name of the record of eth0 of c1: the reference's, whose DEL reads it.
+// record is the file name of the record for eth0 of c1. It equals the reference's, whose DEL reads
+// it.
 const record = "c1_eth0.json"
 
 const tuneAll = `"mac":"02:00:00:00:00:AA","promisc":true,"mtu":1400,"allmulti":true,"txQLen":77,
 	"sysctl":{"net.ipv4.conf.IFNAME.arp_filter":"1","net.ipv4.ip_local_port_range":"2000 3000"}`
 
-// A second ADD leaves the former values in the record, CHECK compares lists by fields and addresses
-// in any case of letters, the result has the new MTU, and the interface of the host keeps its address
-// there.
+// A second ADD keeps the former values in the record. CHECK ignores white space in lists and the
+// case of MAC addresses. The result has the new MTU; the address of the host's interface in it is
+// unchanged.
 func TestKernelTuning(t *testing.T) {
-	b := newBox(t)
+	b := newFixture(t)
 	c := b.veth()
 	before := b.state(c)
 	res := b.Result(b.Do(spec.Add, "tuning", b.Cont.Call(), tuneAll, b.prev()))
@@ -88,10 +89,10 @@ func TestKernelTuning(t *testing.T) {
 	b.Result(b.Do(spec.Del, "tuning", b.Cont.Call(), tuneAll, b.prev()))
 }
 
-// Settings alone need no interface; those of an interface do. A setting that cannot be read before
-// is set nevertheless.
+// Sysctls need no interface, unless they are of an interface. A sysctl that cannot be read is set
+// as well.
 func TestKernelTuningWithoutLink(t *testing.T) {
-	b := newBox(t)
+	b := newFixture(t)
 	const keys = `"sysctl":{"net.ipv4.ip_local_port_range":"2000 3000","net.ipv6.conf.lo.stable_secret":"2001:db8::1"}`
 	for _, keys := range []string{keys, ""} {
 		b.Result(b.Do(spec.Add, "tuning", b.Cont.Call(), keys, b.prev()))
@@ -117,14 +118,14 @@ func TestKernelTuningWithoutLink(t *testing.T) {
 	}
 }
 
-// ports returns the last setting of a state.
+// ports returns the port range of a state.
 func ports(state string) string {
 	_, after, _ := strings.Cut(state, "ports ")
 	return "ports " + strings.Fields(after)[0]
 }
 
-// checkTuningFile reads the record as the reference would. There, a second ADD writes the tuned
-// values into it, and nothing can enter its directory.
+// checkTuningFile reads the record as the reference does. In the reference, a second ADD overwrites
+// it with the tuned values, and the directory has no search permission.
 func checkTuningFile(t *testing.T, file string) {
 	t.Helper()
 	raw, err := os.ReadFile(file)
@@ -151,11 +152,11 @@ func checkTuningFile(t *testing.T, file string) {
 	}
 }
 
-// CHECK reports each configured value that has changed.
+// CHECK reports each configured value that was changed.
 func TestKernelTuningCheck(t *testing.T) {
 	tests := map[string]struct {
 		keys, want string
-		change     func(b *box, c *rtnl.Conn, index uint32) error
+		change     func(b *fixture, c *rtnl.Conn, index uint32) error
 	}{
 		"mac":      {`"mac":"02:00:00:00:00:aa"`, "Tuning configured mac", nil},
 		"promisc":  {`"promisc":true`, "Tuning configured promisc", nil},
@@ -163,7 +164,7 @@ func TestKernelTuningCheck(t *testing.T) {
 		"allmulti": {`"allmulti":true`, "Tuning configured allmulti", nil},
 		"txQLen":   {`"txQLen":7`, "Tuning configured txQLen", nil},
 		"sysctl":   {`"sysctl":{"net.ipv4.conf.eth0.arp_filter":"1"}`, "Tuning configured sysctl", nil},
-		"promisc off": {`"promisc":false`, "Tuning configured promisc", func(_ *box, c *rtnl.Conn, index uint32) error {
+		"promisc off": {`"promisc":false`, "Tuning configured promisc", func(_ *fixture, c *rtnl.Conn, index uint32) error {
 			on := true
 			return c.SetLink(index, rtnl.LinkChange{Promisc: &on})
 		}},
@@ -171,7 +172,7 @@ func TestKernelTuningCheck(t *testing.T) {
 	}
 	for name, tt := range tests {
 		t.Run(name, func(t *testing.T) {
-			b := newBox(t)
+			b := newFixture(t)
 			c := b.veth()
 			if tt.change != nil {
 				l, err := c.Link("eth0")
@@ -195,9 +196,9 @@ func TestKernelTuningCheck(t *testing.T) {
 	}
 }
 
-// If the kernel refuses the last attribute, the first ones are restored.
+// If the kernel refuses the last attribute, the others are restored.
 func TestKernelTuningRefusedByKernel(t *testing.T) {
-	b := newBox(t)
+	b := newFixture(t)
 	c := b.veth()
 	before := b.state(c)
 	for _, keys := range []string{
@@ -216,22 +217,22 @@ func TestKernelTuningRefusedByKernel(t *testing.T) {
 	b.WantCode(err, spec.CodeConfig)
 }
 
-// DEL deletes the record even if namespace or link are gone.
-func TestKernelTuningDelTolerates(t *testing.T) {
-	for name, spoil := range map[string]func(b *box, c *rtnl.Conn) spec.Call{
-		"no link":         func(b *box, c *rtnl.Conn) spec.Call { c.DelLink("eth0"); return b.Cont.Call() },
-		"empty netns":     func(b *box, c *rtnl.Conn) spec.Call { k := b.Cont.Call(); k.NetNS = ""; return k },
-		"missing netns":   func(b *box, c *rtnl.Conn) spec.Call { k := b.Cont.Call(); k.NetNS += ".gone"; return k },
-		"netns is a file": func(b *box, c *rtnl.Conn) spec.Call { k := b.Cont.Call(); k.NetNS = "/etc/hostname"; return k },
-		"broken record": func(b *box, c *rtnl.Conn) spec.Call {
+// DEL deletes the record even if the namespace or the link is gone.
+func TestKernelTuningDelWithMissingParts(t *testing.T) {
+	for name, spoil := range map[string]func(b *fixture, c *rtnl.Conn) spec.Call{
+		"no link":         func(b *fixture, c *rtnl.Conn) spec.Call { c.DelLink("eth0"); return b.Cont.Call() },
+		"empty netns":     func(b *fixture, c *rtnl.Conn) spec.Call { k := b.Cont.Call(); k.NetNS = ""; return k },
+		"missing netns":   func(b *fixture, c *rtnl.Conn) spec.Call { k := b.Cont.Call(); k.NetNS += ".gone"; return k },
+		"netns is a file": func(b *fixture, c *rtnl.Conn) spec.Call { k := b.Cont.Call(); k.NetNS = "/etc/hostname"; return k },
+		"broken record": func(b *fixture, c *rtnl.Conn) spec.Call {
 			os.WriteFile(filepath.Join(b.Records, record), []byte(`{"mtu":`), 0o600)
 			return b.Cont.Call()
 		},
-		"interrupted write": func(b *box, c *rtnl.Conn) spec.Call {
+		"interrupted write": func(b *fixture, c *rtnl.Conn) spec.Call {
 			os.Rename(filepath.Join(b.Records, record), filepath.Join(b.Records, record+".tmp"))
 			return b.Cont.Call()
 		},
-		"link in its place": func(b *box, c *rtnl.Conn) spec.Call {
+		"link in its place": func(b *fixture, c *rtnl.Conn) spec.Call {
 			file := filepath.Join(b.Records, record)
 			os.Remove(file)
 			other := filepath.Join(b.TempDir(), "other.json")
@@ -241,7 +242,7 @@ func TestKernelTuningDelTolerates(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			b := newBox(t)
+			b := newFixture(t)
 			c := b.veth()
 			b.Result(b.Do(spec.Add, "tuning", b.Cont.Call(), `"mtu":1400`, b.prev()))
 			call := spoil(b, c)
@@ -257,10 +258,10 @@ func TestKernelTuningDelTolerates(t *testing.T) {
 	}
 }
 
-// DEL uses a record of the reference, which has no owner, and GC keeps it; GC deletes our records
-// of the network's stale attachments.
+// DEL restores from a record of the reference, which has no owner, and GC keeps it. GC deletes the
+// records of stale attachments of the network.
 func TestKernelTuningRecords(t *testing.T) {
-	b := newBox(t)
+	b := newFixture(t)
 	c := b.veth()
 	if err := os.MkdirAll(b.Records, 0o700); err != nil {
 		t.Fatal(err)
@@ -280,7 +281,7 @@ func TestKernelTuningRecords(t *testing.T) {
 	if got := b.Files(); got != "c1_eth0.json c3_eth0.json c4_eth0.json other" {
 		t.Errorf("after GC: %s", got)
 	}
-	b.Result(b.Do(spec.Del, "tuning", b.Cont.Call(), "", b.prev())) // which says that the interface is the one
+	b.Result(b.Do(spec.Del, "tuning", b.Cont.Call(), "", b.prev())) // prevResult identifies the interface
 	if got := b.state(c); !strings.HasPrefix(got, "mac 02:00:00:00:00:0b promisc true mtu 1280 allmulti true txqlen 5 ") {
 		t.Errorf("after DEL: %s", got)
 	}
@@ -293,7 +294,7 @@ func TestKernelTuningRecords(t *testing.T) {
 		t.Error("ADD with a file for a directory")
 	}
 
-	// an empty record, as the reference leaves it when the disk is full
+	// The reference leaves an empty record if the disk is full.
 	b.Records = t.TempDir()
 	if err := os.WriteFile(filepath.Join(b.Records, "c1_eth0.json"), nil, 0o600); err != nil {
 		t.Fatal(err)
@@ -305,8 +306,8 @@ func TestKernelTuningRecords(t *testing.T) {
 	}
 }
 
-// The reference's name of a record does not include the network. If another network has that
-// record, or an earlier version wrote it, the attachment uses its own name. DEL restores from
+// In the reference the name of a record does not include the network. If that file belongs to
+// another network or to an earlier version, the attachment uses its own name. DEL restores from
 // either.
 func TestKernelTuningRecordOfOtherNetwork(t *testing.T) {
 	own := spec.Attachment{Network: "net1", ContainerID: "c1", IfName: "eth0"}.Key() + ".json"
@@ -315,7 +316,7 @@ func TestKernelTuningRecordOfOtherNetwork(t *testing.T) {
 		"earlier version": {own: `{"network":"net1","containerID":"c1","ifName":"eth0","mac":"02:00:00:00:00:02"}`},
 	} {
 		t.Run(name, func(t *testing.T) {
-			b := newBox(t)
+			b := newFixture(t)
 			c := b.veth()
 			b.NoError(os.MkdirAll(b.Records, 0o700))
 			stays := ""
@@ -338,8 +339,8 @@ func TestKernelTuningRecordOfOtherNetwork(t *testing.T) {
 	}
 }
 
-// Values that the kernel refuses are an error of the configuration with the interface's name, or
-// the key as it was written, and nothing is changed.
+// A value that the kernel refuses is a configuration error with the interface's name, or with the
+// key as it was written, and nothing is changed.
 func TestKernelTuningInvalidValues(t *testing.T) {
 	for keys, want := range map[string]string{
 		`"mtu":67`:    "eth0 does not take what is configured for it",
@@ -358,9 +359,8 @@ func TestKernelTuningInvalidValues(t *testing.T) {
 	}
 }
 
-// GET returns a result from ADD to DEL for any setting while the interface exists, also for
-// sysctls, which stay after DEL. If nothing is configured there is nothing to release: GET returns
-// a result while the interface exists.
+// While the interface exists, GET returns a result from ADD to DEL for any setting, also for
+// sysctls, which DEL does not restore. If nothing is configured, GET returns it after DEL too.
 func TestKernelTuningGetAfterDel(t *testing.T) {
 	for keys, settings := range map[string]bool{
 		`"sysctl":{"net.ipv4.ip_local_port_range":"2000 3000"}`: true,
@@ -370,7 +370,7 @@ func TestKernelTuningGetAfterDel(t *testing.T) {
 		"": false,
 	} {
 		t.Run(keys, func(t *testing.T) {
-			b := newBox(t)
+			b := newFixture(t)
 			b.veth()
 			if _, err := b.Do(spec.Get, "tuning", b.Cont.Call(), keys, b.prev()); settings && (err == nil || spec.AsError(err).Code != spec.CodeUnknown) {
 				t.Errorf("GET before ADD: %v", err)
@@ -395,10 +395,10 @@ func TestKernelTuningGetAfterDel(t *testing.T) {
 	}
 }
 
-// The record of settings alone has the namespace, by which gc --valid-live finds that the attachment
-// is alive.
+// A record for sysctls only has the namespace as well, by which gc --valid-live detects that the
+// attachment is alive.
 func TestKernelTuningRecordOfSettings(t *testing.T) {
-	b := newBox(t)
+	b := newFixture(t)
 	c := b.veth()
 	b.Result(b.Do(spec.Add, "tuning", b.Cont.Call(), `"sysctl":{"net.ipv4.ip_local_port_range":"2000 3000"}`, b.prev()))
 	raw, err := os.ReadFile(filepath.Join(b.Records, record))

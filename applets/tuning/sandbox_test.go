@@ -10,8 +10,8 @@ import (
 	"cnibox/spec"
 )
 
-// Two paths to a namespace are one sandbox.
-func TestKernelTuningTwoPathsOfSandbox(t *testing.T) {
+// Sandboxes are compared as namespaces, not as paths.
+func TestKernelTuningComparesNamespaces(t *testing.T) {
 	w := applettest.NewVeth(t)
 	prev := strings.ReplaceAll(w.PrevResult("[]"), w.Cont.Path, kerneltest.NSPath(t, w.Cont.NS))
 	res := w.Result(w.Do(spec.Add, "tuning", w.Cont.Call(), `"mac":"02:00:00:00:00:AA","mtu":1400`, prev))
@@ -23,9 +23,10 @@ func TestKernelTuningTwoPathsOfSandbox(t *testing.T) {
 	}
 }
 
-// A sandbox that cannot be opened, as a path that a runtime has unmounted, is the container's: the
-// result has its new MAC address and MTU, as with the reference. One of another namespace is not.
-func TestKernelTuningSandboxCannotBeOpened(t *testing.T) {
+// If the sandbox cannot be opened, for example since the runtime has unmounted it, it counts as the
+// container's: the result has the new MAC address and MTU, as in the reference. The sandbox of
+// another namespace does not.
+func TestKernelTuningUnmountedSandbox(t *testing.T) {
 	w := applettest.NewVeth(t)
 	other := kerneltest.NSPath(t, kerneltest.NS(t))
 	for path, want := range map[string]string{"/nowhere/netns": "02:00:00:00:00:AA 1400", t.TempDir(): "02:00:00:00:00:AA 1400", other: " 0"} {

@@ -12,7 +12,7 @@ import (
 	"cnibox/spec/spectest"
 )
 
-// In the reference every dot becomes a slash, which breaks names of interfaces with dots.
+// The reference replaces every dot by a slash, so names of interfaces cannot have dots.
 func TestTuningSysctlPath(t *testing.T) {
 	tests := map[string]struct{ key, ifName, want string }{
 		"dots":                            {"net.ipv4.ip_forward", "eth0", "net/ipv4/ip_forward"},
@@ -50,7 +50,7 @@ func TestTuningSysctlPath(t *testing.T) {
 func TestTuningConf(t *testing.T) {
 	tests := map[string]struct {
 		conf, args string
-		want       string // the plan; "": an error
+		want       string // the plan; "" for an error
 		err        string
 		code       int
 	}{
@@ -77,7 +77,7 @@ func TestTuningConf(t *testing.T) {
 		"multicast mac":           {conf: `{"mac":"01:00:00:00:00:01"}`, err: "multicast", code: 7},
 		"mac in CNI_ARGS":         {conf: `{}`, args: "MAC=x", err: "CNI_ARGS", code: 4},
 		"mtu below 0":             {conf: `{"mtu":-1}`, err: `"mtu" -1`, code: 7},
-		"mtu too big":             {conf: `{"mtu":4294967296}`, err: `"mtu"`, code: 7}, // no integer where int has 32 bits
+		"mtu too big":             {conf: `{"mtu":4294967296}`, err: `"mtu"`, code: 7}, // overflows a 32-bit int
 		"txQLen below 0":          {conf: `{"txQLen":-1}`, err: `"txQLen" -1`, code: 7},
 		"promisc not a bool":      {conf: `{"promisc":"yes"}`, err: "promisc", code: 7},
 		"args.cni.mtu not an int": {conf: `{"args":{"cni":{"mtu":"big"}}}`, err: "mtu", code: 7},
@@ -97,7 +97,7 @@ func TestTuningConf(t *testing.T) {
 	}
 }
 
-// planText renders a plan, for comparison.
+// planText formats a plan for comparison.
 func planText(p *conf) string {
 	var out struct {
 		Sysctls []string   `json:"sysctls,omitempty"`

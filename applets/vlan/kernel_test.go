@@ -19,8 +19,8 @@ func vlanNode(t *testing.T) (*applettest.Host, applettest.Segment) {
 	return h, h.Segment()
 }
 
-// A master has a VLAN once: the second ADD is an error, and the first link stays. After an ADD that
-// failed the VLAN is free, which in the reference it is not.
+// A VLAN can exist once on a master: the second ADD is an error, and the first link remains. A
+// failed ADD leaves the VLAN unused; in the reference it does not.
 func TestKernelVLANInUse(t *testing.T) {
 	h, s := vlanNode(t)
 	conf := applettest.ChildConf("vlan", `"master":"up0","vlanId":42`)
@@ -40,7 +40,7 @@ func TestKernelVLANInUse(t *testing.T) {
 	h.Refuse(7, "master up0 is down", spec.Add, "vlan", strings.Replace(conf, `"vlanId":42`, `"vlanId":44`, 1), h.Container("down"))
 }
 
-// Frames of the VLAN go to the link of that VLAN.
+// Frames of a VLAN reach the link of that VLAN.
 func TestKernelVLANTraffic(t *testing.T) {
 	h, s := vlanNode(t)
 	conf := applettest.ChildConf("vlan", `"master":"up0","vlanId":42,"mac":"02:00:00:00:00:2a"`)
@@ -71,7 +71,7 @@ func TestKernelVLANTraffic(t *testing.T) {
 	}
 }
 
-// An invalid configuration is an error before anything is changed.
+// An invalid configuration is refused before anything is changed.
 func TestKernelVLANInvalidConf(t *testing.T) {
 	h := applettest.NewHost(t)
 	h.Segment()
@@ -85,7 +85,7 @@ func TestKernelVLANInvalidConf(t *testing.T) {
 		`"master":"up0","vlanId":1,"ipam":{},"other":"x"`: "",
 	} {
 		conf := applettest.ChildConf("vlan", keys)
-		if want == "" { // the last "ipam" counts, so take that one away
+		if want == "" { // deletes the last "ipam", which overrides the others
 			conf, want = strings.Replace(conf, `"type":"host-local"`, `"type":""`, 1), "IPAM configuration"
 		}
 		h.Refuse(7, want, spec.Add, "vlan", conf, h.Container("ctr"))

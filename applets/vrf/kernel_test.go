@@ -15,8 +15,8 @@ import (
 	"cnibox/spec"
 )
 
-// newVeth returns a veth pair whose container has routes, and the rules that the kernel adds with
-// the first VRF of a namespace.
+// newVeth returns a veth pair with routes in the container, which has the rules that the kernel
+// adds with the first VRF of a namespace.
 func newVeth(t *testing.T) *applettest.Veth {
 	t.Helper()
 	w := applettest.NewVeth(t)
@@ -30,7 +30,7 @@ func newVeth(t *testing.T) *applettest.Veth {
 
 const vrfRoutes = `[{"dst":"0.0.0.0/0","gw":"10.9.0.1"},{"dst":"::/0"},{"dst":"192.0.2.0/24","gw":"10.9.0.7"},{"dst":"203.0.113.0/24","table":700}]`
 
-// routes lists the routes of a table out of eth0, but for those of the kernel.
+// routes formats the routes of a table out of eth0, without those that the kernel added.
 func routes(w *applettest.Veth, table int) string {
 	w.Helper()
 	all, err := w.ContConn.Routes(rtnl.RouteFilter{Table: table, Link: w.Eth0.Index})
@@ -48,7 +48,7 @@ func TestKernelVRF(t *testing.T) {
 	w := newVeth(t)
 	before := w.State()
 	const keys = `"vrfname":"blue"`
-	// a table that has routes or rules is not free
+	// A table with routes or rules is in use.
 	w.NoError(w.ContConn.Do(rtnl.NewRule(rtnl.Rule{Mark: 7, Table: 1, Priority: 5})))
 	res := w.Result(w.Do(spec.Add, "vrf", w.Cont.Call(), keys, w.PrevResult(vrfRoutes)))
 	for range 2 {
@@ -78,7 +78,7 @@ func TestKernelVRF(t *testing.T) {
 			t.Errorf("tables of the result: got %s", got)
 		}
 		w.Result(w.Do(spec.Check, "vrf", w.Cont.Call(), keys, w.PrevResult(vrfRoutes)))
-		res = w.Result(w.Do(spec.Add, "vrf", w.Cont.Call(), keys, w.PrevResult(vrfRoutes))) // once more
+		res = w.Result(w.Do(spec.Add, "vrf", w.Cont.Call(), keys, w.PrevResult(vrfRoutes))) // a second ADD
 	}
 	w.Result(w.Do(spec.Del, "vrf", w.Cont.Call(), keys, ""))
 	if after := w.State(); strings.Contains(after, "blue") || !strings.Contains(before, "::/0 via fd09::1") {
@@ -105,9 +105,9 @@ func TestKernelVRFDeletedWithLastInterface(t *testing.T) {
 	if _, err := w.ContConn.Link("red"); err == nil {
 		t.Error("the VRF of a refused ADD is there")
 	}
-	w.Result(w.Do(spec.Del, "vrf", w.Cont.Call(), `"vrfname":""`, "")) // the one it is in
+	w.Result(w.Do(spec.Del, "vrf", w.Cont.Call(), `"vrfname":""`, "")) // the VRF that has the interface
 	w.Result(w.Do(spec.Check, "vrf", second, keys, prev))
-	// the interface may be gone
+	// DEL succeeds without the interface
 	w.NoError(w.ContConn.DelLink("eth1"))
 	w.Result(w.Do(spec.Del, "vrf", second, keys, ""))
 	if _, err := w.ContConn.Link("blue"); err == nil {
@@ -175,7 +175,7 @@ func TestKernelVRFInvalidConf(t *testing.T) {
 	w.Result(w.Do(spec.Status, "vrf", spec.Call{}, `"vrfname":"blue"`, ""))
 }
 
-// A missing namespace is not an error of DEL, whatever the configuration. This needs no VRF.
+// Without the namespace DEL succeeds with any configuration. This test needs no VRF.
 func TestKernelVRFDelWithoutNamespace(t *testing.T) {
 	for name, path := range applettest.MissingNetNS(t) {
 		t.Run(name, func(t *testing.T) {

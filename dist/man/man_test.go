@@ -13,7 +13,7 @@ import (
 	"cnibox/applets/cniexec"
 )
 
-// TestManPages has no warnings of those who read such pages, and 80 columns.
+// mandoc and groff have no warnings, and no line is wider than 80 columns.
 func TestManPages(t *testing.T) {
 	for _, reader := range [][]string{{"mandoc", "-Tlint", "-Wwarning"}, {"groff", "-man", "-ww", "-Tutf8", "-rLL=80n", "-P-cbou"}} {
 		t.Run(reader[0], func(t *testing.T) {
@@ -26,7 +26,7 @@ func TestManPages(t *testing.T) {
 				var warnings bytes.Buffer
 				cmd.Stdin, cmd.Stderr = strings.NewReader(manPage(a, all)), &warnings
 				out, err := cmd.Output()
-				if reader[0] == "mandoc" { // prints warnings alone
+				if reader[0] == "mandoc" { // prints only warnings
 					warnings.Write(out)
 				}
 				if err != nil || warnings.Len() > 0 {
@@ -42,9 +42,9 @@ func TestManPages(t *testing.T) {
 	}
 }
 
-// Each plugin has a page with its keys, and cni-exec one with all of its manual. A page of what there is no
-// more goes.
-func TestRun(t *testing.T) {
+// Each plugin has a page with its keys, and cni-exec one with its manual. Pages of removed applets
+// are deleted.
+func TestRunWritesPages(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "new", "man")
 	for range 2 {
 		if err := run([]string{dir}); err != nil {

@@ -2,8 +2,8 @@ package main
 
 import "testing"
 
-// TestPage has texts that roff would take for requests and escapes.
-func TestPage(t *testing.T) {
+// Text that looks like roff requests and escapes is printed as it is.
+func TestPageEscapesText(t *testing.T) {
 	p := newPage("a-b", "does \\ and …")
 	p.section("USE")
 	p.text("Call `a-b -x`.\n.so in 'quotes'\n\nanother paragraph")

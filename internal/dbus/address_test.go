@@ -38,8 +38,8 @@ func TestSockets(t *testing.T) {
 	}
 }
 
-// The first socket where a bus listens is taken, and an abstract one is found.
-func TestDialSeveral(t *testing.T) {
+// The first socket with a listening bus is used, also an abstract one.
+func TestDialFirstListening(t *testing.T) {
 	none := filepath.Join(t.TempDir(), "none")
 	abstract := "@" + none
 	l, err := net.Listen("unix", abstract)

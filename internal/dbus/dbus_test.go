@@ -18,12 +18,12 @@ import (
 	"cnibox/internal/dbus/dbustest"
 )
 
-// zone names a method of firewalld.
+// zone returns a method of firewalld's zone interface.
 func zone(name string) Method {
 	return Method{"org.fedoraproject.FirewallD1", "/org/fedoraproject/FirewallD1", "org.fedoraproject.FirewallD1.zone", name}
 }
 
-// The bus of Debian passes our calls on, and its answers and errors are understood.
+// Calls, results and errors pass through the bus daemon of Debian.
 func TestCallsOverARealBus(t *testing.T) {
 	socket := dbustest.Bus(t)
 	c, err := Dial(t.Context(), socket)
@@ -74,8 +74,9 @@ func TestDialErrors(t *testing.T) {
 	}
 }
 
-// A bus that lies, hangs or hangs up is an error, and in no time when the context ends.
-func TestBadBus(t *testing.T) {
+// A bus that sends invalid data, hangs or closes the connection is an error. The wait ends with the
+// context.
+func TestInvalidBus(t *testing.T) {
 	for name, tt := range map[string]struct{ answer, want string }{
 		"refuses":           {"REJECTED EXTERNAL\r\n", "the bus refuses user"},
 		"hangs up":          {"", "has closed the connection"},
@@ -86,20 +87,21 @@ func TestBadBus(t *testing.T) {
 		"field of any type": {"OK 1234\r\nl\x02\x00\x01\x00\x00\x00\x00\x01\x00\x00\x00\x05\x00\x00\x00\x05\x01v\x00\x00\x00\x00\x00", `field of type "v"`},
 	} {
 		t.Run(name, func(t *testing.T) {
-			if _, err := Dial(t.Context(), answering(t, tt.answer, false)); err == nil || !strings.Contains(err.Error(), tt.want) {
+			if _, err := Dial(t.Context(), serveAnswer(t, tt.answer, false)); err == nil || !strings.Contains(err.Error(), tt.want) {
 				t.Errorf("got %v, want %q", err, tt.want)
 			}
 		})
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
 	defer cancel()
-	if _, err := Dial(ctx, answering(t, "OK 1234\r\n", true)); !errors.Is(err, context.DeadlineExceeded) {
+	if _, err := Dial(ctx, serveAnswer(t, "OK 1234\r\n", true)); !errors.Is(err, context.DeadlineExceeded) {
 		t.Errorf("hangs: %v", err)
 	}
 }
 
-// answering listens for one caller, who gets the answer and, unless it hangs, the end.
-func answering(t *testing.T, answer string, hang bool) string {
+// serveAnswer listens for one client and sends it the answer. It closes the connection, unless it
+// hangs.
+func serveAnswer(t *testing.T, answer string, hang bool) string {
 	t.Helper()
 	dir, err := os.MkdirTemp("", "bus")
 	if err != nil {
@@ -126,7 +128,7 @@ func answering(t *testing.T, answer string, hang bool) string {
 	return l.Addr().String()
 }
 
-// What call writes is read back, in both byte orders.
+// The encoding of a call can be decoded, and a message in either byte order.
 func TestDecode(t *testing.T) {
 	b := call(7, zone("addSource"), []string{"trusted", "10.1.0.2/32"})
 	m, err := decode(b)

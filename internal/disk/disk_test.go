@@ -15,7 +15,7 @@ import (
 	"cnibox/internal/fault"
 )
 
-// A pipe is not waited for, a link is followed or not, and nothing is read without end.
+// Read does not wait for a pipe, follows links unless told otherwise, and limits the size.
 func TestRead(t *testing.T) {
 	dir := t.TempDir()
 	if err := errors.Join(os.WriteFile(dir+"/file", []byte("12345"), 0o600), os.Symlink("file", dir+"/link"), unix.Mkfifo(dir+"/pipe", 0o600),
@@ -44,7 +44,7 @@ func TestRead(t *testing.T) {
 	}
 }
 
-// Files of /proc have content and a size of 0.
+// Files in /proc have content although their size is 0.
 func TestReadProc(t *testing.T) {
 	want, err := os.ReadFile("/proc/self/status")
 	if err != nil {
@@ -57,7 +57,7 @@ func TestReadProc(t *testing.T) {
 	}
 }
 
-// content returns what is in the directory: names and, of files, their text.
+// content returns the names in a directory with the text of files.
 func content(t *testing.T, dir string) string {
 	t.Helper()
 	entries, err := os.ReadDir(dir)
@@ -83,12 +83,12 @@ func TestReplace(t *testing.T) {
 	tests := map[string]struct {
 		before func(dir string) error
 		how    disk.How
-		want   string // in the directory afterwards
+		want   string // content of the directory afterwards
 		err    error
 	}{
-		"nothing there":              {nil, 0, "file=new", nil},
-		"nothing there, new":         {nil, disk.New, "file=new", nil},
-		"nothing there, durable":     {nil, disk.Durable | disk.New, "file=new", nil},
+		"no file":                    {nil, 0, "file=new", nil},
+		"no file, new":               {nil, disk.New, "file=new", nil},
+		"no file, durable":           {nil, disk.Durable | disk.New, "file=new", nil},
 		"a file":                     {func(dir string) error { return os.WriteFile(dir+"/file", []byte("older"), 0o644) }, 0, "file=new", nil},
 		"a file, durable":            {func(dir string) error { return os.WriteFile(dir+"/file", []byte("older"), 0o644) }, disk.Durable, "file=new", nil},
 		"a file, new":                {func(dir string) error { return os.WriteFile(dir+"/file", []byte("old"), 0o600) }, disk.New, "file=old", os.ErrExist},
@@ -141,9 +141,8 @@ func TestReplaceDirectory(t *testing.T) {
 	}
 }
 
-// An injected fault changes nothing, not even the directory. What there is nothing to do for
-// cannot fail.
-func TestFault(t *testing.T) {
+// After a fault nothing is changed, not even the directory. Removing a missing file cannot fail.
+func TestFaultChangesNothing(t *testing.T) {
 	dir := t.TempDir()
 	if err := os.WriteFile(dir+"/old", []byte("x"), 0o600); err != nil {
 		t.Fatal(err)
@@ -200,8 +199,8 @@ func TestRename(t *testing.T) {
 	}
 }
 
-// A reader meanwhile gets one of the contents, and the whole of it.
-func TestReplaceIsOneStep(t *testing.T) {
+// A concurrent reader gets either content as a whole.
+func TestReplaceIsAtomic(t *testing.T) {
 	dir := t.TempDir()
 	texts := []string{strings.Repeat("a", 5000), strings.Repeat("b", 9000)}
 	write := func(i int) {
@@ -230,7 +229,7 @@ func TestReplaceIsOneStep(t *testing.T) {
 	}
 }
 
-// Of several writers of a new file one wins, and its content stays.
+// One of several writers of a new file succeeds, and its content is kept.
 func TestReplaceNewOnce(t *testing.T) {
 	dir := t.TempDir()
 	errs := make([]error, 16)

@@ -12,8 +12,8 @@ import (
 	"cnibox/internal/netns"
 )
 
-// A mount point may have a blank in its name, which the kernel writes as \040. The mounts are those
-// of the thread.
+// Mounts are those of the calling thread. A mount point may have a space in its name, which the
+// kernel writes as \040.
 func TestKernelMounts(t *testing.T) {
 	dir := t.TempDir() + "/a b"
 	if err := os.Mkdir(dir, 0o700); err != nil {

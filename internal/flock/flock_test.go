@@ -14,7 +14,7 @@ import (
 	"cnibox/internal/flock"
 )
 
-func hold(t *testing.T, path string) func() {
+func mustLock(t *testing.T, path string) func() {
 	t.Helper()
 	unlock, err := flock.Exclusive(t.Context(), path, 0o600)
 	if err != nil {
@@ -25,7 +25,7 @@ func hold(t *testing.T, path string) func() {
 
 func TestExclusiveWaits(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "lock")
-	unlock := hold(t, path)
+	unlock := mustLock(t, path)
 	got := make(chan error, 1)
 	go func() {
 		again, err := flock.Exclusive(context.Background(), path, 0o600)
@@ -50,15 +50,15 @@ func TestExclusiveWaits(t *testing.T) {
 	}
 }
 
-func TestCancel(t *testing.T) {
+func TestCancelledWaiterReleases(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "lock")
-	unlock := hold(t, path)
+	unlock := mustLock(t, path)
 	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Millisecond)
 	defer cancel()
 	if _, err := flock.Exclusive(ctx, path, 0o600); !errors.Is(err, context.DeadlineExceeded) {
 		t.Fatalf("got %v, want the deadline", err)
 	}
-	// The cancelled waiter may get the lock first; it must give it back.
+	// The cancelled waiter may get the lock first, and must release it.
 	unlock()
 	late, stop := context.WithTimeout(t.Context(), 10*time.Second)
 	defer stop()
@@ -69,11 +69,11 @@ func TestCancel(t *testing.T) {
 	again()
 }
 
-// A lock file that its holder removes before it unlocks is made anew by the next: two locks
+// If the holder deletes the lock file before it unlocks, the next one creates it again, since locks
 // on two files of one path would not exclude each other.
-func TestRemoved(t *testing.T) {
+func TestLockFileDeletedByHolder(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "lock")
-	unlock := hold(t, path)
+	unlock := mustLock(t, path)
 	got := make(chan func(), 1)
 	go func() {
 		again, err := flock.Exclusive(context.Background(), path, 0o600)
@@ -120,7 +120,7 @@ func TestWaitShared(t *testing.T) {
 	}
 }
 
-func TestOddFiles(t *testing.T) {
+func TestLockFileIsNoRegularFile(t *testing.T) {
 	dir := t.TempDir()
 	odd := map[string]func(string) error{
 		"link": func(p string) error { return os.Symlink(filepath.Join(dir, "target"), p) },

@@ -10,13 +10,13 @@ import (
 	"cnibox/internal/flock"
 )
 
-// A lock that is held for ever is waited for until the timeout, whatever the context
-// allows; the next caller gets it when it is released.
-func TestTimeout(t *testing.T) {
+// A lock that is not released is waited for until the timeout, even if the context has none. The
+// lock can be taken when it is released.
+func TestTimeoutWithoutDeadline(t *testing.T) {
 	flock.Timeout = 20 * time.Millisecond
 	t.Cleanup(func() { flock.Timeout = 30 * time.Second })
 	path := filepath.Join(t.TempDir(), "lock")
-	unlock := hold(t, path)
+	unlock := mustLock(t, path)
 	got := make(chan error, 1)
 	go func() {
 		_, err := flock.Exclusive(context.Background(), path, 0o600)
@@ -32,5 +32,5 @@ func TestTimeout(t *testing.T) {
 	}
 	unlock()
 	flock.Timeout = 10 * time.Second
-	hold(t, path)()
+	mustLock(t, path)()
 }

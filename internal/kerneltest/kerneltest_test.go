@@ -11,7 +11,7 @@ import (
 	"cnibox/rtnl"
 )
 
-// A path must lead to the namespace for a child process too.
+// The path of a namespace is valid in a child process too.
 func TestKernelNSPath(t *testing.T) {
 	ns := kerneltest.NS(t)
 	path := kerneltest.NSPath(t, ns)
@@ -29,7 +29,7 @@ func TestKernelNSPath(t *testing.T) {
 	}
 }
 
-// Every kind of leftover must show, and a namespace left as it was must not.
+// A snapshot shows everything that a verb may leave, and is equal without leftovers.
 func TestKernelSnapshot(t *testing.T) {
 	ns := kerneltest.NS(t)
 	kerneltest.LoUp(t, ns)
@@ -78,9 +78,9 @@ func TestKernelSnapshot(t *testing.T) {
 	}
 }
 
-// Links that go while they are looked at, as the kernel takes those away whose peers were
-// in a namespace that has ended, spoil no snapshot.
-func TestKernelSnapshotOfTheMoment(t *testing.T) {
+// Links that are deleted meanwhile do not change a snapshot, as those whose peers were in a
+// namespace that has ended.
+func TestKernelSnapshotDuringChanges(t *testing.T) {
 	ns := kerneltest.NS(t)
 	before := kerneltest.Snapshot(t, ns)
 	stop, stopped := make(chan struct{}), make(chan error, 1)

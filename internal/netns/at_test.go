@@ -10,9 +10,9 @@ import (
 	"cnibox/internal/netns"
 )
 
-// The ID is the namespace's by whichever path and descriptor; what else is at a path has none.
-// Opening in all kinds of files is in TestKernelOpen.
-func TestAt(t *testing.T) {
+// Every path and descriptor of a namespace leads to the same ID, and other files have none.
+// TestKernelOpen opens files of all types.
+func TestIDAtPath(t *testing.T) {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
 	dir := t.TempDir()

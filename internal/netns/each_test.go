@@ -9,7 +9,7 @@ import (
 	"cnibox/rtnl"
 )
 
-// The files in /proc have the addresses that netlink has.
+// The files in /proc have the same addresses as netlink.
 func TestKernelProcessAddrs(t *testing.T) {
 	ns := kerneltest.NS(t)
 	kerneltest.LoUp(t, ns)
@@ -42,7 +42,7 @@ func TestKernelProcessAddrs(t *testing.T) {
 	}
 }
 
-// A namespace that is only open is found, once, and none that has ended.
+// A namespace that only a descriptor refers to is found once, and none that has ended.
 func TestKernelEachNS(t *testing.T) {
 	ns, gone := kerneltest.NS(t), kerneltest.NS(t)
 	want, err := ns.ID()

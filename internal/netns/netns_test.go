@@ -19,8 +19,8 @@ import (
 	"cnibox/rtnl"
 )
 
-// where returns the namespace of the calling thread.
-func where(t *testing.T) string {
+// threadNS returns the network namespace of the calling thread.
+func threadNS(t *testing.T) string {
 	t.Helper()
 	name, err := os.Readlink("/proc/thread-self/ns/net")
 	if err != nil {
@@ -29,37 +29,38 @@ func where(t *testing.T) string {
 	return name
 }
 
-// locked keeps the test on one thread, so that where is about the one that did the work.
-func locked(t *testing.T) {
+// lockThread locks the test to its thread, since threadNS is about the calling thread.
+func lockThread(t *testing.T) {
 	runtime.LockOSThread()
 	t.Cleanup(runtime.UnlockOSThread)
 }
 
-// However fn ends, it was in the namespace and the thread is back.
+// fn runs in the namespace, and afterwards the thread is in the former one, even after an error or
+// a panic.
 func TestKernelDo(t *testing.T) {
-	locked(t)
-	home := where(t)
+	lockThread(t)
+	home := threadNS(t)
 	ns, other := kerneltest.NS(t), kerneltest.NS(t)
 	var in string
 	failed := errors.New("failed")
 	tests := map[string]func() error{
-		"nil":   func() error { in = where(t); return nil },
-		"error": func() error { in = where(t); return failed },
-		"panic": func() error { in = where(t); panic(failed) },
+		"nil":   func() error { in = threadNS(t); return nil },
+		"error": func() error { in = threadNS(t); return failed },
+		"panic": func() error { in = threadNS(t); panic(failed) },
 		"nested": func() error {
-			in = where(t)
+			in = threadNS(t)
 			err := other.Do(func() error {
-				if there := where(t); there == in || there == home {
+				if there := threadNS(t); there == in || there == home {
 					t.Errorf("the inner one is in %s", there)
 				}
 				return nil
 			})
-			if again := where(t); again != in {
+			if again := threadNS(t); again != in {
 				t.Errorf("after the inner one: %s, want %s", again, in)
 			}
 			return err
 		},
-		"the same again": func() error { in = where(t); return ns.Do(func() error { in = where(t); return nil }) },
+		"the same again": func() error { in = threadNS(t); return ns.Do(func() error { in = threadNS(t); return nil }) },
 	}
 	for name, fn := range tests {
 		in = ""
@@ -77,21 +78,21 @@ func TestKernelDo(t *testing.T) {
 		if in == "" || in == home {
 			t.Errorf("%s: ran in %q", name, in)
 		}
-		if now := where(t); now != home {
+		if now := threadNS(t); now != home {
 			t.Fatalf("%s: afterwards in %s, want %s", name, now, home)
 		}
 	}
 	host := netns.Host()
-	if err := host.Do(func() error { in = where(t); return nil }); err != nil || in != home {
+	if err := host.Do(func() error { in = threadNS(t); return nil }); err != nil || in != home {
 		t.Errorf("of the host: %v, in %s", err, in)
 	}
 }
 
-// Root of a user namespace that has the network of another one may leave that, and not
-// come back: a thread goes for good, and the others stay.
-func TestKernelNoWayBack(t *testing.T) {
+// Root of a user namespace whose network namespace has another owner can leave that but not enter
+// it again: Do then discards a thread, and the other threads are unaffected.
+func TestKernelDoWithoutReturn(t *testing.T) {
 	if os.Getenv("CNIBOX_TEST_NO_WAY_BACK") == "" {
-		cmd := exec.Command("/proc/self/exe", "-test.run", "^TestKernelNoWayBack$", "-test.v")
+		cmd := exec.Command("/proc/self/exe", "-test.run", "^TestKernelDoWithoutReturn$", "-test.v")
 		cmd.Env = append(os.Environ(), "CNIBOX_TEST_NO_WAY_BACK=1")
 		cmd.SysProcAttr = &syscall.SysProcAttr{
 			Cloneflags:  unix.CLONE_NEWUSER,
@@ -102,24 +103,24 @@ func TestKernelNoWayBack(t *testing.T) {
 		kerneltest.Need(t, "CONFIG_USER_NS", func() (err error) {
 			out, err = cmd.CombinedOutput()
 			if ended := new(exec.ExitError); errors.As(err, &ended) {
-				return nil // out says why
+				return nil // out has the reason
 			}
 			return err
 		})
-		if !strings.Contains(string(out), "--- PASS: TestKernelNoWayBack") {
+		if !strings.Contains(string(out), "--- PASS: TestKernelDoWithoutReturn") {
 			t.Errorf("%s", out)
 		}
 		return
 	}
-	locked(t)
-	home := where(t)
+	lockThread(t)
+	home := threadNS(t)
 	ns, err := netns.New()
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer ns.Close()
 	var in string
-	if err := ns.Do(func() error { in = where(t); return nil }); err != nil || in == "" || in == home {
+	if err := ns.Do(func() error { in = threadNS(t); return nil }); err != nil || in == "" || in == home {
 		t.Errorf("%v, in %q", err, in)
 	}
 	func() {
@@ -138,15 +139,16 @@ func TestKernelNoWayBack(t *testing.T) {
 	if links, err := c.Links(); err != nil || len(links) != 1 {
 		t.Errorf("%d links, %v", len(links), err)
 	}
-	if now := where(t); now != home {
+	if now := threadNS(t); now != home {
 		t.Errorf("afterwards in %s, want %s", now, home)
 	}
 }
 
-// anyThread is set for a process in which any goroutine may get the first thread.
+// anyThread marks a process in which any goroutine may run on the first thread.
 const anyThread = "CNIBOX_TEST_ANY_THREAD"
 
-// TestMain is such a process if asked to; kerneltest has locked its main goroutine.
+// TestMain checks OnDiscardedThread in such a process. kerneltest has locked the main goroutine to
+// the first thread.
 func TestMain(m *testing.M) {
 	if os.Getenv(anyThread) == "" {
 		os.Exit(m.Run())
@@ -165,7 +167,7 @@ func TestMain(m *testing.M) {
 	}
 }
 
-// The function is not run on the first thread, and its thread ends after it.
+// OnDiscardedThread does not use the first thread, and its thread ends with the function.
 func TestKernelOnDiscardedThread(t *testing.T) {
 	cmd := exec.Command("/proc/self/exe")
 	cmd.Env = append(os.Environ(), anyThread+"=1")
@@ -184,8 +186,8 @@ func TestKernelOnDiscardedThread(t *testing.T) {
 	kerneltest.Until(t, "the end of the thread", func() bool { return unix.Tgkill(unix.Getpid(), thread, 0) != nil })
 }
 
-// Many at once do not meet, and none of the program's threads stays away.
-func TestKernelDoAtOnce(t *testing.T) {
+// Concurrent calls of Do run in their own namespaces, and leave no thread in another one.
+func TestKernelDoConcurrently(t *testing.T) {
 	var wg sync.WaitGroup
 	for i := range 8 {
 		ns := kerneltest.NS(t)
@@ -211,7 +213,7 @@ func TestKernelDoAtOnce(t *testing.T) {
 		}
 	}
 	wg.Wait()
-	home := where(t)
+	home := threadNS(t)
 	threads, err := filepath.Glob("/proc/self/task/*/ns/net")
 	if err != nil || len(threads) < 2 {
 		t.Fatalf("%d threads, %v", len(threads), err)
@@ -224,10 +226,10 @@ func TestKernelDoAtOnce(t *testing.T) {
 }
 
 func TestKernelNew(t *testing.T) {
-	locked(t)
-	home := where(t)
+	lockThread(t)
+	home := threadNS(t)
 	a, b := kerneltest.NS(t), kerneltest.NS(t)
-	if now := where(t); now != home {
+	if now := threadNS(t); now != home {
 		t.Fatalf("afterwards in %s, want %s", now, home)
 	}
 	if same, err := a.Same(b); same || err != nil {
@@ -239,7 +241,8 @@ func TestKernelNew(t *testing.T) {
 	}
 }
 
-// The errors of what is not a network namespace and of what does not exist differ, and nothing is waited for.
+// A file that is not a network namespace and a missing one are different errors, and Open never
+// blocks.
 func TestKernelOpen(t *testing.T) {
 	dir := t.TempDir()
 	file := filepath.Join(dir, "file")
@@ -280,8 +283,7 @@ func TestKernelOpen(t *testing.T) {
 	}
 }
 
-// The host's is that of the calling thread, in whatever namespace that is, and closing it
-// closes nothing.
+// Host is the namespace of the calling thread, even inside Do. Close does nothing.
 func TestKernelHost(t *testing.T) {
 	ns := kerneltest.NS(t)
 	here, err := netns.Current()
@@ -312,9 +314,9 @@ func TestKernelHost(t *testing.T) {
 	}
 }
 
-// A namespace is at each path that leads to it, at the one where it was opened whatever became of that,
-// and at no other.
-func TestKernelAt(t *testing.T) {
+// IsAt holds for each path to the namespace, for the path by which it was opened even if that is
+// gone, and for no other.
+func TestKernelIsAt(t *testing.T) {
 	ns, other := kerneltest.NS(t), kerneltest.NS(t)
 	for path, want := range map[string]bool{
 		kerneltest.NSPath(t, ns): true, kerneltest.NSPath(t, ns) + "/.": false, kerneltest.NSPath(t, other): false, "": false, "/nowhere": false,

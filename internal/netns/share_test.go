@@ -11,14 +11,14 @@ import (
 	"cnibox/internal/netns"
 )
 
-// closer counts how often it is closed.
+// closer counts calls of Close.
 type closer struct{ times *int }
 
 func (c closer) Close() error { *c.times++; return nil }
 
-// What is asked within the namespace, and twice, is the same; what is kept is opened once for it and once
-// for the host, and closed at the end, not by Close.
-func TestKernelShare(t *testing.T) {
+// In a shared namespace, nested calls work. A kept resource is opened once for it and once for the
+// host, and closed by end instead of Close.
+func TestKernelShareKeeps(t *testing.T) {
 	host := kerneltest.NS(t)
 	ns, err := netns.Open(kerneltest.NSPath(t, host))
 	if err != nil {
@@ -31,7 +31,7 @@ func TestKernelShare(t *testing.T) {
 	want := kerneltest.Cookie(t, host)
 	err = ns.Do(func() error {
 		same, err := ns.Same(netns.Host())
-		cookie, cerr := ns.Cookie() // which enters as well
+		cookie, cerr := ns.Cookie() // enters the namespace too
 		if err != nil || cerr != nil || !same || cookie != want {
 			t.Errorf("within it: in it %t, %v; cookie %d, %v, want %d", same, err, cookie, cerr, want)
 		}
@@ -40,7 +40,7 @@ func TestKernelShare(t *testing.T) {
 	if !errors.Is(err, unix.EXDEV) {
 		t.Errorf("within it, again: %v", err)
 	}
-	for range 2 { // the one that has the cookie, and another
+	for range 2 { // the socket that was opened for the cookie, and a new one
 		fd, err := ns.Socket(unix.NETLINK_ROUTE)
 		if err != nil {
 			t.Fatal(err)
@@ -77,8 +77,9 @@ func TestKernelShare(t *testing.T) {
 	}
 }
 
-// What is not shared is opened for each, who closes it; the namespace of the process is never shared.
-func TestKernelNotShared(t *testing.T) {
+// Without Share each caller opens and closes its own. The namespace of the process cannot be
+// shared.
+func TestKernelKeepWithoutShare(t *testing.T) {
 	ns := kerneltest.NS(t)
 	opened, closed := 0, 0
 	var none *netns.NS

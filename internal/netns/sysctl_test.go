@@ -54,8 +54,8 @@ func TestKernelSysctl(t *testing.T) {
 	wantErr(t, ns.SetSysctl("net/ipv4/ip_forward", "word"), unix.EINVAL)
 }
 
-// A value that is there is not written, however it is spelt; a read-only /proc
-// is not an obstacle then.
+// A sysctl that has the value already, apart from white space, is not written, so that /proc may be
+// read-only.
 func TestKernelSysctlWritesOnlyChanges(t *testing.T) {
 	ns := kerneltest.NS(t)
 	var writes []string

@@ -13,7 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A fake is a [netlink.Socket] that gives out prepared datagrams.
+// A fake is a [netlink.Socket] that returns prepared datagrams.
 type fake struct{ datagrams [][]netlink.Message }
 
 func (f *fake) Close() error                         { return nil }
@@ -31,17 +31,17 @@ func (f *fake) Receive() ([]netlink.Message, error) {
 
 func (f *fake) ReceiveIter() iter.Seq2[netlink.Message, error] { return received(f.Receive) }
 
-// message is one of the kernel.
+// message returns a message of the kernel.
 func message(seq uint32, typ netlink.HeaderType, flags netlink.HeaderFlags, data []byte) netlink.Message {
 	return netlink.Message{Header: netlink.Header{Sequence: seq, Type: typ, Flags: flags}, Data: data}
 }
 
-// errno is the data of NLMSG_ERROR and NLMSG_DONE; 0 is an acknowledgement.
+// errno returns the data of NLMSG_ERROR and NLMSG_DONE; 0 is an acknowledgement.
 func errno(e unix.Errno) []byte {
 	return binary.NativeEndian.AppendUint32(nil, uint32(-int32(e)))
 }
 
-// exchangeOf runs collect over prepared datagrams, which answer n requests numbered from 10.
+// exchangeOf calls collect on datagrams that answer n requests with sequence numbers from 10.
 func exchangeOf(datagrams [][]netlink.Message, n, first, last int) ([]Answer, error) {
 	sent := make([]netlink.Message, n)
 	for i := range sent {
@@ -51,14 +51,14 @@ func exchangeOf(datagrams [][]netlink.Message, n, first, last int) ([]Answer, er
 	return answers, collect(netlink.NewConn(&fake{datagrams}, 0), sent, answers, first, last)
 }
 
-// The kernel's answers as datagrams, to three requests that begin at number 10.
+// Answers of the kernel to three requests with sequence numbers from 10.
 func TestCollect(t *testing.T) {
 	refused := errno(unix.EEXIST)
 	ack := []netlink.Message{message(12, netlink.Error, 0, errno(0))}
 	newLink := netlink.HeaderType(unix.RTM_NEWLINK)
 	tests := map[string]struct {
 		datagrams [][]netlink.Message
-		want      []error // by request
+		want      []error // for each request
 		seen      []int   // number of messages for each request
 		err       error
 	}{
@@ -120,8 +120,8 @@ func TestCollect(t *testing.T) {
 	}
 }
 
-// The messages around a transaction are not answered, but for the refusal of all of it,
-// behind which nothing comes.
+// The messages that begin and end a transaction are not acknowledged. If the whole transaction is
+// refused, the error is the only answer.
 func TestCollectTransaction(t *testing.T) {
 	newRule := netlink.HeaderType(unix.NFNL_SUBSYS_NFTABLES<<8 | unix.NFT_MSG_NEWRULE)
 	for name, tt := range map[string]struct {
@@ -153,7 +153,7 @@ func TestCollectTransaction(t *testing.T) {
 	}
 }
 
-// A dump that is interrupted the first n times.
+// A dump that was interrupted is repeated.
 func TestDumpIsRetried(t *testing.T) {
 	for n, asked := range map[int]int{0: 1, 3: 4, 100: dumpTries} {
 		tries := 0

@@ -11,7 +11,7 @@ import (
 	"cnibox/internal/netns"
 )
 
-// newNS makes a namespace that the test closes.
+// newNS returns a namespace that the test closes.
 func newNS(t *testing.T) *netns.NS {
 	t.Helper()
 	ns, err := netns.New()
@@ -22,7 +22,7 @@ func newNS(t *testing.T) *netns.NS {
 	return ns
 }
 
-// openIn opens a connection that works.
+// openIn opens a connection, which must work.
 func openIn(t *testing.T, ns *netns.NS) *Conn {
 	t.Helper()
 	c, err := Open(ns, unix.NETLINK_ROUTE)
@@ -35,8 +35,9 @@ func openIn(t *testing.T, ns *netns.NS) *Conn {
 	return c
 }
 
-// A call has one connection to its namespace, until it ends; what is not shared is closed by its user.
-func TestKernelKept(t *testing.T) {
+// Connections to a shared namespace are one until its end. Those that Listen returns are closed by
+// the caller.
+func TestKernelSharedConnection(t *testing.T) {
 	ns := newNS(t)
 	end, ok := ns.Share()
 	if !ok {
@@ -65,8 +66,8 @@ func TestKernelKept(t *testing.T) {
 	}
 }
 
-// What is closed while that takes long is the next one's of the namespace, and of no other.
-func TestKernelSlowToClose(t *testing.T) {
+// A connection that is slow to close stays open for the next Open in its namespace.
+func TestKernelSlowCloseReused(t *testing.T) {
 	one, two := newNS(t), newNS(t)
 	SlowToClose(unix.NETLINK_ROUTE, time.Hour)
 	defer SlowToClose(unix.NETLINK_ROUTE, -time.Hour)

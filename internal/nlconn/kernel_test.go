@@ -26,7 +26,7 @@ func connect(t *testing.T) *Conn {
 	return c
 }
 
-// getLink asks for a link by name.
+// getLink returns a request for a link by name.
 func getLink(t *testing.T, name string) netlink.Message {
 	t.Helper()
 	ae := netlink.NewAttributeEncoder()
@@ -41,12 +41,12 @@ func getLink(t *testing.T, name string) netlink.Message {
 	}
 }
 
-// A receive buffer that overflows is an error, once: the socket must work
-// afterwards, and not wait for an answer that the kernel dropped, which has another error.
+// An overflow of the receive buffer is reported once. Afterwards the socket works, and does not
+// wait for the answer that the kernel dropped.
 func TestKernelOverflow(t *testing.T) {
 	c := connect(t)
 	err := c.Within(func(fd int) error {
-		return unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_RCVBUF, 1) // the kernel makes it 2,304 bytes
+		return unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_RCVBUF, 1) // the kernel uses at least 2,304 bytes
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -61,8 +61,8 @@ func TestKernelOverflow(t *testing.T) {
 	}
 }
 
-// Another socket may not answer in the kernel's place.
-func TestKernelSender(t *testing.T) {
+// Another socket cannot answer instead of the kernel.
+func TestKernelOtherSendersRefused(t *testing.T) {
 	c := connect(t)
 	var port uint32
 	err := c.Within(func(fd int) error {
@@ -93,9 +93,9 @@ func TestKernelSender(t *testing.T) {
 	}
 }
 
-// What we rely on in the library, whose NewConn is meant for tests: numbers count up
-// within a send, an errno comes with its number and the kernel's text, and a dump is read
-// to its end.
+// Assumptions about the library, whose NewConn is meant for tests: sequence numbers are consecutive
+// within a send, an errno has its sequence number and the kernel's text, and a dump is read to its
+// end.
 func TestKernelLibrary(t *testing.T) {
 	s := borrow(connect(t).fd)
 	defer s.putBack()
@@ -141,7 +141,7 @@ func TestKernelConn(t *testing.T) {
 	if _, err := c.Execute(long); !errors.Is(err, unix.EMSGSIZE) {
 		t.Errorf("a request too long: got %v", err)
 	}
-	create := getLink(t, "new") // of no kind
+	create := getLink(t, "new") // without a kind
 	create.Header.Type, create.Header.Flags = unix.RTM_NEWLINK, netlink.Create|netlink.Acknowledge
 	if _, err := c.Execute(create); !errors.Is(err, unix.EOPNOTSUPP) || err.Error() != unix.EOPNOTSUPP.Error()+": Unknown device type" {
 		t.Errorf("a link of no kind: got %v, want the kernel's explanation", err)
@@ -160,7 +160,7 @@ func TestKernelConn(t *testing.T) {
 	}
 }
 
-// What was received is read without waiting, and then there is nothing.
+// Pending returns the received messages without waiting, and afterwards none.
 func TestKernelPending(t *testing.T) {
 	ns, err := netns.New()
 	if errors.Is(err, os.ErrPermission) {
@@ -182,7 +182,7 @@ func TestKernelPending(t *testing.T) {
 	if ms, lost, err := s.Pending(); len(ms) > 0 || lost || err != nil {
 		t.Errorf("nothing has happened: got %v, %t, %v", ms, lost, err)
 	}
-	up := make([]byte, unix.SizeofIfInfomsg) // of lo
+	up := make([]byte, unix.SizeofIfInfomsg) // for lo
 	binary.NativeEndian.PutUint32(up[4:], 1)
 	binary.NativeEndian.PutUint32(up[8:], unix.IFF_UP)
 	binary.NativeEndian.PutUint32(up[12:], unix.IFF_UP)
@@ -201,14 +201,14 @@ func TestKernelPending(t *testing.T) {
 	}
 }
 
-// Nothing happens, so waiting ends with the context, and with the socket.
+// Without messages, Wait ends with the context or with the socket.
 func TestKernelWait(t *testing.T) {
 	s, err := Listen(netns.Host(), unix.NETLINK_ROUTE, unix.RTMGRP_IPV6_PREFIX)
 	if err != nil {
 		t.Fatal(err)
 	}
 	const pause = 10 * time.Millisecond
-	start := time.Now() // before the context's time begins
+	start := time.Now() // before the timeout starts
 	ctx, cancel := context.WithTimeout(t.Context(), pause)
 	defer cancel()
 	if err := s.Wait(ctx); !errors.Is(err, context.DeadlineExceeded) {

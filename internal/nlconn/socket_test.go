@@ -6,7 +6,7 @@ import (
 	"testing"
 )
 
-// A verb does with one socket what it does in turns, on whichever processor each turn is.
+// Goroutines on different processors take turns with the same socket.
 func TestBorrowOnAnotherProcessor(t *testing.T) {
 	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(2))
 	s := borrow(-1)
@@ -15,7 +15,7 @@ func TestBorrowOnAnotherProcessor(t *testing.T) {
 	go func() {
 		other.Store(borrow(-1))
 	}()
-	for other.Load() == nil { // the processor of this goroutine stays busy
+	for other.Load() == nil { // keeps this goroutine's processor busy
 	}
 	if other.Load() != s {
 		t.Error("another socket was made while one was idle")

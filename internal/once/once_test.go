@@ -9,9 +9,9 @@ import (
 	"cnibox/internal/once"
 )
 
-// What was opened for many is opened once, after an error again, and closed at the end; without a
-// memory each caller opens and closes it.
-func TestOpen(t *testing.T) {
+// Open opens a resource once per cache, again after an error, and closes it with the cache. Without
+// a cache each caller opens and closes its own.
+func TestOpenOncePerCache(t *testing.T) {
 	opened, open, fail := 0, 0, true
 	call := func(ctx context.Context) error {
 		_, done, err := once.Open(ctx, "x", func() (int, error) {
@@ -54,8 +54,8 @@ func TestOpen(t *testing.T) {
 	}
 }
 
-// What was done without an error is not done again, for its key, and without a memory each time.
-func TestDo(t *testing.T) {
+// Do calls a function once per key and cache, again after an error, and without a cache each time.
+func TestDoOncePerKey(t *testing.T) {
 	var done []string
 	fail := true
 	do := func(ctx context.Context, key string) error {

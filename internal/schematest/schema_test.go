@@ -6,7 +6,7 @@ import (
 	"testing"
 )
 
-// The example of the result schema.
+// The example of the schema for results.
 const seedResult = `{ "cniVersion": "1.0.0", "interfaces": [ { "name": "cni0", "mac": "0a:58:0a:f4:00:01", "sandbox": "" },
 	{ "name": "veth1a2b3c4d", "mac": "0a:58:0a:f4:00:02", "sandbox": "" },
 	{ "name": "eth0", "mac": "0a:58:0a:f4:00:03", "sandbox": "/proc/12345/ns/net" } ],
@@ -15,7 +15,7 @@ const seedResult = `{ "cniVersion": "1.0.0", "interfaces": [ { "name": "cni0", "
 	"dns": { "nameservers": ["10.96.0.10"], "search": [ "default.svc.cluster.local", "svc.cluster.local", "cluster.local" ], "options": ["ndots:5"] } }`
 
 func TestCheckResult(t *testing.T) {
-	tests := map[string]string{ // document without its cniVersion to problems, joined
+	tests := map[string]string{ // document without its cniVersion to problems
 		`{}`: "",
 		`{"interfaces":[{"name":"a","mac":"0A:58:0a:f4:00:01","mtu":68}],"ips":[{"address":"10.0.0.1/8","interface":0}]}`: "",
 		`{"interfaces":null}`:                                       "interfaces: is null, not array",

@@ -26,9 +26,9 @@ func TestDir(t *testing.T) {
 	}
 }
 
-// With a state directory nothing is asked: the directories need not exist, and there is nothing
-// to report.
-func TestGiven(t *testing.T) {
+// A configured state directory is used without a check whether the directories exist, and without a
+// notice.
+func TestStateDirNotChecked(t *testing.T) {
 	network := func(root string) (string, string) { return LeaseDir(root, "n", false) }
 	for want, dir := range map[string]func(string) (string, string){
 		"/no/such": CacheDir, "/no/such/networks": network, "/no/such/flannel": FlannelDir,
@@ -44,12 +44,12 @@ func TestGiven(t *testing.T) {
 	}
 }
 
-// TestKernelFind has the default directory on a root that is read-only or not.
+// The default directory, on a root file system that is read-only or not.
 func TestKernelFind(t *testing.T) {
 	leases := leases("n")
 	tests := map[string]struct {
-		files    string // paths that exist, by blanks; a slash at the end makes a directory
-		readOnly string // directory that is; empty: none
+		files    string // existing paths, separated by spaces; with a slash at the end directories
+		readOnly string // read-only directory; "": none
 		kind     kind
 		want     string
 		notice   bool
@@ -105,7 +105,7 @@ func TestKernelFind(t *testing.T) {
 						return err
 					}
 				}
-				for range 2 { // nothing is created
+				for range 2 { // twice, since nothing may be created
 					dir, notice := find(tt.kind, top)
 					if dir != filepath.Join(top, tt.want) || (notice != "") != tt.notice {
 						t.Errorf("got %s, %q, want %s", dir, notice, tt.want)
@@ -120,8 +120,8 @@ func TestKernelFind(t *testing.T) {
 	}
 }
 
-// readOnly makes a directory of top read-only. With the whole of it, run, if it is there, is a
-// file system of its own and stays as it is.
+// readOnly makes a directory of top read-only. If that is top itself, run remains writable as a
+// file system of its own.
 func readOnly(top, dir string) error {
 	path := filepath.Join(top, dir)
 	if dir == "." {
@@ -136,14 +136,14 @@ func readOnly(top, dir string) error {
 	return unix.Mount("", path, "", unix.MS_REMOUNT|unix.MS_BIND|unix.MS_RDONLY, "")
 }
 
-// inTmpfs calls fn on a thread with a mount namespace of its own, in which a directory is an
-// empty file system.
+// inTmpfs calls fn on a thread with its own mount namespace, in which a directory is an empty file
+// system.
 func inTmpfs(t *testing.T, fn func(dir string) error) {
 	t.Helper()
 	dir := t.TempDir()
 	done := make(chan error, 1)
 	go func() {
-		runtime.LockOSThread() // for good: the mounts end with the thread
+		runtime.LockOSThread() // never unlocked: the mounts end with the thread
 		err := unix.Unshare(unix.CLONE_NEWNS)
 		if err == nil {
 			err = unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, "")
@@ -166,7 +166,7 @@ func inTmpfs(t *testing.T, fn func(dir string) error) {
 	}
 }
 
-// TestKernelFindPermission has a default that the user may not write to.
+// The user has no write permission for the default directory.
 func TestKernelFindPermission(t *testing.T) {
 	if kerneltest.OneUser() {
 		t.Skip("SKIPPED: the namespace of an ordinary user has no second user")
@@ -177,7 +177,7 @@ func TestKernelFindPermission(t *testing.T) {
 		if err != nil {
 			return err
 		}
-		// Of this thread alone, which is thrown away.
+		// Only for this thread, which is discarded
 		if _, _, errno := unix.RawSyscall(unix.SYS_SETRESUID, 1234, 1234, 1234); errno != 0 {
 			return errno
 		}

@@ -9,12 +9,12 @@ import (
 	"cnibox/internal/kerneltest"
 )
 
-// A bar is drawn on a terminal, in steps of a hundredth, and nowhere else.
+// On a terminal, a bar is drawn in steps of one percent.
 func TestProgress(t *testing.T) {
 	master, slave := kerneltest.Terminal(t)
 	shown := make(chan []byte)
 	go func() {
-		out, _ := io.ReadAll(master) // until the other end is closed, which is EIO
+		out, _ := io.ReadAll(master) // EIO when the slave is closed
 		shown <- out
 	}()
 	p := NewProgress(slave, "gc demo")
@@ -37,7 +37,7 @@ func TestProgress(t *testing.T) {
 	}
 }
 
-func TestProgressElsewhere(t *testing.T) {
+func TestProgressOnlyOnTerminal(t *testing.T) {
 	file, err := os.Create(t.TempDir() + "/out")
 	if err != nil {
 		t.Fatal(err)

@@ -10,9 +10,9 @@ import (
 	"cnibox/spec"
 )
 
-// All of it runs, last first, once, with a context that has not ended, and what cannot be
-// undone is in the details of the error, whose code stays.
-func TestFailed(t *testing.T) {
+// Failed undoes everything once, in reverse order, with a context that has not ended. An undo that
+// fails is in details; the error keeps its code.
+func TestFailedUndoes(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	var s Stack
@@ -42,8 +42,8 @@ func TestFailed(t *testing.T) {
 	}
 }
 
-// A verb that succeeded keeps what it did.
-func TestNotFailed(t *testing.T) {
+// Without an error nothing is undone.
+func TestFailedWithoutError(t *testing.T) {
 	var s Stack
 	s.Add("link", func(context.Context) error { t.Error("undone"); return nil })
 	if err := s.Failed(t.Context(), nil); err != nil {

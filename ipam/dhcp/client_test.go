@@ -8,14 +8,15 @@ import (
 	"cnibox/rtnl"
 )
 
-// A REQUEST has the secs of the DISCOVER before it, and nothing else has.
-func TestSecs(t *testing.T) {
+// secs of a REQUEST is that of the preceding DISCOVER; every other message has the elapsed time
+// (RFC 2131).
+func TestSecsOfRequest(t *testing.T) {
 	c := &client4{iface: &iface{link: &rtnl.Link{MAC: ourMAC}}, Settings: &Settings{}, begin: time.Now()}
 	l := &Lease{Address: netip.MustParsePrefix("10.9.0.10/24"), Server: []byte{10, 9, 0, 1}}
 	var secs uint16
 	for _, tt := range []struct {
 		step
-		want uint16 // at least: time passes here too
+		want uint16 // minimum
 	}{{discover, 5}, {request, 5}, {discover, 15}, {request, 15}, {rebind, 25}} {
 		c.begin = time.Now().Add(-time.Duration(tt.want) * time.Second)
 		if tt.step == request {
@@ -30,8 +31,8 @@ func TestSecs(t *testing.T) {
 	}
 }
 
-// The time since the first message of an exchange: of the first it is 0.
-func TestElapsed(t *testing.T) {
+// The elapsed time of the first message of an exchange is 0 (RFC 8415).
+func TestElapsedTime(t *testing.T) {
 	c := &client6{}
 	for _, kind := range []byte{solicit6, request6, solicit6} {
 		if m := c.message(kind, nil); m.elapsed != 0 {

@@ -5,16 +5,16 @@ import (
 	"testing"
 )
 
-// A nowhere saves nothing.
-type nowhere struct{}
+// A discardStore is a store that discards everything.
+type discardStore struct{}
 
-func (nowhere) Save(*State) error { return nil }
-func (nowhere) Kept() bool        { return true }
-func (nowhere) Drop() error       { return nil }
+func (discardStore) Save(*State) error { return nil }
+func (discardStore) Kept() bool        { return true }
+func (discardStore) Drop() error       { return nil }
 
-// IPv4 is the first of two leases, whichever came last.
-func TestPutOrder(t *testing.T) {
-	h := Resume(State{}, Settings{}, nowhere{})
+// IPv4 is the first of two leases in any order of arrival.
+func TestLeaseOrder(t *testing.T) {
+	h := Resume(State{}, Settings{}, discardStore{})
 	v4 := &Lease{Address: netip.MustParsePrefix("10.9.0.10/24")}
 	v6 := &Lease{Address: netip.MustParsePrefix("fd09::10/128")}
 	for _, l := range []*Lease{v6, v4, v6, v4} {

@@ -20,8 +20,8 @@ var update = flag.Bool("update", false, "rewrite golden files")
 
 var ourMAC = net.HardwareAddr{2, 0, 0, 0, 0, 1}
 
-// messages reads a file of messages, one a line: its name and its bytes. What another
-// implementation has to do with them is in the test module (test/dhcp).
+// messages reads a file with one message per line, its name and its bytes. The test module
+// (test/dhcp) compares them with another implementation.
 func messages(t *testing.T, file string) map[string][]byte {
 	t.Helper()
 	text, err := os.ReadFile(filepath.Join("testdata", file))
@@ -38,7 +38,7 @@ func messages(t *testing.T, file string) map[string][]byte {
 	return list
 }
 
-// What we write is recorded, and the test module has another implementation read it.
+// The messages are recorded, and another implementation parses them in the test module.
 func TestEncode(t *testing.T) {
 	m4 := &message4{op: opRequest, xid: 0x01020304, secs: 7, broadcast: true, client: netip.MustParseAddr("10.9.0.10"), hardware: 1, mac: ourMAC}
 	m4.options.set(optType, []byte{request4})
@@ -87,7 +87,7 @@ func TestLease4(t *testing.T) {
 	}
 }
 
-func TestLease4Odd(t *testing.T) {
+func TestLease4InvalidOptions(t *testing.T) {
 	long := 1 << 30 * time.Second
 	tests := map[string]struct {
 		check func(*Lease) bool
@@ -113,13 +113,13 @@ func TestLease4Odd(t *testing.T) {
 		"giant DNS":             {func(l *Lease) bool { return len(l.DNS) == longestList }, ""},
 		"MTU of 68":             {func(l *Lease) bool { return l.MTU == 0 }, ""},
 		"MTU of 3 bytes":        {func(l *Lease) bool { return l.MTU == 0 }, ""},
-		// A line of the server's in resolv.conf would be an order to the resolver.
+		// In resolv.conf a second line could configure the resolver.
 		"domain with a newline": {func(l *Lease) bool { return l.Domain == "" }, ""},
 		"domain with a NUL":     {func(l *Lease) bool { return l.Domain == "a.org" }, ""},
 		"search with a blank":   {func(l *Lease) bool { return slices.Equal(l.Search, []string{"d"}) }, ""},
 	}
 	acks := messages(t, "acks.txt")
-	if len(acks) != len(tests)+2 { // and those of the tests above and below
+	if len(acks) != len(tests)+2 { // two are of other tests
 		t.Errorf("%d messages for %d cases", len(acks), len(tests))
 	}
 	for name, tt := range tests {
@@ -142,7 +142,7 @@ func TestLease4Odd(t *testing.T) {
 	}
 }
 
-// All routes of a long list are taken.
+// All routes of a long list are used.
 func TestManyRoutes(t *testing.T) {
 	m, err := parse4(messages(t, "acks.txt")["many routes"])
 	if err != nil {
@@ -154,8 +154,8 @@ func TestManyRoutes(t *testing.T) {
 	}
 }
 
-// Options in the fields file and sname count, and parts of one code are joined.
-func TestOverload(t *testing.T) {
+// Options in the fields file and sname are parsed, and parts of an option are joined (RFC 3396).
+func TestOptionOverload(t *testing.T) {
 	b := (&message4{op: opReply, mac: ourMAC, options: options{{optType, []byte{ack4}}, {optOverload, []byte{3}}, {optDomain, []byte("exam")}}}).encode()
 	copy(b[108:], "\x0f\x08ple.org.\x00\xff") // file
 	copy(b[44:], "\x1a\x02\x05\xdc\xff")      // sname
@@ -199,7 +199,7 @@ func TestDomainList(t *testing.T) {
 	}
 }
 
-// A frame that we make is read back; its checksums are those of RFC 1071.
+// A frame is parsed again; its checksums are those of RFC 1071.
 func TestFrame(t *testing.T) {
 	from, to := endpoint{ourMAC, netip.MustParseAddr("10.9.0.10")}, endpoint{allHosts, broadcast4()}
 	for _, payload := range []string{"even", "odd"} {
@@ -209,7 +209,7 @@ func TestFrame(t *testing.T) {
 		if sum(0, ip[:ipHeader]) != 0xffff || sum(uint32(pseudo), ip[ipHeader:]) != 0xffff {
 			t.Error("a checksum is wrong")
 		}
-		ip[ipHeader+3] = clientPort4 // as if a server had sent it
+		ip[ipHeader+3] = clientPort4 // as from a server
 		got, mac := payload4(f)
 		if string(got) != payload || mac.String() != ourMAC.String() {
 			t.Errorf("got %q from %s", got, mac)
@@ -218,7 +218,7 @@ func TestFrame(t *testing.T) {
 }
 
 func TestLease6(t *testing.T) {
-	tests := map[string]string{ // address, or a part of the error
+	tests := map[string]string{ // address or part of the error
 		"plain":              "fd09::10/128",
 		"second":             "fd09::11/128",
 		"T1 behind T2":       "T1 is behind",
@@ -291,7 +291,7 @@ func FuzzFrame(f *testing.F) {
 	f.Fuzz(func(_ *testing.T, b []byte) { payload4(b) })
 }
 
-// checkLease wants what every lease has, whatever a server said.
+// checkLease requires what every lease has, whatever the server sent.
 func checkLease(t *testing.T, l *Lease) {
 	t.Helper()
 	names := append([]string{l.Domain}, l.Search...)
@@ -311,7 +311,7 @@ func checkLease(t *testing.T, l *Lease) {
 	}
 }
 
-// A daemon reads the leases that an earlier release has written.
+// The format of leases on disk is that of earlier releases.
 func TestLeaseMACOnDisk(t *testing.T) {
 	b, err := json.Marshal(Lease{MAC: ourMAC})
 	if err != nil || !strings.Contains(string(b), `"serverMAC":"AgAAAAAB"`) {

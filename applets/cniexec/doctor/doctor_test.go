@@ -11,7 +11,7 @@ import (
 	"cnibox/spec"
 )
 
-// Equal words have the same replacement, and words that do not identify a host stay.
+// Equal words get the same replacement, and words that do not identify a host remain.
 func TestRedact(t *testing.T) {
 	r := &redactor{words: map[string]string{"edge-17": "host-1", "0123456789ab": "container-1"}, names: []string{"0123456789ab", "edge-17"}, count: map[string]int{}}
 	tests := []struct{ text, want string }{
@@ -41,8 +41,8 @@ func TestLetThrough(t *testing.T) {
 	}
 }
 
-// A system bus that accepts connections and does not answer is asked once.
-func TestTrustsHungBus(t *testing.T) {
+// A system bus that accepts connections and does not answer is queried once.
+func TestHungBusQueriedOnce(t *testing.T) {
 	socket := filepath.Join(t.TempDir(), "bus")
 	bus, err := net.Listen("unix", socket)
 	if err != nil {

@@ -5,8 +5,8 @@ import (
 	"testing"
 )
 
-// A run is named first, then those on its networks. The content of the host's file stays, except
-// lines of a run that the process is in.
+// The process's own run comes first, then the runs on its networks, then the lines of the host's
+// file without those of cni-exec.
 func TestHostsText(t *testing.T) {
 	addr := func(s ...string) (list []netip.Addr) {
 		for _, a := range s {
@@ -35,7 +35,7 @@ func TestHostsText(t *testing.T) {
 func TestCheckRunName(t *testing.T) {
 	for name, ok := range map[string]bool{
 		"web": true, "web-1.example_x": true, "": false, ".": false, "a/b": false, "a b": false, "a\nb": false,
-		"-a": false, // the next flag, where the name was forgotten
+		"-a": false, // a flag after one without its value
 		"0123456789012345678901234567890123456789012345678901234567890123":  true,
 		"01234567890123456789012345678901234567890123456789012345678901234": false,
 	} {

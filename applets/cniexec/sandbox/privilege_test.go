@@ -9,14 +9,14 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// The error is one line that names what is missing, and a way out that this kernel allows.
+// The error is one line with what is missing and a solution that this kernel permits.
 func TestMissingPrivilege(t *testing.T) {
 	const all = 1<<unix.CAP_NET_ADMIN | 1<<unix.CAP_SYS_ADMIN
 	tests := map[string]struct {
 		effective uint32
 		foreign   bool
 		sysctls   map[string]string
-		want      []string // in the text; nil: no error
+		want      []string // parts of the error; nil: none
 	}{
 		"root":        {all, false, nil, nil},
 		"of another":  {all, true, nil, []string{"user namespace:", "unshare -Urnm"}},

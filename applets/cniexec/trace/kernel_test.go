@@ -24,17 +24,17 @@ import (
 	"cnibox/spec"
 )
 
-// A site is an applettest.Bridged whose links have these addresses.
+// A site is an applettest.Bridged whose links have these MAC addresses.
 type site struct{ *applettest.Bridged }
 
 var (
-	ofHost = net.HardwareAddr{2, 0, 0, 0, 0, 1}
-	ofC1   = net.HardwareAddr{2, 0, 0, 0, 0, 2}
-	ofOut  = net.HardwareAddr{2, 0, 0, 0, 0, 9}
+	hostMAC    = net.HardwareAddr{2, 0, 0, 0, 0, 1}
+	c1MAC      = net.HardwareAddr{2, 0, 0, 0, 0, 2}
+	outsideMAC = net.HardwareAddr{2, 0, 0, 0, 0, 9}
 )
 
-// newSite returns a site. Chains of family ip there do not see frames that pass a bridge, unless
-// brNetfilter makes the kernel call them, where possible.
+// newSite returns a site. With brNetfilter the kernel calls chains of family ip for bridged frames;
+// the test skips if br_netfilter is not loaded.
 func newSite(t *testing.T, brNetfilter bool) *site {
 	t.Helper()
 	kerneltest.Need(t, "tables with an owner (Linux 5.12)", func() error {
@@ -59,7 +59,7 @@ func newSite(t *testing.T, brNetfilter bool) *site {
 		ns   *netns.NS
 		name string
 		mac  net.HardwareAddr
-	}{{s.NS, "br0", ofHost}, {s.NS, "out0", ofHost}, {s.C1.NS, "eth0", ofC1}, {s.Outside, "eth0", ofOut}} {
+	}{{s.NS, "br0", hostMAC}, {s.NS, "out0", hostMAC}, {s.C1.NS, "eth0", c1MAC}, {s.Outside, "eth0", outsideMAC}} {
 		kerneltest.Brief(t, l.ns, func(c *rtnl.Conn) error {
 			return c.SetLink(kerneltest.Link(t, c, l.name).Index, rtnl.LinkChange{MAC: l.mac})
 		})
@@ -67,7 +67,7 @@ func newSite(t *testing.T, brNetfilter bool) *site {
 	return s
 }
 
-// send returns a request to send from a namespace.
+// send returns a function that sends one packet from a namespace.
 func (s *site) send(from *netns.NS, proto uint8, to string) func() error {
 	return func() error {
 		closeSocket, err := trace.Dial(from, proto, netip.MustParseAddrPort(to))
@@ -76,8 +76,8 @@ func (s *site) send(from *netns.NS, proto uint8, to string) func() error {
 	}
 }
 
-// published traces a packet of the other host to a port of the host, which the container may
-// receive.
+// published returns a request to trace a packet from outside to a port of the host and into the
+// container.
 func (s *site) published(proto uint8, to string) trace.Request {
 	port := netip.MustParseAddrPort(to).Port()
 	return trace.Request{
@@ -86,7 +86,7 @@ func (s *site) published(proto uint8, to string) trace.Request {
 	}
 }
 
-// outbound traces a packet of the container.
+// outbound returns a request to trace a packet from the container through the host.
 func (s *site) outbound(proto uint8, to string) trace.Request {
 	dst := netip.MustParseAddrPort(to)
 	flow := nft.Flow{Proto: proto, Dst: dst.Addr(), Port: dst.Port()}
@@ -101,13 +101,13 @@ func (s *site) outbound(proto uint8, to string) trace.Request {
 	}
 }
 
-// Values that differ between runs: source ports, and states of a known neighbour.
+// Values that differ between runs: source ports, and the states of a resolved neighbour.
 var (
 	sourcePort = regexp.MustCompile(`(192\.0\.2\.[12]|10\.9\.0\.11|fd00:[29]::(?:2|11)\]):[0-9]{5}`)
 	known      = regexp.MustCompile(`\b(reachable|stale|delay|probe)$`)
 )
 
-// want follows a packet and compares the trace, whose rules must be gone afterwards.
+// want follows a packet and compares the trace. The tracing rules must be deleted afterwards.
 func (s *site) want(r trace.Request, reached bool, lines ...string) {
 	s.Helper()
 	var before []string
@@ -126,7 +126,7 @@ func (s *site) want(r trace.Request, reached bool, lines ...string) {
 		s.Errorf("reached: %t\n%s", found.Reached, kerneltest.Diff(want, strings.Join(got, "\n")))
 	}
 	for i, p := range r.Places {
-		// A process that another test starts holds the sockets until it executes its program.
+		// A process that another test forks holds the sockets until it calls execve.
 		kerneltest.Eventually(s.T, "the rule set of "+p.Name+" as before", func() error {
 			if after := nfttest.Ruleset(s.T, p.NS); after != before[i] {
 				return errors.New(kerneltest.Diff(before[i], after))
@@ -151,7 +151,7 @@ table ip6 hj {
 	}
 }`
 
-// A published port, from another host to the socket in the container.
+// From another host to a published port and to the socket in the container.
 func TestKernelPublished(t *testing.T) {
 	t.Parallel()
 	s := newSite(t, false)
@@ -197,7 +197,7 @@ func TestKernelPublished(t *testing.T) {
 	}
 }
 
-// SCTP, for whose first packet the kernel needs no SCTP.
+// The first packet of SCTP can be sent without kernel support for SCTP.
 func TestKernelSCTP(t *testing.T) {
 	t.Parallel()
 	s := newSite(t, false)
@@ -221,15 +221,15 @@ func TestKernelSCTP(t *testing.T) {
 		for _, step := range found.Steps {
 			got = append(got, sourcePort.ReplaceAllString(step.String(), "$1:PORT"))
 		}
-		// The receiver in the container depends on the kernel's SCTP.
+		// The last steps depend on the SCTP support of the kernel.
 		if len(got) < len(want) || !slices.Equal(got[:len(want)], want) || !strings.HasPrefix(found.Outcome, "delivered to c1") {
 			t.Errorf("%s: %s\n%s", to, found.Outcome, strings.Join(got, "\n"))
 		}
 	}
 }
 
-// The trace names what drops the packet: the policy of a chain, a rule, a rule of a bridge, or a
-// rule in the container.
+// The trace names what drops the packet: the policy of a chain, a rule, a rule of family bridge, or
+// a rule in the container.
 func TestKernelDropped(t *testing.T) {
 	t.Parallel()
 	first := []string{
@@ -305,9 +305,9 @@ func TestKernelDropped(t *testing.T) {
 	}
 }
 
-// The trace names a rule of another program before the plugin's, and the right destination of the
-// port.
-func TestKernelForeign(t *testing.T) {
+// The trace names a rule of another program that translates before the plugin's rule does, and the
+// destination to which the port is published.
+func TestKernelForeignDNAT(t *testing.T) {
 	t.Parallel()
 	s := newSite(t, false)
 	nfttest.Load(t, s.NS, `table ip hj {
@@ -333,8 +333,8 @@ func TestKernelForeign(t *testing.T) {
 		"`nft delete rule ip hj pre handle 2` deletes that rule; start the program, or see with `ss -lnp` on which address and port it listens")
 }
 
-// A packet from the container, translated to the host's address. With br_netfilter prerouting is
-// called within the bridge.
+// From the container, translated to the host's address. With br_netfilter, prerouting of family ip
+// is called in the bridge.
 func TestKernelOutbound(t *testing.T) {
 	t.Parallel()
 	for name, brNetfilter := range map[string]bool{"plain": false, "br_netfilter": true} {
@@ -372,7 +372,7 @@ func TestKernelOutbound(t *testing.T) {
 	}
 }
 
-// A rule in the container's output, because of which the kernel refuses to send.
+// The kernel returns an error to the sender if a rule in output drops the packet.
 func TestKernelDroppedAtOutput(t *testing.T) {
 	t.Parallel()
 	s := newSite(t, false)
@@ -388,9 +388,8 @@ func TestKernelDroppedAtOutput(t *testing.T) {
 	}
 }
 
-// Packets lost outside of nf_tables: without a route, without a neighbour, by the reverse path
-// filter.
-func TestKernelLost(t *testing.T) {
+// Packets lost outside of nf_tables: no route, no neighbour, the reverse path filter.
+func TestKernelLostOutsideNFTables(t *testing.T) {
 	t.Parallel()
 	s := newSite(t, false)
 	outcome := func(r trace.Request, want, advice string) {
@@ -410,7 +409,7 @@ func TestKernelLost(t *testing.T) {
 	c1 := kerneltest.Dial(t, s.C1.NS)
 	eth0, err := c1.Link("eth0")
 	s.NoError(err)
-	other := netip.MustParseAddr("192.0.2.88") // of the other side
+	other := netip.MustParseAddr("192.0.2.88") // rp_filter expects it behind out0
 	s.NoError(c1.AddAddr(eth0.Index, rtnl.Addr{Prefix: netip.MustParsePrefix("192.0.2.88/32")}))
 	s.NoError(c1.Do(rtnl.ReplaceRoute(rtnl.Route{Dst: netip.MustParsePrefix("0.0.0.0/0"), GW: netip.MustParseAddr("10.9.0.1"), Link: eth0.Index, Src: other})))
 	r := s.outbound(unix.IPPROTO_TCP, "192.0.2.2:443")
@@ -421,8 +420,8 @@ func TestKernelLost(t *testing.T) {
 	outcome(s.outbound(unix.IPPROTO_TCP, "192.0.2.2:443"), "c1 sends nothing: network is unreachable", "no route")
 }
 
-// No packet comes, and a trace is ended by its context.
-func TestKernelNothing(t *testing.T) {
+// A trace ends without a packet after Wait or with its context.
+func TestKernelWaitEnds(t *testing.T) {
 	t.Parallel()
 	s := newSite(t, false)
 	r := s.published(unix.IPPROTO_TCP, "192.0.2.1:8080")

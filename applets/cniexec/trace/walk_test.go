@@ -10,8 +10,8 @@ import (
 	"cnibox/nft"
 )
 
-// message returns a message of the kernel: "ID FAMILY TABLE CHAIN HOOK HANDLE VERDICT" and, if it
-// has the packet, "SRC>DST". The table "own" is that of the trace.
+// message parses a trace message: "ID FAMILY TABLE CHAIN HOOK HANDLE VERDICT" and optionally the
+// packet, "SRC>DST". The tracer's own table is "own".
 func message(t *testing.T, text string) nft.Traced {
 	t.Helper()
 	var packet string
@@ -31,8 +31,8 @@ func message(t *testing.T, text string) nft.Traced {
 	return e
 }
 
-// text formats a way: each hook with its rules that have decided something, and whether it was
-// passed.
+// text formats a way: each hook with its rules that decided something, and whether the packet
+// passed it.
 func (w way) text() (list []string) {
 	for _, h := range w.hooks {
 		text := h.name
@@ -55,7 +55,7 @@ func (w way) text() (list []string) {
 func TestWalk(t *testing.T) {
 	const flow, translated = "192.0.2.9:4000>192.0.2.2:8080", "192.0.2.9:4000>10.90.0.2:80"
 	tests := map[string]struct {
-		from     string // empty: the first packet
+		from     string // packet to follow; "": the first one
 		messages []string
 		want     []string
 	}{
@@ -83,7 +83,7 @@ func TestWalk(t *testing.T) {
 			"1 inet own first forward 0 accept " + flow,
 		}, want: []string{"prerouting passed"}},
 		"others between": {messages: []string{
-			"9 inet own last forward 0 accept 192.0.2.8:1>192.0.2.2:8080", // of another trace
+			"9 inet own last forward 0 accept 192.0.2.8:1>192.0.2.2:8080", // of another tracer
 			"1 inet own first prerouting 7 continue " + flow,
 			"2 inet own first prerouting 7 continue 192.0.2.8:1>192.0.2.2:8080",
 			"2 ip filter PRE prerouting 0 drop 192.0.2.8:1>192.0.2.2:8080",
@@ -126,8 +126,8 @@ func TestWalk(t *testing.T) {
 	}
 }
 
-// Before the packet comes messages do not accumulate, and those that may concern it stay.
-func TestForget(t *testing.T) {
+// Until the packet comes, the last maxAhead messages remain, since they may be about it.
+func TestForgetBeforePacket(t *testing.T) {
 	f := &follower{events: [][]nft.Traced{make([]nft.Traced, 3), make([]nft.Traced, maxAhead+500), make([]nft.Traced, 5)}}
 	f.events[1][maxAhead+499].ID = 7
 	f.forget()
