@@ -42,17 +42,17 @@ const (
 type call struct {
 	applet.Process
 	*commandLine
-	verb       string            // as typed
-	network    string            // empty: none was named
-	about      string            // operand with which errors begin; empty: network
-	runtimeConf     chain.RuntimeConf // in run without a namespace; the interface name depends on the network
-	runner     *chain.Runner     // nil before prepare
-	warner     *lint.Linter      // nil before warnOf
-	speaks     spec.Version      // cniVersion of the network; zero before it is known
-	documented bool              // stdout has the document of -o json
-	findings   []doctor.Finding
-	restored   []restoredDoc // by reload
-	notTested  []string      // with the reasons
+	verb        string            // as typed
+	network     string            // empty: none was named
+	about       string            // operand with which errors begin; empty: network
+	runtimeConf chain.RuntimeConf // in run without a namespace; the interface name depends on the network
+	runner      *chain.Runner     // nil before prepare
+	warner      *lint.Linter      // nil before warnOf
+	speaks      spec.Version      // cniVersion of the network; zero before it is known
+	documented  bool              // stdout has the document of -o json
+	findings    []doctor.Finding
+	restored    []restoredDoc // by reload
+	notTested   []string      // with the reasons
 }
 
 // run is the program: verb, network, namespace, flags. Before anything is opened, a wrong verb,

@@ -57,7 +57,7 @@ type Run struct {
 
 // A Network is a network of a run, and the attachment to it without the namespace.
 type Network struct {
-	List   *chain.List
+	List        *chain.List
 	RuntimeConf chain.RuntimeConf // with the name of its interface
 }
 
