@@ -21,11 +21,11 @@ import (
 	"cnibox/test/product"
 )
 
-// patience is how long the answer to bad input may take; what waits in vain does so for ever.
+// patience bounds a call with bad input.
 var patience = kerneltest.Timeout(10 * time.Second)
 
-// prompt makes a call that has to be answered at once. What waits does so each time; so one
-// that took longer is made again, since the machine may have stood still.
+// prompt makes a call that must not block. A call that blocks does so each time; one that took
+// longer is repeated, since the machine may have been busy.
 func (w *world) prompt(what string, call func() answer) (a answer) {
 	w.Helper()
 	for range 5 {
@@ -37,14 +37,14 @@ func (w *world) prompt(what string, call func() answer) (a answer) {
 	return a
 }
 
-// serve is inProcess for what has to be answered at once.
+// serve is [world.inProcess] for calls that must not block.
 func (w *world) serve(verb spec.Verb, applet, conf string, c applettest.Container, env ...string) answer {
 	w.Helper()
 	return w.prompt(fmt.Sprint(verb, " ", applet), func() answer { return w.inProcess(verb, applet, conf, c, env...) })
 }
 
-// inProcess calls a plugin in this process, where the environment may hold what no
-// process can be given.
+// inProcess calls a plugin in this process, so the environment may contain what execve(2) does not
+// take.
 func (w *world) inProcess(verb spec.Verb, plugin, conf string, c applettest.Container, env ...string) answer {
 	w.Helper()
 	done := make(chan answer, 1)
@@ -65,7 +65,7 @@ func (w *world) inProcess(verb spec.Verb, plugin, conf string, c applettest.Cont
 	}
 }
 
-// Members of the configurations that are good as far as the plugins are concerned.
+// Members of valid configurations.
 const (
 	goodPrev = `"prevResult":{"cniVersion":"1.1.0","interfaces":[{"name":"br0"},{"name":"eth0","sandbox":"$NETNS"}],
 		"ips":[{"address":"10.1.0.2/24","interface":1}]}`
@@ -73,10 +73,9 @@ const (
 	goodHead  = `{"cniVersion":"1.1.0","name":"demo",` + goodValid + `,`
 )
 
-// goodPlugins are the plugins that are there and not tested elsewhere.
+// goodPlugins are the plugins of this build, without those that [applettest.Elsewhere] names.
 func goodPlugins() []string { return slices.DeleteFunc(product.Plugins(), applettest.Elsewhere) }
 
-// TestGoodConfs wants a configuration of each plugin that is one.
 func TestGoodConfs(t *testing.T) {
 	for _, name := range product.Plugins() {
 		var conf struct{ Type string }
@@ -86,29 +85,28 @@ func TestGoodConfs(t *testing.T) {
 	}
 }
 
-// spoil gives a configuration one member more, which goes before those of the
+// spoil appends a member to a configuration. encoding/json uses the last of two members with the
 // same name.
 func spoil(conf, member string) string { return strings.TrimSuffix(conf, "}") + "," + member + "}" }
 
 var allVerbs = []spec.Verb{spec.Add, spec.Check, spec.Del, spec.Get, spec.GC, spec.Status}
 
-// attachedVerbs are those that are about one attachment.
+// attachedVerbs work on one attachment.
 var attachedVerbs = allVerbs[:4]
 
-// otherVerbs are all but DEL, which takes what it cannot read for absent; undeleting are
-// those among them that are about one attachment.
+// otherVerbs are all but DEL, which ignores what it cannot read; undeleting are those of them that
+// work on one attachment.
 var (
 	otherVerbs = []spec.Verb{spec.Add, spec.Check, spec.Get, spec.GC, spec.Status}
 	undeleting = otherVerbs[:3]
 )
 
-// readsArgs reports whether a plugin reads CNI_ARGS: one with ipam does, itself or by the IPAM
-// plugin or delegate.
+// readsArgs reports whether a plugin, its IPAM plugin or its delegate reads CNI_ARGS.
 func readsArgs(plugin string) bool {
 	return applettest.Plugins[plugin].Args || strings.Contains(goodConf(plugin), `"ipam":{`)
 }
 
-// readers are those of the good plugins.
+// readers are the good plugins that read CNI_ARGS.
 func readers() []string {
 	return slices.DeleteFunc(goodPlugins(), func(name string) bool { return !readsArgs(name) })
 }
@@ -117,17 +115,17 @@ func readers() []string {
 var tricks = []string{"../x", "..", ".", "/", "/etc/passwd", "a/b", "a\x00b", "-x", "a b", "$(reboot)", "ä", "\xff", "a\nb",
 	strings.Repeat("a", 300)}
 
-// A bad input is refused by the verbs with a code, whatever the plugin is.
+// A badInput is one that the verbs refuse with a code, whatever the plugin is.
 type badInput struct {
-	spoil string      // member of the configuration
-	stdin *string     // all of it instead
+	spoil string      // member that is added to the configuration
+	stdin *string     // instead of a configuration
 	env   []string    // variables, as K=V
 	verbs []spec.Verb // nil: all
 	only  []string    // plugins; nil: all
 	code  int
 }
 
-// refuse tries an input on all plugins and verbs of it. None may change anything.
+// refuse passes an input to its plugins and verbs. No call may change anything.
 func (b badInput) refuse(w *world, c applettest.Container, before string) {
 	w.Helper()
 	verbs, plugins := b.verbs, b.only
@@ -162,8 +160,7 @@ func quiet(a answer) bool {
 	return a.stdout == "" || len(schematest.CheckResult([]byte(a.stdout))) == 0
 }
 
-// refuseAll runs a table on one host, where another container has an attachment
-// that must not suffer.
+// refuseAll runs a table on one host with another attachment, which must not change.
 func refuseAll(t *testing.T, table map[string]badInput) {
 	w := newWorld(t)
 	c, other := w.Container("ctr"), w.Container("other")
@@ -197,7 +194,7 @@ func TestKernelBadNames(t *testing.T) {
 			"relative dataDir":   {spoil: `"ipam":{"type":"host-local","subnet":"10.1.0.0/24","dataDir":` + quoted("x"+trick) + `}`, verbs: []spec.Verb{spec.Add}, only: []string{"host-local", "bridge"}, code: spec.CodeConfig},
 			"relative directory": {spoil: `"dataDir":` + quoted("x"+trick), verbs: []spec.Verb{spec.Add}, only: []string{"portmap", "tuning", "bandwidth", "sbr", "vrf"}, code: spec.CodeConfig},
 		}
-		if strings.ContainsAny(trick, "/\x00\n") || trick == ".." || trick == "." || len(trick) > 255 { // a type is any file name
+		if strings.ContainsAny(trick, "/\x00\n") || trick == ".." || trick == "." || len(trick) > 255 { // any file name is a valid type
 			plain["type"] = badInput{spoil: `"type":` + q, verbs: otherVerbs, code: spec.CodeConfig}
 			plain["ipam.type"] = badInput{spoil: `"ipam":{"type":` + q + `}`, verbs: otherVerbs, code: spec.CodeConfig}
 			plain["type of DEL"] = badInput{spoil: `"type":` + q, verbs: []spec.Verb{spec.Del}}
@@ -215,8 +212,7 @@ func TestKernelBadNames(t *testing.T) {
 	refuseAll(t, table)
 }
 
-// quoted is a name as a JSON string. Bytes that are not UTF-8 stay, as a careless
-// caller sends them.
+// quoted returns name as a JSON string. Invalid UTF-8 stays as it is.
 func quoted(s string) string {
 	if s == "\xff" {
 		return "\"\xff\""
@@ -225,13 +221,12 @@ func quoted(s string) string {
 	return string(b)
 }
 
-// takes reports whether a pair is not a mistake: interfaces may be called what
-// containers may not.
+// takes reports whether the pair is valid: interfaces may have names that containers may not.
 func takes(name string) bool {
 	what, trick, _ := strings.Cut(name, "=")
 	free := []string{`"-x"`, `"$(reboot)"`, `"ä"`}
 	if what != "CNI_IFNAME" {
-		free = append(free, `"\xff"`) // in JSON that stands for U+FFFD
+		free = append(free, `"\xff"`) // decoded as U+FFFD
 	}
 	return slices.Contains([]string{"CNI_IFNAME", "valid interface", "bridge"}, what) && slices.Contains(free, trick)
 }
@@ -261,7 +256,7 @@ func TestKernelBadStdin(t *testing.T) {
 func TestKernelBadMembers(t *testing.T) {
 	t.Parallel()
 	adds := []spec.Verb{spec.Add}
-	// dhcp and flannel read args too, but end without their daemon before that.
+	// dhcp and flannel read args, too, but fail before that without their daemon.
 	argsReaders := slices.DeleteFunc(readers(), func(name string) bool { return name == "dhcp" || name == "flannel" })
 	table := map[string]badInput{
 		"name a number":    {spoil: `"name":1`, code: spec.CodeConfig},
@@ -274,7 +269,7 @@ func TestKernelBadMembers(t *testing.T) {
 		"ipam a list":      {spoil: `"ipam":[]`, code: spec.CodeConfig},
 		"dns a number":     {spoil: `"dns":5`, code: spec.CodeConfig},
 		"dns capability":   {spoil: `"runtimeConfig":{"dns":{"servers":["ns.example"]}}`, code: spec.CodeConfig},
-		// Only the plugins that read args refuse it; TestArgsFree has those that do not.
+		// Only the plugins that read args refuse it; TestArgsFree has the others.
 		"args a list":       {spoil: `"args":[]`, verbs: adds, only: argsReaders, code: spec.CodeConfig},
 		"args.cni a string": {spoil: `"args":{"cni":"x"}`, verbs: adds, only: argsReaders, code: spec.CodeConfig},
 		"args.cni.ips":      {spoil: `"args":{"cni":{"ips":"10.1.0.2"}}`, verbs: adds, only: []string{"host-local", "static", "bridge"}, code: spec.CodeConfig},
@@ -302,7 +297,7 @@ func TestKernelBadMembers(t *testing.T) {
 	for _, plugin := range goodPlugins() {
 		for _, m := range applettest.Plugins[plugin].Invalid {
 			conf := goodHead + m + "}"
-			if plugin != "host-local" && plugin != "static" { // whose keys are all in one member
+			if plugin != "host-local" && plugin != "static" { // all their keys are below ipam
 				conf = spoil(goodConf(plugin), m)
 			}
 			table[plugin+" "+m] = badInput{stdin: &conf, verbs: adds, only: []string{plugin}, code: spec.CodeConfig}
@@ -311,8 +306,8 @@ func TestKernelBadMembers(t *testing.T) {
 	refuseAll(t, table)
 }
 
-// TestKernelBadIPAMType names a plugin that gives no addresses, which would delegate to
-// itself. DEL has nothing of it to release, and does all else.
+// An IPAM plugin must be one that gives addresses; an interface plugin there would delegate to
+// itself. DEL has nothing to release by it and does everything else.
 func TestKernelBadIPAMType(t *testing.T) {
 	t.Parallel()
 	table := map[string]badInput{}
@@ -351,8 +346,7 @@ func TestKernelBadPrevResult(t *testing.T) {
 	refuseAll(t, cases)
 }
 
-// TestKernelOddPrevResult gives results that are none of the plugin's making and
-// no mistake either: they are passed on in the version of the configuration.
+// Unusual but valid prevResults are passed on in the version of the configuration.
 func TestKernelOddPrevResult(t *testing.T) {
 	t.Parallel()
 	many := strings.TrimSuffix(strings.Repeat(`{"name":"a","sandbox":"/x"},`, 10_000), ",")
@@ -373,7 +367,7 @@ func TestKernelOddPrevResult(t *testing.T) {
 				conf := spoil(goodConf(plugin), `"prevResult":`+prev)
 				for _, verb := range []spec.Verb{spec.Check, spec.Get, spec.Del} {
 					if verb == spec.Del && plugin == "loopback" {
-						continue // it takes lo down, whatever prevResult says
+						continue // it sets lo down whatever prevResult says
 					}
 					a := w.serve(verb, plugin, conf, c)
 					if code := a.code(t); code == spec.CodeInternal || code == 0 && !quiet(a) {
@@ -394,7 +388,7 @@ func TestKernelOddPrevResult(t *testing.T) {
 	}
 }
 
-// mkOdd makes what is not a namespace, under the names of the table below.
+// mkOdd makes files that are not a network namespace.
 func (w *world) mkOdd() {
 	w.Helper()
 	for name, mk := range oddFiles {
@@ -404,8 +398,8 @@ func (w *world) mkOdd() {
 	}
 }
 
-// TestKernelBadNetNS names what is not a network namespace, or the host's own: ADD,
-// CHECK and GET refuse it, and DEL goes on without.
+// ADD, CHECK and GET refuse a CNI_NETNS that is not a network namespace, or is the host's own; DEL
+// succeeds.
 func TestKernelBadNetNS(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -423,7 +417,7 @@ func TestKernelBadNetNS(t *testing.T) {
 	for name, path := range paths {
 		t.Run(name, func(t *testing.T) {
 			w, own, call := w.on(t), strings.HasPrefix(name, "own"), w.inProcess
-			if own || name == "relative" { // what is there depends on the process
+			if own || name == "relative" { // the path is relative to the process
 				call = w.plugin
 			}
 			for _, plugin := range goodPlugins() {
@@ -454,7 +448,7 @@ func TestKernelBadNetNS(t *testing.T) {
 	}
 }
 
-// TestKernelOverride attaches the host itself, as CNI_NETNS_OVERRIDE allows.
+// CNI_NETNS_OVERRIDE allows the host's own namespace as CNI_NETNS.
 func TestKernelOverride(t *testing.T) {
 	w := newWorld(t)
 	w.must("other ADD", w.plugin(spec.Add, "bridge", goodConf("bridge"), w.Container("other")))
@@ -472,7 +466,7 @@ func TestKernelOverride(t *testing.T) {
 	}
 }
 
-// TestBadEnvironment leaves out variables, without privilege.
+// Missing variables are refused; this needs no privilege.
 func TestBadEnvironment(t *testing.T) {
 	for _, plugin := range goodPlugins() {
 		a, _ := applets.Lookup(plugin)
@@ -498,8 +492,7 @@ func TestBadEnvironment(t *testing.T) {
 	}
 }
 
-// CVE-2021-20206: a plugin's type is never a path, so it starts no other program of
-// the host.
+// CVE-2021-20206: a plugin's type cannot be a path, so it starts no other program of the host.
 func TestKernelCVE2021_20206(t *testing.T) {
 	w := newWorld(t)
 	c := w.Container("ctr")
@@ -528,7 +521,7 @@ func TestKernelCVE2021_20206(t *testing.T) {
 		for _, verb := range allVerbs {
 			want := spec.CodeConfig
 			if verb == spec.Del {
-				want = 0 // there is nothing of it to release
+				want = 0 // nothing to release by it
 			}
 			if a := w.plugin(verb, "bridge", conf, c); a.code(t) != want {
 				t.Errorf("%s with ipam.type %s: %s", verb, plugin, a.stdout)

@@ -9,11 +9,10 @@ import (
 	"cnibox/test/product"
 )
 
-// mostDescriptors is a limit with which every ADD succeeds.
+// With a limit of mostDescriptors every ADD succeeds.
 const mostDescriptors = 64
 
-// limited has the programs started with a limit of open files, RLIMIT_NOFILE; 0: with that
-// of the test.
+// limited sets RLIMIT_NOFILE of the programs that w starts; 0 restores the test's own.
 func (w *world) limited(files int) {
 	w.tracer = nil
 	if files > 0 {
@@ -21,9 +20,8 @@ func (w *world) limited(files int) {
 	}
 }
 
-// TestKernelFewDescriptors does ADD with each limit of open files, from one that the process
-// itself exceeds to one that is enough, with delegates and members of a list built in and
-// started: ADD answers with one JSON document, and one that fails leaves all as it was.
+// With any RLIMIT_NOFILE, ADD answers with one JSON document, and a failed ADD leaves everything as
+// it was; with delegates and members of a list both built in and started.
 func TestKernelFewDescriptors(t *testing.T) {
 	t.Parallel()
 	for name, v := range victims {
@@ -57,8 +55,7 @@ func TestKernelFewDescriptors(t *testing.T) {
 	}
 }
 
-// TestKernelEnoughDescriptors looks for the lowest limit of open files that each plugin's ADD
-// takes for enough: then it is.
+// The lowest limit that passes the check of each plugin's ADD is enough for that ADD.
 func TestKernelEnoughDescriptors(t *testing.T) {
 	t.Parallel()
 	eachPlugin(t, func(t *testing.T, plugin string, f fixture) {

@@ -10,17 +10,17 @@ import (
 	"cnibox/spec"
 )
 
-// A delCell is one way in which things are missing when DEL comes.
+// A delCell is one set of things that are missing when DEL is called.
 type delCell struct {
 	harm   func(a *attached, m *mortal, f fixture)
-	gone   bool // the namespace is, so that only the host is looked at
-	bare   bool // no other is attached: what is taken away is theirs too
-	below  bool // the master or the bridge is
+	gone   bool // the namespace; only the host is compared
+	bare   bool // there is no other attachment: what is deleted would be theirs, too
+	below  bool // the master or the bridge is gone
 	twice  bool
 	daemon bool // for plugins that have one
 }
 
-// delCells is a row of the table of DELs; each plugin has one.
+// delCells are the columns of the table of DELs; its rows are the plugins.
 var delCells = map[string]delCell{
 	"nothing missing": {},
 	"a second time":   {twice: true},
@@ -32,7 +32,7 @@ var delCells = map[string]delCell{
 		}
 	}},
 	"namespace a stale file": {gone: true, harm: func(a *attached, m *mortal, f fixture) { f.end(m) }},
-	// as a container whose namespace has lost its name but not its processes
+	// like a container whose namespace has lost its path but not its processes
 	"namespace empty, container alive": {gone: true, harm: func(a *attached, m *mortal, _ fixture) { a.c.Path = "" }},
 	"link missing":                     {harm: func(a *attached, m *mortal, _ fixture) { m.dropEnd() }},
 	"link and prevResult missing":      {harm: func(a *attached, m *mortal, _ fixture) { m.dropEnd(); a.prev = "" }},
@@ -56,10 +56,10 @@ var delCells = map[string]delCell{
 	}},
 }
 
-// TestKernelDelMatrix is the table of DELs: for each plugin and each thing that can be
-// missing, DEL succeeds, says nothing on stdout, and leaves nothing, on the host and in
-// the container: no link, address, route, rule, lease or record. Another attachment
-// stays whole. The reference fails or leaks in many of the cells.
+// TestKernelDelMatrix is the table of DELs: for each plugin and each thing that can be missing, DEL
+// succeeds, prints nothing on stdout, and leaves no link, address, route, rule, lease or record on
+// the host or in the container. Another attachment does not change. The reference fails or leaks in
+// many of the cells.
 func TestKernelDelMatrix(t *testing.T) {
 	t.Parallel()
 	eachPlugin(t, func(t *testing.T, plugin string, f fixture) {
@@ -77,7 +77,6 @@ func TestKernelDelMatrix(t *testing.T) {
 	})
 }
 
-// run is one cell.
 func (cell delCell) run(t *testing.T, plugin string, f fixture) {
 	w, other := f.host(t, plugin, cell.bare)
 	if cell.daemon && w.stop == nil {
@@ -111,7 +110,7 @@ func (cell delCell) run(t *testing.T, plugin string, f fixture) {
 	}
 }
 
-// end ends the namespace of the attachment.
+// end deletes the namespace of the attachment.
 func (f fixture) end(m *mortal) {
 	if f.Hardware {
 		m.giveBack()
@@ -119,7 +118,7 @@ func (f fixture) end(m *mortal) {
 	m.w.End(m.Container)
 }
 
-// dropEnd deletes eth0 from the container, if the plugin has made one.
+// dropEnd deletes eth0 in the container, if there is one.
 func (m *mortal) dropEnd() {
 	kerneltest.Brief(m.w, m.NS, func(c *rtnl.Conn) error {
 		links, err := c.Links()
@@ -132,7 +131,7 @@ func (m *mortal) dropEnd() {
 	})
 }
 
-// dropFiles deletes all that the plugins keep, which is in directories.
+// dropFiles deletes all directories with state of plugins.
 func (w *world) dropFiles() {
 	w.Helper()
 	entries, err := os.ReadDir(w.Dir)

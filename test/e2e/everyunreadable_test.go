@@ -10,8 +10,8 @@ import (
 	"cnibox/spec"
 )
 
-// unreadable are what a runtime may send that no ADD would take. DEL takes each for
-// absent, with a warning that has the text in it.
+// unreadable is input that no ADD accepts. DEL ignores each, with a warning that has the text in
+// it.
 var unreadable = map[string]struct {
 	member string // of the configuration; empty: none
 	env    string
@@ -33,8 +33,8 @@ var unreadable = map[string]struct {
 	"index that leads nowhere": {member: `"prevResult":{"interfaces":[],"ips":[{"address":"10.1.0.2/24","interface":7}]}`},
 }
 
-// TestKernelDelUnreadable attaches with each plugin and gives its DEL what cannot be read:
-// it succeeds and leaves nothing, and another attachment stays whole.
+// DEL of each plugin succeeds with unreadable input and leaves nothing; another attachment does not
+// change.
 func TestKernelDelUnreadable(t *testing.T) {
 	t.Parallel()
 	eachPlugin(t, func(t *testing.T, plugin string, f fixture) {
@@ -71,7 +71,7 @@ func TestKernelDelUnreadable(t *testing.T) {
 	})
 }
 
-// DEL needs what names the attachment: the network, the container and the interface.
+// DEL needs the network, the container ID and the interface name.
 func TestKernelDelUnnamed(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -95,7 +95,7 @@ func TestKernelDelUnnamed(t *testing.T) {
 	w.Same("DEL", before, w.Snapshot(c))
 }
 
-// A malformed CNI_ARGS is refused by who reads it, and warned of by all others.
+// Plugins that read CNI_ARGS refuse malformed ones; all others warn.
 func TestKernelMalformedArgs(t *testing.T) {
 	w := newWorld(t)
 	c := w.Container("ctr")
@@ -116,8 +116,8 @@ func TestKernelMalformedArgs(t *testing.T) {
 	}
 }
 
-// An address of prevResult that points at no interface is an error of ADD and CHECK where
-// it matters whose it is, of no other verb and no other plugin.
+// An address of prevResult with an invalid interface index is an error only of ADD and CHECK, and
+// only of plugins that need to know its interface.
 func TestKernelDanglingIndex(t *testing.T) {
 	t.Parallel()
 	const prev = `"prevResult":{"cniVersion":"1.1.0","interfaces":[{"name":"lo","sandbox":"$NETNS"}],"ips":[{"address":"10.1.0.2/24","interface":1}]}`

@@ -17,9 +17,8 @@ import (
 	"cnibox/spec"
 )
 
-// onDisk runs fn on a thread that is in the world's network namespace and sees a
-// small file system of its own at a folder of the world; no other process sees it.
-// Programs are started from there with run.
+// onDisk runs fn on a thread in the world's network namespace with a small tmpfs mounted at a
+// directory of the world, in a mount namespace of its own. Programs are started there with run.
 func (w *world) onDisk(name string, fn func()) {
 	w.Helper()
 	dir := w.Path(name)
@@ -29,7 +28,7 @@ func (w *world) onDisk(name string, fn func()) {
 	done := make(chan error, 1)
 	go func() {
 		defer close(done)
-		runtime.LockOSThread() // for good: the mounts end with the thread
+		runtime.LockOSThread() // the mounts end with the thread
 		err := unix.Unshare(unix.CLONE_NEWNS)
 		if err == nil {
 			err = unix.Setns(w.NS.FD(), unix.CLONE_NEWNET)
@@ -57,11 +56,11 @@ func (w *world) onDisk(name string, fn func()) {
 	}
 }
 
-// A diskFault spoils the file system at a folder, and mend makes it good again.
+// A diskFault makes the file system at a directory fail; mend repairs it.
 type diskFault struct {
 	spoil, mend func(dir string) error
 
-	// locks is set if no lock can be had in the cache, so that no verb runs.
+	// locks: the cache cannot be locked, so that no verb runs.
 	locks bool
 }
 
@@ -105,9 +104,8 @@ var diskFaults = map[string]diskFault{
 	},
 }
 
-// TestKernelDisk spoils the disk below each folder that something is kept in: ADD
-// fails with a code that says so and leaves nothing, and DEL succeeds. When
-// there is room again, ADD succeeds.
+// ADD fails with a matching code and leaves nothing if the file system of a state directory is full
+// or read-only, and DEL succeeds. After it is repaired ADD succeeds.
 func TestKernelDisk(t *testing.T) {
 	t.Parallel()
 	for _, at := range []string{"bridge leases", "cni-exec leases", "cni-exec cni", "cni-exec ports", "cni-exec tuning"} {
@@ -124,7 +122,7 @@ func TestKernelDisk(t *testing.T) {
 	}
 }
 
-// spoiled is the test on the thread that sees the disk.
+// spoiled runs on the thread that sees the tmpfs.
 func (w *world) spoiled(v victim, f diskFault, folder string, c, other applettest.Container) {
 	dir := w.Path(folder)
 	w.must("other ADD", v.add(w, other, 8000))
@@ -149,9 +147,8 @@ func (w *world) spoiled(v victim, f diskFault, folder string, c, other applettes
 	w.must("other DEL", v.del(w, other, 8000))
 }
 
-// TestKernelOddFiles puts what is not a file, or another program's, where something of
-// ours is expected: no verb waits for it, follows it or takes it away, and an error
-// is one that can be read.
+// Unusual files and files of other programs where ours are expected: no verb blocks on them,
+// follows a link or deletes them, and errors have a code.
 func TestKernelOddFiles(t *testing.T) {
 	t.Parallel()
 	a := spec.Attachment{Network: "demo", ContainerID: "ctr", IfName: "eth0"}
@@ -163,7 +160,7 @@ func TestKernelOddFiles(t *testing.T) {
 	w.write("net.d/demo.conflist", killList)
 	c := w.Container("ctr")
 	v := victims["cni-exec"]
-	v.add(w, c, 8080) // the bridge and the rest that stays
+	v.add(w, c, 8080) // creates the bridge and what else stays
 	w.must("DEL", v.del(w, c, 8080))
 	kinds := maps.Clone(oddFiles)
 	kinds["link to a folder"] = func(path string) error { return os.Symlink(w.Path("outside"), path) }
@@ -175,7 +172,7 @@ func TestKernelOddFiles(t *testing.T) {
 	}
 }
 
-// odd is one of them.
+// odd tests one of them.
 func (w *world) odd(v victim, c applettest.Container, place string, mk func(string) error) {
 	path := w.Path(place)
 	for _, dir := range []string{"cni", "leases", "ports", "tuning", "outside"} {

@@ -20,9 +20,9 @@ import (
 
 const megabyte = 1 << 20
 
-// The size of hostile input, and the most that a verb may use for it: processor time, and memory in KiB. What
-// is promised is a second and 64 MiB for a megabyte; the processor of a test may be shared, and its binary is
-// larger than the product's.
+// The size of hostile input, and the limits of processor time, and of memory in KiB, for one verb.
+// The product promises one second and 64 MiB for a megabyte; the limits differ since tests share
+// the processor and the test binary is larger.
 var hostileSize, mostTime, mostMemory = megabyte / 4, time.Second, 40 << 10
 
 func init() {
@@ -31,7 +31,7 @@ func init() {
 	}
 }
 
-// fill repeats the elements, of which %d is the number, to hostileSize, with commas between them.
+// fill joins elements with commas up to hostileSize; %d in element is its number.
 func fill(element string) string { return fillTo(hostileSize, element) }
 
 func fillTo(size int, element string) string {
@@ -51,10 +51,10 @@ func fillTo(size int, element string) string {
 	return b.String()
 }
 
-// long repeats a text to hostileSize.
+// long repeats a text up to hostileSize.
 func long(s string) string { return strings.Repeat(s, hostileSize/len(s)) }
 
-// hostileDocuments are texts that are not a configuration of anything.
+// hostileDocuments are not configurations.
 func hostileDocuments() map[string]string {
 	return map[string]string{
 		"brackets":         long("["),
@@ -72,7 +72,7 @@ func hostileDocuments() map[string]string {
 	}
 }
 
-// hostileMembers are members of a configuration of any plugin.
+// hostileMembers are members for any plugin's configuration.
 func hostileMembers() map[string]string {
 	deep := func(levels int, open, close, inner string) string {
 		return strings.Repeat(open, levels) + inner + strings.Repeat(close, levels)
@@ -119,7 +119,7 @@ func hostileMembers() map[string]string {
 	}
 }
 
-// hostileKeys are members of configurations of one plugin.
+// hostileKeys are members for one plugin's configuration.
 func hostileKeys() map[string]map[string]string {
 	ipam := func(keys string) string { return `"ipam":{"type":"host-local","dataDir":"$DIR",` + keys + "}" }
 	hostLocal := map[string]string{
@@ -183,7 +183,7 @@ func hostileKeys() map[string]map[string]string {
 	}
 }
 
-// frugal fails the test if a process has used more than it may.
+// frugal fails the test if a process exceeds the limits.
 func (w *world) frugal(what string, stdin string, env []string, argv ...string) {
 	w.Helper()
 	usage := w.Path("usage")
@@ -207,7 +207,6 @@ func (w *world) frugal(what string, stdin string, env []string, argv ...string) 
 	}
 }
 
-// TestKernelHostilePlugins gives plugins much input that is made to take long.
 func TestKernelHostilePlugins(t *testing.T) {
 	t.Parallel()
 	call := func(w *world, c applettest.Container, what, plugin, conf string, verbs ...spec.Verb) {
@@ -224,7 +223,7 @@ func TestKernelHostilePlugins(t *testing.T) {
 	t.Run("documents", func(t *testing.T) {
 		w, c := start(t)
 		for what, doc := range hostileDocuments() {
-			call(w, c, what, "bridge", doc, spec.Add, spec.Del, spec.GetVersion) // the others read it as ADD does
+			call(w, c, what, "bridge", doc, spec.Add, spec.Del, spec.GetVersion) // the other verbs decode it as ADD does
 		}
 	})
 	t.Run("members", func(t *testing.T) {
@@ -240,21 +239,20 @@ func TestKernelHostilePlugins(t *testing.T) {
 			w, c := start(t)
 			w.must("an interface", w.plugin(spec.Add, "bridge", applettest.Conf("bridge", `"bridge":"br0"`), c))
 			for what, member := range all {
-				// GET and STATUS decode what ADD and CHECK do
+				// GET and STATUS decode the same as ADD and CHECK
 				call(w, c, what, plugin, spoil(goodConf(plugin), member), spec.Add, spec.Check, spec.Del, spec.GC)
 			}
 		})
 	}
 }
 
-// hostilePlugins are those that get input which has nothing to do with them: an interface plugin
-// with its IPAM plugin, by all verbs, and a chained one.
+// hostilePlugins get input that has nothing to do with them: an interface plugin with its IPAM
+// plugin, by all verbs, and a chained one.
 var hostilePlugins = map[string][]spec.Verb{"bridge": allVerbs, "portmap": {spec.Add}}
 
-// slowest are those of the keys and members that lint takes longest for; doctor does more with them.
+// slowest are the keys and members that lint needs longest for; doctor does more with them.
 var slowest = []string{"host-local: empty ranges", "member: many short keys", "tuning: descending"}
 
-// TestKernelHostileFiles gives cni-exec large files.
 func TestKernelHostileFiles(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -299,7 +297,7 @@ func TestKernelHostileFiles(t *testing.T) {
 			if slices.Contains(slowest, what) {
 				exec("doctor")
 			}
-			continue // the other verbs decode what these do
+			continue // the other verbs decode the same
 		}
 		exec("del", "demo", c.Path)
 		exec("up", w.Path("state.json"))
@@ -318,10 +316,9 @@ func TestKernelHostileFiles(t *testing.T) {
 	}
 }
 
-// largest is near the most that the kernel lets a variable of the environment have: 128 KiB.
+// largest is close to the kernel's limit for one variable, 128 KiB.
 const largest = 120 << 10
 
-// TestKernelHostileEnvironment calls plugins and cni-exec with variables that are as large as can be.
 func TestKernelHostileEnvironment(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -362,8 +359,7 @@ func TestKernelHostileEnvironment(t *testing.T) {
 	}
 }
 
-// TestKernelHostileCache has entries of libcni's cache, of attachments that are alive, with much of whatever an entry
-// has.
+// Entries of libcni's cache, of live attachments, with large values in each member.
 func TestKernelHostileCache(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)

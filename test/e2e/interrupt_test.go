@@ -21,37 +21,37 @@ import (
 	"cnibox/test/product"
 )
 
-// atOnce is how long a verb may take to end when a signal comes and nothing has to be undone, undone
-// the same where a process or a lock keeps the undo from ending before its bound. What a busy machine
-// adds is for [slack].
+// atOnce is how long a verb may take to end after a signal if nothing has to be undone; undone if a
+// process or a lock keeps the undo waiting until its timeout. [slack] adds to both on a busy
+// machine.
 const (
 	atOnce = time.Second
 	undone = 11 * time.Second
 )
 
-// slack is what is added to these bounds on a machine that is busy, as with other tests: a second for each process that
-// runs on a core beside the first one, but less than what would hide that a verb waits by itself, which is
-// three seconds for a lock.
+// slack is added to these limits on a busy machine: one second for each runnable process on a core
+// beyond the first, but less than the three seconds that a verb waits for a lock by itself, which
+// must not be hidden.
 func slack() time.Duration {
 	var load float64
 	text, _ := os.ReadFile("/proc/loadavg")
-	fmt.Sscan(string(text), &load) // 0 is that of an idle machine
+	fmt.Sscan(string(text), &load) // on error load stays 0: an idle machine
 	more := time.Duration((load/float64(runtime.NumCPU()) - 1) * float64(time.Second))
 	return min(max(more, 0), 1500*time.Millisecond)
 }
 
-// An interruption is a verb that waits for something when the signal comes.
+// An interruption is a verb that gets signals while it waits for something.
 type interruption struct {
 	args    []string           // of cni-exec
-	plugin  string             // the plugin that is called instead, with
+	plugin  string             // called instead of cni-exec
 	env     []string           // this
 	conf    string             // and this
-	ready   func(pid int) bool // it waits
+	ready   func(pid int) bool // reports whether it waits
 	within  time.Duration
 	signals []os.Signal // nil: SIGTERM; the last one ends it
 }
 
-// inFlock reports whether a thread of a process waits for a lock.
+// inFlock reports whether a thread of the process waits in flock(2).
 func inFlock(pid int) bool {
 	threads, _ := filepath.Glob("/proc/" + strconv.Itoa(pid) + "/task/*/syscall")
 	for _, thread := range threads {
@@ -63,7 +63,7 @@ func inFlock(pid int) bool {
 	return false
 }
 
-// hold locks a file of the world, or a directory, whose name ends with a slash, until the test ends.
+// hold locks a file of the world until the test ends; a name with a trailing slash is a directory.
 func (w *world) hold(name string) {
 	w.Helper()
 	if err := os.MkdirAll(filepath.Dir(w.Dir+"/"+name), 0o700); err != nil {
@@ -83,7 +83,8 @@ func (w *world) hold(name string) {
 	w.Cleanup(func() { f.Close() })
 }
 
-// interrupt starts cni-exec or a plugin, sends it the signals when it waits, and fails the test if it does not end.
+// interrupt starts cni-exec or a plugin, sends the signals when it waits, and fails the test if it
+// does not end.
 func (w *world) interrupt(i interruption) {
 	w.Helper()
 	cmd := exec.Command(w.Path("bin/cni-exec"), i.args...)
@@ -132,14 +133,14 @@ func (w *world) interrupt(i interruption) {
 	}
 }
 
-// pending reports whether a process has a signal that was not delivered yet.
+// pending reports whether the process has an undelivered signal.
 func pending(pid int) bool {
 	status, _ := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/status")
 	return !bytes.Contains(status, []byte("ShdPnd:\t0000000000000000"))
 }
 
-// interrupted is a world with a network whose list is l, and a container. The plugin slow hangs unless there is
-// a file quick.
+// interrupted makes a world with a network of these plugins, and a container. The plugin slow hangs
+// unless the file quick exists.
 func interrupted(t *testing.T, plugins string) (*world, applettest.Container) {
 	t.Parallel()
 	w := newWorld(t)
@@ -152,7 +153,7 @@ func interrupted(t *testing.T, plugins string) (*world, applettest.Container) {
 	return w, w.Container("ctr")
 }
 
-// namespace is the name of the namespace in state.json.
+// namespace is the container's name in state.json.
 func (w *world) namespace() string {
 	return fmt.Sprintf("interrupted-%d-%s", os.Getpid(), filepath.Base(filepath.Dir(w.Dir)))
 }
@@ -167,7 +168,8 @@ func (w *world) interruptEnv() []string {
 	return []string{"NETCONFPATH=" + w.Path("net.d"), "CNI_PATH=" + w.Path("plugins"), spec.StateEnv + "=" + w.Path("state"), "PATH=" + os.Getenv("PATH")}
 }
 
-// attached attaches the container, and writes the entry of the cache as of an earlier boot if that is asked for.
+// attached attaches the container. If earlier, it changes the entry of the cache to an earlier
+// boot.
 func (w *world) attached(c applettest.Container, earlier bool) {
 	w.Helper()
 	w.write("quick", "")
@@ -180,7 +182,7 @@ func (w *world) attached(c applettest.Container, earlier bool) {
 	}
 }
 
-// ofEarlierBoot has the entries of the cache be those of an earlier boot.
+// ofEarlierBoot changes all entries of the cache to an earlier boot.
 func (w *world) ofEarlierBoot() {
 	w.Helper()
 	entries, err := filepath.Glob(w.Path("state/cni/results/*"))
@@ -205,7 +207,7 @@ func (w *world) ofEarlierBoot() {
 
 const plainBridge = `{"type":"bridge","bridge":"br0","ipam":{"type":"host-local","dataDir":"$DIR/leases","subnet":"10.1.0.0/24"}}`
 
-// TestKernelInterruptLocked ends verbs that wait for a lock of the cache which another process has.
+// Verbs that wait for a lock of the cache end.
 func TestKernelInterruptLocked(t *testing.T) {
 	t.Parallel()
 	for lock, verbs := range map[string][][]string{
@@ -230,7 +232,7 @@ func TestKernelInterruptLocked(t *testing.T) {
 	}
 }
 
-// TestKernelInterruptLeases ends verbs that wait for the lock of host-local, when the bridge has been made.
+// Verbs that wait for the lock of host-local end; the bridge has been made.
 func TestKernelInterruptLeases(t *testing.T) {
 	t.Parallel()
 	for _, verb := range []string{"add", "run"} {
@@ -247,7 +249,7 @@ func TestKernelInterruptLeases(t *testing.T) {
 	}
 }
 
-// TestKernelInterruptPlugin ends verbs while an external plugin hangs, in its undo as well.
+// Verbs end while an external plugin hangs, also in their undo.
 func TestKernelInterruptPlugin(t *testing.T) {
 	t.Parallel()
 	for verb, of := range map[string]struct {
@@ -296,7 +298,7 @@ func TestKernelInterruptPlugin(t *testing.T) {
 	}
 }
 
-// TestKernelInterruptAttached ends verbs that wait for a container which another process has locked.
+// Verbs that wait for the lock of a container end.
 func TestKernelInterruptAttached(t *testing.T) {
 	t.Parallel()
 	for _, verb := range []string{"reload", "boot"} {
@@ -316,7 +318,7 @@ func TestKernelInterruptAttached(t *testing.T) {
 	}
 }
 
-// TestKernelInterruptCalls ends plugins that wait for a lock which another process has.
+// Plugins that wait for a lock end.
 func TestKernelInterruptCalls(t *testing.T) {
 	t.Parallel()
 	bridge := `{"cniVersion":"1.1.0","name":"n",` + strings.TrimPrefix(plainBridge, "{")
@@ -348,7 +350,7 @@ func TestKernelInterruptCalls(t *testing.T) {
 	}
 }
 
-// TestKernelInterruptStdin ends verbs that read a stdin of which nothing comes.
+// Verbs that read from an idle stdin end.
 func TestKernelInterruptStdin(t *testing.T) {
 	t.Parallel()
 	reads := func(pid int) bool {
@@ -374,7 +376,7 @@ func TestKernelInterruptStdin(t *testing.T) {
 	}
 }
 
-// waitsForInput reports whether a thread of a process waits in read(2) or poll(2).
+// waitsForInput reports whether a thread of the process waits in read(2) or poll(2).
 func waitsForInput(pid int) bool {
 	threads, _ := filepath.Glob("/proc/" + strconv.Itoa(pid) + "/task/*/wchan")
 	for _, thread := range threads {
@@ -386,7 +388,7 @@ func waitsForInput(pid int) bool {
 	return false
 }
 
-// installed is a directory with a link for each applet.
+// installed makes a directory with a link for each applet.
 func installed(t *testing.T) string {
 	dir := t.TempDir()
 	product.Install(t, dir)

@@ -11,17 +11,16 @@ import (
 	"cnibox/spec"
 )
 
-// recordedLists are the plugins whose rules are in the recorded state, last one first as
-// DEL goes.
+// recordedLists are the plugins whose rules are in the recorded state, in the order of DEL.
 var recordedLists = map[string]string{
 	"portmap": `{"cniVersion":"1.0.0","name":"demo","type":"portmap","dataDir":"$DIR/ports"}`,
 	"bridge": `{"cniVersion":"1.0.0","name":"demo","type":"bridge","bridge":"br0","ipMasq":true,"macspoofchk":true,
 	 "ipam":{"type":"host-local","subnet":"10.1.0.0/24","dataDir":"$DIR/leases"}}`,
 }
 
-// TestKernelTwinRecorded releases what a newer reference than the installed one has
-// left: rules of its nftables backends and a lease. Nothing of the container is left,
-// and nothing of its neighbour is gone, whether the namespace and a result are known or not.
+// DEL releases the rules of nftables backends and the lease that a newer reference than the
+// installed one has left. Nothing of the container is left and nothing of its neighbour is deleted,
+// with or without the namespace and a result.
 func TestKernelTwinRecorded(t *testing.T) {
 	if _, err := exec.LookPath("nft"); err != nil {
 		t.Skipf("SKIPPED: %v", err)
