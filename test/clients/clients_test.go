@@ -11,7 +11,7 @@ import (
 	"testing"
 )
 
-// The query is dig's for name.example, with the type left out.
+// The query is dig's for name.example, without the type.
 func TestAnswer(t *testing.T) {
 	query := func(kind string) []byte {
 		b, err := hex.DecodeString("beef01200001000000000000" + "046e616d65076578616d706c6500" + kind + "0001")

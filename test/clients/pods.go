@@ -12,8 +12,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// pods walks through the life of two pods: one serves on published ports, the
-// other has a second container that looks at the first from inside.
+// pods runs two pods: one serves on published ports, the other has a second container that reaches
+// the first.
 func (h *host) pods() error {
 	web := &pod{name: "web", ports: []port{{host: 8081, container: 80}, {udp: true, host: 8053, container: 53}}}
 	client := &pod{name: "client"}
@@ -29,7 +29,7 @@ func (h *host) pods() error {
 	)
 }
 
-// asked: containerd 2 asks each plugin of a network of 1.1.0 whether it can attach.
+// asked: containerd 2 calls STATUS of each plugin of a network of 1.1.0.
 func (h *host) asked() error {
 	return step("CRI: Status has asked the plugins by STATUS", func() error {
 		for _, plugin := range []string{"bridge", "portmap", "bandwidth"} {
@@ -45,8 +45,8 @@ func (h *host) asked() error {
 	})
 }
 
-// runWeb starts the server and reads its page from the host and from outside. A name
-// server in the same namespace answers at the UDP port.
+// runWeb starts the server and fetches its page from the host and from outside. A name server in
+// the same namespace answers at the UDP port.
 func (h *host) runWeb(p *pod) error {
 	if err := h.run(p); err != nil {
 		return err
@@ -75,8 +75,8 @@ func (h *host) runWeb(p *pod) error {
 	return lookup(h.outside.NS, netip.AddrPortFrom(hostAddr, uint16(p.ports[1].host)))
 }
 
-// addsAreAsExpected makes sure that the trial tried what it is there for: keys
-// as Go spells them, and a loopback of an old version in the same namespace.
+// addsAreAsExpected checks that containerd's calls have what this trial is for: keys as Go spells
+// them, and a loopback of an old version in the same namespace.
 func addsAreAsExpected(p *pod) error {
 	ports, err := callsOf("portmap", "ADD", p.id)
 	if err != nil {
@@ -95,8 +95,8 @@ func addsAreAsExpected(p *pod) error {
 	return nil
 }
 
-// runClient reads the page from a second pod, by the first one's address and by the
-// published port, and looks up a name by the pod's dns_config.
+// runClient fetches the page from a second pod, by the first one's address and by the published
+// port, and looks up a name by the pod's dns_config.
 func (h *host) runClient(p, web *pod) error {
 	if err := h.run(p); err != nil {
 		return err
@@ -122,8 +122,8 @@ func (h *host) runClient(p, web *pod) error {
 	return nil
 }
 
-// endWeb: the first DEL has the namespace and the result and must take all away;
-// the second one has neither and must not mind. [host.odd] has that one alone.
+// endWeb: the first DEL has the namespace and the result and must delete everything; the second one
+// has neither and must succeed. [host.odd] has only the second kind.
 func (h *host) endWeb(p *pod) error {
 	ip, err := h.addr(p)
 	if err != nil {
@@ -159,8 +159,8 @@ func (h *host) endWeb(p *pod) error {
 	return nil
 }
 
-// crowd starts pods at the same time, as a node does after its boot, and ends
-// them at the same time. Their plugins meet at the bridge, the leases and the rules.
+// crowd starts pods concurrently, as a node does after boot, and stops them concurrently. Their
+// plugins compete for the bridge, the leases and the rules.
 func (h *host) crowd() error {
 	const many = 20
 	return step(fmt.Sprintf("%d pods at the same time: one address each, and all are gone after", many), func() error {
@@ -194,7 +194,7 @@ func (h *host) crowd() error {
 	})
 }
 
-// together does something for all pods at the same time and joins the errors.
+// together calls do for all pods concurrently and joins the errors.
 func together(pods []*pod, do func(*pod) error) error {
 	results := make(chan error)
 	for _, p := range pods {
@@ -207,9 +207,9 @@ func together(pods []*pod, do func(*pod) error) error {
 	return errors.Join(errs...)
 }
 
-// odd: the namespace vanishes behind containerd's back, as after a crash of the
-// host, so there is only the DEL without one. Links went with the namespace; lease,
-// rules and the cached result are what that DEL is for.
+// odd: the namespace is deleted without containerd, as in a crash of the host, so there is only the
+// DEL without a namespace. The links are gone with it; DEL has to delete the lease, the rules and
+// the cached result.
 func (h *host) odd() error {
 	return step("a pod whose namespace is gone: the DEL without one does it all", func() error {
 		p := &pod{name: "lost", ports: []port{{host: 8082, container: 80}}}

@@ -9,11 +9,11 @@ import (
 // trialVar passes the name of the trial to the second and third process.
 const trialVar = "CNIBOX_CLIENTS_TRIAL"
 
-// A trial is one set of programs on a host of its own, whose parts are done in order.
+// A trial is a set of programs on its own host, and its parts in order.
 type trial struct {
 	name    string
 	built   []string // programs that Debian does not have
-	target  string   // of make, that builds them; "": runtimes
+	target  string   // make target that builds them; "": runtimes
 	release release
 	parts   []func(*host) error
 }
@@ -55,7 +55,7 @@ var trials = []trial{
 	},
 }
 
-// unbuilt names the programs of the trial that a directory does not have.
+// unbuilt returns the programs of the trial that dir lacks.
 func (t trial) unbuilt(dir string) string {
 	var missing []string
 	for _, program := range t.built {

@@ -166,8 +166,8 @@ func TestKernelDHCPBridge(t *testing.T) {
 	}
 }
 
-// GC of a list releases the lease of a stale attachment: cni-exec calls DEL of it before the
-// bridge's GC deletes the link that the release is sent over.
+// cni-exec gc releases the lease of a stale attachment: it calls DEL before the bridge's GC deletes
+// the link that the release is sent over.
 func TestKernelDHCPReleasedByGC(t *testing.T) {
 	t.Parallel()
 	w := newDHCPWorld(t)

@@ -30,8 +30,8 @@ type service struct {
 // The test files of plugins with a daemon fill services.
 var services = map[string]service{}
 
-// fixtureOf returns the fixture of a plugin. Of two plugins that may come before it, it alternates,
-// so that both are tested.
+// fixtureOf returns the fixture of a plugin. Of two plugins that may come before it, it has the one
+// that other tests do not have, so that both are tested.
 func fixtureOf(plugin string) fixture {
 	f := fixture{applettest.Plugins[plugin], plugin, services[plugin]}
 	if f.OrAfter != "" {

@@ -44,8 +44,8 @@ func slack() time.Duration {
 type interruption struct {
 	args    []string           // of cni-exec
 	plugin  string             // called instead of cni-exec
-	env     []string           // this
-	conf    string             // and this
+	env     []string           // of the plugin
+	conf    string             // of the plugin
 	ready   func(pid int) bool // reports whether it waits
 	within  time.Duration
 	signals []os.Signal // nil: SIGTERM; the last one ends it

@@ -48,9 +48,8 @@ func (w *world) tasks() (limit func(n int)) {
 	}
 }
 
-// With any limit of threads, ADD either refuses with code 11 if there are too few, or is ended by
-// the Go runtime before its first change. A program cannot prevent the runtime from ending a
-// process that gets no thread.
+// With too low a limit of threads, ADD refuses with code 11, or the Go runtime ends it before its
+// first change. A program cannot prevent the runtime from ending a process that gets no thread.
 func TestKernelFewThreads(t *testing.T) {
 	t.Parallel()
 	for name, v := range victims {
