@@ -8,26 +8,26 @@ import (
 	"cnibox/internal/kerneltest"
 )
 
-// list is a configuration list of plugins, one on a line, of which the first is line 5.
+// list returns a configuration list. Each plugin has a line; the first is line 5.
 func list(plugins string) string {
 	return "{\n  \"cniVersion\": \"1.1.0\",\n  \"name\": \"demo\",\n  \"plugins\": [\n    " + plugins + "\n  ]\n}\n"
 }
 
-// bridge is a list of one bridge with addresses, to which members of ipam are added. What has no
-// fixed length comes last, since messages have columns.
+// bridge returns a list of one bridge with host-local, to which members of ipam are added. Values
+// without a fixed length come last, since messages have columns.
 func bridge(ipam string) string {
 	return list(`{"type": "bridge", "bridge": "br0", "ipam": {"type": "host-local", ` + ipam + `, "dataDir": "$DIR/leases"}}`)
 }
 
-// one is the configuration of one plugin.
+// one returns the configuration of one plugin.
 func one(members string) string { return `{"cniVersion":"1.1.0","name":"demo",` + members + `}` }
 
-// state is a file of up with namespaces.
+// state returns a state file for up, with these namespaces.
 func state(namespaces string) map[string]string {
 	return map[string]string{"file": "{\"namespaces\": {\n  " + namespaces + "\n}}\n"}
 }
 
-// Good configurations.
+// Parts of valid configurations, and a command line.
 const (
 	subnet   = `"subnet": "10.1.0.0/24"`
 	ipam     = `"ipam":{"type":"host-local","dataDir":"$DIR/leases","subnet":"10.1.0.0/24"}`
@@ -58,7 +58,7 @@ var messages = []message{
 	{name: "CAP_ARGS of the wrong type", argv: `CAP_ARGS={"portMappings":80} ` + add + " -p 80:80", conf: published, key: "CAP_ARGS.portMappings", advice: "array"},
 	{name: "nothing to publish with", argv: add + " -p 80:80", conf: bridge(subnet), key: "--publish", advice: "portmap"},
 
-	// configurations that cni-exec finds, or does not
+	// configurations that cni-exec finds or does not find
 	{name: "unknown network", argv: "cni-exec add dmeo $NETNS", conf: bridge(subnet), key: "dmeo", advice: "demo"},
 	{name: "no configuration", argv: add + " --conf-dir $DIR/empty", files: map[string]string{"empty/README": ""}, where: "$DIR/empty", advice: "--conf-dir"},
 	{name: "directory missing", argv: add + " --conf-dir $DIR/nowhere", where: "$DIR/nowhere", advice: "--conf-dir"},
@@ -87,7 +87,7 @@ var messages = []message{
 	{name: "plugin that prints no JSON", argv: add, conf: list(`{"type": "theirs"}`), files: map[string]string{"plugins/theirs": "#!/bin/sh\necho Segmentation fault\nexit 1\n"}, key: "theirs", advice: "run DEL again"},
 	{name: "plugin that does not end", argv: add + " --timeout 100ms", conf: list(`{"type": "theirs"}`), files: map[string]string{"plugins/theirs": "#!/bin/sh\nexec sleep 60\n"}, key: "$DIR/plugins/theirs", advice: "--timeout"},
 
-	// the file of up and down
+	// the state file of up and down
 	{name: "file missing", argv: "cni-exec up $DIR/file", key: "$DIR/file"},
 	{name: "up with a syntax error", argv: "cni-exec up $DIR/file", files: state(`"web": [{"network": "demo",}]`), where: "$DIR/file:2:29: not JSON: a comma before", advice: "remove it"},
 	{name: "up with a list", argv: "cni-exec down $DIR/file", files: map[string]string{"file": "[]"}, where: "$DIR/file:1:1", advice: "object"},
@@ -171,12 +171,12 @@ var messages = []message{
 	{name: "cnibox: directory to install into missing", argv: "cnibox install $DIR/opt/cni/bin", key: "$DIR/opt/cni/bin", advice: "--create"},
 }
 
-// listen has a process of the host listen on port 8080: this one.
+// listen makes this process listen on port 8080 of the host.
 func listen(h *host) {
 	h.Occupy(h.NS, "tcp4", "0.0.0.0:8080")
 }
 
-// readOnly makes a directory one of a read-only file system.
+// readOnly mounts a directory read-only.
 func readOnly(name string) func(*host) {
 	return func(h *host) {
 		dir := h.Path(name)
@@ -191,7 +191,7 @@ func readOnly(name string) func(*host) {
 	}
 }
 
-// deleteEth0 deletes the interface of the container behind cni-exec.
+// deleteEth0 deletes the container's interface without cni-exec.
 func deleteEth0(h *host) {
 	if err := kerneltest.Dial(h.T, h.first.NS).DelLink("eth0"); err != nil {
 		h.Fatal(err)
