@@ -35,7 +35,7 @@ func TestBlocks(t *testing.T) {
 	}
 }
 
-// TestReadme holds that the README's own blocks are such as can be run.
+// The README's own blocks can be parsed.
 func TestReadme(t *testing.T) {
 	list, err := read("../../" + readme)
 	if err != nil {

@@ -14,7 +14,7 @@ import (
 	"time"
 )
 
-// archive writes cnibox-VERSION-linux-ARCH.tar.gz, with one directory of its name.
+// archive writes cnibox-VERSION-linux-ARCH.tar.gz, with one directory of that name.
 func (r *release) archive(a arch, binary string, c common) (err error) {
 	data, err := os.ReadFile(binary)
 	if err != nil {
@@ -38,7 +38,7 @@ func (r *release) archive(a arch, binary string, c common) (err error) {
 	return errors.Join(writeTar(z, below(name, files), r.time), z.Close())
 }
 
-// writeTar writes files in the order of their names, owned by root, and the directories before them.
+// writeTar writes files sorted by name, owned by root, after their directories.
 func writeTar(w io.Writer, files []file, at time.Time) error {
 	t := tar.NewWriter(w)
 	files = slices.SortedFunc(slices.Values(files), func(a, b file) int { return cmp.Compare(a.name, b.name) })
