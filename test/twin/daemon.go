@@ -11,18 +11,18 @@ import (
 	"time"
 )
 
-// A daemon is the one of dhcp, of a directory of plugins.
+// A daemon is the DHCP daemon of a directory of plugins.
 type daemon struct {
 	plugins string
 	cmd     *exec.Cmd
 	said    bytes.Buffer
 }
 
-// socket is where it listens.
+// socket is the path of the daemon's socket.
 func (w *world) socket() string { return filepath.Join(w.dir, "run", "dhcp.sock") }
 
-// served starts the daemon of a directory where the case wants one, in the place of
-// another directory's, and waits until it listens.
+// served starts the daemon of a directory if the case needs one, instead of another directory's,
+// and waits until it listens.
 func (w *world) served(plugins string) error {
 	if !w.c.DHCP || w.daemon != nil && w.daemon.plugins == plugins {
 		return nil
@@ -46,7 +46,7 @@ func (w *world) served(plugins string) error {
 	}
 }
 
-// unserved ends the daemon, as for an update. It leaves no socket, whatever it does.
+// unserved stops the daemon, as for an update, and deletes its socket.
 func (w *world) unserved() {
 	if w.daemon == nil {
 		return

@@ -8,8 +8,8 @@ import (
 	"testing"
 )
 
-// A line that no pattern is for stays open, and a pattern that no line needs is reported,
-// unless a case that did not run may need it.
+// A line that no pattern matches stays open, and a pattern that matches no line is reported, unless
+// a case that did not run may need it.
 func TestExplain(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "list.txt")
 	text := "# comment\n\nA1: one\n  x/* : ^- gone$\n  y/b : ^\\+ new\nB2: two\n  * : always\n"
@@ -41,7 +41,8 @@ func TestExplain(t *testing.T) {
 	}
 }
 
-// What one side has not at all is one line; what stands twice differs from what stands once.
+// Everything about a link that one side lacks is one line; a line that occurs twice differs from
+// one that occurs once.
 func TestCompare(t *testing.T) {
 	a := []string{"ADD host link a mtu=1", "ADD host link a up", "ADD host sysctl net/ipv4/conf/a/x=1", "ADD host link b mtu=1", "ADD host rule 1"}
 	b := []string{"ADD host link b mtu=2", "ADD host rule 1", "ADD host rule 1"}
@@ -54,7 +55,7 @@ func TestCompare(t *testing.T) {
 	}
 }
 
-// Names and addresses of a run are distinguished from those that were asked for.
+// Generated names and addresses are told from those in the configuration.
 func TestPlain(t *testing.T) {
 	n := namer{asked: "02:aa:00:00:00:01", paths: []string{"/proc/1/fd/5", "$NETNS1"}}
 	got := n.plain("veth01234567 vethfedcba98 veth01234567 bwp0123456789ab 02:AA:00:00:00:01 02:aa:00:00:00:02 /proc/1/fd/5 vethernet")
@@ -66,7 +67,7 @@ func TestPlain(t *testing.T) {
 	}
 }
 
-// A mistake in the corpus must not make a case disappear.
+// A mistake in the corpus is an error, so that no case is skipped.
 func TestLoad(t *testing.T) {
 	tests := map[string]string{
 		"good":           "intro\n\n-- a --\nneeds x y\ncontainers 2\nargs A=B\n# why\n{\"cniVersion\":\"1.0.0\",\"name\":\"n\",\"plugins\":[{\"type\":\"p\",\"ipam\":{\"type\":\"q\"}}]}\n",

@@ -12,7 +12,7 @@ import (
 	"time"
 )
 
-// hear has a report read what a guest says, and returns it with what it printed.
+// hear passes a guest's output to a report, and returns the report with what it printed.
 func hear(t *testing.T, said string) (*report, string) {
 	t.Helper()
 	var out strings.Builder
@@ -35,7 +35,7 @@ func TestReport(t *testing.T) {
 		said    string
 		want    []string
 		not     string
-		verdict string // part of it; "": good
+		verdict string // part of it; "": passed
 		done    bool
 	}{
 		"good":          {good + "##vm done\n", []string{"=== Linux 6.1: 6.1.0", "ok  \tcnibox/a\t", "slow\tcnibox/a TestKernelA\t0.1s\t(Linux 6.1)"}, "FAIL", "", true},
@@ -69,7 +69,7 @@ func TestReport(t *testing.T) {
 	}
 }
 
-// A guest that breaks off reports where, and what its kernel said last.
+// The report of a guest that crashes has the test, and its kernel's last messages.
 func TestReportBroken(t *testing.T) {
 	var out strings.Builder
 	r := newReport("5.10", &printer{out: &out})
@@ -94,7 +94,7 @@ func TestMissedEverywhere(t *testing.T) {
 	}
 }
 
-// A guest that says nothing more is not waited for.
+// listen returns for a guest that prints nothing more.
 func TestListenEnds(t *testing.T) {
 	in, guest := io.Pipe()
 	defer guest.Close()
@@ -128,7 +128,7 @@ func TestDependency(t *testing.T) {
 	}
 }
 
-// An archive is what busybox, another reader of the format, unpacks.
+// busybox, another implementation of the format, unpacks the archive.
 func TestImage(t *testing.T) {
 	busybox, err := exec.LookPath("busybox")
 	if err != nil {
@@ -140,7 +140,7 @@ func TestImage(t *testing.T) {
 		t.Fatal(err)
 	}
 	im := newImage()
-	delete(im, "/dev/console") // takes root
+	delete(im, "/dev/console") // creating it needs root
 	im.text("/sbin/five", "12345", 0o755)
 	im.copy("/a/b/copy", source, 0o644)
 	im.link("/a/link", "b/copy")
@@ -162,13 +162,13 @@ func TestImage(t *testing.T) {
 	}
 }
 
-// What fails for a while is tried again, but not for ever, and not when no caller waits any more.
+// A failure is retried a limited number of times, and not after the context ended.
 func TestAgain(t *testing.T) {
 	over, cancel := context.WithCancel(t.Context())
 	cancel()
 	for name, tt := range map[string]struct {
 		ctx         context.Context
-		fails, want int // tries
+		fails, want int // attempts
 	}{"well": {t.Context(), 0, 1}, "ill at first": {t.Context(), 2, 3}, "ill": {t.Context(), 9, 4}, "over": {over, 9, 1}} {
 		t.Run(name, func(t *testing.T) {
 			tries := 0
