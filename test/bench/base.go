@@ -90,7 +90,7 @@ func (l *lab) basePlugins() (lines []line, err error) {
 	for _, t := range trials() {
 		var subjects []subject
 		for who, dir := range l.sides() {
-			s, err := l.tryOne(who, dir, t)
+			s, err := l.trialSubjects(who, dir, t)
 			if err != nil {
 				return lines, err
 			}

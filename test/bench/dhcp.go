@@ -24,11 +24,11 @@ const held = 500
 func daemons(l *lab) []line {
 	count := l.crowd(held)
 	memory := line{What: fmt.Sprintf("daemon at %d leases", count), Unit: "MiB"}
-	ours, err := l.daemonAt("dhcp-ours", l.ours, count)
+	ours, err := l.measureDaemon("dhcp-ours", l.ours, count)
 	memory.fail(err)
 	var theirs daemonUse
 	if err == nil && l.reference != "" {
-		if theirs, err = l.daemonAt("dhcp-reference", l.reference, count); err != nil {
+		if theirs, err = l.measureDaemon("dhcp-reference", l.reference, count); err != nil {
 			memory.Note = "reference: " + err.Error()
 		}
 	}
@@ -53,8 +53,8 @@ type daemonUse struct {
 	empty, full  results
 }
 
-// daemonAt gets leases for count containers behind one bridge.
-func (l *lab) daemonAt(name, plugins string, count int) (use daemonUse, err error) {
+// measureDaemon gets leases for count containers behind one bridge.
+func (l *lab) measureDaemon(name, plugins string, count int) (use daemonUse, err error) {
 	n, err := l.networkOf(name, plugins, nil)
 	if err != nil {
 		return use, err

@@ -22,7 +22,7 @@ type filler struct {
 	kind   rtnl.Kind                                       // the kernel must support it; nil: any kernel will do
 	before bool                                            // bridge makes the interface
 	conf   func(i int) map[string]any                      // of attachment i
-	lay    func(c *rtnl.Conn, count int, dir string) error // prepares the host; may be nil
+	prepare    func(c *rtnl.Conn, count int, dir string) error // prepares the host; may be nil
 }
 
 // fillers are all plugins but dhcp: [daemons] measures that one.
@@ -46,7 +46,7 @@ func fillers(dir string) []filler {
 			conf: func(i int) map[string]any {
 				return map[string]any{"device": fmt.Sprint("dev", i), "ipam": addresses("10.243.0.0/16")}
 			},
-			lay: func(c *rtnl.Conn, count int, _ string) (err error) {
+			prepare: func(c *rtnl.Conn, count int, _ string) (err error) {
 				for i := range count {
 					err = errors.Join(err, c.AddLink(rtnl.LinkSpec{Name: fmt.Sprint("dev", i), Peer: &rtnl.LinkSpec{Name: fmt.Sprint("cable", i)}}))
 				}
@@ -70,7 +70,7 @@ func fillers(dir string) []filler {
 		{plugin: "vrf", before: true, kind: rtnl.VRF{Table: 9}, conf: keys(map[string]any{"vrfname": "blue"})},
 		{
 			plugin: "flannel", conf: keys(map[string]any{"subnetFile": subnet}),
-			lay: func(_ *rtnl.Conn, _ int, dir string) error {
+			prepare: func(_ *rtnl.Conn, _ int, dir string) error {
 				const env = "FLANNEL_NETWORK=10.243.0.0/16\nFLANNEL_SUBNET=10.243.0.1/16\nFLANNEL_MTU=1450\nFLANNEL_IPMASQ=false\n"
 				return os.WriteFile(subnet, []byte(env), 0o600)
 			},
@@ -122,7 +122,7 @@ func filling(l *lab) (lines []line) {
 // fillWith measures one plugin and then deletes its attachments, since the next one uses the same
 // containers.
 func (l *lab) fillWith(f filler, all []attachment) (r results, err error) {
-	if err := l.makeable(f.kind); err != nil {
+	if err := l.probeKind(f.kind); err != nil {
 		return nil, err
 	}
 	var subjects []subject
@@ -164,7 +164,7 @@ func (l *lab) newFilled(f filler, name string, count int) (*filledNet, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := layMaster(n.host.NS); err != nil {
+	if err := addMaster(n.host.NS); err != nil {
 		return nil, err
 	}
 	c, err := rtnl.Dial(n.host.NS)
@@ -172,8 +172,8 @@ func (l *lab) newFilled(f filler, name string, count int) (*filledNet, error) {
 		return nil, err
 	}
 	defer c.Close()
-	if f.lay != nil {
-		err = f.lay(c, count, l.dir)
+	if f.prepare != nil {
+		err = f.prepare(c, count, l.dir)
 	}
 	return &filledNet{filler: f, network: n, runtime: n.byExec(), held: map[string]attached{}}, err
 }

@@ -80,10 +80,10 @@ func addresses(subnets ...string) map[string]any {
 	return map[string]any{"type": "host-local", "dataDir": "/var/lib/cni/networks", "ranges": sets}
 }
 
-// try measures each trial on hosts of its own.
-func (l *lab) try(trials []trial) (lines []line) {
+// measureTrials measures each trial on hosts of its own.
+func (l *lab) measureTrials(trials []trial) (lines []line) {
 	for _, t := range trials {
-		r, err := l.tried(t)
+		r, err := l.measureTrial(t)
 		if errors.Is(err, unix.EOPNOTSUPP) {
 			lines = append(lines, line{
 				What: t.what + ", ADD", Unit: "ms", Bar: t.bar,
@@ -105,10 +105,10 @@ func (l *lab) try(trials []trial) (lines []line) {
 	return lines
 }
 
-// tried measures ours and the reference in turns. The error wraps unix.EOPNOTSUPP if the kernel
+// measureTrial measures ours and the reference in turns. The error wraps unix.EOPNOTSUPP if the kernel
 // does not support the link's kind.
-func (l *lab) tried(t trial) (results, error) {
-	if err := l.makeable(t.kind); err != nil {
+func (l *lab) measureTrial(t trial) (results, error) {
+	if err := l.probeKind(t.kind); err != nil {
 		return nil, err
 	}
 	var subjects []subject
@@ -117,7 +117,7 @@ func (l *lab) tried(t trial) (results, error) {
 		if dir == "" {
 			continue
 		}
-		s, err := l.tryOne(who, dir, t)
+		s, err := l.trialSubjects(who, dir, t)
 		if err != nil {
 			return nil, fmt.Errorf("%s: %w", dir, err)
 		}
@@ -126,10 +126,10 @@ func (l *lab) tried(t trial) (results, error) {
 	return l.interleave(l.rounds(t.rounds), subjects...), nil
 }
 
-// tryOne makes a host and its subjects. Each round also attaches and detaches the container by the
+// trialSubjects makes a host and its subjects. Each round also attaches and detaches the container by the
 // plugin before it: the packaged bandwidth leaves qdiscs that are deleted only with the link. With
 // more than one plugin there is a subject for cni-exec, too.
-func (l *lab) tryOne(who, dir string, t trial) ([]subject, error) {
+func (l *lab) trialSubjects(who, dir string, t trial) ([]subject, error) {
 	name := strings.NewReplacer(", ", "-", " ", "-").Replace(t.what) + "-" + who
 	list := []map[string]any{t.plugin}
 	if t.before != nil {
@@ -139,7 +139,7 @@ func (l *lab) tryOne(who, dir string, t trial) ([]subject, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := layMaster(n.host.NS); err != nil {
+	if err := addMaster(n.host.NS); err != nil {
 		return nil, err
 	}
 	a, err := newAttachment(name, 19999)
@@ -207,8 +207,8 @@ func (r *byExec) detach(a attachment, held attached) (last cost, err error) {
 	return last, nil
 }
 
-// layMaster makes a veth pair with one end named [master], both ends up.
-func layMaster(ns *netns.NS) error {
+// addMaster makes a veth pair with one end named [master], both ends up.
+func addMaster(ns *netns.NS) error {
 	c, err := rtnl.Dial(ns)
 	if err != nil {
 		return err
@@ -220,9 +220,9 @@ func layMaster(ns *netns.NS) error {
 	return setUp(ns, "p0")
 }
 
-// makeable reports whether the kernel supports the kind, by making such a link in a temporary
+// probeKind reports whether the kernel supports the kind, by making such a link in a temporary
 // namespace.
-func (l *lab) makeable(kind rtnl.Kind) error {
+func (l *lab) probeKind(kind rtnl.Kind) error {
 	if kind == nil {
 		return nil
 	}
@@ -231,7 +231,7 @@ func (l *lab) makeable(kind rtnl.Kind) error {
 		return err
 	}
 	defer ns.Close()
-	if err := layMaster(ns); err != nil {
+	if err := addMaster(ns); err != nil {
 		return err
 	}
 	c, err := rtnl.Dial(ns)
