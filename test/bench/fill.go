@@ -18,11 +18,11 @@ const heldFill = 500
 
 // A filler describes how to make many attachments of one plugin.
 type filler struct {
-	plugin string
-	kind   rtnl.Kind                                       // the kernel must support it; nil: any kernel will do
-	before bool                                            // bridge makes the interface
-	conf   func(i int) map[string]any                      // of attachment i
-	prepare    func(c *rtnl.Conn, count int, dir string) error // prepares the host; may be nil
+	plugin  string
+	kind    rtnl.Kind                                       // the kernel must support it; nil: any kernel will do
+	before  bool                                            // bridge makes the interface
+	conf    func(i int) map[string]any                      // of attachment i
+	prepare func(c *rtnl.Conn, count int, dir string) error // prepares the host; may be nil
 }
 
 // fillers are all plugins but dhcp: [daemons] measures that one.

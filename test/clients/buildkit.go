@@ -260,11 +260,11 @@ func (h *host) build(n buildNet) (time.Duration, error) {
 	if err != nil {
 		return 0, err
 	}
-	return took, errors.Join(saw(result, net), m.met(net))
+	return took, errors.Join(checkOutputs(result, net), m.checkClients(net))
 }
 
-// saw checks the output of each step.
-func saw(dir string, net netip.Prefix) error {
+// checkOutputs checks the output of each step.
+func checkOutputs(dir string, net netip.Prefix) error {
 	for i := range steps {
 		text, err := os.ReadFile(filepath.Join(dir, fmt.Sprint(i)))
 		if err != nil {
@@ -308,15 +308,15 @@ func (m *meeting) serve() (port uint16, err error) {
 			if err != nil {
 				return
 			}
-			m.come(c)
+			m.arrive(c)
 		}
 	}()
 	at, err := netip.ParseAddrPort(m.listener.Addr().String())
 	return at.Port(), err
 }
 
-// come keeps a connection until all steps have connected, and then answers them.
-func (m *meeting) come(c net.Conn) {
+// arrive keeps a connection until all steps have connected, and then answers them.
+func (m *meeting) arrive(c net.Conn) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.waiting = append(m.waiting, c)
@@ -333,8 +333,8 @@ func (m *meeting) come(c net.Conn) {
 	m.waiting = nil
 }
 
-// met checks that each step connected from its own address in the network.
-func (m *meeting) met(net netip.Prefix) error {
+// checkClients checks that each step connected from its own address in the network.
+func (m *meeting) checkClients(net netip.Prefix) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	slices.SortFunc(m.guests, netip.Addr.Compare)

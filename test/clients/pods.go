@@ -123,7 +123,7 @@ func (h *host) runClient(p, web *pod) error {
 }
 
 // endWeb: the first DEL has the namespace and the result and must delete everything; the second one
-// has neither and must succeed. [host.odd] has only the second kind.
+// has neither and must succeed. [host.goneNamespace] has only the second kind.
 func (h *host) endWeb(p *pod) error {
 	ip, err := h.addr(p)
 	if err != nil {
@@ -207,10 +207,10 @@ func together(pods []*pod, do func(*pod) error) error {
 	return errors.Join(errs...)
 }
 
-// odd: the namespace is deleted without containerd, as in a crash of the host, so there is only the
-// DEL without a namespace. The links are gone with it; DEL has to delete the lease, the rules and
-// the cached result.
-func (h *host) odd() error {
+// goneNamespace: the namespace is deleted without containerd, as in a crash of the host, so there
+// is only the DEL without a namespace. The links are gone with it; DEL has to delete the lease, the
+// rules and the cached result.
+func (h *host) goneNamespace() error {
 	return step("a pod whose namespace is gone: the DEL without one does it all", func() error {
 		p := &pod{name: "lost", ports: []port{{host: 8082, container: 80}}}
 		if err := h.run(p); err != nil {

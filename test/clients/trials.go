@@ -22,7 +22,7 @@ var trials = []trial{
 	{
 		name: "debian", release: containerd1,
 		parts: []func(*host) error{
-			(*host).start, (*host).ctrContainers, (*host).detached, (*host).pods, (*host).crowd, (*host).odd, (*host).bandwidth,
+			(*host).start, (*host).ctrContainers, (*host).detached, (*host).pods, (*host).crowd, (*host).goneNamespace, (*host).bandwidth,
 			(*host).podmanContainers, (*host).runtimes, (*host).buildah, (*host).podmanEnd,
 		},
 	},
@@ -30,7 +30,7 @@ var trials = []trial{
 		name: "containerd2", release: containerd2,
 		built: []string{"containerd", "containerd-shim-runc-v2", "ctr"},
 		parts: []func(*host) error{
-			(*host).start, (*host).ctrContainers, (*host).detached, (*host).killed, (*host).pods, (*host).asked, (*host).crowd, (*host).odd, (*host).bandwidth,
+			(*host).start, (*host).ctrContainers, (*host).detached, (*host).killed, (*host).pods, (*host).asked, (*host).crowd, (*host).goneNamespace, (*host).bandwidth,
 		},
 	},
 	{

@@ -49,18 +49,18 @@ type dhcpWorld struct {
 
 func newDHCPWorld(t *testing.T) *dhcpWorld {
 	t.Helper()
-	return layDHCP(newWorld(t))
+	return makeDHCPBridge(newWorld(t))
 }
 
-// furnishDHCP is layDHCP with a DHCP server.
+// furnishDHCP makes the bridge with a DHCP server.
 func furnishDHCP(w *world) *dhcpWorld {
-	d := layDHCP(w)
+	d := makeDHCPBridge(w)
 	dhcptest.Start4(w.T, d.server)
 	return d
 }
 
-// layDHCP makes the bridge and the namespace for a server.
-func layDHCP(w *world) *dhcpWorld {
+// makeDHCPBridge makes the bridge and the namespace for a server.
+func makeDHCPBridge(w *world) *dhcpWorld {
 	w.Helper()
 	return &dhcpWorld{w, dhcptest.Bridge(w.T, w.NS, "br0")}
 }

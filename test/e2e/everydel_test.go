@@ -12,7 +12,7 @@ import (
 
 // A delCell is one set of things that are missing when DEL is called.
 type delCell struct {
-	harm   func(a *attached, m *mortal, f fixture)
+	harm   func(a *attached, m *endable, f fixture)
 	gone   bool // the namespace; only the host is compared
 	bare   bool // there is no other attachment: what is deleted would be theirs, too
 	below  bool // the master or the bridge is gone
@@ -24,33 +24,33 @@ type delCell struct {
 var delCells = map[string]delCell{
 	"nothing missing": {},
 	"a second time":   {twice: true},
-	"namespace empty": {gone: true, harm: func(a *attached, m *mortal, f fixture) { f.end(m); a.c.Path = "" }},
-	"namespace missing": {gone: true, harm: func(a *attached, m *mortal, f fixture) {
+	"namespace empty": {gone: true, harm: func(a *attached, m *endable, f fixture) { f.end(m); a.c.Path = "" }},
+	"namespace missing": {gone: true, harm: func(a *attached, m *endable, f fixture) {
 		f.end(m)
 		if err := os.Remove(m.Path); err != nil {
 			a.w.Fatal(err)
 		}
 	}},
-	"namespace a stale file": {gone: true, harm: func(a *attached, m *mortal, f fixture) { f.end(m) }},
+	"namespace a stale file": {gone: true, harm: func(a *attached, m *endable, f fixture) { f.end(m) }},
 	// like a container whose namespace has lost its path but not its processes
-	"namespace empty, container alive": {gone: true, harm: func(a *attached, m *mortal, _ fixture) { a.c.Path = "" }},
-	"link missing":                     {harm: func(a *attached, m *mortal, _ fixture) { m.dropEnd() }},
-	"link and prevResult missing":      {harm: func(a *attached, m *mortal, _ fixture) { m.dropEnd(); a.prev = "" }},
-	"without prevResult":               {harm: func(a *attached, m *mortal, _ fixture) { a.prev = "" }},
-	"invalid configuration": {harm: func(a *attached, m *mortal, f fixture) {
+	"namespace empty, container alive": {gone: true, harm: func(a *attached, m *endable, _ fixture) { a.c.Path = "" }},
+	"link missing":                     {harm: func(a *attached, m *endable, _ fixture) { m.dropEnd() }},
+	"link and prevResult missing":      {harm: func(a *attached, m *endable, _ fixture) { m.dropEnd(); a.prev = "" }},
+	"without prevResult":               {harm: func(a *attached, m *endable, _ fixture) { a.prev = "" }},
+	"invalid configuration": {harm: func(a *attached, m *endable, f fixture) {
 		last := &a.steps[a.last()]
-		last.conf = spoil(last.conf, f.Invalid[0])
+		last.conf = withMember(last.conf, f.Invalid[0])
 	}},
-	"records missing":       {bare: true, harm: func(a *attached, m *mortal, f fixture) { a.w.dropFiles() }},
-	applettest.BelowMissing: {bare: true, below: true, harm: func(a *attached, m *mortal, f fixture) { f.takeAway(a.w) }},
-	"daemon missing":        {bare: true, daemon: true, harm: func(a *attached, m *mortal, _ fixture) { a.w.stop() }},
-	"daemon and namespace missing": {bare: true, daemon: true, gone: true, harm: func(a *attached, m *mortal, f fixture) {
+	"records missing":       {bare: true, harm: func(a *attached, m *endable, f fixture) { a.w.dropFiles() }},
+	applettest.BelowMissing: {bare: true, below: true, harm: func(a *attached, m *endable, f fixture) { f.takeAway(a.w) }},
+	"daemon missing":        {bare: true, daemon: true, harm: func(a *attached, m *endable, _ fixture) { a.w.stop() }},
+	"daemon and namespace missing": {bare: true, daemon: true, gone: true, harm: func(a *attached, m *endable, f fixture) {
 		a.w.stop()
 		f.end(m)
 	}},
-	"after GC": {harm: func(a *attached, m *mortal, _ fixture) {
+	"after GC": {harm: func(a *attached, m *endable, _ fixture) {
 		for i := range a.steps {
-			a.steps[i].conf = spoil(a.steps[i].conf, `"cni.dev/valid-attachments":[{"containerID":"other","ifname":"eth0"}]`)
+			a.steps[i].conf = withMember(a.steps[i].conf, `"cni.dev/valid-attachments":[{"containerID":"other","ifname":"eth0"}]`)
 			a.must(spec.GC, i)
 		}
 	}},
@@ -86,7 +86,7 @@ func (cell delCell) run(t *testing.T, plugin string, f fixture) {
 	if cell.below {
 		f.takeAway(w)
 	}
-	m := w.mortal("ctr")
+	m := w.endable("ctr")
 	f.enter(w, m.Container)
 	host, cont := w.Snapshot(), w.Snapshot(m.Container)
 	if cell.below {
@@ -101,7 +101,7 @@ func (cell delCell) run(t *testing.T, plugin string, f fixture) {
 		a.del()
 	}
 	if cell.gone {
-		w.settles("DEL", host, func() string { return w.Snapshot() })
+		w.waitSame("DEL", host, func() string { return w.Snapshot() })
 	} else {
 		w.Same("DEL", cont, w.Snapshot(m.Container))
 	}
@@ -111,15 +111,15 @@ func (cell delCell) run(t *testing.T, plugin string, f fixture) {
 }
 
 // end deletes the namespace of the attachment.
-func (f fixture) end(m *mortal) {
+func (f fixture) end(m *endable) {
 	if f.Hardware {
-		m.giveBack()
+		m.returnDevice()
 	}
 	m.w.End(m.Container)
 }
 
 // dropEnd deletes eth0 in the container, if there is one.
-func (m *mortal) dropEnd() {
+func (m *endable) dropEnd() {
 	kerneltest.Brief(m.w, m.NS, func(c *rtnl.Conn) error {
 		links, err := c.Links()
 		for _, l := range links {

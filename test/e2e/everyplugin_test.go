@@ -48,7 +48,7 @@ func goodConf(plugin string) string {
 	if applettest.Makes(plugin) && plugin != "bridge" {
 		network = plugin
 	}
-	return spoil(spoil(applettest.Plain(plugin, network), goodValid), goodPrev)
+	return withMember(withMember(applettest.Plain(plugin, network), goodValid), goodPrev)
 }
 
 // Each plugin has a descriptor: without one, nothing tests its DEL, child processes, faults and bad
@@ -69,7 +69,7 @@ func TestEveryPlugin(t *testing.T) {
 func eachPlugin(t *testing.T, test func(t *testing.T, plugin string, f fixture)) {
 	for _, plugin := range product.Plugins() {
 		f := fixtureOf(plugin)
-		if f.After != "" && !there(f.After) {
+		if f.After != "" && !built(f.After) {
 			continue // the other plugin is not in this build
 		}
 		if applettest.Elsewhere(plugin) {
@@ -79,8 +79,8 @@ func eachPlugin(t *testing.T, test func(t *testing.T, plugin string, f fixture))
 	}
 }
 
-// there reports whether the build has the plugin.
-func there(plugin string) bool {
+// built reports whether the build has the plugin.
+func built(plugin string) bool {
 	return slices.Contains(product.Plugins(), plugin)
 }
 
@@ -145,7 +145,7 @@ func (w *world) chain(plugin string, c applettest.Container, call caller) *attac
 	if after := fixtureOf(plugin).After; after != "" {
 		a.steps = w.chain(after, c, call).steps
 	}
-	a.steps = append(a.steps, chainStep{plugin, spoil(strings.ReplaceAll(goodConf(plugin), "$NETNS", c.Path), `"name":"demo"`)})
+	a.steps = append(a.steps, chainStep{plugin, withMember(strings.ReplaceAll(goodConf(plugin), "$NETNS", c.Path), `"name":"demo"`)})
 	return a
 }
 
@@ -155,7 +155,7 @@ func (w *world) attach(plugin string, c applettest.Container, call caller) *atta
 	w.Helper()
 	a := w.chain(plugin, c, call)
 	if other := applettest.Plugins[plugin].Other; other != "" && c.ID == "other" {
-		a.steps[a.last()].conf = spoil(a.steps[a.last()].conf, other)
+		a.steps[a.last()].conf = withMember(a.steps[a.last()].conf, other)
 	}
 	for i := range a.steps {
 		a.must(spec.Add, i)
@@ -172,7 +172,7 @@ func (a *attached) conf(i int) string {
 	if a.prev != "" {
 		prev = a.prev
 	}
-	return spoil(a.steps[i].conf, `"prevResult":`+prev)
+	return withMember(a.steps[i].conf, `"prevResult":`+prev)
 }
 
 // do calls a verb of one step.
@@ -202,16 +202,16 @@ func (a *attached) del() {
 	a.prev = ""
 }
 
-// A mortal is a container whose namespace the test can delete.
-type mortal struct {
+// An endable is a container whose namespace the test can delete.
+type endable struct {
 	applettest.Container
 	w *world
 }
 
-func (w *world) mortal(id string) *mortal { return &mortal{w.Container(id), w} }
+func (w *world) endable(id string) *endable { return &endable{w.Container(id), w} }
 
-// giveBack moves eth0 to the host, down and with the same name, as the kernel does with hardware.
-func (m *mortal) giveBack() {
+// returnDevice moves eth0 to the host, down and with the same name, as the kernel does with hardware.
+func (m *endable) returnDevice() {
 	kerneltest.Brief(m.w, m.NS, func(c *rtnl.Conn) error {
 		l, err := c.Link("eth0")
 		if err == nil {
@@ -224,9 +224,9 @@ func (m *mortal) giveBack() {
 	})
 }
 
-// settles waits until a state is the same as before: the kernel deletes the contents of a namespace
+// waitSame waits until a state is the same as before: the kernel deletes the contents of a namespace
 // asynchronously.
-func (w *world) settles(what, before string, state func() string) {
+func (w *world) waitSame(what, before string, state func() string) {
 	w.Helper()
 	after := state()
 	for end := time.Now().Add(processTime); after != before && time.Now().Before(end); after = state() {

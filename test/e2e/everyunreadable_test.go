@@ -43,14 +43,14 @@ func TestKernelDelUnreadable(t *testing.T) {
 			t.Run(name, func(t *testing.T) {
 				t.Parallel()
 				w, other := f.host(t, plugin, false)
-				m := w.mortal("ctr")
+				m := w.endable("ctr")
 				f.enter(w, m.Container)
 				before := w.Snapshot(m.Container)
 				a := w.attach(plugin, m.Container, w.inProcess)
 				for i := a.last(); i >= 0; i-- {
 					conf := a.conf(i)
 					if u.member != "" {
-						conf = spoil(conf, u.member)
+						conf = withMember(conf, u.member)
 					}
 					var env []string
 					if u.env != "" {
@@ -80,7 +80,7 @@ func TestKernelDelUnnamed(t *testing.T) {
 	before := w.Snapshot(c)
 	for _, plugin := range goodPlugins() {
 		for _, name := range []string{`null`, `5`, `"../x"`, `"-x"`, quoted(strings.Repeat("n", 300))} {
-			a := w.serve(spec.Del, plugin, spoil(goodConf(plugin), `"name":`+name), c)
+			a := w.serve(spec.Del, plugin, withMember(goodConf(plugin), `"name":`+name), c)
 			if a.code(t) != spec.CodeConfig || !strings.Contains(a.stdout, "network name") {
 				t.Errorf("DEL %s of %.20s: %+v", plugin, name, a)
 			}
@@ -125,7 +125,7 @@ func TestKernelDanglingIndex(t *testing.T) {
 	w := newWorld(t)
 	c := w.Container("ctr")
 	for _, plugin := range goodPlugins() {
-		conf := spoil(goodConf(plugin), strings.ReplaceAll(prev, "$NETNS", c.Path))
+		conf := withMember(goodConf(plugin), strings.ReplaceAll(prev, "$NETNS", c.Path))
 		for _, verb := range allVerbs {
 			a := w.serve(verb, plugin, conf, c, "CNI_IFNAME=lo")
 			refused := a.code(t) == spec.CodeConfig && strings.Contains(a.stdout, "outside the list")

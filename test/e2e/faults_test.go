@@ -58,7 +58,7 @@ func (w *world) onDisk(name string, fn func()) {
 
 // A diskFault makes the file system at a directory fail; mend repairs it.
 type diskFault struct {
-	spoil, mend func(dir string) error
+	damage, repair func(dir string) error
 
 	// locks: the cache cannot be locked, so that no verb runs.
 	locks bool
@@ -66,7 +66,7 @@ type diskFault struct {
 
 var diskFaults = map[string]diskFault{
 	"full": {
-		spoil: func(dir string) error {
+		damage: func(dir string) error {
 			f, err := os.Create(filepath.Join(dir, "ballast"))
 			for err == nil {
 				_, err = f.Write(make([]byte, 4096))
@@ -77,10 +77,10 @@ var diskFaults = map[string]diskFault{
 			}
 			return err
 		},
-		mend: func(dir string) error { return os.Remove(filepath.Join(dir, "ballast")) },
+		repair: func(dir string) error { return os.Remove(filepath.Join(dir, "ballast")) },
 	},
 	"no inodes": {
-		spoil: func(dir string) (err error) {
+		damage: func(dir string) (err error) {
 			for i := 0; err == nil; i++ {
 				err = os.Mkdir(filepath.Join(dir, fmt.Sprint("ballast", i)), 0o700)
 			}
@@ -89,7 +89,7 @@ var diskFaults = map[string]diskFault{
 			}
 			return err
 		},
-		mend: func(dir string) error {
+		repair: func(dir string) error {
 			all, err := filepath.Glob(filepath.Join(dir, "ballast*"))
 			for _, b := range all {
 				err = errors.Join(err, os.Remove(b))
@@ -98,9 +98,9 @@ var diskFaults = map[string]diskFault{
 		},
 	},
 	"read-only": {
-		spoil: func(dir string) error { return unix.Mount("", dir, "", unix.MS_REMOUNT|unix.MS_RDONLY, "") },
-		locks: true,
-		mend:  func(dir string) error { return unix.Mount("", dir, "", unix.MS_REMOUNT, "size=128k,nr_inodes=100") },
+		damage: func(dir string) error { return unix.Mount("", dir, "", unix.MS_REMOUNT|unix.MS_RDONLY, "") },
+		locks:  true,
+		repair: func(dir string) error { return unix.Mount("", dir, "", unix.MS_REMOUNT, "size=128k,nr_inodes=100") },
 	},
 }
 
@@ -116,17 +116,17 @@ func TestKernelDisk(t *testing.T) {
 				w := newWorld(t)
 				w.write("net.d/demo.conflist", killList)
 				c, other := w.Container("ctr"), w.Container("other")
-				w.onDisk(folder, func() { w.spoiled(victims[who], f, folder, c, other) })
+				w.onDisk(folder, func() { w.onDamagedDisk(victims[who], f, folder, c, other) })
 			})
 		}
 	}
 }
 
-// spoiled runs on the thread that sees the tmpfs.
-func (w *world) spoiled(v victim, f diskFault, folder string, c, other applettest.Container) {
+// onDamagedDisk runs on the thread that sees the tmpfs.
+func (w *world) onDamagedDisk(v victim, f diskFault, folder string, c, other applettest.Container) {
 	dir := w.Path(folder)
 	w.must("other ADD", v.add(w, other, 8000))
-	if err := f.spoil(dir); err != nil {
+	if err := f.damage(dir); err != nil {
 		w.Fatal(err)
 	}
 	before := w.Snapshot(c)
@@ -139,7 +139,7 @@ func (w *world) spoiled(v victim, f diskFault, folder string, c, other applettes
 		w.must("DEL", del)
 	}
 	w.Same("DEL", before, w.Snapshot(c))
-	if err := f.mend(dir); err != nil {
+	if err := f.repair(dir); err != nil {
 		w.Fatal(err)
 	}
 	w.must("ADD on a good disk", v.add(w, c, 8080))

@@ -29,7 +29,7 @@ func TestKernelNoHelper(t *testing.T) {
 		c := w.Container("ctr")
 		a := w.attach(plugin, c, w.alone)
 		for i := range a.steps {
-			a.steps[i].conf = spoil(a.steps[i].conf, `"cni.dev/valid-attachments":[{"containerID":"ctr","ifname":"eth0"}]`)
+			a.steps[i].conf = withMember(a.steps[i].conf, `"cni.dev/valid-attachments":[{"containerID":"ctr","ifname":"eth0"}]`)
 		}
 		for _, verb := range []spec.Verb{spec.Check, spec.Get, spec.GC, spec.Status, spec.GetVersion} {
 			a.must(verb, a.last())

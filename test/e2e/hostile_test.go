@@ -183,8 +183,8 @@ func hostileKeys() map[string]map[string]string {
 	}
 }
 
-// frugal fails the test if a process exceeds the limits.
-func (w *world) frugal(what string, stdin string, env []string, argv ...string) {
+// checkUsage fails the test if a process exceeds the limits.
+func (w *world) checkUsage(what string, stdin string, env []string, argv ...string) {
 	w.Helper()
 	usage := w.Path("usage")
 	os.Remove(usage)
@@ -212,7 +212,7 @@ func TestKernelHostilePlugins(t *testing.T) {
 	call := func(w *world, c applettest.Container, what, plugin, conf string, verbs ...spec.Verb) {
 		conf = strings.ReplaceAll(conf, "$NETNS", c.Path)
 		for _, verb := range verbs {
-			w.frugal(fmt.Sprintf("%s %s %s", what, plugin, verb), w.Expand(conf), c.Env(verb), w.Path("bin/"+plugin))
+			w.checkUsage(fmt.Sprintf("%s %s %s", what, plugin, verb), w.Expand(conf), c.Env(verb), w.Path("bin/"+plugin))
 		}
 	}
 	start := func(t *testing.T) (*world, applettest.Container) {
@@ -230,7 +230,7 @@ func TestKernelHostilePlugins(t *testing.T) {
 		w, c := start(t)
 		for what, member := range hostileMembers() {
 			for plugin := range hostilePlugins {
-				call(w, c, what, plugin, spoil(applettest.Plain(plugin, "demo"), member), hostilePlugins[plugin]...)
+				call(w, c, what, plugin, withMember(applettest.Plain(plugin, "demo"), member), hostilePlugins[plugin]...)
 			}
 		}
 	})
@@ -240,7 +240,7 @@ func TestKernelHostilePlugins(t *testing.T) {
 			w.must("an interface", w.plugin(spec.Add, "bridge", applettest.Conf("bridge", `"bridge":"br0"`), c))
 			for what, member := range all {
 				// GET and STATUS decode the same as ADD and CHECK
-				call(w, c, what, plugin, spoil(goodConf(plugin), member), spec.Add, spec.Check, spec.Del, spec.GC)
+				call(w, c, what, plugin, withMember(goodConf(plugin), member), spec.Add, spec.Check, spec.Del, spec.GC)
 			}
 		})
 	}
@@ -259,12 +259,12 @@ func TestKernelHostileFiles(t *testing.T) {
 	c := w.Container("ctr")
 	all := hostileDocuments()
 	for what, member := range hostileMembers() {
-		all["member: "+what] = `{"cniVersion":"1.1.0","name":"demo","plugins":[` + spoil(applettest.Plain("bridge", "demo"), member) + `]}`
+		all["member: "+what] = `{"cniVersion":"1.1.0","name":"demo","plugins":[` + withMember(applettest.Plain("bridge", "demo"), member) + `]}`
 	}
 	keys := hostileKeys()
 	for plugin, of := range keys {
 		for what, member := range of {
-			conf := spoil(goodConf(plugin), member)
+			conf := withMember(goodConf(plugin), member)
 			conf = strings.ReplaceAll(conf, "$NETNS", c.Path)
 			all[plugin+": "+what] = `{"cniVersion":"1.1.0","name":"demo","plugins":[` + conf + `]}`
 		}
@@ -289,7 +289,7 @@ func TestKernelHostileFiles(t *testing.T) {
 		w.write("state.json", doc)
 		env := []string{"NETCONFPATH=" + dir, spec.StateEnv + "=" + w.Path("state")}
 		exec := func(args ...string) {
-			w.frugal(what+": "+strings.ReplaceAll(strings.Join(args, " "), c.Path, "NETNS"), "", env, append([]string{w.Path("bin/cni-exec")}, args...)...)
+			w.checkUsage(what+": "+strings.ReplaceAll(strings.Join(args, " "), c.Path, "NETNS"), "", env, append([]string{w.Path("bin/cni-exec")}, args...)...)
 		}
 		exec("lint", filepath.Join(dir, "a.conflist"))
 		exec("add", "demo", c.Path)
@@ -336,7 +336,7 @@ func TestKernelHostileEnvironment(t *testing.T) {
 		"a list":     "IP=" + fillTo(largest, "10.%o.1"),
 	} {
 		for _, verb := range allVerbs {
-			w.frugal(what+" in CNI_ARGS: "+string(verb), w.Expand(applettest.Plain("bridge", "demo")), c.Env(verb, "CNI_ARGS="+args), w.Path("bin/bridge"))
+			w.checkUsage(what+" in CNI_ARGS: "+string(verb), w.Expand(applettest.Plain("bridge", "demo")), c.Env(verb, "CNI_ARGS="+args), w.Path("bin/bridge"))
 		}
 	}
 	w.write("net.d/a.conflist", `{"cniVersion":"1.1.0","name":"demo","plugins":[`+
@@ -354,7 +354,7 @@ func TestKernelHostileEnvironment(t *testing.T) {
 	} {
 		env := []string{"NETCONFPATH=" + w.Path("net.d"), spec.StateEnv + "=" + w.Path("state"), "CAP_ARGS=" + capabilities}
 		for _, verb := range []string{"add", "check", "del"} {
-			w.frugal(what+" in CAP_ARGS: "+verb, "", env, w.Path("bin/cni-exec"), verb, "demo", c.Path)
+			w.checkUsage(what+" in CAP_ARGS: "+verb, "", env, w.Path("bin/cni-exec"), verb, "demo", c.Path)
 		}
 	}
 }
@@ -412,7 +412,7 @@ func TestKernelHostileCache(t *testing.T) {
 		for _, args := range [][]string{
 			{"check", "--all"}, {"check", "demo", c.Path}, {"get", "demo", c.Path}, {"reload"}, {"ls"}, {"doctor"}, {"boot"}, {"gc", "demo"}, {"del", "demo", c.Path},
 		} {
-			w.frugal("entry with "+what+": "+args[0], "", env, exec(args...)...)
+			w.checkUsage("entry with "+what+": "+args[0], "", env, exec(args...)...)
 		}
 	}
 }

@@ -339,7 +339,7 @@ func TestKernelInterruptCalls(t *testing.T) {
 				t.Run(of.plugin+"/"+string(verb)+"/"+s.String(), func(t *testing.T) {
 					w, c := interrupted(t, plainBridge)
 					w.hold(of.lock)
-					conf := spoil(of.conf, goodValid)
+					conf := withMember(of.conf, goodValid)
 					w.interrupt(interruption{
 						plugin: of.plugin, env: append(c.Env(verb), "CNI_PATH="+w.Path("bin")), conf: conf,
 						ready: inFlock, within: of.within, signals: []os.Signal{s},

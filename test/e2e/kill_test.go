@@ -168,9 +168,9 @@ func (v victim) kill(t *testing.T, adds, dels []string, lane int) {
 	}
 }
 
-// everywhere maps system calls at which a process is killed to the step between two kills: there
+// killPoints maps system calls at which a process is killed to the step between two kills: there
 // are some hundred calls, and each kill takes a while.
-var everywhere = map[string]int{
+var killPoints = map[string]int{
 	"write": 3, "openat": 5, "pwrite64": 1, "linkat": 1, "renameat": 1, "unlinkat": 1, "mkdirat": 1, "flock": 1, "setns": 1,
 }
 
@@ -181,7 +181,7 @@ func TestKernelKilledAnywhere(t *testing.T) {
 		t.Skip("SKIPPED: it takes a while")
 	}
 	v := victims["cni-exec"]
-	for call, step := range everywhere {
+	for call, step := range killPoints {
 		t.Run(call, func(t *testing.T) {
 			t.Parallel()
 			w, c := v.host(t)

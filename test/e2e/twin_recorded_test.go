@@ -40,7 +40,7 @@ func TestKernelTwinRecorded(t *testing.T) {
 			w.write("leases/demo/10.1.0.3", "ctr2\r\neth0")
 			gone := applettest.Container{ID: "ctr1"}
 			for _, plugin := range []string{"portmap", "bridge"} {
-				w.must("DEL "+plugin, w.plugin(spec.Del, plugin, spoil(recordedLists[plugin], prev), gone))
+				w.must("DEL "+plugin, w.plugin(spec.Del, plugin, withMember(recordedLists[plugin], prev), gone))
 			}
 			text := nfttest.Ruleset(t, w.NS) + w.Stored()
 			for _, trace := range []string{"ctr1", "10.1.0.2", "dport 8080", "dport 5353", "26c669cd0814ac40-7883a6f9ce71eedb", "table inet cnibox"} {

@@ -164,7 +164,7 @@ func inside(bin, flanneld string, trial func(*cluster) error) error {
 	if os.Getpid() != 1 {
 		return fmt.Errorf("%s is set, but this is not the first process of a sandbox", sandboxVar)
 	}
-	if err := settle(); err != nil {
+	if err := setupMounts(); err != nil {
 		return err
 	}
 	c, err := newCluster(bin, flanneld)
@@ -181,8 +181,8 @@ func inside(bin, flanneld string, trial func(*cluster) error) error {
 	return nil
 }
 
-// settle mounts an empty /run, and /proc of the new PID namespace.
-func settle() error {
+// setupMounts mounts an empty /run, and /proc of the new PID namespace.
+func setupMounts() error {
 	if err := unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""); err != nil {
 		return os.NewSyscallError("mount", err)
 	}

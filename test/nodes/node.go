@@ -53,7 +53,7 @@ func hold(disk string) error {
 		return os.NewSyscallError("mount", err)
 	}
 	for above, names := range owned {
-		if err := own(disk, above, names); err != nil {
+		if err := mountOwn(disk, above, names); err != nil {
 			return err
 		}
 	}
@@ -96,9 +96,9 @@ func hold(disk string) error {
 	return err
 }
 
-// own gives the node its own directories. Since the machine may lack one, they are made in an
+// mountOwn gives the node its own directories. Since the machine may lack one, they are made in an
 // overlay over the parent.
-func own(disk, above string, names []string) error {
+func mountOwn(disk, above string, names []string) error {
 	layer := filepath.Join(disk, above)
 	upper, scratch := filepath.Join(layer, "upper"), filepath.Join(layer, "work")
 	for _, d := range []string{upper, scratch} {

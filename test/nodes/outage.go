@@ -73,8 +73,8 @@ func (n *node) sameEnv(before subnetEnv) func() error {
 	}
 }
 
-// writtenAgain calls do and waits until flanneld has rewritten subnet.env.
-func (n *node) writtenAgain(do func() error) error {
+// waitRewritten calls do and waits until flanneld has rewritten subnet.env.
+func (n *node) waitRewritten(do func() error) error {
 	before, err := os.Stat(n.root(subnetFile))
 	if err == nil {
 		err = do()
@@ -110,7 +110,7 @@ func (t *trial) restarted() error {
 			return inTurn(
 				func() error { return n.flanneld.signal(s) },
 				open.alive, t.comesAndGoes(n),
-				func() error { return n.writtenAgain(n.startFlanneld) },
+				func() error { return n.waitRewritten(n.startFlanneld) },
 				n.sameEnv(before), open.alive, t.podsReachEachOther, t.masqueraded,
 			)
 		}
@@ -145,7 +145,7 @@ func (t *trial) withoutEtcd() error {
 		}},
 		stage{"etcd back: flanneld of node1 gets the same subnets, all goes on", func() error {
 			return inTurn(
-				func() error { return t.a.writtenAgain(t.startEtcd) },
+				func() error { return t.a.waitRewritten(t.startEtcd) },
 				t.a.sameEnv(before), open.alive, t.podsReachEachOther, t.masqueraded, t.comesAndGoes(t.b),
 			)
 		}},

@@ -305,7 +305,7 @@ func recordLayers(r *rand.Rand) (cut func(r *rand.Rand) (string, error), err err
 		}
 		lost := &history{r: r, at: h.at}
 		for _, a := range h.all {
-			if a.holds(points[n]) && foreign(a.id) {
+			if a.keepsLease(points[n]) && foreign(a.id) {
 				again := *a
 				again.ended = never
 				lost.all = append(lost.all, &again)
@@ -322,8 +322,8 @@ func recordLayers(r *rand.Rand) (cut func(r *rand.Rand) (string, error), err err
 	}, nil
 }
 
-// holds reports whether the lease of an attachment must be there after a cut.
-func (a *attachment) holds(point int) bool {
+// keepsLease reports whether the lease of an attachment must be there after a cut.
+func (a *attachment) keepsLease(point int) bool {
 	return a.network == kept && a.made <= point && point <= a.ended
 }
 
@@ -346,7 +346,7 @@ func trial(r *rand.Rand, h *history, point int) (err error) {
 		if a.begun <= point {
 			t.known = append(t.known, a)
 		}
-		if a.holds(point) {
+		if a.keepsLease(point) {
 			for _, addr := range a.addrs {
 				t.held[addr] = a.id
 			}
@@ -355,7 +355,7 @@ func trial(r *rand.Rand, h *history, point int) (err error) {
 	if t.world, err = boot(); err != nil {
 		return err
 	}
-	for _, f := range []func() error{t.believed, t.clock, t.booted, t.attach, t.detach} {
+	for _, f := range []func() error{t.checkStored, t.clock, t.booted, t.attach, t.detach} {
 		if err = f(); err != nil {
 			break
 		}
@@ -363,9 +363,9 @@ func trial(r *rand.Rand, h *history, point int) (err error) {
 	return errors.Join(err, t.end())
 }
 
-// believed checks that the readable state on the disk was written that way, and that what must be
+// checkStored checks that the readable state on the disk was written that way, and that what must be
 // there is.
-func (t *aftermath) believed() error {
+func (t *aftermath) checkStored() error {
 	if err := t.leases(); err != nil {
 		return err
 	}

@@ -36,12 +36,12 @@ func main() {
 	runtime.LockOSThread() // in these namespaces; the command is started from this thread
 	switch {
 	case args[0] == inside:
-		fail(settle())
+		fail(setupMounts())
 		fail(tmpfs("/run", "")) // not the machine's
 		fail(become(args[1:]))
 	case os.Geteuid() == 0:
 		if unix.Unshare(unix.CLONE_NEWNS) == nil { // some containers forbid it
-			fail(settle())
+			fail(setupMounts())
 			for _, dir := range shared {
 				fail(os.MkdirAll(dir, 0o755))
 				fail(tmpfs(dir, "mode=0755"))
@@ -72,8 +72,8 @@ func become(args []string) error {
 	return os.NewSyscallError("execve", unix.Exec(path, args, env))
 }
 
-// settle makes mounts private, and mounts a tmpfs for temporary directories where possible.
-func settle() error {
+// setupMounts makes mounts private, and mounts a tmpfs for temporary directories where possible.
+func setupMounts() error {
 	if err := unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""); err != nil {
 		return os.NewSyscallError("mount", err)
 	}

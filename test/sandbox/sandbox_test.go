@@ -19,15 +19,15 @@ func TestMain(m *testing.M) {
 	if !sandbox.Inside() {
 		os.Exit(m.Run())
 	}
-	if err := look(); err != nil {
+	if err := checkSandbox(); err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		os.Exit(3)
 	}
 	os.Exit(7)
 }
 
-// look checks that the sandbox is empty, and leaves files in it.
-func look() error {
+// checkSandbox checks that the sandbox is empty, and leaves files in it.
+func checkSandbox() error {
 	if err := sandbox.Setup(); err != nil {
 		return err
 	}

@@ -220,7 +220,7 @@ func (s *soak) step(r *rand.Rand) error {
 		_, err := command("nft", "flush", "ruleset")
 		return err
 	case n < 77:
-		return s.broken(r)
+		return s.breakLink(r)
 	case n < 85: // it may fail while other verbs change things
 		s.note("reload")
 		s.cni("reload")
@@ -344,8 +344,8 @@ func (s *soak) vanish(sl *slot, replace bool) error {
 	return s.clean(sl)
 }
 
-// broken deletes a link of the host or sets it down.
-func (s *soak) broken(r *rand.Rand) error {
+// breakLink deletes a link of the host or sets it down.
+func (s *soak) breakLink(r *rand.Rand) error {
 	s.note("link deleted or down")
 	out, err := command("ip", "-br", "link", "show", "type", []string{"veth", "bridge"}[r.IntN(2)])
 	if err != nil {

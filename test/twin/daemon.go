@@ -21,13 +21,13 @@ type daemon struct {
 // socket is the path of the daemon's socket.
 func (w *world) socket() string { return filepath.Join(w.dir, "run", "dhcp.sock") }
 
-// served starts the daemon of a directory if the case needs one, instead of another directory's,
+// startDaemon starts the daemon of a directory if the case needs one, instead of another directory's,
 // and waits until it listens.
-func (w *world) served(plugins string) error {
+func (w *world) startDaemon(plugins string) error {
 	if !w.c.DHCP || w.daemon != nil && w.daemon.plugins == plugins {
 		return nil
 	}
-	w.unserved()
+	w.stopDaemon()
 	d := &daemon{plugins: plugins, cmd: exec.Command(filepath.Join(plugins, "dhcp"), "daemon", "-socketpath", w.socket())}
 	d.cmd.Env, d.cmd.Stderr = []string{searchPath}, &d.said
 	if err := w.host.Do(d.cmd.Start); err != nil {
@@ -40,14 +40,14 @@ func (w *world) served(plugins string) error {
 			return conn.Close()
 		}
 		if time.Now().After(end) {
-			w.unserved()
+			w.stopDaemon()
 			return fmt.Errorf("daemon of %s: %w: %s", plugins, err, &d.said)
 		}
 	}
 }
 
-// unserved stops the daemon, as for an update, and deletes its socket.
-func (w *world) unserved() {
+// stopDaemon stops the daemon, as for an update, and deletes its socket.
+func (w *world) stopDaemon() {
 	if w.daemon == nil {
 		return
 	}

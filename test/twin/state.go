@@ -112,7 +112,7 @@ func (w *world) object(at string, o object) {
 	case o["dst"] != nil && o["priority"] == nil:
 		w.route(at, o)
 	default:
-		w.see("%s rule %s", at, strings.Join(members(o), " "))
+		w.record("%s rule %s", at, strings.Join(members(o), " "))
 	}
 }
 
@@ -127,10 +127,10 @@ func (w *world) link(at string, o object) {
 			}
 		}
 		slices.Sort(keep)
-		w.see("%s link %s flags=%s", at, name, strings.Join(keep, ","))
+		w.record("%s link %s flags=%s", at, name, strings.Join(keep, ","))
 	}
 	for _, kv := range members(o) {
-		w.see("%s link %s %s", at, name, kv)
+		w.record("%s link %s %s", at, name, kv)
 	}
 }
 
@@ -146,14 +146,14 @@ func (w *world) addrs(at string, o object) {
 		at := fmt.Sprintf("%s addr %s %s/%v", at, o.text("ifname"), a.text("local"), a["prefixlen"])
 		for _, key := range []string{"nodad", "noprefixroute"} {
 			if a[key] == true {
-				w.see("%s is %s", at, key)
+				w.record("%s is %s", at, key)
 			}
 			delete(a, key)
 		}
 		for _, key := range []string{"local", "prefixlen", "family"} {
 			delete(a, key)
 		}
-		w.see("%s %s", at, strings.Join(members(a), " "))
+		w.record("%s %s", at, strings.Join(members(a), " "))
 	}
 }
 
@@ -164,12 +164,12 @@ func (w *world) route(at string, o object) {
 	if o.text("table") == "local" || strings.HasPrefix(dst, "fe80:") || dst == "ff00::/8" || o.text("type") == "multicast" {
 		return
 	}
-	w.see("%s route %s %s", at, dst, strings.Join(members(o), " "))
+	w.record("%s route %s %s", at, dst, strings.Join(members(o), " "))
 }
 
 // qdisc records a qdisc with its options.
 func (w *world) qdisc(at string, o object) {
-	w.see("%s qdisc %s %s", at, o.text("dev"), strings.Join(members(o), " "))
+	w.record("%s qdisc %s %s", at, o.text("dev"), strings.Join(members(o), " "))
 }
 
 // members returns the members of an object as sorted "name=value", without the volatile ones.
@@ -218,7 +218,7 @@ func (w *world) filters(at string, ns *netns.NS) error {
 		}
 		for _, objects := range all {
 			for _, o := range objects {
-				w.see("%s filter %s %s", at, name, strings.Join(members(o), " "))
+				w.record("%s filter %s %s", at, name, strings.Join(members(o), " "))
 			}
 		}
 	}
@@ -240,7 +240,7 @@ func (w *world) vlans(at string, ns *netns.NS) error {
 			vlans, _ := o["vlans"].([]any)
 			for _, v := range vlans {
 				b, _ := json.Marshal(v)
-				w.see("%s vlan %s %s", at, o.text("ifname"), b)
+				w.record("%s vlan %s %s", at, o.text("ifname"), b)
 			}
 		}
 	}
@@ -264,13 +264,13 @@ func (w *world) settings(at string, ns *netns.NS) error {
 			for _, l := range links {
 				for key, value := range readSettings(conf + l.Name()) {
 					if l.Name() == "all" || value != defaults[key] {
-						w.see("%s sysctl net/%s/conf/%s/%s=%s", at, family, l.Name(), key, value)
+						w.record("%s sysctl net/%s/conf/%s/%s=%s", at, family, l.Name(), key, value)
 					}
 				}
 			}
 		}
 		b, err := os.ReadFile("/proc/sys/net/ipv4/ip_forward")
-		w.see("%s sysctl net/ipv4/ip_forward=%s", at, bytes.TrimSpace(b))
+		w.record("%s sysctl net/ipv4/ip_forward=%s", at, bytes.TrimSpace(b))
 		return err
 	})
 }
@@ -306,7 +306,7 @@ func (w *world) files(point string) error {
 		if err == nil && d.Type() == fs.ModeSymlink {
 			target, err := os.Readlink(path)
 			if !strings.HasPrefix(target, "/proc/") {
-				w.see("%s file %s -> %q", point, path, target)
+				w.record("%s file %s -> %q", point, path, target)
 			}
 			return err
 		}
@@ -317,7 +317,7 @@ func (w *world) files(point string) error {
 		if !utf8.Valid(b) || bytes.IndexByte(b, 0) >= 0 {
 			b = []byte("not text")
 		}
-		w.see("%s file %s %.200q", point, path, b)
+		w.record("%s file %s %.200q", point, path, b)
 		return err
 	})
 }
@@ -333,7 +333,7 @@ func (w *world) result(c *container) error {
 		switch v := v.(type) {
 		case map[string]any:
 			if len(v) == 0 {
-				w.see("ADD %s result %s {}", c.id, path)
+				w.record("ADD %s result %s {}", c.id, path)
 			}
 			for _, key := range sorted(v) {
 				walk(strings.TrimPrefix(path+"."+key, "."), v[key])
@@ -343,7 +343,7 @@ func (w *world) result(c *container) error {
 				walk(fmt.Sprintf("%s[%d]", path, i), inner)
 			}
 		default:
-			w.see("ADD %s result %s %v", c.id, path, v)
+			w.record("ADD %s result %s %v", c.id, path, v)
 		}
 	}
 	walk("", map[string]any(o))

@@ -61,9 +61,9 @@ func (lab Lab) Run(c *Case) (diff, said []string, err error) {
 		for i := range again {
 			again[i] = "DEL " + strings.TrimPrefix(again[i], "AGAIN ")
 		}
-		diff = slices.Concat(diff, more("replace: ", left(0, "DEL"), left(2, "DEL")), more("replace: ", left(0, "CHECK"), left(2, "CHECK")),
-			more("return: ", left(1, "DEL"), left(3, "DEL")), more("again: ", left(1, "DEL"), again),
-			more("gone: ", left(0, "DEL"), left(4, "DEL")), more("gc: ", left(0, "DEL"), left(5, "DEL")))
+		diff = slices.Concat(diff, added("replace: ", left(0, "DEL"), left(2, "DEL")), added("replace: ", left(0, "CHECK"), left(2, "CHECK")),
+			added("return: ", left(1, "DEL"), left(3, "DEL")), added("again: ", left(1, "DEL"), again),
+			added("gone: ", left(0, "DEL"), left(4, "DEL")), added("gc: ", left(0, "DEL"), left(5, "DEL")))
 	}
 	for i, list := range notes {
 		for _, n := range list {
@@ -97,7 +97,7 @@ func (lab Lab) run(c *Case, name string, plan []step) (seen, said []string, err 
 
 func (w *world) step(s step) error {
 	if s.plugins != "" {
-		if err := w.served(s.plugins); err != nil {
+		if err := w.startDaemon(s.plugins); err != nil {
 			return err
 		}
 	}
@@ -156,9 +156,9 @@ func (w *world) rules(point string) error {
 			in = in[:len(in)-1]
 		case strings.HasSuffix(l, "{"):
 			in = append(in, strings.TrimSuffix(l, " {"))
-			w.see("%s nft %s", point, strings.Join(in, " / "))
+			w.record("%s nft %s", point, strings.Join(in, " / "))
 		case l != "":
-			w.see("%s nft %s: %s", point, strings.Join(in, " / "), l)
+			w.record("%s nft %s: %s", point, strings.Join(in, " / "), l)
 		}
 	}
 	return nil
@@ -175,8 +175,8 @@ func pick(lines []string, rules bool, begin string) (list []string) {
 	return list
 }
 
-// more returns the lines of b that a lacks, without successes.
-func more(mark string, a, b []string) []string {
+// added returns the lines of b that a lacks, without successes.
+func added(mark string, a, b []string) []string {
 	return slices.DeleteFunc(compare(mark, a, b), func(l string) bool {
 		return strings.HasPrefix(l, mark+"- ") || strings.HasSuffix(l, " succeeds")
 	})

@@ -50,7 +50,7 @@ func TestCompare(t *testing.T) {
 	if got := compare("", a, b); !slices.Equal(got, want) {
 		t.Errorf("got %q, want %q", got, want)
 	}
-	if got := more("m: ", b, append(b, "CHECK ctr1 plugin x succeeds", "left")); !slices.Equal(got, []string{"m: + left"}) {
+	if got := added("m: ", b, append(b, "CHECK ctr1 plugin x succeeds", "left")); !slices.Equal(got, []string{"m: + left"}) {
 		t.Errorf("more: got %q", got)
 	}
 }

@@ -90,7 +90,7 @@ func newWorld(c *Case, dir string) (w *world, err error) {
 
 // close closes the namespaces.
 func (w *world) close() {
-	w.unserved()
+	w.stopDaemon()
 	for _, c := range w.conts {
 		if c.NS != nil {
 			c.Close()
@@ -107,7 +107,7 @@ var endTime = kerneltest.Timeout(time.Minute)
 // end deletes the containers' namespaces, and waits until the veths with a peer in them are gone
 // from the host.
 func (w *world) end() error {
-	w.unserved() // the reference's daemon has threads in the containers
+	w.stopDaemon() // the reference's daemon has threads in the containers
 	host, err := rtnl.Dial(w.host)
 	if err != nil {
 		return err
@@ -249,7 +249,7 @@ func (w *world) add(path string, c *container) error {
 			return err
 		}
 		if code != 0 {
-			w.fails("ADD", c, p["type"], code, out)
+			w.recordFailure("ADD", c, p["type"], code, out)
 			return nil
 		}
 		c.results = append(c.results, out)
@@ -280,23 +280,23 @@ func (w *world) each(verb, point, path string, c *container, plugins []map[strin
 			return err
 		}
 		if code != 0 {
-			w.fails(point, c, p["type"], code, out)
+			w.recordFailure(point, c, p["type"], code, out)
 		} else {
-			w.see("%s %s plugin %s succeeds", point, c.id, p["type"])
+			w.record("%s %s plugin %s succeeds", point, c.id, p["type"])
 		}
 	}
 	return nil
 }
 
-// fails records the failure, and the code in a line of its own, since codes differ more often. The
-// message helps to find the reason of a difference.
-func (w *world) fails(point string, c *container, plugin []byte, code int, msg []byte) {
-	w.see("%s %s plugin %s fails", point, c.id, plugin)
-	w.see("%s %s plugin %s code %d", point, c.id, plugin, code)
+// recordFailure records the failure, and the code in a line of its own, since codes differ more
+// often. The message helps to find the reason of a difference.
+func (w *world) recordFailure(point string, c *container, plugin []byte, code int, msg []byte) {
+	w.record("%s %s plugin %s fails", point, c.id, plugin)
+	w.record("%s %s plugin %s code %d", point, c.id, plugin, code)
 	w.said = append(w.said, fmt.Sprintf("%s %s: %s", point, plugin, msg))
 }
 
-// see records a line.
-func (w *world) see(format string, args ...any) {
+// record records a line.
+func (w *world) record(format string, args ...any) {
 	w.lines = append(w.lines, w.names.plain(fmt.Sprintf(format, args...)))
 }

@@ -423,9 +423,9 @@ func (n *node) gcAll(alive []*pod) {
 	}
 }
 
-// clean deletes the bridges, whose route_localnet portmap leaves set, and checks that nothing of
+// checkClean deletes the bridges, whose route_localnet portmap leaves set, and checks that nothing of
 // attachments is left.
-func (n *node) clean() {
+func (n *node) checkClean() {
 	n.Helper()
 	c := kerneltest.Dial(n.T, n.NS)
 	for _, net := range n.networks {

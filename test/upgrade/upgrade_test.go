@@ -121,8 +121,8 @@ func (n *node) attachAll(id string, port int) (pods []*pod) {
 	return pods
 }
 
-// alive checks what must hold of containers at any time.
-func (n *node) alive(when string, pods []*pod) {
+// checkAlive checks what must hold of containers at any time.
+func (n *node) checkAlive(when string, pods []*pod) {
 	n.Helper()
 	n.each(when+": CHECK", pods, n.check)
 	n.each(when+": traffic", pods, n.flows(false))
@@ -133,10 +133,10 @@ func (n *node) alive(when string, pods []*pod) {
 func (n *node) old() []*pod {
 	n.Helper()
 	old := n.attachAll("old", 8000)
-	n.alive("before the upgrade", old)
+	n.checkAlive("before the upgrade", old)
 	n.each("before the upgrade: traffic", old, n.flows(true))
 	n.upgrade()
-	n.alive("after the upgrade", old)
+	n.checkAlive("after the upgrade", old)
 	return old
 }
 
@@ -145,21 +145,21 @@ func upgradeBeside(n *node) {
 	old := n.old()
 	fresh := n.attachAll("new", 9000)
 	n.each("traffic of a new one", fresh, n.flows(true))
-	n.alive("beside new ones", append(old, fresh...))
+	n.checkAlive("beside new ones", append(old, fresh...))
 	n.refused(old)
-	n.alive("after refused ADDs", append(old, fresh...))
+	n.checkAlive("after refused ADDs", append(old, fresh...))
 	n.gcAll(append(old, fresh...))
-	n.alive("after GC", append(old, fresh...))
+	n.checkAlive("after GC", append(old, fresh...))
 	for _, p := range old {
 		p.hangUp()
 	}
 	n.each("DEL", old, n.del)
-	n.alive("without the old ones", fresh)
-	n.each("after DEL", old, n.closed)
+	n.checkAlive("without the old ones", fresh)
+	n.each("after DEL", old, n.checkUnpublished)
 	n.each("DEL again", old, n.del)
-	n.alive("after the second DEL of the old ones", fresh)
+	n.checkAlive("after the second DEL of the old ones", fresh)
 	n.each("DEL", fresh, n.del)
-	n.clean()
+	n.checkClean()
 }
 
 // refused checks that ADDs that conflict with existing attachments are refused.
@@ -189,13 +189,13 @@ func upgradeNewEndFirst(t *testing.T) {
 	old := n.old()
 	fresh := n.attachAll("new", 9000)
 	n.each("DEL", fresh, n.del)
-	n.alive("without the new ones", old)
+	n.checkAlive("without the new ones", old)
 	for _, p := range old {
 		p.hangUp()
 	}
 	n.each("DEL", old, n.del)
-	n.each("after DEL", old, n.closed)
-	n.clean()
+	n.each("after DEL", old, n.checkUnpublished)
+	n.checkClean()
 }
 
 // upgradeEnd detaches the old containers right after the upgrade, every other one without its
@@ -210,8 +210,8 @@ func upgradeEnd(t *testing.T) {
 		}
 	}
 	n.each("DEL", old, n.del)
-	n.each("after DEL", old, n.closed)
-	n.clean()
+	n.each("after DEL", old, n.checkUnpublished)
+	n.checkClean()
 }
 
 // upgradeCollected ends containers without DEL: GC, or a DEL of a runtime without a namespace,
@@ -230,23 +230,23 @@ func upgradeCollected(t *testing.T) {
 		n.end(p)
 	}
 	n.gcAll(old)
-	n.alive("after GC", old)
+	n.checkAlive("after GC", old)
 	for _, p := range gone {
 		if !p.exec && p.version < "1.1.0" {
 			n.each("DEL", []*pod{p}, n.del) // its version has no GC
 		}
 	}
-	n.each("after GC", gone, n.closed)
+	n.each("after GC", gone, n.checkUnpublished)
 	var next []*pod
 	for _, p := range gone {
 		next = append(next, n.attach(p.network, "next", p.port))
 	}
-	n.alive("beside those that have the ports of the dead", append(next, old...))
+	n.checkAlive("beside those that have the ports of the dead", append(next, old...))
 	for _, p := range old {
 		p.hangUp()
 	}
 	n.each("DEL", append(old, next...), n.del)
-	n.clean()
+	n.checkClean()
 }
 
 // small makes a network with addresses for five containers.
@@ -312,7 +312,7 @@ func upgradeSecondBoot(t *testing.T) {
 		n.install(upgradeFrom)
 	}
 	n.upgrade()
-	n.full(kept)
+	n.checkFull(kept)
 }
 
 // upgradeNextBoot begins with the new binary: the addresses of the boot before are free, except
@@ -333,7 +333,7 @@ func upgradeNextBoot(t *testing.T) {
 		n.each("CHECK", pods, n.check)
 		n.each("DEL", pods, n.del)
 	}
-	n.full(kept)
+	n.checkFull(kept)
 	for _, net := range append(free, kept...) { // also entries of the cache from an earlier boot
 		if err := n.gc(net, nil); err != nil {
 			t.Error(err)
@@ -342,8 +342,8 @@ func upgradeNextBoot(t *testing.T) {
 	n.noRecords()
 }
 
-// full checks that networks have no free address.
-func (n *node) full(networks []*network) {
+// checkFull checks that networks have no free address.
+func (n *node) checkFull(networks []*network) {
 	n.Helper()
 	for _, net := range networks {
 		p := n.pod(net, "sixth", 0)
@@ -379,5 +379,5 @@ func upgradeDHCP(t *testing.T) {
 	n.each("after GC: CHECK", pods, n.check)
 	n.each("DEL", pods, n.del)
 	stop()
-	n.clean()
+	n.checkClean()
 }

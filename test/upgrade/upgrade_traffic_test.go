@@ -136,8 +136,8 @@ func (p *pod) hangUp() {
 	p.streams = nil
 }
 
-// closed checks that no port of a container is published.
-func (n *node) closed(p *pod) error {
+// checkUnpublished checks that no port of a container is published.
+func (n *node) checkUnpublished(p *pod) error {
 	if p.port == 0 {
 		return nil
 	}

@@ -17,7 +17,7 @@ type kernel struct {
 	suite   string   // of the security archive, where the newest ones are
 	pkg     string   // meta package of the newest build
 	preload []string // modules in addition to [preload]
-	fewer   bool     // skips the tests of [ownMatters] and those of the module test
+	fewer   bool     // skips the tests of [oneKernelOnly] and those of the module test
 }
 
 // kernels is the matrix. 5.10 is the oldest that Debian still maintains. The first has
@@ -28,19 +28,19 @@ var kernels = []kernel{
 	{"6.12", "bookworm-security", "linux-image-6.12-cloud-amd64", nil, true},
 }
 
-// outside are tests that no guest runs. They test processes, disks and bad input, call plugins some
+// notInGuests test processes, disks and bad input, call plugins some
 // hundred times, and need nothing that kernels lack: without a guest they take a tenth of the time.
 // The same holds for scripts about the input and output of cni-exec, which make test runs both
 // ways. make test-twin runs the twins in a guest, against the newest reference.
-const outside = "^TestKernel(DHCP(Killed|Restart|Interrupted|Twenty|Memory|Activated)|Killed|Run|Disk|Bad(Names|Stdin|Members|IPAMType|PrevResult|NetNS)|OddFiles|OddPrevResult|Override|CVE2021|HelperSeen|UpInterrupted|(Reload|Boot)Killed|Reload(Signal|ReadsPortsOnce)|ManyUnknownKeys|PortmapAllPorts|CheckManyPorts|Hostile|Interrupt|GCMany|PluginUnwritable|NothingGrows|Once$|NoThreads|LeaseLooks|UserTasks|FewDescriptors)|^TestKernelTwin$|" +
+const notInGuests = "^TestKernel(DHCP(Killed|Restart|Interrupted|Twenty|Memory|Activated)|Killed|Run|Disk|Bad(Names|Stdin|Members|IPAMType|PrevResult|NetNS)|OddFiles|OddPrevResult|Override|CVE2021|HelperSeen|UpInterrupted|(Reload|Boot)Killed|Reload(Signal|ReadsPortsOnce)|ManyUnknownKeys|PortmapAllPorts|CheckManyPorts|Hostile|Interrupt|GCMany|PluginUnwritable|NothingGrows|Once$|NoThreads|LeaseLooks|UserTasks|FewDescriptors)|^TestKernelTwin$|" +
 	"^TestKernelScripts$/^inprocess$/^(cni-exec-(all|conf|hints|json|ls|ls-busy|metrics|names|path|rm|run-flags|run-name|show|version|who)|" +
 	"args|dry-run|errors|lint-host|lint-warnings|log|second-add|status)$"
 
-// ownMatters are tests that call plugins as often, and need a guest since some kernels lack what
+// oneKernelOnly are tests that call plugins as often, and need a guest since some kernels lack what
 // plugins need: what is left when a plugin is killed, a change fails or things are missing on DEL;
 // thousands of ports; and the scripts with plugins as processes. One kernel is enough for them: an
 // emulated processor starts 20 programs a second.
-const ownMatters = "^TestKernel(DelMatrix|EnoughDescriptors|NoHelper|Setns$|EveryKilled|Rollback|PortmapThousands$|DelUnreadable|Messages|ChainNamesLoad)|^TestKernelScripts$/^exec$"
+const oneKernelOnly = "^TestKernel(DelMatrix|EnoughDescriptors|NoHelper|Setns$|EveryKilled|Rollback|PortmapThousands$|DelUnreadable|Messages|ChainNamesLoad)|^TestKernelScripts$/^exec$"
 
 // The archive of kernels, and the keyring of its signatures.
 const (
@@ -53,9 +53,9 @@ func (k kernel) String() string { return k.name }
 // skip matches the tests that this kernel does not run.
 func (k kernel) skip() string {
 	if k.fewer {
-		return outside + "|" + ownMatters
+		return notInGuests + "|" + oneKernelOnly
 	}
-	return outside
+	return notInGuests
 }
 
 // get returns the unpacked kernel in the cache directory, and fetches it if it is missing or update
@@ -75,7 +75,7 @@ func (k kernel) get(ctx context.Context, cache string, update bool) (tree, error
 	}
 	defer os.RemoveAll(tmp)
 	fresh := filepath.Join(tmp, "root")
-	err = again(ctx, fetchPauses, func() error {
+	err = retry(ctx, fetchPauses, func() error {
 		return errors.Join(os.RemoveAll(fresh), k.fetch(ctx, tmp, fresh))
 	})
 	if err != nil {
@@ -98,9 +98,9 @@ func (k kernel) get(ctx context.Context, cache string, update bool) (tree, error
 // fetchPauses are the pauses between attempts to fetch a kernel.
 var fetchPauses = []time.Duration{5 * time.Second, 15 * time.Second, time.Minute}
 
-// again repeats do with pauses while it fails, as a download may. The error is that of the last
+// retry repeats do with pauses while it fails, as a download may. The error is that of the last
 // attempt.
-func again(ctx context.Context, pauses []time.Duration, do func() error) error {
+func retry(ctx context.Context, pauses []time.Duration, do func() error) error {
 	err := do()
 	for _, pause := range pauses {
 		if err == nil || ctx.Err() != nil {

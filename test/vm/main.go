@@ -91,7 +91,7 @@ func run(ctx context.Context, o options) error {
 	if o.systemd {
 		return runSystemd(ctx, o)
 	}
-	if err := complete(); err != nil {
+	if err := checkPrograms(); err != nil {
 		return err
 	}
 	if o.tour {
@@ -124,7 +124,7 @@ func run(ctx context.Context, o options) error {
 		base.copy(name, from, 0o755)
 	}
 	m := machine{dir: dir, suites: suites, printer: &printer{out: os.Stdout}, limit: o.limit, processors: o.processors()}
-	return m.all(ctx, chosen, base, o)
+	return m.runAll(ctx, chosen, base, o)
 }
 
 // processors returns the number of processors of a guest: two, or one if that is its share. Two
@@ -136,8 +136,8 @@ func (o options) processors() int {
 	return min(2, max(1, runtime.NumCPU()/max(1, o.guests)))
 }
 
-// complete returns an error if programs are missing here, with the packages that have them.
-func complete() error {
+// checkPrograms returns an error if programs are missing here, with the packages that have them.
+func checkPrograms() error {
 	var missing, pkgs []string
 	for _, n := range needed {
 		if _, err := exec.LookPath(n[0]); err != nil {
@@ -165,8 +165,8 @@ func choose(names string) (list []kernel, err error) {
 	return list, nil
 }
 
-// all boots the kernels, some concurrently, and prints a summary.
-func (m machine) all(ctx context.Context, chosen []kernel, base image, o options) error {
+// runAll boots the kernels, some concurrently, and prints a summary.
+func (m machine) runAll(ctx context.Context, chosen []kernel, base image, o options) error {
 	cache, err := os.UserCacheDir()
 	if err != nil {
 		return err
@@ -181,7 +181,7 @@ func (m machine) all(ctx context.Context, chosen []kernel, base image, o options
 			defer func() { <-slots }()
 			reports[i] = newReport(k.name, m.printer)
 			reports[i].verbose, reports[i].bench = o.all, o.bench != ""
-			errs[i] = m.one(ctx, k, base, cache, o, reports[i])
+			errs[i] = m.runOne(ctx, k, base, cache, o, reports[i])
 		})
 	}
 	wg.Wait()
@@ -194,8 +194,8 @@ func (m machine) all(ctx context.Context, chosen []kernel, base image, o options
 	return errors.Join(errs...)
 }
 
-// one runs all tests on one kernel.
-func (m machine) one(ctx context.Context, k kernel, base image, cache string, o options, r *report) error {
+// runOne runs all tests on one kernel.
+func (m machine) runOne(ctx context.Context, k kernel, base image, cache string, o options, r *report) error {
 	tree, err := k.get(ctx, cache, o.update)
 	if err != nil {
 		return err

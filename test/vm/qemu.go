@@ -109,7 +109,7 @@ func (m machine) boot(ctx context.Context, vmlinuz, initrd string, r *report) er
 		err = fmt.Errorf("the guest died: qemu says %s %s", cmd.ProcessState, strings.TrimSpace(words.String()))
 	}
 	if err != nil {
-		r.broken(err, tail(console, consoleTail))
+		r.printBroken(err, tail(console, consoleTail))
 		return err
 	}
 	return r.verdict()

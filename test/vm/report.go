@@ -141,8 +141,8 @@ func (r *report) failure() string {
 	return out.String()
 }
 
-// broken prints the last output of a guest that failed.
-func (r *report) broken(err error, console string) {
+// printBroken prints the last output of a guest that failed.
+func (r *report) printBroken(err error, console string) {
 	var out strings.Builder
 	if r.pkg != "" {
 		for _, s := range r.lines[max(0, len(r.lines)-consoleTail):] {

@@ -76,7 +76,7 @@ func TestReportBroken(t *testing.T) {
 	r.line("##vm run cnibox/b")
 	r.line("=== RUN   TestKernelB")
 	r.line("    b_test.go:1: last words")
-	r.broken(errors.New("the guest died"), "Kernel panic")
+	r.printBroken(errors.New("the guest died"), "Kernel panic")
 	for _, want := range []string{"last words", "FAIL\tcnibox/b in TestKernelB\t(Linux 5.10)", "the guest died", "Kernel panic"} {
 		if !strings.Contains(out.String(), want) {
 			t.Errorf("got %q, want %q in it", out.String(), want)
@@ -172,7 +172,7 @@ func TestAgain(t *testing.T) {
 	}{"well": {t.Context(), 0, 1}, "ill at first": {t.Context(), 2, 3}, "ill": {t.Context(), 9, 4}, "over": {over, 9, 1}} {
 		t.Run(name, func(t *testing.T) {
 			tries := 0
-			err := again(tt.ctx, make([]time.Duration, 3), func() error {
+			err := retry(tt.ctx, make([]time.Duration, 3), func() error {
 				if tries++; tries <= tt.fails {
 					return errors.New("no network")
 				}

@@ -88,7 +88,7 @@ func runSystemd(ctx context.Context, o options) error {
 	if _, err := exec.LookPath("mkfs.ext4"); missing == "" && err != nil {
 		missing = "no mkfs.ext4 here: apt-get install e2fsprogs"
 	}
-	if err := complete(); missing == "" && err != nil {
+	if err := checkPrograms(); missing == "" && err != nil {
 		missing = err.Error()
 	}
 	if missing != "" {
