@@ -111,7 +111,7 @@ func TestTableWidth(t *testing.T) {
 }
 
 // Every plugin but dhcp, which has its own group, is measured with many attachments.
-func TestFillers(t *testing.T) {
+func TestEachPluginIsFilled(t *testing.T) {
 	names := []string{"dhcp"}
 	for _, f := range fillers(t.TempDir()) {
 		names = append(names, f.plugin)
@@ -125,7 +125,7 @@ func TestFillers(t *testing.T) {
 
 // Tables of documents are rewritten from a report; a table whose rows were not measured stays as it
 // is.
-func TestTables(t *testing.T) {
+func TestFillBlocks(t *testing.T) {
 	whole := report{Reference: "v9", Machine: machine{Kernel: "6.6", CPUs: 2, Go: "go1", Arch: "amd64"}}
 	for _, row := range asked {
 		l := better(row.what, times(2), times(16), 10)

@@ -31,7 +31,7 @@ func setMAC(t *testing.T, ns *netns.NS, link string, addr net.HardwareAddr) {
 
 // A later plugin (tuning) changes the interface's MAC address, and the server's has changed, too:
 // the lease is renewed, and its RELEASE arrives.
-func TestKernelOtherMACs(t *testing.T) {
+func TestKernelChangedMACs(t *testing.T) {
 	t.Parallel()
 	b, s, h := newBound(t)
 	setMAC(t, b.Container, "eth0", net.HardwareAddr{2, 0, 0, 0, 9, 1})
@@ -76,7 +76,7 @@ func TestKernelKilledBeforeChange(t *testing.T) {
 
 // If a new gateway is not reachable yet, the old one stays, and the change is retried without
 // asking the server again.
-func TestKernelGatewayLater(t *testing.T) {
+func TestKernelUnreachableGateway(t *testing.T) {
 	t.Parallel()
 	b, s, h := newBound(t)
 	s.Life(2 * lasting)

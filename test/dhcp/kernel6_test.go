@@ -83,7 +83,7 @@ func TestKernelRenew6(t *testing.T) {
 	}
 }
 
-func TestKernelLiars6(t *testing.T) {
+func TestKernelInvalidReplies6(t *testing.T) {
 	tests := map[string]struct {
 		lie  func(kind dhcpv6.MessageType, r *dhcpv6.Message) *dhcpv6.Message
 		want string

@@ -213,7 +213,7 @@ func TestKernelAcquireAndRelease(t *testing.T) {
 
 // Options of the configuration are sent, and the RELEASE has its client identifier: the reference
 // sends another one, and the server keeps the lease.
-func TestKernelOwnOptions(t *testing.T) {
+func TestKernelConfiguredOptions(t *testing.T) {
 	t.Parallel()
 	b := newBed(t)
 	s := dhcptest.Start4(t, b.Server)
@@ -293,7 +293,7 @@ func TestKernelChangedLease(t *testing.T) {
 }
 
 // A renewal without changes leaves an MTU that a later plugin has set.
-func TestKernelOthersMTU(t *testing.T) {
+func TestKernelRenewalKeepsMTU(t *testing.T) {
 	t.Parallel()
 	b := newBed(t)
 	s := dhcptest.Start4(t, b.Server)
@@ -318,7 +318,7 @@ func TestKernelOthersMTU(t *testing.T) {
 
 // The server dies: the address is deleted when the lease expires, the link stays up, and the
 // address returns with the server.
-func TestKernelLapse(t *testing.T) {
+func TestKernelLeaseExpires(t *testing.T) {
 	t.Parallel()
 	b := newBed(t)
 	s := dhcptest.Start4(t, b.Server)
@@ -360,7 +360,7 @@ func TestKernelNakOnRenewal(t *testing.T) {
 }
 
 // Invalid replies are ignored, whether a valid one follows or not.
-func TestKernelLiars(t *testing.T) {
+func TestKernelInvalidReplies(t *testing.T) {
 	foreign := net.IPv4(10, 9, 0, 66).To4()
 	tests := map[string]struct {
 		lie  func(m, reply *dhcpv4.DHCPv4)
@@ -432,7 +432,7 @@ func TestKernelSlowServer(t *testing.T) {
 }
 
 // The daemon drops the lease of a container that is gone; nothing hangs.
-func TestKernelGone(t *testing.T) {
+func TestKernelContainerGone(t *testing.T) {
 	t.Parallel()
 	b := newBed(t)
 	s := dhcptest.Start4(t, b.Server)
@@ -452,7 +452,7 @@ func TestKernelGone(t *testing.T) {
 }
 
 // If the first record cannot be written, ADD fails before it sends a REQUEST.
-func TestKernelUnsaved(t *testing.T) {
+func TestKernelRecordNotWritable(t *testing.T) {
 	t.Parallel()
 	b := newBed(t)
 	s := dhcptest.Start4(t, b.Server)

@@ -97,9 +97,9 @@ func TestEncode6(t *testing.T) {
 	}
 }
 
-// TestACKs has the messages that cnibox/ipam/dhcp reads in TestLease4, TestLease4Odd and
+// TestRecordedACKs has the messages that cnibox/ipam/dhcp reads in TestLease4, TestLease4Odd and
 // TestManyRoutes.
-func TestACKs(t *testing.T) {
+func TestRecordedACKs(t *testing.T) {
 	gw, other := net.IPv4(10, 9, 0, 1), net.IPv4(10, 9, 0, 2)
 	long := 1 << 30 * time.Second
 	gen := dhcpv4.OptGeneric
@@ -156,8 +156,8 @@ func TestACKs(t *testing.T) {
 	theirs(t, "acks.txt", acks)
 }
 
-// TestReplies has the messages that cnibox/ipam/dhcp reads in TestLease6.
-func TestReplies(t *testing.T) {
+// TestRecordedReplies has the messages that cnibox/ipam/dhcp reads in TestLease6.
+func TestRecordedReplies(t *testing.T) {
 	addr := func(ip string, preferred, valid time.Duration) dhcpv6.Option {
 		return &dhcpv6.OptIAAddress{IPv6Addr: net.ParseIP(ip), PreferredLifetime: preferred, ValidLifetime: valid}
 	}

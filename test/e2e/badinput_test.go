@@ -76,7 +76,7 @@ const (
 // goodPlugins are the plugins of this build, without those that [applettest.Elsewhere] names.
 func goodPlugins() []string { return slices.DeleteFunc(product.Plugins(), applettest.Elsewhere) }
 
-func TestGoodConfs(t *testing.T) {
+func TestGoodConfsHaveTheirType(t *testing.T) {
 	for _, name := range product.Plugins() {
 		var conf struct{ Type string }
 		if err := json.Unmarshal([]byte(goodConf(name)), &conf); err != nil || conf.Type != name {
@@ -349,7 +349,7 @@ func TestKernelBadPrevResult(t *testing.T) {
 }
 
 // Unusual but valid prevResults are passed on in the version of the configuration.
-func TestKernelOddPrevResult(t *testing.T) {
+func TestKernelUnusualPrevResult(t *testing.T) {
 	t.Parallel()
 	many := strings.TrimSuffix(strings.Repeat(`{"name":"a","sandbox":"/x"},`, 10_000), ",")
 	table := map[string]string{
@@ -451,7 +451,7 @@ func TestKernelBadNetNS(t *testing.T) {
 }
 
 // CNI_NETNS_OVERRIDE allows the host's own namespace as CNI_NETNS.
-func TestKernelOverride(t *testing.T) {
+func TestKernelNetNSOverride(t *testing.T) {
 	w := newWorld(t)
 	w.must("other ADD", w.plugin(spec.Add, "bridge", goodConf("bridge"), w.Container("other")))
 	before := w.Snapshot()

@@ -98,7 +98,7 @@ func TestKernelRunReadOnlyTmp(t *testing.T) {
 }
 
 // run works on a host without the files that it replaces for the command, as in an initramfs.
-func TestKernelRunNothingToCover(t *testing.T) {
+func TestKernelRunWithoutEtcFiles(t *testing.T) {
 	r := newRunner(t)
 	prepare := func() error { return unix.Mount("tmpfs", "/etc", "tmpfs", 0, "size=64k") }
 	out, stderr, err := r.mounted(prepare, []string{"--conf-dir", r.Path("none"), "--name", "bare", "--dns", "192.0.2.53"}, "hostname")

@@ -56,7 +56,7 @@ func TestKernelFewDescriptors(t *testing.T) {
 }
 
 // The lowest limit that passes the check of each plugin's ADD is enough for that ADD.
-func TestKernelEnoughDescriptors(t *testing.T) {
+func TestKernelDescriptorCheck(t *testing.T) {
 	t.Parallel()
 	eachPlugin(t, func(t *testing.T, plugin string, f fixture) {
 		t.Parallel()

@@ -379,7 +379,7 @@ func killedDHCP(t *testing.T, at string, start func(*dhcpWorld, *dhcptest.Server
 
 // The daemon dies while an ADD of both families has one lease, and no DEL follows: the next ADD
 // gets both, and not only the recorded one.
-func TestKernelDHCPHalf(t *testing.T) {
+func TestKernelDHCPOneFamilyRecorded(t *testing.T) {
 	t.Parallel()
 	w := newDHCPWorld(t)
 	s := dhcptest.Start4(t, w.server)
@@ -419,7 +419,7 @@ func TestKernelDHCPHalf(t *testing.T) {
 }
 
 // Twenty concurrent ADDs get twenty addresses, and twenty concurrent DELs release them.
-func TestKernelDHCPTwenty(t *testing.T) {
+func TestKernelDHCPConcurrent(t *testing.T) {
 	t.Parallel()
 	w := newDHCPWorld(t)
 	s := dhcptest.Start4(t, w.server)

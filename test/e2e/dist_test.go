@@ -12,7 +12,7 @@ import (
 )
 
 // The scripts in dist are valid, and cni-exec accepts the command lines of the units.
-func TestDist(t *testing.T) {
+func TestDistScripts(t *testing.T) {
 	scripts, _ := filepath.Glob("../../dist/*.openrc")
 	more, _ := filepath.Glob("../../dist/*.procd")
 	for _, script := range append(scripts, more...) {

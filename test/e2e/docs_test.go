@@ -7,7 +7,7 @@ import (
 )
 
 // The documents say how to delete each of our tables on the way back to the reference plugins.
-func TestDocsLeaveNothing(t *testing.T) {
+func TestDocsDeleteEachTable(t *testing.T) {
 	operations, err := os.ReadFile("../../docs/operations.md")
 	if err != nil {
 		t.Fatal(err)

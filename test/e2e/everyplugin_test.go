@@ -53,7 +53,7 @@ func goodConf(plugin string) string {
 
 // Each plugin has a descriptor: without one, nothing tests its DEL, child processes, faults and bad
 // input.
-func TestEveryPlugin(t *testing.T) {
+func TestPluginsHaveDescriptors(t *testing.T) {
 	for _, plugin := range product.Plugins() {
 		if _, ok := applettest.Plugins[plugin]; !ok {
 			t.Errorf("applettest.Plugins has no %s", plugin)

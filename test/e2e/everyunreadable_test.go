@@ -72,7 +72,7 @@ func TestKernelDelUnreadable(t *testing.T) {
 }
 
 // DEL needs the network, the container ID and the interface name.
-func TestKernelDelUnnamed(t *testing.T) {
+func TestKernelDelNeedsNames(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	c := w.Container("ctr")
@@ -118,7 +118,7 @@ func TestKernelMalformedArgs(t *testing.T) {
 
 // An address of prevResult with an invalid interface index is an error only of ADD and CHECK, and
 // only of plugins that need to know its interface.
-func TestKernelDanglingIndex(t *testing.T) {
+func TestKernelInvalidInterfaceIndex(t *testing.T) {
 	t.Parallel()
 	const prev = `"prevResult":{"cniVersion":"1.1.0","interfaces":[{"name":"lo","sandbox":"$NETNS"}],"ips":[{"address":"10.1.0.2/24","interface":1}]}`
 	needs := []string{"portmap", "sbr"}

@@ -149,7 +149,7 @@ func (w *world) onDamagedDisk(v victim, f diskFault, folder string, c, other app
 
 // Unusual files and files of other programs where ours are expected: no verb blocks on them,
 // follows a link or deletes them, and errors have a code.
-func TestKernelOddFiles(t *testing.T) {
+func TestKernelUnusualFiles(t *testing.T) {
 	t.Parallel()
 	a := spec.Attachment{Network: "demo", ContainerID: "ctr", IfName: "eth0"}
 	places := []string{"cni", "cni/results", "cni/results/demo-ctr-eth0", "cni/cnibox/locks", "cni/cnibox/locks/network-demo", "cni/cnibox/locks/container-ctr",

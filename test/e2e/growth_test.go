@@ -95,10 +95,10 @@ func growthSteps(list string, container int) (network string, steps []chainStep)
 	return network, steps
 }
 
-// TestKernelNothingGrows compares each verb with few and with many attachments on the host, half of
+// TestKernelCostsDoNotGrow compares each verb with few and with many attachments on the host, half of
 // them of the same network: the system calls on files and sockets, and the bytes read, of cni-exec
 // with a list, and of each of its plugins alone.
-func TestKernelNothingGrows(t *testing.T) {
+func TestKernelCostsDoNotGrow(t *testing.T) {
 	t.Parallel()
 	for list, steps := range growthLists {
 		if !slices.ContainsFunc(steps, func(s chainStep) bool { return !built(s.plugin) }) && (list != "dhcp" || built("dhcp")) {

@@ -39,7 +39,7 @@ func TestKernelNoHelper(t *testing.T) {
 }
 
 // The watch reports a delegate that is started, and a program of a shell.
-func TestKernelHelperSeen(t *testing.T) {
+func TestKernelWatchSeesHelpers(t *testing.T) {
 	w := newWorld(t)
 	conf := goodConf("bridge")
 	a, started := w.watched(w.Expand(conf), w.Container("ctr").Env(spec.Status, product.ForceExec+"=1"), w.Path("bin/bridge"))

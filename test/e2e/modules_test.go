@@ -26,7 +26,7 @@ func modules(t *testing.T, args ...string) map[string]string {
 
 // The product is tested with the versions of modules that it links: where both modules require one,
 // Go takes the higher version for the test module.
-func TestModules(t *testing.T) {
+func TestModuleVersions(t *testing.T) {
 	linked := modules(t, "-C", "../..", "-deps", "-f", "{{with .Module}}{{.Path}}{{with .Version}} {{.}}{{end}}{{end}}", ".")
 	if len(linked) == 0 {
 		t.Fatal("the product links no module: there is nothing to test")

@@ -17,10 +17,10 @@ const mostCalls = 268
 // runtimeCalls are made by Go's runtime for threads and memory; they differ from run to run.
 var runtimeCalls = regexp.MustCompile(`^(futex|epoll_|nanosleep|clock_nanosleep|tgkill|rt_sig|sched_yield|restart_syscall|exit|clone|gettid|getpid|sigaltstack|set_robust_list|rseq|mmap|munmap|mprotect|madvise|brk)`)
 
-// TestKernelOnce counts the system calls of an ADD by cni-exec of bridge with host-local, portmap
+// TestKernelAddSystemCalls counts the system calls of an ADD by cni-exec of bridge with host-local, portmap
 // and firewall: it opens the container's namespace once, looks up each program once, and opens one
 // socket of each netlink protocol in each namespace.
-func TestKernelOnce(t *testing.T) {
+func TestKernelAddSystemCalls(t *testing.T) {
 	w := newWorld(t)
 	w.write("net.d/once.conflist", `{"cniVersion": "1.1.0", "name": "once", "plugins": [
 		{"type": "bridge", "bridge": "once0", "isGateway": true, "ipMasq": true, "ipam": {"type": "host-local", "dataDir": "$DIR/leases",
@@ -83,7 +83,7 @@ func TestKernelOnce(t *testing.T) {
 
 // ADD of host-local reads only its own lease directory: it needs the runtimes' attachments only if
 // no address is free.
-func TestKernelLeaseLooks(t *testing.T) {
+func TestKernelAddReadsOwnLeases(t *testing.T) {
 	w := newWorld(t)
 	c := w.Container("ctr")
 	w.strace("-o", w.Path("trace"), "-e", "trace=%file")

@@ -176,7 +176,7 @@ func TestKernelReloadTraffic(t *testing.T) {
 }
 
 // An upgrade by install and reload loses no packet of a flood in each direction.
-func TestKernelReloadLosesNothing(t *testing.T) {
+func TestKernelReloadLosesNoPacket(t *testing.T) {
 	r := newReloading(t, "")
 	r.joinLAN()
 	one, two := r.Container("one"), r.Container("two")

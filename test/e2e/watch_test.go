@@ -298,7 +298,7 @@ func TestKernelReloadWatchGateway(t *testing.T) {
 }
 
 // An idle watch uses at most 6 MiB, and no processor time.
-func TestKernelReloadWatchIsSmall(t *testing.T) {
+func TestKernelReloadWatchMemory(t *testing.T) {
 	r := newReloading(t, "")
 	r.add(r.Container("one"))
 	cmd, _ := r.watch()

@@ -116,7 +116,7 @@ func TestChart(t *testing.T) {
 }
 
 // The chart in docs has the current figures of the documents.
-func TestChartIsOfTheTables(t *testing.T) {
+func TestChartMatchesTables(t *testing.T) {
 	figures, err := readTables([]string{"../../README.md", "../../docs/numbers.md"})
 	if err != nil {
 		t.Fatal(err)

@@ -36,7 +36,7 @@ func TestBlocks(t *testing.T) {
 }
 
 // The README's own blocks can be parsed.
-func TestReadme(t *testing.T) {
+func TestReadmeBlocks(t *testing.T) {
 	list, err := read("../../" + readme)
 	if err != nil {
 		t.Fatal(err)

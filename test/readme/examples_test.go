@@ -114,7 +114,7 @@ func TestKernelExamples(t *testing.T) {
 }
 
 // Each plugin has an example, and each example a line in the table.
-func TestExamples(t *testing.T) {
+func TestPluginsHaveExamples(t *testing.T) {
 	golden, err := os.ReadFile("../../testdata/applets.golden")
 	if err != nil {
 		t.Fatal(err)

@@ -67,7 +67,7 @@ func TestRecipes(t *testing.T) {
 
 // shellcheck accepts the scripts of packages, Alpine's recipe, and the scripts that execute
 // recipes.
-func TestShell(t *testing.T) {
+func TestShellcheck(t *testing.T) {
 	if _, err := exec.LookPath("shellcheck"); err != nil {
 		t.Skip("SKIPPED: there is no shellcheck")
 	}

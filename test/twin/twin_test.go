@@ -56,7 +56,7 @@ func TestCompare(t *testing.T) {
 }
 
 // Generated names and addresses are told from those in the configuration.
-func TestPlain(t *testing.T) {
+func TestNamerPlain(t *testing.T) {
 	n := namer{asked: "02:aa:00:00:00:01", paths: []string{"/proc/1/fd/5", "$NETNS1"}}
 	got := n.plain("veth01234567 vethfedcba98 veth01234567 bwp0123456789ab 02:AA:00:00:00:01 02:aa:00:00:00:02 /proc/1/fd/5 vethernet")
 	if want := "veth#1 veth#2 veth#1 bwp#3 02:AA:00:00:00:01 MAC $NETNS1 vethernet"; got != want {
@@ -68,7 +68,7 @@ func TestPlain(t *testing.T) {
 }
 
 // A mistake in the corpus is an error, so that no case is skipped.
-func TestLoad(t *testing.T) {
+func TestLoadErrors(t *testing.T) {
 	tests := map[string]string{
 		"good":           "intro\n\n-- a --\nneeds x y\ncontainers 2\nargs A=B\n# why\n{\"cniVersion\":\"1.0.0\",\"name\":\"n\",\"plugins\":[{\"type\":\"p\",\"ipam\":{\"type\":\"q\"}}]}\n",
 		"twice":          "-- a --\n{}\n-- a --\n{}\n",

@@ -32,7 +32,7 @@ var kernels = []kernel{
 // hundred times, and need nothing that kernels lack: without a guest they take a tenth of the time.
 // The same holds for scripts about the input and output of cni-exec, which make test runs both
 // ways. make test-twin runs the twins in a guest, against the newest reference.
-const notInGuests = "^TestKernel(DHCP(Killed|Restart|Interrupted|Twenty|Memory|Activated)|Killed|Run|Disk|Bad(Names|Stdin|Members|IPAMType|PrevResult|NetNS)|OddFiles|OddPrevResult|Override|CVE2021|HelperSeen|UpInterrupted|(Reload|Boot)Killed|Reload(Signal|ReadsPortsOnce)|ManyUnknownKeys|PortmapAllPorts|CheckManyPorts|Hostile|Interrupt|GCMany|PluginUnwritable|NothingGrows|Once$|NoThreads|LeaseLooks|UserTasks|FewDescriptors)|^TestKernelTwin$|" +
+const notInGuests = "^TestKernel(DHCP(Killed|Restart|Interrupted|Concurrent|Memory|Activated)|Killed|Run|Disk|Bad(Names|Stdin|Members|IPAMType|PrevResult|NetNS)|UnusualFiles|UnusualPrevResult|NetNSOverride|CVE2021|WatchSeesHelpers|UpInterrupted|(Reload|Boot)Killed|Reload(Signal|ReadsPortsOnce)|ManyUnknownKeys|PortmapAllPorts|CheckManyPorts|Hostile|Interrupt|GCMany|PluginUnwritable|CostsDoNotGrow|AddSystemCalls|NoThreads|AddReadsOwnLeases|UserTasks|FewDescriptors)|^TestKernelTwin$|" +
 	"^TestKernelScripts$/^inprocess$/^(cni-exec-(all|conf|hints|json|ls|ls-busy|metrics|names|path|rm|run-flags|run-name|show|version|who)|" +
 	"args|dry-run|errors|lint-host|lint-warnings|log|second-add|status)$"
 
@@ -40,7 +40,7 @@ const notInGuests = "^TestKernel(DHCP(Killed|Restart|Interrupted|Twenty|Memory|A
 // plugins need: what is left when a plugin is killed, a change fails or things are missing on DEL;
 // thousands of ports; and the scripts with plugins as processes. One kernel is enough for them: an
 // emulated processor starts 20 programs a second.
-const oneKernelOnly = "^TestKernel(DelMatrix|EnoughDescriptors|NoHelper|Setns$|EveryKilled|Rollback|PortmapThousands$|DelUnreadable|Messages|ChainNamesLoad)|^TestKernelScripts$/^exec$"
+const oneKernelOnly = "^TestKernel(DelMatrix|DescriptorCheck|NoHelper|Setns$|EveryKilled|Rollback|PortmapThousands$|DelUnreadable|Messages|ChainNamesLoad)|^TestKernelScripts$/^exec$"
 
 // The archive of kernels, and the keyring of its signatures.
 const (

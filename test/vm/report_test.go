@@ -107,7 +107,7 @@ func TestListenEnds(t *testing.T) {
 	}
 }
 
-func TestClosure(t *testing.T) {
+func TestModuleClosure(t *testing.T) {
 	const deps = "kernel/net/a.ko: kernel/lib/b.ko\nkernel/lib/b.ko: kernel/lib/c-d.ko\nkernel/lib/c-d.ko:\nkernel/fs/e.ko:\n"
 	lines, names := closure(deps, func(path string) bool { return strings.HasPrefix(path, "kernel/net/") })
 	if want := strings.TrimSuffix(deps, "kernel/fs/e.ko:\n"); lines != want {
@@ -163,7 +163,7 @@ func TestImage(t *testing.T) {
 }
 
 // A failure is retried a limited number of times, and not after the context ended.
-func TestAgain(t *testing.T) {
+func TestRetry(t *testing.T) {
 	over, cancel := context.WithCancel(t.Context())
 	cancel()
 	for name, tt := range map[string]struct {
