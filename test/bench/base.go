@@ -15,9 +15,9 @@ const (
 	barBase    = 1.05
 )
 
-// against compares the binary with one of an earlier revision, in the same rounds, each on its own
-// hosts.
-func against(l *lab) (lines []line) {
+// compareBase compares the binary with one of an earlier revision, in the same rounds, each on its
+// own hosts.
+func compareBase(l *lab) (lines []line) {
 	if l.base == "" {
 		return nil
 	}

@@ -127,7 +127,7 @@ func TestEachPluginIsFilled(t *testing.T) {
 // is.
 func TestFillBlocks(t *testing.T) {
 	whole := report{Reference: "v9", Machine: machine{Kernel: "6.6", CPUs: 2, Go: "go1", Arch: "amd64"}}
-	for _, row := range asked {
+	for _, row := range readmeRows {
 		l := better(row.what, times(2), times(16), 10)
 		l.Group = row.group
 		whole.Lines = append(whole.Lines, l)
@@ -145,7 +145,7 @@ func TestFillBlocks(t *testing.T) {
 			t.Errorf("no %q in\n%s", want, got)
 		}
 	}
-	if n := strings.Count(got, "\n| "); n != 1+len(asked) {
+	if n := strings.Count(got, "\n| "); n != 1+len(readmeRows) {
 		t.Errorf("%d rows", n)
 	}
 	if again, err := whole.fillBlocks(got); err != nil || again != got {

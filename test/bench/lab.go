@@ -154,7 +154,7 @@ type group struct {
 // groups in the order in which they run. The last ones leave hundreds of namespaces, whose deletion
 // would disturb a group that came after.
 var groups = []group{
-	{"base", "Against the earlier revision", against},
+	{"base", "Against the earlier revision", compareBase},
 	{"size", "Size of the plugins on disk", size},
 	{"start", "Start and end of a process: what VERSION costs", startCost},
 	{"memory", "Peak memory of one call (ADD, CHECK, DEL: the most)", memory},

@@ -112,7 +112,7 @@ func (l *lab) leaseMemory(ours, reference *store, netns string) line {
 		if s == ours {
 			m.fail(err)
 		}
-		p.book()
+		p.addLast()
 		return p.kib["host-local"] / 1024
 	}
 	m.Ours.Median = mib(ours)

@@ -31,7 +31,7 @@ type network struct {
 
 // newNetwork makes a host with the network that the group chain measures.
 func (l *lab) newNetwork(name, plugins string) (*network, error) {
-	return l.networkOf(name, plugins, usual())
+	return l.networkOf(name, plugins, commonChain())
 }
 
 // networkOf makes a host with a network of the plugins in list.
@@ -54,8 +54,8 @@ func (l *lab) networkOf(name, plugins string, list []map[string]any) (*network, 
 // chain returns a copy of the list, in the order of ADD.
 func (n *network) chain() []map[string]any { return slices.Clone(n.list) }
 
-// usual is a common list, with keys that the reference also has.
-func usual() []map[string]any {
+// commonChain is a common list, with keys that the reference also has.
+func commonChain() []map[string]any {
 	return []map[string]any{
 		{
 			"type": "bridge", "bridge": "bench0", "isGateway": true, "ipMasq": true,

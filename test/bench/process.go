@@ -119,13 +119,13 @@ type peaks struct {
 
 // wrap returns the prefix that measures a call, after it recorded the call before.
 func (p *peaks) wrap(program string) []string {
-	p.book()
+	p.addLast()
 	p.file = filepath.Join(p.lab.dir, "peak-"+program)
 	return []string{filepath.Join(p.lab.tools, "peak"), p.file}
 }
 
-// book records the last figure; a failed call has left none.
-func (p *peaks) book() {
+// addLast records the last figure; a failed call has left none.
+func (p *peaks) addLast() {
 	b, err := os.ReadFile(p.file)
 	if err != nil {
 		return
@@ -183,6 +183,6 @@ func (l *lab) peaksOf(name, plugins string, cniExec bool) (map[string]float64, e
 			}
 		}
 	}
-	p.book()
+	p.addLast()
 	return p.kib, nil
 }

@@ -20,17 +20,17 @@ type watch struct {
 
 // begin starts a watch. It counts the processor time of processes that end and are waited for
 // meanwhile, so only one subject may run at a time.
-func begin() watch { return watch{used: ended(), at: time.Now()} }
+func begin() watch { return watch{used: childTimes(), at: time.Now()} }
 
 // took returns the cost since begin.
 func (w watch) took() cost {
 	wall := time.Since(w.at)
-	now := ended()
+	now := childTimes()
 	return cost{wall, now.cpu - w.used.cpu, now.kernel - w.used.kernel}
 }
 
-// ended is the processor time of all processes that have ended, getrusage(2).
-func ended() (c cost) {
+// childTimes is the processor time of all processes that have ended, getrusage(2).
+func childTimes() (c cost) {
 	var r unix.Rusage
 	if unix.Getrusage(unix.RUSAGE_CHILDREN, &r) == nil {
 		c.kernel = time.Duration(r.Stime.Nano())

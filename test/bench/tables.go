@@ -11,8 +11,8 @@ import (
 // A tableRow is a line of the report and its name in the README.
 type tableRow struct{ name, group, what, faster string }
 
-// asked are the rows of the README's table.
-var asked = []tableRow{
+// readmeRows are the rows of the README's table.
+var readmeRows = []tableRow{
 	{"all plugins and `cni-exec` on disk", "size", "all plugins of the reference", " smaller"},
 	{"peak memory of a call, at most", "memory", "the most, of the limit", ""},
 	{"the slowest VERSION, over `/bin/true`", "start", "slowest, over /bin/true", ""},
@@ -102,13 +102,13 @@ func (r *report) find(group, what string) (line, bool) {
 
 // usersTable is the table of the README. A missed target is bold.
 func usersTable(r *report) (string, error) {
-	if _, ok := r.find(asked[0].group, asked[0].what); !ok {
+	if _, ok := r.find(readmeRows[0].group, readmeRows[0].what); !ok {
 		return "", errNotMeasured
 	}
 	var b strings.Builder
 	fmt.Fprintf(&b, "Against containernetworking/plugins %s: %s.\n\n", r.Reference, r.Machine)
 	b.WriteString("| | cnibox | quartiles | an empty Go process | reference | | target |\n|---|--:|---|--:|--:|---|---|\n")
-	for _, row := range asked {
+	for _, row := range readmeRows {
 		l, ok := r.find(row.group, row.what)
 		if !ok {
 			return "", fmt.Errorf("the report has no %q in %s: all groups must be measured", row.what, row.group)

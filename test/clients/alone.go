@@ -19,9 +19,9 @@ const cgroupVar = "CNIBOX_CLIENTS_CGROUP"
 // cgroupPrefix is followed by the ID of the second process.
 const cgroupPrefix = "cnibox-clients-"
 
-// alone runs the third process in new PID and mount namespaces, and then deletes its control
+// runIsolated runs the third process in new PID and mount namespaces, and then deletes its control
 // groups.
-func alone() (code int, err error) {
+func runIsolated() (code int, err error) {
 	if err := sandbox.Setup(); err != nil {
 		return 0, err
 	}

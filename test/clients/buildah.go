@@ -36,8 +36,8 @@ func asksOutsideBy(ifname string) string {
 // namesFound checks that a container had an address with this prefix, and reached the name server
 // outside.
 func namesFound(out, addr string) error {
-	if !strings.Contains(out, "inet "+addr) || !strings.Contains(out, named.String()) {
-		return fmt.Errorf("want an address %s… and %s: %s", addr, named, out)
+	if !strings.Contains(out, "inet "+addr) || !strings.Contains(out, nameAddr.String()) {
+		return fmt.Errorf("want an address %s… and %s: %s", addr, nameAddr, out)
 	}
 	return nil
 }

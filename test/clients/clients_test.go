@@ -21,7 +21,7 @@ func TestAnswer(t *testing.T) {
 		return b
 	}
 	got := answer(query("0001"))
-	if !bytes.HasSuffix(got, named.AsSlice()) || hex.EncodeToString(got[:12]) != "beef81800001000100000000" {
+	if !bytes.HasSuffix(got, nameAddr.AsSlice()) || hex.EncodeToString(got[:12]) != "beef81800001000100000000" {
 		t.Errorf("A: % x", got)
 	}
 	if got := answer(query("001c")); len(got) != len(query("001c")) || got[7] != 0 {

@@ -179,15 +179,15 @@ func (h *host) client(web netip.Addr) error {
 			"ip -4 address show dev eth0",
 			"ping -c 1 -W 30 " + gateway.String(),
 			"ping -c 1 -W 30 " + outsideAddr.String(),
-			in(netip.AddrPortFrom(web, 80), patience),
-			in(netip.AddrPortFrom(hostAddr, published), patience),
+			fetchCommand(netip.AddrPortFrom(web, 80), patience),
+			fetchCommand(netip.AddrPortFrom(hostAddr, published), patience),
 			"nslookup " + name,
 		}
 		out, err := h.ctrRun("client", []string{"--rm"}, "sh", "-c", strings.Join(commands, " && "))
 		if err != nil {
 			return err
 		}
-		if n := strings.Count(out, page); n != 2 || !strings.Contains(out, named.String()) || !strings.Contains(out, "inet 10.88.0.") {
+		if n := strings.Count(out, page); n != 2 || !strings.Contains(out, nameAddr.String()) || !strings.Contains(out, "inet 10.88.0.") {
 			return fmt.Errorf("got the page %d times, want 2: %s", n, out)
 		}
 		return nil

@@ -117,10 +117,10 @@ func (h *host) stop() error {
 	return nil
 }
 
-// complaints returns the warnings and errors of containerd's log; "" without a log. Some are
+// logWarnings returns the warnings and errors of containerd's log; "" without a log. Some are
 // expected, such as no devmapper, or no network yet. Those about each container that ends are left
 // out.
-func (h *host) complaints() string {
+func (h *host) logWarnings() string {
 	text, err := os.ReadFile(daemonLog)
 	if err != nil {
 		return ""

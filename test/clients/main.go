@@ -68,7 +68,7 @@ func run(o options) (code int, err error) {
 	case os.Getenv(cgroupVar) != "":
 		return 0, inside(o)
 	case sandbox.Inside():
-		return alone()
+		return runIsolated()
 	}
 	if _, err := os.Stat(o.bin); err != nil {
 		return 0, fmt.Errorf("%w (`make build` makes it)", err)
@@ -83,7 +83,7 @@ func run(o options) (code int, err error) {
 		if o.only != "" && o.only != t.name {
 			continue
 		}
-		if missing := t.unbuilt(o.builtDir); missing != "" {
+		if missing := t.missingPrograms(o.builtDir); missing != "" {
 			fmt.Printf("SKIPPED: %s: no %s here: `make %s` builds that\n", t.name, missing, cmp.Or(t.target, "runtimes"))
 			continue
 		}
@@ -147,7 +147,7 @@ func inside(o options) error {
 		}
 	}
 	if err != nil {
-		fmt.Fprint(os.Stderr, h.complaints())
+		fmt.Fprint(os.Stderr, h.logWarnings())
 	}
 	return errors.Join(err, h.stop())
 }

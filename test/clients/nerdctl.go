@@ -128,7 +128,7 @@ func (h *host) nerdctlClient() error {
 	if err != nil {
 		return err
 	}
-	out, err := h.nerdctlRun("client", []string{"--rm"}, "sh", "-c", asksOutside+" && "+in(netip.AddrPortFrom(ip, 80), patience))
+	out, err := h.nerdctlRun("client", []string{"--rm"}, "sh", "-c", asksOutside+" && "+fetchCommand(netip.AddrPortFrom(ip, 80), patience))
 	if err != nil {
 		return err
 	}
@@ -165,7 +165,7 @@ func (h *host) nerdctlStatic() error {
 	}
 	at := netip.AddrPortFrom(web, 80)
 	out, err := h.nerdctlRun("static", []string{"--rm", "--net", "second", "--ip", ip, "--mac-address", mac},
-		"sh", "-c", asksOutside+" && ip link show dev eth0 && ! "+in(at, tryTime))
+		"sh", "-c", asksOutside+" && ip link show dev eth0 && ! "+fetchCommand(at, tryTime))
 	if err != nil {
 		return err
 	}

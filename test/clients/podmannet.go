@@ -221,7 +221,7 @@ func podmanSees(name string, at netip.AddrPort) error {
 }
 
 func podmanSeesOnce(name string, at netip.AddrPort) error {
-	out, err := podmanExec(name, in(at, tryTime))
+	out, err := podmanExec(name, fetchCommand(at, tryTime))
 	if err == nil && !strings.Contains(out, strings.TrimSpace(page)) {
 		err = fmt.Errorf("%s got %q from %s", name, out, at)
 	}

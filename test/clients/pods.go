@@ -110,13 +110,13 @@ func (h *host) runClient(p, web *pod) error {
 		return err
 	}
 	out, err := h.exec(id, strings.Join([]string{
-		"ip -4 address show dev lo", in(netip.AddrPortFrom(ip, 80), patience),
-		in(netip.AddrPortFrom(hostAddr, uint16(web.ports[0].host)), patience), "nslookup " + name,
+		"ip -4 address show dev lo", fetchCommand(netip.AddrPortFrom(ip, 80), patience),
+		fetchCommand(netip.AddrPortFrom(hostAddr, uint16(web.ports[0].host)), patience), "nslookup " + name,
 	}, " && "))
 	if err != nil {
 		return err
 	}
-	if strings.Count(out, page) != 2 || !strings.Contains(out, named.String()) || !strings.Contains(out, "inet 127.0.0.1/8") {
+	if strings.Count(out, page) != 2 || !strings.Contains(out, nameAddr.String()) || !strings.Contains(out, "inet 127.0.0.1/8") {
 		return fmt.Errorf("the container saw %s", out)
 	}
 	return nil
@@ -168,7 +168,7 @@ func (h *host) crowd() error {
 		for i := range pods {
 			pods[i] = &pod{name: fmt.Sprintf("pod%d", i), ports: []port{{host: 9000 + int32(i), container: 80}}}
 		}
-		if err := together(pods, h.run); err != nil {
+		if err := forEachPod(pods, h.run); err != nil {
 			return err
 		}
 		var addrs []netip.Addr
@@ -187,15 +187,15 @@ func (h *host) crowd() error {
 		if n := len(slices.Compact(addrs)); n != many {
 			return fmt.Errorf("%d pods have %d addresses", many, n)
 		}
-		if err := together(pods, h.stopPod); err != nil {
+		if err := forEachPod(pods, h.stopPod); err != nil {
 			return err
 		}
-		return errors.Join(together(pods, h.remove), eventually(h.empty))
+		return errors.Join(forEachPod(pods, h.remove), eventually(h.empty))
 	})
 }
 
-// together calls do for all pods concurrently and joins the errors.
-func together(pods []*pod, do func(*pod) error) error {
+// forEachPod calls do for all pods concurrently and joins the errors.
+func forEachPod(pods []*pod, do func(*pod) error) error {
 	results := make(chan error)
 	for _, p := range pods {
 		go func() { results <- do(p) }()

@@ -36,7 +36,7 @@ type call struct {
 func record(plugin string) (code int) {
 	conf, err := io.ReadAll(os.Stdin)
 	if err == nil {
-		err = note(plugin, conf)
+		err = appendCall(plugin, conf)
 	}
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "record:", err)
@@ -54,8 +54,8 @@ func record(plugin string) (code int) {
 	return 0
 }
 
-// note appends one line by one write, since plugins run concurrently.
-func note(plugin string, conf []byte) error {
+// appendCall appends one line by one write, since plugins run concurrently.
+func appendCall(plugin string, conf []byte) error {
 	line, err := json.Marshal(map[string]any{
 		"Plugin": plugin, "Verb": os.Getenv("CNI_COMMAND"), "ID": os.Getenv("CNI_CONTAINERID"),
 		"NetNS": os.Getenv("CNI_NETNS"), "IfName": os.Getenv("CNI_IFNAME"), "Args": os.Getenv("CNI_ARGS"),

@@ -49,16 +49,16 @@ func (h *host) runtimes() error {
 			}
 			return err
 		}},
-		stage{"cni-exec ls shows all three, and who names them", func() error { return seen(all) }},
+		stage{"cni-exec ls shows all three, and who names them", func() error { return checkAttachments(all) }},
 		stage{"each runtime ends its own; nothing is left behind", func() error {
 			return errors.Join(tool.end(), h.stopPod(p), h.remove(p), podmanRemove("seen"), eventually(h.empty))
 		}},
 	)
 }
 
-// seen compares the output of cni-exec with the attachments of the runtimes. containerd also has
-// its own network for lo.
-func seen(all []attachedBy) error {
+// checkAttachments compares the output of cni-exec with the attachments of the runtimes. containerd
+// also has its own network for lo.
+func checkAttachments(all []attachedBy) error {
 	type attachment struct {
 		Network, Name, Runtime, State string
 		Faults                        []string

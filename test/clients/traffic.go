@@ -16,7 +16,7 @@ import (
 // name is the only one that the server outside knows; its address is named.
 const name = "name.example"
 
-var named = netip.MustParseAddr("203.0.113.7")
+var nameAddr = netip.MustParseAddr("203.0.113.7")
 
 // serveDNS answers queries in a namespace until stop is called. A socket stays in the namespace it
 // was opened in, whatever thread uses it.
@@ -74,7 +74,7 @@ func answer(query []byte) []byte {
 	}
 	reply[7] = 1                                                           // one answer: the name of the question, A, IN,
 	reply = append(reply, 0xc0, header, 0, typeA, 0, 1, 0, 0, 0, 60, 0, 4) // a minute, four bytes
-	return append(reply, named.AsSlice()...)
+	return append(reply, nameAddr.AsSlice()...)
 }
 
 // lookup queries the name at a server by UDP, until it answers. The socket is opened in ns; nil is
@@ -99,7 +99,7 @@ func lookupOnce(ns *netns.NS, at netip.AddrPort) error {
 	}
 	got := make([]byte, 512)
 	n, err := c.Read(got)
-	if err == nil && !bytes.HasSuffix(got[:n], named.AsSlice()) {
+	if err == nil && !bytes.HasSuffix(got[:n], nameAddr.AsSlice()) {
 		err = fmt.Errorf("%s answered % x", at, got[:n])
 	}
 	return err
@@ -148,8 +148,8 @@ func fetchOnce(ns *netns.NS, at netip.AddrPort) error {
 	return err
 }
 
-// in is a shell command that fetches the page inside a container, within some time; the wget of a
-// static busybox cannot look up names.
-func in(at netip.AddrPort, within time.Duration) string {
+// fetchCommand is a shell command that fetches the page inside a container, within some time; the
+// wget of a static busybox cannot look up names.
+func fetchCommand(at netip.AddrPort, within time.Duration) string {
 	return fmt.Sprintf(`printf 'GET /index.html HTTP/1.0\r\n\r\n' | nc -w %.0f %s %d`, within.Seconds(), at.Addr(), at.Port())
 }

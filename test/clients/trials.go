@@ -55,8 +55,8 @@ var trials = []trial{
 	},
 }
 
-// unbuilt returns the programs of the trial that dir lacks.
-func (t trial) unbuilt(dir string) string {
+// missingPrograms returns the programs of the trial that dir lacks.
+func (t trial) missingPrograms(dir string) string {
 	var missing []string
 	for _, program := range t.built {
 		if _, err := os.Stat(filepath.Join(dir, program)); dir == "" || err != nil {

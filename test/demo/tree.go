@@ -77,8 +77,8 @@ func join(addrs []rtnl.Addr) string {
 	return strings.Join(all, "  ") + "  "
 }
 
-// behind finds the container of a port: the result of its ADD also names the host-side veth.
-func (w *world) behind(port rtnl.Link) *container {
+// containerOf finds the container of a port: the result of its ADD also names the host-side veth.
+func (w *world) containerOf(port rtnl.Link) *container {
 	for _, c := range []*container{w.web, w.client} {
 		for _, i := range c.result.Interfaces {
 			if i.Name == port.Name && i.Sandbox == "" {
@@ -91,7 +91,7 @@ func (w *world) behind(port rtnl.Link) *container {
 
 // drawPort draws a host-side veth and its container.
 func (w *world) drawPort(port rtnl.Link, branch, below string) {
-	c := w.behind(port)
+	c := w.containerOf(port)
 	if c == nil {
 		w.page.line(branch + " " + port.Name)
 		return

@@ -24,9 +24,9 @@ import (
 // promptTimeout bounds a call with bad input.
 var promptTimeout = kerneltest.Timeout(10 * time.Second)
 
-// prompt makes a call that must not block. A call that blocks does so each time; one that took
+// callInTime makes a call that must not block. A call that blocks does so each time; one that took
 // longer is repeated, since the machine may have been busy.
-func (w *world) prompt(what string, call func() answer) (a answer) {
+func (w *world) callInTime(what string, call func() answer) (a answer) {
 	w.Helper()
 	for range 5 {
 		if a = call(); a.took <= promptTimeout {
@@ -40,7 +40,7 @@ func (w *world) prompt(what string, call func() answer) (a answer) {
 // serve is [world.inProcess] for calls that must not block.
 func (w *world) serve(verb spec.Verb, applet, conf string, c applettest.Container, env ...string) answer {
 	w.Helper()
-	return w.prompt(fmt.Sprint(verb, " ", applet), func() answer { return w.inProcess(verb, applet, conf, c, env...) })
+	return w.callInTime(fmt.Sprint(verb, " ", applet), func() answer { return w.inProcess(verb, applet, conf, c, env...) })
 }
 
 // inProcess calls a plugin in this process, so the environment may contain what execve(2) does not
@@ -437,7 +437,7 @@ func TestKernelBadNetNS(t *testing.T) {
 					case applet.AnyNetNS:
 						continue // an address needs no namespace
 					}
-					a := w.prompt(fmt.Sprint(verb, " ", plugin), func() answer {
+					a := w.callInTime(fmt.Sprint(verb, " ", plugin), func() answer {
 						return call(verb, plugin, strings.ReplaceAll(goodConf(plugin), "$NETNS", path), c, "CNI_NETNS="+path)
 					})
 					if code := a.code(t); code != want {

@@ -12,8 +12,8 @@ import (
 // With a limit of mostDescriptors every ADD succeeds.
 const mostDescriptors = 64
 
-// limited sets RLIMIT_NOFILE of the programs that w starts; 0 restores the test's own.
-func (w *world) limited(files int) {
+// limitFiles sets RLIMIT_NOFILE of the programs that w starts; 0 restores the test's own.
+func (w *world) limitFiles(files int) {
 	w.tracer = nil
 	if files > 0 {
 		w.tracer = []string{"/bin/sh", "-c", fmt.Sprintf(`ulimit -n %d && exec "$@"`, files), "sh"}
@@ -32,9 +32,9 @@ func TestKernelFewDescriptors(t *testing.T) {
 				before := w.Snapshot(c)
 				refused, done := 0, 0
 				for files := 3; files <= mostDescriptors; files++ {
-					w.limited(files)
+					w.limitFiles(files)
 					a := v.add(w, c, 8080, env...)
-					w.limited(0)
+					w.limitFiles(0)
 					what := fmt.Sprintf("ADD with %d descriptors", files)
 					if a.code(t) != 0 {
 						refused++
@@ -69,9 +69,9 @@ func TestKernelDescriptorCheck(t *testing.T) {
 			a.call = w.plugin
 			refused := 0
 			for files := 3; ; files++ {
-				w.limited(files)
+				w.limitFiles(files)
 				got := a.do(spec.Add, a.last(), env...)
-				w.limited(0)
+				w.limitFiles(0)
 				if code := got.code(t); code == spec.CodeIO && strings.Contains(got.stdout, "file descriptors") && files < mostDescriptors {
 					refused++
 					continue

@@ -34,8 +34,8 @@ var delCells = map[string]delCell{
 	"namespace a stale file": {gone: true, harm: func(a *attached, m *endable, f fixture) { f.end(m) }},
 	// like a container whose namespace has lost its path but not its processes
 	"namespace empty, container alive": {gone: true, harm: func(a *attached, m *endable, _ fixture) { a.c.Path = "" }},
-	"link missing":                     {harm: func(a *attached, m *endable, _ fixture) { m.dropEnd() }},
-	"link and prevResult missing":      {harm: func(a *attached, m *endable, _ fixture) { m.dropEnd(); a.prev = "" }},
+	"link missing":                     {harm: func(a *attached, m *endable, _ fixture) { m.deleteEth0() }},
+	"link and prevResult missing":      {harm: func(a *attached, m *endable, _ fixture) { m.deleteEth0(); a.prev = "" }},
 	"without prevResult":               {harm: func(a *attached, m *endable, _ fixture) { a.prev = "" }},
 	"invalid configuration": {harm: func(a *attached, m *endable, f fixture) {
 		last := &a.steps[a.last()]
@@ -118,8 +118,8 @@ func (f fixture) end(m *endable) {
 	m.w.End(m.Container)
 }
 
-// dropEnd deletes eth0 in the container, if there is one.
-func (m *endable) dropEnd() {
+// deleteEth0 deletes eth0 in the container, if there is one.
+func (m *endable) deleteEth0() {
 	kerneltest.Brief(m.w, m.NS, func(c *rtnl.Conn) error {
 		links, err := c.Links()
 		for _, l := range links {

@@ -167,13 +167,13 @@ func TestKernelUnusualFiles(t *testing.T) {
 	kinds["link to a file"] = func(path string) error { return os.Symlink(w.Path("outside/full"), path) }
 	for _, place := range places {
 		for kind, mk := range kinds {
-			t.Run(place+" "+kind, func(t *testing.T) { w.on(t).odd(v, c, place, mk) })
+			t.Run(place+" "+kind, func(t *testing.T) { w.on(t).checkUnusualFile(v, c, place, mk) })
 		}
 	}
 }
 
-// odd tests one of them.
-func (w *world) odd(v victim, c applettest.Container, place string, mk func(string) error) {
+// checkUnusualFile tests one of them.
+func (w *world) checkUnusualFile(v victim, c applettest.Container, place string, mk func(string) error) {
 	path := w.Path(place)
 	for _, dir := range []string{"cni", "leases", "ports", "tuning", "outside"} {
 		if err := os.RemoveAll(w.Path(dir)); err != nil {
@@ -191,7 +191,7 @@ func (w *world) odd(v victim, c applettest.Container, place string, mk func(stri
 	host, cont := kerneltest.Snapshot(w.T, w.NS), kerneltest.Snapshot(w.T, c.NS)
 	for i, do := range []func(*world, applettest.Container, int, ...string) answer{v.add, v.del, v.del} {
 		what := fmt.Sprint("call ", i)
-		if a := w.prompt(what, func() answer { return do(w, c, 8080) }); a.code(w.T) == spec.CodeInternal {
+		if a := w.callInTime(what, func() answer { return do(w, c, 8080) }); a.code(w.T) == spec.CodeInternal {
 			w.Errorf("%s: %s%s", what, a.stdout, a.stderr)
 		}
 	}

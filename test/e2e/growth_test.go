@@ -104,13 +104,13 @@ func TestKernelCostsDoNotGrow(t *testing.T) {
 		if !slices.ContainsFunc(steps, func(s chainStep) bool { return !built(s.plugin) }) && (list != "dhcp" || built("dhcp")) {
 			t.Run(list, func(t *testing.T) {
 				t.Parallel()
-				grows(t, list)
+				checkGrowth(t, list)
 			})
 		}
 	}
 }
 
-func grows(t *testing.T, list string) {
+func checkGrowth(t *testing.T, list string) {
 	for _, s := range growthLists[list] {
 		fixtureOf(s.plugin).NeedChain(t)
 	}

@@ -71,7 +71,7 @@ func (w *world) watched(stdin string, env []string, argv ...string) (a answer, s
 	err := w.NS.Do(func() (err error) {
 		var files [3]*os.File
 		for i := range files {
-			if files[i], err = memory(); err != nil {
+			if files[i], err = memfd(); err != nil {
 				return err
 			}
 			defer files[i].Close()
@@ -102,8 +102,8 @@ func (w *world) watched(stdin string, env []string, argv ...string) (a answer, s
 	return a, started
 }
 
-// memory makes an unnamed file in memory.
-func memory() (*os.File, error) {
+// memfd makes an unnamed file in memory.
+func memfd() (*os.File, error) {
 	fd, err := unix.MemfdCreate("stream", unix.MFD_CLOEXEC)
 	return os.NewFile(uintptr(fd), "stream"), err
 }

@@ -63,8 +63,9 @@ func inFlock(pid int) bool {
 	return false
 }
 
-// hold locks a file of the world until the test ends; a name with a trailing slash is a directory.
-func (w *world) hold(name string) {
+// holdLock locks a file of the world until the test ends; a name with a trailing slash is a
+// directory.
+func (w *world) holdLock(name string) {
 	w.Helper()
 	if err := os.MkdirAll(filepath.Dir(w.Dir+"/"+name), 0o700); err != nil {
 		w.Fatal(err)
@@ -139,9 +140,9 @@ func pending(pid int) bool {
 	return !bytes.Contains(status, []byte("ShdPnd:\t0000000000000000"))
 }
 
-// interrupted makes a world with a network of these plugins, and a container. The plugin slow hangs
-// unless the file quick exists.
-func interrupted(t *testing.T, plugins string) (*world, applettest.Container) {
+// newInterruptWorld makes a world with a network of these plugins, and a container. The plugin slow
+// hangs unless the file quick exists.
+func newInterruptWorld(t *testing.T, plugins string) (*world, applettest.Container) {
 	t.Parallel()
 	w := newWorld(t)
 	w.write("net.d/n.conflist", `{"cniVersion":"1.1.0","name":"n","plugins":[`+plugins+`]}`)
@@ -178,12 +179,12 @@ func (w *world) attached(c applettest.Container, earlier bool) {
 		w.Fatal(err)
 	}
 	if earlier {
-		w.ofEarlierBoot()
+		w.setEarlierBoot()
 	}
 }
 
-// ofEarlierBoot changes all entries of the cache to an earlier boot.
-func (w *world) ofEarlierBoot() {
+// setEarlierBoot changes all entries of the cache to an earlier boot.
+func (w *world) setEarlierBoot() {
 	w.Helper()
 	entries, err := filepath.Glob(w.Path("state/cni/results/*"))
 	if more, _ := filepath.Glob(w.Path("state/results/*")); len(more) > 0 {
@@ -218,8 +219,8 @@ func TestKernelInterruptLocked(t *testing.T) {
 	} {
 		for _, args := range verbs {
 			t.Run(args[0], func(t *testing.T) {
-				w, c := interrupted(t, plainBridge)
-				w.hold(lock)
+				w, c := newInterruptWorld(t, plainBridge)
+				w.holdLock(lock)
 				for i := range args {
 					if args[i] == "NETNS" {
 						args[i] = c.Path
@@ -237,8 +238,8 @@ func TestKernelInterruptLeases(t *testing.T) {
 	t.Parallel()
 	for _, verb := range []string{"add", "run"} {
 		t.Run(verb, func(t *testing.T) {
-			w, c := interrupted(t, plainBridge)
-			w.hold("leases/n/lock")
+			w, c := newInterruptWorld(t, plainBridge)
+			w.holdLock("leases/n/lock")
 			args := []string{"add", "n", c.Path}
 			if verb == "run" {
 				args = []string{"run", "--", "true"}
@@ -271,7 +272,7 @@ func TestKernelInterruptPlugin(t *testing.T) {
 		"boot":    {nil, atOnce},
 	} {
 		t.Run(verb, func(t *testing.T) {
-			w, c := interrupted(t, `{"type":"slow"}`)
+			w, c := newInterruptWorld(t, `{"type":"slow"}`)
 			switch verb {
 			case "check", "get", "reload", "doctor", "boot":
 				w.attached(c, verb == "boot")
@@ -303,7 +304,7 @@ func TestKernelInterruptAttached(t *testing.T) {
 	t.Parallel()
 	for _, verb := range []string{"reload", "boot"} {
 		t.Run(verb, func(t *testing.T) {
-			w, c := interrupted(t, plainBridge)
+			w, c := newInterruptWorld(t, plainBridge)
 			w.attached(c, verb == "boot")
 			locks, err := filepath.Glob(w.Path("state/*/cnibox/locks/network-n"))
 			if more, _ := filepath.Glob(w.Path("state/cnibox/locks/network-n")); len(more) > 0 {
@@ -312,7 +313,7 @@ func TestKernelInterruptAttached(t *testing.T) {
 			if len(locks) != 1 {
 				t.Fatalf("locks of the network are %q: %v", locks, err)
 			}
-			w.hold(strings.TrimPrefix(locks[0], w.Dir+"/"))
+			w.holdLock(strings.TrimPrefix(locks[0], w.Dir+"/"))
 			w.interrupt(interruption{args: []string{verb}, ready: inFlock, within: atOnce})
 		})
 	}
@@ -337,8 +338,8 @@ func TestKernelInterruptCalls(t *testing.T) {
 		for _, verb := range of.verbs {
 			for _, s := range []syscall.Signal{syscall.SIGTERM, syscall.SIGINT} {
 				t.Run(of.plugin+"/"+string(verb)+"/"+s.String(), func(t *testing.T) {
-					w, c := interrupted(t, plainBridge)
-					w.hold(of.lock)
+					w, c := newInterruptWorld(t, plainBridge)
+					w.holdLock(of.lock)
 					conf := withMember(of.conf, goodValid)
 					w.interrupt(interruption{
 						plugin: of.plugin, env: append(c.Env(verb), "CNI_PATH="+w.Path("bin")), conf: conf,
@@ -359,7 +360,7 @@ func TestKernelInterruptStdin(t *testing.T) {
 	}
 	for _, verb := range []string{"up", "down"} {
 		t.Run(verb, func(t *testing.T) {
-			w, _ := interrupted(t, plainBridge)
+			w, _ := newInterruptWorld(t, plainBridge)
 			w.interrupt(interruption{args: []string{verb, "-"}, ready: reads, within: atOnce})
 		})
 	}

@@ -144,7 +144,7 @@ func (h *host) run(argv, conf string, unprivileged bool) answer {
 			a.text += "  " + object.Details + "\n"
 		}
 	}
-	a.text = h.normal(a.text)
+	a.text = h.normalize(a.text)
 	return a
 }
 
@@ -155,8 +155,8 @@ var (
 	process   = regexp.MustCompile(`[^ ]+ \(pid [0-9]+\)`)
 )
 
-// normal replaces what differs from run to run.
-func (h *host) normal(text string) string {
+// normalize replaces what differs from run to run.
+func (h *host) normalize(text string) string {
 	text = derivedID.ReplaceAllString(h.restorer.Replace(text), "$$ID")
 	return process.ReplaceAllString(text, "PROCESS (pid PID)")
 }

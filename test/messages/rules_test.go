@@ -10,8 +10,8 @@ import (
 // must keep them.
 var referencePhrases = strings.NewReplacer("error unmarshall network config", "", "failed to load netconf", "")
 
-// inner matches names of Go packages and functions, and texts of the Go library.
-var inner = regexp.MustCompile(`\b[a-z]+\.[A-Z]\w+|json:|(?i)unmarshal|%!|strconv|netip|[^-]\bexec:|\bEOF\b|<nil>|file does not exist|file already exists|fork/exec`)
+// internalWords matches names of Go packages and functions, and texts of the Go library.
+var internalWords = regexp.MustCompile(`\b[a-z]+\.[A-Z]\w+|json:|(?i)unmarshal|%!|strconv|netip|[^-]\bexec:|\bEOF\b|<nil>|file does not exist|file already exists|fork/exec`)
 
 // position matches a place in a file.
 var position = regexp.MustCompile(`[^ :]+:[0-9]+:[0-9]+: |line [0-9]+, column [0-9]+`)
@@ -29,7 +29,7 @@ func (m message) faults(a answer) (list []string) {
 	if lines := strings.Count(a.text, "\n"); lines < 1 || lines > 2 {
 		add("it has %d lines, not one or two", lines)
 	}
-	if found := inner.FindString(text); found != "" {
+	if found := internalWords.FindString(text); found != "" {
 		add("%q means nothing to a user", found)
 	}
 	if strings.Contains(text, "invalid character '") && !position.MatchString(text) {

@@ -38,7 +38,7 @@ func main() {
 	case args[0] == inside:
 		fail(setupMounts())
 		fail(tmpfs("/run", "")) // not the machine's
-		fail(become(args[1:]))
+		fail(execute(args[1:]))
 	case os.Geteuid() == 0:
 		if unix.Unshare(unix.CLONE_NEWNS) == nil { // some containers forbid it
 			fail(setupMounts())
@@ -47,7 +47,7 @@ func main() {
 				fail(tmpfs(dir, "mode=0755"))
 			}
 		}
-		fail(become(args))
+		fail(execute(args))
 	}
 	cmd := exec.Command("/proc/self/exe", append([]string{inside}, args...)...)
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = os.Stdin, os.Stdout, os.Stderr
@@ -61,9 +61,9 @@ func main() {
 	os.Exit(0)
 }
 
-// become executes the command. It sets CNIBOX_KERNEL=require, and adds the directories of ip, nft
+// execute executes the command. It sets CNIBOX_KERNEL=require, and adds the directories of ip, nft
 // and tc, which are not on the PATH of Debian's ordinary users.
-func become(args []string) error {
+func execute(args []string) error {
 	path, err := exec.LookPath(args[0])
 	if err != nil {
 		return err

@@ -174,8 +174,8 @@ func (r *release) licencesOf(ctx context.Context, binary string) (list []file, e
 	return list, nil
 }
 
-// moved returns the files with dir instead of [unitDir].
-func moved(files []file, dir string) (list []file) {
+// withDir returns the files with dir instead of [unitDir].
+func withDir(files []file, dir string) (list []file) {
 	for _, f := range files {
 		f.data = bytes.ReplaceAll(f.data, []byte(unitDir), []byte(dir))
 		list = append(list, f)
@@ -183,8 +183,8 @@ func moved(files []file, dir string) (list []file) {
 	return list
 }
 
-// zipped compresses data as gzip -9n does.
-func zipped(data []byte) []byte {
+// gzipped compresses data as gzip -9n does.
+func gzipped(data []byte) []byte {
 	var b bytes.Buffer
 	z, _ := gzip.NewWriterLevel(&b, gzip.BestCompression)
 	_, _ = z.Write(data)
@@ -192,8 +192,8 @@ func zipped(data []byte) []byte {
 	return b.Bytes()
 }
 
-// below puts files into a directory.
-func below(dir string, files []file) (list []file) {
+// inDir puts files into a directory.
+func inDir(dir string, files []file) (list []file) {
 	for _, f := range files {
 		f.name = dir + "/" + f.name
 		list = append(list, f)

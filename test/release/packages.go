@@ -148,24 +148,24 @@ func (r *release) pack(f format, a arch, binary string, c common) (err error) {
 
 // files returns the files of the package.
 func (f format) files(binary []byte, c common) (list []file) {
-	list = append(below(f.plugins, links(c.plugins)), file{name: f.plugins + "/cnibox", mode: 0o755, data: binary})
+	list = append(inDir(f.plugins, links(c.plugins)), file{name: f.plugins + "/cnibox", mode: 0o755, data: binary})
 	for _, name := range []string{"cnibox", "cni-exec"} {
 		list = append(list, file{name: "/usr/sbin/" + name, target: ".." + strings.TrimPrefix(f.plugins, "/usr") + "/cnibox"})
 	}
 	if f.pages {
-		list = append(list, below("/usr/share", c.completions)...)
+		list = append(list, inDir("/usr/share", c.completions)...)
 		for _, page := range c.man {
-			list = append(list, file{name: "/usr/share/man/man8/" + page.name + ".gz", mode: 0o644, data: zipped(page.data)})
+			list = append(list, file{name: "/usr/share/man/man8/" + page.name + ".gz", mode: 0o644, data: gzipped(page.data)})
 		}
 	}
 	if f.units != "" {
-		list = append(list, below(f.units, moved(c.units, f.plugins))...)
+		list = append(list, inDir(f.units, withDir(c.units, f.plugins))...)
 	}
 	if f.openrc {
-		list = append(list, below("/etc/init.d", moved(c.openrc, f.plugins))...)
+		list = append(list, inDir("/etc/init.d", withDir(c.openrc, f.plugins))...)
 	}
 	if f.procd {
-		list = append(list, below("/etc/init.d", moved(c.procd, f.plugins))...)
+		list = append(list, inDir("/etc/init.d", withDir(c.procd, f.plugins))...)
 	}
 	return list
 }
@@ -219,13 +219,13 @@ func (r *release) debianDocs(c common) []file {
 	}
 	changes := fmt.Sprintf("cnibox (%s) unstable; urgency=medium\n\n  * See CHANGELOG.md.gz.\n\n -- %s  %s\n",
 		debianVersion(r.version), r.maintainer, r.time.Format("Mon, 02 Jan 2006 15:04:05 -0700"))
-	docs := []file{{name: "copyright", mode: 0o644, data: []byte(copyright.String())}, {name: "changelog.gz", mode: 0o644, data: zipped([]byte(changes))}}
+	docs := []file{{name: "copyright", mode: 0o644, data: []byte(copyright.String())}, {name: "changelog.gz", mode: 0o644, data: gzipped([]byte(changes))}}
 	for _, f := range c.docs {
 		if f.name == "CHANGELOG.md" {
-			docs = append(docs, file{name: f.name + ".gz", mode: 0o644, data: zipped(f.data)})
+			docs = append(docs, file{name: f.name + ".gz", mode: 0o644, data: gzipped(f.data)})
 		}
 	}
-	return append(below("/usr/share/doc/cnibox", append(docs, below("examples", c.examples)...)),
+	return append(inDir("/usr/share/doc/cnibox", append(docs, inDir("examples", c.examples)...)),
 		file{name: "/usr/share/lintian/overrides/cnibox", mode: 0o644, data: []byte(overrides)})
 }
 

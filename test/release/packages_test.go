@@ -25,7 +25,7 @@ func TestPackages(t *testing.T) {
 	for _, f := range formats {
 		u := unpack(t, r, f, common)
 		t.Run(f.name+"/golden", func(t *testing.T) { golden(t, f, u) })
-		t.Run(f.name+"/whole", func(t *testing.T) { whole(t, r, f, u) })
+		t.Run(f.name+"/whole", func(t *testing.T) { checkComplete(t, r, f, u) })
 		if f.optLinks {
 			t.Run(f.name+"/scripts", func(t *testing.T) { scripts(t, f, u) })
 		}
@@ -52,9 +52,9 @@ func compare(t *testing.T, path, got string) {
 
 var program = regexp.MustCompile(`(?:/[\w.-]+)+/(?:cnibox|cni-exec)\b`)
 
-// whole checks that links have targets, and that units and init scripts start programs of the
+// checkComplete checks that links have targets, and that units and init scripts start programs of the
 // package.
-func whole(t *testing.T, r *release, f format, u unpacked) {
+func checkComplete(t *testing.T, r *release, f format, u unpacked) {
 	binary, err := os.ReadFile(r.host)
 	must(t, err)
 	has := map[string]entry{}

@@ -40,7 +40,7 @@ func (r *release) source(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	err = errors.Join(writeTar(z, below(name, slices.Concat(files, below("vendor", modules))), r.time), z.Close(),
+	err = errors.Join(writeTar(z, inDir(name, slices.Concat(files, inDir("vendor", modules))), r.time), z.Close(),
 		r.write(name+".tar.gz", archive.Bytes()))
 	if err != nil {
 		return err
@@ -51,7 +51,7 @@ func (r *release) source(ctx context.Context) error {
 	}
 	var b bytes.Buffer
 	z = gzip.NewWriter(&b)
-	return errors.Join(writeTar(z, below(name+"-recipes", recipes), r.time), z.Close(), r.write(name+"-recipes.tar.gz", b.Bytes()))
+	return errors.Join(writeTar(z, inDir(name+"-recipes", recipes), r.time), z.Close(), r.write(name+"-recipes.tar.gz", b.Bytes()))
 }
 
 // tracked returns the files that git tracks, with their current contents. Without git, as in an

@@ -138,17 +138,17 @@ func debian(t *testing.T, control, data io.Reader) unpacked {
 }
 
 // readApk parses gzip streams of control and data, which together are one tar archive.
-func readApk(t *testing.T, data []byte) unpacked { return dotted(readTar(t, gunzip(t, data))) }
+func readApk(t *testing.T, data []byte) unpacked { return splitMetadata(readTar(t, gunzip(t, data))) }
 
 func readArch(t *testing.T, data []byte) unpacked {
 	z, err := zstd.NewReader(bytes.NewReader(data))
 	must(t, err)
 	defer z.Close()
-	return dotted(readTar(t, z))
+	return splitMetadata(readTar(t, z))
 }
 
-// dotted separates metadata, the files whose names begin with a dot, from the other files.
-func dotted(list []entry) unpacked {
+// splitMetadata separates metadata, the files whose names begin with a dot, from the other files.
+func splitMetadata(list []entry) unpacked {
 	u := unpacked{scripts: map[string]string{}}
 	for _, e := range list {
 		switch name := strings.TrimPrefix(e.name, "/"); {

@@ -16,8 +16,9 @@ const stateParent = "/var/lib"
 // and buildah their cache of images, whose path cannot be set.
 var state = []string{"cni", "containers"}
 
-// empty mounts an empty file system over an existing directory. It ends with the mount namespace.
-func empty(dir string) error {
+// mountEmpty mounts an empty file system over an existing directory. It ends with the mount
+// namespace.
+func mountEmpty(dir string) error {
 	if err := unix.Mount("cnibox", dir, "tmpfs", unix.MS_NOSUID|unix.MS_NODEV, "mode=0755"); err != nil {
 		return fmt.Errorf("empty %s: %w", dir, err)
 	}
@@ -41,7 +42,7 @@ func emptyState() error {
 		if err := os.MkdirAll(dir, 0o755); err != nil {
 			return err
 		}
-		if err := empty(dir); err != nil {
+		if err := mountEmpty(dir); err != nil {
 			return err
 		}
 	}
@@ -59,7 +60,7 @@ func replaceParent() error {
 		return err
 	}
 	defer old.Close()
-	if err := empty(stateParent); err != nil {
+	if err := mountEmpty(stateParent); err != nil {
 		return err
 	}
 	for _, e := range entries {

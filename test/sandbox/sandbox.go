@@ -100,7 +100,7 @@ func Setup() error {
 	if err := unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""); err != nil {
 		return fmt.Errorf("keep mounts private: %w", err)
 	}
-	if err := empty("/run"); err != nil {
+	if err := mountEmpty("/run"); err != nil {
 		return err
 	}
 	if err := emptyState(); err != nil {

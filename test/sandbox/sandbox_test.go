@@ -60,11 +60,11 @@ func checkSandbox() error {
 	if err := os.WriteFile(os.Getenv("LEFTOVER"), nil, 0o600); err != nil {
 		return err
 	}
-	return pinned()
+	return checkPinned()
 }
 
-// pinned makes a namespace, checks that another process can enter it, and removes it.
-func pinned() error {
+// checkPinned makes a namespace, checks that another process can enter it, and removes it.
+func checkPinned() error {
 	ns, err := sandbox.NewNetNS("a")
 	if err != nil {
 		return err

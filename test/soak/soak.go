@@ -256,15 +256,15 @@ func (s *soak) toggle(sl *slot) error {
 		if err == nil {
 			return nil
 		}
-		s.note("add failed: " + kind(err))
+		s.note("add failed: " + errorKind(err))
 		return s.clean(sl)
 	}
 	s.note("del")
 	return errors.Join(s.del(sl), s.unpin(sl))
 }
 
-// kind returns an error's text for the report, without what differs from one to the next.
-func kind(err error) string {
+// errorKind returns an error's text for the report, without what differs from one to the next.
+func errorKind(err error) string {
 	text := err.Error()
 	if i := strings.LastIndex(text, `"msg":`); i >= 0 {
 		text = text[i+6:]

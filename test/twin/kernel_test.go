@@ -68,7 +68,7 @@ func TestKernelTwin(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			l.enter(t, c.Name, diff, said)
+			l.add(t, c.Name, diff, said)
 		})
 	}
 	t.Cleanup(func() { // after all cases that -run selects
@@ -111,8 +111,8 @@ type ledger struct {
 	ran    map[string]bool
 }
 
-// enter records the result of a case.
-func (l *ledger) enter(t *testing.T, name string, diff, said []string) {
+// add records the result of a case.
+func (l *ledger) add(t *testing.T, name string, diff, said []string) {
 	t.Helper()
 	l.Lock()
 	defer l.Unlock()

@@ -43,8 +43,8 @@ var volatile = []string{
 // forever is the lifetime of an address that does not expire, in seconds.
 const forever = float64(1<<32 - 1)
 
-// passing are states of a link that depend on its peer.
-var passing = []string{"LOWER_UP", "NO-CARRIER", "M-DOWN", "DORMANT"}
+// peerStates are states of a link that depend on its peer.
+var peerStates = []string{"LOWER_UP", "NO-CARRIER", "M-DOWN", "DORMANT"}
 
 // list runs a tool of iproute2 with -batch. It prints one array for each line of input, and nothing
 // for some empty ones.
@@ -122,7 +122,7 @@ func (w *world) link(at string, o object) {
 	if flags, ok := o["flags"].([]any); ok {
 		var keep []string
 		for _, f := range flags {
-			if s, _ := f.(string); !slices.Contains(passing, s) {
+			if s, _ := f.(string); !slices.Contains(peerStates, s) {
 				keep = append(keep, s)
 			}
 		}

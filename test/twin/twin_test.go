@@ -55,7 +55,7 @@ func TestCompare(t *testing.T) {
 	}
 }
 
-// Generated names and addresses are told from those in the configuration.
+// Generated names and addresses are distinguished from those in the configuration.
 func TestNamerPlain(t *testing.T) {
 	n := namer{asked: "02:aa:00:00:00:01", paths: []string{"/proc/1/fd/5", "$NETNS1"}}
 	got := n.plain("veth01234567 vethfedcba98 veth01234567 bwp0123456789ab 02:AA:00:00:00:01 02:aa:00:00:00:02 /proc/1/fd/5 vethernet")

@@ -32,11 +32,11 @@ import (
 // namespaces are those of this process.
 type node struct {
 	*applettest.Host
-	lan      *netns.NS
-	networks []*network
-	tight    string // firewall's backend in one network
-	before   string // the host before any container
-	rules    string
+	lan             *netns.NS
+	networks        []*network
+	firewallBackend string // firewall's backend in one network
+	before          string // the host before any container
+	rules           string
 }
 
 // A network is a configuration. Its containers are attached by cni-exec, or by a runtime that
@@ -71,9 +71,9 @@ const (
 func newNode(t *testing.T, forwardDrops bool) *node {
 	t.Helper()
 	n := bareNode(t)
-	n.tight = "nftables"
+	n.firewallBackend = "nftables"
 	if forwardDrops { // like Docker: forwards only what a rule accepts
-		n.tight = ""
+		n.firewallBackend = ""
 		for _, family := range []string{"ip", "ip6"} {
 			n.nft("add table " + family + " filter; add chain " + family + " filter FORWARD { type filter hook forward priority filter; policy drop; }")
 		}
@@ -180,7 +180,7 @@ func (n *node) define(byExec bool) {
 	n.network(&network{name: "tight" + letter, exec: byExec, version: "1.1.0", bridge: "tight" + letter, ports: true}, []map[string]any{
 		{"type": "bridge", "bridge": "tight" + letter, "isDefaultGateway": true, "ipMasq": true, "ipMasqBackend": "nftables", "macspoofchk": true, "portIsolation": true, "ipam": local(2)},
 		{"type": "portmap", "backend": "nftables", "capabilities": map[string]any{"portMappings": true}},
-		{"type": "firewall", "backend": n.tight, "ingressPolicy": "same-bridge"}})
+		{"type": "firewall", "backend": n.firewallBackend, "ingressPolicy": "same-bridge"}})
 	n.network(&network{name: "routed" + letter, exec: byExec, version: "1.0.0", ports: true}, []map[string]any{
 		{"type": "ptp", "ipMasq": true, "ipam": local(3)}, ports, firewall, rates, {"type": "sbr"}})
 	subnets := n.Path("subnet-" + letter)
@@ -439,15 +439,15 @@ func (n *node) checkClean() {
 	if diff := kerneltest.Diff(n.before, kerneltest.Snapshot(n.T, n.NS)); diff != "" {
 		n.Errorf("the host is not as before:\n%s", diff)
 	}
-	if diff := kerneltest.Diff(staying.ReplaceAllString(n.rules, ""), staying.ReplaceAllString(n.ruleset(), "")); diff != "" {
+	if diff := kerneltest.Diff(permanent.ReplaceAllString(n.rules, ""), permanent.ReplaceAllString(n.ruleset(), "")); diff != "" {
 		n.Errorf("the rule set is not as before:\n%s", diff)
 	}
 	n.noRecords()
 }
 
-// staying matches the lines of [node.ruleset] that stay after the last container, as with the
+// permanent matches the lines of [node.ruleset] that stay after the last container, as with the
 // reference: firewall's chains in the tables filter, and the jumps between them.
-var staying = regexp.MustCompile(`(?m)^(table map\[family:ip6? name:filter\]|chain map\[family:ip6? .*name:(CNI-ADMIN|CNI-FORWARD|FORWARD) .*table:filter.*\]|rule map\[chain:(CNI-FORWARD|FORWARD) expr:\[map\[xt:map\[name:comment type:match\]\] map\[counter:map\[ \]\] map\[jump:map\[target:CNI-(ADMIN|FORWARD)\]\]\] family:ip6? table:filter\])(\n|\z)`)
+var permanent = regexp.MustCompile(`(?m)^(table map\[family:ip6? name:filter\]|chain map\[family:ip6? .*name:(CNI-ADMIN|CNI-FORWARD|FORWARD) .*table:filter.*\]|rule map\[chain:(CNI-FORWARD|FORWARD) expr:\[map\[xt:map\[name:comment type:match\]\] map\[counter:map\[ \]\] map\[jump:map\[target:CNI-(ADMIN|FORWARD)\]\]\] family:ip6? table:filter\])(\n|\z)`)
 
 // noRecords checks that no file of an attachment is left; locks of stores and networks may stay.
 func (n *node) noRecords() {

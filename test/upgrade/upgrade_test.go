@@ -126,11 +126,11 @@ func (n *node) checkAlive(when string, pods []*pod) {
 	n.Helper()
 	n.each(when+": CHECK", pods, n.check)
 	n.each(when+": traffic", pods, n.flows(false))
-	n.each(when+": traffic", pods, streaming)
+	n.each(when+": traffic", pods, echoStreams)
 }
 
-// old attaches containers by the earlier binary, and upgrades.
-func (n *node) old() []*pod {
+// attachOld attaches containers by the earlier binary, and upgrades.
+func (n *node) attachOld() []*pod {
 	n.Helper()
 	old := n.attachAll("old", 8000)
 	n.checkAlive("before the upgrade", old)
@@ -142,7 +142,7 @@ func (n *node) old() []*pod {
 
 // upgradeBeside attaches new containers beside the old ones, and detaches the old ones first.
 func upgradeBeside(n *node) {
-	old := n.old()
+	old := n.attachOld()
 	fresh := n.attachAll("new", 9000)
 	n.each("traffic of a new one", fresh, n.flows(true))
 	n.checkAlive("beside new ones", append(old, fresh...))
@@ -186,7 +186,7 @@ func (n *node) refused(old []*pod) {
 // upgradeNewEndFirst detaches the new containers first.
 func upgradeNewEndFirst(t *testing.T) {
 	n := newNode(t, false)
-	old := n.old()
+	old := n.attachOld()
 	fresh := n.attachAll("new", 9000)
 	n.each("DEL", fresh, n.del)
 	n.checkAlive("without the new ones", old)

@@ -120,8 +120,8 @@ func (n *node) flows(keep bool) func(p *pod) error {
 	}
 }
 
-// streaming sends over all open connections.
-func streaming(p *pod) error {
+// echoStreams sends over all open connections.
+func echoStreams(p *pod) error {
 	var errs []error
 	for _, s := range p.streams {
 		errs = append(errs, s.echo())

@@ -27,15 +27,15 @@ const grace = time.Minute
 // failed.
 const consoleTail = 40
 
-// cmdline is the kernel's: it reboots when the first process ends. Mitigations are expensive on an
-// emulated processor and useless here. The check of the timer fails if this machine is so busy that
-// interrupts come late.
+// cmdline is the kernel's. With panic=-1 and -no-reboot the guest ends with its first process.
+// Mitigations are expensive on an emulated processor and useless here. The check of the timer fails
+// if this machine is so busy that interrupts come late.
 const cmdline = "console=ttyS0 panic=-1 loglevel=4 mitigations=off tsc=reliable nowatchdog no_timer_check"
 
 // card is a network card without a network: tests move it between namespaces.
 var card = []string{"-netdev", "hubport,id=wire,hubid=0", "-device", "virtio-net-pci,netdev=wire,romfile="}
 
-// slow tells tests that an emulated machine is ten times slower: the kernel passes unknown
+// slow makes tests wait ten times as long on an emulated machine: the kernel passes unknown
 // parameters to the first process as environment.
 const slow = " CNIBOX_SLOW=10"
 
@@ -104,7 +104,7 @@ func (m machine) boot(ctx context.Context, vmlinuz, initrd string, r *report) er
 		err = copyErr
 	}
 	cmd.Wait() // ProcessState has the result
-	r.spent(time.Since(begin), cmd.ProcessState.UserTime()+cmd.ProcessState.SystemTime())
+	r.printTimes(time.Since(begin), cmd.ProcessState.UserTime()+cmd.ProcessState.SystemTime())
 	if err == nil && !r.done {
 		err = fmt.Errorf("the guest died: qemu says %s %s", cmd.ProcessState, strings.TrimSpace(words.String()))
 	}

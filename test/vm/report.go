@@ -39,9 +39,9 @@ type report struct {
 
 	pkg    string // the package that runs; "": none
 	begin  time.Time
-	test   string // the test that prints
-	lines  []said // of the package
-	ran    int    // tests of the package
+	test   string       // the test that prints
+	lines  []outputLine // of the package
+	ran    int          // tests of the package
 	failed []string
 	skips  map[string][]string // tests by reason
 	passed map[string]bool
@@ -49,8 +49,8 @@ type report struct {
 	done   bool                     // the guest has run all
 }
 
-// said is one line of a test.
-type said struct{ test, text string }
+// outputLine is one line of a test.
+type outputLine struct{ test, text string }
 
 func newReport(kernel string, p *printer) *report {
 	return &report{kernel: kernel, printer: p, skips: map[string][]string{}, passed: map[string]bool{}, took: map[string]time.Duration{}}
@@ -104,7 +104,7 @@ func (r *report) output(text string) {
 	if _, reason, ok := strings.Cut(text, "SKIPPED: "); ok {
 		r.skips[reason] = append(r.skips[reason], r.test)
 	}
-	r.lines = append(r.lines, said{r.test, text})
+	r.lines = append(r.lines, outputLine{r.test, text})
 }
 
 // exit prints the result of a package.
@@ -154,9 +154,9 @@ func (r *report) printBroken(err error, console string) {
 	r.printer.print(out.String())
 }
 
-// spent prints the elapsed time of the guest, and its processor time: on a busy machine the first
-// says little.
-func (r *report) spent(wall, processor time.Duration) {
+// printTimes prints the elapsed time of the guest, and its processor time: on a busy machine the
+// first says little.
+func (r *report) printTimes(wall, processor time.Duration) {
 	r.printer.print(fmt.Sprintf("=== Linux %s: %.0f s, %.0f s of a processor", r.kernel, wall.Seconds(), processor.Seconds()))
 }
 

@@ -12,8 +12,8 @@ import (
 	"time"
 )
 
-// hear passes a guest's output to a report, and returns the report with what it printed.
-func hear(t *testing.T, said string) (*report, string) {
+// reportOf passes a guest's output to a report, and returns the report with what it printed.
+func reportOf(t *testing.T, said string) (*report, string) {
 	t.Helper()
 	var out strings.Builder
 	r := newReport("6.1", &printer{out: &out})
@@ -49,7 +49,7 @@ func TestReport(t *testing.T) {
 	}
 	for name, tt := range tests {
 		t.Run(name, func(t *testing.T) {
-			r, got := hear(t, tt.said)
+			r, got := reportOf(t, tt.said)
 			for _, want := range tt.want {
 				if !strings.Contains(got, want) {
 					t.Errorf("got %q, want %q in it", got, want)
