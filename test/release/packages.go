@@ -107,7 +107,7 @@ func (r *release) pack(f format, a arch, binary string, c common) (err error) {
 	info.Deb.Arch, info.RPM.Arch, info.APK.Arch, info.ArchLinux.Arch, info.IPK.Arch = info.Arch, info.Arch, info.Arch, info.Arch, info.Arch
 	info.RPM.BuildHost, info.RPM.Summary, info.RPM.Compression = "localhost", summary, "xz"
 	info.Deb.Compression = "xz"
-	// Packages depend on a version of the reference. With apk, two packages cannot provide a name
+	// Other packages depend on a version of the reference. With apk, two packages cannot provide a name
 	// with a version.
 	switch stands := f.stands[0]; f.name {
 	case "deb": // podman needs one of the stacks
