@@ -14,7 +14,7 @@ import (
 type delCell struct {
 	harm   func(a *attached, m *endable, f fixture)
 	gone   bool // the namespace; only the host is compared
-	bare   bool // there is no other attachment: what is deleted would be theirs, too
+	bare   bool // there is no other attachment, whose state would be deleted, too
 	below  bool // the master or the bridge is gone
 	twice  bool
 	daemon bool // for plugins that have one
