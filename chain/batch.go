@@ -17,16 +17,16 @@ import (
 // set, and in DEL also the links on the host and the leases. The caller implements it, as this
 // package knows nothing of the kernel.
 type Batch interface {
-	// Context returns the context in which the plugins of an attachment run. At Commit, did is called
-	// with what was made of it, and failed with what could not be made.
+	// Context returns the context in which the plugins of an attachment run. Commit calls did with each
+	// change of the attachment, and failed with each error.
 	Context(ctx context.Context, a spec.Attachment, did func(string), failed func(error)) context.Context
 
 	// Commit makes the collected changes.
 	Commit(ctx context.Context)
 }
 
-// batchSize returns how many attachments are restored or deleted at once, and so locked: each lock is
-// an open file, of which half of the limit stay for all else.
+// batchSize returns how many attachments are restored or deleted, and so locked, at once. Each lock is
+// an open file; half of the limit remains for other files.
 func batchSize() int {
 	const most = 1000
 	var open unix.Rlimit
@@ -36,7 +36,7 @@ func batchSize() int {
 	return int(max(1, min(most, open.Cur/2)))
 }
 
-// deleting is the DEL of many attachments at work. It goes on past failures.
+// A deleting is the DEL of many attachments in progress. It continues after failures.
 type deleting struct {
 	*Runner
 	list *List // used if that of an entry cannot be read
@@ -54,23 +54,23 @@ type AttachmentError struct {
 	Err   error
 }
 
-// Error is the attachment and its error.
+// Error returns the title of the attachment and its error.
 func (e *AttachmentError) Error() string { return fmt.Sprintf("%s: %v", e.Title, e.Err) }
 
-// Unwrap returns the error.
+// Unwrap returns Err.
 func (e *AttachmentError) Unwrap() error { return e.Err }
 
-// A doomed attachment is one whose DEL has begun.
-type doomed struct {
+// A deletion is one DEL of a [deleting].
+type deletion struct {
 	*Entry
-	locked bool // by this process
-	joins  bool // see begin
-	kept   bool // it is alive, or gone
-	errs   []error
+	locked  bool // by this process
+	batched bool // see begin
+	kept    bool // not deleted here: it is alive, or another process has deleted it
+	errs    []error
 }
 
-// fail adds an error, if it is one.
-func (d *doomed) fail(err error) {
+// fail adds an error; nil is ignored.
+func (d *deletion) fail(err error) {
 	if err != nil {
 		d.errs = append(d.errs, err)
 	}
@@ -106,7 +106,7 @@ func (w *deleting) parts(ctx context.Context, entries []*Entry) (single []*Entry
 	return single
 }
 
-// finished records the end of one DEL. What the end of the context left undone is one error for all.
+// finished records the end of one DEL. It ignores the error of an ended context, which run returns once.
 func (w *deleting) finished(ctx context.Context, e *Entry, err error) {
 	a := e.Attachment()
 	switch {
@@ -120,7 +120,7 @@ func (w *deleting) finished(ctx context.Context, e *Entry, err error) {
 	w.progress(len(w.deleted)+len(w.errs), w.all)
 }
 
-// one deletes an attachment by itself.
+// one deletes a single attachment.
 func (w *deleting) one(ctx context.Context, e *Entry) error {
 	if w.owned {
 		return w.deleteOne(ctx, w.list, e)
@@ -134,14 +134,14 @@ func (w *deleting) part(ctx context.Context, entries []*Entry) (single []*Entry)
 	defer locks.unlock()
 	ctx, forget := once.WithCache(ctx)
 	defer forget()
-	var all, begun []*doomed
+	var all, begun []*deletion
 	for _, e := range entries {
 		locked := (w.owned || locks.try("network", e.NetworkName, unix.LOCK_SH)) && locks.try("container", e.ContainerID, unix.LOCK_EX)
-		all = append(all, &doomed{Entry: e, locked: locked})
+		all = append(all, &deletion{Entry: e, locked: locked})
 	}
-	begin := func(r *Runner, i int) { all[i].joins = all[i].locked && w.begin(ctx, r, all[i]) }
+	begin := func(r *Runner, i int) { all[i].batched = all[i].locked && w.begin(ctx, r, all[i]) }
 	w.ForEach(ctx, len(all), func(i int) string { return all[i].ContainerID }, begin, func(i int) {
-		if all[i].joins {
+		if all[i].batched {
 			begun = append(begun, all[i])
 		} else {
 			single = append(single, entries[i])
@@ -151,11 +151,11 @@ func (w *deleting) part(ctx context.Context, entries []*Entry) (single []*Entry)
 		return nil
 	}
 	w.Batch.Commit(ctx)
-	there := w.Cache.listed()
+	exists := w.Cache.listed()
 	for _, d := range begun {
 		err := errors.Join(d.errs...)
 		if err == nil && !d.kept {
-			err = w.Cache.remove(d.Attachment(), d.Entry, there)
+			err = w.Cache.remove(d.Attachment(), d.Entry, exists)
 		}
 		if err == nil {
 			w.Cache.removeLock(d.ContainerID)
@@ -165,22 +165,22 @@ func (w *deleting) part(ctx context.Context, entries []*Entry) (single []*Entry)
 	return single
 }
 
-// begin runs DEL of the plugins of an attachment, as far as that is not made together. It is false,
-// and nothing was done, if the attachment has to be deleted by itself: an interrupted ADD, of which
-// all errors decide what is done, and one with a plugin whose DEL cannot be made with others.
-func (w *deleting) begin(ctx context.Context, r *Runner, d *doomed) (joins bool) {
+// begin runs DEL of the plugins of an attachment; the Batch collects what is made together. It returns
+// false, and has changed nothing, if the attachment has to be deleted by itself: after an interrupted
+// ADD, where all errors decide how to continue, and with a plugin whose DEL cannot be batched.
+func (w *deleting) begin(ctx context.Context, r *Runner, d *deletion) (batched bool) {
 	if !w.owned { // another process may have deleted it, or added it again
-		now, err := r.Cache.Lookup(d.Attachment())
-		if err != nil || now.Live() {
+		current, err := r.Cache.Lookup(d.Attachment())
+		if err != nil || current.Live() {
 			d.kept = true
 			d.fail(ignore(err, os.ErrNotExist))
 			return true
 		}
-		d.Entry = now
+		d.Entry = current
 	}
 	l, t := r.recallStale(ctx, w.list, d.Entry)
 	v, err := l.version()
-	if d.Interrupted() || len(l.Plugins) == 0 || err != nil || !r.joins(l) {
+	if d.Interrupted() || len(l.Plugins) == 0 || err != nil || !r.canBatch(l) {
 		return false
 	}
 	prev := r.prevOf(d.Entry, v)
@@ -197,9 +197,9 @@ func (w *deleting) begin(ctx context.Context, r *Runner, d *doomed) (joins bool)
 	return true
 }
 
-// joins reports whether all plugins of a list, and their IPAM plugins, are of this program, and none
+// canBatch reports whether all plugins of a list, and their IPAM plugins, are of this program, and none
 // needs to know whether its DEL has succeeded before it returns.
-func (r *Runner) joins(l *List) bool {
+func (r *Runner) canBatch(l *List) bool {
 	for _, p := range l.Plugins {
 		for _, plugin := range []string{p.Type, p.IPAM} {
 			if plugin == "" {

@@ -167,10 +167,10 @@ func (c *Cache) Begin(e *Entry) error {
 	names := fileNames(a)
 	name, older := names[0], ""
 	for _, n := range names {
-		at, err := c.read(n, a)
+		stored, err := c.read(n, a)
 		switch {
 		case err != nil:
-		case at.Attachment() == a:
+		case stored.Attachment() == a:
 			older = n
 		case n == name:
 			name = names[1] // keyed names are of one attachment
@@ -212,23 +212,23 @@ func (c *Cache) Remove(a spec.Attachment) error {
 	return c.remove(a, nil, anyName)
 }
 
-// remove is Remove; there reports whether a file with a name may exist. e is the entry as read
+// remove is Remove; exists reports whether a file with a name may exist. e is the entry as read
 // under the lock; nil: remove reads the files.
-func (c *Cache) remove(a spec.Attachment, e *Entry, there func(name string) bool) error {
+func (c *Cache) remove(a spec.Attachment, e *Entry, exists func(name string) bool) error {
 	var errs []error
-	if there(filepath.Base(c.scratch(a))) {
+	if exists(filepath.Base(c.scratch(a))) {
 		errs = append(errs, cacheError(disk.Remove(c.scratch(a))))
 	}
 	for _, name := range fileNames(a) {
-		if !there(name) {
+		if !exists(name) {
 			continue
 		}
 		file, err := filepath.Join(c.results(), name), error(nil)
-		of := e
+		stored := e
 		if e == nil || e.file != file {
-			of, err = c.read(name, a)
+			stored, err = c.read(name, a)
 		}
-		if err == nil && of.Attachment() == a || errors.Is(err, errBroken) {
+		if err == nil && stored.Attachment() == a || errors.Is(err, errBroken) {
 			err = disk.Remove(file)
 		}
 		errs = append(errs, cacheError(ignore(err, os.ErrNotExist)))

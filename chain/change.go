@@ -22,7 +22,7 @@ type Change struct {
 	// the entry.
 	Value func(e *Entry, now json.RawMessage) (json.RawMessage, error)
 
-	// Less says that the plugins will have less with the new value. At each moment the cache has at
+	// Less says that the plugins have less with the new value. At each moment the cache has at
 	// least what the plugins have made, even if the process is killed: [Runner.Restore] makes what
 	// is missing.
 	Less bool

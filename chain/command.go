@@ -27,8 +27,8 @@ type Command struct {
 	Started        func()           // called while the program runs; nil: not called
 }
 
-// The exit codes of shells for a program that cannot be run, and the base for one that a signal
-// ended.
+// The exit codes of shells: for a program that cannot be run, for one that is missing, and the base for
+// one that a signal ended.
 const (
 	exitNoExec   = 126
 	exitNotFound = 127
@@ -101,7 +101,7 @@ func (c *Command) notStarted(err error) (exit int, _ error) {
 	if errors.Is(err, os.ErrNotExist) {
 		exit = exitNotFound
 	}
-	if of := new(os.PathError); !errors.As(err, &of) { // else it names the file
+	if pathErr := new(os.PathError); !errors.As(err, &pathErr) { // else it names the file
 		err = fmt.Errorf("start %s: %w", c.Args[0], err)
 	}
 	return exit, spec.Errorf(spec.CodePlugin, "%w", err)

@@ -36,7 +36,7 @@ type Plugin struct {
 	Capabilities map[string]bool // the ones that it wants in runtimeConfig
 	IPAM         string          // ipam.type: the IPAM plugin; empty: none
 	disableCheck bool            // args.cni.disable-check
-	conf         json.RawMessage // as it came
+	conf         json.RawMessage // unchanged
 	From         Source
 }
 
@@ -69,8 +69,8 @@ func (e *SourceError) Unwrap() error { return e.Err }
 // within adds the source to an error of parsing it.
 func (s Source) within(err error) error { return &SourceError{s, err} }
 
-// seen adds the place of the key to an error of a plugin.
-func (s Source) seen(err error) error {
+// withPlace adds the place of the key to an error of a plugin.
+func (s Source) withPlace(err error) error {
 	if place := s.place(err); place != s.File {
 		return spec.AsError(err).WithDetails("see %s", place)
 	}

@@ -81,10 +81,10 @@ func Load(dir, network string) (*List, error) {
 // mentions reports whether an error is about a file that is not JSON but seems to have the name of
 // a network.
 func mentions(err error, network string) bool {
-	var of *SourceError
+	var source *SourceError
 	var syntax *json.SyntaxError
-	return errors.As(err, &of) && errors.As(err, &syntax) &&
-		bytes.Contains(bytes.Join(bytes.Fields(of.Doc), nil), []byte(`"name":"`+network+`"`))
+	return errors.As(err, &source) && errors.As(err, &syntax) &&
+		bytes.Contains(bytes.Join(bytes.Fields(source.Doc), nil), []byte(`"name":"`+network+`"`))
 }
 
 // configs reads the configurations in a directory, lists before single ones and each kind in the

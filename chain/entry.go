@@ -206,10 +206,10 @@ func (e *Entry) SameBoot() bool {
 	return now == "" || now == e.BootID
 }
 
-// refused reports whether an interrupted ADD cannot have made anything: the interface existed
-// before it, and still does. It belongs to another ADD, whose entry was lost. All namespaces have
-// lo.
-func (e *Entry) refused() bool {
+// ownsNothing reports whether an interrupted ADD cannot have made anything: the interface existed
+// before it, and still does. It belongs to another ADD, whose entry was lost. lo does not count, since
+// all namespaces have it.
+func (e *Entry) ownsNothing() bool {
 	if !e.Interrupted() || !e.There || e.IfName == "lo" {
 		return false
 	}
@@ -221,8 +221,8 @@ func (e *Entry) refused() bool {
 	if !e.liveIn(ns) {
 		return false
 	}
-	_, there, _ := ns.Look(e.IfName)
-	return there
+	_, has, _ := ns.Look(e.IfName)
+	return has
 }
 
 // identify records the network namespace at the path, and whether that has the interface.

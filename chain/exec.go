@@ -172,7 +172,7 @@ func (a *answer) result(r *spec.Request) (*spec.Result, error) {
 		// Not wrapped: its code would blame the configuration.
 		return nil, a.fail(errors.New("result " + excerpt(doc) + ": " + err.Error()))
 	}
-	return asSeen(res, r)
+	return asReceived(res, r)
 }
 
 // fail returns an error of code 103 with the plugin's stderr in its details, for a plugin without

@@ -9,20 +9,20 @@ import (
 	"cnibox/internal/netns"
 )
 
-// ForEach calls work with the numbers below n, in as many goroutines as Go runs at a time; numbers
-// of the same container run one after another, since a verb locks the container. work receives r
-// with data that calls share. done runs in the caller's goroutine, in the order of the numbers, for
-// each number as soon as it and the earlier ones are finished. Numbers that were not begun when ctx
-// ended are omitted.
+// ForEach calls work with the numbers below n, in GOMAXPROCS goroutines at most; numbers of the same
+// container run one after another, since a verb locks the container. work receives r with the host's
+// namespace shared by the calls of a goroutine. done runs in the caller's goroutine, in the order of the
+// numbers, for each number as soon as it and the earlier ones are finished. Numbers that were not begun
+// when ctx ended are omitted.
 func (r *Runner) ForEach(ctx context.Context, n int, container func(i int) string, work func(r *Runner, i int), done func(i int)) {
 	var order []string
-	of := map[string][]int{}
+	numbers := map[string][]int{}
 	for i := range n {
 		id := container(i)
-		if of[id] == nil {
+		if numbers[id] == nil {
 			order = append(order, id)
 		}
-		of[id] = append(of[id], i)
+		numbers[id] = append(numbers[id], i)
 	}
 	var next atomic.Int64
 	var warning sync.Mutex
@@ -39,7 +39,7 @@ func (r *Runner) ForEach(ctx context.Context, n int, container func(i int) strin
 			own.host = host
 		}
 		for at := int(next.Add(1)) - 1; at < len(order); at = int(next.Add(1)) - 1 {
-			for _, i := range of[order[at]] {
+			for _, i := range numbers[order[at]] {
 				if ctx.Err() != nil {
 					return
 				}

@@ -148,7 +148,7 @@ func (r *Runner) collection(l *List, o GCOptions) (*collection, error) {
 		case o.Live && !e.Interrupted() && alive[a] != "":
 			c.valid = append(c.valid, a)
 			r.kept(e, e.NetNSPath()+" is not its network namespace any more", alive[a])
-		case o.Live && alive[a] != "" && e.refused():
+		case o.Live && alive[a] != "" && e.ownsNothing():
 			c.valid = append(c.valid, a)
 			r.kept(e, "its last ADD was interrupted", alive[a])
 		default:
@@ -173,12 +173,12 @@ func (r *Runner) kept(e *Entry, seems, alive string) {
 	r.Warn("%s is kept: %s, but %s; `%s` detaches it", e.Title(), seems, alive, DelCommand(e.Attachment()))
 }
 
-// DelCommand is the command that deletes an attachment.
+// DelCommand returns the cni-exec command that deletes an attachment.
 func DelCommand(a spec.Attachment) string {
 	return fmt.Sprintf("cni-exec del %s --container-id %s -i %s", a.Network, a.ContainerID, a.IfName)
 }
 
-// reportBroken names the unreadable files, and reports whether the valid set is complete without
+// reportBroken warns of the unreadable files, and reports whether the valid set is complete without
 // them. If it is not, the plugins' GC would delete attachments that are alive.
 func (r *Runner) reportBroken(broken []Broken, network string, o GCOptions) (complete bool) {
 	complete = true

@@ -277,7 +277,7 @@ func (l *Invoker) inProcess(ctx context.Context, plugin string, v spec.Plugin, r
 	if own.Call.StateDir == "" {
 		own.Call.StateDir = l.variable(spec.StateEnv)
 	}
-	if own.Prev, err = asSeen(own.Prev, r); err != nil {
+	if own.Prev, err = asReceived(own.Prev, r); err != nil {
 		return nil, fmt.Errorf("prevResult: %w", err)
 	}
 	if res, err = v.Do(ctx, own); err != nil {
@@ -288,12 +288,12 @@ func (l *Invoker) inProcess(ctx context.Context, plugin string, v spec.Plugin, r
 			return nil, err
 		}
 	}
-	return asSeen(res, r)
+	return asReceived(res, r)
 }
 
-// asSeen returns a result as the next plugin would receive it. Below 0.3.0 the encoded form loses
+// asReceived returns a result as the next plugin would receive it. Below 0.3.0 the encoded form loses
 // interfaces and more, and a chain must not depend on whether its plugins are built in.
-func asSeen(res *spec.Result, r *spec.Request) (*spec.Result, error) {
+func asReceived(res *spec.Result, r *spec.Request) (*spec.Result, error) {
 	if res == nil || !r.Net.Version.NeedsAddress() {
 		return res, nil
 	}

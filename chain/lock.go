@@ -28,10 +28,9 @@ func (c *Cache) lockContainer(ctx context.Context, id string) (unlock func(), er
 	return c.lock(ctx, "container", id, unix.LOCK_EX, "another verb runs for container "+id)
 }
 
-// Running returns a function that reports whether a verb runs for a container, without a lock:
-// whether a process had that of [Cache.lockContainer] when Running was called, by proc(5),
-// /proc/locks. It is false where that cannot be read, and for processes of another PID
-// namespace, which are not in there.
+// Running returns a function that reports whether a verb ran for a container when Running was called. It
+// takes no lock, but looks for that of lockContainer in /proc/locks, proc(5). The function returns false
+// if that file cannot be read, and for processes of another PID namespace, whose locks are not in it.
 func (c *Cache) Running() func(id string) bool {
 	locked := map[string]bool{} // inodes
 	text, _ := disk.Read("/proc/locks", 0, maxLocks)
@@ -47,23 +46,22 @@ func (c *Cache) Running() func(id string) bool {
 	}
 }
 
-// maxLocks is how much of /proc/locks is read, in bytes: some 15,000 locks.
+// maxLocks limits the size of /proc/locks, in bytes: some 15,000 locks.
 const maxLocks = 1 << 20
 
 // removeLock removes the lock file of a container; otherwise one would stay for each container. It
 // is the last step under the lock.
 func (c *Cache) removeLock(id string) {
-	_ = disk.Remove(c.lockFile("container", id)) // the next verb of the container removes it
+	_ = disk.Remove(c.lockFile("container", id)) // after an error the next verb of the container removes it
 }
 
-// Used reports whether a verb has ever locked a network, as ADD does, since it was made, or since
-// [Runner.RemoveNetwork].
+// Used reports whether a verb such as ADD has ever locked a network; [Runner.RemoveNetwork] resets it.
 func (c *Cache) Used(network string) bool {
 	_, err := os.Lstat(c.lockFile("network", network))
 	return err == nil
 }
 
-// lockNetwork is shared among ADD, DEL, CHECK and GET, and exclusive for GC. It is always
+// lockNetwork locks a network: shared for ADD, DEL, CHECK and GET, exclusive for GC. Its lock is always
 // taken before that of a container.
 //
 // A GC during an ADD would free what the ADD has just allocated (cni#981); verbs of different
@@ -76,7 +74,7 @@ func (c *Cache) lockNetwork(ctx context.Context, network string, exclusive bool)
 	return c.lock(ctx, "network", network, how, "network "+network+" is in use")
 }
 
-// lock locks a file by flock(2). The error has code 11 and says busy if the context, or
+// lock locks a file by flock(2). The error has code 11 and the text busy if the context, or
 // [Cache.LockTimeout], ended while another process had the lock.
 func (c *Cache) lock(ctx context.Context, kind, name string, how int, busy string) (unlock func(), err error) {
 	ctx, cancel := context.WithTimeout(ctx, cmp.Or(c.LockTimeout, defaultLockTimeout))
@@ -108,7 +106,7 @@ func cannotLock(err error) bool {
 	return errors.Is(err, unix.ENOSPC) || errors.Is(err, unix.EDQUOT) || errors.Is(err, unix.EROFS)
 }
 
-// tryLock is lock that does not wait; nil: another process has the lock, or it cannot be had.
+// tryLock is lock without waiting; nil: another process has the lock, or it failed.
 func (c *Cache) tryLock(kind, name string, how int) (unlock func()) {
 	file := c.lockFile(kind, name)
 	unlock, err := flock.Try(file, 0o600, how)
@@ -126,16 +124,16 @@ func (c *Cache) tryLock(kind, name string, how int) (unlock func()) {
 	return nil
 }
 
-// locks are those of several attachments, which are not waited for.
+// locks has the locks of several attachments, and never waits for one.
 type locks struct {
 	cache *Cache
-	held  map[string]func() // by kind and name; nil: another process has it
+	held  map[string]func() // unlock, by kind and name; nil: another process has the lock
 }
 
-// locks returns none yet.
+// locks returns an empty set of locks.
 func (c *Cache) locks() *locks { return &locks{c, map[string]func(){}} }
 
-// try takes a lock, unless it has it, and reports whether it has it now.
+// try takes a lock, unless it is in the set, and reports whether this process has it.
 func (l *locks) try(kind, name string, how int) bool {
 	unlock, known := l.held[kind+" "+name]
 	if !known {
@@ -145,10 +143,10 @@ func (l *locks) try(kind, name string, how int) bool {
 	return unlock != nil
 }
 
-// has reports whether it has a lock.
+// has reports whether a lock is in the set and this process has it.
 func (l *locks) has(kind, name string) bool { return l.held[kind+" "+name] != nil }
 
-// unlock releases all.
+// unlock releases all locks.
 func (l *locks) unlock() {
 	for _, unlock := range l.held {
 		if unlock != nil {

@@ -7,14 +7,15 @@ import (
 	"cnibox/spec"
 )
 
-// RunDigits is how many digits the container ID of a run without a name has: 48 bits.
+// RunDigits is the number of hexadecimal digits in the container ID of `cni-exec run` without --name:
+// 48 bits.
 const RunDigits = 12
 
 // usualIfName is the interface that a title leaves out.
 const usualIfName = "eth0"
 
-// Name is that of the container's pod, that of `run --name`, the process or the file that the path
-// of its namespace has, or the container's ID.
+// Name returns the name of the container for people: that of its pod, or of `cni-exec run --name`, the
+// process or the file in the path of its namespace, or the container ID.
 func (e *Entry) Name() string {
 	pod, space := "", ""
 	for _, arg := range e.Args {
@@ -44,10 +45,10 @@ func (e *Entry) Name() string {
 	return filepath.Base(path)
 }
 
-// named is the container's name, and the network's.
+// named returns the names of container and network, "c1 (edge)".
 func (e *Entry) named() string { return e.Name() + " (" + e.NetworkName + ")" }
 
-// Title names the attachment for people: "c1 (edge)", and the interface where that is not eth0.
+// Title names the attachment for people: "c1 (edge)", and the interface if it is not eth0.
 func (e *Entry) Title() string {
 	if e.IfName == "" || e.IfName == usualIfName {
 		return e.named()
@@ -63,12 +64,12 @@ func (c *Cache) Title(a spec.Attachment) string {
 	return EntryOf(a).Title()
 }
 
-// EntryOf has the names of an attachment alone: it is in no cache.
+// EntryOf returns an entry with only the names of an attachment, for one that is in no cache.
 func EntryOf(a spec.Attachment) *Entry {
 	return &Entry{NetworkName: a.Network, ContainerID: a.ContainerID, IfName: a.IfName}
 }
 
-// title is [Entry.Title] of the attachment; e is nil where the cache does not have it.
+// title is [Entry.Title] of the attachment; e is nil if the cache does not have it.
 func (t *RuntimeConf) title(l *List, e *Entry) string {
 	if e == nil {
 		e = EntryOf(t.on(l))
@@ -77,8 +78,8 @@ func (t *RuntimeConf) title(l *List, e *Entry) string {
 	return e.Title()
 }
 
-// Titles returns the names of attachments for people: "c1 (edge)", and the interface where the container
-// has several on the network.
+// Titles returns a function that names each attachment of a list for people: "c1 (edge)", and the
+// interface if the container has several in the network.
 func Titles(list []*Entry) func(*Entry) string {
 	type pair struct{ container, network string }
 	count := map[pair]int{}
@@ -99,7 +100,7 @@ func derived(id string) bool {
 	return strings.HasPrefix(id, CnitoolPrefix) || strings.HasPrefix(id, RunPrefix)
 }
 
-// shortID cuts the IDs of runtimes, which have 64 hex digits, as these show them.
+// shortID shortens the IDs of runtimes, which have 64 hexadecimal digits, to the 12 that they show.
 func shortID(id string) string {
 	if spec.Hashed(id, "", 64) {
 		return id[:12]

@@ -26,36 +26,32 @@ const waitDelay = 500 * time.Millisecond
 // OpStart is the operation of the [*os.PathError] of a program that could not be started.
 const OpStart = "start"
 
-// A program is an [exec.Cmd] that is started and waited for, and whose output is read to its
-// end.
+// A program is a file to execute, with its arguments and streams.
 type program struct {
 	file          string   // path; not looked up
 	args, environ []string // args has the name first
 
-	// An *os.File is handed to the program; anything else is at the other end of
-	// a pipe. None may be nil.
+	// The program inherits an *os.File; any other stream is connected by a pipe. None may be nil.
 	stdin          io.Reader
 	stdout, stderr io.Writer
 
 	attr    unix.SysProcAttr
-	signals <-chan os.Signal // passed on to the program, but for the terminal's; nil: none
+	signals <-chan os.Signal // passed on to the program, except for the terminal's; nil: none
 	started func()           // called once it runs; nil: not called
 }
 
-// become replaces this process by the program, which gets the namespaces of the calling thread,
-// standard streams of this process, and the rest of the fields but attr and signals. It returns
-// only after an error, an [*os.PathError].
+// become replaces this process by the program, which keeps the namespaces of the calling thread and the
+// standard streams of this process: only file, args and environ are used. It returns only after an
+// error, an [*os.PathError].
 func (p *program) become() error {
 	return &os.PathError{Op: OpStart, Path: p.file, Err: syscall.Exec(p.file, p.args, p.environ)}
 }
 
-// run starts the program on the calling thread and returns how it ended, after
-// all that it printed was written. The group that the program leads is killed when the
-// context ends. What cannot be read or written is dropped, since a program need not read
-// its stdin.
+// run starts the program on the calling thread and returns its state when it has ended and all its
+// output is written. When the context ends, it kills the process group that the program leads. Errors
+// of the streams are ignored, since a program need not read its stdin.
 //
-// Errors are [*os.PathError] of a program that was not started, else of pipe2(2) or
-// waitid(2).
+// The error is an [*os.PathError] if the program was not started, otherwise of pipe2(2) or waitid(2).
 func (p *program) run(ctx context.Context) (*os.ProcessState, error) {
 	cmd := exec.CommandContext(ctx, p.file)
 	cmd.Args, cmd.Env, cmd.Stdin, cmd.SysProcAttr = p.args, p.environ, p.stdin, &p.attr
@@ -70,12 +66,12 @@ func (p *program) run(ctx context.Context) (*os.ProcessState, error) {
 	if cmd.Stderr, err = s.to(p.stderr); err != nil {
 		return nil, err
 	}
-	defer interrupt.Begin()() // a signal ends the program first
-	early := len(p.signals)   // before there was a program
+	defer interrupt.Begin()() // a signal ends the program before this process
+	early := len(p.signals)   // received before the program was started
 	if err := cmd.Start(); err != nil {
 		var file *os.PathError
 		if errors.As(err, &file) {
-			file.Op = OpStart // in place of Go's fork/exec
+			file.Op = OpStart // replaces Go's fork/exec
 		}
 		return nil, err
 	}
@@ -94,7 +90,8 @@ func (p *program) run(ctx context.Context) (*os.ProcessState, error) {
 	return cmd.ProcessState, nil
 }
 
-// pass sends on the signals that come until the returned function is called.
+// pass passes signals on to the program until stop is called. The first early ones were received before
+// the program was started, so the terminal has not sent them to it.
 func (p *program) pass(to *os.Process, early int) (stop func()) {
 	ended, idle := make(chan struct{}), make(chan struct{})
 	go func() {
@@ -103,7 +100,7 @@ func (p *program) pass(to *os.Process, early int) (stop func()) {
 			select {
 			case s := <-p.signals:
 				if early--; early >= 0 || !fromTerminal(s) {
-					_ = to.Signal(s) // os.ErrProcessDone once it was waited for
+					_ = to.Signal(s) // the error is os.ErrProcessDone after Wait
 				}
 			case <-ended:
 				return
@@ -113,18 +110,18 @@ func (p *program) pass(to *os.Process, early int) (stop func()) {
 	return func() { close(ended); <-idle }
 }
 
-// fromTerminal reports whether the kernel has sent a signal to the program as well: Ctrl-C
-// and Ctrl-\ go to all of the terminal's foreground group, which it shares with us.
+// fromTerminal reports whether the terminal has sent a signal to the program as well: Ctrl-C and Ctrl-\
+// go to the whole foreground process group, in which the program is with this process.
 //
-// Go does not say who sent a signal. So one that is sent to us alone while we are in the
-// foreground is taken for the terminal's: SIGTERM is for that.
+// Go does not report the sender of a signal. So a SIGINT or SIGQUIT to this process alone, while it is in
+// the foreground, is mistaken for the terminal's; SIGTERM is always passed on.
 func fromTerminal(s os.Signal) bool {
 	if s != unix.SIGINT && s != unix.SIGQUIT {
 		return false
 	}
 	tty, err := os.Open("/dev/tty")
 	if err != nil {
-		return false // there is none
+		return false // no controlling terminal
 	}
 	defer tty.Close()
 	group, err := unix.IoctlGetInt(int(tty.Fd()), unix.TIOCGPGRP)
@@ -140,18 +137,17 @@ func describe(s *os.ProcessState) string {
 	return s.String()
 }
 
-// streams are the pipes of a program's output. With the goroutines of [exec.Cmd] an answer
-// was lost when this process was not scheduled for waitDelay after the program's end: they
-// may be stopped before they have read what is in the pipe.
-// The zero value is ready for use.
+// streams has the pipes of a program's output, in place of those of [exec.Cmd]: its goroutines may be
+// stopped before they have read what is in the pipe, if this process is not scheduled for waitDelay
+// after the program's end. The zero value is ready for use.
 type streams struct {
 	theirs, ours []*os.File
 	drain        []func()       // copy from stdout and stderr
 	drained      sync.WaitGroup // those that run
 }
 
-// to returns what the program is to write to: a file as it is, else a pipe to the writer.
-// The caller closes the streams also after an error.
+// to returns the stream for the program: w if it is a file, else a pipe that is copied to w. The caller
+// closes the streams, even after an error.
 func (s *streams) to(w io.Writer) (io.Writer, error) {
 	if f, ok := w.(*os.File); ok {
 		return f, nil
@@ -161,17 +157,17 @@ func (s *streams) to(w io.Writer) (io.Writer, error) {
 		return nil, err
 	}
 	s.theirs, s.ours = append(s.theirs, theirs), append(s.ours, ours)
-	// Closed at once when the writer fails: a program that prints without end
+	// The pipe is closed as soon as the writer fails: a program that prints without end
 	// must not wait for a reader.
 	s.drain = append(s.drain, func() { _, _ = io.Copy(w, ours); copyRest(w, ours); ours.Close() })
 	return theirs, nil
 }
 
-// pipeSize is what a pipe holds, pipe(7).
+// pipeSize is the capacity of a pipe in bytes, pipe(7).
 const pipeSize = 64 << 10
 
-// copyRest copies what is in the pipe already. If this process was not scheduled until after
-// the deadline, io.Copy has not read the last of what the program printed.
+// copyRest copies what is still in the pipe: io.Copy has not read it if this process was not scheduled
+// until after the deadline.
 func copyRest(to io.Writer, from *os.File) {
 	from.SetDeadline(time.Time{})
 	raw, err := from.SyscallConn()
@@ -180,15 +176,15 @@ func copyRest(to io.Writer, from *os.File) {
 	}
 	raw.Read(func(fd uintptr) bool {
 		b := make([]byte, pipeSize)
-		if n, _ := unix.Read(int(fd), b); n > 0 { // no waiting: the descriptor does not block
+		if n, _ := unix.Read(int(fd), b); n > 0 { // does not wait: the descriptor is non-blocking
 			to.Write(b[:n])
 		}
 		return true
 	})
 }
 
-// begin copies from a program that runs. Its ends of the pipes are closed here, so that
-// reading ends when it ends.
+// begin starts to copy the output of a program that runs. It closes the program's ends of the pipes in
+// this process, so that reading ends with the program.
 func (s *streams) begin() {
 	for _, f := range s.theirs {
 		f.Close()
@@ -198,8 +194,8 @@ func (s *streams) begin() {
 	}
 }
 
-// finish returns when all was written that the program printed, or waitDelay
-// after its end: a daemon that it left may hold a pipe for ever.
+// finish waits until all output of the program is written, for waitDelay at most: a daemon that it left
+// may keep a pipe open.
 func (s *streams) finish() {
 	end := time.Now().Add(waitDelay)
 	for _, f := range s.ours {
@@ -208,7 +204,7 @@ func (s *streams) finish() {
 	s.drained.Wait()
 }
 
-// close is for all that is open, as of a program that was not started.
+// close closes all pipes that are open, such as those of a program that was not started.
 func (s *streams) close() {
 	for _, f := range append(s.theirs, s.ours...) {
 		f.Close()

@@ -9,10 +9,10 @@ import (
 	"cnibox/spec"
 )
 
-// Rebuild makes the entry of an attachment that is there, and whose entry is lost or broken, with the configuration of
-// today: its result is what GET of the plugins finds without one, and CHECK agrees with that. CNI_ARGS are
-// those given. Without write it only says whether that is possible. The error is os.ErrExist if
-// there is an entry.
+// Rebuild writes the entry of an attachment that exists, but whose entry is lost or broken, with the
+// current configuration and the arguments in t. Its result is what GET of the plugins returns without a
+// cached one, and CHECK must accept it. Without write it only checks whether that is possible. The error
+// is os.ErrExist if there is an entry.
 func (r *Runner) Rebuild(ctx context.Context, l *List, t RuntimeConf, write bool) error {
 	a := t.on(l)
 	v, err := l.Supported()

@@ -41,7 +41,7 @@ func (r *Runner) recall(ctx context.Context, l *List, t RuntimeConf, e *Entry) (
 			t.NetNS = ""
 		}
 	}
-	// The usual case, and the cheap one: nothing was edited.
+	// The usual case, and the fast one: the configuration is unchanged.
 	if bytes.Equal(l.doc, e.Config) {
 		return l, t
 	}
@@ -72,23 +72,23 @@ func (l *List) same(o *List) bool {
 // fails too, and all errors are rejections, the attachment counts as released: a plugin that
 // rejects DEL has done nothing at ADD. This does not apply to a missing plugin, which may be on
 // another path, nor after a successful ADD.
-func (r *Runner) release(ctx context.Context, l, now *List, t RuntimeConf, e *Entry, keepGoing bool) error {
+func (r *Runner) release(ctx context.Context, l, current *List, t RuntimeConf, e *Entry, keepGoing bool) error {
 	if e == nil || !e.Interrupted() {
 		return errors.Join(r.delAll(ctx, l, t, e, keepGoing)...)
 	}
 	errs := r.delAll(ctx, l, t, e, true) // as the ADD itself would have done
-	if len(errs) == 0 || !all(errs, func(err error) bool { return refused(err) || missing(err) }) {
+	if len(errs) == 0 || !all(errs, func(err error) bool { return rejected(err) || missing(err) }) {
 		return errors.Join(errs...)
 	}
-	if len(now.Plugins) > 0 && !bytes.Equal(now.doc, e.Config) {
+	if len(current.Plugins) > 0 && !bytes.Equal(current.doc, e.Config) {
 		r.Warn("%s: the present configuration is used after all, as the ADD failed: %v", e.Title(), errors.Join(errs...))
-		again := r.delAll(ctx, now, t, e, true)
+		again := r.delAll(ctx, current, t, e, true)
 		if len(again) == 0 {
 			return nil
 		}
 		errs = append(errs, again...)
 	}
-	if !all(errs, refused) {
+	if !all(errs, rejected) {
 		return errors.Join(errs...)
 	}
 	r.Warn("%s: the ADD failed, and there is nothing to delete: %v", e.Title(), errors.Join(errs...))
@@ -100,16 +100,16 @@ func all(errs []error, match func(error) bool) bool {
 	return !slices.ContainsFunc(errs, func(err error) bool { return !match(err) })
 }
 
-// refused reports whether a plugin refuses its configuration or its version.
-func refused(err error) bool { return hasCode(err, spec.CodeConfig, spec.CodeVersion) }
+// rejected reports whether a plugin has rejected its configuration or its version.
+func rejected(err error) bool { return hasCode(err, spec.CodeConfig, spec.CodeVersion) }
 
 // missing reports whether a plugin is not found.
 func missing(err error) bool {
 	return hasCode(err, spec.CodePlugin, spec.CodeEnv) && errors.Is(err, os.ErrNotExist)
 }
 
-// hasCode reports whether an error has one of the codes. Errors that a plugin has joined have
-// none, as each may be about something else.
+// hasCode reports whether an error has one of the codes. Joined errors of a plugin have none, since
+// each may be about something else.
 func hasCode(err error, codes ...int) bool {
 	var joined interface{ Unwrap() []error }
 	return !errors.As(err, &joined) && slices.Contains(codes, spec.AsError(err).Code)

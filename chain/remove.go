@@ -37,7 +37,7 @@ func (r *Runner) RemoveNetwork(ctx context.Context, l *List) error {
 	if _, err := r.deleteAll(ctx, stale, l); err != nil {
 		return err
 	}
-	// Backwards, as a DEL: the IPAM plugin, which refuses while it has leases, is asked first.
+	// In reverse order, as in DEL; the IPAM plugin first, since it fails while it has leases.
 	for _, p := range slices.Backward(l.Plugins) {
 		for _, plugin := range []string{p.IPAM, p.Type} {
 			if err := r.removeNetwork(ctx, l, &p, plugin); err != nil {
@@ -47,7 +47,7 @@ func (r *Runner) RemoveNetwork(ctx context.Context, l *List) error {
 	}
 	var errs []error
 	for i := range l.Plugins {
-		if v.AtLeast(spec.V110) && !l.DisableGC { // rules without an attachment, if there are any
+		if v.AtLeast(spec.V110) && !l.DisableGC { // deletes rules that have no attachment
 			_, err := r.run(ctx, spec.GC, l, &l.Plugins[i], RuntimeConf{}, nil, spec.ValidMembers(nil))
 			errs = append(errs, err)
 		}
@@ -55,18 +55,18 @@ func (r *Runner) RemoveNetwork(ctx context.Context, l *List) error {
 	if err := errors.Join(errs...); err != nil {
 		return err
 	}
-	return cacheError(disk.Remove(r.Cache.lockFile("network", l.Name))) // as its last act under the lock
+	return cacheError(disk.Remove(r.Cache.lockFile("network", l.Name))) // the last step under the lock
 }
 
 // An InUseError says that a network cannot be removed. It has the attachments that may be alive;
 // none: an unreadable entry may be one.
 type InUseError struct{ Entries []*Entry }
 
-// Error is for errors around it, which name the attachments.
+// Error returns a text for errors that wrap this one, and that name the attachments.
 func (*InUseError) Error() string { return "it is in use" }
 
-// unused returns the entries of a network of which none is alive. The error has code 100 if one
-// may be.
+// unused returns the entries of a network that has no attachment alive. The error has code 100 if one
+// may be alive.
 func (r *Runner) unused(network string) (stale []*Entry, err error) {
 	entries, broken, err := r.Cache.List()
 	if err != nil {
@@ -101,7 +101,7 @@ func (r *Runner) unused(network string) (stale []*Entry, err error) {
 	return stale, nil
 }
 
-// removeNetwork runs it for a plugin that has it.
+// removeNetwork runs RemoveNetwork of a plugin that has one; plugin may be empty.
 func (r *Runner) removeNetwork(ctx context.Context, l *List, p *Plugin, plugin string) error {
 	if plugin == "" {
 		return nil

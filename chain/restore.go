@@ -13,13 +13,13 @@ import (
 	"cnibox/spec"
 )
 
-// A Restored is what became of one attachment.
+// A Restored is the result of [Runner.Restore] for one attachment.
 type Restored struct {
 	*snapshot
 	Did       []string // what was made or set, in this order, in a few words each
-	Errs      []error  // what could not be restored; none: that of CHECK, if that fails
+	Errs      []error  // of the plugins' RESTORE; if it had none, of CHECK
 	Unchecked string   // why CHECK was not run; empty: it was
-	External  []string // plugins of other programs, which cannot be asked to restore anything
+	External  []string // external plugins, which have no RESTORE
 
 	list *List
 	prev *spec.Result
@@ -45,7 +45,8 @@ func (r *Runner) Restore(ctx context.Context, entries []*Entry, t Batch, done fu
 	return context.Cause(ctx)
 }
 
-// A snapshot is an entry of the cache as it was at a time.
+// A snapshot is an entry of the cache and the modification time of its file, by which a later change
+// is noticed.
 type snapshot struct {
 	*Entry
 	written time.Time
@@ -62,16 +63,16 @@ func alive(entries []*Entry) (all []*snapshot) {
 	return all
 }
 
-// A restoring is one Restore at work.
+// A restoring is a [Runner.Restore] in progress.
 type restoring struct {
 	*Runner
 	together Batch
 	done     func(*Restored)
-	restored []*Restored // that done has not been called with
+	restored []*Restored // done has not been called with them
 }
 
-// restoreUnlocked restores some attachments and returns those that another verb has locked: none is waited
-// for while others are locked.
+// restoreUnlocked restores some attachments and returns those that another verb has locked: it does not
+// wait for a lock while it has others.
 func (w *restoring) restoreUnlocked(ctx context.Context, entries []*snapshot) (busy []*snapshot) {
 	locks := w.Cache.locks()
 	for _, e := range entries {
@@ -102,7 +103,7 @@ func (r *Runner) removeForeignLock(e *snapshot) {
 	}
 }
 
-// restoreLocked restores one attachment when it is not locked any more.
+// restoreLocked waits for the lock of one attachment and restores it.
 func (w *restoring) restoreLocked(ctx context.Context, e *snapshot) {
 	unlock, err := w.lock(ctx, e.Attachment())
 	if err != nil {
@@ -118,8 +119,8 @@ func (w *restoring) restoreLocked(ctx context.Context, e *snapshot) {
 	w.finish(ctx)
 }
 
-// finish runs CHECK of the attachments of which all could be restored. Each is locked by itself: an
-// external plugin that hangs keeps no verb of another container waiting.
+// finish runs CHECK of the attachments that were restored without an error. Each is locked by itself: an
+// external plugin that hangs delays no verb of another container.
 func (w *restoring) finish(ctx context.Context) {
 	all := w.restored
 	w.restored = nil
@@ -131,7 +132,7 @@ func (w *restoring) finish(ctx context.Context) {
 	w.ForEach(ctx, len(all), func(i int) string { return all[i].ContainerID }, check, func(i int) { w.done(all[i]) })
 }
 
-// checkRestored runs CHECK of one attachment, unless another verb is at work with it.
+// checkRestored runs CHECK of one attachment, unless another verb has locked or changed it.
 func (r *Runner) checkRestored(ctx context.Context, res *Restored) {
 	if res.Unchecked = res.list.Unchecked(); res.Unchecked != "" {
 		return
@@ -156,14 +157,14 @@ func (r *Runner) checkRestored(ctx context.Context, res *Restored) {
 	res.failed(r.checkAll(ctx, res.list, t, res.prev))
 }
 
-// failed adds an error, if it is one.
+// failed adds an error; nil is ignored.
 func (res *Restored) failed(err error) {
 	if err != nil {
 		res.Errs = append(res.Errs, err)
 	}
 }
 
-// runtimeConf is that of the attachment, as at its ADD.
+// runtimeConf returns the arguments of the attachment's ADD.
 func (e *Entry) runtimeConf() RuntimeConf {
 	return RuntimeConf{ContainerID: e.ContainerID, IfName: e.IfName, NetNS: e.NetNSPath(), Args: e.Args, Capabilities: e.CapabilityArgs}
 }
@@ -171,11 +172,11 @@ func (e *Entry) runtimeConf() RuntimeConf {
 // restoreOne restores an attachment, unless it was deleted meanwhile.
 func (w *restoring) restoreOne(ctx context.Context, e *snapshot) {
 	if !e.Written().Equal(e.written) {
-		now, err := w.Cache.Lookup(e.Attachment())
-		if err != nil || !now.Attached() {
+		current, err := w.Cache.Lookup(e.Attachment())
+		if err != nil || !current.Attached() {
 			return
 		}
-		e.Entry, e.written = now, now.Written()
+		e.Entry, e.written = current, current.Written()
 	}
 	res := &Restored{snapshot: e}
 	w.restored = append(w.restored, res)
@@ -198,7 +199,7 @@ func (w *restoring) restoreOne(ctx context.Context, e *snapshot) {
 			err = w.restorePlugin(ctx, l, p, e.runtimeConf(), prev, did)
 		}
 		res.failed(err)
-		if errors.Is(err, spec.ErrNeedsAdd) { // the rest would be about what is not there, or is another's
+		if errors.Is(err, spec.ErrNeedsAdd) { // then the other plugins would change a missing or foreign interface
 			return
 		}
 	}
@@ -214,7 +215,7 @@ func (w *restoring) restorePlugin(ctx context.Context, l *List, p *Plugin, t Run
 	return err
 }
 
-// recorded returns the list of an attachment, and its result.
+// recorded returns the list and the result of an attachment.
 func (e *Entry) recorded(ctx context.Context) (l *List, prev *spec.Result, err error) {
 	if l, err = e.ListOnce(ctx); err != nil {
 		return nil, nil, fmt.Errorf("cached configuration: %w", err)

@@ -47,8 +47,8 @@ const (
 	retryPause  = 500 * time.Millisecond // doubled each time
 )
 
-// A RuntimeConf is is what libcni calls by this name: the attachment of a verb, and arguments for the plugins. Each verb checks NetNS,
-// and the plugins open it.
+// A RuntimeConf has the attachment of a verb and the arguments for the plugins, as libcni's type of this
+// name. Each verb checks NetNS, and the plugins open it.
 type RuntimeConf struct {
 	ContainerID, IfName string
 	NetNS               string    // path; empty in DEL, CHECK and GET: as at the ADD
@@ -144,7 +144,7 @@ func (r *Runner) Once() *Runner {
 }
 
 // replaceStale returns an error for an attachment that is alive and deletes a stale one. If the
-// deletion fails, it warns and the ADD continues, except after an interrupted ADD.
+// deletion fails, it warns and the ADD continues, unless ctx has ended.
 func (r *Runner) replaceStale(ctx context.Context, l *List, a spec.Attachment) error {
 	old, err := r.Cache.Lookup(a)
 	if errors.Is(err, os.ErrNotExist) {
@@ -159,8 +159,8 @@ func (r *Runner) replaceStale(ctx context.Context, l *List, a spec.Attachment) e
 			Msg: fmt.Sprintf("%s of container %s is attached to network %s already (namespace %s): run DEL first", a.IfName, old.Name(), a.Network, old.NetNSPath()),
 		}
 	}
-	if old.refused() {
-		return nil // as this one will be
+	if old.ownsNothing() {
+		return nil // this ADD will fail in the same way
 	}
 	r.Warn("%s: deleting what an earlier ADD left", old.Title())
 	err = r.delEntry(ctx, l, old)
@@ -217,12 +217,12 @@ func (t *RuntimeConf) entry(l *List) (*Entry, error) {
 // A plugin that fails may have rejected an existing attachment, which its DEL would delete: it
 // counts only if [spec.Request.NeedsDel] says so. An external plugin that is the first of the list
 // does not count if the interface existed before.
-func (r *Runner) addAll(ctx context.Context, l *List, t RuntimeConf, reqs []*spec.Request, there bool) (res *spec.Result, done int, err error) {
+func (r *Runner) addAll(ctx context.Context, l *List, t RuntimeConf, reqs []*spec.Request, existed bool) (res *spec.Result, done int, err error) {
 	for i := range l.Plugins {
 		p := &l.Plugins[i]
-		if i == 0 && there {
+		if i == 0 && existed {
 			builtIn, missing := r.Invoker.Find(p.Type)
-			there = missing == nil && builtIn == nil
+			existed = missing == nil && builtIn == nil
 		}
 		res, err = r.invoke(ctx, l, p, reqs[i], res)
 		if err == nil && res == nil {
@@ -230,7 +230,7 @@ func (r *Runner) addAll(ctx context.Context, l *List, t RuntimeConf, reqs []*spe
 			return nil, i + 1, err
 		}
 		if err != nil {
-			if reqs[i].NeedsDel(p.Type, err) && !(i == 0 && there) {
+			if reqs[i].NeedsDel(p.Type, err) && !(i == 0 && existed) {
 				i++
 			}
 			return nil, i, err
@@ -262,7 +262,7 @@ func (r *Runner) undo(ctx context.Context, l *List, done int, t RuntimeConf, e *
 	failure := spec.AsError(cause).WithDetails("cleanup is not complete, run DEL again")
 	asAdd := strings.NewReplacer("failed (delete)", "failed (add)", " DEL ", " ADD ")
 	for _, err := range errs {
-		if asAdd.Replace(err.Error()) != cause.Error() { // not the same error of a missing plugin twice
+		if asAdd.Replace(err.Error()) != cause.Error() { // a missing plugin is the same error twice
 			failure = failure.WithDetails("%v", err)
 		}
 	}

@@ -11,17 +11,17 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A labeller re-executes this binary under an SELinux label: the kernel labels the queues of a
-// tap device by the process that makes it, and the label of a single thread would have to be
-// bounded by the process's.
+// A labeller re-executes this binary under an SELinux label: the kernel labels the queues of a tap
+// device with the label of the process that creates it, and a single thread can only have a label that
+// is bounded by the process's.
 type labeller struct {
 	mount string // of selinuxfs, which is missing on a kernel without SELinux
 	magic int64  // of the file system there, as in statfs(2)
 	attr  string // the label of the next execve(2) of the thread: proc_pid_attr(5)
 }
 
-// seLinux returns the kernel's files.
-// The attribute is not enough: other security modules have a file of that name.
+// seLinux returns the paths in the kernel's file systems. The attribute alone does not prove that there
+// is SELinux: other security modules have a file with that name.
 func seLinux() labeller {
 	return labeller{"/sys/fs/selinux", unix.SELINUX_MAGIC, "/proc/thread-self/attr/exec"}
 }
@@ -29,14 +29,13 @@ func seLinux() labeller {
 // SELinux returns an error if this kernel has no SELinux.
 func SELinux() error { return seLinux().available() }
 
-// RunLabelled runs this binary with the arguments, the first of which names the applet,
-// under an SELinux label, from the calling thread, which must be locked, and in its
-// namespaces. What it prints on stderr is the error if it fails.
+// RunLabelled runs this binary under an SELinux label, in the namespaces of the calling thread, which
+// must be locked. The first argument is the name of the applet. After a failure the error has its stderr.
 func RunLabelled(ctx context.Context, label string, args ...string) error {
 	return seLinux().run(ctx, self, label, args)
 }
 
-// available looks for the file system of SELinux.
+// available returns an error if selinuxfs is not mounted.
 func (l labeller) available() error {
 	var st unix.Statfs_t
 	if err := unix.Statfs(l.mount, &st); err != nil || uint32(st.Type) != uint32(l.magic) {

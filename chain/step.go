@@ -40,12 +40,12 @@ func (r *Runner) invoke(ctx context.Context, l *List, p *Plugin, req *spec.Reque
 }
 
 // failed adds the plugin to an error, in libcni's words, and the place of the key that the error
-// is about. A plugin that does not exist has the place alone, as in lint.
+// is about. The error of a misspelled plugin has only the place, as in lint.
 func failed(verb spec.Verb, l *List, p *Plugin, err error) error {
 	if errors.Is(err, errMisspelled) && p.From.File != "" {
 		return p.From.within(err)
 	}
-	return p.From.seen(fmt.Errorf("plugin type=%q name=%q failed (%s): %w", p.Type, l.Name, verbName(verb), err))
+	return p.From.withPlace(fmt.Errorf("plugin type=%q name=%q failed (%s): %w", p.Type, l.Name, verbName(verb), err))
 }
 
 // addRequests makes the requests of an ADD, before the ADD of any plugin changes something. It
@@ -90,9 +90,8 @@ func (r *Runner) Validate(l *List, t RuntimeConf) error {
 	return err
 }
 
-// serves returns an error for a plugin, named by a key of the configuration, that is missing, or
-// that is built in and would refuse the request. What an external one supports is known when it
-// is run.
+// serves returns an error if a plugin is missing, or is built in and would reject the request; key is
+// the key of its name in the configuration. What an external plugin supports is not known before it runs.
 func (r *Runner) serves(key, plugin string, req *spec.Request) error {
 	builtIn, err := r.Invoker.Find(plugin)
 	if err != nil {
@@ -104,10 +103,10 @@ func (r *Runner) serves(key, plugin string, req *spec.Request) error {
 	return builtIn.CheckRequest(req)
 }
 
-// request derives the plugin's configuration: name and version of the list, in runtimeConfig
-// the capabilities that it declares and the caller supplied, all else as it is. Without
-// supplied ones a runtimeConfig of the configuration stays. The member capabilities is
-// removed, as the specification says and libcni does not do.
+// request makes the request of a plugin. Its configuration gets the name and the version of the list
+// and, in runtimeConfig, the capabilities that the plugin declares and the caller supplies; if there are
+// none, its own runtimeConfig stays. The member capabilities is removed, as the specification requires
+// and libcni does not do.
 func (r *Runner) request(verb spec.Verb, l *List, p *Plugin, t RuntimeConf, more []map[string]any) (*spec.Request, error) {
 	set := map[string]any{"cniVersion": l.CNIVersion, "name": l.Name}
 	for _, m := range more {
@@ -137,7 +136,7 @@ func (r *Runner) request(verb spec.Verb, l *List, p *Plugin, t RuntimeConf, more
 	return req, nil
 }
 
-// Request makes the request of a plugin of the list, as a verb does, to look at and not to run.
+// Request returns the request that a verb makes for a plugin of the list, for inspection.
 func (r *Runner) Request(verb spec.Verb, l *List, p *Plugin, t RuntimeConf) (*spec.Request, error) {
 	return r.request(verb, l, p, t, nil)
 }
@@ -163,10 +162,10 @@ func (l *List) Supported() (spec.Version, error) {
 		Code: spec.CodeVersion, Msg: "incompatible CNI versions",
 		Details: fmt.Sprintf("config is %q, this runtime supports %v", l.CNIVersion, spec.Versions(spec.Version{})),
 	}
-	return v, l.From.seen(e.AtKey("cniVersion"))
+	return v, l.From.withPlace(e.AtKey("cniVersion"))
 }
 
-// verbName is the verb as libcni's errors have it.
+// verbName returns the verb as it is in libcni's errors.
 func verbName(v spec.Verb) string {
 	if v == spec.Del {
 		return "delete"

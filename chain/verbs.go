@@ -30,7 +30,7 @@ func (r *Runner) Del(ctx context.Context, l *List, t RuntimeConf) error {
 	if err != nil && !errors.Is(err, os.ErrNotExist) {
 		return err
 	}
-	now := l
+	current := l
 	l, t = r.recall(ctx, l, t, e)
 	defer t.ns.Close()
 	if len(l.Plugins) == 0 {
@@ -42,7 +42,7 @@ func (r *Runner) Del(ctx context.Context, l *List, t RuntimeConf) error {
 	} else if errors.Is(err, spec.ErrOwnNS) {
 		return err
 	}
-	if err = r.release(ctx, l, now, t, e, r.KeepGoing); err == nil {
+	if err = r.release(ctx, l, current, t, e, r.KeepGoing); err == nil {
 		err = r.Cache.Remove(a)
 	}
 	if err == nil {
@@ -55,12 +55,12 @@ func (r *Runner) Del(ctx context.Context, l *List, t RuntimeConf) error {
 // stale attachments, for which the caller has no arguments. The list is used if that of the entry
 // cannot be read.
 func (r *Runner) delEntry(ctx context.Context, l *List, e *Entry) error {
-	now := l
+	current := l
 	l, t := r.recallStale(ctx, l, e)
 	if len(l.Plugins) == 0 {
 		return fmt.Errorf("%s: no configuration: %w", e.Title(), os.ErrNotExist)
 	}
-	if err := r.release(ctx, l, now, t, e, true); err != nil {
+	if err := r.release(ctx, l, current, t, e, true); err != nil {
 		return err
 	}
 	return r.Cache.Remove(e.Attachment())
@@ -77,8 +77,8 @@ func (r *Runner) recallStale(ctx context.Context, l *List, e *Entry) (*List, Run
 	return l, t
 }
 
-// prevOf returns the cached result for DEL, which goes to every plugin from 0.4.0 on; one that
-// cannot be read counts as none. e is nil for what was never finished.
+// prevOf returns the cached result for DEL, which every plugin receives from 0.4.0 on; nil if it cannot
+// be read. e is nil for an ADD that was never finished.
 func (r *Runner) prevOf(e *Entry, v spec.Version) *spec.Result {
 	if e == nil || !v.AtLeast(spec.V040) {
 		return nil
@@ -90,8 +90,8 @@ func (r *Runner) prevOf(e *Entry, v spec.Version) *spec.Result {
 	return prev
 }
 
-// delAll runs DEL for the plugins of the list backwards and returns their errors.
-// e is nil for what was never finished. Without keepGoing the first error ends it.
+// delAll runs DEL for the plugins of the list in reverse and returns their errors. e is nil for an ADD
+// that was never finished. Without keepGoing it stops at the first error.
 func (r *Runner) delAll(ctx context.Context, l *List, t RuntimeConf, e *Entry, keepGoing bool) (errs []error) {
 	v, err := l.version()
 	if err != nil {
@@ -117,7 +117,7 @@ func (r *Runner) delAll(ctx context.Context, l *List, t RuntimeConf, e *Entry, k
 // Without an entry, libcni runs the plugins without a prevResult, and each fails with its own
 // error.
 func (r *Runner) Check(ctx context.Context, l *List, t RuntimeConf) error {
-	l, t, e, unlock, err := r.known(ctx, l, t, spec.V040, spec.Check)
+	l, t, e, unlock, err := r.lockAndRecall(ctx, l, t, spec.V040, spec.Check)
 	if err != nil {
 		return err
 	}
@@ -139,7 +139,7 @@ func (r *Runner) Check(ctx context.Context, l *List, t RuntimeConf) error {
 		return err
 	}
 	defer end()
-	v, _ := l.version() // read by known
+	v, _ := l.version() // lockAndRecall has checked it
 	prev, err := e.result(v)
 	if err != nil {
 		return fmt.Errorf("cached result of %s: %w", e.Title(), err)
@@ -148,7 +148,7 @@ func (r *Runner) Check(ctx context.Context, l *List, t RuntimeConf) error {
 }
 
 // finished returns an error of code 3 for an attachment whose ADD has not ended in this boot; e is nil
-// where the cache does not have it.
+// if the cache does not have it.
 func (e *Entry) finished(title string) error {
 	switch {
 	case e == nil:
@@ -161,8 +161,8 @@ func (e *Entry) finished(title string) error {
 	return nil
 }
 
-// checkAll runs CHECK for all plugins in order, up to the first error. [spec.ErrNeedsAdd] is in that of a
-// plugin without a RESTORE, if it is about the attachment.
+// checkAll runs CHECK for all plugins in order, up to the first error. The error of a plugin without
+// RESTORE matches [spec.ErrNeedsAdd] if it is about the attachment.
 func (r *Runner) checkAll(ctx context.Context, l *List, t RuntimeConf, prev *spec.Result) error {
 	for i := range l.Plugins {
 		p := &l.Plugins[i]
@@ -179,8 +179,8 @@ func (r *Runner) checkAll(ctx context.Context, l *List, t RuntimeConf, prev *spe
 	return nil
 }
 
-// Unchecked says why CHECK of an attachment that was made with the list is not run, or does nothing;
-// empty: it is.
+// Unchecked returns the reason why CHECK of an attachment of the list is not run, or does nothing;
+// empty: it is run.
 func (l *List) Unchecked() string {
 	v, err := l.version()
 	switch {
@@ -195,13 +195,12 @@ func (l *List) Unchecked() string {
 	return ""
 }
 
-// Get runs GET for all plugins in order, the first with the cached result and
-// each other with the one before it. The cache stays as it is. A plugin that has no GET, as
-// only a draft of 0.4.0 asked for it, passes its prevResult on.
-// An attachment that neither the cache nor a plugin knows, or whose network namespace is
-// gone, has code 3.
+// Get runs GET for all plugins in order, the first with the cached result and each other one with the
+// result of the previous plugin. It does not change the cache. A plugin without GET, which only a draft
+// of 0.4.0 had, does not change the result. The error has code 3 if neither the cache nor a plugin knows
+// the attachment, or if its network namespace does not exist.
 func (r *Runner) Get(ctx context.Context, l *List, t RuntimeConf) (*spec.Result, error) {
-	l, t, e, unlock, err := r.known(ctx, l, t, spec.V040, spec.Get)
+	l, t, e, unlock, err := r.lockAndRecall(ctx, l, t, spec.V040, spec.Get)
 	if err != nil {
 		return nil, err
 	}
@@ -214,7 +213,7 @@ func (r *Runner) Get(ctx context.Context, l *List, t RuntimeConf) (*spec.Result,
 		return nil, err
 	}
 	defer end()
-	v, _ := l.version() // read by known
+	v, _ := l.version() // lockAndRecall has checked it
 	var res *spec.Result
 	if e != nil {
 		if res, err = e.result(v); err != nil {
@@ -224,7 +223,7 @@ func (r *Runner) Get(ctx context.Context, l *List, t RuntimeConf) (*spec.Result,
 	return r.getAll(ctx, l, t, res)
 }
 
-// getAll runs GET for all plugins in order; res is that of the ADD, nil where it is not known.
+// getAll runs GET for all plugins in order; res is the result of the ADD, nil if it is not known.
 func (r *Runner) getAll(ctx context.Context, l *List, t RuntimeConf, res *spec.Result) (*spec.Result, error) {
 	for i := range l.Plugins {
 		next, err := r.run(ctx, spec.Get, l, &l.Plugins[i], t, res)
@@ -244,9 +243,9 @@ func (r *Runner) getAll(ctx context.Context, l *List, t RuntimeConf, res *spec.R
 	return res, nil
 }
 
-// known locks an attachment and recalls it; the entry is nil if there is none.
-// Errors leave nothing locked; else the caller calls the function returned.
-func (r *Runner) known(ctx context.Context, l *List, t RuntimeConf, since spec.Version, verb spec.Verb) (*List, RuntimeConf, *Entry, func(), error) {
+// lockAndRecall locks an attachment and recalls its arguments; the entry is nil if there is none. The
+// caller calls the returned function, which unlocks; after an error nothing is locked.
+func (r *Runner) lockAndRecall(ctx context.Context, l *List, t RuntimeConf, since spec.Version, verb spec.Verb) (*List, RuntimeConf, *Entry, func(), error) {
 	a := t.on(l)
 	if err := checkNames(a); err != nil {
 		return nil, t, nil, nil, err
@@ -273,9 +272,8 @@ func (r *Runner) known(ctx context.Context, l *List, t RuntimeConf, since spec.V
 	return l, t, e, done, nil
 }
 
-// unchecked reports whether a plugin's args.cni.disable-check says that this
-// attachment is not to be checked.
-// The key is from the configuration schema, where it is the runtime's to obey.
+// unchecked reports whether args.cni.disable-check of a plugin disables CHECK for the attachment. The key
+// is from the configuration schema, and is for runtimes.
 func (l *List) unchecked() bool {
 	for _, p := range l.Plugins {
 		if p.disableCheck {
@@ -285,9 +283,8 @@ func (l *List) unchecked() bool {
 	return false
 }
 
-// Status runs STATUS for all plugins in order; the first error is the answer.
-// Below 1.1.0 there is no STATUS and all is well.
-// Nothing is locked: runtimes call it every few seconds.
+// Status runs STATUS for all plugins in order, up to the first error. Versions before 1.1.0 have no
+// STATUS: it succeeds. It takes no lock, since runtimes call it every few seconds.
 func (r *Runner) Status(ctx context.Context, l *List) error {
 	v, err := l.version()
 	if err != nil || !v.AtLeast(spec.V110) {

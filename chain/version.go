@@ -9,10 +9,8 @@ import (
 	"cnibox/spec"
 )
 
-// Versions asks a plugin for the versions it serves, oldest first. The file is
-// empty for one that is built in.
-// Errors are those of [Invoker.Invoke]. A plugin that does not know VERSION is one of
-// 0.1.0.
+// Versions returns the versions that a plugin supports, in its order, and its file, which is empty for a
+// built-in one. Errors are those of [Invoker.Invoke]. A plugin without VERSION supports 0.1.0.
 func (l *Invoker) Versions(ctx context.Context, plugin string) (file string, versions []string, err error) {
 	file, builtIn, err := l.find(plugin)
 	if err != nil {
@@ -33,7 +31,7 @@ func (l *Invoker) Versions(ctx context.Context, plugin string) (file string, ver
 		return file, nil, err
 	}
 	if err := a.check(); err != nil {
-		// How the reference's oldest plugins say that they do not know the verb.
+		// The error of the reference's oldest plugins for a verb that they do not know.
 		var reported *spec.Error
 		if errors.As(err, &reported) && reported.Msg == "unknown CNI_COMMAND: VERSION" {
 			return file, []string{"0.1.0"}, nil
@@ -44,8 +42,8 @@ func (l *Invoker) Versions(ctx context.Context, plugin string) (file string, ver
 	return file, versions, err
 }
 
-// versions reads the answer to VERSION. One of 0.2.0 may leave the list out; the plugin
-// supports 0.1.0 as well then.
+// versions reads the answer to VERSION. One of 0.2.0 may omit the list; then the plugin supports 0.1.0
+// as well.
 func (a *answer) versions() ([]string, error) {
 	var doc struct {
 		CNIVersion        string

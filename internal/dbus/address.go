@@ -7,9 +7,9 @@ import (
 	"strings"
 )
 
-// Sockets returns the Unix sockets of a server address, for [Dial]: D-Bus Specification,
-// "Server Addresses". Several are separated by ";"; those of other transports are passed
-// over. Without any that can be connected to there is an error.
+// Sockets returns the Unix sockets in a list of server addresses separated by ";", for [Dial]: D-Bus
+// Specification, "Server Addresses". It skips addresses of other transports. A list without a Unix
+// socket is an error.
 func Sockets(address string) (sockets []string, err error) {
 	for _, one := range strings.Split(address, ";") {
 		transport, keys, _ := strings.Cut(one, ":")

@@ -1,5 +1,6 @@
-// Package dbus calls methods over the system bus: as much of D-Bus as firewalld
-// needs, strings in, a string or a boolean out, and errors by name. It follows https://dbus.freedesktop.org/doc/dbus-specification.html.
+// Package dbus calls methods and receives signals over the system bus. It has the part of D-Bus that
+// firewalld needs: arguments are strings, answers are booleans, and errors have a name. It follows
+// https://dbus.freedesktop.org/doc/dbus-specification.html.
 package dbus
 
 import (
@@ -14,15 +15,14 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// SystemBus is where the system bus listens, unless configured otherwise.
+// SystemBus is the default socket of the system bus.
 const SystemBus = "/run/dbus/system_bus_socket"
 
-// timeout is how long connecting and all calls may take. firewalld does not answer
-// while it reloads, which takes seconds.
+// timeout bounds connecting and all calls together. firewalld does not answer while it reloads, which
+// takes seconds.
 const timeout = 20 * time.Second
 
-// A Method names what is called: a method of an interface of an object of a
-// service.
+// A Method identifies a method of a remote object.
 type Method struct{ Service, Path, Interface, Name string }
 
 // An Error is an error reply.
@@ -31,7 +31,7 @@ type Error struct {
 	Message string // of firewalld: begins with the name of its error
 }
 
-// Error is the message, or the name where there is none.
+// Error returns the message, or the name if there is none.
 func (e *Error) Error() string {
 	if e.Message == "" {
 		return e.Name
@@ -43,15 +43,14 @@ func (e *Error) Error() string {
 type Conn struct {
 	ctx      context.Context
 	fd       int
-	deadline time.Time // zero: none, and the context is not looked at
+	deadline time.Time // zero: none, and fill does not poll ctx
 	serial   uint32
-	in       []byte // read, not looked at yet
+	in       []byte // received, not decoded yet
 }
 
-// Dial connects to the bus that listens at a Unix socket, the first of several where one
-// does; a name with "@" in front is an abstract one. The error is os.ErrNotExist or
-// unix.ECONNREFUSED if no bus runs at any of them. The connection ends with ctx, and 20 s
-// after it was made.
+// Dial connects to the bus at the first of the Unix sockets on which one listens; a name that begins
+// with "@" is an abstract socket. The error is os.ErrNotExist or unix.ECONNREFUSED if no bus listens on
+// any of them. Calls fail after ctx has ended, and 20 s after Dial.
 func Dial(ctx context.Context, sockets ...string) (c *Conn, err error) {
 	err = os.ErrNotExist
 	for _, socket := range sockets {
@@ -66,7 +65,6 @@ func Dial(ctx context.Context, sockets ...string) (c *Conn, err error) {
 	return nil, err
 }
 
-// dial connects to one of them.
 func dial(ctx context.Context, socket string) (*Conn, error) {
 	fd, err := unix.Socket(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
@@ -111,8 +109,8 @@ func (c *Conn) begin(path string) error {
 	return err
 }
 
-// Call calls a method whose answer does not matter. The error is an *[Error] if
-// that was the answer. No service is started for it.
+// Call calls a method and ignores the content of its answer. An error reply is returned as an *[Error].
+// The bus starts no service for the call.
 func (c *Conn) Call(m Method, args ...string) error {
 	_, err := c.call(m, args)
 	return err
@@ -127,7 +125,7 @@ func (c *Conn) Ask(m Method, args ...string) (bool, error) {
 	return answer.truth()
 }
 
-// call sends and waits for the answer; signals and the like are passed over.
+// call sends a method call and waits for the reply to it. It skips signals and other messages.
 func (c *Conn) call(m Method, args []string) (*message, error) {
 	c.serial++
 	if err := c.send(call(c.serial, m, args)); err != nil {
@@ -148,8 +146,8 @@ func (c *Conn) call(m Method, args []string) (*message, error) {
 	}
 }
 
-// Listen makes the bus pass on the signals that match any of the rules, see "Match Rules" of the
-// specification. From then on the connection is for [Conn.Signal] alone, and has no time limit.
+// Listen requests the signals that match any of the rules: see "Match Rules" of the specification.
+// Afterwards the connection is for [Conn.Signal] only, and has no time limit.
 func (c *Conn) Listen(rules ...string) error {
 	const bus = "org.freedesktop.DBus"
 	for _, rule := range rules {
@@ -162,7 +160,7 @@ func (c *Conn) Listen(rules ...string) error {
 }
 
 // Signal waits for the next signal and returns its name, and its arguments if they are strings.
-// It ends with the context of the connection.
+// The error is that of the context of [Dial] when this ends.
 func (c *Conn) Signal() (name string, args []string, err error) {
 	stop := context.AfterFunc(c.ctx, func() { _ = unix.Shutdown(c.fd, unix.SHUT_RDWR) }) // reading ends then
 	defer stop()
@@ -179,7 +177,7 @@ func (c *Conn) Signal() (name string, args []string, err error) {
 	}
 }
 
-// send writes all bytes. To a bus that has hung up it fails with EPIPE.
+// send writes all bytes. The error is EPIPE if the bus has closed the connection.
 func (c *Conn) send(b []byte) error {
 	for len(b) > 0 {
 		n, err := unix.Write(c.fd, b)
@@ -191,7 +189,6 @@ func (c *Conn) send(b []byte) error {
 	return nil
 }
 
-// next reads one message.
 func (c *Conn) next() (*message, error) {
 	if err := c.fill(fixedLen); err != nil {
 		return nil, err
@@ -208,7 +205,7 @@ func (c *Conn) next() (*message, error) {
 	return m, err
 }
 
-// line reads up to the end of a line, which is cut off.
+// line reads a line and returns it without its CR LF.
 func (c *Conn) line() (string, error) {
 	for at := 0; ; at++ {
 		if err := c.fill(at + 2); err != nil {
@@ -225,7 +222,7 @@ func (c *Conn) line() (string, error) {
 	}
 }
 
-// fill reads until there are n bytes. With a deadline it checks the context ten times a second.
+// fill reads until c.in has n bytes. With a deadline it checks the context ten times a second.
 func (c *Conn) fill(n int) error {
 	for len(c.in) < n {
 		ready := []unix.PollFd{{Fd: int32(c.fd), Events: unix.POLLIN}}

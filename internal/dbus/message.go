@@ -14,7 +14,7 @@ const (
 	typeError  = 3
 	typeSignal = 4
 
-	noAutoStart = 2 // flag: no service is started to answer
+	noAutoStart = 2 // flag NO_AUTO_START: the bus starts no service for the call
 
 	fieldPath        = 1
 	fieldInterface   = 2
@@ -24,11 +24,10 @@ const (
 	fieldDestination = 6
 	fieldSignature   = 8
 
-	fixedLen = 16       // bytes before the fields of a header, with the length of these
-	longest  = 64 << 10 // bytes of a message that is read; answers have less than 500
+	fixedLen = 16       // bytes of a header before its fields, including their length
+	longest  = 64 << 10 // limit in bytes for the body and for the fields; answers have less than 500
 )
 
-// errMalformed is about bytes that are not a message.
 var errMalformed = errors.New("malformed D-Bus message")
 
 // A message has the parts of an incoming message that are used.
@@ -73,8 +72,8 @@ func (m *message) truth() (bool, error) {
 	return n == 1, nil
 }
 
-// sizes returns the length of the whole message whose first bytes these are: at
-// least fixedLen of them.
+// sizes returns the byte order and the length of the message that begins with b, which has at least
+// fixedLen bytes.
 func sizes(b []byte) (order binary.ByteOrder, length int, err error) {
 	switch b[0] {
 	case 'l':
@@ -91,8 +90,8 @@ func sizes(b []byte) (order binary.ByteOrder, length int, err error) {
 	return order, align(fixedLen+int(fields), 8) + int(body), nil
 }
 
-// decode reads a whole message. Unknown fields of the header have
-// known types: strings, paths, signatures and numbers.
+// decode decodes a complete message. It skips unknown header fields, whose types must be known: strings,
+// paths, signatures and numbers.
 func decode(b []byte) (*message, error) {
 	if len(b) < fixedLen {
 		return nil, errMalformed
@@ -138,9 +137,8 @@ func decode(b []byte) (*message, error) {
 	return m, nil
 }
 
-// A reader takes values from the front of a message; the first that is cut short
-// sets err, and all after it are zero. Offsets are counted from the start of
-// the message, for the alignment of values.
+// A reader decodes the values of a message in order. A value that is cut off sets err, and all later
+// values are zero. Offsets are from the start of the message, for the alignment of values.
 type reader struct {
 	b     []byte
 	at    int
@@ -148,7 +146,7 @@ type reader struct {
 	err   error
 }
 
-// take returns the next n bytes; nil at the end.
+// take returns the next n bytes; nil if there are fewer.
 func (r *reader) take(n int) []byte {
 	if r.err != nil || n < 0 || n > len(r.b)-r.at {
 		r.err = errMalformed
@@ -158,10 +156,10 @@ func (r *reader) take(n int) []byte {
 	return r.b[r.at-n : r.at]
 }
 
-// align passes over the bytes before the next value.
+// align skips the padding before the next value.
 func (r *reader) align(n int) { r.take(align(r.at, n) - r.at) }
 
-// byte reads a number of one byte.
+// byte reads a BYTE.
 func (r *reader) byte() byte {
 	if b := r.take(1); b != nil {
 		return b[0]
@@ -178,7 +176,7 @@ func (r *reader) number() uint32 {
 	return 0
 }
 
-// text reads a STRING or an OBJECT_PATH, with the zero byte behind it.
+// text reads a STRING or an OBJECT_PATH, and the zero byte after it.
 func (r *reader) text() string {
 	n := int(r.number())
 	b := r.take(n)
@@ -196,10 +194,10 @@ func (r *reader) signature() string {
 // align rounds up to a multiple of to.
 func align(n, to int) int { return (n + to - 1) / to * to }
 
-// A writer puts a message together, in little-endian order.
+// A writer encodes a message in little-endian order.
 type writer []byte
 
-// align fills up with zeros.
+// align appends the padding before the next value.
 func (w *writer) align(n int) {
 	for len(*w)%n != 0 {
 		*w = append(*w, 0)
@@ -223,7 +221,7 @@ func (w *writer) signature(s string) {
 	*w = append(append(append(*w, byte(len(s))), s...), 0)
 }
 
-// field appends a field of the header; its type is s, o or g.
+// field appends a header field of type s, o or g.
 func (w *writer) field(code, typ byte, v string) {
 	w.align(8)
 	*w = append(*w, code)
@@ -235,7 +233,7 @@ func (w *writer) field(code, typ byte, v string) {
 	w.text(v)
 }
 
-// call is a method call with strings as arguments.
+// call encodes a method call with string arguments.
 func call(serial uint32, m Method, args []string) []byte {
 	var body writer
 	signature := ""

@@ -9,10 +9,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Creatable returns why a directory, or files in it, cannot be created, as far as that can be seen
-// without trying: a file system that is read-only, full or the kernel's own, a directory that is
-// immutable or for which the permission is missing, or something else in place of a directory. It
-// looks at the nearest directory that exists.
+// Creatable returns the reason why a directory, or files in it, cannot be created, without creating
+// anything: the file system is read-only, full or one of the kernel's (such as /proc), the directory
+// is immutable, the permission is missing, or a component of the path is not a directory. It checks
+// the nearest existing directory.
 func Creatable(path string) error {
 	for {
 		var st unix.Stat_t
@@ -40,9 +40,9 @@ func Creatable(path string) error {
 	}
 }
 
-// writable asks the kernel whether files can be created in a directory, with the effective
-// IDs. x/sys takes EPERM, which means that the directory is immutable, for a missing system
-// call and guesses by the mode: so a second call asks for it.
+// writable checks with the effective IDs whether files can be created in a directory. x/sys interprets
+// EPERM, the error for an immutable directory, as a missing system call, and then decides by the mode:
+// so access(2) checks for EPERM.
 func writable(path string) error {
 	err := unix.Faccessat(unix.AT_FDCWD, path, unix.W_OK|unix.X_OK, unix.AT_EACCESS)
 	if err == nil && unix.Access(path, unix.W_OK) == unix.EPERM {
@@ -51,8 +51,8 @@ func writable(path string) error {
 	return err
 }
 
-// room returns an error for a file system of which the kernel makes all files, and for one without
-// a free block or inode. Some do not count these, as btrfs its inodes, and are not full.
+// room returns an error for a file system in which only the kernel creates files, and for one without
+// a free block or inode. A total of 0 means that they are not counted, as the inodes of btrfs.
 func room(path string) error {
 	var st unix.Statfs_t
 	if err := unix.Statfs(path, &st); err != nil {

@@ -1,7 +1,7 @@
-// Package disk reads and changes small files. Use [Read] for what others may have written:
-// it neither waits for a pipe nor reads without end. Use [Replace] for a file that a
-// reader must see whole or not at all. All other changes of state on disk are made by
-// [Remove], [Rename] or [Change], since tests make them fail one by one.
+// Package disk reads and changes small files. Use [Read] for files of other programs: it does not wait
+// for a pipe, and has a size limit. Use [Replace] for a file that readers must see completely or not
+// at all. All other changes of state on disk use [Remove], [Rename] or [Change], since tests make them
+// fail one by one.
 package disk
 
 import (
@@ -17,11 +17,11 @@ import (
 )
 
 // Read returns the content of a regular file of at most limit bytes, opened with flags beside
-// O_RDONLY: unix.O_NOFOLLOW where a symbolic link must not be followed, or 0. A larger file
-// is an error, and so is anything else, as a pipe. Errors of system calls are *os.PathError.
+// O_RDONLY: unix.O_NOFOLLOW where a symbolic link must not be followed, or 0. A larger file is an
+// error, and so is a file of another type, such as a pipe. Errors of system calls are *os.PathError.
 //
-// It does without os.File, the first of which starts Go's poller: if there are no descriptors
-// left the runtime then ends the process.
+// It does not use os.File, since the first one starts Go's poller, and without free descriptors the
+// runtime then ends the process.
 func Read(path string, flags, limit int) ([]byte, error) {
 	fd, err := unix.Open(path, unix.O_RDONLY|unix.O_NONBLOCK|unix.O_CLOEXEC|flags, 0)
 	for err == unix.EINTR {
@@ -56,7 +56,7 @@ func Read(path string, flags, limit int) ([]byte, error) {
 	return b, nil
 }
 
-// leastRead is what is read at once at least, in bytes.
+// leastRead is the smallest buffer for one read, in bytes.
 const leastRead = 512
 
 // read is read(2), repeated when a signal interrupts it.
@@ -68,9 +68,9 @@ func read(fd int, b []byte) (n int, err error) {
 	}
 }
 
-// Change runs do, which changes what is on disk; what names the change for tests, which can
-// make the nth one fail ([fault.Hook]). Each change of files goes through here: by [Replace],
-// [Remove] and [Rename], or directly where these do not fit, as in a directory that is open.
+// Change runs do, which changes files; what names the change for tests, which can make the nth one fail
+// ([fault.Hook]). All changes of files use it: through [Replace], [Remove] and [Rename], or directly
+// where these do not fit, as in a directory that is open.
 func Change(what string, do func() error) error {
 	if err := fault.Check(what); err != nil {
 		return err
@@ -81,7 +81,7 @@ func Change(what string, do func() error) error {
 // Remove deletes a file, or an empty directory. It is not an error if there is nothing at path.
 // Errors are *os.PathError.
 func Remove(path string) error {
-	// Looked at first: a read-only file system refuses to remove also what is not there.
+	// On a read-only file system, unlink(2) returns EROFS even if there is no file.
 	_, err := os.Lstat(path)
 	if err == nil {
 		err = Change("remove "+filepath.Base(path), func() error { return os.Remove(path) })
@@ -92,14 +92,13 @@ func Remove(path string) error {
 	return err
 }
 
-// Rename gives a file another path in the same file system and replaces what is a file there.
+// Rename moves a file within its file system, and replaces an existing file.
 // Errors are *os.LinkError.
 func Rename(from, to string) error {
 	return Change("rename "+filepath.Base(from), func() error { return os.Rename(from, to) })
 }
 
-// How is what [Replace] does beyond replacing; the values are combined with |. The zero value
-// is nothing.
+// How has the options of [Replace], combined with |. The zero value has none.
 type How uint8
 
 const (
@@ -107,13 +106,13 @@ const (
 	Durable                 // content and name are on disk before it returns
 )
 
-// Replace gives a file, of mode 0600, new content in one step: readers see the old file or
-// the whole new one, whenever the process is killed. A symbolic link at path is replaced, not
-// followed. A missing directory is created with mode 0700. After an error the old file is
-// there, but with [Durable] the new one may be: a sync of the directory comes last.
+// Replace writes a file of mode 0600 atomically: readers see the old or the complete new content, even
+// if the process is killed. A symbolic link at path is replaced, not followed. A missing directory is
+// created with mode 0700. After an error the old file remains, but with [Durable] the new one may be
+// there: the sync of the directory comes last.
 //
-// temp is the path of the temporary file, in the same directory. What a killed process
-// left there is replaced, so callers with the same temp must not run at the same time.
+// temp is the path of the temporary file, in the same directory. One that a killed process left is
+// replaced, so callers with the same temp must not run at the same time.
 func Replace(path, temp string, content []byte, how How) error {
 	return Change("write "+filepath.Base(path), func() error { return replace(path, temp, content, how) })
 }
@@ -152,7 +151,7 @@ func replace(path, temp string, content []byte, how How) error {
 	return nil
 }
 
-// create creates a file of mode 0600. As [Read] it does without os.File.
+// create creates a file of mode 0600, without os.File as in [Read].
 func create(path string) (fd int, err error) {
 	for {
 		fd, err = unix.Open(path, unix.O_WRONLY|unix.O_CREAT|unix.O_EXCL|unix.O_CLOEXEC, 0o600)
@@ -166,7 +165,7 @@ func create(path string) (fd int, err error) {
 	}
 }
 
-// fill writes the content of a new file.
+// fill writes the content, and with [Durable] syncs it.
 func fill(fd int, content []byte, how How) error {
 	for len(content) > 0 {
 		n, err := unix.Write(fd, content)
@@ -181,11 +180,11 @@ func fill(fd int, content []byte, how How) error {
 	return unix.Fsync(fd)
 }
 
-// rename replaces path, or with New fails if it exists. RENAME_NOREPLACE does not work in
-// every file system, as NFS, nor in Linux before 3.15; link(2) does not work in FAT.
+// rename replaces path, or with [New] fails if it exists. Some file systems, such as NFS, and Linux
+// before 3.15 do not support RENAME_NOREPLACE; FAT does not support link(2).
 func rename(temp, path string, how How) error {
 	if how&New == 0 {
-		err := unix.Rename(temp, path) // os.Rename looks first whether that is a directory
+		err := unix.Rename(temp, path) // without the lstat(2) of os.Rename
 		switch {
 		case err == nil:
 			return nil
@@ -207,7 +206,7 @@ func rename(temp, path string, how How) error {
 	return &os.LinkError{Op: "rename", Old: temp, New: path, Err: err}
 }
 
-// syncDir puts the names of a directory on disk.
+// syncDir writes the names in a directory to disk.
 func syncDir(dir string) error {
 	d, err := os.Open(dir)
 	if err != nil {

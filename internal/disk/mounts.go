@@ -7,11 +7,11 @@ import (
 
 // A Mount is a mount in the mount namespace of a thread.
 type Mount struct {
-	Root  string // in its file system; of a namespace, as net:[4026531840]
+	Root  string // path of its root in the file system; of a namespace, net:[4026531840] or the like
 	Point string // path of the mount point
 }
 
-// Mounts returns those of the calling thread in their order, proc_pid_mountinfo(5).
+// Mounts returns the mounts that the calling thread sees, in the order of proc_pid_mountinfo(5).
 func Mounts() (mounts []Mount, err error) {
 	const longest = 16 << 20 // bytes
 	b, err := Read("/proc/thread-self/mountinfo", 0, longest)
@@ -20,7 +20,7 @@ func Mounts() (mounts []Mount, err error) {
 		if len(words) < 5 {
 			continue
 		}
-		if point, err := strconv.Unquote(`"` + words[4] + `"`); err == nil { // \040 is a blank
+		if point, err := strconv.Unquote(`"` + words[4] + `"`); err == nil { // \040 is a space
 			mounts = append(mounts, Mount{words[3], point})
 		}
 	}

@@ -7,11 +7,11 @@ package fault
 
 import "fmt"
 
-// Hook is called before each change; what names it, as "link add br0 type bridge". An error
-// that it returns is the change's, which is not made. It is nil outside tests.
+// Hook is called before each change; what names it, such as "link add br0 type bridge". If it returns
+// an error, the change is not made and fails with this error. It is nil outside tests.
 //
-// A test sets it before what it tests begins, and no other test may run meanwhile: nothing
-// guards it.
+// A test sets it before the code under test runs, and no other test may run meanwhile: access is not
+// synchronized.
 var Hook func(what string) error
 
 // Check calls the hook. Outside tests it costs one comparison.
@@ -22,8 +22,8 @@ func Check(what string) error {
 	return Hook(what)
 }
 
-// Change runs do, which makes a change in the kernel or puts it into the next send. what, a line of
-// the form that ip(8) has, begins the error.
+// Change runs do, which makes a change in the kernel or adds it to the next batch. what, in the syntax
+// of ip(8), begins the error.
 func Change(what string, do func() error) error {
 	err := Check(what)
 	if err == nil {

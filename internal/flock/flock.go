@@ -50,7 +50,7 @@ func Try(path string, mode os.FileMode, how int) (unlock func(), err error) {
 	})
 }
 
-// lock opens the file and locks it by take, until that is the file at path.
+// lock opens the file and locks it by take, and repeats this if the file was removed meanwhile.
 func lock(path string, mode os.FileMode, take func(fd int) (func(), error)) (unlock func(), err error) {
 	// A symbolic link is rejected, and opening a pipe does not wait for a writer.
 	const flags = unix.O_RDONLY | unix.O_CREAT | unix.O_NOFOLLOW | unix.O_CLOEXEC | unix.O_NONBLOCK

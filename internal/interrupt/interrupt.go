@@ -1,9 +1,9 @@
 // Package interrupt handles SIGTERM and SIGINT: they end the process at once, unless a change
 // has begun that must be undone. Then they cancel its context, and the process ends after the undo.
-// Its state is that of the process, as signals are.
+// The state of the package is global, since signals are for the whole process.
 //
-// Until something is begun signals are left to the kernel, which ends the process: taking them needs two
-// threads, some 20 page faults.
+// Before [Expect] or [Begin] no handler is installed, and the kernel ends the process: a handler needs
+// two threads, some 20 page faults.
 package interrupt
 
 import (
@@ -17,24 +17,24 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A Signal is the cause of a context that a signal has ended.
+// A Signal is the cause of a context that a signal has cancelled.
 type Signal unix.Signal
 
 // Error names the signal as kill(1) does.
 func (s Signal) Error() string { return "ended by " + unix.SignalName(unix.Signal(s)) }
 
-// grace is how long a process goes on after what it had begun is undone, to print its error.
+// grace is the time that the process has after the undo to print its error.
 const grace = 500 * time.Millisecond
 
-// Undo is how long undoing takes at most after a signal, in [UndoContext]; longest is that of all of it, of
-// a list and of the plugin in it, after which the process ends.
+// Undo bounds one undo after a signal, see [UndoContext]. longest bounds all of them, of a list and of
+// the plugin in it; then the process ends.
 const (
 	Undo    = 5 * time.Second
 	longest = 3 * Undo
 )
 
 var state struct {
-	cancel    context.CancelCauseFunc // nil: signals are left to the kernel
+	cancel    context.CancelCauseFunc // nil: no handler is installed
 	listening func() <-chan struct{}
 
 	sync.Mutex
@@ -43,8 +43,8 @@ var state struct {
 	passing bool
 }
 
-// Cancels names what cancels the context of the process. Main calls it first; without it, as in tests,
-// signals are left to the kernel.
+// Cancels sets the function that cancels the context of the process. main calls it first; without it,
+// as in tests, no signal is handled.
 func Cancels(cancel context.CancelCauseFunc) {
 	state.cancel = cancel
 	state.listening = sync.OnceValue(func() <-chan struct{} {
@@ -59,9 +59,9 @@ func Cancels(cancel context.CancelCauseFunc) {
 	})
 }
 
-// Expect is called by what is going to call [Begin]: signals are taken from the kernel soon, beside the
-// caller, since [signal.Notify] waits for two threads to start, which is a sixth of the whole run of a
-// short verb. The channel is closed when they are.
+// Expect begins to install the signal handler in the background. Callers that will call [Begin] call it
+// early, since [signal.Notify] waits for two threads to start, which takes a sixth of the time of a short
+// verb. The channel is closed when the handler is installed.
 func Expect() <-chan struct{} {
 	if state.cancel == nil {
 		none := make(chan struct{})
@@ -71,8 +71,8 @@ func Expect() <-chan struct{} {
 	return state.listening()
 }
 
-// Begin is called before the first change of what has to be undone if it does not succeed; done when
-// it has succeeded or is undone. From a signal that ends the process Begin does not return.
+// Begin is called before the first of the changes that are undone after a failure; done is called when
+// they have succeeded or are undone. If a signal is ending the process, Begin does not return.
 func Begin() (done func()) {
 	<-Expect()
 	state.Lock()
@@ -88,7 +88,7 @@ func Begin() (done func()) {
 	})
 }
 
-// PassToCommand leaves signals to a command that runs, until stop is called.
+// PassToCommand makes this process ignore signals until stop is called: they are for a running command.
 func PassToCommand() (stop func()) {
 	<-Expect()
 	set := func(on bool) {
@@ -100,8 +100,8 @@ func PassToCommand() (stop func()) {
 	return func() { set(false) }
 }
 
-// UndoContext is the context for undoing what a verb has done. It has the values of the verb's, which may
-// have ended, and ends after limit; if a signal has ended the verb's, after [Undo].
+// UndoContext returns a context for the undo of a verb. It has the values of the verb's context, which may
+// have ended, and the timeout limit; after a signal the timeout is at most [Undo].
 func UndoContext(ctx context.Context, limit time.Duration) (context.Context, context.CancelFunc) {
 	if errors.As(context.Cause(ctx), new(Signal)) {
 		limit = min(limit, Undo)
@@ -109,8 +109,8 @@ func UndoContext(ctx context.Context, limit time.Duration) (context.Context, con
 	return context.WithTimeout(context.WithoutCancel(ctx), limit)
 }
 
-// watch takes signals from c, to which they are notified, and cancels the context by the first one that
-// does not end the process.
+// watch handles the signals that arrive on c. The first one that does not end the process cancels the
+// context; the process ends after the undo, at a second signal, or after longest.
 func watch(c <-chan os.Signal) {
 	for s := range c {
 		s := s.(unix.Signal) // all are, on Linux
@@ -129,8 +129,8 @@ func watch(c <-chan os.Signal) {
 	}
 }
 
-// first ends the process if nothing is begun. Else it cancels the context and returns what is closed when
-// that is done; nil: the signal is a command's.
+// first ends the process if nothing has begun. Otherwise it cancels the context and returns a channel that
+// is closed when all that has begun is done; nil: the signal is for a command.
 func first(s unix.Signal) (idle <-chan struct{}) {
 	state.Lock()
 	defer state.Unlock()
@@ -145,8 +145,8 @@ func first(s unix.Signal) (idle <-chan struct{}) {
 	return state.idle
 }
 
-// end lets the kernel do with the process what a signal does by default, which may be nothing: a shell
-// without job control has SIGINT ignored in what it starts in the background.
+// end ends the process by the signal with its original action. If that is to ignore it, as for SIGINT in
+// the background commands of a shell without job control, end exits.
 func end(s unix.Signal) {
 	signal.Reset(s)
 	_ = unix.Kill(os.Getpid(), s)

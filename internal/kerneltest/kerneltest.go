@@ -26,12 +26,10 @@ import (
 // would stay with the process, since the first thread cannot end.
 func init() { runtime.LockOSThread() }
 
-// required reports whether a missing privilege is a failure, as where tests run
-// as root.
-// make test sets it.
+// required reports whether a missing privilege fails the test; make test sets the variable.
 func required() bool { return os.Getenv("CNIBOX_KERNEL") == "require" }
 
-// OneUser reports whether this is root of a user namespace without a second user, as where an
+// OneUser reports whether this is root of a user namespace that maps one user only, as when an
 // ordinary user runs make test: there is no chown, and no capability over the machine.
 func OneUser() bool {
 	b, _ := os.ReadFile("/proc/self/uid_map")
@@ -39,8 +37,8 @@ func OneUser() bool {
 	return len(fields) == 3 && fields[2] == "1"
 }
 
-// slowness is how many times slower than usual this machine is: CNIBOX_SLOW, which is 1
-// where it is not set.
+// slowness returns CNIBOX_SLOW, the factor by which this machine is slower than usual; 1 if it is
+// not set.
 func slowness() time.Duration {
 	n, err := strconv.Atoi(os.Getenv("CNIBOX_SLOW"))
 	if err != nil || n < 1 {
@@ -49,17 +47,18 @@ func slowness() time.Duration {
 	return time.Duration(n)
 }
 
-// Emulated reports whether the processor is emulated, so that times say nothing.
+// Emulated reports whether the processor is emulated, so that measured times mean nothing.
 func Emulated() bool { return slowness() > 1 }
 
-// Guest reports whether this is a guest of make test-vm, which is for what other kernels lack.
+// Guest reports whether this is a guest of make test-vm, which runs the tests of features that other
+// kernels lack.
 func Guest() bool { return os.Getenv("CNIBOX_TWIN") == "needs" }
 
-// Timeout is d, which is enough on a slow machine, for this one, whose processor may be emulated.
+// Timeout scales d, the timeout for a slow machine, for this one, whose processor may be emulated.
 func Timeout(d time.Duration) time.Duration { return slowness() * d }
 
-// Eventually calls is until it returns nil. After three minutes, for which a busy machine
-// may stand still, the test fails with its error.
+// Eventually calls condition until it returns nil. After three minutes the test fails with its error; a
+// busy machine may stall for nearly as long.
 func Eventually(t testing.TB, what string, condition func() error) {
 	t.Helper()
 	timeout := Timeout(3 * time.Minute)
@@ -72,7 +71,7 @@ func Eventually(t testing.TB, what string, condition func() error) {
 	}
 }
 
-// Until is [Eventually] for what has no reason to give.
+// Until is [Eventually] for a condition without an error.
 func Until(t testing.TB, what string, condition func() bool) {
 	t.Helper()
 	Eventually(t, what, func() error {
@@ -83,7 +82,7 @@ func Until(t testing.TB, what string, condition func() bool) {
 	})
 }
 
-// NS makes a network namespace for the test, empty but for lo, which is down.
+// NS creates a network namespace for the test, with only lo, which is down.
 // Without the privilege the test is skipped, or fails if CNIBOX_KERNEL=require.
 func NS(t testing.TB) *netns.NS {
 	t.Helper()
@@ -98,13 +97,13 @@ func NS(t testing.TB) *netns.NS {
 	return ns
 }
 
-// LoUp sets the loopback interface up, without which a namespace does not reach itself.
+// LoUp sets lo up, without which a namespace does not reach its own addresses.
 func LoUp(t testing.TB, ns *netns.NS) {
 	t.Helper()
 	setLo(t, ns, true)
 }
 
-// LoDown sets it down, as a new namespace and DEL of loopback have it.
+// LoDown sets lo down, as it is in a new namespace and after DEL of loopback.
 func LoDown(t testing.TB, ns *netns.NS) {
 	t.Helper()
 	setLo(t, ns, false)
@@ -121,8 +120,8 @@ func setLo(t testing.TB, ns *netns.NS, up bool) {
 	})
 }
 
-// Brief uses a socket in a namespace that does not outlive the call: an open one keeps the
-// namespace from ending.
+// Brief calls fn with a socket in a namespace and closes it: an open socket keeps the namespace
+// alive.
 func Brief(t testing.TB, ns *netns.NS, fn func(*rtnl.Conn) error) {
 	t.Helper()
 	c, err := rtnl.Dial(ns)
@@ -135,7 +134,7 @@ func Brief(t testing.TB, ns *netns.NS, fn func(*rtnl.Conn) error) {
 }
 
 // Tool runs a program in a namespace, and returns what it writes to stdout and stderr. The test is
-// skipped where it is not installed.
+// skipped if the program is not installed.
 func Tool(t testing.TB, ns *netns.NS, stdin, name string, args ...string) string {
 	t.Helper()
 	cmd := exec.Command(name, args...)
@@ -154,7 +153,7 @@ func Tool(t testing.TB, ns *netns.NS, stdin, name string, args ...string) string
 	return string(out)
 }
 
-// Dial opens a socket in ns for the length of the test.
+// Dial opens a socket in ns until the test ends.
 func Dial(t testing.TB, ns *netns.NS) *rtnl.Conn {
 	t.Helper()
 	c, err := rtnl.Dial(ns)
@@ -165,9 +164,9 @@ func Dial(t testing.TB, ns *netns.NS) *rtnl.Conn {
 	return c
 }
 
-// NSPath returns a path of the namespace, good as CNI_NETNS in this process and
-// its children until the test ends. It is a bind mount as ip-netns(8) makes
-// them, or where that is not allowed a file in /proc of this process.
+// NSPath returns a path of the namespace that is valid as CNI_NETNS in this process and its children
+// until the test ends. It is a bind mount, like those of ip-netns(8), or if mounting is not allowed a
+// file in /proc of this process.
 func NSPath(t testing.TB, ns *netns.NS) string {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "netns")
@@ -211,9 +210,9 @@ func Solicited(t testing.TB, ns *netns.NS, addr netip.Addr, links int) {
 	})
 }
 
-// Need skips the test when the kernel lacks a feature, which is named as the
-// kernel's configuration names it (CONFIG_BRIDGE_VLAN_FILTERING). The probe
-// runs once a test; any error but one that means "there is no such thing" fails.
+// Need skips the test if the kernel lacks a feature, named as in the kernel's configuration
+// (CONFIG_BRIDGE_VLAN_FILTERING), or if the user may not use it. Any other error of the probe fails
+// the test.
 func Need(t testing.TB, feature string, probe func() error) {
 	t.Helper()
 	err := probe()
@@ -230,8 +229,8 @@ func Need(t testing.TB, feature string, probe func() error) {
 	}
 }
 
-// Cookie returns the cookie of a namespace, see [netns.NS.Cookie], and skips the test where the kernel
-// has none.
+// Cookie returns the cookie of a namespace, see [netns.NS.Cookie], and skips the test if the kernel has
+// none.
 func Cookie(t testing.TB, ns *netns.NS) (cookie uint64) {
 	t.Helper()
 	Need(t, "SO_NETNS_COOKIE (Linux 5.14)", func() (err error) {
@@ -243,7 +242,7 @@ func Cookie(t testing.TB, ns *netns.NS) (cookie uint64) {
 	return cookie
 }
 
-// NeedKind is Need for a kind of link; the feature is the driver's.
+// NeedKind is [Need] for a kind of link; feature is the option of its driver.
 func NeedKind(t testing.TB, feature string, kind rtnl.Kind) {
 	t.Helper()
 	Need(t, feature, func() error {

@@ -73,7 +73,7 @@ func AddLink(t testing.TB, ns *netns.NS, l rtnl.LinkSpec) (made *rtnl.Link) {
 	return made
 }
 
-// Address sets a link up with addresses, which can be used at once, and returns its index.
+// Address sets a link up with addresses, which are usable at once, and returns its index.
 func Address(t testing.TB, ns *netns.NS, link string, prefixes ...string) (index uint32) {
 	t.Helper()
 	Brief(t, ns, func(c *rtnl.Conn) error {
@@ -91,7 +91,7 @@ func Address(t testing.TB, ns *netns.NS, link string, prefixes ...string) (index
 	return index
 }
 
-// DefaultRoutes adds a default route by each gateway.
+// DefaultRoutes adds a default route via each gateway.
 func DefaultRoutes(t testing.TB, ns *netns.NS, link uint32, gws ...string) {
 	t.Helper()
 	Brief(t, ns, func(c *rtnl.Conn) error {
@@ -104,7 +104,7 @@ func DefaultRoutes(t testing.TB, ns *netns.NS, link uint32, gws ...string) {
 	})
 }
 
-// DefaultDst is the destination of a default route of the family of an address.
+// DefaultDst returns the destination of a default route for the family of an address.
 func DefaultDst(a netip.Addr) netip.Prefix {
 	if a.Is4() {
 		return netip.PrefixFrom(netip.IPv4Unspecified(), 0)
@@ -151,7 +151,7 @@ func AddMultipath(t testing.TB, ns *netns.NS, link uint32, gws ...string) {
 	}
 }
 
-// request sends a message for which the product has no call.
+// request sends a message for which rtnl has no method.
 func request(t testing.TB, ns *netns.NS, typ netlink.HeaderType, flags netlink.HeaderFlags, header []byte, ae *netlink.AttributeEncoder) error {
 	t.Helper()
 	attrs, err := ae.Encode()

@@ -14,12 +14,11 @@ import (
 	"cnibox/rtnl"
 )
 
-// Snapshot writes down what a plugin could have left in a namespace: links,
-// addresses, routes, rules, VLANs, queues and settings, as sorted lines without indexes.
-// What the kernel does by itself and in its own time is left out: operational
-// states, IPv6 link-local addresses and their routes, neighbours.
+// Snapshot lists what a plugin could have left in a namespace: links, addresses, routes, rules,
+// VLANs, queueing disciplines and sysctls, as sorted lines without indexes. It omits what the kernel
+// changes asynchronously: operational states, IPv6 link-local addresses and their routes, neighbours.
 //
-// It is compared as text: what a test wants to be undone differs in a line of its own.
+// Snapshots are compared as text: each object that may have to be undone has a line of its own.
 func Snapshot(t testing.TB, ns *netns.NS) string {
 	t.Helper()
 	c, err := rtnl.Dial(ns)
@@ -36,8 +35,8 @@ func Snapshot(t testing.TB, ns *netns.NS) string {
 	return ""
 }
 
-// take makes one; false: a link has gone meanwhile, as some do when the kernel comes to
-// the end of another namespace.
+// take makes one snapshot. complete is false if a link disappeared meanwhile: the kernel deletes
+// another namespace, with its links, asynchronously.
 func take(t testing.TB, ns *netns.NS, c *rtnl.Conn) (text string, complete bool) {
 	t.Helper()
 	links, err := c.Links()
@@ -58,17 +57,17 @@ func take(t testing.TB, ns *netns.NS, c *rtnl.Conn) (text string, complete bool)
 	return strings.Join(s.lines, "\n") + "\n", !s.torn
 }
 
-// A snapshot is one in the making.
+// A snapshot collects the lines of a [Snapshot].
 type snapshot struct {
 	t     testing.TB
 	ns    *netns.NS
 	c     *rtnl.Conn
 	names map[uint32]string
 	lines []string
-	torn  bool // a link that was there has gone
+	torn  bool // a link disappeared meanwhile
 }
 
-// must is for calls about a link; one that is gone has no line.
+// must checks the error of a call about a link, which may have disappeared.
 func (s *snapshot) must(err error) {
 	s.t.Helper()
 	switch {
@@ -79,13 +78,12 @@ func (s *snapshot) must(err error) {
 	}
 }
 
-// add writes one line.
 func (s *snapshot) add(format string, args ...any) {
 	s.lines = append(s.lines, fmt.Sprintf(format, args...))
 }
 
-// link writes a link, what is on it and its settings. One whose parent is in another
-// namespace says so, since the index means nothing here.
+// link writes a link, its addresses, VLANs, queueing disciplines and sysctls. A parent in another
+// namespace is "elsewhere", since its index means nothing here.
 func (s *snapshot) link(l rtnl.Link) {
 	s.t.Helper()
 	parent := s.names[l.Parent]
@@ -121,8 +119,8 @@ func (s *snapshot) link(l rtnl.Link) {
 		v6+"forwarding", v6+"accept_ra", v6+"disable_ipv6", v6+"accept_dad", v6+"keep_addr_on_down")
 }
 
-// routes writes the rules of both families, and the routes of the tables they lead to.
-// The table local is the kernel's own.
+// routes writes the rules of both families, and the routes of the tables that they name, except for
+// the table local, which the kernel maintains.
 func (s *snapshot) routes() {
 	s.t.Helper()
 	for _, family := range []int{unix.AF_INET, unix.AF_INET6} {
@@ -158,8 +156,7 @@ func (s *snapshot) table(family, table int) {
 	}
 }
 
-// settings writes down those the kernel has.
-// A kernel without IPv6 has fewer.
+// settings writes the sysctls that the kernel has; without IPv6 it has fewer.
 func (s *snapshot) settings(keys ...string) {
 	s.t.Helper()
 	for _, key := range keys {
@@ -174,8 +171,7 @@ func (s *snapshot) settings(keys ...string) {
 	}
 }
 
-// Diff lists the lines that only one of two snapshots has.
-// It is empty for snapshots that are the same.
+// Diff lists the lines that only one of two snapshots has; empty: they are equal.
 func Diff(before, after string) string {
 	var out []string
 	for _, side := range []struct{ mark, in, not string }{{"- ", before, after}, {"+ ", after, before}} {

@@ -1,17 +1,17 @@
-// Package memory bounds the memory of a process: while it decodes large input, which is decoded
-// several times over, while it reads much and ends, and while it waits.
+// Package memory sets the garbage collector for a process that decodes large input, which is decoded
+// several times, that reads much and ends, or that waits.
 package memory
 
 import "runtime/debug"
 
-// Input is large from so many bytes on. With such, garbage is collected when the process has limit
-// bytes, and not when there is as much garbage as there is of what is used.
+// With input of more than large bytes, garbage is also collected when the process has limit bytes, before
+// the heap has doubled.
 const (
 	large = 128 << 10
 	limit = 44 << 20
 )
 
-// For is called with the size of what was read, before it is decoded.
+// For sets the limit if size, of input in bytes, is large. It is called before the input is decoded.
 func For(size int) {
 	if size > large {
 		debug.SetMemoryLimit(limit)

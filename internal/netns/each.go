@@ -30,7 +30,7 @@ func Each(fn func(path string, ns *NS) error) error {
 	all := &visitor{fn: fn, seen: map[ID]bool{}}
 	for _, m := range mounts {
 		if isNetNS(m.Root) {
-			_ = all.visit(m.Point) // something else is mounted over it
+			_ = all.visit(m.Point) // an error: something else is mounted over it
 		}
 	}
 	for _, process := range processes {
@@ -46,7 +46,7 @@ func Each(fn func(path string, ns *NS) error) error {
 		for _, f := range files {
 			path := filepath.Join(dir, f.Name())
 			if target, err := os.Readlink(path); err == nil && isNetNS(target) {
-				_ = all.visit(path) // it was closed
+				_ = all.visit(path) // an error: it was closed
 			}
 		}
 	}
@@ -60,7 +60,7 @@ func isNetNS(name string) bool { return strings.HasPrefix(name, "net:[") }
 type visitor struct {
 	fn   func(path string, ns *NS) error
 	seen map[ID]bool
-	err  error // the first of fn
+	err  error // the first one of fn
 }
 
 // visit calls fn with the namespace at a path, once. The error is that of opening it.
@@ -78,7 +78,7 @@ func (e *visitor) visit(path string) error {
 	return err
 }
 
-// call calls fn, unless it has failed.
+// call calls fn, unless an earlier call has failed.
 func (e *visitor) call(path string, ns *NS) {
 	if e.err != nil {
 		return

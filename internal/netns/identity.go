@@ -82,7 +82,7 @@ func (ns *NS) Same(o *NS) (bool, error) {
 // It is read once, from a route netlink socket, which the next caller of Socket for route netlink
 // receives.
 func (ns *NS) Cookie() (uint64, error) {
-	ns.ask.Do(func() {
+	ns.once.Do(func() {
 		fd, err := ns.socket(unix.NETLINK_ROUTE)
 		if err != nil {
 			ns.denied = err
@@ -120,7 +120,7 @@ func (ns *NS) Look(link string) (cookie uint64, has bool, err error) {
 	if cookie, err = ns.Cookie(); err != nil {
 		return 0, false, err
 	}
-	fd, err := ns.Socket(unix.NETLINK_ROUTE) // the one that was asked
+	fd, err := ns.Socket(unix.NETLINK_ROUTE) // the one from which the cookie was read
 	if err != nil {
 		return cookie, false, err
 	}

@@ -26,7 +26,7 @@ type NS struct {
 	fd     int    // hostFD: that of the calling thread
 	shared *shared
 
-	ask    sync.Once
+	once   sync.Once // for the next two fields
 	cookie uint64
 	denied error // why the cookie is unknown
 

@@ -56,8 +56,8 @@ func (ns *NS) SetSysctls(settings ...Sysctl) error {
 	})
 }
 
-// SameSysctl reports whether two values mean the same. The kernel separates the numbers of a list
-// by tabs, and people by spaces; the kernel writes addresses in full.
+// SameSysctl reports whether two values mean the same. The kernel separates the numbers of a list by
+// tabs, configurations by spaces; the kernel writes addresses in full.
 func SameSysctl(a, b string) bool {
 	x, err := netip.ParseAddr(a)
 	y, _ := netip.ParseAddr(b)
@@ -115,8 +115,8 @@ func Unreadable(err error) bool {
 	return errors.Is(err, os.ErrPermission) || errors.Is(err, unix.EIO)
 }
 
-// longestSysctl is more bytes than any network setting has: the kernel gives
-// and takes a page at a time.
+// longestSysctl is larger than any network setting, in bytes: the kernel reads and writes at most a
+// page at a time.
 const longestSysctl = 4096
 
 // checkSysctl rejects settings outside net, which apply to the whole machine.

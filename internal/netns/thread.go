@@ -22,7 +22,7 @@ type home struct {
 	fd   int
 }
 
-// descriptor opens it, as the namespace of the calling thread.
+// descriptor opens the namespace of the calling thread in the first call.
 func (h *home) descriptor() (fd int, err error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -53,12 +53,12 @@ func (h *home) runIn(enter, fn func() error) error {
 		if err != nil {
 			return true, err
 		}
-		back := func() error { return unix.Setns(fd, unix.CLONE_NEWNET) }
+		restore := func() error { return unix.Setns(fd, unix.CLONE_NEWNET) }
 		// The first thread cannot be discarded.
-		if firstThread() && back() != nil {
+		if firstThread() && restore() != nil {
 			return true, h.runIn(enter, fn)
 		}
-		defer func() { restored = back() == nil }()
+		defer func() { restored = restore() == nil }()
 		if err := enter(); err != nil {
 			return false, err
 		}

@@ -1,4 +1,4 @@
-// Package nfttest reads rule sets for tests, in the words of nft.
+// Package nfttest reads and loads rule sets for tests, in the syntax of nft(8).
 package nfttest
 
 import (
@@ -29,9 +29,8 @@ func Ruleset(t testing.TB, ns *netns.NS) string {
 	return text
 }
 
-// Read returns what "nft list ruleset" says of a namespace, without counts.
-// Tables are in the order of their names, and so are the sets, maps and
-// chains of each, so that equal rule sets are equal text.
+// Read returns the output of "nft list ruleset" in a namespace, without counters. Tables are sorted by
+// name, and so are the sets, maps and chains of each, so that equal rule sets are equal text.
 func Read(ns *netns.NS) (string, error) {
 	if isEmpty, err := empty(ns); isEmpty || err != nil {
 		return "", err
@@ -56,7 +55,7 @@ func Read(ns *netns.NS) (string, error) {
 	return strings.Join(tables, ""), nil
 }
 
-// empty reports whether there is not one table, for which no program has to be started.
+// empty reports whether there is no table, without starting nft.
 func empty(ns *netns.NS) (bool, error) {
 	c, err := nlconn.Open(ns, unix.NETLINK_NETFILTER)
 	if err != nil {
@@ -65,12 +64,12 @@ func empty(ns *netns.NS) (bool, error) {
 	defer c.Close()
 	tables, err := c.Dump(netlink.Message{
 		Header: netlink.Header{Type: unix.NFNL_SUBSYS_NFTABLES<<8 | unix.NFT_MSG_GETTABLE, Flags: netlink.Request | netlink.Dump},
-		Data:   make([]byte, 4), // struct nfgenmsg: of each family
+		Data:   make([]byte, 4), // struct nfgenmsg: all families
 	})
 	return len(tables) == 0, err
 }
 
-// blocks cuts a text behind each closing brace of one indentation, and sorts.
+// blocks splits a text after each closing brace of one indentation, and sorts the parts.
 func blocks(text, indent string) []string {
 	all := strings.SplitAfter(text, "\n"+indent+"}\n")
 	for i := range all {
@@ -81,7 +80,7 @@ func blocks(text, indent string) []string {
 	return all
 }
 
-// Load makes rules as "nft -f" does, for a test, which is skipped without nft.
+// Load loads rules by "nft -f" for a test, which is skipped without nft.
 func Load(t testing.TB, ns *netns.NS, rules string) {
 	t.Helper()
 	err := ns.Do(func() error {

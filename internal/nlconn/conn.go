@@ -34,14 +34,14 @@ type Conn struct {
 
 	ns       *netns.NS // from Open; nil: from [Listen]
 	protocol int
-	kept     bool // by the call that shares its namespace
+	kept     bool // open until the call that shares its namespace ends
 
 	stale       bool // there may be unread answers
 	interrupted bool // a dump since the last [Conn.Dump] was inconsistent
 }
 
-// Listen connects to a netlink protocol in ns by a socket that nothing else uses, and that gets the
-// notifications of groups, a bit set of RTMGRP_* or the like; see [Conn.Wait]. ns may be closed afterwards.
+// Listen connects to a netlink protocol in ns with a socket of its own that receives the notifications
+// of groups, a bit set such as RTMGRP_*; see [Conn.Wait]. ns may be closed afterwards.
 func Listen(ns *netns.NS, protocol int, groups uint32) (*Conn, error) {
 	fd, err := open(ns, protocol, groups)
 	if err != nil {
@@ -72,13 +72,13 @@ func (c *Conn) Within(fn func(fd int) error) error {
 }
 
 // An Error is an errno of the kernel about one request, with the text of the extended
-// acknowledgement where there is one. errors.Is finds the errno in it.
+// acknowledgement if there is one. errors.Is finds the errno in it.
 type Error struct {
 	Errno unix.Errno
 	Text  string // empty: the kernel did not explain
 }
 
-// Error returns the errno's text and, behind a colon, the kernel's own if it gave one.
+// Error returns the errno's text and, after a colon, the kernel's if there is one.
 func (e *Error) Error() string {
 	if e.Text == "" {
 		return e.Errno.Error()
@@ -96,14 +96,15 @@ type Answer struct {
 }
 
 // Batch sends the requests in one datagram and returns an answer for each. The error is
-// about the socket; the kernel's errors are in the answers, and the kernel goes on with the
-// next request after one. ends is how many requests at either end it does not answer: 1 for
-// NFNL_MSG_BATCH_BEGIN and NFNL_MSG_BATCH_END of nf_tables, where an error of the whole batch has
-// the number of the first, else 0. A request with [netlink.Echo] is answered with what it made.
+// about the socket; the kernel's errors are in the answers, and the kernel continues with the next
+// request after one. ends is the number of requests at each end that the kernel does not answer: 1 for
+// nf_tables, with NFNL_MSG_BATCH_BEGIN and NFNL_MSG_BATCH_END, where an error of the whole batch has
+// the sequence number of the first; else 0. The answer to a request with [netlink.Echo] has the
+// created object.
 //
-// The kernel works through a datagram in order and reports each error, also of requests
-// without [netlink.Acknowledge]. So only the last request is acknowledged, and when its answer
-// arrives all before it succeeded that had no error: one read, mostly.
+// The kernel processes a datagram in order and reports every error, even of requests without
+// [netlink.Acknowledge]. So only the last request asks for an acknowledgement: when its answer arrives,
+// all earlier requests without an error have succeeded. Mostly this takes one read.
 func (c *Conn) Batch(reqs []netlink.Message, ends int) ([]Answer, error) {
 	first, last := ends, len(reqs)-1-ends
 	c.mu.Lock()
@@ -137,8 +138,8 @@ func (c *Conn) Batch(reqs []netlink.Message, ends int) ([]Answer, error) {
 	return answers, err
 }
 
-// Execute sends one request and returns what answers it: the acknowledgement of a change,
-// or the messages of a get, which is best sent without [netlink.Acknowledge].
+// Execute sends one request and returns the messages of its answer: none for the acknowledgement of a
+// change, the objects for a get, which is best sent without [netlink.Acknowledge].
 func (c *Conn) Execute(req netlink.Message) ([]netlink.Message, error) {
 	answers, err := c.Batch([]netlink.Message{req}, 0)
 	if err == nil {
@@ -158,7 +159,7 @@ func (c *Conn) Dump(req netlink.Message) ([]netlink.Message, error) {
 		if err != nil {
 			return nil, false, err
 		}
-		// EINTR is how netfilter reports it between two parts of a dump.
+		// netfilter reports an interruption between two parts of a dump as EINTR.
 		err, interrupted := answers[0].Err, c.wasInterrupted()
 		if errors.Is(err, unix.EINTR) {
 			err, interrupted = nil, true
@@ -167,10 +168,10 @@ func (c *Conn) Dump(req netlink.Message) ([]netlink.Message, error) {
 	})
 }
 
-// dump repeats ask until its answer was not interrupted.
-func dump(ask func() ([]netlink.Message, bool, error)) ([]netlink.Message, error) {
+// dump repeats get until its answer was not interrupted.
+func dump(get func() ([]netlink.Message, bool, error)) ([]netlink.Message, error) {
 	for try := 1; ; try++ {
-		ms, interrupted, err := ask()
+		ms, interrupted, err := get()
 		switch {
 		case err != nil:
 			return nil, err
@@ -213,7 +214,7 @@ func collect(lib *netlink.Conn, sent []netlink.Message, answers []Answer, first,
 			return fmt.Errorf("netlink receive: %w", cause(err))
 		}
 		if len(ms) == 0 && sent[last].Header.Flags&netlink.Dump == netlink.Dump {
-			return nil // the end of a dump of nothing
+			return nil // an empty dump
 		}
 		open = take(ms, sent, answers, open, last)
 	}
@@ -221,7 +222,7 @@ func collect(lib *netlink.Conn, sent []netlink.Message, answers []Answer, first,
 }
 
 // take adds messages to the answers of their requests and returns the first request that has
-// no complete answer. The library has read a dump to its end.
+// no complete answer. The library returns a dump only when it is complete.
 func take(ms, sent []netlink.Message, answers []Answer, open, last int) int {
 	for _, m := range ms {
 		i := int(m.Header.Sequence - sent[0].Header.Sequence)

@@ -7,9 +7,9 @@ import (
 	"cnibox/internal/netns"
 )
 
-// Open connects to a netlink protocol in ns, such as unix.NETLINK_ROUTE. Of a namespace that a call
-// shares ([netns.NS.Share]) all get the same connection, which Close leaves open until the call ends; else
-// one that is idle, or a new one.
+// Open connects to a netlink protocol in ns, such as unix.NETLINK_ROUTE. For a namespace that a call
+// shares ([netns.NS.Share]) it always returns the same connection, which Close leaves open until the call
+// ends; otherwise an idle connection, or a new one.
 func Open(ns *netns.NS, protocol int) (*Conn, error) {
 	k, err := netns.Keep(ns, protocol, func(kept bool) (keeper, error) {
 		c := idleConns.take(ns, protocol)
@@ -28,10 +28,10 @@ func Open(ns *netns.NS, protocol int) (*Conn, error) {
 // A keeper closes a connection at the end of the call that keeps it.
 type keeper struct{ c *Conn }
 
-// Close closes it, unless it is to be idle.
+// Close closes the connection, unless it becomes idle.
 func (k keeper) Close() error { return k.c.end() }
 
-// Close closes the socket, unless a call keeps it, or [SlowToClose] has it idle.
+// Close closes the socket, unless a call keeps it open, or it becomes idle: see [SlowToClose].
 func (c *Conn) Close() error {
 	if c.kept {
 		return nil
@@ -46,35 +46,36 @@ func (c *Conn) end() error {
 	return c.close()
 }
 
-// SlowToClose says that the kernel has something to clear away, for which the close of any socket of the
-// protocol waits d at most. What [Open] has opened and is closed until then is idle, for the next Open in
-// its namespace, which must be open by then. When the process ends after other slow work, nothing is left
-// to wait for.
+// SlowToClose says that the kernel has objects to free, and that closing any socket of the protocol waits
+// for it, d at most. A connection from [Open] that is closed within d becomes idle, for the next Open in
+// its namespace; its NS must still be open then. The process closes idle connections when it ends: if it
+// has other slow work before, it need not wait.
 func SlowToClose(protocol int, d time.Duration) {
 	idleConns.mu.Lock()
 	defer idleConns.mu.Unlock()
 	if idleConns.until == nil {
-		idleConns.until, idleConns.conns = map[int]time.Time{}, map[place][]*Conn{}
+		idleConns.until, idleConns.conns = map[int]time.Time{}, map[connKey][]*Conn{}
 	}
 	idleConns.until[protocol] = time.Now().Add(d)
 }
 
-// A place is where a connection is of use.
-type place struct {
+// A connKey identifies the connections that are of use to an [Open].
+type connKey struct {
 	ns       netns.ID
 	protocol int
 }
 
-// idleConns are open and not in use. There are as many in a namespace as were in use at once.
+// idleConns has the connections that are open and not in use: per namespace at most as many as were in
+// use at once.
 var idleConns pool
 
 type pool struct {
 	mu    sync.Mutex
-	until map[int]time.Time // until which closing takes long, by protocol
-	conns map[place][]*Conn
+	until map[int]time.Time // when closing is fast again, by protocol
+	conns map[connKey][]*Conn
 }
 
-// add takes a connection in, unless it can be closed at once or its namespace is not known.
+// add makes a connection idle, unless closing it is fast or its namespace is unknown.
 func (p *pool) add(c *Conn) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -85,12 +86,12 @@ func (p *pool) add(c *Conn) bool {
 	if err != nil {
 		return false
 	}
-	at := place{id, c.protocol}
-	p.conns[at] = append(p.conns[at], c)
+	key := connKey{id, c.protocol}
+	p.conns[key] = append(p.conns[key], c)
 	return true
 }
 
-// take returns a connection in ns; nil: there is none.
+// take removes and returns a connection in ns; nil: there is none.
 func (p *pool) take(ns *netns.NS, protocol int) *Conn {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -98,15 +99,15 @@ func (p *pool) take(ns *netns.NS, protocol int) *Conn {
 		return nil
 	}
 	id, err := ns.ID()
-	at := place{id, protocol}
-	last := len(p.conns[at]) - 1
+	key := connKey{id, protocol}
+	last := len(p.conns[key]) - 1
 	if err != nil || last < 0 {
 		return nil
 	}
-	c := p.conns[at][last]
-	p.conns[at] = p.conns[at][:last]
+	c := p.conns[key][last]
+	p.conns[key] = p.conns[key][:last]
 	if last == 0 {
-		delete(p.conns, at)
+		delete(p.conns, key)
 	}
 	return c
 }

@@ -29,17 +29,16 @@ const (
 	sendSpace     = 64 << 20  // bytes; the whole batch must fit into the send buffer
 )
 
-// A socket is the [netlink.Socket] below the library's connection, for one exchange of a
-// [Conn], whose descriptor it has meanwhile. The descriptor blocks and is unknown to
-// the poller of Go's runtime: the kernel has the answer when sending returns, so nothing
-// ever waits, and a process that lives for a few milliseconds starts neither a poller nor a
-// thread for it. With the library's own socket an ADD makes 130 futex calls instead of 22
-// and takes 2 ms more.
+// A socket is the [netlink.Socket] of the library's connection during one exchange of a [Conn], with the
+// descriptor of the Conn. The descriptor is blocking and not registered with the poller of Go's runtime:
+// the kernel has the answer when sending returns, so a read does not wait, and a process that lives for
+// a few milliseconds starts neither a poller nor a thread for it. With the library's own socket an ADD
+// makes 130 futex calls instead of 22 and takes 2 ms more.
 type socket struct {
 	fd  int
 	lib *netlink.Conn
 	in  []byte
-	end time.Time // of the exchange; zero: there is none
+	end time.Time // time limit of the exchange; zero: none
 
 	// A dump was inconsistent. The kernel may report that in NLMSG_DONE only, which the
 	// library does not return.
@@ -48,15 +47,15 @@ type socket struct {
 
 var _ netlink.Socket = (*socket)(nil)
 
-// idle are sockets without an exchange. To make one seeds a random number generator, and its buffer is
-// large; a verb does all with one, though it opens seven descriptors. A [sync.Pool] would have one for each
-// processor that the verb gets to.
+// idle has the sockets that are in no exchange. Creating one seeds a random number generator and allocates
+// a large buffer; a verb needs only one for its seven descriptors. A [sync.Pool] would have one for each
+// processor on which the verb runs.
 var idle struct {
 	sync.Mutex
 	sockets []*socket
 }
 
-// maxIdle is the number of kept idle sockets.
+// maxIdle is the limit of idle sockets.
 const maxIdle = 4
 
 // borrow takes a socket for an exchange on a descriptor. The caller puts it back.
@@ -66,8 +65,8 @@ func borrow(fd int) *socket {
 	last := len(idle.sockets) - 1
 	if last < 0 {
 		s := &socket{fd: fd, in: make([]byte, readSize)}
-		// NewConn is deprecated for good: nothing but tests was to use it. What we rely on is
-		// held by TestKernelLibrary.
+		// NewConn is deprecated, since it was meant for tests only. TestKernelLibrary checks the
+		// behaviour that we rely on.
 		s.lib = netlink.NewConn(s, 0)
 		return s
 	}
@@ -118,8 +117,8 @@ func open(ns *netns.NS, protocol int, groups uint32) (fd int, err error) {
 // Send sends one message.
 func (s *socket) Send(m netlink.Message) error { return s.SendMessages([]netlink.Message{m}) }
 
-// SendMessages sends all messages in one datagram; the kernel works through them before
-// the call returns. The send buffer must hold them, so it grows for a large batch: without
+// SendMessages sends all messages in one datagram; the kernel processes them before the
+// call returns. The send buffer must hold them, so it grows for a large batch: without
 // limit with CAP_NET_ADMIN on the host, else up to net.core.wmem_max.
 func (s *socket) SendMessages(ms []netlink.Message) error {
 	size := 0
@@ -148,9 +147,8 @@ func (s *socket) SendMessages(ms []netlink.Message) error {
 	}
 }
 
-// Receive returns the messages of the next datagram. It fails with
-// [os.ErrDeadlineExceeded] when there is none for [Timeout], and from the end of the
-// exchange on even if there is one.
+// Receive returns the messages of the next datagram. The error is [os.ErrDeadlineExceeded] if none
+// arrives within [Timeout], or if the time limit of the exchange has passed.
 func (s *socket) Receive() ([]netlink.Message, error) {
 	if !s.end.IsZero() && time.Now().After(s.end) {
 		return nil, fmt.Errorf("answers without end: %w", os.ErrDeadlineExceeded)
@@ -195,10 +193,10 @@ func received(receive func() ([]netlink.Message, error)) iter.Seq2[netlink.Messa
 	}
 }
 
-// discard reads what a failed exchange has left. The kernel reports once that the receive
-// buffer overflowed; then it drops answers without a report until the buffer is empty. And
-// it begins no dump before the last one was read. The error is os.ErrDeadlineExceeded if
-// there is more to read for [Timeout].
+// discard reads the answers that a failed exchange has left. The kernel reports an overflow of the
+// receive buffer once, and then drops answers without a report until the buffer is empty; and it starts
+// no dump before the previous one is read. The error is os.ErrDeadlineExceeded if there is something to
+// read for longer than [Timeout].
 func (s *socket) discard() error {
 	for end := time.Now().Add(Timeout); time.Now().Before(end); {
 		_, _, err := unix.Recvfrom(s.fd, s.in, unix.MSG_DONTWAIT)

@@ -11,9 +11,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Wait returns when there was a notification, or when the receive buffer overflowed. The
-// notification is dropped: the caller reads the state anew. The error is the context's if
-// that ends first.
+// Wait waits for a notification, or for an overflow of the receive buffer. It drops the notification:
+// the caller reads the state again. The error is the context's if that ends first.
 func (c *Conn) Wait(ctx context.Context) error {
 	_, _, err := c.Notified(ctx)
 	return err
@@ -30,9 +29,8 @@ func (c *Conn) ReceiveSpace(bytes int) {
 	})
 }
 
-// Notified returns the messages of the next notification as soon as there is one; lost reports
-// that the receive buffer overflowed, and that some were dropped. The error is the context's if
-// that ends first.
+// Notified waits for a notification and returns its messages. lost: the receive buffer overflowed, and
+// notifications were dropped. The error is the context's if that ends first.
 func (c *Conn) Notified(ctx context.Context) (ms []netlink.Message, lost bool, err error) {
 	wake, err := unix.Eventfd(0, unix.EFD_CLOEXEC)
 	if err != nil {
@@ -60,7 +58,7 @@ func (c *Conn) Notified(ctx context.Context) (ms []netlink.Message, lost bool, e
 	return c.receive()
 }
 
-// Pending is [Conn.Notified] for what has been received already; nothing is waited for.
+// Pending is [Conn.Notified] without waiting; ms is nil if there is no notification.
 func (c *Conn) Pending() (ms []netlink.Message, lost bool, err error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -70,7 +68,6 @@ func (c *Conn) Pending() (ms []netlink.Message, lost bool, err error) {
 	return c.receive()
 }
 
-// receive reads one notification.
 func (c *Conn) receive() (ms []netlink.Message, lost bool, err error) {
 	s := borrow(c.fd)
 	defer s.putBack()
@@ -84,8 +81,8 @@ func (c *Conn) receive() (ms []netlink.Message, lost bool, err error) {
 	return ms, false, nil
 }
 
-// readable returns when there is something to read from the socket or from other, and of how many of
-// them, or after a timeout in milliseconds. Without other, or without a timeout, that is -1.
+// readable waits until the socket or the descriptor other (-1: none) is readable, or for timeout
+// milliseconds (-1: no limit). It returns how many of the two are readable.
 func (c *Conn) readable(other, timeout int) (n int, err error) {
 	if c.fd < 0 {
 		return 0, os.ErrClosed

@@ -1,5 +1,5 @@
-// Package once does once what several attachments have in common, and keeps open for all of them
-// what each would open: a verb that is about many asks for it by [WithCache].
+// Package once shares work among the attachments of one verb: what they have in common is done, read
+// or opened once. A verb about several attachments enables it by [WithCache].
 package once
 
 import (
@@ -7,7 +7,7 @@ import (
 	"sync"
 )
 
-// A cache is what was done, found out or opened already, by key.
+// A cache has what was done, read or opened already, by key.
 type cache struct {
 	mu    sync.Mutex
 	known map[string]any
@@ -16,8 +16,8 @@ type cache struct {
 
 type cacheKey struct{}
 
-// WithCache returns a context in which [Do] does once what several attachments have in common, as
-// their bridge, [Get] finds it out once, and what [Open] has opened stays open until forget.
+// WithCache returns a context in which [Do] and [Get] call their function once for each key, such as
+// that of a bridge, and what [Open] has opened stays open until forget.
 func WithCache(ctx context.Context) (_ context.Context, forget func()) {
 	m := &cache{known: map[string]any{}}
 	return context.WithValue(ctx, cacheKey{}, m), func() {
@@ -30,7 +30,7 @@ func WithCache(ctx context.Context) (_ context.Context, forget func()) {
 	}
 }
 
-// HasCache reports whether the context is of [WithCache], and so of several attachments.
+// HasCache reports whether the context is from [WithCache], and so for several attachments.
 func HasCache(ctx context.Context) bool {
 	_, ok := ctx.Value(cacheKey{}).(*cache)
 	return ok
@@ -54,8 +54,8 @@ func Do[T any](ctx context.Context, key string, fn func(T) error, arg T) error {
 	return err
 }
 
-// Get returns what get has returned for the key since [WithCache], and calls it unless it was
-// called without an error. Each key has values of one type.
+// Get returns the value of get for the key. Since [WithCache] it calls get until it succeeds, and then
+// returns the same value. Each key has values of one type.
 func Get[T any](ctx context.Context, key string, get func() (T, error)) (T, error) {
 	m, ok := ctx.Value(cacheKey{}).(*cache)
 	if !ok {
@@ -78,8 +78,8 @@ func known[T any](m *cache, key string, get func() (T, error)) (T, error) {
 	return v, err
 }
 
-// Open is Get for what has to be closed. The caller calls done, which closes it unless it stays
-// open for others.
+// Open is [Get] for a value that has to be closed. The caller calls done, which closes it unless it
+// stays open for other attachments.
 func Open[T any](ctx context.Context, key string, open func() (T, error), close func(T)) (v T, done func(), err error) {
 	m, ok := ctx.Value(cacheKey{}).(*cache)
 	if !ok {

@@ -3,21 +3,20 @@ package schematest
 // The bounds of interfaces[].mtu and routes[].mtu in the result schema.
 const minMTU, maxMTU = 68, 65535
 
-// Where the schema says format ipv4, either family is taken, as format is an annotation.
+// Where the schema has format ipv4, the rules accept both families, since format is an annotation.
 
-// stringRule, and the three after it, is a rule of one kind and little else.
+// stringRule and the three functions after it return a rule for one kind of value.
 func stringRule() *rule                       { return &rule{kind: "string"} }
 func textRule(text func(string) string) *rule { return &rule{kind: "string", text: text} }
 func intRule(least, most int64) *rule         { return &rule{kind: "integer", min: least, max: most} }
 func listRule(items *rule) *rule              { return &rule{kind: "array", items: items} }
 
-// objectRule has rules for members, of which some are required. Others are free.
+// objectRule has rules for members, and the names of the required ones. It allows all other members.
 func objectRule(members map[string]*rule, required ...string) *rule {
 	return &rule{kind: "object", members: members, required: required}
 }
 
-// resultRule is the schema of results.
-// cniVersion is required, unlike in [spec.ParseResult].
+// resultRule is the schema of results. cniVersion is required, unlike in [spec.ParseResult].
 func resultRule() *rule {
 	r := objectRule(map[string]*rule{
 		"cniVersion": textRule(versionText),
@@ -41,7 +40,7 @@ func resultRule() *rule {
 	return r
 }
 
-// routeRule has what the schema has: priority, table and scope are not in the schema, so they are free in it.
+// routeRule allows any priority, table and scope, which are not in the schema.
 func routeRule() *rule {
 	return objectRule(map[string]*rule{
 		"dst":    textRule(prefixText),

@@ -32,17 +32,17 @@ func (p Problem) String() string {
 // Names are case sensitive, unlike in plugins.
 func CheckResult(doc []byte) []Problem { return checkDoc(doc, resultRule()) }
 
-// A rule is the schema of a value. Members of an object without a rule are free. Only the fields for
-// the kind are used; their zero values allow all.
+// A rule is the schema of a value. Members without a rule may have any value. Only the fields for the
+// kind are used; their zero values allow everything.
 type rule struct {
 	kind     string           // array, boolean, integer, object or string
 	required []string         // of an object
 	members  map[string]*rule // of an object
 	items    *rule            // of an array
 	min, max int64            // of an integer; max 0: none
-	// What is wrong with a string; empty: nothing.
+	// Returns what is wrong with a string; empty: nothing.
 	text  func(string) string
-	whole func(c *checker, members map[string]json.RawMessage) // of several members together
+	whole func(c *checker, members map[string]json.RawMessage) // checks several members together
 }
 
 // checkDoc compares a document with a rule.
@@ -62,19 +62,18 @@ func checkDoc(doc []byte, r *rule) []Problem {
 // at names an element of a list.
 func at(list string, i int) string { return list + "[" + strconv.Itoa(i) + "]" }
 
-// most is how many problems of a document are looked for.
+// most is the number of problems after which checking stops.
 const most = 20
 
-// A checker gathers problems, in the order of names. Their paths are those in the value that is
-// checked; what a value is in goes before them on the way back.
+// A checker collects problems in the order of names. Paths begin at the value that is checked; inner
+// puts the path of that value in front.
 type checker struct{ found []Problem }
 
-// add notes a problem at a path.
 func (c *checker) add(path, format string, args ...any) {
 	c.found = append(c.found, Problem{path, fmt.Sprintf(format, args...)})
 }
 
-// inner checks a member or an element, which has a path in what it is in.
+// inner checks a member or an element; path returns its path in the enclosing value.
 func (c *checker) inner(path func() string, raw json.RawMessage, r *rule) {
 	before := len(c.found)
 	if before >= most {
@@ -86,8 +85,8 @@ func (c *checker) inner(path func() string, raw json.RawMessage, r *rule) {
 	}
 }
 
-// check compares one value, which is JSON, with its rule. Only what there are rules for is decoded.
-// A value of the wrong type has that one problem: nothing else in it is looked at.
+// check compares one JSON value with its rule. It decodes only what has a rule. A value of the wrong
+// type is one problem: its content is not checked.
 func (c *checker) check(raw json.RawMessage, r *rule) {
 	kind := jsonKind(raw)
 	if kind != r.kind {
@@ -114,8 +113,7 @@ func (c *checker) check(raw json.RawMessage, r *rule) {
 	}
 }
 
-// object looks for what is missing, then at each member that has a rule.
-// Members without any rule are free.
+// object checks for missing members, then each member that has a rule.
 func (c *checker) object(raw json.RawMessage, r *rule) {
 	var members map[string]json.RawMessage
 	json.Unmarshal(raw, &members)
@@ -139,7 +137,6 @@ func (c *checker) object(raw json.RawMessage, r *rule) {
 	}
 }
 
-// string checks the text.
 func (c *checker) string(s string, r *rule) {
 	if r.text == nil {
 		return
@@ -169,9 +166,8 @@ func jsonKind(raw json.RawMessage) string {
 	return "number"
 }
 
-// integer returns the value of a number of kind integer; beyond 64 bits it is
-// the nearest there is.
-// Bounds are far within, so the nearest is on the same side of them.
+// integer returns the value of an integer, or the nearest int64 beyond 64 bits. The bounds of rules are
+// far within these, so comparing with them stays right.
 func integer(n json.RawMessage) int64 {
 	if i, err := strconv.ParseInt(string(n), 10, 64); err == nil {
 		return i
@@ -212,8 +208,8 @@ func versionText(s string) string {
 	return ""
 }
 
-// macText is the pattern of mac: six octets, so not InfiniBand's twenty.
-// Letters may be of either case. Hyphens and dots, which [spec.ParseMAC] takes, are not.
+// macText is the pattern of mac: six octets, so not InfiniBand's twenty, in either case. Hyphens and
+// dots, which [spec.ParseMAC] accepts, are invalid.
 func macText(s string) string {
 	if !regexp.MustCompile(`^([0-9a-fA-F]{2}:){5}[0-9a-fA-F]{2}$`).MatchString(s) {
 		return "is not six octets in hexadecimal with colons between them"
@@ -221,7 +217,7 @@ func macText(s string) string {
 	return ""
 }
 
-// addrText takes an address of either family.
+// addrText accepts an address of either family.
 func addrText(s string) string {
 	if _, err := netip.ParseAddr(s); err != nil {
 		return "is not an IP address"
@@ -229,7 +225,7 @@ func addrText(s string) string {
 	return ""
 }
 
-// prefixText takes an address with a prefix length.
+// prefixText accepts an address with a prefix length.
 func prefixText(s string) string {
 	if _, err := netip.ParsePrefix(s); err != nil {
 		return "is not an IP address with a prefix length"

@@ -1,10 +1,11 @@
-// Package spell finds what a misspelled name was meant to be.
+// Package spell finds the name that a misspelled one was probably meant to be.
 package spell
 
 import "strings"
 
-// Nearest returns the name that most of a misspelled one agrees with: that it is the beginning of,
-// or that differs by at most two letters, and by a third of them; empty: none does.
+// Nearest returns the most similar of the names; empty: none is similar. A name is similar if it begins
+// with the misspelled one, of four letters at least, or differs by at most two letters and at most a
+// third of them.
 func Nearest(name string, names []string) (near string) {
 	least := 1 + min(2, len(name)/3)
 	for _, other := range names {
@@ -12,7 +13,7 @@ func Nearest(name string, names []string) (near string) {
 			return other
 		}
 		if max(len(name), len(other))-min(len(name), len(other)) >= least {
-			continue // at least as many letters are too many or missing
+			continue // the distance is at least the difference in length
 		}
 		if d := distance(strings.ToLower(name), strings.ToLower(other)); d < least {
 			near, least = other, d
@@ -21,7 +22,7 @@ func Nearest(name string, names []string) (near string) {
 	return near
 }
 
-// distance is the number of letters to insert, delete, replace or exchange with the next one.
+// distance is the least number of letters to insert, delete, replace or exchange with the next one.
 func distance(a, b string) int {
 	before, row := make([]int, len(b)+1), make([]int, len(b)+1)
 	for j := range row {

@@ -1,12 +1,12 @@
-// Package state says in which directory each kind of state is stored: below the state directory
-// if the caller has one, which is CNIBOX_STATE or --state-dir of cni-exec, and otherwise in the
-// default directory of its kind, libcni's and the reference's.
+// Package state returns the directory in which each kind of state is stored: below the state directory
+// if the caller has one (CNIBOX_STATE, or --state-dir of cni-exec), otherwise the default directory of
+// its kind, libcni's or the reference's.
 //
-// A default in /var/lib that cannot be written, as on a read-only root, is replaced by the
-// directory of the same name in [Run], unless something is stored there already: existing
-// leases must not be contradicted. What was begun in Run stays there until the next boot empties
-// it, also when /var/lib is writable by then. All verbs ask in the same way, and so find what
-// ADD has stored. Nothing is created here. [BootID] identifies the boot.
+// If a default in /var/lib cannot be written, as on a read-only root, the directory of the same name in
+// [Run] replaces it, unless state is stored in the default already: new leases must not conflict with
+// existing ones. State in Run stays there until the next boot empties it, even if /var/lib becomes
+// writable. All verbs decide in the same way, and so find what ADD has stored. Nothing is created here.
+// [BootID] identifies the boot.
 package state
 
 import (
@@ -27,7 +27,7 @@ const (
 	Flannel = "/var/lib/cni/flannel"  // the reference's
 	Ports   = "/run/cnibox/portmap"   // of the owners of host ports
 
-	Run = "/run/cnibox" // in place of /var/lib/cni
+	Run = "/run/cnibox" // replaces /var/lib/cni
 )
 
 // Dir returns the directory of state whose default is usual: the one of the same name below the
@@ -41,9 +41,9 @@ func Dir(root, usual string) string {
 
 // CacheDir returns the directory of the runtime's cache, which is the state directory itself.
 //
-// The notice is empty, or one line: the default cannot be written, and nothing is stored in Run
-// yet. The process that creates the directory prints it, so that it is printed once. That is the same
-// for the other kinds.
+// The notice is one line if the default cannot be written and Run has no state yet; otherwise it is
+// empty. The process that creates the directory prints it, so that it is printed once. This holds for
+// the other kinds as well.
 func CacheDir(root string) (dir, notice string) {
 	if root != "" {
 		return root, ""
@@ -51,8 +51,8 @@ func CacheDir(root string) (dir, notice string) {
 	return find(cache, "/")
 }
 
-// LeaseDir returns the directory of host-local's networks, for one of them; its name has been
-// checked. Leases that are kept across boots are not stored in Run.
+// LeaseDir returns the directory that has the networks of host-local, as chosen for one of them, whose
+// name has been checked. Leases that are kept across boots are not stored in Run.
 func LeaseDir(root, network string, kept bool) (dir, notice string) {
 	if root != "" || kept {
 		return Dir(root, Leases), ""
@@ -68,16 +68,16 @@ func FlannelDir(root string) (dir, notice string) {
 	return find(flannel, "/")
 }
 
-// A kind is one whose default is in /var/lib. Paths are relative to the one before.
+// A kind is a kind of state whose default directory is in /var/lib.
 type kind struct {
 	name   string                 // of its directory in Cache and in Run
-	made   string                 // what the first verb that stores something creates there
-	stored string                 // the directory of what is stored
-	counts func(name string) bool // whether a name in it is that of stored state
+	made   string                 // path in that directory that the first verb creates
+	stored string                 // path in that directory of the directory with the state
+	counts func(name string) bool // whether a name in stored is that of state
 }
 
 var (
-	cache   = kind{"", "cnibox/locks", "results", func(name string) bool { return !strings.HasPrefix(name, ".") }} // those are of killed writers
+	cache   = kind{"", "cnibox/locks", "results", func(name string) bool { return !strings.HasPrefix(name, ".") }} // .NAME: temporary
 	flannel = kind{"flannel", "", "", func(string) bool { return true }}
 )
 
@@ -88,9 +88,8 @@ func leases(network string) kind {
 	}}
 }
 
-// find returns the directory of a kind; top is the root of the file system but in tests.
-// In the usual case it asks the kernel twice: there is nothing in Run, and the default can
-// be written.
+// find returns the directory of a kind; top is "/", except in tests. In the usual case it makes two
+// system calls: there is nothing in Run, and the default can be written.
 func find(k kind, top string) (dir, notice string) {
 	usual, run := filepath.Join(top, Cache, k.name), filepath.Join(top, Run, k.name)
 	if exists(filepath.Join(run, k.made)) {
@@ -99,7 +98,7 @@ func find(k kind, top string) (dir, notice string) {
 	err := writable(filepath.Join(usual, k.made))
 	switch {
 	case !errors.Is(err, unix.EROFS) && !errors.Is(err, os.ErrPermission):
-		return usual, "" // an error of another kind is ADD's to report
+		return usual, "" // ADD reports any other error
 	case k.storedIn(usual), writable(filepath.Join(run, k.made)) != nil:
 		return usual, ""
 	}
@@ -134,8 +133,8 @@ func (k kind) storedIn(dir string) bool {
 
 func exists(path string) bool { return unix.Access(path, unix.F_OK) == nil }
 
-// writable returns why nothing can be created at a path, or below it, as far as the nearest
-// existing directory shows it: EROFS, EACCES, or EPERM for one that is immutable.
+// writable returns the error of access(2) for writing to the nearest existing directory at or above a
+// path: EROFS, EACCES, or EPERM if it is immutable.
 func writable(path string) error {
 	for {
 		err := unix.Access(path, unix.W_OK)

@@ -8,15 +8,15 @@ import (
 	"cnibox/spec"
 )
 
-// A Progress draws a bar on a terminal: one line, written over and over. Its zero value
-// draws nothing, and neither does that of a stream which is not a terminal.
+// A Progress draws a progress bar on one line of a terminal. The zero value draws nothing, and neither
+// does the Progress of a stream that is not a terminal.
 type Progress struct {
 	w     io.Writer
 	what  string
-	drawn int // hundredths that the line shows; -1: nothing yet
+	drawn int // percentage on the line; -1: nothing yet
 }
 
-// barWidth is how many cells the bar has; with the rest the line fits 80 columns.
+// barWidth is the width of the bar in columns; the whole line fits 80 columns.
 const barWidth = 40
 
 // NewProgress returns a bar for w if that is a terminal.
@@ -28,7 +28,7 @@ func NewProgress(w io.Writer, what string) *Progress {
 	return &Progress{w: f, what: spec.Printable(what), drawn: -1}
 }
 
-// Show draws how much of all is done, if that changes the line.
+// Show draws the percentage of done in all, if it has changed.
 func (p *Progress) Show(done, all int) {
 	if p.w == nil || all == 0 || done*100/all == p.drawn {
 		return

@@ -13,19 +13,18 @@ import (
 	"cnibox/spec"
 )
 
-// A Screen is how text for people is written: as wide as the terminal, or COLUMNS; without either
-// nothing is cut. Its zero value is as wide as the text, and has ASCII alone.
+// A Screen has the properties of an output for people. Its zero value cuts nothing, and has only ASCII.
 type Screen struct {
-	Width  int // columns; 0: nothing is cut
+	Width  int // columns of the terminal, or COLUMNS; 0: nothing is cut
 	UTF8   bool
 	Colour bool                   // on a terminal, unless NO_COLOR or TERM=dumb is set
-	Red    func(cell string) bool // cells of tables that are red where there is colour; nil: none
+	Red    func(cell string) bool // whether a cell of a table is red, with Colour; nil: none is
 }
 
-// Width is that of a terminal that does not have its size, as a serial line.
+// Width is the width in columns of a terminal that does not know its size, such as a serial line.
 const Width = 80
 
-// Of is the screen of a stream.
+// Of returns the screen of a stream, with the locale, COLUMNS, NO_COLOR and TERM of the environment.
 func Of(w io.Writer, getenv func(string) string) Screen {
 	var s Screen
 	for _, name := range []string{"LC_ALL", "LC_CTYPE", "LANG"} {
@@ -59,9 +58,9 @@ func terminal(w io.Writer) *os.File {
 	return f
 }
 
-// A Column of a table that is too wide is left out if it is optional, and then cut to Min
-// columns: those that are cut early before all others, then the widest of these. With Min 0 it
-// is never cut.
+// A Column of a table that is too wide is left out if it is Optional. If that is not enough, columns
+// are cut, down to Min characters: those with Early first, and of these the widest. With Min 0 a
+// column is never cut.
 type Column struct {
 	Title    string
 	Min      int
@@ -69,8 +68,8 @@ type Column struct {
 	Early    bool
 }
 
-// Table formats rows under the titles of their columns, two blanks between them. Without a
-// title in any column there is no line of titles.
+// Table formats rows under the titles of their columns, with two spaces between columns. Without any
+// title there is no line of titles.
 func (s Screen) Table(columns []Column, rows [][]string) string {
 	widths := make([]int, len(columns))
 	titled := false
@@ -100,7 +99,7 @@ func (s Screen) Table(columns []Column, rows [][]string) string {
 
 const gap = 2
 
-// fit makes the widths fit the screen, if it can. A column of width 0 is left out.
+// fit reduces the widths to fit the screen, if possible. A column of width 0 is left out.
 func (s Screen) fit(columns []Column, widths []int) {
 	total := func() int {
 		sum := -gap
@@ -133,7 +132,7 @@ func (s Screen) fit(columns []Column, widths []int) {
 	}
 }
 
-// row writes one line, without blanks at its end.
+// row writes one line, without spaces at its end.
 func (s Screen) row(b *strings.Builder, widths []int, cells []string) {
 	blanks := 0
 	for i, cell := range cells {
@@ -152,7 +151,7 @@ func (s Screen) row(b *strings.Builder, widths []int, cells []string) {
 	b.WriteByte('\n')
 }
 
-// Cut shortens text to so many columns, of which the last says so; 0: it is left whole.
+// Cut shortens text to width characters, with "…" or "~" at its end; 0: it is not cut.
 func (s Screen) Cut(text string, width int) string {
 	text = spec.Printable(text)
 	if width == 0 || utf8.RuneCountInString(text) <= width {
@@ -165,7 +164,7 @@ func (s Screen) Cut(text string, width int) string {
 	return string([]rune(text)[:width-1]) + end
 }
 
-// paint makes a cell red, on a terminal that has colours.
+// paint makes a cell red if Red reports true, on a terminal with colours.
 func (s Screen) paint(cell string) string {
 	if s.Colour && s.Red != nil && s.Red(cell) {
 		return "\x1b[31m" + cell + "\x1b[m"

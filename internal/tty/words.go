@@ -5,7 +5,7 @@ import (
 	"strings"
 )
 
-// Plural is a number of things, in words.
+// Plural returns "1 link", "2 links" and so on.
 func Plural(n int, what string) string {
 	if n == 1 {
 		return "1 " + what
@@ -13,7 +13,7 @@ func Plural(n int, what string) string {
 	return fmt.Sprintf("%d %ss", n, what)
 }
 
-// Several is the first few of a list.
+// Several joins the first five of a list, and counts the others.
 func Several(list []string) string {
 	const most = 5
 	if len(list) > most {

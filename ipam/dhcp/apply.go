@@ -42,7 +42,6 @@ func (p *iface) routes(current, want []Route, priority int) (has []Route, err er
 	return has, errors.Join(errs...)
 }
 
-// hasRoute looks for a route in a list.
 func hasRoute(list []Route, r *Route) bool {
 	for i := range list {
 		if list[i] == *r {
@@ -78,7 +77,7 @@ func (p *iface) change(current, want *Lease, priority int) (*Lease, error) {
 	return &has, err
 }
 
-// applyLease configures the interface as a lease says. It returns the lease as it is then, also with an
+// applyLease configures the interface for a lease. It returns the lease as it is then, even after an
 // error.
 func (h *Holder) applyLease(p *iface, l *Lease) (*Lease, error) {
 	if l.On == nil {
@@ -93,8 +92,8 @@ func (h *Holder) applyLease(p *iface, l *Lease) (*Lease, error) {
 }
 
 // fitMTU lowers the MTU of the link to that of the network, and raises it again, up to the former
-// one, when the server sends a larger one. While the server sends the same as before it is not
-// changed, since tuning may have.
+// one, when the server sends a larger one. If the server sends had, as before, it does not change the
+// MTU, which tuning may have set.
 func (h *Holder) fitMTU(p *iface, l *Lease, had int) error {
 	if l.Is6() || h.state.KeepMTU || l.MTU == had {
 		return nil

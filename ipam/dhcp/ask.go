@@ -10,22 +10,22 @@ import (
 type step int
 
 const (
-	discover step = iota // all servers for an address; that of the lease, if one is given
-	request              // a server for what it has offered
-	renew                // the lease's server for more time
-	rebind               // all servers for more time
-	reboot               // all servers whether a former address is still valid
+	discover step = iota // ask all servers for an address, preferably that of the lease
+	request              // request from one server what it has offered
+	renew                // ask the lease's server to extend it
+	rebind               // ask all servers to extend it
+	reboot               // ask all servers whether a former address is still valid
 )
 
 var (
-	// errTimeout is about a request without an answer.
+	// errTimeout is the error of a request without an answer.
 	errTimeout = errors.New("no answer")
 
 	// errRefused is a server's NAK: the address must not be used any more.
 	errRefused = errors.New("the server refused the address")
 )
 
-// A client is one of the two protocols on an open interface. The sockets are its own.
+// A client speaks DHCPv4 or DHCPv6 on an open interface, with sockets of its own.
 type client interface {
 	// ask sends one request and waits for the answer. The error is errRefused after a NAK,
 	// errTimeout without an answer, or why no answer was accepted. Messages that do not answer the
@@ -35,13 +35,13 @@ type client interface {
 	close()
 }
 
-// requests is how often one server is sent a REQUEST for its offer.
+// requests is the number of REQUESTs to one server for its offer.
 const requests = 4
 
-// acquire gets a lease, if possible of the address of an old one, until the context ends.
-// offered is called before a REQUEST, after which the server may have a lease for us, even without
-// an answer. The error is a [TimeoutError] with the best known cause. Every round lasts its time,
-// since a server that always refuses must not be asked without a pause.
+// acquire tries to get a lease, preferably with the address of old, until the context ends. It records
+// the offered lease before a REQUEST, after which the server may have a lease for us even without an
+// answer, with lapsed as its Lapsed. The error is a [TimeoutError] with the best known cause.
+// Each round takes its full time, since a server that always refuses must not be asked without a pause.
 func (h *Holder) acquire(ctx context.Context, c client, old *Lease, lapsed bool) (*Lease, error) {
 	rounds := backoff{firstWait, h.settings.Timeout}
 	last := errors.New("no server answered on " + h.state.IfName +
@@ -51,7 +51,7 @@ func (h *Holder) acquire(ctx context.Context, c client, old *Lease, lapsed bool)
 		offer, err := c.ask(ctx, discover, old, wait)
 		timedOut := errors.Is(err, errTimeout)
 		if err == nil {
-			// recorded first, as the server records it
+			// recorded before the REQUEST, since the server records it too
 			asked := *offer
 			asked.Pending, asked.Lapsed = true, lapsed
 			if err := h.put(&asked); err != nil {

@@ -20,11 +20,11 @@ type client4 struct {
 	*iface
 	Config
 	*Settings
-	socket *socket          // of frames: all answers come there
-	udp    *socket          // what is sent goes here; nil: it is sent as frames
+	socket *socket          // of frames; receives all answers
+	udp    *socket          // for sending; nil: frames are sent
 	to     net.HardwareAddr // destination of the frames
-	begin  time.Time        // when it began to ask
-	secs   uint16           // how long before its last question that was, but for a REQUEST
+	begin  time.Time        // when the client began to ask
+	secs   uint16           // seconds from begin to the last message that is not the REQUEST of an offer
 	xid    uint32           // of all its messages
 }
 
@@ -40,7 +40,7 @@ func newClient4(p *iface, c Config, s *Settings) (*client4, error) {
 	return &client4{iface: p, Config: c, Settings: s, socket: sock, to: allHosts, begin: time.Now(), xid: rand.Uint32()}, nil
 }
 
-// close closes the sockets, that of frames in a goroutine: the kernel takes 10 to 30 ms for it.
+// close closes the sockets, the one of frames in a goroutine, since the kernel takes 10 to 30 ms for it.
 func (c *client4) close() {
 	if c.udp != nil {
 		c.udp.close()
@@ -109,7 +109,7 @@ func (c *client4) nextRequest(s step, l *Lease) (m *message4, server []byte, err
 		err = c.unicast(l)
 	}
 	switch {
-	case s == renew || s == rebind: // of an address that we have
+	case s == renew || s == rebind: // the interface has the address
 		m.client = l.Address.Addr()
 	case l != nil:
 		m.options.set(optAddress, l.Address.Addr().AsSlice())
@@ -117,7 +117,8 @@ func (c *client4) nextRequest(s step, l *Lease) (m *message4, server []byte, err
 	return m, server, err
 }
 
-// ask is that of [client]. A NAK of the server, or of any where any may answer, is an answer.
+// ask implements [client]. A NAK counts as an answer: of the lease's server, or of any server if the
+// request is to all of them.
 func (c *client4) ask(ctx context.Context, s step, l *Lease, wait time.Duration) (*Lease, error) {
 	m, server, err := c.nextRequest(s, l)
 	if err != nil {
@@ -132,7 +133,7 @@ func (c *client4) ask(ctx context.Context, s step, l *Lease, wait time.Duration)
 		b, err := c.socket.receive(ctx, until)
 		switch {
 		case errors.Is(err, unix.ENETDOWN):
-			continue // it answers an earlier request
+			continue // the link was down before; the kernel reports that once
 		case errors.Is(err, os.ErrDeadlineExceeded):
 			return nil, last
 		case err != nil:
@@ -163,8 +164,8 @@ func (c *client4) ask(ctx context.Context, s step, l *Lease, wait time.Duration)
 
 var errForeign = errors.New("it is from another server")
 
-// matchAnswer reports whether a packet answers m: an OFFER answers a DISCOVER, an ACK or NAK a
-// REQUEST. It returns nil for a packet for another client.
+// matchAnswer parses a packet and checks that it answers m: an OFFER answers a DISCOVER, an ACK or NAK
+// a REQUEST. The message is nil if the packet is not for this client.
 func (c *client4) matchAnswer(m *message4, b []byte, server []byte) (*message4, error) {
 	r, err := parse4(b)
 	if err != nil || r.op != opReply || r.xid != m.xid || !bytes.Equal(r.mac, c.link.MAC) {

@@ -40,9 +40,9 @@ func newClient6(ctx context.Context, p *iface, c Config, s *Settings) (*client6,
 
 func (c *client6) close() { c.socket.close() }
 
-// linkLocal returns the link-local address, which the kernel makes when the link comes
-// up and may use after it has looked for duplicates.
-// Container engines often disable IPv6 in a namespace; for DHCPv6 it is enabled.
+// linkLocal returns the link-local address, which the kernel assigns when the link comes up, and which
+// can be used after duplicate address detection. It enables IPv6 on the link, which container engines
+// often disable.
 func (p *iface) linkLocal(ctx context.Context) (netip.Addr, error) {
 	if err := p.ns.SetSysctl("net/ipv6/conf/"+p.link.Name+"/disable_ipv6", "0"); err != nil {
 		return netip.Addr{}, err
@@ -126,8 +126,8 @@ func (c *client6) ask(ctx context.Context, s step, l *Lease, wait time.Duration)
 	}
 }
 
-// matchAnswer reports whether a packet answers m: an ADVERTISE to a SOLICIT, else a REPLY, and
-// from the server that was asked. One that is not for us is nil.
+// matchAnswer parses a packet and checks that it answers m: an ADVERTISE answers a SOLICIT, a REPLY all
+// else, and it is from the server that was asked. The message is nil if it is not for this client.
 func (c *client6) matchAnswer(m *message6, b []byte) (*message6, error) {
 	r, err := parse6(b)
 	if err != nil || r.xid != m.xid || !bytes.Equal(r.client, m.client) {

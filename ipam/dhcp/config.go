@@ -19,13 +19,13 @@ type Config struct {
 	Request  []byte   `json:"request,omitempty"` // codes of option 55
 
 	Priority int  `json:"priority,omitempty"` // metric of all routes; 0: the kernel's
-	KeepMTU  bool `json:"keepMTU,omitempty"`  // option 26 is not for the link
+	KeepMTU  bool `json:"keepMTU,omitempty"`  // ignore option 26 for the link
 }
 
 // Settings are those of a daemon, the same for all its leases. No time may be 0.
 type Settings struct {
 	Root           string        // precedes every path of a namespace
-	Broadcast      bool          // servers shall broadcast their answers
+	Broadcast      bool          // ask servers to broadcast their answers
 	Timeout        time.Duration // for an answer to one packet, at most
 	Pause          time.Duration // between two rounds without success, at most
 	AcquireTimeout time.Duration // for a first lease
@@ -38,21 +38,20 @@ type Settings struct {
 // often drops the first packets.
 const firstWait = 250 * time.Millisecond
 
-// wrap adds to an error what was done.
 func wrap(what string, err error) error { return fmt.Errorf("%s: %w", what, err) }
 
-// A backoff is a series of waits, each twice as long as the one before and a bit
-// random, so that hosts that start together do not ask together.
+// A backoff is a series of waits, each twice as long as the one before and randomized, so that hosts
+// that start together do not ask together.
 type backoff struct{ next, longest time.Duration }
 
-// wait returns the next of the series: within a quarter around it.
+// wait returns the next wait, randomized by a quarter.
 func (b *backoff) wait() time.Duration {
 	d := min(b.next, b.longest)
 	b.next = min(2*b.next, b.longest)
 	return jitter(d)
 }
 
-// jitter is a random time within a quarter around d; 0 for a negative d.
+// jitter returns a random time from 3/4 to 5/4 of d; 0 if d is negative.
 func jitter(d time.Duration) time.Duration {
 	if d <= 0 {
 		return 0

@@ -23,9 +23,9 @@ func domainName(text string) string {
 	return text
 }
 
-// domainList reads names in the form of RFC 1035 section 3.1, one behind the other;
-// option 119 may point back into itself (section 4.1.4), DHCPv6 has no pointers.
-// Invalid names are left out, and nothing behind a malformed one is read.
+// domainList reads consecutive names in the form of RFC 1035 section 3.1. Option 119 may have
+// compression pointers (section 4.1.4), DHCPv6 has none. It skips invalid names, and stops at a
+// malformed one.
 func domainList(data []byte) (names []string) {
 	for at := 0; at < len(data) && len(names) < longestList; {
 		name, next, ok := oneName(data, at)
@@ -44,7 +44,7 @@ func domainList(data []byte) (names []string) {
 // backwards, so reading ends.
 func oneName(data []byte, at int) (name string, next int, ok bool) {
 	var b strings.Builder
-	next = -1 // until the first pointer, the name's own end
+	next = -1 // not known yet: the name ends at its first pointer or at its end
 	for limit := len(data); at < limit; {
 		n := int(data[at])
 		switch {

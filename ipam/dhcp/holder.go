@@ -14,11 +14,11 @@ import (
 // the leases, or to release them.
 type State struct {
 	Config
-	Identity string   `json:"identity"`            // of the interface; empty: not seen yet
-	Boot     string   `json:"boot"`                // of the boot: no namespace outlives it
-	MTU      int      `json:"mtuBefore,omitempty"` // the link's, in bytes; 0: not changed
-	Given    bool     `json:"given"`               // the leases were there; else the ADD has not ended
-	Leases   []*Lease `json:"leases,omitempty"`    // one of each family at most; they do not change
+	Identity string   `json:"identity"`            // of the interface; empty: not known yet
+	Boot     string   `json:"boot"`                // boot ID; no namespace outlives its boot
+	MTU      int      `json:"mtuBefore,omitempty"` // the link's former MTU, in bytes; 0: not changed
+	Given    bool     `json:"given"`               // all leases were acquired; false: the ADD has not ended
+	Leases   []*Lease `json:"leases,omitempty"`    // one of each family at most; each is immutable
 }
 
 // A Store stores one state. Save replaces the former state. It is called before every change that
@@ -41,7 +41,7 @@ type Holder struct {
 	state State
 }
 
-// Resume returns the holder of a state that was saved. Nothing happens yet.
+// Resume returns the holder of a saved state. It starts nothing.
 func Resume(state State, s Settings, store Store) *Holder {
 	return &Holder{settings: s, store: store, state: state}
 }
@@ -88,7 +88,7 @@ func (h *Holder) acquireAll(ctx context.Context) error {
 	return nil
 }
 
-// session opens the interface, sets it up, opens a client on it, and closes both after.
+// session opens the interface, sets it up, opens a client on it, and closes both after fn.
 func (h *Holder) session(ctx context.Context, six bool, fn func(*iface, client) error) error {
 	p, err := h.open()
 	if err != nil {
@@ -158,13 +158,13 @@ func (h *Holder) Check() error {
 	return err
 }
 
-// Matches reports whether the leases are all those of a configuration, and of the interface
-// that exists now.
+// Matches reports whether the holder has all leases of a configuration, for the interface that exists
+// now.
 func (h *Holder) Matches(c Config) bool {
 	return h.state.Given && h.state.NetNS == c.NetNS && h.state.IfName == c.IfName && h.state.V4 == c.V4 && h.state.V6 == c.V6 && h.Check() == nil
 }
 
-// InOtherNS reports whether the interface exists, in another namespace than that of a configuration.
+// InOtherNS reports whether the interface exists, in a namespace other than that of a configuration.
 func (h *Holder) InOtherNS(c Config) bool { return h.state.NetNS != c.NetNS && h.Check() == nil }
 
 // SameBoot reports whether the state is of this boot. The leases of another one have no owner.
@@ -178,7 +178,7 @@ func (h *Holder) Stop() {
 	}
 }
 
-// releaseTime is how long releasing the leases may take.
+// releaseTime bounds the release of all leases.
 const releaseTime = 2 * time.Second
 
 // Release releases the leases and drops the state. A lease that cannot be released, since the

@@ -19,7 +19,7 @@ import (
 // its lease is not needed.
 var ErrGone = errors.New("the interface is gone")
 
-// gone is [ErrGone] and its cause.
+// gone returns [ErrGone] with its cause.
 func gone(err error) error { return fmt.Errorf("%w: %w", ErrGone, err) }
 
 // A TimeoutError is the error of a lease that could not be acquired in time, with the cause.
@@ -31,7 +31,7 @@ func (e *TimeoutError) Error() string { return "no more tries: " + e.Reason.Erro
 // Unwrap returns the reason.
 func (e *TimeoutError) Unwrap() error { return e.Reason }
 
-// An iface is the interface, with sockets to change it. It is open only while packets are exchanged:
+// An iface is the interface, with a socket to change it. It is open only while packets are exchanged:
 // an open socket keeps the namespace of a deleted container alive, with its links.
 type iface struct {
 	ns   *netns.NS
@@ -69,7 +69,7 @@ func (p *iface) find(c Config, want string) (err error) {
 		return err
 	}
 	id, err := p.identity()
-	if err == nil && want != "" && !strings.HasPrefix(want, id) { // older records have the address behind it
+	if err == nil && want != "" && !strings.HasPrefix(want, id) { // older records have the link layer address after it
 		return gone(errors.New("it was replaced by another interface"))
 	}
 	return err
@@ -86,7 +86,7 @@ func (p *iface) identity() (string, error) {
 	return strconv.FormatUint(id.Ino, 10) + "/" + strconv.Itoa(int(p.link.Index)) + "/", nil
 }
 
-// close closes the sockets and the namespace.
+// close closes the socket and the namespace.
 func (p *iface) close() {
 	if p.conn != nil {
 		p.conn.Close()

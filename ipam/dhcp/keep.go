@@ -19,11 +19,11 @@ func (h *Holder) Keep() {
 	}
 }
 
-// longestSleep is the longest timer. A timer stops while the machine sleeps, but the lease does
-// not, so the clock is read after each.
+// longestSleep is the longest timer. While the machine sleeps a timer stops, but the lease goes on, so
+// the clock is read after each timer.
 const longestSleep = time.Minute
 
-// sleep waits for a time since the boot; false: the context ended first.
+// sleep waits until a time since the boot; false: the context ended first.
 func sleep(ctx context.Context, until time.Duration) bool {
 	for {
 		left := until - sinceBoot()
@@ -56,7 +56,7 @@ func (h *Holder) keep(ctx context.Context, l *Lease) {
 			return // released while no daemon ran
 		}
 		asked := sinceBoot()
-		next, err := h.turn(ctx, l)
+		next, err := h.doNext(ctx, l)
 		l = next
 		switch {
 		case ctx.Err() != nil:
@@ -77,10 +77,10 @@ func (h *Holder) keep(ctx context.Context, l *Lease) {
 	}
 }
 
-// leastPause is the shortest time before a renewal, also of a lease of one second.
+// leastPause is the shortest time before a renewal, even of a lease of one second.
 const leastPause = 500 * time.Millisecond
 
-// due is when the next step of the lease is due.
+// due returns when the next step of the lease is due, as time since the boot; 0: now.
 func (l *Lease) due() time.Duration {
 	if l.Pending || l.Lapsed || l.On != nil {
 		return 0
@@ -113,7 +113,8 @@ func (l *Lease) retry(asked, pause time.Duration) time.Duration {
 	return min(end, now+max(least, jitter((end-now)/2)))
 }
 
-// phase is when the present phase ends: that of requests to the server, or to all servers.
+// phase returns when the current phase ends: that of requests to the lease's server (T2), or to all
+// servers (Life).
 func (l *Lease) phase(now time.Duration) time.Duration {
 	if end := l.end(l.T2); now < end {
 		return end
@@ -123,10 +124,10 @@ func (l *Lease) phase(now time.Duration) time.Duration {
 
 var errRunOut = errors.New("it has run out")
 
-// turn does the step that is due: configure the interface, renew, rebind, let the lease lapse, or
-// acquire a new one. It returns the lease after that, also with an error. An answer is not waited for
-// beyond the end of the step.
-func (h *Holder) turn(ctx context.Context, l *Lease) (*Lease, error) {
+// doNext does the step that is due: configure the interface, renew, rebind, let the lease lapse, or
+// acquire a new one. It returns the lease after that, even with an error. It waits for no answer beyond
+// the end of the step.
+func (h *Holder) doNext(ctx context.Context, l *Lease) (*Lease, error) {
 	now := sinceBoot()
 	switch {
 	case l.On != nil && (l.Lapsed || now < l.end(l.T1)):
@@ -150,8 +151,8 @@ func (h *Holder) turn(ctx context.Context, l *Lease) (*Lease, error) {
 	return h.lapse(l)
 }
 
-// confirmExpired asks after a restart whether an address whose lease has expired meanwhile may still be used,
-// since the container uses it. Without an ACK the lease lapses.
+// confirmExpired asks all servers after a restart whether an address may still be used whose lease has
+// expired meanwhile, since the container uses it. Without an ACK the lease lapses.
 func (h *Holder) confirmExpired(ctx context.Context, l *Lease) (*Lease, error) {
 	if l.Pending || l.Lapsed || sinceBoot() < l.end(l.Life) {
 		return l, nil
@@ -169,7 +170,7 @@ func (h *Holder) lapse(l *Lease) (*Lease, error) {
 	return next, errors.Join(err, saved)
 }
 
-// configure opens the interface and configures it as a lease says.
+// configure opens the interface and configures it for a lease.
 func (h *Holder) configure(l *Lease) (*Lease, error) {
 	p, err := h.open()
 	if err != nil {
@@ -182,8 +183,8 @@ func (h *Holder) configure(l *Lease) (*Lease, error) {
 // tries is the number of waits for an answer in one round of requests for a new lease.
 const tries = 3
 
-// obtain asks a server, saves the lease and configures the interface for it; without an answer the old
-// one is returned. A lease that cannot be saved, as on a full disk, is used nevertheless. The steps
+// obtain asks for a lease, saves it and configures the interface for it; without an answer it returns
+// the old one. A lease that cannot be saved, as on a full disk, is used nevertheless. The steps
 // before the request, such as waiting for a link-local address, are bounded too, so that no address
 // is used beyond its time.
 func (h *Holder) obtain(ctx context.Context, s step, old *Lease, wait time.Duration) (l *Lease, err error) {

@@ -11,19 +11,18 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A Lease is what a server has granted, or is asked for. Times are in seconds from
-// Start; math.MaxUint32 is for ever. It is written to disk as JSON.
+// A Lease is what a server has granted, or is asked for. T1, T2 and Life are in seconds from Start;
+// math.MaxUint32 is infinity. It is written to disk as JSON.
 type Lease struct {
 	Address netip.Prefix     `json:"address"`
 	Server  []byte           `json:"server"`              // its identifier: DHCPv4's 4 bytes, DHCPv6's DUID
 	MAC     net.HardwareAddr `json:"serverMAC,omitempty"` // DHCPv4: source of its answer, server or relay
 
-	// Start is when the request for it was sent, on the clock that goes on while the
-	// machine sleeps, since the boot.
+	// Start is when its request was sent, as time since the boot, including sleep.
 	Start time.Duration `json:"start"`
-	T1    uint32        `json:"t1"` // ask the server again
-	T2    uint32        `json:"t2"` // ask any server
-	Life  uint32        `json:"life"`
+	T1    uint32        `json:"t1"`   // when to ask its server to extend it
+	T2    uint32        `json:"t2"`   // when to ask all servers
+	Life  uint32        `json:"life"` // when it expires
 
 	Gateway netip.Addr   `json:"gateway,omitzero"`
 	Routes  []Route      `json:"routes,omitempty"`
@@ -75,7 +74,7 @@ func (l *Lease) Is6() bool { return l.Address.Addr().Is6() }
 // Valid reports whether the address may be used now.
 func (l *Lease) Valid() bool { return !l.Pending && !l.Lapsed && sinceBoot() < l.end(l.Life) }
 
-// end is when a time of the lease is over; for ever is 292 years.
+// end returns when a time of the lease ends, as time since the boot; infinity is 292 years.
 func (l *Lease) end(seconds uint32) time.Duration {
 	if seconds == math.MaxUint32 {
 		return math.MaxInt64
@@ -122,8 +121,8 @@ func (l *Lease) times(life, t1, t2 uint32) error {
 	return nil
 }
 
-// lease4 reads what an OFFER or ACK grants. from is the link layer address it came
-// from; had is the lease it goes on from, nil if there is none.
+// lease4 reads what an OFFER or ACK grants. from is the link layer address of its sender; had is the
+// lease in the request, nil if there is none.
 func lease4(m *message4, from net.HardwareAddr, start time.Duration, had *Lease) (*Lease, error) {
 	bits, ok := prefixBits(m.options.get(optMask))
 	switch {
@@ -132,7 +131,7 @@ func lease4(m *message4, from net.HardwareAddr, start time.Duration, had *Lease)
 	case len(m.options.get(optServer)) != 4:
 		return nil, errors.New("it has no server identifier")
 	case ok:
-	case had != nil && had.Address.Addr() == m.yours: // an ACK with what has changed
+	case had != nil && had.Address.Addr() == m.yours: // an ACK that has only what has changed
 		bits = had.Address.Bits()
 	case m.options.get(optMask) == nil:
 		return nil, errors.New("DHCP option Subnet Mask not found in DHCPACK")

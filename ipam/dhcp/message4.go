@@ -26,15 +26,15 @@ const (
 	// Relays drop shorter messages: RFC 1542 section 2.1.
 	shortest4 = 300
 
-	// The longest message that we accept, in bytes, which optMaxSize announces. A server's own
-	// bound is the same without, 576 bytes less headers.
+	// The longest message that we accept, in bytes, which optMaxSize announces. Without the option
+	// servers send at most 576 bytes: RFC 2131 section 2.
 	longest4 = 1500
 )
 
 var errNotDHCP = errors.New("not a DHCP message")
 
-// A message4 is a DHCPv4 message: RFC 2131 section 2. Fields that neither a client
-// writes nor reads are left out.
+// A message4 is a DHCPv4 message: RFC 2131 section 2, without the fields that a client neither writes
+// nor reads.
 type message4 struct {
 	op        byte // opRequest or opReply
 	xid       uint32
@@ -72,8 +72,8 @@ func putAddr4(b []byte, a netip.Addr) {
 	}
 }
 
-// parse4 reads a message. The fields sname and file hold options if option 52 says
-// so: RFC 2131 section 4.1.
+// parse4 reads a message. The fields sname and file have options if option 52 says so: RFC 2131
+// section 4.1.
 func parse4(b []byte) (*message4, error) {
 	if len(b) < headerLen4+4 || binary.BigEndian.Uint32(b[headerLen4:]) != cookie4 || b[2] > 16 {
 		return nil, errNotDHCP
@@ -100,7 +100,7 @@ func parse4(b []byte) (*message4, error) {
 	return m, nil
 }
 
-// kind returns the type of the message; 0 for a message of BOOTP.
+// kind returns the type of the message; 0 for a BOOTP message.
 func (m *message4) kind() byte {
 	n, ok := m.options.number(optType)
 	if !ok || n > 255 {

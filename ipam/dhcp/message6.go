@@ -34,18 +34,18 @@ const (
 	opt6DNS        = 23
 	opt6Search     = 24
 	opt6NTP        = 56
-	opt6MaxRT      = 82 // must be asked for: section 21.24; our own pauses are much shorter, and stay
+	opt6MaxRT      = 82 // must be requested: section 21.24; the value is ignored, since our pauses are shorter
 )
 
-// The status codes that decide something: RFC 8415 section 21.13.
+// The status codes that the client distinguishes: RFC 8415 section 21.13.
 const (
 	status6Success   = 0
 	status6NoBinding = 3
 	status6NotOnLink = 4
 )
 
-// iaid names the one address of an interface among those of its client: RFC 8415
-// section 12. The DUID is the attachment's alone, so any number does.
+// iaid identifies the IA_NA among those of a client: RFC 8415 section 12. Each attachment has a DUID of
+// its own, and one IA_NA, so the number may be any.
 const iaid = 1
 
 // An option6 is one option of DHCPv6. The data are a part of the message.
@@ -54,7 +54,7 @@ type option6 struct {
 	data []byte
 }
 
-// options6 may have a code several times.
+// options6 are those of a message, in order; a code may occur several times.
 type options6 []option6
 
 // get returns the data of the first option of a code, nil if there is none.
@@ -80,7 +80,7 @@ func parseOptions6(b []byte) (list options6, err error) {
 	return list, nil
 }
 
-// append6 writes an option behind b.
+// append6 appends an option to b.
 func append6(b []byte, code uint16, data ...byte) []byte {
 	b = binary.BigEndian.AppendUint16(b, code)
 	b = binary.BigEndian.AppendUint16(b, uint16(len(data)))
@@ -92,13 +92,13 @@ type message6 struct {
 	kind byte
 	xid  uint32 // 24 bits
 
-	client, server []byte        // DUIDs; server is nil for everyone
-	elapsed        time.Duration // since the client began to ask this
+	client, server []byte        // DUIDs; server is nil for all servers
+	elapsed        time.Duration // since the first message of the exchange
 	address        netip.Addr    // in the IA_NA; zero: none
-	options        options6      // of one that was read
+	options        options6      // of a received message
 }
 
-// encode writes a client's message. RELEASE asks for nothing.
+// encode writes a client's message. A RELEASE requests no options.
 func (m *message6) encode() []byte {
 	b := binary.BigEndian.AppendUint32(nil, m.xid&0xffffff|uint32(m.kind)<<24)
 	b = append6(b, opt6ClientID, m.client...)
@@ -108,7 +108,7 @@ func (m *message6) encode() []byte {
 	hundredths := min(m.elapsed/(10*time.Millisecond), math.MaxUint16)
 	b = append6(b, opt6Elapsed, byte(hundredths>>8), byte(hundredths))
 	ia := binary.BigEndian.AppendUint32(nil, iaid)
-	ia = append(ia, 0, 0, 0, 0, 0, 0, 0, 0) // T1 and T2 as the server likes
+	ia = append(ia, 0, 0, 0, 0, 0, 0, 0, 0) // T1 and T2: the server chooses
 	if m.address.IsValid() {
 		ia = append6(ia, opt6Address, append(m.address.AsSlice(), 0, 0, 0, 0, 0, 0, 0, 0)...)
 	}
@@ -141,8 +141,8 @@ func (m *message6) preference() int {
 	return 0
 }
 
-// status reads the status option among others; without one it is success. Of an address
-// that the server does not know, or not here, it is errRefused.
+// status returns the error in the status option; without one it is success. NoBinding and NotOnLink are
+// errRefused.
 func status(o options6) error {
 	data := o.get(opt6Status)
 	if len(data) < 2 {
@@ -226,7 +226,7 @@ func leaseOf(ia options6, t1, t2 uint32) (*Lease, error) {
 	return nil, last
 }
 
-// addrs6 reads a list of addresses that hosts may have.
+// addrs6 reads a list of addresses; it skips those that no host can have.
 func addrs6(data []byte) (list []netip.Addr) {
 	for ; len(data) >= 16 && len(list) < longestList; data = data[16:] {
 		if a := netip.AddrFrom16([16]byte(data)); isHost(a) && !a.Is4In6() {
@@ -236,7 +236,7 @@ func addrs6(data []byte) (list []netip.Addr) {
 	return list
 }
 
-// ntp6 reads the addresses of time servers; names and multicast groups are left out.
+// ntp6 reads the addresses of time servers; it skips names and multicast groups.
 func ntp6(data []byte) (list []netip.Addr) {
 	const unicast = 1 // NTP_SUBOPTION_SRV_ADDR, RFC 5908 section 4.1
 	inner, err := parseOptions6(data)

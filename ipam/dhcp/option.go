@@ -1,6 +1,6 @@
 // Package dhcp is a DHCP client: messages and options of DHCPv4 (RFC 2131, 2132) and
 // DHCPv6 (RFC 8415), the sockets they go through, and [Holder], which renews the leases
-// of one network interface. It knows nothing of CNI and stores nothing on disk.
+// of one network interface. It does not depend on CNI and stores nothing on disk.
 //
 // Begin reading at Holder. client4.go and client6.go have the exchanges of the two
 // protocols, message4.go and message6.go their messages. All data of a server is checked
@@ -42,7 +42,7 @@ const (
 var errShort = errors.New("an option is cut off")
 
 // An Option is one option of a DHCPv4 message. Data may be longer than the 255 bytes
-// that one instance holds; it is split where it is written.
+// that one instance can have; encode splits it.
 type Option struct {
 	Code byte   `json:"code"`
 	Data []byte `json:"data"`
@@ -61,8 +61,8 @@ func (o options) get(code byte) []byte {
 	return nil
 }
 
-// add appends to the data of the option, as the parts of a long one come: RFC 3396.
-// An option without data is present too.
+// add adds an option, or appends to its data: a long one comes in several parts, RFC 3396. An option
+// without data counts as present.
 func (o *options) add(code byte, data []byte) {
 	for i := range *o {
 		if (*o)[i].Code == code {
@@ -136,8 +136,8 @@ func (o options) addr(code byte) netip.Addr {
 	return netip.Addr{}
 }
 
-// longestList is how many entries are taken of a list of addresses or names that a server
-// sends. All routes are taken; a packet has some 2000 at most.
+// longestList limits the addresses or names that are taken from a list of a server. Routes are not
+// limited; a packet has some 2000 at most.
 const longestList = 64
 
 // addrs returns the addresses of an option that a host may have.
@@ -151,7 +151,7 @@ func (o options) addrs(code byte) (list []netip.Addr) {
 	return list
 }
 
-// isHost reports whether a host can have an address. Loopback addresses are refused too.
+// isHost reports whether a host can have an address on a network, so not a loopback address.
 func isHost(a netip.Addr) bool {
 	if a.Is4() && (a.As4()[0] == 0 || a.As4()[0] >= 240) {
 		return false
@@ -159,7 +159,7 @@ func isHost(a netip.Addr) bool {
 	return a.IsValid() && !a.IsUnspecified() && !a.IsMulticast() && !a.IsLoopback()
 }
 
-// prefixBits returns the length of a contiguous network mask; false for another.
+// prefixBits returns the prefix length of a network mask; false if it is not contiguous.
 func prefixBits(mask []byte) (int, bool) {
 	if len(mask) != 4 {
 		return 0, false

@@ -18,14 +18,14 @@ const (
 	etherIPv4 = 0x0800 // ETH_P_IP, include/uapi/linux/if_ether.h
 )
 
-// An endpoint is one end of a packet: its addresses on the link and beyond.
+// An endpoint has the link layer address and the IP address of one end of a packet.
 type endpoint struct {
 	mac net.HardwareAddr
 	ip  netip.Addr
 }
 
-// frame4 puts a payload into headers of Ethernet, IPv4 and UDP, from the client's port to
-// the server's: RFC 791 section 3.1, RFC 768.
+// frame4 returns a payload with headers of Ethernet, IPv4 and UDP, from the client's port to the
+// server's: RFC 791 section 3.1, RFC 768.
 func frame4(from, to endpoint, payload []byte) []byte {
 	frame := make([]byte, etherHeader+ipHeader+udpHeader, etherHeader+ipHeader+udpHeader+len(payload))
 	copy(frame, to.mac)
@@ -55,7 +55,7 @@ func frame4(from, to endpoint, payload []byte) []byte {
 	return frame
 }
 
-// sum is the ones' complement sum of RFC 1071, begun with a number.
+// sum returns the ones' complement sum of RFC 1071, with an initial value.
 func sum(start uint32, b []byte) uint16 {
 	for ; len(b) > 1; b = b[2:] {
 		start += uint32(binary.BigEndian.Uint16(b))

@@ -18,15 +18,15 @@ import (
 // longestPacket is the longest packet that is read, in bytes: a jumbo frame's.
 const longestPacket = 9216
 
-// A socket waits through Go's runtime: a goroutine that reads needs no thread.
+// A socket uses the poller of Go's runtime: a goroutine that reads needs no thread.
 type socket struct {
 	file *os.File
-	fd   int           // of the file, which is open as long as we are
-	to   unix.Sockaddr // a group to send to; nil: the socket knows where
+	fd   int           // of file
+	to   unix.Sockaddr // multicast destination; nil: not needed
 	buf  []byte
 }
 
-// newSocket opens a socket in a namespace and prepares it by setup, there too.
+// newSocket opens a socket in a namespace, and calls setup there.
 func newSocket(ns *netns.NS, domain, typ int, setup func(fd int) error) (*socket, error) {
 	fd := -1
 	err := ns.Do(func() (err error) {
@@ -57,12 +57,12 @@ func (s *socket) send(b []byte) (err error) {
 }
 
 // receive returns the next packet, which is valid until the next call. The error is
-// os.ErrDeadlineExceeded when the time is over, and the context's.
+// os.ErrDeadlineExceeded after until, or the context's.
 func (s *socket) receive(ctx context.Context, until time.Time) ([]byte, error) {
 	if err := s.file.SetDeadline(until); err != nil {
 		return nil, err
 	}
-	// The callback may have run before the deadline above was set: ask again.
+	// The callback of an earlier call may have run before the deadline was set.
 	stop := context.AfterFunc(ctx, func() { s.file.SetDeadline(time.Unix(1, 0)) })
 	defer stop()
 	if ctx.Err() != nil {
@@ -78,14 +78,14 @@ func (s *socket) receive(ctx context.Context, until time.Time) ([]byte, error) {
 	return s.buf[:n], err
 }
 
-// packetSocket opens a socket for whole Ethernet frames, for a link whose address is not
-// known yet: packet(7). It gets what filter4 lets pass.
+// packetSocket opens a socket for whole Ethernet frames, for a link without an IP address: packet(7).
+// It receives what filter4 accepts.
 func packetSocket(ns *netns.NS, index uint32) (*socket, error) {
 	return newSocket(ns, unix.AF_PACKET, unix.SOCK_RAW, func(fd int) error {
 		program := filter4()
 		err := unix.SetsockoptSockFprog(fd, unix.SOL_SOCKET, unix.SO_ATTACH_FILTER,
 			&unix.SockFprog{Len: uint16(len(program)), Filter: &program[0]})
-		if err == nil { // only now, with the filter, a protocol is given to it
+		if err == nil { // after the filter: without a protocol it receives nothing
 			proto := binary.NativeEndian.Uint16([]byte{etherIPv4 >> 8, etherIPv4 & 0xff})
 			err = unix.Bind(fd, &unix.SockaddrLinklayer{Protocol: proto, Ifindex: int(index)})
 		}
@@ -93,8 +93,8 @@ func packetSocket(ns *netns.NS, index uint32) (*socket, error) {
 	})
 }
 
-// udpSocket opens a UDP socket on a link, from the client's port of an address to the
-// server's. With to it is connected to one server, unless that is a group.
+// udpSocket opens a UDP socket on a link, from the client's port of an address to the server's. It is
+// connected to the server, unless to is a multicast group.
 func udpSocket(ns *netns.NS, link *rtnl.Link, from, to netip.Addr) (*socket, error) {
 	domain, local, remote := unix.AF_INET, sockaddr(from, link.Index, clientPort4), sockaddr(to, link.Index, serverPort4)
 	if from.Is6() {
@@ -119,7 +119,7 @@ func udpSocket(ns *netns.NS, link *rtnl.Link, from, to netip.Addr) (*socket, err
 	return s, err
 }
 
-// sockaddr is an address of a UDP socket; index is the link of a link-local address.
+// sockaddr returns an address of a UDP socket; index is the link of a link-local address.
 func sockaddr(a netip.Addr, index uint32, port int) unix.Sockaddr {
 	if a.Is4() {
 		return &unix.SockaddrInet4{Addr: a.As4(), Port: port}

@@ -25,7 +25,7 @@ const reloadList = `{"cniVersion":"1.1.0","name":"demo","plugins":[
 	{"type":"bridge","bridge":"br0","isDefaultGateway":true,"ipMasq":true,"hairpinMode":true%s,
 	 "ipam":{"type":"host-local","dataDir":"$DIR/leases","ranges":[[{"subnet":"10.1.0.0/24"}],[{"subnet":"fd00:1::/64"}]]}},
 	{"type":"portmap","capabilities":{"portMappings":true},"dataDir":"$DIR/ports"},
-	{"type":"firewall","ingressPolicy":"same-bridge"}]}`
+	{"type":"firewall","ingressPolicy":"same-bridge","dataDir":"$DIR/firewall"}]}`
 
 // A reloading is a host with attachments and a LAN.
 type reloading struct {

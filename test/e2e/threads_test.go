@@ -40,6 +40,11 @@ func (w *world) tasks() (limit func(n int)) {
 		w.Skip("SKIPPED: no control group that limits the number of threads (CONFIG_CGROUP_PIDS) can be made")
 	}
 	return func(n int) {
+		// The kernel counts tasks of an earlier program for a while after it has ended.
+		kerneltest.Until(w, "no task in "+dir, func() bool {
+			current, err := os.ReadFile(filepath.Join(dir, "pids.current"))
+			return err != nil || strings.TrimSpace(string(current)) == "0"
+		})
 		err := os.WriteFile(filepath.Join(dir, "pids.max"), []byte(fmt.Sprint(n)), 0)
 		if err != nil {
 			w.Fatal(err)
