@@ -84,7 +84,7 @@ func newAttachment(name string, port int) (attachment, error) {
 	return attachment{id: name, netns: ns, port: port}, err
 }
 
-// newAttachments makes those with the numbers from to to-1, each with its own host port.
+// newAttachments makes attachments for from <= i < to, each with its own host port.
 func newAttachments(prefix string, from, to int) (all []attachment, err error) {
 	for i := from; i < to; i++ {
 		a, err := newAttachment(fmt.Sprintf("%s-%d", prefix, i), 20000+i)

@@ -62,7 +62,7 @@ const (
 // run runs a command and returns its stdout. The error has its stderr.
 func run(argv ...string) (string, error) { return feed("", argv...) }
 
-// feed is run with an stdin.
+// feed is run with text on stdin.
 func feed(stdin string, argv ...string) (string, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), commandTime)
 	defer cancel()

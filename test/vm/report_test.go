@@ -94,7 +94,7 @@ func TestMissedEverywhere(t *testing.T) {
 	}
 }
 
-// listen returns for a guest that prints nothing more.
+// listen ends for a guest that prints nothing more.
 func TestListenEnds(t *testing.T) {
 	in, guest := io.Pipe()
 	defer guest.Close()
