@@ -55,8 +55,7 @@ func (h *host) end(id string) error {
 	return err
 }
 
-// killed: containerd 2 calls DEL when a user kills a container of `run -d`, and when it ends in
-// another way it does not.
+// killed: containerd 2 calls DEL of a container of `run -d` only when a user kills it.
 func (h *host) killed() error {
 	return step("ctr task kill detaches what ran with -d", func() error {
 		if _, err := h.ctrRun("killed", []string{"-d"}); err != nil {

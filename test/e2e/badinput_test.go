@@ -400,8 +400,8 @@ func (w *world) makeOddFiles() {
 	}
 }
 
-// ADD, CHECK and GET refuse a CNI_NETNS that is not a network namespace, or is the host's own; DEL
-// succeeds.
+// ADD, CHECK and GET refuse a CNI_NETNS that is not a network namespace, for which DEL succeeds.
+// All refuse the host's own.
 func TestKernelBadNetNS(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
