@@ -8,16 +8,16 @@ import (
 	"cnibox/test/sandbox"
 )
 
-// How many times as long as those of the earlier revision our times may be: those of ADD, and all
-// others.
+// Limits of our times divided by those of the earlier revision: barBaseAdd for ADD, barBase for
+// everything else.
 const (
 	barBaseAdd = 1.10
 	barBase    = 1.05
 )
 
-// against compares the binary with one of an earlier revision: both in the same rounds, on
-// hosts of their own.
-func against(l *lab) (lines []line) {
+// compareBase compares the binary with one of an earlier revision, in the same rounds, each on its
+// own hosts.
+func compareBase(l *lab) (lines []line) {
 	if l.base == "" {
 		return nil
 	}
@@ -31,14 +31,14 @@ func against(l *lab) (lines []line) {
 	return lines
 }
 
-// installBase makes the directory of the earlier revision's plugins.
+// installBase installs the earlier revision's binary and its links.
 func (l *lab) installBase(file string) (err error) {
 	l.base = filepath.Join(l.dir, "base")
 	l.baseBin, err = installCopy(file, l.base)
 	return err
 }
 
-// sides are both binaries, by the name of their subjects.
+// sides returns the plugin directories of both binaries, by the name of their subjects.
 func (l *lab) sides() map[string]string { return map[string]string{"ours": l.ours, "base": l.base} }
 
 func (l *lab) baseSize() ([]line, error) {
@@ -90,7 +90,7 @@ func (l *lab) basePlugins() (lines []line, err error) {
 	for _, t := range trials() {
 		var subjects []subject
 		for who, dir := range l.sides() {
-			s, err := l.tryOne(who, dir, t)
+			s, err := l.trialSubjects(who, dir, t)
 			if err != nil {
 				return lines, err
 			}
@@ -141,7 +141,7 @@ func (l *lab) baseMemory() ([]line, error) {
 	return []line{m}, nil
 }
 
-// slower compares one step of two subjects: how many times as long ours takes.
+// slower compares one step of two subjects by the ratio ours/base.
 func slower(what string, r results, step, ours, base string) line {
 	bar := barBase
 	if step == "ADD" {

@@ -68,8 +68,8 @@ func TestVerdict(t *testing.T) {
 	}
 }
 
-// Subjects must take turns in both directions, the first round must not count,
-// and one that fails must not take the others with it.
+// Subjects take turns in both directions, the first round is not counted, and a subject that fails
+// does not stop the others.
 func TestInterleave(t *testing.T) {
 	var order []string
 	work := func(name string, failAt int) subject {
@@ -110,8 +110,8 @@ func TestTableWidth(t *testing.T) {
 	}
 }
 
-// Each plugin has a row at many attachments: one of fill, or that of the DHCP daemon.
-func TestFillers(t *testing.T) {
+// Every plugin but dhcp, which has its own group, is measured with many attachments.
+func TestEachPluginIsFilled(t *testing.T) {
 	names := []string{"dhcp"}
 	for _, f := range fillers(t.TempDir()) {
 		names = append(names, f.plugin)
@@ -123,10 +123,11 @@ func TestFillers(t *testing.T) {
 	}
 }
 
-// The tables of documents are rewritten from a report; what that has not measured stays.
-func TestTables(t *testing.T) {
+// Tables of documents are rewritten from a report; a table whose rows were not measured stays as it
+// is.
+func TestFillBlocks(t *testing.T) {
 	whole := report{Reference: "v9", Machine: machine{Kernel: "6.6", CPUs: 2, Go: "go1", Arch: "amd64"}}
-	for _, row := range asked {
+	for _, row := range readmeRows {
 		l := better(row.what, times(2), times(16), 10)
 		l.Group = row.group
 		whole.Lines = append(whole.Lines, l)
@@ -144,7 +145,7 @@ func TestTables(t *testing.T) {
 			t.Errorf("no %q in\n%s", want, got)
 		}
 	}
-	if n := strings.Count(got, "\n| "); n != 1+len(asked) {
+	if n := strings.Count(got, "\n| "); n != 1+len(readmeRows) {
 		t.Errorf("%d rows", n)
 	}
 	if again, err := whole.fillBlocks(got); err != nil || again != got {
@@ -169,8 +170,8 @@ func TestTables(t *testing.T) {
 	}
 }
 
-// A message without a kind, and one that is cut off, has no answer; others have an
-// address for each card.
+// A message without a type and a truncated one get no reply; others get one address per MAC
+// address.
 func TestDHCPReply(t *testing.T) {
 	message := func(card byte, options ...byte) []byte {
 		m := make([]byte, atOptions, atOptions+len(options))
@@ -180,7 +181,7 @@ func TestDHCPReply(t *testing.T) {
 	leased := map[[6]byte]uint16{}
 	tests := []struct {
 		message []byte
-		kind    byte   // of the answer; 0: none
+		kind    byte   // of the reply; 0: none
 		address string // bytes
 	}{
 		{message(1, optKind, 1, 1, optEnd), 2, "\x0a\xf3\x00\x0a"},

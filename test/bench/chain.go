@@ -5,9 +5,8 @@ import (
 	"time"
 )
 
-// The bars of the chain.
-// They are how many times faster than the reference, and of the floor how many times as
-// long at most.
+// Limits of the chain: how many times faster than the reference it must be, and how many times as
+// long as the floor it may take.
 const (
 	barExecAdd    = 5.5
 	barCniExecAdd = 10
@@ -19,9 +18,8 @@ const (
 	barFloorDel   = 1.4
 )
 
-// chain measures one container on a host that has no other.
-// The floor and a bare start are in the same rounds, so that a busy moment of the
-// machine hits all of them alike.
+// chain measures one container on a host that has no other. The floor and an empty Go process run
+// in the same rounds, so that load on the machine affects all of them alike.
 func chain(l *lab) []line {
 	r, err := l.chainResults()
 	if err != nil {
@@ -45,7 +43,6 @@ func chain(l *lab) []line {
 	return lines
 }
 
-// chainResults lets all subjects take turns.
 func (l *lab) chainResults() (results, error) {
 	f, err := l.newFloor()
 	if err != nil {
@@ -59,8 +56,8 @@ func (l *lab) chainResults() (results, error) {
 	return l.interleave(l.rounds(30), append(subjects, pairs...)...), nil
 }
 
-// contenders returns the chain by exec and by cni-exec and, where installed, the
-// reference's. Each has a host of its own, to which others are attached before.
+// contenders returns the chain by exec and by cni-exec and, where installed, the reference's. Each
+// has its own host, to which that many others are attached first.
 func (l *lab) contenders(name string, others int) ([]subject, error) {
 	ours, err := l.newNetwork(name+"-ours", l.ours)
 	if err != nil {
@@ -96,14 +93,15 @@ func (l *lab) contenders(name string, others int) ([]subject, error) {
 	return append(subjects, theirs.life("reference", theirs.byExec(), a)), nil
 }
 
-// fill attaches containers that stay, until there are count of them.
+// fill attaches containers until there are count of them; they stay attached.
 func (n *network) fill(r caller, count int) error {
 	others, err := newAttachments(n.name, n.filled, count)
 	if err != nil {
 		return err
 	}
 	count, n.filled, n.held = len(others), max(count, n.filled), append(n.held, others...)
-	// the first alone: two that make the reference's shared chains at once fail
+	// the first one by itself: two concurrent ADDs of the reference fail when both create its
+	// shared chains
 	_, errs := n.all(r, "ADD", others[:min(1, count)], 1)
 	_, more := n.all(r, "ADD", others[min(1, count):], 2)
 	if errs = append(errs, more...); len(errs) > 0 {
@@ -112,9 +110,8 @@ func (n *network) fill(r caller, count int) error {
 	return nil
 }
 
-// all calls a verb for many attachments, some at a time, and returns how long
-// that took together and what failed.
-// Attachments are taken from a queue, so slow ones hold up no others.
+// all calls a verb for many attachments, atATime at once, and returns the total time and the
+// errors. Attachments are taken from a queue, so a slow one does not delay the others.
 func (n *network) all(r caller, verb string, attachments []attachment, atATime int) (time.Duration, []error) {
 	queue := make(chan attachment)
 	failures := make(chan []error)

@@ -13,14 +13,14 @@ import (
 	"cnibox/test/sandbox"
 )
 
-// How many attachments there are when verbs of cni-exec are measured that are about all of them.
+// Numbers of attachments for the verbs of cni-exec that work on all of them.
 const (
 	crowdFew  = 50
 	crowdHalf = 500
 	crowdAll  = 1000
 )
 
-// The most that these may take, in milliseconds, and the GC of all in seconds.
+// Limits of these verbs in milliseconds, and of the GC of all in seconds.
 const (
 	mostLsFew  = 50
 	mostLsAll  = 150
@@ -30,11 +30,11 @@ const (
 	mostGC     = 0.6
 )
 
-// unknownMAC is that of no attachment.
+// unknownMAC belongs to no attachment.
 const unknownMAC = "02:00:00:00:00:07"
 
-// crowded measures what cni-exec does about many attachments at once: shows them, restores what
-// they have on the host, and ends them all. The reference has no such verbs.
+// crowded measures the verbs of cni-exec that work on many attachments at once: showing them,
+// restoring their state on the host, and deleting all. The reference has no such verbs.
 func crowded(l *lab) (lines []line) {
 	alive := line{What: fmt.Sprintf("gc of %d that are alive, of the limit", l.crowd(crowdAll)), Unit: "s", Other: figure{Median: mostGC}, Bar: 1, Most: true}
 	dead := alive
@@ -77,11 +77,12 @@ func crowded(l *lab) (lines []line) {
 // A crowd is a host with many attachments.
 type crowd struct {
 	*network
-	link string // of one of them
-	err  error  // of what was done between the measurements
+	link string // host-side veth of one of them
+	err  error  // of steps between the measurements
 }
 
-// newCrowd makes a host that has none yet. What the group before has left is in the cache, and goes.
+// newCrowd makes a host without attachments. It first deletes those of l.full, which are in the
+// same cache.
 func (l *lab) newCrowd() (*crowd, error) {
 	if l.full != nil {
 		if _, err := (&crowd{network: l.full}).collect(); err != nil {
@@ -93,7 +94,7 @@ func (l *lab) newCrowd() (*crowd, error) {
 	return &crowd{network: n}, err
 }
 
-// grow attaches more.
+// grow attaches count more containers.
 func (c *crowd) grow(count int) {
 	if c.err == nil {
 		c.err = c.fill(&byCniExec{network: c.network}, count)
@@ -105,7 +106,6 @@ func (c *crowd) grow(count int) {
 	}
 }
 
-// attachAgain attaches all that were attached before.
 func (c *crowd) attachAgain() {
 	if c.err == nil {
 		_, errs := c.all(&byCniExec{network: c.network}, "ADD", c.held, 2)
@@ -113,7 +113,7 @@ func (c *crowd) attachAgain() {
 	}
 }
 
-// collectDead ends all attachments when their namespaces are gone, and with those their links.
+// collectDead deletes all attachments after their namespaces, and with them their links, are gone.
 func (c *crowd) collectDead() (time.Duration, error) {
 	for _, a := range c.held {
 		if err := a.netns.Remove(); err != nil {
@@ -122,7 +122,7 @@ func (c *crowd) collectDead() (time.Duration, error) {
 	}
 	const (
 		patience = time.Minute
-		cleanup  = 5 * time.Second // in which the kernel frees what is left of the namespaces
+		cleanup  = 5 * time.Second // for the kernel to free the rest of the namespaces
 	)
 	for begin := time.Now(); ; settle() {
 		left, err := c.veths()
@@ -140,10 +140,10 @@ func (c *crowd) collectDead() (time.Duration, error) {
 	return c.gc("--valid-live")
 }
 
-// collect ends all attachments, whose namespaces stay.
+// collect deletes all attachments; their namespaces still exist.
 func (c *crowd) collect() (time.Duration, error) { return c.gc("--valid", "none/eth0") }
 
-// gc runs cni-exec gc, and looks that no link of the attachments is left.
+// gc runs cni-exec gc and checks that no host-side veth is left.
 func (c *crowd) gc(flags ...string) (time.Duration, error) {
 	took, err := c.subject(nil, append(append([]string{"gc"}, flags...), c.name)...).round()
 	if err != nil {
@@ -156,8 +156,8 @@ func (c *crowd) gc(flags ...string) (time.Duration, error) {
 	return took[0].wall, err
 }
 
-// subject makes a subject of a call of cni-exec on the host, after before, whose time does not
-// count. One that asks who has the unknown MAC finds nothing, and ends with 1.
+// subject makes a subject of a call of cni-exec on the host. The time of before is not counted. A
+// search for unknownMAC finds nothing and exits with 1.
 func (c *crowd) subject(before func() error, args ...string) subject {
 	call := sandbox.Call{
 		Argv: append([]string{filepath.Join(c.plugins, "cni-exec")}, args...),
@@ -184,7 +184,7 @@ func (c *crowd) subject(before func() error, args ...string) subject {
 	}}
 }
 
-// dropRules deletes the rule set of the host.
+// dropRules deletes the host's rule set.
 func (c *crowd) dropRules() error {
 	return c.host.Do(func() error {
 		_, _, err := sandbox.Call{Argv: []string{"nft", "flush", "ruleset"}}.Run()
@@ -192,7 +192,7 @@ func (c *crowd) dropRules() error {
 	})
 }
 
-// dropBridge deletes the bridge as well.
+// dropBridge deletes the host's bridge.
 func (c *crowd) dropBridge() error {
 	conn, err := rtnl.Dial(c.host.NS)
 	if err != nil {
@@ -202,7 +202,7 @@ func (c *crowd) dropBridge() error {
 	return errors.Join(c.dropRules(), conn.DelLink("bench0"))
 }
 
-// veths are the names of the containers' links on the host.
+// veths returns the names of the host-side veths.
 func (n *network) veths() (names []string, err error) {
 	c, err := rtnl.Dial(n.host.NS)
 	if err != nil {

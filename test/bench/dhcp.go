@@ -16,19 +16,19 @@ import (
 	"cnibox/test/sandbox"
 )
 
-// held is how many leases the daemons hold when their memory is taken.
+// held is how many leases the daemons hold when their memory is measured.
 const held = 500
 
-// daemons measures the memory of the DHCP daemon that holds many leases, ours and the
-// reference's, each on a host of its own, and the plugin at so many leases against none.
+// daemons measures the memory of both DHCP daemons with many leases, each on its own host, and the
+// plugin's time with those leases against its time with none.
 func daemons(l *lab) []line {
 	count := l.crowd(held)
 	memory := line{What: fmt.Sprintf("daemon at %d leases", count), Unit: "MiB"}
-	ours, err := l.daemonAt("dhcp-ours", l.ours, count)
+	ours, err := l.measureDaemon("dhcp-ours", l.ours, count)
 	memory.fail(err)
 	var theirs daemonUse
 	if err == nil && l.reference != "" {
-		if theirs, err = l.daemonAt("dhcp-reference", l.reference, count); err != nil {
+		if theirs, err = l.measureDaemon("dhcp-reference", l.reference, count); err != nil {
 			memory.Note = "reference: " + err.Error()
 		}
 	}
@@ -46,14 +46,15 @@ func daemons(l *lab) []line {
 	return lines
 }
 
-// A daemonUse is what a daemon takes of the machine, and its plugin before and after the leases.
+// A daemonUse is a daemon's memory and threads, and the time of its plugin before and after the
+// leases are taken.
 type daemonUse struct {
 	kib, threads int // resident; of all its threads
 	empty, full  results
 }
 
-// daemonAt has containers behind one bridge get leases through the plugin.
-func (l *lab) daemonAt(name, plugins string, count int) (use daemonUse, err error) {
+// measureDaemon gets leases for count containers behind one bridge.
+func (l *lab) measureDaemon(name, plugins string, count int) (use daemonUse, err error) {
 	n, err := l.networkOf(name, plugins, nil)
 	if err != nil {
 		return use, err
@@ -102,7 +103,7 @@ func (l *lab) daemonAt(name, plugins string, count int) (use daemonUse, err erro
 	return use, err
 }
 
-// subject gets one lease and gives it back.
+// subject gets one lease and releases it.
 func (r *byDHCP) subject(a attachment) subject {
 	verbs := []string{"ADD", "DEL"}
 	return subject{name: "dhcp", steps: verbs, round: func() (took []cost, err error) {
@@ -117,8 +118,8 @@ func (r *byDHCP) subject(a attachment) subject {
 	}}
 }
 
-// behindBridge makes containers, each with eth0 on a bridge of the host. The links are up,
-// since a port takes a while until it forwards, and clients repeat themselves after seconds.
+// behindBridge makes containers, each with eth0 on a bridge of the host. It sets the links up
+// first: a port takes a while to forward, and clients retransmit only after seconds.
 func (n *network) behindBridge(count int) ([]attachment, error) {
 	c, err := rtnl.Dial(n.host.NS)
 	if err != nil {
@@ -146,7 +147,6 @@ func (n *network) behindBridge(count int) ([]attachment, error) {
 	return all, err
 }
 
-// setUp sets a link up.
 func setUp(ns *netns.NS, name string) error {
 	c, err := rtnl.Dial(ns)
 	if err != nil {
@@ -160,7 +160,7 @@ func setUp(ns *netns.NS, name string) error {
 	return c.SetLink(l.Index, rtnl.LinkChange{Up: new(true)})
 }
 
-// usage reads proc(5)'s status of a process.
+// usage reads memory and threads from /proc/PID/status.
 func usage(pid int) (use daemonUse, err error) {
 	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
 	if err != nil {
@@ -176,13 +176,13 @@ func usage(pid int) (use daemonUse, err error) {
 	return use, err
 }
 
-// byDHCP calls the plugin dhcp as others do that have made a link.
+// byDHCP calls the plugin dhcp for a link that exists already.
 type byDHCP struct {
 	*network
 	socket string
 }
 
-// call gives the plugin no result: it asks for leases alone.
+// call passes no prevResult.
 func (r *byDHCP) call(verb string, a attachment) error {
 	stdin, err := json.Marshal(map[string]any{
 		"cniVersion": version, "name": r.name, "type": "bridge",

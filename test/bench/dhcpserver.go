@@ -9,17 +9,15 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Where the fields of a message are, in bytes: RFC 2131, section 2, and the codes of
-// options: RFC 2132.
+// Offsets of the message's fields in bytes (RFC 2131, section 2), and option codes (RFC 2132).
 const (
 	atOp, atYourAddress, atHardware, atOptions = 0, 16, 28, 240
 
 	optMask, optTime, optKind, optServer, optEnd = 1, 51, 53, 54, 255
 )
 
-// serveDHCP is a server on the bridge for as long as it is not closed: it has enough
-// addresses, gives each card its own for an hour, without asking whether it is in use.
-// All its answers are broadcast.
+// serveDHCP serves DHCP on the bridge until it is closed. It leases one address per MAC address for
+// an hour, without checking whether it is in use. All its replies are broadcast.
 func (n *network) serveDHCP() (c net.PacketConn, err error) {
 	onBridge := net.ListenConfig{Control: func(_, _ string, raw syscall.RawConn) (err error) {
 		controlErr := raw.Control(func(fd uintptr) {
@@ -42,7 +40,7 @@ func (n *network) serveDHCP() (c net.PacketConn, err error) {
 	return c, err
 }
 
-// answer answers until the socket is closed.
+// answer replies until the socket is closed.
 func answer(c net.PacketConn) {
 	leased := map[[6]byte]uint16{}
 	clients := &net.UDPAddr{IP: net.IPv4bcast, Port: 68}
@@ -57,8 +55,8 @@ func answer(c net.PacketConn) {
 	}
 }
 
-// reply offers an address to DHCPDISCOVER, and leases it to DHCPREQUEST. To others,
-// and to what is not a message, there is none.
+// reply offers an address on DHCPDISCOVER and acknowledges it on DHCPREQUEST. For other messages
+// and for invalid ones it returns nil.
 func reply(m []byte, leased map[[6]byte]uint16) []byte {
 	if len(m) < atOptions {
 		return nil
@@ -79,7 +77,7 @@ func reply(m []byte, leased map[[6]byte]uint16) []byte {
 		optMask, 4, 255, 255, 0, 0, optTime, 4, 0, 0, 0x0e, 0x10, optEnd)
 }
 
-// option is the first byte of an option; 0 without it.
+// option returns the first byte of an option, or 0 if it is absent.
 func option(list []byte, code byte) byte {
 	for len(list) > 2 && list[0] != optEnd {
 		switch n := int(list[1]); {

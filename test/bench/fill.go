@@ -13,19 +13,19 @@ import (
 	"cnibox/rtnl"
 )
 
-// heldFill is how many attachments of a plugin a host has when that of one more is measured.
+// heldFill is how many attachments of a plugin a host has while one more is measured.
 const heldFill = 500
 
-// A filler is a plugin whose attachments a host gets many of.
+// A filler describes how to make many attachments of one plugin.
 type filler struct {
-	plugin string
-	kind   rtnl.Kind                                       // link that the kernel must know; nil: nothing special
-	before bool                                            // bridge makes the interface
-	conf   func(i int) map[string]any                      // of the ith attachment
-	lay    func(c *rtnl.Conn, count int, dir string) error // what the host has besides; may be nil
+	plugin  string
+	kind    rtnl.Kind                                       // the kernel must support it; nil: any kernel will do
+	before  bool                                            // bridge makes the interface
+	conf    func(i int) map[string]any                      // of attachment i
+	prepare func(c *rtnl.Conn, count int, dir string) error // prepares the host; may be nil
 }
 
-// fillers are all plugins but dhcp, whose daemon is measured with as many leases.
+// fillers are all plugins but dhcp: [daemons] measures that one.
 func fillers(dir string) []filler {
 	keys := func(conf map[string]any) func(int) map[string]any {
 		return func(int) map[string]any { return conf }
@@ -46,7 +46,7 @@ func fillers(dir string) []filler {
 			conf: func(i int) map[string]any {
 				return map[string]any{"device": fmt.Sprint("dev", i), "ipam": addresses("10.243.0.0/16")}
 			},
-			lay: func(c *rtnl.Conn, count int, _ string) (err error) {
+			prepare: func(c *rtnl.Conn, count int, _ string) (err error) {
 				for i := range count {
 					err = errors.Join(err, c.AddLink(rtnl.LinkSpec{Name: fmt.Sprint("dev", i), Peer: &rtnl.LinkSpec{Name: fmt.Sprint("cable", i)}}))
 				}
@@ -70,7 +70,7 @@ func fillers(dir string) []filler {
 		{plugin: "vrf", before: true, kind: rtnl.VRF{Table: 9}, conf: keys(map[string]any{"vrfname": "blue"})},
 		{
 			plugin: "flannel", conf: keys(map[string]any{"subnetFile": subnet}),
-			lay: func(_ *rtnl.Conn, _ int, dir string) error {
+			prepare: func(_ *rtnl.Conn, _ int, dir string) error {
 				const env = "FLANNEL_NETWORK=10.243.0.0/16\nFLANNEL_SUBNET=10.243.0.1/16\nFLANNEL_MTU=1450\nFLANNEL_IPMASQ=false\n"
 				return os.WriteFile(subnet, []byte(env), 0o600)
 			},
@@ -78,12 +78,12 @@ func fillers(dir string) []filler {
 	}
 }
 
-// bridgeOn is a bridge with addresses of subnets.
+// bridgeOn configures bridge with an address of each subnet.
 func bridgeOn(subnets ...string) map[string]any {
 	return map[string]any{"type": "bridge", "bridge": "bench0", "isGateway": true, "ipam": addresses(subnets...)}
 }
 
-// chain is the configuration of the ith attachment.
+// chain is the configuration of attachment i.
 func (f filler) chain(i int) (list []map[string]any) {
 	conf := map[string]any{"type": f.plugin}
 	for k, v := range f.conf(i) {
@@ -95,7 +95,7 @@ func (f filler) chain(i int) (list []map[string]any) {
 	return append(list, conf)
 }
 
-// filling compares each plugin on a host with many of its attachments with one that has none, in
+// filling compares each plugin on a host with many of its attachments and on one without any, in
 // the same rounds.
 func filling(l *lab) (lines []line) {
 	all, err := newAttachments("fill", 0, l.crowd(heldFill))
@@ -119,10 +119,10 @@ func filling(l *lab) (lines []line) {
 	return lines
 }
 
-// fillWith measures one plugin. The attachments end with it, so that the next one can have their
+// fillWith measures one plugin and then deletes its attachments, since the next one uses the same
 // containers.
 func (l *lab) fillWith(f filler, all []attachment) (r results, err error) {
-	if err := l.makeable(f.kind); err != nil {
+	if err := l.probeKind(f.kind); err != nil {
 		return nil, err
 	}
 	var subjects []subject
@@ -158,13 +158,13 @@ type filledNet struct {
 	held map[string]attached // by container
 }
 
-// newFilled makes a host that can have so many attachments.
+// newFilled makes a host prepared for count attachments.
 func (l *lab) newFilled(f filler, name string, count int) (*filledNet, error) {
 	n, err := l.networkOf("fill-"+f.plugin+"-"+name, l.ours, f.chain(0))
 	if err != nil {
 		return nil, err
 	}
-	if err := layMaster(n.host.NS); err != nil {
+	if err := addMaster(n.host.NS); err != nil {
 		return nil, err
 	}
 	c, err := rtnl.Dial(n.host.NS)
@@ -172,13 +172,13 @@ func (l *lab) newFilled(f filler, name string, count int) (*filledNet, error) {
 		return nil, err
 	}
 	defer c.Close()
-	if f.lay != nil {
-		err = f.lay(c, count, l.dir)
+	if f.prepare != nil {
+		err = f.prepare(c, count, l.dir)
 	}
 	return &filledNet{filler: f, network: n, runtime: n.byExec(), held: map[string]attached{}}, err
 }
 
-// attach adds the ith attachment.
+// attach adds attachment i.
 func (n *filledNet) attach(i int, a attachment) error {
 	return n.host.Do(func() error {
 		held, err := n.runtime.attach(a, n.filler.chain(i))
@@ -189,7 +189,7 @@ func (n *filledNet) attach(i int, a attachment) error {
 	})
 }
 
-// detach deletes the ith attachment; one that was not added as well.
+// detach deletes an attachment, also one that was not added.
 func (n *filledNet) detach(_ int, a attachment) error {
 	n.mu.Lock()
 	held := n.held[a.id]
@@ -200,7 +200,8 @@ func (n *filledNet) detach(_ int, a attachment) error {
 	})
 }
 
-// each does something for all attachments, two at a time, the first alone: it makes the bridge.
+// each calls do for all attachments, two at a time; the first one by itself, since it creates the
+// bridge.
 func (n *filledNet) each(all []attachment, do func(*filledNet, int, attachment) error) error {
 	if len(all) == 0 {
 		return nil
@@ -222,7 +223,7 @@ func (n *filledNet) each(all []attachment, do func(*filledNet, int, attachment) 
 	return nil
 }
 
-// subject attaches and detaches one more container, the ith.
+// subject attaches and detaches one more container, number i.
 func (n *filledNet) subject(name string, i int) (subject, error) {
 	a, err := newAttachment(n.name, 19999)
 	return subject{name: name, steps: []string{"ADD", "DEL"}, round: func() (took []cost, err error) {

@@ -12,15 +12,15 @@ import (
 	"cnibox/spec"
 )
 
-// The indexes that the floor gives its links, so that it need not ask for them.
+// Indexes of the floor's links, set by us so that no request has to look them up.
 const (
 	floorPort = 5000
 	floorEth  = 5001
 )
 
-// A floor does the kernel work of the chain's ADD and DEL and nothing else, from
-// sockets that are open already: no process, configuration, lease or cache.
-// What cnibox takes beyond it is what could still be saved.
+// A floor does the kernel work of the chain's ADD and DEL and nothing else, over sockets that are
+// already open: no process, configuration, lease or cache. The difference to cnibox's time is its
+// overhead.
 type floor struct {
 	host, cont *rtnl.Conn
 	bridge     uint32
@@ -28,15 +28,15 @@ type floor struct {
 	a          attachment
 }
 
-// The floor has a subnet and a name of its own.
+// The floor has its own subnet and link name.
 var (
 	floorAddr = netip.MustParsePrefix("10.241.0.2/16")
 	floorGate = netip.MustParsePrefix("10.241.0.1/16")
 	floorName = spec.Attachment{Network: "floor", ContainerID: "floor", IfName: "eth0"}
 )
 
-// newFloor opens a host with a bridge, a container, and sockets in both. They
-// stay open until the process ends.
+// newFloor makes a host with a bridge, a container, and sockets in both, which stay open until the
+// process ends.
 func (l *lab) newFloor() (*floor, error) {
 	host, err := l.newHost()
 	if err != nil {
@@ -61,7 +61,7 @@ func (l *lab) newFloor() (*floor, error) {
 	return f, f.host.AddAddr(bridge.Index, rtnl.Addr{Prefix: floorGate})
 }
 
-// subject measures ADD, and the RTM_DELLINK alone of DEL.
+// subject measures ADD and, of DEL, RTM_DELLINK alone.
 func (f *floor) subject() subject {
 	return subject{name: "floor", steps: []string{"ADD", "DEL"}, round: func() ([]cost, error) {
 		settle()
@@ -79,9 +79,8 @@ func (f *floor) subject() subject {
 	}}
 }
 
-// add makes the pair, addresses the container's end and enters the rules.
-// It is the same work as the chain's: a pair, an address, a default route, a masquerade
-// and a published port.
+// add makes the same changes as the chain's ADD: a veth pair, an address, a default route,
+// masquerading and a published port.
 func (f *floor) add() error {
 	err := f.host.AddLink(rtnl.LinkSpec{
 		Name: "floor0", Index: floorPort, Master: f.bridge, Up: true,

@@ -12,7 +12,7 @@ import (
 	"cnibox/test/sandbox"
 )
 
-// A lab is what all groups work with.
+// A lab has the paths and the state that all groups use.
 type lab struct {
 	bin       string // the binary
 	ours      string // directory with a link for each applet
@@ -20,14 +20,14 @@ type lab struct {
 	baseBin   string // its binary
 	reference string // directory with the reference plugins; "": not installed
 	tools     string // directory with bare, peak and true
-	dir       string // for what groups write; gone with the sandbox
+	dir       string // for files of groups; deleted with the sandbox
 	quick     bool
 	most      int      // rounds; 0: no limit
 	hosts     int      // made so far
-	full      *network // of ours, with many containers that stay; nil before there is one
+	full      *network // of ours, with many attached containers; nil before it is made
 }
 
-// newLab installs the binary. A directory without the reference's bridge counts as none.
+// newLab installs the binary. A reference directory without bridge counts as not installed.
 func newLab(o options) (*lab, error) {
 	const dir = "/run/bench"
 	l := &lab{ours: dir + "/bin", tools: dir + "/tools", dir: dir, quick: o.quick, most: o.rounds}
@@ -38,7 +38,7 @@ func newLab(o options) (*lab, error) {
 	if err := copyPrograms(l.tools, filepath.Join(o.tools, "bare"), filepath.Join(o.tools, "peak")); err != nil {
 		return nil, err
 	}
-	if err := copyPrograms(l.tools, "/bin/true"); err != nil && !errors.Is(err, os.ErrNotExist) { // a guest has none
+	if err := copyPrograms(l.tools, "/bin/true"); err != nil && !errors.Is(err, os.ErrNotExist) { // the guest has no /bin/true
 		return nil, err
 	}
 	if _, err := os.Stat(filepath.Join(o.reference, "bridge")); err == nil {
@@ -59,7 +59,8 @@ func newLab(o options) (*lab, error) {
 	return l, l.linkIptables()
 }
 
-// referenceVersion is that of the reference's bridge: its module's, or what it says of itself.
+// referenceVersion returns the module version of the reference's bridge, or else the version that
+// it prints.
 func (l *lab) referenceVersion() string {
 	if l.reference == "" {
 		return ""
@@ -91,8 +92,8 @@ func installCopy(file, dir string) (bin string, err error) {
 	return bin, nil
 }
 
-// copyPrograms copies programs into a directory, which is made. All that are measured are such
-// copies: where the pages of a file came from, as a linker, shows in the start of a process.
+// copyPrograms copies programs into a directory, which it creates. Only such copies are measured:
+// whether a linker or a copy wrote the pages of a file shows in its start time.
 func copyPrograms(dir string, files ...string) error {
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return err
@@ -112,19 +113,19 @@ func copyPrograms(dir string, files ...string) error {
 	return nil
 }
 
-// linkIptables makes the directory [iptablesOnly]; it is empty without iptables.
+// linkIptables makes the directory [iptablesOnly], which stays empty without iptables.
 func (l *lab) linkIptables() error {
 	if err := os.MkdirAll(iptablesOnly, 0o755); err != nil {
 		return err
 	}
 	program, err := exec.LookPath("iptables")
 	if err != nil {
-		return nil // the reference will say that it needs it
+		return nil // the reference reports what is missing
 	}
 	return os.Symlink(program, filepath.Join(iptablesOnly, "iptables"))
 }
 
-// rounds returns n, or as few as show that all works.
+// rounds returns n, or a few with -quick.
 func (l *lab) rounds(n int) int {
 	if l.quick {
 		n = min(n, 3)
@@ -135,7 +136,7 @@ func (l *lab) rounds(n int) int {
 	return n
 }
 
-// crowd returns how many containers n stands for.
+// crowd returns n, or fewer with -quick.
 func (l *lab) crowd(n int) int {
 	if l.quick {
 		return n / 5
@@ -150,16 +151,16 @@ type group struct {
 	run   func(*lab) []line
 }
 
-// groups in the order in which they run: the last ones leave hundreds of
-// namespaces behind, whose end would disturb any that came after.
+// groups in the order in which they run. The last ones leave hundreds of namespaces, whose deletion
+// would disturb a group that came after.
 var groups = []group{
-	{"base", "Against the earlier revision", against},
+	{"base", "Against the earlier revision", compareBase},
 	{"size", "Size of the plugins on disk", size},
 	{"start", "Start and end of a process: what VERSION costs", startCost},
 	{"memory", "Peak memory of one call (ADD, CHECK, DEL: the most)", memory},
 	{"chain", "Chain of bridge(isGateway, ipMasq, host-local), portmap, tuning", chain},
-	{"plugins", "One plugin alone", func(l *lab) []line { return l.try(trials()) }},
-	{"links", "Links on another link", func(l *lab) []line { return l.try(subLinks()) }},
+	{"plugins", "One plugin alone", func(l *lab) []line { return l.measureTrials(trials()) }},
+	{"links", "Links on another link", func(l *lab) []line { return l.measureTrials(subLinks()) }},
 	{"dhcp", "Memory of the DHCP daemon", daemons},
 	{"leases", "host-local alone, by the number of leases", leases},
 	{"parallel", "100 containers (20 if quick), 16 at a time", parallel},
@@ -177,7 +178,7 @@ func groupNames() string {
 	return strings.Join(names, ", ")
 }
 
-// newHost makes a namespace that stands for a host.
+// newHost makes the network namespace of a host.
 func (l *lab) newHost() (*sandbox.NetNS, error) {
 	l.hosts++
 	return sandbox.NewNetNS(fmt.Sprintf("host%d", l.hosts))

@@ -11,24 +11,22 @@ import (
 	"cnibox/test/sandbox"
 )
 
-// barLeases is for the biggest store against the smallest.
+// barLeases limits the time on the biggest store divided by that on the smallest.
 const barLeases = 1.5
 
-// leaseCounts are how many addresses are taken before host-local is called.
+// leaseCounts are how many addresses are leased before host-local is called.
 var leaseCounts = []int{10, 1_000, 10_000, 60_000}
 
-// leaseNet is big enough for all of them.
 var leaseNet = netip.MustParsePrefix("10.242.0.0/16")
 
-// A store is a directory of leases and the plugin that works on it.
+// A store is a directory of leases and the plugin that uses it.
 type store struct {
 	plugin string   // path
-	wrap   []string // put before it; see peaks
+	wrap   []string // prefix of the command line; see peaks
 	stdin  []byte
 }
 
-// newStore fills a directory as the reference plugin would have.
-// Their owners are others than the one who is measured.
+// newStore writes leases as the reference plugin does. Their owners differ from the measured one.
 func (l *lab) newStore(who, plugins string, count int) (*store, error) {
 	dataDir := filepath.Join(l.dir, "leases", fmt.Sprint(who, count))
 	dir := filepath.Join(dataDir, "leases")
@@ -56,8 +54,7 @@ func (l *lab) newStore(who, plugins string, count int) (*store, error) {
 	return &store{plugin: filepath.Join(plugins, "host-local"), stdin: stdin}, err
 }
 
-// subject gets an address and gives it back.
-// The directory is as before after each round.
+// subject gets an address and releases it, so the directory is the same after each round.
 func (s *store) subject(name, netns string) subject {
 	verbs := []string{"ADD", "DEL"}
 	return subject{name: name, steps: verbs, round: func() (all []cost, err error) {
@@ -76,8 +73,8 @@ func (s *store) subject(name, netns string) subject {
 	}}
 }
 
-// leases measures all sizes in the same rounds. The files are in memory, some
-// 5 KB for each lease and store.
+// leases measures all sizes in the same rounds. The files are in tmpfs, about 5 KB for each lease
+// and store.
 func leases(l *lab) []line {
 	ns, err := sandbox.NewNetNS("leases")
 	if err != nil {
@@ -105,7 +102,7 @@ func leases(l *lab) []line {
 	return lines
 }
 
-// leaseMemory is the most memory that host-local has on the biggest store.
+// leaseMemory is the peak memory of host-local on the biggest store.
 func (l *lab) leaseMemory(ours, reference *store, netns string) line {
 	m := line{What: "memory, of the limit", Unit: "MiB", Other: figure{Median: mostKiB / 1024}, Bar: 1, Most: true}
 	mib := func(s *store) float64 {
@@ -115,7 +112,7 @@ func (l *lab) leaseMemory(ours, reference *store, netns string) line {
 		if s == ours {
 			m.fail(err)
 		}
-		p.book()
+		p.addLast()
 		return p.kib["host-local"] / 1024
 	}
 	m.Ours.Median = mib(ours)
@@ -126,7 +123,7 @@ func (l *lab) leaseMemory(ours, reference *store, netns string) line {
 	return m
 }
 
-// leaseLines compares each size with the reference, and ours, the biggest with
+// leaseLines compares each size with the reference, and our time on the biggest store with that on
 // the smallest.
 func leaseLines(r results) (lines []line) {
 	least, most := leaseCounts[0], leaseCounts[len(leaseCounts)-1]

@@ -11,17 +11,17 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A machine is what the figures depend on besides the code.
-// Ratios of one run can be compared between machines, times cannot.
+// A machine is what the figures depend on besides the code. Ratios can be compared between
+// machines, times cannot.
 type machine struct {
 	Kernel string `json:"kernel"`
 	CPUs   int    `json:"cpus"`
 	Go     string `json:"go"`
 	Arch   string `json:"arch"`
-	HZ     string `json:"hz,omitempty"` // the kernel's tick; removal of links waits for it
+	HZ     string `json:"hz,omitempty"` // CONFIG_HZ; removal of links waits for the tick
 }
 
-// String returns the line that heads the table.
+// String formats the line above the table.
 func (m machine) String() string {
 	s := fmt.Sprintf("kernel %s, %d CPUs, %s, %s", m.Kernel, m.CPUs, m.Arch, m.Go)
 	if m.HZ != "" {
@@ -30,7 +30,7 @@ func (m machine) String() string {
 	return s
 }
 
-// thisMachine asks the kernel; what it does not report is left empty.
+// thisMachine leaves empty what the kernel does not report.
 func thisMachine() machine {
 	m := machine{CPUs: runtime.NumCPU(), Go: runtime.Version(), Arch: runtime.GOARCH}
 	var u unix.Utsname
@@ -41,8 +41,8 @@ func thisMachine() machine {
 	return m
 }
 
-// configured looks a value up in the kernel's configuration, if that can be read.
-// Empty: CONFIG_IKCONFIG_PROC is off, as on many distributions.
+// configured returns a value of /proc/config.gz, or "" without CONFIG_IKCONFIG_PROC, as on many
+// distributions.
 func configured(prefix string) string {
 	f, err := os.Open("/proc/config.gz")
 	if err != nil {

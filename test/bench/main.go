@@ -1,12 +1,12 @@
-// Command bench measures cnibox against the reference plugins and against the
-// bare work of the kernel, side by side in one run, as whole processes:
+// Command bench measures cnibox against the reference plugins and against the bare work of the
+// kernel, side by side in one run, as whole processes:
 //
 //	go run ./bench [-quick] [-only NAME,NAME] [-json FILE] [-base FILE]
 //	go run ./bench -json FILE -write FILE,FILE
 //
-// It runs in a sandbox (a host namespace of its own), so the machine's links,
-// rules and leases are neither seen nor touched. Subjects take turns within
-// each round, so that what the machine does besides hits all of them.
+// It runs in a sandbox with its own host namespace, so it neither sees nor changes the machine's
+// links, rules and leases. Subjects take turns within each round, so that load on the machine
+// affects all of them.
 package main
 
 import (
@@ -22,7 +22,7 @@ import (
 	"cnibox/test/sandbox"
 )
 
-// toolsVar hands the directory with the small programs to the second process.
+// toolsVar passes the directory of bare and peak to the second process.
 const toolsVar = "CNIBOX_BENCH_TOOLS"
 
 // options are the flags.
@@ -32,7 +32,7 @@ type options struct {
 	rounds                                         int
 }
 
-// parseFlags reads them; both processes get the same.
+// parseFlags parses the flags, which both processes get.
 func parseFlags() (o options) {
 	flag.StringVar(&o.bin, "bin", "../bin/cnibox", "the binary to measure")
 	flag.StringVar(&o.base, "base", "", "a binary of an earlier revision: measure against it alone")
@@ -65,8 +65,8 @@ func main() {
 	os.Exit(code)
 }
 
-// start builds the small programs and measures in the second process.
-// Built here, since the sandbox has an empty /run and maybe no Go.
+// start builds bare and peak and measures in the second process. The sandbox has an empty /run and
+// maybe no Go, so they are built before it.
 func start(o options) (code int, err error) {
 	if _, err := os.Stat(o.bin); err != nil {
 		return 0, fmt.Errorf("%w (`make build` makes it)", err)
@@ -93,8 +93,8 @@ func start(o options) (code int, err error) {
 	return sandbox.Start(toolsVar + "=" + tools)
 }
 
-// measure runs the groups and writes the table as it grows.
-// A bar that is missed is not a failure without -strict: the machine may be busy.
+// measure runs the groups and writes the table as it grows. A missed bar is a failure only with
+// -strict: the machine may be busy.
 func measure(o options) (code int, err error) {
 	if err := sandbox.Setup(); err != nil {
 		return 0, err

@@ -2,21 +2,21 @@ package main
 
 import "fmt"
 
-// The bars of many containers.
+// Limits of the groups parallel and scale.
 const (
 	barThroughput = 10
 	barScale      = 1.25
 )
 
-// How many containers there are; see [lab.crowd] for -quick.
+// Numbers of containers; [lab.crowd] reduces them for -quick.
 const (
 	many    = 100 // containers of parallel
 	atATime = 16  // and how many of them at once
 	filled  = 499 // attached before the one that is measured in scale
 )
 
-// parallel measures how many containers a second can be attached and detached.
-// All containers of a subject are attached, then all detached; subjects do not overlap.
+// parallel measures how many containers a second can be attached and detached. It attaches all
+// containers of a subject, then detaches all; subjects do not overlap.
 func parallel(l *lab) []line {
 	containers, err := newAttachments("parallel", 0, l.crowd(many))
 	if err != nil {
@@ -41,14 +41,13 @@ func parallel(l *lab) []line {
 	return lines
 }
 
-// A throughput is how many calls a second there were. The reference's may fail.
+// A throughput is a number of calls a second, and the errors of failed calls.
 type throughput struct {
 	each float64
 	errs []error
 }
 
-// compare is a line of throughputs. Ours must not have lost a call; a lost one
-// of the reference is a note.
+// compare compares throughputs. A failed call of ours is an error, one of the reference a note.
 func compare(what string, ours, reference throughput, bar float64) line {
 	l := line{What: what, Unit: "/s", Ours: figure{Median: ours.each}, Other: figure{Median: reference.each}, Bar: bar}
 	l.Ratio = ratio(ours.each, reference.each)
@@ -61,7 +60,7 @@ func compare(what string, ours, reference throughput, bar float64) line {
 	return l
 }
 
-// throughputs attaches and detaches all containers on a new host.
+// throughputs attaches and detaches all containers on a new host, and returns the figures by verb.
 func (l *lab) throughputs(name, plugins string, cniExec bool, containers []attachment) map[string]throughput {
 	n, err := l.newNetwork(name, plugins)
 	if err != nil {
@@ -79,8 +78,8 @@ func (l *lab) throughputs(name, plugins string, cniExec bool, containers []attac
 	return done
 }
 
-// scale measures the 500th container against the 1st, in the same rounds.
-// Both hosts stay as they are while they take turns.
+// scale measures the 500th container against the 1st, in the same rounds. Nothing else changes on
+// the two hosts meanwhile.
 func scale(l *lab) []line {
 	first, err := l.contenders("first", 0)
 	if err != nil {

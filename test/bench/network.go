@@ -11,30 +11,30 @@ import (
 	"cnibox/test/sandbox"
 )
 
-// version of the specification: the newest one that the packaged reference speaks. That
-// of lists, which cni-exec alone reads, is the first one whose plugins have GC.
+// version is the newest one of the specification that the packaged reference supports. listVersion
+// is that of lists, which cni-exec alone reads: the first one with GC.
 const (
 	version     = "1.0.0"
 	listVersion = "1.1.0"
 )
 
-// A network is one network on one host, and the directory of plugins that serve it.
+// A network is one network on one host, and the directory of the plugins it is made with.
 type network struct {
 	name    string // part of the paths of leases and cache
 	host    *sandbox.NetNS
 	plugins string
 	confDir string // holds the list, for cni-exec
 	list    []map[string]any
-	filled  int          // containers that stay attached
+	filled  int          // number of containers that stay attached
 	held    []attachment // those
 }
 
-// newNetwork makes a host with the network that the chain is measured on.
+// newNetwork makes a host with the network that the group chain measures.
 func (l *lab) newNetwork(name, plugins string) (*network, error) {
-	return l.networkOf(name, plugins, usual())
+	return l.networkOf(name, plugins, commonChain())
 }
 
-// networkOf makes a host with a network of those plugins.
+// networkOf makes a host with a network of the plugins in list.
 func (l *lab) networkOf(name, plugins string, list []map[string]any) (*network, error) {
 	host, err := l.newHost()
 	if err != nil {
@@ -51,11 +51,11 @@ func (l *lab) networkOf(name, plugins string, list []map[string]any) (*network, 
 	return n, os.WriteFile(filepath.Join(n.confDir, name+".conflist"), text, 0o600)
 }
 
-// chain is the list in the order of ADD, the caller's own.
+// chain returns a copy of the list, in the order of ADD.
 func (n *network) chain() []map[string]any { return slices.Clone(n.list) }
 
-// usual is what most hosts of containers have, and no key is one that only we know.
-func usual() []map[string]any {
+// commonChain is a common list, with keys that the reference also has.
+func commonChain() []map[string]any {
 	return []map[string]any{
 		{
 			"type": "bridge", "bridge": "bench0", "isGateway": true, "ipMasq": true,
@@ -70,12 +70,12 @@ func usual() []map[string]any {
 	}
 }
 
-// An attachment is one container that gets a network.
-// Its namespace is made before, so that making it is in no figure.
+// An attachment is one container of a network. Its namespace is made in advance, so no figure
+// includes that.
 type attachment struct {
 	id    string
 	netns *sandbox.NetNS
-	port  int // of the host; published
+	port  int // of the host, published
 }
 
 // newAttachment makes the namespace of a container.
@@ -84,7 +84,7 @@ func newAttachment(name string, port int) (attachment, error) {
 	return attachment{id: name, netns: ns, port: port}, err
 }
 
-// newAttachments makes those with numbers below to, with host ports of their own.
+// newAttachments makes attachments for from <= i < to, each with its own host port.
 func newAttachments(prefix string, from, to int) (all []attachment, err error) {
 	for i := from; i < to; i++ {
 		a, err := newAttachment(fmt.Sprintf("%s-%d", prefix, i), 20000+i)
@@ -96,12 +96,12 @@ func newAttachments(prefix string, from, to int) (all []attachment, err error) {
 	return all, nil
 }
 
-// portMappings is the capability of that name.
 func (a attachment) portMappings() []map[string]any {
 	return []map[string]any{{"hostPort": a.port, "containerPort": 80, "protocol": "tcp"}}
 }
 
-// A caller is a runtime: it does one verb for one attachment, in the namespace of the thread.
+// A caller acts as a runtime: it calls one verb for one attachment, in the thread's network
+// namespace.
 type caller interface {
 	call(verb string, a attachment) error
 }
@@ -109,20 +109,19 @@ type caller interface {
 // verbs in the order of a container's life.
 var verbs = []string{"ADD", "CHECK", "DEL"}
 
-// settle lets the kernel finish what the last DEL left to it. Links and set
-// elements are freed after an RCU grace period, and the next change of links or
-// rules waits for that (some 10 ms): without a pause each subject would pay for
-// the one before.
+// settle waits for the kernel to finish the last DEL. It frees links and set elements after an RCU
+// grace period, and the next change of links or rules waits for that (some 10 ms): without a pause
+// each subject would pay for the one before.
 func settle() { time.Sleep(40 * time.Millisecond) }
 
-// life makes a subject of a runtime that attaches, checks and detaches.
+// life makes a subject that attaches, checks and detaches a container.
 func (n *network) life(name string, r caller, a attachment) subject {
 	return subject{name: name, steps: verbs, round: func() (took []cost, err error) {
 		settle()
 		for _, verb := range verbs {
 			d, err := n.timed(r, verb, a)
 			if err != nil {
-				n.timed(r, "DEL", a) // what it says does not matter any more
+				n.timed(r, "DEL", a) // best effort
 				return nil, fmt.Errorf("%s: %w", verb, err)
 			}
 			took = append(took, d)
@@ -131,8 +130,7 @@ func (n *network) life(name string, r caller, a attachment) subject {
 	}}
 }
 
-// timed calls one verb on the host.
-// The thread enters the host's namespace before the clock starts.
+// timed calls one verb on the host. The thread enters the host's namespace before the clock starts.
 func (n *network) timed(r caller, verb string, a attachment) (took cost, err error) {
 	err = n.host.Do(func() error {
 		w := begin()

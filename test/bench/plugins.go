@@ -13,7 +13,7 @@ import (
 	"cnibox/rtnl"
 )
 
-// The bars of single plugins: how many times faster than the reference their ADD is.
+// Limits of single plugins: how many times faster than the reference their ADD must be.
 const (
 	barPtp       = 100
 	barFirewall  = 8
@@ -21,21 +21,22 @@ const (
 	barSubLink   = 2 // macvlan, ipvlan and vlan
 )
 
-// master is the link of every host of a trial that others may sit on.
+// master is the parent link on every host of a trial.
 const master = "m0"
 
 // A trial is the ADD and DEL of one plugin.
 type trial struct {
 	what   string
-	before map[string]any // plugin that attaches the container first, not measured; nil: none
+	before map[string]any // plugin called before it, not measured; nil: none
 	plugin map[string]any // the one that is measured
-	kind   rtnl.Kind      // link that the kernel must know; nil: nothing special
+	kind   rtnl.Kind      // the kernel must support it; nil: any kernel will do
 	rounds int
 	bar    float64 // of ADD
 }
 
-// trials are one configuration each, with keys that the reference knows. Of ptp
-// there are few: the reference waits two seconds for addresses that no other host can have.
+// trials are one configuration of each plugin, with keys that the reference has. ptp has few
+// rounds: the reference waits two seconds for duplicate address detection on a link where no other
+// host can be.
 func trials() []trial {
 	bridge := bridgeOn("10.243.0.0/16")
 	return []trial{
@@ -54,7 +55,8 @@ func trials() []trial {
 	}
 }
 
-// subLinks are the plugins whose links sit on another one, of which a kernel may lack some.
+// subLinks are trials of the plugins whose links have a parent. A kernel may lack some of these
+// kinds.
 func subLinks() (all []trial) {
 	for _, kind := range []struct {
 		name string
@@ -69,7 +71,7 @@ func subLinks() (all []trial) {
 	return all
 }
 
-// addresses is host-local with a range set for each subnet.
+// addresses configures host-local with a range set for each subnet.
 func addresses(subnets ...string) map[string]any {
 	var sets [][]map[string]string
 	for _, s := range subnets {
@@ -78,10 +80,10 @@ func addresses(subnets ...string) map[string]any {
 	return map[string]any{"type": "host-local", "dataDir": "/var/lib/cni/networks", "ranges": sets}
 }
 
-// try measures each trial on hosts of its own.
-func (l *lab) try(trials []trial) (lines []line) {
+// measureTrials measures each trial on hosts of its own.
+func (l *lab) measureTrials(trials []trial) (lines []line) {
 	for _, t := range trials {
-		r, err := l.tried(t)
+		r, err := l.measureTrial(t)
 		if errors.Is(err, unix.EOPNOTSUPP) {
 			lines = append(lines, line{
 				What: t.what + ", ADD", Unit: "ms", Bar: t.bar,
@@ -103,10 +105,10 @@ func (l *lab) try(trials []trial) (lines []line) {
 	return lines
 }
 
-// tried lets ours and the reference take turns. The error wraps unix.EOPNOTSUPP if the
-// kernel has no such links.
-func (l *lab) tried(t trial) (results, error) {
-	if err := l.makeable(t.kind); err != nil {
+// measureTrial measures ours and the reference in turns. The error wraps unix.EOPNOTSUPP if the kernel
+// does not support the link's kind.
+func (l *lab) measureTrial(t trial) (results, error) {
+	if err := l.probeKind(t.kind); err != nil {
 		return nil, err
 	}
 	var subjects []subject
@@ -115,7 +117,7 @@ func (l *lab) tried(t trial) (results, error) {
 		if dir == "" {
 			continue
 		}
-		s, err := l.tryOne(who, dir, t)
+		s, err := l.trialSubjects(who, dir, t)
 		if err != nil {
 			return nil, fmt.Errorf("%s: %w", dir, err)
 		}
@@ -124,10 +126,10 @@ func (l *lab) tried(t trial) (results, error) {
 	return l.interleave(l.rounds(t.rounds), subjects...), nil
 }
 
-// tryOne makes the host. A container is attached and detached each round by what comes
-// before, too: the packaged bandwidth leaves queues that only end with the link.
-// Ours are attached by cni-exec as well, where the plugins are more than one.
-func (l *lab) tryOne(who, dir string, t trial) ([]subject, error) {
+// trialSubjects makes a host and its subjects. Each round also attaches and detaches the container by the
+// plugin before it: the packaged bandwidth leaves qdiscs that are deleted only with the link. With
+// more than one plugin there is a subject for cni-exec, too.
+func (l *lab) trialSubjects(who, dir string, t trial) ([]subject, error) {
 	name := strings.NewReplacer(", ", "-", " ", "-").Replace(t.what) + "-" + who
 	list := []map[string]any{t.plugin}
 	if t.before != nil {
@@ -137,7 +139,7 @@ func (l *lab) tryOne(who, dir string, t trial) ([]subject, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := layMaster(n.host.NS); err != nil {
+	if err := addMaster(n.host.NS); err != nil {
 		return nil, err
 	}
 	a, err := newAttachment(name, 19999)
@@ -153,8 +155,8 @@ func (l *lab) tryOne(who, dir string, t trial) ([]subject, error) {
 	return subjects, nil
 }
 
-// lastOf lets a container live and returns what the last plugin's ADD and DEL took, and
-// the ADDs of all.
+// lastOf attaches and detaches a container. It returns the times of the last plugin's ADD and DEL,
+// and of all ADDs.
 func (n *network) lastOf(r *byExec, a attachment) (took []cost, err error) {
 	settle()
 	err = n.host.Do(func() error {
@@ -169,7 +171,7 @@ func (n *network) lastOf(r *byExec, a attachment) (took []cost, err error) {
 	return took, err
 }
 
-// An attached container has the result of a list.
+// An attached container has the result of each plugin of a list.
 type attached struct {
 	list      []map[string]any
 	result    json.RawMessage
@@ -191,7 +193,7 @@ func (r *byExec) attach(a attachment, list []map[string]any) (held attached, err
 	return held, nil
 }
 
-// detach calls DEL of each, from the last one on, and returns what that took.
+// detach calls DEL of each plugin in reverse order, and returns the time of the last plugin's.
 func (r *byExec) detach(a attachment, held attached) (last cost, err error) {
 	for i, p := range slices.Backward(held.list) {
 		w := begin()
@@ -205,8 +207,8 @@ func (r *byExec) detach(a attachment, held attached) (last cost, err error) {
 	return last, nil
 }
 
-// layMaster makes a cable that ends in [master], both ends up.
-func layMaster(ns *netns.NS) error {
+// addMaster makes a veth pair with one end named [master], both ends up.
+func addMaster(ns *netns.NS) error {
 	c, err := rtnl.Dial(ns)
 	if err != nil {
 		return err
@@ -218,8 +220,9 @@ func layMaster(ns *netns.NS) error {
 	return setUp(ns, "p0")
 }
 
-// makeable tries to make a link of that kind, in a namespace that ends with it.
-func (l *lab) makeable(kind rtnl.Kind) error {
+// probeKind reports whether the kernel supports the kind, by making such a link in a temporary
+// namespace.
+func (l *lab) probeKind(kind rtnl.Kind) error {
 	if kind == nil {
 		return nil
 	}
@@ -228,7 +231,7 @@ func (l *lab) makeable(kind rtnl.Kind) error {
 		return err
 	}
 	defer ns.Close()
-	if err := layMaster(ns); err != nil {
+	if err := addMaster(ns); err != nil {
 		return err
 	}
 	c, err := rtnl.Dial(ns)

@@ -11,8 +11,8 @@ import (
 	"cnibox/test/sandbox"
 )
 
-// The bars for size and memory, in bytes and KiB, and for what VERSION takes beyond
-// /bin/true, in milliseconds.
+// Limits of the size in bytes, of memory in KiB, and of the time of VERSION beyond that of
+// /bin/true in milliseconds.
 const (
 	mostBytes = 7_000_000
 	mostKiB   = 12 * 1024
@@ -45,7 +45,7 @@ func size(l *lab) []line {
 	return append(lines, all)
 }
 
-// process makes a subject of a program that is run again and again.
+// process makes a subject of a program that is run in each round.
 func process(name string, argv ...string) subject {
 	call := sandbox.Call{Argv: argv, Env: []string{"CNI_COMMAND=VERSION"}, Stdin: []byte(`{"cniVersion":"1.0.0"}`)}
 	return subject{name: name, steps: []string{"start"}, round: func() ([]cost, error) {
@@ -55,10 +55,10 @@ func process(name string, argv ...string) subject {
 	}}
 }
 
-// bareStart is the subject that other groups put into their rounds as well.
+// bareStart is an empty Go process, which other groups also have in their rounds.
 func (l *lab) bareStart() subject { return process("bare", filepath.Join(l.tools, "bare")) }
 
-// startCost compares VERSION with what any process costs.
+// startCost compares VERSION with the start of an empty process.
 func startCost(l *lab) []line {
 	subjects := []subject{
 		process("true", filepath.Join(l.tools, "true")), process("ours", filepath.Join(l.ours, "bridge")),
@@ -80,18 +80,18 @@ func startCost(l *lab) []line {
 	return lines
 }
 
-// eachPlugin is VERSION of every plugin.
+// eachPlugin returns VERSION of every plugin.
 func (l *lab) eachPlugin() (all []subject, err error) {
 	entries, err := os.ReadDir(l.ours)
 	for _, e := range entries {
-		if name := e.Name(); name != "cnibox" && name != "cni-exec" { // those have no verbs
+		if name := e.Name(); name != "cnibox" && name != "cni-exec" { // these two are not plugins
 			all = append(all, process(name, filepath.Join(l.ours, name)))
 		}
 	}
 	return all, err
 }
 
-// slowest compares what the slowest plugin takes beyond /bin/true with the limit.
+// slowest compares the time of the slowest plugin beyond that of /bin/true with the limit.
 func slowest(all []subject, r results, err error) line {
 	l := line{What: "slowest, over /bin/true", Unit: "ms", Other: figure{Median: mostStart}, Bar: 1, Most: true}
 	least := r.of("start", "true").milliseconds().Median
@@ -110,22 +110,22 @@ func slowest(all []subject, r results, err error) line {
 	return l
 }
 
-// peaks collects the most memory that calls of each program had.
+// peaks collects the peak memory of each program's calls.
 type peaks struct {
 	lab  *lab
 	file string
 	kib  map[string]float64
 }
 
-// wrap puts the measuring program in front and books the call before.
+// wrap returns the prefix that measures a call, after it recorded the call before.
 func (p *peaks) wrap(program string) []string {
-	p.book()
+	p.addLast()
 	p.file = filepath.Join(p.lab.dir, "peak-"+program)
 	return []string{filepath.Join(p.lab.tools, "peak"), p.file}
 }
 
-// book takes the last figure; a call that ended badly left none.
-func (p *peaks) book() {
+// addLast records the last figure; a failed call has left none.
+func (p *peaks) addLast() {
 	b, err := os.ReadFile(p.file)
 	if err != nil {
 		return
@@ -136,8 +136,8 @@ func (p *peaks) book() {
 	os.Remove(p.file)
 }
 
-// memory measures each program of the chain, called by exec, and cni-exec.
-// It is the resident set at its largest (getrusage(2), ru_maxrss).
+// memory measures each program of the chain, called by exec, and cni-exec: ru_maxrss of
+// getrusage(2).
 func memory(l *lab) []line {
 	ours, err := l.peaksOf("memory-ours", l.ours, true)
 	var reference map[string]float64
@@ -159,7 +159,7 @@ func memory(l *lab) []line {
 	return append(lines, worst)
 }
 
-// peaksOf lets a container live a few times on a network of those plugins.
+// peaksOf attaches and detaches a container a few times on a network of those plugins.
 func (l *lab) peaksOf(name, plugins string, cniExec bool) (map[string]float64, error) {
 	n, err := l.newNetwork(name, plugins)
 	if err != nil {
@@ -183,6 +183,6 @@ func (l *lab) peaksOf(name, plugins string, cniExec bool) (map[string]float64, e
 			}
 		}
 	}
-	p.book()
+	p.addLast()
 	return p.kib, nil
 }

@@ -8,8 +8,8 @@ import (
 	"time"
 )
 
-// A figure is a measured value. Of times it has the spread, and what of them is the
-// processor's, the kernel's and that of any Go program.
+// A figure is a measured value. For times it includes the spread, the processor time, the kernel's
+// part of that, and the time of an empty Go process.
 type figure struct {
 	Median float64 `json:"median"`
 	P90    float64 `json:"p90,omitempty"`
@@ -30,7 +30,7 @@ func (f figure) String() string {
 	return short(f.Median)
 }
 
-// spread is what stands below a time, empty for what has none.
+// spread is the text below a time; it is empty for other values.
 func (f figure) spread() string {
 	if f.Max == 0 {
 		return ""
@@ -42,7 +42,7 @@ func (f figure) spread() string {
 	return s
 }
 
-// short writes three digits, or all that stand before the point.
+// short formats v with three digits, or with all digits before the point.
 func short(v float64) string {
 	switch {
 	case v >= 100:
@@ -53,7 +53,6 @@ func short(v float64) string {
 	return fmt.Sprintf("%.2f", v)
 }
 
-// milliseconds is the figure of a series.
 func (s series) milliseconds() figure {
 	ms := func(d time.Duration) float64 { return float64(d) / float64(time.Millisecond) }
 	mean := s.mean()
@@ -64,9 +63,8 @@ func (s series) milliseconds() figure {
 	}
 }
 
-// A line is one comparison. Ours is cnibox; Other is the reference plugins or
-// whatever What says that it is compared with.
-// It is also the form in the JSON file, so names must not change.
+// A line is one comparison. Ours is cnibox; Other is the reference plugins, or what What names. The
+// JSON file has these fields, so their names must not change.
 type line struct {
 	Group string  `json:"group"`
 	What  string  `json:"what"`
@@ -80,8 +78,8 @@ type line struct {
 	Note  string  `json:"note,omitempty"`  // for instance, how the reference failed
 }
 
-// better compares times with those of the reference: how many times faster
-// ours are, which must be at least bar.
+// better compares times with those of the reference. The ratio is how many times faster ours are;
+// it must be at least bar.
 func better(what string, ours, reference series, bar float64) line {
 	l := line{What: what, Unit: "ms", Ours: ours.milliseconds(), Other: reference.milliseconds(), Bar: bar}
 	l.Ratio = ratio(l.Other.Median, l.Ours.Median)
@@ -92,8 +90,8 @@ func better(what string, ours, reference series, bar float64) line {
 	return l
 }
 
-// within compares a time with one that it can hardly fall below: how many
-// times as long it is, which must be at most bar.
+// within compares a time with a lower bound. The ratio is how many times as long ours is; it must
+// be at most bar.
 func within(what string, ours series, base figure, bar float64) line {
 	l := line{What: what, Unit: "ms", Ours: ours.milliseconds(), Other: base, Bar: bar, Most: true}
 	l.Ratio = ratio(l.Ours.Median, base.Median)
@@ -109,15 +107,14 @@ func ratio(a, b float64) float64 {
 	return a / b
 }
 
-// fail keeps an error, if there is one; what was measured before does not count.
+// fail records an error, if any, and discards the figures.
 func (l *line) fail(err error) {
 	if err != nil {
 		l.Error = err.Error()
 	}
 }
 
-// verdict is what the line comes to, in a word.
-// A line without a bar has none.
+// verdict is the outcome of a line in a word; a line without a bar has none.
 func (l line) verdict() string {
 	switch {
 	case l.Error != "":
@@ -132,7 +129,7 @@ func (l line) verdict() string {
 	return "MISSED"
 }
 
-// bar is the bar as people write it, empty without one.
+// bar formats the limit; it is empty without one.
 func (l line) bar() string {
 	switch {
 	case l.Bar == 0:
@@ -143,7 +140,7 @@ func (l line) bar() string {
 	return ">= " + trim(l.Bar)
 }
 
-// trim leaves out zeros behind the point.
+// trim formats v without trailing zeros.
 func trim(v float64) string { return fmt.Sprintf("%gx", v) }
 
 // A report is the whole table.
@@ -159,7 +156,7 @@ type report struct {
 // columns make a line of at most 80 characters.
 const columns = "%-30s %13s %13s %6s %7s %s\n"
 
-// writeHead says what is measured where.
+// writeHead writes what is measured, and on which machine.
 func (r *report) writeHead(w io.Writer, l *lab) {
 	r.begun, r.last = time.Now(), time.Now()
 	fmt.Fprintf(w, "cnibox bench: %s\n", r.Machine)
@@ -197,7 +194,7 @@ func (r *report) writeGroup(w io.Writer, g group, lines []line) {
 	}
 }
 
-// writeFoot sums up.
+// writeFoot writes the summary.
 func (r *report) writeFoot(w io.Writer) {
 	bars := 0
 	for _, l := range r.Lines {
@@ -208,7 +205,7 @@ func (r *report) writeFoot(w io.Writer) {
 	fmt.Fprintf(w, "\n%d of %d bars missed, in %.0f s.\n", r.count("MISSED"), bars, time.Since(r.begun).Seconds())
 }
 
-// spreadOfOurs is the line below the figures of cnibox.
+// spreadOfOurs is the text below cnibox's figure.
 func (l line) spreadOfOurs() string {
 	s := l.Ours.spread()
 	if s != "" && l.Ours.Bare > 0 {
@@ -217,7 +214,7 @@ func (l line) spreadOfOurs() string {
 	return s
 }
 
-// spreadOfOther is that of what it is compared with.
+// spreadOfOther is the text below the other figure.
 func (l line) spreadOfOther() string {
 	if s := l.Other.spread(); s != "" {
 		return "compared to " + s

@@ -11,23 +11,22 @@ import (
 	"cnibox/test/sandbox"
 )
 
-// byExec is a runtime that starts a process for each plugin, as containerd,
-// CRI-O and Podman do, and hands results on.
+// byExec is a runtime that starts a process for each plugin and passes results on, as containerd,
+// CRI-O and Podman do.
 type byExec struct {
 	*network
-	wrap func(plugin string) []string // put before the plugin's path; may be nil
+	wrap func(plugin string) []string // prefix of the command line; may be nil
 
 	mu      sync.Mutex
 	results map[string]json.RawMessage // of the whole chain, by container
 }
 
-// byExec returns a runtime that has attached nothing yet.
 func (n *network) byExec() *byExec {
 	return &byExec{network: n, results: map[string]json.RawMessage{}}
 }
 
-// call walks the chain, in reverse on DEL, as the specification says.
-// CHECK and DEL get the result of the whole chain.
+// call calls the plugins in order, on DEL in reverse. CHECK and DEL get the result of the whole
+// chain.
 func (r *byExec) call(verb string, a attachment) error {
 	plugins := r.chain()
 	prev := r.result(a)
@@ -52,17 +51,16 @@ func (r *byExec) call(verb string, a attachment) error {
 	return nil
 }
 
-// result is what ADD ended with; nil before.
+// result is that of the chain's ADD; nil before it.
 func (r *byExec) result(a attachment) json.RawMessage {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.results[a.id]
 }
 
-// iptablesOnly is a directory with iptables and without ip6tables. The packaged
-// portmap (1.1.1) looks in CHECK for its IPv6 rules if it finds that program,
-// and fails since an IPv4 network has none. Without it CHECK is what later
-// releases do.
+// iptablesOnly is a directory with iptables and without ip6tables. If the packaged portmap (1.1.1)
+// finds ip6tables, its CHECK looks for IPv6 rules, and fails since an IPv4 network has none.
+// Without it CHECK does the same as later releases do.
 const iptablesOnly = "/run/bench/iptables"
 
 // plugin calls one member of the chain.
@@ -96,10 +94,10 @@ func (r *byExec) plugin(verb string, a attachment, conf map[string]any, prev jso
 // byCniExec is cni-exec: one process does the whole chain.
 type byCniExec struct {
 	*network
-	wrap func(program string) []string // as of byExec
+	wrap func(program string) []string // as in byExec
 }
 
-// call starts cni-exec as a person would who knows cnitool.
+// call passes what cnitool passes: CNI_ variables and CAP_ARGS.
 func (r *byCniExec) call(verb string, a attachment) error {
 	caps, err := json.Marshal(map[string]any{"portMappings": a.portMappings()})
 	if err != nil {

@@ -7,30 +7,30 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A cost is what one step took: the time that passed, and the processor time of its processes
-// with the kernel's part of it. Where the kernel samples that part (CONFIG_TICK_CPU_ACCOUNTING)
-// it is right for the sum of many, and a process shorter than a tick may count as none.
+// A cost is the elapsed time of one step, and the processor time of its processes with the kernel's
+// part. Where the kernel samples that part (CONFIG_TICK_CPU_ACCOUNTING) it is right only for the
+// sum of many: a process shorter than a tick may count as zero.
 type cost struct{ wall, cpu, kernel time.Duration }
 
-// A watch runs from [begin] on.
+// A watch measures from [begin] on.
 type watch struct {
 	at   time.Time
 	used cost
 }
 
-// begin starts a watch. The processor time is that of processes which have ended, and were waited
-// for, meanwhile: one subject runs at a time.
-func begin() watch { return watch{used: ended(), at: time.Now()} }
+// begin starts a watch. It counts the processor time of processes that end and are waited for
+// meanwhile, so only one subject may run at a time.
+func begin() watch { return watch{used: childTimes(), at: time.Now()} }
 
-// took returns what it took since then.
+// took returns the cost since begin.
 func (w watch) took() cost {
 	wall := time.Since(w.at)
-	now := ended()
+	now := childTimes()
 	return cost{wall, now.cpu - w.used.cpu, now.kernel - w.used.kernel}
 }
 
-// ended is the processor time of all processes that have ended, getrusage(2).
-func ended() (c cost) {
+// childTimes is the processor time of all processes that have ended, getrusage(2).
+func childTimes() (c cost) {
 	var r unix.Rusage
 	if unix.Getrusage(unix.RUSAGE_CHILDREN, &r) == nil {
 		c.kernel = time.Duration(r.Stime.Nano())
@@ -39,15 +39,15 @@ func ended() (c cost) {
 	return c
 }
 
-// A series is the costs of one step of one subject, and what went wrong.
-// An error is the last one; the costs from before it stay.
+// A series is the costs of one step of one subject, and its last error. The costs from before the
+// error stay.
 type series struct {
 	took []cost
-	bare time.Duration // the median of an empty Go process in the same rounds; 0: not measured
+	bare time.Duration // median of an empty Go process in the same rounds; 0: not measured
 	err  error
 }
 
-// quantile returns the time that the share q of all stays below; 0 without any.
+// quantile returns the time that the share q of all costs does not exceed; 0 if there are none.
 func (s series) quantile(q float64) time.Duration {
 	if len(s.took) == 0 {
 		return 0
@@ -60,10 +60,9 @@ func (s series) quantile(q float64) time.Duration {
 	return sorted[min(len(sorted)-1, int(float64(len(sorted))*q))]
 }
 
-// median is the 0.5 quantile.
 func (s series) median() time.Duration { return s.quantile(0.5) }
 
-// mean is that of the processor times, which are not exact for each.
+// mean averages the processor times, which are not exact for each call.
 func (s series) mean() (c cost) {
 	for _, t := range s.took {
 		c.cpu += t.cpu
@@ -73,27 +72,26 @@ func (s series) mean() (c cost) {
 	return cost{0, c.cpu / n, c.kernel / n}
 }
 
-// A subject does the same work again and again. Each round it returns the cost
-// of every step.
+// A subject repeats the same work. Each round returns the cost of every step.
 type subject struct {
 	name  string
 	steps []string
 	round func() ([]cost, error)
 }
 
-// results has a series for each "step, subject".
+// results maps "step, subject" to its series.
 type results map[string]series
 
-// key names a series.
+// key returns the key of a series in [results].
 func key(step, name string) string { return step + ", " + name }
 
 // of returns the series of one step of one subject, empty if there is none.
 func (r results) of(step, name string) series { return r[key(step, name)] }
 
-// interleave lets the subjects take turns, in the other direction every second
-// round: what a subject leaves for the kernel to do later would otherwise always
-// be paid by the same neighbour. A first round is not counted. A subject that
-// fails is left out from then on, with its error in all its series.
+// interleave runs the subjects in turns, in reverse order every second round: otherwise the same
+// subject would always pay for the work that the one before it leaves to the kernel. The first
+// round is not counted. A subject that fails is left out from then on, and all its series have the
+// error.
 func interleave(rounds int, subjects ...subject) results {
 	r := results{}
 	failed := map[string]bool{}
@@ -117,8 +115,8 @@ func interleave(rounds int, subjects ...subject) results {
 	return r
 }
 
-// interleave is [interleave] with an empty Go process in the same rounds, whose figure each
-// series has.
+// interleave is the function [interleave] with an empty Go process in the same rounds, whose median
+// each series gets.
 func (l *lab) interleave(rounds int, subjects ...subject) results {
 	r := interleave(rounds, append(slices.Clone(subjects), l.bareStart())...)
 	bare := r.of("start", "bare").median()

@@ -8,11 +8,11 @@ import (
 	"strings"
 )
 
-// A tableRow is a line of the report under the name that the README gives it.
+// A tableRow is a line of the report and its name in the README.
 type tableRow struct{ name, group, what, faster string }
 
-// asked are the rows of the README: what users ask about.
-var asked = []tableRow{
+// readmeRows are the rows of the README's table.
+var readmeRows = []tableRow{
 	{"all plugins and `cni-exec` on disk", "size", "all plugins of the reference", " smaller"},
 	{"peak memory of a call, at most", "memory", "the most, of the limit", ""},
 	{"the slowest VERSION, over `/bin/true`", "start", "slowest, over /bin/true", ""},
@@ -25,13 +25,15 @@ var asked = []tableRow{
 	{"`cni-exec gc` of 1,000 that are gone", "crowd", "gc of 1000 whose namespace is gone, of the limit", ""},
 }
 
-// blocks are the tables that files may have, between `<!-- bench: NAME -->` and `<!-- bench end -->`.
+// blocks are the tables that files may contain, between `<!-- bench: NAME -->` and `<!-- bench end
+// -->`.
 var blocks = map[string]func(*report) (string, error){"users": usersTable, "all": allTable, "base": baseTable}
 
-// errNotMeasured is that of a table whose rows are not in the report: it stays as it is.
+// errNotMeasured is returned for a table whose rows are not in the report; the file keeps the old
+// one.
 var errNotMeasured = errors.New("not measured")
 
-// writeTables rewrites the tables of the files, which a comma separates, from a report in JSON.
+// writeTables rewrites the tables of a comma-separated list of files from a report in JSON.
 func writeTables(from, files string) error {
 	text, err := os.ReadFile(from)
 	if err != nil {
@@ -98,15 +100,15 @@ func (r *report) find(group, what string) (line, bool) {
 	return line{}, false
 }
 
-// usersTable is the README's. A target that is missed is bold.
+// usersTable is the table of the README. A missed target is bold.
 func usersTable(r *report) (string, error) {
-	if _, ok := r.find(asked[0].group, asked[0].what); !ok {
+	if _, ok := r.find(readmeRows[0].group, readmeRows[0].what); !ok {
 		return "", errNotMeasured
 	}
 	var b strings.Builder
 	fmt.Fprintf(&b, "Against containernetworking/plugins %s: %s.\n\n", r.Reference, r.Machine)
 	b.WriteString("| | cnibox | quartiles | an empty Go process | reference | | target |\n|---|--:|---|--:|--:|---|---|\n")
-	for _, row := range asked {
+	for _, row := range readmeRows {
 		l, ok := r.find(row.group, row.what)
 		if !ok {
 			return "", fmt.Errorf("the report has no %q in %s: all groups must be measured", row.what, row.group)
@@ -124,7 +126,7 @@ func usersTable(r *report) (string, error) {
 	return b.String(), nil
 }
 
-// withUnit is a median and its unit, empty for what was not measured.
+// withUnit formats the median and its unit; it is empty if nothing was measured.
 func withUnit(f figure, unit string) string {
 	if f.Median == 0 {
 		return ""
@@ -132,7 +134,7 @@ func withUnit(f figure, unit string) string {
 	return short(f.Median) + " " + unit
 }
 
-// quartiles is empty for what has none.
+// quartiles is empty for values without a spread.
 func quartiles(f figure) string {
 	if f.Max == 0 {
 		return ""
@@ -140,7 +142,7 @@ func quartiles(f figure) string {
 	return short(f.Lower) + " to " + short(f.Upper)
 }
 
-// orNothing is empty for what was not measured.
+// orNothing is empty if nothing was measured.
 func orNothing(v float64) string {
 	if v == 0 {
 		return ""
@@ -148,7 +150,7 @@ func orNothing(v float64) string {
 	return short(v)
 }
 
-// target is the bar in a table: a limit in its unit, or a factor; bold if it is missed.
+// target formats the bar as a limit in its unit or as a factor; bold if it is missed.
 func (l line) target() string {
 	t := strings.ReplaceAll(strings.ReplaceAll(strings.TrimSuffix(l.bar(), "x"), ">= ", ""), "<= ", "at most ")
 	switch {
@@ -165,12 +167,12 @@ func (l line) target() string {
 	return t
 }
 
-// allTable is that of all groups, with the spread of each figure and what of it is not ours.
+// allTable has all groups, with the spread of each figure and the time of an empty Go process.
 func allTable(r *report) (string, error) {
 	return r.table(func(group string) bool { return group != "base" }, "Against containernetworking/plugins "+r.Reference)
 }
 
-// baseTable is that of a run against an earlier revision.
+// baseTable has the groups of a run against an earlier revision.
 func baseTable(r *report) (string, error) {
 	return r.table(func(group string) bool { return group == "base" }, "Against the earlier revision")
 }

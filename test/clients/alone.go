@@ -13,14 +13,15 @@ import (
 	"cnibox/test/sandbox"
 )
 
-// cgroupVar passes the name of its control group to the third process.
+// cgroupVar passes the name of the trial's control group to the third process.
 const cgroupVar = "CNIBOX_CLIENTS_CGROUP"
 
 // cgroupPrefix is followed by the ID of the second process.
 const cgroupPrefix = "cnibox-clients-"
 
-// alone runs the third process in new PID and mount namespaces, and takes its control groups away after it.
-func alone() (code int, err error) {
+// runIsolated runs the third process in new PID and mount namespaces, and then deletes its control
+// groups.
+func runIsolated() (code int, err error) {
 	if err := sandbox.Setup(); err != nil {
 		return 0, err
 	}
@@ -44,12 +45,12 @@ func alone() (code int, err error) {
 	return 0, err
 }
 
-// hidden are directories of the machine, by the one above, for which clients
-// have no setting.
+// hidden are directories of the machine, by parent, that clients use without a setting for another
+// path.
 var hidden = map[string][]string{"/etc": {"cni", "containers"}, "/opt": {"cni"}}
 
-// hide puts an empty directory in the place of each: a layer over the one above,
-// where it may be missing, and an empty file system in it.
+// hide replaces each by an empty directory: an overlay over the parent, since the directory may not
+// exist, and an empty file system on it.
 func hide() error {
 	for above, names := range hidden {
 		layer := filepath.Join(work, "layer"+above)
@@ -76,8 +77,7 @@ func hide() error {
 	return nil
 }
 
-// ownProc shows the processes of this PID namespace, which /proc/PID/ns/net is
-// looked up in.
+// ownProc mounts /proc of this PID namespace: /proc/PID/ns/net is looked up there.
 func ownProc() error {
 	if err := unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""); err != nil {
 		return fmt.Errorf("keep mounts private: %w", err)

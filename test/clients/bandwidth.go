@@ -9,16 +9,15 @@ import (
 	"time"
 )
 
-// Rates of the pod, in the kubelet's words and in bits per second. With them containerd
-// 1.6 passes bursts of 2 Gbit, which were not asked for: they must not make the
-// rates mean nothing.
+// Rates of the pod, as the kubelet writes them and in bits per second. containerd 1.6 adds bursts
+// of 2 Gbit to them, which must not disable the limits.
 const (
 	ingressWords, ingressRate = "8M", 8_000_000
 	egressWords, egressRate   = "4M", 4_000_000
 )
 
-// bandwidth: the annotations of a pod come to the plugin as its capability, and to
-// the kernel as a bucket on each side.
+// bandwidth checks that the annotations of a pod reach the plugin as its capability, and the kernel
+// as a token bucket in each direction.
 func (h *host) bandwidth() error {
 	return step("a pod with bandwidth annotations: a bucket each way, both go with it", func() error {
 		p := &pod{name: "slow", annotations: map[string]string{
@@ -51,8 +50,8 @@ func (h *host) bandwidth() error {
 	})
 }
 
-// buckets finds the only port of the bridge and the only shaping link, and the rate
-// of each in bytes per second, which is the kernel's unit.
+// buckets finds the only port of the bridge and the only ifb, and compares their rates in bytes per
+// second, the kernel's unit.
 func (h *host) buckets() error {
 	links, err := h.links.Links()
 	if err != nil {
@@ -80,8 +79,8 @@ func (h *host) buckets() error {
 	return nil
 }
 
-// slow reads a big file, and fails when it comes faster than the pod may send. What
-// the bucket lets through at once is much less than half of it.
+// slow reads a big file, and fails if it arrives faster than the pod may send. The burst is much
+// less than half of it.
 func slow(at netip.AddrPort) error {
 	c, err := dial(nil, "tcp", at)
 	if err != nil {

@@ -9,9 +9,9 @@ import (
 	"cnibox/test/sandbox"
 )
 
-// buildah builds with podman's configuration, networks and image. Each RUN is a
-// container with a network of its own, which goes with it. (Its options for other
-// directories of plugins and networks are gone in 1.28.)
+// buildah builds with podman's configuration, networks and image. Each RUN is a container with its
+// own network, which is detached after it. (buildah 1.28 has no options for other directories of
+// plugins and networks.)
 func (h *host) buildah() error {
 	return walk(
 		stage{"buildah run, in the default network and in one of podman's", h.buildahRun},
@@ -20,29 +20,28 @@ func (h *host) buildah() error {
 	)
 }
 
-// runBuildah starts the program and returns what it writes.
+// runBuildah runs buildah and returns its stdout.
 func runBuildah(args ...string) (string, error) {
 	out, _, err := sandbox.Call{Argv: append([]string{"buildah"}, args...), Env: os.Environ()}.Run()
 	return strings.TrimSpace(string(out)), err
 }
 
-// asksOutside is the shell command whose output [namesFound] looks at.
+// asksOutside is a shell command whose output [namesFound] checks.
 var asksOutside = asksOutsideBy("eth0")
 
 func asksOutsideBy(ifname string) string {
 	return fmt.Sprintf("ip -4 address show dev %s && nslookup %s %s", ifname, name, outsideAddr)
 }
 
-// namesFound makes sure that a container had an address that begins so, and reached
-// the name server outside.
+// namesFound checks that a container had an address with this prefix, and reached the name server
+// outside.
 func namesFound(out, addr string) error {
-	if !strings.Contains(out, "inet "+addr) || !strings.Contains(out, named.String()) {
-		return fmt.Errorf("want an address %s… and %s: %s", addr, named, out)
+	if !strings.Contains(out, "inet "+addr) || !strings.Contains(out, nameAddr.String()) {
+		return fmt.Errorf("want an address %s… and %s: %s", addr, nameAddr, out)
 	}
 	return nil
 }
 
-// buildahRun runs one command in each network.
 func (h *host) buildahRun() error {
 	id, err := runBuildah("from", "--pull-never", "--cgroup-parent", h.cgroup+"/buildah", image)
 	if err != nil {
@@ -65,7 +64,7 @@ func (h *host) buildahRun() error {
 	return err
 }
 
-// buildahBuild makes an image whose second layer is what a container saw.
+// buildahBuild builds an image whose second layer has the output of [asksOutside].
 func (h *host) buildahBuild() error {
 	dir := filepath.Join(work, "build")
 	if err := os.MkdirAll(dir, 0o755); err != nil {

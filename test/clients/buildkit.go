@@ -18,7 +18,7 @@ import (
 	"cnibox/test/sandbox"
 )
 
-// Where BuildKit keeps things in the sandbox.
+// Directories and socket of BuildKit in the sandbox.
 const (
 	buildkitRoot   = work + "/buildkit"
 	buildkitSocket = "unix://" + work + "/buildkitd.sock"
@@ -27,7 +27,7 @@ const (
 	buildContext   = work + "/context"
 )
 
-// steps are the commands of a build that run at the same time.
+// steps are the number of concurrent commands of a build.
 const steps = 12
 
 // buildkitList is the network of BuildKit's own tests, with the firewall plugin that its mode
@@ -43,8 +43,8 @@ const buildkitList = `{
 }
 `
 
-// A buildNet is what a step sees: its interface, and the address of the host on the bridge.
-// In mode "cni" BuildKit counts its network of lo as the first.
+// A buildNet is the network of a build step: its interface, and the host's address on the bridge.
+// In mode "cni" BuildKit counts the network of lo as the first.
 type buildNet struct {
 	ifname  string
 	gateway netip.Addr
@@ -55,14 +55,13 @@ var (
 	bridgeNet = buildNet{"eth0", netip.MustParseAddr("10.90.0.1")}
 )
 
-// A builder is how buildkitd runs: the mode of its network, where the plugins are, and how
-// many namespaces it keeps.
+// A builder configures buildkitd: the network mode, the directory of plugins, and the size of the
+// pool of namespaces.
 type builder struct {
 	mode, plugins string
 	pool          int
 }
 
-// conf is the daemon's configuration.
 func (b builder) conf(cgroup string) string {
 	return fmt.Sprintf(`root = %q
 [grpc]
@@ -84,8 +83,8 @@ func (b builder) conf(cgroup string) string {
 `, buildkitRoot, buildkitSocket, cgroup+"/buildkit", b.mode, buildkitNet, b.plugins, b.pool)
 }
 
-// buildkit builds in each mode that has CNI plugins. Each command of a build meets all others
-// of it at a server of the host, so they run at the same time.
+// buildkit builds in each mode that uses CNI plugins. All commands of a build wait for each other
+// at a server on the host, so they run at the same time.
 func (h *host) buildkit() error {
 	return walk(
 		stage{"BuildKit, cni, without a pool: twelve steps at once, one address each", func() error {
@@ -97,7 +96,7 @@ func (h *host) buildkit() error {
 	)
 }
 
-// built starts the daemon, builds, and ends it: it detaches all then.
+// built starts the daemon, builds, and stops the daemon, which then detaches everything.
 func (h *host) built(b builder, net buildNet) error {
 	if err := h.startBuildkit(b); err != nil {
 		return err
@@ -106,7 +105,7 @@ func (h *host) built(b builder, net buildNet) error {
 	return errors.Join(err, h.endBuildkit(unix.SIGTERM), eventually(h.empty))
 }
 
-// buildkitPool builds when the pool is full, and after that: it has no more namespaces then.
+// buildkitPool builds twice with a full pool, which has the same size afterwards.
 func (h *host) buildkitPool() error {
 	const size = 16
 	if err := h.startBuildkit(builder{mode: "cni", plugins: pluginDir, pool: size}); err != nil {
@@ -123,7 +122,7 @@ func (h *host) buildkitPool() error {
 	return errors.Join(attachedTo("buildkit", size), h.endBuildkit(unix.SIGTERM), eventually(h.empty))
 }
 
-// buildkitKilled leaves a pool of namespaces behind, of which a new daemon knows the names.
+// buildkitKilled leaves a pool of namespaces, whose names a new daemon finds.
 func (h *host) buildkitKilled() error {
 	b := builder{mode: "cni", plugins: pluginDir, pool: 4}
 	if err := h.startBuildkit(b); err != nil {
@@ -139,12 +138,12 @@ func (h *host) buildkitKilled() error {
 	if err := h.startBuildkit(b); err != nil {
 		return err
 	}
-	// It keeps the one namespace that it has begun with.
+	// It keeps the one namespace that it started with.
 	err := eventually(func() error { return attachedTo("buildkit", 1) })
 	return errors.Join(err, h.endBuildkit(unix.SIGTERM), eventually(h.empty))
 }
 
-// attachedTo makes sure that a network has so many leases.
+// attachedTo checks the number of leases of a network.
 func attachedTo(network string, want int) error {
 	files, err := filepath.Glob("/var/lib/cni/networks/" + network + "/10.*")
 	if err == nil && len(files) != want {
@@ -153,8 +152,8 @@ func attachedTo(network string, want int) error {
 	return err
 }
 
-// buildkitBridge: BuildKit writes the network itself then, finds the plugins in PATH by the
-// names that its image has them under, and takes the bridge away at its end.
+// buildkitBridge uses the mode in which BuildKit writes the network itself, finds the plugins in
+// PATH by the names that they have in its image, and deletes the bridge at its end.
 func (h *host) buildkitBridge() error {
 	dir := filepath.Join(work, "named")
 	if err := os.MkdirAll(dir, 0o755); err != nil {
@@ -173,7 +172,7 @@ func (h *host) buildkitBridge() error {
 	return h.built(builder{mode: "bridge", plugins: dir}, bridgeNet)
 }
 
-// startBuildkit returns when the daemon answers.
+// startBuildkit returns when the daemon responds.
 func (h *host) startBuildkit(b builder) error {
 	conf := filepath.Join(work, "buildkitd.toml")
 	err := errors.Join(os.WriteFile(conf, []byte(b.conf(h.cgroup)), 0o600), os.WriteFile(buildkitNet, []byte(buildkitList), 0o600))
@@ -192,7 +191,7 @@ func (h *host) startBuildkit(b builder) error {
 	}
 	ended := make(chan struct{})
 	go func() {
-		h.buildkitd.Wait() // with status 1 after a signal
+		h.buildkitd.Wait() // exits with status 1 after a signal
 		close(ended)
 	}()
 	h.buildkitEnd = ended
@@ -204,7 +203,7 @@ func (h *host) startBuildkit(b builder) error {
 	return nil
 }
 
-// endBuildkit ends the daemon by a signal.
+// endBuildkit stops the daemon by a signal.
 func (h *host) endBuildkit(signal os.Signal) error {
 	if err := h.buildkitd.Process.Signal(signal); err != nil {
 		return err
@@ -213,19 +212,19 @@ func (h *host) endBuildkit(signal os.Signal) error {
 	return nil
 }
 
-// buildctl runs the client as a person would.
 func buildctl(args ...string) (string, error) {
 	out, _, err := sandbox.Call{Argv: append([]string{"buildctl", "--addr", buildkitSocket}, args...), Env: os.Environ()}.Run()
 	return string(out), err
 }
 
-// dockerfile has a stage for each step, and a last one that wants them all. A step asks the
-// server of the host for the page, and the name server outside for a name. Equal ones would be one.
+// dockerfile has a stage for each step, and a last one that copies from all. A step fetches the
+// page from the server on the host, and looks up a name at the server outside. BuildKit would merge
+// equal steps.
 func dockerfile(ifname string, server netip.AddrPort) string {
 	var b strings.Builder
 	b.WriteString("FROM scratch AS base\nCOPY root /\n")
 	for i := range steps {
-		fmt.Fprintf(&b, "FROM base AS step%d\nRUN (%s && %s) >/out # %d\n", i, asksOutsideBy(ifname), in(server, patience), i)
+		fmt.Fprintf(&b, "FROM base AS step%d\nRUN (%s && %s) >/out # %d\n", i, asksOutsideBy(ifname), fetchCommand(server, patience), i)
 	}
 	b.WriteString("FROM scratch\n")
 	for i := range steps {
@@ -234,7 +233,7 @@ func dockerfile(ifname string, server netip.AddrPort) string {
 	return b.String()
 }
 
-// build makes the image, whose files are what the steps saw, and returns how long that took.
+// build builds the image, whose files are the outputs of the steps, and returns how long that took.
 func (h *host) build(n buildNet) (time.Duration, error) {
 	m := &meeting{}
 	server, err := m.serve()
@@ -261,11 +260,11 @@ func (h *host) build(n buildNet) (time.Duration, error) {
 	if err != nil {
 		return 0, err
 	}
-	return took, errors.Join(saw(result, net), m.met(net))
+	return took, errors.Join(checkOutputs(result, net), m.checkClients(net))
 }
 
-// saw looks at what each step wrote.
-func saw(dir string, net netip.Prefix) error {
+// checkOutputs checks the output of each step.
+func checkOutputs(dir string, net netip.Prefix) error {
 	for i := range steps {
 		text, err := os.ReadFile(filepath.Join(dir, fmt.Sprint(i)))
 		if err != nil {
@@ -281,7 +280,7 @@ func saw(dir string, net netip.Prefix) error {
 	return nil
 }
 
-// writeContext lays out what the build starts from.
+// writeContext writes the build context.
 func writeContext(dockerfile string) error {
 	if err := os.RemoveAll(buildContext); err != nil {
 		return err
@@ -290,7 +289,7 @@ func writeContext(dockerfile string) error {
 	return errors.Join(err, os.WriteFile(filepath.Join(buildContext, "Dockerfile"), []byte(dockerfile), 0o644))
 }
 
-// A meeting is a server that gives a step the page when all steps have come for it.
+// A meeting is a server that sends the page to the steps when all of them have connected.
 type meeting struct {
 	listener net.Listener
 	mu       sync.Mutex
@@ -309,15 +308,15 @@ func (m *meeting) serve() (port uint16, err error) {
 			if err != nil {
 				return
 			}
-			m.come(c)
+			m.arrive(c)
 		}
 	}()
 	at, err := netip.ParseAddrPort(m.listener.Addr().String())
 	return at.Port(), err
 }
 
-// come lets a guest wait, or all go.
-func (m *meeting) come(c net.Conn) {
+// arrive keeps a connection until all steps have connected, and then answers them.
+func (m *meeting) arrive(c net.Conn) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.waiting = append(m.waiting, c)
@@ -334,8 +333,8 @@ func (m *meeting) come(c net.Conn) {
 	m.waiting = nil
 }
 
-// met makes sure that each guest came from an address of its own in the network.
-func (m *meeting) met(net netip.Prefix) error {
+// checkClients checks that each step connected from its own address in the network.
+func (m *meeting) checkClients(net netip.Prefix) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	slices.SortFunc(m.guests, netip.Addr.Compare)
@@ -356,12 +355,11 @@ func (m *meeting) close() {
 	}
 }
 
-// rounds are the builds by each set of plugins, in turns.
+// rounds is the number of builds by each set of plugins, in turns.
 const rounds = 5
 
-// buildkitTimes builds by turns with these plugins and with the reference's, by daemons that
-// have no namespace in store, and prints how long that takes, which depends on what else the machine
-// does.
+// buildkitTimes builds in turns with these plugins and with the reference's, by daemons without a
+// pool, and prints the times, which depend on the load of the machine.
 func (h *host) buildkitTimes() error {
 	if _, err := os.Stat(filepath.Join(h.reference, "bridge")); h.reference == "" || err != nil {
 		fmt.Println("SKIPPED: times of BuildKit: no reference plugins here: `make reference` builds them")

@@ -11,7 +11,7 @@ import (
 	"testing"
 )
 
-// The query is dig's for name.example, with the type left out.
+// The query is dig's for name.example, without the type.
 func TestAnswer(t *testing.T) {
 	query := func(kind string) []byte {
 		b, err := hex.DecodeString("beef01200001000000000000" + "046e616d65076578616d706c6500" + kind + "0001")
@@ -21,7 +21,7 @@ func TestAnswer(t *testing.T) {
 		return b
 	}
 	got := answer(query("0001"))
-	if !bytes.HasSuffix(got, named.AsSlice()) || hex.EncodeToString(got[:12]) != "beef81800001000100000000" {
+	if !bytes.HasSuffix(got, nameAddr.AsSlice()) || hex.EncodeToString(got[:12]) != "beef81800001000100000000" {
 		t.Errorf("A: % x", got)
 	}
 	if got := answer(query("001c")); len(got) != len(query("001c")) || got[7] != 0 {

@@ -11,11 +11,11 @@ import (
 	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
-// callTime is how long a call of the CRI plugin may take, which includes all
-// calls of plugins, on a busy machine. The kubelet waits two minutes and more.
+// callTime limits a call of the CRI plugin, with all its calls of plugins, on a busy machine. The
+// kubelet waits two minutes and more.
 const callTime = 5 * time.Minute
 
-// dialCRI connects to containerd's CRI plugin when the first call is made.
+// dialCRI returns a client of containerd's CRI plugin, which connects at its first call.
 func dialCRI(socket string) (cri.RuntimeServiceClient, error) {
 	conn, err := grpc.NewClient("unix://"+socket, grpc.WithTransportCredentials(insecure.NewCredentials()))
 	if err != nil {
@@ -31,24 +31,24 @@ func ask[In, Out any](call func(context.Context, *In, ...grpc.CallOption) (*Out,
 	return call(ctx, in)
 }
 
-// A pod is what the kubelet would ask for.
+// A pod is one that the kubelet would request.
 type pod struct {
 	name  string
 	ports []port
 
 	annotations map[string]string
 
-	id string // once it runs
+	id string // set by run
 }
 
-// A port is a port mapping; TCP unless udp says otherwise.
+// A port is a port mapping, TCP unless udp is set.
 type port struct {
 	udp             bool
 	host, container int32
 }
 
-// config is what the kubelet would ask for. Its log directory is needed only for containers
-// with a log, which these have not.
+// config is the request of the kubelet. Only containers with a log need the log directory, and
+// these have none.
 func (p *pod) config(cgroup string) *cri.PodSandboxConfig {
 	c := &cri.PodSandboxConfig{
 		Metadata:     &cri.PodSandboxMetadata{Name: p.name, Uid: "uid-" + p.name, Namespace: "default"},
@@ -68,8 +68,8 @@ func (p *pod) config(cgroup string) *cri.PodSandboxConfig {
 	return c
 }
 
-// ready reports the condition NetworkReady as an error with the runtime's words. The
-// kubelet keeps a node from pods while it is false.
+// ready returns an error with the runtime's message if the condition NetworkReady is false. The
+// kubelet schedules no pods then.
 func (h *host) ready() error {
 	out, err := ask(h.cri.Status, &cri.StatusRequest{})
 	if err != nil {
@@ -87,16 +87,16 @@ func (h *host) ready() error {
 	return fmt.Errorf("no NetworkReady among %d conditions", len(conditions))
 }
 
-// run calls RunPodSandbox. The image's command is a web server, which is so the
-// pod's first container.
+// run calls RunPodSandbox. The image's command is a web server, so the pause container already
+// serves the page.
 func (h *host) run(p *pod) error {
 	out, err := ask(h.cri.RunPodSandbox, &cri.RunPodSandboxRequest{Config: p.config(h.cgroup)})
 	p.id = out.GetPodSandboxId()
 	return err
 }
 
-// addr returns the address that the kubelet would learn: the first of eth0, which
-// containerd picks from the result of the whole chain.
+// addr returns the address that the kubelet would get: the first of eth0, which containerd takes
+// from the result of the whole chain.
 func (h *host) addr(p *pod) (netip.Addr, error) {
 	out, err := ask(h.cri.PodSandboxStatus, &cri.PodSandboxStatusRequest{PodSandboxId: p.id})
 	if err != nil {
@@ -105,7 +105,7 @@ func (h *host) addr(p *pod) (netip.Addr, error) {
 	return netip.ParseAddr(out.GetStatus().GetNetwork().GetIp())
 }
 
-// stopPod ends a pod, remove forgets it. Each deletes its network.
+// stopPod stops a pod, remove deletes it. Each deletes its network.
 func (h *host) stopPod(p *pod) error {
 	_, err := ask(h.cri.StopPodSandbox, &cri.StopPodSandboxRequest{PodSandboxId: p.id})
 	return err
@@ -116,8 +116,8 @@ func (h *host) remove(p *pod) error {
 	return err
 }
 
-// container starts one more container in a pod, which sleeps. It shares the pod's
-// network, so no plugin hears of it.
+// container starts one more container in a pod, which sleeps. It shares the pod's network, so no
+// plugin is called.
 func (h *host) container(p *pod, name string) (id string, err error) {
 	made, err := ask(h.cri.CreateContainer, &cri.CreateContainerRequest{
 		PodSandboxId: p.id,
@@ -136,8 +136,7 @@ func (h *host) container(p *pod, name string) (id string, err error) {
 	return made.ContainerId, err
 }
 
-// exec runs a shell command in a container. A command that fails is an error with
-// all it wrote.
+// exec runs a shell command in a container. If it fails the error has its output.
 func (h *host) exec(id, command string) (stdout string, err error) {
 	out, err := ask(h.cri.ExecSync, &cri.ExecSyncRequest{ContainerId: id, Cmd: []string{"sh", "-c", command}, Timeout: 120})
 	if err != nil {

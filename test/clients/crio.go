@@ -11,15 +11,15 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Where CRI-O keeps things in the sandbox.
+// Directories and socket of CRI-O in the sandbox.
 const (
 	crioDir    = work + "/crio"
 	crioSocket = crioDir + "/crio.sock"
 	crioLog    = crioDir + "/log"
 )
 
-// crioConf keeps all in the sandbox. A pod's first container is the pause image, which serves the
-// page, and is kept. %s is where pinns is, which CRI-O makes namespaces with.
+// crioConf keeps all files in the sandbox. The pause image serves the page, and CRI-O must not drop
+// the pause container. %s is the path of pinns, by which CRI-O makes namespaces.
 const crioConf = `[crio]
 root = "` + crioDir + `/root"
 runroot = "` + crioDir + `/run"
@@ -53,7 +53,8 @@ network_dir = "` + confDir + `"
 plugin_dirs = ["` + criDir + `"]
 `
 
-// crio runs pods as the kubelet would. CRI-O publishes ports itself, and calls CHECK after each ADD.
+// crio runs pods as the kubelet would. CRI-O publishes ports itself, and calls CHECK after each
+// ADD.
 func (h *host) crio() error {
 	defer func() {
 		if h.criod != nil {
@@ -74,8 +75,8 @@ func (h *host) crio() error {
 	)
 }
 
-// crioRunc is runc for machines that forbid the negative scores of pods, for which CRI-O, unlike
-// containerd, has no setting.
+// crioRunc wraps runc for machines that forbid the negative oom_score_adj of pods: unlike
+// containerd, CRI-O has no setting for it.
 const crioRunc = `#!/bin/sh
 before=
 for arg; do
@@ -85,7 +86,7 @@ done
 exec %s "$@"
 `
 
-// startCRIO gives CRI-O the image by podman, which stores images in the same way.
+// startCRIO loads the image by podman, which has the same storage as CRI-O.
 func (h *host) startCRIO() error {
 	if err := h.crioFiles(); err != nil {
 		return err
@@ -151,7 +152,7 @@ func (h *host) crioWeb(p *pod) error {
 		fetch(h.outside.NS, netip.AddrPortFrom(hostAddr, uint16(p.ports[0].host))))
 }
 
-// crioAsked looks at what came to the plugins.
+// crioAsked checks the calls of the plugins.
 func (h *host) crioAsked(p *pod) error {
 	for _, plugin := range []string{"bridge", "portmap", "bandwidth"} {
 		status, err := callsOf(plugin, "STATUS", "")

@@ -11,13 +11,12 @@ import (
 	"cnibox/test/sandbox"
 )
 
-// published is the host port that the configuration gives to port 80 of ctr's
-// containers: ctr has no option for ports.
+// published is the host port of port 80 in ctr's containers. It is in the configuration, since ctr
+// has no option for ports.
 const published = 8080
 
-// configure writes the network that the README shows and bandwidth, with published
-// ports of its own if there are any: a JSON list as the capability portMappings has it. A
-// runtime that has no ports to give leaves runtimeConfig as it stands here.
+// configure writes the network of the README with bandwidth. ports is a JSON list of the capability
+// portMappings; a runtime that passes no ports leaves this runtimeConfig as it is.
 func (h *host) configure(ports string) error {
 	const list = `{
   "cniVersion": "%s",
@@ -35,12 +34,11 @@ func (h *host) configure(ports string) error {
 	if ports != "" {
 		ports = `, "runtimeConfig": { "portMappings": ` + ports + ` }`
 	}
-	// In place: containerd 1.6 looks again when a file is written, not when one is
-	// moved in.
+	// In place: containerd 1.6 reloads when a file is written, not when one is renamed.
 	return os.WriteFile(filepath.Join(confDir, "10-clients.conflist"), fmt.Appendf(nil, list, h.release.cniVersion, ports), 0o600)
 }
 
-// installation lays the links as the README says, and those of the recorder.
+// installation makes the links as the README says, and those of the recorder.
 func (h *host) installation() error {
 	return step("cnibox install and verify "+pluginDir, func() error {
 		binary, err := os.ReadFile(h.bin)
@@ -60,8 +58,8 @@ func (h *host) installation() error {
 	})
 }
 
-// installRecorder puts this program in the place of the plugins that it records,
-// and the real one in that of host-local, which bridge asks for.
+// installRecorder installs this program in place of the plugins that it records, and the real
+// host-local, which bridge calls.
 func (h *host) installRecorder() error {
 	self, err := os.Executable()
 	if err != nil {
@@ -75,8 +73,8 @@ func (h *host) installRecorder() error {
 	return os.Symlink(filepath.Join(pluginDir, "host-local"), filepath.Join(criDir, "host-local"))
 }
 
-// ctrRun starts a container with the network, as a person would but for the control
-// group, which is where it can be found again.
+// ctrRun starts a container with the network. The only option beyond a user's is the control group,
+// by which it can be found.
 func (h *host) ctrRun(id string, flags []string, command ...string) (string, error) {
 	args := []string{"run", "--cni", "--cgroup", h.cgroup + "/" + id,
 		"--mount", "type=bind,src=" + resolvConf + ",dst=/etc/resolv.conf,options=rbind:ro"}
@@ -84,11 +82,11 @@ func (h *host) ctrRun(id string, flags []string, command ...string) (string, err
 	return h.ctr(append(args, command...)...)
 }
 
-// resolvConf is what ctr users have to mount: ctr does not look at a result's dns.
+// ctr users have to mount resolvConf: ctr ignores dns in a result.
 const resolvConf = work + "/resolv.conf"
 
-// ctrContainers runs a server and a client with `ctr run --rm --cni`. ctr calls ADD
-// with /proc/PID/ns/net, and DEL with an empty CNI_NETNS, when the process has ended.
+// ctrContainers runs a server and a client with `ctr run --rm --cni`. ctr calls ADD with
+// /proc/PID/ns/net, and DEL with an empty CNI_NETNS after the process has ended.
 func (h *host) ctrContainers() error {
 	ports := fmt.Sprintf(`[{ "hostPort": %d, "containerPort": 80, "protocol": "tcp" }]`, published)
 	if err := os.WriteFile(resolvConf, fmt.Appendf(nil, "nameserver %s\n", outsideAddr), 0o644); err != nil {
@@ -132,19 +130,19 @@ func (h *host) ctrContainers() error {
 	})
 }
 
-// publishedPort reaches the first server.
+// publishedPort checks the port of the first server.
 func (h *host) publishedPort() error {
 	return step("the published port, from the host and from outside", func() error { return h.publishedAt(published) })
 }
 
-// publishedAt reads the page of a server by 127.0.0.1, which needs route_localnet and
-// masquerading, by the host's address from the host itself, and from outside.
+// publishedAt fetches a page by 127.0.0.1, which needs route_localnet and masquerading, by the
+// host's address from the host itself, and from outside.
 func (h *host) publishedAt(port uint16) error {
 	away := netip.AddrPortFrom(hostAddr, port)
 	return errors.Join(fetch(nil, netip.AddrPortFrom(local, port)), fetch(nil, away), fetch(h.outside.NS, away))
 }
 
-// takenPort: the refusal must name who has the port, and leave nothing.
+// takenPort checks that the error names the owner of the port, and that nothing is left.
 func (h *host) takenPort() error {
 	return step("a second container cannot take the port, and the error names its owner", func() error {
 		before, err := h.leftovers()
@@ -155,7 +153,7 @@ func (h *host) takenPort() error {
 		if err == nil || !strings.Contains(err.Error(), network+"/default-web/eth0") {
 			return fmt.Errorf("ctr run said %s", fmt.Sprint(err))
 		}
-		// ctr keeps the container that it could not attach.
+		// ctr does not delete the container that it could not attach.
 		h.ctr("task", "rm", "--force", "thief")
 		if _, err := h.ctr("container", "rm", "thief"); err != nil {
 			return err
@@ -170,8 +168,8 @@ func (h *host) takenPort() error {
 	})
 }
 
-// client looks at everything from inside. The port that the first container has is
-// still published then, though the network's file no longer says so.
+// client checks the network from inside. The first container's port is still published, although
+// the network's file no longer has it.
 func (h *host) client(web netip.Addr) error {
 	return step("from inside: gateway, other container, published port, names outside", func() error {
 		if err := h.configure(""); err != nil {
@@ -181,15 +179,15 @@ func (h *host) client(web netip.Addr) error {
 			"ip -4 address show dev eth0",
 			"ping -c 1 -W 30 " + gateway.String(),
 			"ping -c 1 -W 30 " + outsideAddr.String(),
-			in(netip.AddrPortFrom(web, 80), patience),
-			in(netip.AddrPortFrom(hostAddr, published), patience),
+			fetchCommand(netip.AddrPortFrom(web, 80), patience),
+			fetchCommand(netip.AddrPortFrom(hostAddr, published), patience),
 			"nslookup " + name,
 		}
 		out, err := h.ctrRun("client", []string{"--rm"}, "sh", "-c", strings.Join(commands, " && "))
 		if err != nil {
 			return err
 		}
-		if n := strings.Count(out, page); n != 2 || !strings.Contains(out, named.String()) || !strings.Contains(out, "inet 10.88.0.") {
+		if n := strings.Count(out, page); n != 2 || !strings.Contains(out, nameAddr.String()) || !strings.Contains(out, "inet 10.88.0.") {
 			return fmt.Errorf("got the page %d times, want 2: %s", n, out)
 		}
 		return nil

@@ -13,13 +13,13 @@ import (
 	"cnibox/test/sandbox"
 )
 
-// A release of containerd has a form of its configuration, and a newest version of the
-// specification that it knows.
+// A release is the format of containerd's configuration, and the newest version of the
+// specification that it supports.
 type release struct{ conf, cniVersion string }
 
-// The configurations keep all in the sandbox, and name what the CRI plugin needs. Some
-// machines of continuous integration forbid the negative scores of pods, and some are so
-// busy that a shim does not answer within seconds.
+// The configurations keep all files in the sandbox and have the settings of the CRI plugin. Some
+// machines of continuous integration forbid a negative oom_score_adj, and some are so busy that a
+// shim needs more than a few seconds to answer.
 var (
 	containerd1 = release{cniVersion: "1.0.0", conf: `version = 2
 root = "` + work + `/root"
@@ -53,9 +53,8 @@ const timeouts = `[timeouts]
   "io.containerd.timeout.task.state" = "1m"
 `
 
-// start starts containerd and gives it the image, in the namespaces of ctr and
-// of the CRI plugin. It returns when containerd answers; its CRI plugin may still
-// wait for a network then.
+// start starts containerd and imports the image in the namespaces of ctr and of the CRI plugin. It
+// returns when containerd responds; the CRI plugin may still wait for a network.
 func (h *host) start() error {
 	conf := filepath.Join(work, "config.toml")
 	if err := os.WriteFile(conf, []byte(h.release.conf), 0o600); err != nil {
@@ -81,10 +80,9 @@ func (h *host) start() error {
 	return h.loadImage()
 }
 
-// archiveFile has the image.
 const archiveFile = work + "/image.tar"
 
-// saveImage writes it.
+// saveImage writes archiveFile.
 func saveImage() error {
 	f, err := os.OpenFile(archiveFile, os.O_WRONLY|os.O_CREATE, 0o600)
 	if err != nil {
@@ -93,7 +91,7 @@ func saveImage() error {
 	return errors.Join(writeImage(f), f.Close())
 }
 
-// loadImage imports the image as a user without a registry would.
+// loadImage imports the image without a registry.
 func (h *host) loadImage() error {
 	if err := saveImage(); err != nil {
 		return err
@@ -106,7 +104,7 @@ func (h *host) loadImage() error {
 	return nil
 }
 
-// stop ends containerd. What it left running ends with this process.
+// stop ends containerd. Its child processes end with this process.
 func (h *host) stop() error {
 	h.stopDNS()
 	if h.daemon == nil || h.daemon.Process == nil {
@@ -115,14 +113,14 @@ func (h *host) stop() error {
 	if err := h.daemon.Process.Signal(unix.SIGTERM); err != nil {
 		return err
 	}
-	h.daemon.Wait() // by a signal, or well: it is not on trial
+	h.daemon.Wait() // its exit status does not matter
 	return nil
 }
 
-// complaints are the lines of containerd's log about trouble; "" if there
-// is not a log. Some are not trouble: it misses devmapper everywhere, a network before
-// there is one, and, which is left out, each container that ends.
-func (h *host) complaints() string {
+// logWarnings returns the warnings and errors of containerd's log; "" without a log. Some are
+// expected, such as no devmapper, or no network yet. Those about each container that ends are left
+// out.
+func (h *host) logWarnings() string {
 	text, err := os.ReadFile(daemonLog)
 	if err != nil {
 		return ""
@@ -136,8 +134,8 @@ func (h *host) complaints() string {
 	return b.String()
 }
 
-// ctr runs the client as a person would and returns what it writes. The error has
-// its stderr, and the exit status of the container if that is not 0.
+// ctr runs the client and returns its stdout. The error has its stderr, and the exit status of the
+// container if that is not 0.
 func (h *host) ctr(args ...string) (string, error) {
 	out, _, err := sandbox.Call{Argv: append([]string{"ctr"}, args...), Env: os.Environ()}.Run()
 	return string(out), err

@@ -9,9 +9,9 @@ import (
 	"cnibox/test/sandbox"
 )
 
-// detached: ctr calls no DEL when what it ran with -d ends. gc finds it by the
-// result that the runtime left, and keeps the one that is alive. containerd 1.6
-// writes no path of a namespace there; it is in the result.
+// detached: ctr calls no DEL when a container of `run -d` ends. gc finds the attachment by libcni's
+// cache, and keeps the one that is alive. The entry of containerd 1.6 has no path of a namespace;
+// the result has it.
 func (h *host) detached() error {
 	text := "ctr run -d leaves its network; cni-exec gc --valid-live takes it away"
 	return step(text, func() error {
@@ -46,7 +46,7 @@ func (h *host) detached() error {
 	})
 }
 
-// end kills a container's task and removes both.
+// end kills a container's task and deletes both.
 func (h *host) end(id string) error {
 	if _, err := h.ctr("task", "rm", "--force", id); err != nil && !strings.Contains(err.Error(), "137") {
 		return err
@@ -55,7 +55,7 @@ func (h *host) end(id string) error {
 	return err
 }
 
-// killed: containerd 2 calls DEL when a person kills what runs with -d, and at no other end.
+// killed: containerd 2 calls DEL of a container of `run -d` only when a user kills it.
 func (h *host) killed() error {
 	return step("ctr task kill detaches what ran with -d", func() error {
 		if _, err := h.ctrRun("killed", []string{"-d"}); err != nil {
@@ -68,7 +68,7 @@ func (h *host) killed() error {
 	})
 }
 
-// gc is the README's command.
+// gc runs the README's command.
 func gc(network string, env ...string) error {
 	cniExec := filepath.Join(pluginDir, "cni-exec")
 	_, _, err := sandbox.Call{Argv: []string{cniExec, "gc", "--valid-live", network}, Env: env}.Run()

@@ -13,11 +13,10 @@ import (
 	"cnibox/internal/nfttest"
 )
 
-// network is the name in the configuration.
+// network is the name of the network in the configuration.
 const network = "clients"
 
-// empty fails while there is anything that a container can leave behind. The
-// bridge and the tables stay for the next.
+// empty fails while anything of a container is left. The bridge and the tables stay.
 func (h *host) empty() error {
 	left, err := h.leftovers()
 	if err == nil && len(left) > 0 {
@@ -26,8 +25,8 @@ func (h *host) empty() error {
 	return err
 }
 
-// leftovers finds ports of bridges, shaping links, rules that name an owner, leases,
-// results that the runtime keeps, and records of plugins.
+// leftovers finds ports of bridges, ifbs, rules with an owner, leases, entries of libcni's cache,
+// and records of plugins.
 func (h *host) leftovers() (left []string, err error) {
 	links, err := h.links.Links()
 	if err != nil {
@@ -60,7 +59,7 @@ func (h *host) leftovers() (left []string, err error) {
 	return left, nil
 }
 
-// ownedRules are the lines of the rule set that name an attachment.
+// ownedRules returns the lines of the rule set that name an attachment.
 func ownedRules() (lines []string, err error) {
 	ns, err := netns.Current()
 	if err != nil {
@@ -79,7 +78,7 @@ func ownedRules() (lines []string, err error) {
 	return lines, err
 }
 
-// leases are the addresses that are taken, in all networks.
+// leases returns the leased addresses of all networks.
 func leases() (taken []netip.Addr, err error) {
 	files, err := filepath.Glob("/var/lib/cni/networks/*/*")
 	for _, file := range files {
@@ -90,7 +89,7 @@ func leases() (taken []netip.Addr, err error) {
 	return taken, err
 }
 
-// address returns what the runtime's memory of a container says of eth0.
+// address returns the address of a container's eth0 in libcni's cache.
 func address(id string) (ip netip.Addr, err error) {
 	b, err := os.ReadFile("/var/lib/cni/results/" + network + "-" + id + "-eth0")
 	if err != nil {

@@ -15,17 +15,17 @@ import (
 	"cnibox/test/sandbox"
 )
 
-// Where things are in the sandbox.
+// Directories in the sandbox.
 const (
 	work      = "/run/clients"
-	pluginDir = "/opt/cni/bin"   // as ctr has it
-	confDir   = "/etc/cni/net.d" // as ctr has it
+	pluginDir = "/opt/cni/bin"   // the default of ctr
+	confDir   = "/etc/cni/net.d" // the default of ctr
 	criDir    = work + "/bin"    // plugins of the CRI plugin, recorded
 	socket    = "/run/containerd/containerd.sock"
 	daemonLog = work + "/containerd.log"
 )
 
-// The machine outside, and what the host is reached by from there (RFC 5737 and 3849).
+// The machine outside, and the host's addresses there (RFC 5737 and 3849).
 var (
 	hostAddr     = netip.MustParseAddr("198.51.100.1")
 	hostAddr6    = netip.MustParseAddr("2001:db8::1")
@@ -35,11 +35,11 @@ var (
 	local        = netip.MustParseAddr("127.0.0.1")
 )
 
-// A host runs containerd, and a cable leads from it to a machine outside. It is the sandbox that this
-// program runs in and no test, so it has no applettest.Host.
+// A host runs containerd; a veth pair connects it to a machine outside. It is the sandbox that this
+// program runs in and not a test, so it has no applettest.Host.
 type host struct {
 	options
-	cgroup  string // absolute name; parent of all control groups of the containers
+	cgroup  string // path; parent of all control groups of the containers
 	release release
 	links   *rtnl.Conn
 	outside *sandbox.NetNS
@@ -54,8 +54,8 @@ type host struct {
 	stopDNS func()
 }
 
-// newHost takes the machine's folders out of sight and builds what is around the
-// host. Nothing runs yet but the name server outside.
+// newHost hides the machine's directories and makes the network around the host. Only the name
+// server outside runs yet.
 func newHost(o options) (*host, error) {
 	h := &host{options: o, cgroup: os.Getenv(cgroupVar)}
 	for _, prepare := range []func() error{ownProc, hide} {
@@ -78,13 +78,13 @@ func newHost(o options) (*host, error) {
 	if err := h.cable(); err != nil {
 		return nil, fmt.Errorf("cable to the outside: %w", err)
 	}
-	// Port 53, since resolv.conf, which a container has, names no port.
+	// Port 53, since resolv.conf has no ports.
 	h.stopDNS, err = serveDNS(h.outside.NS, netip.AddrPortFrom(outsideAddr, 53))
 	return h, err
 }
 
-// cable connects host and outside. There is no route from outside to the range of
-// the containers: what comes back from there has been masqueraded.
+// cable connects host and outside. Outside has no route to the containers' addresses: replies can
+// only reach masqueraded packets.
 func (h *host) cable() error {
 	spec := rtnl.LinkSpec{Name: "up0", Peer: &rtnl.LinkSpec{Name: "eth0", NS: h.outside.NS}}
 	if err := h.links.AddLink(spec); err != nil {
@@ -117,13 +117,13 @@ func (h *host) cable() error {
 	return nil
 }
 
-// patience is how long a change may take that no event reports.
-// It is for busy machines, and matters only when the trial fails.
+// patience is how long a change may take that no event reports. It is for busy machines, and
+// matters only if the trial fails.
 const patience = time.Minute
 
-// eventually calls fn until it succeeds; after [patience] it returns the last
-// error. It is for states that the kernel or containerd reach in their own time,
-// as a link that goes with its namespace.
+// eventually calls fn until it succeeds; after [patience] it returns the last error. It is for
+// states that the kernel or containerd reach asynchronously, such as the deletion of a link with
+// its namespace.
 func eventually(fn func() error) error {
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
@@ -140,8 +140,8 @@ func eventually(fn func() error) error {
 	}
 }
 
-// step does one thing and says what it was, and how long it took: a person reads
-// along, and the last line before an error says where it broke.
+// step calls fn and prints the text and the time it took. The last line before an error shows where
+// the trial failed.
 func step(text string, fn func() error) error {
 	begin := time.Now()
 	if err := fn(); err != nil {
@@ -152,13 +152,13 @@ func step(text string, fn func() error) error {
 	return nil
 }
 
-// A stage is one step of a part, in the order in which a person would do them.
+// A stage is one step of a part.
 type stage struct {
 	text string
 	do   func() error
 }
 
-// walk goes through the stages to the first that fails.
+// walk runs the stages up to the first that fails.
 func walk(stages ...stage) error {
 	for _, s := range stages {
 		if err := step(s.text, s.do); err != nil {

@@ -9,21 +9,21 @@ import (
 	archive "cnibox/test/image"
 )
 
-// image is the name of the only one. The CRI plugin takes it for the pause image,
-// too, so each pod is a web server by itself.
+// image is the name of the only image. It is also the CRI plugin's pause image, so each pod is a
+// web server.
 const image = "docker.io/library/cnibox-clients:1"
 
-// page is what the image's command serves on port 80.
+// page is the content that the image's command serves on port 80.
 const page = "hello from a container\n"
 
-// bigFile is the length of /big on the same server, in bytes.
+// bigFile is the size of /big on the same server, in bytes.
 const bigFile = 512 << 10
 
-// serve is the web server as a program that SIGTERM ends, which the first of a PID namespace must ask
-// for. CRI-O waits for that until its client does not any more.
+// serve is the web server. It traps SIGTERM, which the first process of a PID namespace otherwise
+// ignores: CRI-O would wait until its client times out.
 const serve = "#!/bin/sh\ntrap exit TERM\nhttpd -f -p 80 -h /www &\nwait\n"
 
-// applets are those of busybox that the trial uses.
+// applets are those of busybox that the trials use.
 var applets = []string{"sh", "sleep", "ip", "ping", "nc", "nslookup", "httpd", "cat", "printf"}
 
 // writeImage writes an archive as `docker save` makes them: busybox, and a web
@@ -50,7 +50,7 @@ func writeImage(to io.Writer) error {
 	return i.Write(to)
 }
 
-// busyboxIn lays out a root directory with busybox and its names, for programs that take no image.
+// busyboxIn installs busybox and its links in a root directory, for programs without images.
 func busyboxIn(root string) error {
 	program, err := exec.LookPath("busybox")
 	if err != nil {

@@ -1,16 +1,15 @@
-// Command clients runs real containers on a cnibox binary, as its users do: through
-// containerd, with `ctr run --cni` and as pods of the CRI plugin, with podman
-// and buildah, and in the steps of BuildKit.
+// Command clients runs real containers on a cnibox binary, as its users do: through containerd,
+// with `ctr run --cni` and as pods of the CRI plugin, with podman and buildah, and in the steps of
+// BuildKit.
 //
 //	go run ./clients [-bin ../bin/cnibox] [-runtimes dir] [-reference dir] [-only trial] [-require]
 //
-// It needs root and the programs of the table below; of busybox, a static one, it
-// makes its only image, and nothing is pulled. Without them it says which package is
-// missing and exits with 0; -require makes that a failure. Trials of programs that Debian
-// does not have want those that `make runtimes` builds, and are skipped without them.
-// Each trial happens in a sandbox of its own: links, rules, processes, /etc/cni, /etc/containers,
-// /opt/cni, /run, /var/lib/cni and /var/lib/containers of the machine are neither
-// seen nor touched.
+// It needs root and the programs of the table below. It builds its only image from a static
+// busybox, and pulls nothing. If a program is missing it names the package and exits with 0, or
+// with -require fails. Trials of programs that Debian does not have need those that
+// `make runtimes` builds, and are skipped without them. Each trial runs in its own sandbox: it
+// neither sees nor changes the machine's links, rules, processes, /etc/cni, /etc/containers,
+// /opt/cni, /run, /var/lib/cni and /var/lib/containers.
 package main
 
 import (
@@ -58,9 +57,9 @@ type options struct {
 	require                        bool
 }
 
-// run is three processes for each trial: the first looks for what is needed, the second has
-// network and mounts of its own, the third is the first process of its own PID
-// namespace. With it ends all that containerd started, however it ends.
+// run starts three processes for each trial: the first checks the requirements, the second has its
+// own network and mount namespaces, the third is the first process of its own PID namespace. All
+// processes that containerd started end with the third, however it ends.
 func run(o options) (code int, err error) {
 	if o.bin, err = filepath.Abs(o.bin); err != nil {
 		return 0, err
@@ -69,7 +68,7 @@ func run(o options) (code int, err error) {
 	case os.Getenv(cgroupVar) != "":
 		return 0, inside(o)
 	case sandbox.Inside():
-		return alone()
+		return runIsolated()
 	}
 	if _, err := os.Stat(o.bin); err != nil {
 		return 0, fmt.Errorf("%w (`make build` makes it)", err)
@@ -84,7 +83,7 @@ func run(o options) (code int, err error) {
 		if o.only != "" && o.only != t.name {
 			continue
 		}
-		if missing := t.unbuilt(o.builtDir); missing != "" {
+		if missing := t.missingPrograms(o.builtDir); missing != "" {
 			fmt.Printf("SKIPPED: %s: no %s here: `make %s` builds that\n", t.name, missing, cmp.Or(t.target, "runtimes"))
 			continue
 		}
@@ -96,7 +95,7 @@ func run(o options) (code int, err error) {
 	return 0, nil
 }
 
-// missing says what keeps this machine from running containers; "": nothing.
+// missing returns what this machine lacks to run containers; "": nothing.
 func missing() string {
 	if os.Geteuid() != 0 {
 		return "containers need root: try sudo"
@@ -113,7 +112,7 @@ func missing() string {
 	return fmt.Sprintf("no %s here that serves: apt-get install %s", strings.Join(programs, ", "), strings.Join(packages, " "))
 }
 
-// static reports whether a program needs no other file to start.
+// static reports whether a program needs no dynamic linker.
 func static(path string) bool {
 	f, err := elf.Open(path)
 	if err != nil {
@@ -123,8 +122,8 @@ func static(path string) bool {
 	return !slices.ContainsFunc(f.Progs, func(p *elf.Prog) bool { return p.Type == elf.PT_INTERP })
 }
 
-// inside is one trial, in the third process: its parts in order, to the first that
-// fails. An error comes with what containerd complained of.
+// inside runs one trial in the third process: its parts in order, up to the first that fails. An
+// error has containerd's warnings.
 func inside(o options) error {
 	i := slices.IndexFunc(trials, func(t trial) bool { return t.name == os.Getenv(trialVar) })
 	if i < 0 {
@@ -148,7 +147,7 @@ func inside(o options) error {
 		}
 	}
 	if err != nil {
-		fmt.Fprint(os.Stderr, h.complaints())
+		fmt.Fprint(os.Stderr, h.logWarnings())
 	}
 	return errors.Join(err, h.stop())
 }

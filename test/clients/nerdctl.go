@@ -15,19 +15,19 @@ import (
 // nerdctlNets is where nerdctl writes its networks.
 const nerdctlNets = work + "/nerdctl/net.d"
 
-// nerdctlConf keeps all in the sandbox. nerdctl hands this file on to its hook, which is what
-// calls the plugins.
+// nerdctlConf keeps all files in the sandbox. nerdctl passes this file to its hook, which calls the
+// plugins.
 const nerdctlConf = `data_root = "` + work + `/nerdctl/data"
 cni_path = "` + pluginDir + `"
 cni_netconfpath = "` + nerdctlNets + `"
 cgroup_manager = "cgroupfs"
 `
 
-// Ports of the host that lead to nerdctl's containers.
+// Host ports of nerdctl's containers.
 const nerdctlPort, nerdctlUDP = 8280, 8253
 
-// nerdctl runs containers in the networks that nerdctl writes. It calls DEL before each ADD, and
-// its default network needs a firewall plugin of 1.1.0 or later.
+// nerdctl runs containers in the networks that nerdctl writes. nerdctl calls DEL before each ADD,
+// and its default network needs a firewall plugin of 1.1.0 or later.
 func (h *host) nerdctl() error {
 	return walk(
 		stage{"nerdctl network create: a second bridge, and macvlan", h.nerdctlSetup},
@@ -40,13 +40,12 @@ func (h *host) nerdctl() error {
 	)
 }
 
-// nerdctl runs the client as a person would.
 func nerdctl(args ...string) (string, error) {
 	out, _, err := sandbox.Call{Argv: append([]string{"nerdctl"}, args...), Env: os.Environ()}.Run()
 	return strings.TrimSpace(string(out)), err
 }
 
-// nerdctlSetup has the image already, since nerdctl shares ctr's namespace "default".
+// nerdctlSetup does not load the image: nerdctl shares ctr's namespace "default".
 func (h *host) nerdctlSetup() error {
 	file := filepath.Join(work, "nerdctl.toml")
 	err := errors.Join(os.MkdirAll(nerdctlNets, 0o755), os.WriteFile(file, []byte(nerdctlConf), 0o600), os.Setenv("NERDCTL_TOML", file))
@@ -68,7 +67,7 @@ func (h *host) nerdctlSetup() error {
 }
 
 // nerdctlOutside gives the machine outside an address of a network (RFC 5737) that the host is not
-// in: nerdctl makes none that overlaps one of the host's.
+// in: nerdctl makes no network that overlaps one of the host's.
 func (h *host) nerdctlOutside() error {
 	c, err := rtnl.Dial(h.outside.NS)
 	if err != nil {
@@ -82,7 +81,7 @@ func (h *host) nerdctlOutside() error {
 	return c.Do(rtnl.NewAddr(l.Index, rtnl.Addr{Prefix: netip.MustParsePrefix("192.0.2.2/24")}))
 }
 
-// nerdctlRun starts a container that serves the page, or does a command.
+// nerdctlRun starts a container that serves the page or runs a command.
 func (h *host) nerdctlRun(name string, flags []string, command ...string) (string, error) {
 	args := append([]string{"run", "--pull", "never", "--cgroup-parent", h.cgroup + "/nerdctl", "--name", name}, flags...)
 	return nerdctl(append(append(args, image), command...)...)
@@ -105,8 +104,8 @@ func (h *host) nerdctlPublished() error {
 	return h.nerdctlReached()
 }
 
-// nerdctlReached looks at both published ports; a name server in the container's namespace answers
-// at the second.
+// nerdctlReached checks both published ports; a name server in the container's namespace answers at
+// the second.
 func (h *host) nerdctlReached() error {
 	ip, err := nerdctlAddr("web")
 	if err != nil {
@@ -129,7 +128,7 @@ func (h *host) nerdctlClient() error {
 	if err != nil {
 		return err
 	}
-	out, err := h.nerdctlRun("client", []string{"--rm"}, "sh", "-c", asksOutside+" && "+in(netip.AddrPortFrom(ip, 80), patience))
+	out, err := h.nerdctlRun("client", []string{"--rm"}, "sh", "-c", asksOutside+" && "+fetchCommand(netip.AddrPortFrom(ip, 80), patience))
 	if err != nil {
 		return err
 	}
@@ -139,7 +138,7 @@ func (h *host) nerdctlClient() error {
 	return namesFound(out, "10.4.0.")
 }
 
-// nerdctlRestart: the network of what has stopped is deleted when it is started again.
+// nerdctlRestart: the network of a stopped container is deleted when it is started again.
 func (h *host) nerdctlRestart() error {
 	before, err := h.leftovers()
 	if err != nil {
@@ -157,7 +156,7 @@ func (h *host) nerdctlRestart() error {
 	return errors.Join(err, h.nerdctlReached())
 }
 
-// nerdctlStatic: neither network reaches into the other, which is the firewall plugin's doing.
+// nerdctlStatic: the firewall plugin isolates the two networks from each other.
 func (h *host) nerdctlStatic() error {
 	const ip, mac = "10.83.0.77", "02:00:00:00:00:77"
 	web, err := nerdctlAddr("web")
@@ -166,7 +165,7 @@ func (h *host) nerdctlStatic() error {
 	}
 	at := netip.AddrPortFrom(web, 80)
 	out, err := h.nerdctlRun("static", []string{"--rm", "--net", "second", "--ip", ip, "--mac-address", mac},
-		"sh", "-c", asksOutside+" && ip link show dev eth0 && ! "+in(at, tryTime))
+		"sh", "-c", asksOutside+" && ip link show dev eth0 && ! "+fetchCommand(at, tryTime))
 	if err != nil {
 		return err
 	}

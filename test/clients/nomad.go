@@ -14,7 +14,7 @@ import (
 	"cnibox/test/sandbox"
 )
 
-// Where Nomad keeps things, and what its tasks have for a root: busybox and the page.
+// Directories of Nomad, and the root of its tasks: busybox and the page.
 const (
 	nomadDir  = work + "/nomad"
 	nomadNets = nomadDir + "/net.d"
@@ -22,7 +22,8 @@ const (
 	nomadLog  = nomadDir + "/log"
 )
 
-// nomadConf is a server and a client in one. Port mappings are of the address of its interface.
+// nomadConf runs a server and a client in one process. Ports are published on the address of its
+// interface.
 const nomadConf = `data_dir = "` + nomadDir + `/data"
 bind_addr = "127.0.0.1"
 disable_update_check = true
@@ -52,7 +53,7 @@ client {
 }
 `
 
-// nomadList is a network of ours, which a job names as cni/own.
+// nomadList is our own network, which a job names as cni/own.
 const nomadList = `{
   "cniVersion": "1.0.0",
   "name": "own",
@@ -65,7 +66,7 @@ const nomadList = `{
 }
 `
 
-// nomadJob serves the page on a port of the host, or does a command once.
+// nomadJob serves the page on a port of the host, or runs a command once.
 const nomadJob = `job %q {
   datacenters = ["dc1"]
   type = %q
@@ -89,7 +90,7 @@ const nomadJob = `job %q {
 }
 `
 
-// Ports of the host that lead to Nomad's containers.
+// Host ports of Nomad's containers.
 const nomadPort, nomadOwn = 8380, 8381
 
 // nomad runs jobs in Nomad's own network and in one of ours.
@@ -113,13 +114,12 @@ func (h *host) nomad() error {
 	)
 }
 
-// nomadctl runs the client as a person would.
 func nomadctl(args ...string) (string, error) {
 	out, _, err := sandbox.Call{Argv: append([]string{"nomad"}, args...), Env: os.Environ()}.Run()
 	return string(out), err
 }
 
-// startNomad returns when the node is ready, which has run each plugin for its version then.
+// startNomad returns when the node is ready; it has called each plugin with VERSION by then.
 func (h *host) startNomad() error {
 	err := errors.Join(os.MkdirAll(nomadNets, 0o755), os.MkdirAll(filepath.Join(nomadRoot, "www"), 0o755),
 		os.MkdirAll(filepath.Join(nomadRoot, "etc"), 0o755), busyboxIn(nomadRoot))
@@ -154,7 +154,7 @@ func (h *host) startNomad() error {
 	}))
 }
 
-// withNomadLog adds to an error what the daemon said.
+// withNomadLog adds the daemon's log to an error.
 func withNomadLog(err error) error {
 	if err == nil {
 		return nil
@@ -173,7 +173,7 @@ func (h *host) nomadRun(name, kind, mode, port, command string) error {
 	return err
 }
 
-// nomadServe starts a server and reaches its port.
+// nomadServe starts a server and fetches the page from its port.
 func (h *host) nomadServe(name, mode string, port uint16) error {
 	mapping := fmt.Sprintf("port %q {\n static = %d\n to = 8000\n }", "http", port)
 	if err := h.nomadRun(name, "service", mode, mapping, "exec httpd -f -p 8000 -h /www"); err != nil {
@@ -187,9 +187,9 @@ func (h *host) nomadServe(name, mode string, port uint16) error {
 	return nil
 }
 
-// nomadAsk looks from inside at the port of a server, and at names.
+// nomadAsk checks the port of a server and a lookup of a name from inside a container.
 func (h *host) nomadAsk(mode string, port uint16, addr string) error {
-	command := asksOutside + " && " + in(netip.AddrPortFrom(hostAddr, port), patience)
+	command := asksOutside + " && " + fetchCommand(netip.AddrPortFrom(hostAddr, port), patience)
 	if err := h.nomadRun("ask", "batch", mode, "", command); err != nil {
 		return err
 	}

@@ -10,13 +10,13 @@ import (
 	"cnibox/test/sandbox"
 )
 
-// podmanNets is where `podman network create` writes. It is a directory of its own, since
-// containerd takes the first network of its directory for all.
+// podmanNets is where `podman network create` writes. It is not containerd's directory, since
+// containerd uses the first network there for all containers.
 const podmanNets = work + "/podman/net.d"
 
-// podmanConf has podman and buildah use CNI plugins, and ours alone: Debian's are in
-// the list otherwise. The default network moves aside for containerd's, whose bridge
-// stays. runc runs where hierarchies of control groups are mixed; crun does not.
+// podmanConf makes podman and buildah use CNI plugins, without Debian's in the list. The default
+// network has another subnet than containerd's, whose bridge stays. runc works with mixed cgroup
+// hierarchies; crun does not.
 const podmanConf = `[network]
 network_backend = "cni"
 cni_plugin_dirs = ["` + pluginDir + `"]
@@ -35,8 +35,8 @@ lock_type = "file"
 log_driver = "k8s-file"
 `
 
-// podmanFiles are those of /etc/containers, which is empty in the sandbox. Layers
-// are kept in the sandbox's memory.
+// podmanFiles are those of /etc/containers, which is empty in the sandbox. Layers are in the
+// sandbox's tmpfs.
 var podmanFiles = map[string]string{
 	"containers.conf": podmanConf,
 	"storage.conf": `[storage]
@@ -48,8 +48,7 @@ graphroot = "` + work + `/podman/graph"
 	"registries.conf": "unqualified-search-registries = []\n",
 }
 
-// The networks beside the default one, as `podman network create` takes them, the
-// name last.
+// Arguments of `podman network create` for the networks besides the default one, the name last.
 var podmanNetworks = []string{
 	"--ipv6 --subnet 10.86.0.0/24 --subnet fd00:86::/64 dual",
 	"--internal --subnet 10.85.0.0/24 inner",
@@ -58,15 +57,15 @@ var podmanNetworks = []string{
 	"-d macvlan -o parent=up0 --subnet 198.51.100.0/24 --gateway 198.51.100.2 lan",
 }
 
-// podman runs the client as a person would. The error has its stderr, and the exit
-// status of the container if that is not 0.
+// podman runs the client. The error has its stderr, and the exit status of the container if that is
+// not 0.
 func podman(args ...string) (string, error) {
 	out, _, err := sandbox.Call{Argv: append([]string{"podman"}, args...), Env: os.Environ()}.Run()
 	return strings.TrimSpace(string(out)), err
 }
 
-// podmanSetup configures podman, loads the image and makes the networks. What
-// podman writes of them is what plugins are then asked for.
+// podmanSetup configures podman, loads the image and creates the networks, by the files that podman
+// writes itself.
 func (h *host) podmanSetup() error {
 	for name, text := range podmanFiles {
 		if err := os.WriteFile(filepath.Join("/etc/containers", name), []byte(text), 0o644); err != nil {
@@ -84,14 +83,14 @@ func (h *host) podmanSetup() error {
 	return nil
 }
 
-// podmanRun starts a container that serves the page on port 80, and goes on.
+// podmanRun starts a detached container that serves the page on port 80.
 func (h *host) podmanRun(name string, flags ...string) error {
 	args := []string{"run", "-d", "--pull", "never", "--cgroup-parent", h.cgroup + "/podman", "--name", name}
 	_, err := podman(append(append(args, flags...), image)...)
 	return err
 }
 
-// podmanExec runs a shell command in a container and returns what it writes.
+// podmanExec runs shell commands in a container and returns their output.
 func podmanExec(name string, commands ...string) (string, error) {
 	return podman("exec", name, "sh", "-c", strings.Join(commands, " && "))
 }
@@ -109,12 +108,12 @@ func podmanAddr(name, network string, six bool) (netip.Addr, error) {
 	return netip.ParseAddr(text)
 }
 
-// podmanNetNS returns the path of a container's namespace.
+// podmanNetNS returns the path of a container's network namespace.
 func podmanNetNS(name string) (string, error) {
 	return podman("inspect", "-f", "{{.NetworkSettings.SandboxKey}}", name)
 }
 
-// podmanRemove kills containers and forgets them.
+// podmanRemove kills and deletes containers.
 func podmanRemove(names ...string) error {
 	_, err := podman(append([]string{"rm", "-f", "-t", "0"}, names...)...)
 	return err

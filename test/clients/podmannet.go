@@ -12,18 +12,17 @@ import (
 	"cnibox/test/sandbox"
 )
 
-// Ports of the host that lead to the podman containers.
+// Host ports of podman's containers.
 const (
 	podmanPort  = 8180 // on all addresses of the host
-	podmanOne   = 8181 // on hostAddr alone
+	podmanOne   = 8181 // on hostAddr only
 	podmanUDP   = 8153
 	podmanSix   = 8182
 	podmanAlone = 8183
 )
 
-// podmanContainers runs containers in each kind of network that podman makes. It
-// calls ADD and DEL of bridge, portmap, firewall and tuning at version 0.4.0, DEL
-// in the reverse order.
+// podmanContainers runs containers in each kind of network that podman makes. podman calls ADD of
+// bridge, portmap, firewall and tuning with version 0.4.0, and DEL in reverse order.
 func (h *host) podmanContainers() error {
 	return walk(
 		stage{"podman load; podman network create for each kind of network", h.podmanSetup},
@@ -57,7 +56,7 @@ func (h *host) podmanPublished() error {
 	return h.podmanReached()
 }
 
-// podmanReached looks at all that the first container has published.
+// podmanReached checks all published ports of the first container.
 func (h *host) podmanReached() error {
 	ip, err := podmanAddr("web", "podman", false)
 	if err != nil {
@@ -82,8 +81,8 @@ func (h *host) podmanReached() error {
 	return err
 }
 
-// podmanRestart: the container comes back in a new namespace, and the old one's lease,
-// rules and results are not beside the new ones.
+// podmanRestart: the container restarts in a new namespace, and the old one's lease, rules and
+// cached results are not left beside the new ones.
 func (h *host) podmanRestart() error {
 	before, err := h.leftovers()
 	if err != nil {
@@ -104,7 +103,7 @@ func (h *host) podmanRestart() error {
 	})
 }
 
-// podmanReload: what firewall daemons do to rules when they start.
+// podmanReload flushes the rule set as firewall daemons do when they start.
 func (h *host) podmanReload() error {
 	if _, _, err := (sandbox.Call{Argv: []string{"nft", "flush", "ruleset"}, Env: os.Environ()}).Run(); err != nil {
 		return err
@@ -118,8 +117,8 @@ func (h *host) podmanReload() error {
 	return h.podmanReached()
 }
 
-// podmanSecond: podman hands the ports to every network of a container. They stay
-// reachable as long as one is left.
+// podmanSecond: podman passes the ports to every network of a container. They stay reachable as
+// long as one network is left.
 func (h *host) podmanSecond() error {
 	if _, err := podman("network", "connect", "dual", "web"); err != nil {
 		return err
@@ -135,8 +134,8 @@ func (h *host) podmanSecond() error {
 	if _, err := podman("network", "disconnect", "podman", "web"); err != nil {
 		return err
 	}
-	// By 127.0.0.1, whose packets the bridge's address stands for: the default route
-	// went with the first network, as it does with other plugins.
+	// By 127.0.0.1: those packets are masqueraded to the bridge's address. The default route was
+	// deleted with the first network, as by other plugins.
 	if err := fetch(nil, netip.AddrPortFrom(local, podmanPort)); err != nil {
 		return fmt.Errorf("after podman network disconnect: %w", err)
 	}
@@ -168,8 +167,8 @@ func (h *host) podmanDual() error {
 	return podmanRemove("dual")
 }
 
-// podmanInternal: no gateway and no default route, so neither the host's other
-// networks nor what is outside.
+// podmanInternal: without gateway and default route neither the host's other networks nor the
+// machine outside can be reached.
 func (h *host) podmanInternal() error {
 	for _, name := range []string{"in1", "in2"} {
 		if err := h.podmanRun(name, "--network", "inner"); err != nil {
@@ -216,21 +215,20 @@ func (h *host) podmanIsolated() error {
 	return errors.Join(err, podmanRemove("a1", "b1", "a2"))
 }
 
-// podmanSees has a container fetch the page, whose server may just have been started.
+// podmanSees fetches the page from a container; the server may still be starting.
 func podmanSees(name string, at netip.AddrPort) error {
 	return eventually(func() error { return podmanSeesOnce(name, at) })
 }
 
-// podmanSeesOnce is one try.
 func podmanSeesOnce(name string, at netip.AddrPort) error {
-	out, err := podmanExec(name, in(at, tryTime))
+	out, err := podmanExec(name, fetchCommand(at, tryTime))
 	if err == nil && !strings.Contains(out, strings.TrimSpace(page)) {
 		err = fmt.Errorf("%s got %q from %s", name, out, at)
 	}
 	return err
 }
 
-// podmanStatic: podman passes both in CNI_ARGS.
+// podmanStatic: podman passes address and MAC in CNI_ARGS.
 func (h *host) podmanStatic() error {
 	const ip, mac = "10.87.7.7", "02:00:5e:00:53:07"
 	if err := h.podmanRun("fixed", "--ip", ip, "--mac-address", mac); err != nil {
@@ -243,7 +241,7 @@ func (h *host) podmanStatic() error {
 	return errors.Join(err, podmanRemove("fixed"))
 }
 
-// podmanLAN: the machine outside reaches the container without the host's help.
+// podmanLAN: the machine outside reaches the container without forwarding by the host.
 func (h *host) podmanLAN() error {
 	const ip = "198.51.100.77"
 	if err := h.podmanRun("lan", "--network", "lan", "--ip", ip); err != nil {
@@ -257,9 +255,8 @@ func (h *host) podmanLAN() error {
 	return errors.Join(err, podmanRemove("lan"))
 }
 
-// podmanLost: podman that cannot enter the namespace does not call DEL, whichever the
-// plugins are. gc finds out by the result that podman left, and knows the network by
-// it: the default one is in no file.
+// podmanLost: if podman cannot enter the namespace it does not call DEL, with any plugins. gc finds
+// the attachment and its network by libcni's cache; the default network is in no file.
 func (h *host) podmanLost() error {
 	if err := h.podmanRun("lost", "-p", fmt.Sprintf("%d:80", podmanPort)); err != nil {
 		return err
@@ -283,7 +280,7 @@ func (h *host) podmanLost() error {
 	return eventually(h.empty)
 }
 
-// podmanEnd removes the networks, whose bridges stay with CNI plugins.
+// podmanEnd removes the networks; CNI plugins leave their bridges.
 func (h *host) podmanEnd() error {
 	return step("podman network rm; nothing is left behind", func() error {
 		for _, args := range podmanNetworks {

@@ -12,8 +12,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// pods walks through the life of two pods: one serves on published ports, the
-// other has a second container that looks at the first from inside.
+// pods runs two pods: one serves on published ports, the other has a second container that reaches
+// the first.
 func (h *host) pods() error {
 	web := &pod{name: "web", ports: []port{{host: 8081, container: 80}, {udp: true, host: 8053, container: 53}}}
 	client := &pod{name: "client"}
@@ -29,7 +29,7 @@ func (h *host) pods() error {
 	)
 }
 
-// asked: containerd 2 asks each plugin of a network of 1.1.0 whether it can attach.
+// asked: containerd 2 calls STATUS of each plugin of a network of 1.1.0.
 func (h *host) asked() error {
 	return step("CRI: Status has asked the plugins by STATUS", func() error {
 		for _, plugin := range []string{"bridge", "portmap", "bandwidth"} {
@@ -45,8 +45,8 @@ func (h *host) asked() error {
 	})
 }
 
-// runWeb starts the server and reads its page from the host and from outside. A name
-// server in the same namespace answers at the UDP port.
+// runWeb starts the server and fetches its page from the host and from outside. A name server in
+// the same namespace answers at the UDP port.
 func (h *host) runWeb(p *pod) error {
 	if err := h.run(p); err != nil {
 		return err
@@ -75,8 +75,8 @@ func (h *host) runWeb(p *pod) error {
 	return lookup(h.outside.NS, netip.AddrPortFrom(hostAddr, uint16(p.ports[1].host)))
 }
 
-// addsAreAsExpected makes sure that the trial tried what it is there for: keys
-// as Go spells them, and a loopback of an old version in the same namespace.
+// addsAreAsExpected checks that containerd's calls have what this trial is for: keys as Go spells
+// them, and a loopback of an old version in the same namespace.
 func addsAreAsExpected(p *pod) error {
 	ports, err := callsOf("portmap", "ADD", p.id)
 	if err != nil {
@@ -95,8 +95,8 @@ func addsAreAsExpected(p *pod) error {
 	return nil
 }
 
-// runClient reads the page from a second pod, by the first one's address and by the
-// published port, and looks up a name by the pod's dns_config.
+// runClient fetches the page from a second pod, by the first one's address and by the published
+// port, and looks up a name by the pod's dns_config.
 func (h *host) runClient(p, web *pod) error {
 	if err := h.run(p); err != nil {
 		return err
@@ -110,20 +110,20 @@ func (h *host) runClient(p, web *pod) error {
 		return err
 	}
 	out, err := h.exec(id, strings.Join([]string{
-		"ip -4 address show dev lo", in(netip.AddrPortFrom(ip, 80), patience),
-		in(netip.AddrPortFrom(hostAddr, uint16(web.ports[0].host)), patience), "nslookup " + name,
+		"ip -4 address show dev lo", fetchCommand(netip.AddrPortFrom(ip, 80), patience),
+		fetchCommand(netip.AddrPortFrom(hostAddr, uint16(web.ports[0].host)), patience), "nslookup " + name,
 	}, " && "))
 	if err != nil {
 		return err
 	}
-	if strings.Count(out, page) != 2 || !strings.Contains(out, named.String()) || !strings.Contains(out, "inet 127.0.0.1/8") {
+	if strings.Count(out, page) != 2 || !strings.Contains(out, nameAddr.String()) || !strings.Contains(out, "inet 127.0.0.1/8") {
 		return fmt.Errorf("the container saw %s", out)
 	}
 	return nil
 }
 
-// endWeb: the first DEL has the namespace and the result and must take all away;
-// the second one has neither and must not mind. [host.odd] has that one alone.
+// endWeb: the first DEL has the namespace and the result and must delete everything; the second one
+// has neither and must succeed. [host.goneNamespace] has only the second kind.
 func (h *host) endWeb(p *pod) error {
 	ip, err := h.addr(p)
 	if err != nil {
@@ -159,8 +159,8 @@ func (h *host) endWeb(p *pod) error {
 	return nil
 }
 
-// crowd starts pods at the same time, as a node does after its boot, and ends
-// them at the same time. Their plugins meet at the bridge, the leases and the rules.
+// crowd starts pods concurrently, as a node does after boot, and stops them concurrently. Their
+// plugins compete for the bridge, the leases and the rules.
 func (h *host) crowd() error {
 	const many = 20
 	return step(fmt.Sprintf("%d pods at the same time: one address each, and all are gone after", many), func() error {
@@ -168,7 +168,7 @@ func (h *host) crowd() error {
 		for i := range pods {
 			pods[i] = &pod{name: fmt.Sprintf("pod%d", i), ports: []port{{host: 9000 + int32(i), container: 80}}}
 		}
-		if err := together(pods, h.run); err != nil {
+		if err := forEachPod(pods, h.run); err != nil {
 			return err
 		}
 		var addrs []netip.Addr
@@ -187,15 +187,15 @@ func (h *host) crowd() error {
 		if n := len(slices.Compact(addrs)); n != many {
 			return fmt.Errorf("%d pods have %d addresses", many, n)
 		}
-		if err := together(pods, h.stopPod); err != nil {
+		if err := forEachPod(pods, h.stopPod); err != nil {
 			return err
 		}
-		return errors.Join(together(pods, h.remove), eventually(h.empty))
+		return errors.Join(forEachPod(pods, h.remove), eventually(h.empty))
 	})
 }
 
-// together does something for all pods at the same time and joins the errors.
-func together(pods []*pod, do func(*pod) error) error {
+// forEachPod calls do for all pods concurrently and joins the errors.
+func forEachPod(pods []*pod, do func(*pod) error) error {
 	results := make(chan error)
 	for _, p := range pods {
 		go func() { results <- do(p) }()
@@ -207,10 +207,10 @@ func together(pods []*pod, do func(*pod) error) error {
 	return errors.Join(errs...)
 }
 
-// odd: the namespace vanishes behind containerd's back, as after a crash of the
-// host, so there is only the DEL without one. Links went with the namespace; lease,
-// rules and the cached result are what that DEL is for.
-func (h *host) odd() error {
+// goneNamespace: the namespace is deleted without containerd, as in a crash of the host, so there
+// is only the DEL without a namespace. The links are gone with it; DEL has to delete the lease, the
+// rules and the cached result.
+func (h *host) goneNamespace() error {
 	return step("a pod whose namespace is gone: the DEL without one does it all", func() error {
 		p := &pod{name: "lost", ports: []port{{host: 8082, container: 80}}}
 		if err := h.run(p); err != nil {

@@ -15,14 +15,14 @@ import (
 // calls is the file with a line for each call of a plugin by the CRI plugin.
 const calls = work + "/calls"
 
-// recorded are the plugins in whose place this program stands there: it writes
-// down what it was asked and asks cnibox.
+// recorded are the plugins that this program replaces in criDir: it records the call and calls
+// cnibox.
 var recorded = []string{"loopback", "bridge", "portmap", "bandwidth"}
 
 func isRecorded(name string) bool { return slices.Contains(recorded, name) }
 
-// A call is what a runtime passed to one plugin. Members of the configuration that the
-// trial does not look at are left out.
+// A call is what a runtime passed to one plugin, with the members of the configuration that the
+// trials check.
 type call struct {
 	Plugin, Verb, ID, NetNS, IfName, Args string
 	Conf                                  struct {
@@ -32,12 +32,11 @@ type call struct {
 	}
 }
 
-// record is the program under a plugin's name. What cnibox writes and its exit code
-// go to the runtime as they are.
+// record is the program under a plugin's name. It passes on the output and the exit code of cnibox.
 func record(plugin string) (code int) {
 	conf, err := io.ReadAll(os.Stdin)
 	if err == nil {
-		err = note(plugin, conf)
+		err = appendCall(plugin, conf)
 	}
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "record:", err)
@@ -55,8 +54,8 @@ func record(plugin string) (code int) {
 	return 0
 }
 
-// note appends one line by one write, since plugins run at the same time.
-func note(plugin string, conf []byte) error {
+// appendCall appends one line by one write, since plugins run concurrently.
+func appendCall(plugin string, conf []byte) error {
 	line, err := json.Marshal(map[string]any{
 		"Plugin": plugin, "Verb": os.Getenv("CNI_COMMAND"), "ID": os.Getenv("CNI_CONTAINERID"),
 		"NetNS": os.Getenv("CNI_NETNS"), "IfName": os.Getenv("CNI_IFNAME"), "Args": os.Getenv("CNI_ARGS"),
@@ -73,7 +72,6 @@ func note(plugin string, conf []byte) error {
 	return errors.Join(err, f.Close())
 }
 
-// callsOf returns the calls of a plugin with a verb for a container.
 func callsOf(plugin, verb, id string) (found []call, err error) {
 	f, err := os.Open(calls)
 	if err != nil {

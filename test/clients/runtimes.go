@@ -18,14 +18,14 @@ import (
 	"cnibox/test/sandbox"
 )
 
-// An attachedBy is an attachment, and what cni-exec is to say of it.
+// An attachedBy is an attachment, and what cni-exec must print of it.
 type attachedBy struct {
 	runtime, network, name string
 	ip                     netip.Addr
 }
 
-// runtimes has containerd, podman and cnitool attach on one host at the same time: cni-exec
-// sees all of them.
+// runtimes attaches with containerd, podman and cnitool on one host at the same time: cni-exec
+// shows all of them.
 func (h *host) runtimes() error {
 	p := &pod{name: "seen", ports: []port{{host: 8085, container: 80}}}
 	var tool *toolAttachment
@@ -49,16 +49,16 @@ func (h *host) runtimes() error {
 			}
 			return err
 		}},
-		stage{"cni-exec ls shows all three, and who names them", func() error { return seen(all) }},
+		stage{"cni-exec ls shows all three, and who names them", func() error { return checkAttachments(all) }},
 		stage{"each runtime ends its own; nothing is left behind", func() error {
 			return errors.Join(tool.end(), h.stopPod(p), h.remove(p), podmanRemove("seen"), eventually(h.empty))
 		}},
 	)
 }
 
-// seen compares what cni-exec says with what the runtimes have attached. containerd has a network
-// of its own for lo besides.
-func seen(all []attachedBy) error {
+// checkAttachments compares the output of cni-exec with the attachments of the runtimes. containerd
+// also has its own network for lo.
+func checkAttachments(all []attachedBy) error {
 	type attachment struct {
 		Network, Name, Runtime, State string
 		Faults                        []string
@@ -90,7 +90,7 @@ func seen(all []attachedBy) error {
 	return nil
 }
 
-// cniExecJSON reads what a verb of cni-exec prints.
+// cniExecJSON decodes the output of a verb of cni-exec.
 func cniExecJSON(into any, args ...string) error {
 	out, _, err := sandbox.Call{Argv: append([]string{filepath.Join(pluginDir, "cni-exec")}, args...), Env: os.Environ()}.Run()
 	if err != nil {
@@ -99,8 +99,8 @@ func cniExecJSON(into any, args ...string) error {
 	return json.Unmarshal(out, into)
 }
 
-// A toolAttachment is one that was made as cnitool does: by libcni, with a container ID that is
-// made of the namespace.
+// A toolAttachment is made as by cnitool: by libcni, with a container ID that is a hash of the
+// namespace's path.
 type toolAttachment struct {
 	ns   *sandbox.NetNS
 	cni  *libcni.CNIConfig
@@ -135,7 +135,7 @@ func newToolAttachment() (*toolAttachment, error) {
 	return t, nil
 }
 
-// end is cnitool del.
+// end does what cnitool del does.
 func (t *toolAttachment) end() error {
 	return errors.Join(t.cni.DelNetworkList(context.Background(), t.list, t.conf), t.ns.Remove())
 }

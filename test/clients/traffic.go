@@ -13,13 +13,13 @@ import (
 	"cnibox/internal/netns"
 )
 
-// The name that the server outside knows, and its address there.
+// name is the only one that the server outside knows; its address is named.
 const name = "name.example"
 
-var named = netip.MustParseAddr("203.0.113.7")
+var nameAddr = netip.MustParseAddr("203.0.113.7")
 
-// serveDNS answers queries in a namespace until stop is called. The socket stays
-// where it was opened, whatever thread uses it.
+// serveDNS answers queries in a namespace until stop is called. A socket stays in the namespace it
+// was opened in, whatever thread uses it.
 func serveDNS(ns *netns.NS, at netip.AddrPort) (stop func(), err error) {
 	var socket net.PacketConn
 	err = ns.Do(func() error {
@@ -54,8 +54,8 @@ func serveIn(path string, at netip.AddrPort) (stop func(), err error) {
 	return serveDNS(ns, at)
 }
 
-// answer gives the one address for a query of type A, and none for others. A
-// query that is too short gets no reply. Layout: RFC 1035, section 4.
+// answer has one address for a query of type A, and none for other types. A query that is too short
+// gets no reply. Layout: RFC 1035, section 4.
 func answer(query []byte) []byte {
 	const header, typeA = 12, 1
 	end := header
@@ -74,16 +74,15 @@ func answer(query []byte) []byte {
 	}
 	reply[7] = 1                                                           // one answer: the name of the question, A, IN,
 	reply = append(reply, 0xc0, header, 0, typeA, 0, 1, 0, 0, 0, 60, 0, 4) // a minute, four bytes
-	return append(reply, named.AsSlice()...)
+	return append(reply, nameAddr.AsSlice()...)
 }
 
-// lookup asks the server at an address for the name, by UDP, until it answers. The socket
-// is opened in a namespace; nil is the host's.
+// lookup queries the name at a server by UDP, until it answers. The socket is opened in ns; nil is
+// the host's.
 func lookup(ns *netns.NS, at netip.AddrPort) error {
 	return eventually(func() error { return lookupOnce(ns, at) })
 }
 
-// lookupOnce is one try.
 func lookupOnce(ns *netns.NS, at netip.AddrPort) error {
 	c, err := dial(ns, "udp", at)
 	if err != nil {
@@ -100,17 +99,16 @@ func lookupOnce(ns *netns.NS, at netip.AddrPort) error {
 	}
 	got := make([]byte, 512)
 	n, err := c.Read(got)
-	if err == nil && !bytes.HasSuffix(got[:n], named.AsSlice()) {
+	if err == nil && !bytes.HasSuffix(got[:n], nameAddr.AsSlice()) {
 		err = fmt.Errorf("%s answered % x", at, got[:n])
 	}
 	return err
 }
 
-// tryTime is how long one try may take.
+// tryTime limits one attempt.
 const tryTime = 2 * time.Second
 
-// dial connects from a namespace. Connection and all that is done with it end after
-// [tryTime] each.
+// dial connects from a namespace. The connect and all that follows are limited to [tryTime] each.
 func dial(ns *netns.NS, network string, at netip.AddrPort) (c net.Conn, err error) {
 	connect := func() (err error) {
 		c, err = net.DialTimeout(network, at.String(), tryTime)
@@ -127,13 +125,13 @@ func dial(ns *netns.NS, network string, at netip.AddrPort) (c net.Conn, err erro
 	return c, c.SetDeadline(time.Now().Add(tryTime))
 }
 
-// fetch reads the page of a web server, which may take its time to come. The socket is
-// opened in a namespace; nil is the host's.
+// fetch reads the page of a web server, until it answers. The socket is opened in ns; nil is the
+// host's.
 func fetch(ns *netns.NS, at netip.AddrPort) error {
 	return eventually(func() error { return fetchOnce(ns, at) })
 }
 
-// fetchOnce is one try, for what is not to be reached.
+// fetchOnce is one attempt, for servers that must not be reachable.
 func fetchOnce(ns *netns.NS, at netip.AddrPort) error {
 	c, err := dial(ns, "tcp", at)
 	if err != nil {
@@ -150,8 +148,8 @@ func fetchOnce(ns *netns.NS, at netip.AddrPort) error {
 	return err
 }
 
-// in is the shell command that fetches the page from inside a container, within some
-// time; a static busybox cannot look names up for its own wget.
-func in(at netip.AddrPort, within time.Duration) string {
+// fetchCommand is a shell command that fetches the page inside a container, within some time; the
+// wget of a static busybox cannot look up names.
+func fetchCommand(at netip.AddrPort, within time.Duration) string {
 	return fmt.Sprintf(`printf 'GET /index.html HTTP/1.0\r\n\r\n' | nc -w %.0f %s %d`, within.Seconds(), at.Addr(), at.Port())
 }

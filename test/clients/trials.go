@@ -9,11 +9,11 @@ import (
 // trialVar passes the name of the trial to the second and third process.
 const trialVar = "CNIBOX_CLIENTS_TRIAL"
 
-// A trial is one set of programs on a host of its own, whose parts are done in order.
+// A trial is a set of programs on its own host, and its parts in order.
 type trial struct {
 	name    string
 	built   []string // programs that Debian does not have
-	target  string   // of make, that builds them; "": runtimes
+	target  string   // make target that builds them; "": runtimes
 	release release
 	parts   []func(*host) error
 }
@@ -22,7 +22,7 @@ var trials = []trial{
 	{
 		name: "debian", release: containerd1,
 		parts: []func(*host) error{
-			(*host).start, (*host).ctrContainers, (*host).detached, (*host).pods, (*host).crowd, (*host).odd, (*host).bandwidth,
+			(*host).start, (*host).ctrContainers, (*host).detached, (*host).pods, (*host).crowd, (*host).goneNamespace, (*host).bandwidth,
 			(*host).podmanContainers, (*host).runtimes, (*host).buildah, (*host).podmanEnd,
 		},
 	},
@@ -30,7 +30,7 @@ var trials = []trial{
 		name: "containerd2", release: containerd2,
 		built: []string{"containerd", "containerd-shim-runc-v2", "ctr"},
 		parts: []func(*host) error{
-			(*host).start, (*host).ctrContainers, (*host).detached, (*host).killed, (*host).pods, (*host).asked, (*host).crowd, (*host).odd, (*host).bandwidth,
+			(*host).start, (*host).ctrContainers, (*host).detached, (*host).killed, (*host).pods, (*host).asked, (*host).crowd, (*host).goneNamespace, (*host).bandwidth,
 		},
 	},
 	{
@@ -55,8 +55,8 @@ var trials = []trial{
 	},
 }
 
-// unbuilt names the programs of the trial that a directory does not have.
-func (t trial) unbuilt(dir string) string {
+// missingPrograms returns the programs of the trial that dir lacks.
+func (t trial) missingPrograms(dir string) string {
 	var missing []string
 	for _, program := range t.built {
 		if _, err := os.Stat(filepath.Join(dir, program)); dir == "" || err != nil {

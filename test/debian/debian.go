@@ -1,5 +1,5 @@
-// Package debian makes root file systems of Debian 12 for tests, with debootstrap, as root.
-// They are kept as tar files beside go's cache; delete a file to have it made anew.
+// Package debian makes root file systems of Debian 12 for tests, with debootstrap, as root. They
+// are stored as tar files beside Go's cache; delete a file to rebuild it.
 package debian
 
 import (
@@ -14,14 +14,14 @@ import (
 	"syscall"
 )
 
-// A System is what debootstrap's variant minbase installs, and more packages.
+// A System is what debootstrap's variant minbase installs, with additional packages.
 type System struct {
 	Name     string
 	Packages []string
-	Without  []string // what is left out of the tar file, as tar's --exclude has it
+	Without  []string // excluded from the tar file, as by tar's --exclude
 }
 
-// Missing is what this machine lacks; "": nothing.
+// Missing returns what this machine lacks; "": nothing.
 func Missing() string {
 	if os.Geteuid() != 0 {
 		return "a root file system and namespaces need root: try sudo"
@@ -32,13 +32,13 @@ func Missing() string {
 	return ""
 }
 
-// Unused is what trials in a small system leave out.
+// Unused are files that trials in a small system do not need.
 var Unused = []string{
 	"./var/cache/apt/*", "./var/lib/apt/lists/*", "./var/log/*", "./usr/share/doc/*", "./usr/share/man/*",
 	"./usr/share/locale/*", "./usr/share/i18n/*", "./proc/*", "./sys/*", "./dev/*",
 }
 
-// Skip prints what is missing for a trial; with require that is its error.
+// Skip prints what is missing for a trial, or with require returns it as an error.
 func Skip(trial, missing string, require bool) error {
 	if require {
 		return errors.New(missing)
@@ -47,7 +47,7 @@ func Skip(trial, missing string, require bool) error {
 	return nil
 }
 
-// Write writes files, by their names below a directory.
+// Write writes files, by their names relative to dir.
 func Write(dir string, files map[string]string) error {
 	for name, text := range files {
 		name = filepath.Join(dir, name)
@@ -58,7 +58,7 @@ func Write(dir string, files map[string]string) error {
 	return nil
 }
 
-// Unpack unpacks the system into a directory. It is made first if cache, which is go's, has none.
+// Unpack unpacks the system into a directory. If Go's cache has none it is built first.
 func (s System) Unpack(cache, dir string) error {
 	archive := filepath.Join(cache, s.archive())
 	if _, err := os.Stat(archive); err != nil {
@@ -70,10 +70,10 @@ func (s System) Unpack(cache, dir string) error {
 	if out, err := exec.Command("tar", "-C", dir, "-xf", archive).CombinedOutput(); err != nil {
 		return fmt.Errorf("unpack %s: %w\n%s", archive, err, tail(out))
 	}
-	return os.Chmod(dir, 0o755) // the root directory of ordinary users, too
+	return os.Chmod(dir, 0o755) // ordinary users need the root directory, too
 }
 
-// archive names the tar file, another one for each content.
+// archive names the tar file by a checksum of the packages and exclusions.
 func (s System) archive() string {
 	sum := crc32.ChecksumIEEE(fmt.Append(nil, s.Packages, s.Without))
 	return fmt.Sprintf("cnibox-bookworm-%s-%08x.tar", s.Name, sum)
@@ -86,7 +86,7 @@ func (s System) bootstrap(archive string) error {
 	}
 	defer os.RemoveAll(dir)
 	cmd := exec.Command("debootstrap", "--variant=minbase", "--include="+strings.Join(s.Packages, ","), "bookworm", dir)
-	cmd.SysProcAttr = &syscall.SysProcAttr{Unshareflags: syscall.CLONE_NEWNS, Pdeathsig: syscall.SIGKILL} // what it mounts goes with it
+	cmd.SysProcAttr = &syscall.SysProcAttr{Unshareflags: syscall.CLONE_NEWNS, Pdeathsig: syscall.SIGKILL} // its mounts end with the namespace
 	if out, err := cmd.CombinedOutput(); err != nil {
 		return fmt.Errorf("debootstrap: %w\n%s", err, tail(out))
 	}

@@ -10,8 +10,8 @@ import (
 	"unsafe"
 )
 
-// Namespaces are those of a process that calls [Enter]. The processes in them end with it, and it ends
-// with the thread that has started it.
+// Namespaces are those of a process that calls [Enter]. Its child processes end with it, and it
+// ends with the thread that has started it.
 func Namespaces() *syscall.SysProcAttr {
 	return &syscall.SysProcAttr{
 		Cloneflags: syscall.CLONE_NEWNS | syscall.CLONE_NEWNET | syscall.CLONE_NEWPID | syscall.CLONE_NEWUTS | syscall.CLONE_NEWIPC,
@@ -19,13 +19,14 @@ func Namespaces() *syscall.SysProcAttr {
 	}
 }
 
-// A mounted thing is one that a running Debian has, or that is shared with it.
+// A mounted entry is a file system of a running Debian, or a file or directory that is shared with
+// this machine.
 type mounted struct {
 	from, to, kind string
 	flags          uintptr
 }
 
-// Enter makes dir the root of this process, with what a running system has mounted and the
+// Enter makes dir the root of this process, mounts the file systems of a running system and the
 // directories that are shared with this machine, and sets up lo.
 func Enter(dir string, readOnly, writable []string) error {
 	list := []mounted{
@@ -56,7 +57,7 @@ func Enter(dir string, readOnly, writable []string) error {
 	return upLoopback()
 }
 
-// mount makes the mount point first, a file for a device.
+// mount creates the mount point first, a file for a device.
 func (m mounted) mount() error {
 	if _, err := os.Stat(m.to); err != nil {
 		parent := filepath.Dir(m.to)
@@ -75,7 +76,7 @@ func (m mounted) mount() error {
 	return syscall.Mount(m.from, m.to, m.kind, m.flags, "")
 }
 
-// pivot leaves nothing of the former root.
+// pivot unmounts the former root.
 func pivot(dir string) error {
 	if err := syscall.Chdir(dir); err != nil {
 		return err
@@ -89,7 +90,7 @@ func pivot(dir string) error {
 	return syscall.Chdir("/")
 }
 
-// upLoopback does what `ip link set lo up` does, by SIOCSIFFLAGS: see netdevice(7).
+// upLoopback does `ip link set lo up` by SIOCSIFFLAGS: see netdevice(7).
 func upLoopback() error {
 	fd, err := syscall.Socket(syscall.AF_INET, syscall.SOCK_DGRAM|syscall.SOCK_CLOEXEC, 0)
 	if err != nil {

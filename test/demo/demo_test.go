@@ -26,7 +26,7 @@ func TestChecksum(t *testing.T) {
 	}
 }
 
-// A step that fails must say so and hand the error on; times stand at the margin.
+// A failed step is marked and its error returned; times are at the right margin.
 func TestStep(t *testing.T) {
 	broken := errors.New("broken")
 	tests := map[string]struct {

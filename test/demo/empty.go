@@ -12,8 +12,8 @@ import (
 	"cnibox/rtnl"
 )
 
-// proveEmpty looks for all that an attachment can leave behind.
-// It asks the kernel and the disk, not cnibox.
+// proveEmpty looks for everything that an attachment can leave. It reads the kernel's state and the
+// disk, without cnibox.
 func (w *world) proveEmpty() error {
 	return w.page.step(func() (string, error) {
 		text := "left behind: no link, no rule, no lease, no cached result"
@@ -32,8 +32,8 @@ func (w *world) proveEmpty() error {
 	})
 }
 
-// leftLinks finds ports of the bridge, and links in the containers. The bridge
-// itself stays for the next container.
+// leftLinks finds ports of the bridge, and links in the containers. The bridge itself stays for the
+// next container.
 func (w *world) leftLinks() (left []string, err error) {
 	links, err := w.hostLinks.Links()
 	if err != nil {
@@ -57,7 +57,7 @@ func (w *world) leftLinks() (left []string, err error) {
 	return left, nil
 }
 
-// leftRules finds what the containers own in our tables.
+// leftRules finds elements of the containers in our tables.
 func (w *world) leftRules() (left []string, err error) {
 	table := nft.Open(w.host)
 	for _, c := range []*container{w.web, w.client} {
@@ -72,7 +72,7 @@ func (w *world) leftRules() (left []string, err error) {
 	return left, nil
 }
 
-// leftLeases finds files that are named by an address.
+// leftLeases finds lease files, whose names are addresses.
 func leftLeases() (left []string, err error) {
 	files, err := filepath.Glob("/var/lib/cni/networks/" + network + "/*")
 	for _, f := range files {
@@ -83,7 +83,7 @@ func leftLeases() (left []string, err error) {
 	return left, err
 }
 
-// leftResults finds what the runtime remembers.
+// leftResults finds entries of libcni's cache.
 func leftResults() (left []string, err error) {
 	files, err := filepath.Glob("/var/lib/cni/results/*")
 	for _, f := range files {

@@ -1,12 +1,11 @@
-// Command demo shows what cnibox does, to a person, in some seconds:
+// Command demo shows what cnibox does, in some seconds:
 //
 //	go run ./demo [-bin ../bin/cnibox]
 //
-// It attaches two namespaces to the embedded default network, prints what was
-// built, passes traffic between them, to the host, to a machine outside and
-// back, and takes all down again. It runs in a sandbox: the machine's own
-// links, rules and leases are neither seen nor touched. The exit code is 0 only
-// if every step did what it should.
+// It attaches two namespaces to the embedded default network, prints the links, addresses and rules,
+// passes traffic between them, to the host, and to and from a machine outside, and detaches both. It
+// runs in a sandbox and neither sees nor changes the machine's own links, rules and leases. The exit
+// code is 0 only if every step succeeded.
 package main
 
 import (
@@ -31,7 +30,7 @@ func main() {
 	os.Exit(code)
 }
 
-// run enters the sandbox, if this is not the process inside.
+// run enters the sandbox, if this process is outside.
 func run(bin string, color bool, graph string) (code int, err error) {
 	bin, err = filepath.Abs(bin)
 	if err != nil {
@@ -53,7 +52,7 @@ func run(bin string, color bool, graph string) (code int, err error) {
 	return 0, show(p, bin, graph)
 }
 
-// show is the demo, from top to bottom.
+// show runs the demo.
 func show(p *page, bin, graph string) error {
 	w := &world{bin: bin, page: p}
 	p.section("Attach\t  no configuration, no ip, nft or iptables")

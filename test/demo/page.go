@@ -9,16 +9,16 @@ import (
 	"unicode/utf8"
 )
 
-// width of a line, in characters: what every terminal has.
+// width is that of a line, in characters.
 const width = 78
 
-// A page writes lines that a person likes to read.
+// A page writes text for people.
 type page struct {
 	w     io.Writer
 	color bool
 }
 
-// newPage uses color on a terminal, unless NO_COLOR asks not to.
+// newPage uses color on a terminal, unless NO_COLOR is set.
 func newPage(f *os.File) *page {
 	st, err := f.Stat()
 	terminal := err == nil && st.Mode()&os.ModeCharDevice != 0
@@ -33,7 +33,7 @@ const (
 	green = "32"
 )
 
-// paint puts s between escape sequences, where there is color.
+// paint adds the escape sequences around s, if color is on.
 func (p *page) paint(style, s string) string {
 	if !p.color {
 		return s
@@ -44,13 +44,13 @@ func (p *page) paint(style, s string) string {
 // title heads the page.
 func (p *page) title(s string) { fmt.Fprintln(p.w, p.paint(bold, s)) }
 
-// section begins a part of the page; what is behind a tab is faint.
+// section begins a part of the page; text after a tab is faint.
 func (p *page) section(s string) { fmt.Fprintln(p.w, "\n"+p.split(s, bold)) }
 
-// line writes plain text; what is behind a tab is faint.
+// line writes plain text; text after a tab is faint.
 func (p *page) line(s string) { fmt.Fprintln(p.w, " "+p.split(s, "")) }
 
-// split paints the text before and after a tab differently.
+// split paints the texts before and after a tab differently.
 func (p *page) split(s, style string) string {
 	head, tail, _ := strings.Cut(s, "\t")
 	if style != "" {
@@ -62,9 +62,8 @@ func (p *page) split(s, style string) string {
 	return head + p.paint(faint, tail)
 }
 
-// step does one thing and writes what it was, with the time it took at the right
-// margin. The text comes from fn, which knows more afterwards.
-// A step that fails is marked, and its error ends the demo.
+// step calls fn and writes its text, with the time it took at the right margin. fn returns the
+// text, since it knows more afterwards. A failed step is marked, and its error ends the demo.
 func (p *page) step(fn func() (text string, err error)) error {
 	begin := time.Now()
 	text, err := fn()

@@ -9,14 +9,13 @@ import (
 	"time"
 )
 
-// The types of an echo: RFC 792, RFC 4443 section 4.
+// ICMP types of echo: RFC 792, RFC 4443 section 4.
 const (
 	echoRequest4, echoReply4 = 8, 0
 	echoRequest6, echoReply6 = 128, 129
 )
 
-// ping sends an ICMP echo request and waits for the reply.
-// Other packets that arrive meanwhile are passed over.
+// ping sends an ICMP echo request and waits for the reply. It ignores other packets.
 func (p *place) ping(to netip.Addr) error {
 	network, request, reply := "ip4:icmp", byte(echoRequest4), byte(echoReply4)
 	if to.Is6() {
@@ -31,7 +30,7 @@ func (p *place) ping(to netip.Addr) error {
 		return err
 	}
 	message := append([]byte{request, 0, 0, 0, 'c', 'n', 0, 1}, "cnibox demo"...)
-	// Of ICMPv6 the kernel writes the checksum, since it covers the addresses.
+	// The kernel writes the checksum of ICMPv6, since it includes the addresses.
 	binary.BigEndian.PutUint16(message[2:], checksum(message))
 	if _, err := c.WriteTo(message, &net.IPAddr{IP: to.AsSlice()}); err != nil {
 		return err
@@ -48,7 +47,7 @@ func (p *place) ping(to netip.Addr) error {
 	}
 }
 
-// checksum is the Internet's: RFC 1071.
+// checksum is the Internet checksum: RFC 1071.
 func checksum(b []byte) uint16 {
 	var sum uint32
 	for ; len(b) > 1; b = b[2:] {

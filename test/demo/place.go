@@ -13,18 +13,17 @@ import (
 	"cnibox/internal/netns"
 )
 
-// patience is how long one conversation may take.
+// patience limits one connection.
 const patience = 2 * time.Second
 
-// megabyte is what a TCP conversation carries, each way.
+// megabyte is the size of a TCP transfer in each direction.
 const megabyte = 1 << 20
 
-// A place is a namespace in which sockets are opened. They can be used from
-// anywhere.
+// A place is a namespace in which sockets are opened. They can be used from any thread.
 type place struct{ ns *netns.NS }
 
-// open calls fn inside and keeps what it opens.
-// A socket belongs to the namespace that it was made in, from whichever it is used.
+// open calls fn in the namespace and returns what it opens. A socket stays in the namespace it was
+// opened in, whichever thread uses it.
 func open[T any](p *place, fn func() (T, error)) (t T, err error) {
 	err = p.ns.Do(func() error {
 		t, err = fn()
@@ -33,8 +32,8 @@ func open[T any](p *place, fn func() (T, error)) (t T, err error) {
 	return t, err
 }
 
-// serve answers on a port, by TCP and UDP, until stop is called.
-// Each connection has a goroutine, which ends with it.
+// serve answers on a port, by TCP and UDP, until stop is called. A goroutine serves each connection
+// until it ends.
 func (p *place) serve(port uint16) (stop func(), err error) {
 	at := fmt.Sprintf(":%d", port)
 	tcp, err := open(p, func() (net.Listener, error) { return net.Listen("tcp", at) })
@@ -68,15 +67,14 @@ func (p *place) serve(port uint16) (stop func(), err error) {
 	return func() { tcp.Close(); udp.Close() }, nil
 }
 
-// answer sends the peer the address that it is seen with, and then echoes all it sends.
+// answer sends the peer its address as seen here, and then echoes everything.
 func answer(c net.Conn) {
 	defer c.Close()
 	fmt.Fprintf(c, "%-64s", c.RemoteAddr())
 	io.Copy(c, c)
 }
 
-// dial connects to a server.
-// The deadline is for the whole conversation.
+// dial connects to a server. The deadline is for the whole connection.
 func (p *place) dial(network string, to netip.AddrPort) (net.Conn, error) {
 	c, err := open(p, func() (net.Conn, error) { return net.DialTimeout(network, to.String(), patience) })
 	if err != nil {
@@ -85,8 +83,7 @@ func (p *place) dial(network string, to netip.AddrPort) (net.Conn, error) {
 	return c, c.SetDeadline(time.Now().Add(patience))
 }
 
-// echo sends a megabyte and compares the answer. It returns the address that
-// the server saw.
+// echo sends a megabyte and compares the echo. It returns the address that the server saw.
 func (p *place) echo(to netip.AddrPort) (seen netip.AddrPort, err error) {
 	c, err := p.dial("tcp", to)
 	if err != nil {
@@ -117,7 +114,7 @@ func (p *place) echo(to netip.AddrPort) (seen netip.AddrPort, err error) {
 	return seen, <-wrote
 }
 
-// datagram sends one and waits for its echo.
+// datagram sends one datagram and waits for its echo.
 func (p *place) datagram(to netip.AddrPort) error {
 	c, err := p.dial("udp", to)
 	if err != nil {

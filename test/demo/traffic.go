@@ -5,17 +5,17 @@ import (
 	"net/netip"
 )
 
-// A try is one conversation: who talks to which address, and as whom the other
-// side must see it.
+// A try is one connection: from where, to which address, and the source address that the server
+// must see.
 type try struct {
 	from string
 	at   *place
 	to   netip.AddrPort
-	seen netip.Addr // the source address that must arrive; zero: any
-	text string     // what this shows
+	seen netip.Addr // source address the server must see; zero: any
+	text string     // description
 }
 
-// traffic starts servers in web and outside, and talks to them from everywhere.
+// traffic starts servers in web and outside, and connects to them from everywhere.
 func (w *world) traffic() error {
 	web, client := &place{w.web.netns.NS}, &place{w.client.netns.NS}
 	host, outside := &place{w.host}, &place{w.outside.NS}
@@ -70,7 +70,7 @@ func (w *world) ping(client *place) error {
 	return nil
 }
 
-// talk sends a megabyte by TCP and compares what comes back.
+// talk sends a megabyte by TCP and compares the echo.
 func (w *world) talk(t try) error {
 	return w.page.step(func() (string, error) {
 		seen, err := t.at.echo(t.to)

@@ -11,8 +11,7 @@ import (
 	"cnibox/test/sandbox"
 )
 
-// drawTree shows links, addresses and rules as the kernel has them.
-// Nothing is drawn from memory: what was not made is not there.
+// drawTree draws the links, addresses and rules that the kernel reports.
 func (w *world) drawTree() error {
 	links, err := w.hostLinks.Links()
 	if err != nil {
@@ -34,7 +33,7 @@ func (w *world) drawTree() error {
 	return w.drawRules()
 }
 
-// writeGraph writes the input of dot(1) that cni-exec prints.
+// writeGraph writes the dot(1) input that cni-exec prints.
 func (w *world) writeGraph(path string) error {
 	out, _, err := sandbox.Call{Argv: []string{w.bin, "cni-exec", "tree", "--dot"}}.Run()
 	if err != nil {
@@ -43,7 +42,7 @@ func (w *world) writeGraph(path string) error {
 	return os.WriteFile(path, out, 0o644)
 }
 
-// drawBridge shows the bridge with its ports and what is behind them.
+// drawBridge draws the bridge with its ports and the containers behind them.
 func (w *world) drawBridge(bridge rtnl.Link, links []rtnl.Link) error {
 	addrs, err := w.hostLinks.Addrs(bridge.Index)
 	if err != nil {
@@ -66,8 +65,8 @@ func (w *world) drawBridge(bridge rtnl.Link, links []rtnl.Link) error {
 	return nil
 }
 
-// join writes addresses, the link-local ones left out.
-// The blanks at the end keep what follows apart, also where there is none.
+// join joins the addresses without the link-local ones. The trailing blanks separate what follows,
+// also if there is no address.
 func join(addrs []rtnl.Addr) string {
 	var all []string
 	for _, a := range addrs {
@@ -78,9 +77,8 @@ func join(addrs []rtnl.Addr) string {
 	return strings.Join(all, "  ") + "  "
 }
 
-// behind finds the container at the other end: the result of its ADD names the
-// host's end of the pair, too.
-func (w *world) behind(port rtnl.Link) *container {
+// containerOf finds the container of a port: the result of its ADD also names the host-side veth.
+func (w *world) containerOf(port rtnl.Link) *container {
 	for _, c := range []*container{w.web, w.client} {
 		for _, i := range c.result.Interfaces {
 			if i.Name == port.Name && i.Sandbox == "" {
@@ -91,9 +89,9 @@ func (w *world) behind(port rtnl.Link) *container {
 	return nil
 }
 
-// drawPort shows the host's end of a pair and the container at the other.
+// drawPort draws a host-side veth and its container.
 func (w *world) drawPort(port rtnl.Link, branch, below string) {
-	c := w.behind(port)
+	c := w.containerOf(port)
 	if c == nil {
 		w.page.line(branch + " " + port.Name)
 		return
@@ -111,7 +109,7 @@ func (w *world) drawPort(port rtnl.Link, branch, below string) {
 	w.page.line(fmt.Sprintf("%s\t%18seth0   %s", below, "", strings.Join(macs, " ")))
 }
 
-// drawRules shows what each container owns of the packet filter's tables.
+// drawRules draws the elements of each container in our tables.
 func (w *world) drawRules() error {
 	table := nft.Open(w.host)
 	w.page.line("rules\t  in nftables, each with its owner's name")
@@ -127,6 +125,5 @@ func (w *world) drawRules() error {
 	return nil
 }
 
-// is4 and is6 select addresses by family.
 func is4(a netip.Addr) bool { return a.Is4() }
 func is6(a netip.Addr) bool { return a.Is6() }

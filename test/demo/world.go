@@ -12,24 +12,23 @@ import (
 	"cnibox/test/sandbox"
 )
 
-// network is the one that cni-exec has when nothing is configured.
+// network is the embedded default network of cni-exec.
 const network = "cnibox"
 
-// The published port of the container web, and where its server listens.
+// The published port of the container web, and the port of its server.
 const (
 	hostPort      = 8080
 	containerPort = 80
 )
 
-// What the host is reached by from outside, and a machine there; the addresses
-// are for documentation (RFC 5737).
+// The host's address towards outside, and a machine there (RFC 5737).
 var (
 	hostAddr    = netip.MustParsePrefix("198.51.100.1/24")
 	outsideAddr = netip.MustParsePrefix("198.51.100.2/24")
 )
 
-// A world is the host of the sandbox, its containers and a machine outside.
-// It is filled by build and attach, in this order. It is not a test, so it has no applettest.Host.
+// A world is the host of the sandbox, its containers and a machine outside. build and attach fill
+// it, in this order. It is not a test, so it has no applettest.Host.
 type world struct {
 	bin  string
 	page *page
@@ -40,15 +39,15 @@ type world struct {
 	web, client *container
 }
 
-// A container is a namespace and what the runtime said of it.
+// A container is a namespace and the result of its ADD.
 type container struct {
 	name   string
 	netns  *sandbox.NetNS
 	result result
 }
 
-// result is the part of a CNI result that is shown.
-// A struct of its own: the demo reads what a person would, and not with our own reader.
+// result has the members of a CNI result that are shown. The demo decodes the JSON itself and not
+// with our own package.
 type result struct {
 	Interfaces []struct{ Name, Mac, Sandbox string }
 	IPs        []struct {
@@ -68,12 +67,12 @@ func (c *container) addr(is func(netip.Addr) bool) (netip.Addr, bool) {
 	return netip.Addr{}, false
 }
 
-// attachment is what the container's leases, rules and links are owned by.
+// attachment is the owner of the container's leases, elements and links.
 func (c *container) attachment() spec.Attachment {
 	return spec.Attachment{Network: network, ContainerID: c.name, IfName: "eth0"}
 }
 
-// build makes the namespaces, and a cable from the host to the outside.
+// build makes the namespaces, and connects the host to the machine outside.
 func (w *world) build() error {
 	return w.page.step(func() (string, error) {
 		text := "namespaces for the containers web and client, and a machine outside"
@@ -97,8 +96,8 @@ func (w *world) build() error {
 	})
 }
 
-// connect gives host and outside one end of a veth pair each.
-// The kernel routes between them by the addresses alone.
+// connect joins host and outside by a veth pair. The two addresses suffice for routing between
+// them.
 func (w *world) connect() error {
 	err := w.hostLinks.AddLink(rtnl.LinkSpec{Name: "up0", Up: true, Peer: &rtnl.LinkSpec{Name: "eth0", NS: w.outside.NS}})
 	if err != nil {
@@ -134,7 +133,7 @@ func (w *world) attach() error {
 	return w.add(w.client)
 }
 
-// add attaches one container and keeps what the runtime answers.
+// add attaches one container and stores the result.
 func (w *world) add(c *container, flags ...string) error {
 	return w.page.step(func() (string, error) {
 		out, text, err := w.cniExec("add", c, flags...)
@@ -148,8 +147,7 @@ func (w *world) add(c *container, flags ...string) error {
 	})
 }
 
-// cniExec runs the runtime as a person would, where nothing is configured, and
-// returns its answer and the command line.
+// cniExec runs cni-exec without configuration, and returns its stdout and the command line.
 func (w *world) cniExec(verb string, c *container, flags ...string) (out []byte, text string, err error) {
 	args := append([]string{verb, network, c.netns.Path}, flags...)
 	argv := append([]string{w.bin, "cni-exec"}, args...)
@@ -158,10 +156,10 @@ func (w *world) cniExec(verb string, c *container, flags ...string) (out []byte,
 	return out, "cni-exec " + strings.Join(args, " "), err
 }
 
-// check lets the runtime compare what is there with what it made.
+// check calls CHECK of both containers.
 func (w *world) check() error { return w.each("check") }
 
-// detach takes both containers from the network.
+// detach calls DEL of both containers.
 func (w *world) detach() error { return w.each("del") }
 
 // each runs a verb for both containers.

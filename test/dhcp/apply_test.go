@@ -29,9 +29,9 @@ func setMAC(t *testing.T, ns *netns.NS, link string, addr net.HardwareAddr) {
 	}
 }
 
-// A later plugin gives the interface another address on the link (tuning), and the server
-// has another one too by now: the lease is renewed, and its RELEASE arrives.
-func TestKernelOtherMACs(t *testing.T) {
+// A later plugin (tuning) changes the interface's MAC address, and the server's has changed, too:
+// the lease is renewed, and its RELEASE arrives.
+func TestKernelChangedMACs(t *testing.T) {
 	t.Parallel()
 	b, s, h := newBound(t)
 	setMAC(t, b.Container, "eth0", net.HardwareAddr{2, 0, 0, 0, 9, 1})
@@ -48,8 +48,8 @@ func TestKernelOtherMACs(t *testing.T) {
 	kerneltest.Until(b.T, "the RELEASE", func() bool { return len(s.Leased()) == 0 })
 }
 
-// The daemon is killed when another address is on record and not yet on the interface:
-// the next one brings it there, and takes the old one away.
+// The daemon is killed when a changed address is recorded but not yet set on the interface: the
+// next daemon sets it and deletes the old one.
 func TestKernelKilledBeforeChange(t *testing.T) {
 	t.Parallel()
 	b, s, h := newBound(t)
@@ -74,8 +74,9 @@ func TestKernelKilledBeforeChange(t *testing.T) {
 	kerneltest.Until(b.T, "a record of it", func() bool { return h.Leases()[0].On == nil })
 }
 
-// A gateway that cannot be reached yet leaves the old one, and is tried again.
-func TestKernelGatewayLater(t *testing.T) {
+// If a new gateway is not reachable yet, the old one stays, and the change is retried without
+// asking the server again.
+func TestKernelUnreachableGateway(t *testing.T) {
 	t.Parallel()
 	b, s, h := newBound(t)
 	s.Life(2 * lasting)

@@ -13,7 +13,7 @@ import (
 	"cnibox/test/dhcptest"
 )
 
-// newBed6 is a bed for DHCPv6 alone.
+// newBed6 makes a bed for DHCPv6 only.
 func newBed6(t *testing.T) *bed {
 	t.Helper()
 	b := newBed(t)
@@ -56,7 +56,7 @@ func TestKernelBothFamilies(t *testing.T) {
 	kerneltest.Until(b.T, "both RELEASEs", func() bool { return !s6.Leased() && len(s4.Leased()) == 0 })
 }
 
-// RENEW, and when the server has fallen silent to it REBIND, and a changed address.
+// RENEW, then REBIND after the server has stopped answering RENEW, and a changed address.
 func TestKernelRenew6(t *testing.T) {
 	t.Parallel()
 	b := newBed6(t)
@@ -83,7 +83,7 @@ func TestKernelRenew6(t *testing.T) {
 	}
 }
 
-func TestKernelLiars6(t *testing.T) {
+func TestKernelInvalidReplies6(t *testing.T) {
 	tests := map[string]struct {
 		lie  func(kind dhcpv6.MessageType, r *dhcpv6.Message) *dhcpv6.Message
 		want string
@@ -119,8 +119,8 @@ func TestKernelLiars6(t *testing.T) {
 	}
 }
 
-// Without a link-local address no server can be asked; the address goes all the same when its
-// time is over.
+// Without a link-local address no server can be asked, but the address is deleted when its lifetime
+// ends.
 func TestKernelNoLinkLocal(t *testing.T) {
 	t.Parallel()
 	b := newBed6(t)
@@ -143,8 +143,8 @@ func TestKernelNoLinkLocal(t *testing.T) {
 	kerneltest.Until(b.T, "no address", func() bool { return len(b.addresses()) == 0 })
 }
 
-// Of two servers the one that wants it more is asked, though it is the slower one. It may
-// be too slow on a machine that stands still: that is not an answer, and is tried again.
+// Of two servers the one with the higher preference is chosen, although it is slower. On a busy
+// machine its ADVERTISE may come too late, so this is retried.
 func TestKernelPreference6(t *testing.T) {
 	t.Parallel()
 	b := newBed6(t)

@@ -19,12 +19,12 @@ import (
 	"cnibox/test/dhcptest"
 )
 
-// A store keeps a state in memory.
+// A store holds the state in memory.
 type store struct {
 	mu    sync.Mutex
 	state *dhcp.State // nil: dropped, or never saved
 	fail  error
-	saved func(*dhcp.State) // nil: nothing; called after each Save
+	saved func(*dhcp.State) // called after each Save; nil: nothing
 }
 
 func (s *store) Save(state *dhcp.State) error {
@@ -54,7 +54,7 @@ func (s *store) Drop() error {
 	return nil
 }
 
-// A bed is a client's side of a wire.
+// A bed is the client's side of a link to a server.
 type bed struct {
 	*testing.T
 	dhcptest.Wire
@@ -80,7 +80,7 @@ func newBed(t *testing.T) *bed {
 	}
 }
 
-// acquire must get a lease.
+// acquire gets a lease, or fails the test.
 func (b *bed) acquire() *dhcp.Holder {
 	b.Helper()
 	h, err := dhcp.Acquire(b.Context(), b.Config, b.Settings, b.store)
@@ -91,7 +91,7 @@ func (b *bed) acquire() *dhcp.Holder {
 	return h
 }
 
-// configure sets the address of a lease, as the interface plugin does.
+// configure sets the address and routes of a lease, as the interface plugin does.
 func (b *bed) configure(h *dhcp.Holder) {
 	b.Helper()
 	l := b.link()
@@ -106,8 +106,8 @@ func (b *bed) configure(h *dhcp.Holder) {
 	}
 }
 
-// newBound is a bed whose interface has the address of a first lease, and its server, which wants
-// that renewed soon.
+// newBound makes a bed whose interface has the address of a first lease, and its server, which
+// sends a short T1.
 func newBound(t *testing.T) (*bed, *dhcptest.Server4, *dhcp.Holder) {
 	t.Helper()
 	b := newBed(t)
@@ -127,7 +127,7 @@ func (b *bed) link() *rtnl.Link {
 	return l
 }
 
-// addresses are those of eth0 but the link-local one.
+// addresses returns the addresses of eth0 without the link-local one.
 func (b *bed) addresses() (list []string) {
 	b.Helper()
 	addrs, err := b.cont.Addrs(b.link().Index)
@@ -142,7 +142,7 @@ func (b *bed) addresses() (list []string) {
 	return list
 }
 
-// gateway is that of the default route.
+// gateway returns the gateway of the default route.
 func (b *bed) gateway() string {
 	b.Helper()
 	routes, err := b.cont.Routes(rtnl.RouteFilter{Dst: netip.MustParsePrefix("0.0.0.0/0")})
@@ -155,8 +155,8 @@ func (b *bed) gateway() string {
 	return routes[0].GW.String()
 }
 
-// refused must get no lease, and the reason. A machine that stands still may take all the
-// time that there is before an answer was heard: then it is asked with more.
+// refused checks that no lease is acquired, and the reason. On a busy machine the timeout may end
+// before a reply was read: then it is retried with a longer one.
 func (b *bed) refused(reason string) {
 	b.Helper()
 	for end := time.Now().Add(kerneltest.Timeout(time.Minute)); ; b.AcquireTimeout *= 2 {
@@ -180,8 +180,8 @@ func (b *bed) refused(reason string) {
 	}
 }
 
-// soon and later are T1 and T2 of a lease that is renewed at once and has all the time for
-// it, lasting is its length.
+// soon and later are T1 and T2 of a lease that is renewed at once and does not expire during the
+// test; lasting is its length.
 const (
 	soon    = time.Second
 	later   = 5 * time.Minute
@@ -211,9 +211,9 @@ func TestKernelAcquireAndRelease(t *testing.T) {
 	}
 }
 
-// What is configured goes along, and an identifier of the configuration's own is that of
-// the RELEASE too: the reference releases by another, and the server keeps the lease.
-func TestKernelOwnOptions(t *testing.T) {
+// Options of the configuration are sent, and the RELEASE has its client identifier: the reference
+// sends another one, and the server keeps the lease.
+func TestKernelConfiguredOptions(t *testing.T) {
 	t.Parallel()
 	b := newBed(t)
 	s := dhcptest.Start4(t, b.Server)
@@ -248,7 +248,7 @@ func TestKernelRenewIsUnicast(t *testing.T) {
 	}
 }
 
-// The server that gave the lease is gone, and another one answers the broadcast.
+// The server of the lease is gone, and another one answers the broadcast.
 func TestKernelRebind(t *testing.T) {
 	t.Parallel()
 	b := newBed(t)
@@ -272,8 +272,8 @@ func TestKernelRebind(t *testing.T) {
 	}
 }
 
-// What changes on a renewal is changed on the interface: address, gateway, routes and
-// MTU. The reference notes it and leaves the interface as it was.
+// What a renewal changes is changed on the interface: address, gateway, routes and MTU. The
+// reference only records it.
 func TestKernelChangedLease(t *testing.T) {
 	t.Parallel()
 	b, s, h := newBound(t)
@@ -292,8 +292,8 @@ func TestKernelChangedLease(t *testing.T) {
 	}
 }
 
-// An MTU that a later plugin has set stays on a renewal that brings nothing new.
-func TestKernelOthersMTU(t *testing.T) {
+// A renewal without changes leaves an MTU that a later plugin has set.
+func TestKernelRenewalKeepsMTU(t *testing.T) {
 	t.Parallel()
 	b := newBed(t)
 	s := dhcptest.Start4(t, b.Server)
@@ -310,15 +310,15 @@ func TestKernelOthersMTU(t *testing.T) {
 	before := h.Leases()[0].Start
 	h.Keep()
 	kerneltest.Until(b.T, "a renewal", func() bool { return h.Leases()[0].Start > before })
-	h.Stop() // waits for the rest of the turn
+	h.Stop() // waits for the rest of the renewal
 	if mtu := b.link().MTU; mtu != 1300 {
 		t.Errorf("MTU %d after a renewal, want that of the other plugin", mtu)
 	}
 }
 
-// A server that dies: the address goes when the lease has run out, the link stays up,
-// and the address is back when a server is.
-func TestKernelLapse(t *testing.T) {
+// The server dies: the address is deleted when the lease expires, the link stays up, and the
+// address returns with the server.
+func TestKernelLeaseExpires(t *testing.T) {
 	t.Parallel()
 	b := newBed(t)
 	s := dhcptest.Start4(t, b.Server)
@@ -359,14 +359,13 @@ func TestKernelNakOnRenewal(t *testing.T) {
 	kerneltest.Until(b.T, "another address", func() bool { return slices.Equal(b.addresses(), []string{"10.9.0.100/24"}) })
 }
 
-// lies are what a server may say that must not be believed. Behind each comes the truth
-// or nothing.
-func TestKernelLiars(t *testing.T) {
+// Invalid replies are ignored, whether a valid one follows or not.
+func TestKernelInvalidReplies(t *testing.T) {
 	foreign := net.IPv4(10, 9, 0, 66).To4()
 	tests := map[string]struct {
 		lie  func(m, reply *dhcpv4.DHCPv4)
-		on   dhcpv4.MessageType // the client's message that is lied to
-		want string             // in the error when nothing but the lie comes
+		on   dhcpv4.MessageType // the client's message that gets the invalid reply
+		want string             // part of the error without a valid reply
 	}{
 		"wrong xid":       {func(_, r *dhcpv4.DHCPv4) { r.TransactionID[0] ^= 1 }, dhcpv4.MessageTypeDiscover, "no server answered"},
 		"wrong chaddr":    {func(_, r *dhcpv4.DHCPv4) { r.ClientHWAddr = slices.Clone(r.ClientHWAddr); r.ClientHWAddr[5] ^= 1 }, dhcpv4.MessageTypeDiscover, "no server answered"},
@@ -418,7 +417,7 @@ func TestKernelLiars(t *testing.T) {
 	}
 }
 
-// A slow server's answer comes after the question was sent again.
+// The reply of a slow server arrives after a retransmission.
 func TestKernelSlowServer(t *testing.T) {
 	t.Parallel()
 	b := newBed(t)
@@ -432,8 +431,8 @@ func TestKernelSlowServer(t *testing.T) {
 	b.acquire()
 }
 
-// A container that is gone ends the keeping; nothing hangs.
-func TestKernelGone(t *testing.T) {
+// The daemon drops the lease of a container that is gone; nothing hangs.
+func TestKernelContainerGone(t *testing.T) {
 	t.Parallel()
 	b := newBed(t)
 	s := dhcptest.Start4(t, b.Server)
@@ -452,9 +451,8 @@ func TestKernelGone(t *testing.T) {
 	}
 }
 
-// A disk that is full at the first record fails the ADD, and the server gets its
-// address back if it was asked for.
-func TestKernelUnsaved(t *testing.T) {
+// If the first record cannot be written, ADD fails before it sends a REQUEST.
+func TestKernelRecordNotWritable(t *testing.T) {
 	t.Parallel()
 	b := newBed(t)
 	s := dhcptest.Start4(t, b.Server)
@@ -467,8 +465,8 @@ func TestKernelUnsaved(t *testing.T) {
 	}
 }
 
-// A state taken up again goes on with the same address: before T1, and after the end of
-// the lease, when the server is asked whether it still holds.
+// A resumed state continues with the same address: before T1, and after the end of the lease, when
+// the server is asked whether it is still valid.
 func TestKernelResume(t *testing.T) {
 	for name, age := range map[string]time.Duration{"bound": 0, "run out": 2 * time.Minute} {
 		t.Run(name, func(t *testing.T) {

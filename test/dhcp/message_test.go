@@ -22,13 +22,13 @@ import (
 
 var update = flag.Bool("update", false, "rewrite golden files")
 
-// recorded is where cnibox/ipam/dhcp has the messages that its tests write and read. Here they are
-// those of another implementation, which reads what is ours and has written the others.
+// recorded is the directory of the messages in the tests of cnibox/ipam/dhcp: ours, which the other
+// implementation must be able to read, and those that it writes.
 const recorded = "../../ipam/dhcp/testdata"
 
 var ourMAC = net.HardwareAddr{2, 0, 0, 0, 0, 1}
 
-// ours reads a message that we wrote.
+// ours returns a message that we wrote.
 func ours(t *testing.T, name string) []byte {
 	t.Helper()
 	text, err := os.ReadFile(filepath.Join(recorded, "ours.txt"))
@@ -48,7 +48,7 @@ func ours(t *testing.T, name string) []byte {
 	return nil
 }
 
-// theirs wants a file of messages, one a line, to be what the other implementation writes.
+// theirs checks that a file has the messages that the other implementation writes, one a line.
 func theirs(t *testing.T, file string, messages map[string][]byte) {
 	t.Helper()
 	var text bytes.Buffer
@@ -66,7 +66,7 @@ func theirs(t *testing.T, file string, messages map[string][]byte) {
 	}
 }
 
-// What we write is what another implementation reads.
+// Another implementation reads the messages that we write.
 func TestEncode4(t *testing.T) {
 	got, err := dhcpv4.FromBytes(ours(t, "DHCPv4"))
 	if err != nil {
@@ -97,8 +97,9 @@ func TestEncode6(t *testing.T) {
 	}
 }
 
-// TestACKs are those that cnibox/ipam/dhcp reads in TestLease4, TestLease4Odd and TestManyRoutes.
-func TestACKs(t *testing.T) {
+// TestRecordedACKs has the messages that cnibox/ipam/dhcp reads in TestLease4, TestLease4Odd and
+// TestManyRoutes.
+func TestRecordedACKs(t *testing.T) {
 	gw, other := net.IPv4(10, 9, 0, 1), net.IPv4(10, 9, 0, 2)
 	long := 1 << 30 * time.Second
 	gen := dhcpv4.OptGeneric
@@ -135,7 +136,7 @@ func TestACKs(t *testing.T) {
 		"giant DNS":             {gen(dhcpv4.OptionDomainNameServer, servers)},
 		"MTU of 68":             {gen(dhcpv4.OptionInterfaceMTU, []byte{0, 68})},
 		"MTU of 3 bytes":        {gen(dhcpv4.OptionInterfaceMTU, []byte{0, 5, 220})},
-		// A line of the server's in resolv.conf would be an order to the resolver.
+		// A line of the server's in resolv.conf would configure the resolver.
 		"domain with a newline": {dhcpv4.OptDomainName("a.org\nnameserver 6.6.6.6")},
 		"domain with a NUL":     {dhcpv4.OptDomainName("a.org\x00")},
 		"search with a blank":   {gen(dhcpv4.OptionDNSDomainSearchList, []byte("\x05a b.c\x00\x01d\x00"))},
@@ -155,8 +156,8 @@ func TestACKs(t *testing.T) {
 	theirs(t, "acks.txt", acks)
 }
 
-// TestReplies are those that cnibox/ipam/dhcp reads in TestLease6.
-func TestReplies(t *testing.T) {
+// TestRecordedReplies has the messages that cnibox/ipam/dhcp reads in TestLease6.
+func TestRecordedReplies(t *testing.T) {
 	addr := func(ip string, preferred, valid time.Duration) dhcpv6.Option {
 		return &dhcpv6.OptIAAddress{IPv6Addr: net.ParseIP(ip), PreferredLifetime: preferred, ValidLifetime: valid}
 	}

@@ -1,5 +1,5 @@
-// Package dhcptest is DHCP servers for tests, which misbehave as a test wants. The
-// messages are those of a library that shares nothing with ours. It is for tests only.
+// Package dhcptest has DHCP servers for tests, which misbehave as a test needs. Their messages are
+// encoded by a library that shares no code with ours. It is for tests only.
 package dhcptest
 
 import (
@@ -19,11 +19,11 @@ import (
 	"cnibox/rtnl"
 )
 
-// A Wire is a server's end of a cable to a container: srv0 with 10.9.0.1/24 and fd09::1
-// in its own namespace, and eth0 in the container's, down.
+// A Wire is a veth pair between a server and a container: srv0 with 10.9.0.1/24 and fd09::1 in the
+// server's namespace, and eth0 in the container's, down.
 type Wire struct{ Server, Container *netns.NS }
 
-// NewWire lays the cable.
+// NewWire makes the namespaces and the pair.
 func NewWire(t testing.TB) Wire {
 	t.Helper()
 	w := Wire{kerneltest.NS(t), kerneltest.NS(t)}
@@ -32,7 +32,7 @@ func NewWire(t testing.TB) Wire {
 	return w
 }
 
-// Bridge adds a bridge to a host, with a port behind which a server's namespace is: srv0 there has
+// Bridge adds a bridge to a host, with one port. Its peer srv0 in the server's namespace has
 // 10.9.0.1/24.
 func Bridge(t testing.TB, host *netns.NS, name string) (server *netns.NS) {
 	t.Helper()
@@ -49,31 +49,30 @@ func Bridge(t testing.TB, host *netns.NS, name string) (server *netns.NS) {
 // A Seen is one message that a server got.
 type Seen struct {
 	Type     dhcpv4.MessageType
-	Unicast  bool // it was sent to the server alone
+	Unicast  bool // sent to the server's address
 	ClientID string
 	Message  *dhcpv4.DHCPv4
 }
 
-// A Server4 leases the addresses from 10.9.0.10 on, each client identifier its own.
+// A Server4 leases the addresses from 10.9.0.10 on, one to each client identifier.
 type Server4 struct {
 	mu     sync.Mutex
 	seen   []Seen
 	leased map[string]net.IP // or offered
-	bound  map[string]bool   // leased in truth
+	bound  map[string]bool   // acknowledged
 	times  times
 	answer func(m Seen, reply *dhcpv4.DHCPv4) []*dhcpv4.DHCPv4
 	lose   func(m Seen) bool
 	conn   *net.UDPConn
 }
 
-// The times of a lease: when its server is asked again, when any server is, and its length.
-// T1 and T2 of 0 are not sent.
+// The times of a lease: T1, T2 and its length. T1 and T2 of 0 are not sent.
 type times struct{ t1, t2, life time.Duration }
 
-// ServerIP is the server's address.
+// ServerIP is the address of srv0.
 var ServerIP = net.IPv4(10, 9, 0, 1).To4()
 
-// Start4 starts a server on srv0 of a namespace, with leases of a minute.
+// Start4 starts a server on srv0 of a namespace, with leases of one minute.
 func Start4(t testing.TB, ns *netns.NS) *Server4 {
 	t.Helper()
 	s := &Server4{leased: map[string]net.IP{}, bound: map[string]bool{}, times: times{life: time.Minute}}
@@ -92,36 +91,35 @@ func Start4(t testing.TB, ns *netns.NS) *Server4 {
 	return s
 }
 
-// Stop ends the server; what it leased is forgotten.
+// Stop ends the server; a new one does not know its leases.
 func (s *Server4) Stop() { s.conn.Close() }
 
 // Life sets the length of leases from now on.
 func (s *Server4) Life(d time.Duration) { s.Times(0, 0, d) }
 
-// Times sets all times of leases from now on. A lease that is renewed soon and is long all
-// the same does not run out when the machine stands still.
+// Times sets all times of leases from now on. A long lease with a short T1 is renewed soon but does
+// not expire on a busy machine.
 func (s *Server4) Times(t1, t2, life time.Duration) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.times = times{t1, t2, life}
 }
 
-// Answer sets what becomes of an answer: nil leaves it as it is, no messages is silence.
+// Answer sets a function that changes replies; nil: none. If it returns no messages none are sent.
 func (s *Server4) Answer(fn func(m Seen, reply *dhcpv4.DHCPv4) []*dhcpv4.DHCPv4) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.answer = fn
 }
 
-// Lose sets which messages do not reach the server from now on: those for which fn returns
-// true.
+// Lose sets a function that returns true for messages that the server must not see.
 func (s *Server4) Lose(fn func(m Seen) bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.lose = fn
 }
 
-// With makes each answer have options more.
+// With adds options to each reply.
 func (s *Server4) With(options ...dhcpv4.Option) {
 	s.Answer(func(_ Seen, reply *dhcpv4.DHCPv4) []*dhcpv4.DHCPv4 {
 		for _, o := range options {
@@ -131,12 +129,12 @@ func (s *Server4) With(options ...dhcpv4.Option) {
 	})
 }
 
-// Silence answers nothing from now on.
+// Silence stops all replies.
 func (s *Server4) Silence() {
 	s.Answer(func(Seen, *dhcpv4.DHCPv4) []*dhcpv4.DHCPv4 { return nil })
 }
 
-// Move makes the server lease other addresses from now on, from 10.9.0.100.
+// Move makes the server lease addresses from 10.9.0.100 on from now on.
 func (s *Server4) Move() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -145,14 +143,14 @@ func (s *Server4) Move() {
 	}
 }
 
-// Seen returns the messages so far.
+// Seen returns the messages received so far.
 func (s *Server4) Seen() []Seen {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return slices.Clone(s.seen)
 }
 
-// Count is how many messages of a type came.
+// Count returns how many messages of a type were received.
 func (s *Server4) Count(kind dhcpv4.MessageType) (n int) {
 	for _, m := range s.Seen() {
 		if m.Type == kind {
@@ -173,8 +171,8 @@ func (s *Server4) Leased() map[string]string {
 	return list
 }
 
-// reportDestinations sets IP_PKTINFO, ip(7), by which each packet comes with its destination.
-// One socket for all, since of two it would be chance which is read first.
+// reportDestinations sets IP_PKTINFO (ip(7)), by which each packet comes with its destination. With
+// two sockets the order of reading would be random.
 func reportDestinations(conn *net.UDPConn) error {
 	raw, err := conn.SyscallConn()
 	if err != nil {
@@ -185,7 +183,7 @@ func reportDestinations(conn *net.UDPConn) error {
 	return errors.Join(err, set)
 }
 
-// destination is the one that came with a packet; nil if none did.
+// destination returns the destination of a packet, or nil if it is not known.
 func destination(oob []byte) net.IP {
 	all, err := unix.ParseSocketControlMessage(oob)
 	if err != nil || len(all) != 1 || len(all[0].Data) < 12 {
@@ -214,7 +212,7 @@ func (s *Server4) serve() {
 	}
 }
 
-// handle notes a message and returns the answers.
+// handle records a message and returns the replies.
 func (s *Server4) handle(m *dhcpv4.DHCPv4, unicast bool) []*dhcpv4.DHCPv4 {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -260,7 +258,7 @@ func (s *Server4) handle(m *dhcpv4.DHCPv4, unicast bool) []*dhcpv4.DHCPv4 {
 	return []*dhcpv4.DHCPv4{reply}
 }
 
-// free is the first address that no client has.
+// free returns the first address without a client.
 func (s *Server4) free() net.IP {
 	for last := byte(10); ; last++ {
 		ip := net.IPv4(10, 9, 0, last).To4()

@@ -12,7 +12,7 @@ import (
 	"cnibox/internal/netns"
 )
 
-// A Server6 leases fd09::10 to everyone by DHCPv6.
+// A Server6 leases fd09::10 to every client by DHCPv6.
 type Server6 struct {
 	mu     sync.Mutex
 	seen   []dhcpv6.MessageType
@@ -22,7 +22,7 @@ type Server6 struct {
 	edit   func(kind dhcpv6.MessageType, reply *dhcpv6.Message) *dhcpv6.Message
 }
 
-// Start6 starts a server on srv0 of a namespace, with leases of a minute.
+// Start6 starts a server on srv0 of a namespace, with leases of one minute.
 func Start6(t testing.TB, ns *netns.NS) *Server6 {
 	t.Helper()
 	s := &Server6{times: times{life: time.Minute}, ip: net.ParseIP("fd09::10")}
@@ -46,7 +46,7 @@ func Start6(t testing.TB, ns *netns.NS) *Server6 {
 // Life sets the length of leases from now on.
 func (s *Server6) Life(d time.Duration) { s.Times(0, 0, d) }
 
-// Times is [Server4.Times].
+// Times sets all times of leases from now on, as [Server4.Times].
 func (s *Server6) Times(t1, t2, life time.Duration) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -60,14 +60,14 @@ func (s *Server6) Move(ip string) {
 	s.ip = net.ParseIP(ip)
 }
 
-// Edit sets what becomes of an answer; a nil one is silence.
+// Edit sets a function that changes replies; if it returns nil none is sent.
 func (s *Server6) Edit(fn func(kind dhcpv6.MessageType, reply *dhcpv6.Message) *dhcpv6.Message) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.edit = fn
 }
 
-// Seen returns the types of the messages so far.
+// Seen returns the types of the messages received so far.
 func (s *Server6) Seen() []dhcpv6.MessageType {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -81,7 +81,7 @@ func (s *Server6) Leased() bool {
 	return s.leased
 }
 
-// serve answers in the order of the questions; the library's own server does not.
+// serve replies in the order of the messages; the library's own server does not.
 func (s *Server6) serve(conn *net.UDPConn) {
 	b := make([]byte, 4096)
 	for {

@@ -1,4 +1,4 @@
-// Package document reads what tests run of the documents: blocks of commands and files.
+// Package document reads what tests execute of the documents: blocks of commands and files.
 package document
 
 import (
@@ -7,13 +7,13 @@ import (
 	"strings"
 )
 
-// Documents for those who run cnibox, from the root of the repository.
+// Documents for users, relative to the root of the repository.
 const (
 	Operations = "docs/operations.md"
 	Tutorial   = "docs/tutorial.md"
 )
 
-// Blocks returns the blocks in a language of a file's section, one after the other.
+// Blocks returns the code blocks of a section in a language, concatenated.
 func Blocks(file, heading, language string) (blocks string, err error) {
 	b, err := os.ReadFile(file)
 	if err != nil {

@@ -21,15 +21,15 @@ import (
 	"cnibox/test/product"
 )
 
-// patience is how long the answer to bad input may take; what waits in vain does so for ever.
-var patience = kerneltest.Timeout(10 * time.Second)
+// promptTimeout bounds a call with bad input.
+var promptTimeout = kerneltest.Timeout(10 * time.Second)
 
-// prompt makes a call that has to be answered at once. What waits does so each time; so one
-// that took longer is made again, since the machine may have stood still.
-func (w *world) prompt(what string, call func() answer) (a answer) {
+// callInTime makes a call that must not block. A call that blocks does so each time; one that took
+// longer is repeated, since the machine may have been busy.
+func (w *world) callInTime(what string, call func() answer) (a answer) {
 	w.Helper()
 	for range 5 {
-		if a = call(); a.took <= patience {
+		if a = call(); a.took <= promptTimeout {
 			return a
 		}
 	}
@@ -37,14 +37,14 @@ func (w *world) prompt(what string, call func() answer) (a answer) {
 	return a
 }
 
-// serve is inProcess for what has to be answered at once.
+// serve is [world.inProcess] for calls that must not block.
 func (w *world) serve(verb spec.Verb, applet, conf string, c applettest.Container, env ...string) answer {
 	w.Helper()
-	return w.prompt(fmt.Sprint(verb, " ", applet), func() answer { return w.inProcess(verb, applet, conf, c, env...) })
+	return w.callInTime(fmt.Sprint(verb, " ", applet), func() answer { return w.inProcess(verb, applet, conf, c, env...) })
 }
 
-// inProcess calls a plugin in this process, where the environment may hold what no
-// process can be given.
+// inProcess calls a plugin in this process, so the environment may contain what execve(2) does not
+// take.
 func (w *world) inProcess(verb spec.Verb, plugin, conf string, c applettest.Container, env ...string) answer {
 	w.Helper()
 	done := make(chan answer, 1)
@@ -65,7 +65,7 @@ func (w *world) inProcess(verb spec.Verb, plugin, conf string, c applettest.Cont
 	}
 }
 
-// Members of the configurations that are good as far as the plugins are concerned.
+// Members of valid configurations.
 const (
 	goodPrev = `"prevResult":{"cniVersion":"1.1.0","interfaces":[{"name":"br0"},{"name":"eth0","sandbox":"$NETNS"}],
 		"ips":[{"address":"10.1.0.2/24","interface":1}]}`
@@ -73,11 +73,10 @@ const (
 	goodHead  = `{"cniVersion":"1.1.0","name":"demo",` + goodValid + `,`
 )
 
-// goodPlugins are the plugins that are there and not tested elsewhere.
+// goodPlugins are the plugins of this build, without those that [applettest.Elsewhere] names.
 func goodPlugins() []string { return slices.DeleteFunc(product.Plugins(), applettest.Elsewhere) }
 
-// TestGoodConfs wants a configuration of each plugin that is one.
-func TestGoodConfs(t *testing.T) {
+func TestGoodConfsHaveTheirType(t *testing.T) {
 	for _, name := range product.Plugins() {
 		var conf struct{ Type string }
 		if err := json.Unmarshal([]byte(goodConf(name)), &conf); err != nil || conf.Type != name {
@@ -86,48 +85,49 @@ func TestGoodConfs(t *testing.T) {
 	}
 }
 
-// spoil gives a configuration one member more, which goes before those of the
+// withMember appends a member to a configuration. encoding/json uses the last of two members with the
 // same name.
-func spoil(conf, member string) string { return strings.TrimSuffix(conf, "}") + "," + member + "}" }
+func withMember(conf, member string) string {
+	return strings.TrimSuffix(conf, "}") + "," + member + "}"
+}
 
 var allVerbs = []spec.Verb{spec.Add, spec.Check, spec.Del, spec.Get, spec.GC, spec.Status}
 
-// attachedVerbs are those that are about one attachment.
+// attachedVerbs work on one attachment.
 var attachedVerbs = allVerbs[:4]
 
-// otherVerbs are all but DEL, which takes what it cannot read for absent; undeleting are
-// those among them that are about one attachment.
+// exceptDel are all but DEL, which ignores what it cannot read; attachedExceptDel are those of them
+// that work on one attachment.
 var (
-	otherVerbs = []spec.Verb{spec.Add, spec.Check, spec.Get, spec.GC, spec.Status}
-	undeleting = otherVerbs[:3]
+	exceptDel         = []spec.Verb{spec.Add, spec.Check, spec.Get, spec.GC, spec.Status}
+	attachedExceptDel = exceptDel[:3]
 )
 
-// readsArgs reports whether a plugin reads CNI_ARGS: one with ipam does, itself or by the IPAM
-// plugin or delegate.
+// readsArgs reports whether a plugin, its IPAM plugin or its delegate reads CNI_ARGS.
 func readsArgs(plugin string) bool {
 	return applettest.Plugins[plugin].Args || strings.Contains(goodConf(plugin), `"ipam":{`)
 }
 
-// readers are those of the good plugins.
-func readers() []string {
+// pluginsWithArgs are the good plugins that read CNI_ARGS.
+func pluginsWithArgs() []string {
 	return slices.DeleteFunc(goodPlugins(), func(name string) bool { return !readsArgs(name) })
 }
 
-// tricks are names that must never become part of a path or a command.
-var tricks = []string{"../x", "..", ".", "/", "/etc/passwd", "a/b", "a\x00b", "-x", "a b", "$(reboot)", "ä", "\xff", "a\nb",
+// hostileNames are names that must never become part of a path or a command.
+var hostileNames = []string{"../x", "..", ".", "/", "/etc/passwd", "a/b", "a\x00b", "-x", "a b", "$(reboot)", "ä", "\xff", "a\nb",
 	strings.Repeat("a", 300)}
 
-// A bad input is refused by the verbs with a code, whatever the plugin is.
+// A badInput is one that the verbs refuse with a code, whatever the plugin is.
 type badInput struct {
-	spoil string      // member of the configuration
-	stdin *string     // all of it instead
-	env   []string    // variables, as K=V
-	verbs []spec.Verb // nil: all
-	only  []string    // plugins; nil: all
-	code  int
+	member string      // added to the configuration
+	stdin  *string     // instead of a configuration
+	env    []string    // variables, as K=V
+	verbs  []spec.Verb // nil: all
+	only   []string    // plugins; nil: all
+	code   int
 }
 
-// refuse tries an input on all plugins and verbs of it. None may change anything.
+// refuse passes an input to its plugins and verbs. No call may change anything.
 func (b badInput) refuse(w *world, c applettest.Container, before string) {
 	w.Helper()
 	verbs, plugins := b.verbs, b.only
@@ -139,15 +139,15 @@ func (b badInput) refuse(w *world, c applettest.Container, before string) {
 	}
 	for _, plugin := range plugins {
 		conf := strings.ReplaceAll(goodConf(plugin), "$NETNS", c.Path)
-		if b.spoil != "" {
-			conf = spoil(conf, b.spoil)
+		if b.member != "" {
+			conf = withMember(conf, b.member)
 		}
 		if b.stdin != nil {
 			conf = *b.stdin
 		}
 		for _, verb := range verbs {
 			a := w.serve(verb, plugin, conf, c, b.env...)
-			if code := a.code(w.T); code != b.code || code == 0 && !quiet(a) {
+			if code := a.code(w.T); code != b.code || code == 0 && !emptyOrResult(a) {
 				w.Errorf("%s %s: code %d, want %d: %.400q", verb, plugin, code, b.code, a.stdout)
 			}
 		}
@@ -157,13 +157,12 @@ func (b badInput) refuse(w *world, c applettest.Container, before string) {
 	}
 }
 
-// quiet reports whether a success printed nothing or a valid result.
-func quiet(a answer) bool {
+// emptyOrResult reports whether a success printed nothing or a valid result.
+func emptyOrResult(a answer) bool {
 	return a.stdout == "" || len(schematest.CheckResult([]byte(a.stdout))) == 0
 }
 
-// refuseAll runs a table on one host, where another container has an attachment
-// that must not suffer.
+// refuseAll runs a table on one host with another attachment, which must not change.
 func refuseAll(t *testing.T, table map[string]badInput) {
 	w := newWorld(t)
 	c, other := w.Container("ctr"), w.Container("other")
@@ -180,43 +179,42 @@ func refuseAll(t *testing.T, table map[string]badInput) {
 func TestKernelBadNames(t *testing.T) {
 	t.Parallel()
 	table := map[string]badInput{}
-	for _, trick := range tricks {
+	for _, trick := range hostileNames {
 		q := quoted(trick)
 		plain := map[string]badInput{
 			"CNI_CONTAINERID":    {env: []string{"CNI_CONTAINERID=" + trick}, verbs: attachedVerbs, code: spec.CodeEnv},
 			"CNI_IFNAME":         {env: []string{"CNI_IFNAME=" + trick}, verbs: attachedVerbs, code: spec.CodeEnv},
 			"unused names":       {env: []string{"CNI_CONTAINERID=" + trick, "CNI_IFNAME=" + trick}, verbs: []spec.Verb{spec.GC}},
-			"name":               {spoil: `"name":` + q, verbs: allVerbs, code: spec.CodeConfig},
-			"valid ID":           {spoil: `"cni.dev/valid-attachments":[{"containerID":` + q + `,"ifname":"eth0"}]`, verbs: []spec.Verb{spec.GC}, code: spec.CodeConfig},
-			"valid interface":    {spoil: `"cni.dev/valid-attachments":[{"containerID":"a","ifname":` + q + `}]`, verbs: []spec.Verb{spec.GC}, code: spec.CodeConfig},
-			"bridge":             {spoil: `"bridge":` + q, verbs: []spec.Verb{spec.Add, spec.Check}, only: []string{"bridge"}, code: spec.CodeConfig},
-			"CNI_ARGS":           {env: []string{"CNI_ARGS=" + trick}, verbs: undeleting, only: readers(), code: spec.CodeEnv},
+			"name":               {member: `"name":` + q, verbs: allVerbs, code: spec.CodeConfig},
+			"valid ID":           {member: `"cni.dev/valid-attachments":[{"containerID":` + q + `,"ifname":"eth0"}]`, verbs: []spec.Verb{spec.GC}, code: spec.CodeConfig},
+			"valid interface":    {member: `"cni.dev/valid-attachments":[{"containerID":"a","ifname":` + q + `}]`, verbs: []spec.Verb{spec.GC}, code: spec.CodeConfig},
+			"bridge":             {member: `"bridge":` + q, verbs: []spec.Verb{spec.Add, spec.Check}, only: []string{"bridge"}, code: spec.CodeConfig},
+			"CNI_ARGS":           {env: []string{"CNI_ARGS=" + trick}, verbs: attachedExceptDel, only: pluginsWithArgs(), code: spec.CodeEnv},
 			"CNI_ARGS of DEL":    {env: []string{"CNI_ARGS=" + trick}, verbs: []spec.Verb{spec.Del}},
 			"CNI_ARGS MAC":       {env: []string{"CNI_ARGS=MAC=" + trick}, verbs: []spec.Verb{spec.Add}, only: []string{"bridge", "tuning"}, code: spec.CodeEnv},
 			"CNI_ARGS IP":        {env: []string{"CNI_ARGS=IP=" + trick}, verbs: []spec.Verb{spec.Add}, only: []string{"host-local", "bridge"}, code: spec.CodeEnv},
-			"relative dataDir":   {spoil: `"ipam":{"type":"host-local","subnet":"10.1.0.0/24","dataDir":` + quoted("x"+trick) + `}`, verbs: []spec.Verb{spec.Add}, only: []string{"host-local", "bridge"}, code: spec.CodeConfig},
-			"relative directory": {spoil: `"dataDir":` + quoted("x"+trick), verbs: []spec.Verb{spec.Add}, only: []string{"portmap", "tuning", "bandwidth", "sbr", "vrf"}, code: spec.CodeConfig},
+			"relative dataDir":   {member: `"ipam":{"type":"host-local","subnet":"10.1.0.0/24","dataDir":` + quoted("x"+trick) + `}`, verbs: []spec.Verb{spec.Add}, only: []string{"host-local", "bridge"}, code: spec.CodeConfig},
+			"relative directory": {member: `"dataDir":` + quoted("x"+trick), verbs: []spec.Verb{spec.Add}, only: []string{"portmap", "tuning", "bandwidth", "sbr", "vrf"}, code: spec.CodeConfig},
 		}
-		if strings.ContainsAny(trick, "/\x00\n") || trick == ".." || trick == "." || len(trick) > 255 { // a type is any file name
-			plain["type"] = badInput{spoil: `"type":` + q, verbs: otherVerbs, code: spec.CodeConfig}
-			plain["ipam.type"] = badInput{spoil: `"ipam":{"type":` + q + `}`, verbs: otherVerbs, code: spec.CodeConfig}
-			plain["type of DEL"] = badInput{spoil: `"type":` + q, verbs: []spec.Verb{spec.Del}}
-			plain["ipam.type of DEL"] = badInput{spoil: `"ipam":{"type":` + q + `}`, verbs: []spec.Verb{spec.Del}}
+		if strings.ContainsAny(trick, "/\x00\n") || trick == ".." || trick == "." || len(trick) > 255 { // any file name is a valid type
+			plain["type"] = badInput{member: `"type":` + q, verbs: exceptDel, code: spec.CodeConfig}
+			plain["ipam.type"] = badInput{member: `"ipam":{"type":` + q + `}`, verbs: exceptDel, code: spec.CodeConfig}
+			plain["type of DEL"] = badInput{member: `"type":` + q, verbs: []spec.Verb{spec.Del}}
+			plain["ipam.type of DEL"] = badInput{member: `"ipam":{"type":` + q + `}`, verbs: []spec.Verb{spec.Del}}
 		}
 		for what, b := range plain {
 			table[fmt.Sprintf("%s=%.20q", what, trick)] = b
 		}
 	}
 	for name := range table {
-		if takes(name) {
+		if validName(name) {
 			delete(table, name)
 		}
 	}
 	refuseAll(t, table)
 }
 
-// quoted is a name as a JSON string. Bytes that are not UTF-8 stay, as a careless
-// caller sends them.
+// quoted returns name as a JSON string. Invalid UTF-8 stays as it is.
 func quoted(s string) string {
 	if s == "\xff" {
 		return "\"\xff\""
@@ -225,13 +223,12 @@ func quoted(s string) string {
 	return string(b)
 }
 
-// takes reports whether a pair is not a mistake: interfaces may be called what
-// containers may not.
-func takes(name string) bool {
+// validName reports whether the pair is valid: interfaces may have names that containers may not.
+func validName(name string) bool {
 	what, trick, _ := strings.Cut(name, "=")
 	free := []string{`"-x"`, `"$(reboot)"`, `"ä"`}
 	if what != "CNI_IFNAME" {
-		free = append(free, `"\xff"`) // in JSON that stands for U+FFFD
+		free = append(free, `"\xff"`) // decoded as U+FFFD
 	}
 	return slices.Contains([]string{"CNI_IFNAME", "valid interface", "bridge"}, what) && slices.Contains(free, trick)
 }
@@ -261,49 +258,49 @@ func TestKernelBadStdin(t *testing.T) {
 func TestKernelBadMembers(t *testing.T) {
 	t.Parallel()
 	adds := []spec.Verb{spec.Add}
-	// dhcp and flannel read args too, but end without their daemon before that.
-	argsReaders := slices.DeleteFunc(readers(), func(name string) bool { return name == "dhcp" || name == "flannel" })
+	// dhcp and flannel read args, too, but fail before that without their daemon.
+	argsReaders := slices.DeleteFunc(pluginsWithArgs(), func(name string) bool { return name == "dhcp" || name == "flannel" })
 	table := map[string]badInput{
-		"name a number":    {spoil: `"name":1`, code: spec.CodeConfig},
-		"name null":        {spoil: `"name":null`, code: spec.CodeConfig},
-		"name in capitals": {spoil: `"NAME":"../x"`, code: spec.CodeConfig},
-		"name twice":       {spoil: `"name":"demo","name":"../x"`, code: spec.CodeConfig},
-		"name not UTF-8":   {spoil: "\"name\":\"d\xffemo\"", code: spec.CodeConfig},
-		"type a number":    {spoil: `"type":1`, code: spec.CodeConfig},
-		"ipam a string":    {spoil: `"ipam":"host-local"`, code: spec.CodeConfig},
-		"ipam a list":      {spoil: `"ipam":[]`, code: spec.CodeConfig},
-		"dns a number":     {spoil: `"dns":5`, code: spec.CodeConfig},
-		"dns capability":   {spoil: `"runtimeConfig":{"dns":{"servers":["ns.example"]}}`, code: spec.CodeConfig},
-		// Only the plugins that read args refuse it; TestArgsFree has those that do not.
-		"args a list":       {spoil: `"args":[]`, verbs: adds, only: argsReaders, code: spec.CodeConfig},
-		"args.cni a string": {spoil: `"args":{"cni":"x"}`, verbs: adds, only: argsReaders, code: spec.CodeConfig},
-		"args.cni.ips":      {spoil: `"args":{"cni":{"ips":"10.1.0.2"}}`, verbs: adds, only: []string{"host-local", "static", "bridge"}, code: spec.CodeConfig},
-		"args.cni.mac":      {spoil: `"args":{"cni":{"mac":5}}`, verbs: adds, only: []string{"bridge", "ptp", "tap", "tuning"}, code: spec.CodeConfig},
-		"name of 201 bytes": {spoil: `"name":"` + strings.Repeat("n", 201) + `"`, verbs: []spec.Verb{spec.Add, spec.Check, spec.Get, spec.Status}, code: spec.CodeConfig},
-		"dns of names":      {spoil: `"dns":{"nameservers":["ns.example"]}`, code: spec.CodeConfig},
-		"dns of numbers":    {spoil: `"dns":{"nameservers":[1]}`, code: spec.CodeConfig},
-		"version a number":  {spoil: `"cniVersion":1`, code: spec.CodeDecode},
-		"unknown version":   {spoil: `"cniVersion":"9.9.9"`, code: spec.CodeVersion},
-		"version with path": {spoil: `"cniVersion":"1.0"`, verbs: []spec.Verb{spec.Add}, code: spec.CodeVersion},
+		"name a number":    {member: `"name":1`, code: spec.CodeConfig},
+		"name null":        {member: `"name":null`, code: spec.CodeConfig},
+		"name in capitals": {member: `"NAME":"../x"`, code: spec.CodeConfig},
+		"name twice":       {member: `"name":"demo","name":"../x"`, code: spec.CodeConfig},
+		"name not UTF-8":   {member: "\"name\":\"d\xffemo\"", code: spec.CodeConfig},
+		"type a number":    {member: `"type":1`, code: spec.CodeConfig},
+		"ipam a string":    {member: `"ipam":"host-local"`, code: spec.CodeConfig},
+		"ipam a list":      {member: `"ipam":[]`, code: spec.CodeConfig},
+		"dns a number":     {member: `"dns":5`, code: spec.CodeConfig},
+		"dns capability":   {member: `"runtimeConfig":{"dns":{"servers":["ns.example"]}}`, code: spec.CodeConfig},
+		// Only the plugins that read args refuse it; TestArgsFree has the others.
+		"args a list":       {member: `"args":[]`, verbs: adds, only: argsReaders, code: spec.CodeConfig},
+		"args.cni a string": {member: `"args":{"cni":"x"}`, verbs: adds, only: argsReaders, code: spec.CodeConfig},
+		"args.cni.ips":      {member: `"args":{"cni":{"ips":"10.1.0.2"}}`, verbs: adds, only: []string{"host-local", "static", "bridge"}, code: spec.CodeConfig},
+		"args.cni.mac":      {member: `"args":{"cni":{"mac":5}}`, verbs: adds, only: []string{"bridge", "ptp", "tap", "tuning"}, code: spec.CodeConfig},
+		"name of 201 bytes": {member: `"name":"` + strings.Repeat("n", 201) + `"`, verbs: []spec.Verb{spec.Add, spec.Check, spec.Get, spec.Status}, code: spec.CodeConfig},
+		"dns of names":      {member: `"dns":{"nameservers":["ns.example"]}`, code: spec.CodeConfig},
+		"dns of numbers":    {member: `"dns":{"nameservers":[1]}`, code: spec.CodeConfig},
+		"version a number":  {member: `"cniVersion":1`, code: spec.CodeDecode},
+		"unknown version":   {member: `"cniVersion":"9.9.9"`, code: spec.CodeVersion},
+		"version with path": {member: `"cniVersion":"1.0"`, verbs: []spec.Verb{spec.Add}, code: spec.CodeVersion},
 	}
 	for name, b := range maps.Clone(table) {
 		if b.verbs == nil {
-			b.verbs = otherVerbs
+			b.verbs = exceptDel
 			table[name] = b
 		}
-		del := badInput{spoil: b.spoil, verbs: []spec.Verb{spec.Del}}
+		del := badInput{member: b.member, verbs: []spec.Verb{spec.Del}}
 		if strings.HasPrefix(name, "name ") && name != "name of 201 bytes" { // DEL needs it
 			del.code = b.code
 		}
 		table[name+" of DEL"] = del
 	}
-	table["valid a string"] = badInput{spoil: `"cni.dev/valid-attachments":"x"`, verbs: []spec.Verb{spec.GC}, code: spec.CodeConfig}
-	table["valid of nulls"] = badInput{spoil: `"cni.dev/valid-attachments":[null]`, verbs: []spec.Verb{spec.GC}, code: spec.CodeConfig}
+	table["valid a string"] = badInput{member: `"cni.dev/valid-attachments":"x"`, verbs: []spec.Verb{spec.GC}, code: spec.CodeConfig}
+	table["valid of nulls"] = badInput{member: `"cni.dev/valid-attachments":[null]`, verbs: []spec.Verb{spec.GC}, code: spec.CodeConfig}
 	for _, plugin := range goodPlugins() {
 		for _, m := range applettest.Plugins[plugin].Invalid {
 			conf := goodHead + m + "}"
-			if plugin != "host-local" && plugin != "static" { // whose keys are all in one member
-				conf = spoil(goodConf(plugin), m)
+			if plugin != "host-local" && plugin != "static" { // all their keys are below ipam
+				conf = withMember(goodConf(plugin), m)
 			}
 			table[plugin+" "+m] = badInput{stdin: &conf, verbs: adds, only: []string{plugin}, code: spec.CodeConfig}
 		}
@@ -311,17 +308,17 @@ func TestKernelBadMembers(t *testing.T) {
 	refuseAll(t, table)
 }
 
-// TestKernelBadIPAMType names a plugin that gives no addresses, which would delegate to
-// itself. DEL has nothing of it to release, and does all else.
+// An IPAM plugin must be one that gives addresses; an interface plugin there would delegate to
+// itself. DEL has nothing to release by it and does everything else.
 func TestKernelBadIPAMType(t *testing.T) {
 	t.Parallel()
 	table := map[string]badInput{}
 	for _, kind := range []string{"bridge", "tuning"} {
 		member := `"ipam":{"type":"` + kind + `"}`
 		for _, plugin := range []string{"bridge", "macvlan", "ptp"} {
-			if there(plugin) {
-				table[plugin+" "+kind] = badInput{spoil: member, verbs: []spec.Verb{spec.Add, spec.Check, spec.GC, spec.Status}, only: []string{plugin}, code: spec.CodeConfig}
-				table[plugin+" "+kind+" DEL"] = badInput{spoil: member, verbs: []spec.Verb{spec.Del}, only: []string{plugin}}
+			if built(plugin) {
+				table[plugin+" "+kind] = badInput{member: member, verbs: []spec.Verb{spec.Add, spec.Check, spec.GC, spec.Status}, only: []string{plugin}, code: spec.CodeConfig}
+				table[plugin+" "+kind+" DEL"] = badInput{member: member, verbs: []spec.Verb{spec.Del}, only: []string{plugin}}
 			}
 		}
 	}
@@ -345,15 +342,14 @@ func TestKernelBadPrevResult(t *testing.T) {
 	}
 	cases := map[string]badInput{}
 	for name, prev := range table {
-		cases[name] = badInput{spoil: `"prevResult":` + prev, verbs: otherVerbs, code: spec.CodeConfig}
-		cases[name+" of DEL"] = badInput{spoil: `"prevResult":` + prev, verbs: []spec.Verb{spec.Del}}
+		cases[name] = badInput{member: `"prevResult":` + prev, verbs: exceptDel, code: spec.CodeConfig}
+		cases[name+" of DEL"] = badInput{member: `"prevResult":` + prev, verbs: []spec.Verb{spec.Del}}
 	}
 	refuseAll(t, cases)
 }
 
-// TestKernelOddPrevResult gives results that are none of the plugin's making and
-// no mistake either: they are passed on in the version of the configuration.
-func TestKernelOddPrevResult(t *testing.T) {
+// Unusual but valid prevResults are passed on in the version of the configuration.
+func TestKernelUnusualPrevResult(t *testing.T) {
 	t.Parallel()
 	many := strings.TrimSuffix(strings.Repeat(`{"name":"a","sandbox":"/x"},`, 10_000), ",")
 	table := map[string]string{
@@ -370,13 +366,13 @@ func TestKernelOddPrevResult(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			w := w.on(t)
 			for _, plugin := range goodPlugins() {
-				conf := spoil(goodConf(plugin), `"prevResult":`+prev)
+				conf := withMember(goodConf(plugin), `"prevResult":`+prev)
 				for _, verb := range []spec.Verb{spec.Check, spec.Get, spec.Del} {
 					if verb == spec.Del && plugin == "loopback" {
-						continue // it takes lo down, whatever prevResult says
+						continue // it sets lo down whatever prevResult says
 					}
 					a := w.serve(verb, plugin, conf, c)
-					if code := a.code(t); code == spec.CodeInternal || code == 0 && !quiet(a) {
+					if code := a.code(t); code == spec.CodeInternal || code == 0 && !emptyOrResult(a) {
 						t.Errorf("%s %s: %.400s", verb, plugin, a.stdout)
 					}
 				}
@@ -386,7 +382,7 @@ func TestKernelOddPrevResult(t *testing.T) {
 				conf := goodHead + `"type":"` + plugin + `","dataDir":"$DIR/records","prevResult":` + prev + "}"
 				a := w.serve(spec.Add, plugin, conf, c, "CNI_IFNAME=lo")
 				bare := strings.Join(strings.Fields(a.stdout), "")
-				if a.code(t) != 0 || !strings.HasPrefix(bare, `{"cniVersion":"1.1.0"`) || !quiet(a) {
+				if a.code(t) != 0 || !strings.HasPrefix(bare, `{"cniVersion":"1.1.0"`) || !emptyOrResult(a) {
 					t.Errorf("ADD %s: %.400s%.400s", plugin, a.stdout, a.stderr)
 				}
 			}
@@ -394,8 +390,8 @@ func TestKernelOddPrevResult(t *testing.T) {
 	}
 }
 
-// mkOdd makes what is not a namespace, under the names of the table below.
-func (w *world) mkOdd() {
+// makeOddFiles makes files that are not a network namespace.
+func (w *world) makeOddFiles() {
 	w.Helper()
 	for name, mk := range oddFiles {
 		if err := mk(w.Path("odd-" + name)); err != nil {
@@ -404,13 +400,13 @@ func (w *world) mkOdd() {
 	}
 }
 
-// TestKernelBadNetNS names what is not a network namespace, or the host's own: ADD,
-// CHECK and GET refuse it, and DEL goes on without.
+// ADD, CHECK and GET refuse a CNI_NETNS that is not a network namespace, for which DEL succeeds.
+// All refuse the host's own.
 func TestKernelBadNetNS(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	c := w.Container("ctr")
-	w.mkOdd()
+	w.makeOddFiles()
 	before := w.Snapshot(c)
 	paths := map[string]string{
 		"mount namespace": "/proc/self/ns/mnt", "user namespace": "/proc/self/ns/user", "device": "/dev/null",
@@ -423,7 +419,7 @@ func TestKernelBadNetNS(t *testing.T) {
 	for name, path := range paths {
 		t.Run(name, func(t *testing.T) {
 			w, own, call := w.on(t), strings.HasPrefix(name, "own"), w.inProcess
-			if own || name == "relative" { // what is there depends on the process
+			if own || name == "relative" { // the path is relative to the process
 				call = w.plugin
 			}
 			for _, plugin := range goodPlugins() {
@@ -441,7 +437,7 @@ func TestKernelBadNetNS(t *testing.T) {
 					case applet.AnyNetNS:
 						continue // an address needs no namespace
 					}
-					a := w.prompt(fmt.Sprint(verb, " ", plugin), func() answer {
+					a := w.callInTime(fmt.Sprint(verb, " ", plugin), func() answer {
 						return call(verb, plugin, strings.ReplaceAll(goodConf(plugin), "$NETNS", path), c, "CNI_NETNS="+path)
 					})
 					if code := a.code(t); code != want {
@@ -454,8 +450,8 @@ func TestKernelBadNetNS(t *testing.T) {
 	}
 }
 
-// TestKernelOverride attaches the host itself, as CNI_NETNS_OVERRIDE allows.
-func TestKernelOverride(t *testing.T) {
+// CNI_NETNS_OVERRIDE allows the host's own namespace as CNI_NETNS.
+func TestKernelNetNSOverride(t *testing.T) {
 	w := newWorld(t)
 	w.must("other ADD", w.plugin(spec.Add, "bridge", goodConf("bridge"), w.Container("other")))
 	before := w.Snapshot()
@@ -472,7 +468,7 @@ func TestKernelOverride(t *testing.T) {
 	}
 }
 
-// TestBadEnvironment leaves out variables, without privilege.
+// Missing variables are refused; this needs no privilege.
 func TestBadEnvironment(t *testing.T) {
 	for _, plugin := range goodPlugins() {
 		a, _ := applets.Lookup(plugin)
@@ -498,8 +494,7 @@ func TestBadEnvironment(t *testing.T) {
 	}
 }
 
-// CVE-2021-20206: a plugin's type is never a path, so it starts no other program of
-// the host.
+// CVE-2021-20206: a plugin's type cannot be a path, so it starts no other program of the host.
 func TestKernelCVE2021_20206(t *testing.T) {
 	w := newWorld(t)
 	c := w.Container("ctr")
@@ -528,7 +523,7 @@ func TestKernelCVE2021_20206(t *testing.T) {
 		for _, verb := range allVerbs {
 			want := spec.CodeConfig
 			if verb == spec.Del {
-				want = 0 // there is nothing of it to release
+				want = 0 // nothing to release by it
 			}
 			if a := w.plugin(verb, "bridge", conf, c); a.code(t) != want {
 				t.Errorf("%s with ipam.type %s: %s", verb, plugin, a.stdout)

@@ -13,16 +13,16 @@ import (
 	"testing"
 )
 
-// A ciRun is .ci/run with programs that do nothing: all that it looks for is there, so it
-// installs nothing, and make writes down what it is asked for.
+// A ciRun runs .ci/run with stubs for all programs: it finds everything installed, and make records
+// its targets.
 type ciRun struct {
 	*testing.T
 	calls string // file
 	env   []string
 }
 
-// newCIRun makes the programs. make fails for a target that FAILS names, and has skipped one
-// test of test-cross, and another one twice.
+// newCIRun makes the stubs. make fails for a target that FAILS names, and reports one skipped test
+// of test-cross once and another one twice.
 func newCIRun(t *testing.T) *ciRun {
 	t.Helper()
 	text, err := os.ReadFile("../../.ci/run")
@@ -61,7 +61,7 @@ case $* in $FAILS) echo "cannot make $*"; exit 1 ;; esac`)
 	return c
 }
 
-// run returns what the run printed, its calls of make and go, and its error.
+// run returns the output of the run, its calls of make and go, and its error.
 func (c *ciRun) run(fails string) (out, calls string, err error) {
 	c.Helper()
 	os.Remove(c.calls)
@@ -75,8 +75,8 @@ func (c *ciRun) run(fails string) (out, calls string, err error) {
 	return string(b), "\n" + string(list), err
 }
 
-// A run of continuous integration passes only with everything fetched, built and tested. What is
-// compared with is made before the first test, and the run ends where it cannot be.
+// Continuous integration passes only if everything was fetched, built and tested. What releases are
+// compared with is built before the first test; if that fails the run ends.
 func TestCI(t *testing.T) {
 	t.Parallel()
 	c := newCIRun(t)
@@ -117,9 +117,8 @@ func TestCI(t *testing.T) {
 	}
 }
 
-// `make test` fails where git has the revision to upgrade from and it is not built, and says so where
-// git does not have it. Its go does nothing but to fail in that
-// revision's tree.
+// `make test` fails if git has the revision to upgrade from and it cannot be built, and reports it
+// if git does not have it. The stub of go fails only in that revision's tree.
 func TestMakeTestBase(t *testing.T) {
 	t.Parallel()
 	if out, err := exec.Command("git", "-C", "../..", "rev-parse", "HEAD").CombinedOutput(); err != nil {
@@ -138,7 +137,7 @@ func TestMakeTestBase(t *testing.T) {
 			dir := t.TempDir()
 			program := filepath.Join(dir, "go")
 			script := "#!/bin/sh\ncase $1 in env) echo " + dir + " ;; build)\n" +
-				"[ -e .git ] || [ " + tt.build + " = 0 ] || exit 1\n" + // that revision's tree has none
+				"[ -e .git ] || [ " + tt.build + " = 0 ] || exit 1\n" + // that revision's tree has no .git
 				`while [ $# -gt 0 ]; do [ "$1" != -o ] || cp /bin/true "$2"; shift; done ;; esac` + "\n"
 			if err := os.WriteFile(program, []byte(script), 0o755); err != nil {
 				t.Fatal(err)
@@ -153,7 +152,7 @@ func TestMakeTestBase(t *testing.T) {
 	}
 }
 
-// Each test that is skipped says so in the words by which make and .ci/run find it.
+// The reason of each skip begins with the words that make and .ci/run search for.
 func TestSkipsHaveReasons(t *testing.T) {
 	t.Parallel()
 	seen := 0
@@ -180,7 +179,7 @@ func TestSkipsHaveReasons(t *testing.T) {
 				return true
 			}
 			if of, ok := method.X.(*ast.Ident); ok && packages[of.Name] {
-				return true // not a test's
+				return true // a function of a package, not a test's method
 			}
 			seen++
 			if len(call.Args) > 0 {

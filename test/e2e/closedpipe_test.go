@@ -12,8 +12,8 @@ import (
 	"cnibox/test/product"
 )
 
-// TestClosedPipe prints into a pipe without a reader, the help of every verb and all that
-// changes nothing: it ends without a word.
+// The help of every verb and all verbs that only print end without an error message if stdout is a
+// pipe without a reader.
 func TestClosedPipe(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
@@ -89,7 +89,7 @@ func TestClosedPipe(t *testing.T) {
 	}
 }
 
-// verbsOfHelp are the verbs that the overview of cni-exec lists.
+// verbsOfHelp returns the verbs that the overview of cni-exec lists.
 func verbsOfHelp(t *testing.T, bin string) (list []string) {
 	t.Helper()
 	out, err := exec.Command(filepath.Join(bin, "cni-exec"), "complete", "").Output()

@@ -48,11 +48,11 @@ func (r *runner) file(name, text string) string {
 	return path
 }
 
-// bind takes along what is mounted below, which a user namespace may not uncover.
+// bind includes submounts (MS_REC): a user namespace must not uncover what is below them.
 func bind(from, to string) error { return unix.Mount(from, to, "", unix.MS_BIND|unix.MS_REC, "") }
 
-// TestKernelRunSysfs has a command look at /sys: the links there are those of its network
-// namespace, and what the host has mounted below it is there as well.
+// The command of run sees the links of its network namespace in /sys, and the host's mounts below
+// /sys.
 func TestKernelRunSysfs(t *testing.T) {
 	r := newRunner(t)
 	mount := func() error {
@@ -72,7 +72,7 @@ func TestKernelRunSysfs(t *testing.T) {
 	r.clean()
 }
 
-// TestKernelRunReadOnlyTmp has nowhere to write but the cache.
+// run needs no writable directory but the cache.
 func TestKernelRunReadOnlyTmp(t *testing.T) {
 	r := newRunner(t)
 	conf := r.file("resolv.conf", "nameserver 192.0.2.53\n")
@@ -97,9 +97,8 @@ func TestKernelRunReadOnlyTmp(t *testing.T) {
 	}
 }
 
-// TestKernelRunNothingToCover has a host without the files of which the command is to see its own, as
-// an initramfs may be.
-func TestKernelRunNothingToCover(t *testing.T) {
+// run works on a host without the files that it replaces for the command, as in an initramfs.
+func TestKernelRunWithoutEtcFiles(t *testing.T) {
 	r := newRunner(t)
 	prepare := func() error { return unix.Mount("tmpfs", "/etc", "tmpfs", 0, "size=64k") }
 	out, stderr, err := r.mounted(prepare, []string{"--conf-dir", r.Path("none"), "--name", "bare", "--dns", "192.0.2.53"}, "hostname")
@@ -109,8 +108,8 @@ func TestKernelRunNothingToCover(t *testing.T) {
 	r.clean()
 }
 
-// TestKernelRunResolvers has a host whose resolvers listen on loopback, where the command
-// does not reach them: it gets those behind them.
+// If the host's resolvers listen on loopback, where the command cannot reach them, the command gets
+// the upstream resolvers.
 func TestKernelRunResolvers(t *testing.T) {
 	t.Parallel()
 	const (
@@ -121,7 +120,7 @@ func TestKernelRunResolvers(t *testing.T) {
 	)
 	tests := map[string]struct {
 		host, upstream string
-		embedded, bare string // what the command sees on the default network, and on one without DNS
+		embedded, bare string // resolvers on the default network, and on one without DNS
 		warning        string
 	}{
 		"systemd-resolved": {stub, behind, "nameserver 192.0.2.1\nnameserver 2001:db8::1\nsearch example.org\n", behind, ""},

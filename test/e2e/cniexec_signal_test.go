@@ -11,7 +11,7 @@ import (
 	"cnibox/internal/kerneltest"
 )
 
-// endedBy is the exit code that a shell has for the end of a program.
+// endedBy returns the exit code by which a shell reports how a program ended.
 func endedBy(cmd *exec.Cmd) int {
 	if s := cmd.ProcessState.Sys().(syscall.WaitStatus); s.Signaled() {
 		return 128 + int(s.Signal())
@@ -19,8 +19,8 @@ func endedBy(cmd *exec.Cmd) int {
 	return cmd.ProcessState.ExitCode()
 }
 
-// TestKernelRunSignalInSetup ends a run by a signal while a plugin is at work: the exit code is
-// that of a command which the signal ended, and what was attached is deleted.
+// A signal that arrives while a plugin runs ends run with the exit code of a command that the
+// signal ended, and deletes what was attached.
 func TestKernelRunSignalInSetup(t *testing.T) {
 	for _, sig := range []syscall.Signal{syscall.SIGTERM, syscall.SIGINT, syscall.SIGHUP} {
 		t.Run(sig.String(), func(t *testing.T) {
@@ -55,8 +55,8 @@ func TestKernelRunSignalInSetup(t *testing.T) {
 	}
 }
 
-// TestKernelRunSIGTERM sends SIGTERM at different moments of a run: whether the program, the
-// network or the command was being started, the exit code is the same.
+// SIGTERM at any moment of a run, while the program, the network or the command starts, gives the
+// same exit code.
 func TestKernelRunSIGTERM(t *testing.T) {
 	t.Parallel()
 	r := newRunner(t)
@@ -71,7 +71,8 @@ func TestKernelRunSIGTERM(t *testing.T) {
 			t.Errorf("after %s: got exit %d, want %d\n%s", after, got, 128+int(syscall.SIGTERM), out)
 		}
 	}
-	// One that was killed before it could see to signals has left nothing that the next does not delete.
+	// A run that was killed before it handled signals leaves nothing that the next one does not
+	// delete.
 	if next, out := r.start("true"); next.Wait() != nil {
 		t.Error(out)
 	}

@@ -9,8 +9,8 @@ import (
 	"cnibox/internal/kerneltest"
 )
 
-// TestKernelAddUnwritableStdout runs cni-exec add with a stdout that its result cannot be
-// written to: the attachment is deleted again, and the next add of it succeeds.
+// If cni-exec add cannot write its result to stdout, it deletes the attachment, and the next add
+// succeeds.
 func TestKernelAddUnwritableStdout(t *testing.T) {
 	t.Parallel()
 	open := func(path string, flag int) *os.File {

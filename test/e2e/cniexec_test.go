@@ -15,7 +15,7 @@ import (
 	"cnibox/internal/kerneltest"
 )
 
-// runner starts cni-exec run in a host namespace of the test's own.
+// runner starts cni-exec run in its own host namespace.
 type runner struct{ *world }
 
 func newRunner(t *testing.T) *runner {
@@ -26,9 +26,8 @@ func newRunner(t *testing.T) *runner {
 	return &runner{newWorld(t)}
 }
 
-// command is that of a run on the default network. It has no terminal, even where the
-// tests have one: signals of a terminal are not passed on. The cache's folder is given by a
-// relative path.
+// command returns a run on the default network. It has no controlling terminal, even if the tests
+// have one: run does not forward signals of a terminal. The cache directory is a relative path.
 func (r *runner) command(command ...string) *exec.Cmd {
 	args := []string{"run", "--conf-dir", r.Path("none"), "--cache-dir", "cni", "--"}
 	cmd := exec.Command(r.Path("bin/cni-exec"), append(args, command...)...)
@@ -37,7 +36,6 @@ func (r *runner) command(command ...string) *exec.Cmd {
 	return cmd
 }
 
-// start starts the command in a network.
 func (r *runner) start(command ...string) (*exec.Cmd, *bytes.Buffer) {
 	r.Helper()
 	cmd, out := r.command(command...), new(bytes.Buffer)
@@ -58,7 +56,7 @@ func (r *runner) attached() bool {
 	return false
 }
 
-// clean wants nothing left but the bridge.
+// clean checks that nothing is left but the bridge.
 func (r *runner) clean() {
 	r.Helper()
 	if files, _ := filepath.Glob(filepath.Join(r.Dir, "cni", "results", "*")); len(files) > 0 {
@@ -78,8 +76,7 @@ func (r *runner) clean() {
 	}
 }
 
-// TestKernelRunSignals ends a run by signals: the command gets them, and all is
-// taken down.
+// run forwards signals to the command, and deletes the attachment when the command ends.
 func TestKernelRunSignals(t *testing.T) {
 	for _, sig := range []syscall.Signal{syscall.SIGTERM, syscall.SIGINT, syscall.SIGHUP} {
 		t.Run(sig.String(), func(t *testing.T) {
@@ -97,9 +94,9 @@ func TestKernelRunSignals(t *testing.T) {
 	}
 }
 
-// TestKernelRunTerminal types Ctrl-C and Ctrl-\ on the terminal of a run: the kernel signals
-// all of the foreground group, so the command gets each once and not by run again. What is
-// passed on keeps its order, so the SIGUSR1 at the end comes after any second one.
+// Ctrl-C and Ctrl-\ on the terminal of a run: the kernel signals the whole foreground group, so the
+// command gets each signal once, and not from run as well. Forwarded signals keep their order, so
+// the SIGUSR1 at the end would arrive after a second one.
 func TestKernelRunTerminal(t *testing.T) {
 	r := newRunner(t)
 	master, slave := kerneltest.Terminal(t)
@@ -112,8 +109,7 @@ func TestKernelRunTerminal(t *testing.T) {
 	slave.Close()
 	stuck := time.AfterFunc(processTime, func() { cmd.Process.Kill() })
 	defer stuck.Stop()
-	// A shell that a signal reaches just before it reads would not see to it until there
-	// is a line.
+	// A shell that gets a signal just before it reads handles it only after a line.
 	lines := time.NewTicker(20 * time.Millisecond)
 	defer lines.Stop()
 	go func() {
@@ -133,7 +129,7 @@ func TestKernelRunTerminal(t *testing.T) {
 		case strings.HasSuffix(line, "quit:") && strings.Count(seen, "quit:") == 1:
 			cmd.Process.Signal(syscall.SIGUSR1)
 		}
-		if err != nil { // EIO: no process has the terminal any more
+		if err != nil { // EIO: no process has the terminal open
 			break
 		}
 	}
@@ -144,8 +140,7 @@ func TestKernelRunTerminal(t *testing.T) {
 	r.clean()
 }
 
-// TestKernelRunKilled kills a run outright: its command dies with it, and the
-// next run deletes what it left.
+// If run is killed, its command dies with it, and the next run deletes the attachment.
 func TestKernelRunKilled(t *testing.T) {
 	r := newRunner(t)
 	cmd, _ := r.start("sh", "-c", "echo $$ >"+r.Path("pid")+"; exec sleep 60")

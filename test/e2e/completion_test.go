@@ -10,7 +10,7 @@ import (
 	"cnibox/test/product"
 )
 
-// completions have what was typed, and the line after the tabulator key.
+// completions are what was typed, and the line after Tab.
 var completions = []struct{ typed, want string }{
 	{"cni-exec stat", "cni-exec status "},
 	{"cni-exec add my", "cni-exec add mynet "},
@@ -27,7 +27,7 @@ var completions = []struct{ typed, want string }{
 	{"cni-exec run -- ls --color net.", "cni-exec run -- ls --color net.d/"},
 }
 
-// newShell returns what runs a script of a shell, in a directory with a network and an
+// newShell returns a function that runs a script of a shell, in a directory with a network and an
 // attachment, with the applets and the completions.
 func newShell(t *testing.T, name string, args ...string) func(script string, args ...string) string {
 	t.Helper()
@@ -73,7 +73,7 @@ func newShell(t *testing.T, name string, args ...string) func(script string, arg
 	}
 }
 
-// compareCompletions wants a line of the output for each completion.
+// compareCompletions checks that the output has the line of each completion.
 func compareCompletions(t *testing.T, out string) {
 	t.Helper()
 	lines := strings.Split(strings.TrimSuffix(out, "\n"), "\n")
@@ -87,7 +87,7 @@ func compareCompletions(t *testing.T, out string) {
 	}
 }
 
-// typed are the lines of completions, as arguments.
+// typed returns the typed parts of completions, as arguments.
 func typed() (list []string) {
 	for _, c := range completions {
 		list = append(list, c.typed)
@@ -95,8 +95,8 @@ func typed() (list []string) {
 	return list
 }
 
-// completionKeys ends the line that is edited, in a terminal made by zsh: control-T writes it to
-// the file out.
+// completionKeys ends the line that is edited in a terminal of zsh: Ctrl-T writes it to the file
+// out.
 const completionKeys = `
 zmodload zsh/zpty
 shell=$1 setup=$2
@@ -111,7 +111,7 @@ while zpty -r z line; do :; done
 print -r -- "$(<out)"
 `
 
-// TestCompletionZsh presses the tabulator key in zsh.
+// TestCompletionZsh presses Tab in zsh.
 func TestCompletionZsh(t *testing.T) {
 	t.Parallel()
 	shell := newShell(t, "zsh", "-f")
@@ -120,7 +120,7 @@ func TestCompletionZsh(t *testing.T) {
 	compareCompletions(t, shell(completionKeys, append([]string{"zsh -f -i", setup}, typed()...)...))
 }
 
-// TestCompletionBash presses it in bash, in a terminal of zsh.
+// TestCompletionBash presses Tab in bash, in a terminal of zsh.
 func TestCompletionBash(t *testing.T) {
 	t.Parallel()
 	if _, err := exec.LookPath("bash"); err != nil {
@@ -132,7 +132,7 @@ func TestCompletionBash(t *testing.T) {
 	compareCompletions(t, shell(completionKeys, append([]string{"bash --norc --noprofile -i", setup}, typed()...)...))
 }
 
-// TestCompletionFish asks fish, which does it without a terminal.
+// fish lists completions without a terminal.
 func TestCompletionFish(t *testing.T) {
 	t.Parallel()
 	shell := newShell(t, "fish", "--no-config")

@@ -9,21 +9,19 @@ import (
 	"cnibox/test/product"
 )
 
-// mostDescriptors is a limit with which every ADD succeeds.
+// With a limit of mostDescriptors every ADD succeeds.
 const mostDescriptors = 64
 
-// limited has the programs started with a limit of open files, RLIMIT_NOFILE; 0: with that
-// of the test.
-func (w *world) limited(files int) {
+// limitFiles sets RLIMIT_NOFILE of the programs that w starts; 0 restores the test's own.
+func (w *world) limitFiles(files int) {
 	w.tracer = nil
 	if files > 0 {
 		w.tracer = []string{"/bin/sh", "-c", fmt.Sprintf(`ulimit -n %d && exec "$@"`, files), "sh"}
 	}
 }
 
-// TestKernelFewDescriptors does ADD with each limit of open files, from one that the process
-// itself exceeds to one that is enough, with delegates and members of a list built in and
-// started: ADD answers with one JSON document, and one that fails leaves all as it was.
+// With any RLIMIT_NOFILE, ADD answers with one JSON document, and a failed ADD leaves everything as
+// it was; with delegates and members of a list both built in and started.
 func TestKernelFewDescriptors(t *testing.T) {
 	t.Parallel()
 	for name, v := range victims {
@@ -34,9 +32,9 @@ func TestKernelFewDescriptors(t *testing.T) {
 				before := w.Snapshot(c)
 				refused, done := 0, 0
 				for files := 3; files <= mostDescriptors; files++ {
-					w.limited(files)
+					w.limitFiles(files)
 					a := v.add(w, c, 8080, env...)
-					w.limited(0)
+					w.limitFiles(0)
 					what := fmt.Sprintf("ADD with %d descriptors", files)
 					if a.code(t) != 0 {
 						refused++
@@ -57,9 +55,8 @@ func TestKernelFewDescriptors(t *testing.T) {
 	}
 }
 
-// TestKernelEnoughDescriptors looks for the lowest limit of open files that each plugin's ADD
-// takes for enough: then it is.
-func TestKernelEnoughDescriptors(t *testing.T) {
+// The lowest limit that passes the check of each plugin's ADD is enough for that ADD.
+func TestKernelDescriptorCheck(t *testing.T) {
 	t.Parallel()
 	eachPlugin(t, func(t *testing.T, plugin string, f fixture) {
 		t.Parallel()
@@ -72,9 +69,9 @@ func TestKernelEnoughDescriptors(t *testing.T) {
 			a.call = w.plugin
 			refused := 0
 			for files := 3; ; files++ {
-				w.limited(files)
+				w.limitFiles(files)
 				got := a.do(spec.Add, a.last(), env...)
-				w.limited(0)
+				w.limitFiles(0)
 				if code := got.code(t); code == spec.CodeIO && strings.Contains(got.stdout, "file descriptors") && files < mostDescriptors {
 					refused++
 					continue

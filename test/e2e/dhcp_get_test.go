@@ -13,8 +13,8 @@ import (
 	"cnibox/test/dhcptest"
 )
 
-// TestKernelDHCPGet has GET ask the daemon, whether there is a prevResult or not: without a record
-// of a lease the container is unknown, and the daemon's silence is an error and not an answer.
+// GET asks the daemon, with and without prevResult: without a record of a lease the container is
+// unknown; a daemon that does not answer is an error.
 func TestKernelDHCPGet(t *testing.T) {
 	t.Parallel()
 	w := newDHCPWorld(t)
@@ -45,15 +45,15 @@ func TestKernelDHCPGet(t *testing.T) {
 		t.Fatal(err)
 	}
 	get("without the interface", spec.CodeCheck) // DEL has a lease to release
-	if n := len(s.Seen()); n > asked+1 {         // the next daemon may ask whether the lease is good
+	if n := len(s.Seen()); n > asked+1 {         // a restarted daemon may verify the lease
 		t.Errorf("GET sent messages: %d", n-asked)
 	}
 	w.must("DEL", w.plugin(spec.Del, "bridge", dhcpConf, c))
 	get("after DEL", spec.CodeUnknown)
 }
 
-// TestKernelDHCPSecondAdd has the daemon refuse the lease of a live namespace to another one that
-// claims the same container and interface; the lease stays.
+// The daemon refuses a lease to a second namespace with the container ID and the interface of a
+// live one, which keeps its lease.
 func TestKernelDHCPSecondAdd(t *testing.T) {
 	w := newDHCPWorld(t)
 	dhcptest.Start4(t, w.server)

@@ -41,8 +41,7 @@ func init() {
 const dhcpConf = `{"cniVersion":"1.1.0","name":"demo","type":"bridge","bridge":"br0",
 	"ipam":{"type":"dhcp","daemonSocketPath":"$DIR/dhcp.sock"}}`
 
-// A dhcpWorld is a host whose bridge br0 has a DHCP server in a namespace of its own
-// behind a port.
+// A dhcpWorld is a host with the bridge br0 and a DHCP server in a namespace on one of its ports.
 type dhcpWorld struct {
 	*world
 	server *netns.NS
@@ -50,30 +49,30 @@ type dhcpWorld struct {
 
 func newDHCPWorld(t *testing.T) *dhcpWorld {
 	t.Helper()
-	return layDHCP(newWorld(t))
+	return makeDHCPBridge(newWorld(t))
 }
 
-// furnishDHCP is layDHCP with a server.
+// furnishDHCP makes the bridge with a DHCP server.
 func furnishDHCP(w *world) *dhcpWorld {
-	d := layDHCP(w)
+	d := makeDHCPBridge(w)
 	dhcptest.Start4(w.T, d.server)
 	return d
 }
 
-// layDHCP gives a host the bridge and the namespace for a server.
-func layDHCP(w *world) *dhcpWorld {
+// makeDHCPBridge makes the bridge and the namespace for a server.
+func makeDHCPBridge(w *world) *dhcpWorld {
 	w.Helper()
 	return &dhcpWorld{w, dhcptest.Bridge(w.T, w.NS, "br0")}
 }
 
-// A process is a daemon that runs.
+// A process is a running daemon.
 type process struct {
 	*exec.Cmd
 	log  *safeBuffer
 	done chan struct{}
 }
 
-// A safeBuffer may be read while a process writes to it.
+// A safeBuffer can be read while a process writes to it.
 type safeBuffer struct {
 	mu sync.Mutex
 	b  bytes.Buffer
@@ -85,14 +84,14 @@ func (s *safeBuffer) Write(p []byte) (int, error) {
 	return s.b.Write(p)
 }
 
-// text is what the daemon has said so far.
+// text returns what the daemon has printed so far.
 func (p *process) text() string {
 	p.log.mu.Lock()
 	defer p.log.mu.Unlock()
 	return p.log.b.String()
 }
 
-// daemon starts the daemon and waits until it listens, or has ended.
+// daemon starts the daemon and waits until it listens or has ended.
 func (w *dhcpWorld) daemon(env ...string) *process {
 	w.Helper()
 	p := &process{exec.Command(w.Path("bin/dhcp"), "daemon", "-socketpath", w.Path("dhcp.sock"), "-timeout", "2s", "-resendtimeout", "5m"), &safeBuffer{}, make(chan struct{})}
@@ -117,20 +116,20 @@ func (w *dhcpWorld) daemon(env ...string) *process {
 	return p
 }
 
-// kill ends the daemon and waits for that.
+// kill signals the daemon and waits for its end.
 func (p *process) kill(sig syscall.Signal) {
 	p.Process.Signal(sig)
 	<-p.done
 }
 
-// records are the files of leases.
+// records returns the lease files.
 func (w *dhcpWorld) records() []string {
 	files, _ := filepath.Glob(w.Path("dhcp-leases/*.json"))
 	return files
 }
 
-// ADD, CHECK, GET and DEL of a bridge with dhcp; the server hears of the release though
-// the link goes with the same DEL.
+// ADD, CHECK, GET and DEL of a bridge with dhcp. The server gets the DHCPRELEASE although the same
+// DEL deletes the link.
 func TestKernelDHCPBridge(t *testing.T) {
 	w := newDHCPWorld(t)
 	s := dhcptest.Start4(t, w.server)
@@ -167,8 +166,8 @@ func TestKernelDHCPBridge(t *testing.T) {
 	}
 }
 
-// A gc of the runtime releases the lease of a stale attachment: its DEL comes before the bridge's GC,
-// which deletes the link that a release is sent over.
+// cni-exec gc releases the lease of a stale attachment: it calls DEL before the bridge's GC deletes
+// the link that the release is sent over.
 func TestKernelDHCPReleasedByGC(t *testing.T) {
 	t.Parallel()
 	w := newDHCPWorld(t)
@@ -189,7 +188,7 @@ func TestKernelDHCPReleasedByGC(t *testing.T) {
 	kerneltest.Until(w, "the release", func() bool { return len(s.Leased()) == 0 })
 }
 
-// An MTU that the server sends is that of the interface in the result, too.
+// The interface in the result has the MTU that the server sends.
 func TestKernelDHCPMTU(t *testing.T) {
 	w := newDHCPWorld(t)
 	dhcptest.Start4(t, w.server).With(dhcpv4.OptGeneric(dhcpv4.OptionInterfaceMTU, []byte{1400 >> 8, 1400 & 0xff}))
@@ -213,13 +212,13 @@ func TestKernelDHCPMTU(t *testing.T) {
 	}
 }
 
-// withPrev puts an ADD's answer into a configuration.
+// withPrev adds an ADD's result to a configuration as prevResult.
 func withPrev(conf, prev string) string {
 	return strings.TrimSuffix(strings.TrimSpace(conf), "}") + `,"prevResult":` + prev + "}"
 }
 
-// Without a daemon ADD and STATUS say how to start it, and DEL releases by itself: the
-// reference's DEL fails there, and the pod stays.
+// Without a daemon ADD and STATUS name the command that starts it, and DEL releases the lease
+// itself. The reference's DEL fails, so the pod stays.
 func TestKernelDHCPWithoutDaemon(t *testing.T) {
 	t.Parallel()
 	w := newDHCPWorld(t)
@@ -249,13 +248,12 @@ func TestKernelDHCPWithoutDaemon(t *testing.T) {
 	if n := len(w.records()); n != 0 {
 		t.Errorf("%d records", n)
 	}
-	w.daemon() // the socket of the killed one is in the way
+	w.daemon() // replaces the socket of the killed one
 	w.must("ADD", w.plugin(spec.Add, "bridge", dhcpConf, c))
 	w.must("DEL", w.plugin(spec.Del, "bridge", dhcpConf, c))
 }
 
-// CHECK after the link was removed answers at once, however often. The reference's hangs
-// the second time.
+// CHECK after the link was removed fails at once, each time. The reference's hangs the second time.
 func TestKernelDHCPCheck(t *testing.T) {
 	t.Parallel()
 	w := newDHCPWorld(t)
@@ -268,7 +266,7 @@ func TestKernelDHCPCheck(t *testing.T) {
 		t.Fatal(err)
 	}
 	for range 3 {
-		a := w.prompt("CHECK", func() answer {
+		a := w.callInTime("CHECK", func() answer {
 			return w.plugin(spec.Check, "dhcp", withPrev(strings.Replace(dhcpConf, `"bridge"`, `"dhcp"`, 1), out), c)
 		})
 		if a.code(t) != spec.CodeCheck {
@@ -285,8 +283,8 @@ func TestKernelDHCPCheck(t *testing.T) {
 	w.must("DEL", w.plugin(spec.Del, "bridge", dhcpConf, c))
 }
 
-// A daemon that starts again goes on with the leases: CHECK, renewal and DEL are as if
-// nothing had happened. The reference forgets them.
+// A restarted daemon continues with its leases: CHECK, renewal and DEL work as before. The
+// reference's daemon forgets them.
 func TestKernelDHCPRestart(t *testing.T) {
 	t.Parallel()
 	for name, sig := range map[string]syscall.Signal{"killed": syscall.SIGKILL, "stopped": syscall.SIGTERM} {
@@ -313,8 +311,8 @@ func TestKernelDHCPRestart(t *testing.T) {
 	}
 }
 
-// TestKernelDHCPKilled kills the daemon at each change it is about to make, and at each kind of
-// message that it sends, in ADD and then in DEL: see killedDHCP.
+// TestKernelDHCPKilled kills the daemon before each of its changes, and at each type of message
+// that it sends, in ADD and then in DEL: see killedDHCP.
 func TestKernelDHCPKilled(t *testing.T) {
 	t.Parallel()
 	changes := 0
@@ -345,9 +343,9 @@ func TestKernelDHCPKilled(t *testing.T) {
 	}
 }
 
-// killedDHCP has the daemon that start returns killed in ADD or DEL, and reports whether it
-// was. A lease that the server has written is on our record whenever that happens, and when
-// the daemon is back the runtime's DEL leaves neither.
+// killedDHCP has the daemon that start returns killed in ADD or DEL, and reports whether it was.
+// Every lease that the server has written must be on our record, and after a restart of the daemon
+// the runtime's DEL must delete both.
 func killedDHCP(t *testing.T, at string, start func(*dhcpWorld, *dhcptest.Server4) *process) (killed bool) {
 	t.Helper()
 	w := newDHCPWorld(t)
@@ -362,9 +360,9 @@ func killedDHCP(t *testing.T, at string, start func(*dhcpWorld, *dhcptest.Server
 	if add.exit == 0 {
 		w.plugin(spec.Del, "bridge", dhcpConf, c)
 	}
-	d.kill(syscall.SIGTERM) // it ends what it has begun, or was killed
+	d.kill(syscall.SIGTERM) // it finishes what it has begun, or was killed
 	killed = d.ProcessState.ExitCode() == -1
-	// A release may still be on its way.
+	// A DHCPRELEASE may still be queued.
 	kerneltest.Until(w, "our record of the server's lease after "+at, func() bool { return len(s.Leased()) <= len(w.records()) })
 	d = w.daemon()
 	w.must("DEL", w.plugin(spec.Del, "bridge", dhcpConf, c))
@@ -379,9 +377,9 @@ func killedDHCP(t *testing.T, at string, start func(*dhcpWorld, *dhcptest.Server
 	return killed
 }
 
-// The daemon dies when an ADD of both families has one lease, and no DEL follows: the next
-// ADD has both, and not the half that is on record.
-func TestKernelDHCPHalf(t *testing.T) {
+// The daemon dies while an ADD of both families has one lease, and no DEL follows: the next ADD
+// gets both, and not only the recorded one.
+func TestKernelDHCPOneFamilyRecorded(t *testing.T) {
 	t.Parallel()
 	w := newDHCPWorld(t)
 	s := dhcptest.Start4(t, w.server)
@@ -420,8 +418,8 @@ func TestKernelDHCPHalf(t *testing.T) {
 	kerneltest.Until(w, "the release", func() bool { return len(s.Leased()) == 0 })
 }
 
-// Twenty containers at once get twenty addresses, and give them back at once.
-func TestKernelDHCPTwenty(t *testing.T) {
+// Twenty concurrent ADDs get twenty addresses, and twenty concurrent DELs release them.
+func TestKernelDHCPConcurrent(t *testing.T) {
 	t.Parallel()
 	w := newDHCPWorld(t)
 	s := dhcptest.Start4(t, w.server)
@@ -456,8 +454,8 @@ func TestKernelDHCPTwenty(t *testing.T) {
 	}
 }
 
-// DEL of an attachment whose ADD still waits for a server ends the ADD, and a plugin that
-// is killed takes its half of a lease along.
+// DEL ends an ADD of the same attachment that still waits for a server. If the plugin is killed,
+// the daemon drops its unfinished lease.
 func TestKernelDHCPInterrupted(t *testing.T) {
 	t.Parallel()
 	w := newDHCPWorld(t)
@@ -469,7 +467,7 @@ func TestKernelDHCPInterrupted(t *testing.T) {
 	go func() { added <- w.plugin(spec.Add, "bridge", dhcpConf, c) }()
 	kerneltest.Until(w, "a DISCOVER", func() bool { return len(s.Seen()) > 0 })
 	w.must("DEL", w.plugin(spec.Del, "dhcp", dhcpConf, c))
-	if a := <-added; a.code(t) != spec.CodeTryAgain { // minutes before its own time is over
+	if a := <-added; a.code(t) != spec.CodeTryAgain { // minutes before its own timeout
 		t.Errorf("ADD: %s", a.stdout)
 	}
 
@@ -494,13 +492,13 @@ func TestKernelDHCPInterrupted(t *testing.T) {
 	w.must("DEL", w.plugin(spec.Del, "bridge", dhcpConf, c))
 }
 
-// A daemon that the service manager hands its socket listens at that one, wherever its
-// flags say, and leaves it there when it ends. A second daemon for the same leases does not start.
+// A daemon with socket activation listens on the inherited socket, whatever its flags say, and does
+// not remove it at exit. A second daemon for the same leases does not start.
 func TestKernelDHCPActivated(t *testing.T) {
 	t.Parallel()
 	w := newDHCPWorld(t)
 	var l *net.UnixListener
-	err := w.NS.Do(func() (err error) { // the list of sockets is the namespace's
+	err := w.NS.Do(func() (err error) { // /proc/net/unix is the namespace's
 		l, err = net.ListenUnix("unix", &net.UnixAddr{Name: w.Path("dhcp.sock"), Net: "unix"})
 		return err
 	})
@@ -541,11 +539,11 @@ func TestKernelDHCPActivated(t *testing.T) {
 	}
 }
 
-// dhcpMemory is what the daemon may take for 500 leases, in kB of resident memory.
+// dhcpMemory limits the daemon's resident memory with 500 leases, in KiB.
 const dhcpMemory = 24 << 10
 
-// The memory of 500 leases that are kept: those of one interface here, which makes no
-// difference to a daemon that has nothing open for them.
+// The daemon's memory with 500 leases. All are of one interface, which makes no difference: the
+// daemon has nothing open for a lease.
 func TestKernelDHCPMemory(t *testing.T) {
 	w := newDHCPWorld(t)
 	dhcptest.Start4(t, w.server)
@@ -574,7 +572,7 @@ func TestKernelDHCPMemory(t *testing.T) {
 	}
 }
 
-// status is a number of proc(5)'s status.
+// status returns a number of /proc/PID/status.
 func (p *process) status(key string) (n int) {
 	b, _ := os.ReadFile(fmt.Sprintf("/proc/%d/status", p.Process.Pid))
 	for line := range strings.Lines(string(b)) {
@@ -585,7 +583,7 @@ func (p *process) status(key string) (n int) {
 	return n
 }
 
-// A server from elsewhere: busybox's, which Debian has.
+// busybox's udhcpd, which Debian has, as the server.
 func TestKernelDHCPBusybox(t *testing.T) {
 	t.Parallel()
 	busybox, err := exec.LookPath("busybox")

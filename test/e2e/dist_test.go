@@ -11,8 +11,8 @@ import (
 	"cnibox/applets/applettest"
 )
 
-// The scripts in dist are valid, and the command lines of the units are ones that cni-exec takes.
-func TestDist(t *testing.T) {
+// The scripts in dist are valid, and cni-exec accepts the command lines of the units.
+func TestDistScripts(t *testing.T) {
 	scripts, _ := filepath.Glob("../../dist/*.openrc")
 	more, _ := filepath.Glob("../../dist/*.procd")
 	for _, script := range append(scripts, more...) {
@@ -52,8 +52,8 @@ func TestDist(t *testing.T) {
 	}
 }
 
-// What the scripts use of OpenWrt's rc.common, functions.sh and procd.sh, printed instead of done.
-// An option is set by a variable of its name.
+// procdStub prints the calls of OpenWrt's rc.common, functions.sh and procd.sh. An option is set by
+// a variable of its name.
 const procdStub = `
 config_load() { echo "config_load $*"; }
 config_get() { eval "$1=\"\${option_$3:-${4-}}\""; }
@@ -69,7 +69,7 @@ reload() { reload_service; }
 [ "$USE_PROCD" = 1 ] && $action
 `
 
-// The procd scripts run the commands that they should, with the options of UCI.
+// The procd scripts run the right commands with the options of UCI.
 func TestDistProcd(t *testing.T) {
 	const (
 		dhcp = "config_load cni-dhcp\nprocd_open_instance\nprocd_set_param command %s dhcp daemon -socketpath %s\n" +

@@ -6,9 +6,8 @@ import (
 	"testing"
 )
 
-// TestDocsLeaveNothing has the documents delete each of our tables on the way back to the
-// reference plugins.
-func TestDocsLeaveNothing(t *testing.T) {
+// The documents say how to delete each of our tables on the way back to the reference plugins.
+func TestDocsDeleteEachTable(t *testing.T) {
 	operations, err := os.ReadFile("../../docs/operations.md")
 	if err != nil {
 		t.Fatal(err)

@@ -10,56 +10,56 @@ import (
 	"cnibox/spec"
 )
 
-// A delCell is one way in which things are missing when DEL comes.
+// A delCell is one set of things that are missing when DEL is called.
 type delCell struct {
-	harm   func(a *attached, m *mortal, f fixture)
-	gone   bool // the namespace is, so that only the host is looked at
-	bare   bool // no other is attached: what is taken away is theirs too
-	below  bool // the master or the bridge is
+	harm   func(a *attached, m *endable, f fixture)
+	gone   bool // the namespace; only the host is compared
+	bare   bool // there is no other attachment, whose state would be deleted, too
+	below  bool // the master or the bridge is gone
 	twice  bool
 	daemon bool // for plugins that have one
 }
 
-// delCells is a row of the table of DELs; each plugin has one.
+// delCells are the columns of the table of DELs; its rows are the plugins.
 var delCells = map[string]delCell{
 	"nothing missing": {},
 	"a second time":   {twice: true},
-	"namespace empty": {gone: true, harm: func(a *attached, m *mortal, f fixture) { f.end(m); a.c.Path = "" }},
-	"namespace missing": {gone: true, harm: func(a *attached, m *mortal, f fixture) {
+	"namespace empty": {gone: true, harm: func(a *attached, m *endable, f fixture) { f.end(m); a.c.Path = "" }},
+	"namespace missing": {gone: true, harm: func(a *attached, m *endable, f fixture) {
 		f.end(m)
 		if err := os.Remove(m.Path); err != nil {
 			a.w.Fatal(err)
 		}
 	}},
-	"namespace a stale file": {gone: true, harm: func(a *attached, m *mortal, f fixture) { f.end(m) }},
-	// as a container whose namespace has lost its name but not its processes
-	"namespace empty, container alive": {gone: true, harm: func(a *attached, m *mortal, _ fixture) { a.c.Path = "" }},
-	"link missing":                     {harm: func(a *attached, m *mortal, _ fixture) { m.dropEnd() }},
-	"link and prevResult missing":      {harm: func(a *attached, m *mortal, _ fixture) { m.dropEnd(); a.prev = "" }},
-	"without prevResult":               {harm: func(a *attached, m *mortal, _ fixture) { a.prev = "" }},
-	"invalid configuration": {harm: func(a *attached, m *mortal, f fixture) {
+	"namespace a stale file": {gone: true, harm: func(a *attached, m *endable, f fixture) { f.end(m) }},
+	// like a container whose namespace has lost its path but not its processes
+	"namespace empty, container alive": {gone: true, harm: func(a *attached, m *endable, _ fixture) { a.c.Path = "" }},
+	"link missing":                     {harm: func(a *attached, m *endable, _ fixture) { m.deleteEth0() }},
+	"link and prevResult missing":      {harm: func(a *attached, m *endable, _ fixture) { m.deleteEth0(); a.prev = "" }},
+	"without prevResult":               {harm: func(a *attached, m *endable, _ fixture) { a.prev = "" }},
+	"invalid configuration": {harm: func(a *attached, m *endable, f fixture) {
 		last := &a.steps[a.last()]
-		last.conf = spoil(last.conf, f.Invalid[0])
+		last.conf = withMember(last.conf, f.Invalid[0])
 	}},
-	"records missing":       {bare: true, harm: func(a *attached, m *mortal, f fixture) { a.w.dropFiles() }},
-	applettest.BelowMissing: {bare: true, below: true, harm: func(a *attached, m *mortal, f fixture) { f.takeAway(a.w) }},
-	"daemon missing":        {bare: true, daemon: true, harm: func(a *attached, m *mortal, _ fixture) { a.w.stop() }},
-	"daemon and namespace missing": {bare: true, daemon: true, gone: true, harm: func(a *attached, m *mortal, f fixture) {
+	"records missing":       {bare: true, harm: func(a *attached, m *endable, f fixture) { a.w.dropFiles() }},
+	applettest.BelowMissing: {bare: true, below: true, harm: func(a *attached, m *endable, f fixture) { f.takeAway(a.w) }},
+	"daemon missing":        {bare: true, daemon: true, harm: func(a *attached, m *endable, _ fixture) { a.w.stop() }},
+	"daemon and namespace missing": {bare: true, daemon: true, gone: true, harm: func(a *attached, m *endable, f fixture) {
 		a.w.stop()
 		f.end(m)
 	}},
-	"after GC": {harm: func(a *attached, m *mortal, _ fixture) {
+	"after GC": {harm: func(a *attached, m *endable, _ fixture) {
 		for i := range a.steps {
-			a.steps[i].conf = spoil(a.steps[i].conf, `"cni.dev/valid-attachments":[{"containerID":"other","ifname":"eth0"}]`)
+			a.steps[i].conf = withMember(a.steps[i].conf, `"cni.dev/valid-attachments":[{"containerID":"other","ifname":"eth0"}]`)
 			a.must(spec.GC, i)
 		}
 	}},
 }
 
-// TestKernelDelMatrix is the table of DELs: for each plugin and each thing that can be
-// missing, DEL succeeds, says nothing on stdout, and leaves nothing, on the host and in
-// the container: no link, address, route, rule, lease or record. Another attachment
-// stays whole. The reference fails or leaks in many of the cells.
+// TestKernelDelMatrix is the table of DELs: for each plugin and each thing that can be missing, DEL
+// succeeds, prints nothing on stdout, and leaves no link, address, route, rule, lease or record on
+// the host or in the container. Another attachment does not change. The reference fails or leaks in
+// many of the cells.
 func TestKernelDelMatrix(t *testing.T) {
 	t.Parallel()
 	eachPlugin(t, func(t *testing.T, plugin string, f fixture) {
@@ -77,7 +77,6 @@ func TestKernelDelMatrix(t *testing.T) {
 	})
 }
 
-// run is one cell.
 func (cell delCell) run(t *testing.T, plugin string, f fixture) {
 	w, other := f.host(t, plugin, cell.bare)
 	if cell.daemon && w.stop == nil {
@@ -87,7 +86,7 @@ func (cell delCell) run(t *testing.T, plugin string, f fixture) {
 	if cell.below {
 		f.takeAway(w)
 	}
-	m := w.mortal("ctr")
+	m := w.endable("ctr")
 	f.enter(w, m.Container)
 	host, cont := w.Snapshot(), w.Snapshot(m.Container)
 	if cell.below {
@@ -102,7 +101,7 @@ func (cell delCell) run(t *testing.T, plugin string, f fixture) {
 		a.del()
 	}
 	if cell.gone {
-		w.settles("DEL", host, func() string { return w.Snapshot() })
+		w.waitSame("DEL", host, func() string { return w.Snapshot() })
 	} else {
 		w.Same("DEL", cont, w.Snapshot(m.Container))
 	}
@@ -111,16 +110,16 @@ func (cell delCell) run(t *testing.T, plugin string, f fixture) {
 	}
 }
 
-// end ends the namespace of the attachment.
-func (f fixture) end(m *mortal) {
+// end deletes the namespace of the attachment.
+func (f fixture) end(m *endable) {
 	if f.Hardware {
-		m.giveBack()
+		m.returnDevice()
 	}
 	m.w.End(m.Container)
 }
 
-// dropEnd deletes eth0 from the container, if the plugin has made one.
-func (m *mortal) dropEnd() {
+// deleteEth0 deletes eth0 in the container, if there is one.
+func (m *endable) deleteEth0() {
 	kerneltest.Brief(m.w, m.NS, func(c *rtnl.Conn) error {
 		links, err := c.Links()
 		for _, l := range links {
@@ -132,7 +131,7 @@ func (m *mortal) dropEnd() {
 	})
 }
 
-// dropFiles deletes all that the plugins keep, which is in directories.
+// dropFiles deletes all directories with state of plugins.
 func (w *world) dropFiles() {
 	w.Helper()
 	entries, err := os.ReadDir(w.Dir)

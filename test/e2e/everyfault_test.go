@@ -8,9 +8,9 @@ import (
 	"cnibox/spec"
 )
 
-// TestKernelEveryKilled kills ADD and then DEL of each plugin at each change that they
-// are about to make: the next DEL leaves all as it was before, and the next ADD succeeds.
-// bridge, and a whole list by cni-exec, are in TestKernelKilled.
+// TestKernelEveryKilled kills ADD and then DEL of each plugin before each of their changes: the
+// next DEL restores the state from before, and the next ADD succeeds. TestKernelKilled has bridge,
+// and a whole list by cni-exec.
 func TestKernelEveryKilled(t *testing.T) {
 	t.Parallel()
 	eachPlugin(t, func(t *testing.T, plugin string, f fixture) {
@@ -39,8 +39,8 @@ func TestKernelEveryKilled(t *testing.T) {
 	})
 }
 
-// killed makes an attachment, kills a verb of its last step at a change, and releases
-// all; false: there are not so many changes.
+// killed makes an attachment, kills a verb of its last step at its nth change, and deletes the
+// attachment. It returns false if there are fewer changes.
 func (w *world) killed(plugin string, c applettest.Container, verb spec.Verb, n int, what string) bool {
 	w.Helper()
 	a := w.chain(plugin, c, w.inProcess)

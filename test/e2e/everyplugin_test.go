@@ -14,24 +14,24 @@ import (
 	"cnibox/test/product"
 )
 
-// A fixture is the descriptor of a plugin, with what only the hosts of this package have.
+// A fixture is the descriptor of a plugin, with the daemon that this package starts for it.
 type fixture struct {
 	applettest.Plugin
 	name string
 	service
 }
 
-// A service is what a plugin needs beside links: a daemon of its own.
+// A service is what a plugin needs besides links: a daemon.
 type service struct {
-	start func(*world) // also makes what the daemon works on
-	stop  func(*world) // deletes that, but for what TakeAway deletes
+	start func(*world) // also makes what the daemon needs
+	stop  func(*world) // deletes that, except what TakeAway deletes
 }
 
-// services are filled by the test files of such plugins.
+// The test files of plugins with a daemon fill services.
 var services = map[string]service{}
 
-// fixtureOf returns that of a plugin, after the other one of two that may be before it: so each is
-// tried with two.
+// fixtureOf returns the fixture of a plugin. Of two plugins that may come before it, it has the one
+// that other tests do not have, so that both are tested.
 func fixtureOf(plugin string) fixture {
 	f := fixture{applettest.Plugins[plugin], plugin, services[plugin]}
 	if f.OrAfter != "" {
@@ -40,20 +40,20 @@ func fixtureOf(plugin string) fixture {
 	return f
 }
 
-// goodConf is the configuration of a plugin that tests here change: its descriptor's, with a
-// prevResult and an attachment that GC keeps. Those that make an interface have networks of their
-// own, but bridge: GC of another network must leave them alone.
+// goodConf is the configuration of a plugin that tests change: its descriptor's, with a prevResult
+// and an attachment that GC keeps. Interface plugins but bridge have their own networks: GC of
+// another network must not delete their attachments.
 func goodConf(plugin string) string {
 	network := "demo"
 	if applettest.Makes(plugin) && plugin != "bridge" {
 		network = plugin
 	}
-	return spoil(spoil(applettest.Plain(plugin, network), goodValid), goodPrev)
+	return withMember(withMember(applettest.Plain(plugin, network), goodValid), goodPrev)
 }
 
-// TestEveryPlugin wants a descriptor of each plugin: without one, nothing tests its DEL, its
-// helpers, its faults and its bad input.
-func TestEveryPlugin(t *testing.T) {
+// Each plugin has a descriptor: without one, nothing tests its DEL, child processes, faults and bad
+// input.
+func TestPluginsHaveDescriptors(t *testing.T) {
 	for _, plugin := range product.Plugins() {
 		if _, ok := applettest.Plugins[plugin]; !ok {
 			t.Errorf("applettest.Plugins has no %s", plugin)
@@ -64,13 +64,13 @@ func TestEveryPlugin(t *testing.T) {
 	}
 }
 
-// eachPlugin runs a test for each plugin that is there, that the kernel can do, and that is
-// not tested elsewhere.
+// eachPlugin runs a test for each plugin of this build that the kernel supports and that is not
+// tested elsewhere.
 func eachPlugin(t *testing.T, test func(t *testing.T, plugin string, f fixture)) {
 	for _, plugin := range product.Plugins() {
 		f := fixtureOf(plugin)
-		if f.After != "" && !there(f.After) {
-			continue // a build without the other plugin
+		if f.After != "" && !built(f.After) {
+			continue // the other plugin is not in this build
 		}
 		if applettest.Elsewhere(plugin) {
 			continue
@@ -79,25 +79,24 @@ func eachPlugin(t *testing.T, test func(t *testing.T, plugin string, f fixture))
 	}
 }
 
-// there reports whether a plugin has not been left out of the build.
-func there(plugin string) bool {
+// built reports whether the build has the plugin.
+func built(plugin string) bool {
 	return slices.Contains(product.Plugins(), plugin)
 }
 
-// host makes a world that has what the plugin needs, and another attachment, unless all
-// such have to be gone.
+// host makes a world with what the plugin needs and, unless bare, another attachment.
 func (f fixture) host(t *testing.T, plugin string, bare bool) (w *world, other *attached) {
 	t.Helper()
 	f.NeedChain(t)
 	w = newWorld(t)
 	f.furnish(w)
 	if other = w.attach(plugin, w.Container("other"), w.inProcess); bare {
-		other.del() // leaves what a host keeps
+		other.del() // leaves what the host keeps
 	}
 	return w, other
 }
 
-// enter makes a container as the plugin finds it.
+// enter prepares a container for the plugin.
 func (f fixture) enter(w *world, c applettest.Container) applettest.Container {
 	w.Helper()
 	if f.Ready != nil {
@@ -106,7 +105,7 @@ func (f fixture) enter(w *world, c applettest.Container) applettest.Container {
 	return c
 }
 
-// furnish makes what the host has before the first ADD.
+// furnish makes what the plugin needs on the host.
 func (f fixture) furnish(w *world) {
 	w.Helper()
 	f.Furnish(w.Host)
@@ -115,7 +114,7 @@ func (f fixture) furnish(w *world) {
 	}
 }
 
-// takeAway deletes what of the host the attachment depends on.
+// takeAway deletes what the attachment depends on from the host.
 func (f fixture) takeAway(w *world) {
 	w.Helper()
 	f.Below()(w.Host)
@@ -124,40 +123,39 @@ func (f fixture) takeAway(w *world) {
 	}
 }
 
-// A caller calls a plugin, in this process or in one of its own.
+// A caller calls a plugin, in this process or in a child process.
 type caller func(verb spec.Verb, applet, conf string, c applettest.Container, env ...string) answer
 
-// A chainStep is a plugin in the order of ADD, with its configuration, which has no
-// prevResult yet.
+// A chainStep is a plugin and its configuration, without prevResult.
 type chainStep struct{ plugin, conf string }
 
-// An attached is an attachment that a plugin has made, and the one before it.
+// An attached is an attachment by a plugin and those before it in the list.
 type attached struct {
 	w     *world
 	c     applettest.Container
 	call  caller
 	steps []chainStep
-	prev  string // the last result; empty: none
+	prev  string // last result; empty: none
 }
 
-// chain are the steps of an attachment of a plugin, with nothing done yet.
-// All are of one network, as the plugins of a list are.
+// chain returns the steps of an attachment by a plugin, none of which has run. All have the same
+// network, as in a list.
 func (w *world) chain(plugin string, c applettest.Container, call caller) *attached {
 	a := &attached{w: w, c: c, call: call}
 	if after := fixtureOf(plugin).After; after != "" {
 		a.steps = w.chain(after, c, call).steps
 	}
-	a.steps = append(a.steps, chainStep{plugin, spoil(strings.ReplaceAll(goodConf(plugin), "$NETNS", c.Path), `"name":"demo"`)})
+	a.steps = append(a.steps, chainStep{plugin, withMember(strings.ReplaceAll(goodConf(plugin), "$NETNS", c.Path), `"name":"demo"`)})
 	return a
 }
 
-// attach makes one; that of a container "other" differs from that of the rest where
-// there can be only one of a kind.
+// attach runs all steps. The container "other" gets different values where a value must be unique
+// on the host.
 func (w *world) attach(plugin string, c applettest.Container, call caller) *attached {
 	w.Helper()
 	a := w.chain(plugin, c, call)
 	if other := applettest.Plugins[plugin].Other; other != "" && c.ID == "other" {
-		a.steps[a.last()].conf = spoil(a.steps[a.last()].conf, other)
+		a.steps[a.last()].conf = withMember(a.steps[a.last()].conf, other)
 	}
 	for i := range a.steps {
 		a.must(spec.Add, i)
@@ -165,25 +163,25 @@ func (w *world) attach(plugin string, c applettest.Container, call caller) *atta
 	return a
 }
 
-// last is the step of the plugin itself.
+// last is the index of the plugin's own step.
 func (a *attached) last() int { return len(a.steps) - 1 }
 
-// conf is the configuration of a step for a verb.
+// conf is the configuration of a step with the last result as prevResult.
 func (a *attached) conf(i int) string {
 	prev := "null"
 	if a.prev != "" {
 		prev = a.prev
 	}
-	return spoil(a.steps[i].conf, `"prevResult":`+prev)
+	return withMember(a.steps[i].conf, `"prevResult":`+prev)
 }
 
-// do calls a verb of a step.
+// do calls a verb of one step.
 func (a *attached) do(verb spec.Verb, i int, env ...string) answer {
 	a.w.Helper()
 	return a.call(verb, a.steps[i].plugin, a.conf(i), a.c, env...)
 }
 
-// must is do for what has to succeed; the answer of ADD is the next prevResult.
+// must is do for calls that must succeed; the answer of ADD is the next prevResult.
 func (a *attached) must(verb spec.Verb, i int, env ...string) {
 	a.w.Helper()
 	out := a.w.must(fmt.Sprint(verb, " ", a.steps[i].plugin), a.do(verb, i, env...))
@@ -195,7 +193,7 @@ func (a *attached) must(verb spec.Verb, i int, env ...string) {
 	}
 }
 
-// del releases all steps, the last one first.
+// del calls DEL of all steps in reverse order.
 func (a *attached) del() {
 	a.w.Helper()
 	for i := a.last(); i >= 0; i-- {
@@ -204,17 +202,16 @@ func (a *attached) del() {
 	a.prev = ""
 }
 
-// A mortal is a container whose namespace the test can end.
-type mortal struct {
+// An endable is a container whose namespace the test can delete.
+type endable struct {
 	applettest.Container
 	w *world
 }
 
-func (w *world) mortal(id string) *mortal { return &mortal{w.Container(id), w} }
+func (w *world) endable(id string) *endable { return &endable{w.Container(id), w} }
 
-// giveBack moves eth0 to the host, down and under the name that it has, as the kernel
-// does with hardware.
-func (m *mortal) giveBack() {
+// returnDevice moves eth0 to the host, down and with the same name, as the kernel does with hardware.
+func (m *endable) returnDevice() {
 	kerneltest.Brief(m.w, m.NS, func(c *rtnl.Conn) error {
 		l, err := c.Link("eth0")
 		if err == nil {
@@ -227,9 +224,9 @@ func (m *mortal) giveBack() {
 	})
 }
 
-// settles wants a state to be as it was before in the end: the kernel takes its time
-// over what was in a namespace.
-func (w *world) settles(what, before string, state func() string) {
+// waitSame waits until a state is the same as before: the kernel deletes the contents of a namespace
+// asynchronously.
+func (w *world) waitSame(what, before string, state func() string) {
 	w.Helper()
 	after := state()
 	for end := time.Now().Add(processTime); after != before && time.Now().Before(end); after = state() {

@@ -10,8 +10,8 @@ import (
 	"cnibox/spec"
 )
 
-// unreadable are what a runtime may send that no ADD would take. DEL takes each for
-// absent, with a warning that has the text in it.
+// unreadable is input that no ADD accepts. DEL ignores each, with a warning that has the text in
+// it.
 var unreadable = map[string]struct {
 	member string // of the configuration; empty: none
 	env    string
@@ -33,8 +33,8 @@ var unreadable = map[string]struct {
 	"index that leads nowhere": {member: `"prevResult":{"interfaces":[],"ips":[{"address":"10.1.0.2/24","interface":7}]}`},
 }
 
-// TestKernelDelUnreadable attaches with each plugin and gives its DEL what cannot be read:
-// it succeeds and leaves nothing, and another attachment stays whole.
+// DEL of each plugin succeeds with unreadable input and leaves nothing; another attachment does not
+// change.
 func TestKernelDelUnreadable(t *testing.T) {
 	t.Parallel()
 	eachPlugin(t, func(t *testing.T, plugin string, f fixture) {
@@ -43,14 +43,14 @@ func TestKernelDelUnreadable(t *testing.T) {
 			t.Run(name, func(t *testing.T) {
 				t.Parallel()
 				w, other := f.host(t, plugin, false)
-				m := w.mortal("ctr")
+				m := w.endable("ctr")
 				f.enter(w, m.Container)
 				before := w.Snapshot(m.Container)
 				a := w.attach(plugin, m.Container, w.inProcess)
 				for i := a.last(); i >= 0; i-- {
 					conf := a.conf(i)
 					if u.member != "" {
-						conf = spoil(conf, u.member)
+						conf = withMember(conf, u.member)
 					}
 					var env []string
 					if u.env != "" {
@@ -71,8 +71,8 @@ func TestKernelDelUnreadable(t *testing.T) {
 	})
 }
 
-// DEL needs what names the attachment: the network, the container and the interface.
-func TestKernelDelUnnamed(t *testing.T) {
+// DEL needs the network, the container ID and the interface name.
+func TestKernelDelNeedsNames(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	c := w.Container("ctr")
@@ -80,7 +80,7 @@ func TestKernelDelUnnamed(t *testing.T) {
 	before := w.Snapshot(c)
 	for _, plugin := range goodPlugins() {
 		for _, name := range []string{`null`, `5`, `"../x"`, `"-x"`, quoted(strings.Repeat("n", 300))} {
-			a := w.serve(spec.Del, plugin, spoil(goodConf(plugin), `"name":`+name), c)
+			a := w.serve(spec.Del, plugin, withMember(goodConf(plugin), `"name":`+name), c)
 			if a.code(t) != spec.CodeConfig || !strings.Contains(a.stdout, "network name") {
 				t.Errorf("DEL %s of %.20s: %+v", plugin, name, a)
 			}
@@ -95,7 +95,7 @@ func TestKernelDelUnnamed(t *testing.T) {
 	w.Same("DEL", before, w.Snapshot(c))
 }
 
-// A malformed CNI_ARGS is refused by who reads it, and warned of by all others.
+// Plugins that read CNI_ARGS refuse malformed ones; all others warn.
 func TestKernelMalformedArgs(t *testing.T) {
 	w := newWorld(t)
 	c := w.Container("ctr")
@@ -116,16 +116,16 @@ func TestKernelMalformedArgs(t *testing.T) {
 	}
 }
 
-// An address of prevResult that points at no interface is an error of ADD and CHECK where
-// it matters whose it is, of no other verb and no other plugin.
-func TestKernelDanglingIndex(t *testing.T) {
+// An address of prevResult with an invalid interface index is an error only of ADD and CHECK, and
+// only of plugins that need to know its interface.
+func TestKernelInvalidInterfaceIndex(t *testing.T) {
 	t.Parallel()
 	const prev = `"prevResult":{"cniVersion":"1.1.0","interfaces":[{"name":"lo","sandbox":"$NETNS"}],"ips":[{"address":"10.1.0.2/24","interface":1}]}`
 	needs := []string{"portmap", "sbr"}
 	w := newWorld(t)
 	c := w.Container("ctr")
 	for _, plugin := range goodPlugins() {
-		conf := spoil(goodConf(plugin), strings.ReplaceAll(prev, "$NETNS", c.Path))
+		conf := withMember(goodConf(plugin), strings.ReplaceAll(prev, "$NETNS", c.Path))
 		for _, verb := range allVerbs {
 			a := w.serve(verb, plugin, conf, c, "CNI_IFNAME=lo")
 			refused := a.code(t) == spec.CodeConfig && strings.Contains(a.stdout, "outside the list")

@@ -17,9 +17,8 @@ import (
 	"cnibox/spec"
 )
 
-// onDisk runs fn on a thread that is in the world's network namespace and sees a
-// small file system of its own at a folder of the world; no other process sees it.
-// Programs are started from there with run.
+// onDisk runs fn on a thread in the world's network namespace with a small tmpfs mounted at a
+// directory of the world, in a mount namespace of its own. Programs are started there with run.
 func (w *world) onDisk(name string, fn func()) {
 	w.Helper()
 	dir := w.Path(name)
@@ -29,7 +28,7 @@ func (w *world) onDisk(name string, fn func()) {
 	done := make(chan error, 1)
 	go func() {
 		defer close(done)
-		runtime.LockOSThread() // for good: the mounts end with the thread
+		runtime.LockOSThread() // the mounts end with the thread
 		err := unix.Unshare(unix.CLONE_NEWNS)
 		if err == nil {
 			err = unix.Setns(w.NS.FD(), unix.CLONE_NEWNET)
@@ -57,17 +56,17 @@ func (w *world) onDisk(name string, fn func()) {
 	}
 }
 
-// A diskFault spoils the file system at a folder, and mend makes it good again.
+// A diskFault makes the file system at a directory fail; mend repairs it.
 type diskFault struct {
-	spoil, mend func(dir string) error
+	damage, repair func(dir string) error
 
-	// locks is set if no lock can be had in the cache, so that no verb runs.
+	// locks: the cache cannot be locked, so that no verb runs.
 	locks bool
 }
 
 var diskFaults = map[string]diskFault{
 	"full": {
-		spoil: func(dir string) error {
+		damage: func(dir string) error {
 			f, err := os.Create(filepath.Join(dir, "ballast"))
 			for err == nil {
 				_, err = f.Write(make([]byte, 4096))
@@ -78,10 +77,10 @@ var diskFaults = map[string]diskFault{
 			}
 			return err
 		},
-		mend: func(dir string) error { return os.Remove(filepath.Join(dir, "ballast")) },
+		repair: func(dir string) error { return os.Remove(filepath.Join(dir, "ballast")) },
 	},
 	"no inodes": {
-		spoil: func(dir string) (err error) {
+		damage: func(dir string) (err error) {
 			for i := 0; err == nil; i++ {
 				err = os.Mkdir(filepath.Join(dir, fmt.Sprint("ballast", i)), 0o700)
 			}
@@ -90,7 +89,7 @@ var diskFaults = map[string]diskFault{
 			}
 			return err
 		},
-		mend: func(dir string) error {
+		repair: func(dir string) error {
 			all, err := filepath.Glob(filepath.Join(dir, "ballast*"))
 			for _, b := range all {
 				err = errors.Join(err, os.Remove(b))
@@ -99,15 +98,14 @@ var diskFaults = map[string]diskFault{
 		},
 	},
 	"read-only": {
-		spoil: func(dir string) error { return unix.Mount("", dir, "", unix.MS_REMOUNT|unix.MS_RDONLY, "") },
-		locks: true,
-		mend:  func(dir string) error { return unix.Mount("", dir, "", unix.MS_REMOUNT, "size=128k,nr_inodes=100") },
+		damage: func(dir string) error { return unix.Mount("", dir, "", unix.MS_REMOUNT|unix.MS_RDONLY, "") },
+		locks:  true,
+		repair: func(dir string) error { return unix.Mount("", dir, "", unix.MS_REMOUNT, "size=128k,nr_inodes=100") },
 	},
 }
 
-// TestKernelDisk spoils the disk below each folder that something is kept in: ADD
-// fails with a code that says so and leaves nothing, and DEL succeeds. When
-// there is room again, ADD succeeds.
+// ADD fails with a matching code and leaves nothing if the file system of a state directory is full
+// or read-only, and DEL succeeds. After it is repaired ADD succeeds.
 func TestKernelDisk(t *testing.T) {
 	t.Parallel()
 	for _, at := range []string{"bridge leases", "cni-exec leases", "cni-exec cni", "cni-exec ports", "cni-exec tuning"} {
@@ -118,17 +116,17 @@ func TestKernelDisk(t *testing.T) {
 				w := newWorld(t)
 				w.write("net.d/demo.conflist", killList)
 				c, other := w.Container("ctr"), w.Container("other")
-				w.onDisk(folder, func() { w.spoiled(victims[who], f, folder, c, other) })
+				w.onDisk(folder, func() { w.onDamagedDisk(victims[who], f, folder, c, other) })
 			})
 		}
 	}
 }
 
-// spoiled is the test on the thread that sees the disk.
-func (w *world) spoiled(v victim, f diskFault, folder string, c, other applettest.Container) {
+// onDamagedDisk runs on the thread that sees the tmpfs.
+func (w *world) onDamagedDisk(v victim, f diskFault, folder string, c, other applettest.Container) {
 	dir := w.Path(folder)
 	w.must("other ADD", v.add(w, other, 8000))
-	if err := f.spoil(dir); err != nil {
+	if err := f.damage(dir); err != nil {
 		w.Fatal(err)
 	}
 	before := w.Snapshot(c)
@@ -141,7 +139,7 @@ func (w *world) spoiled(v victim, f diskFault, folder string, c, other applettes
 		w.must("DEL", del)
 	}
 	w.Same("DEL", before, w.Snapshot(c))
-	if err := f.mend(dir); err != nil {
+	if err := f.repair(dir); err != nil {
 		w.Fatal(err)
 	}
 	w.must("ADD on a good disk", v.add(w, c, 8080))
@@ -149,10 +147,9 @@ func (w *world) spoiled(v victim, f diskFault, folder string, c, other applettes
 	w.must("other DEL", v.del(w, other, 8000))
 }
 
-// TestKernelOddFiles puts what is not a file, or another program's, where something of
-// ours is expected: no verb waits for it, follows it or takes it away, and an error
-// is one that can be read.
-func TestKernelOddFiles(t *testing.T) {
+// Unusual files and files of other programs where ours are expected: no verb blocks on them,
+// follows a link or deletes them, and errors have a code.
+func TestKernelUnusualFiles(t *testing.T) {
 	t.Parallel()
 	a := spec.Attachment{Network: "demo", ContainerID: "ctr", IfName: "eth0"}
 	places := []string{"cni", "cni/results", "cni/results/demo-ctr-eth0", "cni/cnibox/locks", "cni/cnibox/locks/network-demo", "cni/cnibox/locks/container-ctr",
@@ -163,20 +160,20 @@ func TestKernelOddFiles(t *testing.T) {
 	w.write("net.d/demo.conflist", killList)
 	c := w.Container("ctr")
 	v := victims["cni-exec"]
-	v.add(w, c, 8080) // the bridge and the rest that stays
+	v.add(w, c, 8080) // creates the bridge and what else stays
 	w.must("DEL", v.del(w, c, 8080))
 	kinds := maps.Clone(oddFiles)
 	kinds["link to a folder"] = func(path string) error { return os.Symlink(w.Path("outside"), path) }
 	kinds["link to a file"] = func(path string) error { return os.Symlink(w.Path("outside/full"), path) }
 	for _, place := range places {
 		for kind, mk := range kinds {
-			t.Run(place+" "+kind, func(t *testing.T) { w.on(t).odd(v, c, place, mk) })
+			t.Run(place+" "+kind, func(t *testing.T) { w.on(t).checkUnusualFile(v, c, place, mk) })
 		}
 	}
 }
 
-// odd is one of them.
-func (w *world) odd(v victim, c applettest.Container, place string, mk func(string) error) {
+// checkUnusualFile tests one of them.
+func (w *world) checkUnusualFile(v victim, c applettest.Container, place string, mk func(string) error) {
 	path := w.Path(place)
 	for _, dir := range []string{"cni", "leases", "ports", "tuning", "outside"} {
 		if err := os.RemoveAll(w.Path(dir)); err != nil {
@@ -194,7 +191,7 @@ func (w *world) odd(v victim, c applettest.Container, place string, mk func(stri
 	host, cont := kerneltest.Snapshot(w.T, w.NS), kerneltest.Snapshot(w.T, c.NS)
 	for i, do := range []func(*world, applettest.Container, int, ...string) answer{v.add, v.del, v.del} {
 		what := fmt.Sprint("call ", i)
-		if a := w.prompt(what, func() answer { return do(w, c, 8080) }); a.code(w.T) == spec.CodeInternal {
+		if a := w.callInTime(what, func() answer { return do(w, c, 8080) }); a.code(w.T) == spec.CodeInternal {
 			w.Errorf("%s: %s%s", what, a.stdout, a.stderr)
 		}
 	}

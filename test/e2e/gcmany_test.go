@@ -17,8 +17,8 @@ import (
 	"cnibox/internal/nfttest"
 )
 
-// attachMany attaches new containers, the first with the number from, with a host port each. Those
-// that are dead have no network namespace any more.
+// attachMany attaches count new containers, numbered from from, with a host port each. If dead,
+// their network namespaces are deleted.
 func (r *reloading) attachMany(from, count int, dead bool) {
 	r.Helper()
 	var gone []*netns.NS
@@ -44,7 +44,7 @@ func (r *reloading) attachMany(from, count int, dead bool) {
 	}
 }
 
-// veths is how many host-side veths there are.
+// veths counts the host-side veths.
 func (r *reloading) veths() (n int) {
 	r.Helper()
 	links, err := kerneltest.Dial(r.T, r.NS).Links()
@@ -59,7 +59,7 @@ func (r *reloading) veths() (n int) {
 	return n
 }
 
-// count returns how often a gc of all makes each of some system calls.
+// count counts some system calls of a gc of all attachments.
 func (r *reloading) count(calls string) map[string]int {
 	r.Helper()
 	r.strace("-c", "-U", "calls,name", "-o", r.Path("trace"), "-e", "trace="+calls)
@@ -76,7 +76,7 @@ func (r *reloading) count(calls string) map[string]int {
 	return counts
 }
 
-// nothingLeft wants nothing of the attachments.
+// nothingLeft checks that no attachment has left anything.
 func (r *reloading) nothingLeft() {
 	r.Helper()
 	for _, pattern := range []string{"cni/results/*", "leases/demo/[0-9f]*", "ports/*"} {
@@ -92,21 +92,21 @@ func (r *reloading) nothingLeft() {
 	}
 }
 
-// TestKernelGCMany collects few and many attachments, with the network namespace and without it: no
-// attachment has a socket of the host, a transaction of the rule set or an opening of the leases of
-// its own, and the calls for each do not grow with their number.
+// TestKernelGCMany deletes few and many attachments, with and without their network namespaces: no
+// attachment needs its own socket on the host, its own transaction of the rule set or its own
+// opening of the leases, and the calls for each do not grow with their number.
 func TestKernelGCMany(t *testing.T) {
 	t.Parallel()
 	for _, dead := range []bool{false, true} {
 		t.Run(fmt.Sprintf("dead=%t", dead), func(t *testing.T) {
 			t.Parallel()
 			r := newReloading(t, "")
-			r.strace() // or no test
+			r.strace() // skips without strace
 			r.tracer = nil
 			const few, many = 4, 16
 			const calls = "socket,flock,openat,unlinkat,newfstatat"
 			r.attachMany(1, 1, dead)
-			r.count(calls) // what the first one makes is there then
+			r.count(calls) // creates what the first gc creates
 			r.attachMany(10, few, dead)
 			small := r.count(calls)
 			r.nothingLeft()
@@ -116,14 +116,14 @@ func TestKernelGCMany(t *testing.T) {
 			t.Logf("%d: %v; %d: %v", few, small, many, big)
 			perAttachment := map[string]int{"socket": 0, "flock": 1, "openat": 13, "unlinkat": 7, "newfstatat": 7}
 			if !dead {
-				perAttachment["socket"] = 1 // in the container's network namespace: for its cookie
+				perAttachment["socket"] = 1 // for the cookie of the container's network namespace
 				perAttachment["newfstatat"] = 9
 			}
 			for call, most := range perAttachment {
 				if small[call] == 0 {
 					t.Errorf("no %s was counted", call)
 				}
-				// a socket of nf_tables may be opened anew where another call took long
+				// a socket of nf_tables may be reopened after another call took long
 				if got, due := big[call]-small[call], most*(many-few)+8; got > due {
 					t.Errorf("%d more calls of %s for %d more attachments, at most %d are due", got, call, many-few, due)
 				}
@@ -132,8 +132,8 @@ func TestKernelGCMany(t *testing.T) {
 	}
 }
 
-// TestKernelGCManyOneFails has one attachment in the middle whose lease cannot be released: the
-// others are deleted, the error names it, and the next gc deletes it.
+// If the lease of one attachment cannot be released, gc deletes the others and names it in the
+// error, and the next gc deletes it.
 func TestKernelGCManyOneFails(t *testing.T) {
 	t.Parallel()
 	r := newReloading(t, "")
@@ -143,7 +143,7 @@ func TestKernelGCManyOneFails(t *testing.T) {
 	r.attachMany(4, 1, false)
 	r.write("net.d/demo.conflist", list)
 	r.attachMany(5, 3, false)
-	// The configuration of its ADD leads to leases that cannot be opened.
+	// The configuration cached by its ADD refers to leases that cannot be opened.
 	odd := r.Path("other/demo")
 	if err := os.Rename(odd, odd+".aside"); err != nil {
 		t.Fatal(err)
@@ -179,8 +179,8 @@ func TestKernelGCManyOneFails(t *testing.T) {
 	}
 }
 
-// TestKernelGCManySIGTERM ends a gc that waits for the leases: what it has not deleted is in the
-// cache, and goes with the next one.
+// SIGTERM ends a gc that waits for the lock of the leases. What it has not deleted stays in the
+// cache, and the next gc deletes it.
 func TestKernelGCManySIGTERM(t *testing.T) {
 	t.Parallel()
 	r := newReloading(t, "")

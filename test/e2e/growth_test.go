@@ -16,8 +16,8 @@ import (
 	"cnibox/spec"
 )
 
-// What a verb may do more with many attachments on the host than with few: what the kernel or Go
-// does now and then.
+// How many more calls and bytes a verb may have with many attachments than with few: the kernel and
+// Go vary a little.
 const (
 	fewAttached  = 2
 	manyAttached = 60
@@ -25,7 +25,8 @@ const (
 	moreBytes    = 512
 )
 
-// growthLists are lists of plugins, each for two networks, N, and a container, C, from 1 on.
+// growthLists are lists of plugins. N stands for one of two networks, C for the container's number,
+// from 1 on.
 var growthLists = map[string][]chainStep{
 	"bridge": {
 		{"bridge", `"bridge":"br$N","isDefaultGateway":true,"ipMasq":true,"macspoofchk":true,"ipam":{"type":"host-local","dataDir":"$DIR/leases",
@@ -59,7 +60,7 @@ var growthLists = map[string][]chainStep{
 	"dhcp":        {{"bridge", `"bridge":"br0","ipam":{"type":"dhcp","daemonSocketPath":"$DIR/dhcp.sock"}`}},
 }
 
-// growthHost makes what the host has before the first ADD of a list.
+// growthHost makes what a list needs on the host.
 func (w *world) growthHost(list string) {
 	w.Helper()
 	for i, m := range []string{"m1", "m2"} {
@@ -71,7 +72,7 @@ func (w *world) growthHost(list string) {
 	}
 }
 
-// growthContainer makes a container, and the device that host-device moves there.
+// growthContainer makes a container, and the device for host-device.
 func (w *world) growthContainer(list string, n int) applettest.Container {
 	w.Helper()
 	if list == "host-device" {
@@ -83,7 +84,7 @@ func (w *world) growthContainer(list string, n int) applettest.Container {
 	return w.Container(fmt.Sprint("c", n))
 }
 
-// growthSteps are the steps of one container, of either network in turns.
+// growthSteps returns the steps of one container; containers alternate between the networks.
 func growthSteps(list string, container int) (network string, steps []chainStep) {
 	number := 1 + container%2
 	network = fmt.Sprintf("net%d", number)
@@ -94,27 +95,27 @@ func growthSteps(list string, container int) (network string, steps []chainStep)
 	return network, steps
 }
 
-// TestKernelNothingGrows compares the system calls about files and sockets, and the bytes that are
-// read, of each verb with few attachments on the host and with many, half of them of the same
-// network: of cni-exec with a list, and of each of its plugins alone.
-func TestKernelNothingGrows(t *testing.T) {
+// TestKernelCostsDoNotGrow compares each verb with few and with many attachments on the host, half of
+// them of the same network: the system calls on files and sockets, and the bytes read, of cni-exec
+// with a list, and of each of its plugins alone.
+func TestKernelCostsDoNotGrow(t *testing.T) {
 	t.Parallel()
 	for list, steps := range growthLists {
-		if !slices.ContainsFunc(steps, func(s chainStep) bool { return !there(s.plugin) }) && (list != "dhcp" || there("dhcp")) {
+		if !slices.ContainsFunc(steps, func(s chainStep) bool { return !built(s.plugin) }) && (list != "dhcp" || built("dhcp")) {
 			t.Run(list, func(t *testing.T) {
 				t.Parallel()
-				grows(t, list)
+				checkGrowth(t, list)
 			})
 		}
 	}
 }
 
-func grows(t *testing.T, list string) {
+func checkGrowth(t *testing.T, list string) {
 	for _, s := range growthLists[list] {
 		fixtureOf(s.plugin).NeedChain(t)
 	}
 	w := newWorld(t)
-	w.strace() // or no test
+	w.strace() // skips without strace
 	w.tracer = nil
 	w.growthHost(list)
 	attach := func(n int) {
@@ -128,7 +129,7 @@ func grows(t *testing.T, list string) {
 	for ; n <= fewAttached; n++ {
 		attach(n)
 	}
-	w.costs(list, 86) // makes what the host keeps
+	w.costs(list, 86) // creates what the host keeps
 	few := w.costs(list, 90)
 	for ; n <= manyAttached; n++ {
 		attach(n)
@@ -137,7 +138,7 @@ func grows(t *testing.T, list string) {
 	grown := func(verb string) bool {
 		return many[verb].count() > few[verb].count()+moreCalls || many[verb].bytes > few[verb].bytes+moreBytes
 	}
-	// What a slow machine does twice, as a dump that another change has interrupted, is not growth: the
+	// A busy machine repeats some calls, such as a dump that another change interrupted. So the
 	// least of three counts.
 	for n := 94; n <= 96 && slices.ContainsFunc(slices.Collect(maps.Keys(few)), grown); n += 2 {
 		for verb, again := range w.costs(list, n) {
@@ -155,7 +156,7 @@ func grows(t *testing.T, list string) {
 	}
 }
 
-// A cost is what a process does.
+// A cost counts the work of a process.
 type cost struct {
 	calls map[string]int
 	bytes int // read from files and sockets
@@ -168,7 +169,7 @@ func (c cost) count() (n int) {
 	return n
 }
 
-// costs are those of the verbs of a container: of each plugin, then of cni-exec.
+// costs returns those of each verb for a container: of each plugin, then of cni-exec.
 func (w *world) costs(list string, container int) map[string]cost {
 	w.Helper()
 	all := map[string]cost{}
@@ -204,10 +205,10 @@ func (w *world) costs(list string, container int) map[string]cost {
 	return all
 }
 
-// tracedCall is a line of strace with the end of a system call.
+// tracedCall matches a line of strace with the end of a system call.
 var tracedCall = regexp.MustCompile(`(?m)^\d+ +(?:<\.\.\. )?(\w+)[( ].* = (-?\d+)`)
 
-// readTrace reads what strace has written.
+// readTrace parses the output of strace.
 func (w *world) readTrace() cost {
 	w.Helper()
 	text, err := os.ReadFile(w.Path("trace"))
@@ -216,7 +217,7 @@ func (w *world) readTrace() cost {
 	}
 	c := cost{calls: map[string]int{}}
 	for _, m := range tracedCall.FindAllStringSubmatch(string(text), -1) {
-		if strings.Contains(m[0], "<anon_inode:") || strings.Contains(m[0], "/mountinfo>") { // threads of Go; what other tests mount
+		if strings.Contains(m[0], "<anon_inode:") || strings.Contains(m[0], "/mountinfo>") { // Go's threads; mounts of other tests
 			continue
 		}
 		c.calls[m[1]]++

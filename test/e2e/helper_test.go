@@ -19,8 +19,8 @@ import (
 	"cnibox/test/product"
 )
 
-// TestKernelNoHelper watches each plugin through all its verbs by ptrace(2): none starts
-// another program or makes another process, delegates included.
+// No verb of any plugin starts another program or makes another process, also with delegates.
+// ptrace(2) watches them.
 func TestKernelNoHelper(t *testing.T) {
 	t.Parallel()
 	eachPlugin(t, func(t *testing.T, plugin string, f fixture) {
@@ -29,7 +29,7 @@ func TestKernelNoHelper(t *testing.T) {
 		c := w.Container("ctr")
 		a := w.attach(plugin, c, w.alone)
 		for i := range a.steps {
-			a.steps[i].conf = spoil(a.steps[i].conf, `"cni.dev/valid-attachments":[{"containerID":"ctr","ifname":"eth0"}]`)
+			a.steps[i].conf = withMember(a.steps[i].conf, `"cni.dev/valid-attachments":[{"containerID":"ctr","ifname":"eth0"}]`)
 		}
 		for _, verb := range []spec.Verb{spec.Check, spec.Get, spec.GC, spec.Status, spec.GetVersion} {
 			a.must(verb, a.last())
@@ -38,13 +38,13 @@ func TestKernelNoHelper(t *testing.T) {
 	})
 }
 
-// TestKernelHelperSeen starts a delegate, and a shell with another: the watch must see them.
-func TestKernelHelperSeen(t *testing.T) {
+// The watch reports a delegate that is started, and a program of a shell.
+func TestKernelWatchSeesHelpers(t *testing.T) {
 	w := newWorld(t)
 	conf := goodConf("bridge")
 	a, started := w.watched(w.Expand(conf), w.Container("ctr").Env(spec.Status, product.ForceExec+"=1"), w.Path("bin/bridge"))
 	w.must("STATUS with its delegate started", a)
-	// Before its first program, package os tries out in a process whether the kernel has pidfds.
+	// Before its first program, package os checks in a child process whether the kernel has pidfds.
 	if n := len(started); n < 2 || n > 3 || started[0] != started[n-2] || !strings.HasPrefix(started[n-1], "the program ") {
 		t.Errorf("a delegate: %q", started)
 	}
@@ -55,7 +55,7 @@ func TestKernelHelperSeen(t *testing.T) {
 	}
 }
 
-// alone is a caller in a process that must start no other.
+// alone is a caller whose process must start no other.
 func (w *world) alone(verb spec.Verb, applet, conf string, c applettest.Container, env ...string) answer {
 	w.Helper()
 	a, started := w.watched(w.Expand(conf), c.Env(verb, env...), w.Path("bin/"+applet))
@@ -65,13 +65,13 @@ func (w *world) alone(verb spec.Verb, applet, conf string, c applettest.Containe
 	return a
 }
 
-// watched is run with a list of what the program starts.
+// watched is run, and also returns what the program starts.
 func (w *world) watched(stdin string, env []string, argv ...string) (a answer, started []string) {
 	w.Helper()
 	err := w.NS.Do(func() (err error) {
 		var files [3]*os.File
 		for i := range files {
-			if files[i], err = memory(); err != nil {
+			if files[i], err = memfd(); err != nil {
 				return err
 			}
 			defer files[i].Close()
@@ -102,14 +102,14 @@ func (w *world) watched(stdin string, env []string, argv ...string) (a answer, s
 	return a, started
 }
 
-// memory makes a file that has no name.
-func memory() (*os.File, error) {
+// memfd makes an unnamed file in memory.
+func memfd() (*os.File, error) {
 	fd, err := unix.MemfdCreate("stream", unix.MFD_CLOEXEC)
 	return os.NewFile(uintptr(fd), "stream"), err
 }
 
-// watch runs a program and lists each process that it makes, and each program that one of them
-// becomes; threads are counted. The calling thread, which is locked, is the tracer.
+// watch runs a program and lists each process that it makes and each program that one of them
+// executes; threads are counted. The calling thread, which is locked, is the tracer.
 func watch(cmd *exec.Cmd, a *answer) (started []string, err error) {
 	cmd.SysProcAttr = &syscall.SysProcAttr{Ptrace: true}
 	if err := cmd.Start(); err != nil {
@@ -130,7 +130,7 @@ func watch(cmd *exec.Cmd, a *answer) (started []string, err error) {
 		return nil, os.NewSyscallError("ptrace", err)
 	}
 	for at, deliver := pid, 0; ; {
-		// one that another thread of it has ended meanwhile is not an error
+		// ESRCH: another thread has ended the process meanwhile
 		if err := unix.PtraceCont(at, deliver); err != nil && !errors.Is(err, unix.ESRCH) {
 			return nil, os.NewSyscallError("ptrace", err)
 		}
@@ -160,12 +160,11 @@ func watch(cmd *exec.Cmd, a *answer) (started []string, err error) {
 	}
 }
 
-// event returns what a stop is about: empty if that is none of our business, and then the
-// signal to go on with.
+// event returns what a ptrace stop reports, or "" and the signal to continue with.
 func event(at int, ws unix.WaitStatus) (what string, deliver int) {
 	sig := ws.StopSignal()
 	switch {
-	case sig == unix.SIGSTOP: // how a new thread begins
+	case sig == unix.SIGSTOP: // the first stop of a new thread
 		return "", 0
 	case sig != unix.SIGTRAP:
 		return "", int(sig)
@@ -178,7 +177,7 @@ func event(at int, ws unix.WaitStatus) (what string, deliver int) {
 	case unix.PTRACE_EVENT_FORK, unix.PTRACE_EVENT_VFORK:
 		return "a process", 0
 	case unix.PTRACE_EVENT_CLONE:
-		// A thread is gone if its process has ended; a process would wait for us.
+		// A thread is gone only with its process; a new process would wait in its first stop.
 		if group := threadGroup(int(child)); group != "" && group != threadGroup(at) {
 			return "a process", 0
 		}
@@ -187,10 +186,10 @@ func event(at int, ws unix.WaitStatus) (what string, deliver int) {
 	return "", 0
 }
 
-// aThread is an event that is counted, not listed.
+// aThread is counted, not listed.
 const aThread = "a thread"
 
-// threadGroup is the number of the process that a thread belongs to; empty: it is gone.
+// threadGroup returns the ID of the process that a thread belongs to; empty: the thread is gone.
 func threadGroup(thread int) string {
 	status, _ := os.ReadFile(fmt.Sprintf("/proc/%d/status", thread))
 	_, group, _ := strings.Cut(string(status), "\nTgid:\t")

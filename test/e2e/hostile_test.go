@@ -20,9 +20,9 @@ import (
 
 const megabyte = 1 << 20
 
-// The size of hostile input, and the most that a verb may use for it: processor time, and memory in KiB. What
-// is promised is a second and 64 MiB for a megabyte; the processor of a test may be shared, and its binary is
-// larger than the product's.
+// The size of hostile input, and the limits of processor time, and of memory in KiB, for one verb.
+// The product promises one second and 64 MiB for a megabyte; the limits differ since tests share
+// the processor and the test binary is larger.
 var hostileSize, mostTime, mostMemory = megabyte / 4, time.Second, 40 << 10
 
 func init() {
@@ -31,7 +31,7 @@ func init() {
 	}
 }
 
-// fill repeats the elements, of which %d is the number, to hostileSize, with commas between them.
+// fill joins elements with commas up to hostileSize; %d in element is its number.
 func fill(element string) string { return fillTo(hostileSize, element) }
 
 func fillTo(size int, element string) string {
@@ -51,10 +51,10 @@ func fillTo(size int, element string) string {
 	return b.String()
 }
 
-// long repeats a text to hostileSize.
+// long repeats a text up to hostileSize.
 func long(s string) string { return strings.Repeat(s, hostileSize/len(s)) }
 
-// hostileDocuments are texts that are not a configuration of anything.
+// hostileDocuments are not configurations.
 func hostileDocuments() map[string]string {
 	return map[string]string{
 		"brackets":         long("["),
@@ -72,7 +72,7 @@ func hostileDocuments() map[string]string {
 	}
 }
 
-// hostileMembers are members of a configuration of any plugin.
+// hostileMembers are members for any plugin's configuration.
 func hostileMembers() map[string]string {
 	deep := func(levels int, open, close, inner string) string {
 		return strings.Repeat(open, levels) + inner + strings.Repeat(close, levels)
@@ -119,7 +119,7 @@ func hostileMembers() map[string]string {
 	}
 }
 
-// hostileKeys are members of configurations of one plugin.
+// hostileKeys are members for one plugin's configuration.
 func hostileKeys() map[string]map[string]string {
 	ipam := func(keys string) string { return `"ipam":{"type":"host-local","dataDir":"$DIR",` + keys + "}" }
 	hostLocal := map[string]string{
@@ -183,8 +183,8 @@ func hostileKeys() map[string]map[string]string {
 	}
 }
 
-// frugal fails the test if a process has used more than it may.
-func (w *world) frugal(what string, stdin string, env []string, argv ...string) {
+// checkUsage fails the test if a process exceeds the limits.
+func (w *world) checkUsage(what string, stdin string, env []string, argv ...string) {
 	w.Helper()
 	usage := w.Path("usage")
 	os.Remove(usage)
@@ -207,13 +207,12 @@ func (w *world) frugal(what string, stdin string, env []string, argv ...string) 
 	}
 }
 
-// TestKernelHostilePlugins gives plugins much input that is made to take long.
 func TestKernelHostilePlugins(t *testing.T) {
 	t.Parallel()
 	call := func(w *world, c applettest.Container, what, plugin, conf string, verbs ...spec.Verb) {
 		conf = strings.ReplaceAll(conf, "$NETNS", c.Path)
 		for _, verb := range verbs {
-			w.frugal(fmt.Sprintf("%s %s %s", what, plugin, verb), w.Expand(conf), c.Env(verb), w.Path("bin/"+plugin))
+			w.checkUsage(fmt.Sprintf("%s %s %s", what, plugin, verb), w.Expand(conf), c.Env(verb), w.Path("bin/"+plugin))
 		}
 	}
 	start := func(t *testing.T) (*world, applettest.Container) {
@@ -224,14 +223,14 @@ func TestKernelHostilePlugins(t *testing.T) {
 	t.Run("documents", func(t *testing.T) {
 		w, c := start(t)
 		for what, doc := range hostileDocuments() {
-			call(w, c, what, "bridge", doc, spec.Add, spec.Del, spec.GetVersion) // the others read it as ADD does
+			call(w, c, what, "bridge", doc, spec.Add, spec.Del, spec.GetVersion) // the other verbs decode it as ADD does
 		}
 	})
 	t.Run("members", func(t *testing.T) {
 		w, c := start(t)
 		for what, member := range hostileMembers() {
 			for plugin := range hostilePlugins {
-				call(w, c, what, plugin, spoil(applettest.Plain(plugin, "demo"), member), hostilePlugins[plugin]...)
+				call(w, c, what, plugin, withMember(applettest.Plain(plugin, "demo"), member), hostilePlugins[plugin]...)
 			}
 		}
 	})
@@ -240,33 +239,32 @@ func TestKernelHostilePlugins(t *testing.T) {
 			w, c := start(t)
 			w.must("an interface", w.plugin(spec.Add, "bridge", applettest.Conf("bridge", `"bridge":"br0"`), c))
 			for what, member := range all {
-				// GET and STATUS decode what ADD and CHECK do
-				call(w, c, what, plugin, spoil(goodConf(plugin), member), spec.Add, spec.Check, spec.Del, spec.GC)
+				// GET and STATUS decode the same as ADD and CHECK
+				call(w, c, what, plugin, withMember(goodConf(plugin), member), spec.Add, spec.Check, spec.Del, spec.GC)
 			}
 		})
 	}
 }
 
-// hostilePlugins are those that get input which has nothing to do with them: an interface plugin
-// with its IPAM plugin, by all verbs, and a chained one.
+// hostilePlugins get input that has nothing to do with them: an interface plugin with its IPAM
+// plugin, by all verbs, and a chained one.
 var hostilePlugins = map[string][]spec.Verb{"bridge": allVerbs, "portmap": {spec.Add}}
 
-// slowest are those of the keys and members that lint takes longest for; doctor does more with them.
+// slowest are the keys and members that lint needs longest for; doctor does more with them.
 var slowest = []string{"host-local: empty ranges", "member: many short keys", "tuning: descending"}
 
-// TestKernelHostileFiles gives cni-exec large files.
 func TestKernelHostileFiles(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	c := w.Container("ctr")
 	all := hostileDocuments()
 	for what, member := range hostileMembers() {
-		all["member: "+what] = `{"cniVersion":"1.1.0","name":"demo","plugins":[` + spoil(applettest.Plain("bridge", "demo"), member) + `]}`
+		all["member: "+what] = `{"cniVersion":"1.1.0","name":"demo","plugins":[` + withMember(applettest.Plain("bridge", "demo"), member) + `]}`
 	}
 	keys := hostileKeys()
 	for plugin, of := range keys {
 		for what, member := range of {
-			conf := spoil(goodConf(plugin), member)
+			conf := withMember(goodConf(plugin), member)
 			conf = strings.ReplaceAll(conf, "$NETNS", c.Path)
 			all[plugin+": "+what] = `{"cniVersion":"1.1.0","name":"demo","plugins":[` + conf + `]}`
 		}
@@ -291,7 +289,7 @@ func TestKernelHostileFiles(t *testing.T) {
 		w.write("state.json", doc)
 		env := []string{"NETCONFPATH=" + dir, spec.StateEnv + "=" + w.Path("state")}
 		exec := func(args ...string) {
-			w.frugal(what+": "+strings.ReplaceAll(strings.Join(args, " "), c.Path, "NETNS"), "", env, append([]string{w.Path("bin/cni-exec")}, args...)...)
+			w.checkUsage(what+": "+strings.ReplaceAll(strings.Join(args, " "), c.Path, "NETNS"), "", env, append([]string{w.Path("bin/cni-exec")}, args...)...)
 		}
 		exec("lint", filepath.Join(dir, "a.conflist"))
 		exec("add", "demo", c.Path)
@@ -299,7 +297,7 @@ func TestKernelHostileFiles(t *testing.T) {
 			if slices.Contains(slowest, what) {
 				exec("doctor")
 			}
-			continue // the other verbs decode what these do
+			continue // the other verbs decode the same
 		}
 		exec("del", "demo", c.Path)
 		exec("up", w.Path("state.json"))
@@ -318,10 +316,9 @@ func TestKernelHostileFiles(t *testing.T) {
 	}
 }
 
-// largest is near the most that the kernel lets a variable of the environment have: 128 KiB.
+// largest is close to the kernel's limit for one variable, 128 KiB.
 const largest = 120 << 10
 
-// TestKernelHostileEnvironment calls plugins and cni-exec with variables that are as large as can be.
 func TestKernelHostileEnvironment(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -339,7 +336,7 @@ func TestKernelHostileEnvironment(t *testing.T) {
 		"a list":     "IP=" + fillTo(largest, "10.%o.1"),
 	} {
 		for _, verb := range allVerbs {
-			w.frugal(what+" in CNI_ARGS: "+string(verb), w.Expand(applettest.Plain("bridge", "demo")), c.Env(verb, "CNI_ARGS="+args), w.Path("bin/bridge"))
+			w.checkUsage(what+" in CNI_ARGS: "+string(verb), w.Expand(applettest.Plain("bridge", "demo")), c.Env(verb, "CNI_ARGS="+args), w.Path("bin/bridge"))
 		}
 	}
 	w.write("net.d/a.conflist", `{"cniVersion":"1.1.0","name":"demo","plugins":[`+
@@ -357,13 +354,12 @@ func TestKernelHostileEnvironment(t *testing.T) {
 	} {
 		env := []string{"NETCONFPATH=" + w.Path("net.d"), spec.StateEnv + "=" + w.Path("state"), "CAP_ARGS=" + capabilities}
 		for _, verb := range []string{"add", "check", "del"} {
-			w.frugal(what+" in CAP_ARGS: "+verb, "", env, w.Path("bin/cni-exec"), verb, "demo", c.Path)
+			w.checkUsage(what+" in CAP_ARGS: "+verb, "", env, w.Path("bin/cni-exec"), verb, "demo", c.Path)
 		}
 	}
 }
 
-// TestKernelHostileCache has entries of libcni's cache, of attachments that are alive, with much of whatever an entry
-// has.
+// Entries of libcni's cache, of live attachments, with large values in each member.
 func TestKernelHostileCache(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -416,7 +412,7 @@ func TestKernelHostileCache(t *testing.T) {
 		for _, args := range [][]string{
 			{"check", "--all"}, {"check", "demo", c.Path}, {"get", "demo", c.Path}, {"reload"}, {"ls"}, {"doctor"}, {"boot"}, {"gc", "demo"}, {"del", "demo", c.Path},
 		} {
-			w.frugal("entry with "+what+": "+args[0], "", env, exec(args...)...)
+			w.checkUsage("entry with "+what+": "+args[0], "", env, exec(args...)...)
 		}
 	}
 }

@@ -21,37 +21,37 @@ import (
 	"cnibox/test/product"
 )
 
-// atOnce is how long a verb may take to end when a signal comes and nothing has to be undone, undone
-// the same where a process or a lock keeps the undo from ending before its bound. What a busy machine
-// adds is for [slack].
+// atOnce is how long a verb may take to end after a signal if nothing has to be undone; undone if a
+// process or a lock keeps the undo waiting until its timeout. [slack] adds to both on a busy
+// machine.
 const (
 	atOnce = time.Second
 	undone = 11 * time.Second
 )
 
-// slack is what is added to these bounds on a machine that is busy, as with other tests: a second for each process that
-// runs on a core beside the first one, but less than what would hide that a verb waits by itself, which is
-// three seconds for a lock.
+// slack is added to these limits on a busy machine: one second for each runnable process on a core
+// beyond the first, but less than the three seconds that a verb waits for a lock by itself, which
+// must not be hidden.
 func slack() time.Duration {
 	var load float64
 	text, _ := os.ReadFile("/proc/loadavg")
-	fmt.Sscan(string(text), &load) // 0 is that of an idle machine
+	fmt.Sscan(string(text), &load) // on error load stays 0: an idle machine
 	more := time.Duration((load/float64(runtime.NumCPU()) - 1) * float64(time.Second))
 	return min(max(more, 0), 1500*time.Millisecond)
 }
 
-// An interruption is a verb that waits for something when the signal comes.
+// An interruption is a verb that gets signals while it waits for something.
 type interruption struct {
 	args    []string           // of cni-exec
-	plugin  string             // the plugin that is called instead, with
-	env     []string           // this
-	conf    string             // and this
-	ready   func(pid int) bool // it waits
+	plugin  string             // called instead of cni-exec
+	env     []string           // of the plugin
+	conf    string             // of the plugin
+	ready   func(pid int) bool // reports whether it waits
 	within  time.Duration
 	signals []os.Signal // nil: SIGTERM; the last one ends it
 }
 
-// inFlock reports whether a thread of a process waits for a lock.
+// inFlock reports whether a thread of the process waits in flock(2).
 func inFlock(pid int) bool {
 	threads, _ := filepath.Glob("/proc/" + strconv.Itoa(pid) + "/task/*/syscall")
 	for _, thread := range threads {
@@ -63,8 +63,9 @@ func inFlock(pid int) bool {
 	return false
 }
 
-// hold locks a file of the world, or a directory, whose name ends with a slash, until the test ends.
-func (w *world) hold(name string) {
+// holdLock locks a file of the world until the test ends; a name with a trailing slash is a
+// directory.
+func (w *world) holdLock(name string) {
 	w.Helper()
 	if err := os.MkdirAll(filepath.Dir(w.Dir+"/"+name), 0o700); err != nil {
 		w.Fatal(err)
@@ -83,7 +84,8 @@ func (w *world) hold(name string) {
 	w.Cleanup(func() { f.Close() })
 }
 
-// interrupt starts cni-exec or a plugin, sends it the signals when it waits, and fails the test if it does not end.
+// interrupt starts cni-exec or a plugin, sends the signals when it waits, and fails the test if it
+// does not end.
 func (w *world) interrupt(i interruption) {
 	w.Helper()
 	cmd := exec.Command(w.Path("bin/cni-exec"), i.args...)
@@ -132,15 +134,15 @@ func (w *world) interrupt(i interruption) {
 	}
 }
 
-// pending reports whether a process has a signal that was not delivered yet.
+// pending reports whether the process has an undelivered signal.
 func pending(pid int) bool {
 	status, _ := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/status")
 	return !bytes.Contains(status, []byte("ShdPnd:\t0000000000000000"))
 }
 
-// interrupted is a world with a network whose list is l, and a container. The plugin slow hangs unless there is
-// a file quick.
-func interrupted(t *testing.T, plugins string) (*world, applettest.Container) {
+// newInterruptWorld makes a world with a network of these plugins, and a container. The plugin slow
+// hangs unless the file quick exists.
+func newInterruptWorld(t *testing.T, plugins string) (*world, applettest.Container) {
 	t.Parallel()
 	w := newWorld(t)
 	w.write("net.d/n.conflist", `{"cniVersion":"1.1.0","name":"n","plugins":[`+plugins+`]}`)
@@ -152,7 +154,7 @@ func interrupted(t *testing.T, plugins string) (*world, applettest.Container) {
 	return w, w.Container("ctr")
 }
 
-// namespace is the name of the namespace in state.json.
+// namespace is the container's name in state.json.
 func (w *world) namespace() string {
 	return fmt.Sprintf("interrupted-%d-%s", os.Getpid(), filepath.Base(filepath.Dir(w.Dir)))
 }
@@ -167,7 +169,8 @@ func (w *world) interruptEnv() []string {
 	return []string{"NETCONFPATH=" + w.Path("net.d"), "CNI_PATH=" + w.Path("plugins"), spec.StateEnv + "=" + w.Path("state"), "PATH=" + os.Getenv("PATH")}
 }
 
-// attached attaches the container, and writes the entry of the cache as of an earlier boot if that is asked for.
+// attached attaches the container. If earlier, it changes the entry of the cache to an earlier
+// boot.
 func (w *world) attached(c applettest.Container, earlier bool) {
 	w.Helper()
 	w.write("quick", "")
@@ -176,12 +179,12 @@ func (w *world) attached(c applettest.Container, earlier bool) {
 		w.Fatal(err)
 	}
 	if earlier {
-		w.ofEarlierBoot()
+		w.setEarlierBoot()
 	}
 }
 
-// ofEarlierBoot has the entries of the cache be those of an earlier boot.
-func (w *world) ofEarlierBoot() {
+// setEarlierBoot changes all entries of the cache to an earlier boot.
+func (w *world) setEarlierBoot() {
 	w.Helper()
 	entries, err := filepath.Glob(w.Path("state/cni/results/*"))
 	if more, _ := filepath.Glob(w.Path("state/results/*")); len(more) > 0 {
@@ -205,7 +208,7 @@ func (w *world) ofEarlierBoot() {
 
 const plainBridge = `{"type":"bridge","bridge":"br0","ipam":{"type":"host-local","dataDir":"$DIR/leases","subnet":"10.1.0.0/24"}}`
 
-// TestKernelInterruptLocked ends verbs that wait for a lock of the cache which another process has.
+// Verbs that wait for a lock of the cache end.
 func TestKernelInterruptLocked(t *testing.T) {
 	t.Parallel()
 	for lock, verbs := range map[string][][]string{
@@ -216,8 +219,8 @@ func TestKernelInterruptLocked(t *testing.T) {
 	} {
 		for _, args := range verbs {
 			t.Run(args[0], func(t *testing.T) {
-				w, c := interrupted(t, plainBridge)
-				w.hold(lock)
+				w, c := newInterruptWorld(t, plainBridge)
+				w.holdLock(lock)
 				for i := range args {
 					if args[i] == "NETNS" {
 						args[i] = c.Path
@@ -230,13 +233,13 @@ func TestKernelInterruptLocked(t *testing.T) {
 	}
 }
 
-// TestKernelInterruptLeases ends verbs that wait for the lock of host-local, when the bridge has been made.
+// Verbs that wait for the lock of host-local end; the bridge has been made.
 func TestKernelInterruptLeases(t *testing.T) {
 	t.Parallel()
 	for _, verb := range []string{"add", "run"} {
 		t.Run(verb, func(t *testing.T) {
-			w, c := interrupted(t, plainBridge)
-			w.hold("leases/n/lock")
+			w, c := newInterruptWorld(t, plainBridge)
+			w.holdLock("leases/n/lock")
 			args := []string{"add", "n", c.Path}
 			if verb == "run" {
 				args = []string{"run", "--", "true"}
@@ -247,7 +250,7 @@ func TestKernelInterruptLeases(t *testing.T) {
 	}
 }
 
-// TestKernelInterruptPlugin ends verbs while an external plugin hangs, in its undo as well.
+// Verbs end while an external plugin hangs, also in their undo.
 func TestKernelInterruptPlugin(t *testing.T) {
 	t.Parallel()
 	for verb, of := range map[string]struct {
@@ -269,7 +272,7 @@ func TestKernelInterruptPlugin(t *testing.T) {
 		"boot":    {nil, atOnce},
 	} {
 		t.Run(verb, func(t *testing.T) {
-			w, c := interrupted(t, `{"type":"slow"}`)
+			w, c := newInterruptWorld(t, `{"type":"slow"}`)
 			switch verb {
 			case "check", "get", "reload", "doctor", "boot":
 				w.attached(c, verb == "boot")
@@ -296,12 +299,12 @@ func TestKernelInterruptPlugin(t *testing.T) {
 	}
 }
 
-// TestKernelInterruptAttached ends verbs that wait for a container which another process has locked.
+// Verbs that wait for the lock of a container end.
 func TestKernelInterruptAttached(t *testing.T) {
 	t.Parallel()
 	for _, verb := range []string{"reload", "boot"} {
 		t.Run(verb, func(t *testing.T) {
-			w, c := interrupted(t, plainBridge)
+			w, c := newInterruptWorld(t, plainBridge)
 			w.attached(c, verb == "boot")
 			locks, err := filepath.Glob(w.Path("state/*/cnibox/locks/network-n"))
 			if more, _ := filepath.Glob(w.Path("state/cnibox/locks/network-n")); len(more) > 0 {
@@ -310,13 +313,13 @@ func TestKernelInterruptAttached(t *testing.T) {
 			if len(locks) != 1 {
 				t.Fatalf("locks of the network are %q: %v", locks, err)
 			}
-			w.hold(strings.TrimPrefix(locks[0], w.Dir+"/"))
+			w.holdLock(strings.TrimPrefix(locks[0], w.Dir+"/"))
 			w.interrupt(interruption{args: []string{verb}, ready: inFlock, within: atOnce})
 		})
 	}
 }
 
-// TestKernelInterruptCalls ends plugins that wait for a lock which another process has.
+// Plugins that wait for a lock end.
 func TestKernelInterruptCalls(t *testing.T) {
 	t.Parallel()
 	bridge := `{"cniVersion":"1.1.0","name":"n",` + strings.TrimPrefix(plainBridge, "{")
@@ -335,9 +338,9 @@ func TestKernelInterruptCalls(t *testing.T) {
 		for _, verb := range of.verbs {
 			for _, s := range []syscall.Signal{syscall.SIGTERM, syscall.SIGINT} {
 				t.Run(of.plugin+"/"+string(verb)+"/"+s.String(), func(t *testing.T) {
-					w, c := interrupted(t, plainBridge)
-					w.hold(of.lock)
-					conf := spoil(of.conf, goodValid)
+					w, c := newInterruptWorld(t, plainBridge)
+					w.holdLock(of.lock)
+					conf := withMember(of.conf, goodValid)
 					w.interrupt(interruption{
 						plugin: of.plugin, env: append(c.Env(verb), "CNI_PATH="+w.Path("bin")), conf: conf,
 						ready: inFlock, within: of.within, signals: []os.Signal{s},
@@ -348,7 +351,7 @@ func TestKernelInterruptCalls(t *testing.T) {
 	}
 }
 
-// TestKernelInterruptStdin ends verbs that read a stdin of which nothing comes.
+// Verbs that read from an idle stdin end.
 func TestKernelInterruptStdin(t *testing.T) {
 	t.Parallel()
 	reads := func(pid int) bool {
@@ -357,7 +360,7 @@ func TestKernelInterruptStdin(t *testing.T) {
 	}
 	for _, verb := range []string{"up", "down"} {
 		t.Run(verb, func(t *testing.T) {
-			w, _ := interrupted(t, plainBridge)
+			w, _ := newInterruptWorld(t, plainBridge)
 			w.interrupt(interruption{args: []string{verb, "-"}, ready: reads, within: atOnce})
 		})
 	}
@@ -374,7 +377,7 @@ func TestKernelInterruptStdin(t *testing.T) {
 	}
 }
 
-// waitsForInput reports whether a thread of a process waits in read(2) or poll(2).
+// waitsForInput reports whether a thread of the process waits in read(2) or poll(2).
 func waitsForInput(pid int) bool {
 	threads, _ := filepath.Glob("/proc/" + strconv.Itoa(pid) + "/task/*/wchan")
 	for _, thread := range threads {
@@ -386,7 +389,7 @@ func waitsForInput(pid int) bool {
 	return false
 }
 
-// installed is a directory with a link for each applet.
+// installed makes a directory with a link for each applet.
 func installed(t *testing.T) string {
 	dir := t.TempDir()
 	product.Install(t, dir)

@@ -17,8 +17,8 @@ import (
 	"cnibox/test/product"
 )
 
-// The variables by which the tests control an applet: at which change to kill itself, counted from
-// 1, by which signal (none: SIGKILL), and the file to list its changes in.
+// Variables by which the tests control an applet: the number of the change, from 1, at which it
+// kills itself, by which signal (default SIGKILL), and the file to list its changes in.
 const (
 	killAt      = "CNIBOX_TEST_KILL_AT"
 	killBy      = "CNIBOX_TEST_KILL_BY"
@@ -27,7 +27,7 @@ const (
 
 func TestMain(m *testing.M) { product.Main(m, armFaults) }
 
-// armFaults makes this process, an applet, do what those variables say.
+// armFaults makes this applet process act on those variables.
 func armFaults() {
 	at, _ := strconv.Atoi(os.Getenv(killAt))
 	by, _ := strconv.Atoi(os.Getenv(killBy))
@@ -43,7 +43,7 @@ func armFaults() {
 		}
 		if now {
 			syscall.Kill(os.Getpid(), syscall.SIGKILL)
-			select {} // the signal may reach another thread first
+			select {} // SIGKILL may reach this thread last
 		}
 		if list == "" {
 			return nil
@@ -65,7 +65,7 @@ const killList = `{"cniVersion":"1.1.0","name":"demo","plugins":[` + killConf + 
 	{"type":"portmap","capabilities":{"portMappings":true},"dataDir":"$DIR/ports"},
 	{"type":"tuning","dataDir":"$DIR/tuning","mtu":1400,"promisc":true,"sysctl":{"net.ipv4.conf.IFNAME.arp_filter":"1"}}]}`
 
-// A victim is what is killed: who makes an attachment and takes it away.
+// A victim is a program to kill: its ADD and its DEL.
 type victim struct {
 	add, del func(w *world, c applettest.Container, port int, env ...string) answer
 }
@@ -95,13 +95,12 @@ var victims = map[string]victim{
 	},
 }
 
-// killLanes is how many hosts share the work: most of it is waiting for the
-// kernel to take links down.
+// killLanes is how many hosts share the work, which is mostly waiting for the kernel to delete
+// links.
 const killLanes = 3
 
-// TestKernelKilled kills ADD, and then DEL, at each change that they are about
-// to make. The next DEL, with the namespace or without, leaves all as it was
-// before, and the next ADD succeeds at once.
+// TestKernelKilled kills ADD, and then DEL, before each of their changes. The next DEL, with or
+// without the namespace, restores the state from before, and the next ADD succeeds at once.
 func TestKernelKilled(t *testing.T) {
 	t.Parallel()
 	for name, v := range victims {
@@ -115,7 +114,7 @@ func TestKernelKilled(t *testing.T) {
 				t.Run(strconv.Itoa(lane), func(t *testing.T) {
 					t.Parallel()
 					v.kill(t, adds, dels, lane)
-					if name == "bridge" { // what a host keeps is all its own
+					if name == "bridge" { // the host keeps only its own bridge and rules
 						v.killFirst(t, lane)
 					}
 				})
@@ -124,7 +123,7 @@ func TestKernelKilled(t *testing.T) {
 	}
 }
 
-// host makes a world in which another container shares what can be shared.
+// host makes a world with another container, which shares the bridge and the tables.
 func (v victim) host(t *testing.T) (*world, applettest.Container) {
 	t.Helper()
 	w := newWorld(t)
@@ -133,7 +132,7 @@ func (v victim) host(t *testing.T) (*world, applettest.Container) {
 	return w, w.Container("ctr")
 }
 
-// changes lists what ADD and DEL change.
+// changes lists the changes of ADD and DEL.
 func (v victim) changes(t *testing.T) (adds, dels []string) {
 	t.Helper()
 	w, c := v.host(t)
@@ -169,21 +168,20 @@ func (v victim) kill(t *testing.T, adds, dels []string, lane int) {
 	}
 }
 
-// everywhere are the system calls that a process can be killed at, and how many of
-// each to leave out between two: it makes some hundred, and a kill takes a while.
-var everywhere = map[string]int{
+// killPoints maps system calls at which a process is killed to the step between two kills: there
+// are some hundred calls, and each kill takes a while.
+var killPoints = map[string]int{
 	"write": 3, "openat": 5, "pwrite64": 1, "linkat": 1, "renameat": 1, "unlinkat": 1, "mkdirat": 1, "flock": 1, "setns": 1,
 }
 
-// TestKernelKilledAnywhere kills ADD in the midst of its changes, at system calls
-// that no test hook knows.
+// TestKernelKilledAnywhere kills ADD between the changes that the hook sees, at system calls.
 func TestKernelKilledAnywhere(t *testing.T) {
 	t.Parallel()
 	if testing.Short() {
 		t.Skip("SKIPPED: it takes a while")
 	}
 	v := victims["cni-exec"]
-	for call, step := range everywhere {
+	for call, step := range killPoints {
 		t.Run(call, func(t *testing.T) {
 			t.Parallel()
 			w, c := v.host(t)
@@ -200,15 +198,15 @@ func TestKernelKilledAnywhere(t *testing.T) {
 					t.Error("ADD was not killed: there is nothing to test")
 				}
 				if a.exit == 0 {
-					break // no thread makes as many
+					break // no thread makes that many
 				}
 			}
 		})
 	}
 }
 
-// killFirst kills the first ADD that a host ever sees. What it has made for all
-// stays, and must serve the next ADD.
+// killFirst kills the first ADD on a host. What it has made for all attachments stays, and the next
+// ADD must work with it.
 func (v victim) killFirst(t *testing.T, lane int) {
 	for n := lane; ; n += killLanes {
 		w := newWorld(t)
@@ -228,7 +226,7 @@ func (v victim) killFirst(t *testing.T, lane int) {
 	}
 }
 
-// killAdd kills an ADD at a change.
+// killAdd kills an ADD at its nth change.
 func (v victim) killAdd(w *world, c applettest.Container, n int, changes []string) string {
 	w.Helper()
 	what := fmt.Sprintf("ADD killed at change %d, %q", n+1, changes[n])
@@ -238,7 +236,7 @@ func (v victim) killAdd(w *world, c applettest.Container, n int, changes []strin
 	return what
 }
 
-// killDel makes an attachment and kills its DEL at a change.
+// killDel makes an attachment and kills its DEL at its nth change.
 func (v victim) killDel(w *world, c applettest.Container, n int, changes []string) string {
 	w.Helper()
 	w.must("next ADD", v.add(w, c, 8080))

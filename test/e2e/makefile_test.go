@@ -11,7 +11,7 @@ import (
 	"cnibox/test/product"
 )
 
-// makeInstall runs make install into dir, with a binary that cannot be run here.
+// makeInstall runs make install into dest, with a binary that cannot run here.
 type makeInstall struct {
 	*testing.T
 	bin, dest string
@@ -22,7 +22,7 @@ func newMakeInstall(t *testing.T) *makeInstall {
 	if _, err := exec.LookPath("make"); err != nil {
 		t.Skipf("SKIPPED: %v", err)
 	}
-	t.Setenv("GOARCH", "") // of a cross test
+	t.Setenv("GOARCH", "") // set in a cross test
 	dir := t.TempDir()
 	return &makeInstall{T: t, bin: filepath.Join(dir, "bin", "cnibox"), dest: filepath.Join(dir, "a root")}
 }
@@ -44,7 +44,7 @@ func (m *makeInstall) run(vars ...string) (string, error) {
 	return string(out), err
 }
 
-// installed wants the binary and a relative link for each other applet.
+// installed checks the binary and the relative link of each other applet.
 func (m *makeInstall) installed(binary string) {
 	m.Helper()
 	dir := filepath.Join(m.dest, "opt", "cni", "bin")
@@ -64,7 +64,7 @@ func (m *makeInstall) installed(binary string) {
 	m.commands(binary)
 }
 
-// commands wants the two that people call in a directory of PATH.
+// commands checks that cnibox and cni-exec are in a directory of PATH.
 func (m *makeInstall) commands(binary string) {
 	m.Helper()
 	dir := filepath.Join(m.dest, "usr", "local", "sbin")
@@ -82,7 +82,7 @@ func (m *makeInstall) commands(binary string) {
 	}
 }
 
-// TestMakeInstallWithoutGo installs a binary that is there, on a machine without go.
+// An existing binary is installed on a machine without go.
 func TestMakeInstallWithoutGo(t *testing.T) {
 	for _, goTool := range []string{"/nonexistent/go", "false"} {
 		m := newMakeInstall(t)
@@ -98,7 +98,7 @@ func TestMakeInstallWithoutGo(t *testing.T) {
 	}
 }
 
-// TestMakeInstallOneDirectory has plugins and commands in the same directory.
+// Plugins and commands may be in the same directory.
 func TestMakeInstallOneDirectory(t *testing.T) {
 	m := newMakeInstall(t)
 	m.write(m.bin, "built elsewhere")
@@ -113,14 +113,14 @@ func TestMakeInstallOneDirectory(t *testing.T) {
 	}
 }
 
-// TestMakeInstallForeign installs what was built for another architecture, with pages, whose program runs here.
-// The go of the test writes the architecture in place of the binary.
+// TestMakeInstallForeign installs a binary for another architecture, with pages, whose program runs
+// here. The stub of go writes the architecture instead of a binary.
 func TestMakeInstallForeign(t *testing.T) {
 	m := newMakeInstall(t)
 	goTool := filepath.Join(t.TempDir(), "go")
 	m.write(goTool, "#!/bin/sh\n[ \"$1\" = build ] || exec go \"$@\"\nwhile [ \"$1\" != -o ]; do shift; done\nprintf %s \"$GOARCH\" >\"$2\"\n")
 	t.Setenv("GOARCH", "arm64")
-	m.write(m.bin, "of this machine") // is not what was asked for
+	m.write(m.bin, "of this machine") // must be rebuilt
 	if out, err := m.run("GO=" + goTool); err != nil {
 		t.Fatalf("%v\n%s", err, out)
 	}
@@ -130,7 +130,7 @@ func TestMakeInstallForeign(t *testing.T) {
 	}
 }
 
-// TestMakeInstallDirectory has a directory in the place of a link: nothing is changed.
+// If a directory exists where a link belongs, nothing is changed.
 func TestMakeInstallDirectory(t *testing.T) {
 	m := newMakeInstall(t)
 	m.write(m.bin, "new")
@@ -149,7 +149,7 @@ func TestMakeInstallDirectory(t *testing.T) {
 	}
 }
 
-// pages are the files in the directory of manual pages.
+// pages lists the installed manual pages.
 func (m *makeInstall) pages() (names []string) {
 	files, _ := os.ReadDir(filepath.Join(m.dest, "usr", "local", "share", "man", "man8"))
 	for _, f := range files {
@@ -158,8 +158,8 @@ func (m *makeInstall) pages() (names []string) {
 	return names
 }
 
-// TestMakeInstallPages installs completions, and the pages that are beside the binary, or a page for each
-// applet that go writes.
+// make install installs completions, and the pages beside the binary or else a page for each applet
+// that go writes.
 func TestMakeInstallPages(t *testing.T) {
 	var all []string
 	for _, name := range product.Names() {
@@ -203,7 +203,7 @@ func TestMakeInstallPages(t *testing.T) {
 	}
 }
 
-// TestMakeInstallWithoutPages leaves out what an image may not want.
+// An image can leave out pages and completions.
 func TestMakeInstallWithoutPages(t *testing.T) {
 	m := newMakeInstall(t)
 	m.write(m.bin, "built elsewhere")

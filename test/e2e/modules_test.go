@@ -8,7 +8,7 @@ import (
 	"testing"
 )
 
-// modules lists modules and their versions, as go list prints them.
+// modules returns modules and their versions as go list prints them.
 func modules(t *testing.T, args ...string) map[string]string {
 	t.Helper()
 	out, err := exec.Command("go", append([]string{"list"}, args...)...).Output()
@@ -24,9 +24,9 @@ func modules(t *testing.T, args ...string) map[string]string {
 	return list
 }
 
-// TestModules wants the product to be tested with the versions of modules that it links: of
-// those that both modules ask for, the test module takes the higher ones.
-func TestModules(t *testing.T) {
+// The product is tested with the versions of modules that it links: where both modules require one,
+// Go takes the higher version for the test module.
+func TestModuleVersions(t *testing.T) {
 	linked := modules(t, "-C", "../..", "-deps", "-f", "{{with .Module}}{{.Path}}{{with .Version}} {{.}}{{end}}{{end}}", ".")
 	if len(linked) == 0 {
 		t.Fatal("the product links no module: there is nothing to test")

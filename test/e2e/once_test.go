@@ -10,17 +10,17 @@ import (
 	"cnibox/spec"
 )
 
-// mostCalls is how many system calls the chain's ADD may make from when it reads the configuration, with
-// a few to spare.
+// mostCalls limits the system calls of the chain's ADD after it has read the configuration, with a
+// few to spare.
 const mostCalls = 268
 
-// runtimeCalls are those of Go's runtime, for threads and memory, which differ from run to run.
+// runtimeCalls are made by Go's runtime for threads and memory; they differ from run to run.
 var runtimeCalls = regexp.MustCompile(`^(futex|epoll_|nanosleep|clock_nanosleep|tgkill|rt_sig|sched_yield|restart_syscall|exit|clone|gettid|getpid|sigaltstack|set_robust_list|rseq|mmap|munmap|mprotect|madvise|brk)`)
 
-// TestKernelOnce counts the system calls of an ADD by cni-exec of bridge with host-local, portmap and
-// firewall: it opens the namespace of the container once, looks each program up once, and opens
-// one socket of each netlink protocol in each namespace.
-func TestKernelOnce(t *testing.T) {
+// TestKernelAddSystemCalls counts the system calls of an ADD by cni-exec of bridge with host-local, portmap
+// and firewall: it opens the container's namespace once, looks up each program once, and opens one
+// socket of each netlink protocol in each namespace.
+func TestKernelAddSystemCalls(t *testing.T) {
 	w := newWorld(t)
 	w.write("net.d/once.conflist", `{"cniVersion": "1.1.0", "name": "once", "plugins": [
 		{"type": "bridge", "bridge": "once0", "isGateway": true, "ipMasq": true, "ipam": {"type": "host-local", "dataDir": "$DIR/leases",
@@ -31,7 +31,7 @@ func TestKernelOnce(t *testing.T) {
 		return w.run("", nil, w.Path("bin/cni-exec"), "add", "once", c.Path, "--container-id", c.ID, "--conf-dir", w.Path("net.d"),
 			"--cache-dir", w.Path("cni"), "-p", port+":80")
 	}
-	w.must("another ADD", add(w.Container("other"), "8001")) // which makes the bridge and the tables
+	w.must("another ADD", add(w.Container("other"), "8001")) // makes the bridge and the tables
 	c := w.Container("ctr")
 	w.strace("-o", w.Path("trace"))
 	w.must("ADD", add(c, "8002"))
@@ -51,7 +51,7 @@ func TestKernelOnce(t *testing.T) {
 		`SOCK_CLOEXEC, NETLINK_ROUTE`:                             2, // the host and the container
 		`SOCK_CLOEXEC, NETLINK_NETFILTER`:                         1,
 	}
-	wake := "x" // what begins a call on the event counter of Go's scheduler
+	wake := "x" // a read or write of the event counter of Go's scheduler
 	if m := regexp.MustCompile(`eventfd2\(.*= (\d+)`).FindSubmatch(b); m != nil {
 		wake = "(" + string(m[1]) + ","
 	}
@@ -81,9 +81,9 @@ func TestKernelOnce(t *testing.T) {
 	}
 }
 
-// TestKernelLeaseLooks has host-local look at the directory of its leases alone: which attachments the
-// runtimes know of counts when no address is free.
-func TestKernelLeaseLooks(t *testing.T) {
+// ADD of host-local reads only its own lease directory: it needs the runtimes' attachments only if
+// no address is free.
+func TestKernelAddReadsOwnLeases(t *testing.T) {
 	w := newWorld(t)
 	c := w.Container("ctr")
 	w.strace("-o", w.Path("trace"), "-e", "trace=%file")

@@ -12,8 +12,7 @@ import (
 	"cnibox/spec"
 )
 
-// TestKernelPluginUnwritableStdout runs ADD of plugins with a stdout that the result cannot be written
-// to: nothing of it is left, and the next ADD succeeds.
+// If a plugin cannot write its result to stdout, its ADD leaves nothing, and the next ADD succeeds.
 func TestKernelPluginUnwritableStdout(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -78,7 +77,7 @@ func TestKernelPluginUnwritableStdout(t *testing.T) {
 	} {
 		refused := func(t *testing.T, plugin, conf string) {
 			t.Helper()
-			must(t, "ADD", plugin, conf) // what stays after DEL, as a bridge and tables
+			must(t, "ADD", plugin, conf) // makes what DEL leaves, such as a bridge and tables
 			must(t, "DEL", plugin, conf)
 			before := state()
 			exit, stderr := call(stdout(), "ADD", plugin, conf)

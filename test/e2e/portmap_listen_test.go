@@ -10,9 +10,9 @@ import (
 	"testing"
 )
 
-// A port on which a process of the host listens is refused with the process's name, and
-// nothing is attached; --force takes it, and what leads elsewhere is free. It is not parallel: a process that
-// another test is about to start has the sockets of this one for a moment.
+// A port on which a process of the host listens is refused with the process's name, and nothing is
+// attached. --force publishes it, and ports on other addresses are free. The test is not parallel:
+// a process that another test forks has copies of its sockets for a moment.
 func TestKernelRunPublishInUse(t *testing.T) {
 	r := newRunner(t)
 	r.Occupy(r.NS, "tcp4", "0.0.0.0:22")
@@ -22,7 +22,7 @@ func TestKernelRunPublishInUse(t *testing.T) {
 	self := fmt.Sprintf("(pid %d)", os.Getpid())
 	for _, tt := range []struct {
 		flags string
-		busy  string // socket that is named; "": none
+		busy  string // socket in the error; "": none
 	}{
 		{"-p 22:22", "tcp 0.0.0.0:22"},
 		{"-p 127.0.0.1:22:22", "tcp 0.0.0.0:22"},

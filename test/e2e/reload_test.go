@@ -27,13 +27,13 @@ const reloadList = `{"cniVersion":"1.1.0","name":"demo","plugins":[
 	{"type":"portmap","capabilities":{"portMappings":true},"dataDir":"$DIR/ports"},
 	{"type":"firewall","ingressPolicy":"same-bridge","dataDir":"$DIR/firewall"}]}`
 
-// A reloading is a host with attachments, and a LAN.
+// A reloading is a host with attachments and a LAN.
 type reloading struct {
 	*world
 	lan *netns.NS
 }
 
-// newReloading makes a host whose network has more keys of bridge.
+// newReloading makes a host whose network has additional keys of bridge.
 func newReloading(t *testing.T, more string) *reloading {
 	r := &reloading{world: newWorld(t)}
 	r.write("net.d/demo.conflist", fmt.Sprintf(reloadList, more))
@@ -59,7 +59,7 @@ func (r *reloading) ok() {
 	r.must("check", r.exec(nil, "check", "--all"))
 }
 
-// joinLAN connects the host with a LAN, in which 192.0.2.2 is another machine.
+// joinLAN connects the host to a LAN, on which 192.0.2.2 is another machine.
 func (r *reloading) joinLAN() {
 	r.Helper()
 	r.lan = kerneltest.NS(r.T)
@@ -88,7 +88,7 @@ func (r *reloading) dial(what string, from *netns.NS, to string) *transfer {
 	return x
 }
 
-// echo sends a line, which must come back in time.
+// echo sends a line and waits for its echo.
 func (x *transfer) echo(within time.Duration) error {
 	x.SetDeadline(time.Now().Add(within))
 	line := strings.Repeat("x", 5000) + "\n"
@@ -106,8 +106,7 @@ func (x *transfer) echo(within time.Duration) error {
 	return nil
 }
 
-// transfers opens connections of each kind: within the bridge, to a published port, and
-// masqueraded.
+// transfers opens a connection within the bridge, one to a published port, and a masqueraded one.
 func (r *reloading) transfers(one, two applettest.Container) []*transfer {
 	r.Helper()
 	r.EchoLines(one.NS, "")
@@ -131,7 +130,7 @@ func (r *reloading) echoAll(all []*transfer) {
 	}
 }
 
-// break deletes the rules and the bridge.
+// destroy deletes the rules and the bridge.
 func (r *reloading) destroy() {
 	r.Helper()
 	if a := r.run("", nil, "nft", "flush", "ruleset"); a.exit != 0 {
@@ -143,8 +142,8 @@ func (r *reloading) destroy() {
 	}
 }
 
-// Open connections go on after the rules and the bridge were deleted, and new ones can be made;
-// addresses are the same.
+// After the rules and the bridge were deleted, reload makes open connections work again and new
+// ones possible, with the same addresses.
 func TestKernelReloadTraffic(t *testing.T) {
 	r := newReloading(t, `,"macspoofchk":true`)
 	r.joinLAN()
@@ -159,7 +158,7 @@ func TestKernelReloadTraffic(t *testing.T) {
 		r.ok()
 		r.echoAll(all)
 	}
-	r.destroy() // and others make the bridge again, with an address of their own
+	r.destroy() // another program recreates the bridge with its own address
 	kerneltest.AddLink(t, r.NS, rtnl.LinkSpec{Name: "br0", Kind: rtnl.Bridge{}, MTU: 1500, MAC: net.HardwareAddr{2, 0, 0, 0, 0, 1}})
 	r.ok()
 	r.echoAll(all)
@@ -176,8 +175,8 @@ func TestKernelReloadTraffic(t *testing.T) {
 	}
 }
 
-// An upgrade is an install and a reload: not one packet of a flood in each direction is lost.
-func TestKernelReloadLosesNothing(t *testing.T) {
+// An upgrade by install and reload loses no packet of a flood in each direction.
+func TestKernelReloadLosesNoPacket(t *testing.T) {
 	r := newReloading(t, "")
 	r.joinLAN()
 	one, two := r.Container("one"), r.Container("two")
@@ -198,8 +197,8 @@ func TestKernelReloadLosesNothing(t *testing.T) {
 	r.echoAll(all)
 }
 
-// flood sends numbered UDP packets from one namespace to 192.0.2.2 in the other, which answers,
-// until it is to stop. The error is about answers that are missing.
+// flood sends numbered UDP packets from one namespace to 192.0.2.2 in the other, which echoes them,
+// until stop is closed. It returns an error for missing echoes.
 func (r *reloading) flood(from, to *netns.NS, stop <-chan struct{}) error {
 	var server, client net.PacketConn
 	err := to.Do(func() (err error) { server, err = net.ListenPacket("udp", "192.0.2.2:7"); return err })
@@ -244,8 +243,8 @@ func (r *reloading) flood(from, to *netns.NS, stop <-chan struct{}) error {
 	}
 }
 
-// TestKernelReloadKilled kills reload, or ends it by a signal, at each change that it makes: the
-// next one finishes the work.
+// TestKernelReloadKilled kills reload, or ends it by a signal, at each of its changes: the next one
+// finishes the work.
 func TestKernelReloadKilled(t *testing.T) {
 	t.Parallel()
 	r := newReloading(t, `,"macspoofchk":true`)
@@ -257,7 +256,7 @@ func TestKernelReloadKilled(t *testing.T) {
 	}
 	before := state()
 	r.destroy()
-	r.ok() // which writes the new handles of rules; they are the same each time
+	r.ok() // writes the new handles of rules, the same each time
 	r.destroy()
 	a := r.exec([]string{listChanges + "=" + r.Path("changes")}, "reload")
 	r.must("reload", a)
@@ -279,7 +278,7 @@ func TestKernelReloadKilled(t *testing.T) {
 	}
 }
 
-// Signals end a reload at any moment, and the next one finishes the work.
+// A signal ends a reload at any moment, and the next one finishes the work.
 func TestKernelReloadSignal(t *testing.T) {
 	t.Parallel()
 	r := newReloading(t, "")
@@ -299,7 +298,7 @@ func TestKernelReloadSignal(t *testing.T) {
 	}
 }
 
-// VLANs of the ports, and the gateway of the VLAN, come back with the bridge.
+// reload restores the VLANs of ports, and the gateway of the VLAN.
 func TestKernelReloadVLAN(t *testing.T) {
 	kerneltest.Need(t, "CONFIG_BRIDGE_VLAN_FILTERING", func() error {
 		return rtnl.InNewNS(func(c *rtnl.Conn) error {
@@ -321,7 +320,7 @@ func TestKernelReloadVLAN(t *testing.T) {
 	}
 }
 
-// lock locks a container as a verb does that hangs.
+// lock locks a container as a hanging verb does.
 func (r *reloading) lock(id string) (unlock func()) {
 	r.Helper()
 	fd, err := unix.Open(r.Path("cni/cnibox/locks/container-"+id), unix.O_RDONLY|unix.O_CLOEXEC, 0)
@@ -334,8 +333,8 @@ func (r *reloading) lock(id string) (unlock func()) {
 	return func() { unix.Close(fd) }
 }
 
-// An attachment with which another verb is at work is restored when that has ended, and keeps
-// none of the others waiting.
+// An attachment that another verb has locked is restored after that verb, and does not delay the
+// others.
 func TestKernelReloadBusy(t *testing.T) {
 	t.Parallel()
 	r := newReloading(t, "")
@@ -362,7 +361,7 @@ func TestKernelReloadBusy(t *testing.T) {
 	r.must("check", r.exec(nil, "check", "--all"))
 }
 
-// TestKernelBootKilled kills boot at each change that it makes: the next one finishes the work.
+// TestKernelBootKilled kills boot at each of its changes: the next one finishes the work.
 func TestKernelBootKilled(t *testing.T) {
 	t.Parallel()
 	r := newReloading(t, "")
@@ -400,7 +399,8 @@ func TestKernelBootKilled(t *testing.T) {
 	}
 }
 
-// With twice the attachments that publish many ports, reload and check read twice as much of the rule set.
+// With twice as many attachments that publish many ports, reload and check read the rule set twice
+// as much, not four times.
 func TestKernelReloadReadsPortsOnce(t *testing.T) {
 	t.Parallel()
 	r := newReloading(t, "")
@@ -425,14 +425,14 @@ func TestKernelReloadReadsPortsOnce(t *testing.T) {
 		}
 		for _, line := range strings.Split(string(text), "\n") {
 			_, result, _ := strings.Cut(line, " = ")
-			n, _ := strconv.Atoi(result) // neither an error nor a signal counts
+			n, _ := strconv.Atoi(result) // errors and signals count as 0
 			bytes += max(n, 0)
 		}
 		return bytes
 	}
 	verbs := [][]string{{"reload"}, {"check", "--all"}, {"doctor"}}
 	wayOut := rtnl.Route{Dst: netip.PrefixFrom(netip.IPv4Unspecified(), 0), Link: kerneltest.Link(t, kerneltest.Dial(t, r.NS), "lo").Index}
-	if err := kerneltest.Dial(t, r.NS).Do(rtnl.NewRoute(wayOut)); err != nil { // doctor wants one
+	if err := kerneltest.Dial(t, r.NS).Do(rtnl.NewRoute(wayOut)); err != nil { // doctor expects a default route
 		t.Fatal(err)
 	}
 	const some = 6

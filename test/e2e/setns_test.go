@@ -7,9 +7,9 @@ import (
 	"testing"
 )
 
-// TestKernelSetns makes each setns(2) of ADD fail, one of them or all from then on, be it
-// that enters a namespace or the one that restores the thread: ADD answers with one JSON
-// document, and one that fails leaves all as it was.
+// TestKernelSetns makes each setns(2) of ADD fail, one of them or all from there on, whether it
+// enters a namespace or restores the thread: ADD answers with one JSON document, and a failed ADD
+// leaves everything as it was.
 func TestKernelSetns(t *testing.T) {
 	t.Parallel()
 	for name, v := range victims {
@@ -17,7 +17,7 @@ func TestKernelSetns(t *testing.T) {
 			t.Run(name+more, func(t *testing.T) {
 				t.Parallel()
 				w, c := v.host(t)
-				w.strace() // or no test
+				w.strace() // skips without strace
 				before := w.Snapshot(c)
 				failed := 0
 				for n := 1; n < 50; n++ {
@@ -29,8 +29,8 @@ func TestKernelSetns(t *testing.T) {
 					if code := a.code(t); code != 0 {
 						failed++
 						if strings.Contains(a.stdout, "not complete") {
-							// on this thread the undo's fails as well: it says so, and keeps the
-							// record that the next DEL goes by
+							// the undo's setns fails as well: ADD reports that, and keeps the
+							// record for the next DEL
 							what += ", then DEL"
 							w.must(what, v.del(w, c, 8080))
 						}
@@ -40,7 +40,7 @@ func TestKernelSetns(t *testing.T) {
 					w.must(what+", then DEL", v.del(w, c, 8080))
 					w.Same(what+", then DEL", before, w.Snapshot(c))
 					if !injected {
-						break // no thread makes as many
+						break // no thread makes that many
 					}
 				}
 				if failed == 0 {
@@ -51,7 +51,7 @@ func TestKernelSetns(t *testing.T) {
 	}
 }
 
-// traced reports whether the tracer has seen something, and forgets all that it has.
+// traced reports whether the trace contains what, and deletes the trace.
 func (w *world) traced(what string) bool {
 	w.Helper()
 	b, err := os.ReadFile(w.Path("trace"))

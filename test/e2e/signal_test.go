@@ -16,8 +16,8 @@ import (
 	"cnibox/spec"
 )
 
-// waiting reports whether a thread of a process waits in poll(2), which is where the
-// serve loop awaits its configuration.
+// waiting reports whether a thread of the process waits in poll(2), where the serve loop waits for
+// its configuration.
 func waiting(pid int) bool {
 	threads, _ := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/wchan", pid))
 	return slices.ContainsFunc(threads, func(thread string) bool {
@@ -26,15 +26,15 @@ func waiting(pid int) bool {
 	})
 }
 
-// terminated starts a plugin, sends it SIGTERM when it awaits its configuration, and
-// returns what it answered; -1 if the signal ended it.
+// terminated starts a plugin, sends it SIGTERM while it waits for its configuration, and returns
+// its exit code and stdout; -1 if the signal ended it.
 func terminated(t *testing.T, plugin string, verb spec.Verb) (code int, stdout string) {
 	t.Helper()
 	var out bytes.Buffer
 	cmd := exec.Command(plugin)
 	cmd.Env = []string{"CNI_COMMAND=" + string(verb), "CNI_CONTAINERID=ctr1", "CNI_NETNS=/nowhere", "CNI_IFNAME=eth0"}
 	cmd.Stdout = &out
-	stdin, err := cmd.StdinPipe() // silent and open
+	stdin, err := cmd.StdinPipe() // open and idle
 	if err == nil {
 		err = cmd.Start()
 	}

@@ -11,19 +11,18 @@ import (
 	"cnibox/spec"
 )
 
-// mostThreads is a limit with which every ADD succeeds, and threadTries how often each lower one is
-// tried: the Go runtime does not always need its threads at the same moment.
+// With a limit of mostThreads every ADD succeeds. Each lower limit is tried threadTries times: the
+// Go runtime does not always need its threads at the same moment.
 const (
 	mostThreads = 16
 	threadTries = 4
 )
 
-// tasks makes a control group that a test may limit the number of threads of, and has the
-// programs of the world started in it.
+// tasks starts the programs of the world in a control group with a limit on the number of threads.
 func (w *world) tasks() (limit func(n int)) {
 	w.Helper()
 	var dir string
-	for _, root := range []string{"/sys/fs/cgroup/pids", "/sys/fs/cgroup"} { // version 1, version 2
+	for _, root := range []string{"/sys/fs/cgroup/pids", "/sys/fs/cgroup"} { // cgroup v1, v2
 		at, err := os.MkdirTemp(root, "cnibox-test-")
 		if err != nil {
 			continue
@@ -54,10 +53,8 @@ func (w *world) tasks() (limit func(n int)) {
 	}
 }
 
-// TestKernelFewThreads does ADD with each limit of threads, from one with which the Go runtime
-// cannot start to one that is enough. The runtime ends a process that gets no thread, and no
-// program can keep it from that: but an ADD ends so before its first change or not at all, and
-// refuses with code 11 where it sees that there are too few.
+// With too low a limit of threads, ADD refuses with code 11, or the Go runtime ends it before its
+// first change. A program cannot prevent the runtime from ending a process that gets no thread.
 func TestKernelFewThreads(t *testing.T) {
 	t.Parallel()
 	for name, v := range victims {
@@ -95,14 +92,14 @@ func TestKernelFewThreads(t *testing.T) {
 	}
 }
 
-// TestKernelNoThreads counts the threads that ADD of the plugins that work on files alone makes: no
-// more than VERSION, which has those of the Go runtime alone.
+// ADD of the plugins that only use files makes no more threads than VERSION, which has only those
+// of the Go runtime.
 func TestKernelNoThreads(t *testing.T) {
 	for _, plugin := range []string{"host-local", "static"} {
 		t.Run(plugin, func(t *testing.T) {
 			w := newWorld(t)
 			conf := w.Expand(goodConf(plugin))
-			// The runtime makes one more now and then, on a busy machine more often.
+			// The runtime sometimes makes one more, more often on a busy machine.
 			fewest := func(verb spec.Verb, times, enough int) int {
 				n := 1000
 				for i := 0; i < times && n > enough; i++ {

@@ -11,17 +11,16 @@ import (
 	"cnibox/spec"
 )
 
-// recordedLists are the plugins whose rules are in the recorded state, last one first as
-// DEL goes.
+// recordedLists are the plugins whose rules are in the recorded state, in the order of DEL.
 var recordedLists = map[string]string{
 	"portmap": `{"cniVersion":"1.0.0","name":"demo","type":"portmap","dataDir":"$DIR/ports"}`,
 	"bridge": `{"cniVersion":"1.0.0","name":"demo","type":"bridge","bridge":"br0","ipMasq":true,"macspoofchk":true,
 	 "ipam":{"type":"host-local","subnet":"10.1.0.0/24","dataDir":"$DIR/leases"}}`,
 }
 
-// TestKernelTwinRecorded releases what a newer reference than the installed one has
-// left: rules of its nftables backends and a lease. Nothing of the container is left,
-// and nothing of its neighbour is gone, whether the namespace and a result are known or not.
+// DEL releases the rules of nftables backends and the lease that a newer reference than the
+// installed one has left. Nothing of the container is left and nothing of its neighbour is deleted,
+// with or without the namespace and a result.
 func TestKernelTwinRecorded(t *testing.T) {
 	if _, err := exec.LookPath("nft"); err != nil {
 		t.Skipf("SKIPPED: %v", err)
@@ -41,7 +40,7 @@ func TestKernelTwinRecorded(t *testing.T) {
 			w.write("leases/demo/10.1.0.3", "ctr2\r\neth0")
 			gone := applettest.Container{ID: "ctr1"}
 			for _, plugin := range []string{"portmap", "bridge"} {
-				w.must("DEL "+plugin, w.plugin(spec.Del, plugin, spoil(recordedLists[plugin], prev), gone))
+				w.must("DEL "+plugin, w.plugin(spec.Del, plugin, withMember(recordedLists[plugin], prev), gone))
 			}
 			text := nfttest.Ruleset(t, w.NS) + w.Stored()
 			for _, trace := range []string{"ctr1", "10.1.0.2", "dport 8080", "dport 5353", "26c669cd0814ac40-7883a6f9ce71eedb", "table inet cnibox"} {

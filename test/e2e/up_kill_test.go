@@ -10,7 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// upFile are two namespaces, of which the first has two attachments; NAME is replaced.
+// upFile describes two namespaces, the first with two attachments; NAME is replaced.
 const upFile = `{"namespaces": {
 	"NAME-a": [{"network": "demo", "ips": ["10.1.0.5"], "ports": ["PORT:80"]}, {"network": "other"}],
 	"NAME-b": [{"network": "demo"}]}}`
@@ -23,16 +23,16 @@ const upNet = `{"cniVersion":"1.1.0","name":"demo","plugins":[
 const upOther = `{"cniVersion":"1.1.0","name":"other","plugins":[{"type":"bridge","bridge":"br1",
 	"ipam":{"type":"host-local","dataDir":"$DIR/leases","subnet":"10.2.0.0/24"}}]}`
 
-// TestKernelUpInterrupted ends up, and then down, by each signal at each change that they are
-// about to make. The next up finishes the work, the one after it finds nothing to do, and the
-// next down leaves all as it was before.
+// TestKernelUpInterrupted ends up, and then down, by each signal at each of their changes. The next
+// up finishes the work, the one after it has nothing to do, and the next down restores the state
+// from before.
 func TestKernelUpInterrupted(t *testing.T) {
 	t.Parallel()
 	for _, sig := range []unix.Signal{unix.SIGKILL, unix.SIGTERM, unix.SIGINT} {
 		t.Run(unix.SignalName(sig), func(t *testing.T) {
 			for lane := range killLanes {
 				if sig == unix.SIGINT && lane > 0 {
-					break // it takes the way of SIGTERM
+					break // handled like SIGTERM
 				}
 				t.Run(strconv.Itoa(lane), func(t *testing.T) {
 					t.Parallel()
@@ -43,8 +43,8 @@ func TestKernelUpInterrupted(t *testing.T) {
 	}
 }
 
-// TestKernelRunExecInterrupted ends run --exec by SIGTERM at the one change of its first process:
-// the signal is not lost where that becomes the second one, and nothing more is changed.
+// SIGTERM at the only change of the first process of run --exec is not lost when that executes the
+// second one, and nothing more is changed.
 func TestKernelRunExecInterrupted(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -52,7 +52,7 @@ func TestKernelRunExecInterrupted(t *testing.T) {
 	changes := w.Path("net.d/changes")
 	a := w.run("", []string{killAt + "=1", fmt.Sprintf("%s=%d", killBy, unix.SIGTERM), listChanges + "=" + changes}, w.Path("bin/cni-exec"),
 		"run", "--exec", "--net", "demo", "--conf-dir", w.Path("net.d"), "--cache-dir", w.Path("cni"), "--", "true")
-	if exit := 128 + int(unix.SIGTERM); a.signal != unix.SIGTERM && a.exit != exit { // to a shell they are the same
+	if exit := 128 + int(unix.SIGTERM); a.signal != unix.SIGTERM && a.exit != exit { // the same to a shell
 		t.Errorf("ended by %v, exit code %d, want SIGTERM or %d: %s", a.signal, a.exit, exit, a.stderr)
 	}
 	if list, _ := os.ReadFile(changes); len(list) > 0 {
@@ -71,7 +71,7 @@ func interruptUp(t *testing.T, sig unix.Signal, lane int) {
 		return w.run("", env, w.Path("bin/cni-exec"), verb, w.Path("net.d/state.json.txt"), "--conf-dir", w.Path("net.d"), "--cache-dir", w.Path("cni"))
 	}
 	t.Cleanup(func() { call("down") })
-	w.must("up", call("up")) // what a host keeps is there
+	w.must("up", call("up")) // makes what a host keeps
 	w.must("down", call("down"))
 	w.must("up", call("up", listChanges+"="+w.Path("net.d/changes")))
 	list, err := os.ReadFile(w.Path("net.d/changes"))

@@ -22,7 +22,7 @@ import (
 	"cnibox/rtnl"
 )
 
-// A lines is what a program has printed so far.
+// A lines is the output of a program so far.
 type lines struct {
 	mu sync.Mutex
 	b  strings.Builder
@@ -46,7 +46,7 @@ func (l *lines) String() string {
 	return l.b.String()
 }
 
-// start starts cni-exec with the directories of the world, and without a system bus.
+// start starts cni-exec with the directories of the world, without a system bus.
 func (r *reloading) start(env []string, args ...string) (*exec.Cmd, *lines) {
 	r.Helper()
 	out := &lines{}
@@ -65,10 +65,11 @@ func (r *reloading) start(env []string, args ...string) (*exec.Cmd, *lines) {
 	return cmd, out
 }
 
-// reloaded begins the line of a reload about the container one.
+// reloaded begins a reload's line about the container "one".
 const reloaded = "one (demo): "
 
-// watch starts cni-exec reload --watch, and waits for its first reload, which has something to do.
+// watch starts cni-exec reload --watch, and waits for its first reload, which has something to
+// restore.
 func (r *reloading) watch(env ...string) (*exec.Cmd, *lines) { return r.watchWith(nil, env...) }
 
 // watchWith is watch with more flags.
@@ -81,7 +82,7 @@ func (r *reloading) watchWith(flags []string, env ...string) (*exec.Cmd, *lines)
 	return cmd, out
 }
 
-// reloads is how many there were, by the log.
+// reloads counts the reloads in the log.
 func (r *reloading) reloads() int {
 	r.Helper()
 	log, err := os.ReadFile(r.Path("log"))
@@ -91,7 +92,7 @@ func (r *reloading) reloads() int {
 	return strings.Count(string(log), "msg=reload ")
 }
 
-// idle waits until no reload is at work: one is logged after its lines are printed.
+// idle waits until no reload runs: its log line comes after its other lines.
 func (r *reloading) idle(watch *exec.Cmd) {
 	r.Helper()
 	kerneltest.Until(r, "the end of the reload", func() bool {
@@ -118,8 +119,8 @@ func follows(process *exec.Cmd, dir string) bool {
 	})
 }
 
-// The rules and the bridge come back, and open connections go on, without anyone. What the
-// plugins delete themselves is none of its business.
+// The watch restores the rules and the bridge, and open connections continue. It ignores what the
+// plugins delete themselves.
 func TestKernelReloadWatch(t *testing.T) {
 	r := newReloading(t, "")
 	r.joinLAN()
@@ -146,7 +147,7 @@ func TestKernelReloadWatch(t *testing.T) {
 	} {
 		done := out.count(reloaded)
 		event()
-		// What comes to a published port while there are no rules is for the host, which resets it.
+		// Without rules, packets to a published port reach the host, which resets the connection.
 		kerneltest.Until(r, "a reload", func() bool { return out.count(reloaded) == done+1 })
 		r.idle(cmd)
 		r.echoAll(all)
@@ -157,7 +158,8 @@ func TestKernelReloadWatch(t *testing.T) {
 	}
 	r.must("check", r.exec(nil, "check", "--all"))
 
-	// One by one: a map of the one alone, one of both, a chain, the whole table, and that of iptables.
+	// Each deletion by itself: a map of "one" alone, a map of both, a chain, the whole table, and
+	// iptables' table.
 	for _, words := range []string{"flush map inet cnibox dnat4", "flush map inet cnibox masq4", "flush chain inet cnibox postrouting", "delete table inet cnibox", "flush chain ip filter CNI-FORWARD"} {
 		done := out.count(reloaded)
 		r.must(words, r.run("", nil, append([]string{"nft"}, strings.Fields(words)...)...))
@@ -165,7 +167,7 @@ func TestKernelReloadWatch(t *testing.T) {
 		r.Same(words, rules, nfttest.Ruleset(t, r.NS))
 	}
 
-	// What a verb that hangs has locked comes back when that has ended, all else each time.
+	// What a hanging verb has locked is restored after the verb, everything else each time.
 	done := out.count(reloaded)
 	unlock := r.lock("one")
 	for range 2 {
@@ -176,7 +178,8 @@ func TestKernelReloadWatch(t *testing.T) {
 	kerneltest.Until(r, "a reload", func() bool { return out.count(reloaded) == done+1 })
 	r.must("check", r.exec(nil, "check", "--all"))
 
-	// An attachment that goes, another program's rules and link: then comes an event that counts.
+	// It ignores a deleted attachment, and another program's rules and link; then comes an event
+	// that counts.
 	r.idle(cmd)
 	done = r.reloads()
 	written := out.count(reloaded + "rules written")
@@ -201,8 +204,8 @@ func TestKernelReloadWatch(t *testing.T) {
 	}
 }
 
-// Forwarding, gateway addresses and leases come back without anyone, each with a line that says why; with
-// --metrics it is counted. A DEL is none of its business, nor an address of another link.
+// The watch restores forwarding, gateway addresses and leases, each with a line that names the
+// cause; --metrics counts it. It ignores a DEL, and an address of another link.
 func TestKernelReloadWatchGateway(t *testing.T) {
 	r := newReloading(t, "")
 	r.joinLAN()
@@ -220,7 +223,7 @@ func TestKernelReloadWatchGateway(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	lease := r.Path("leases/demo/10.1.0.2") // of the one
+	lease := r.Path("leases/demo/10.1.0.2") // of "one"
 	for _, e := range []struct {
 		event, cause string
 		do           func() error
@@ -294,8 +297,8 @@ func TestKernelReloadWatchGateway(t *testing.T) {
 	}
 }
 
-// What the watch takes while it sleeps: at most 6 MiB, and no processor time.
-func TestKernelReloadWatchIsSmall(t *testing.T) {
+// An idle watch uses at most 6 MiB, and no processor time.
+func TestKernelReloadWatchMemory(t *testing.T) {
 	r := newReloading(t, "")
 	r.add(r.Container("one"))
 	cmd, _ := r.watch()
@@ -309,12 +312,12 @@ func TestKernelReloadWatchIsSmall(t *testing.T) {
 		fmt.Sscan(rest, &n)
 		return n
 	}
-	// Without the pages of its file, which all processes of the program share.
+	// RssAnon leaves out the pages of the binary, which all its processes share.
 	kerneltest.Until(r, "a small process", func() bool { rss := status("RssAnon"); return rss > 0 && rss <= limit })
 }
 
-// newZoned makes a host whose network puts addresses into a zone of firewalld, and the variable with
-// the address of the bus.
+// newZoned makes a host whose network adds addresses to a zone of firewalld, and returns the
+// variable with the bus's address.
 func newZoned(t *testing.T, socket string) (r *reloading, bus string) {
 	r = &reloading{world: newWorld(t)}
 	r.write("net.d/demo.conflist", `{"cniVersion":"1.1.0","name":"demo","plugins":[
@@ -323,7 +326,7 @@ func newZoned(t *testing.T, socket string) (r *reloading, bus string) {
 	return r, "DBUS_SYSTEM_BUS_ADDRESS=unix:path=" + socket
 }
 
-// A bus that fails is tried once for all attachments, whose rules do not wait for it.
+// A failing bus is tried once for all attachments, and their rules do not wait for it.
 func TestKernelReloadBadBus(t *testing.T) {
 	socket, start := dbustest.Restartable(t)
 	stop := start()
@@ -361,8 +364,8 @@ func TestKernelReloadBadBus(t *testing.T) {
 	}
 }
 
-// A zone that firewalld has forgotten has its sources again, after it was started or reloaded, and
-// after the bus was: one that comes later than the watch, or is started again.
+// The watch restores the sources of a zone after firewalld was started or reloaded, and after the
+// bus was started later than the watch, or restarted.
 func TestKernelReloadWatchFirewalld(t *testing.T) {
 	socket, start := dbustest.Restartable(t)
 	stop := start()

@@ -17,14 +17,14 @@ import (
 	"cnibox/test/product"
 )
 
-// A world is a host with a link for each applet in its bin, whose calls are processes.
+// A world is a host with a link for each applet in its bin. Calls are processes.
 type world struct {
 	*applettest.Host
 
-	// stop ends the daemon of the host; nil: there is none.
+	// stop ends the host's daemon; nil: none.
 	stop func()
 
-	// tracer is what runs the programs; nil: they run by themselves.
+	// tracer is the command line that programs are run by; nil: none.
 	tracer []string
 }
 
@@ -35,14 +35,14 @@ func newWorld(t *testing.T) *world {
 	return w
 }
 
-// on is the world for a subtest.
+// on returns the world for a subtest.
 func (w *world) on(t *testing.T) *world {
 	h := *w.Host
 	h.T = t
 	return &world{Host: &h}
 }
 
-// write makes a file with a text in it, and the folder for it.
+// write makes a file with this text, and its directory.
 func (w *world) write(name, text string) {
 	w.Helper()
 	err := os.MkdirAll(filepath.Dir(w.Path(name)), 0o755)
@@ -52,17 +52,17 @@ func (w *world) write(name, text string) {
 	w.NoError(err)
 }
 
-// An answer is what became of a process.
+// An answer is the outcome of a process.
 type answer struct {
 	exit           int            // -1: it was killed
-	signal         syscall.Signal // by which; -1: it was not
+	signal         syscall.Signal // that killed it; -1: none
 	stdout, stderr string
 	took           time.Duration
-	threads        int // made, where the program was watched
+	threads        int // threads that were made, if watched
 }
 
-// code returns the code of the error object that is all of stdout, or of the first finding in the document
-// of cni-exec del; 0 after success. Anything else that a runtime could not read fails the test.
+// code returns the code of the error object that is all of stdout, or of the first finding in the
+// document of cni-exec del; 0 on success. Output that a runtime could not parse fails the test.
 func (a answer) code(t *testing.T) int {
 	t.Helper()
 	if a.exit == 0 {
@@ -87,8 +87,7 @@ func (a answer) code(t *testing.T) int {
 	return e.Code
 }
 
-// processTime is how long a process, or anything that ends by itself, may take before it
-// counts as stuck.
+// processTime is how long a process may take before it counts as stuck.
 var processTime = applettest.ProcessTimeout
 
 // run starts a program in the world's network namespace.
@@ -99,7 +98,7 @@ func (w *world) run(stdin string, env []string, argv ...string) answer {
 	return a
 }
 
-// try is run for any goroutine: it ends no test.
+// try is run for any goroutine: it does not end the test.
 func (w *world) try(stdin string, env []string, argv ...string) (a answer, err error) {
 	argv = append(slices.Clone(w.tracer), argv...)
 	cmd := exec.Command(argv[0], argv[1:]...)
@@ -118,7 +117,7 @@ func (w *world) plugin(verb spec.Verb, applet, conf string, c applettest.Contain
 	return w.run(w.Expand(conf), c.Env(verb, env...), w.Path("bin/"+applet))
 }
 
-// must is for calls that have to succeed.
+// must checks that a call has succeeded.
 func (w *world) must(what string, a answer) string {
 	w.Helper()
 	if a.exit != 0 {
@@ -127,7 +126,7 @@ func (w *world) must(what string, a answer) string {
 	return a.stdout
 }
 
-// strace sets the tracer, or skips the test where there is none.
+// strace sets the tracer, or skips the test without strace.
 func (w *world) strace(options ...string) {
 	w.Helper()
 	if _, err := exec.LookPath("strace"); err != nil {
@@ -136,7 +135,7 @@ func (w *world) strace(options ...string) {
 	w.tracer = append([]string{"strace", "-f", "-qq"}, options...)
 }
 
-// oddFiles make at a path what may stand where something else is expected.
+// oddFiles make something else at a path where a regular file is expected.
 var oddFiles = map[string]func(path string) error{
 	"dir":     func(path string) error { return os.MkdirAll(filepath.Join(path, "full"), 0o700) },
 	"fifo":    func(path string) error { return unix.Mkfifo(path, 0o600) },

@@ -1,4 +1,4 @@
-// Package image writes images of containers from scratch, as archives of `docker save`.
+// Package image writes container images as archives of `docker save`.
 package image
 
 import (
@@ -11,24 +11,24 @@ import (
 	"runtime"
 )
 
-// A File is a file of an image, or with a Target a symbolic link. The directories above
-// are made by those who unpack it.
+// A File is a file of an image, or with a Target a symbolic link. Directories above it are created
+// on unpacking.
 type File struct {
 	Name, Target string
 	Mode         int64
 	Body         []byte
 }
 
-// An Image is one layer.
+// An Image is an image with one layer.
 type Image struct {
 	Name string   // with its tag
-	Cmd  []string // what it runs, as arguments of Entrypoint if that is set
+	Cmd  []string // command, or arguments of Entrypoint if that is set
 
 	Entrypoint []string
 	Files      []File
 }
 
-// Write writes the archive.
+// Write writes the archive, uncompressed.
 func (i *Image) Write(to io.Writer) error {
 	layer, err := archive(i.Files)
 	if err != nil {

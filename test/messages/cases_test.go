@@ -8,26 +8,26 @@ import (
 	"cnibox/internal/kerneltest"
 )
 
-// list is a configuration list of plugins, one on a line, of which the first is line 5.
+// list returns a configuration list. Each plugin has a line; the first is line 5.
 func list(plugins string) string {
 	return "{\n  \"cniVersion\": \"1.1.0\",\n  \"name\": \"demo\",\n  \"plugins\": [\n    " + plugins + "\n  ]\n}\n"
 }
 
-// bridge is a list of one bridge with addresses, to which members of ipam are added. What has no
-// fixed length comes last, since messages have columns.
+// bridge returns a list of one bridge with host-local, to which members of ipam are added. Values
+// without a fixed length come last, since messages have columns.
 func bridge(ipam string) string {
 	return list(`{"type": "bridge", "bridge": "br0", "ipam": {"type": "host-local", ` + ipam + `, "dataDir": "$DIR/leases"}}`)
 }
 
-// one is the configuration of one plugin.
-func one(members string) string { return `{"cniVersion":"1.1.0","name":"demo",` + members + `}` }
+// pluginConf returns the configuration of one plugin.
+func pluginConf(members string) string { return `{"cniVersion":"1.1.0","name":"demo",` + members + `}` }
 
-// state is a file of up with namespaces.
+// state returns a state file for up, with these namespaces.
 func state(namespaces string) map[string]string {
 	return map[string]string{"file": "{\"namespaces\": {\n  " + namespaces + "\n}}\n"}
 }
 
-// Good configurations.
+// Parts of valid configurations, and a command line.
 const (
 	subnet   = `"subnet": "10.1.0.0/24"`
 	ipam     = `"ipam":{"type":"host-local","dataDir":"$DIR/leases","subnet":"10.1.0.0/24"}`
@@ -58,7 +58,7 @@ var messages = []message{
 	{name: "CAP_ARGS of the wrong type", argv: `CAP_ARGS={"portMappings":80} ` + add + " -p 80:80", conf: published, key: "CAP_ARGS.portMappings", advice: "array"},
 	{name: "nothing to publish with", argv: add + " -p 80:80", conf: bridge(subnet), key: "--publish", advice: "portmap"},
 
-	// configurations that cni-exec finds, or does not
+	// configurations that cni-exec finds or does not find
 	{name: "unknown network", argv: "cni-exec add dmeo $NETNS", conf: bridge(subnet), key: "dmeo", advice: "demo"},
 	{name: "no configuration", argv: add + " --conf-dir $DIR/empty", files: map[string]string{"empty/README": ""}, where: "$DIR/empty", advice: "--conf-dir"},
 	{name: "directory missing", argv: add + " --conf-dir $DIR/nowhere", where: "$DIR/nowhere", advice: "--conf-dir"},
@@ -87,7 +87,7 @@ var messages = []message{
 	{name: "plugin that prints no JSON", argv: add, conf: list(`{"type": "theirs"}`), files: map[string]string{"plugins/theirs": "#!/bin/sh\necho Segmentation fault\nexit 1\n"}, key: "theirs", advice: "run DEL again"},
 	{name: "plugin that does not end", argv: add + " --timeout 100ms", conf: list(`{"type": "theirs"}`), files: map[string]string{"plugins/theirs": "#!/bin/sh\nexec sleep 60\n"}, key: "$DIR/plugins/theirs", advice: "--timeout"},
 
-	// the file of up and down
+	// the state file of up and down
 	{name: "file missing", argv: "cni-exec up $DIR/file", key: "$DIR/file"},
 	{name: "up with a syntax error", argv: "cni-exec up $DIR/file", files: state(`"web": [{"network": "demo",}]`), where: "$DIR/file:2:29: not JSON: a comma before", advice: "remove it"},
 	{name: "up with a list", argv: "cni-exec down $DIR/file", files: map[string]string{"file": "[]"}, where: "$DIR/file:1:1", advice: "object"},
@@ -114,7 +114,7 @@ var messages = []message{
 	{name: "gateway of another family", argv: add, conf: bridge(`"ranges": [[{"subnet": "10.1.0.0/24", "gateway": "fd00::1"}]]`), where: listFile + ":5:", key: "ipam.ranges[0][0].gateway", advice: "10.1.0.1"},
 	{name: "gateway outside", argv: add, conf: bridge(`"ranges": [[{"subnet": "10.1.0.0/24", "gateway": "10.2.0.1"}]], "routes": [{"dst": "0.0.0.0/0"}]`), where: listFile + ":5:", key: "ipam.ranges[0][0].gateway", advice: "10.1.0.0/24"},
 	{name: "gateway of a route outside", argv: add, conf: bridge(subnet + `, "routes": [{"dst": "10.9.0.0/16", "gw": "10.2.0.1"}]`), where: listFile + ":5:", key: "ipam.routes[0].gw", advice: "10.1.0.0/24"},
-	{name: "gateway outside, of a plugin", argv: "macvlan ADD", conf: one(`"type":"macvlan","master":"up0","ipam":{"type":"host-local","dataDir":"$DIR/leases","subnet":"10.1.0.0/24","gateway":"10.2.0.1","routes":[{"dst":"0.0.0.0/0"}]}`), key: "ipam.gateway", advice: "10.1.0.0/24"},
+	{name: "gateway outside, of a plugin", argv: "macvlan ADD", conf: pluginConf(`"type":"macvlan","master":"up0","ipam":{"type":"host-local","dataDir":"$DIR/leases","subnet":"10.1.0.0/24","gateway":"10.2.0.1","routes":[{"dst":"0.0.0.0/0"}]}`), key: "ipam.gateway", advice: "10.1.0.0/24"},
 	{name: "range outside", argv: add, conf: bridge(`"ranges": [[{"subnet": "10.1.0.0/24", "rangeStart": "10.2.0.1"}]]`), where: listFile + ":5:", key: "ipam.ranges[0][0].rangeStart", advice: "10.1.0.1 to 10.1.0.254"},
 	{name: "no range", argv: add, conf: bridge(`"ranges": []`), where: listFile + ":5:", key: "ipam.ranges"},
 	{name: "subnet too small", argv: add, conf: bridge(`"subnet": "10.1.0.0/31"`), where: listFile + ":5:", key: "ipam.subnet", advice: "/30"},
@@ -132,51 +132,51 @@ var messages = []message{
 	{name: "missing master", argv: add, conf: list(`{"type": "macvlan", "master": "eth7"}`), where: listFile + ":5:35", key: `"master"`, advice: "eth7"},
 	{name: "bridge is another link", argv: add, conf: list(`{"type": "bridge", "bridge": "up0"}`), where: listFile + ":5:34", key: `"bridge"`, advice: "up0"},
 	{name: "no privilege", argv: add, conf: bridge(subnet), unprivileged: true, advice: "root"},
-	{name: "no privilege for a plugin", argv: "bridge ADD", conf: one(`"type":"bridge",` + ipam), unprivileged: true, advice: "root"},
+	{name: "no privilege for a plugin", argv: "bridge ADD", conf: pluginConf(`"type":"bridge",` + ipam), unprivileged: true, advice: "root"},
 	{name: "read-only leases", argv: add, conf: bridge(subnet), setup: readOnly("leases"), key: "ipam.dataDir", advice: "$DIR/leases"},
 	{name: "read-only cache", argv: add, conf: bridge(subnet), setup: readOnly("cache"), key: "$DIR/cache", advice: "--cache-dir"},
 
 	// plugins, as a runtime calls them
-	{name: "no verb", argv: "CNI_COMMAND=NOPE bridge NOPE", conf: one(`"type":"bridge"`), key: "CNI_COMMAND", advice: "ADD"},
-	{name: "variables missing", argv: "CNI_CONTAINERID= CNI_NETNS= bridge ADD", conf: one(`"type":"bridge"`), key: "CNI_CONTAINERID"},
+	{name: "no verb", argv: "CNI_COMMAND=NOPE bridge NOPE", conf: pluginConf(`"type":"bridge"`), key: "CNI_COMMAND", advice: "ADD"},
+	{name: "variables missing", argv: "CNI_CONTAINERID= CNI_NETNS= bridge ADD", conf: pluginConf(`"type":"bridge"`), key: "CNI_CONTAINERID"},
 	{name: "no configuration on stdin", argv: "bridge ADD", conf: "", key: "standard input"},
 	{name: "configuration that is not JSON", argv: "bridge ADD", conf: "{\"name\":\"demo\",\n 'type'}", where: "line 2, column 2", advice: "double quotes"},
-	{name: "key of the wrong type", argv: "bridge ADD", conf: one(`"type":"bridge","mtu":"1500"`), key: `"mtu"`, advice: "integer"},
+	{name: "key of the wrong type", argv: "bridge ADD", conf: pluginConf(`"type":"bridge","mtu":"1500"`), key: `"mtu"`, advice: "integer"},
 	{name: "network name missing", argv: "bridge ADD", conf: `{"cniVersion":"1.1.0","type":"bridge"}`, key: "name"},
 	{name: "version of the future", argv: "bridge ADD", conf: `{"cniVersion":"7.0.0","name":"demo","type":"bridge"}`, key: "7.0.0", advice: "1.1.0"},
-	{name: "mtu too large", argv: "macvlan ADD", conf: one(`"type":"macvlan","master":"up0","mtu":9000,` + ipam), key: `"mtu"`, advice: "1500"},
-	{name: "mode unknown", argv: "macvlan ADD", conf: one(`"type":"macvlan","master":"up0","mode":"fast"`), key: `"mode"`, advice: "bridge"},
-	{name: "vlan without master", argv: "vlan ADD", conf: one(`"type":"vlan","vlanId":5,` + ipam), key: `"master"`},
-	{name: "vlanId too large", argv: "vlan ADD", conf: one(`"type":"vlan","master":"up0","vlanId":5000,` + ipam), key: `"vlanId"`, advice: "4094"},
-	{name: "bad MAC address", argv: "bridge ADD", conf: one(`"type":"bridge","runtimeConfig":{"mac":"00:11:22"}`), key: "runtimeConfig.mac"},
-	{name: "host device without selector", argv: "host-device ADD", conf: one(`"type":"host-device"`), key: `"device"`},
-	{name: "host device missing", argv: "host-device ADD", conf: one(`"type":"host-device","device":"eth7"`), key: `"device"`, advice: "eth7"},
-	{name: "dummy without ipam", argv: "dummy ADD", conf: one(`"type":"dummy"`), key: `"ipam.type"`},
-	{name: "unknown ipam plugin, of a plugin", argv: "bridge ADD", conf: one(`"type":"bridge","ipam":{"type":"hostlocal"}`), key: `"ipam.type"`, advice: `did you mean "host-local"?`},
-	{name: "unknown ipam plugin without a path, of a plugin", argv: "CNI_PATH= bridge ADD", conf: one(`"type":"bridge","ipam":{"type":"hostlocal"}`), key: `"ipam.type"`, advice: `did you mean "host-local"?`},
-	{name: "unknown ipam plugin at STATUS of a plugin", argv: "CNI_PATH= bridge STATUS", conf: one(`"type":"bridge","ipam":{"type":"theirs"}`), key: `"ipam.type"`, advice: "set CNI_PATH"},
-	{name: "not chained", argv: "tuning CHECK", conf: one(`"type":"tuning"`), key: "prevResult"},
-	{name: "port mapping of an unknown protocol", argv: "portmap ADD", conf: one(`"type":"portmap","runtimeConfig":{"portMappings":[{"hostPort":80,"containerPort":80,"protocol":"icmp"}]},` + prev), key: "portMappings[0].protocol", advice: "tcp"},
-	{name: "container port missing", argv: "portmap ADD", conf: one(`"type":"portmap","runtimeConfig":{"portMappings":[{"hostPort":80}]},` + prev), key: "portMappings[0].containerPort", advice: "65535"},
-	{name: "burst without rate", argv: "bandwidth ADD", conf: one(`"type":"bandwidth","ingressBurst":8000,` + prev), key: "ingressRate"},
-	{name: "sysctl of the host", argv: "tuning ADD", conf: one(`"type":"tuning","sysctl":{"kernel.hostname":"x"},` + prev), key: "kernel.hostname", advice: "net."},
-	{name: "firewall backend unknown", argv: "firewall ADD", conf: one(`"type":"firewall","backend":"ipfw",` + prev), key: `"backend"`, advice: "nftables"},
-	{name: "vrf without name", argv: "vrf ADD", conf: one(`"type":"vrf",` + prev), key: `set "vrfname"`},
-	{name: "flannel has not started", argv: "flannel ADD", conf: one(`"type":"flannel","subnetFile":"$DIR/subnet.env","dataDir":"$DIR/flannel"`), key: "$DIR/subnet.env"},
-	{name: "prevResult that is none", argv: "portmap ADD", conf: one(`"type":"portmap","prevResult":{"ips":[{"address":"10.1.0.2"}]}`), key: "prevResult", advice: "prefix length"},
-	{name: "GC without what is valid", argv: "bridge GC", conf: one(`"type":"bridge",` + ipam), key: "cni.dev/valid-attachments"},
+	{name: "mtu too large", argv: "macvlan ADD", conf: pluginConf(`"type":"macvlan","master":"up0","mtu":9000,` + ipam), key: `"mtu"`, advice: "1500"},
+	{name: "mode unknown", argv: "macvlan ADD", conf: pluginConf(`"type":"macvlan","master":"up0","mode":"fast"`), key: `"mode"`, advice: "bridge"},
+	{name: "vlan without master", argv: "vlan ADD", conf: pluginConf(`"type":"vlan","vlanId":5,` + ipam), key: `"master"`},
+	{name: "vlanId too large", argv: "vlan ADD", conf: pluginConf(`"type":"vlan","master":"up0","vlanId":5000,` + ipam), key: `"vlanId"`, advice: "4094"},
+	{name: "bad MAC address", argv: "bridge ADD", conf: pluginConf(`"type":"bridge","runtimeConfig":{"mac":"00:11:22"}`), key: "runtimeConfig.mac"},
+	{name: "host device without selector", argv: "host-device ADD", conf: pluginConf(`"type":"host-device"`), key: `"device"`},
+	{name: "host device missing", argv: "host-device ADD", conf: pluginConf(`"type":"host-device","device":"eth7"`), key: `"device"`, advice: "eth7"},
+	{name: "dummy without ipam", argv: "dummy ADD", conf: pluginConf(`"type":"dummy"`), key: `"ipam.type"`},
+	{name: "unknown ipam plugin, of a plugin", argv: "bridge ADD", conf: pluginConf(`"type":"bridge","ipam":{"type":"hostlocal"}`), key: `"ipam.type"`, advice: `did you mean "host-local"?`},
+	{name: "unknown ipam plugin without a path, of a plugin", argv: "CNI_PATH= bridge ADD", conf: pluginConf(`"type":"bridge","ipam":{"type":"hostlocal"}`), key: `"ipam.type"`, advice: `did you mean "host-local"?`},
+	{name: "unknown ipam plugin at STATUS of a plugin", argv: "CNI_PATH= bridge STATUS", conf: pluginConf(`"type":"bridge","ipam":{"type":"theirs"}`), key: `"ipam.type"`, advice: "set CNI_PATH"},
+	{name: "not chained", argv: "tuning CHECK", conf: pluginConf(`"type":"tuning"`), key: "prevResult"},
+	{name: "port mapping of an unknown protocol", argv: "portmap ADD", conf: pluginConf(`"type":"portmap","runtimeConfig":{"portMappings":[{"hostPort":80,"containerPort":80,"protocol":"icmp"}]},` + prev), key: "portMappings[0].protocol", advice: "tcp"},
+	{name: "container port missing", argv: "portmap ADD", conf: pluginConf(`"type":"portmap","runtimeConfig":{"portMappings":[{"hostPort":80}]},` + prev), key: "portMappings[0].containerPort", advice: "65535"},
+	{name: "burst without rate", argv: "bandwidth ADD", conf: pluginConf(`"type":"bandwidth","ingressBurst":8000,` + prev), key: "ingressRate"},
+	{name: "sysctl of the host", argv: "tuning ADD", conf: pluginConf(`"type":"tuning","sysctl":{"kernel.hostname":"x"},` + prev), key: "kernel.hostname", advice: "net."},
+	{name: "firewall backend unknown", argv: "firewall ADD", conf: pluginConf(`"type":"firewall","backend":"ipfw",` + prev), key: `"backend"`, advice: "nftables"},
+	{name: "vrf without name", argv: "vrf ADD", conf: pluginConf(`"type":"vrf",` + prev), key: `set "vrfname"`},
+	{name: "flannel has not started", argv: "flannel ADD", conf: pluginConf(`"type":"flannel","subnetFile":"$DIR/subnet.env","dataDir":"$DIR/flannel"`), key: "$DIR/subnet.env"},
+	{name: "prevResult that is none", argv: "portmap ADD", conf: pluginConf(`"type":"portmap","prevResult":{"ips":[{"address":"10.1.0.2"}]}`), key: "prevResult", advice: "prefix length"},
+	{name: "GC without what is valid", argv: "bridge GC", conf: pluginConf(`"type":"bridge",` + ipam), key: "cni.dev/valid-attachments"},
 
 	// cnibox
 	{name: "cnibox: unknown applet", argv: "cnibox brigde", key: "brigde", advice: `"bridge"?`},
 	{name: "cnibox: directory to install into missing", argv: "cnibox install $DIR/opt/cni/bin", key: "$DIR/opt/cni/bin", advice: "--create"},
 }
 
-// listen has a process of the host listen on port 8080: this one.
+// listen makes this process listen on port 8080 of the host.
 func listen(h *host) {
 	h.Occupy(h.NS, "tcp4", "0.0.0.0:8080")
 }
 
-// readOnly makes a directory one of a read-only file system.
+// readOnly mounts a directory read-only.
 func readOnly(name string) func(*host) {
 	return func(h *host) {
 		dir := h.Path(name)
@@ -191,7 +191,7 @@ func readOnly(name string) func(*host) {
 	}
 }
 
-// deleteEth0 deletes the interface of the container behind cni-exec.
+// deleteEth0 deletes the container's interface without cni-exec.
 func deleteEth0(h *host) {
 	if err := kerneltest.Dial(h.T, h.first.NS).DelLink("eth0"); err != nil {
 		h.Fatal(err)

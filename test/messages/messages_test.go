@@ -1,5 +1,5 @@
-// Package messages provokes the errors that a user of cnibox meets first and compares what is
-// printed with testdata/messages.golden; -update rewrites that file.
+// Package messages causes the errors that users of cnibox are most likely to meet and compares the
+// messages with testdata/messages.golden; -update rewrites that file.
 package messages
 
 import (
@@ -36,32 +36,32 @@ const golden = "testdata/messages.golden"
 type message struct {
 	name string
 
-	// argv is "cni-exec VERB …", or "PLUGIN VERB" for a plugin called as a runtime calls it.
-	// Its first word may be VARIABLE=VALUE, several times.
+	// argv is "cni-exec VERB …", or "PLUGIN VERB" for a plugin called as by a runtime.
+	// VARIABLE=VALUE words may precede it.
 	argv string
 
-	// conf is the file net.d/demo.conflist of cni-exec and the standard input of a plugin.
+	// conf is the file net.d/demo.conflist of cni-exec, or the stdin of a plugin.
 	conf string
 
-	before []string          // commands that have to succeed
-	files  map[string]string // further files, by their path below $DIR
+	before []string          // commands that must succeed
+	files  map[string]string // other files, by their path below $DIR
 	setup  func(*host)       // before them
 	spoil  func(*host)       // after them
 
-	unprivileged bool // without root
+	unprivileged bool // run by a user without privilege
 
-	// What the text has to contain: the place in a file, the key as it is written in the
-	// configuration, and what to do. Empty: there is none.
+	// Texts that the message must contain: the place in a file, the key as it is written in the
+	// configuration, and the advice. Empty: none.
 	where, key, advice string
 }
 
-// A host has a link up0, two containers and a directory that every user can enter.
+// A host has a link up0, two containers, and a directory that every user can search.
 type host struct {
 	*applettest.Host
 	bin      string
 	first    applettest.Container
-	replacer *strings.Replacer // of the variables in configurations and commands
-	restorer *strings.Replacer // of paths in messages by their variables
+	replacer *strings.Replacer // replaces variables in configurations and commands
+	restorer *strings.Replacer // replaces paths in messages by their variables
 }
 
 // newHost makes a host and moves this thread into it.
@@ -79,7 +79,7 @@ func newHost(t *testing.T, bin string) *host {
 	return h
 }
 
-// shared is a directory that every user can enter.
+// shared makes a directory that every user can search.
 func shared(t *testing.T) string {
 	t.Helper()
 	dir := t.TempDir()
@@ -98,13 +98,12 @@ func (h *host) write(name, text string, mode os.FileMode) {
 	}
 }
 
-// An answer is what a command printed.
+// An answer is the output of a command.
 type answer struct {
 	exit, code int
 	text       string
 }
 
-// run runs a command line.
 func (h *host) run(argv, conf string, unprivileged bool) answer {
 	h.Helper()
 	words := strings.Fields(h.replacer.Replace(argv))
@@ -134,7 +133,7 @@ func (h *host) run(argv, conf string, unprivileged bool) answer {
 		Msg, Details string
 		Findings     []struct{ Code int }
 	}
-	json.Unmarshal([]byte(stdout), &object) // a success is not an error object
+	json.Unmarshal([]byte(stdout), &object) // stdout of a success is not an error object
 	if len(object.Findings) > 0 {
 		object.Code = object.Findings[0].Code
 	}
@@ -145,24 +144,24 @@ func (h *host) run(argv, conf string, unprivileged bool) answer {
 			a.text += "  " + object.Details + "\n"
 		}
 	}
-	a.text = h.normal(a.text)
+	a.text = h.normalize(a.text)
 	return a
 }
 
-// These differ from run to run: the container ID that cni-exec derives from a path, and the
-// process of a test.
+// These differ from run to run: the container ID that cni-exec derives from a path, and the process
+// ID of a test.
 var (
 	derivedID = regexp.MustCompile(`cnitool-[0-9a-f]{20}`)
 	process   = regexp.MustCompile(`[^ ]+ \(pid [0-9]+\)`)
 )
 
-// normal replaces what differs from run to run.
-func (h *host) normal(text string) string {
+// normalize replaces what differs from run to run.
+func (h *host) normalize(text string) string {
 	text = derivedID.ReplaceAllString(h.restorer.Replace(text), "$$ID")
 	return process.ReplaceAllString(text, "PROCESS (pid PID)")
 }
 
-// provoke runs one case.
+// provoke runs one message's command.
 func (m message) provoke(t *testing.T, bin string) answer {
 	t.Helper()
 	h := newHost(t, bin)
@@ -184,11 +183,11 @@ func (m message) provoke(t *testing.T, bin string) answer {
 	return h.run(m.argv, m.conf, m.unprivileged)
 }
 
-// TestKernelMessages compares the messages with the golden file and holds the rules that they
-// all follow.
+// TestKernelMessages compares the messages with the golden file and checks the rules for all of
+// them.
 func TestKernelMessages(t *testing.T) {
-	runtime.LockOSThread() // for good: the thread and its mounts end with the test
-	kerneltest.NS(t)       // or the test is skipped
+	runtime.LockOSThread() // the thread and its mounts end with the test
+	kerneltest.NS(t)       // or skips the test
 	err := unix.Unshare(unix.CLONE_NEWNS)
 	if err == nil {
 		err = unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, "")
@@ -234,7 +233,8 @@ func TestKernelMessages(t *testing.T) {
 	}
 }
 
-// install copies this program to where every user can start it, with a link for each applet.
+// install copies this program to a directory from which every user can start it, with a link for
+// each applet.
 func install(t *testing.T) string {
 	t.Helper()
 	self, err := os.Executable()
@@ -256,7 +256,7 @@ func install(t *testing.T) string {
 	return bin
 }
 
-// sections reads the golden file.
+// sections returns the messages of the golden file by name.
 func sections(t *testing.T) map[string]string {
 	t.Helper()
 	b, err := os.ReadFile(golden)

@@ -6,20 +6,20 @@ import (
 	"strings"
 )
 
-// referencePhrases are texts of the reference plugins that people and scripts search for.
-// They are kept as they are.
+// referencePhrases are texts of the reference plugins that people and scripts search for. Messages
+// must keep them.
 var referencePhrases = strings.NewReplacer("error unmarshall network config", "", "failed to load netconf", "")
 
-// inner are words of this program's own insides.
-var inner = regexp.MustCompile(`\b[a-z]+\.[A-Z]\w+|json:|(?i)unmarshal|%!|strconv|netip|[^-]\bexec:|\bEOF\b|<nil>|file does not exist|file already exists|fork/exec`)
+// internalWords matches names of Go packages and functions, and texts of the Go library.
+var internalWords = regexp.MustCompile(`\b[a-z]+\.[A-Z]\w+|json:|(?i)unmarshal|%!|strconv|netip|[^-]\bexec:|\bEOF\b|<nil>|file does not exist|file already exists|fork/exec`)
 
-// position is a place in a file.
+// position matches a place in a file.
 var position = regexp.MustCompile(`[^ :]+:[0-9]+:[0-9]+: |line [0-9]+, column [0-9]+`)
 
-// pathError is the kernel's text for a missing file, behind the path of the file.
+// pathError matches the kernel's text for a missing file, after the path of the file.
 var pathError = regexp.MustCompile(`/.*no such file or directory`)
 
-// faults lists the rules that a message breaks.
+// faults returns the rules that a message breaks.
 func (m message) faults(a answer) (list []string) {
 	text := referencePhrases.Replace(a.text)
 	add := func(format string, args ...any) { list = append(list, fmt.Sprintf(format, args...)) }
@@ -29,7 +29,7 @@ func (m message) faults(a answer) (list []string) {
 	if lines := strings.Count(a.text, "\n"); lines < 1 || lines > 2 {
 		add("it has %d lines, not one or two", lines)
 	}
-	if found := inner.FindString(text); found != "" {
+	if found := internalWords.FindString(text); found != "" {
 		add("%q means nothing to a user", found)
 	}
 	if strings.Contains(text, "invalid character '") && !position.MatchString(text) {
@@ -49,7 +49,7 @@ func (m message) faults(a answer) (list []string) {
 	return list
 }
 
-// repeated returns a run of four words that is in a text twice.
+// repeated returns four consecutive words that occur twice in a text.
 func repeated(text string) string {
 	const run = 4
 	seen := map[string]bool{}

@@ -18,9 +18,9 @@ import (
 	"time"
 )
 
-// The network of the nodes has a bridge, a router with etcd on it, and behind the router the
-// world. The world and the router have no route to pods: what comes back to a pod has been
-// masqueraded, or was sent to a published port. Addresses are those of RFC 5737 and 3849.
+// The underlay network of the nodes has a bridge and a router with etcd, and the router leads to
+// the world. The world and the router have no route to pods: packets that return to a pod were
+// masqueraded or sent to a published port. Addresses are those of RFC 5737 and 3849.
 const (
 	underlay = "underlay"
 	outside  = "outside"
@@ -34,7 +34,7 @@ var (
 
 func pinned(name string) namespace { return namespace("/run/netns/" + name) }
 
-// A cluster is two nodes, what is between and behind them, and what runs there.
+// A cluster is two nodes, the network between and outside them, and its daemons.
 type cluster struct {
 	bin, flanneldPath string
 	etcd              *process
@@ -44,7 +44,7 @@ type cluster struct {
 	proven            int
 }
 
-// newCluster makes the network, without nodes.
+// newCluster makes the network without nodes.
 func newCluster(bin, flanneld string) (*cluster, error) {
 	c := &cluster{bin: bin, flanneldPath: flanneld}
 	for _, name := range []string{underlay, outside} {
@@ -82,9 +82,9 @@ route add default via 2001:db8:2::1
 	return c, err
 }
 
-// startEtcd starts etcd on what it has stored, and returns when it answers.
+// startEtcd starts etcd with its stored data, and returns when it responds.
 func (c *cluster) startEtcd() (err error) {
-	// Debian's etcd does not start on other architectures than amd64 without the variable.
+	// On architectures other than amd64 Debian's etcd starts only with the variable.
 	c.etcd, err = c.start("etcd", "ip", "netns", "exec", underlay, "env", "ETCD_UNSUPPORTED_ARCH="+runtime.GOARCH,
 		"etcd", "--data-dir="+filepath.Join(work, "etcd"), "--listen-client-urls="+etcdURL, "--advertise-client-urls="+etcdURL,
 		"--listen-peer-urls=http://127.0.0.1:2380")
@@ -106,7 +106,7 @@ func (c *cluster) startEtcd() (err error) {
 	})
 }
 
-// askEtcd sends one request of etcd's JSON gateway.
+// askEtcd sends one request to etcd's JSON gateway.
 func askEtcd(method, path string, question, answer any) error {
 	body, err := json.Marshal(question)
 	if err != nil {
@@ -142,7 +142,7 @@ func askEtcd(method, path string, question, answer any) error {
 	})
 }
 
-// setNetConf stores flannel's configuration of the network, and no lease of a node.
+// setNetConf stores flannel's network configuration, and deletes the leases of nodes.
 func (c *cluster) setNetConf(conf string) error {
 	b64 := func(s string) string { return base64.StdEncoding.EncodeToString([]byte(s)) }
 	const prefix = "/coreos.com/network/"
@@ -154,8 +154,8 @@ func (c *cluster) setNetConf(conf string) error {
 	return askEtcd(http.MethodPost, "/v3/kv/put", map[string]string{"key": b64(prefix + "config"), "value": b64(conf)}, &ignored)
 }
 
-// startNodes boots two nodes with empty disks and installs the plugins. label distinguishes their disks
-// from others.
+// startNodes boots two nodes with empty disks and installs the plugins. label is part of the disks'
+// names.
 func (c *cluster) startNodes(label string, ipMasq bool) error {
 	if err := c.bootNodes(label, ipMasq); err != nil {
 		return err
@@ -186,15 +186,15 @@ func (c *cluster) bootNodes(label string, ipMasq bool) error {
 	return nil
 }
 
-// stop ends all daemons; what is left ends with this process.
+// stop ends all daemons; their remaining children end with this process.
 func (c *cluster) stop() {
 	for _, p := range c.processes {
 		p.kill()
 	}
 }
 
-// step does one thing and says what it was, and how long it took: the last line before an
-// error says where it broke.
+// step calls fn and prints the text and the time it took. The last line before an error shows where
+// the run failed.
 func (c *cluster) step(text string, fn func() error) error {
 	begin := time.Now()
 	if err := fn(); err != nil {
@@ -206,8 +206,8 @@ func (c *cluster) step(text string, fn func() error) error {
 	return nil
 }
 
-// report is what a person needs to see why the run failed: the ends of logs, links, routes,
-// rules, files. Whole logs are kept in a directory, which it names.
+// report returns the state that explains a failure: ends of logs, links, routes, rules, files. It
+// names a directory with the whole logs.
 func (c *cluster) report() string {
 	var b strings.Builder
 	kept, err := os.MkdirTemp("", "cnibox-nodes-")
@@ -255,7 +255,7 @@ func (c *cluster) report() string {
 	return b.String()
 }
 
-// versions says what runs here.
+// versions returns the versions of what runs here.
 func (c *cluster) versions() (string, error) {
 	flanneld, err := buildinfo.ReadFile(c.flanneldPath)
 	if err != nil {

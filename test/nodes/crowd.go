@@ -5,7 +5,7 @@ import (
 	"strings"
 )
 
-// addCrowd attaches 20 pods on a node, all at the same time.
+// addCrowd attaches 20 pods to a node concurrently.
 func (n *node) addCrowd(id func(i int) string) error {
 	var list []int
 	for i := range crowd {
@@ -21,10 +21,10 @@ func (n *node) addCrowd(id func(i int) string) error {
 	return n.wantLeases()
 }
 
-// sameName is the namespace of a pod of the crowd, and mostly its container ID, too.
+// sameName is the namespace of pod i on each node, and usually its container ID.
 func sameName(i int) string { return fmt.Sprintf("pod%02d", i) }
 
-// crowded is 20 pods a node, attached at the same time.
+// crowded attaches 20 pods to each node concurrently.
 func (t *trial) crowded() error {
 	return t.walk(
 		stage{"20 pods more on each node, attached at the same time", func() error {
@@ -37,7 +37,7 @@ func (t *trial) crowded() error {
 	)
 }
 
-// partners wants each pod to reach that of the same name on the other node.
+// partners checks that each pod reaches the one with the same name on the other node.
 func (t *trial) partners() error {
 	byName := func(n *node) map[string]*pod {
 		m := map[string]*pod{}
@@ -59,7 +59,7 @@ func (t *trial) partners() error {
 	})
 }
 
-// vanished is five pods of each node that end without DEL, as after a crash of the runtime.
+// vanished ends five pods of each node without DEL, as after a crash of the runtime.
 func (t *trial) vanished() error {
 	return t.walk(
 		stage{"5 pods of each node vanish without DEL: GC releases theirs and nothing else", func() error {
@@ -69,7 +69,7 @@ func (t *trial) vanished() error {
 						return err
 					}
 				}
-				// A namespace of the same name is another one.
+				// A new namespace with an old name is not the old one.
 				if _, err := n.run("ip", "netns", "add", sameName(0)); err != nil {
 					return err
 				}

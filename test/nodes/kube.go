@@ -15,10 +15,10 @@ import (
 	"time"
 )
 
-// kubePrograms are what `make kubernetes` builds.
+// `make kubernetes` builds kubePrograms.
 var kubePrograms = []string{"kube-apiserver", "kube-controller-manager", "kube-scheduler", "kubelet", "kube-proxy"}
 
-// A kube is a cluster of Kubernetes: its control plane is on the router, beside etcd.
+// A kube is a Kubernetes cluster. Its control plane runs on the router, beside etcd.
 type kube struct {
 	*cluster
 	programs, reference, dist string // directories: of Kubernetes' programs, of the reference's plugins, of dist/kubernetes
@@ -27,14 +27,14 @@ type kube struct {
 	services                  map[string][]string       // cluster addresses
 }
 
-// Ports of the trial. A node port is of all nodes.
+// Ports of the trial. A node port is open on all nodes.
 const (
 	webHostPort   = 8080
 	webNodePort   = 30080
 	localNodePort = 30081
 )
 
-// kubernetes is the life of a cluster of Kubernetes.
+// kubernetes runs the stages of a Kubernetes cluster.
 func (c *cluster) kubernetes(programs, reference, dist string) error {
 	k := &kube{cluster: c, programs: programs, reference: reference, dist: dist, web: map[*kubeNode]*deployment{}, services: map[string][]string{}}
 	v, err := c.versions()
@@ -56,7 +56,7 @@ func (c *cluster) kubernetes(programs, reference, dist string) error {
 	return nil
 }
 
-// walk goes through the stages to the first that fails.
+// walk runs the stages up to the first that fails.
 func (k *kube) walk(stages ...stage) error {
 	for _, s := range stages {
 		if err := k.step(s.text, s.do); err != nil {
@@ -179,16 +179,16 @@ func (k *kube) firstPods() error {
 	)
 }
 
-// A place is a pod that runs: its addresses and its network namespace.
+// A place is a running pod: its addresses and its network namespace.
 type place struct {
 	addrs [2]netip.Addr
 	ns    namespace
 }
 
-// at is where the pod's server is, in a family: 0 is IPv4, 1 is IPv6.
+// at is the address of the pod's server in a family: 0 is IPv4, 1 is IPv6.
 func (p *place) at(family int) netip.AddrPort { return netip.AddrPortFrom(p.addrs[family], port) }
 
-// placeOf is where a pod of a node is.
+// placeOf returns the place of a node's pod.
 func (n *kubeNode) placeOf(p *kubePod) (*place, error) {
 	if err := p.ready(); err != nil {
 		return nil, err
@@ -206,7 +206,7 @@ func (n *kubeNode) placeOf(p *kubePod) (*place, error) {
 	return at, err
 }
 
-// webPod is the first pod of a node.
+// webPod returns the first pod of a node.
 func (k *kube) webPod(n *kubeNode) (*place, error) {
 	pods, err := podsOf(k.web[n].app)
 	if err != nil {
@@ -224,7 +224,7 @@ func (k *kube) pair(from, to *kubeNode) (client, server *place, err error) {
 	return client, server, errors.Join(err1, err2)
 }
 
-// each calls fn with all ways from node to node, in both families.
+// each calls fn with both directions between the nodes, in both families.
 func (k *kube) each(fn func(from, to *kubeNode, family int) error) error {
 	for family := range families {
 		for _, n := range k.nodes() {
@@ -236,12 +236,12 @@ func (k *kube) each(fn func(from, to *kubeNode, family int) error) error {
 	return nil
 }
 
-// clusterAddr is a service's address in a family.
 func (k *kube) clusterAddr(name string, family int) netip.AddrPort {
 	return netip.AddrPortFrom(netip.MustParseAddr(k.services[name][family]), port)
 }
 
-// servicesWork is services of one application with pods on both nodes, and of one on the first alone.
+// servicesWork tests services of an application with pods on both nodes, and of one with a pod on
+// the first alone.
 func (k *kube) servicesWork() error {
 	app := &deployment{app: "app", replicas: 2}
 	return k.walk(
@@ -297,7 +297,7 @@ func (k *kube) nodePortAnswers() error {
 	})
 }
 
-// hostPorts is the ports of the first pods.
+// hostPorts tests the host ports of the first pods.
 func (k *kube) hostPorts() error {
 	return k.walk(
 		stage{"hostPort: from the world with its own address, both nodes, their pods, and the pod itself", k.hostPortsAnswer},
@@ -333,11 +333,11 @@ func (k *kube) hostPortsAnswer() error {
 	})
 }
 
-// bandwidth is an annotation that limits a pod.
+// bandwidth tests the annotation that limits a pod's rate.
 func (k *kube) bandwidth() error {
 	const (
-		rate = 4 << 20 // bits a second
-		size = 1 << 20 // bytes; a queue lets the first of them pass at once
+		rate = 4 << 20 // bits per second
+		size = 1 << 20 // bytes; a queue passes the first of them at once
 	)
 	d := &deployment{app: "slow", replicas: 1, annotations: map[string]string{
 		"kubernetes.io/ingress-bandwidth": fmt.Sprint(rate), "kubernetes.io/egress-bandwidth": fmt.Sprint(rate),
@@ -374,7 +374,7 @@ func (k *kube) bandwidth() error {
 		if err != nil {
 			return err
 		}
-		// Half of the time at that rate, since the queue's burst passes at once.
+		// Half of the time at that rate, since the queue passes the burst at once.
 		if least := time.Duration(size*8/rate) * time.Second / 2; limited < least || free > limited/2 {
 			return fmt.Errorf("%d bytes there and back took %v with a limit of %d bit/s, want %v or more; without one %v", size, limited, rate, least, free)
 		}
@@ -382,7 +382,7 @@ func (k *kube) bandwidth() error {
 	}})
 }
 
-// exchangeTime is how long bytes take there and back.
+// exchangeTime returns the time to send size bytes there and back.
 func exchangeTime(ns namespace, to netip.AddrPort, size int) (time.Duration, error) {
 	s, err := connect(ns, to)
 	if err != nil {
@@ -394,7 +394,7 @@ func exchangeTime(ns namespace, to netip.AddrPort, size int) (time.Duration, err
 	return time.Since(begin), err
 }
 
-// rollout replaces the pods of a service, while clients ask it.
+// rollout replaces the pods of a service while clients use it.
 func (k *kube) rollout() error {
 	app := &deployment{app: "app", replicas: 2}
 	return k.walk(stage{"a rollout under load loses no request", func() error {
@@ -441,7 +441,7 @@ func (k *kube) killed() error {
 			if err := inTurn(d.create, func() error { return d.scale(pods) }); err != nil {
 				return err
 			}
-			// The first of them are being attached.
+			// Wait until the first of them are being attached.
 			before, err := k.a.leases()
 			if err != nil {
 				return err
@@ -467,7 +467,7 @@ func (k *kube) killed() error {
 	)
 }
 
-// onlyPods is an error where a node has leases or results that are not those of its pods.
+// onlyPods returns an error if a node has leases or results that do not belong to its pods.
 func (k *kube) onlyPods() error {
 	pods, err := podsOf("")
 	if err != nil {
@@ -517,7 +517,7 @@ func (k *kube) onlyPods() error {
 	return nil
 }
 
-// flushed loses the rule set of a node.
+// flushed flushes the rule set of a node.
 func (k *kube) flushed() error {
 	return k.walk(stage{"nft flush ruleset, and cni-exec reload: host ports and services answer again", func() error {
 		n := k.a
@@ -531,7 +531,7 @@ func (k *kube) flushed() error {
 		if _, err := n.cni("reload"); err != nil {
 			return err
 		}
-		// flanneld and kube-proxy do not watch their rules: an operator restarts them.
+		// flanneld and kube-proxy do not watch their rules: an operator has to restart them.
 		n.proxy.kill()
 		n.flanneld.kill()
 		return inTurn(n.startFlannel, n.startProxy, k.hostPortsAnswer, k.serviceAnswers, k.nodePortAnswers)
@@ -572,7 +572,7 @@ func (k *kube) crowded() error {
 	)
 }
 
-// rebooted is a power failure of a node.
+// rebooted cuts the power of a node and boots it.
 func (k *kube) rebooted() error {
 	return k.walk(
 		stage{"a node reboots: all processes and /run are gone; its pods get ready again", func() error {
@@ -603,7 +603,7 @@ func (k *kube) rebooted() error {
 	)
 }
 
-// empty ends all pods.
+// empty deletes all pods.
 func (k *kube) empty() error {
 	return k.walk(stage{"all pods end: no link, lease, result, state file or element is left", func() error {
 		var all []*deployment

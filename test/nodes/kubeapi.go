@@ -16,14 +16,14 @@ const (
 	apiToken  = "nodes"
 )
 
-// kubeconfig is for all clients of the API server, whose certificate it makes itself.
+// kubeconfig is for all clients of the API server, which makes its certificate itself.
 const kubeconfig = `{"apiVersion": "v1", "kind": "Config", "current-context": "nodes",
  "clusters": [{"name": "nodes", "cluster": {"server": "` + apiServer + `", "insecure-skip-tls-verify": true}}],
  "users": [{"name": "nodes", "user": {"token": "` + apiToken + `"}}],
  "contexts": [{"name": "nodes", "context": {"cluster": "nodes", "user": "nodes"}}]}
 `
 
-// api sends one request to the API server. body is an object, or text that is sent as it is;
+// api sends one request to the API server. body is an object, or a string that is sent as it is;
 // answer may be nil.
 func api(method, path string, body, answer any) error {
 	kind := "application/json"
@@ -33,7 +33,7 @@ func api(method, path string, body, answer any) error {
 	return request(method, path, kind, body, answer)
 }
 
-// apiYAML is api for a text in YAML.
+// apiYAML is api with a body in YAML.
 func apiYAML(method, path, text string) error {
 	return request(method, path, "application/yaml", text, nil)
 }
@@ -64,7 +64,7 @@ func request(method, path, kind string, body, answer any) error {
 		defer conn.Close()
 		client := http.Client{Timeout: commandTime, Transport: &http.Transport{
 			DisableKeepAlives: true,
-			TLSClientConfig:   &tls.Config{InsecureSkipVerify: true}, // its own
+			TLSClientConfig:   &tls.Config{InsecureSkipVerify: true}, // its self-signed certificate
 			DialContext:       func(context.Context, string, string) (net.Conn, error) { return conn, nil },
 		}}
 		resp, err := client.Do(req)
@@ -93,7 +93,7 @@ const (
 	nodesPath       = "/api/v1/nodes"
 )
 
-// A kubePod is what the trial reads of a pod.
+// A kubePod has the members of a pod that the trial reads.
 type kubePod struct {
 	Metadata struct {
 		Name              string
@@ -115,7 +115,7 @@ type kubePod struct {
 	}
 }
 
-// ready is an error if the pod is not ready, with what is known of the reason.
+// ready returns an error with the known reason if the pod is not ready.
 func (p *kubePod) ready() error {
 	for _, c := range p.Status.Conditions {
 		if c.Type == "Ready" && c.Status == "True" && len(p.Status.PodIPs) == len(families) {
@@ -125,7 +125,7 @@ func (p *kubePod) ready() error {
 	return fmt.Errorf("pod %s on %q is not ready: %+v", p.Metadata.Name, p.Spec.NodeName, p.Status)
 }
 
-// podsOf lists the pods of an application; "" is all.
+// podsOf lists the pods of an application; "": all.
 func podsOf(app string) ([]kubePod, error) {
 	path := podsPath
 	if app != "" {
@@ -136,19 +136,19 @@ func podsOf(app string) ([]kubePod, error) {
 	return list.Items, err
 }
 
-// A deployment is an application of the test image.
+// A deployment runs the test image.
 type deployment struct {
 	app      string
 	replicas int
-	node     string // where its pods run; "": anywhere
-	hostPort int    // that leads to the server; 0: none
-	recreate bool   // a new pod comes after the old one has gone
+	node     string // that its pods run on; "": any
+	hostPort int    // of the server; 0: none
+	recreate bool   // a new pod starts after the old one is gone
 
 	annotations map[string]string
 }
 
-// object is the deployment as the API has it. Its pods end five seconds after they were taken out of
-// services, as applications do whose clients must not lose a request.
+// object returns the deployment for the API. Its pods exit five seconds after they were removed
+// from services, as applications do that must not lose a request.
 func (d *deployment) object() map[string]any {
 	type m = map[string]any
 	ports := m{"containerPort": port, "protocol": "TCP"}
@@ -181,7 +181,7 @@ func (d *deployment) object() map[string]any {
 	}
 }
 
-// create makes the deployment, and waits until all its pods are ready.
+// create creates the deployment, and waits until all its pods are ready.
 func (d *deployment) create() error {
 	if err := api(http.MethodPost, deploymentsPath, d.object(), nil); err != nil {
 		return err
@@ -189,19 +189,19 @@ func (d *deployment) create() error {
 	return d.wait()
 }
 
-// scale changes the number of pods, and does not wait.
+// scale changes the number of pods without waiting.
 func (d *deployment) scale(replicas int) error {
 	d.replicas = replicas
 	return api(http.MethodPatch, deploymentsPath+"/"+d.app, map[string]any{"spec": map[string]any{"replicas": replicas}}, nil)
 }
 
-// roll replaces all pods, and does not wait.
+// roll replaces all pods without waiting.
 func (d *deployment) roll(label string) error {
 	return api(http.MethodPatch, deploymentsPath+"/"+d.app,
 		fmt.Sprintf(`{"spec": {"template": {"metadata": {"annotations": {"rolled": %q}}}}}`, label), nil)
 }
 
-// wait waits until the deployment has the pods that it shall have, all ready and of the newest template.
+// wait waits until all pods are ready and of the newest template.
 func (d *deployment) wait() error {
 	return within(rolloutTime, func() error {
 		var got struct {
@@ -230,7 +230,7 @@ func (d *deployment) wait() error {
 	})
 }
 
-// settled is an error while pods of the deployment end.
+// settled returns an error while pods of the deployment are being deleted.
 func (d *deployment) settled() error {
 	pods, err := podsOf(d.app)
 	if err == nil && len(pods) != d.replicas {
@@ -248,14 +248,14 @@ func (d *deployment) delete() error {
 	return within(rolloutTime, d.settled)
 }
 
-// A service is one of an application, with a node port of the same number for both families.
+// A service exposes an application, with the same node port for both families.
 type service struct {
 	name, app string
 	nodePort  int
 	local     bool // externalTrafficPolicy
 }
 
-// create makes the service, and returns its cluster addresses.
+// create creates the service, and returns its cluster addresses.
 func (s *service) create() (addrs []string, err error) {
 	type m = map[string]any
 	spec := m{

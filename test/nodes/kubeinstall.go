@@ -12,17 +12,17 @@ import (
 	"cnibox/test/image"
 )
 
-// productImage is what dist/kubernetes names, and pauseImage what it runs besides.
+// productImage and pauseImage are the images that dist/kubernetes names.
 const (
 	productImage = "cnibox:0.2.0"
 	pauseImage   = "registry.k8s.io/pause:3.10"
 )
 
-// referencePlugins are those of the network that the reference has.
+// referencePlugins are the plugins of the network that the reference has.
 var referencePlugins = []string{"bridge", "host-local", "loopback", "portmap", "bandwidth"}
 
-// installReference gives a node the reference's plugins. It has none named flannel: that is a copy of the binary,
-// which looks like any other file. The runtime is not among the plugins.
+// installReference installs the reference's plugins on a node. The reference has no flannel: that
+// is a copy of our binary. cni-exec is in another directory.
 func (n *kubeNode) installReference(reference string) error {
 	if err := os.MkdirAll(n.root(pluginDir), 0o755); err != nil {
 		return err
@@ -45,7 +45,7 @@ func (n *kubeNode) installReference(reference string) error {
 	return err
 }
 
-// writeProductImage writes an image like that of a release, with the binary under test.
+// writeProductImage writes an image like the released one, with the binary under test.
 func writeProductImage(bin, file string) error {
 	program, err := os.ReadFile(bin)
 	if err != nil {
@@ -60,12 +60,12 @@ func writeProductImage(bin, file string) error {
 	return errors.Join(i.Write(f), f.Close())
 }
 
-// A daemonSet is one of dist/kubernetes.
+// A daemonSet is a file in dist/kubernetes.
 type daemonSet struct{ file, name string }
 
 const daemonSetsPath = "/apis/apps/v1/namespaces/kube-system/daemonsets"
 
-// apply makes it as its file says, and waits until it runs on both nodes.
+// apply creates the daemon set, and waits until it runs on both nodes.
 func (d *daemonSet) apply(dist string) error {
 	text, err := os.ReadFile(filepath.Join(dist, d.file))
 	if err != nil {
@@ -92,7 +92,7 @@ func (d *daemonSet) apply(dist string) error {
 	})
 }
 
-// delete deletes it, and waits until its pods are gone.
+// delete deletes the daemon set, and waits until its pods are gone.
 func (d *daemonSet) delete() error {
 	if err := api(http.MethodDelete, daemonSetsPath+"/"+d.name+"?propagationPolicy=Foreground", nil, nil); err != nil {
 		return err
@@ -107,7 +107,7 @@ func (d *daemonSet) delete() error {
 	})
 }
 
-// installed replaces the reference's plugins as clusters do, while pods start and stop.
+// installed replaces the reference's plugins as in a cluster, while pods start and stop.
 func (k *kube) installed() error {
 	const pods = 20
 	theirs := &deployment{app: "theirs", node: "node1", replicas: pods, hostPort: 0}
@@ -156,7 +156,8 @@ func (k *kube) installed() error {
 	)
 }
 
-// noChains is an error where a node has chains of the reference for single attachments (CNI-DN-, CNI-SN-).
+// noChains returns an error if a node has chains of the reference for single attachments (CNI-DN-,
+// CNI-SN-).
 func (n *kubeNode) noChains() error {
 	rules, err := n.run("nft", "list", "ruleset")
 	if err != nil {

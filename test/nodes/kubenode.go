@@ -21,17 +21,17 @@ const (
 	kubeImage    = "docker.io/library/cnibox-nodes:1"
 	imageProgram = "/nodes" // this program, in the image
 
-	serveArg = "--serve" // its first argument in a pod: serve what traffic.go connects to
-	pauseArg = "--pause" // that of the pause image: wait for the end of the pod
+	serveArg = "--serve" // its first argument in a pod: serve as in traffic.go
+	pauseArg = "--pause" // its argument in the pause image: wait for SIGTERM
 
 	cgroupRoot   = "/sys/fs/cgroup"
 	cgroupPrefix = "cnibox-nodes-"
-	cgroupVar    = "CNIBOX_NODES_CGROUP" // the group of all pods
+	cgroupVar    = "CNIBOX_NODES_CGROUP" // control group of all pods
 
 	socketPath = "unix:///run/containerd/containerd.sock"
 )
 
-// podMain is the process of a container: a server, or one that does nothing.
+// podMain is the program of a container: a server, or one that only waits.
 func podMain(arg string) error {
 	signals := make(chan os.Signal, 1)
 	signal.Notify(signals, unix.SIGTERM, unix.SIGINT)
@@ -46,7 +46,7 @@ func podMain(arg string) error {
 	return nil
 }
 
-// writeImage writes the image of all containers: this program, which links no library.
+// writeImage writes the image of all containers: this program, which is static.
 func writeImage(file string) error {
 	program, err := os.ReadFile("/proc/self/exe")
 	if err != nil {
@@ -63,8 +63,9 @@ func writeImage(file string) error {
 	return errors.Join(i.Write(f), f.Close())
 }
 
-// containerdConf has what the CRI plugin needs. Some machines of continuous integration forbid
-// negative scores, and some are so busy that a shim does not answer within seconds.
+// containerdConf has the settings of the CRI plugin. Some machines of continuous integration forbid
+// a negative oom_score_adj, and some are so busy that a shim needs more than a few seconds to
+// answer.
 const containerdConf = `version = 2
 [plugins."io.containerd.grpc.v1.cri"]
   sandbox_image = "` + kubeImage + `"
@@ -79,7 +80,7 @@ const containerdConf = `version = 2
   "io.containerd.timeout.task.state" = "1m"
 `
 
-// kubeChain is what kube-flannel.yml installs, with bandwidth beside it.
+// kubeChain is the list that kube-flannel.yml installs, with bandwidth.
 const kubeChain = `{
   "name": "` + network + `",
   "cniVersion": "1.0.0",
@@ -91,14 +92,14 @@ const kubeChain = `{
 }
 `
 
-// Addresses of the cluster. A node has 254 of the first family.
+// Addresses of the cluster. A node has 254 IPv4 addresses.
 const (
 	podNetworks     = "10.244.0.0/16,fd00:10:244::/56"
 	serviceNetworks = "10.96.0.0/16,fd00:10:96::/112"
 	flannelConf     = `{"Network": "10.244.0.0/16", "EnableIPv6": true, "IPv6Network": "fd00:10:244::/56", "Backend": {"Type": "vxlan"}}`
 )
 
-// A kubeNode is a node with what Kubernetes runs on it.
+// A kubeNode is a node with the daemons of Kubernetes.
 type kubeNode struct {
 	*node
 	programs string // directory of Kubernetes' programs
@@ -106,7 +107,7 @@ type kubeNode struct {
 	containerd, kubelet, proxy *process
 }
 
-// stateDir has the configuration of the node's daemons. It survives a boot.
+// stateDir has the configuration of the node's daemons, and is on its disk.
 const stateDir = "/var/lib/kubelet"
 
 // configure writes the configuration of all daemons.
@@ -151,7 +152,7 @@ func (n *kubeNode) configure() error {
 	return errors.Join(writeImage(n.root(stateDir+"/image.tar")), writeProductImage(n.c.bin, n.root(stateDir+"/product.tar")))
 }
 
-// daemon starts one of the node's.
+// daemon starts a daemon of the node.
 func (n *kubeNode) daemon(name string, argv ...string) (*process, error) {
 	return n.c.start(n.name+"-"+name, n.enter(argv...)...)
 }
@@ -184,7 +185,7 @@ func (n *kubeNode) startFlannel() (err error) {
 	return err
 }
 
-// start starts all daemons, on a node that has just booted.
+// start starts all daemons after a boot.
 func (n *kubeNode) start() error {
 	load := func(archive string) func() error {
 		return func() error {
@@ -195,7 +196,7 @@ func (n *kubeNode) start() error {
 	return inTurn(n.startContainerd, load("image.tar"), load("product.tar"), n.startKubelet, n.startFlannel, n.startProxy)
 }
 
-// ready waits until Kubernetes gives pods to the node.
+// ready waits until the node is Ready, and has no taint and a subnet of each family.
 func (n *kubeNode) ready() error {
 	return within(rolloutTime, func() error {
 		for _, p := range []*process{n.containerd, n.kubelet, n.flanneld, n.proxy} {
@@ -228,7 +229,7 @@ func (n *kubeNode) ready() error {
 	})
 }
 
-// sandboxOf is the network namespace of a pod: the one of the cached result that has its address.
+// sandboxOf returns the network namespace of a pod: that of the cached result with its address.
 func (n *kubeNode) sandboxOf(p *kubePod) (namespace, error) {
 	files, err := filepath.Glob(n.root("/var/lib/cni/results/" + network + "-*-eth0"))
 	if err != nil {
@@ -263,5 +264,5 @@ func (n *kubeNode) sandboxOf(p *kubePod) (namespace, error) {
 	return "", fmt.Errorf("%s: no cached result has the address of pod %s", n.name, p.Metadata.Name)
 }
 
-// rolloutTime is how long many pods may take on a busy machine.
+// rolloutTime limits how long many pods may take on a busy machine.
 const rolloutTime = 5 * time.Minute

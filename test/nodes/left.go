@@ -10,8 +10,8 @@ import (
 	"strings"
 )
 
-// left returns what attachments have left on the node: ports of the bridge, leases, state
-// files of flannel, results of the runtime, elements in the rule set.
+// left returns what attachments have left on the node: ports of the bridge, leases, state files of
+// flannel, results of the runtime, and set elements.
 func (n *node) left() (left []string, err error) {
 	var links []struct{ IfName, Master string }
 	text, err := n.run("ip", "-j", "link")
@@ -35,7 +35,7 @@ func (n *node) left() (left []string, err error) {
 			name := filepath.Base(f)
 			if strings.HasPrefix(pattern, "networks") {
 				if _, err := netip.ParseAddr(name); err != nil {
-					continue // lock, last address
+					continue // lock file, or last address
 				}
 			}
 			left = append(left, filepath.Join(filepath.Dir(pattern), name))
@@ -45,10 +45,11 @@ func (n *node) left() (left []string, err error) {
 	return append(left, elements...), err
 }
 
-// An element of cnibox's sets and maps, as `nft -j` has it: its comment ends with its owner.
+// elementComment matches the comment of an element of cnibox's sets and maps in `nft -j`; it ends
+// with the owner.
 var elementComment = regexp.MustCompile(`"comment": *"([^"]*)"`)
 
-// elements lists what is in the sets and maps of cnibox's tables: the set and the owner.
+// elements lists the elements of cnibox's sets and maps: the set and the owner.
 func (n *node) elements() (found []string, err error) {
 	text, err := n.run("nft", "-j", "list", "ruleset")
 	if err != nil {
@@ -68,7 +69,7 @@ func (n *node) elements() (found []string, err error) {
 				continue
 			}
 			for _, e := range s.Elem {
-				owner := string(e) // none
+				owner := string(e) // without an owner
 				if m := elementComment.FindSubmatch(e); m != nil {
 					owner = string(m[1])
 				}
@@ -79,7 +80,7 @@ func (n *node) elements() (found []string, err error) {
 	return found, nil
 }
 
-// leases are the addresses that have a lease file.
+// leases returns the addresses with a lease file.
 func (n *node) leases() (found []netip.Addr, err error) {
 	files, err := filepath.Glob(n.root("/var/lib/cni/networks/" + network + "/*"))
 	for _, f := range files {
@@ -91,7 +92,7 @@ func (n *node) leases() (found []netip.Addr, err error) {
 	return found, err
 }
 
-// wantLeases wants the leases of the node's pods and no other.
+// wantLeases checks that the node's pods have leases, and nothing else has.
 func (n *node) wantLeases() error {
 	var want []netip.Addr
 	for _, p := range n.pods {
@@ -105,9 +106,9 @@ func (n *node) wantLeases() error {
 	return err
 }
 
-// wantOwned wants nothing of attachments on the node but that of its pods: ports, leases,
-// state files, results and elements, and of each pod at least a lease of both families, a port, a
-// state file and a result.
+// wantOwned checks that all ports, leases, state files, results and elements on the node belong to
+// its pods, and that each pod has at least a lease of both families, a port, a state file and a
+// result.
 func (n *node) wantOwned() error {
 	if err := n.wantLeases(); err != nil {
 		return err

@@ -1,14 +1,14 @@
-// Command nodes runs a cluster of two nodes on a cnibox binary: real etcd, real flanneld, and
-// pods of the plugin flannel, with its backends vxlan and host-gw, both dual stack. With the
-// directory of Kubernetes' programs it is a cluster of Kubernetes in place of that.
+// Command nodes runs a cluster of two nodes on a cnibox binary: real etcd, real flanneld, and pods
+// of the plugin flannel, with its backends vxlan and host-gw, both dual stack. With the directory
+// of Kubernetes' programs it runs a Kubernetes cluster instead.
 //
 //	go run -C test ./nodes [-bin ../bin/cnibox] [-flanneld PATH] [-kubernetes DIR] [-require]
 //
-// It needs root, the programs of the table below and a kernel with vxlan; without them it says
-// what is missing and exits with 0, and -require makes that a failure. Each node is a network
-// namespace and a mount namespace, with a /run, an /etc/cni, a /var/lib/cni and an /opt/cni of
-// its own. All of it is in a sandbox: links, rules, files and processes of the machine are
-// neither seen nor touched, and everything ends with the first process of the sandbox.
+// It needs root, the programs of the table below and a kernel with vxlan; without them it prints
+// what is missing and exits with 0, or with -require fails. Each node is a network namespace and a
+// mount namespace, with its own /run, /etc/cni, /var/lib/cni and /opt/cni. All of it is in a sandbox:
+// it neither sees nor changes the machine's links, rules, files and processes, and everything ends
+// with the first process of the sandbox.
 package main
 
 import (
@@ -27,13 +27,13 @@ import (
 	groups "cnibox/test/sandbox"
 )
 
-// work has all files of the run, in the memory of the sandbox's /run.
+// work is the directory of all files of the run, in the sandbox's /run.
 const work = "/run/nodes"
 
 // sandboxVar is set for the second process, which is in the sandbox.
 const sandboxVar = "CNIBOX_NODES_SANDBOX"
 
-// holdArg is the first argument of the process that keeps a node's namespaces.
+// holdArg is the first argument of the process that holds a node's namespaces.
 const holdArg = "--hold"
 
 // needed are the programs, and the Debian packages that have them.
@@ -44,7 +44,7 @@ var needed = []struct{ program, pkg string }{
 // kubeNeeded are needed for Kubernetes as well.
 var kubeNeeded = []struct{ program, pkg string }{{"containerd", "containerd"}, {"ctr", "containerd"}, {"runc", "runc"}}
 
-// The main goroutine keeps the first thread: a child with Pdeathsig dies with the thread that
+// The main goroutine stays on the first thread: a child with Pdeathsig dies with the thread that
 // started it, and the threads of [namespace.do] end.
 func init() { runtime.LockOSThread() }
 
@@ -99,7 +99,7 @@ func fail(err error) {
 	}
 }
 
-// missing says what keeps this machine from running nodes; "": nothing.
+// missing returns what this machine lacks to run nodes; "": nothing.
 func missing(flanneld, kubernetes, reference string) string {
 	if os.Geteuid() != 0 {
 		return "nodes need root: try sudo"
@@ -139,8 +139,7 @@ func missing(flanneld, kubernetes, reference string) string {
 	return ""
 }
 
-// sandbox runs this program again in namespaces of its own, as their first process, and
-// returns its exit code.
+// sandbox runs this program as the first process of new namespaces, and returns its exit code.
 func sandbox() int {
 	groups.RemoveOldCgroups(cgroupPrefix)
 	group := fmt.Sprint(cgroupPrefix, os.Getpid())
@@ -160,13 +159,12 @@ func sandbox() int {
 	return 0
 }
 
-// inside is the run, in the sandbox: its parts in order, to the first that fails. A failure
-// comes with the logs and the state of both nodes.
+// inside runs the trial in the sandbox. An error has the logs and the state of both nodes.
 func inside(bin, flanneld string, trial func(*cluster) error) error {
 	if os.Getpid() != 1 {
 		return fmt.Errorf("%s is set, but this is not the first process of a sandbox", sandboxVar)
 	}
-	if err := settle(); err != nil {
+	if err := setupMounts(); err != nil {
 		return err
 	}
 	c, err := newCluster(bin, flanneld)
@@ -183,8 +181,8 @@ func inside(bin, flanneld string, trial func(*cluster) error) error {
 	return nil
 }
 
-// settle gives the sandbox mounts of its own: an empty /run, and the /proc of its PIDs.
-func settle() error {
+// setupMounts mounts an empty /run, and /proc of the new PID namespace.
+func setupMounts() error {
 	if err := unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""); err != nil {
 		return os.NewSyscallError("mount", err)
 	}

@@ -13,11 +13,11 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A namespace is the path of a network namespace; empty: this one, which needs no privilege.
+// A namespace is the path of a network namespace; empty: the current one, which needs no privilege.
 type namespace string
 
-// do runs fn on a thread in the namespace; the thread ends with it. Sockets that fn opens
-// stay in the namespace.
+// do runs fn on a thread in the namespace; the thread ends afterwards. Sockets that fn opens stay
+// in the namespace.
 func (n namespace) do(fn func() error) error {
 	if n == "" {
 		return fn()
@@ -29,7 +29,7 @@ func (n namespace) do(fn func() error) error {
 	defer f.Close()
 	done := make(chan error, 1)
 	go func() {
-		runtime.LockOSThread() // for good: the thread ends with this goroutine
+		runtime.LockOSThread() // the thread ends with this goroutine
 		if err := unix.Setns(int(f.Fd()), unix.CLONE_NEWNET); err != nil {
 			done <- os.NewSyscallError("setns", err)
 			return
@@ -53,16 +53,16 @@ func (n namespace) sysctls(values ...string) error {
 }
 
 const (
-	// commandTime is how long one command may take; what hangs is killed.
+	// commandTime limits one command, which is then killed.
 	commandTime = time.Minute
-	// patience is how long a state that no event reports may take to come.
+	// patience limits the wait for a state that no event reports.
 	patience = 40 * time.Second
 )
 
-// run runs a command and returns what it writes on stdout. The error has the rest.
+// run runs a command and returns its stdout. The error has its stderr.
 func run(argv ...string) (string, error) { return feed("", argv...) }
 
-// feed is run with a text on stdin.
+// feed is run with text on stdin.
 func feed(stdin string, argv ...string) (string, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), commandTime)
 	defer cancel()
@@ -78,7 +78,7 @@ func feed(stdin string, argv ...string) (string, error) {
 // eventually is within [patience].
 func eventually(fn func() error) error { return within(patience, fn) }
 
-// within calls fn until it succeeds, and returns the last error after that time.
+// within calls fn until it succeeds; after limit it returns the last error.
 func within(limit time.Duration, fn func() error) error {
 	end := time.Now().Add(limit)
 	for {
@@ -90,7 +90,7 @@ func within(limit time.Duration, fn func() error) error {
 	}
 }
 
-// inTurn calls the functions to the first that fails.
+// inTurn calls the functions up to the first that fails.
 func inTurn(fns ...func() error) error {
 	for _, fn := range fns {
 		if err := fn(); err != nil {
@@ -100,7 +100,7 @@ func inTurn(fns ...func() error) error {
 	return nil
 }
 
-// parallel runs fn for each at the same time and returns the first error.
+// parallel calls fn for each concurrently and returns the first error.
 func parallel[T any](list []T, fn func(T) error) error {
 	errs := make(chan error, len(list))
 	for _, x := range list {

@@ -17,12 +17,12 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A node is a machine: namespaces that end with a boot, and a disk that does not.
+// A node is a machine: namespaces that end with a boot, and a disk that stays.
 type node struct {
 	c      *cluster
 	name   string
 	addrs  [2]netip.Addr // of eth0, IPv4 and IPv6
-	disk   string        // directory with what survives a boot
+	disk   string        // directory that stays across boots
 	ipMasq bool          // flanneld masquerades
 	boots  int
 
@@ -34,25 +34,26 @@ type node struct {
 	warnings bytes.Buffer
 }
 
-// owned are the directories of a node that are its own, by the one above.
+// owned are the node's own directories, by parent.
 var owned = map[string][]string{
 	"/etc": {"cni"}, "/opt": {"cni"}, "/var/lib": {"cni", "containerd", "kubelet"}, "/var/log": {"pods", "containers"},
 }
 
-// settings are what kubelet wants of the machine. It finds them as it wants them, and sets none.
+// settings are the sysctls that kubelet requires. It finds them as required, and sets none.
 var settings = map[string]string{
 	"vm/overcommit_memory": "1", "vm/panic_on_oom": "0", "kernel/panic": "10", "kernel/panic_on_oops": "1",
 	"kernel/keys/root_maxkeys": "1000000", "kernel/keys/root_maxbytes": "25000000",
 }
 
-// hold is the process that keeps a node's namespaces, the first of its PIDs: it gives them their
-// mounts, says so on stdout, and waits for the end of stdin. All processes of the node end with it.
+// hold is the first process of a node's PID namespace, which holds its namespaces: it mounts the
+// file systems, reports that on stdout, and waits for the end of stdin. All processes of the node
+// end with it.
 func hold(disk string) error {
 	if err := unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""); err != nil {
 		return os.NewSyscallError("mount", err)
 	}
 	for above, names := range owned {
-		if err := own(disk, above, names); err != nil {
+		if err := mountOwn(disk, above, names); err != nil {
 			return err
 		}
 	}
@@ -83,7 +84,7 @@ func hold(disk string) error {
 	}
 	mounts = append(mounts,
 		mount{"tmpfs", "/run", "tmpfs", unix.MS_NOSUID | unix.MS_NODEV}, // over the directory of the disk
-		mount{"", "/", "", unix.MS_REC | unix.MS_SHARED})                // as kubelet wants that of its directory
+		mount{"", "/", "", unix.MS_REC | unix.MS_SHARED})                // as kubelet requires of its directory
 	for _, m := range mounts {
 		if err := unix.Mount(m.source, m.on, m.kind, m.flags, ""); err != nil {
 			return fmt.Errorf("mount %s: %w", m.on, err)
@@ -95,9 +96,9 @@ func hold(disk string) error {
 	return err
 }
 
-// own gives the node directories of its own. The machine may lack one; it can be made in a layer over
-// the one above.
-func own(disk, above string, names []string) error {
+// mountOwn gives the node its own directories. Since the machine may lack one, they are made in an
+// overlay over the parent.
+func mountOwn(disk, above string, names []string) error {
 	layer := filepath.Join(disk, above)
 	upper, scratch := filepath.Join(layer, "upper"), filepath.Join(layer, "work")
 	for _, d := range []string{upper, scratch} {
@@ -136,7 +137,7 @@ func reap() {
 	}
 }
 
-// boot makes the node's namespaces, with an empty /run and a boot ID that it never had.
+// boot makes the node's namespaces, with an empty /run and a new boot ID.
 func (n *node) boot() error {
 	n.boots++
 	n.pods = map[string]*pod{}
@@ -168,8 +169,8 @@ func (n *node) boot() error {
 	return n.cable()
 }
 
-// cable connects eth0 to the network of the nodes. Its MAC address is the same after
-// a reboot, as a machine's is: neighbours cache it for up to a minute.
+// cable connects eth0 to the underlay network. Its MAC address stays the same across boots, as on a
+// real machine: neighbours cache it for up to a minute.
 func (n *node) cable() error {
 	if _, err := run("ip", "-n", underlay, "link", "add", n.name, "master", "lan", "up", "type", "veth",
 		"peer", "name", "eth0", "address", fmt.Sprintf("02:00:00:00:00:%02x", n.addrs[0].As4()[3]), "netns", fmt.Sprint(n.holder.Process.Pid)); err != nil {
@@ -185,12 +186,12 @@ route add default via %s
 	return err
 }
 
-// shutdown ends the node as a power failure would: nothing is detached, no daemon is asked.
+// shutdown ends the node as a power failure does: nothing is detached, and no daemon is stopped.
 func (n *node) shutdown() error {
 	for _, p := range n.pods {
 		p.server.close() // an open socket would keep the pod's namespace
 	}
-	// The kernel removes the links of a namespace some time after its end.
+	// The kernel deletes the links of a namespace asynchronously.
 	if _, err := run("ip", "-n", underlay, "link", "del", n.name); err != nil {
 		return err
 	}
@@ -202,7 +203,7 @@ func (n *node) shutdown() error {
 	return nil
 }
 
-// reboot is a power failure and a new boot.
+// reboot is a power failure and a boot.
 func (n *node) reboot() error {
 	if err := n.shutdown(); err != nil {
 		return err
@@ -210,7 +211,7 @@ func (n *node) reboot() error {
 	return n.boot()
 }
 
-// root is the path of a file of the node, seen from outside.
+// root returns the path of a node's file outside the node.
 func (n *node) root(path string) string {
 	return fmt.Sprintf("/proc/%d/root%s", n.holder.Process.Pid, path)
 }
@@ -219,7 +220,7 @@ func (n *node) netns() namespace {
 	return namespace(fmt.Sprintf("/proc/%d/ns/net", n.holder.Process.Pid))
 }
 
-// enter is a command line that runs a command on the node.
+// enter returns a command line that runs a command on the node.
 func (n *node) enter(argv ...string) []string {
 	return append([]string{"nsenter", "-t", fmt.Sprint(n.holder.Process.Pid), "-m", "-n", "-p", "--"}, argv...)
 }
@@ -235,7 +236,7 @@ const (
 	pluginDir = "/opt/cni/bin"
 )
 
-// kubeFlannel is the configuration that kube-flannel.yml installs, with the newest cniVersion.
+// kubeFlannel is the list that kube-flannel.yml installs, with the newest cniVersion.
 const kubeFlannel = `{
   "name": "cbr0",
   "cniVersion": "1.1.0",
@@ -246,7 +247,7 @@ const kubeFlannel = `{
 }
 `
 
-// install installs the binary as a user does, and the configuration.
+// install installs the binary as a user does, and writes the list.
 func (n *node) install(bin string) error {
 	conf := n.root("/etc/cni/net.d/10-flannel.conflist")
 	for _, dir := range []string{n.root(pluginDir), filepath.Dir(conf)} {
@@ -266,8 +267,8 @@ func (n *node) install(bin string) error {
 	return nil
 }
 
-// runtimeDir is where cni-exec is. On node2 it is another file than the plugins, and starts
-// them as processes, as containerd does; on node1 it runs them itself.
+// runtimeDir is the directory of cni-exec. On node2 it is another file than the plugins, and starts
+// them as processes, as containerd does; on node1 they are built in.
 func (n *node) runtimeDir() string {
 	if n.name == "node2" {
 		return "/opt/cni/runtime"
@@ -275,7 +276,7 @@ func (n *node) runtimeDir() string {
 	return pluginDir
 }
 
-// cni runs cni-exec on the node. Its warnings are kept for [cluster.report].
+// cni runs cni-exec on the node. It records warnings for [cluster.report].
 func (n *node) cni(args ...string) (string, error) {
 	argv := n.enter(append([]string{"env", "CNI_PATH=" + pluginDir, n.runtimeDir() + "/cni-exec"}, args...)...)
 	cmd := exec.Command(argv[0], argv[1:]...)
@@ -291,22 +292,21 @@ func (n *node) cni(args ...string) (string, error) {
 	return out.String(), err
 }
 
-// gc deletes the attachments whose namespaces are gone.
 func (n *node) gc() error {
 	_, err := n.cni("gc", "--valid-live", network)
 	return err
 }
 
-// subnetEnv is what flanneld has written for the plugin.
+// subnetEnv is the file that flanneld writes for the plugin.
 type subnetEnv map[string]string
 
-// prefix returns a value as the network that it is in.
+// prefix returns the network of an address in the file.
 func (e subnetEnv) prefix(key string) netip.Prefix {
 	p, _ := netip.ParsePrefix(e[key]) // the zero Prefix contains nothing
 	return p.Masked()
 }
 
-// subnets are the node's, IPv4 and IPv6.
+// subnets are the node's IPv4 and IPv6 subnets.
 func (e subnetEnv) subnets() [2]netip.Prefix {
 	return [2]netip.Prefix{e.prefix("FLANNEL_SUBNET"), e.prefix("FLANNEL_IPV6_SUBNET")}
 }
@@ -325,7 +325,7 @@ func (n *node) env() (e subnetEnv, err error) {
 			key, value, _ := strings.Cut(strings.TrimSpace(line), "=")
 			e[key] = value
 		}
-		if e["FLANNEL_IPMASQ"] == "" { // the last line
+		if e["FLANNEL_IPMASQ"] == "" { // the last line of the file
 			return errors.New(subnetFile + " is not complete")
 		}
 		return nil
@@ -333,7 +333,6 @@ func (n *node) env() (e subnetEnv, err error) {
 	return e, err
 }
 
-// startFlanneld starts flanneld.
 func (n *node) startFlanneld() (err error) {
 	n.flanneld, err = n.c.start(n.name+"-flanneld", n.enter(n.c.flanneldPath,
 		"--etcd-endpoints="+etcdURL, "--iface=eth0", fmt.Sprintf("--ip-masq=%t", n.ipMasq))...)

@@ -9,7 +9,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// streams are open connections between the first pods, each way and in each family.
+// streams are open connections between the first pods, in each direction and family.
 type streams []*stream
 
 func (t *trial) streams() (open streams, err error) {
@@ -23,7 +23,7 @@ func (t *trial) streams() (open streams, err error) {
 	return open, err
 }
 
-// alive wants all to carry bytes.
+// alive checks that all streams carry data.
 func (open streams) alive() error {
 	return parallel(open, func(s *stream) error { return s.exchange(1<<16, bulkTime) })
 }
@@ -34,7 +34,7 @@ func (open streams) close() {
 	}
 }
 
-// comesAndGoes attaches a pod, which reaches the other node, and detaches it.
+// comesAndGoes attaches a pod, checks that it reaches the other node, and detaches it.
 func (t *trial) comesAndGoes(n *node) func() error {
 	return func() error {
 		p, err := n.addPod("guest", "guest")
@@ -50,7 +50,7 @@ func (t *trial) comesAndGoes(n *node) func() error {
 	}
 }
 
-// portIsOpen wants the published port of a node to answer the world.
+// portIsOpen checks that the world reaches the published port of a node.
 func (t *trial) portIsOpen(n *node) func() error {
 	return func() error {
 		for family, addr := range outsideAddrs {
@@ -62,7 +62,7 @@ func (t *trial) portIsOpen(n *node) func() error {
 	}
 }
 
-// sameEnv wants subnet.env to be as it was.
+// sameEnv checks that subnet.env has not changed.
 func (n *node) sameEnv(before subnetEnv) func() error {
 	return func() error {
 		after, err := n.env()
@@ -73,8 +73,8 @@ func (n *node) sameEnv(before subnetEnv) func() error {
 	}
 }
 
-// writtenAgain does what has flanneld write subnet.env once more, and waits for it.
-func (n *node) writtenAgain(do func() error) error {
+// waitRewritten calls do and waits until flanneld has rewritten subnet.env.
+func (n *node) waitRewritten(do func() error) error {
 	before, err := os.Stat(n.root(subnetFile))
 	if err == nil {
 		err = do()
@@ -94,7 +94,7 @@ func (n *node) writtenAgain(do func() error) error {
 	})
 }
 
-// restarted is flanneld stopped as systemd does, then killed, while pods talk.
+// restarted stops flanneld as systemd does, then kills it, while streams are open.
 func (t *trial) restarted() error {
 	open, err := t.streams()
 	if err != nil {
@@ -110,7 +110,7 @@ func (t *trial) restarted() error {
 			return inTurn(
 				func() error { return n.flanneld.signal(s) },
 				open.alive, t.comesAndGoes(n),
-				func() error { return n.writtenAgain(n.startFlanneld) },
+				func() error { return n.waitRewritten(n.startFlanneld) },
 				n.sameEnv(before), open.alive, t.podsReachEachOther, t.masqueraded,
 			)
 		}
@@ -121,7 +121,7 @@ func (t *trial) restarted() error {
 	)
 }
 
-// withoutEtcd is etcd killed, and started again on its data.
+// withoutEtcd kills etcd, and restarts it with its data.
 func (t *trial) withoutEtcd() error {
 	before, err := t.a.env()
 	if err != nil {
@@ -145,15 +145,15 @@ func (t *trial) withoutEtcd() error {
 		}},
 		stage{"etcd back: flanneld of node1 gets the same subnets, all goes on", func() error {
 			return inTurn(
-				func() error { return t.a.writtenAgain(t.startEtcd) },
+				func() error { return t.a.waitRewritten(t.startEtcd) },
 				t.a.sameEnv(before), open.alive, t.podsReachEachOther, t.masqueraded, t.comesAndGoes(t.b),
 			)
 		}},
 	)
 }
 
-// rebooted is a power failure of node1 with 16 pods on it. That node2 reaches the new ones
-// shows as well that its flanneld, which was there when etcd was not, learns of leases again.
+// rebooted cuts the power of node1 with 16 pods on it. If node2 reaches the new pods, its flanneld,
+// which was running while etcd was not, watches leases again.
 func (t *trial) rebooted() error {
 	n := t.a
 	before, err := n.env()
@@ -167,7 +167,7 @@ func (t *trial) rebooted() error {
 	slices.Sort(old)
 	secondBoot := func(i int) string {
 		if i%2 == 0 {
-			return sameName(i) // of some, it is that of a pod of the first boot
+			return sameName(i) // some have the container ID of a pod of the first boot
 		}
 		return sameName(i) + "-boot2"
 	}

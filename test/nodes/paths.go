@@ -9,13 +9,13 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// bulk is how many bytes a transfer has, each way, and how long it may take.
+// bulk is the size of a transfer in each direction, bulkTime its limit.
 const (
 	bulk     = 16 << 20
 	bulkTime = 30 * time.Second
 )
 
-// traffic is who reaches whom, and under which address.
+// traffic checks reachability and source addresses.
 func (t *trial) traffic() error {
 	return t.walk(
 		stage{"pods of both nodes reach each other under their own addresses", t.podsReachEachOther},
@@ -72,7 +72,7 @@ func (t *trial) masqueraded() error {
 	})
 }
 
-// sizes is what the MTU says, and what a packet of that size says.
+// sizes checks MTUs, and packets of that size.
 func (t *trial) sizes() error {
 	return t.walk(
 		stage{fmt.Sprintf("pods have the MTU of subnet.env, %d", t.mtu), func() error {
@@ -93,7 +93,7 @@ func (t *trial) sizes() error {
 				if err := datagram(ns, at, t.mtu+1); !errors.Is(err, unix.EMSGSIZE) {
 					return fmt.Errorf("a packet bigger than the link: %w", err)
 				}
-				// A packet that the node cannot pass on is reported to the pod.
+				// The pod gets an ICMP error for a packet that the node cannot forward.
 				err := eventually(func() error {
 					if err := datagram(ns, at, t.path[family]+1); !errors.Is(err, unix.EMSGSIZE) {
 						return fmt.Errorf("a packet bigger than the path: %w", err)
@@ -111,12 +111,12 @@ func (t *trial) sizes() error {
 
 const hostPort = 8080
 
-// published is where a node publishes its first pod.
+// published is the address at which a node publishes its first pod.
 func published(n *node, family int) netip.AddrPort {
 	return netip.AddrPortFrom(n.addrs[family], hostPort)
 }
 
-// ports is the published port of each node, from everywhere.
+// ports checks the published port of each node from everywhere.
 func (t *trial) ports() error {
 	from := func(client func(to, other *node, family int) (namespace, netip.Addr)) func() error {
 		return func() error {
@@ -162,8 +162,8 @@ func (t *trial) ports() error {
 	)
 }
 
-// delegateMasquerades is flanneld without --ip-masq: then the flannel plugin has its delegate
-// masquerade what leaves the node's subnet, as the reference does.
+// delegateMasquerades runs flanneld without --ip-masq: then the flannel plugin makes its delegate
+// masquerade packets that leave the node's subnet, as the reference does.
 func (t *trial) delegateMasquerades() error {
 	return t.walk(
 		stage{"flanneld without --ip-masq: the delegate masquerades, the world sees nodes", t.masqueraded},

@@ -6,7 +6,7 @@ import (
 	"net/netip"
 )
 
-// A pod is a network namespace of a node, attached to the network, with a server in it.
+// A pod is a network namespace on a node with a server, attached to the network.
 type pod struct {
 	n      *node
 	name   string // of the namespace
@@ -17,10 +17,10 @@ type pod struct {
 
 func (p *pod) netnsPath() string { return "/run/netns/" + p.name }
 
-// netns is the pod's namespace, seen from outside the node.
+// netns is the path of the pod's namespace outside the node.
 func (p *pod) netns() namespace { return namespace(p.n.root(p.netnsPath())) }
 
-// at is where the pod's server is, in a family: 0 is IPv4, 1 is IPv6.
+// at is the address of the pod's server in a family: 0 is IPv4, 1 is IPv6.
 func (p *pod) at(family int) netip.AddrPort { return netip.AddrPortFrom(p.addrs[family], port) }
 
 // addPod makes a namespace and attaches it. args are flags of cni-exec add.
@@ -32,7 +32,7 @@ func (n *node) addPod(name, id string, args ...string) (*pod, error) {
 	return p, p.attach(args...)
 }
 
-// attach is the ADD, with what its result must have: an address of each of the node's subnets.
+// attach calls ADD and checks that the result has an address of each of the node's subnets.
 func (p *pod) attach(args ...string) error {
 	n := p.n
 	args = append([]string{"add", "--container-id", p.id}, args...)
@@ -68,13 +68,12 @@ func (p *pod) attach(args ...string) error {
 	return nil
 }
 
-// check is the CHECK.
 func (p *pod) check() error {
 	_, err := p.n.cni("check", "--container-id", p.id, network, p.netnsPath())
 	return err
 }
 
-// detach is the DEL, and the end of the namespace.
+// detach calls DEL and deletes the namespace.
 func (p *pod) detach() error {
 	if _, err := p.n.cni("del", "--container-id", p.id, network, p.netnsPath()); err != nil {
 		return err
@@ -82,7 +81,7 @@ func (p *pod) detach() error {
 	return p.vanish()
 }
 
-// vanish ends the namespace without a DEL.
+// vanish deletes the namespace without DEL.
 func (p *pod) vanish() error {
 	p.server.close() // an open socket would keep the namespace
 	p.n.mu.Lock()
@@ -92,7 +91,7 @@ func (p *pod) vanish() error {
 	return err
 }
 
-// mtu is that of the pod's eth0.
+// mtu returns the MTU of the pod's eth0.
 func (p *pod) mtu() (int, error) {
 	out, err := p.n.run("ip", "-n", p.name, "-j", "link", "show", "eth0")
 	if err != nil {

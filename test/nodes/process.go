@@ -11,16 +11,16 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A process is a daemon with a log. The zero pointer is one that was never started.
+// A process is a daemon with a log. A nil pointer is one that was never started.
 type process struct {
 	name string
 	cmd  *exec.Cmd
 	done chan struct{} // closed when it has ended
-	err  error         // how, after done
+	err  error         // set before done is closed
 }
 
-// start starts a daemon in a process group of its own. Its log goes on where that of an
-// earlier one of this name ended.
+// start starts a daemon in its own process group. It appends to the log of an earlier daemon with
+// this name.
 func (c *cluster) start(name string, argv ...string) (*process, error) {
 	log, err := os.OpenFile(logFile(name), os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o600)
 	if err != nil {
@@ -36,8 +36,8 @@ func (c *cluster) start(name string, argv ...string) (*process, error) {
 	c.processes = append(c.processes, p)
 	go func() {
 		p.err = p.cmd.Wait()
-		// nsenter's child comes to this process, the first of its PIDs, where nsenter was killed first. The
-		// namespace of a node's PIDs ends when all of them have been waited for.
+		// If nsenter is killed first, its child is reparented to this process, the first of its PID
+		// namespace. A node's PID namespace ends when all its processes have been waited for.
 		for err := error(nil); err == nil || errors.Is(err, unix.EINTR); {
 			_, err = unix.Wait4(-p.cmd.Process.Pid, nil, 0, nil)
 		}
@@ -48,7 +48,7 @@ func (c *cluster) start(name string, argv ...string) (*process, error) {
 
 func logFile(name string) string { return filepath.Join(work, name+".log") }
 
-// signal sends a signal to the process group and waits for the end of the daemon.
+// signal signals the process group and waits until the daemon has ended.
 func (p *process) signal(s unix.Signal) error {
 	if p == nil {
 		return nil
@@ -68,7 +68,7 @@ func (p *process) signal(s unix.Signal) error {
 
 func (p *process) kill() { p.signal(unix.SIGKILL) } // it cannot be refused
 
-// ended is an error if the daemon has ended.
+// ended returns an error if the daemon has ended.
 func (p *process) ended() error {
 	select {
 	case <-p.done:

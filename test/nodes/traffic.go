@@ -17,15 +17,15 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// tryTime is how long one try of a connection may take.
+// tryTime limits one attempt to connect.
 const tryTime = 3 * time.Second
 
-// port is where all servers listen.
+// port is that of all servers.
 const port = 5000
 
-// A server answers by TCP and UDP, over both families, from where it was opened. By TCP it
-// writes the client's address in a line, then all that it reads. By UDP it writes the
-// client's address and the number of bytes that came.
+// A server answers by TCP and UDP, over both families, in the namespace it was opened in. By TCP it
+// writes the client's address in a line, then echoes. By UDP it writes the client's address and the
+// number of bytes received.
 type server struct {
 	tcp net.Listener
 	udp net.PacketConn
@@ -66,7 +66,7 @@ func serve(ns namespace) (*server, error) {
 	return s, nil
 }
 
-// close ends it; connections end with their clients.
+// close closes the listeners; connections end with their clients.
 func (s *server) close() {
 	s.tcp.Close()
 	s.udp.Close()
@@ -79,7 +79,7 @@ func echo(conn net.Conn) {
 	}
 }
 
-// plain is an address without port, zone, and the IPv6 form of an IPv4 one.
+// plain returns the address without port and zone, and an IPv4-mapped one as IPv4.
 func plain(a net.Addr) netip.Addr {
 	return netip.MustParseAddrPort(a.String()).Addr().Unmap().WithZone("")
 }
@@ -88,7 +88,7 @@ func plain(a net.Addr) netip.Addr {
 type stream struct {
 	net.Conn
 	in   *bufio.Reader
-	seen netip.Addr // the client's address, as the server sees it
+	seen netip.Addr // the client's address that the server sees
 }
 
 // connect opens a stream from a namespace.
@@ -114,7 +114,7 @@ func connect(ns namespace, to netip.AddrPort) (*stream, error) {
 	return s, nil
 }
 
-// exchange sends bytes and wants the same back, while it sends.
+// exchange sends bytes and compares the echo, concurrently.
 func (s *stream) exchange(size int, within time.Duration) error {
 	s.SetDeadline(time.Now().Add(within))
 	sent, got := make([]byte, size), make([]byte, size)
@@ -134,7 +134,7 @@ func (s *stream) exchange(size int, within time.Duration) error {
 	return errors.Join(err, <-written)
 }
 
-// seenFrom connects, and returns the client's address as the server sees it.
+// seenFrom connects, and returns the client's address that the server sees.
 func seenFrom(ns namespace, to netip.AddrPort) (netip.Addr, error) {
 	s, err := connect(ns, to)
 	if err != nil {
@@ -144,7 +144,7 @@ func seenFrom(ns namespace, to netip.AddrPort) (netip.Addr, error) {
 	return s.seen, s.exchange(1, tryTime)
 }
 
-// wantSeen connects until the server sees the client under an address; the zero Addr is any.
+// wantSeen connects until the server sees this client address; the zero Addr is any.
 func wantSeen(ns namespace, to netip.AddrPort, want netip.Addr) error {
 	return eventually(func() error {
 		got, err := seenFrom(ns, to)
@@ -155,9 +155,8 @@ func wantSeen(ns namespace, to netip.AddrPort, want netip.Addr) error {
 	})
 }
 
-// datagram sends one packet with a header of IP and UDP and the size in all that the link
-// may not fragment, and wants it to arrive whole. The error is EMSGSIZE where it is too big for
-// the link, or for the path as far as the kernel knows.
+// datagram sends one IP packet of this total size with DF set, and checks that it arrives whole.
+// The error is EMSGSIZE if it exceeds the MTU of the link, or the path MTU that the kernel knows.
 func datagram(ns namespace, to netip.AddrPort, size int) error {
 	header, level, option, never := 28, unix.IPPROTO_IP, unix.IP_MTU_DISCOVER, unix.IP_PMTUDISC_DO
 	if to.Addr().Is6() {

@@ -8,20 +8,20 @@ import (
 	"slices"
 )
 
-// A backend is how flanneld carries packets from node to node, and what follows for pods.
+// A backend is a configuration of flanneld, and the expected properties of pods.
 type backend struct {
 	name   string
 	conf   string // net-conf
-	ipMasq bool   // flanneld masquerades, else the delegate of the plugin
+	ipMasq bool   // flanneld masquerades, else the plugin's delegate
 	mtu    int    // bytes, of the pods' links
-	path   [2]int // bytes, the biggest packet from node to node, of IPv4 and IPv6
-	// source is the prefix of the address with which a node itself appears on the other one.
+	path   [2]int // bytes, the largest packet between nodes, of IPv4 and IPv6
+	// source is the prefix of the source address of packets from a node to the other node.
 	source func(e subnetEnv, n *node, family int) netip.Prefix
 }
 
-// SubnetLen leaves 29 addresses for a node's pods, so that two boots of 20 pods do not fit
-// unless the first one's leases are free. With vxlan, flanneld counts 50 bytes of overhead for
-// both families, and IPv6 has 70: the path takes less than the pods' links.
+// SubnetLen leaves 29 addresses for a node's pods, so two boots of 20 pods only fit if the first
+// one's leases are released. flanneld subtracts 50 bytes for vxlan in both families, but IPv6 needs
+// 70: the path MTU is less than that of the pods' links.
 var backends = []*backend{
 	{
 		name: "vxlan", ipMasq: true, mtu: 1450, path: [2]int{1450, 1430},
@@ -43,27 +43,27 @@ var backends = []*backend{
 	},
 }
 
-// families names those of an array of two.
+// families are the names of an array's two elements.
 var families = [2]string{"IPv4", "IPv6"}
 
-// crowd is how many pods a node gets besides the first one.
+// crowd is the number of a node's pods besides the first one.
 const crowd = 20
 
-// Codes of the specification: try again later, and the plugin is not available.
+// Error codes of the specification: try again later, and plugin not available.
 const (
 	codeTryAgain = 11
 	codeNotReady = 50
 )
 
-// A trial is the life of a cluster with one backend.
+// A trial runs the stages of a cluster with one backend.
 type trial struct {
 	*cluster
 	*backend
 	a, b *node
-	web  map[*node]*pod // the first pod of a node; its server is published as port 8080
+	web  map[*node]*pod // the first pod of a node; its server is published on port 8080
 }
 
-// trial tries all backends.
+// trial runs the stages with each backend.
 func (c *cluster) trial() error {
 	v, err := c.versions()
 	if err != nil {
@@ -101,7 +101,7 @@ type stage struct {
 	do   func() error
 }
 
-// walk goes through the stages to the first that fails.
+// walk runs the stages up to the first that fails.
 func (t *trial) walk(stages ...stage) error {
 	for _, s := range stages {
 		if err := t.step(fmt.Sprintf("%-8s%s", t.name, s.text), s.do); err != nil {
@@ -111,7 +111,7 @@ func (t *trial) walk(stages ...stage) error {
 	return nil
 }
 
-// each calls fn with all ways from node to node, in both families.
+// each calls fn with both directions between the nodes, in both families.
 func (t *trial) each(fn func(from, to *node, family int) error) error {
 	for family := range families {
 		for _, n := range t.nodes {
@@ -147,8 +147,8 @@ func (t *trial) start() error {
 			return parallel(t.nodes, (*node).notReady)
 		}},
 		stage{"flanneld on both nodes writes subnet.env, and STATUS is ready", func() error {
-			// One after the other: flanneld's key of a lease names the subnets of both families, so
-			// that two nodes which join at the same time may get the same IPv4 subnet.
+			// Sequentially: flanneld's key of a lease has the subnets of both families, so two
+			// nodes that join concurrently may get the same IPv4 subnet.
 			for _, n := range t.nodes {
 				if err := t.joins(n); err != nil {
 					return err
@@ -159,7 +159,7 @@ func (t *trial) start() error {
 	)
 }
 
-// joins starts flanneld on a node that has not had it.
+// joins starts flanneld on a node for the first time.
 func (t *trial) joins(n *node) error {
 	if err := n.startFlanneld(); err != nil {
 		return err
@@ -175,7 +175,7 @@ func (t *trial) joins(n *node) error {
 	return err
 }
 
-// notReady is the state of a node without subnet.env.
+// notReady checks STATUS and ADD of a node without subnet.env.
 func (n *node) notReady() error {
 	before, err := n.left()
 	if err != nil {
@@ -191,7 +191,7 @@ func (n *node) notReady() error {
 		return err
 	}
 	after, err := n.left()
-	for _, what := range after { // leases of an earlier boot may be fewer by now
+	for _, what := range after { // fewer leases of an earlier boot may be left
 		if !slices.Contains(before, what) {
 			err = errors.Join(err, fmt.Errorf("the failed ADD left %s", what))
 		}
@@ -202,7 +202,7 @@ func (n *node) notReady() error {
 	return err
 }
 
-// wantCode wants a verb of cni-exec to fail with a code.
+// wantCode checks that a verb of cni-exec fails with a code.
 func (n *node) wantCode(want int, verb string, args ...string) error {
 	out, err := n.cni(append([]string{verb, "-o", "json"}, args...)...)
 	if err == nil {

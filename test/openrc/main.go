@@ -1,12 +1,11 @@
-// Command openrc runs the OpenRC scripts of dist on a Debian 12 with OpenRC, installed and started as
-// docs/operations.md says, and looks whether they do what they promise.
+// Command openrc runs the OpenRC scripts of dist on a Debian 12 with OpenRC, installed and started
+// as docs/operations.md says, and checks what they do.
 //
 //	go run ./openrc [-bin FILE] [-require]
 //
-// It needs root and debootstrap; without them it says so and exits with 0, and with -require
-// that is a failure. The Debian is unpacked into a temporary directory from a tar file beside go's
-// cache, and the trial is the first process in namespaces of its own: all that it has started ends
-// with it.
+// It needs root and debootstrap; without them it prints that and exits with 0, or with -require fails.
+// The Debian is unpacked into a temporary directory from a tar file beside Go's cache. The trial is
+// the first process of new namespaces, so all processes that it started end with it.
 package main
 
 import (
@@ -28,15 +27,15 @@ import (
 //go:embed trial.sh
 var trial string
 
-// openrcDebian is the root file system. The packages put only services into runlevels that set up
-// a machine: its clock, modules and cgroups.
+// openrcDebian is the root file system. Its packages add only services to runlevels that set up a
+// machine: clock, modules and cgroups.
 var openrcDebian = debian.System{
 	Name:     "openrc",
 	Packages: []string{"openrc", "nftables", "iproute2", "busybox-static"},
 	Without:  slices.Concat(debian.Unused, []string{"./etc/runlevels/*/*", "./etc/init.d/hwclock.sh"}),
 }
 
-// The networks of the trial; one needs the DHCP daemon.
+// Networks of the trial; one needs the DHCP daemon.
 const (
 	network = `{"cniVersion": "1.1.0", "name": "mynet", "plugins": [
   {"type": "bridge", "bridge": "br-mynet", "isDefaultGateway": true, "ipMasq": true, "capabilities": {"ips": true},
@@ -49,13 +48,13 @@ const (
 `
 )
 
-// inside is the first argument of the process that has namespaces of its own.
+// inside is the first argument of the process in new namespaces.
 const inside = "--inside"
 
 func main() {
 	if len(os.Args) == 3 && os.Args[1] == inside {
 		exit(debian.Enter(os.Args[2], nil, nil))
-		// The shell waits for orphans, as a first process has to.
+		// The shell reaps orphans, as a first process has to.
 		exit(syscall.Exec("/bin/bash", []string{"bash", "/trial/trial.sh"}, os.Environ()))
 	}
 	bin := flag.String("bin", "../bin/cnibox", "the binary")
@@ -79,7 +78,7 @@ func run(bin string) error {
 	if err != nil {
 		return err
 	}
-	defer os.RemoveAll(dir) // what was mounted there is gone with the namespace
+	defer os.RemoveAll(dir) // its mounts are gone with the namespace
 	cache, err := exec.Command("go", "env", "GOCACHE").Output()
 	if err != nil {
 		return fmt.Errorf("go env: %w", err)
@@ -94,7 +93,7 @@ func run(bin string) error {
 	err = debian.Write(dir, map[string]string{
 		"trial/trial.sh":               trial,
 		"trial/commands.sh":            commands,
-		"etc/rc.conf.d/trial.conf":     "rc_sys=lxc\n", // what is for hardware is left out
+		"etc/rc.conf.d/trial.conf":     "rc_sys=lxc\n", // skips services for hardware
 		"etc/cni/net.d/mynet.conflist": network,
 		"etc/cni/net.d/lan.conflist":   dhcpNetwork,
 		"srv/index.html":               "cnibox\n",
@@ -118,7 +117,7 @@ func run(bin string) error {
 	return cmd.Run()
 }
 
-// exit ends the process after an error.
+// exit ends the process with status 1 if there is an error.
 func exit(err error) {
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "openrc: FAIL:", err)

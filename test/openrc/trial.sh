@@ -1,10 +1,10 @@
-# The trial of the OpenRC scripts of dist: what they promise, one step after the other. It is the
-# first process of its namespaces: what it has started ends with it.
+# Tests what the OpenRC scripts of dist do, step by step. It is the first process of its namespaces,
+# so all processes that it has started end with it.
 set -eEuo pipefail
 cd /root/cnibox
 mkdir /run/netns
 
-step='the runlevels' bound=60 # how long anything may take, in seconds
+step='the runlevels' bound=60 # limit of each wait, in seconds
 
 failed() {
 	trap - ERR
@@ -35,7 +35,7 @@ child() { cat "/run/openrc/options/$1/child_pid"; }
 another() { local now && now=$(child "$1") && [ "$now" != "$2" ] && [ -d "/proc/$now" ]; }
 programs() { busybox ps -o args | grep -E '^(supervise-daemon|/opt/cni/bin/)'; }
 
-# comes_back SERVICE: its process is started again when it is killed, however often.
+# comes_back SERVICE: its process is restarted after SIGKILL, without a limit on restarts.
 comes_back() {
 	local killed
 	killed=$(child "$1")

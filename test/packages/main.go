@@ -1,12 +1,12 @@
 // Command packages installs Debian's package of a release on a Debian 12 with podman and the
-// reference's plugins, and looks whether podman and its published ports go on, through an upgrade and
-// the removal as well.
+// reference's plugins, and checks that podman and its published ports keep working, also through an
+// upgrade and the removal.
 //
 //	go run ./packages -deb FILE [-require]
 //
-// It needs root and debootstrap; without them it says so and exits with 0, and with -require that is a
-// failure. The Debian is unpacked into a temporary directory from a tar file beside go's cache, and the
-// trial is the first process in namespaces of its own: all that it has started ends with it.
+// It needs root and debootstrap; without them it prints that and exits with 0, or with -require fails.
+// The Debian is unpacked into a temporary directory from a tar file beside Go's cache. The trial is
+// the first process of new namespaces, so all processes that it started end with it.
 package main
 
 import (
@@ -27,8 +27,8 @@ import (
 //go:embed trial.sh
 var trial string
 
-// podmanDebian has what `apt install podman` and the reference's package install, and that package as
-// a file, to go back to. apt's lists stay out.
+// podmanDebian has podman and the reference's package, and that package as a file, to reinstall it.
+// apt's lists are excluded.
 var podmanDebian = debian.System{
 	Name:     "podman",
 	Packages: []string{"podman", "crun", "containernetworking-plugins", "iptables", "nftables", "iproute2", "busybox-static"},
@@ -47,7 +47,7 @@ log_driver = "k8s-file"
 cgroups = "disabled"
 `
 
-// inside is the first argument of the process that has namespaces of its own.
+// inside is the first argument of the process in new namespaces.
 const inside = "--inside"
 
 func main() {
@@ -67,13 +67,13 @@ func main() {
 	fmt.Printf("packages: PASS: %s on Debian 12 with podman (%.0f s)\n", filepath.Base(*deb), time.Since(begin).Seconds())
 }
 
-// run unpacks a Debian with the package and the trial's files, and runs the trial there.
+// run unpacks a Debian, adds the package and the trial's files, and runs the trial there.
 func run(deb string) error {
 	dir, err := os.MkdirTemp("", "cnibox-packages-")
 	if err != nil {
 		return err
 	}
-	defer os.RemoveAll(dir) // what was mounted there is gone with the namespace
+	defer os.RemoveAll(dir) // its mounts are gone with the namespace
 	cache, err := exec.Command("go", "env", "GOCACHE").Output()
 	if err != nil {
 		return fmt.Errorf("go env: %w", err)
@@ -109,7 +109,7 @@ func run(deb string) error {
 	return cmd.Run()
 }
 
-// exit ends the program if there is an error.
+// exit ends the process with status 1 if there is an error.
 func exit(err error) {
 	if err != nil {
 		fmt.Println("FAIL packages:", err)

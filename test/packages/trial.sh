@@ -1,11 +1,11 @@
-# The trial of Debian's package: podman's containers go on when it is installed in the place of the
-# reference's plugins, upgraded and removed. It is the first process of its namespaces.
+# Tests Debian's package: podman's containers keep working when it replaces the reference's plugins,
+# is upgraded and is removed. It is the first process of its namespaces.
 set -eEuo pipefail
 mkdir -p /run/netns /tmp && chmod 1777 /tmp
-mount -t cgroup2 none /sys/fs/cgroup # crun wants to see one
+mount -t cgroup2 none /sys/fs/cgroup # crun requires one
 install -D /bin/busybox /srv/rootfs/bin/busybox
 
-step='before' bound=30 # how long anything may take, in seconds
+step='before' bound=30 # limit of each wait, in seconds
 
 failed() {
 	trap - ERR

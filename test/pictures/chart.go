@@ -18,17 +18,17 @@ import (
 	"gonum.org/v1/plot/vg/vgsvg"
 )
 
-// A cell is named by its row and its column in the tables that `make numbers` writes.
+// A cell is the row and the column of a value in the tables that `make numbers` writes.
 type cell struct{ row, column string }
 
-// The columns that the chart is of. That of ratios has no heading.
+// Columns of the chart's values. The column of ratios has no heading.
 const (
 	columnOurs   = "cnibox"
 	columnTheirs = "reference"
 	columnRatio  = ""
 )
 
-// A figure is a cell's: its text, as it stands there, is 6.3 ms.
+// A figure is the text of a cell, such as 6.3 ms, and its unit.
 type figure struct {
 	text, unit string
 	value      float64
@@ -39,7 +39,7 @@ var (
 	number = regexp.MustCompile(`^([0-9.]+) ?(ms|s|×|MB|MiB)(?: faster)?$`)
 )
 
-// readTables finds the cells that have a figure with its unit.
+// readTables returns the cells that have a figure with a unit.
 func readTables(paths []string) (map[cell]figure, error) {
 	figures := map[cell]figure{}
 	for _, path := range paths {
@@ -83,18 +83,18 @@ func readTables(paths []string) (map[cell]figure, error) {
 	return figures, nil
 }
 
-// A bar is a pair of figures with its name in the chart.
+// A bar is a pair of cells and its name in the chart.
 type bar struct {
 	name         string
 	ours, theirs cell
 }
 
-// chain is the bar of a row of the README.
+// chain returns the bar of a row in the README.
 func chain(name, row string) bar {
 	return bar{name, cell{row, columnOurs}, cell{row, columnTheirs}}
 }
 
-// charted are the panels of the chart from top to bottom, each with figures of one unit.
+// charted are the panels of the chart from top to bottom; each has one unit.
 var charted = []struct {
 	title, unit string
 	bars        []bar
@@ -120,7 +120,7 @@ var (
 	reference = color.RGBA{R: 0xb0, G: 0xb8, B: 0xc1, A: 0xff}
 )
 
-// drawChart writes bars of both programs for each charted row, with the figures as the tables have them.
+// drawChart draws a pair of bars for each charted row, with the figures of the tables.
 func drawChart(w io.Writer, figures map[cell]figure) error {
 	const width, perRow, head, space = 20 * vg.Centimeter, 1.2 * vg.Centimeter, 1.9 * vg.Centimeter, 8
 	total := vg.Length(0)
@@ -153,14 +153,14 @@ func drawChart(w io.Writer, figures map[cell]figure) error {
 	if _, err := c.WriteTo(&b); err != nil {
 		return err
 	}
-	// A reader may have other fonts than those that were measured here.
+	// The reader's machine may not have the font that was measured here.
 	_, err := w.Write(fontFamily.ReplaceAll(b.Bytes(), []byte("font-family:sans-serif;")))
 	return err
 }
 
 var fontFamily = regexp.MustCompile(`font-family:[^;"]*;`)
 
-// bars is one panel; the first row is at the top.
+// bars draws one panel; the first row is at the top.
 func bars(title string, rows []row, legend bool) (*plot.Plot, error) {
 	p := plot.New()
 	p.Title.Text, p.Title.TextStyle.Font.Size = title, 12

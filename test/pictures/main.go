@@ -1,9 +1,9 @@
 // Command pictures draws the pictures of the README as SVG:
 //
-//	go run -C test/pictures . -terminal docs/demo.svg <what a terminal shows
+//	go run -C test/pictures . -terminal docs/demo.svg <OUTPUT
 //	go run -C test/pictures . -chart docs/bench.svg README.md docs/numbers.md
 //
-// It is a module of its own: the tests need none of its libraries.
+// It is a module of its own, since the tests need none of its libraries.
 package main
 
 import (

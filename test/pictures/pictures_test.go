@@ -12,7 +12,7 @@ import (
 	"testing"
 )
 
-// texts are what an SVG document shows, and whether it is one.
+// texts returns the texts of an SVG document, and fails if it is not well formed.
 func texts(t *testing.T, data []byte) (list []string) {
 	t.Helper()
 	inText := false
@@ -45,7 +45,7 @@ func TestTerminal(t *testing.T) {
 	if got, want := texts(t, b.Bytes()), []string{"Title", "<1 & 2>", " ✓ done"}; !slices.Equal(got, want) {
 		t.Errorf("got %q, want %q", got, want)
 	}
-	// The second run is where the terminal has it: behind "Title" and two blanks.
+	// The second run begins where the terminal shows it: after "Title" and two blanks.
 	if !strings.Contains(b.String(), `<text x="72" y="29.5" textLength="56" fill="#8b949e">`) {
 		t.Errorf("the faint text has another place:\n%s", &b)
 	}
@@ -78,7 +78,7 @@ Against others.
 <!-- bench end -->
 `
 
-// The chart has the figures of the tables, and none without them.
+// The chart has the figures of the tables, and an error without them.
 func TestChart(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "README.md")
 	draw := func(text string) ([]byte, error) {
@@ -115,8 +115,8 @@ func TestChart(t *testing.T) {
 	}
 }
 
-// The chart that is in docs has the figures that the documents have now.
-func TestChartIsOfTheTables(t *testing.T) {
+// The chart in docs has the current figures of the documents.
+func TestChartMatchesTables(t *testing.T) {
 	figures, err := readTables([]string{"../../README.md", "../../docs/numbers.md"})
 	if err != nil {
 		t.Fatal(err)

@@ -10,15 +10,15 @@ import (
 	"unicode/utf8"
 )
 
-// What a character takes of a picture, in pixels.
+// Sizes of a character cell in pixels.
 const (
 	charWidth  = 8.0
 	lineHeight = 18.0
 	margin     = 16.0
 )
 
-// sgr is the sequence that sets colors and weight, ECMA-48 section 8.3.117; attributes are what
-// the demo has of it.
+// sgr matches the escape sequence for color and weight, ECMA-48 section 8.3.117; attributes are
+// those that the demo uses.
 var (
 	sgr        = regexp.MustCompile(`\x1b\[([0-9;]*)m`)
 	attributes = map[string]string{
@@ -26,8 +26,8 @@ var (
 	}
 )
 
-// drawTerminal writes a picture of a terminal with text. Each run of characters with the same
-// attributes has its place, and the length that it must have, whatever font is there.
+// drawTerminal draws the text of a terminal. Each run of characters with the same attributes has a
+// fixed position and length, whatever the font is.
 func drawTerminal(w io.Writer, text string) error {
 	lines := strings.Split(strings.TrimRight(text, "\n"), "\n")
 	if len(lines) == 1 && lines[0] == "" {

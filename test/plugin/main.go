@@ -1,7 +1,7 @@
-// Command plugin lays out the four places of a new plugin in a tree: the plugin itself, its lines in
-// the table of applets, its entry for the tests over all plugins, and its example. What it writes
-// builds and passes these tests: a link that drops what is sent to it or, with -chained, a plugin
-// that sets the MTU of the interface. Change it into what it is to be.
+// Command plugin adds the files of a new plugin to a tree: the plugin, its lines in the table of
+// applets, its entry for the tests over all plugins, and its example. The result builds and passes
+// these tests: a link that drops what is sent to it or, with -chained, a plugin that sets the MTU
+// of the interface. It is a start for the real plugin.
 package main
 
 import (
@@ -23,14 +23,14 @@ var files embed.FS
 
 var templates = template.Must(template.ParseFS(files, "templates/*.tmpl"))
 
-// A plugin is what the templates know of a plugin.
+// A plugin is the data of the templates.
 type plugin struct {
 	Name    string // as in "type"
 	Package string // its Go package: without hyphens
 	Applet  string // its variable in the table
-	Tag     string // that leaves it out
+	Tag     string // build tag that leaves it out
 	DataDir string
-	Subnet  string // of its example, which no other has
+	Subnet  string // of its example, unused by others
 }
 
 func main() {
@@ -44,7 +44,8 @@ func main() {
 	fmt.Println("Then write the golden list and the rows: go test -run 'Golden|Places' -update .")
 }
 
-// write lays the places out in the tree at root, and prints each. It changes nothing if one is taken.
+// write adds the files and lines to the tree at root, and prints each. It changes nothing if a file
+// exists.
 func write(root, name string, chained bool) error {
 	if !regexp.MustCompile(`^[a-z][a-z0-9]*(-[a-z0-9]+)*$`).MatchString(name) {
 		return fmt.Errorf("-name %q: small letters and digits, parts joined by hyphens", name)
@@ -87,7 +88,7 @@ func write(root, name string, chained bool) error {
 	return p.enter(root, kind)
 }
 
-// camel is a name as a Go identifier: "host-device" is "hostDevice".
+// camel returns a name as a Go identifier: "hostDevice" for "host-device".
 func camel(name string) string {
 	first, rest, _ := strings.Cut(name, "-")
 	for _, part := range strings.Split(rest, "-") {
@@ -98,14 +99,14 @@ func camel(name string) string {
 	return first
 }
 
-// text is a template with the plugin's names in it.
+// text executes a template.
 func (p plugin) text(source string) ([]byte, error) {
 	var b bytes.Buffer
 	err := templates.ExecuteTemplate(&b, source, p)
 	return b.Bytes(), err
 }
 
-// create writes a file and the directory that it is in.
+// create writes a file, and creates its directory.
 func create(path string, text []byte) error {
 	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
 		return err
@@ -113,7 +114,7 @@ func create(path string, text []byte) error {
 	return os.WriteFile(path, text, 0o644)
 }
 
-// enter writes the plugin's lines into the table and the tests over all plugins.
+// enter adds the plugin's lines to the table and to the tests over all plugins.
 func (p plugin) enter(root, kind string) error {
 	entry, err := p.text(kind + ".entry.tmpl")
 	if err != nil {
@@ -121,7 +122,7 @@ func (p plugin) enter(root, kind string) error {
 	}
 	for _, place := range []struct {
 		file, from, line string
-		before           func(line string) bool // the first line that the new one stands before
+		before           func(line string) bool // matches the first line after the new one
 	}{
 		{"applets/applets.go", "var table =", "\t" + p.Applet + ",\n", func(line string) bool { return line == "}" || strings.TrimSpace(line) > p.Applet }},
 		{"applets/applettest/plugins.go", "var Plugins =", string(entry), func(line string) bool { return line == "}" }},
@@ -152,7 +153,7 @@ func (p plugin) enter(root, kind string) error {
 	return nil
 }
 
-// freeSubnet is a subnet that no example has.
+// freeSubnet returns a subnet that no example has.
 func freeSubnet(root string) (string, error) {
 	all, err := filepath.Glob(filepath.Join(root, "examples/*.conflist"))
 	if err != nil || len(all) == 0 {

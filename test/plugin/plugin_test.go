@@ -11,7 +11,7 @@ import (
 	"cnibox/applets/applettest"
 )
 
-// copyTree copies the files of the tree that git knows.
+// copyTree copies the files of the tree that git tracks.
 func copyTree(t *testing.T) string {
 	t.Helper()
 	list, err := exec.Command("git", "-C", "../..", "ls-files", "-z").Output()
@@ -46,9 +46,8 @@ func run(t *testing.T, dir string, name string, args ...string) string {
 	return out.String()
 }
 
-// A plugin of each kind that was laid out in a copy of the tree is in help, completions and manual
-// page, and lint accepts its example. An attachment of the
-// chained one shows what it holds, without a line outside of its places.
+// A generated plugin of each kind is in help, completions and manual page, and lint accepts its
+// example. An attachment of the chained one shows what it holds, without other changes to the tree.
 func TestKernelPlugins(t *testing.T) {
 	h := applettest.NewHost(t)
 	c := h.Container("c1")

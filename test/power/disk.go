@@ -17,11 +17,11 @@ import (
 
 const (
 	blockSize  = 4096 // bytes
-	sectorSize = 512  // bytes, which a disk writes in one step
+	sectorSize = 512  // bytes that a disk writes atomically
 )
 
-// blocks is the content of a disk by the numbers of its blocks; one that is missing is of zeros. A block
-// is replaced, never changed, so that a clone keeps its content.
+// blocks is the content of a disk by block number; a missing block is zero. Blocks are replaced,
+// never changed, so a clone keeps its content.
 type blocks map[int64]*[blockSize]byte
 
 func (b blocks) writeAt(data []byte, off int64) {
@@ -52,7 +52,7 @@ func (b blocks) readAt(p []byte, off int64) {
 	}
 }
 
-// load reads a file of a disk's size, whose holes are not read.
+// load reads a file of the disk's size, skipping holes.
 func (b blocks) load(path string) error {
 	f, err := os.Open(path)
 	if err != nil {
@@ -63,7 +63,7 @@ func (b blocks) load(path string) error {
 	for off := int64(0); ; off += blockSize {
 		off, err = f.Seek(off, unix.SEEK_DATA)
 		if err != nil {
-			return nil // ENXIO: none follows
+			return nil // ENXIO: no data follows
 		}
 		off -= off % blockSize
 		if _, err := f.ReadAt(block, off); err != nil {
@@ -73,7 +73,7 @@ func (b blocks) load(path string) error {
 	}
 }
 
-// store writes a file of a disk's size.
+// store writes a sparse file of the disk's size.
 func (b blocks) store(path string, size int64) error {
 	f, err := os.Create(path)
 	if err != nil {
@@ -91,7 +91,7 @@ func (b blocks) store(path string, size int64) error {
 	return nil
 }
 
-// A change is a write or, without data, a flush: what was written before it is on the disk then.
+// A change is a write or, without data, a flush, after which all earlier writes are on the disk.
 type change struct {
 	off  int64
 	data []byte
@@ -101,12 +101,12 @@ type change struct {
 type disk struct {
 	size    int64
 	mu      sync.Mutex
-	start   blocks // what it is before the first change
+	start   blocks // content before the first change
 	now     blocks
 	changes []change
 }
 
-// newDisk is a disk with the content of a file.
+// newDisk returns a disk with the content of a file.
 func newDisk(path string) (*disk, error) {
 	info, err := os.Stat(path)
 	if err != nil {
@@ -116,26 +116,26 @@ func newDisk(path string) (*disk, error) {
 	return d, d.now.load(path)
 }
 
-// record forgets the changes until now.
+// record forgets the changes so far.
 func (d *disk) record() {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.start, d.changes = maps.Clone(d.now), nil
 }
 
-// point is the number of changes until now.
+// point returns the number of changes so far.
 func (d *disk) point() int {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	return len(d.changes)
 }
 
-// A loss is what a power cut has done to the writes after the last flush.
+// A loss describes the effect of a power cut on the writes after the last flush.
 type loss struct {
 	point   int // of the record
 	pending int // writes after the last flush
 	lost    int
-	torn    bool // the last of those that were not lost is there in part
+	torn    bool // the last write that was not lost is there in part
 }
 
 func (l loss) String() string {
@@ -146,8 +146,8 @@ func (l loss) String() string {
 	return fmt.Sprintf("after %d changes, %d of %d writes lost%s", l.point, l.lost, l.pending, torn)
 }
 
-// cut returns the disk after a power cut at a point of the record: all writes up to the last flush, and
-// a random choice of those after it, in their order.
+// cut returns the disk after a power cut at a point of the record: all writes up to the last flush,
+// and a random selection of those after it, in their order.
 func (d *disk) cut(point int, r *rand.Rand) (blocks, loss) {
 	flushed := point
 	for flushed > 0 && d.changes[flushed-1].data != nil {
@@ -174,7 +174,7 @@ func (d *disk) cut(point int, r *rand.Rand) (blocks, loss) {
 	return b, l
 }
 
-// serve mounts a file system with one file, which is the disk, and returns the path of the file.
+// serve mounts a FUSE file system with one file, the disk, and returns the path of the file.
 func (d *disk) serve(dir string) (path string, stop func() error, err error) {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return "", nil, err
@@ -193,8 +193,8 @@ func (d *disk) serve(dir string) (path string, stop func() error, err error) {
 	return filepath.Join(dir, name), server.Unmount, nil
 }
 
-// A diskFile is the file of a disk. Its reads and writes pass the kernel's page cache by, so that each
-// write arrives when the loop device makes it.
+// A diskFile is the file of a disk. It bypasses the page cache, so each write arrives when the loop
+// device makes it.
 type diskFile struct {
 	fs.Inode
 	d *disk
@@ -220,7 +220,7 @@ func (f *diskFile) Getattr(_ context.Context, _ fs.FileHandle, out *fuse.AttrOut
 	return 0
 }
 
-// Setattr implements [fs.NodeSetattrer]: times are not kept.
+// Setattr implements [fs.NodeSetattrer]: times are not stored.
 func (f *diskFile) Setattr(ctx context.Context, h fs.FileHandle, _ *fuse.SetAttrIn, out *fuse.AttrOut) syscall.Errno {
 	return f.Getattr(ctx, h, out)
 }

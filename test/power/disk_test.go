@@ -6,7 +6,8 @@ import (
 	"testing"
 )
 
-// After a cut what was flushed is there, and of the rest any part, in whole sectors.
+// After a cut, flushed writes are on the disk, and any selection of the later ones, in whole
+// sectors.
 func TestCut(t *testing.T) {
 	d := &disk{size: 4 * blockSize, now: blocks{}}
 	f := &diskFile{d: d}

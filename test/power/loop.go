@@ -9,19 +9,19 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A fileSystem is one that is made on a disk.
+// A fileSystem is a kind of file system that is made on a disk.
 type fileSystem struct {
 	name    string
 	mkfs    []string // without the file
-	pkg     string   // of Debian, with mkfs
-	option  string   // of the kernel
+	pkg     string   // Debian package of mkfs
+	option  string   // kernel option
 	size    int64    // bytes
-	options []string // of the mount, one of them for each record
-	after   string   // option of the mount after a power cut
-	rare    bool     // -require does not ask for its mkfs
+	options []string // of mount, one for each record
+	after   string   // of mount after a power cut
+	rare    bool     // -require does not require its mkfs
 }
 
-// fileSystems are those that disks of nodes have; of xfs the smallest that mkfs makes.
+// fileSystems are those of nodes' disks; xfs has the smallest size that mkfs accepts.
 var fileSystems = []fileSystem{
 	{"ext4", []string{"mkfs.ext4", "-q", "-F", "-b", "4096", "-I", "256", "-J", "size=4", "-E", "nodiscard,lazy_itable_init=0,lazy_journal_init=0"},
 		"e2fsprogs", "CONFIG_EXT4_FS", 32 << 20, []string{"", "commit=1", "nodelalloc"}, "errors=remount-ro", false},
@@ -29,10 +29,10 @@ var fileSystems = []fileSystem{
 	{"f2fs", []string{"mkfs.f2fs", "-q", "-f", "-t", "0"}, "f2fs-tools", "CONFIG_F2FS_FS", 64 << 20, []string{"", "fsync_mode=strict"}, "", true},
 }
 
-// missing says what keeps this machine from trying it; "": nothing. excused is true if -require does not
-// ask for it: no package brings what the kernel lacks.
+// missing returns what this machine lacks for it; "": nothing. excused is true if -require accepts
+// that, since no package has what the kernel lacks.
 func (k fileSystem) missing() (reason string, excused bool) {
-	// The kernel loads its module for this, and fails for want of a device.
+	// mount(2) loads the module, and otherwise fails since there is no device.
 	if err := unix.Mount("none", mounted, k.name, 0, ""); errors.Is(err, unix.ENODEV) {
 		return "this kernel lacks " + k.option, true
 	}
@@ -51,7 +51,7 @@ func (k fileSystem) make(path string) error {
 	return err
 }
 
-// mount mounts the file system in a file, by a loop device that ends with the mount.
+// mount mounts the file system by a loop device that ends with the mount.
 func (k fileSystem) mount(path, dir, options string) error {
 	device, err := attach(path)
 	if err != nil {
@@ -67,7 +67,7 @@ func (k fileSystem) mount(path, dir, options string) error {
 	return nil
 }
 
-// attach makes a loop device of a file. It is gone when it is neither open nor mounted.
+// attach makes a loop device of a file. The device is detached when it is neither open nor mounted.
 func attach(path string) (*os.File, error) {
 	file, err := os.OpenFile(path, os.O_RDWR, 0)
 	if err != nil {
@@ -79,7 +79,7 @@ func attach(path string) (*os.File, error) {
 		return nil, err
 	}
 	defer control.Close()
-	const tries = 100 // others may take the device that was free
+	const tries = 100 // another process may take the free device
 	for range tries {
 		number, err := unix.IoctlRetInt(int(control.Fd()), unix.LOOP_CTL_GET_FREE)
 		if err != nil {
@@ -87,7 +87,7 @@ func attach(path string) (*os.File, error) {
 		}
 		path := fmt.Sprintf("/dev/loop%d", number)
 		device, err := os.OpenFile(path, os.O_RDWR, 0)
-		if errors.Is(err, os.ErrNotExist) { // in a container, where /dev is not a devtmpfs
+		if errors.Is(err, os.ErrNotExist) { // in a container, whose /dev is not a devtmpfs
 			const major = 7 // LOOP_MAJOR, include/uapi/linux/major.h
 			if err := unix.Mknod(path, unix.S_IFBLK|0o600, int(unix.Mkdev(major, uint32(number)))); err != nil {
 				return nil, &os.PathError{Op: "mknod", Path: path, Err: err}

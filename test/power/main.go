@@ -1,18 +1,18 @@
-// Command power cuts the power of a machine at random moments while attachments come and go on a cnibox
-// binary, and looks whether the system works after it.
+// Command power cuts the power of a machine at random moments while attachments come and go on a
+// cnibox binary, and checks that the system works after the next boot.
 //
 //	go run -C test ./power [-bin ../bin/cnibox] [-cuts 500] [-seed N] [-fs ext4,xfs,f2fs,overlay] [-require]
 //
-// The cache, the leases and all records are on a file system of their own, on a disk that records each
-// write and each flush. After a cut the disk has all writes up to the last flush, and a random choice of
-// those after it, the last of them perhaps in part. An overlay has its upper layer in memory, and loses
-// it. Then the machine boots with another boot ID, with network namespaces of its own, and with file times
-// long ago or ahead, as of a machine whose clock is wrong: `cni-exec boot` and ADD must work, no address is
-// given twice, a lease of keepAcrossBoots whose ADD had ended is there, each entry and lease that can be read
-// is as it was written, and after DEL of all nothing is left.
+// The cache, the leases and all records are on their own file system, on a disk that records each
+// write and each flush. After a cut the disk has all writes up to the last flush, and a random
+// selection of those after it, the last of them perhaps in part. An overlay has its upper layer in
+// memory, and loses it. Then the machine boots with another boot ID and new network namespaces, and
+// with file times in the past or the future, as after a wrong clock: `cni-exec boot` and ADD must
+// work, no address is leased twice, a lease of keepAcrossBoots whose ADD had ended is there, each
+// readable entry and lease is as it was written, and after DEL of all nothing is left.
 //
-// The verbs and the moments of the cuts are those of the seed; which writes the kernel has made by
-// then may differ. It runs in a sandbox, and needs root, loop devices and FUSE.
+// The seed determines the verbs and the moments of the cuts; which writes the kernel has made by then
+// may differ. It runs in a sandbox, and needs root, loop devices and FUSE.
 package main
 
 import (
@@ -43,7 +43,7 @@ func main() {
 	os.Exit(code)
 }
 
-// run runs the program again in a sandbox, and there the cuts.
+// run runs the program in a sandbox, and the cuts in there.
 func run(bin string, cuts int, seed uint64, names []string, require bool) (code int, err error) {
 	if !sandbox.Inside() {
 		if reason := missing(); reason != "" {
@@ -67,7 +67,7 @@ func run(bin string, cuts int, seed uint64, names []string, require bool) (code 
 	return try(media, cuts, seed), nil
 }
 
-// missing says what keeps this machine from it; "": nothing.
+// missing returns what this machine lacks; "": nothing.
 func missing() string {
 	if os.Geteuid() != 0 {
 		return "mounts of file systems need root: try sudo"
@@ -82,7 +82,7 @@ func missing() string {
 	return ""
 }
 
-// skip prints what is missing; with require that is the error.
+// skip prints what is missing, or with require returns it as an error.
 func skip(reason string, require bool) error {
 	if require {
 		return errors.New(reason)
@@ -91,16 +91,16 @@ func skip(reason string, require bool) error {
 	return nil
 }
 
-// A medium is what has the state. One of no kind of file system is the overlay.
+// A medium holds the state. The zero fileSystem is the overlay.
 type medium struct {
 	fileSystem
 	share int // of the cuts
 }
 
-// overlay is the name of the one without a disk.
+// overlay is the name of the medium without a disk.
 const overlay = "overlay"
 
-// choose returns the media of these names that there are here.
+// choose returns the media with these names that this machine supports.
 func choose(names []string, require bool) ([]medium, error) {
 	var media []medium
 	for _, name := range names {
@@ -165,5 +165,5 @@ func try(media []medium, cuts int, seed uint64) (code int) {
 	return 0
 }
 
-// mostFailures end a run.
+// A run ends after mostFailures failures.
 const mostFailures = 5

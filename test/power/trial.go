@@ -24,21 +24,22 @@ const (
 	never         = math.MaxInt
 )
 
-// An attachment is one from its ADD to its DEL, with the points of the record when these began and ended.
+// An attachment lasts from its ADD to its DEL. It has the points of the record at which these began
+// and ended.
 type attachment struct {
 	network, id string
 	addrs       []netip.Addr
 	begun, made int
-	ended       int // its DEL, or the next boot, has begun
+	ended       int // its DEL, or the next boot, began
 }
 
-// A step is one thing that was done.
+// A step is one random action.
 type step struct {
 	what       string
 	begin, end int
 }
 
-// A history is what was done on a medium.
+// A history is the sequence of steps on a medium.
 type history struct {
 	r     *rand.Rand
 	w     *world
@@ -47,7 +48,7 @@ type history struct {
 	steps []step
 }
 
-// attached are the attachments of a network that have not ended.
+// attached returns the attachments of a network that have not ended.
 func (h *history) attached(network string) (list []*attachment) {
 	for _, a := range h.all {
 		if a.network == network && a.ended == never {
@@ -57,7 +58,7 @@ func (h *history) attached(network string) (list []*attachment) {
 	return list
 }
 
-// step does something at random.
+// step takes a random action.
 func (h *history) step() error {
 	begin := h.at()
 	what, err := h.random()
@@ -110,7 +111,7 @@ func (h *history) add(network string) (what string, err error) {
 	return "add " + network + " " + id, err
 }
 
-// publish are the arguments for a host port, which another boot uses again.
+// publish returns the flags for a host port, which a later boot uses again.
 func publish(n int) []string { return []string{"-p", fmt.Sprintf("%d:80", 8000+n)} }
 
 // reboot ends all attachments but those of another runtime whose leases are kept.
@@ -138,8 +139,8 @@ func syncDisk() error {
 	return errors.Join(unix.Syncfs(int(d.Fd())), d.Close())
 }
 
-// moment chooses a point of the record, and the step that it is in: each step is as likely as any other, or
-// each change of the disk, since most steps make none and a few make many.
+// moment chooses a point of the record, and its step: either each step is equally likely, or each
+// change of the disk, since most steps change nothing and a few change much.
 func (h *history) moment(r *rand.Rand) (s step, point int) {
 	s = h.steps[r.IntN(len(h.steps))]
 	if r.IntN(2) == 0 {
@@ -155,15 +156,15 @@ func (h *history) moment(r *rand.Rand) (s step, point int) {
 	return s, point
 }
 
-// random numbers for one thing of a run.
+// random returns the random numbers for one part of a run.
 func random(seed uint64, what ...any) *rand.Rand {
 	key := fnv.New64a()
 	fmt.Fprint(key, what...)
 	return rand.New(rand.NewPCG(seed, key.Sum64()))
 }
 
-// cuts makes n cuts, and calls failed for each that fails, until that returns false. An error is of the
-// machine or of a verb without a cut.
+// cuts makes n cuts, and calls failed for each that fails, until that returns false. An error is
+// one of the machine, or of a verb without a cut.
 func (m medium) cuts(n int, seed uint64, failed func(cut int, what string, err error) bool) error {
 	for first := 1; first <= n; first += cutsOfRecord {
 		r := random(seed, m.name, "record", first)
@@ -186,8 +187,8 @@ func (m medium) cuts(n int, seed uint64, failed func(cut int, what string, err e
 	return nil
 }
 
-// record lets attachments come and go on a disk that records its changes, mounted with options, and returns a
-// function that cuts the power somewhere in that.
+// record makes attachments come and go on a disk that records its changes, mounted with options,
+// and returns a function that cuts the power at a random point.
 func (m medium) record(r *rand.Rand, options string) (cut func(r *rand.Rand) (string, error), err error) {
 	image := filepath.Join(work, m.name+".img")
 	if err := m.make(image); err != nil {
@@ -228,7 +229,7 @@ func (m medium) record(r *rand.Rand, options string) (cut func(r *rand.Rand) (st
 	}, nil
 }
 
-// run begins with a boot, does some steps, and ends like the machine without power.
+// run begins with a boot, takes some steps, and ends without a shutdown.
 func (h *history) run(steps int) (err error) {
 	if h.w, err = boot(); err != nil {
 		return err
@@ -243,7 +244,7 @@ func (h *history) run(steps int) (err error) {
 	return errors.Join(err, h.w.end())
 }
 
-// Directories of the overlay, in memory.
+// Directories of the overlay, in tmpfs.
 const (
 	lower     = work + "/lower"
 	upper     = work + "/upper"
@@ -264,9 +265,9 @@ func layer(lower string) error {
 	return os.NewSyscallError("mount overlay", err)
 }
 
-// recordLayers lets attachments come and go on an overlay, and saves it now and then, as routers do. The
-// function that it returns boots a machine whose lower layer is one of these, where some attachments come
-// and go, and cuts its power: the upper layer is lost.
+// recordLayers makes attachments come and go on an overlay, and saves it now and then, as routers
+// do. The function that it returns boots a machine whose lower layer is one of these, makes some
+// attachments come and go, and cuts its power: the upper layer is lost.
 func recordLayers(r *rand.Rand) (cut func(r *rand.Rand) (string, error), err error) {
 	if err := os.RemoveAll(lower); err != nil {
 		return nil, err
@@ -304,7 +305,7 @@ func recordLayers(r *rand.Rand) (cut func(r *rand.Rand) (string, error), err err
 		}
 		lost := &history{r: r, at: h.at}
 		for _, a := range h.all {
-			if a.holds(points[n]) && foreign(a.id) {
+			if a.keepsLease(points[n]) && foreign(a.id) {
 				again := *a
 				again.ended = never
 				lost.all = append(lost.all, &again)
@@ -321,8 +322,8 @@ func recordLayers(r *rand.Rand) (cut func(r *rand.Rand) (string, error), err err
 	}, nil
 }
 
-// holds reports whether the lease of an attachment must be there after a cut.
-func (a *attachment) holds(point int) bool {
+// keepsLease reports whether the lease of an attachment must be there after a cut.
+func (a *attachment) keepsLease(point int) bool {
 	return a.network == kept && a.made <= point && point <= a.ended
 }
 
@@ -330,21 +331,22 @@ func (a *attachment) holds(point int) bool {
 type aftermath struct {
 	*rand.Rand
 	*world
-	known  []*attachment         // whose ADD had begun: what can be read is of one of them
-	cached []entry               // before boot
-	held   map[netip.Addr]string // leases that must be there, with their containers
-	given  map[netip.Addr]string // since the boot
-	named  map[string]string     // containers that were attached since, with their networks
+	known  []*attachment         // whose ADD had begun: readable state belongs to one of them
+	cached []entry               // cache before boot
+	held   map[netip.Addr]string // containers by the leases that must be there
+	given  map[netip.Addr]string // containers by the addresses given since the boot
+	named  map[string]string     // networks by the containers attached since the boot
 }
 
-// trial boots the machine after a cut at a point of its history, attaches, and detaches all.
+// trial boots the machine after a cut at a point of its history, attaches containers, and detaches
+// all.
 func trial(r *rand.Rand, h *history, point int) (err error) {
 	t := &aftermath{Rand: r, held: map[netip.Addr]string{}, given: map[netip.Addr]string{}, named: map[string]string{}}
 	for _, a := range h.all {
 		if a.begun <= point {
 			t.known = append(t.known, a)
 		}
-		if a.holds(point) {
+		if a.keepsLease(point) {
 			for _, addr := range a.addrs {
 				t.held[addr] = a.id
 			}
@@ -353,7 +355,7 @@ func trial(r *rand.Rand, h *history, point int) (err error) {
 	if t.world, err = boot(); err != nil {
 		return err
 	}
-	for _, f := range []func() error{t.believed, t.clock, t.booted, t.attach, t.detach} {
+	for _, f := range []func() error{t.checkStored, t.clock, t.booted, t.attach, t.detach} {
 		if err = f(); err != nil {
 			break
 		}
@@ -361,8 +363,9 @@ func trial(r *rand.Rand, h *history, point int) (err error) {
 	return errors.Join(err, t.end())
 }
 
-// believed looks at what can be read on the disk: it was written so, and what must be there is.
-func (t *aftermath) believed() error {
+// checkStored checks that the readable state on the disk was written that way, and that what must be
+// there is.
+func (t *aftermath) checkStored() error {
 	if err := t.leases(); err != nil {
 		return err
 	}
@@ -387,7 +390,7 @@ func (t *aftermath) believed() error {
 	return nil
 }
 
-// leases compares those on the disk with what was given, and with what must be there.
+// leases compares the leases on the disk with those given, and with those that must be there.
 func (t *aftermath) leases() error {
 	for _, network := range networks {
 		owners, err := leased(network)
@@ -411,7 +414,7 @@ func (t *aftermath) leases() error {
 	return nil
 }
 
-// clock gives the files the times of a clock that was wrong, as others see it: long ago, ahead, or any.
+// clock sets the files' times as a wrong clock would: in the past, in the future, or mixed.
 func (t *aftermath) clock() error {
 	ago, ahead := time.Unix(1, 0), time.Now().AddDate(60, 0, 0)
 	kind := t.IntN(4)
@@ -435,7 +438,8 @@ func (t *aftermath) clock() error {
 	return err
 }
 
-// booted runs boot, which deletes all attachments that have an entry, and keeps the leases of others.
+// booted runs cni-exec boot, which deletes all attachments that have an entry, and keeps other
+// leases.
 func (t *aftermath) booted() error {
 	deleted, err := t.bootVerb()
 	if err != nil {
@@ -477,11 +481,11 @@ func (t *aftermath) attach() error {
 			var args []string
 			if network == loose && n < names {
 				if t.IntN(2) == 0 {
-					id = fmt.Sprintf("%s-%d", network, n) // it was there before the cut
+					id = fmt.Sprintf("%s-%d", network, n) // attached before the cut
 				}
 				args = publish(n)
 			}
-			if n == free && t.IntN(4) > 0 { // it takes longer than the others
+			if n == free && t.IntN(4) > 0 { // an ADD without a free address takes longer
 				break
 			}
 			addrs, err := t.add(network, id, args...)
@@ -507,8 +511,8 @@ func (t *aftermath) attach() error {
 	return err
 }
 
-// detach detaches all that there is and was. A container that was attached before the cut can be attached
-// again then, and at last nothing is left.
+// detach detaches all that was attached before or after the cut. Then a container from before the
+// cut can be attached again, and in the end nothing is left.
 func (t *aftermath) detach() error {
 	files, err := left()
 	if err != nil {

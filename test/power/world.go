@@ -19,7 +19,7 @@ import (
 	"cnibox/test/sandbox"
 )
 
-// What is on no disk, in the memory of the sandbox's /run.
+// Directories in the sandbox's /run, which is a tmpfs.
 const (
 	work    = "/run/power"
 	binDir  = work + "/bin"
@@ -32,15 +32,14 @@ const (
 	ifName  = "eth0"              // of all attachments
 	hosts   = 5                   // IPv4 addresses of a network, without its gateway
 	limit   = 2 * time.Minute     // for one verb, which takes some 20 ms
-	kept    = "kept"              // the network whose leases outlive a boot
+	kept    = "kept"              // network whose leases are kept across boots
 	loose   = "loose"             // the other one
 	full    = "no IP addresses available"
 )
 
-// networks are in the order in which they are tried.
 var networks = []string{kept, loose}
 
-// plugins are the lists of the networks. The plugins after the first have records on the disk.
+// plugins are the plugins of the networks' lists. Those after the first have records on the disk.
 var plugins = map[string]string{
 	kept: `[{"type":"bridge","bridge":"kept0","isDefaultGateway":true,
  "ipam":{"type":"host-local","keepAcrossBoots":true,"subnet":"10.91.0.0/29"}}]`,
@@ -49,7 +48,7 @@ var plugins = map[string]string{
  {"type":"portmap","capabilities":{"portMappings":true}},{"type":"tuning","mtu":1400}]`,
 }
 
-// single is the configuration that another runtime gives to the first plugin of a network.
+// single is the configuration by which another runtime calls the first plugin of a network.
 func single(network string) string {
 	var list []map[string]any
 	if err := json.Unmarshal([]byte(plugins[network]), &list); err != nil {
@@ -63,7 +62,7 @@ func single(network string) string {
 	return string(doc)
 }
 
-// install makes what is the same for all boots.
+// install makes the files that all boots share.
 func install(bin string) error {
 	for _, dir := range []string{binDir, confDir, mounted} {
 		if err := os.MkdirAll(dir, 0o755); err != nil {
@@ -82,7 +81,7 @@ func install(bin string) error {
 	if err := unix.Mount(bootID, "/proc/sys/kernel/random/boot_id", "", unix.MS_BIND, ""); err != nil {
 		return fmt.Errorf("mount over the boot ID: %w", err)
 	}
-	// As ip-netns(8) has it, before the first namespace is there: else that one would have two mounts.
+	// As in ip-netns(8), before the first namespace: otherwise that one would be mounted twice.
 	for _, flags := range []uintptr{unix.MS_BIND | unix.MS_REC, unix.MS_SHARED | unix.MS_REC} {
 		if err := unix.Mount(pins, pins, "", flags, ""); err != nil {
 			return fmt.Errorf("mount %s: %w", pins, err)
@@ -92,7 +91,7 @@ func install(bin string) error {
 	return err
 }
 
-// command runs a program, and returns its stdout. The error has what it wrote.
+// command runs a program, and returns its stdout. The error has its output.
 func command(argv ...string) (string, error) { return feed("", nil, argv...) }
 
 func feed(stdin string, env []string, argv ...string) (string, error) {
@@ -107,13 +106,13 @@ func feed(stdin string, env []string, argv ...string) (string, error) {
 	return out.String(), nil
 }
 
-// A world is one boot of the machine: network namespaces that no other boot has. It is not a test, so it has
-// no applettest.Host.
+// A world is one boot of the machine, with new network namespaces. It is not a test, so it has no
+// applettest.Host.
 type world struct {
 	host *sandbox.NetNS
 }
 
-// boots counts those of this run, since each needs an ID of its own.
+// boots counts the boots of this run, since each needs its own boot ID.
 var boots int
 
 // boot begins a boot, with an empty /run.
@@ -132,7 +131,7 @@ func boot() (*world, error) {
 	return &world{host}, err
 }
 
-// end is the end of a boot: no verb is called, and no namespace is left.
+// end ends a boot: no verb is called, and no namespace is left.
 func (w *world) end() error {
 	w.host.Close()
 	names, err := os.ReadDir(pins)
@@ -142,7 +141,7 @@ func (w *world) end() error {
 	return err
 }
 
-// unpin ends a namespace, which may be gone.
+// unpin deletes a namespace, which may be gone.
 func unpin(name string) error {
 	path := filepath.Join(pins, name)
 	if err := unix.Unmount(path, unix.MNT_DETACH); err != nil && !errors.Is(err, unix.ENOENT) && !errors.Is(err, unix.EINVAL) {
@@ -163,7 +162,6 @@ func (w *world) run(stdin string, env []string, argv ...string) (out string, err
 	return out, err
 }
 
-// cni runs a verb of cni-exec.
 func (w *world) cni(args ...string) (string, error) {
 	return w.run("", nil, append([]string{"cni-exec"}, args...)...)
 }
@@ -173,7 +171,7 @@ func (w *world) plugin(verb, network, id, netns string) (string, error) {
 	return w.run(single(network), []string{"CNI_COMMAND=" + verb, "CNI_CONTAINERID=" + id, "CNI_IFNAME=" + ifName, "CNI_NETNS=" + netns}, "bridge")
 }
 
-// foreign reports whether a container is of another runtime, which has no cache entry.
+// foreign reports whether another runtime attached the container; it has no cache entry.
 func foreign(id string) bool { return strings.HasPrefix(id, "other") }
 
 // add attaches a container, and returns its addresses.
@@ -221,7 +219,7 @@ func (w *world) del(network, id string) error {
 	return errors.Join(err, unpin(id))
 }
 
-// An entry is an attachment in the cache, as ls has it.
+// An entry is an attachment in the cache, as ls prints it.
 type entry struct {
 	Network, ContainerID, State string
 	Addresses                   []netip.Prefix
@@ -249,7 +247,7 @@ func (w *world) bootVerb() ([]entry, error) {
 	return doc.Deleted, err
 }
 
-// links are the names of those on the host but lo.
+// links returns the names of the links on the host without lo.
 func (w *world) links() ([]string, error) {
 	c, err := rtnl.Dial(w.host.NS)
 	if err != nil {
@@ -266,7 +264,7 @@ func (w *world) links() ([]string, error) {
 	return names, err
 }
 
-// leased reads the leases of a network that have an owner.
+// leased returns the leases of a network that have an owner.
 func leased(network string) (map[netip.Addr]string, error) {
 	dir := filepath.Join(leases, network)
 	files, err := os.ReadDir(dir)
@@ -290,7 +288,7 @@ func leased(network string) (map[netip.Addr]string, error) {
 	return owners, nil
 }
 
-// left are the files of the state that are of an attachment; quarantine is not.
+// left returns the files of attachments in the state directory, without quarantined ones.
 func left() ([]string, error) {
 	var names []string
 	err := filepath.WalkDir(state, func(path string, d os.DirEntry, err error) error {

@@ -1,7 +1,7 @@
-// Command privileged runs a command with what the kernel tests need: as root in a mount
-// namespace of its own, else as root of new user, network and mount namespaces. The tests
-// then must not skip for want of privilege (CNIBOX_KERNEL=require). Their temporary directories
-// are in memory: on a disk half of the processor time of the kernel is that of the file system.
+// Command privileged runs a command with the privileges of the kernel tests: as root in a new mount
+// namespace, else as root of new user, network and mount namespaces. It sets CNIBOX_KERNEL=require,
+// so that tests do not skip. Their temporary directories are in tmpfs: a file system on a disk
+// takes half of the kernel's processor time.
 package main
 
 import (
@@ -15,17 +15,17 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// inside is the first argument of the second half, which runs in the namespaces.
+// inside is the first argument of the second process, which runs in the namespaces.
 const inside = "--inside"
 
-// memory is where the temporary directories are: a file system of the mount namespace.
+// memory is the directory for temporary directories: a tmpfs of the mount namespace.
 const memory = "/dev/shm"
 
-// shared are the directories below /run in which plugins, cni-exec and ip(8) keep what has the same name in
-// tests that run beside one another.
+// shared are the directories below /run in which plugins, cni-exec and ip(8) keep files whose names
+// would be the same in concurrent tests.
 var shared = []string{"/run/cni", "/run/cnibox", "/run/netns"}
 
-// hint is the one line for those who may not.
+// hint is printed if the kernel does not allow it.
 const hint = `make test needs root, or a kernel that allows user namespaces: try "sudo make test", or "sudo sysctl -w kernel.apparmor_restrict_unprivileged_userns=0" where AppArmor forbids them; "make quick" runs the tests that need neither`
 
 func main() {
@@ -33,21 +33,21 @@ func main() {
 	if len(args) == 0 {
 		fail(errors.New("usage: privileged COMMAND [ARG …]"))
 	}
-	runtime.LockOSThread() // of the namespaces, from which the command is started
+	runtime.LockOSThread() // in these namespaces; the command is started from this thread
 	switch {
 	case args[0] == inside:
-		fail(settle())
-		fail(tmpfs("/run", "")) // the machine's is not theirs
-		fail(become(args[1:]))
+		fail(setupMounts())
+		fail(tmpfs("/run", "")) // not the machine's
+		fail(execute(args[1:]))
 	case os.Geteuid() == 0:
-		if unix.Unshare(unix.CLONE_NEWNS) == nil { // which some containers do not allow
-			fail(settle())
+		if unix.Unshare(unix.CLONE_NEWNS) == nil { // some containers forbid it
+			fail(setupMounts())
 			for _, dir := range shared {
 				fail(os.MkdirAll(dir, 0o755))
 				fail(tmpfs(dir, "mode=0755"))
 			}
 		}
-		fail(become(args))
+		fail(execute(args))
 	}
 	cmd := exec.Command("/proc/self/exe", append([]string{inside}, args...)...)
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = os.Stdin, os.Stdout, os.Stderr
@@ -61,9 +61,9 @@ func main() {
 	os.Exit(0)
 }
 
-// become runs the command in the place of this process. It must not skip kernel tests, and finds ip, nft
+// execute executes the command. It sets CNIBOX_KERNEL=require, and adds the directories of ip, nft
 // and tc, which are not on the PATH of Debian's ordinary users.
-func become(args []string) error {
+func execute(args []string) error {
 	path, err := exec.LookPath(args[0])
 	if err != nil {
 		return err
@@ -72,14 +72,14 @@ func become(args []string) error {
 	return os.NewSyscallError("execve", unix.Exec(path, args, env))
 }
 
-// settle keeps the tests' mounts to themselves, and gives them temporary directories in memory where that can be had.
-func settle() error {
+// setupMounts makes mounts private, and mounts a tmpfs for temporary directories where possible.
+func setupMounts() error {
 	if err := unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""); err != nil {
 		return os.NewSyscallError("mount", err)
 	}
 	if tmpfs(memory, "mode=1777") == nil {
 		os.Setenv("TMPDIR", memory)
-		os.Setenv("GOTMPDIR", memory) // which package testing prefers
+		os.Setenv("GOTMPDIR", memory) // preferred by package testing
 	}
 	return nil
 }
@@ -88,7 +88,7 @@ func tmpfs(dir, options string) error {
 	return os.NewSyscallError("mount", unix.Mount("tmpfs", dir, "tmpfs", unix.MS_NOSUID|unix.MS_NODEV, options))
 }
 
-// fail ends with the command's own exit code, or prints what is missing.
+// fail exits with the command's exit code, or prints what is missing.
 func fail(err error) {
 	var exit *exec.ExitError
 	switch {
@@ -97,7 +97,7 @@ func fail(err error) {
 	case errors.As(err, &exit):
 		os.Exit(max(exit.ExitCode(), 1))
 	case errors.Is(err, os.ErrPermission), errors.Is(err, unix.ENOSPC), errors.Is(err, unix.EINVAL):
-		// ENOSPC: user.max_user_namespaces is 0. EINVAL: the kernel has none.
+		// ENOSPC: user.max_user_namespaces is 0. EINVAL: the kernel has no user namespaces.
 		fmt.Fprintf(os.Stderr, "%s (%v)\n", hint, err)
 	default:
 		fmt.Fprintln(os.Stderr, err)

@@ -1,6 +1,6 @@
-// Package product has the test binary of a package answer to the names of the applets, as the
-// product does, so that tests start it in the product's place: what runs is the code of this
-// tree, and nothing is built besides. It is for tests only.
+// Package product makes the test binary of a package answer to the names of the applets, as the
+// product does, so that tests run the code of this tree without building the product. It is for
+// tests only.
 package product
 
 import (
@@ -16,16 +16,15 @@ import (
 	"cnibox/applets"
 )
 
-// ForceExec is set in the environment of an applet that must start a process even for plugins
-// that are built in.
+// ForceExec is a variable that makes an applet start plugins as processes even if they are built
+// in.
 const ForceExec = "CNIBOX_TEST_FORCE_EXEC"
 
-// Usage is set in the environment of an applet that must write what it has used to the file of that
-// name.
+// Usage is a variable with the file to which an applet writes the resources it has used.
 const Usage = "CNIBOX_TEST_USAGE"
 
-// Main is the TestMain of a package: it runs the tests, or the applet that the process is
-// called by, which prepare may change first; nil: nothing to change.
+// Main is the TestMain of a package: it runs the tests, or the applet that the process is named
+// after, which prepare may change first; nil: no change.
 func Main(m *testing.M, prepare func()) {
 	if _, ok := applets.Lookup(filepath.Base(os.Args[0])); !ok {
 		os.Exit(m.Run())
@@ -40,9 +39,9 @@ func Main(m *testing.M, prepare func()) {
 	os.Exit(exit)
 }
 
-// writeUsage writes what the process has used: its processor time in nanoseconds, and the most memory
-// that it had at a time in KiB. That in the answer of wait4(2) has the memory of the parent, which
-// the process had before execve(2).
+// writeUsage writes the processor time of the process in nanoseconds, and its peak memory in KiB.
+// The peak of wait4(2) would include the memory of the parent, which the process had before
+// execve(2).
 func writeUsage(file string) {
 	var u unix.Rusage
 	unix.Getrusage(unix.RUSAGE_SELF, &u)
@@ -55,7 +54,7 @@ func writeUsage(file string) {
 	}
 }
 
-// Names are those of all applets.
+// Names returns the names of all applets.
 func Names() (list []string) {
 	for _, a := range applets.All() {
 		list = append(list, a.Name)
@@ -63,7 +62,7 @@ func Names() (list []string) {
 	return list
 }
 
-// Plugins are the applets that are plugins.
+// Plugins returns the names of the applets that are plugins.
 func Plugins() (list []string) {
 	for _, a := range applets.All() {
 		if a.Main == nil {
@@ -73,7 +72,7 @@ func Plugins() (list []string) {
 	return list
 }
 
-// Install makes a directory with a link for each applet to the test binary.
+// Install makes a directory with links from all applets to the test binary.
 func Install(t testing.TB, dir string) {
 	t.Helper()
 	self, err := os.Executable()

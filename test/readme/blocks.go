@@ -6,7 +6,7 @@ import (
 	"strings"
 )
 
-// readme is the file whose blocks are run.
+// readme is the file with the command blocks.
 const readme = "README.md"
 
 // A block is the text between the fences of a command block.
@@ -15,7 +15,7 @@ type block struct {
 	text string
 }
 
-// read returns the command blocks of the first half of a file. There must be some.
+// read returns the command blocks of the first half of a file, and an error if there are none.
 func read(path string) ([]block, error) {
 	text, err := os.ReadFile(path)
 	if err != nil {
@@ -28,9 +28,9 @@ func read(path string) ([]block, error) {
 	return list, err
 }
 
-// blocks returns those that begin in the first half of a text's lines. Commands are between
-// ```sh and ```. A fence without a language and an indented block are errors there, since
-// a reader could not see whether they are commands; other languages are not commands.
+// blocks returns the command blocks that begin in the first half of the text's lines. Commands are
+// between ```sh and ```. A fence without a language and an indented block are errors there, since a
+// reader cannot see whether they are commands; other languages are not commands.
 func blocks(text string) (list []block, err error) {
 	lines := strings.SplitAfter(text, "\n")
 	var open *block // the block that the line is in

@@ -35,8 +35,8 @@ func TestBlocks(t *testing.T) {
 	}
 }
 
-// TestReadme holds that the README's own blocks are such as can be run.
-func TestReadme(t *testing.T) {
+// The README's own blocks can be parsed.
+func TestReadmeBlocks(t *testing.T) {
 	list, err := read("../../" + readme)
 	if err != nil {
 		t.Fatal(err)

@@ -7,13 +7,13 @@ import (
 	"os/exec"
 )
 
-// home is where the checkout is in the Debian.
+// home is the directory of the checkout in the Debian.
 const home = "root/cnibox"
 
-// passed are the settings of go that the Debian shares with this machine.
+// passed are the settings of Go that the Debian shares with this machine.
 var passed = []string{"GOROOT", "GOCACHE", "GOMODCACHE", "GOPROXY", "GOSUMDB", "GOFLAGS"}
 
-// goEnv asks go for its settings.
+// goEnv returns these settings of Go.
 func goEnv() (map[string]string, error) {
 	out, err := exec.Command("go", append([]string{"env", "-json"}, passed...)...).Output()
 	if err != nil {
@@ -23,7 +23,7 @@ func goEnv() (map[string]string, error) {
 	return env, json.Unmarshal(out, &env)
 }
 
-// environ is what a login of root has, with the settings of go.
+// environ returns the environment of a login as root, with the settings of Go.
 func environ(env map[string]string) []string {
 	list := []string{
 		"HOME=/root", "USER=root", "TERM=dumb", "LC_ALL=C.UTF-8", "GOTOOLCHAIN=local",
@@ -35,7 +35,7 @@ func environ(env map[string]string) []string {
 	return list
 }
 
-// copyCheckout copies all but what was built and git's own files.
+// copyCheckout copies the checkout without build results and .git.
 func copyCheckout(from, to string) error {
 	if err := os.MkdirAll(to, 0o755); err != nil {
 		return err

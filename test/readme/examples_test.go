@@ -13,18 +13,18 @@ import (
 	"cnibox/applets/applettest"
 )
 
-// lacking has the kernel options of examples that not every kernel has, beside those that a
-// plugin needs whatever its configuration is.
+// lacking has the kernel options that an example needs and some kernels lack, besides those of its
+// plugins.
 var lacking = map[string]string{"vlans": "CONFIG_BRIDGE_VLAN_FILTERING"}
 
-// refused has what ADD answers where the example needs more than the host of the test has.
+// refused has the error of ADD for examples that need more than the test's host has.
 var refused = map[string]string{"macvlan": "DHCP daemon"}
 
-// unmapped is what the kernel says of a user that a user namespace does not have.
+// unmapped is the kernel's error for a user ID that is not mapped in the user namespace.
 const unmapped = "TUNSETOWNER: invalid argument"
 
-// attach is a host of its own: eth0 with the default route, eth1 without addresses, what
-// flanneld writes, and the namespace of one container. It ends with exit code 3 if add fails.
+// attach makes a host with eth0 and a default route, eth1 without addresses, the file that flanneld
+// writes, and the namespace of one container. It exits with 3 if add fails.
 const attach = `
 mount --make-rprivate /
 mount -t tmpfs tmpfs /run
@@ -54,8 +54,7 @@ left=$(find /var/lib/cni/results /var/lib/cni/networks /run/cni /run/cnibox -typ
 [ -z "$left" ] || { echo "files are left: $left"; exit 1; }
 `
 
-// TestKernelExamples attaches a container with each configuration of examples, checks and
-// detaches it.
+// TestKernelExamples attaches, checks and detaches a container with each configuration of examples.
 func TestKernelExamples(t *testing.T) {
 	if os.Geteuid() != 0 && os.Getenv("CNIBOX_KERNEL") != "require" {
 		t.Skip("SKIPPED: network namespaces need root")
@@ -114,8 +113,8 @@ func TestKernelExamples(t *testing.T) {
 	}
 }
 
-// TestExamples holds that each plugin has an example, and each example a line in the table.
-func TestExamples(t *testing.T) {
+// Each plugin has an example, and each example a line in the table.
+func TestPluginsHaveExamples(t *testing.T) {
 	golden, err := os.ReadFile("../../testdata/applets.golden")
 	if err != nil {
 		t.Fatal(err)
@@ -144,7 +143,7 @@ func TestExamples(t *testing.T) {
 	}
 }
 
-// A list is what the tests need to know of a configuration.
+// A list has the members of a configuration that the tests read.
 type list struct {
 	Name    string
 	Plugins []struct {
@@ -166,7 +165,7 @@ func decode(t *testing.T, file string) (l list) {
 	return l
 }
 
-// publish is the flag that the list has a plugin for.
+// publish returns the flag --publish if the list has a plugin for it.
 func (l list) publish() string {
 	for _, p := range l.Plugins {
 		if p.Capabilities.PortMappings {
@@ -176,7 +175,7 @@ func (l list) publish() string {
 	return ""
 }
 
-// only makes a directory in which the file is the only configuration.
+// only makes a directory with the file as its only configuration.
 func only(t *testing.T, file string) string {
 	t.Helper()
 	dir := t.TempDir()

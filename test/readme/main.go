@@ -1,14 +1,15 @@
-// Command readme runs the command blocks of the first half of README.md, word for word and
-// in their order, as root of a bare Debian 12: what debootstrap's variant minbase installs,
-// and what the README names as prerequisites, which are make, Go and the modules of go.mod.
+// Command readme runs the command blocks of the first half of README.md, word for word and in their
+// order, as root of a bare Debian 12: what debootstrap's variant minbase installs, and the README's
+// prerequisites, which are make, Go and the modules of go.mod.
 //
 //	cd test/readme && go run . [-require] [-tests]
 //
-// It needs root and debootstrap; without them it says so and exits with 0, and with -require
-// that is a failure. With -tests it is `make test` that runs, in a Debian that has the packages besides
-// which the README names for it. The Debian is unpacked into a temporary directory from a tar file beside go's cache (delete the file to have it made anew), the checkout is copied into it, and the
-// blocks run in mount, network and process ID namespaces of their own, without a network
-// outside. Go's toolchain, module cache and build cache are those of this machine.
+// It needs root and debootstrap; without them it prints that and exits with 0, or with -require fails.
+// With -tests it runs `make test` instead, in a Debian that also has the packages that the README
+// names for it. The Debian is unpacked into a temporary directory from a tar file beside Go's cache
+// (delete the file to rebuild it), the checkout is copied into it, and the blocks run in new mount,
+// network and process ID namespaces, without a network outside. Go's toolchain, module cache and
+// build cache are those of this machine.
 package main
 
 import (
@@ -22,10 +23,10 @@ import (
 	"cnibox/test/debian"
 )
 
-// errReported is the failure of a process that has printed what failed.
+// errReported is returned if the process has already printed what failed.
 var errReported = errors.New("reported")
 
-// inside is the first argument of the process that has namespaces of its own.
+// inside is the first argument of the process in new namespaces.
 const inside = "--inside"
 
 func main() {
@@ -54,10 +55,10 @@ func main() {
 	fmt.Printf("readme: PASS: %d command blocks of the first half of %s, in a bare Debian 12\n", len(list), readme)
 }
 
-// testPackages are what the README names as packages that the tests need.
+// testPackages are the packages that the tests need according to the README.
 var testPackages = []string{"iproute2", "iptables", "nftables", "procps"}
 
-// testsVar is set where `make test` runs and not the blocks.
+// testsVar is set to run `make test` instead of the blocks.
 const testsVar = "CNIBOX_README_TESTS"
 
 // bare unpacks a Debian, copies the checkout into it and runs the blocks there.
@@ -70,14 +71,14 @@ func bare(checkout string, system debian.System, more ...string) error {
 	if err != nil {
 		return err
 	}
-	defer os.RemoveAll(dir) // what was mounted there is gone with the namespace
+	defer os.RemoveAll(dir) // its mounts are gone with the namespace
 	if err := system.Unpack(env["GOCACHE"], dir); err != nil {
 		return err
 	}
 	if err := copyCheckout(checkout, filepath.Join(dir, home)); err != nil {
 		return fmt.Errorf("copy the checkout: %w", err)
 	}
-	if err := debian.Write(dir, map[string]string{"etc/hosts": "127.0.0.1 localhost\n"}); err != nil { // an installer's
+	if err := debian.Write(dir, map[string]string{"etc/hosts": "127.0.0.1 localhost\n"}); err != nil { // as an installer writes it
 		return err
 	}
 	cmd := command("/proc/self/exe", inside, dir)
@@ -90,8 +91,8 @@ func bare(checkout string, system debian.System, more ...string) error {
 	return err
 }
 
-// runBlocks is the trial, in the Debian: each block in a shell of its own that ends with the
-// first command that fails.
+// runBlocks runs each block in its own shell, which exits at the first command that fails, in the
+// Debian.
 func runBlocks() error {
 	list, err := read(filepath.Join("/", home, readme))
 	if err != nil {
@@ -111,14 +112,14 @@ func runBlocks() error {
 	return nil
 }
 
-// command has our streams.
+// command returns a command with the streams of this process.
 func command(name string, args ...string) *exec.Cmd {
 	cmd := exec.Command(name, args...)
 	cmd.Stdout, cmd.Stderr = os.Stdout, os.Stderr
 	return cmd
 }
 
-// exit ends the process after an error.
+// exit ends the process with status 1 if there is an error.
 func exit(err error) {
 	if err == nil {
 		return

@@ -1,18 +1,18 @@
 package main
 
-// An arch is one of the Makefile's ARCHES, with its names elsewhere; "": there are no packages
-// of this kind for it.
+// An arch is one of the Makefile's ARCHES, with its names in other systems; "": no packages of this
+// kind.
 type arch struct {
 	name                     string
 	env                      []string // of go build
 	deb, rpm, apk, ipk, arch string
-	os, variant              string // of an OCI platform
+	os, variant              string // of the OCI platform
 }
 
 func (a arch) String() string { return a.name }
 
-// arches are all. Debian's armhf is ARMv7; for ARMv6, as of a first Raspberry Pi, there is the
-// archive. OpenWrt has a name for each processor: these are its most common ones.
+// arches has all architectures. Debian's armhf is ARMv7; ARMv6, as in the first Raspberry Pi, has
+// no deb, but the archive. OpenWrt has a name for each processor: these are the most common ones.
 var arches = []arch{
 	{"amd64", goarch("amd64"), "amd64", "x86_64", "x86_64", "x86_64", "x86_64", "amd64", ""},
 	{"arm64", goarch("arm64"), "arm64", "aarch64", "aarch64", "aarch64_generic", "aarch64", "arm64", "v8"},

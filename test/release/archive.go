@@ -14,7 +14,7 @@ import (
 	"time"
 )
 
-// archive writes cnibox-VERSION-linux-ARCH.tar.gz, with one directory of its name.
+// archive writes cnibox-VERSION-linux-ARCH.tar.gz, with one directory of that name.
 func (r *release) archive(a arch, binary string, c common) (err error) {
 	data, err := os.ReadFile(binary)
 	if err != nil {
@@ -22,10 +22,10 @@ func (r *release) archive(a arch, binary string, c common) (err error) {
 	}
 	name := fmt.Sprintf("cnibox-%s-linux-%s", r.version, a.name)
 	files := slices.Concat(
-		[]file{{name: "bin/cnibox", mode: 0o755, data: data}}, below("bin", links(c.plugins)),
-		below("share/man/man8", c.man), below("share", c.completions),
-		below("systemd", c.units), below("openrc", c.openrc), below("procd", c.procd),
-		below("examples", c.examples), c.docs, below("licences", c.licences))
+		[]file{{name: "bin/cnibox", mode: 0o755, data: data}}, inDir("bin", links(c.plugins)),
+		inDir("share/man/man8", c.man), inDir("share", c.completions),
+		inDir("systemd", c.units), inDir("openrc", c.openrc), inDir("procd", c.procd),
+		inDir("examples", c.examples), c.docs, inDir("licences", c.licences))
 	f, err := r.create(name + ".tar.gz")
 	if err != nil {
 		return err
@@ -35,10 +35,10 @@ func (r *release) archive(a arch, binary string, c common) (err error) {
 	if err != nil {
 		return err
 	}
-	return errors.Join(writeTar(z, below(name, files), r.time), z.Close())
+	return errors.Join(writeTar(z, inDir(name, files), r.time), z.Close())
 }
 
-// writeTar writes files in the order of their names, owned by root, and the directories before them.
+// writeTar writes files sorted by name, owned by root, after their directories.
 func writeTar(w io.Writer, files []file, at time.Time) error {
 	t := tar.NewWriter(w)
 	files = slices.SortedFunc(slices.Values(files), func(a, b file) int { return cmp.Compare(a.name, b.name) })

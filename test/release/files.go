@@ -14,7 +14,7 @@ import (
 	"strings"
 )
 
-// build builds the product with flags of its own alone. Without environment it is for this machine.
+// build builds the product with its own flags only; an empty env means this machine.
 func (r *release) build(ctx context.Context, env []string, path string) error {
 	return r.compile(ctx, env, path, ".")
 }
@@ -32,7 +32,7 @@ func (r *release) compile(ctx context.Context, env []string, path, program strin
 	return cmd.Run()
 }
 
-// A file is one of the files that are the same for all architectures. A link has a target.
+// A file is the same for all architectures. A link has a target.
 type file struct {
 	name   string // within its group
 	mode   fs.FileMode
@@ -40,9 +40,9 @@ type file struct {
 	target string
 }
 
-// common are the files by group.
+// common has the files by group.
 type common struct {
-	plugins     []string // names that lead to the binary, beside cnibox itself
+	plugins     []string // links to the binary, besides cnibox itself
 	man         []file   // NAME.8
 	completions []file   // below share
 	units       []file   // of systemd, with the path of the reference's plugins
@@ -50,10 +50,10 @@ type common struct {
 	procd       []file
 	examples    []file
 	docs        []file // README.md, LICENSE, ...
-	licences    []file // of what is linked: MODULE/LICENSE
+	licences    []file // of the linked modules: MODULE/LICENSE
 }
 
-// unitDir is where units and scripts in dist look for the binary.
+// unitDir is the directory of the binary in dist's units and scripts.
 const unitDir = "/opt/cni/bin"
 
 func (r *release) commonFiles(ctx context.Context) (c common, err error) {
@@ -113,7 +113,7 @@ func (r *release) commonFiles(ctx context.Context) (c common, err error) {
 	return c, err
 }
 
-// pages has the program that writes them do so.
+// pages returns the manual pages that the product's program writes.
 func (r *release) pages(ctx context.Context) ([]file, error) {
 	program, dir := filepath.Join(r.stage, "man"), filepath.Join(r.stage, "pages")
 	if err := r.compile(ctx, nil, program, "./dist/man"); err != nil {
@@ -129,7 +129,7 @@ func (r *release) pages(ctx context.Context) ([]file, error) {
 
 var licenceName = regexp.MustCompile(`(?i)^(licen[cs]e|copying|notice)`)
 
-// licencesOf are those of the modules that a binary consists of, and of Go.
+// licencesOf returns the licences of Go and of the modules that a binary links.
 func (r *release) licencesOf(ctx context.Context, binary string) (list []file, err error) {
 	info, err := buildinfo.ReadFile(binary)
 	if err != nil {
@@ -174,8 +174,8 @@ func (r *release) licencesOf(ctx context.Context, binary string) (list []file, e
 	return list, nil
 }
 
-// moved returns files that look for the binary in dir.
-func moved(files []file, dir string) (list []file) {
+// withDir returns the files with dir instead of [unitDir].
+func withDir(files []file, dir string) (list []file) {
 	for _, f := range files {
 		f.data = bytes.ReplaceAll(f.data, []byte(unitDir), []byte(dir))
 		list = append(list, f)
@@ -183,8 +183,8 @@ func moved(files []file, dir string) (list []file) {
 	return list
 }
 
-// zipped is data as gzip -9n writes it.
-func zipped(data []byte) []byte {
+// gzipped compresses data as gzip -9n does.
+func gzipped(data []byte) []byte {
 	var b bytes.Buffer
 	z, _ := gzip.NewWriterLevel(&b, gzip.BestCompression)
 	_, _ = z.Write(data)
@@ -192,8 +192,8 @@ func zipped(data []byte) []byte {
 	return b.Bytes()
 }
 
-// below puts files into a directory.
-func below(dir string, files []file) (list []file) {
+// inDir puts files into a directory.
+func inDir(dir string, files []file) (list []file) {
 	for _, f := range files {
 		f.name = dir + "/" + f.name
 		list = append(list, f)
@@ -201,7 +201,7 @@ func below(dir string, files []file) (list []file) {
 	return list
 }
 
-// links are the names of the plugins, relative links to the binary beside them.
+// links returns relative links from the plugins' names to the binary in the same directory.
 func links(names []string) (list []file) {
 	for _, name := range names {
 		list = append(list, file{name: name, target: "cnibox"})

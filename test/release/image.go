@@ -23,8 +23,8 @@ type binary struct {
 	path string
 }
 
-// image writes cnibox-VERSION.oci.tar: an OCI layout with an index of an image for each
-// architecture, which has the binary in /opt/cni/bin and nothing else.
+// image writes cnibox-VERSION.oci.tar: an OCI layout with an index of one image for each
+// architecture, with only the binary in /opt/cni/bin.
 func (r *release) image(binaries []binary) (err error) {
 	index := mutate.IndexMediaType(empty.Index, types.OCIImageIndex)
 	for _, b := range binaries {
@@ -56,7 +56,7 @@ func (r *release) image(binaries []binary) (err error) {
 	return writeTar(f, files, r.time)
 }
 
-// imageTag is a version without the "+", which no tag has.
+// imageTag replaces "+" in a version, which a tag must not have.
 func imageTag(version string) string {
 	return string(bytes.ReplaceAll([]byte(version), []byte("+"), []byte("-")))
 }

@@ -1,11 +1,11 @@
-// Command release makes what a release consists of, for each architecture: an archive,
-// packages of distributions, an SBOM, one image for all of them, the source and recipes that build it, with
+// Command release makes the files of a release, for each architecture: an archive, packages of
+// distributions, an SBOM, one image for all of them, the source and recipes that build it, and
 // their checksums.
 //
 //	go run -C test/release . -out DIR [-arches amd64,arm64] [-version 0.2.0] [-commit HASH] [-epoch SECONDS] [-sign COMMAND]
 //
-// It is a module of its own: the tests need none of its libraries. The same bytes come from any
-// directory, user, umask, time and GOFLAGS; `make reproduce` compares.
+// It is a module of its own, since the tests need none of its libraries. The files do not depend on
+// directory, user, umask, time and GOFLAGS; `make reproduce` compares them.
 package main
 
 import (
@@ -24,18 +24,18 @@ import (
 	"time"
 )
 
-// A release is what the command line says of it.
+// A release has the values of the command line.
 type release struct {
 	out        string // directory of the files
 	version    string // as in "cnibox version", without a "v"
 	commit     string
 	time       time.Time // of all files
 	maintainer string
-	sign       string // shell command that gets the path of SHA256SUMS behind it; "": none
+	sign       string // shell command that gets the path of SHA256SUMS as argument; "": none
 
 	root  string // of the repository
 	stage string // temporary
-	host  string // binary for this machine, whose modules' licences are in the release
+	host  string // binary for this machine; the release has the licences of its modules
 }
 
 func main() {
@@ -60,7 +60,7 @@ func main() {
 	}
 }
 
-// run makes everything in a temporary directory beside out, and gives it its name at the end.
+// run makes everything in a temporary directory beside out, and renames it at the end.
 func (r *release) run(ctx context.Context, arches string) (err error) {
 	if r.out == "" || r.version == "" || r.commit == "" {
 		return errors.New("-out, -version and -commit are required: `make release OUT=DIR` gives them")
@@ -115,7 +115,7 @@ func (r *release) run(ctx context.Context, arches string) (err error) {
 	return r.sums(ctx)
 }
 
-// sums writes SHA256SUMS in the form of sha256sum(1), and has it signed.
+// sums writes SHA256SUMS in the format of sha256sum(1), and signs it.
 func (r *release) sums(ctx context.Context) error {
 	list, err := os.ReadDir(r.out)
 	if err != nil {
@@ -141,13 +141,13 @@ func (r *release) sums(ctx context.Context) error {
 	return nil
 }
 
-// create opens a file of the release for writing.
+// create opens a file of the release for writing, and prints its name.
 func (r *release) create(name string) (*os.File, error) {
 	fmt.Println(name)
 	return os.OpenFile(filepath.Join(r.out, name), os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o644)
 }
 
-// choose finds architectures by name; "": all.
+// choose returns architectures by name; "": all.
 func choose(names string) (list []arch, err error) {
 	if names == "" {
 		return arches, nil

@@ -10,7 +10,7 @@ import (
 	"strings"
 
 	"github.com/goreleaser/nfpm/v2"
-	_ "github.com/goreleaser/nfpm/v2/apk" // each registers itself
+	_ "github.com/goreleaser/nfpm/v2/apk" // these register themselves
 	_ "github.com/goreleaser/nfpm/v2/arch"
 	_ "github.com/goreleaser/nfpm/v2/deb"
 	"github.com/goreleaser/nfpm/v2/files"
@@ -18,21 +18,21 @@ import (
 	_ "github.com/goreleaser/nfpm/v2/rpm"
 )
 
-// A format is a kind of packages, with the paths of its distributions.
+// A format is a package format, with the paths of its distributions.
 type format struct {
 	name     string // of nfpm
-	end      string // of the file's name
+	end      string // suffix of the file's name
 	arch     func(arch) string
-	plugins  string   // where the distribution's runtimes look for plugins
-	stands   []string // the packages that it stands for: it provides, replaces and conflicts with them
+	plugins  string   // plugin directory of the distribution's runtimes
+	stands   []string // packages that it provides, replaces and conflicts with
 	units    string   // of systemd; "": none
 	openrc   bool
 	procd    bool
-	pages    bool // manual pages and completions
-	optLinks bool // scripts keep links in /opt/cni/bin
+	pages    bool // has manual pages and completions
+	optLinks bool // scripts maintain links in /opt/cni/bin
 }
 
-// formats are all. Fedora, Alpine and Arch have their plugins where podman and CRI-O look there.
+// formats have the plugins where each distribution's podman and CRI-O look for them.
 var formats = []format{
 	{"deb", ".deb", func(a arch) string { return a.deb }, "/usr/lib/cni", []string{"containernetworking-plugins"}, "/lib/systemd/system", false, false, true, true},
 	{"rpm", ".rpm", func(a arch) string { return a.rpm }, "/usr/libexec/cni", []string{"containernetworking-plugins"}, "/usr/lib/systemd/system", false, false, true, true},
@@ -41,10 +41,10 @@ var formats = []format{
 	{"ipk", ".ipk", func(a arch) string { return a.ipk }, "/usr/lib/cni", []string{"cni-plugins"}, "", false, true, false, false},
 }
 
-// referenceVersion is that of the reference plugins whose behaviour ours is.
+// referenceVersion is the version of the reference plugins that ours is compatible with.
 const referenceVersion = "1.9.1"
 
-// licenceDir has the licences, but for Debian, where they are in its copyright file.
+// licenceDir has the licences; Debian has them in its copyright file.
 const licenceDir = "/usr/share/licenses/cnibox"
 
 const summary = "CNI plugins and their runtime in one static binary"
@@ -54,7 +54,7 @@ All plugins that a node needs (bridge, host-local, portmap, firewall and the
 others), and cni-exec, which attaches network namespaces without a daemon.
 They speak netlink and nftables and start no helper programs.`
 
-// packages writes the packages of an architecture.
+// packages writes all packages of an architecture.
 func (r *release) packages(a arch, binary string, c common) error {
 	for _, f := range formats {
 		if f.arch(a) == "" {
@@ -67,7 +67,7 @@ func (r *release) packages(a arch, binary string, c common) error {
 	return nil
 }
 
-// pack writes one.
+// pack writes one package.
 func (r *release) pack(f format, a arch, binary string, c common) (err error) {
 	data, err := os.ReadFile(binary)
 	if err != nil {
@@ -93,7 +93,7 @@ func (r *release) pack(f format, a arch, binary string, c common) (err error) {
 		}
 		contents = append(contents, &files.Content{Source: path, Destination: file.name, FileInfo: info})
 	}
-	if f.name == "rpm" { // the others have each directory of their files by themselves
+	if f.name == "rpm" { // in the others a file implies its directory
 		for _, dir := range []string{f.plugins, licenceDir} {
 			contents = append(contents, &files.Content{Type: files.TypeDir, Destination: dir, FileInfo: &files.ContentFileInfo{Owner: "root", Group: "root", Mode: 0o755, MTime: r.time}})
 		}
@@ -107,7 +107,8 @@ func (r *release) pack(f format, a arch, binary string, c common) (err error) {
 	info.Deb.Arch, info.RPM.Arch, info.APK.Arch, info.ArchLinux.Arch, info.IPK.Arch = info.Arch, info.Arch, info.Arch, info.Arch, info.Arch
 	info.RPM.BuildHost, info.RPM.Summary, info.RPM.Compression = "localhost", summary, "xz"
 	info.Deb.Compression = "xz"
-	// Others depend on a version of the reference. apk lets no two packages provide a name with a version.
+	// Other packages depend on a version of the reference. With apk, two packages cannot provide a name
+	// with a version.
 	switch stands := f.stands[0]; f.name {
 	case "deb": // podman needs one of the stacks
 		info.Provides = []string{"container-network-stack", stands + " (= " + referenceVersion + ")"}
@@ -119,7 +120,7 @@ func (r *release) pack(f format, a arch, binary string, c common) (err error) {
 		info.Provides = []string{stands + "=" + referenceVersion}
 	}
 	if f.name == "apk" || f.name == "archlinux" {
-		info.Description = summary // it is one line there
+		info.Description = summary // these have one line
 	}
 	if f.optLinks {
 		if info.Scripts, err = r.scripts(f, dir); err != nil {
@@ -128,7 +129,7 @@ func (r *release) pack(f format, a arch, binary string, c common) (err error) {
 		info.APK.Scripts.PostUpgrade, info.ArchLinux.Scripts.PostUpgrade = info.Scripts.PostInstall, info.Scripts.PostInstall
 	}
 	info = nfpm.WithDefaults(info)
-	if f.name == "apk" && info.Prerelease != "" { // apk knows few suffixes, and no letters behind them
+	if f.name == "apk" && info.Prerelease != "" { // apk allows few suffixes, without letters after them
 		info.Prerelease, info.VersionMetadata = "git"+r.time.Format("20060102"), ""
 	}
 	if err := nfpm.PrepareForPackager(info, f.name); err != nil {
@@ -145,31 +146,31 @@ func (r *release) pack(f format, a arch, binary string, c common) (err error) {
 	return errors.Join(p.Package(info, out), out.Close())
 }
 
-// files are those of the package.
+// files returns the files of the package.
 func (f format) files(binary []byte, c common) (list []file) {
-	list = append(below(f.plugins, links(c.plugins)), file{name: f.plugins + "/cnibox", mode: 0o755, data: binary})
+	list = append(inDir(f.plugins, links(c.plugins)), file{name: f.plugins + "/cnibox", mode: 0o755, data: binary})
 	for _, name := range []string{"cnibox", "cni-exec"} {
 		list = append(list, file{name: "/usr/sbin/" + name, target: ".." + strings.TrimPrefix(f.plugins, "/usr") + "/cnibox"})
 	}
 	if f.pages {
-		list = append(list, below("/usr/share", c.completions)...)
+		list = append(list, inDir("/usr/share", c.completions)...)
 		for _, page := range c.man {
-			list = append(list, file{name: "/usr/share/man/man8/" + page.name + ".gz", mode: 0o644, data: zipped(page.data)})
+			list = append(list, file{name: "/usr/share/man/man8/" + page.name + ".gz", mode: 0o644, data: gzipped(page.data)})
 		}
 	}
 	if f.units != "" {
-		list = append(list, below(f.units, moved(c.units, f.plugins))...)
+		list = append(list, inDir(f.units, withDir(c.units, f.plugins))...)
 	}
 	if f.openrc {
-		list = append(list, below("/etc/init.d", moved(c.openrc, f.plugins))...)
+		list = append(list, inDir("/etc/init.d", withDir(c.openrc, f.plugins))...)
 	}
 	if f.procd {
-		list = append(list, below("/etc/init.d", moved(c.procd, f.plugins))...)
+		list = append(list, inDir("/etc/init.d", withDir(c.procd, f.plugins))...)
 	}
 	return list
 }
 
-// scripts are those of dist/packages, which know where the plugins are.
+// scripts returns those of dist/packages, with the plugin directory filled in.
 func (r *release) scripts(f format, dir string) (s nfpm.Scripts, err error) {
 	for name, to := range map[string]*string{"postinstall": &s.PostInstall, "preremove": &s.PreRemove} {
 		text, err := os.ReadFile(filepath.Join(r.root, "dist/packages", name+".sh"))
@@ -185,7 +186,7 @@ func (r *release) scripts(f format, dir string) (s nfpm.Scripts, err error) {
 	return s, nil
 }
 
-// allLicences is ours and those of what is linked, each with its module's name before it.
+// allLicences returns ours and those of the linked modules, each below its module's name.
 func allLicences(c common) (text [][]byte) {
 	for _, f := range c.docs {
 		if f.name == "LICENSE" {
@@ -198,7 +199,7 @@ func allLicences(c common) (text [][]byte) {
 	return text
 }
 
-// debianDocs are what Debian's policy asks of a package.
+// debianDocs returns the files that Debian's policy requires.
 func (r *release) debianDocs(c common) []file {
 	var copyright strings.Builder
 	copyright.WriteString("Format: https://www.debian.org/doc/packaging-manuals/copyright-format/1.0/\nUpstream-Name: cnibox\n\n" +
@@ -218,13 +219,13 @@ func (r *release) debianDocs(c common) []file {
 	}
 	changes := fmt.Sprintf("cnibox (%s) unstable; urgency=medium\n\n  * See CHANGELOG.md.gz.\n\n -- %s  %s\n",
 		debianVersion(r.version), r.maintainer, r.time.Format("Mon, 02 Jan 2006 15:04:05 -0700"))
-	docs := []file{{name: "copyright", mode: 0o644, data: []byte(copyright.String())}, {name: "changelog.gz", mode: 0o644, data: zipped([]byte(changes))}}
+	docs := []file{{name: "copyright", mode: 0o644, data: []byte(copyright.String())}, {name: "changelog.gz", mode: 0o644, data: gzipped([]byte(changes))}}
 	for _, f := range c.docs {
 		if f.name == "CHANGELOG.md" {
-			docs = append(docs, file{name: f.name + ".gz", mode: 0o644, data: zipped(f.data)})
+			docs = append(docs, file{name: f.name + ".gz", mode: 0o644, data: gzipped(f.data)})
 		}
 	}
-	return append(below("/usr/share/doc/cnibox", append(docs, below("examples", c.examples)...)),
+	return append(inDir("/usr/share/doc/cnibox", append(docs, inDir("examples", c.examples)...)),
 		file{name: "/usr/share/lintian/overrides/cnibox", mode: 0o644, data: []byte(overrides)})
 }
 
@@ -237,5 +238,5 @@ cnibox: package-supports-alternative-init-but-no-init.d-script
 cnibox: systemd-service-file-refers-to-unusual-wantedby-target
 `
 
-// debianVersion is a version as nfpm writes it for Debian.
+// debianVersion returns a version as nfpm writes it for Debian.
 func debianVersion(v string) string { return strings.Replace(v, "-", "~", 1) }

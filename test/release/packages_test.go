@@ -18,14 +18,14 @@ import (
 
 var update = flag.Bool("update", false, "write the golden lists")
 
-// Each package, as its package manager reads it, is as its golden list has it, whole, and has scripts
-// that work.
+// Each package, parsed as by its package manager, matches its golden list, is complete, and has
+// working scripts.
 func TestPackages(t *testing.T) {
 	r, common := forTest(t)
 	for _, f := range formats {
 		u := unpack(t, r, f, common)
 		t.Run(f.name+"/golden", func(t *testing.T) { golden(t, f, u) })
-		t.Run(f.name+"/whole", func(t *testing.T) { whole(t, r, f, u) })
+		t.Run(f.name+"/whole", func(t *testing.T) { checkComplete(t, r, f, u) })
 		if f.optLinks {
 			t.Run(f.name+"/scripts", func(t *testing.T) { scripts(t, f, u) })
 		}
@@ -37,7 +37,7 @@ func golden(t *testing.T, f format, u unpacked) {
 	compare(t, "testdata/"+f.name+".golden", u.String())
 }
 
-// compare compares a text with that of a file, or writes it.
+// compare compares a text with a golden file, or rewrites it.
 func compare(t *testing.T, path, got string) {
 	t.Helper()
 	if *update {
@@ -52,8 +52,9 @@ func compare(t *testing.T, path, got string) {
 
 var program = regexp.MustCompile(`(?:/[\w.-]+)+/(?:cnibox|cni-exec)\b`)
 
-// whole looks whether links have targets, and units and init scripts start programs of the package.
-func whole(t *testing.T, r *release, f format, u unpacked) {
+// checkComplete checks that links have targets, and that units and init scripts start programs of the
+// package.
+func checkComplete(t *testing.T, r *release, f format, u unpacked) {
 	binary, err := os.ReadFile(r.host)
 	must(t, err)
 	has := map[string]entry{}
@@ -82,7 +83,7 @@ func whole(t *testing.T, r *release, f format, u unpacked) {
 	}
 }
 
-// phases are the arguments with which package managers run the scripts, by format; "": none is run.
+// phases are the arguments with which package managers run the scripts; "": no script is run.
 var phases = map[string]struct{ install, leave, upgrade, remove string }{
 	"deb":       {"configure", "upgrade 1.2.4", "configure 1.2.3", "remove"},
 	"rpm":       {"1", "1", "2", "0"},
@@ -90,8 +91,8 @@ var phases = map[string]struct{ install, leave, upgrade, remove string }{
 	"archlinux": {"1.2.3-1", "", "1.2.4-1 1.2.3-1", "1.2.4-1"},
 }
 
-// scripts runs those of a package in a directory: they keep links in /opt/cni/bin for plugins that are
-// not there, also for those that an upgrade brings, and delete no others.
+// scripts runs a package's scripts in a directory: they add links in /opt/cni/bin for plugins that
+// are missing there, also for those of an upgrade, and delete no others.
 func scripts(t *testing.T, f format, u unpacked) {
 	root := t.TempDir()
 	plugins, opt := root+f.plugins, root+"/opt/cni/bin"
@@ -150,7 +151,7 @@ func must(t *testing.T, errs ...error) {
 	}
 }
 
-// forTest is a release of version 1.2.3 with the product as it is, built for this machine.
+// forTest returns a release of version 1.2.3 with the current product, built for this machine.
 func forTest(t *testing.T) (*release, common) {
 	t.Helper()
 	root, err := filepath.Abs("../..")

@@ -10,9 +10,9 @@ import (
 	"testing"
 )
 
-// Each recipe builds the source archive without a network, and installs the files of its golden list.
-// The programs of the distributions are replaced by testdata/recipes/NAME.sh, which does with the recipe
-// what they do.
+// Each recipe builds the source archive without a network, and installs the files of its golden
+// list. testdata/recipes/NAME.sh stands in for the distribution's program and executes the recipe
+// as that does.
 func TestRecipes(t *testing.T) {
 	r, _ := forTest(t)
 	must(t, r.source(t.Context()))
@@ -65,8 +65,9 @@ func TestRecipes(t *testing.T) {
 	}
 }
 
-// Shell of recipes and of what imitates their programs.
-func TestShell(t *testing.T) {
+// shellcheck accepts the scripts of packages, Alpine's recipe, and the scripts that execute
+// recipes.
+func TestShellcheck(t *testing.T) {
 	if _, err := exec.LookPath("shellcheck"); err != nil {
 		t.Skip("SKIPPED: there is no shellcheck")
 	}
@@ -77,7 +78,7 @@ func TestShell(t *testing.T) {
 	for _, words := range [][]string{
 		append([]string{"-s", "bash"}, imitations...),
 		append([]string{"-s", "dash"}, scripts...),
-		// abuild reads the variables, and has local.
+		// abuild reads the variables, and its shell has local.
 		{"-s", "dash", "-e", "SC2034,SC2154,SC3043", "../../dist/recipes/alpine/APKBUILD"},
 	} {
 		if out, err := exec.CommandContext(t.Context(), "shellcheck", words...).CombinedOutput(); err != nil {
@@ -86,7 +87,7 @@ func TestShell(t *testing.T) {
 	}
 }
 
-// The source archive has no more and no less than what git has, and the modules.
+// The source archive has exactly the files that git tracks, and the modules.
 func TestSourceWithoutGit(t *testing.T) {
 	r, _ := forTest(t)
 	must(t, r.source(t.Context()))

@@ -9,7 +9,8 @@ import (
 	"github.com/rs/zerolog"
 )
 
-// sbom writes cnibox-VERSION-linux-ARCH.cdx.json: the modules of the binary, as it names them itself.
+// sbom writes cnibox-VERSION-linux-ARCH.cdx.json, with the modules in the binary's build
+// information.
 func (r *release) sbom(a arch, binary string) (err error) {
 	g, err := bin.NewGenerator(binary, bin.WithIncludeStdlib(true), bin.WithVersionOverride(r.version), bin.WithLogger(zerolog.Nop()))
 	if err != nil {

@@ -17,8 +17,8 @@ import (
 	"strings"
 )
 
-// source writes cnibox-VERSION.tar.gz, what git has here and the modules of the product in vendor, so
-// that others build it without a network, and the recipes with its checksums.
+// source writes cnibox-VERSION.tar.gz, with the files that git tracks and the product's modules in
+// vendor, so that it builds without a network, and the recipes with its checksums.
 func (r *release) source(ctx context.Context) error {
 	files, err := r.tracked(ctx)
 	if err != nil {
@@ -40,7 +40,7 @@ func (r *release) source(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	err = errors.Join(writeTar(z, below(name, slices.Concat(files, below("vendor", modules))), r.time), z.Close(),
+	err = errors.Join(writeTar(z, inDir(name, slices.Concat(files, inDir("vendor", modules))), r.time), z.Close(),
 		r.write(name+".tar.gz", archive.Bytes()))
 	if err != nil {
 		return err
@@ -51,11 +51,11 @@ func (r *release) source(ctx context.Context) error {
 	}
 	var b bytes.Buffer
 	z = gzip.NewWriter(&b)
-	return errors.Join(writeTar(z, below(name+"-recipes", recipes), r.time), z.Close(), r.write(name+"-recipes.tar.gz", b.Bytes()))
+	return errors.Join(writeTar(z, inDir(name+"-recipes", recipes), r.time), z.Close(), r.write(name+"-recipes.tar.gz", b.Bytes()))
 }
 
-// tracked are the files that git has, with what they are now. Without git, as in an archive, it
-// is all files.
+// tracked returns the files that git tracks, with their current contents. Without git, as in an
+// archive, it returns all files.
 func (r *release) tracked(ctx context.Context) (list []file, err error) {
 	var names []string
 	if _, err := os.Stat(filepath.Join(r.root, ".git")); err == nil {
@@ -96,8 +96,8 @@ var (
 	placeholder  = regexp.MustCompile(`@[A-Z][A-Z0-9_]*@`)
 )
 
-// recipes are those of dist/recipes with the version, the checksums and the kernel's options in the
-// place of words as @VERSION@.
+// recipes returns dist/recipes with version, checksums and kernel options in place of words such as
+// @VERSION@.
 func (r *release) recipes(archive []byte) (list []file, err error) {
 	licence, err := os.ReadFile(filepath.Join(r.root, "LICENSE"))
 	if err != nil {

@@ -23,9 +23,9 @@ import (
 	"github.com/ulikunitz/xz"
 )
 
-// unpacked is what a package has, as a package manager reads it.
+// unpacked is the content of a package, as a package manager reads it.
 type unpacked struct {
-	about   string            // its name and what it stands for, without what each release changes
+	about   string            // name and relations, without what changes with each release
 	scripts map[string]string // by the format's name of the script
 	files   []entry
 }
@@ -38,7 +38,7 @@ type entry struct {
 	data         []byte
 }
 
-// unpack makes a package and reads it again.
+// unpack makes a package and parses it.
 func unpack(t *testing.T, r *release, f format, c common) (u unpacked) {
 	t.Helper()
 	must(t, os.RemoveAll(r.out), os.MkdirAll(r.out, 0o755), r.pack(f, arches[0], r.host, c))
@@ -54,7 +54,7 @@ func unpack(t *testing.T, r *release, f format, c common) (u unpacked) {
 	return u
 }
 
-// script is the one that a package manager runs after an installation or an upgrade, or before a removal.
+// script returns the script that runs after an installation or an upgrade, or before a removal.
 func (u unpacked) script(t *testing.T, format, phase string) string {
 	t.Helper()
 	name := map[string]map[string]string{
@@ -89,10 +89,10 @@ func (u unpacked) String() string {
 	return b.String()
 }
 
-// changing are the lines about a package that each release or build changes.
+// changing matches the metadata that changes with each release or build.
 var changing = regexp.MustCompile(`(?m)^(Version|Installed-Size|pkgver|builddate|size|datahash|packager|Maintainer|Date)( =|:).*\n`)
 
-// readDeb reads an ar archive of control and data.
+// readDeb parses an ar archive of control and data.
 func readDeb(t *testing.T, data []byte) (u unpacked) {
 	members := map[string][]byte{}
 	for r := ar.NewReader(bytes.NewReader(data)); ; {
@@ -111,7 +111,7 @@ func readDeb(t *testing.T, data []byte) (u unpacked) {
 	return debian(t, gunzip(t, members["control.tar.gz"]), z)
 }
 
-// readIpk reads what is a deb with tar in the place of ar.
+// readIpk parses an ipk, which is a deb with tar instead of ar.
 func readIpk(t *testing.T, data []byte) unpacked {
 	members := map[string][]byte{}
 	for _, e := range readTar(t, gunzip(t, data)) {
@@ -137,18 +137,18 @@ func debian(t *testing.T, control, data io.Reader) unpacked {
 	return u
 }
 
-// readApk reads two gzip streams, of control and data, which are one tar archive together.
-func readApk(t *testing.T, data []byte) unpacked { return dotted(readTar(t, gunzip(t, data))) }
+// readApk parses gzip streams of control and data, which together are one tar archive.
+func readApk(t *testing.T, data []byte) unpacked { return splitMetadata(readTar(t, gunzip(t, data))) }
 
 func readArch(t *testing.T, data []byte) unpacked {
 	z, err := zstd.NewReader(bytes.NewReader(data))
 	must(t, err)
 	defer z.Close()
-	return dotted(readTar(t, z))
+	return splitMetadata(readTar(t, z))
 }
 
-// dotted takes files whose names begin with a dot out of a package: they are what it says of itself.
-func dotted(list []entry) unpacked {
+// splitMetadata separates metadata, the files whose names begin with a dot, from the other files.
+func splitMetadata(list []entry) unpacked {
 	u := unpacked{scripts: map[string]string{}}
 	for _, e := range list {
 		switch name := strings.TrimPrefix(e.name, "/"); {
@@ -201,13 +201,13 @@ func readRPM(t *testing.T, data []byte) unpacked {
 	}
 }
 
-// inode is a mode of stat(2) as Go has it.
+// inode converts a mode of stat(2).
 func inode(mode int) fs.FileMode {
 	h := tar.Header{Mode: int64(mode & 0o7777), Typeflag: map[int]byte{0o120000: tar.TypeSymlink, 0o040000: tar.TypeDir, 0o100000: tar.TypeReg}[mode&0o170000]}
 	return h.FileInfo().Mode()
 }
 
-// readTar reads an archive; names become absolute.
+// readTar parses an archive; names become absolute.
 func readTar(t *testing.T, r io.Reader) (list []entry) {
 	t.Helper()
 	for archive := tar.NewReader(r); ; {
@@ -246,7 +246,7 @@ func readAll(t *testing.T, r io.Reader) []byte {
 	return data
 }
 
-// difference is the lines that only one of two texts has.
+// difference returns the lines that only one of two texts has.
 func difference(want, got string) string {
 	var b strings.Builder
 	only := func(mark, a, other string) {

@@ -10,19 +10,18 @@ import (
 	"time"
 )
 
-// callTime is how long one process may take.
-// What hangs is killed; all else may take as long as a busy machine lets it.
+// callTime limits one process, which is then killed. It is generous for busy machines.
 const callTime = 5 * time.Minute
 
-// A Call is one process, as a CNI runtime or a person would start it.
+// A Call is one process, as a runtime or a user would start it.
 type Call struct {
 	Argv  []string
-	Env   []string // all of it
+	Env   []string // the whole environment
 	Stdin []byte
 }
 
-// Plugin returns the environment of a call of a plugin by a runtime.
-// PATH is for the reference, which starts iptables.
+// Plugin returns the environment of a runtime's call of a plugin. The reference starts iptables and
+// needs PATH.
 func Plugin(verb, containerID, netns, ifname, path string) []string {
 	return []string{
 		"CNI_COMMAND=" + verb, "CNI_CONTAINERID=" + containerID, "CNI_NETNS=" + netns,
@@ -30,9 +29,8 @@ func Plugin(verb, containerID, netns, ifname, path string) []string {
 	}
 }
 
-// Run runs the process in the namespaces of this thread and returns what it
-// wrote on stdout and the time from before its start to after its end. The
-// error has what it says of its failure.
+// Run runs the process in the namespaces of this thread and returns its stdout and the time from
+// before its start until after its end. The error has the process's own message.
 func (c Call) Run() (stdout []byte, took time.Duration, err error) {
 	ctx, cancel := context.WithTimeout(context.Background(), callTime)
 	defer cancel()
@@ -51,8 +49,8 @@ func (c Call) Run() (stdout []byte, took time.Duration, err error) {
 	return out.Bytes(), took, nil
 }
 
-// reason picks what a failed process says: the error object that a plugin
-// writes on stdout, else its stderr.
+// reason returns the message of a failed process: the error object of a plugin on stdout, else its
+// stderr.
 func reason(stdout, stderr []byte) string {
 	var e struct{ Msg, Details string }
 	if json.Unmarshal(stdout, &e) == nil && e.Msg != "" {

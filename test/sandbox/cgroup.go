@@ -11,11 +11,12 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// cgroupRoot is where the hierarchies are (version 1), or the one (version 2).
+// cgroupRoot is the mount point of the hierarchy (version 2), or the directory of the hierarchies
+// (version 1).
 const cgroupRoot = "/sys/fs/cgroup"
 
-// RemoveCgroup removes a control group from each hierarchy, inner ones first. They
-// have no processes any more, and only empty ones can be removed.
+// RemoveCgroup removes a control group from each hierarchy, nested ones first. They must have no
+// processes.
 func RemoveCgroup(name string) {
 	for _, pattern := range []string{name, "*/" + name} {
 		found, _ := filepath.Glob(filepath.Join(cgroupRoot, pattern)) // the pattern is well formed
@@ -34,8 +35,8 @@ func RemoveCgroup(name string) {
 	}
 }
 
-// RemoveOldCgroups removes what runs left that were killed. A group's name is the prefix
-// and the ID of a process.
+// RemoveOldCgroups removes the groups of runs that were killed. A group's name is the prefix and a
+// process ID.
 func RemoveOldCgroups(prefix string) {
 	for _, level := range []string{"", "*"} {
 		found, _ := filepath.Glob(filepath.Join(cgroupRoot, level, prefix+"*"))

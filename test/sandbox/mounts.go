@@ -9,26 +9,25 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// stateParent has the directories that are emptied.
+// stateParent is the parent of the directories in [state].
 const stateParent = "/var/lib"
 
-// state are those where CNI plugins and runtimes keep leases and results, and where
-// podman and buildah remember what they have seen of images, for which they have no
-// setting.
+// state are the directories in which CNI plugins and runtimes keep leases and results, and podman
+// and buildah their cache of images, whose path cannot be set.
 var state = []string{"cni", "containers"}
 
-// empty puts an empty file system over a directory.
-// The directory must be there. It ends with the mount namespace.
-func empty(dir string) error {
+// mountEmpty mounts an empty file system over an existing directory. It ends with the mount
+// namespace.
+func mountEmpty(dir string) error {
 	if err := unix.Mount("cnibox", dir, "tmpfs", unix.MS_NOSUID|unix.MS_NODEV, "mode=0755"); err != nil {
 		return fmt.Errorf("empty %s: %w", dir, err)
 	}
 	return nil
 }
 
-// emptyState puts an empty file system over each directory of [state]. On a machine that
-// lacks one, none must be made: there the directory above is replaced by one that
-// has the old entries and the new ones.
+// emptyState mounts an empty file system over each directory of [state]. If the machine lacks one,
+// it must not be created there: then the parent is replaced by one with the old entries and the new
+// ones.
 func emptyState() error {
 	for _, name := range state {
 		if _, err := os.Stat(filepath.Join(stateParent, name)); errors.Is(err, os.ErrNotExist) {
@@ -43,14 +42,14 @@ func emptyState() error {
 		if err := os.MkdirAll(dir, 0o755); err != nil {
 			return err
 		}
-		if err := empty(dir); err != nil {
+		if err := mountEmpty(dir); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// replaceParent puts a file system over [stateParent] in which directories can be made.
+// replaceParent mounts a file system over [stateParent] in which directories can be made.
 func replaceParent() error {
 	entries, err := os.ReadDir(stateParent)
 	if err != nil {
@@ -61,11 +60,11 @@ func replaceParent() error {
 		return err
 	}
 	defer old.Close()
-	if err := empty(stateParent); err != nil {
+	if err := mountEmpty(stateParent); err != nil {
 		return err
 	}
 	for _, e := range entries {
-		if !e.IsDir() { // no process works in those
+		if !e.IsDir() { // no process uses files there
 			continue
 		}
 		from := fmt.Sprintf("/proc/self/fd/%d/%s", old.Fd(), e.Name())

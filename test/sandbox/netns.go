@@ -10,7 +10,7 @@ import (
 	"cnibox/internal/netns"
 )
 
-// pins is where namespaces have their names, as ip-netns(8) gives them.
+// pins is the directory of named namespaces, as in ip-netns(8).
 const pins = "/run/netns"
 
 // A NetNS is a network namespace with a path that other processes can open.
@@ -19,9 +19,8 @@ type NetNS struct {
 	Path string
 }
 
-// NewNetNS makes a network namespace with lo up and pins it to a file of that
-// name. It lives until [NetNS.Remove] or the end of the sandbox.
-// The name must be free. On an error what was made stays until the sandbox ends.
+// NewNetNS makes a network namespace with lo up and binds it to a file of that name, which must be
+// free. It lives until [NetNS.Remove] or the end of the sandbox, also after an error.
 func NewNetNS(name string) (*NetNS, error) {
 	path := filepath.Join(pins, name)
 	if err := os.WriteFile(path, nil, 0o600); err != nil {
@@ -39,8 +38,7 @@ func NewNetNS(name string) (*NetNS, error) {
 	return &NetNS{NS: ns, Path: path}, loUp(ns)
 }
 
-// Remove takes the name away. The kernel deletes the namespace and its links
-// some time after.
+// Remove removes the name. The kernel deletes the namespace and its links asynchronously.
 func (n *NetNS) Remove() error {
 	n.Close()
 	if err := unix.Unmount(n.Path, unix.MNT_DETACH); err != nil {

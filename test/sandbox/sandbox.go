@@ -1,7 +1,7 @@
-// Package sandbox gives the tools that try cnibox out a host of their own: a
-// process in new network and mount namespaces, in which /run and /var/lib/cni
-// are empty, so that links, rules, leases and caches of the machine are neither
-// seen nor touched. All of it is gone when the process ends, however it ends.
+// Package sandbox runs the tools that test cnibox on a host of their own: a process in new network
+// and mount namespaces, in which /run and /var/lib/cni are empty, so that it neither sees nor
+// changes links, rules, leases and caches of the machine. All of it is gone when the process ends,
+// however it ends.
 //
 // It is not a part of the product. Tests may use it.
 package sandbox
@@ -22,27 +22,24 @@ import (
 	"cnibox/rtnl"
 )
 
-// ErrPrivilege is returned by [Start] where the kernel allows neither network
-// namespaces nor the user namespace that would give the right to make them.
+// ErrPrivilege is returned by [Start] if the kernel allows neither new network namespaces nor a
+// user namespace in which to make them.
 var ErrPrivilege = errors.New("needs network namespaces: run it as root, " +
 	"or allow user namespaces (sysctl user.max_user_namespaces, kernel.unprivileged_userns_clone)")
 
-// marker is the variable by which the second process knows that it is the second, and
-// what namespaces the first had: it must not have the same.
+// marker is set for the second process, to the namespaces of the first: it must not have the same.
 const marker = "CNIBOX_SANDBOX"
 
-// The main goroutine keeps the first thread: netns.NS.Do throws threads away,
-// the kernel kills the child of [Start] together with the thread that made it,
-// and the first thread can be used for neither.
+// The main goroutine stays on the first thread, which cannot be discarded: netns.NS.Do discards
+// threads, and the kernel kills the child of [Start] together with the thread that started it.
 func init() { runtime.LockOSThread() }
 
 // Inside reports whether this is the process that [Start] made.
 func Inside() bool { return os.Getenv(marker) != "" }
 
-// Start runs this program again, with the same arguments and env besides its
-// own environment, in namespaces of its own, and returns its exit code. Without
-// root it makes a user namespace, too. The new process must call [Setup] first
-// of all. An interrupt from the keyboard reaches both; this one waits.
+// Start runs this program again in new namespaces, with the same arguments and env added to the
+// environment, and returns its exit code. Without root it makes a user namespace, too. The new
+// process must call [Setup] first. Ctrl-C reaches both processes; this one waits.
 func Start(env ...string) (code int, err error) {
 	self, err := os.Executable()
 	if err != nil {
@@ -72,8 +69,8 @@ func Start(env ...string) (code int, err error) {
 	return 0, err
 }
 
-// attributes of the second process: it dies with this one.
-// The user namespace maps the one user to root, which is all an unprivileged process may.
+// attributes are those of the second process: it dies with this one. The user namespace maps the
+// user to root, which is all that an unprivileged process may map.
 func attributes() *syscall.SysProcAttr {
 	a := &syscall.SysProcAttr{
 		Cloneflags: unix.CLONE_NEWNET | unix.CLONE_NEWNS,
@@ -87,9 +84,8 @@ func attributes() *syscall.SysProcAttr {
 	return a
 }
 
-// Setup empties /run and /var/lib/cni and sets lo up. It refuses to in the
-// namespaces that the process was started from.
-// A second call in one process fails, as the marker is gone.
+// Setup empties /run and /var/lib/cni and sets lo up. It returns an error in the namespaces that
+// the process was started from, and at a second call, since the marker is gone.
 func Setup() error {
 	before := strings.Fields(os.Getenv(marker))
 	os.Unsetenv(marker)
@@ -104,7 +100,7 @@ func Setup() error {
 	if err := unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""); err != nil {
 		return fmt.Errorf("keep mounts private: %w", err)
 	}
-	if err := empty("/run"); err != nil {
+	if err := mountEmpty("/run"); err != nil {
 		return err
 	}
 	if err := emptyState(); err != nil {
@@ -116,7 +112,7 @@ func Setup() error {
 	return loUp(netns.Host())
 }
 
-// namespaces names those of this thread which the sandbox must not share.
+// namespaces names the namespaces of this thread that the sandbox must not share.
 func namespaces() (string, error) {
 	mnt, err := os.Readlink("/proc/thread-self/ns/mnt")
 	if err != nil {

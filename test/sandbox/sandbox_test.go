@@ -14,20 +14,20 @@ import (
 	"cnibox/test/sandbox"
 )
 
-// TestMain answers for the second process, which finds out what it is in.
+// TestMain runs the checks of the second process.
 func TestMain(m *testing.M) {
 	if !sandbox.Inside() {
 		os.Exit(m.Run())
 	}
-	if err := look(); err != nil {
+	if err := checkSandbox(); err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		os.Exit(3)
 	}
 	os.Exit(7)
 }
 
-// look makes sure that the sandbox is empty, and leaves something behind in it.
-func look() error {
+// checkSandbox checks that the sandbox is empty, and leaves files in it.
+func checkSandbox() error {
 	if err := sandbox.Setup(); err != nil {
 		return err
 	}
@@ -51,7 +51,7 @@ func look() error {
 			return fmt.Errorf("%s is not empty: %v", dir, entries)
 		}
 	}
-	if names, _ := filepath.Glob("/var/lib/*"); len(names) < 2 { // an error is one of the pattern
+	if names, _ := filepath.Glob("/var/lib/*"); len(names) < 2 { // the only error is one of the pattern
 		return fmt.Errorf("/var/lib lost its other directories: %s", names)
 	}
 	if err := os.WriteFile("/var/lib/cni/cnibox-sandbox-test", nil, 0o600); err != nil {
@@ -60,11 +60,11 @@ func look() error {
 	if err := os.WriteFile(os.Getenv("LEFTOVER"), nil, 0o600); err != nil {
 		return err
 	}
-	return pinned()
+	return checkPinned()
 }
 
-// pinned makes a namespace, sees another process live in it, and removes it.
-func pinned() error {
+// checkPinned makes a namespace, checks that another process can enter it, and removes it.
+func checkPinned() error {
 	ns, err := sandbox.NewNetNS("a")
 	if err != nil {
 		return err
@@ -96,7 +96,7 @@ func pinned() error {
 	return nil
 }
 
-// What happens inside must not show outside, and the exit code must.
+// Changes in the sandbox are not visible outside, and its exit code is returned.
 func TestKernelSandbox(t *testing.T) {
 	leftover := "/run/cnibox-sandbox-test"
 	code, err := sandbox.Start("LEFTOVER=" + leftover)
@@ -114,7 +114,7 @@ func TestKernelSandbox(t *testing.T) {
 	}
 }
 
-// A marker set by hand must not empty directories of the machine.
+// With a marker set by hand, Setup does not empty directories of the machine.
 func TestSetupRefusesOldNamespaces(t *testing.T) {
 	mnt, err := os.Readlink("/proc/self/ns/mnt")
 	if err != nil {
@@ -132,7 +132,7 @@ func TestSetupRefusesOldNamespaces(t *testing.T) {
 	}
 }
 
-// The error of a call must be what the process says, wherever it says it.
+// The error of a call has the process's message, on stdout or stderr.
 func TestCallErrors(t *testing.T) {
 	tests := map[string]struct{ script, want string }{
 		"error object": {`echo '{"code":7,"msg":"bad subnet","details":"x"}'; exit 1`, "exit status 1: bad subnet x"},

@@ -21,15 +21,15 @@ import (
 	"cnibox/test/product"
 )
 
-// A mistake is one in the script itself; "!" does not excuse it.
+// A mistake is an error in the script itself, so "!" does not accept it.
 type mistake string
 
 func (m mistake) Error() string { return string(m) }
 
-// A scriptCommand does one line. An error says what was not as the line wants it.
+// A scriptCommand executes one line. Its error says what differs from the line.
 type scriptCommand func(ts *testscript.TestScript, h *hostAndContainer, args []string) error
 
-// commands are ours, and each applet.
+// commands returns our commands, and one for each applet.
 func commands() map[string]func(*testscript.TestScript, bool, []string) {
 	list := map[string]scriptCommand{"cni": cni, "status": status, "result": result, "needs": needs, "root": root,
 		"host": func(ts *testscript.TestScript, h *hostAndContainer, args []string) error {
@@ -61,7 +61,7 @@ func commands() map[string]func(*testscript.TestScript, bool, []string) {
 	return cmds
 }
 
-// call runs a program. A call that failed is an error, one that did not start is a mistake.
+// call runs a program. A program that fails is an error, one that cannot be started a mistake.
 func (h *hostAndContainer) call(ts *testscript.TestScript, program string, args ...string) error {
 	err := ts.Exec(program, args...)
 	h.status = 0
@@ -83,8 +83,8 @@ func (h *hostAndContainer) call(ts *testscript.TestScript, program string, args 
 	return nil
 }
 
-// cni calls a plugin with the environment of a runtime.
-// K=V pairs go behind the usual ones, and so before them in force.
+// cni calls a plugin with the environment of a runtime. K=V pairs override it, since they come
+// last.
 func cni(ts *testscript.TestScript, h *hostAndContainer, args []string) error {
 	if len(args) < 3 {
 		return mistake("usage: cni VERB APPLET FILE [K=V…]")
@@ -93,14 +93,14 @@ func cni(ts *testscript.TestScript, h *hostAndContainer, args []string) error {
 	if stdin == "-" {
 		stdin = "/dev/null"
 	} else {
-		ts.ReadFile(stdin) // or the script fails
+		ts.ReadFile(stdin) // fails without the file
 	}
 	env := append([]string{"CNI_COMMAND=" + verb, "CNI_CONTAINERID=ctr1", "CNI_NETNS=" + ts.Getenv("NETNS"), "CNI_IFNAME=eth0"}, args[3:]...)
 	const redirect = `program=$1; stdin=$2; shift 2; for pair; do export "$pair"; done; exec "$program" <"$stdin"`
 	return h.call(ts, "/bin/sh", slices.Concat([]string{"-c", redirect, "sh", ts.MkAbs("bin/" + applet), ts.MkAbs(stdin)}, env)...)
 }
 
-// status asks for the exit code of the last call.
+// status compares the exit code of the last call.
 func status(_ *testscript.TestScript, h *hostAndContainer, args []string) error {
 	if len(args) != 1 {
 		return mistake("usage: status N")
@@ -123,7 +123,7 @@ func result(ts *testscript.TestScript, _ *hostAndContainer, args []string) error
 	return nil
 }
 
-// needs skips the test where the kernel lacks what a plugin needs.
+// needs skips the test if the kernel lacks what a plugin needs.
 func needs(ts *testscript.TestScript, h *hostAndContainer, args []string) error {
 	if len(args) != 1 {
 		return mistake("usage: needs PLUGIN|trace")
@@ -148,8 +148,7 @@ func needs(ts *testscript.TestScript, h *hostAndContainer, args []string) error 
 	return nil
 }
 
-// kernel asks for what is in a namespace.
-// It asks the kernel itself, over netlink, and no tool.
+// kernel checks the state of a namespace. It reads it over netlink, without another tool.
 func (h *hostAndContainer) kernel(ts *testscript.TestScript, ns *netns.NS, args []string) error {
 	switch {
 	case ns == nil:
@@ -195,7 +194,7 @@ func (h *hostAndContainer) kernel(ts *testscript.TestScript, ns *netns.NS, args 
 	return mistake("unknown question")
 }
 
-// addr wants an address on a link, with its prefix length.
+// addr checks an address of a link, with its prefix length.
 func addr(c *rtnl.Conn, l *rtnl.Link, want string) error {
 	addrs, err := c.Addrs(l.Index)
 	if err != nil {
@@ -209,7 +208,7 @@ func addr(c *rtnl.Conn, l *rtnl.Link, want string) error {
 	return fmt.Errorf("it has %v", addrs)
 }
 
-// route wants a route to a prefix, through a gateway if one is given.
+// route checks a route to a prefix, by a gateway if one is given.
 func route(c *rtnl.Conn, want []string) error {
 	dst, err := netip.ParsePrefix(want[0])
 	if err != nil {

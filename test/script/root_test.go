@@ -11,7 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// root gives the rest of the script a root directory of its own, at first, and mounts it
+// root gives the rest of the script its own root directory, at the first call, and mounts it
 // read-only or not.
 func root(ts *testscript.TestScript, h *hostAndContainer, args []string) error {
 	if h.host == nil || len(args) != 1 {
@@ -47,10 +47,10 @@ func root(ts *testscript.TestScript, h *hostAndContainer, args []string) error {
 }
 
 // newRoot moves this thread, which is the script's, into a new root directory: a tmpfs with the
-// directories of the machine's but /var, which is missing, and /run, which is another tmpfs.
+// directories of the machine except /var, which is missing, and /run, which is another tmpfs.
 //
-// It is made on /run, which is not among those directories: a path that led into the new root
-// from within would be deleted together with the script's files, and all that is mounted there.
+// It is made on /run, which is not one of those directories: a path that leads into the new root
+// from inside would be deleted together with the script's files, and all that is mounted there.
 func newRoot(work, netns string) error {
 	const top = "/run"
 	for _, dir := range []string{"/run/", "/var/"} {
@@ -99,8 +99,8 @@ func newRoot(work, netns string) error {
 	if err := unix.Mount("tmpfs", run, "tmpfs", 0, "mode=0755"); err != nil {
 		return os.NewSyscallError("mount", err)
 	}
-	// A file on which something is mounted anywhere in this mount namespace cannot be removed, and
-	// the end of the test unmounts the copy in the new root alone.
+	// A file that is a mount point in this mount namespace cannot be removed, and the end of the
+	// test only unmounts the copy in the new root.
 	_ = unix.Unmount(netns, unix.MNT_DETACH) // a path in /proc is not a mount
 	if err := unix.Chroot(top); err != nil {
 		return os.NewSyscallError("chroot", err)

@@ -11,8 +11,8 @@ import (
 	"github.com/google/jsonschema-go/jsonschema"
 )
 
-// checkDocuments compares what cni-exec has written with -o json, or of ls with -o jsonl, with the
-// schema of its verb. Errors and results are the specification's.
+// checkDocuments checks the output of cni-exec with -o json, or of ls with -o jsonl, against the
+// schema of its verb. Errors and results are those of the specification.
 func checkDocuments(args []string, stdout string) error {
 	verb := args[0]
 	if strings.HasPrefix(verb, "-") || slices.Contains(args, "--help") {
@@ -47,8 +47,8 @@ func checkDocuments(args []string, stdout string) error {
 	return nil
 }
 
-// schemaOf reads the schema of a verb. The module is one that does nothing when a process starts: each program of
-// a script is this binary.
+// schemaOf returns the schema of a verb. Its module must do nothing at process start, since each
+// program of a script is this binary.
 func schemaOf(verb string) (*jsonschema.Resolved, error) {
 	text, err := os.ReadFile(filepath.Join("..", "..", "docs", "schema", verb+".json"))
 	if err != nil {

@@ -57,11 +57,11 @@ func TestScripts(t *testing.T) { run(t, "testdata/plain", true) }
 func TestKernelScripts(t *testing.T) { run(t, "testdata", false) }
 
 // limit is how long the scripts may take before a process counts as stuck. With the race detector
-// they take some six minutes on a slow machine.
+// they take about six minutes on a slow machine.
 var limit = kerneltest.Timeout(15 * time.Minute)
 
-// run runs each script of a directory with plugins in process, and with exec forced where a plugin
-// or a list calls one. The two must not differ, whichever way a runtime calls.
+// run runs each script of a directory with plugins built in, and again as processes if a plugin or
+// a list calls one. The results must be the same.
 func run(t *testing.T, dir string, plain bool) {
 	files, err := filepath.Glob(dir + "/*.txt")
 	if err != nil || len(files) == 0 {
@@ -87,8 +87,8 @@ func run(t *testing.T, dir string, plain bool) {
 	}
 }
 
-// delegates reports whether there is a configuration in a script by which a plugin is called by
-// another one or by cni-exec.
+// delegates reports whether a configuration in a script makes another plugin or cni-exec call a
+// plugin.
 func delegates(t *testing.T, file string) bool {
 	t.Helper()
 	text, err := os.ReadFile(file)
@@ -98,7 +98,7 @@ func delegates(t *testing.T, file string) bool {
 	return slices.ContainsFunc([]string{`"ipam"`, `"plugins"`, `"delegate"`, "cni-exec"}, func(s string) bool { return strings.Contains(string(text), s) })
 }
 
-// condition is that of a script's [oneuser], beside those of testscript.
+// condition adds [oneuser] to testscript's conditions.
 func condition(name string) (bool, error) {
 	if name != "oneuser" {
 		return false, fmt.Errorf("unknown condition %s", name)
@@ -106,7 +106,7 @@ func condition(name string) (bool, error) {
 	return kerneltest.OneUser(), nil
 }
 
-// A brief test logs the failing phase of a script and not, with -v, every line of all.
+// A brief test logs only the failing phase of a script, also with -v.
 type brief struct{ *testing.T }
 
 func (brief) Verbose() bool { return false }
@@ -115,8 +115,8 @@ func (b brief) Run(name string, f func(testscript.T)) {
 	b.T.Run(name, func(t *testing.T) { f(brief{t}) })
 }
 
-// A hostAndContainer is what a script runs on. It is not an applettest.Host, whose lo is up: loopback has scripts
-// too, and those in testdata/plain have no namespaces.
+// A hostAndContainer is where a script runs. It is not an applettest.Host: that sets lo up, which
+// scripts of loopback test, and scripts in testdata/plain have no namespaces.
 type hostAndContainer struct {
 	testing.TB
 	host, container *netns.NS // nil in plain scripts
@@ -125,10 +125,10 @@ type hostAndContainer struct {
 	ownRoot         bool // see root
 }
 
-// key is that of the hostAndContainer in the values of a script.
+// key is the hostAndContainer's key in the values of a script.
 type key struct{}
 
-// setup makes the namespaces and the links. The script goes on on this thread, which is in the
+// setup makes the namespaces and the links. The script continues on this thread, which is in the
 // host's namespace and ends with the script.
 func setup(env *testscript.Env, plain bool, force string) error {
 	t := env.T().(testing.TB)

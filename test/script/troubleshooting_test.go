@@ -9,7 +9,8 @@ import (
 	"github.com/rogpeppe/go-internal/txtar"
 )
 
-// docs/troubleshooting.md shows what the commands of its script print, in the directories of an installation.
+// docs/troubleshooting.md has the output of the commands in its script, with the directories of an
+// installation.
 func TestTroubleshooting(t *testing.T) {
 	script, err := txtar.ParseFile(filepath.Join("testdata", "troubleshooting.txt"))
 	if err != nil {

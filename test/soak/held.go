@@ -9,31 +9,31 @@ import (
 	"strings"
 )
 
-// looks are commands that print what the kernel holds.
-var looks = [][]string{
+// stateCommands are commands that print the kernel's state.
+var stateCommands = [][]string{
 	{"ip", "-o", "link"}, {"ip", "-o", "addr"}, {"ip", "route", "show", "table", "all"}, {"ip", "-6", "route", "show", "table", "all"},
 	{"ip", "rule"}, {"ip", "-6", "rule"}, {"ip", "neigh", "show", "nud", "permanent"}, {"tc", "qdisc"}, {"nft", "list", "ruleset"}, {"ip", "netns"},
 }
 
-// dirs hold state.
+// dirs are directories with state.
 var dirs = []string{"/var/lib/cni", "/var/lib/cnibox", "/run/cnibox", "/run/cni", "/run/netns"}
 
-// settings are those that plugins change.
+// settings are sysctls that plugins change.
 var settings = []string{"net/ipv4/ip_forward", "net/ipv6/conf/all/forwarding", "net/ipv4/conf/all/route_localnet", "net/ipv4/conf/up0/route_localnet"}
 
-// fleeting is what differs from one moment to the next, or counts.
-var fleeting = regexp.MustCompile(`^\d+: |@if\d+|packets \d+ bytes \d+|\b(used|expires) \S+|valid_lft \S+|preferred_lft \S+|# handle \d+`)
+// volatile matches what changes by itself, such as counters.
+var volatile = regexp.MustCompile(`^\d+: |@if\d+|packets \d+ bytes \d+|\b(used|expires) \S+|valid_lft \S+|preferred_lft \S+|# handle \d+`)
 
-// held is what the kernel and the disk hold, in lines.
+// held returns the state of the kernel and the disk in lines.
 func held() ([]string, error) {
 	var lines []string
-	for _, argv := range looks {
+	for _, argv := range stateCommands {
 		out, err := command(argv...)
 		if err != nil {
 			return nil, err
 		}
 		for line := range strings.Lines(out) {
-			lines = append(lines, argv[0]+" "+argv[len(argv)-1]+": "+strings.TrimRight(fleeting.ReplaceAllString(line, ""), "\n"))
+			lines = append(lines, argv[0]+" "+argv[len(argv)-1]+": "+strings.TrimRight(volatile.ReplaceAllString(line, ""), "\n"))
 		}
 	}
 	for _, dir := range dirs {
@@ -57,7 +57,7 @@ func held() ([]string, error) {
 	return lines, nil
 }
 
-// difference has a line for each that one of them lacks.
+// difference returns the lines that one of them lacks.
 func difference(before, after []string) string {
 	var b strings.Builder
 	for _, line := range before {

@@ -1,13 +1,13 @@
-// Command soak lets attachments come and go for some time, at random and several at once, on a cnibox
-// binary, while verbs are killed, rules are flushed, links are deleted, and namespaces vanish or
-// are replaced.
+// Command soak makes attachments come and go for some time, at random and concurrently, on a cnibox
+// binary, while verbs are killed, rules are flushed, links are deleted, and namespaces are deleted
+// or replaced.
 //
 //	go run -C test ./soak [-bin ../bin/cnibox] [-time 10m] [-seed N] [-workers 3]
 //
-// While it runs each attachment that is made has addresses that no other has. Now and then all is brought to rest:
-// then gc and reload must end well, CHECK must find nothing, and what no namespace uses must be gone. At
-// the end all is detached, and what the kernel and the disk hold is compared with what they held after one
-// attachment had come and gone. It runs in a sandbox, as any user who may make one.
+// Meanwhile each new attachment must have addresses that no other has. From time to time all verbs
+// pause: then gc and reload must succeed, CHECK must find no fault, and state without a namespace must
+// be gone. At the end all is detached, and the state of the kernel and the disk is compared with that
+// after one attachment had come and gone. It runs in a sandbox, as any user who may make one.
 package main
 
 import (
@@ -41,7 +41,7 @@ func main() {
 	os.Exit(code)
 }
 
-// run runs the program again in a sandbox, and there the soak.
+// run runs the program in a sandbox, and the soak in there.
 func run(bin string, limit time.Duration, seed uint64, workers int) (code int, err error) {
 	if !sandbox.Inside() {
 		for _, program := range []string{"ip", "nft"} {

@@ -18,7 +18,7 @@ import (
 	"time"
 )
 
-// networks are those that attachments come to. A list of the third is on a link of the host.
+// networks have the configuration lists of attachments. The third uses a link of the host.
 var networks = map[string]string{
 	"edge": `{"cniVersion":"1.1.0","name":"edge","plugins":[
  {"type":"bridge","bridge":"edge0","isDefaultGateway":true,"ipMasq":true,"hairpinMode":true,"macspoofchk":true,
@@ -38,9 +38,9 @@ var networks = map[string]string{
 const (
 	binDir  = "/run/soak/bin"
 	confDir = "/run/soak/net.d"
-	slots   = 12              // attachments at most
-	restAt  = 60              // verbs between two rests
-	verbs   = 2 * time.Minute // for one that hangs
+	slots   = 12              // most attachments
+	restAt  = 60              // verbs between two pauses
+	verbs   = 2 * time.Minute // limit of one verb
 )
 
 // A slot is a namespace that may be attached to a network.
@@ -96,7 +96,7 @@ func newSoak(bin string, seed uint64) (*soak, error) {
 	return s, nil
 }
 
-// command runs a program, and returns its stdout. The error has the rest.
+// command runs a program, and returns its stdout. The error has its stderr.
 func command(argv ...string) (string, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), verbs)
 	defer cancel()
@@ -112,7 +112,6 @@ func finish(cmd *exec.Cmd) (string, error) {
 	return out.String(), nil
 }
 
-// cni runs a verb of cni-exec.
 func (s *soak) cni(args ...string) (string, error) {
 	return finish(s.verb(context.Background(), args...))
 }
@@ -123,7 +122,7 @@ func (s *soak) verb(ctx context.Context, args ...string) *exec.Cmd {
 	return cmd
 }
 
-// run does it, and says what was done.
+// run runs the workers and prints what they did.
 func (s *soak) run(limit time.Duration, workers int) error {
 	for _, sl := range s.slots[:len(networks)] {
 		if err := errors.Join(s.add(sl), s.del(sl), s.unpin(sl)); err != nil {
@@ -176,14 +175,14 @@ func (s *soak) report() {
 	}
 }
 
-// note counts what was done.
+// note counts an action.
 func (s *soak) note(what string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.did[what]++
 }
 
-// work does one thing after the other, and brings all to rest now and then.
+// work takes random actions, and pauses from time to time for [soak.atRest].
 func (s *soak) work(ctx context.Context, r *rand.Rand) error {
 	for ctx.Err() == nil {
 		s.rest.RLock()
@@ -204,7 +203,7 @@ func (s *soak) work(ctx context.Context, r *rand.Rand) error {
 	return nil
 }
 
-// step does something at random. Verbs of one attachment may meet: then cni-exec has them wait.
+// step takes a random action. Concurrent verbs of one attachment wait for each other in cni-exec.
 func (s *soak) step(r *rand.Rand) error {
 	sl := s.slots[r.IntN(len(s.slots))]
 	switch n := r.IntN(100); {
@@ -221,8 +220,8 @@ func (s *soak) step(r *rand.Rand) error {
 		_, err := command("nft", "flush", "ruleset")
 		return err
 	case n < 77:
-		return s.broken(r)
-	case n < 85: // while others change things it may find something to say
+		return s.breakLink(r)
+	case n < 85: // it may fail while other verbs change things
 		s.note("reload")
 		s.cni("reload")
 	case n < 90:
@@ -236,7 +235,7 @@ func (s *soak) step(r *rand.Rand) error {
 	return nil
 }
 
-// harmless runs a verb that may find faults, and must not break.
+// harmless runs a verb that may find faults (exit code 1), and must not fail otherwise.
 func (s *soak) harmless(args []string) error {
 	ctx, cancel := context.WithTimeout(context.Background(), verbs)
 	defer cancel()
@@ -257,15 +256,15 @@ func (s *soak) toggle(sl *slot) error {
 		if err == nil {
 			return nil
 		}
-		s.note("add failed: " + kind(err))
+		s.note("add failed: " + errorKind(err))
 		return s.clean(sl)
 	}
 	s.note("del")
 	return errors.Join(s.del(sl), s.unpin(sl))
 }
 
-// kind is an error without what differs from one to the next, for the report.
-func kind(err error) string {
+// errorKind returns an error's text for the report, without what differs from one to the next.
+func errorKind(err error) string {
 	text := err.Error()
 	if i := strings.LastIndex(text, `"msg":`); i >= 0 {
 		text = text[i+6:]
@@ -308,10 +307,10 @@ func (s *soak) unpin(sl *slot) error {
 	return err
 }
 
-// clean takes away what a verb that did not end well has left.
+// clean deletes what a failed verb has left.
 func (s *soak) clean(sl *slot) error { return errors.Join(s.del(sl), s.unpin(sl)) }
 
-// killed kills a verb at some time, and does the DEL that a runtime does then.
+// killed kills a verb at a random time, and calls DEL as a runtime does then.
 func (s *soak) killed(sl *slot, r *rand.Rand) error {
 	sl.mu.Lock()
 	defer sl.mu.Unlock()
@@ -326,7 +325,7 @@ func (s *soak) killed(sl *slot, r *rand.Rand) error {
 	return s.clean(sl)
 }
 
-// vanish ends a namespace without DEL, and replaces it by another one of that name.
+// vanish deletes a namespace without DEL, or replaces it by a new one with the same name.
 func (s *soak) vanish(sl *slot, replace bool) error {
 	sl.mu.Lock()
 	defer sl.mu.Unlock()
@@ -345,8 +344,8 @@ func (s *soak) vanish(sl *slot, replace bool) error {
 	return s.clean(sl)
 }
 
-// broken deletes or sets down a link of the host.
-func (s *soak) broken(r *rand.Rand) error {
+// breakLink deletes a link of the host or sets it down.
+func (s *soak) breakLink(r *rand.Rand) error {
 	s.note("link deleted or down")
 	out, err := command("ip", "-br", "link", "show", "type", []string{"veth", "bridge"}[r.IntN(2)])
 	if err != nil {
@@ -364,15 +363,15 @@ func (s *soak) broken(r *rand.Rand) error {
 	}
 	name := names[r.IntN(len(names))]
 	if strings.HasPrefix(name, "edge") && r.IntN(2) == 0 {
-		command("ip", "link", "del", name) // it may be gone by now
+		command("ip", "link", "del", name) // may be gone
 		return nil
 	}
 	command("ip", "link", "set", name, "down")
 	return nil
 }
 
-// atRest brings all to rest while no verb runs: after gc and reload CHECK finds nothing, and each lease is
-// of an attachment.
+// atRest runs while no verb runs: after gc and reload, CHECK finds no fault, and each lease belongs
+// to an attachment.
 func (s *soak) atRest() error {
 	s.note("brought to rest")
 	if _, err := s.cni("gc", "--all-networks", "--valid-live"); err != nil {
@@ -428,7 +427,7 @@ func (s *soak) atRest() error {
 	return nil
 }
 
-// end detaches all.
+// end detaches everything.
 func (s *soak) end() error {
 	for _, sl := range s.slots {
 		if err := s.clean(sl); err != nil {

@@ -8,8 +8,8 @@ import (
 	"cnibox/internal/kerneltest"
 )
 
-// compare is a diff of lines, sorted so that what belongs together stands
-// together. A line that stands twice on one side counts as a difference.
+// compare returns a diff of lines, sorted by their text without the mark. A line that occurs twice
+// on one side counts as a difference.
 func compare(mark string, a, b []string) (diff []string) {
 	a, b = fold(a, b), fold(b, a)
 	for _, l := range strings.Split(kerneltest.Diff(strings.Join(numbered(a), "\n"), strings.Join(numbered(b), "\n")), "\n") {
@@ -21,8 +21,7 @@ func compare(mark string, a, b []string) (diff []string) {
 	return diff
 }
 
-// fold puts one line in place of all those about a link or a result which the
-// other side has not at all.
+// fold replaces all lines about a link or a result that the other side lacks by one line.
 func fold(lines, other []string) (out []string) {
 	theirs := map[string]bool{}
 	for _, l := range other {
@@ -42,8 +41,8 @@ func fold(lines, other []string) (out []string) {
 	return out
 }
 
-// subject is the link or the result that a line is about; empty: something else.
-// Words are the point, the place, the kind and the name.
+// subject returns the link or the result that a line is about, or "". The words of a line are the
+// point, the place, the kind and the name.
 func subject(line string) string {
 	w := strings.SplitN(strings.TrimPrefix(line, "first "), " ", 5)
 	if len(w) < 4 {
@@ -62,7 +61,7 @@ func subject(line string) string {
 	return ""
 }
 
-// numbered numbers equal lines.
+// numbered makes equal lines distinct by a number.
 func numbered(lines []string) []string {
 	count := map[string]int{}
 	out := slices.Clone(lines)

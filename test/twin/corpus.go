@@ -1,12 +1,11 @@
-// Package twin runs the reference plugins and ours side by side: for each
-// configuration of a corpus both get a host and containers of their own, do the
-// same verbs, and what they made of links, addresses, routes, rules, settings,
-// queues, files and results is compared line by line. Differences that are
-// deliberate stand in a list, each with its reason.
+// Package twin runs the reference plugins and ours side by side: for each configuration of a corpus
+// both get their own host and containers and call the same verbs, and the resulting links,
+// addresses, routes, rules, sysctls, qdiscs, files and results are compared line by line.
+// Deliberate differences are in a list, each with its reason.
 //
-// A file of the corpus holds cases. A case is a title, lines that say what the
-// run needs, and a configuration list as runtimes have it, where $DIR is an
-// empty directory of the run and $NETNS the first container's path:
+// A file of the corpus holds cases. A case is a title, lines with what the run needs, and a
+// configuration list as runtimes have it, where $DIR is an empty directory of the run and $NETNS the
+// first container's path:
 //
 //	-- two containers --
 //	host link add m0 type veth peer name p0
@@ -19,10 +18,10 @@
 //	host WORDS…             a line of ip-batch(8) for the host; container likewise
 //	file NAME TEXT          below $DIR
 //	args K=V;K=V            CNI_ARGS
-//	capabilities JSON       the runtime's values, given to plugins that ask for them
-//	containers N            so many, one after another; 1 if it is not said
+//	capabilities JSON       capability arguments, for plugins that ask for them
+//	containers N            number of containers, attached one after another; default 1
 //	dhcp                    a server on the link srv0 of the host, and a daemon at $DIR/run/dhcp.sock
-//	replace                 live replacement is tried, too: see Replace
+//	replace                 also test live replacement: see Replace
 //
 // It is for tests only.
 package twin
@@ -37,9 +36,9 @@ import (
 	"strings"
 )
 
-// A Case is one configuration and what its run needs.
+// A Case is one configuration and the requirements of its run.
 type Case struct {
-	Name       string // of the file, a slash, and the title
+	Name       string // name of the file, a slash, and the title
 	Version    string
 	Network    string
 	Plugins    []map[string]json.RawMessage
@@ -52,10 +51,10 @@ type Case struct {
 	DHCP       bool
 	Replace    bool
 
-	text string // all of it, to distinguish what was asked for from what was generated
+	text string // all of it, to tell values in it from generated ones
 }
 
-// notCases is the one text file beside the corpus, for [LoadDifferences].
+// notCases is the only text file that is not part of the corpus, for [LoadDifferences].
 const notCases = "differences.txt"
 
 // Load reads the corpus, in the order of file names.
@@ -119,7 +118,7 @@ func (c *Case) parse(body string) error {
 	return nil
 }
 
-// set is one line before the configuration.
+// set parses one line before the configuration.
 func (c *Case) set(word, value string) (err error) {
 	switch word {
 	case "", "#":
@@ -148,7 +147,7 @@ func (c *Case) set(word, value string) (err error) {
 	return err
 }
 
-// Types are the plugins that the case runs, those for addresses included.
+// Types returns the plugins that the case runs, including IPAM plugins.
 func (c *Case) Types() (types []string) {
 	for _, p := range c.Plugins {
 		var inner struct{ Type string }

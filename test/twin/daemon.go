@@ -11,23 +11,23 @@ import (
 	"time"
 )
 
-// A daemon is the one of dhcp, of a directory of plugins.
+// A daemon is the DHCP daemon of a directory of plugins.
 type daemon struct {
 	plugins string
 	cmd     *exec.Cmd
 	said    bytes.Buffer
 }
 
-// socket is where it listens.
+// socket is the path of the daemon's socket.
 func (w *world) socket() string { return filepath.Join(w.dir, "run", "dhcp.sock") }
 
-// served starts the daemon of a directory where the case wants one, in the place of
-// another directory's, and waits until it listens.
-func (w *world) served(plugins string) error {
+// startDaemon starts the daemon of a directory if the case needs one, instead of another directory's,
+// and waits until it listens.
+func (w *world) startDaemon(plugins string) error {
 	if !w.c.DHCP || w.daemon != nil && w.daemon.plugins == plugins {
 		return nil
 	}
-	w.unserved()
+	w.stopDaemon()
 	d := &daemon{plugins: plugins, cmd: exec.Command(filepath.Join(plugins, "dhcp"), "daemon", "-socketpath", w.socket())}
 	d.cmd.Env, d.cmd.Stderr = []string{searchPath}, &d.said
 	if err := w.host.Do(d.cmd.Start); err != nil {
@@ -40,14 +40,14 @@ func (w *world) served(plugins string) error {
 			return conn.Close()
 		}
 		if time.Now().After(end) {
-			w.unserved()
+			w.stopDaemon()
 			return fmt.Errorf("daemon of %s: %w: %s", plugins, err, &d.said)
 		}
 	}
 }
 
-// unserved ends the daemon, as for an update. It leaves no socket, whatever it does.
-func (w *world) unserved() {
+// stopDaemon stops the daemon, as for an update, and deletes its socket.
+func (w *world) stopDaemon() {
 	if w.daemon == nil {
 		return
 	}

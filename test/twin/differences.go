@@ -10,13 +10,13 @@ import (
 
 // A Pattern allows lines of the diff of some cases.
 type Pattern struct {
-	cases string // as path.Match has it
+	cases string // pattern for path.Match
 	line  *regexp.Regexp
 
 	used, unsure bool
 }
 
-// A Difference is one that is deliberate: its reason, and where it shows.
+// A Difference is a deliberate one: its reason, and where it occurs.
 type Difference struct {
 	ID, Reason string
 	Patterns   []*Pattern
@@ -24,15 +24,15 @@ type Difference struct {
 
 // Differences is the list of a file such as
 //
-//	addresses: the host end of a pair keeps the kernel's queue length
+//	addresses: the host-side veth keeps the kernel's queue length
 //	  bridge/* : ^[-+] ADD host qdisc veth#
 //
-// Patterns are of a case's name and of a line of the diff, with its mark. Lines
-// that begin with # are comments.
+// A pattern matches a case's name and a line of the diff, with its mark. Lines that begin with # are
+// comments.
 type Differences []*Difference
 
-// LoadDifferences reads the list. A pattern for every line is refused, since it would hide
-// what comes later.
+// LoadDifferences reads the list. It refuses a pattern that matches every line, since that would
+// hide later differences.
 func LoadDifferences(file string) (list Differences, err error) {
 	b, err := os.ReadFile(file)
 	if err != nil {
@@ -68,8 +68,7 @@ func LoadDifferences(file string) (list Differences, err error) {
 	return list, nil
 }
 
-// Explain sorts the lines of a case's diff: the reasons for those that are
-// deliberate, and the others.
+// Explain returns the IDs of the deliberate differences in a case's diff, and the other lines.
 func (list Differences) Explain(name string, lines []string) (ids, open []string) {
 	used := map[string]bool{}
 	for _, l := range lines {
@@ -88,13 +87,13 @@ func (list Differences) Explain(name string, lines []string) (ids, open []string
 	for _, d := range list {
 		if used[d.ID] {
 			ids = append(ids, d.ID)
-			used[d.ID] = false // one name may have several places in the list
+			used[d.ID] = false // a name may occur several times in the list
 		}
 	}
 	return ids, open
 }
 
-// NotRun says that a case was not run: what may be for it is not unused.
+// NotRun excuses the patterns of a case that was not run.
 func (list Differences) NotRun(name string) {
 	for _, d := range list {
 		for _, p := range d.Patterns {
@@ -103,8 +102,7 @@ func (list Differences) NotRun(name string) {
 	}
 }
 
-// Unused lists the patterns that no line needed.
-// Those that a skipped case may need do not count.
+// Unused returns the patterns that matched no line, except those that a skipped case may need.
 func (list Differences) Unused() (unused []string) {
 	for _, d := range list {
 		for _, p := range d.Patterns {
@@ -116,7 +114,7 @@ func (list Differences) Unused() (unused []string) {
 	return unused
 }
 
-// about reports whether a pattern is for a case.
+// about reports whether a pattern matches a case's name.
 func (p *Pattern) about(name string) bool {
 	ok, _ := path.Match(p.cases, name)
 	return ok || p.cases == "*"

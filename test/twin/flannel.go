@@ -10,7 +10,7 @@ import (
 	"strings"
 )
 
-// A flannelConf is what stands in a configuration of flannel.
+// A flannelConf is a configuration of flannel.
 type flannelConf struct {
 	CNIVersion, Name    string
 	SubnetFile, DataDir string
@@ -18,10 +18,10 @@ type flannelConf struct {
 	RuntimeConfig       json.RawMessage
 }
 
-// flannel does what the reference's flannel plugin does, which no package has: its
-// delegate gets the node's subnets, and the same again on DEL from a file that
-// is named after the container. Everything else is the delegate's, from the directory.
-// It is found in flannel.go and flannel_linux.go of flannel-io/cni-plugin.
+// flannel does what the reference's flannel plugin does, which no package has: its delegate gets
+// the node's subnets, and on DEL the same configuration from a file named after the container. The
+// delegate, from the directory, does everything else. See flannel.go and flannel_linux.go of
+// flannel-io/cni-plugin.
 func (w *world) flannel(path, verb string, c *container, stdin []byte) (stdout []byte, code int, err error) {
 	var conf flannelConf
 	if err := json.Unmarshal(stdin, &conf); err != nil {
@@ -50,7 +50,7 @@ func (w *world) flannel(path, verb string, c *container, stdin []byte) (stdout [
 	return w.start(path, kind, verb, c, stdin)
 }
 
-// delegate is the configuration of the delegate.
+// delegate returns the delegate's configuration.
 func (conf *flannelConf) delegate() ([]byte, error) {
 	b, err := os.ReadFile(conf.SubnetFile)
 	if err != nil {

@@ -24,18 +24,17 @@ var update = flag.Bool("update", false, "rewrite golden files")
 
 func TestMain(m *testing.M) { product.Main(m, nil) }
 
-// reference is where Debian's package has its plugins, 1.1.1.
+// reference is the plugin directory of Debian's package, version 1.1.1.
 const reference = "/usr/lib/cni"
 
-// newest is the directory of a newer reference, which `make test-twin` builds; empty: the
-// package's.
+// newest is the directory of a newer reference, which `make test-twin` builds; empty: test the
+// package.
 var newest = os.Getenv("CNIBOX_TWIN_NEWEST")
 
-// TestKernelTwin runs the reference plugins and ours on each configuration of the
-// corpus: what differs must stand in the list of differences, and the
-// report in the tree must be what comes out, which is about the package's plugins. With
-// CNIBOX_TWIN=needs, as in the guests of make test-vm, only those run that not every
-// kernel can.
+// TestKernelTwin runs the reference plugins and ours on each configuration of the corpus: all
+// differences must be in the list, and the report in the tree, which is about the package's
+// plugins, must match. With CNIBOX_TWIN=needs, as in the guests of make test-vm, only those cases
+// run that some kernels cannot run.
 func TestKernelTwin(t *testing.T) {
 	lab := newLab(t)
 	cases := corpus(t, "testdata")
@@ -69,10 +68,10 @@ func TestKernelTwin(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			l.enter(t, c.Name, diff, said)
+			l.add(t, c.Name, diff, said)
 		})
 	}
-	t.Cleanup(func() { // when all cases have run that -run names
+	t.Cleanup(func() { // after all cases that -run selects
 		l.close(t, cases)
 		if !*update || l.rows == nil {
 			return
@@ -103,17 +102,17 @@ func differences(t *testing.T, dir string) twin.Differences {
 	return list
 }
 
-// A ledger is what the cases found, which run at the same time.
+// A ledger collects the results of cases, which run concurrently.
 type ledger struct {
 	sync.Mutex
 	list   twin.Differences
-	needed twin.Differences  // those that some case has to need
-	rows   map[string]string // of the report; nil: it is about other plugins
+	needed twin.Differences  // those that must occur in some case
+	rows   map[string]string // of the report; nil: the report is about other plugins
 	ran    map[string]bool
 }
 
-// enter judges a case.
-func (l *ledger) enter(t *testing.T, name string, diff, said []string) {
+// add records the result of a case.
+func (l *ledger) add(t *testing.T, name string, diff, said []string) {
 	t.Helper()
 	l.Lock()
 	defer l.Unlock()
@@ -133,8 +132,8 @@ func (l *ledger) enter(t *testing.T, name string, diff, said []string) {
 	l.rows[name] = row
 }
 
-// close wants each difference to be needed. What a case may need that did not
-// run is let pass.
+// close checks that each difference still occurs, except those that a case may have that did not
+// run.
 func (l *ledger) close(t *testing.T, cases []twin.Case) {
 	t.Helper()
 	for _, c := range cases {
@@ -151,7 +150,7 @@ func (l *ledger) close(t *testing.T, cases []twin.Case) {
 // plugins the test is skipped, or fails if CNIBOX_REFERENCE=require.
 func newLab(t *testing.T) twin.Lab {
 	t.Helper()
-	kerneltest.NS(t) // the privilege for all that follows
+	kerneltest.NS(t) // skips without the privilege
 	dir := cmp.Or(newest, reference)
 	if _, err := os.Stat(filepath.Join(dir, "bridge")); err != nil {
 		if os.Getenv("CNIBOX_REFERENCE") == "require" {
@@ -164,8 +163,7 @@ func newLab(t *testing.T) twin.Lab {
 	return lab
 }
 
-// TestKernelTwinPattern wants only those cases to run that -run names, whatever its
-// pattern looks like, and an end of it.
+// -run selects exactly the cases that its pattern matches, and TestKernelTwin ends.
 func TestKernelTwinPattern(t *testing.T) {
 	newLab(t)
 	self, err := os.Executable()
@@ -175,7 +173,7 @@ func TestKernelTwinPattern(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), kerneltest.Timeout(2*time.Minute))
 	defer cancel()
 	cmd := exec.CommandContext(ctx, self, "-test.v", "-test.run", "^Nothing/(a|b)|^TestKernelTwin$/^static$/no_CIDR|^Neither")
-	cmd.Env = append(os.Environ(), "CNIBOX_TWIN=") // also in a guest, which leaves the case to others
+	cmd.Env = append(os.Environ(), "CNIBOX_TWIN=") // also in a guest, where CNIBOX_TWIN=needs skips the case
 	cmd.WaitDelay = time.Second
 	out, err := cmd.CombinedOutput()
 	if err != nil {

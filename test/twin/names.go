@@ -6,11 +6,11 @@ import (
 	"strings"
 )
 
-// A namer replaces what differs between two runs of the same plugin: random
-// names and MAC addresses, and the paths of a run.
+// A namer replaces what differs between two runs of the same plugin: random names and MAC
+// addresses, and paths.
 type namer struct {
-	asked string   // the case in lower case: a MAC address in it was asked for
-	paths []string // as strings.NewReplacer has them
+	asked string   // the case in lower case: a MAC address in it is not random
+	paths []string // arguments of strings.NewReplacer
 	links map[string]string
 }
 
@@ -19,8 +19,7 @@ var (
 	anyMAC   = regexp.MustCompile(`(?i)\b([0-9a-f]{2}:){5}[0-9a-f]{2}\b`)
 )
 
-// plain is the text without them. Links are counted in the order in which they
-// are first seen.
+// plain replaces these in a text. Links are numbered in the order in which they are first seen.
 func (n *namer) plain(s string) string {
 	s = strings.NewReplacer(n.paths...).Replace(s)
 	s = madeLink.ReplaceAllStringFunc(s, func(name string) string {
@@ -41,7 +40,7 @@ func (n *namer) plain(s string) string {
 	})
 }
 
-// link is the name that the kernel has for a link.
+// link returns the kernel's name of a link.
 func (n *namer) link(plain string) string {
 	for name, p := range n.links {
 		if p == plain {

@@ -10,9 +10,8 @@ import (
 	"cnibox/internal/netns"
 )
 
-// A feature of the kernel: what its configuration calls it, and how it is tried out
-// on a link with the name v0, by ip(8) or, of a qdisc, by tc(8). show must then be in the
-// description of the link tried, or of the qdiscs.
+// A feature of the kernel: its option, and a command of ip(8) that uses it on a link named v0 or,
+// for a qdisc, of tc(8). show must then be in the description of the link, or of the qdiscs.
 type feature struct{ option, try, show string }
 
 var features = map[string]feature{
@@ -27,11 +26,11 @@ var features = map[string]feature{
 	"vlan-filtering": {"CONFIG_BRIDGE_VLAN_FILTERING", "link add tried type bridge vlan_filtering 1", "vlan_filtering 1"},
 }
 
-// tried are the errors of features tried before, by name.
+// tried has the errors of features that were tested before, by name.
 var tried sync.Map
 
-// Probe tries a feature, as kerneltest.Need wants it, and returns the option's name.
-// One process tries each feature once.
+// Probe returns the option of a feature, and a function for kerneltest.Need that tests it once per
+// process.
 func Probe(name string) (option string, try func() error) {
 	return features[name].option, func() error {
 		if err, ok := tried.Load(name); ok {
@@ -43,7 +42,7 @@ func Probe(name string) (option string, try func() error) {
 	}
 }
 
-// probe makes the link, and says EOPNOTSUPP where the kernel does not.
+// probe runs the command, and returns EOPNOTSUPP if the kernel lacks the feature.
 func (f feature) probe() error {
 	if f.try == "" {
 		return errors.New("no such feature")

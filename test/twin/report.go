@@ -8,8 +8,7 @@ import (
 	"strings"
 )
 
-// head is what stands above the table.
-// It is written anew with it.
+// head is the text above the table, which is rewritten with it.
 const head = `# Twin runs
 
 What the reference plugins (containernetworking-plugins 1.1.1) and cnibox make of the same configuration, by
@@ -19,8 +18,8 @@ What the reference plugins (containernetworking-plugins 1.1.1) and cnibox make o
 |---|---|
 `
 
-// Row is a case's line of the report. Differences whose names begin with K
-// are those of some kernels and left out.
+// Row returns a case's line of the report. It leaves out differences whose names begin with K: only
+// some kernels have them.
 func Row(name string, ids []string) string {
 	ids = slices.DeleteFunc(slices.Clone(ids), func(id string) bool { return id[0] == 'K' })
 	if len(ids) == 0 {
@@ -29,8 +28,7 @@ func Row(name string, ids []string) string {
 	return fmt.Sprintf("| %s | %s |", name, strings.Join(ids, ", "))
 }
 
-// ReadReport returns the lines by the names of their cases.
-// No file is an empty report.
+// ReadReport returns the lines by case name. A missing file is an empty report.
 func ReadReport(file string) (map[string]string, error) {
 	b, err := os.ReadFile(file)
 	if err != nil && !errors.Is(err, os.ErrNotExist) {
@@ -45,8 +43,7 @@ func ReadReport(file string) (map[string]string, error) {
 	return rows, nil
 }
 
-// WriteReport writes the lines of the cases, in their order. A case that
-// never ran has none.
+// WriteReport writes the lines in the order of the cases. A case that never ran has none.
 func WriteReport(file string, cases []Case, rows map[string]string) error {
 	text := head
 	for _, c := range cases {

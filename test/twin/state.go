@@ -18,17 +18,16 @@ import (
 	"cnibox/internal/netns"
 )
 
-// An object is one of the things that iproute2 lists.
+// An object is an entry in the JSON output of iproute2.
 type object map[string]any
 
-// text is a member as text; empty: there is none.
+// text returns a string member; empty: absent.
 func (o object) text(key string) string {
 	s, _ := o[key].(string)
 	return s
 }
 
-// Members that say the same of every twin, or what the kernel counts and does in its
-// own time.
+// Members without information about plugins, and those that the kernel counts or changes by itself.
 var volatile = []string{
 	"ifindex", "link_index", "link_netnsid", "operstate", "new_ifindex", "stats", "stats64", "refcnt",
 	"tentative", "dadfailed", "flags", "timers", "promiscuity", "index", "expires",
@@ -41,14 +40,14 @@ var volatile = []string{
 	"linkinfo.info_slave_data.forward_delay_timer", "linkinfo.info_slave_data.topology_change_ack",
 }
 
-// forever is the life time of an address that has none, in seconds.
+// forever is the lifetime of an address that does not expire, in seconds.
 const forever = float64(1<<32 - 1)
 
-// states of a link that come and go with its peer.
-var passing = []string{"LOWER_UP", "NO-CARRIER", "M-DOWN", "DORMANT"}
+// peerStates are states of a link that depend on its peer.
+var peerStates = []string{"LOWER_UP", "NO-CARRIER", "M-DOWN", "DORMANT"}
 
-// list runs a tool of iproute2, whose answer is one array for each line of its input,
-// and nothing at all for some that are empty.
+// list runs a tool of iproute2 with -batch. It prints one array for each line of input, and nothing
+// for some empty ones.
 func list(ns *netns.NS, lines string, argv ...string) (all [][]object, err error) {
 	out, err := tool(ns, lines, append(argv, "-batch", "-")...)
 	if err != nil {
@@ -67,7 +66,7 @@ func list(ns *netns.NS, lines string, argv ...string) (all [][]object, err error
 	}
 }
 
-// state writes down all that is there at some point of the run.
+// state records the state of host and containers at a point of the run.
 func (w *world) state(point string) error {
 	err := w.namespace(point+" host", w.host)
 	for _, c := range w.conts {
@@ -78,7 +77,7 @@ func (w *world) state(point string) error {
 	return errors.Join(err, w.files(point))
 }
 
-// namespace writes down what is in one, with as few processes as can be.
+// namespace records the state of a namespace, with as few processes as possible.
 func (w *world) namespace(at string, ns *netns.NS) error {
 	for _, what := range []struct {
 		lines string
@@ -101,7 +100,7 @@ func (w *world) namespace(at string, ns *netns.NS) error {
 	return errors.Join(w.filters(at, ns), w.vlans(at, ns), w.settings(at, ns))
 }
 
-// object writes one down. Which kind it is follows from its members.
+// object records an object. Its members determine its kind.
 func (w *world) object(at string, o object) {
 	switch {
 	case o["addr_info"] != nil:
@@ -113,30 +112,30 @@ func (w *world) object(at string, o object) {
 	case o["dst"] != nil && o["priority"] == nil:
 		w.route(at, o)
 	default:
-		w.see("%s rule %s", at, strings.Join(members(o), " "))
+		w.record("%s rule %s", at, strings.Join(members(o), " "))
 	}
 }
 
-// link has a line for each member.
+// link records a line for each member.
 func (w *world) link(at string, o object) {
 	name := o.text("ifname")
 	if flags, ok := o["flags"].([]any); ok {
 		var keep []string
 		for _, f := range flags {
-			if s, _ := f.(string); !slices.Contains(passing, s) {
+			if s, _ := f.(string); !slices.Contains(peerStates, s) {
 				keep = append(keep, s)
 			}
 		}
 		slices.Sort(keep)
-		w.see("%s link %s flags=%s", at, name, strings.Join(keep, ","))
+		w.record("%s link %s flags=%s", at, name, strings.Join(keep, ","))
 	}
 	for _, kv := range members(o) {
-		w.see("%s link %s %s", at, name, kv)
+		w.record("%s link %s %s", at, name, kv)
 	}
 }
 
-// addrs are those of a link, with lines of their own for flags that say how one was
-// set. The kernel's own link-local ones come in their time.
+// addrs records the addresses of a link; flags about how one was set are lines of their own. It
+// leaves out link-local ones, which the kernel adds asynchronously.
 func (w *world) addrs(at string, o object) {
 	infos, _ := o["addr_info"].([]any)
 	for _, info := range infos {
@@ -147,34 +146,33 @@ func (w *world) addrs(at string, o object) {
 		at := fmt.Sprintf("%s addr %s %s/%v", at, o.text("ifname"), a.text("local"), a["prefixlen"])
 		for _, key := range []string{"nodad", "noprefixroute"} {
 			if a[key] == true {
-				w.see("%s is %s", at, key)
+				w.record("%s is %s", at, key)
 			}
 			delete(a, key)
 		}
 		for _, key := range []string{"local", "prefixlen", "family"} {
 			delete(a, key)
 		}
-		w.see("%s %s", at, strings.Join(members(a), " "))
+		w.record("%s %s", at, strings.Join(members(a), " "))
 	}
 }
 
-// route is one of any table but the kernel's own.
-// Link-local and multicast ones come in their time.
+// route records routes except those of table local. It leaves out link-local and multicast ones,
+// which the kernel adds asynchronously.
 func (w *world) route(at string, o object) {
 	dst := o.text("dst")
 	if o.text("table") == "local" || strings.HasPrefix(dst, "fe80:") || dst == "ff00::/8" || o.text("type") == "multicast" {
 		return
 	}
-	w.see("%s route %s %s", at, dst, strings.Join(members(o), " "))
+	w.record("%s route %s %s", at, dst, strings.Join(members(o), " "))
 }
 
-// qdisc is a queueing discipline with its options.
+// qdisc records a qdisc with its options.
 func (w *world) qdisc(at string, o object) {
-	w.see("%s qdisc %s %s", at, o.text("dev"), strings.Join(members(o), " "))
+	w.record("%s qdisc %s %s", at, o.text("dev"), strings.Join(members(o), " "))
 }
 
-// members are the parts of an object as sorted "name=value", but for the
-// volatile ones.
+// members returns the members of an object as sorted "name=value", without the volatile ones.
 func members(o object) (list []string) {
 	var walk func(path string, v any)
 	walk = func(path string, v any) {
@@ -206,8 +204,7 @@ func members(o object) (list []string) {
 	return list
 }
 
-// filters are those of links that have an ingress queue.
-// Only a queue of that kind holds them here.
+// filters records the filters of links that have an ingress qdisc; other qdiscs have none here.
 func (w *world) filters(at string, ns *netns.NS) error {
 	for _, l := range w.lines {
 		rest, ok := strings.CutPrefix(l, at+" qdisc ")
@@ -221,15 +218,15 @@ func (w *world) filters(at string, ns *netns.NS) error {
 		}
 		for _, objects := range all {
 			for _, o := range objects {
-				w.see("%s filter %s %s", at, name, strings.Join(members(o), " "))
+				w.record("%s filter %s %s", at, name, strings.Join(members(o), " "))
 			}
 		}
 	}
 	return nil
 }
 
-// vlans are those of bridge ports, where a bridge filters any.
-// Other ports have them, too, but they are not used.
+// vlans records the VLANs of bridge ports, if a bridge filters VLANs. Other ports have them, too,
+// but unused.
 func (w *world) vlans(at string, ns *netns.NS) error {
 	filtering := func(l string) bool {
 		return strings.HasPrefix(l, at) && strings.HasSuffix(l, "vlan_filtering=1")
@@ -243,15 +240,15 @@ func (w *world) vlans(at string, ns *netns.NS) error {
 			vlans, _ := o["vlans"].([]any)
 			for _, v := range vlans {
 				b, _ := json.Marshal(v)
-				w.see("%s vlan %s %s", at, o.text("ifname"), b)
+				w.record("%s vlan %s %s", at, o.text("ifname"), b)
 			}
 		}
 	}
 	return err
 }
 
-// settings are those of all links that are not as the namespace's default, and
-// those that count for all.
+// settings records the sysctls of links that differ from the namespace's defaults, and the global
+// ones.
 func (w *world) settings(at string, ns *netns.NS) error {
 	return ns.Do(func() error {
 		for _, family := range []string{"ipv4", "ipv6"} {
@@ -267,19 +264,19 @@ func (w *world) settings(at string, ns *netns.NS) error {
 			for _, l := range links {
 				for key, value := range readSettings(conf + l.Name()) {
 					if l.Name() == "all" || value != defaults[key] {
-						w.see("%s sysctl net/%s/conf/%s/%s=%s", at, family, l.Name(), key, value)
+						w.record("%s sysctl net/%s/conf/%s/%s=%s", at, family, l.Name(), key, value)
 					}
 				}
 			}
 		}
 		b, err := os.ReadFile("/proc/sys/net/ipv4/ip_forward")
-		w.see("%s sysctl net/ipv4/ip_forward=%s", at, bytes.TrimSpace(b))
+		w.record("%s sysctl net/ipv4/ip_forward=%s", at, bytes.TrimSpace(b))
 		return err
 	})
 }
 
-// readSettings reads those that can be read. There are a hundred for each link, so each takes three system
-// calls and not the seven of [os.ReadFile].
+// readSettings returns the readable ones. There are a hundred for each link, so it takes three
+// system calls for each, where [os.ReadFile] takes seven.
 func readSettings(dir string) map[string]string {
 	values := map[string]string{}
 	entries, _ := os.ReadDir(dir)
@@ -302,14 +299,14 @@ func readSettings(dir string) map[string]string {
 	return values
 }
 
-// files are those that the plugins keep in the folder, with what is in them if
-// it is text, and their symbolic links; those of ours lead to the namespaces.
+// files records the files in the directory, with their contents if they are text, and symbolic
+// links; our links point to namespaces.
 func (w *world) files(point string) error {
 	return filepath.WalkDir(w.dir, func(path string, d fs.DirEntry, err error) error {
 		if err == nil && d.Type() == fs.ModeSymlink {
 			target, err := os.Readlink(path)
 			if !strings.HasPrefix(target, "/proc/") {
-				w.see("%s file %s -> %q", point, path, target)
+				w.record("%s file %s -> %q", point, path, target)
 			}
 			return err
 		}
@@ -320,12 +317,12 @@ func (w *world) files(point string) error {
 		if !utf8.Valid(b) || bytes.IndexByte(b, 0) >= 0 {
 			b = []byte("not text")
 		}
-		w.see("%s file %s %.200q", point, path, b)
+		w.record("%s file %s %.200q", point, path, b)
 		return err
 	})
 }
 
-// result writes down what the last plugin answered.
+// result records the last plugin's result.
 func (w *world) result(c *container) error {
 	var o object
 	if err := json.Unmarshal(c.results[len(c.results)-1], &o); err != nil {
@@ -336,7 +333,7 @@ func (w *world) result(c *container) error {
 		switch v := v.(type) {
 		case map[string]any:
 			if len(v) == 0 {
-				w.see("ADD %s result %s {}", c.id, path)
+				w.record("ADD %s result %s {}", c.id, path)
 			}
 			for _, key := range sorted(v) {
 				walk(strings.TrimPrefix(path+"."+key, "."), v[key])
@@ -346,14 +343,14 @@ func (w *world) result(c *container) error {
 				walk(fmt.Sprintf("%s[%d]", path, i), inner)
 			}
 		default:
-			w.see("ADD %s result %s %v", c.id, path, v)
+			w.record("ADD %s result %s %v", c.id, path, v)
 		}
 	}
 	walk("", map[string]any(o))
 	return nil
 }
 
-// sorted are the keys of an object.
+// sorted returns the keys of an object.
 func sorted(m map[string]any) (keys []string) {
 	for key := range m {
 		keys = append(keys, key)

@@ -12,7 +12,7 @@ import (
 	"cnibox/internal/netns"
 )
 
-// A Lab has the two directories of plugins, and one for what the runs keep.
+// A Lab has the two directories of plugins, and a directory for files of the runs.
 type Lab struct {
 	Reference, Ours, Dir string
 
@@ -20,22 +20,19 @@ type Lab struct {
 	Serve func(host *netns.NS)
 }
 
-// A step is a verb for all containers by the plugins of a directory. END is not a verb: the
-// containers' namespaces end. What is there after the step is seen under the
-// point's name; empty: it is not looked at.
+// A step is a verb for all containers by the plugins of a directory. END is not a verb: it deletes
+// the containers' namespaces. The state after the step is recorded under the point's name, unless
+// that is empty.
 type step struct{ verb, plugins, point string }
 
-// Run runs a case with the reference and with ours and returns the lines in
-// which they differ, "-" for the reference and "+" for ours; and what plugins
-// that failed said.
+// Run runs a case with the reference and with ours and returns the lines that differ, "-" for the
+// reference and "+" for ours, and the messages of plugins that failed.
 //
-// Where the case asks for it, live replacement is tried: what the reference
-// attached is checked and detached by ours, which must leave no line more
-// than the reference itself ("replace: "); and what ours attached is detached by the
-// reference ("return: " for what it leaves) and then by ours ("again: "). And what the
-// reference attached goes when the namespaces are gone, by our DEL ("gone: ") and by our
-// GC alone ("gc: "), which must leave no line more on the host than the reference's
-// DEL in time.
+// If the case asks for it, live replacement is tested: ours checks and detaches what the reference
+// attached, which must leave no more lines than the reference itself ("replace: "); and the reference
+// detaches what ours attached ("return: " for what it leaves), and then ours does ("again: "). After
+// the namespaces are gone, our DEL ("gone: ") and our GC alone ("gc: ") delete what the reference
+// attached, and must leave no more lines on the host than the reference's DEL with the namespaces.
 func (lab Lab) Run(c *Case) (diff, said []string, err error) {
 	own := func(plugins string) []step {
 		return []step{{"ADD", plugins, "ADD"}, {"CHECK", plugins, ""}, {"DEL", plugins, "DEL"}}
@@ -64,9 +61,9 @@ func (lab Lab) Run(c *Case) (diff, said []string, err error) {
 		for i := range again {
 			again[i] = "DEL " + strings.TrimPrefix(again[i], "AGAIN ")
 		}
-		diff = slices.Concat(diff, more("replace: ", left(0, "DEL"), left(2, "DEL")), more("replace: ", left(0, "CHECK"), left(2, "CHECK")),
-			more("return: ", left(1, "DEL"), left(3, "DEL")), more("again: ", left(1, "DEL"), again),
-			more("gone: ", left(0, "DEL"), left(4, "DEL")), more("gc: ", left(0, "DEL"), left(5, "DEL")))
+		diff = slices.Concat(diff, added("replace: ", left(0, "DEL"), left(2, "DEL")), added("replace: ", left(0, "CHECK"), left(2, "CHECK")),
+			added("return: ", left(1, "DEL"), left(3, "DEL")), added("again: ", left(1, "DEL"), again),
+			added("gone: ", left(0, "DEL"), left(4, "DEL")), added("gc: ", left(0, "DEL"), left(5, "DEL")))
 	}
 	for i, list := range notes {
 		for _, n := range list {
@@ -76,7 +73,7 @@ func (lab Lab) Run(c *Case) (diff, said []string, err error) {
 	return diff, said, nil
 }
 
-// run does the steps in a world of their own.
+// run runs the steps in their own world.
 func (lab Lab) run(c *Case, name string, plan []step) (seen, said []string, err error) {
 	dir := filepath.Join(lab.Dir, strings.ReplaceAll(strings.ReplaceAll(c.Name, "/", "-"), " ", "_"), name)
 	if err := os.MkdirAll(dir, 0o700); err != nil {
@@ -98,10 +95,9 @@ func (lab Lab) run(c *Case, name string, plan []step) (seen, said []string, err 
 	return w.lines, w.said, nil
 }
 
-// step does one.
 func (w *world) step(s step) error {
 	if s.plugins != "" {
-		if err := w.served(s.plugins); err != nil {
+		if err := w.startDaemon(s.plugins); err != nil {
 			return err
 		}
 	}
@@ -117,7 +113,7 @@ func (w *world) step(s step) error {
 			if err := w.do(s, cont); err != nil {
 				return err
 			}
-			// of several containers the first goes while the others stay
+			// record how the first container is detached while the others stay
 			if s.verb == "DEL" && s.point != "" && i < len(w.conts)-1 && i == 0 {
 				if err := w.state("first " + s.point); err != nil {
 					return err
@@ -131,7 +127,7 @@ func (w *world) step(s step) error {
 	return errors.Join(w.state(s.point), w.rules(s.point))
 }
 
-// do is a step for one container.
+// do runs a step for one container.
 func (w *world) do(s step, c *container) error {
 	switch s.verb {
 	case "ADD":
@@ -142,9 +138,8 @@ func (w *world) do(s step, c *container) error {
 	return w.del(s.plugins, s.point, c)
 }
 
-// rules writes the packet filter down, each line with the table and chain it is in.
-// It counts only where an attachment is released by others than made it: the
-// two make different rules by design.
+// rules records the rule set, each line with its table and chain. It only matters if an attachment
+// is deleted by the other side's plugins: the rules of the two differ by design.
 func (w *world) rules(point string) error {
 	if !w.c.Replace {
 		return nil
@@ -161,16 +156,15 @@ func (w *world) rules(point string) error {
 			in = in[:len(in)-1]
 		case strings.HasSuffix(l, "{"):
 			in = append(in, strings.TrimSuffix(l, " {"))
-			w.see("%s nft %s", point, strings.Join(in, " / "))
+			w.record("%s nft %s", point, strings.Join(in, " / "))
 		case l != "":
-			w.see("%s nft %s: %s", point, strings.Join(in, " / "), l)
+			w.record("%s nft %s: %s", point, strings.Join(in, " / "), l)
 		}
 	}
 	return nil
 }
 
-// pick returns the lines that begin with a text, those of the packet filter if
-// asked for.
+// pick returns the lines with a prefix, with or without those of the rule set.
 func pick(lines []string, rules bool, begin string) (list []string) {
 	for _, l := range lines {
 		_, rest, _ := strings.Cut(l, " ")
@@ -181,9 +175,8 @@ func pick(lines []string, rules bool, begin string) (list []string) {
 	return list
 }
 
-// more is what the second has and the first has not.
-// A success is nothing to speak of.
-func more(mark string, a, b []string) []string {
+// added returns the lines of b that a lacks, without successes.
+func added(mark string, a, b []string) []string {
 	return slices.DeleteFunc(compare(mark, a, b), func(l string) bool {
 		return strings.HasPrefix(l, mark+"- ") || strings.HasSuffix(l, " succeeds")
 	})

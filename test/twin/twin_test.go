@@ -8,8 +8,8 @@ import (
 	"testing"
 )
 
-// A line that no pattern is for stays open, and a pattern that no line needs is reported,
-// unless a case that did not run may need it.
+// A line that no pattern matches stays open, and a pattern that matches no line is reported, unless
+// a case that did not run may need it.
 func TestExplain(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "list.txt")
 	text := "# comment\n\nA1: one\n  x/* : ^- gone$\n  y/b : ^\\+ new\nB2: two\n  * : always\n"
@@ -41,7 +41,8 @@ func TestExplain(t *testing.T) {
 	}
 }
 
-// What one side has not at all is one line; what stands twice differs from what stands once.
+// Everything about a link that one side lacks is one line; a line that occurs twice differs from
+// one that occurs once.
 func TestCompare(t *testing.T) {
 	a := []string{"ADD host link a mtu=1", "ADD host link a up", "ADD host sysctl net/ipv4/conf/a/x=1", "ADD host link b mtu=1", "ADD host rule 1"}
 	b := []string{"ADD host link b mtu=2", "ADD host rule 1", "ADD host rule 1"}
@@ -49,13 +50,13 @@ func TestCompare(t *testing.T) {
 	if got := compare("", a, b); !slices.Equal(got, want) {
 		t.Errorf("got %q, want %q", got, want)
 	}
-	if got := more("m: ", b, append(b, "CHECK ctr1 plugin x succeeds", "left")); !slices.Equal(got, []string{"m: + left"}) {
+	if got := added("m: ", b, append(b, "CHECK ctr1 plugin x succeeds", "left")); !slices.Equal(got, []string{"m: + left"}) {
 		t.Errorf("more: got %q", got)
 	}
 }
 
-// Names and addresses of a run are distinguished from those that were asked for.
-func TestPlain(t *testing.T) {
+// Generated names and addresses are distinguished from those in the configuration.
+func TestNamerPlain(t *testing.T) {
 	n := namer{asked: "02:aa:00:00:00:01", paths: []string{"/proc/1/fd/5", "$NETNS1"}}
 	got := n.plain("veth01234567 vethfedcba98 veth01234567 bwp0123456789ab 02:AA:00:00:00:01 02:aa:00:00:00:02 /proc/1/fd/5 vethernet")
 	if want := "veth#1 veth#2 veth#1 bwp#3 02:AA:00:00:00:01 MAC $NETNS1 vethernet"; got != want {
@@ -66,8 +67,8 @@ func TestPlain(t *testing.T) {
 	}
 }
 
-// A mistake in the corpus must not make a case disappear.
-func TestLoad(t *testing.T) {
+// A mistake in the corpus is an error, so that no case is skipped.
+func TestLoadErrors(t *testing.T) {
 	tests := map[string]string{
 		"good":           "intro\n\n-- a --\nneeds x y\ncontainers 2\nargs A=B\n# why\n{\"cniVersion\":\"1.0.0\",\"name\":\"n\",\"plugins\":[{\"type\":\"p\",\"ipam\":{\"type\":\"q\"}}]}\n",
 		"twice":          "-- a --\n{}\n-- a --\n{}\n",

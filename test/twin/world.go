@@ -19,36 +19,35 @@ import (
 	"cnibox/rtnl"
 )
 
-// callTime is how long a plugin may take: the reference may wait for ten
-// seconds until addresses settle, and the machine may be slow.
+// callTime limits one plugin: the reference may wait ten seconds for duplicate address detection,
+// and the machine may be slow.
 var callTime = kerneltest.Timeout(3 * time.Minute)
 
-// searchPath is where the reference plugins find iptables, and we iproute2.
+// searchPath has iptables for the reference plugins, and iproute2 for us.
 const searchPath = "PATH=/usr/sbin:/usr/bin:/sbin:/bin"
 
-// A world is a host, its containers and a folder, for one run of a case. It is not an applettest.Host: what
-// fails is a line of the report, and not a failure of a test.
+// A world is a host, its containers and a directory, for one run of a case. It is not an
+// applettest.Host: a failure is a line of the report, and not a failed test.
 type world struct {
 	c     *Case
 	host  *netns.NS
 	conts []*container
 	dir   string
 	names namer
-	lines []string // what was seen so far
-	said  []string // by plugins that failed
+	lines []string // recorded so far
+	said  []string // messages of plugins that failed
 
 	daemon *daemon // nil: none
 }
 
 // A container is what a runtime knows of one.
 type container struct {
-	*netns.NS // nil: it is gone
+	*netns.NS // nil: deleted
 	id, path  string
-	results   [][]byte // of the plugins so far, the last one counts
+	results   [][]byte // of the plugins so far; the last one is the result
 }
 
-// newWorld makes the namespaces and does what the case wants done in them.
-// The folder must be empty.
+// newWorld makes the namespaces and configures them as the case says. The directory must be empty.
 func newWorld(c *Case, dir string) (w *world, err error) {
 	w = &world{c: c, dir: dir}
 	w.names.asked = strings.ToLower(c.text)
@@ -65,7 +64,7 @@ func newWorld(c *Case, dir string) (w *world, err error) {
 		if err != nil {
 			return w, err
 		}
-		path := filepath.Join(dir, fmt.Sprint("ns", i+1)) // a name that ends before the number is used again
+		path := filepath.Join(dir, fmt.Sprint("ns", i+1)) // removed before the descriptor's number is reused
 		if err := os.Symlink(fmt.Sprintf("/proc/%d/fd/%d", os.Getpid(), ns.FD()), path); err != nil {
 			return w, errors.Join(err, ns.Close())
 		}
@@ -89,9 +88,9 @@ func newWorld(c *Case, dir string) (w *world, err error) {
 	return w, err
 }
 
-// close ends the namespaces with all that is in them.
+// close closes the namespaces.
 func (w *world) close() {
-	w.unserved()
+	w.stopDaemon()
 	for _, c := range w.conts {
 		if c.NS != nil {
 			c.Close()
@@ -102,13 +101,13 @@ func (w *world) close() {
 	}
 }
 
-// endTime is how long the kernel may take over what was in a namespace.
+// endTime limits how long the kernel may take to delete links of a namespace.
 var endTime = kerneltest.Timeout(time.Minute)
 
-// end ends the containers' namespaces, and waits until what had an end in them is gone
+// end deletes the containers' namespaces, and waits until the veths with a peer in them are gone
 // from the host.
 func (w *world) end() error {
-	w.unserved() // threads of the reference's are in the containers
+	w.stopDaemon() // the reference's daemon has threads in the containers
 	host, err := rtnl.Dial(w.host)
 	if err != nil {
 		return err
@@ -157,8 +156,7 @@ func tool(ns *netns.NS, stdin string, argv ...string) ([]byte, error) {
 	return out, nil
 }
 
-// start runs a program in a namespace.
-// One that hangs is killed after callTime.
+// start runs a program in a namespace, and kills it after callTime.
 func start(ns *netns.NS, env []string, stdin []byte, argv ...string) (stdout, stderr []byte, err error) {
 	ctx, cancel := context.WithTimeout(context.Background(), callTime)
 	defer cancel()
@@ -169,19 +167,18 @@ func start(ns *netns.NS, env []string, stdin []byte, argv ...string) (stdout, st
 	return out.Bytes(), diag.Bytes(), err
 }
 
-// fill replaces what stands for this world's paths in a configuration.
+// fill replaces the variables of a configuration.
 func (w *world) fill(s string) string {
 	return strings.NewReplacer("$DIR", w.dir, "$NETNS", w.conts[0].path).Replace(s)
 }
 
-// stdin is what the runtime gives to a plugin of the list. Members that the
-// case writes itself are kept.
+// stdin returns a runtime's stdin for a plugin of the list. Members that the case has itself stay.
 func (w *world) stdin(verb string, c *container, plugin map[string]json.RawMessage) ([]byte, error) {
 	conf := map[string]json.RawMessage{}
 	conf["cniVersion"], _ = json.Marshal(w.c.Version)
 	conf["name"], _ = json.Marshal(w.c.Network)
 	maps.Copy(conf, plugin)
-	if verb == "GC" { // of all that there is
+	if verb == "GC" { // keep no attachment
 		conf["cniVersion"], conf["cni.dev/valid-attachments"] = json.RawMessage(`"1.1.0"`), json.RawMessage("[]")
 	}
 	var asks map[string]bool
@@ -201,8 +198,8 @@ func (w *world) stdin(verb string, c *container, plugin map[string]json.RawMessa
 	return []byte(w.fill(string(b))), err
 }
 
-// call runs one plugin from a folder of plugins. A failure of the plugin is its code;
-// err is one to run it. No package has the reference's flannel.
+// call runs one plugin of a directory. code is the plugin's error code; err means that it did not
+// run. No package has the reference's flannel.
 func (w *world) call(path, verb string, c *container, plugin map[string]json.RawMessage) (stdout []byte, code int, err error) {
 	var name string
 	if err := json.Unmarshal(plugin["type"], &name); err != nil {
@@ -244,8 +241,7 @@ func (w *world) start(path, name, verb string, c *container, stdin []byte) (stdo
 	return nil, 0, fmt.Errorf("%s %s of %s: %w: %s%s", verb, name, path, err, out, diag)
 }
 
-// add attaches a container to the list and stops at the first plugin that
-// fails, as runtimes do.
+// add calls ADD of the list's plugins up to the first that fails, as runtimes do.
 func (w *world) add(path string, c *container) error {
 	for _, p := range w.c.Plugins {
 		out, code, err := w.call(path, "ADD", c, p)
@@ -253,7 +249,7 @@ func (w *world) add(path string, c *container) error {
 			return err
 		}
 		if code != 0 {
-			w.fails("ADD", c, p["type"], code, out)
+			w.recordFailure("ADD", c, p["type"], code, out)
 			return nil
 		}
 		c.results = append(c.results, out)
@@ -261,8 +257,7 @@ func (w *world) add(path string, c *container) error {
 	return w.result(c)
 }
 
-// check looks at the attachment with the plugins of a folder.
-// A version without CHECK has nothing to see.
+// check calls CHECK of a directory's plugins, if the version has it.
 func (w *world) check(path string, c *container) error {
 	if w.c.Version < "0.4.0" || len(c.results) < len(w.c.Plugins) {
 		return nil
@@ -270,15 +265,14 @@ func (w *world) check(path string, c *container) error {
 	return w.each("CHECK", "CHECK", path, c, w.c.Plugins)
 }
 
-// del detaches a container, last plugin first.
-// All plugins are called, though one may fail.
+// del calls DEL of all plugins in reverse order, also after a failure.
 func (w *world) del(path, point string, c *container) error {
 	back := slices.Clone(w.c.Plugins)
 	slices.Reverse(back)
 	return w.each("DEL", point, path, c, back)
 }
 
-// each calls plugins for a verb without a result, and sees what becomes of it.
+// each calls a verb without a result, and records its outcome.
 func (w *world) each(verb, point, path string, c *container, plugins []map[string]json.RawMessage) error {
 	for _, p := range plugins {
 		out, code, err := w.call(path, verb, c, p)
@@ -286,23 +280,23 @@ func (w *world) each(verb, point, path string, c *container, plugins []map[strin
 			return err
 		}
 		if code != 0 {
-			w.fails(point, c, p["type"], code, out)
+			w.recordFailure(point, c, p["type"], code, out)
 		} else {
-			w.see("%s %s plugin %s succeeds", point, c.id, p["type"])
+			w.record("%s %s plugin %s succeeds", point, c.id, p["type"])
 		}
 	}
 	return nil
 }
 
-// fails says so, and the code in a line of its own: codes differ where errors do not.
-// What the plugin says is for people who look for a difference's reason.
-func (w *world) fails(point string, c *container, plugin []byte, code int, msg []byte) {
-	w.see("%s %s plugin %s fails", point, c.id, plugin)
-	w.see("%s %s plugin %s code %d", point, c.id, plugin, code)
+// recordFailure records the failure, and the code in a line of its own, since codes differ more
+// often. The message helps to find the reason of a difference.
+func (w *world) recordFailure(point string, c *container, plugin []byte, code int, msg []byte) {
+	w.record("%s %s plugin %s fails", point, c.id, plugin)
+	w.record("%s %s plugin %s code %d", point, c.id, plugin, code)
 	w.said = append(w.said, fmt.Sprintf("%s %s: %s", point, plugin, msg))
 }
 
-// see writes a line down.
-func (w *world) see(format string, args ...any) {
+// record records a line.
+func (w *world) record(format string, args ...any) {
 	w.lines = append(w.lines, w.names.plain(fmt.Sprintf(format, args...)))
 }

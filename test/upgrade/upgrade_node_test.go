@@ -28,25 +28,25 @@ import (
 	"cnibox/test/product"
 )
 
-// A node is a host with the plugins in a directory, networks, and a neighbour on its
-// LAN. It is the network and mount namespace of this process.
+// A node is a host with the plugins in a directory, networks, and a neighbour on its LAN. Its
+// namespaces are those of this process.
 type node struct {
 	*applettest.Host
-	lan      *netns.NS
-	networks []*network
-	tight    string // the backend of firewall in one network
-	before   string // the host before any container
-	rules    string
+	lan             *netns.NS
+	networks        []*network
+	firewallBackend string // firewall's backend in one network
+	before          string // the host before any container
+	rules           string
 }
 
-// A network is a configuration, whose containers are attached by cni-exec or by a runtime
-// that starts each plugin.
+// A network is a configuration. Its containers are attached by cni-exec, or by a runtime that
+// starts each plugin.
 type network struct {
 	name    string
-	exec    bool // by cni-exec
+	exec    bool // attached by cni-exec
 	plugins []map[string]any
 	version string
-	bridge  string // empty: it has none
+	bridge  string // empty: none
 	ports   bool   // it publishes ports
 	direct  bool   // its containers are on the LAN
 }
@@ -67,13 +67,13 @@ const (
 	upgradeLAN4, upgradeLAN6   = "192.0.2.2", "2001:db8::2"
 )
 
-// newNode makes the host, with the earlier binary in its place.
+// newNode makes the host, with the earlier binary installed.
 func newNode(t *testing.T, forwardDrops bool) *node {
 	t.Helper()
 	n := bareNode(t)
-	n.tight = "nftables"
-	if forwardDrops { // as with Docker: what some rule accepts is forwarded, only
-		n.tight = ""
+	n.firewallBackend = "nftables"
+	if forwardDrops { // like Docker: forwards only what a rule accepts
+		n.firewallBackend = ""
 		for _, family := range []string{"ip", "ip6"} {
 			n.nft("add table " + family + " filter; add chain " + family + " filter FORWARD { type filter hook forward priority filter; policy drop; }")
 		}
@@ -90,7 +90,7 @@ func newNode(t *testing.T, forwardDrops bool) *node {
 	for _, byExec := range []bool{false, true} {
 		n.define(byExec)
 	}
-	if forwardDrops { // a container has been there: CNI-FORWARD of 9f333ea stays, as that of the reference
+	if forwardDrops { // a container was there before: CNI-FORWARD of 9f333ea stays, like the reference's
 		p := n.attach(n.networks[0], "first", 7000)
 		if err := errors.Join(n.del(p), kerneltest.Dial(t, n.NS).DelLink(p.bridge)); err != nil {
 			t.Fatal(err)
@@ -100,7 +100,7 @@ func newNode(t *testing.T, forwardDrops bool) *node {
 	return n
 }
 
-// bareNode has no networks and no LAN.
+// bareNode makes a host without networks and without a LAN.
 func bareNode(t *testing.T) *node {
 	t.Helper()
 	n := &node{Host: &applettest.Host{T: t, Dir: t.TempDir(), Here: true}}
@@ -133,7 +133,7 @@ func bareNode(t *testing.T) *node {
 	return n
 }
 
-// install puts a binary behind all the links at once.
+// install replaces the binary of all links atomically.
 func (n *node) install(binary string) {
 	n.Helper()
 	err := os.Symlink(binary, n.Path("bin/.new"))
@@ -145,7 +145,7 @@ func (n *node) install(binary string) {
 	}
 }
 
-// upgrade puts this binary behind all the links.
+// upgrade installs this binary.
 func (n *node) upgrade() {
 	n.Helper()
 	self, err := os.Executable()
@@ -155,8 +155,7 @@ func (n *node) upgrade() {
 	n.install(self)
 }
 
-// define adds the networks whose containers are attached in one way. Those that this
-// kernel cannot have are skipped.
+// define adds the networks of one way to attach. It skips those that this kernel does not support.
 func (n *node) define(byExec bool) {
 	n.Helper()
 	letter, third := "p", 1
@@ -181,7 +180,7 @@ func (n *node) define(byExec bool) {
 	n.network(&network{name: "tight" + letter, exec: byExec, version: "1.1.0", bridge: "tight" + letter, ports: true}, []map[string]any{
 		{"type": "bridge", "bridge": "tight" + letter, "isDefaultGateway": true, "ipMasq": true, "ipMasqBackend": "nftables", "macspoofchk": true, "portIsolation": true, "ipam": local(2)},
 		{"type": "portmap", "backend": "nftables", "capabilities": map[string]any{"portMappings": true}},
-		{"type": "firewall", "backend": n.tight, "ingressPolicy": "same-bridge"}})
+		{"type": "firewall", "backend": n.firewallBackend, "ingressPolicy": "same-bridge"}})
 	n.network(&network{name: "routed" + letter, exec: byExec, version: "1.0.0", ports: true}, []map[string]any{
 		{"type": "ptp", "ipMasq": true, "ipam": local(3)}, ports, firewall, rates, {"type": "sbr"}})
 	subnets := n.Path("subnet-" + letter)
@@ -205,7 +204,7 @@ func (n *node) define(byExec bool) {
 	}
 }
 
-// has reports whether this kernel has a kind of link, and says so where it does not.
+// has reports whether this kernel supports a kind of link, and logs it if not.
 func (n *node) has(feature string, kind rtnl.Kind) bool {
 	n.Helper()
 	c := kerneltest.Dial(n.T, kerneltest.NS(n.T))
@@ -219,7 +218,7 @@ func (n *node) has(feature string, kind rtnl.Kind) bool {
 	return err == nil
 }
 
-// network writes a configuration for cni-exec and remembers it.
+// network writes a configuration for cni-exec and records the network.
 func (n *node) network(net *network, plugins []map[string]any) {
 	n.Helper()
 	net.plugins = plugins
@@ -244,8 +243,8 @@ func (n *node) pod(net *network, id string, port int) *pod {
 	return p
 }
 
-// end ends the container and its namespace, of which no plugin hears. A socket that is open would keep
-// the namespace.
+// end ends the container and deletes its namespace without calling a plugin. An open socket would
+// keep the namespace.
 func (n *node) end(p *pod) {
 	n.Helper()
 	p.hangUp()
@@ -254,7 +253,7 @@ func (n *node) end(p *pod) {
 	n.NoError(os.Remove(p.Path))
 }
 
-// attach makes a container with its network, which has to succeed.
+// attach makes a container and attaches it.
 func (n *node) attach(net *network, id string, port int) *pod {
 	n.Helper()
 	p := n.pod(net, id, port)
@@ -269,7 +268,7 @@ func (p *pod) mappings() []any {
 	return []any{map[string]any{"hostPort": p.port, "containerPort": 80, "protocol": "tcp"}}
 }
 
-// call starts a program of the node; its stdout is the answer.
+// call starts a program of the node, and returns its stdout.
 func (n *node) call(stdin []byte, env []string, argv ...string) ([]byte, error) {
 	exit, out, diag, err := n.Process(exec.Command(n.Path("bin/"+argv[0]), argv[1:]...), string(stdin), env...)
 	if err == nil && exit != 0 {
@@ -381,7 +380,7 @@ func (n *node) del(p *pod) error {
 	return nil
 }
 
-// gc keeps the containers that are alive.
+// gc calls GC, which must keep the containers that are alive.
 func (n *node) gc(net *network, alive []*pod) error {
 	if net.exec {
 		_, err := n.call(nil, nil, "cni-exec", "gc", "--conf-dir", n.Path("net.d"), "--valid-live", net.name)
@@ -414,7 +413,7 @@ func (n *node) each(what string, pods []*pod, verb func(*pod) error) {
 	}
 }
 
-// gcAll is GC of all networks.
+// gcAll calls GC of all networks.
 func (n *node) gcAll(alive []*pod) {
 	n.Helper()
 	for _, net := range n.networks {
@@ -424,9 +423,9 @@ func (n *node) gcAll(alive []*pod) {
 	}
 }
 
-// clean wants nothing to be left but the bridges and what belongs to no attachment. The
-// bridges are not looked at: portmap sets their route_localnet for good.
-func (n *node) clean() {
+// checkClean deletes the bridges, whose route_localnet portmap leaves set, and checks that nothing of
+// attachments is left.
+func (n *node) checkClean() {
 	n.Helper()
 	c := kerneltest.Dial(n.T, n.NS)
 	for _, net := range n.networks {
@@ -440,18 +439,17 @@ func (n *node) clean() {
 	if diff := kerneltest.Diff(n.before, kerneltest.Snapshot(n.T, n.NS)); diff != "" {
 		n.Errorf("the host is not as before:\n%s", diff)
 	}
-	if diff := kerneltest.Diff(staying.ReplaceAllString(n.rules, ""), staying.ReplaceAllString(n.ruleset(), "")); diff != "" {
+	if diff := kerneltest.Diff(permanent.ReplaceAllString(n.rules, ""), permanent.ReplaceAllString(n.ruleset(), "")); diff != "" {
 		n.Errorf("the rule set is not as before:\n%s", diff)
 	}
 	n.noRecords()
 }
 
-// staying are the lines of [node.ruleset] about what stays after the last container, as with the reference:
-// the chains of firewall in the tables filter, and the jumps between them.
-var staying = regexp.MustCompile(`(?m)^(table map\[family:ip6? name:filter\]|chain map\[family:ip6? .*name:(CNI-ADMIN|CNI-FORWARD|FORWARD) .*table:filter.*\]|rule map\[chain:(CNI-FORWARD|FORWARD) expr:\[map\[xt:map\[name:comment type:match\]\] map\[counter:map\[ \]\] map\[jump:map\[target:CNI-(ADMIN|FORWARD)\]\]\] family:ip6? table:filter\])(\n|\z)`)
+// permanent matches the lines of [node.ruleset] that stay after the last container, as with the
+// reference: firewall's chains in the tables filter, and the jumps between them.
+var permanent = regexp.MustCompile(`(?m)^(table map\[family:ip6? name:filter\]|chain map\[family:ip6? .*name:(CNI-ADMIN|CNI-FORWARD|FORWARD) .*table:filter.*\]|rule map\[chain:(CNI-FORWARD|FORWARD) expr:\[map\[xt:map\[name:comment type:match\]\] map\[counter:map\[ \]\] map\[jump:map\[target:CNI-(ADMIN|FORWARD)\]\]\] family:ip6? table:filter\])(\n|\z)`)
 
-// noRecords wants no file that belongs to an attachment; locks of a store or of a network
-// may stay.
+// noRecords checks that no file of an attachment is left; locks of stores and networks may stay.
 func (n *node) noRecords() {
 	n.Helper()
 	for _, root := range []string{"/run", "/var/lib"} {
@@ -460,7 +458,7 @@ func (n *node) noRecords() {
 			switch {
 			case err != nil:
 				return err
-			case name == ".cnibox": // the index of the leases
+			case name == ".cnibox": // index of the leases
 				return fs.SkipDir
 			case d.IsDir(), strings.HasSuffix(name, "lock"), strings.HasPrefix(name, "last_reserved_ip."),
 				strings.Contains(path, "/locks/network-"):
@@ -476,7 +474,7 @@ func (n *node) noRecords() {
 	}
 }
 
-// nft runs nft(8), where it is installed.
+// nft runs nft(8), or skips the test without it.
 func (n *node) nft(args ...string) string {
 	n.Helper()
 	out, err := exec.Command("nft", args...).CombinedOutput()
@@ -489,10 +487,10 @@ func (n *node) nft(args ...string) string {
 	return string(out)
 }
 
-// packets are the counters of a rule.
+// packets matches the counters of a rule.
 var packets = regexp.MustCompile(`(bytes|packets):[0-9]+`)
 
-// ruleset lists tables and rules of others, and the elements of our tables.
+// ruleset lists the tables and rules of other programs, and the elements of our tables.
 func (n *node) ruleset() string {
 	n.Helper()
 	var list struct{ NFTables []map[string]map[string]any }

@@ -20,7 +20,7 @@ import (
 	"cnibox/test/product"
 )
 
-// upgradeFrom is the binary of an earlier revision, which `make test-upgrade` builds.
+// upgradeFrom is the path of an earlier revision's binary, which `make test-upgrade` builds.
 var upgradeFrom = os.Getenv("CNIBOX_UPGRADE_FROM")
 
 // processTime is how long a process may take before it counts as stuck.
@@ -28,18 +28,18 @@ var processTime = kerneltest.Timeout(time.Minute)
 
 func TestMain(m *testing.M) { product.Main(m, nil) }
 
-// upgradePart is the variable with the part of the test that a process runs on a host of
-// its own; upgradeDisk is the directory that is /var/lib there, and outlives a boot.
+// upgradePart is the variable with the part of the test that a process runs on its own host;
+// upgradeDisk is the directory that is mounted at /var/lib there, across boots.
 const (
 	upgradePart = "CNIBOX_UPGRADE_PART"
 	upgradeDisk = "CNIBOX_UPGRADE_DISK"
 )
 
-// TestKernelUpgrade attaches containers with the binary of an earlier revision, puts this
-// one in its place, and wants all of them to go on, and to leave nothing at their end.
-// Each part runs in a process with its own network namespace as the host, its own /run and
-// /var/lib, and its own PID namespace: gc keeps what has a leased address in any namespace of
-// the host, and the parts have the same addresses.
+// TestKernelUpgrade attaches containers with the binary of an earlier revision and installs this
+// one: all of them keep working, and leave nothing at their end. Each part runs in a process with
+// its own network namespace as the host, its own /run and /var/lib, and its own PID namespace: gc
+// keeps attachments whose leased address is in any namespace of the host, and the parts have the
+// same addresses.
 func TestKernelUpgrade(t *testing.T) {
 	if upgradeFrom == "" {
 		t.Skip("SKIPPED: the upgrade from an earlier revision: CNIBOX_UPGRADE_FROM names no binary of one; make test-upgrade builds it")
@@ -48,7 +48,7 @@ func TestKernelUpgrade(t *testing.T) {
 		upgradeParts[part](t)
 		return
 	}
-	kerneltest.NS(t) // the privilege for all that follows
+	kerneltest.NS(t) // skips without the privilege
 	for _, part := range []string{"beside", "beside, FORWARD drops", "new ones end first", "all end at once", "collected", "leases of DHCP"} {
 		t.Run(part, func(t *testing.T) {
 			t.Parallel()
@@ -80,7 +80,7 @@ func init() {
 	}
 }
 
-// boot runs a part in a process of its own. The kernel's name of the boot is made of a letter.
+// boot runs a part in its own process, with a boot ID made of a letter.
 func boot(t *testing.T, part, disk string, letter byte) {
 	t.Helper()
 	self, err := os.Executable()
@@ -109,60 +109,60 @@ func boot(t *testing.T, part, disk string, letter byte) {
 	}
 }
 
-// attachAll has one container in each network.
+// attachAll attaches one container to each network.
 func (n *node) attachAll(id string, port int) (pods []*pod) {
 	n.Helper()
 	for i, net := range n.networks {
 		if net.plugins[0]["type"] == "host-device" && id != "old" {
-			continue // there is one device
+			continue // there is only one device
 		}
 		pods = append(pods, n.attach(net, id, port+i))
 	}
 	return pods
 }
 
-// alive is all that must hold of containers at any time.
-func (n *node) alive(when string, pods []*pod) {
+// checkAlive checks what must hold of containers at any time.
+func (n *node) checkAlive(when string, pods []*pod) {
 	n.Helper()
 	n.each(when+": CHECK", pods, n.check)
 	n.each(when+": traffic", pods, n.flows(false))
-	n.each(when+": traffic", pods, streaming)
+	n.each(when+": traffic", pods, echoStreams)
 }
 
-// old attaches containers by the earlier binary, and upgrades.
-func (n *node) old() []*pod {
+// attachOld attaches containers by the earlier binary, and upgrades.
+func (n *node) attachOld() []*pod {
 	n.Helper()
 	old := n.attachAll("old", 8000)
-	n.alive("before the upgrade", old)
+	n.checkAlive("before the upgrade", old)
 	n.each("before the upgrade: traffic", old, n.flows(true))
 	n.upgrade()
-	n.alive("after the upgrade", old)
+	n.checkAlive("after the upgrade", old)
 	return old
 }
 
-// upgradeBeside attaches new containers beside the old ones, which go before them.
+// upgradeBeside attaches new containers beside the old ones, and detaches the old ones first.
 func upgradeBeside(n *node) {
-	old := n.old()
+	old := n.attachOld()
 	fresh := n.attachAll("new", 9000)
 	n.each("traffic of a new one", fresh, n.flows(true))
-	n.alive("beside new ones", append(old, fresh...))
+	n.checkAlive("beside new ones", append(old, fresh...))
 	n.refused(old)
-	n.alive("after refused ADDs", append(old, fresh...))
+	n.checkAlive("after refused ADDs", append(old, fresh...))
 	n.gcAll(append(old, fresh...))
-	n.alive("after GC", append(old, fresh...))
+	n.checkAlive("after GC", append(old, fresh...))
 	for _, p := range old {
 		p.hangUp()
 	}
 	n.each("DEL", old, n.del)
-	n.alive("without the old ones", fresh)
-	n.each("after DEL", old, n.closed)
+	n.checkAlive("without the old ones", fresh)
+	n.each("after DEL", old, n.checkUnpublished)
 	n.each("DEL again", old, n.del)
-	n.alive("after the second DEL of the old ones", fresh)
+	n.checkAlive("after the second DEL of the old ones", fresh)
 	n.each("DEL", fresh, n.del)
-	n.clean()
+	n.checkClean()
 }
 
-// refused tries what an attachment that is there forbids.
+// refused checks that ADDs that conflict with existing attachments are refused.
 func (n *node) refused(old []*pod) {
 	n.Helper()
 	for _, p := range old {
@@ -183,23 +183,23 @@ func (n *node) refused(old []*pod) {
 	}
 }
 
-// upgradeNewEndFirst ends the new containers while the old ones go on.
+// upgradeNewEndFirst detaches the new containers first.
 func upgradeNewEndFirst(t *testing.T) {
 	n := newNode(t, false)
-	old := n.old()
+	old := n.attachOld()
 	fresh := n.attachAll("new", 9000)
 	n.each("DEL", fresh, n.del)
-	n.alive("without the new ones", old)
+	n.checkAlive("without the new ones", old)
 	for _, p := range old {
 		p.hangUp()
 	}
 	n.each("DEL", old, n.del)
-	n.each("after DEL", old, n.closed)
-	n.clean()
+	n.each("after DEL", old, n.checkUnpublished)
+	n.checkClean()
 }
 
-// upgradeEnd ends the old containers, each other one without a namespace, and calls
-// nothing before.
+// upgradeEnd detaches the old containers right after the upgrade, every other one without its
+// namespace.
 func upgradeEnd(t *testing.T) {
 	n := newNode(t, false)
 	old := n.attachAll("old", 8000)
@@ -210,12 +210,12 @@ func upgradeEnd(t *testing.T) {
 		}
 	}
 	n.each("DEL", old, n.del)
-	n.each("after DEL", old, n.closed)
-	n.clean()
+	n.each("after DEL", old, n.checkUnpublished)
+	n.checkClean()
 }
 
-// upgradeCollected has containers that end without a DEL: GC, or the DEL of a runtime that
-// has no namespace any more, releases what they had, and spares the others.
+// upgradeCollected ends containers without DEL: GC, or a DEL of a runtime without a namespace,
+// deletes their state, and nothing of the others.
 func upgradeCollected(t *testing.T) {
 	n := newNode(t, false)
 	old, gone := n.attachAll("old", 8000), []*pod(nil)
@@ -230,26 +230,26 @@ func upgradeCollected(t *testing.T) {
 		n.end(p)
 	}
 	n.gcAll(old)
-	n.alive("after GC", old)
+	n.checkAlive("after GC", old)
 	for _, p := range gone {
 		if !p.exec && p.version < "1.1.0" {
-			n.each("DEL", []*pod{p}, n.del) // there is no GC in its version
+			n.each("DEL", []*pod{p}, n.del) // its version has no GC
 		}
 	}
-	n.each("after GC", gone, n.closed)
+	n.each("after GC", gone, n.checkUnpublished)
 	var next []*pod
 	for _, p := range gone {
 		next = append(next, n.attach(p.network, "next", p.port))
 	}
-	n.alive("beside those that have the ports of the dead", append(next, old...))
+	n.checkAlive("beside those that have the ports of the dead", append(next, old...))
 	for _, p := range old {
 		p.hangUp()
 	}
 	n.each("DEL", append(old, next...), n.del)
-	n.clean()
+	n.checkClean()
 }
 
-// small is a network with addresses for five containers.
+// small makes a network with addresses for five containers.
 func (n *node) small(byExec, keep bool) *network {
 	n.Helper()
 	net := &network{name: fmt.Sprintf("small-%t-%t", byExec, keep), exec: byExec, version: "1.1.0"}
@@ -259,14 +259,14 @@ func (n *node) small(byExec, keep bool) *network {
 	return net
 }
 
-// smallNetworks are the networks of the parts with a reboot: those whose leases are free
-// after it, and those whose leases are kept.
+// smallNetworks makes the networks of the parts with a reboot: those whose leases are free
+// afterwards, and those whose leases are kept.
 func (n *node) smallNetworks() (free, kept []*network) {
 	n.Helper()
 	return []*network{n.small(false, false), n.small(true, false)}, []*network{n.small(false, true), n.small(true, true)}
 }
 
-// upgradeFirstBoot uses up all addresses by the earlier binary; the machine ends with all
+// upgradeFirstBoot leases all addresses by the earlier binary; the machine ends with all
 // containers.
 func upgradeFirstBoot(t *testing.T) {
 	n := bareNode(t)
@@ -312,18 +312,18 @@ func upgradeSecondBoot(t *testing.T) {
 		n.install(upgradeFrom)
 	}
 	n.upgrade()
-	n.full(kept)
+	n.checkFull(kept)
 }
 
-// upgradeNextBoot begins with the new binary: the addresses of the boot before are free,
-// but for those that are to be kept.
+// upgradeNextBoot begins with the new binary: the addresses of the boot before are free, except
+// those that are kept.
 func upgradeNextBoot(t *testing.T) {
 	n := bareNode(t)
 	n.upgrade()
 	free, kept := n.smallNetworks()
 	for _, net := range free {
 		var pods []*pod
-		for i := range 5 { // some are called as those before, as those of a runtime that takes its containers up again
+		for i := range 5 { // some have the same container IDs, as with a runtime that restarts its containers
 			pods = append(pods, n.attach(net, fmt.Sprintf([]string{"first%d", "next%d"}[i%2], i), 0))
 		}
 		n.each("CHECK", pods, n.check)
@@ -333,8 +333,8 @@ func upgradeNextBoot(t *testing.T) {
 		n.each("CHECK", pods, n.check)
 		n.each("DEL", pods, n.del)
 	}
-	n.full(kept)
-	for _, net := range append(free, kept...) { // also what the cache has of a boot before
+	n.checkFull(kept)
+	for _, net := range append(free, kept...) { // also entries of the cache from an earlier boot
 		if err := n.gc(net, nil); err != nil {
 			t.Error(err)
 		}
@@ -342,8 +342,8 @@ func upgradeNextBoot(t *testing.T) {
 	n.noRecords()
 }
 
-// full wants networks to have no address left.
-func (n *node) full(networks []*network) {
+// checkFull checks that networks have no free address.
+func (n *node) checkFull(networks []*network) {
 	n.Helper()
 	for _, net := range networks {
 		p := n.pod(net, "sixth", 0)
@@ -354,7 +354,7 @@ func (n *node) full(networks []*network) {
 	}
 }
 
-// upgradeDHCP upgrades below a daemon that goes on, and starts it anew afterwards.
+// upgradeDHCP upgrades while a daemon runs, and restarts the daemon afterwards.
 func upgradeDHCP(t *testing.T) {
 	n := bareNode(t)
 	server := dhcptest.Bridge(t, n.NS, "leases0")
@@ -379,5 +379,5 @@ func upgradeDHCP(t *testing.T) {
 	n.each("after GC: CHECK", pods, n.check)
 	n.each("DEL", pods, n.del)
 	stop()
-	n.clean()
+	n.checkClean()
 }

@@ -13,7 +13,7 @@ import (
 	"cnibox/internal/netns"
 )
 
-// streamTime is how long a connection may take to open or to answer before it counts as dead.
+// streamTime is how long a connection may take to open or to echo before it counts as dead.
 var streamTime = kerneltest.Timeout(30 * time.Second)
 
 // A stream is an open connection.
@@ -43,7 +43,7 @@ func (n *node) dial(from *netns.NS, source netip.Addr, what, address string) (*s
 	return s, nil
 }
 
-// echo sends a line, which must come back.
+// echo sends a line and waits for its echo.
 func (s *stream) echo() error {
 	s.sent++
 	s.conn.SetDeadline(time.Now().Add(streamTime))
@@ -62,16 +62,17 @@ func (s *stream) echo() error {
 	return nil
 }
 
-// A way is where a connection leads from a namespace.
+// A way is a connection from a namespace to an address.
 type way struct {
 	what   string
 	from   *netns.NS
-	source netip.Addr // as sbr routes by it; invalid: the kernel's choice
+	source netip.Addr // sbr routes by it; invalid: the kernel's choice
 	to     string
-	want   string // who answers, and then which address it sees
+	want   string // who answers, and the client's address that it sees
 }
 
-// ways lists from where a container must be reachable, and what it must reach.
+// ways returns the ways by which a container must be reachable, and those that it must be able to
+// use.
 func (n *node) ways(p *pod) (list []way) {
 	at := func(host string, port int) string {
 		return netip.AddrPortFrom(netip.MustParseAddr(host), uint16(port)).String()
@@ -97,8 +98,7 @@ func (n *node) ways(p *pod) (list []way) {
 	return list
 }
 
-// flows makes new connections of all kinds to and from a container; those that are kept
-// stay open.
+// flows opens connections by all ways to and from a container; if keep is set they stay open.
 func (n *node) flows(keep bool) func(p *pod) error {
 	return func(p *pod) error {
 		var errs []error
@@ -120,8 +120,8 @@ func (n *node) flows(keep bool) func(p *pod) error {
 	}
 }
 
-// streaming sends over all open connections.
-func streaming(p *pod) error {
+// echoStreams sends over all open connections.
+func echoStreams(p *pod) error {
 	var errs []error
 	for _, s := range p.streams {
 		errs = append(errs, s.echo())
@@ -136,8 +136,8 @@ func (p *pod) hangUp() {
 	p.streams = nil
 }
 
-// closed wants no port of a container to be published any more.
-func (n *node) closed(p *pod) error {
+// checkUnpublished checks that no port of a container is published.
+func (n *node) checkUnpublished(p *pod) error {
 	if p.port == 0 {
 		return nil
 	}

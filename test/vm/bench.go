@@ -11,12 +11,12 @@ import (
 
 const (
 	benchPath   = "cnibox/test/bench"
-	benchBinary = "bin/cnibox" // what is measured, as make build leaves it
-	benchDir    = "/opt/bench" // of a guest: the binary and the bench's small programs
+	benchBinary = "bin/cnibox" // the binary that make build leaves
+	benchDir    = "/opt/bench" // in a guest: the binary, bare and peak
 )
 
-// bench builds the bench and its small programs, into dir, and returns what a guest
-// runs, and its files besides. The reference plugins are in [hostFiles].
+// bench builds the bench and its programs in dir, and returns the suite for a guest, and additional
+// files. [hostFiles] has the reference plugins.
 func bench(ctx context.Context, dir string) (suites []suite, files map[string]string, err error) {
 	if _, err := os.Stat(benchBinary); err != nil {
 		return nil, nil, fmt.Errorf("%w (`make build` makes it)", err)
@@ -37,7 +37,7 @@ func bench(ctx context.Context, dir string) (suites []suite, files map[string]st
 	return []suite{{benchPath, "test/bench", filepath.Join(dir, "bench-")}}, files, nil
 }
 
-// benchFlags are its flags in a guest.
+// benchFlags returns the bench's flags in a guest.
 func benchFlags(more string) []string {
 	return append([]string{"-bin=" + benchDir + "/cnibox", "-tools=" + benchDir}, strings.Fields(more)...)
 }

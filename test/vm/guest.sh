@@ -1,7 +1,7 @@
 #!/bin/busybox sh
-# The first process of a guest: runs the tests of each package in its directory and reports to
-# the host on the second serial port, which no kernel message reaches. Lines that
-# begin with "##vm" are this script's own.
+# The first process of a guest: runs the tests of each package in its directory and reports to the
+# host on the second serial port, to which no kernel message goes. Lines that begin with "##vm" are
+# this script's own.
 /bin/busybox mount -t proc proc /proc
 /bin/busybox --install -s 2>/dev/null # what is there already stays
 export PATH=/usr/sbin:/usr/bin HOME=/root TMPDIR=/tmp CNIBOX_KERNEL=require CNIBOX_TWIN=needs

@@ -10,11 +10,11 @@ import (
 	"time"
 )
 
-// guidedKernel is what guests have that follow the documents: Debian 12's own. NVMe and ext4 are
-// built in, so that it needs no initramfs.
+// guidedKernel is the kernel of guests that follow the documents: Debian 12's own. NVMe and ext4
+// are built in, so it needs no initramfs.
 const guidedKernel = "6.1"
 
-// cached returns a kernel by its name, fetched if it is not in the cache.
+// cached returns a kernel by name, and fetches it if it is not in the cache.
 func cached(ctx context.Context, name string, update bool) (tree, error) {
 	chosen, err := choose(name)
 	if err != nil {
@@ -27,8 +27,8 @@ func cached(ctx context.Context, name string, update bool) (tree, error) {
 	return chosen[0].get(ctx, filepath.Join(cache, "cnibox", "vm"), update)
 }
 
-// follow runs a guest until it ends as its script has announced: by a reboot, or else qemu is
-// killed, as by a power cut. What the script says besides is printed.
+// follow runs a guest until it ends as its script has announced: by a reboot, or by killing qemu,
+// as in a power cut. It prints the script's other output.
 func (m machine) follow(ctx context.Context, what string, more ...string) (end string, err error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -52,7 +52,7 @@ func (m machine) follow(ctx context.Context, what string, more ...string) (end s
 	} else {
 		cancel()
 	}
-	cmd.Wait() // its state says how qemu ended
+	cmd.Wait() // ProcessState has the result
 	switch {
 	case end == "failed":
 		return "", errors.New("a step failed")

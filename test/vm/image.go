@@ -14,23 +14,23 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// An image is what an initramfs will hold, by absolute path.
+// An image is the content of an initramfs, by absolute path.
 type image map[string]entry
 
 // An entry is a file, directory, link or device. The zero mode is none of these.
 type entry struct {
-	mode     uint32 // with the S_IF bits
-	from     string // file here whose content it has; "": text
-	text     string // content, or where a link leads
+	mode     uint32 // including the S_IF bits
+	from     string // file on this machine with the content; "": text
+	text     string // content, or target of a link
 	maj, min uint32 // of a device
 }
 
-// merged are the directories that are links into /usr, as in Debian. A file must have
-// one name alone, or a link would be in the way of a directory.
+// merged are the directories that are links into /usr, as in Debian. Each file must be in the image
+// under one name, so that no directory replaces a link.
 var merged = []string{"/bin", "/lib", "/lib64", "/sbin"}
 
-// newImage has the links of [merged], empty directories to mount on, and what the
-// first process writes to before it has mounted any.
+// newImage makes an image with the links of [merged], empty directories, and /dev/console for the
+// first process.
 func newImage() image {
 	im := image{"/dev/console": {mode: unix.S_IFCHR | 0o600, maj: 5, min: 1}}
 	for _, dir := range merged {
@@ -44,10 +44,9 @@ func newImage() image {
 	return im
 }
 
-// clone is for an image that others build on too.
 func (im image) clone() image { return maps.Clone(im) }
 
-// put adds an entry, and directories above it.
+// put adds an entry and the directories above it.
 func (im image) put(name string, e entry) {
 	name = path.Clean(name)
 	for _, dir := range merged {
@@ -60,7 +59,7 @@ func (im image) put(name string, e entry) {
 	im[name] = e
 }
 
-// dir adds a directory that is not there yet, and those above it.
+// dir adds a directory and those above it, if they are missing.
 func (im image) dir(name string) {
 	for ; name != "/" && im[name].mode == 0; name = path.Dir(name) {
 		im[name] = entry{mode: unix.S_IFDIR | 0o755}
@@ -80,8 +79,8 @@ func (im image) copy(name, from string, perm uint32) {
 	im.put(name, entry{mode: unix.S_IFREG | perm, from: from})
 }
 
-// write writes the image as a cpio archive, which the kernel unpacks when it boots.
-// It is not compressed: an emulated processor takes longer to undo that than to read.
+// write writes the image as a cpio archive for the kernel. It is not compressed: on an emulated
+// processor decompressing takes longer than reading.
 func (im image) write(file string) error {
 	f, err := os.Create(file)
 	if err != nil {
@@ -92,8 +91,8 @@ func (im image) write(file string) error {
 	return errors.Join(err, w.Flush(), f.Close())
 }
 
-// archive writes the entries, directories before what is in them, and the trailer.
-// Format: Documentation/driver-api/early-userspace/buffer-format.rst, "newc".
+// archive writes the entries, directories before their contents, and the trailer. Format:
+// Documentation/driver-api/early-userspace/buffer-format.rst, "newc".
 func (im image) archive(w io.Writer) error {
 	for i, name := range slices.Sorted(maps.Keys(im)) {
 		if err := im[name].archive(w, i+1, strings.TrimPrefix(name, "/")); err != nil {
@@ -103,7 +102,7 @@ func (im image) archive(w io.Writer) error {
 	return entry{}.archive(w, 0, "TRAILER!!!")
 }
 
-// archive writes one entry. Header and content are each filled up to four bytes.
+// archive writes one entry. Header and content are each padded to a multiple of four bytes.
 func (e entry) archive(w io.Writer, inode int, name string) error {
 	var content io.Reader = strings.NewReader(e.text)
 	size := int64(len(e.text))
@@ -132,5 +131,5 @@ func (e entry) archive(w io.Writer, inode int, name string) error {
 	return err
 }
 
-// padding fills a length up to four bytes.
+// padding returns the NULs that pad a length to a multiple of four bytes.
 func padding(length int64) string { return "\x00\x00\x00"[:-length&3] }

@@ -11,38 +11,38 @@ import (
 	"time"
 )
 
-// A kernel is one of Debian's. Its String is its name.
+// A kernel is one of Debian's.
 type kernel struct {
-	name    string   // version, as people say it
+	name    string   // version, as in the flag -kernel
 	suite   string   // of the security archive, where the newest ones are
-	pkg     string   // meta package that leads to the newest build
-	preload []string // modules besides those of [preload]
-	fewer   bool     // without the tests of [ownMatters] and those of the module test
+	pkg     string   // meta package of the newest build
+	preload []string // modules in addition to [preload]
+	fewer   bool     // skips the tests of [oneKernelOnly] and those of the module test
 }
 
-// kernels is the matrix. 5.10 is the oldest that Debian still keeps, and the first
-// has bridged packets pass the rules of IP, as on nodes of Kubernetes.
+// kernels is the matrix. 5.10 is the oldest that Debian still maintains. The first has
+// br_netfilter, so bridged packets pass iptables' rules, as on nodes of Kubernetes.
 var kernels = []kernel{
 	{"6.1", "bookworm-security", "linux-image-cloud-amd64", []string{"br_netfilter"}, false},
 	{"5.10", "bullseye-security", "linux-image-cloud-amd64", nil, true},
 	{"6.12", "bookworm-security", "linux-image-6.12-cloud-amd64", nil, true},
 }
 
-// outside are tests of processes, disks and bad input that call plugins some hundred times, and
-// want nothing that kernels lack: without a guest they take a tenth of the time. So do the scripts of
-// what cni-exec reads and prints, which make test runs with and without processes. The twin runs are
-// in a guest by make test-twin, against the newest reference.
-const outside = "^TestKernel(DHCP(Killed|Restart|Interrupted|Twenty|Memory|Activated)|Killed|Run|Disk|Bad(Names|Stdin|Members|IPAMType|PrevResult|NetNS)|OddFiles|OddPrevResult|Override|CVE2021|HelperSeen|UpInterrupted|(Reload|Boot)Killed|Reload(Signal|ReadsPortsOnce)|ManyUnknownKeys|PortmapAllPorts|CheckManyPorts|Hostile|Interrupt|GCMany|PluginUnwritable|NothingGrows|Once$|NoThreads|LeaseLooks|UserTasks|FewDescriptors)|^TestKernelTwin$|" +
+// notInGuests test processes, disks and bad input, call plugins some
+// hundred times, and need nothing that kernels lack: without a guest they take a tenth of the time.
+// The same holds for scripts about the input and output of cni-exec, which make test runs both
+// ways. make test-twin runs the twins in a guest, against the newest reference.
+const notInGuests = "^TestKernel(DHCP(Killed|Restart|Interrupted|Concurrent|Memory|Activated)|Killed|Run|Disk|Bad(Names|Stdin|Members|IPAMType|PrevResult|NetNS)|UnusualFiles|UnusualPrevResult|NetNSOverride|CVE2021|WatchSeesHelpers|UpInterrupted|(Reload|Boot)Killed|Reload(Signal|ReadsPortsOnce)|ManyUnknownKeys|PortmapAllPorts|CheckManyPorts|Hostile|Interrupt|GCMany|PluginUnwritable|CostsDoNotGrow|AddSystemCalls|NoThreads|AddReadsOwnLeases|UserTasks|FewDescriptors)|^TestKernelTwin$|" +
 	"^TestKernelScripts$/^inprocess$/^(cni-exec-(all|conf|hints|json|ls|ls-busy|metrics|names|path|rm|run-flags|run-name|show|version|who)|" +
 	"args|dry-run|errors|lint-host|lint-warnings|log|second-add|status)$"
 
-// ownMatters are tests that call plugins as often, and need a guest for the plugins that
-// not every kernel can: what they leave behind when they are killed or a change fails, or DEL
-// finds things missing; thousands of ports; and the scripts with delegates started. One kernel
-// is enough for that. A processor that is emulated starts 20 programs a second.
-const ownMatters = "^TestKernel(DelMatrix|EnoughDescriptors|NoHelper|Setns$|EveryKilled|Rollback|PortmapThousands$|DelUnreadable|Messages|ChainNamesLoad)|^TestKernelScripts$/^exec$"
+// oneKernelOnly are tests that call plugins as often, and need a guest since some kernels lack what
+// plugins need: what is left when a plugin is killed, a change fails or things are missing on DEL;
+// thousands of ports; and the scripts with plugins as processes. One kernel is enough for them: an
+// emulated processor starts 20 programs a second.
+const oneKernelOnly = "^TestKernel(DelMatrix|DescriptorCheck|NoHelper|Setns$|EveryKilled|Rollback|PortmapThousands$|DelUnreadable|Messages|ChainNamesLoad)|^TestKernelScripts$/^exec$"
 
-// Where kernels come from, and whose signature they need.
+// The archive of kernels, and the keyring of its signatures.
 const (
 	archive = "http://deb.debian.org/debian-security"
 	keyring = "/usr/share/keyrings/debian-archive-keyring.gpg"
@@ -50,16 +50,16 @@ const (
 
 func (k kernel) String() string { return k.name }
 
-// skip is a regular expression of the tests that are not for this kernel.
+// skip matches the tests that this kernel does not run.
 func (k kernel) skip() string {
 	if k.fewer {
-		return outside + "|" + ownMatters
+		return notInGuests + "|" + oneKernelOnly
 	}
-	return outside
+	return notInGuests
 }
 
-// get returns the unpacked kernel of the cache directory, and fetches it if there is
-// none or update is set.
+// get returns the unpacked kernel in the cache directory, and fetches it if it is missing or update
+// is set.
 func (k kernel) get(ctx context.Context, cache string, update bool) (tree, error) {
 	dir := filepath.Join(cache, "linux-"+k.name)
 	if t, err := openTree(dir); err == nil && !update {
@@ -75,7 +75,7 @@ func (k kernel) get(ctx context.Context, cache string, update bool) (tree, error
 	}
 	defer os.RemoveAll(tmp)
 	fresh := filepath.Join(tmp, "root")
-	err = again(ctx, fetchPauses, func() error {
+	err = retry(ctx, fetchPauses, func() error {
 		return errors.Join(os.RemoveAll(fresh), k.fetch(ctx, tmp, fresh))
 	})
 	if err != nil {
@@ -95,12 +95,12 @@ func (k kernel) get(ctx context.Context, cache string, update bool) (tree, error
 	return openTree(dir)
 }
 
-// fetchPauses are between the tries to fetch a kernel.
+// fetchPauses are the pauses between attempts to fetch a kernel.
 var fetchPauses = []time.Duration{5 * time.Second, 15 * time.Second, time.Minute}
 
-// again does something that may fail for a while, as what comes over the network, with
-// pauses in between. The error is that of the last try.
-func again(ctx context.Context, pauses []time.Duration, do func() error) error {
+// retry repeats do with pauses while it fails, as a download may. The error is that of the last
+// attempt.
+func retry(ctx context.Context, pauses []time.Duration, do func() error) error {
 	err := do()
 	for _, pause := range pauses {
 		if err == nil || ctx.Err() != nil {
@@ -113,8 +113,8 @@ func again(ctx context.Context, pauses []time.Duration, do func() error) error {
 	return err
 }
 
-// fetch has apt find and check the package, with lists of its own in tmp, and
-// unpacks it to root.
+// fetch makes apt download and verify the package, with its own lists in tmp, and unpacks it to
+// root.
 func (k kernel) fetch(ctx context.Context, tmp, root string) error {
 	apt, err := newAPT(tmp, k.suite)
 	if err != nil {
@@ -144,8 +144,8 @@ func (k kernel) fetch(ctx context.Context, tmp, root string) error {
 	return prepare(ctx, root)
 }
 
-// newAPT makes the directories and files of a private apt and returns its options.
-// The machine's lists and packages are neither seen nor touched.
+// newAPT makes the directories and files of a private apt and returns its options. It neither sees
+// nor changes the machine's lists and packages.
 func newAPT(dir, suite string) ([]string, error) {
 	source := fmt.Sprintf("deb [arch=amd64 signed-by=%s] %s %s main\n", keyring, archive, suite)
 	list, status := filepath.Join(dir, "sources.list"), filepath.Join(dir, "status")
@@ -159,12 +159,12 @@ func newAPT(dir, suite string) ([]string, error) {
 		"-qq", "-o", "Acquire::Retries=3", "-o", "APT::Sandbox::User=root",
 		"-o", "Dir::Etc::sourcelist=" + list, "-o", "Dir::Etc::sourceparts=/dev/null",
 		"-o", "Dir::State=" + dir, "-o", "Dir::State::status=" + status, "-o", "Dir::Cache=" + dir,
-		// A suite that is no longer updated keeps its signature, not its date.
+		// The index of a suite without updates expires.
 		"-o", "Acquire::Check-Valid-Until=false",
 	}, err
 }
 
-// dependency finds the package of the kernel in what apt-cache shows of a meta package.
+// dependency finds the kernel's package in the output of apt-cache for a meta package.
 func dependency(control string) string {
 	for line := range strings.Lines(control) {
 		rest, ok := strings.CutPrefix(line, "Depends:")
@@ -180,7 +180,7 @@ func dependency(control string) string {
 	return ""
 }
 
-// output runs a program in a directory and returns what it prints; the error has its complaints.
+// output runs a program in a directory and returns its stdout; the error has its stderr.
 func output(ctx context.Context, dir, program string, args ...string) (string, error) {
 	cmd := exec.CommandContext(ctx, program, args...)
 	cmd.Dir = dir

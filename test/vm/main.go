@@ -1,16 +1,16 @@
-// Command vm runs the kernel tests of the repository on kernels that have all
-// they ask for: Debian's, each in a virtual machine of its own.
+// Command vm runs the kernel tests of the repository on Debian's kernels, which have all options
+// that the tests need, each in its own virtual machine.
 //
 //	go run ./vm [-kernel 6.1,5.10] [-run REGEXP] [-pkg ./nft,./test/e2e] [-j 2] [-processors 1] [-limit 30m] [-update] [-v]
 //
-// Packages are named from the root of the repository, the parent of the current directory.
-// A guest is one of Debian's kernels with its modules, busybox, the programs of
-// [hostFiles] and the test binaries as they are here, all in one initramfs. It needs
-// no privilege, and qemu emulates the processor where KVM does not work. Kernels are
-// fetched once, with apt and its checks of signatures, into the user's cache directory.
+// Packages are relative to the root of the repository, the parent of the current directory. A guest is
+// one of Debian's kernels with its modules, busybox, the programs of [hostFiles] and the test binaries
+// of this tree, all in one initramfs. It needs no privilege, and qemu emulates the processor where KVM
+// does not work. Kernels are fetched once into the user's cache directory, by apt, which verifies
+// their signatures.
 //
-// The output is that of go test, with the kernel behind each package. A test that
-// fails, a guest that dies, is silent for too long or does not end, is a failure.
+// The output is that of go test, with the kernel after each package. A test that fails and a guest that
+// crashes, prints nothing for too long or does not end are failures.
 package main
 
 import (
@@ -36,7 +36,7 @@ var needed = [][2]string{
 	{"dpkg-deb", "dpkg"}, {"xz", "xz-utils"}, {"depmod", "kmod"},
 }
 
-// allTests is what runs unless the command line says otherwise.
+// allTests is the default of -run.
 const allTests = "^TestKernel"
 
 // allPackages are those of both modules.
@@ -44,17 +44,17 @@ const allPackages = "./..."
 
 // options are what the command line says.
 type options struct {
-	run     string // regular expression of tests
-	pkgs    string // as for go list, with commas
-	kernels string // of [kernels], with commas
-	guests  int    // that run at once
-	smp     int    // processors of each; 0: its share
+	run     string // tests
+	pkgs    string // patterns for go list, separated by commas
+	kernels string // names in [kernels], separated by commas
+	guests  int    // running at once
+	smp     int    // of each guest; 0: its share
 	bench   string // flags of the bench, which runs instead of tests; empty: tests
-	systemd bool   // run the units of dist instead of tests
-	tour    bool   // run commands of the documents in an initramfs instead of tests
+	systemd bool   // test the units of dist instead
+	tour    bool   // run commands of the documents in an initramfs instead
 	require bool   // fail where -systemd would skip
 	update  bool   // fetch kernels anew
-	all     bool   // print all that the tests say
+	all     bool   // print all output of the tests
 	limit   time.Duration
 }
 
@@ -82,16 +82,16 @@ func main() {
 	}
 }
 
-// run does everything. The error says which kernels failed; why has been printed.
+// run runs everything and prints failures. The error names the kernels that failed.
 func run(ctx context.Context, o options) error {
-	os.Setenv("PATH", os.Getenv("PATH")+":/usr/sbin:/sbin") // depmod, for those who are not root
+	os.Setenv("PATH", os.Getenv("PATH")+":/usr/sbin:/sbin") // depmod, for ordinary users
 	if err := os.Chdir(".."); err != nil {                  // the root of the repository
 		return err
 	}
 	if o.systemd {
 		return runSystemd(ctx, o)
 	}
-	if err := complete(); err != nil {
+	if err := checkPrograms(); err != nil {
 		return err
 	}
 	if o.tour {
@@ -124,11 +124,11 @@ func run(ctx context.Context, o options) error {
 		base.copy(name, from, 0o755)
 	}
 	m := machine{dir: dir, suites: suites, printer: &printer{out: os.Stdout}, limit: o.limit, processors: o.processors()}
-	return m.all(ctx, chosen, base, o)
+	return m.runAll(ctx, chosen, base, o)
 }
 
-// processors is how many each guest has: two, or one where that is all there is for it. Two that share
-// one take a third more of its time for the same tests.
+// processors returns the number of processors of a guest: two, or one if that is its share. Two
+// guests' processors on one take a third more time for the same tests.
 func (o options) processors() int {
 	if o.smp > 0 {
 		return o.smp
@@ -136,8 +136,8 @@ func (o options) processors() int {
 	return min(2, max(1, runtime.NumCPU()/max(1, o.guests)))
 }
 
-// complete says which programs are missing here, and how to get them.
-func complete() error {
+// checkPrograms returns an error if programs are missing here, with the packages that have them.
+func checkPrograms() error {
 	var missing, pkgs []string
 	for _, n := range needed {
 		if _, err := exec.LookPath(n[0]); err != nil {
@@ -150,7 +150,7 @@ func complete() error {
 	return fmt.Errorf("no %s here: apt-get install %s", strings.Join(missing, ", "), strings.Join(pkgs, " "))
 }
 
-// choose picks kernels by name; "": all.
+// choose returns kernels by name; "": all.
 func choose(names string) (list []kernel, err error) {
 	if names == "" {
 		return kernels, nil
@@ -165,8 +165,8 @@ func choose(names string) (list []kernel, err error) {
 	return list, nil
 }
 
-// all boots the kernels, some at once, and sums up what they said.
-func (m machine) all(ctx context.Context, chosen []kernel, base image, o options) error {
+// runAll boots the kernels, some concurrently, and prints a summary.
+func (m machine) runAll(ctx context.Context, chosen []kernel, base image, o options) error {
 	cache, err := os.UserCacheDir()
 	if err != nil {
 		return err
@@ -181,7 +181,7 @@ func (m machine) all(ctx context.Context, chosen []kernel, base image, o options
 			defer func() { <-slots }()
 			reports[i] = newReport(k.name, m.printer)
 			reports[i].verbose, reports[i].bench = o.all, o.bench != ""
-			errs[i] = m.one(ctx, k, base, cache, o, reports[i])
+			errs[i] = m.runOne(ctx, k, base, cache, o, reports[i])
 		})
 	}
 	wg.Wait()
@@ -194,8 +194,8 @@ func (m machine) all(ctx context.Context, chosen []kernel, base image, o options
 	return errors.Join(errs...)
 }
 
-// one runs all tests on one kernel.
-func (m machine) one(ctx context.Context, k kernel, base image, cache string, o options, r *report) error {
+// runOne runs all tests on one kernel.
+func (m machine) runOne(ctx context.Context, k kernel, base image, cache string, o options, r *report) error {
 	tree, err := k.get(ctx, cache, o.update)
 	if err != nil {
 		return err

@@ -11,12 +11,11 @@ import (
 	"strings"
 )
 
-// moduleDirs are the directories of modules that a guest has; what they depend on
-// lies there too. The rest of a kernel package is drivers and file systems.
+// moduleDirs are the directories of modules that a guest has, with the modules that these depend
+// on. The rest of a kernel package is drivers and file systems.
 var moduleDirs = []string{"arch/x86/crypto", "crypto", "drivers/net", "drivers/uio", "drivers/virtio", "lib", "net"}
 
-// inGuest are the modules that a guest gets, with all they need: by the start
-// of their paths.
+// inGuest are prefixes of the paths of modules in a guest, which also has their dependencies.
 var inGuest = []string{
 	"net/8021q", "net/bridge", "net/core", "net/ipv4", "net/ipv6", "net/key", "net/llc", "net/netfilter",
 	"net/packet", "net/sched", "net/sctp", "net/unix", "net/xfrm", "drivers/net/bonding/", "drivers/net/dummy", "drivers/net/ifb",
@@ -25,10 +24,10 @@ var inGuest = []string{
 	"drivers/uio/uio_pci_generic", "drivers/virtio/virtio_pci",
 }
 
-// preload are the modules that no system call brings, those every test needs, since the
-// kernel takes a while to find one by its alias, and those that tests probe for: busybox
-// takes one that another modprobe has only begun to load for loaded, and then
-// the kernel says that it has no such thing. The others come when they are asked for.
+// preload are the modules that no system call loads, those that every test needs, since the kernel
+// takes a while to find one by its alias, and those that tests probe for: busybox's modprobe takes
+// a module that another modprobe is still loading as loaded, and then the kernel reports that it is
+// missing. The others are loaded on demand.
 var preload = []string{
 	"veth", "bridge", "nf_tables", "nft_chain_nat", "nf_conntrack_netlink", "sctp",
 	"virtio_pci", "virtio_net", "uio_pci_generic",
@@ -42,14 +41,14 @@ type tree struct {
 	release string // as uname -r
 }
 
-// keptFile says which directories of modules a tree has kept.
+// keptFile names the module directories that a tree has kept.
 const keptFile = "folders"
 
-// kept is what it says of those that guests need now.
+// kept is its content for the directories that guests need now.
 func kept() string { return strings.Join(moduleDirs, "\n") + "\n" }
 
-// openTree looks what is in a directory. It fails if that was not finished, or if guests
-// have come to need more of it.
+// openTree opens an unpacked kernel. It fails if unpacking was not finished, or if guests now need
+// more directories.
 func openTree(dir string) (t tree, err error) {
 	if b, err := os.ReadFile(filepath.Join(dir, keptFile)); err != nil || string(b) != kept() {
 		return t, fmt.Errorf("modules of %s: %w", dir, errors.Join(err, os.ErrNotExist))
@@ -65,8 +64,8 @@ func openTree(dir string) (t tree, err error) {
 	return t, err
 }
 
-// prepare drops what no guest needs from an unpacked package, unpacks its modules
-// and notes their dependencies, as its installation would.
+// prepare deletes what no guest needs from an unpacked package, decompresses its modules and runs
+// depmod, as its installation would.
 func prepare(ctx context.Context, root string) error {
 	found, err := filepath.Glob(filepath.Join(root, "lib/modules/*"))
 	if err != nil || len(found) != 1 {
@@ -90,7 +89,7 @@ func prepare(ctx context.Context, root string) error {
 	if err != nil {
 		return err
 	}
-	if len(packed) > 0 { // Debian's 6.12 and later
+	if len(packed) > 0 { // in Debian 6.12 and later
 		if _, err := output(ctx, root, "xz", append([]string{"-d"}, packed...)...); err != nil {
 			return err
 		}
@@ -101,8 +100,8 @@ func prepare(ctx context.Context, root string) error {
 	return os.WriteFile(filepath.Join(root, keptFile), []byte(kept()), 0o644)
 }
 
-// addModules puts modules into an image: those of [inGuest], what they need, and the
-// list of those to load at the start, of which what the kernel has built in is left out.
+// addModules adds modules to an image: those of [inGuest] and their dependencies, and the list of
+// modules to load at the start, without built-in ones.
 func (t tree) addModules(disk image, more []string) error {
 	deps, err := os.ReadFile(filepath.Join(t.modules, "modules.dep"))
 	if err != nil {
@@ -137,8 +136,8 @@ func (t tree) addModules(disk image, more []string) error {
 	return nil
 }
 
-// closure returns the lines of a modules.dep for the wanted files and all they
-// depend on, and the names of these modules.
+// closure returns the lines of a modules.dep for the wanted files and all their dependencies, and
+// the names of these modules.
 func closure(deps string, want func(path string) bool) (lines string, names map[string]bool) {
 	all := map[string]string{} // line of each path
 	var todo []string
@@ -165,13 +164,13 @@ func closure(deps string, want func(path string) bool) (lines string, names map[
 	return out.String(), names
 }
 
-// moduleName is how the kernel calls the module of a file.
+// moduleName is the kernel's name of a module file.
 func moduleName(path string) string {
 	return strings.ReplaceAll(strings.TrimSuffix(filepath.Base(path), ".ko"), "-", "_")
 }
 
-// ofModules keeps those lines of a modules.alias that lead to one of the modules:
-// modprobe reads all of it each time.
+// ofModules returns the lines of a modules.alias for these modules: modprobe reads the whole file
+// each time.
 func ofModules(aliases string, names map[string]bool) string {
 	var out strings.Builder
 	for line := range strings.Lines(aliases) {

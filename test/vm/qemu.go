@@ -16,33 +16,32 @@ import (
 	"time"
 )
 
-// silence is how long a guest may say nothing. Three emulated ones on two busy processors
-// are silent for minutes when a test has no parts.
+// silence is how long a guest may print nothing. Three emulated ones on two busy processors print
+// nothing for minutes during a test without subtests.
 const silence = 10 * time.Minute
 
-// grace is what a guest has beyond the time of its tests, and to end once its
-// output has ended.
+// grace is how long a guest may run beyond the time of its tests, and after its output has ended.
 const grace = time.Minute
 
-// consoleTail is how many lines of kernel messages follow the report of a guest
-// that came to no good end.
+// consoleTail is how many lines of kernel messages are printed after the report of a guest that
+// failed.
 const consoleTail = 40
 
-// cmdline is for the kernel: it ends with the first process. What guards against
-// other users of the processor costs an emulated one dear. The check of the timer fails where this
-// machine is so busy that interrupts come late.
+// cmdline is the kernel's. With panic=-1 and -no-reboot the guest ends with its first process.
+// Mitigations are expensive on an emulated processor and useless here. The check of the timer fails
+// if this machine is so busy that interrupts come late.
 const cmdline = "console=ttyS0 panic=-1 loglevel=4 mitigations=off tsc=reliable nowatchdog no_timer_check"
 
-// card is a network card that is wired to nothing: tests move it about.
+// card is a network card without a network: tests move it between namespaces.
 var card = []string{"-netdev", "hubport,id=wire,hubid=0", "-device", "virtio-net-pci,netdev=wire,romfile="}
 
-// slow passes to tests how many times slower than this machine an emulated one is: what the
-// kernel does not know of its command line is the environment of the first process.
+// slow makes tests wait ten times as long on an emulated machine: the kernel passes unknown
+// parameters to the first process as environment.
 const slow = " CNIBOX_SLOW=10"
 
-// A machine is what guests run on.
+// A machine is the configuration of guests.
 type machine struct {
-	dir     string // for files that end with this process
+	dir     string // for temporary files
 	accel   []string
 	cmdline string // of the kernel
 	printer *printer
@@ -52,27 +51,28 @@ type machine struct {
 	processors int // of each guest
 }
 
-// kvm is whether a kernel boots with KVM here, which is tried once.
+// kvm is whether a kernel boots with KVM here, tested once.
 var kvm struct {
 	once  sync.Once
 	works bool
 }
 
-// accelerator returns qemu's options for KVM where that kernel boots with it, else
-// for emulation, and the command line of the kernel. That /dev/kvm opens says little: below some hypervisors qemu
-// then ends at the first processor register, or the kernel hangs before it says anything.
+// accelerator returns qemu's options for KVM if that kernel boots with it, else for emulation, and
+// the kernel's command line. Being able to open /dev/kvm says little: under some hypervisors qemu
+// then exits at the first processor register, or the kernel hangs before it prints anything.
 func accelerator(ctx context.Context, vmlinuz string) (qemu []string, kernel string) {
 	options := []string{"-accel", "kvm", "-cpu", "max"}
 	kvm.once.Do(func() { kvm.works = boots(ctx, vmlinuz, options) })
 	if kvm.works {
 		return options, cmdline
 	}
-	// The plainest processor takes a third less time than one with all extensions. Without
+	// The simplest processor model takes a third less time than one with all extensions. Without
 	// RDRAND the kernel has no random numbers for the first minutes.
 	return []string{"-accel", "tcg,tb-size=1024", "-cpu", "qemu64,+rdrand"}, cmdline + slow
 }
 
-// boots reports whether a kernel, without a root file system, comes to its panic, which ends the guest, soon.
+// boots reports whether a kernel without a root file system soon reaches its panic, which ends the
+// guest.
 func boots(ctx context.Context, vmlinuz string, options []string) bool {
 	ctx, cancel := context.WithTimeout(ctx, 20*time.Second)
 	defer cancel()
@@ -82,11 +82,11 @@ func boots(ctx context.Context, vmlinuz string, options []string) bool {
 	return cmd.Run() == nil
 }
 
-// boot runs a guest and has the report read what it says. The error says what was
-// wrong with the tests or the guest; console and qemu's own words are printed.
+// boot runs a guest and passes its output to the report. The error is about the tests or the guest;
+// the ends of the console and of qemu's stderr are printed.
 func (m machine) boot(ctx context.Context, vmlinuz, initrd string, r *report) error {
 	console := filepath.Join(m.dir, r.kernel+".console")
-	limit := m.limit + grace // in between a test that hangs prints where
+	limit := m.limit + grace // before that, the test binary's own timeout prints where a test hangs
 	ctx, cancel := context.WithTimeoutCause(ctx, limit, fmt.Errorf("the guest did not end within %v", limit))
 	defer cancel()
 	begin := time.Now()
@@ -103,20 +103,20 @@ func (m machine) boot(ctx context.Context, vmlinuz, initrd string, r *report) er
 	if _, copyErr := io.Copy(io.Discard, out); err == nil {
 		err = copyErr
 	}
-	cmd.Wait() // its state says how qemu ended
-	r.spent(time.Since(begin), cmd.ProcessState.UserTime()+cmd.ProcessState.SystemTime())
+	cmd.Wait() // ProcessState has the result
+	r.printTimes(time.Since(begin), cmd.ProcessState.UserTime()+cmd.ProcessState.SystemTime())
 	if err == nil && !r.done {
 		err = fmt.Errorf("the guest died: qemu says %s %s", cmd.ProcessState, strings.TrimSpace(words.String()))
 	}
 	if err != nil {
-		r.broken(err, tail(console, consoleTail))
+		r.printBroken(err, tail(console, consoleTail))
 		return err
 	}
 	return r.verdict()
 }
 
-// start starts qemu with a console of kernel messages, a second serial port that it returns,
-// and more options. Its complaints are in words once it has ended.
+// start starts qemu with a console for kernel messages, a second serial port, which it returns, and
+// more options. words has its stderr after it has ended.
 func (m machine) start(ctx context.Context, console string, more ...string) (cmd *exec.Cmd, out io.Reader, words *strings.Builder, err error) {
 	args := slices.Concat([]string{
 		"-smp", strconv.Itoa(m.processors), "-m", "2000", "-net", "none", "-display", "none", "-monitor", "none",
@@ -132,8 +132,8 @@ func (m machine) start(ctx context.Context, console string, more ...string) (cmd
 	return cmd, out, words, cmd.Start()
 }
 
-// listen passes on each line until the guest has done or its output ends, and
-// fails when none comes for too long.
+// listen passes on each line until the guest is done or its output ends, and fails if none comes
+// for too long.
 func listen(ctx context.Context, from io.Reader, line func(string)) error {
 	lines := make(chan string)
 	go func() {
@@ -171,7 +171,7 @@ func listen(ctx context.Context, from io.Reader, line func(string)) error {
 	}
 }
 
-// tail returns the last lines of a file, or why there are none.
+// tail returns the last lines of a file, or the error.
 func tail(file string, n int) string {
 	b, err := os.ReadFile(file)
 	if err != nil {

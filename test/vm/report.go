@@ -11,16 +11,16 @@ import (
 	"time"
 )
 
-// mark begins a line of the guest's script.
+// mark is the prefix of lines of the guest's script.
 const mark = "##vm "
 
-// A printer writes blocks of lines, of which none is torn by another guest's.
+// A printer writes blocks of lines, which another guest's lines never interrupt.
 type printer struct {
 	mu  sync.Mutex
 	out io.Writer
 }
 
-// print writes one block; an empty one is none.
+// print writes one block, unless it is empty.
 func (p *printer) print(block string) {
 	if block == "" {
 		return
@@ -30,33 +30,33 @@ func (p *printer) print(block string) {
 	fmt.Fprintln(p.out, strings.TrimSuffix(block, "\n"))
 }
 
-// A report makes what go test prints out of what a guest says.
+// A report converts a guest's output to that of go test.
 type report struct {
 	kernel  string
 	printer *printer
 	verbose bool // print every line as it comes
-	bench   bool // what the guest runs is not a test: print what it says
+	bench   bool // the guest runs the bench: print all its output
 
-	pkg    string // that runs; "": none
+	pkg    string // the package that runs; "": none
 	begin  time.Time
-	test   string // that speaks
-	lines  []said // of the package
-	ran    int    // tests of the package
+	test   string       // the test that prints
+	lines  []outputLine // of the package
+	ran    int          // tests of the package
 	failed []string
 	skips  map[string][]string // tests by reason
 	passed map[string]bool
-	took   map[string]time.Duration // tests of the top level, by "package Test"
+	took   map[string]time.Duration // top-level tests, by "package Test"
 	done   bool                     // the guest has run all
 }
 
-// said is one line of a test.
-type said struct{ test, text string }
+// outputLine is one line of a test.
+type outputLine struct{ test, text string }
 
 func newReport(kernel string, p *printer) *report {
 	return &report{kernel: kernel, printer: p, skips: map[string][]string{}, passed: map[string]bool{}, took: map[string]time.Duration{}}
 }
 
-// line takes the next line.
+// line parses one line.
 func (r *report) line(text string) {
 	if r.verbose {
 		r.printer.print(r.kernel + ": " + text)
@@ -80,7 +80,7 @@ func (r *report) line(text string) {
 	}
 }
 
-// output takes a line that a test binary wrote with -test.v.
+// output parses a line that a test binary wrote with -test.v.
 func (r *report) output(text string) {
 	if r.bench && !r.verbose {
 		r.printer.print(text)
@@ -104,10 +104,10 @@ func (r *report) output(text string) {
 	if _, reason, ok := strings.Cut(text, "SKIPPED: "); ok {
 		r.skips[reason] = append(r.skips[reason], r.test)
 	}
-	r.lines = append(r.lines, said{r.test, text})
+	r.lines = append(r.lines, outputLine{r.test, text})
 }
 
-// exit prints how a package ended.
+// exit prints the result of a package.
 func (r *report) exit(code string) {
 	took := time.Since(r.begin).Seconds()
 	result := fmt.Sprintf("%s\t%.3fs\t(Linux %s)", r.pkg, took, r.kernel)
@@ -123,8 +123,8 @@ func (r *report) exit(code string) {
 	r.pkg, r.lines = "", nil
 }
 
-// failure is what the package said, without the lines of tests that passed or were
-// skipped, unless the binary broke off.
+// failure returns the package's output without the lines of tests that passed or were skipped, or
+// all of it if the binary crashed.
 func (r *report) failure() string {
 	bad := map[string]bool{}
 	for _, s := range r.lines {
@@ -141,8 +141,8 @@ func (r *report) failure() string {
 	return out.String()
 }
 
-// broken prints what is known of a guest that came to no good end.
-func (r *report) broken(err error, console string) {
+// printBroken prints the last output of a guest that failed.
+func (r *report) printBroken(err error, console string) {
 	var out strings.Builder
 	if r.pkg != "" {
 		for _, s := range r.lines[max(0, len(r.lines)-consoleTail):] {
@@ -154,13 +154,13 @@ func (r *report) broken(err error, console string) {
 	r.printer.print(out.String())
 }
 
-// spent prints how long the guest took, and how much of a processor: on a busy machine
-// the first says little.
-func (r *report) spent(wall, processor time.Duration) {
+// printTimes prints the elapsed time of the guest, and its processor time: on a busy machine the
+// first says little.
+func (r *report) printTimes(wall, processor time.Duration) {
 	r.printer.print(fmt.Sprintf("=== Linux %s: %.0f s, %.0f s of a processor", r.kernel, wall.Seconds(), processor.Seconds()))
 }
 
-// slowest lists the tests that took longest.
+// slowest lists the slowest tests.
 func (r *report) slowest() string {
 	const most = 12
 	tests := slices.SortedFunc(maps.Keys(r.took), func(a, b string) int { return cmp.Compare(r.took[b], r.took[a]) })
@@ -171,7 +171,7 @@ func (r *report) slowest() string {
 	return out.String()
 }
 
-// verdict is an error if a package failed.
+// verdict returns an error if a package failed.
 func (r *report) verdict() error {
 	if len(r.failed) > 0 {
 		return fmt.Errorf("tests failed in %s", strings.Join(r.failed, ", "))
@@ -179,7 +179,7 @@ func (r *report) verdict() error {
 	return nil
 }
 
-// skipped lists what this kernel or the guest lacks, with the tests that want it.
+// skipped lists what this kernel or the guest lacks, with the tests that need it.
 func (r *report) skipped() string {
 	var out strings.Builder
 	for _, reason := range slices.Sorted(maps.Keys(r.skips)) {
@@ -188,8 +188,8 @@ func (r *report) skipped() string {
 	return out.String()
 }
 
-// missedEverywhere lists the tests that were skipped and passed in no guest:
-// nothing has shown that they can.
+// missedEverywhere lists the tests that were skipped and passed in no guest: nothing has shown that
+// they can pass.
 func missedEverywhere(reports []*report) string {
 	missed := map[string]bool{}
 	for _, r := range reports {

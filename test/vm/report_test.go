@@ -12,8 +12,8 @@ import (
 	"time"
 )
 
-// hear has a report read what a guest says, and returns it with what it printed.
-func hear(t *testing.T, said string) (*report, string) {
+// reportOf passes a guest's output to a report, and returns the report with what it printed.
+func reportOf(t *testing.T, said string) (*report, string) {
 	t.Helper()
 	var out strings.Builder
 	r := newReport("6.1", &printer{out: &out})
@@ -35,7 +35,7 @@ func TestReport(t *testing.T) {
 		said    string
 		want    []string
 		not     string
-		verdict string // part of it; "": good
+		verdict string // part of it; "": passed
 		done    bool
 	}{
 		"good":          {good + "##vm done\n", []string{"=== Linux 6.1: 6.1.0", "ok  \tcnibox/a\t", "slow\tcnibox/a TestKernelA\t0.1s\t(Linux 6.1)"}, "FAIL", "", true},
@@ -49,7 +49,7 @@ func TestReport(t *testing.T) {
 	}
 	for name, tt := range tests {
 		t.Run(name, func(t *testing.T) {
-			r, got := hear(t, tt.said)
+			r, got := reportOf(t, tt.said)
 			for _, want := range tt.want {
 				if !strings.Contains(got, want) {
 					t.Errorf("got %q, want %q in it", got, want)
@@ -69,14 +69,14 @@ func TestReport(t *testing.T) {
 	}
 }
 
-// A guest that breaks off reports where, and what its kernel said last.
+// The report of a guest that crashes has the test, and its kernel's last messages.
 func TestReportBroken(t *testing.T) {
 	var out strings.Builder
 	r := newReport("5.10", &printer{out: &out})
 	r.line("##vm run cnibox/b")
 	r.line("=== RUN   TestKernelB")
 	r.line("    b_test.go:1: last words")
-	r.broken(errors.New("the guest died"), "Kernel panic")
+	r.printBroken(errors.New("the guest died"), "Kernel panic")
 	for _, want := range []string{"last words", "FAIL\tcnibox/b in TestKernelB\t(Linux 5.10)", "the guest died", "Kernel panic"} {
 		if !strings.Contains(out.String(), want) {
 			t.Errorf("got %q, want %q in it", out.String(), want)
@@ -94,7 +94,7 @@ func TestMissedEverywhere(t *testing.T) {
 	}
 }
 
-// A guest that says nothing more is not waited for.
+// listen ends for a guest that prints nothing more.
 func TestListenEnds(t *testing.T) {
 	in, guest := io.Pipe()
 	defer guest.Close()
@@ -107,7 +107,7 @@ func TestListenEnds(t *testing.T) {
 	}
 }
 
-func TestClosure(t *testing.T) {
+func TestModuleClosure(t *testing.T) {
 	const deps = "kernel/net/a.ko: kernel/lib/b.ko\nkernel/lib/b.ko: kernel/lib/c-d.ko\nkernel/lib/c-d.ko:\nkernel/fs/e.ko:\n"
 	lines, names := closure(deps, func(path string) bool { return strings.HasPrefix(path, "kernel/net/") })
 	if want := strings.TrimSuffix(deps, "kernel/fs/e.ko:\n"); lines != want {
@@ -128,7 +128,7 @@ func TestDependency(t *testing.T) {
 	}
 }
 
-// An archive is what busybox, another reader of the format, unpacks.
+// busybox, another implementation of the format, unpacks the archive.
 func TestImage(t *testing.T) {
 	busybox, err := exec.LookPath("busybox")
 	if err != nil {
@@ -140,7 +140,7 @@ func TestImage(t *testing.T) {
 		t.Fatal(err)
 	}
 	im := newImage()
-	delete(im, "/dev/console") // takes root
+	delete(im, "/dev/console") // creating it needs root
 	im.text("/sbin/five", "12345", 0o755)
 	im.copy("/a/b/copy", source, 0o644)
 	im.link("/a/link", "b/copy")
@@ -162,17 +162,17 @@ func TestImage(t *testing.T) {
 	}
 }
 
-// What fails for a while is tried again, but not for ever, and not when no caller waits any more.
-func TestAgain(t *testing.T) {
+// A failure is retried a limited number of times, and not after the context ended.
+func TestRetry(t *testing.T) {
 	over, cancel := context.WithCancel(t.Context())
 	cancel()
 	for name, tt := range map[string]struct {
 		ctx         context.Context
-		fails, want int // tries
+		fails, want int // attempts
 	}{"well": {t.Context(), 0, 1}, "ill at first": {t.Context(), 2, 3}, "ill": {t.Context(), 9, 4}, "over": {over, 9, 1}} {
 		t.Run(name, func(t *testing.T) {
 			tries := 0
-			err := again(tt.ctx, make([]time.Duration, 3), func() error {
+			err := retry(tt.ctx, make([]time.Duration, 3), func() error {
 				if tries++; tries <= tt.fails {
 					return errors.New("no network")
 				}

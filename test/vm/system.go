@@ -18,12 +18,12 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// hostFiles are files of this machine that a guest has under the same path, as far
-// as they are here: patterns of programs, of what they read, and of what they load
-// besides the libraries that they name. A test that wants one more adds it here.
+// hostFiles are patterns of files of this machine that a guest has under the same path, if they
+// exist here: programs, the files that they read, and libraries that they load at run time. A test
+// that needs another one adds it here.
 var hostFiles = []string{
 	"/usr/bin/busybox", "/bin/busybox",
-	"/usr/bin/stat", // busybox's knows no nsfs
+	"/usr/bin/stat", // busybox's does not know nsfs
 	"/usr/bin/strace",
 	"/usr/sbin/nft",
 	"/usr/sbin/iptables*", "/usr/sbin/ip6tables*", "/usr/sbin/ebtables*", "/usr/sbin/xtables-nft-multi",
@@ -34,10 +34,11 @@ var hostFiles = []string{
 	"/etc/protocols", "/etc/services",
 }
 
-// newestDir is where a guest has the newest reference plugins, of `make test-twin KERNEL=`.
+// newestDir is the directory of the newest reference plugins in a guest of `make test-twin
+// KERNEL=`.
 const newestDir = "/usr/lib/cni-newest"
 
-// libraryDirs are where shared libraries lie, in the order of Debian's loader.
+// libraryDirs are the directories of shared libraries, in the order of Debian's loader.
 var libraryDirs = []string{"/lib/x86_64-linux-gnu", "/usr/lib/x86_64-linux-gnu", "/lib", "/usr/lib"}
 
 //go:embed guest.sh
@@ -47,18 +48,18 @@ var guestScript string
 type suite struct {
 	path   string // import path
 	dir    string // relative to the root of the repository
-	binary string // test binary here
+	binary string // test binary on this machine
 }
 
-// kernelTest finds a kernel test in the text of a file.
+// kernelTest matches a kernel test in a source file.
 var kernelTest = regexp.MustCompile(`(?m)^func TestKernel`)
 
-// modules are the directories of the modules of the repository: the product, and the tests
-// that drive it from outside.
+// modules are the directories of the repository's modules: the product, and the tests that drive it
+// from outside.
 var modules = []string{".", "test"}
 
-// build builds the test binaries of the packages that have kernel tests, into dir. Patterns
-// are relative to the root of the repository; "./..." means both modules.
+// build builds the test binaries of packages with kernel tests in dir. Patterns are relative to the
+// root of the repository; "./..." means both modules.
 func build(ctx context.Context, dir string, patterns []string) (suites []suite, err error) {
 	own := map[string][]string{}
 	for _, p := range patterns {
@@ -127,7 +128,7 @@ func buildModule(ctx context.Context, module, dir string, patterns []string) (su
 	return suites, errors.Join(os.MkdirAll(dir, 0o755), cmd.Run())
 }
 
-// hasKernelTest reports whether one of the files has a test for a guest.
+// hasKernelTest reports whether one of the files has a kernel test.
 func hasKernelTest(dir string, files []string) bool {
 	for _, name := range files {
 		text, err := os.ReadFile(filepath.Join(dir, name))
@@ -138,7 +139,7 @@ func hasKernelTest(dir string, files []string) bool {
 	return false
 }
 
-// system is what every guest has: programs, tests with their files, and the script
+// system makes the image that every guest has: programs, tests with their files, and the script
 // that runs them.
 func system(suites []suite) (image, error) {
 	im := newImage()
@@ -174,7 +175,7 @@ func system(suites []suite) (image, error) {
 	return im, im.testdata()
 }
 
-// order lists the suites that the guest runs.
+// order writes the list of suites that the guest runs.
 func (im image) order(suites []suite) {
 	var lines strings.Builder
 	for _, s := range suites {
@@ -183,8 +184,8 @@ func (im image) order(suites []suite) {
 	im.text("/etc/suites", lines.String(), 0o644)
 }
 
-// testdata copies every directory of that name: a package may use another's. Scripts compare what is printed
-// with the schemas of the documentation.
+// testdata adds every directory testdata, since a package may use another's, and the schemas of the
+// documentation for scripts.
 func (im image) testdata() error {
 	return filepath.WalkDir(".", func(path string, d fs.DirEntry, err error) error {
 		switch {
@@ -199,8 +200,8 @@ func (im image) testdata() error {
 	})
 }
 
-// host adds a file of this machine under its own path, with where it leads as a
-// link and what it loads as a program.
+// host adds a file of this machine under the same path, with the target of a link, and the
+// libraries of a program.
 func (im image) host(file string) error {
 	st, err := os.Lstat(file)
 	if err != nil || st.IsDir() {
@@ -221,7 +222,7 @@ func (im image) host(file string) error {
 	return im.host(target)
 }
 
-// libraries adds the loader and the shared libraries of a program, if it is one.
+// libraries adds the loader and the shared libraries of an ELF file.
 func (im image) libraries(file string) error {
 	f, err := elf.Open(file)
 	if e := (*elf.FormatError)(nil); errors.As(err, &e) || errors.Is(err, io.EOF) {
@@ -262,7 +263,7 @@ func (im image) library(name string) error {
 			continue
 		}
 		if im[filepath.Join("/usr", strings.TrimPrefix(file, "/usr"))].mode != 0 {
-			return nil // with all that it needs
+			return nil // with its dependencies
 		}
 		return im.host(file)
 	}

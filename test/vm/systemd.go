@@ -25,22 +25,22 @@ var systemdDebian = debian.System{
 	Name: "systemd",
 	Packages: []string{
 		"systemd", "systemd-sysv", "nftables", "iproute2", "kmod", "busybox-static",
-		"firewalld", "netbase", "procps", // firewalld's services name protocols, and its unit has kill
+		"firewalld", "netbase", "procps", // protocols for firewalld's services, and kill for its unit
 		"libpam-systemd",                                // a logind for polkitd, on which firewalld depends
-		"podman", "crun", "containernetworking-plugins", // debootstrap finds no package for podman's dependency on a network stack
+		"podman", "crun", "containernetworking-plugins", // debootstrap does not resolve podman's dependency on a network stack
 		"docker.io", "iptables",
 	},
 	Without: slices.Concat(debian.Unused, []string{
-		"./etc/systemd/system/*[Ff]irewall*", // what enables firewalld, and the others
+		"./etc/systemd/system/*[Ff]irewall*", // would enable firewalld and others
 		"./etc/systemd/system/*.wants/containerd.service", "./etc/systemd/system/*.wants/docker.*", "./etc/systemd/system/*.wants/podman*",
 		"./usr/bin/docker", "./usr/bin/ctr", "./usr/bin/containerd-stress", // large, and not needed
 	}),
 }
 
-// systemdUnits is the section of it that has the commands.
+// systemdUnits is the section of the document with the commands.
 const systemdUnits = "## systemd"
 
-// trialUnit runs the script at each boot, when all that is enabled has been started.
+// trialUnit runs the script at each boot, after all enabled units.
 const trialUnit = `[Unit]
 Description=trial of the units of cnibox
 After=multi-user.target
@@ -49,7 +49,7 @@ Type=exec
 ExecStart=/bin/bash /trial/trial.sh
 `
 
-// webUnit is the service that the document's drop-in is for. The page names the server.
+// webUnit is the service of the document's drop-in. Its page is the server's name.
 const webUnit = `[Unit]
 Description=web server of the trial
 [Service]
@@ -66,29 +66,29 @@ const trialNetwork = `{"cniVersion": "1.1.0", "name": "%[1]s", "plugins": [
   {"type": "firewall"}]}
 `
 
-// podmanConf has podman use CNI plugins, and ours alone.
+// podmanConf makes podman use CNI plugins, and only ours.
 const podmanConf = `[network]
 network_backend = "cni"
 cni_plugin_dirs = ["/opt/cni/bin"]
 `
 
-// podmanNetwork is the file of Debian that has podman's default network, with the addresses of mynet.
+// podmanNetwork is Debian's file with podman's default network, whose addresses are those of mynet.
 const podmanNetwork = "etc/cni/net.d/87-podman-bridge.conflist"
 
-// masked are units that the guest has no use for: they wait for a network or D-Bus.
+// masked are units that the guest does not need: they wait for a network or D-Bus.
 var masked = []string{
 	"apt-daily.timer", "apt-daily-upgrade.timer", "dpkg-db-backup.timer", "e2scrub_all.timer", "e2scrub_reap.service",
 	"fstrim.timer", "getty.target", "systemd-logind.service", "systemd-pstore.service",
 }
 
-// runSystemd installs cnibox on a Debian, follows the document and boots it until the script says
-// that all was tried.
+// runSystemd installs cnibox on a Debian as the document says, and boots it until the script
+// reports that it is done.
 func runSystemd(ctx context.Context, o options) error {
 	missing := debian.Missing()
 	if _, err := exec.LookPath("mkfs.ext4"); missing == "" && err != nil {
 		missing = "no mkfs.ext4 here: apt-get install e2fsprogs"
 	}
-	if err := complete(); missing == "" && err != nil {
+	if err := checkPrograms(); missing == "" && err != nil {
 		missing = err.Error()
 	}
 	if missing != "" {
@@ -114,7 +114,8 @@ func runSystemd(ctx context.Context, o options) error {
 	defer cancel()
 	for boots := 1; ; boots++ {
 		end, err := m.follow(ctx, "systemd", "-kernel", t.vmlinuz,
-			// On a busy machine the guest may take its TSC for ten times as fast as it is, and 20 s are 2.
+			// On a busy machine the guest may measure a ten times too high TSC frequency, so that
+			// 20 s become 2.
 			"-append", m.cmdline+" clocksource=hpet root=/dev/nvme0n1 rw systemd.getty_auto=no",
 			"-drive", "file="+disk+",format=raw,if=none,id=disk,cache=unsafe", "-device", "nvme,drive=disk,serial=1")
 		switch {
@@ -127,8 +128,8 @@ func runSystemd(ctx context.Context, o options) error {
 	}
 }
 
-// systemdDisk makes a file system with the Debian, the kernel's modules, cnibox as `make install`
-// leaves it, and the trial.
+// systemdDisk makes a file system with the Debian, the kernel's modules, cnibox installed by `make
+// install`, and the trial.
 func systemdDisk(ctx context.Context, t tree, root, disk string) error {
 	if err := os.Mkdir(root, 0o755); err != nil {
 		return err
@@ -177,7 +178,8 @@ func systemdDisk(ctx context.Context, t tree, root, disk string) error {
 	return os.RemoveAll(root)
 }
 
-// shopImage is the archive of an image with busybox as a web server. The page names the server.
+// shopImage writes the archive of an image with busybox as a web server. Its page is the server's
+// name.
 func shopImage(root string) (string, error) {
 	busybox, err := os.ReadFile(filepath.Join(root, "usr/bin/busybox"))
 	if err != nil {
@@ -192,14 +194,14 @@ func shopImage(root string) (string, error) {
 	return b.String(), err
 }
 
-// trialFiles are the trial's files, of which the document has some.
+// trialFiles returns the trial's files; some are from the document.
 func trialFiles() (map[string]string, error) {
 	files := map[string]string{
 		"trial/trial.sh":                         systemdScript,
 		"etc/systemd/system/trial.service":       trialUnit,
 		"etc/systemd/system/web.service":         webUnit,
 		"etc/systemd/journald.conf.d/trial.conf": "[Journal]\nStorage=volatile\n",
-		"etc/machine-id":                         strings.Repeat("c", 32) + "\n", // else systemd enables all that it finds
+		"etc/machine-id":                         strings.Repeat("c", 32) + "\n", // without it systemd enables all units
 		"etc/hostname":                           "trial\n",
 		"srv/index.html":                         "web\n",
 		"etc/cni/net.d/mynet.conflist":           fmt.Sprintf(trialNetwork, "mynet", "10.88.0.0/16"),

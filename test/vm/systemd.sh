@@ -1,6 +1,6 @@
-# The trial of a guest with systemd, which runs at the end of each boot: what the units of dist
-# promise, one step after the other. It reports to the host on the second serial port; lines that
-# begin with "##vm" are for its program.
+# Tests what the units of dist do in a guest with systemd, step by step, at the end of each boot. It
+# reports to the host on the second serial port; lines that begin with "##vm" are commands for the
+# program vm.
 set -eEuo pipefail
 stty -F /dev/ttyS1 raw
 exec 3>/dev/ttyS1 </dev/null
@@ -11,15 +11,15 @@ step=boot boot=$(($(cat /trial/boots 2>/dev/null || echo 0) + 1))
 echo "$boot" >/trial/boots
 sync /trial/boots
 
-# How long anything may take, in seconds, after a boot; event has less. On an emulated processor of
-# a busy machine traffic is back after 0.3 to 2.2.
+# Limit of each wait after a boot, in seconds; event has less. On an emulated processor of a busy
+# machine traffic is back after 0.3 to 2.2.
 bound=60
 
 say() { printf '%s\n' "boot $boot: $*" >&3; }
 now() { echo "${EPOCHREALTIME/[.,]/}"; }
 since() { local us=$(($(now) - $1)); printf '%d.%02d s' $((us / 1000000)) $((us / 10000 % 100)); }
 
-# What a failure leaves to look at.
+# Prints the state after a failure.
 failed() {
 	trap - ERR
 	say "FAIL: $step: $1"
@@ -39,7 +39,7 @@ failed() {
 }
 trap 'failed "line $LINENO: $BASH_COMMAND"' ERR
 
-# within WHAT COMMAND...: waits until the command succeeds, and says how long that took.
+# within WHAT COMMAND...: waits until the command succeeds, and prints how long that took.
 within() {
 	local what=$1 begin
 	shift
@@ -50,7 +50,7 @@ within() {
 	say "$step: $what after $(since "$begin")"
 }
 
-# The machine behind a link of the host; it knows no other network.
+# A machine on a link of the host, which has no route to other networks.
 lan() {
 	ip netns add lan
 	ip link add lan0 type veth peer name eth0 netns lan
@@ -58,15 +58,15 @@ lan() {
 	ip link set lan0 up
 	ip -n lan addr add 192.0.2.2/24 dev eth0
 	ip -n lan link set eth0 up
-	ip route add default via 192.0.2.2 # the way out that doctor wants
+	ip route add default via 192.0.2.2 # doctor requires a default route
 }
 
-# There are two servers: web, in a namespace of cni-net@web.service, and shop, a container of podman.
+# Two servers: web, in a namespace of cni-net@web.service, and shop, a container of podman.
 declare -A port=([web]=8080 [shop]=8081)
 in_web() { ip netns exec web "$@"; }
 in_shop() { nsenter --target "$(cat /run/shop.pid)" --net "$@"; }
 
-# fetch SERVER ADDRESS [COMMAND...]: its page, by a command that runs others in a namespace.
+# fetch SERVER ADDRESS [COMMAND...]: fetches its page; COMMAND enters a namespace.
 fetch() {
 	local server=$1 address=$2
 	shift 2
@@ -85,7 +85,7 @@ link() {
 	done
 }
 
-# Connections to the published ports with half of a request; end_requests sends the rest.
+# Opens connections to the published ports and sends half of a request; end_requests sends the rest.
 declare -A open=()
 begin_requests() {
 	local server to
@@ -107,7 +107,7 @@ end_requests() {
 	done
 }
 
-# whole: all is as the document has it, and nothing else is there.
+# whole: the state is as in the document, and nothing else exists.
 whole() {
 	cni-exec check --all &&
 		[ "$(cni-exec ls -o json | grep -c '"containerID"')" = 4 ] &&
@@ -117,7 +117,8 @@ whole() {
 		[ -z "$(systemctl --failed --plain --no-legend)" ]
 }
 
-# event WHAT COMMAND...: traffic is back, open connections go on, addresses are the same.
+# event WHAT COMMAND...: after the command traffic works, open connections continue, and addresses are
+# the same.
 event() {
 	local before begin bound=20
 	step=$1
@@ -135,14 +136,14 @@ event() {
 	within 'check --all is 0' whole
 }
 
-# settled COMMAND...: also waits until firewalld has its rules, which is after systemctl has ended:
-# it has its name on the bus before, and is reloaded by a signal.
+# settled COMMAND...: also waits until firewalld has set its rules. systemctl ends earlier, since
+# firewalld takes its bus name before that, and is reloaded by a signal.
 settled() {
 	"$@"
 	busctl --timeout="$bound" call org.fedoraproject.FirewallD1 /org/fedoraproject/FirewallD1 org.freedesktop.DBus.Peer Ping
 }
 
-# up_took is from the start of the process to its end.
+# up_took prints how long the process of cni-net@web.service took.
 up_took() {
 	local begin end
 	begin=$(systemctl show -P ExecMainStartTimestampMonotonic cni-net@web.service)
@@ -162,7 +163,7 @@ back() {
 	within 'check --all is 0' whole
 }
 
-# start_shop starts a container of podman that podman-restart.service starts at each boot.
+# start_shop starts a container of podman, which podman-restart.service restarts at each boot.
 start_shop() {
 	step='podman' began=$(now)
 	podman load -q -i /trial/shop.tar >/dev/null
@@ -171,7 +172,7 @@ start_shop() {
 	say "$step $(podman version -f '{{.Client.Version}}'): load and run took $(since "$began")"
 }
 
-# restart_docker, which also starts it: Docker sets FORWARD to drop only if it is Docker that sets forwarding.
+# restart_docker starts or restarts Docker, which sets FORWARD to drop only if it also enables forwarding.
 restart_docker() {
 	sysctl -qw net.ipv4.ip_forward=0
 	systemctl restart docker.service
@@ -180,7 +181,7 @@ restart_docker() {
 }
 
 # docker_beside_firewalld: Docker adds a zone and reloads firewalld, which deletes the rules of iptables. The
-# watch is stopped until then, since it would set forwarding before Docker does.
+# watch is stopped until then, since it would enable forwarding before Docker does.
 docker_beside_firewalld() {
 	systemctl stop cni-exec-watch.service
 	restart_docker
@@ -194,7 +195,7 @@ sound() {
 	found=$(cni-exec doctor 2>&1) || failed "$found"
 }
 
-# repair PROGRAM: does what cni-exec doctor says, which is commands that begin with that.
+# repair PROGRAM: runs the commands that cni-exec doctor prints, which begin with PROGRAM.
 repair() {
 	local found commands
 	found=$(cni-exec doctor || true)
@@ -202,7 +203,7 @@ repair() {
 	bash -ec "$commands"
 }
 
-# finish WORD COMMAND...: the end of this boot, as the host knows it.
+# finish WORD COMMAND...: reports how this boot ends, and ends it by the command.
 finish() {
 	echo "##vm end $1" >&3
 	exec 3>&-
@@ -251,7 +252,7 @@ case $boot in
 	event 'ip link del br-mynet' ip link del br-mynet
 	event 'systemctl reload nftables, watched' systemctl reload nftables
 	say "cni-exec-watch.service: $(grep VmRSS "/proc/$(systemctl show -P MainPID cni-exec-watch.service)/status" | tr -s '\t ' ' ')"
-	# What the disk has is stale after the cut, and what it does not have yet is lost.
+	# After the cut, synced attachments are stale, and later ones are lost.
 	cni-exec add --create mynet late >/dev/null
 	sync
 	cni-exec add --create mynet later >/dev/null

@@ -14,11 +14,11 @@ import (
 //go:embed tour.sh
 var tourScript string
 
-// tourSection is the section of the document whose commands are run.
+// tourSection is the section of the document with the commands.
 const tourSection = "## Namespaces without iproute2"
 
-// runTour runs the commands of the document in an initramfs that has busybox and cnibox, and
-// nothing else: no iproute2, no nft, no shared library.
+// runTour runs the commands of the document in an initramfs with only busybox and cnibox: no
+// iproute2, no nft, no shared library.
 func runTour(ctx context.Context, o options) error {
 	begin := time.Now()
 	commands, err := document.Blocks(document.Tutorial, tourSection, "sh")

@@ -1,6 +1,6 @@
 #!/bin/busybox sh
-# The first process of a guest that has only busybox and cnibox: runs the document's commands,
-# prints them on the second serial port with what they print, and looks that nothing is left.
+# The first process of a guest with only busybox and cnibox: runs the document's commands, prints
+# them and their output on the second serial port, and checks that nothing is left.
 /bin/busybox mount -t proc proc /proc
 /bin/busybox --install -s
 export PATH=/usr/sbin:/usr/bin HOME=/root

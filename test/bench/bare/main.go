@@ -1,5 +1,5 @@
-// Command bare does nothing. The time it takes is what every static Go program
-// needs to start and end.
+// Command bare does nothing. Its time is the minimum that a static Go program needs to start and
+// exit.
 package main
 
 func main() {}

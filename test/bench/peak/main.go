@@ -1,9 +1,8 @@
-// Command peak runs a program and writes the most memory that it had, in KiB,
-// to a file: peak FILE PROGRAM [ARGUMENT]...
+// Command peak runs a program and writes its peak memory in KiB to a file: peak FILE PROGRAM
+// [ARGUMENT]...
 //
-// The bench cannot ask for that itself: the kernel counts what the process had
-// before it became the program, and that is the memory of its parent. This
-// parent is small.
+// The bench cannot measure that itself: ru_maxrss includes the memory of the process before
+// execve(2), which is that of its parent. This parent is small.
 package main
 
 import (

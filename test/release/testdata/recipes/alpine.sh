@@ -1,4 +1,4 @@
-# What abuild does with an APKBUILD: the archive's checksum, build and package.
+# Does what abuild does with an APKBUILD: verifies the archive's checksum, builds and packages.
 # shellcheck disable=SC1091,SC2034,SC2154
 set -euo pipefail
 srcdir=$WORK pkgdir=$OUT

@@ -1,4 +1,4 @@
-# What Buildroot's golang-package and generic-package do with the variables of the recipe.
+# Does what Buildroot's golang-package and generic-package do with the variables of the recipe.
 set -euo pipefail
 hash=$RECIPES/buildroot/package/cnibox/cnibox.hash
 cd "$ARCHIVES" && cp "$WORK"/cnibox-*/LICENSE . && sed -n 's/^sha256  //p' "$hash" | sha256sum --quiet -c

@@ -1,5 +1,5 @@
-# What stdenv.mkDerivation does: make with makeFlags, and buildFlags or install. Its arguments are
-# stubs, and $out a directory.
+# Does what stdenv.mkDerivation does: make with makeFlags, and buildFlags or install. Its arguments
+# are stubs, and $out is a directory.
 set -euo pipefail
 nix-instantiate --parse "$RECIPES/nix/package.nix" >/dev/null
 evaluate() { nix-instantiate --eval --strict --store dummy:// -E "$1" | tr -d '"' | sed "s,$out,$OUT,g"; }

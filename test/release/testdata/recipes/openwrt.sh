@@ -1,4 +1,4 @@
-# What OpenWrt's package.mk does with the definitions of the Makefile.
+# Does what OpenWrt's package.mk does with the definitions of the Makefile.
 set -euo pipefail
 export TOPDIR="$WORK/openwrt" INCLUDE_DIR="$WORK/openwrt/include"
 mkdir -p "$TOPDIR/include" "$TOPDIR/feeds/packages/lang/golang"

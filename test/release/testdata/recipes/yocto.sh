@@ -1,4 +1,4 @@
-# What BitBake does with the recipe's exports and functions, which are shell but for their spaces.
+# Does what BitBake does with the recipe's exports and functions, which are shell except for spaces.
 # shellcheck disable=SC1091,SC2034
 set -euo pipefail
 file=$(echo "$RECIPES"/yocto/recipes-networking/cnibox/cnibox_*.bb)
