@@ -97,7 +97,7 @@ func TestEncode6(t *testing.T) {
 	}
 }
 
-// TestRecordedACKs has the messages that cnibox/ipam/dhcp reads in TestLease4, TestLease4Odd and
+// TestRecordedACKs has the messages that cnibox/ipam/dhcp reads in TestLease4, TestLease4InvalidOptions and
 // TestManyRoutes.
 func TestRecordedACKs(t *testing.T) {
 	gw, other := net.IPv4(10, 9, 0, 1), net.IPv4(10, 9, 0, 2)

@@ -271,7 +271,7 @@ func TestKernelBadMembers(t *testing.T) {
 		"ipam a list":      {member: `"ipam":[]`, code: spec.CodeConfig},
 		"dns a number":     {member: `"dns":5`, code: spec.CodeConfig},
 		"dns capability":   {member: `"runtimeConfig":{"dns":{"servers":["ns.example"]}}`, code: spec.CodeConfig},
-		// Only the plugins that read args refuse it; TestArgsFree has the others.
+		// Only the plugins that read args refuse it; TestArgsOfOtherPlugins has the others.
 		"args a list":       {member: `"args":[]`, verbs: adds, only: argsReaders, code: spec.CodeConfig},
 		"args.cni a string": {member: `"args":{"cni":"x"}`, verbs: adds, only: argsReaders, code: spec.CodeConfig},
 		"args.cni.ips":      {member: `"args":{"cni":{"ips":"10.1.0.2"}}`, verbs: adds, only: []string{"host-local", "static", "bridge"}, code: spec.CodeConfig},
