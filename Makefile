@@ -15,7 +15,7 @@ VERSION ?= $(or $(shell git describe --tags --exact-match --match 'v[0-9]*' 2>/d
 GO      ?= go
 FUZZTIME ?= 1m
 # Kernel tests wait for the kernel and for servers more than they compute.
-PARALLEL ?= 4
+PARALLEL ?= 8
 # How long the tests of one package may take, on a busy machine.
 LIMIT ?= 30m
 

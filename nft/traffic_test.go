@@ -100,7 +100,7 @@ func TestKernelPortMapKeepsServices(t *testing.T) {
 	s.Want(s.Outside, "tcp", hostLAN4+":8080", "one "+lan4)
 }
 
-// Only packets to the host itself are redirected (CVE-2025-67499).
+// CVE-2025-67499: only packets to the host itself are redirected.
 func TestKernelPortMapOnlyOfHost(t *testing.T) {
 	s := newSite(t)
 	s.Listen(s.C1.NS, "one")
@@ -111,7 +111,7 @@ func TestKernelPortMapOnlyOfHost(t *testing.T) {
 	s.Want(s.NS, "tcp", lan4+":8080", "lan "+hostLAN4)
 }
 
-// Rules of other programs for a host port have precedence (CVE-2019-9946).
+// CVE-2019-9946: rules of other programs for a host port have precedence.
 func TestKernelForeignRulesPrecede(t *testing.T) {
 	s := newSite(t)
 	s.Listen(s.C1.NS, "one")
@@ -137,7 +137,7 @@ func TestKernelPriorities(t *testing.T) {
 	}
 }
 
-// With route_localnet, neighbours cannot reach 127.0.0.1 (CVE-2020-8558).
+// CVE-2020-8558: with route_localnet, neighbours cannot reach 127.0.0.1.
 func TestKernelLocalnetGuarded(t *testing.T) {
 	s := newSite(t)
 	s.Listen(s.C1.NS, "one")

@@ -46,7 +46,7 @@ func TestKernelBridgeReusedAddress(t *testing.T) {
 	}
 }
 
-// accept_ra=0 on the bridge and on the host-side veth (CVE-2020-10749).
+// CVE-2020-10749: accept_ra=0 on the bridge and on the host-side veth.
 func TestKernelBridgeAcceptRAOff(t *testing.T) {
 	h := applettest.NewHost(t)
 	for _, key := range []string{"default", "all"} {

@@ -202,8 +202,8 @@ func TestKernelPortmapCheck(t *testing.T) {
 	}
 }
 
-// With route_localnet on the bridge, containers cannot reach services of the host on 127.0.0.1
-// (CVE-2020-8558).
+// CVE-2020-8558: with route_localnet on the bridge, containers cannot reach services of the host on
+// 127.0.0.1.
 func TestKernelPortmapGuardsLocalnet(t *testing.T) {
 	n := newBridged(t)
 	n.Listen(n.NS, "host's own")
