@@ -28,6 +28,7 @@ type LinkSpec struct {
 	MTU    int    // bytes
 	MAC    net.HardwareAddr
 	TxQLen *int      // packets; 0: without a queue
+	Queues uint32    // for each direction; 0: the kernel's choice. For a veth it waits for RCU then, to use one of several
 	Up     bool      // ignored for a peer: the kernel cannot create it up
 	NS     *netns.NS // where to create it, with its final name; nil: the socket's
 	Peer   *LinkSpec
@@ -166,7 +167,7 @@ func (s LinkSpec) encode() ([]byte, error) {
 	}
 	m.Attributes.Type = s.Parent
 	m.Attributes.Info = &rtnetlink.LinkInfo{Kind: s.Kind.kind(), Data: &rtnetlink.LinkData{Name: s.Kind.kind(), Data: data}}
-	return marshal(m, s.queue)
+	return marshal(m, s.queues)
 }
 
 // message returns the part of the message that a peer may have too.
@@ -181,10 +182,15 @@ func (s LinkSpec) message(index uint32) *rtnetlink.LinkMessage {
 	return &rtnetlink.LinkMessage{Index: index, Attributes: attrs}
 }
 
-// queue writes the length of the queue, which the library decodes but does not encode.
-func (s LinkSpec) queue(ae *netlink.AttributeEncoder) {
+// queues writes the length of the transmit queue and the number of queues, which the library decodes
+// but does not encode.
+func (s LinkSpec) queues(ae *netlink.AttributeEncoder) {
 	if s.TxQLen != nil {
 		ae.Uint32(unix.IFLA_TXQLEN, uint32(*s.TxQLen))
+	}
+	if s.Queues != 0 {
+		ae.Uint32(unix.IFLA_NUM_TX_QUEUES, s.Queues)
+		ae.Uint32(unix.IFLA_NUM_RX_QUEUES, s.Queues)
 	}
 }
 
@@ -217,7 +223,7 @@ func (s LinkSpec) encodePeer() ([]byte, error) {
 	if err != nil {
 		return nil, fmt.Errorf("peer: %w", err)
 	}
-	peer, err := marshal(p.message(p.Index), p.queue)
+	peer, err := marshal(p.message(p.Index), p.queues)
 	if err != nil {
 		return nil, fmt.Errorf("peer: %w", err)
 	}

@@ -51,14 +51,14 @@ func (op *Op) CreateVeth(mtu int, master uint32) error {
 		mac = RandomMAC()
 	}
 	host, err := op.createPair(rtnl.LinkSpec{
-		MTU: mtu, MAC: PortMAC(), Master: master, Up: true,
-		Peer: &rtnl.LinkSpec{Name: op.IfName, NS: op.NS, MTU: mtu, MAC: mac},
+		MTU: mtu, MAC: PortMAC(), Master: master, Queues: 1,
+		Peer: &rtnl.LinkSpec{Name: op.IfName, NS: op.NS, MTU: mtu, MAC: mac, Queues: 1},
 	})
 	if err != nil {
 		return err
 	}
 	op.Undo("link "+host.Name, func(context.Context) error { return op.Host.DelLink(host.Name) })
-	if err := op.labelVeth(host, master != 0); err != nil {
+	if err := op.labelAndSetUp(host, master != 0); err != nil {
 		return err
 	}
 	// the peer's index is the host-side veth's IFLA_LINK: no look-up in the container
@@ -67,16 +67,19 @@ func (op *Op) CreateVeth(mtu int, master uint32) error {
 	return op.IgnoreRouters(host)
 }
 
-// labelVeth gives a new host-side veth its alias. A port of a bridge gets no IPv6 link-local
-// address when the peer comes up: only the bridge sends and receives packets of the host. Each
-// address has two routes, and the kernel walks all routes of the host when it deletes a link.
-func (op *Op) labelVeth(host *rtnl.Link, port bool) error {
-	ch := rtnl.LinkChange{Alias: op.label(), AddrGenModeNone: port}
+// labelAndSetUp gives a new host-side veth its alias and sets it up. It is created down: a link that
+// is up and has no carrier yet would be deactivated when it is read, which waits for RCU. A port of
+// a bridge gets no IPv6 link-local address when the peer comes up: only the bridge sends and
+// receives packets of the host. Each address has two routes, and the kernel walks all routes of the
+// host when it deletes a link.
+func (op *Op) labelAndSetUp(host *rtnl.Link, port bool) error {
+	ch := rtnl.LinkChange{Alias: op.label(), Up: new(true), AddrGenModeNone: port}
 	err := op.Host.Do(rtnl.ChangeLink(host.Index, ch)) // by the index: the name may be that of another attachment
 	if port && errors.Is(err, unix.EAFNOSUPPORT) {     // the kernel has no IPv6, or not for an MTU below 1280; nothing was changed
 		ch.AddrGenModeNone = false
 		err = op.Host.Do(rtnl.ChangeLink(host.Index, ch))
 	}
+	host.Up = err == nil
 	return err
 }
 
