@@ -4,34 +4,51 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
+
+	"cnibox/spec"
 )
 
-// lintDiffers has the messages about a place in the configuration that lint does not repeat, and
-// why.
+// lintDiffers has the messages about a configuration that lint does not repeat, and why.
 var lintDiffers = map[string]string{
-	"unknown external plugin without a path": "lint always has directories of plugins",
 	"bad route":                              "lint writes the key in double quotes",
-	"missing master":                         "lint looks for the link itself",
 	"bridge is another link":                 "lint does not look at the kinds of links",
+	"host device missing":                    "lint does not look for devices",
+	"missing master":                         "lint looks for the link itself",
+	"mtu too large":                          "lint does not know the master's MTU",
+	"network name missing":                   "lint names the key alone",
+	"unknown external plugin without a path": "lint always has directories of plugins",
 }
 
-// lintFaults compares an error about a place in the configuration with the finding of lint: the
-// place is the same, and the error has all of its words.
+// lintFaults compares an error about a configuration with what lint finds: the error has all words
+// of each finding and, if it is of cni-exec, the place. lint also finds that a chained plugin is
+// alone.
 func (h *host) lintFaults(m message, a answer) (list []string) {
-	if !strings.HasPrefix(m.where, listFile) || lintDiffers[m.name] != "" {
+	dir, plugin := "net.d", strings.HasSuffix(m.argv, " ADD") && a.code == spec.CodeConfig
+	if lintDiffers[m.name] != "" || !plugin && !strings.HasPrefix(m.where, listFile) {
 		return nil
 	}
-	_, stdout, stderr, err := h.Process(exec.Command(filepath.Join(h.bin, "cni-exec"), "lint", h.Path("net.d")), "")
-	h.NoError(err)
-	found := strings.TrimSuffix(h.normalize(stdout), "\n")
-	place, text, _ := strings.Cut(strings.TrimPrefix(found, listFile), ": ")
-	if stderr != "" || place == "" || strings.Contains(text, "\n") {
-		return []string{"lint has not one finding: " + found + stderr}
+	if plugin {
+		dir = "lint"
+		h.write("lint/demo.conf", m.conf, 0o644)
 	}
-	for _, part := range append(strings.Split(text, "; "), listFile+place) {
-		if !strings.Contains(a.text, part) {
-			list = append(list, "lint says: "+found)
+	_, stdout, stderr, err := h.Process(exec.Command(filepath.Join(h.bin, "cni-exec"), "lint", h.Path(dir)), "")
+	h.NoError(err)
+	matching := 0
+	for finding := range strings.Lines(h.normalize(stdout + stderr)) {
+		place, text, _ := strings.Cut(strings.TrimSuffix(finding, "\n"), ": ")
+		same := plugin || strings.Contains(a.text, place)
+		for part := range strings.SplitSeq(text, "; ") {
+			same = same && strings.Contains(a.text, part)
 		}
+		switch {
+		case same:
+			matching++
+		case !plugin || !strings.HasSuffix(text, "is the first of the list"):
+			list = append(list, "lint says: "+finding)
+		}
+	}
+	if matching == 0 {
+		list = append(list, "lint does not say this")
 	}
 	return list
 }
