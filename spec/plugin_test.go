@@ -30,7 +30,7 @@ func TestDoChecksRequest(t *testing.T) {
 		{"no command", "", `"1.0.0"`, V010, CodeEnv, "[CNI_COMMAND] missing"},
 		{"ADD", Add, `"1.1.0"`, V010, 0, ""},
 		{"ADD without version", Add, `""`, V010, 0, ""},
-		{"ADD short version", Add, `"1.0"`, V010, CodeVersion, `incompatible CNI versions; config is "1.0", plugin supports ` + every},
+		{"ADD short version", Add, `"1.0"`, V010, CodeVersion, `versions; config is "1.0", plugin supports ` + every},
 		{"ADD draft version", Add, `"0.4.0-dev"`, V010, CodeVersion, `config is "0.4.0-dev"`},
 		{"DEL", Del, `"9.9.9"`, V010, 0, ""},
 		{"DEL too old", Del, `"0.3.1"`, V040, 0, ""},

@@ -44,7 +44,7 @@ func TestNewRequestErrors(t *testing.T) {
 		"ipam a string":       {`{"name":"n","ipam":"host-local"}`, CodeConfig, `"ipam" is a string where an object is expected`},
 		"ipam.type a number":  {`{"name":"n","ipam":{"type":1}}`, CodeConfig, `"ipam.type" is a number where a string is expected`},
 		"ipam.type is a path": {`{"name":"n","ipam":{"type":"/bin/sh"}}`, CodeConfig, `invalid plugin type "/bin/sh"`},
-		"dns a list":          {`{"name":"n","dns":[]}`, CodeConfig, "dns: an array where an object is expected"},
+		"dns a list":          {`{"name":"n","dns":[]}`, CodeConfig, "dns: an array where an object"},
 		"dns of numbers":      {`{"name":"n","dns":{"nameservers":[8]}}`, CodeConfig, "dns.nameservers[0]: a number where a string is expected"},
 	}
 	for name, tt := range tests {
@@ -112,7 +112,7 @@ func TestPrevResult(t *testing.T) {
 		"no version anywhere": {version: "", prev: `{"ip4":{"ip":"10.1.0.2/16"}}`, want: `"10.1.0.2/16"`},
 		"unknown members":     {version: "1.1.0", prev: `{"x":{"y":9007199254740993}}`, want: `"x":{"y":9007199254740993}`},
 		"ip of 0.3.0":         {version: "0.3.0", prev: `{"ip":[{"address":"10.1.0.2/16"}]}`, want: `"ips":[{"address":"10.1.0.2/16"}]`},
-		"a list":              {version: "1.0.0", prev: `[]`, text: "prevResult: an array where an object is expected"},
+		"a list":              {version: "1.0.0", prev: `[]`, text: "prevResult: an array where an object"},
 		"unknown version":     {version: "1.0.0", prev: `{"cniVersion":"2.0.0"}`, text: `prevResult: unsupported CNI result version "2.0.0"`},
 		"bad index":           {version: "1.0.0", prev: `{"ips":[{"address":"10.1.0.2/16","interface":-2}]}`, text: "prevResult: ips[0].interface: -2 is not an integer"},
 	}
@@ -169,7 +169,7 @@ func TestValidAttachments(t *testing.T) {
 		"list":         {members: `"cni.dev/valid-attachments":[{"containerID":"c1","ifname":"eth0"}]`, want: []Attachment{{"n", "c1", "eth0"}}},
 		"first wins":   {members: `"cni.dev/valid-attachments":[],"cni.dev/attachments":[{"containerID":"c1","ifname":"eth0"}]`, want: []Attachment{}},
 		"tagged text":  {members: `"cni.dev/attachments":[{"containerID":"c1","ifname":"eth0"}]`, want: []Attachment{{"n", "c1", "eth0"}}},
-		"bad ID":       {members: `"cni.dev/valid-attachments":[{"containerID":"../c","ifname":"eth0"}]`, text: "cni.dev/valid-attachments[0]: invalid characters in containerID"},
+		"bad ID":       {members: `"cni.dev/valid-attachments":[{"containerID":"../c","ifname":"eth0"}]`, text: "cni.dev/valid-attachments[0]: invalid characters"},
 		"no interface": {members: `"cni.dev/valid-attachments":[{"containerID":"c"}]`, text: "is empty"},
 		"null entry":   {members: `"cni.dev/valid-attachments":[null]`, text: "cni.dev/valid-attachments[0] is null"},
 		"no list":      {members: `"cni.dev/valid-attachments":{}`, text: "an object"},

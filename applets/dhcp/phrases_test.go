@@ -64,5 +64,8 @@ func TestKernelDHCPWithoutLease(t *testing.T) {
 	})
 	refused("error calling DHCP.Allocate: no more tries", "no server answered on eth0: ")
 	stop()
-	refused("error dialing DHCP daemon", "cnibox dhcp")
+	_, err = add(t.Context(), r)
+	if e := spec.AsError(err); e == nil || e.Code != spec.CodeTryAgain || !strings.Contains(e.Details, socket+": start it with `cnibox dhcp daemon`") {
+		t.Errorf("without a daemon: %#v", e)
+	}
 }

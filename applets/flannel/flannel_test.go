@@ -162,7 +162,7 @@ func TestFlannelRefuses(t *testing.T) {
 		"as suffix":    {`{"delegate":{"type":"k3s-flannel"}}`, "is flannel itself"},
 		"name":         {`{"delegate":{"NAME":"x"}}`, "must not have a 'name' field"},
 		"ipam":         {`{"delegate":{"ipam":{}}}`, "must not have an 'ipam' field"},
-		"delegate":     {`{"delegate":[]}`, "'delegate' dictionary: an array where an object is expected"},
+		"delegate":     {`{"delegate":[]}`, "'delegate' dictionary: an array where an object"},
 		"subnetFile":   {`{"subnetFile":"run/subnet.env"}`, "absolute path"},
 		"NUL":          {`{"subnetFile":"/run\u0000"}`, "absolute path"},
 		"dataDir":      {`{"dataDir":"var/lib"}`, `"dataDir" "var/lib" is not an absolute path`},

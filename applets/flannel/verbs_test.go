@@ -56,7 +56,7 @@ func (b *flannelNode) Invoke(_ context.Context, plugin string, r *spec.Request) 
 // Find finds every plugin except "nowhere".
 func (b *flannelNode) Find(plugin string) (*spec.Plugin, error) {
 	if plugin == "nowhere" {
-		return nil, spec.Errorf(spec.CodePlugin, "failed to find plugin %q", plugin)
+		return nil, spec.Errorf(spec.CodePlugin, "no plugin %q", plugin)
 	}
 	if b.external {
 		return nil, nil
@@ -280,7 +280,7 @@ func TestFlannelAddFails(t *testing.T) {
 func TestFlannelAddWithoutDelegate(t *testing.T) {
 	b := newFlannelNode(t)
 	err := b.call(spec.Add, "net", "c", "eth0", `,"delegate":{"type":"nowhere"}`)
-	spectest.WantError(t, err, `delegate: failed to find plugin "nowhere"`, spec.CodePlugin)
+	spectest.WantError(t, err, `delegate: no plugin "nowhere"`, spec.CodePlugin)
 	b.want(nil, "", "")
 }
 

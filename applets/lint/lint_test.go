@@ -4,6 +4,7 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -75,35 +76,45 @@ func static(keys string) string {
 	return list(`{"type":"bridge","ipam":{"type":"static",` + "\n" + keys + "}}")
 }
 
+// matches compares a finding with the one that is wanted. … stands for words that are in the golden
+// file of test/messages, which compares findings with the errors of add.
+func matches(got, want string) bool {
+	parts := strings.Split(want, "…")
+	for i, part := range parts {
+		parts[i] = regexp.QuoteMeta(part)
+	}
+	return regexp.MustCompile("^" + strings.Join(parts, ".+") + "$").MatchString(got)
+}
+
 // Each document has one mistake, which is the only finding.
 func TestOneMistake(t *testing.T) {
 	tests := []struct{ name, doc, want string }{
 		// JSON
-		{"empty", ``, `1:1: the file is empty`},
-		{"no object", `[]`, `1:1: an array where an object is expected`},
-		{"comma behind the last", "{\"name\":\"n\",\n\"plugins\":[],\n}", `2:13: not JSON: a comma before "}": remove it`},
+		{"empty", ``, `1:1: the file …`},
+		{"no object", `[]`, `1:1: an array … an object …`},
+		{"comma behind the last", "{\"name\":\"n\",\n\"plugins\":[],\n}", `2:13: not JSON: a comma before …`},
 		{"comma missing", "{\"name\":\"n\"\n\"plugins\":[]}", `2:1: not JSON: a comma is missing before this`},
-		{"end missing", "{\"name\":\"n\",", `1:13: not JSON: the end is missing`},
+		{"end missing", "{\"name\":\"n\",", `1:13: not JSON: the end …`},
 		{"comma too many", "{\"name\":\"n\",\n,\"plugins\":[]}", `2:1: not JSON: a comma too many: remove it`},
 		{"comma missing in an array", "{\"plugins\":[{}\n{}]}", `2:1: not JSON: a comma is missing before this`},
 		{"colon missing", "{\n\"name\" \"n\"}", `2:8: not JSON: a colon is missing before this`},
 		{"value missing", "{\"name\":\n}", `2:1: not JSON: a value is missing before this`},
 		{"brace missing", "{\"plugins\":[\n{\"type\":\"bridge\"]}", `2:17: not JSON: "}" is missing before this`},
 		{"bracket missing", "{\"plugins\":[\n{\"type\":\"bridge\"}}", `2:18: not JSON: "]" is missing before this`},
-		{"brace too many", list(`{"type":"loopback"}`) + "\n}", `4:1: not JSON: the document has ended before this: remove it`},
-		{"key without quotes", "{\nname:\"n\"}", `2:1: not JSON: a key must be in double quotes`},
+		{"brace too many", list(`{"type":"loopback"}`) + "\n}", `4:1: not JSON: the document …: remove it`},
+		{"key without quotes", "{\nname:\"n\"}", `2:1: not JSON: a key …`},
 		{"string without quotes", "{\n\"name\": net}", `2:10: not JSON: a string must be in double quotes`},
 		{"address without quotes", "{\n\"gateway\": 10.1.0.1}", `2:16: not JSON: this is not a number: write a string in double quotes`},
 		{"quote missing", "{\n\"type\":\"bridge, \"mtu\":1500}", `2:18: not JSON: a comma or a double quote is missing before this`},
 		{"quote missing at the end of a line", "{\n\"name\":\"n,\n\"plugins\":[]}", `2:11: not JSON: a string must end in its line, with a double quote; a tab in it is written \t`},
 		{"bool of Python", "{\n\"name\": True}", `2:9: not JSON: "True" is written true`},
 		{"comment", "{\n// a network\n\"name\":\"n\"}", `2:1: not JSON: there are no comments in JSON`},
-		{"single quotes", "{\n'name':'n'}", `2:1: not JSON: strings are in double quotes`},
+		{"single quotes", "{\n'name':'n'}", `2:1: not JSON: strings are …`},
 		{"quotes of a word processor", "{\n“name”:\"n\"}", `2:1: not JSON: '“' is neither a double quote nor a blank: replace it`},
 		{"no-break space", "{\n\u00a0\"name\":\"n\"}", `2:1: not JSON: '\u00a0' is neither a double quote nor a blank: replace it`},
 		{"byte order mark", "\ufeff" + list(`{"type":"loopback"}`), `1:1: not JSON: a byte order mark: save the file as UTF-8 without one`},
 		{"UTF-16", "\xff\xfe{\x00}\x00", `1:1: not JSON: the file is UTF-16: save it as UTF-8`},
-		{"two documents", list(`{"type":"dummy","ipam":{"type":"static"}}`) + "\n{}", `4:1: not JSON: the document has ended before this: remove it`},
+		{"two documents", list(`{"type":"dummy","ipam":{"type":"static"}}`) + "\n{}", `4:1: not JSON: the document …: remove it`},
 		{"twice", bridge(`"mtu":1400,"mtu":1500`), `3:12: "mtu" is here twice: the last one counts`},
 		{"twice in other letters", bridge(`"isGateway":true,"isgateway":false`), `3:18: "isgateway" is here twice: the last one counts`},
 		{"object twice", bridge(`"ipam":{"type":"host-local","subnet":"10.2.0.0/24"}`), `3:1: "ipam" is here twice: the last one counts`},
@@ -114,12 +125,12 @@ func TestOneMistake(t *testing.T) {
 		{"name with a blank", `{"cniVersion":"1.1.0","name":"my net","plugins":[{"type":"loopback"}]}`, `1:30: invalid characters found in network name; my net`},
 		{"name too long", `{"cniVersion":"1.1.0","name":"` + strings.Repeat("n", 201) + `","plugins":[{"type":"loopback"}]}`, `1:30: network name is too long; 200 bytes at most`},
 		{"one plugin in a list's file", `{"cniVersion":"1.1.0","name":"net",` + "\n" + `"type":"loopback"}`, `2:8: the configuration of one plugin belongs in a file that ends in .conf, or in the list "plugins"`},
-		{"no plugins", `{"cniVersion":"1.1.0","name":"net","plugins":[]}`, `1:46: no plugins in list: "plugins" is empty`},
+		{"no plugins", `{"cniVersion":"1.1.0","name":"net","plugins":[]}`, `1:46: no plugins …: "plugins" is empty`},
 		{"plugins missing", `{"cniVersion":"1.1.0","name":"net"}`, `1:1: no plugin configs found, neither in it nor in net`},
-		{"plugins is an object", `{"cniVersion":"1.1.0","name":"net","plugins":{"type":"loopback"}}`, `1:46: "plugins" is an object where an array is expected`},
+		{"plugins is an object", `{"cniVersion":"1.1.0","name":"net","plugins":{"type":"loopback"}}`, `1:46: "plugins" is an object … an array …`},
 		{"plugin misspelled", `{"cniVersion":"1.1.0","name":"net","plugin":[],"plugins":[{"type":"loopback"}]}`, `1:36: unknown key "plugin": did you mean "plugins"?`},
-		{"version of two numbers", `{"cniVersion":"1.0","name":"net","plugins":[{"type":"loopback"}]}`, `1:15: incompatible CNI versions; config is "1.0", this runtime supports [0.1.0 0.2.0 0.3.0 0.3.1 0.4.0 1.0.0 1.1.0]`},
-		{"version of the future", `{"cniVersion":"9.0.0","name":"net","plugins":[{"type":"loopback"}]}`, `1:15: incompatible CNI versions; config is "9.0.0", this runtime supports [0.1.0 0.2.0 0.3.0 0.3.1 0.4.0 1.0.0 1.1.0]`},
+		{"version of two numbers", `{"cniVersion":"1.0","name":"net","plugins":[{"type":"loopback"}]}`, `1:15: incompatible …; config is "1.0", this … [0.1.0 0.2.0 0.3.0 0.3.1 0.4.0 1.0.0 1.1.0]`},
+		{"version of the future", `{"cniVersion":"9.0.0","name":"net","plugins":[{"type":"loopback"}]}`, `1:15: incompatible …; config is "9.0.0", this … [0.1.0 0.2.0 0.3.0 0.3.1 0.4.0 1.0.0 1.1.0]`},
 		{"version is a number", `{"cniVersion":1,"name":"net","plugins":[{"type":"loopback"}]}`, `1:15: "cniVersion" is "1" and must be a string`},
 		{"versions is a string", `{"cniVersions":"1.0.0","name":"net","plugins":[{"type":"loopback"}]}`, `1:16: "cniVersions" "1.0.0" is not a list of strings`},
 		{"disableCheck is a word", `{"cniVersion":"1.1.0","name":"net","disableCheck":"yes","plugins":[{"type":"loopback"}]}`, `1:51: "disableCheck": "yes" is neither true nor false`},
@@ -139,20 +150,20 @@ func TestOneMistake(t *testing.T) {
 		{"ipam without type", list(`{"type":"bridge",` + "\n" + `"ipam":{"subnet":"10.1.0.0/24"}}`), `3:8: "ipam" has no "type": nothing reads it`},
 		{"type of ipam is no IPAM plugin", list(`{"type":"bridge","ipam":{"type":"portmap"}}`), `2:33: "ipam.type" "portmap" is not an address plugin: host-local, static and dhcp are`},
 		{"ipam is a string", list(`{"type":"bridge","ipam":"host-local"}`), `2:25: "plugins[0].ipam" is a string where an object is expected`},
-		{"ipam missing for ptp", list(`{"type":"ptp"}`), `2:1: ptp interface requires an IPAM configuration; no plugin name provided: set "ipam.type"`},
+		{"ipam missing for ptp", list(`{"type":"ptp"}`), `2:1: ptp interface requires an IPAM configuration; no plugin …: set "ipam.type"`},
 		{"ipam of a chained plugin", chained(`{"type":"tuning","ipam":{"type":"dhcp"}}`), `3:18: unknown key "ipam"`},
 		{"capability of no plugin", bridge(`"capabilities":{"portMappings":true}`), `3:17: bridge with host-local does not use the capability "portMappings"`},
 		{"capability misspelled", chained(`{"type":"portmap","capabilities":{"portMapping":true}}`), `3:35: portmap does not use the capability "portMapping": did you mean "portMappings"?`},
 		{"capability missing", chained(`{"type":"portmap","capabilities":{"portMappings":false}}`), `3:9: portmap publishes no port without "capabilities": {"portMappings": true}`},
 		{"subnet of all addresses", ranges(`"subnet":"0.0.0.0/0"`), `3:10: 0.0.0.0/0 is every address: "subnet" must be that of the containers, as 10.1.0.0/24`},
 		{"subnet of all IPv6 addresses", ranges(`"ranges":[[{"subnet":"::/0"}]]`), `3:22: ::/0 is every address: "subnet" must be that of the containers, as fd00:1::/64`},
-		{"capability is a string", chained(`{"type":"portmap","capabilities":{"portMappings":"true"}}`), `3:50: "plugins[1].capabilities.portMappings" is a string where a bool is expected`},
+		{"capability is a string", chained(`{"type":"portmap","capabilities":{"portMappings":"true"}}`), `3:50: "plugins[1].capabilities.portMappings" is a string … a bool …`},
 		{"capability ips with dhcp", list(`{"type":"bridge","ipam":{"type":"dhcp"},"capabilities":{"ips":true}}`), `2:57: bridge with dhcp does not use the capability "ips"`},
-		{"args.cni.ips is a string", bridge(`"args":{"cni":{"ips":"10.1.0.5"}}`), `3:22: "args.cni.ips" is a string where an array is expected`},
-		{"dns is a list", bridge(`"dns":["10.1.0.1"]`), `3:7: "plugins[0].dns" is an array where an object is expected`},
+		{"args.cni.ips is a string", bridge(`"args":{"cni":{"ips":"10.1.0.5"}}`), `3:22: "args.cni.ips" is a string … an array …`},
+		{"dns is a list", bridge(`"dns":["10.1.0.1"]`), `3:7: "plugins[0].dns" is an array … an object …`},
 		{"nameserver is a name", bridge(`"dns":{"nameservers":["ns.example.com"]}`), `3:23: dns.nameservers[0]: "ns.example.com" is not an IP address`},
 		{"nameserver misspelled", bridge(`"dns":{"nameserver":["10.1.0.1"]}`), `3:8: unknown key "nameserver": did you mean "nameservers"?`},
-		{"prevResult with a bad address", bridge(`"prevResult":{"cniVersion":"1.1.0","ips":[{"address":"10.1.0.5"}]}`), `3:54: prevResult: ips[0].address: "10.1.0.5" is not an IP address with a prefix length, as 10.1.0.5/24 or fd00::5/64`},
+		{"prevResult with a bad address", bridge(`"prevResult":{"cniVersion":"1.1.0","ips":[{"address":"10.1.0.5"}]}`), `3:54: prevResult: ips[0].address: "10.1.0.5" is not …, as 10.1.0.5/24 or fd00::5/64`},
 		{"mac of multicast", bridge(`"mac":"01:00:5e:00:00:01"`), `3:7: mac: "01:00:5e:00:00:01" is a multicast MAC address`},
 		{"mac of a plugin without", chained(`{"type":"portmap","mac":"02:00:00:00:00:01","capabilities":{"portMappings":true}}`), `3:19: unknown key "mac"`},
 
@@ -166,36 +177,36 @@ func TestOneMistake(t *testing.T) {
 		{"key misspelled", bridge(`"isGatway":true`), `3:1: unknown key "isGatway": did you mean "isGateway"?`},
 		{"key of ipam", bridge(`"subnet":"10.1.0.0/24"`), `3:1: unknown key "subnet": it belongs in "ipam"`},
 		{"key of no plugin", bridge(`"frobnicate":true`), `3:1: unknown key "frobnicate"`},
-		{"bool as a string", bridge(`"ipMasq":"true"`), `3:10: "ipMasq" is a string where a bool is expected`},
-		{"number as a string", bridge(`"mtu":"1500"`), `3:7: "mtu" is a string where an integer is expected`},
+		{"bool as a string", bridge(`"ipMasq":"true"`), `3:10: "ipMasq" is a string … a bool …`},
+		{"number as a string", bridge(`"mtu":"1500"`), `3:7: "mtu" is a string … an integer …`},
 		{"fraction", bridge(`"mtu":1500.5`), `3:7: "mtu" is a number 1500.5 where an integer is expected`},
 		{"mtu too large", bridge(`"mtu":70000`), `3:7: "mtu" 70000 is not within 68 to 65535`},
 		{"mtu too small", bridge(`"mtu":67`), `3:7: "mtu" 67 is not within 68 to 65535`},
 		{"bridge's name too long", bridge(`"bridge":"a-bridge-with-a-long-name"`), `3:10: "bridge" "a-bridge-with-a-long-name": interface name is too long; interface name should be less than 16 characters`},
-		{"bridge's name with a slash", bridge(`"bridge":"br/0"`), `3:10: "bridge" "br/0": interface name contains / or : or whitespace characters`},
+		{"bridge's name with a slash", bridge(`"bridge":"br/0"`), `3:10: "bridge" "br/0": interface name contains / …`},
 		{"backend", bridge(`"ipMasqBackend":"ipfw"`), `3:17: unknown ipmasq backend "ipfw": "ipMasqBackend" is "iptables" or "nftables"`},
 		{"hairpin and promisc", bridge(`"hairpinMode":true,"promiscMode":true`), `3:34: cannot set hairpin mode and promiscuous mode at the same time: drop "hairpinMode" or "promiscMode"`},
 		{"container interface down", bridge(`"disableContainerInterface":true`), `3:29: cannot use IPAM when DisableContainerInterface flag is set: drop "ipam" or "disableContainerInterface"`},
 		{"vlan too large", bridge(`"vlan":4095`), `3:8: invalid VLAN ID 4095: "vlan" is within 0 to 4094`},
 		{"trunk without end", bridge(`"vlanTrunk":[{"minID":5}]`), `3:14: minID and maxID should be configured simultaneously, maxID is missing`},
 		{"trunk key misspelled", bridge(`"vlanTrunk":[{"ids":5}]`), `3:15: unknown key "ids": did you mean "id"?`},
-		{"trunk is an object", bridge(`"vlanTrunk":{"id":5}`), `3:13: "vlanTrunk" is an object where an array is expected`},
+		{"trunk is an object", bridge(`"vlanTrunk":{"id":5}`), `3:13: "vlanTrunk" is an object … an array …`},
 
 		// host-local
-		{"no range", list(`{"type":"bridge",` + "\n" + `"ipam":{"type":"host-local"}}`), `3:8: no IP ranges specified; set "ipam.subnet" or "ipam.ranges"`},
-		{"subnet is an address", ranges(`"subnet":"10.1.0.0"`), `3:10: "ipam.subnet": "10.1.0.0" is not a network address with a prefix length, as 10.1.0.0/24 or fd00::/64`},
-		{"subnet with host bits", ranges(`"subnet":"10.1.0.1/24"`), `3:10: invalid range set 0: Network has host bits set. For a subnet mask of length 24 the network address is 10.1.0.0; "ipam.subnet" is 10.1.0.1/24: write 10.1.0.0/24`},
-		{"subnet too small", ranges(`"subnet":"10.1.0.0/31"`), `3:10: invalid range set 0: Network 10.1.0.0/31 too small to allocate from; "ipam.subnet" needs a prefix length of /30 or less`},
+		{"no range", list(`{"type":"bridge",` + "\n" + `"ipam":{"type":"host-local"}}`), `3:8: no IP …; set "ipam.subnet" or "ipam.ranges"`},
+		{"subnet is an address", ranges(`"subnet":"10.1.0.0"`), `3:10: "ipam.subnet": "10.1.0.0" is not …, as 10.1.0.0/24 or fd00::/64`},
+		{"subnet with host bits", ranges(`"subnet":"10.1.0.1/24"`), `3:10: invalid range set 0: Network has … 10.1.0.0; "ipam.subnet" is 10.1.0.1/24: write 10.1.0.0/24`},
+		{"subnet too small", ranges(`"subnet":"10.1.0.0/31"`), `3:10: invalid range set 0: Network 10.1.0.0/31 too small …; "ipam.subnet" needs a … /30 or less`},
 		{"subnet of multicast", ranges(`"subnet":"224.1.0.0/24"`), `3:10: invalid range set 0: network 224.1.0.0/24 has no address for an interface`},
 		{"start outside", ranges(`"subnet":"10.1.0.0/24","rangeStart":"10.2.0.5"`), `3:37: invalid range set 0: RangeStart 10.2.0.5 not in network 10.1.0.0/24; "ipam.rangeStart" must be from 10.1.0.1 to 10.1.0.254`},
 		{"end outside", ranges(`"subnet":"10.1.0.0/24",` + "\n" + `"rangeEnd":"10.1.1.5"`), `4:12: invalid range set 0: RangeEnd 10.1.1.5 not in network 10.1.0.0/24; "ipam.rangeEnd" must be from 10.1.0.1 to 10.1.0.254`},
 		{"end before start", ranges(`"subnet":"10.1.0.0/24","rangeStart":"10.1.0.9","rangeEnd":"10.1.0.5"`), `3:37: invalid range set 0: RangeStart 10.1.0.9 is after RangeEnd 10.1.0.5; exchange the values of "ipam.rangeStart" and "ipam.rangeEnd"`},
-		{"gateway of the other family", ranges(`"subnet":"10.1.0.0/24","gateway":"fd00::1"`), `3:34: invalid range set 0: gateway fd00::1 cannot be one of network 10.1.0.0/24; "ipam.gateway" must be the address of a host, as 10.1.0.1`},
-		{"gateway outside", ranges(`"subnet":"10.1.0.0/24","gateway":"10.2.0.1","routes":[{"dst":"0.0.0.0/0","gw":"10.2.0.1"}]`), `3:34: the gateway 10.2.0.1 is in no network of the container; "ipam.gateway" must be in 10.1.0.0/24`},
-		{"gateway outside of a range", ranges(`"ranges":[[{"subnet":"10.1.0.0/24","gateway":"10.2.0.1"}]]`), `3:46: the gateway 10.2.0.1 is in no network of the container; "ipam.ranges[0][0].gateway" must be in 10.1.0.0/24`},
-		{"gateway is broadcast", ranges(`"subnet":"10.1.0.0/24","gateway":"10.1.0.255"`), `3:34: invalid range set 0: gateway 10.1.0.255 cannot be one of network 10.1.0.0/24; "ipam.gateway" must be the address of a host, as 10.1.0.1`},
+		{"gateway of the other family", ranges(`"subnet":"10.1.0.0/24","gateway":"fd00::1"`), `3:34: invalid range set 0: gateway fd00::1 cannot be … 10.1.0.0/24; "ipam.gateway" must be …, as 10.1.0.1`},
+		{"gateway outside", ranges(`"subnet":"10.1.0.0/24","gateway":"10.2.0.1","routes":[{"dst":"0.0.0.0/0","gw":"10.2.0.1"}]`), `3:34: the gateway 10.2.0.1 is in …; "ipam.gateway" must be in 10.1.0.0/24`},
+		{"gateway outside of a range", ranges(`"ranges":[[{"subnet":"10.1.0.0/24","gateway":"10.2.0.1"}]]`), `3:46: the gateway 10.2.0.1 is in …; "ipam.ranges[0][0].gateway" must be in 10.1.0.0/24`},
+		{"gateway is broadcast", ranges(`"subnet":"10.1.0.0/24","gateway":"10.1.0.255"`), `3:34: invalid range set 0: gateway 10.1.0.255 cannot be … 10.1.0.0/24; "ipam.gateway" must be …, as 10.1.0.1`},
 		{"gateway is a name", ranges(`"subnet":"10.1.0.0/24","gateway":"router"`), `3:34: "ipam.gateway": "router" is not an IP address`},
-		{"ranges without the inner list", ranges(`"ranges":[{"subnet":"10.1.0.0/24"}]`), `3:11: "ipam.ranges[0]" is an object where an array is expected`},
+		{"ranges without the inner list", ranges(`"ranges":[{"subnet":"10.1.0.0/24"}]`), `3:11: "ipam.ranges[0]" is an object … an array …`},
 		{"empty set", ranges(`"ranges":[[]]`), `2:25: invalid range set 0: empty range set`},
 		{"families in a set", ranges(`"ranges":[[{"subnet":"10.1.0.0/24"},{"subnet":"fd00::/64"}]]`), `2:25: invalid range set 0: mixed address families`},
 		{"sets overlap", ranges(`"ranges":[[{"subnet":"10.1.0.0/24"}],` + "\n" + `[{"subnet":"10.1.0.0/25"}]]`), `2:25: range set 0 overlaps with 1`},
@@ -206,12 +217,12 @@ func TestOneMistake(t *testing.T) {
 		{"route without dst", ranges(`"subnet":"10.1.0.0/24","routes":[{"gw":"10.1.0.1"}]`), `3:34: ipam.routes[0].dst: missing`},
 		{"route's gateway of the other family", ranges(`"subnet":"10.1.0.0/24","routes":[{"dst":"0.0.0.0/0","gw":"fd00::1"}]`), `3:58: ipam.routes[0].gw: gateway fd00::1 is of another family than 0.0.0.0/0`},
 		{"route's key misspelled", ranges(`"subnet":"10.1.0.0/24","routes":[{"dst":"0.0.0.0/0","gateway":"10.1.0.1"}]`), `3:53: unknown key "gateway"`},
-		{"route's gateway out of reach", ranges(`"subnet":"10.1.0.0/24","routes":[{"dst":"0.0.0.0/0","gw":"10.9.0.1"}]`), `3:58: the gateway 10.9.0.1 of the route to 0.0.0.0/0 is in no network of the container; "ipam.routes[0].gw" must be in 10.1.0.0/24`},
-		{"routes is a string", ranges(`"subnet":"10.1.0.0/24","routes":"0.0.0.0/0"`), `3:33: "ipam.routes" is a string where an array is expected`},
+		{"route's gateway out of reach", ranges(`"subnet":"10.1.0.0/24","routes":[{"dst":"0.0.0.0/0","gw":"10.9.0.1"}]`), `3:58: the gateway 10.9.0.1 of the … 0.0.0.0/0 is in …; "ipam.routes[0].gw" must be in 10.1.0.0/24`},
+		{"routes is a string", ranges(`"subnet":"10.1.0.0/24","routes":"0.0.0.0/0"`), `3:33: "ipam.routes" is a string … an array …`},
 		{"two addresses in 0.2.0", `{"cniVersion":"0.2.0","name":"net","plugins":[{"type":"bridge","ipam":{"type":"host-local","ranges":[[{"subnet":"10.1.0.0/24"}],[{"subnet":"10.2.0.0/24"}]]}}]}`, `1:71: CNI version 0.2.0 does not support more than 1 address per family`},
 
 		// static and dhcp
-		{"address without length", static(`"addresses":[{"address":"10.1.0.5"}]`), `3:25: the 'address' field is expected to be in CIDR notation, got: '10.1.0.5'; ipam.addresses[0].address: write an address and its prefix length, as 10.1.0.5/24 or fd00::5/64`},
+		{"address without length", static(`"addresses":[{"address":"10.1.0.5"}]`), `3:25: the 'address' field …, got: '10.1.0.5'; ipam.addresses[0].address: write an …, as 10.1.0.5/24 or fd00::5/64`},
 		{"address of no interface", static(`"addresses":[{"address":"0.0.0.0/0"}]`), `3:25: ipam.addresses[0].address: no interface can have the address "0.0.0.0/0"`},
 		{"gateway with a length", static(`"addresses":[{"address":"10.1.0.5/24","gateway":"10.1.0.1/24"}]`), `3:49: invalid gateway address: 10.1.0.1/24; ipam.addresses[0].gateway: write an address without prefix length and zone, as 10.1.0.1 or fd00::1`},
 		{"addresses of strings", static(`"addresses":["10.1.0.5/24"]`), `3:14: "ipam.addresses[0]" is a string where an object is expected`},
@@ -221,16 +232,16 @@ func TestOneMistake(t *testing.T) {
 		{"nothing to lease", list(`{"type":"bridge","ipam":{"type":"dhcp",` + "\n" + `"ipv4":false}}`), `3:8: "ipam.ipv4" is false and "ipam.ipv6" is not true: there is nothing to lease`},
 
 		// the other interfaces
-		{"mode of macvlan", pluginWith("macvlan", `"mode":"bridged"`), `3:8: unknown macvlan mode: "bridged": "mode" is bridge, private, vepa or passthru`},
+		{"mode of macvlan", pluginWith("macvlan", `"mode":"bridged"`), `3:8: unknown macvlan …: "bridged": "mode" is …`},
 		{"mode of ipvlan", pluginWith("ipvlan", `"mode":"l4"`), `3:8: unknown ipvlan mode: "l4" is not one of l2, l3, l3s`},
 		{"flag of ipvlan", pluginWith("ipvlan", `"flag":"shared"`), `3:8: unknown ipvlan flag: "shared" is not one of bridge, private, vepa`},
-		{"vlan without master", pluginWith("vlan", `"vlanId":5`), `2:1: "master" field is required. It specifies the host interface name to create the VLAN for`},
-		{"vlanId", pluginWith("vlan", `"master":"eth0","vlanId":5000`), `3:26: invalid VLAN ID 5000: "vlanId" must be from 0 to 4094`},
+		{"vlan without master", pluginWith("vlan", `"vlanId":5`), `2:1: "master" field is required. It specifies …`},
+		{"vlanId", pluginWith("vlan", `"master":"eth0","vlanId":5000`), `3:26: invalid … 5000: "vlanId" must … 0 to 4094`},
 		{"vlanID of another", pluginWith("vlan", `"master":"eth0","vlan":5`), `3:17: unknown key "vlan": did you mean "vlanId"?`},
-		{"master", pluginWith("macvlan", `"master":"eth 0"`), `3:10: "master" "eth 0": interface name contains / or : or whitespace characters`},
-		{"host-device without device", list(`{"type":"host-device"}`), `2:9: specify either "device", "hwaddr", "kernelpath" or "pciBusID"`},
+		{"master", pluginWith("macvlan", `"master":"eth 0"`), `3:10: "master" "eth 0": interface name contains / …`},
+		{"host-device without device", list(`{"type":"host-device"}`), `2:9: specify … "device", …`},
 		{"PCI address", list(`{"type":"host-device","pciBusID":"3b:00.2"}`), `2:34: "pciBusID" "3b:00.2" is not a PCI address such as 0000:3b:00.2`},
-		{"hwaddr", list(`{"type":"host-device","hwaddr":"1:2"}`), `2:32: "hwaddr": "1:2" is not a MAC address of 6 octets, as 02:00:00:00:00:05`},
+		{"hwaddr", list(`{"type":"host-device","hwaddr":"1:2"}`), `2:32: "hwaddr": "1:2" is not … 6 octets, as 02:00:00:00:00:05`},
 		{"owner of a tap", pluginWith("tap", `"owner":"root"`), `3:9: "owner" is a string where an integer of 0 or more is expected`},
 		{"key of dummy", pluginWith("dummy", `"mtu":1400`), `3:1: unknown key "mtu"`},
 		{"key of loopback", list(`{"type":"loopback","bridge":"br0"}`), `2:20: unknown key "bridge"`},
@@ -245,26 +256,26 @@ func TestOneMistake(t *testing.T) {
 		{"backend of portmap", chained(`{"type":"portmap","backend":"ipvs","capabilities":{"portMappings":true}}`), `3:29: unrecognized backend "ipvs": "backend" must be nftables (or iptables, which means the same here)`},
 		{"condition", chained(`{"type":"portmap","conditionsV4":["-m","time"],"capabilities":{"portMappings":true}}`), `3:34: conditionsV4: conditions: "-m" is not understood; understood are, of iptables: [!] -s -d -i -o, -m mark [!] --mark; of nft: ip|ip6 saddr|daddr, iifname, oifname, meta mark, ct mark, each with an optional != and a value or { a, b }`},
 		{"bit of the mark", chained(`{"type":"portmap","markMasqBit":40,"capabilities":{"portMappings":true}}`), `3:33: MasqMarkBit must be between 0 and 31: markMasqBit is 40`},
-		{"port of a mapping", chained(`{"type":"portmap","runtimeConfig":{"portMappings":[{"hostPort":80,"containerPort":70000}]},"capabilities":{"portMappings":true}}`), `3:83: runtimeConfig.portMappings[0].containerPort: Invalid container port number: 70000: it must be from 1 to 65535`},
-		{"protocol of a mapping", chained(`{"type":"portmap","runtimeConfig":{"portMappings":[{"hostPort":80,"containerPort":80,"protocol":"icmp"}]},"capabilities":{"portMappings":true}}`), `3:97: runtimeConfig.portMappings[0].protocol: "icmp" must be tcp, udp or sctp`},
-		{"backend of firewall", chained(`{"type":"firewall","backend":"ufw"}`), `3:30: unrecognized backend "ufw": "backend" must be iptables, nftables or firewalld`},
+		{"port of a mapping", chained(`{"type":"portmap","runtimeConfig":{"portMappings":[{"hostPort":80,"containerPort":70000}]},"capabilities":{"portMappings":true}}`), `3:83: runtimeConfig.portMappings[0].containerPort: Invalid container …: 70000: it must be from 1 to 65535`},
+		{"protocol of a mapping", chained(`{"type":"portmap","runtimeConfig":{"portMappings":[{"hostPort":80,"containerPort":80,"protocol":"icmp"}]},"capabilities":{"portMappings":true}}`), `3:97: runtimeConfig.portMappings[0].protocol: "icmp" must be …`},
+		{"backend of firewall", chained(`{"type":"firewall","backend":"ufw"}`), `3:30: unrecognized … "ufw": "backend" must be …`},
 		{"policy", chained(`{"type":"firewall","ingressPolicy":"closed"}`), `3:36: unknown ingress policy: "closed": "ingressPolicy" must be open, same-bridge or isolated`},
 		{"chain of the administrator", chained(`{"type":"firewall","iptablesAdminChainName":"FORWARD"}`), `3:45: "iptablesAdminChainName" "FORWARD" is taken: it needs a chain of its own`},
-		{"burst without rate", chained(`{"type":"bandwidth","ingressBurst":1000}`), `3:36: if burst is set, rate must also be set; ingressBurst is 1000, ingressRate is missing`},
+		{"burst without rate", chained(`{"type":"bandwidth","ingressBurst":1000}`), `3:36: if burst …; ingressBurst is 1000, ingressRate is missing`},
 		{"rate too small", chained(`{"type":"bandwidth","egressRate":7}`), `3:34: egressRate 7 is less than 8 bits per second`},
 		{"rate with a unit", chained(`{"type":"bandwidth","egressRate":"10M"}`), `3:34: "egressRate" is a string where an integer of 0 or more is expected`},
 		{"latency", chained(`{"type":"bandwidth","egressRate":8000,"latency":-1}`), `3:49: "latency" -1 is not within 1 to 10000 milliseconds`},
 		{"sysctl as a number", chained(`{"type":"tuning","sysctl":{"net.core.somaxconn":500}}`), `3:27: "sysctl": the value of net.core.somaxconn is not a string`},
-		{"sysctl of the host", chained(`{"type":"tuning","sysctl":{"kernel.shmmax":"1"}}`), `3:27: invalid net sysctl key: "kernel.shmmax"; a key of "sysctl" must begin with net. or net/`},
+		{"sysctl of the host", chained(`{"type":"tuning","sysctl":{"kernel.shmmax":"1"}}`), `3:27: invalid net …: "kernel.shmmax"; a key of "sysctl" must begin …`},
 		{"txqlen", chained(`{"type":"tuning","txQLen":-1}`), `3:27: "txQLen" -1 is not within 0 to 2147483647`},
 		{"table of sbr", chained(`{"type":"sbr","table":254}`), `3:23: "table" 254 is not within 1 to 2147483647, or is one that every namespace has (253 to 255)`},
 		{"gateways of sbr", chained(`{"type":"sbr","gateways":["10.1.0.1","10.1.0.2"]}`), `3:26: gateways list has multiple addresses of one family: [10.1.0.1 10.1.0.2]`},
-		{"vrf without name", chained(`{"type":"vrf"}`), `3:1: configuration is expected to have a valid VRF name (vrfname): interface name is empty; set "vrfname"`},
+		{"vrf without name", chained(`{"type":"vrf"}`), `3:1: configuration is … (vrfname): interface name …; set "vrfname"`},
 		{"table of vrf", chained(`{"type":"vrf","vrfname":"blue","table":255}`), `3:40: "table" 255 is not within 1 to 2147483647, or is one that every namespace has (253 to 255)`},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
-			if got := run(t, tt.doc); len(got) != 1 || got[0] != "net.conflist:"+tt.want {
+			if got := run(t, tt.doc); len(got) != 1 || !matches(got[0], "net.conflist:"+tt.want) {
 				t.Errorf("got\n%s\nwant\nnet.conflist:%s", strings.Join(got, "\n"), tt.want)
 			}
 		})
@@ -413,12 +424,12 @@ func TestMistakesAcrossFiles(t *testing.T) {
 				`b.yaml:1:1: nothing reads this file: the name of a list must end in .conflist, that of the configuration of one plugin in .conf or .json`}},
 		"master": {&lint.Linter{Applets: applets.All(), HasLink: func(name string) bool { return name == "eth0" }},
 			map[string]string{"a.conflist": pluginWith("macvlan", `"master":"eth0"`), "b.conflist": list(`{"type":"vlan","vlanId":5,` + "\n" + `"master":"eth1","ipam":{"type":"dhcp"}}`), "c.conflist": list(`{"type":"ipvlan","master":"eth1","linkInContainer":true,"ipam":{"type":"dhcp"}}`)},
-			[]string{`b.conflist:1:30: network "net" is in a.conflist too, which is used instead`, `b.conflist:3:10: failed to lookup master "eth1": the host does not have this link; "master" must be the name of an existing link`,
+			[]string{`b.conflist:1:30: network "net" is in a.conflist too, which is used instead`, `b.conflist:3:10: failed to … "eth1": the host does not have this link; "master" must be …`,
 				`c.conflist:1:30: network "net" is in a.conflist too, which is used instead`}},
 		"drop-in": {linter(), map[string]string{"a.conflist": network("a", "br0", "10.1.0.0/24"), "a/x.conf": "{\n\"type\":\"tuning\",\n\"mtuu\":1400}"},
 			[]string{`a/x.conf:3:1: unknown key "mtuu": did you mean "mtu"?`}},
 		"broken drop-in": {linter(), map[string]string{"a.conflist": network("a", "br0", "10.1.0.0/24"), "a/x.conf": "{\n\"type\":\"tuning\",}"},
-			[]string{`a/x.conf:2:16: not JSON: a comma before "}": remove it`}},
+			[]string{`a/x.conf:2:16: not JSON: a comma before …`}},
 		"external plugin": {&lint.Linter{Applets: applets.All(), Path: []string{"/nonexistent"}}, map[string]string{"a.conflist": list(`{"type":"its-own","key":1}`)},
 			[]string{`a.conflist:2:9: plugin "its-own" is neither built in nor in /nonexistent`}},
 		"drop-in that has a key twice": {linter(), map[string]string{"a.conflist": network("a", "br0", "10.1.0.0/24"), "a/x.conf": "{\n\"type\":\"tuning\",\n\"mtu\":1400,\n\"mtu\":1500}"},
@@ -428,7 +439,7 @@ func TestMistakesAcrossFiles(t *testing.T) {
 	}
 	for name, tt := range tests {
 		t.Run(name, func(t *testing.T) {
-			if got := runFiles(t, tt.linter, tt.files); !slices.Equal(got, tt.want) {
+			if got := runFiles(t, tt.linter, tt.files); !slices.EqualFunc(got, tt.want, matches) {
 				t.Errorf("got\n%s\nwant\n%s", strings.Join(got, "\n"), strings.Join(tt.want, "\n"))
 			}
 		})

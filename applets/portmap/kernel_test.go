@@ -103,7 +103,7 @@ func TestKernelPortmapPortInUse(t *testing.T) {
 			n.NoError(n.Publish(spec.Add, "c1", applettest.BothProtocols))
 			before := n.elements()
 			err := n.Publish(spec.Add, "c2", `{"hostPort":9090,"containerPort":80},`+applettest.BothProtocols)
-			if err == nil || spec.AsError(err).Code != spec.CodeBusy || !strings.Contains(err.Error(), "net1/c1/eth0: publish another host port") {
+			if err == nil || spec.AsError(err).Code != spec.CodeBusy || !strings.Contains(err.Error(), " is taken by net1/c1/eth0: ") {
 				t.Fatalf("port of a live attachment: %v", err)
 			}
 			if after := n.elements(); after != before {

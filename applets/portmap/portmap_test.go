@@ -49,7 +49,7 @@ func TestPortmapConf(t *testing.T) {
 		"hostPort too big":              {conf: mapping(`"hostPort":65536,"containerPort":1`), err: "Invalid host port number: 65536"},
 		"hostPort below 0":              {conf: mapping(`"hostPort":-1,"containerPort":1`), err: "Invalid host port number: -1"},
 		"containerPort 0":               {conf: mapping(`"hostPort":1`), err: "number: 0"},
-		"containerPort too big":         {conf: mapping(`"hostPort":1,"containerPort":70000`), err: "Invalid container port number: 70000"},
+		"containerPort too big":         {conf: mapping(`"hostPort":1,"containerPort":70000`), err: "container port number: 70000"},
 		"protocol":                      {conf: mapping(`"hostPort":1,"containerPort":1,"protocol":"icmp"`), err: `portMappings[0].protocol: "icmp"`},
 		"hostIP":                        {conf: mapping(`"hostPort":1,"containerPort":1,"hostIP":"localhost"`), err: "portMappings[0].hostIP"},
 		"hostIP with a zone":            {conf: mapping(`"hostPort":1,"containerPort":1,"hostIP":"fe80::1%eth0"`), err: "zone"},

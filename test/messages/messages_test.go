@@ -102,6 +102,7 @@ func (h *host) write(name, text string, mode os.FileMode) {
 type answer struct {
 	exit, code int
 	text       string
+	lint       []string // what lint says else
 }
 
 func (h *host) run(argv, conf string, unprivileged bool) answer {
@@ -180,7 +181,9 @@ func (m message) provoke(t *testing.T, bin string) answer {
 	if m.spoil != nil {
 		m.spoil(h)
 	}
-	return h.run(m.argv, m.conf, m.unprivileged)
+	a := h.run(m.argv, m.conf, m.unprivileged)
+	a.lint = h.lintFaults(m, a)
+	return a
 }
 
 // TestKernelMessages compares the messages with the golden file and checks the rules for all of
@@ -217,7 +220,7 @@ func TestKernelMessages(t *testing.T) {
 		if !*update && section != want[m.name] {
 			t.Errorf("%s: got\n%swant\n%s", m.name, section, want[m.name])
 		}
-		for _, fault := range m.faults(a) {
+		for _, fault := range append(m.faults(a), a.lint...) {
 			t.Errorf("%s: %s:\n%s", m.name, fault, a.text)
 		}
 	}
