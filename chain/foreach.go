@@ -11,9 +11,9 @@ import (
 
 // ForEach calls work with the numbers below n, in GOMAXPROCS goroutines at most; numbers of the same
 // container run one after another, since a verb locks the container. work receives r with the host's
-// namespace shared by the calls of a goroutine. done runs in the caller's goroutine, in the order of the
-// numbers, for each number as soon as it and the earlier ones are finished. Numbers that were not begun
-// when ctx ended are omitted.
+// namespace shared by the calls of a goroutine. done, unless it is nil, runs in the caller's goroutine,
+// in the order of the numbers, for each number as soon as it and the earlier ones are finished. Numbers
+// that were not begun when ctx ended are omitted.
 func (r *Runner) ForEach(ctx context.Context, n int, container func(i int) string, work func(r *Runner, i int), done func(i int)) {
 	var order []string
 	numbers := map[string][]int{}
@@ -51,6 +51,10 @@ func (r *Runner) ForEach(ctx context.Context, n int, container func(i int) strin
 	var workers sync.WaitGroup
 	for range min(runtime.GOMAXPROCS(0), len(order)) {
 		workers.Go(worker)
+	}
+	if done == nil {
+		workers.Wait()
+		return
 	}
 	go func() {
 		workers.Wait()

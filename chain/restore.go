@@ -21,12 +21,13 @@ type Restored struct {
 	Unchecked string   // why CHECK was not run; empty: it was
 	External  []string // external plugins, which have no RESTORE
 
-	list *List
-	prev *spec.Result
+	begun bool
+	list  *List
+	prev  *spec.Result
 }
 
-// Restore makes the missing parts of the attachments that are alive, in the order of their ADDs,
-// and runs CHECK of each. Attachments that another verb has locked come last. done is called with
+// Restore makes the missing parts of the attachments that are alive, the oldest first and several at
+// a time, and runs CHECK of each. Attachments that another verb has locked come last. done is called with
 // each one as soon as it is finished.
 //
 // DEL and GC handle attachments without a namespace, and interrupted ADDs. The error is the
@@ -75,16 +76,17 @@ type restoring struct {
 // wait for a lock while it has others.
 func (w *restoring) restoreUnlocked(ctx context.Context, entries []*snapshot) (busy []*snapshot) {
 	locks := w.Cache.locks()
+	var locked []*snapshot
 	for _, e := range entries {
 		switch {
 		case ctx.Err() != nil:
 		case locks.try("network", e.NetworkName, unix.LOCK_SH) && locks.try("container", e.ContainerID, unix.LOCK_EX):
-			w.restoreOne(ctx, e)
+			locked = append(locked, e)
 		default:
 			busy = append(busy, e)
 		}
 	}
-	w.together.Commit(ctx)
+	w.restoreAll(ctx, locked)
 	for _, e := range entries {
 		if locks.has("container", e.ContainerID) {
 			w.removeForeignLock(e)
@@ -112,8 +114,7 @@ func (w *restoring) restoreLocked(ctx context.Context, e *snapshot) {
 		}
 		return
 	}
-	w.restoreOne(ctx, e)
-	w.together.Commit(ctx)
+	w.restoreAll(ctx, []*snapshot{e})
 	w.removeForeignLock(e)
 	unlock()
 	w.finish(ctx)
@@ -169,34 +170,62 @@ func (e *Entry) runtimeConf() RuntimeConf {
 	return RuntimeConf{ContainerID: e.ContainerID, IfName: e.IfName, NetNS: e.NetNSPath(), Args: e.Args, Capabilities: e.CapabilityArgs}
 }
 
-// restoreOne restores an attachment, unless it was deleted meanwhile.
-func (w *restoring) restoreOne(ctx context.Context, e *snapshot) {
-	if !e.Written().Equal(e.written) {
-		current, err := w.Cache.Lookup(e.Attachment())
-		if err != nil || !current.Attached() {
-			return
+// restoreAll restores locked attachments, but for those that were deleted meanwhile. The oldest of
+// each network comes first, since it makes what they share; the others run several at a time. What
+// the batch has is in the order of the attachments, so the same each time.
+func (w *restoring) restoreAll(ctx context.Context, locked []*snapshot) {
+	var all []*Restored
+	var contexts []context.Context
+	for _, e := range locked {
+		if !e.Written().Equal(e.written) {
+			current, err := w.Cache.Lookup(e.Attachment())
+			if err != nil || !current.Attached() {
+				continue
+			}
+			e.Entry, e.written = current, current.Written()
 		}
-		e.Entry, e.written = current, current.Written()
+		res := &Restored{snapshot: e}
+		all = append(all, res)
+		contexts = append(contexts, w.together.Context(ctx, e.Attachment(), res.did, res.failed))
 	}
-	res := &Restored{snapshot: e}
-	w.restored = append(w.restored, res)
-	l, prev, err := e.recorded(ctx)
+	var later []int
+	seen := map[string]bool{}
+	for i, res := range all {
+		switch {
+		case seen[res.NetworkName]:
+			later = append(later, i)
+		case ctx.Err() == nil:
+			seen[res.NetworkName] = true
+			w.restoreOne(contexts[i], res)
+		}
+	}
+	w.ForEach(ctx, len(later), func(i int) string { return all[later[i]].ContainerID },
+		func(r *Runner, i int) { r.restoreOne(contexts[later[i]], all[later[i]]) }, nil)
+	w.restored = slices.DeleteFunc(all, func(res *Restored) bool { return !res.begun })
+	w.together.Commit(ctx)
+}
+
+// did adds what was made or set.
+func (res *Restored) did(text string) { res.Did = append(res.Did, text) }
+
+// restoreOne restores an attachment.
+func (r *Runner) restoreOne(ctx context.Context, res *Restored) {
+	res.begun = true
+	l, prev, err := res.recorded(ctx)
 	if err != nil {
 		res.failed(err)
 		return
 	}
 	res.list, res.prev = l, prev
-	did := func(text string) { res.Did = append(res.Did, text) }
-	ctx = w.together.Context(ctx, e.Attachment(), did, res.failed)
 	for i := range l.Plugins {
 		p := &l.Plugins[i]
-		builtIn, err := w.Invoker.Find(p.Type)
+		builtIn, err := r.Invoker.Find(p.Type)
 		switch {
 		case err != nil:
 		case builtIn == nil:
 			res.External = append(res.External, p.Type)
 		case builtIn.Restore != nil:
-			err = w.restorePlugin(ctx, l, p, e.runtimeConf(), prev, did)
+			err = r.restorePlugin(ctx, l, p, res.runtimeConf(), prev, res.did)
 		}
 		res.failed(err)
 		if errors.Is(err, spec.ErrNeedsAdd) { // then the other plugins would change a missing or foreign interface
@@ -205,13 +234,13 @@ func (w *restoring) restoreOne(ctx context.Context, e *snapshot) {
 	}
 }
 
-func (w *restoring) restorePlugin(ctx context.Context, l *List, p *Plugin, t RuntimeConf, prev *spec.Result, did func(string)) error {
-	req, err := w.request(spec.Restore, l, p, t, nil)
+func (r *Runner) restorePlugin(ctx context.Context, l *List, p *Plugin, t RuntimeConf, prev *spec.Result, did func(string)) error {
+	req, err := r.request(spec.Restore, l, p, t, nil)
 	if err != nil {
 		return failed(spec.Restore, l, p, err)
 	}
 	req.Did = func(format string, args ...any) { did(fmt.Sprintf(format, args...)) }
-	_, err = w.invoke(ctx, l, p, req, prev)
+	_, err = r.invoke(ctx, l, p, req, prev)
 	return err
 }
 

@@ -2,6 +2,7 @@ package nft
 
 import (
 	"context"
+	"slices"
 	"sync"
 
 	"cnibox/spec"
@@ -14,6 +15,7 @@ type Collection struct {
 
 	mu      sync.Mutex
 	updates []collected
+	number  int // of attachments
 }
 
 type collected struct {
@@ -28,6 +30,7 @@ type collectionKey struct{}
 // outcome of an update.
 type collector struct {
 	into   *Collection
+	number int
 	owner  spec.Attachment
 	report func(lacked bool, err error)
 }
@@ -37,7 +40,10 @@ type collector struct {
 // [Collection.Commit] reports its error, or whether the attachment lacked something that the update
 // creates.
 func (c *Collection) Collect(ctx context.Context, owner spec.Attachment, report func(lacked bool, err error)) context.Context {
-	return context.WithValue(ctx, collectionKey{}, collector{c, owner, report})
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.number++
+	return context.WithValue(ctx, collectionKey{}, collector{c, c.number, owner, report})
 }
 
 // add adds an update if the context has a collection.
@@ -52,13 +58,14 @@ func add(ctx context.Context, fn func(*Tx) error, then func(context.Context, err
 	return true
 }
 
-// Commit makes the updates in their order, and empties the collection. If one of them fails,
-// those before and after it are made.
+// Commit makes the updates in the order of the calls of Collect, those of one attachment in their
+// own order, and empties the collection. If one of them fails, those before and after it are made.
 func (c *Collection) Commit(ctx context.Context, t *Table) {
 	c.mu.Lock()
 	updates := c.updates
 	c.updates = nil
 	c.mu.Unlock()
+	slices.SortStableFunc(updates, func(a, b collected) int { return a.collector.number - b.collector.number })
 	c.commit(ctx, t, updates)
 }
 
