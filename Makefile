@@ -19,6 +19,9 @@ PARALLEL ?= 8
 # How long the tests of one package may take, on a busy machine.
 LIMIT ?= 30m
 
+# Tests compare with nft and tc, which Debian does not have in the PATH of an ordinary user.
+export PATH := $(PATH):/usr/sbin:/sbin
+
 export CGO_ENABLED = 0
 # Routers with MIPS have no floating point unit.
 export GOMIPS ?= softfloat
