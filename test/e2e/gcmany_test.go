@@ -21,7 +21,7 @@ import (
 // their network namespaces are deleted.
 func (r *reloading) attachMany(from, count int, dead bool) {
 	r.Helper()
-	var gone []*netns.NS
+	gone := map[string]*netns.NS{}
 	for i := from; i < from+count; i++ {
 		c := applettest.Container{ID: fmt.Sprintf("c%d", i)}
 		if dead {
@@ -29,15 +29,22 @@ func (r *reloading) attachMany(from, count int, dead bool) {
 			if err != nil {
 				r.Fatal(err)
 			}
-			gone = append(gone, ns)
-			c.Path = fmt.Sprintf("/proc/%d/fd/%d", os.Getpid(), ns.FD())
+			// a link, since another test may open something under the number of the descriptor
+			c.Path = r.Path("netns-" + c.ID)
+			if err := os.Symlink(fmt.Sprintf("/proc/%d/fd/%d", os.Getpid(), ns.FD()), c.Path); err != nil {
+				r.Fatal(err)
+			}
+			gone[c.Path] = ns
 		} else {
 			c = r.Container(c.ID)
 		}
 		r.add(c, "-p", fmt.Sprintf("%d:80", 20000+i))
 	}
-	for _, ns := range gone {
+	for path, ns := range gone {
 		ns.Close()
+		if err := os.Remove(path); err != nil {
+			r.Fatal(err)
+		}
 	}
 	if dead {
 		kerneltest.Until(r.T, "the links of dead containers gone", func() bool { return r.veths() == 0 })
