@@ -38,10 +38,7 @@ func TestCNIExecErrorVersion(t *testing.T) {
 	}
 	for verb, operands := range map[string][]string{"add": {"/nowhere"}, "check": {"/nowhere"}, "del": {"/proc/self/ns/net"}} {
 		var out, diag strings.Builder
-		args := append(append([]string{verb, "demo"}, operands...), "-o", "json", "--conf-dir", dir, "--cache-dir", filepath.Join(dir, "cache"))
-		if verb != "status" {
-			args = append(args, "-i", "a/b")
-		}
+		args := append(append([]string{verb, "demo"}, operands...), "-o", "json", "--conf-dir", dir, "--cache-dir", filepath.Join(dir, "cache"), "-i", "a/b")
 		exit := applets.Run(context.Background(), "cni-exec", applet.Process{
 			Args: args, Getenv: func(string) string { return "" }, Stdout: &out, Stderr: &diag})
 		if exit != 1 || !strings.Contains(out.String(), `"cniVersion": "0.4.0"`) || !strings.Contains(out.String(), "CNI_IFNAME") {
