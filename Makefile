@@ -209,7 +209,7 @@ test-vm: ## the kernel tests on Debian's kernels, in qemu; KERNEL=6.1 PKG=./nft,
 # kind, and forgets the nanoseconds of a file's times on s390x, by which leases are
 # distinguished; tests of those are left out.
 EMULATED := arm64:aarch64 s390x:s390x mips:mips
-CROSS_SKIP := ^TestKernel|^TestHoldsOfUnknownPlugin$$|^TestSee|^TestWhoOperandKind$$
+CROSS_SKIP := ^TestKernel|^TestHoldsOfUnknownPlugin$$|^TestSee|^TestWhoOperandKind$$|^TestConcurrentProcesses$$|^TestKilledProcess$$
 CROSS_PKGS := ./spec ./internal/nlconn ./internal/dbus ./internal/flock ./rtnl ./nft ./ipam/dhcp ./applets/...
 
 test-cross: TESTS = \
