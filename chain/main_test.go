@@ -148,7 +148,7 @@ func behave(what string, conf map[string]json.RawMessage) int {
 	return 0
 }
 
-// A fixture has recorders, a cache and a runner. It is no applettest.Host, since recorders need no
+// A fixture has recorders, a cache and a runner. It is not an applettest.Host, since recorders need no
 // host.
 type fixture struct {
 	*testing.T

@@ -26,16 +26,16 @@ type Restored struct {
 	prev  *spec.Result
 }
 
-// Restore makes the missing parts of the attachments that are alive, the oldest first and several at
-// a time, and runs CHECK of each. Attachments that another verb has locked come last. done is called with
-// each one as soon as it is finished.
+// Restore makes the missing parts of the attachments that are alive, the oldest first and several at a
+// time, and runs CHECK of each. Attachments that another verb has locked come last. done is called
+// with each one as soon as it is finished.
 //
 // DEL and GC handle attachments without a namespace, and interrupted ADDs. The error is the
 // context's; done is not called with the remaining attachments then.
-func (r *Runner) Restore(ctx context.Context, entries []*Entry, t Batch, done func(*Restored)) error {
+func (r *Runner) Restore(ctx context.Context, entries []*Entry, b Batch, done func(*Restored)) error {
 	ctx, forget := once.WithCache(ctx)
 	defer forget()
-	w := &restoring{Runner: r.Once(), together: t, done: done}
+	w := &restoring{Runner: r.Once(), batch: b, done: done}
 	var busy []*snapshot
 	for part := range slices.Chunk(alive(entries), batchSize()) {
 		busy = append(busy, w.restoreUnlocked(ctx, part)...)
@@ -67,7 +67,7 @@ func alive(entries []*Entry) (all []*snapshot) {
 // A restoring is a [Runner.Restore] in progress.
 type restoring struct {
 	*Runner
-	together Batch
+	batch    Batch
 	done     func(*Restored)
 	restored []*Restored // done has not been called with them
 }
@@ -170,9 +170,9 @@ func (e *Entry) runtimeConf() RuntimeConf {
 	return RuntimeConf{ContainerID: e.ContainerID, IfName: e.IfName, NetNS: e.NetNSPath(), Args: e.Args, Capabilities: e.CapabilityArgs}
 }
 
-// restoreAll restores locked attachments, but for those that were deleted meanwhile. The oldest of
-// each network comes first, since it makes what they share; the others run several at a time. What
-// the batch has is in the order of the attachments, so the same each time.
+// restoreAll restores locked attachments, except those deleted meanwhile. The oldest of each network
+// comes first, since it makes what they share; the others run several at a time. The batch has their
+// changes in the order of the attachments, which makes the rule set the same each time.
 func (w *restoring) restoreAll(ctx context.Context, locked []*snapshot) {
 	var all []*Restored
 	var contexts []context.Context
@@ -186,7 +186,7 @@ func (w *restoring) restoreAll(ctx context.Context, locked []*snapshot) {
 		}
 		res := &Restored{snapshot: e}
 		all = append(all, res)
-		contexts = append(contexts, w.together.Context(ctx, e.Attachment(), res.did, res.failed))
+		contexts = append(contexts, w.batch.Context(ctx, e.Attachment(), res.did, res.failed))
 	}
 	var later []int
 	seen := map[string]bool{}
@@ -202,7 +202,7 @@ func (w *restoring) restoreAll(ctx context.Context, locked []*snapshot) {
 	w.ForEach(ctx, len(later), func(i int) string { return all[later[i]].ContainerID },
 		func(r *Runner, i int) { r.restoreOne(contexts[later[i]], all[later[i]]) }, nil)
 	w.restored = slices.DeleteFunc(all, func(res *Restored) bool { return !res.begun })
-	w.together.Commit(ctx)
+	w.batch.Commit(ctx)
 }
 
 // did adds what was made or set.

@@ -195,7 +195,7 @@ func TestInvalidOwnFiles(t *testing.T) {
 	}
 }
 
-// A network's directory that is no directory is an error.
+// A file in the place of a network's directory is an error.
 func TestInvalidNetworkDirectory(t *testing.T) {
 	for name, make := range invalidFiles {
 		if name == "dir" {

@@ -28,7 +28,7 @@ type LinkSpec struct {
 	MTU    int    // bytes
 	MAC    net.HardwareAddr
 	TxQLen *int      // packets; 0: without a queue
-	Queues uint32    // for each direction; 0: the kernel's choice. For a veth it waits for RCU then, to use one of several
+	Queues uint32    // in each direction; 0: the kernel's choice, which for a veth waits for RCU
 	Up     bool      // ignored for a peer: the kernel cannot create it up
 	NS     *netns.NS // where to create it, with its final name; nil: the socket's
 	Peer   *LinkSpec
