@@ -114,12 +114,13 @@ quick: ## the tests that need no privilege, in seconds
 	done
 
 # RUN_TESTS runs the commands in TESTS, tests with -v that set status to 1 when they fail, and
-# prints the packages, what failed and what was skipped; all that was said if one failed.
+# prints the packages, what failed and what was skipped, and then after "| " what the tests said that
+# failed.
 define RUN_TESTS
 @log=$$(mktemp) || exit 1; \
 (status=0; $(TESTS); echo $$status >$$log.status) 2>&1 | tee $$log | \
 	grep --line-buffered -E '^(ok|FAIL|panic:|cross:)|--- FAIL|SKIPPED:|^make test '; \
-status=$$(cat $$log.status); [ "$$status" -eq 0 ] || grep -vE '^ *(===|--- PASS)' $$log; \
+status=$$(cat $$log.status); [ "$$status" -eq 0 ] || awk -f test/failed.awk $$log | sed 's/^/| /'; \
 rm -f $$log $$log.status; exit $$status
 endef
 
