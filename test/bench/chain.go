@@ -66,9 +66,6 @@ func (l *lab) contenders(name string, others int) ([]subject, error) {
 	if err := ours.fill(&byCniExec{network: ours}, others); err != nil {
 		return nil, err
 	}
-	if others > 0 {
-		l.full = ours
-	}
 	a, err := newAttachment(ours.name, 19999)
 	if err != nil {
 		return nil, err

@@ -81,15 +81,8 @@ type crowd struct {
 	err  error  // of steps between the measurements
 }
 
-// newCrowd makes a host without attachments. It first deletes those of l.full, which are in the
-// same cache.
+// newCrowd makes a host without attachments.
 func (l *lab) newCrowd() (*crowd, error) {
-	if l.full != nil {
-		if _, err := (&crowd{network: l.full}).collect(); err != nil {
-			return nil, err
-		}
-		l.full = nil
-	}
 	n, err := l.newNetwork("crowd", l.ours)
 	return &crowd{network: n}, err
 }
@@ -120,23 +113,9 @@ func (c *crowd) collectDead() (time.Duration, error) {
 			return 0, err
 		}
 	}
-	const (
-		patience = time.Minute
-		cleanup  = 5 * time.Second // for the kernel to free the rest of the namespaces
-	)
-	for begin := time.Now(); ; settle() {
-		left, err := c.veths()
-		if err != nil {
-			return 0, err
-		}
-		if len(left) == 0 {
-			break
-		}
-		if time.Since(begin) > patience {
-			return 0, fmt.Errorf("%d links of namespaces that are gone are left after %s", len(left), patience)
-		}
+	if err := awaitCleanup(); err != nil {
+		return 0, err
 	}
-	time.Sleep(cleanup)
 	return c.gc("--valid-live")
 }
 

@@ -22,9 +22,8 @@ type lab struct {
 	tools     string // directory with bare, peak and true
 	dir       string // for files of groups; deleted with the sandbox
 	quick     bool
-	most      int      // rounds; 0: no limit
-	hosts     int      // made so far
-	full      *network // of ours, with many attached containers; nil before it is made
+	most      int // rounds; 0: no limit
+	hosts     int // made so far
 }
 
 // newLab installs the binary. A reference directory without bridge counts as not installed.
@@ -59,13 +58,13 @@ func newLab(o options) (*lab, error) {
 	return l, l.linkIptables()
 }
 
-// referenceVersion returns the module version of the reference's bridge, or else the version that
-// it prints.
-func (l *lab) referenceVersion() string {
-	if l.reference == "" {
+// referenceVersion returns the module version of the bridge in a directory, or else the version that
+// it prints; "": there is none.
+func referenceVersion(dir string) string {
+	file := filepath.Join(dir, "bridge")
+	if _, err := os.Stat(file); err != nil {
 		return ""
 	}
-	file := filepath.Join(l.reference, "bridge")
 	if info, err := buildinfo.ReadFile(file); err == nil && info.Main.Version != "" && info.Main.Version != "(devel)" {
 		return info.Main.Version
 	}
@@ -151,8 +150,7 @@ type group struct {
 	run   func(*lab) []line
 }
 
-// groups in the order in which they run. The last ones leave hundreds of namespaces, whose deletion
-// would disturb a group that came after.
+// groups in the order in which they run.
 var groups = []group{
 	{"base", "Against the earlier revision", compareBase},
 	{"size", "Size of the plugins on disk", size},

@@ -157,11 +157,11 @@ type report struct {
 const columns = "%-30s %13s %13s %6s %7s %s\n"
 
 // writeHead writes what is measured, and on which machine.
-func (r *report) writeHead(w io.Writer, l *lab) {
+func (r *report) writeHead(w io.Writer) {
 	r.begun, r.last = time.Now(), time.Now()
 	fmt.Fprintf(w, "cnibox bench: %s\n", r.Machine)
 	switch {
-	case l.reference == "":
+	case r.Reference == "":
 		fmt.Fprintln(w, "Without reference plugins (Debian: containernetworking-plugins).")
 	default:
 		fmt.Fprintf(w, "Reference: containernetworking/plugins %s.\n", r.Reference)
