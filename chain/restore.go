@@ -37,7 +37,7 @@ func (r *Runner) Restore(ctx context.Context, entries []*Entry, b Batch, done fu
 	defer forget()
 	w := &restoring{Runner: r.Once(), batch: b, done: done}
 	var busy []*snapshot
-	for part := range slices.Chunk(alive(entries), batchSize()) {
+	for part := range slices.Chunk(r.alive(ctx, entries), batchSize()) {
 		busy = append(busy, w.restoreUnlocked(ctx, part)...)
 	}
 	for _, e := range busy {
@@ -54,12 +54,14 @@ type snapshot struct {
 }
 
 // alive returns the entries of attachments that are to be restored, the oldest first.
-func alive(entries []*Entry) (all []*snapshot) {
-	for _, e := range entries {
-		if e.Attached() {
-			all = append(all, &snapshot{e, e.Written()})
+func (r *Runner) alive(ctx context.Context, entries []*Entry) (all []*snapshot) {
+	found := make([]*snapshot, len(entries))
+	r.ForEach(ctx, len(entries), func(i int) string { return entries[i].ContainerID }, func(_ *Runner, i int) {
+		if e := entries[i]; e.Attached() {
+			found[i] = &snapshot{e, e.Written()}
 		}
-	}
+	}, nil)
+	all = slices.DeleteFunc(found, func(e *snapshot) bool { return e == nil })
 	slices.SortStableFunc(all, func(a, b *snapshot) int { return a.written.Compare(b.written) })
 	return all
 }
@@ -121,8 +123,11 @@ func (w *restoring) restoreLocked(ctx context.Context, e *snapshot) {
 }
 
 // finish runs CHECK of the attachments that were restored without an error. Each is locked by itself: an
-// external plugin that hangs delays no verb of another container.
+// external plugin that hangs delays no verb of another container. CHECK uses nothing that was read
+// before the restore.
 func (w *restoring) finish(ctx context.Context) {
+	ctx, forget := once.WithCache(ctx)
+	defer forget()
 	all := w.restored
 	w.restored = nil
 	check := func(r *Runner, i int) {

@@ -2,8 +2,11 @@ package nft
 
 import (
 	"cmp"
+	"context"
 	"fmt"
 	"strings"
+
+	"cnibox/internal/once"
 )
 
 // A MissingError lists what an attachment should have in the rule set and does not have.
@@ -25,15 +28,16 @@ func (e *MissingError) Error() string {
 // Check is [Table.Update] for CHECK: fn describes the state that must exist, as for ADD, and Check
 // changes nothing. The error is a *[MissingError] if elements are missing, belong to other
 // attachments or lead elsewhere, or if there is no base ruleset. A base ruleset of another version
-// is valid: it serves running containers until the next ADD replaces it. Check takes no lock.
-func (t *Table) Check(fn func(*Tx) error) error {
+// is valid: it serves running containers until the next ADD replaces it. Check takes no lock. In a
+// context of [once.WithCache] it reads once what attachments have in common.
+func (t *Table) Check(ctx context.Context, fn func(*Tx) error) error {
 	s, err := dial(t.ns)
 	if err != nil {
 		return err
 	}
 	defer s.Close()
 	x := newTx(s)
-	x.checks = true
+	x.checks, x.ctx = true, ctx
 	if err := cmp.Or(fn(x), x.err); err != nil {
 		return err
 	}
@@ -49,7 +53,7 @@ func (t *Table) Check(fn func(*Tx) error) error {
 		if !used[table] {
 			continue
 		}
-		version, err := s.version(table)
+		version, err := once.Get(ctx, "base ruleset of table "+tableText(table), func() (string, error) { return s.version(table) })
 		if err != nil {
 			return err
 		}

@@ -97,10 +97,10 @@ func TestKernelNamespacesAfterDeletion(t *testing.T) {
 		mustUpdate(t, one, everything)
 		mustUpdate(t, one, func(x *nft.Tx) error { x.Release(owner); return nil })
 		mustUpdate(t, two, everything)
-		if err := one.Check(everything); err == nil {
+		if err := one.Check(t.Context(), everything); err == nil {
 			t.Error("the change of one namespace was made in another")
 		}
-		if err := two.Check(everything); err != nil {
+		if err := two.Check(t.Context(), everything); err != nil {
 			t.Error(err)
 		}
 	}

@@ -2,6 +2,7 @@ package nft
 
 import (
 	"bytes"
+	"context"
 	"net/netip"
 	"slices"
 	"strings"
@@ -10,6 +11,7 @@ import (
 	"github.com/mdlayher/netlink"
 	"golang.org/x/sys/unix"
 
+	"cnibox/internal/once"
 	"cnibox/spec"
 )
 
@@ -33,6 +35,7 @@ type Tx struct {
 	filter       []*filterPlan            // of the batch
 	releases     map[Kind]map[string]bool // see releaseLater; nil: at once
 	checks       bool                     // nothing will be changed
+	ctx          context.Context          // of Check: see package once; nil: of an update
 	retry        bool                     // the kernel has rejected an earlier try
 	rebuild      bool                     // refill the base rulesets even if they are of this version
 	gen          uint32                   // see generation; 0: not read yet
@@ -265,12 +268,24 @@ func (x *Tx) ensureChain(c chain) string {
 	if x.chains[c.name] != nil {
 		return c.name
 	}
-	ok, _, err := x.s.getChain(chainID{inet, TableName, c.name})
+	ok, err := x.hasChain(c.name)
 	if err != nil {
 		x.fail(err)
 	}
 	x.chains[c.name] = &plan{chain: c, missing: !ok}
 	return c.name
+}
+
+// hasChain reports whether our table has a chain, which CHECKs of many attachments read once.
+func (x *Tx) hasChain(name string) (ok bool, err error) {
+	get := func() (bool, error) {
+		ok, _, err := x.s.getChain(chainID{inet, TableName, name})
+		return ok, err
+	}
+	if !x.checks {
+		return get()
+	}
+	return once.Get(x.ctx, "chain "+name, get)
 }
 
 // chainNames returns the names of the planned chains in order, so that equal updates produce equal

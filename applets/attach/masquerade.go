@@ -57,7 +57,7 @@ func (c *MasqConf) CheckMasquerade(op *Op) error {
 	if !c.IPMasq || len(addrs) == 0 {
 		return nil
 	}
-	err := op.Rules().Check(func(x *nft.Tx) error {
+	err := op.Rules().Check(op.Context(), func(x *nft.Tx) error {
 		c.Masquerade(op, addrs, x)
 		return nil
 	})

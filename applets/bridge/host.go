@@ -38,10 +38,10 @@ func (p *plugin) Host(op *attach.Op) error {
 // findBridge is ensureBridge, once for many attachments.
 func (p *plugin) findBridge(op *attach.Op) (err error) {
 	key := fmt.Sprintf("bridge %s %t %t", p.Bridge, p.PromiscMode, p.filtersVLANs())
-	if err := once.Do(op.Context(), key, p.ensureBridge, op); err != nil || op.Bridge != nil {
-		return err
-	}
-	op.Bridge, err = op.Host.Link(p.Bridge)
+	op.Bridge, err = once.Get(op.Context(), key, func() (*rtnl.Link, error) {
+		err := p.ensureBridge(op)
+		return op.Bridge, err
+	})
 	return err
 }
 

@@ -3,6 +3,7 @@ package portmap
 import (
 	"context"
 	"errors"
+	"fmt"
 	"iter"
 	"net/netip"
 
@@ -10,6 +11,7 @@ import (
 
 	"cnibox/applets/chained"
 	"cnibox/internal/netns"
+	"cnibox/internal/once"
 	"cnibox/nft"
 	"cnibox/rtnl"
 	"cnibox/spec"
@@ -53,7 +55,7 @@ func localnetLink(ctx context.Context, r *spec.Request, maps iter.Seq[nft.PortMa
 	if err != nil {
 		return nil, nil // no route to it
 	}
-	link, err := host.LinkAt(route.Link)
+	link, err := once.Get(ctx, fmt.Sprint("link ", route.Link), func() (*rtnl.Link, error) { return host.LinkAt(route.Link) })
 	if err != nil {
 		return nil, rtnl.SkipAbsent(err)
 	}
@@ -115,6 +117,9 @@ func localnetKey(link string) string { return "net/ipv4/conf/" + link + "/route_
 // setLocalnet sets route_localnet of a link that [localnetLink] has returned.
 func setLocalnet(link *rtnl.Link, value string) error {
 	err := netns.Host().SetSysctl(localnetKey(link.Name), value)
+	if err == nil {
+		link.RouteLocalnet = value == "1"
+	}
 	if errors.Is(err, unix.EROFS) {
 		return spec.Errorf(spec.CodeNotReady, `%w: published ports are reached through 127.0.0.1 only with it; make /proc/sys writable, or set "snat" to false`, err)
 	}

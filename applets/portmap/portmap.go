@@ -269,7 +269,7 @@ func (c *conf) Check(op *chained.Op) error {
 	}
 	holders := dir.holders(r.Attachment)
 	pending := dir.hasPending(r.Attachment)
-	err := nft.Open(r.Call.HostNS()).Check(func(x *nft.Tx) error {
+	err := nft.Open(r.Call.HostNS()).Check(op.Context(), func(x *nft.Tx) error {
 		for m := range maps {
 			err := x.PortMap(r.Attachment, m)
 			var taken *nft.TakenError
