@@ -27,17 +27,43 @@ import (
 //
 // If several files have the name, the first one wins, as with libcni: two runtimes on a host must
 // agree. The list's Ignored has the others.
-func Load(dir, network string) (*List, error) {
+func Load(dir, network string) (*List, error) { return NewDir(dir).Load(network) }
+
+// A Dir is a directory of configurations whose files are read once, for several networks.
+type Dir struct {
+	path  string
+	read  bool
+	files []configFile
+	err   error
+}
+
+// A configFile is what [read] returns.
+type configFile struct {
+	list *List
+	err  error
+}
+
+// NewDir returns a directory that is read when the first network is loaded.
+func NewDir(path string) *Dir { return &Dir{path: path} }
+
+// Load is [Load] in the directory.
+func (d *Dir) Load(network string) (*List, error) {
 	// libcni joins the name to the path of the drop-in directory without a check.
 	if err := spec.CheckNetworkName(network); err != nil {
 		return nil, err
 	}
+	if !d.read {
+		d.err = configs(d.path, func(l *List, err error) { d.files = append(d.files, configFile{l, err}) })
+		d.read = true
+	}
+	if d.err != nil {
+		return nil, d.err
+	}
 	var found, defective *List
 	var defect error
 	var broken []error
-	files := 0
-	err := configs(dir, func(l *List, err error) {
-		files++
+	for _, f := range d.files {
+		l, err := f.list, f.err
 		switch {
 		case err != nil:
 			broken = append(broken, err)
@@ -49,33 +75,38 @@ func Load(dir, network string) (*List, error) {
 			}
 		case l.Name != network:
 		case found == nil:
-			found = l
+			found = l.copy()
 		default:
 			found.Ignored = append(found.Ignored, l.File)
 		}
-	})
+	}
 	switch {
-	case err != nil:
-		return nil, err
 	case found != nil:
 		return found, found.dropIn()
 	case defective != nil:
 		return defective, defect
-	case files == 0:
-		e := &spec.Error{Code: spec.CodeConfig, Msg: "no net configurations found in " + dir, Err: os.ErrNotExist}
-		if _, err := os.Stat(dir); errors.Is(err, os.ErrNotExist) {
+	case len(d.files) == 0:
+		e := &spec.Error{Code: spec.CodeConfig, Msg: "no net configurations found in " + d.path, Err: os.ErrNotExist}
+		if _, err := os.Stat(d.path); errors.Is(err, os.ErrNotExist) {
 			e.Msg += ": no such directory"
 		}
 		return nil, e
 	}
 	e := &spec.Error{
-		Code: spec.CodeConfig, Msg: fmt.Sprintf("no net configuration with name %q in %s", network, dir),
+		Code: spec.CodeConfig, Msg: fmt.Sprintf("no net configuration with name %q in %s", network, d.path),
 		Err: errors.Join(append(broken, os.ErrNotExist)...),
 	}
 	for _, err := range broken {
 		e = e.WithDetails("%v", err)
 	}
 	return nil, e
+}
+
+// copy returns a list of its own for a file, which the drop-in directory is added to.
+func (l *List) copy() *List {
+	own := *l
+	own.Plugins = slices.Clone(l.Plugins)
+	return &own
 }
 
 // mentions reports whether an error is about a file that is not JSON but seems to have the name of

@@ -48,7 +48,8 @@ func (c *call) networks(cached bool) ([]string, error) {
 // several networks cause is printed once.
 func (c *call) eachNetwork(ctx context.Context, names []string, do func(context.Context) error, failure string) error {
 	defer c.warnOnce()()
-	defer func() { c.network = "" }()
+	c.configs = chain.NewDir(c.confDir)
+	defer func() { c.network, c.configs = "", nil }()
 	failed := 0
 	for _, name := range names {
 		c.network = name

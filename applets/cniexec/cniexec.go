@@ -47,6 +47,7 @@ type call struct {
 	about       string            // operand with which errors begin; empty: network
 	runtimeConf chain.RuntimeConf // in run without a namespace; the interface name depends on the network
 	runner      *chain.Runner     // nil before prepare
+	configs     *chain.Dir        // read once while a verb is about several networks; else nil
 	warner      *lint.Linter      // nil before warnOf
 	speaks      spec.Version      // cniVersion of the network; zero before it is known
 	documented  bool              // stdout has the document of -o json
@@ -276,7 +277,11 @@ func (c *call) cachedList() *chain.List {
 // has none. The error is os.ErrNotExist, with code 7 or that of a broken file, if there is no such
 // network.
 func (c *call) lookup(network string) (*chain.List, error) {
-	l, err := chain.Load(c.confDir, network)
+	configs := c.configs
+	if configs == nil {
+		configs = chain.NewDir(c.confDir)
+	}
+	l, err := configs.Load(network)
 	c.speak(l)
 	if l != nil && len(l.Ignored) > 0 {
 		c.runner.Warn("network %s is configured more than once: %s is used, not %s", network, l.File, strings.Join(l.Ignored, ", "))

@@ -335,6 +335,8 @@ func (c *upCall) wanted(s *stateFile) (map[string][]*wantedLink, error) {
 	}
 	wanted := make(map[string][]*wantedLink)
 	owners := make(map[string]string) // of addresses and ports, with the key of their link
+	c.configs = chain.NewDir(c.confDir)
+	defer func() { c.configs = nil }()
 	for _, name := range slices.Sorted(maps.Keys(s.namespaces)) {
 		for i, link := range s.namespaces[name] {
 			key := linkKey(name, i)
