@@ -55,7 +55,7 @@ func localnetLink(ctx context.Context, r *spec.Request, maps iter.Seq[nft.PortMa
 	if err != nil {
 		return nil, nil // no route to it
 	}
-	link, err := once.Get(ctx, fmt.Sprint("link ", route.Link), func() (*rtnl.Link, error) { return host.LinkAt(route.Link) })
+	link, err := once.Get(ctx, fmt.Sprint("link index ", route.Link), func() (*rtnl.Link, error) { return host.LinkAt(route.Link) })
 	if err != nil {
 		return nil, rtnl.SkipAbsent(err)
 	}
