@@ -8,6 +8,7 @@ import (
 	"math"
 	"net/netip"
 	"os"
+	"slices"
 	"strings"
 	"sync/atomic"
 
@@ -67,6 +68,7 @@ var traceHooks = [...]string{"prerouting", "input", "forward", "output", "postro
 type Tracer struct {
 	nl     *nlconn.Conn // notifications
 	owner  *sock        // owns the tables
+	tables []string     // their names
 	chains map[chainID]BaseChain
 }
 
@@ -107,9 +109,6 @@ func Trace(ns *netns.NS, f Flow) (*Tracer, error) {
 	return t, nil
 }
 
-// ownTables returns the prefix of the names of this process's tables.
-func ownTables() string { return fmt.Sprintf("%s%d-", tableTrace, os.Getpid()) }
-
 // tracers counts the tables of this process.
 var tracers atomic.Uint32
 
@@ -123,7 +122,8 @@ func (t *Tracer) Close() {
 func (t *Tracer) addTable(family byte, f Flow) error {
 	// The kernel deletes a table with the last reference to its owner's socket. A child process
 	// that is just starting may hold one for a moment, so the next Tracer uses another name.
-	name := fmt.Sprint(ownTables(), tracers.Add(1))
+	name := fmt.Sprintf("%s%d-%d", tableTrace, os.Getpid(), tracers.Add(1))
+	t.tables = append(t.tables, name)
 	owned, err := message(0, 0, family, func(ae *netlink.AttributeEncoder) {
 		ae.String(unix.NFTA_TABLE_NAME, name)
 		ae.Uint32(unix.NFTA_TABLE_FLAGS, tableOwner)
@@ -294,7 +294,7 @@ func (t *Tracer) decode(family byte, data []byte) (e Traced, ok bool) {
 		e.Base = &base
 	}
 	if strings.HasPrefix(e.Table, tableTrace) {
-		if !strings.HasPrefix(e.Table, ownTables()) {
+		if !slices.Contains(t.tables, e.Table) { // of another trace, which may have ended just now
 			return e, false
 		}
 		_, e.Own, _ = strings.Cut(e.Chain, "-")

@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 	"fmt"
 	"net/netip"
+	"os"
 	"testing"
 
 	"github.com/mdlayher/netlink"
@@ -42,26 +43,27 @@ func verdict(code int32, chain string) func(ae *netlink.AttributeEncoder) {
 
 func TestTraceDecode(t *testing.T) {
 	none := func(*netlink.AttributeEncoder) {}
-	own := ownTables() + "1"
+	own, before := fmt.Sprint(tableTrace, os.Getpid(), "-2"), fmt.Sprint(tableTrace, os.Getpid(), "-1")
 	tests := map[string]struct {
 		table string
 		typ   uint32
 		more  func(ae *netlink.AttributeEncoder)
 		want  string // handle, verdict, Policy, Own; "": ignored
 	}{
-		"jump":        {"fw", unix.NFT_TRACETYPE_RULE, verdict(unix.NFT_JUMP, "sub"), "5 jump sub false "},
-		"continue":    {"fw", unix.NFT_TRACETYPE_RULE, verdict(unix.NFT_CONTINUE, ""), "5 continue false "},
-		"drop":        {"fw", unix.NFT_TRACETYPE_RULE, verdict(0, ""), "5 drop false "},
-		"queue 3":     {"fw", unix.NFT_TRACETYPE_RULE, verdict(3<<16|3, ""), "5 queue false "},
-		"return":      {"fw", unix.NFT_TRACETYPE_RETURN, verdict(unix.NFT_RETURN, ""), "0 return false "},
-		"policy":      {"fw", unix.NFT_TRACETYPE_POLICY, func(ae *netlink.AttributeEncoder) { ae.Uint32(unix.NFTA_TRACE_POLICY, 1) }, "0 accept true "},
-		"own":         {own, unix.NFT_TRACETYPE_POLICY, func(ae *netlink.AttributeEncoder) { ae.Uint32(unix.NFTA_TRACE_POLICY, 1) }, "0 accept true first"},
-		"of another":  {tableTrace + "x", unix.NFT_TRACETYPE_POLICY, none, ""},
-		"new type":    {"fw", 9, none, ""},
-		"new verdict": {"fw", unix.NFT_TRACETYPE_RULE, verdict(-99, ""), "5 verdict -99 false "},
+		"jump":         {"fw", unix.NFT_TRACETYPE_RULE, verdict(unix.NFT_JUMP, "sub"), "5 jump sub false "},
+		"continue":     {"fw", unix.NFT_TRACETYPE_RULE, verdict(unix.NFT_CONTINUE, ""), "5 continue false "},
+		"drop":         {"fw", unix.NFT_TRACETYPE_RULE, verdict(0, ""), "5 drop false "},
+		"queue 3":      {"fw", unix.NFT_TRACETYPE_RULE, verdict(3<<16|3, ""), "5 queue false "},
+		"return":       {"fw", unix.NFT_TRACETYPE_RETURN, verdict(unix.NFT_RETURN, ""), "0 return false "},
+		"policy":       {"fw", unix.NFT_TRACETYPE_POLICY, func(ae *netlink.AttributeEncoder) { ae.Uint32(unix.NFTA_TRACE_POLICY, 1) }, "0 accept true "},
+		"own":          {own, unix.NFT_TRACETYPE_POLICY, func(ae *netlink.AttributeEncoder) { ae.Uint32(unix.NFTA_TRACE_POLICY, 1) }, "0 accept true first"},
+		"trace before": {before, unix.NFT_TRACETYPE_POLICY, none, ""},
+		"of another":   {tableTrace + "x", unix.NFT_TRACETYPE_POLICY, none, ""},
+		"new type":     {"fw", 9, none, ""},
+		"new verdict":  {"fw", unix.NFT_TRACETYPE_RULE, verdict(-99, ""), "5 verdict -99 false "},
 	}
 	for name, tt := range tests {
-		e, ok := new(Tracer).decode(inet, traceMessage(t, tt.table, tt.typ, tt.more))
+		e, ok := (&Tracer{tables: []string{own}}).decode(inet, traceMessage(t, tt.table, tt.typ, tt.more))
 		got := fmt.Sprint(e.Handle, " ", e.Verdict, " ", e.Policy, " ", e.Own)
 		if ok != (tt.want != "") || ok && (got != tt.want || e.ID != 7 || e.Family != "inet") {
 			t.Errorf("%s: got %q, %t, want %q", name, got, ok, tt.want)

@@ -228,6 +228,25 @@ func TestKernelSCTP(t *testing.T) {
 	}
 }
 
+// Another trace of this process may trace the same packet, as one that ended just now: the kernel
+// deletes the table of a trace when the last process that has its socket closes that.
+func TestKernelBesideAnotherTrace(t *testing.T) {
+	t.Parallel()
+	s := newSite(t, false)
+	r := s.published(unix.IPPROTO_UDP, "192.0.2.1:8080")
+	for _, p := range r.Places {
+		other, err := nft.Trace(p.NS, p.Flow)
+		s.NoError(err)
+		defer other.Close()
+	}
+	nfttest.Load(t, s.NS, toC1)
+	found, err := trace.Follow(t.Context(), r)
+	s.NoError(err)
+	if want := "delivered to c1, where nothing listens on udp 10.9.0.11:80"; found.Outcome != want {
+		t.Errorf("%s, want %s\n%v", found.Outcome, want, found.Steps)
+	}
+}
+
 // The trace names what drops the packet: the policy of a chain, a rule, a rule of family bridge, or
 // a rule in the container.
 func TestKernelDropped(t *testing.T) {
