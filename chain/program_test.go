@@ -15,7 +15,7 @@ import (
 	"cnibox/spec"
 )
 
-// command returns a command whose stdin is do, which tells a recorder what to do.
+// command returns a command whose stdin is do, what a recorder shall do.
 func command(t *testing.T, do string, args ...string) (c *chain.Command, stdout, stderr *strings.Builder) {
 	t.Helper()
 	stdout, stderr = new(strings.Builder), new(strings.Builder)

@@ -142,7 +142,7 @@ func TestInvalidLeaseFile(t *testing.T) {
 	}
 }
 
-// A lock that is no regular file is an error, without a wait.
+// A lock that is not a regular file is an error, without a wait.
 func TestInvalidLockFile(t *testing.T) {
 	for _, name := range []string{"symlink", "fifo", "dir", "socket"} {
 		t.Run(name, func(t *testing.T) {

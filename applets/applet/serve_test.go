@@ -146,7 +146,7 @@ func TestServeStreams(t *testing.T) {
 	}
 }
 
-// An applet with AnyNetNS accepts a path that is no namespace; others do not.
+// An applet with AnyNetNS accepts a path that is not a network namespace; others do not.
 func TestServeRequiresNetNS(t *testing.T) {
 	ran := false
 	a := addApplet(func(*spec.Request) (*spec.Result, error) { ran = true; return &spec.Result{}, nil })

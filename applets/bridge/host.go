@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
+	"slices"
 
 	"cnibox/applets/attach"
 	"cnibox/applets/netfilter"
@@ -116,7 +117,7 @@ func (p *plugin) setGateways(op *attach.Op) error {
 		return attach.ExplainIPv6Disabled(err, gw.Name)
 	}
 	for i, w := range want {
-		if !attach.HasAddr(have, w) && !contains(want[:i], w) {
+		if !attach.HasAddr(have, w) && !slices.Contains(want[:i], w) {
 			op.Did("address %s added to %s", w, gw.Name)
 		}
 	}
@@ -187,7 +188,7 @@ func (p *plugin) gatewayOps(op *attach.Op, gw *rtnl.Link, have []rtnl.Addr, want
 	}
 	drops := ops != nil
 	for i, w := range want {
-		if (drops || !attach.HasAddr(have, w)) && !contains(want[:i], w) {
+		if (drops || !attach.HasAddr(have, w)) && !slices.Contains(want[:i], w) {
 			// another ADD may add the same address
 			ops = append(ops, rtnl.ReplaceAddr(gw.Index, rtnl.Addr{Prefix: w, NoDAD: true}))
 		}
@@ -198,7 +199,7 @@ func (p *plugin) gatewayOps(op *attach.Op, gw *rtnl.Link, have []rtnl.Addr, want
 // conflicting reports whether an address of the bridge conflicts with the gateways, and with which
 // one. The gateways of one result do not conflict with each other.
 func conflicting(have netip.Prefix, want []netip.Prefix) (netip.Prefix, bool) {
-	if contains(want, have) || have.Addr().IsLinkLocalUnicast() {
+	if slices.Contains(want, have) || have.Addr().IsLinkLocalUnicast() {
 		return netip.Prefix{}, false
 	}
 	for _, w := range want {
@@ -207,16 +208,6 @@ func conflicting(have netip.Prefix, want []netip.Prefix) (netip.Prefix, bool) {
 		}
 	}
 	return netip.Prefix{}, false
-}
-
-// contains reports whether a prefix, with its host bits, is in a list.
-func contains(list []netip.Prefix, p netip.Prefix) bool {
-	for _, l := range list {
-		if l == p {
-			return true
-		}
-	}
-	return false
 }
 
 // restoreAddrs restores the addresses of the gateway's link. It always adds deleted addresses

@@ -173,7 +173,7 @@ func TestKernelFirewallAddAgain(t *testing.T) {
 }
 
 // CHECK of an isolated container accepts a host interface, added to the result by a later plugin,
-// that is no port of the bridge, such as the IFB of bandwidth.
+// that is not a port of the bridge, such as the IFB of bandwidth.
 func TestKernelFirewallCheckWithLaterInterface(t *testing.T) {
 	w := newFixture(t)
 	host := kerneltest.Dial(t, w.NS)

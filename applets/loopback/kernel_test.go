@@ -62,7 +62,7 @@ func TestKernelLoopbackDelKeepsLoForOthers(t *testing.T) {
 	}
 }
 
-// ADD refuses an address that is no loopback address, before it changes lo.
+// ADD rejects an address that is not a loopback address, before it changes lo.
 func TestKernelLoopbackNonLoopbackAddress(t *testing.T) {
 	b := newFixture(t)
 	c := b.c

@@ -15,7 +15,7 @@ import (
 	"cnibox/internal/fault"
 )
 
-// Read does not wait for a pipe, follows links unless told otherwise, and limits the size.
+// Read does not wait for a pipe, follows links unless asked otherwise, and limits the size.
 func TestRead(t *testing.T) {
 	dir := t.TempDir()
 	if err := errors.Join(os.WriteFile(dir+"/file", []byte("12345"), 0o600), os.Symlink("file", dir+"/link"), unix.Mkfifo(dir+"/pipe", 0o600),

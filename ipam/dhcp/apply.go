@@ -3,6 +3,7 @@ package dhcp
 import (
 	"errors"
 	"os"
+	"slices"
 
 	"cnibox/rtnl"
 )
@@ -15,7 +16,7 @@ const leastMTU6 = 1280
 // A route that cannot be added does not replace the former one.
 func (p *iface) routes(current, want []Route, priority int) (has []Route, err error) {
 	var errs []error
-	do := func(op func(rtnl.Route) rtnl.Op, r *Route) bool {
+	do := func(op func(rtnl.Route) rtnl.Op, r Route) bool {
 		err := p.conn.Do(op(rtnl.Route{Dst: r.Dst, GW: r.GW, Link: p.link.Index, Priority: priority}))
 		done := err == nil || errors.Is(err, os.ErrNotExist) || errors.Is(err, os.ErrExist)
 		if !done {
@@ -23,32 +24,23 @@ func (p *iface) routes(current, want []Route, priority int) (has []Route, err er
 		}
 		return done
 	}
-	for i := range current {
-		if !hasRoute(want, &current[i]) && !do(rtnl.DropRoute, &current[i]) {
-			has = append(has, current[i])
+	for _, r := range current {
+		if !slices.Contains(want, r) && !do(rtnl.DropRoute, r) {
+			has = append(has, r)
 		}
 	}
-	for i := range want {
-		if hasRoute(current, &want[i]) || do(rtnl.NewRoute, &want[i]) {
-			has = append(has, want[i])
+	for _, r := range want {
+		if slices.Contains(current, r) || do(rtnl.NewRoute, r) {
+			has = append(has, r)
 			continue
 		}
-		for k := range current {
-			if current[k].Dst == want[i].Dst && !hasRoute(has, &current[k]) && do(rtnl.NewRoute, &current[k]) {
-				has = append(has, current[k])
+		for _, former := range current {
+			if former.Dst == r.Dst && !slices.Contains(has, former) && do(rtnl.NewRoute, former) {
+				has = append(has, former)
 			}
 		}
 	}
 	return has, errors.Join(errs...)
-}
-
-func hasRoute(list []Route, r *Route) bool {
-	for i := range list {
-		if list[i] == *r {
-			return true
-		}
-	}
-	return false
 }
 
 // change replaces the address and the routes of one lease by those of another, and returns what the

@@ -6,6 +6,7 @@ import (
 	"math"
 	"net"
 	"net/netip"
+	"slices"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -59,8 +60,8 @@ func (l *Lease) after(old *Lease) *Lease {
 		current = old.wanted()
 	}
 	same := current.Address == want.Address && len(current.Routes) == len(want.Routes)
-	for i := range current.Routes {
-		same = same && hasRoute(want.Routes, &current.Routes[i])
+	for _, r := range current.Routes {
+		same = same && slices.Contains(want.Routes, r)
 	}
 	if !same {
 		next.On = current

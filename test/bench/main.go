@@ -183,7 +183,7 @@ func awaitCleanup() error {
 
 // awaitDeletion makes a namespace with a link, removes it, and waits until the link is gone.
 func awaitDeletion() error {
-	const patience = 2 * time.Minute
+	const limit = 2 * time.Minute
 	ns, err := sandbox.NewNetNS("last")
 	if err != nil {
 		return err
@@ -200,12 +200,12 @@ func awaitDeletion() error {
 	if err := ns.Remove(); err != nil {
 		return err
 	}
-	for begin := time.Now(); time.Since(begin) < patience; settle() {
+	for begin := time.Now(); time.Since(begin) < limit; settle() {
 		if _, err := host.LinkAt(link.Index); errors.Is(err, os.ErrNotExist) {
 			return nil
 		} else if err != nil {
 			return err
 		}
 	}
-	return fmt.Errorf("the kernel has not deleted a namespace after %s", patience)
+	return fmt.Errorf("the kernel has not deleted a namespace after %s", limit)
 }

@@ -88,7 +88,7 @@ func slow(at netip.AddrPort) error {
 	}
 	defer c.Close()
 	begin := time.Now()
-	c.SetDeadline(begin.Add(patience))
+	c.SetDeadline(begin.Add(timeLimit))
 	if _, err := io.WriteString(c, "GET /big HTTP/1.0\r\n\r\n"); err != nil {
 		return err
 	}

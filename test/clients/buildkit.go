@@ -224,7 +224,7 @@ func dockerfile(ifname string, server netip.AddrPort) string {
 	var b strings.Builder
 	b.WriteString("FROM scratch AS base\nCOPY root /\n")
 	for i := range steps {
-		fmt.Fprintf(&b, "FROM base AS step%d\nRUN (%s && %s) >/out # %d\n", i, asksOutsideBy(ifname), fetchCommand(server, patience), i)
+		fmt.Fprintf(&b, "FROM base AS step%d\nRUN (%s && %s) >/out # %d\n", i, asksOutsideBy(ifname), fetchCommand(server, timeLimit), i)
 	}
 	b.WriteString("FROM scratch\n")
 	for i := range steps {

@@ -179,8 +179,8 @@ func (h *host) client(web netip.Addr) error {
 			"ip -4 address show dev eth0",
 			"ping -c 1 -W 30 " + gateway.String(),
 			"ping -c 1 -W 30 " + outsideAddr.String(),
-			fetchCommand(netip.AddrPortFrom(web, 80), patience),
-			fetchCommand(netip.AddrPortFrom(hostAddr, published), patience),
+			fetchCommand(netip.AddrPortFrom(web, 80), timeLimit),
+			fetchCommand(netip.AddrPortFrom(hostAddr, published), timeLimit),
 			"nslookup " + name,
 		}
 		out, err := h.ctrRun("client", []string{"--rm"}, "sh", "-c", strings.Join(commands, " && "))

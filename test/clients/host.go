@@ -117,15 +117,15 @@ func (h *host) cable() error {
 	return nil
 }
 
-// patience is how long a change may take that no event reports. It is for busy machines, and
+// timeLimit is how long a change may take that no event reports. It is for busy machines, and
 // matters only if the trial fails.
-const patience = time.Minute
+const timeLimit = time.Minute
 
-// eventually calls fn until it succeeds; after [patience] it returns the last error. It is for
+// eventually calls fn until it succeeds; after [timeLimit] it returns the last error. It is for
 // states that the kernel or containerd reach asynchronously, such as the deletion of a link with
 // its namespace.
 func eventually(fn func() error) error {
-	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	ctx, cancel := context.WithTimeout(context.Background(), timeLimit)
 	defer cancel()
 	for {
 		err := fn()

@@ -128,7 +128,7 @@ func (h *host) nerdctlClient() error {
 	if err != nil {
 		return err
 	}
-	out, err := h.nerdctlRun("client", []string{"--rm"}, "sh", "-c", asksOutside+" && "+fetchCommand(netip.AddrPortFrom(ip, 80), patience))
+	out, err := h.nerdctlRun("client", []string{"--rm"}, "sh", "-c", asksOutside+" && "+fetchCommand(netip.AddrPortFrom(ip, 80), timeLimit))
 	if err != nil {
 		return err
 	}

@@ -189,7 +189,7 @@ func (h *host) nomadServe(name, mode string, port uint16) error {
 
 // nomadAsk checks the port of a server and a lookup of a name from inside a container.
 func (h *host) nomadAsk(mode string, port uint16, addr string) error {
-	command := asksOutside + " && " + fetchCommand(netip.AddrPortFrom(hostAddr, port), patience)
+	command := asksOutside + " && " + fetchCommand(netip.AddrPortFrom(hostAddr, port), timeLimit)
 	if err := h.nomadRun("ask", "batch", mode, "", command); err != nil {
 		return err
 	}

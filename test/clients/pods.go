@@ -110,8 +110,8 @@ func (h *host) runClient(p, web *pod) error {
 		return err
 	}
 	out, err := h.exec(id, strings.Join([]string{
-		"ip -4 address show dev lo", fetchCommand(netip.AddrPortFrom(ip, 80), patience),
-		fetchCommand(netip.AddrPortFrom(hostAddr, uint16(web.ports[0].host)), patience), "nslookup " + name,
+		"ip -4 address show dev lo", fetchCommand(netip.AddrPortFrom(ip, 80), timeLimit),
+		fetchCommand(netip.AddrPortFrom(hostAddr, uint16(web.ports[0].host)), timeLimit), "nslookup " + name,
 	}, " && "))
 	if err != nil {
 		return err

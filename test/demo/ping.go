@@ -26,7 +26,7 @@ func (p *place) ping(to netip.Addr) error {
 		return err
 	}
 	defer c.Close()
-	if err := c.SetDeadline(time.Now().Add(patience)); err != nil {
+	if err := c.SetDeadline(time.Now().Add(timeLimit)); err != nil {
 		return err
 	}
 	message := append([]byte{request, 0, 0, 0, 'c', 'n', 0, 1}, "cnibox demo"...)

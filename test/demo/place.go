@@ -13,8 +13,8 @@ import (
 	"cnibox/internal/netns"
 )
 
-// patience limits one connection.
-const patience = 2 * time.Second
+// timeLimit limits one connection.
+const timeLimit = 2 * time.Second
 
 // megabyte is the size of a TCP transfer in each direction.
 const megabyte = 1 << 20
@@ -76,11 +76,11 @@ func answer(c net.Conn) {
 
 // dial connects to a server. The deadline is for the whole connection.
 func (p *place) dial(network string, to netip.AddrPort) (net.Conn, error) {
-	c, err := open(p, func() (net.Conn, error) { return net.DialTimeout(network, to.String(), patience) })
+	c, err := open(p, func() (net.Conn, error) { return net.DialTimeout(network, to.String(), timeLimit) })
 	if err != nil {
 		return nil, err
 	}
-	return c, c.SetDeadline(time.Now().Add(patience))
+	return c, c.SetDeadline(time.Now().Add(timeLimit))
 }
 
 // echo sends a megabyte and compares the echo. It returns the address that the server saw.

@@ -112,19 +112,19 @@ func TestKernelDisk(t *testing.T) {
 		for fault, f := range diskFaults {
 			t.Run(at+" "+fault, func(t *testing.T) {
 				t.Parallel()
-				who, folder, _ := strings.Cut(at, " ")
+				who, name, _ := strings.Cut(at, " ")
 				w := newWorld(t)
 				w.write("net.d/demo.conflist", killList)
 				c, other := w.Container("ctr"), w.Container("other")
-				w.onDisk(folder, func() { w.onDamagedDisk(victims[who], f, folder, c, other) })
+				w.onDisk(name, func() { w.onDamagedDisk(victims[who], f, name, c, other) })
 			})
 		}
 	}
 }
 
 // onDamagedDisk runs on the thread that sees the tmpfs.
-func (w *world) onDamagedDisk(v victim, f diskFault, folder string, c, other applettest.Container) {
-	dir := w.Path(folder)
+func (w *world) onDamagedDisk(v victim, f diskFault, name string, c, other applettest.Container) {
+	dir := w.Path(name)
 	w.must("other ADD", v.add(w, other, 8000))
 	if err := f.damage(dir); err != nil {
 		w.Fatal(err)
@@ -135,7 +135,7 @@ func (w *world) onDamagedDisk(v victim, f diskFault, folder string, c, other app
 		w.Errorf("ADD: code %d: %s%s", code, a.stdout, a.stderr)
 	}
 	w.Same("failed ADD", before, w.Snapshot(c))
-	if del := v.del(w, c, 8080); !f.locks || folder != "cni" || del.code(w.T) != spec.CodeIO {
+	if del := v.del(w, c, 8080); !f.locks || name != "cni" || del.code(w.T) != spec.CodeIO {
 		w.must("DEL", del)
 	}
 	w.Same("DEL", before, w.Snapshot(c))
@@ -163,7 +163,7 @@ func TestKernelUnusualFiles(t *testing.T) {
 	v.add(w, c, 8080) // creates the bridge and what else stays
 	w.must("DEL", v.del(w, c, 8080))
 	kinds := maps.Clone(oddFiles)
-	kinds["link to a folder"] = func(path string) error { return os.Symlink(w.Path("outside"), path) }
+	kinds["link to a directory"] = func(path string) error { return os.Symlink(w.Path("outside"), path) }
 	kinds["link to a file"] = func(path string) error { return os.Symlink(w.Path("outside/full"), path) }
 	for _, place := range places {
 		for kind, mk := range kinds {

@@ -55,8 +55,8 @@ func (n namespace) sysctls(values ...string) error {
 const (
 	// commandTime limits one command, which is then killed.
 	commandTime = time.Minute
-	// patience limits the wait for a state that no event reports.
-	patience = 40 * time.Second
+	// timeLimit limits the wait for a state that no event reports.
+	timeLimit = 40 * time.Second
 )
 
 // run runs a command and returns its stdout. The error has its stderr.
@@ -75,8 +75,8 @@ func feed(stdin string, argv ...string) (string, error) {
 	return out.String(), nil
 }
 
-// eventually is within [patience].
-func eventually(fn func() error) error { return within(patience, fn) }
+// eventually is within [timeLimit].
+func eventually(fn func() error) error { return within(timeLimit, fn) }
 
 // within calls fn until it succeeds; after limit it returns the last error.
 func within(limit time.Duration, fn func() error) error {

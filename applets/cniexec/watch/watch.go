@@ -17,12 +17,12 @@ import (
 )
 
 // A burst of events ends after burstPause without an event, and at the latest after longestBurst:
-// traffic shall work again within a second. A reload that takes longer than patience, such as one
+// traffic shall work again within a second. A reload that takes longer than waitLimit, such as one
 // that waits for a verb that hangs, is ended; the next one does its work.
 const (
 	burstPause   = 50 * time.Millisecond
 	longestBurst = 250 * time.Millisecond
-	patience     = 500 * time.Millisecond
+	waitLimit    = 500 * time.Millisecond
 )
 
 // mostCauses is the maximum number of events of a burst that are named.
@@ -100,7 +100,7 @@ func (w *Watch) next(ctx context.Context, events <-chan string, reloaded <-chan 
 }
 
 // startReload starts a reload. It returns a channel that is closed at its end, and a function that
-// waits for the end, and forces it after patience.
+// waits for the end, and forces it after waitLimit.
 func (w *Watch) startReload(ctx context.Context, why string) (ended <-chan struct{}, end func()) {
 	ctx, cancel := context.WithCancel(ctx)
 	done := make(chan struct{})
@@ -110,7 +110,7 @@ func (w *Watch) startReload(ctx context.Context, why string) (ended <-chan struc
 		memory.Free()
 	}()
 	return done, func() {
-		defer time.AfterFunc(patience, cancel).Stop()
+		defer time.AfterFunc(waitLimit, cancel).Stop()
 		<-done
 		cancel()
 	}
@@ -181,7 +181,7 @@ func (w *Watch) watchAll(ctx context.Context, events chan<- string, fail context
 	go w.watchFirewalld(ctx, event, sync.OnceFunc(func() { close(tried) }))
 	select {
 	case <-tried:
-	case <-time.After(patience): // a bus that hangs
+	case <-time.After(waitLimit): // a bus that hangs
 	}
 	return nil
 }
