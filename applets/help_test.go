@@ -4,6 +4,7 @@ import (
 	"encoding"
 	"encoding/json"
 	"reflect"
+	"slices"
 	"strings"
 	"testing"
 	"unicode"
@@ -46,8 +47,7 @@ func confKeys(typ reflect.Type) (keys []string) {
 	if p := reflect.PointerTo(typ); typ.Kind() != reflect.Struct || p.Implements(text) || p.Implements(plain) {
 		return nil
 	}
-	for i := range typ.NumField() {
-		f := typ.Field(i)
+	for f := range typ.Fields() {
 		if key, _, _ := strings.Cut(f.Tag.Get("json"), ","); key != "" {
 			keys = append(keys, key)
 		}
@@ -58,12 +58,7 @@ func confKeys(typ reflect.Type) (keys []string) {
 
 // hasWord reports whether a text has a word, not only as part of a longer one.
 func hasWord(text, word string) bool {
-	for _, w := range strings.FieldsFunc(text, func(r rune) bool { return r != '_' && r != '-' && !unicode.IsLetter(r) && !unicode.IsDigit(r) }) {
-		if w == word {
-			return true
-		}
-	}
-	return false
+	return slices.Contains(strings.FieldsFunc(text, func(r rune) bool { return r != '_' && r != '-' && !unicode.IsLetter(r) && !unicode.IsDigit(r) }), word)
 }
 
 // A help text fits a terminal of 100 columns and has no tabs.

@@ -63,8 +63,7 @@ func keysIn(t reflect.Type, prefix string) (keys []string) {
 	if t == nil || t.Kind() != reflect.Struct {
 		return nil
 	}
-	for i := range t.NumField() {
-		f := t.Field(i)
+	for f := range t.Fields() {
 		name, _, _ := strings.Cut(f.Tag.Get("json"), ",")
 		switch {
 		case f.Anonymous && name == "":

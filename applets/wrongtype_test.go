@@ -50,8 +50,7 @@ func keyPaths(at keyPath) (paths []keyPath) {
 	if ownDecoder(typ) || typ.Kind() != reflect.Struct {
 		return nil
 	}
-	for i := range typ.NumField() {
-		f := typ.Field(i)
+	for f := range typ.Fields() {
 		key, _, _ := strings.Cut(f.Tag.Get("json"), ",")
 		switch {
 		case key == "-":

@@ -69,8 +69,7 @@ func (p *program) run(ctx context.Context) (*os.ProcessState, error) {
 	defer interrupt.Begin()() // a signal ends the program before this process
 	early := len(p.signals)   // received before the program was started
 	if err := cmd.Start(); err != nil {
-		var file *os.PathError
-		if errors.As(err, &file) {
+		if file, ok := errors.AsType[*os.PathError](err); ok {
 			file.Op = OpStart // replaces Go's fork/exec
 		}
 		return nil, err
@@ -83,8 +82,7 @@ func (p *program) run(ctx context.Context) (*os.ProcessState, error) {
 	err = cmd.Wait()
 	stop()
 	s.finish()
-	var syscallErr *os.SyscallError
-	if errors.As(err, &syscallErr) {
+	if _, ok := errors.AsType[*os.SyscallError](err); ok {
 		return nil, err
 	}
 	return cmd.ProcessState, nil

@@ -33,7 +33,7 @@ func NewResult(routes, dns json.RawMessage) (*spec.Result, error) {
 
 // SplitWords splits a list at its commas and omits surrounding blanks and empty words.
 func SplitWords(list string) (words []string) {
-	for _, word := range strings.Split(list, ",") {
+	for word := range strings.SplitSeq(list, ",") {
 		if word = strings.TrimSpace(word); word != "" {
 			words = append(words, word)
 		}

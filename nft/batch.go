@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"slices"
 	"strings"
 
 	"github.com/google/nftables"
@@ -93,11 +94,8 @@ func (s *sock) commit(t *batch) error {
 		return fmt.Errorf("nft: %w", err)
 	}
 	answers, err := s.nl.Batch(ms, 1)
-	for _, m := range ms {
-		if deletes(m) {
-			nlconn.SlowToClose(unix.NETLINK_NETFILTER, clearTime)
-			break
-		}
+	if slices.ContainsFunc(ms, deletes) {
+		nlconn.SlowToClose(unix.NETLINK_NETFILTER, clearTime)
 	}
 	for i, a := range answers {
 		if a.Err != nil {

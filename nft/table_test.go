@@ -215,8 +215,7 @@ func TestKernelPortTwiceInOneUpdate(t *testing.T) {
 	err := table.Update(context.Background(), func(x *nft.Tx) error {
 		return errors.Join(x.PortMap(owner, mapping(6, 8080, one4)), x.PortMap(owner, mapping(6, 8080, two4)))
 	})
-	var taken *nft.TakenError
-	if !errors.As(err, &taken) {
+	if _, ok := errors.AsType[*nft.TakenError](err); !ok {
 		t.Errorf("got %v, want a TakenError", err)
 	}
 }

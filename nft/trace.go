@@ -142,7 +142,7 @@ func (t *Tracer) addTable(family byte, f Flow) error {
 		}{{firstOf, firstPrio}, {lastOf, math.MaxInt32}} {
 			chain := &nftables.Chain{
 				Table: tbl, Name: hookName + end.name, Type: nftables.ChainTypeFilter,
-				Hooknum: nftables.ChainHookRef(nftables.ChainHook(hook)), Priority: &end.prio, Policy: new(nftables.ChainPolicyAccept),
+				Hooknum: new(nftables.ChainHook(hook)), Priority: &end.prio, Policy: new(nftables.ChainPolicyAccept),
 			}
 			b.add(step{what: "chain " + chain.Name + " of " + what}).AddChain(chain)
 			if end.name == lastOf || hook != unix.NF_INET_PRE_ROUTING && hook != unix.NF_INET_LOCAL_OUT {

@@ -221,12 +221,7 @@ func ownedBy(o spec.Attachment) filter {
 
 // hasKind reports whether the list has a kind; an empty list has all.
 func hasKind(kinds []Kind, k Kind) bool {
-	for _, have := range kinds {
-		if have == k {
-			return true
-		}
-	}
-	return len(kinds) == 0
+	return len(kinds) == 0 || slices.Contains(kinds, k)
 }
 
 // Release drops what o owns of the given kinds, and what the reference plugins made for it; no

@@ -25,7 +25,7 @@ func vethPair(t *testing.T, up bool) (host, cont *netns.NS, h, c *rtnl.Conn, a, 
 		t.Fatal(err)
 	}
 	if up {
-		if err := c.SetLink(b.Index, rtnl.LinkChange{Up: ptr(true)}); err != nil {
+		if err := c.SetLink(b.Index, rtnl.LinkChange{Up: new(true)}); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -97,13 +97,13 @@ func TestKernelWaitAddrs(t *testing.T) {
 	t.Parallel()
 	_, _, h, c, a, b := vethPair(t, false)
 	addr := rtnl.Addr{Prefix: netip.MustParsePrefix("2001:db8::2/64")}
-	if err := h.Do(rtnl.ChangeLink(a.Index, rtnl.LinkChange{Up: ptr(true)}), rtnl.NewAddr(a.Index, addr)); err != nil {
+	if err := h.Do(rtnl.ChangeLink(a.Index, rtnl.LinkChange{Up: new(true)}), rtnl.NewAddr(a.Index, addr)); err != nil {
 		t.Fatal(err)
 	}
 	short, cancel := context.WithTimeout(t.Context(), 10*time.Millisecond)
 	defer cancel()
 	wantErr(t, h.WaitAddrs(short, a.Index), context.DeadlineExceeded)
-	if err := c.SetLink(b.Index, rtnl.LinkChange{Up: ptr(true)}); err != nil {
+	if err := c.SetLink(b.Index, rtnl.LinkChange{Up: new(true)}); err != nil {
 		t.Fatal(err)
 	}
 	if err := h.WaitAddrs(withTimeout(t), a.Index); err != nil {
@@ -181,7 +181,7 @@ func TestKernelWaitUp(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if err := c.SetLink(peer.Index, rtnl.LinkChange{Up: ptr(true)}); err != nil {
+		if err := c.SetLink(peer.Index, rtnl.LinkChange{Up: new(true)}); err != nil {
 			t.Fatal(err)
 		}
 		if err := h.WaitUp(ctx, link.Index); err != nil {

@@ -17,8 +17,6 @@ import (
 	"cnibox/rtnl"
 )
 
-func ptr[T any](v T) *T { return &v }
-
 // create creates a link, which must succeed. It skips the test if the kernel lacks the link type.
 func create(t *testing.T, c *rtnl.Conn, s rtnl.LinkSpec) *rtnl.Link {
 	t.Helper()
@@ -47,8 +45,8 @@ func TestKernelVethInOneSend(t *testing.T) {
 	br := create(t, h, rtnl.LinkSpec{Name: "cni0", Kind: rtnl.Bridge{}, Up: true})
 	mac := net.HardwareAddr{2, 0, 0, 0, 0, 7}
 	port := create(t, h, rtnl.LinkSpec{
-		Name: "port0", Master: br.Index, Up: true, MTU: 1400, TxQLen: ptr(0),
-		Peer: &rtnl.LinkSpec{Name: "eth0", NS: cont, MTU: 1300, MAC: mac, TxQLen: ptr(77), Up: true},
+		Name: "port0", Master: br.Index, Up: true, MTU: 1400, TxQLen: new(0),
+		Peer: &rtnl.LinkSpec{Name: "eth0", NS: cont, MTU: 1300, MAC: mac, TxQLen: new(77), Up: true},
 	})
 	eth, err := c.Link("eth0")
 	if err != nil {
@@ -161,11 +159,11 @@ func TestKernelLinkChange(t *testing.T) {
 	mac := net.HardwareAddr{2, 0, 0, 0, 0, 9}
 	err := c.Do(
 		rtnl.ChangeLink(l.Index, rtnl.LinkChange{
-			MTU: ptr(1280), MAC: mac, Up: ptr(true), Promisc: ptr(true), AllMulti: ptr(true), TxQLen: ptr(3),
-			Alias: ptr("x"), ARPNotify: ptr(true), AddrGenModeNone: true, Master: &br.Index,
+			MTU: new(1280), MAC: mac, Up: new(true), Promisc: new(true), AllMulti: new(true), TxQLen: new(3),
+			Alias: new("x"), ARPNotify: new(true), AddrGenModeNone: true, Master: &br.Index,
 		}),
-		rtnl.ChangeLink(l.Index, rtnl.LinkChange{Hairpin: ptr(true)}),
-		rtnl.ChangeLink(l.Index, rtnl.LinkChange{Isolated: ptr(true)}))
+		rtnl.ChangeLink(l.Index, rtnl.LinkChange{Hairpin: new(true)}),
+		rtnl.ChangeLink(l.Index, rtnl.LinkChange{Isolated: new(true)}))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -184,13 +182,13 @@ func TestKernelLinkChange(t *testing.T) {
 		t.Errorf("addrgenmode none: got %v, %v", addrs, err)
 	}
 	// Each change leaves all other settings unchanged.
-	if err := c.SetLink(l.Index, rtnl.LinkChange{Promisc: ptr(false), Alias: ptr("")}); err != nil {
+	if err := c.SetLink(l.Index, rtnl.LinkChange{Promisc: new(false), Alias: new("")}); err != nil {
 		t.Fatal(err)
 	}
 	if got, err = c.LinkAt(l.Index); err != nil || got.Promisc || !got.AllMulti || !got.Up || got.Alias != "" || got.MTU != 1280 {
 		t.Errorf("after promisc off: got %+v, %v", got, err)
 	}
-	if err := c.SetLink(l.Index, rtnl.LinkChange{Master: ptr(uint32(0)), NS: other, Name: ptr("moved")}); err != nil {
+	if err := c.SetLink(l.Index, rtnl.LinkChange{Master: new(uint32(0)), NS: other, Name: new("moved")}); err != nil {
 		t.Fatal(err)
 	}
 	if got, err := o.Link("moved"); err != nil || got.Master != 0 {
@@ -211,7 +209,7 @@ func TestKernelLinkNotExist(t *testing.T) {
 		_, err := c.LinkAt(index)
 		wantErr(t, err, os.ErrNotExist)
 		wantErr(t, c.Do(rtnl.DropLink(index)), os.ErrNotExist)
-		wantErr(t, c.SetLink(index, rtnl.LinkChange{Up: ptr(true)}), os.ErrNotExist)
+		wantErr(t, c.SetLink(index, rtnl.LinkChange{Up: new(true)}), os.ErrNotExist)
 	}
 	_, err := c.LinkAt(4711)
 	if err == nil || !strings.Contains(err.Error(), "no such") {
@@ -236,7 +234,7 @@ func TestKernelBadLinks(t *testing.T) {
 		"peer's master":  {Name: "x", Peer: &rtnl.LinkSpec{Name: "y", Master: 1}},
 		"negative MTU":   {Name: "x", Kind: rtnl.Bridge{}, MTU: -1},
 		"short MAC":      {Name: "x", Kind: rtnl.Bridge{}, MAC: net.HardwareAddr{1, 2}},
-		"negative queue": {Name: "x", Kind: rtnl.Bridge{}, TxQLen: ptr(-1)},
+		"negative queue": {Name: "x", Kind: rtnl.Bridge{}, TxQLen: new(-1)},
 		"VLAN 65541":     {Name: "x", Kind: rtnl.Vlan{ID: 65541}, Parent: 1},
 		"VLAN 5000":      {Name: "x", Kind: rtnl.Vlan{ID: 5000}, Parent: 1},
 	}
@@ -364,7 +362,7 @@ func TestKernelPortVLANs(t *testing.T) {
 	br := create(t, c, rtnl.LinkSpec{Name: "br", Kind: rtnl.Bridge{}})
 	port := create(t, c, rtnl.LinkSpec{Name: "p", Master: br.Index, Peer: &rtnl.LinkSpec{}})
 	kerneltest.Need(t, "CONFIG_BRIDGE_VLAN_FILTERING", func() error {
-		err := c.SetLink(br.Index, rtnl.LinkChange{VLANFiltering: ptr(true)})
+		err := c.SetLink(br.Index, rtnl.LinkChange{VLANFiltering: new(true)})
 		if err != nil { // and a port returns the same error
 			wantErr(t, c.Do(rtnl.NewPortVLANs(port.Index, []rtnl.VLANRange{{From: 5}})), unix.EOPNOTSUPP)
 		}

@@ -16,7 +16,7 @@ func vethAndIFB(t *testing.T) (c *rtnl.Conn, veth, ifb *rtnl.Link) {
 	t.Helper()
 	c = kerneltest.Dial(t, kerneltest.NS(t))
 	veth = create(t, c, rtnl.LinkSpec{Name: "v0", Peer: &rtnl.LinkSpec{Name: "v1"}, Up: true})
-	ifb = create(t, c, rtnl.LinkSpec{Name: "ifb9", Kind: rtnl.IFB{}, TxQLen: ptr(0), MTU: 1400, Up: true})
+	ifb = create(t, c, rtnl.LinkSpec{Name: "ifb9", Kind: rtnl.IFB{}, TxQLen: new(0), MTU: 1400, Up: true})
 	if ifb.Kind != "ifb" || ifb.MTU != 1400 || !ifb.Up {
 		t.Errorf("IFB in one send: got %+v", ifb)
 	}

@@ -3,6 +3,7 @@ package rtnl_test
 import (
 	"net/netip"
 	"os"
+	"slices"
 	"testing"
 
 	"golang.org/x/sys/unix"
@@ -33,37 +34,37 @@ func TestKernelRoute(t *testing.T) {
 	}{
 		"IPv4 default": {
 			rtnl.Route{Dst: prefix("0.0.0.0/0"), GW: addr("10.1.0.1"), Link: link},
-			rtnl.Route{Scope: ptr(uint8(unix.RT_SCOPE_UNIVERSE))},
+			rtnl.Route{Scope: new(uint8(unix.RT_SCOPE_UNIVERSE))},
 		},
 		"IPv4 link": {
 			rtnl.Route{Dst: prefix("192.0.2.0/24"), Link: link, Src: addr("10.1.0.2")},
-			rtnl.Route{Scope: ptr(uint8(unix.RT_SCOPE_LINK))},
+			rtnl.Route{Scope: new(uint8(unix.RT_SCOPE_LINK))},
 		},
 		"IPv4 all": {
 			rtnl.Route{
 				Dst: prefix("192.0.2.0/24"), GW: addr("10.9.9.9"), Link: link, OnLink: true, MTU: 1300,
 				AdvMSS: 1200, Priority: 7, Table: 1000, Protocol: unix.RTPROT_STATIC,
 			},
-			rtnl.Route{Scope: ptr(uint8(unix.RT_SCOPE_UNIVERSE))},
+			rtnl.Route{Scope: new(uint8(unix.RT_SCOPE_UNIVERSE))},
 		},
 		"IPv4 host scope, small table": {
-			rtnl.Route{Dst: prefix("192.0.2.7/32"), Link: link, Table: 200, Scope: ptr(uint8(unix.RT_SCOPE_HOST))},
-			rtnl.Route{Scope: ptr(uint8(unix.RT_SCOPE_HOST))},
+			rtnl.Route{Dst: prefix("192.0.2.7/32"), Link: link, Table: 200, Scope: new(uint8(unix.RT_SCOPE_HOST))},
+			rtnl.Route{Scope: new(uint8(unix.RT_SCOPE_HOST))},
 		},
 		"IPv4 unreachable": {
 			rtnl.Route{Dst: prefix("192.0.2.0/24"), Type: unix.RTN_UNREACHABLE},
-			rtnl.Route{Scope: ptr(uint8(unix.RT_SCOPE_LINK))},
+			rtnl.Route{Scope: new(uint8(unix.RT_SCOPE_LINK))},
 		},
 		"IPv6 default": {
 			rtnl.Route{Dst: prefix("::/0"), GW: addr("2001:db8::1"), Link: link},
-			rtnl.Route{Scope: ptr(uint8(0)), Priority: 1024},
+			rtnl.Route{Scope: new(uint8(0)), Priority: 1024},
 		},
 		"IPv6 all": {
 			rtnl.Route{
 				Dst: prefix("2001:db8:1::/48"), GW: addr("2001:db8::1"), Link: link, MTU: 1300, AdvMSS: 1200,
 				Priority: 7, Table: 1000, Src: addr("2001:db8::2"),
 			},
-			rtnl.Route{Scope: ptr(uint8(0))},
+			rtnl.Route{Scope: new(uint8(0))},
 		},
 	}
 	for name, tt := range tests {
@@ -131,7 +132,7 @@ func TestKernelReplaceRoute(t *testing.T) {
 func TestKernelDropRouteByDestination(t *testing.T) {
 	c, link := linkWithAddrs(t)
 	for _, r := range []rtnl.Route{
-		{Dst: netip.MustParsePrefix("192.0.2.0/24"), Link: link, Scope: ptr(uint8(unix.RT_SCOPE_HOST))},
+		{Dst: netip.MustParsePrefix("192.0.2.0/24"), Link: link, Scope: new(uint8(unix.RT_SCOPE_HOST))},
 		{Dst: netip.MustParsePrefix("192.0.2.0/24"), GW: netip.MustParseAddr("10.1.0.1"), Priority: 7},
 		{Dst: netip.MustParsePrefix("2001:db8:1::/48"), GW: netip.MustParseAddr("2001:db8::1"), Priority: 7},
 	} {
@@ -247,10 +248,8 @@ func hasRule(t *testing.T, c *rtnl.Conn, want rtnl.Rule) bool {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, r := range rules {
-		if r == want {
-			return true
-		}
+	if slices.Contains(rules, want) {
+		return true
 	}
 	t.Logf("there are %+v", rules)
 	return false

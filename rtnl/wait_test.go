@@ -45,11 +45,11 @@ func TestKernelWaitChecksAfterTimeout(t *testing.T) {
 	})
 	t.Run("WaitUp", func(t *testing.T) {
 		_, _, h, c, a, b := vethPair(t, false)
-		if err := h.SetLink(a.Index, rtnl.LinkChange{Up: ptr(true)}); err != nil {
+		if err := h.SetLink(a.Index, rtnl.LinkChange{Up: new(true)}); err != nil {
 			t.Fatal(err)
 		}
 		occur := func() {
-			if err := c.SetLink(b.Index, rtnl.LinkChange{Up: ptr(true)}); err != nil {
+			if err := c.SetLink(b.Index, rtnl.LinkChange{Up: new(true)}); err != nil {
 				t.Error(err)
 			}
 			if err := h.WaitUp(context.Background(), a.Index); err != nil {

@@ -215,7 +215,7 @@ func (w *walker) string() (text []byte, start int, ok bool) {
 		}
 		text = []byte(meant)
 	}
-	return text[:len(text):len(text)], start, true
+	return slices.Clip(text), start, true
 }
 
 // skip skips a value and its content.

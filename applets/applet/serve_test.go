@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"io"
+	"maps"
 	"os"
 	"strings"
 	"testing"
@@ -31,9 +32,7 @@ type call struct {
 func serve(c call) (code int, stdout, stderr string) {
 	var out, err bytes.Buffer
 	env := map[string]string{"CNI_COMMAND": c.verb, "CNI_CONTAINERID": "ctr1", "CNI_NETNS": "/dev/null", "CNI_IFNAME": "eth0"}
-	for k, v := range c.env {
-		env[k] = v
-	}
+	maps.Copy(env, c.env)
 	if c.stdin == nil {
 		c.stdin = strings.NewReader(`{"cniVersion":"1.1.0","name":"demo","type":"fake"}`)
 	}

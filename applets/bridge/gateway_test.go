@@ -91,7 +91,7 @@ func TestKernelBridgeGateways(t *testing.T) {
 			p := h.Container("ctr")
 			h.Must(spec.Check, "bridge", applettest.Prev(conf, h.Must(spec.Add, "bridge", conf, p)), p)
 			snapshot := kerneltest.Snapshot(t, h.NS)
-			for _, want := range strings.Split(tt.want, ", ") {
+			for want := range strings.SplitSeq(tt.want, ", ") {
 				name, addr, _ := strings.Cut(want, " ")
 				if !strings.Contains(snapshot, addr) {
 					t.Errorf("%s is missing on %s:\n%s", addr, name, snapshot)

@@ -144,7 +144,7 @@ func TestKernelDelWithoutRecord(t *testing.T) {
 // without the network in the name and without the interface.
 func (w *modifier) asEarlierVersion() {
 	w.Helper()
-	for _, name := range strings.Fields(w.Files()) {
+	for name := range strings.FieldsSeq(w.Files()) {
 		if w.plugin != "tuning" {
 			w.NoError(os.Remove(filepath.Join(w.Records, name)))
 			continue

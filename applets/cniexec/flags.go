@@ -339,8 +339,7 @@ func (v *verb) flagError(err error) error {
 		return fmt.Errorf("%s needs a value", name(needs.GetSpecifiedName(), needs.GetSpecifiedShortnames()))
 	case errors.As(err, &invalid):
 		reason := invalid.Unwrap()
-		var number *strconv.NumError
-		if errors.As(reason, &number) {
+		if _, ok := errors.AsType[*strconv.NumError](reason); ok {
 			reason = fmt.Errorf("it must be %s", map[string]string{"int": "a number", "bool": "true or false"}[invalid.GetFlag().Value.Type()])
 		}
 		return fmt.Errorf("--%s %q: %w", invalid.GetFlag().Name, invalid.GetValue(), reason)
@@ -358,7 +357,7 @@ func derivedID(netns string) string {
 // cniArgs reads CNI_ARGS in order; nil: none. cnitool refuses an empty pair and a second "=" in a
 // pair; runtimes send both. The error has code 4.
 func cniArgs(s string) (pairs [][2]string, err error) {
-	for _, pair := range strings.Split(s, ";") {
+	for pair := range strings.SplitSeq(s, ";") {
 		if pair == "" {
 			continue
 		}

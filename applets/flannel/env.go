@@ -42,7 +42,7 @@ func readSubnetEnv(path string) (*subnetEnv, error) {
 func parseSubnetEnv(text string) (*subnetEnv, error) {
 	e := &subnetEnv{}
 	seen := map[string]bool{}
-	for _, line := range strings.Split(text, "\n") {
+	for line := range strings.SplitSeq(text, "\n") {
 		line = strings.TrimPrefix(strings.TrimSpace(line), "export ")
 		key, value, ok := strings.Cut(line, "=")
 		key = strings.TrimSpace(key)

@@ -51,8 +51,7 @@ func (c *checker) fieldsOf(t reflect.Type) (all []field) {
 		return known
 	}
 	all = make([]field, 0, t.NumField())
-	for i := range t.NumField() {
-		f := t.Field(i)
+	for f := range t.Fields() {
 		name, _, _ := strings.Cut(f.Tag.Get("json"), ",")
 		switch {
 		case f.Anonymous && name == "" && f.Type.Kind() == reflect.Struct:

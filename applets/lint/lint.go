@@ -285,8 +285,7 @@ func (c *checker) file(file string) *network {
 	c.locate(file, doc)
 	if err != nil {
 		text := strings.TrimPrefix(err.Error(), file+" ")
-		var path *os.PathError
-		if errors.As(err, &path) {
+		if path, ok := errors.AsType[*os.PathError](err); ok {
 			text = path.Err.Error()
 		}
 		c.note(problem{file: file, text: text, unread: err})

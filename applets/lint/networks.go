@@ -131,7 +131,7 @@ type otherNetwork struct {
 
 func newOtherNetwork(l *chain.List) *otherNetwork {
 	o := &otherNetwork{network: network{list: l}}
-	for _, text := range strings.Split(string(l.Doc()), `"`) {
+	for text := range strings.SplitSeq(string(l.Doc()), `"`) {
 		if p, err := netip.ParsePrefix(text); err == nil && p.Bits() > 0 {
 			o.prefixes = append(o.prefixes, p)
 		}

@@ -288,7 +288,7 @@ func TestKernelSBRConcurrentAdds(t *testing.T) {
 		w.NoError(<-errs)
 	}
 	tables := map[string]bool{}
-	for _, rule := range strings.Split(sources(w), ", ") {
+	for rule := range strings.SplitSeq(sources(w), ", ") {
 		tables[strings.Fields(rule)[1]] = true
 	}
 	if len(tables) != n {

@@ -251,8 +251,7 @@ func unreachedGateway(ip spec.IP, table []rtnl.Route) netip.Addr {
 // hints those without a gateway stay, and those to the addresses' own networks get the address as
 // source. Routes that belong to no address stay too.
 func (s *routing) removeFromMain(c *conf, ips []spec.IP, main []rtnl.Route) error {
-	for i := len(main) - 1; i >= 0; i-- { // in reverse, so that the undo restores their order
-		r := main[i]
+	for _, r := range slices.Backward(main) { // in reverse, so that the undo restores their order
 		with, changed := r, false
 		for _, ip := range ips {
 			switch {

@@ -326,7 +326,7 @@ func TestKernelTuningRecordOfOtherNetwork(t *testing.T) {
 					stays = file
 				}
 			}
-			before := strings.Split(b.state(c), " files ")[0]
+			before, _, _ := strings.Cut(b.state(c), " files ")
 			b.Result(b.Do(spec.Add, "tuning", b.Cont.Call(), `"mtu":1400`, b.prev()))
 			if got := strings.Fields(b.Files()); !slices.Contains(got, own) || len(got) != len(strings.Fields(stays))+1 {
 				t.Errorf("after ADD: %q", got)

@@ -113,7 +113,7 @@ func sysctlPath(key, ifName string) (string, error) {
 			return c
 		}, p)
 	}
-	for _, part := range strings.Split(p, "/") {
+	for part := range strings.SplitSeq(p, "/") {
 		if part == "." || part == ".." {
 			return "", invalid
 		}

@@ -11,12 +11,12 @@ import (
 // Specification, "Server Addresses". It skips addresses of other transports. A list without a Unix
 // socket is an error.
 func Sockets(address string) (sockets []string, err error) {
-	for _, one := range strings.Split(address, ";") {
+	for one := range strings.SplitSeq(address, ";") {
 		transport, keys, _ := strings.Cut(one, ":")
 		if transport != "unix" {
 			continue
 		}
-		for _, pair := range strings.Split(keys, ",") {
+		for pair := range strings.SplitSeq(keys, ",") {
 			key, value, _ := strings.Cut(pair, "=")
 			if value, err = url.PathUnescape(value); err != nil {
 				return nil, fmt.Errorf("%q: bad escape in %q", address, pair)

@@ -176,10 +176,10 @@ func Diff(before, after string) string {
 	var out []string
 	for _, side := range []struct{ mark, in, not string }{{"- ", before, after}, {"+ ", after, before}} {
 		have := map[string]bool{}
-		for _, l := range strings.Split(side.not, "\n") {
+		for l := range strings.SplitSeq(side.not, "\n") {
 			have[l] = true
 		}
-		for _, l := range strings.Split(side.in, "\n") {
+		for l := range strings.SplitSeq(side.in, "\n") {
 			if !have[l] {
 				out = append(out, side.mark+l)
 			}

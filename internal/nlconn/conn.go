@@ -256,8 +256,7 @@ func kernelError(op *netlink.OpError) error {
 
 // cause removes the name of the library's function from an error.
 func cause(err error) error {
-	var op *netlink.OpError
-	if errors.As(err, &op) {
+	if op, ok := errors.AsType[*netlink.OpError](err); ok {
 		return op.Err
 	}
 	return err

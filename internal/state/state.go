@@ -15,6 +15,7 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 
 	"golang.org/x/sys/unix"
@@ -123,12 +124,7 @@ func (k kind) storedIn(dir string) bool {
 	}
 	defer d.Close()
 	names, err := d.Readdirnames(-1)
-	for _, name := range names {
-		if k.counts(name) {
-			return true
-		}
-	}
-	return err != nil
+	return err != nil || slices.ContainsFunc(names, k.counts)
 }
 
 func exists(path string) bool { return unix.Access(path, unix.F_OK) == nil }

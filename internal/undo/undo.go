@@ -15,6 +15,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 
 	"cnibox/internal/interrupt"
 	"cnibox/rtnl"
@@ -49,9 +50,9 @@ func (s *Stack) Failed(ctx context.Context, cause error) error {
 	ctx, cancel := interrupt.UndoContext(ctx, interrupt.Undo)
 	defer cancel()
 	var left []error
-	for i := len(s.steps) - 1; i >= 0; i-- {
-		if err := rtnl.SkipAbsent(s.steps[i].fn(ctx)); err != nil {
-			left = append(left, fmt.Errorf("undo %s: %w", s.steps[i].what, err))
+	for _, step := range slices.Backward(s.steps) {
+		if err := rtnl.SkipAbsent(step.fn(ctx)); err != nil {
+			left = append(left, fmt.Errorf("undo %s: %w", step.what, err))
 		}
 	}
 	s.steps = nil

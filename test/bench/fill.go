@@ -3,6 +3,7 @@ package main
 import (
 	"errors"
 	"fmt"
+	"maps"
 	"os"
 	"path/filepath"
 	"slices"
@@ -86,9 +87,7 @@ func bridgeOn(subnets ...string) map[string]any {
 // chain is the configuration of attachment i.
 func (f filler) chain(i int) (list []map[string]any) {
 	conf := map[string]any{"type": f.plugin}
-	for k, v := range f.conf(i) {
-		conf[k] = v
-	}
+	maps.Copy(conf, f.conf(i))
 	if f.before {
 		list = append(list, bridgeOn("10.243.0.0/16"))
 	}

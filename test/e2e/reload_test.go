@@ -423,7 +423,7 @@ func TestKernelReloadReadsPortsOnce(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		for _, line := range strings.Split(string(text), "\n") {
+		for line := range strings.SplitSeq(string(text), "\n") {
 			_, result, _ := strings.Cut(line, " = ")
 			n, _ := strconv.Atoi(result) // errors and signals count as 0
 			bytes += max(n, 0)

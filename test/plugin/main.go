@@ -91,7 +91,7 @@ func write(root, name string, chained bool) error {
 // camel returns a name as a Go identifier: "hostDevice" for "host-device".
 func camel(name string) string {
 	first, rest, _ := strings.Cut(name, "-")
-	for _, part := range strings.Split(rest, "-") {
+	for part := range strings.SplitSeq(rest, "-") {
 		if part != "" {
 			first += strings.ToUpper(part[:1]) + part[1:]
 		}

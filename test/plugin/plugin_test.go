@@ -19,7 +19,7 @@ func copyTree(t *testing.T) string {
 		t.Skipf("SKIPPED: not a clone: %v", err)
 	}
 	dir := t.TempDir()
-	for _, name := range strings.Split(strings.TrimRight(string(list), "\x00"), "\x00") {
+	for name := range strings.SplitSeq(strings.TrimRight(string(list), "\x00"), "\x00") {
 		text, err := os.ReadFile(filepath.Join("../..", name))
 		if os.IsNotExist(err) { // deleted, and not committed yet
 			continue

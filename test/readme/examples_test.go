@@ -136,7 +136,7 @@ func TestPluginsHaveExamples(t *testing.T) {
 			t.Errorf("%s has no line in examples/README.md", name)
 		}
 	}
-	for _, name := range strings.Fields(string(golden)) {
+	for name := range strings.FieldsSeq(string(golden)) {
 		if name != "cnibox" && name != "cni-exec" && !slices.Contains(shown, name) {
 			t.Errorf("no example has the plugin %s", name)
 		}

@@ -12,7 +12,7 @@ import (
 // on one side counts as a difference.
 func compare(mark string, a, b []string) (diff []string) {
 	a, b = fold(a, b), fold(b, a)
-	for _, l := range strings.Split(kerneltest.Diff(strings.Join(numbered(a), "\n"), strings.Join(numbered(b), "\n")), "\n") {
+	for l := range strings.SplitSeq(kerneltest.Diff(strings.Join(numbered(a), "\n"), strings.Join(numbered(b), "\n")), "\n") {
 		if l != "" {
 			diff = append(diff, mark+l)
 		}

@@ -57,7 +57,7 @@ func (conf *flannelConf) delegate() ([]byte, error) {
 		return nil, err
 	}
 	env := map[string]string{}
-	for _, l := range strings.Split(string(b), "\n") {
+	for l := range strings.SplitSeq(string(b), "\n") {
 		key, value, _ := strings.Cut(l, "=")
 		env["FLANNEL_"+strings.TrimPrefix(key, "FLANNEL_")] = value
 	}

@@ -35,7 +35,7 @@ func ReadReport(file string) (map[string]string, error) {
 		return nil, err
 	}
 	rows := map[string]string{}
-	for _, l := range strings.Split(string(b), "\n") {
+	for l := range strings.SplitSeq(string(b), "\n") {
 		if name, _, ok := strings.Cut(strings.TrimPrefix(l, "| "), " | "); ok && strings.Contains(name, "/") {
 			rows[name] = l
 		}

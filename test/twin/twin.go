@@ -166,7 +166,7 @@ func (w *world) rules(point string) error {
 		return err
 	}
 	var in []string
-	for _, l := range strings.Split(string(out), "\n") {
+	for l := range strings.SplitSeq(string(out), "\n") {
 		l = strings.TrimSpace(l)
 		switch {
 		case l == "}":

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"maps"
 	"net"
 	"net/netip"
 	"os"
@@ -283,9 +284,7 @@ func (n *node) call(stdin []byte, env []string, argv ...string) ([]byte, error) 
 // plugin calls one plugin of a network.
 func (n *node) plugin(verb string, net *network, i int, p *pod, more map[string]any) ([]byte, error) {
 	conf := map[string]any{"cniVersion": net.version, "name": net.name}
-	for key, value := range net.plugins[i] {
-		conf[key] = value
-	}
+	maps.Copy(conf, net.plugins[i])
 	env := []string{"CNI_COMMAND=" + verb}
 	if p != nil {
 		env = p.Env(spec.Verb(verb))
@@ -296,9 +295,7 @@ func (n *node) plugin(verb string, net *network, i int, p *pod, more map[string]
 			conf["prevResult"] = p.result
 		}
 	}
-	for key, value := range more {
-		conf[key] = value
-	}
+	maps.Copy(conf, more)
 	stdin, err := json.Marshal(conf)
 	if err != nil {
 		return nil, err
@@ -372,7 +369,7 @@ func (n *node) del(p *pod) error {
 		_, err := n.cniExec("del", p)
 		return err
 	}
-	for i := len(p.plugins) - 1; i >= 0; i-- {
+	for i := range slices.Backward(p.plugins) {
 		if _, err := n.plugin("DEL", p.network, i, p, nil); err != nil {
 			return err
 		}

@@ -8,6 +8,7 @@ import (
 	"math/rand/v2"
 	"os"
 	"os/signal"
+	"slices"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -231,8 +232,7 @@ func (r *Run) detach(ctx context.Context) error {
 	defer cancel()
 	r.Runner.KeepGoing = true
 	var errs []error
-	for i := len(r.attached) - 1; i >= 0; i-- {
-		a := r.attached[i]
+	for _, a := range slices.Backward(r.attached) {
 		if err := r.Runner.Del(ctx, a.List, a.RuntimeConf); err != nil {
 			errs = append(errs, fmt.Errorf("detach %s: %w", a.List.Name, err))
 		}
