@@ -140,7 +140,7 @@ test: TESTS = \
 		$(MAKE) --no-print-directory -s base BASE=$(BASE) && export CNIBOX_UPGRADE_FROM=$(BASE_BIN) || \
 			{ echo "FAIL: revision $(BASE), to upgrade from, was not built"; status=1; }; \
 	else echo "SKIPPED: the upgrade from an earlier revision: git has no $(BASE) here"; fi; \
-	$(GO) test -p 1 $(TEST_FLAGS) ./... >$$log.product 2>&1 & \
+	$(GO) test $(TEST_FLAGS) ./... >$$log.product 2>&1 & \
 	$(GO) test -C test $(TEST_FLAGS) ./... || status=1; \
 	wait $$! || status=1; cat $$log.product; rm -f $$log.product
 
