@@ -6,8 +6,10 @@ import (
 	"io"
 	"os"
 	"os/exec"
+	"runtime"
 	"slices"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -55,6 +57,45 @@ func TestKernelWatchSeesHelpers(t *testing.T) {
 	}
 }
 
+// The watch leaves the children of other goroutines to these.
+func TestKernelWatchLeavesChildren(t *testing.T) {
+	w := newWorld(t)
+	const threads = 20
+	var all sync.WaitGroup
+	others, ended := make(chan *exec.Cmd, threads), make(chan struct{})
+	for range threads {
+		all.Go(func() {
+			runtime.LockOSThread()
+			defer runtime.UnlockOSThread()
+			cmd := exec.Command("/bin/sh", "-c", ":")
+			err := cmd.Start()
+			if err == nil {
+				err = unix.Waitid(unix.P_PID, cmd.Process.Pid, nil, unix.WEXITED|unix.WNOWAIT, nil)
+			}
+			if err != nil {
+				t.Error(err)
+			}
+			others <- cmd
+			<-ended // then each child has a thread of its own
+		})
+	}
+	started := make([]*exec.Cmd, threads)
+	for i := range started {
+		started[i] = <-others
+	}
+	close(ended)
+	all.Wait()
+	for range threads {
+		a, _ := w.watched("", nil, "/bin/sh", "-c", ":")
+		w.must("shell", a)
+	}
+	for _, cmd := range started {
+		if err := cmd.Wait(); err != nil {
+			t.Errorf("a child of another goroutine: %v", err)
+		}
+	}
+}
+
 // alone is a caller whose process must start no other.
 func (w *world) alone(verb spec.Verb, applet, conf string, c applettest.Container, env ...string) answer {
 	w.Helper()
@@ -68,7 +109,7 @@ func (w *world) alone(verb spec.Verb, applet, conf string, c applettest.Containe
 // watched is run, and also returns what the program starts.
 func (w *world) watched(stdin string, env []string, argv ...string) (a answer, started []string) {
 	w.Helper()
-	err := w.NS.Do(func() (err error) {
+	err := w.onThreadWithoutChildren(func() (err error) {
 		var files [3]*os.File
 		for i := range files {
 			if files[i], err = memfd(); err != nil {
@@ -100,6 +141,19 @@ func (w *world) watched(stdin string, env []string, argv ...string) (a answer, s
 		w.Fatal(err)
 	}
 	return a, started
+}
+
+// onThreadWithoutChildren runs fn in the namespace, on a locked thread without child processes: watch
+// waits for any child of its thread, and Go runs several goroutines on one thread after another.
+func (w *world) onThreadWithoutChildren(fn func() error) error {
+	return w.NS.Do(func() error {
+		if children, _ := os.ReadFile("/proc/thread-self/children"); len(children) == 0 {
+			return fn()
+		}
+		err := make(chan error)
+		go func() { err <- w.onThreadWithoutChildren(fn) }()
+		return <-err // this thread runs no other goroutine before
+	})
 }
 
 // memfd makes an unnamed file in memory.
