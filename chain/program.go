@@ -69,7 +69,8 @@ func (p *program) run(ctx context.Context) (*os.ProcessState, error) {
 	defer interrupt.Begin()() // a signal ends the program before this process
 	early := len(p.signals)   // received before the program was started
 	if err := cmd.Start(); err != nil {
-		if file, ok := errors.AsType[*os.PathError](err); ok {
+		var file *os.PathError
+		if errors.As(err, &file) {
 			file.Op = OpStart // replaces Go's fork/exec
 		}
 		return nil, err
@@ -82,7 +83,8 @@ func (p *program) run(ctx context.Context) (*os.ProcessState, error) {
 	err = cmd.Wait()
 	stop()
 	s.finish()
-	if _, ok := errors.AsType[*os.SyscallError](err); ok {
+	var syscallErr *os.SyscallError
+	if errors.As(err, &syscallErr) {
 		return nil, err
 	}
 	return cmd.ProcessState, nil

@@ -59,7 +59,8 @@ func duplicate(sets []RangeSet, owned []netip.Addr, o spec.Attachment) error {
 // wrapRange adds the range to an error. An error with a code keeps it; one without a code is the
 // disk's: 5.
 func wrapRange(i int, err error) error {
-	if _, ok := errors.AsType[*spec.Error](err); !ok {
+	var coded *spec.Error
+	if !errors.As(err, &coded) {
 		err = spec.Errorf(spec.CodeIO, "%w", err)
 	}
 	return fmt.Errorf("failed to allocate for range %d: %w", i, err)

@@ -215,7 +215,8 @@ func TestKernelPortTwiceInOneUpdate(t *testing.T) {
 	err := table.Update(context.Background(), func(x *nft.Tx) error {
 		return errors.Join(x.PortMap(owner, mapping(6, 8080, one4)), x.PortMap(owner, mapping(6, 8080, two4)))
 	})
-	if _, ok := errors.AsType[*nft.TakenError](err); !ok {
+	var taken *nft.TakenError
+	if !errors.As(err, &taken) {
 		t.Errorf("got %v, want a TakenError", err)
 	}
 }

@@ -28,7 +28,8 @@ func Members(obj []byte) (map[string]json.RawMessage, error) {
 // unmarshalObject decodes a JSON object, with the errors of [Members].
 func unmarshalObject(obj []byte, into any) error {
 	err := json.Unmarshal(obj, into)
-	if _, ok := errors.AsType[*json.SyntaxError](err); ok {
+	var syntax *json.SyntaxError
+	if errors.As(err, &syntax) {
 		return err
 	}
 	if first := bytes.TrimLeft(obj, " \t\r\n")[0]; first != '{' {

@@ -339,7 +339,8 @@ func (v *verb) flagError(err error) error {
 		return fmt.Errorf("%s needs a value", name(needs.GetSpecifiedName(), needs.GetSpecifiedShortnames()))
 	case errors.As(err, &invalid):
 		reason := invalid.Unwrap()
-		if _, ok := errors.AsType[*strconv.NumError](reason); ok {
+		var number *strconv.NumError
+		if errors.As(reason, &number) {
 			reason = fmt.Errorf("it must be %s", map[string]string{"int": "a number", "bool": "true or false"}[invalid.GetFlag().Value.Type()])
 		}
 		return fmt.Errorf("--%s %q: %w", invalid.GetFlag().Name, invalid.GetValue(), reason)

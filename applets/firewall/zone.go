@@ -120,7 +120,8 @@ func hasError(err error, codes ...string) bool {
 
 // isNotRunning reports whether an error means that firewalld does not run, and so has no zones.
 func isNotRunning(err error) bool {
-	if e, ok := errors.AsType[*dbus.Error](err); ok {
+	var e *dbus.Error
+	if errors.As(err, &e) {
 		return e.Name == "org.freedesktop.DBus.Error.NameHasNoOwner" || e.Name == "org.freedesktop.DBus.Error.ServiceUnknown"
 	}
 	return errors.Is(err, os.ErrNotExist) || errors.Is(err, unix.ECONNREFUSED) || errors.Is(err, unix.ENOTDIR) || errors.Is(err, unix.ENOTSOCK)

@@ -285,7 +285,8 @@ func (c *checker) file(file string) *network {
 	c.locate(file, doc)
 	if err != nil {
 		text := strings.TrimPrefix(err.Error(), file+" ")
-		if path, ok := errors.AsType[*os.PathError](err); ok {
+		var path *os.PathError
+		if errors.As(err, &path) {
 			text = path.Err.Error()
 		}
 		c.note(problem{file: file, text: text, unread: err})

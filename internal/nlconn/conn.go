@@ -256,7 +256,8 @@ func kernelError(op *netlink.OpError) error {
 
 // cause removes the name of the library's function from an error.
 func cause(err error) error {
-	if op, ok := errors.AsType[*netlink.OpError](err); ok {
+	var op *netlink.OpError
+	if errors.As(err, &op) {
 		return op.Err
 	}
 	return err
