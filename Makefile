@@ -31,10 +31,6 @@ export GOFLAGS := $(filter-out -trimpath,$(GOFLAGS)) -trimpath
 
 # The test module drives the product from outside. Its programs run in its directory.
 IN_TEST := $(GO) run -C test
-# It runs each package's tests with namespaces and temporary directories of their own.
-PRIVILEGED := $(CURDIR)/bin/privileged
-WITH_PRIVILEGE = -exec "'$(PRIVILEGED)'"
-
 BUILDFLAGS = -trimpath -ldflags '-s -w -X cnibox/applets/applet.Version=$(VERSION) -X cnibox/applets/applet.Commit=$(COMMIT)'
 
 # What build-all makes: the names of Go, but for the two kinds of 32 bit ARM.
@@ -113,45 +109,34 @@ quick: ## the tests that need no privilege, in seconds
 		$(GO) vet -C $$module ./... && $(GO) test -C $$module -short -skip '^TestKernel' ./... || exit 1; \
 	done
 
-# RUN_TESTS runs the commands in TESTS, tests with -v that set status to 1 when they fail, and
-# prints the packages, what failed and what was skipped, and then after "| " what the tests said that
-# failed.
-define RUN_TESTS
-@log=$$(mktemp) || exit 1; \
-(status=0; $(TESTS); echo $$status >$$log.status) 2>&1 | tee $$log | \
-	grep --line-buffered -E '^(ok|FAIL|panic:|cross:)|--- FAIL|SKIPPED:|^make test '; \
-status=$$(cat $$log.status); [ "$$status" -eq 0 ] || awk -f test/failed.awk $$log | sed 's/^/| /'; \
-rm -f $$log $$log.status; exit $$status
-endef
+# The programs that run tests. gotest runs those of both modules and prints failures when they happen; privileged
+# runs each package's with namespaces and temporary directories of their own.
+TOOLS := $(CURDIR)/bin/tools
+GOTEST = $(TOOLS)/gotest
+WITH_PRIVILEGE = -exec "'$(TOOLS)/privileged'"
 
-.PHONY: privileged
-privileged:
-	@$(GO) build -C test -o '$(PRIVILEGED)'.$$$$ ./privileged && mv -f '$(PRIVILEGED)'.$$$$ '$(PRIVILEGED)' && '$(PRIVILEGED)' true
+.PHONY: tools
+tools:
+	@new='$(TOOLS)'.$$$$; $(GO) build -C test -o $$new/ ./gotest ./privileged && mkdir -p '$(TOOLS)' && mv -f $$new/* '$(TOOLS)' && \
+		rmdir $$new && '$(TOOLS)/privileged' true
 
-test test-race test-upgrade test-twin: privileged
+test test-race test-upgrade test-twin test-cross: tools
 
 # Nothing is taken from go's cache: tests look at the kernel, and go would look at every
-# file in /proc/sys that one of them has read, for minutes. The packages of the product are tested one after
-# another, beside those of the test module, which wait more than they compute.
-TEST_FLAGS = $(WITH_PRIVILEGE) -count=1 -vet=off -parallel $(PARALLEL) -timeout $(LIMIT) -v
+# file in /proc/sys that one of them has read, for minutes. The packages of the product are tested beside those of
+# the test module, which wait more than they compute. TESTFLAGS are go's: TESTFLAGS='-shuffle=on -count=5'.
+TEST_FLAGS = $(WITH_PRIVILEGE) -count=1 -vet=off -parallel $(PARALLEL) -timeout $(LIMIT) $(if $(RUN),-run '$(RUN)') $(TESTFLAGS)
 
-test: TESTS = \
-	if git cat-file -e '$(BASE)^{commit}' 2>/dev/null; then \
-		$(MAKE) --no-print-directory -s base BASE=$(BASE) && export CNIBOX_UPGRADE_FROM=$(BASE_BIN) || \
-			{ echo "FAIL: revision $(BASE), to upgrade from, was not built"; status=1; }; \
-	else echo "SKIPPED: the upgrade from an earlier revision: git has no $(BASE) here"; fi; \
-	$(GO) test $(TEST_FLAGS) ./... >$$log.product 2>&1 & \
-	$(GO) test -C test $(TEST_FLAGS) ./... || status=1; \
-	wait $$! || status=1; cat $$log.product; rm -f $$log.product
-
-# What random inputs and large ones find, they find in continuous integration: FULL=1.
+# What random inputs and large ones find, they find in the long lane: FULL=1.
 test: export CNIBOX_FULL = $(FULL)
 
-test: ## all tests, and what this kernel lacks; without root they run in a user namespace; FULL=1: with larger input, and the parsers fuzzed
-	$(GO) vet ./...
-	$(GO) vet -C test ./...
-	$(RUN_TESTS)
-	$(MAKE) --no-print-directory test-tags
+test: ## all tests, and what this kernel lacks; without root in a user namespace; PKG=./nft,./test/e2e RUN=regexp: a part; FULL=1: with larger input, and the parsers fuzzed
+	$(if $(PKG),,$(GO) vet ./... && $(GO) vet -C test ./...)
+	@if git cat-file -e '$(BASE)^{commit}' 2>/dev/null; then $(MAKE) --no-print-directory -s base BASE=$(BASE) || \
+		{ echo "FAIL: revision $(BASE), to upgrade from, was not built"; exit 1; }; \
+	else echo "SKIPPED: the upgrade from an earlier revision: git has no $(BASE) here"; fi
+	@from='$(BASE_BIN)'; [ ! -e "$$from" ] || export CNIBOX_UPGRADE_FROM="$$from"; $(GOTEST) $(if $(PKG),-pkg '$(PKG)') -- $(TEST_FLAGS)
+	$(if $(PKG),,$(MAKE) --no-print-directory test-tags)
 	$(if $(FULL),$(MAKE) --no-print-directory fuzz FUZZTIME=10000x)
 
 test-tags: ## vet without each plugin; build and test without any
@@ -159,19 +144,14 @@ test-tags: ## vet without each plugin; build and test without any
 	@$(GO) vet -tags $(ALL_TAGS) . && $(GO) vet -C test -tags $(ALL_TAGS) ./... && $(GO) build -o /dev/null -tags $(ALL_TAGS) .
 	@$(GO) test -short -tags $(ALL_TAGS) -run 'TestApplets' . ./applets
 
-# The packages of the product that start goroutines, in their tests or not, and the scripts, whose
-# programs have the race detector as well; each would wait a second at its end for races of others.
-# What measures memory or processor time is left out.
-RACE_FLAGS = $(WITH_PRIVILEGE) -race -short -count=1 -parallel $(PARALLEL) -timeout $(LIMIT) -v -skip '^TestKernelPortmapThousands$$|^TestKernelManyUnknownKeysLinear$$'
-RACE_PKGS = $(sort $(dir $(shell grep -rlE --include='*.go' --exclude-dir=test '^[[:blank:]]+go [[:alpha:]]' .)))
+# The packages of the product that start goroutines, in their tests or not; each would wait a second at its end for
+# races of others. SCRIPTS=1: the scripts as well, whose programs have the race detector.
+RACE_PKGS = $(sort $(dir $(shell grep -rlE --include='*.go' --exclude-dir=test '^[[:blank:]]+go [[:alpha:]]|\.Go\(' .)))
 
-test-race: TESTS = \
-	export CGO_ENABLED=1 GORACE=atexit_sleep_ms=0; \
-	$(GO) test $(RACE_FLAGS) $(RACE_PKGS) || status=1; \
-	$(GO) test -C test $(RACE_FLAGS) ./script || status=1
-
-test-race: ## the tests of packages that start goroutines with the race detector, which needs gcc; without root in a user namespace
-	$(RUN_TESTS)
+test-race: export CGO_ENABLED = 1
+test-race: export GORACE = atexit_sleep_ms=0
+test-race: ## the tests of packages that start goroutines with the race detector, which needs gcc; SCRIPTS=1: the scripts as well
+	@$(GOTEST) -log bin/test-race.log -pkg '$(RACE_PKGS) $(if $(SCRIPTS),./test/script)' -- -race -short $(TEST_FLAGS)
 
 # The newest reference plugins, 18 programs, are built where go's own cache is; what they
 # need comes from the module proxy and is in no go.mod of ours.
@@ -188,7 +168,7 @@ test test-upgrade base: BASE = $(RELEASE_BEFORE)
 
 test-upgrade: ## attach with the binary of the release before (BASE=REVISION: of another one), go on with this one
 	@$(MAKE) --no-print-directory -s base BASE=$(BASE)
-	CNIBOX_UPGRADE_FROM=$(BASE_BIN) $(GO) test -C test $(WITH_PRIVILEGE) -count=1 -timeout $(LIMIT) -v -run '^TestKernelUpgrade$$' ./upgrade
+	CNIBOX_UPGRADE_FROM=$(BASE_BIN) $(GOTEST) -pkg ./test/upgrade -- $(TEST_FLAGS) -run '^TestKernelUpgrade$$'
 
 reference: ## build the newest reference plugins, to compare with
 	@[ -e $(NEWEST_DIR)/.done ] || { GOBIN=$(NEWEST_DIR) $(GO) install -trimpath -ldflags '-s -w' \
@@ -205,6 +185,9 @@ test-twin: reference ## the twin runs against the newest reference plugins; KERN
 test-vm: ## the kernel tests on Debian's kernels, in qemu; KERNEL=6.1 PKG=./nft,./test/e2e RUN=regexp: less
 	$(IN_TEST) ./vm $(if $(KERNEL),-kernel $(KERNEL)) $(if $(PKG),-pkg $(PKG)) $(if $(RUN),-run '$(RUN)') $(VMFLAGS)
 
+guest-kernel: ## fetch a kernel for test-vm (KERNEL=6.1), which otherwise does so itself
+	$(IN_TEST) ./vm $(if $(KERNEL),-kernel $(KERNEL)) -fetch
+
 # Unit tests as other machines run them, under qemu-user: 64 bits, big endian, and both
 # big endian and 32 bits. It has no network namespaces, starts no second program of its
 # kind, and forgets the nanoseconds of a file's times on s390x, by which leases are
@@ -213,23 +196,19 @@ EMULATED := arm64:aarch64 s390x:s390x mips:mips
 CROSS_SKIP := ^TestKernel|^TestHoldsOfUnknownPlugin$$|^TestSee|^TestWhoOperandKind$$|^TestConcurrentProcesses$$|^TestKilledProcess$$
 CROSS_PKGS := ./spec ./internal/nlconn ./internal/dbus ./internal/flock ./rtnl ./nft ./ipam/dhcp ./applets/...
 
-test-cross: TESTS = \
-	for arch in $(EMULATED); do \
+test-cross: ## unit tests on other architectures, emulated by qemu-user
+	@for arch in $(EMULATED); do \
 		qemu=qemu-$$(echo $$arch | cut -d: -f2)-static; arch=$${arch%:*}; packages='$(CROSS_PKGS)'; \
 		command -v $$qemu >/dev/null || { echo "SKIPPED: $$arch: there is no $$qemu"; continue; }; \
 		[ $$arch = s390x ] || packages="$$packages ./ipam"; \
 		echo "cross: $$arch"; \
-		GOARCH=$$arch $(GO) test -short -vet=off -timeout $(LIMIT) -v -exec $$qemu -skip '$(CROSS_SKIP)' $$packages || { status=1; break; }; \
+		GOARCH=$$arch $(GOTEST) -log bin/test-cross.log -pkg "$$packages" -- -short -vet=off -timeout $(LIMIT) -exec $$qemu -skip '$(CROSS_SKIP)' || exit 1; \
 	done
-
-test-cross: ## unit tests on other architectures, emulated by qemu-user
-	$(RUN_TESTS)
 
 # containerd 2, BuildKit and nerdctl are built once, in some four minutes on two cores, where go's own cache is; what is
 # built in part is taken up again.
 RUNTIMES := test/runtimes test/runtimes/nerdctl
 RUNTIMES_DIR = $(shell $(GO) env GOCACHE)/cnibox-runtimes-$(firstword $(shell cat $(RUNTIMES:=/go.mod) | cksum))
-RUNTIMES_LIMIT ?= 5m # of the build
 .PHONY: runtimes
 
 runtimes: ## build containerd 2, BuildKit and nerdctl, for test-clients
@@ -249,10 +228,7 @@ nomad: ## build Nomad 1.6, the last with an open source licence, for test-client
 	@[ -e $(RUNTIMES_DIR)/nomad ] || CGO_ENABLED=1 $(GO) build -C test/runtimes/nomad -trimpath -ldflags '-s -w' -o $(RUNTIMES_DIR)/ tool
 	@echo $(RUNTIMES_DIR)
 
-# Where they cannot be built in time, the program says so and skips.
-test-clients: build ## containers of containerd 1.6 and 2, nerdctl, podman, buildah, BuildKit, and CRI-O and Nomad if they were built; RUNTIMES_LIMIT=5m of the build of what Debian lacks, CLIENTS=-require: no skipping of Debian's
-	-@$(MAKE) --no-print-directory -s reference >/dev/null
-	-@timeout $(RUNTIMES_LIMIT) $(MAKE) --no-print-directory -s runtimes >/dev/null
+test-clients: build reference runtimes ## containers of containerd 1.6 and 2, nerdctl, podman, buildah, BuildKit, and CRI-O and Nomad if they were built; CLIENTS=-require: no skipping of Debian's
 	$(IN_TEST) ./clients -bin $(abspath $(BIN)) -runtimes $(RUNTIMES_DIR) -reference $(NEWEST_DIR) $(CLIENTS)
 
 .PHONY: test-systemd
@@ -280,15 +256,12 @@ flanneld: ## build flanneld, for test-nodes
 		$(GO) install -trimpath -ldflags '-s -w' github.com/flannel-io/flannel@$(FLANNEL)
 	@echo $(FLANNELD)
 
-# Where flanneld cannot be built, the program says so and skips.
-test-nodes: build ## two nodes with real etcd and flanneld, pods of the flannel plugin; NODES=-require: no skipping
-	-@$(MAKE) --no-print-directory -s flanneld >/dev/null
+test-nodes: build flanneld ## two nodes with real etcd and flanneld, pods of the flannel plugin; NODES=-require: no skipping
 	$(IN_TEST) ./nodes -bin $(abspath $(BIN)) -flanneld $(FLANNELD) $(NODES)
 
 # Kubernetes is built once, in some 15 minutes on two cores, where go's own cache is.
 KUBERNETES := v1.34.4
 KUBERNETES_DIR = $(shell $(GO) env GOCACHE)/cnibox-kubernetes-$(KUBERNETES)
-KUBERNETES_LIMIT ?= 30m # of the build
 .PHONY: kubernetes test-kubernetes
 
 kubernetes: ## build Kubernetes' programs, for test-kubernetes
@@ -297,9 +270,7 @@ kubernetes: ## build Kubernetes' programs, for test-kubernetes
 		-o $(KUBERNETES_DIR)/ tool && touch $(KUBERNETES_DIR)/.done; }
 	@echo $(KUBERNETES_DIR)
 
-test-kubernetes: build reference ## two nodes of a real Kubernetes with containerd, flanneld and kube-proxy; KUBERNETES_LIMIT=30m of the build, NODES=-require: no skipping
-	-@$(MAKE) --no-print-directory -s flanneld >/dev/null
-	-@timeout $(KUBERNETES_LIMIT) $(MAKE) --no-print-directory -s kubernetes >/dev/null
+test-kubernetes: build reference flanneld kubernetes ## two nodes of a real Kubernetes with containerd, flanneld and kube-proxy; NODES=-require: no skipping
 	$(IN_TEST) ./nodes -bin $(abspath $(BIN)) -flanneld $(FLANNELD) -kubernetes $(KUBERNETES_DIR) -reference $(NEWEST_DIR) $(NODES)
 
 CUTS ?= 500
@@ -424,13 +395,16 @@ reproduce: ## make the release of ARCHES (default amd64) twice, differently, and
 	diff $$tmp/one/SHA256SUMS $$tmp/two/SHA256SUMS && cd $$tmp/one && sha256sum --quiet -c SHA256SUMS && cat SHA256SUMS && echo "reproduce: PASS: the same bytes twice"
 
 .PHONY: test-packages
-test-packages: TESTS = GOFLAGS= $(GO) vet -C test/release ./... && GOFLAGS= $(GO) test -C test/release -count=1 -timeout $(LIMIT) -v ./... || status=1
 test-packages: ## packages and recipes against golden lists, lintian, and Debian's in the place of the reference's plugins below podman, on a Debian 12 in namespaces, as root; PACKAGES=-require: no skipping
-	$(RUN_TESTS)
+	GOFLAGS= $(GO) vet -C test/release ./... && GOFLAGS= $(GO) test -C test/release -count=1 -timeout $(LIMIT) ./...
 	@tmp=$$(mktemp -d) && trap 'rm -rf $$tmp' EXIT && $(MAKE) --no-print-directory -s release OUT=$$tmp ARCHES=$(shell $(GO) env GOHOSTARCH) >/dev/null && \
 	if command -v lintian >/dev/null; then lintian --allow-root --fail-on error,warning,info --display-info $$tmp/*.deb && echo "packages: PASS: lintian is quiet"; \
 	else echo "SKIPPED: there is no lintian"; fi && \
 	$(IN_TEST) ./packages -deb $$tmp/*.deb $(PACKAGES)
+
+.PHONY: ci-long
+ci-long: ## what .ci/run leaves out, as root: STEPS="test-vm soak" of it; a step that has passed for this commit is not run again unless it is named
+	@$(GO) build -C test -o '$(TOOLS)/ci' ./ci && '$(TOOLS)/ci' long $(STEPS)
 
 clean: ## remove what was built
 	rm -rf bin

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"os"
 	"path/filepath"
 	"strings"
 	"time"
@@ -20,11 +19,7 @@ func cached(ctx context.Context, name string, update bool) (tree, error) {
 	if err != nil {
 		return tree{}, err
 	}
-	cache, err := os.UserCacheDir()
-	if err != nil {
-		return tree{}, err
-	}
-	return chosen[0].get(ctx, filepath.Join(cache, "cnibox", "vm"), update)
+	return chosen[0].get(ctx, cacheDir(), update)
 }
 
 // follow runs a guest until it ends as its script has announced: by a reboot, or by killing qemu,

@@ -54,6 +54,7 @@ type options struct {
 	tour    bool   // run commands of the documents in an initramfs instead
 	require bool   // fail where -systemd would skip
 	update  bool   // fetch kernels anew
+	fetch   bool   // and do nothing else
 	all     bool   // print all output of the tests
 	limit   time.Duration
 }
@@ -70,6 +71,7 @@ func main() {
 	flag.BoolVar(&o.tour, "tour", false, "run commands of docs/tutorial.md in an initramfs with busybox instead of tests")
 	flag.BoolVar(&o.require, "require", false, "with -systemd: fail where a program or root is missing")
 	flag.BoolVar(&o.update, "update", false, "fetch the newest of each kernel, also where one is in the cache")
+	flag.BoolVar(&o.fetch, "fetch", false, "fetch the kernels, and do nothing else")
 	flag.BoolVar(&o.all, "v", false, "print all that the tests say")
 	flag.DurationVar(&o.limit, "limit", 30*time.Minute, "how long the tests of one guest may take")
 	flag.Parse()
@@ -100,6 +102,14 @@ func run(ctx context.Context, o options) error {
 	chosen, err := choose(o.kernels)
 	if err != nil {
 		return err
+	}
+	if o.fetch {
+		for _, k := range chosen {
+			if _, err := k.get(ctx, cacheDir(), o.update); err != nil {
+				return err
+			}
+		}
+		return nil
 	}
 	dir, err := os.MkdirTemp("", "cnibox-vm-")
 	if err != nil {
@@ -165,13 +175,18 @@ func choose(names string) (list []kernel, err error) {
 	return list, nil
 }
 
+// cacheDir returns the directory of the kernels.
+func cacheDir() string {
+	cache, err := os.UserCacheDir()
+	if err != nil { // neither XDG_CACHE_HOME nor HOME is set
+		cache = os.TempDir()
+	}
+	return filepath.Join(cache, "cnibox", "vm")
+}
+
 // runAll boots the kernels, some concurrently, and prints a summary.
 func (m machine) runAll(ctx context.Context, chosen []kernel, base image, o options) error {
-	cache, err := os.UserCacheDir()
-	if err != nil {
-		return err
-	}
-	cache = filepath.Join(cache, "cnibox", "vm")
+	cache := cacheDir()
 	errs, reports := make([]error, len(chosen)), make([]*report, len(chosen))
 	var wg sync.WaitGroup
 	slots := make(chan struct{}, max(1, o.guests))
