@@ -12,6 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"cnibox/applets/applettest"
+	"cnibox/internal/kerneltest"
 	"cnibox/spec"
 )
 
@@ -23,6 +24,8 @@ func processorTime() time.Duration {
 
 // Unknown keys cost little processor time, in proportion to their number.
 func TestKernelManyUnknownKeysLinear(t *testing.T) {
+	kerneltest.Slow(t)
+	kerneltest.Measures(t)
 	h := applettest.NewHost(t)
 	for place, conf := range map[string]string{
 		"top":              `{"cniVersion":"1.1.0","name":"demo","type":"bridge","ipam":{"type":"host-local","dataDir":"$DIR","subnet":"10.1.0.0/24"}KEYS}`,

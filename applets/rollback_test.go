@@ -187,6 +187,7 @@ func withMembers(conf, members string) string {
 // nothing. dhcp is left out, since its daemon makes the changes. TestKernelEveryKilled of test/e2e
 // kills the process instead.
 func TestKernelRollback(t *testing.T) {
+	kerneltest.OneKernel(t)
 	for plugin := range applettest.Plugins {
 		if plugin == "dhcp" || applettest.Elsewhere(plugin) {
 			continue

@@ -17,6 +17,7 @@ import (
 	"testing"
 	"time"
 
+	"cnibox/internal/kerneltest"
 	"cnibox/ipam"
 	"cnibox/spec"
 )
@@ -174,6 +175,7 @@ func referenceLoop(dir string, stop <-chan struct{}) (rounds int, err error) {
 }
 
 func TestConcurrentProcesses(t *testing.T) {
+	kerneltest.Native(t)
 	dir := t.TempDir()
 	must(t, os.Mkdir(filepath.Join(dir, "claims"), 0o700))
 	stop := make(chan struct{})
@@ -233,6 +235,7 @@ func TestReferenceSharesLeases(t *testing.T) {
 // A worker is killed at random moments. Afterwards each lease is valid and found by its owner, and
 // GC empties the store.
 func TestKilledProcess(t *testing.T) {
+	kerneltest.Native(t)
 	dir := t.TempDir()
 	must(t, os.Mkdir(filepath.Join(dir, "claims"), 0o700))
 	for i := range 25 {

@@ -185,6 +185,7 @@ func TestKernelPortInUse(t *testing.T) {
 // CHECK of many ports dumps the map, and dumps it again if that has changed: it reports changes, and
 // only of its own namespace.
 func TestKernelCheckManyPorts(t *testing.T) {
+	kerneltest.Slow(t)
 	many := func(x *nft.Tx) (err error) {
 		for port := range uint16(100) {
 			err = errors.Join(err, x.PortMap(owner, mapping(unix.IPPROTO_TCP, 1000+port, one4)))

@@ -13,6 +13,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"cnibox/internal/kerneltest"
 	"cnibox/spec"
 )
 
@@ -81,6 +82,7 @@ func TestMain(m *testing.M) {
 // RLIMIT_NPROC limits ordinary users: if it leaves few tasks, threads are reserved; if too few, ADD
 // returns code 11.
 func TestKernelUserTasksLimited(t *testing.T) {
+	kerneltest.Slow(t)
 	if os.Getuid() != 0 || !firstUserNS() {
 		t.Skip("SKIPPED: only root may start a process of another user")
 	}

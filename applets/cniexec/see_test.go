@@ -63,6 +63,7 @@ func newFixture(t *testing.T) *fixture {
 
 // netns creates a symbolic link to a live namespace and returns its path.
 func (f *fixture) netns(name string) string {
+	kerneltest.Native(f)
 	path := filepath.Join(f.dir, "netns", name)
 	if err := os.Symlink(netns.Thread, path); err != nil && !errors.Is(err, os.ErrExist) {
 		f.Fatal(err)
@@ -540,6 +541,7 @@ func TestFindContainer(t *testing.T) {
 
 // The syntax of an operand determines its kind.
 func TestWhoOperandKind(t *testing.T) {
+	kerneltest.Native(t)
 	tests := map[string]string{
 		"10.1.0.2": kindAddress, "10.1.0.2/24": kindAddress, "fd00::2": kindAddress, "[fd00::2]": kindAddress, "::ffff:10.1.0.2": kindAddress,
 		"02:00:00:00:00:02": kindMAC, "02-00-00-00-00-02": kindMAC, "tcp/80": kindPort, "UDP/53": kindPort, "80/tcp": kindPort,

@@ -67,6 +67,8 @@ func needSendSpace(n *bridged) {
 
 // RTP servers publish thousands of ports. Time and memory grow linearly, and each port works.
 func TestKernelPortmapThousands(t *testing.T) {
+	kerneltest.OneKernel(t)
+	kerneltest.Measures(t)
 	const few, many = 2000, 10000
 	costs := map[string]cost{}
 	for _, count := range []int{few, many} {
@@ -185,6 +187,7 @@ func TestKernelPortmapThousandsFail(t *testing.T) {
 
 // All ports from 1 to 65535 in one ADD.
 func TestKernelPortmapAllPorts(t *testing.T) {
+	kerneltest.Slow(t)
 	if testing.Short() {
 		t.Skip("SKIPPED: -short: each port at once takes long")
 	}

@@ -50,10 +50,6 @@ func slowness() time.Duration {
 // Emulated reports whether the processor is emulated, so that measured times mean nothing.
 func Emulated() bool { return slowness() > 1 }
 
-// Guest reports whether this is a guest of make test-vm, which runs the tests of features that other
-// kernels lack.
-func Guest() bool { return os.Getenv("CNIBOX_TWIN") == "needs" }
-
 // Timeout scales d, the timeout for a slow machine, for this one, whose processor may be emulated.
 func Timeout(d time.Duration) time.Duration { return slowness() * d }
 
@@ -221,7 +217,7 @@ func Need(t testing.TB, feature string, probe func() error) {
 	case errors.Is(err, unix.EOPNOTSUPP), errors.Is(err, unix.EPROTONOSUPPORT),
 		errors.Is(err, unix.EAFNOSUPPORT), errors.Is(err, errors.ErrUnsupported),
 		errors.Is(err, os.ErrNotExist):
-		t.Skipf("SKIPPED: this kernel lacks %s: %v", strings.TrimSpace(feature), err)
+		lacks(t, feature, err)
 	case errors.Is(err, unix.EACCES): // which root never gets
 		t.Skipf("SKIPPED: this user may not use %s: %v", strings.TrimSpace(feature), err)
 	default:

@@ -51,6 +51,7 @@ func TestKernelChangedMACs(t *testing.T) {
 // The daemon is killed when a changed address is recorded but not yet set on the interface: the
 // next daemon sets it and deletes the old one.
 func TestKernelKilledBeforeChange(t *testing.T) {
+	kerneltest.Slow(t)
 	t.Parallel()
 	b, s, h := newBound(t)
 	s.Move()

@@ -177,6 +177,7 @@ func refuseAll(t *testing.T, table map[string]badInput) {
 }
 
 func TestKernelBadNames(t *testing.T) {
+	kerneltest.Slow(t)
 	t.Parallel()
 	table := map[string]badInput{}
 	for _, trick := range hostileNames {
@@ -234,6 +235,7 @@ func validName(name string) bool {
 }
 
 func TestKernelBadStdin(t *testing.T) {
+	kerneltest.Slow(t)
 	t.Parallel()
 	deep := strings.Repeat("[", 100_000)
 	table := map[string]string{
@@ -256,6 +258,7 @@ func TestKernelBadStdin(t *testing.T) {
 }
 
 func TestKernelBadMembers(t *testing.T) {
+	kerneltest.Slow(t)
 	t.Parallel()
 	adds := []spec.Verb{spec.Add}
 	// dhcp and flannel read args, too, but fail before that without their daemon.
@@ -311,6 +314,7 @@ func TestKernelBadMembers(t *testing.T) {
 // An IPAM plugin must be one that gives addresses; an interface plugin there would delegate to
 // itself. DEL has nothing to release by it and does everything else.
 func TestKernelBadIPAMType(t *testing.T) {
+	kerneltest.Slow(t)
 	t.Parallel()
 	table := map[string]badInput{}
 	for _, kind := range []string{"bridge", "tuning"} {
@@ -326,6 +330,7 @@ func TestKernelBadIPAMType(t *testing.T) {
 }
 
 func TestKernelBadPrevResult(t *testing.T) {
+	kerneltest.Slow(t)
 	t.Parallel()
 	table := map[string]string{
 		"string": `"x"`, "list": `[]`, "null interface": `{"interfaces":[null]}`, "null address": `{"ips":[null]}`, "null route": `{"routes":[null]}`,
@@ -350,6 +355,7 @@ func TestKernelBadPrevResult(t *testing.T) {
 
 // Unusual but valid prevResults are passed on in the version of the configuration.
 func TestKernelUnusualPrevResult(t *testing.T) {
+	kerneltest.Slow(t)
 	t.Parallel()
 	many := strings.TrimSuffix(strings.Repeat(`{"name":"a","sandbox":"/x"},`, 10_000), ",")
 	table := map[string]string{
@@ -403,6 +409,7 @@ func (w *world) makeOddFiles() {
 // ADD, CHECK and GET refuse a CNI_NETNS that is not a network namespace, for which DEL succeeds.
 // All refuse the host's own.
 func TestKernelBadNetNS(t *testing.T) {
+	kerneltest.Slow(t)
 	t.Parallel()
 	w := newWorld(t)
 	c := w.Container("ctr")
@@ -452,6 +459,7 @@ func TestKernelBadNetNS(t *testing.T) {
 
 // CNI_NETNS_OVERRIDE allows the host's own namespace as CNI_NETNS.
 func TestKernelNetNSOverride(t *testing.T) {
+	kerneltest.Slow(t)
 	w := newWorld(t)
 	w.must("other ADD", w.plugin(spec.Add, "bridge", goodConf("bridge"), w.Container("other")))
 	before := w.Snapshot()
@@ -496,6 +504,7 @@ func TestBadEnvironment(t *testing.T) {
 
 // CVE-2021-20206: a plugin's type cannot be a path, so it starts no other program of the host.
 func TestKernelCVE2021_20206(t *testing.T) {
+	kerneltest.Slow(t)
 	w := newWorld(t)
 	c := w.Container("ctr")
 	evil := "#!/bin/sh\ntouch $DIR/started\necho {}\n"

@@ -9,6 +9,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"cnibox/internal/kerneltest"
 	"cnibox/internal/netns"
 )
 
@@ -54,6 +55,7 @@ func bind(from, to string) error { return unix.Mount(from, to, "", unix.MS_BIND|
 // The command of run sees the links of its network namespace in /sys, and the host's mounts below
 // /sys.
 func TestKernelRunSysfs(t *testing.T) {
+	kerneltest.Slow(t)
 	r := newRunner(t)
 	mount := func() error {
 		if err := unix.Mount("tmpfs", "/sys/kernel", "tmpfs", 0, "size=64k"); err != nil {
@@ -74,6 +76,7 @@ func TestKernelRunSysfs(t *testing.T) {
 
 // run needs no writable directory but the cache.
 func TestKernelRunReadOnlyTmp(t *testing.T) {
+	kerneltest.Slow(t)
 	r := newRunner(t)
 	conf := r.file("resolv.conf", "nameserver 192.0.2.53\n")
 	prepare := func() error {
@@ -99,6 +102,7 @@ func TestKernelRunReadOnlyTmp(t *testing.T) {
 
 // run works on a host without the files that it replaces for the command, as in an initramfs.
 func TestKernelRunWithoutEtcFiles(t *testing.T) {
+	kerneltest.Slow(t)
 	r := newRunner(t)
 	prepare := func() error { return unix.Mount("tmpfs", "/etc", "tmpfs", 0, "size=64k") }
 	out, stderr, err := r.mounted(prepare, []string{"--conf-dir", r.Path("none"), "--name", "bare", "--dns", "192.0.2.53"}, "hostname")
@@ -111,6 +115,7 @@ func TestKernelRunWithoutEtcFiles(t *testing.T) {
 // If the host's resolvers listen on loopback, where the command cannot reach them, the command gets
 // the upstream resolvers.
 func TestKernelRunResolvers(t *testing.T) {
+	kerneltest.Slow(t)
 	t.Parallel()
 	const (
 		stub   = "nameserver 127.0.0.53\noptions edns0\nsearch example.org\n"

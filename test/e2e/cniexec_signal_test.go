@@ -22,6 +22,7 @@ func endedBy(cmd *exec.Cmd) int {
 // A signal that arrives while a plugin runs ends run with the exit code of a command that the
 // signal ended, and deletes what was attached.
 func TestKernelRunSignalInSetup(t *testing.T) {
+	kerneltest.Slow(t)
 	for _, sig := range []syscall.Signal{syscall.SIGTERM, syscall.SIGINT, syscall.SIGHUP} {
 		t.Run(sig.String(), func(t *testing.T) {
 			r := newRunner(t)
@@ -58,6 +59,7 @@ func TestKernelRunSignalInSetup(t *testing.T) {
 // SIGTERM at any moment of a run, while the program, the network or the command starts, gives the
 // same exit code.
 func TestKernelRunSIGTERM(t *testing.T) {
+	kerneltest.Slow(t)
 	t.Parallel()
 	r := newRunner(t)
 	for after := time.Duration(0); after < 60*time.Millisecond; after += 2 * time.Millisecond {

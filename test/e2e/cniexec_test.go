@@ -78,6 +78,7 @@ func (r *runner) clean() {
 
 // run forwards signals to the command, and deletes the attachment when the command ends.
 func TestKernelRunSignals(t *testing.T) {
+	kerneltest.Slow(t)
 	for _, sig := range []syscall.Signal{syscall.SIGTERM, syscall.SIGINT, syscall.SIGHUP} {
 		t.Run(sig.String(), func(t *testing.T) {
 			r := newRunner(t)
@@ -98,6 +99,7 @@ func TestKernelRunSignals(t *testing.T) {
 // command gets each signal once, and not from run as well. Forwarded signals keep their order, so
 // the SIGUSR1 at the end would arrive after a second one.
 func TestKernelRunTerminal(t *testing.T) {
+	kerneltest.Slow(t)
 	r := newRunner(t)
 	master, slave := kerneltest.Terminal(t)
 	cmd := r.command("sh", "-c", `trap "echo int:" INT; trap "echo quit:" QUIT; trap "echo end; exit 3" USR1; echo ready:; while :; do read x; done`)
@@ -142,6 +144,7 @@ func TestKernelRunTerminal(t *testing.T) {
 
 // If run is killed, its command dies with it, and the next run deletes the attachment.
 func TestKernelRunKilled(t *testing.T) {
+	kerneltest.Slow(t)
 	r := newRunner(t)
 	cmd, _ := r.start("sh", "-c", "echo $$ >"+r.Path("pid")+"; exec sleep 60")
 	var pid []byte

@@ -5,6 +5,7 @@ import (
 	"strings"
 	"testing"
 
+	"cnibox/internal/kerneltest"
 	"cnibox/spec"
 	"cnibox/test/product"
 )
@@ -23,6 +24,7 @@ func (w *world) limitFiles(files int) {
 // With any RLIMIT_NOFILE, ADD answers with one JSON document, and a failed ADD leaves everything as
 // it was; with delegates and members of a list both built in and started.
 func TestKernelFewDescriptors(t *testing.T) {
+	kerneltest.Slow(t)
 	t.Parallel()
 	for name, v := range victims {
 		for how, env := range map[string][]string{"built in": nil, "started": {product.ForceExec + "=1"}} {
@@ -57,6 +59,7 @@ func TestKernelFewDescriptors(t *testing.T) {
 
 // The lowest limit that passes the check of each plugin's ADD is enough for that ADD.
 func TestKernelDescriptorCheck(t *testing.T) {
+	kerneltest.OneKernel(t)
 	t.Parallel()
 	eachPlugin(t, func(t *testing.T, plugin string, f fixture) {
 		t.Parallel()

@@ -286,6 +286,7 @@ func TestKernelDHCPCheck(t *testing.T) {
 // A restarted daemon continues with its leases: CHECK, renewal and DEL work as before. The
 // reference's daemon forgets them.
 func TestKernelDHCPRestart(t *testing.T) {
+	kerneltest.Slow(t)
 	t.Parallel()
 	for name, sig := range map[string]syscall.Signal{"killed": syscall.SIGKILL, "stopped": syscall.SIGTERM} {
 		t.Run(name, func(t *testing.T) {
@@ -314,6 +315,7 @@ func TestKernelDHCPRestart(t *testing.T) {
 // TestKernelDHCPKilled kills the daemon before each of its changes, and at each type of message
 // that it sends, in ADD and then in DEL: see killedDHCP.
 func TestKernelDHCPKilled(t *testing.T) {
+	kerneltest.Slow(t)
 	t.Parallel()
 	changes := 0
 	for killedDHCP(t, fmt.Sprintf("change %d", changes+1), func(w *dhcpWorld, _ *dhcptest.Server4) *process {
@@ -420,6 +422,7 @@ func TestKernelDHCPOneFamilyRecorded(t *testing.T) {
 
 // Twenty concurrent ADDs get twenty addresses, and twenty concurrent DELs release them.
 func TestKernelDHCPConcurrent(t *testing.T) {
+	kerneltest.Slow(t)
 	t.Parallel()
 	w := newDHCPWorld(t)
 	s := dhcptest.Start4(t, w.server)
@@ -457,6 +460,7 @@ func TestKernelDHCPConcurrent(t *testing.T) {
 // DEL ends an ADD of the same attachment that still waits for a server. If the plugin is killed,
 // the daemon drops its unfinished lease.
 func TestKernelDHCPInterrupted(t *testing.T) {
+	kerneltest.Slow(t)
 	t.Parallel()
 	w := newDHCPWorld(t)
 	s := dhcptest.Start4(t, w.server)
@@ -495,6 +499,7 @@ func TestKernelDHCPInterrupted(t *testing.T) {
 // A daemon with socket activation listens on the inherited socket, whatever its flags say, and does
 // not remove it at exit. A second daemon for the same leases does not start.
 func TestKernelDHCPActivated(t *testing.T) {
+	kerneltest.Slow(t)
 	t.Parallel()
 	w := newDHCPWorld(t)
 	var l *net.UnixListener
@@ -545,6 +550,7 @@ const dhcpMemory = 24 << 10
 // The daemon's memory with 500 leases. All are of one interface, which makes no difference: the
 // daemon has nothing open for a lease.
 func TestKernelDHCPMemory(t *testing.T) {
+	kerneltest.Slow(t)
 	w := newDHCPWorld(t)
 	dhcptest.Start4(t, w.server)
 	d := w.daemon()

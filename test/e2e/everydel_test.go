@@ -61,6 +61,7 @@ var delCells = map[string]delCell{
 // the host or in the container. Another attachment does not change. The reference fails or leaks in
 // many of the cells.
 func TestKernelDelMatrix(t *testing.T) {
+	kerneltest.OneKernel(t)
 	t.Parallel()
 	eachPlugin(t, func(t *testing.T, plugin string, f fixture) {
 		f.NeedChain(t)

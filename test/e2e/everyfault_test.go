@@ -5,6 +5,7 @@ import (
 	"testing"
 
 	"cnibox/applets/applettest"
+	"cnibox/internal/kerneltest"
 	"cnibox/spec"
 )
 
@@ -12,6 +13,7 @@ import (
 // next DEL restores the state from before, and the next ADD succeeds. TestKernelKilled has bridge,
 // and a whole list by cni-exec.
 func TestKernelEveryKilled(t *testing.T) {
+	kerneltest.OneKernel(t)
 	t.Parallel()
 	eachPlugin(t, func(t *testing.T, plugin string, f fixture) {
 		if plugin == "bridge" {

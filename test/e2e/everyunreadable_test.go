@@ -36,6 +36,7 @@ var unreadable = map[string]struct {
 // DEL of each plugin succeeds with unreadable input and leaves nothing; another attachment does not
 // change.
 func TestKernelDelUnreadable(t *testing.T) {
+	kerneltest.OneKernel(t)
 	t.Parallel()
 	eachPlugin(t, func(t *testing.T, plugin string, f fixture) {
 		f.NeedChain(t)

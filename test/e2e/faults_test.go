@@ -107,6 +107,7 @@ var diskFaults = map[string]diskFault{
 // ADD fails with a matching code and leaves nothing if the file system of a state directory is full
 // or read-only, and DEL succeeds. After it is repaired ADD succeeds.
 func TestKernelDisk(t *testing.T) {
+	kerneltest.Slow(t)
 	t.Parallel()
 	for _, at := range []string{"bridge leases", "cni-exec leases", "cni-exec cni", "cni-exec ports", "cni-exec tuning"} {
 		for fault, f := range diskFaults {
@@ -150,6 +151,7 @@ func (w *world) onDamagedDisk(v victim, f diskFault, name string, c, other apple
 // Unusual files and files of other programs where ours are expected: no verb blocks on them,
 // follows a link or deletes them, and errors have a code.
 func TestKernelUnusualFiles(t *testing.T) {
+	kerneltest.Slow(t)
 	t.Parallel()
 	a := spec.Attachment{Network: "demo", ContainerID: "ctr", IfName: "eth0"}
 	places := []string{"cni", "cni/results", "cni/results/demo-ctr-eth0", "cni/cnibox/locks", "cni/cnibox/locks/network-demo", "cni/cnibox/locks/container-ctr",

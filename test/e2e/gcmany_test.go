@@ -103,6 +103,7 @@ func (r *reloading) nothingLeft() {
 // attachment needs its own socket on the host, its own transaction of the rule set or its own
 // opening of the leases, and the calls for each do not grow with their number.
 func TestKernelGCMany(t *testing.T) {
+	kerneltest.Slow(t)
 	t.Parallel()
 	for _, dead := range []bool{false, true} {
 		t.Run(fmt.Sprintf("dead=%t", dead), func(t *testing.T) {
@@ -142,6 +143,7 @@ func TestKernelGCMany(t *testing.T) {
 // If the lease of one attachment cannot be released, gc deletes the others and names it in the
 // error, and the next gc deletes it.
 func TestKernelGCManyOneFails(t *testing.T) {
+	kerneltest.Slow(t)
 	t.Parallel()
 	r := newReloading(t, "")
 	r.attachMany(1, 3, false)
@@ -189,6 +191,7 @@ func TestKernelGCManyOneFails(t *testing.T) {
 // SIGTERM ends a gc that waits for the lock of the leases. What it has not deleted stays in the
 // cache, and the next gc deletes it.
 func TestKernelGCManySIGTERM(t *testing.T) {
+	kerneltest.Slow(t)
 	t.Parallel()
 	r := newReloading(t, "")
 	r.attachMany(1, 5, false)

@@ -99,6 +99,7 @@ func growthSteps(list string, container int) (network string, steps []chainStep)
 // them of the same network: the system calls on files and sockets, and the bytes read, of cni-exec
 // with a list, and of each of its plugins alone.
 func TestKernelCostsDoNotGrow(t *testing.T) {
+	kerneltest.Slow(t)
 	t.Parallel()
 	for list, steps := range growthLists {
 		if !slices.ContainsFunc(steps, func(s chainStep) bool { return !built(s.plugin) }) && (list != "dhcp" || built("dhcp")) {

@@ -17,6 +17,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"cnibox/applets/applettest"
+	"cnibox/internal/kerneltest"
 	"cnibox/spec"
 	"cnibox/test/product"
 )
@@ -24,6 +25,7 @@ import (
 // No verb of any plugin starts another program or makes another process, also with delegates.
 // ptrace(2) watches them.
 func TestKernelNoHelper(t *testing.T) {
+	kerneltest.OneKernel(t)
 	t.Parallel()
 	eachPlugin(t, func(t *testing.T, plugin string, f fixture) {
 		t.Parallel()
@@ -42,6 +44,7 @@ func TestKernelNoHelper(t *testing.T) {
 
 // The watch reports a delegate that is started, and a program of a shell.
 func TestKernelWatchSeesHelpers(t *testing.T) {
+	kerneltest.Slow(t)
 	w := newWorld(t)
 	conf := goodConf("bridge")
 	a, started := w.watched(w.Expand(conf), w.Container("ctr").Env(spec.Status, product.ForceExec+"=1"), w.Path("bin/bridge"))

@@ -208,6 +208,7 @@ func (w *world) checkUsage(what string, stdin string, env []string, argv ...stri
 }
 
 func TestKernelHostilePlugins(t *testing.T) {
+	kerneltest.Slow(t)
 	t.Parallel()
 	call := func(w *world, c applettest.Container, what, plugin, conf string, verbs ...spec.Verb) {
 		conf = strings.ReplaceAll(conf, "$NETNS", c.Path)
@@ -254,6 +255,7 @@ var hostilePlugins = map[string][]spec.Verb{"bridge": allVerbs, "portmap": {spec
 var slowest = []string{"host-local: empty ranges", "member: many short keys", "tuning: descending"}
 
 func TestKernelHostileFiles(t *testing.T) {
+	kerneltest.Slow(t)
 	t.Parallel()
 	w := newWorld(t)
 	c := w.Container("ctr")
@@ -320,6 +322,7 @@ func TestKernelHostileFiles(t *testing.T) {
 const largest = 120 << 10
 
 func TestKernelHostileEnvironment(t *testing.T) {
+	kerneltest.Slow(t)
 	t.Parallel()
 	w := newWorld(t)
 	c := w.Container("ctr")
@@ -361,6 +364,7 @@ func TestKernelHostileEnvironment(t *testing.T) {
 
 // Entries of libcni's cache, of live attachments, with large values in each member.
 func TestKernelHostileCache(t *testing.T) {
+	kerneltest.Slow(t)
 	t.Parallel()
 	w := newWorld(t)
 	c := w.Container("ctr")

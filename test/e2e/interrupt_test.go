@@ -210,6 +210,7 @@ const plainBridge = `{"type":"bridge","bridge":"br0","ipam":{"type":"host-local"
 
 // Verbs that wait for a lock of the cache end.
 func TestKernelInterruptLocked(t *testing.T) {
+	kerneltest.Slow(t)
 	t.Parallel()
 	for lock, verbs := range map[string][][]string{
 		"state/cni/cnibox/locks/network-n": {
@@ -235,6 +236,7 @@ func TestKernelInterruptLocked(t *testing.T) {
 
 // Verbs that wait for the lock of host-local end; the bridge has been made.
 func TestKernelInterruptLeases(t *testing.T) {
+	kerneltest.Slow(t)
 	t.Parallel()
 	for _, verb := range []string{"add", "run"} {
 		t.Run(verb, func(t *testing.T) {
@@ -252,6 +254,7 @@ func TestKernelInterruptLeases(t *testing.T) {
 
 // Verbs end while an external plugin hangs, also in their undo.
 func TestKernelInterruptPlugin(t *testing.T) {
+	kerneltest.Slow(t)
 	t.Parallel()
 	for verb, of := range map[string]struct {
 		args   []string // NETNS is the container's
@@ -301,6 +304,7 @@ func TestKernelInterruptPlugin(t *testing.T) {
 
 // Verbs that wait for the lock of a container end.
 func TestKernelInterruptAttached(t *testing.T) {
+	kerneltest.Slow(t)
 	t.Parallel()
 	for _, verb := range []string{"reload", "boot"} {
 		t.Run(verb, func(t *testing.T) {
@@ -321,6 +325,7 @@ func TestKernelInterruptAttached(t *testing.T) {
 
 // Plugins that wait for a lock end.
 func TestKernelInterruptCalls(t *testing.T) {
+	kerneltest.Slow(t)
 	t.Parallel()
 	bridge := `{"cniVersion":"1.1.0","name":"n",` + strings.TrimPrefix(plainBridge, "{")
 	ports := `{"cniVersion":"1.1.0","name":"n","type":"portmap","dataDir":"$DIR/ports","runtimeConfig":{"portMappings":[{"hostPort":8080,"containerPort":80}]},` +
@@ -353,6 +358,7 @@ func TestKernelInterruptCalls(t *testing.T) {
 
 // Verbs that read from an idle stdin end.
 func TestKernelInterruptStdin(t *testing.T) {
+	kerneltest.Slow(t)
 	t.Parallel()
 	reads := func(pid int) bool {
 		text, _ := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/fdinfo/0")

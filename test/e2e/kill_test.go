@@ -102,6 +102,7 @@ const killLanes = 3
 // TestKernelKilled kills ADD, and then DEL, before each of their changes. The next DEL, with or
 // without the namespace, restores the state from before, and the next ADD succeeds at once.
 func TestKernelKilled(t *testing.T) {
+	kerneltest.Slow(t)
 	t.Parallel()
 	for name, v := range victims {
 		t.Run(name, func(t *testing.T) {
@@ -176,6 +177,7 @@ var killPoints = map[string]int{
 
 // TestKernelKilledAnywhere kills ADD between the changes that the hook sees, at system calls.
 func TestKernelKilledAnywhere(t *testing.T) {
+	kerneltest.Slow(t)
 	t.Parallel()
 	if testing.Short() {
 		t.Skip("SKIPPED: it takes a while")

@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"cnibox/applets/applettest"
+	"cnibox/internal/kerneltest"
 	"cnibox/spec"
 )
 
@@ -21,6 +22,7 @@ var runtimeCalls = regexp.MustCompile(`^(futex|epoll_|nanosleep|clock_nanosleep|
 // and firewall: it opens the container's namespace once, looks up each program once, and opens one
 // socket of each netlink protocol in each namespace.
 func TestKernelAddSystemCalls(t *testing.T) {
+	kerneltest.Slow(t)
 	w := newWorld(t)
 	w.write("net.d/once.conflist", `{"cniVersion": "1.1.0", "name": "once", "plugins": [
 		{"type": "bridge", "bridge": "once0", "isGateway": true, "ipMasq": true, "ipam": {"type": "host-local", "dataDir": "$DIR/leases",
@@ -84,6 +86,7 @@ func TestKernelAddSystemCalls(t *testing.T) {
 // ADD of host-local reads only its own lease directory: it needs the runtimes' attachments only if
 // no address is free.
 func TestKernelAddReadsOwnLeases(t *testing.T) {
+	kerneltest.Slow(t)
 	w := newWorld(t)
 	c := w.Container("ctr")
 	w.strace("-o", w.Path("trace"), "-e", "trace=%file")

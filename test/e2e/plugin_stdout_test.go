@@ -14,6 +14,7 @@ import (
 
 // If a plugin cannot write its result to stdout, its ADD leaves nothing, and the next ADD succeeds.
 func TestKernelPluginUnwritableStdout(t *testing.T) {
+	kerneltest.Slow(t)
 	t.Parallel()
 	w := newWorld(t)
 	c := w.Container("c1")

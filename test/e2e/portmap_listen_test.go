@@ -8,12 +8,15 @@ import (
 	"os"
 	"strings"
 	"testing"
+
+	"cnibox/internal/kerneltest"
 )
 
 // A port on which a process of the host listens is refused with the process's name, and nothing is
 // attached. --force publishes it, and ports on other addresses are free. The test is not parallel:
 // a process that another test forks has copies of its sockets for a moment.
 func TestKernelRunPublishInUse(t *testing.T) {
+	kerneltest.Slow(t)
 	r := newRunner(t)
 	r.Occupy(r.NS, "tcp4", "0.0.0.0:22")
 	r.Occupy(r.NS, "tcp4", "127.0.0.1:25")

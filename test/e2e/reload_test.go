@@ -246,6 +246,7 @@ func (r *reloading) flood(from, to *netns.NS, stop <-chan struct{}) error {
 // TestKernelReloadKilled kills reload, or ends it by a signal, at each of its changes: the next one
 // finishes the work.
 func TestKernelReloadKilled(t *testing.T) {
+	kerneltest.Slow(t)
 	t.Parallel()
 	r := newReloading(t, `,"macspoofchk":true`)
 	one, two := r.Container("one"), r.Container("two")
@@ -280,6 +281,7 @@ func TestKernelReloadKilled(t *testing.T) {
 
 // A signal ends a reload at any moment, and the next one finishes the work.
 func TestKernelReloadSignal(t *testing.T) {
+	kerneltest.Slow(t)
 	t.Parallel()
 	r := newReloading(t, "")
 	one := r.Container("one")
@@ -363,6 +365,7 @@ func TestKernelReloadBusy(t *testing.T) {
 
 // TestKernelBootKilled kills boot at each of its changes: the next one finishes the work.
 func TestKernelBootKilled(t *testing.T) {
+	kerneltest.Slow(t)
 	t.Parallel()
 	r := newReloading(t, "")
 	one := r.Container("one")
@@ -402,6 +405,7 @@ func TestKernelBootKilled(t *testing.T) {
 // With twice as many attachments that publish many ports, reload and check read the rule set twice
 // as much, not four times.
 func TestKernelReloadReadsPortsOnce(t *testing.T) {
+	kerneltest.Slow(t)
 	t.Parallel()
 	r := newReloading(t, "")
 	const each = 200 // ports of an attachment

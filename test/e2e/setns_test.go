@@ -5,12 +5,15 @@ import (
 	"os"
 	"strings"
 	"testing"
+
+	"cnibox/internal/kerneltest"
 )
 
 // TestKernelSetns makes each setns(2) of ADD fail, one of them or all from there on, whether it
 // enters a namespace or restores the thread: ADD answers with one JSON document, and a failed ADD
 // leaves everything as it was.
 func TestKernelSetns(t *testing.T) {
+	kerneltest.OneKernel(t)
 	t.Parallel()
 	for name, v := range victims {
 		for _, more := range []string{"", "+"} {

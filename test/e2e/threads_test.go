@@ -95,6 +95,7 @@ func TestKernelFewThreads(t *testing.T) {
 // ADD of the plugins that only use files makes no more threads than VERSION, which has only those
 // of the Go runtime.
 func TestKernelNoThreads(t *testing.T) {
+	kerneltest.Slow(t)
 	for _, plugin := range []string{"host-local", "static"} {
 		t.Run(plugin, func(t *testing.T) {
 			w := newWorld(t)

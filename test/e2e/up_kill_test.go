@@ -8,6 +8,8 @@ import (
 	"testing"
 
 	"golang.org/x/sys/unix"
+
+	"cnibox/internal/kerneltest"
 )
 
 // upFile describes two namespaces, the first with two attachments; NAME is replaced.
@@ -27,6 +29,7 @@ const upOther = `{"cniVersion":"1.1.0","name":"other","plugins":[{"type":"bridge
 // up finishes the work, the one after it has nothing to do, and the next down restores the state
 // from before.
 func TestKernelUpInterrupted(t *testing.T) {
+	kerneltest.Slow(t)
 	t.Parallel()
 	for _, sig := range []unix.Signal{unix.SIGKILL, unix.SIGTERM, unix.SIGINT} {
 		t.Run(unix.SignalName(sig), func(t *testing.T) {
@@ -46,6 +49,7 @@ func TestKernelUpInterrupted(t *testing.T) {
 // SIGTERM at the only change of the first process of run --exec is not lost when that executes the
 // second one, and nothing more is changed.
 func TestKernelRunExecInterrupted(t *testing.T) {
+	kerneltest.Slow(t)
 	t.Parallel()
 	w := newWorld(t)
 	w.write("net.d/demo.conflist", upNet)

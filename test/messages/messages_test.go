@@ -189,6 +189,7 @@ func (m message) provoke(t *testing.T, bin string) answer {
 // TestKernelMessages compares the messages with the golden file and checks the rules for all of
 // them.
 func TestKernelMessages(t *testing.T) {
+	kerneltest.OneKernel(t)
 	runtime.LockOSThread() // the thread and its mounts end with the test
 	kerneltest.NS(t)       // or skips the test
 	err := unix.Unshare(unix.CLONE_NEWNS)

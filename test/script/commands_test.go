@@ -31,7 +31,7 @@ type scriptCommand func(ts *testscript.TestScript, h *hostAndContainer, args []s
 
 // commands returns our commands, and one for each applet.
 func commands() map[string]func(*testscript.TestScript, bool, []string) {
-	list := map[string]scriptCommand{"cni": cni, "status": status, "result": result, "needs": needs, "root": root,
+	list := map[string]scriptCommand{"cni": cni, "status": status, "result": result, "needs": needs, "onekernel": onekernel, "root": root,
 		"host": func(ts *testscript.TestScript, h *hostAndContainer, args []string) error {
 			return h.kernel(ts, h.host, args)
 		},
@@ -120,6 +120,12 @@ func result(ts *testscript.TestScript, _ *hostAndContainer, args []string) error
 	if got != want {
 		return fmt.Errorf("it is not as wanted:\n%s", kerneltest.Diff(want, got))
 	}
+	return nil
+}
+
+// onekernel skips the test in guests but the first.
+func onekernel(_ *testscript.TestScript, h *hostAndContainer, _ []string) error {
+	kerneltest.OneKernel(h.TB)
 	return nil
 }
 

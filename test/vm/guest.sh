@@ -4,7 +4,8 @@
 # this script's own.
 /bin/busybox mount -t proc proc /proc
 /bin/busybox --install -s 2>/dev/null # what is there already stays
-export PATH=/usr/sbin:/usr/bin HOME=/root TMPDIR=/tmp CNIBOX_KERNEL=require CNIBOX_TWIN=needs
+export PATH=/usr/sbin:/usr/bin HOME=/root TMPDIR=/tmp CNIBOX_KERNEL=require CNIBOX_LANE
+read -r CNIBOX_LANE </etc/lane
 [ ! -d /usr/lib/cni-newest ] || export CNIBOX_TWIN_NEWEST=/usr/lib/cni-newest
 mount -t sysfs sysfs /sys
 mount -t devtmpfs dev /dev

@@ -9,6 +9,8 @@ import (
 	"path/filepath"
 	"strings"
 	"time"
+
+	"cnibox/internal/kerneltest"
 )
 
 // A kernel is one of Debian's.
@@ -17,7 +19,7 @@ type kernel struct {
 	suite   string   // of the security archive, where the newest ones are
 	pkg     string   // meta package of the newest build
 	preload []string // modules in addition to [preload]
-	fewer   bool     // skips the tests of [oneKernelOnly] and those of the module test
+	again   bool     // skips tests for which one guest is enough, and those of the module test
 }
 
 // kernels is the matrix. 5.10 is the oldest that Debian still maintains. The first has
@@ -28,20 +30,6 @@ var kernels = []kernel{
 	{"6.12", "bookworm-security", "linux-image-6.12-cloud-amd64", nil, true},
 }
 
-// notInGuests test processes, disks and bad input, call plugins some
-// hundred times, and need nothing that kernels lack: without a guest they take a tenth of the time.
-// The same holds for scripts about the input and output of cni-exec, which make test runs both
-// ways. make test-twin runs the twins in a guest, against the newest reference.
-const notInGuests = "^TestKernel(DHCP(Killed|Restart|Interrupted|Concurrent|Memory|Activated)|Killed|Run|Disk|Bad(Names|Stdin|Members|IPAMType|PrevResult|NetNS)|UnusualFiles|UnusualPrevResult|NetNSOverride|CVE2021|WatchSeesHelpers|UpInterrupted|(Reload|Boot)Killed|Reload(Signal|ReadsPortsOnce)|ManyUnknownKeys|PortmapAllPorts|CheckManyPorts|Hostile|Interrupt|GCMany|PluginUnwritable|CostsDoNotGrow|AddSystemCalls|NoThreads|AddReadsOwnLeases|UserTasks|FewDescriptors)|^TestKernelTwin$|" +
-	"^TestKernelScripts$/^inprocess$/^(cni-exec-(all|conf|hints|json|ls|ls-busy|metrics|names|path|rm|run-flags|run-name|show|version|who)|" +
-	"args|dry-run|errors|lint-host|lint-warnings|log|second-add|status)$"
-
-// oneKernelOnly are tests that call plugins as often, and need a guest since some kernels lack what
-// plugins need: what is left when a plugin is killed, a change fails or things are missing on DEL;
-// thousands of ports; and the scripts with plugins as processes. One kernel is enough for them: an
-// emulated processor starts 20 programs a second.
-const oneKernelOnly = "^TestKernel(DelMatrix|DescriptorCheck|NoHelper|Setns$|EveryKilled|Rollback|PortmapThousands$|DelUnreadable|Messages|ChainNamesLoad)|^TestKernelScripts$/^exec$"
-
 // The archive of kernels, and the keyring of its signatures.
 const (
 	archive = "http://deb.debian.org/debian-security"
@@ -50,12 +38,12 @@ const (
 
 func (k kernel) String() string { return k.name }
 
-// skip matches the tests that this kernel does not run.
-func (k kernel) skip() string {
-	if k.fewer {
-		return notInGuests + "|" + oneKernelOnly
+// lane is CNIBOX_LANE in the guest.
+func (k kernel) lane() string {
+	if k.again {
+		return kerneltest.LaneGuests
 	}
-	return notInGuests
+	return kerneltest.LaneGuest
 }
 
 // get returns the unpacked kernel in the cache directory, and fetches it if it is missing or update

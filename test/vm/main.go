@@ -2,12 +2,17 @@
 // that the tests need, each in its own virtual machine.
 //
 //	go run ./vm [-kernel 6.1,5.10] [-run REGEXP] [-pkg ./nft,./test/e2e] [-j 2] [-processors 1] [-limit 30m] [-update] [-v]
+//	go run ./vm -lacks FILE [-kernel 6.1] …
 //
 // Packages are relative to the root of the repository, the parent of the current directory. A guest is
 // one of Debian's kernels with its modules, busybox, the programs of [hostFiles] and the test binaries
 // of this tree, all in one initramfs. It needs no privilege, and qemu emulates the processor where KVM
 // does not work. Kernels are fetched once into the user's cache directory, by apt, which verifies
 // their signatures.
+//
+// Which tests a guest leaves out they say themselves, by package kerneltest; those named by -run and -lacks
+// all run. FILE has the tests that were skipped here since this kernel lacks a feature, as make test writes
+// it: a package and a test a line.
 //
 // The output is that of go test, with the kernel after each package. A test that fails and a guest that
 // crashes, prints nothing for too long or does not end are failures.
@@ -22,12 +27,15 @@ import (
 	"os/exec"
 	"os/signal"
 	"path/filepath"
+	"regexp"
 	"runtime"
 	"slices"
 	"strings"
 	"sync"
 	"syscall"
 	"time"
+
+	"cnibox/internal/kerneltest"
 )
 
 // needed are the programs, and the Debian packages that have them.
@@ -46,6 +54,7 @@ const allPackages = "./..."
 type options struct {
 	run     string // tests
 	pkgs    string // patterns for go list, separated by commas
+	lacks   string // file of the tests to run, instead of run and pkgs
 	kernels string // names in [kernels], separated by commas
 	guests  int    // running at once
 	smp     int    // of each guest; 0: its share
@@ -63,6 +72,7 @@ func main() {
 	var o options
 	flag.StringVar(&o.run, "run", allTests, "the tests to run, as for go test")
 	flag.StringVar(&o.pkgs, "pkg", allPackages, "packages, from the root of the repository, separated by commas")
+	flag.StringVar(&o.lacks, "lacks", "", "run the tests in this file, which make test skipped for what this kernel lacks")
 	flag.StringVar(&o.kernels, "kernel", "", "kernels, separated by commas (default all)")
 	flag.IntVar(&o.guests, "j", 1, "guests that run at once")
 	flag.IntVar(&o.smp, "processors", 0, "processors of each guest (default its share)")
@@ -98,6 +108,16 @@ func run(ctx context.Context, o options) error {
 	}
 	if o.tour {
 		return runTour(ctx, o)
+	}
+	if o.lacks != "" {
+		text, err := os.ReadFile(o.lacks)
+		if err != nil {
+			return fmt.Errorf("%w: `make test` writes it", err)
+		}
+		if o.pkgs, o.run = lacking(string(text)); o.pkgs == "" {
+			fmt.Println("vm: this kernel lacks nothing that a test needs: there is nothing to run in a guest")
+			return nil
+		}
 	}
 	chosen, err := choose(o.kernels)
 	if err != nil {
@@ -184,6 +204,24 @@ func cacheDir() string {
 	return filepath.Join(cache, "cnibox", "vm")
 }
 
+// lacking returns the packages of a file for -lacks, and what selects its tests, as for -pkg and -run.
+// Packages that have tests of one name run each other's as well.
+func lacking(text string) (pkgs, run string) {
+	var dirs, tests []string
+	for line := range strings.Lines(text) {
+		pkg, test, _ := strings.Cut(strings.TrimSpace(line), " ")
+		dirs = append(dirs, "."+strings.TrimPrefix(pkg, "cnibox"))
+		names := strings.Split(test, "/")
+		for i, name := range names {
+			names[i] = "^" + regexp.QuoteMeta(name) + "$"
+		}
+		tests = append(tests, strings.Join(names, "/"))
+	}
+	slices.Sort(dirs)
+	slices.Sort(tests)
+	return strings.Join(slices.Compact(dirs), ","), strings.Join(slices.Compact(tests), "|")
+}
+
 // runAll boots the kernels, some concurrently, and prints a summary.
 func (m machine) runAll(ctx context.Context, chosen []kernel, base image, o options) error {
 	cache := cacheDir()
@@ -217,17 +255,19 @@ func (m machine) runOne(ctx context.Context, k kernel, base image, cache string,
 	}
 	disk := base.clone()
 	flags := []string{"-test.v", "-test.run=" + o.run, "-test.timeout=" + o.limit.String(), "-test.parallel=4"}
+	lane := kerneltest.LanePart
 	if o.run == allTests {
-		flags = append(flags, "-test.skip="+k.skip())
+		lane = k.lane()
 	}
 	if o.bench != "" {
 		flags = benchFlags(o.bench)
 	}
 	suites := m.suites
-	if k.fewer && o.pkgs == allPackages {
+	if k.again && o.pkgs == allPackages {
 		suites = slices.DeleteFunc(slices.Clone(suites), func(s suite) bool { return strings.HasPrefix(s.path, "cnibox/test/") })
 	}
 	disk.order(suites)
+	disk.text("/etc/lane", lane+"\n", 0o644)
 	disk.text("/etc/flags", strings.Join(flags, "\n")+"\n", 0o644)
 	if err := tree.addModules(disk, k.preload); err != nil {
 		return err

@@ -9,6 +9,8 @@ import (
 	"strings"
 	"sync"
 	"time"
+
+	"cnibox/internal/kerneltest"
 )
 
 // mark is the prefix of lines of the guest's script.
@@ -44,6 +46,7 @@ type report struct {
 	ran    int          // tests of the package
 	failed []string
 	skips  map[string][]string // tests by reason
+	others map[string]int      // tests that other lanes run, by reason
 	passed map[string]bool
 	took   map[string]time.Duration // top-level tests, by "package Test"
 	done   bool                     // the guest has run all
@@ -53,7 +56,7 @@ type report struct {
 type outputLine struct{ test, text string }
 
 func newReport(kernel string, p *printer) *report {
-	return &report{kernel: kernel, printer: p, skips: map[string][]string{}, passed: map[string]bool{}, took: map[string]time.Duration{}}
+	return &report{kernel: kernel, printer: p, skips: map[string][]string{}, others: map[string]int{}, passed: map[string]bool{}, took: map[string]time.Duration{}}
 }
 
 // line parses one line.
@@ -101,7 +104,9 @@ func (r *report) output(text string) {
 			r.took[r.pkg+" "+f[2]] = took
 		}
 	}
-	if _, reason, ok := strings.Cut(text, "SKIPPED: "); ok {
+	if _, reason, ok := strings.Cut(text, "SKIPPED: "); ok && strings.HasPrefix(reason, kerneltest.OtherLane) {
+		r.others[reason]++
+	} else if ok {
 		r.skips[reason] = append(r.skips[reason], r.test)
 	}
 	r.lines = append(r.lines, outputLine{r.test, text})
@@ -179,11 +184,15 @@ func (r *report) verdict() error {
 	return nil
 }
 
-// skipped lists what this kernel or the guest lacks, with the tests that need it.
+// skipped lists what this kernel or the guest lacks, with the tests that need it, and how many tests the
+// lane leaves out.
 func (r *report) skipped() string {
 	var out strings.Builder
 	for _, reason := range slices.Sorted(maps.Keys(r.skips)) {
 		fmt.Fprintf(&out, "SKIPPED: Linux %s: %s (%s)\n", r.kernel, reason, strings.Join(r.skips[reason], ", "))
+	}
+	for reason, n := range r.others {
+		fmt.Fprintf(&out, "SKIPPED: Linux %s: %s (%d tests)\n", r.kernel, reason, n)
 	}
 	return out.String()
 }

@@ -10,6 +10,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"cnibox/internal/kerneltest"
 )
 
 // reportOf passes a guest's output to a report, and returns the report with what it printed.
@@ -38,9 +40,11 @@ func TestReport(t *testing.T) {
 		verdict string // part of it; "": passed
 		done    bool
 	}{
-		"good":          {good + "##vm done\n", []string{"=== Linux 6.1: 6.1.0", "ok  \tcnibox/a\t", "slow\tcnibox/a TestKernelA\t0.1s\t(Linux 6.1)"}, "FAIL", "", true},
-		"bad":           {good + bad + "##vm done\n", []string{"b_test.go:2: broken\n", "    --- FAIL: TestKernelC/x", "FAIL\tcnibox/b\t"}, "fine", "cnibox/b", true},
-		"skipped":       {skip + "##vm done\n", []string{"SKIPPED: Linux 6.1: this kernel lacks CONFIG_X: no (TestKernelD)"}, "FAIL", "", true},
+		"good":    {good + "##vm done\n", []string{"=== Linux 6.1: 6.1.0", "ok  \tcnibox/a\t", "slow\tcnibox/a TestKernelA\t0.1s\t(Linux 6.1)"}, "FAIL", "", true},
+		"bad":     {good + bad + "##vm done\n", []string{"b_test.go:2: broken\n", "    --- FAIL: TestKernelC/x", "FAIL\tcnibox/b\t"}, "fine", "cnibox/b", true},
+		"skipped": {skip + "##vm done\n", []string{"SKIPPED: Linux 6.1: this kernel lacks CONFIG_X: no (TestKernelD)"}, "FAIL", "", true},
+		"another lane": {strings.ReplaceAll(skip, "this kernel lacks CONFIG_X: no", kerneltest.OtherLane+"guest") + "##vm done\n",
+			[]string{"SKIPPED: Linux 6.1: left out of the lane guest (1 tests)"}, "(TestKernelD)", "", true},
 		"panic":         {panics + "##vm done\n", []string{"panic: odd", "\tmain.go:1", "FAIL\tcnibox/d\t"}, "", "cnibox/d", true},
 		"killed":        {"##vm run cnibox/e\n##vm exit cnibox/e 137\n##vm done\n", []string{"FAIL\tcnibox/e\t"}, "", "cnibox/e", true},
 		"nothing to do": {"##vm run cnibox/f\ntesting: warning: no tests to run\nPASS\n##vm exit cnibox/f 0\n##vm done", []string{"[no tests to run]"}, "FAIL", "", true},
@@ -89,8 +93,23 @@ func TestMissedEverywhere(t *testing.T) {
 	a.skips = map[string][]string{"no x": {"TestKernelX", "TestKernelY"}}
 	b.skips = map[string][]string{"another reason": {"TestKernelX"}}
 	b.line("--- PASS: TestKernelY (0.10s)")
+	b.line("    z_test.go:1: SKIPPED: " + kerneltest.OtherLane + "guest")
 	if got, want := missedEverywhere([]*report{a, b}), "SKIPPED: TestKernelX passed on NO kernel\n"; got != want {
 		t.Errorf("got %q, want %q", got, want)
+	}
+}
+
+// The tests of a file for -lacks are selected exactly, whatever characters their names have.
+func TestLacking(t *testing.T) {
+	pkgs, run := lacking("cnibox/test/script TestKernelScripts/exec/vlan\ncnibox/rtnl TestKernelVLAN\ncnibox/rtnl TestKernelX/a.b|c\ncnibox/rtnl TestKernelVLAN\n")
+	if want := "./rtnl,./test/script"; pkgs != want {
+		t.Errorf("packages %q, want %q", pkgs, want)
+	}
+	if want := `^TestKernelScripts$/^exec$/^vlan$|^TestKernelVLAN$|^TestKernelX$/^a\.b\|c$`; run != want {
+		t.Errorf("tests %q, want %q", run, want)
+	}
+	if pkgs, run := lacking(""); pkgs != "" || run != "" {
+		t.Errorf("%q and %q of nothing", pkgs, run)
 	}
 }
 
