@@ -326,21 +326,24 @@ bench-vm: build ## vlan, ipvlan and macvlan against the reference, on Debian's k
 	$(IN_TEST) ./vm -kernel $(or $(KERNEL),6.1) -bench '-only=links -rounds=9'
 
 # Pictures of real runs, on a machine that does nothing else. The graph is drawn by dot, of Debian's graphviz.
-.PHONY: pictures chart test-pictures
-pictures: build chart ## docs/demo.svg and docs/network.svg of a run of the demo, docs/bench.svg of the tables
+.PHONY: pictures chart
+pictures: build traffic chart ## docs/demo.svg and docs/network.svg of a run of the demo, docs/bench.svg of the tables
 	@command -v dot >/dev/null || { echo "pictures: there is no dot: apt-get install graphviz" >&2; exit 1; }
-	@tmp=$$(mktemp -d) && trap 'rm -rf $$tmp' EXIT && $(IN_TEST) ./demo -bin $(abspath $(BIN)) -color -graph $$tmp/network.dot >$$tmp/demo && \
-	$(GO) run -C test/pictures . -terminal $(CURDIR)/docs/demo.svg <$$tmp/demo && \
+	@tmp=$$(mktemp -d) && trap 'rm -rf $$tmp' EXIT && DEMO_COLOR=1 $(DEMO) $$tmp/network.dot >$$tmp/demo && \
+	$(IN_TEST) ./pictures -terminal $(CURDIR)/docs/demo.svg <$$tmp/demo && \
 	dot -Nfontname=sans-serif -Efontname=sans-serif -Nfontsize=11 -Efontsize=10 -Tsvg -o docs/network.svg $$tmp/network.dot && echo docs/demo.svg docs/network.svg
 
 chart: ## docs/bench.svg, of the tables that make numbers has written
-	$(GO) run -C test/pictures . -chart $(CURDIR)/docs/bench.svg $(CURDIR)/README.md $(CURDIR)/docs/numbers.md
+	$(IN_TEST) ./pictures -chart $(CURDIR)/docs/bench.svg $(CURDIR)/README.md $(CURDIR)/docs/numbers.md
 
-test-pictures: ## what draws the pictures, and whether the chart has the figures of the tables
-	$(GO) vet -C test/pictures ./... && $(GO) test -C test/pictures -count=1 ./...
+DEMO = sh test/demo/demo.sh $(abspath $(BIN)) $(CURDIR)/bin/traffic
+.PHONY: traffic
 
-demo: build ## two containers on the default network, real traffic, nothing left behind
-	$(IN_TEST) ./demo -bin $(abspath $(BIN))
+demo: build traffic ## two containers on the default network, real traffic, nothing left behind
+	@$(DEMO)
+
+traffic:
+	@$(GO) build -o bin/traffic test/demo/traffic.go
 
 # What is built already is installed as it is. The links are made here and not by the binary,
 # which may be for another machine: each by rename, so that a name leads to the old file or to

@@ -10,6 +10,7 @@ import (
 
 	"cnibox/applets/applet"
 	"cnibox/chain"
+	"cnibox/internal/kerneltest"
 	"cnibox/spec"
 )
 
@@ -31,6 +32,7 @@ var external = applet.Applet{Name: "wormhole", Plugin: func() spec.Plugin {
 
 // The resources that a plugin reports are in ls, show, who and tree, also of an unknown plugin.
 func TestHoldsOfUnknownPlugin(t *testing.T) {
+	kerneltest.Native(t)
 	f := newFixture(t)
 	netns := f.netns("ns")
 	f.write(chain.Entry{NetworkName: "deep", ContainerID: "c1", IfName: "eth0", NetNS: netns,

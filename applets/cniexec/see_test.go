@@ -63,7 +63,6 @@ func newFixture(t *testing.T) *fixture {
 
 // netns creates a symbolic link to a live namespace and returns its path.
 func (f *fixture) netns(name string) string {
-	kerneltest.Native(f)
 	path := filepath.Join(f.dir, "netns", name)
 	if err := os.Symlink(netns.Thread, path); err != nil && !errors.Is(err, os.ErrExist) {
 		f.Fatal(err)
@@ -173,6 +172,7 @@ func runtimes(t *testing.T) *fixture {
 
 // The text and JSON output of verbs, for the attachments of all runtimes.
 func TestSeeGolden(t *testing.T) {
+	kerneltest.Native(t)
 	testdata, err := filepath.Abs("testdata")
 	if err != nil {
 		t.Fatal(err)
@@ -239,6 +239,7 @@ var routes = hostRoutes{uplinks: []uint32{2}, addrs: map[uint32][]rtnl.Addr{
 
 // 60 dual-stack containers on three bridges fit into 80 columns without truncation.
 func TestSeeTreeFits(t *testing.T) {
+	kerneltest.Native(t)
 	f := newFixture(t)
 	for n := range 3 {
 		f.link(rtnl.Link{Name: fmt.Sprintf("cni%d", n), Kind: "bridge"})
@@ -272,6 +273,7 @@ func TestSeeTreeFits(t *testing.T) {
 
 // The output is as wide as the terminal, and coloured unless NO_COLOR is set.
 func TestSeeFitsTerminal(t *testing.T) {
+	kerneltest.Native(t)
 	f := runtimes(t)
 	const fault = "rule set: missing: tcp dport 8080 -> 10.88.0.5:80, udp dport 5353 -> 10.88.0.5:5353"
 	faulty := false // CHECK has found the fault in the first entry
@@ -402,6 +404,7 @@ func TestRereadStates(t *testing.T) {
 
 // A lease is not stale if ADD made it after the entries were read, or while an entry is unreadable.
 func TestSeeStaleLeases(t *testing.T) {
+	kerneltest.Native(t)
 	f := runtimes(t)
 	v := f.inventory()
 	stale := func() string {
@@ -471,6 +474,7 @@ func TestPortsOnlyWithPortmap(t *testing.T) {
 
 // A container counts once if it has an address of each family, also if its leases are stale.
 func TestSeeDualStackCountedOnce(t *testing.T) {
+	kerneltest.Native(t)
 	f := newFixture(t)
 	f.write(chain.Entry{NetworkName: "dual", ContainerID: "c1", IfName: "eth0", NetNS: f.netns("ns"), Config: []byte(`{"name":"dual","plugins":[
 		{"type":"ptp","ipam":{"type":"host-local","ranges":[[{"subnet":"10.88.0.0/24"}],[{"subnet":"fd00:88::/64"}]]}}]}`)})

@@ -1,83 +1,104 @@
+// Command traffic is what the demo sends through its containers, so that it needs no other program:
+//
+//	traffic serve :80          echo what comes by TCP, after a line with the peer's address
+//	traffic ask ADDRESS [SEEN] send a megabyte, compare the echo, and print the address that the server saw
+//	traffic refused ADDRESS    there is no server, and nothing else answers
+//
+// With SEEN it is an error if the server saw another one.
 package main
 
 import (
+	"bufio"
+	"bytes"
+	"crypto/rand"
+	"errors"
 	"fmt"
-	"net/netip"
+	"io"
+	"net"
+	"os"
+	"strings"
+	"syscall"
+	"time"
 )
 
-// A try is one connection: from where, to which address, and the source address that the server
-// must see.
-type try struct {
-	from string
-	at   *place
-	to   netip.AddrPort
-	seen netip.Addr // source address the server must see; zero: any
-	text string     // description
+func main() {
+	var err error
+	switch args := os.Args[1:]; {
+	case len(args) == 2 && args[0] == "serve":
+		err = serve(args[1])
+	case len(args) == 2 && args[0] == "ask":
+		err = ask(args[1], "")
+	case len(args) == 3 && args[0] == "ask":
+		err = ask(args[1], args[2])
+	case len(args) == 2 && args[0] == "refused":
+		err = refused(args[1])
+	default:
+		err = errors.New("usage: traffic serve ADDRESS | ask ADDRESS [SEEN] | refused ADDRESS")
+	}
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "traffic:", err)
+		os.Exit(1)
+	}
 }
 
-// traffic starts servers in web and outside, and connects to them from everywhere.
-func (w *world) traffic() error {
-	web, client := &place{w.web.netns.NS}, &place{w.client.netns.NS}
-	host, outside := &place{w.host}, &place{w.outside.NS}
-	for _, p := range []*place{web, outside} {
-		stop, err := p.serve(containerPort)
-		if err != nil {
-			return err
-		}
-		defer stop()
-	}
-	if err := w.ping(client); err != nil {
+func serve(address string) error {
+	l, err := net.Listen("tcp", address)
+	if err != nil {
 		return err
 	}
-	web4, _ := w.web.addr(is4)
-	client4, _ := w.client.addr(is4)
-	direct := netip.AddrPortFrom(web4, containerPort)
-	published := netip.AddrPortFrom(hostAddr.Addr(), hostPort)
-	localhost := netip.AddrPortFrom(netip.MustParseAddr("127.0.0.1"), hostPort)
-	away := netip.AddrPortFrom(outsideAddr.Addr(), containerPort)
-	for _, t := range []try{
-		{"client", client, direct, client4, "direct"},
-		{"outside", outside, published, outsideAddr.Addr(), "published port"},
-		{"host", host, localhost, netip.Addr{}, "published port"},
-		{"client", client, published, netip.Addr{}, "published port"},
-		{"web", web, published, netip.Addr{}, "own published port"},
-		{"client", client, away, hostAddr.Addr(), "masqueraded"},
-	} {
-		if err := w.talk(t); err != nil {
-			return err
-		}
-	}
-	return w.page.step(func() (string, error) {
-		err := client.datagram(direct)
-		return fmt.Sprintf("%-7s → %-19s UDP %s", "client", direct, "direct"), err
-	})
-}
-
-// ping sends an echo request to web's address of each family.
-func (w *world) ping(client *place) error {
-	for _, family := range []func(netip.Addr) bool{is4, is6} {
-		to, ok := w.web.addr(family)
-		if !ok {
-			continue
-		}
-		err := w.page.step(func() (string, error) {
-			return fmt.Sprintf("%-7s → %-19s ping", "client", to), client.ping(to)
-		})
+	for {
+		c, err := l.Accept()
 		if err != nil {
 			return err
 		}
+		go func() {
+			defer c.Close()
+			fmt.Fprintln(c, c.RemoteAddr())
+			io.Copy(c, c)
+		}()
+	}
+}
+
+func refused(address string) error {
+	c, err := net.DialTimeout("tcp", address, 5*time.Second)
+	if err == nil {
+		c.Close()
+	}
+	if !errors.Is(err, syscall.ECONNREFUSED) {
+		return fmt.Errorf("%s does not refuse connections: %v", address, err)
 	}
 	return nil
 }
 
-// talk sends a megabyte by TCP and compares the echo.
-func (w *world) talk(t try) error {
-	return w.page.step(func() (string, error) {
-		seen, err := t.at.echo(t.to)
-		text := fmt.Sprintf("%-7s → %-19s TCP %s, as %s", t.from, t.to, t.text, seen.Addr())
-		if err == nil && t.seen.IsValid() && seen.Addr() != t.seen {
-			err = fmt.Errorf("%s was seen as %s, not as %s", t.from, seen.Addr(), t.seen)
-		}
-		return text, err
-	})
+func ask(address, want string) error {
+	c, err := net.DialTimeout("tcp", address, 5*time.Second)
+	for end := time.Now().Add(10 * time.Second); errors.Is(err, syscall.ECONNREFUSED) && time.Now().Before(end); {
+		time.Sleep(10 * time.Millisecond) // the server is starting
+		c, err = net.DialTimeout("tcp", address, 5*time.Second)
+	}
+	if err != nil {
+		return err
+	}
+	defer c.Close()
+	c.SetDeadline(time.Now().Add(30 * time.Second))
+	sent, got := make([]byte, 1<<20), make([]byte, 1<<20)
+	rand.Read(sent)
+	go c.Write(sent) // what is missing is missing in the echo
+	r := bufio.NewReader(c)
+	line, err := r.ReadString('\n')
+	if err == nil {
+		_, err = io.ReadFull(r, got)
+	}
+	if err != nil {
+		return fmt.Errorf("from %s: %w", address, err)
+	}
+	if !bytes.Equal(sent, got) {
+		return fmt.Errorf("%s did not echo what it was sent", address)
+	}
+	seen, _, err := net.SplitHostPort(strings.TrimSpace(line))
+	if err == nil && want != "" && seen != want {
+		err = fmt.Errorf("%s saw %s, not %s", address, seen, want)
+	}
+	fmt.Println(seen)
+	return err
 }

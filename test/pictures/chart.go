@@ -1,21 +1,14 @@
 package main
 
 import (
-	"bytes"
 	"fmt"
-	"image/color"
+	"html"
 	"io"
+	"math"
 	"os"
 	"regexp"
 	"strconv"
 	"strings"
-
-	"gonum.org/v1/plot"
-	"gonum.org/v1/plot/plotter"
-	"gonum.org/v1/plot/text"
-	"gonum.org/v1/plot/vg"
-	"gonum.org/v1/plot/vg/draw"
-	"gonum.org/v1/plot/vg/vgsvg"
 )
 
 // A cell is the row and the column of a value in the tables that `make numbers` writes.
@@ -109,108 +102,62 @@ var charted = []struct {
 	}},
 }
 
-// A row is a bar with its figures.
-type row struct {
-	name         string
-	ours, theirs figure
-}
-
-var (
-	ours      = color.RGBA{R: 0x1f, G: 0x6f, B: 0xeb, A: 0xff}
-	reference = color.RGBA{R: 0xb0, G: 0xb8, B: 0xc1, A: 0xff}
+// Sizes in pixels: of the picture, of what is left of the bars, and of a bar.
+const (
+	chartWidth = 756.0
+	namesWidth = 170.0
+	barsWidth  = 480.0
+	thick      = 16.0
+	rowHeight  = 2*thick + 13
+	titleSpace = 44.0
 )
 
 // drawChart draws a pair of bars for each charted row, with the figures of the tables.
 func drawChart(w io.Writer, figures map[cell]figure) error {
-	const width, perRow, head, space = 20 * vg.Centimeter, 1.2 * vg.Centimeter, 1.9 * vg.Centimeter, 8
-	total := vg.Length(0)
-	for _, panel := range charted {
-		total += head + perRow*vg.Length(len(panel.bars))
+	var body strings.Builder
+	say := func(x, y, size float64, anchor, text string) {
+		fmt.Fprintf(&body, `<text x="%g" y="%.1f" font-size="%g" text-anchor="%s">%s</text>`+"\n", x, y, size, anchor, html.EscapeString(text))
 	}
-	c := vgsvg.New(width, total)
-	c.SetColor(color.White)
-	c.Fill(vg.Rectangle{Max: vg.Point{X: width, Y: total}}.Path())
-	top := total
-	for i, panel := range charted {
-		var chosen []row
+	draw := func(x, y, width float64, color string) {
+		fmt.Fprintf(&body, `<rect x="%g" y="%g" width="%.1f" height="%g" fill="%s"/>`+"\n", x, y, width, thick, color)
+	}
+	y := 14.0
+	series := []struct{ name, color string }{{"cnibox", "#1f6feb"}, {"reference plugins", "#b0b8c1"}}
+	for i, s := range series {
+		x := namesWidth + 130*float64(i)
+		draw(x, y, thick, s.color)
+		say(x+thick+6, y+13, 13, "start", s.name)
+	}
+	y += thick
+	for _, panel := range charted {
+		most := 0.0
 		for _, b := range panel.bars {
 			for _, at := range []cell{b.ours, b.theirs} {
-				if figures[at].unit != panel.unit {
+				f := figures[at]
+				if f.unit != panel.unit {
 					return fmt.Errorf("the tables have no row %q with a figure in %s in column %q", at.row, panel.unit, at.column)
 				}
+				most = max(most, f.value)
 			}
-			chosen = append(chosen, row{b.name, figures[b.ours], figures[b.theirs]})
 		}
-		p, err := bars(panel.title, chosen, i == 0)
-		if err != nil {
-			return err
+		say(chartWidth/2, y+titleSpace-16, 15, "middle", panel.title)
+		y += titleSpace
+		for _, b := range panel.bars {
+			say(namesWidth-10, y+thick+5, 13, "end", b.name)
+			for i, at := range []cell{b.ours, b.theirs} {
+				f, top := figures[at], y+thick*float64(i)
+				width := barsWidth * f.value / most
+				draw(namesWidth, top, width, series[i].color)
+				say(math.Round(namesWidth+width+6), top+13, 13, "start", f.text)
+			}
+			y += rowHeight
 		}
-		height := head + perRow*vg.Length(len(chosen))
-		p.Draw(draw.Canvas{Canvas: c, Rectangle: vg.Rectangle{Min: vg.Point{X: space, Y: top - height}, Max: vg.Point{X: width, Y: top - space}}})
-		top -= height
 	}
-	var b bytes.Buffer
-	if _, err := c.WriteTo(&b); err != nil {
-		return err
-	}
-	// The reader's machine may not have the font that was measured here.
-	_, err := w.Write(fontFamily.ReplaceAll(b.Bytes(), []byte("font-family:sans-serif;")))
+	_, err := fmt.Fprintf(w, `<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 %g %g" width="%[1]g" height="%[2]g">
+<rect width="100%%" height="100%%" fill="#ffffff"/>
+<g font-family="sans-serif" fill="#000000">
+%[3]s</g>
+</svg>
+`, chartWidth, y, body.String())
 	return err
-}
-
-var fontFamily = regexp.MustCompile(`font-family:[^;"]*;`)
-
-// bars draws one panel; the first row is at the top.
-func bars(title string, rows []row, legend bool) (*plot.Plot, error) {
-	p := plot.New()
-	p.Title.Text, p.Title.TextStyle.Font.Size = title, 12
-	p.Title.Padding = 6
-	n := len(rows)
-	const thick = 0.42 * vg.Centimeter
-	names := make([]string, n)
-	for _, series := range []struct {
-		name  string
-		of    func(row) figure
-		color color.Color
-		shift vg.Length
-	}{
-		{"cnibox", func(r row) figure { return r.ours }, ours, thick / 2},
-		{"reference plugins", func(r row) figure { return r.theirs }, reference, -thick / 2},
-	} {
-		values := make(plotter.Values, n)
-		labels := plotter.XYLabels{XYs: make(plotter.XYs, n), Labels: make([]string, n)}
-		for i, r := range rows {
-			at := n - 1 - i
-			f := series.of(r)
-			names[at], values[at], labels.Labels[at] = r.name, f.value, f.text
-			labels.XYs[at] = plotter.XY{X: values[at], Y: float64(at)}
-		}
-		b, err := plotter.NewBarChart(values, thick)
-		if err != nil {
-			return nil, err
-		}
-		b.Horizontal, b.Color, b.Offset, b.LineStyle.Width = true, series.color, series.shift, 0
-		l, err := plotter.NewLabels(labels)
-		if err != nil {
-			return nil, err
-		}
-		for i := range l.TextStyle {
-			l.TextStyle[i].Font.Size, l.TextStyle[i].YAlign = 10, text.YCenter
-		}
-		l.Offset = vg.Point{X: 4, Y: series.shift}
-		p.Add(b, l)
-		if legend {
-			p.Legend.Add(series.name, b)
-		}
-		for _, v := range values {
-			p.X.Max = max(p.X.Max, v*1.12)
-		}
-	}
-	p.Legend.Top, p.Legend.TextStyle.Font.Size = true, 10
-	p.Legend.Left, p.Legend.Padding, p.Legend.XOffs = true, 3, 11*vg.Centimeter
-	p.X.Min, p.Y.Min, p.Y.Max = 0, -0.6, float64(n)-0.4
-	p.NominalY(names...)
-	p.Y.Padding = 12
-	p.Y.Tick.Label.Font.Size, p.X.Tick.Label.Font.Size = 10, 9
-	return p, nil
 }

@@ -1,9 +1,7 @@
 // Command pictures draws the pictures of the README as SVG:
 //
-//	go run -C test/pictures . -terminal docs/demo.svg <OUTPUT
-//	go run -C test/pictures . -chart docs/bench.svg README.md docs/numbers.md
-//
-// It is a module of its own, since the tests need none of its libraries.
+//	go run ./pictures -terminal ../docs/demo.svg <OUTPUT
+//	go run ./pictures -chart ../docs/bench.svg ../README.md ../docs/numbers.md
 package main
 
 import (
