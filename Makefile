@@ -401,7 +401,7 @@ reproduce: ## make the release of ARCHES (default amd64) twice, differently, and
 	diff $$tmp/one/SHA256SUMS $$tmp/two/SHA256SUMS && cd $$tmp/one && sha256sum --quiet -c SHA256SUMS && cat SHA256SUMS && echo "reproduce: PASS: the same bytes twice"
 
 .PHONY: test-packages
-test-packages: ## packages and recipes against golden lists, lintian, and Debian's in the place of the reference's plugins below podman, on a Debian 12 in namespaces, as root; PACKAGES=-require: no skipping
+test-packages: ## packages unpacked, recipes executed, lintian, and Debian's in the place of the reference's plugins below podman, on a Debian 12 in namespaces, as root; PACKAGES=-require: no skipping
 	GOFLAGS= $(GO) vet -C test/release ./... && GOFLAGS= $(GO) test -C test/release -count=1 -timeout $(LIMIT) ./...
 	@tmp=$$(mktemp -d) && trap 'rm -rf $$tmp' EXIT && $(MAKE) --no-print-directory -s release OUT=$$tmp ARCHES=$(shell $(GO) env GOHOSTARCH) >/dev/null && \
 	if command -v lintian >/dev/null; then lintian --allow-root --fail-on error,warning,info --display-info $$tmp/*.deb && echo "packages: PASS: lintian is quiet"; \

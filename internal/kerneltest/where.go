@@ -27,7 +27,7 @@ func lane() string { return os.Getenv("CNIBOX_LANE") }
 func notIn(t testing.TB, lanes ...string) {
 	t.Helper()
 	if slices.Contains(lanes, lane()) {
-		t.Skipf("SKIPPED: "+OtherLane+"%s", lane())
+		t.Skipf("SKIPPED: %s%s", OtherLane, lane())
 	}
 }
 
