@@ -2,6 +2,7 @@ package ipam_test
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -23,10 +24,10 @@ import (
 )
 
 // With workerEnv the test binary is a worker that runs ADD and DEL.
-const (
-	workerEnv = "CNIBOX_IPAM_WORKER" // DIR:NAME:ROUNDS
-	reference = "/usr/lib/cni/host-local"
-)
+const workerEnv = "CNIBOX_IPAM_WORKER" // DIR:NAME:ROUNDS
+
+// reference is that of Debian's package, which test/privileged moves.
+var reference = filepath.Join(cmp.Or(os.Getenv("CNIBOX_REFERENCE_DIR"), "/usr/lib/cni"), "host-local")
 
 func TestMain(m *testing.M) {
 	if job := os.Getenv(workerEnv); job != "" {

@@ -1,7 +1,10 @@
-// Command privileged runs a command with the privileges of the kernel tests: as root in a new mount
-// namespace, else as root of new user, network and mount namespaces. It sets CNIBOX_KERNEL=require,
+// Command privileged runs a command with the privileges of the kernel tests: as root in new network and
+// mount namespaces, else as root of a new user namespace as well. It sets CNIBOX_KERNEL=require,
 // so that tests do not skip. Their temporary directories are in tmpfs: a file system on a disk
 // takes half of the kernel's processor time.
+//
+// What the machine has of CNI is hidden, so that tests give the same result everywhere: its links and
+// rules, /run, plugins, configurations, leases and caches.
 package main
 
 import (
@@ -9,10 +12,14 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"runtime"
 	"syscall"
 
 	"golang.org/x/sys/unix"
+
+	"cnibox/applets/lint"
+	"cnibox/test/sandbox"
 )
 
 // inside is the first argument of the second process, which runs in the namespaces.
@@ -21,9 +28,11 @@ const inside = "--inside"
 // memory is the directory for temporary directories: a tmpfs of the mount namespace.
 const memory = "/dev/shm"
 
-// shared are the directories below /run in which plugins, cni-exec and ip(8) keep files whose names
-// would be the same in concurrent tests.
-var shared = []string{"/run/cni", "/run/cnibox", "/run/netns"}
+// referenceDir is where Debian's package has the reference plugins. Tests find them in $CNIBOX_REFERENCE_DIR.
+const referenceDir = "/usr/lib/cni"
+
+// hidden are the directories in which the program looks for plugins and configurations.
+var hidden = append(lint.PluginDirs[:], "/etc/cni")
 
 // hint is printed if the kernel does not allow it.
 const hint = `make test needs root, or a kernel that allows user namespaces: try "sudo make test", or "sudo sysctl -w kernel.apparmor_restrict_unprivileged_userns=0" where AppArmor forbids them; "make quick" runs the tests that need neither`
@@ -37,15 +46,10 @@ func main() {
 	switch {
 	case args[0] == inside:
 		fail(setupMounts())
-		fail(tmpfs("/run", "")) // not the machine's
 		fail(execute(args[1:]))
 	case os.Geteuid() == 0:
-		if unix.Unshare(unix.CLONE_NEWNS) == nil { // some containers forbid it
+		if unix.Unshare(unix.CLONE_NEWNS|unix.CLONE_NEWNET) == nil { // some containers forbid it
 			fail(setupMounts())
-			for _, dir := range shared {
-				fail(os.MkdirAll(dir, 0o755))
-				fail(tmpfs(dir, "mode=0755"))
-			}
 		}
 		fail(execute(args))
 	}
@@ -72,7 +76,8 @@ func execute(args []string) error {
 	return os.NewSyscallError("execve", unix.Exec(path, args, env))
 }
 
-// setupMounts makes mounts private, and mounts a tmpfs for temporary directories where possible.
+// setupMounts makes mounts private, mounts a tmpfs for temporary directories where possible, and hides what
+// the machine has.
 func setupMounts() error {
 	if err := unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""); err != nil {
 		return os.NewSyscallError("mount", err)
@@ -80,8 +85,32 @@ func setupMounts() error {
 	if tmpfs(memory, "mode=1777") == nil {
 		os.Setenv("TMPDIR", memory)
 		os.Setenv("GOTMPDIR", memory) // preferred by package testing
+		if err := keepReference(); err != nil {
+			return err
+		}
 	}
-	return nil
+	if err := tmpfs("/run", "mode=0755"); err != nil {
+		return err
+	}
+	for _, dir := range hidden {
+		if err := tmpfs(dir, "mode=0755"); err != nil && !errors.Is(err, os.ErrNotExist) {
+			return err
+		}
+	}
+	return sandbox.EmptyState()
+}
+
+// keepReference leaves the reference plugins at another path than that which is hidden.
+func keepReference() error {
+	if _, err := os.Stat(referenceDir); err != nil {
+		return nil
+	}
+	dir := filepath.Join(memory, "reference")
+	if err := os.Mkdir(dir, 0o755); err != nil {
+		return err
+	}
+	os.Setenv("CNIBOX_REFERENCE_DIR", dir)
+	return os.NewSyscallError("mount", unix.Mount(referenceDir, dir, "", unix.MS_BIND|unix.MS_REC, ""))
 }
 
 func tmpfs(dir, options string) error {

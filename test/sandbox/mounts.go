@@ -25,10 +25,10 @@ func mountEmpty(dir string) error {
 	return nil
 }
 
-// emptyState mounts an empty file system over each directory of [state]. If the machine lacks one,
+// EmptyState mounts an empty file system over /var/lib/cni and /var/lib/containers. If the machine lacks one,
 // it must not be created there: then the parent is replaced by one with the old entries and the new
 // ones.
-func emptyState() error {
+func EmptyState() error {
 	for _, name := range state {
 		if _, err := os.Stat(filepath.Join(stateParent, name)); errors.Is(err, os.ErrNotExist) {
 			if err := replaceParent(); err != nil {

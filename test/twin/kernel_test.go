@@ -24,8 +24,8 @@ var update = flag.Bool("update", false, "rewrite golden files")
 
 func TestMain(m *testing.M) { product.Main(m, nil) }
 
-// reference is the plugin directory of Debian's package, version 1.1.1.
-const reference = "/usr/lib/cni"
+// reference is the plugin directory of Debian's package, version 1.1.1, which test/privileged moves.
+var reference = cmp.Or(os.Getenv("CNIBOX_REFERENCE_DIR"), "/usr/lib/cni")
 
 // newest is the directory of a newer reference, which `make test-twin` builds; empty: test the
 // package.
