@@ -1,13 +1,11 @@
 package applettest
 
 import (
-	"context"
 	"fmt"
 	"net/netip"
 	"os"
 	"path/filepath"
 	"testing"
-	"time"
 
 	"cnibox/internal/kerneltest"
 	"cnibox/internal/netns"
@@ -92,15 +90,9 @@ func (n *Bridged) AttackLocal(ns *netns.NS, gw string) {
 // because the network does not work yet.
 func (n *Bridged) waitReady() {
 	n.Helper()
-	ctx, cancel := context.WithTimeout(n.Context(), kerneltest.Timeout(20*time.Second))
-	defer cancel()
-	for ns, names := range map[*netns.NS][]string{n.NS: {"br0", "vc1", "vc2", "out0"}, n.C1.NS: {"eth0"}, n.C2.NS: {"eth0"}, n.Outside: {"eth0"}} {
-		kerneltest.Brief(n.T, ns, func(c *rtnl.Conn) (err error) {
-			for i := 0; i < len(names) && err == nil; i++ {
-				err = c.WaitUp(ctx, kerneltest.Link(n.T, c, names[i]).Index)
-			}
-			return err
-		})
+	kerneltest.WaitUp(n.T, n.NS, "br0", "vc1", "vc2", "out0")
+	for _, ns := range []*netns.NS{n.C1.NS, n.C2.NS, n.Outside} {
+		kerneltest.WaitUp(n.T, ns, "eth0")
 	}
 	for _, end := range []struct {
 		ns    *netns.NS

@@ -18,8 +18,6 @@ import (
 	"strings"
 	"testing"
 
-	"golang.org/x/sys/unix"
-
 	"cnibox/applets"
 	"cnibox/applets/applet"
 	"cnibox/internal/kerneltest"
@@ -67,10 +65,20 @@ func (h *Host) Container(id string) Container {
 	return Container{id, kerneltest.NSPath(h.T, ns), ns}
 }
 
-// End ends the namespace of a container. A regular file remains at its path, as after a crash.
-func (h *Host) End(c Container) {
+// End deletes the namespaces of containers, and returns when the kernel has deleted their links. Regular files remain at
+// their paths, as after a crash. No socket of the test may be open in them.
+func (h *Host) End(containers ...Container) {
 	h.Helper()
-	h.NoError(errors.Join(unix.Unmount(c.Path, unix.MNT_DETACH), c.NS.Close()))
+	var all []*netns.NS
+	for _, c := range containers {
+		all = append(all, c.NS)
+	}
+	kerneltest.Delete(h.T, func() (err error) {
+		for _, c := range containers {
+			err = errors.Join(err, netns.Unbind(c.Path))
+		}
+		return err
+	}, all...)
 }
 
 // Call returns a call for eth0 of the container.

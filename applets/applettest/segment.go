@@ -9,7 +9,7 @@ import (
 	"cnibox/rtnl"
 )
 
-// A Segment is a veth pair: up0 on a host, where it can be a master, and up1 in a namespace that
+// A Segment is a veth pair that carries packets: up0 on a host, where it can be a master, and up1 in a namespace that
 // represents another machine on the segment.
 type Segment struct {
 	NS           *netns.NS // of up1
@@ -25,6 +25,8 @@ func (h *Host) Segment() Segment {
 	s.Host, s.Remote = kerneltest.Dial(h.T, h.NS), kerneltest.Dial(h.T, s.NS)
 	kerneltest.AddLink(h.T, h.NS, rtnl.LinkSpec{Name: "up0", Up: true, Peer: &rtnl.LinkSpec{Name: "up1", NS: s.NS}})
 	kerneltest.Address(h.T, s.NS, "up1")
+	kerneltest.WaitUp(h.T, h.NS, "up0")
+	kerneltest.WaitUp(h.T, s.NS, "up1")
 	s.Up0, s.Up1 = kerneltest.Link(h.T, s.Host, "up0"), kerneltest.Link(h.T, s.Remote, "up1")
 	return s
 }

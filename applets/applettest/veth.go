@@ -28,7 +28,7 @@ func NewVeth(t *testing.T) *Veth {
 	return v
 }
 
-// AddPair adds a veth pair. The first two addresses are for the host.
+// AddPair adds a veth pair, which carries packets. The first two addresses are for the host.
 func (v *Veth) AddPair(host, cont string, addrs ...string) (*rtnl.Link, *rtnl.Link) {
 	v.Helper()
 	h := kerneltest.AddLink(v.T, v.NS, rtnl.LinkSpec{Name: host, Up: true, Peer: &rtnl.LinkSpec{Name: cont, NS: v.Cont.NS}})
@@ -36,6 +36,8 @@ func (v *Veth) AddPair(host, cont string, addrs ...string) (*rtnl.Link, *rtnl.Li
 	ours, theirs := addrs[:min(2, len(addrs))], []string{"fe80::9/64"}
 	kerneltest.Address(v.T, v.NS, host, ours...)
 	kerneltest.Address(v.T, v.Cont.NS, cont, append(theirs, addrs[len(ours):]...)...)
+	kerneltest.WaitUp(v.T, v.NS, host)
+	kerneltest.WaitUp(v.T, v.Cont.NS, cont)
 	return h, kerneltest.Link(v.T, v.ContConn, cont)
 }
 

@@ -3,7 +3,6 @@ package bridge_test
 import (
 	"bytes"
 	"encoding/binary"
-	"errors"
 	"fmt"
 	"net/netip"
 	"strings"
@@ -51,19 +50,7 @@ func advertise(t *testing.T, p applettest.Container, options bool, tags ...uint1
 	t.Helper()
 	c := kerneltest.Dial(t, p.NS)
 	eth0 := kerneltest.Link(t, c, "eth0")
-	var from netip.Addr
-	kerneltest.Eventually(t, "link-local address", func() error { // added and checked by the kernel when there is a carrier
-		addrs, err := c.Addrs(eth0.Index)
-		for _, a := range addrs {
-			if a.Prefix.Addr().IsLinkLocalUnicast() && !a.Tentative {
-				from = a.Prefix.Addr()
-			}
-		}
-		if err == nil && !from.IsValid() {
-			err = errors.New("eth0 has no link-local address")
-		}
-		return err
-	})
+	from := kerneltest.LinkLocal(t, p.NS, "eth0")
 	packet := advert(from, options)
 	frame := append([]byte{0x33, 0x33, 0, 0, 0, 1}, eth0.MAC...)
 	for _, tag := range tags {

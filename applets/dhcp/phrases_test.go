@@ -1,11 +1,8 @@
 package dhcp
 
 import (
-	"fmt"
 	"strings"
 	"testing"
-
-	"golang.org/x/sys/unix"
 
 	"cnibox/internal/kerneltest"
 	"cnibox/rtnl"
@@ -20,21 +17,8 @@ func TestKernelDHCPWithoutLease(t *testing.T) {
 	if err := c.AddLink(rtnl.LinkSpec{Name: "eth0", Peer: &rtnl.LinkSpec{Name: "port0"}}); err != nil {
 		t.Fatal(err)
 	}
-	// The kernel detects the missing carrier some time after a link was set up.
-	eth0, err := c.Link("eth0")
-	if err == nil {
-		err = c.SetLink(eth0.Index, rtnl.LinkChange{Up: new(true)})
-	}
-	if err != nil {
-		t.Fatal(err)
-	}
-	kerneltest.Eventually(t, "eth0 not running", func() error { // since its peer is down
-		eth0, err := c.Link("eth0")
-		if err == nil && eth0.Flags&unix.IFF_RUNNING != 0 {
-			err = fmt.Errorf("%+v", eth0)
-		}
-		return err
-	})
+	kerneltest.Address(t, ns, "eth0")
+	kerneltest.WaitDown(t, ns, "eth0") // since its peer is down
 	conf := `{"cniVersion":"1.1.0","name":"net","type":"x","ipam":{"type":"dhcp","daemonSocketPath":"` + socket + `"}}`
 	r, err := spec.NewRequest(spec.Call{Verb: spec.Add, ContainerID: "ctr", IfName: "eth0", NetNS: kerneltest.NSPath(t, ns)}, []byte(conf))
 	if err != nil {
@@ -48,20 +32,8 @@ func TestKernelDHCPWithoutLease(t *testing.T) {
 		}
 	}
 	refused("error calling DHCP.Allocate: no more tries", "eth0 has no carrier: ")
-	port, err := c.Link("port0")
-	if err == nil {
-		err = c.SetLink(port.Index, rtnl.LinkChange{Up: new(true)})
-	}
-	if err != nil {
-		t.Fatal(err)
-	}
-	kerneltest.Eventually(t, "port0 up", func() error {
-		port, err := c.Link("port0")
-		if err == nil && !port.OperUp {
-			err = fmt.Errorf("%+v", port)
-		}
-		return err
-	})
+	kerneltest.Address(t, ns, "port0")
+	kerneltest.WaitUp(t, ns, "eth0")
 	refused("error calling DHCP.Allocate: no more tries", "no server answered on eth0: ")
 	stop()
 	_, err = add(t.Context(), r)

@@ -1,7 +1,6 @@
 package ptp_test
 
 import (
-	"errors"
 	"fmt"
 	"net/netip"
 	"slices"
@@ -91,22 +90,6 @@ func endlessDAD(t *testing.T, namespaces ...*netns.NS) {
 	}
 }
 
-// waitLinkLocal waits until a link has an IPv6 link-local address that is not tentative. Without
-// one the kernel does not resolve neighbours for forwarded packets.
-func waitLinkLocal(t *testing.T, ns *netns.NS, l rtnl.Link) {
-	t.Helper()
-	c := kerneltest.Dial(t, ns)
-	kerneltest.Eventually(t, "link-local address", func() error {
-		addrs, err := c.Addrs(l.Index)
-		for _, a := range addrs {
-			if a.Prefix.Addr().Is6() && a.Prefix.Addr().IsLinkLocalUnicast() && !a.Tentative {
-				return nil
-			}
-		}
-		return errors.Join(err, fmt.Errorf("%s has no link-local address to use: %+v", l.Name, addrs))
-	})
-}
-
 // Two containers and the gateway reach each other in both families.
 func TestKernelPtpTraffic(t *testing.T) {
 	h := applettest.NewHost(t)
@@ -118,7 +101,7 @@ func TestKernelPtpTraffic(t *testing.T) {
 	h.Listen(h.NS, "host")
 	for _, l := range kerneltest.Links(t, h.NS) {
 		if l.Name != "lo" {
-			waitLinkLocal(t, h.NS, l)
+			kerneltest.LinkLocal(t, h.NS, l.Name)
 		}
 	}
 	for addr, want := range map[string]string{"10.1.0.3": "b", "fd00:1::3": "b", "10.1.0.1": "host", "fd00:1::1": "host"} {

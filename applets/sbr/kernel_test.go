@@ -347,12 +347,6 @@ func TestKernelSBRDelLeavesRulesOfReusedAddress(t *testing.T) {
 	want(w, "rules", sources(w), "")
 }
 
-// untilLinkLocal waits for the link-local route that the kernel adds when eth0 has a carrier.
-func untilLinkLocal(w *applettest.Veth) {
-	w.Helper()
-	kerneltest.Until(w, "fe80::/64 of eth0", func() bool { return strings.Contains(table(w, 0), "fe80::/64") })
-}
-
 // CHECK reports missing rules and routes, and RESTORE adds them. That includes the route to the
 // subnet, which the kernel adds to the main table when the link is set up again.
 func TestKernelSBRRestore(t *testing.T) {
@@ -367,7 +361,7 @@ func TestKernelSBRRestore(t *testing.T) {
 		"down and up": {func(w *applettest.Veth) {
 			w.NoError(w.ContConn.SetLink(w.Eth0.Index, rtnl.LinkChange{Up: new(false)}))
 			w.NoError(w.ContConn.SetLink(w.Eth0.Index, rtnl.LinkChange{Up: new(true)}))
-			untilLinkLocal(w)
+			kerneltest.WaitUp(w, w.Cont.NS, "eth0")
 			// RESTORE of the plugin that made the interface adds it.
 			w.NoError(w.ContConn.AddRoute(rtnl.Route{Dst: netip.MustParsePrefix("0.0.0.0/0"), GW: netip.MustParseAddr("10.9.0.1"), Link: w.Eth0.Index, Table: 100}))
 		}, toNetwork},
@@ -386,7 +380,6 @@ func TestKernelSBRRestore(t *testing.T) {
 			w.NoError(w.ContConn.AddRoute(rtnl.Route{Dst: netip.MustParsePrefix("0.0.0.0/0"), GW: netip.MustParseAddr("10.9.0.1"), Link: w.Eth0.Index}))
 			prev := fmt.Sprintf(`{"cniVersion":"1.1.0","interfaces":[{"name":"eth0","sandbox":%q}],"routes":[{"dst":"0.0.0.0/0","gw":"10.9.0.1","table":100}],
 				"ips":[{"address":"10.9.0.2/24","gateway":"10.9.0.1","interface":0}]}`, w.Cont.Path)
-			untilLinkLocal(w)
 			w.Result(w.Do(spec.Add, "sbr", w.Cont.Call(), "", strings.Replace(prev, `,"table":100`, "", 1)))
 			state := func() string { return sources(w) + "\n" + table(w, 100) + "\n" + table(w, 101) + "\n" + table(w, 0) }
 			before := state()

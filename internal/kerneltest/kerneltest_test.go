@@ -110,3 +110,39 @@ func TestKernelSnapshotDuringChanges(t *testing.T) {
 		t.Errorf("it is not as before:\n%s", kerneltest.Diff(before, after))
 	}
 }
+
+// After Delete the peers of the links of a namespace are gone as well.
+func TestKernelDelete(t *testing.T) {
+	host := kerneltest.NS(t)
+	for range 20 {
+		ns := kerneltest.NS(t)
+		path := kerneltest.NSPath(t, ns)
+		kerneltest.AddLink(t, host, rtnl.LinkSpec{Name: "host0", Peer: &rtnl.LinkSpec{Name: "eth0", NS: ns}})
+		kerneltest.Delete(t, func() error { return netns.Unbind(path) }, ns)
+		if links := kerneltest.Links(t, host); len(links) != 1 {
+			t.Fatalf("there are %+v", links)
+		}
+	}
+}
+
+// A link is up, or down, for the kernel as soon as the fixture returns.
+func TestKernelWaitUp(t *testing.T) {
+	a, b := kerneltest.NS(t), kerneltest.NS(t)
+	kerneltest.AddLink(t, a, rtnl.LinkSpec{Name: "a0", Up: true, Peer: &rtnl.LinkSpec{Name: "b0", NS: b}})
+	c := kerneltest.Dial(t, a)
+	for range 20 {
+		for _, up := range []bool{true, false} {
+			kerneltest.Brief(t, b, func(c *rtnl.Conn) error {
+				return c.SetLink(kerneltest.Link(t, c, "b0").Index, rtnl.LinkChange{Up: &up})
+			})
+			if up {
+				kerneltest.WaitUp(t, a, "a0")
+			} else {
+				kerneltest.WaitDown(t, a, "a0")
+			}
+			if got := kerneltest.Link(t, c, "a0").OperUp; got != up {
+				t.Fatalf("the peer is up: %t, the link: %t", up, got)
+			}
+		}
+	}
+}

@@ -23,7 +23,7 @@ func (r *runner) mounted(prepare func() error, flags []string, command ...string
 		if err := unix.Unshare(unix.CLONE_NEWNS); err != nil {
 			return err
 		}
-		if err := unix.Mount("", "/", "", unix.MS_PRIVATE|unix.MS_REC, ""); err != nil {
+		if err := unix.Mount("", "/", "", unix.MS_SLAVE|unix.MS_REC, ""); err != nil {
 			return err
 		}
 		if err := prepare(); err != nil {

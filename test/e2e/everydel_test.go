@@ -102,7 +102,7 @@ func (cell delCell) run(t *testing.T, plugin string, f fixture) {
 		a.del()
 	}
 	if cell.gone {
-		w.waitSame("DEL", host, func() string { return w.Snapshot() })
+		w.Same("DEL", host, w.Snapshot())
 	} else {
 		w.Same("DEL", cont, w.Snapshot(m.Container))
 	}

@@ -5,7 +5,6 @@ import (
 	"slices"
 	"strings"
 	"testing"
-	"time"
 
 	"cnibox/applets/applettest"
 	"cnibox/internal/kerneltest"
@@ -222,15 +221,4 @@ func (m *endable) returnDevice() {
 		}
 		return err
 	})
-}
-
-// waitSame waits until a state is the same as before: the kernel deletes the contents of a namespace
-// asynchronously.
-func (w *world) waitSame(what, before string, state func() string) {
-	w.Helper()
-	after := state()
-	for end := time.Now().Add(processTime); after != before && time.Now().Before(end); after = state() {
-		time.Sleep(5 * time.Millisecond)
-	}
-	w.Same(what, before, after)
 }

@@ -34,7 +34,7 @@ func (w *world) onDisk(name string, fn func()) {
 			err = unix.Setns(w.NS.FD(), unix.CLONE_NEWNET)
 		}
 		if err == nil {
-			err = unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, "")
+			err = unix.Mount("", "/", "", unix.MS_REC|unix.MS_SLAVE, "")
 		}
 		if err == nil {
 			err = unix.Mount("tmpfs", dir, "tmpfs", 0, "size=128k,nr_inodes=100")

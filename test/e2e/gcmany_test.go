@@ -13,7 +13,6 @@ import (
 
 	"cnibox/applets/applettest"
 	"cnibox/internal/kerneltest"
-	"cnibox/internal/netns"
 	"cnibox/internal/nfttest"
 )
 
@@ -21,33 +20,22 @@ import (
 // their network namespaces are deleted.
 func (r *reloading) attachMany(from, count int, dead bool) {
 	r.Helper()
-	gone := map[string]*netns.NS{}
+	var gone []applettest.Container
 	for i := from; i < from+count; i++ {
-		c := applettest.Container{ID: fmt.Sprintf("c%d", i)}
+		c := r.Container(fmt.Sprintf("c%d", i))
 		if dead {
-			ns, err := netns.New()
-			if err != nil {
-				r.Fatal(err)
-			}
-			// a link, since another test may open something under the number of the descriptor
-			c.Path = r.Path("netns-" + c.ID)
-			if err := os.Symlink(fmt.Sprintf("/proc/%d/fd/%d", os.Getpid(), ns.FD()), c.Path); err != nil {
-				r.Fatal(err)
-			}
-			gone[c.Path] = ns
-		} else {
-			c = r.Container(c.ID)
+			gone = append(gone, c)
 		}
 		r.add(c, "-p", fmt.Sprintf("%d:80", 20000+i))
 	}
-	for path, ns := range gone {
-		ns.Close()
-		if err := os.Remove(path); err != nil {
+	if !dead {
+		return
+	}
+	r.End(gone...)
+	for _, c := range gone {
+		if err := os.Remove(c.Path); err != nil {
 			r.Fatal(err)
 		}
-	}
-	if dead {
-		kerneltest.Until(r.T, "the links of dead containers gone", func() bool { return r.veths() == 0 })
 	}
 }
 

@@ -18,7 +18,6 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"cnibox/applets/lint"
 	"cnibox/test/sandbox"
 )
 
@@ -30,9 +29,6 @@ const memory = "/dev/shm"
 
 // referenceDir is where Debian's package has the reference plugins. Tests find them in $CNIBOX_REFERENCE_DIR.
 const referenceDir = "/usr/lib/cni"
-
-// hidden are the directories in which the program looks for plugins and configurations.
-var hidden = append(lint.PluginDirs[:], "/etc/cni")
 
 // hint is printed if the kernel does not allow it.
 const hint = `make test needs root, or a kernel that allows user namespaces: try "sudo make test", or "sudo sysctl -w kernel.apparmor_restrict_unprivileged_userns=0" where AppArmor forbids them; "make quick" runs the tests that need neither`
@@ -85,19 +81,12 @@ func setupMounts() error {
 	if tmpfs(memory, "mode=1777") == nil {
 		os.Setenv("TMPDIR", memory)
 		os.Setenv("GOTMPDIR", memory) // preferred by package testing
-		if err := keepReference(); err != nil {
+		// The mount of a network namespace that a test deletes goes from copies of the mount namespace as well.
+		if err := errors.Join(unix.Mount("", memory, "", unix.MS_SHARED, ""), keepReference()); err != nil {
 			return err
 		}
 	}
-	if err := tmpfs("/run", "mode=0755"); err != nil {
-		return err
-	}
-	for _, dir := range hidden {
-		if err := tmpfs(dir, "mode=0755"); err != nil && !errors.Is(err, os.ErrNotExist) {
-			return err
-		}
-	}
-	return sandbox.EmptyState()
+	return sandbox.Hide()
 }
 
 // keepReference leaves the reference plugins at another path than that which is hidden.

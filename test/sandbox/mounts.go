@@ -7,6 +7,8 @@ import (
 	"path/filepath"
 
 	"golang.org/x/sys/unix"
+
+	"cnibox/applets/lint"
 )
 
 // stateParent is the parent of the directories in [state].
@@ -25,10 +27,24 @@ func mountEmpty(dir string) error {
 	return nil
 }
 
-// EmptyState mounts an empty file system over /var/lib/cni and /var/lib/containers. If the machine lacks one,
+// Hide mounts an empty file system over each directory in which the machine may have something of CNI: plugins,
+// configurations, leases, caches and sockets. The mounts of this thread must be private.
+func Hide() error {
+	if err := mountEmpty("/run"); err != nil {
+		return err
+	}
+	for _, dir := range append(lint.PluginDirs[:], "/etc/cni") {
+		if err := mountEmpty(dir); err != nil && !errors.Is(err, os.ErrNotExist) {
+			return err
+		}
+	}
+	return emptyState()
+}
+
+// emptyState mounts an empty file system over each directory of [state]. If the machine lacks one,
 // it must not be created there: then the parent is replaced by one with the old entries and the new
 // ones.
-func EmptyState() error {
+func emptyState() error {
 	for _, name := range state {
 		if _, err := os.Stat(filepath.Join(stateParent, name)); errors.Is(err, os.ErrNotExist) {
 			if err := replaceParent(); err != nil {

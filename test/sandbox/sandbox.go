@@ -103,7 +103,7 @@ func Setup() error {
 	if err := mountEmpty("/run"); err != nil {
 		return err
 	}
-	if err := EmptyState(); err != nil {
+	if err := emptyState(); err != nil {
 		return err
 	}
 	if err := os.MkdirAll(pins, 0o755); err != nil {

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"os"
 	"os/exec"
 	"path/filepath"
 	"slices"
@@ -31,7 +32,7 @@ type scriptCommand func(ts *testscript.TestScript, h *hostAndContainer, args []s
 
 // commands returns our commands, and one for each applet.
 func commands() map[string]func(*testscript.TestScript, bool, []string) {
-	list := map[string]scriptCommand{"cni": cni, "status": status, "result": result, "needs": needs, "onekernel": onekernel, "root": root,
+	list := map[string]scriptCommand{"cni": cni, "status": status, "result": result, "needs": needs, "onekernel": onekernel, "root": root, "netns": deleteNS, "until": until,
 		"host": func(ts *testscript.TestScript, h *hostAndContainer, args []string) error {
 			return h.kernel(ts, h.host, args)
 		},
@@ -129,6 +130,44 @@ func onekernel(_ *testscript.TestScript, h *hostAndContainer, _ []string) error 
 	return nil
 }
 
+// deleteNS deletes network namespaces of the script.
+func deleteNS(ts *testscript.TestScript, h *hostAndContainer, args []string) error {
+	if h.host == nil || len(args) < 2 || args[0] != "del" && args[0] != "unmount" {
+		return mistake("usage, not in a plain script: netns del|unmount NAME…")
+	}
+	var all []*netns.NS
+	for _, name := range args[1:] {
+		ns, err := netns.Open(filepath.Join("/run/netns", name))
+		if err != nil {
+			return mistake(err.Error())
+		}
+		all = append(all, ns)
+	}
+	kerneltest.Delete(h.TB, func() error {
+		for _, ns := range all {
+			if err := netns.Unbind(ns.Path()); err != nil {
+				return err
+			}
+			if args[0] == "del" {
+				if err := os.Remove(ns.Path()); err != nil {
+					return err
+				}
+			}
+		}
+		return nil
+	}, all...)
+	return nil
+}
+
+// until runs a program until it succeeds.
+func until(ts *testscript.TestScript, h *hostAndContainer, args []string) error {
+	if len(args) == 0 {
+		return mistake("usage: until PROGRAM [ARG…]")
+	}
+	kerneltest.Eventually(h.TB, strings.Join(args, " "), func() error { return ts.Exec(args[0], args[1:]...) })
+	return nil
+}
+
 // needs skips the test if the kernel lacks what a plugin needs.
 func needs(ts *testscript.TestScript, h *hostAndContainer, args []string) error {
 	if len(args) != 1 {
@@ -166,6 +205,12 @@ func (h *hostAndContainer) kernel(ts *testscript.TestScript, ns *netns.NS, args 
 		if now := kerneltest.Snapshot(h.TB, ns); now != h.saved[ns] {
 			return fmt.Errorf("it is not as it was:\n%s", kerneltest.Diff(h.saved[ns], now))
 		}
+		return nil
+	case len(args) == 3 && args[0] == "carrier" && args[2] == "up":
+		kerneltest.WaitUp(h.TB, ns, args[1])
+		return nil
+	case len(args) == 3 && args[0] == "carrier" && args[2] == "down":
+		kerneltest.WaitDown(h.TB, ns, args[1])
 		return nil
 	case len(args) < 2:
 		return mistake("host and container need a subject and a name")

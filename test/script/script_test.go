@@ -9,7 +9,8 @@
 //	{"cniVersion":"1.1.0","name":"demo","type":"loopback"}
 //
 // Each script has a new network namespace as its host and another one, $NETNS, as its
-// container; those in testdata/plain have neither and need no privilege. $WORK/bin has a link
+// container, and a mount namespace of its own, in which /run, /etc/cni, /var/lib/cni and the directories of
+// plugins are empty; those in testdata/plain have none of these and need no privilege. $WORK/bin has a link
 // for each applet and is CNI_PATH. In files $WORK and $NETNS are replaced. The commands, beside
 // those of testscript:
 //
@@ -22,8 +23,12 @@
 //	root rw|ro|sealed                the rest runs on a root directory without /var and with an empty
 //	                                 tmpfs at /run; ro: the root is read-only; sealed: /run as well
 //	onekernel                        skip the rest in guests but the first: it is about the input and output of cni-exec
+//	netns del NAME…                  delete network namespaces in /run/netns, and return when the kernel has deleted
+//	                                 their links; unmount: likewise, and leave the files
+//	until PROGRAM [ARG…]             run a program until it succeeds: for what another process does meanwhile
 //	needs PLUGIN|trace               skip the rest where the kernel lacks what the plugin, or cni-exec trace, needs
 //	[!] host link NAME [up|down]     the link is there (and up, or down); container likewise
+//	host carrier NAME up|down        wait until the kernel has found that the link has a carrier, or none
 //	[!] host addr NAME PREFIX        the link has the address
 //	[!] host route PREFIX [GW]       the main table has the route
 //	[!] host sysctl KEY VALUE        as "net/ipv4/ip_forward 1"
@@ -36,6 +41,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"regexp"
 	"runtime"
 	"slices"
 	"strings"
@@ -43,12 +49,14 @@ import (
 	"time"
 
 	"github.com/rogpeppe/go-internal/testscript"
+	"github.com/rogpeppe/go-internal/txtar"
 	"golang.org/x/sys/unix"
 
 	"cnibox/applets/applettest"
 	"cnibox/internal/kerneltest"
 	"cnibox/internal/netns"
 	"cnibox/test/product"
+	"cnibox/test/sandbox"
 )
 
 func TestMain(m *testing.M) { product.Main(m, nil) }
@@ -56,6 +64,28 @@ func TestMain(m *testing.M) { product.Main(m, nil) }
 func TestScripts(t *testing.T) { run(t, "testdata/plain", true) }
 
 func TestKernelScripts(t *testing.T) { run(t, "testdata", false) }
+
+// Scripts leave it to our commands to delete network namespaces, and to wait: what a script tries for so long, or looks up in
+// /proc of all processes, fails on a busy machine.
+func TestScriptsDoNotWait(t *testing.T) {
+	byHand := regexp.MustCompile(`\bumount\b.*/run/netns|\bip netns (add|del)|mountinfo|(^|[^-])\btimeout [0-9]|\bsleep [0-9.]+( |$|;)|\b(while|until) .*\bdo\b`)
+	files, err := filepath.Glob("testdata/*.txt")
+	plain, errPlain := filepath.Glob("testdata/plain/*.txt")
+	if files = append(files, plain...); err != nil || errPlain != nil || len(files) == 0 {
+		t.Fatal("no scripts")
+	}
+	for _, file := range files {
+		script, err := txtar.ParseFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for line := range strings.Lines(string(script.Comment)) {
+			if byHand.MatchString(line) {
+				t.Errorf("%s: %s\tuse netns del, host carrier or until", file, line)
+			}
+		}
+	}
+}
 
 // limit is how long the scripts may take before a process counts as stuck. With the race detector
 // they take about six minutes on a slow machine.
@@ -131,7 +161,8 @@ type hostAndContainer struct {
 type key struct{}
 
 // setup makes the namespaces and the links. The script continues on this thread, which is in the
-// host's namespace and ends with the script.
+// host's namespace and in a mount namespace of its own, and ends with the script. So no process of another script
+// has a copy of its mounts, which would keep its network namespaces.
 func setup(env *testscript.Env, plain bool, force string) error {
 	t := env.T().(testing.TB)
 	h := &hostAndContainer{TB: t, saved: map[*netns.NS]string{}}
@@ -139,6 +170,9 @@ func setup(env *testscript.Env, plain bool, force string) error {
 	netns := ""
 	if !plain {
 		h.host, h.container = kerneltest.NS(t), kerneltest.NS(t)
+		if err := ownMounts(env.WorkDir); err != nil {
+			return err
+		}
 		netns = kerneltest.NSPath(t, h.container)
 	}
 	bin := filepath.Join(env.WorkDir, "bin")
@@ -152,8 +186,22 @@ func setup(env *testscript.Env, plain bool, force string) error {
 	if plain {
 		return nil
 	}
-	runtime.LockOSThread()
 	return os.NewSyscallError("setns", unix.Setns(h.host.FD(), unix.CLONE_NEWNET))
+}
+
+// ownMounts moves this thread for good to a new mount namespace that has nothing of the machine's CNI.
+func ownMounts(work string) error {
+	if strings.HasPrefix(work, "/run/") || strings.HasPrefix(work, "/var/") {
+		return fmt.Errorf("the script's directory %s is not visible to it: set TMPDIR", work)
+	}
+	runtime.LockOSThread()
+	if err := unix.Unshare(unix.CLONE_NEWNS); err != nil {
+		return os.NewSyscallError("unshare", err)
+	}
+	if err := unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""); err != nil {
+		return os.NewSyscallError("mount", err)
+	}
+	return sandbox.Hide()
 }
 
 // replace replaces variables in the files of a script.
