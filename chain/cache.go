@@ -239,7 +239,7 @@ func (c *Cache) remove(a spec.Attachment, e *Entry, exists func(name string) boo
 // listed returns a function that reports whether the results directory has a file with a name. If
 // the directory cannot be read, the function always returns true.
 func (c *Cache) listed() func(name string) bool {
-	all, err := os.ReadDir(c.results())
+	all, err := disk.List(c.results())
 	if err != nil {
 		return anyName
 	}
@@ -325,7 +325,7 @@ func (c *Cache) Search(match func(text []byte) bool) (entries []*Entry, broken [
 // names returns the names of possible entries, including directories, which are broken entries. A
 // directory without the dashes of an entry, such as lost+found, is not an entry.
 func (c *Cache) names() (names []string, err error) {
-	all, err := os.ReadDir(c.results())
+	all, err := disk.List(c.results())
 	for _, f := range all {
 		if !f.IsDir() || strings.Contains(f.Name(), "-") {
 			names = append(names, f.Name())

@@ -264,7 +264,7 @@ func (l *List) dropIn() error {
 // filesIn returns the sorted names in a directory, without directories if the file system reports
 // types.
 func filesIn(dir string) ([]string, error) {
-	entries, err := os.ReadDir(dir)
+	entries, err := disk.List(dir)
 	var names []string
 	for _, e := range entries {
 		if !e.IsDir() {

@@ -27,6 +27,7 @@ import (
 	"sync"
 	"time"
 
+	"cnibox/internal/disk"
 	"cnibox/internal/spell"
 	"cnibox/spec"
 )
@@ -249,7 +250,7 @@ func (l *Invoker) lookup(plugin string) *spec.Plugin {
 func findInPath(plugin string, dirs []string) (string, os.FileInfo, *spec.Error) {
 	for _, dir := range dirs {
 		path := filepath.Join(dir, plugin)
-		if info, err := os.Stat(path); err == nil && info.Mode().IsRegular() {
+		if info, err := disk.LookUp(path); err == nil && info.Mode().IsRegular() {
 			return path, info, nil
 		}
 	}

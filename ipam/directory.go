@@ -9,6 +9,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"cnibox/internal/disk"
+	"cnibox/internal/fault"
 )
 
 // careful has the flags of every open of a file in the store: an open follows no symbolic link and
@@ -63,6 +64,7 @@ func (d directory) close() {
 // open opens a file in d; the caller closes the descriptor. A symbolic link as the last component
 // is ELOOP. A rename of a parent directory has no effect, since d is open.
 func (d directory) open(name string, flags int, mode uint32) (int, error) {
+	fault.Done(fault.Files, 1)
 	for {
 		fd, err := unix.Openat(d.fd, name, flags|careful, mode)
 		switch err {
@@ -109,6 +111,7 @@ func (d directory) read(name string, limit int) ([]byte, unix.Stat_t, error) {
 	if err != nil {
 		return nil, st, d.fail("read", name, err)
 	}
+	fault.Done(fault.Bytes, len(content))
 	return content, st, nil
 }
 
@@ -121,7 +124,10 @@ func (d directory) names() ([]string, error) {
 	}
 	f := os.NewFile(uintptr(fd), d.path)
 	defer f.Close()
-	return f.Readdirnames(-1)
+	names, err := f.Readdirnames(-1)
+	fault.Done(fault.Lists, 1)
+	fault.Done(fault.Names, len(names))
+	return names, err
 }
 
 // target returns the target of a symbolic link.

@@ -93,6 +93,7 @@ func (s *sock) commit(t *batch) error {
 	if err != nil {
 		return fmt.Errorf("nft: %w", err)
 	}
+	fault.Done(fault.Transactions, 1)
 	answers, err := s.nl.Batch(ms, 1)
 	if slices.ContainsFunc(ms, deletes) {
 		nlconn.SlowToClose(unix.NETLINK_NETFILTER, clearTime)

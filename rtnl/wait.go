@@ -8,6 +8,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"cnibox/internal/fault"
 	"cnibox/internal/nlconn"
 )
 
@@ -37,6 +38,7 @@ func (c *Conn) WaitAddrs(ctx context.Context, index uint32) error {
 		case end != nil:
 			return fmt.Errorf("addresses of link #%d are tentative: %w", index, end)
 		}
+		fault.Done(fault.Waits, 1)
 	}
 }
 
@@ -72,6 +74,7 @@ func (c *Conn) WaitLink(ctx context.Context, fits func(*Link) bool) (*Link, erro
 		if end != nil {
 			return nil, end
 		}
+		fault.Done(fault.Waits, 1)
 	}
 }
 
@@ -114,6 +117,7 @@ func (c *Conn) WaitUp(ctx context.Context, index uint32) error {
 		if end != nil {
 			return fmt.Errorf("link %s carries no packets: %w", l.Name, end)
 		}
+		fault.Done(fault.Waits, 1)
 		timer := time.NewTimer(pause)
 		select {
 		case <-ctx.Done():

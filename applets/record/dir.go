@@ -177,7 +177,7 @@ func (d Dir) DeleteStale(network string, valid []spec.Attachment) error {
 // Each calls fn with the name of each record, in any order. An error does not stop it. The
 // directory may be missing.
 func (d Dir) Each(fn func(name string) error) error {
-	entries, err := os.ReadDir(string(d))
+	entries, err := disk.List(string(d))
 	if errors.Is(err, os.ErrNotExist) || errors.Is(err, unix.ENOTDIR) {
 		return nil
 	}

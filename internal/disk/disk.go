@@ -1,5 +1,5 @@
 // Package disk reads and changes small files. Use [Read] for files of other programs: it does not wait
-// for a pipe, and has a size limit. Use [Replace] for a file that readers must see completely or not
+// for a pipe, and has a size limit; and [List] for directories that grow with the attachments. Use [Replace] for a file that readers must see completely or not
 // at all. All other changes of state on disk use [Remove], [Rename] or [Change], since tests make them
 // fail one by one.
 package disk
@@ -31,6 +31,7 @@ func Read(path string, flags, limit int) ([]byte, error) {
 		return nil, &os.PathError{Op: "open", Path: path, Err: err}
 	}
 	defer unix.Close(fd)
+	fault.Done(fault.Files, 1)
 	var st unix.Stat_t
 	if err := unix.Fstat(fd, &st); err != nil {
 		return nil, &os.PathError{Op: "stat", Path: path, Err: err}
@@ -50,10 +51,27 @@ func Read(path string, flags, limit int) ([]byte, error) {
 		}
 		b = b[:len(b)+n]
 	}
+	if st.Size > 0 {
+		fault.Done(fault.Bytes, len(b))
+	}
 	if len(b) > limit {
 		return nil, fmt.Errorf("%s is larger than %d bytes", path, limit)
 	}
 	return b, nil
+}
+
+// List is [os.ReadDir] that tests can count.
+func List(dir string) ([]os.DirEntry, error) {
+	entries, err := os.ReadDir(dir)
+	fault.Done(fault.Lists, 1)
+	fault.Done(fault.Names, len(entries))
+	return entries, err
+}
+
+// LookUp is [os.Stat] of a program that tests can count.
+func LookUp(path string) (os.FileInfo, error) {
+	fault.Done(fault.Lookups, 1)
+	return os.Stat(path)
 }
 
 // leastRead is the smallest buffer for one read, in bytes.

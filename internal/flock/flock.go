@@ -16,6 +16,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"cnibox/internal/fault"
 )
 
 // Timeout is the longest wait for a lock. Locks are held for a few changes, so a process that holds
@@ -54,6 +56,7 @@ func Try(path string, mode os.FileMode, how int) (unlock func(), err error) {
 func lock(path string, mode os.FileMode, take func(fd int) (func(), error)) (unlock func(), err error) {
 	// A symbolic link is rejected, and opening a pipe does not wait for a writer.
 	const flags = unix.O_RDONLY | unix.O_CREAT | unix.O_NOFOLLOW | unix.O_CLOEXEC | unix.O_NONBLOCK
+	fault.Done(fault.Locks, 1)
 	for {
 		fd, err := unix.Open(path, flags, uint32(mode.Perm()))
 		if err != nil {

@@ -9,6 +9,8 @@ import (
 	"sync"
 
 	"golang.org/x/sys/unix"
+
+	"cnibox/internal/fault"
 )
 
 // ErrNotNS is the error for a path that exists and is not a network namespace.
@@ -45,6 +47,7 @@ func Open(path string) (*NS, error) {
 	if path == "" {
 		return nil, &os.PathError{Op: "open", Err: unix.ENOENT}
 	}
+	fault.Done(fault.Namespaces, 1)
 	fd, err := unix.Open(path, unix.O_RDONLY|unix.O_CLOEXEC|unix.O_NONBLOCK, 0)
 	if err != nil {
 		err = &os.PathError{Op: "open", Path: path, Err: err}
@@ -186,6 +189,7 @@ func (ns *NS) Socket(protocol int) (fd int, err error) {
 }
 
 func (ns *NS) socket(protocol int) (fd int, err error) {
+	fault.Done(fault.Sockets, 1)
 	err = ns.Do(func() error {
 		fd, err = unix.Socket(unix.AF_NETLINK, unix.SOCK_RAW|unix.SOCK_CLOEXEC, protocol)
 		return os.NewSyscallError("socket", err)

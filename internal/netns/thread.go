@@ -7,6 +7,8 @@ import (
 	"sync"
 
 	"golang.org/x/sys/unix"
+
+	"cnibox/internal/fault"
 )
 
 // Enter moves the calling thread to the namespace; the thread must be discarded afterwards
@@ -84,6 +86,7 @@ func firstThread() bool { return unix.Gettid() == unix.Getpid() }
 // onThread runs fn on a locked thread, waits for it, and discards the thread unless fn has restored
 // it. A panic or a [runtime.Goexit] of fn propagates to the caller.
 func onThread(fn func() (restored bool, err error)) error {
+	fault.Done(fault.Threads, 1)
 	var err error
 	var failure any
 	returned := false

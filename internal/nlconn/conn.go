@@ -16,6 +16,7 @@ import (
 	"github.com/mdlayher/netlink"
 	"golang.org/x/sys/unix"
 
+	"cnibox/internal/fault"
 	"cnibox/internal/netns"
 )
 
@@ -106,6 +107,21 @@ type Answer struct {
 // [netlink.Acknowledge]. So only the last request asks for an acknowledgement: when its answer arrives,
 // all earlier requests without an error have succeeded. Mostly this takes one read.
 func (c *Conn) Batch(reqs []netlink.Message, ends int) ([]Answer, error) {
+	answers, err := c.exchange(reqs, ends)
+	count(answers)
+	return answers, err
+}
+
+// count counts an exchange for tests.
+func count(answers []Answer) {
+	fault.Done(fault.Requests, len(answers))
+	for _, a := range answers {
+		fault.Done(fault.Answers, len(a.Messages))
+	}
+}
+
+// exchange is [Conn.Batch] that is not counted.
+func (c *Conn) exchange(reqs []netlink.Message, ends int) ([]Answer, error) {
 	first, last := ends, len(reqs)-1-ends
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -153,9 +169,9 @@ func (c *Conn) Execute(req netlink.Message) ([]netlink.Message, error) {
 
 // Dump returns all objects of the request. It repeats an interrupted dump; see [ErrInterrupted].
 func (c *Conn) Dump(req netlink.Message) ([]netlink.Message, error) {
-	return dump(func() ([]netlink.Message, bool, error) {
+	ms, err := dump(func() ([]netlink.Message, bool, error) {
 		req.Header.Flags |= netlink.Dump
-		answers, err := c.Batch([]netlink.Message{req}, 0)
+		answers, err := c.exchange([]netlink.Message{req}, 0)
 		if err != nil {
 			return nil, false, err
 		}
@@ -166,6 +182,8 @@ func (c *Conn) Dump(req netlink.Message) ([]netlink.Message, error) {
 		}
 		return answers[0].Messages, interrupted, err
 	})
+	count([]Answer{{Messages: ms}})
+	return ms, err
 }
 
 // dump repeats get until its answer was not interrupted.

@@ -4,6 +4,7 @@ import (
 	"sync"
 	"time"
 
+	"cnibox/internal/fault"
 	"cnibox/internal/netns"
 )
 
@@ -18,6 +19,8 @@ func Open(ns *netns.NS, protocol int) (*Conn, error) {
 			if c, err = Listen(ns, protocol, 0); err != nil {
 				return keeper{}, err
 			}
+		} else {
+			fault.Done(fault.Sockets, 1)
 		}
 		c.ns, c.protocol, c.kept = ns, protocol, kept
 		return keeper{c}, nil

@@ -21,40 +21,17 @@ import (
 	"cnibox/test/product"
 )
 
-// promptTimeout bounds a call with bad input.
-var promptTimeout = kerneltest.Timeout(10 * time.Second)
-
-// callInTime makes a call that must not block. A call that blocks does so each time; one that took
-// longer is repeated, since the machine may have been busy.
-func (w *world) callInTime(what string, call func() answer) (a answer) {
-	w.Helper()
-	for range 5 {
-		if a = call(); a.took <= promptTimeout {
-			return a
-		}
-	}
-	w.Errorf("%s took %s, again and again", what, a.took)
-	return a
-}
-
-// serve is [world.inProcess] for calls that must not block.
-func (w *world) serve(verb spec.Verb, applet, conf string, c applettest.Container, env ...string) answer {
-	w.Helper()
-	return w.callInTime(fmt.Sprint(verb, " ", applet), func() answer { return w.inProcess(verb, applet, conf, c, env...) })
-}
-
 // inProcess calls a plugin in this process, so the environment may contain what execve(2) does not
 // take.
 func (w *world) inProcess(verb spec.Verb, plugin, conf string, c applettest.Container, env ...string) answer {
 	w.Helper()
 	done := make(chan answer, 1)
 	go func() {
-		begin := time.Now()
 		exit, out, diag, err := w.Serve(w.Context(), verb, plugin, conf, c, env...)
 		if err != nil {
 			w.Error(err)
 		}
-		done <- answer{exit: exit, stdout: out, stderr: diag, took: time.Since(begin)}
+		done <- answer{exit: exit, stdout: out, stderr: diag}
 	}()
 	select {
 	case a := <-done:
@@ -146,7 +123,7 @@ func (b badInput) refuse(w *world, c applettest.Container, before string) {
 			conf = *b.stdin
 		}
 		for _, verb := range verbs {
-			a := w.serve(verb, plugin, conf, c, b.env...)
+			a := w.inProcess(verb, plugin, conf, c, b.env...)
 			if code := a.code(w.T); code != b.code || code == 0 && !emptyOrResult(a) {
 				w.Errorf("%s %s: code %d, want %d: %.400q", verb, plugin, code, b.code, a.stdout)
 			}
@@ -377,7 +354,7 @@ func TestKernelUnusualPrevResult(t *testing.T) {
 					if verb == spec.Del && plugin == "loopback" {
 						continue // it sets lo down whatever prevResult says
 					}
-					a := w.serve(verb, plugin, conf, c)
+					a := w.inProcess(verb, plugin, conf, c)
 					if code := a.code(t); code == spec.CodeInternal || code == 0 && !emptyOrResult(a) {
 						t.Errorf("%s %s: %.400s", verb, plugin, a.stdout)
 					}
@@ -386,7 +363,7 @@ func TestKernelUnusualPrevResult(t *testing.T) {
 			w.Same("CHECK, GET and DEL", before, w.Snapshot(c))
 			for _, plugin := range []string{"loopback", "portmap", "tuning"} {
 				conf := goodHead + `"type":"` + plugin + `","dataDir":"$DIR/records","prevResult":` + prev + "}"
-				a := w.serve(spec.Add, plugin, conf, c, "CNI_IFNAME=lo")
+				a := w.inProcess(spec.Add, plugin, conf, c, "CNI_IFNAME=lo")
 				bare := strings.Join(strings.Fields(a.stdout), "")
 				if a.code(t) != 0 || !strings.HasPrefix(bare, `{"cniVersion":"1.1.0"`) || !emptyOrResult(a) {
 					t.Errorf("ADD %s: %.400s%.400s", plugin, a.stdout, a.stderr)
@@ -444,9 +421,7 @@ func TestKernelBadNetNS(t *testing.T) {
 					case applet.AnyNetNS:
 						continue // an address needs no namespace
 					}
-					a := w.callInTime(fmt.Sprint(verb, " ", plugin), func() answer {
-						return call(verb, plugin, strings.ReplaceAll(goodConf(plugin), "$NETNS", path), c, "CNI_NETNS="+path)
-					})
+					a := call(verb, plugin, strings.ReplaceAll(goodConf(plugin), "$NETNS", path), c, "CNI_NETNS="+path)
 					if code := a.code(t); code != want {
 						t.Errorf("%s %s: code %d, want %d: %s%s", verb, plugin, code, want, a.stdout, a.stderr)
 					}

@@ -81,13 +81,13 @@ func TestKernelDelNeedsNames(t *testing.T) {
 	before := w.Snapshot(c)
 	for _, plugin := range goodPlugins() {
 		for _, name := range []string{`null`, `5`, `"../x"`, `"-x"`, quoted(strings.Repeat("n", 300))} {
-			a := w.serve(spec.Del, plugin, withMember(goodConf(plugin), `"name":`+name), c)
+			a := w.inProcess(spec.Del, plugin, withMember(goodConf(plugin), `"name":`+name), c)
 			if a.code(t) != spec.CodeConfig || !strings.Contains(a.stdout, "network name") {
 				t.Errorf("DEL %s of %.20s: %+v", plugin, name, a)
 			}
 		}
 		for _, missing := range []string{"CNI_CONTAINERID", "CNI_IFNAME"} {
-			a := w.serve(spec.Del, plugin, goodConf(plugin), c, missing+"=")
+			a := w.inProcess(spec.Del, plugin, goodConf(plugin), c, missing+"=")
 			if a.code(t) != spec.CodeEnv || !strings.Contains(a.stdout, missing) {
 				t.Errorf("DEL %s without %s: %+v", plugin, missing, a)
 			}
@@ -105,7 +105,7 @@ func TestKernelMalformedArgs(t *testing.T) {
 		for _, args := range []string{"none", "IgnoreUnknown=yes"} {
 			for _, verb := range []spec.Verb{spec.Add, spec.Check} {
 				conf := strings.ReplaceAll(goodConf(plugin), "$NETNS", c.Path)
-				a := w.serve(verb, plugin, conf, c, "CNI_ARGS="+args)
+				a := w.inProcess(verb, plugin, conf, c, "CNI_ARGS="+args)
 				switch code := a.code(t); {
 				case reads && (code != spec.CodeEnv || !strings.Contains(a.stdout, "CNI_ARGS")):
 					t.Errorf("%s %s with %s: %s, want code 4", verb, plugin, args, a.stdout)
@@ -128,7 +128,7 @@ func TestKernelInvalidInterfaceIndex(t *testing.T) {
 	for _, plugin := range goodPlugins() {
 		conf := withMember(goodConf(plugin), strings.ReplaceAll(prev, "$NETNS", c.Path))
 		for _, verb := range allVerbs {
-			a := w.serve(verb, plugin, conf, c, "CNI_IFNAME=lo")
+			a := w.inProcess(verb, plugin, conf, c, "CNI_IFNAME=lo")
 			refused := a.code(t) == spec.CodeConfig && strings.Contains(a.stdout, "outside the list")
 			maker := applettest.Makes(plugin) && plugin != "flannel"
 			want := verb == spec.Check && (maker || plugin == "vrf") ||

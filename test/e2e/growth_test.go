@@ -3,26 +3,25 @@ package e2e
 import (
 	"fmt"
 	"maps"
-	"os"
-	"regexp"
 	"slices"
 	"strconv"
 	"strings"
 	"testing"
 
 	"cnibox/applets/applettest"
+	"cnibox/internal/fault"
 	"cnibox/internal/kerneltest"
 	"cnibox/rtnl"
 	"cnibox/spec"
 )
 
-// How many more calls and bytes a verb may have with many attachments than with few: the kernel and
-// Go vary a little.
+// How many attachments are on the host, and how many more bytes a verb may read with many than with few:
+// numbers and addresses have more digits.
 const (
 	fewAttached  = 2
 	manyAttached = 60
-	moreCalls    = 8
-	moreBytes    = 512
+	moreBytes    = 64
+	fewAddresses = 6 // more than an interface has
 )
 
 // growthLists are lists of plugins. N stands for one of two networks, C for the container's number,
@@ -96,8 +95,7 @@ func growthSteps(list string, container int) (network string, steps []chainStep)
 }
 
 // TestKernelCostsDoNotGrow compares each verb with few and with many attachments on the host, half of
-// them of the same network: the system calls on files and sockets, and the bytes read, of cni-exec
-// with a list, and of each of its plugins alone.
+// them of the same network: what cni-exec does with a list, and each of its plugins alone.
 func TestKernelCostsDoNotGrow(t *testing.T) {
 	kerneltest.Slow(t)
 	t.Parallel()
@@ -116,8 +114,6 @@ func checkGrowth(t *testing.T, list string) {
 		fixtureOf(s.plugin).NeedChain(t)
 	}
 	w := newWorld(t)
-	w.strace() // skips without strace
-	w.tracer = nil
 	w.growthHost(list)
 	attach := func(n int) {
 		a := &attached{w: w, c: w.growthContainer(list, n), call: w.inProcess}
@@ -136,61 +132,48 @@ func checkGrowth(t *testing.T, list string) {
 		attach(n)
 	}
 	many := w.costs(list, 92) // of the same network
-	grown := func(verb string) bool {
-		return many[verb].count() > few[verb].count()+moreCalls || many[verb].bytes > few[verb].bytes+moreBytes
-	}
-	// A busy machine repeats some calls, such as a dump that another change interrupted. So the
-	// least of three counts.
-	for n := 94; n <= 96 && slices.ContainsFunc(slices.Collect(maps.Keys(few)), grown); n += 2 {
-		for verb, again := range w.costs(list, n) {
-			if grown(verb) {
-				many[verb] = again
+	for _, verb := range slices.Sorted(maps.Keys(few)) {
+		t.Logf("%s: %v with %d attachments, %v with %d", verb, few[verb], fewAttached, many[verb], manyAttached)
+		if len(few[verb]) == 0 {
+			t.Errorf("%s does nothing that is counted", verb)
+		}
+		for work, n := range many[verb] {
+			due, waits := few[verb][work], many[verb][fault.Waits]
+			switch work {
+			case fault.Waits: // for the kernel
+				continue
+			case fault.Requests, fault.Threads, fault.Sockets:
+				due += waits
+			case fault.Answers:
+				due += waits * fewAddresses
+			case fault.Bytes:
+				due += moreBytes
+			}
+			if n > due {
+				t.Errorf("%s: %d %s with %d attachments, %d with %d", verb, few[verb][work], work, fewAttached, n, manyAttached)
 			}
 		}
 	}
-	for _, verb := range slices.Sorted(maps.Keys(few)) {
-		f, m := few[verb], many[verb]
-		t.Logf("%s: %d calls and %d bytes with %d attachments, %d and %d with %d", verb, f.count(), f.bytes, fewAttached, m.count(), m.bytes, manyAttached)
-		if grown(verb) {
-			t.Errorf("%s grows: %v and %d bytes with %d attachments, %v and %d with %d", verb, f.calls, f.bytes, fewAttached, m.calls, m.bytes, manyAttached)
-		}
-	}
 }
 
-// A cost counts the work of a process.
-type cost struct {
-	calls map[string]int
-	bytes int // read from files and sockets
-}
-
-func (c cost) count() (n int) {
-	for _, calls := range c.calls {
-		n += calls
-	}
-	return n
-}
-
-// costs returns those of each verb for a container: of each plugin, then of cni-exec.
-func (w *world) costs(list string, container int) map[string]cost {
+// costs returns what each verb does for a container: each plugin, then cni-exec.
+func (w *world) costs(list string, container int) map[string]map[fault.Work]int {
 	w.Helper()
-	all := map[string]cost{}
+	all := map[string]map[fault.Work]int{}
 	a := &attached{w: w, c: w.growthContainer(list, container), call: w.plugin}
 	network, steps := growthSteps(list, container)
 	a.steps = steps
-	traced := func(what string, fn func()) {
+	counted := func(what string, fn func()) {
 		w.Helper()
-		w.strace("-o", w.Path("trace"), "-y", "-e", "trace=%file,%network,getdents64,read,write", "-e", "signal=none")
-		fn()
-		w.tracer = nil
-		all[what] = w.readTrace()
+		all[what] = w.measured(fn).Work
 	}
 	for _, verb := range []spec.Verb{spec.Add, spec.Check} {
 		for i := range steps {
-			traced(fmt.Sprint(steps[i].plugin, " ", verb), func() { a.must(verb, i) })
+			counted(fmt.Sprint(steps[i].plugin, " ", verb), func() { a.must(verb, i) })
 		}
 	}
 	for i := a.last(); i >= 0; i-- {
-		traced(fmt.Sprint(steps[i].plugin, " ", spec.Del), func() { a.must(spec.Del, i) })
+		counted(fmt.Sprint(steps[i].plugin, " ", spec.Del), func() { a.must(spec.Del, i) })
 	}
 	var confs []string
 	for _, s := range steps {
@@ -199,35 +182,9 @@ func (w *world) costs(list string, container int) map[string]cost {
 	w.write("net.d/"+network+".conflist", fmt.Sprintf(`{"cniVersion":"1.1.0","name":%q,"plugins":[%s]}`, network, strings.Join(confs, ",")))
 	env := []string{"NETCONFPATH=" + w.Path("net.d"), "CNI_IFNAME=eth0"}
 	for _, verb := range []string{"add", "check", "del"} {
-		traced("cni-exec "+verb, func() {
+		counted("cni-exec "+verb, func() {
 			w.must("cni-exec "+verb, w.run("", env, w.Path("bin/cni-exec"), verb, network, a.c.Path, "--container-id", a.c.ID, "--cache-dir", w.Path("cache")))
 		})
 	}
 	return all
-}
-
-// tracedCall matches a line of strace with the end of a system call.
-var tracedCall = regexp.MustCompile(`(?m)^\d+ +(?:<\.\.\. )?(\w+)[( ].* = (-?\d+)`)
-
-// readTrace parses the output of strace.
-func (w *world) readTrace() cost {
-	w.Helper()
-	text, err := os.ReadFile(w.Path("trace"))
-	if err != nil {
-		w.Fatal(err)
-	}
-	c := cost{calls: map[string]int{}}
-	for _, m := range tracedCall.FindAllStringSubmatch(string(text), -1) {
-		if strings.Contains(m[0], "<anon_inode:") || strings.Contains(m[0], "/mountinfo>") { // Go's threads; mounts of other tests
-			continue
-		}
-		c.calls[m[1]]++
-		if n, _ := strconv.Atoi(m[2]); n > 0 && (m[1] == "read" || strings.HasPrefix(m[1], "recv")) {
-			c.bytes += n
-		}
-	}
-	if c.bytes == 0 && !kerneltest.Emulated() {
-		w.Fatalf("no call in the trace:\n%.1000s", text)
-	}
-	return c
 }

@@ -7,16 +7,13 @@ import (
 	"strings"
 	"testing"
 
+	"cnibox/internal/fault"
 	"cnibox/internal/kerneltest"
 	"cnibox/spec"
 )
 
-// With a limit of mostThreads every ADD succeeds. Each lower limit is tried threadTries times: the
-// Go runtime does not always need its threads at the same moment.
-const (
-	mostThreads = 16
-	threadTries = 4
-)
+// mostThreads is more than Go's runtime mostly makes for an ADD.
+const mostThreads = 16
 
 // tasks starts the programs of the world in a control group with a limit on the number of threads.
 func (w *world) tasks() (limit func(n int)) {
@@ -53,8 +50,8 @@ func (w *world) tasks() (limit func(n int)) {
 	}
 }
 
-// With too low a limit of threads, ADD refuses with code 11, or the Go runtime ends it before its
-// first change. A program cannot prevent the runtime from ending a process that gets no thread.
+// With any limit of threads, ADD succeeds or leaves nothing: it refuses before its first change, or Go's
+// runtime ends it there, which no program can prevent.
 func TestKernelFewThreads(t *testing.T) {
 	t.Parallel()
 	for name, v := range victims {
@@ -63,56 +60,41 @@ func TestKernelFewThreads(t *testing.T) {
 			w, c := v.host(t)
 			limit := w.tasks()
 			before := w.Snapshot(c)
-			ended, refused, done := 0, 0, 0
 			for n := 2; n <= mostThreads; n++ {
-				for range threadTries {
-					limit(n)
-					a := v.add(w, c, 8080)
-					w.tracer = nil
-					what := fmt.Sprintf("ADD with %d threads", n)
-					switch {
-					case a.exit == 0:
-						done++
-						w.must(what+", then DEL", v.del(w, c, 8080))
-					case strings.Contains(a.stderr, "failed to create new OS thread"): // before or after it has refused
-						ended++
-					case a.code(t) == spec.CodeTryAgain && strings.Contains(a.stdout, "threads and processes"):
-						refused++
-					}
-					w.Same(what, before, w.Snapshot(c))
-					if a.exit != 0 && n == mostThreads {
-						t.Errorf("%s: exit code %d: %s%s", what, a.exit, a.stdout, a.stderr)
-					}
+				limit(n)
+				a := v.add(w, c, 8080)
+				w.tracer = nil
+				what := fmt.Sprintf("ADD with %d threads", n)
+				if strings.Contains(a.stderr, "failed to create new OS thread") { // before or after it has refused
+					t.Log(what, "is ended by the runtime")
+				} else if code := a.code(t); code != 0 {
+					t.Log(what, "is refused with code", code)
+				} else {
+					w.must(what+", then DEL", v.del(w, c, 8080))
 				}
+				w.Same(what, before, w.Snapshot(c))
 			}
-			if ended == 0 || refused == 0 || done == 0 {
-				t.Errorf("%d ended by the runtime, %d refused, %d done: there is nothing to test", ended, refused, done)
-			}
+			w.must("ADD without a limit", v.add(w, c, 8080))
 		})
 	}
 }
 
-// ADD of the plugins that only use files makes no more threads than VERSION, which has only those
-// of the Go runtime.
+// The plugins that only use files enter no network namespace, and run nothing on a thread of its own.
 func TestKernelNoThreads(t *testing.T) {
 	kerneltest.Slow(t)
 	for _, plugin := range []string{"host-local", "static"} {
 		t.Run(plugin, func(t *testing.T) {
 			w := newWorld(t)
-			conf := w.Expand(goodConf(plugin))
-			// The runtime sometimes makes one more, more often on a busy machine.
-			fewest := func(verb spec.Verb, times, enough int) int {
-				n := 1000
-				for i := 0; i < times && n > enough; i++ {
-					a, _ := w.watched(conf, w.Container(fmt.Sprint(strings.ToLower(string(verb)), i)).Env(verb), w.Path("bin/"+plugin))
-					w.must(string(verb), a)
-					n = min(n, a.threads)
+			c := w.Container("ctr")
+			for _, verb := range []spec.Verb{spec.Add, spec.Check, spec.Del} {
+				u := w.measured(func() { w.must(string(verb), w.plugin(verb, plugin, goodConf(plugin), c)) })
+				if u.Work[fault.Threads] > 0 || u.Work[fault.Sockets] > 0 {
+					t.Errorf("%s: %v", verb, u.Work)
 				}
-				return n
 			}
-			version := fewest(spec.GetVersion, 12, 0)
-			if add := fewest(spec.Add, 300, version); add > version {
-				t.Errorf("ADD makes %d threads, VERSION %d", add, version)
+			other := w.measured(func() { w.must("ADD", w.plugin(spec.Add, "bridge", goodConf("bridge"), c)) })
+			if other.Work[fault.Threads] == 0 || other.Work[fault.Sockets] == 0 {
+				t.Errorf("ADD of bridge: %v", other.Work)
 			}
 		})
 	}

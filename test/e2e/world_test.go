@@ -8,7 +8,6 @@ import (
 	"slices"
 	"syscall"
 	"testing"
-	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -26,6 +25,9 @@ type world struct {
 
 	// tracer is the command line that programs are run by; nil: none.
 	tracer []string
+
+	// usage is the file to which the next program writes its usage; empty: none.
+	usage string
 }
 
 func newWorld(t *testing.T) *world {
@@ -57,8 +59,6 @@ type answer struct {
 	exit           int            // -1: it was killed
 	signal         syscall.Signal // that killed it; -1: none
 	stdout, stderr string
-	took           time.Duration
-	threads        int // threads that were made, if watched
 }
 
 // code returns the code of the error object that is all of stdout, or of the first finding in the
@@ -101,14 +101,26 @@ func (w *world) run(stdin string, env []string, argv ...string) answer {
 // try is run for any goroutine: it does not end the test.
 func (w *world) try(stdin string, env []string, argv ...string) (a answer, err error) {
 	argv = append(slices.Clone(w.tracer), argv...)
+	if w.usage != "" {
+		env = append(slices.Clone(env), product.MeasureTo(w.usage))
+	}
 	cmd := exec.Command(argv[0], argv[1:]...)
-	begin := time.Now()
 	a.exit, a.stdout, a.stderr, err = w.Process(cmd, stdin, env...)
 	if cmd.ProcessState != nil {
 		a.signal = cmd.ProcessState.Sys().(syscall.WaitStatus).Signal()
 	}
-	a.took = time.Since(begin)
 	return a, err
+}
+
+// measured returns the usage of the applet that fn runs as a process.
+func (w *world) measured(fn func()) product.Usage {
+	w.Helper()
+	w.usage = w.Path("usage")
+	fn()
+	u, err := product.ReadUsage(w.usage)
+	w.usage = ""
+	w.NoError(err)
+	return u
 }
 
 // plugin calls a plugin as a runtime does.
