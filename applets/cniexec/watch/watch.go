@@ -57,12 +57,18 @@ func (w *Watch) Run(ctx context.Context) error {
 	if err := w.watchAll(ctx, events, cancel); err != nil {
 		return err
 	}
-	for len(events) > 0 { // the first reload covers all earlier events
-		<-events
-	}
-	for why := "the watch was started"; ; {
-		ended, end := w.startReload(ctx, why)
-		why = w.next(ctx, events, ended)
+	return w.reloadAfter(ctx, events)
+}
+
+// reloadAfter reloads at once and after each burst of events, until ctx ends; its cause is the error,
+// nil for a signal.
+func (w *Watch) reloadAfter(ctx context.Context, events <-chan string) error {
+	for all := (causes{"the watch was started"}); ; {
+		for len(events) > 0 { // those during the last reload: the next one covers them
+			all = all.with(<-events)
+		}
+		ended, end := w.startReload(ctx, strings.Join(all, "; "))
+		all = w.next(ctx, events, ended)
 		end()
 		switch err := context.Cause(ctx); {
 		case errors.As(err, new(interrupt.Signal)):
@@ -75,7 +81,7 @@ func (w *Watch) Run(ctx context.Context) error {
 
 // next waits for the next burst of events, or the end of ctx, and returns the events. Meanwhile it
 // calls Every, except while the reload runs.
-func (w *Watch) next(ctx context.Context, events <-chan string, reloaded <-chan struct{}) (why string) {
+func (w *Watch) next(ctx context.Context, events <-chan string, reloaded <-chan struct{}) causes {
 	var ticks <-chan time.Time
 	if w.Every != nil {
 		ticker := time.NewTicker(Interval)
@@ -85,9 +91,9 @@ func (w *Watch) next(ctx context.Context, events <-chan string, reloaded <-chan 
 	for {
 		select {
 		case <-ctx.Done():
-			return ""
+			return nil
 		case why := <-events:
-			return strings.Join(burst(ctx, why, events), "; ")
+			return burst(ctx, why, events)
 		case <-ticks:
 			select {
 			case <-reloaded:
@@ -116,10 +122,19 @@ func (w *Watch) startReload(ctx context.Context, why string) (ended <-chan struc
 	}
 }
 
-// burst returns the first event and those after it, until none comes for a while. It returns each
-// event once, and at most mostCauses.
-func burst(ctx context.Context, first string, events <-chan string) (all []string) {
-	all = []string{first}
+// causes are the events before a reload, each once, and at most mostCauses.
+type causes []string
+
+func (c causes) with(why string) causes {
+	if slices.Contains(c, why) || len(c) >= mostCauses {
+		return c
+	}
+	return append(c, why)
+}
+
+// burst returns the first event and those after it, until none comes for a while.
+func burst(ctx context.Context, first string, events <-chan string) causes {
+	all := causes{first}
 	end := time.NewTimer(longestBurst)
 	defer end.Stop()
 	for {
@@ -127,9 +142,7 @@ func burst(ctx context.Context, first string, events <-chan string) (all []strin
 		select {
 		case why := <-events:
 			pause.Stop()
-			if !slices.Contains(all, why) && len(all) < mostCauses {
-				all = append(all, why)
-			}
+			all = all.with(why)
 			continue
 		case <-pause.C:
 		case <-end.C:
@@ -140,16 +153,18 @@ func burst(ctx context.Context, first string, events <-chan string) (all []strin
 	}
 }
 
-// watchAll watches the rule set, links, addresses, forwarding, leases, and firewalld. Each event is
-// a text for messages; events are dropped while mostCauses are pending. An error of the kernel's
-// notifications ends the context, as its cause.
-func (w *Watch) watchAll(ctx context.Context, events chan<- string, fail context.CancelCauseFunc) error {
-	event := func(why string) {
-		select {
-		case events <- why:
-		default:
-		}
+// report adds an event, unless mostCauses are pending: those are reason enough.
+func report(events chan<- string, why string) {
+	select {
+	case events <- why:
+	default:
 	}
+}
+
+// watchAll watches the rule set, links, addresses, forwarding, leases, and firewalld. Each event is
+// a text for messages. An error of the kernel's notifications ends the context, as its cause.
+func (w *Watch) watchAll(ctx context.Context, events chan<- string, fail context.CancelCauseFunc) error {
+	event := func(why string) { report(events, why) }
 	watch := func(next func() (string, error)) {
 		for {
 			why, err := next()
