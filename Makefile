@@ -176,17 +176,23 @@ test-upgrade: ## attach with the binary of the release before (BASE=REVISION: of
 	@$(MAKE) --no-print-directory -s base BASE=$(BASE)
 	CNIBOX_UPGRADE_FROM=$(BASE_BIN) $(GOTEST) -pkg ./test/upgrade -- $(TEST_FLAGS) -run '^TestKernelUpgrade$$'
 
-reference: ## build the newest reference plugins, to compare with
+reference: ## build the newest reference plugins, for test-twin LIVE=1 and RECORD=1, and to measure
 	@[ -e $(NEWEST_DIR)/.done ] || { GOBIN=$(NEWEST_DIR) $(GO) install -trimpath -ldflags '-s -w' \
 		$(foreach p,$(NEWEST_PLUGINS),github.com/containernetworking/plugins/plugins/$p@$(NEWEST)) && touch $(NEWEST_DIR)/.done; }
 	@echo $(NEWEST_DIR)
 
-test-twin: TESTS = $(GO) test -C test $(WITH_PRIVILEGE) -count=1 -timeout $(LIMIT) -v -run 'TestKernelTwin$$' ./twin || status=1
-test-twin: export CNIBOX_TWIN_NEWEST = $(NEWEST_DIR)
-test-twin: export CNIBOX_REFERENCE = require
+# What the reference does is recorded in test/twin/testdata/recorded. LIVE and RECORD run it.
+TWIN_LIVE = $(if $(LIVE)$(RECORD),$(NEWEST_DIR))
+TWIN_RUN = ^TestKernelTwin$(if $(RECORD),Record,$(if $(LIVE),$(if $(KERNEL),Live,(Live|Leases))))$$
+test-twin: TESTS = $(GO) test -C test $(WITH_PRIVILEGE) -count=1 -timeout $(LIMIT) -v -run '$(TWIN_RUN)' ./twin || status=1
+test-twin: export CNIBOX_TWIN_NEWEST = $(TWIN_LIVE)
 
-test-twin: reference ## the twin runs against the newest reference plugins; KERNEL=6.1: in qemu, for what is lacking here
-	$(if $(KERNEL),$(IN_TEST) ./vm -kernel $(KERNEL) -pkg ./test/twin -run 'TestKernelTwin$$' $(VMFLAGS),$(RUN_TESTS))
+test-twin: $(if $(LIVE)$(RECORD),reference) ## the plugins against the recorded answers of the newest reference; LIVE=1: against itself; RECORD=1: record them; KERNEL=6.1: in qemu, for what is lacking here
+	$(if $(KERNEL),$(IN_TEST) ./vm -kernel $(KERNEL) -pkg ./test/twin -run '$(TWIN_RUN)' $(if $(RECORD),-v >$(TWIN_LOG)) $(VMFLAGS),$(RUN_TESTS))
+	$(if $(and $(KERNEL),$(RECORD)),CNIBOX_TWIN_GUEST=$(TWIN_LOG) $(GO) test -C test -count=1 -run '$(TWIN_RUN)' ./twin && rm $(TWIN_LOG))
+
+# What a guest prints, which cannot write here.
+TWIN_LOG = $(CURDIR)/bin/twin-$(KERNEL).log
 
 test-vm: ## the kernel tests on Debian's kernels, in qemu; KERNEL=6.1 PKG=./nft,./test/e2e RUN=regexp: less; LACKS=1: what make test could not run on this kernel
 	$(IN_TEST) ./vm $(if $(LACKS),-lacks $(LACKING)) $(if $(KERNEL),-kernel $(KERNEL)) $(if $(PKG),-pkg $(PKG)) $(if $(RUN),-run '$(RUN)') $(VMFLAGS)

@@ -2,10 +2,7 @@ package ipam_test
 
 import (
 	"bytes"
-	"cmp"
 	"context"
-	"encoding/json"
-	"errors"
 	"fmt"
 	"math/rand/v2"
 	"net/netip"
@@ -23,11 +20,8 @@ import (
 	"cnibox/spec"
 )
 
-// With workerEnv the test binary is a worker that runs ADD and DEL.
-const workerEnv = "CNIBOX_IPAM_WORKER" // DIR:NAME:ROUNDS
-
-// reference is that of Debian's package, which test/privileged moves.
-var reference = filepath.Join(cmp.Or(os.Getenv("CNIBOX_REFERENCE_DIR"), "/usr/lib/cni"), "host-local")
+// With workerEnv the test binary is a worker that runs ADD and DEL: DIR:NAME:ROUNDS.
+const workerEnv = "CNIBOX_IPAM_WORKER"
 
 func TestMain(m *testing.M) {
 	if job := os.Getenv(workerEnv); job != "" {
@@ -118,80 +112,10 @@ func unclaim(dir, id string) error {
 	return nil
 }
 
-// runReference runs host-local of the reference.
-func runReference(dir, verb, id string) (string, error) {
-	conf := fmt.Sprintf(`{"cniVersion":"1.0.0","name":"net1","type":"host-local",
-		"ipam":{"type":"host-local","subnet":%q,"dataDir":%q}}`, pool, dir)
-	cmd := exec.Command(reference)
-	cmd.Env = []string{"CNI_COMMAND=" + verb, "CNI_CONTAINERID=" + id, "CNI_IFNAME=eth0", "CNI_NETNS=/dev/null", "CNI_PATH=/"}
-	cmd.Stdin = strings.NewReader(conf)
-	out, err := cmd.Output()
-	if err != nil {
-		return "", fmt.Errorf("reference %s %s: %w: %s", verb, id, err, out)
-	}
-	var result struct {
-		IPs []struct{ Address netip.Prefix }
-	}
-	if verb == "ADD" {
-		if err := json.Unmarshal(out, &result); err != nil || len(result.IPs) != 1 {
-			return "", fmt.Errorf("reference: %s: %w", out, err)
-		}
-		return result.IPs[0].Address.Addr().String(), nil
-	}
-	return "", nil
-}
-
-// referenceLoop runs ADD and DEL of the reference, at least once, until stop is closed. It deletes
-// the claim before DEL, after which the address may be leased again.
-func referenceLoop(dir string, stop <-chan struct{}) (rounds int, err error) {
-	for ; ; rounds++ {
-		if rounds > 0 {
-			select {
-			case <-stop:
-				return rounds, nil
-			default:
-			}
-		}
-		id := fmt.Sprint("ref-", rounds)
-		ip, err := runReference(dir, "ADD", id)
-		if err != nil {
-			return rounds, err
-		}
-		if err := mark(dir, ip); err != nil {
-			return rounds, err
-		}
-		if err := os.Remove(filepath.Join(dir, "claims", ip)); err != nil {
-			return rounds, err
-		}
-		if _, err := runReference(dir, "DEL", id); err != nil {
-			return rounds, err
-		}
-		if _, err := os.Stat(filepath.Join(dir, "net1", ip)); err == nil {
-			// If it was leased again, it has another content.
-			if b, _ := os.ReadFile(filepath.Join(dir, "net1", ip)); string(b) == id+"\r\neth0" {
-				return rounds, errors.New("the reference could not release its lease")
-			}
-		}
-	}
-}
-
 func TestConcurrentProcesses(t *testing.T) {
 	kerneltest.Native(t)
 	dir := t.TempDir()
 	must(t, os.Mkdir(filepath.Join(dir, "claims"), 0o700))
-	stop := make(chan struct{})
-	var wg sync.WaitGroup
-	if _, err := os.Stat(reference); err != nil {
-		t.Logf("SKIPPED in part: no reference host-local beside our processes: %v", err)
-	} else {
-		wg.Go(func() {
-			rounds, err := referenceLoop(dir, stop)
-			if err != nil || rounds == 0 {
-				t.Errorf("reference, %d rounds: %v", rounds, err)
-			}
-			t.Logf("the reference ran %d rounds in between", rounds)
-		})
-	}
 	var ours sync.WaitGroup
 	for i := range 8 {
 		ours.Go(func() {
@@ -201,36 +125,10 @@ func TestConcurrentProcesses(t *testing.T) {
 		})
 	}
 	ours.Wait()
-	close(stop)
-	wg.Wait()
 	wantLeases(t, dir)
 	if left, _ := os.ReadDir(filepath.Join(dir, "claims")); len(left) > 0 && !t.Failed() {
 		t.Errorf("claims left: %v", left)
 	}
-}
-
-// The reference releases our lease, and we release the reference's.
-func TestReferenceSharesLeases(t *testing.T) {
-	if _, err := os.Stat(reference); err != nil {
-		t.Skipf("SKIPPED: no reference host-local: %v", err)
-	}
-	dir := t.TempDir()
-	r := sets(t, pool)
-	mustAdd(t, dir, ipam.Options{}, r, owner("ours"))
-	ip, err := runReference(dir, "ADD", "theirs")
-	if err != nil || ip != "10.1.0.3" {
-		t.Fatalf("got %s, %v", ip, err)
-	}
-	if _, err := runReference(dir, "CHECK", "ours"); err != nil {
-		t.Error(err)
-	}
-	if _, err := runReference(dir, "DEL", "ours"); err != nil {
-		t.Error(err)
-	}
-	wantLeases(t, dir, "10.1.0.3 theirs eth0")
-	wantAddrs(t, del(t, dir, ipam.Options{}, owner("ours")))
-	wantAddrs(t, del(t, dir, ipam.Options{}, owner("theirs")), "10.1.0.3")
-	wantAddrs(t, mustAdd(t, dir, ipam.Options{}, r, owner("next")), "10.1.0.4")
 }
 
 // A worker is killed at random moments. Afterwards each lease is valid and found by its owner, and

@@ -18,9 +18,9 @@ var recordedLists = map[string]string{
 	 "ipam":{"type":"host-local","subnet":"10.1.0.0/24","dataDir":"$DIR/leases"}}`,
 }
 
-// DEL releases the rules of nftables backends and the lease that a newer reference than the
-// installed one has left. Nothing of the container is left and nothing of its neighbour is deleted,
-// with or without the namespace and a result.
+// DEL releases the rules of nftables backends and the lease that the reference has left. Nothing of
+// the container is left and nothing of its neighbour is deleted, with or without the namespace and a
+// result.
 func TestKernelTwinRecorded(t *testing.T) {
 	if _, err := exec.LookPath("nft"); err != nil {
 		t.Skipf("SKIPPED: %v", err)

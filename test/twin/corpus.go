@@ -1,7 +1,8 @@
-// Package twin runs the reference plugins and ours side by side: for each configuration of a corpus
+// Package twin compares the reference plugins with ours: for each configuration of a corpus
 // both get their own host and containers and call the same verbs, and the resulting links,
 // addresses, routes, rules, sysctls, qdiscs, files and results are compared line by line.
-// Deliberate differences are in a list, each with its reason.
+// Deliberate differences are in a list, each with its reason. What the reference does is recorded once
+// a version, see [Recording]; it need not be here to be compared with.
 //
 // A file of the corpus holds cases. A case is a title, lines with what the run needs, and a
 // configuration list as runtimes have it, where $DIR is an empty directory of the run and $NETNS the
@@ -32,6 +33,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 )
@@ -54,8 +56,8 @@ type Case struct {
 	text string // all of it, to tell values in it from generated ones
 }
 
-// notCases is the only text file that is not part of the corpus, for [LoadDifferences].
-const notCases = "differences.txt"
+// notCases are the text files that are not part of the corpus, for [LoadDifferences].
+var notCases = []string{"differences.txt", "replacement.txt"}
 
 // Load reads the corpus, in the order of file names.
 func Load(dir string) (cases []Case, err error) {
@@ -65,7 +67,7 @@ func Load(dir string) (cases []Case, err error) {
 	}
 	seen := map[string]bool{}
 	for _, file := range files {
-		if filepath.Base(file) == notCases {
+		if slices.Contains(notCases, filepath.Base(file)) {
 			continue
 		}
 		b, err := os.ReadFile(file)

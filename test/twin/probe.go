@@ -7,6 +7,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"cnibox/internal/kerneltest"
 	"cnibox/internal/netns"
 )
 
@@ -21,6 +22,7 @@ var features = map[string]feature{
 	"vrf":            {"CONFIG_NET_VRF", "link add tried type vrf table 10", "vrf"},
 	"dummy":          {"CONFIG_DUMMY", "link add tried type dummy", "dummy"},
 	"tap":            {"CONFIG_TUN", "tuntap add dev tried mode tap", "tap"},
+	"tap-owner":      {"CONFIG_TUN for other users", "tuntap add dev tried mode tap user 61234", "tap"},
 	"fq_codel":       {"CONFIG_NET_SCH_FQ_CODEL", "qdisc replace dev v0 root fq_codel", "fq_codel"},
 	"ifb":            {"CONFIG_IFB", "link add tried type ifb", "ifb"},
 	"vlan-filtering": {"CONFIG_BRIDGE_VLAN_FILTERING", "link add tried type bridge vlan_filtering 1", "vlan_filtering 1"},
@@ -42,7 +44,8 @@ func Probe(name string) (option string, try func() error) {
 	}
 }
 
-// probe runs the command, and returns EOPNOTSUPP if the kernel lacks the feature.
+// probe runs the command, and returns EOPNOTSUPP if the kernel lacks the feature, and EACCES if this
+// user may not use it: root of a namespace with one user knows no other.
 func (f feature) probe() error {
 	if f.try == "" {
 		return errors.New("no such feature")
@@ -66,6 +69,9 @@ func (f feature) probe() error {
 	}
 	if err == nil || strings.Contains(err.Error(), "not supported") || strings.Contains(err.Error(), "Unknown device type") || strings.Contains(err.Error(), "kind is unknown") {
 		return unix.EOPNOTSUPP
+	}
+	if strings.Contains(err.Error(), "Permission denied") || kerneltest.OneUser() && strings.Contains(err.Error(), "Invalid argument") {
+		return unix.EACCES
 	}
 	return err
 }

@@ -28,8 +28,10 @@ func (o object) text(key string) string {
 }
 
 // Members without information about plugins, and those that the kernel counts or changes by itself.
-// The number of queues of the reference's veths is that of the processors, ours is one.
+// The number of queues of the reference's veths is that of the processors, ours is one. What a bridge
+// can offload is what its last port can.
 var volatile = []string{
+	"tso_max_size", "tso_max_segs",
 	"num_tx_queues", "num_rx_queues",
 	"ifindex", "link_index", "link_netnsid", "operstate", "new_ifindex", "stats", "stats64", "refcnt",
 	"tentative", "dadfailed", "flags", "timers", "promiscuity", "index", "expires",
@@ -118,7 +120,7 @@ func (w *world) object(at string, o object) {
 	}
 }
 
-// link records a line for each member.
+// link records its flags, and a line for each member that a new link of its kind has not.
 func (w *world) link(at string, o object) {
 	name := o.text("ifname")
 	if flags, ok := o["flags"].([]any); ok {
@@ -131,8 +133,18 @@ func (w *world) link(at string, o object) {
 		slices.Sort(keep)
 		w.record("%s link %s flags=%s", at, name, strings.Join(keep, ","))
 	}
+	plain, has := w.plain[kind(o)], map[string]bool{}
 	for _, kv := range members(o) {
-		w.record("%s link %s %s", at, name, kv)
+		key, _, _ := strings.Cut(kv, "=")
+		has[key] = true
+		if !slices.Contains(plain, kv) {
+			w.record("%s link %s %s", at, name, kv)
+		}
+	}
+	for _, kv := range plain {
+		if key, _, _ := strings.Cut(kv, "="); !has[key] {
+			w.record("%s link %s without %s", at, name, key)
+		}
 	}
 }
 
@@ -169,8 +181,12 @@ func (w *world) route(at string, o object) {
 	w.record("%s route %s %s", at, dst, strings.Join(members(o), " "))
 }
 
-// qdisc records a qdisc with its options.
+// qdisc records a qdisc with its options. It leaves out those that the kernel has set by itself: link
+// says when one is not what other links of the kind have.
 func (w *world) qdisc(at string, o object) {
+	if o.text("handle") == "0:" {
+		return
+	}
 	w.record("%s qdisc %s %s", at, o.text("dev"), strings.Join(members(o), " "))
 }
 
@@ -319,7 +335,7 @@ func (w *world) files(point string) error {
 		if !utf8.Valid(b) || bytes.IndexByte(b, 0) >= 0 {
 			b = []byte("not text")
 		}
-		w.record("%s file %s %.200q", point, path, b)
+		w.record("%s file %s %.200q", point, path, w.names.plain(string(b))) // plain first: paths differ in length
 		return err
 	})
 }

@@ -16,27 +16,54 @@ import (
 type Lab struct {
 	Reference, Ours, Dir string
 
+	rules bool // record rule sets as well
+
 	// Serve starts a DHCP server on srv0 of a host.
 	Serve func(host *netns.NS)
 }
 
 // A step is a verb for all containers by the plugins of a directory. END is not a verb: it deletes
-// the containers' namespaces. The state after the step is recorded under the point's name, unless
-// that is empty.
+// the containers' namespaces; nor is BEFORE, which does nothing. The state after the step is recorded
+// under the point's name, unless that is empty.
 type step struct{ verb, plugins, point string }
 
-// Run runs a case with the reference and with ours and returns the lines that differ, "-" for the
-// reference and "+" for ours, and the messages of plugins that failed.
+// own is what is compared, and recorded.
+func own(plugins string) []step {
+	return []step{{"BEFORE", "", "BEFORE"}, {"ADD", plugins, "ADD"}, {"CHECK", plugins, ""}, {"DEL", plugins, "DEL"}}
+}
+
+// Ask runs a case with the reference.
+func (lab Lab) Ask(c *Case) (Answer, error) {
+	lines, _, err := lab.runUntilUp(c, "ask", own(lab.Reference))
+	return answer(c, lines), err
+}
+
+// answer returns the reference's answer from the lines of a run on this machine.
+func answer(c *Case, lines []string) Answer {
+	return Answer{Plan: c.Hash(), Linux: Linux(), Lines: changes(lines)}
+}
+
+// Compare runs a case with ours, and returns the lines that differ from the reference's answer, "-"
+// for the reference and "+" for ours, and the messages of plugins that failed.
+func (lab Lab) Compare(c *Case, a Answer) (diff, said []string, err error) {
+	lines, said, err := lab.run(c, "ours", own(lab.Ours))
+	return differ(a, lines), said, err
+}
+
+// differ compares an answer with the lines of a run of ours.
+func differ(a Answer, lines []string) []string {
+	return compare("", apply(a.Lines, lines), slices.DeleteFunc(pick(lines, false, ""), func(l string) bool { return strings.HasPrefix(l, "BEFORE ") }))
+}
+
+// Live runs a case with the reference and with ours, and returns what [Lab.Ask] and [Lab.Compare] do.
 //
 // If the case asks for it, live replacement is tested: ours checks and detaches what the reference
 // attached, which must leave no more lines than the reference itself ("replace: "); and the reference
 // detaches what ours attached ("return: " for what it leaves), and then ours does ("again: "). After
 // the namespaces are gone, our DEL ("gone: ") and our GC alone ("gc: ") delete what the reference
 // attached, and must leave no more lines on the host than the reference's DEL with the namespaces.
-func (lab Lab) Run(c *Case) (diff, said []string, err error) {
-	own := func(plugins string) []step {
-		return []step{{"ADD", plugins, "ADD"}, {"CHECK", plugins, ""}, {"DEL", plugins, "DEL"}}
-	}
+func (lab Lab) Live(c *Case) (a Answer, diff, said []string, err error) {
+	lab.rules = c.Replace
 	plans := [][]step{own(lab.Reference), own(lab.Ours)}
 	if c.Replace {
 		plans = append(plans,
@@ -52,9 +79,10 @@ func (lab Lab) Run(c *Case) (diff, said []string, err error) {
 	}
 	all.Wait()
 	if err := errors.Join(errs...); err != nil {
-		return nil, nil, err
+		return a, nil, nil, err
 	}
-	diff = compare("", pick(seen[0], false, ""), pick(seen[1], false, ""))
+	a = answer(c, seen[0])
+	diff = differ(a, seen[1])
 	if c.Replace {
 		left := func(plan int, point string) []string { return pick(seen[plan], true, point+" ") }
 		again := left(3, "AGAIN")
@@ -70,7 +98,7 @@ func (lab Lab) Run(c *Case) (diff, said []string, err error) {
 			said = append(said, fmt.Sprintf("plan %d: %s", i, n))
 		}
 	}
-	return diff, said, nil
+	return a, diff, said, nil
 }
 
 // notUp begins an error of the reference's bridge, which waits for 2.55 s at most until the kernel has
@@ -101,6 +129,7 @@ func (lab Lab) run(c *Case, name string, plan []step) (seen, said []string, err 
 		return nil, nil, err
 	}
 	defer w.close()
+	w.ruled = lab.rules
 	if c.DHCP {
 		lab.Serve(w.host)
 	}
@@ -119,6 +148,7 @@ func (w *world) step(s step) error {
 		}
 	}
 	switch s.verb {
+	case "BEFORE":
 	case "END":
 		return w.end()
 	case "GC":
@@ -158,7 +188,7 @@ func (w *world) do(s step, c *container) error {
 // rules records the rule set, each line with its table and chain. It only matters if an attachment
 // is deleted by the other side's plugins: the rules of the two differ by design.
 func (w *world) rules(point string) error {
-	if !w.c.Replace {
+	if !w.ruled {
 		return nil
 	}
 	out, err := tool(w.host, "", "nft", "-s", "list", "ruleset")

@@ -3,6 +3,7 @@ package twin
 import (
 	"os"
 	"path/filepath"
+	"reflect"
 	"slices"
 	"strings"
 	"testing"
@@ -91,5 +92,80 @@ func TestLoadErrors(t *testing.T) {
 				t.Errorf("got %+v", cases)
 			}
 		})
+	}
+}
+
+// What is recorded of a run is what its verbs have changed, is read as it was written, and is what the
+// run had, on the same host and on one that had more before.
+func TestRecording(t *testing.T) {
+	before := []string{"host link lo flags=UP", "host sysctl net/ipv4/ip_forward=0", "ctr1 link lo flags=UP"}
+	lines := []string{
+		"ADD ctr1 result ips[0].gateway ", "ADD host link lo flags=UP", "ADD host sysctl net/ipv4/ip_forward=1", "ADD host rule 1", "ADD host rule 1",
+		"ADD ctr1 link lo flags=UP", "ADD file $DIR/x \"- y\"", "CHECK ctr1 plugin \"x\" succeeds",
+		"DEL ctr1 plugin \"x\" fails", "DEL host link lo flags=UP", "DEL ctr1 link lo flags=UP", "DEL host sysctl net/ipv4/ip_forward=0",
+	}
+	run := func(more ...string) (all []string) {
+		for _, l := range slices.Concat(before, more) {
+			all = append(all, "BEFORE "+l)
+		}
+		return slices.Concat(all, lines, []string{"DEL nft table x"})
+	}
+	got := changes(run())
+	want := []string{
+		"ADD ctr1 result ips[0].gateway ", "ADD file $DIR/x \"- y\"", "ADD host rule 1", "ADD host rule 1", "- ADD host sysctl net/ipv4/ip_forward=0",
+		"ADD host sysctl net/ipv4/ip_forward=1", "CHECK ctr1 plugin \"x\" succeeds", "DEL ctr1 plugin \"x\" fails",
+	}
+	if !slices.Equal(got, want) {
+		t.Errorf("changes: got %q, want %q", got, want)
+	}
+	dir := t.TempDir()
+	cases := []Case{{Name: "f/a, b", text: "x"}, {Name: "f/c", text: "y"}, {Name: "g/d", text: "z"}}
+	r := &Recording{Version: "v1", Answers: map[string]Answer{
+		"f/a, b": {Plan: cases[0].Hash(), Linux: "6.1", Lines: got}, "f/c": {Plan: "0123456789ab", Linux: "6.18", Lacks: "CONFIG_X"},
+	}}
+	if err := r.Write(dir, cases); err != nil {
+		t.Fatal(err)
+	}
+	again, err := ReadRecording(dir)
+	if err != nil || !reflect.DeepEqual(again, r) {
+		t.Errorf("got %+v, %v; want %+v", again, err, r)
+	}
+	if diff := differ(again.Answers["f/a, b"], run()); len(diff) > 0 {
+		t.Errorf("differs from itself: %q", diff)
+	}
+	lines = append(lines, "ADD host link d0 up", "DEL host link d0 up")
+	if diff := differ(again.Answers["f/a, b"], run("host link d0 up")); len(diff) > 0 {
+		t.Errorf("differs on another host: %q", diff)
+	}
+	lines = append(lines, "DEL host rule 1")
+	if diff := differ(again.Answers["f/a, b"], run("host link d0 up")); !slices.Equal(diff, []string{"+ DEL host rule 1"}) {
+		t.Errorf("a rule is left: got %q", diff)
+	}
+	for i, want := range []string{"", "the case has changed", "is not recorded"} {
+		if got := again.Stale(&cases[i]); !strings.Contains(got, want) || want == "" && got != "" {
+			t.Errorf("%s: got %q, want %q", cases[i].Name, got, want)
+		}
+	}
+}
+
+// A recording that cannot be read is an error, and none is empty.
+func TestReadRecordingErrors(t *testing.T) {
+	for text, want := range map[string]string{
+		"":                                  "",
+		"reference v1\n\n-- a --\nplan 1\n": `is no plan`,
+		"version 1\n":                       `"version 1"`,
+	} {
+		dir := t.TempDir()
+		if err := os.Mkdir(filepath.Join(dir, recorded), 0o700); err != nil {
+			t.Fatal(err)
+		}
+		if text != "" {
+			if err := os.WriteFile(filepath.Join(dir, recorded, "f.txt"), []byte(text), 0o600); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if _, err := ReadRecording(dir); (err == nil) != (want == "") || err != nil && !strings.Contains(err.Error(), want) {
+			t.Errorf("%q: got %v, want %q", text, err, want)
+		}
 	}
 }

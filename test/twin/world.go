@@ -34,8 +34,10 @@ type world struct {
 	conts []*container
 	dir   string
 	names namer
-	lines []string // recorded so far
-	said  []string // messages of plugins that failed
+	plain map[string][]string // see plainLinks
+	ruled bool                // record the rule set as well
+	lines []string            // recorded so far
+	said  []string            // messages of plugins that failed
 
 	daemon *daemon // nil: none
 }
@@ -56,6 +58,9 @@ func newWorld(c *Case, dir string) (w *world, err error) {
 			w.close()
 		}
 	}()
+	if w.plain, err = plainLinks(); err != nil {
+		return w, err
+	}
 	if w.host, err = netns.New(); err != nil {
 		return w, err
 	}
