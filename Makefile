@@ -188,7 +188,7 @@ test-twin: TESTS = $(GO) test -C test $(WITH_PRIVILEGE) -count=1 -timeout $(LIMI
 test-twin: export CNIBOX_TWIN_NEWEST = $(TWIN_LIVE)
 
 test-twin: $(if $(LIVE)$(RECORD),reference) ## the plugins against the recorded answers of the newest reference; LIVE=1: against itself; RECORD=1: record them; KERNEL=6.1: in qemu, for what is lacking here
-	$(if $(KERNEL),$(IN_TEST) ./vm -kernel $(KERNEL) -pkg ./test/twin -run '$(TWIN_RUN)' $(if $(RECORD),-v >$(TWIN_LOG)) $(VMFLAGS),$(RUN_TESTS))
+	$(if $(KERNEL),$(IN_TEST) ./vm -kernel $(KERNEL) -pkg ./test/twin -run '$(TWIN_RUN)' $(VMFLAGS) $(if $(RECORD),-v >$(TWIN_LOG) || { sed '/recorded: /d' $(TWIN_LOG) | tail -n 40; exit 1; }),$(RUN_TESTS))
 	$(if $(and $(KERNEL),$(RECORD)),CNIBOX_TWIN_GUEST=$(TWIN_LOG) $(GO) test -C test -count=1 -run '$(TWIN_RUN)' ./twin && rm $(TWIN_LOG))
 
 # What a guest prints, which cannot write here.

@@ -68,6 +68,9 @@ func TestKernelTwinLive(t *testing.T) {
 	needReference(t)
 	lab := newLab(t)
 	recording := readRecording(t)
+	if v := version(t); v != recording.Version {
+		t.Errorf("recorded is reference %s, and this is %s: %s", recording.Version, v, howToRecord)
+	}
 	list := append(differences(t, "differences.txt"), differences(t, "replacement.txt")...)
 	each(t, lab, corpus(t), list, func(t *testing.T, lab twin.Lab, c *twin.Case) (diff, said []string, err error) {
 		needs(t, c)
@@ -104,11 +107,7 @@ func TestKernelTwinRecord(t *testing.T) {
 	}
 	needReference(t)
 	lab := newLab(t)
-	info, err := buildinfo.ReadFile(filepath.Join(reference, "bridge"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	if v := info.Main.Version; v != recording.Version {
+	if v := version(t); v != recording.Version {
 		recording = &twin.Recording{Version: v, Answers: map[string]twin.Answer{}}
 	}
 	var mu sync.Mutex
@@ -255,6 +254,16 @@ func needReference(t *testing.T) {
 	if reference == "" {
 		t.Skip("SKIPPED: the reference plugins themselves: make test-twin LIVE=1 builds and runs them")
 	}
+}
+
+// version returns the version of the reference plugins.
+func version(t *testing.T) string {
+	t.Helper()
+	info, err := buildinfo.ReadFile(filepath.Join(reference, "bridge"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return info.Main.Version
 }
 
 // newLab makes a directory with a link for each applet.
