@@ -32,7 +32,7 @@ func notIn(t testing.TB, lanes ...string) {
 }
 
 // Measures says that the test judges memory or processor time, which mean nothing with the race
-// detector.
+// detector or under qemu-user.
 func Measures(t testing.TB) { t.Helper(); notIn(t, LaneRace, LaneCross) }
 
 // Slow says that the test starts programs some hundred times, or tests processes, disks and bad input,
