@@ -13,7 +13,6 @@ import (
 
 	"cnibox/internal/fault"
 	"cnibox/internal/kerneltest"
-	"cnibox/internal/netns"
 	"cnibox/rtnl"
 )
 
@@ -69,10 +68,7 @@ func TestKernelVethInOneSend(t *testing.T) {
 func TestKernelPeerGone(t *testing.T) {
 	host := kerneltest.NS(t)
 	h := kerneltest.Dial(t, host)
-	cont, err := netns.New()
-	if err != nil {
-		t.Fatal(err)
-	}
+	cont := kerneltest.NS(t)
 	mac := net.HardwareAddr{2, 0, 0, 0, 0, 7}
 	port := create(t, h, rtnl.LinkSpec{Name: "port0", Peer: &rtnl.LinkSpec{Name: "eth0", NS: cont, MAC: mac}})
 	pair := create(t, h, rtnl.LinkSpec{Name: "a", Peer: &rtnl.LinkSpec{Name: "b", MAC: mac}})
@@ -83,7 +79,7 @@ func TestKernelPeerGone(t *testing.T) {
 		}
 	}
 	cont.Close()
-	_, err = h.Peer(port)
+	_, err := h.Peer(port)
 	wantErr(t, err, os.ErrNotExist)
 }
 

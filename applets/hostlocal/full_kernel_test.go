@@ -42,7 +42,7 @@ func (h cachedHost) entry(t *testing.T, id, path string, ns netns.ID, bootID str
 
 // mountNS creates a network namespace with an address, to which only the path refers. end deletes
 // it.
-func (h cachedHost) mountNS(t *testing.T, name, addr string) (path string, id netns.ID, end func()) {
+func (h cachedHost) mountNS(t *testing.T, name, addr string) (path string, id netns.ID, end func() error) {
 	t.Helper()
 	ns := kerneltest.NS(t)
 	kerneltest.Address(t, ns, "lo", addr)
@@ -55,15 +55,8 @@ func (h cachedHost) mountNS(t *testing.T, name, addr string) (path string, id ne
 		t.Fatal(err)
 	}
 	ns.Close()
-	ended := false
-	end = func() {
-		if !ended {
-			unix.Unmount(path, unix.MNT_DETACH)
-			os.Remove(path)
-		}
-		ended = true
-	}
-	t.Cleanup(end)
+	end = func() error { return errors.Join(netns.Unbind(path), os.RemoveAll(path)) }
+	t.Cleanup(func() { end() })
 	return path, id, end
 }
 
@@ -91,7 +84,11 @@ func TestKernelFullPoolReleasesGone(t *testing.T) {
 	lease("gone", "10.211.77.3")
 	path, id, end := h.mountNS(t, "gone", "10.211.77.3/28")
 	h.entry(t, "gone", path, id, state.BootID())
-	end()
+	gone, err := netns.Open(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	kerneltest.Delete(t, end, gone)
 
 	lease("unknown", "10.211.77.4") // without an entry: of another runtime
 
@@ -120,7 +117,7 @@ func TestKernelFullPoolReleasesGone(t *testing.T) {
 	if err := unix.Mount(path, second, "", unix.MS_BIND, ""); err != nil {
 		t.Fatal(err)
 	}
-	defer unix.Unmount(second, unix.MNT_DETACH)
+	defer unix.Unmount(second, 0)
 	h.entry(t, "mounted", path, id, state.BootID())
 	end()
 

@@ -28,9 +28,13 @@ func mountEmpty(dir string) error {
 }
 
 // Hide mounts an empty file system over each directory in which the machine may have something of CNI: plugins,
-// configurations, leases, caches and sockets. The mounts of this thread must be private.
+// configurations, leases, caches and sockets; resolv.conf has a server that no machine has. The mounts of this thread
+// must be private.
 func Hide() error {
-	if err := mountEmpty("/run"); err != nil {
+	if err := hideResolvers(); err != nil {
+		return err
+	}
+	if err := mountEmpty("/run"); err != nil { // over the file of hideResolvers, too
 		return err
 	}
 	for _, dir := range append(lint.PluginDirs[:], "/etc/cni") {
@@ -39,6 +43,27 @@ func Hide() error {
 		}
 	}
 	return emptyState()
+}
+
+// hideResolvers mounts another file over /etc/resolv.conf, if there is one. It may be a link to a file in /run, which
+// is hidden: so it is the link that is mounted on, by its descriptor.
+func hideResolvers() error {
+	link, err := unix.Open("/etc/resolv.conf", unix.O_PATH|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
+	if errors.Is(err, os.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return os.NewSyscallError("open /etc/resolv.conf", err)
+	}
+	defer unix.Close(link)
+	if err := mountEmpty("/run"); err != nil {
+		return err
+	}
+	const file = "/run/resolv.conf"
+	if err := os.WriteFile(file, []byte("nameserver 192.0.2.53\n"), 0o644); err != nil {
+		return err
+	}
+	return os.NewSyscallError("mount /etc/resolv.conf", unix.Mount(file, fmt.Sprintf("/proc/self/fd/%d", link), "", unix.MS_BIND, ""))
 }
 
 // emptyState mounts an empty file system over each directory of [state]. If the machine lacks one,

@@ -8,6 +8,8 @@ import (
 
 	"github.com/rogpeppe/go-internal/testscript"
 	"golang.org/x/sys/unix"
+
+	"cnibox/internal/netns"
 )
 
 // root gives the rest of the script its own root directory, at the first call, and mounts it
@@ -46,7 +48,7 @@ func root(ts *testscript.TestScript, h *hostAndContainer, args []string) error {
 //
 // It is made on /run, which is not one of those directories: a path that leads into the new root
 // from inside would be deleted together with the script's files, and all that is mounted there.
-func newRoot(netns string) error {
+func newRoot(container string) error {
 	const top = "/run"
 	if err := unix.Mount("tmpfs", top, "tmpfs", 0, "mode=0755"); err != nil {
 		return os.NewSyscallError("mount", err)
@@ -85,7 +87,9 @@ func newRoot(netns string) error {
 	}
 	// A file that is a mount point in this mount namespace cannot be removed, and the end of the
 	// test only unmounts the copy in the new root.
-	_ = unix.Unmount(netns, unix.MNT_DETACH) // a path in /proc is not a mount
+	if err := netns.Unbind(container); err != nil {
+		return err
+	}
 	if err := unix.Chroot(top); err != nil {
 		return os.NewSyscallError("chroot", err)
 	}
