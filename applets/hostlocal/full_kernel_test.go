@@ -117,7 +117,7 @@ func TestKernelFullPoolReleasesGone(t *testing.T) {
 	if err := unix.Mount(path, second, "", unix.MS_BIND, ""); err != nil {
 		t.Fatal(err)
 	}
-	defer unix.Unmount(second, 0)
+	defer netns.Unbind(second)
 	h.entry(t, "mounted", path, id, state.BootID())
 	end()
 
