@@ -78,6 +78,15 @@ func Until(t testing.TB, what string, condition func() bool) {
 	})
 }
 
+// inherited are IPv4 settings of a new namespace as the kernel has them, which copies them from the machine's first
+// namespace: there Docker, kube-proxy and distributions set others.
+var inherited = []netns.Sysctl{
+	{Key: "net/ipv4/ip_forward", Value: "0", Optional: true},
+	{Key: "net/ipv4/conf/all/rp_filter", Value: "0", Optional: true},
+	{Key: "net/ipv4/conf/default/rp_filter", Value: "0", Optional: true},
+	{Key: "net/ipv4/conf/all/route_localnet", Value: "0", Optional: true},
+}
+
 // NS creates a network namespace for the test, with only lo, which is down.
 // Without the privilege the test is skipped, or fails if CNIBOX_KERNEL=require.
 func NS(t testing.TB) *netns.NS {
@@ -90,6 +99,9 @@ func NS(t testing.TB) *netns.NS {
 		t.Fatalf("network namespace: %v", err)
 	}
 	t.Cleanup(func() { ns.Close() })
+	if err := ns.SetSysctls(inherited...); err != nil {
+		t.Fatal(err)
+	}
 	return ns
 }
 
