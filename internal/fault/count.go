@@ -8,6 +8,7 @@ type Work string
 const (
 	Requests     Work = "requests"     // netlink messages to the kernel
 	Answers      Work = "answers"      // netlink messages from the kernel; a dump that is repeated counts once
+	Received     Work = "received"     // bytes in these
 	Transactions Work = "transactions" // of nf_tables
 	Waits        Work = "waits"        // reads that are repeated since the kernel was not done
 	Sockets      Work = "sockets"      // netlink sockets that are opened, or kept open since closing takes long

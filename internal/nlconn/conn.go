@@ -117,6 +117,9 @@ func count(answers []Answer) {
 	fault.Done(fault.Requests, len(answers))
 	for _, a := range answers {
 		fault.Done(fault.Answers, len(a.Messages))
+		for _, m := range a.Messages {
+			fault.Done(fault.Received, len(m.Data))
+		}
 	}
 }
 

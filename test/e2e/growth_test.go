@@ -21,7 +21,8 @@ const (
 	fewAttached  = 2
 	manyAttached = 60
 	moreBytes    = 64
-	fewAddresses = 6 // more than an interface has
+	fewAddresses = 6       // more than an interface has
+	longAnswer   = 4 << 10 // more than is sent about an interface, in bytes
 )
 
 // growthLists are lists of plugins. N stands for one of two networks, C for the container's number,
@@ -146,6 +147,8 @@ func checkGrowth(t *testing.T, list string) {
 				due += waits
 			case fault.Answers:
 				due += waits * fewAddresses
+			case fault.Received:
+				due += moreBytes + waits*longAnswer
 			case fault.Bytes:
 				due += moreBytes
 			}
