@@ -23,8 +23,12 @@ type Signal unix.Signal
 // Error names the signal as kill(1) does.
 func (s Signal) Error() string { return "ended by " + unix.SignalName(unix.Signal(s)) }
 
-// grace is the time that the process has after the undo to print its error.
-const grace = 500 * time.Millisecond
+// farewell is the time that the process has after the undo to print its error and end; delivery the time
+// that the kernel has to deliver the signal.
+const (
+	farewell = 5 * time.Second
+	delivery = 500 * time.Millisecond
+)
 
 // Undo bounds one undo after a signal, see [UndoContext]. longest bounds all of them, of a list and of
 // the plugin in it; then the process ends.
@@ -120,7 +124,7 @@ func watch(c <-chan os.Signal) {
 		}
 		select {
 		case <-idle:
-			time.Sleep(grace)
+			time.Sleep(farewell)
 		case again := <-c:
 			s = again.(unix.Signal)
 		case <-time.After(longest):
@@ -146,10 +150,10 @@ func first(s unix.Signal) (idle <-chan struct{}) {
 }
 
 // end ends the process by the signal with its original action. If that is to ignore it, as for SIGINT in
-// the background commands of a shell without job control, end exits.
-func end(s unix.Signal) {
+// the background commands of a shell without job control, end exits. It is a variable for the test.
+var end = func(s unix.Signal) {
 	signal.Reset(s)
 	_ = unix.Kill(os.Getpid(), s)
-	time.Sleep(grace) // until it is delivered
+	time.Sleep(delivery)
 	os.Exit(128 + int(s))
 }
