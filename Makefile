@@ -181,14 +181,13 @@ reference: ## build the newest reference plugins, for test-twin LIVE=1 and RECOR
 		$(foreach p,$(NEWEST_PLUGINS),github.com/containernetworking/plugins/plugins/$p@$(NEWEST)) && touch $(NEWEST_DIR)/.done; }
 	@echo $(NEWEST_DIR)
 
-# What the reference does is recorded in test/twin/testdata/recorded. LIVE and RECORD run it.
+# What the reference does is recorded in test/twin/testdata/recorded, with which make test compares. LIVE and RECORD run it.
 TWIN_LIVE = $(if $(LIVE)$(RECORD),$(NEWEST_DIR))
 TWIN_RUN = ^TestKernelTwin$(if $(RECORD),Record,$(if $(LIVE),$(if $(KERNEL),Live,(Live|Leases))))$$
-test-twin: TESTS = $(GO) test -C test $(WITH_PRIVILEGE) -count=1 -timeout $(LIMIT) -v -run '$(TWIN_RUN)' ./twin || status=1
 test-twin: export CNIBOX_TWIN_NEWEST = $(TWIN_LIVE)
 
 test-twin: $(if $(LIVE)$(RECORD),reference) ## the plugins against the recorded answers of the newest reference; LIVE=1: against itself; RECORD=1: record them; KERNEL=6.1: in qemu, for what is lacking here
-	$(if $(KERNEL),$(IN_TEST) ./vm -kernel $(KERNEL) -pkg ./test/twin -run '$(TWIN_RUN)' $(VMFLAGS) $(if $(RECORD),-v >$(TWIN_LOG) || { sed '/recorded: /d' $(TWIN_LOG) | tail -n 40; exit 1; }),$(RUN_TESTS))
+	$(if $(KERNEL),$(IN_TEST) ./vm -kernel $(KERNEL) -pkg ./test/twin -run '$(TWIN_RUN)' $(VMFLAGS) $(if $(RECORD),-v >$(TWIN_LOG) || { sed '/recorded: /d' $(TWIN_LOG) | tail -n 40; exit 1; }),$(GOTEST) -log bin/test-twin.log -pkg ./test/twin -- $(TEST_FLAGS) -run '$(TWIN_RUN)')
 	$(if $(and $(KERNEL),$(RECORD)),CNIBOX_TWIN_GUEST=$(TWIN_LOG) $(GO) test -C test -count=1 -run '$(TWIN_RUN)' ./twin && rm $(TWIN_LOG))
 
 # What a guest prints, which cannot write here.

@@ -12,7 +12,6 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
-	"path/filepath"
 	"runtime"
 	"syscall"
 
@@ -26,9 +25,6 @@ const inside = "--inside"
 
 // memory is the directory for temporary directories: a tmpfs of the mount namespace.
 const memory = "/dev/shm"
-
-// referenceDir is where Debian's package has the reference plugins. Tests find them in $CNIBOX_REFERENCE_DIR.
-const referenceDir = "/usr/lib/cni"
 
 // hint is printed if the kernel does not allow it.
 const hint = `make test needs root, or a kernel that allows user namespaces: try "sudo make test", or "sudo sysctl -w kernel.apparmor_restrict_unprivileged_userns=0" where AppArmor forbids them; "make quick" runs the tests that need neither`
@@ -82,24 +78,11 @@ func setupMounts() error {
 		os.Setenv("TMPDIR", memory)
 		os.Setenv("GOTMPDIR", memory) // preferred by package testing
 		// The mount of a network namespace that a test deletes goes from copies of the mount namespace as well.
-		if err := errors.Join(unix.Mount("", memory, "", unix.MS_SHARED, ""), keepReference()); err != nil {
-			return err
+		if err := unix.Mount("", memory, "", unix.MS_SHARED, ""); err != nil {
+			return os.NewSyscallError("mount", err)
 		}
 	}
 	return sandbox.Hide()
-}
-
-// keepReference leaves the reference plugins at another path than that which is hidden.
-func keepReference() error {
-	if _, err := os.Stat(referenceDir); err != nil {
-		return nil
-	}
-	dir := filepath.Join(memory, "reference")
-	if err := os.Mkdir(dir, 0o755); err != nil {
-		return err
-	}
-	os.Setenv("CNIBOX_REFERENCE_DIR", dir)
-	return os.NewSyscallError("mount", unix.Mount(referenceDir, dir, "", unix.MS_BIND|unix.MS_REC, ""))
 }
 
 func tmpfs(dir, options string) error {

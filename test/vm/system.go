@@ -30,7 +30,6 @@ var hostFiles = []string{
 	"/usr/lib/x86_64-linux-gnu/xtables/*.so",
 	"/usr/sbin/conntrack", "/usr/bin/dbus-daemon", "/usr/share/dbus-1/*.conf",
 	"/bin/ip", "/sbin/ip", "/sbin/tc", "/sbin/bridge", "/etc/iproute2/*", "/usr/lib/x86_64-linux-gnu/tc/*", "/usr/lib/tc/*",
-	"/usr/lib/cni/*", // the reference plugins
 	"/etc/protocols", "/etc/services",
 }
 
