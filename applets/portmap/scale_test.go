@@ -10,6 +10,7 @@ import (
 
 	"cnibox/applets/applettest"
 	"cnibox/internal/fault"
+	"cnibox/internal/kerneltest"
 	"cnibox/nft"
 	"cnibox/spec"
 )
@@ -44,7 +45,6 @@ func needSendSpace(n *bridged) {
 // port works.
 func TestKernelPortmapThousands(t *testing.T) {
 	kerneltest.OneKernel(t)
-	kerneltest.Measures(t)
 	const few, many = 2000, 10000
 	work := map[string]map[fault.Work]int{}
 	for _, count := range []int{few, many} {
