@@ -63,9 +63,10 @@ func refused(address string) error {
 	c, err := net.DialTimeout("tcp", address, 5*time.Second)
 	if err == nil {
 		c.Close()
+		return fmt.Errorf("%s accepts connections", address)
 	}
 	if !errors.Is(err, syscall.ECONNREFUSED) {
-		return fmt.Errorf("%s does not refuse connections: %v", address, err)
+		return fmt.Errorf("%s does not refuse connections: %w", address, err)
 	}
 	return nil
 }
