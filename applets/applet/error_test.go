@@ -7,10 +7,8 @@ import (
 	"os"
 	"strings"
 	"testing"
-	"time"
 
 	"cnibox/applets/applet"
-	"cnibox/applets/applettest"
 	"cnibox/spec"
 )
 
@@ -53,13 +51,9 @@ func TestServeBadVariable(t *testing.T) {
 
 // A bad variable is reported even if nothing arrives on stdin.
 func TestServeBadVariableWithoutStdin(t *testing.T) {
-	start := time.Now()
 	code, out, _ := serve(call{verb: "ADD", applet: addApplet(nil), env: map[string]string{"CNI_IFNAME": "a/b"}, stdin: pipe(t, "")})
 	if code != 1 || !strings.Contains(out, `"code": 4`) || !strings.Contains(out, `"cniVersion": "1.1.0"`) {
 		t.Errorf("got %d, %s", code, out)
-	}
-	if took := time.Since(start); took > applettest.Timeout {
-		t.Errorf("took %v", took)
 	}
 }
 

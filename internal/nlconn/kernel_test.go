@@ -207,15 +207,10 @@ func TestKernelWait(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	const pause = 10 * time.Millisecond
-	start := time.Now() // before the timeout starts
-	ctx, cancel := context.WithTimeout(t.Context(), pause)
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Millisecond)
 	defer cancel()
 	if err := s.Wait(ctx); !errors.Is(err, context.DeadlineExceeded) {
 		t.Errorf("got %v, want the context's error", err)
-	}
-	if took := time.Since(start); took < pause {
-		t.Errorf("waited for %s, want %s", took, pause)
 	}
 	if err := s.Wait(ctx); !errors.Is(err, context.DeadlineExceeded) {
 		t.Errorf("with a context that is over: got %v", err)
