@@ -34,6 +34,7 @@ type Store interface {
 type Holder struct {
 	settings Settings
 	store    Store
+	network  network            // itself, except in tests
 	stop     context.CancelFunc // nil: it was not started
 	running  sync.WaitGroup
 
@@ -41,9 +42,17 @@ type Holder struct {
 	state State
 }
 
+// A network is what keep needs of the servers and the interface.
+type network interface {
+	obtain(ctx context.Context, s step, old *Lease, wait time.Duration) (*Lease, error)
+	configure(*Lease) (*Lease, error)
+}
+
 // Resume returns the holder of a saved state. It starts nothing.
 func Resume(state State, s Settings, store Store) *Holder {
-	return &Holder{settings: s, store: store, state: state}
+	h := &Holder{settings: s, store: store, state: state}
+	h.network = h
+	return h
 }
 
 // Acquire sets the interface up, gets its first leases and saves them. After an error it releases

@@ -131,9 +131,9 @@ func (h *Holder) doNext(ctx context.Context, l *Lease) (*Lease, error) {
 	now := sinceBoot()
 	switch {
 	case l.On != nil && (l.Lapsed || now < l.end(l.T1)):
-		return h.configure(l)
+		return h.network.configure(l)
 	case l.Pending || l.Lapsed:
-		return h.obtain(ctx, discover, l, tries*h.settings.Timeout)
+		return h.network.obtain(ctx, discover, l, tries*h.settings.Timeout)
 	}
 	why := errRunOut
 	if now < l.end(l.Life) {
@@ -141,7 +141,7 @@ func (h *Holder) doNext(ctx context.Context, l *Lease) (*Lease, error) {
 		if now >= l.end(l.T2) {
 			how = rebind
 		}
-		next, err := h.obtain(ctx, how, l, min(l.phase(now)-now, h.settings.Timeout))
+		next, err := h.network.obtain(ctx, how, l, min(l.phase(now)-now, h.settings.Timeout))
 		if !errors.Is(err, errRefused) {
 			return next, err
 		}
@@ -157,7 +157,7 @@ func (h *Holder) confirmExpired(ctx context.Context, l *Lease) (*Lease, error) {
 	if l.Pending || l.Lapsed || sinceBoot() < l.end(l.Life) {
 		return l, nil
 	}
-	return h.obtain(ctx, reboot, l, h.settings.Timeout)
+	return h.network.obtain(ctx, reboot, l, h.settings.Timeout)
 }
 
 // lapse deletes the address of a lease from the interface. The link stays up for other addresses.
@@ -166,7 +166,7 @@ func (h *Holder) lapse(l *Lease) (*Lease, error) {
 	lapsed.Lapsed = true
 	next := lapsed.after(l)
 	saved := h.put(next)
-	next, err := h.configure(next)
+	next, err := h.network.configure(next)
 	return next, errors.Join(err, saved)
 }
 

@@ -84,8 +84,8 @@ func (l *Lease) end(seconds uint32) time.Duration {
 }
 
 // sinceBoot returns the time since the boot, including sleep. Go's clock stops while the machine
-// sleeps, and the server's does not.
-func sinceBoot() time.Duration {
+// sleeps, and the server's does not. It is a variable for tests with a fake clock.
+var sinceBoot = func() time.Duration {
 	var t unix.Timespec
 	if unix.ClockGettime(unix.CLOCK_BOOTTIME, &t) != nil {
 		return 0
