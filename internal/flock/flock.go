@@ -130,8 +130,8 @@ func block(ctx context.Context, fd, how int) (func(), error) {
 	}
 }
 
-// flock is flock(2), repeated when a signal interrupts it.
-func flock(fd, how int) error {
+// flock is flock(2), repeated when a signal interrupts it. It is a variable for tests with a fake clock.
+var flock = func(fd, how int) error {
 	for {
 		if err := unix.Flock(fd, how); !errors.Is(err, unix.EINTR) {
 			return err
