@@ -18,18 +18,16 @@ var plainLinks = sync.OnceValues(func() (map[string][]string, error) {
 	defer ns.Close()
 	lines := []string{
 		"link add v0 type veth peer name v1", "link add v2 type veth peer name v3",
-		"link add b0 type bridge", "link set v0 master b0", "tuntap add t0 mode tap", "tuntap add t1 mode tap", "link set t1 master b0",
-		"link add m0 link v3 type macvlan", "link add m1 type ifb",
+		"link add b0 type bridge",
+		"link set v0 master b0", "tuntap add t0 mode tap", "tuntap add t1 mode tap", "link set t1 master b0",
+		"link add m0 link v3 type macvlan", "link add m1 type ifb", "link add m2 type dummy",
+		"link add m3 link v1 type ipvlan", "link add m4 link v1 type vlan id 4000", "link add m5 type vrf table 4000", "link set v2 master m5",
 	}
-	for _, needed := range []string{"vlan", "ipvlan", "vrf", "dummy"} {
-		lines = append(lines, features[needed].try, "link set tried name "+needed)
-	}
-	lines = append(lines, "link set v2 master vrf")
-	for _, l := range []string{"v0", "v1", "v2", "v3", "b0", "t0", "t1", "m0", "m1", "vlan", "ipvlan", "vrf", "dummy"} {
+	for _, l := range []string{"v0", "v1", "v2", "v3", "b0", "t0", "t1", "m0", "m1", "m2", "m3", "m4", "m5"} {
 		lines = append(lines, "link set "+l+" up") // for its qdisc
 	}
 	for _, l := range lines { // one by one, since a kernel may lack a kind
-		_ = batch(ns, []string{strings.ReplaceAll(l, "link v0", "link v1")})
+		_ = batch(ns, []string{l})
 	}
 	all, err := list(ns, "link show\n", "ip", "-j", "-d")
 	if err != nil {
