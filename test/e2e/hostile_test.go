@@ -12,6 +12,7 @@ import (
 	"testing"
 
 	"cnibox/applets/applettest"
+	"cnibox/internal/kerneltest"
 	"cnibox/spec"
 )
 

@@ -12,6 +12,7 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
+	"os/signal"
 	"runtime"
 	"syscall"
 
@@ -58,8 +59,10 @@ func main() {
 }
 
 // execute executes the command. It sets CNIBOX_KERNEL=require, and adds the directories of ip, nft
-// and tc, which are not on the PATH of Debian's ordinary users.
+// and tc, which are not on the PATH of Debian's ordinary users. No signal is ignored, as those of the keyboard
+// are when a shell starts make in the background: tests send them.
 func execute(args []string) error {
+	signal.Notify(make(chan os.Signal, 1), unix.SIGINT, unix.SIGQUIT, unix.SIGHUP) // execve resets what is handled
 	path, err := exec.LookPath(args[0])
 	if err != nil {
 		return err
