@@ -28,7 +28,7 @@ var hostileSize, mostMemory = megabyte / 4, 40 << 10
 const mostAllocated = 1000
 
 func init() {
-	if os.Getenv("CNIBOX_FULL") != "" { // make test FULL=1
+	if full { // make test FULL=1
 		hostileSize, mostMemory = megabyte, 76<<10
 	}
 }
