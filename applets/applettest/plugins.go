@@ -292,7 +292,7 @@ var Plugins = map[string]Plugin{
 		Keys: `"dataDir":"$DIR/tuning","mtu":1400`, After: "bridge", Args: true,
 		Confs: map[string]string{
 			"all attributes": Conf("tuning", `"dataDir":"$DIR/tuning","mac":"02:00:00:00:00:AA","promisc":true,"mtu":1300,"allmulti":true,"txQLen":77,
-			"sysctl":{"net.ipv4.conf.IFNAME.arp_filter":"1","net.ipv4.ip_local_port_range":"2000 3000"}`),
+			"sysctl":{"net.ipv4.conf.IFNAME.arp_filter":"1","net.ipv4.ip_local_port_range":"2000 3000","net.ipv4.ip_local_reserved_ports":"8081,8080"}`),
 		},
 		OrAfter: "macvlan", Again: `"mac":"","promisc":null,"mtu":1450,"allmulti":null,"txQLen":null,"sysctl":null`,
 		Invalid: []string{`"mtu":"x"`, `"mtu":-1`, `"mtu":4294967297`, `"txQLen":-1`, `"promisc":1`, `"sysctl":[]`, `"sysctl":{"net.ipv4.x":[]}`,

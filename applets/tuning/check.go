@@ -8,7 +8,11 @@ import (
 // Check compares each configured value with the live one. It ignores the allowlist, since it writes
 // nothing.
 func (c *conf) Check(op *chained.Op) error {
-	if err := checkSysctls(op.NS, c.sysctls); err != nil {
+	var forms map[string]string
+	if _, rec := findTuned(op.Dir, op.Attachment); rec != nil {
+		forms = rec.Data.Sysctls
+	}
+	if err := checkSysctls(op.NS, c.sysctls, forms); err != nil {
 		return err
 	}
 	if c.off && op.Link.Promisc {

@@ -196,6 +196,51 @@ func TestKernelTuningCheck(t *testing.T) {
 	}
 }
 
+// CHECK compares a sysctl with what the kernel made of the value at ADD, and of an attachment whose
+// record does not have that, as of an earlier version, with what the value means. Another value is an error.
+func TestKernelTuningCheckComparesKernelsForm(t *testing.T) {
+	for _, tt := range []struct{ key, value, form, other string }{
+		{"net.ipv4.ip_local_reserved_ports", "8080,9148,1-5", "1-5,8080,9148", "1-5,8080"},
+		{"net.ipv4.ip_local_reserved_ports", "8081,8080,7", "7,8080-8081", "8080-8081"},
+		{"net.ipv4.conf.IFNAME.arp_notify", "0x1", "1", "0"},
+		{"net.ipv4.conf.IFNAME.arp_notify", "01", "1", "0"},
+		{"net.ipv4.ip_local_port_range", "0x7d0   3000", "2000\t3000", "2000 3001"},
+		{"net.ipv6.conf.IFNAME.stable_secret", "2001:DB8::1", "2001:0db8:0000:0000:0000:0000:0000:0001", "2001:db8::2"},
+		{"net.ipv4.neigh.IFNAME.base_reachable_time_ms", "29999", "", "31000"}, // jiffies
+	} {
+		t.Run(tt.key+"="+tt.value, func(t *testing.T) {
+			b := newFixture(t)
+			b.veth()
+			path := strings.ReplaceAll(strings.Replace(tt.key, "IFNAME", "eth0", 1), ".", "/")
+			conf := fmt.Sprintf(`"sysctl":{%q:%q}`, tt.key, tt.value)
+			b.Result(b.Do(spec.Add, "tuning", b.Cont.Call(), conf, b.prev()))
+			form, err := b.Cont.NS.Sysctl(path)
+			b.NoError(err)
+			if tt.form != "" && form != tt.form {
+				t.Fatalf("the kernel gives back %q, want %q", form, tt.form)
+			}
+			check := func() error {
+				_, err := b.Do(spec.Check, "tuning", b.Cont.Call(), conf, b.prev())
+				return err
+			}
+			b.NoError(check())
+			// another plugin of the list with the same record
+			b.Result(b.Do(spec.Add, "tuning", b.Cont.Call(), `"sysctl":{"net.ipv4.ip_unprivileged_port_start":"0x50"}`, b.prev()))
+			b.NoError(check())
+			if tt.form != "" {
+				b.NoError(os.WriteFile(filepath.Join(b.Records, record), []byte(`{"network":"net1","containerID":"c1","ifName":"eth0"}`), 0o600))
+				b.NoError(check())
+			}
+			b.NoError(b.Cont.NS.SetSysctl(path, tt.other))
+			b.WantError(check(), spec.CodeCheck, tt.key+" is "+tt.value)
+			b.Result(b.Do(spec.Del, "tuning", b.Cont.Call(), conf, b.prev()))
+			if b.Files() != "" {
+				t.Errorf("records after DEL: %s", b.Files())
+			}
+		})
+	}
+}
+
 // If the kernel refuses the last attribute, the others are restored.
 func TestKernelTuningRefusedByKernel(t *testing.T) {
 	b := newFixture(t)

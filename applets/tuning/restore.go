@@ -3,6 +3,7 @@ package tuning
 import (
 	"errors"
 	"fmt"
+	"maps"
 	"os"
 
 	"cnibox/applets/chained"
@@ -10,8 +11,15 @@ import (
 	"cnibox/spec"
 )
 
-// A formerRecord stores the former attributes; the reference's record has nothing else.
-type formerRecord = record.Record[attributes]
+// A formerRecord is the record of an attachment.
+type formerRecord = record.Record[former]
+
+// former stores the former attributes, which are all of the reference's record, and the form that
+// the kernel gave to sysctls.
+type former struct {
+	attributes
+	Sysctls map[string]string `json:"sysctls,omitempty"` // see [writeSysctls]
+}
 
 // sharedName returns the reference's name of the record, so that its DEL finds it. The name does
 // not include the network, so several attachments may share it.
@@ -26,7 +34,7 @@ func sharedName(a spec.Attachment) string {
 // readTuned reads a record that may be the attachment's; foreign reports that it
 // names another owner.
 func readTuned(dir record.Dir, name string, a spec.Attachment) (rec *formerRecord, foreign bool, err error) {
-	if rec, err = record.Read[attributes](dir, name); err != nil {
+	if rec, err = record.Read[former](dir, name); err != nil {
 		return nil, false, err
 	}
 	if rec.Attachment != (spec.Attachment{}) && rec.Attachment != a {
@@ -35,36 +43,59 @@ func readTuned(dir record.Dir, name string, a spec.Attachment) (rec *formerRecor
 	return rec, false, nil
 }
 
-// remember records the attributes before ADD, also if only sysctls are set: the record shows GET
-// that the attachment had no DEL yet. Values that an earlier ADD has recorded for this interface
-// stay; the record of an interface that the attachment has lost is replaced. If another attachment
-// has the shared name, or an earlier version wrote the record, the attachment's own name is used.
-func (c *conf) remember(op *chained.Op, before attributes) error {
-	if !c.sets() {
-		return nil
-	}
-	id, err := op.ID()
-	if err != nil {
-		return err
-	}
-	a := op.Attachment
-	name := record.Name(a)
-	old, _, err := readTuned(op.Dir, name, a)
+// findTuned returns the record of an attachment, and the name under which it is written: the
+// attachment's own if it has such a record, as of an earlier version, or another attachment has the
+// shared one. Nil: it has no record.
+func findTuned(dir record.Dir, a spec.Attachment) (name string, rec *formerRecord) {
+	name = record.Name(a)
+	rec, _, err := readTuned(dir, name, a)
 	if errors.Is(err, os.ErrNotExist) {
 		var foreign bool
-		if old, foreign, _ = readTuned(op.Dir, sharedName(a), a); !foreign {
+		if rec, foreign, _ = readTuned(dir, sharedName(a), a); !foreign {
 			name = sharedName(a)
 		}
 	}
-	if old != nil && before.empty() && (old.SameNS(id) || old.LinkID == record.LinkID{}) {
-		return nil
+	return name, rec
+}
+
+// remember records the attributes before ADD, also if only sysctls are set: the record shows GET
+// that the attachment had no DEL yet. Values that an earlier ADD has recorded for this interface
+// stay; the record of an interface that the attachment has lost is replaced. It returns the record
+// and its name.
+func (c *conf) remember(op *chained.Op, before attributes) (name string, rec former, err error) {
+	if !c.sets() {
+		return "", former{}, nil
 	}
+	id, err := op.ID()
+	if err != nil {
+		return "", former{}, err
+	}
+	name, old := findTuned(op.Dir, op.Attachment)
+	if old != nil && before.empty() && (old.SameNS(id) || old.LinkID == record.LinkID{}) {
+		return name, old.Data, nil
+	}
+	rec.attributes = before
 	// a record without an interface belongs to this one if that is tuned already
 	if old != nil && (old.LinkID == id || old.LinkID == record.LinkID{} && c.link.change(op.Link).empty()) {
-		before = old.Data.withMissing(before)
+		rec = former{old.Data.withMissing(before), old.Data.Sysctls}
 	}
-	if err := chained.WriteRecord(op, name, before); err != nil {
-		return fmt.Errorf("former attributes of %s: %w", a.IfName, err)
+	if err := chained.WriteRecord(op, name, rec); err != nil {
+		return "", former{}, fmt.Errorf("former attributes of %s: %w", op.IfName, err)
+	}
+	return name, rec, nil
+}
+
+// rememberForms adds to the record what CHECK is to find in place of the configured values.
+func (f former) rememberForms(op *chained.Op, name string, forms map[string]string) error {
+	if len(forms) == 0 {
+		return nil
+	}
+	if f.Sysctls == nil {
+		f.Sysctls = forms
+	}
+	maps.Copy(f.Sysctls, forms)
+	if err := chained.WriteRecord(op, name, f); err != nil {
+		return fmt.Errorf("sysctls of %s: %w", op.IfName, err)
 	}
 	return nil
 }
@@ -124,5 +155,5 @@ func restoreTuned(op *chained.Op, rec *formerRecord) (other bool, err error) {
 	if id, err := op.ID(); err != nil || rec.LinkID != id && rec.LinkID != (record.LinkID{}) {
 		return false, err // the record is of a former interface of the attachment
 	}
-	return false, restore(op, rec.Data)
+	return false, restore(op, rec.Data.attributes)
 }

@@ -5,10 +5,12 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"math/big"
 	"os"
 	"path"
 	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 
 	"golang.org/x/sys/unix"
@@ -170,12 +172,14 @@ func checkAllowed(file string, settings []sysctl) error {
 }
 
 // writeSysctls writes the settings and returns the former values of those written, in reverse
-// order. Settings that cannot be read, such as those that flush a table, have no former value. It
-// runs on a thread in the namespace, since /proc/sys/net depends on the thread.
-func writeSysctls(ns *netns.NS, settings []sysctl) (before []netns.Sysctl, err error) {
+// order. Settings that cannot be read, such as those that flush a table, have no former value. forms
+// has the kernel's form of each value, by [sysctl.assignment], that the kernel has not kept as it was written.
+// It runs on a thread in the namespace, since /proc/sys/net depends on the thread.
+func writeSysctls(ns *netns.NS, settings []sysctl) (before []netns.Sysctl, forms map[string]string, err error) {
 	if len(settings) == 0 {
-		return nil, nil
+		return nil, nil, nil
 	}
+	forms = make(map[string]string)
 	err = ns.Do(func() error {
 		here := netns.Host() // of this thread
 		for _, s := range settings {
@@ -193,12 +197,22 @@ func writeSysctls(ns *netns.NS, settings []sysctl) (before []netns.Sysctl, err e
 			if err := here.SetSysctls(s.Sysctl); err != nil {
 				return s.explain(err)
 			}
+			now, err := here.Sysctl(s.Key)
+			if err != nil && !netns.Unreadable(err) {
+				return s.explain(err)
+			}
+			if err == nil && !netns.SameSysctl(now, s.Value) {
+				forms[s.assignment()] = now
+			}
 		}
 		return nil
 	})
 	slices.Reverse(before)
-	return before, err
+	return before, forms, err
 }
+
+// assignment names key and value, as sysctl(8) takes them.
+func (s sysctl) assignment() string { return s.Key + "=" + s.Value }
 
 // explain explains an error that the configuration causes.
 func (s sysctl) explain(err error) error {
@@ -211,9 +225,8 @@ func (s sysctl) explain(err error) error {
 	return err
 }
 
-// checkSysctls compares each setting with the live value. It compares fields, since the kernel
-// separates them with tabs.
-func checkSysctls(ns *netns.NS, settings []sysctl) error {
+// checkSysctls compares each setting with the live value, in the form that the kernel gave it at ADD.
+func checkSysctls(ns *netns.NS, settings []sysctl, forms map[string]string) error {
 	if len(settings) == 0 {
 		return nil
 	}
@@ -226,10 +239,63 @@ func checkSysctls(ns *netns.NS, settings []sysctl) error {
 			if err != nil {
 				return spec.Errorf(spec.CodeCheck, "%w", err)
 			}
-			if !netns.SameSysctl(now, s.Value) {
-				return differs("sysctl "+s.written, s.Value, now)
+			form, recorded := forms[s.assignment()]
+			if netns.SameSysctl(now, s.Value) || recorded && now == form || !recorded && s.means(now) {
+				continue
 			}
+			return differs("sysctl "+s.written, s.Value, now)
 		}
 		return nil
 	})
+}
+
+// means reports whether a live value is another spelling of the configured one. It is for attachments
+// whose record has no form of the kernel's: of the reference, or of an earlier version. Of masks and
+// lists of ports the kernel has a form of its own (proc_do_large_bitmap, kernel/sysctl.c); all other
+// numbers it reads as C has them.
+func (s sysctl) means(now string) bool {
+	normal := normalNumbers
+	switch {
+	case strings.HasSuffix(s.Key, "_ports"):
+		normal = normalPorts
+	case strings.HasSuffix(s.Key, "_mask"), strings.HasSuffix(s.Key, "_bitmap"):
+		normal = normalMask
+	}
+	return normal(s.Value) == normal(now)
+}
+
+// normalNumbers returns the fields of a value, with numbers in decimal.
+func normalNumbers(value string) string {
+	fields := strings.Fields(value)
+	for i, f := range fields {
+		if n, err := strconv.ParseInt(f, 0, 64); err == nil {
+			fields[i] = strconv.FormatInt(n, 10)
+		}
+	}
+	return strings.Join(fields, " ")
+}
+
+// normalMask returns a mask in hexadecimal without the commas between its words.
+func normalMask(value string) string {
+	return strings.TrimLeft(strings.ToLower(strings.ReplaceAll(value, ",", "")), "0x ")
+}
+
+// normalPorts returns a list of ports and ranges of ports as a set of bits; what is none stays as it is.
+func normalPorts(value string) string {
+	var set big.Int
+	for part := range strings.SplitSeq(value, ",") {
+		low, high, isRange := strings.Cut(part, "-")
+		if !isRange {
+			high = low
+		}
+		from, err := strconv.ParseUint(low, 0, 16)
+		to, err2 := strconv.ParseUint(high, 0, 16)
+		if err != nil || err2 != nil {
+			return value
+		}
+		for ; from <= to; from++ {
+			set.SetBit(&set, int(from), 1)
+		}
+	}
+	return set.Text(16)
 }

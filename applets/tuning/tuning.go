@@ -138,13 +138,17 @@ func (c *conf) Apply(op *chained.Op) error {
 		return err
 	}
 	before := c.link.current(op.Link)
-	if err := c.remember(op, before); err != nil {
+	name, rec, err := c.remember(op, before)
+	if err != nil {
 		return err
 	}
 	change := c.link.change(op.Link)
-	values, err := writeSysctls(op.NS, c.sysctls)
+	values, forms, err := writeSysctls(op.NS, c.sysctls)
 	op.Add("sysctls", func(context.Context) error { return op.NS.SetSysctls(values...) })
 	if err != nil {
+		return err
+	}
+	if err := rec.rememberForms(op, name, forms); err != nil {
 		return err
 	}
 	op.Add("link "+op.IfName, func(context.Context) error { return restore(op, before) })

@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"cnibox/applets/chained"
+	"cnibox/internal/netns"
 	"cnibox/spec"
 	"cnibox/spec/spectest"
 )
@@ -113,6 +114,32 @@ func planText(p *conf) string {
 	out.Dir = p.DataDir
 	b, _ := json.Marshal(out)
 	return string(b)
+}
+
+// Numbers are as C has them; the kernel has forms of its own for masks and lists of ports.
+func TestTuningValueMeans(t *testing.T) {
+	for _, tt := range []struct {
+		key, value, now string
+		want            bool
+	}{
+		{"net/ipv4/x", "+1", "1", true},
+		{"net/ipv4/x", "010", "8", true},
+		{"net/ipv4/x", "0x10 -1", "16\t-1", true},
+		{"net/ipv4/x", "10", "8", false},
+		{"net/ipv4/x", "reno cubic", "cubic reno", false},
+		{"net/ipv4/ip_local_reserved_ports", "0x50,3,2,1,65535", "1-3,80,65535", true},
+		{"net/ipv4/ip_local_reserved_ports", "", "", true},
+		{"net/ipv4/ip_local_reserved_ports", "1-3", "1,3", false},
+		{"net/ipv4/ip_local_reserved_ports", "70000", "4464", false},
+		{"net/core/rps_default_mask", "F", "00000000,0000000f", true},
+		{"net/core/rps_default_mask", "1,00000000", "00000001,00000000", true},
+		{"net/core/rps_default_mask", "f", "1f", false},
+	} {
+		s := sysctl{Sysctl: netns.Sysctl{Key: tt.key, Value: tt.value}}
+		if got := s.means(tt.now); got != tt.want {
+			t.Errorf("%s = %q and %q: got %v", tt.key, tt.value, tt.now, got)
+		}
+	}
 }
 
 func TestTuningAllowlist(t *testing.T) {
