@@ -250,7 +250,7 @@ func (t *allocation) reclaim(i int, set RangeSet, w *tempFile) (netip.Addr, erro
 // addresses outside all sets last and without a gateway. GET returns them: an address whose range
 // was removed from the configuration gets the prefix length of a host.
 func Find(s *Store, sets []RangeSet, o spec.Attachment) ([]spec.IP, error) {
-	owned, err := s.Owned(o)
+	owned, err := s.Owned(o, func() []RangeSet { return sets })
 	if err != nil {
 		return nil, err
 	}

@@ -20,11 +20,7 @@ func (s *Store) freeGone(i int, set RangeSet, known map[netip.Addr]Lease) (freed
 			s.o.Warn("free %s: %v", a, err)
 			return true
 		}
-		if s.x.dir.fd >= 0 { // without an index all leases would be read
-			if left, err := s.marked(l); err == nil {
-				s.mark(l, left...)
-			}
-		}
+		s.remark(l)
 		s.o.Warn("the addresses of network %s are used up: %s is freed, as the network namespace of %s is gone", s.network, a, l)
 		freed = append(freed, a)
 		return true

@@ -99,15 +99,20 @@ func (s *Store) scan(each func(a netip.Addr, l Lease)) error {
 	return nil
 }
 
-// search reads all leases, as the reference does.
-func (s *Store) search(owner Lease) (found []netip.Addr, err error) {
+// search reads all leases, as the reference does; unnamed are those of the owner's container without
+// an interface.
+func (s *Store) search(owner Lease) (found, unnamed []netip.Addr, err error) {
 	err = s.scan(func(a netip.Addr, l Lease) {
-		if l == owner {
+		switch {
+		case l == owner:
 			found = append(found, a)
+		case l == Lease{owner.ContainerID, ""}:
+			unnamed = append(unnamed, a)
 		}
 	})
 	slices.SortFunc(found, netip.Addr.Compare)
-	return found, err
+	slices.SortFunc(unnamed, netip.Addr.Compare)
+	return found, unnamed, err
 }
 
 // marked returns the addresses of an owner's mark that are leased to the owner, lowest first. It
@@ -117,7 +122,8 @@ func (s *Store) marked(owner Lease) (found []netip.Addr, err error) {
 		return nil, err
 	}
 	if s.x.dir.fd < 0 {
-		return s.search(owner)
+		found, _, err = s.search(owner)
+		return found, err
 	}
 	text, err := s.x.dir.target(linkName(owner))
 	if errors.Is(err, os.ErrNotExist) {
@@ -125,7 +131,8 @@ func (s *Store) marked(owner Lease) (found []netip.Addr, err error) {
 	}
 	addrs, ok := parseTarget(text)
 	if !ok {
-		return s.search(owner)
+		found, _, err = s.search(owner)
+		return found, err
 	}
 	for _, a := range addrs {
 		if l, _, err := s.leases.lease(a); err == nil && l == owner && !slices.Contains(found, a) {
@@ -152,6 +159,16 @@ func (s *Store) mark(l Lease, addrs ...netip.Addr) {
 	}
 	if err != nil {
 		s.abandonIndex(err)
+	}
+}
+
+// remark makes the mark of an owner list those of its addresses that are still leased to it.
+func (s *Store) remark(l Lease) {
+	if s.x.dir.fd < 0 { // without an index all leases would be read
+		return
+	}
+	if left, err := s.marked(l); err == nil {
+		s.mark(l, left...)
 	}
 }
 

@@ -63,7 +63,7 @@ func TestIndexIsReadable(t *testing.T) {
 			if err := s.load(); err != nil || s.x.dir.fd < 0 {
 				t.Errorf("the index is not used: %v", err)
 			}
-			if freed, err := s.Release(who); err != nil || len(freed) != n {
+			if freed, err := s.Release(who, nil); err != nil || len(freed) != n {
 				t.Errorf("%s: freed %v, %v", who.ContainerID, freed, err)
 			}
 		}
@@ -127,7 +127,7 @@ func TestLeasesChangedWithoutIndex(t *testing.T) {
 				if got, err := s.marked(Lease{"a", "eth0"}); err != nil || !slices.Equal(got, tt.add) {
 					t.Errorf("ADD finds %v, %v, want %v", got, err, tt.add)
 				}
-				if got, err := s.Release(who); err != nil || !slices.Equal(got, tt.freed) {
+				if got, err := s.Release(who, nil); err != nil || !slices.Equal(got, tt.freed) {
 					t.Errorf("DEL frees %v, %v, want %v", got, err, tt.freed)
 				}
 			})
@@ -156,10 +156,10 @@ func TestIndexOfManyAddresses(t *testing.T) {
 		t.Errorf("got %q", got)
 	}
 	withStore(t, dir, o, func(s *Store) {
-		if owned, err := s.Owned(who); err != nil || len(owned) != n {
+		if owned, err := s.Owned(who, nil); err != nil || len(owned) != n {
 			t.Errorf("%d addresses, %v", len(owned), err)
 		}
-		if freed, err := s.Release(who); err != nil || len(freed) != n {
+		if freed, err := s.Release(who, nil); err != nil || len(freed) != n {
 			t.Errorf("%d freed, %v", len(freed), err)
 		}
 	})
@@ -199,7 +199,7 @@ func FuzzIndex(f *testing.F) {
 			if _, err := Exhausted(s, nil); err != nil {
 				t.Fatal(err)
 			}
-			freed, err := s.Release(who)
+			freed, err := s.Release(who, nil)
 			if err != nil || !slices.Contains(freed, netip.MustParseAddr("10.0.0.8")) {
 				t.Fatalf("freed %v, %v", freed, err)
 			}

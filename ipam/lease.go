@@ -20,7 +20,7 @@ const maxLease = 1024
 // A Lease is the owner of an address in its lease file. The directory gives the network.
 type Lease struct {
 	ContainerID string
-	IfName      string // empty: the file has none, so the lease belongs to no attachment
+	IfName      string // empty: the file has none, as of host-local up to 0.7
 }
 
 // String formats the owner for messages.
@@ -31,9 +31,10 @@ func (l Lease) String() string {
 	return "container " + l.ContainerID + ", interface " + l.IfName
 }
 
-// Owns reports whether the lease belongs to the attachment, whose network must be the store's.
+// Owns reports whether the lease belongs to the attachment, whose network must be the store's. One
+// without an interface belongs to whichever of its container's attachments has the address.
 func (l Lease) Owns(o spec.Attachment) bool {
-	return l.ContainerID == o.ContainerID && l.IfName == o.IfName
+	return l.ContainerID == o.ContainerID && (l.IfName == o.IfName || l.IfName == "")
 }
 
 // text returns the content of a lease file: container ID, CR LF, interface. It ends without a

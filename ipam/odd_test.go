@@ -108,7 +108,7 @@ func verbs(ctx context.Context, dir string, r []ipam.RangeSet, o ipam.Options) [
 	}
 	errs = append(errs, err)
 	if s, err = ipam.OpenExisting(ctx, dir, "net1", o); err == nil {
-		_, err = s.Release(owner("a"))
+		_, err = s.Release(owner("a"), nil)
 		err = errors.Join(err, s.DeleteStale(func(spec.Attachment) bool { return true }))
 		s.Close()
 	}
@@ -314,7 +314,7 @@ func readOnly(t *testing.T, dir string, lock bool) {
 		return
 	}
 	defer s.Close()
-	if _, err := s.Release(owner("a")); !errors.Is(err, unix.EROFS) {
+	if _, err := s.Release(owner("a"), nil); !errors.Is(err, unix.EROFS) {
 		t.Errorf("DEL of a lease: %v", err)
 	}
 	if err := disk.Creatable(filepath.Join(dir, "other")); !errors.Is(err, unix.EROFS) {

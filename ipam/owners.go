@@ -16,14 +16,49 @@ import (
 )
 
 // Owned returns the addresses of an attachment, lowest first. If it has no mark, all leases are
-// read.
-func (s *Store) Owned(o spec.Attachment) ([]netip.Addr, error) {
-	owner := Lease{o.ContainerID, o.IfName}
-	found, err := s.marked(owner)
-	if err == nil && len(found) == 0 && s.x.dir.fd >= 0 {
-		found, err = s.search(owner)
-	}
+// read. One that no lease names has those of its container without an interface that are the only
+// one of their range set, or outside all sets of their family: of several nobody can say which are
+// its. sets is called for these only; nil: there are no sets.
+func (s *Store) Owned(o spec.Attachment, sets func() []RangeSet) ([]netip.Addr, error) {
+	_, found, err := s.owned(o, sets)
 	return found, err
+}
+
+// owned is [Store.Owned]; l is the owner in the lease files.
+func (s *Store) owned(o spec.Attachment, sets func() []RangeSet) (l Lease, found []netip.Addr, err error) {
+	l = Lease{o.ContainerID, o.IfName}
+	if err := s.load(); err != nil {
+		return l, nil, err
+	}
+	if s.x.dir.fd >= 0 {
+		if found, err := s.marked(l); err != nil || len(found) > 0 {
+			return l, found, err
+		}
+	}
+	found, unnamed, err := s.search(l)
+	if err != nil || len(found) > 0 || len(unnamed) == 0 {
+		return l, found, err
+	}
+	var known []RangeSet
+	if sets != nil {
+		known = sets()
+	}
+	return Lease{o.ContainerID, ""}, alone(unnamed, known), nil
+}
+
+// alone returns the addresses without another one in the same range set, or outside all sets in the same family.
+func alone(addrs []netip.Addr, sets []RangeSet) []netip.Addr {
+	place := func(a netip.Addr) int {
+		if i := slices.IndexFunc(sets, func(set RangeSet) bool { return set.Contains(a) }); i >= 0 {
+			return i
+		}
+		return -a.BitLen()
+	}
+	count := map[int]int{}
+	for _, a := range addrs {
+		count[place(a)]++
+	}
+	return slices.DeleteFunc(addrs, func(a netip.Addr) bool { return count[place(a)] > 1 })
 }
 
 // Holder returns the owner of an address from its file, not from a mark. The error is
@@ -39,7 +74,7 @@ func (s *Store) Holder(a netip.Addr) (Lease, error) {
 //
 // The mark gets all leases of the attachment, also those that the reference made.
 func (s *Store) Reserve(a netip.Addr, o spec.Attachment) error {
-	owned, err := s.Owned(o)
+	owned, err := s.Owned(o, nil)
 	if err != nil || slices.Contains(owned, a) {
 		return err
 	}
@@ -106,10 +141,10 @@ func (s *Store) publish(w *tempFile, a netip.Addr, others []netip.Addr) (bool, e
 }
 
 // Release frees the addresses of an attachment and returns them; it is not an error if there are
-// none. It continues after a failure. It needs no range and no address, so it works after the
-// configuration has changed.
-func (s *Store) Release(o spec.Attachment) (freed []netip.Addr, err error) {
-	owned, err := s.Owned(o)
+// none. It continues after a failure. It needs no address and, but for leases without an interface,
+// no range, so it works after the configuration has changed. sets is for [Store.Owned].
+func (s *Store) Release(o spec.Attachment, sets func() []RangeSet) (freed []netip.Addr, err error) {
+	l, owned, err := s.owned(o, sets)
 	if err != nil {
 		return nil, err
 	}
@@ -121,8 +156,12 @@ func (s *Store) Release(o spec.Attachment) (freed []netip.Addr, err error) {
 		}
 		freed = append(freed, a)
 	}
-	if errs == nil {
-		s.mark(Lease{o.ContainerID, o.IfName})
+	switch {
+	case errs != nil:
+	case l.IfName == "":
+		s.remark(l)
+	default:
+		s.mark(l)
 	}
 	return freed, errors.Join(errs...)
 }

@@ -98,14 +98,14 @@ func unclaim(dir, id string) error {
 		return err
 	}
 	defer s.Close()
-	owned, err := s.Owned(owner(id))
+	owned, err := s.Owned(owner(id), nil)
 	if err != nil || len(owned) != 1 {
 		return fmt.Errorf("%s has %v, %w", id, owned, err)
 	}
 	if err := os.Remove(filepath.Join(dir, "claims", owned[0].String())); err != nil {
 		return err
 	}
-	freed, err := s.Release(owner(id))
+	freed, err := s.Release(owner(id), nil)
 	if err != nil || len(freed) != 1 {
 		return fmt.Errorf("%s freed %v, %w", id, freed, err)
 	}
@@ -168,12 +168,12 @@ func checkIndex(t *testing.T, dir string) {
 			t.Errorf("a lease without an owner: %q", line)
 			continue
 		}
-		owned, err := s.Owned(owner(f[1]))
+		owned, err := s.Owned(owner(f[1]), nil)
 		if err != nil || len(owned) != 1 || owned[0] != addr(f[0]) {
 			t.Errorf("%s: found %v, %v", line, owned, err)
 		}
 		if i%2 == 0 {
-			if _, err := s.Release(owner(f[1])); err != nil {
+			if _, err := s.Release(owner(f[1]), nil); err != nil {
 				t.Error(err)
 			}
 		}
@@ -223,7 +223,7 @@ func wantOneOwned(t testing.TB, dir, id string) {
 	s, err := ipam.OpenReadOnly(context.Background(), dir, "net1", ipam.Options{})
 	must(t, err)
 	defer s.Close()
-	if owned, err := s.Owned(owner(id)); err != nil || len(owned) != 1 {
+	if owned, err := s.Owned(owner(id), nil); err != nil || len(owned) != 1 {
 		t.Errorf("%v, %v", owned, err)
 	}
 }

@@ -79,7 +79,7 @@ func del(t testing.TB, dir string, o ipam.Options, who spec.Attachment) []netip.
 		t.Fatal(err)
 	}
 	defer s.Close()
-	freed, err := s.Release(who)
+	freed, err := s.Release(who, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -171,8 +171,8 @@ func TestLeasesOfReference(t *testing.T) {
 		}
 	}
 	wantAddrs(t, del(t, dir, ipam.Options{}, owner("b")), "10.1.0.10")
-	wantAddrs(t, del(t, dir, ipam.Options{}, owner("old"))) // without an interface
-	wantAddrs(t, del(t, dir, ipam.Options{}, owner("c")))   // of eth1
+	wantAddrs(t, del(t, dir, ipam.Options{}, owner("old")), "10.1.0.11") // without an interface
+	wantAddrs(t, del(t, dir, ipam.Options{}, owner("c")))                // of eth1
 	wantAddrs(t, del(t, dir, ipam.Options{}, owner("d")), "10.1.0.13")
 	if err := os.Remove(filepath.Join(dir, "net1", "10.1.0.2")); err != nil {
 		t.Fatal(err)
@@ -224,7 +224,7 @@ func TestLastShorterHint(t *testing.T) {
 
 func release(t *testing.T, s *ipam.Store, id string) []netip.Addr {
 	t.Helper()
-	freed, err := s.Release(owner(id))
+	freed, err := s.Release(owner(id), nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -252,7 +252,7 @@ func TestViewChangesNothing(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer s.Close()
-	got, err := s.Owned(owner("a"))
+	got, err := s.Owned(owner("a"), nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -261,7 +261,7 @@ func TestViewChangesNothing(t *testing.T) {
 		"reserve": s.Reserve(addr("10.1.0.9"), owner("b")),
 		"last":    s.SetLast(0, addr("10.1.0.9")),
 		"keep":    s.DeleteStale(func(spec.Attachment) bool { return false }),
-		"release": func() error { _, err := s.Release(owner("a")); return err }(),
+		"release": func() error { _, err := s.Release(owner("a"), nil); return err }(),
 	} {
 		if err == nil {
 			t.Errorf("%s: no error", name)
@@ -290,7 +290,7 @@ func TestDeleteStale(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	got, err := s.Owned(owner("b"))
+	got, err := s.Owned(owner("b"), nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -364,7 +364,7 @@ func testAddUndoneAfterFault(t *testing.T, o ipam.Options) {
 				return
 			}
 			defer s.Close()
-			s.Release(owner("new"))
+			s.Release(owner("new"), nil)
 		})
 		del(t, dir, o, owner("new"))
 		wantLeases(t, dir, "10.1.0.2 old eth0", "fd00:1::2 old eth0")

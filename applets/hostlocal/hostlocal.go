@@ -145,19 +145,28 @@ func leased(ctx context.Context, r *spec.Request, fn func(*ipam.Store) error) er
 	return leaseError(fn(s))
 }
 
-// del releases by owner alone. It needs neither prevResult nor CNI_ARGS, and lease and directory
-// may be missing.
+// del releases by owner alone, where leases name the interface. It needs neither prevResult nor CNI_ARGS, and lease
+// and directory may be missing.
 func del(ctx context.Context, r *spec.Request) error {
 	return leased(ctx, r, func(s *ipam.Store) error {
-		_, err := s.Release(r.Attachment)
+		_, err := s.Release(r.Attachment, func() []ipam.RangeSet {
+			h, err := readPlan(r)
+			if err != nil {
+				return nil
+			}
+			return h.sets
+		})
 		return err
 	})
 }
 
+// gc keeps a lease without an interface while any interface of its container is valid.
 func gc(ctx context.Context, r *spec.Request) error {
-	valid := make(map[spec.Attachment]bool, len(r.Valid))
+	valid := make(map[spec.Attachment]bool, 2*len(r.Valid))
 	for _, a := range r.Valid {
-		valid[spec.Attachment{Network: r.Network, ContainerID: a.ContainerID, IfName: a.IfName}] = true
+		for _, ifName := range []string{a.IfName, ""} {
+			valid[spec.Attachment{Network: r.Network, ContainerID: a.ContainerID, IfName: ifName}] = true
+		}
 	}
 	return leased(ctx, r, func(s *ipam.Store) error {
 		return s.DeleteStale(func(a spec.Attachment) bool { return valid[a] })
@@ -227,7 +236,7 @@ func (h *plan) compare(s *ipam.Store, r *spec.Request) error {
 	if ours > 0 {
 		return nil
 	}
-	owned, err := s.Owned(r.Attachment)
+	owned, err := s.Owned(r.Attachment, func() []ipam.RangeSet { return h.sets })
 	if err == nil && len(owned) == 0 {
 		err = spec.NeedsAdd(lostLease(r, "no address of these ranges is leased to it and interface %s", r.IfName))
 	}

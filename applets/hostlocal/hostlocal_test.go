@@ -6,6 +6,7 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -65,6 +66,48 @@ func TestHostLocalResult(t *testing.T) {
 	}
 	old := strings.Replace(h.conf(subnet4, ""), "1.1.0", "0.2.0", 1)
 	h.want(t, "ADD", "b", old, "", 0, `"ip4":{"gateway":"10.1.0.1","ip":"10.1.0.4/24"}`)
+}
+
+// A lease of host-local up to 0.7 has the container's ID alone. GET, CHECK and DEL find it, and GC keeps it while an
+// interface of the container is valid.
+func TestHostLocalLeaseWithoutInterface(t *testing.T) {
+	h := leaseHost{t.TempDir()}
+	conf := h.conf(subnet4+`,"ranges":[[{"subnet":"fd00:1::/64"}]]`, "")
+	prev := h.conf(subnet4, `,"prevResult":{"cniVersion":"1.1.0","ips":[{"address":"10.1.0.9/24"}]}`)
+	gc := func(valid string) string { return h.conf("", `,"cni.dev/valid-attachments":[`+valid+`]`) }
+	files := map[string]string{"10.1.0.9": "a", "fd00:1::9": "a\n", "10.1.0.20": "two", "10.1.0.21": "two"}
+	write := func() {
+		t.Helper()
+		for a, content := range files {
+			if err := os.MkdirAll(filepath.Join(h.dir, "demo"), 0o755); err != nil {
+				t.Fatal(err)
+			}
+			if err := os.WriteFile(filepath.Join(h.dir, "demo", a), []byte(content), 0o600); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	there := func(want ...string) {
+		t.Helper()
+		for a := range files {
+			if _, err := os.Stat(filepath.Join(h.dir, "demo", a)); (err == nil) != slices.Contains(want, a) {
+				t.Errorf("%s: %v, want %q", a, err, want)
+			}
+		}
+	}
+	write()
+	h.want(t, "GET", "a", conf, "", 0, `{"cniVersion":"1.1.0","ips":[{"address":"10.1.0.9/24","gateway":"10.1.0.1"},{"address":"fd00:1::9/64","gateway":"fd00:1::1"}]}`)
+	h.want(t, "CHECK", "a", prev, "", 0, "")
+	h.want(t, "CHECK", "b", prev, "", 102, "10.1.0.9 is leased to container a")
+	h.want(t, "GC", "a", gc(`{"containerID":"a","ifname":"net7"},{"containerID":"two","ifname":"eth0"}`), "", 0, "")
+	there("10.1.0.9", "fd00:1::9", "10.1.0.20", "10.1.0.21")
+	h.want(t, "DEL", "b", conf, "", 0, "")
+	h.want(t, "DEL", "two", conf, "", 0, "")
+	h.want(t, "DEL", "a", conf, "", 0, "")
+	there("10.1.0.20", "10.1.0.21")
+	h.want(t, "GET", "a", conf, "", 3, "")
+	h.want(t, "GC", "a", gc(`{"containerID":"a","ifname":"eth0"}`), "", 0, "")
+	there()
 }
 
 func TestHostLocalRequested(t *testing.T) {
@@ -208,7 +251,7 @@ func TestHostLocalGC(t *testing.T) {
 	for _, f := range files {
 		left = append(left, filepath.Base(f))
 	}
-	if got := strings.Join(left, " "); got != "10.1.0.2" {
+	if got := strings.Join(left, " "); got != "10.1.0.2 10.1.0.50" {
 		t.Errorf("left: %s", got)
 	}
 	h.want(t, "GC", "", h.conf("", `,"cni.dev/valid-attachments":null`), "", 0, "")
