@@ -18,7 +18,7 @@ import (
 // and are not IPv4-mapped.
 type Range struct {
 	Subnet  netip.Prefix `json:"subnet"`
-	Start   netip.Addr   `json:"rangeStart"` // default: the first after the network address
+	Start   netip.Addr   `json:"rangeStart"` // default, and the lowest: the first after the network address
 	End     netip.Addr   `json:"rangeEnd"`   // default: the last, for IPv4 the last before the broadcast address
 	Gateway netip.Addr   `json:"gateway"`    // default: the first after the network address; need not be in the subnet
 
@@ -120,9 +120,10 @@ func (set RangeSet) complete() error {
 }
 
 // complete checks a range and sets the unset fields. A subnet needs two addresses besides the
-// network and the broadcast address, one for the gateway. As in the reference, the gateway may be
-// outside the subnet. Unlike there, a range with the network or the broadcast address is cut, since
-// no interface can use these.
+// network and the broadcast address, one for the gateway: /31 and /127, whose two addresses hosts may
+// have (RFC 3021, RFC 6164), are too small as in the reference. As there, the gateway may be
+// outside the subnet. Unlike there, a range with the network or the broadcast address is cut: no
+// interface can use these, and the network's own IPv6 address is that of all its routers (RFC 4291, 2.6.1).
 func (r *Range) complete() error {
 	addr := r.Subnet.Addr()
 	switch {
@@ -170,7 +171,7 @@ func (r *Range) complete() error {
 		return r.invalid("rangeStart", "RangeStart %s is after RangeEnd %s", start, end).
 			WithDetails("exchange the values of %q and %q", r.key("rangeStart"), r.key("rangeEnd"))
 	}
-	if addr.Is4() && r.Start == addr {
+	if r.Start == addr {
 		r.Start = first
 	}
 	if r.End == broadcast {

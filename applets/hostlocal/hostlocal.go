@@ -30,7 +30,7 @@ An attachment gets one address from each range set. In "ipam":
 
 key              type    default                meaning
 subnet           CIDR    -                      network of a range set with one range
-rangeStart       IP      first of the subnet    first address to hand out
+rangeStart       IP      first of the subnet    first address to hand out; never the subnet's own
 rangeEnd         IP      last of the subnet     last address to hand out; never IPv4's broadcast
 gateway          IP      first of the subnet    never leased; the container's gateway
 ranges           list    -                      range sets: lists of objects with these four keys
