@@ -43,18 +43,19 @@ func (e *Error) Error() string {
 type Conn struct {
 	ctx      context.Context
 	fd       int
-	deadline time.Time // zero: none, and fill does not poll ctx
+	deadline time.Time // zero: none, and wait does not poll ctx
 	serial   uint32
 	in       []byte // received, not decoded yet
 }
 
 // Dial connects to the bus at the first of the Unix sockets on which one listens; a name that begins
 // with "@" is an abstract socket. The error is os.ErrNotExist or unix.ECONNREFUSED if no bus listens on
-// any of them. Calls fail after ctx has ended, and 20 s after Dial.
+// any of them. Calls fail after ctx has ended, and 20 s after Dial, whatever else the bus sends.
 func Dial(ctx context.Context, sockets ...string) (c *Conn, err error) {
 	err = os.ErrNotExist
+	deadline := time.Now().Add(timeout)
 	for _, socket := range sockets {
-		c, failed := dial(ctx, socket)
+		c, failed := dial(ctx, socket, deadline)
 		if failed == nil {
 			return c, nil
 		}
@@ -65,12 +66,12 @@ func Dial(ctx context.Context, sockets ...string) (c *Conn, err error) {
 	return nil, err
 }
 
-func dial(ctx context.Context, socket string) (*Conn, error) {
+func dial(ctx context.Context, socket string, deadline time.Time) (*Conn, error) {
 	fd, err := unix.Socket(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
 		return nil, os.NewSyscallError("socket", err)
 	}
-	c := &Conn{ctx: ctx, fd: fd, deadline: time.Now().Add(timeout)}
+	c := &Conn{ctx: ctx, fd: fd, deadline: deadline}
 	if err := c.begin(socket); err != nil {
 		c.Close()
 		return nil, fmt.Errorf("D-Bus at %s: %w", socket, err)
@@ -83,7 +84,8 @@ func (c *Conn) Close() { unix.Close(c.fd) }
 
 // begin connects, authenticates and requests a name, without which the bus forwards nothing.
 func (c *Conn) begin(path string) error {
-	limit := unix.NsecToTimeval(int64(timeout)) // also for a bus that accepts no connection
+	// For a bus that accepts no connection; 0 would be no limit.
+	limit := unix.NsecToTimeval(int64(max(time.Until(c.deadline), time.Millisecond)))
 	if err := unix.SetsockoptTimeval(c.fd, unix.SOL_SOCKET, unix.SO_SNDTIMEO, &limit); err != nil {
 		return os.NewSyscallError("setsockopt", err)
 	}
@@ -180,7 +182,13 @@ func (c *Conn) Signal() (name string, args []string, err error) {
 // send writes all bytes. The error is EPIPE if the bus has closed the connection.
 func (c *Conn) send(b []byte) error {
 	for len(b) > 0 {
-		n, err := unix.Write(c.fd, b)
+		if err := c.wait(unix.POLLOUT); err != nil {
+			return err
+		}
+		n, err := unix.SendmsgN(c.fd, b, nil, nil, unix.MSG_DONTWAIT|unix.MSG_NOSIGNAL)
+		if err == unix.EAGAIN || err == unix.EINTR {
+			continue
+		}
 		if err != nil {
 			return os.NewSyscallError("write", err)
 		}
@@ -222,27 +230,37 @@ func (c *Conn) line() (string, error) {
 	}
 }
 
-// fill reads until c.in has n bytes. With a deadline it checks the context ten times a second.
-func (c *Conn) fill(n int) error {
-	for len(c.in) < n {
-		ready := []unix.PollFd{{Fd: int32(c.fd), Events: unix.POLLIN}}
-		pause := 100 // ms
-		if c.deadline.IsZero() {
-			pause = -1
-		}
-		k, err := unix.Poll(ready, pause)
+// wait waits until the socket is ready. With a deadline it checks the context ten times a second, and
+// fails at the deadline even if the socket is always ready.
+func (c *Conn) wait(events int16) error {
+	pause := 100 // ms
+	if c.deadline.IsZero() {
+		pause = -1
+	}
+	for {
+		ready := []unix.PollFd{{Fd: int32(c.fd), Events: events}}
+		n, err := unix.Poll(ready, pause)
 		switch {
 		case c.ctx.Err() != nil:
 			return c.ctx.Err()
 		case err != nil && err != unix.EINTR:
 			return os.NewSyscallError("poll", err)
-		case k == 0 && time.Now().After(c.deadline):
+		case !c.deadline.IsZero() && time.Now().After(c.deadline):
 			return errors.New("no answer in " + timeout.String())
-		case k <= 0:
-			continue
+		case n > 0:
+			return nil
+		}
+	}
+}
+
+// fill reads until c.in has n bytes.
+func (c *Conn) fill(n int) error {
+	for len(c.in) < n {
+		if err := c.wait(unix.POLLIN); err != nil {
+			return err
 		}
 		b := make([]byte, 4096)
-		k, err = unix.Read(c.fd, b)
+		k, err := unix.Read(c.fd, b)
 		if err == unix.EINTR {
 			continue
 		}

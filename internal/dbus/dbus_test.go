@@ -99,9 +99,74 @@ func TestInvalidBus(t *testing.T) {
 	}
 }
 
-// serveAnswer listens for one client and sends it the answer. It closes the connection, unless it
-// hangs.
-func serveAnswer(t *testing.T, answer string, hang bool) string {
+// A bus that never falls silent holds no call beyond the deadline, nor one that takes nothing.
+func TestDeadlineCountsWhateverArrives(t *testing.T) {
+	signal := []byte{'l', typeSignal, 0, 1, 0, 0, 0, 0, 1, 0, 0, 0, 8, 0, 0, 0, fieldReplySerial, 1, 'u', 0, 0xff, 0xff, 0xff, 0}
+	wrongSerial := bytes.Clone(signal)
+	wrongSerial[1] = typeReturn
+	for name, flood := range map[string]struct {
+		begin string
+		again []byte
+		pause time.Duration
+	}{
+		"signals":       {"OK 1234\r\n", bytes.Repeat(signal, 100), 0},
+		"wrong serials": {"OK 1234\r\n", bytes.Repeat(wrongSerial, 100), 0},
+		"slow signals":  {"OK 1234\r\n", signal, time.Millisecond},
+		"dripped line":  {"OK ", []byte{'1'}, time.Millisecond},
+		"dripped bytes": {"OK 1234\r\nl\x02\x00\x01\x00\x00\x01\x00\x01\x00\x00\x00\x00\x00\x00\x00", []byte{0}, time.Millisecond},
+	} {
+		t.Run(name, func(t *testing.T) {
+			socket := serve(t, func(c net.Conn) {
+				_, err := io.WriteString(c, flood.begin)
+				for err == nil {
+					_, err = c.Write(flood.again)
+					time.Sleep(flood.pause)
+				}
+			})
+			wantDeadline(t, func() error {
+				c, err := dial(t.Context(), socket, time.Now().Add(200*time.Millisecond))
+				if err == nil {
+					c.Close()
+				}
+				return err
+			})
+		})
+	}
+	t.Run("takes nothing", func(t *testing.T) {
+		hold := make(chan struct{})
+		defer close(hold)
+		hello := []byte{'l', typeReturn, 0, 1, 0, 0, 0, 0, 1, 0, 0, 0, 8, 0, 0, 0, fieldReplySerial, 1, 'u', 0, 1, 0, 0, 0}
+		socket := serve(t, func(c net.Conn) {
+			io.WriteString(c, "OK 1234\r\n"+string(hello))
+			<-hold
+		})
+		c, err := dial(t.Context(), socket, time.Now().Add(time.Minute))
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer c.Close()
+		c.deadline = time.Now().Add(200 * time.Millisecond)
+		wantDeadline(t, func() error { return c.Call(zone("addSource"), strings.Repeat("x", 16<<20)) })
+	})
+}
+
+// wantDeadline fails if fn does not return the error of the deadline.
+func wantDeadline(t *testing.T, fn func() error) {
+	t.Helper()
+	ended := make(chan error, 1)
+	go func() { ended <- fn() }()
+	select {
+	case err := <-ended:
+		if err == nil || !strings.Contains(err.Error(), "no answer") {
+			t.Errorf("got %v", err)
+		}
+	case <-time.After(15 * time.Second): // less than SO_SNDTIMEO
+		t.Error("the call has not ended")
+	}
+}
+
+// serve listens for one client, which gets its own connection.
+func serve(t *testing.T, client func(net.Conn)) (socket string) {
 	t.Helper()
 	dir, err := os.MkdirTemp("", "bus")
 	if err != nil {
@@ -117,15 +182,24 @@ func serveAnswer(t *testing.T, answer string, hang bool) string {
 		if err != nil {
 			return
 		}
+		defer c.Close()
+		client(c)
+	}()
+	return l.Addr().String()
+}
+
+// serveAnswer listens for one client and sends it the answer. It closes the connection, unless it
+// hangs.
+func serveAnswer(t *testing.T, answer string, hang bool) string {
+	t.Helper()
+	return serve(t, func(c net.Conn) {
 		io.WriteString(c, answer)
 		if hang {
 			io.Copy(io.Discard, c)
 		}
 		c.(*net.UnixConn).CloseWrite()
 		io.Copy(io.Discard, c)
-		c.Close()
-	}()
-	return l.Addr().String()
+	})
 }
 
 // The encoding of a call can be decoded, and a message in either byte order.
