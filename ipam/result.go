@@ -22,6 +22,9 @@ func NewResult(routes, dns json.RawMessage) (*spec.Result, error) {
 		return nil, spec.Errorf(spec.CodeConfig, "ipam: %w", err)
 	}
 	res, err := spec.ParseResult(doc, spec.Newest)
+	if err == nil {
+		err = res.CheckGateways()
+	}
 	if key, keyed := spec.KeyOf(err); keyed != nil {
 		return nil, spec.Errorf(spec.CodeConfig, "ipam.%w", keyed).AtKey("ipam." + key)
 	}

@@ -168,8 +168,11 @@ var errForeign = errors.New("it is from another server")
 // a REQUEST. The message is nil if the packet is not for this client.
 func (c *client4) matchAnswer(m *message4, b []byte, server []byte) (*message4, error) {
 	r, err := parse4(b)
-	if err != nil || r.op != opReply || r.xid != m.xid || !bytes.Equal(r.mac, c.link.MAC) {
+	if r == nil || r.op != opReply || r.xid != m.xid || !bytes.Equal(r.mac, c.link.MAC) {
 		return nil, errNotDHCP
+	}
+	if err != nil {
+		return r, err
 	}
 	kind := r.kind()
 	switch {

@@ -130,8 +130,12 @@ func (c *client6) ask(ctx context.Context, s step, l *Lease, wait time.Duration)
 // else, and it is from the server that was asked. The message is nil if it is not for this client.
 func (c *client6) matchAnswer(m *message6, b []byte) (*message6, error) {
 	r, err := parse6(b)
-	if err != nil || r.xid != m.xid || !bytes.Equal(r.client, m.client) {
+	// The client's identifier may be behind the option that is cut off.
+	if r == nil || r.xid != m.xid || !bytes.Equal(r.client, m.client) && (err == nil || r.client != nil) {
 		return nil, errNotDHCP
+	}
+	if err != nil {
+		return r, err
 	}
 	want := byte(reply6)
 	if m.kind == solicit6 {

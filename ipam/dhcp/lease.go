@@ -144,6 +144,9 @@ func lease4(m *message4, from net.HardwareAddr, start time.Duration, had *Lease)
 		Gateway: m.options.addr(optRouter), DNS: m.options.addrs(optDNS), NTP: m.options.addrs(optNTP),
 		Domain: domainName(string(m.options.get(optDomain))), Search: domainList(m.options.get(optSearch)),
 	}
+	if of := l.taken(); of != "" {
+		return nil, errors.New("it gives the address " + l.Address.String() + ", " + of)
+	}
 	life, ok := m.options.number(optLeaseTime)
 	if !ok {
 		life = usualLife
@@ -158,6 +161,22 @@ func lease4(m *message4, from net.HardwareAddr, start time.Duration, had *Lease)
 	}
 	l.readRoutes(m.options)
 	return l, nil
+}
+
+// taken says why no host may have an IPv4 lease's address; empty: it may. Both addresses of a /31 are
+// of hosts (RFC 3021).
+func (l *Lease) taken() string {
+	a, network := l.Address.Addr(), l.Address.Masked()
+	switch {
+	case a == l.Gateway:
+		return "which is its router's"
+	case network.Bits() >= 31:
+	case a == network.Addr():
+		return "which is the network's own"
+	case !network.Contains(a.Next()):
+		return "which is the network's broadcast address"
+	}
+	return ""
 }
 
 // readRoutes reads option 121; if it is present, all other routes are ignored: RFC 3442. Otherwise

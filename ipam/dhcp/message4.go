@@ -73,7 +73,7 @@ func putAddr4(b []byte, a netip.Addr) {
 }
 
 // parse4 reads a message. The fields sname and file have options if option 52 says so: RFC 2131
-// section 4.1.
+// section 4.1. With errShort the message has what is before the option.
 func parse4(b []byte) (*message4, error) {
 	if len(b) < headerLen4+4 || binary.BigEndian.Uint32(b[headerLen4:]) != cookie4 || b[2] > 16 {
 		return nil, errNotDHCP
@@ -84,17 +84,17 @@ func parse4(b []byte) (*message4, error) {
 		client: netip.AddrFrom4([4]byte(b[12:])), yours: netip.AddrFrom4([4]byte(b[16:])),
 	}
 	if err := m.options.parse(b[headerLen4+4:]); err != nil {
-		return nil, err
+		return m, err
 	}
 	overload, _ := m.options.number(optOverload)
 	if overload&1 != 0 && overload <= 3 {
 		if err := m.options.parse(b[108:236]); err != nil { // file
-			return nil, err
+			return m, err
 		}
 	}
 	if overload&2 != 0 && overload <= 3 {
 		if err := m.options.parse(b[44:108]); err != nil { // sname
-			return nil, err
+			return m, err
 		}
 	}
 	return m, nil

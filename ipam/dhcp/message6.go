@@ -67,11 +67,11 @@ func (o options6) get(code uint16) []byte {
 	return nil
 }
 
-// parseOptions6 reads options to the end of b.
+// parseOptions6 reads options to the end of b. With errShort it returns those before.
 func parseOptions6(b []byte) (list options6, err error) {
 	for len(b) > 0 {
 		if len(b) < 4 || len(b) < 4+int(binary.BigEndian.Uint16(b[2:])) {
-			return nil, errShort
+			return list, errShort
 		}
 		end := 4 + int(binary.BigEndian.Uint16(b[2:]))
 		list = append(list, option6{binary.BigEndian.Uint16(b), b[4:end]})
@@ -119,18 +119,16 @@ func (m *message6) encode() []byte {
 	return append6(b, opt6Request, 0, opt6DNS, 0, opt6Search, 0, opt6NTP, 0, opt6MaxRT)
 }
 
-// parse6 reads a server's message.
+// parse6 reads a server's message. With errShort it has what is before the option.
 func parse6(b []byte) (*message6, error) {
 	if len(b) < 4 {
 		return nil, errNotDHCP
 	}
 	m := &message6{kind: b[0], xid: binary.BigEndian.Uint32(b) & 0xffffff}
 	var err error
-	if m.options, err = parseOptions6(b[4:]); err != nil {
-		return nil, err
-	}
+	m.options, err = parseOptions6(b[4:])
 	m.client, m.server = m.options.get(opt6ClientID), m.options.get(opt6ServerID)
-	return m, nil
+	return m, err
 }
 
 // preference returns the server's preference, 0 to 255: RFC 8415 section 21.8.
