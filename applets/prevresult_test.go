@@ -25,6 +25,54 @@ func TestCheckNeedsPrevResult(t *testing.T) {
 	}
 }
 
+// An empty prevResult is the result of no ADD. CHECK finds a fault with it in all plugins.
+func TestKernelCheckOfEmptyPrevResult(t *testing.T) {
+	eachConf(t, func(t *testing.T, plugin, bare string, _ bool) {
+		s := newStage(t, plugin)
+		c, conf := s.container("ctr", bare)
+		out := s.Must(spec.Add, plugin, conf, c)
+		s.Must(spec.Check, plugin, applettest.Prev(bare, out), c)
+		s.Refuse(spec.CodeCheck, "", spec.Check, plugin, applettest.Prev(bare, `{}`), c)
+	})
+	h := applettest.NewHost(t)
+	c := h.Container("c1")
+	for plugin, conf := range map[string]string{
+		"loopback":   `{"cniVersion":"1.1.0","name":"demo","type":"loopback"}`,
+		"static":     `{"cniVersion":"1.1.0","name":"demo","type":"static","ipam":{"type":"static","addresses":[{"address":"10.1.0.2/24"}]}}`,
+		"host-local": `{"cniVersion":"1.1.0","name":"demo","type":"host-local","ipam":{"type":"host-local","subnet":"10.1.0.0/24","dataDir":"$DIR"}}`,
+	} {
+		out := h.Must(spec.Add, plugin, conf, c)
+		h.Must(spec.Check, plugin, applettest.Prev(conf, out), c)
+		h.Refuse(spec.CodeCheck, "", spec.Check, plugin, applettest.Prev(conf, `{}`), c)
+	}
+}
+
+// Plugins of others may name a gateway of another family. Who has no use for it passes it on; sbr refuses it.
+func TestKernelForeignGatewayIsPassedOn(t *testing.T) {
+	const gateway = "fd00::77"
+	eachConf(t, func(t *testing.T, plugin, bare string, _ bool) {
+		if applettest.Plugins[plugin].After == "" {
+			return
+		}
+		s := newStage(t, plugin)
+		c, conf := s.container("ctr", bare)
+		mixed := strings.Replace(conf, `"gateway": "10.1.0.1"`, `"gateway": "`+gateway+`"`, 1)
+		if mixed == conf {
+			t.Skip("SKIPPED: the interface's result has no such gateway")
+		}
+		if plugin == "sbr" {
+			s.Refuse(spec.CodeConfig, "gateway "+gateway+" is of another family", spec.Add, plugin, mixed, c)
+			return
+		}
+		out := s.Must(spec.Add, plugin, mixed, c)
+		if !strings.Contains(out, gateway) {
+			t.Errorf("passed on: %s", out)
+		}
+		s.Must(spec.Check, plugin, applettest.Prev(bare, out), c)
+		s.Must(spec.Del, plugin, mixed, c)
+	})
+}
+
 // GET returns prevResult while all parts of the attachment exist. If the container is gone, it
 // returns code 3 whatever prevResult has.
 func TestKernelGetWithPrevResult(t *testing.T) {

@@ -172,6 +172,9 @@ func (a *answer) result(r *spec.Request) (*spec.Result, error) {
 		// Not wrapped: its code would blame the configuration.
 		return nil, a.fail(errors.New("result " + excerpt(doc) + ": " + err.Error()))
 	}
+	for _, odd := range res.TakeOdd() {
+		r.Warn("result of %s: %s", a.plugin, odd)
+	}
 	return asReceived(res, r)
 }
 

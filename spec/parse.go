@@ -17,7 +17,8 @@ import (
 // The members decide about the form, not the version: the reference's loopback prints 0.2.0 with
 // members of a newer version. Errors are an index outside the list of interfaces, a null in a list,
 // a missing address or destination, and an address with invalid syntax. An empty gateway counts as
-// absent, and so does the index -1, which old libraries write.
+// absent, and so does the index -1, which old libraries write. A gateway of another family is none:
+// see [Result.CheckGateways].
 func ParseResult(b []byte, conf Version) (*Result, error) {
 	members, err := Members(b)
 	if err != nil {
@@ -58,6 +59,9 @@ func (p *parser) result(f fields, conf Version) (*Result, error) {
 	}
 	r.DNS = p.dns("dns", f.take("dns"))
 	r.extra = f.rest()
+	r.odd = p.odd
+	p.odd = nil
+	r.eachMixed(func(key, text string) { r.odd = append(r.odd, key+": "+text) })
 	return r, p.err
 }
 
@@ -84,7 +88,13 @@ func at(list string, i int) string { return list + "[" + strconv.Itoa(i) + "]" }
 // values read after it are invalid. Paths are those of messages: ips[0].address.
 type parser struct {
 	err      error
-	anyIndex bool // ips[].interface may point outside the list, see [Request.CheckIndexes]
+	anyIndex bool     // ips[].interface may point outside the list, see [Request.CheckIndexes]
+	odd      []string // see [Result.TakeOdd]
+}
+
+// note records a member that is read otherwise than it is written, or left out.
+func (p *parser) note(path, format string, args ...any) {
+	p.odd = append(p.odd, path+": "+fmt.Sprintf(format, args...))
 }
 
 // fail keeps the first error, with the path of the member.
@@ -197,21 +207,31 @@ func (p *parser) iface(path string, raw json.RawMessage) Interface {
 	if i.Name == "" {
 		p.fail(path+".name", "missing")
 	}
+	if i.MTU != 0 && (i.MTU < minMTU || i.MTU > maxMTU) && i.Name != "lo" { // lo has 65536
+		p.note(path+".mtu", "%d is not within %d to %d: left out", i.MTU, minMTU, maxMTU)
+	}
 	return i
 }
 
-// ip reads an element of ips. The address determines its version; the version member of older
-// versions is not compared.
+// ip reads an element of ips. The address determines its version, whatever the version member of
+// older versions says.
 func (p *parser) ip(path string, raw json.RawMessage, interfaces int) IP {
 	f := p.element(path, raw)
-	f.take("version")
+	version := f.take("version")
 	index := f.take("interface")
 	ip := p.address(path, "address", f)
+	if is4 := ip.Address.Addr().Is4(); is4 && string(version) == `"6"` || !is4 && string(version) == `"4"` {
+		p.note(path+".version", "%s is not that of %s", version, ip.Address)
+	}
 	if index == nil || string(index) == "-1" {
 		return ip
 	}
 	n := p.num(path+".interface", index)
-	if n >= interfaces && !p.anyIndex {
+	switch {
+	case n < interfaces:
+	case p.anyIndex:
+		p.note(path+".interface", "%s: left out", outside(n, interfaces))
+	default:
 		p.fail(path+".interface", "%s", outside(n, interfaces))
 	}
 	ip.Interface = &n
@@ -220,19 +240,10 @@ func (p *parser) ip(path string, raw json.RawMessage, interfaces int) IP {
 
 // address reads an address, under the name that the version has for it, and its gateway.
 func (p *parser) address(path, name string, f fields) IP {
-	ip := IP{
+	return IP{
 		Address: p.prefix(path+"."+name, f.take(name)),
 		Gateway: p.addr(path+".gateway", f.take("gateway")),
 		extra:   f.rest(),
-	}
-	p.sameFamily(path+".gateway", ip.Gateway, ip.Address)
-	return ip
-}
-
-// sameFamily rejects a gateway of another family than its network.
-func (p *parser) sameFamily(path string, gw netip.Addr, network netip.Prefix) {
-	if gw.IsValid() && gw.Is4() != network.Addr().Is4() {
-		p.fail(path, "gateway %s is of another family than %s", gw, network)
 	}
 }
 
@@ -249,9 +260,18 @@ func (p *parser) family(r *Result, path string, raw json.RawMessage) {
 	}
 	f := p.element(path, raw)
 	routes := f.take("routes")
-	r.IPs = append(r.IPs, p.address(path, "ip", f))
+	own := func(key string, dst netip.Prefix) {
+		if dst.IsValid() && dst.Addr().Is4() != (path == "ip4") {
+			p.note(key, "%s is of the other family, and counts for that", dst)
+		}
+	}
+	ip := p.address(path, "ip", f)
+	own(path+".ip", ip.Address)
+	r.IPs = append(r.IPs, ip)
 	for i, raw := range p.upTo(maxRoutes, path+".routes", routes) {
-		r.Routes = append(r.Routes, p.route(at(path+".routes", i), raw))
+		rt := p.route(at(path+".routes", i), raw)
+		own(at(path+".routes", i)+".dst", rt.Dst)
+		r.Routes = append(r.Routes, rt)
 	}
 }
 
@@ -269,7 +289,6 @@ func (p *parser) route(path string, raw json.RawMessage) Route {
 		Scope:    p.scope(path+".scope", f.take("scope")),
 		extra:    f.rest(),
 	}
-	p.sameFamily(path+".gw", r.GW, r.Dst)
 	if r.MTU != 0 && (r.MTU < minMTU || r.MTU > maxMTU) {
 		p.fail(path+".mtu", "%d is not within %d to %d", r.MTU, minMTU, maxMTU)
 	}

@@ -199,6 +199,11 @@ func (v Plugin) Do(ctx context.Context, r *Request) (*Result, error) {
 func (v Plugin) run(ctx context.Context, r *Request) (*Result, error) {
 	switch r.Call.Verb {
 	case Add:
+		if r.Prev != nil {
+			for _, odd := range r.Prev.TakeOdd() {
+				r.Warn("prevResult: %s", odd)
+			}
+		}
 		if v.Add != nil {
 			return v.Add(ctx, r)
 		}
@@ -219,10 +224,16 @@ func (v Plugin) run(ctx context.Context, r *Request) (*Result, error) {
 			r.Warn("ignored for DEL: %v", err)
 		}
 	}
-	if fn := v.withoutResult(r.Call.Verb); fn != nil {
-		return nil, fn(ctx, r)
+	fn := v.withoutResult(r.Call.Verb)
+	if fn == nil {
+		return nil, nil
 	}
-	return nil, nil
+	err := fn(ctx, r)
+	// No plugin's result is empty. One that looks for what prevResult names has found all of that.
+	if err == nil && r.Call.Verb == Check && len(r.Prev.Interfaces)+len(r.Prev.IPs) == 0 {
+		err = Errorf(CodeCheck, "prevResult has neither an interface nor an address").WithDetails(`"prevResult" must be the result of the ADD`)
+	}
+	return nil, err
 }
 
 // withoutResult returns the function of a verb without a result; nil: none. Do passes only these

@@ -16,7 +16,7 @@ const every = `["0.1.0" "0.2.0" "0.3.0" "0.3.1" "0.4.0" "1.0.0" "1.1.0"]`
 
 // Codes and messages are those of the reference, as observed.
 func TestDoChecksRequest(t *testing.T) {
-	const prev, valid = `,"prevResult":{}`, `,"cni.dev/valid-attachments":[]`
+	const prev, valid = `,"prevResult":{"interfaces":[{"name":"a"}]}`, `,"cni.dev/valid-attachments":[]`
 	tests := []struct {
 		name    string
 		verb    Verb

@@ -2,6 +2,7 @@ package spec
 
 import (
 	"encoding/json"
+	"fmt"
 	"maps"
 	"net/netip"
 	"slices"
@@ -19,6 +20,7 @@ type Result struct {
 	DNS        DNS
 
 	extra members
+	odd   []string // see [Result.TakeOdd]
 }
 
 // An Interface is a link that a plugin made or found. Addresses refer to its index in the list, so
@@ -116,6 +118,41 @@ func (r *Result) Addresses(ifName string, sandbox func(path string) bool) (ips [
 		ips = append(ips, ip)
 	}
 	return ips
+}
+
+// CheckGateways reports a gateway of another family than its address or destination, for those who
+// use gateways: others pass such a one on. The error has code 7 and names the member.
+func (r *Result) CheckGateways() (err error) {
+	r.eachMixed(func(key, text string) {
+		if err == nil {
+			err = KeyErrorf(key, "%s: %s", key, text)
+		}
+	})
+	return err
+}
+
+// eachMixed calls fn for each gateway of another family than its address or destination.
+func (r *Result) eachMixed(fn func(key, text string)) {
+	check := func(list string, i int, member string, gw netip.Addr, of netip.Prefix) {
+		if gw.IsValid() && of.IsValid() && gw.Is4() != of.Addr().Is4() {
+			fn(at(list, i)+member, fmt.Sprintf("gateway %s is of another family than %s", gw, of))
+		}
+	}
+	for i, ip := range r.IPs {
+		check("ips", i, ".gateway", ip.Gateway, ip.Address)
+	}
+	for i, rt := range r.Routes {
+		check("routes", i, ".gw", rt.GW, rt.Dst)
+	}
+}
+
+// TakeOdd returns, once, what [ParseResult] has read otherwise than it was written, what
+// [Result.Encode] leaves out, and what some plugins refuse: members with their path. It is for
+// warnings where a result of others is passed on.
+func (r *Result) TakeOdd() []string {
+	odd := r.odd
+	r.odd = nil
+	return odd
 }
 
 // AnySandbox selects all network namespaces except the host's, for [Result.Addresses].

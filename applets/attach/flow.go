@@ -331,6 +331,9 @@ func (p *Plugin) restore(ctx context.Context, r *spec.Request) error {
 	}
 	defer op.close()
 	op.Result.IPs, op.Result.Routes = op.OwnAddresses(), slices.Clone(op.Prev.Routes)
+	if err := op.Result.CheckGateways(); err != nil {
+		return spec.Errorf(spec.CodeConfig, "prevResult: %w", err)
+	}
 	lease := op.restoreLease()
 	if errors.Is(lease, spec.ErrNeedsAdd) {
 		return lease

@@ -38,6 +38,9 @@ func (op *Op) lease() error {
 	if plugin == "" {
 		op.Result.DNS = op.Net.DNS
 		if op.plugin.IPAM == Chained {
+			if err := op.Prev.CheckGateways(); err != nil {
+				return spec.Errorf(spec.CodeConfig, "prevResult: %w", err)
+			}
 			op.addresses(op.Prev.Clone())
 		}
 		return nil
@@ -51,6 +54,9 @@ func (op *Op) lease() error {
 	}
 	if len(res.IPs) == 0 {
 		return spec.Errorf(spec.CodePlugin, "IPAM plugin returned missing IP config: %q gave no address", plugin)
+	}
+	if err := res.CheckGateways(); err != nil {
+		return spec.Errorf(spec.CodePlugin, "IPAM plugin %s: result: %v", plugin, err)
 	}
 	op.addresses(res)
 	if op.Link != nil && leasedOverLink(plugin) {

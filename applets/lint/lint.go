@@ -297,7 +297,10 @@ func (c *checker) file(file string) *network {
 		return slices.ContainsFunc(names, func(name string) bool { return members[name] != nil })
 	}
 	if has("interfaces", "ips") && !has("plugins", "type") { // the output of a plugin, not a configuration
-		_, err := spec.ParseResult(doc, spec.Newest)
+		res, err := spec.ParseResult(doc, spec.Newest)
+		if err == nil {
+			err = res.CheckGateways()
+		}
 		if _, keyed := spec.KeyOf(err); keyed != nil {
 			err = keyed
 		}

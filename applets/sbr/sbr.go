@@ -76,8 +76,12 @@ func (c *conf) Validate(r *spec.Request) error {
 	if err := r.CheckIndexes(); err != nil {
 		return err
 	}
-	if len(r.Prev.Addresses(r.IfName, nil)) == 0 {
+	own := spec.Result{IPs: r.Prev.Addresses(r.IfName, nil)}
+	if len(own.IPs) == 0 {
 		return spec.Errorf(spec.CodeConfig, "No IP addresses supplied on interface: %s", r.IfName)
+	}
+	if err := own.CheckGateways(); err != nil {
+		return fmt.Errorf("prevResult: %w", err)
 	}
 	return nil
 }
