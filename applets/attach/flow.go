@@ -149,7 +149,7 @@ func (op *Op) configure(own []rtnl.Route) error {
 
 // check compares prevResult with the kernel, runs CHECK of the IPAM plugin, if there is one, and
 // the plugin's own step. It changes nothing. It does not compare what later plugins of a chain may
-// change.
+// change: after a difference it compares once more, without what they have added.
 func (p *Plugin) check(ctx context.Context, r *spec.Request) error {
 	d, op, err := p.begin(ctx, r)
 	if err != nil {
@@ -159,6 +159,14 @@ func (p *Plugin) check(ctx context.Context, r *spec.Request) error {
 	if err := op.checkLease(); err != nil || op.facts.NoNetdev {
 		return err
 	}
+	if err = op.compare(d); err != nil && op.dropOthers(d) {
+		err = op.compare(d)
+	}
+	return err
+}
+
+// compare compares prevResult with the kernel.
+func (op *Op) compare(d Driver) error {
 	for _, step := range [...]func(*Op) error{
 		(*Op).checkLink, (*Op).checkAddrs, (*Op).checkRoutes, (*Op).checkVeth, d.Check, (*Op).checkForwarding,
 	} {
@@ -338,6 +346,8 @@ func (p *Plugin) restore(ctx context.Context, r *spec.Request) error {
 	if errors.Is(lease, spec.ErrNeedsAdd) {
 		return lease
 	}
+	op.dropOthers(d)
+	op.Result.IPs, op.Result.Routes = op.OwnAddresses(), slices.Clone(op.Prev.Routes)
 	inside := op.restoreInside(d)
 	if errors.Is(inside, spec.ErrNeedsAdd) {
 		return errors.Join(lease, inside)

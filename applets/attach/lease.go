@@ -2,6 +2,7 @@ package attach
 
 import (
 	"context"
+	"slices"
 	"strings"
 
 	"cnibox/spec"
@@ -106,6 +107,42 @@ func (op *Op) checkLease() error {
 		err = spec.NeedsAdd(err)
 	}
 	return err
+}
+
+// dropOthers drops from prevResult what later plugins of the chain have added: addresses of the
+// interface that are not in its lease, and routes to where neither the lease nor the plugin has
+// one. It reports whether there was any. An external IPAM plugin does not say what it has leased:
+// then all are taken for its own.
+func (op *Op) dropOthers(d Driver) bool {
+	ipam, err := op.Invoker.Find(op.Net.IPAM.Type)
+	if op.Net.IPAM.Type == "" || err != nil || ipam == nil || ipam.Get == nil {
+		return false
+	}
+	asked := *op.Request
+	asked.Prev = nil
+	lease, err := asked.Delegate(op.ctx, op.Net.IPAM.Type, spec.Get)
+	if err != nil {
+		return false
+	}
+	given := *op
+	given.Result = &spec.Result{}
+	given.addresses(lease)
+	if d.Gateways(&given) != nil {
+		return false
+	}
+	own := op.Prev.Clone()
+	own.IPs = slices.DeleteFunc(own.IPs, func(ip spec.IP) bool {
+		return !slices.ContainsFunc(given.Result.IPs, func(o spec.IP) bool { return o.Address == ip.Address })
+	})
+	own.Routes = slices.DeleteFunc(own.Routes, func(r spec.Route) bool {
+		return !slices.ContainsFunc(given.Result.Routes, func(o spec.Route) bool { return o.Dst.Masked() == r.Dst.Masked() })
+	})
+	dropped := len(own.IPs) < len(op.Prev.IPs) || len(own.Routes) < len(op.Prev.Routes)
+	if len(own.IPs) == 0 {
+		return false // the configuration has changed since ADD
+	}
+	op.Prev = own
+	return dropped
 }
 
 // releaseLease runs DEL of the IPAM plugin.

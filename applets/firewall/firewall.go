@@ -176,6 +176,7 @@ func (c *conf) Check(op *chained.Op) error {
 		return err
 	}
 	recorded := readRules(op)
+	p.ips = recorded.own(p.ips)
 	found := nft.Open(r.Call.HostNS()).Check(ctx, func(x *nft.Tx) error {
 		recorded.setHandles(op, x)
 		return p.update(r)(x)

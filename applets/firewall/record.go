@@ -2,6 +2,7 @@ package firewall
 
 import (
 	"maps"
+	"net/netip"
 	"slices"
 
 	"cnibox/applets/chained"
@@ -30,6 +31,15 @@ func readRules(op *chained.Op) *rules {
 	}
 	rec.Data.stored = maps.Clone(rec.Data.Handles)
 	return &rec.Data
+}
+
+// own returns those of the addresses of prevResult that ADD has accepted: later plugins of the chain may
+// have added others. Without a record, as with backend "nftables", that is not known.
+func (recorded *rules) own(ips []netip.Addr) []netip.Addr {
+	if recorded.stored == nil {
+		return ips
+	}
+	return slices.DeleteFunc(ips, func(ip netip.Addr) bool { _, known := recorded.stored[ip]; return !known })
 }
 
 // setHandles passes the handles on record to the update.

@@ -65,11 +65,11 @@ func (s *routing) rule(ip netip.Addr, table int) error {
 // in this order, so that every packet has a route at any time. The result has the tables of the
 // moved routes.
 func (c *conf) Apply(op *chained.Op) error {
-	ips := op.Prev.Addresses(op.IfName, nil)
 	s, err := open(op)
 	if err != nil {
 		return err
 	}
+	ips := s.ownAddresses()
 	rules, err := s.chooseTables(c, ips)
 	if err != nil {
 		return err
@@ -290,7 +290,7 @@ func (c *conf) Check(op *chained.Op) error {
 	if err != nil {
 		return err
 	}
-	for _, ip := range op.Prev.Addresses(op.IfName, nil) {
+	for _, ip := range s.ownAddresses() {
 		if err := s.check(c, ip); err != nil {
 			return err
 		}

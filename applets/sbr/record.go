@@ -7,6 +7,7 @@ import (
 	"cnibox/applets/chained"
 	"cnibox/applets/record"
 	"cnibox/rtnl"
+	"cnibox/spec"
 )
 
 // An ownRule is a rule of an attachment.
@@ -36,6 +37,22 @@ func (s *routing) remember(rules []ownRule) error {
 		}
 	}
 	return chained.WriteRecord(s.Op, record.Name(s.Attachment), ruleRecord{all})
+}
+
+// ownAddresses returns the addresses of prevResult, in CHECK and RESTORE those alone that ADD has given a
+// rule: later plugins of the chain may have added others.
+func (s *routing) ownAddresses() []spec.IP {
+	ips := s.Prev.Addresses(s.IfName, nil)
+	if s.Call.Verb == spec.Add {
+		return ips
+	}
+	rec := record.Find[ruleRecord](s.Dir, s.Attachment)
+	if rec == nil {
+		return ips
+	}
+	return slices.DeleteFunc(ips, func(ip spec.IP) bool {
+		return !slices.ContainsFunc(rec.Data.Rules, func(r ownRule) bool { return r.Src == ip.Address.Addr() })
+	})
 }
 
 // recorded returns the table on record for an address whose rule is gone, which RESTORE uses again;
