@@ -36,7 +36,7 @@ func TestKernelSettings(t *testing.T) {
 		"net/ipv4/ip_forward":             forwards(unix.AF_INET),
 		"net/ipv6/conf/all/forwarding":    forwards(unix.AF_INET6),
 		"net/ipv4/conf/v1/route_localnet": func() bool { return link().RouteLocalnet },
-		"net/ipv6/conf/v1/accept_ra":      func() bool { return link().AcceptsRA },
+		"net/ipv6/conf/v1/accept_ra":      func() bool { return link().AcceptRA != 0 },
 	} {
 		for _, on := range []bool{true, false, true} {
 			value := "0"

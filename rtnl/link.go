@@ -66,7 +66,10 @@ type Link struct {
 	Hairpin   bool // packets may leave by the port they came from
 	Isolated  bool // talks only to ports that are not isolated
 
-	AcceptsRA     bool // accept_ra is not 0: accepts IPv6 router advertisements while it does not forward
+	// Settings of the families that the link has; zero without the family. AcceptRA is accept_ra: 1
+	// accepts IPv6 router advertisements while the link does not forward IPv6, 2 always.
+	AcceptRA      uint32
+	Off4, Off6    bool // forwarding of the link is 0
 	RouteLocalnet bool // packets from and to 127.0.0.0/8 may use it
 
 	VLANFiltering bool // of a bridge
@@ -250,15 +253,19 @@ func (l *Link) decodeOthers(attrs []byte) {
 		case unix.IFLA_LINK_NETNSID:
 			l.LinkNetNSID, l.PeerNS = int(int32(number(v))), true
 		case unix.IFLA_AF_SPEC:
-			l.AcceptsRA = setting(nlconn.Attribute(v, unix.AF_INET6, unix.IFLA_INET6_CONF), acceptRA) != 0
-			l.RouteLocalnet = setting(nlconn.Attribute(v, unix.AF_INET, unix.IFLA_INET_CONF), routeLocalnet-1) != 0
+			conf4 := nlconn.Attribute(v, unix.AF_INET, unix.IFLA_INET_CONF)
+			conf6 := nlconn.Attribute(v, unix.AF_INET6, unix.IFLA_INET6_CONF)
+			l.AcceptRA = setting(conf6, acceptRA)
+			l.Off4, l.Off6 = conf4 != nil && setting(conf4, forwarding) == 0, conf6 != nil && setting(conf6, forwarding) == 0
+			l.RouteLocalnet = setting(conf4, routeLocalnet-1) != 0
 		}
 	}
 }
 
 // acceptRA is DEVCONF_ACCEPT_RA, include/uapi/linux/ipv6.h, and routeLocalnet IPV4_DEVCONF_ROUTE_LOCALNET,
-// include/uapi/linux/ip.h, which counts from 1.
+// include/uapi/linux/ip.h, which counts from 1. In both lists forwarding is the first.
 const (
+	forwarding    = 0
 	acceptRA      = 3
 	routeLocalnet = 26
 )

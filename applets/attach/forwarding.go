@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"strings"
 
 	"golang.org/x/sys/unix"
 
@@ -68,33 +69,52 @@ func (op *Op) SkipDAD(name string) error {
 }
 
 // forward turns forwarding on for the families of the result that have a gateway. A failed ADD
-// restores the setting, unless other attachments of the host may need it by now.
+// restores the settings, unless other attachments of the host may need them by now.
 func (op *Op) forward() error {
 	if !op.facts.Routed {
 		return nil
 	}
 	for _, f := range forwarding(op.Result.IPs) {
 		on, err := op.Host.Forwards(f.family)
-		if err != nil {
-			return err
-		}
-		if on {
-			continue
-		}
-		s := netns.Sysctl{Key: f.key, Value: "1", Differs: true}
-		err = netns.Host().SetSysctls(s)
-		if errors.Is(err, unix.EROFS) {
-			return spec.Errorf(spec.CodeNotReady, "forwarding is off, and cannot be switched on from here: set %s to 1 on the host: %w", s.Key, err)
+		if err == nil && !on {
+			err = op.switchOn(f)
 		}
 		if err != nil {
 			return err
 		}
-		op.Did("%s set to %s", s.Key, s.Value)
-		op.Undo(s.Key, func(context.Context) error {
-			return op.undoIfAlone(func() error { return netns.Host().SetSysctl(s.Key, "0") })
-		})
 	}
 	return nil
+}
+
+// switchOn turns forwarding of a family on.
+func (op *Op) switchOn(f forwardingKey) error {
+	on, back, err := ForwardingOn(op.Host, f.key)
+	if err != nil {
+		return err
+	}
+	op.Undo(f.key, func(context.Context) error {
+		return op.undoIfAlone(func() error { return netns.Host().SetSysctls(back...) })
+	})
+	err = netns.Host().SetSysctls(on...)
+	if errors.Is(err, unix.EROFS) {
+		return spec.Errorf(spec.CodeNotReady, "forwarding is off, and cannot be switched on from here: set %s on the host: %w", settingsText(on), err)
+	}
+	if err != nil {
+		return err
+	}
+	for _, s := range on {
+		op.Did("%s set to %s", s.Key, s.Value)
+	}
+	return nil
+}
+
+// settingsText lists settings for a message.
+func settingsText(list []netns.Sysctl) string {
+	var words []string
+	for _, s := range list {
+		words = append(words, s.Key+" to "+s.Value)
+	}
+	return strings.Join(words, ", then ")
 }
 
 // undoIfAlone undoes a setting of the host unless it has links of other attachments, or the bridge has
@@ -157,13 +177,15 @@ func forwarding(ips []spec.IP) []forwardingKey {
 	}
 	var all []forwardingKey
 	if v4 {
-		all = append(all, forwardingKey{unix.AF_INET, "net/ipv4/ip_forward"})
+		all = append(all, forwardingKeys[0])
 	}
 	if v6 {
-		all = append(all, forwardingKey{unix.AF_INET6, "net/ipv6/conf/all/forwarding"})
+		all = append(all, forwardingKeys[1])
 	}
 	return all
 }
+
+var forwardingKeys = [...]forwardingKey{{unix.AF_INET, "net/ipv4/ip_forward"}, {unix.AF_INET6, "net/ipv6/conf/all/forwarding"}}
 
 // HasAddr reports whether a link has an address, compared with its host bits and prefix length.
 func HasAddr(list []rtnl.Addr, p netip.Prefix) bool {

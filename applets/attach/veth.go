@@ -86,10 +86,10 @@ func (op *Op) labelAndSetUp(host *rtnl.Link, port bool) error {
 // IgnoreRouters sets accept_ra=0 on a link of the host (CVE-2020-10749), if it is not 0. Where
 // /proc/sys is read-only it warns the administrator.
 func (op *Op) IgnoreRouters(l *rtnl.Link) error {
-	if !l.AcceptsRA {
+	if l.AcceptRA == 0 {
 		return nil
 	}
-	l.AcceptsRA = false
+	l.AcceptRA = 0
 	err := netns.Host().SetSysctls(netns.Sysctl{Key: "net/ipv6/conf/" + l.Name + "/accept_ra", Value: "0", Differs: true})
 	if errors.Is(err, unix.EROFS) {
 		op.Warn("router advertisements of containers may reach the host (CVE-2020-10749): set net/ipv6/conf/default/accept_ra to 0 there: %v", err)

@@ -177,7 +177,7 @@ func (p *plugin) ensureBridge(op *attach.Op) error {
 	if err := p.reconcileBridge(op); err != nil {
 		return err
 	}
-	if err := op.IgnoreRouters(br); err != nil {
+	if err := p.ignoreRouters(op); err != nil {
 		return err
 	}
 	if mac != nil && !p.newBridge {
@@ -187,6 +187,22 @@ func (p *plugin) ensureBridge(op *attach.Op) error {
 		return err
 	}
 	return op.SkipDAD(br.Name) // the bridge forwards nothing while its link-local address is tentative
+}
+
+// ignoreRouters is [attach.Op.IgnoreRouters] of the bridge, unless that would take the host's own way out: a bridge
+// with an uplink may have learned the default route.
+func (p *plugin) ignoreRouters(op *attach.Op) error {
+	if br := op.Bridge; br.AcceptRA != 0 && !p.newBridge {
+		learned, err := attach.LearnedDefaults(op.Host)
+		if err != nil {
+			return err
+		}
+		if slices.Contains(learned, br.Index) {
+			op.Warn("%s has the default route of a router advertisement, and goes on accepting those, also of containers (CVE-2020-10749): a static default route and accept_ra 0 would end that", br.Name)
+			return nil
+		}
+	}
+	return op.IgnoreRouters(op.Bridge)
 }
 
 // makeBridge creates the bridge. mac is nil for a random address, mtu 0 for the kernel's choice.

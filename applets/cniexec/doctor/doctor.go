@@ -83,6 +83,7 @@ type Doctor struct {
 	blockers []nft.Blocker
 	off      []string // what CHECK of each attachment reports about forwarding that is off
 	hung     bool     // firewalld does not answer
+	deaf     bool     // a link of the host ignores router advertisements
 	linted   []*lint.Finding
 	Checks   int // number of checked parts
 	Found    []Finding
@@ -123,7 +124,7 @@ type check struct {
 var checks = []check{
 	{(*Doctor).checkCache, true}, {(*Doctor).checkKernel, true}, {(*Doctor).checkConfigurations, true}, {(*Doctor).checkStatus, false},
 	{(*Doctor).checkBlockers, false}, {(*Doctor).checkForwarding, false}, {(*Doctor).checkBridgeNetfilter, false},
-	{(*Doctor).checkLocalnet, false}, {(*Doctor).checkReversePath, true}, {(*Doctor).checkUplink, false}, {(*Doctor).checkMTU, false},
+	{(*Doctor).checkLocalnet, false}, {(*Doctor).checkReversePath, true}, {(*Doctor).checkRouters, false}, {(*Doctor).checkUplink, false}, {(*Doctor).checkMTU, false},
 	{(*Doctor).checkPortMTU, false}, {(*Doctor).checkDuplicates, false}, {(*Doctor).checkNeighbours, false},
 	{(*Doctor).checkListeners, false}, {(*Doctor).checkPublished, false}, {(*Doctor).checkResolvers, false}, {(*Doctor).checkPlugins, true}, {(*Doctor).checkStale, false},
 	{(*Doctor).checkLeases, true}, {(*Doctor).checkAttachments, false}, {(*Doctor).checkOrphans, true},

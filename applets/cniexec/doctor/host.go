@@ -173,8 +173,9 @@ func (d *Doctor) checkForwarding(context.Context) {
 				continue
 			}
 			d.off = append(d.off, attach.ForwardingOff(key))
+			repair, fix := forwardingOn(key)
 			d.add(Finding{Check: "forwarding", Message: strings.ReplaceAll(key, "/", ".") + " is 0: containers reach nothing behind this host",
-				Repair: setting(key, "1"), Code: spec.CodeHost, fix: func(context.Context) error { return netns.Host().SetSysctl(key, "1") }})
+				Repair: repair, Code: spec.CodeHost, fix: fix})
 			break
 		}
 	}
