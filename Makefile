@@ -350,19 +350,21 @@ demo: build traffic ## two containers on the default network, real traffic, noth
 traffic:
 	@$(GO) build -o bin/traffic test/demo/traffic.go
 
-# What is built already is installed as it is. The links are made here and not by the binary,
+# What is built already is installed as it is. The files are made here and not by the binary,
 # which may be for another machine: each by rename, so that a name leads to the old file or to
-# the new one. They are relative: those of the plugins work wherever the directory is mounted,
-# and those for people, in $(SBINDIR), also in an image that is being made.
-install: $(if $(GOARCH)$(if $(wildcard $(BIN)),,none),build) ## install what is built into $(DESTDIR)$(BINDIR), with a link for each plugin, cnibox and cni-exec into $(SBINDIR), manual pages and completions into $(DATADIR), the units of systemd into $(UNITDIR) if that is set
+# the new one. Those of the plugins have the path of the binary in a #! line, which the kernel reads:
+# what is copied onto one name changes no other. The links for people, in $(SBINDIR), are relative: they
+# work also in an image that is being made.
+install: $(if $(GOARCH)$(if $(wildcard $(BIN)),,none),build) ## install what is built into $(DESTDIR)$(BINDIR), with a file for each plugin, links cnibox and cni-exec into $(SBINDIR), manual pages and completions into $(DATADIR), the units of systemd into $(UNITDIR) if that is set
+	@case '$(BINDIR)' in *[[:space:]]* | [!/]*) echo "BINDIR '$(BINDIR)' is not an absolute path without spaces, as a #! line needs it" >&2; exit 1 ;; esac
 	mkdir -p "$(DESTDIR)$(BINDIR)" "$(DESTDIR)$(SBINDIR)"
 	@for path in $(addprefix $(BINDIR)/,cnibox cni-exec $(PLUGINS)) $(SBINDIR)/cnibox $(SBINDIR)/cni-exec; do \
 		path="$(DESTDIR)$$path"; [ -L "$$path" ] || [ ! -d "$$path" ] || { echo "$$path is a directory: nothing was changed" >&2; exit 1; }; \
 	done
-	cp $(BIN) "$(DESTDIR)$(BINDIR)/.cnibox.new"
+	rm -f "$(DESTDIR)$(BINDIR)/.cnibox.new" && cp $(BIN) "$(DESTDIR)$(BINDIR)/.cnibox.new"
 	mv -fT "$(DESTDIR)$(BINDIR)/.cnibox.new" "$(DESTDIR)$(BINDIR)/cnibox"
 	@cd "$(DESTDIR)$(BINDIR)" && for name in cni-exec $(PLUGINS); do \
-		ln -sf cnibox .cnibox.link && mv -fT .cnibox.link $$name || exit 1; \
+		rm -f .cnibox.new && echo '#!$(BINDIR)/cnibox' >.cnibox.new && chmod 755 .cnibox.new && mv -fT .cnibox.new $$name || exit 1; \
 	done
 	@cd "$(DESTDIR)$(SBINDIR)" || exit 1; [ ! . -ef "$(DESTDIR)$(BINDIR)" ] || exit 0; \
 	here=$$(pwd -P); root=$$(cd "$(DESTDIR)/" && pwd -P); up=$$(echo "/$${here#"$$root"}" | sed 's,//*[^/][^/]*,../,g'); \
@@ -371,7 +373,7 @@ install: $(if $(GOARCH)$(if $(wildcard $(BIN)),,none),build) ## install what is 
 	done
 	@[ -n "$(UNITDIR)" ] || exit 0; mkdir -p "$(DESTDIR)$(UNITDIR)" || exit 1; \
 	for unit in dist/*.service dist/*.socket; do \
-		sed 's,/opt/cni/bin,$(BINDIR),g' "$$unit" >"$(DESTDIR)$(UNITDIR)/$${unit##*/}" && chmod 644 "$(DESTDIR)$(UNITDIR)/$${unit##*/}" || exit 1; \
+		to="$(DESTDIR)$(UNITDIR)/$${unit##*/}"; rm -f "$$to.new" && sed 's,/opt/cni/bin,$(BINDIR),g' "$$unit" >"$$to.new" && chmod 644 "$$to.new" && mv -fT "$$to.new" "$$to" || exit 1; \
 	done
 	@[ -n "$(DATADIR)" ] || exit 0; share="$(DESTDIR)$(DATADIR)"; \
 	install -D -m 644 dist/completion/cni-exec.bash "$$share/bash-completion/completions/cni-exec" && \

@@ -4,7 +4,9 @@ import (
 	"context"
 	"io"
 	"os"
+	"path"
 	"runtime"
+	"strings"
 	"sync"
 	"syscall"
 
@@ -21,11 +23,7 @@ func Main(forceExec bool) int {
 	ctx, cancel := context.WithCancelCause(context.Background())
 	defer cancel(nil)
 	interrupt.Cancels(cancel)
-	var args []string
-	name := ""
-	if len(os.Args) > 0 { // execve allows an empty argv
-		name, args = os.Args[0], os.Args[1:]
-	}
+	name, args := Called(os.Args)
 	verb := os.Getenv("CNI_COMMAND")
 	if len(args) > 0 && !namesPlugin(args) { // arguments are for tools, which ignore CNI_COMMAND
 		verb = ""
@@ -45,6 +43,20 @@ func Main(forceExec bool) int {
 		Threads:   reserveThreads,
 		ForceExec: forceExec,
 	})
+}
+
+// Called returns the name of the applet and its arguments. The kernel calls the program of a #! line
+// with the path of the file, which has the name, before the arguments.
+func Called(argv []string) (name string, args []string) {
+	if len(argv) == 0 { // execve allows an empty argv
+		return "", nil
+	}
+	if a, ok := Lookup(path.Base(argv[0])); len(argv) > 1 && (!ok || a == cniboxApplet && strings.Contains(argv[1], "/")) {
+		if _, ok := Lookup(path.Base(argv[1])); ok {
+			return argv[1], argv[2:]
+		}
+	}
+	return argv[0], argv[1:]
 }
 
 // namesPlugin reports whether the only argument is the name of a plugin, as in `cnibox bridge`.

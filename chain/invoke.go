@@ -28,6 +28,7 @@ import (
 	"time"
 
 	"cnibox/internal/disk"
+	"cnibox/internal/launcher"
 	"cnibox/internal/spell"
 	"cnibox/spec"
 )
@@ -152,8 +153,8 @@ func (l *Invoker) variable(name string) (value string) {
 // find returns the file of a plugin, and its verbs if it is built in. As the specification says,
 // the first match in CNI_PATH counts; the plugin is built in if that file is this binary.
 //
-// So an external host-local in an earlier directory is run, and a link to this binary needs no
-// process. With BuiltIn, for a runtime, a plugin that is in no directory may be built in.
+// So an external host-local in an earlier directory is run, and what leads to this binary, a link or
+// a file with its path in a #! line, needs no process. With BuiltIn, for a runtime, a plugin that is in no directory may be built in.
 func (l *Invoker) find(plugin string) (file string, builtIn *spec.Plugin, err error) {
 	if l.known == nil {
 		return l.look(plugin)
@@ -175,19 +176,19 @@ func (l *Invoker) look(plugin string) (file string, builtIn *spec.Plugin, err er
 	if len(l.Path) == 0 {
 		return l.builtIn(plugin)
 	}
-	file, info, missing := findInPath(plugin, l.Path)
+	file, missing := findInPath(plugin, l.Path)
 	if missing != nil {
 		switch v, meant := l.lookup(plugin), l.misspelled(plugin); {
 		case v != nil && l.BuiltIn:
 			return self, v, nil
 		case v != nil:
-			missing = missing.WithDetails("it is built in: unset CNI_PATH, or create its link with `cnibox install DIR`")
+			missing = missing.WithDetails("it is built in: unset CNI_PATH, or create its file with `cnibox install DIR`")
 		case meant != "":
 			missing = missing.WithDetails("%s", meant)
 		}
 		return "", nil, missing
 	}
-	if me, err := statSelf(); err == nil && os.SameFile(me, info) {
+	if me, err := statSelf(); err == nil && launcher.Starts(file, me) {
 		builtIn = l.lookup(plugin)
 	}
 	return file, builtIn, nil
@@ -247,14 +248,14 @@ func (l *Invoker) lookup(plugin string) *spec.Plugin {
 
 // findInPath returns the first regular file with that name and follows links. execve(2) reports
 // whether it can be executed. The error is os.ErrNotExist, with the reference's text and code 103.
-func findInPath(plugin string, dirs []string) (string, os.FileInfo, *spec.Error) {
+func findInPath(plugin string, dirs []string) (string, *spec.Error) {
 	for _, dir := range dirs {
 		path := filepath.Join(dir, plugin)
 		if info, err := disk.LookUp(path); err == nil && info.Mode().IsRegular() {
-			return path, info, nil
+			return path, nil
 		}
 	}
-	return "", nil, &spec.Error{Code: spec.CodePlugin, Msg: fmt.Sprintf("failed to find plugin %q in path %v", plugin, dirs), Err: os.ErrNotExist}
+	return "", &spec.Error{Code: spec.CodePlugin, Msg: fmt.Sprintf("failed to find plugin %q in path %v", plugin, dirs), Err: os.ErrNotExist}
 }
 
 // inProcess calls a built-in plugin. The plugin gets a request of its own, so its changes are not

@@ -132,3 +132,23 @@ func TestEnvironOfCall(t *testing.T) {
 	}
 	w.wantCalls("") // the plugin is not started
 }
+
+// A plugin's file that starts this binary is built in, another program is not.
+func TestBuiltInLauncher(t *testing.T) {
+	exe, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	dir := t.TempDir()
+	for name, line := range map[string]string{"ours": "#!" + exe + "\n", "theirs": "#!/bin/sh\n"} {
+		if err := os.WriteFile(filepath.Join(dir, name), []byte(line), 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	l := &chain.Invoker{Path: []string{dir}, Lookup: func(string) (spec.Plugin, bool) { return spec.Plugin{}, true }}
+	for name, want := range map[string]bool{"ours": true, "theirs": false} {
+		if builtIn, err := l.Find(name); err != nil || builtIn != nil != want {
+			t.Errorf("%s: %v, %v, want built in %t", name, builtIn, err, want)
+		}
+	}
+}

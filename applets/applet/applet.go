@@ -166,6 +166,6 @@ func Unknown(name string, p Process) int {
 	if p.Getenv("CNI_COMMAND") != "" {
 		p.Stdout.Write(err.Encode(spec.Newest))
 	}
-	p.Complain("cnibox", "%s (`cnibox` lists them, `cnibox install DIR` makes the links)", err)
+	p.Complain("cnibox", "%s (`cnibox` lists them, `cnibox install DIR` creates their files)", err)
 	return 2
 }

@@ -1,4 +1,4 @@
-// Package cnibox is the tool cnibox: lists the applets, describes their keys, creates and verifies the links.
+// Package cnibox is the tool cnibox: lists the applets, describes their keys, installs and verifies their files.
 package cnibox
 
 import (
@@ -15,21 +15,27 @@ import (
 // Applet is the tool.
 var Applet = applet.Applet{
 	Name:    "cnibox",
-	Summary: "lists the applets, describes their keys, creates and verifies the links",
+	Summary: "lists the applets, describes their keys, installs and verifies their files",
 	Help: `
 cnibox                list the applets
 cnibox APPLET …       run APPLET, as its link does
 cnibox help APPLET    show every key of a plugin's configuration
-cnibox install [--create] [--copy] [--keep] DIR [APPLET …]
-                      create relative links in DIR, for all applets or
-                      these; files of these names are replaced
+cnibox install [--create] [--copy] [--keep | --leave] [--path PATH]
+               DIR [APPLET …]
+                      create a file in DIR for each applet, or these: a
+                      line with the path of this binary, which the
+                      kernel starts; files of these names are replaced
                       atomically; --create: create DIR if it is missing;
                       --copy: copy this binary into DIR first, as the
                       image of a release does; --keep: keep the files
-                      that are replaced, for uninstall
-cnibox uninstall DIR  delete the links to this binary in DIR and its
-                      copy, and put back what --keep has kept
-cnibox verify DIR     check that each applet's name in DIR leads to
+                      of other programs that are replaced, for
+                      uninstall; --leave: leave these in place; --path:
+                      the path of DIR where the plugins are run, if DIR
+                      is a mount of it
+cnibox uninstall DIR  delete the files that start this binary in DIR and
+                      its copy, and put back what --keep has kept
+cnibox verify [--path PATH] DIR
+                      check that each applet's name in DIR leads to
                       this binary; exit code 1 if one does not
 cnibox version        print the version and the releases it implements`,
 	Main: run,

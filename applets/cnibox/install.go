@@ -1,6 +1,7 @@
 package cnibox
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -8,6 +9,7 @@ import (
 	"math/rand/v2"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 
 	"golang.org/x/sys/unix"
@@ -15,6 +17,7 @@ import (
 	"cnibox/applets/applet"
 	"cnibox/internal/disk"
 	"cnibox/internal/flock"
+	"cnibox/internal/launcher"
 	"cnibox/spec"
 )
 
@@ -24,29 +27,28 @@ const executable = "/proc/self/exe"
 // copyName is the name of the copy of this binary that install --copy creates.
 const copyName = "cnibox"
 
-// keptDir, below the directory of the links, has the files that install --keep replaced.
+// keptDir has the files of other programs that install --keep replaced.
 const keptDir = ".cnibox-kept"
 
 // An installation is one call of install.
 type installation struct {
-	dir                string
-	names              []string
-	create, copy, keep bool
+	dir                       string
+	names                     []string
+	create, copy, keep, leave bool
+	path                      string // of dir where the plugins are run; empty: dir
 }
 
-// installCommand creates the links of all applets, or of the named ones, in a directory.
+// installCommand creates the files of all applets, or of the named ones, in a directory.
 func installCommand(ctx context.Context, p applet.Process, args []string) int {
 	i := installation{}
-	flags := map[string]*bool{"--create": &i.create, "--copy": &i.copy, "--keep": &i.keep}
-	for len(args) > 0 && flags[args[0]] != nil {
-		*flags[args[0]] = true
-		args = args[1:]
-	}
+	args, err := parse(args, map[string]*bool{"--create": &i.create, "--copy": &i.copy, "--keep": &i.keep, "--leave": &i.leave}, &i.path)
 	switch {
+	case err != nil:
+		return usage(p, "install: %s", err)
 	case len(args) == 0:
 		return usage(p, "install needs a directory")
-	case strings.HasPrefix(args[0], "-"):
-		return usage(p, "install has no flag %s", args[0])
+	case i.keep && i.leave:
+		return usage(p, "install: --keep is for what is replaced, and --leave replaces nothing of other programs")
 	}
 	i.dir, i.names = args[0], names(p.Applets)
 	if len(args) > 1 {
@@ -66,6 +68,28 @@ func installCommand(ctx context.Context, p applet.Process, args []string) int {
 	return 0
 }
 
+// parse takes the flags before the first operand.
+func parse(args []string, flags map[string]*bool, path *string) ([]string, error) {
+	for len(args) > 0 && strings.HasPrefix(args[0], "-") {
+		name, value, ok := strings.Cut(args[0], "=")
+		args = args[1:]
+		if name == "--path" {
+			if !ok && len(args) > 0 {
+				value, args = args[0], args[1:]
+			}
+			if *path = filepath.Clean(value); !filepath.IsAbs(value) {
+				return nil, fmt.Errorf("--path needs an absolute path, as --path /opt/cni/bin, not %q", value)
+			}
+			continue
+		}
+		if flags[name] == nil || ok {
+			return nil, fmt.Errorf("there is no flag %s", name)
+		}
+		*flags[name] = true
+	}
+	return args, nil
+}
+
 // names returns the names of the applets.
 func names(all applet.Table) (list []string) {
 	for _, a := range all {
@@ -74,8 +98,7 @@ func names(all applet.Table) (list []string) {
 	return list
 }
 
-// realDir returns the absolute path of a directory without symbolic links, to which relative links
-// in it refer.
+// realDir returns the absolute path of a directory without symbolic links.
 func realDir(dir string) (string, error) {
 	dir, err := filepath.Abs(dir)
 	if err != nil {
@@ -84,13 +107,10 @@ func realDir(dir string) (string, error) {
 	return filepath.EvalSymlinks(dir)
 }
 
-// run creates, for each name, a relative link to this binary or to a copy of it. It does so by
-// rename, so that a name always leads to the old file or to the new one. A missing directory, which
-// may be a typing error, is an error unless create is set. Directories and special files are
-// refused before the first change.
-//
-// The links are relative, so that they stay valid where directory and binary are mounted at another
-// path. The text reports the changes.
+// run creates, for each name, a file that starts this binary or a copy of it. It does so by rename, so
+// that a name always leads to the old file or to the new one. A missing directory, which may be a
+// typing error, is an error unless create is set. Directories and special files are refused before the
+// first change. The text reports the changes.
 func (i *installation) run(ctx context.Context) (text string, err error) {
 	binary, err := os.Readlink(executable)
 	if err != nil {
@@ -115,11 +135,11 @@ func (i *installation) run(ctx context.Context) (text string, err error) {
 	if i.copy {
 		binary = filepath.Join(dir, copyName)
 	}
-	target, err := filepath.Rel(dir, binary)
+	program, err := i.program(dir, binary)
 	if err != nil {
 		return "", err
 	}
-	links, replaced, err := plan(dir, binary, target, i.names)
+	line, err := launcher.Text(program)
 	if err != nil {
 		return "", err
 	}
@@ -128,29 +148,77 @@ func (i *installation) run(ctx context.Context) (text string, err error) {
 		return "", err
 	}
 	defer unlock()
-	if i.keep {
-		err = keep(dir, binary, replaced)
-	}
-	if err == nil && i.copy && from != binary {
-		err = copyFile(from, binary)
-	}
-	if err == nil {
-		err = createLinks(dir, target, links)
-	}
+	files, others, err := i.plan(dir, binary, line)
 	if err != nil {
 		return "", err
 	}
-	text = fmt.Sprintf("%s: all %d names lead to %s; %d links created", dir, len(i.names), target, len(links))
-	if len(replaced) > 0 {
-		text += ", in place of older files: " + strings.Join(replaced, " ")
+	copied := i.copy && from != binary
+	if copied && i.leave && slices.Contains(others, copyName) {
+		return "", fmt.Errorf("%s is another program, and --leave leaves it: there is no place for the copy", binary)
+	}
+	t := transaction{dir: dir, keep: i.keep}
+	if copied && slices.Contains(others, copyName) {
+		err = t.stash(copyName)
+	}
+	if err == nil && copied {
+		err = copyFile(from, binary)
+	}
+	for _, name := range files {
+		if err == nil && slices.Contains(others, name) {
+			err = t.stash(name)
+		}
+		if err == nil {
+			err = t.write(name, line)
+		}
+	}
+	if err == nil {
+		err = t.commit()
+	}
+	if err != nil {
+		return "", errors.Join(err, t.undo())
+	}
+	text = fmt.Sprintf("%s: %d names start %s; %d files created", dir, len(i.names), program, len(files))
+	switch {
+	case len(others) > 0 && i.leave:
+		text = fmt.Sprintf("%s: %d of %d names start %s; %d files created; other programs stay: %s",
+			dir, len(i.names)-len(others), len(i.names), program, len(files), strings.Join(others, " "))
+	case len(others) > 0:
+		text += ", in place of other programs: " + strings.Join(others, " ")
 	}
 	return text, nil
 }
 
-// plan returns the names whose links are missing, and those of them that another file or link has
-// now. It changes nothing.
-func plan(dir, binary, target string, names []string) (links, replaced []string, err error) {
-	for _, name := range names {
+// program returns the path of the binary where the plugins are run.
+//
+// A container has the directory of its host as a mount, usually at another path, which the files must
+// not name: no plugin would run.
+func (i *installation) program(dir, binary string) (string, error) {
+	if i.path != "" {
+		if filepath.Dir(binary) != dir {
+			return "", fmt.Errorf("--path is for a binary in %s, and this one is %s; --copy copies it", dir, binary)
+		}
+		return filepath.Join(i.path, filepath.Base(binary)), nil
+	}
+	var here, above unix.Stat_t
+	if !i.copy || unix.Stat(dir, &here) != nil || unix.Stat(filepath.Dir(dir), &above) != nil || here.Dev == above.Dev {
+		return binary, nil
+	}
+	return "", fmt.Errorf("%s is a mount, as in a container: add --path with its path where the plugins are run, as --path /opt/cni/bin", dir)
+}
+
+// plan returns the names whose files are missing, and those of names and the copy that have the
+// program of another. It changes nothing.
+func (i *installation) plan(dir, binary, line string) (files, others []string, err error) {
+	if i.copy {
+		st, err := os.Lstat(binary)
+		if err == nil && st.IsDir() {
+			return nil, nil, fmt.Errorf("%s is a directory, and stays; nothing was changed", binary)
+		}
+		if err == nil && !ours(binary, binary) && !product(binary) {
+			others = append(others, copyName)
+		}
+	}
+	for _, name := range i.names {
 		path := filepath.Join(dir, name)
 		if path == binary { // the binary itself, under an applet's name
 			continue
@@ -158,23 +226,78 @@ func plan(dir, binary, target string, names []string) (links, replaced []string,
 		st, err := os.Lstat(path)
 		switch {
 		case errors.Is(err, os.ErrNotExist):
-			links = append(links, name)
+			files = append(files, name)
 			continue
 		case err != nil:
 			return nil, nil, err
-		case st.Mode()&os.ModeSymlink != 0:
-			if now, err := os.Readlink(path); err == nil && now == target {
+		case !st.Mode().IsRegular() && st.Mode()&os.ModeSymlink == 0:
+			return nil, nil, fmt.Errorf("%s is neither a file nor a link, and stays; nothing was changed", path)
+		case st.Mode().IsRegular() && st.Mode().Perm() == launcher.Mode && sameText(path, line):
+			continue
+		}
+		if !ours(path, binary) {
+			if others = append(others, name); i.leave {
 				continue
 			}
-		case !st.Mode().IsRegular():
-			return nil, nil, fmt.Errorf("%s is neither a file nor a link, and stays; nothing was changed", path)
 		}
-		links, replaced = append(links, name), append(replaced, name)
+		files = append(files, name)
 	}
-	return links, replaced, nil
+	return files, others, nil
 }
 
-// tempPrefix and 12 hex digits form the temporary name of a link.
+// sameText reports whether a launcher has this line.
+func sameText(path, line string) bool {
+	text, err := launcher.Text(launcher.Program(path))
+	return err == nil && text == line
+}
+
+// target returns the program that a launcher or a link, as earlier releases made, leads to; empty:
+// the path has something else.
+func target(path string) string {
+	if program := launcher.Program(path); program != "" {
+		return program
+	}
+	to, err := os.Readlink(path)
+	if err == nil && !filepath.IsAbs(to) {
+		to = filepath.Join(filepath.Dir(path), to)
+	}
+	return to
+}
+
+// ours reports whether a path is what install made for a binary, or for one of its name: that of
+// another release, or that of a launcher for another mount.
+func ours(path, binary string) bool {
+	to := target(path)
+	return to == binary || filepath.Base(to) == copyName && (launcher.Program(path) != "" || product(to))
+}
+
+// product reports whether a file is this program, of any release: it has the name of a function of it.
+func product(path string) bool {
+	f, err := openRegular(path)
+	if err != nil {
+		return false
+	}
+	defer f.Close()
+	text, err := io.ReadAll(io.LimitReader(f, maxProgram))
+	return err == nil && bytes.Contains(text, []byte("cnibox/applets.Lookup"))
+}
+
+// openRegular opens a regular file; it does not wait for a pipe.
+func openRegular(path string) (*os.File, error) {
+	f, err := os.OpenFile(path, os.O_RDONLY|unix.O_NONBLOCK, 0)
+	if err != nil {
+		return nil, err
+	}
+	if st, err := f.Stat(); err != nil || !st.Mode().IsRegular() {
+		return nil, errors.Join(err, fmt.Errorf("%s is not a regular file", path), f.Close())
+	}
+	return f, nil
+}
+
+// maxProgram bounds the size of a file that is searched, in bytes. The program has less than a tenth.
+const maxProgram = 128 << 20
+
+// tempPrefix and 12 hex digits form the temporary name of a file.
 const tempPrefix = ".cnibox-"
 
 // temporary returns a new path for a file that is renamed later.
@@ -182,42 +305,79 @@ func temporary(dir string) string {
 	return filepath.Join(dir, fmt.Sprintf("%s%012x", tempPrefix, rand.Uint64()>>16))
 }
 
-// createLinks creates each link under a temporary name and renames it. It deletes a link that
-// cannot be renamed.
-func createLinks(dir, target string, names []string) error {
-	link := temporary(dir)
-	for _, name := range names {
-		if err := os.Symlink(target, link); err != nil {
+// A transaction replaces names in a directory. Files of other programs come back if it fails.
+type transaction struct {
+	dir      string
+	keep     bool
+	created  []string // names that were missing
+	stashed  []string
+	ownsKept bool // it created the directory of what is kept
+}
+
+// stash hard-links the file of a name below [keptDir], under a name that is pending until commit.
+func (t *transaction) stash(name string) error {
+	if !t.keep {
+		return nil
+	}
+	switch err := os.Mkdir(filepath.Join(t.dir, keptDir), 0o755); {
+	case err == nil:
+		t.ownsKept = true
+	case !errors.Is(err, os.ErrExist):
+		return err
+	}
+	pending := t.pending(name)
+	if err := errors.Join(disk.Remove(pending), os.Link(filepath.Join(t.dir, name), pending)); err != nil {
+		return err
+	}
+	t.stashed = append(t.stashed, name)
+	return nil
+}
+
+func (t *transaction) pending(name string) string { return filepath.Join(t.dir, keptDir, "."+name) }
+
+// write replaces the file of a name by rename.
+func (t *transaction) write(name, line string) error {
+	path, temp := filepath.Join(t.dir, name), temporary(t.dir)
+	_, err := os.Lstat(path)
+	if errors.Is(err, os.ErrNotExist) {
+		t.created = append(t.created, name)
+	}
+	if err = disk.Change("write "+name, func() error { return writeFile(temp, strings.NewReader(line)) }); err != nil {
+		return err
+	}
+	if err := disk.Rename(temp, path); err != nil {
+		return errors.Join(err, os.Remove(temp))
+	}
+	return nil
+}
+
+// commit gives what is kept its names. An earlier file of a name is replaced.
+func (t *transaction) commit() error {
+	for _, name := range t.stashed {
+		if err := disk.Rename(t.pending(name), filepath.Join(t.dir, keptDir, name)); err != nil {
 			return err
-		}
-		if err := disk.Rename(link, filepath.Join(dir, name)); err != nil {
-			return errors.Join(err, os.Remove(link))
 		}
 	}
 	return nil
 }
 
-// keep hard-links the files that will be replaced below [keptDir], except links to the binary.
-func keep(dir, binary string, replaced []string) error {
-	for _, name := range replaced {
-		if ours(filepath.Join(dir, name), binary) {
-			continue
-		}
-		if err := os.MkdirAll(filepath.Join(dir, keptDir), 0o755); err != nil {
-			return err
-		}
-		kept := filepath.Join(dir, keptDir, name)
-		if err := errors.Join(disk.Remove(kept), os.Link(filepath.Join(dir, name), kept)); err != nil {
-			return err
-		}
+// undo deletes what was created, and puts back what was replaced.
+func (t *transaction) undo() (err error) {
+	for _, name := range t.created {
+		err = errors.Join(err, disk.Remove(filepath.Join(t.dir, name)))
 	}
-	return nil
-}
-
-// ours reports whether a path is a link that install made to a binary.
-func ours(path, binary string) bool {
-	target, err := os.Readlink(path)
-	return err == nil && filepath.Join(filepath.Dir(path), target) == binary
+	for _, name := range t.stashed {
+		from := t.pending(name)
+		if _, lost := os.Lstat(from); lost != nil { // committed
+			from = filepath.Join(t.dir, keptDir, name)
+		}
+		// The rename of one of two names of a file does nothing.
+		err = errors.Join(err, os.Rename(from, filepath.Join(t.dir, name)), disk.Remove(from))
+	}
+	if t.ownsKept {
+		err = errors.Join(err, disk.Remove(filepath.Join(t.dir, keptDir)))
+	}
+	return err
 }
 
 // copyFile copies a program by rename: a process that runs the old file is not affected.
@@ -228,17 +388,24 @@ func copyFile(from, to string) error {
 	}
 	defer src.Close()
 	temp := temporary(filepath.Dir(to))
-	dst, err := os.OpenFile(temp, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o755)
+	if err := disk.Change("write "+filepath.Base(to), func() error { return writeFile(temp, src) }); err != nil {
+		return err
+	}
+	if err = disk.Rename(temp, to); err != nil {
+		return errors.Join(err, os.Remove(temp))
+	}
+	return nil
+}
+
+// writeFile writes a new program to disk, and deletes it if it cannot.
+func writeFile(path string, content io.Reader) error {
+	f, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_EXCL, launcher.Mode)
 	if err != nil {
 		return err
 	}
-	_, err = io.Copy(dst, src)
-	err = errors.Join(err, dst.Chmod(0o755), dst.Sync(), dst.Close()) // despite the umask
-	if err == nil {
-		err = disk.Rename(temp, to)
-	}
-	if err != nil {
-		return errors.Join(err, os.Remove(temp))
+	_, err = io.Copy(f, content)
+	if err = errors.Join(err, f.Chmod(launcher.Mode), f.Sync(), f.Close()); err != nil { // despite the umask
+		return errors.Join(err, os.Remove(path))
 	}
 	return nil
 }
@@ -264,7 +431,7 @@ func lockDirectory(ctx context.Context, dir string) (unlock func(), err error) {
 	return unlock, nil
 }
 
-// removeTemporary deletes temporary links and copies.
+// removeTemporary deletes temporary files, and links of earlier releases.
 func removeTemporary(dir string) error {
 	files, err := os.ReadDir(dir)
 	for _, f := range files {
@@ -289,9 +456,9 @@ func uninstallCommand(ctx context.Context, p applet.Process, args []string) int 
 	return 0
 }
 
-// uninstall replaces each link by the file that was kept for its name. It deletes the other links,
-// the binary in this directory, and the kept files. A file that has replaced a link since then
-// stays.
+// uninstall replaces what starts this binary, or one in this directory, by the file that was kept for
+// its name. It deletes the other files that do, the binary in this directory, and the kept files. A
+// file that has replaced one of ours since then stays.
 func uninstall(ctx context.Context, dir string, names []string) (text string, err error) {
 	binary, err := os.Readlink(executable)
 	if err != nil {
@@ -306,13 +473,23 @@ func uninstall(ctx context.Context, dir string, names []string) (text string, er
 	}
 	defer unlock()
 	clone := filepath.Join(dir, copyName)
+	mine := func(path string) bool {
+		to := target(path)
+		if to == binary || to == clone {
+			return true
+		}
+		_, err := os.Stat(to) // a launcher may have the path of another mount
+		return launcher.Program(path) != "" && filepath.Base(to) == copyName && errors.Is(err, os.ErrNotExist)
+	}
 	var restored, deleted []string
-	for _, name := range names {
+	names = slices.DeleteFunc(names, func(name string) bool { return name == copyName })
+	for _, name := range append(names, copyName) { // the binary last: links lead to it
 		path := filepath.Join(dir, name)
-		if path == clone || !ours(path, binary) && !ours(path, clone) {
+		st, err := os.Lstat(path)
+		if err != nil || !mine(path) && (path != clone || !st.Mode().IsRegular() || !product(path)) {
 			continue
 		}
-		err := os.Rename(filepath.Join(dir, keptDir, name), path)
+		err = os.Rename(filepath.Join(dir, keptDir, name), path)
 		switch {
 		case err == nil:
 			restored = append(restored, name)
@@ -324,12 +501,6 @@ func uninstall(ctx context.Context, dir string, names []string) (text string, er
 		default:
 			return "", err
 		}
-	}
-	if st, err := os.Lstat(clone); err == nil && (st.Mode().IsRegular() || ours(clone, binary)) {
-		if err := disk.Remove(clone); err != nil {
-			return "", err
-		}
-		deleted = append(deleted, copyName)
 	}
 	if err := os.RemoveAll(filepath.Join(dir, keptDir)); err != nil {
 		return "", err

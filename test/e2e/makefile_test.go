@@ -44,7 +44,10 @@ func (m *makeInstall) run(vars ...string) (string, error) {
 	return string(out), err
 }
 
-// installed checks the binary and the relative link of each other applet.
+// launcher is the file of each other name.
+const launcher = "#!/opt/cni/bin/cnibox\n"
+
+// installed checks the binary and the file of each other applet.
 func (m *makeInstall) installed(binary string) {
 	m.Helper()
 	dir := filepath.Join(m.dest, "opt", "cni", "bin")
@@ -54,8 +57,11 @@ func (m *makeInstall) installed(binary string) {
 	want := 0
 	for _, name := range product.Names() {
 		want++
-		if to, err := os.Readlink(filepath.Join(dir, name)); name != "cnibox" && (err != nil || to != "cnibox") {
-			m.Errorf("%s: a link to %q, %v", name, to, err)
+		path := filepath.Join(dir, name)
+		text, err := os.ReadFile(path)
+		st, statErr := os.Lstat(path)
+		if name != "cnibox" && (err != nil || string(text) != launcher || statErr != nil || st.Mode() != 0o755) {
+			m.Errorf("%s is %q, %v, %v", name, text, err, st)
 		}
 	}
 	if files, _ := os.ReadDir(dir); len(files) != want {
@@ -89,6 +95,9 @@ func TestMakeInstallWithoutGo(t *testing.T) {
 		m.write(m.bin, "built elsewhere")
 		bridge := filepath.Join(m.dest, "opt", "cni", "bin", "bridge")
 		m.write(bridge, "another bridge")
+		if err := os.Symlink("cnibox", filepath.Join(m.dest, "opt", "cni", "bin", "vlan")); err != nil { // of an earlier release
+			t.Fatal(err)
+		}
 		for range 2 { // the second time changes nothing
 			if out, err := m.run("GO=" + goTool); err != nil {
 				t.Fatalf("GO=%s: %v\n%s", goTool, err, out)
@@ -107,8 +116,24 @@ func TestMakeInstallOneDirectory(t *testing.T) {
 	}
 	for _, name := range product.Names() {
 		path := filepath.Join(m.dest, "usr", "local", "sbin", name)
-		if b, err := os.ReadFile(path); err != nil || string(b) != "built elsewhere" {
-			t.Errorf("%s is %q, %v", path, b, err)
+		want := "#!/usr/local/sbin/cnibox\n"
+		if name == "cnibox" {
+			want = "built elsewhere"
+		}
+		if b, err := os.ReadFile(path); err != nil || string(b) != want {
+			t.Errorf("%s is %q, %v, want %q", path, b, err, want)
+		}
+	}
+}
+
+// A path that no #! line can have is refused.
+func TestMakeInstallPath(t *testing.T) {
+	for _, dir := range []string{"/a b", "plugins"} {
+		m := newMakeInstall(t)
+		m.write(m.bin, "built elsewhere")
+		out, err := m.run("GO=/nonexistent/go", "BINDIR="+dir)
+		if _, statErr := os.Stat(m.dest); err == nil || !strings.Contains(out, "BINDIR '"+dir+"' is not an absolute path without spaces") || statErr == nil {
+			t.Errorf("%v\n%s", err, out)
 		}
 	}
 }

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net/http"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strings"
 
@@ -16,6 +17,7 @@ import (
 const (
 	productImage = "cnibox:0.2.0"
 	pauseImage   = "registry.k8s.io/pause:3.10"
+	flannelImage = "docker.io/library/flannel-cni-plugin:1" // of flannelSet
 )
 
 // referencePlugins are the plugins of the network that the reference has.
@@ -60,6 +62,65 @@ func writeProductImage(bin, file string) error {
 	return errors.Join(i.Write(f), f.Close())
 }
 
+// flannelSet installs the plugin flannel as kube-flannel.yml does, with busybox's cp as there.
+const flannelSet = `apiVersion: apps/v1
+kind: DaemonSet
+metadata:
+  name: kube-flannel
+  namespace: kube-system
+spec:
+  selector:
+    matchLabels: {app: kube-flannel}
+  template:
+    metadata:
+      labels: {app: kube-flannel}
+    spec:
+      hostNetwork: true
+      tolerations: [{operator: Exists}]
+      initContainers:
+        - name: install-cni-plugin
+          image: ` + flannelImage + `
+          command: [cp]
+          args: [-f, /flannel, /opt/cni/bin/flannel]
+          volumeMounts:
+            - {name: cni-plugin, mountPath: /opt/cni/bin}
+      containers:
+        - name: pause
+          image: ` + kubeImage + `
+      volumes:
+        - name: cni-plugin
+          hostPath: {path: /opt/cni/bin}
+`
+
+// flannelProgram returns a program that is not the installed one, and works: ours with a byte more.
+func flannelProgram(bin string) ([]byte, error) {
+	program, err := os.ReadFile(bin)
+	return append(program, 0), err
+}
+
+// writeFlannelImage writes an image with the plugin flannel, and with cp.
+func writeFlannelImage(bin, file string) error {
+	program, err := flannelProgram(bin)
+	if err != nil {
+		return err
+	}
+	busybox, err := exec.LookPath("busybox")
+	if err != nil {
+		return err
+	}
+	cp, err := os.ReadFile(busybox)
+	if err != nil {
+		return err
+	}
+	f, err := os.Create(file)
+	if err != nil {
+		return err
+	}
+	i := &image.Image{Name: flannelImage, Files: []image.File{
+		{Name: "flannel", Mode: 0o755, Body: program}, {Name: "bin/busybox", Mode: 0o755, Body: cp}, {Name: "bin/cp", Target: "busybox", Mode: 0o777}}}
+	return errors.Join(i.Write(f), f.Close())
+}
+
 // A daemonSet is a file in dist/kubernetes.
 type daemonSet struct{ file, name string }
 
@@ -75,7 +136,12 @@ func (d *daemonSet) apply(dist string) error {
 	if local == string(text) || !strings.Contains(local, productImage) {
 		return fmt.Errorf("%s does not name the images %s and %s", d.file, pauseImage, productImage)
 	}
-	if err := apiYAML(http.MethodPost, daemonSetsPath, local); err != nil {
+	return d.create(local)
+}
+
+// create creates the daemon set of a text, and waits until it runs on both nodes.
+func (d *daemonSet) create(text string) error {
+	if err := apiYAML(http.MethodPost, daemonSetsPath, text); err != nil {
 		return err
 	}
 	return within(rolloutTime, func() error {
@@ -153,7 +219,41 @@ func (k *kube) installed() error {
 			return remove.delete()
 		}},
 		stage{"and it is installed again", func() error { return install.apply(k.dist) }},
+		stage{"kube-flannel copies its plugin by cp -f at each start: no other name changes, and verify names this one", func() error {
+			flannel := &daemonSet{name: "kube-flannel"}
+			for range 2 { // the pods stay, for the reboot
+				if err := flannel.create(flannelSet); err != nil {
+					return err
+				}
+				for _, n := range k.nodes() {
+					if err := n.onlyFlannelCopied(); err != nil {
+						return err
+					}
+				}
+				if err := flannel.delete(); err != nil {
+					return err
+				}
+			}
+			return flannel.create(flannelSet)
+		}},
 	)
+}
+
+// onlyFlannelCopied returns an error unless the plugin flannel, and no other, is that of kube-flannel.
+func (n *kubeNode) onlyFlannelCopied() error {
+	want, err1 := flannelProgram(n.c.bin)
+	got, err2 := os.ReadFile(n.root(filepath.Join(pluginDir, "flannel")))
+	if err := errors.Join(err1, err2); err != nil {
+		return err
+	}
+	if !bytes.Equal(got, want) {
+		return fmt.Errorf("%s: flannel is not what was copied", n.name)
+	}
+	out, err := n.run("sh", "-c", `"$1/cnibox" verify "$1" 2>&1; [ $? = 1 ] && "$1/bridge" 2>&1`, "sh", pluginDir)
+	if err != nil || !strings.HasPrefix(out, "flannel: another program (") || !strings.Contains(out, "\ncnibox: 1 of ") || !strings.Contains(out, "\nCNI bridge plugin ") {
+		return errors.Join(err, fmt.Errorf("%s: the names lead to: %s", n.name, out))
+	}
+	return nil
 }
 
 // noChains returns an error if a node has chains of the reference for single attachments (CNI-DN-,

@@ -149,7 +149,8 @@ func (n *kubeNode) configure() error {
 			return err
 		}
 	}
-	return errors.Join(writeImage(n.root(stateDir+"/image.tar")), writeProductImage(n.c.bin, n.root(stateDir+"/product.tar")))
+	return errors.Join(writeImage(n.root(stateDir+"/image.tar")), writeProductImage(n.c.bin, n.root(stateDir+"/product.tar")),
+		writeFlannelImage(n.c.bin, n.root(stateDir+"/flannel.tar")))
 }
 
 // daemon starts a daemon of the node.
@@ -193,7 +194,7 @@ func (n *kubeNode) start() error {
 			return err
 		}
 	}
-	return inTurn(n.startContainerd, load("image.tar"), load("product.tar"), n.startKubelet, n.startFlannel, n.startProxy)
+	return inTurn(n.startContainerd, load("image.tar"), load("product.tar"), load("flannel.tar"), n.startKubelet, n.startFlannel, n.startProxy)
 }
 
 // ready waits until the node is Ready, and has no taint and a subnet of each family.

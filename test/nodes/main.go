@@ -42,7 +42,7 @@ var needed = []struct{ program, pkg string }{
 }
 
 // kubeNeeded are needed for Kubernetes as well.
-var kubeNeeded = []struct{ program, pkg string }{{"containerd", "containerd"}, {"ctr", "containerd"}, {"runc", "runc"}}
+var kubeNeeded = []struct{ program, pkg string }{{"containerd", "containerd"}, {"ctr", "containerd"}, {"runc", "runc"}, {"busybox", "busybox-static"}}
 
 // The main goroutine stays on the first thread: a child with Pdeathsig dies with the thread that
 // started it, and the threads of [namespace.do] end.

@@ -49,7 +49,8 @@ func Main(m *testing.M, prepare func()) {
 	if filepath.Base(os.Args[0]) == watcher {
 		os.Exit(watchMain())
 	}
-	if _, ok := applets.Lookup(filepath.Base(os.Args[0])); !ok {
+	name, _ := applets.Called(os.Args)
+	if _, ok := applets.Lookup(filepath.Base(name)); !ok {
 		os.Exit(m.Run())
 	}
 	if prepare != nil {

@@ -14,7 +14,8 @@ import (
 	"time"
 )
 
-// archive writes cnibox-VERSION-linux-ARCH.tar.gz, with one directory of that name.
+// archive writes cnibox-VERSION-linux-ARCH.tar.gz, with one directory of that name. It has no names of
+// plugins: these have the path of the binary, and `cnibox install` creates them.
 func (r *release) archive(a arch, binary string, c common) (err error) {
 	data, err := os.ReadFile(binary)
 	if err != nil {
@@ -22,7 +23,7 @@ func (r *release) archive(a arch, binary string, c common) (err error) {
 	}
 	name := fmt.Sprintf("cnibox-%s-linux-%s", r.version, a.name)
 	files := slices.Concat(
-		[]file{{name: "bin/cnibox", mode: 0o755, data: data}}, inDir("bin", links(c.plugins)),
+		[]file{{name: "bin/cnibox", mode: 0o755, data: data}}, []file{{name: "bin/cni-exec", target: "cnibox"}},
 		inDir("share/man/man8", c.man), inDir("share", c.completions),
 		inDir("systemd", c.units), inDir("openrc", c.openrc), inDir("procd", c.procd),
 		inDir("examples", c.examples), c.docs, inDir("licences", c.licences))

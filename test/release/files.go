@@ -42,7 +42,7 @@ type file struct {
 
 // common has the files by group.
 type common struct {
-	plugins     []string // links to the binary, besides cnibox itself
+	plugins     []string // names of the binary, besides cnibox itself
 	man         []file   // NAME.8
 	completions []file   // below share
 	units       []file   // of systemd, with the path of the reference's plugins
@@ -201,10 +201,11 @@ func inDir(dir string, files []file) (list []file) {
 	return list
 }
 
-// links returns relative links from the plugins' names to the binary in the same directory.
-func links(names []string) (list []file) {
+// launchers returns the files of the plugins' names, for a binary in a directory: a line with its path,
+// which the kernel starts.
+func launchers(dir string, names []string) (list []file) {
 	for _, name := range names {
-		list = append(list, file{name: name, target: "cnibox"})
+		list = append(list, file{name: name, mode: 0o755, data: []byte("#!" + dir + "/cnibox\n")})
 	}
 	return list
 }

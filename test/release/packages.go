@@ -29,7 +29,7 @@ type format struct {
 	openrc   bool
 	procd    bool
 	pages    bool // has manual pages and completions
-	optLinks bool // scripts maintain links in /opt/cni/bin
+	opt      bool // scripts maintain files in /opt/cni/bin
 }
 
 // formats have the plugins where each distribution's podman and CRI-O look for them.
@@ -122,7 +122,7 @@ func (r *release) pack(f format, a arch, binary string, c common) (err error) {
 	if f.name == "apk" || f.name == "archlinux" {
 		info.Description = summary // these have one line
 	}
-	if f.optLinks {
+	if f.opt {
 		if info.Scripts, err = r.scripts(f, dir); err != nil {
 			return err
 		}
@@ -148,7 +148,7 @@ func (r *release) pack(f format, a arch, binary string, c common) (err error) {
 
 // files returns the files of the package.
 func (f format) files(binary []byte, c common) (list []file) {
-	list = append(inDir(f.plugins, links(c.plugins)), file{name: f.plugins + "/cnibox", mode: 0o755, data: binary})
+	list = append(inDir(f.plugins, launchers(f.plugins, c.plugins)), file{name: f.plugins + "/cnibox", mode: 0o755, data: binary})
 	for _, name := range []string{"cnibox", "cni-exec"} {
 		list = append(list, file{name: "/usr/sbin/" + name, target: ".." + strings.TrimPrefix(f.plugins, "/usr") + "/cnibox"})
 	}
@@ -232,6 +232,8 @@ func (r *release) debianDocs(c common) []file {
 // overrides are the tags of lintian that the package has for a reason.
 const overrides = `# One static binary is what the package is for: nodes with any libc, or none, run it.
 cnibox: statically-linked-binary
+# Its path is in the #! line of each plugin's file: what another installer writes to one name changes no other.
+cnibox: unusual-interpreter
 # Debian starts systemd; the scripts of OpenRC are in the archive.
 cnibox: package-supports-alternative-init-but-no-init.d-script
 # The instance is the unit that deletes the rules: nftables or firewalld.

@@ -25,7 +25,7 @@ func TestPackages(t *testing.T) {
 	for _, f := range formats {
 		u := unpack(t, r, f, common)
 		t.Run(f.name+"/whole", func(t *testing.T) { checkComplete(t, r, f, u) })
-		if f.optLinks {
+		if f.opt {
 			t.Run(f.name+"/scripts", func(t *testing.T) { scripts(t, f, u) })
 		}
 	}
@@ -109,8 +109,8 @@ var phases = map[string]struct{ install, leave, upgrade, remove string }{
 	"archlinux": {"1.2.3-1", "", "1.2.4-1 1.2.3-1", "1.2.4-1"},
 }
 
-// scripts runs a package's scripts in a directory: they add links in /opt/cni/bin for plugins that
-// are missing there, also for those of an upgrade, and delete no others.
+// scripts runs a package's scripts in a directory: they add files in /opt/cni/bin for plugins that are
+// missing there, also for those of an upgrade, replace the links of earlier packages, and delete no others.
 func scripts(t *testing.T, f format, u unpacked) {
 	root := t.TempDir()
 	plugins, opt := root+f.plugins, root+"/opt/cni/bin"
@@ -122,7 +122,7 @@ func scripts(t *testing.T, f format, u unpacked) {
 			t.Fatalf("%s %s: %v: %s", phase, words, err, out)
 		}
 	}
-	links := func(want ...string) {
+	names := func(want ...string) {
 		t.Helper()
 		var got []string
 		list, err := os.ReadDir(opt)
@@ -134,23 +134,33 @@ func scripts(t *testing.T, f format, u unpacked) {
 			t.Fatalf("%s has %v, want %v", opt, got, want)
 		}
 	}
+	line := []byte("#!" + plugins + "/cnibox\n")
 	must(t, os.MkdirAll(plugins, 0o755), os.WriteFile(plugins+"/cnibox", nil, 0o755),
-		os.Symlink("cnibox", plugins+"/bridge"), os.Symlink("cnibox", plugins+"/vlan"),
+		os.WriteFile(plugins+"/bridge", line, 0o755), os.WriteFile(plugins+"/vlan", line, 0o755),
 		os.WriteFile(plugins+"/other", nil, 0o755), // of another package
 		os.MkdirAll(opt, 0o755), os.WriteFile(opt+"/vlan", []byte("another program"), 0o755))
 	run("install", phases[f.name].install)
-	links("bridge", "cnibox", "vlan")
+	names("bridge", "cnibox", "vlan")
 
-	must(t, os.Symlink("cnibox", plugins+"/tap"))
+	for _, name := range []string{"bridge", "cnibox"} {
+		if got, err := os.ReadFile(opt + "/" + name); err != nil || string(got) != string(line) {
+			t.Errorf("%s is %q, %v, want %q", name, got, err, line)
+		}
+	}
+	must(t, os.WriteFile(plugins+"/tap", line, 0o755), os.Remove(opt+"/bridge"), os.Symlink(plugins+"/bridge", opt+"/bridge"))
 	if words := phases[f.name].leave; words != "" {
 		run("remove", words)
 	}
-	links("bridge", "cnibox", "vlan")
+	names("bridge", "cnibox", "vlan")
 	run("upgrade", phases[f.name].upgrade)
-	links("bridge", "cnibox", "tap", "vlan")
+	names("bridge", "cnibox", "tap", "vlan")
+
+	if st, err := os.Lstat(opt + "/bridge"); err != nil || !st.Mode().IsRegular() || st.Mode().Perm() != 0o755 {
+		t.Errorf("bridge, a link before, is %v, %v", st, err)
+	}
 
 	run("remove", phases[f.name].remove)
-	links("vlan")
+	names("vlan")
 	if data, err := os.ReadFile(opt + "/vlan"); err != nil || string(data) != "another program" {
 		t.Errorf("vlan, which was there before, is %q, %v", data, err)
 	}

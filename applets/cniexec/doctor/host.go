@@ -22,6 +22,7 @@ import (
 	"cnibox/applets/record"
 	"cnibox/internal/dbus"
 	"cnibox/internal/disk"
+	"cnibox/internal/launcher"
 	"cnibox/internal/netns"
 	"cnibox/internal/tty"
 	"cnibox/nft"
@@ -281,21 +282,20 @@ func (d *Doctor) checkPlugins(context.Context) {
 		var broken, ours, others []string
 		for _, a := range d.Applets {
 			file := filepath.Join(dir, a.Name)
-			info, err := os.Stat(file)
+			_, there := os.Lstat(file)
+			_, err := os.Stat(cmp.Or(launcher.Program(file), file))
 			switch {
-			case a.Main != nil:
-			case err == nil && os.SameFile(info, self):
+			case a.Main != nil || there != nil:
+			case launcher.Starts(file, self):
 				ours = append(ours, a.Name)
 			case err == nil:
 				others = append(others, a.Name)
 			default:
-				if _, err := os.Lstat(file); err == nil {
-					broken = append(broken, a.Name)
-				}
+				broken = append(broken, a.Name)
 			}
 		}
 		if len(broken) > 0 {
-			d.add(Finding{Check: "plugins", Where: dir, Message: "links that lead nowhere: " + tty.Several(broken), Repair: "cnibox install " + dir, Code: spec.CodePlugin})
+			d.add(Finding{Check: "plugins", Where: dir, Message: "names that lead nowhere: " + tty.Several(broken), Repair: "cnibox install " + dir, Code: spec.CodePlugin})
 		}
 		if len(ours) > 0 && len(others) > 0 {
 			d.add(Finding{Check: "plugins", Where: dir, Repair: "cnibox install " + dir, Code: spec.CodePlugin,
