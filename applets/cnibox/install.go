@@ -326,11 +326,14 @@ func (t *transaction) stash(name string) error {
 		return err
 	}
 	pending := t.pending(name)
-	if err := errors.Join(disk.Remove(pending), os.Link(filepath.Join(t.dir, name), pending)); err != nil {
-		return err
+	err := disk.Remove(pending)
+	if err == nil {
+		err = disk.Change("link "+name, func() error { return os.Link(filepath.Join(t.dir, name), pending) })
 	}
-	t.stashed = append(t.stashed, name)
-	return nil
+	if err == nil {
+		t.stashed = append(t.stashed, name)
+	}
+	return err
 }
 
 func (t *transaction) pending(name string) string { return filepath.Join(t.dir, keptDir, "."+name) }

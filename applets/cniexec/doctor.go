@@ -7,6 +7,7 @@ import (
 	"cnibox/applets/cniexec/doctor"
 	"cnibox/applets/lint"
 	"cnibox/chain"
+	"cnibox/internal/disk"
 )
 
 func doctorVerb() *verb {
@@ -59,7 +60,11 @@ func (c *doctorCall) do(ctx context.Context, operands []string) (int, error) {
 		}
 	}
 	if c.report != "" {
-		if err := d.WriteReport(c.report); err != nil {
+		text, err := d.Report()
+		if err == nil {
+			err = disk.Output(c.report, []byte(text), 0o600)
+		}
+		if err != nil {
 			return 0, err
 		}
 	}

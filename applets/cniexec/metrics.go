@@ -83,7 +83,7 @@ const repairs = "cnibox_repairs_total{"
 // writeMetrics writes the file of --metrics in one step, with the repairs already in it and those
 // of restored. Its readers are other users, such as node_exporter.
 func (c *reloadCall) writeMetrics(restored []restoredDoc) error {
-	old, err := disk.Read(c.metrics, 0, maxMetrics)
+	old, err := disk.Read(c.metrics, unix.O_NOFOLLOW, maxMetrics)
 	if err != nil && !errors.Is(err, os.ErrNotExist) {
 		return err
 	}
@@ -93,7 +93,7 @@ func (c *reloadCall) writeMetrics(restored []restoredDoc) error {
 			samples[labels("network", n.Name, "result", "ok")] = 0
 			samples[labels("network", n.Name, "result", "error")] = 0
 		}
-		for line := range strings.Lines(string(old)) {
+		for line := range strings.Lines(strings.ToValidUTF8(string(old), "\uFFFD")) {
 			rest, ok := strings.CutPrefix(strings.TrimSpace(line), repairs)
 			key, value, _ := strings.Cut(rest, "} ")
 			if n, err := strconv.ParseFloat(value, 64); ok && err == nil {
@@ -113,11 +113,7 @@ func (c *reloadCall) writeMetrics(restored []restoredDoc) error {
 	if text == "" {
 		return err
 	}
-	temp := c.metrics + ".new" // a name that node_exporter does not read
-	if werr := os.WriteFile(temp, []byte(text), 0o644); werr != nil {
-		return errors.Join(err, werr)
-	}
-	return errors.Join(err, disk.Rename(temp, c.metrics))
+	return errors.Join(err, disk.Output(c.metrics, []byte(text), 0o644))
 }
 
 // maxMetrics is how much of a file of metrics is read at most, in bytes.
@@ -138,12 +134,12 @@ func writeFamily(out *strings.Builder, name, kind, help string, samples map[stri
 	}
 }
 
-// labels formats pairs of names and values, with the escapes of OpenMetrics.
+// labels formats pairs of names and values, with the escapes of OpenMetrics, which is UTF-8.
 func labels(pairs ...string) string {
 	escape := strings.NewReplacer(`\`, `\\`, `"`, `\"`, "\n", `\n`)
 	var list []string
 	for i := 0; i < len(pairs); i += 2 {
-		list = append(list, pairs[i]+`="`+escape.Replace(pairs[i+1])+`"`)
+		list = append(list, pairs[i]+`="`+escape.Replace(strings.ToValidUTF8(pairs[i+1], "\uFFFD"))+`"`)
 	}
 	return strings.Join(list, ",")
 }
@@ -183,6 +179,9 @@ func addressSamples(v *inventory.Inventory, networks []*inventory.Network) (map[
 // maxLog is how much of the end of the log is read at most, in bytes.
 const maxLog = 16 << 20
 
+// maxLine is how much of a line of the log is looked at, in bytes; a line of ours has less.
+const maxLine = 64 << 10
+
 // logSamples counts the calls in the file that a value of CNIBOX_LOG names, and adds up their
 // times.
 func logSamples(where string) (calls, seconds map[string]float64, err error) {
@@ -209,9 +208,20 @@ func logSamples(where string) (calls, seconds map[string]float64, err error) {
 		return nil, nil, err
 	}
 	calls, seconds = map[string]float64{}, map[string]float64{}
-	lines := bufio.NewScanner(f)
-	for lines.Scan() {
-		program, verb, result, took := logged(lines.Text())
+	lines := bufio.NewReaderSize(io.LimitReader(f, maxLog), maxLine)
+	for {
+		line, rest, err := lines.ReadLine()
+		text := string(line)
+		for rest && err == nil { // other programs may write there as well
+			_, rest, err = lines.ReadLine()
+		}
+		if err == io.EOF {
+			return calls, seconds, nil
+		}
+		if err != nil {
+			return calls, seconds, err
+		}
+		program, verb, result, took := logged(text)
 		if verb == "" {
 			continue
 		}
@@ -219,7 +229,6 @@ func logSamples(where string) (calls, seconds map[string]float64, err error) {
 		calls[key]++
 		seconds[key] += took.Seconds()
 	}
-	return calls, seconds, lines.Err()
 }
 
 // logged reads a line of the log. An empty verb means that it is not a whole line: the part that is

@@ -1,15 +1,18 @@
 // Package disk reads and changes small files. Use [Read] for files of other programs: it does not wait
-// for a pipe, and has a size limit; and [List] for directories that grow with the attachments. Use [Replace] for a file that readers must see completely or not
-// at all. All other changes of state on disk use [Remove], [Rename] or [Change], since tests make them
+// for a pipe, and has a size limit; and [List] for directories that grow with the attachments. Use [Replace] for a
+// file that readers must see completely or not at all, and [Output] for one at a path that a user names. All other
+// changes of state on disk use [Remove], [Rename] or [Change], since tests make them
 // fail one by one.
 package disk
 
 import (
 	"errors"
 	"fmt"
+	"math/rand/v2"
 	"os"
 	"path/filepath"
 	"slices"
+	"syscall"
 
 	"golang.org/x/sys/unix"
 
@@ -132,13 +135,37 @@ const (
 // temp is the path of the temporary file, in the same directory. One that a killed process left is
 // replaced, so callers with the same temp must not run at the same time.
 func Replace(path, temp string, content []byte, how How) error {
-	return Change("write "+filepath.Base(path), func() error { return replace(path, temp, content, how) })
+	return Change("write "+filepath.Base(path), func() error { return replace(path, temp, content, how, nil) })
 }
 
-// replace is [Replace] without the hook.
-func replace(path, temp string, content []byte, how How) error {
+// Output writes a file at a path that a user names, whose directory may be another user's: a new file,
+// which replaces the one that is there and gets its owner and mode, else mode. What is no regular file
+// is an error, and so is a symbolic link: nothing is opened that was there, so nothing is overwritten
+// through a link, and no pipe waits for a reader. Nothing is left after an error.
+func Output(path string, content []byte, mode os.FileMode) error {
+	own := unix.Stat_t{Mode: uint32(mode.Perm()), Uid: uint32(os.Geteuid()), Gid: uint32(os.Getegid())}
+	switch st, err := os.Lstat(path); {
+	case errors.Is(err, os.ErrNotExist):
+	case err != nil:
+		return err
+	case st.Mode()&os.ModeSymlink != 0:
+		return fmt.Errorf("%s is a symbolic link: name the file itself", path)
+	case !st.Mode().IsRegular():
+		return fmt.Errorf("%s is not a regular file", path)
+	default:
+		if sys, ok := st.Sys().(*syscall.Stat_t); ok {
+			own.Mode, own.Uid, own.Gid = uint32(st.Mode().Perm()), sys.Uid, sys.Gid
+		}
+	}
+	temp := fmt.Sprintf("%s.%016x.new", path, rand.Uint64()) // unique: several may write the same file
+	return Change("write "+filepath.Base(path), func() error { return replace(path, temp, content, 0, &own) })
+}
+
+// replace is [Replace] without the hook, and with own [Output]: the file has its owner and mode, and no
+// directory is created.
+func replace(path, temp string, content []byte, how How, own *unix.Stat_t) error {
 	fd, err := create(temp)
-	if errors.Is(err, os.ErrNotExist) {
+	if own == nil && errors.Is(err, os.ErrNotExist) {
 		if err = os.MkdirAll(filepath.Dir(path), 0o700); err == nil {
 			fd, err = create(temp)
 		}
@@ -151,7 +178,9 @@ func replace(path, temp string, content []byte, how How) error {
 	if err != nil {
 		return err
 	}
-	err = fill(fd, content, how)
+	if err = fill(fd, content, how); err == nil && own != nil {
+		err = giveTo(fd, own)
+	}
 	if closeErr := unix.Close(fd); err == nil {
 		err = closeErr
 	}
@@ -196,6 +225,14 @@ func fill(fd int, content []byte, how How) error {
 		return nil
 	}
 	return unix.Fsync(fd)
+}
+
+// giveTo gives a new file its owner and mode. Without privilege it stays with the user who writes it.
+func giveTo(fd int, own *unix.Stat_t) error {
+	if err := unix.Fchown(fd, int(own.Uid), int(own.Gid)); err != nil && !errors.Is(err, unix.EPERM) {
+		return err
+	}
+	return unix.Fchmod(fd, own.Mode&0o777)
 }
 
 // rename replaces path, or with [New] fails if it exists. Some file systems, such as NFS, and Linux

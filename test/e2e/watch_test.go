@@ -16,6 +16,8 @@ import (
 	"syscall"
 	"testing"
 
+	"golang.org/x/sys/unix"
+
 	"cnibox/internal/dbus/dbustest"
 	"cnibox/internal/kerneltest"
 	"cnibox/internal/nfttest"
@@ -201,7 +203,12 @@ func TestKernelReloadWatchGateway(t *testing.T) {
 	r.add(one)
 	r.add(two)
 	rules := nfttest.Ruleset(t, r.NS)
-	prom := r.Path("cnibox.prom")
+	// The directory is another user's: what that one puts there is not written through, and not waited for.
+	prom, precious, pipe := r.Path("cnibox.prom"), r.Path("precious"), r.Path("pipe.prom")
+	if err := errors.Join(os.WriteFile(precious, []byte("precious"), 0o600), os.Symlink(precious, prom+".new"), os.Symlink(precious, r.Path("link.prom")),
+		unix.Mkfifo(pipe, 0o600)); err != nil {
+		t.Fatal(err)
+	}
 	cmd, out := r.watchWith([]string{"--metrics", prom})
 	host := kerneltest.Dial(t, r.NS)
 	br, err := host.Link("br0")
@@ -281,10 +288,15 @@ func TestKernelReloadWatchGateway(t *testing.T) {
 	for want, args := range map[string][]string{
 		"none/cnibox.prom":         {"--watch", "--metrics", r.Path("none/cnibox.prom")},
 		"--metrics is for --watch": {"--metrics", prom},
+		"is not a regular file":    {"--watch", "--metrics", pipe},
+		"link.prom":                {"--watch", "--metrics", r.Path("link.prom")},
 	} {
 		if a := r.exec(nil, append([]string{"reload"}, args...)...); a.exit == 0 || !strings.Contains(a.stderr, want) {
 			t.Errorf("reload %s: exit code %d, want %q: %s", args, a.exit, want, a.stderr)
 		}
+	}
+	if b, err := os.ReadFile(precious); err != nil || string(b) != "precious" {
+		t.Errorf("a file of another directory is %q, %v", b, err)
 	}
 }
 

@@ -20,16 +20,16 @@ import (
 
 // A format is a package format, with the paths of its distributions.
 type format struct {
-	name     string // of nfpm
-	end      string // suffix of the file's name
-	arch     func(arch) string
-	plugins  string   // plugin directory of the distribution's runtimes
-	stands   []string // packages that it provides, replaces and conflicts with
-	units    string   // of systemd; "": none
-	openrc   bool
-	procd    bool
-	pages    bool // has manual pages and completions
-	opt      bool // scripts maintain files in /opt/cni/bin
+	name    string // of nfpm
+	end     string // suffix of the file's name
+	arch    func(arch) string
+	plugins string   // plugin directory of the distribution's runtimes
+	stands  []string // packages that it provides, replaces and conflicts with
+	units   string   // of systemd; "": none
+	openrc  bool
+	procd   bool
+	pages   bool // has manual pages and completions
+	opt     bool // scripts maintain files in /opt/cni/bin
 }
 
 // formats have the plugins where each distribution's podman and CRI-O look for them.

@@ -19,15 +19,15 @@ import (
 	"cnibox/spec"
 )
 
-// WriteReport writes a file for a bug report: facts of this host, the configurations, the links,
+// Report returns the text for a bug report: facts of this host, the configurations, the links,
 // the attachments, and the findings. Names, public IP addresses and MAC addresses are replaced,
 // each by the same word everywhere.
-func (d *Doctor) WriteReport(file string) error {
+func (d *Doctor) Report() (string, error) {
 	var out strings.Builder
 	section := func(title string) { fmt.Fprintf(&out, "\n== %s\n", title) }
 	var uts unix.Utsname
 	if err := unix.Uname(&uts); err != nil {
-		return os.NewSyscallError("uname", err)
+		return "", os.NewSyscallError("uname", err)
 	}
 	fmt.Fprintf(&out, "== cnibox %s\nLinux %s %s\n", applet.Version, unix.ByteSliceToString(uts.Release[:]), unix.ByteSliceToString(uts.Machine[:]))
 	section("findings")
@@ -67,7 +67,7 @@ func (d *Doctor) WriteReport(file string) error {
 		}
 	}
 	text := d.redactor(unix.ByteSliceToString(uts.Nodename[:])).redact(out.String())
-	return os.WriteFile(file, []byte(spec.PrintableLines(text)), 0o600) // file may be /dev/stdout
+	return spec.PrintableLines(text), nil
 }
 
 // A redactor replaces words, equal words by the same one.

@@ -259,7 +259,7 @@ func hostsText(r runAddresses, all []runAddresses, host string) string {
 // it is longer than a page.
 func overwrite(file, text string) error {
 	return disk.Change("write "+filepath.Base(file), func() error {
-		f, err := os.OpenFile(file, os.O_WRONLY|unix.O_NOFOLLOW, 0)
+		f, err := os.OpenFile(file, os.O_WRONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0)
 		if err != nil {
 			return err
 		}

@@ -125,7 +125,7 @@ func bindNetNS(ns *netns.NS, path string) error {
 		return explainOthersRun(err)
 	}
 	err := disk.Change("create "+filepath.Base(path), func() error {
-		f, err := os.OpenFile(path, os.O_RDONLY|os.O_CREATE|unix.O_NOFOLLOW, 0o444)
+		f, err := os.OpenFile(path, os.O_RDONLY|os.O_CREATE|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0o444)
 		if err != nil {
 			return err
 		}
