@@ -253,6 +253,9 @@ func parse(p applet.Process) (c *call, a action, err error) {
 		l.set = allFlags(l.flags, p.Getenv)
 	}
 	err = l.set.Parse(l.args)
+	if f := l.set.Lookup("ifname"); err == nil && f != nil && !f.Changed && slices.Contains(p.Environ, "CNI_IFNAME=") {
+		err = errors.New("CNI_IFNAME is set and empty: interface name is empty; unset it for eth0") // as cnitool
+	}
 	l.operands = l.set.Args()
 	if err != nil && asksForJSON(l.args) { // it concerns this error
 		l.output = outputJSON

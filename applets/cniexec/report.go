@@ -12,6 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"cnibox/applets/cniexec/hint"
+	"cnibox/internal/state"
 	"cnibox/spec"
 )
 
@@ -72,7 +73,7 @@ func (c *call) hint(err error, code int) string {
 		return "`cni-exec reload " + c.network + "` restores it"
 	case errors.Is(err, os.ErrPermission) && unix.Geteuid() != 0:
 		return "run it as root"
-	case code == spec.CodeIO && c.inCache(err):
+	case (code == spec.CodeIO || errors.Is(err, os.ErrPermission) || errors.Is(err, unix.EROFS)) && c.inState(err):
 		return "name a directory that can be written with --state-dir (CNIBOX_STATE) or --cache-dir"
 	case code == spec.CodeTryAgain && errors.Is(err, context.DeadlineExceeded):
 		return "--timeout sets how long a plugin may take"
@@ -82,10 +83,13 @@ func (c *call) hint(err error, code int) string {
 	return ""
 }
 
-// inCache reports whether an error concerns a file in the cache.
-func (c *call) inCache(err error) bool {
+// inState reports whether an error concerns a file in the cache, or in the default directories of state.
+func (c *call) inState(err error) bool {
 	var path *os.PathError
-	return errors.As(err, &path) && c.runner != nil && strings.HasPrefix(path.Path, c.runner.Cache.Dir)
+	if !errors.As(err, &path) || c.runner == nil {
+		return false
+	}
+	return strings.HasPrefix(path.Path, c.runner.Cache.Dir) || strings.HasPrefix(path.Path, state.Cache) || strings.HasPrefix(path.Path, state.Run)
 }
 
 // attached reports whether the target is in the cache, and so is the cause of code 100. Addresses,

@@ -177,6 +177,13 @@ func unbindNetNS(path string) error {
 
 // DeleteUnused deletes a named namespace without attachments.
 func (n Names) DeleteUnused(ctx context.Context, path string) error {
+	if own, err := netns.Current(); err == nil {
+		isOwn := own.IsAt(path)
+		own.Close()
+		if isOwn {
+			return fmt.Errorf("%s is this host's own network namespace, and no container's: it stays", path)
+		}
+	}
 	entries, _, err := n.Runner.Cache.List()
 	if err != nil {
 		return err
