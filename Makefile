@@ -307,9 +307,8 @@ base: ## build the binary of the release before, to upgrade from, or of a revisi
 	@[ -e $(BASE_BIN) ] || { tree=$$(mktemp -d) && git archive $(BASE) | tar -x -C $$tree && \
 		$(MAKE) --no-print-directory -s -C $$tree build BIN=$(BASE_BIN); status=$$?; rm -rf $$tree; exit $$status; }
 
-bench: build $(if $(BASE),base) ## times and sizes against the reference plugins (REFERENCE=newest, or a directory), or against a revision (BASE=9f333ea)
-	$(if $(filter newest,$(REFERENCE)),@$(MAKE) --no-print-directory reference)
-	$(IN_TEST) ./bench -bin $(abspath $(BIN)) $(if $(REFERENCE),-reference $(abspath $(subst newest,$(NEWEST_DIR),$(REFERENCE)))) $(if $(BASE),-base $(BASE_BIN)) $(BENCHFLAGS)
+bench: build $(if $(BASE),base,$(if $(filter-out newest,$(REFERENCE)),,reference)) ## times and sizes against the newest reference plugins (REFERENCE=DIR: those in a directory), or against a revision (BASE=9f333ea)
+	$(IN_TEST) ./bench -bin $(abspath $(BIN)) $(if $(BASE),-base $(BASE_BIN),-reference $(abspath $(or $(filter-out newest,$(REFERENCE)),$(NEWEST_DIR)))) $(BENCHFLAGS)
 
 # On a machine that does nothing else: what users and docs/numbers.md read comes from here alone.
 numbers: build reference ## measure all against the newest reference, and write the tables of README.md and docs/numbers.md

@@ -45,7 +45,7 @@ type options struct {
 func parseFlags() (o options) {
 	flag.StringVar(&o.bin, "bin", "../bin/cnibox", "the binary to measure")
 	flag.StringVar(&o.base, "base", "", "a binary of an earlier revision: measure against it alone")
-	flag.StringVar(&o.reference, "reference", "/usr/lib/cni", "directory with the reference plugins; without it only cnibox is measured")
+	flag.StringVar(&o.reference, "reference", "", "directory with the reference plugins; without it only cnibox is measured")
 	flag.StringVar(&o.json, "json", "", "write the figures to this file, too")
 	flag.StringVar(&o.write, "write", "", "measure nothing: rewrite the tables of these files from the one of -json")
 	flag.StringVar(&o.only, "only", "", "measure these groups alone: "+groupNames())

@@ -162,7 +162,7 @@ func (r *report) writeHead(w io.Writer) {
 	fmt.Fprintf(w, "cnibox bench: %s\n", r.Machine)
 	switch {
 	case r.Reference == "":
-		fmt.Fprintln(w, "Without reference plugins (Debian: containernetworking-plugins).")
+		fmt.Fprintln(w, "Without reference plugins (make bench builds them).")
 	default:
 		fmt.Fprintf(w, "Reference: containernetworking/plugins %s.\n", r.Reference)
 	}

@@ -60,6 +60,9 @@ func (r *runner) run(s step) (result, error) {
 	}
 	res.took = time.Since(begin)
 	if err == nil && s.fetch && res.word != "ok" {
+		if text, err := os.ReadFile(filepath.Join(logs, s.name+".log")); err == nil {
+			fmt.Fprintf(r.out, "%s", text)
+		}
 		err = fmt.Errorf("%s cannot be fetched: %s; nothing after it was run", s.name, strings.Join(s.argv, " "))
 	}
 	return res, err
@@ -91,11 +94,15 @@ func (r *runner) once(s step) (result, error) {
 		said.Close()
 		return res, err
 	}
+	out := r.out
+	if s.fetch { // lists of packages; what fails is in the summary
+		out = io.Discard
+	}
 	read := make(chan struct{})
 	go func() {
 		defer close(read)
 		defer said.Close()
-		r.read(said, log, &res)
+		copyOutput(said, out, log, &res)
 	}()
 	limit := time.After(s.limit)
 	select {
@@ -126,13 +133,13 @@ var (
 	isSkip    = regexp.MustCompile(`SKIPPED: .*?(?: \(([0-9]+) times\))?$`)
 )
 
-// read copies what the step prints, and keeps what the summary repeats: failures, and reasons to skip.
-func (r *runner) read(said io.Reader, log io.Writer, res *result) {
+// copyOutput copies what the step prints, and keeps what the summary repeats: failures, and reasons to skip.
+func copyOutput(said io.Reader, out, log io.Writer, res *result) {
 	lines := bufio.NewReader(said)
 	var quoted bool // the lines before belong to a failure
 	for {
 		line, err := lines.ReadString('\n')
-		fmt.Fprint(r.out, line)
+		fmt.Fprint(out, line)
 		fmt.Fprint(log, line)
 		line = strings.TrimSuffix(line, "\n")
 		quoted = quoted && strings.HasPrefix(line, "| ")
