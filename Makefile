@@ -151,7 +151,7 @@ test-tags: ## vet without each plugin; build and test without any
 
 # The packages of the product that start goroutines, in their tests or not; each would wait a second at its end for
 # races of others. SCRIPTS=1: the scripts as well, whose programs have the race detector.
-RACE_PKGS = $(sort $(dir $(shell grep -rlE --include='*.go' --exclude-dir=test '^[[:blank:]]+go [[:alpha:]]|\.Go\(' .)))
+RACE_PKGS = $(sort $(dir $(shell grep -rlE --include='*.go' --exclude-dir=test '^[[:blank:]]+go [[:alpha:]]|[.]Go\>' .)))
 
 test-race: export CGO_ENABLED = 1
 test-race: export CNIBOX_LANE = race

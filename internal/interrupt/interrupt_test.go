@@ -102,7 +102,7 @@ func TestSignals(t *testing.T) {
 		"the cause": {func(ctx context.Context, send sender) {
 			defer Begin()()
 			send(unix.SIGINT)
-			if cause := context.Cause(ctx); cause != Signal(unix.SIGINT) {
+			if cause := context.Cause(ctx); !errors.Is(cause, Signal(unix.SIGINT)) {
 				t.Errorf("cause %v", cause)
 			}
 		}, []string{"0s ended by SIGINT", "5s end: SIGINT"}},

@@ -2,6 +2,7 @@ package dhcp
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net/netip"
 	"slices"
@@ -25,7 +26,7 @@ func (s *server) note(what string) {
 func (s *server) obtain(ctx context.Context, how step, _ *Lease, wait time.Duration) (*Lease, error) {
 	s.note([...]string{"discover", "request", "renew", "rebind", "reboot"}[how])
 	l, err := s.answers(how, sinceBoot())
-	if err == errTimeout {
+	if errors.Is(err, errTimeout) {
 		pause(ctx, wait)
 	}
 	return l, err

@@ -117,7 +117,7 @@ func TestEarlierEvents(t *testing.T) {
 			}
 		}}
 		time.AfterFunc(time.Hour, func() { cancel(lost) })
-		if err := w.reloadAfter(ctx, queue); err != lost || reloads != 1 {
+		if err := w.reloadAfter(ctx, queue); !errors.Is(err, lost) || reloads != 1 {
 			t.Errorf("got %v after %d reloads", err, reloads)
 		}
 	})
