@@ -15,6 +15,10 @@ import "fmt"
 // synchronized.
 var Hook func(what string) error
 
+// Enter is called before each setns(2); if it returns an error, that fails with it. It is nil outside tests, and
+// set as [Hook] is.
+var Enter func() error
+
 // Check calls the hook, and counts the change. Outside tests it costs two comparisons.
 func Check(what string) error {
 	Done(Changes, 1)

@@ -14,7 +14,16 @@ import (
 // Enter moves the calling thread to the namespace; the thread must be discarded afterwards
 // ([OnDiscardedThread]).
 func (ns *NS) Enter() error {
-	return os.NewSyscallError("setns", unix.Setns(ns.fd, unix.CLONE_NEWNET))
+	return os.NewSyscallError("setns", setns(ns.fd))
+}
+
+func setns(fd int) error {
+	if fault.Enter != nil {
+		if err := fault.Enter(); err != nil {
+			return err
+		}
+	}
+	return unix.Setns(fd, unix.CLONE_NEWNET)
 }
 
 // A home is the process's namespace, to which threads return. It is opened when it is first needed.
@@ -55,7 +64,7 @@ func (h *home) runIn(enter, fn func() error) error {
 		if err != nil {
 			return true, err
 		}
-		restore := func() error { return unix.Setns(fd, unix.CLONE_NEWNET) }
+		restore := func() error { return setns(fd) }
 		// The first thread cannot be discarded.
 		if firstThread() && restore() != nil {
 			return true, h.runIn(enter, fn)

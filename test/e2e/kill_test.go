@@ -29,6 +29,9 @@ func TestMain(m *testing.M) { product.Main(m, armFaults) }
 
 // armFaults makes this applet process act on those variables.
 func armFaults() {
+	if at := os.Getenv(failSetns); at != "" {
+		armSetns(at)
+	}
 	at, _ := strconv.Atoi(os.Getenv(killAt))
 	by, _ := strconv.Atoi(os.Getenv(killBy))
 	list := os.Getenv(listChanges)

@@ -1,11 +1,17 @@
 package e2e
 
 import (
+	"cmp"
 	"fmt"
 	"os"
+	"strconv"
 	"strings"
+	"sync/atomic"
 	"testing"
 
+	"golang.org/x/sys/unix"
+
+	"cnibox/internal/fault"
 	"cnibox/internal/kerneltest"
 )
 
@@ -20,14 +26,12 @@ func TestKernelSetns(t *testing.T) {
 			t.Run(name+more, func(t *testing.T) {
 				t.Parallel()
 				w, c := v.host(t)
-				w.strace() // skips without strace
 				before := w.Snapshot(c)
 				failed := 0
 				for n := 1; n < 50; n++ {
-					w.strace("-o", w.Path("trace"), "-e", "trace=setns", "-e", fmt.Sprintf("inject=setns:error=ENOMEM:when=%d%s", n, more))
-					a := v.add(w, c, 8080)
-					w.tracer = nil
-					injected := w.traced("(INJECTED)")
+					failing := w.Path("failed")
+					a := v.add(w, c, 8080, fmt.Sprintf("%s=%d%s %s", failSetns, n, more, failing))
+					injected := os.Remove(failing) == nil
 					what := fmt.Sprintf("ADD whose setns %d%s fails", n, more)
 					if code := a.code(t); code != 0 {
 						failed++
@@ -43,7 +47,7 @@ func TestKernelSetns(t *testing.T) {
 					w.must(what+", then DEL", v.del(w, c, 8080))
 					w.Same(what+", then DEL", before, w.Snapshot(c))
 					if !injected {
-						break // no thread makes that many
+						break // there are not that many
 					}
 				}
 				if failed == 0 {
@@ -54,15 +58,20 @@ func TestKernelSetns(t *testing.T) {
 	}
 }
 
-// traced reports whether the trace contains what, and deletes the trace.
-func (w *world) traced(what string) bool {
-	w.Helper()
-	b, err := os.ReadFile(w.Path("trace"))
-	if err == nil {
-		err = os.Remove(w.Path("trace"))
+// failSetns is a variable with the number of the setns(2) that fails, "+" if all after it do as well, and a file
+// that is made then.
+const failSetns = "CNIBOX_TEST_SETNS"
+
+// armSetns makes this process act on the variable.
+func armSetns(value string) {
+	which, file, _ := strings.Cut(value, " ")
+	number, more := strings.CutSuffix(which, "+")
+	at, _ := strconv.ParseInt(number, 10, 64)
+	var calls atomic.Int64
+	fault.Enter = func() error {
+		if n := calls.Add(1); n < at || n > at && !more {
+			return nil
+		}
+		return cmp.Or(os.WriteFile(file, nil, 0o600), error(unix.ENOMEM))
 	}
-	if err != nil {
-		w.Fatal(err)
-	}
-	return strings.Contains(string(b), what)
 }
