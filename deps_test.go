@@ -66,7 +66,7 @@ var pluginImports = []string{
 }
 
 // leaves may be imported by every package. They import only each other and fault.
-var leaves = []string{"cnibox/internal/disk", "cnibox/internal/interrupt", "cnibox/internal/memory", "cnibox/internal/netns", "cnibox/internal/once", "cnibox/internal/spell", "cnibox/internal/state"}
+var leaves = []string{"cnibox/internal/disk", "cnibox/internal/interrupt", "cnibox/internal/launcher", "cnibox/internal/memory", "cnibox/internal/netns", "cnibox/internal/once", "cnibox/internal/spell", "cnibox/internal/state"}
 
 // isPlugin reports whether a file with_NAME.go registers the package.
 func isPlugin(path string) bool {
