@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net/netip"
 	"os"
+	"slices"
 
 	"github.com/mdlayher/netlink"
 	"golang.org/x/sys/unix"
@@ -36,9 +37,19 @@ func (t *Table) FlushUDP(ports []netip.AddrPort) error {
 	return t.flushUDP(ports, func([]byte, byte) bool { return true })
 }
 
-// FlushAstrayUDP is FlushUDP for flows that were not translated, such as those that began while the
-// rule set was missing. Other flows are not changed.
-func (t *Table) FlushAstrayUDP(ports []netip.AddrPort) error { return t.flushUDP(ports, untranslated) }
+// FlushAstrayUDP is FlushUDP for flows that none of the addresses answers: they are not translated, as
+// flows that began while the rule set was missing, or lead to another container. It returns their
+// number. Other flows are not changed.
+func (t *Table) FlushAstrayUDP(ports []netip.AddrPort, answering ...netip.Addr) (n int, err error) {
+	err = t.flushUDP(ports, func(flow []byte, family byte) bool {
+		astray := !slices.Contains(answering, answeredFrom(flow, family))
+		if astray {
+			n++
+		}
+		return astray
+	})
+	return n, err
+}
 
 // flushUDP is FlushUDP for the flows that want selects.
 func (t *Table) flushUDP(ports []netip.AddrPort, want func(flow []byte, family byte) bool) error {
@@ -129,10 +140,9 @@ func flowTo(data []byte, family byte) (dst netip.AddrPort, udp bool) {
 	return dst, num(nlconn.Attribute(tuple, ctaTupleProto), ctaProtoNum) == unix.IPPROTO_UDP
 }
 
-// untranslated reports whether a flow is answered from the address to which it was sent.
-func untranslated(data []byte, family byte) bool {
-	to, _ := flowTo(data, family)
-	return to == flowEnd(nlconn.Attribute(data, ctaTupleReply), family, ctaIPv4Src, ctaIPv6Src, ctaProtoSrcPort)
+// answeredFrom returns the address from which a flow is answered, before that is translated back.
+func answeredFrom(data []byte, family byte) netip.Addr {
+	return flowEnd(nlconn.Attribute(data, ctaTupleReply), family, ctaIPv4Src, ctaIPv6Src, ctaProtoSrcPort).Addr()
 }
 
 // flowEnd reads the address and the port of a tuple from the given attribute types.

@@ -1,7 +1,9 @@
 package portmap_test
 
 import (
+	"errors"
 	"fmt"
+	"net"
 	"net/netip"
 	"os"
 	"path/filepath"
@@ -296,4 +298,43 @@ func TestKernelPortmapReadOnly(t *testing.T) {
 	_, err = n.Do(spec.Add, "portmap", n.C1.Call(), `"snat":false,"runtimeConfig":{"portMappings":[`+applettest.BothProtocols+`]}`,
 		`{"cniVersion":"1.1.0","ips":[{"address":"10.9.0.11/24"}]}`)
 	n.NoError(err)
+}
+
+// RESTORE ends UDP flows that are older than the rule of their port, whoever has written that. Flows
+// to the container go on.
+func TestKernelRestoreEndsOldFlows(t *testing.T) {
+	for name, rewritten := range map[string]bool{"rules are missing": false, "another program has written the rules": true} {
+		t.Run(name, func(t *testing.T) {
+			n := newBridged(t)
+			n.Listen(n.C1.NS, "one")
+			n.NoError(n.Publish(spec.Add, "c1", applettest.BothProtocols))
+			flow := func() net.Conn {
+				c, err := applettest.Connect(n.Outside, "udp", "192.0.2.1:8080", applettest.Timeout)
+				n.NoError(err)
+				n.Cleanup(func() { c.Close() })
+				return c
+			}
+			led := flow()
+			if got := n.Say(led); got != "one 192.0.2.2" {
+				t.Fatalf("before: %q", got)
+			}
+			ports := n.Tool("", "nft", "list", "map", "inet", "cnibox", "dnat4") // hairpin keeps elements of the attachment
+			n.Tool("", "nft", "flush", "map", "inet", "cnibox", "dnat4")
+			old := flow()
+			old.SetDeadline(time.Now().Add(applettest.Timeout))
+			old.Write([]byte("?"))
+			if _, err := old.Read(make([]byte, 1)); !errors.Is(err, unix.ECONNREFUSED) {
+				t.Fatalf("without the rule: %v", err)
+			}
+			if rewritten {
+				n.Tool(ports, "nft", "-f", "-")
+			}
+			n.NoError(n.Publish(spec.Restore, "c1", applettest.BothProtocols))
+			for name, c := range map[string]net.Conn{"older than the rule": old, "led to the container": led} {
+				if got := n.Say(c); got != "one 192.0.2.2" {
+					t.Errorf("%s, after RESTORE: %q", name, got)
+				}
+			}
+		})
+	}
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"iter"
+	"net/netip"
 
 	"cnibox/applets/chained"
 	"cnibox/internal/netns"
@@ -28,17 +29,10 @@ func (c *conf) republish(ctx context.Context, op *chained.Op, maps iter.Seq[nft.
 	if err != nil {
 		return err
 	}
-	lost := false
-	publish := func(x *nft.Tx) error {
-		if err := dir.plan(r, x, maps); err != nil {
-			return err
-		}
-		lost = !x.AlreadyOwned(r.Attachment)
-		return nil
-	}
+	publish := func(x *nft.Tx) error { return dir.plan(r, x, maps) }
 	return nft.Open(netns.Host()).UpdateThen(ctx, publish, func(ctx context.Context, err error) error {
-		if err == nil && lost {
-			flushUntranslated(r, udp)
+		if err == nil {
+			flushAstray(r, udp)
 		}
 		if err == nil { // after the transaction, as in ADD
 			err = restoreLocalnet(ctx, r, maps)
@@ -84,13 +78,22 @@ func restoreLocalnet(ctx context.Context, r *spec.Request, maps iter.Seq[nft.Por
 	return nil
 }
 
-// flushUntranslated deletes the connection tracking entries of UDP flows that began while the ports
-// were not published, so that their next packets are translated.
-func flushUntranslated(r *spec.Request, udp []udpPort) {
+// flushAstray deletes the connection tracking entries of UDP flows to the ports that do not lead to
+// the container, so that their next packets are translated: the rule may be younger than the flow,
+// whoever has written it.
+func flushAstray(r *spec.Request, udp []udpPort) {
 	if len(udp) == 0 {
 		return
 	}
-	if err := nft.Open(netns.Host()).FlushAstrayUDP(addrPorts(udp)); err != nil {
+	var own []netip.Addr
+	for _, t := range targetsOf(r.Prev, r.IfName) {
+		own = append(own, t.Addr())
+	}
+	n, err := nft.Open(netns.Host()).FlushAstrayUDP(addrPorts(udp), own...)
+	switch {
+	case err != nil:
 		r.Warn("connection tracking entries of UDP ports: %v", err)
+	case n > 0:
+		r.Did("%d UDP flows older than their rule ended", n)
 	}
 }

@@ -230,6 +230,7 @@ func (f *follower) trace() (*Trace, error) {
 	}
 	f.conclude(t, last)
 	f.foreign(t, ways)
+	f.unmapped(t, ways, last)
 	return t, nil
 }
 
@@ -514,6 +515,25 @@ func (f *follower) foreign(t *Trace, ways []way) {
 			}
 		}
 	}
+}
+
+// unmapped reports a packet to a published port that no rule has led anywhere. Connection tracking
+// asks the rules of dnat for the first packet of a flow only.
+func (f *follower) unmapped(t *Trace, ways []way, s *site) {
+	h := s.last()
+	if len(f.Published) == 0 || h.name != "input" || slices.Contains(f.Published, h.after.Dst) {
+		return
+	}
+	for _, w := range ways {
+		for _, h := range w.hooks {
+			if slices.ContainsFunc(h.rules, func(r Rule) bool { return strings.HasPrefix(r.NAT, "dnat to ") }) {
+				return
+			}
+		}
+	}
+	t.Reached = false
+	t.Outcome += "; the port is published to " + joined(f.Published) + ", and no rule has led the packet there: the rule is missing, or younger than the flow"
+	t.Advice = "`cni-exec reload` writes missing rules, and ends UDP flows that are older than theirs"
 }
 
 func joined(list []netip.AddrPort) string {

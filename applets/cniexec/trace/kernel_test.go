@@ -197,6 +197,42 @@ func TestKernelPublished(t *testing.T) {
 	}
 }
 
+// A flow that is older than the rule of its port meets no rule, and one to a port without a rule neither.
+func TestKernelPublishedAfterFlow(t *testing.T) {
+	t.Parallel()
+	s := newSite(t, false)
+	nfttest.Load(t, s.NS, strings.ReplaceAll(toC1, "8080", "9090")) // connection tracking is on
+	flow, err := applettest.Connect(s.Outside, "udp", "192.0.2.1:8080", applettest.Timeout)
+	s.NoError(err)
+	defer flow.Close()
+	r := s.published(unix.IPPROTO_UDP, "192.0.2.1:8080")
+	r.Published = []netip.AddrPort{netip.MustParseAddrPort("10.9.0.11:80")}
+	r.Send = func() error {
+		_, err := flow.Write([]byte("?"))
+		if errors.Is(err, unix.ECONNREFUSED) { // of the packet before
+			_, err = flow.Write([]byte("?"))
+		}
+		return err
+	}
+	s.NoError(r.Send())
+	for _, rules := range []string{"", toC1} {
+		if rules != "" {
+			nfttest.Load(t, s.NS, rules)
+		}
+		found, err := trace.Follow(t.Context(), r)
+		want := "delivered to host, where nothing listens on udp 192.0.2.1:8080; the port is published to 10.9.0.11:80, and no rule has led the packet there"
+		if err != nil || found.Reached || !strings.HasPrefix(found.Outcome, want) || !strings.Contains(found.Advice, "cni-exec reload") {
+			t.Errorf("with %q: got %+v, %v", rules, found, err)
+		}
+	}
+	_, err = nft.Open(s.NS).FlushAstrayUDP([]netip.AddrPort{netip.MustParseAddrPort("192.0.2.1:8080")}, netip.MustParseAddr("10.9.0.11"))
+	s.NoError(err)
+	found, err := trace.Follow(t.Context(), r)
+	if err != nil || !strings.HasPrefix(found.Outcome, "delivered to c1, where nothing listens") {
+		t.Errorf("without the old flow: %+v, %v", found, err)
+	}
+}
+
 // The first packet of SCTP can be sent without kernel support for SCTP.
 func TestKernelSCTP(t *testing.T) {
 	t.Parallel()
