@@ -317,7 +317,7 @@ func TestKernelBadPrevResult(t *testing.T) {
 		"negative index": `{"ips":[{"address":"10.1.0.2/24","interface":-2}]}`,
 		"fraction":       `{"ips":[{"address":"10.1.0.2/24","interface":0.5}]}`,
 		"no destination": `{"routes":[{"gw":"10.1.0.1"}]}`, "bad gateway": `{"ips":[{"address":"10.1.0.2/24","gateway":"x"}]}`,
-		"gateway of another family": `{"routes":[{"dst":"10.3.0.0/24","gw":"fd00::1"}]}`, "MTU of a route below 68": `{"routes":[{"dst":"10.3.0.0/24","mtu":67}]}`,
+		"MTU of a route below 68":    `{"routes":[{"dst":"10.3.0.0/24","mtu":67}]}`,
 		"MTU of a route above 65535": `{"routes":[{"dst":"::/0","mtu":65536}]}`, "name server a name": `{"dns":{"nameservers":["ns.example"]}}`,
 		"no MAC": `{"interfaces":[{"name":"eth0","mac":"02:00:00:00:00:0g"}]}`, "MAC too short": `{"interfaces":[{"name":"eth0","mac":"02:00:00:00:00"}]}`,
 		"unknown version": `{"cniVersion":"9.9.9"}`, "interfaces an object": `{"interfaces":{}}`, "old address": `{"cniVersion":"0.2.0","ip4":{"ip":5}}`,
@@ -341,6 +341,7 @@ func TestKernelUnusualPrevResult(t *testing.T) {
 		"names with paths":  `{"interfaces":[{"name":"../../x","sandbox":"../../y"}],"ips":[{"address":"10.1.0.2/24","interface":0}]}`,
 		"empty":             `{}`,
 		"IPv6 alone":        `{"ips":[{"address":"fd00::2/64"}]}`,
+		"foreign gateway":   `{"ips":[{"address":"10.1.0.2/24","gateway":"fd00::1"}],"routes":[{"dst":"10.3.0.0/24","gw":"fd00::1"}]}`,
 	}
 	w := newWorld(t)
 	c := w.Container("ctr")
