@@ -2,6 +2,7 @@ package nft
 
 import (
 	"fmt"
+	"net/netip"
 
 	"github.com/google/nftables"
 	"github.com/google/nftables/expr"
@@ -15,7 +16,7 @@ import (
 // the table deletes the version too. Change the version whenever the base ruleset changes. A set
 // whose type changes also needs a new name.
 const (
-	baseVersion  = "base ruleset 3"
+	baseVersion  = "base ruleset 4"
 	versionChain = "version"
 )
 
@@ -91,6 +92,9 @@ func chainsOf(table byte) []chain {
 		}
 	}
 	local := []rule{rule{}.localDst().jump(portsChain)}
+	// The kernel forwards nothing from ::1: a translated connection to ::1 would be lost, and a listener
+	// of the host there cut off.
+	fromHost := append([]rule{rule{}.family(v6).addr(v6, true).equal(netip.IPv6Loopback().AsSlice()...).verdictReturn()}, local...)
 	return []chain{
 		{name: masqAll, needs: masqNeeds, rules: []rule{rule{}.masquerade()}},
 		{name: condChain(v4, true), needs: dnatNeeds, rules: marked(dnat(hostPorts.condDNAT.v4))},
@@ -101,7 +105,7 @@ func chainsOf(table byte) []chain {
 		{name: publishedChain, needs: masqNeeds, rules: hairpinRules()},
 		{"guard", nftables.ChainTypeFilter, nftables.ChainHookPrerouting, guardPrio, inetNeeds, guardRules()},
 		{"prerouting", nftables.ChainTypeNAT, nftables.ChainHookPrerouting, dnatPrio, natNeeds + ", or " + fibNeeds, local},
-		{"output", nftables.ChainTypeNAT, nftables.ChainHookOutput, dnatPrio, natNeeds + ", or " + fibNeeds, local},
+		{"output", nftables.ChainTypeNAT, nftables.ChainHookOutput, dnatPrio, natNeeds + ", or " + fibNeeds, fromHost},
 		{name: policiesChain, rules: policyRules()},
 		{"forward", nftables.ChainTypeFilter, nftables.ChainHookForward, passPrio, inetNeeds, forwardRules()},
 		{"postrouting", nftables.ChainTypeNAT, nftables.ChainHookPostrouting, masqPrio, natNeeds + ", or " + ctNeeds, masqRules()},

@@ -66,13 +66,13 @@ func ProtoNumber(name string) uint8 {
 
 // takenBy reports whether a mapping of the port takes packets from a socket, which is when bind(2)
 // of the same port would fail. A socket on 127.0.0.1 conflicts with a port of any address, since
-// connections of the host to it are mapped too.
+// connections of the host to it are mapped too; those to ::1 are not.
 func (h Port) takenBy(l rtnl.Listener) bool {
 	at := l.Addr.Addr()
 	four := at.Is4() || at == netip.IPv6Unspecified() && !l.V6Only
 	six := at.Is6()
 	switch {
-	case h.Port != l.Addr.Port():
+	case h.Port != l.Addr.Port() || at == netip.IPv6Loopback():
 		return false
 	case !h.IP.IsValid():
 		return true

@@ -50,18 +50,19 @@ type checkedMapping struct {
 
 // Validate checks the configuration and changes nothing.
 func (c *conf) Validate(r *spec.Request) error {
-	err := c.read()
-	if v := r.Call.Verb; err == nil && c.Backend == "iptables" && v != spec.Del && v != spec.GC {
+	v := r.Call.Verb
+	err := c.read(v == spec.Add)
+	if err == nil && c.Backend == "iptables" && v != spec.Del && v != spec.GC {
 		r.Warn(`backend "iptables" means nftables here: the ports are mapped in table inet cnibox`)
 	}
 	return err
 }
 
 // read is Validate without the warning.
-func (c *conf) read() (err error) {
+func (c *conf) read(adding bool) (err error) {
 	c.snat, c.masqAll = c.SNAT == nil || *c.SNAT, c.MasqAll
 	if err = c.validate(); err == nil {
-		c.mappings, err = checkMappings(c.RuntimeConfig.PortMappings)
+		c.mappings, err = checkMappings(c.RuntimeConfig.PortMappings, adding)
 	}
 	if err == nil {
 		c.conds4, err = parseConditions("conditionsV4", c.ConditionsV4, false)
@@ -89,8 +90,9 @@ func (c *conf) validate() error {
 }
 
 // checkMappings checks the mappings and drops those without a host port, and duplicates, which
-// runtimes send. Two mappings of one host port to different container ports are an error.
-func checkMappings(mappings []portMapping) ([]checkedMapping, error) {
+// runtimes send. Two mappings of one host port to different container ports are an error, and for ADD one of ::1,
+// which other verbs skip.
+func checkMappings(mappings []portMapping, adding bool) ([]checkedMapping, error) {
 	checked := make([]checkedMapping, 0, len(mappings))
 	seen := make(map[hostport.Port]uint16, len(mappings)) // container ports
 	for i, m := range mappings {
@@ -101,6 +103,12 @@ func checkMappings(mappings []portMapping) ([]checkedMapping, error) {
 		w, err := m.check(key)
 		if err != nil {
 			return nil, err
+		}
+		if w.onLoopback6() {
+			if adding {
+				return nil, loopback6Error(key)
+			}
+			continue // of an earlier version
 		}
 		for o := range w.host.Rivals {
 			if port, ok := seen[o]; ok && port != w.container {
@@ -144,6 +152,14 @@ func (m portMapping) check(key string) (checkedMapping, error) {
 	}
 	w.host.IP = ip.Unmap()
 	return w, nil
+}
+
+// onLoopback6 reports whether the mapping is of ::1, which leads nowhere: the kernel forwards nothing from ::1.
+func (w *checkedMapping) onLoopback6() bool { return w.host.IP == netip.IPv6Loopback() }
+
+// loopback6Error is the error of ADD for such a mapping.
+func loopback6Error(key string) error {
+	return spec.KeyErrorf(key+".hostIP", `%s.hostIP: no port can be published on ::1, from which the kernel forwards nothing: 127.0.0.1 can be used`, key)
 }
 
 // parseConditions reads extra matches, in the syntax of iptables or of nft. They apply only to the

@@ -86,7 +86,7 @@ func (d portOwners) nextOwners(r *spec.Request, containerID string, stale func(s
 		if err != nil || p.ContainerID != containerID || stale(p.Attachment) || d.gone(p.Attachment.Key()) {
 			return nil
 		}
-		if err := p.Data.Conf.read(); err != nil {
+		if err := p.Data.Conf.read(false); err != nil {
 			r.Warn("%s in %s: %v", name, d.pending(), err)
 			return nil
 		}
