@@ -65,10 +65,10 @@ func TestKernelReferencePhrases(t *testing.T) {
 
 		{plugin: "bandwidth", keys: `"egressRate":8,"egressBurst":34359738360` + onEth0, msg: `burst cannot be more than 4GB`, details: "egressBurst"},
 		{plugin: "bandwidth", keys: ``, msg: chained, details: "eth0"},
-		{plugin: "vrf", keys: `"vrfname":"blue"`, msg: chained, details: "eth0"},
+		{plugin: "vrf", keys: `"vrfname":"blue"`, msg: "missing prevResult from earlier plugin", details: "eth0"},
 		{plugin: "tuning", keys: ``, msg: chained, details: "eth0"},
-		{plugin: "firewall", keys: ``, msg: chained, details: "eth0"},
-		{plugin: "sbr", keys: ``, msg: chained, details: "eth0"},
+		{plugin: "firewall", keys: ``, msg: "missing prevResult from earlier plugin", details: "eth0"},
+		{plugin: "sbr", keys: ``, msg: "This plugin must be called as chained plugin", details: "eth0"},
 		{plugin: "sbr", keys: onEth0[1:], msg: `No IP addresses supplied on interface: eth0`},
 		{plugin: "portmap", keys: `"runtimeConfig":{"portMappings":[{"hostPort":80,"containerPort":80}]}`, msg: chained},
 	}

@@ -4,6 +4,7 @@
 package chained
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 
@@ -94,6 +95,7 @@ type Plugin struct {
 	DataDir   record.Dir   // the default directory; empty: the plugin has no records
 	Restores  bool         // the plugin has a RESTORE
 	Replaces  bool         // see [spec.Plugin]
+	Unchained string       // the reference's words for a missing prevResult, if others than those of most plugins
 	Restored  string       // what RESTORE reports where CHECK fails; empty: Apply writes its own report
 	Confine   func(conf map[string]json.RawMessage) (leftOut string)
 	New       func() Driver
@@ -227,8 +229,8 @@ func (p Plugin) add(ctx context.Context, r *spec.Request) (*spec.Result, error) 
 	}
 	op.Restoring = r.Call.Verb == spec.Restore
 	if r.Prev == nil && !op.Restoring {
-		return nil, spec.Errorf(spec.CodeConfig, "must be called as chained plugin").
-			WithDetails("%s needs the prevResult of the plugin that made %s", p.Name, r.IfName)
+		return nil, spec.Errorf(spec.CodeConfig, "%s", cmp.Or(p.Unchained, "must be called as chained plugin")).
+			WithDetails("%s must be called as chained plugin: it needs the prevResult of the plugin that made %s", p.Name, r.IfName)
 	}
 	if err := op.openLocked(d.Needs(), spec.CodeConfig); err != nil {
 		return nil, err

@@ -43,7 +43,7 @@ dbusSocket              string  -          socket of the system bus; default: of
 dataDir                 string  -          records with the handles of rules in CNI-FORWARD;
                                            default: /run/cnibox/firewall`,
 	Plugin: func() spec.Plugin {
-		return chained.Plugin{Name: "firewall", Since: spec.V040, DataDir: dataDir, Restores: true, Confine: confine, New: func() chained.Driver { return &conf{} }}.Spec()
+		return chained.Plugin{Name: "firewall", Since: spec.V040, DataDir: dataDir, Restores: true, Confine: confine, Unchained: "missing prevResult from earlier plugin", New: func() chained.Driver { return &conf{} }}.Spec()
 	},
 }
 

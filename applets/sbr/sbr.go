@@ -37,7 +37,7 @@ on, and the routes of the interface that fit the address move there from the mai
 routes stay. In cniVersion 1.1.0 the result has the tables of its routes; results of older versions
 omit the routes that have moved.`,
 	Plugin: func() spec.Plugin {
-		return chained.Plugin{Name: "sbr", DataDir: dataDir, Restores: true, Restored: "rules and tables set", New: func() chained.Driver { return &conf{} }}.Spec()
+		return chained.Plugin{Name: "sbr", DataDir: dataDir, Restores: true, Restored: "rules and tables set", Unchained: "This plugin must be called as chained plugin", New: func() chained.Driver { return &conf{} }}.Spec()
 	},
 }
 

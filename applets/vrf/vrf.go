@@ -28,7 +28,7 @@ Addresses stay on the interface; its routes move to the table of the VRF. In cni
 result has the table of its routes; results of older versions omit them. The VRF is deleted with
 its last interface.`,
 	Plugin: func() spec.Plugin {
-		return chained.Plugin{Name: "vrf", Since: spec.V031, DataDir: dataDir, New: func() chained.Driver { return &conf{} }}.Spec()
+		return chained.Plugin{Name: "vrf", Since: spec.V031, DataDir: dataDir, Unchained: "missing prevResult from earlier plugin", New: func() chained.Driver { return &conf{} }}.Spec()
 	},
 }
 
