@@ -74,10 +74,18 @@ func (op *Op) forward() error {
 	if !op.facts.Routed {
 		return nil
 	}
+	router, err := op.router()
+	if err != nil {
+		return err
+	}
 	for _, f := range forwarding(op.Result.IPs) {
 		on, err := op.Host.Forwards(f.family)
-		if err == nil && !on {
-			err = op.switchOn(f)
+		switch {
+		case err != nil:
+		case !on: // then for every link
+			err = op.switchOn(f.key)
+		case f.offAt(router):
+			err = op.switchOn(f.keyOf(router))
 		}
 		if err != nil {
 			return err
@@ -86,13 +94,26 @@ func (op *Op) forward() error {
 	return nil
 }
 
-// switchOn turns forwarding of a family on.
-func (op *Op) switchOn(f forwardingKey) error {
-	on, back, err := ForwardingOn(op.Host, f.key)
+// router returns the link of the host that routes for the container: the pair's end, or the one with
+// the gateway addresses.
+func (op *Op) router() (*rtnl.Link, error) {
+	switch name := op.facts.Link; {
+	case name == "":
+		return op.Veth, nil
+	case op.Bridge != nil && op.Bridge.Name == name:
+		return op.Bridge, nil
+	default:
+		return once.Get(op.ctx, "link "+name, func() (*rtnl.Link, error) { return op.Host.Link(name) })
+	}
+}
+
+// switchOn turns forwarding on by a key of the host or of one link.
+func (op *Op) switchOn(key string) error {
+	on, back, err := ForwardingOn(op.Host, key)
 	if err != nil {
 		return err
 	}
-	op.Undo(f.key, func(context.Context) error {
+	op.Undo(key, func(context.Context) error {
 		return op.undoIfAlone(func() error { return netns.Host().SetSysctls(back...) })
 	})
 	err = netns.Host().SetSysctls(on...)
@@ -139,6 +160,11 @@ func (op *Op) restoreForwarding() error {
 	for _, ip := range op.Result.IPs {
 		key += fmt.Sprint(" ", ip.Gateway.Is4(), ip.Gateway.Is6())
 	}
+	if op.facts.Link == "" && op.Veth != nil {
+		key += " " + op.Veth.Name
+	} else {
+		key += " " + op.facts.Link
+	}
 	return once.Do(op.ctx, key, (*Op).forward, op)
 }
 
@@ -152,10 +178,17 @@ func (op *Op) checkForwarding() error {
 	if !op.facts.Routed {
 		return nil
 	}
+	router, err := op.router()
+	if err != nil {
+		return Mismatch("forwarding: %w", err)
+	}
 	for _, f := range forwarding(op.OwnAddresses()) {
 		on, err := once.Get(op.ctx, f.key, func() (bool, error) { return op.Host.Forwards(f.family) })
-		if err == nil && !on {
+		switch {
+		case err == nil && !on:
 			return Mismatch("%s", ForwardingOff(f.key))
+		case f.offAt(router):
+			return Mismatch("%s", ForwardingOff(f.keyOf(router)))
 		}
 	}
 	return nil
@@ -165,6 +198,20 @@ func (op *Op) checkForwarding() error {
 type forwardingKey struct {
 	family uint8
 	key    string
+}
+
+// offAt reports whether a link does not forward packets that come in by it, as where
+// conf/default/forwarding was 0 when it was made.
+func (f forwardingKey) offAt(l *rtnl.Link) bool {
+	return l != nil && (l.Off4 && f.family == unix.AF_INET || l.Off6 && f.family == unix.AF_INET6)
+}
+
+// keyOf returns the setting of a link.
+func (f forwardingKey) keyOf(l *rtnl.Link) string {
+	if f.family == unix.AF_INET {
+		return "net/ipv4/conf/" + l.Name + "/forwarding"
+	}
+	return "net/ipv6/conf/" + l.Name + "/forwarding"
 }
 
 // forwarding returns the settings for the families that have a gateway. Like the reference, no verb

@@ -3,6 +3,7 @@ package attach
 import (
 	"net/netip"
 	"slices"
+	"strings"
 
 	"golang.org/x/sys/unix"
 
@@ -11,20 +12,21 @@ import (
 	"cnibox/spec"
 )
 
-// ForwardingOn returns the settings that switch forwarding of the host on by a key of a family, and
+// ForwardingOn returns the settings that switch forwarding on by a key of the host or of one link, and
 // those that restore what was there. They are set in order.
 //
-// With IPv6 forwarding the kernel deletes the default routes that links with accept_ra=1 have learned
-// from routers, and learns no others (rt6_purge_dflt_routers, net/ipv6/route.c; ipv6_accept_ra,
-// include/net/ipv6.h), so the links that follow routers get accept_ra=2 before. Both families set
-// forwarding of every link, and IPv4 also accept_redirects (inet_forward_change,
-// net/ipv4/devinet.c).
+// With IPv6 forwarding, also of one link, the kernel deletes the default routes that links with accept_ra=1
+// have learned from routers, and with that of the host they learn no others (rt6_purge_dflt_routers,
+// net/ipv6/route.c; ipv6_accept_ra, include/net/ipv6.h), so the links that follow routers get accept_ra=2
+// before. The key of the host sets forwarding of every link, and for IPv4 also accept_redirects
+// (inet_forward_change, net/ipv4/devinet.c).
 func ForwardingOn(host *rtnl.Conn, key string) (on, back []netns.Sysctl, err error) {
 	links, err := host.Links()
 	if err != nil {
 		return nil, nil, err
 	}
-	v4 := key == forwardingKeys[0].key
+	v4 := strings.HasPrefix(key, "net/ipv4/")
+	all := key == forwardingKeys[0].key || key == forwardingKeys[1].key
 	back = append(back, netns.Sysctl{Key: key, Value: "0"})
 	conf := "net/ipv6/conf/"
 	if v4 {
@@ -34,13 +36,16 @@ func ForwardingOn(host *rtnl.Conn, key string) (on, back []netns.Sysctl, err err
 	if v4 {
 		kept = append(kept, conf+"all/accept_redirects")
 	}
+	if !all { // the setting of a link changes no others
+		kept = nil
+	}
 	for _, k := range kept {
 		if value, err := netns.Host().Sysctl(k); err == nil {
 			back = append(back, netns.Sysctl{Key: k, Value: value, Optional: true})
 		}
 	}
 	for _, l := range links {
-		if off := l.Off6 && !v4 || l.Off4 && v4; !off {
+		if off := l.Off6 && !v4 || l.Off4 && v4; all && !off {
 			back = append(back, netns.Sysctl{Key: conf + l.Name + "/forwarding", Value: "1", Optional: true})
 		}
 	}
