@@ -1,13 +1,46 @@
 package applets_test
 
 import (
+	"net/netip"
 	"strings"
 	"testing"
 
 	"cnibox/applets/applettest"
 	"cnibox/internal/kerneltest"
+	"cnibox/rtnl"
 	"cnibox/spec"
 )
+
+// sbr on the second network of a container: its table has that network's default routes, which come from "routes" of
+// its IPAM plugin, and the main table has the first network's alone.
+func TestKernelSBROnSecondNetwork(t *testing.T) {
+	h := applettest.NewHost(t)
+	c := h.Container("a")
+	first := applettest.Conf("bridge", `"bridge":"br1","isGateway":true,"ipam":{"type":"host-local","dataDir":"$DIR",
+		"ranges":[[{"subnet":"10.1.0.0/24"}],[{"subnet":"fd01::/64"}]],"routes":[{"dst":"0.0.0.0/0"},{"dst":"::/0"}]}`)
+	second := strings.Replace(applettest.Conf("bridge", `"bridge":"br2","ipam":{"type":"static","addresses":[{"address":"10.7.0.5/24"},{"address":"fd07::5/64"}],
+		"routes":[{"dst":"0.0.0.0/0","gw":"10.7.0.1"},{"dst":"::/0","gw":"fd07::1"}]}`), "demo", "other", 1)
+	sbr := strings.Replace(applettest.Conf("sbr", `"dataDir":"$DIR/sbr"`), "demo", "other", 1)
+	const ifName = "CNI_IFNAME=net1"
+	h.Must(spec.Add, "bridge", first, c)
+	res := h.Must(spec.Add, "bridge", second, c, ifName)
+	res = h.Must(spec.Add, "sbr", applettest.Prev(sbr, res), c, ifName)
+	for table, want := range map[int][]string{100: {"10.7.0.1"}, 101: {"fd07::1"}, 254: {"10.1.0.1", "fd01::1"}} {
+		var got []string
+		for _, dst := range []string{"0.0.0.0/0", "::/0"} {
+			routes, err := kerneltest.Dial(t, c.NS).Routes(rtnl.RouteFilter{Table: table, Dst: netip.MustParsePrefix(dst)})
+			h.NoError(err)
+			for _, r := range routes {
+				got = append(got, r.GW.String())
+			}
+		}
+		if strings.Join(got, " ") != strings.Join(want, " ") {
+			t.Errorf("table %d has default routes by %q, want %q", table, got, want)
+		}
+	}
+	h.Must(spec.Check, "bridge", applettest.Prev(second, res), c, ifName)
+	h.Must(spec.Check, "sbr", applettest.Prev(sbr, res), c, ifName)
+}
 
 // With conf/default/forwarding of 0 the link that routes for the container forwards all the same, and CHECK and RESTORE
 // know its setting.

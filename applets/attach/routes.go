@@ -1,6 +1,7 @@
 package attach
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"net/netip"
@@ -32,15 +33,16 @@ func (op *Op) addOwnRoutes(own []rtnl.Route) error {
 }
 
 // addRoutes installs the result's routes in one batch, in their order, but those without a gateway
-// first, since they may lead to gateways. Of several routes to one network, including those of
-// other interfaces, the kernel uses the first for IPv4 and each in turn for IPv6. A second default
-// route is not added, see skipConflicting.
+// first, since they may lead to gateways. Where another interface has a route to the same network,
+// the new one goes behind it. For IPv4 that is its place in the list of one metric, of which the
+// kernel uses the first. Routes of IPv6 with one metric become one with several next hops, so a new
+// one gets a metric of its own, see addBehind.
 func (op *Op) addRoutes() error {
 	var near, far []rtnl.Op
 	for _, r := range op.Result.Routes {
 		want := op.route(r)
 		add := rtnl.AppendRoute
-		if want.Dst.Bits() == 0 {
+		if want.Dst.Addr().Is6() {
 			add = rtnl.NewRoute
 		}
 		if want.GW.IsValid() {
@@ -54,7 +56,7 @@ func (op *Op) addRoutes() error {
 	}
 	err := op.Cont.Do(near...)
 	if errors.Is(err, os.ErrExist) {
-		err = op.skipConflicting(err)
+		err = op.addBehind()
 	}
 	if rtnl.BadGateway(err) {
 		if e := op.strayGateway(); e != nil {
@@ -80,34 +82,34 @@ func (op *Op) strayGateway() error {
 	return nil
 }
 
-// skipConflicting removes from the result the default routes that conflict with one of another
-// network in the same container, as the specification says, and installs the default routes that
-// have several gateways. A route that the kernel refuses for another reason is an error.
-func (op *Op) skipConflicting(err error) error {
-	kept := op.Result.Routes[:0:0]
-	for _, r := range op.Result.Routes {
-		want := op.route(r)
-		have, lerr := op.Cont.Routes(rtnl.RouteFilter{Table: want.Table, Dst: want.Dst})
-		if lerr != nil {
-			return lerr
-		}
-		own := func(h rtnl.Route) bool { return h.Link == want.Link }
-		same := func(h rtnl.Route) bool { return own(h) && h.GW == want.GW }
-		switch {
-		case slices.ContainsFunc(have, same):
-		case slices.ContainsFunc(have, own):
-			if err := op.Cont.Do(rtnl.AppendRoute(want)); err != nil {
-				return err
-			}
-		case want.Dst.Bits() == 0 && len(have) > 0:
-			op.Warn("default route %s left out: the container has one already", want)
-			continue
-		default:
+// addBehind installs the routes of the result that are missing because another route to the network
+// has their metric. That of another interface stays in front: the new one gets the next metric, also
+// in the result. Those of this interface become next hops of one route.
+func (op *Op) addBehind() error {
+	for i := range op.Result.Routes {
+		r := &op.Result.Routes[i]
+		want := op.route(*r)
+		have, err := op.Cont.Routes(rtnl.RouteFilter{Table: want.Table, Dst: want.Dst})
+		if err != nil {
 			return err
 		}
-		kept = append(kept, r)
+		own := func(h rtnl.Route) bool { return h.Link == want.Link }
+		if slices.ContainsFunc(have, func(h rtnl.Route) bool { return own(h) && h.GW == want.GW }) {
+			continue
+		}
+		if at := slices.IndexFunc(have, own); at >= 0 {
+			want.Priority = have[at].Priority
+		} else if len(have) > 0 && want.Dst.Addr().Is6() {
+			last := slices.MaxFunc(have, func(a, b rtnl.Route) int { return cmp.Compare(a.Priority, b.Priority) })
+			want.Priority = last.Priority + 1
+		}
+		if err := op.Cont.Do(rtnl.AppendRoute(want)); err != nil {
+			return err
+		}
+		if want.Dst.Addr().Is6() {
+			r.Priority = want.Priority
+		}
 	}
-	op.Result.Routes = kept
 	return nil
 }
 
