@@ -76,3 +76,30 @@ func TestKernelForwardingOfLink(t *testing.T) {
 		}
 	}
 }
+
+// tuning with another MAC address behind macspoofchk: the guard has the new address, and after its DEL the former one.
+// CHECK reports an address that the guard does not let pass.
+func TestKernelTuningMovesMACGuard(t *testing.T) {
+	h := applettest.NewHost(t)
+	c := h.Container("a")
+	conf := applettest.Conf("bridge", `"bridge":"br0","isGateway":true,"macspoofchk":true,`+applettest.IPAM)
+	tuning := applettest.Conf("tuning", `"dataDir":"$DIR/tuning","mac":"02:00:00:00:00:77"`)
+	res := h.Must(spec.Add, "bridge", conf, c)
+	conn := kerneltest.Dial(t, c.NS)
+	former := kerneltest.Link(t, conn, "eth0").MAC
+	after := h.Must(spec.Add, "tuning", applettest.Prev(tuning, res), c)
+	h.Must(spec.Check, "bridge", applettest.Prev(conf, after), c)
+	h.Listen(c.NS, "a")
+	if who := h.Who(h.NS, "10.1.0.2", applettest.Timeout); who != "a" {
+		t.Errorf("%q answers", who)
+	}
+	h.Must(spec.Del, "tuning", applettest.Prev(tuning, after), c)
+	h.Must(spec.Check, "bridge", applettest.Prev(conf, res), c)
+	other := append([]byte(nil), former...)
+	other[5] ^= 1
+	h.NoError(conn.SetLink(kerneltest.Link(t, conn, "eth0").Index, rtnl.LinkChange{MAC: other}))
+	moved := strings.Replace(res, former.String(), kerneltest.Link(t, conn, "eth0").MAC.String(), 1)
+	if code, out := h.Call(spec.Check, "bridge", applettest.Prev(conf, moved), c); code != spec.CodeCheck || !strings.Contains(out, "macspoofchk") {
+		t.Errorf("CHECK answers %d %s", code, out)
+	}
+}

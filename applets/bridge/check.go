@@ -4,6 +4,7 @@ import (
 	"errors"
 	"net/netip"
 	"os"
+	"slices"
 
 	"cnibox/applets/attach"
 	"cnibox/applets/netfilter"
@@ -133,8 +134,8 @@ func hasGateway(have []rtnl.Addr, ip spec.IP) bool {
 	return false
 }
 
-// checkRules looks for the elements that ADD added to the rule set. It does not compare the guarded
-// address: a later plugin may have changed the link's.
+// checkRules looks for the elements that ADD added to the rule set. The guarded address is the link's present
+// one: tuning moves the guard, and other plugins that change the address cut the container off.
 func (p *plugin) checkRules(op *attach.Op) error {
 	if err := p.CheckMasquerade(op); err != nil {
 		return err
@@ -143,8 +144,20 @@ func (p *plugin) checkRules(op *attach.Op) error {
 		return nil
 	}
 	have, err := op.Rules().Owned(op.Attachment, nft.KindMACGuard)
-	if err != nil || len(have) > 0 {
+	if err != nil {
 		return err
+	}
+	var allowed []string
+	for _, e := range have {
+		if mac := e.MAC(); mac != nil {
+			allowed = append(allowed, mac.String())
+		}
+	}
+	if len(allowed) > 0 && !slices.Contains(allowed, op.Link.MAC.String()) {
+		return attach.Mismatch("macspoofchk: %s sends from %s, and the MAC guard lets %s pass alone", op.IfName, op.Link.MAC, allowed[0])
+	}
+	if len(have) > 0 {
+		return nil
 	}
 	missing := &nft.MissingError{What: []string{"MAC guard of " + op.Veth.Name + " in table bridge cnibox"}}
 	return netfilter.OrReference(attach.Mismatch("%w", missing), op.Attachment, nft.KindMACGuard)

@@ -155,5 +155,5 @@ func restoreTuned(op *chained.Op, rec *formerRecord) (other bool, err error) {
 	if id, err := op.ID(); err != nil || rec.LinkID != id && rec.LinkID != (record.LinkID{}) {
 		return false, err // the record is of a former interface of the attachment
 	}
-	return false, restore(op, rec.Data.attributes)
+	return false, errors.Join(restore(op, rec.Data.attributes), moveGuardTo(op.Context(), op, rec.Data.MAC))
 }

@@ -148,6 +148,10 @@ func (c *conf) Apply(op *chained.Op) error {
 	if err != nil {
 		return err
 	}
+	op.Add("MAC guard of "+op.IfName, func(ctx context.Context) error { return moveGuardTo(ctx, op, before.MAC) })
+	if err := moveGuardTo(op.Context(), op, change.MAC); err != nil {
+		return err
+	}
 	if err := rec.rememberForms(op, name, forms); err != nil {
 		return err
 	}
