@@ -6,6 +6,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -108,7 +109,7 @@ func (w *world) interrupt(i interruption) {
 	}
 	cmd.Wait()
 	code := endedBy(cmd)
-	bySignal := code == 128+int(signals[len(signals)-1].(syscall.Signal)) && out.Len() == 0
+	bySignal := out.Len() == 0 && slices.ContainsFunc(signals, func(s os.Signal) bool { return code == 128+int(s.(syscall.Signal)) })
 	ok := code != 0 && code != 137 && i.says != "" && strings.Contains(out.String(), i.says)
 	if i.says == "" || len(signals) > 1 {
 		ok = ok || bySignal

@@ -32,12 +32,10 @@ func TestKernelRunPublishInUse(t *testing.T) {
 		{"-p 8022:22 -p 22:22", "tcp 0.0.0.0:22"},
 		{"-p 22:22 --force", ""},
 		{"-p 22:22/udp", ""},
-		{"-p [::1]:22:22", ""},
 		{"-p 25:25", "tcp 127.0.0.1:25"},
 		{"-p 127.0.0.2:25:25", ""},
 		{"-p 127.0.0.1:80:80", "tcp [::]:80"},
-		{"-p [::1]:80:80", "tcp [::]:80"},
-		{"-p 53:53/udp", "udp [::1]:53"},
+		{"-p 53:53/udp", ""}, // what is sent to [::1] stays with the host
 		{"-p 127.0.0.1:53:53/udp", ""},
 	} {
 		args := append([]string{"run", "--conf-dir", r.Path("none"), "--cache-dir", "cni"}, strings.Fields(tt.flags)...)
