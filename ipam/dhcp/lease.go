@@ -160,7 +160,6 @@ func lease4(m *message4, from net.HardwareAddr, start time.Duration, had *Lease)
 		l.MTU = int(binary.BigEndian.Uint16(mtu))
 	}
 	l.readRoutes(m.options)
-	l.reachGateways()
 	return l, nil
 }
 
@@ -193,17 +192,4 @@ func (l *Lease) readRoutes(o options) {
 	if l.Gateway.IsValid() {
 		l.Routes = append(l.Routes, Route{netip.PrefixFrom(netip.IPv4Unspecified(), 0), l.Gateway})
 	}
-}
-
-// reachGateways adds a route on the link to each gateway that no network on the link has, before the
-// routes by these gateways: cloud providers lease a /32, whose router lies outside.
-func (l *Lease) reachGateways() {
-	var near []Route
-	for _, r := range l.Routes {
-		onLink := func(n Route) bool { return !n.GW.IsValid() && n.Dst.Contains(r.GW) }
-		if r.GW.IsValid() && !l.Address.Masked().Contains(r.GW) && !slices.ContainsFunc(l.Routes, onLink) && !slices.ContainsFunc(near, onLink) {
-			near = append(near, Route{Dst: netip.PrefixFrom(r.GW, r.GW.BitLen())})
-		}
-	}
-	l.Routes = append(near, l.Routes...)
 }
