@@ -190,7 +190,7 @@ func TestFlannelReferenceState(t *testing.T) {
 	b := newFlannelNode(t)
 	b.writeState("c", conf)
 	b.want(b.call(spec.Del, "other", "c", "eth0", ""), "DEL bridge c eth0", "c") // of another network
-	b.want(b.call(spec.Check, "net", "c", "eth0", `,"prevResult":{}`), "CHECK ptp c eth0", "c")
+	b.want(b.call(spec.Check, "net", "c", "eth0", `,"prevResult":{"ips":[{"version":"4","address":"10.1.0.2/24"}]}`), "CHECK ptp c eth0", "c")
 	b.want(b.call(spec.Del, "net", "c", "eth1", ""), "DEL ptp c eth1", "")
 	b.writeState("c", conf)
 	// A second ADD that fails keeps the file.

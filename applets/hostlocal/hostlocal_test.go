@@ -176,21 +176,20 @@ func TestHostLocalCheck(t *testing.T) {
 		return h.conf(subnet4, `,"prevResult":{"cniVersion":"1.1.0","ips":[`+ips+`]}`)
 	}
 	mine := `{"address":"10.1.0.2/24"}`
-	h.want(t, "CHECK", "a", prev(""), "", 102, "container a")
+	h.want(t, "CHECK", "a", prev(mine), "", 102, "container a")
 	if left, _ := os.ReadDir(h.dir); len(left) > 0 {
 		t.Errorf("CHECK made %v", left)
 	}
 	h.run(t, "ADD", "a", h.conf(subnet4, ""), "")
 	h.run(t, "ADD", "b", h.conf(subnet4, ""), "")
-	h.want(t, "CHECK", "a", prev(""), "", 0, "")
 	h.want(t, "CHECK", "a", prev(mine), "", 0, "")
 	h.want(t, "CHECK", "a", prev(mine+`,{"address":"192.0.2.1/24"}`), "", 0, "") // of another plugin
 	h.want(t, "CHECK", "a", prev(`{"address":"10.1.0.3/24"}`), "", 102, `container a; 10.1.0.3 is leased to container b, interface eth0`)
 	h.want(t, "CHECK", "a", prev(mine+`,{"address":"10.1.0.9/24"}`), "", 102, "container a")
-	h.want(t, "CHECK", "c", prev(""), "", 102, "container c")
+	h.want(t, "CHECK", "c", prev(mine), "", 102, "container c")
 	os.Remove(filepath.Join(h.dir, "demo", "10.1.0.2"))
 	h.want(t, "CHECK", "a", prev(mine), "", 102, "container a")
-	h.want(t, "CHECK", "a", prev(""), "", 102, "container a")
+	h.want(t, "CHECK", "a", prev(mine), "", 102, "container a")
 }
 
 // DEL accepts configurations that ADD refuses.
