@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"net/netip"
+	"slices"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -57,10 +58,10 @@ func TestAnswerWithOptionCutOff(t *testing.T) {
 		packet []byte
 		own    bool
 	}{
-		"length behind the end": {append(area[:len(area):len(area)], optRouter, 8, 10, 9, 0, 1), true},
-		"no length":             {append(area[:len(area):len(area)], optRouter), true},
+		"length behind the end": {append(slices.Clip(area), optRouter, 8, 10, 9, 0, 1), true},
+		"no length":             {append(slices.Clip(area), optRouter), true},
 		"in the first option":   {append(area[:headerLen4+4:headerLen4+4], optType), true},
-		"of another client":     {append(area[:len(area):len(area)], optRouter), false},
+		"of another client":     {append(slices.Clip(area), optRouter), false},
 	} {
 		if !tt.own {
 			binary.BigEndian.PutUint32(tt.packet[4:], 8)
@@ -84,7 +85,7 @@ func TestAnswerWithOptionCutOff(t *testing.T) {
 		own     bool
 	}{
 		"behind the identifiers": {append(append(append6(nil, opt6ClientID, c6.DUID...), server...), cut...), true},
-		"before the identifier":  {append(server[:len(server):len(server)], cut...), true},
+		"before the identifier":  {append(slices.Clip(server), cut...), true},
 		"no length":              {[]byte{0, opt6ClientID}, true},
 		"of another client":      {append(append6(nil, opt6ClientID, []byte("them")...), cut...), false},
 		"whole, to nobody":       {server, false},

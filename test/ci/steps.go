@@ -1,6 +1,9 @@
 package main
 
-import "time"
+import (
+	"slices"
+	"time"
+)
 
 // A lane is a list of steps.
 type lane struct {
@@ -50,7 +53,7 @@ var modules = []step{
 
 // lanes are the gate, and everything else.
 var lanes = map[string]lane{
-	"gate": {steps: append(modules[:len(modules):len(modules)],
+	"gate": {steps: append(slices.Clip(modules),
 		fetches("fetch-base", "make", "-s", "base"),
 		fetches("fetch-kernel", "make", "-s", "guest-kernel", "KERNEL=6.1").with(guest...),
 		fetches("fetch-lint", "make", "-s", "lint", "LINTARGS=version"),
@@ -65,7 +68,7 @@ var lanes = map[string]lane{
 		makes("soak", 10*minute, "soak", "MINUTES=1"),
 		makes("release", 10*minute, "release", "ARCHES=amd64", "OUT=bin/ci/release"),
 	)},
-	"long": {resumed: true, steps: append(modules[:len(modules):len(modules)],
+	"long": {resumed: true, steps: append(slices.Clip(modules),
 		fetches("reference", "make", "-s", "reference"),
 		fetches("flanneld", "make", "-s", "flanneld").with(gcc...),
 		makes("build-all", 20*minute, "build-all"),

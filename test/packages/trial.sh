@@ -39,7 +39,7 @@ has podman
 has cnibox
 ! has containernetworking-plugins
 cnibox verify /usr/lib/cni >/dev/null
-[ "$(readlink /opt/cni/bin/bridge)" = /usr/lib/cni/bridge ]
+[ "$(cat /opt/cni/bin/bridge)" = '#!/usr/lib/cni/cnibox' ]
 cni-exec version >/dev/null
 [ -f /lib/systemd/system/cni-exec-boot.service ] && grep -q '^ExecStart=/usr/lib/cni/cni-exec boot$' /lib/systemd/system/cni-exec-boot.service
 ! find /etc/systemd/system -name 'cni-*' | grep . # nothing is enabled

@@ -42,7 +42,7 @@ func TestKill(t *testing.T) {
 	if names := tree.Kill(0); len(names) != 2 {
 		t.Errorf("killed %q, want two processes", names)
 	}
-	for _, field := range strings.Fields(string(line[:n])) {
+	for field := range strings.FieldsSeq(string(line[:n])) {
 		pid, err := strconv.Atoi(field)
 		if err != nil {
 			t.Fatal(err)
