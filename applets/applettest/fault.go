@@ -3,6 +3,7 @@ package applettest
 import (
 	"errors"
 	"strings"
+	"sync"
 	"testing"
 
 	"cnibox/internal/fault"
@@ -16,10 +17,13 @@ func EachFault(t *testing.T, prefix string, add func() error, failed func(change
 	defer func() { fault.Hook = nil }()
 	for k := 1; ; k++ {
 		changes, change := 0, ""
+		var mu sync.Mutex // DEL makes some changes at once
 		fault.Hook = func(what string) error {
 			if !strings.HasPrefix(what, prefix) {
 				return nil
 			}
+			mu.Lock()
+			defer mu.Unlock()
 			if changes++; changes != k {
 				return nil
 			}

@@ -15,6 +15,7 @@ import (
 func held(t *testing.T, test func(t *testing.T, path string, release func())) {
 	t.Helper()
 	path, was := filepath.Join(t.TempDir(), "lock"), flock
+	defer func() { flock = was }() // all goroutines have ended
 	synctest.Test(t, func(t *testing.T) {
 		free := make(chan struct{})
 		flock = func(_, how int) error {
@@ -24,7 +25,6 @@ func held(t *testing.T, test func(t *testing.T, path string, release func())) {
 			<-free
 			return nil
 		}
-		defer func() { flock = was }()
 		test(t, path, func() { close(free) })
 	})
 }
