@@ -78,6 +78,11 @@ func (op *Op) forward() error {
 	if err != nil {
 		return err
 	}
+	return op.forwardAt(router)
+}
+
+// forwardAt is forward for a link that is known.
+func (op *Op) forwardAt(router *rtnl.Link) error {
 	for _, f := range forwarding(op.Result.IPs) {
 		on, err := op.Host.Forwards(f.family)
 		switch {
@@ -156,6 +161,13 @@ func (op *Op) undoIfAlone(undo func() error) error {
 
 // restoreForwarding is forward, once for many attachments.
 func (op *Op) restoreForwarding() error {
+	if !op.facts.Routed {
+		return nil
+	}
+	router, err := op.router() // which once knows as well
+	if err != nil {
+		return err
+	}
 	key := "forwarding"
 	for _, ip := range op.Result.IPs {
 		key += fmt.Sprint(" ", ip.Gateway.Is4(), ip.Gateway.Is6())
@@ -165,7 +177,7 @@ func (op *Op) restoreForwarding() error {
 	} else {
 		key += " " + op.facts.Link
 	}
-	return once.Do(op.ctx, key, (*Op).forward, op)
+	return once.Do(op.ctx, key, op.forwardAt, router)
 }
 
 // ForwardingOff returns the text of CHECK for a forwarding setting of the host that is off. The
