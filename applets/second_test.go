@@ -42,7 +42,7 @@ func TestKernelSBROnSecondNetwork(t *testing.T) {
 	h.Must(spec.Check, "sbr", applettest.Prev(sbr, res), c, ifName)
 }
 
-// With conf/default/forwarding of 0 the link that routes for the container forwards all the same, and CHECK
+// With conf/default/forwarding of 0 the link that routes for the container still forwards, and CHECK
 // knows its setting.
 func TestKernelForwardingOfLink(t *testing.T) {
 	for _, conf := range []string{applettest.GatewayConf, applettest.PtpConf} {

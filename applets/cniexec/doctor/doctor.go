@@ -72,24 +72,24 @@ func Fault(e *chain.Entry, err error) Finding {
 // attachments. It changes nothing; only [Doctor.Fix] does.
 type Doctor struct {
 	Host
-	inv      *inventory.Inventory
-	list     []*inventory.Entry            // the examined ones: all, or those of Host.Name
-	lives    map[*inventory.Entry]bool     // those of all that have a network namespace, as far as known
-	title    func(*inventory.Entry) string // formats an attachment for messages
-	rules    map[string][]nft.Element      // by the owner's key; nil: not read
-	unlisted bool                          // the cache has unreadable entries, so what seems to have no owner may have one
-	examined []*examined
-	uplinks  []*rtnl.Link
-	blockers []nft.Blocker
-	off      []string // what CHECK of each attachment reports about forwarding that is off
-	hung     bool     // firewalld does not answer
-	deaf     bool     // a link of the host ignores router advertisements
-	linted   []*lint.Finding
-	Checks   int // number of checked parts
-	Found    []Finding
-	Fixed    []Finding                         // repaired by [Doctor.Fix]
-	Untested []string                          // with the reasons
-	searched map[string]*inventory.OwnerSearch // by network
+	inv       *inventory.Inventory
+	list      []*inventory.Entry            // the examined ones: all, or those of Host.Name
+	lives     map[*inventory.Entry]bool     // those of all that have a network namespace, as far as known
+	title     func(*inventory.Entry) string // formats an attachment for messages
+	rules     map[string][]nft.Element      // by the owner's key; nil: not read
+	unlisted  bool                          // the cache has unreadable entries, so what seems to have no owner may have one
+	examined  []*examined
+	uplinks   []*rtnl.Link
+	blockers  []nft.Blocker
+	off       []string // what CHECK of each attachment reports about forwarding that is off
+	hung      bool     // firewalld does not answer
+	ignoresRA bool     // a link of the host ignores router advertisements
+	linted    []*lint.Finding
+	Checks    int // number of checked parts
+	Found     []Finding
+	Fixed     []Finding                         // repaired by [Doctor.Fix]
+	Untested  []string                          // with the reasons
+	searched  map[string]*inventory.OwnerSearch // by network
 }
 
 // An examined network is a network with what its plugins report about its configuration.

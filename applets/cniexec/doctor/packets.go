@@ -34,7 +34,7 @@ func (d *Doctor) checkUplink(context.Context) {
 		return
 	}
 	if len(d.uplinks) == 0 {
-		if d.deaf { // that is why
+		if d.ignoresRA { // that is why
 			return
 		}
 		d.add(Finding{Check: "uplink", Message: "no default route: containers reach this host only", Repair: "ip route add default via ROUTER", Code: spec.CodeHost})

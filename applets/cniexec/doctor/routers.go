@@ -25,7 +25,7 @@ func (d *Doctor) checkRouters(context.Context) {
 		d.skip("router advertisements", err)
 		return
 	}
-	d.deaf = len(links) > 0
+	d.ignoresRA = len(links) > 0
 	for _, l := range links {
 		d.add(Finding{Check: "router advertisements", Where: l, Repair: setting("net/ipv6/conf/"+l+"/accept_ra", "2"), Code: spec.CodeHost,
 			Message: "it ignores router advertisements, since it forwards with accept_ra 1, and this host has no IPv6 default route: IPv6 of containers reaches this host only"})
