@@ -46,8 +46,11 @@ func TestLookupPluginIsNoTool(t *testing.T) {
 	if _, ok := All().Plugin("loopback"); !ok {
 		t.Error("loopback is not found")
 	}
-	if _, ok := All().Plugin("cnibox"); ok {
-		t.Error("cnibox is a tool and counts as a plugin")
+	if _, ok := All().Plugin("cni-exec"); ok {
+		t.Error("cni-exec is a tool and counts as a plugin")
+	}
+	if _, ok := All().Plugin("cnibox"); !ok {
+		t.Error("cnibox is not found as the plugin of folded lists")
 	}
 }
 

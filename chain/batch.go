@@ -9,11 +9,12 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"cnibox/internal/netns"
 	"cnibox/internal/once"
 	"cnibox/spec"
 )
 
-// A Batch collects the changes of several attachments that can be made at once: those of the rule
+// A Batch collects the changes of several plugins and attachments that can be made at once: those of the rule
 // set, and in DEL also the links on the host and the leases. The caller implements it, as this
 // package knows nothing of the kernel.
 type Batch interface {
@@ -34,6 +35,14 @@ func batchSize() int {
 		return 100
 	}
 	return int(max(1, min(most, open.Cur/2)))
+}
+
+// hostNS returns the namespace of the host, shared by calls if it can be.
+func (r *Runner) hostNS() *netns.NS {
+	if r.host != nil {
+		return r.host
+	}
+	return netns.Host()
 }
 
 // A deleting is the DEL of many attachments in progress. It continues after failures.
@@ -83,7 +92,7 @@ func (w *deleting) run(ctx context.Context, entries []*Entry) ([]spec.Attachment
 	w.all = len(entries)
 	w.progress(0, w.all)
 	single := entries
-	if w.Batch != nil {
+	if w.NewBatch != nil {
 		single = w.parts(ctx, entries)
 	}
 	for _, e := range single {
@@ -139,7 +148,8 @@ func (w *deleting) part(ctx context.Context, entries []*Entry) (single []*Entry)
 		locked := (w.owned || locks.try("network", e.NetworkName, unix.LOCK_SH)) && locks.try("container", e.ContainerID, unix.LOCK_EX)
 		all = append(all, &deletion{Entry: e, locked: locked})
 	}
-	begin := func(r *Runner, i int) { all[i].batched = all[i].locked && w.begin(ctx, r, all[i]) }
+	batch := w.NewBatch(w.hostNS(), len(entries))
+	begin := func(r *Runner, i int) { all[i].batched = all[i].locked && w.begin(ctx, r, batch, all[i]) }
 	w.ForEach(ctx, len(all), func(i int) string { return all[i].ContainerID }, begin, func(i int) {
 		if all[i].batched {
 			begun = append(begun, all[i])
@@ -150,7 +160,7 @@ func (w *deleting) part(ctx context.Context, entries []*Entry) (single []*Entry)
 	if ctx.Err() != nil {
 		return nil
 	}
-	w.Batch.Commit(ctx)
+	batch.Commit(ctx)
 	exists := w.Cache.listed()
 	for _, d := range begun {
 		err := errors.Join(d.errs...)
@@ -168,7 +178,7 @@ func (w *deleting) part(ctx context.Context, entries []*Entry) (single []*Entry)
 // begin runs DEL of the plugins of an attachment; the Batch collects what is made together. It returns
 // false, and has changed nothing, if the attachment has to be deleted by itself: after an interrupted
 // ADD, where all errors decide how to continue, and with a plugin whose DEL cannot be batched.
-func (w *deleting) begin(ctx context.Context, r *Runner, d *deletion) (batched bool) {
+func (w *deleting) begin(ctx context.Context, r *Runner, b Batch, d *deletion) (batched bool) {
 	if !w.owned { // another process may have deleted it, or added it again
 		current, err := r.Cache.Lookup(d.Attachment())
 		if err != nil || current.Live() {
@@ -183,18 +193,32 @@ func (w *deleting) begin(ctx context.Context, r *Runner, d *deletion) (batched b
 	if d.Interrupted() || len(l.Plugins) == 0 || err != nil || !r.canBatch(l) {
 		return false
 	}
-	prev := r.prevOf(d.Entry, v)
-	for i := range slices.Backward(l.Plugins) {
-		p := &l.Plugins[i]
-		later := func(err error) {
-			if err != nil {
-				d.fail(failed(spec.Del, l, p, err))
-			}
-		}
-		_, err := r.run(r.Batch.Context(ctx, d.Attachment(), func(string) {}, later), spec.Del, l, p, t, prev)
-		d.fail(err)
-	}
+	r.collect(ctx, b, l, t, r.prevOf(d.Entry, v), true, d.fail)
 	return true
+}
+
+// collect runs DEL for the plugins of the list in reverse; b collects what is made together. Without
+// keepGoing it stops at the first error.
+func (r *Runner) collect(ctx context.Context, b Batch, l *List, t RuntimeConf, prev *spec.Result, keepGoing bool, fail func(error)) {
+	for i := len(l.Plugins) - 1; i >= 0; i-- {
+		p := &l.Plugins[i]
+		within := ctx
+		if b != nil {
+			within = b.Context(ctx, t.on(l), func(string) {}, func(err error) {
+				if err != nil {
+					fail(failed(spec.Del, l, p, err))
+				}
+			})
+		}
+		switch _, err := r.run(within, spec.Del, l, p, t, prev); {
+		case err == nil:
+		case keepGoing || i == 0:
+			fail(err)
+		default:
+			fail(fmt.Errorf("%w (the plugins before it have not been run: --keep-going runs them)", err))
+			return
+		}
+	}
 }
 
 // canBatch reports whether all plugins of a list, and their IPAM plugins, are of this program, and none

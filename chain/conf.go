@@ -25,6 +25,9 @@ type List struct {
 	File         string   // source file; empty: none
 	Ignored      []string // later files of the same name that [Load] found
 
+	// Folds are the plugins of the type [FoldType], which Plugins has the members of.
+	Folds []Plugin
+
 	doc     []byte // unchanged; a single configuration is wrapped
 	From    Source
 	dropped bool // plugins of the drop-in directory were appended
@@ -131,8 +134,7 @@ func Parse(doc []byte) (*List, error) {
 		}
 		return l, nil
 	}
-	l.Plugins, err = parsePlugins(w.Plugins)
-	return l, err
+	return l, l.parsePlugins(w.Plugins)
 }
 
 // ParseSingle parses a configuration of one plugin as a list of one. Specification 1.0.0 has
@@ -158,10 +160,8 @@ func ParseSingle(doc []byte) (*List, error) {
 		return nil, err
 	}
 	// Such a file never had a drop-in directory.
-	return &List{
-		Name: name, CNIVersion: version, OnlyInlined: true, Plugins: []Plugin{p},
-		doc: wrap(name, version, doc),
-	}, nil
+	l := &List{Name: name, CNIVersion: version, OnlyInlined: true, doc: wrap(name, version, doc)}
+	return l, l.append(p)
 }
 
 // wrap makes a list of one plugin for the cache, since other runtimes expect a list there.
@@ -176,26 +176,49 @@ func wrap(name, version string, doc json.RawMessage) []byte {
 const MaxPlugins = 100
 
 // parsePlugins reads the member plugins. Errors have code 7.
-func parsePlugins(raw json.RawMessage) ([]Plugin, error) {
-	var docs []json.RawMessage
-	if err := spec.Unmarshal("plugins", raw, &docs); err != nil {
+func (l *List) parsePlugins(raw json.RawMessage) error {
+	docs, err := elements("plugins", raw)
+	if err != nil {
+		return err
+	}
+	for i, doc := range docs {
+		p, err := parsePlugin(at("plugins", i), doc)
+		if err == nil {
+			err = l.append(p)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// elements returns the elements of a member plugins, whose key is that in the file. Errors have code 7.
+func elements(key string, raw json.RawMessage) (docs []json.RawMessage, err error) {
+	if err := spec.Unmarshal(key, raw, &docs); err != nil {
 		return nil, spec.Errorf(spec.CodeConfig, "%w", err)
 	}
 	if len(docs) == 0 {
-		return nil, spec.Errorf(spec.CodeConfig, `no plugins in list: "plugins" is empty`).AtKey("plugins")
+		return nil, spec.Errorf(spec.CodeConfig, `no plugins in list: %q is empty`, key).AtKey(key)
 	}
 	if len(docs) > MaxPlugins {
-		return nil, spec.Errorf(spec.CodeConfig, `"plugins" has %d elements: at most %d are run`, len(docs), MaxPlugins).AtKey("plugins")
+		return nil, spec.Errorf(spec.CodeConfig, `%q has %d elements: at most %d are run`, key, len(docs), MaxPlugins).AtKey(key)
 	}
-	plugins := make([]Plugin, len(docs))
-	for i, doc := range docs {
-		p, err := parsePlugin(fmt.Sprintf("plugins[%d]", i), doc)
-		if err != nil {
-			return nil, err
-		}
-		plugins[i] = p
+	return docs, nil
+}
+
+// at returns the key of an element.
+func at(key string, i int) string { return fmt.Sprintf("%s[%d]", key, i) }
+
+// append adds a plugin to the list, or if it is a folded list, the plugins of that. Errors have code 7.
+func (l *List) append(p Plugin) error {
+	if p.Type != FoldType {
+		l.Plugins = append(l.Plugins, p)
+		return nil
 	}
-	return plugins, nil
+	members, err := p.members()
+	l.Plugins, l.Folds = append(l.Plugins, members...), append(l.Folds, p)
+	return err
 }
 
 // parsePlugin checks the keys of a plugin that the specification defines; key is that of the plugin

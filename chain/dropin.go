@@ -105,7 +105,7 @@ func (d *Dir) Load(network string) (*List, error) {
 // copy returns a list of its own for a file, which the drop-in directory is added to.
 func (l *List) copy() *List {
 	own := *l
-	own.Plugins = slices.Clone(l.Plugins)
+	own.Plugins, own.Folds = slices.Clone(l.Plugins), slices.Clone(l.Folds)
 	return &own
 }
 
@@ -217,8 +217,10 @@ func read(file string) (*List, error) {
 		return l, from.within(err)
 	}
 	l.File, l.From = file, from
-	for i := range l.Plugins {
-		l.Plugins[i].From = Source{file, doc, l.Plugins[i].From.Key}
+	for _, plugins := range [...][]Plugin{l.Plugins, l.Folds} {
+		for i := range plugins {
+			plugins[i].From = Source{file, doc, plugins[i].From.Key}
+		}
 	}
 	return l, nil
 }
@@ -253,7 +255,10 @@ func (l *List) dropIn() error {
 			return from.within(err)
 		}
 		p.From = from
-		l.Plugins, l.dropped = append(l.Plugins, p), true
+		if err := l.append(p); err != nil {
+			return from.within(err)
+		}
+		l.dropped = true
 	}
 	if len(l.Plugins) == 0 {
 		return l.From.within(spec.Errorf(spec.CodeConfig, "no plugin configs found, neither in it nor in %s", dir))

@@ -92,10 +92,7 @@ func (r *Runner) deleteOrphans(ctx context.Context, l *List, v spec.Version, c *
 	switch {
 	case dryRun:
 	case v.AtLeast(spec.V110):
-		for i := range l.Plugins {
-			_, err := r.run(ctx, spec.GC, l, &l.Plugins[i], RuntimeConf{}, nil, spec.ValidMembers(c.valid))
-			errs = append(errs, err)
-		}
+		errs = r.gcAll(ctx, l, c.valid)
 	default:
 		for _, a := range c.orphans {
 			errs = append(errs, r.delAll(ctx, l, RuntimeConf{ContainerID: a.ContainerID, IfName: cmp.Or(a.IfName, "eth0")}, nil, true)...)
@@ -105,6 +102,15 @@ func (r *Runner) deleteOrphans(ctx context.Context, l *List, v spec.Version, c *
 		return nil, err
 	}
 	return c.orphans, nil
+}
+
+// gcAll runs GC for all plugins in order, and returns their errors.
+func (r *Runner) gcAll(ctx context.Context, l *List, valid []spec.Attachment) (errs []error) {
+	for i := range l.Plugins {
+		_, err := r.run(ctx, spec.GC, l, &l.Plugins[i], RuntimeConf{}, nil, spec.ValidMembers(valid))
+		errs = append(errs, err)
+	}
+	return errs
 }
 
 // A collection says what a GC keeps and what it deletes.

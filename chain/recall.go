@@ -74,15 +74,15 @@ func (l *List) same(o *List) bool {
 // another path, nor after a successful ADD.
 func (r *Runner) release(ctx context.Context, l, current *List, t RuntimeConf, e *Entry, keepGoing bool) error {
 	if e == nil || !e.Interrupted() {
-		return errors.Join(r.delAll(ctx, l, t, e, keepGoing)...)
+		return errors.Join(r.delRecorded(ctx, l, t, e, keepGoing)...)
 	}
-	errs := r.delAll(ctx, l, t, e, true) // as the ADD itself would have done
+	errs := r.delRecorded(ctx, l, t, e, true) // as the ADD itself would have done
 	if len(errs) == 0 || !all(errs, func(err error) bool { return rejected(err) || missing(err) }) {
 		return errors.Join(errs...)
 	}
 	if len(current.Plugins) > 0 && !bytes.Equal(current.doc, e.Config) {
 		r.Warn("%s: the present configuration is used after all, as the ADD failed: %v", e.Title(), errors.Join(errs...))
-		again := r.delAll(ctx, current, t, e, true)
+		again := r.delRecorded(ctx, current, t, e, true)
 		if len(again) == 0 {
 			return nil
 		}

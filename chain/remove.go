@@ -45,15 +45,10 @@ func (r *Runner) RemoveNetwork(ctx context.Context, l *List) error {
 			}
 		}
 	}
-	var errs []error
-	for i := range l.Plugins {
-		if v.AtLeast(spec.V110) && !l.DisableGC { // deletes rules that have no attachment
-			_, err := r.run(ctx, spec.GC, l, &l.Plugins[i], RuntimeConf{}, nil, spec.ValidMembers(nil))
-			errs = append(errs, err)
+	if v.AtLeast(spec.V110) && !l.DisableGC { // deletes rules that have no attachment
+		if err := errors.Join(r.gcAll(ctx, l, nil)...); err != nil {
+			return err
 		}
-	}
-	if err := errors.Join(errs...); err != nil {
-		return err
 	}
 	return cacheError(disk.Remove(r.Cache.lockFile("network", l.Name))) // the last step under the lock
 }

@@ -29,8 +29,9 @@ type Runner struct {
 	Warn func(format string, args ...any)
 	// Progress is called with the number of stale attachments that GC has deleted; nil: not called.
 	Progress func(done, all int)
-	// Batch makes the changes of several DELs at once; nil: each is made by itself.
-	Batch Batch
+	// NewBatch returns what makes the changes of several plugins and attachments at once in DEL; nil: each
+	// is made by itself.
+	NewBatch func(host *netns.NS, attachments int) Batch
 	// KeepGoing makes DEL run the remaining plugins after a failure.
 	KeepGoing bool
 	// Retries is how often an ADD that failed with code 11 is repeated, after its DEL.
@@ -39,7 +40,8 @@ type Runner struct {
 	// ended; 0: 30 s.
 	UndoTimeout time.Duration
 
-	host *netns.NS // shared by calls; nil: each has its own
+	host *netns.NS  // shared by calls; nil: each has its own
+	call *spec.Call // of the plugin that runs a folded list; nil: the calls are made from a RuntimeConf
 }
 
 const (
@@ -107,6 +109,7 @@ func (r *Runner) Add(ctx context.Context, l *List, t RuntimeConf) (*AddResult, e
 	if err != nil {
 		return nil, err
 	}
+	spec.WarnUnknownArgs(reqs...)
 	unlock, err := r.lock(ctx, a)
 	if err != nil {
 		return nil, err
@@ -247,11 +250,7 @@ func (r *Runner) addAll(ctx context.Context, l *List, t RuntimeConf, reqs []*spe
 // internal/undo does not fit here: external plugins need more than its time, and afterwards the
 // cache entry is removed or stays.
 func (r *Runner) undo(ctx context.Context, l *List, done int, t RuntimeConf, e *Entry, cause error) error {
-	ctx, cancel := interrupt.UndoContext(ctx, cmp.Or(r.UndoTimeout, defaultUndo))
-	defer cancel()
-	begun := *l
-	begun.Plugins = l.Plugins[:done]
-	errs := r.delAll(ctx, &begun, t, nil, true)
+	errs := r.delBegun(ctx, l, done, t)
 	if all(errs, func(err error) bool { return hasCode(err, spec.CodeVersion) }) {
 		err := r.Cache.Remove(e.Attachment())
 		if err == nil {
@@ -259,6 +258,20 @@ func (r *Runner) undo(ctx context.Context, l *List, done int, t RuntimeConf, e *
 		}
 		errs = []error{err}
 	}
+	return notUndone(cause, errs)
+}
+
+// delBegun runs DEL of the first done plugins of a list after a failed ADD.
+func (r *Runner) delBegun(ctx context.Context, l *List, done int, t RuntimeConf) []error {
+	ctx, cancel := interrupt.UndoContext(ctx, cmp.Or(r.UndoTimeout, defaultUndo))
+	defer cancel()
+	begun := *l
+	begun.Plugins = l.Plugins[:done]
+	return r.delAll(ctx, &begun, t, nil, true)
+}
+
+// notUndone returns the error of a failed ADD with those of its DEL.
+func notUndone(cause error, errs []error) error {
 	failure := spec.AsError(cause).WithDetails("cleanup is not complete, run DEL again")
 	asAdd := strings.NewReplacer("failed (delete)", "failed (add)", " DEL ", " ADD ")
 	for _, err := range errs {

@@ -50,8 +50,7 @@ func failed(verb spec.Verb, l *List, p *Plugin, err error) error {
 
 // addRequests makes the requests of an ADD, before the ADD of any plugin changes something. It
 // returns an error for an invalid configuration, and for a plugin or IPAM plugin that is
-// missing or does not support the version of the list, and warns of arguments that no plugin
-// knows.
+// missing or does not support the version of the list.
 func (r *Runner) addRequests(l *List, t RuntimeConf) ([]*spec.Request, error) {
 	reqs := make([]*spec.Request, len(l.Plugins))
 	for i := range l.Plugins {
@@ -68,7 +67,6 @@ func (r *Runner) addRequests(l *List, t RuntimeConf) ([]*spec.Request, error) {
 			return nil, failed(spec.Add, l, p, err)
 		}
 	}
-	spec.WarnUnknownArgs(reqs...)
 	return reqs, nil
 }
 
@@ -125,10 +123,15 @@ func (r *Runner) request(verb spec.Verb, l *List, p *Plugin, t RuntimeConf, more
 	if err != nil {
 		return nil, spec.Errorf(spec.CodeConfig, "%w", err)
 	}
-	req, err := spec.NewRequest(spec.Call{
-		Verb: verb, ContainerID: t.ContainerID, NetNS: t.NetNS, IfName: t.IfName,
+	call := spec.Call{
+		ContainerID: t.ContainerID, NetNS: t.NetNS, IfName: t.IfName,
 		Args: t.CNIArgs(), Path: r.Path, NetNSOverride: t.NetNSOverride, NS: t.ns,
-	}, conf)
+	}
+	if r.call != nil {
+		call = *r.call
+	}
+	call.Verb = verb
+	req, err := spec.NewRequest(call, conf)
 	if err != nil {
 		return nil, err
 	}

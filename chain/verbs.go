@@ -90,23 +90,25 @@ func (r *Runner) prevOf(e *Entry, v spec.Version) *spec.Result {
 	return prev
 }
 
-// delAll runs DEL for the plugins of the list in reverse and returns their errors. e is nil for an ADD
-// that was never finished. Without keepGoing it stops at the first error.
-func (r *Runner) delAll(ctx context.Context, l *List, t RuntimeConf, e *Entry, keepGoing bool) (errs []error) {
+// delRecorded is delAll with the result of the entry; e is nil if there is none.
+func (r *Runner) delRecorded(ctx context.Context, l *List, t RuntimeConf, e *Entry, keepGoing bool) []error {
 	v, err := l.version()
 	if err != nil {
 		return []error{err}
 	}
-	prev := r.prevOf(e, v)
-	for i := len(l.Plugins) - 1; i >= 0; i-- {
-		_, err := r.run(ctx, spec.Del, l, &l.Plugins[i], t, prev)
-		if err == nil {
-			continue
-		}
-		if !keepGoing && i > 0 {
-			return []error{fmt.Errorf("%w (the plugins before it have not been run: --keep-going runs them)", err)}
-		}
-		errs = append(errs, err)
+	return r.delAll(ctx, l, t, r.prevOf(e, v), keepGoing)
+}
+
+// delAll runs DEL for the plugins of the list in reverse and returns their errors. prev is nil for an ADD
+// that was never finished. Without keepGoing it stops at the first error.
+func (r *Runner) delAll(ctx context.Context, l *List, t RuntimeConf, prev *spec.Result, keepGoing bool) (errs []error) {
+	var b Batch
+	if r.NewBatch != nil && r.canBatch(l) {
+		b = r.NewBatch(t.ns.Host(), 1)
+	}
+	r.collect(ctx, b, l, t, prev, keepGoing, func(err error) { errs = append(errs, err) })
+	if b != nil {
+		b.Commit(ctx)
 	}
 	return errs
 }
@@ -290,6 +292,11 @@ func (r *Runner) Status(ctx context.Context, l *List) error {
 	if err != nil || !v.AtLeast(spec.V110) {
 		return err
 	}
+	return r.statusAll(ctx, l)
+}
+
+// statusAll runs STATUS for all plugins in order, up to the first error.
+func (r *Runner) statusAll(ctx context.Context, l *List) error {
 	for i := range l.Plugins {
 		if _, err := r.run(ctx, spec.Status, l, &l.Plugins[i], RuntimeConf{}, nil); err != nil {
 			return err

@@ -16,8 +16,8 @@ import (
 	"cnibox/spec"
 )
 
-// An Applet is one program of the binary, found by the name under which it is called. Either Plugin
-// (a plugin) or Main (a tool) is set.
+// An Applet is one program of the binary, found by the name under which it is called. Plugin (a plugin)
+// or Main (a tool) is set; the tool cnibox has both, and is a plugin where a runtime calls it.
 //
 // Help describes every key of a plugin.
 type Applet struct {
@@ -102,10 +102,10 @@ func (t Table) Lookup(name string) (*Applet, bool) {
 // Plugin is Lookup for delegates and members of a chain: tools are not plugins.
 func (t Table) Plugin(name string) (spec.Plugin, bool) {
 	a, ok := t.Lookup(name)
-	if !ok || a.Main != nil {
+	if !ok || a.Plugin == nil {
 		return spec.Plugin{}, false
 	}
-	return a.plugin(), true
+	return a.Plugin(), true
 }
 
 // Plugins returns the names of all plugins.
@@ -145,6 +145,9 @@ func (a *Applet) Run(ctx context.Context, p Process) int {
 func (a *Applet) run(ctx context.Context, p Process) int {
 	if a.Main != nil {
 		if len(p.Args) == 0 && p.Getenv("CNI_COMMAND") != "" {
+			if a.Plugin != nil {
+				return Serve(ctx, a, p)
+			}
 			return Unknown(a.Name, p)
 		}
 		return a.Main(ctx, p)

@@ -233,6 +233,20 @@ var Plugins = map[string]Plugin{
 		BelowMissing: Alone[BelowMissing], "link missing": "lo cannot be deleted", "invalid configuration": "it has no keys",
 	}},
 
+	"cnibox": { // a folded list
+		Keys: `"plugins":[{"type":"bridge","bridge":"br0","isGateway":true,"ipMasq":true,` + IPAM + `},{"type":"firewall","dataDir":"$DIR/firewall"},` +
+			`{"type":"tuning","dataDir":"$DIR/tuning","mtu":1400}]`,
+		Feature: "CONFIG_BRIDGE, CONFIG_IFB", Probe: func(t testing.TB) { t.Helper(); NeedBridge(t); NeedShaping(t) }, TakeAway: dropLinks("br0"),
+		Single: map[string]string{
+			"list of five": Conf("cnibox", `"runtimeConfig":{"portMappings":[{"hostPort":8080,"containerPort":80}],"bandwidth":{"ingressRate":8000000,"egressRate":8000000}},`+
+				`"plugins":[`+GatewayConf+`,{"type":"portmap","dataDir":"$DIR/ports","capabilities":{"portMappings":true}},{"type":"firewall","dataDir":"$DIR/firewall"},`+
+				`{"type":"bandwidth","dataDir":"$DIR/bandwidth","capabilities":{"bandwidth":true}},`+
+				`{"type":"tuning","dataDir":"$DIR/tuning","mtu":1400,"sysctl":{"net.ipv4.conf.IFNAME.arp_filter":"1"}}]`),
+		},
+		Invalid: []string{`"plugins":[]`, `"plugins":null`, `"plugins":{}`, `"plugins":[1]`, `"plugins":[{}]`, `"plugins":[{"type":"../x"}]`, `"plugins":[{"type":"bridge","bridge":1,` + IPAM + `}]`,
+			`"plugins":[{"type":"cnibox","plugins":[{"type":"ptp",` + IPAM + `}]}]`, `"plugins":[{"type":"none"}]`, `"runtimeConfig":1`,
+			`"plugins":[{"type":"ptp",` + IPAM + `},{"type":"tuning","dataDir":"$DIR/tuning","mtu":-1}]`},
+	},
 	"host-local": {
 		Keys: IPAM, Except: Alone,
 		Invalid: []string{`"ipam":{"type":"host-local","dataDir":"$DIR","subnet":"x"}`,

@@ -15,10 +15,13 @@ import (
 // together, since the kernel waits some 20 ms for each request, and releases their leases under one
 // lock. The zero value is empty.
 type DelBatch struct {
-	mu    sync.Mutex
-	end   []*ending
-	all   []rtnl.Link           // of the host, when the first DEL asked
-	links map[string]*rtnl.Link // the same by name; nil: none has asked
+	mu  sync.Mutex
+	end []*ending
+	// all are the links of the host, when the first DEL asked; links has the same by name, and is nil if
+	// none has. Those of a single DEL are asked for one by one, and all has what was found.
+	all    []rtnl.Link
+	links  map[string]*rtnl.Link
+	single bool
 }
 
 // An ending is what is left to do for one DEL.
@@ -62,10 +65,34 @@ func (e *ending) add() {
 	b.end = append(b.end, e)
 }
 
+// LeaveLink leaves the deletion of a link of the host to the DelBatch of the context; false: there is none.
+func LeaveLink(ctx context.Context, l *rtnl.Link) bool {
+	e := endingOf(ctx)
+	if e == nil {
+		return false
+	}
+	e.link = l.Index
+	b := e.collector.into
+	b.mu.Lock()
+	if b.links == nil || b.links[l.Name] == nil {
+		b.all = append(b.all, *l)
+	}
+	b.mu.Unlock()
+	e.add()
+	return true
+}
+
 // hostLink finds a link of the host in one list of all links, which is read once.
 func (b *DelBatch) hostLink(host *rtnl.Conn, name string) (*rtnl.Link, error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
+	if b.single {
+		l, err := host.Link(name)
+		if err == nil {
+			b.all = append(b.all, *l)
+		}
+		return l, err
+	}
 	if b.links == nil {
 		all, err := host.Links()
 		if err != nil {
@@ -82,8 +109,8 @@ func (b *DelBatch) hostLink(host *rtnl.Conn, name string) (*rtnl.Link, error) {
 	return nil, fmt.Errorf("link %s: %w", name, os.ErrNotExist)
 }
 
-// DelLinks deletes the links.
-func (b *DelBatch) DelLinks(ctx context.Context) {
+// delLinks opens a socket on the host, and returns what deletes the links.
+func (b *DelBatch) delLinks(ctx context.Context, ns *netns.NS) func() {
 	byIndex := map[uint32]*ending{}
 	for _, e := range b.end {
 		if e.link != 0 {
@@ -91,32 +118,30 @@ func (b *DelBatch) DelLinks(ctx context.Context) {
 		}
 	}
 	if len(byIndex) == 0 {
-		return
+		return func() {}
 	}
 	fail := func(e *ending, err error) {
 		e.failed = true
 		e.collector.report(err)
 	}
-	err := context.Cause(ctx)
+	host, err := rtnl.Dial(ns)
 	if err == nil {
-		err = b.delLinks(byIndex, fail)
+		err = context.Cause(ctx)
 	}
-	if err == nil {
-		return
+	return func() {
+		if host != nil {
+			defer host.Close()
+		}
+		if err == nil {
+			err = host.DelLinksOf(b.all, func(l *rtnl.Link) bool { return byIndex[l.Index] != nil }, func(index uint32, err error) { fail(byIndex[index], err) })
+		}
+		if err == nil {
+			return
+		}
+		for _, e := range byIndex {
+			fail(e, err)
+		}
 	}
-	for _, e := range byIndex {
-		fail(e, err)
-	}
-}
-
-// delLinks deletes links of the host. An error that fail does not get is about all of them.
-func (b *DelBatch) delLinks(byIndex map[uint32]*ending, fail func(*ending, error)) error {
-	host, err := rtnl.Dial(netns.Host())
-	if err != nil {
-		return err
-	}
-	defer host.Close()
-	return host.DelLinksOf(b.all, func(l *rtnl.Link) bool { return byIndex[l.Index] != nil }, func(index uint32, err error) { fail(byIndex[index], err) })
 }
 
 // Release releases the leases of those whose link is gone, as a single DEL does, and empties the

@@ -9,6 +9,7 @@ import (
 	"os"
 	"slices"
 
+	"cnibox/applets/attach"
 	"cnibox/applets/chained"
 	"cnibox/internal/netns"
 	"cnibox/rtnl"
@@ -335,7 +336,9 @@ func (s *shaper) dropIFBs(now *shaping) error {
 	}
 	var errs []error
 	for _, l := range now.ifbs {
-		errs = append(errs, rtnl.SkipAbsent(s.host.Do(rtnl.DropLink(l.Index))))
+		if !attach.LeaveLink(s.Context(), l) {
+			errs = append(errs, rtnl.SkipAbsent(s.host.Do(rtnl.DropLink(l.Index))))
+		}
 	}
 	return errors.Join(errs...)
 }

@@ -8,6 +8,8 @@ import (
 	"runtime"
 
 	"cnibox/applets/applet"
+	"cnibox/applets/attach"
+	"cnibox/chain"
 	"cnibox/internal/spell"
 	"cnibox/spec"
 )
@@ -37,8 +39,23 @@ cnibox uninstall DIR  delete the files that start this binary in DIR and
 cnibox verify [--path PATH] DIR
                       check that each applet's name in DIR leads to
                       this binary; exit code 1 if one does not
-cnibox version        print the version and the releases it implements`,
-	Main: run,
+cnibox fold [--in-place] FILE …
+                      print the list with its plugins as one of the type
+                      cnibox, which runs them in one process; --in-place:
+                      write it into FILE, and the old one into FILE.bak
+cnibox unfold [--in-place] FILE …
+                      print the list with the plugins in its place
+cnibox version        print the version and the releases it implements
+
+As a plugin, of a configuration with "type": "cnibox":
+
+key      type  default  meaning
+plugins  list  -        configurations of plugins, which run in this process
+                        as the list of a runtime would; their capabilities
+                        must be here as well`,
+	Main:   run,
+	Plugin: func() spec.Plugin { return chain.FoldPlugin(attach.NewBatch) },
+	Conf:   chain.Fold{},
 }
 
 // run returns 0, 1 for a failure, and 2 for a wrong command line. As with busybox, the first
@@ -63,6 +80,8 @@ func run(ctx context.Context, p applet.Process) int {
 		return uninstallCommand(ctx, p, args)
 	case cmd == "verify" || cmd == "--verify":
 		return verifyCommand(p, args)
+	case cmd == "fold" || cmd == "unfold":
+		return foldCommand(p, cmd, args)
 	}
 	a, ok := p.Applets.Lookup(cmd)
 	if !ok {
@@ -99,7 +118,7 @@ func help(ctx context.Context, p applet.Process, args []string) int {
 
 // writeList prints the usage and the applets, one on each line, sorted by name.
 func writeList(p applet.Process) int {
-	fmt.Fprintf(p.Stdout, "usage: cnibox APPLET …, or a link named APPLET; cnibox help APPLET | install DIR | uninstall DIR | verify DIR | version\n\n")
+	fmt.Fprintf(p.Stdout, "usage: cnibox APPLET …, or a link named APPLET; cnibox help APPLET | install DIR | uninstall DIR | verify DIR | fold FILE | unfold FILE | version\n\n")
 	all := p.Applets
 	width := 0
 	for _, a := range all {

@@ -73,7 +73,7 @@ func parse(args []string, flags map[string]*bool, path *string) ([]string, error
 	for len(args) > 0 && strings.HasPrefix(args[0], "-") {
 		name, value, ok := strings.Cut(args[0], "=")
 		args = args[1:]
-		if name == "--path" {
+		if name == "--path" && path != nil {
 			if !ok && len(args) > 0 {
 				value, args = args[0], args[1:]
 			}

@@ -15,6 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"cnibox/applets/applet"
+	"cnibox/applets/attach"
 	"cnibox/applets/cniexec/doctor"
 	"cnibox/applets/cniexec/hint"
 	"cnibox/applets/cniexec/sandbox"
@@ -204,7 +205,7 @@ func (c *call) setRunner() {
 	local := c.local()
 	c.runner = &chain.Runner{
 		Invoker: local, Cache: c.cache(), Path: c.path,
-		Warn: c.warn, Batch: new(batch),
+		Warn: c.warn, NewBatch: attach.NewBatch,
 	}
 }
 

@@ -15,6 +15,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"cnibox/applets/attach"
 	"cnibox/applets/cniexec/hint"
 	"cnibox/applets/cniexec/inventory"
 	"cnibox/applets/cniexec/sandbox"
@@ -160,7 +161,7 @@ func (c *call) restore(ctx context.Context, entries []*chain.Entry, unread error
 	external := map[string]int{}
 	title := chain.Titles(entries)
 	c.problem("cache", unread)
-	err = c.runner.Restore(ctx, entries, reloading(), func(r *chain.Restored) {
+	err = c.runner.Restore(ctx, entries, attach.NewRebuilding(), func(r *chain.Restored) {
 		alive++
 		if len(r.Errs) > 0 {
 			failed++

@@ -18,6 +18,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"cnibox/applets/attach"
 	"cnibox/applets/cniexec/sandbox"
 	"cnibox/applets/record"
 	"cnibox/chain"
@@ -509,7 +510,7 @@ func (c *upCall) attachWanted(ctx context.Context, name string, wanted []*wanted
 // restored; title begins the line about the rest.
 func (c *upCall) restoreOne(ctx context.Context, e *chain.Entry, title string) error {
 	var errs []error
-	err := c.runner.Restore(ctx, []*chain.Entry{e}, reloading(), func(r *chain.Restored) {
+	err := c.runner.Restore(ctx, []*chain.Entry{e}, attach.NewRebuilding(), func(r *chain.Restored) {
 		errs = append(errs, r.Errs...)
 		c.restored = append(c.restored, restoredOf(r))
 		if len(r.Did) > 0 {

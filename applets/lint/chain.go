@@ -1,6 +1,7 @@
 package lint
 
 import (
+	"encoding/json"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -61,6 +62,48 @@ func (c *checker) capabilities(p *chain.Plugin) {
 			text: fmt.Sprintf("%s does not use the capability %q%s", by, name, meant),
 		})
 	}
+}
+
+// fold lints the keys of a folded list, and notes capabilities that reach no plugin of it, or that it
+// keeps from one.
+func (c *checker) fold(l *chain.List, f *chain.Plugin) {
+	builtIn, ok := c.Applets.Plugin(chain.FoldType)
+	if !ok {
+		return
+	}
+	c.pluginKeys(f, &builtIn)
+	declared := make(map[string]bool)
+	for i := range l.Plugins {
+		m := &l.Plugins[i]
+		if m.From.File != f.From.File || !strings.HasPrefix(m.From.Key, join(f.From.Key, "plugins[")) {
+			continue
+		}
+		for name, enabled := range ownCapabilities(m) {
+			declared[name] = declared[name] || enabled
+			if enabled && !f.Capabilities[name] {
+				c.note(problem{
+					file: m.From.File, key: join(m.From.Key, "capabilities."+name), name: true,
+					text: fmt.Sprintf("%s does not get %q, since the %q around it does not have the capability", m.Type, name, chain.FoldType),
+				})
+			}
+		}
+	}
+	for name, enabled := range f.Capabilities {
+		if enabled && !declared[name] {
+			c.note(problem{
+				file: f.From.File, key: join(f.From.Key, "capabilities."+name), name: true,
+				text: fmt.Sprintf("none of its plugins has the capability %q", name),
+			})
+		}
+	}
+}
+
+// ownCapabilities returns those of a plugin's configuration; a member of a folded list gets no others
+// than that has.
+func ownCapabilities(p *chain.Plugin) map[string]bool {
+	var own chain.Member
+	_ = json.Unmarshal(p.Conf(), &own) // it was loaded
+	return own.Capabilities
 }
 
 // consumed returns the capabilities that a plugin, its IPAM plugin and its delegates read. all

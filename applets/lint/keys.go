@@ -120,7 +120,10 @@ func (c *checker) pluginKeys(p *chain.Plugin, builtIn *spec.Plugin) {
 	if !builtIn.MAC && len(known.types("mac")) == 1 { // that of spec.Common
 		known.hidden = append(known.hidden, "mac")
 	}
-	if builtIn.Chained {
+	switch {
+	case p.Type == chain.FoldType: // its members have them
+		known.hidden = append(known.hidden, "ipam", "dns")
+	case builtIn.Chained:
 		known.hidden = append(known.hidden, "ipam")
 	}
 	known.other = make(map[string][]reflect.Type)
@@ -279,7 +282,7 @@ func isFree(path string) bool {
 
 // relative returns a key as it is in the plugin's own configuration.
 func relative(path string) string {
-	if strings.HasPrefix(path, "plugins[") {
+	for strings.HasPrefix(path, "plugins[") {
 		_, path, _ = strings.Cut(path, ".")
 	}
 	return path

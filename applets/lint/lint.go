@@ -368,6 +368,9 @@ func (c *checker) list(l *chain.List) *network {
 		}
 	}
 	sound := len(c.problems) == before // name and version are valid; the plugins use them too
+	for i := range l.Folds {
+		c.fold(l, &l.Folds[i])
+	}
 	for _, m := range n.members {
 		c.plugin(l, m, sound)
 	}

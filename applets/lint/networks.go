@@ -155,7 +155,7 @@ func (o *otherNetwork) mayOverlap(n *network) bool {
 // first returns that of two files which a runtime uses: a list before a configuration of one
 // plugin, then by name.
 func first(a, b *network) *network {
-	single := func(n *network) bool { return n.members[0].From.Key == "" && n.members[0].From.File == n.list.File }
+	single := func(n *network) bool { return filepath.Ext(n.list.File) != ".conflist" }
 	switch {
 	case single(a) != single(b):
 		if single(a) {
@@ -261,7 +261,7 @@ func (c *checker) host(m *member) {
 	}
 	const ports = "portMappings"
 	given := conf.RuntimeConfig.PortMappings != nil
-	for _, enabled := range m.Capabilities { // an unused capability is noted already
+	for _, enabled := range ownCapabilities(m.Plugin) { // an unused capability is noted already
 		given = given || enabled
 	}
 	if read, all := c.consumed(m.Plugin); !given && !all && m.builtIn.Chained && slices.Contains(read, ports) {

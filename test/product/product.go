@@ -92,7 +92,7 @@ func Names() (list []string) {
 // Plugins returns the names of the applets that are plugins.
 func Plugins() (list []string) {
 	for _, a := range applets.All() {
-		if a.Main == nil {
+		if a.Plugin != nil {
 			list = append(list, a.Name)
 		}
 	}

@@ -70,16 +70,10 @@ func (c *Conf) Types() []string {
 // readConf reads a list or a single configuration. It omits keys of the wrong type: the plugins
 // report them.
 func readConf(doc []byte) *Conf {
-	var list struct {
-		CNIVersion string
-		Plugins    []json.RawMessage
-	}
+	var list struct{ CNIVersion string }
 	_ = json.Unmarshal(doc, &list)
-	if list.Plugins == nil {
-		list.Plugins = []json.RawMessage{doc}
-	}
 	c := &Conf{CNIVersion: list.CNIVersion}
-	for _, raw := range list.Plugins[:min(len(list.Plugins), chain.MaxPlugins)] {
+	for _, raw := range chain.Confs(doc) {
 		var p pluginConf
 		if _ = json.Unmarshal(raw, &p); p.Type != "" {
 			c.Plugins = append(c.Plugins, p)
