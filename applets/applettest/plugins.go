@@ -243,8 +243,9 @@ var Plugins = map[string]Plugin{
 				`{"type":"bandwidth","dataDir":"$DIR/bandwidth","capabilities":{"bandwidth":true}},`+
 				`{"type":"tuning","dataDir":"$DIR/tuning","mtu":1400,"sysctl":{"net.ipv4.conf.IFNAME.arp_filter":"1"}}]`),
 		},
-		Invalid: []string{`"plugins":[]`, `"plugins":null`, `"plugins":{}`, `"plugins":[1]`, `"plugins":[{}]`, `"plugins":[{"type":"../x"}]`, `"plugins":[{"type":"bridge","bridge":1,` + IPAM + `}]`,
-			`"plugins":[{"type":"cnibox","plugins":[{"type":"ptp",` + IPAM + `}]}]`, `"plugins":[{"type":"none"}]`, `"runtimeConfig":1`,
+		Invalid: []string{`"plugins":[{"type":"bridge","bridge":"br0","mtu":-1,` + IPAM + `},{"type":"firewall","dataDir":"$DIR/firewall","ingressPolicy":"x"},{"type":"tuning","dataDir":"$DIR/tuning","mtu":-1}]`,
+			`"plugins":[]`, `"plugins":null`, `"plugins":{}`, `"plugins":[1]`, `"plugins":[{}]`, `"plugins":[{"type":"../x"}]`, `"plugins":[{"type":"bridge","bridge":1,` + IPAM + `}]`,
+			`"plugins":[{"type":"cnibox","plugins":[{"type":"ptp",` + IPAM + `}]}]`, `"runtimeConfig":1`,
 			`"plugins":[{"type":"ptp",` + IPAM + `},{"type":"tuning","dataDir":"$DIR/tuning","mtu":-1}]`},
 	},
 	"host-local": {
