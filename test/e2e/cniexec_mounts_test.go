@@ -64,8 +64,8 @@ func TestKernelRunSysfs(t *testing.T) {
 		return os.WriteFile("/sys/kernel/mark", nil, 0o600)
 	}
 	out, stderr, err := r.mounted(mount, []string{"--conf-dir", r.Path("none")},
-		"sh", "-c", "echo $(ls /sys/class/net); cat /sys/class/net/eth0/operstate; echo $(ls /sys/kernel)")
-	if want := "eth0 lo\nup\nmark\n"; err != nil || out != want {
+		"sh", "-c", "echo $(ls /sys/class/net); cat /sys/class/net/eth0/type; echo $(ls /sys/kernel)")
+	if want := "eth0 lo\n1\nmark\n"; err != nil || out != want {
 		t.Errorf("got %q, want %q: %v\n%s", out, want, err, stderr)
 	}
 	if strings.Contains(stderr, "/sys") {
