@@ -8,6 +8,12 @@ import (
 // Limits of the chain: how many times faster than the reference it must be, and how many times as
 // long as the floor it may take.
 const (
+	barFoldAdd    = 10
+	barFoldCheck  = 7
+	barFoldDel    = 7.5
+	barFiveAdd    = 13
+	barFiveCheck  = 10
+	barFiveDel    = 8
 	barExecAdd    = 5.5
 	barCniExecAdd = 10
 	barExecCheck  = 3.5
@@ -30,10 +36,13 @@ func chain(l *lab) []line {
 	lines := []line{
 		better("ADD, exec'd per applet", r.of("ADD", "exec"), reference("ADD"), barExecAdd),
 		better("ADD, cni-exec", r.of("ADD", "cni-exec"), reference("ADD"), barCniExecAdd),
+		better("ADD, folded", r.of("ADD", "folded"), reference("ADD"), barFoldAdd),
 		better("CHECK, exec'd per applet", r.of("CHECK", "exec"), reference("CHECK"), barExecCheck),
 		better("CHECK, cni-exec", r.of("CHECK", "cni-exec"), reference("CHECK"), barCheck),
+		better("CHECK, folded", r.of("CHECK", "folded"), reference("CHECK"), barFoldCheck),
 		better("DEL, exec'd per applet", r.of("DEL", "exec"), reference("DEL"), barExecDel),
 		better("DEL, cni-exec", r.of("DEL", "cni-exec"), reference("DEL"), barDel),
+		better("DEL, folded", r.of("DEL", "folded"), reference("DEL"), barFoldDel),
 		within("ADD, to floor + Go start", r.of("ADD", "cni-exec"), start, barFloorAdd),
 		within("DEL, to RTM_DELLINK", r.of("DEL", "cni-exec"), r.of("DEL", "floor").milliseconds(), barFloorDel),
 	}
@@ -41,6 +50,43 @@ func chain(l *lab) []line {
 		lines = append(lines, line{What: "the kernel floor", Unit: "ms", Error: err.Error()})
 	}
 	return lines
+}
+
+// five measures the list of five plugins of Kubernetes' nodes.
+func five(l *lab) []line {
+	subjects, err := l.fiveSubjects()
+	if err != nil {
+		return []line{{What: "list of five", Unit: "ms", Error: err.Error()}}
+	}
+	r := l.interleave(l.rounds(30), subjects...)
+	var lines []line
+	for i, bar := range []float64{barFiveAdd, barFiveCheck, barFiveDel} {
+		verb := verbs[i]
+		lines = append(lines,
+			better(verb+", exec'd per applet", r.of(verb, "exec"), r.of(verb, "reference"), 0),
+			better(verb+", folded", r.of(verb, "folded"), r.of(verb, "reference"), bar),
+			better(verb+", cni-exec", r.of(verb, "cni-exec"), r.of(verb, "reference"), 0))
+	}
+	return lines
+}
+
+func (l *lab) fiveSubjects() ([]subject, error) {
+	pairs, err := l.contendersOf("five", listOfFive(), 0)
+	if err != nil {
+		return nil, err
+	}
+	folded, err := l.folded("five-folded", listOfFive())
+	return append(pairs, folded), err
+}
+
+// folded returns a list as one plugin, on a host of its own.
+func (l *lab) folded(name string, list []map[string]any) (subject, error) {
+	n, err := l.networkOf(name, l.ours, []map[string]any{foldOf(list)})
+	if err != nil {
+		return subject{}, err
+	}
+	a, err := newAttachment(name, 19999)
+	return n.life("folded", n.byExec(), a), err
 }
 
 func (l *lab) chainResults() (results, error) {
@@ -53,13 +99,23 @@ func (l *lab) chainResults() (results, error) {
 	if err != nil {
 		return nil, err
 	}
+	folded, err := l.folded("folded", commonChain())
+	if err != nil {
+		return nil, err
+	}
+	subjects = append(subjects, folded)
 	return l.interleave(l.rounds(30), append(subjects, pairs...)...), nil
 }
 
 // contenders returns the chain by exec and by cni-exec and, where installed, the reference's. Each
 // has its own host, to which that many others are attached first.
 func (l *lab) contenders(name string, others int) ([]subject, error) {
-	ours, err := l.newNetwork(name+"-ours", l.ours)
+	return l.contendersOf(name, commonChain(), others)
+}
+
+// contendersOf is contenders for a list.
+func (l *lab) contendersOf(name string, list []map[string]any, others int) ([]subject, error) {
+	ours, err := l.networkOf(name+"-ours", l.ours, list)
 	if err != nil {
 		return nil, err
 	}
@@ -77,7 +133,7 @@ func (l *lab) contenders(name string, others int) ([]subject, error) {
 	if l.reference == "" {
 		return subjects, nil
 	}
-	theirs, err := l.newNetwork(name+"-reference", l.reference)
+	theirs, err := l.networkOf(name+"-reference", l.reference, list)
 	if err != nil {
 		return nil, err
 	}

@@ -157,6 +157,7 @@ var groups = []group{
 	{"start", "Start and end of a process: what VERSION costs", startCost},
 	{"memory", "Peak memory of one call (ADD, CHECK, DEL: the most)", memory},
 	{"chain", "Chain of bridge(isGateway, ipMasq, host-local), portmap, tuning", chain},
+	{"five", "List of bridge, portmap, firewall, bandwidth, tuning", five},
 	{"plugins", "One plugin alone", func(l *lab) []line { return l.measureTrials(trials()) }},
 	{"links", "Links on another link", func(l *lab) []line { return l.measureTrials(subLinks()) }},
 	{"dhcp", "Memory of the DHCP daemon", daemons},

@@ -3,6 +3,7 @@ package main
 import (
 	"encoding/json"
 	"fmt"
+	"maps"
 	"os"
 	"path/filepath"
 	"slices"
@@ -70,6 +71,25 @@ func commonChain() []map[string]any {
 	}
 }
 
+// listOfFive is the list of Kubernetes' nodes.
+func listOfFive() []map[string]any {
+	chain := commonChain()
+	return []map[string]any{
+		chain[0], chain[1], {"type": "firewall"}, {"type": "bandwidth", "capabilities": map[string]bool{"bandwidth": true}}, chain[2],
+	}
+}
+
+// foldOf returns a list as one plugin.
+func foldOf(list []map[string]any) map[string]any {
+	enabled := map[string]bool{}
+	for _, p := range list {
+		if own, ok := p["capabilities"].(map[string]bool); ok {
+			maps.Copy(enabled, own)
+		}
+	}
+	return map[string]any{"type": "cnibox", "capabilities": enabled, "plugins": list}
+}
+
 // An attachment is one container of a network. Its namespace is made in advance, so no figure
 // includes that.
 type attachment struct {
@@ -96,8 +116,12 @@ func newAttachments(prefix string, from, to int) (all []attachment, err error) {
 	return all, nil
 }
 
-func (a attachment) portMappings() []map[string]any {
-	return []map[string]any{{"hostPort": a.port, "containerPort": 80, "protocol": "tcp"}}
+// capabilities are the values of all capabilities that lists here have.
+func (a attachment) capabilities() map[string]any {
+	return map[string]any{
+		"portMappings": []map[string]any{{"hostPort": a.port, "containerPort": 80, "protocol": "tcp"}},
+		"bandwidth":    map[string]int{"ingressRate": 80_000_000, "ingressBurst": 8_000_000, "egressRate": 80_000_000, "egressBurst": 8_000_000},
+	}
 }
 
 // A caller acts as a runtime: it calls one verb for one attachment, in the thread's network

@@ -67,9 +67,11 @@ const iptablesOnly = "/run/bench/iptables"
 func (r *byExec) plugin(verb string, a attachment, conf map[string]any, prev json.RawMessage) ([]byte, error) {
 	conf = maps.Clone(conf)
 	conf["cniVersion"], conf["name"] = version, r.name
-	if conf["capabilities"] != nil {
+	if enabled, ok := conf["capabilities"].(map[string]bool); ok {
 		delete(conf, "capabilities")
-		conf["runtimeConfig"] = map[string]any{"portMappings": a.portMappings()}
+		given := a.capabilities()
+		maps.DeleteFunc(given, func(name string, _ any) bool { return !enabled[name] })
+		conf["runtimeConfig"] = given
 	}
 	if prev != nil {
 		conf["prevResult"] = prev
@@ -84,7 +86,7 @@ func (r *byExec) plugin(verb string, a attachment, conf map[string]any, prev jso
 		argv = append(r.wrap(name), argv...)
 	}
 	env := sandbox.Plugin(verb, a.id, a.netns.Path, "eth0", r.plugins)
-	if verb == "CHECK" {
+	if verb == "CHECK" && name == "portmap" {
 		env = append(env, "PATH="+iptablesOnly)
 	}
 	out, _, err := sandbox.Call{Argv: argv, Stdin: stdin, Env: env}.Run()
@@ -99,7 +101,7 @@ type byCniExec struct {
 
 // call passes what cnitool passes: CNI_ variables and CAP_ARGS.
 func (r *byCniExec) call(verb string, a attachment) error {
-	caps, err := json.Marshal(map[string]any{"portMappings": a.portMappings()})
+	caps, err := json.Marshal(a.capabilities())
 	if err != nil {
 		return err
 	}
