@@ -109,7 +109,13 @@ type folded struct {
 func (f folded) list(r *spec.Request) (*Runner, *List, RuntimeConf, error) {
 	p := Plugin{Type: FoldType, conf: r.Conf()}
 	l := &List{Name: r.Net.Name, CNIVersion: r.Net.CNIVersion}
-	runner := &Runner{Invoker: r.Invoker, Warn: r.Warn, NewBatch: f.newBatch, call: &r.Call}
+	invoker := r.Invoker
+	if i, ok := invoker.(*Invoker); ok { // the directory of plugins needs no file for a member
+		own := *i
+		own.BuiltIn = true
+		invoker = &own
+	}
+	runner := &Runner{Invoker: invoker, Warn: r.Warn, NewBatch: f.newBatch, call: &r.Call}
 	t := RuntimeConf{ContainerID: r.ContainerID, IfName: r.IfName, NetNS: r.Call.NetNS, ns: r.Call.NS}
 	return runner, l, t, l.append(p)
 }
@@ -238,7 +244,7 @@ func (f folded) restore(ctx context.Context, r *spec.Request) error {
 	var errs []error
 	for i := range l.Plugins {
 		p := &l.Plugins[i]
-		if builtIn, err := r.Invoker.Find(p.Type); err == nil && builtIn != nil && builtIn.Restore != nil {
+		if builtIn, err := runner.Invoker.Find(p.Type); err == nil && builtIn != nil && builtIn.Restore != nil {
 			errs = append(errs, runner.restorePlugin(ctx, l, p, t, r.Prev, func(text string) { r.Did("%s", text) }))
 		}
 	}

@@ -34,8 +34,20 @@ func (h *host) configure(ports string) error {
 	if ports != "" {
 		ports = `, "runtimeConfig": { "portMappings": ` + ports + ` }`
 	}
+	text := fmt.Appendf(nil, list, h.release.cniVersion, ports)
+	if h.folded {
+		plain := filepath.Join(work, "plain.conflist")
+		if err := os.WriteFile(plain, text, 0o600); err != nil {
+			return err
+		}
+		folded, _, err := (sandbox.Call{Argv: []string{filepath.Join(pluginDir, "cnibox"), "fold", plain}}).Run()
+		if err != nil {
+			return err
+		}
+		text = folded
+	}
 	// In place: containerd 1.6 reloads when a file is written, not when one is renamed.
-	return os.WriteFile(filepath.Join(confDir, "10-clients.conflist"), fmt.Appendf(nil, list, h.release.cniVersion, ports), 0o600)
+	return os.WriteFile(filepath.Join(confDir, "10-clients.conflist"), text, 0o600)
 }
 
 // installation makes the links as the README says, and those of the recorder.
@@ -65,10 +77,17 @@ func (h *host) installRecorder() error {
 	if err != nil {
 		return err
 	}
-	for _, plugin := range recorded {
+	plugins := recorded
+	if h.folded {
+		plugins = recordedFolded
+	}
+	for _, plugin := range plugins {
 		if err := os.Symlink(self, filepath.Join(criDir, plugin)); err != nil {
 			return err
 		}
+	}
+	if h.folded { // it is in cnibox, as all members are
+		return nil
 	}
 	return os.Symlink(filepath.Join(pluginDir, "host-local"), filepath.Join(criDir, "host-local"))
 }

@@ -139,7 +139,7 @@ func inside(o options) error {
 	if err != nil {
 		return err
 	}
-	h.release = t.release
+	h.release, h.folded = t.release, t.folded
 	err = h.installation()
 	for _, part := range t.parts {
 		if err == nil {

@@ -19,7 +19,13 @@ const calls = work + "/calls"
 // cnibox.
 var recorded = []string{"loopback", "bridge", "portmap", "bandwidth"}
 
-func isRecorded(name string) bool { return slices.Contains(recorded, name) }
+// recordedFolded are those with a folded list.
+var recordedFolded = []string{"loopback", fold}
+
+// fold is the type of a folded list, whose members are recorded as plugins of their own.
+const fold = "cnibox"
+
+func isRecorded(name string) bool { return slices.Contains(append(recordedFolded, recorded...), name) }
 
 // A call is what a runtime passed to one plugin, with the members of the configuration that the
 // trials check.
@@ -64,12 +70,28 @@ func appendCall(plugin string, conf []byte) error {
 	if err != nil {
 		return err
 	}
+	line = append(line, '\n')
+	for _, member := range members(plugin, conf) {
+		line = append(line, bytes.Replace(line[:bytes.IndexByte(line, '\n')+1], []byte(`"Plugin":"`+plugin+`"`), []byte(`"Plugin":"`+member+`"`), 1)...)
+	}
 	f, err := os.OpenFile(calls, os.O_WRONLY|os.O_APPEND|os.O_CREATE, 0o600)
 	if err != nil {
 		return err
 	}
-	_, err = f.Write(append(line, '\n'))
+	_, err = f.Write(line)
 	return errors.Join(err, f.Close())
+}
+
+// members returns the types of the plugins of a folded list.
+func members(plugin string, conf []byte) (types []string) {
+	var list struct{ Plugins []struct{ Type string } }
+	if plugin != fold || json.Unmarshal(conf, &list) != nil {
+		return nil
+	}
+	for _, p := range list.Plugins {
+		types = append(types, p.Type)
+	}
+	return types
 }
 
 func callsOf(plugin, verb, id string) (found []call, err error) {

@@ -15,6 +15,7 @@ type trial struct {
 	built   []string // programs that Debian does not have
 	target  string   // make target that builds them; "": runtimes
 	release release
+	folded  bool
 	parts   []func(*host) error
 }
 
@@ -34,6 +35,19 @@ var trials = []trial{
 		},
 	},
 	{
+		name: "debian-folded", release: containerd1, folded: true,
+		parts: []func(*host) error{
+			(*host).start, (*host).ctrContainers, (*host).detached, (*host).pods, (*host).crowd, (*host).goneNamespace, (*host).bandwidth,
+		},
+	},
+	{
+		name: "containerd2-folded", release: containerd2, folded: true,
+		built: []string{"containerd", "containerd-shim-runc-v2", "ctr"},
+		parts: []func(*host) error{
+			(*host).start, (*host).ctrContainers, (*host).killed, (*host).pods, (*host).asked, (*host).crowd, (*host).goneNamespace, (*host).bandwidth,
+		},
+	},
+	{
 		name: "nerdctl", release: containerd2,
 		built: []string{"containerd", "containerd-shim-runc-v2", "ctr", "nerdctl"},
 		parts: []func(*host) error{(*host).start, (*host).nerdctl},
@@ -45,6 +59,11 @@ var trials = []trial{
 	},
 	{
 		name: "crio", target: "crio", release: release{cniVersion: "1.1.0"},
+		built: []string{"crio", "pinns"},
+		parts: []func(*host) error{(*host).crio},
+	},
+	{
+		name: "crio-folded", target: "crio", release: release{cniVersion: "1.1.0"}, folded: true,
 		built: []string{"crio", "pinns"},
 		parts: []func(*host) error{(*host).crio},
 	},
