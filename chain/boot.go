@@ -14,12 +14,22 @@ import (
 
 // DeleteEarlier runs DEL for the attachments of earlier boots, on all networks, and returns the
 // deleted ones. An entry of another tool has no boot ID; it is of an earlier boot if it was written
-// before this boot and its namespace does not exist.
-func (r *Runner) DeleteEarlier(ctx context.Context) (deleted []spec.Attachment, err error) {
+// before this boot and its namespace does not exist: elsewhere is asked which of the namespaces that
+// are not at their paths may exist.
+func (r *Runner) DeleteEarlier(ctx context.Context, elsewhere func([]*Entry) []*Entry) (deleted []spec.Attachment, err error) {
 	entries, unread := r.Entries()
 	began, err := bootTime()
+	var kept, guessed []*Entry
+	for _, e := range entries {
+		if e.SameBoot() && e.BootID == "" && e.Gone() && e.Written().Before(began) {
+			guessed = append(guessed, e)
+		}
+	}
+	if len(guessed) > 0 {
+		kept = elsewhere(guessed)
+	}
 	entries = slices.DeleteFunc(entries, func(e *Entry) bool {
-		return e.SameBoot() && (e.BootID != "" || !e.Gone() || !e.Written().Before(began))
+		return e.SameBoot() && !slices.Contains(guessed, e) || slices.Contains(kept, e)
 	})
 	deleted, failed := (&deleting{Runner: r.Once(), list: &List{}}).run(ctx, entries)
 	return deleted, errors.Join(unread, err, failed)

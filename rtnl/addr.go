@@ -119,6 +119,11 @@ func (c *Conn) addrs(index uint32) (map[uint32][]Addr, error) {
 	if err != nil {
 		return nil, err
 	}
+	return decodeAddrs(ms)
+}
+
+// decodeAddrs returns the addresses of a dump by the index of the link.
+func decodeAddrs(ms []netlink.Message) (map[uint32][]Addr, error) {
 	all := map[uint32][]Addr{}
 	for _, m := range ms {
 		var a Addr

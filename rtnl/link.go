@@ -109,6 +109,11 @@ func (c *Conn) LinksWith(text []byte) ([]Link, error) {
 		return nil, fmt.Errorf("links: %w", err)
 	}
 	ms = slices.DeleteFunc(ms, func(m netlink.Message) bool { return !bytes.Contains(m.Data, text) })
+	return decodeLinks(ms)
+}
+
+// decodeLinks returns the links of a dump.
+func decodeLinks(ms []netlink.Message) ([]Link, error) {
 	links := make([]Link, 0, len(ms))
 	for _, m := range ms {
 		var l Link

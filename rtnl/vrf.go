@@ -1,7 +1,6 @@
 package rtnl
 
 import (
-	"encoding/binary"
 	"fmt"
 	"os"
 
@@ -9,7 +8,6 @@ import (
 	"golang.org/x/sys/unix"
 
 	"cnibox/internal/netns"
-	"cnibox/internal/nlconn"
 )
 
 // A VRF is a routing domain: links with this master use its table.
@@ -39,9 +37,7 @@ func (IFB) encode(*netlink.AttributeEncoder) error { return nil }
 // NSID returns the ID of another namespace in the socket's namespace; [Link.LinkNetNSID] is such an
 // ID. It is -1 if there is none, as when no link leads there.
 func (c *Conn) NSID(ns *netns.NS) (int, error) {
-	const fd, nsid = 3, 1 // NETNSA_FD, NETNSA_NSID: include/uapi/linux/net_namespace.h
-	const header = 4      // of struct rtgenmsg, padded
-	data, err := encode(make([]byte, header), func(ae *netlink.AttributeEncoder) { ae.Uint32(fd, uint32(ns.FD())) })
+	data, err := encode(make([]byte, nsidHeader), func(ae *netlink.AttributeEncoder) { ae.Uint32(netnsaFD, uint32(ns.FD())) })
 	var ms []netlink.Message
 	if err == nil {
 		ms, err = c.get(request(unix.RTM_GETNSID, 0, data))
@@ -50,8 +46,8 @@ func (c *Conn) NSID(ns *netns.NS) (int, error) {
 		return -1, fmt.Errorf("number of a network namespace: %w", err)
 	}
 	for _, m := range ms {
-		if v := nlconn.Attribute(m.Data[min(len(m.Data), header):], nsid); len(v) == 4 {
-			return int(int32(binary.NativeEndian.Uint32(v))), nil
+		if id := nsidOf(m); id >= 0 {
+			return id, nil
 		}
 	}
 	return -1, nil

@@ -97,7 +97,7 @@ func (p *Plugin) add(ctx context.Context, r *spec.Request) (*spec.Result, error)
 	}
 	defer op.close()
 	for _, step := range [...]func(*Op) error{
-		d.Link, (*Op).addInterfaces, (*Op).lease, (*Op).checkMTU6,
+		d.Link, (*Op).nameNS, (*Op).addInterfaces, (*Op).lease, (*Op).checkMTU6,
 		d.Gateways, func(op *Op) error { return op.configure(d.Routes(op)) },
 		d.Host, (*Op).waitVeth, (*Op).forward,
 	} {
@@ -112,6 +112,18 @@ func (p *Plugin) add(ctx context.Context, r *spec.Request) (*spec.Result, error)
 	}
 	op.announce()
 	return op.Result, nil
+}
+
+// nameNS gives the container's namespace an ID on the host, as the kernel does for a veth, so that
+// GC finds it whatever keeps it alive. A process without the privilege for that leaves it out.
+func (op *Op) nameNS() error {
+	if op.Veth != nil || op.plugin.IPAM == Never {
+		return nil
+	}
+	if err := op.Host.NameNS(op.NS); err != nil && !errors.Is(err, os.ErrPermission) {
+		return err
+	}
+	return nil
 }
 
 // addInterfaces enters the links into the result, in the order of the reference: bridge, host-side

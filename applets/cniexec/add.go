@@ -83,14 +83,14 @@ func (c *addCall) add(ctx context.Context) error {
 	defer interrupt.Begin()()
 	created := false
 	if c.create {
-		if created, _, err = c.createNetNS(ctx, c.runtimeConf.NetNS, c.runtimeConf.ContainerID); err != nil {
+		if created, _, err = c.createNetNS(ctx, c.runtimeConf.NetNS, func() ([]*chain.Entry, error) { return c.entriesOf(c.runtimeConf.ContainerID) }); err != nil {
 			return err
 		}
 	}
 	if err = c.addTo(ctx, l); err != nil && created {
 		ctx, cancel := interrupt.UndoContext(ctx, sandbox.TakeDown)
 		defer cancel()
-		if derr := c.names().DeleteUnused(ctx, c.runtimeConf.NetNS); derr != nil {
+		if _, derr := c.deleteUnused(ctx, c.runtimeConf.NetNS); derr != nil {
 			c.runner.Warn("%v", derr)
 		}
 	}

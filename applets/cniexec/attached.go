@@ -6,11 +6,12 @@ import (
 	"cnibox/chain"
 )
 
-// createNetNS creates a named namespace, unless it exists. Before that it deletes the container's
-// attachments to a former namespace of that name, and returns them.
-func (c *call) createNetNS(ctx context.Context, path, containerID string) (created bool, left []*chain.Entry, err error) {
-	created, err = c.names().Create(ctx, path, func() (err error) {
-		left, err = c.detachGone(ctx, path, containerID)
+// createNetNS creates a named namespace, unless it exists. Before that it deletes those of its
+// container's attachments that are to a former namespace of that name, and returns them.
+func (c *call) createNetNS(ctx context.Context, path string, entries func() ([]*chain.Entry, error)) (created bool, left []*chain.Entry, err error) {
+	created, err = c.names().Create(ctx, path, func() error {
+		all, err := entries()
+		left = c.detachGone(ctx, path, all)
 		return err
 	})
 	return created, left, err
@@ -18,8 +19,7 @@ func (c *call) createNetNS(ctx context.Context, path, containerID string) (creat
 
 // detachGone deletes a container's attachments to a namespace that is gone. If one cannot be
 // deleted, it reports that, and counts it as deleted.
-func (c *call) detachGone(ctx context.Context, path, containerID string) (left []*chain.Entry, err error) {
-	entries, err := c.entriesOf(containerID)
+func (c *call) detachGone(ctx context.Context, path string, entries []*chain.Entry) (left []*chain.Entry) {
 	for _, e := range entries {
 		if e.NetNSPath() != path {
 			continue
@@ -30,7 +30,17 @@ func (c *call) detachGone(ctx context.Context, path, containerID string) (left [
 			c.runner.Warn("%s: leftovers of an earlier ADD: %v", e.Title(), err)
 		}
 	}
-	return left, err
+	return left
+}
+
+// entriesByContainer returns all attachments by the IDs of their containers.
+func (c *call) entriesByContainer() (map[string][]*chain.Entry, error) {
+	entries, _, err := c.runner.Cache.List()
+	all := map[string][]*chain.Entry{}
+	for _, e := range entries {
+		all[e.ContainerID] = append(all[e.ContainerID], e)
+	}
+	return all, err
 }
 
 // entriesOf returns the attachments of a container.

@@ -5,7 +5,10 @@ import (
 	"context"
 
 	"cnibox/applets/cniexec/hint"
+	"cnibox/applets/cniexec/inventory"
+	"cnibox/chain"
 	"cnibox/internal/tty"
+	"cnibox/rtnl"
 )
 
 func bootVerb() *verb {
@@ -36,7 +39,7 @@ func (c *bootCall) do(ctx context.Context, operands []string) (int, error) {
 	if err := c.prepare(); err != nil {
 		return 0, err
 	}
-	deleted, failed := c.runner.DeleteEarlier(ctx)
+	deleted, failed := c.runner.DeleteEarlier(ctx, c.elsewhere)
 	c.problem("boot", failed)
 	ready := []string{}
 	err := c.eachNetwork(ctx, c.configured(), func(ctx context.Context) error {
@@ -55,6 +58,21 @@ func (c *bootCall) do(ctx context.Context, operands []string) (int, error) {
 		c.runner.Warn("boot: %v", hint.Line(failed))
 	}
 	return 0, c.report(ctx, bootDoc{each(deleted, nameOf), ready, c.found()}, cmp.Or(context.Cause(ctx), err, failed))
+}
+
+// elsewhere returns the entries whose namespaces may exist, though not at their paths.
+func (c *bootCall) elsewhere(entries []*chain.Entry) (kept []*chain.Entry) {
+	list := each(entries, inventory.Empty(c.runner.Cache, c.describer()).Read)
+	at, hidden, err := inventory.Elsewhere(list)
+	if err != nil {
+		c.runner.Warn("boot: %v", err)
+	}
+	for _, a := range list {
+		if err != nil || hidden != (rtnl.Hidden{}) || at[a] != "" {
+			kept = append(kept, a.Entry)
+		}
+	}
+	return kept
 }
 
 // A bootDoc is the document of boot.

@@ -93,8 +93,17 @@ func (c *delCall) del(ctx context.Context, l *chain.List, doc *deletedDoc) error
 // deleteUnused deletes a named namespace that has no attachments. A missing namespace is not an
 // error.
 func (c *call) deleteUnused(ctx context.Context, path string) (deleted bool, err error) {
+	attached, err := c.names().Attached()
+	if err != nil {
+		return false, err
+	}
+	return c.deleteUnless(ctx, path, attached)
+}
+
+// deleteUnless is deleteUnused with the attachments of all namespaces.
+func (c *call) deleteUnless(ctx context.Context, path string, attached sandbox.Attached) (deleted bool, err error) {
 	_, missing := os.Lstat(path)
-	err = c.names().DeleteUnused(ctx, path)
+	err = c.names().DeleteUnused(ctx, path, attached)
 	_, gone := os.Lstat(path)
 	return err == nil && missing == nil && gone != nil, err
 }

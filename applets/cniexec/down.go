@@ -7,6 +7,7 @@ import (
 	"slices"
 
 	"cnibox/applets/cniexec/sandbox"
+	"cnibox/chain"
 )
 
 func downVerb() *verb {
@@ -40,19 +41,30 @@ func (c *downCall) do(ctx context.Context, operands []string) (int, error) {
 	}
 	defer unlock()
 	c.runner.KeepGoing = true
+	entries, err := c.entriesByContainer()
+	if err != nil {
+		return 0, err
+	}
 	doc := deletedDoc{[]attachmentName{}, []string{}, foundDoc{}}
-	err = c.eachNamespace(ctx, s, func(name string) error { return c.downOne(ctx, name, &doc) })
+	detach := func(name string) error { return c.detachAll(ctx, name, entries, &doc) }
+	remove := func(names []string, failed func(string, error)) {
+		attached, err := c.names().Attached()
+		eachName(ctx, func(name string) error {
+			if err != nil {
+				return err
+			}
+			return c.deleteNetNS(ctx, name, attached, &doc)
+		})(names, failed)
+	}
+	err = c.eachNamespace(ctx, s, eachName(ctx, detach), remove)
 	doc.foundDoc = c.found()
 	return exitOK, c.report(ctx, doc, err)
 }
 
-// downOne is down for one namespace; it records what it deletes.
-func (c *downCall) downOne(ctx context.Context, name string, doc *deletedDoc) error {
-	path := filepath.Join(sandbox.NetNSDir, name)
-	entries, err := c.entriesOf(derivedID(path))
-	if err != nil {
-		return err
-	}
+// detachAll detaches a namespace, and records that. After an error the namespace stays, since the
+// next try needs it.
+func (c *downCall) detachAll(ctx context.Context, name string, all map[string][]*chain.Entry, doc *deletedDoc) error {
+	entries := all[derivedID(filepath.Join(sandbox.NetNSDir, name))]
 	var errs []error
 	for _, e := range slices.Backward(entries) {
 		err := c.detachEntry(ctx, e)
@@ -62,10 +74,13 @@ func (c *downCall) downOne(ctx context.Context, name string, doc *deletedDoc) er
 		}
 		errs = append(errs, ofNetNS(e.Attachment(), e.NetNSPath(), err))
 	}
-	if err := errors.Join(errs...); err != nil {
-		return err // the next try needs the namespace
-	}
-	deleted, err := c.deleteUnused(ctx, path)
+	return errors.Join(errs...)
+}
+
+// deleteNetNS deletes a namespace, and records that.
+func (c *downCall) deleteNetNS(ctx context.Context, name string, attached sandbox.Attached, doc *deletedDoc) error {
+	path := filepath.Join(sandbox.NetNSDir, name)
+	deleted, err := c.deleteUnless(ctx, path, attached)
 	if deleted {
 		c.summarize("%s: deleted", name)
 		doc.Namespaces = append(doc.Namespaces, path)

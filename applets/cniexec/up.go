@@ -37,8 +37,10 @@ func upVerb() *verb {
      "ips": ["10.1.0.5"], "mac": "02:00:00:00:00:05",
      "ports": ["8080:80"]}]}}
 What is as the file has it stays, and gets back what it has lost on the host;
-what is not, or is attached and not in the file, is changed. A namespace that is
-no more in the file stays. What an interrupted up left, the next one finishes.`,
+what is not, or is attached and not in the file, is changed. An address in the
+file is its link's: another link that was given it gets a new one. A namespace
+that is no more in the file stays. What an interrupted up left, the next one
+finishes.`,
 		examples: []example{
 			{"cni-exec up /etc/cni/netns/web.json", "also by cni-net@web.service, see dist/"},
 			{"cni-exec enter web -- httpd -f", "a process in one of them"},
@@ -50,6 +52,7 @@ no more in the file stays. What an interrupted up left, the next one finishes.`,
 type upCall struct {
 	*call
 	force bool
+	asked map[string]string // addresses and ports, each with the key of the link that asks for it
 	doc   upDoc
 }
 
@@ -93,7 +96,8 @@ type stateOfLink struct {
 
 // A wantedLink is an attachment in the file.
 type wantedLink struct {
-	*call    // with the target of this link
+	*call           // with the target of this link
+	key      string // in the file
 	asked    *asked
 	list     *chain.List
 	existing *chain.Entry // attached as the file says; nil: not
@@ -276,34 +280,56 @@ func (c *upCall) do(ctx context.Context, operands []string) (int, error) {
 	}
 	defer unlock()
 	c.doc = upDoc{Created: []string{}, Deleted: []attachmentName{}, Attached: []attachedDoc{}}
+	entries, err := c.entriesByContainer()
+	if err != nil {
+		return 0, err
+	}
 	// Detach from all namespaces first: an address may move from one to another.
-	detach := func(name string) error { return c.detachUnwanted(ctx, name, wanted[name]) }
-	attach := func(name string) error { return c.attachWanted(ctx, name, wanted[name]) }
-	err = c.eachNamespace(ctx, s, detach, attach)
+	detach := func(name string) error { return c.detachUnwanted(ctx, name, wanted[name], entries) }
+	restore := func(names []string, failed func(string, error)) { c.restoreExisting(ctx, names, wanted, failed) }
+	attach := func(names []string, failed func(string, error)) { c.attachMissing(ctx, names, wanted, failed) }
+	err = c.eachNamespace(ctx, s, eachName(ctx, detach), restore, attach)
 	c.doc.Restored, c.doc.foundDoc = notNull(c.restored), c.found()
 	return exitOK, c.report(ctx, c.doc, err)
+}
+
+// A step is one of up or down, for several namespaces. It calls failed for each one with an error,
+// once.
+type step func(names []string, failed func(name string, err error))
+
+// eachName is a step for one namespace after another.
+func eachName(ctx context.Context, do func(name string) error) step {
+	return func(names []string, failed func(string, error)) {
+		for _, name := range names {
+			if ctx.Err() != nil {
+				return
+			}
+			if err := do(name); err != nil {
+				failed(name, err)
+			}
+		}
+	}
 }
 
 // eachNamespace runs one step after another, each for the namespaces of a file sorted by name,
 // without those for which a step has failed. The error has the code of the first error, and all
 // others in its details; each is a finding.
-func (c *call) eachNamespace(ctx context.Context, s *stateFile, steps ...func(name string) error) error {
+func (c *call) eachNamespace(ctx context.Context, s *stateFile, steps ...step) error {
 	ignoreClosedPipe()
 	names := slices.Sorted(maps.Keys(s.namespaces))
 	var errs []error
-	for _, step := range steps {
-		names = slices.DeleteFunc(names, func(name string) bool {
-			if ctx.Err() != nil {
-				return true
-			}
+	for _, do := range steps {
+		failed := map[string]bool{}
+		do(names, func(name string, err error) {
+			failed[name] = true
 			c.runtimeConf.NetNS = filepath.Join(sandbox.NetNSDir, name)
-			err := step(name)
-			if err != nil {
-				c.problem(c.verb, err)
-				errs = append(errs, fmt.Errorf("%s: %w", name, err))
-			}
-			return err != nil
+			c.problem(c.verb, err)
+			errs = append(errs, fmt.Errorf("%s: %w", name, err))
 		})
+		names = slices.DeleteFunc(names, func(name string) bool { return failed[name] })
+		if ctx.Err() != nil {
+			break
+		}
 	}
 	switch {
 	case len(errs) == 0 && ctx.Err() != nil:
@@ -335,7 +361,7 @@ func (c *upCall) wanted(s *stateFile) (map[string][]*wantedLink, error) {
 		c.warnOf(l, true)
 	}
 	wanted := make(map[string][]*wantedLink)
-	owners := make(map[string]string) // of addresses and ports, with the key of their link
+	c.asked = make(map[string]string)
 	c.configs = chain.NewDir(c.confDir)
 	defer func() { c.configs = nil }()
 	for _, name := range slices.Sorted(maps.Keys(s.namespaces)) {
@@ -343,7 +369,8 @@ func (c *upCall) wanted(s *stateFile) (map[string][]*wantedLink, error) {
 			key := linkKey(name, i)
 			w, err := c.want(name, link, networks)
 			if err == nil {
-				err = w.unique(owners, key)
+				w.key = key
+				err = w.unique(c.asked)
 			}
 			if err != nil {
 				return nil, s.atLink(key, err)
@@ -408,14 +435,23 @@ func (c *upCall) want(name string, link stateOfLink, networks map[string]*chain.
 	return &wantedLink{call: &one, asked: asked, list: l}, one.runner.Validate(l, one.runtimeConf)
 }
 
+// onNetwork names an address of a network in messages.
+func (w *wantedLink) onNetwork(a netip.Addr) string {
+	return fmt.Sprintf("%s of network %s", a, w.list.Name)
+}
+
 // unique records the addresses and ports of a link. An address or port that another link has is an
 // error.
-func (w *wantedLink) unique(owners map[string]string, key string) error {
+func (w *wantedLink) unique(owners map[string]string) error {
 	var all []string
 	for _, ip := range w.asked.ips.askedValues {
 		text, _, _ := strings.Cut(ip.value, "/")
 		address, _ := netip.ParseAddr(text) // checked
-		all = append(all, fmt.Sprintf("%s of network %s", address, w.list.Name))
+		all = append(all, w.onNetwork(address))
+	}
+	for _, m := range w.asked.macs.askedValues {
+		mac, _ := spec.ParseMAC(m.value) // checked
+		all = append(all, fmt.Sprintf("MAC address %s of network %s", mac, w.list.Name))
 	}
 	for _, p := range w.asked.publish {
 		all = append(all, strings.TrimSpace(fmt.Sprintf("host port %s %d %s", strings.ToLower(p.Protocol), p.HostPort, p.HostIP)))
@@ -424,15 +460,16 @@ func (w *wantedLink) unique(owners map[string]string, key string) error {
 		if other := owners[what]; other != "" {
 			return spec.Errorf(spec.CodeConfig, "%s is also requested by %s", what, other)
 		}
-		owners[what] = key
+		owners[what] = w.key
 	}
 	return nil
 }
 
 // detachUnwanted creates a namespace, and detaches what the file does not have, or has otherwise.
-func (c *upCall) detachUnwanted(ctx context.Context, name string, wanted []*wantedLink) error {
+func (c *upCall) detachUnwanted(ctx context.Context, name string, wanted []*wantedLink, all map[string][]*chain.Entry) error {
 	path := filepath.Join(sandbox.NetNSDir, name)
-	created, left, err := c.createNetNS(ctx, path, derivedID(path))
+	entries := all[derivedID(path)]
+	created, left, err := c.createNetNS(ctx, path, func() ([]*chain.Entry, error) { return entries, nil })
 	if err != nil {
 		return err
 	}
@@ -448,13 +485,14 @@ func (c *upCall) detachUnwanted(ctx context.Context, name string, wanted []*want
 			c.detached(name, e)
 		}
 	}
-	entries, err := c.entriesOf(derivedID(path))
-	if err != nil {
-		return err
-	}
 	for _, e := range entries {
+		if slices.Contains(left, e) {
+			if _, err := c.runner.Cache.Lookup(e.Attachment()); errors.Is(err, os.ErrNotExist) {
+				continue
+			}
+		}
 		if i := find(e); i >= 0 {
-			if wanted[i].is(e) {
+			if wanted[i].is(e) && !c.holdsAsked(wanted[i], e) {
 				wanted[i].existing = e
 				continue
 			}
@@ -476,25 +514,66 @@ func (c *upCall) detached(name string, e *chain.Entry) {
 	c.doc.Deleted = append(c.doc.Deleted, nameOf(e.Attachment()))
 }
 
-// attachWanted attaches what is missing, and restores what the others have lost on the host.
-func (c *upCall) attachWanted(ctx context.Context, name string, wanted []*wantedLink) error {
+// holdsAsked reports whether an attachment has been given an address for which another link of the
+// file asks.
+func (c *upCall) holdsAsked(w *wantedLink, e *chain.Entry) bool {
+	var result struct {
+		IPs []struct{ Address netip.Prefix }
+	}
+	_ = json.Unmarshal(e.Result, &result) // of a version without them, or invalid
+	for _, ip := range result.IPs {
+		if by := c.asked[w.onNetwork(ip.Address.Addr())]; by != "" && by != w.key {
+			return true
+		}
+	}
+	return false
+}
+
+// restoreExisting restores what the attachments that match the file have lost on the host.
+func (c *upCall) restoreExisting(ctx context.Context, names []string, wanted map[string][]*wantedLink, failed func(string, error)) {
 	var existing []*chain.Entry
-	for _, w := range wanted {
-		if w.existing != nil {
-			existing = append(existing, w.existing)
+	for _, name := range names {
+		for _, w := range wanted[name] {
+			if w.existing != nil {
+				existing = append(existing, w.existing)
+			}
 		}
 	}
 	title := chain.Titles(existing)
-	for _, w := range wanted {
-		if w.existing != nil {
-			if err := c.restoreOne(ctx, w.existing, title(w.existing)); err != nil {
-				return err
-			}
+	errs := map[string][]error{} // by container
+	err := c.runner.Restore(ctx, existing, attach.NewRebuilding(), func(r *chain.Restored) {
+		c.restored = append(c.restored, restoredOf(r))
+		if len(r.Did) > 0 {
+			c.summarize("%s: %s", title(r.Entry), strings.Join(r.Did, ", "))
+		}
+		if err := errors.Join(r.Errs...); err != nil {
+			errs[r.ContainerID] = append(errs[r.ContainerID], ofNetNS(r.Attachment(), r.NetNSPath(), fmt.Errorf("restore %s: %w", title(r.Entry), err)))
+		}
+	})
+	for _, name := range names {
+		id := derivedID(filepath.Join(sandbox.NetNSDir, name))
+		if err := errors.Join(append(errs[id], err)...); err != nil {
+			failed(name, err)
+		}
+	}
+}
+
+// attachMissing attaches what is missing.
+func (c *upCall) attachMissing(ctx context.Context, names []string, wanted map[string][]*wantedLink, failed func(string, error)) {
+	stopped := map[string]bool{}
+	for _, w := range attachOrder(names, wanted) {
+		name := filepath.Base(w.runtimeConf.NetNS)
+		switch {
+		case ctx.Err() != nil:
+			return
+		case stopped[name]:
 			continue
 		}
 		res, err := w.runner.Add(ctx, w.list, w.runtimeConf)
 		if err != nil {
-			return ofNetNS(w.attachment(), w.runtimeConf.NetNS, err)
+			stopped[name] = true
+			failed(name, ofNetNS(w.attachment(), w.runtimeConf.NetNS, err))
+			continue
 		}
 		addrs := []string{}
 		for _, ip := range res.IPs {
@@ -503,25 +582,54 @@ func (c *upCall) attachWanted(ctx context.Context, name string, wanted []*wanted
 		c.summarize("%s", strings.TrimSpace(fmt.Sprintf("%s: %s attached to %s %s", name, w.runtimeConf.IfName, w.list.Name, strings.Join(addrs, " "))))
 		c.doc.Attached = append(c.doc.Attached, attachedDoc{nameOf(w.attachment()), w.runtimeConf.NetNS, addrs})
 	}
-	return nil
 }
 
-// restoreOne is reload for an attachment that matches the file. The error is what could not be
-// restored; title begins the line about the rest.
-func (c *upCall) restoreOne(ctx context.Context, e *chain.Entry, title string) error {
-	var errs []error
-	err := c.runner.Restore(ctx, []*chain.Entry{e}, attach.NewRebuilding(), func(r *chain.Restored) {
-		errs = append(errs, r.Errs...)
-		c.restored = append(c.restored, restoredOf(r))
-		if len(r.Did) > 0 {
-			c.summarize("%s: %s", title, strings.Join(r.Did, ", "))
+// attachOrder returns the missing links in the order of their ADDs. In a namespace it is that of
+// the file: of several default routes the first one counts. On a network a link that asks for an
+// address comes before those that do not, which might get it; where both is impossible, the address
+// counts.
+func attachOrder(names []string, wanted map[string][]*wantedLink) (order []*wantedLink) {
+	missing := map[string][]*wantedLink{} // by namespace
+	asking := map[string]int{}            // those of them that ask for an address, by network
+	for _, name := range names {
+		for _, w := range wanted[name] {
+			if w.existing != nil {
+				continue
+			}
+			missing[name] = append(missing[name], w)
+			if w.asksAddress() {
+				asking[w.list.Name]++
+			}
 		}
-	})
-	if err = errors.Join(append(errs, err)...); err != nil {
-		return ofNetNS(e.Attachment(), e.NetNSPath(), fmt.Errorf("restore %s: %w", title, err))
 	}
-	return nil
+	take := func(name string, i int) {
+		w := missing[name][i]
+		missing[name] = slices.Delete(missing[name], i, i+1)
+		if w.asksAddress() {
+			asking[w.list.Name]--
+		}
+		order = append(order, w)
+	}
+	for more := true; more; {
+		more = false
+		for _, name := range names {
+			for len(missing[name]) > 0 && (missing[name][0].asksAddress() || asking[missing[name][0].list.Name] == 0) {
+				take(name, 0)
+				more = true
+			}
+		}
+		for _, name := range names {
+			if i := slices.IndexFunc(missing[name], (*wantedLink).asksAddress); i >= 0 && !more {
+				take(name, i)
+				more = true
+			}
+		}
+	}
+	return order
 }
+
+// asksAddress reports whether the file has addresses of the link.
+func (w *wantedLink) asksAddress() bool { return len(w.asked.ips.askedValues) > 0 }
 
 // attachment returns the names of the link's attachment.
 func (w *wantedLink) attachment() spec.Attachment {

@@ -10,7 +10,6 @@ import (
 	"time"
 
 	"cnibox/chain"
-	"cnibox/internal/netns"
 	"cnibox/internal/state"
 	"cnibox/rtnl"
 	"cnibox/spec"
@@ -24,8 +23,8 @@ import (
 //   - The entry is not older than the lease: a later lease could be another runtime's.
 //   - Its network namespace does not exist any more: its path is missing, or leads to a namespace
 //     with another identity. (An entry of an earlier boot does not concern a lease of this one.)
-//   - No network namespace that a process uses or has open, or that is mounted, has the address:
-//     a namespace may outlive its path.
+//   - No network namespace that exists has the address, as [rtnl.EachNS] finds them, and none is
+//     hidden: a namespace may outlive its path.
 //
 // The caches are libcni's, the one in the state directory, and the one beside the leases, as with
 // `cni-exec --cache-dir`.
@@ -62,29 +61,19 @@ func (h *plan) goneOwners(stateDir string) func(spec.Attachment, netip.Addr, tim
 }
 
 // usedAddresses returns the addresses of all links in all network namespaces of the host. A
-// namespace that cannot be read is an error.
+// namespace that cannot be read is an error, as is one that may exist unseen.
 func usedAddresses() (map[netip.Addr]bool, error) {
 	used := map[netip.Addr]bool{}
-	err := netns.Each(func(path string, ns *netns.NS) error {
-		if ns == nil { // the process has more privileges than this one
-			addrs, err := netns.ProcessAddrs(path)
-			for _, a := range addrs {
-				used[a] = true
-			}
-			return err
-		}
-		conn, err := rtnl.Dial(ns)
-		if err != nil {
-			return err
-		}
-		defer conn.Close()
-		all, err := conn.AllAddrs()
-		for _, addrs := range all {
+	hidden, err := rtnl.EachNS(func(n *rtnl.Namespace) error {
+		for _, addrs := range n.Addrs {
 			for _, a := range addrs {
 				used[a.Prefix.Addr()] = true
 			}
 		}
-		return err
+		return nil
 	})
+	if err == nil && hidden != (rtnl.Hidden{}) {
+		err = errors.New(hidden.String())
+	}
 	return used, err
 }

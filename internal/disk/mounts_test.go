@@ -31,7 +31,7 @@ func TestKernelMounts(t *testing.T) {
 		if err := unix.Mount("tmpfs", dir, "tmpfs", 0, ""); err != nil {
 			return err
 		}
-		mounts, err = disk.Mounts()
+		mounts, err = disk.Mounts("")
 		return err
 	})
 	if errors.Is(err, os.ErrPermission) && os.Getenv("CNIBOX_KERNEL") != "require" {
@@ -40,7 +40,7 @@ func TestKernelMounts(t *testing.T) {
 	if err != nil || !slices.Contains(mounts, want) {
 		t.Errorf("%v does not contain %v, %v", mounts, want, err)
 	}
-	if mounts, err = disk.Mounts(); err != nil || slices.Contains(mounts, want) {
+	if mounts, err = disk.Mounts(""); err != nil || slices.Contains(mounts, want) {
 		t.Errorf("%v contains %v, %v", mounts, want, err)
 	}
 }

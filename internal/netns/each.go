@@ -1,12 +1,14 @@
 package netns
 
 import (
+	"bytes"
 	"encoding/hex"
 	"errors"
 	"fmt"
 	"net/netip"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 
 	"golang.org/x/sys/unix"
@@ -14,43 +16,34 @@ import (
 	"cnibox/internal/disk"
 )
 
-// Each calls fn with each network namespace of the host and a path to it: mounted namespaces, and
-// those that a process is in or has open. For a process that this one may not inspect, such as one
-// with more capabilities, ns is nil and the path is its directory in /proc. An error of fn ends
-// Each, unless it is about a process that has ended.
-func Each(fn func(path string, ns *NS) error) error {
-	mounts, err := disk.Mounts()
+// Each calls fn with each network namespace that /proc shows, and a path to it: those that are
+// mounted in any mount namespace, that a process or a thread is in, or that a process has open. For
+// a process that this one may not inspect, such as one with more capabilities, ns is nil and the
+// path is its directory in /proc. An error of fn ends Each, unless it is about a process that has
+// ended.
+//
+// hidden is why there may be others, as a sentence; empty: only those that nothing but a socket, or
+// a descriptor in one, keeps alive.
+func Each(fn func(path string, ns *NS) error) (hidden string, err error) {
+	const own = "/proc/thread-self"
+	all := &visitor{fn: fn, seen: map[string]bool{}, views: map[string]bool{}, missed: map[string]string{}}
+	mounts, err := disk.Mounts(own)
 	if err != nil {
-		return err
+		return "", err
 	}
+	all.views[view(own)] = true
+	all.visitMounts(own, "", mounts)
 	processes, err := filepath.Glob("/proc/[0-9]*")
 	if err != nil {
-		return err
-	}
-	all := &visitor{fn: fn, seen: map[ID]bool{}}
-	for _, m := range mounts {
-		if isNetNS(m.Root) {
-			_ = all.visit(m.Point) // an error: something else is mounted over it
-		}
+		return "", err
 	}
 	for _, process := range processes {
 		if all.err != nil {
-			return all.err
+			break
 		}
-		if err := all.visit(process + "/ns/net"); errors.Is(err, os.ErrPermission) {
-			all.call(process, nil)
-			continue
-		}
-		dir := process + "/fd"
-		files, _ := os.ReadDir(dir)
-		for _, f := range files {
-			path := filepath.Join(dir, f.Name())
-			if target, err := os.Readlink(path); err == nil && isNetNS(target) {
-				_ = all.visit(path) // an error: it was closed
-			}
-		}
+		all.visitProcess(process)
 	}
-	return all.err
+	return all.hidden(), all.err
 }
 
 // isNetNS reports whether a name is that of a network namespace in its file system.
@@ -58,24 +51,138 @@ func isNetNS(name string) bool { return strings.HasPrefix(name, "net:[") }
 
 // A visitor is the state of one [Each].
 type visitor struct {
-	fn   func(path string, ns *NS) error
-	seen map[ID]bool
-	err  error // the first one of fn
+	fn     func(path string, ns *NS) error
+	seen   map[string]bool   // namespaces, by their names in their file system
+	views  map[string]bool   // see view; those whose mounts are visited
+	missed map[string]string // namespaces that could not be opened, with a process that has them mounted
+	err    error             // the first one of fn
 }
 
-// visit calls fn with the namespace at a path, once. The error is that of opening it.
-func (e *visitor) visit(path string) error {
+// visitProcess visits what a process is in, has mounted or has open.
+func (e *visitor) visitProcess(process string) {
+	if !e.visitTask(process) {
+		return
+	}
+	tasks, _ := os.ReadDir(process + "/task") // an error: it has ended
+	for _, t := range tasks {
+		if len(tasks) > 1 && t.Name() != filepath.Base(process) {
+			e.visitTask(filepath.Join(process, "task", t.Name()))
+		}
+	}
+	dir := process + "/fd"
+	files, _ := os.ReadDir(dir)
+	for _, f := range files {
+		path := filepath.Join(dir, f.Name())
+		if target, err := os.Readlink(path); err == nil && isNetNS(target) {
+			_ = e.visit(path, target) // an error: it was closed
+		}
+	}
+}
+
+// visitTask visits the namespace of a process or a thread, by its directory in /proc, and those
+// mounted in its mount namespace. It reports whether this process may inspect it.
+func (e *visitor) visitTask(dir string) bool {
+	path := dir + "/ns/net"
+	name, err := os.Readlink(path)
+	if err == nil {
+		err = e.visit(path, name)
+	}
+	denied := errors.Is(err, os.ErrPermission)
+	if denied {
+		e.call(dir, nil)
+	}
+	view := view(dir)
+	if view != "" && e.views[view] {
+		return !denied
+	}
+	mounts, err := disk.Mounts(dir)
+	if err != nil {
+		return !denied
+	}
+	e.visitMounts(dir, dir+"/root", mounts)
+	if _, err := os.Lstat(dir); err == nil && view != "" { // else another process of this view is asked
+		e.views[view] = true
+	}
+	return !denied
+}
+
+// view returns a name of what a process or a thread sees of the mounts: its mount namespace and its
+// root directory. Empty: it has ended, or may not be inspected.
+func view(dir string) string {
+	ns, err := os.Readlink(dir + "/ns/mnt")
+	root, rootErr := os.Readlink(dir + "/root")
+	if err != nil || rootErr != nil {
+		return ""
+	}
+	return ns + root
+}
+
+// visitMounts visits the namespaces among the mounts of a process or a thread, whose root directory
+// is at root.
+func (e *visitor) visitMounts(dir, root string, mounts []disk.Mount) {
+	for _, m := range mounts {
+		if !isNetNS(m.Root) || e.seen[m.Root] {
+			continue
+		}
+		if err := e.visit(root+m.Point, m.Root); err != nil || !e.seen[m.Root] {
+			e.missed[m.Root] = dir // something else may be mounted over it
+		}
+	}
+}
+
+// hidden is the first result of [Each].
+func (e *visitor) hidden() string {
+	for name, dir := range e.missed {
+		if e.seen[name] {
+			continue
+		}
+		mounts, _ := disk.Mounts(dir)
+		for _, m := range mounts {
+			if m.Root == name { // else it has ended
+				return fmt.Sprintf("%s is mounted at %s of %s, which this process cannot open", name, m.Point, dir)
+			}
+		}
+	}
+	if !showsAll() {
+		return "/proc does not show all processes of the host: it is that of another PID namespace, or hides them (hidepid)"
+	}
+	return ""
+}
+
+// showsAll reports whether /proc shows all processes. It asks for kthreadd, which is in the initial
+// PID namespace.
+func showsAll() bool {
+	const flags = 6                  // position after the name, proc_pid_stat(5)
+	const kernelThread = 0x0020_0000 // PF_KTHREAD, include/linux/sched.h
+	stat, err := os.ReadFile("/proc/2/stat")
+	words := strings.Fields(string(stat[bytes.LastIndexByte(stat, ')')+1:]))
+	if err != nil || len(words) <= flags {
+		return false
+	}
+	n, err := strconv.ParseUint(words[flags], 10, 32)
+	return err == nil && n&kernelThread != 0
+}
+
+// visit calls fn with the namespace at a path, once; name is the one that it should have. The error
+// is that of opening it.
+func (e *visitor) visit(path, name string) error {
+	if e.seen[name] {
+		return nil
+	}
 	ns, err := Open(path)
 	if err != nil {
 		return err
 	}
 	defer ns.Close()
 	id, err := ns.ID()
-	if err == nil && !e.seen[id] {
-		e.seen[id] = true
+	if err != nil {
+		return err
+	}
+	if name = fmt.Sprintf("net:[%d]", id.Ino); !e.seen[name] {
+		e.seen[name] = true
 		e.call(path, ns)
 	}
-	return err
+	return nil
 }
 
 // call calls fn, unless an earlier call has failed.

@@ -1,8 +1,18 @@
 package netns_test
 
 import (
+	"cmp"
+	"errors"
+	"fmt"
 	"net/netip"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
 	"testing"
+
+	"golang.org/x/sys/unix"
 
 	"cnibox/internal/kerneltest"
 	"cnibox/internal/netns"
@@ -42,20 +52,11 @@ func TestKernelProcessAddrs(t *testing.T) {
 	}
 }
 
-// A namespace that only a descriptor refers to is found once, and none that has ended.
-func TestKernelEachNS(t *testing.T) {
-	ns, gone := kerneltest.NS(t), kerneltest.NS(t)
-	want, err := ns.ID()
-	if err != nil {
-		t.Fatal(err)
-	}
-	ended, err := gone.ID()
-	if err != nil {
-		t.Fatal(err)
-	}
-	gone.Close()
-	seen := map[netns.ID]int{}
-	err = netns.Each(func(path string, ns *netns.NS) error {
+// eachID calls netns.Each and counts the visits of each namespace.
+func eachID(t *testing.T) (seen map[netns.ID]int, hidden string) {
+	t.Helper()
+	seen = map[netns.ID]int{}
+	hidden, err := netns.Each(func(_ string, ns *netns.NS) error {
 		if ns == nil {
 			return nil
 		}
@@ -63,7 +64,113 @@ func TestKernelEachNS(t *testing.T) {
 		seen[id]++
 		return err
 	})
-	if err != nil || seen[want] != 1 || seen[ended] != 0 {
-		t.Errorf("seen %d times, one that has ended %d: %v", seen[want], seen[ended], err)
+	if err != nil {
+		t.Fatal(err)
 	}
+	return seen, hidden
+}
+
+// idOf returns the ID of a namespace.
+func idOf(t *testing.T, ns *netns.NS) netns.ID {
+	t.Helper()
+	id, err := ns.ID()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return id
+}
+
+// inMounts starts a process in a mount namespace of its own, in which the network namespace, which
+// it closes, is mounted; the process is in another one.
+func inMounts(t *testing.T, ns *netns.NS) {
+	t.Helper()
+	file := filepath.Join(t.TempDir(), "ns")
+	if err := os.WriteFile(file, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	sleep := exec.Command("sleep", "1000")
+	err := netns.OnDiscardedThread(func() error {
+		return cmp.Or(unix.Unshare(unix.CLONE_NEWNS), unix.Mount("", "/", "", unix.MS_PRIVATE|unix.MS_REC, ""), ns.Bind(file), sleep.Start())
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { sleep.Process.Kill(); sleep.Wait() })
+	ns.Close()
+}
+
+// Each finds a namespace once that only a descriptor refers to, a thread is in, or is mounted in
+// another mount namespace only, and none that has ended.
+func TestKernelEachNS(t *testing.T) {
+	open, thread, mounted, gone := kerneltest.NS(t), kerneltest.NS(t), kerneltest.NS(t), kerneltest.NS(t)
+	want := map[string]netns.ID{"an open one": idOf(t, open), "a thread's": idOf(t, thread), "a mounted one": idOf(t, mounted)}
+	ended := idOf(t, gone)
+	gone.Close()
+	inMounts(t, mounted)
+	in, end := make(chan error), make(chan bool)
+	defer close(end)
+	go netns.OnDiscardedThread(func() error {
+		in <- errors.Join(thread.Enter(), thread.Close())
+		<-end
+		return nil
+	})
+	if err := <-in; err != nil {
+		t.Fatal(err)
+	}
+	seen, _ := eachID(t)
+	for what, id := range want {
+		if seen[id] != 1 {
+			t.Errorf("%s is seen %d times", what, seen[id])
+		}
+	}
+	if seen[ended] != 0 {
+		t.Error("one that has ended is seen")
+	}
+}
+
+// In another PID namespace Each says that there may be others.
+func TestKernelEachHidden(t *testing.T) {
+	kerneltest.NS(t) // skips without privilege
+	if os.Getenv("CNIBOX_EACH") != "" {
+		_, hidden := eachID(t)
+		fmt.Println("hidden: " + hidden)
+		return
+	}
+	self, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := exec.Command("unshare", "-p", "-f", "-m", "--propagation", "private", "--mount-proc", self, "-test.run", "^TestKernelEachHidden$")
+	c.Env = append(os.Environ(), "CNIBOX_EACH=1")
+	out, err := c.CombinedOutput()
+	if err != nil || !strings.Contains(string(out), "hidden: /proc does not show all processes") {
+		t.Errorf("%v: %s", err, out)
+	}
+}
+
+// BenchmarkKernelEach has 500 processes more, each in a mount and a network namespace of its own. It
+// reports the processor's time, which another load does not change.
+func BenchmarkKernelEach(b *testing.B) {
+	for range 500 {
+		c := exec.Command("sleep", "1000")
+		c.SysProcAttr = &syscall.SysProcAttr{Cloneflags: unix.CLONE_NEWNS | unix.CLONE_NEWNET}
+		if err := c.Start(); err != nil {
+			b.Fatal(err)
+		}
+		b.Cleanup(func() { c.Process.Kill(); c.Wait() })
+	}
+	used := func() int64 {
+		var u unix.Rusage
+		if err := unix.Getrusage(unix.RUSAGE_SELF, &u); err != nil {
+			b.Fatal(err)
+		}
+		return u.Utime.Nano() + u.Stime.Nano()
+	}
+	before := used()
+	for b.Loop() {
+		if _, err := netns.Each(func(string, *netns.NS) error { return nil }); err != nil {
+			b.Fatal(err)
+		}
+	}
+	b.ReportMetric(float64(used()-before)/float64(b.N)/1e6, "cpu-ms/op")
 }

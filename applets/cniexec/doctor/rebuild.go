@@ -121,7 +121,7 @@ func (d *Doctor) netnsOf(a spec.Attachment) (at string, err error) {
 	if err != nil {
 		return "", err
 	}
-	err = netns.Each(func(path string, ns *netns.NS) error {
+	_, err = netns.Each(func(path string, ns *netns.NS) error {
 		if ns == nil {
 			return nil
 		}

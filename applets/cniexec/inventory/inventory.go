@@ -31,8 +31,9 @@ import (
 // whether their namespaces exist, and the links of the host. It states facts; CHECK judges them.
 // [New] makes one.
 //
-// Making one changes nothing, takes no lock, starts no plugin and enters no namespace, so it does
-// not wait for an ADD. A verb that changes something reads again under the lock.
+// Making one changes nothing, takes no lock and starts no plugin, so it does not wait for an ADD; it
+// enters namespaces only if one seems gone. A verb that changes something reads again under the
+// lock.
 type Inventory struct {
 	Entries []*Entry // sorted by network, name, container and interface
 	Broken  []chain.Broken
@@ -53,7 +54,7 @@ const (
 	StateGone        = "gone"        // its namespace does not exist any more
 	StateInterrupted = "interrupted" // its ADD ended before it was complete
 	StateBusy        = "busy"        // a verb runs for the container
-	StateUnknown     = "unknown"     // the namespace is not recorded, or may not be read
+	StateUnknown     = "unknown"     // the namespace is not recorded, may not be read, or is not at its path
 )
 
 // The results of CHECK.
@@ -240,6 +241,7 @@ func New(cache *chain.Cache, plugins *chain.Describer) (*Inventory, error) {
 	}
 	v.ReadStates(v.Entries)
 	v.RereadStates(v.ReadHost)
+	v.searchGone()
 	v.Sort()
 	return v, nil
 }

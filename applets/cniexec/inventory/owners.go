@@ -35,8 +35,8 @@ type OwnerSearch struct {
 //
 // A host-side veth shows that the namespace exists, since the kernel deletes both veths with it.
 // Links of other kinds are in the container. With live, all namespaces are searched unless the
-// links of the host account for all attachments. In a namespace it looks for the label of a link,
-// or the leased address, which a link of an external plugin may have.
+// links of the host account for all attachments (see [rtnl.EachNS]). In a namespace it looks for
+// the label of a link, or the leased address, which a link of an external plugin may have.
 func SearchOwners(network string, conf *Conf, records []record.Dir, entries []*chain.Entry, live bool) (*OwnerSearch, error) {
 	s := &OwnerSearch{network: network, Found: map[spec.Attachment]*chain.Owner{}, Leases: map[netip.Addr]spec.Attachment{},
 		peers: map[uint32]string{}}
@@ -54,7 +54,7 @@ func SearchOwners(network string, conf *Conf, records []record.Dir, entries []*c
 		err = s.readLinks(true)
 	}
 	if err == nil && !s.settled(conf, entries, stale) {
-		err = s.searchNamespaces()
+		err = s.searchNamespaces(conf, stale)
 	}
 	return s, err
 }
@@ -234,29 +234,23 @@ func (s *OwnerSearch) settled(conf *Conf, entries, stale []*chain.Entry) bool {
 	return true
 }
 
-// searchNamespaces looks for the attachments in all network namespaces except the host's.
-func (s *OwnerSearch) searchNamespaces() error {
-	complete := true
-	err := netns.Each(func(path string, ns *netns.NS) error {
-		if ns == nil {
-			addrs, err := netns.ProcessAddrs(path)
-			for _, a := range addrs {
-				s.inUse(a, "", path)
-			}
-			return err
-		}
-		if host, err := ns.Same(netns.Host()); host || err != nil {
-			return err
-		}
-		err := s.searchNamespace(ns, path)
-		if errors.Is(err, os.ErrPermission) {
-			complete, err = false, nil
-		}
+// searchNamespaces looks for the attachments in all network namespaces except the host's. What it
+// does not find is alive unless there is evidence for its end: an earlier boot or, where all
+// namespaces can be seen, that it is in none. A namespace with the peer of a veth has an ID on the
+// host, so that it can always be seen.
+func (s *OwnerSearch) searchNamespaces(conf *Conf, stale []*chain.Entry) error {
+	ended := map[spec.Attachment]bool{}
+	for _, e := range stale {
+		s.owner(e.Attachment())
+		ended[e.Attachment()] = !e.SameBoot()
+	}
+	hidden, err := rtnl.EachNS(s.searchNamespace)
+	if hidden.Named == "" && (hidden.Unnamed == "" || conf.Veth) {
 		return err
-	})
-	for _, o := range s.Found {
-		if o.Alive == "" && !complete {
-			o.Alive = "it may be in a network namespace that this process must not enter"
+	}
+	for a, o := range s.Found {
+		if o.Alive == "" && !ended[a] {
+			o.Alive = "its network namespace may exist unseen: " + hidden.String()
 		}
 	}
 	return err
@@ -264,61 +258,61 @@ func (s *OwnerSearch) searchNamespaces() error {
 
 // searchNamespace looks for them in one namespace. A veth with a label is a host-side veth, of a
 // host in a container.
-func (s *OwnerSearch) searchNamespace(ns *netns.NS, path string) error {
-	conn, err := rtnl.Dial(ns)
-	if err != nil {
+func (s *OwnerSearch) searchNamespace(n *rtnl.Namespace) error {
+	if n.NS != nil {
+		if host, err := n.NS.Same(netns.Host()); host || err != nil {
+			return err
+		}
+	}
+	if err := s.searchRecords(n); err != nil {
 		return err
 	}
-	defer conn.Close()
-	links, err := conn.Links()
-	if err != nil {
-		return err
+	for _, a := range n.Addrs[0] { // of a process
+		s.inUse(a.Prefix.Addr(), "", n.Path)
 	}
-	addrs, err := conn.AllAddrs()
-	if err != nil {
-		return err
-	}
-	if err := s.searchRecords(conn, ns, path, links); err != nil {
-		return err
-	}
-	for i := range links {
-		l := &links[i]
+	for i := range n.Links {
+		l := &n.Links[i]
 		if l.Kind != "veth" && l.Kind != "ifb" {
 			o, err := s.labelled(l)
 			if err != nil {
 				return err
 			}
 			if o != nil {
-				o.Alive = fmt.Sprintf("there is its link %s in %s", l.Name, path)
+				o.Alive = fmt.Sprintf("there is its link %s in %s", l.Name, n.Path)
 			}
 		}
 		if l.Kind == "veth" && s.peers[l.Parent] != l.MAC.String() {
 			continue // it belongs to another host: one in a container, or of another container
 		}
-		for _, a := range addrs[l.Index] {
-			s.inUse(a.Prefix.Addr(), l.Name, path)
+		for _, a := range n.Addrs[l.Index] {
+			s.inUse(a.Prefix.Addr(), l.Name, n.Path)
 		}
 	}
 	return nil
 }
 
-// searchRecords looks for the links on record.
-func (s *OwnerSearch) searchRecords(conn *rtnl.Conn, ns *netns.NS, path string, links []rtnl.Link) error {
-	if len(s.records) == 0 {
+// searchRecords looks for the links on record. In a namespace to which no path leads, the name and
+// the index must do.
+func (s *OwnerSearch) searchRecords(n *rtnl.Namespace) error {
+	if len(s.records) == 0 || len(n.Links) == 0 {
 		return nil
 	}
-	cookie, err := conn.NSCookie()
-	if err != nil {
-		return err
+	var cookie uint64
+	if n.NS != nil {
+		var err error
+		if cookie, err = n.NS.Cookie(); err != nil {
+			return err
+		}
 	}
 	for i := range s.records {
 		rec := &s.records[i]
 		o := s.owner(rec.Attachment)
-		if o.Alive != "" || !rec.in(ns, cookie) {
+		if o.Alive != "" || n.NS != nil && !rec.in(n.NS, cookie) {
 			continue
 		}
-		if n := slices.IndexFunc(links, func(l rtnl.Link) bool { return rec.of(&l) }); n >= 0 {
-			o.Alive = fmt.Sprintf("there is its link %s in %s", links[n].Name, path)
+		its := func(l rtnl.Link) bool { return rec.of(&l) && (n.NS != nil || l.Name == rec.IfName) }
+		if at := slices.IndexFunc(n.Links, its); at >= 0 {
+			o.Alive = fmt.Sprintf("there is its link %s in %s", n.Links[at].Name, n.Path)
 		}
 	}
 	return nil

@@ -252,7 +252,7 @@ func mountSysfs() error {
 // mountsBelow returns the topmost mount points below a directory, of this thread's mount
 // namespace.
 func mountsBelow(dir string) (below []string, err error) {
-	mounts, err := disk.Mounts()
+	mounts, err := disk.Mounts("")
 	if err != nil {
 		return nil, err
 	}

@@ -86,6 +86,13 @@ func (n Names) Create(ctx context.Context, path string, detach func() error) (cr
 		}
 	case !errors.Is(err, os.ErrNotExist):
 		return false, err
+	default:
+		// Such a link leads to the /proc of a process that has ended.
+		if info, err := os.Lstat(path); err == nil && info.Mode().Type() == os.ModeSymlink {
+			if err := disk.Remove(path); err != nil {
+				return false, fmt.Errorf("replace the link %s, which leads nowhere: %w", path, err)
+			}
+		}
 	}
 	if err := detach(); err != nil {
 		return false, err
@@ -175,8 +182,23 @@ func unbindNetNS(path string) error {
 	return errors.Join(netns.Unbind(path), disk.Remove(path))
 }
 
-// DeleteUnused deletes a named namespace without attachments.
-func (n Names) DeleteUnused(ctx context.Context, path string) error {
+// Attached has an attachment of each network namespace with live attachments.
+type Attached map[netns.ID]*chain.Entry
+
+// Attached reads the cache.
+func (n Names) Attached() (Attached, error) {
+	entries, _, err := n.Runner.Cache.List()
+	attached := Attached{}
+	for _, e := range entries {
+		if id, err := netns.IDAt(e.NetNSPath()); err == nil && attached[id] == nil && e.Live() {
+			attached[id] = e
+		}
+	}
+	return attached, err
+}
+
+// DeleteUnused deletes a named namespace without attachments, by whatever path these have.
+func (n Names) DeleteUnused(ctx context.Context, path string, attached Attached) error {
 	if own, err := netns.Current(); err == nil {
 		isOwn := own.IsAt(path)
 		own.Close()
@@ -184,20 +206,10 @@ func (n Names) DeleteUnused(ctx context.Context, path string) error {
 			return fmt.Errorf("%s is this host's own network namespace, and no container's: it stays", path)
 		}
 	}
-	entries, _, err := n.Runner.Cache.List()
-	if err != nil {
-		return err
-	}
-	ns, err := netns.Open(path)
-	if err != nil { // it is gone, or never was one
-		return deleteNetNS(ctx, path)
-	}
-	defer ns.Close()
-	for _, e := range entries {
-		if ns.IsAt(e.NetNSPath()) && e.Live() { // by any path
-			n.Runner.Warn("%s stays: %s is attached", path, e.Title())
-			return nil
-		}
+	id, err := netns.IDAt(path)
+	if e := attached[id]; err == nil && e != nil { // an error: it is gone, or never was one
+		n.Runner.Warn("%s stays: %s is attached", path, e.Title())
+		return nil
 	}
 	return deleteNetNS(ctx, path)
 }
