@@ -20,11 +20,11 @@ type Fold struct {
 }
 
 // members returns the plugins of a folded list. Each has of the capabilities those that the folded
-// list has too, since it gets no others, and in its runtimeConfig what that of the folded list has of
-// its capabilities.
+// list has too, since it gets no others, in its runtimeConfig what that of the folded list has of its
+// capabilities, and args.
 func (p *Plugin) members() ([]Plugin, error) {
 	var fold struct {
-		Plugins, RuntimeConfig json.RawMessage
+		Plugins, RuntimeConfig, Args json.RawMessage
 	}
 	if err := json.Unmarshal(p.conf, &fold); err != nil {
 		return nil, decodeError(p.From.Key, p.conf, &fold, err)
@@ -44,7 +44,7 @@ func (p *Plugin) members() ([]Plugin, error) {
 			err = spec.Errorf(spec.CodeConfig, "%s is of the type %q in another of that type: write its plugins into the outer one", m.From.Key, FoldType).AtKey(m.From.Key + ".type")
 		}
 		if err == nil {
-			err = m.within(p, fold.RuntimeConfig)
+			err = m.within(p, fold.RuntimeConfig, fold.Args)
 		}
 		if err != nil {
 			return nil, err
@@ -54,8 +54,9 @@ func (p *Plugin) members() ([]Plugin, error) {
 	return members, nil
 }
 
-// within makes m a member of a folded list.
-func (m *Plugin) within(p *Plugin, runtimeConfig json.RawMessage) error {
+// within makes m a member of a folded list. A member without args has those of the list, where a runtime
+// adds them.
+func (m *Plugin) within(p *Plugin, runtimeConfig, args json.RawMessage) error {
 	m.From.File, m.From.Doc = p.From.File, p.From.Doc
 	m.disableCheck = m.disableCheck || p.disableCheck
 	var given map[string]json.RawMessage
@@ -73,10 +74,18 @@ func (m *Plugin) within(p *Plugin, runtimeConfig json.RawMessage) error {
 		}
 	}
 	m.Capabilities = declared
-	if len(own) == 0 {
+	set := make(map[string]any)
+	if len(own) > 0 {
+		set["runtimeConfig"] = own
+	}
+	var has struct{ Args json.RawMessage }
+	if args != nil && json.Unmarshal(m.conf, &has) == nil && has.Args == nil {
+		set["args"] = args
+	}
+	if len(set) == 0 {
 		return nil
 	}
-	conf, err := spec.Merge(m.conf, map[string]any{"runtimeConfig": own})
+	conf, err := spec.Merge(m.conf, set)
 	m.conf = conf
 	return err
 }

@@ -37,7 +37,10 @@ func (x *Tx) releaseTogether() {
 }
 
 func (x *Tx) all(updates []collected) error {
-	x.releases = map[Kind]map[string]bool{}
+	first := updates[0].collector.owner
+	if slices.ContainsFunc(updates, func(u collected) bool { return u.collector.owner != first }) {
+		x.releases = map[Kind]map[string]bool{}
+	}
 	for _, u := range updates {
 		x.addrs, x.record = nil, ruleRecord{}
 		if err := u.fn(x); err != nil {

@@ -4,7 +4,6 @@ import (
 	"context"
 	"sync"
 
-	"cnibox/chain"
 	"cnibox/internal/netns"
 	"cnibox/nft"
 	"cnibox/spec"
@@ -22,7 +21,7 @@ type Batch struct {
 }
 
 // NewBatch returns a batch for the changes of that number of attachments on a host.
-func NewBatch(host *netns.NS, attachments int) chain.Batch {
+func NewBatch(host *netns.NS, attachments int) *Batch {
 	return &Batch{host: host, ends: DelBatch{single: attachments == 1}}
 }
 

@@ -10,6 +10,7 @@ import (
 	"cnibox/applets/applet"
 	"cnibox/applets/attach"
 	"cnibox/chain"
+	"cnibox/internal/netns"
 	"cnibox/internal/spell"
 	"cnibox/spec"
 )
@@ -50,11 +51,11 @@ cnibox version        print the version and the releases it implements
 As a plugin, of a configuration with "type": "cnibox":
 
 key      type  default  meaning
-plugins  list  -        configurations of plugins, which run in this process
-                        as the list of a runtime would; their capabilities
+plugins  list  -        configurations of plugins, which run in this
+                        process as a list does; their capabilities
                         must be here as well`,
 	Main:   run,
-	Plugin: func() spec.Plugin { return chain.FoldPlugin(attach.NewBatch) },
+	Plugin: func() spec.Plugin { return chain.FoldPlugin(newBatch) },
 	Conf:   chain.Fold{},
 }
 
@@ -140,4 +141,8 @@ func suggest(all applet.Table, name string) string {
 		return fmt.Sprintf("; %q?", near)
 	}
 	return ""
+}
+
+func newBatch(host *netns.NS, attachments int) chain.Batch {
+	return attach.NewBatch(host, attachments)
 }

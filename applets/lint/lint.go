@@ -180,11 +180,17 @@ func configurations(path string) (files, others []string, err error) {
 		case e.IsDir():
 		case ext == ".conflist" || ext == ".conf" || ext == ".json":
 			files = append(files, file)
-		case e.Name()[0] != '.':
+		case e.Name()[0] != '.' && !isBackup(entries, e.Name()):
 			others = append(others, file)
 		}
 	}
 	return files, others, nil
+}
+
+// isBackup reports whether a file is the one that `cnibox fold --in-place` leaves of another.
+func isBackup(entries []os.DirEntry, name string) bool {
+	of, ok := strings.CutSuffix(name, ".bak")
+	return ok && slices.ContainsFunc(entries, func(e os.DirEntry) bool { return e.Name() == of })
 }
 
 // unused notes a file that seems to be a configuration but does not have the name of one. Beside

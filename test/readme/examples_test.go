@@ -5,12 +5,14 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"syscall"
 	"testing"
 
 	"cnibox/applets/applettest"
+	"cnibox/internal/kerneltest"
 )
 
 // lacking has the kernel options that an example needs and some kernels lack, besides those of its
@@ -44,9 +46,22 @@ unshare --net=/run/netns/container true
 links() { ip -o link show type veth | cut -d: -f2; ip -o link show type ifb; }
 before=$(links)
 
-cni-exec add $PUBLISH "$NETWORK" /run/netns/container || exit 3
+cni-exec add --dry-run $PUBLISH "$NETWORK" /run/netns/container >/run/dry 2>&1 || true
+cni-exec add $PUBLISH "$NETWORK" /run/netns/container >/run/added || exit 3
 cni-exec check "$NETWORK" /run/netns/container
+echo "$VIEWS"
+cat /run/dry
 cni-exec get "$NETWORK" /run/netns/container
+cni-exec ls -o json
+cni-exec show "$NETWORK" -o json
+cni-exec show cnitool-* -o json || cni-exec ls -o wide
+cni-exec tree -o json
+cni-exec version "$NETWORK" -o json
+cni-exec lint || true
+cni-exec doctor "$NETWORK" || true
+cni-exec reload
+cni-exec gc "$NETWORK" --valid-live --dry-run
+echo "$VIEWS"
 cni-exec del "$NETWORK" /run/netns/container
 
 [ "$(links)" = "$before" ] || { echo "links are left: $(links)"; exit 1; }
@@ -54,7 +69,8 @@ left=$(find /var/lib/cni/results /var/lib/cni/networks /run/cni /run/cnibox -typ
 [ -z "$left" ] || { echo "files are left: $left"; exit 1; }
 `
 
-// TestKernelExamples attaches, checks and detaches a container with each configuration of examples.
+// TestKernelExamples attaches, checks and detaches a container with each configuration of examples, and with its
+// folded form, of which cni-exec and its tools print the same.
 func TestKernelExamples(t *testing.T) {
 	if os.Geteuid() != 0 && os.Getenv("CNIBOX_KERNEL") != "require" {
 		t.Skip("SKIPPED: network namespaces need root")
@@ -73,11 +89,7 @@ func TestKernelExamples(t *testing.T) {
 	if err := os.Symlink("cnibox", filepath.Join(filepath.Dir(bin), "cni-exec")); err != nil {
 		t.Fatal(err)
 	}
-	examples, err := filepath.Abs("../../examples")
-	if err != nil {
-		t.Fatal(err)
-	}
-	files, err := filepath.Glob(filepath.Join(examples, "*.conflist"))
+	files, err := filepath.Glob("../../examples/*.conflist")
 	if err != nil || len(files) == 0 {
 		t.Fatalf("%d examples: %v", len(files), err)
 	}
@@ -88,29 +100,58 @@ func TestKernelExamples(t *testing.T) {
 			for _, p := range list.Plugins {
 				applettest.Plugins[p.Type].Need(t)
 			}
-			cmd := exec.Command("sh", "-ec", attach)
-			cmd.Env = append(os.Environ(), "PATH="+filepath.Dir(bin)+":"+os.Getenv("PATH"),
-				"EXAMPLES="+examples, "NETCONFPATH="+only(t, file), "NETWORK="+list.Name, "PUBLISH="+list.publish())
-			cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWNS | syscall.CLONE_NEWNET}
-			out, err := cmd.CombinedOutput()
-			text := string(out)
-			if option := lacking[name]; option != "" && cmd.ProcessState.ExitCode() == 3 && strings.Contains(text, "this kernel") {
-				t.Skipf("SKIPPED: %s: %s", option, text)
-			}
-			if name == "tap" && strings.Contains(text, unmapped) {
-				t.Skipf("SKIPPED: its owner is not in this user namespace: %s", text)
-			}
-			if want := refused[name]; want != "" {
-				if cmd.ProcessState.ExitCode() != 3 || !strings.Contains(text, want) {
-					t.Fatalf("%v, want an error of add with %q:\n%s", err, want, text)
-				}
+			plain, folded := only(t, file), only(t, file)
+			views := attached(t, name, bin, plain, list)
+			if out, err := exec.Command(bin, "fold", "--in-place", filepath.Join(folded, filepath.Base(file))).CombinedOutput(); err != nil {
+				t.Fatalf("fold: %v: %s", err, out)
+			} else if len(out) > 0 || t.Failed() || refused[name] != "" { // it cannot be folded
 				return
 			}
-			if err != nil {
-				t.Fatalf("%v:\n%s", err, text)
+			if again := attached(t, name, bin, folded, list); again != views {
+				t.Errorf("the folded list is not the same to cni-exec:\n%s", kerneltest.Diff(views, again))
 			}
 		})
 	}
+}
+
+// views separates what cni-exec prints of the attachment from the rest.
+const views = "---- views ----"
+
+// changing matches what is another one for each attachment: MAC addresses, link-local ones, times, and the
+// spaces of columns.
+var changing = regexp.MustCompile(`([0-9a-f]{2}:){5}[0-9a-f]{2}|fe80::[0-9a-f:]+|[0-9-]+T[0-9:]+Z| +[0-9.]+ ?m?s\b *`)
+
+// attached attaches, checks and detaches a container with the network of a directory, and returns what
+// cni-exec prints of it meanwhile.
+func attached(t *testing.T, name, bin, dir string, l list) string {
+	t.Helper()
+	examples, err := filepath.Abs("../../examples")
+	if err != nil {
+		t.Fatal(err)
+	}
+	cmd := exec.Command("sh", "-ec", attach)
+	cmd.Env = append(os.Environ(), "PATH="+filepath.Dir(bin)+":"+os.Getenv("PATH"), "VIEWS="+views,
+		"EXAMPLES="+examples, "NETCONFPATH="+dir, "NETWORK="+l.Name, "PUBLISH="+l.publish())
+	cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWNS | syscall.CLONE_NEWNET}
+	out, err := cmd.CombinedOutput()
+	text := string(out)
+	if option := lacking[name]; option != "" && cmd.ProcessState.ExitCode() == 3 && strings.Contains(text, "this kernel") {
+		t.Skipf("SKIPPED: %s: %s", option, text)
+	}
+	if name == "tap" && strings.Contains(text, unmapped) {
+		t.Skipf("SKIPPED: its owner is not in this user namespace: %s", text)
+	}
+	if want := refused[name]; want != "" {
+		if cmd.ProcessState.ExitCode() != 3 || !strings.Contains(text, want) {
+			t.Fatalf("%v, want an error of add with %q:\n%s", err, want, text)
+		}
+		return ""
+	}
+	parts := strings.Split(text, views)
+	if err != nil || len(parts) != 3 {
+		t.Fatalf("%v:\n%s", err, text)
+	}
+	return changing.ReplaceAllString(strings.ReplaceAll(parts[1], dir, "DIR"), "#")
 }
 
 // Each plugin has an example, and each example a line in the table.
@@ -179,7 +220,11 @@ func (l list) publish() string {
 func only(t *testing.T, file string) string {
 	t.Helper()
 	dir := t.TempDir()
-	if err := os.Symlink(file, filepath.Join(dir, filepath.Base(file))); err != nil {
+	text, err := os.ReadFile(file)
+	if err == nil {
+		err = os.WriteFile(filepath.Join(dir, filepath.Base(file)), text, 0o600)
+	}
+	if err != nil {
 		t.Fatal(err)
 	}
 	return dir
