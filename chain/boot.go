@@ -16,7 +16,7 @@ import (
 // deleted ones. An entry of another tool has no boot ID; it is of an earlier boot if it was written
 // before this boot and its namespace does not exist.
 func (r *Runner) DeleteEarlier(ctx context.Context) (deleted []spec.Attachment, err error) {
-	entries, unread := r.Entries()
+	entries, _, unread := r.Entries()
 	began, err := bootTime()
 	entries = slices.DeleteFunc(entries, func(e *Entry) bool {
 		return e.SameBoot() && (e.BootID != "" || !e.Gone() || !e.Written().Before(began))

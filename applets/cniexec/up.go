@@ -18,6 +18,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"cnibox/applets/cniexec/hint"
 	"cnibox/applets/cniexec/sandbox"
 	"cnibox/applets/record"
 	"cnibox/chain"
@@ -511,13 +512,18 @@ func (c *upCall) restoreOne(ctx context.Context, e *chain.Entry, title string) e
 	var errs []error
 	err := c.runner.Restore(ctx, []*chain.Entry{e}, reloading(), func(r *chain.Restored) {
 		errs = append(errs, r.Errs...)
+		if r.Busy {
+			errs = append(errs, spec.Errorf(spec.CodeTryAgain, "%s", r.Unchecked))
+		}
 		c.restored = append(c.restored, restoredOf(r))
 		if len(r.Did) > 0 {
 			c.summarize("%s: %s", title, strings.Join(r.Did, ", "))
 		}
 	})
 	if err = errors.Join(append(errs, err)...); err != nil {
-		return ofNetNS(e.Attachment(), e.NetNSPath(), fmt.Errorf("restore %s: %w", title, err))
+		j := &chain.Judgement{Entry: e, State: chain.StateFault, Err: err}
+		err = &hint.Error{Err: fmt.Errorf("restore %s: %w", title, err), Hint: c.remedies(nil).For(j, true).Advice()}
+		return ofNetNS(e.Attachment(), e.NetNSPath(), err)
 	}
 	return nil
 }

@@ -59,9 +59,6 @@ func (d *Doctor) checkKernel(context.Context) {
 // askTime bounds the wait for a daemon or the STATUS of a plugin.
 const askTime = 3 * time.Second
 
-// checkTime bounds CHECK of an attachment: several plugins, on a slow machine.
-const checkTime = 10 * time.Second
-
 // checkBlockers looks for chains of other programs that drop forwarded packets.
 func (d *Doctor) checkBlockers(ctx context.Context) {
 	blockers, err := nft.Open(netns.Host()).Blockers()
