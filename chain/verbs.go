@@ -284,16 +284,35 @@ func (l *List) unchecked() bool {
 }
 
 // Status runs STATUS for all plugins in order, up to the first error. Versions before 1.1.0 have no
-// STATUS: it succeeds. It takes no lock, since runtimes call it every few seconds.
+// STATUS: then it runs that of the newest version, of the plugins that are built in. It takes no lock,
+// since runtimes call it every few seconds.
 func (r *Runner) Status(ctx context.Context, l *List) error {
 	v, err := l.version()
-	if err != nil || !v.AtLeast(spec.V110) {
+	if err != nil {
 		return err
 	}
+	asked := *l
+	if !v.AtLeast(spec.V110) {
+		asked.CNIVersion = spec.Newest.String()
+	}
 	for i := range l.Plugins {
-		if _, err := r.run(ctx, spec.Status, l, &l.Plugins[i], RuntimeConf{}, nil); err != nil {
+		p := &l.Plugins[i]
+		if asked.CNIVersion != l.CNIVersion && !r.builtIn(p) {
+			continue
+		}
+		if _, err := r.run(ctx, spec.Status, &asked, p, RuntimeConf{}, nil); err != nil {
 			return err
 		}
 	}
 	return nil
+}
+
+// builtIn reports whether a plugin, and its IPAM plugin, are built in.
+func (r *Runner) builtIn(p *Plugin) bool {
+	for _, name := range []string{p.Type, p.IPAM} {
+		if builtIn, err := r.Invoker.Find(name); name != "" && (err != nil || builtIn == nil) {
+			return false
+		}
+	}
+	return true
 }
