@@ -142,7 +142,7 @@ type check struct {
 // checks are all checks, in the order of their findings.
 var checks = []check{
 	{(*Doctor).checkCache, true}, {(*Doctor).checkKernel, true}, {(*Doctor).checkConfigurations, true}, {(*Doctor).checkStatus, false},
-	{(*Doctor).checkBlockers, false}, {(*Doctor).checkForwarding, false}, {(*Doctor).checkBridgeNetfilter, false},
+	{(*Doctor).checkRules, false}, {(*Doctor).checkBlockers, false}, {(*Doctor).checkForwarding, false}, {(*Doctor).checkBridgeNetfilter, false},
 	{(*Doctor).checkLocalnet, false}, {(*Doctor).checkReversePath, true}, {(*Doctor).checkRouters, false}, {(*Doctor).checkUplink, false}, {(*Doctor).checkMTU, false},
 	{(*Doctor).checkPortMTU, false}, {(*Doctor).checkDuplicates, false}, {(*Doctor).checkNeighbours, false},
 	{(*Doctor).checkListeners, false}, {(*Doctor).checkPublished, false}, {(*Doctor).checkResolvers, false}, {(*Doctor).checkPlugins, true}, {(*Doctor).checkStale, false},
@@ -600,7 +600,7 @@ func (d *Doctor) checkAttachments(ctx context.Context) {
 		case j.State == chain.StateBusy || j.State == chain.StateNotTested:
 			untested = append(untested, j)
 			d.Undone = d.Undone || j.Undone()
-		case j.State != chain.StateFault || slices.Contains(d.off, hint.Reason(j.Err)):
+		case j.State != chain.StateFault || flushed(j) || slices.Contains(d.off, hint.Reason(j.Err)):
 		default:
 			text := hint.Text(j)
 			if faults[text] == nil {
@@ -619,30 +619,60 @@ func (d *Doctor) checkAttachments(ctx context.Context) {
 
 // findFault adds the finding of attachments with the same fault, by their places in the list.
 func (d *Doctor) findFault(places []int) {
+	first := d.judged[places[0]]
+	f := Finding{Check: "attachment", Message: hint.Text(first), Code: codeOf(first)}
+	if d.Remedies.For(first, false).Reload {
+		d.addReload(f, places)
+		return
+	}
 	var attached []*inventory.Entry
-	var remedies []string
 	for _, i := range places {
 		attached = append(attached, d.list[i])
-		remedies = append(remedies, repair(d.Remedies.For(d.judged[i], false)))
+		f.repairs = append(f.repairs, repair(d.Remedies.For(d.judged[i], false)))
 	}
-	first := d.judged[places[0]]
-	f := Finding{Check: "attachment", Where: d.titles(attached), Message: hint.Text(first), Code: codeOf(first)}
-	if !d.Remedies.For(first, false).Reload {
-		f.Repair, f.repairs = strings.Join(remedies, "\n"), remedies
-		d.add(f, attached...)
-		return
+	f.Where, f.Repair = d.titles(attached), strings.Join(f.repairs, "\n")
+	d.add(f, attached...)
+}
+
+// addReload adds a finding that reload repairs, about attachments by their places in the list.
+func (d *Doctor) addReload(f Finding, places []int) {
+	var attached []*inventory.Entry
+	for _, i := range places {
+		attached = append(attached, d.list[i])
 	}
 	same := func(value func(*inventory.Entry) string) bool {
 		return !slices.ContainsFunc(attached, func(a *inventory.Entry) bool { return value(a) != value(attached[0]) })
 	}
-	f.Repair, f.fix = repair(d.Remedies.Reload("")), d.reloads(attached)
+	f.Where, f.fix = d.titles(attached), d.reloads(attached)
 	switch {
 	case same(func(a *inventory.Entry) string { return a.ContainerID }):
-		f.Repair = remedies[0]
+		f.Repair = repair(d.Remedies.For(d.judged[places[0]], false))
 	case same(func(a *inventory.Entry) string { return a.NetworkName }):
 		f.Repair = repair(d.Remedies.Reload(attached[0].NetworkName))
+	default:
+		f.Repair = repair(d.Remedies.Reload(""))
 	}
 	d.add(f, attached...)
+}
+
+// flushed reports whether CHECK has found that another program has deleted all rules of cnibox.
+func flushed(j *chain.Judgement) bool {
+	var missing *nft.MissingError
+	return errors.As(j.Err, &missing) && missing.Base
+}
+
+// checkRules looks for attachments that have no rules any more since another program has deleted all of them.
+func (d *Doctor) checkRules(ctx context.Context) {
+	d.judge(ctx)
+	var places []int
+	for i, j := range d.judged {
+		if flushed(j) {
+			places = append(places, i)
+		}
+	}
+	if len(places) > 0 {
+		d.addReload(Finding{Check: "rules", Message: "the rules of cnibox were deleted, as by nft flush ruleset", Code: spec.CodeCheck}, places)
+	}
 }
 
 // reloads returns the fix that restores attachments.
