@@ -224,15 +224,11 @@ func (r *Runner) collect(ctx context.Context, b Batch, l *List, t RuntimeConf, p
 // canBatch reports whether all plugins of a list, and their IPAM plugins, are of this program, and none
 // needs to know whether its DEL has succeeded before it returns.
 func (r *Runner) canBatch(l *List) bool {
-	for _, p := range l.Plugins {
-		for _, plugin := range []string{p.Type, p.IPAM} {
-			if plugin == "" {
-				continue
-			}
-			if builtIn, err := r.Invoker.Find(plugin); err != nil || builtIn == nil || builtIn.Delegates {
-				return false
-			}
+	return !slices.ContainsFunc(l.Plugins, func(p Plugin) bool {
+		if !r.builtIn(&p) {
+			return true
 		}
-	}
-	return true
+		v, err := r.Invoker.Find(p.Type)
+		return err != nil || v.Delegates
+	})
 }

@@ -17,7 +17,7 @@ import (
 // before this boot and its namespace does not exist: elsewhere is asked which of the namespaces that
 // are not at their paths may exist.
 func (r *Runner) DeleteEarlier(ctx context.Context, elsewhere func([]*Entry) []*Entry) (deleted []spec.Attachment, err error) {
-	entries, unread := r.Entries()
+	entries, _, unread := r.Entries()
 	began, err := bootTime()
 	var kept, guessed []*Entry
 	for _, e := range entries {

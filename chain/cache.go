@@ -260,13 +260,13 @@ func (c *Cache) List() (entries []*Entry, broken []Broken, err error) {
 	return c.Search(func([]byte) bool { return true })
 }
 
-// Entries returns the entries of the cache, and warns about broken files. It may return entries
-// together with an error about unreadable files, as without permission; these may be entries of
-// attachments that are alive.
-func (r *Runner) Entries() ([]*Entry, error) {
+// Entries returns the entries of the cache, and warns about broken files, which it returns too. It may
+// return entries together with an error about unreadable files, as without permission; these may be
+// entries of attachments that are alive.
+func (r *Runner) Entries() (entries []*Entry, torn []error, err error) {
 	entries, broken, err := r.Cache.List()
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	var unread []error
 	for _, b := range broken {
@@ -275,12 +275,13 @@ func (r *Runner) Entries() ([]*Entry, error) {
 			unread = append(unread, b.err)
 		default:
 			r.Warn("cache: %v", b.err)
+			torn = append(torn, b.err)
 		}
 	}
 	if len(unread) > 0 {
 		err = spec.Errorf(spec.CodeIO, "cache: %d of %d entries cannot be read, the first: %w", len(unread), len(entries)+len(broken), unread[0])
 	}
-	return entries, err
+	return entries, torn, err
 }
 
 // Search is [Cache.List] for the entries whose text matches. Other entries are not decoded, which

@@ -130,16 +130,63 @@ func (e *Entry) NetNSPath() string {
 // File returns the path of the entry's file.
 func (e *Entry) File() string { return e.file }
 
-// Live reports whether the attachment's network namespace still exists: the same one, on the same
-// boot, since the path may have been reused. Entries of other tools have no ID of the namespace;
-// for these the path decides.
-func (e *Entry) Live() bool {
-	ns, err := netns.Open(e.NetNSPath())
-	if err != nil {
-		return false
+// Namespace says whether the attachment's network namespace is still at its path: it is
+// [StateAlive], [StateGone] or [StateUnknown], with the reason for the last two. A path may have been
+// reused, and nothing outlives a boot. Entries of other tools have no ID of the namespace; for these
+// the path decides.
+func (e *Entry) Namespace() (state, why string) {
+	return e.namespace(func(path string) (bool, error) {
+		ns, err := netns.Open(path)
+		if err != nil {
+			return false, err
+		}
+		defer ns.Close()
+		return e.in(ns), nil
+	})
+}
+
+// QuickNamespace is Namespace that compares IDs alone, which the kernel may use again: entering 1,000
+// namespaces for their cookies would take as long as everything else that ls does.
+func (e *Entry) QuickNamespace() (state, why string) {
+	return e.namespace(func(path string) (bool, error) {
+		id, err := netns.IDAt(path)
+		return e.NetNSID == "" || e.NetNSID == id.String(), err
+	})
+}
+
+// namespace is Namespace; has reports whether the path has the namespace of the attachment.
+func (e *Entry) namespace(has func(path string) (bool, error)) (state, why string) {
+	path := e.NetNSPath()
+	switch {
+	case !e.SameBoot():
+		return StateGone, "of an earlier boot"
+	case path == "":
+		return StateUnknown, "its namespace is not recorded"
 	}
-	defer ns.Close()
-	return e.liveIn(ns)
+	its, err := has(path)
+	switch {
+	case errors.Is(err, os.ErrNotExist):
+		return StateGone, "no namespace " + path
+	case errors.Is(err, netns.ErrNotNS):
+		return StateGone, path + " is not a namespace"
+	case err != nil:
+		return StateUnknown, err.Error()
+	case !its:
+		return StateGone, path + " is another namespace now"
+	}
+	return StateAlive, ""
+}
+
+// Live reports whether the attachment's network namespace is known to exist at its path.
+func (e *Entry) Live() bool {
+	state, _ := e.Namespace()
+	return state == StateAlive
+}
+
+// Gone reports whether it is known not to exist there any more.
+func (e *Entry) Gone() bool {
+	state, _ := e.Namespace()
+	return state == StateGone
 }
 
 // open opens the attachment's network namespace; nil if the path has none. replaced reports that
@@ -168,25 +215,6 @@ func (e *Entry) in(ns *netns.NS) bool {
 	}
 	id, err := ns.ID()
 	return err == nil && id.String() == e.NetNSID && ns.HasCookie(e.NetNSCookie)
-}
-
-// Gone reports whether the attachment's network namespace is known not to exist any more: it is of
-// another boot, or its path has no namespace or another one. Without a path, or without permission,
-// this is unknown.
-func (e *Entry) Gone() bool {
-	path := e.NetNSPath()
-	switch {
-	case !e.SameBoot():
-		return true
-	case path == "":
-		return false
-	}
-	ns, err := netns.Open(path)
-	if err != nil {
-		return errors.Is(err, os.ErrNotExist) || errors.Is(err, netns.ErrNotNS)
-	}
-	defer ns.Close()
-	return !e.in(ns)
 }
 
 // Attached reports whether an attachment may be alive. An interrupted ADD is not. If a namespace is

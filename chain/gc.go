@@ -176,12 +176,7 @@ func (r *Runner) collection(l *List, o GCOptions) (*collection, error) {
 
 // kept warns about an attachment that seems to be stale but is kept.
 func (r *Runner) kept(e *Entry, seems, alive string) {
-	r.Warn("%s is kept: %s, but %s; `%s` detaches it", e.Title(), seems, alive, DelCommand(e.Attachment()))
-}
-
-// DelCommand returns the cni-exec command that deletes an attachment.
-func DelCommand(a spec.Attachment) string {
-	return fmt.Sprintf("cni-exec del %s --container-id %s -i %s", a.Network, a.ContainerID, a.IfName)
+	r.Warn("%s is kept: %s, but %s; `%s` detaches it", e.Title(), seems, alive, e.DelCommand())
 }
 
 // reportBroken warns of the unreadable files, and reports whether the valid set is complete without

@@ -9,7 +9,7 @@
 // Begin reading at [Runner.Add] (run.go), the only verb that must undo its changes. conf.go and
 // dropin.go read lists; step.go makes the request of each plugin for an [Invoker], which calls a
 // plugin of this binary or starts a file (exec.go). With the cache (cache.go, entry.go), recall.go
-// finds the arguments of the ADD, and gc.go the stale attachments.
+// finds the arguments of the ADD, gc.go the stale attachments, and judge.go reads the answer of CHECK.
 package chain
 
 import (

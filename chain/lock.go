@@ -4,8 +4,10 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -29,21 +31,38 @@ func (c *Cache) lockContainer(ctx context.Context, id string) (unlock func(), er
 }
 
 // Running returns a function that reports whether a verb ran for a container when Running was called. It
-// takes no lock, but looks for that of lockContainer in /proc/locks, proc(5). The function returns false
+// looks for the lock of lockContainer in /proc/locks, proc(5), and does not take it. The function returns false
 // if that file cannot be read, and for processes of another PID namespace, whose locks are not in it.
 func (c *Cache) Running() func(id string) bool {
-	locked := map[string]bool{} // inodes
+	locked := map[string][]string{} // devices by inode
 	text, _ := disk.Read("/proc/locks", 0, maxLocks)
 	for line := range strings.Lines(string(text)) {
 		// 3: FLOCK  ADVISORY  WRITE 4711 08:01:131 0 EOF
 		if f := strings.Fields(line); len(f) > 5 && f[1] == "FLOCK" {
-			locked[f[5][strings.LastIndex(f[5], ":")+1:]] = true
+			i := strings.LastIndex(f[5], ":")
+			locked[f[5][i+1:]] = append(locked[f[5][i+1:]], f[5][:max(i, 0)])
 		}
 	}
 	return func(id string) bool {
 		var st unix.Stat_t
-		return len(locked) > 0 && unix.Stat(c.lockFile("container", id), &st) == nil && locked[strconv.FormatUint(st.Ino, 10)]
+		file := c.lockFile("container", id)
+		if len(locked) == 0 || unix.Stat(file, &st) != nil {
+			return false
+		}
+		devices := locked[strconv.FormatUint(st.Ino, 10)]
+		device := fmt.Sprintf("%02x:%02x", unix.Major(st.Dev), unix.Minor(st.Dev))
+		return slices.Contains(devices, device) || len(devices) > 0 && isLocked(file)
 	}
+}
+
+// isLocked tries a lock file: on btrfs and overlayfs, /proc/locks has another device than stat(2).
+func isLocked(file string) bool {
+	fd, err := unix.Open(file, unix.O_RDONLY|unix.O_NOFOLLOW|unix.O_CLOEXEC|unix.O_NONBLOCK, 0)
+	if err != nil {
+		return false
+	}
+	defer unix.Close(fd)
+	return errors.Is(unix.Flock(fd, unix.LOCK_SH|unix.LOCK_NB), unix.EWOULDBLOCK)
 }
 
 // maxLocks limits the size of /proc/locks, in bytes: some 15,000 locks.
@@ -74,10 +93,13 @@ func (c *Cache) lockNetwork(ctx context.Context, network string, exclusive bool)
 	return c.lock(ctx, "network", network, how, "network "+network+" is in use")
 }
 
+// patience is how long a verb waits for others.
+func (c *Cache) patience() time.Duration { return cmp.Or(c.LockTimeout, defaultLockTimeout) }
+
 // lock locks a file by flock(2). The error has code 11 and the text busy if the context, or
 // [Cache.LockTimeout], ended while another process had the lock.
 func (c *Cache) lock(ctx context.Context, kind, name string, how int, busy string) (unlock func(), err error) {
-	ctx, cancel := context.WithTimeout(ctx, cmp.Or(c.LockTimeout, defaultLockTimeout))
+	ctx, cancel := context.WithTimeout(ctx, c.patience())
 	defer cancel()
 	file := c.lockFile(kind, name)
 	unlock, err = flock.Lock(ctx, file, 0o600, how)
@@ -95,10 +117,20 @@ func (c *Cache) lock(ctx context.Context, kind, name string, how int, busy strin
 	case cannotLock(err):
 		return func() {}, nil
 	case ctx.Err() != nil && errors.Is(err, ctx.Err()):
-		return nil, spec.Errorf(spec.CodeTryAgain, "%s: %w", busy, err)
+		return nil, spec.Errorf(spec.CodeTryAgain, "%w", &lockedError{busy, err})
 	}
 	return nil, spec.Errorf(spec.CodeIO, "no lock for %s %s in the cache: %w", kind, name, err)
 }
+
+// A lockedError is the error about a lock that another verb has.
+type lockedError struct {
+	busy string // which one, in a few words
+	err  error
+}
+
+func (l *lockedError) Error() string { return l.busy + ": " + l.err.Error() }
+
+func (l *lockedError) Unwrap() error { return l.err }
 
 // cannotLock reports whether the lock file is missing and cannot be created. Then no entry can be
 // created either: no ADD runs, and the other verbs must work.

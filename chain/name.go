@@ -1,6 +1,10 @@
 package chain
 
 import (
+	"cmp"
+	"crypto/sha512"
+	"encoding/hex"
+	"encoding/json"
 	"path/filepath"
 	"strings"
 
@@ -106,4 +110,101 @@ func shortID(id string) string {
 		return id[:12]
 	}
 	return id
+}
+
+// DerivedID returns the container ID that cnitool derives from a namespace's path: ten bytes of its
+// SHA-512. So cnitool can delete what cni-exec has added.
+func DerivedID(netns string) string {
+	sum := sha512.Sum512([]byte(netns))
+	return CnitoolPrefix + hex.EncodeToString(sum[:10])
+}
+
+// Operands returns a function that returns the operand by which verbs find the container of an
+// attachment: its name, or its ID if the name is also that of another container of the list or of a
+// network, or a shell would change it.
+func Operands(list []*Entry) func(*Entry) string {
+	ids := map[string]string{} // empty: several
+	for _, e := range list {
+		for _, name := range []string{e.Name(), e.ContainerID} {
+			if id, known := ids[name]; known && id != e.ContainerID {
+				ids[name] = ""
+			} else {
+				ids[name] = e.ContainerID
+			}
+		}
+	}
+	for _, e := range list {
+		ids[e.NetworkName] = ""
+	}
+	return func(e *Entry) string {
+		name := e.Name()
+		if ids[name] != e.ContainerID || quoted(name) != name {
+			return e.ContainerID
+		}
+		return name
+	}
+}
+
+// DelCommand returns the cni-exec command that deletes the attachment.
+func (e *Entry) DelCommand() string {
+	if e.isDerived() {
+		return "cni-exec del " + e.NetworkName + " " + e.netnsOperand() + " -i " + quoted(e.IfName)
+	}
+	return "cni-exec del " + e.NetworkName + " --container-id " + e.ContainerID + " -i " + quoted(e.IfName)
+}
+
+// AddCommand returns the cni-exec command that adds the attachment with the arguments of its ADD.
+func (e *Entry) AddCommand() string {
+	command := "cni-exec add " + e.NetworkName + " " + e.netnsOperand()
+	if !e.isDerived() {
+		command += " --container-id " + e.ContainerID
+	}
+	command += " -i " + quoted(e.IfName)
+	others := map[string]json.RawMessage{}
+	for capability, value := range e.CapabilityArgs {
+		var ports []spec.Port
+		if capability != spec.CapPorts || json.Unmarshal(value, &ports) != nil {
+			others[capability] = value
+		}
+		for _, p := range ports {
+			if p.Protocol = strings.ToLower(cmp.Or(p.Protocol, "tcp")); p.HostPort != 0 {
+				command += " -p " + quoted(p.Short())
+			}
+		}
+	}
+	if len(others) > 0 {
+		text, _ := json.Marshal(others) // has been read as JSON
+		command = "CAP_ARGS=" + quoted(string(text)) + " " + command
+	}
+	if len(e.Args) > 0 {
+		command = "CNI_ARGS=" + quoted((&RuntimeConf{Args: e.Args}).CNIArgs()) + " " + command
+	}
+	return command
+}
+
+// isDerived reports whether the container ID is that of the namespace's path.
+func (e *Entry) isDerived() bool {
+	path := e.NetNSPath()
+	return path != "" && e.ContainerID == DerivedID(path)
+}
+
+// netnsOperand returns the operand of the namespace: the name of one in /run/netns, or its path.
+func (e *Entry) netnsOperand() string {
+	path := e.NetNSPath()
+	if name, ok := strings.CutPrefix(path, "/run/netns/"); ok && !strings.Contains(name, "/") {
+		return quoted(name)
+	}
+	if path == "" {
+		return "NETNS"
+	}
+	return quoted(path)
+}
+
+// quoted returns a word for a shell.
+func quoted(word string) string {
+	const safe = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_.,:/@%+=-[]"
+	if word != "" && strings.Trim(word, safe) == "" {
+		return word
+	}
+	return "'" + strings.ReplaceAll(word, "'", `'\''`) + "'"
 }

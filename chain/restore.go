@@ -19,6 +19,7 @@ type Restored struct {
 	Did       []string // what was made or set, in this order, in a few words each
 	Errs      []error  // of the plugins' RESTORE; if it had none, of CHECK
 	Unchecked string   // why CHECK was not run; empty: it was
+	Busy      bool     // nothing was done, since another verb was at work
 	External  []string // external plugins, which have no RESTORE
 
 	begun bool
@@ -40,8 +41,12 @@ func (r *Runner) Restore(ctx context.Context, entries []*Entry, b Batch, done fu
 	for part := range slices.Chunk(r.alive(ctx, entries), batchSize()) {
 		busy = append(busy, w.restoreUnlocked(ctx, part)...)
 	}
-	for _, e := range busy {
-		w.restoreLocked(ctx, e)
+	if len(busy) > 0 {
+		waiting, cancel := context.WithTimeout(ctx, w.Cache.patience())
+		defer cancel()
+		for _, e := range busy {
+			w.restoreLocked(ctx, waiting, e)
+		}
 	}
 	return context.Cause(ctx)
 }
@@ -107,11 +112,16 @@ func (r *Runner) removeForeignLock(e *snapshot) {
 	}
 }
 
-// restoreLocked waits for the lock of one attachment and restores it.
-func (w *restoring) restoreLocked(ctx context.Context, e *snapshot) {
-	unlock, err := w.lock(ctx, e.Attachment())
+// restoreLocked waits for the lock of one attachment, until waiting ends, and restores it.
+func (w *restoring) restoreLocked(ctx, waiting context.Context, e *snapshot) {
+	unlock, err := w.lock(waiting, e.Attachment())
 	if err != nil {
-		if ctx.Err() == nil {
+		var locked *lockedError
+		switch {
+		case ctx.Err() != nil:
+		case errors.As(err, &locked):
+			w.done(&Restored{snapshot: e, Busy: true, Unchecked: locked.busy})
+		default:
 			w.done(&Restored{snapshot: e, Errs: []error{err}})
 		}
 		return

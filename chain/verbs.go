@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"slices"
 	"strings"
 
 	"cnibox/spec"
@@ -286,13 +287,19 @@ func (l *List) unchecked() bool {
 }
 
 // Status runs STATUS for all plugins in order, up to the first error. Versions before 1.1.0 have no
-// STATUS: it succeeds. It takes no lock, since runtimes call it every few seconds.
+// STATUS: then it runs that of the newest version, of the plugins that are built in. It takes no lock,
+// since runtimes call it every few seconds.
 func (r *Runner) Status(ctx context.Context, l *List) error {
 	v, err := l.version()
-	if err != nil || !v.AtLeast(spec.V110) {
+	if err != nil {
 		return err
 	}
-	return r.statusAll(ctx, l)
+	asked := *l
+	if !v.AtLeast(spec.V110) {
+		asked.CNIVersion = spec.Newest.String()
+		asked.Plugins = slices.DeleteFunc(slices.Clone(l.Plugins), func(p Plugin) bool { return !r.builtIn(&p) })
+	}
+	return r.statusAll(ctx, &asked)
 }
 
 // statusAll runs STATUS for all plugins in order, up to the first error.
@@ -303,4 +310,14 @@ func (r *Runner) statusAll(ctx context.Context, l *List) error {
 		}
 	}
 	return nil
+}
+
+// builtIn reports whether a plugin, and its IPAM plugin, are built in.
+func (r *Runner) builtIn(p *Plugin) bool {
+	for _, name := range []string{p.Type, p.IPAM} {
+		if builtIn, err := r.Invoker.Find(name); name != "" && (err != nil || builtIn == nil) {
+			return false
+		}
+	}
+	return true
 }

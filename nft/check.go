@@ -10,7 +10,10 @@ import (
 )
 
 // A MissingError lists what an attachment should have in the rule set and does not have.
-type MissingError struct{ What []string }
+type MissingError struct {
+	What []string
+	Base bool // a base ruleset is among it: another program has deleted all rules
+}
 
 // mostMissing is the largest number of missing things that an error names.
 const mostMissing = 50
@@ -41,12 +44,12 @@ func (t *Table) Check(ctx context.Context, fn func(*Tx) error) error {
 	if err := cmp.Or(fn(x), x.err); err != nil {
 		return err
 	}
-	var missing []string
+	var missing MissingError
 	used := map[byte]bool{}
 	for _, ch := range x.changes {
 		used[ch.set.table] = used[ch.set.table] || ch.new != nil
 		if ch.lacks() {
-			missing = append(missing, ch.new.String())
+			missing.What = append(missing.What, ch.new.String())
 		}
 	}
 	for _, table := range []byte{inet, bridge} {
@@ -58,7 +61,8 @@ func (t *Table) Check(ctx context.Context, fn func(*Tx) error) error {
 			return err
 		}
 		if version == "" {
-			missing = append(missing, "base ruleset of table "+tableText(table)+" (the next ADD makes all rules anew)")
+			missing.Base = true
+			missing.What = append(missing.What, "base ruleset of table "+tableText(table)+" (the next ADD makes all rules anew)")
 		}
 	}
 	filters, err := x.filters(true)
@@ -66,10 +70,10 @@ func (t *Table) Check(ctx context.Context, fn func(*Tx) error) error {
 		return err
 	}
 	for _, f := range filters {
-		missing = append(missing, f.lacks()...)
+		missing.What = append(missing.What, f.lacks()...)
 	}
-	if len(missing) > 0 {
-		return &MissingError{missing}
+	if len(missing.What) > 0 {
+		return &missing
 	}
 	return nil
 }

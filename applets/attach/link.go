@@ -80,6 +80,9 @@ func (op *Op) checkLink() error {
 		return Lost("prevResult has no interface %q in sandbox %q", op.IfName, op.Call.NetNS)
 	}
 	link, err := op.Cont.Link(op.IfName)
+	if errors.Is(err, os.ErrNotExist) {
+		return op.noInterface()
+	}
 	if err != nil {
 		return Lost("container interface: %w", err)
 	}
@@ -95,6 +98,9 @@ func (op *Op) checkLink() error {
 	}
 	return nil
 }
+
+// noInterface returns the error of CHECK and RESTORE about the container's link.
+func (op *Op) noInterface() error { return Lost("no interface %s in %s", op.IfName, op.Call.NetNS) }
 
 // CheckMAC compares a link's address with that of a result; an empty one matches any.
 func CheckMAC(link *rtnl.Link, want string) error {
@@ -145,7 +151,7 @@ func (op *Op) restoreLink() (err error) {
 	op.Link, err = op.Cont.Link(op.IfName)
 	switch {
 	case errors.Is(err, os.ErrNotExist):
-		return Lost("no interface %s in %s", op.IfName, op.Call.NetNS)
+		return op.noInterface()
 	case err != nil:
 		return err
 	case !op.isKind(op.Link) || op.isForeign(op.Link):

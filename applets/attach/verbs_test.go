@@ -152,7 +152,7 @@ func TestKernelCheck(t *testing.T) {
 		"nothing": {func(*fake, *rtnl.Conn, *rtnl.Link) error { return nil }, ""},
 		"link": {func(_ *fake, c *rtnl.Conn, _ *rtnl.Link) error {
 			return c.DelLink("eth0")
-		}, "container interface"},
+		}, "no interface eth0 in "},
 		"kind": {func(f *fake, c *rtnl.Conn, _ *rtnl.Link) error {
 			return errors.Join(c.DelLink("eth0"), c.AddLink(rtnl.LinkSpec{Name: "eth0", Peer: &rtnl.LinkSpec{Name: "peer0", NS: f.NS}}))
 		}, `is of kind "veth", not "bridge"`},

@@ -147,7 +147,7 @@ func TestKernelBridgeCheck(t *testing.T) {
 		"port":           {func() error { return host.SetLink(port().Index, rtnl.LinkChange{Master: new(uint32(0))}) }, "is not a port of bridge"},
 		"hairpin":        {func() error { return host.SetLink(port().Index, rtnl.LinkChange{Hairpin: new(false)}) }, "hairpin mode is false"},
 		"host-side veth": {func() error { return host.SetLink(port().Index, rtnl.LinkChange{Up: new(false)}) }, "is down"},
-		"link":           {func() error { return cont.DelLink("eth0") }, "container interface"},
+		"link":           {func() error { return cont.DelLink("eth0") }, "no interface eth0 in "},
 		"address": {func() error {
 			return cont.Do(rtnl.DropAddr(eth0().Index, kerneltest.Addr(t, cont, eth0().Index, "10.1.")))
 		}, "does not have address 10.1."},

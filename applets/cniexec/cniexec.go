@@ -33,11 +33,12 @@ var Applet = applet.Applet{
 	Main:    run,
 }
 
-// The exit codes of cni-exec are cnitool's, and one for a wrong command line.
+// The exit codes of cni-exec are cnitool's, one for a wrong command line, and one for an incomplete answer.
 const (
 	exitOK = iota
 	exitError
 	exitUsage
+	exitUndone // nothing wrong was found, but not everything could be looked at
 )
 
 // A call is one call of cni-exec. The verb determines which fields it uses.
@@ -56,6 +57,7 @@ type call struct {
 	findings    []doctor.Finding
 	restored    []restoredDoc // by reload
 	notTested   []string      // with the reasons
+	undone      bool          // something could not be looked at, against what was asked
 }
 
 // run is the program: verb, network, namespace, flags. Before anything is opened, a wrong verb,
@@ -245,8 +247,7 @@ func (c *call) load() (*chain.List, error) {
 func (c *call) cached() *chain.List {
 	switch c.verb {
 	case "del", "check", "get":
-		a := spec.Attachment{Network: c.network, ContainerID: c.runtimeConf.ContainerID, IfName: c.runtimeConf.IfName}
-		if e, err := c.runner.Cache.Lookup(a); err == nil {
+		if e, err := c.runner.Cache.Lookup(c.target()); err == nil {
 			l, _ := e.List()
 			return l
 		}

@@ -74,7 +74,7 @@ func (c *delCall) do(ctx context.Context, operands []string) (int, error) {
 
 // del runs DEL, and records what it deletes. Without -o json it prints nothing.
 func (c *delCall) del(ctx context.Context, l *chain.List, doc *deletedDoc) error {
-	a := spec.Attachment{Network: c.network, ContainerID: c.runtimeConf.ContainerID, IfName: c.runtimeConf.IfName}
+	a := c.target()
 	netns := c.entryOf(a, c.runtimeConf.NetNS).NetNSPath()
 	if err := c.runner.Del(ctx, l, c.runtimeConf); err != nil {
 		return ofNetNS(a, netns, err)

@@ -15,8 +15,8 @@ func doctorVerb() *verb {
 		text: `It looks at the kernel, its settings, the rules of other programs, directories
 of plugins, the networks, and what is attached or left over; of a container or
 a network at what concerns that. Each finding is a line: where, what, and what
-to do. The exit code is 1 if there is one. CHECK is run of each attachment that
-is alive.`,
+to do. The exit code is 1 if there is one, and 3 if there is none, but something
+could not be tested, as without root. CHECK is run of each attachment.`,
 		examples: []example{
 			{"cni-exec doctor blue", "what concerns one container; change nothing"},
 			{"cni-exec doctor --fix --report /tmp/report.txt", "repair what can be, and write a bug report"},
@@ -84,6 +84,7 @@ func (c *doctorCall) host() doctor.Host {
 	quiet.Stderr = io.Discard
 	return doctor.Host{
 		Runner: c.runner, Applets: c.Applets, Getenv: c.Getenv, ConfDir: c.confDir, Path: c.path, Plugins: c.describer(),
+		Limit: c.patience(), Remedies: c.remedies(nil),
 		Networks: quiet.knownNetworks,
 		Lint:     func(dir string) ([]*lint.Finding, error) { return c.lintFiles(dir) },
 		Restore: func(ctx context.Context, entries []*chain.Entry) error {
@@ -97,8 +98,11 @@ func (c *doctorCall) host() doctor.Host {
 
 func (c *doctorCall) printFindings(d *doctor.Doctor) (int, error) {
 	exit := exitOK
-	if len(d.Found) > 0 {
+	switch {
+	case len(d.Found) > 0:
 		exit = exitError
+	case d.Undone:
+		exit = exitUndone
 	}
 	if c.output == outputJSON {
 		_, err := c.writeJSON(doctorDoc{d.Checks, d.Documents(d.Fixed), foundDoc{d.Documents(d.Found), notNull(d.Untested)}})

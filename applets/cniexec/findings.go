@@ -4,8 +4,11 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"sync"
+	"time"
 
 	"cnibox/applets/cniexec/doctor"
+	"cnibox/applets/cniexec/hint"
 	"cnibox/chain"
 	"cnibox/spec"
 )
@@ -30,9 +33,72 @@ func nameOf(a spec.Attachment) attachmentName {
 // found returns the findings of the call.
 func (c *call) found() foundDoc { return foundDoc{notNull(c.findings), notNull(c.notTested)} }
 
-// fault records what CHECK or RESTORE has found for an attachment.
-func (c *call) fault(e *chain.Entry, err error) {
-	c.findings = append(c.findings, doctor.Fault(e, err))
+// untested reports attachments that could not be tested; title names them.
+func (c *call) untested(title func(*chain.Entry) string, list ...*chain.Judgement) {
+	var undone []*chain.Judgement
+	for _, j := range list {
+		if j.Undone() {
+			undone = append(undone, j)
+		}
+	}
+	c.undone = c.undone || len(undone) > 0
+	for _, line := range hint.NotTested(undone, title) {
+		c.runner.Warn("not tested: %s", line)
+	}
+	c.notTested = append(c.notTested, hint.NotTested(list, title)...)
+}
+
+// untestedEntries reports files of the cache that are no entries, of which a warning has been printed:
+// their attachments are not known.
+func (c *call) untestedEntries(torn []error) {
+	c.undone = c.undone || len(torn) > 0
+	for _, err := range torn {
+		c.notTested = append(c.notTested, spec.Printable("cache: "+err.Error()))
+	}
+}
+
+// end returns the exit code of a verb, unless err is its error: 3 if something could not be looked at.
+func (c *call) end(err error) (int, error) {
+	if err == nil && c.undone {
+		return exitUndone, nil
+	}
+	return exitOK, err
+}
+
+// patience is how long a verb waits for CHECK of an attachment, and for other verbs.
+func (c *call) patience() time.Duration { return cmp.Or(c.timeout, chain.JudgeTime) }
+
+// target returns the attachment that the call is about.
+func (c *call) target() spec.Attachment {
+	return spec.Attachment{Network: c.network, ContainerID: c.runtimeConf.ContainerID, IfName: c.runtimeConf.IfName}
+}
+
+// remedies returns what finds the remedies for attachments. all are those of the cache; nil: they are
+// read when they are needed.
+func (c *call) remedies(all []*chain.Entry) hint.Remedies {
+	operand := sync.OnceValue(func() func(*chain.Entry) string {
+		if all == nil {
+			all, _, _ = c.runner.Cache.List()
+		}
+		return chain.Operands(all)
+	})
+	return hint.Remedies{Flags: c.stateFlags(false), Operand: func(e *chain.Entry) string { return operand()(e) }}
+}
+
+// stateFlags returns the flags of the call that name directories, which other verbs about the same
+// attachments need as well. With all it has those of the environment, too.
+func (c *call) stateFlags(all bool) (flags string) {
+	v := findVerb(c.verb)
+	if c.set == nil || v == nil {
+		return ""
+	}
+	unset := v.declared(func(string) string { return "" })
+	for _, name := range []string{"state-dir", "cache-dir", "conf-dir", "path"} {
+		if f := c.set.Lookup(name); f != nil && (f.Changed || all && f.Value.String() != unset.Lookup(name).DefValue) {
+			flags += " --" + name + " " + f.Value.String()
+		}
+	}
+	return flags
 }
 
 // entryOf returns the entry of an attachment, or one with its names alone. netns is the path of its

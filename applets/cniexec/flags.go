@@ -2,8 +2,6 @@ package cniexec
 
 import (
 	"cmp"
-	"crypto/sha512"
-	"encoding/hex"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -252,7 +250,9 @@ func parse(p applet.Process) (c *call, a action, err error) {
 	} else {
 		l.set = allFlags(l.flags, p.Getenv)
 	}
-	err = l.set.Parse(l.args)
+	if err = l.set.Parse(l.args); v != nil && v.command {
+		err = cmp.Or(terminalFlag(v, l.args), err)
+	}
 	if f := l.set.Lookup("ifname"); err == nil && f != nil && !f.Changed && slices.Contains(p.Environ, "CNI_IFNAME=") {
 		err = errors.New("CNI_IFNAME is set and empty: interface name is empty; unset it for eth0") // as cnitool
 	}
@@ -270,6 +270,17 @@ func parse(p applet.Process) (c *call, a action, err error) {
 		err = v.flagError(err)
 	}
 	return c, a, err
+}
+
+// terminalFlag returns an error for the flags that other tools take for a command at a terminal: -it
+// would be the name of an interface here.
+func terminalFlag(v *verb, args []string) error {
+	for _, flag := range []string{"-it", "-ti", "-t"} {
+		if slices.Contains(args, flag) {
+			return fmt.Errorf("%s: %s is not needed: the command has this terminal; leave it out, or name an interface with --ifname", v.name, flag)
+		}
+	}
+	return nil
 }
 
 // verbIn finds the verb among words: the first that is neither a flag nor the value of one; empty:
@@ -351,12 +362,8 @@ func (v *verb) flagError(err error) error {
 	return err
 }
 
-// derivedID returns the container ID that cnitool derives from a namespace's path: ten bytes of its
-// SHA-512. So cnitool can delete what cni-exec has added.
-func derivedID(netns string) string {
-	sum := sha512.Sum512([]byte(netns))
-	return chain.CnitoolPrefix + hex.EncodeToString(sum[:10])
-}
+// derivedID is [chain.DerivedID].
+func derivedID(netns string) string { return chain.DerivedID(netns) }
 
 // cniArgs reads CNI_ARGS in order; nil: none. cnitool refuses an empty pair and a second "=" in a
 // pair; runtimes send both. The error has code 4.

@@ -31,10 +31,12 @@ call of a verb; with NO_COLOR there is no colour.
 the add unless others are given; the directories of state must be the add's.
 
 A verb waits 2 minutes for others of the same container, and for a gc of the
-same network; then its error has code 11 (try again later).
+same network; then its error has code 11 (try again later). check, ls --check,
+doctor and reload wait 10 s (--timeout), and name what is busy.
 `
 	exitText = `Exit code: 0; 1 after an error, which is written to stderr; 2 for a wrong
-command line; of run and enter: the command's.
+command line; 3 where nothing wrong was found, but not everything could be
+looked at; of run and enter: the command's.
 `
 )
 

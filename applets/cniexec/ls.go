@@ -11,7 +11,6 @@ import (
 	"strings"
 	"time"
 
-	"cnibox/applets/cniexec/doctor"
 	"cnibox/applets/cniexec/inventory"
 	"cnibox/chain"
 	"cnibox/internal/memory"
@@ -23,9 +22,10 @@ import (
 func lsVerb() *verb {
 	return &verb{name: "ls", operands: "[networks|ID|NETWORK]", summary: "list attachments of all runtimes, or networks", new: func(c *call) action { return &lsCall{call: c} },
 		text: `STATE is a fact about the namespace: alive, gone with the reason, interrupted
-when the add has not ended, busy while a verb runs, or unknown. Only CHECK knows
-whether what is alive is as add left it: with --check STATE is ok or fault, and
-what it finds is a line below. Wide and json have all columns, and cut none.`,
+when the add has not ended, busy while a verb is at work, or unknown. Only CHECK
+knows whether what is alive is as add left it: with --check STATE is ok or
+fault, and what it finds, and what to do, is a line below. Wide and json have
+all columns, and cut none. The exit code is 3 if something could not be read.`,
 		examples: []example{
 			{"cni-exec ls mynet --faults", "what is not well on one network"},
 			{"cni-exec ls networks", "with the addresses that are used, free and stale"},
@@ -38,6 +38,11 @@ type lsCall struct {
 	*call
 	checked bool
 	faults  bool
+	all     []*chain.Entry // of the cache, also where those of a name are asked for
+}
+
+func entriesIn(v *inventory.Inventory) []*chain.Entry {
+	return each(v.Entries, func(a *inventory.Entry) *chain.Entry { return a.Entry })
 }
 
 func (c *lsCall) flags(f *flagSet) {
@@ -114,16 +119,18 @@ func (c *lsCall) do(ctx context.Context, operands []string) (exit int, err error
 	if err != nil {
 		return 0, err
 	}
+	c.all = entriesIn(v)
 	if len(operands) == 1 && !networks {
 		c.about = operands[0]
 		if v.Entries, err = v.ByName(operands[0], c.knownNetworks(v)); err != nil {
 			return 0, err
 		}
 	}
+	c.undone = len(v.Broken)+len(v.Unread) > 0
 	if c.checked {
-		v.Entries = doctor.JudgeAll(ctx, v.Cache, v.Entries, func(ctx context.Context, a *inventory.Entry) (string, error) {
-			return doctor.Judge(ctx, c.runner, a.Entry)
-		})
+		var judged []*chain.Judgement
+		v.Entries, judged = inventory.Judge(ctx, c.runner, v.Entries, c.patience())
+		c.undone = c.undone || slices.ContainsFunc(judged, (*chain.Judgement).Undone)
 	}
 	if err := context.Cause(ctx); err != nil {
 		return 0, err
@@ -131,10 +138,14 @@ func (c *lsCall) do(ctx context.Context, operands []string) (exit int, err error
 	if c.faults {
 		v.Entries = slices.DeleteFunc(v.Entries, func(a *inventory.Entry) bool { return !a.Faulty() })
 	}
+	list := c.lsAttachments
 	if networks {
-		return c.lsNetworks(v)
+		list = c.lsNetworks
 	}
-	return c.lsAttachments(ctx, v)
+	if exit, err = list(ctx, v); exit != exitOK || err != nil {
+		return exit, err
+	}
+	return c.end(nil)
 }
 
 func (c *lsCall) lsAttachments(ctx context.Context, v *inventory.Inventory) (exit int, err error) {
@@ -158,12 +169,16 @@ func (c *lsCall) lsAttachments(ctx context.Context, v *inventory.Inventory) (exi
 	}
 	var rows [][]string
 	var faults strings.Builder // each a line below the table, never shortened
-	title := inventory.Titles(v.Entries)
+	if c.all == nil {
+		c.all = entriesIn(v)
+	}
+	title, remedies := inventory.Titles(v.Entries), c.remedies(c.all)
 	for _, a := range v.Entries {
 		state := a.StateText()
 		if c.output == "" && a.Fault != nil {
 			state = a.Verdict
-			fmt.Fprintf(&faults, "%s: %s\n", title(a), spec.Printable(a.FaultText()))
+			remedy := remedies.For(&chain.Judgement{Entry: a.Entry, State: chain.StateFault, Err: a.Fault}, false)
+			fmt.Fprintf(&faults, "%s: %s\n", title(a), spec.Printable(remedy.Line(a.FaultText())))
 		}
 		row := []string{a.NetworkName, a.Name(), a.IfName, joined(a.Addresses(), bare), a.MAC(), a.HostLink,
 			joined(a.Ports, spec.Port.Short), v.AgeText(a), state}
@@ -401,7 +416,7 @@ func poolOf(p inventory.Pool) poolDoc {
 		p.Used, min(p.Free, exact), notNull(p.Stale)}
 }
 
-func (c *lsCall) lsNetworks(v *inventory.Inventory) (exit int, err error) {
+func (c *lsCall) lsNetworks(_ context.Context, v *inventory.Inventory) (exit int, err error) {
 	s := c.screen()
 	columns := []tty.Column{{Title: "NETWORK", Min: 7}, {Title: "TYPE", Min: 6}, {Title: "BRIDGE"}, {Title: "SUBNETS", Min: 12},
 		{Title: "USED"}, {Title: "FREE"}, {Title: "STALE"}, {Title: "ATTACHED"}, {Title: "GONE"}}

@@ -3,7 +3,6 @@ package cniexec
 import (
 	"bytes"
 	"context"
-	"errors"
 	"fmt"
 	"maps"
 	"os"
@@ -16,6 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"cnibox/applets/attach"
+	"cnibox/applets/cniexec/doctor"
 	"cnibox/applets/cniexec/hint"
 	"cnibox/applets/cniexec/inventory"
 	"cnibox/applets/cniexec/sandbox"
@@ -32,7 +32,8 @@ func reloadVerb() *verb {
 flags, addresses of the host, settings, rules, limits and leases come back as
 add made them, and in the containers the interface is up again, with addresses
 and routes. A line for each attachment says what was done. CHECK runs after it;
-what is NOT restored is named, and the exit code is 1.`,
+what is NOT restored is named, and the exit code is 1; it is 3 if another verb
+was at work for 10 s (--timeout).`,
 		examples: []example{
 			{"cni-exec reload", "all attachments that are alive"},
 			{"cni-exec reload mynet", "those of one network, or of one container"},
@@ -71,17 +72,17 @@ func (c *reloadCall) do(ctx context.Context, operands []string) (int, error) {
 	}
 	defer nameThread()()
 	if len(operands) == 0 {
-		entries, unread := c.runner.Entries()
+		entries, _, unread := c.runner.Entries()
 		_, err := c.restore(ctx, entries, unread)
 		if c.metrics != "" {
 			if err := c.writeMetrics(c.restored); err != nil {
 				c.runner.Warn("metrics: %v", err)
 			}
 		}
-		return 0, c.reportRestored(ctx, err)
+		return c.end(c.reportRestored(ctx, err))
 	}
 	c.about = operands[0]
-	entries, err := c.entriesNamed(operands[0])
+	entries, _, _, err := c.entriesNamed(operands[0])
 	if err != nil {
 		return 0, err
 	}
@@ -89,7 +90,7 @@ func (c *reloadCall) do(ctx context.Context, operands []string) (int, error) {
 	if err == nil && alive == 0 {
 		return 0, spec.Errorf(spec.CodeUnknown, "no attachment of %q is alive: `cni-exec ls` has the state of each", operands[0])
 	}
-	return 0, c.reportRestored(ctx, err)
+	return c.end(c.reportRestored(ctx, err))
 }
 
 type (
@@ -126,19 +127,19 @@ func (c *reloadCall) reportRestored(ctx context.Context, err error) error {
 	return c.report(ctx, doc, err)
 }
 
-// entriesNamed returns the entries of a network, or of a container as show names it. An unreadable
-// entry is an error, since it may be one of them.
-func (c *call) entriesNamed(name string) ([]*chain.Entry, error) {
-	entries, err := c.runner.Entries()
+// entriesNamed returns the entries of a network, or of a container as show names it, all entries, and
+// the errors about files that are none. An unreadable entry is an error, since it may be one of them.
+func (c *call) entriesNamed(name string) (named, all []*chain.Entry, torn []error, err error) {
+	all, torn, err = c.runner.Entries()
 	if err != nil {
-		return nil, err
+		return nil, nil, nil, err
 	}
 	v := inventory.Empty(c.runner.Cache, c.describer())
-	for _, e := range entries {
+	for _, e := range all {
 		v.Entries = append(v.Entries, v.Read(e))
 	}
 	found, err := v.ByName(name, c.knownNetworks(v))
-	return each(found, func(a *inventory.Entry) *chain.Entry { return a.Entry }), err
+	return each(found, func(a *inventory.Entry) *chain.Entry { return a.Entry }), all, torn, err
 }
 
 // nameThread locks this goroutine, which changes the rule set, to its thread, and gives the thread
@@ -153,16 +154,20 @@ func nameThread() (release func()) {
 	return runtime.UnlockOSThread
 }
 
-// restore restores attachments, prints a line for each that was changed, and returns the number of
-// live ones. It returns an error about unreadable entries after it has restored the others.
+// restore restores attachments, prints a line for each that was changed or is gone, and returns the
+// number of live ones. It returns an error about unreadable entries after it has restored the others.
 func (c *call) restore(ctx context.Context, entries []*chain.Entry, unread error) (alive int, err error) {
 	defer memory.CollectLess()()
+	if !c.watched() { // no event would start another reload
+		c.runner.Cache.LockTimeout = c.patience()
+	}
 	failed := 0
-	external := map[string]int{}
-	title := chain.Titles(entries)
+	external, seen := map[string]int{}, map[spec.Attachment]bool{}
+	title, remedies := chain.Titles(entries), c.remedies(nil)
 	c.problem("cache", unread)
 	err = c.runner.Restore(ctx, entries, attach.NewRebuilding(), func(r *chain.Restored) {
 		alive++
+		seen[r.Attachment()] = true
 		if len(r.Errs) > 0 {
 			failed++
 		}
@@ -171,15 +176,25 @@ func (c *call) restore(ctx context.Context, entries []*chain.Entry, unread error
 		}
 		c.restored = append(c.restored, restoredOf(r))
 		for _, err := range r.Errs {
-			c.fault(r.Entry, err)
+			j := &chain.Judgement{Entry: r.Entry, State: chain.StateFault, Err: err}
+			c.findings = append(c.findings, doctor.Judged(j, remedies.For(j, true)))
+		}
+		if r.Busy {
+			c.undone = true
+			c.notTested = append(c.notTested, spec.Printable(title(r.Entry)+": "+r.Unchecked))
 		}
 		switch {
 		case !c.watched():
-			c.summarize("%s: %s", title(r.Entry), outcome(r))
-		case len(r.Did)+len(r.Errs) > 0:
-			c.summarize("%s: %s (%s)", title(r.Entry), outcome(r), c.cause())
+			c.summarize("%s: %s", title(r.Entry), outcome(r, remedies))
+		case len(r.Did)+len(r.Errs) > 0 || r.Busy:
+			c.summarize("%s: %s (%s)", title(r.Entry), outcome(r, remedies), c.cause())
 		}
 	})
+	if err == nil && !c.watched() {
+		var lost int
+		lost, err = c.judgeOthers(ctx, entries, seen)
+		alive, failed = alive+lost, failed+lost
+	}
 	switch {
 	case err != nil:
 		return alive, err
@@ -199,37 +214,51 @@ func (c *call) restore(ctx context.Context, entries []*chain.Entry, unread error
 	return alive, err
 }
 
+// judgeOthers prints a line about each attachment of which nothing can be restored. It returns the number of
+// those whose namespace exists, but not at its path.
+func (c *call) judgeOthers(ctx context.Context, entries []*chain.Entry, alive map[spec.Attachment]bool) (lost int, err error) {
+	others := slices.DeleteFunc(slices.Clone(entries), func(e *chain.Entry) bool { return alive[e.Attachment()] })
+	title, remedies := chain.Titles(entries), c.remedies(nil)
+	err = c.runner.Judge(ctx, others, c.patience(), func(j *chain.Judgement) {
+		switch {
+		case j.Undone():
+			c.untested(title, j)
+			return
+		case j.State != chain.StateGone && j.State != chain.StateInterrupted:
+			return // it has been attached meanwhile
+		}
+		remedy := remedies.For(j, true)
+		text := remedy.Line(hint.Text(j))
+		if j.Holder != "" {
+			lost++
+			text = "NOT restored: " + text
+			c.findings = append(c.findings, doctor.Judged(j, remedy))
+		}
+		c.summarize("%s: %s", title(j.Entry), text)
+	})
+	return lost, err
+}
+
 // outcome returns a line about what reload has done for an attachment.
-func outcome(r *chain.Restored) string {
+func outcome(r *chain.Restored, remedies hint.Remedies) string {
 	text := strings.Join(r.Did, ", ")
 	switch {
+	case r.Busy:
+		j := &chain.Judgement{Entry: r.Entry, State: chain.StateBusy, Why: r.Unchecked}
+		return remedies.For(j, true).Line(hint.Text(j))
 	case len(r.Errs) > 0:
 		if text != "" {
 			text += "; "
 		}
-		text += "NOT restored: " + strings.Join(each(r.Errs, hint.Reason), "; ")
-		if todo := remedy(r.Errs[0]); todo != "" {
-			text += ": " + todo
-		}
+		j := &chain.Judgement{Entry: r.Entry, State: chain.StateFault, Err: r.Errs[0]}
+		text += "NOT restored: " + remedies.For(j, true).Line(strings.Join(each(r.Errs, hint.Reason), "; "))
 	case text == "":
 		text = "nothing to do"
 	}
 	if r.Unchecked != "" {
-		text += " (not checked: " + r.Unchecked + ")"
+		text += " (not tested: " + r.Unchecked + ")"
 	}
 	return text
-}
-
-// remedy says in a few words what to do if reload could not restore something; empty: the error
-// says it.
-func remedy(err error) string {
-	switch code := spec.AsError(err).Code; {
-	case code == spec.CodeTryAgain:
-		return "try again"
-	case errors.Is(err, spec.ErrNeedsAdd) || code == spec.CodeCheck || code == spec.CodeBusy:
-		return "del and add"
-	}
-	return ""
 }
 
 // summarize prints a summary line; with -o json it goes to stderr, since stdout is for an error.

@@ -12,6 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"cnibox/applets/cniexec/hint"
+	"cnibox/chain"
 	"cnibox/internal/state"
 	"cnibox/spec"
 )
@@ -43,7 +44,7 @@ func (c *call) object(e *spec.Error) {
 func (c *call) fail(err error) int {
 	e := spec.AsError(err)
 	c.Log.Failed(e)
-	c.warn("%s: %s", strings.TrimSpace(c.verb+" "+cmp.Or(c.about, c.network)), e.Msg)
+	c.warn("%s: %s", strings.TrimSpace(c.verb+" "+cmp.Or(c.about, c.network)), strings.ReplaceAll(e.Msg, "\n", "; "))
 	second := []string{e.Details, c.hint(err, e.Code)}
 	second = slices.DeleteFunc(second, func(s string) bool { return s == "" })
 	if len(second) > 0 {
@@ -66,13 +67,13 @@ func (c *call) hint(err error, code int) string {
 	case code == spec.CodeNetNS:
 		return "NETNS must be the path of a network namespace, as /run/netns/NAME or /proc/PID/ns/net; `cni-exec run` creates one"
 	case code == spec.CodeBusy && c.attached():
-		return c.delHint()
-	case c.verb == "check" && errors.Is(err, spec.ErrNeedsAdd):
-		return c.delHint() + ", then add it again"
-	case code == spec.CodeCheck:
-		return "`cni-exec reload " + c.network + "` restores it"
+		return "`" + c.entryOf(c.target(), c.runtimeConf.NetNS).DelCommand() + c.stateFlags(true) + "` detaches it"
+	case code == spec.CodeCheck && c.network != "" && c.runner != nil:
+		return c.remedies(nil).For(&chain.Judgement{Entry: c.entryOf(c.target(), c.runtimeConf.NetNS), State: chain.StateFault, Err: err}, false).Advice()
 	case errors.Is(err, os.ErrPermission) && unix.Geteuid() != 0:
 		return "run it as root"
+	case c.verb == "del" && errors.Is(err, unix.EROFS):
+		return "what could not be deleted stays, and so does the entry in the cache: run it again when that directory can be written"
 	case (code == spec.CodeIO || errors.Is(err, os.ErrPermission) || errors.Is(err, unix.EROFS)) && c.inState(err):
 		return "name a directory that can be written with --state-dir (CNIBOX_STATE) or --cache-dir"
 	case code == spec.CodeTryAgain && errors.Is(err, context.DeadlineExceeded):
@@ -95,25 +96,8 @@ func (c *call) inState(err error) bool {
 // attached reports whether the target is in the cache, and so is the cause of code 100. Addresses,
 // ports and masters in use have the same code.
 func (c *call) attached() bool {
-	_, err := c.runner.Cache.Lookup(spec.Attachment{Network: c.network, ContainerID: c.runtimeConf.ContainerID, IfName: c.runtimeConf.IfName})
+	_, err := c.runner.Cache.Lookup(c.target())
 	return err == nil
-}
-
-// delHint returns the command that detaches the target, with its flags. With --container-id it
-// omits the namespace: that of the ADD is used.
-func (c *call) delHint() string {
-	line := "`cni-exec del " + c.network + " "
-	if f := c.set.Lookup("container-id"); f == nil || f.Value.String() == "" {
-		line += c.runtimeConf.NetNS + " "
-	}
-	line += "-i " + c.runtimeConf.IfName
-	unset := findVerb(c.verb).declared(func(string) string { return "" })
-	for _, name := range []string{"container-id", "state-dir", "cache-dir", "conf-dir", "path"} {
-		if f := c.set.Lookup(name); f != nil && f.Value.String() != unset.Lookup(name).DefValue {
-			line += " --" + name + " " + f.Value.String()
-		}
-	}
-	return line + "` detaches it"
 }
 
 // networksHint lists the networks of a directory. The error's own text has what is wrong with

@@ -7,7 +7,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"cnibox/applets/cniexec/inventory"
+	"cnibox/chain"
 	"cnibox/internal/tty"
 )
 
@@ -15,7 +15,7 @@ import (
 func (c *call) screen() tty.Screen {
 	s := tty.Of(c.Stdout, c.Getenv)
 	s.Red = func(cell string) bool {
-		return cell == inventory.VerdictFault || strings.HasPrefix(cell, inventory.VerdictFault+":") || strings.HasPrefix(cell, inventory.StateGone+":") || cell == inventory.StateInterrupted
+		return cell == chain.StateFault || strings.HasPrefix(cell, chain.StateFault+":") || strings.HasPrefix(cell, chain.StateGone+":") || cell == chain.StateInterrupted
 	}
 	return s
 }

@@ -189,9 +189,9 @@ func TestSeeGolden(t *testing.T) {
 		"ls.txt":            func() (int, error) { return (&lsCall{call: c}).lsAttachments(t.Context(), v) },
 		"ls-wide.txt":       func() (int, error) { c.output = outputWide; return (&lsCall{call: c}).lsAttachments(t.Context(), v) },
 		"ls.json":           func() (int, error) { c.output = outputJSON; return (&lsCall{call: c}).lsAttachments(t.Context(), v) },
-		"networks.txt":      func() (int, error) { return (&lsCall{call: c}).lsNetworks(v) },
-		"networks-wide.txt": func() (int, error) { c.output = outputWide; return (&lsCall{call: c}).lsNetworks(v) },
-		"networks.json":     func() (int, error) { c.output = outputJSON; return (&lsCall{call: c}).lsNetworks(v) },
+		"networks.txt":      func() (int, error) { return (&lsCall{call: c}).lsNetworks(t.Context(), v) },
+		"networks-wide.txt": func() (int, error) { c.output = outputWide; return (&lsCall{call: c}).lsNetworks(t.Context(), v) },
+		"networks.json":     func() (int, error) { c.output = outputJSON; return (&lsCall{call: c}).lsNetworks(t.Context(), v) },
 		"show-network.txt":  show("", networks[0]),
 		"show-network.json": show(outputJSON, networks[0]),
 		"show.txt":          func() (int, error) { return c.write(c.fields(fieldsOf(v, v.Entries[2]))) },
@@ -298,7 +298,7 @@ func TestSeeFitsTerminal(t *testing.T) {
 		c := &call{Process: applet.Process{Stdout: slave, Getenv: getenv}, commandLine: &commandLine{flags: &flags{}}}
 		v := f.inventory()
 		if faulty {
-			v.Entries[0].Verdict, v.Entries[0].Fault = inventory.VerdictFault, errors.New(fault)
+			v.Entries[0].Verdict, v.Entries[0].Fault = chain.StateFault, errors.New(fault)
 		}
 		if _, err := (&lsCall{call: c}).lsAttachments(t.Context(), v); err != nil {
 			t.Error(err)
@@ -325,7 +325,7 @@ func TestSeeFitsTerminal(t *testing.T) {
 		t.Errorf("there is colour:\n%q", text)
 	}
 	faulty = true
-	if text := show(60); !strings.Contains(text, "\x1b[31mfault\x1b[m") || !strings.Contains(text, "\nblue (pods): "+fault+"\n") {
+	if text := show(60); !strings.Contains(text, "\x1b[31mfault\x1b[m") || !strings.Contains(text, "\nblue (pods): "+fault+": cni-exec reload blue\n") {
 		t.Errorf("a fault is cut, or not on a line of its own:\n%q", text)
 	}
 	faulty = false
@@ -367,15 +367,15 @@ func TestRereadStates(t *testing.T) {
 	}{
 		"deleted":             {before: remove},
 		"deleted again":       {meanwhile: remove},
-		"a verb runs":         {before: lock, want: inventory.StateBusy},
-		"a verb runs by then": {meanwhile: lock, want: inventory.StateBusy},
-		"nothing happens":     {want: inventory.StateGone},
+		"a verb runs":         {before: lock, want: chain.StateBusy},
+		"a verb runs by then": {meanwhile: lock, want: chain.StateBusy},
+		"nothing happens":     {want: chain.StateGone},
 	}
 	for name, tt := range tests {
 		t.Run(name, func(t *testing.T) {
 			f := runtimes(t)
 			v := f.inventory()
-			a := v.Entries[slices.IndexFunc(v.Entries, func(a *inventory.Entry) bool { return a.State == inventory.StateGone })]
+			a := v.Entries[slices.IndexFunc(v.Entries, func(a *inventory.Entry) bool { return a.State == chain.StateGone })]
 			if err := os.Chtimes(a.File(), v.Now, v.Now); err != nil {
 				t.Fatal(err)
 			}
@@ -439,14 +439,14 @@ func TestAgeOfWrongClock(t *testing.T) {
 		boot  string
 		want  string
 	}{
-		"seconds":                {119 * time.Second, inventory.StateAlive, "", "119s"},
-		"minutes":                {59*time.Minute + 59*time.Second, inventory.StateAlive, "", "59m"},
-		"hours":                  {47 * time.Hour, inventory.StateGone, "", "47h"},
-		"days":                   {50 * time.Hour, inventory.StateGone, "", "2d"},
-		"of an earlier boot":     {50 * time.Hour, inventory.StateGone, "another", "2d"},
-		"the clock was set":      {50 * time.Hour, inventory.StateGone, state.BootID(), ""},
-		"the clock was set back": {-time.Second, inventory.StateAlive, "", ""},
-		"another runtime's":      {50 * time.Hour, inventory.StateAlive, "", ""},
+		"seconds":                {119 * time.Second, chain.StateAlive, "", "119s"},
+		"minutes":                {59*time.Minute + 59*time.Second, chain.StateAlive, "", "59m"},
+		"hours":                  {47 * time.Hour, chain.StateGone, "", "47h"},
+		"days":                   {50 * time.Hour, chain.StateGone, "", "2d"},
+		"of an earlier boot":     {50 * time.Hour, chain.StateGone, "another", "2d"},
+		"the clock was set":      {50 * time.Hour, chain.StateGone, state.BootID(), ""},
+		"the clock was set back": {-time.Second, chain.StateAlive, "", ""},
+		"another runtime's":      {50 * time.Hour, chain.StateAlive, "", ""},
 	}
 	for name, tt := range tests {
 		a := &inventory.Entry{Entry: &chain.Entry{BootID: tt.boot}, Since: madeAt.Add(-tt.ago), State: tt.state}
@@ -486,7 +486,7 @@ func TestSeeDualStackCountedOnce(t *testing.T) {
 	}
 	var out bytes.Buffer
 	c := &call{Process: applet.Process{Stdout: &out, Stderr: io.Discard, Getenv: noEnv}, commandLine: &commandLine{flags: &flags{}}}
-	if _, err := (&lsCall{call: c}).lsNetworks(f.inventory()); err != nil {
+	if _, err := (&lsCall{call: c}).lsNetworks(t.Context(), f.inventory()); err != nil {
 		t.Fatal(err)
 	}
 	if got := strings.Join(strings.Fields(out.String()), " "); !strings.HasSuffix(got, " 1 252 1 1 0") {

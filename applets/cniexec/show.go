@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"cnibox/applets/cniexec/inventory"
+	"cnibox/chain"
 	"cnibox/internal/memory"
 	"cnibox/internal/tty"
 	"cnibox/spec"
@@ -232,7 +233,7 @@ func (c *call) showNetwork(ctx context.Context, v *inventory.Inventory, n *inven
 	}
 	for _, a := range n.Attached {
 		words := []string{a.Name(), a.IfName, joined(a.Addresses(), bare)}
-		if a.State != inventory.StateAlive {
+		if a.State != chain.StateAlive {
 			words = append(words, a.StateText())
 		}
 		attached = append(attached, strings.Join(slices.DeleteFunc(words, func(s string) bool { return s == "" }), " "))

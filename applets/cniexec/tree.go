@@ -10,6 +10,7 @@ import (
 	"strings"
 
 	"cnibox/applets/cniexec/inventory"
+	"cnibox/chain"
 	"cnibox/internal/memory"
 	"cnibox/internal/netns"
 	"cnibox/internal/tty"
@@ -277,7 +278,7 @@ func (b *branch) draw(w *strings.Builder, s tty.Screen) {
 	var rows [][]string
 	for _, a := range b.attached {
 		state := a.StateText()
-		if a.State == inventory.StateAlive {
+		if a.State == chain.StateAlive {
 			state = ""
 		}
 		link := a.HostLink
@@ -321,7 +322,7 @@ func dot(branches []*branch) string {
 			}
 			more := slices.Concat(each(a.Addresses(), bare), each(a.Ports, spec.Port.Short))
 			colour := ""
-			if a.State == inventory.StateGone || a.State == inventory.StateInterrupted {
+			if a.State == chain.StateGone || a.State == chain.StateInterrupted {
 				colour = ", color=red"
 			}
 			label := strings.TrimPrefix(a.HostLink+" - "+a.IfName, " - ")

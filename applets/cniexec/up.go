@@ -19,6 +19,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"cnibox/applets/attach"
+	"cnibox/applets/cniexec/hint"
 	"cnibox/applets/cniexec/sandbox"
 	"cnibox/applets/record"
 	"cnibox/chain"
@@ -539,15 +540,20 @@ func (c *upCall) restoreExisting(ctx context.Context, names []string, wanted map
 			}
 		}
 	}
-	title := chain.Titles(existing)
+	title, remedies := chain.Titles(existing), c.remedies(nil)
 	errs := map[string][]error{} // by container
 	err := c.runner.Restore(ctx, existing, attach.NewRebuilding(), func(r *chain.Restored) {
 		c.restored = append(c.restored, restoredOf(r))
 		if len(r.Did) > 0 {
 			c.summarize("%s: %s", title(r.Entry), strings.Join(r.Did, ", "))
 		}
+		if r.Busy {
+			r.Errs = append(r.Errs, spec.Errorf(spec.CodeTryAgain, "%s", r.Unchecked))
+		}
 		if err := errors.Join(r.Errs...); err != nil {
-			errs[r.ContainerID] = append(errs[r.ContainerID], ofNetNS(r.Attachment(), r.NetNSPath(), fmt.Errorf("restore %s: %w", title(r.Entry), err)))
+			j := &chain.Judgement{Entry: r.Entry, State: chain.StateFault, Err: err}
+			err = &hint.Error{Err: fmt.Errorf("restore %s: %w", title(r.Entry), err), Hint: remedies.For(j, true).Advice()}
+			errs[r.ContainerID] = append(errs[r.ContainerID], ofNetNS(r.Attachment(), r.NetNSPath(), err))
 		}
 	})
 	for _, name := range names {

@@ -105,7 +105,7 @@ var messages = []message{
 	{name: "namespace that is none", argv: "cni-exec add demo $DIR/net.d/demo.conflist", conf: bridge(subnet), key: "$DIR/net.d/demo.conflist", advice: "cni-exec run"},
 	{name: "the namespace of the host", argv: "cni-exec add demo /proc/self/ns/net", conf: bridge(subnet), key: "/proc/self/ns/net", advice: "cni-exec run"},
 	{name: "added twice", argv: add, conf: bridge(subnet), before: []string{add}, key: "eth0", advice: "cni-exec del demo $NETNS"},
-	{name: "interface deleted", argv: "cni-exec check demo $NETNS", conf: bridge(subnet), before: []string{add}, spoil: deleteEth0, key: "eth0", advice: "add it again"},
+	{name: "interface deleted", argv: "cni-exec check demo $NETNS", conf: bridge(subnet), before: []string{add}, spoil: deleteEth0, key: "eth0", advice: "cni-exec add demo $NETNS"},
 	{name: "never added", argv: "cni-exec check demo $NETNS", conf: bridge(subnet), key: "demo"},
 
 	// addresses

@@ -16,6 +16,9 @@ var internalWords = regexp.MustCompile(`\b[a-z]+\.[A-Z]\w+|json:|(?i)unmarshal|%
 // position matches a place in a file.
 var position = regexp.MustCompile(`[^ :]+:[0-9]+:[0-9]+: |line [0-9]+, column [0-9]+`)
 
+// commands are what a user may copy: the command that deletes and the one that adds have equal words.
+var commands = regexp.MustCompile("`cni-exec [^`]*`")
+
 // pathError matches the kernel's text for a missing file, after the path of the file.
 var pathError = regexp.MustCompile(`/.*no such file or directory`)
 
@@ -38,7 +41,7 @@ func (m message) faults(a answer) (list []string) {
 	if strings.Contains(text, "no such file or directory") && !pathError.MatchString(text) {
 		add("it does not say which file is missing")
 	}
-	if twice := repeated(text); twice != "" {
+	if twice := repeated(commands.ReplaceAllString(text, "")); twice != "" {
 		add("it says %q twice", twice)
 	}
 	for what, part := range map[string]string{"the place": m.where, "the key": m.key, "what to do": m.advice} {

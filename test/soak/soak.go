@@ -235,12 +235,13 @@ func (s *soak) step(r *rand.Rand) error {
 	return nil
 }
 
-// harmless runs a verb that may find faults (exit code 1), and must not fail otherwise.
+// harmless runs a verb that may find faults (exit code 1), or another verb at work (3), and must not fail
+// otherwise.
 func (s *soak) harmless(args []string) error {
 	ctx, cancel := context.WithTimeout(context.Background(), verbs)
 	defer cancel()
 	_, err := finish(s.verb(ctx, args...))
-	if exit := new(exec.ExitError); errors.As(err, &exit) && exit.ExitCode() == 1 {
+	if exit := new(exec.ExitError); errors.As(err, &exit) && (exit.ExitCode() == 1 || exit.ExitCode() == 3) {
 		return nil
 	}
 	return err

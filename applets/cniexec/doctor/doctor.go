@@ -12,6 +12,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"time"
 
 	"cnibox/applets/applet"
 	"cnibox/applets/cniexec/hint"
@@ -44,6 +45,7 @@ type Finding struct {
 	NetNS       string `json:"netns"`
 
 	attachments []*inventory.Entry          // the attachments, if it concerns any
+	repairs     []string                    // of each of these; nil: Repair is of all
 	fix         func(context.Context) error // nil: not a fault of cnibox's own state
 }
 
@@ -57,15 +59,27 @@ func (f *Finding) SetError(err error) {
 	f.Code, f.Message = spec.AsError(err).Code, spec.Printable(hint.Reason(err))
 }
 
-// Fault returns the finding for what CHECK or RESTORE has found, with its repair.
-func Fault(e *chain.Entry, err error) Finding {
-	f := Finding{Check: "attachment", Where: e.Title(), Repair: "cni-exec reload " + e.ContainerID, Own: true}
-	if errors.Is(err, spec.ErrNeedsAdd) {
-		f.Repair, f.Own = chain.DelCommand(e.Attachment())+"    # and add it again", false
-	}
-	f.SetAttachment(e.Attachment(), e.NetNSPath())
-	f.SetError(err)
+// Judged returns the finding for what is known of an attachment, with the remedy for it.
+func Judged(j *chain.Judgement, remedy hint.Remedy) Finding {
+	f := Finding{Check: "attachment", Where: spec.Printable(j.Title()), Message: spec.Printable(hint.Text(j)), Repair: repair(remedy), Own: remedy.Reload, Code: codeOf(j)}
+	f.SetAttachment(j.Attachment(), j.NetNSPath())
 	return f
+}
+
+// repair returns a remedy for a finding.
+func repair(remedy hint.Remedy) string {
+	return cmp.Or(strings.Join(remedy.Commands, "\n"), remedy.Text)
+}
+
+// codeOf returns the code of what is known of an attachment.
+func codeOf(j *chain.Judgement) int {
+	switch {
+	case j.Err != nil:
+		return spec.AsError(j.Err).Code
+	case j.State == chain.StateGone:
+		return spec.CodeNetNS
+	}
+	return spec.CodeCheck
 }
 
 // A Doctor examines a host: the kernel, what other programs have configured, the networks and their
@@ -89,6 +103,8 @@ type Doctor struct {
 	Found     []Finding
 	Fixed     []Finding                         // repaired by [Doctor.Fix]
 	Untested  []string                          // with the reasons
+	Undone    bool                              // of these, some could be tested by others, or later
+	judged    []*chain.Judgement                // of the examined attachments, see judge; nil: before it
 	searched  map[string]*inventory.OwnerSearch // by network
 }
 
@@ -109,6 +125,9 @@ type Host struct {
 	ConfDir, Path string // as in the flags
 	Name          string // of a network or a container, to whose attachments the examination is limited; empty: all
 
+	Limit    time.Duration // of CHECK of an attachment
+	Remedies hint.Remedies
+
 	Networks func(*inventory.Inventory) []*inventory.Network // prints nothing
 	Lint     func(dir string) ([]*lint.Finding, error)
 	Restore  func(context.Context, []*chain.Entry) error // restores attachments with a fault
@@ -123,7 +142,7 @@ type check struct {
 // checks are all checks, in the order of their findings.
 var checks = []check{
 	{(*Doctor).checkCache, true}, {(*Doctor).checkKernel, true}, {(*Doctor).checkConfigurations, true}, {(*Doctor).checkStatus, false},
-	{(*Doctor).checkBlockers, false}, {(*Doctor).checkForwarding, false}, {(*Doctor).checkBridgeNetfilter, false},
+	{(*Doctor).checkRules, false}, {(*Doctor).checkBlockers, false}, {(*Doctor).checkForwarding, false}, {(*Doctor).checkBridgeNetfilter, false},
 	{(*Doctor).checkLocalnet, false}, {(*Doctor).checkReversePath, true}, {(*Doctor).checkRouters, false}, {(*Doctor).checkUplink, false}, {(*Doctor).checkMTU, false},
 	{(*Doctor).checkPortMTU, false}, {(*Doctor).checkDuplicates, false}, {(*Doctor).checkNeighbours, false},
 	{(*Doctor).checkListeners, false}, {(*Doctor).checkPublished, false}, {(*Doctor).checkResolvers, false}, {(*Doctor).checkPlugins, true}, {(*Doctor).checkStale, false},
@@ -145,7 +164,7 @@ func Examine(ctx context.Context, h Host) (*Doctor, error) {
 		return nil, err
 	}
 	for _, err := range d.inv.Unread {
-		d.Untested = append(d.Untested, spec.Printable(err.Error()))
+		d.Untested, d.Undone = append(d.Untested, spec.Printable(err.Error())), true
 	}
 	d.title = inventory.Titles(d.inv.Entries)
 	d.lives = make(map[*inventory.Entry]bool, len(d.inv.Entries))
@@ -210,7 +229,7 @@ func (d *Doctor) titles(attached []*inventory.Entry) string {
 
 // skip records what could not be checked.
 func (d *Doctor) skip(check string, err error) {
-	d.Untested = append(d.Untested, check+": "+spec.Printable(err.Error()))
+	d.Untested, d.Undone = append(d.Untested, check+": "+spec.Printable(err.Error())), true
 }
 
 // readNetworks asks the plugins of each network for the resources they use.
@@ -312,7 +331,10 @@ func (d *Doctor) Documents(found []Finding) []Finding {
 			all = append(all, f)
 			continue
 		}
-		for _, a := range f.attachments {
+		for i, a := range f.attachments {
+			if f.repairs != nil {
+				f.Repair = f.repairs[i]
+			}
 			f.Where = spec.Printable(d.title(a))
 			f.SetAttachment(a.Attachment(), a.NetNSPath())
 			all = append(all, f)
@@ -404,7 +426,7 @@ func (d *Doctor) checkCache(ctx context.Context) {
 			f := Finding{Check: "cache", Message: b.Err().Error(), Repair: remove + file + " if its container is gone", Code: spec.CodeIO}
 			if a, has := d.ownerOf(&b); len(has) > 0 {
 				f.Message += fmt.Sprintf("; it is of %s, which has %s", chain.EntryOf(a).Title(), tty.Several(has))
-				f.Repair = chain.DelCommand(a) + ", and add it again"
+				f.Repair = repair(d.Remedies.For(&chain.Judgement{Entry: chain.EntryOf(a), State: chain.StateFault, Err: spec.ErrNeedsAdd}, false))
 				if !dir { // a file cannot replace a directory
 					d.offerRebuild(ctx, &f, a)
 				}
@@ -449,24 +471,43 @@ func (d *Doctor) ownerOf(b *chain.Broken) (owner spec.Attachment, has []string) 
 	return owner, has
 }
 
+// judge runs CHECK of the examined attachments, and leaves out those that are detached meanwhile.
+func (d *Doctor) judge(ctx context.Context) {
+	if d.judged != nil {
+		return
+	}
+	d.list, d.judged = inventory.Judge(ctx, d.Runner, d.list, d.Limit)
+}
+
 // checkStale looks for the rest of attachments whose namespace is gone, and of a killed ADD.
-func (d *Doctor) checkStale(context.Context) {
+func (d *Doctor) checkStale(ctx context.Context) {
+	d.judge(ctx)
 	var gone, interrupted []*inventory.Entry
-	for _, a := range d.list {
+	for i, a := range d.list {
+		j := d.judged[i]
 		switch {
-		case a.State == inventory.StateBusy:
-		case a.Gone() && !d.alive(a.Attachment()):
-			gone = append(gone, a)
-		case a.Interrupted():
+		case j.State == chain.StateInterrupted:
 			interrupted = append(interrupted, a)
+		case j.State != chain.StateGone:
+		case j.Holder != "":
+			d.addJudged(j, a)
+		case d.alive(a.Attachment()):
+			j.Why += ", but " + d.search(a.NetworkName).Found[a.Attachment()].Alive
+			d.addJudged(j, a)
+		default:
+			gone = append(gone, a)
 		}
 	}
 	if len(interrupted) > 0 {
-		d.add(Finding{Check: "interrupted add", Where: d.titles(interrupted), Message: "the add has ended before it was done",
-			Repair: delOrGC(interrupted), Code: spec.CodeCheck}, interrupted...)
+		d.add(Finding{Check: "interrupted add", Where: d.titles(interrupted), Message: interrupted[0].StateText(),
+			Repair: d.delOrGC(interrupted), Code: spec.CodeCheck}, interrupted...)
 	}
 	if len(gone) > 0 {
-		d.add(Finding{Check: "stale attachments", Where: d.titles(gone), Message: "the network namespace is gone", Repair: delOrGC(gone),
+		text := "the network namespace is gone"
+		if len(gone) == 1 {
+			text = gone[0].StateText()
+		}
+		d.add(Finding{Check: "stale attachments", Where: d.titles(gone), Message: text, Repair: d.delOrGC(gone),
 			Code: spec.CodeNetNS, fix: func(ctx context.Context) error {
 				return d.Runner.DeleteStale(ctx, func(a spec.Attachment) bool {
 					return slices.ContainsFunc(gone, func(e *inventory.Entry) bool { return e.Attachment() == a })
@@ -475,12 +516,19 @@ func (d *Doctor) checkStale(context.Context) {
 	}
 }
 
+// addJudged adds the finding about one attachment.
+func (d *Doctor) addJudged(j *chain.Judgement, a *inventory.Entry) {
+	f := Judged(j, d.Remedies.For(j, false))
+	f.Check, f.Where = "stale attachments", d.title(a)
+	d.add(f, a)
+}
+
 // delOrGC returns the command that deletes the rest of attachments.
-func delOrGC(attached []*inventory.Entry) string {
+func (d *Doctor) delOrGC(attached []*inventory.Entry) string {
 	if len(attached) == 1 {
-		return chain.DelCommand(attached[0].Attachment())
+		return repair(d.Remedies.For(&chain.Judgement{Entry: attached[0].Entry, State: chain.StateGone}, false))
 	}
-	return "cni-exec gc --all-networks --valid-live"
+	return "cni-exec gc --all-networks --valid-live" + d.Remedies.Flags
 }
 
 // checkLeases looks for leases without an attachment.
@@ -541,88 +589,90 @@ func (d *Doctor) leased(n *inventory.Network, addr netip.Addr) bool {
 	return s.Alive(s.Leases[addr])
 }
 
-// checkAttachments runs CHECK of the live attachments. Those with the same fault are one finding.
+// checkAttachments reports the faults of attachments. Those with the same fault are one finding.
 func (d *Doctor) checkAttachments(ctx context.Context) {
-	d.list = JudgeAll(ctx, d.inv.Cache, d.list, d.judgeOnce())
-	unchecked := map[string]int{}
-	faults := map[string][]*inventory.Entry{}
-	for _, a := range d.list {
+	d.judge(ctx)
+	var untested []*chain.Judgement
+	faults := map[string][]int{}
+	var texts []string
+	for i, j := range d.judged {
 		switch {
-		case a.State == inventory.StateBusy:
-			unchecked["a verb runs for the container"]++
-		case a.State == inventory.StateUnknown:
-			unchecked[a.Why]++
-		case a.Unchecked != "":
-			unchecked[a.Unchecked]++
-		case a.Fault != nil && !slices.Contains(d.off, a.FaultText()):
-			faults[a.FaultText()] = append(faults[a.FaultText()], a)
+		case j.State == chain.StateBusy || j.State == chain.StateNotTested:
+			untested = append(untested, j)
+			d.Undone = d.Undone || j.Undone()
+		case j.State != chain.StateFault || flushed(j) || slices.Contains(d.off, hint.Reason(j.Err)):
+		default:
+			text := hint.Text(j)
+			if faults[text] == nil {
+				texts = append(texts, text)
+			}
+			faults[text] = append(faults[text], i)
 		}
 	}
-	for _, why := range slices.Sorted(maps.Keys(unchecked)) {
-		d.Untested = append(d.Untested, spec.Printable(fmt.Sprintf("CHECK of %s: %s", tty.Plural(unchecked[why], "attachment"), why)))
+	for _, line := range hint.NotTested(untested, func(e *chain.Entry) string { return d.title(&inventory.Entry{Entry: e}) }) {
+		d.Untested = append(d.Untested, "CHECK of "+line)
 	}
-	for _, a := range d.list {
-		if a.Fault == nil {
-			continue
-		}
-		attached := faults[a.FaultText()]
-		delete(faults, a.FaultText())
-		if len(attached) > 0 {
-			d.findFault(attached)
-		}
+	for _, text := range texts {
+		d.findFault(faults[text])
 	}
 }
 
-// judgeOnce returns a function that runs CHECK of an attachment for doctor, for at most checkTime.
-// It does not call external plugins again that have hung.
-func (d *Doctor) judgeOnce() func(context.Context, *inventory.Entry) (string, error) {
-	hung := map[string]bool{}
-	return func(ctx context.Context, a *inventory.Entry) (string, error) {
-		var external []string
-		for _, plugin := range a.Conf.Types() {
-			if hung[plugin] {
-				return "plugin " + plugin + " has not answered for another attachment", nil
-			}
-			if !d.builtIn(plugin) {
-				external = append(external, plugin)
-			}
-		}
-		within, cancel := context.WithTimeout(ctx, checkTime)
-		defer cancel()
-		unchecked, err := Judge(within, d.Runner, a.Entry)
-		if err != nil && within.Err() != nil {
-			for _, plugin := range external {
-				hung[plugin] = true
-			}
-		}
-		return unchecked, err
-	}
-}
-
-// findFault adds the finding of attachments with the same fault.
-func (d *Doctor) findFault(attached []*inventory.Entry) {
-	first := attached[0]
-	f := Finding{Check: "attachment", Where: d.titles(attached), Message: first.FaultText(), Code: spec.AsError(first.Fault).Code}
-	if errors.Is(first.Fault, spec.ErrNeedsAdd) {
-		f.Message += ", which reload cannot restore: del and add"
-		var del []string
-		for _, a := range attached {
-			del = append(del, chain.DelCommand(a.Attachment()))
-		}
-		f.Repair = strings.Join(del, "\n")
-		d.add(f, attached...)
+// findFault adds the finding of attachments with the same fault, by their places in the list.
+func (d *Doctor) findFault(places []int) {
+	first := d.judged[places[0]]
+	f := Finding{Check: "attachment", Message: hint.Text(first), Code: codeOf(first)}
+	if d.Remedies.For(first, false).Reload {
+		d.addReload(f, places)
 		return
 	}
-	f.Repair, f.fix = "cni-exec reload", d.reloads(attached)
-	switch same := func(value func(*inventory.Entry) string) bool {
-		return !slices.ContainsFunc(attached, func(a *inventory.Entry) bool { return value(a) != value(first) })
-	}; {
+	var attached []*inventory.Entry
+	for _, i := range places {
+		attached = append(attached, d.list[i])
+		f.repairs = append(f.repairs, repair(d.Remedies.For(d.judged[i], false)))
+	}
+	f.Where, f.Repair = d.titles(attached), strings.Join(f.repairs, "\n")
+	d.add(f, attached...)
+}
+
+// addReload adds a finding that reload repairs, about attachments by their places in the list.
+func (d *Doctor) addReload(f Finding, places []int) {
+	var attached []*inventory.Entry
+	for _, i := range places {
+		attached = append(attached, d.list[i])
+	}
+	same := func(value func(*inventory.Entry) string) bool {
+		return !slices.ContainsFunc(attached, func(a *inventory.Entry) bool { return value(a) != value(attached[0]) })
+	}
+	f.Where, f.fix = d.titles(attached), d.reloads(attached)
+	switch {
 	case same(func(a *inventory.Entry) string { return a.ContainerID }):
-		f.Repair += " " + d.inv.Operand(first)
+		f.Repair = repair(d.Remedies.For(d.judged[places[0]], false))
 	case same(func(a *inventory.Entry) string { return a.NetworkName }):
-		f.Repair += " " + first.NetworkName
+		f.Repair = repair(d.Remedies.Reload(attached[0].NetworkName))
+	default:
+		f.Repair = repair(d.Remedies.Reload(""))
 	}
 	d.add(f, attached...)
+}
+
+// flushed reports whether CHECK has found that another program has deleted all rules of cnibox.
+func flushed(j *chain.Judgement) bool {
+	var missing *nft.MissingError
+	return errors.As(j.Err, &missing) && missing.Base
+}
+
+// checkRules looks for attachments that have no rules any more since another program has deleted all of them.
+func (d *Doctor) checkRules(ctx context.Context) {
+	d.judge(ctx)
+	var places []int
+	for i, j := range d.judged {
+		if flushed(j) {
+			places = append(places, i)
+		}
+	}
+	if len(places) > 0 {
+		d.addReload(Finding{Check: "rules", Message: "the rules of cnibox were deleted, as by nft flush ruleset", Code: spec.CodeCheck}, places)
+	}
 }
 
 // reloads returns the fix that restores attachments.
@@ -661,7 +711,7 @@ func (d *Doctor) checkOrphans(context.Context) {
 			case d.alive(a):
 				d.add(Finding{Check: "unknown attachment", Where: l.Name, Code: spec.CodeUnknown, Network: a.Network, ContainerID: a.ContainerID, IfName: a.IfName,
 					Message: fmt.Sprintf("it is of %s, which is not in %s, and leads to a network namespace that exists", chain.EntryOf(a).Title(), d.inv.Cache.Dir),
-					Repair:  fmt.Sprintf("cni-exec doctor --cache-dir DIR with that of its runtime, or `%s` if its container is gone", chain.DelCommand(a))})
+					Repair:  fmt.Sprintf("cni-exec doctor --cache-dir DIR with that of its runtime, or `%s` if its container is gone", chain.EntryOf(a).DelCommand())})
 			default:
 				d.add(Finding{Check: "orphaned link", Where: l.Name, Code: spec.CodeUnknown, Network: a.Network, ContainerID: a.ContainerID, IfName: a.IfName,
 					Message: fmt.Sprintf("it is of an attachment that is not in %s: %s", d.inv.Cache.Dir, l.Alias), Repair: "ip link del " + l.Name})

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"net/netip"
 	"os"
 	"path/filepath"
@@ -58,9 +59,6 @@ func (d *Doctor) checkKernel(context.Context) {
 
 // askTime bounds the wait for a daemon or the STATUS of a plugin.
 const askTime = 3 * time.Second
-
-// checkTime bounds CHECK of an attachment: several plugins, on a slow machine.
-const checkTime = 10 * time.Second
 
 // checkBlockers looks for chains of other programs that drop forwarded packets.
 func (d *Doctor) checkBlockers(ctx context.Context) {
@@ -202,6 +200,9 @@ func (d *Doctor) checkBridgeNetfilter(ctx context.Context) {
 
 // checkLocalnet looks for route_localnet without the rule that protects 127.0.0.0/8.
 func (d *Doctor) checkLocalnet(context.Context) {
+	if slices.ContainsFunc(d.judged, flushed) { // reload makes the rule again
+		return
+	}
 	for _, n := range d.examined {
 		link := n.resources.Link
 		if key := "net/ipv4/conf/" + link + "/route_localnet"; link != "" && sandbox.Sysctl(key) == "1" && !d.guarded() {
@@ -276,15 +277,27 @@ func (d *Doctor) checkPlugins(context.Context) {
 		d.skip("plugin directories", err)
 		return
 	}
+	needed := map[string]bool{} // by what is attached
+	for _, a := range d.live() {
+		for _, p := range a.Conf.Plugins {
+			needed[p.Type], needed[p.IPAM.Type] = true, true
+		}
+	}
 	dirs := append(filepath.SplitList(d.Path), lint.PluginDirs[:]...)
 	slices.Sort(dirs)
-	for _, dir := range slices.Compact(dirs) {
-		var broken, ours, others []string
+	dirs = slices.Compact(dirs)
+	maps.DeleteFunc(needed, func(plugin string, _ bool) bool {
+		return slices.ContainsFunc(dirs, func(dir string) bool { _, err := os.Lstat(filepath.Join(dir, plugin)); return err == nil })
+	})
+	for _, dir := range dirs {
+		var broken, ours, others, missing []string
 		for _, a := range d.Applets {
 			file := filepath.Join(dir, a.Name)
 			_, there := os.Lstat(file)
 			_, err := os.Stat(cmp.Or(launcher.Program(file), file))
 			switch {
+			case there != nil && needed[a.Name]:
+				missing = append(missing, a.Name)
 			case a.Main != nil || there != nil:
 			case launcher.Starts(file, self):
 				ours = append(ours, a.Name)
@@ -296,6 +309,10 @@ func (d *Doctor) checkPlugins(context.Context) {
 		}
 		if len(broken) > 0 {
 			d.add(Finding{Check: "plugins", Where: dir, Message: "names that lead nowhere: " + tty.Several(broken), Repair: "cnibox install " + dir, Code: spec.CodePlugin})
+		}
+		if len(ours) > 0 && len(missing) > 0 {
+			d.add(Finding{Check: "plugins", Where: dir, Repair: "cnibox install " + dir, Code: spec.CodePlugin,
+				Message: fmt.Sprintf("%s missing beside %s of this program, and needed by what is attached", tty.Several(missing), tty.Plural(len(ours), "plugin"))})
 		}
 		if len(ours) > 0 && len(others) > 0 {
 			d.add(Finding{Check: "plugins", Where: dir, Repair: "cnibox install " + dir, Code: spec.CodePlugin,

@@ -101,6 +101,13 @@ func (d *Doctor) checkPortMTU(context.Context) {
 func (d *Doctor) mismatched(c *rtnl.Conn, a *inventory.Entry, l *rtnl.Link) mismatch {
 	conf := fmt.Sprintf("\"mtu\": %%d in the configuration of network %s, del and add", a.NetworkName)
 	bridge := d.inv.Links.ByIndex[l.Master]
+	var peer *rtnl.Link
+	if l.Kind == "veth" {
+		peer, _ = c.Peer(l)
+	}
+	if bridge != nil && peer != nil && l.MTU != bridge.MTU && peer.MTU == bridge.MTU { // it is the link between that differs
+		conf = fmt.Sprintf("ip link set %s mtu %%d", l.Name)
+	}
 	switch {
 	case bridge != nil && l.MTU > bridge.MTU:
 		return mismatch{fmt.Sprintf("MTU %d, and the next link, %s, has %d: large packets are lost", l.MTU, bridge.Name, bridge.MTU), fmt.Sprintf(conf, bridge.MTU)}
@@ -108,11 +115,8 @@ func (d *Doctor) mismatched(c *rtnl.Conn, a *inventory.Entry, l *rtnl.Link) mism
 		return mismatch{fmt.Sprintf("MTU %d, and its bridge, %s, has %d: larger packets to it are lost", l.MTU, bridge.Name, bridge.MTU), fmt.Sprintf(conf, bridge.MTU)}
 	case l.Master == 0 && len(d.uplinks) > 0 && l.MTU > d.uplinks[0].MTU && d.routed(a.NetworkName):
 		return mismatch{fmt.Sprintf("MTU %d, and the next link, %s, has %d: large packets are lost", l.MTU, d.uplinks[0].Name, d.uplinks[0].MTU), fmt.Sprintf(conf, d.uplinks[0].MTU)}
-	case l.Kind != "veth":
-		return mismatch{}
-	}
-	if peer, err := c.Peer(l); err == nil && peer.MTU > l.MTU { // a smaller one may be configured, as with tuning
-		return mismatch{fmt.Sprintf("%s has MTU %d, and its host-side link %d: large packets from it are lost", a.IfName, peer.MTU, l.MTU), fmt.Sprintf(conf, l.MTU)}
+	case peer != nil && peer.MTU > l.MTU: // a smaller one may be configured, as with tuning
+		return mismatch{fmt.Sprintf("%s has MTU %d, and its host-side link %d: large packets from it are lost", a.IfName, peer.MTU, l.MTU), fmt.Sprintf("nsenter --net=%s ip link set %s mtu %d", a.NetNSPath(), a.IfName, l.MTU)}
 	}
 	return mismatch{}
 }

@@ -48,7 +48,7 @@ func (d *Doctor) rebuild(ctx context.Context, a spec.Attachment) (func(context.C
 			return nil, fmt.Errorf("plugin %s is an external program", p.Type)
 		}
 		for capability, takes := range p.Capabilities {
-			if takes && !slices.Contains(rebuildable, capability) {
+			if takes && !slices.Contains(rebuildable, capability) && !(capability == "bandwidth" && known(n, &p, a)) {
 				return nil, fmt.Errorf("plugin %s takes %s, whose value is nowhere on the host", p.Type, capability)
 			}
 			if takes && capability == spec.CapPorts {
@@ -63,9 +63,17 @@ func (d *Doctor) rebuild(ctx context.Context, a spec.Attachment) (func(context.C
 	if t.NetNS, err = d.netnsOf(a); err != nil {
 		return nil, err
 	}
-	within, cancel := context.WithTimeout(ctx, checkTime)
+	within, cancel := context.WithTimeout(ctx, d.Limit)
 	defer cancel()
 	return func(ctx context.Context) error { return d.Runner.Rebuild(ctx, l, t, true) }, d.Runner.Rebuild(within, l, t, false)
+}
+
+// known reports whether the value of the capability bandwidth is not needed to make an entry anew: the
+// limits of the configuration count for both directions, or nothing is limited.
+func known(n *examined, p *chain.Plugin, a spec.Attachment) bool {
+	var limits struct{ IngressRate, IngressBurst, EgressRate, EgressBurst uint64 }
+	err := json.Unmarshal(p.Conf(), &limits)
+	return err == nil && limits.IngressRate|limits.IngressBurst != 0 && limits.EgressRate|limits.EgressBurst != 0 || !recorded(n, p.Type, a)
 }
 
 // recorded reports whether a plugin has a record of an attachment.

@@ -1,4 +1,4 @@
-// Package hint has errors with advice: what the user can do about them.
+// Package hint says what the user can do about an error, or about what CHECK has found.
 package hint
 
 import (

@@ -48,21 +48,6 @@ type Inventory struct {
 	plugins *chain.Describer
 }
 
-// The states of an attachment.
-const (
-	StateAlive       = "alive"       // its namespace exists
-	StateGone        = "gone"        // its namespace does not exist any more
-	StateInterrupted = "interrupted" // its ADD ended before it was complete
-	StateBusy        = "busy"        // a verb runs for the container
-	StateUnknown     = "unknown"     // the namespace is not recorded, may not be read, or is not at its path
-)
-
-// The results of CHECK.
-const (
-	VerdictOK    = "ok"
-	VerdictFault = "fault"
-)
-
 // An Entry is one attachment: an entry of the cache and what is known of it.
 type Entry struct {
 	*chain.Entry
@@ -78,8 +63,9 @@ type Entry struct {
 
 	// Set by ReadStates:
 	HostLink string // host-side veth, or another link that the plugin created on the host; empty: none
+	linkless bool   // the host-side link is missing, and so is its peer in the container
 	State    string
-	Why      string // why it is gone or unknown
+	Why      string // why it is gone, unknown or busy; empty: not known
 
 	// The result of CHECK, if it was run:
 	Verdict   string // empty: CHECK has no result
@@ -95,16 +81,6 @@ func Titles(list []*Entry) func(*Entry) string {
 	}
 	title := chain.Titles(entries)
 	return func(a *Entry) string { return title(a.Entry) }
-}
-
-// Operand returns the operand by which a verb finds the attachment's container: its name, or its ID
-// if others have that name too, or a shell would change the name.
-func (v *Inventory) Operand(a *Entry) string {
-	name := a.Name()
-	if found, err := v.Find(name); err != nil || found[0].ContainerID != a.ContainerID || strings.ContainsAny(name, " \t\"'$`\\") {
-		return a.ContainerID
-	}
-	return name
 }
 
 // IsIn reports whether the path of the attachment's namespace leads to ns.
@@ -148,8 +124,12 @@ func (a *Entry) Addresses() (list []netip.Prefix) {
 	return list
 }
 
-// MAC returns that of the interface in the container; empty: the result does not have it.
+// MAC returns that of the interface in the container; empty: the result does not have it, or the
+// interface is gone.
 func (a *Entry) MAC() string {
+	if a.linkless || a.State == chain.StateGone && a.HostLink == "" {
+		return ""
+	}
 	for _, i := range a.Parsed.Interfaces {
 		if i.Name == a.IfName && i.Sandbox != "" {
 			return i.MAC
@@ -195,7 +175,9 @@ func (a *Entry) readHolds(ctx context.Context, plugins *chain.Describer) {
 				a.Ports = append(a.Ports, data)
 			}
 		case spec.HostLink:
-			a.HostLink = cmp.Or(a.HostLink, data.Name)
+			if !a.linkless {
+				a.HostLink = cmp.Or(a.HostLink, data.Name)
+			}
 		}
 	}
 }
@@ -367,17 +349,47 @@ func IndexLinks(all []rtnl.Link) *hostLinks {
 	return h
 }
 
-// ReadStates fills in the state and the host-side link of attachments.
+// ReadStates fills in the state and the host-side link of attachments. One is busy while a verb is at
+// work for its container, whatever its namespace is.
 func (v *Inventory) ReadStates(list []*Entry) {
+	running := v.Cache.Running()
 	for _, a := range list {
-		v.findHostLink(a)
-		a.Why = ""
+		a.State, a.Why = a.QuickNamespace()
 		if a.Interrupted() {
-			a.State = StateInterrupted
-		} else {
-			a.State, a.Why = a.namespace()
+			a.State, a.Why = chain.StateInterrupted, ""
+		}
+		if running(a.ContainerID) {
+			a.State, a.Why = chain.StateBusy, ""
+		}
+		v.findHostLink(a)
+	}
+}
+
+// Judge is [chain.Runner.Judge] for some attachments, and records in each what it has found. It returns
+// the list without those that were detached meanwhile, and the judgements in the same order.
+func Judge(ctx context.Context, runner *chain.Runner, list []*Entry, limit time.Duration) (rest []*Entry, found []*chain.Judgement) {
+	entries := make([]*chain.Entry, len(list))
+	for i, a := range list {
+		entries[i] = a.Entry
+	}
+	known := map[spec.Attachment]*chain.Judgement{}
+	_ = runner.Judge(ctx, entries, limit, func(j *chain.Judgement) { known[j.Attachment()] = j }) // the caller looks at ctx
+	for _, a := range list {
+		j := known[a.Attachment()]
+		if j == nil {
+			continue
+		}
+		rest, found = append(rest, a), append(found, j)
+		switch j.State {
+		case chain.StateOK, chain.StateFault:
+			a.State, a.Why, a.Verdict, a.Fault = chain.StateAlive, "", j.State, j.Err
+		case chain.StateNotTested:
+			a.Unchecked = hint.Text(j)
+		default:
+			a.State, a.Why = j.State, j.Why
 		}
 	}
+	return rest, found
 }
 
 // RereadStates looks again at attachments that seem gone or interrupted: they may have been
@@ -405,7 +417,7 @@ func (v *Inventory) RereadStates(readHost func()) {
 // out.
 func (v *Inventory) young() (young []*Entry) {
 	const recent = 2 * time.Second // more than the resolution of times in file systems
-	ended := func(a *Entry) bool { return a.State == StateGone || a.State == StateInterrupted }
+	ended := func(a *Entry) bool { return a.State == chain.StateGone || a.State == chain.StateInterrupted }
 	if !slices.ContainsFunc(v.Entries, ended) {
 		return nil
 	}
@@ -415,7 +427,7 @@ func (v *Inventory) young() (young []*Entry) {
 			return false
 		}
 		if running(a.ContainerID) {
-			a.State, a.Why = StateBusy, ""
+			a.State, a.Why = chain.StateBusy, ""
 			return false
 		}
 		info, err := os.Lstat(a.File())
@@ -427,50 +439,35 @@ func (v *Inventory) young() (young []*Entry) {
 	return young
 }
 
-// namespace returns the state of an attachment by its namespace, and why it is not alive.
-//
-// It compares the ID only: entering 1,000 namespaces for their cookies would take as long as
-// everything else.
-func (a *Entry) namespace() (state, why string) {
-	path := a.NetNSPath()
-	id, err := netns.IDAt(path)
-	switch {
-	case !a.SameBoot():
-		return StateGone, "of an earlier boot"
-	case path == "":
-		return StateUnknown, "its namespace is not recorded"
-	case errors.Is(err, os.ErrNotExist):
-		return StateGone, "no namespace " + path
-	case errors.Is(err, netns.ErrNotNS):
-		return StateGone, path + " is not a namespace"
-	case err != nil:
-		return StateUnknown, err.Error()
-	case a.NetNSID != "" && a.NetNSID != id.String():
-		return StateGone, path + " is another namespace now"
-	}
-	return StateAlive, ""
-}
-
-// findHostLink finds the host-side link: the one with the attachment's label, or the link that the
-// result has on the host besides the bridge.
+// findHostLink finds the host-side link: that which the result has on the host besides the bridge, if
+// the host has it. Where the result has none, as before 0.3.0 or during an ADD, it is the one with the
+// attachment's label, which anybody may have set.
 func (v *Inventory) findHostLink(a *Entry) {
-	if v.Links != nil {
-		if l := v.Links.ByKey[a.Key]; l != nil && l.Kind != "ifb" {
-			a.HostLink = l.Name
-			return
-		}
-	}
+	recorded := false
+	a.HostLink = ""
 	for _, i := range a.Parsed.Interfaces {
 		if i.Sandbox != "" || i.Name == v.Bridge(a.Conf) {
 			continue
 		}
 		kind := ""
-		if v.Links != nil && v.Links.ByName[i.Name] != nil {
-			kind = v.Links.ByName[i.Name].Kind
+		if v.Links != nil {
+			l := v.Links.ByName[i.Name]
+			if l == nil || spec.LabelKey(l.Alias) != "" && spec.LabelKey(l.Alias) != a.Key {
+				recorded = true
+				continue
+			}
+			kind = l.Kind
 		}
 		if kind == "veth" || a.HostLink == "" && kind != "bridge" {
-			a.HostLink = i.Name
+			a.HostLink, recorded = i.Name, true
 		}
+	}
+	a.linkless = recorded && a.HostLink == ""
+	if recorded || v.Links == nil {
+		return
+	}
+	if l := v.Links.ByKey[a.Key]; l != nil && l.Kind != "ifb" {
+		a.HostLink = l.Name
 	}
 }
 
@@ -508,7 +505,7 @@ func (a *Entry) StateText() string {
 	case a.Verdict != "":
 		text, why = a.Verdict, a.FaultText()
 	case a.Unchecked != "":
-		why = "not checked, " + a.Unchecked
+		why = chain.StateNotTested + ", " + a.Unchecked
 	}
 	if why == "" {
 		return text
@@ -519,7 +516,7 @@ func (a *Entry) StateText() string {
 // Faulty reports whether CHECK has found a fault, the namespace is gone, or the ADD was
 // interrupted.
 func (a *Entry) Faulty() bool {
-	return a.Fault != nil || a.State == StateGone || a.State == StateInterrupted
+	return a.Fault != nil || a.State == chain.StateGone || a.State == chain.StateInterrupted
 }
 
 // FaultText returns what CHECK has found; empty: nothing.
@@ -535,7 +532,7 @@ func (a *Entry) FaultText() string {
 func (v *Inventory) AgeText(a *Entry) string {
 	const day = 24 * time.Hour
 	age := v.Now.Sub(a.Since)
-	booted := a.State == StateAlive || a.BootID != "" && a.SameBoot()
+	booted := a.State == chain.StateAlive || a.BootID != "" && a.SameBoot()
 	switch {
 	case a.Since.IsZero(), age < 0, booted && age > v.Uptime:
 		return ""

@@ -21,7 +21,7 @@ type Conf struct {
 type pluginConf struct {
 	Type         string
 	Capabilities map[string]bool
-	IPAM         struct{ ResolvConf string }
+	IPAM         struct{ Type, ResolvConf string }
 }
 
 // InterfacePlugin returns the first plugin, which creates the interface.

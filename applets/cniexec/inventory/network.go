@@ -119,12 +119,14 @@ func (v *Inventory) attachedSince(n *Network, owner ipam.Lease) bool {
 
 // Alive reports whether the attachment's namespace may exist. A running ADD has its lease before
 // its entry is complete.
-func (a *Entry) Alive() bool { return a.State == StateBusy || a.Live() || a.State == StateUnknown }
+func (a *Entry) Alive() bool {
+	return a.State == chain.StateBusy || a.Live() || a.State == chain.StateUnknown
+}
 
 // Gone returns the number of attachments whose namespace is gone, or that are interrupted.
 func (n *Network) Gone() (count int) {
 	for _, a := range n.Attached {
-		if a.State == StateGone || a.State == StateInterrupted {
+		if a.State == chain.StateGone || a.State == chain.StateInterrupted {
 			count++
 		}
 	}
@@ -136,7 +138,7 @@ func (n *Network) Faults() *int {
 	count, checked := 0, false
 	for _, a := range n.Attached {
 		checked = checked || a.Verdict != ""
-		if a.Verdict == VerdictFault {
+		if a.Verdict == chain.StateFault {
 			count++
 		}
 	}
