@@ -3,6 +3,7 @@ package inventory
 import (
 	"slices"
 
+	"cnibox/chain"
 	"cnibox/internal/netns"
 	"cnibox/rtnl"
 	"cnibox/spec"
@@ -62,7 +63,7 @@ func (v *Inventory) searchGone() {
 	var list []*Entry
 	for _, a := range v.Entries {
 		ended := a.Conf.Veth && v.Links != nil && v.Links.ByName[a.HostLink] == nil
-		if a.State == StateGone && a.SameBoot() && !ended {
+		if a.State == chain.StateGone && a.SameBoot() && !ended {
 			list = append(list, a)
 		}
 	}
@@ -70,11 +71,11 @@ func (v *Inventory) searchGone() {
 	for _, a := range list {
 		switch {
 		case at[a] != "":
-			a.State, a.Why = StateUnknown, a.Why+"; it is "+at[a]
+			a.State, a.Why = chain.StateUnknown, a.Why+"; it is "+at[a]
 		case err != nil:
-			a.State, a.Why = StateUnknown, a.Why+"; others cannot be searched: "+err.Error()
+			a.State, a.Why = chain.StateUnknown, a.Why+"; others cannot be searched: "+err.Error()
 		case hidden.Named != "" || hidden.Unnamed != "" && !a.Conf.Veth:
-			a.State, a.Why = StateUnknown, a.Why+"; it may be elsewhere: "+hidden.String()
+			a.State, a.Why = chain.StateUnknown, a.Why+"; it may be elsewhere: "+hidden.String()
 		}
 	}
 }
