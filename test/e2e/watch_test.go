@@ -166,6 +166,24 @@ func TestKernelReloadWatch(t *testing.T) {
 		r.restores(cmd, out, rules, lost, func() { r.must(words, r.run("", nil, append([]string{"nft"}, strings.Fields(words)...)...)) })
 	}
 
+	// The name of the program does not matter: it may be that of a plugin, or of this program.
+	program, err := exec.LookPath("nft")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Mkdir(r.Path("named"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range []string{"pve-firewall", "bridge", "cni-exec"} {
+		named := r.Path("named/" + name)
+		if err := os.Symlink(program, named); err != nil {
+			t.Fatal(err)
+		}
+		for _, words := range []string{"flush ruleset", "flush map inet cnibox dnat4", "flush chain ip filter CNI-FORWARD"} {
+			r.restores(cmd, out, rules, lost, func() { r.must(words, r.run("", nil, append([]string{named}, strings.Fields(words)...)...)) })
+		}
+	}
+
 	// What a hanging verb has locked is restored after the verb, everything else each time.
 	unlock := r.lock("one")
 	for range 2 {
