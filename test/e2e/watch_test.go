@@ -244,6 +244,8 @@ func TestKernelReloadWatchGateway(t *testing.T) {
 	}{
 		{"forwarding of IPv4", "(net.ipv4.ip_forward was set to 0)", func() error { return r.NS.SetSysctl("net/ipv4/ip_forward", "0") }},
 		{"forwarding of IPv6", "(net.ipv6.conf.all.forwarding was set to 0)", func() error { return r.NS.SetSysctl("net/ipv6/conf/all/forwarding", "0") }},
+		{"forwarding of the bridge, IPv4", "(net.ipv4.conf.br0.forwarding was set to 0)", func() error { return r.NS.SetSysctl("net/ipv4/conf/br0/forwarding", "0") }},
+		{"forwarding of the bridge, IPv6", "(net.ipv6.conf.br0.forwarding was set to 0)", func() error { return r.NS.SetSysctl("net/ipv6/conf/br0/forwarding", "0") }},
 		{"the gateway's address", "(address 10.1.0.1/24 was removed from br0)", func() error {
 			i := slices.IndexFunc(addrs, func(a rtnl.Addr) bool { return a.Prefix.String() == "10.1.0.1/24" })
 			return host.Do(rtnl.DropAddr(br.Index, addrs[i]))
