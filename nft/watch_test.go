@@ -3,84 +3,96 @@ package nft_test
 import (
 	"context"
 	"errors"
-	"runtime"
-	"slices"
+	"net/netip"
 	"testing"
-	"unsafe"
-
-	"golang.org/x/sys/unix"
 
 	"cnibox/internal/kerneltest"
 	"cnibox/internal/nfttest"
 	"cnibox/nft"
+	"cnibox/spec"
 )
 
-// updateAs changes the rule set as a program of this name does.
-func updateAs(t *testing.T, program string, table *nft.Table, fn func(x *nft.Tx) error) {
+// reload does what cni-exec reload does with the rule set: it refills the chains of the base ruleset.
+func reload(t *testing.T, table *nft.Table, fn func(x *nft.Tx) error) {
 	t.Helper()
-	done := make(chan error)
-	go func() {
-		runtime.LockOSThread() // the thread ends with its name
-		name, err := unix.BytePtrFromString(program)
-		if err == nil {
-			err = unix.Prctl(unix.PR_SET_NAME, uintptr(unsafe.Pointer(name)), 0, 0, 0)
+	all := &nft.Collection{Rebuild: true}
+	ctx := all.Collect(t.Context(), owner, func(_ bool, err error) {
+		if err != nil {
+			t.Error(err)
 		}
-		if err == nil {
-			err = table.Update(context.Background(), fn)
-		}
-		done <- err
-	}()
-	if err := <-done; err != nil {
+	})
+	if err := table.Update(ctx, fn); err != nil {
 		t.Fatal(err)
 	}
+	all.Commit(t.Context(), table)
 }
 
-// The watch reports each transaction in which another program deletes what plugins made. It reports
-// neither what this program deletes, nor deletions of other objects, nor anything that is added.
-func TestKernelWatchDeleted(t *testing.T) {
+// The watch reports each transaction that deletes what plugins made, and says whether a verb may
+// have done so. It reports neither the refill of a reload nor what is made again in the same
+// transaction, nor deletions of other objects, nor anything that is added.
+func TestKernelWatchLoss(t *testing.T) {
 	ns := kerneltest.NS(t)
 	table := open(t, ns)
-	updateAs(t, "ours", table, everything)
+	other := spec.Attachment{Network: owner.Network, ContainerID: "other", IfName: owner.IfName}
+	release := func(x *nft.Tx) error { x.Release(owner); return nil }
+	load := func(rules string) func() { return func() { nfttest.Load(t, ns, rules) } }
+	update := func(fn func(*nft.Tx) error) func() { return func() { mustUpdate(t, table, fn) } }
+	mustUpdate(t, table, everything)
 	w, err := nft.WatchRules(ns)
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer w.Close()
-
-	release := func(x *nft.Tx) error { x.Release(owner); return nil }
-	updateAs(t, "ours", table, release)
-	updateAs(t, "first", table, everything)
-	updateAs(t, "ours", table, release)
-	updateAs(t, "ours", table, everything)
-	nfttest.Load(t, ns, "add table ip other; add chain ip other c; add rule ip other c accept")
-	nfttest.Load(t, ns, "delete table ip other")
-	updateAs(t, "second", table, release)
-	updateAs(t, "ours", table, everything)
-	nfttest.Load(t, ns, "flush map inet cnibox masq4") // by nft
-	updateAs(t, "ours", table, release)
-	nfttest.Load(t, ns, "delete table inet cnibox")
-
-	var deleters, reported []string
-	ctx, cancel := context.WithCancel(t.Context())
-	defer cancel()
-	for len(reported) < 3 {
-		err := w.Deleted(ctx, func(program string) bool {
-			deleters = append(deleters, program)
-			return program == "ours"
-		})
+	none := []func(){
+		func() { reload(t, table, everything) },
+		load("add table ip other; add chain ip other c; add rule ip other c accept; delete table ip other"),
+		load("add table inet filter; add chain inet filter FORWARD; delete table inet filter"),
+		load("add rule ip filter FORWARD counter comment other; flush chain ip filter CNI-ADMIN"),
+	}
+	for _, tt := range []struct {
+		what  string
+		do    func()
+		base  bool
+		parts bool
+	}{
+		{"a release", update(release), false, true},
+		{"a reload after it, and an element", func() { reload(t, table, everything); load("flush map inet cnibox masq4")() }, false, true},
+		{"rules", func() { reload(t, table, everything); load("flush chain inet cnibox postrouting")() }, true, false},
+		{"rules of CNI-FORWARD", func() { reload(t, table, everything); load("flush chain ip filter CNI-FORWARD")() }, true, true},
+		{"the jump to it", func() { reload(t, table, everything); load("flush chain ip filter FORWARD")() }, true, false},
+		{"a table", func() { reload(t, table, everything); load("delete table inet cnibox")() }, true, false},
+		{"all", func() { reload(t, table, everything); load("flush ruleset")() }, true, false},
+	} {
+		reload(t, table, everything)
+		for _, do := range none {
+			do()
+		}
+		tt.do()
+		loss, err := w.Next(t.Context())
 		if err != nil {
 			t.Fatal(err)
 		}
-		reported = append(reported, deleters[len(deleters)-1])
+		if loss.Base != tt.base || len(loss.Parts) > 0 != tt.parts && !loss.Base {
+			t.Errorf("%s: base %t, %d parts", tt.what, loss.Base, len(loss.Parts))
+		}
+		missing, err := table.Missing(loss.Parts)
+		if err != nil || len(missing) != len(loss.Parts) {
+			t.Errorf("%s: %d of %d parts are missing, %v", tt.what, len(missing), len(loss.Parts), err)
+		}
+		addrs := []netip.Addr{ip4, ip6}
+		for _, p := range loss.Parts {
+			if !p.Of(owner, addrs) || p.Of(other, nil) || !p.MayBeIn([]byte(`"`+owner.ContainerID+`" "`+ip4.String()+`/24" `+ip6.String())) {
+				t.Errorf("%s: a part is not the owner's, or another's: %+v", tt.what, p)
+			}
+		}
+		reload(t, table, everything)
+		if missing, err = table.Missing(loss.Parts); err != nil || len(missing) > 0 {
+			t.Errorf("%s: %d of %d parts are missing after a reload, %v", tt.what, len(missing), len(loss.Parts), err)
+		}
 	}
-	if want := []string{"ours", "ours", "second", "nft", "ours", "nft"}; !slices.Equal(deleters, want) {
-		t.Errorf("deleted by %q, want %q", deleters, want)
-	}
-	if want := []string{"second", "nft", "nft"}; !slices.Equal(reported, want) {
-		t.Errorf("reported of %q, want %q", reported, want)
-	}
+	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	if err := w.Deleted(ctx, func(string) bool { return false }); !errors.Is(err, context.Canceled) {
+	if _, err := w.Next(ctx); !errors.Is(err, context.Canceled) {
 		t.Errorf("after the last one: %v", err)
 	}
 }

@@ -15,7 +15,9 @@ const (
 	netconfHeader     = 4          // bytes of struct netconfmsg, with padding
 	netconfIfIndex    = 1          // NETCONFA_IFINDEX
 	netconfForwarding = 2          // NETCONFA_FORWARDING
+	netconfProxyNeigh = 5          // NETCONFA_PROXY_NEIGH
 	netconfAll        = 0xffffffff // NETCONFA_IFINDEX_ALL
+	netconfDefault    = 0xfffffffe // NETCONFA_IFINDEX_DEFAULT
 )
 
 // Forwards reports whether the host forwards packets of a family, unix.AF_INET or unix.AF_INET6:
@@ -57,13 +59,28 @@ func forwardingOff(b []byte) string {
 // allForwarding reports whether a message is about the forwarding of the whole namespace, and
 // whether forwarding is off.
 func allForwarding(b []byte) (all, off bool) {
+	index, off, ok := netconf(b)
+	return ok && index == netconfAll, off
+}
+
+// netconf reads the forwarding in a message about a link, netconfAll or netconfDefault; ok is false
+// if the message has none.
+func netconf(b []byte) (index uint32, off, ok bool) {
 	if len(b) < netconfHeader {
-		return false, false
+		return 0, false, false
 	}
-	index := nlconn.Attribute(b[netconfHeader:], netconfIfIndex)
+	link := nlconn.Attribute(b[netconfHeader:], netconfIfIndex)
 	value := nlconn.Attribute(b[netconfHeader:], netconfForwarding)
-	if len(index) != 4 || len(value) != 4 {
-		return false, false
+	if len(link) != 4 || len(value) != 4 {
+		return 0, false, false
 	}
-	return binary.NativeEndian.Uint32(index) == netconfAll, binary.NativeEndian.Uint32(value) == 0
+	return binary.NativeEndian.Uint32(link), binary.NativeEndian.Uint32(value) == 0, true
+}
+
+// linkForwardingOff returns the link if a message says that its forwarding was set to 0. The message
+// about a new link has all its settings.
+func linkForwardingOff(b []byte) (index uint32, off bool) {
+	index, off, ok := netconf(b)
+	isNew := ok && nlconn.Attribute(b[netconfHeader:], netconfProxyNeigh) != nil
+	return index, ok && off && !isNew && index < netconfDefault
 }

@@ -41,7 +41,7 @@ func WatchLinks(ns *netns.NS) (*Watch, error) {
 func (w *Watch) Close() { w.nl.Close() }
 
 // Lost returns when something that gateways need was removed: a bridge, forwarding, or an address
-// of an existing bridge or veth; what describes it. The error is the context's if that ends first.
+// or the forwarding of an existing bridge or veth; what describes it. The error is the context's if that ends first.
 func (w *Watch) Lost(ctx context.Context) (what string, err error) {
 	for {
 		ms, lost, err := w.nl.Notified(ctx)
@@ -74,9 +74,49 @@ func (w *Watch) lost(m netlink.Message) (what string, err error) {
 			return w.lostAddress(index, a)
 		}
 	case unix.RTM_NEWNETCONF:
-		return forwardingOff(m.Data), nil
+		if what := forwardingOff(m.Data); what != "" {
+			return what, nil
+		}
+		if index, off := linkForwardingOff(m.Data); off {
+			return w.lostForwarding(index, m.Data[0])
+		}
 	}
 	return "", nil
+}
+
+// lostForwarding is lost for the forwarding of a link. It ignores that of all links at once, which
+// has an event of its own.
+func (w *Watch) lostForwarding(index uint32, family uint8) (what string, err error) {
+	host, err := Dial(w.ns)
+	if err != nil {
+		return "", err
+	}
+	defer host.Close()
+	if on, err := host.Forwards(family); err != nil || !on {
+		return "", err
+	}
+	l, err := host.gateway(index)
+	if l == nil || err != nil {
+		return "", err
+	}
+	if family == unix.AF_INET {
+		return fmt.Sprintf("net.ipv4.conf.%s.forwarding was set to 0", l.Name), nil
+	}
+	return fmt.Sprintf("net.ipv6.conf.%s.forwarding was set to 0", l.Name), nil
+}
+
+// gateway returns the link with an index if it is a bridge or veth, which may be that of a network.
+func (c *Conn) gateway(index uint32) (*Link, error) {
+	l, err := c.LinkAt(index)
+	switch {
+	case errors.Is(err, os.ErrNotExist):
+		return nil, nil
+	case err != nil:
+		return nil, err
+	case l.Kind != "bridge" && l.Kind != "veth":
+		return nil, nil
+	}
+	return l, nil
 }
 
 // lostAddress is lost for an address. It ignores the addresses of a deleted link.
@@ -86,14 +126,9 @@ func (w *Watch) lostAddress(index uint32, a Addr) (what string, err error) {
 		return "", err
 	}
 	defer host.Close()
-	l, err := host.LinkAt(index)
-	switch {
-	case errors.Is(err, os.ErrNotExist):
-		return "", nil
-	case err != nil:
+	l, err := host.gateway(index)
+	if l == nil || err != nil {
 		return "", err
-	case l.Kind != "bridge" && l.Kind != "veth":
-		return "", nil
 	}
 	return fmt.Sprintf("address %s was removed from %s", a.Prefix, l.Name), nil
 }

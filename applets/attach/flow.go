@@ -117,7 +117,7 @@ func (p *Plugin) add(ctx context.Context, r *spec.Request) (*spec.Result, error)
 // nameNS gives the container's namespace an ID on the host, as the kernel does for a veth, so that
 // GC finds it whatever keeps it alive. A process without the privilege for that leaves it out.
 func (op *Op) nameNS() error {
-	if op.Veth != nil || op.plugin.IPAM == Never {
+	if op.plugin.Veth || op.plugin.IPAM == Never {
 		return nil
 	}
 	if err := op.Host.NameNS(op.NS); err != nil && !errors.Is(err, os.ErrPermission) {
@@ -360,7 +360,7 @@ func (p *Plugin) restore(ctx context.Context, r *spec.Request) error {
 	}
 	op.dropOthers(d)
 	op.Result.IPs, op.Result.Routes = op.OwnAddresses(), slices.Clone(op.Prev.Routes)
-	inside := op.restoreInside(d)
+	inside := errors.Join(op.nameNS(), op.restoreInside(d)) // an earlier release has given no ID
 	if errors.Is(inside, spec.ErrNeedsAdd) {
 		return errors.Join(lease, inside)
 	}

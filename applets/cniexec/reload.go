@@ -5,12 +5,12 @@ import (
 	"context"
 	"fmt"
 	"maps"
+	"net/netip"
 	"os"
 	"path/filepath"
 	"runtime"
 	"slices"
 	"strings"
-	"unsafe"
 
 	"golang.org/x/sys/unix"
 
@@ -22,7 +22,9 @@ import (
 	"cnibox/applets/cniexec/watch"
 	"cnibox/chain"
 	"cnibox/internal/memory"
+	"cnibox/internal/netns"
 	"cnibox/internal/tty"
+	"cnibox/nft"
 	"cnibox/spec"
 )
 
@@ -70,7 +72,6 @@ func (c *reloadCall) do(ctx context.Context, operands []string) (int, error) {
 	if c.watch {
 		return 0, c.watchAndReload(ctx)
 	}
-	defer nameThread()()
 	if len(operands) == 0 {
 		entries, _, unread := c.runner.Entries()
 		_, err := c.restore(ctx, entries, unread)
@@ -140,18 +141,6 @@ func (c *call) entriesNamed(name string) (named, all []*chain.Entry, torn []erro
 	}
 	found, err := v.ByName(name, c.knownNetworks(v))
 	return each(found, func(a *inventory.Entry) *chain.Entry { return a.Entry }), all, torn, err
-}
-
-// nameThread locks this goroutine, which changes the rule set, to its thread, and gives the thread
-// the name of the program, by which --watch recognizes it. A program that was started as
-// /proc/self/exe has the name "exe".
-func nameThread() (release func()) {
-	runtime.LockOSThread()
-	name, err := unix.BytePtrFromString("cni-exec")
-	if err == nil {
-		_ = unix.Prctl(unix.PR_SET_NAME, uintptr(unsafe.Pointer(name)), 0, 0, 0) // on an error --watch reloads once more
-	}
-	return runtime.UnlockOSThread
 }
 
 // restore restores attachments, prints a line for each that was changed or is gone, and returns the
@@ -277,7 +266,7 @@ func (c *reloadCall) watchAndReload(ctx context.Context) error {
 		return err
 	}
 	w := watch.Watch{
-		Sockets: sockets, Own: c.isOwn, Reload: c.reloadAside, Warn: c.runner.Warn,
+		Sockets: sockets, Lacking: c.lacking, Reload: c.reloadAside, Warn: c.runner.Warn,
 		ConfDir: c.confDir, LeaseDirs: c.leaseDirs, Leased: c.leased,
 	}
 	if c.metrics != "" {
@@ -321,6 +310,39 @@ func (c *reloadCall) leased(l watch.Lease) bool {
 	return slices.ContainsFunc(entries, func(e *chain.Entry) bool { return e.Attachment().Network == l.Network && e.Live() })
 }
 
+// lacking is [watch.Watch.Lacking]. Of what a verb deletes, no live attachment lacks
+// anything.
+func (c *reloadCall) lacking(deleted []nft.Part) (lacking bool, busy []nft.Part) {
+	defer memory.Free()
+	missing, err := nft.Open(netns.Host()).Missing(deleted)
+	if len(missing) == 0 {
+		if err != nil {
+			c.runner.Warn("reload: %v", err)
+		}
+		return err != nil, nil
+	}
+	entries, _, err := c.runner.Cache.Search(func(text []byte) bool {
+		return slices.ContainsFunc(missing, func(p nft.Part) bool { return p.MayBeIn(text) })
+	})
+	if err != nil {
+		c.runner.Warn("reload: %v", err)
+	}
+	v := inventory.Empty(c.runner.Cache, c.describer())
+	running := c.runner.Cache.Running()
+	for _, e := range entries {
+		a := v.Read(e)
+		its := func(p nft.Part) bool { return p.Of(e.Attachment(), each(a.Addresses(), netip.Prefix.Addr)) }
+		switch {
+		case !slices.ContainsFunc(missing, its) || !e.Live():
+		case running(e.ContainerID):
+			busy = append(busy, slices.DeleteFunc(slices.Clone(missing), func(p nft.Part) bool { return !its(p) })...)
+		default:
+			lacking = true
+		}
+	}
+	return lacking, busy
+}
+
 // watchedVar is set for a reload that --watch has started, to the event before it. Such a reload
 // prints the event with what it has repaired or could not repair, and nothing if there is nothing
 // to do.
@@ -349,10 +371,4 @@ func (c *reloadCall) reloadAside(ctx context.Context, why string) {
 	if _, err := command.Run(); err != nil {
 		c.runner.Warn("reload: %v", err)
 	}
-}
-
-// isOwn reports whether a program is this binary: what it deletes is deleted on purpose.
-func (c *reloadCall) isOwn(program string) bool {
-	_, ok := c.Applets.Lookup(program)
-	return ok || program == "cnibox"
 }

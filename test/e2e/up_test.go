@@ -27,7 +27,9 @@ func (r *reloading) upFile(count int) (file string) {
 }
 
 // upPrefix begins the names of namespaces, which all tests have in one directory.
-func (r *reloading) upPrefix() string { return fmt.Sprintf("up-%d-%s", os.Getpid(), filepath.Base(filepath.Dir(r.Dir))) }
+func (r *reloading) upPrefix() string {
+	return fmt.Sprintf("up-%d-%s", os.Getpid(), filepath.Base(filepath.Dir(r.Dir)))
+}
 
 // What up does for attachments that are all there, and down for each, does not grow with their number:
 // the cache is read a few times, and not for each namespace.

@@ -166,6 +166,24 @@ func TestKernelReloadWatch(t *testing.T) {
 		r.restores(cmd, out, rules, lost, func() { r.must(words, r.run("", nil, append([]string{"nft"}, strings.Fields(words)...)...)) })
 	}
 
+	// The name of the program does not matter: it may be that of a plugin, or of this program.
+	program, err := exec.LookPath("nft")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Mkdir(r.Path("named"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range []string{"pve-firewall", "bridge", "cni-exec"} {
+		named := r.Path("named/" + name)
+		if err := os.Symlink(program, named); err != nil {
+			t.Fatal(err)
+		}
+		for _, words := range []string{"flush ruleset", "flush map inet cnibox dnat4", "flush chain ip filter CNI-FORWARD"} {
+			r.restores(cmd, out, rules, lost, func() { r.must(words, r.run("", nil, append([]string{named}, strings.Fields(words)...)...)) })
+		}
+	}
+
 	// What a hanging verb has locked is restored after the verb, everything else each time.
 	unlock := r.lock("one")
 	for range 2 {
@@ -226,6 +244,8 @@ func TestKernelReloadWatchGateway(t *testing.T) {
 	}{
 		{"forwarding of IPv4", "(net.ipv4.ip_forward was set to 0)", func() error { return r.NS.SetSysctl("net/ipv4/ip_forward", "0") }},
 		{"forwarding of IPv6", "(net.ipv6.conf.all.forwarding was set to 0)", func() error { return r.NS.SetSysctl("net/ipv6/conf/all/forwarding", "0") }},
+		{"forwarding of the bridge, IPv4", "(net.ipv4.conf.br0.forwarding was set to 0)", func() error { return r.NS.SetSysctl("net/ipv4/conf/br0/forwarding", "0") }},
+		{"forwarding of the bridge, IPv6", "(net.ipv6.conf.br0.forwarding was set to 0)", func() error { return r.NS.SetSysctl("net/ipv6/conf/br0/forwarding", "0") }},
 		{"the gateway's address", "(address 10.1.0.1/24 was removed from br0)", func() error {
 			i := slices.IndexFunc(addrs, func(a rtnl.Addr) bool { return a.Prefix.String() == "10.1.0.1/24" })
 			return host.Do(rtnl.DropAddr(br.Index, addrs[i]))

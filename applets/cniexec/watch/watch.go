@@ -30,8 +30,7 @@ const mostCauses = 3
 
 // A Watch reloads after each event.
 type Watch struct {
-	Sockets []string                  // of the system bus, see [BusSockets]
-	Own     func(program string) bool // whether a program is this binary: what it deletes is deleted on purpose
+	Sockets []string // of the system bus, see [BusSockets]
 	Warn    func(format string, args ...any)
 
 	// Reload reloads in its own process, so that this one stays small; why is the event before it.
@@ -40,6 +39,10 @@ type Watch struct {
 	ConfDir   string           // of networks
 	LeaseDirs func() []string  // directories with leases of networks, each with the name of its network
 	Leased    func(Lease) bool // a live attachment has the address
+
+	// Lacking reports whether a live attachment lacks some of the deleted parts of the rule set. It
+	// returns those of attachments with which a verb is at work, about which it says nothing.
+	Lacking func(deleted []nft.Part) (lacking bool, busy []nft.Part)
 
 	Every func(ctx context.Context) // called each [Interval]; nil: not called
 }
@@ -184,7 +187,7 @@ func (w *Watch) watchAll(ctx context.Context, events chan<- string, fail context
 		rules.Close()
 		return err
 	}
-	go watch(func() (string, error) { return "rules of cnibox were deleted", rules.Deleted(ctx, w.Own) })
+	go func() { fail(w.watchRules(ctx, rules.Next, event)) }() // ctx may have ended before
 	go watch(func() (string, error) { return links.Lost(ctx) })
 	leases, err := w.openLeases()
 	if err != nil {
