@@ -24,7 +24,7 @@ func (p *Plugin) read(r *spec.Request) (Driver, error) {
 		err = spec.Errorf(spec.CodeConfig, "%s: \"ipam\" is not supported", r.Net.Type).AtKey("ipam")
 	default:
 		if err = d.Validate(); err != nil {
-			err = spec.Errorf(spec.CodeConfig, "%w", err)
+			err = spec.Invalid(err, "type")
 		}
 	}
 	return d, err
