@@ -63,7 +63,6 @@ func (c *Conn) Policy() (*Policy, error) {
 	return p, err
 }
 
-
 // Dropping is [Policy.Dropping] for one packet.
 func (c *Conn) Dropping(src, dst netip.Addr, in string) (*Drop, error) {
 	p, err := c.Policy()

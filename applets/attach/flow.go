@@ -74,7 +74,7 @@ func (p *Plugin) validate(r *spec.Request) (resources spec.Resources, err error)
 	}
 	if err == nil {
 		facts := d.Facts()
-		resources.Link, resources.Parent, resources.Routed = facts.Link, facts.Parent, facts.Routed
+		resources.Link, resources.Parent, resources.Routed, resources.Isolated = facts.Link, facts.Parent, facts.Routed, facts.Isolated
 	}
 	return resources, err
 }
