@@ -221,11 +221,11 @@ func (t *RuntimeConf) entry(l *List) (*Entry, error) {
 // counts only if [spec.Request.NeedsDel] says so. An external plugin that is the first of the list
 // does not count if the interface existed before.
 func (r *Runner) addAll(ctx context.Context, l *List, t RuntimeConf, reqs []*spec.Request, existed bool) (res *spec.Result, done int, err error) {
+	mac, setter := "", 0
 	for i := range l.Plugins {
 		p := &l.Plugins[i]
 		if i == 0 && existed {
-			builtIn, missing := r.Invoker.Find(p.Type)
-			existed = missing == nil && builtIn == nil
+			existed = r.isExternal(p.Type)
 		}
 		res, err = r.invoke(ctx, l, p, reqs[i], res)
 		if err == nil && res == nil {
@@ -238,8 +238,61 @@ func (r *Runner) addAll(ctx context.Context, l *List, t RuntimeConf, reqs []*spe
 			}
 			return nil, i, err
 		}
+		if now := macOf(res, t.IfName); now != mac {
+			if i > 0 && r.isExternal(p.Type) {
+				setter = i
+			}
+			mac = now
+		}
+	}
+	if setter > 0 {
+		r.warnOfGuard(ctx, l, t, res, setter)
 	}
 	return res, len(l.Plugins), nil
+}
+
+// isExternal reports whether a plugin is found, and not built in.
+func (r *Runner) isExternal(plugin string) bool {
+	builtIn, missing := r.Invoker.Find(plugin)
+	return missing == nil && builtIn == nil
+}
+
+// macOf returns the MAC address of the interface in the container; empty: the result does not have it.
+func macOf(res *spec.Result, ifName string) string {
+	for _, i := range res.Interfaces {
+		if i.Name == ifName && i.Sandbox != "" {
+			return i.MAC
+		}
+	}
+	return ""
+}
+
+// warnOfGuard warns if an external plugin has set another MAC address than the only one from which a plugin before it lets the
+// container send. Such plugins do not know of that.
+func (r *Runner) warnOfGuard(ctx context.Context, l *List, t RuntimeConf, res *spec.Result, setter int) {
+	mac := macOf(res, t.IfName)
+	for i := range l.Plugins[:setter] {
+		p := &l.Plugins[i]
+		builtIn, err := r.Invoker.Find(p.Type)
+		if err != nil || builtIn == nil || builtIn.Holds == nil {
+			continue
+		}
+		req, err := r.request(spec.Check, l, p, t, nil)
+		if err != nil {
+			continue
+		}
+		req.Prev = res
+		held, err := builtIn.Holds(ctx, req)
+		if err != nil {
+			continue
+		}
+		for _, h := range held {
+			if guard, ok := h.Data.(spec.MACGuard); ok && guard.MAC != mac {
+				r.Warn("plugin %s has set the MAC address of %s to %s, and %s lets %s send from %s alone: nothing that the container sends passes; let %[4]s set the address (\"mac\", or the capability mac)",
+					l.Plugins[setter].Type, t.IfName, mac, p.Type, guard.Link, guard.MAC)
+			}
+		}
+	}
 }
 
 // undo runs DEL of the first done plugins of the list after a failed ADD. If that fails as well,

@@ -10,6 +10,7 @@ import (
 	"os"
 	"slices"
 	"strings"
+	"sync"
 	"sync/atomic"
 
 	"github.com/google/nftables"
@@ -39,8 +40,29 @@ const (
 	tableOwner = 1 << 1
 )
 
-// traceRate is the number of packets traced in a second: a busy port must not slow down the host.
-const traceRate = 1000
+// Of a busy flow not every packet is traced, since that would slow down the host: in a second otherRate, and
+// sampleRate more of those in whose byte at [sampleAt] the bits of sampleMask are 0. No translation of addresses
+// changes that byte, so of these the tracers of all network namespaces choose the same.
+const (
+	otherRate  = 50
+	sampleRate = 1000
+	sampleMask = 0x3f
+)
+
+// sampleAt returns the offset in the transport header of a byte that differs between the first packets of
+// connections: of TCP the last one of the sequence number (RFC 9293, 3.1), of UDP the second one of the data, as of
+// the ID of DNS, of SCTP the last one of the initiate tag (RFC 9260, 3.3.2).
+func sampleAt(proto uint8) (offset uint32, ok bool) {
+	switch proto {
+	case unix.IPPROTO_TCP:
+		return 7, true
+	case unix.IPPROTO_UDP:
+		return 9, true
+	case unix.IPPROTO_SCTP:
+		return 19, true
+	}
+	return 0, false
+}
 
 // traceSpace is the receive buffer in bytes: a packet has some 30 messages of 1 KB.
 const traceSpace = 4 << 20
@@ -57,6 +79,7 @@ const (
 	proto4At        = 9
 	proto6At        = 6
 	firstOf, lastOf = "-first", "-last"
+	ownFirst        = "first" // Traced.Own
 )
 
 // traceHooks has the hooks by number; NF_INET_* and NF_BR_* have the same numbers.
@@ -70,7 +93,23 @@ type Tracer struct {
 	owner  *sock        // owns the tables
 	tables []string     // their names
 	chains map[chainID]BaseChain
+	flow   Flow
+
+	mu     sync.Mutex // messages are read while Missed is called
+	counts map[traceLimit]traceCount
+	lost   bool // the kernel has dropped messages
+	behind bool // it has before Restart
 }
+
+// A traceLimit is a rule of a tracer, which traces a limited number of packets.
+type traceLimit struct {
+	family byte
+	chain  string
+	handle uint64
+}
+
+// A traceCount has the numbers of packets that a rule has traced.
+type traceCount struct{ sampled, all int }
 
 // A BaseChain describes where a chain is registered.
 type BaseChain struct {
@@ -91,7 +130,7 @@ func Trace(ns *netns.NS, f Flow) (*Tracer, error) {
 		nl.Close()
 		return nil, fmt.Errorf("nft: %w", err)
 	}
-	t := &Tracer{nl: nl, owner: &sock{nl: owner, ns: ns}}
+	t := &Tracer{nl: nl, owner: &sock{nl: owner, ns: ns}, flow: f, counts: map[traceLimit]traceCount{}}
 	err = t.addTable(inet, f)
 	if err == nil {
 		err = t.addTable(bridge, f)
@@ -192,19 +231,27 @@ func (f Flow) rules(table byte) (rules []rule) {
 			r = r.payload(expr.PayloadBaseTransportHeader, tcpFlagsAt, 1, 0).mask([]byte{tcpSYN | tcpACK}).equal(tcpSYN)
 		}
 		if len(f.Src) == 0 {
-			rules = append(rules, r.traced())
+			rules = append(rules, f.limited(r)...)
 		}
 		for _, src := range f.Src {
-			rules = append(rules, append(rule{}, r...).addr(family, false).equal(src.AsSlice()...).traced())
+			rules = append(rules, f.limited(slices.Clip(r).addr(family, false).equal(src.AsSlice()...))...)
 		}
 	}
 	return rules
 }
 
-// traced sets nftrace, limited to traceRate.
-func (r rule) traced() rule {
+// limited returns the rules that trace what r matches.
+func (f Flow) limited(r rule) (rules []rule) {
+	if at, ok := sampleAt(f.Proto); ok {
+		rules = append(rules, slices.Clip(r).payload(expr.PayloadBaseTransportHeader, at, 1, 0).mask([]byte{sampleMask}).equal(0).traced(sampleRate))
+	}
+	return append(rules, slices.Clip(r).traced(otherRate))
+}
+
+// traced sets nftrace, for a number of packets a second.
+func (r rule) traced(rate uint32) rule {
 	return append(r,
-		&expr.Limit{Type: expr.LimitTypePkts, Rate: traceRate, Unit: expr.LimitTimeSecond, Burst: traceRate},
+		&expr.Limit{Type: expr.LimitTypePkts, Rate: uint64(rate), Unit: expr.LimitTimeSecond, Burst: rate},
 		&expr.Immediate{Register: reg, Data: []byte{1}},
 		&expr.Meta{Key: expr.MetaKeyNFTRACE, SourceRegister: true, Register: reg})
 }
@@ -226,6 +273,18 @@ func (t *Tracer) readChains() error {
 	})
 }
 
+// LinkLayerChains returns the base chains that frames pass which are no IP packets: those of families bridge, netdev and
+// arp, in the syntax of nft, without those of this program.
+func (t *Tracer) LinkLayerChains() (chains []string) {
+	for id := range t.chains {
+		own := id.table == TableName || strings.HasPrefix(id.table, tableTrace)
+		if (id.family == bridge || id.family == unix.NFPROTO_NETDEV || id.family == unix.NFPROTO_ARP) && !own {
+			chains = append(chains, fmt.Sprintf("%s %s %s", familyText(id.family), id.table, id.name))
+		}
+	}
+	return chains
+}
+
 // A Traced is one trace message about a packet: a rule that matched, or the end of a chain.
 type Traced struct {
 	ID      uint32 // of the packet, in one family
@@ -245,38 +304,89 @@ type Traced struct {
 // A Packet has the packet fields in the first message of each base chain.
 type Packet struct {
 	Bridged  bool // a rule of family bridge reports it
+	sampled  bool // the bits of sampleMask are 0
 	Proto    uint8
 	Src, Dst netip.AddrPort // port 0: none, or unknown
 	In, Out  uint32         // links; 0: none
 	Mark     uint32
 }
 
-// Next waits for messages and returns them in the kernel's order; lost reports that the kernel
-// dropped messages. Messages about packets other than IP, and about rules of other traces, are
-// omitted. The error is the context's if that ends first.
-func (t *Tracer) Next(ctx context.Context) (all []Traced, lost bool, err error) {
+// Next waits for messages and returns them in the kernel's order. Messages about packets other than
+// IP, and about rules of other traces, are omitted. The error is the context's if that ends first.
+func (t *Tracer) Next(ctx context.Context) (all []Traced, err error) {
 	ms, lost, err := t.nl.Notified(ctx)
-	return t.decodeAll(ms), lost, err
+	return t.decodeAll(ms, lost), err
 }
 
-// Rest returns the pending messages without waiting; lost is as in Next.
-func (t *Tracer) Rest() (all []Traced, lost bool, err error) {
+// Rest returns the pending messages without waiting.
+func (t *Tracer) Rest() (all []Traced, err error) {
 	for {
-		ms, more, err := t.nl.Pending()
-		lost = lost || more
-		if err != nil || len(ms) == 0 && !more {
-			return all, lost, err
+		ms, lost, err := t.nl.Pending()
+		if err != nil || len(ms) == 0 && !lost {
+			return all, err
 		}
-		all = append(all, t.decodeAll(ms)...)
+		all = append(all, t.decodeAll(ms, lost)...)
 	}
 }
 
-func (t *Tracer) decodeAll(ms []netlink.Message) (all []Traced) {
+// Restart drops the pending messages. What has been lost before does not count.
+func (t *Tracer) Restart() error {
+	_, err := t.Rest()
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.lost, t.behind = false, t.behind || t.lost
+	return err
+}
+
+// Missed reports whether something about packets that have come since Restart may not have been reported: the kernel
+// has dropped messages.
+func (t *Tracer) Missed() bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.lost
+}
+
+// Misses reports whether the tracer may not have traced a packet that another one has traced: as Missed, or as more
+// have come than it traces.
+func (t *Tracer) Misses(p *Packet) bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	_, samples := sampleAt(t.flow.Proto)
+	if t.lost || t.behind && !(samples && p.sampled) {
+		return true
+	}
+	for _, n := range t.counts {
+		if samples && p.sampled && n.sampled >= sampleRate || !(samples && p.sampled) && n.all >= otherRate {
+			return true
+		}
+	}
+	return false
+}
+
+// count counts a message about a packet that a rule of the tracer has begun to trace, if it is one.
+func (t *Tracer) count(e *Traced) {
+	if e.Own != ownFirst || e.Handle == 0 {
+		return
+	}
+	l := traceLimit{e.family, e.Chain, e.Handle}
+	n := t.counts[l]
+	n.all++
+	if e.Packet != nil && e.Packet.sampled {
+		n.sampled++
+	}
+	t.counts[l] = n
+}
+
+func (t *Tracer) decodeAll(ms []netlink.Message, lost bool) (all []Traced) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.lost = t.lost || lost
 	for _, m := range ms {
 		if m.Header.Type != nfTables|unix.NFT_MSG_TRACE || len(m.Data) < headerLen {
 			continue
 		}
 		if e, ok := t.decode(m.Data[0], m.Data[headerLen:]); ok {
+			t.count(&e)
 			all = append(all, e)
 		}
 	}
@@ -297,7 +407,8 @@ func (t *Tracer) decode(family byte, data []byte) (e Traced, ok bool) {
 		if !slices.Contains(t.tables, e.Table) { // of another trace, which may have ended just now
 			return e, false
 		}
-		_, e.Own, _ = strings.Cut(e.Chain, "-")
+		e.Base = new(BaseChain) // also where the list of chains has changed while it was read
+		e.Base.Hook, e.Own, _ = strings.Cut(e.Chain, "-")
 	}
 	verdict := nlconn.Attribute(data, unix.NFTA_TRACE_VERDICT)
 	code := uint32(num(verdict, unix.NFTA_VERDICT_CODE))
@@ -326,6 +437,8 @@ func familyText(family byte) string {
 		return "bridge"
 	case unix.NFPROTO_NETDEV:
 		return "netdev"
+	case unix.NFPROTO_ARP:
+		return "arp"
 	}
 	return fmt.Sprint("family ", family)
 }
@@ -375,6 +488,8 @@ func decodePacket(family byte, data []byte) *Packet {
 	if (p.Proto == unix.IPPROTO_TCP || p.Proto == unix.IPPROTO_UDP || p.Proto == unix.IPPROTO_SCTP) && len(transport) >= dportAt+portLen {
 		ports = [2]uint16{binary.BigEndian.Uint16(transport[sportAt:]), binary.BigEndian.Uint16(transport[dportAt:])}
 	}
+	at, samples := sampleAt(p.Proto)
+	p.sampled = samples && int(at) < len(transport) && transport[at]&sampleMask == 0
 	p.Src, p.Dst = netip.AddrPortFrom(src, ports[0]), netip.AddrPortFrom(dst, ports[1])
 	return p
 }

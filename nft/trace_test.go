@@ -117,3 +117,36 @@ func FuzzTraceDecode(f *testing.F) {
 	f.Add(byte(inet), traceMessage(f, "fw", unix.NFT_TRACETYPE_RULE, verdict(unix.NFT_JUMP, "sub")))
 	f.Fuzz(func(_ *testing.T, family byte, data []byte) { new(Tracer).decode(family, data) })
 }
+
+// A tracer may have missed packets once it has traced as many as its rules let pass, or messages were lost.
+func TestTracerMisses(t *testing.T) {
+	sampled, other := &Packet{sampled: true}, &Packet{}
+	tracer := &Tracer{flow: Flow{Proto: unix.IPPROTO_TCP}, counts: map[traceLimit]traceCount{}}
+	want := func(when string, sampledToo, others bool) {
+		t.Helper()
+		if tracer.Misses(sampled) != sampledToo || tracer.Misses(other) != others {
+			t.Errorf("%s: %t, %t; want %t, %t", when, tracer.Misses(sampled), tracer.Misses(other), sampledToo, others)
+		}
+	}
+	want("nothing has come", false, false)
+	first := func(p *Packet, n int) {
+		for range n {
+			tracer.count(&Traced{Own: ownFirst, Handle: 7, Packet: p})
+		}
+	}
+	first(other, otherRate-1)
+	want("below the limit", false, false)
+	tracer.count(&Traced{Own: ownFirst, Handle: 8, Packet: other})
+	want("another rule", false, false)
+	first(other, 1)
+	want("at the limit", false, true)
+	first(sampled, sampleRate)
+	want("at both limits", true, true)
+	tracer.counts, tracer.behind = map[traceLimit]traceCount{}, true
+	want("messages were lost before", false, true)
+	tracer.behind, tracer.lost = false, true
+	want("messages were lost", true, true)
+	tracer.lost, tracer.flow.Proto = false, 0
+	first(sampled, otherRate)
+	want("any protocol", true, true)
+}

@@ -59,9 +59,29 @@ func (c *Conn) Neighbour(addr netip.Addr, link uint32) (Neighbour, error) {
 }
 
 // Neighbours returns the entries of both families.
-func (c *Conn) Neighbours() ([]Neighbour, error) {
-	fail := func(err error) ([]Neighbour, error) { return nil, fmt.Errorf("neighbours: %w", err) }
-	data, err := new(rtnetlink.NeighMessage).MarshalBinary()
+func (c *Conn) Neighbours() (all []Neighbour, err error) {
+	ms, err := c.neighbours(unix.AF_UNSPEC)
+	for _, n := range ms {
+		if addr, ok := netip.AddrFromSlice(n.Attributes.Address); ok {
+			all = append(all, Neighbour{addr.Unmap(), n.Attributes.LLAddress, n.Index, n.State})
+		}
+	}
+	return all, err
+}
+
+// FDB returns the MAC addresses in the forwarding databases of all bridges, with the port of each as Link.
+func (c *Conn) FDB() (all []Neighbour, err error) {
+	ms, err := c.neighbours(unix.AF_BRIDGE)
+	for _, n := range ms {
+		all = append(all, Neighbour{MAC: n.Attributes.LLAddress, Link: n.Index, State: n.State})
+	}
+	return all, err
+}
+
+// neighbours lists the entries of a family that have attributes.
+func (c *Conn) neighbours(family uint16) (all []rtnetlink.NeighMessage, err error) {
+	fail := func(err error) ([]rtnetlink.NeighMessage, error) { return nil, fmt.Errorf("neighbours: %w", err) }
+	data, err := (&rtnetlink.NeighMessage{Family: family}).MarshalBinary()
 	if err != nil {
 		return fail(err)
 	}
@@ -69,17 +89,13 @@ func (c *Conn) Neighbours() ([]Neighbour, error) {
 	if err != nil {
 		return fail(err)
 	}
-	var all []Neighbour
 	for _, m := range ms {
 		var n rtnetlink.NeighMessage
 		if err := n.UnmarshalBinary(m.Data); err != nil {
 			return fail(err)
 		}
-		if n.Attributes == nil {
-			continue
-		}
-		if addr, ok := netip.AddrFromSlice(n.Attributes.Address); ok {
-			all = append(all, Neighbour{addr.Unmap(), n.Attributes.LLAddress, n.Index, n.State})
+		if n.Attributes != nil {
+			all = append(all, n)
 		}
 	}
 	return all, nil

@@ -21,9 +21,11 @@ type Rule struct {
 	Table    int    // 0: main
 	Priority int    // lower ones come first; 0: the kernel puts it before all rules but the local table's
 
-	// Reported by the kernel; NewRule ignores it: the rule has other conditions, or another action
-	// than a table lookup.
-	More bool
+	// Reported by the kernel; NewRule ignores both: the rule has other conditions, or another action
+	// than a table lookup. Drops is the action of a rule without other conditions that drops packets,
+	// unix.FR_ACT_BLACKHOLE and the like.
+	More  bool
+	Drops uint8
 }
 
 // NewRule adds a rule, os.ErrExist if the same rule exists.
@@ -137,10 +139,14 @@ func (r *Rule) decode(b []byte) error {
 		IIF: deref(attrs.IIFName), OIF: deref(attrs.OIFName), Mark: deref(attrs.FwMark),
 		Table: int(cmp.Or(deref(attrs.Table), uint32(m.Table))), Priority: int(deref(attrs.Priority)),
 	}
-	r.More = err != nil || m.TOS != 0 || m.Action != unix.FR_ACT_TO_TBL || m.Flags&unix.FIB_RULE_INVERT != 0 ||
+	more := err != nil || m.TOS != 0 || m.Flags&unix.FIB_RULE_INVERT != 0 ||
 		attrs.SuppressPrefixLen != nil && *attrs.SuppressPrefixLen != math.MaxUint32 || // -1: not set
 		attrs.Goto != nil || attrs.SrcRealm != nil || attrs.TunID != nil || attrs.L3MDev != nil || attrs.IPProto != nil ||
 		attrs.SuppressIFGroup != nil || attrs.UIDRange != nil || attrs.SPortRange != nil || attrs.DPortRange != nil
+	r.More = more || m.Action != unix.FR_ACT_TO_TBL
+	if !more && dropAction(m.Action) != "" {
+		r.Drops = m.Action
+	}
 	return nil
 }
 

@@ -37,6 +37,16 @@ func KeyOf(err error) (key string, keyed *Error) {
 	return keyed.at.key, keyed
 }
 
+// Invalid returns the error of a plugin about its configuration. Its code is 7; where err names no key, it is about the
+// value of otherwise.
+func Invalid(err error, otherwise string) error {
+	e := Errorf(CodeConfig, "%w", err)
+	if located(err) == nil {
+		return e.AtKey(otherwise)
+	}
+	return e
+}
+
 // located returns the outermost wrapped error with a place, but prefers one about where the
 // document is not JSON.
 func located(err error) (keyed *Error) {
@@ -54,8 +64,8 @@ func located(err error) (keyed *Error) {
 }
 
 // Offset returns the offset in a JSON document that an error is about: where the document is not
-// JSON, or the value of a key below the key prefix. False: the error has neither, or the document
-// does not have the key.
+// JSON, or the value of a key below the key prefix, or of the nearest one that contains it. False:
+// the error has neither, or the key is one that the caller of the plugin gave.
 func Offset(doc []byte, prefix string, err error) (offset int, found bool) {
 	keyed := located(err)
 	switch {
@@ -64,7 +74,13 @@ func Offset(doc []byte, prefix string, err error) (offset int, found bool) {
 	case keyed.at.offset >= 0:
 		return keyed.at.offset, true
 	}
-	n, found := Find(doc, strings.Trim(prefix+"."+keyed.at.key, "."))
+	within := func(key string) string { return strings.Trim(prefix+"."+key, ".") }
+	first, _, _ := strings.Cut(keyed.at.key, ".")
+	fromCaller := AsError(err).Code == CodeEnv || first == "runtimeConfig" || first == "args" || first == "prevResult"
+	if _, found = Find(doc, within(first)); fromCaller && !found {
+		return 0, false
+	}
+	n, found := Nearest(doc, within(keyed.at.key))
 	if !found {
 		return 0, false
 	}

@@ -17,11 +17,13 @@ func TestPlace(t *testing.T) {
 		"ipam.ranges[0][0]":        "3:24",
 		"ipam.ranges[0][1]":        "3:28",
 		"ipam.ranges[0][1].subnet": "4:5",
-		"ipam.ranges[0][2]":        "",
-		"ipam.ranges[1]":           "",
-		"ipam.subnet":              "",
-		"name.first":               "",
-		"mtu":                      "",
+		"ipam.ranges[0][2]":        "3:23",
+		"ipam.ranges[1]":           "3:22",
+		"ipam.subnet":              "3:11",
+		"name.first":               "2:12",
+		"mtu":                      "1:1",
+		"runtimeConfig.mac":        "",
+		"args.cni.ips[0]":          "",
 	} {
 		err := fmt.Errorf("plugin: %w", Errorf(CodeConfig, "invalid").AtKey(key))
 		if got := placeText(doc, "", err); got != want {
@@ -30,6 +32,15 @@ func TestPlace(t *testing.T) {
 	}
 	if got := placeText(doc, "ipam.ranges", KeyErrorf("[0][0]", "invalid")); got != "3:24" {
 		t.Errorf("below a prefix: %q", got)
+	}
+	if got := placeText(doc, "ipam", Invalid(errors.New("invalid"), "mtu")); got != "3:11" {
+		t.Errorf("the key otherwise: %q", got)
+	}
+	if got := placeText(doc, "", Invalid(KeyErrorf("name", "invalid"), "ipam")); got != "2:12" {
+		t.Errorf("a key: %q", got)
+	}
+	if got := placeText(doc, "", Errorf(CodeEnv, "invalid").AtKey("IP in CNI_ARGS")); got != "" {
+		t.Errorf("a variable: %q", got)
 	}
 	for doc, want := range map[string]string{
 		"":                 "1:1",

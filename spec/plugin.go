@@ -138,18 +138,19 @@ type Plugin struct {
 // Resources are what a configuration uses: the link on the host, the addresses of its network, and
 // whether its packets are routed and accepted.
 type Resources struct {
-	Link    string // of the host, through which it reaches the containers; empty: one for each container
-	Parent  string // of the host, the parent of the containers' links; empty: none is configured
-	Routed  bool   // the host routes to the addresses
-	Ranges  []Range
-	Accepts bool // chain CNI-FORWARD accepts packets forwarded for the addresses
-	Zoned   bool // the addresses are in a zone of firewalld
+	Link     string // of the host, through which it reaches the containers; empty: one for each container
+	Parent   string // of the host, the parent of the containers' links; empty: none is configured
+	Routed   bool   // the host routes to the addresses
+	Ranges   []Range
+	Accepts  bool // chain CNI-FORWARD accepts packets forwarded for the addresses
+	Zoned    bool // the addresses are in a zone of firewalld
+	Isolated bool // the host-side links are isolated ports of a bridge
 }
 
 // Add adds the resources of another plugin of a list. The links of the first plugin stay.
 func (r *Resources) Add(o Resources) {
 	r.Link, r.Parent = cmp.Or(r.Link, o.Link), cmp.Or(r.Parent, o.Parent)
-	r.Routed, r.Accepts, r.Zoned = r.Routed || o.Routed, r.Accepts || o.Accepts, r.Zoned || o.Zoned
+	r.Routed, r.Accepts, r.Zoned, r.Isolated = r.Routed || o.Routed, r.Accepts || o.Accepts, r.Zoned || o.Zoned, r.Isolated || o.Isolated
 	r.Ranges = append(r.Ranges, o.Ranges...)
 }
 

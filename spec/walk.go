@@ -102,6 +102,17 @@ func Find(doc []byte, key string) (*Node, bool) {
 	return &found[0], true
 }
 
+// Nearest is [Find] for a key that may be missing: it returns the value of the nearest one that contains
+// it. False: the document is empty.
+func Nearest(doc []byte, key string) (*Node, bool) {
+	for ; key != ""; key = key[:max(0, strings.LastIndexAny(key, ".["))] {
+		if n, ok := Find(doc, key); ok {
+			return n, true
+		}
+	}
+	return Find(doc, "")
+}
+
 // A rest is the part of a key that remains inside a value.
 type rest struct {
 	key   string

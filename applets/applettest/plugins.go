@@ -169,7 +169,8 @@ var Plugins = map[string]Plugin{
 			"layer 2": Conf("bridge", `"bridge":"br0","promiscMode":true`),
 		},
 		Invalid: []string{`"mtu":-1`, `"mtu":"x"`, `"mtu":1e99`, `"mtu":67`, `"vlan":4095`, `"vlan":1.5`, `"hairpinMode":1`, `"isGateway":"yes"`,
-			`"vlanTrunk":{}`, `"vlanTrunk":[{"minID":9,"maxID":1}]`, `"ipMasqBackend":"x"`, `"bridge":1`},
+			`"vlanTrunk":{}`, `"vlanTrunk":[{"minID":9,"maxID":1}]`, `"ipMasqBackend":"x"`, `"bridge":1`,
+			`"bridge":"longer than a name"`, `"bridge":"bridge-of-14-b","vlan":100`},
 	},
 	"ptp": {
 		Except: Alone,

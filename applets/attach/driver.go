@@ -31,6 +31,7 @@ type Facts struct {
 	Parent   string // see [spec.Resources]
 	Stacked  bool   // the link has a parent on the host: Parent, or if that is empty the link of the default route
 	Routed   bool   // see [spec.Resources]; the host forwards for the link
+	Isolated bool   // see [spec.Resources]
 	Shared   bool   // the segment has other hosts: addresses are checked for duplicates
 	Down     bool   // ADD leaves the link down, without addresses
 	NoNetdev bool   // the device has no netdev: there is no op.Link, and none is configured or checked

@@ -24,7 +24,7 @@ func (p *Plugin) read(r *spec.Request) (Driver, error) {
 		err = spec.Errorf(spec.CodeConfig, "%s: \"ipam\" is not supported", r.Net.Type).AtKey("ipam")
 	default:
 		if err = d.Validate(); err != nil {
-			err = spec.Errorf(spec.CodeConfig, "%w", err)
+			err = spec.Invalid(err, "type")
 		}
 	}
 	return d, err
@@ -74,7 +74,7 @@ func (p *Plugin) validate(r *spec.Request) (resources spec.Resources, err error)
 	}
 	if err == nil {
 		facts := d.Facts()
-		resources.Link, resources.Parent, resources.Routed = facts.Link, facts.Parent, facts.Routed
+		resources.Link, resources.Parent, resources.Routed, resources.Isolated = facts.Link, facts.Parent, facts.Routed, facts.Isolated
 	}
 	return resources, err
 }

@@ -115,7 +115,7 @@ func (p *plugin) Facts() attach.Facts {
 	if p.VLAN != 0 && p.IsGateway {
 		link = p.vlanGateway()
 	}
-	return attach.Facts{Link: link, Routed: p.IsGateway, Shared: p.EnableDAD, Down: p.DisableContainerInterface}
+	return attach.Facts{Link: link, Routed: p.IsGateway, Isolated: p.PortIsolation, Shared: p.EnableDAD, Down: p.DisableContainerInterface}
 }
 
 // Link creates the bridge, if it is missing, and a veth pair whose host-side veth is a port of it.

@@ -31,7 +31,7 @@ func (p *plugin) validateVLANs() error {
 		return spec.KeyErrorf("vlan", "invalid VLAN ID %d: \"vlan\" is within 0 to %d", p.VLAN, vlanMax)
 	}
 	if gw := p.vlanGateway(); p.VLAN != 0 && p.IsGateway && len(gw) > 15 {
-		return fmt.Errorf("interface name %q of the VLAN's gateway is too long: shorten \"bridge\"", gw)
+		return spec.KeyErrorf("bridge", "interface name %q of the VLAN's gateway is too long: shorten \"bridge\"", gw)
 	}
 	for i, t := range p.VLANTrunk {
 		if err := t.validate(); err != nil {

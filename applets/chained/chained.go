@@ -148,7 +148,7 @@ func Read(r *spec.Request, d Driver) error {
 		return err
 	}
 	if err := d.Validate(r); err != nil {
-		return spec.Errorf(spec.CodeConfig, "%w", err)
+		return spec.Invalid(err, "type")
 	}
 	return nil
 }

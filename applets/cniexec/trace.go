@@ -26,7 +26,8 @@ func traceVerb() *verb {
 ADDRESS[:PORT][/PROTO] from a container or by way of this host, and prints the
 rules that it meets, its route, neighbour and socket, and what to do if it is
 lost. PROTO is tcp, udp or sctp. The exit code is 1 if the packet does not come,
-or does not get there. Nothing is left, however it ends.`,
+does not get there or, of TCP with --send, gets no answer. Nothing is left,
+however it ends.`,
 		examples: []example{
 			{"cni-exec trace tcp/8080", "from a client to a published port"},
 			{"cni-exec trace c1 192.0.2.7:443 --send", "from a container, by a connection of this program"},
@@ -44,7 +45,7 @@ type traceCall struct {
 func (c *traceCall) flags(f *flagSet) {
 	c.wait = timeLimit(10 * time.Second)
 	f.Var(&c.wait, "wait", "`TIME` how long to wait for the packet; default 10s")
-	f.BoolVar(&c.send, "send", false, "send it: from the container, or from this host, which no rule of prerouting and forward sees")
+	f.BoolVar(&c.send, "send", false, "send it, and wait for the answer: from the container, or from this host, which no rule of prerouting and forward sees")
 	f.outputs("`json` print JSON")
 }
 
@@ -88,14 +89,12 @@ func (c *traceCall) do(ctx context.Context, operands []string) (int, error) {
 		return 0, err
 	}
 	if c.send {
-		closeSocket := func() {}
-		defer func() { closeSocket() }()
-		r.Send = func() (err error) {
+		r.Send = func() (*trace.Socket, error) {
 			dst, err := to.dial(r.Places[0].NS, v)
-			if err == nil {
-				closeSocket, err = trace.Dial(r.Places[0].NS, to.proto, dst)
+			if err != nil {
+				return nil, err
 			}
-			return err
+			return trace.Dial(r.Places[0].NS, to.proto, dst)
 		}
 	}
 	t, err := trace.Follow(ctx, r)

@@ -151,7 +151,7 @@ func (p *plugin) readProvide(c *conf) error {
 			value = arg
 		}
 		if len(value) > 255 {
-			return spec.Errorf(spec.CodeConfig, "value too long for option %s: %d bytes, 255 at most", o.Option, len(value))
+			return spec.Errorf(spec.CodeConfig, "value too long for option %s: %d bytes, 255 at most", o.Option, len(value)).AtKey(fmt.Sprintf("ipam.provide[%d]", i))
 		}
 		if value != "" {
 			p.conf.Send = append(p.conf.Send, dhcp.Option{Code: code, Data: []byte(value)})

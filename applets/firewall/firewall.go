@@ -331,9 +331,9 @@ func (c *conf) Known(op *chained.Op) (bool, error) {
 	return len(owned) > 0, err
 }
 
-// Resources reports whether filter rules or a zone accept the packets of the addresses.
+// Resources reports whether filter rules or a zone accept the packets of the addresses, and whether their ports are isolated.
 func (c *conf) Resources() spec.Resources {
-	return spec.Resources{Accepts: !c.plan.firewalld && !c.plan.ownTable, Zoned: c.plan.firewalld}
+	return spec.Resources{Accepts: !c.plan.firewalld && !c.plan.ownTable, Zoned: c.plan.firewalld, Isolated: c.plan.isolated}
 }
 
 // Holds returns the accepted addresses, and the policy.

@@ -3,6 +3,7 @@ package flannel
 import (
 	"cmp"
 	"encoding/json"
+	"fmt"
 	"path/filepath"
 	"strings"
 
@@ -64,7 +65,7 @@ func readPlan(r *spec.Request) (*plan, error) {
 		err = f.checkDelegate()
 	}
 	if err != nil {
-		return f, spec.Errorf(spec.CodeConfig, "'delegate' dictionary: %w", err)
+		return f, spec.Invalid(fmt.Errorf("'delegate' dictionary: %w", err), "delegate")
 	}
 	return f, nil
 }
@@ -86,7 +87,10 @@ func (f *plan) checkDelegate() error {
 	if f.kind == "flannel" || strings.HasSuffix(f.kind, "-flannel") {
 		return spec.KeyErrorf("delegate.type", "its 'type' field is flannel itself")
 	}
-	return spec.CheckType(f.kind)
+	if err := spec.CheckType(f.kind); err != nil {
+		return spec.AtKey("delegate.type", err)
+	}
+	return nil
 }
 
 // hasKey reports whether the delegate's object has a key, in any case of letters, even with the
@@ -105,7 +109,7 @@ func (f *plan) hasKey(key string) bool {
 func (f *plan) delegateConf(r *spec.Request, env *subnetEnv) ([]byte, error) {
 	ipam, err := f.ipam(env)
 	if err != nil {
-		return nil, spec.Errorf(spec.CodeConfig, "ipam: %w", err)
+		return nil, spec.Invalid(fmt.Errorf("ipam: %w", err), "ipam")
 	}
 	set := map[string]any{"name": r.Net.Name, "ipam": json.RawMessage(ipam)}
 	absent := func(key string, value any) {
@@ -129,7 +133,7 @@ func (f *plan) delegateConf(r *spec.Request, env *subnetEnv) ([]byte, error) {
 	}
 	conf, err := spec.Merge(f.Delegate, set)
 	if err != nil {
-		return nil, spec.Errorf(spec.CodeConfig, "'delegate' dictionary: %w", err)
+		return nil, spec.Invalid(fmt.Errorf("'delegate' dictionary: %w", err), "delegate")
 	}
 	return conf, nil
 }

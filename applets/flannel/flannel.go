@@ -64,14 +64,26 @@ func validate(r *spec.Request) (spec.Resources, error) {
 	if err != nil {
 		return spec.Resources{}, err
 	}
-	return d.Validate(d.Net.Type)
+	resources, err := d.Validate(d.Net.Type)
+	return resources, ofDelegate(err)
+}
+
+// ofDelegate returns an error of the delegate, about the key as it is in flannel's own configuration, which has the
+// delegate's "ipam" itself.
+func ofDelegate(err error) error {
+	key, keyed := spec.KeyOf(err)
+	first, _, _ := strings.Cut(key, ".")
+	if keyed == nil || first == "ipam" || first == "runtimeConfig" {
+		return err
+	}
+	return spec.AtKey(strings.TrimSuffix("delegate."+key, "."), err)
 }
 
 // runDelegate runs the delegate. Errors keep its code.
 func runDelegate(ctx context.Context, d *spec.Request) (*spec.Result, error) {
 	res, err := d.Invoker.Invoke(ctx, d.Net.Type, d)
 	if err != nil {
-		return nil, fmt.Errorf("flannel: delegate %s: %w", d.Net.Type, err)
+		return nil, ofDelegate(fmt.Errorf("flannel: delegate %s: %w", d.Net.Type, err))
 	}
 	return res, nil
 }

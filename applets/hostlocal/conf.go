@@ -56,8 +56,10 @@ func (c *storeConf) check(r *spec.Request) error {
 		return nil
 	}
 	dir, err := record.ResolveDir(r.Call, c.DataDir, state.Leases)
-	c.DataDir = string(dir)
-	return err
+	if c.DataDir = string(dir); err != nil {
+		return spec.AtKey("ipam.dataDir", err)
+	}
+	return nil
 }
 
 // readPlan reads and checks the whole configuration, and opens nothing. Errors have code 7.
@@ -67,7 +69,7 @@ func readPlan(r *spec.Request) (*plan, error) {
 		return nil, err
 	}
 	if conf.IPAM == nil {
-		return nil, spec.Errorf(spec.CodeConfig, "IPAM config missing 'ipam' key")
+		return nil, spec.Errorf(spec.CodeConfig, "IPAM config missing 'ipam' key").AtKey("ipam")
 	}
 	h := &plan{storeConf: conf.IPAM.storeConf, resolv: conf.IPAM.ResolvConf}
 	if err := h.check(r); err != nil {
@@ -77,7 +79,7 @@ func readPlan(r *spec.Request) (*plan, error) {
 	// The runtime sends no capabilities with STATUS, so ranges may be missing then.
 	if len(h.sets) > 0 || r.Call.Verb == spec.Add {
 		if err := ipam.Complete(h.sets, r.Net.Version); err != nil {
-			return nil, spec.Errorf(spec.CodeConfig, "%w", err)
+			return nil, spec.Invalid(err, "ipam")
 		}
 	}
 	res, err := ipam.NewResult(conf.IPAM.Routes, nil)

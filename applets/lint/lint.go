@@ -243,22 +243,16 @@ func (c *checker) note(p problem) {
 	c.problems = append(c.problems, p)
 }
 
-// addError notes an error in the value of one of the keys within. The error may name its key; if
-// not, the key is otherwise.
-func (c *checker) addError(file string, err error, otherwise string, within ...string) {
+// addError notes an error about the object of a key. The error may name a key in that object; if not, it is about
+// otherwise.
+func (c *checker) addError(file string, err error, otherwise, within string) {
 	if c.full(file) {
 		return
 	}
 	text, _, _ := strings.Cut(strings.TrimPrefix(err.Error(), "invalid network config: "), "; see "+file)
 	p := problem{file: file, key: otherwise, text: strings.Join(strings.Fields(text), " ")}
 	if path, keyed := spec.KeyOf(err); keyed != nil {
-		p.key = join(within[0], path)
-		for _, key := range within {
-			if at, ok := c.doc(file).lookup(join(key, path)); ok {
-				p.key = at.key
-				break
-			}
-		}
+		p.key = join(within, path)
 	}
 	c.note(p)
 }
@@ -419,11 +413,7 @@ func (c *checker) reportInvalid(m *member) {
 	if m.ofIPAM {
 		key = "ipam"
 	}
-	within := []string{m.From.Key, join(m.From.Key, "ipam")}
-	for _, d := range c.delegated(m.Type) {
-		within = append(within, join(m.From.Key, d.name))
-	}
-	c.addError(m.From.File, m.err, join(m.From.Key, key), within...)
+	c.addError(m.From.File, m.err, join(m.From.Key, key), m.From.Key)
 }
 
 // findings finds the position of each problem, sorted by file and line. Of several problems at one

@@ -61,22 +61,11 @@ func (d *document) twice() (twice []problem) {
 
 // nearest returns the place of a key, or of the nearest one that contains it.
 func (d *document) nearest(key string) place {
-	for ; key != ""; key = parent(key) {
-		if p, ok := d.lookup(key); ok {
-			return p
-		}
-	}
-	p, _ := d.lookup("") // the document; an empty document has this place too
-	return p
-}
-
-// lookup finds a key, in any case of letters.
-func (d *document) lookup(key string) (place, bool) {
-	n, ok := spec.Find(d.raw, key)
+	n, ok := spec.Nearest(d.raw, key)
 	if !ok {
-		return place{}, false
+		return place{}
 	}
-	return placeOf(n), true
+	return placeOf(n)
 }
 
 // has returns the place in a part of the document that has a value, or else that of the part.
@@ -99,9 +88,6 @@ func (d *document) has(key, value string) (p place) {
 	})
 	return p
 }
-
-// parent removes the last part of a key.
-func parent(key string) string { return key[:max(0, strings.LastIndexAny(key, ".["))] }
 
 // join joins two keys, of which each may be empty.
 func join(key, more string) string {

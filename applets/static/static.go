@@ -66,7 +66,7 @@ func resultOf(_ context.Context, r *spec.Request) (*spec.Result, error) {
 		return nil, err
 	}
 	if conf.IPAM == nil {
-		return nil, spec.Errorf(spec.CodeConfig, "IPAM config missing 'ipam' key")
+		return nil, spec.Errorf(spec.CodeConfig, "IPAM config missing 'ipam' key").AtKey("ipam")
 	}
 	res, err := ipam.NewResult(conf.IPAM.Routes, conf.IPAM.DNS)
 	if err != nil {
@@ -82,7 +82,7 @@ func resultOf(_ context.Context, r *spec.Request) (*spec.Result, error) {
 		}
 	}
 	if r.Net.Version.NeedsAddress() && (count4 > 1 || len(res.IPs)-count4 > 1) {
-		return nil, spec.Errorf(spec.CodeConfig, "CNI version %s does not support more than 1 address per family", r.Net.Version)
+		return nil, spec.Errorf(spec.CodeConfig, "CNI version %s does not support more than 1 address per family", r.Net.Version).AtKey("ipam.addresses")
 	}
 	return res, nil
 }

@@ -82,7 +82,7 @@ func (c *conf) Validate(r *spec.Request) error {
 	}
 	own, args := &c.keys, &c.Args.CNI
 	if c.sysctls, err = mergeSysctls(own.Sysctl, args.Sysctl, r.IfName); err != nil {
-		return spec.Errorf(spec.CodeConfig, "%w", err)
+		return spec.Invalid(err, "sysctl")
 	}
 	c.link = attributes{MAC: mac.String(), AllMulti: first(args.AllMulti, own.AllMulti), TxQLen: first(args.TxQLen, own.TxQLen)}
 	if mtu := first(args.MTU, own.MTU); mtu != nil {

@@ -145,6 +145,7 @@ var checks = []check{
 	{(*Doctor).checkRules, false}, {(*Doctor).checkBlockers, false}, {(*Doctor).checkForwarding, false}, {(*Doctor).checkBridgeNetfilter, false},
 	{(*Doctor).checkLocalnet, false}, {(*Doctor).checkReversePath, true}, {(*Doctor).checkRouters, false}, {(*Doctor).checkUplink, false}, {(*Doctor).checkMTU, false},
 	{(*Doctor).checkPortMTU, false}, {(*Doctor).checkDuplicates, false}, {(*Doctor).checkNeighbours, false},
+	{(*Doctor).checkForeign, false}, {(*Doctor).checkInside, false}, {(*Doctor).checkPolicy, false}, {(*Doctor).checkIsolated, false},
 	{(*Doctor).checkListeners, false}, {(*Doctor).checkPublished, false}, {(*Doctor).checkResolvers, false}, {(*Doctor).checkPlugins, true}, {(*Doctor).checkStale, false},
 	{(*Doctor).checkLeases, true}, {(*Doctor).checkAttachments, false}, {(*Doctor).checkOrphans, true},
 }

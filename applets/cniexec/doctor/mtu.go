@@ -61,8 +61,11 @@ func (d *Doctor) checkMTU(context.Context) {
 		}
 		out := slices.MinFunc(ways, func(a, b way) int { return cmp.Compare(a.MTU, b.MTU) })
 		if l.MTU > out.MTU {
-			d.add(Finding{Check: "mtu", Where: "network " + n.Name, Code: spec.CodeHost, Network: n.Name,
-				Repair:  fmt.Sprintf("ip link set %s mtu %d, and \"mtu\": %[2]d in %s", l.Name, out.MTU, n.File),
+			repair := fmt.Sprintf("ip link set %s mtu %d, and \"mtu\": %[2]d in %s", l.Name, out.MTU, n.File)
+			if ports := d.portMTU(l); ports != 0 && ports <= out.MTU {
+				repair = fmt.Sprintf("ip link set %s mtu %d", l.Name, ports)
+			}
+			d.add(Finding{Check: "mtu", Where: "network " + n.Name, Code: spec.CodeHost, Network: n.Name, Repair: repair,
 				Message: fmt.Sprintf("%s has MTU %d, and %s, %s, has %d: large packets are fragmented or lost", l.Name, l.MTU, out.what, out.Name, out.MTU)})
 		}
 	}
@@ -99,26 +102,73 @@ func (d *Doctor) checkPortMTU(context.Context) {
 // mismatched compares the host-side link with the next one and with its peer; the zero value: no
 // conflict.
 func (d *Doctor) mismatched(c *rtnl.Conn, a *inventory.Entry, l *rtnl.Link) mismatch {
-	conf := fmt.Sprintf("\"mtu\": %%d in the configuration of network %s, del and add", a.NetworkName)
 	bridge := d.inv.Links.ByIndex[l.Master]
-	var peer *rtnl.Link
+	peer := new(rtnl.Link)
 	if l.Kind == "veth" {
-		peer, _ = c.Peer(l)
+		if p, err := c.Peer(l); err == nil {
+			peer = p
+		}
 	}
-	if bridge != nil && peer != nil && l.MTU != bridge.MTU && peer.MTU == bridge.MTU { // it is the link between that differs
-		conf = fmt.Sprintf("ip link set %s mtu %%d", l.Name)
-	}
+	repair := func(mtu int) string { return d.repairMTU(a, l, bridge, peer, mtu) }
 	switch {
 	case bridge != nil && l.MTU > bridge.MTU:
-		return mismatch{fmt.Sprintf("MTU %d, and the next link, %s, has %d: large packets are lost", l.MTU, bridge.Name, bridge.MTU), fmt.Sprintf(conf, bridge.MTU)}
+		return mismatch{fmt.Sprintf("MTU %d, and the next link, %s, has %d: large packets are lost", l.MTU, bridge.Name, bridge.MTU), repair(bridge.MTU)}
 	case bridge != nil && l.MTU < bridge.MTU:
-		return mismatch{fmt.Sprintf("MTU %d, and its bridge, %s, has %d: larger packets to it are lost", l.MTU, bridge.Name, bridge.MTU), fmt.Sprintf(conf, bridge.MTU)}
+		return mismatch{fmt.Sprintf("MTU %d, and its bridge, %s, has %d: larger packets to it are lost", l.MTU, bridge.Name, bridge.MTU), repair(bridge.MTU)}
 	case l.Master == 0 && len(d.uplinks) > 0 && l.MTU > d.uplinks[0].MTU && d.routed(a.NetworkName):
-		return mismatch{fmt.Sprintf("MTU %d, and the next link, %s, has %d: large packets are lost", l.MTU, d.uplinks[0].Name, d.uplinks[0].MTU), fmt.Sprintf(conf, d.uplinks[0].MTU)}
-	case peer != nil && peer.MTU > l.MTU: // a smaller one may be configured, as with tuning
-		return mismatch{fmt.Sprintf("%s has MTU %d, and its host-side link %d: large packets from it are lost", a.IfName, peer.MTU, l.MTU), fmt.Sprintf("nsenter --net=%s ip link set %s mtu %d", a.NetNSPath(), a.IfName, l.MTU)}
+		return mismatch{fmt.Sprintf("MTU %d, and the next link, %s, has %d: large packets are lost", l.MTU, d.uplinks[0].Name, d.uplinks[0].MTU), repair(d.uplinks[0].MTU)}
+	case peer.MTU > l.MTU: // a smaller one may be configured, as with tuning
+		return mismatch{fmt.Sprintf("%s has MTU %d, and its host-side link %d: large packets from it are lost", a.IfName, peer.MTU, l.MTU), repair(l.MTU)}
 	}
 	return mismatch{}
+}
+
+// repairMTU returns the repair of a conflict: of a link that has been changed since the add its former MTU, or else that of
+// the next link in the configuration.
+func (d *Doctor) repairMTU(a *inventory.Entry, l, bridge, peer *rtnl.Link, next int) string {
+	former := addedMTU(a, l)
+	if former == 0 && bridge != nil && peer.MTU == bridge.MTU {
+		former = peer.MTU // a pair is made with one MTU
+	}
+	switch {
+	case former != 0 && l.MTU != former:
+		return fmt.Sprintf("ip link set %s mtu %d", l.Name, former)
+	case bridge != nil && l.MTU != bridge.MTU && d.changedMTU(bridge):
+		return fmt.Sprintf("ip link set %s mtu %d", bridge.Name, l.MTU)
+	case bridge != nil && l.MTU > bridge.MTU:
+		for _, o := range d.live() { // a port that was changed takes the bridge along
+			if port := d.inv.Link(o); port != nil && port.Master == bridge.Index && port.MTU == bridge.MTU && addedMTU(o, port) > port.MTU {
+				return fmt.Sprintf("ip link set %s mtu %d", port.Name, addedMTU(o, port))
+			}
+		}
+	}
+	return fmt.Sprintf("\"mtu\": %d in the configuration of network %s, del and add", next, a.NetworkName)
+}
+
+// addedMTU returns the MTU that an add has given a host-side link, by its result or its configuration; 0: unknown.
+func addedMTU(a *inventory.Entry, l *rtnl.Link) int {
+	for _, i := range a.Parsed.Interfaces {
+		if i.Name == l.Name && i.Sandbox == "" && i.MTU != 0 {
+			return i.MTU
+		}
+	}
+	return a.Conf.InterfacePlugin().MTU
+}
+
+// changedMTU reports whether the MTU of a bridge was set to one that none of its ports has: by itself it has the smallest of
+// theirs.
+func (d *Doctor) changedMTU(bridge *rtnl.Link) bool {
+	return !slices.ContainsFunc(d.inv.Links.All, func(l rtnl.Link) bool { return l.Master == bridge.Index && l.MTU == bridge.MTU })
+}
+
+// portMTU returns the smallest MTU of a bridge's ports; 0: it has none.
+func (d *Doctor) portMTU(bridge *rtnl.Link) (least int) {
+	for _, l := range d.inv.Links.All {
+		if l.Master == bridge.Index && (least == 0 || l.MTU < least) {
+			least = l.MTU
+		}
+	}
+	return least
 }
 
 // routed reports whether the host routes for a network.

@@ -71,12 +71,7 @@ func (d *Doctor) checkDuplicates(context.Context) {
 // checkNeighbours looks for neighbour entries of this host for the address of a container with
 // another MAC address: packets to the container are lost.
 func (d *Doctor) checkNeighbours(context.Context) {
-	owners := map[netip.Addr]*inventory.Entry{}
-	for _, a := range d.live() {
-		for _, p := range a.Addresses() {
-			owners[p.Addr()] = a
-		}
-	}
+	owners := d.owners()
 	if len(owners) == 0 || d.inv.Links == nil {
 		return
 	}
@@ -90,10 +85,7 @@ func (d *Doctor) checkNeighbours(context.Context) {
 		if a == nil || n.Fixed() == "" || a.MAC() == "" || n.MAC.String() == a.MAC() {
 			continue
 		}
-		link := fmt.Sprint("#", n.Link)
-		if l := d.inv.Links.ByIndex[n.Link]; l != nil {
-			link = l.Name
-		}
+		link := d.linkName(n.Link)
 		d.add(Finding{Check: "neighbour", Where: fmt.Sprintf("neighbour %s dev %s", n.Addr, link), Repair: fmt.Sprintf("ip neigh del %s dev %s", n.Addr, link), Code: spec.CodeCheck,
 			Message: fmt.Sprintf("%s %s, %s has %s", n.Fixed(), n.MAC, d.title(a), a.MAC())}, a)
 	}

@@ -267,8 +267,11 @@ func (v *Inventory) Read(e *chain.Entry) *Entry {
 // returns false for a result of an old version, or an invalid one.
 func (a *Entry) readResult() bool {
 	var r struct {
-		Interfaces []struct{ Name, Mac, Sandbox string }
-		IPs        []struct {
+		Interfaces []struct {
+			Name, Mac, Sandbox string
+			MTU                int
+		}
+		IPs []struct {
 			Address   netip.Prefix
 			Interface *int
 		}
@@ -278,7 +281,7 @@ func (a *Entry) readResult() bool {
 		return false
 	}
 	for _, i := range r.Interfaces {
-		a.Parsed.Interfaces = append(a.Parsed.Interfaces, spec.Interface{Name: i.Name, MAC: i.Mac, Sandbox: i.Sandbox})
+		a.Parsed.Interfaces = append(a.Parsed.Interfaces, spec.Interface{Name: i.Name, MAC: i.Mac, Sandbox: i.Sandbox, MTU: i.MTU})
 	}
 	for _, ip := range r.IPs {
 		a.Parsed.IPs = append(a.Parsed.IPs, spec.IP{Address: ip.Address, Interface: ip.Interface})

@@ -22,6 +22,7 @@ type pluginConf struct {
 	Type         string
 	Capabilities map[string]bool
 	IPAM         struct{ Type, ResolvConf string }
+	MTU          int // bytes; 0: not configured
 }
 
 // InterfacePlugin returns the first plugin, which creates the interface.

@@ -1,11 +1,14 @@
 package trace
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"net/netip"
+	"os"
 	"slices"
 	"strings"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -202,11 +205,7 @@ func (f *follower) trace() (*Trace, error) {
 	t := &Trace{Steps: []Step{}}
 	ways := f.ways()
 	if ways[0].last() == nil {
-		t.Outcome = fmt.Sprintf("no such packet came to %s within %s", f.Places[0].Name, f.Wait)
-		t.Advice = "what the network before, XDP or tc drops does not come to nf_tables"
-		if f.Send == nil {
-			t.Advice = "start the client meanwhile, or let --send send one; " + t.Advice
-		}
+		f.none(t)
 		return t, nil
 	}
 	var last *site
@@ -218,7 +217,7 @@ func (f *follower) trace() (*Trace, error) {
 		if err != nil {
 			return nil, err
 		}
-		defer s.conn.Close()
+		f.sites = append(f.sites, s)
 		steps, err := s.steps()
 		if err != nil {
 			return nil, err
@@ -228,10 +227,64 @@ func (f *follower) trace() (*Trace, error) {
 			break
 		}
 	}
+	t.end = last
 	f.conclude(t, last)
 	f.foreign(t, ways)
 	f.unmapped(t, ways, last)
 	return t, nil
+}
+
+// none reports that no packet has come: it is not sent if the route lookup fails.
+func (f *follower) none(t *Trace) {
+	first := &f.Places[0]
+	if d := dropped(first.NS, netip.Addr{}, first.Flow.Dst, ""); d != nil {
+		t.dropsRoute(first, d)
+		return
+	}
+	t.Outcome = fmt.Sprintf("no such packet came to %s within %s", first.Name, f.Wait)
+	t.Advice = "what the network before, XDP or tc drops does not come to nf_tables"
+	if f.Send == nil {
+		t.Advice = "start the client meanwhile, or let --send send one; " + t.Advice
+	}
+}
+
+// dropped returns the rule or the route by which the kernel drops packets between two addresses; nil: none is known.
+func dropped(ns *netns.NS, src, dst netip.Addr, in string) *rtnl.Drop {
+	conn, err := rtnl.Dial(ns)
+	if err != nil {
+		return nil
+	}
+	defer conn.Close()
+	d, err := conn.Dropping(src, dst, in)
+	if err != nil {
+		return nil
+	}
+	return d
+}
+
+// dropsRoute reports a packet that the route lookup drops.
+func (t *Trace) dropsRoute(p *Place, d *rtnl.Drop) {
+	t.Outcome = fmt.Sprintf("dropped in %s by the %s", p.Name, d.Text)
+	t.Advice = inside(p.Name) + fmt.Sprintf("`%s` deletes it", d.Delete)
+}
+
+// inside returns the beginning of an advice about a place.
+func inside(place string) string {
+	if place == "host" {
+		return ""
+	}
+	return "in " + place + ": "
+}
+
+// unclear is the trace of a packet that was not followed to its end.
+func (t *Trace) unclear(f nft.Flow) *Trace {
+	last := t.Steps[len(t.Steps)-1]
+	out := &Trace{Steps: t.Steps}
+	out.Outcome = fmt.Sprintf("not followed behind %s %s: more packets match than can be traced, and what came of this one is not known", last.Place, last.Kind)
+	if out.Advice = "try again while fewer come"; f.Port == 0 {
+		out.Advice = "name a port"
+	}
+	return out
 }
 
 // conclude adds the outcome at the last place that the packet has reached.
@@ -245,6 +298,7 @@ func (f *follower) conclude(t *Trace, s *site) {
 		t.Advice = "look at that process, or delete the rule"
 	case !h.passed:
 		t.lost(s, "in "+h.name, "rules of iptables-legacy (`iptables-legacy-save`), IPVS or eBPF do not report what they drop")
+		f.translatedIn(t, s, h)
 	case h.name == "input":
 		t.delivered(s, h)
 	case h.name == "postrouting", h.name == "bridge postrouting", h.name == "egress":
@@ -253,7 +307,9 @@ func (f *follower) conclude(t *Trace, s *site) {
 		t.unroutable(s, h)
 	case h.name == "prerouting", h.name == "bridge input" && s.routed:
 		t.lost(s, "behind "+h.name, "`nstat -az` counts why")
-		s.notForwarding(t, h)
+		if h.name != "prerouting" || s.at("bridge prerouting") == nil || s.at("bridge input") != nil { // else the bridge has called it
+			s.notForwarding(t, h)
+		}
 	case h.name == "bridge prerouting", h.name == "bridge forward", h.name == "bridge output":
 		t.lost(s, "behind "+h.name, "`bridge link` shows whether the ports forward, `bridge fdb get MAC br BRIDGE` where it goes")
 	default:
@@ -261,9 +317,31 @@ func (f *follower) conclude(t *Trace, s *site) {
 	}
 }
 
+// translatedIn looks for what drops the packet at the route lookup after its translation in output. That is no more
+// reported, so the destination is one of those to which the port is published.
+func (f *follower) translatedIn(t *Trace, s *site, h *hook) {
+	for _, to := range f.Published {
+		if h.name != "output" || to.Addr().Is4() != h.after.Dst.Addr().Is4() {
+			continue
+		}
+		if d := dropped(s.NS, netip.Addr{}, to.Addr(), ""); d != nil {
+			t.dropsRoute(&s.Place, d)
+			return
+		}
+	}
+}
+
 // lost reports a packet that was dropped without a message.
 func (t *Trace) lost(s *site, where, advice string) {
 	t.Outcome, t.Advice = fmt.Sprintf("lost in %s %s; no rule of nf_tables has dropped it", s.Name, where), advice
+	t.unreported = true
+	in := s.at("bridge prerouting")
+	if in == nil || !s.links[in.before.In].Isolated || s.at("forward") != nil || s.at("input") != nil {
+		return
+	}
+	port := s.link(in.before.In)
+	t.Outcome = fmt.Sprintf("lost in %s: the port %s is isolated, so that it reaches no other isolated port of its bridge", s.Name, port)
+	t.Advice = fmt.Sprintf("`ip link set %s type bridge_slave isolated off`", port)
 }
 
 // ownDrop explains the chains of cnibox that drop packets; empty: another chain.
@@ -288,10 +366,7 @@ func (t *Trace) dropped(s *site, h *hook) {
 	} else {
 		t.Outcome = fmt.Sprintf("dropped in %s by %s handle %d", s.Name, chain, r.Handle)
 	}
-	enter := ""
-	if s.Name != "host" {
-		enter = "in " + s.Name + ": "
-	}
+	enter := inside(s.Name)
 	switch own := ownDrop(r.Chain); {
 	case r.Table == nft.TableName && own != "":
 		t.Advice = own
@@ -322,6 +397,10 @@ func (t *Trace) unroutable(s *site, h *hook) {
 	}
 	dst, in := h.after.Dst.Addr(), s.link(h.after.In)
 	t.Outcome = fmt.Sprintf("%s has no %v", s.Name, s.noWay)
+	if d := dropped(s.NS, h.after.Src.Addr(), dst, in); d != nil {
+		t.dropsRoute(&s.Place, d)
+		return
+	}
 	switch {
 	case errors.Is(s.noWay, unix.EXDEV), errors.Is(s.noWay, unix.EINVAL) && s.filtersReverse(&h.after):
 		t.Outcome = fmt.Sprintf("dropped in %s by rp_filter: the route back to %s does not lead out of %s", s.Name, h.after.Src.Addr(), in)
@@ -357,14 +436,22 @@ func (s *site) notForwarding(t *Trace, h *hook) {
 	if in == "" || len(s.routes) > 0 && s.routes[0].Type == unix.RTN_LOCAL {
 		return
 	}
-	key := "net/ipv4/conf/" + in + "/forwarding"
-	all := "net.ipv4.ip_forward"
+	keys := []string{"net/ipv4/ip_forward", "net/ipv4/conf/" + in + "/forwarding"}
 	if h.after.Dst.Addr().Is6() {
-		key, all = "net/ipv6/conf/all/forwarding", "net.ipv6.conf.all.forwarding"
+		keys = []string{"net/ipv6/conf/all/forwarding"} // ip6_forward, net/ipv6/ip6_output.c, looks at no link
 	}
-	if value, err := s.NS.Sysctl(key); err == nil && value == "0" {
-		t.Outcome = fmt.Sprintf("%s does not forward (%s is 0)", s.Name, strings.ReplaceAll(key, "/", "."))
-		t.Advice = fmt.Sprintf("`sysctl -w %s=1`", all)
+	for _, key := range keys {
+		if value, err := s.NS.Sysctl(key); err != nil || value != "0" {
+			continue
+		}
+		name := key // a link's name may have dots, and slashes are as good for sysctl
+		if !strings.Contains(in, ".") {
+			name = strings.ReplaceAll(key, "/", ".")
+		}
+		t.Outcome = fmt.Sprintf("%s does not forward (%s is 0)", s.Name, name)
+		t.Advice = inside(s.Name) + fmt.Sprintf("`sysctl -w %s=1`", name)
+		t.unreported = false
+		return
 	}
 }
 
@@ -423,6 +510,10 @@ func (f *follower) left(t *Trace, s *site, h *hook) {
 			t.Reached = false
 			t.Outcome = fmt.Sprintf("lost in %s: no answer from %s on %s, whose MAC address is needed", s.Name, n.Addr, s.link(routed.after.Out))
 			t.Advice = fmt.Sprintf("is there a host with that address? `ip neigh show dev %s`", s.link(routed.after.Out))
+			if p := f.having(s, n.Addr); p != nil {
+				t.Outcome = fmt.Sprintf("lost between %s and %s, which has %s: its MAC address is needed, and no answer comes on %s", s.Name, p.Name, n.Addr, s.link(routed.after.Out))
+				t.Advice = f.frames()
+			}
 			s.portState(t)
 			return
 		}
@@ -433,8 +524,22 @@ func (f *follower) left(t *Trace, s *site, h *hook) {
 	}
 	t.Reached = false
 	t.Outcome = fmt.Sprintf("left %s by %s, and did not come to %s, which has %s", s.Name, out, next.Name, h.after.Dst.Addr())
-	t.Advice = "`cni-exec check` of its networks, and `ip -s link` there"
+	t.Advice = f.frames()
+	t.unreported = true
 	s.portState(t)
+}
+
+// frames returns an advice about frames that are lost between two places.
+func (f *follower) frames() string {
+	advice := "`ip -s link` counts what is dropped at both ends"
+	var chains []string
+	for _, t := range f.tracers {
+		chains = append(chains, t.LinkLayerChains()...)
+	}
+	if slices.Sort(chains); len(chains) > 0 {
+		advice += "; ARP and frames also pass " + strings.Join(slices.Compact(chains), ", ") + ": `nft list ruleset`"
+	}
+	return advice
 }
 
 // next returns the next place, which has the address; nil: none that is traced.
@@ -442,6 +547,16 @@ func (f *follower) next(s *site, addr netip.Addr) *Place {
 	i := slices.IndexFunc(f.Places, func(p Place) bool { return p.NS == s.NS })
 	for _, p := range f.Places[i+1:] {
 		if has(p.NS, addr) {
+			return &p
+		}
+	}
+	return nil
+}
+
+// having returns another place that has an address; nil: none that is traced.
+func (f *follower) having(s *site, addr netip.Addr) *Place {
+	for _, p := range f.Places {
+		if p.NS != s.NS && has(p.NS, addr) {
 			return &p
 		}
 	}
@@ -545,10 +660,91 @@ func joined(list []netip.AddrPort) string {
 }
 
 // unsent reports a packet that the kernel refuses to send.
-func (f *follower) unsent(err error) *Trace {
-	t := &Trace{Steps: []Step{}, Outcome: fmt.Sprintf("%s sends nothing: %v", f.Places[0].Name, err)}
-	if errors.Is(err, unix.ENETUNREACH) || errors.Is(err, unix.EHOSTUNREACH) {
+func (f *follower) unsent(err error) (*Trace, error) {
+	first := &f.Places[0]
+	t := &Trace{Steps: []Step{}, Outcome: fmt.Sprintf("%s sends nothing: %v", first.Name, err)}
+	if d := dropped(first.NS, netip.Addr{}, first.Flow.Dst, ""); d != nil {
+		t.dropsRoute(first, d)
+	} else if errors.Is(err, unix.ENETUNREACH) || errors.Is(err, unix.EHOSTUNREACH) {
 		t.Advice = "it has no route: `ip route` there, and \"routes\" of the network's configuration"
 	}
-	return t
+	return t, nil
+}
+
+// answerTime is how long an answer is waited for: longer than the second after which TCP sends the first packet again.
+const answerTime = 2 * time.Second
+
+// answer waits for the answer to the packet, if it was sent and has reached its end.
+func (f *follower) answer(ctx context.Context, t *Trace, socket *Socket) error {
+	if socket == nil || !t.Reached {
+		return nil
+	}
+	err := socket.Answer(ctx, min(answerTime, f.Wait))
+	var errno unix.Errno
+	switch {
+	case err == nil:
+		t.Outcome += "; an answer came"
+	case errors.Is(err, os.ErrDeadlineExceeded) && socket.proto != unix.IPPROTO_TCP:
+		t.Outcome += fmt.Sprintf("; no answer came within %s, which not every program gives", answerTime)
+	case errors.Is(err, os.ErrDeadlineExceeded):
+		t.Reached = false
+		t.Outcome += fmt.Sprintf("; no answer came within %s", answerTime)
+		t.Advice = f.wayBack(t.end)
+	case errors.As(err, &errno):
+		t.Reached = false
+		t.Outcome += "; the answer: " + errno.Error()
+		t.Advice = "nothing listens there, or a firewall rejects it"
+	default:
+		return err
+	}
+	return nil
+}
+
+// wayBack returns an advice about an answer that has not come, by what the last place has of the way of it.
+func (f *follower) wayBack(s *site) string {
+	p := s.last().after
+	if s.last().name != "input" {
+		return fmt.Sprintf("%s does not answer, or the answer is lost outside of what is traced here", p.Dst.Addr())
+	}
+	route, err := s.conn.RouteTo(p.Src.Addr())
+	if err != nil {
+		return fmt.Sprintf("%sno way back: %v", inside(s.Name), err)
+	}
+	hop := route.GW
+	if !hop.IsValid() {
+		hop = p.Src.Addr()
+	}
+	link := s.link(route.Link)
+	n, err := s.conn.Neighbour(hop, route.Link)
+	if err != nil || n.MAC == nil {
+		return fmt.Sprintf("the answer is lost: its way from %s begins at %s by %s, whose MAC address %[1]s does not know", s.Name, hop, link)
+	}
+	for _, other := range f.Places {
+		if mac := macOf(other.NS, hop); other.NS != s.NS && mac != "" && mac != n.MAC.String() {
+			return fmt.Sprintf("%s sends the answer to %s %s (%s), and the address is that of %s, which has %s: %s`ip neigh del %s dev %s`",
+				s.Name, hop, n.MAC, n.StateText(), other.Name, mac, inside(s.Name), hop, link)
+		}
+	}
+	return fmt.Sprintf("the answer is lost: its way from %s begins at %s %s by %s; the program may not accept connections, or a rule drops them", s.Name, hop, n.MAC, link)
+}
+
+// macOf returns the MAC address of the link of a namespace that has an address; empty: none.
+func macOf(ns *netns.NS, addr netip.Addr) string {
+	conn, err := rtnl.Dial(ns)
+	if err != nil {
+		return ""
+	}
+	defer conn.Close()
+	of, err := conn.AllAddrs()
+	if err != nil {
+		return ""
+	}
+	for index, list := range of {
+		if slices.ContainsFunc(list, func(a rtnl.Addr) bool { return a.Prefix.Addr() == addr }) {
+			if l, err := conn.LinkAt(index); err == nil {
+				return l.MAC.String()
+			}
+		}
+	}
+	return ""
 }

@@ -9,6 +9,7 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -68,12 +69,8 @@ func newSite(t *testing.T, brNetfilter bool) *site {
 }
 
 // send returns a function that sends one packet from a namespace.
-func (s *site) send(from *netns.NS, proto uint8, to string) func() error {
-	return func() error {
-		closeSocket, err := trace.Dial(from, proto, netip.MustParseAddrPort(to))
-		s.Cleanup(closeSocket)
-		return err
-	}
+func (s *site) send(from *netns.NS, proto uint8, to string) func() (*trace.Socket, error) {
+	return func() (*trace.Socket, error) { return trace.Dial(from, proto, netip.MustParseAddrPort(to)) }
 }
 
 // published returns a request to trace a packet from outside to a port of the host and into the
@@ -169,7 +166,7 @@ func TestKernelPublished(t *testing.T) {
 		"c1 route local 10.9.0.11/32 dev eth0",
 		"c1 input from eth0",
 		"c1 port tcp [::]:80 listens",
-		"delivered to c1, where tcp [::]:80 listens", "")
+		"delivered to c1, where tcp [::]:80 listens; an answer came", "")
 	s.want(s.published(unix.IPPROTO_TCP, "[fd00:2::1]:8080"), true,
 		"host prerouting from out0 tcp [fd00:2::2]:PORT to [fd00:2::1]:8080 -> ip6 hj pre (-150) handle 2: dnat to [fd00:9::11]:80",
 		"host route fd00:9::/64 dev br0",
@@ -182,7 +179,7 @@ func TestKernelPublished(t *testing.T) {
 		"c1 route local fd00:9::11/128 dev eth0",
 		"c1 input from eth0",
 		"c1 port tcp [::]:80 listens",
-		"delivered to c1, where tcp [::]:80 listens", "")
+		"delivered to c1, where tcp [::]:80 listens; an answer came", "")
 	r := s.published(unix.IPPROTO_UDP, "192.0.2.1:8080")
 	last := "start the program, or see with `ss -lnp` on which address and port it listens"
 	found, err := trace.Follow(t.Context(), r)
@@ -207,14 +204,15 @@ func TestKernelPublishedAfterFlow(t *testing.T) {
 	defer flow.Close()
 	r := s.published(unix.IPPROTO_UDP, "192.0.2.1:8080")
 	r.Published = []netip.AddrPort{netip.MustParseAddrPort("10.9.0.11:80")}
-	r.Send = func() error {
+	r.Send = func() (*trace.Socket, error) {
 		_, err := flow.Write([]byte("?"))
 		if errors.Is(err, unix.ECONNREFUSED) { // of the packet before
 			_, err = flow.Write([]byte("?"))
 		}
-		return err
+		return nil, err
 	}
-	s.NoError(r.Send())
+	_, err = r.Send()
+	s.NoError(err)
 	for _, rules := range []string{"", toC1} {
 		if rules != "" {
 			nfttest.Load(t, s.NS, rules)
@@ -413,16 +411,23 @@ func TestKernelOutbound(t *testing.T) {
 			if brNetfilter {
 				first[5], first[6] = first[6], first[5]
 			}
-			s.want(s.outbound(unix.IPPROTO_TCP, "192.0.2.2:443"), true, append(first,
+			out := append(slices.Clip(first),
 				"host forward from br0 to out0",
 				"host postrouting from br0 to out0 -> ip nat post (100) handle 2: snat to 192.0.2.1:PORT",
-				"host neighbour 192.0.2.2 02:00:00:00:00:09 known",
-				"left host by out0 for 192.0.2.2:443", "")...)
+				"host neighbour 192.0.2.2 02:00:00:00:00:09 known")
+			s.want(s.outbound(unix.IPPROTO_TCP, "192.0.2.2:443"), false, append(slices.Clip(out),
+				"left host by out0 for 192.0.2.2:443; the answer: connection refused", "nothing listens there, or a firewall rejects it")...)
+			s.Occupy(s.Outside, "tcp", ":443")
+			s.want(s.outbound(unix.IPPROTO_TCP, "192.0.2.2:443"), true, append(slices.Clip(out), "left host by out0 for 192.0.2.2:443; an answer came", "")...)
 
 			s.NoError(s.NS.SetSysctl("net/ipv4/ip_forward", "0"))
 			first[7] = "host route to 192.0.2.2: no route to host"
 			s.want(s.outbound(unix.IPPROTO_TCP, "192.0.2.2:443"), false, append(first,
-				"host does not forward (net.ipv4.conf.br0.forwarding is 0)", "`sysctl -w net.ipv4.ip_forward=1`")...)
+				"host does not forward (net.ipv4.ip_forward is 0)", "`sysctl -w net.ipv4.ip_forward=1`")...)
+			s.NoError(s.NS.SetSysctl("net/ipv4/ip_forward", "1"))
+			s.NoError(s.NS.SetSysctl("net/ipv4/conf/br0/forwarding", "0"))
+			s.want(s.outbound(unix.IPPROTO_TCP, "192.0.2.2:443"), false, append(first,
+				"host does not forward (net.ipv4.conf.br0.forwarding is 0)", "`sysctl -w net.ipv4.conf.br0.forwarding=1`")...)
 		})
 	}
 }
@@ -447,13 +452,7 @@ func TestKernelDroppedAtOutput(t *testing.T) {
 func TestKernelLostOutsideNFTables(t *testing.T) {
 	t.Parallel()
 	s := newSite(t, false)
-	outcome := func(r trace.Request, want, advice string) {
-		t.Helper()
-		found, err := trace.Follow(t.Context(), r)
-		if err != nil || found.Reached || found.Outcome != want || !strings.Contains(found.Advice, advice) {
-			t.Errorf("got %+v, %v; want %q, %q", found, err, want, advice)
-		}
-	}
+	outcome := s.outcome
 	outcome(s.outbound(unix.IPPROTO_TCP, "203.0.113.1:443"), "host has no route to 203.0.113.1: network is unreachable", "ip route add 203.0.113.1/32 via ROUTER")
 	outcome(s.outbound(unix.IPPROTO_UDP, "[2001:db8:1::1]:443"), "host has no route to 2001:db8:1::1: network is unreachable", "ip route add 2001:db8:1::1/128 via ROUTER")
 	s.NoError(s.NS.SetSysctl("net/ipv6/conf/all/forwarding", "0"))
@@ -485,11 +484,189 @@ func TestKernelWaitEnds(t *testing.T) {
 		"start the client meanwhile, or let --send send one; what the network before, XDP or tc drops does not come to nf_tables")
 	r.Wait = time.Hour
 	ctx, cancel := context.WithCancelCause(t.Context())
-	r.Send = func() error {
+	r.Send = func() (*trace.Socket, error) {
 		cancel(os.ErrDeadlineExceeded)
-		return nil
+		return nil, nil
 	}
 	if found, err := trace.Follow(ctx, r); err == nil {
 		t.Errorf("got %+v, want an error", found)
+	}
+}
+
+// busy sends the first packets of connections from a namespace until the test ends, as fast as it can.
+func (s *site) busy(from *netns.NS, to string) {
+	s.Helper()
+	stop, stopped, sent := make(chan struct{}), make(chan struct{}), make(chan struct{})
+	go func() {
+		defer close(stopped)
+		for n := 0; ; n++ {
+			select {
+			case <-stop:
+				return
+			default:
+			}
+			if socket, err := trace.Dial(from, unix.IPPROTO_TCP, netip.MustParseAddrPort(to)); err == nil {
+				socket.Close()
+			}
+			if n == 100 {
+				close(sent)
+			}
+		}
+	}()
+	<-sent
+	s.Cleanup(func() {
+		close(stop)
+		<-stopped
+	})
+}
+
+// together follows a packet several times at once.
+func (s *site) together(r trace.Request, outcome string) {
+	s.Helper()
+	var all sync.WaitGroup
+	for range 4 {
+		all.Go(func() {
+			found, err := trace.Follow(s.Context(), r)
+			if err != nil || !strings.HasPrefix(found.Outcome, outcome) {
+				s.Errorf("got %+v, %v; want %s", found, err, outcome)
+			}
+		})
+	}
+	all.Wait()
+}
+
+// Of a flow that is busier than what is traced, a packet that arrives does so in the trace too, and one that is lost is lost.
+func TestKernelBusy(t *testing.T) {
+	s := newSite(t, false)
+	nfttest.Load(t, s.NS, toC1)
+	s.Occupy(s.C1.NS, "tcp", ":80")
+	r := s.published(unix.IPPROTO_TCP, "192.0.2.1:8080")
+	r.Send = nil
+	s.busy(s.Outside, "192.0.2.1:8080")
+	for range 3 {
+		s.together(r, "delivered to c1, where tcp [::]:80 listens")
+	}
+	nfttest.Load(t, s.C1.NS, `table netdev fw {
+		chain in { type filter hook ingress device eth0 priority filter; policy accept; tcp dport 80 drop
+		}
+	}`)
+	s.together(r, "left host by vc1, and did not come to c1, which has 10.9.0.11")
+}
+
+// ip runs ip(8) in a namespace.
+func (s *site) ip(ns *netns.NS, args string) {
+	s.Helper()
+	kerneltest.Tool(s.T, ns, "", "ip", strings.Fields(args)...)
+}
+
+// outcome follows a packet that does not get there.
+func (s *site) outcome(r trace.Request, want, advice string) {
+	s.Helper()
+	found, err := trace.Follow(s.Context(), r)
+	if err != nil || found.Reached || found.Outcome != want || !strings.Contains(found.Advice, advice) {
+		s.Errorf("got %+v, %v; want %q, %q", found, err, want, advice)
+	}
+}
+
+// A packet that was sent and arrives has no success without its answer.
+func TestKernelNoAnswer(t *testing.T) {
+	t.Parallel()
+	s := newSite(t, false)
+	nfttest.Load(t, s.NS, toC1)
+	s.Occupy(s.C1.NS, "tcp", ":80")
+	nfttest.Load(t, s.Outside, `table inet fw {
+		chain in { type filter hook input priority filter; policy accept; meta l4proto { tcp, udp } th dport 443 drop
+		}
+	}`)
+	s.outcome(s.outbound(unix.IPPROTO_TCP, "192.0.2.2:443"), "left host by out0 for 192.0.2.2:443; no answer came within 2s", "192.0.2.2 does not answer")
+	s.ip(s.C1.NS, "neigh replace 10.9.0.1 lladdr 02:00:00:00:00:77 dev eth0 nud permanent")
+	s.outcome(s.published(unix.IPPROTO_TCP, "192.0.2.1:8080"), "delivered to c1, where tcp [::]:80 listens; no answer came within 2s",
+		"c1 sends the answer to 10.9.0.1 02:00:00:00:00:77 (permanent), and the address is that of host, which has 02:00:00:00:00:01: in c1: `ip neigh del 10.9.0.1 dev eth0`")
+	found, err := trace.Follow(t.Context(), s.outbound(unix.IPPROTO_UDP, "192.0.2.2:443"))
+	if s.NoError(err); !strings.HasSuffix(found.Outcome, "; no answer came within 2s, which not every program gives") {
+		t.Errorf("UDP: %+v", found)
+	}
+}
+
+// Rules and routes that drop packets at the route lookup are named, also where the packet is not sent at all.
+func TestKernelRouteLookupDrops(t *testing.T) {
+	t.Parallel()
+	s := newSite(t, false)
+	nfttest.Load(t, s.NS, toC1)
+	s.ip(s.NS, "rule add to 10.9.0.11 blackhole pref 100")
+	byRule, repair := "dropped in host by the rule 100: to 10.9.0.11 blackhole", "`ip rule del pref 100 to 10.9.0.11 blackhole` deletes it"
+	s.outcome(s.published(unix.IPPROTO_TCP, "192.0.2.1:8080"), byRule, repair)
+	own := nft.Flow{Proto: unix.IPPROTO_TCP, Dst: netip.MustParseAddr("10.9.0.11"), Port: 80}
+	r := trace.Request{Places: []trace.Place{{"host", s.NS, own}, {"c1", s.C1.NS, nft.Flow{Proto: unix.IPPROTO_TCP}}}, Wait: time.Millisecond}
+	s.outcome(r, byRule, repair)
+	r.Send = s.send(s.NS, unix.IPPROTO_TCP, "10.9.0.11:80")
+	s.outcome(r, byRule, repair)
+
+	s.ip(s.NS, "route add prohibit 203.0.113.0/24 metric 5")
+	s.outcome(s.outbound(unix.IPPROTO_TCP, "203.0.113.1:443"), "dropped in host by the route prohibit 203.0.113.0/24 metric 5", "`ip route del prohibit 203.0.113.0/24 metric 5` deletes it")
+	s.ip(s.C1.NS, "-6 route add unreachable 2001:db8::/32")
+	s.outcome(s.outbound(unix.IPPROTO_UDP, "[2001:db8::1]:443"), "dropped in c1 by the route unreachable 2001:db8::/32 metric 1024", "in c1: `ip -6 route del unreachable 2001:db8::/32 metric 1024`")
+}
+
+// ARP that a rule of family bridge drops is not the fault of the container that gets none.
+func TestKernelARPDropped(t *testing.T) {
+	t.Parallel()
+	s := newSite(t, false)
+	nfttest.Load(t, s.NS, `table bridge fw {
+		chain out { type filter hook output priority filter; policy accept; ether type arp drop
+		}
+	}`)
+	s.ip(s.NS, "neigh flush dev br0")
+	flow := nft.Flow{Proto: unix.IPPROTO_UDP, Dst: netip.MustParseAddr("10.9.0.11"), Port: 53}
+	s.outcome(trace.Request{
+		Places: []trace.Place{{"host", s.NS, flow}, {"c1", s.C1.NS, nft.Flow{Proto: unix.IPPROTO_UDP}}},
+		Wait:   time.Second, Send: s.send(s.NS, unix.IPPROTO_UDP, "10.9.0.11:53"),
+	}, "lost between host and c1, which has 10.9.0.11: its MAC address is needed, and no answer comes on br0", "ARP and frames also pass bridge fw out")
+}
+
+// Ports that are isolated are named, with and without br_netfilter.
+func TestKernelIsolatedPorts(t *testing.T) {
+	t.Parallel()
+	for name, brNetfilter := range map[string]bool{"plain": false, "br_netfilter": true} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			s := newSite(t, brNetfilter)
+			s.ip(s.C1.NS, "neigh replace 10.9.0.12 lladdr 02:00:00:00:00:03 dev eth0 nud permanent")
+			for _, port := range []string{"vc1", "vc2"} {
+				s.ip(s.NS, "link set "+port+" type bridge_slave isolated on")
+			}
+			s.outcome(s.outbound(unix.IPPROTO_TCP, "10.9.0.12:80"), "lost in host: the port vc1 is isolated, so that it reaches no other isolated port of its bridge", "ip link set vc1 type bridge_slave isolated off")
+		})
+	}
+}
+
+// Packets that have come before Restart are not reported after it.
+func TestKernelRestart(t *testing.T) {
+	t.Parallel()
+	s := newSite(t, false)
+	tracer, err := nft.Trace(s.NS, nft.Flow{Proto: unix.IPPROTO_UDP, Port: 53})
+	s.NoError(err)
+	defer tracer.Close()
+	send := func() {
+		socket, err := trace.Dial(s.Outside, unix.IPPROTO_UDP, netip.MustParseAddrPort("192.0.2.1:53"))
+		s.NoError(err)
+		socket.Close()
+	}
+	heard := func() (all []nft.Traced) {
+		kerneltest.Until(t, "the packet", func() bool {
+			events, err := tracer.Rest()
+			s.NoError(err)
+			all = append(all, events...)
+			return slices.ContainsFunc(all, func(e nft.Traced) bool { return e.Own == "last" && e.Base.Hook == "input" })
+		})
+		return all
+	}
+	send()
+	all := heard()
+	send()
+	s.NoError(tracer.Restart())
+	send()
+	if again := heard(); len(again) != len(all) || again[0].Packet.Src == all[0].Packet.Src {
+		t.Errorf("%d messages of a packet, and %d after Restart", len(all), len(again))
 	}
 }

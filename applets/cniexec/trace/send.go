@@ -1,21 +1,29 @@
 package trace
 
 import (
+	"context"
 	"encoding/binary"
 	"errors"
 	"math/rand/v2"
 	"net/netip"
 	"os"
+	"time"
 
 	"golang.org/x/sys/unix"
 
 	"cnibox/internal/netns"
 )
 
+// A Socket has sent the first packet of a connection.
+type Socket struct {
+	file  *os.File
+	proto uint8
+}
+
 // Dial sends the first packet of a connection from ns: the SYN of TCP, an empty datagram of UDP, or
 // the INIT of SCTP, which needs CAP_NET_RAW but no SCTP in the kernel. The caller closes the
-// socket. If the kernel refuses the packet, the error is its errno.
-func Dial(ns *netns.NS, proto uint8, to netip.AddrPort) (closeSocket func(), err error) {
+// socket, which is nil if there is none. If the kernel refuses the packet, the error is its errno.
+func Dial(ns *netns.NS, proto uint8, to netip.AddrPort) (s *Socket, err error) {
 	kind, payload := unix.SOCK_STREAM, []byte(nil)
 	switch proto {
 	case unix.IPPROTO_UDP:
@@ -34,16 +42,67 @@ func Dial(ns *netns.NS, proto uint8, to netip.AddrPort) (closeSocket func(), err
 		return os.NewSyscallError("socket", err)
 	})
 	if err != nil {
-		return func() {}, err
+		return nil, err
 	}
-	closeSocket = func() { unix.Close(fd) }
 	if err = unix.Connect(fd, addr); errors.Is(err, unix.EINPROGRESS) {
 		err = nil
 	}
 	if err == nil && kind != unix.SOCK_STREAM {
 		_, err = unix.Write(fd, payload)
 	}
-	return closeSocket, err
+	return &Socket{os.NewFile(uintptr(fd), "socket"), proto}, err // connected: the poller reports the end of that
+}
+
+// Close closes the socket.
+func (s *Socket) Close() { s.file.Close() }
+
+// Answer waits for the answer. The error is os.ErrDeadlineExceeded if none has come within a time, the errno of an answer
+// that refuses the packet, or the context's.
+func (s *Socket) Answer(ctx context.Context, within time.Duration) error {
+	if err := s.file.SetDeadline(time.Now().Add(within)); err != nil {
+		return err
+	}
+	defer context.AfterFunc(ctx, func() { s.file.SetDeadline(time.Unix(1, 0)) })()
+	conn, err := s.file.SyscallConn()
+	if err != nil {
+		return err
+	}
+	answered := error(nil)
+	if s.proto == unix.IPPROTO_TCP {
+		err = conn.Write(func(fd uintptr) (done bool) {
+			done, answered = connected(int(fd))
+			return done
+		})
+	} else {
+		err = conn.Read(func(fd uintptr) bool {
+			n, b := 0, make([]byte, sctpRead)
+			for {
+				if n, answered = unix.Read(int(fd), b); answered != nil || s.proto != unix.IPPROTO_SCTP || !isInit(b[:n]) {
+					return !errors.Is(answered, unix.EAGAIN)
+				}
+			}
+		})
+	}
+	if ctx.Err() != nil {
+		return context.Cause(ctx)
+	}
+	if err != nil {
+		return err
+	}
+	return answered
+}
+
+// connected reports whether the connection of a socket is made, or has failed.
+func connected(fd int) (done bool, err error) {
+	errno, err := unix.GetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_ERROR)
+	switch {
+	case err != nil:
+		return true, err
+	case errno != 0:
+		return true, unix.Errno(errno)
+	}
+	_, err = unix.Getpeername(fd)
+	return err == nil, nil
 }
 
 // sctpInit returns an SCTP packet with an INIT chunk, from a port of its own: RFC 9260, 3.1 and
@@ -60,6 +119,19 @@ func sctpInit(port uint16) []byte {
 	b = binary.BigEndian.AppendUint32(b, rand.Uint32()) // the first TSN
 	binary.LittleEndian.PutUint32(b[checksumAt:], crc32c(b))
 	return b
+}
+
+// sctpRead is enough for the headers of an answer, in bytes.
+const sctpRead = 128
+
+// isInit reports whether a packet that a raw socket has read is an INIT, as the one of [sctpInit] on lo. Packets of
+// IPv4 begin with their header.
+func isInit(b []byte) bool {
+	const header, chunkInit = 12, 1
+	if len(b) > 0 && b[0]>>4 == 4 && len(b) >= 20 {
+		b = b[min(len(b), int(b[0]&0x0f)*4):]
+	}
+	return len(b) > header && b[header] == chunkInit
 }
 
 // crc32c returns the checksum of SCTP, RFC 9260, appendix A. hash/crc32 would fill a table at the

@@ -4,6 +4,7 @@
 package trace
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -28,10 +29,10 @@ type Place struct {
 
 // A Request says what to trace.
 type Request struct {
-	Places    []Place          // in the order of the path
-	Published []netip.AddrPort // to which plugins map the port; empty: not published
-	Wait      time.Duration    // for the first packet
-	Send      func() error     // sends it; nil: Follow waits for it
+	Places    []Place                 // in the order of the path
+	Published []netip.AddrPort        // to which plugins map the port; empty: not published
+	Wait      time.Duration           // for the first packet
+	Send      func() (*Socket, error) // sends it; nil: Follow waits for it
 }
 
 // A Trace is the path of a packet.
@@ -40,6 +41,9 @@ type Trace struct {
 	Outcome string `json:"outcome"` // where the path ended
 	Advice  string `json:"advice"`  // what to do about it
 	Steps   []Step `json:"steps"`
+
+	unreported bool  // the outcome follows from messages that have not come
+	end        *site // of the last step; nil: the packet has not come
 }
 
 // A Step is a hook, a route, a neighbour or a socket.
@@ -140,92 +144,139 @@ const (
 type follower struct {
 	Request
 	tracers []*nft.Tracer
+	sites   []*site // to be closed
 
 	mu      sync.Mutex
 	events  [][]nft.Traced // by place
-	lost    bool           // messages were lost
+	start   int            // of those of the first place: where the first message about the packet is searched
 	err     error
 	changed chan struct{} // has a value if one of these has changed
 }
 
 // Follow traces a packet. The error is that of the kernel's answers, or of the context; a packet
 // that does not come is not an error.
+//
+// Of a busy flow not all packets are traced in all places, and messages may be lost. A packet that has reached its end
+// is the result in any case; one that seems to be lost only if everything about it has been reported, or else another
+// one is followed.
 func Follow(ctx context.Context, r Request) (*Trace, error) {
-	f := &follower{Request: r, events: make([][]nft.Traced, len(r.Places)), changed: make(chan struct{}, 1)}
-	ctx, cancel := context.WithCancel(ctx)
-	var listening sync.WaitGroup
-	stop := func() {
-		cancel()
-		listening.Wait()
+	f := &follower{Request: r, changed: make(chan struct{}, 1)}
+	defer f.close()
+	if err := f.open(); err != nil {
+		return nil, err
 	}
-	defer func() {
-		stop()
-		for _, t := range f.tracers {
-			t.Close()
-		}
-	}()
-	for i, p := range r.Places {
-		t, err := nft.Trace(p.NS, p.Flow)
-		if err != nil {
-			return nil, fmt.Errorf("%s: %w", p.Name, err)
-		}
-		f.tracers = append(f.tracers, t)
-		listening.Go(func() { f.listen(ctx, i, t) })
-	}
+	var socket *Socket
 	if r.Send != nil {
-		if err := r.Send(); err != nil && !errors.Is(err, unix.EPERM) { // caused by a rule of output
-			return f.unsent(err), nil
+		var err error
+		if socket, err = r.Send(); socket != nil {
+			defer socket.Close()
+		}
+		if err != nil && !errors.Is(err, unix.EPERM) { // caused by a rule of output
+			return f.unsent(err)
 		}
 	}
-	if err := f.wait(ctx); err != nil {
-		return nil, err
+	deadline := time.Now().Add(r.Wait)
+	var unclear *Trace
+	for {
+		if err := f.listenDuring(ctx, func(ctx context.Context) error { return f.wait(ctx, deadline) }); err != nil {
+			return nil, err
+		}
+		t, err := f.trace()
+		switch {
+		case err != nil:
+			return nil, err
+		case unclear != nil && len(t.Steps) == 0:
+			return unclear, nil
+		case !t.unreported || f.whole():
+			return t, f.answer(ctx, t, socket)
+		}
+		if unclear = t.unclear(r.Places[0].Flow); time.Now().After(deadline) {
+			return unclear, nil
+		}
+		if err := f.another(); err != nil {
+			return nil, err
+		}
 	}
-	stop()
-	for i, t := range f.tracers { // messages of different namespaces about one packet may be read in any order
-		f.hear(i, t.Rest)
-	}
-	if err := f.failed(); err != nil {
-		return nil, err
-	}
-	return f.trace()
 }
 
-// listen reads the messages of a place until the context ends.
-func (f *follower) listen(ctx context.Context, place int, t *nft.Tracer) {
-	for f.hear(place, func() ([]nft.Traced, bool, error) { return t.Next(ctx) }) {
+// open begins to trace in all places. Packets that have come before all places are traced do not count, so the
+// messages of the first place are dropped last.
+func (f *follower) open() error {
+	for _, p := range f.Places {
+		t, err := nft.Trace(p.NS, p.Flow)
+		if err != nil {
+			return fmt.Errorf("%s: %w", p.Name, err)
+		}
+		f.tracers = append(f.tracers, t)
 	}
+	return f.restart()
+}
+
+// restart drops all messages.
+func (f *follower) restart() error {
+	for _, t := range slices.Backward(f.tracers) {
+		if err := t.Restart(); err != nil {
+			return err
+		}
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.events, f.start = make([][]nft.Traced, len(f.Places)), 0
+	return nil
+}
+
+func (f *follower) close() {
+	for _, s := range f.sites {
+		s.conn.Close()
+	}
+	for _, t := range f.tracers {
+		t.Close()
+	}
+}
+
+// listenDuring reads the messages of all places while fn runs, and then those that are pending: messages of
+// different namespaces about one packet may be read in any order.
+func (f *follower) listenDuring(ctx context.Context, fn func(context.Context) error) error {
+	ctx, cancel := context.WithCancel(ctx)
+	var listening sync.WaitGroup
+	for i, t := range f.tracers {
+		listening.Go(func() {
+			for f.hear(i, func() ([]nft.Traced, error) { return t.Next(ctx) }) {
+			}
+		})
+	}
+	err := fn(ctx)
+	cancel()
+	listening.Wait()
+	for i, t := range f.tracers {
+		f.hear(i, t.Rest)
+	}
+	return cmp.Or(err, f.failed())
 }
 
 // hear adds messages of a place; false: there are no more.
-func (f *follower) hear(place int, next func() ([]nft.Traced, bool, error)) bool {
-	events, lost, err := next()
+func (f *follower) hear(place int, next func() ([]nft.Traced, error)) bool {
+	events, err := next()
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.events[place] = append(f.events[place], events...)
-	f.lost = f.lost || lost
 	if err != nil && !errors.Is(err, context.Canceled) {
 		f.err = err
 	}
-	select {
-	case f.changed <- struct{}{}:
-	default:
-	}
+	f.again()
 	return err == nil
 }
 
-// failed returns an error if messages of the kernel were lost.
+// failed returns the error of reading messages.
 func (f *follower) failed() error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if f.err == nil && f.lost {
-		return errors.New("the kernel has dropped messages, as too many packets match: name an address and a port")
-	}
 	return f.err
 }
 
-// wait returns at the end of the packet's path, or if the packet does not come.
-func (f *follower) wait(ctx context.Context) error {
-	timer := time.NewTimer(f.Wait)
+// wait returns at the end of the packet's path, or if the packet does not come before the deadline.
+func (f *follower) wait(ctx context.Context, deadline time.Time) error {
+	timer := time.NewTimer(time.Until(deadline))
 	defer timer.Stop()
 	var since time.Time // time of the last message about the packet
 	seen := 0
@@ -248,6 +299,9 @@ func (f *follower) wait(ctx context.Context) error {
 			case n == 0:
 				f.forget()
 			}
+			if n > 0 && f.prefer() {
+				seen = 0
+			}
 		case <-timer.C:
 			if seen == 0 || time.Since(since) > resolving || !f.resolves() {
 				return nil
@@ -265,12 +319,90 @@ const maxAhead = 1000
 func (f *follower) forget() {
 	f.mu.Lock()
 	defer f.mu.Unlock()
+	if slices.ContainsFunc(f.events[0][f.start:], begins) {
+		return // it has come since
+	}
+	f.start = 0
 	for i, events := range f.events {
 		keep := maxAhead
 		if i == 0 {
 			keep = 0
 		}
 		f.events[i] = slices.Delete(events, 0, max(0, len(events)-keep))
+	}
+}
+
+// packet returns the packet that is followed; nil: none has come.
+func (f *follower) packet() *nft.Packet {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for _, e := range f.events[0][f.start:] {
+		if begins(e) {
+			return e.Packet
+		}
+	}
+	return nil
+}
+
+// begins reports whether a message is the first one about a packet that matches.
+func begins(e nft.Traced) bool { return e.Own == "first" && e.Handle != 0 && e.Packet != nil }
+
+// whole reports whether everything about the followed packet is reported.
+func (f *follower) whole() bool { return f.reports(f.packet()) }
+
+// reports reports whether nothing about a packet can be missing. That the first place has traced it is known.
+func (f *follower) reports(p *nft.Packet) bool {
+	if p == nil || f.tracers[0].Missed() {
+		return false
+	}
+	return !slices.ContainsFunc(f.tracers[1:], func(t *nft.Tracer) bool { return t.Misses(p) })
+}
+
+// prefer follows another packet if something about the present one may be missing, and nothing about that.
+func (f *follower) prefer() bool {
+	if f.whole() {
+		return false
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for i, e := range f.events[0][f.start:] {
+		if begins(e) && f.reports(e.Packet) {
+			f.start += i
+			f.again()
+			return true
+		}
+	}
+	return false
+}
+
+// another lets wait follow the next packet or, where messages have been lost, one that comes from now on.
+func (f *follower) another() error {
+	if slices.ContainsFunc(f.tracers, (*nft.Tracer).Missed) {
+		return f.restart()
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	defer f.again()
+	present := true
+	for i, e := range f.events[0][f.start:] {
+		switch {
+		case !begins(e):
+		case present:
+			present = false
+		default:
+			f.start += i
+			return nil
+		}
+	}
+	f.start = len(f.events[0])
+	return nil
+}
+
+// again lets wait look at the messages again.
+func (f *follower) again() {
+	select {
+	case f.changed <- struct{}{}:
+	default:
 	}
 }
 
@@ -287,13 +419,17 @@ func (f *follower) ways() (ways []way) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	var from *nft.Packet
-	for _, events := range f.events {
-		w := walk(events, from)
-		ways = append(ways, w)
-		if w.last() == nil {
-			continue
+	for i, events := range f.events {
+		if i == 0 {
+			events = events[f.start:]
 		}
-		from = &w.last().after
+		w := walk(events, from)
+		if ways = append(ways, w); w.last() != nil {
+			from = &w.last().after
+		}
+		if from == nil {
+			return ways // what comes to the other places is not from the first one
+		}
 	}
 	return ways
 }
