@@ -94,7 +94,7 @@ func TestKernelChildCheck(t *testing.T) {
 		c := kerneltest.Dial(t, p.NS)
 		eth0 := func() uint32 { return kerneltest.Link(t, c, "eth0").Index }
 		for want, harm := range map[string]func() error{
-			"container interface":         func() error { return c.DelLink("eth0") },
+			"no interface eth0":           func() error { return c.DelLink("eth0") },
 			"is down":                     func() error { return c.SetLink(eth0(), rtnl.LinkChange{Up: new(false)}) },
 			"does not have address 10.1.": func() error { return c.Do(rtnl.DropAddr(eth0(), kerneltest.Addr(t, c, eth0(), "10.1."))) },
 			"route 10.9.0.0/16":           func() error { return c.Do(rtnl.DropRoute(kerneltest.Route(t, c, "10.9.0.0/16"))) },

@@ -41,7 +41,6 @@ func (d *Describer) request(verb spec.Verb, l *List, p *Plugin, t RuntimeConf) (
 type Use struct {
 	spec.Resources // of the plugins whose configuration is valid
 	Stored         []Stored
-	Veth           bool // an attachment has a link on the host, see [spec.Plugin]
 	Publishes      bool // see [spec.Plugin]
 }
 
@@ -84,7 +83,6 @@ func (d *Describer) Uses(doc []byte) (u Use) {
 			continue
 		}
 		u.Publishes = u.Publishes || builtIn.Publishes
-		u.Veth = u.Veth || i == 0 && builtIn.Veth
 		if own, err := r.Validate(p.Type); err == nil {
 			u.Add(own)
 		}

@@ -103,10 +103,6 @@ type Plugin struct {
 	// tool that lists ports must call it.
 	Publishes bool
 
-	// Veth says that ADD makes a veth pair: an attachment has a link on the host as long as its
-	// network namespace exists.
-	Veth bool
-
 	// Confine changes the configuration of a plugin so that ADD changes only network namespaces and
 	// files below the state directory; it returns a text about what ADD omits then; empty: nothing.
 	// Nil: ADD changes nothing else.
@@ -144,13 +140,15 @@ type Resources struct {
 	Ranges   []Range
 	Accepts  bool // chain CNI-FORWARD accepts packets forwarded for the addresses
 	Zoned    bool // the addresses are in a zone of firewalld
+	Veth     bool // an attachment has one end of a veth pair on the host, as long as its namespace exists
 	Isolated bool // the host-side links are isolated ports of a bridge
 }
 
 // Add adds the resources of another plugin of a list. The links of the first plugin stay.
 func (r *Resources) Add(o Resources) {
 	r.Link, r.Parent = cmp.Or(r.Link, o.Link), cmp.Or(r.Parent, o.Parent)
-	r.Routed, r.Accepts, r.Zoned, r.Isolated = r.Routed || o.Routed, r.Accepts || o.Accepts, r.Zoned || o.Zoned, r.Isolated || o.Isolated
+	r.Routed, r.Accepts, r.Zoned = r.Routed || o.Routed, r.Accepts || o.Accepts, r.Zoned || o.Zoned
+	r.Veth, r.Isolated = r.Veth || o.Veth, r.Isolated || o.Isolated
 	r.Ranges = append(r.Ranges, o.Ranges...)
 }
 

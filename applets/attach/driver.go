@@ -106,7 +106,7 @@ type Plugin struct {
 func (p *Plugin) Spec() spec.Plugin {
 	v := spec.Plugin{
 		Add: p.add, Check: p.check, Del: p.del, Get: p.get, Status: p.status, GC: p.gc, Validate: p.validate,
-		Restore: p.restore, Args: !p.NoMAC, MAC: !p.NoMAC, OpensNetNS: true, Interface: true, Holds: p.holds, Veth: p.Veth}
+		Restore: p.restore, Args: !p.NoMAC, MAC: !p.NoMAC, OpensNetNS: true, Interface: true, Holds: p.holds}
 	if _, ok := p.New().(Network); ok {
 		v.Prepare, v.RemoveNetwork = p.prepare, p.removeNetwork
 	}

@@ -75,6 +75,7 @@ func (p *Plugin) validate(r *spec.Request) (resources spec.Resources, err error)
 	if err == nil {
 		facts := d.Facts()
 		resources.Link, resources.Parent, resources.Routed, resources.Isolated = facts.Link, facts.Parent, facts.Routed, facts.Isolated
+		resources.Veth = p.Veth
 	}
 	return resources, err
 }

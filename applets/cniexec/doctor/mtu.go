@@ -133,6 +133,8 @@ func (d *Doctor) repairMTU(a *inventory.Entry, l, bridge, peer *rtnl.Link, next 
 	switch {
 	case former != 0 && l.MTU != former:
 		return fmt.Sprintf("ip link set %s mtu %d", l.Name, former)
+	case peer.MTU > l.MTU && next == l.MTU:
+		return fmt.Sprintf("nsenter --net=%s ip link set %s mtu %d", a.NetNSPath(), a.IfName, l.MTU)
 	case bridge != nil && l.MTU != bridge.MTU && d.changedMTU(bridge):
 		return fmt.Sprintf("ip link set %s mtu %d", bridge.Name, l.MTU)
 	case bridge != nil && l.MTU > bridge.MTU:
