@@ -380,17 +380,25 @@ func (n *node) del(p *pod) error {
 // gc calls GC, which must keep the containers that are alive.
 func (n *node) gc(net *network, alive []*pod) error {
 	if net.exec {
-		_, err := n.call(nil, nil, "cni-exec", "gc", "--conf-dir", n.Path("net.d"), "--valid-live", net.name)
+		gc := []string{"cni-exec", "gc", "--conf-dir", n.Path("net.d"), net.name}
+		_, err := n.call(nil, nil, append(gc, "--valid-live")...)
+		if err != nil || len(net.its(alive)) == 0 {
+			return err
+		}
+		// In a PID namespace of its own gc does not see all processes, and to a namespace without a veth the earlier release has
+		// given no ID on the host: there --valid-live keeps what is gone.
+		for _, p := range net.its(alive) {
+			gc = append(gc, "--valid", p.ID+"/eth0")
+		}
+		_, err = n.call(nil, nil, gc...)
 		return err
 	}
 	if net.version < "1.1.0" {
 		return nil
 	}
 	valid := []any{}
-	for _, p := range alive {
-		if p.network == net {
-			valid = append(valid, map[string]any{"containerID": p.ID, "ifname": "eth0"})
-		}
+	for _, p := range net.its(alive) {
+		valid = append(valid, map[string]any{"containerID": p.ID, "ifname": "eth0"})
 	}
 	var errs []error
 	for i := range net.plugins {
@@ -398,6 +406,16 @@ func (n *node) gc(net *network, alive []*pod) error {
 		errs = append(errs, err)
 	}
 	return errors.Join(errs...)
+}
+
+// its returns those of the pods that are on the network.
+func (n *network) its(pods []*pod) (own []*pod) {
+	for _, p := range pods {
+		if p.network == n {
+			own = append(own, p)
+		}
+	}
+	return own
 }
 
 // each calls a verb for several containers.
