@@ -44,7 +44,7 @@ func (p *Plugin) members() ([]Plugin, error) {
 			err = spec.Errorf(spec.CodeConfig, "%s is of the type %q in another of that type: write its plugins into the outer one", m.From.Key, FoldType).AtKey(m.From.Key + ".type")
 		}
 		if err == nil {
-			err = m.within(p, fold.RuntimeConfig, fold.Args)
+			err = m.enter(p, fold.RuntimeConfig, fold.Args)
 		}
 		if err != nil {
 			return nil, err
@@ -54,39 +54,39 @@ func (p *Plugin) members() ([]Plugin, error) {
 	return members, nil
 }
 
-// within makes m a member of a folded list. A member without args has those of the list, where a runtime
+// enter makes p a member of a folded list. A member without args has those of the list, where a runtime
 // adds them.
-func (m *Plugin) within(p *Plugin, runtimeConfig, args json.RawMessage) error {
-	m.From.File, m.From.Doc = p.From.File, p.From.Doc
-	m.disableCheck = m.disableCheck || p.disableCheck
+func (p *Plugin) enter(outer *Plugin, runtimeConfig, args json.RawMessage) error {
+	p.From.File, p.From.Doc = outer.From.File, outer.From.Doc
+	p.disableCheck = p.disableCheck || outer.disableCheck
 	var given map[string]json.RawMessage
 	if runtimeConfig != nil {
-		if err := spec.Unmarshal(join(p.From.Key, "runtimeConfig"), runtimeConfig, &given); err != nil {
+		if err := spec.Unmarshal(join(outer.From.Key, "runtimeConfig"), runtimeConfig, &given); err != nil {
 			return spec.Errorf(spec.CodeConfig, "%w", err)
 		}
 	}
 	own := make(map[string]json.RawMessage)
 	declared := make(map[string]bool)
-	for name, enabled := range m.Capabilities {
-		declared[name] = enabled && p.Capabilities[name]
+	for name, enabled := range p.Capabilities {
+		declared[name] = enabled && outer.Capabilities[name]
 		if v, ok := given[name]; ok && enabled {
 			own[name] = v
 		}
 	}
-	m.Capabilities = declared
+	p.Capabilities = declared
 	set := make(map[string]any)
 	if len(own) > 0 {
 		set["runtimeConfig"] = own
 	}
 	var has struct{ Args json.RawMessage }
-	if args != nil && json.Unmarshal(m.conf, &has) == nil && has.Args == nil {
+	if args != nil && json.Unmarshal(p.conf, &has) == nil && has.Args == nil {
 		set["args"] = args
 	}
 	if len(set) == 0 {
 		return nil
 	}
-	conf, err := spec.Merge(m.conf, set)
-	m.conf = conf
+	conf, err := spec.Merge(p.conf, set)
+	p.conf = conf
 	return err
 }
 
