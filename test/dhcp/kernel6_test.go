@@ -148,11 +148,19 @@ func TestKernelNoLinkLocal(t *testing.T) {
 func TestKernelPreference6(t *testing.T) {
 	t.Parallel()
 	b := newBed6(t)
-	dhcptest.Start6(t, b.Server)
+	answered := make(chan struct{}, 100)
+	dhcptest.Start6(t, b.Server).Edit(func(kind dhcpv6.MessageType, r *dhcpv6.Message) *dhcpv6.Message {
+		if kind == dhcpv6.MessageTypeSolicit {
+			answered <- struct{}{}
+		}
+		return r
+	})
 	keen := dhcptest.Start6(t, b.Server)
 	keen.Move("fd09::20")
-	keen.Edit(func(_ dhcpv6.MessageType, r *dhcpv6.Message) *dhcpv6.Message {
-		time.Sleep(20 * time.Millisecond)
+	keen.Edit(func(kind dhcpv6.MessageType, r *dhcpv6.Message) *dhcpv6.Message {
+		if kind == dhcpv6.MessageTypeSolicit { // both servers get it
+			<-answered
+		}
 		r.UpdateOption(dhcpv6.OptServerID(&dhcpv6.DUIDUUID{UUID: [16]byte{1}}))
 		r.AddOption(&dhcpv6.OptionGeneric{OptionCode: dhcpv6.OptionPreference, OptionData: []byte{5}})
 		return r
