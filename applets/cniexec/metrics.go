@@ -18,6 +18,7 @@ import (
 
 	"cnibox/applets/applet"
 	"cnibox/applets/cniexec/inventory"
+	"cnibox/chain"
 	"cnibox/internal/disk"
 	"cnibox/internal/memory"
 )
@@ -147,7 +148,11 @@ func labels(pairs ...string) string {
 func attachmentSamples(v *inventory.Inventory) map[string]float64 {
 	samples := map[string]float64{}
 	for _, a := range v.Entries {
-		samples[labels("network", a.NetworkName, "state", a.State)]++
+		state := a.State
+		if state == chain.StateBusy && !a.Interrupted() { // a reload is no change of what is attached
+			state, _ = a.QuickNamespace()
+		}
+		samples[labels("network", a.NetworkName, "state", state)]++
 	}
 	return samples
 }

@@ -112,6 +112,10 @@ const stateDir = "/var/lib/kubelet"
 
 // configure writes the configuration of all daemons.
 func (n *kubeNode) configure() error {
+	list, err := n.formOf(kubeChain)
+	if err != nil {
+		return err
+	}
 	type m = map[string]any
 	kubelet := m{
 		"kind": "KubeletConfiguration", "apiVersion": "kubelet.config.k8s.io/v1beta1",
@@ -131,7 +135,7 @@ func (n *kubeNode) configure() error {
 	for name, content := range map[string]any{
 		stateDir + "/kubeconfig": kubeconfig, stateDir + "/kubelet.json": kubelet, stateDir + "/proxy.json": proxy,
 		stateDir + "/containerd.toml": containerdConf, stateDir + "/flannel.json": flannelConf,
-		"/etc/cni/net.d/10-flannel.conflist": kubeChain,
+		"/etc/cni/net.d/10-flannel.conflist": list,
 	} {
 		text, ok := content.(string)
 		if !ok {

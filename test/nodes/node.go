@@ -247,6 +247,20 @@ const kubeFlannel = `{
 }
 `
 
+// formOf returns a list as the node has it: the second node of a cluster has it folded, so that each
+// trial has both forms.
+func (n *node) formOf(list string) (string, error) {
+	if n.name != "node2" {
+		return list, nil
+	}
+	plain := n.disk + ".conflist"
+	if err := os.WriteFile(plain, []byte(list), 0o600); err != nil {
+		return "", err
+	}
+	folded, err := exec.Command(n.c.bin, "fold", plain).Output()
+	return string(folded), err
+}
+
 // install installs the binary as a user does, and writes the list.
 func (n *node) install(bin string) error {
 	conf := n.root("/etc/cni/net.d/10-flannel.conflist")
@@ -255,7 +269,11 @@ func (n *node) install(bin string) error {
 			return err
 		}
 	}
-	if err := os.WriteFile(conf, []byte(kubeFlannel), 0o644); err != nil {
+	list, err := n.formOf(kubeFlannel)
+	if err != nil {
+		return err
+	}
+	if err := os.WriteFile(conf, []byte(list), 0o644); err != nil {
 		return err
 	}
 	for _, dir := range []string{pluginDir, n.runtimeDir()} {
