@@ -160,6 +160,7 @@ func lease4(m *message4, from net.HardwareAddr, start time.Duration, had *Lease)
 		l.MTU = int(binary.BigEndian.Uint16(mtu))
 	}
 	l.readRoutes(m.options)
+	l.reachGateways()
 	return l, nil
 }
 
@@ -192,4 +193,27 @@ func (l *Lease) readRoutes(o options) {
 	if l.Gateway.IsValid() {
 		l.Routes = append(l.Routes, Route{netip.PrefixFrom(netip.IPv4Unspecified(), 0), l.Gateway})
 	}
+}
+
+// reachGateways puts, for an address without a network (/32), as cloud providers lease it, a route on the
+// link to each gateway before the routes by these.
+func (l *Lease) reachGateways() {
+	if !l.Address.IsSingleIP() {
+		return
+	}
+	for _, r := range slices.Clone(l.Routes) {
+		onLink := func(n Route) bool { return !n.GW.IsValid() && n.Dst.Contains(r.GW) }
+		if r.GW.IsValid() && !slices.ContainsFunc(l.Routes, onLink) {
+			l.Routes = append(l.Routes, Route{Dst: netip.PrefixFrom(r.GW, r.GW.BitLen())})
+		}
+	}
+	slices.SortStableFunc(l.Routes, func(a, b Route) int {
+		switch {
+		case a.GW.IsValid() == b.GW.IsValid():
+			return 0
+		case b.GW.IsValid():
+			return -1
+		}
+		return 1
+	})
 }

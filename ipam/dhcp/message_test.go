@@ -142,6 +142,46 @@ func TestLease4InvalidOptions(t *testing.T) {
 	}
 }
 
+// The gateway of a leased /32, which is in no network, is reached by a route on the link; another one outside its network is not.
+func TestLease4RouterOutsideItsNetwork(t *testing.T) {
+	for name, tt := range map[string]struct {
+		mask, router string
+		routes       []byte // option 121
+		want         string
+	}{
+		"in the network":           {"\xff\xff\xff\x00", "\x0a\x09\x00\x01", nil, "0.0.0.0/0 10.9.0.1"},
+		"/32":                      {"\xff\xff\xff\xff", "\x0a\x09\x00\x01", nil, "10.9.0.1/32 link, 0.0.0.0/0 10.9.0.1"},
+		"outside":                  {"\xff\xff\xff\x00", "\xac\x10\x00\x01", nil, "0.0.0.0/0 172.16.0.1"},
+		"two routes by it":         {"\xff\xff\xff\xff", "", []byte{0, 10, 9, 0, 1, 8, 10, 10, 9, 0, 1}, "10.9.0.1/32 link, 0.0.0.0/0 10.9.0.1, 10.0.0.0/8 10.9.0.1"},
+		"the server has the route": {"\xff\xff\xff\xff", "", []byte{0, 10, 9, 0, 1, 32, 10, 9, 0, 1, 0, 0, 0, 0}, "10.9.0.1/32 link, 0.0.0.0/0 10.9.0.1"},
+	} {
+		m := &message4{op: opReply, mac: ourMAC, yours: netip.MustParseAddr("10.9.0.10")}
+		m.options = options{{optType, []byte{ack4}}, {optServer, []byte{10, 9, 0, 9}}, {optMask, []byte(tt.mask)}}
+		if tt.router != "" {
+			m.options.set(optRouter, []byte(tt.router))
+		}
+		if tt.routes != nil {
+			m.options.set(optRoutes, tt.routes)
+		}
+		l, err := lease4(m, ourMAC, 0, nil)
+		if err != nil {
+			t.Errorf("%s: %v", name, err)
+			continue
+		}
+		var got []string
+		for _, r := range l.Routes {
+			gw := "link"
+			if r.GW.IsValid() {
+				gw = r.GW.String()
+			}
+			got = append(got, r.Dst.String()+" "+gw)
+		}
+		if text := strings.Join(got, ", "); text != tt.want {
+			t.Errorf("%s: got %s, want %s", name, text, tt.want)
+		}
+	}
+}
+
 // All routes of a long list are used.
 func TestManyRoutes(t *testing.T) {
 	m, err := parse4(messages(t, "acks.txt")["many routes"])

@@ -217,6 +217,24 @@ func withPrev(conf, prev string) string {
 	return strings.TrimSuffix(strings.TrimSpace(conf), "}") + `,"prevResult":` + prev + "}"
 }
 
+// TestKernelDHCPSingleAddress leases an address without a network, as cloud providers do: its router is
+// reached on the link.
+func TestKernelDHCPSingleAddress(t *testing.T) {
+	w := newDHCPWorld(t)
+	dhcptest.Start4(t, w.server).With(dhcpv4.OptSubnetMask(net.CIDRMask(32, 32)), dhcpv4.OptRouter(net.IPv4(10, 9, 0, 1)))
+	w.daemon()
+	c := w.Container("ctr")
+	conf := withPrev(dhcpConf, w.must("ADD", w.plugin(spec.Add, "bridge", dhcpConf, c)))
+	w.must("CHECK", w.plugin(spec.Check, "bridge", conf, c))
+	conn := kerneltest.Dial(t, c.NS)
+	for dst, gw := range map[string]string{"10.9.0.1/32": "invalid IP", "0.0.0.0/0": "10.9.0.1"} {
+		if r := kerneltest.Route(t, conn, dst); r.GW.String() != gw {
+			t.Errorf("the route to %s is by %s, want %s", dst, r.GW, gw)
+		}
+	}
+	w.must("DEL", w.plugin(spec.Del, "bridge", conf, c))
+}
+
 // Without a daemon ADD and STATUS name the command that starts it, and DEL releases the lease
 // itself. The reference's DEL fails, so the pod stays.
 func TestKernelDHCPWithoutDaemon(t *testing.T) {
