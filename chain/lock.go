@@ -50,7 +50,8 @@ func (c *Cache) Running() func(id string) bool {
 			return false
 		}
 		devices := locked[strconv.FormatUint(st.Ino, 10)]
-		device := fmt.Sprintf("%02x:%02x", unix.Major(st.Dev), unix.Minor(st.Dev))
+		dev := uint64(st.Dev) // 32 bits on mips
+		device := fmt.Sprintf("%02x:%02x", unix.Major(dev), unix.Minor(dev))
 		return slices.Contains(devices, device) || len(devices) > 0 && isLocked(file)
 	}
 }

@@ -37,11 +37,13 @@ func Each(fn func(path string, ns *NS) error) (hidden string, err error) {
 	if err != nil {
 		return "", err
 	}
-	for _, process := range processes {
-		if all.err != nil {
-			break
+	// What a process is in comes first: of several paths to a namespace fn gets that of one that uses it.
+	for _, visit := range [...]func(process string){all.visitTasks, all.visitFiles} {
+		for _, process := range processes {
+			if all.err == nil {
+				visit(process)
+			}
 		}
-		all.visitProcess(process)
 	}
 	return all.hidden(), all.err
 }
@@ -58,8 +60,8 @@ type visitor struct {
 	err    error             // the first one of fn
 }
 
-// visitProcess visits what a process is in, has mounted or has open.
-func (e *visitor) visitProcess(process string) {
+// visitTasks visits what the threads of a process are in, and have mounted.
+func (e *visitor) visitTasks(process string) {
 	if !e.visitTask(process) {
 		return
 	}
@@ -69,6 +71,10 @@ func (e *visitor) visitProcess(process string) {
 			e.visitTask(filepath.Join(process, "task", t.Name()))
 		}
 	}
+}
+
+// visitFiles visits what a process has open. What may not be listed has been visited by visitTasks.
+func (e *visitor) visitFiles(process string) {
 	dir := process + "/fd"
 	files, _ := os.ReadDir(dir)
 	for _, f := range files {
