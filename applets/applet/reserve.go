@@ -1,6 +1,8 @@
 package applet
 
 import (
+	"errors"
+
 	"golang.org/x/sys/unix"
 
 	"cnibox/spec"
@@ -37,7 +39,11 @@ func checkDescriptors() error {
 		for i := range fds {
 			fds[i] = unix.PollFd{Fd: int32(first) + int32(i)}
 		}
-		if _, err := unix.Poll(fds, 0); err != nil {
+		_, err := unix.Poll(fds, 0)
+		for errors.Is(err, unix.EINTR) { // a signal of Go's scheduler
+			_, err = unix.Poll(fds, 0)
+		}
+		if err != nil {
 			return spec.Errorf(spec.CodeIO, "look for free file descriptors: %w", err)
 		}
 		for _, fd := range fds {

@@ -7,6 +7,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -27,8 +28,13 @@ import (
 func TestJudge(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		begin := time.Now()
+		var mu sync.Mutex
 		var did []string
-		note := func(what string) { did = append(did, time.Since(begin).String()+" "+what) }
+		note := func(what string) {
+			mu.Lock()
+			defer mu.Unlock()
+			did = append(did, time.Since(begin).String()+" "+what)
+		}
 		busy := 1
 		w := &Watch{Lacking: func(deleted []nft.Part) (bool, []nft.Part) {
 			note(strings.Repeat("part ", len(deleted)))
@@ -62,6 +68,9 @@ func TestJudge(t *testing.T) {
 		if err := w.watchRules(ctx, next, note); !errors.Is(err, context.DeadlineExceeded) {
 			t.Error(err)
 		}
+		synctest.Wait()
+		mu.Lock()
+		defer mu.Unlock()
 		want := []string{"1.6s " + rulesLost, "3s part part ", "4s part ", "22s part ", "22s " + rulesLost}
 		if !slices.Equal(did, want) {
 			t.Errorf("got  %q\nwant %q", did, want)
