@@ -122,14 +122,19 @@ func (s *soak) verb(ctx context.Context, args ...string) *exec.Cmd {
 	return cmd
 }
 
-// run runs the workers and prints what they did.
-func (s *soak) run(limit time.Duration, workers int) error {
+// once attaches and detaches on each network, and leaves what the host keeps.
+func (s *soak) once() error {
 	for _, sl := range s.slots[:len(networks)] {
 		if err := errors.Join(s.add(sl), s.del(sl), s.unpin(sl)); err != nil {
 			return err
 		}
 	}
-	if err := s.removeNetworks(); err != nil {
+	return s.removeNetworks()
+}
+
+// run runs the workers and prints what they did.
+func (s *soak) run(limit time.Duration, workers int) error {
+	if err := s.once(); err != nil {
 		return err
 	}
 	before, err := held()
@@ -153,6 +158,9 @@ func (s *soak) run(limit time.Duration, workers int) error {
 	}
 	if err == nil {
 		err = s.end()
+	}
+	if err == nil { // the last flush may have deleted tables that nothing has needed since
+		err = s.once()
 	}
 	s.report()
 	if err != nil {
