@@ -268,7 +268,7 @@ func (s *OwnerSearch) searchNamespace(n *rtnl.Namespace) error {
 		return err
 	}
 	for _, a := range n.Addrs[0] { // of a process
-		s.inUse(a.Prefix.Addr(), "", n.Path)
+		s.inUse(a.Prefix.Addr(), &rtnl.Link{}, n.Path)
 	}
 	for i := range n.Links {
 		l := &n.Links[i]
@@ -285,7 +285,7 @@ func (s *OwnerSearch) searchNamespace(n *rtnl.Namespace) error {
 			continue // it belongs to another host: one in a container, or of another container
 		}
 		for _, a := range n.Addrs[l.Index] {
-			s.inUse(a.Prefix.Addr(), l.Name, n.Path)
+			s.inUse(a.Prefix.Addr(), l, n.Path)
 		}
 	}
 	return nil
@@ -318,15 +318,18 @@ func (s *OwnerSearch) searchRecords(n *rtnl.Namespace) error {
 	return nil
 }
 
-// inUse records that an address, which may be leased, is in use on a link.
-func (s *OwnerSearch) inUse(addr netip.Addr, link, path string) {
+// inUse records that an address, which may be leased, is in use on a link, unless that is another container's.
+func (s *OwnerSearch) inUse(addr netip.Addr, l *rtnl.Link, path string) {
 	lease, leased := s.Leases[addr]
 	if !leased {
 		return
 	}
+	if a, named := spec.LabelNames(l.Alias); named && (a.Network != lease.Network || a.ContainerID != lease.ContainerID) {
+		return
+	}
 	o := s.owner(lease)
 	if o.IfName == "" { // a lease of an old version
-		o.IfName = cmp.Or(link, "eth0")
+		o.IfName = cmp.Or(l.Name, "eth0")
 	}
 	if o.Alive == "" {
 		o.Alive = fmt.Sprintf("its address %s is in use in %s", addr, path)
