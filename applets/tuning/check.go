@@ -8,11 +8,12 @@ import (
 // Check compares each configured value with the live one. It ignores the allowlist, since it writes
 // nothing.
 func (c *conf) Check(op *chained.Op) error {
-	var forms map[string]string
-	if _, rec := findTuned(op.Dir, op.Attachment); rec != nil {
-		forms = rec.Data.Sysctls
-	}
-	if err := checkSysctls(op.NS, c.sysctls, forms); err != nil {
+	if err := checkSysctls(op.NS, c.sysctls, func() map[string]string {
+		if _, rec := findTuned(op.Dir, op.Attachment); rec != nil {
+			return rec.Data.Sysctls
+		}
+		return nil
+	}); err != nil {
 		return err
 	}
 	if c.off && op.Link.Promisc {

@@ -225,8 +225,9 @@ func (s sysctl) explain(err error) error {
 	return err
 }
 
-// checkSysctls compares each setting with the live value, in the form that the kernel gave it at ADD.
-func checkSysctls(ns *netns.NS, settings []sysctl, forms map[string]string) error {
+// checkSysctls compares each setting with the live value, and asks for the forms that the kernel gave
+// them at ADD if one is not as it is configured.
+func checkSysctls(ns *netns.NS, settings []sysctl, forms func() map[string]string) error {
 	if len(settings) == 0 {
 		return nil
 	}
@@ -239,8 +240,11 @@ func checkSysctls(ns *netns.NS, settings []sysctl, forms map[string]string) erro
 			if err != nil {
 				return spec.Errorf(spec.CodeCheck, "%w", err)
 			}
-			form, recorded := forms[s.assignment()]
-			if netns.SameSysctl(now, s.Value) || recorded && now == form || !recorded && s.means(now) {
+			if netns.SameSysctl(now, s.Value) {
+				continue
+			}
+			form, recorded := forms()[s.assignment()]
+			if recorded && now == form || !recorded && s.means(now) {
 				continue
 			}
 			return differs("sysctl "+s.written, s.Value, now)
