@@ -41,22 +41,19 @@ func (d *Doctor) checkForeign(context.Context) {
 	if len(owners) == 0 || d.inv.Links == nil {
 		return
 	}
-	_, err := inventory.AskHost(func(c *rtnl.Conn) (struct{}, error) {
-		of, err := c.AllAddrs()
-		if err != nil {
-			return struct{}{}, err
-		}
-		for _, l := range d.inv.Links.All {
-			for _, addr := range of[l.Index] {
-				if a := owners[addr.Prefix.Addr()]; a != nil && !addr.Prefix.Addr().IsLoopback() {
-					d.add(Finding{Check: "foreign address", Where: fmt.Sprintf("address %s dev %s", addr.Prefix.Addr(), l.Name), Code: spec.CodeBusy,
-						Message: fmt.Sprintf("this host has it, so nothing that it sends or forwards comes to %s", d.title(a)),
-						Repair:  fmt.Sprintf("ip addr del %s dev %s", addr.Prefix, l.Name)}, a)
-				}
+	of, err := d.addrs()
+	for _, l := range d.inv.Links.All {
+		for _, addr := range of[l.Index] {
+			if a := owners[addr.Prefix.Addr()]; a != nil && !addr.Prefix.Addr().IsLoopback() {
+				d.add(Finding{Check: "foreign address", Where: fmt.Sprintf("address %s dev %s", addr.Prefix.Addr(), l.Name), Code: spec.CodeBusy,
+					Message: fmt.Sprintf("this host has it, so nothing that it sends or forwards comes to %s", d.title(a)),
+					Repair:  fmt.Sprintf("ip addr del %s dev %s", addr.Prefix, l.Name)}, a)
 			}
 		}
-		return struct{}{}, d.foreignPorts(c, owners)
-	})
+	}
+	if err == nil {
+		_, err = inventory.AskHost(func(c *rtnl.Conn) (struct{}, error) { return struct{}{}, d.foreignPorts(c, owners) })
+	}
 	if err != nil {
 		d.skip("foreign addresses", err)
 	}
@@ -106,7 +103,7 @@ func (d *Doctor) checkInside(context.Context) {
 	if len(live) == 0 || d.inv.Links == nil {
 		return
 	}
-	of, err := inventory.AskHost((*rtnl.Conn).AllAddrs)
+	of, err := d.addrs()
 	if err != nil {
 		d.skip("neighbours in containers", err)
 		return

@@ -12,6 +12,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	"cnibox/applets/applet"
@@ -94,6 +95,7 @@ type Doctor struct {
 	unlisted  bool                          // the cache has unreadable entries, so what seems to have no owner may have one
 	examined  []*examined
 	uplinks   []*rtnl.Link
+	addrs     func() (map[uint32][]rtnl.Addr, error) // of the host's links, read once
 	blockers  []nft.Blocker
 	off       []string // what CHECK of each attachment reports about forwarding that is off
 	hung      bool     // firewalld does not answer
@@ -152,7 +154,10 @@ var checks = []check{
 
 // Examine examines everything, or what concerns the attachments of Host.Name.
 func Examine(ctx context.Context, h Host) (*Doctor, error) {
-	d := &Doctor{Host: h, searched: map[string]*inventory.OwnerSearch{}}
+	d := &Doctor{
+		Host: h, searched: map[string]*inventory.OwnerSearch{},
+		addrs: sync.OnceValues(func() (map[uint32][]rtnl.Addr, error) { return inventory.AskHost((*rtnl.Conn).AllAddrs) }),
+	}
 	var err error
 	d.inv, err = inventory.New(h.Runner.Cache, h.Plugins)
 	switch {

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net/netip"
 	"slices"
+	"sync"
 
 	"golang.org/x/sys/unix"
 
@@ -30,10 +31,11 @@ func (d *Doctor) checkPolicy(context.Context) {
 				return struct{}{}, err
 			}
 		}
+		policy := sync.OnceValues(c.Policy)
 		for _, a := range d.live() {
 			for _, p := range a.Addresses() {
 				if a.Conf.Routed {
-					d.routedTo(c, a, p.Addr())
+					d.routedTo(c, policy, a, p.Addr())
 					d.dropsFrom(rules[p.Addr().Is4()], a, p.Addr())
 				}
 			}
@@ -45,12 +47,16 @@ func (d *Doctor) checkPolicy(context.Context) {
 	}
 }
 
-// routedTo examines the route to an address.
-func (d *Doctor) routedTo(c *rtnl.Conn, a *inventory.Entry, addr netip.Addr) {
+// routedTo examines the route to an address. policy is asked for if there is none.
+func (d *Doctor) routedTo(c *rtnl.Conn, policy func() (*rtnl.Policy, error), a *inventory.Entry, addr netip.Addr) {
 	routes, err := c.LookupRoute(rtnl.Lookup{Dst: netip.AddrPortFrom(addr, 0)})
 	switch {
 	case errors.Is(err, unix.EINVAL), errors.Is(err, unix.EACCES), errors.Is(err, unix.EHOSTUNREACH), errors.Is(err, unix.ENETUNREACH):
-		if drop, err := c.Dropping(netip.Addr{}, addr, ""); err == nil && drop != nil {
+		p, err := policy()
+		if err != nil {
+			return
+		}
+		if drop := p.Dropping(netip.Addr{}, addr, ""); drop != nil {
 			d.drops(a, "to "+addr.String(), drop)
 		}
 	case err == nil && addr.Is4() && len(routes) > 0:
