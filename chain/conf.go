@@ -182,7 +182,7 @@ func (l *List) parsePlugins(raw json.RawMessage) error {
 		return err
 	}
 	for i, doc := range docs {
-		p, err := parsePlugin(at("plugins", i), doc)
+		p, err := parsePlugin(spec.ElementKey("plugins", i), doc)
 		if err == nil {
 			err = l.append(p)
 		}
@@ -206,9 +206,6 @@ func elements(key string, raw json.RawMessage) (docs []json.RawMessage, err erro
 	}
 	return docs, nil
 }
-
-// at returns the key of an element.
-func at(key string, i int) string { return fmt.Sprintf("%s[%d]", key, i) }
 
 // append adds a plugin to the list, or if it is a folded list, the plugins of that. Errors have code 7.
 func (l *List) append(p Plugin) error {
@@ -243,7 +240,7 @@ func parsePlugin(key string, doc json.RawMessage) (Plugin, error) {
 		return Plugin{}, err
 	}
 	if err := spec.CheckType(w.Type); err != nil { // before an ADD writes its intent to the cache
-		return Plugin{}, spec.AtKey(strings.TrimPrefix(key+".type", "."), err)
+		return Plugin{}, spec.AtKey(spec.JoinKeys(key, "type"), err)
 	}
 	p := Plugin{Type: w.Type, Capabilities: w.Capabilities, IPAM: w.IPAM.Type, conf: doc, From: Source{Key: key}}
 	if w.Args != nil {

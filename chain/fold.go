@@ -29,7 +29,7 @@ func (p *Plugin) members() ([]Plugin, error) {
 	if err := json.Unmarshal(p.conf, &fold); err != nil {
 		return nil, decodeError(p.From.Key, p.conf, &fold, err)
 	}
-	key := join(p.From.Key, "plugins")
+	key := spec.JoinKeys(p.From.Key, "plugins")
 	if fold.Plugins == nil {
 		return nil, spec.Errorf(spec.CodeConfig, "%q is missing: it has the plugins that %s runs", key, FoldType).AtKey(p.From.Key)
 	}
@@ -39,7 +39,7 @@ func (p *Plugin) members() ([]Plugin, error) {
 	}
 	members := make([]Plugin, len(docs))
 	for i, doc := range docs {
-		m, err := parsePlugin(at(key, i), doc)
+		m, err := parsePlugin(spec.ElementKey(key, i), doc)
 		if err == nil && m.Type == FoldType {
 			err = spec.Errorf(spec.CodeConfig, "%s is of the type %q in another of that type: write its plugins into the outer one", m.From.Key, FoldType).AtKey(m.From.Key + ".type")
 		}
@@ -61,7 +61,7 @@ func (p *Plugin) enter(outer *Plugin, runtimeConfig, args json.RawMessage) error
 	p.disableCheck = p.disableCheck || outer.disableCheck
 	var given map[string]json.RawMessage
 	if runtimeConfig != nil {
-		if err := spec.Unmarshal(join(outer.From.Key, "runtimeConfig"), runtimeConfig, &given); err != nil {
+		if err := spec.Unmarshal(spec.JoinKeys(outer.From.Key, "runtimeConfig"), runtimeConfig, &given); err != nil {
 			return spec.Errorf(spec.CodeConfig, "%w", err)
 		}
 	}
@@ -88,14 +88,6 @@ func (p *Plugin) enter(outer *Plugin, runtimeConfig, args json.RawMessage) error
 	conf, err := spec.Merge(p.conf, set)
 	p.conf = conf
 	return err
-}
-
-// join returns the key of a member; the outer key may be empty.
-func join(key, member string) string {
-	if key == "" {
-		return member
-	}
-	return key + "." + member
 }
 
 // FoldPlugin is the plugin of the type [FoldType], for runtimes that run it as any plugin. What it
@@ -198,7 +190,7 @@ func namedMembers(r *spec.Request) (members []Plugin) {
 		var w struct{ Type string }
 		_ = json.Unmarshal(doc, &w) // what has no type is none
 		if w.Type != FoldType && spec.CheckType(w.Type) == nil {
-			members = append(members, Plugin{Type: w.Type, conf: doc, From: Source{Key: at("plugins", i)}})
+			members = append(members, Plugin{Type: w.Type, conf: doc, From: Source{Key: spec.ElementKey("plugins", i)}})
 		}
 	}
 	return members

@@ -171,7 +171,7 @@ func inner(raw []byte, t reflect.Type) (parts []part) {
 		}
 	}
 	for i, e := range list {
-		parts = append(parts, part{at("", i), e, t.Elem()})
+		parts = append(parts, part{ElementKey("", i), e, t.Elem()})
 	}
 	return parts
 }

@@ -41,7 +41,7 @@ func (p *parser) result(f fields, conf Version) (*Result, error) {
 	}
 	r := &Result{}
 	for i, raw := range p.upTo(maxRoutes, "interfaces", f.take("interfaces")) {
-		r.Interfaces = append(r.Interfaces, p.iface(at("interfaces", i), raw))
+		r.Interfaces = append(r.Interfaces, p.iface(ElementKey("interfaces", i), raw))
 	}
 	p.family(r, "ip4", f.take("ip4"))
 	p.family(r, "ip6", f.take("ip6"))
@@ -52,10 +52,10 @@ func (p *parser) result(f fields, conf Version) (*Result, error) {
 		}
 	}
 	for i, raw := range p.list("ips", ips) {
-		r.IPs = append(r.IPs, p.ip(at("ips", i), raw, len(r.Interfaces)))
+		r.IPs = append(r.IPs, p.ip(ElementKey("ips", i), raw, len(r.Interfaces)))
 	}
 	for i, raw := range p.upTo(maxRoutes, "routes", f.take("routes")) {
-		r.Routes = append(r.Routes, p.route(at("routes", i), raw))
+		r.Routes = append(r.Routes, p.route(ElementKey("routes", i), raw))
 	}
 	r.DNS = p.dns("dns", f.take("dns"))
 	r.extra = f.rest()
@@ -80,9 +80,6 @@ func resultVersion(raw json.RawMessage, conf Version) (Version, error) {
 	}
 	return ParseVersion(text)
 }
-
-// at returns the path of a list's element.
-func at(list string, i int) string { return list + "[" + strconv.Itoa(i) + "]" }
 
 // A parser reads the parts of a result. Absent and null members are zero. It keeps the first error;
 // values read after it are invalid. Paths are those of messages: ips[0].address.
@@ -269,8 +266,8 @@ func (p *parser) family(r *Result, path string, raw json.RawMessage) {
 	own(path+".ip", ip.Address)
 	r.IPs = append(r.IPs, ip)
 	for i, raw := range p.upTo(maxRoutes, path+".routes", routes) {
-		rt := p.route(at(path+".routes", i), raw)
-		own(at(path+".routes", i)+".dst", rt.Dst)
+		rt := p.route(ElementKey(path+".routes", i), raw)
+		own(ElementKey(path+".routes", i)+".dst", rt.Dst)
 		r.Routes = append(r.Routes, rt)
 	}
 }
@@ -319,7 +316,7 @@ func (p *parser) servers(path string, raw json.RawMessage) []string {
 	list := p.strs(path, raw)
 	for i, s := range list {
 		if _, err := netip.ParseAddr(s); err != nil {
-			p.fail(at(path, i), "%q is not an IP address", s)
+			p.fail(ElementKey(path, i), "%q is not an IP address", s)
 		}
 	}
 	return list
@@ -367,7 +364,7 @@ func (p *parser) strs(path string, raw json.RawMessage) []string {
 	}
 	list := []string{}
 	for i, e := range p.list(path, raw) {
-		list = append(list, p.str(at(path, i), e))
+		list = append(list, p.str(ElementKey(path, i), e))
 	}
 	return list
 }

@@ -3,6 +3,7 @@ package spec
 import (
 	"bytes"
 	"errors"
+	"strconv"
 	"strings"
 )
 
@@ -63,6 +64,17 @@ func located(err error) (keyed *Error) {
 	return keyed
 }
 
+// ElementKey returns the key of an element of a list.
+func ElementKey(list string, i int) string { return list + "[" + strconv.Itoa(i) + "]" }
+
+// JoinKeys returns the key of a value in another one; each may be empty.
+func JoinKeys(key, inner string) string {
+	if key == "" || inner == "" || inner[0] == '[' {
+		return key + inner
+	}
+	return key + "." + inner
+}
+
 // Offset returns the offset in a JSON document that an error is about: where the document is not
 // JSON, or the value of a key below the key prefix, or of the nearest one that contains it. False:
 // the error has neither, or the key is one that the caller of the plugin gave.
@@ -74,7 +86,7 @@ func Offset(doc []byte, prefix string, err error) (offset int, found bool) {
 	case keyed.at.offset >= 0:
 		return keyed.at.offset, true
 	}
-	within := func(key string) string { return strings.Trim(prefix+"."+key, ".") }
+	within := func(key string) string { return JoinKeys(prefix, key) }
 	first, _, _ := strings.Cut(keyed.at.key, ".")
 	fromCaller := AsError(err).Code == CodeEnv || first == "runtimeConfig" || first == "args" || first == "prevResult"
 	if _, found = Find(doc, within(first)); fromCaller && !found {

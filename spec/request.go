@@ -239,7 +239,7 @@ func (r *Request) CheckIndexes() error {
 	}
 	for i, ip := range r.Prev.IPs {
 		if n := ip.Interface; n != nil && *n >= len(r.Prev.Interfaces) {
-			return Errorf(CodeConfig, "prevResult: %s.interface: %s", at("ips", i), outside(*n, len(r.Prev.Interfaces)))
+			return Errorf(CodeConfig, "prevResult: %s.interface: %s", ElementKey("ips", i), outside(*n, len(r.Prev.Interfaces)))
 		}
 	}
 	return nil

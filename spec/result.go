@@ -135,7 +135,7 @@ func (r *Result) CheckGateways() (err error) {
 func (r *Result) eachMixed(fn func(key, text string)) {
 	check := func(list string, i int, member string, gw netip.Addr, of netip.Prefix) {
 		if gw.IsValid() && of.IsValid() && gw.Is4() != of.Addr().Is4() {
-			fn(at(list, i)+member, fmt.Sprintf("gateway %s is of another family than %s", gw, of))
+			fn(ElementKey(list, i)+member, fmt.Sprintf("gateway %s is of another family than %s", gw, of))
 		}
 	}
 	for i, ip := range r.IPs {

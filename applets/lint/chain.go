@@ -33,9 +33,9 @@ func (c *checker) missing(p *chain.Plugin, plugin, key string) {
 	}
 	switch unknown := chain.Misspelled(plugin, c.Applets.Plugins()); {
 	case unknown != "":
-		c.add(p.From.File, join(p.From.Key, key), "%s", unknown)
+		c.add(p.From.File, spec.JoinKeys(p.From.Key, key), "%s", unknown)
 	case len(c.Path) > 0:
-		c.add(p.From.File, join(p.From.Key, key), "plugin %q is neither built in nor in %s", plugin, strings.Join(c.Path, ", "))
+		c.add(p.From.File, spec.JoinKeys(p.From.Key, key), "plugin %q is neither built in nor in %s", plugin, strings.Join(c.Path, ", "))
 	}
 }
 
@@ -58,7 +58,7 @@ func (c *checker) capabilities(p *chain.Plugin) {
 			by += " with " + p.IPAM
 		}
 		c.note(problem{
-			file: p.From.File, key: join(p.From.Key, "capabilities."+name), name: true,
+			file: p.From.File, key: spec.JoinKeys(p.From.Key, "capabilities."+name), name: true,
 			text: fmt.Sprintf("%s does not use the capability %q%s", by, name, meant),
 		})
 	}
@@ -75,14 +75,14 @@ func (c *checker) fold(l *chain.List, f *chain.Plugin) {
 	declared := make(map[string]bool)
 	for i := range l.Plugins {
 		m := &l.Plugins[i]
-		if m.From.File != f.From.File || !strings.HasPrefix(m.From.Key, join(f.From.Key, "plugins[")) {
+		if m.From.File != f.From.File || !strings.HasPrefix(m.From.Key, spec.JoinKeys(f.From.Key, "plugins[")) {
 			continue
 		}
 		for name, enabled := range ownCapabilities(m) {
 			declared[name] = declared[name] || enabled
 			if enabled && !f.Capabilities[name] {
 				c.note(problem{
-					file: m.From.File, key: join(m.From.Key, "capabilities."+name), name: true,
+					file: m.From.File, key: spec.JoinKeys(m.From.Key, "capabilities."+name), name: true,
 					text: fmt.Sprintf("%s does not get %q, since the %q around it does not have the capability", m.Type, name, chain.FoldType),
 				})
 			}
@@ -91,7 +91,7 @@ func (c *checker) fold(l *chain.List, f *chain.Plugin) {
 	for name, enabled := range f.Capabilities {
 		if enabled && !declared[name] {
 			c.note(problem{
-				file: f.From.File, key: join(f.From.Key, "capabilities."+name), name: true,
+				file: f.From.File, key: spec.JoinKeys(f.From.Key, "capabilities."+name), name: true,
 				text: fmt.Sprintf("none of its plugins has the capability %q", name),
 			})
 		}
@@ -167,7 +167,7 @@ func (c *checker) order(members []*member) {
 		if m.builtIn == nil {
 			return // it is not known what an external plugin creates
 		}
-		key := join(m.From.Key, "type")
+		key := spec.JoinKeys(m.From.Key, "type")
 		switch v := m.builtIn; {
 		case v.IPAM:
 			c.add(m.From.File, key, `%s gives addresses to another plugin: name it in the "type" of that one's "ipam"`, m.Type)

@@ -252,7 +252,7 @@ func (c *checker) addError(file string, err error, otherwise, within string) {
 	text, _, _ := strings.Cut(strings.TrimPrefix(err.Error(), "invalid network config: "), "; see "+file)
 	p := problem{file: file, key: otherwise, text: strings.Join(strings.Fields(text), " ")}
 	if path, keyed := spec.KeyOf(err); keyed != nil {
-		p.key = join(within, path)
+		p.key = spec.JoinKeys(within, path)
 	}
 	c.note(p)
 }
@@ -413,7 +413,7 @@ func (c *checker) reportInvalid(m *member) {
 	if m.ofIPAM {
 		key = "ipam"
 	}
-	c.addError(m.From.File, m.err, join(m.From.Key, key), m.From.Key)
+	c.addError(m.From.File, m.err, spec.JoinKeys(m.From.Key, key), m.From.Key)
 }
 
 // findings finds the position of each problem, sorted by file and line. Of several problems at one

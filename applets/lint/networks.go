@@ -245,7 +245,7 @@ func (c *checker) shadowed(m *member, r spec.Range, route *HostRoute) {
 
 // addRangeProblem notes a problem of a range at its key.
 func (c *checker) addRangeProblem(m *member, r spec.Range, text string) {
-	c.note(problem{file: m.From.File, key: join(m.From.Key, "ipam"), value: asConfigured(r).String(), text: text})
+	c.note(problem{file: m.From.File, key: spec.JoinKeys(m.From.Key, "ipam"), value: asConfigured(r).String(), text: text})
 }
 
 // host notes what a configuration needs from this host or the list and does not find there.
@@ -257,7 +257,7 @@ func (c *checker) host(m *member) {
 		return
 	}
 	if parent := m.resources.Parent; parent != "" && c.HasLink != nil && !c.HasLink(parent) {
-		c.add(m.From.File, join(m.From.Key, "master"), `failed to lookup master %q: the host does not have this link; "master" must be the name of an existing link`, parent)
+		c.add(m.From.File, spec.JoinKeys(m.From.Key, "master"), `failed to lookup master %q: the host does not have this link; "master" must be the name of an existing link`, parent)
 	}
 	const ports = "portMappings"
 	given := conf.RuntimeConfig.PortMappings != nil
@@ -265,7 +265,7 @@ func (c *checker) host(m *member) {
 		given = given || enabled
 	}
 	if read, all := c.consumed(m.Plugin); !given && !all && m.builtIn.Chained && slices.Contains(read, ports) {
-		c.add(m.From.File, join(m.From.Key, "type"), `%s publishes no port without "capabilities": {%q: true}`, m.Type, ports)
+		c.add(m.From.File, spec.JoinKeys(m.From.Key, "type"), `%s publishes no port without "capabilities": {%q: true}`, m.Type, ports)
 	}
 	for _, r := range m.resources.Ranges {
 		if r.Subnet.Bits() == 0 {

@@ -82,17 +82,9 @@ func (d *document) has(key, value string) (p place) {
 		}
 		text, ok := n.Text(d.raw[part.Value:])
 		if found = ok && text == value; found {
-			p = place{join(p.key, n.Key()), part.Value + n.Start, part.Value + n.Value}
+			p = place{spec.JoinKeys(p.key, n.Key()), part.Value + n.Start, part.Value + n.Value}
 		}
 		return !found
 	})
 	return p
-}
-
-// join joins two keys, of which each may be empty.
-func join(key, more string) string {
-	if key == "" || more == "" || more[0] == '[' {
-		return key + more
-	}
-	return key + "." + more
 }
