@@ -52,6 +52,8 @@ var permittedImports = map[string][]string{
 	"cnibox/internal/netns":  {"cnibox/internal/fault"},
 	"cnibox/internal/nlconn": {"cnibox/internal/fault"},
 
+	"cnibox/internal/session": {"cnibox/internal/nlconn"},
+
 	"cnibox/internal/dbus": {},
 	"cnibox/internal/tty":  {"cnibox/spec"},
 	"cnibox/internal/undo": {"cnibox/rtnl", "cnibox/spec"},
@@ -66,7 +68,7 @@ var pluginImports = []string{
 }
 
 // leaves may be imported by every package. They import only each other and fault.
-var leaves = []string{"cnibox/internal/disk", "cnibox/internal/interrupt", "cnibox/internal/launcher", "cnibox/internal/memory", "cnibox/internal/netns", "cnibox/internal/once", "cnibox/internal/spell", "cnibox/internal/state"}
+var leaves = []string{"cnibox/internal/disk", "cnibox/internal/interrupt", "cnibox/internal/launcher", "cnibox/internal/memory", "cnibox/internal/netns", "cnibox/internal/session", "cnibox/internal/spell", "cnibox/internal/state"}
 
 // isPlugin reports whether a file with_NAME.go registers the package.
 func isPlugin(path string) bool {

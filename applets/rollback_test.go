@@ -275,7 +275,8 @@ func (r rollback) add(t *testing.T) {
 		return err
 	}, func(change string, err error) {
 		if err == nil {
-			if !optional(change) {
+			retried := change == "nft batch" && r.name == chain.FoldType // in parts
+			if !optional(change) && !retried {
 				t.Errorf("ADD succeeds without %q", change)
 			}
 			s.Must(spec.Del, r.name, s.conf, s.c)

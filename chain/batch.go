@@ -9,22 +9,9 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"cnibox/internal/netns"
-	"cnibox/internal/once"
+	"cnibox/internal/session"
 	"cnibox/spec"
 )
-
-// A Batch collects the changes of several plugins and attachments that can be made at once: those of the rule
-// set, and in DEL also the links on the host and the leases. The caller implements it, as this
-// package knows nothing of the kernel.
-type Batch interface {
-	// Context returns the context in which the plugins of an attachment run. Commit calls did with each
-	// change of the attachment, and failed with each error.
-	Context(ctx context.Context, a spec.Attachment, did func(string), failed func(error)) context.Context
-
-	// Commit makes the collected changes.
-	Commit(ctx context.Context)
-}
 
 // batchSize returns how many attachments are restored or deleted, and so locked, at once. Each lock is
 // an open file; half of the limit remains for other files.
@@ -35,14 +22,6 @@ func batchSize() int {
 		return 100
 	}
 	return int(max(1, min(most, open.Cur/2)))
-}
-
-// hostNS returns the namespace of the host, shared by calls if it can be.
-func (r *Runner) hostNS() *netns.NS {
-	if r.host != nil {
-		return r.host
-	}
-	return netns.Host()
 }
 
 // A deleting is the DEL of many attachments in progress. It continues after failures.
@@ -91,11 +70,7 @@ func (d *deletion) fail(err error) {
 func (w *deleting) run(ctx context.Context, entries []*Entry) ([]spec.Attachment, error) {
 	w.all = len(entries)
 	w.progress(0, w.all)
-	single := entries
-	if w.NewBatch != nil {
-		single = w.parts(ctx, entries)
-	}
-	for _, e := range single {
+	for _, e := range w.parts(ctx, entries) {
 		if ctx.Err() != nil {
 			break
 		}
@@ -141,16 +116,20 @@ func (w *deleting) one(ctx context.Context, e *Entry) error {
 func (w *deleting) part(ctx context.Context, entries []*Entry) (single []*Entry) {
 	locks := w.Cache.locks()
 	defer locks.unlock()
-	ctx, forget := once.WithCache(ctx)
-	defer forget()
+	s := session.New()
+	if len(entries) > 1 {
+		s = session.NewForMany()
+	}
+	defer s.Close()
+	together := *w.Runner
+	together.session = s
 	var all, begun []*deletion
 	for _, e := range entries {
 		locked := (w.owned || locks.try("network", e.NetworkName, unix.LOCK_SH)) && locks.try("container", e.ContainerID, unix.LOCK_EX)
 		all = append(all, &deletion{Entry: e, locked: locked})
 	}
-	batch := w.NewBatch(w.hostNS(), len(entries))
-	begin := func(r *Runner, i int) { all[i].batched = all[i].locked && w.begin(ctx, r, batch, all[i]) }
-	w.ForEach(ctx, len(all), func(i int) string { return all[i].ContainerID }, begin, func(i int) {
+	begin := func(r *Runner, i int) { all[i].batched = all[i].locked && w.begin(ctx, r, i, all[i]) }
+	together.ForEach(ctx, len(all), func(i int) string { return all[i].ContainerID }, begin, func(i int) {
 		if all[i].batched {
 			begun = append(begun, all[i])
 		} else {
@@ -160,7 +139,7 @@ func (w *deleting) part(ctx context.Context, entries []*Entry) (single []*Entry)
 	if ctx.Err() != nil {
 		return nil
 	}
-	batch.Commit(ctx)
+	s.Commit(ctx)
 	exists := w.Cache.listed()
 	for _, d := range begun {
 		err := errors.Join(d.errs...)
@@ -175,10 +154,10 @@ func (w *deleting) part(ctx context.Context, entries []*Entry) (single []*Entry)
 	return single
 }
 
-// begin runs DEL of the plugins of an attachment; the Batch collects what is made together. It returns
+// begin runs DEL of the plugins of an attachment, which leave what is made together. It returns
 // false, and has changed nothing, if the attachment has to be deleted by itself: after an interrupted
 // ADD, where all errors decide how to continue, and with a plugin whose DEL cannot be batched.
-func (w *deleting) begin(ctx context.Context, r *Runner, b Batch, d *deletion) (batched bool) {
+func (w *deleting) begin(ctx context.Context, r *Runner, order int, d *deletion) (batched bool) {
 	if !w.owned { // another process may have deleted it, or added it again
 		current, err := r.Cache.Lookup(d.Attachment())
 		if err != nil || current.Live() {
@@ -188,29 +167,29 @@ func (w *deleting) begin(ctx context.Context, r *Runner, b Batch, d *deletion) (
 		}
 		d.Entry = current
 	}
-	l, t := r.recallStale(ctx, w.list, d.Entry)
-	v, err := l.version()
-	if d.Interrupted() || len(l.Plugins) == 0 || err != nil || !r.canBatch(l) {
+	of := r.session.For(order, d.Attachment().Key(), nil)
+	defer of.Close()
+	if l, err := d.ListOnce(of); d.Interrupted() || err != nil || !r.canBatch(l) {
 		return false
 	}
-	r.collect(ctx, b, l, t, r.prevOf(d.Entry, v), true, d.fail)
+	l, t := r.recallStale(of, w.list, d.Entry)
+	v, err := l.version()
+	if err != nil {
+		return false
+	}
+	r.delEach(ctx, l, t, r.prevOf(d.Entry, v), true, true, d.fail)
 	return true
 }
 
-// collect runs DEL for the plugins of the list in reverse; b collects what is made together. Without
-// keepGoing it stops at the first error.
-func (r *Runner) collect(ctx context.Context, b Batch, l *List, t RuntimeConf, prev *spec.Result, keepGoing bool, fail func(error)) {
+// delEach runs DEL for the plugins of the list in reverse. With leave they leave their changes for the session's Commit.
+// Without keepGoing it stops at the first error.
+func (r *Runner) delEach(ctx context.Context, l *List, t RuntimeConf, prev *spec.Result, leave, keepGoing bool, fail func(error)) {
 	for i := len(l.Plugins) - 1; i >= 0; i-- {
-		p := &l.Plugins[i]
-		within := ctx
-		if b != nil {
-			within = b.Context(ctx, t.on(l), func(string) {}, func(err error) {
-				if err != nil {
-					fail(failed(spec.Del, l, p, err))
-				}
-			})
+		p, own := &l.Plugins[i], t
+		if leave {
+			own.session = t.session.Leaving(func(err error) { fail(failed(spec.Del, l, p, err)) })
 		}
-		switch _, err := r.run(within, spec.Del, l, p, t, prev); {
+		switch _, err := r.run(ctx, spec.Del, l, p, own, prev); {
 		case err == nil:
 		case keepGoing || i == 0:
 			fail(err)

@@ -76,6 +76,8 @@ func (r *Runner) prepare(ctx context.Context, l *List, p Plugin) (has bool, err 
 	if err != nil || builtIn == nil || builtIn.Prepare == nil {
 		return false, nil // STATUS reports a missing plugin
 	}
-	_, err = r.run(ctx, spec.Prepare, l, &p, RuntimeConf{}, nil)
+	var t RuntimeConf
+	defer r.begin(&t, spec.Attachment{})()
+	_, err = r.run(ctx, spec.Prepare, l, &p, t, nil)
 	return true, err
 }

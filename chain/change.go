@@ -47,20 +47,19 @@ func (r *Runner) Change(ctx context.Context, a spec.Attachment, ch Change) error
 	if e.BootID == "" {
 		defer r.Cache.removeLock(a.ContainerID) // another runtime, which does not remove it, may have attached it
 	}
-	l, prev, err := e.recorded(ctx)
+	old := e.runtimeConf()
+	defer r.begin(&old, a)()
+	l, prev, err := e.recorded(old.session)
 	if err != nil {
 		return fmt.Errorf("%s: %w", e.Title(), err)
 	}
-	old := e.runtimeConf()
-	if old.ns, _ = e.open(); old.ns == nil {
+	ns, _ := e.open()
+	if old.session.Own(ns); ns == nil {
 		return spec.Errorf(spec.CodeNetNS, "the network namespace of %s is gone: `cni-exec gc` releases what it had", e.Title())
 	}
-	defer old.ns.Close()
-	end, err := old.openNetNS(r.host)
-	if err != nil {
+	if err := old.openNetNS(); err != nil {
 		return err
 	}
-	defer end()
 	plugins, err := r.replacing(l, ch.Capability)
 	if err != nil {
 		return err

@@ -2,7 +2,6 @@ package chain
 
 import (
 	"bytes"
-	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -10,7 +9,7 @@ import (
 	"time"
 
 	"cnibox/internal/netns"
-	"cnibox/internal/once"
+	"cnibox/internal/session"
 	"cnibox/internal/state"
 	"cnibox/spec"
 )
@@ -90,11 +89,13 @@ func parseAny(doc []byte) (*List, error) {
 	return single, nil
 }
 
-// ListOnce is List, but parses a configuration once for all attachments with the same one: see
-// [once.WithCache].
-func (e *Entry) ListOnce(ctx context.Context) (*List, error) {
-	return once.Get(ctx, "list "+e.NetworkName+" "+string(e.Config), e.List)
+// ListOnce is List, but parses a configuration once for all attachments of a session with the same one.
+func (e *Entry) ListOnce(s *session.Session) (*List, error) {
+	return session.Ask(s, listOf{e.NetworkName, string(e.Config)}, e.List)
 }
+
+// listOf is the key of a list.
+type listOf struct{ network, config string }
 
 // result returns the cached result, nil if there is none. v is the version of a result without one.
 func (e *Entry) result(v spec.Version) (*spec.Result, error) {
@@ -255,14 +256,7 @@ func (e *Entry) ownsNothing() bool {
 
 // identify records the network namespace at the path, and whether that has the interface.
 func (e *Entry) identify(t RuntimeConf) {
-	ns := t.ns
-	if ns == nil { // the process's own
-		var err error
-		if ns, err = netns.Open(t.NetNS); err != nil {
-			return
-		}
-		defer ns.Close()
-	}
+	ns := t.session.NS(t.NetNS)
 	if id, err := ns.ID(); err == nil {
 		e.NetNSID = id.String()
 	}

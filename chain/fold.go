@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"errors"
 
-	"cnibox/internal/netns"
 	"cnibox/spec"
 )
 
@@ -92,9 +91,9 @@ func (p *Plugin) enter(outer *Plugin, runtimeConfig, args json.RawMessage) error
 
 // FoldPlugin is the plugin of the type [FoldType], for runtimes that run it as any plugin. What it
 // returns is that of the same list run by libcni: results, errors with the type of the member, codes,
-// and the undo of a failed ADD. newBatch is that of the [Runner].
-func FoldPlugin(newBatch func(host *netns.NS, attachments int) Batch) spec.Plugin {
-	f := folded{newBatch}
+// and the undo of a failed ADD.
+func FoldPlugin() spec.Plugin {
+	var f folded
 	return spec.Plugin{
 		Args: true, Interface: true, Validate: f.validate,
 		Add: f.add, Get: f.get, Check: f.check, Del: f.del, Status: f.status, GC: f.gc, Restore: f.restore,
@@ -102,9 +101,7 @@ func FoldPlugin(newBatch func(host *netns.NS, attachments int) Batch) spec.Plugi
 }
 
 // A folded has the verbs of the plugin.
-type folded struct {
-	newBatch func(host *netns.NS, attachments int) Batch
-}
+type folded struct{}
 
 // list returns the list of a request, and what runs it.
 func (f folded) list(r *spec.Request) (*Runner, *List, RuntimeConf, error) {
@@ -116,8 +113,8 @@ func (f folded) list(r *spec.Request) (*Runner, *List, RuntimeConf, error) {
 		own.BuiltIn = true
 		invoker = &own
 	}
-	runner := &Runner{Invoker: invoker, Warn: r.Warn, NewBatch: f.newBatch, call: &r.Call}
-	t := RuntimeConf{ContainerID: r.ContainerID, IfName: r.IfName, NetNS: r.Call.NetNS, ns: r.Call.NS}
+	runner := &Runner{Invoker: invoker, Warn: r.Warn, session: r.Call.Session, call: &r.Call}
+	t := RuntimeConf{ContainerID: r.ContainerID, IfName: r.IfName, NetNS: r.Call.NetNS, session: r.Call.Session}
 	return runner, l, t, l.append(p)
 }
 

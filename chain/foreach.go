@@ -6,12 +6,12 @@ import (
 	"sync"
 	"sync/atomic"
 
-	"cnibox/internal/netns"
+	"cnibox/internal/session"
 )
 
 // ForEach calls work with the numbers below n, in GOMAXPROCS goroutines at most; numbers of the same
-// container run one after another, since a verb locks the container. work receives r with the host's
-// namespace shared by the calls of a goroutine. done, unless it is nil, runs in the caller's goroutine,
+// container run one after another, since a verb locks the container. work receives r with a
+// session of each goroutine. done, unless it is nil, runs in the caller's goroutine,
 // in the order of the numbers, for each number as soon as it and the earlier ones are finished. Numbers
 // that were not begun when ctx ended are omitted.
 func (r *Runner) ForEach(ctx context.Context, n int, container func(i int) string, work func(r *Runner, i int), done func(i int)) {
@@ -34,10 +34,10 @@ func (r *Runner) ForEach(ctx context.Context, n int, container func(i int) strin
 			defer warning.Unlock()
 			r.Warn(format, args...)
 		}
-		if host, end, err := netns.ShareHost(); err == nil {
-			defer end()
-			own.host = host
+		if own.session = session.New(); r.session != nil {
+			own.session = r.session.Branch()
 		}
+		defer own.session.Close()
 		for at := int(next.Add(1)) - 1; at < len(order); at = int(next.Add(1)) - 1 {
 			for _, i := range numbers[order[at]] {
 				if ctx.Err() != nil {

@@ -95,7 +95,10 @@ func (r *Runner) deleteOrphans(ctx context.Context, l *List, v spec.Version, c *
 		errs = r.gcAll(ctx, l, c.valid)
 	default:
 		for _, a := range c.orphans {
-			errs = append(errs, r.delAll(ctx, l, RuntimeConf{ContainerID: a.ContainerID, IfName: cmp.Or(a.IfName, "eth0")}, nil, true)...)
+			t := RuntimeConf{ContainerID: a.ContainerID, IfName: cmp.Or(a.IfName, "eth0")}
+			end := r.begin(&t, t.on(l))
+			errs = append(errs, r.delAll(ctx, l, t, nil, true)...)
+			end()
 		}
 	}
 	if err := errors.Join(errs...); err != nil {
@@ -106,8 +109,10 @@ func (r *Runner) deleteOrphans(ctx context.Context, l *List, v spec.Version, c *
 
 // gcAll runs GC for all plugins in order, and returns their errors.
 func (r *Runner) gcAll(ctx context.Context, l *List, valid []spec.Attachment) (errs []error) {
+	var t RuntimeConf
+	defer r.begin(&t, spec.Attachment{})()
 	for i := range l.Plugins {
-		_, err := r.run(ctx, spec.GC, l, &l.Plugins[i], RuntimeConf{}, nil, spec.ValidMembers(valid))
+		_, err := r.run(ctx, spec.GC, l, &l.Plugins[i], t, nil, spec.ValidMembers(valid))
 		errs = append(errs, err)
 	}
 	return errs

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 
+	"cnibox/internal/session"
 	"cnibox/spec"
 )
 
@@ -99,14 +100,17 @@ type Held struct {
 // Holds returns the resources of an attachment from its plugins, in the order of its list. The
 // error is that of the cached entry; a plugin that cannot parse its configuration returns none,
 // since CHECK reports that.
-func (d *Describer) Holds(ctx context.Context, e *Entry) (all []Held, err error) {
-	l, prev, err := e.recorded(ctx)
+func (d *Describer) Holds(ctx context.Context, s *session.Session, e *Entry) (all []Held, err error) {
+	l, prev, err := e.recorded(s)
 	if err != nil {
 		return nil, err
 	}
+	t := e.runtimeConf()
+	t.session = s.For(0, e.Attachment().Key(), nil)
+	defer t.session.Close()
 	for i := range l.Plugins {
 		p := &l.Plugins[i]
-		req, builtIn, _ := d.request(spec.Check, l, p, e.runtimeConf())
+		req, builtIn, _ := d.request(spec.Check, l, p, t)
 		if builtIn == nil || builtIn.Holds == nil {
 			continue
 		}

@@ -11,7 +11,7 @@ import (
 
 	"cnibox/internal/disk"
 	"cnibox/internal/netns"
-	"cnibox/internal/once"
+	"cnibox/internal/session"
 	"cnibox/spec"
 )
 
@@ -65,9 +65,10 @@ type judging struct {
 // together, and CHECK of each lasts as long at most. An attachment that is detached meanwhile is
 // omitted. The error is the context's; done is not called with the remaining ones then.
 func (r *Runner) Judge(ctx context.Context, entries []*Entry, limit time.Duration, done func(*Judgement)) error {
-	ctx, forget := once.WithCache(ctx)
-	defer forget()
-	w := &judging{Runner: r.Once(), limit: limit, hung: map[string]bool{}}
+	verb := r.Once()
+	verb.session = session.NewForMany()
+	defer verb.session.Close()
+	w := &judging{Runner: verb, limit: limit, hung: map[string]bool{}}
 	var busy []*Entry
 	var gone []*Judgement
 	sort := func(j *Judgement) {
@@ -140,7 +141,7 @@ func (w *judging) judge(ctx context.Context, r *Runner, e *Entry, wait time.Dura
 		}
 		return j
 	}
-	l, err := j.ListOnce(ctx)
+	l, err := j.ListOnce(r.session)
 	if err != nil {
 		j.State, j.Err = StateFault, fmt.Errorf("cached configuration: %w", err)
 		return j

@@ -32,11 +32,10 @@ func (r *Runner) Rebuild(ctx context.Context, l *List, t RuntimeConf, write bool
 	} else if !errors.Is(err, os.ErrNotExist) {
 		return err
 	}
-	end, err := t.openNetNS(r.host)
-	if err != nil {
+	defer r.begin(&t, a)()
+	if err := t.openNetNS(); err != nil {
 		return err
 	}
-	defer end()
 	e, err := t.entry(l)
 	if err != nil {
 		return err

@@ -18,8 +18,8 @@ import (
 // them themselves, and cnitool's DEL has none. The list of the ADD is needed too: a plugin that was
 // removed from the configuration since then must still release its resources.
 //
-// If the path of t is that of the ADD's namespace, it is open in t.ns, which the caller closes.
-func (r *Runner) recall(ctx context.Context, l *List, t RuntimeConf, e *Entry) (*List, RuntimeConf) {
+// If the path of t is that of the ADD's namespace, its session has that open.
+func (r *Runner) recall(l *List, t RuntimeConf, e *Entry) (*List, RuntimeConf) {
 	if e == nil {
 		return l, t
 	}
@@ -36,16 +36,17 @@ func (r *Runner) recall(ctx context.Context, l *List, t RuntimeConf, e *Entry) (
 	// The path may lead to another namespace by now; the attachment's is gone then, and
 	// nothing must be changed in the new one.
 	if t.NetNS == path {
-		var replaced bool
-		if t.ns, replaced = e.open(); replaced {
+		ns, replaced := e.open()
+		if replaced {
 			t.NetNS = ""
 		}
+		t.session.Own(ns)
 	}
 	// The usual case, and the fast one: the configuration is unchanged.
 	if bytes.Equal(l.doc, e.Config) {
 		return l, t
 	}
-	old, err := e.ListOnce(ctx)
+	old, err := e.ListOnce(t.session)
 	if err != nil {
 		r.Warn("%s: cached configuration: %v", e.Title(), err)
 		return l, t

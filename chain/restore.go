@@ -9,7 +9,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"cnibox/internal/once"
+	"cnibox/internal/session"
 	"cnibox/spec"
 )
 
@@ -31,14 +31,14 @@ type Restored struct {
 // time, and runs CHECK of each. Attachments that another verb has locked come last. done is called
 // with each one as soon as it is finished.
 //
-// DEL and GC handle attachments without a namespace, and interrupted ADDs. The error is the
+// s is a session for many attachments. DEL and GC handle attachments without a namespace, and interrupted ADDs. The error is the
 // context's; done is not called with the remaining attachments then.
-func (r *Runner) Restore(ctx context.Context, entries []*Entry, b Batch, done func(*Restored)) error {
-	ctx, forget := once.WithCache(ctx)
-	defer forget()
-	w := &restoring{Runner: r.Once(), batch: b, done: done}
+func (r *Runner) Restore(ctx context.Context, entries []*Entry, s *session.Session, done func(*Restored)) error {
+	verb := r.Once()
+	verb.session = s
+	w := &restoring{Runner: verb, done: done}
 	var busy []*snapshot
-	for part := range slices.Chunk(r.alive(ctx, entries), batchSize()) {
+	for part := range slices.Chunk(w.alive(ctx, entries), batchSize()) {
 		busy = append(busy, w.restoreUnlocked(ctx, part)...)
 	}
 	if len(busy) > 0 {
@@ -74,7 +74,6 @@ func (r *Runner) alive(ctx context.Context, entries []*Entry) (all []*snapshot) 
 // A restoring is a [Runner.Restore] in progress.
 type restoring struct {
 	*Runner
-	batch    Batch
 	done     func(*Restored)
 	restored []*Restored // done has not been called with them
 }
@@ -136,8 +135,8 @@ func (w *restoring) restoreLocked(ctx, waiting context.Context, e *snapshot) {
 // external plugin that hangs delays no verb of another container. CHECK uses nothing that was read
 // before the restore.
 func (w *restoring) finish(ctx context.Context) {
-	ctx, forget := once.WithCache(ctx)
-	defer forget()
+	w.session.Forget()
+	defer w.session.Forget()
 	all := w.restored
 	w.restored = nil
 	check := func(r *Runner, i int) {
@@ -167,9 +166,8 @@ func (r *Runner) checkRestored(ctx context.Context, res *Restored) {
 		return
 	}
 	t := res.runtimeConf()
-	if end, err := t.openNetNS(r.host); err == nil { // else the plugins report it
-		defer end()
-	}
+	defer r.begin(&t, res.Attachment())()
+	_ = t.openNetNS() // the plugins report the error
 	res.failed(r.checkAll(ctx, res.list, t, res.prev))
 }
 
@@ -186,11 +184,10 @@ func (e *Entry) runtimeConf() RuntimeConf {
 }
 
 // restoreAll restores locked attachments, except those deleted meanwhile. The oldest of each network
-// comes first, since it makes what they share; the others run several at a time. The batch has their
-// changes in the order of the attachments, which makes the rule set the same each time.
+// comes first, since it makes what they share; the others run several at a time. Their changes are made
+// in the order of the attachments, which makes the rule set the same each time.
 func (w *restoring) restoreAll(ctx context.Context, locked []*snapshot) {
 	var all []*Restored
-	var contexts []context.Context
 	for _, e := range locked {
 		if !e.Written().Equal(e.written) {
 			current, err := w.Cache.Lookup(e.Attachment())
@@ -201,7 +198,6 @@ func (w *restoring) restoreAll(ctx context.Context, locked []*snapshot) {
 		}
 		res := &Restored{snapshot: e}
 		all = append(all, res)
-		contexts = append(contexts, w.batch.Context(ctx, e.Attachment(), res.did, res.failed))
 	}
 	var later []int
 	seen := map[string]bool{}
@@ -211,22 +207,26 @@ func (w *restoring) restoreAll(ctx context.Context, locked []*snapshot) {
 			later = append(later, i)
 		case ctx.Err() == nil:
 			seen[res.NetworkName] = true
-			w.restoreOne(contexts[i], res)
+			w.restoreOne(ctx, i, res)
 		}
 	}
 	w.ForEach(ctx, len(later), func(i int) string { return all[later[i]].ContainerID },
-		func(r *Runner, i int) { r.restoreOne(contexts[later[i]], all[later[i]]) }, nil)
+		func(r *Runner, i int) { r.restoreOne(ctx, later[i], all[later[i]]) }, nil)
 	w.restored = slices.DeleteFunc(all, func(res *Restored) bool { return !res.begun })
-	w.batch.Commit(ctx)
+	w.session.Commit(ctx)
 }
 
 // did adds what was made or set.
 func (res *Restored) did(text string) { res.Did = append(res.Did, text) }
 
-// restoreOne restores an attachment.
-func (r *Runner) restoreOne(ctx context.Context, res *Restored) {
+// restoreOne restores an attachment, up to what its plugins leave.
+func (r *Runner) restoreOne(ctx context.Context, order int, res *Restored) {
 	res.begun = true
-	l, prev, err := res.recorded(ctx)
+	t := res.runtimeConf()
+	of := r.session.For(order, res.Attachment().Key(), res.did)
+	defer of.Close()
+	t.session = of.Leaving(res.failed)
+	l, prev, err := res.recorded(r.session)
 	if err != nil {
 		res.failed(err)
 		return
@@ -240,7 +240,7 @@ func (r *Runner) restoreOne(ctx context.Context, res *Restored) {
 		case builtIn == nil:
 			res.External = append(res.External, p.Type)
 		case builtIn.Restore != nil:
-			err = r.restorePlugin(ctx, l, p, res.runtimeConf(), prev, res.did)
+			err = r.restorePlugin(ctx, l, p, t, prev, res.did)
 		}
 		res.failed(err)
 		if errors.Is(err, spec.ErrNeedsAdd) { // then the other plugins would change a missing or foreign interface
@@ -260,8 +260,8 @@ func (r *Runner) restorePlugin(ctx context.Context, l *List, p *Plugin, t Runtim
 }
 
 // recorded returns the list and the result of an attachment.
-func (e *Entry) recorded(ctx context.Context) (l *List, prev *spec.Result, err error) {
-	if l, err = e.ListOnce(ctx); err != nil {
+func (e *Entry) recorded(s *session.Session) (l *List, prev *spec.Result, err error) {
+	if l, err = e.ListOnce(s); err != nil {
 		return nil, nil, fmt.Errorf("cached configuration: %w", err)
 	}
 	v, err := l.version()

@@ -12,6 +12,7 @@ import (
 
 	"cnibox/internal/interrupt"
 	"cnibox/internal/netns"
+	"cnibox/internal/session"
 	"cnibox/internal/state"
 	"cnibox/spec"
 )
@@ -29,9 +30,6 @@ type Runner struct {
 	Warn func(format string, args ...any)
 	// Progress is called with the number of stale attachments that GC has deleted; nil: not called.
 	Progress func(done, all int)
-	// NewBatch returns what makes the changes of several plugins and attachments at once in DEL; nil: each
-	// is made by itself.
-	NewBatch func(host *netns.NS, attachments int) Batch
 	// KeepGoing makes DEL run the remaining plugins after a failure.
 	KeepGoing bool
 	// Retries is how often an ADD that failed with code 11 is repeated, after its DEL.
@@ -40,8 +38,8 @@ type Runner struct {
 	// ended; 0: 30 s.
 	UndoTimeout time.Duration
 
-	host *netns.NS  // shared by calls; nil: each has its own
-	call *spec.Call // of the plugin that runs a folded list; nil: the calls are made from a RuntimeConf
+	session *session.Session // of several verbs; nil: each has its own
+	call    *spec.Call       // of the plugin that runs a folded list; nil: the calls are made from a RuntimeConf
 }
 
 const (
@@ -53,9 +51,9 @@ const (
 // name. Each verb checks NetNS, and the plugins open it.
 type RuntimeConf struct {
 	ContainerID, IfName string
-	NetNS               string    // path; empty in DEL, CHECK and GET: as at the ADD
-	NetNSOverride       bool      // the plugin's own namespace is allowed
-	ns                  *netns.NS // open namespace at NetNS, during a verb; see [spec.Call]
+	NetNS               string           // path; empty in DEL, CHECK and GET: as at the ADD
+	NetNSOverride       bool             // the plugin's own namespace is allowed
+	session             *session.Session // during a verb
 	// Args are the pairs of CNI_ARGS, Capabilities the values for
 	// runtimeConfig; nil in DEL, CHECK and GET: as at the ADD.
 	Args         [][2]string
@@ -93,11 +91,8 @@ type AddResult struct {
 // libcni runs no DEL, allows a second ADD and takes no lock: it leaves these to its caller.
 func (r *Runner) Add(ctx context.Context, l *List, t RuntimeConf) (*AddResult, error) {
 	a := t.on(l)
-	end, err := t.openNetNS(r.host)
-	if err == nil {
-		defer end()
-	}
-	if err := errors.Join(checkNames(a), err); err != nil {
+	defer r.begin(&t, a)()
+	if err := errors.Join(checkNames(a), t.openNetNS()); err != nil {
 		return nil, err
 	}
 	v, err := l.Supported()
@@ -215,24 +210,33 @@ func (t *RuntimeConf) entry(l *List) (*Entry, error) {
 }
 
 // addAll runs the plugins in order, each with the result of the previous one, and returns the last
-// result. After an error, done is the number of plugins to undo.
+// result. After an error, done is the number of plugins to undo. What the plugins leave is done at the end: then nothing
+// of that is to be undone if one of them fails.
 //
 // A plugin that fails may have rejected an existing attachment, which its DEL would delete: it
 // counts only if [spec.Request.NeedsDel] says so. An external plugin that is the first of the list
 // does not count if the interface existed before.
 func (r *Runner) addAll(ctx context.Context, l *List, t RuntimeConf, reqs []*spec.Request, existed bool) (res *spec.Result, done int, err error) {
 	mac, setter := "", 0
+	s := t.session.Apart()
+	leave := r.canBatch(l)
+	var late []error
 	for i := range l.Plugins {
 		p := &l.Plugins[i]
+		if leave {
+			reqs[i].Call.Session = s.Leaving(func(err error) { late = append(late, failed(spec.Add, l, p, err)) })
+		}
 		if i == 0 && existed {
 			existed = r.isExternal(p.Type)
 		}
 		res, err = r.invoke(ctx, l, p, reqs[i], res)
 		if err == nil && res == nil {
+			s.Discard()
 			err = spec.Errorf(spec.CodePlugin, "plugin type=%q name=%q failed (add): it gave no result", p.Type, l.Name)
 			return nil, i + 1, err
 		}
 		if err != nil {
+			s.Discard()
 			if reqs[i].NeedsDel(p.Type, err) && !(i == 0 && existed) {
 				i++
 			}
@@ -244,6 +248,9 @@ func (r *Runner) addAll(ctx context.Context, l *List, t RuntimeConf, reqs []*spe
 			}
 			mac = now
 		}
+	}
+	if s.Commit(ctx); len(late) > 0 {
+		return nil, len(l.Plugins), late[0]
 	}
 	if setter > 0 {
 		r.warnOfGuard(ctx, l, t, res, setter)
@@ -351,29 +358,37 @@ func (r *Runner) lock(ctx context.Context, a spec.Attachment) (unlock func(), er
 	return func() { container(); network() }, nil
 }
 
-// openNetNS opens the namespace, unless it is open, and shares it among all plugins until end. It
-// checks the namespace before any plugin runs: plugins check it as well, but only after the first
-// ones have made changes. It rejects the process's own namespace, unless CNI_NETNS_OVERRIDE allows
-// it: then each plugin opens the path. Errors have code 8. host is that of [netns.ShareHost]; nil:
-// the call has its own.
-func (t *RuntimeConf) openNetNS(host *netns.NS) (end func() error, err error) {
-	if t.ns == nil {
-		if t.ns, err = netns.Open(t.NetNS); err != nil {
-			return nil, spec.NetNSError(t.NetNS, err)
+// begin gives t the session of an attachment, until end.
+func (r *Runner) begin(t *RuntimeConf, a spec.Attachment) (end func()) {
+	verb := r.session
+	if verb == nil {
+		verb = session.New()
+	}
+	of := verb.For(0, a.Key(), nil)
+	t.session = of
+	return func() {
+		of.Close()
+		if r.session == nil {
+			verb.Close()
 		}
 	}
-	share := t.ns.Share
-	if host != nil {
-		share = func() (func() error, bool) { return t.ns.ShareWith(host) }
+}
+
+// openNetNS opens the namespace for all plugins, unless it is open. It checks the namespace before any
+// plugin runs: plugins check it as well, but only after the first ones have made changes. It rejects the
+// process's own namespace, unless CNI_NETNS_OVERRIDE allows it. Errors have code 8.
+func (t *RuntimeConf) openNetNS() error {
+	ns := t.session.NS(t.NetNS)
+	if ns == nil {
+		var err error
+		if ns, err = netns.Open(t.NetNS); err != nil {
+			return spec.NetNSError(t.NetNS, err)
+		}
+		t.session.Own(ns)
 	}
-	if end, ok := share(); ok {
-		return end, nil
-	}
-	ns := t.ns
-	defer ns.Close()
-	t.ns = nil
 	if !t.NetNSOverride && isOwn(ns) {
-		return nil, spec.Errorf(spec.CodeNetNS, "%w: %q is this process's own", spec.ErrOwnNS, t.NetNS)
+		t.session.Own(nil)
+		return spec.Errorf(spec.CodeNetNS, "%w: %q is this process's own", spec.ErrOwnNS, t.NetNS)
 	}
-	return func() error { return nil }, nil
+	return nil
 }

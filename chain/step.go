@@ -125,10 +125,11 @@ func (r *Runner) request(verb spec.Verb, l *List, p *Plugin, t RuntimeConf, more
 	}
 	call := spec.Call{
 		ContainerID: t.ContainerID, NetNS: t.NetNS, IfName: t.IfName,
-		Args: t.CNIArgs(), Path: r.Path, NetNSOverride: t.NetNSOverride, NS: t.ns,
+		Args: t.CNIArgs(), Path: r.Path, NetNSOverride: t.NetNSOverride, Session: t.session,
 	}
 	if r.call != nil {
 		call = *r.call
+		call.Session = t.session
 	}
 	call.Verb = verb
 	req, err := spec.NewRequest(call, conf)

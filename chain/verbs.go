@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 
+	"cnibox/internal/session"
 	"cnibox/spec"
 )
 
@@ -31,16 +32,14 @@ func (r *Runner) Del(ctx context.Context, l *List, t RuntimeConf) error {
 	if err != nil && !errors.Is(err, os.ErrNotExist) {
 		return err
 	}
+	defer r.begin(&t, a)()
 	current := l
-	l, t = r.recall(ctx, l, t, e)
-	defer t.ns.Close()
+	l, t = r.recall(l, t, e)
 	if len(l.Plugins) == 0 {
 		return fmt.Errorf("network %s has no configuration and %s is not known: %w", l.Name, t.title(l, e), os.ErrNotExist)
 	}
 	// A path without a namespace is not an error of DEL; the host's own namespace is one.
-	if end, err := t.openNetNS(r.host); err == nil {
-		defer end()
-	} else if errors.Is(err, spec.ErrOwnNS) {
+	if err := t.openNetNS(); errors.Is(err, spec.ErrOwnNS) {
 		return err
 	}
 	if err = r.release(ctx, l, current, t, e, r.KeepGoing); err == nil {
@@ -57,7 +56,9 @@ func (r *Runner) Del(ctx context.Context, l *List, t RuntimeConf) error {
 // cannot be read.
 func (r *Runner) delEntry(ctx context.Context, l *List, e *Entry) error {
 	current := l
-	l, t := r.recallStale(ctx, l, e)
+	var at RuntimeConf
+	defer r.begin(&at, e.Attachment())()
+	l, t := r.recallStale(at.session, l, e)
 	if len(l.Plugins) == 0 {
 		return fmt.Errorf("%s: no configuration: %w", e.Title(), os.ErrNotExist)
 	}
@@ -68,13 +69,11 @@ func (r *Runner) delEntry(ctx context.Context, l *List, e *Entry) error {
 }
 
 // recallStale is recall for a stale attachment.
-func (r *Runner) recallStale(ctx context.Context, l *List, e *Entry) (*List, RuntimeConf) {
-	l, t := r.recall(ctx, l, RuntimeConf{ContainerID: e.ContainerID, IfName: e.IfName}, e)
-	if t.ns != nil && isOwn(t.ns) {
+func (r *Runner) recallStale(s *session.Session, l *List, e *Entry) (*List, RuntimeConf) {
+	l, t := r.recall(l, RuntimeConf{ContainerID: e.ContainerID, IfName: e.IfName, session: s}, e)
+	if ns := s.NS(t.NetNS); ns != nil && isOwn(ns) {
 		t.NetNS = "" // an old /proc/PID path that has become the host's
 	}
-	t.ns.Close()
-	t.ns = nil
 	return l, t
 }
 
@@ -103,14 +102,9 @@ func (r *Runner) delRecorded(ctx context.Context, l *List, t RuntimeConf, e *Ent
 // delAll runs DEL for the plugins of the list in reverse and returns their errors. prev is nil for an ADD
 // that was never finished. Without keepGoing it stops at the first error.
 func (r *Runner) delAll(ctx context.Context, l *List, t RuntimeConf, prev *spec.Result, keepGoing bool) (errs []error) {
-	var b Batch
-	if r.NewBatch != nil && r.canBatch(l) {
-		b = r.NewBatch(t.ns.Host(), 1)
-	}
-	r.collect(ctx, b, l, t, prev, keepGoing, func(err error) { errs = append(errs, err) })
-	if b != nil {
-		b.Commit(ctx)
-	}
+	t.session = t.session.Apart()
+	r.delEach(ctx, l, t, prev, r.canBatch(l), keepGoing, func(err error) { errs = append(errs, err) })
+	t.session.Commit(ctx)
 	return errs
 }
 
@@ -137,11 +131,9 @@ func (r *Runner) Check(ctx context.Context, l *List, t RuntimeConf) error {
 	case t.NetNS == "":
 		return spec.Errorf(spec.CodeNetNS, "the network namespace of %s is gone: %s is another one now", e.Title(), e.NetNSPath())
 	}
-	end, err := t.openNetNS(r.host)
-	if err != nil {
+	if err := t.openNetNS(); err != nil {
 		return err
 	}
-	defer end()
 	v, _ := l.version() // lockAndRecall has checked it
 	prev, err := e.result(v)
 	if err != nil {
@@ -211,11 +203,9 @@ func (r *Runner) Get(ctx context.Context, l *List, t RuntimeConf) (*spec.Result,
 	if _, err := os.Stat(t.NetNS); t.NetNS == "" || errors.Is(err, os.ErrNotExist) {
 		return nil, spec.Errorf(spec.CodeUnknown, "%s is not known: there is no network namespace %q", t.title(l, e), t.NetNS)
 	}
-	end, err := t.openNetNS(r.host)
-	if err != nil {
+	if err := t.openNetNS(); err != nil {
 		return nil, err
 	}
-	defer end()
 	v, _ := l.version() // lockAndRecall has checked it
 	var res *spec.Result
 	if e != nil {
@@ -262,12 +252,13 @@ func (r *Runner) lockAndRecall(ctx context.Context, l *List, t RuntimeConf, sinc
 		unlock()
 		return nil, t, nil, nil, err
 	}
-	l, t = r.recall(ctx, l, t, e)
+	end := r.begin(&t, a)
+	l, t = r.recall(l, t, e)
 	v, err := l.version()
 	if err == nil && !v.AtLeast(since) {
 		err = spec.Errorf(spec.CodeVersion, "configuration version %q does not support the %s command", l.CNIVersion, verb)
 	}
-	done := func() { t.ns.Close(); unlock() }
+	done := func() { end(); unlock() }
 	if err != nil {
 		done()
 		return nil, t, nil, nil, err
@@ -304,8 +295,10 @@ func (r *Runner) Status(ctx context.Context, l *List) error {
 
 // statusAll runs STATUS for all plugins in order, up to the first error.
 func (r *Runner) statusAll(ctx context.Context, l *List) error {
+	var t RuntimeConf
+	defer r.begin(&t, spec.Attachment{})()
 	for i := range l.Plugins {
-		if _, err := r.run(ctx, spec.Status, l, &l.Plugins[i], RuntimeConf{}, nil); err != nil {
+		if _, err := r.run(ctx, spec.Status, l, &l.Plugins[i], t, nil); err != nil {
 			return err
 		}
 	}

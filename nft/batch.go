@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"slices"
 	"strings"
 
 	"github.com/google/nftables"
@@ -14,7 +13,6 @@ import (
 	"golang.org/x/sys/unix"
 
 	"cnibox/internal/fault"
-	"cnibox/internal/nlconn"
 	"cnibox/spec"
 )
 
@@ -95,9 +93,6 @@ func (s *sock) commit(t *batch) error {
 	}
 	fault.Done(fault.Transactions, 1)
 	answers, err := s.nl.Batch(ms, 1)
-	if slices.ContainsFunc(ms, deletes) {
-		nlconn.SlowToClose(unix.NETLINK_NETFILTER, clearTime)
-	}
 	for i, a := range answers {
 		if a.Err != nil {
 			return t.explain(i, a.Err)

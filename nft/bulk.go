@@ -1,11 +1,9 @@
 package nft
 
 import (
-	"sync"
-
 	"golang.org/x/sys/unix"
 
-	"cnibox/internal/netns"
+	"cnibox/internal/session"
 )
 
 // A container may publish thousands of ports, as RTP servers do, and each has four elements of two
@@ -56,29 +54,22 @@ func (x *Tx) read(set *set, key []byte) (*Element, error) {
 // readSet dumps a set. CHECK of many attachments dumps it once, as long as the generation of the
 // rule set does not change.
 func (x *Tx) readSet(ports *set) (*knownSet, error) {
-	if !x.checks {
+	if x.session == nil {
 		return x.s.readSet(ports)
 	}
-	id, err := x.s.ns.ID()
-	if err == nil {
-		err = x.generation()
-	}
-	if err != nil {
+	if err := x.generation(); err != nil {
 		return nil, err
 	}
-	lastRead.Lock()
-	defer lastRead.Unlock()
-	if lastRead.ns != id || lastRead.gen != x.gen || x.gen == 0 {
-		lastRead.ns, lastRead.gen, lastRead.sets = id, x.gen, map[*set]*knownSet{}
+	if x.gen == 0 { // unknown
+		return x.s.readSet(ports)
 	}
-	k := lastRead.sets[ports]
-	if k == nil {
-		if k, err = x.s.readSet(ports); err != nil {
-			return nil, err
-		}
-		lastRead.sets[ports] = k
-	}
-	return k, nil
+	return session.Ask(x.session, setAt{ports, x.gen}, func() (*knownSet, error) { return x.s.readSet(ports) })
+}
+
+// setAt is the key of a set that CHECK has dumped, and the generation of the rule set before that.
+type setAt struct {
+	set *set
+	gen uint32
 }
 
 // generation reads the generation ID of the rule set, which changes with each batch of any process.
@@ -90,14 +81,6 @@ func (x *Tx) generation() error {
 		x.gen = uint32(num(data, unix.NFTA_GEN_ID))
 	})
 	return ignoreNotExist(err)
-}
-
-// lastRead has the sets that CHECK has dumped, and the generation of the rule set before that.
-var lastRead struct {
-	sync.Mutex
-	ns   netns.ID
-	gen  uint32
-	sets map[*set]*knownSet // never modified
 }
 
 func (s *sock) readSet(set *set) (*knownSet, error) {

@@ -2,11 +2,10 @@ package nft
 
 import (
 	"cmp"
-	"context"
 	"fmt"
 	"strings"
 
-	"cnibox/internal/once"
+	"cnibox/internal/session"
 )
 
 // A MissingError lists what an attachment should have in the rule set and does not have.
@@ -32,15 +31,15 @@ func (e *MissingError) Error() string {
 // changes nothing. The error is a *[MissingError] if elements are missing, belong to other
 // attachments or lead elsewhere, or if there is no base ruleset. A base ruleset of another version
 // is valid: it serves running containers until the next ADD replaces it. Check takes no lock. In a
-// context of [once.WithCache] it reads once what attachments have in common.
-func (t *Table) Check(ctx context.Context, fn func(*Tx) error) error {
-	s, err := dial(t.ns)
+// session for many attachments it reads once what these have in common.
+func (t *Table) Check(fn func(*Tx) error) error {
+	s, err := t.dial()
 	if err != nil {
 		return err
 	}
 	defer s.Close()
 	x := newTx(s)
-	x.checks, x.ctx = true, ctx
+	x.checks, x.session = true, t.session
 	if err := cmp.Or(fn(x), x.err); err != nil {
 		return err
 	}
@@ -56,7 +55,7 @@ func (t *Table) Check(ctx context.Context, fn func(*Tx) error) error {
 		if !used[table] {
 			continue
 		}
-		version, err := once.Get(ctx, "base ruleset of table "+tableText(table), func() (string, error) { return s.version(table) })
+		version, err := session.Ask(t.session, versionOf(table), func() (string, error) { return s.version(table) })
 		if err != nil {
 			return err
 		}
@@ -77,6 +76,9 @@ func (t *Table) Check(ctx context.Context, fn func(*Tx) error) error {
 	}
 	return nil
 }
+
+// versionOf is the key of the version of a table's base ruleset.
+type versionOf byte
 
 // lacks reports whether an element is missing or differs. [Tx.filters] checks the rules in the
 // tables filter.

@@ -11,6 +11,7 @@ import (
 
 	"cnibox/internal/kerneltest"
 	"cnibox/internal/netns"
+	"cnibox/internal/session"
 	"cnibox/nft"
 )
 
@@ -32,43 +33,31 @@ func sockets(t *testing.T, ns *netns.NS) (ports []string) {
 	return ports
 }
 
-// Closing a socket after a deletion waits for the kernel's garbage collection. The socket therefore
-// stays open for the next update, unless the deletion was long ago.
+// Closing a socket after a deletion waits for the kernel's garbage collection. The socket of a session therefore stays open
+// until its end, and so does none without a session.
 func TestKernelNoWaitAfterDeletion(t *testing.T) {
 	ns := kerneltest.NS(t)
-	table := open(t, ns)
+	verb := session.New().For(0, owner.Key(), nil)
+	table := open(t, ns, nft.WithSession(verb))
 	release := func(x *nft.Tx) error { x.Release(owner); return nil }
-	kept := 0
-	for range 20 {
+	var first []string
+	for range 3 {
 		mustUpdate(t, table, everything)
 		mustUpdate(t, table, release)
-		after := sockets(t, ns)
-		kept += len(after)
-		mustUpdate(t, table, func(x *nft.Tx) error {
-			err := everything(x)
-			if now := sockets(t, ns); len(after) > 1 || len(after) == 1 && !slices.Equal(now, after) {
-				t.Errorf("open after a deletion are %v, in the next update %v: want one, and the same", after, now)
-			}
-			return err
-		})
-	}
-	if kept == 0 {
-		t.Error("no socket stayed open after a deletion")
-	}
-}
-
-// A socket that stays open is used in its own namespace only.
-func TestKernelNamespacesAfterDeletion(t *testing.T) {
-	for range 3 {
-		one, two := open(t, kerneltest.NS(t)), open(t, kerneltest.NS(t))
-		mustUpdate(t, one, everything)
-		mustUpdate(t, one, func(x *nft.Tx) error { x.Release(owner); return nil })
-		mustUpdate(t, two, everything)
-		if err := one.Check(t.Context(), everything); err == nil {
-			t.Error("the change of one namespace was made in another")
+		now := sockets(t, ns)
+		if first == nil {
+			first = now
 		}
-		if err := two.Check(t.Context(), everything); err != nil {
-			t.Error(err)
+		if len(now) != 1 || !slices.Equal(now, first) {
+			t.Errorf("open in a session are %v, at first %v: want one, and the same", now, first)
 		}
+	}
+	mustUpdate(t, open(t, ns), everything)
+	if now := sockets(t, ns); !slices.Equal(now, first) {
+		t.Errorf("open after an update of another are %v", now)
+	}
+	verb.Close()
+	if now := sockets(t, ns); len(now) > 0 {
+		t.Errorf("open after the session are %v", now)
 	}
 }

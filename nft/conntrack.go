@@ -56,7 +56,7 @@ func (t *Table) flushUDP(ports []netip.AddrPort, want func(flow []byte, family b
 	if len(ports) == 0 {
 		return nil
 	}
-	s, err := dial(t.ns)
+	s, err := t.dial()
 	if err != nil {
 		return err
 	}

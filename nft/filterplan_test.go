@@ -40,7 +40,7 @@ func TestKernelFilterLongChain(t *testing.T) {
 	}
 	mustUpdate(t, table, add(201, "MINE"))
 	for i, admin := range map[int]string{7: "CNI-ADMIN", 200: "CNI-ADMIN", 201: "MINE"} {
-		if err := table.Check(t.Context(), add(i, admin)); err != nil {
+		if err := table.Check(add(i, admin)); err != nil {
 			t.Errorf("%d: %v", i, err)
 		}
 	}
@@ -57,7 +57,7 @@ func TestKernelFilterLongChain(t *testing.T) {
 	}
 	kerneltest.Tool(t, ns, "", "iptables-nft", "-D", "CNI-FORWARD", "-m", "comment", "--comment", "CNI firewall plugin admin overrides", "-j", "CNI-ADMIN")
 	mustUpdate(t, table, add(200, "CNI-ADMIN"))
-	if err := table.Check(t.Context(), add(7, "CNI-ADMIN")); err != nil {
+	if err := table.Check(add(7, "CNI-ADMIN")); err != nil {
 		t.Error(err)
 	}
 	for i := range 201 {

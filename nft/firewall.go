@@ -171,7 +171,7 @@ func (t *Table) LostZones(network string, valid func(key string) bool) ([]netip.
 // zoned lists the given addresses without an owner, and the addresses that have no owner after
 // leave.
 func (t *Table) zoned(ips []netip.Addr, leave func(*Tx) []*change) (gone []netip.Addr, err error) {
-	s, err := dial(t.ns)
+	s, err := t.dial()
 	if err != nil {
 		return nil, err
 	}

@@ -153,7 +153,7 @@ COMMIT
 func TestKernelFilterCheck(t *testing.T) {
 	ns := kerneltest.NS(t)
 	table := open(t, ns)
-	check := func() error { return table.Check(t.Context(), func(x *nft.Tx) error { return allow(x, owner) }) }
+	check := func() error { return table.Check(func(x *nft.Tx) error { return allow(x, owner) }) }
 	mustUpdate(t, table, func(x *nft.Tx) error { return allow(x, owner) })
 	if err := check(); err != nil {
 		t.Errorf("without iptables: %v", err)
@@ -194,7 +194,7 @@ func TestKernelAdminChain(t *testing.T) {
 	table := open(t, ns)
 	mustUpdate(t, table, func(x *nft.Tx) error { return allow(x, owner) })
 	kerneltest.Tool(t, ns, "add rule inet cnibox admin-CNI-ADMIN tcp dport 23 drop", "nft", "-f", "-")
-	if err := table.Check(t.Context(), func(x *nft.Tx) error { return allow(x, owner) }); err != nil {
+	if err := table.Check(func(x *nft.Tx) error { return allow(x, owner) }); err != nil {
 		t.Error(err)
 	}
 	mustUpdate(t, table, func(x *nft.Tx) error { return allow(x, other) })
@@ -234,12 +234,12 @@ func TestKernelBridgePolicyWhileNeeded(t *testing.T) {
 	})
 	has("all", "managed", "within", "isolated")
 	police := func(x *nft.Tx) error { x.SetBridgePolicy(owner, "br0", true); return nil }
-	if err := table.Check(t.Context(), police); err != nil {
+	if err := table.Check(police); err != nil {
 		t.Error(err)
 	}
 	mustUpdate(t, table, func(x *nft.Tx) error { x.Release(owner, nft.KindFirewall); return nil })
 	has("without the isolated one", "managed", "within")
-	if err := table.Check(t.Context(), police); err == nil {
+	if err := table.Check(police); err == nil {
 		t.Error("CHECK of a member that is none")
 	}
 	mustUpdate(t, table, func(x *nft.Tx) error {

@@ -185,7 +185,7 @@ func (s *sock) baseChains(family byte, hook uint64) (all []baseChain, err error)
 
 // Blockers lists the chains of other programs that drop forwarded packets. It takes no lock.
 func (t *Table) Blockers() (all []Blocker, err error) {
-	s, err := dial(t.ns)
+	s, err := t.dial()
 	if err != nil {
 		return nil, err
 	}
@@ -251,7 +251,7 @@ type ruled struct {
 
 // Prerouting reads the rules of other programs at the hook prerouting. It takes no lock.
 func (t *Table) Prerouting() (p *Prerouting, err error) {
-	s, err := dial(t.ns)
+	s, err := t.dial()
 	if err != nil {
 		return nil, err
 	}

@@ -20,7 +20,7 @@ func listedSets() (all []*set) {
 // Elements takes no lock: a concurrent change may be seen in one set and not in the next. The error
 // is os.ErrPermission without CAP_NET_ADMIN.
 func (t *Table) Elements(kinds ...Kind) ([]Element, error) {
-	s, err := dial(t.ns)
+	s, err := t.dial()
 	if err != nil {
 		return nil, err
 	}
@@ -51,7 +51,7 @@ func (t *Table) Elements(kinds ...Kind) ([]Element, error) {
 // Owned lists what o owns of the given kinds; no kinds mean all. It is empty if we have no table.
 // It takes no lock, as [Table.Elements].
 func (t *Table) Owned(o spec.Attachment, kinds ...Kind) ([]Element, error) {
-	s, err := dial(t.ns)
+	s, err := t.dial()
 	if err != nil {
 		return nil, err
 	}

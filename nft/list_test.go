@@ -84,7 +84,7 @@ func TestKernelElementsCopied(t *testing.T) {
 	if _, got := read(to); len(got) == 0 || !slices.Equal(got, want) {
 		t.Errorf("got\n%q\nwant\n%q", got, want)
 	}
-	if err := from.Check(t.Context(), everything); err != nil {
+	if err := from.Check(everything); err != nil {
 		t.Errorf("the first table lacks something: %v", err)
 	}
 	mustUpdate(t, to, func(x *nft.Tx) error { x.Release(owner); return nil })

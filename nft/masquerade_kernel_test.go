@@ -37,7 +37,7 @@ func TestKernelAddressOfTwoNetworks(t *testing.T) {
 			check := func(all ...spec.Attachment) {
 				t.Helper()
 				for _, o := range all {
-					if err := table.Check(t.Context(), ips(o)); err != nil {
+					if err := table.Check(ips(o)); err != nil {
 						t.Errorf("%s: %v", o, err)
 					}
 				}

@@ -37,12 +37,12 @@ func TestKernelNetworksWithSameKey(t *testing.T) {
 			mustUpdate(t, table, has(one))
 			mustUpdate(t, table, has(two))
 			for _, o := range []spec.Attachment{one, two} {
-				if err := table.Check(t.Context(), has(o)); err != nil {
+				if err := table.Check(has(o)); err != nil {
 					t.Errorf("%s: %v", o, err)
 				}
 			}
 			mustUpdate(t, table, func(x *nft.Tx) error { x.DeleteStale(one.Network, func(string) bool { return false }); return nil })
-			if err := table.Check(t.Context(), has(two)); err != nil {
+			if err := table.Check(has(two)); err != nil {
 				t.Errorf("after GC of the first network: %v", err)
 			}
 			if got, err := table.Owned(one); err != nil || len(got) > 0 {

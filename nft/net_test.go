@@ -58,8 +58,8 @@ func (s *site) routeOutside(dst, gw string) {
 }
 
 // open returns a table with its own lock file.
-func open(t testing.TB, ns *netns.NS) *nft.Table {
-	return nft.Open(ns, nft.WithLock(filepath.Join(t.TempDir(), "lock")))
+func open(t testing.TB, ns *netns.NS, more ...nft.Option) *nft.Table {
+	return nft.Open(ns, append(more, nft.WithLock(filepath.Join(t.TempDir(), "lock")))...)
 }
 
 func (s *site) update(fn func(x *nft.Tx) error) {

@@ -3,7 +3,7 @@ package nft
 // Probe lists the kernel's tables and so reports whether nf_tables can be used; our table need not
 // exist. Errors name the option that the kernel may lack, or say that privilege is missing.
 func (t *Table) Probe() error {
-	s, err := dial(t.ns)
+	s, err := t.dial()
 	if err != nil {
 		return err
 	}
@@ -15,7 +15,7 @@ func (t *Table) Probe() error {
 // HasGuard reports whether the base ruleset is installed; its chain guard drops packets from other
 // hosts to 127.0.0.0/8.
 func (t *Table) HasGuard() (bool, error) {
-	s, err := dial(t.ns)
+	s, err := t.dial()
 	if err != nil {
 		return false, err
 	}

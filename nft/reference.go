@@ -11,7 +11,7 @@ import (
 // tables have nothing for an attachment that the reference made. It takes no lock. It does not see
 // rules of iptables-legacy.
 func (t *Table) HasReferenceRules(o spec.Attachment, kind Kind) (bool, error) {
-	s, err := dial(t.ns)
+	s, err := t.dial()
 	if err != nil {
 		return false, err
 	}
@@ -25,7 +25,7 @@ func (t *Table) HasReferenceRules(o spec.Attachment, kind Kind) (bool, error) {
 // nothing but the address. It reports whether each address has its two rules and whether the chains
 // are jumped to; with policed also whether bridges have policies.
 func (t *Table) ReferenceFirewall(ips []netip.Addr, admin string, policed bool) (bool, error) {
-	s, err := dial(t.ns)
+	s, err := t.dial()
 	if err != nil {
 		return false, err
 	}

@@ -36,9 +36,9 @@ func (x *Tx) releaseTogether() {
 	}
 }
 
-func (x *Tx) all(updates []collected) error {
-	first := updates[0].collector.owner
-	if slices.ContainsFunc(updates, func(u collected) bool { return u.collector.owner != first }) {
+func (x *Tx) all(updates []update) error {
+	first := updates[0].s.Key()
+	if slices.ContainsFunc(updates, func(u update) bool { return u.s.Key() != first }) {
 		x.releases = map[Kind]map[string]bool{}
 	}
 	for _, u := range updates {

@@ -3,7 +3,6 @@ package nft
 import (
 	"errors"
 	"fmt"
-	"time"
 
 	"github.com/mdlayher/netlink"
 	"golang.org/x/sys/unix"
@@ -22,27 +21,32 @@ const (
 // A sock is a netlink socket of the netfilter family, for nf_tables and connection tracking.
 // Requests are serialized.
 type sock struct {
-	nl *nlconn.Conn
-	ns *netns.NS
+	nl   *nlconn.Conn
+	ns   *netns.NS
+	kept bool // by a session
 }
 
-// dial opens a socket in ns. The caller closes it.
-func dial(ns *netns.NS) (*sock, error) {
-	nl, err := nlconn.Open(ns, unix.NETLINK_NETFILTER)
+// dial opens a socket, or returns that of the session. The caller closes it.
+func (t *Table) dial() (s *sock, err error) {
+	s = &sock{ns: t.ns, kept: t.session != nil}
+	if s.kept {
+		s.nl, err = t.session.Conn(t.ns, unix.NETLINK_NETFILTER)
+	} else {
+		s.nl, err = nlconn.Open(t.ns, unix.NETLINK_NETFILTER)
+	}
 	if err != nil {
 		return nil, fmt.Errorf("netfilter socket (kernel option CONFIG_NETFILTER_NETLINK): %w", err)
 	}
-	return &sock{nl, ns}, nil
+	return s, nil
 }
 
-// Close closes the socket.
-func (s *sock) Close() error { return s.nl.Close() }
-
-// clearTime is longer than the kernel takes, mostly some 10 ms, until no packet can use a deleted
-// element. Every close of a netfilter socket waits until deleted elements are freed, and every
-// other change of the rule set waits meanwhile, such as that of the next plugin of a chain.
-// every other change of the rule set waits meanwhile, such as that of the next plugin of a chain.
-const clearTime = 30 * time.Millisecond
+// Close closes the socket, unless it is of a session.
+func (s *sock) Close() error {
+	if s.kept {
+		return nil
+	}
+	return s.nl.Close()
+}
 
 // headerLen is the length of a struct nfgenmsg, include/uapi/linux/netfilter/nfnetlink.h.
 const headerLen = 4

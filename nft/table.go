@@ -15,13 +15,15 @@ import (
 	"golang.org/x/sys/unix"
 
 	"cnibox/internal/netns"
+	"cnibox/internal/session"
 )
 
 // A Table is our rule set in one network namespace. It keeps no socket open, and may be used from
 // any goroutine.
 type Table struct {
-	ns   *netns.NS
-	lock string // path of the lock file
+	ns      *netns.NS
+	session *session.Session // nil: of no verb
+	lock    string           // path of the lock file
 
 	mu   sync.Mutex
 	made map[byte]bool // families of the tables that its updates have made; see Prune
@@ -33,6 +35,12 @@ type Option func(*Table)
 // WithLock sets the path of the file that is locked during an update. The default is
 // /run/cnibox/nft.lock.
 func WithLock(path string) Option { return func(t *Table) { t.lock = path } }
+
+// In returns the rule set of the host for a plugin of a session.
+func In(s *session.Session) *Table { return Open(netns.Host(), WithSession(s)) }
+
+// WithSession makes the Table that of a session, as [In] does for the host.
+func WithSession(s *session.Session) Option { return func(t *Table) { t.session = s } }
 
 // Open returns the rule set of ns. It sends nothing, and ns must stay open as long as the Table is
 // used.
@@ -52,18 +60,16 @@ const updateTries = 4
 // the host. On an error of fn or of the kernel nothing has changed. fn may run more than once. Our
 // tables are made when the first element needs them.
 //
-// In a context of [Collection.Collect] the update is made later, with others.
+// In a session that leaves its changes for the end, the update is made then, with others, and Update returns nil.
 func (t *Table) Update(ctx context.Context, fn func(*Tx) error) error {
-	if add(ctx, fn, func(_ context.Context, err error) error { return err }) {
-		return nil
-	}
-	return t.updates(ctx, fn)
+	return t.UpdateThen(ctx, fn, func(_ context.Context, err error) error { return err })
 }
 
 // UpdateThen is Update, and then calls a function with the update's error; it returns the
 // function's error.
 func (t *Table) UpdateThen(ctx context.Context, fn func(*Tx) error, then func(context.Context, error) error) error {
-	if add(ctx, fn, then) {
+	if t.session != nil && t.session.Leaves() {
+		session.Left[rules](t.session).leave(update{t, t.session, fn, then})
 		return nil
 	}
 	return then(ctx, t.updates(ctx, fn))
@@ -90,7 +96,7 @@ func (t *Table) locked(ctx context.Context) (s *sock, done func(), err error) {
 	if err != nil {
 		return nil, nil, err
 	}
-	if s, err = dial(t.ns); err != nil {
+	if s, err = t.dial(); err != nil {
 		unlock()
 		return nil, nil, err
 	}

@@ -178,7 +178,7 @@ func TestKernelPortInUse(t *testing.T) {
 	}
 	// A late DEL of the first owner must not delete the port
 	mustUpdate(t, table, func(x *nft.Tx) error { x.Release(owner); return nil })
-	if err := table.Check(t.Context(), func(x *nft.Tx) error { return x.PortMap(other, second) }); err != nil {
+	if err := table.Check(func(x *nft.Tx) error { return x.PortMap(other, second) }); err != nil {
 		t.Error(err)
 	}
 }
@@ -197,16 +197,16 @@ func TestKernelCheckManyPorts(t *testing.T) {
 	for range 2 {
 		for _, table := range []*nft.Table{one, two} {
 			mustUpdate(t, table, many)
-			if err := errors.Join(table.Check(t.Context(), many), table.Check(t.Context(), many)); err != nil {
+			if err := errors.Join(table.Check(many), table.Check(many)); err != nil {
 				t.Error(err)
 			}
 		}
 		mustUpdate(t, one, func(x *nft.Tx) error { x.Release(owner); return nil })
 		var missing *nft.MissingError
-		if err := one.Check(t.Context(), many); !errors.As(err, &missing) || len(missing.What) < 100 {
+		if err := one.Check(many); !errors.As(err, &missing) || len(missing.What) < 100 {
 			t.Errorf("after release: %v", err)
 		}
-		if err := two.Check(t.Context(), many); err != nil {
+		if err := two.Check(many); err != nil {
 			t.Error(err)
 		}
 	}
@@ -230,7 +230,7 @@ func TestKernelAddressReuse(t *testing.T) {
 	mustUpdate(t, table, func(x *nft.Tx) error { x.Masquerade(owner, ip); return nil })
 	mustUpdate(t, table, func(x *nft.Tx) error { x.Masquerade(other, ip); return nil })
 	mustUpdate(t, table, func(x *nft.Tx) error { x.Release(owner); return nil })
-	if err := table.Check(t.Context(), func(x *nft.Tx) error { x.Masquerade(other, ip); return nil }); err != nil {
+	if err := table.Check(func(x *nft.Tx) error { x.Masquerade(other, ip); return nil }); err != nil {
 		t.Error(err)
 	}
 	if owned, err := table.Owned(owner); err != nil || len(owned) > 0 {
@@ -277,7 +277,7 @@ func TestKernelCheck(t *testing.T) {
 	table := open(t, ns)
 	want := func(parts ...string) {
 		t.Helper()
-		err := table.Check(t.Context(), everything)
+		err := table.Check(everything)
 		var missing *nft.MissingError
 		if len(parts) > 0 && !errors.As(err, &missing) || len(parts) == 0 && err != nil {
 			t.Fatalf("got %v, want missing %q", err, parts)
@@ -294,7 +294,7 @@ func TestKernelCheck(t *testing.T) {
 	}
 	mustUpdate(t, table, everything)
 	want()
-	err := table.Check(t.Context(), func(x *nft.Tx) error { x.Masquerade(other, netip.MustParsePrefix("10.7.0.2/24")); return nil })
+	err := table.Check(func(x *nft.Tx) error { x.Masquerade(other, netip.MustParsePrefix("10.7.0.2/24")); return nil })
 	if err == nil || err.Error() != "rule set: missing: masquerade 10.7.0.2" {
 		t.Errorf("no damage: got %v", err)
 	}
@@ -331,7 +331,7 @@ func TestKernelBaseIsRenewed(t *testing.T) {
 		if got := nfttest.Ruleset(t, ns); got != good {
 			t.Errorf("after %q: got\n%s\nwant\n%s", flush, got, good)
 		}
-		if err := table.Check(t.Context(), everything); err != nil {
+		if err := table.Check(everything); err != nil {
 			t.Errorf("after %q: %v", flush, err)
 		}
 	}

@@ -2,7 +2,6 @@ package nft
 
 import (
 	"bytes"
-	"context"
 	"net/netip"
 	"slices"
 	"strings"
@@ -11,7 +10,7 @@ import (
 	"github.com/mdlayher/netlink"
 	"golang.org/x/sys/unix"
 
-	"cnibox/internal/once"
+	"cnibox/internal/session"
 	"cnibox/spec"
 )
 
@@ -35,7 +34,7 @@ type Tx struct {
 	filter       []*filterPlan            // of the batch
 	releases     map[Kind]map[string]bool // see releaseLater; nil: at once
 	checks       bool                     // nothing will be changed
-	ctx          context.Context          // of Check: see package once; nil: of an update
+	session      *session.Session         // of Check; nil: none, or of an update
 	retry        bool                     // the kernel has rejected an earlier try
 	rebuild      bool                     // refill the base rulesets even if they are of this version
 	gen          uint32                   // see generation; 0: not read yet
@@ -280,8 +279,11 @@ func (x *Tx) hasChain(name string) (ok bool, err error) {
 	if !x.checks {
 		return get()
 	}
-	return once.Get(x.ctx, "chain "+name, get)
+	return session.Ask(x.session, chainOf(name), get)
 }
+
+// chainOf is the key of whether there is a chain.
+type chainOf string
 
 // chainNames returns the names of the planned chains in order, so that equal updates produce equal
 // batches.

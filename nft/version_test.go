@@ -27,12 +27,12 @@ delete rule inet cnibox out-10.9.0.0-24 handle `
 	_, handle, _ := strings.Cut(list, "masquerade # handle ")
 	script += strings.Fields(handle)[0] + "\nadd rule inet cnibox out-10.9.0.0-24 counter masquerade\n"
 	kerneltest.Tool(t, ns, script, "nft", "-f", "-")
-	if err := table.Check(t.Context(), everything); err != nil {
+	if err := table.Check(everything); err != nil {
 		t.Errorf("of another version: %v", err)
 	}
 	missing := func(when, want string) {
 		t.Helper()
-		err := table.Check(t.Context(), everything)
+		err := table.Check(everything)
 		if lost := new(nft.MissingError); !errors.As(err, &lost) || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: got %v, want %q", when, err, want)
 		}
@@ -42,7 +42,7 @@ delete rule inet cnibox out-10.9.0.0-24 handle `
 	kerneltest.Tool(t, ns, "flush table inet cnibox", "nft", "-f", "-")
 	missing("flushed", "base ruleset of table inet cnibox (the next ADD makes all rules anew)")
 	mustUpdate(t, table, everything)
-	if err := table.Check(t.Context(), everything); err != nil {
+	if err := table.Check(everything); err != nil {
 		t.Errorf("after an ADD: %v", err)
 	}
 	if got := nfttest.Ruleset(t, ns); got != good {

@@ -73,7 +73,7 @@ func (p *Part) MayBeIn(text []byte) bool {
 
 // Missing returns the parts that do not exist now.
 func (t *Table) Missing(parts []Part) (missing []Part, err error) {
-	s, err := dial(t.ns)
+	s, err := t.dial()
 	if err != nil {
 		return nil, err
 	}

@@ -7,24 +7,23 @@ import (
 	"testing"
 
 	"cnibox/internal/kerneltest"
+	"cnibox/internal/netns"
 	"cnibox/internal/nfttest"
+	"cnibox/internal/session"
 	"cnibox/nft"
 	"cnibox/spec"
 )
 
 // reload does what cni-exec reload does with the rule set: it refills the chains of the base ruleset.
-func reload(t *testing.T, table *nft.Table, fn func(x *nft.Tx) error) {
+func reload(t *testing.T, ns *netns.NS, fn func(x *nft.Tx) error) {
 	t.Helper()
-	all := &nft.Collection{Rebuild: true}
-	ctx := all.Collect(t.Context(), owner, func(_ bool, err error) {
-		if err != nil {
-			t.Error(err)
-		}
-	})
-	if err := table.Update(ctx, fn); err != nil {
+	s := session.NewForMany().For(0, owner.Key(), nil).Leaving(func(err error) { t.Error(err) })
+	defer s.Close()
+	nft.Rebuild(s)
+	if err := open(t, ns, nft.WithSession(s)).Update(t.Context(), fn); err != nil {
 		t.Fatal(err)
 	}
-	all.Commit(t.Context(), table)
+	s.Commit(t.Context())
 }
 
 // The watch reports each transaction that deletes what plugins made, and says whether a verb may
@@ -44,7 +43,7 @@ func TestKernelWatchLoss(t *testing.T) {
 	}
 	defer w.Close()
 	none := []func(){
-		func() { reload(t, table, everything) },
+		func() { reload(t, ns, everything) },
 		load("add table ip other; add chain ip other c; add rule ip other c accept; delete table ip other"),
 		load("add table inet filter; add chain inet filter FORWARD; delete table inet filter"),
 		load("add rule ip filter FORWARD counter comment other; flush chain ip filter CNI-ADMIN"),
@@ -56,14 +55,14 @@ func TestKernelWatchLoss(t *testing.T) {
 		parts bool
 	}{
 		{"a release", update(release), false, true},
-		{"a reload after it, and an element", func() { reload(t, table, everything); load("flush map inet cnibox masq4")() }, false, true},
-		{"rules", func() { reload(t, table, everything); load("flush chain inet cnibox postrouting")() }, true, false},
-		{"rules of CNI-FORWARD", func() { reload(t, table, everything); load("flush chain ip filter CNI-FORWARD")() }, true, true},
-		{"the jump to it", func() { reload(t, table, everything); load("flush chain ip filter FORWARD")() }, true, false},
-		{"a table", func() { reload(t, table, everything); load("delete table inet cnibox")() }, true, false},
-		{"all", func() { reload(t, table, everything); load("flush ruleset")() }, true, false},
+		{"a reload after it, and an element", func() { reload(t, ns, everything); load("flush map inet cnibox masq4")() }, false, true},
+		{"rules", func() { reload(t, ns, everything); load("flush chain inet cnibox postrouting")() }, true, false},
+		{"rules of CNI-FORWARD", func() { reload(t, ns, everything); load("flush chain ip filter CNI-FORWARD")() }, true, true},
+		{"the jump to it", func() { reload(t, ns, everything); load("flush chain ip filter FORWARD")() }, true, false},
+		{"a table", func() { reload(t, ns, everything); load("delete table inet cnibox")() }, true, false},
+		{"all", func() { reload(t, ns, everything); load("flush ruleset")() }, true, false},
 	} {
-		reload(t, table, everything)
+		reload(t, ns, everything)
 		for _, do := range none {
 			do()
 		}
@@ -85,7 +84,7 @@ func TestKernelWatchLoss(t *testing.T) {
 				t.Errorf("%s: a part is not the owner's, or another's: %+v", tt.what, p)
 			}
 		}
-		reload(t, table, everything)
+		reload(t, ns, everything)
 		if missing, err = table.Missing(loss.Parts); err != nil || len(missing) > 0 {
 			t.Errorf("%s: %d of %d parts are missing after a reload, %v", tt.what, len(missing), len(loss.Parts), err)
 		}

@@ -3,7 +3,6 @@
 package rtnl
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"os"
@@ -13,7 +12,7 @@ import (
 
 	"cnibox/internal/netns"
 	"cnibox/internal/nlconn"
-	"cnibox/internal/once"
+	"cnibox/internal/session"
 )
 
 // errMalformed is the error for bytes that no kernel sends.
@@ -34,15 +33,17 @@ func Dial(ns *netns.NS) (*Conn, error) {
 	return &Conn{c}, nil
 }
 
-// DialHost is [Dial] of the host for one verb, or once for the verbs of many attachments
-// ([once.WithCache]). host is the verb's handle of the host. The caller calls done instead of
-// Close.
-func DialHost(ctx context.Context, host *netns.NS) (c *Conn, done func(), err error) {
-	if once.HasCache(ctx) {
-		host = netns.Host() // the verb's handle is closed when the verb ends
+// In returns the socket of a session in ns, which the session closes.
+func In(s *session.Session, ns *netns.NS) (*Conn, error) {
+	c, err := s.Conn(ns, unix.NETLINK_ROUTE)
+	if err != nil {
+		return nil, fmt.Errorf("route netlink: %w", err)
 	}
-	return once.Open(ctx, "host's socket", func() (*Conn, error) { return Dial(host) }, func(c *Conn) { c.Close() })
+	return &Conn{c}, nil
 }
+
+// OnHost is In for the host.
+func OnHost(s *session.Session) (*Conn, error) { return In(s, netns.Host()) }
 
 // DialPath is [Dial] for the namespace at a path; see [netns.Open] for its errors.
 func DialPath(path string) (*Conn, error) {
@@ -70,7 +71,7 @@ func InNewNS(fn func(*Conn) error) error {
 	return fn(c)
 }
 
-// Close closes the socket, unless a call still uses it.
+// Close closes the socket. One of [In] is not closed: others use it.
 func (c *Conn) Close() error { return c.c.Close() }
 
 // NS opens the namespace of the socket, which may differ from the calling thread's.

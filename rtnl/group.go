@@ -35,7 +35,7 @@ func (c *Conn) DelLinksOf(links []Link, match func(*Link) bool, failed func(inde
 	if len(gone) < 2 {
 		return c.dropEach(gone, failed)
 	}
-	group := rand.Uint32N(1 << 31)
+	group := 1<<30 + rand.Uint32N(1<<30) // people take small numbers
 	for used[group] {
 		group++
 	}

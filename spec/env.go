@@ -5,7 +5,7 @@ import (
 	"path/filepath"
 	"strings"
 
-	"cnibox/internal/netns"
+	"cnibox/internal/session"
 )
 
 // A Call is what a runtime passes to a plugin besides the configuration: the CNI_* variables of the
@@ -22,9 +22,8 @@ type Call struct {
 	SystemBus     string // DBUS_SYSTEM_BUS_ADDRESS unchanged; external plugins find it in their environment
 	StateDir      string // CNIBOX_STATE, an absolute path; empty: the default directories. External plugins find it too
 
-	// NS is the open namespace at NetNS, which the plugins of the call in this process share; nil:
-	// each opens the path.
-	NS *netns.NS
+	// Session has what the plugins of the call in this process share. [NewRequest] makes one where there is none.
+	Session *session.Session
 }
 
 // SystemBusEnv is the variable of [Call.SystemBus]; D-Bus defines it, not the specification.

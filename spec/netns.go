@@ -16,10 +16,10 @@ var ErrOwnNS = errors.New("plugin's netns and netns from CNI_NETNS should not be
 // CNI_NETNS_OVERRIDE allows it. Errors have code 8 and begin with the phrases of the reference
 // plugins; in GET a missing namespace has code 3, unknown container.
 //
-// A namespace that is already open for the call is not opened again.
+// The session of the call keeps it open, and closes it.
 func (c Call) OpenNS() (*netns.NS, error) {
-	if c.NS != nil && c.NS.Path() == c.NetNS {
-		return c.NS, nil
+	if ns := c.Session.NS(c.NetNS); ns != nil {
+		return ns, nil
 	}
 	ns, err := netns.Open(c.NetNS)
 	if err != nil {
@@ -28,16 +28,17 @@ func (c Call) OpenNS() (*netns.NS, error) {
 		}
 		return nil, NetNSError(c.NetNS, err)
 	}
-	if c.NetNSOverride {
-		return ns, nil
+	own := false
+	if !c.NetNSOverride {
+		own, err = ns.Same(netns.Host())
 	}
-	own, err := ns.Same(netns.Host())
 	switch {
 	case err != nil:
 		err = fmt.Errorf("compare network namespaces: %w", err)
 	case own:
 		err = Errorf(CodeNetNS, "%w (CNI_NETNS is %q)", ErrOwnNS, c.NetNS)
 	default:
+		c.Session.Own(ns)
 		return ns, nil
 	}
 	ns.Close()
@@ -52,9 +53,6 @@ func (c Call) OpenNSIfExists() (*netns.NS, error) {
 	}
 	return ns, err
 }
-
-// HostNS returns the process's own namespace, with the sockets that the plugins of the call share.
-func (c Call) HostNS() *netns.NS { return c.NS.Host() }
 
 // NetNSError turns an error of [netns.Open] for a path into one for the runtime.
 func NetNSError(path string, err error) *Error {

@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"cnibox/internal/kerneltest"
+	"cnibox/internal/session"
 	"cnibox/spec"
 )
 
@@ -30,6 +31,10 @@ func TestKernelOpenNS(t *testing.T) {
 		"own with override": {spec.Call{Verb: spec.Add, NetNS: own, NetNSOverride: true}, 0, 0},
 	} {
 		t.Run(name, func(t *testing.T) {
+			verb := session.New()
+			defer verb.Close()
+			tt.call.Session = verb.For(0, "", nil)
+			defer tt.call.Session.Close()
 			opened, err := tt.call.OpenNS()
 			wantCode(t, "OpenNS", err, tt.open)
 			if err == nil && tt.call.NetNS != own {
@@ -37,14 +42,11 @@ func TestKernelOpenNS(t *testing.T) {
 					t.Errorf("another namespace: %v", err)
 				}
 			}
-			if err == nil {
-				opened.Close()
+			if again, err := tt.call.OpenNS(); err == nil && again != opened {
+				t.Error("it is opened twice")
 			}
 			opened, err = tt.call.OpenNSIfExists()
 			wantCode(t, "OpenNSIfExists", err, tt.ifThere)
-			if opened != nil {
-				opened.Close()
-			}
 			if there := opened != nil; there != (tt.open == 0) {
 				t.Errorf("OpenNSIfExists: there %t", there)
 			}

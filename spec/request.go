@@ -6,6 +6,8 @@ import (
 	"errors"
 	"slices"
 	"strings"
+
+	"cnibox/internal/session"
 )
 
 // MaxConf is the size limit of a configuration in bytes. Real configurations have a few kB; the
@@ -91,6 +93,9 @@ type NetConf struct {
 func NewRequest(c Call, conf []byte) (*Request, error) {
 	if len(conf) > MaxConf {
 		return nil, Errorf(CodeDecode, "network config of more than %d bytes", MaxConf)
+	}
+	if c.Session == nil {
+		c.Session = session.New().For(0, "", nil)
 	}
 	r := &Request{Call: c, Path: directories(c.Path), conf: conf, Warn: func(string, ...any) {}, Did: func(string, ...any) {}}
 	if err := unmarshalObject(conf, &r.top); err != nil {

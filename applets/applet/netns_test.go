@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"cnibox/internal/kerneltest"
+	"cnibox/internal/session"
 	"cnibox/spec"
 )
 
@@ -36,6 +37,10 @@ func TestKernelNetNSChecked(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			for any, want := range map[bool]int{true: tt.any, false: tt.needs} {
+				verb := session.New()
+				defer verb.Close()
+				tt.call.Session = verb.For(0, "", nil)
+				defer tt.call.Session.Close()
 				r := &spec.Request{Call: tt.call}
 				r.Network = "n"
 				got, err := 0, (&Applet{AnyNetNS: any}).checkNetNS(r)

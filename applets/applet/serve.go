@@ -12,7 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"cnibox/internal/interrupt"
-	"cnibox/internal/netns"
+	"cnibox/internal/session"
 	"cnibox/spec"
 )
 
@@ -54,7 +54,11 @@ func Serve(ctx context.Context, a *Applet, p Process) int {
 		return write(p, spec.VersionAnswer(conf, a.plugin().Since), spec.Newest, nil)
 	}
 	version := spec.Newest
-	out, takeBack, err := answer(ctx, a, p, &version)
+	verb := session.New()
+	defer verb.Close() // after the answer: the kernel may be slow to close the sockets
+	of := verb.For(0, "", nil)
+	defer of.Close()
+	out, takeBack, err := answer(ctx, a, p, of, &version)
 	if err != nil {
 		p.Log.Failed(err)
 		write(p, located(err).Encode(version), version, nil)
@@ -84,7 +88,7 @@ func Served(a *Applet) (versions []string) {
 //
 // The order of the checks is the reference's: variables, stdin, JSON, name, version. The namespace
 // is checked before the work only.
-func answer(ctx context.Context, a *Applet, p Process, version *spec.Version) (out []byte, takeBack func(error) error, err error) {
+func answer(ctx context.Context, a *Applet, p Process, of *session.Session, version *spec.Version) (out []byte, takeBack func(error) error, err error) {
 	defer func() {
 		if v := recover(); v != nil {
 			stack := make([]byte, 16<<10) // enough for the innermost calls
@@ -114,6 +118,7 @@ func answer(ctx context.Context, a *Applet, p Process, version *spec.Version) (o
 	if err != nil {
 		return nil, nil, spec.Errorf(spec.CodeIO, "error reading from stdin: %w", err)
 	}
+	call.Session = of
 	r, err := spec.NewRequest(call, conf)
 	if r != nil {
 		*version = r.Net.Version
@@ -135,10 +140,7 @@ func answer(ctx context.Context, a *Applet, p Process, version *spec.Version) (o
 		}
 	}
 	plugin := a.plugin()
-	if err = plugin.CheckRequest(r); err == nil && r.ContainerID != "" {
-		defer share(&r.Call)()
-	}
-	if err == nil && !plugin.OpensNetNS {
+	if err = plugin.CheckRequest(r); err == nil && !plugin.OpensNetNS {
 		err = a.checkNetNS(r)
 	}
 	if err != nil {
@@ -163,7 +165,7 @@ func (a *Applet) undoAdd(ctx context.Context, r *spec.Request, result *spec.Resu
 	ctx, cancel := interrupt.UndoContext(ctx, interrupt.Undo)
 	defer cancel()
 	del := r.Clone()
-	del.Call.Verb, del.Call.NS, del.Prev = spec.Del, nil, result // the namespace is closed by now
+	del.Call.Verb, del.Prev = spec.Del, result
 	if _, err := a.plugin().Do(ctx, del); err != nil {
 		return spec.AsError(cause).WithDetails("undo: %v", err)
 	}
@@ -192,22 +194,6 @@ func privilege(err error) error {
 	return e
 }
 
-// share opens the namespace once for everything that runs for a call in this process, until end. It
-// shares nothing if the namespace cannot be opened or is the host's own: each user then reports the
-// reason.
-func share(c *spec.Call) (end func() error) {
-	ns, err := netns.Open(c.NetNS)
-	if err != nil {
-		return func() error { return nil }
-	}
-	end, ok := ns.Share()
-	if !ok {
-		return ns.Close
-	}
-	c.NS = ns
-	return end
-}
-
 // checkNetNS checks CNI_NETNS before a verb of a plugin that does not open it itself. A DEL without
 // a network has nothing to do. The host's own namespace is always an error. A namespace that cannot
 // be opened is an error only where it is needed.
@@ -223,10 +209,10 @@ func (a *Applet) checkNetNS(r *spec.Request) error {
 	default:
 		return nil
 	}
-	ns, err := r.Call.OpenNS()
+	_, err := r.Call.OpenNS()
 	switch {
 	case err == nil:
-		return ns.Close()
+		return nil
 	case needed || errors.Is(err, spec.ErrOwnNS):
 		return err
 	}

@@ -4,10 +4,10 @@ import (
 	"cmp"
 	"context"
 	"errors"
-	"fmt"
 	"os"
 	"slices"
 
+	"cnibox/internal/session"
 	"cnibox/rtnl"
 	"cnibox/spec"
 )
@@ -96,7 +96,6 @@ func (p *Plugin) add(ctx context.Context, r *spec.Request) (*spec.Result, error)
 	if err != nil {
 		return nil, err
 	}
-	defer op.close()
 	for _, step := range [...]func(*Op) error{
 		d.Link, (*Op).nameNS, (*Op).addInterfaces, (*Op).lease, (*Op).checkMTU6,
 		d.Gateways, func(op *Op) error { return op.configure(d.Routes(op)) },
@@ -168,7 +167,6 @@ func (p *Plugin) check(ctx context.Context, r *spec.Request) error {
 	if err != nil {
 		return err
 	}
-	defer op.close()
 	if err := op.checkLease(); err != nil || op.facts.NoNetdev {
 		return err
 	}
@@ -199,19 +197,24 @@ func Mismatch(format string, args ...any) *spec.Error {
 func Lost(format string, args ...any) error { return spec.NeedsAdd(Mismatch(format, args...)) }
 
 // del releases all that the attachment owns. Everything may be missing, and every step is tried.
-// The lease is released last, and only after the link is gone, so that no address is leased while
-// it is in use.
+// The link and the rules are deleted together, with those of other plugins and attachments where there are some. The
+// lease is released last, and only after both are gone, so that no address is leased while it is in use.
 //
 // A runtime repeats a DEL that failed, so only what may succeed next time is an error.
 func (p *Plugin) del(ctx context.Context, r *spec.Request) error {
+	return r.Call.Session.Together(ctx, func(s *session.Session) error {
+		r.Call.Session = s
+		return p.release(ctx, r)
+	})
+}
+
+func (p *Plugin) release(ctx context.Context, r *spec.Request) error {
 	d := p.readAnyway(r)
 	op, err := p.open(ctx, r, d, nil)
 	if err != nil {
 		return err
 	}
-	defer op.close()
-	op.ending = endingOf(ctx)
-	if op.ending == nil || !op.hasHostVeth() {
+	if !op.hasHostVeth() {
 		if err := op.openNSIfExists(); err != nil {
 			return err
 		}
@@ -219,30 +222,16 @@ func (p *Plugin) del(ctx context.Context, r *spec.Request) error {
 	if op.CheckIPAM() != nil {
 		op.Net.IPAM.Type = "" // readAnyway has logged the warning; no ADD has leased from such a plugin
 	}
-	var errs []error
 	early := leasedOverLink(op.Net.IPAM.Type)
+	var errs []error
 	if early {
 		errs = append(errs, op.releaseLease(ctx))
 	}
-	leased := op.Net.IPAM.Type != "" && !early
-	if op.ending != nil {
-		linkErr := recoverPanic(d.Remove, op)
-		if linkErr == nil && leased {
-			op.ending.lease = op.releaseLease
-		}
-		op.ending.add()
-		return errors.Join(append(errs, linkErr, d.Release(op))...)
+	linkErr := session.Recover(func() error { return d.Remove(op) })
+	if linkErr == nil && op.Net.IPAM.Type != "" && !early {
+		r.Call.Session.Last(op.releaseLease)
 	}
-	// the kernel needs some 20 ms to delete a link; the other steps run at the same time
-	link := make(chan error, 1)
-	go func() { link <- recoverPanic(d.Remove, op) }()
-	releaseErr := d.Release(op)
-	linkErr := <-link
-	errs = append(errs, linkErr, releaseErr) // in this order, whichever ended first
-	if linkErr == nil && leased {
-		errs = append(errs, op.releaseLease(ctx))
-	}
-	return errors.Join(errs...)
+	return errors.Join(append(errs, linkErr, d.Release(op))...)
 }
 
 // get returns the result of the ADD: prevResult, if it exists and the IPAM plugin and the links
@@ -257,7 +246,6 @@ func (p *Plugin) get(ctx context.Context, r *spec.Request) (*spec.Result, error)
 	if err != nil {
 		return nil, err
 	}
-	defer op.close()
 	if invalid != nil {
 		return nil, invalid
 	}
@@ -317,7 +305,6 @@ func (p *Plugin) status(ctx context.Context, r *spec.Request) error {
 	if err != nil {
 		return err
 	}
-	defer op.close()
 	if err := d.Probe(op); err != nil {
 		return spec.Errorf(spec.CodeNotReady, "%s: %w", r.Net.Type, err)
 	}
@@ -335,7 +322,6 @@ func (p *Plugin) gc(ctx context.Context, r *spec.Request) error {
 	if err != nil {
 		return err
 	}
-	defer op.close()
 	errs := []error{op.collectLinks(), d.Collect(op)}
 	if r.Net.IPAM.Type != "" {
 		errs = append(errs, op.delegate(ctx, spec.GC))
@@ -350,7 +336,6 @@ func (p *Plugin) restore(ctx context.Context, r *spec.Request) error {
 	if err != nil {
 		return err
 	}
-	defer op.close()
 	op.Result.IPs, op.Result.Routes = op.OwnAddresses(), slices.Clone(op.Prev.Routes)
 	if err := op.Result.CheckGateways(); err != nil {
 		return spec.Errorf(spec.CodeConfig, "prevResult: %w", err)
@@ -415,17 +400,5 @@ func (p *Plugin) runNetworkStep(ctx context.Context, r *spec.Request, step func(
 	if err != nil {
 		return err
 	}
-	defer op.close()
 	return step(d.(Network), op)
-}
-
-// recoverPanic turns a panic of a step in its own goroutine into an error: the recover of the serve
-// loop does not see it.
-func recoverPanic[T any](step func(T) error, arg T) (err error) {
-	defer func() {
-		if p := recover(); p != nil {
-			err = fmt.Errorf("panic: %v", p)
-		}
-	}()
-	return step(arg)
 }

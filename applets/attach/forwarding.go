@@ -10,7 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"cnibox/internal/netns"
-	"cnibox/internal/once"
+	"cnibox/internal/session"
 	"cnibox/rtnl"
 	"cnibox/spec"
 )
@@ -108,7 +108,7 @@ func (op *Op) router() (*rtnl.Link, error) {
 	case op.Bridge != nil && op.Bridge.Name == name:
 		return op.Bridge, nil
 	default:
-		return once.Get(op.ctx, "link "+name, func() (*rtnl.Link, error) { return op.Host.Link(name) })
+		return op.SharedLink(name)
 	}
 }
 
@@ -159,6 +159,20 @@ func (op *Op) undoIfAlone(undo func() error) error {
 	return undo()
 }
 
+// SharedLink returns a link of the host that attachments share, read once for many of them.
+func (op *Op) SharedLink(name string) (*rtnl.Link, error) {
+	return session.Ask(op.Call.Session, sharedLink(name), func() (*rtnl.Link, error) { return op.Host.Link(name) })
+}
+
+// sharedLink is the key of a link, by name.
+type sharedLink string
+
+// forwardingOf is the key of what forward does for a link that routes.
+type forwardingOf struct {
+	link   string
+	v4, v6 bool
+}
+
 // restoreForwarding is forward, once for many attachments.
 func (op *Op) restoreForwarding() error {
 	if !op.facts.Routed {
@@ -168,16 +182,14 @@ func (op *Op) restoreForwarding() error {
 	if err != nil {
 		return err
 	}
-	key := "forwarding"
+	key := forwardingOf{link: op.facts.Link}
 	for _, ip := range op.Result.IPs {
-		key += fmt.Sprint(" ", ip.Gateway.Is4(), ip.Gateway.Is6())
+		key.v4, key.v6 = key.v4 || ip.Gateway.Is4(), key.v6 || ip.Gateway.Is6()
 	}
-	if op.facts.Link == "" && op.Veth != nil {
-		key += " " + op.Veth.Name
-	} else {
-		key += " " + op.facts.Link
+	if key.link == "" && op.Veth != nil {
+		key.link = op.Veth.Name
 	}
-	return once.Do(op.ctx, key, op.forwardAt, router)
+	return session.Once(op.Call.Session, key, func() error { return op.forwardAt(router) })
 }
 
 // ForwardingOff returns the text of CHECK for a forwarding setting of the host that is off. The
@@ -195,7 +207,7 @@ func (op *Op) checkForwarding() error {
 		return Mismatch("forwarding: %w", err)
 	}
 	for _, f := range forwarding(op.OwnAddresses()) {
-		on, err := once.Get(op.ctx, f.key, func() (bool, error) { return op.Host.Forwards(f.family) })
+		on, err := session.Ask(op.Call.Session, f, func() (bool, error) { return op.Host.Forwards(f.family) })
 		switch {
 		case err == nil && !on:
 			return Mismatch("%s", ForwardingOff(f.key))

@@ -7,8 +7,7 @@ import (
 	"net/netip"
 	"slices"
 
-	"cnibox/internal/netns"
-	"cnibox/internal/once"
+	"cnibox/internal/session"
 	"cnibox/nft"
 	"cnibox/rtnl"
 	"cnibox/spec"
@@ -26,10 +25,10 @@ type hostState struct {
 // holds returns what the attachment has on the host: its host-side veth with its master, or the
 // parent of its interface, the addresses that are masqueraded, and the MAC address that the veth
 // may send from. Except for a configured parent these are read from the kernel, once for all
-// attachments of a context of [once.WithCache]. holds does not enter the container, so an automatic
+// attachments of a session. holds does not enter the container, so an automatic
 // parent is the one that ADD would use now.
 func (p *Plugin) holds(ctx context.Context, r *spec.Request) (all []spec.Holding, err error) {
-	h, err := once.Get(ctx, "attachments on the host", readHostState)
+	h, err := session.Ask(r.Call.Session, hostStateKey{}, func() (*hostState, error) { return readHostState(r.Call.Session) })
 	if err != nil {
 		return nil, err
 	}
@@ -61,13 +60,15 @@ func (p *Plugin) holds(ctx context.Context, r *spec.Request) (all []spec.Holding
 	return all, nil
 }
 
+// hostStateKey is the key of the state.
+type hostStateKey struct{}
+
 // readHostState reads the state from the kernel, without rules that it cannot or must not read.
-func readHostState() (*hostState, error) {
-	conn, err := rtnl.Dial(netns.Host())
+func readHostState(s *session.Session) (*hostState, error) {
+	conn, err := rtnl.OnHost(s)
 	if err != nil {
 		return nil, err
 	}
-	defer conn.Close()
 	links, err := conn.Links()
 	if err != nil {
 		return nil, err
@@ -87,7 +88,7 @@ func readHostState() (*hostState, error) {
 	if uplink, err := findMaster(conn, ""); err == nil {
 		h.uplink = uplink.Name
 	}
-	if held, err := nft.Open(netns.Host()).Elements(nft.KindMasquerade, nft.KindMACGuard); err == nil {
+	if held, err := nft.In(s).Elements(nft.KindMasquerade, nft.KindMACGuard); err == nil {
 		h.rules = map[string][]nft.Element{}
 		for _, e := range held {
 			h.rules[e.OwnerKey()] = append(h.rules[e.OwnerKey()], e)

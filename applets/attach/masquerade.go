@@ -6,6 +6,7 @@ import (
 	"os"
 
 	"cnibox/applets/netfilter"
+	"cnibox/internal/session"
 	"cnibox/nft"
 	"cnibox/spec"
 )
@@ -48,7 +49,7 @@ func (c *MasqConf) AddMasquerade(op *Op) error {
 	if !c.IPMasq || len(op.Result.IPs) == 0 {
 		return nil
 	}
-	return op.AddRules(func(x *nft.Tx) { c.Masquerade(op, op.Result.IPs, x) }, nil)
+	return op.AddRules(op.Call.Session, func(x *nft.Tx) { c.Masquerade(op, op.Result.IPs, x) }, nil)
 }
 
 // CheckMasquerade looks for the elements of AddMasquerade.
@@ -57,7 +58,7 @@ func (c *MasqConf) CheckMasquerade(op *Op) error {
 	if !c.IPMasq || len(addrs) == 0 {
 		return nil
 	}
-	err := op.Rules().Check(op.Context(), func(x *nft.Tx) error {
+	err := op.Rules().Check(func(x *nft.Tx) error {
 		c.Masquerade(op, addrs, x)
 		return nil
 	})
@@ -69,11 +70,13 @@ func (c *MasqConf) CheckMasquerade(op *Op) error {
 
 // AddRules adds elements of the attachment in one transaction. A failed ADD releases them, and
 // deletes tables that it has created. failed gets the error of the transaction and may run later,
-// since the transaction may be shared by many attachments; nil: the error is returned as it is.
-func (op *Op) AddRules(add func(*nft.Tx), failed func(error) error) error {
-	table := op.Rules()
+// since the transaction may be shared with other plugins and attachments; nil: the error is returned as it is. s is the
+// session of the verb, or its [session.Session.AtOnce].
+func (op *Op) AddRules(s *session.Session, add func(*nft.Tx), failed func(error) error) error {
+	table := nft.In(s)
 	op.Undo("rules", func(ctx context.Context) error {
-		err := errors.Join(op.releaseRules(ctx), table.Prune(ctx))
+		at := nft.In(s.AtOnce())
+		err := errors.Join(op.releaseRules(ctx, at), table.Prune(ctx))
 		if netfilter.IsMissing(err) {
 			return nil // there is none
 		}
@@ -95,11 +98,11 @@ func (op *Op) AddRules(add func(*nft.Tx), failed func(error) error) error {
 }
 
 // releaseRules deletes the attachment's elements by its names alone. All may be missing.
-func (op *Op) releaseRules(ctx context.Context) error {
+func (op *Op) releaseRules(ctx context.Context, table *nft.Table) error {
 	if op.plugin.Rules == nil {
 		return nil
 	}
-	return op.Rules().Update(ctx, func(x *nft.Tx) error {
+	return table.Update(ctx, func(x *nft.Tx) error {
 		x.Release(op.Attachment, op.plugin.Rules...)
 		return nil
 	})

@@ -21,7 +21,7 @@ import (
 
 // An Op is one verb on one attachment.
 //
-// It and its sockets live as long as the verb. Links are looked up by name once, then by index.
+// Its namespace and sockets are those of the session. Links are looked up by name once, then by index.
 type Op struct {
 	*spec.Request
 	NS         *netns.NS  // nil: missing, or gone
@@ -33,20 +33,18 @@ type Op struct {
 	PCIID      string     // of the container's device, where known
 	Container  int        // index of the container's link in Result.Interfaces
 
-	plugin    *Plugin
-	facts     Facts
-	ctx       context.Context
-	newVeth   bool    // Veth is new
-	closeHost func()  // Host may be the socket of many attachments
-	ending    *ending // what is left of a DEL in a context of [DelBatch.Collect]; nil: it ends at once
-	undo      undo.Stack
+	plugin  *Plugin
+	facts   Facts
+	ctx     context.Context
+	newVeth bool // Veth is new
+	undo    undo.Stack
 }
 
 // Context returns the verb's context.
 func (op *Op) Context() context.Context { return op.ctx }
 
 // Rules returns the tables of this program on the host.
-func (op *Op) Rules() *nft.Table { return nft.Open(op.Call.HostNS()) }
+func (op *Op) Rules() *nft.Table { return nft.In(op.Call.Session) }
 
 // Undo registers the undo of a change that was just made, or is about to be tried, for a failed
 // ADD: see [undo.Stack.Add].
@@ -58,19 +56,14 @@ func (op *Op) AddInterface(i spec.Interface) int {
 	return len(op.Result.Interfaces) - 1
 }
 
-// open opens the sockets, with a namespace also one in that. It changes nothing. The caller closes
-// the Op, which closes the namespace.
+// open opens the sockets, with a namespace also one in that. It changes nothing.
 func (p *Plugin) open(ctx context.Context, r *spec.Request, d Driver, ns *netns.NS) (op *Op, err error) {
 	op = &Op{Request: r, Result: &spec.Result{}, NS: ns, plugin: p, facts: d.Facts(), ctx: ctx}
-	op.Host, op.closeHost, err = rtnl.DialHost(ctx, r.Call.HostNS())
+	op.Host, err = rtnl.OnHost(r.Call.Session)
 	if err == nil && ns != nil {
-		op.Cont, err = rtnl.Dial(ns)
+		op.Cont, err = rtnl.In(r.Call.Session, ns)
 	}
-	if err != nil {
-		op.close()
-		return nil, err
-	}
-	return op, nil
+	return op, err
 }
 
 // openWithNS is open with the container's namespace, which ADD, CHECK, GET and RESTORE require.
@@ -85,19 +78,7 @@ func (p *Plugin) openWithNS(ctx context.Context, r *spec.Request, d Driver) (*Op
 // openNSIfExists opens the container's namespace and a socket in it, if it exists.
 func (op *Op) openNSIfExists() (err error) {
 	if op.NS, err = op.Call.OpenNSIfExists(); err == nil && op.NS != nil {
-		op.Cont, err = rtnl.Dial(op.NS)
+		op.Cont, err = rtnl.In(op.Call.Session, op.NS)
 	}
 	return err
-}
-
-func (op *Op) close() {
-	if op.Cont != nil {
-		op.Cont.Close()
-	}
-	if op.Host != nil {
-		op.closeHost()
-	}
-	if op.NS != nil {
-		op.NS.Close()
-	}
 }

@@ -12,6 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"cnibox/internal/netns"
+	"cnibox/internal/session"
 	"cnibox/rtnl"
 	"cnibox/spec"
 )
@@ -198,13 +199,27 @@ func (op *Op) HostVeth() (*rtnl.Link, error) {
 	return host, nil
 }
 
-// hostLink is [rtnl.Conn.Link] on the host. DELs that end together read the list of links once.
+// hostLink is [rtnl.Conn.Link] on the host. DELs of many attachments read the list of links once.
 func (op *Op) hostLink(name string) (*rtnl.Link, error) {
-	if op.ending == nil {
+	if op.Call.Verb != spec.Del || !op.Call.Session.Many() {
 		return op.Host.Link(name)
 	}
-	return op.ending.collector.into.hostLink(op.Host, name)
+	links, err := session.Ask(op.Call.Session, hostLinks{}, func() (map[string]*rtnl.Link, error) {
+		all, err := op.Host.Links()
+		links := make(map[string]*rtnl.Link, len(all))
+		for i := range all {
+			links[all[i].Name] = &all[i]
+		}
+		return links, err
+	})
+	if l := links[name]; l != nil || err != nil {
+		return l, err
+	}
+	return nil, fmt.Errorf("link %s: %w", name, os.ErrNotExist)
 }
+
+// hostLinks is the key of all links of the host, by name.
+type hostLinks struct{}
 
 // hasHostVeth reports whether the host-side veth is found without entering the container.
 func (op *Op) hasHostVeth() bool {
@@ -248,8 +263,7 @@ func (op *Op) checkVeth() (err error) {
 	return nil
 }
 
-// removeVeth deletes the pair by its host-side veth, at once or together with those of other
-// attachments. This works also after the path of the namespace is gone. A missing pair is not an
+// removeVeth deletes the pair by its host-side veth. This works also after the path of the namespace is gone. A missing pair is not an
 // error.
 func (op *Op) removeVeth() error {
 	host, err := op.HostVeth()
@@ -259,11 +273,7 @@ func (op *Op) removeVeth() error {
 	if err != nil {
 		return err
 	}
-	if op.ending != nil {
-		op.ending.link = host.Index
-		return nil
-	}
-	return rtnl.SkipAbsent(op.Host.Do(rtnl.DropLink(host.Index)))
+	return rtnl.DelLater(op.Call.Session, host)
 }
 
 // HostInterface returns the result's entry for a link on the host, which has no sandbox.

@@ -9,7 +9,6 @@ import (
 	"os"
 	"slices"
 
-	"cnibox/applets/attach"
 	"cnibox/applets/chained"
 	"cnibox/internal/netns"
 	"cnibox/rtnl"
@@ -336,9 +335,7 @@ func (s *shaper) dropIFBs(now *shaping) error {
 	}
 	var errs []error
 	for _, l := range now.ifbs {
-		if !attach.LeaveLink(s.Context(), l) {
-			errs = append(errs, rtnl.SkipAbsent(s.host.Do(rtnl.DropLink(l.Index))))
-		}
+		errs = append(errs, rtnl.DelLater(s.Call.Session, l))
 	}
 	return errors.Join(errs...)
 }

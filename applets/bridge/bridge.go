@@ -137,7 +137,7 @@ func (p *plugin) Link(op *attach.Op) error {
 		return err
 	}
 	p.guarded = true
-	return op.AddRules(func(x *nft.Tx) { x.GuardMAC(op.Attachment, op.Veth.Name, op.Link.MAC) }, nil)
+	return op.AddRules(op.Call.Session.AtOnce(), func(x *nft.Tx) { x.GuardMAC(op.Attachment, op.Veth.Name, op.Link.MAC) }, nil)
 }
 
 // afterJoin reads an existing bridge again after a port has joined it: the kernel may have changed

@@ -8,7 +8,7 @@ import (
 
 	"cnibox/applets/attach"
 	"cnibox/applets/netfilter"
-	"cnibox/internal/once"
+	"cnibox/internal/session"
 	"cnibox/nft"
 	"cnibox/rtnl"
 	"cnibox/spec"
@@ -17,7 +17,7 @@ import (
 // Check checks the host's side of a port: the bridge, the flags and VLANs of the host-side veth,
 // the gateway addresses, and the elements in the rule set.
 func (p *plugin) Check(op *attach.Op) (err error) {
-	if op.Bridge, err = hostLink(op, p.Bridge); err != nil {
+	if op.Bridge, err = op.SharedLink(p.Bridge); err != nil {
 		return attach.Mismatch("bridge: %w", err)
 	}
 	for _, step := range [...]func(*attach.Op) error{p.checkBridge, p.checkPort, p.checkGateways, p.checkRules} {
@@ -26,11 +26,6 @@ func (p *plugin) Check(op *attach.Op) (err error) {
 		}
 	}
 	return nil
-}
-
-// hostLink returns a link that attachments share, read once for many of them.
-func hostLink(op *attach.Op, name string) (*rtnl.Link, error) {
-	return once.Get(op.Context(), "link "+name, func() (*rtnl.Link, error) { return op.Host.Link(name) })
 }
 
 // checkBridge compares the bridge, except for its MAC address, which may follow its ports.
@@ -108,11 +103,11 @@ func (p *plugin) checkGateways(op *attach.Op) error {
 	gw := op.Bridge
 	if p.VLAN != 0 {
 		var err error
-		if gw, err = hostLink(op, p.vlanGateway()); err != nil {
+		if gw, err = op.SharedLink(p.vlanGateway()); err != nil {
 			return attach.Mismatch("VLAN gateway: %w", err)
 		}
 	}
-	have, err := once.Get(op.Context(), "addresses of "+gw.Name, func() ([]rtnl.Addr, error) { return op.Host.Addrs(gw.Index) })
+	have, err := session.Ask(op.Call.Session, addressesOf(gw.Index), func() ([]rtnl.Addr, error) { return op.Host.Addrs(gw.Index) })
 	if err != nil {
 		return err
 	}
@@ -233,3 +228,6 @@ func (p *plugin) probeGateway(op *attach.Op) error {
 	}
 	return nil
 }
+
+// addressesOf is the key of the addresses of a link, by index.
+type addressesOf uint32

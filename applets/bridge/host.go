@@ -10,7 +10,7 @@ import (
 
 	"cnibox/applets/attach"
 	"cnibox/applets/netfilter"
-	"cnibox/internal/once"
+	"cnibox/internal/session"
 	"cnibox/nft"
 	"cnibox/rtnl"
 	"cnibox/spec"
@@ -38,8 +38,8 @@ func (p *plugin) Host(op *attach.Op) error {
 
 // findBridge is ensureBridge, once for many attachments.
 func (p *plugin) findBridge(op *attach.Op) (err error) {
-	key := fmt.Sprintf("bridge %s %t %t", p.Bridge, p.PromiscMode, p.filtersVLANs())
-	op.Bridge, err = once.Get(op.Context(), key, func() (*rtnl.Link, error) {
+	key := bridgeMade{p.Bridge, p.PromiscMode, p.filtersVLANs()}
+	op.Bridge, err = session.Ask(op.Call.Session, key, func() (*rtnl.Link, error) {
 		err := p.ensureBridge(op)
 		return op.Bridge, err
 	})
@@ -51,11 +51,24 @@ func (p *plugin) ensureGateways(op *attach.Op) error {
 	if !p.IsGateway || len(op.Result.IPs) == 0 {
 		return nil
 	}
-	key := fmt.Sprintf("gateway %s %d", p.Bridge, p.VLAN)
+	key := gatewaysSet{bridge: p.Bridge, vlan: p.VLAN}
 	for _, ip := range op.Result.IPs {
-		key += fmt.Sprintf(" %s/%d", ip.Gateway, ip.Address.Bits())
+		key.addresses += fmt.Sprintf(" %s/%d", ip.Gateway, ip.Address.Bits())
 	}
-	return once.Do(op.Context(), key, p.setGateways, op)
+	return session.Once(op.Call.Session, key, func() error { return p.setGateways(op) })
+}
+
+// bridgeMade is the key of a bridge that findBridge has made or found.
+type bridgeMade struct {
+	name          string
+	promisc, vlan bool
+}
+
+// gatewaysSet is the key of what ensureGateways has done.
+type gatewaysSet struct {
+	bridge    string
+	vlan      int
+	addresses string
 }
 
 // addRules adds masquerading, and lets the port send from one MAC address only. A gateway becomes
@@ -78,7 +91,7 @@ func (p *plugin) addRules(op *attach.Op) error {
 		}
 		p.Masquerade(op, op.Result.IPs, x)
 	}
-	return op.AddRules(add, func(err error) error {
+	return op.AddRules(op.Call.Session, add, func(err error) error {
 		if !netfilter.IsMissing(err) || guard != nil {
 			return err
 		}

@@ -112,8 +112,7 @@ type Op struct {
 	Kept      bool // Release has written or deleted the record itself
 	undo.Stack
 
-	ctx  context.Context
-	host *rtnl.Conn // nil: not opened yet
+	ctx context.Context
 }
 
 // Context returns the verb's context.
@@ -193,32 +192,15 @@ func (op *Op) open(need Need, missingCode int) (err error) {
 	return err
 }
 
-// Host returns a socket on the host, which stays open until the verb ends, undo included.
-func (op *Op) Host() (_ *rtnl.Conn, err error) {
-	if op.host == nil {
-		op.host, err = rtnl.Dial(op.Call.HostNS())
-	}
-	return op.host, err
-}
-
-// Close closes all that the verb has opened, which releases the lock.
-func (op *Op) Close() {
-	if op.host != nil {
-		op.host.Close()
-	}
-	op.Interface.Close()
-}
+// Host returns the session's socket on the host.
+func (op *Op) Host() (*rtnl.Conn, error) { return rtnl.OnHost(op.Call.Session) }
 
 // openLocked is open for verbs that change the namespace.
 func (op *Op) openLocked(need Need, missingCode int) error {
 	if err := op.open(need, missingCode); err != nil || op.NS == nil {
 		return err
 	}
-	err := op.Lock(op.ctx)
-	if err != nil {
-		op.Close()
-	}
-	return err
+	return op.Lock(op.ctx)
 }
 
 // add makes all of the configuration, or undoes what it made: ADD and RESTORE.
@@ -235,7 +217,7 @@ func (p Plugin) add(ctx context.Context, r *spec.Request) (*spec.Result, error) 
 	if err := op.openLocked(d.Needs(), spec.CodeConfig); err != nil {
 		return nil, err
 	}
-	defer op.Close()
+	defer op.Unlock()
 	if op.Restoring && p.Restored != "" && d.Check(op) == nil {
 		return r.Prev, nil
 	}
@@ -261,7 +243,6 @@ func (p Plugin) check(ctx context.Context, r *spec.Request) error {
 	if err := op.open(d.Needs(), spec.CodeCheck); err != nil {
 		return err
 	}
-	defer op.Close()
 	return d.Check(op)
 }
 
@@ -275,7 +256,7 @@ func (p Plugin) del(ctx context.Context, r *spec.Request) error {
 	if err := op.openLocked(need, 0); err != nil {
 		return err
 	}
-	defer op.Close()
+	defer op.Unlock()
 	if err := d.Release(op); err != nil || op.Kept || op.Dir == "" {
 		return err
 	}

@@ -16,13 +16,12 @@ func (p Plugin) get(ctx context.Context, r *spec.Request) (*spec.Result, error) 
 	if known, err := d.Known(op); err != nil || known {
 		return r.Prev, err
 	}
-	c, err := Open(r, spec.CodeUnknown)
-	if err != nil {
+	if _, err := Open(r, spec.CodeUnknown); err != nil {
 		return nil, err
 	}
-	c.Close()
 	dangling := r.CheckIndexes() // prevResult of an ADD never has such an index
-	if err = dangling; err == nil {
+	err := dangling
+	if err == nil {
 		err = p.check(ctx, r)
 	}
 	if dangling != nil || spec.AsError(err) != nil && spec.AsError(err).Code == spec.CodeCheck {

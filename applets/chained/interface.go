@@ -11,6 +11,7 @@ import (
 	"cnibox/applets/record"
 	"cnibox/internal/flock"
 	"cnibox/internal/netns"
+	"cnibox/internal/session"
 	"cnibox/rtnl"
 	"cnibox/spec"
 )
@@ -21,11 +22,12 @@ type Interface struct {
 	Conn *rtnl.Conn // in ns; nil without it
 	Link *rtnl.Link // CNI_IFNAME, as it was when it was opened; nil: gone
 
-	unlock func() // see Lock; nil: not locked
+	session *session.Session
+	unlock  func() // see Lock; nil: not locked
 }
 
 // Open opens the namespace and finds the interface. missingCode is the code of the error for a
-// missing one; 0, for DEL: it is not an error. The caller closes the Interface.
+// missing one; 0, for DEL: it is not an error.
 func Open(r *spec.Request, missingCode int) (*Interface, error) {
 	open := r.Call.OpenNS
 	if missingCode == 0 {
@@ -35,11 +37,11 @@ func Open(r *spec.Request, missingCode int) (*Interface, error) {
 	if err != nil {
 		return nil, err
 	}
-	c := &Interface{NS: ns}
+	c := &Interface{NS: ns, session: r.Call.Session}
 	if ns == nil {
 		return c, nil
 	}
-	if c.Conn, err = rtnl.Dial(c.NS); err == nil {
+	if c.Conn, err = rtnl.In(r.Call.Session, c.NS); err == nil {
 		c.Link, err = c.Conn.Link(r.IfName)
 	}
 	if errors.Is(err, os.ErrNotExist) {
@@ -49,27 +51,13 @@ func Open(r *spec.Request, missingCode int) (*Interface, error) {
 		err = spec.Errorf(missingCode, "%w in %s", err, r.Call.NetNS)
 	}
 	if err != nil {
-		c.Close()
 		return nil, err
 	}
 	return c, nil
 }
 
-// Close closes the descriptors, which releases the lock.
-func (c *Interface) Close() {
-	if c.unlock != nil {
-		c.unlock()
-	}
-	if c.Conn != nil {
-		c.Conn.Close()
-	}
-	if c.NS != nil {
-		c.NS.Close()
-	}
-}
-
 // Lock prevents others, including the reference's sbr, from changing the rules of the namespace
-// until Close. It is an flock(2) on the namespace itself. The code is 11 if others hold it too
+// until Unlock. It is an flock(2) on the namespace itself. The code is 11 if others hold it too
 // long.
 func (c *Interface) Lock(ctx context.Context) error {
 	// Opened anew, since a flock(2) belongs to the open file, which the call shares with others.
@@ -88,13 +76,21 @@ func (c *Interface) Lock(ctx context.Context) error {
 	return nil
 }
 
+// Unlock ends Lock, if there was one.
+func (c *Interface) Unlock() {
+	if c.unlock != nil {
+		c.unlock()
+		c.unlock = nil
+	}
+}
+
 // openNamespace opens the namespace for settings that do not need the interface.
 func openNamespace(r *spec.Request) (*Interface, error) {
 	ns, err := r.Call.OpenNS()
 	if err != nil {
 		return nil, err
 	}
-	return &Interface{NS: ns, Link: &rtnl.Link{}}, nil
+	return &Interface{NS: ns, Link: &rtnl.Link{}, session: r.Call.Session}, nil
 }
 
 // Record writes the record of an attachment that stores no other data, before the first change.

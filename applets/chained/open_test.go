@@ -12,6 +12,7 @@ import (
 	"cnibox/applets/record"
 	"cnibox/internal/flock"
 	"cnibox/internal/kerneltest"
+	"cnibox/internal/session"
 	"cnibox/spec"
 	"cnibox/spec/spectest"
 )
@@ -46,19 +47,15 @@ func TestKernelOpen(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			defer c.Close()
 			if (c.NS != nil) != tt.ns || (c.Conn != nil) != tt.ns || (c.Link != nil) != tt.link {
 				t.Errorf("DEL has %+v", c)
 			}
 			if tt.link && c.Link.Index != v.Eth0.Index {
 				t.Errorf("DEL has link #%d, want #%d", c.Link.Index, v.Eth0.Index)
 			}
-			c, err = chained.Open(request(t, spec.Add, tt.path), spec.CodeConfig)
+			_, err = chained.Open(request(t, spec.Add, tt.path), spec.CodeConfig)
 			if (err != nil) != (tt.code != 0) || err != nil && spec.AsError(err).Code != tt.code {
 				t.Errorf("ADD: got %v, want code %d", err, tt.code)
-			}
-			if err == nil {
-				c.Close()
 			}
 		})
 	}
@@ -77,7 +74,6 @@ func TestKernelRecordUndo(t *testing.T) {
 		r.Attachment = a
 		c, err := chained.Open(r, 0)
 		v.NoError(err)
-		t.Cleanup(c.Close)
 		return &chained.Op{Request: r, Interface: c, Dir: dir}
 	}
 	other := spec.Attachment{Network: "net2", ContainerID: "c1", IfName: "eth0"}
@@ -112,12 +108,15 @@ func TestKernelOwnsRecordedInterface(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "netns")
 	owns := func(r *spec.Request, rec *record.Head) (yes bool) {
 		t.Helper()
+		verb := session.New()
+		defer verb.Close()
+		r.Call.Session = verb.For(0, "", nil)
+		defer r.Call.Session.Close()
 		v.NoError(v.NS.Do(func() error { // has the host-side veth
 			c, err := chained.Open(r, 0)
 			if err != nil {
 				return err
 			}
-			defer c.Close()
 			yes, err = c.Owns(r, dir, rec)
 			return err
 		}))
@@ -131,7 +130,6 @@ func TestKernelOwnsRecordedInterface(t *testing.T) {
 	c, err := chained.Open(r, 0)
 	v.NoError(err)
 	v.NoError((&chained.Op{Request: r, Interface: c, Dir: dir}).Record())
-	c.Close()
 	rec := dir.Head(r.Attachment)
 	if !owns(r, rec) {
 		t.Error("the interface on record is not the attachment's")
@@ -148,7 +146,7 @@ func TestKernelOwnsRecordedInterface(t *testing.T) {
 	}
 }
 
-// Lock excludes a process that has opened the same namespace until Close. After the timeout the
+// Lock excludes a process that has opened the same namespace until Unlock. After the timeout the
 // error has code 11.
 func TestKernelLockExcludes(t *testing.T) {
 	defer func(was time.Duration) { flock.Timeout = was }(flock.Timeout)
@@ -162,14 +160,14 @@ func TestKernelLockExcludes(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer two.Close()
+	defer two.Unlock()
 	if err := one.Lock(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	if err := two.Lock(context.Background()); err == nil || spec.AsError(err).Code != spec.CodeTryAgain {
 		t.Errorf("while it is locked: got %v, want code %d", err, spec.CodeTryAgain)
 	}
-	one.Close()
+	one.Unlock()
 	if err := two.Lock(t.Context()); err != nil {
 		t.Errorf("after it is unlocked: %v", err)
 	}

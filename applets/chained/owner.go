@@ -7,7 +7,6 @@ import (
 	"os"
 
 	"cnibox/applets/record"
-	"cnibox/internal/netns"
 	"cnibox/rtnl"
 	"cnibox/spec"
 )
@@ -21,7 +20,7 @@ func (c *Interface) ID() (id record.LinkID, err error) {
 		id.Index, id.Parent = c.Link.Index, c.Link.Parent
 	}
 	if c.Conn == nil {
-		if c.Conn, err = rtnl.Dial(c.NS); err != nil {
+		if c.Conn, err = rtnl.In(c.session, c.NS); err != nil {
 			return record.LinkID{}, err
 		}
 	}
@@ -101,11 +100,10 @@ func (c *Interface) hostVeth() (*rtnl.Link, error) {
 	if c.Link.Kind != "veth" {
 		return nil, nil
 	}
-	host, err := rtnl.Dial(netns.Host())
+	host, err := rtnl.OnHost(c.session)
 	if err != nil {
 		return nil, err
 	}
-	defer host.Close()
 	peer, err := host.VethPeer(c.Link, c.NS)
 	if errors.Is(err, os.ErrNotExist) {
 		return nil, nil

@@ -8,9 +8,7 @@ import (
 	"runtime"
 
 	"cnibox/applets/applet"
-	"cnibox/applets/attach"
 	"cnibox/chain"
-	"cnibox/internal/netns"
 	"cnibox/internal/spell"
 	"cnibox/spec"
 )
@@ -55,7 +53,7 @@ plugins  list  -        configurations of plugins, which run in this
                         process as a list does; their capabilities
                         must be here as well`,
 	Main:   run,
-	Plugin: func() spec.Plugin { return chain.FoldPlugin(newBatch) },
+	Plugin: func() spec.Plugin { return chain.FoldPlugin() },
 	Conf:   chain.Fold{},
 }
 
@@ -141,8 +139,4 @@ func suggest(all applet.Table, name string) string {
 		return fmt.Sprintf("; %q?", near)
 	}
 	return ""
-}
-
-func newBatch(host *netns.NS, attachments int) chain.Batch {
-	return attach.NewBatch(host, attachments)
 }

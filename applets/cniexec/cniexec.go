@@ -15,13 +15,11 @@ import (
 	"golang.org/x/sys/unix"
 
 	"cnibox/applets/applet"
-	"cnibox/applets/attach"
 	"cnibox/applets/cniexec/doctor"
 	"cnibox/applets/cniexec/hint"
 	"cnibox/applets/cniexec/sandbox"
 	"cnibox/applets/lint"
 	"cnibox/chain"
-	"cnibox/internal/netns"
 	"cnibox/internal/state"
 	"cnibox/spec"
 )
@@ -208,7 +206,7 @@ func (c *call) setRunner() {
 	local := c.local()
 	c.runner = &chain.Runner{
 		Invoker: local, Cache: c.cache(), Path: c.path,
-		Warn: c.warn, NewBatch: newBatch,
+		Warn: c.warn,
 	}
 }
 
@@ -314,8 +312,4 @@ func ignoreClosedPipe() { signal.Notify(make(chan os.Signal, 1), unix.SIGPIPE) }
 func (c *call) writeResult(doc []byte) error {
 	_, err := fmt.Fprintf(c.Stdout, "%s\n", doc)
 	return err
-}
-
-func newBatch(host *netns.NS, attachments int) chain.Batch {
-	return attach.NewBatch(host, attachments)
 }

@@ -14,7 +14,6 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"cnibox/applets/attach"
 	"cnibox/applets/cniexec/doctor"
 	"cnibox/applets/cniexec/hint"
 	"cnibox/applets/cniexec/inventory"
@@ -23,6 +22,7 @@ import (
 	"cnibox/chain"
 	"cnibox/internal/memory"
 	"cnibox/internal/netns"
+	"cnibox/internal/session"
 	"cnibox/internal/tty"
 	"cnibox/nft"
 	"cnibox/spec"
@@ -154,7 +154,10 @@ func (c *call) restore(ctx context.Context, entries []*chain.Entry, unread error
 	external, seen := map[string]int{}, map[spec.Attachment]bool{}
 	title, remedies := chain.Titles(entries), c.remedies(nil)
 	c.problem("cache", unread)
-	err = c.runner.Restore(ctx, entries, attach.NewRebuilding(), func(r *chain.Restored) {
+	s := session.NewForMany()
+	defer s.Close()
+	nft.Rebuild(s)
+	err = c.runner.Restore(ctx, entries, s, func(r *chain.Restored) {
 		alive++
 		seen[r.Attachment()] = true
 		if len(r.Errs) > 0 {

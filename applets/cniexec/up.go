@@ -18,7 +18,6 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"cnibox/applets/attach"
 	"cnibox/applets/cniexec/hint"
 	"cnibox/applets/cniexec/sandbox"
 	"cnibox/applets/record"
@@ -26,6 +25,8 @@ import (
 	"cnibox/internal/disk"
 	"cnibox/internal/flock"
 	"cnibox/internal/memory"
+	"cnibox/internal/session"
+	"cnibox/nft"
 	"cnibox/rtnl"
 	"cnibox/spec"
 )
@@ -542,7 +543,10 @@ func (c *upCall) restoreExisting(ctx context.Context, names []string, wanted map
 	}
 	title, remedies := chain.Titles(existing), c.remedies(nil)
 	errs := map[string][]error{} // by container
-	err := c.runner.Restore(ctx, existing, attach.NewRebuilding(), func(r *chain.Restored) {
+	s := session.NewForMany()
+	defer s.Close()
+	nft.Rebuild(s)
+	err := c.runner.Restore(ctx, existing, s, func(r *chain.Restored) {
 		c.restored = append(c.restored, restoredOf(r))
 		if len(r.Did) > 0 {
 			c.summarize("%s: %s", title(r.Entry), strings.Join(r.Did, ", "))

@@ -13,7 +13,7 @@ import (
 	"cnibox/applets/netfilter"
 	"cnibox/applets/record"
 	"cnibox/internal/netns"
-	"cnibox/internal/once"
+	"cnibox/internal/session"
 	"cnibox/internal/undo"
 	"cnibox/nft"
 	"cnibox/rtnl"
@@ -58,8 +58,10 @@ func (c *conf) Apply(op *chained.Op) error {
 	if op.Restoring {
 		return p.restore(ctx, op)
 	}
+	rules := r.Call.Session
 	var z *zoneClient
 	if p.firewalld && len(p.ips) > 0 {
+		rules = rules.AtOnce() // the bus is asked after them, and closed
 		var err error
 		if z, err = dialZone(ctx, p); err != nil {
 			return spec.Errorf(spec.CodeTryAgain, "failed to add the address %s to zone %q: %w; start firewalld, or take another backend", p.ips[0], p.zone, err)
@@ -69,27 +71,25 @@ func (c *conf) Apply(op *chained.Op) error {
 	if err := p.isolate(&op.Stack); err != nil {
 		return err
 	}
-	table := nft.Open(r.Call.HostNS())
+	table := nft.In(rules)
 	recorded := readRules(op)
-	closed, err := p.addElements(ctx, op, table, recorded)
-	if err != nil {
-		return err
-	}
-	if closed {
-		r.Warn(`firewalld runs here and rejects what is not in one of its zones: backend "firewalld" puts the addresses into zone %q`, p.zone)
-	}
-	op.Add("tables", table.Prune)
-	op.Add("rules of "+r.Attachment.String(), func(ctx context.Context) error {
-		return table.Update(ctx, func(x *nft.Tx) error {
-			recorded.setHandles(op, x)
-			x.Release(r.Attachment, nft.KindFirewall, nft.KindZone)
-			return nil
+	return p.addElements(ctx, op, table, recorded, func(closed bool) error {
+		if closed {
+			r.Warn(`firewalld runs here and rejects what is not in one of its zones: backend "firewalld" puts the addresses into zone %q`, p.zone)
+		}
+		op.Add("tables", table.Prune)
+		op.Add("rules of "+r.Attachment.String(), func(ctx context.Context) error {
+			return table.Update(ctx, func(x *nft.Tx) error {
+				recorded.setHandles(op, x)
+				x.Release(r.Attachment, nft.KindFirewall, nft.KindZone)
+				return nil
+			})
 		})
+		if err := recorded.write(op); err != nil || z == nil {
+			return err
+		}
+		return z.addAll(p.ips)
 	})
-	if err := recorded.write(op); err != nil || z == nil {
-		return err
-	}
-	return z.addAll(p.ips)
 }
 
 // isolate sets port isolation on the container's ports, as the bridge plugin does for
@@ -117,23 +117,24 @@ func (p *plan) isolate(undo *undo.Stack) error {
 }
 
 // addElements is the transaction of ADD. It deletes elements that an earlier ADD of the attachment
-// has added and this one does not add. closed: firewalld rejects what is not in a zone, and the
-// addresses are in none.
-func (p *plan) addElements(ctx context.Context, op *chained.Op, table *nft.Table, recorded *rules) (closed bool, err error) {
+// has added and this one does not add. added is called after it; closed: firewalld rejects what is not in a zone, and
+// the addresses are in none.
+func (p *plan) addElements(ctx context.Context, op *chained.Op, table *nft.Table, recorded *rules, added func(closed bool) error) error {
 	r := op.Request
 	kinds := []nft.Kind{nft.KindFirewall}
 	if p.firewalld {
 		old, err := table.Zoned(r.Attachment)
 		old = slices.DeleteFunc(old, func(ip netip.Addr) bool { return slices.Contains(p.ips, ip) })
 		if kinds, err = leaveZones(ctx, p, old, err); err != nil {
-			return false, err
+			return err
 		}
 	}
 	plan := func(x *nft.Tx) error {
 		x.RecordOwner(r.Attachment)
 		return p.update(r)(x)
 	}
-	err = table.Update(ctx, func(x *nft.Tx) error {
+	closed := false
+	add := func(x *nft.Tx) error {
 		recorded.setHandles(op, x)
 		closed = !p.firewalld && x.HasFirewalld()
 		if err := plan(x); err != nil || !x.AlreadyOwned(r.Attachment) {
@@ -141,8 +142,13 @@ func (p *plan) addElements(ctx context.Context, op *chained.Op, table *nft.Table
 		}
 		x.Release(r.Attachment, kinds...)
 		return plan(x)
+	}
+	return table.UpdateThen(ctx, add, func(_ context.Context, err error) error {
+		if err != nil {
+			return err
+		}
+		return added(closed)
 	})
-	return closed, err
 }
 
 // update returns the change that ADD makes in the rule set, and which CHECK looks for.
@@ -177,7 +183,7 @@ func (c *conf) Check(op *chained.Op) error {
 	}
 	recorded := readRules(op)
 	p.ips = recorded.own(p.ips)
-	found := nft.Open(r.Call.HostNS()).Check(ctx, func(x *nft.Tx) error {
+	found := nft.In(r.Call.Session).Check(func(x *nft.Tx) error {
 		recorded.setHandles(op, x)
 		return p.update(r)(x)
 	})
@@ -229,12 +235,12 @@ func (c *conf) Release(op *chained.Op) error {
 	if r.Prev != nil {
 		ips = addressesIn(r.Prev)
 	}
-	table := nft.Open(r.Call.HostNS())
+	table := nft.In(r.Call.Session)
 	others := ips
 	if !p.firewalld {
 		others = nil // the reference has added none of them to a zone
 	}
-	zoned, err := zonedOf(ctx, table, r.Attachment, others)
+	zoned, err := zonedOf(r.Call.Session, table, r.Attachment, others)
 	kinds, errs := leaveZones(ctx, p, zoned, err)
 	op.Kept = true // the record stays until the transaction has deleted the rules
 	recorded := readRules(op)
@@ -254,14 +260,17 @@ func (c *conf) Release(op *chained.Op) error {
 
 // zonedOf is [nft.Table.Zoned]. Without addresses it first looks, once for many attachments,
 // whether any address is in a zone.
-func zonedOf(ctx context.Context, table *nft.Table, a spec.Attachment, ips []netip.Addr) ([]netip.Addr, error) {
+func zonedOf(s *session.Session, table *nft.Table, a spec.Attachment, ips []netip.Addr) ([]netip.Addr, error) {
 	if len(ips) == 0 {
-		if any, err := once.Get(ctx, "zones of firewalld", table.HasZones); err != nil || !any {
+		if any, err := session.Ask(s, anyZone{}, table.HasZones); err != nil || !any {
 			return nil, err
 		}
 	}
 	return table.Zoned(a, ips...)
 }
+
+// anyZone is the key of whether any address is in a zone.
+type anyZone struct{}
 
 // leaveZones removes the addresses from their zone; err is the error of reading them. It returns
 // the kinds of elements to delete: after an error the elements for zones stay, for the next DEL.
@@ -324,7 +333,7 @@ func (c *conf) Collect(op *chained.Op) error {
 
 // Known looks for elements of the attachment.
 func (c *conf) Known(op *chained.Op) (bool, error) {
-	owned, err := nft.Open(op.Call.HostNS()).Owned(op.Attachment, nft.KindFirewall, nft.KindZone)
+	owned, err := nft.In(op.Call.Session).Owned(op.Attachment, nft.KindFirewall, nft.KindZone)
 	if netfilter.IsMissing(err) {
 		err = nil
 	}

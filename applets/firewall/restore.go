@@ -9,8 +9,7 @@ import (
 
 	"cnibox/applets/chained"
 	"cnibox/internal/dbus"
-	"cnibox/internal/netns"
-	"cnibox/internal/once"
+	"cnibox/internal/session"
 	"cnibox/internal/undo"
 	"cnibox/nft"
 	"cnibox/rtnl"
@@ -35,7 +34,7 @@ func (p *plan) restore(ctx context.Context, op *chained.Op) error {
 		x.RecordOwner(r.Attachment)
 		return p.update(r)(x)
 	}
-	return nft.Open(netns.Host()).UpdateThen(ctx, enlist, func(ctx context.Context, err error) error {
+	return nft.In(r.Call.Session).UpdateThen(ctx, enlist, func(ctx context.Context, err error) error {
 		if err == nil {
 			err = recorded.write(op)
 		}
@@ -46,10 +45,13 @@ func (p *plan) restore(ctx context.Context, op *chained.Op) error {
 	})
 }
 
+// busFailed is the key of the error of a bus, by its addresses.
+type busFailed string
+
 // restoreZone adds the addresses to the zone. A bus that has failed for one attachment is not used
 // for the others.
 func (p *plan) restoreZone(ctx context.Context, r *spec.Request) error {
-	failed, err := once.Get(ctx, "bus "+strings.Join(p.bus, " "), func() (*error, error) { return new(error), nil })
+	failed, err := session.Ask(r.Call.Session, busFailed(strings.Join(p.bus, " ")), func() (*error, error) { return new(error), nil })
 	if err == nil && *failed != nil {
 		return fmt.Errorf("zone %q is not tried, since for another attachment: %w", p.zone, *failed)
 	}

@@ -5,7 +5,6 @@ import (
 	"cmp"
 	"context"
 	"errors"
-	"fmt"
 	"net/netip"
 	"os"
 	"path/filepath"
@@ -15,7 +14,7 @@ import (
 
 	"cnibox/applets/applet"
 	"cnibox/internal/disk"
-	"cnibox/internal/once"
+	"cnibox/internal/session"
 	"cnibox/ipam"
 	"cnibox/spec"
 )
@@ -132,7 +131,8 @@ func leased(ctx context.Context, r *spec.Request, fn func(*ipam.Store) error) er
 		}
 	}
 	o := conf.IPAM.options(r)
-	s, done, err := once.Open(ctx, fmt.Sprintf("leases %q %q %v", conf.IPAM.DataDir, r.Network, o.KeepAcrossBoots), func() (*ipam.Store, error) {
+	key := leasesOf{conf.IPAM.DataDir, r.Network, o.KeepAcrossBoots}
+	s, done, err := session.Keep(r.Call.Session, key, func() (*ipam.Store, error) {
 		return ipam.OpenExisting(ctx, conf.IPAM.DataDir, r.Network, o)
 	}, (*ipam.Store).Close)
 	if errors.Is(err, os.ErrNotExist) {
@@ -143,6 +143,12 @@ func leased(ctx context.Context, r *spec.Request, fn func(*ipam.Store) error) er
 	}
 	defer done()
 	return leaseError(fn(s))
+}
+
+// leasesOf is the key of an open store.
+type leasesOf struct {
+	dir, network    string
+	keepAcrossBoots bool
 }
 
 // del releases by owner alone, where leases name the interface. It needs neither prevResult nor CNI_ARGS, and lease

@@ -35,12 +35,10 @@ func inside(r *spec.Request, fn func(ns *netns.NS, c *rtnl.Conn, lo *rtnl.Link) 
 	if err != nil {
 		return err
 	}
-	defer ns.Close()
-	c, err := rtnl.Dial(ns)
+	c, err := rtnl.In(r.Call.Session, ns)
 	if err != nil {
 		return err
 	}
-	defer c.Close()
 	lo, err := c.Link("lo")
 	if err != nil {
 		return err

@@ -1,9 +1,7 @@
 package portmap
 
 import (
-	"context"
 	"errors"
-	"fmt"
 	"iter"
 	"net/netip"
 
@@ -11,7 +9,7 @@ import (
 
 	"cnibox/applets/chained"
 	"cnibox/internal/netns"
-	"cnibox/internal/once"
+	"cnibox/internal/session"
 	"cnibox/nft"
 	"cnibox/rtnl"
 	"cnibox/spec"
@@ -41,21 +39,20 @@ func localnetTarget(maps iter.Seq[nft.PortMap]) netip.Addr {
 //
 // It is the link of the route to the container's address, if the container is behind that link: an
 // address of the LAN in prevResult must not set route_localnet on the uplink.
-func localnetLink(ctx context.Context, r *spec.Request, maps iter.Seq[nft.PortMap]) (*rtnl.Link, error) {
+func localnetLink(r *spec.Request, maps iter.Seq[nft.PortMap]) (*rtnl.Link, error) {
 	to := localnetTarget(maps)
 	if !to.IsValid() {
 		return nil, nil
 	}
-	host, done, err := rtnl.DialHost(ctx, r.Call.HostNS())
+	host, err := rtnl.OnHost(r.Call.Session)
 	if err != nil {
 		return nil, err
 	}
-	defer done()
 	route, err := host.RouteTo(to)
 	if err != nil {
 		return nil, nil // no route to it
 	}
-	link, err := once.Get(ctx, fmt.Sprint("link index ", route.Link), func() (*rtnl.Link, error) { return host.LinkAt(route.Link) })
+	link, err := session.Ask(r.Call.Session, routedBy(route.Link), func() (*rtnl.Link, error) { return host.LinkAt(route.Link) })
 	if err != nil {
 		return nil, rtnl.SkipAbsent(err)
 	}
@@ -73,13 +70,15 @@ func localnetLink(ctx context.Context, r *spec.Request, maps iter.Seq[nft.PortMa
 	return link, nil
 }
 
+// routedBy is the key of a link of the host, by index.
+type routedBy uint32
+
 // leadsTo reports whether the container's interface is behind a link of the host.
 func leadsTo(r *spec.Request, host *rtnl.Conn, link *rtnl.Link) (own bool, err error) {
 	c, err := chained.Open(r, 0)
 	if err != nil {
 		return false, err
 	}
-	defer c.Close()
 	if c.Link == nil {
 		return false, nil
 	}

@@ -48,7 +48,6 @@ func (d portOwners) record(r *spec.Request, old *portOwner, udp []udpPort) error
 	if err != nil {
 		return err
 	}
-	defer ns.Close()
 	if o.ID, err = ns.ID(); err != nil {
 		return err
 	}
@@ -125,7 +124,7 @@ func forgetFlows(r *spec.Request, udp []udpPort) {
 	if len(udp) == 0 {
 		return
 	}
-	if err := nft.Open(r.Call.HostNS()).FlushUDP(addrPorts(udp)); err != nil {
+	if err := nft.In(r.Call.Session).FlushUDP(addrPorts(udp)); err != nil {
 		r.Warn("connection tracking entries of UDP ports: %v", err)
 	}
 }

@@ -16,7 +16,7 @@ import (
 	"cnibox/applets/hostport"
 	"cnibox/applets/netfilter"
 	"cnibox/applets/record"
-	"cnibox/internal/once"
+	"cnibox/internal/session"
 	"cnibox/internal/state"
 	"cnibox/nft"
 	"cnibox/rtnl"
@@ -78,13 +78,22 @@ func (c *conf) Apply(op *chained.Op) error {
 	for _, l := range hostport.Listening(c.hostPorts(targets)) {
 		op.Warn("%s listens there on this host, and gets nothing any more: the port leads to the container", l)
 	}
-	unlock, err := op.Dir.Lock(ctx)
+	unlock, err := lock(op)
 	if err != nil {
 		return err
 	}
 	defer unlock() // failures are undone under the lock
 	return op.Failed(ctx, c.publish(ctx, op, maps))
 }
+
+// lock takes the lock of the directory. Attachments and plugins whose changes are made together hold it until these are made.
+func lock(op *chained.Op) (unlock func(), err error) {
+	_, unlock, err = session.Keep(op.Call.Session, lockOf(op.Dir), func() (func(), error) { return op.Dir.Lock(op.Context()) }, func(unlock func()) { unlock() })
+	return unlock, err
+}
+
+// lockOf is the key of the lock of a directory.
+type lockOf record.Dir
 
 // publish is the ADD of Apply, under the lock.
 //
@@ -99,7 +108,7 @@ func (c *conf) publish(ctx context.Context, op *chained.Op, maps iter.Seq[nft.Po
 	case none:
 		return releasePorts(ctx, r, dir, old.Data.UDP)
 	}
-	link, err := localnetLink(ctx, r, maps)
+	link, err := localnetLink(r, maps)
 	if err == nil && link != nil {
 		err = setLocalnet(link, "0") // unchanged, so that a read-only file system is an error before the first change
 	}
@@ -110,29 +119,30 @@ func (c *conf) publish(ctx context.Context, op *chained.Op, maps iter.Seq[nft.Po
 	if err := dir.record(r, old, udp); err != nil {
 		return err
 	}
-	pending, err := publishPorts(ctx, r, dir, maps, old != nil)
-	if err == nil || old == nil { // after an error the ports of an earlier ADD stay published
-		op.Add("ports of "+r.Attachment.String(), func(ctx context.Context) error { return releasePorts(ctx, r, dir, nil) })
-	}
-	if err == nil && link != nil { // after the transaction, whose base ruleset protects 127.0.0.0/8
-		op.Add("route_localnet of "+link.Name, func(context.Context) error { return rtnl.SkipAbsent(setLocalnet(link, "0")) })
-		err = setLocalnet(link, "1")
-	}
-	if err == nil {
-		if pending {
+	return publishPorts(ctx, r, dir, maps, old != nil, func(pending bool, err error) error {
+		if err == nil || old == nil { // after an error the ports of an earlier ADD stay published
+			op.Add("ports of "+r.Attachment.String(), func(ctx context.Context) error { return releasePorts(ctx, r, dir, nil) })
+		}
+		if err == nil && link != nil { // after the transaction, whose base ruleset protects 127.0.0.0/8
+			op.Add("route_localnet of "+link.Name, func(context.Context) error { return rtnl.SkipAbsent(setLocalnet(link, "0")) })
+			err = setLocalnet(link, "1")
+		}
+		switch {
+		case err != nil:
+		case pending:
 			err = dir.setPending(r.Attachment, portsAsked{*c, targetsOf(r.Prev, r.IfName)})
-		} else {
+		default:
 			err = dir.dropPending(r.Attachment)
 		}
-	}
-	if err != nil {
-		return err
-	}
-	if old != nil {
-		udp = mergeUDP(udp, old.Data.UDP)
-	}
-	forgetFlows(r, udp)
-	return nil
+		if err != nil {
+			return err
+		}
+		if old != nil {
+			udp = mergeUDP(udp, old.Data.UDP)
+		}
+		forgetFlows(r, udp)
+		return nil
+	})
 }
 
 // publishPorts publishes the ports in one transaction for IPv4 and IPv6, which also deletes the
@@ -141,18 +151,20 @@ func (c *conf) publish(ctx context.Context, op *chained.Op, maps iter.Seq[nft.Po
 // more.
 //
 // A port of another container is an error of code 100 with the owner's name. If the owner's
-// namespace is gone, the port is taken over.
-func publishPorts(ctx context.Context, r *spec.Request, dir portOwners, maps iter.Seq[nft.PortMap], repeated bool) (pending bool, err error) {
+// namespace is gone, the port is taken over. then is called after the transaction, and its error returned.
+func publishPorts(ctx context.Context, r *spec.Request, dir portOwners, maps iter.Seq[nft.PortMap], repeated bool, then func(pending bool, err error) error) error {
+	pending := false
 	holders := dir.holders(r.Attachment)
 	var gone []string
 	var next []*nextOwner
 	var published []spec.Attachment
 	if repeated {
+		var err error
 		if next, err = dir.nextOwners(r, r.ContainerID, func(a spec.Attachment) bool { return a == r.Attachment }); err != nil {
-			return false, err
+			return err
 		}
 	}
-	err = nft.Open(r.Call.HostNS()).Update(ctx, func(x *nft.Tx) error {
+	publish := func(x *nft.Tx) error {
 		pending = false
 		if repeated {
 			x.Release(r.Attachment, nft.KindPortMap)
@@ -183,11 +195,13 @@ func publishPorts(ctx context.Context, r *spec.Request, dir portOwners, maps ite
 		}
 		published = publishNext(r, x, next)
 		return nil
-	})
-	if err == nil {
-		err = dir.dropPending(published...)
 	}
-	return pending, err
+	return nft.In(r.Call.Session).UpdateThen(ctx, publish, func(_ context.Context, err error) error {
+		if err == nil {
+			err = dir.dropPending(published...)
+		}
+		return then(pending, err)
+	})
 }
 
 // releasePorts deletes the ports of the attachment, including those that the reference published,
@@ -202,7 +216,7 @@ func releasePorts(ctx context.Context, r *spec.Request, dir portOwners, udp []ud
 		published = publishNext(r, x, next)
 		return nil
 	}
-	return nft.Open(r.Call.HostNS()).UpdateThen(ctx, release, func(_ context.Context, err error) error {
+	return nft.In(r.Call.Session).UpdateThen(ctx, release, func(_ context.Context, err error) error {
 		if netfilter.IsMissing(err) {
 			r.Warn("%v: nothing to release", err)
 			err = nil
@@ -234,8 +248,7 @@ func (c *conf) Release(op *chained.Op) error {
 	op.Kept = true // the record stays until the transaction has released the ports
 	dir := portOwners(op.Dir)
 	udp := c.portsToForget(dir.owner(op.Attachment.Key()))
-	// attachments that are released together hold the lock until their transaction ends
-	_, unlock, err := once.Open(ctx, "lock of "+string(op.Dir), func() (func(), error) { return op.Dir.Lock(ctx) }, func(unlock func()) { unlock() })
+	unlock, err := lock(op)
 	if err != nil {
 		return err
 	}
@@ -269,7 +282,7 @@ func (c *conf) Check(op *chained.Op) error {
 	}
 	holders := dir.holders(r.Attachment)
 	pending := dir.hasPending(r.Attachment)
-	err := nft.Open(r.Call.HostNS()).Check(op.Context(), func(x *nft.Tx) error {
+	err := nft.In(r.Call.Session).Check(func(x *nft.Tx) error {
 		for m := range maps {
 			err := x.PortMap(r.Attachment, m)
 			var taken *nft.TakenError
@@ -285,7 +298,7 @@ func (c *conf) Check(op *chained.Op) error {
 	if err = netfilter.OrReference(err, r.Attachment, nft.KindPortMap); err != nil {
 		return spec.Errorf(spec.CodeCheck, "%w", err)
 	}
-	if link, err := localnetLink(op.Context(), r, maps); err != nil {
+	if link, err := localnetLink(r, maps); err != nil {
 		return err
 	} else if link != nil {
 		return spec.Errorf(spec.CodeCheck, "%s is 0: ports are not reached through 127.0.0.1", localnetKey(link.Name))
@@ -299,7 +312,7 @@ func (c *conf) Probe(op *chained.Op) error {
 	if err := op.Dir.CheckWritable(); err != nil {
 		return err
 	}
-	if err := nft.Open(op.Call.HostNS()).Probe(); err != nil {
+	if err := nft.In(op.Call.Session).Probe(); err != nil {
 		return spec.Errorf(spec.CodeNotReady, "portmap: %w", err)
 	}
 	return nil
@@ -333,7 +346,7 @@ func collectPorts(ctx context.Context, r *spec.Request, dir portOwners) error {
 		return err
 	})
 	var published []spec.Attachment
-	err := nft.Open(r.Call.HostNS()).Update(ctx, func(x *nft.Tx) error {
+	err := nft.In(r.Call.Session).Update(ctx, func(x *nft.Tx) error {
 		x.DeleteStale(r.Network, valid, nft.KindPortMap)
 		x.DeleteStaleReference(r.Network, r.Valid, nft.KindPortMap)
 		published = publishNext(r, x, next)

@@ -7,7 +7,6 @@ import (
 	"net/netip"
 
 	"cnibox/applets/chained"
-	"cnibox/internal/netns"
 	"cnibox/nft"
 	"cnibox/spec"
 )
@@ -30,12 +29,12 @@ func (c *conf) republish(ctx context.Context, op *chained.Op, maps iter.Seq[nft.
 		return err
 	}
 	publish := func(x *nft.Tx) error { return dir.plan(r, x, maps) }
-	return nft.Open(netns.Host()).UpdateThen(ctx, publish, func(ctx context.Context, err error) error {
+	return nft.In(r.Call.Session).UpdateThen(ctx, publish, func(_ context.Context, err error) error {
 		if err == nil {
 			flushAstray(r, udp)
 		}
 		if err == nil { // after the transaction, as in ADD
-			err = restoreLocalnet(ctx, r, maps)
+			err = restoreLocalnet(r, maps)
 		}
 		return err
 	})
@@ -66,8 +65,8 @@ func (d portOwners) plan(r *spec.Request, x *nft.Tx, maps iter.Seq[nft.PortMap])
 }
 
 // restoreLocalnet sets route_localnet, as ADD does, where it is off.
-func restoreLocalnet(ctx context.Context, r *spec.Request, maps iter.Seq[nft.PortMap]) error {
-	link, err := localnetLink(ctx, r, maps)
+func restoreLocalnet(r *spec.Request, maps iter.Seq[nft.PortMap]) error {
+	link, err := localnetLink(r, maps)
 	if err != nil || link == nil {
 		return err
 	}
@@ -89,7 +88,7 @@ func flushAstray(r *spec.Request, udp []udpPort) {
 	for _, t := range targetsOf(r.Prev, r.IfName) {
 		own = append(own, t.Addr())
 	}
-	n, err := nft.Open(netns.Host()).FlushAstrayUDP(addrPorts(udp), own...)
+	n, err := nft.In(r.Call.Session).FlushAstrayUDP(addrPorts(udp), own...)
 	switch {
 	case err != nil:
 		r.Warn("connection tracking entries of UDP ports: %v", err)

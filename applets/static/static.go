@@ -253,11 +253,9 @@ func get(ctx context.Context, r *spec.Request) (*spec.Result, error) {
 		if i.Name != r.IfName || i.Sandbox == "" || i.MAC == "" { // no netdev of the container
 			continue
 		}
-		c, err := chained.Open(r, spec.CodeUnknown)
-		if err != nil {
+		if _, err := chained.Open(r, spec.CodeUnknown); err != nil {
 			return nil, err
 		}
-		c.Close()
 	}
 	return r.Prev, nil
 }

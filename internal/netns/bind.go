@@ -16,7 +16,7 @@ import (
 func (ns *NS) Bind(path string) error {
 	return fault.Change("mount network namespace "+path, func() error {
 		source := fmt.Sprintf("/proc/thread-self/fd/%d", ns.fd)
-		if ns.isHost() {
+		if ns.IsHost() {
 			source = Thread
 		}
 		return os.NewSyscallError("mount", unix.Mount(source, path, "", unix.MS_BIND, ""))

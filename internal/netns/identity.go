@@ -26,7 +26,7 @@ func (ns *NS) ID() (ID, error) {
 		return ns.id, nil
 	}
 	var st unix.Stat_t
-	if ns.isHost() {
+	if ns.IsHost() {
 		return identify(&st, unix.Stat(Thread, &st)) // of this thread
 	}
 	id, err := identify(&st, unix.Fstat(ns.fd, &st))

@@ -24,9 +24,8 @@ const Thread = "/proc/thread-self/ns/net"
 //
 // It is a plain descriptor, since an os.File would start Go's poller and a thread for it.
 type NS struct {
-	path   string // where it was opened; empty: not opened by a path
-	fd     int    // hostFD: that of the calling thread
-	shared *shared
+	path string // where it was opened; empty: not opened by a path
+	fd   int    // hostFD: that of the calling thread
 
 	once   sync.Once // for the next two fields
 	cookie uint64
@@ -127,16 +126,11 @@ func (ns *NS) Path() string { return ns.path }
 // FD returns the descriptor, valid until Close.
 func (ns *NS) FD() int { return ns.fd }
 
-// Close closes the namespace, unless it is shared: then the end of the sharing closes it. Nil is a
-// namespace that was never opened.
+// Close closes the namespace. Nil is a namespace that was never opened.
 func (ns *NS) Close() error {
-	if ns == nil || ns.shared != nil {
+	if ns == nil {
 		return nil
 	}
-	return ns.close()
-}
-
-func (ns *NS) close() error {
 	var errs []error
 	for _, fd := range []int{ns.route, ns.fd} {
 		if fd >= 0 {
@@ -144,24 +138,21 @@ func (ns *NS) close() error {
 		}
 	}
 	ns.route = -1
-	if !ns.isHost() {
+	if !ns.IsHost() {
 		ns.fd = -1
 	}
 	return errors.Join(errs...)
 }
 
-// isHost reports whether ns is that of the calling thread.
-func (ns *NS) isHost() bool { return ns.fd == hostFD }
+// IsHost reports whether ns is from [Host].
+func (ns *NS) IsHost() bool { return ns.fd == hostFD }
 
 // Do runs fn on a thread in the namespace, for operations that netlink lacks: sysctl files, tun
 // devices, and the opening of sockets. fn must change nothing else of its thread, which runs other
 // goroutines afterwards (else use [OnDiscardedThread]). A panic of fn propagates to the caller.
 func (ns *NS) Do(fn func() error) error {
-	switch {
-	case ns.isHost():
+	if ns.IsHost() {
 		return fn()
-	case ns.shared != nil: // it is not the process's own
-		return ns.shared.host.shared.home.runIn(ns.Enter, fn)
 	}
 	same, err := ns.Same(Host())
 	switch {

@@ -33,13 +33,12 @@ type Conn struct {
 	mu sync.Mutex
 	fd int // -1: closed
 
-	ns       *netns.NS // from Open; nil: from [Listen]
-	protocol int
-	kept     bool // open until the call that shares its namespace ends
-
 	stale       bool // there may be unread answers
 	interrupted bool // a dump since the last [Conn.Dump] was inconsistent
 }
+
+// Open connects to a netlink protocol in ns, such as unix.NETLINK_ROUTE. ns may be closed afterwards.
+func Open(ns *netns.NS, protocol int) (*Conn, error) { return Listen(ns, protocol, 0) }
 
 // Listen connects to a netlink protocol in ns with a socket of its own that receives the notifications
 // of groups, a bit set such as RTMGRP_*; see [Conn.Wait]. ns may be closed afterwards.
@@ -51,7 +50,8 @@ func Listen(ns *netns.NS, protocol int, groups uint32) (*Conn, error) {
 	return &Conn{fd: fd}, nil
 }
 
-func (c *Conn) close() error {
+// Close closes the socket.
+func (c *Conn) Close() error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.fd < 0 {

@@ -36,9 +36,9 @@ func TestKernelAddOnce(t *testing.T) {
 		delete(got, work)
 	}
 	want := map[fault.Work]int{
-		fault.Namespaces: 1, fault.Lookups: 4, fault.Transactions: 3, fault.Requests: 59, fault.Changes: 21,
+		fault.Namespaces: 1, fault.Lookups: 4, fault.Transactions: 1, fault.Requests: 51, fault.Changes: 19,
 		fault.Sockets: 5, // of route netlink on the host and in the container, of nf_tables, and two to see who listens
-		fault.Threads: 2, fault.Files: 10, fault.Lists: 2, fault.Names: 1, fault.Locks: 5,
+		fault.Threads: 2, fault.Files: 10, fault.Lists: 2, fault.Names: 1, fault.Locks: 3,
 	}
 	if !maps.Equal(got, want) {
 		t.Errorf("got %v, want %v", got, want)

@@ -22,7 +22,7 @@ import (
 	"cnibox/applets/cniexec/sandbox"
 	"cnibox/chain"
 	"cnibox/internal/netns"
-	"cnibox/internal/once"
+	"cnibox/internal/session"
 	"cnibox/rtnl"
 	"cnibox/spec"
 )
@@ -151,14 +151,16 @@ func (v *Inventory) Conf(doc []byte) *Conf {
 
 // ReadHolds asks the plugins of attachments what they hold for these.
 func (v *Inventory) ReadHolds(ctx context.Context, list []*Entry) {
-	ctx, forget := once.WithCache(ctx)
-	defer forget()
+	s := session.NewForMany()
+	defer s.Close()
 	each := (len(list) + runtime.GOMAXPROCS(0) - 1) / runtime.GOMAXPROCS(0)
 	var wg sync.WaitGroup
 	for part := range slices.Chunk(list, max(each, 1)) {
 		wg.Go(func() {
+			own := s.Branch()
+			defer own.Close()
 			for _, a := range part {
-				a.readHolds(ctx, v.plugins)
+				a.readHolds(ctx, own, v.plugins)
 			}
 		})
 	}
@@ -166,8 +168,8 @@ func (v *Inventory) ReadHolds(ctx context.Context, list []*Entry) {
 }
 
 // readHolds is ReadHolds for one.
-func (a *Entry) readHolds(ctx context.Context, plugins *chain.Describer) {
-	a.Holds, a.HoldsErr = plugins.Holds(ctx, a.Entry)
+func (a *Entry) readHolds(ctx context.Context, s *session.Session, plugins *chain.Describer) {
+	a.Holds, a.HoldsErr = plugins.Holds(ctx, s, a.Entry)
 	for _, h := range a.Holds {
 		switch data := h.Data.(type) {
 		case spec.Port:

@@ -18,6 +18,7 @@ import (
 	"cnibox/internal/interrupt"
 	"cnibox/internal/kerneltest"
 	"cnibox/internal/nfttest"
+	"cnibox/internal/session"
 	"cnibox/nft"
 	"cnibox/spec"
 )
@@ -81,16 +82,14 @@ func TestJudge(t *testing.T) {
 // The watch reloads once for each loss, not for what its reload does, nor for what a DEL deletes.
 func TestKernelReloadsOfRules(t *testing.T) {
 	ns := kerneltest.NS(t)
-	table := nft.Open(ns, nft.WithLock(filepath.Join(t.TempDir(), "lock")))
+	lock := filepath.Join(t.TempDir(), "lock")
+	table := nft.Open(ns, nft.WithLock(lock))
 	owner := spec.Attachment{Network: "demo", ContainerID: "c1", IfName: "eth0"}
 	rebuild := func() {
-		all := &nft.Collection{Rebuild: true}
-		ctx := all.Collect(t.Context(), owner, func(_ bool, err error) {
-			if err != nil {
-				t.Error(err)
-			}
-		})
-		err := table.Update(ctx, func(x *nft.Tx) error {
+		s := session.NewForMany().For(0, owner.Key(), nil).Leaving(func(err error) { t.Error(err) })
+		defer s.Close()
+		nft.Rebuild(s)
+		err := nft.Open(ns, nft.WithLock(lock), nft.WithSession(s)).Update(t.Context(), func(x *nft.Tx) error {
 			x.Masquerade(owner, netip.MustParsePrefix("10.1.0.2/24"))
 			x.Allow(owner, netip.MustParseAddr("10.1.0.2"), "CNI-ADMIN")
 			return nil
@@ -98,7 +97,7 @@ func TestKernelReloadsOfRules(t *testing.T) {
 		if err != nil {
 			t.Error(err)
 		}
-		all.Commit(t.Context(), table)
+		s.Commit(t.Context())
 	}
 	rebuild()
 	rules, err := nft.WatchRules(ns)

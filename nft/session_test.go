@@ -10,13 +10,14 @@ import (
 	"cnibox/internal/fault"
 	"cnibox/internal/kerneltest"
 	"cnibox/internal/nfttest"
+	"cnibox/internal/session"
 	"cnibox/nft"
 	"cnibox/spec"
 )
 
-// A Collection releases many attachments in one transaction. If one fails, it takes a few more, and
+// A session releases many attachments in one transaction. If one fails, it takes a few more, and
 // the others are still released. Elements of another owner are kept.
-func TestKernelCollectionIsolatesFailure(t *testing.T) {
+func TestKernelSessionIsolatesFailure(t *testing.T) {
 	for name, tt := range map[string]struct {
 		fails   int // index of the attachment whose update fails; -1: none
 		batches int // maximal number of transactions
@@ -45,17 +46,15 @@ func TestKernelCollectionIsolatesFailure(t *testing.T) {
 				}
 				return nil
 			}
-			var c nft.Collection
+			verb := session.NewForMany().For(0, "", nil)
+			defer verb.Close()
 			odd := errors.New("made to fail")
 			failed := map[int]error{}
 			for i := range all {
-				ctx := c.Collect(t.Context(), attachment(i), func(_ bool, err error) {
-					if err != nil {
-						failed[i] = err
-					}
-				})
+				of := verb.For(i, attachment(i).Key(), nil).Leaving(func(err error) { failed[i] = err })
+				table := open(t, ns, nft.WithSession(of))
 				for _, kind := range []nft.Kind{nft.KindMasquerade, nft.KindFirewall} { // like the plugins of a chain
-					err := table.Update(ctx, func(x *nft.Tx) error {
+					err := table.Update(t.Context(), func(x *nft.Tx) error {
 						x.Release(attachment(i), kind)
 						if i == tt.fails {
 							return odd
@@ -70,7 +69,7 @@ func TestKernelCollectionIsolatesFailure(t *testing.T) {
 			if batches != 0 {
 				t.Errorf("%d transactions before the commit", batches)
 			}
-			c.Commit(t.Context(), table)
+			verb.Commit(t.Context())
 			if batches == 0 || batches > tt.batches {
 				t.Errorf("%d transactions, want 1 to %d", batches, tt.batches)
 			}
@@ -89,7 +88,7 @@ func TestKernelCollectionIsolatesFailure(t *testing.T) {
 }
 
 // An element that is deleted and added again in one transaction exists afterwards.
-func TestKernelCollectionReleaseThenAdd(t *testing.T) {
+func TestKernelSessionReleaseThenAdd(t *testing.T) {
 	ns := kerneltest.NS(t)
 	table := open(t, ns)
 	put := func(x *nft.Tx) error {
@@ -97,20 +96,16 @@ func TestKernelCollectionReleaseThenAdd(t *testing.T) {
 		return nil
 	}
 	mustUpdate(t, table, put)
-	var c nft.Collection
-	ctx := c.Collect(t.Context(), owner, func(_ bool, err error) {
-		if err != nil {
-			t.Error(err)
-		}
-	})
-	err := table.Update(ctx, func(x *nft.Tx) error {
+	verb := session.New().For(0, owner.Key(), nil).Leaving(func(err error) { t.Error(err) })
+	defer verb.Close()
+	err := open(t, ns, nft.WithSession(verb)).Update(t.Context(), func(x *nft.Tx) error {
 		x.Release(owner, nft.KindMasquerade)
 		return put(x)
 	})
 	if err != nil {
 		t.Fatal(err)
 	}
-	c.Commit(t.Context(), table)
+	verb.Commit(t.Context())
 	owned, err := table.Owned(owner)
 	if err != nil || len(owned) != 1 {
 		t.Errorf("got %v, %v", owned, err)
