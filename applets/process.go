@@ -14,6 +14,7 @@ import (
 
 	"cnibox/applets/applet"
 	"cnibox/internal/interrupt"
+	"cnibox/internal/session"
 )
 
 // Main runs the applet under whose name this process was called, as a whole process: arguments,
@@ -42,6 +43,7 @@ func Main(forceExec bool) int {
 		Stderr:    stderr,
 		Threads:   reserveThreads,
 		ForceExec: forceExec,
+		Session:   session.New(),
 	})
 }
 

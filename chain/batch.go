@@ -122,7 +122,7 @@ func (w *deleting) part(ctx context.Context, entries []*Entry) (single []*Entry)
 	}
 	defer s.Close()
 	together := *w.Runner
-	together.session = s
+	together.Session = s
 	var all, begun []*deletion
 	for _, e := range entries {
 		locked := (w.owned || locks.try("network", e.NetworkName, unix.LOCK_SH)) && locks.try("container", e.ContainerID, unix.LOCK_EX)
@@ -167,7 +167,7 @@ func (w *deleting) begin(ctx context.Context, r *Runner, order int, d *deletion)
 		}
 		d.Entry = current
 	}
-	of := r.session.For(order, d.Attachment().Key(), nil)
+	of := r.Session.For(order, d.Attachment().Key(), nil)
 	defer of.Close()
 	if l, err := d.ListOnce(of); d.Interrupted() || err != nil || !r.canBatch(l) {
 		return false

@@ -113,7 +113,7 @@ func (f folded) list(r *spec.Request) (*Runner, *List, RuntimeConf, error) {
 		own.BuiltIn = true
 		invoker = &own
 	}
-	runner := &Runner{Invoker: invoker, Warn: r.Warn, session: r.Call.Session, call: &r.Call}
+	runner := &Runner{Invoker: invoker, Warn: r.Warn, Session: r.Call.Session, call: &r.Call}
 	t := RuntimeConf{ContainerID: r.ContainerID, IfName: r.IfName, NetNS: r.Call.NetNS, session: r.Call.Session}
 	return runner, l, t, l.append(p)
 }

@@ -34,10 +34,10 @@ func (r *Runner) ForEach(ctx context.Context, n int, container func(i int) strin
 			defer warning.Unlock()
 			r.Warn(format, args...)
 		}
-		if own.session = session.New(); r.session != nil {
-			own.session = r.session.Branch()
+		if own.Session = session.New(); r.Session != nil {
+			own.Session = r.Session.Branch()
 		}
-		defer own.session.Close()
+		defer own.Session.Close()
 		for at := int(next.Add(1)) - 1; at < len(order); at = int(next.Add(1)) - 1 {
 			for _, i := range numbers[order[at]] {
 				if ctx.Err() != nil {

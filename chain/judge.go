@@ -66,8 +66,8 @@ type judging struct {
 // omitted. The error is the context's; done is not called with the remaining ones then.
 func (r *Runner) Judge(ctx context.Context, entries []*Entry, limit time.Duration, done func(*Judgement)) error {
 	verb := r.Once()
-	verb.session = session.NewForMany()
-	defer verb.session.Close()
+	verb.Session = session.NewForMany()
+	defer verb.Session.Close()
 	w := &judging{Runner: verb, limit: limit, hung: map[string]bool{}}
 	var busy []*Entry
 	var gone []*Judgement
@@ -141,7 +141,7 @@ func (w *judging) judge(ctx context.Context, r *Runner, e *Entry, wait time.Dura
 		}
 		return j
 	}
-	l, err := j.ListOnce(r.session)
+	l, err := j.ListOnce(r.Session)
 	if err != nil {
 		j.State, j.Err = StateFault, fmt.Errorf("cached configuration: %w", err)
 		return j

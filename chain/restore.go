@@ -35,7 +35,7 @@ type Restored struct {
 // context's; done is not called with the remaining attachments then.
 func (r *Runner) Restore(ctx context.Context, entries []*Entry, s *session.Session, done func(*Restored)) error {
 	verb := r.Once()
-	verb.session = s
+	verb.Session = s
 	w := &restoring{Runner: verb, done: done}
 	var busy []*snapshot
 	for part := range slices.Chunk(w.alive(ctx, entries), batchSize()) {
@@ -135,8 +135,8 @@ func (w *restoring) restoreLocked(ctx, waiting context.Context, e *snapshot) {
 // external plugin that hangs delays no verb of another container. CHECK uses nothing that was read
 // before the restore.
 func (w *restoring) finish(ctx context.Context) {
-	w.session.Forget()
-	defer w.session.Forget()
+	w.Session.Forget()
+	defer w.Session.Forget()
 	all := w.restored
 	w.restored = nil
 	check := func(r *Runner, i int) {
@@ -213,7 +213,7 @@ func (w *restoring) restoreAll(ctx context.Context, locked []*snapshot) {
 	w.ForEach(ctx, len(later), func(i int) string { return all[later[i]].ContainerID },
 		func(r *Runner, i int) { r.restoreOne(ctx, later[i], all[later[i]]) }, nil)
 	w.restored = slices.DeleteFunc(all, func(res *Restored) bool { return !res.begun })
-	w.session.Commit(ctx)
+	w.Session.Commit(ctx)
 }
 
 // did adds what was made or set.
@@ -223,10 +223,10 @@ func (res *Restored) did(text string) { res.Did = append(res.Did, text) }
 func (r *Runner) restoreOne(ctx context.Context, order int, res *Restored) {
 	res.begun = true
 	t := res.runtimeConf()
-	of := r.session.For(order, res.Attachment().Key(), res.did)
+	of := r.Session.For(order, res.Attachment().Key(), res.did)
 	defer of.Close()
 	t.session = of.Leaving(res.failed)
-	l, prev, err := res.recorded(r.session)
+	l, prev, err := res.recorded(r.Session)
 	if err != nil {
 		res.failed(err)
 		return

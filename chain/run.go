@@ -38,8 +38,10 @@ type Runner struct {
 	// ended; 0: 30 s.
 	UndoTimeout time.Duration
 
-	session *session.Session // of several verbs; nil: each has its own
-	call    *spec.Call       // of the plugin that runs a folded list; nil: the calls are made from a RuntimeConf
+	// Session is that of several verbs, whose caller closes it; nil: each verb has its own.
+	Session *session.Session
+
+	call *spec.Call // of the plugin that runs a folded list; nil: the calls are made from a RuntimeConf
 }
 
 const (
@@ -360,7 +362,7 @@ func (r *Runner) lock(ctx context.Context, a spec.Attachment) (unlock func(), er
 
 // begin gives t the session of an attachment, until end.
 func (r *Runner) begin(t *RuntimeConf, a spec.Attachment) (end func()) {
-	verb := r.session
+	verb := r.Session
 	if verb == nil {
 		verb = session.New()
 	}
@@ -368,7 +370,7 @@ func (r *Runner) begin(t *RuntimeConf, a spec.Attachment) (end func()) {
 	t.session = of
 	return func() {
 		of.Close()
-		if r.session == nil {
+		if r.Session == nil {
 			verb.Close()
 		}
 	}

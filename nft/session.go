@@ -33,19 +33,19 @@ func (c *rules) leave(u update) {
 	c.left = append(c.left, u)
 }
 
-// Begin is that of a [session.Change]. The updates are made in the order of the attachments, those of one in their
+// Take is that of a [session.Change]. The updates are made in the order of the attachments, those of one in their
 // own order. If one of them fails, those before and after it are made.
-func (c *rules) Begin(ctx context.Context, s *session.Session) func() {
+func (c *rules) Take(ctx context.Context, s *session.Session) (do func(), aside bool) {
 	c.mu.Lock()
 	left := c.left
 	c.left = nil
 	c.mu.Unlock()
 	if len(left) == 0 {
-		return nil
+		return nil, false
 	}
 	slices.SortStableFunc(left, func(a, b update) int { return a.s.Order() - b.s.Order() })
 	t := Open(left[0].t.ns, WithSession(s), WithLock(left[0].t.lock)) // the others are the same
-	return func() { c.commit(ctx, t, left) }
+	return func() { c.commit(ctx, t, left) }, false
 }
 
 // Discard is that of a [session.Change].

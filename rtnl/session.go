@@ -35,21 +35,20 @@ func DelLater(s *session.Session, l *Link) error {
 	return nil
 }
 
-// Begin is that of a [session.Change].
-func (d *drops) Begin(ctx context.Context, s *session.Session) func() {
+// Take is that of a [session.Change].
+func (d *drops) Take(ctx context.Context, s *session.Session) (do func(), aside bool) {
 	d.mu.Lock()
 	links, of := d.links, d.of
 	d.links, d.of = nil, nil
 	d.mu.Unlock()
 	if len(links) == 0 {
-		return nil
+		return nil, false
 	}
 	c, err := OnHost(s) // a goroutine may be in another namespace
 	if err == nil {
 		err = context.Cause(ctx)
 	}
-	var deleting sync.WaitGroup
-	deleting.Go(func() {
+	return func() {
 		if err == nil {
 			err = session.Recover(func() error {
 				return c.DelLinksOf(links, func(*Link) bool { return true }, func(index uint32, err error) { of[index].Fail(err) })
@@ -61,8 +60,7 @@ func (d *drops) Begin(ctx context.Context, s *session.Session) func() {
 		for _, left := range of {
 			left.Fail(err)
 		}
-	})
-	return deleting.Wait
+	}, true
 }
 
 // Discard is that of a [session.Change].

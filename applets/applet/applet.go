@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"cnibox/chain"
+	"cnibox/internal/session"
 	"cnibox/spec"
 )
 
@@ -62,6 +63,10 @@ type Process struct {
 
 	// Log is the line about the call for CNIBOX_LOG; nil: not configured.
 	Log *Log
+
+	// Session is open until the process ends: it takes milliseconds to close a socket after the deletion of rules, and fewer if
+	// the kernel frees all of a process at once. Nil: each call has one of its own, which it closes.
+	Session *session.Session
 
 	// ForceExec runs even built-in plugins as processes; tests compare both ways.
 	ForceExec bool

@@ -54,8 +54,11 @@ func Serve(ctx context.Context, a *Applet, p Process) int {
 		return write(p, spec.VersionAnswer(conf, a.plugin().Since), spec.Newest, nil)
 	}
 	version := spec.Newest
-	verb := session.New()
-	defer verb.Close() // after the answer: the kernel may be slow to close the sockets
+	verb := p.Session
+	if verb == nil {
+		verb = session.New()
+		defer verb.Close()
+	}
 	of := verb.For(0, "", nil)
 	defer of.Close()
 	out, takeBack, err := answer(ctx, a, p, of, &version)

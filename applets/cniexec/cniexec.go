@@ -206,7 +206,7 @@ func (c *call) setRunner() {
 	local := c.local()
 	c.runner = &chain.Runner{
 		Invoker: local, Cache: c.cache(), Path: c.path,
-		Warn: c.warn,
+		Warn: c.warn, Session: c.Session,
 	}
 }
 

@@ -10,9 +10,9 @@ import (
 // A Change is a kind of change that is made once for all plugins and attachments of a session, such as that of the rule
 // set. Different kinds are made at the same time.
 type Change interface {
-	// Begin begins to make what was left until now, and returns the function that waits for that, or makes it; nil: nothing
-	// was left. Errors go to [Session.Fail] of those who left it.
-	Begin(ctx context.Context, s *Session) (end func())
+	// Take takes what was left until now, and returns the function that makes it; nil: nothing was left. Its errors go to
+	// [Session.Fail] of those who left it. aside: it runs on a goroutine of its own, beside the others.
+	Take(ctx context.Context, s *Session) (do func(), aside bool)
 
 	// Discard drops what was left.
 	Discard()
@@ -107,16 +107,26 @@ func (s *Session) makeChanges(ctx context.Context) bool {
 	s.plan.mu.Lock()
 	kinds := s.plan.kind
 	s.plan.mu.Unlock()
-	var ends []func()
+	var aside sync.WaitGroup
+	var own []func()
+	any := false
 	for _, c := range kinds {
-		if end := c.Begin(ctx, s); end != nil {
-			ends = append(ends, end)
+		do, beside := c.Take(ctx, s)
+		switch {
+		case do == nil:
+			continue
+		case beside:
+			aside.Go(do)
+		default:
+			own = append(own, do)
 		}
+		any = true
 	}
-	for _, end := range ends {
-		end()
+	for _, do := range own {
+		do()
 	}
-	return len(ends) > 0
+	aside.Wait()
+	return any
 }
 
 // Discard drops the changes that were left, as after a failed ADD.

@@ -71,17 +71,17 @@ type change struct {
 	again bool // making it leaves another one
 }
 
-func (c *change) Begin(context.Context, *session.Session) func() {
+func (c *change) Take(context.Context, *session.Session) (func(), bool) {
 	left := c.left
 	c.left = nil
 	if left == nil {
-		return nil
+		return nil, false
 	}
 	return func() {
 		if c.made = append(c.made, left); c.again {
 			c.left, c.again = []int{9}, false
 		}
-	}
+	}, false
 }
 
 func (c *change) Discard() { c.left = nil }
@@ -225,3 +225,41 @@ func TestKernelConn(t *testing.T) {
 	want("on the host", host, false)
 	of.Own(nil)
 }
+
+// What is made aside is made at the same time as the others.
+func TestCommitAside(t *testing.T) {
+	verb := session.New()
+	of := verb.For(0, "a", nil).Leaving(func(err error) { t.Error(err) })
+	meet := make(chan bool)
+	session.Left[sender](of).meet = meet
+	session.Left[receiver](of).meet = meet
+	verb.Commit(t.Context())
+	if session.Left[sender](of).meet != nil || session.Left[receiver](of).meet != nil {
+		t.Error("not made")
+	}
+}
+
+// A sender and a receiver wait for each other.
+type sender struct{ meet chan bool }
+
+func (c *sender) Take(context.Context, *session.Session) (func(), bool) {
+	meet := c.meet
+	if c.meet = nil; meet == nil {
+		return nil, false
+	}
+	return func() { meet <- true }, true
+}
+
+func (*sender) Discard() {}
+
+type receiver struct{ meet chan bool }
+
+func (c *receiver) Take(context.Context, *session.Session) (func(), bool) {
+	meet := c.meet
+	if c.meet = nil; meet == nil {
+		return nil, false
+	}
+	return func() { <-meet }, false
+}
+
+func (*receiver) Discard() {}
