@@ -156,7 +156,7 @@ func (w *deleting) part(ctx context.Context, entries []*Entry) (single []*Entry)
 
 // begin runs DEL of the plugins of an attachment, which leave what is made together. It returns
 // false, and has changed nothing, if the attachment has to be deleted by itself: after an interrupted
-// ADD, where all errors decide how to continue, and with a plugin whose DEL cannot be batched.
+// ADD, where all errors decide how to continue, and with a plugin of another program.
 func (w *deleting) begin(ctx context.Context, r *Runner, order int, d *deletion) (batched bool) {
 	if !w.owned { // another process may have deleted it, or added it again
 		current, err := r.Cache.Lookup(d.Attachment())
@@ -169,7 +169,7 @@ func (w *deleting) begin(ctx context.Context, r *Runner, order int, d *deletion)
 	}
 	of := r.Session.For(order, d.Attachment().Key(), nil)
 	defer of.Close()
-	if l, err := d.ListOnce(of); d.Interrupted() || err != nil || !r.canBatch(l) {
+	if l, err := d.ListOnce(of); d.Interrupted() || err != nil || !r.canLeave(l) {
 		return false
 	}
 	l, t := r.recallStale(of, w.list, d.Entry)
@@ -200,14 +200,8 @@ func (r *Runner) delEach(ctx context.Context, l *List, t RuntimeConf, prev *spec
 	}
 }
 
-// canBatch reports whether all plugins of a list, and their IPAM plugins, are of this program, and none
-// needs to know whether its DEL has succeeded before it returns.
-func (r *Runner) canBatch(l *List) bool {
-	return !slices.ContainsFunc(l.Plugins, func(p Plugin) bool {
-		if !r.builtIn(&p) {
-			return true
-		}
-		v, err := r.Invoker.Find(p.Type)
-		return err != nil || v.Delegates
-	})
+// canLeave reports whether the plugins of a list may leave changes for the end: all of them, and their IPAM plugins, are
+// of this program.
+func (r *Runner) canLeave(l *List) bool {
+	return !slices.ContainsFunc(l.Plugins, func(p Plugin) bool { return !r.builtIn(&p) })
 }

@@ -221,7 +221,7 @@ func (t *RuntimeConf) entry(l *List) (*Entry, error) {
 func (r *Runner) addAll(ctx context.Context, l *List, t RuntimeConf, reqs []*spec.Request, existed bool) (res *spec.Result, done int, err error) {
 	mac, setter := "", 0
 	s := t.session.Apart()
-	leave := r.canBatch(l)
+	leave := r.canLeave(l)
 	var late []error
 	for i := range l.Plugins {
 		p := &l.Plugins[i]

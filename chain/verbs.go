@@ -103,7 +103,7 @@ func (r *Runner) delRecorded(ctx context.Context, l *List, t RuntimeConf, e *Ent
 // that was never finished. Without keepGoing it stops at the first error.
 func (r *Runner) delAll(ctx context.Context, l *List, t RuntimeConf, prev *spec.Result, keepGoing bool) (errs []error) {
 	t.session = t.session.Apart()
-	r.delEach(ctx, l, t, prev, r.canBatch(l), keepGoing, func(err error) { errs = append(errs, err) })
+	r.delEach(ctx, l, t, prev, r.canLeave(l), keepGoing, func(err error) { errs = append(errs, err) })
 	t.session.Commit(ctx)
 	return errs
 }

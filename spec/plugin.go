@@ -69,10 +69,6 @@ type Plugin struct {
 	// Interface says that ADD makes the interface CNI_IFNAME, MAC that it reads [Request.MAC].
 	Interface, MAC bool
 
-	// Delegates says that DEL runs another interface plugin, and deletes the record of it after its
-	// success.
-	Delegates bool
-
 	// Chained says that ADD needs the prevResult of an earlier plugin in the list.
 	Chained bool
 

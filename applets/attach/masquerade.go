@@ -62,7 +62,7 @@ func (c *MasqConf) CheckMasquerade(op *Op) error {
 		c.Masquerade(op, addrs, x)
 		return nil
 	})
-	if err = netfilter.OrReference(err, op.Attachment, nft.KindMasquerade); err != nil {
+	if err = netfilter.OrReference(err, op.Rules(), op.Attachment, nft.KindMasquerade); err != nil {
 		return Mismatch("masquerading: %w", err)
 	}
 	return nil

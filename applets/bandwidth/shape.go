@@ -10,7 +10,6 @@ import (
 	"slices"
 
 	"cnibox/applets/chained"
-	"cnibox/internal/netns"
 	"cnibox/rtnl"
 	"cnibox/spec"
 )
@@ -358,11 +357,10 @@ func (c *conf) Release(op *chained.Op) error {
 // Collect deletes the IFBs of the network's stale attachments, and those of the reference to which
 // no link redirects: these do not name their attachment.
 func (c *conf) Collect(op *chained.Op) error {
-	host, err := rtnl.Dial(netns.Host())
+	host, err := op.Host()
 	if err != nil {
 		return err
 	}
-	defer host.Close()
 	links, err := host.Links()
 	if err != nil {
 		return err

@@ -155,7 +155,7 @@ func (p *plugin) checkRules(op *attach.Op) error {
 		return nil
 	}
 	missing := &nft.MissingError{What: []string{"MAC guard of " + op.Veth.Name + " in table bridge cnibox"}}
-	return netfilter.OrReference(attach.Mismatch("%w", missing), op.Attachment, nft.KindMACGuard)
+	return netfilter.OrReference(attach.Mismatch("%w", missing), op.Rules(), op.Attachment, nft.KindMACGuard)
 }
 
 // Probe reports whether the host supports the configuration: it creates a bridge that filters VLANs

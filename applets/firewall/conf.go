@@ -11,7 +11,7 @@ import (
 
 	"cnibox/applets/chained"
 	"cnibox/internal/dbus"
-	"cnibox/internal/netns"
+	"cnibox/internal/session"
 	"cnibox/nft"
 	"cnibox/rtnl"
 	"cnibox/spec"
@@ -164,16 +164,15 @@ func checkAdminChain(name string) error {
 
 // readPrevResult reads from prevResult all addresses, of any interface. For a policy it also reads
 // the first bridge on the host, and its ports. A missing bridge is an error with the given code.
-func (p *plan) readPrevResult(prev *spec.Result, code int) error {
+func (p *plan) readPrevResult(s *session.Session, prev *spec.Result, code int) error {
 	p.ips = addressesIn(prev)
 	if !p.policed {
 		return nil
 	}
-	host, err := rtnl.Dial(netns.Host())
+	host, err := rtnl.OnHost(s)
 	if err != nil {
 		return err
 	}
-	defer host.Close()
 	var bridge uint32
 	var links []*rtnl.Link
 	for _, i := range prev.Interfaces {

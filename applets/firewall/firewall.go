@@ -12,7 +12,6 @@ import (
 	"cnibox/applets/chained"
 	"cnibox/applets/netfilter"
 	"cnibox/applets/record"
-	"cnibox/internal/netns"
 	"cnibox/internal/session"
 	"cnibox/internal/undo"
 	"cnibox/nft"
@@ -52,7 +51,7 @@ dataDir                 string  -          records with the handles of rules in 
 func (c *conf) Apply(op *chained.Op) error {
 	ctx := op.Context()
 	p, r := c.plan, op.Request
-	if err := p.readPrevResult(r.Prev, spec.CodeConfig); err != nil {
+	if err := p.readPrevResult(r.Call.Session, r.Prev, spec.CodeConfig); err != nil {
 		return err
 	}
 	if op.Restoring {
@@ -68,7 +67,7 @@ func (c *conf) Apply(op *chained.Op) error {
 		}
 		defer z.close()
 	}
-	if err := p.isolate(&op.Stack); err != nil {
+	if err := p.isolate(r.Call.Session, &op.Stack); err != nil {
 		return err
 	}
 	table := nft.In(rules)
@@ -95,13 +94,12 @@ func (c *conf) Apply(op *chained.Op) error {
 // isolate sets port isolation on the container's ports, as the bridge plugin does for
 // "portIsolation": the kernel then passes no frames between them and other isolated ports. No verb
 // unsets it, since the flag does not show which plugin has set it.
-func (p *plan) isolate(undo *undo.Stack) error {
+func (p *plan) isolate(s *session.Session, undo *undo.Stack) error {
 	set := func(port *rtnl.Link, on bool) error {
-		host, err := rtnl.Dial(netns.Host())
+		host, err := rtnl.OnHost(s)
 		if err != nil {
 			return err
 		}
-		defer host.Close()
 		return host.SetLink(port.Index, rtnl.LinkChange{Isolated: &on})
 	}
 	for _, port := range p.ports {
@@ -178,16 +176,17 @@ func (p *plan) update(r *spec.Request) func(*nft.Tx) error {
 func (c *conf) Check(op *chained.Op) error {
 	ctx := op.Context()
 	p, r := c.plan, op.Request
-	if err := p.readPrevResult(r.Prev, spec.CodeCheck); err != nil {
+	if err := p.readPrevResult(r.Call.Session, r.Prev, spec.CodeCheck); err != nil {
 		return err
 	}
 	recorded := readRules(op)
 	p.ips = recorded.own(p.ips)
-	found := nft.In(r.Call.Session).Check(func(x *nft.Tx) error {
+	table := nft.In(r.Call.Session)
+	found := table.Check(func(x *nft.Tx) error {
 		recorded.setHandles(op, x)
 		return p.update(r)(x)
 	})
-	if err := p.orReference(found); err != nil {
+	if err := p.orReference(table, found); err != nil {
 		return spec.Errorf(spec.CodeCheck, "expected rule not found: %w", err)
 	}
 	for _, port := range p.ports {
@@ -211,14 +210,14 @@ func (c *conf) Check(op *chained.Op) error {
 
 // orReference is [netfilter.OrReference] for the firewall: the reference's rules are by address.
 // Zones are checked afterwards.
-func (p *plan) orReference(err error) error {
+func (p *plan) orReference(table *nft.Table, err error) error {
 	if missing := new(nft.MissingError); !errors.As(err, &missing) {
 		return err
 	}
 	if p.firewalld && p.bridge == "" {
 		return nil
 	}
-	theirs, asked := nft.Open(netns.Host()).ReferenceFirewall(p.ips, p.admin, p.bridge != "")
+	theirs, asked := table.ReferenceFirewall(p.ips, p.admin, p.bridge != "")
 	if asked != nil || theirs && !p.firewalld {
 		return asked
 	}
@@ -303,7 +302,7 @@ func (c *conf) Probe(op *chained.Op) error {
 			return err
 		}
 	}
-	err := nft.Open(netns.Host()).Probe()
+	err := nft.In(op.Call.Session).Probe()
 	if err == nil && c.plan.firewalld {
 		err = probeZones(ctx, c.plan)
 	}
@@ -318,7 +317,7 @@ func (c *conf) Probe(op *chained.Op) error {
 func (c *conf) Collect(op *chained.Op) error {
 	ctx := op.Context()
 	valid := op.ValidKeys()
-	table := nft.Open(netns.Host())
+	table := nft.In(op.Call.Session)
 	zoned, err := table.LostZones(op.Network, valid)
 	kinds, errs := leaveZones(ctx, c.releasePlan(), zoned, err)
 	err = table.Update(ctx, func(x *nft.Tx) error {

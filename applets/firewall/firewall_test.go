@@ -72,7 +72,7 @@ func TestKernelFirewallReadsPrevResult(t *testing.T) {
 			err := chained.Read(r, c)
 			p := c.plan
 			if err == nil {
-				err = kerneltest.NS(t).Do(func() error { return p.readPrevResult(r.Prev, spec.CodeConfig) })
+				err = kerneltest.NS(t).Do(func() error { return p.readPrevResult(r.Call.Session, r.Prev, spec.CodeConfig) })
 			}
 			spectest.WantError(t, err, tt.err, spec.CodeConfig)
 			var ips []string

@@ -23,7 +23,7 @@ func (p *plan) restore(ctx context.Context, op *chained.Op) error {
 	r, recorded := op.Request, readRules(op)
 	p.ips = recorded.own(p.ips)
 	isolates := p.isolated && slices.ContainsFunc(p.ports, func(port *rtnl.Link) bool { return !port.Isolated })
-	if err := p.isolate(&undo.Stack{}); err != nil { // the flag stays, whatever follows
+	if err := p.isolate(r.Call.Session, &undo.Stack{}); err != nil { // the flag stays, whatever follows
 		return err
 	}
 	if isolates {

@@ -9,6 +9,7 @@ import (
 	"strings"
 
 	"cnibox/applets/applet"
+	"cnibox/internal/session"
 	"cnibox/internal/undo"
 	"cnibox/spec"
 )
@@ -35,7 +36,7 @@ FLANNEL_MTU, and isGateway true for a bridge.
 subnet.env has FLANNEL_NETWORK or FLANNEL_IPV6_NETWORK (networks, comma-separated), FLANNEL_SUBNET
 or FLANNEL_IPV6_SUBNET, FLANNEL_MTU and FLANNEL_IPMASQ.`,
 	Plugin: func() spec.Plugin {
-		return spec.Plugin{Add: add, Check: check, Del: del, Get: get, Status: status, GC: gc, Restore: restore, Validate: validate, Args: true, Interface: true, Delegates: true}
+		return spec.Plugin{Add: add, Check: check, Del: del, Get: get, Status: status, GC: gc, Restore: restore, Validate: validate, Args: true, Interface: true}
 	},
 }
 
@@ -81,9 +82,11 @@ func ofDelegate(err error) error {
 
 // runDelegate runs the delegate. Errors keep its code.
 func runDelegate(ctx context.Context, d *spec.Request) (*spec.Result, error) {
+	failed := func(err error) error { return ofDelegate(fmt.Errorf("flannel: delegate %s: %w", d.Net.Type, err)) }
+	d.Call.Session = d.Call.Session.Wrapping(failed)
 	res, err := d.Invoker.Invoke(ctx, d.Net.Type, d)
 	if err != nil {
-		return nil, ofDelegate(fmt.Errorf("flannel: delegate %s: %w", d.Net.Type, err))
+		return nil, failed(err)
 	}
 	return res, nil
 }
@@ -179,6 +182,13 @@ func (f *plan) savedRequest(r *spec.Request) (*spec.Request, error) {
 // del runs the delegate's DEL with the configuration of ADD. It deletes the state file after that
 // has succeeded, so that DEL can be repeated.
 func del(ctx context.Context, r *spec.Request) error {
+	return r.Call.Session.Together(ctx, func(s *session.Session) error {
+		r.Call.Session = s
+		return release(ctx, r)
+	})
+}
+
+func release(ctx context.Context, r *spec.Request) error {
 	f, err := readPlan(r)
 	if err != nil {
 		r.Warn("%v: going by the state files in %s", err, f.dir.Dir)
@@ -195,7 +205,8 @@ func del(ctx context.Context, r *spec.Request) error {
 	if serr != nil && !errors.Is(serr, os.ErrNotExist) {
 		return serr
 	}
-	return f.dir.remove(r.Attachment)
+	r.Call.Session.Last(func(context.Context) error { return f.dir.remove(r.Attachment) })
+	return nil
 }
 
 // delUnknown runs DEL of the configured delegate for an attachment without a state file: the file
@@ -205,6 +216,7 @@ func (f *plan) delUnknown(ctx context.Context, r *spec.Request) {
 	env, _ := readSubnetEnv(f.SubnetFile) // not needed for DEL
 	d, _, err := f.delegate(r, env)
 	if err == nil {
+		d.Call.Session = r.Call.Session.AtOnce()
 		_, err = runDelegate(ctx, d)
 	}
 	if err != nil {
@@ -343,7 +355,7 @@ func (f *plan) collect(ctx context.Context, r *spec.Request, s *delegateRecord) 
 	if a.IfName == "" {
 		a.IfName = "eth0"
 	}
-	d, err := r.Derive(spec.Call{Verb: spec.Del, ContainerID: a.ContainerID, IfName: a.IfName, Path: r.Call.Path}, s.conf)
+	d, err := r.Derive(spec.Call{Verb: spec.Del, ContainerID: a.ContainerID, IfName: a.IfName, Path: r.Call.Path, Session: r.Call.Session}, s.conf)
 	if err != nil {
 		f.dir.quarantine(r, s.file, err)
 		return nil

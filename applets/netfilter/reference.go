@@ -3,18 +3,17 @@ package netfilter
 import (
 	"errors"
 
-	"cnibox/internal/netns"
 	"cnibox/nft"
 	"cnibox/spec"
 )
 
 // OrReference lets a CHECK pass without our elements if the reference's rules for the attachment
 // exist: its container was started before cnibox was installed.
-func OrReference(err error, a spec.Attachment, kind nft.Kind) error {
+func OrReference(err error, table *nft.Table, a spec.Attachment, kind nft.Kind) error {
 	if missing := new(nft.MissingError); !errors.As(err, &missing) {
 		return err
 	}
-	theirs, asked := nft.Open(netns.Host()).HasReferenceRules(a, kind)
+	theirs, asked := table.HasReferenceRules(a, kind)
 	if asked != nil || theirs {
 		return asked
 	}

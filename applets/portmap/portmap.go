@@ -282,7 +282,8 @@ func (c *conf) Check(op *chained.Op) error {
 	}
 	holders := dir.holders(r.Attachment)
 	pending := dir.hasPending(r.Attachment)
-	err := nft.In(r.Call.Session).Check(func(x *nft.Tx) error {
+	table := nft.In(r.Call.Session)
+	err := table.Check(func(x *nft.Tx) error {
 		for m := range maps {
 			err := x.PortMap(r.Attachment, m)
 			var taken *nft.TakenError
@@ -295,7 +296,7 @@ func (c *conf) Check(op *chained.Op) error {
 		}
 		return nil
 	})
-	if err = netfilter.OrReference(err, r.Attachment, nft.KindPortMap); err != nil {
+	if err = netfilter.OrReference(err, table, r.Attachment, nft.KindPortMap); err != nil {
 		return spec.Errorf(spec.CodeCheck, "%w", err)
 	}
 	if link, err := localnetLink(r, maps); err != nil {

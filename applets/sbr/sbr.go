@@ -11,7 +11,6 @@ import (
 
 	"cnibox/applets/applet"
 	"cnibox/applets/chained"
-	"cnibox/internal/netns"
 	"cnibox/rtnl"
 	"cnibox/spec"
 )
@@ -156,11 +155,10 @@ func (c *conf) Probe(op *chained.Op) error {
 	if err := op.Dir.CheckWritable(); err != nil {
 		return err
 	}
-	host, err := rtnl.Dial(netns.Host())
+	host, err := op.Host()
 	if err != nil {
 		return err
 	}
-	defer host.Close()
 	if _, err := host.Rules(unix.AF_INET); err != nil {
 		return spec.Errorf(spec.CodeNotReady, "sbr: this kernel has no routing rules (CONFIG_IP_MULTIPLE_TABLES): %w", err)
 	}

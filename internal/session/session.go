@@ -72,6 +72,14 @@ func (s *Session) Leaving(failed func(error)) *Session {
 	return &leaving
 }
 
+// Wrapping returns the session for a delegate: wrap is called with the errors of what it leaves.
+func (s *Session) Wrapping(wrap func(error) error) *Session {
+	if !s.Leaves() {
+		return s
+	}
+	return s.Leaving(func(err error) { s.fail(wrap(err)) })
+}
+
 // Apart returns the session with a Commit of its own.
 func (s *Session) Apart() *Session {
 	apart := *s

@@ -5,6 +5,7 @@ import (
 	"strings"
 	"testing"
 
+	"cnibox/internal/session"
 	"cnibox/spec"
 )
 
@@ -16,6 +17,12 @@ func Request(t testing.TB, verb spec.Verb, conf, args string) *spec.Request {
 	if err != nil {
 		t.Fatal(err)
 	}
+	s := session.New()
+	r.Call.Session = s.For(0, "", nil)
+	t.Cleanup(func() {
+		r.Call.Session.Close()
+		s.Close()
+	})
 	return r
 }
 
