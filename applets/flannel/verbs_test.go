@@ -25,6 +25,7 @@ type flannelNode struct {
 	warns []string
 
 	external bool // the delegates are external plugins
+	late     bool // they fail in what they leave for the end
 }
 
 func newFlannelNode(t *testing.T) *flannelNode {
@@ -50,6 +51,10 @@ func (b *flannelNode) env(text string) {
 func (b *flannelNode) Invoke(_ context.Context, plugin string, r *spec.Request) (*spec.Result, error) {
 	b.calls = append(b.calls, fmt.Sprint(r.Call.Verb, " ", plugin, " ", r.ContainerID, " ", r.IfName))
 	b.last = r
+	if s := r.Call.Session; b.late && s.Leaves() {
+		s.Fail(b.fail[r.Call.Verb])
+		return nil, nil
+	}
 	return &spec.Result{}, b.fail[r.Call.Verb]
 }
 
@@ -153,17 +158,20 @@ func TestFlannelState(t *testing.T) {
 	b.want(b.call(spec.Del, "net", "c", "eth0", `,"delegate":5`), "DEL bridge c eth0", "")
 }
 
-// The state remains until DEL of the delegate has succeeded. The reference deletes it before, so
+// The state remains until DEL of the delegate, and what that leaves for the end, has succeeded. The reference deletes it before, so
 // that a repeated DEL does nothing.
 func TestFlannelFailedDelKeepsState(t *testing.T) {
-	b := newFlannelNode(t)
-	files := key("net", "c", "eth0")
-	b.want(b.call(spec.Add, "net", "c", "eth0", ""), "ADD bridge c eth0", files)
-	b.fail[spec.Del] = spec.Errorf(spec.CodeBusy, "no")
-	spectest.WantError(t, b.call(spec.Del, "net", "c", "eth0", ""), "flannel: delegate bridge: no", spec.CodeBusy)
-	b.want(nil, "DEL bridge c eth0", files)
-	delete(b.fail, spec.Del)
-	b.want(b.call(spec.Del, "net", "c", "eth0", ""), "DEL bridge c eth0", "")
+	for _, late := range []bool{false, true} {
+		b := newFlannelNode(t)
+		b.late = late
+		files := key("net", "c", "eth0")
+		b.want(b.call(spec.Add, "net", "c", "eth0", ""), "ADD bridge c eth0", files)
+		b.fail[spec.Del] = spec.Errorf(spec.CodeBusy, "no")
+		spectest.WantError(t, b.call(spec.Del, "net", "c", "eth0", ""), "flannel: delegate bridge: no", spec.CodeBusy)
+		b.want(nil, "DEL bridge c eth0", files)
+		delete(b.fail, spec.Del)
+		b.want(b.call(spec.Del, "net", "c", "eth0", ""), "DEL bridge c eth0", "")
+	}
 }
 
 // Each network and interface of a container has its own state; in the reference they overwrite each
