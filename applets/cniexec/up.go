@@ -27,7 +27,6 @@ import (
 	"cnibox/internal/memory"
 	"cnibox/internal/session"
 	"cnibox/nft"
-	"cnibox/rtnl"
 	"cnibox/spec"
 )
 
@@ -531,22 +530,30 @@ func (c *upCall) holdsAsked(w *wantedLink, e *chain.Entry) bool {
 	return false
 }
 
-// restoreExisting restores what the attachments that match the file have lost on the host.
+// restoreExisting restores what the attachments that match the file have lost on the host. One that only DEL and ADD restore,
+// as one whose interface is gone, is detached.
 func (c *upCall) restoreExisting(ctx context.Context, names []string, wanted map[string][]*wantedLink, failed func(string, error)) {
 	var existing []*chain.Entry
+	links := map[spec.Attachment]*wantedLink{}
 	for _, name := range names {
 		for _, w := range wanted[name] {
 			if w.existing != nil {
 				existing = append(existing, w.existing)
+				links[w.attachment()] = w
 			}
 		}
 	}
+	var lost []*wantedLink
 	title, remedies := chain.Titles(existing), c.remedies(nil)
 	errs := map[string][]error{} // by container
 	s := session.NewForMany()
 	defer s.Close()
 	nft.Rebuild(s)
 	err := c.runner.Restore(ctx, existing, s, func(r *chain.Restored) {
+		if len(r.External) == 0 && slices.ContainsFunc(r.Errs, func(err error) bool { return errors.Is(err, spec.ErrNeedsAdd) }) {
+			lost = append(lost, links[r.Attachment()])
+			return
+		}
 		c.restored = append(c.restored, restoredOf(r))
 		if len(r.Did) > 0 {
 			c.summarize("%s: %s", title(r.Entry), strings.Join(r.Did, ", "))
@@ -560,6 +567,15 @@ func (c *upCall) restoreExisting(ctx context.Context, names []string, wanted map
 			errs[r.ContainerID] = append(errs[r.ContainerID], ofNetNS(r.Attachment(), r.NetNSPath(), err))
 		}
 	})
+	for _, w := range lost {
+		name := filepath.Base(w.runtimeConf.NetNS)
+		if err := c.detachEntry(ctx, w.existing); err != nil {
+			failed(name, ofNetNS(w.attachment(), w.runtimeConf.NetNS, err))
+			continue
+		}
+		c.detached(name, w.existing)
+		w.existing = nil
+	}
 	for _, name := range names {
 		id := derivedID(filepath.Join(sandbox.NetNSDir, name))
 		if err := errors.Join(append(errs[id], err)...); err != nil {
@@ -651,30 +667,5 @@ func (w *wantedLink) is(e *chain.Entry) bool {
 	config, err := w.list.Effective()
 	t := &w.runtimeConf
 	return err == nil && e.Live() && !e.Interrupted() && bytes.Equal(e.Config, config) && slices.Equal(e.Args, t.Args) &&
-		maps.EqualFunc(e.CapabilityArgs, t.Capabilities, func(a, b json.RawMessage) bool { return bytes.Equal(a, b) }) && !lost(e)
-}
-
-// lost reports whether the namespace of an attachment does not have its interface any more. An
-// interface without a MAC address in the result may not be a link.
-func lost(e *chain.Entry) bool {
-	var result struct {
-		Interfaces []struct{ Name, MAC, Sandbox string }
-	}
-	if json.Unmarshal(e.Result, &result) != nil {
-		return false
-	}
-	conn, err := rtnl.DialPath(e.NetNSPath())
-	if err != nil {
-		return false
-	}
-	defer conn.Close()
-	for _, i := range result.Interfaces {
-		if i.Sandbox == "" || i.MAC == "" {
-			continue
-		}
-		if _, err := conn.Link(i.Name); errors.Is(err, os.ErrNotExist) {
-			return true
-		}
-	}
-	return false
+		maps.EqualFunc(e.CapabilityArgs, t.Capabilities, func(a, b json.RawMessage) bool { return bytes.Equal(a, b) })
 }
