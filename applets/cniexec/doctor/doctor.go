@@ -143,7 +143,7 @@ type check struct {
 
 // checks are all checks, in the order of their findings.
 var checks = []check{
-	{(*Doctor).checkCache, true}, {(*Doctor).checkKernel, true}, {(*Doctor).checkConfigurations, true}, {(*Doctor).checkStatus, false},
+	{(*Doctor).checkCache, true}, {(*Doctor).checkKernel, true}, {(*Doctor).checkConfigurations, true}, {(*Doctor).checkConfigured, false}, {(*Doctor).checkStatus, false},
 	{(*Doctor).checkRules, false}, {(*Doctor).checkBlockers, false}, {(*Doctor).checkForwarding, false}, {(*Doctor).checkBridgeNetfilter, false},
 	{(*Doctor).checkLocalnet, false}, {(*Doctor).checkReversePath, true}, {(*Doctor).checkRouters, false}, {(*Doctor).checkUplink, false}, {(*Doctor).checkMTU, false},
 	{(*Doctor).checkPortMTU, false}, {(*Doctor).checkDuplicates, false}, {(*Doctor).checkNeighbours, false},
@@ -377,6 +377,21 @@ func (d *Doctor) checkConfigurations(context.Context) {
 			text += fmt.Sprintf("; and %s more", tty.Plural(n-1, "mistake"))
 		}
 		d.add(Finding{Check: "configuration", Where: f.Place(), Message: text, Repair: "cni-exec lint " + file, Code: spec.CodeConfig})
+	}
+}
+
+// checkConfigured looks for networks without a configuration that have attachments. Their verbs use that of the ADD.
+func (d *Doctor) checkConfigured(context.Context) {
+	for _, n := range d.examined {
+		alive := slices.DeleteFunc(slices.Clone(n.Attached), func(a *inventory.Entry) bool { return !d.lives[a] })
+		if n.File != "" || n.Embedded || len(alive) == 0 {
+			continue
+		}
+		d.add(Finding{
+			Check: "configuration", Where: "network " + n.Name, Code: spec.CodeConfig,
+			Message: fmt.Sprintf("no valid file in %s has it, so nothing more can be attached; what is attached goes by the configuration of its add: %s", d.ConfDir, d.titles(alive)),
+			Repair:  "put its file back, or name the directory of its runtime with --conf-dir",
+		}, alive...)
 	}
 }
 

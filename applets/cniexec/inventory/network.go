@@ -17,6 +17,7 @@ import (
 type Network struct {
 	Name     string
 	File     string // of the configuration; empty: none, or none any more
+	Embedded bool   // it is the default one, which needs no file
 	Conf     *Conf
 	Attached []*Entry
 }
@@ -32,6 +33,7 @@ func (v *Inventory) Networks(confDir string, embedded func() *Network, warn func
 	byName := map[string]*Network{}
 	if len(lists)+len(wrong) == 0 {
 		if n := embedded(); n != nil {
+			n.Embedded = true
 			byName[n.Name] = n
 		}
 	}
