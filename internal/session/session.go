@@ -2,7 +2,7 @@
 // are open, what many attachments ask alike, and the changes that are made together.
 //
 // Who begins a verb makes a [Session], hands it on in the request, commits and closes it: the serve loop for one
-// plugin, package chain for a list or for many attachments. Nothing in a plugin tells one from the other.
+// plugin, package chain for a list or for many attachments. A plugin does not know which of them it is.
 package session
 
 import (
@@ -59,13 +59,13 @@ func (s *Session) Many() bool { return s.verb.many }
 func (s *Session) Branch() *Session { return &Session{verb: s.verb, host: &sockets{}, plan: s.plan} }
 
 // For returns the session for an attachment, by its key. Its changes are made in the order of the attachments, and did
-// is told in a few words what they have made; it may be nil. The caller closes the session, which closes the
+// gets in a few words what they have made; it may be nil. The caller closes the session, which closes the
 // namespace of the attachment and the sockets in that.
 func (s *Session) For(order int, key string, did func(string)) *Session {
 	return &Session{verb: s.verb, host: s.host, plan: s.plan, of: &attachment{order: order, key: key, did: did}}
 }
 
-// Leaving returns the session for a plugin whose changes are left for [Session.Commit]. failed is told their errors.
+// Leaving returns the session for a plugin whose changes are left for [Session.Commit]. failed gets their errors.
 func (s *Session) Leaving(failed func(error)) *Session {
 	leaving := *s
 	leaving.fail = failed
