@@ -250,18 +250,21 @@ func findHolders(all []*Judgement) {
 		for _, j := range lost {
 			if ns != nil && j.Holder == "" && j.in(ns) {
 				j.Holder = path
-				j.Why += ", but " + heldBy(path)
+				j.Why += ", but " + HeldBy(path)
 			}
 		}
 		return nil
 	})
 }
 
-// heldBy says who has the namespace at a path.
-func heldBy(path string) string {
+// HeldBy says who has the namespace at a path that [netns.Each] has found; any other text is where it is.
+func HeldBy(path string) string {
 	process, ok := strings.CutPrefix(path, "/proc/")
 	pid, at, _ := strings.Cut(process, "/")
-	if !ok {
+	switch {
+	case !strings.HasPrefix(path, "/"):
+		return "it is " + path
+	case !ok:
 		return "its namespace is mounted at " + path
 	}
 	if name, err := disk.Read("/proc/"+pid+"/comm", 0, maxComm); err == nil {

@@ -71,7 +71,7 @@ func (v *Inventory) searchGone() {
 	for _, a := range list {
 		switch {
 		case at[a] != "":
-			a.State, a.Why = chain.StateUnknown, a.Why+"; it is "+at[a]
+			a.State, a.Why = chain.StateUnknown, a.Why+", but "+chain.HeldBy(at[a])
 		case err != nil:
 			a.State, a.Why = chain.StateUnknown, a.Why+"; others cannot be searched: "+err.Error()
 		case hidden.Named != "" || hidden.Unnamed != "" && !a.Conf.Veth:
