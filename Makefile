@@ -72,7 +72,7 @@ build-%:
 	GOARCH=$(if $(filter armv%,$*),arm,$*) GOARM=$(patsubst armv%,%,$(filter armv%,$*)) \
 		$(MAKE) --no-print-directory -s build BIN=bin/cnibox-$* MAN=
 
-# Prints the table of the README: what cni-exec and each plugin add to the binary, which is
+# Prints the last table of docs/numbers.md: what cni-exec and each plugin add to the binary, which is
 # what leaving out this one alone saves. What several share counts for none.
 sizes: build ## the bytes of the binary that cni-exec and each plugin take
 	@size() { $(GO) build -tags "$$1" $(BUILDFLAGS) -o $(BIN).part . && stat -c %s $(BIN).part; }; \
@@ -338,7 +338,7 @@ pictures: build traffic chart ## docs/demo.svg and docs/network.svg of a run of 
 	dot -Nfontname=sans-serif -Efontname=sans-serif -Nfontsize=11 -Efontsize=10 -Tsvg -o docs/network.svg $$tmp/network.dot && echo docs/demo.svg docs/network.svg
 
 chart: ## docs/bench.svg, of the tables that make numbers has written
-	$(IN_TEST) ./pictures -chart $(CURDIR)/docs/bench.svg $(CURDIR)/README.md $(CURDIR)/docs/numbers.md
+	$(IN_TEST) ./pictures -chart $(CURDIR)/docs/bench.svg $(CURDIR)/docs/numbers.md
 
 DEMO = sh test/demo/demo.sh $(abspath $(BIN)) $(CURDIR)/bin/traffic
 .PHONY: traffic

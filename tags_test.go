@@ -77,9 +77,13 @@ func TestAppletsHaveTags(t *testing.T) {
 	}
 }
 
-// Each plugin has a row in README.md, and a script or an example of its name, with a row for the
+// Each plugin is named in README.md, and has a row in docs/numbers.md, and a script or an example of its name, with a row for the
 // example. -update adds missing rows, with the plugin's summary.
 func TestPlaces(t *testing.T) {
+	readme, err := os.ReadFile("README.md")
+	if err != nil {
+		t.Fatal(err)
+	}
 	for _, a := range applets.All() {
 		if a.Main != nil {
 			continue
@@ -89,7 +93,10 @@ func TestPlaces(t *testing.T) {
 		if script != nil && example != nil && a.Name != "host-local" { // tested by the scripts of other plugins
 			t.Errorf("%v, and %v", example, script)
 		}
-		wantRow(t, "README.md", "`"+a.Name+"`", a.Summary+" | ? |")
+		if !strings.Contains(string(readme), "`"+a.Name+"`") {
+			t.Errorf("README.md does not name %s among the plugins", a.Name)
+		}
+		wantRow(t, "docs/numbers.md", "`"+a.Name+"`", a.Summary+" | ? |")
 		if example == nil {
 			wantRow(t, "examples/README.md", "`"+a.Name+".conflist`", a.Summary+" | |")
 		}

@@ -127,7 +127,7 @@ func TestEachPluginIsFilled(t *testing.T) {
 // is.
 func TestFillBlocks(t *testing.T) {
 	whole := report{Reference: "v9", Machine: machine{Kernel: "6.6", CPUs: 2, Go: "go1", Arch: "amd64"}}
-	for _, row := range readmeRows {
+	for _, row := range slices.Concat(usersRows, ratioRows) {
 		l := better(row.what, times(2), times(16), 10)
 		l.Group = row.group
 		whole.Lines = append(whole.Lines, l)
@@ -145,11 +145,14 @@ func TestFillBlocks(t *testing.T) {
 			t.Errorf("no %q in\n%s", want, got)
 		}
 	}
-	if n := strings.Count(got, "\n| "); n != 1+len(readmeRows) {
+	if n := strings.Count(got, "\n| "); n != 1+len(usersRows) {
 		t.Errorf("%d rows", n)
 	}
 	if again, err := whole.fillBlocks(got); err != nil || again != got {
 		t.Errorf("a second time: %v\n%s", err, again)
+	}
+	if got, err = whole.fillBlocks("<!-- bench: ratios -->\n<!-- bench end -->"); err != nil || !strings.Contains(got, "\n| its CHECK | 8.00× faster |\n") {
+		t.Errorf("ratios: %v\n%s", err, got)
 	}
 	part := report{Lines: whole.Lines[:1]}
 	if _, err := part.fillBlocks(old); err == nil {

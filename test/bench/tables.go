@@ -8,11 +8,20 @@ import (
 	"strings"
 )
 
-// A tableRow is a line of the report and its name in the README.
+// A tableRow is a line of the report and its name in a table.
 type tableRow struct{ name, group, what, faster string }
 
-// readmeRows are the rows of the README's table.
-var readmeRows = []tableRow{
+// ratioRows are the rows of the README's table.
+var ratioRows = []tableRow{
+	{"all plugins, and the runtime, on disk", "size", "all plugins of the reference", " smaller"},
+	{"ADD of bridge, portmap, firewall, bandwidth and tuning, as one folded list", "five", "ADD, folded", " faster"},
+	{"its CHECK", "five", "CHECK, folded", " faster"},
+	{"its DEL", "five", "DEL, folded", " faster"},
+	{"100 containers, 16 at a time, by `cni-exec`", "parallel", "ADD, cni-exec", " a second"},
+}
+
+// usersRows are the rows of the first table of docs/numbers.md.
+var usersRows = []tableRow{
 	{"all plugins and `cni-exec` on disk", "size", "all plugins of the reference", " smaller"},
 	{"peak memory of a call, at most", "memory", "the most, of the limit", ""},
 	{"the slowest VERSION, over `/bin/true`", "start", "slowest, over /bin/true", ""},
@@ -21,13 +30,16 @@ var readmeRows = []tableRow{
 	{"chain CHECK by `cni-exec`", "chain", "CHECK, cni-exec", " faster"},
 	{"chain DEL by `cni-exec`", "chain", "DEL, cni-exec", " faster"},
 	{"100 ADDs, 16 at a time, by `cni-exec`", "parallel", "ADD, cni-exec", " more"},
+	{"list of five, folded: ADD", "five", "ADD, folded", " faster"},
+	{"list of five, folded: CHECK", "five", "CHECK, folded", " faster"},
+	{"list of five, folded: DEL", "five", "DEL, folded", " faster"},
 	{"500th ADD by `cni-exec`, to the first", "scale", "ADD, cni-exec, to the 1st", ""},
 	{"`cni-exec gc` of 1,000 that are gone", "crowd", "gc of 1000 whose namespace is gone, of the limit", ""},
 }
 
 // blocks are the tables that files may contain, between `<!-- bench: NAME -->` and `<!-- bench end
 // -->`.
-var blocks = map[string]func(*report) (string, error){"users": usersTable, "all": allTable, "base": baseTable}
+var blocks = map[string]func(*report) (string, error){"ratios": ratiosTable, "users": usersTable, "all": allTable, "base": baseTable}
 
 // errNotMeasured is returned for a table whose rows are not in the report; the file keeps the old
 // one.
@@ -100,19 +112,47 @@ func (r *report) find(group, what string) (line, bool) {
 	return line{}, false
 }
 
-// usersTable is the table of the README. A missed target is bold.
+// lines returns the lines of the report for rows.
+func (r *report) lines(rows []tableRow) ([]line, error) {
+	if _, ok := r.find(rows[0].group, rows[0].what); !ok {
+		return nil, errNotMeasured
+	}
+	list := make([]line, len(rows))
+	for i, row := range rows {
+		l, ok := r.find(row.group, row.what)
+		if !ok {
+			return nil, fmt.Errorf("the report has no %q in %s: all groups must be measured", row.what, row.group)
+		}
+		list[i] = l
+	}
+	return list, nil
+}
+
+// ratiosTable is the table of the README.
+func ratiosTable(r *report) (string, error) {
+	list, err := r.lines(ratioRows)
+	if err != nil {
+		return "", err
+	}
+	var b strings.Builder
+	fmt.Fprintf(&b, "Against containernetworking/plugins %s, medians of one run on %s.\n\n| | |\n|---|---|\n", r.Reference, r.Machine)
+	for i, l := range list {
+		fmt.Fprintf(&b, "| %s | %s×%s |\n", ratioRows[i].name, short(l.Ratio), ratioRows[i].faster)
+	}
+	return b.String(), nil
+}
+
+// usersTable is the first table of docs/numbers.md. A missed target is bold.
 func usersTable(r *report) (string, error) {
-	if _, ok := r.find(readmeRows[0].group, readmeRows[0].what); !ok {
-		return "", errNotMeasured
+	list, err := r.lines(usersRows)
+	if err != nil {
+		return "", err
 	}
 	var b strings.Builder
 	fmt.Fprintf(&b, "Against containernetworking/plugins %s: %s.\n\n", r.Reference, r.Machine)
 	b.WriteString("| | cnibox | quartiles | an empty Go process | reference | | target |\n|---|--:|---|--:|--:|---|---|\n")
-	for _, row := range readmeRows {
-		l, ok := r.find(row.group, row.what)
-		if !ok {
-			return "", fmt.Errorf("the report has no %q in %s: all groups must be measured", row.what, row.group)
-		}
+	for i, row := range usersRows {
+		l := list[i]
 		compared := l.Ratio != 0 && !l.Most
 		reference, factor := "", ""
 		if compared {

@@ -82,7 +82,7 @@ type bar struct {
 	ours, theirs cell
 }
 
-// chain returns the bar of a row in the README.
+// chain returns the bar of a row in the first table of docs/numbers.md.
 func chain(name, row string) bar {
 	return bar{name, cell{row, columnOurs}, cell{row, columnTheirs}}
 }

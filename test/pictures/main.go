@@ -1,7 +1,7 @@
-// Command pictures draws the pictures of the README as SVG:
+// Command pictures draws the pictures of the documents as SVG:
 //
 //	go run ./pictures -terminal ../docs/demo.svg <OUTPUT
-//	go run ./pictures -chart ../docs/bench.svg ../README.md ../docs/numbers.md
+//	go run ./pictures -chart ../docs/bench.svg ../docs/numbers.md
 package main
 
 import (
