@@ -72,6 +72,12 @@ build-%:
 	GOARCH=$(if $(filter armv%,$*),arm,$*) GOARM=$(patsubst armv%,%,$(filter armv%,$*)) \
 		$(MAKE) --no-print-directory -s build BIN=bin/cnibox-$* MAN=
 
+# -l: without inlining, each function of ours is a frame.
+.PHONY: walk
+walk: ## the functions and frames of ours that a call enters; needs strace
+	@$(GO) build -cover -coverpkg=./... -o bin/cnibox-cover . && $(GO) build -gcflags='./...=-l' -o bin/cnibox-plain .
+	@$(IN_TEST) ./walk -cover $(CURDIR)/bin/cnibox-cover -plain $(CURDIR)/bin/cnibox-plain
+
 # Prints the last table of docs/numbers.md: what cni-exec and each plugin add to the binary, which is
 # what leaving out this one alone saves. What several share counts for none.
 sizes: build ## the bytes of the binary that cni-exec and each plugin take
