@@ -3,8 +3,9 @@
 
 BIN     ?= bin/cnibox
 BINDIR  ?= /opt/cni/bin
-SBINDIR ?= /usr/local/sbin
-DATADIR ?= /usr/local/share
+PREFIX  ?= /usr/local
+SBINDIR ?= $(PREFIX)/sbin
+DATADIR ?= $(PREFIX)/share
 MANDIR  ?= $(DATADIR)/man
 # Where systemd's units go, with the paths of $(BINDIR) in them; empty: nowhere. Nothing is enabled.
 UNITDIR ?=
@@ -44,7 +45,7 @@ empty :=
 comma := ,
 ALL_TAGS := $(subst $(empty) $(empty),$(comma),$(NO_TAGS))
 
-.PHONY: help build build-all reference sizes lint vuln quick test test-tags test-race test-upgrade test-cross test-twin test-vm test-clients test-nodes flanneld fuzz base bench bench-vm numbers numbers-base demo install clean
+.PHONY: help build build-all reference sizes lint vuln quick test test-tags test-race test-upgrade test-cross test-twin test-vm test-clients test-nodes flanneld fuzz base bench bench-vm numbers numbers-base demo install uninstall clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## /  make \1\t/p' $(MAKEFILE_LIST) | expand -t 22
@@ -362,6 +363,7 @@ traffic:
 # work also in an image that is being made.
 install: $(if $(GOARCH)$(if $(wildcard $(BIN)),,none),build) ## install what is built into $(DESTDIR)$(BINDIR), with a file for each plugin, links cnibox and cni-exec into $(SBINDIR), manual pages and completions into $(DATADIR), the units of systemd into $(UNITDIR) if that is set
 	@case '$(BINDIR)' in *[[:space:]]* | [!/]*) echo "BINDIR '$(BINDIR)' is not an absolute path without spaces, as a #! line needs it" >&2; exit 1 ;; esac
+	@[ -n "$(DESTDIR)" ] || $(BIN) version >/dev/null || { echo "$(BIN) does not run here, perhaps it is for another machine: \`make build\`, or DESTDIR=" >&2; exit 1; }
 	mkdir -p "$(DESTDIR)$(BINDIR)" "$(DESTDIR)$(SBINDIR)"
 	@for path in $(addprefix $(BINDIR)/,cnibox cni-exec $(PLUGINS)) $(SBINDIR)/cnibox $(SBINDIR)/cni-exec; do \
 		path="$(DESTDIR)$$path"; [ -L "$$path" ] || [ ! -d "$$path" ] || { echo "$$path is a directory: nothing was changed" >&2; exit 1; }; \
@@ -387,6 +389,19 @@ install: $(if $(GOARCH)$(if $(wildcard $(BIN)),,none),build) ## install what is 
 	@[ -n "$(DATADIR)" ] && [ -n "$(MAN)" ] || exit 0; [ -d "$(MAN)" ] || $(WRITE_PAGES) 2>/dev/null || \
 		{ echo "no manual pages: there is no $(MAN), and no go to write it"; exit 0; }; \
 	mkdir -p "$(DESTDIR)$(MANDIR)/man8" && install -m 644 "$(MAN)"/*.8 "$(DESTDIR)$(MANDIR)/man8"
+
+uninstall: ## delete what install has made, with the same variables; what others have put into $(BINDIR), and the state, stay
+	@cd "$(DESTDIR)$(BINDIR)" 2>/dev/null || exit 0; for name in *; do \
+		{ [ -f "$$name" ] && read -r first <"$$name" && [ "$$first" = '#!$(BINDIR)/cnibox' ]; } 2>/dev/null || [ "$$(readlink "$$name")" = cnibox ] || continue; \
+		rm -f "$$name" || exit 1; \
+	done
+	@for name in cnibox cni-exec; do \
+		link="$(DESTDIR)$(SBINDIR)/$$name"; [ ! -L "$$link" ] || [ "$$(basename "$$(readlink "$$link")")" != cnibox ] || rm -f "$$link" || exit 1; \
+	done
+	rm -f "$(DESTDIR)$(BINDIR)/cnibox"
+	@[ -z "$(UNITDIR)" ] || for unit in dist/*.service dist/*.socket; do rm -f "$(DESTDIR)$(UNITDIR)/$${unit##*/}" || exit 1; done
+	@[ -z "$(DATADIR)" ] || { cd "$(DESTDIR)$(DATADIR)" 2>/dev/null && rm -f bash-completion/completions/cni-exec zsh/site-functions/_cni-exec fish/vendor_completions.d/cni-exec.fish; }
+	@[ -z "$(DATADIR)" ] || rm -f "$(DESTDIR)$(MANDIR)"/man8/cnibox.8 "$(DESTDIR)$(MANDIR)"/man8/cni-exec.8 $(patsubst %,"$(DESTDIR)$(MANDIR)"/man8/cnibox-%.8,$(PLUGINS))
 
 # The release's program is a module of its own, for whose libraries the tests need not wait.
 RELEASED = -version '$(VERSION)' -commit '$(COMMIT)' -epoch '$(EPOCH)'

@@ -11,7 +11,7 @@ import (
 	"cnibox/test/product"
 )
 
-// makeInstall runs make install into dest, with a binary that cannot run here.
+// makeInstall runs make install and uninstall in dest, with a binary that cannot run here.
 type makeInstall struct {
 	*testing.T
 	bin, dest string
@@ -37,8 +37,10 @@ func (m *makeInstall) write(path, text string) {
 	}
 }
 
-func (m *makeInstall) run(vars ...string) (string, error) {
-	cmd := exec.Command("make", append([]string{"--no-print-directory", "install", "DESTDIR=" + m.dest, "BIN=" + m.bin}, vars...)...)
+func (m *makeInstall) run(vars ...string) (string, error) { return m.make("install", vars...) }
+
+func (m *makeInstall) make(target string, vars ...string) (string, error) {
+	cmd := exec.Command("make", append([]string{"--no-print-directory", target, "DESTDIR=" + m.dest, "BIN=" + m.bin}, vars...)...)
 	cmd.Dir, cmd.Env = "../..", append(os.Environ(), "MAKEFLAGS=")
 	out, err := cmd.CombinedOutput()
 	return string(out), err
@@ -123,6 +125,44 @@ func TestMakeInstallOneDirectory(t *testing.T) {
 		if b, err := os.ReadFile(path); err != nil || string(b) != want {
 			t.Errorf("%s is %q, %v, want %q", path, b, err, want)
 		}
+	}
+}
+
+// What install has made is deleted, and what others have is not. A second time there is nothing to delete.
+func TestMakeUninstall(t *testing.T) {
+	m := newMakeInstall(t)
+	m.write(m.bin, "built elsewhere")
+	vars := []string{"GO=/nonexistent/go", "PREFIX=/usr", "UNITDIR=/usr/lib/systemd/system"}
+	if out, err := m.run(vars...); err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	foreign := filepath.Join(m.dest, "opt", "cni", "bin", "bridge")
+	m.write(foreign, "another bridge")
+	for range 2 {
+		if out, err := m.make("uninstall", vars...); err != nil {
+			t.Fatalf("%v\n%s", err, out)
+		}
+		var left []string
+		if err := filepath.WalkDir(m.dest, func(path string, d os.DirEntry, err error) error {
+			if err == nil && !d.IsDir() {
+				left = append(left, path)
+			}
+			return err
+		}); err != nil || !slices.Equal(left, []string{foreign}) {
+			t.Errorf("left: %v, %v", left, err)
+		}
+	}
+}
+
+// A binary that does not run here goes into no directory of this machine.
+func TestMakeInstallForAnotherMachine(t *testing.T) {
+	m := newMakeInstall(t)
+	m.write(m.bin, "built elsewhere")
+	dest := m.dest
+	m.dest = ""
+	out, err := m.run("GO=/nonexistent/go", "BINDIR="+strings.ReplaceAll(dest, " ", "-")+"/bin", "SBINDIR="+dest+"/sbin", "DATADIR=")
+	if _, statErr := os.Stat(dest); err == nil || !strings.Contains(out, "does not run here") || statErr == nil {
+		t.Errorf("%v\n%s", err, out)
 	}
 }
 
