@@ -81,7 +81,7 @@ func TestKernelGCHidden(t *testing.T) {
 				r.must("gc", a)
 				return a.stderr
 			}
-			if out := r.exec(nil, "ls").stdout; !strings.Contains(out, "unknown: no namespace "+c.Path+"; it is ") {
+			if out := r.exec(nil, "ls").stdout; !strings.Contains(out, "unknown: no namespace "+c.Path+", but ") {
 				t.Errorf("ls prints %s", out)
 			}
 			if out := gc(); !leased() || !strings.Contains(out, "is not its network namespace any more, but there is its link eth0 in ") {

@@ -34,14 +34,14 @@ var growthLists = map[string][]chainStep{
 			"ranges":[[{"subnet":"10.$N.0.0/16"}],[{"subnet":"fd00:$N::/64"}]]}`},
 		{"portmap", `"dataDir":"$DIR/ports","capabilities":{"portMappings":true},"runtimeConfig":{"portMappings":[
 			{"hostPort":$N0$C,"containerPort":80},{"hostPort":$N1$C,"containerPort":53,"protocol":"udp"}]}`},
-		{"firewall", `"backend":"nftables","ingressPolicy":"same-bridge"`},
+		{"firewall", `"dataDir":"$DIR/firewall","backend":"nftables","ingressPolicy":"same-bridge"`},
 		{"tuning", `"dataDir":"$DIR/tuning","mtu":1400,"sysctl":{"net.ipv4.conf.IFNAME.arp_filter":"1"}`},
 		{"bandwidth", `"dataDir":"$DIR/bandwidth","ingressRate":80000000,"ingressBurst":80000,"egressRate":80000000,"egressBurst":80000`},
 	},
 	"firewall": {
 		{"bridge", `"bridge":"br$N","isGateway":true,"ipam":{"type":"host-local","dataDir":"$DIR/leases",
 			"ranges":[[{"subnet":"10.$N.0.0/16"}],[{"subnet":"fd00:$N::/64"}]]}`},
-		{"firewall", `"ingressPolicy":"same-bridge"`},
+		{"firewall", `"dataDir":"$DIR/firewall","ingressPolicy":"same-bridge"`},
 	},
 	"ptp": {
 		{"ptp", `"ipMasq":true,"ipam":{"type":"host-local","dataDir":"$DIR/leases","subnet":"10.$N.0.0/16"}`},

@@ -15,7 +15,7 @@ import (
 
 // productImage and pauseImage are the images that dist/kubernetes names.
 const (
-	productImage = "cnibox:0.2.0"
+	productImage = "ghcr.io/cnibox/cnibox:0.2.0"
 	pauseImage   = "registry.k8s.io/pause:3.10"
 	flannelImage = "docker.io/library/flannel-cni-plugin:1" // of flannelSet
 )
@@ -57,7 +57,7 @@ func writeProductImage(bin, file string) error {
 	if err != nil {
 		return err
 	}
-	i := &image.Image{Name: "docker.io/library/" + productImage, Entrypoint: []string{pluginDir + "/cnibox"},
+	i := &image.Image{Name: productImage, Entrypoint: []string{pluginDir + "/cnibox"},
 		Files: []image.File{{Name: pluginDir[1:] + "/cnibox", Mode: 0o755, Body: program}}}
 	return errors.Join(i.Write(f), f.Close())
 }

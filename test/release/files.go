@@ -49,8 +49,9 @@ type common struct {
 	openrc      []file
 	procd       []file
 	examples    []file
-	docs        []file // README.md, LICENSE, ...
-	licences    []file // of the linked modules: MODULE/LICENSE
+	docs        []file   // README.md, LICENSE, ...
+	licences    []file   // of the linked modules: MODULE/LICENSE
+	bundled     []string // what an rpm provides for each of them
 }
 
 // unitDir is the directory of the binary in dist's units and scripts.
@@ -109,7 +110,14 @@ func (r *release) commonFiles(ctx context.Context) (c common, err error) {
 			*g.to = append(*g.to, file{name: name, mode: g.mode, data: data})
 		}
 	}
-	c.licences, err = r.licencesOf(ctx, r.host)
+	info, err := buildinfo.ReadFile(r.host)
+	if err != nil {
+		return c, err
+	}
+	for _, m := range info.Deps {
+		c.bundled = append(c.bundled, fmt.Sprintf("bundled(golang(%s)) = %s", m.Path, strings.TrimPrefix(m.Version, "v")))
+	}
+	c.licences, err = r.licencesOf(ctx, info)
 	return c, err
 }
 
@@ -130,11 +138,7 @@ func (r *release) pages(ctx context.Context) ([]file, error) {
 var licenceName = regexp.MustCompile(`(?i)^(licen[cs]e|copying|notice)`)
 
 // licencesOf returns the licences of Go and of the modules that a binary links.
-func (r *release) licencesOf(ctx context.Context, binary string) (list []file, err error) {
-	info, err := buildinfo.ReadFile(binary)
-	if err != nil {
-		return nil, err
-	}
+func (r *release) licencesOf(ctx context.Context, info *buildinfo.BuildInfo) (list []file, err error) {
 	root, err := exec.CommandContext(ctx, "go", "env", "GOROOT").Output()
 	if err != nil {
 		return nil, err

@@ -40,7 +40,7 @@ func (r *release) image(binaries []binary) (err error) {
 	if err != nil {
 		return err
 	}
-	name := map[string]string{"org.opencontainers.image.ref.name": r.version, "io.containerd.image.name": "cnibox:" + imageTag(r.version)}
+	name := map[string]string{"org.opencontainers.image.ref.name": r.version, "io.containerd.image.name": "ghcr.io/cnibox/cnibox:" + imageTag(r.version)}
 	if err := to.AppendIndex(index, layout.WithAnnotations(name)); err != nil {
 		return err
 	}

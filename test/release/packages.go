@@ -29,20 +29,22 @@ type format struct {
 	openrc  bool
 	procd   bool
 	pages   bool // has manual pages and completions
-	opt     bool // scripts maintain files in /opt/cni/bin
 }
 
 // formats have the plugins where each distribution's podman and CRI-O look for them.
 var formats = []format{
-	{"deb", ".deb", func(a arch) string { return a.deb }, "/usr/lib/cni", []string{"containernetworking-plugins"}, "/lib/systemd/system", false, false, true, true},
-	{"rpm", ".rpm", func(a arch) string { return a.rpm }, "/usr/libexec/cni", []string{"containernetworking-plugins"}, "/usr/lib/systemd/system", false, false, true, true},
-	{"apk", ".apk", func(a arch) string { return a.apk }, "/usr/libexec/cni", []string{"cni-plugins"}, "", true, false, true, true},
-	{"archlinux", ".pkg.tar.zst", func(a arch) string { return a.arch }, "/usr/lib/cni", []string{"cni-plugins"}, "/usr/lib/systemd/system", false, false, true, true},
-	{"ipk", ".ipk", func(a arch) string { return a.ipk }, "/usr/lib/cni", []string{"cni-plugins"}, "", false, true, false, false},
+	{"deb", ".deb", func(a arch) string { return a.deb }, "/usr/lib/cni", []string{"containernetworking-plugins"}, "/usr/lib/systemd/system", false, false, true},
+	{"rpm", ".rpm", func(a arch) string { return a.rpm }, "/usr/libexec/cni", []string{"containernetworking-plugins"}, "/usr/lib/systemd/system", false, false, true},
+	{"apk", ".apk", func(a arch) string { return a.apk }, "/usr/libexec/cni", []string{"cni-plugins"}, "", true, false, true},
+	{"archlinux", ".pkg.tar.zst", func(a arch) string { return a.arch }, "/usr/lib/cni", []string{"cni-plugins"}, "/usr/lib/systemd/system", false, false, true},
+	{"ipk", ".ipk", func(a arch) string { return a.ipk }, "/usr/lib/cni", []string{"cni-plugins"}, "", false, true, false},
 }
 
 // referenceVersion is the version of the reference plugins that ours is compatible with.
 const referenceVersion = "1.9.1"
+
+// licences are those of the binary: ours, and those of Go and the modules that it links.
+const licences = "Apache-2.0 AND BSD-3-Clause AND MIT"
 
 // licenceDir has the licences; Debian has them in its copyright file.
 const licenceDir = "/usr/share/licenses/cnibox"
@@ -100,7 +102,7 @@ func (r *release) pack(f format, a arch, binary string, c common) (err error) {
 	}
 	info := &nfpm.Info{
 		Name: "cnibox", Arch: f.arch(a), Version: r.version, Section: "net", Priority: "optional",
-		Maintainer: r.maintainer, Vendor: "cnibox", Homepage: "https://github.com/cnibox/cnibox", License: "Apache-2.0",
+		Maintainer: r.maintainer, Vendor: "cnibox", Homepage: "https://github.com/cnibox/cnibox", License: licences,
 		Description: description, MTime: r.time, DisableGlobbing: true,
 		Overridables: nfpm.Overridables{Provides: f.stands, Replaces: f.stands, Conflicts: f.stands, Contents: contents, Umask: 0o022},
 	}
@@ -113,7 +115,7 @@ func (r *release) pack(f format, a arch, binary string, c common) (err error) {
 	case "deb": // podman needs one of the stacks
 		info.Provides = []string{"container-network-stack", stands + " (= " + referenceVersion + ")"}
 	case "rpm":
-		info.Provides = []string{stands + " = " + referenceVersion}
+		info.Provides = append([]string{stands + " = " + referenceVersion}, c.bundled...)
 	case "apk":
 		info.Provides = []string{stands + "=" + referenceVersion + "-r0"}
 	case "archlinux":
@@ -121,12 +123,6 @@ func (r *release) pack(f format, a arch, binary string, c common) (err error) {
 	}
 	if f.name == "apk" || f.name == "archlinux" {
 		info.Description = summary // these have one line
-	}
-	if f.opt {
-		if info.Scripts, err = r.scripts(f, dir); err != nil {
-			return err
-		}
-		info.APK.Scripts.PostUpgrade, info.ArchLinux.Scripts.PostUpgrade = info.Scripts.PostInstall, info.Scripts.PostInstall
 	}
 	info = nfpm.WithDefaults(info)
 	if f.name == "apk" && info.Prerelease != "" { // apk allows few suffixes, without letters after them
@@ -168,22 +164,6 @@ func (f format) files(binary []byte, c common) (list []file) {
 		list = append(list, inDir("/etc/init.d", withDir(c.procd, f.plugins))...)
 	}
 	return list
-}
-
-// scripts returns those of dist/packages, with the plugin directory filled in.
-func (r *release) scripts(f format, dir string) (s nfpm.Scripts, err error) {
-	for name, to := range map[string]*string{"postinstall": &s.PostInstall, "preremove": &s.PreRemove} {
-		text, err := os.ReadFile(filepath.Join(r.root, "dist/packages", name+".sh"))
-		if err != nil {
-			return s, err
-		}
-		*to = dir + "." + name
-		changed := strings.ReplaceAll(string(text), "/usr/lib/cni", f.plugins)
-		if err := errors.Join(os.WriteFile(*to, []byte(changed), 0o644), os.Chtimes(*to, r.time, r.time)); err != nil {
-			return s, err
-		}
-	}
-	return s, nil
 }
 
 // allLicences returns ours and those of the linked modules, each below its module's name.

@@ -59,19 +59,15 @@ func TestRecipes(t *testing.T) {
 	}
 }
 
-// shellcheck accepts the scripts of packages, Alpine's recipe, and the scripts that execute
-// recipes.
+// shellcheck accepts Alpine's recipe and the scripts that execute recipes.
 func TestShellcheck(t *testing.T) {
 	if _, err := exec.LookPath("shellcheck"); err != nil {
 		t.Skip("SKIPPED: there is no shellcheck")
 	}
 	imitations, err := filepath.Glob("testdata/recipes/*.sh")
 	must(t, err)
-	scripts, err := filepath.Glob("../../dist/packages/*.sh")
-	must(t, err)
 	for _, words := range [][]string{
 		append([]string{"-s", "bash"}, imitations...),
-		append([]string{"-s", "dash"}, scripts...),
 		// abuild reads the variables, and its shell has local.
 		{"-s", "dash", "-e", "SC2034,SC2154,SC3043", "../../dist/recipes/alpine/APKBUILD"},
 	} {

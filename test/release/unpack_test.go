@@ -54,25 +54,6 @@ func unpack(t *testing.T, r *release, f format, c common) (u unpacked) {
 	return u
 }
 
-// script returns the script that runs after an installation or an upgrade, or before a removal.
-func (u unpacked) script(t *testing.T, format, phase string) string {
-	t.Helper()
-	name := map[string]map[string]string{
-		"deb":       {"install": "postinst", "upgrade": "postinst", "remove": "prerm"},
-		"rpm":       {"install": "post", "upgrade": "post", "remove": "preun"},
-		"apk":       {"install": ".post-install", "upgrade": ".post-upgrade", "remove": ".pre-deinstall"},
-		"archlinux": {"install": "post_install", "upgrade": "post_upgrade", "remove": "pre_remove"},
-	}[format][phase]
-	if format == "archlinux" { // one file of functions, which get the arguments
-		return u.scripts[".INSTALL"] + "\n" + name + ` "$@"`
-	}
-	text, ok := u.scripts[name]
-	if !ok {
-		t.Fatalf("there is no script %s", name)
-	}
-	return text
-}
-
 func (u unpacked) String() string {
 	var b strings.Builder
 	b.WriteString("-- about --\n" + u.about + "-- files --\n")

@@ -116,6 +116,9 @@ func (c *Case) parse(body string) error {
 		if string(p["type"]) == `"portmap"` && p["dataDir"] == nil {
 			return errors.New("portmap without dataDir: plans of a case, which run at once, would share the default directory")
 		}
+		if string(p["type"]) == `"firewall"` { // likewise; the reference, which was asked without, does not read it
+			p["dataDir"] = json.RawMessage(`"$DIR/run/firewall"`)
+		}
 	}
 	return nil
 }

@@ -30,7 +30,7 @@ stdenv.mkDerivation rec {
   meta = {
     description = "CNI plugins and their runtime in one static binary";
     homepage = "https://github.com/cnibox/cnibox";
-    license = lib.licenses.asl20;
+    license = with lib.licenses; [ asl20 bsd3 mit ];
     platforms = lib.platforms.linux;
     mainProgram = "cni-exec";
   };

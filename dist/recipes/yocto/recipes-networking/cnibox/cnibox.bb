@@ -3,7 +3,7 @@ DESCRIPTION = "All plugins that a node needs (bridge, host-local, portmap, firew
 cni-exec, which attaches network namespaces without a daemon. They speak netlink and nftables \
 and start no helper programs."
 HOMEPAGE = "https://github.com/cnibox/cnibox"
-LICENSE = "Apache-2.0"
+LICENSE = "Apache-2.0 & BSD-3-Clause & MIT"
 LIC_FILES_CHKSUM = "file://LICENSE;md5=@LICENSE_MD5@"
 
 # It has the modules in vendor: nothing else is fetched.
