@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"math/big"
 	"os"
 	"path"
 	"regexp"
@@ -286,7 +285,7 @@ func normalMask(value string) string {
 
 // normalPorts returns a list of ports and ranges of ports as a set of bits; what is none stays as it is.
 func normalPorts(value string) string {
-	var set big.Int
+	var set [1 << 13]byte
 	for part := range strings.SplitSeq(value, ",") {
 		low, high, isRange := strings.Cut(part, "-")
 		if !isRange {
@@ -298,8 +297,8 @@ func normalPorts(value string) string {
 			return value
 		}
 		for ; from <= to; from++ {
-			set.SetBit(&set, int(from), 1)
+			set[from/8] |= 1 << (from % 8)
 		}
 	}
-	return set.Text(16)
+	return string(set[:])
 }
