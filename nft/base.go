@@ -16,7 +16,7 @@ import (
 // the table deletes the version too. Change the version whenever the base ruleset changes. A set
 // whose type changes also needs a new name.
 const (
-	baseVersion  = "base ruleset 4"
+	baseVersion  = "base ruleset 5"
 	versionChain = "version"
 )
 

@@ -11,20 +11,20 @@ import (
 
 const mostAsked = 64 // keys of a set, or handles of a chain; for more, the set or chain is dumped
 
-// knownSet has the kernel's elements of a set of host ports, once that was dumped; before, how many
+// askedSet has the kernel's elements of a set of host ports, once that was dumped; before, how many
 // keys were requested.
-type knownSet struct {
-	asked    int
+type askedSet struct {
+	gets     int
 	elements map[string]*Element // by key; nil: not dumped
 }
 
 // lacks reports whether the set is known not to have the key.
-func (k *knownSet) lacks(key []byte) bool {
+func (k *askedSet) lacks(key []byte) bool {
 	return k != nil && k.elements != nil && k.elements[string(key)] == nil
 }
 
 // isPorts reports whether the set has host ports, or data that belongs to them.
-func (s *set) isPorts() bool { return s.kind == KindPortMap && !s.isByOwner() }
+func (s *set) isPorts() bool { return s.kind == KindPortMap }
 
 // read returns the element with the key; nil if there is none. The kernel looks it up, but a set of
 // host ports is dumped after many requests.
@@ -32,13 +32,13 @@ func (x *Tx) read(set *set, key []byte) (*Element, error) {
 	if !set.isPorts() {
 		return x.s.getElement(set, key)
 	}
-	k := x.known[set]
+	k := x.asked[set]
 	if k == nil {
-		k = &knownSet{}
-		x.known[set] = k
+		k = &askedSet{}
+		x.asked[set] = k
 	}
-	if k.elements == nil && k.asked < mostAsked {
-		k.asked++
+	if k.elements == nil && k.gets < mostAsked {
+		k.gets++
 		return x.s.getElement(set, key)
 	}
 	if k.elements == nil {
@@ -46,14 +46,14 @@ func (x *Tx) read(set *set, key []byte) (*Element, error) {
 		if k, err = x.readSet(set); err != nil {
 			return nil, err
 		}
-		x.known[set] = k
+		x.asked[set] = k
 	}
 	return k.elements[string(key)], nil
 }
 
 // readSet dumps a set. CHECK of many attachments dumps it once, as long as the generation of the
 // rule set does not change.
-func (x *Tx) readSet(ports *set) (*knownSet, error) {
+func (x *Tx) readSet(ports *set) (*askedSet, error) {
 	if x.session == nil {
 		return x.s.readSet(ports)
 	}
@@ -63,7 +63,7 @@ func (x *Tx) readSet(ports *set) (*knownSet, error) {
 	if x.gen == 0 { // unknown
 		return x.s.readSet(ports)
 	}
-	return session.Ask(x.session, setAt{ports, x.gen}, func() (*knownSet, error) { return x.s.readSet(ports) })
+	return session.Ask(x.session, setAt{ports, x.gen}, func() (*askedSet, error) { return x.s.readSet(ports) })
 }
 
 // setAt is the key of a set that CHECK has dumped, and the generation of the rule set before that.
@@ -83,7 +83,7 @@ func (x *Tx) generation() error {
 	return ignoreNotExist(err)
 }
 
-func (s *sock) readSet(set *set) (*knownSet, error) {
-	k := &knownSet{elements: map[string]*Element{}}
+func (s *sock) readSet(set *set) (*askedSet, error) {
+	k := &askedSet{elements: map[string]*Element{}}
 	return k, s.elements(set, nil, func(e Element) { k.elements[string(e.key)] = &e })
 }

@@ -82,9 +82,15 @@ type versionOf byte
 
 // lacks reports whether an element is missing or differs. [Tx.filters] checks the rules in the
 // tables filter.
+//
+// An address that several attachments have, as on two networks of the same subnet, is that of the last ADD. The others
+// lack nothing until its DEL.
 func (ch *change) lacks() bool {
 	if ch.new == nil || ch.old == nil {
 		return ch.new != nil
+	}
+	if key := ch.old.OwnerKey(); ch.set.isAddresses() && key != "" && key != ch.new.OwnerKey() {
+		return false
 	}
 	want := *ch.new
 	want.filter = ch.old.filter

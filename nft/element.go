@@ -68,13 +68,10 @@ func (e *Element) Unread() bool {
 // Addr returns the address of the container, or for a host port the host's address (zero: any). It
 // is zero for elements without an address.
 func (e *Element) Addr() netip.Addr {
-	switch {
-	case e.set.family == 0 || e.set.key == portType:
+	if e.set.family == 0 || e.set.key == portType {
 		return netip.Addr{}
-	case e.set.kind == KindPortMap:
-		return addrOf(e.key, e.set.family)
 	}
-	return e.set.addr(e.key)
+	return addrOf(e.key, e.set.family)
 }
 
 // Port returns the protocol and the number of a host port; empty: not a port.
@@ -116,7 +113,7 @@ func (e *Element) MAC() net.HardwareAddr {
 // String describes the element, for CHECK's errors, lists and golden files.
 func (e *Element) String() string {
 	switch {
-	case e.set.isByOwner(), e.set == enlistedSet:
+	case e.set == enlistedSet:
 		return e.set.name
 	case e.set.kind == KindMasquerade:
 		return "masquerade " + e.Addr().String()

@@ -96,22 +96,20 @@ func (x *Tx) Handles(record RuleHandles, anew bool) {
 func (x *Tx) filters(check bool) (plans []*filterPlan, err error) {
 	for _, family := range []byte{v4, v6} {
 		p := &filterPlan{family: family, records: x.records}
-		set, next := allowSet.of(family), allowNextSet.of(family)
+		set := allowSet.of(family)
 		for _, ch := range x.changes {
-			if ch.set != set && ch.set != next {
+			if ch.set != set {
 				continue
 			}
-			ip := set.addr(ch.key)
+			ip := addrOf(ch.key, family)
 			switch {
 			case ch.new != nil && ch.new.filter == filterRules:
 				if ch.put {
 					had := ch.old != nil && ch.old.filter == filterRules
-					p.allow(allowedAddr{ip, adminName(ch.new), had, ch.set == set && ch.old == nil && x.records[ip].anew && !check})
+					p.allow(allowedAddr{ip, adminName(ch.new), had, ch.old == nil && x.records[ip].anew && !check})
 				}
-			case ch.old != nil && (ch.new == nil || ch.new.filter != ch.old.filter):
-				if owner := x.change(set, ip.AsSlice()).new; owner == nil || owner.filter == filterNone {
-					p.leave(ip)
-				}
+			case ch.old != nil && (ch.new == nil || ch.new.filter != ch.old.filter && ch.new.filter == filterNone):
+				p.leave(ip)
 			}
 		}
 		for _, ip := range x.oldIPs {
@@ -306,9 +304,9 @@ func (p *filterPlan) noteLacking(x *Tx) {
 	for _, m := range p.missing {
 		lacks[m.ip] = true
 	}
-	set, next := allowSet.of(p.family), allowNextSet.of(p.family)
+	set := allowSet.of(p.family)
 	x.lackedBy(func(ch *change) bool {
-		return (ch.set == set || ch.set == next) && (p.noJump || len(p.admins) > 0 || lacks[set.addr(ch.key)])
+		return ch.set == set && (p.noJump || len(p.admins) > 0 || lacks[addrOf(ch.key, p.family)])
 	})
 }
 
@@ -324,7 +322,7 @@ func (p *filterPlan) prepare(x *Tx) error {
 		err := x.s.elements(set, nil, func(e Element) {
 			ch := x.found(e)
 			if ch.new != nil && ch.new.filter != filterNone && CheckChainName(adminName(ch.new)) == nil {
-				p.allow(allowedAddr{ip: set.addr(ch.key), admin: adminName(ch.new)})
+				p.allow(allowedAddr{ip: addrOf(ch.key, p.family), admin: adminName(ch.new)})
 			}
 		})
 		if err != nil {

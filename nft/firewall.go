@@ -20,9 +20,7 @@ const adminPrefix = "admin-"
 // connections that the address opened or that a published port translates. An accept in our table
 // would not override a drop in another one, so an element in our table only jumps to the
 // administrator's chain; the accept rules are in the tables filter of iptables-nft, which are made
-// if they are missing.
-//
-// [Tx.assign] has the rules about its owner.
+// if they are missing. The address of another attachment is taken over.
 func (x *Tx) Allow(o spec.Attachment, ip netip.Addr, admin string) {
 	x.allow(o, ip, admin, filterRules)
 }
@@ -37,13 +35,14 @@ func (x *Tx) allow(o spec.Attachment, ip netip.Addr, admin string, use filterUse
 	if x.record.handles != nil {
 		x.records[ip.Unmap()] = x.record
 	}
-	x.assign(o, allowSet, allowNextSet, ip.Unmap(), x.ensureChain(chain{name: adminPrefix + admin}), use)
+	ip = ip.Unmap()
+	x.put(o, Element{set: allowSet.of(familyOf(ip)), key: ip.AsSlice(), chain: x.ensureChain(chain{name: adminPrefix + admin}), filter: use})
 }
 
-// RecordZone records that the address is in a zone of firewalld. [Tx.assign] has the rules about
-// its owner.
+// RecordZone records that the address is in a zone of firewalld. The address of another attachment is taken over.
 func (x *Tx) RecordZone(o spec.Attachment, ip netip.Addr) {
-	x.assign(o, zoneSet, zoneNextSet, ip.Unmap(), "", filterUnset)
+	ip = ip.Unmap()
+	x.put(o, Element{set: zoneSet.of(familyOf(ip)), key: ip.AsSlice()})
 }
 
 // RecordOwner records that o owns any firewall element, so that [Tx.AlreadyOwned] need not search
@@ -150,27 +149,31 @@ func (x *Tx) hasMember(set *set, bridge []byte, shared *change) bool {
 	return ok && x.change(set, keyOf(bridge, ifname(member))).new != nil
 }
 
-// HasZones reports whether any attachment has an address in a zone of firewalld.
-func (t *Table) HasZones() (bool, error) {
-	zoned, err := t.zoned(nil, func(x *Tx) []*change { return x.owned([]Kind{KindZone}, func([]byte) bool { return true }) })
-	return len(zoned) > 0, err
-}
+// Zones lists the addresses that [Tx.RecordZone] has recorded, with their owners.
+func (t *Table) Zones() ([]Element, error) { return t.zones(nil) }
 
-// Zoned lists the addresses in firewalld that only o has: those recorded by [Tx.RecordZone], and
-// those of the given ones without an owner here, since the reference plugin records nothing.
-func (t *Table) Zoned(o spec.Attachment, ips ...netip.Addr) ([]netip.Addr, error) {
-	return t.zoned(ips, func(x *Tx) []*change { return x.ownedOf(o, []Kind{KindZone}) })
-}
-
-// LostZones lists the addresses in firewalld that only attachments of the network have, except for
+// LostZones lists those of [Table.Zones] that attachments of the network have, except for
 // those whose key is valid: the ones that [Tx.DeleteStale] would drop.
-func (t *Table) LostZones(network string, valid func(key string) bool) ([]netip.Addr, error) {
-	return t.zoned(nil, func(x *Tx) []*change { return x.owned([]Kind{KindZone}, staleOf(network, valid)) })
+func (t *Table) LostZones(network string, valid func(key string) bool) ([]Element, error) {
+	return t.zones(staleOf(network, valid))
 }
 
-// zoned lists the given addresses without an owner, and the addresses that have no owner after
-// leave.
-func (t *Table) zoned(ips []netip.Addr, leave func(*Tx) []*change) (gone []netip.Addr, err error) {
+func (t *Table) zones(want filter) (all []Element, err error) {
+	s, err := t.dial()
+	if err != nil {
+		return nil, err
+	}
+	defer s.Close()
+	for _, set := range []*set{zoneSet.v4, zoneSet.v6} {
+		if err := s.elements(set, want, func(e Element) { all = append(all, e) }); err != nil {
+			return nil, err
+		}
+	}
+	return all, nil
+}
+
+// Unowned lists those of the addresses that no attachment has here.
+func (t *Table) Unowned(ips ...netip.Addr) (free []netip.Addr, err error) {
 	s, err := t.dial()
 	if err != nil {
 		return nil, err
@@ -178,20 +181,11 @@ func (t *Table) zoned(ips []netip.Addr, leave func(*Tx) []*change) (gone []netip
 	defer s.Close()
 	x := newTx(s)
 	for _, ip := range ips {
-		if ip = ip.Unmap(); x.free(ip) {
-			gone = append(gone, ip)
+		if x.free(ip.Unmap()) {
+			free = append(free, ip.Unmap())
 		}
 	}
-	for _, ch := range leave(x) {
-		ch.new = nil
-	}
-	x.transferAddresses()
-	for _, ch := range x.changes {
-		if set := zoneSet.of(ch.set.family); ch.set == set && ch.old != nil && ch.new == nil {
-			gone = append(gone, set.addr(ch.key))
-		}
-	}
-	return gone, x.err
+	return free, x.err
 }
 
 // free reports whether no attachment has the address after this update.

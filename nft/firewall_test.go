@@ -2,6 +2,7 @@ package nft_test
 
 import (
 	"net/netip"
+	"slices"
 	"strings"
 	"testing"
 
@@ -260,21 +261,25 @@ func TestKernelBridgePolicyWhileNeeded(t *testing.T) {
 	}
 }
 
-// Zoned returns the addresses of the owner and those without an owner.
-func TestKernelZonedOfOwner(t *testing.T) {
+// Zones are those of all owners; an address without an owner is in none.
+func TestKernelZones(t *testing.T) {
 	table := open(t, kerneltest.NS(t))
 	mustUpdate(t, table, func(x *nft.Tx) error {
 		x.RecordZone(owner, ip4)
 		x.RecordZone(other, ip6)
 		return nil
 	})
+	all, err := table.Zones()
+	if err != nil || len(all) != 2 || all[0].Addr() != ip4 || all[0].OwnerKey() != owner.Key() || all[1].Addr() != ip6 || all[1].OwnerKey() != other.Key() {
+		t.Errorf("got %v, %v", all, err)
+	}
 	free := netip.MustParseAddr("10.9.9.9")
-	got, err := table.Zoned(owner, ip4, ip6, free)
-	if err != nil || len(got) != 2 || got[0] != free || got[1] != ip4 {
-		t.Errorf("got %v, %v", got, err)
+	got, err := table.Unowned(ip4, free, ip6)
+	if err != nil || !slices.Equal(got, []netip.Addr{free}) {
+		t.Errorf("without an owner: %v, %v", got, err)
 	}
 	lost, err := table.LostZones("net1", func(key string) bool { return key == other.Key() })
-	if err != nil || len(lost) != 1 || lost[0] != ip4 {
+	if err != nil || len(lost) != 1 || lost[0].Addr() != ip4 {
 		t.Errorf("lost: got %v, %v", lost, err)
 	}
 }

@@ -6,8 +6,7 @@ import "cnibox/spec"
 // attachment has. The other sets belong to elements of these, or serve later calls.
 func listedSets() (all []*set) {
 	for _, family := range []byte{v4, v6} {
-		for _, sets := range []perFamily{masqSet, masqNextSet, allowSet, allowNextSet, zoneSet, zoneNextSet,
-			anyPorts.dnat, anyPorts.condDNAT, hostPorts.dnat, hostPorts.condDNAT} {
+		for _, sets := range []perFamily{masqSet, allowSet, zoneSet, anyPorts.dnat, anyPorts.condDNAT, hostPorts.dnat, hostPorts.condDNAT} {
 			all = append(all, sets.of(family))
 		}
 	}
@@ -25,22 +24,27 @@ func (t *Table) Elements(kinds ...Kind) ([]Element, error) {
 		return nil, err
 	}
 	defer s.Close()
-	x := newTx(s)
+	versions := map[byte]string{}
+	for _, table := range []byte{inet, bridge} {
+		if versions[table], err = s.version(table); err != nil {
+			return nil, err
+		}
+	}
 	labelled := func(comment []byte) bool { return spec.LabelKey(string(comment)) != "" }
 	var all []Element
 	for _, set := range listedSets() {
 		if !hasKind(kinds, set.kind) {
 			continue
 		}
-		version, err := x.version(set.table)
-		if err == nil && version != "" {
-			size := set.keyLen()
-			err = s.elements(set, labelled, func(e Element) {
-				if len(e.key) >= size { // a set of another program may have shorter keys
-					all = append(all, e)
-				}
-			})
+		if versions[set.table] == "" {
+			continue
 		}
+		size := set.keyLen()
+		err := s.elements(set, labelled, func(e Element) {
+			if len(e.key) >= size { // a set of another program may have shorter keys
+				all = append(all, e)
+			}
+		})
 		if err != nil {
 			return nil, err
 		}
@@ -48,8 +52,8 @@ func (t *Table) Elements(kinds ...Kind) ([]Element, error) {
 	return all, nil
 }
 
-// Owned lists what o owns of the given kinds; no kinds mean all. It is empty if we have no table.
-// It takes no lock, as [Table.Elements].
+// Owned lists what o owns of the given kinds, in the order of the sets, each of which is read; no kinds mean all. It
+// is empty if we have no table. It takes no lock, as [Table.Elements].
 func (t *Table) Owned(o spec.Attachment, kinds ...Kind) ([]Element, error) {
 	s, err := t.dial()
 	if err != nil {
@@ -58,10 +62,8 @@ func (t *Table) Owned(o spec.Attachment, kinds ...Kind) ([]Element, error) {
 	defer s.Close()
 	x := newTx(s)
 	var all []Element
-	for _, ch := range x.ownedOf(o, kinds) {
-		if !ch.set.isByOwner() {
-			all = append(all, *ch.old)
-		}
+	for _, ch := range x.owned(kinds, ownedBy(o)) {
+		all = append(all, *ch.old)
 	}
 	return all, x.err
 }

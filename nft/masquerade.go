@@ -11,11 +11,11 @@ import (
 )
 
 // Masquerade translates the source of packets from ip's address to destinations outside its prefix
-// into the address of the outgoing interface; multicast is not translated. [Tx.assign] has the
-// rules about its owner.
+// into the address of the outgoing interface; multicast is not translated. The address of another attachment is taken over.
 func (x *Tx) Masquerade(o spec.Attachment, ip netip.Prefix) {
 	ip = unmapPrefix(ip)
-	x.assign(o, masqSet, masqNextSet, ip.Addr(), x.ensureChain(outChain(ip.Masked())), filterUnset)
+	addr := ip.Addr()
+	x.put(o, Element{set: masqSet.of(familyOf(addr)), key: addr.AsSlice(), chain: x.ensureChain(outChain(ip.Masked()))})
 }
 
 // outChain masquerades packets to destinations outside the prefix. There is one for each prefix in

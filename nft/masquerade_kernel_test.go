@@ -1,6 +1,7 @@
 package nft_test
 
 import (
+	"errors"
 	"net/netip"
 	"slices"
 	"strings"
@@ -12,25 +13,27 @@ import (
 	"cnibox/spec"
 )
 
-// Attachments of several networks may have the same address. The first one owns its masquerading
-// and accept rules, and after its DEL or GC the next one. DEL of the last leaves nothing.
+// Attachments of several networks may have the same address. It is that of the last ADD: CHECK of the others finds it,
+// and their DEL or GC leaves it. After DEL of the last one they lack it until it is added again. DEL of all leaves
+// nothing.
 func TestKernelAddressOfTwoNetworks(t *testing.T) {
 	for name, release := range map[string]func(x *nft.Tx){
-		"DEL": func(x *nft.Tx) { x.Release(owner) },
-		"GC":  func(x *nft.Tx) { x.DeleteStale("net1", func(string) bool { return false }) },
+		"DEL":       func(x *nft.Tx) { x.Release(owner) },
+		"known DEL": func(x *nft.Tx) { x.ReleaseKnown(owner, knownAddresses(owner), addressKinds...) },
+		"GC":        func(x *nft.Tx) { x.DeleteStale("net1", func(string) bool { return false }) },
 	} {
 		t.Run(name, func(t *testing.T) {
 			ns := kerneltest.NS(t)
 			setForwardDrop(t, ns)
 			table := open(t, ns)
 			second := spec.Attachment{Network: "net2", ContainerID: "c1", IfName: "eth0"}
-			third := spec.Attachment{Network: "net3", ContainerID: "c1", IfName: "eth0"}
 			ips := func(o spec.Attachment) func(x *nft.Tx) error {
 				return func(x *nft.Tx) error {
 					x.Masquerade(o, netip.MustParsePrefix(one4+"/24"))
 					x.Masquerade(o, netip.MustParsePrefix(one6+"/64"))
 					x.RecordZone(o, ip4)
 					x.RecordZone(o, ip6)
+					x.RecordOwner(o)
 					return allow(x, o)
 				}
 			}
@@ -43,6 +46,7 @@ func TestKernelAddressOfTwoNetworks(t *testing.T) {
 				}
 			}
 			apart := func(x *nft.Tx) error {
+				third := spec.Attachment{Network: "net3", ContainerID: "c1", IfName: "eth0"}
 				x.Masquerade(third, netip.MustParsePrefix("10.7.0.1/24"))
 				x.Allow(third, netip.MustParseAddr("10.7.0.1"), "CNI-ADMIN")
 				x.Allow(third, netip.MustParseAddr("fd07::1"), "CNI-ADMIN")
@@ -52,47 +56,56 @@ func TestKernelAddressOfTwoNetworks(t *testing.T) {
 			empty := nfttest.Ruleset(t, ns)
 			mustUpdate(t, table, ips(owner))
 			mustUpdate(t, table, ips(second))
-			mustUpdate(t, table, ips(third))
-			check(owner, second, third)
 			if owned, err := table.Owned(second, nft.KindMasquerade); err != nil || len(owned) != 2 || owned[0].String() != "masquerade "+one4 {
 				t.Errorf("the second has %v, %v", owned, err)
 			}
 			kerneltest.Tool(t, kerneltest.NS(t), kerneltest.Tool(t, ns, "", "nft", "list", "ruleset"), "nft", "-f", "-")
-			zoned := func(want ...netip.Addr) {
+			lost := func(network string, want ...netip.Addr) {
 				t.Helper()
-				got, err := table.Zoned(owner, ip4)
-				lost, err2 := table.LostZones(owner.Network, func(string) bool { return false })
-				if err != nil || err2 != nil || !slices.Equal(got, want) || !slices.Equal(lost, want) {
-					t.Errorf("in firewalld: %v, %v; %v, %v; want %v", got, err, lost, err2, want)
+				zones, err := table.LostZones(network, func(string) bool { return false })
+				var got []netip.Addr
+				for _, e := range zones {
+					got = append(got, e.Addr())
+				}
+				if err != nil || !slices.Equal(got, want) {
+					t.Errorf("zones of %s: %v, %v; want %v", network, got, err, want)
 				}
 			}
-			zoned()
-			mustUpdate(t, table, func(x *nft.Tx) error { x.Release(second); return nil })
-			mustUpdate(t, table, func(x *nft.Tx) error { x.Release(third, nft.KindZone); return nil })
-			zoned(ip4, ip6)
-			check(owner)
-			mustUpdate(t, table, ips(third))
-			check(owner, third)
-			mustUpdate(t, table, ips(second))
-			late := spec.Attachment{Network: "net2", ContainerID: "c2", IfName: "eth0"} // added before DEL of the second
-			mustUpdate(t, table, ips(late))
-			mustUpdate(t, table, func(x *nft.Tx) error { release(x); return nil })
-			check(second, third, late)
-			mustUpdate(t, table, func(x *nft.Tx) error { x.Release(late); return nil })
-			check(second, third)
-			if list := kerneltest.Tool(t, ns, "list map inet cnibox masq4", "nft", "-f", "-"); !strings.Contains(list, one4+" comment") {
-				t.Errorf("%s is not masqueraded: %s", one4, list)
+			check(second)
+			if err := table.Check(func(x *nft.Tx) error { x.Masquerade(owner, netip.MustParsePrefix(one4+"/24")); return allow(x, owner) }); err != nil {
+				t.Errorf("the first: %v", err)
 			}
+			lost("net1")
+			lost("net2", ip4, ip6)
+			mustUpdate(t, table, func(x *nft.Tx) error { release(x); return nil })
+			check(second)
 			if list := kerneltest.Tool(t, ns, "", "iptables-nft", "-S", "CNI-FORWARD"); strings.Count(list, one4) != 3 {
 				t.Errorf("rules of iptables:\n%s", list)
 			}
+			mustUpdate(t, table, ips(owner))
+			check(owner)
+			mustUpdate(t, table, ips(second))
 			mustUpdate(t, table, func(x *nft.Tx) error { x.Release(second); return nil })
-			check(third)
-			mustUpdate(t, table, func(x *nft.Tx) error { x.Release(third); return nil })
+			err := table.Check(ips(owner))
+			if missing := new(nft.MissingError); !errors.As(err, &missing) || !strings.Contains(err.Error(), "masquerade "+one4) ||
+				!strings.Contains(err.Error(), "allow "+one6) || !strings.Contains(err.Error(), "zone of firewalld for "+one4) {
+				t.Errorf("after DEL of the second, CHECK of the first: %v", err)
+			}
+			mustUpdate(t, table, ips(owner)) // RESTORE
+			check(owner)
+			mustUpdate(t, table, func(x *nft.Tx) error { release(x); return nil })
 			mustUpdate(t, table, apart)
 			if got := nfttest.Ruleset(t, ns); got != empty {
-				t.Errorf("left behind\n%s", got)
+				t.Errorf("left behind\n%s", kerneltest.Diff(empty, got))
 			}
 		})
 	}
+}
+
+// addressKinds are the kinds of elements for addresses.
+var addressKinds = []nft.Kind{nft.KindMasquerade, nft.KindFirewall, nft.KindZone}
+
+// knownAddresses names the elements for ip4 and ip6.
+func knownAddresses(o spec.Attachment) nft.Known {
+	return slices.Concat(nft.KnownMasquerade(ip4), nft.KnownMasquerade(ip6), nft.KnownFirewall(o, []netip.Addr{ip4, ip6}, []string{"br0", "veth1"}))
 }

@@ -11,8 +11,7 @@ import (
 )
 
 // Networks whose keys begin with the same 32 bits are distinguished, also if their names are too
-// long for a comment: GC of one keeps the elements of the other, and an address of both is not
-// transferred.
+// long for a comment: GC of one keeps the elements of the other.
 func TestKernelNetworksWithSameKey(t *testing.T) {
 	long := strings.Repeat("n", 190)
 	for name, of := range map[string][2]string{

@@ -55,16 +55,11 @@ func (x *Tx) PortMap(o spec.Attachment, m PortMap) error {
 	}
 	m.normalize()
 	family := familyOf(m.Target.Addr())
-	key := keyOf([]byte{m.Proto}, port16(m.HostPort))
-	sets := anyPorts
-	if m.HostIP.IsValid() {
-		sets = hostPorts
-		key = append(m.HostIP.AsSlice(), key...)
-	}
+	sets, key := m.place()
 	plain, conditional, dispatch := sets.dnat.of(family), sets.condDNAT.of(family), sets.condDispatch.of(family)
 	to := Element{set: plain, key: key, data: keyOf(m.Target.Addr().AsSlice(), port16(m.Target.Port()))}
 	for _, published := range []*set{plain, conditional} {
-		if x.knownAbsent(published, key) {
+		if x.isAbsent(published, key) {
 			continue
 		}
 		ch := x.change(published, key)
@@ -73,7 +68,7 @@ func (x *Tx) PortMap(o spec.Attachment, m PortMap) error {
 		}
 		ch.new = nil
 	}
-	if !x.knownAbsent(dispatch, key) {
+	if !x.isAbsent(dispatch, key) {
 		x.change(dispatch, key).new = nil
 	}
 	if len(m.Conditions) == 0 {
@@ -89,6 +84,20 @@ func (x *Tx) PortMap(o spec.Attachment, m PortMap) error {
 	}
 	x.hairpin(o, &m, family)
 	return x.err
+}
+
+// place returns the sets of the host port of a normalized mapping, and its key there.
+func (m *PortMap) place() (portSets, []byte) {
+	key := keyOf([]byte{m.Proto}, port16(m.HostPort))
+	if m.HostIP.IsValid() {
+		return hostPorts, append(m.HostIP.AsSlice(), key...)
+	}
+	return anyPorts, key
+}
+
+// hairpinKey returns the key of the target of a normalized mapping.
+func (m *PortMap) hairpinKey() []byte {
+	return keyOf(m.Target.Addr().AsSlice(), []byte{m.Proto}, port16(m.Target.Port()))
 }
 
 // replaceable reports whether to may replace the existing element. It may if that is o's own from
@@ -110,7 +119,7 @@ func (x *Tx) replaceable(o spec.Attachment, m *PortMap, ch *change, to *Element)
 // port cannot be part of the key, since nft lists such a rule but cannot load it again; see
 // [publishedMark].
 func (x *Tx) hairpin(o spec.Attachment, m *PortMap, family byte) {
-	key := keyOf(m.Target.Addr().AsSlice(), []byte{m.Proto}, port16(m.Target.Port()))
+	key := m.hairpinKey()
 	set := hairpinSet.of(family)
 	switch {
 	case m.MasqAll:
@@ -122,7 +131,7 @@ func (x *Tx) hairpin(o spec.Attachment, m *PortMap, family byte) {
 		}
 		x.put(o, Element{set: set, key: key, chain: name})
 	default:
-		if x.knownAbsent(set, key) {
+		if x.isAbsent(set, key) {
 			return
 		}
 		if ch := x.change(set, key); !ch.put {

@@ -44,7 +44,7 @@ func prune(s *sock, made map[byte]bool) error {
 	}
 	b := &batch{}
 	for _, table := range []byte{inet, bridge} {
-		if made[table] && !used[table] && x.leftovers().tables[chainID{family: table, table: TableName}] {
+		if made[table] && !used[table] && x.hasTable(table) {
 			b.add(step{what: "table " + tableText(table)}).DelTable(ours(table))
 		}
 	}

@@ -155,6 +155,16 @@ func (s *sock) chainsIn(family byte, table string) (chains []installedChain, err
 	return chains, err
 }
 
+// setsIn lists the names of a table's sets.
+func (s *sock) setsIn(family byte, table string) (names []string, err error) {
+	err = s.dump(unix.NFT_MSG_GETSET, family, func(_ byte, data []byte) {
+		if text(data, unix.NFTA_SET_TABLE) == table {
+			names = append(names, text(data, unix.NFTA_SET_NAME))
+		}
+	})
+	return names, err
+}
+
 // An installedChain is a chain as the kernel has it.
 type installedChain struct {
 	name string

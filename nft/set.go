@@ -49,24 +49,16 @@ const (
 	target6   = "ipv6_addr . inet_service"
 	twoNames  = "ifname . ifname"
 	toVerdict = "verdict"
-	entryType = "ifname . ipv6_addr . ipv6_addr" // the name of a set, and its key padded with zeros
 )
 
 // Addresses of containers: masqueraded ones, ones that the firewall allows (with the chain of the
-// administrator's rules), and ones in a zone of firewalld. The sets _next have the next owners of
-// an address, see [Tx.assign].
+// administrator's rules), and ones in a zone of firewalld. An address is that of the last ADD, see [change.lacks].
 //
-// No rule reads zone and _next. Only they record which attachment has an address in a zone, and the
-// next owners: a comment has no room for a second owner.
+// No rule reads zone. Only it records which attachment has an address in a zone.
 var (
-	masqSet     = perFamily{&set{"masq4", inet, KindMasquerade, v4, "ipv4_addr", toVerdict}, &set{"masq6", inet, KindMasquerade, v6, "ipv6_addr", toVerdict}}
-	allowSet    = perFamily{&set{"allow4", inet, KindFirewall, v4, "ipv4_addr", toVerdict}, &set{"allow6", inet, KindFirewall, v6, "ipv6_addr", toVerdict}}
-	zoneSet     = perFamily{&set{"zone4", inet, KindZone, v4, "ipv4_addr", ""}, &set{"zone6", inet, KindZone, v6, "ipv6_addr", ""}}
-	masqNextSet = perFamily{&set{"masq4_next", inet, KindMasquerade, v4, "ifname . ipv4_addr", toVerdict},
-		&set{"masq6_next", inet, KindMasquerade, v6, "ifname . ipv6_addr", toVerdict}}
-	allowNextSet = perFamily{&set{"allow4_next", inet, KindFirewall, v4, "ifname . ipv4_addr", toVerdict},
-		&set{"allow6_next", inet, KindFirewall, v6, "ifname . ipv6_addr", toVerdict}}
-	zoneNextSet = perFamily{&set{"zone4_next", inet, KindZone, v4, "ifname . ipv4_addr", ""}, &set{"zone6_next", inet, KindZone, v6, "ifname . ipv6_addr", ""}}
+	masqSet  = perFamily{&set{"masq4", inet, KindMasquerade, v4, "ipv4_addr", toVerdict}, &set{"masq6", inet, KindMasquerade, v6, "ipv6_addr", toVerdict}}
+	allowSet = perFamily{&set{"allow4", inet, KindFirewall, v4, "ipv4_addr", toVerdict}, &set{"allow6", inet, KindFirewall, v6, "ipv6_addr", toVerdict}}
+	zoneSet  = perFamily{&set{"zone4", inet, KindZone, v4, "ipv4_addr", ""}, &set{"zone6", inet, KindZone, v6, "ipv6_addr", ""}}
 )
 
 // portSets are host ports with their targets. Ports with conditions are reached only through the
@@ -108,32 +100,15 @@ var (
 	advertSet     = &set{"no_adverts", bridge, KindAdverts, 0, "ifname", ""} // ports that may not send router advertisements
 )
 
-// Elements by their owner, see byowner.go. No rule reads these sets.
-var byOwnerSets = [...]*set{
-	{"masq_by_owner", inet, KindMasquerade, 0, twoNames, entryType},
-	{"ports_by_owner", inet, KindPortMap, 0, twoNames, entryType},
-	{"firewall_by_owner", inet, KindFirewall, 0, twoNames, entryType},
-	{"zone_by_owner", inet, KindZone, 0, twoNames, entryType},
-	{"macs_by_owner", bridge, KindMACGuard, 0, twoNames, entryType},
-	{"adverts_by_owner", bridge, KindAdverts, 0, twoNames, entryType},
-}
-
-// nextOf returns the set of address owners to which a set of next owners belongs; nil for any other
-// set.
-func nextOf(next *set) *set {
-	for _, pair := range nextOwners {
-		for _, family := range []byte{v4, v6} {
-			if pair[1].of(family) == next {
-				return pair[0].of(family)
-			}
-		}
-	}
-	return nil
+// retiredSets are the names of sets of earlier versions.
+var retiredSets = []string{
+	"masq4_next", "masq6_next", "allow4_next", "allow6_next", "zone4_next", "zone6_next", // until base ruleset 4
+	"masq_by_owner", "ports_by_owner", "firewall_by_owner", "zone_by_owner", "macs_by_owner", "adverts_by_owner", // in base ruleset 4
 }
 
 // sets returns all sets of both tables, in the order of creation.
 func sets() []*set {
-	return append([]*set{
+	return []*set{
 		masqSet.v4, masqSet.v6,
 		anyPorts.dnat.v4, anyPorts.dnat.v6, hostPorts.dnat.v4, hostPorts.dnat.v6,
 		anyPorts.condDNAT.v4, anyPorts.condDNAT.v6, hostPorts.condDNAT.v4, hostPorts.condDNAT.v6,
@@ -142,10 +117,17 @@ func sets() []*set {
 		guardedSet, macsSet,
 		allowSet.v4, allowSet.v6, zoneSet.v4, zoneSet.v6,
 		managedSet, withinSet, isolatedSet, managedBySet, isolatedBySet,
-		masqNextSet.v4, masqNextSet.v6, allowNextSet.v4, allowNextSet.v6, zoneNextSet.v4, zoneNextSet.v6,
 		enlistedSet, advertSet,
-	}, byOwnerSets[:]...)
+	}
 }
+
+// isAddresses reports whether the keys are addresses of containers.
+func (s *set) isAddresses() bool {
+	return s.family != 0 && s.kind != KindPortMap
+}
+
+// keyLen returns the length of the set's keys in bytes.
+func (s *set) keyLen() int { return int(datatype(s.key).Bytes) }
 
 func (s *set) isMap() bool { return s.data != "" }
 

@@ -83,7 +83,7 @@ func (t *Table) updates(ctx context.Context, fn func(*Tx) error) error {
 	}
 	defer done()
 	for n := 1; ; n++ {
-		err = t.update(s, fn, n)
+		err = t.update(s, fn)
 		if n == updateTries || !overtaken(err) || ctx.Err() != nil {
 			return err
 		}
@@ -116,9 +116,8 @@ func overtaken(err error) bool {
 }
 
 // update is one try of Update, on a new Tx: what the last try read may be outdated.
-func (t *Table) update(s *sock, fn func(*Tx) error, try int) error {
+func (t *Table) update(s *sock, fn func(*Tx) error) error {
 	x := newTx(s)
-	x.retry = try > 1
 	if err := fn(x); err != nil {
 		return err
 	}

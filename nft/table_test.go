@@ -422,7 +422,15 @@ func TestKernelThousandAttachments(t *testing.T) {
 			return x.PortMap(owner(i), m)
 		})
 	}
-	release := func(i int) { mustUpdate(t, table, func(x *nft.Tx) error { x.Release(owner(i)); return nil }) }
+	release := func(i int) {
+		ip := netip.AddrFrom4([4]byte{10, 1, byte(i >> 8), byte(i)})
+		m := mapping(6, uint16(10000+i), ip.String())
+		known := append(nft.KnownMasquerade(ip), nft.KnownPort(m)...)
+		mustUpdate(t, table, func(x *nft.Tx) error {
+			x.ReleaseKnown(owner(i), known, nft.KindMasquerade, nft.KindPortMap)
+			return nil
+		})
+	}
 	read := func(int) {
 		if _, err := table.Elements(); err != nil {
 			t.Fatal(err)

@@ -18,30 +18,26 @@ import (
 // function given to [Table.Update] has returned; the Tx reads under the lock. An error while
 // reading is kept and fails the update.
 type Tx struct {
-	s            *sock
-	err          error
-	changes      []*change
-	index        map[elementID]*change
-	chains       map[string]*plan // all in the inet table
-	known        map[*set]*knownSet
-	owners       map[spec.Attachment]string // their comments
-	old          *leftovers                 // of the reference plugins; nil until needed
-	addrs        [][]byte                   // see Addresses
-	newTables    []byte                     // families of the tables that the batch creates
-	oldIPs       []netip.Addr               // whose rules of the reference in CNI-FORWARD are deleted
-	record       ruleRecord                 // see Handles
-	records      map[netip.Addr]ruleRecord
-	filter       []*filterPlan            // of the batch
-	releases     map[Kind]map[string]bool // see releaseLater; nil: at once
-	checks       bool                     // nothing will be changed
-	session      *session.Session         // of Check; nil: none, or of an update
-	retry        bool                     // the kernel has rejected an earlier try
-	rebuild      bool                     // refill the base rulesets even if they are of this version
-	gen          uint32                   // see generation; 0: not read yet
-	versions     map[byte]string          // see version
-	listings     map[listingID]*listing
-	listingOrder []*listing      // in order
-	lacked       map[string]bool // keys of the owners that lacked an element of the update; nil: not requested
+	s         *sock
+	err       error
+	changes   []*change
+	index     map[elementID]*change
+	chains    map[string]*plan // all in the inet table
+	asked     map[*set]*askedSet
+	owners    map[spec.Attachment]string // their comments
+	old       *leftovers                 // of the reference plugins; nil until needed
+	addrs     [][]byte                   // see Addresses
+	newTables []byte                     // families of the tables that the batch creates
+	oldIPs    []netip.Addr               // whose rules of the reference in CNI-FORWARD are deleted
+	record    ruleRecord                 // see Handles
+	records   map[netip.Addr]ruleRecord
+	filter    []*filterPlan            // of the batch
+	releases  map[Kind]map[string]bool // see releaseLater; nil: at once
+	checks    bool                     // nothing will be changed
+	session   *session.Session         // of Check; nil: none, or of an update
+	rebuild   bool                     // refill the base rulesets even if they are of this version
+	gen       uint32                   // see generation; 0: not read yet
+	lacked    map[string]bool          // keys of the owners that lacked an element of the update; nil: not requested
 }
 
 // An elementID names an element.
@@ -69,8 +65,8 @@ type plan struct {
 // newTx begins an update that reads through s, which must stay open as long as the Tx is used.
 func newTx(s *sock) *Tx {
 	return &Tx{
-		s: s, index: map[elementID]*change{}, chains: map[string]*plan{}, known: map[*set]*knownSet{}, owners: map[spec.Attachment]string{},
-		versions: map[byte]string{}, listings: map[listingID]*listing{}, records: map[netip.Addr]ruleRecord{},
+		s: s, index: map[elementID]*change{}, chains: map[string]*plan{}, asked: map[*set]*askedSet{}, owners: map[spec.Attachment]string{},
+		records: map[netip.Addr]ruleRecord{},
 	}
 }
 
@@ -112,10 +108,10 @@ func (x *Tx) found(e Element) *change {
 	return x.newChange(p, e.key, &e)
 }
 
-// knownAbsent reports whether the key is known to have no element, neither in the kernel nor from
+// isAbsent reports whether the key is known to have no element, neither in the kernel nor from
 // this update. Then it needs no change.
-func (x *Tx) knownAbsent(set *set, key []byte) bool {
-	return x.known[set].lacks(key) && x.index[elementID{set, string(key)}] == nil
+func (x *Tx) isAbsent(set *set, key []byte) bool {
+	return x.asked[set].lacks(key) && x.index[elementID{set, string(key)}] == nil
 }
 
 // put is store for o.
@@ -143,7 +139,6 @@ func (x *Tx) store(e Element) {
 	ch := x.change(e.set, e.key)
 	ch.Element = e
 	ch.new, ch.put = &ch.Element, true
-	x.list(&e, ch.old != nil && ch.old.OwnerKey() == e.OwnerKey())
 	if x.lacked != nil && ch.lacks() {
 		x.lacked[e.OwnerKey()] = true
 	}
@@ -178,7 +173,14 @@ func (x *Tx) key(o spec.Attachment) string { return ownerKey(x.comment(o)) }
 // owned returns the changes of the kinds whose planned elements the filter selects. It dumps all
 // sets of these kinds, except for those in missing tables.
 func (x *Tx) owned(kinds []Kind, want filter) (owned []*change) {
-	x.each(kinds, want, func(*change) {})
+	for _, set := range sets() {
+		if !hasKind(kinds, set.kind) || !x.hasTable(set.table) {
+			continue
+		}
+		if err := x.s.elements(set, want, func(e Element) { x.found(e) }); err != nil {
+			x.fail(err)
+		}
+	}
 	for _, ch := range x.changes {
 		if hasKind(kinds, ch.set.kind) && ch.wanted(want) {
 			owned = append(owned, ch)
@@ -194,17 +196,9 @@ func (x *Tx) drop(kinds []Kind, want filter) {
 	}
 }
 
-// each calls fn with the change of each element of the kinds in the kernel that the filter selects.
-func (x *Tx) each(kinds []Kind, want filter, fn func(*change)) {
-	for _, set := range sets() {
-		if !hasKind(kinds, set.kind) || !x.leftovers().tables[chainID{family: set.table, table: TableName}] {
-			continue
-		}
-		err := x.s.elements(set, want, func(e Element) { fn(x.found(e)) })
-		if err != nil {
-			x.fail(err)
-		}
-	}
+// hasTable reports whether our table of a family exists.
+func (x *Tx) hasTable(family byte) bool {
+	return x.leftovers().tables[chainID{family: family, table: TableName}]
 }
 
 // wanted reports whether the filter selects the planned element.
@@ -225,10 +219,10 @@ func hasKind(kinds []Kind, k Kind) bool {
 
 // Release drops what o owns of the given kinds, and what the reference plugins made for it; no
 // kinds mean all. Elements that belong to another attachment now stay. It is not an error if there
-// is nothing.
+// is nothing. It reads all sets of the kinds; see [Tx.ReleaseKnown].
 func (x *Tx) Release(o spec.Attachment, kinds ...Kind) {
 	if !x.releaseLater(o, kinds) {
-		x.release(o, kinds)
+		x.drop(kinds, ownedBy(o))
 	}
 	x.releaseOld(o, kinds)
 }
@@ -302,7 +296,6 @@ func (x *Tx) chainNames() []string {
 func (x *Tx) batch() (b *batch, err error) {
 	b = &batch{}
 	x.dropEmptyBridges()
-	x.transferAddresses()
 	if x.err != nil {
 		return nil, x.err
 	}
@@ -335,10 +328,6 @@ func (x *Tx) ownTables(b *batch) error {
 	if err := x.bases(b); err != nil {
 		return err
 	}
-	x.planEntries()
-	if x.err != nil {
-		return x.err
-	}
 	x.newChains(b)
 	for _, set := range sets() {
 		x.elements(b, set)
@@ -353,10 +342,10 @@ func (x *Tx) bases(b *batch) error {
 		return nil
 	}
 	for _, table := range []byte{inet, bridge} {
-		if x.old != nil && !x.old.tables[chainID{family: table, table: TableName}] && !x.usesTable(table) {
+		if x.old != nil && !x.hasTable(table) && !x.usesTable(table) {
 			continue
 		}
-		version, err := x.version(table)
+		version, err := x.s.version(table)
 		if err != nil {
 			return err
 		}
@@ -369,12 +358,6 @@ func (x *Tx) bases(b *batch) error {
 		if err := x.base(b, table); err != nil {
 			return err
 		}
-		if version == baseVersion || !x.leftovers().tables[chainID{family: table, table: TableName}] {
-			continue
-		}
-		if err := x.listAll(table); err != nil {
-			return err
-		}
 	}
 	return x.err
 }
@@ -383,7 +366,7 @@ func (x *Tx) bases(b *batch) error {
 // verdicts to chains of the same names, which are refilled. A release that stops using a chain or a
 // set deletes it here.
 func (x *Tx) base(b *batch, table byte) error {
-	if !x.leftovers().tables[chainID{family: table, table: TableName}] {
+	if !x.hasTable(table) {
 		x.newTables = append(x.newTables, table)
 	}
 	chains, err := x.s.chainsIn(table, TableName)
@@ -401,7 +384,21 @@ func (x *Tx) base(b *batch, table byte) error {
 			b.fill(table, &want)
 		}
 	}
-	return nil
+	return x.retire(b, table)
+}
+
+// retire deletes the sets of earlier versions. Their elements are nobody's: no rule has read them.
+func (x *Tx) retire(b *batch, table byte) error {
+	if !x.hasTable(table) {
+		return nil
+	}
+	names, err := x.s.setsIn(table, TableName)
+	for _, name := range names {
+		if slices.Contains(retiredSets, name) {
+			b.add(step{what: "set " + name}).DelSet(&nftables.Set{Table: ours(table), Name: name})
+		}
+	}
+	return err
 }
 
 // noteFlushed is lackedBy for a table whose chains have lost rules, as by nft flush chain.

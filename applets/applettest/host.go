@@ -20,6 +20,7 @@ import (
 
 	"cnibox/applets"
 	"cnibox/applets/applet"
+	"cnibox/chain"
 	"cnibox/internal/kerneltest"
 	"cnibox/internal/netns"
 	"cnibox/internal/nfttest"
@@ -159,6 +160,21 @@ func (h *Host) Must(verb spec.Verb, plugin, conf string, c Container, env ...str
 		h.Fatalf("%s of %s: %s", verb, c.ID, out)
 	}
 	return out
+}
+
+// Restore calls RESTORE, which no process offers; it must succeed.
+func (h *Host) Restore(plugin, conf string, c Container) {
+	h.Helper()
+	a, call := h.lookup(plugin), c.Call()
+	call.Verb = spec.Restore
+	r, err := spec.NewRequest(call, []byte(h.Expand(conf)))
+	h.NoError(err)
+	r.Warn = func(format string, args ...any) { h.Logf("warning: "+format, args...) }
+	r.Invoker = &chain.Invoker{Lookup: applets.All().Plugin}
+	h.NoError(h.NS.Do(func() error {
+		_, err := a.Plugin().Do(h.Context(), r)
+		return err
+	}))
 }
 
 // Refuse is [Host.Call] that must fail with a code and a text, and change nothing.

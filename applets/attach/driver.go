@@ -65,7 +65,12 @@ func (Defaults) Found(*Op) error { return nil }
 func (Defaults) Remove(op *Op) error { return op.removeLink() }
 
 // Release deletes what the attachment owns in the rule set.
-func (Defaults) Release(op *Op) error { return op.releaseRules(op.ctx, op.Rules()) }
+func (Defaults) Release(op *Op) error {
+	if op.plugin.Rules == nil {
+		return nil
+	}
+	return op.ReleaseRules(nil)
+}
 
 // Probe reports no error.
 func (Defaults) Probe(*Op) error { return nil }

@@ -75,8 +75,11 @@ func (c *MasqConf) CheckMasquerade(op *Op) error {
 func (op *Op) AddRules(s *session.Session, add func(*nft.Tx), failed func(error) error) error {
 	table := nft.In(s)
 	op.Undo("rules", func(ctx context.Context) error {
-		at := nft.In(s.AtOnce())
-		err := errors.Join(op.releaseRules(ctx, at), table.Prune(ctx))
+		err := nft.In(s.AtOnce()).Update(ctx, func(x *nft.Tx) error {
+			x.Release(op.Attachment, op.plugin.Rules...)
+			return nil
+		})
+		err = errors.Join(err, table.Prune(ctx))
 		if netfilter.IsMissing(err) {
 			return nil // there is none
 		}
@@ -97,15 +100,29 @@ func (op *Op) AddRules(s *session.Session, add func(*nft.Tx), failed func(error)
 	})
 }
 
-// releaseRules deletes the attachment's elements by its names alone. All may be missing.
-func (op *Op) releaseRules(ctx context.Context, table *nft.Table) error {
-	if op.plugin.Rules == nil {
-		return nil
-	}
-	return table.Update(ctx, func(x *nft.Tx) error {
-		x.Release(op.Attachment, op.plugin.Rules...)
+// ReleaseRules deletes the attachment's elements. All may be missing. known has those that prevResult names; nil: the
+// sets are read, since nothing is known of them.
+func (op *Op) ReleaseRules(known nft.Known) error {
+	return op.Rules().Update(op.ctx, func(x *nft.Tx) error {
+		if known == nil {
+			x.Release(op.Attachment, op.plugin.Rules...)
+		} else {
+			x.ReleaseKnown(op.Attachment, known, op.plugin.Rules...)
+		}
 		return nil
 	})
+}
+
+// Known names the elements of AddMasquerade for the addresses of prevResult; nil: it has none, as where a later plugin
+// has taken them away.
+func (c *MasqConf) Known(op *Op) (known nft.Known) {
+	for _, ip := range op.Prev.Addresses(op.IfName, nil) {
+		known = append(known, nft.KnownMasquerade(ip.Address.Addr())...)
+	}
+	if !c.IPMasq {
+		return known.IfAny()
+	}
+	return known
 }
 
 // collectRules deletes the elements of stale attachments, and the rules of the reference that name

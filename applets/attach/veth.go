@@ -273,6 +273,7 @@ func (op *Op) removeVeth() error {
 	if err != nil {
 		return err
 	}
+	op.Veth = host
 	return rtnl.DelLater(op.Call.Session, host)
 }
 

@@ -138,6 +138,13 @@ func (p *plugin) checkRules(op *attach.Op) error {
 	if !p.MACSpoofChk {
 		return nil
 	}
+	err := op.Rules().Check(func(x *nft.Tx) error {
+		x.GuardMAC(op.Attachment, op.Veth.Name, op.Link.MAC)
+		return nil
+	})
+	if err == nil || !errors.As(err, new(*nft.MissingError)) {
+		return err
+	}
 	have, err := op.Rules().Owned(op.Attachment, nft.KindMACGuard)
 	if err != nil {
 		return err

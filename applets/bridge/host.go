@@ -100,6 +100,46 @@ func (p *plugin) addRules(op *attach.Op) error {
 	})
 }
 
+// Release deletes the elements for the addresses and the port.
+func (p *plugin) Release(op *attach.Op) error { return op.ReleaseRules(p.known(op)) }
+
+// known names the elements of addRules that prevResult shows; nil: it does not show all, as of a port that was renamed,
+// or the configuration was not valid.
+func (p *plugin) known(op *attach.Op) nft.Known {
+	port, mac := p.portOf(op)
+	if port == "" || mac == nil || p.Bridge == "" || op.Veth != nil && op.Veth.Name != port {
+		return nil
+	}
+	known := p.MasqConf.Known(op)
+	if p.IPMasq && known == nil {
+		return nil
+	}
+	adverts, guard := nft.KnownAdverts(port), nft.KnownGuard(port, mac)
+	if !p.IsGateway {
+		adverts = adverts.IfAny()
+	}
+	if !p.MACSpoofChk {
+		guard = guard.IfAny()
+	}
+	return slices.Concat(known, adverts, guard)
+}
+
+// portOf returns the host-side veth and the container's MAC address in prevResult; empty and nil: not there.
+func (p *plugin) portOf(op *attach.Op) (port string, mac net.HardwareAddr) {
+	if op.Prev == nil {
+		return "", nil
+	}
+	for _, i := range op.Prev.Interfaces {
+		switch {
+		case i.Sandbox == "" && slices.Contains(attach.HostNames(op.Attachment), i.Name):
+			port = i.Name
+		case i.Sandbox != "" && i.Name == op.IfName:
+			mac, _ = spec.HardwareAddr(i.MAC)
+		}
+	}
+	return port, mac
+}
+
 // setGateways adds each gateway address to the bridge, or to the interface of its VLAN, with the
 // prefix length of the container's address. The host thereby gets its route.
 func (p *plugin) setGateways(op *attach.Op) error {

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"net/netip"
 	"slices"
 
@@ -121,8 +122,10 @@ func (p *plan) addElements(ctx context.Context, op *chained.Op, table *nft.Table
 	r := op.Request
 	kinds := []nft.Kind{nft.KindFirewall}
 	if p.firewalld {
-		old, err := table.Zoned(r.Attachment)
-		old = slices.DeleteFunc(old, func(ip netip.Addr) bool { return slices.Contains(p.ips, ip) })
+		all, err := table.Zones()
+		old := addressesOf(all, func(e *nft.Element) bool {
+			return e.OwnerKey() == r.Attachment.Key() && !slices.Contains(p.ips, e.Addr())
+		})
 		if kinds, err = leaveZones(ctx, p, old, err); err != nil {
 			return err
 		}
@@ -224,29 +227,34 @@ func (p *plan) orReference(table *nft.Table, err error) error {
 	return err
 }
 
-// Release does not need prevResult: elements of the attachment have its key. With prevResult it
+// Release names the elements by prevResult and the record, and without prevResult reads the sets. With prevResult it
 // also deletes rules of the reference for the addresses, unless another attachment has these
 // addresses now.
 func (c *conf) Release(op *chained.Op) error {
 	ctx := op.Context()
 	p, r := c.releasePlan(), op.Request
+	recorded := readRules(op)
 	var ips []netip.Addr
+	var known nft.Known
 	if r.Prev != nil {
 		ips = addressesIn(r.Prev)
+		own := slices.AppendSeq(slices.Clone(ips), maps.Keys(recorded.Handles)) // later plugins may have taken addresses away
+		if len(own) > 0 {
+			known = nft.KnownFirewall(r.Attachment, own, hostLinksIn(r.Prev))
+		}
 	}
 	table := nft.In(r.Call.Session)
-	others := ips
-	if !p.firewalld {
-		others = nil // the reference has added none of them to a zone
-	}
-	zoned, err := zonedOf(r.Call.Session, table, r.Attachment, others)
+	zoned, err := p.zoned(r, table, ips)
 	kinds, errs := leaveZones(ctx, p, zoned, err)
 	op.Kept = true // the record stays until the transaction has deleted the rules
-	recorded := readRules(op)
 	release := func(x *nft.Tx) error {
 		x.Addresses(ips...)
 		recorded.setHandles(op, x)
-		x.Release(r.Attachment, kinds...)
+		if known == nil {
+			x.Release(r.Attachment, kinds...)
+		} else {
+			x.ReleaseKnown(r.Attachment, known, kinds...)
+		}
 		return nil
 	}
 	return table.UpdateThen(ctx, release, func(_ context.Context, err error) error {
@@ -257,19 +265,43 @@ func (c *conf) Release(op *chained.Op) error {
 	})
 }
 
-// zonedOf is [nft.Table.Zoned]. Without addresses it first looks, once for many attachments,
-// whether any address is in a zone.
-func zonedOf(s *session.Session, table *nft.Table, a spec.Attachment, ips []netip.Addr) ([]netip.Addr, error) {
-	if len(ips) == 0 {
-		if any, err := session.Ask(s, anyZone{}, table.HasZones); err != nil || !any {
-			return nil, err
-		}
+// zoned lists the addresses of the attachment that are in a zone, and with firewalld those of prevResult that no
+// attachment has here, since the reference records nothing. DELs of many attachments read the zones once.
+func (p *plan) zoned(r *spec.Request, table *nft.Table, prev []netip.Addr) ([]netip.Addr, error) {
+	all, err := session.Ask(r.Call.Session, zones{}, table.Zones)
+	if err != nil {
+		return nil, err
 	}
-	return table.Zoned(a, ips...)
+	ips := addressesOf(all, func(e *nft.Element) bool { return e.OwnerKey() == r.Attachment.Key() })
+	if !p.firewalld || len(prev) == 0 {
+		return ips, nil
+	}
+	free, err := table.Unowned(prev...)
+	return append(ips, free...), err
 }
 
-// anyZone is the key of whether any address is in a zone.
-type anyZone struct{}
+// zones is the key of the addresses in zones.
+type zones struct{}
+
+// addressesOf returns the addresses of the selected elements.
+func addressesOf(all []nft.Element, want func(*nft.Element) bool) (ips []netip.Addr) {
+	for i := range all {
+		if want(&all[i]) {
+			ips = append(ips, all[i].Addr())
+		}
+	}
+	return ips
+}
+
+// hostLinksIn returns the names of the host's interfaces in a result.
+func hostLinksIn(res *spec.Result) (names []string) {
+	for _, i := range res.Interfaces {
+		if i.Sandbox == "" && spec.CheckIfName(i.Name) == nil {
+			names = append(names, i.Name)
+		}
+	}
+	return names
+}
 
 // leaveZones removes the addresses from their zone; err is the error of reading them. It returns
 // the kinds of elements to delete: after an error the elements for zones stay, for the next DEL.
@@ -318,7 +350,8 @@ func (c *conf) Collect(op *chained.Op) error {
 	ctx := op.Context()
 	valid := op.ValidKeys()
 	table := nft.In(op.Call.Session)
-	zoned, err := table.LostZones(op.Network, valid)
+	lost, err := table.LostZones(op.Network, valid)
+	zoned := addressesOf(lost, func(*nft.Element) bool { return true })
 	kinds, errs := leaveZones(ctx, c.releasePlan(), zoned, err)
 	err = table.Update(ctx, func(x *nft.Tx) error {
 		x.DeleteStale(op.Network, valid, kinds...)

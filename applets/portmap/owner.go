@@ -1,6 +1,7 @@
 package portmap
 
 import (
+	"iter"
 	"net/netip"
 
 	"cnibox/applets/record"
@@ -15,11 +16,23 @@ import (
 type portOwners record.Dir
 
 // A portOwner is one record, with the namespace that was at the path.
-type portOwner = record.Record[udpPorts]
+type portOwner = record.Record[ports]
 
-// The udpPorts are the ports whose flows end with the attachment.
-type udpPorts struct {
-	UDP []udpPort `json:"udp,omitempty"`
+// mostPorts is how many ports of an attachment a record names, each once for a family: with more, reading the sets takes
+// DEL less time than asking for each element.
+const mostPorts = 16
+
+// ports are what an attachment asked for. All UDP ports are there, since their flows end with the attachment.
+type ports struct {
+	UDP   []udpPort  `json:"udp,omitempty"`
+	Ports []leadPort `json:"ports,omitempty"` // none: not known, since they are too many or were recorded by an earlier version
+}
+
+// A leadPort is a host port and what it leads to.
+type leadPort struct {
+	Protocol uint8 `json:"protocol"` // IPPROTO_*
+	udpPort
+	Target netip.AddrPort `json:"target"`
 }
 
 // A udpPort is a published port. Packets of a UDP flow follow the connection tracking entry of its
@@ -32,18 +45,18 @@ type udpPort struct {
 // owner returns the record of an attachment; nil: there is no readable record, and its ports count
 // as in use.
 func (d portOwners) owner(key string) *portOwner {
-	o, _ := record.Read[udpPorts](record.Dir(d), key+".json")
+	o, _ := record.Read[ports](record.Dir(d), key+".json")
 	return o
 }
 
 // record records the namespace before the first port is published, so that every published port has
 // a record. The record keeps the ports of old, the record of an earlier ADD without a DEL; nil:
 // none.
-func (d portOwners) record(r *spec.Request, old *portOwner, udp []udpPort) error {
-	o := portOwner{Head: record.Head{Attachment: r.Attachment, NetNS: r.Call.NetNS}, Data: udpPorts{udp}}
+func (d portOwners) record(r *spec.Request, old *portOwner, asked ports) error {
 	if old != nil {
-		o.Data.UDP = mergeUDP(udp, old.Data.UDP)
+		asked = asked.and(old.Data)
 	}
+	o := portOwner{Head: record.Head{Attachment: r.Attachment, NetNS: r.Call.NetNS}, Data: asked}
 	ns, err := r.Call.OpenNS()
 	if err != nil {
 		return err
@@ -85,6 +98,54 @@ func (d portOwners) holders(a spec.Attachment) func(key string) portHolder {
 	}
 }
 
+// portsOf returns what is recorded of the mappings.
+func portsOf(checked []checkedMapping, maps iter.Seq[nft.PortMap]) ports {
+	p := ports{UDP: udpOf(checked)}
+	for m := range maps {
+		p.Ports = append(p.Ports, leadPort{m.Proto, udpPort{m.HostIP, m.HostPort}, m.Target})
+		if len(p.Ports) > mostPorts {
+			p.Ports = nil
+			break
+		}
+	}
+	return p
+}
+
+// and returns the ports of both.
+func (p ports) and(old ports) ports {
+	p.UDP = merge(p.UDP, old.UDP)
+	if p.Ports != nil && old.Ports != nil {
+		p.Ports = merge(p.Ports, old.Ports)
+	} else {
+		p.Ports = nil
+	}
+	if len(p.Ports) > mostPorts {
+		p.Ports = nil
+	}
+	return p
+}
+
+// knownOf names the elements of the ports on record; nil: they are not known.
+func knownOf(o *portOwner) nft.Known {
+	if o == nil {
+		return nil
+	}
+	var known nft.Known
+	for _, p := range o.Data.Ports {
+		known = append(known, nft.KnownPort(nft.PortMap{Proto: p.Protocol, HostIP: p.HostIP, HostPort: p.Port, Target: p.Target})...)
+	}
+	return known
+}
+
+// release deletes the ports of the attachment; known is nil where no record names them.
+func release(x *nft.Tx, a spec.Attachment, known nft.Known) {
+	if known == nil {
+		x.Release(a, nft.KindPortMap)
+	} else {
+		x.ReleaseKnown(a, known, nft.KindPortMap)
+	}
+}
+
 // udpOf returns the host ports of the UDP mappings. TCP and SCTP flows end with their connections.
 func udpOf(checked []checkedMapping) []udpPort {
 	n := 0
@@ -102,11 +163,11 @@ func udpOf(checked []checkedMapping) []udpPort {
 	return udp
 }
 
-// mergeUDP returns the ports of both lists without duplicates.
-func mergeUDP(udp, more []udpPort) []udpPort {
-	all := make([]udpPort, 0, len(udp)+len(more))
-	seen := make(map[udpPort]bool, len(udp)+len(more))
-	for _, list := range [][]udpPort{udp, more} {
+// merge returns the ports of both lists without duplicates.
+func merge[P comparable](list, more []P) []P {
+	all := make([]P, 0, len(list)+len(more))
+	seen := make(map[P]bool, len(list)+len(more))
+	for _, list := range [][]P{list, more} {
 		for _, p := range list {
 			if !seen[p] {
 				seen[p] = true

@@ -106,7 +106,7 @@ func (c *conf) publish(ctx context.Context, op *chained.Op, maps iter.Seq[nft.Po
 	case none && old == nil:
 		return nil
 	case none:
-		return releasePorts(ctx, r, dir, old.Data.UDP)
+		return releasePorts(ctx, r, dir, knownOf(old), old.Data.UDP)
 	}
 	link, err := localnetLink(r, maps)
 	if err == nil && link != nil {
@@ -115,13 +115,13 @@ func (c *conf) publish(ctx context.Context, op *chained.Op, maps iter.Seq[nft.Po
 	if err != nil {
 		return err
 	}
-	udp := udpOf(c.mappings)
-	if err := dir.record(r, old, udp); err != nil {
+	asked := portsOf(c.mappings, maps)
+	if err := dir.record(r, old, asked); err != nil {
 		return err
 	}
-	return publishPorts(ctx, r, dir, maps, old != nil, func(pending bool, err error) error {
+	return publishPorts(ctx, r, dir, maps, old, func(pending bool, err error) error {
 		if err == nil || old == nil { // after an error the ports of an earlier ADD stay published
-			op.Add("ports of "+r.Attachment.String(), func(ctx context.Context) error { return releasePorts(ctx, r, dir, nil) })
+			op.Add("ports of "+r.Attachment.String(), func(ctx context.Context) error { return releasePorts(ctx, r, dir, nil, nil) })
 		}
 		if err == nil && link != nil { // after the transaction, whose base ruleset protects 127.0.0.0/8
 			op.Add("route_localnet of "+link.Name, func(context.Context) error { return rtnl.SkipAbsent(setLocalnet(link, "0")) })
@@ -138,27 +138,27 @@ func (c *conf) publish(ctx context.Context, op *chained.Op, maps iter.Seq[nft.Po
 			return err
 		}
 		if old != nil {
-			udp = mergeUDP(udp, old.Data.UDP)
+			asked = asked.and(old.Data)
 		}
-		forgetFlows(r, udp)
+		forgetFlows(r, asked.UDP)
 		return nil
 	})
 }
 
 // publishPorts publishes the ports in one transaction for IPv4 and IPv6, which also deletes the
-// ports of an earlier ADD of the attachment. Ports that other attachments of the container have
+// ports of an earlier ADD of the attachment, of which old is the record; nil: none. Ports that other attachments of the container have
 // become pending. Pending ports of those are published if this attachment does not have them any
 // more.
 //
 // A port of another container is an error of code 100 with the owner's name. If the owner's
 // namespace is gone, the port is taken over. then is called after the transaction, and its error returned.
-func publishPorts(ctx context.Context, r *spec.Request, dir portOwners, maps iter.Seq[nft.PortMap], repeated bool, then func(pending bool, err error) error) error {
+func publishPorts(ctx context.Context, r *spec.Request, dir portOwners, maps iter.Seq[nft.PortMap], old *portOwner, then func(pending bool, err error) error) error {
 	pending := false
 	holders := dir.holders(r.Attachment)
 	var gone []string
 	var next []*nextOwner
 	var published []spec.Attachment
-	if repeated {
+	if old != nil {
 		var err error
 		if next, err = dir.nextOwners(r, r.ContainerID, func(a spec.Attachment) bool { return a == r.Attachment }); err != nil {
 			return err
@@ -166,8 +166,8 @@ func publishPorts(ctx context.Context, r *spec.Request, dir portOwners, maps ite
 	}
 	publish := func(x *nft.Tx) error {
 		pending = false
-		if repeated {
-			x.Release(r.Attachment, nft.KindPortMap)
+		if old != nil {
+			release(x, r.Attachment, knownOf(old))
 		}
 		for m := range maps {
 			err := x.PortMap(r.Attachment, m)
@@ -206,17 +206,17 @@ func publishPorts(ctx context.Context, r *spec.Request, dir portOwners, maps ite
 
 // releasePorts deletes the ports of the attachment, including those that the reference published,
 // and publishes pending ports of the container's other attachments in the same transaction. All may
-// be missing. udp are the ports whose conntrack entries are deleted.
-func releasePorts(ctx context.Context, r *spec.Request, dir portOwners, udp []udpPort) error {
+// be missing. known names the attachment's elements; nil: they are not known. udp are the ports whose conntrack entries are deleted.
+func releasePorts(ctx context.Context, r *spec.Request, dir portOwners, known nft.Known, udp []udpPort) error {
 	next, unread := dir.nextOwners(r, r.ContainerID, func(a spec.Attachment) bool { return a == r.Attachment })
 	var published []spec.Attachment
-	release := func(x *nft.Tx) error {
+	update := func(x *nft.Tx) error {
 		x.Addresses(addressesOf(r)...)
-		x.Release(r.Attachment, nft.KindPortMap)
+		release(x, r.Attachment, known)
 		published = publishNext(r, x, next)
 		return nil
 	}
-	return nft.In(r.Call.Session).UpdateThen(ctx, release, func(_ context.Context, err error) error {
+	return nft.In(r.Call.Session).UpdateThen(ctx, update, func(_ context.Context, err error) error {
 		if netfilter.IsMissing(err) {
 			r.Warn("%v: nothing to release", err)
 			err = nil
@@ -241,19 +241,19 @@ func addressesOf(r *spec.Request) []netip.Addr {
 	return addrs
 }
 
-// Release needs no namespace, no prevResult and no mappings, which runtimes omit at DEL: everything
-// of the attachment has its key.
+// Release needs no namespace, no prevResult and no mappings, which runtimes omit at DEL: the record has the ports, and
+// everything of the attachment has its key.
 func (c *conf) Release(op *chained.Op) error {
 	ctx := op.Context()
 	op.Kept = true // the record stays until the transaction has released the ports
 	dir := portOwners(op.Dir)
-	udp := c.portsToForget(dir.owner(op.Attachment.Key()))
+	old := dir.owner(op.Attachment.Key())
 	unlock, err := lock(op)
 	if err != nil {
 		return err
 	}
 	defer unlock()
-	return releasePorts(ctx, op.Request, dir, udp)
+	return releasePorts(ctx, op.Request, dir, knownOf(old), c.portsToForget(old))
 }
 
 // portsToForget returns the UDP ports on record, and the valid ones of the configuration, since

@@ -14,13 +14,13 @@ import (
 // republish is the RESTORE of Apply: it publishes the attachment's ports again. A pending port
 // stays pending while another attachment of the container has it.
 func (c *conf) republish(ctx context.Context, op *chained.Op, maps iter.Seq[nft.PortMap]) error {
-	r, dir, udp := op.Request, portOwners(op.Dir), udpOf(c.mappings)
+	r, dir, asked := op.Request, portOwners(op.Dir), portsOf(c.mappings, maps)
 	unlock, err := op.Dir.Lock(ctx)
 	if err != nil {
 		return err
 	}
-	if dir.owner(r.Attachment.Key()) == nil {
-		if err = dir.record(r, nil, udp); err == nil {
+	if old := dir.owner(r.Attachment.Key()); old == nil || !old.Data.has(asked) {
+		if err = dir.record(r, old, asked); err == nil && old == nil {
 			r.Did("record of the ports written")
 		}
 	}
@@ -31,13 +31,18 @@ func (c *conf) republish(ctx context.Context, op *chained.Op, maps iter.Seq[nft.
 	publish := func(x *nft.Tx) error { return dir.plan(r, x, maps) }
 	return nft.In(r.Call.Session).UpdateThen(ctx, publish, func(_ context.Context, err error) error {
 		if err == nil {
-			flushAstray(r, udp)
+			flushAstray(r, asked.UDP)
 		}
 		if err == nil { // after the transaction, as in ADD
 			err = restoreLocalnet(r, maps)
 		}
 		return err
 	})
+}
+
+// has reports whether a record names all ports, or none.
+func (p ports) has(asked ports) bool {
+	return p.Ports == nil || asked.Ports != nil && len(merge(p.Ports, asked.Ports)) == len(p.Ports)
 }
 
 // plan plans the mappings. A port of another attachment of the container stays with that, unless it

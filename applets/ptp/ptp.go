@@ -107,6 +107,9 @@ func (*plugin) Routes(op *attach.Op) []rtnl.Route {
 	return routes
 }
 
+// Release deletes the elements for the addresses.
+func (p *plugin) Release(op *attach.Op) error { return op.ReleaseRules(p.Known(op)) }
+
 // Host adds the gateway addresses to the host-side veth, as /32 or /128, and the routes to the
 // container. The kernel deletes all of these when the link is set down or deleted. Then Host adds
 // masquerading. A route that leads to another link is another container's.
