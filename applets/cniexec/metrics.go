@@ -24,17 +24,7 @@ import (
 )
 
 func metricsVerb() *verb {
-	return &verb{name: "metrics", summary: "numbers for a monitoring system, as OpenMetrics", new: func(c *call) action { return &metricsCall{call: c} },
-		text: `Attachments by network and state, addresses by network and range, leases that no
-live attachment has; where CNIBOX_LOG names a file, the calls in it and their
-time by program, verb and result. No socket is opened: node_exporter reads it
-from a file (--collector.textfile.directory), which reload --watch --metrics
-keeps written, with how often it has repaired something.`,
-		examples: []example{
-			{"cni-exec metrics", "on standard output"},
-			{"cni-exec metrics >new && mv new cnibox.prom", "for node_exporter, by a timer"},
-		},
-	}
+	return &verb{name: "metrics", instead: "ls -o openmetrics", new: func(c *call) action { return &metricsCall{call: c} }}
 }
 
 // A metricsCall is one call of metrics.
@@ -46,6 +36,11 @@ func (c *metricsCall) do(_ context.Context, operands []string) (int, error) {
 	if len(operands) > 0 {
 		return 0, usage("metrics: %q is one operand too many", operands[0])
 	}
+	return c.printMetrics()
+}
+
+// printMetrics writes all metrics to stdout.
+func (c *call) printMetrics() (int, error) {
 	defer memory.CollectLess()()
 	text, err := c.metricsText(nil)
 	if text != "" {

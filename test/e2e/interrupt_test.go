@@ -205,7 +205,7 @@ func TestKernelInterruptLocked(t *testing.T) {
 	t.Parallel()
 	for lock, verbs := range map[string][][]string{
 		"state/cni/cnibox/locks/network-n": {
-			{"add", "n", "NETNS"}, {"del", "n", "NETNS"}, {"check", "n", "NETNS"}, {"get", "n", "NETNS"}, {"gc", "n", "--keep-none"}, {"run", "--", "true"}, {"rm", "n"},
+			{"add", "n", "NETNS"}, {"del", "n", "NETNS"}, {"check", "n", "NETNS"}, {"get", "n", "NETNS"}, {"gc", "n", "--all"}, {"run", "--", "true"}, {"rm", "n"},
 		},
 		"state/cni/cnibox/locks/up": {{"up", "state.json"}, {"down", "state.json"}},
 	} {
@@ -261,7 +261,7 @@ func TestKernelInterruptPlugin(t *testing.T) {
 		"del":     {[]string{"n", "NETNS"}, killed},
 		"check":   {[]string{"n", "NETNS"}, killed},
 		"get":     {[]string{"n", "NETNS"}, killed},
-		"gc":      {[]string{"n", "--keep-none"}, killed},
+		"gc":      {[]string{"n", "--all"}, killed},
 		"down":    {[]string{"state.json"}, killed},
 		"reload":  {nil, ended},
 		"doctor":  {nil, ended},
