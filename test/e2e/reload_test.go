@@ -363,7 +363,7 @@ func TestKernelReloadBusy(t *testing.T) {
 	r.must("check", r.exec(nil, "check"))
 }
 
-// TestKernelBootKilled kills boot at each of its changes: the next one finishes the work.
+// TestKernelBootKilled kills the reload after a boot at each of its changes: the next one finishes the work.
 func TestKernelBootKilled(t *testing.T) {
 	kerneltest.Slow(t)
 	t.Parallel()
@@ -384,9 +384,9 @@ func TestKernelBootKilled(t *testing.T) {
 		}
 		killed := false
 		if at > 0 {
-			killed = r.exec([]string{fmt.Sprintf("%s=%d", killAt, at)}, "boot").exit == -1
+			killed = r.exec([]string{fmt.Sprintf("%s=%d", killAt, at)}, "reload").exit == -1
 		}
-		r.must("boot", r.exec(nil, "boot"))
+		r.must("reload", r.exec(nil, "reload"))
 		switch state := r.Snapshot(one); {
 		case at == 0:
 			before = state
