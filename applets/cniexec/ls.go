@@ -25,8 +25,8 @@ func lsVerb() *verb {
 when the add has not ended, busy while a verb is at work, or unknown. Only CHECK
 knows whether what is alive is as add left it: with --check STATE is ok or
 fault, and what it finds, and what to do, is a line below. Wide and json have
-all columns, and cut none; openmetrics is for monitoring, and has what is in the
-log of CNIBOX_LOG as well. The exit code is 3 if something could not be read.`,
+all columns, and cut none; openmetrics has numbers of attachments and addresses
+for node_exporter. The exit code is 3 if something could not be read.`,
 		examples: []example{
 			{"cni-exec ls mynet --check", "what is attached to a network, and whether it is well"},
 			{"cni-exec ls --networks", "with the addresses that are used, free and stale"},

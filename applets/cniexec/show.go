@@ -63,7 +63,7 @@ func (c *showCall) do(ctx context.Context, operands []string) (exit int, err err
 	case errors.As(err, &several) && !isNetNS(operands[0]): // a namespace may be that of several containers
 		return 0, err
 	case err != nil:
-		return c.showOwner(ctx, operands[0])
+		return c.showOwner(ctx, operands[0], true)
 	}
 	v.ReadHolds(ctx, found)
 	var texts []string

@@ -93,11 +93,12 @@ func (c *whoCall) do(ctx context.Context, operands []string) (exit int, err erro
 	if len(operands) != 1 {
 		return 0, usage("who: it takes one operand: an address, PROTO/PORT, a link, a namespace or a MAC address")
 	}
-	return c.showOwner(ctx, operands[0])
+	return c.showOwner(ctx, operands[0], false)
 }
 
-// showOwner prints the owners of what the text names, which may be the name of nothing.
-func (c *call) showOwner(ctx context.Context, text string) (exit int, err error) {
+// showOwner prints the owners of what the text names, which may be the name of nothing. With listed an
+// inventory was made before, and has named the broken entries.
+func (c *call) showOwner(ctx context.Context, text string, listed bool) (exit int, err error) {
 	if err := c.stateDirs(); err != nil {
 		return 0, err
 	}
@@ -111,6 +112,9 @@ func (c *call) showOwner(ctx context.Context, text string) (exit int, err error)
 	}[q.kind]
 	if err := ask(); err != nil {
 		return 0, err
+	}
+	if listed {
+		q.Broken = nil
 	}
 	q.complain(q.Inventory, "not searched")
 	if c.output == outputJSON {
