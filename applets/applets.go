@@ -9,6 +9,7 @@ package applets
 import (
 	"context"
 	"path"
+	"strings"
 
 	"cnibox/applets/applet"
 )
@@ -60,9 +61,13 @@ func Lookup(name string) (*applet.Applet, bool) { return All().Lookup(name) }
 // is unknown is reported on stderr, with 2.
 func Run(ctx context.Context, argv0 string, p applet.Process) int {
 	p.Applets = All()
-	a, ok := p.Applets.Lookup(path.Base(argv0))
+	name := path.Base(argv0)
+	a, ok := p.Applets.Lookup(name)
+	if !ok && strings.HasPrefix(name, "cnibox-") && p.Getenv("CNI_COMMAND") == "" { // as of a download, cnibox-amd64
+		a, ok = p.Applets.Lookup("cnibox")
+	}
 	if !ok {
-		return applet.Unknown(path.Base(argv0), p)
+		return applet.Unknown(name, p)
 	}
 	return a.Run(ctx, p)
 }

@@ -29,6 +29,30 @@ func TestRunUnknownName(t *testing.T) {
 	}
 }
 
+// A binary as it is downloaded, cnibox-ARCH, is cnibox. A runtime that has a plugin of that name gets an
+// error, and a longer name of a plugin is that plugin.
+func TestRunDownloaded(t *testing.T) {
+	for name, tt := range map[string]struct {
+		command string
+		exit    int
+		want    string
+	}{
+		"cnibox-amd64":             {"", 0, "cnibox install DIR"},
+		"cnibox-0.2.0-linux-armv7": {"", 0, "cnibox install DIR"},
+		"cnibox-arm64":             {"ADD", 2, `"code": 4`},
+		"cnibox-loopback":          {"VERSION", 0, "supportedVersions"},
+	} {
+		var out, stderr bytes.Buffer
+		exit := applets.Run(t.Context(), "/tmp/"+name, applet.Process{
+			Getenv: func(key string) string { return map[string]string{"CNI_COMMAND": tt.command}[key] },
+			Stdin:  strings.NewReader(`{"cniVersion":"1.0.0"}`), Stdout: &out, Stderr: &stderr,
+		})
+		if exit != tt.exit || !strings.Contains(out.String(), tt.want) {
+			t.Errorf("%s: exit code %d, %s%s", name, exit, out.String(), stderr.String())
+		}
+	}
+}
+
 // Errors of cni-exec have the cniVersion of the network.
 func TestCNIExecErrorVersion(t *testing.T) {
 	dir := t.TempDir()

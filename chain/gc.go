@@ -192,7 +192,7 @@ func (r *Runner) reportBroken(broken []Broken, network string, o GCOptions) (com
 		text := ""
 		if o.Live && b.mayBeOf(network) {
 			complete = false
-			text = "; its attachment is kept, and the GC of plugins is left out: delete the file if its container is gone, or name with --valid what is to stay"
+			text = "; its attachment is kept, and the GC of plugins is left out: delete the file if its container is gone, or name with --all and --keep what is to stay"
 		}
 		r.Warn("cache: %v%s", b.err, text)
 	}

@@ -138,7 +138,7 @@ func Operands(list []*Entry) func(*Entry) string {
 	}
 	return func(e *Entry) string {
 		name := e.Name()
-		if ids[name] != e.ContainerID || quoted(name) != name {
+		if ids[name] != e.ContainerID || Quoted(name) != name {
 			return e.ContainerID
 		}
 		return name
@@ -148,9 +148,9 @@ func Operands(list []*Entry) func(*Entry) string {
 // DelCommand returns the cni-exec command that deletes the attachment.
 func (e *Entry) DelCommand() string {
 	if e.isDerived() {
-		return "cni-exec del " + e.NetworkName + " " + e.netnsOperand() + " -i " + quoted(e.IfName)
+		return "cni-exec del " + e.NetworkName + " " + e.netnsOperand() + " -i " + Quoted(e.IfName)
 	}
-	return "cni-exec del " + e.NetworkName + " --container-id " + e.ContainerID + " -i " + quoted(e.IfName)
+	return "cni-exec del " + e.NetworkName + " --container-id " + e.ContainerID + " -i " + Quoted(e.IfName)
 }
 
 // AddCommand returns the cni-exec command that adds the attachment with the arguments of its ADD.
@@ -159,7 +159,7 @@ func (e *Entry) AddCommand() string {
 	if !e.isDerived() {
 		command += " --container-id " + e.ContainerID
 	}
-	command += " -i " + quoted(e.IfName)
+	command += " -i " + Quoted(e.IfName)
 	others := map[string]json.RawMessage{}
 	for capability, value := range e.CapabilityArgs {
 		var ports []spec.Port
@@ -168,16 +168,16 @@ func (e *Entry) AddCommand() string {
 		}
 		for _, p := range ports {
 			if p.Protocol = strings.ToLower(cmp.Or(p.Protocol, "tcp")); p.HostPort != 0 {
-				command += " -p " + quoted(p.Short())
+				command += " -p " + Quoted(p.Short())
 			}
 		}
 	}
 	if len(others) > 0 {
 		text, _ := json.Marshal(others) // has been read as JSON
-		command = "CAP_ARGS=" + quoted(string(text)) + " " + command
+		command = "CAP_ARGS=" + Quoted(string(text)) + " " + command
 	}
 	if len(e.Args) > 0 {
-		command = "CNI_ARGS=" + quoted((&RuntimeConf{Args: e.Args}).CNIArgs()) + " " + command
+		command = "CNI_ARGS=" + Quoted((&RuntimeConf{Args: e.Args}).CNIArgs()) + " " + command
 	}
 	return command
 }
@@ -192,16 +192,16 @@ func (e *Entry) isDerived() bool {
 func (e *Entry) netnsOperand() string {
 	path := e.NetNSPath()
 	if name, ok := strings.CutPrefix(path, "/run/netns/"); ok && !strings.Contains(name, "/") {
-		return quoted(name)
+		return Quoted(name)
 	}
 	if path == "" {
 		return "NETNS"
 	}
-	return quoted(path)
+	return Quoted(path)
 }
 
-// quoted returns a word for a shell.
-func quoted(word string) string {
+// Quoted returns a word for a shell.
+func Quoted(word string) string {
 	const safe = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_.,:/@%+=-[]"
 	if word != "" && strings.Trim(word, safe) == "" {
 		return word

@@ -69,7 +69,7 @@ func TestInterruptedAddUnsupported(t *testing.T) {
 	}
 	const mended = `{"name":"n","cniVersion":"1.1.0","plugins":[{"type":"rec-y"}]}`
 	for name, doc := range lists {
-		for _, verb := range []string{"del", "gc --all", "gc --valid-live", "add"} {
+		for _, verb := range []string{"del", "gc --all", "gc", "add"} {
 			t.Run(name+", "+verb, func(t *testing.T) {
 				w := newFixture(t, "rec", "rec-fw", "rec-y")
 				since040(w)
@@ -88,7 +88,7 @@ func TestInterruptedAddUnsupported(t *testing.T) {
 					err = w.Del(t.Context(), l, target("c"))
 				case "gc --all":
 					_, err = w.GC(t.Context(), l, chain.GCOptions{})
-				case "gc --valid-live":
+				case "gc":
 					_, err = w.GC(t.Context(), l, chain.GCOptions{Live: true})
 				case "add":
 					_, err = w.Add(t.Context(), l, target("c"))

@@ -1,6 +1,7 @@
 package applet
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -75,6 +76,12 @@ func Serve(ctx context.Context, a *Applet, p Process) int {
 func About(a *Applet, w io.Writer) {
 	fmt.Fprintf(w, "CNI %s plugin %s+cnibox.%s\nCNI protocol versions supported: %s\n",
 		a.Name, Release, strings.ReplaceAll(Version, "+", "."), strings.Join(Served(a), ", "))
+}
+
+// VersionLine is the line about the version of a tool.
+func VersionLine(name string) string {
+	return fmt.Sprintf("%s %s, commit %s, as the CNI plugins %s, CNI %s to %s, %s\n",
+		name, Version, cmp.Or(Commit, "unknown"), Release, spec.V010, spec.Newest, runtime.Version())
 }
 
 // Served returns the versions of the specification that an applet serves.

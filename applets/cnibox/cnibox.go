@@ -2,10 +2,9 @@
 package cnibox
 
 import (
-	"cmp"
 	"context"
 	"fmt"
-	"runtime"
+	"strings"
 
 	"cnibox/applets/applet"
 	"cnibox/chain"
@@ -18,7 +17,8 @@ var Applet = applet.Applet{
 	Name:    "cnibox",
 	Summary: "lists the applets, describes their keys, installs and verifies their files",
 	Help: `
-cnibox                list the applets
+cnibox                print the first screen: commands and plugins
+cnibox list           list the applets
 cnibox APPLET …       run APPLET, as its link does
 cnibox help APPLET    show every key of a plugin's configuration
 cnibox install [--create] [--copy] [--keep | --leave] [--path PATH]
@@ -61,7 +61,7 @@ plugins  list  -        configurations of plugins, which run in this
 // argument may be the name of an applet.
 func run(ctx context.Context, p applet.Process) int {
 	if len(p.Args) == 0 {
-		return writeList(p)
+		return writeFirst(p)
 	}
 	cmd, args := p.Args[0], p.Args[1:]
 	switch {
@@ -70,8 +70,7 @@ func run(ctx context.Context, p applet.Process) int {
 	case cmd == "list" || cmd == "--list":
 		return writeList(p)
 	case cmd == "version" || cmd == "--version":
-		fmt.Fprintf(p.Stdout, "cnibox %s, commit %s, as the CNI plugins %s, CNI %s to %s, %s\n",
-			applet.Version, cmp.Or(applet.Commit, "unknown"), applet.Release, spec.V010, spec.Newest, runtime.Version())
+		fmt.Fprint(p.Stdout, applet.VersionLine("cnibox"))
 		return 0
 	case cmd == "install" || cmd == "--install":
 		return installCommand(ctx, p, args)
@@ -102,7 +101,7 @@ func usage(p applet.Process, format string, args ...any) int {
 // help prints the keys of an applet, or without a name the list of applets.
 func help(ctx context.Context, p applet.Process, args []string) int {
 	if len(args) == 0 {
-		return writeList(p)
+		return writeFirst(p)
 	}
 	a, ok := p.Applets.Lookup(args[0])
 	if !ok {
@@ -115,9 +114,51 @@ func help(ctx context.Context, p applet.Process, args []string) int {
 	return applet.WriteHelp(a, p.Stdout)
 }
 
-// writeList prints the usage and the applets, one on each line, sorted by name.
+// writeFirst prints the first screen: the commands and the plugins, in groups.
+func writeFirst(p applet.Process) int {
+	fmt.Fprint(p.Stdout, `cnibox is all CNI plugins and the runtime cni-exec in one binary: the name by which
+it is called selects one.
+
+Run       cnibox NAME …         run cni-exec, or a plugin as a runtime does
+          cnibox help NAME      print each key of a plugin's configuration
+          cnibox list           list the programs
+          cnibox version        print the version
+Install   cnibox install DIR    make a file for each plugin
+          cnibox verify DIR     check that these lead to this binary
+          cnibox uninstall DIR  delete them
+Convert   cnibox fold FILE      write a list whose plugins run in one process
+          cnibox unfold FILE    write it as a list of plugins
+`)
+	titles := [...]string{"Interface", "Addresses", "Chained"}
+	var groups [len(titles)][]string
+	for _, a := range p.Applets {
+		if a.Main != nil {
+			continue
+		}
+		switch plugin := a.Plugin(); {
+		case plugin.IPAM:
+			groups[1] = append(groups[1], a.Name)
+		case plugin.Chained:
+			groups[2] = append(groups[2], a.Name)
+		default:
+			groups[0] = append(groups[0], a.Name)
+		}
+	}
+	for i, names := range groups {
+		if len(names) > 0 {
+			fmt.Fprintf(p.Stdout, "%-9s %s\n", titles[i], strings.Join(names, " "))
+		}
+	}
+	fmt.Fprint(p.Stdout, `
+  cnibox install /opt/cni/bin    where most runtimes look for plugins
+  cnibox cni-exec run -- sh      a shell in a namespace with a network
+
+`+"`cnibox help cnibox` has the flags of these commands, `cni-exec` its own.\n")
+	return 0
+}
+
+// writeList prints the applets, one on each line, sorted by name.
 func writeList(p applet.Process) int {
-	fmt.Fprintf(p.Stdout, "usage: cnibox APPLET …, or a link named APPLET; cnibox help APPLET | install DIR | uninstall DIR | verify DIR | fold FILE | unfold FILE | version\n\n")
 	all := p.Applets
 	width := 0
 	for _, a := range all {

@@ -13,7 +13,7 @@ import (
 )
 
 func addVerb() *verb {
-	return &verb{name: "add", operands: "NETWORK NETNS", summary: "attach; prints the result", new: func(c *call) action { return &addCall{call: c} },
+	return &verb{name: "add", group: "Attach", operands: "NETWORK NETNS", summary: "attach a namespace to a network", new: func(c *call) action { return &addCall{call: c} },
 		text: `The plugins of the network run in their order, and the result of the last one is
 printed. A failed add is taken back: nothing stays. NETNS is a path, or the name
 of a namespace in /run/netns.`,

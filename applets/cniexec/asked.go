@@ -58,6 +58,8 @@ func (a *askedValues) String() string { return "" }
 // Type is the name of the type, for pflag.
 func (a *askedValues) Type() string { return "ADDRESS" }
 
+func (*askedValues) repeatable() {}
+
 // on returns the values for a network.
 func (a *askedValues) on(network string, first bool) (values []string) {
 	for _, v := range *a {
@@ -117,6 +119,8 @@ func (n *nameServers) String() string { return "" }
 
 // Type is the name of the type, for pflag.
 func (n *nameServers) Type() string { return "ADDRESS" }
+
+func (*nameServers) repeatable() {}
 
 // A runtime asks for addresses by a capability if a plugin declares it, else by CNI_ARGS:
 // https://www.cni.dev/docs/conventions/.

@@ -9,18 +9,11 @@ import (
 	"cnibox/chain"
 	"cnibox/internal/tty"
 	"cnibox/rtnl"
+	"cnibox/spec"
 )
 
 func bootVerb() *verb {
-	return &verb{name: "boot", operands: "", summary: "clean up after a reboot, and make the bridges", new: func(c *call) action { return &bootCall{call: c} },
-		text: `Attachments and leases of earlier boots are deleted, on all networks, and the
-bridges of all configured networks made, with the gateways' addresses. It may be
-run at any time: what is alive stays.`,
-		examples: []example{
-			{"cni-exec boot", "once at each boot, before containers are started"},
-			{"cni-exec boot --conf-dir /etc/mynets", "networks of another directory"},
-		},
-	}
+	return &verb{name: "boot", instead: "reload", new: func(c *call) action { return &bootCall{call: c} }}
 }
 
 // A bootCall is one call of boot.
@@ -39,10 +32,35 @@ func (c *bootCall) do(ctx context.Context, operands []string) (int, error) {
 	if err := c.prepare(); err != nil {
 		return 0, err
 	}
-	deleted, failed := c.runner.DeleteEarlier(ctx, c.elsewhere)
-	c.problem("boot", failed)
-	ready := []string{}
-	err := c.eachNetwork(ctx, c.configured(), func(ctx context.Context) error {
+	deleted, failed := c.deleteEarlier(ctx)
+	ready, err := c.makeBridges(ctx)
+	c.summarize("%s, %s", earlierText(deleted), bridgesText(ready))
+	if failed != nil && err != nil {
+		c.runner.Warn("boot: %v", hint.Line(failed))
+	}
+	return 0, c.report(ctx, bootDoc{each(deleted, nameOf), ready, c.found()}, cmp.Or(context.Cause(ctx), err, failed))
+}
+
+// deleteEarlier deletes the attachments of earlier boots.
+func (c *call) deleteEarlier(ctx context.Context) ([]spec.Attachment, error) {
+	deleted, err := c.runner.DeleteEarlier(ctx, c.elsewhere)
+	c.problem(c.verb, err)
+	return deleted, err
+}
+
+func earlierText(deleted []spec.Attachment) string {
+	return tty.Plural(len(deleted), "attachment") + " of earlier boots deleted"
+}
+
+func bridgesText(ready []string) string {
+	return "bridges of " + tty.Plural(len(ready), "network") + " there"
+}
+
+// makeBridges makes the bridges of all configured networks, and deletes their leases of earlier boots.
+// It returns the networks whose bridge exists.
+func (c *call) makeBridges(ctx context.Context) (ready []string, err error) {
+	ready = []string{}
+	err = c.eachNetwork(ctx, c.configured(), func(ctx context.Context) error {
 		l, err := c.lookup(c.network)
 		if err != nil {
 			return err
@@ -53,19 +71,15 @@ func (c *bootCall) do(ctx context.Context, operands []string) (int, error) {
 		}
 		return err
 	}, "%d of %d networks could not be prepared")
-	c.summarize("%s of earlier boots deleted, bridges of %s there", tty.Plural(len(deleted), "attachment"), tty.Plural(len(ready), "network"))
-	if failed != nil && err != nil {
-		c.runner.Warn("boot: %v", hint.Line(failed))
-	}
-	return 0, c.report(ctx, bootDoc{each(deleted, nameOf), ready, c.found()}, cmp.Or(context.Cause(ctx), err, failed))
+	return ready, err
 }
 
 // elsewhere returns the entries whose namespaces may exist, though not at their paths.
-func (c *bootCall) elsewhere(entries []*chain.Entry) (kept []*chain.Entry) {
+func (c *call) elsewhere(entries []*chain.Entry) (kept []*chain.Entry) {
 	list := each(entries, inventory.Empty(c.runner.Cache, c.describer()).Read)
 	at, hidden, err := inventory.Elsewhere(list)
 	if err != nil {
-		c.runner.Warn("boot: %v", err)
+		c.runner.Warn("%s: %v", c.verb, err)
 	}
 	for _, a := range list {
 		if err != nil || hidden != (rtnl.Hidden{}) || at[a] != "" {

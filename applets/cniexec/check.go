@@ -2,23 +2,26 @@ package cniexec
 
 import (
 	"context"
+	"fmt"
 
 	"cnibox/applets/cniexec/doctor"
 	"cnibox/applets/cniexec/hint"
 	"cnibox/chain"
 	"cnibox/internal/memory"
+	"cnibox/internal/tty"
 	"cnibox/spec"
 )
 
 func checkVerb() *verb {
-	return &verb{name: "check", operands: "NETWORK NETNS | ID|NETWORK | --all", summary: "is it still as add left it?", new: func(c *call) action { return &checkCall{call: c} },
+	return &verb{name: "check", group: "Attach", operands: "NETWORK NETNS | [ID|NETWORK]", summary: "check that attachments are as add left them", new: func(c *call) action { return &checkCall{call: c} },
 		text: `The exit code says it: 0; 1 with what is wrong on stderr, and the commands that
 restore it; 3 if nothing is wrong, but not everything could be looked at. One
-operand is a container, or a network with all its containers. A container for
-which another verb is at work is waited for 10 s (--timeout).`,
+operand is a container, or a network with all its containers; without any it is
+every attachment, of other runtimes as well. A container for which another verb
+is at work is waited for 10 s (--timeout).`,
 		examples: []example{
 			{"cni-exec check blue", "every attachment of a container"},
-			{"cni-exec check --all", "every attachment, of other runtimes as well"},
+			{"cni-exec check", "every attachment of this host"},
 		},
 	}
 }
@@ -32,10 +35,12 @@ type checkCall struct {
 
 func (c *checkCall) flags(f *flagSet) {
 	c.link.declare(f, "`NAME` interface in the namespace", "`ID` container ID; default: made of NETNS as by cnitool")
-	f.BoolVar(&c.all, "all", false, "every attachment")
+	f.BoolVar(&c.all, "all", false, "")
+	f.former("all", "leave it out, check without an operand is about all")
 }
 
 func (c *checkCall) do(ctx context.Context, operands []string) (int, error) {
+	c.all = c.all || len(operands) == 0 && !c.selects()
 	if !c.all && len(operands) == 1 && operands[0] != "" && c.containerID == "" {
 		return c.checkNamed(ctx, operands[0])
 	}
@@ -111,6 +116,7 @@ func (c *checkCall) checkNamed(ctx context.Context, name string) (int, error) {
 		return 0, err
 	}
 	c.untestedEntries(torn)
+	entries = c.ofInterface(entries)
 	checked, err := c.checkAll(ctx, entries, all, nil)
 	if err == nil && checked == 0 && !c.undone {
 		return 0, spec.Errorf(spec.CodeUnknown, "no attachment of %q has a CHECK: `cni-exec ls` has the state of each", name)
@@ -145,6 +151,9 @@ func (c *checkCall) checkAll(ctx context.Context, entries, all []*chain.Entry, u
 	})
 	if err != nil {
 		return checked, err
+	}
+	if failed == 0 && len(undone) == 0 && unread == nil {
+		c.nothing(fmt.Sprintf("%s checked, nothing is wrong", tty.Plural(checked, "attachment")))
 	}
 	c.untested(title, undone...)
 	c.problem("cache", unread)

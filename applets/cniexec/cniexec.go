@@ -17,6 +17,7 @@ import (
 	"cnibox/applets/applet"
 	"cnibox/applets/cniexec/doctor"
 	"cnibox/applets/cniexec/hint"
+	"cnibox/applets/cniexec/inventory"
 	"cnibox/applets/cniexec/sandbox"
 	"cnibox/applets/lint"
 	"cnibox/chain"
@@ -72,6 +73,8 @@ func run(ctx context.Context, p applet.Process) int {
 	var exit int
 	v := findVerb(c.verb)
 	switch {
+	case err != nil && v == nil && c.verb != "" && !strings.HasPrefix(p.Args[0], "-"):
+		err = unknownVerb(c.verb)
 	case err != nil:
 		err = usageError{err}
 	case l.version:
@@ -81,7 +84,7 @@ func run(ctx context.Context, p applet.Process) int {
 	case c.verb == "":
 		err = usage("no verb")
 	case v == nil:
-		err = usage("unknown verb %q%s", c.verb, suggestVerb(c.verb))
+		err = unknownVerb(c.verb)
 	case l.command != nil && !v.command:
 		err = usage("%s takes no command: only run and enter do", c.verb)
 	default:
@@ -89,13 +92,17 @@ func run(ctx context.Context, p applet.Process) int {
 			err = usageError{err}
 			break
 		}
+		c.warnOfFormer(v)
 		exit, err = a.do(ctx, l.operands[1:])
 	}
 	if v != nil && v.name != "help" && !l.version && !l.help {
 		c.logSubject()
 	}
 	var wrong usageError
+	var several *inventory.SeveralError
 	switch {
+	case errors.As(err, &several):
+		return c.wrongCall(fmt.Errorf("%s: %w", c.verb, several))
 	case errors.As(err, &wrong):
 		return c.wrongCall(wrong.error)
 	case err != nil:

@@ -45,8 +45,8 @@ func TestParse(t *testing.T) {
 	if got := strings.Join(l.operands, " ") + "|" + strings.Join(l.command, " "); got != "del net /ns|x --all" {
 		t.Errorf("got operands and command %q", got)
 	}
-	if _, a, err := parse(applet.Process{Getenv: noEnv, Args: []string{"gc", "net", "--valid", "a/eth0", "--valid=b/eth1"}}); err != nil || !slices.Equal(a.(*gcCall).valid, []string{"a/eth0", "b/eth1"}) {
-		t.Errorf("--valid is %+v, %v", a, err)
+	if _, a, err := parse(applet.Process{Getenv: noEnv, Args: []string{"gc", "net", "--keep", "a/eth0", "--keep=b/eth1"}}); err != nil || !slices.Equal(a.(*gcCall).keep, []string{"a/eth0", "b/eth1"}) {
+		t.Errorf("--keep is %+v, %v", a, err)
 	}
 	if l, a, _ := parse(applet.Process{Getenv: noEnv}); a != nil || l.confDir != "/etc/cni/net.d" || l.command != nil {
 		t.Errorf("defaults: %+v, %q", l.flags, l.command)
@@ -54,7 +54,7 @@ func TestParse(t *testing.T) {
 	if _, a, _ := parse(applet.Process{Getenv: noEnv, Args: []string{"get"}}); a.(*getCall).link != (link{ifName: "eth0"}) {
 		t.Errorf("defaults: %+v", a)
 	}
-	for _, args := range [][]string{{"--nosuch"}, {"-i"}, {"--retries", "x"}, {"--timeout", "-1s"}, {"--all=maybe"}, {"-x=1"}} {
+	for _, args := range [][]string{{"--nosuch"}, {"-i"}, {"--retries", "x"}, {"--timeout", "-1s"}, {"--all=maybe"}, {"-x=1"}, {"-i", "a", "--ifname=b"}, {"--all", "--all"}} {
 		if _, _, err := parse(applet.Process{Args: args, Getenv: noEnv}); err == nil {
 			t.Errorf("%q is taken", args)
 		}
@@ -64,8 +64,14 @@ func TestParse(t *testing.T) {
 // The help of a verb is at most as wide as a terminal, has two examples, and names each flag of the
 // verb.
 func TestHelpOfVerbs(t *testing.T) {
-	texts := map[string]string{"": overview(new(flags).set(nil, noEnv))}
-	for _, v := range verbs() {
+	texts := map[string]string{"": overview(), "flags": helpOfFlags(new(flags).set(nil, noEnv))}
+	if n := strings.Count(texts[""], "\n"); n > 30 {
+		t.Errorf("the first screen has %d lines", n)
+	}
+	for _, v := range shownVerbs() {
+		if v.group != "" && !strings.Contains(texts[""], "  "+v.name+" ") {
+			t.Errorf("the first screen does not name %s", v.name)
+		}
 		set := v.declared(noEnv)
 		texts[v.name] = v.help(set)
 		for _, flag := range ownFlags(set) {
@@ -79,7 +85,7 @@ func TestHelpOfVerbs(t *testing.T) {
 		if len(v.examples) != 2 || v.summary == "" {
 			t.Errorf("%s has %d examples and the summary %q", v.name, len(v.examples), v.summary)
 		}
-		for _, other := range verbs() {
+		for _, other := range shownVerbs() {
 			if strings.Contains(texts[v.name], " of "+other.name+":") {
 				t.Errorf("the help of %s has what is for %s alone:\n%s", v.name, other.name, texts[v.name])
 			}
@@ -93,8 +99,8 @@ func TestHelpOfVerbs(t *testing.T) {
 		}
 	}
 	for _, flag := range commonFlags(new(flags).set(nil, noEnv)) {
-		if !strings.Contains(texts[""], "--"+flag.Name) {
-			t.Errorf("the overview does not name --%s", flag.Name)
+		if !strings.Contains(texts["flags"], "--"+flag.Name) {
+			t.Errorf("the help of flags does not name --%s", flag.Name)
 		}
 	}
 }

@@ -36,6 +36,7 @@ type completion struct {
 	found []string // lines
 	value string   // the prefix of the candidates
 	head  string   // the part of the word before the value, such as --net=
+	names bool     // an operand ID may be a name
 }
 
 // complete prints the candidates for the last word.
@@ -145,7 +146,7 @@ func isAlphanumeric(r rune) bool {
 }
 
 func (c *completion) verbNames() {
-	for _, v := range verbs() {
+	for _, v := range shownVerbs() {
 		c.add(v.name, v.summary)
 	}
 }
@@ -153,7 +154,7 @@ func (c *completion) verbNames() {
 // flagNames adds the flags of the verb and those of all verbs; without a verb, all.
 func (c *completion) flagNames() {
 	c.set.VisitAll(func(flag *pflag.Flag) {
-		if c.verb != "" && findVerb(c.verb) == nil && !isCommon(flag) {
+		if flag.Hidden || c.verb != "" && findVerb(c.verb) == nil && !isCommon(flag) {
 			return
 		}
 		_, text := usageOf(flag)
@@ -171,6 +172,7 @@ func (c *completion) flagValue(flag *pflag.Flag) {
 
 // operand adds candidates for the nth operand, as the usage line of the verb describes it.
 func (c *completion) operand(v *verb, n int) {
+	c.names = true // --container-id takes none
 	usage, _, _ := strings.Cut(v.operands, "-- ")
 	for alternative := range strings.SplitSeq(usage, " | ") {
 		inFlag := false
@@ -194,7 +196,14 @@ func (c *completion) operand(v *verb, n int) {
 // kinds adds the candidates for each of these words, which are separated by |. A word in capitals
 // is the name of a kind, any other is the candidate itself.
 func (c *completion) kinds(words string) {
-	for kind := range strings.SplitSeq(words, "|") {
+	all := strings.Split(words, "|")
+	for _, kind := range all {
+		switch kind {
+		case "ADDRESS", "MAC", "PROTO/PORT", "LINK":
+			if c.value == "" && slices.Contains(all, "ID") {
+				continue // that would be a long list
+			}
+		}
 		switch kind {
 		case "NETWORK":
 			c.networkNames()
@@ -249,8 +258,8 @@ func (c *completion) recorded() []*chain.Entry {
 	return entries
 }
 
-// ids adds the container IDs of attachments, with the interface if kind asks for it. For the verbs
-// that also take names it adds the names that ls prints.
+// ids adds the container IDs of attachments, with the interface if kind asks for it, and where names
+// are taken as well the names that ls prints.
 func (c *completion) ids(kind string) {
 	v := inventory.Empty(nil, c.describer())
 	for _, recorded := range c.recorded() {
@@ -261,7 +270,7 @@ func (c *completion) ids(kind string) {
 			continue
 		}
 		c.add(e.ContainerID, about)
-		if named := slices.Contains([]string{"show", "reload", "trace", "doctor", "ls", "check", "publish", "unpublish"}, c.verb); named && !strings.HasPrefix(e.ContainerID, e.Name()) {
+		if c.names && !strings.HasPrefix(e.ContainerID, e.Name()) {
 			c.add(e.Name(), about)
 		}
 	}

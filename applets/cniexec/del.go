@@ -3,7 +3,9 @@ package cniexec
 import (
 	"context"
 	"errors"
+	"fmt"
 	"os"
+	"slices"
 
 	"cnibox/applets/cniexec/sandbox"
 	"cnibox/chain"
@@ -11,11 +13,13 @@ import (
 )
 
 func delVerb() *verb {
-	return &verb{name: "del", operands: "NETWORK NETNS", summary: "detach; no error if it is gone", new: func(c *call) action { return &delCall{call: c} },
-		text: `The configuration and arguments of the add are used, unless others are given.`,
+	return &verb{name: "del", group: "Attach", operands: "NETWORK NETNS | ID", summary: "detach a namespace from one network, or from all", new: func(c *call) action { return &delCall{call: c} },
+		text: `The configuration and arguments of the add are used, unless others are given. ID
+may be a name, as ls has it: all of its attachments, or that of -i, are deleted.
+With NETWORK it is no error if the attachment is gone.`,
 		examples: []example{
 			{"cni-exec del --delete mynet blue", "with the namespace, which may be gone already"},
-			{"cni-exec del mynet --container-id c1 --keep-going", "run all plugins even if one fails"},
+			{"cni-exec del c1", "from all of its networks"},
 		},
 	}
 }
@@ -42,6 +46,9 @@ func (c *delCall) flags(f *flagSet) {
 }
 
 func (c *delCall) do(ctx context.Context, operands []string) (int, error) {
+	if len(operands) == 1 && operands[0] != "" && c.containerID == "" {
+		return c.delContainer(ctx, operands[0])
+	}
 	err := c.networkOperands(operands, 2)
 	switch {
 	case err != nil:
@@ -88,6 +95,44 @@ func (c *delCall) del(ctx context.Context, l *chain.List, doc *deletedDoc) error
 		doc.Namespaces = append(doc.Namespaces, netns)
 	}
 	return ofNetNS(spec.Attachment{}, netns, err)
+}
+
+// delContainer detaches a container from all its networks, or the interface of --ifname. An error does
+// not stop it.
+func (c *delCall) delContainer(ctx context.Context, name string) (int, error) {
+	if err := c.prepare(); err != nil {
+		return 0, err
+	}
+	entries, err := c.container(name)
+	if err != nil {
+		return 0, err
+	}
+	netns := entries[0].NetNSPath()
+	if c.delete && !sandbox.IsNamed(netns) {
+		return 0, usage("del: --delete needs the NAME of a network namespace, as add --create had it")
+	}
+	c.runner.KeepGoing = c.keepGoing
+	doc := deletedDoc{[]attachmentName{}, []string{}, foundDoc{}}
+	var errs []error
+	for _, e := range slices.Backward(entries) {
+		if err := c.detachEntry(ctx, e); err != nil {
+			errs = append(errs, fmt.Errorf("%s: %w", e.Title(), ofNetNS(e.Attachment(), netns, err)))
+			continue
+		}
+		c.summarize("%s: detached", e.Title())
+		doc.Deleted = append(doc.Deleted, nameOf(e.Attachment()))
+	}
+	if c.delete && len(errs) == 0 {
+		deleted, err := c.deleteUnused(ctx, netns)
+		if deleted {
+			doc.Namespaces = append(doc.Namespaces, netns)
+		}
+		errs = append(errs, ofNetNS(spec.Attachment{}, netns, err))
+	}
+	err = errors.Join(errs...)
+	c.problem("del", err)
+	doc.foundDoc = c.found()
+	return exitOK, c.report(ctx, doc, err)
 }
 
 // deleteUnused deletes a named namespace that has no attachments. A missing namespace is not an

@@ -18,7 +18,7 @@ import (
 func verbsTable() string {
 	var b strings.Builder
 	b.WriteString("| verb | operands | |\n|---|---|---|\n")
-	for _, v := range verbs() {
+	for _, v := range shownVerbs() {
 		operands := ""
 		if v.operands != "" {
 			operands = "`" + strings.ReplaceAll(v.operands, "|", `\|`) + "`"

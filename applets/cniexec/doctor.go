@@ -11,7 +11,7 @@ import (
 )
 
 func doctorVerb() *verb {
-	return &verb{name: "doctor", operands: "[ID|NETWORK]", summary: "what keeps networks of this host from working", new: func(c *call) action { return &doctorCall{call: c} },
+	return &verb{name: "doctor", group: "Repair", operands: "[ID|NETWORK]", summary: "find what keeps networks from working", new: func(c *call) action { return &doctorCall{call: c} },
 		text: `It looks at the kernel, its settings, the rules of other programs, directories
 of plugins, the networks, and what is attached or left over; of a container or
 a network at what concerns that. Each finding is a line: where, what, and what

@@ -11,7 +11,7 @@ import (
 )
 
 func downVerb() *verb {
-	return &verb{name: "down", operands: "FILE", summary: "detach and delete the namespaces of a file", new: func(c *call) action { return &downCall{call: c} },
+	return &verb{name: "down", group: "Run", operands: "FILE", summary: "detach and delete the namespaces of a file", new: func(c *call) action { return &downCall{call: c} },
 		text: `All that add and up have attached to them is detached. Networks stay: see rm.`,
 		examples: []example{
 			{"cni-exec down /etc/cni/netns/web.json", "no error if they are gone"},

@@ -2,16 +2,20 @@ package cniexec
 
 import (
 	"context"
+	"errors"
+	"os"
 
+	"cnibox/applets/cniexec/inventory"
 	"cnibox/applets/cniexec/sandbox"
 	"cnibox/chain"
 )
 
 func enterVerb() *verb {
-	return &verb{name: "enter", operands: "NETNS -- COMMAND [ARGUMENT]…", command: true, new: func(c *call) action { return &enterCall{call: c} },
-		summary: "run a command in a namespace",
+	return &verb{name: "enter", group: "Run", operands: "ID|NETNS -- COMMAND [ARGUMENT]…", command: true, before: 1, new: func(c *call) action { return &enterCall{call: c} },
+		summary: "run a command in the namespace of a container",
 		text: `This process becomes the command, which has the /sys of the namespace, and the
-/etc/resolv.conf of the networks that it is attached to.`,
+/etc/resolv.conf of the networks that it is attached to. The "--" may be left
+out.`,
 		examples: []example{
 			{"cni-exec enter blue -- ip addr", "in /run/netns/blue"},
 			{"cni-exec enter /proc/4711/ns/net -- sh", "in the namespace of a process"},
@@ -33,17 +37,17 @@ func (*enterCall) flags(*flagSet) {}
 func (c *enterCall) do(ctx context.Context, operands []string) (exit int, err error) {
 	switch {
 	case len(operands) == 0:
-		return 0, usage(`enter: NETNS is missing: the name or the path of a network namespace, before "--"`)
+		return 0, usage(`enter: ID is missing: a container, or the name or the path of a network namespace, before "--"`)
 	case len(operands) > 1:
 		return 0, usage("enter: %q is one operand too many", operands[1])
 	case len(c.command) == 0:
 		return 0, usage("enter: the command is missing: cni-exec enter %s -- COMMAND", operands[0])
 	}
-	path, err := sandbox.NetNSPath(operands[0])
-	if err != nil {
-		return 0, usage("enter: %w", err)
-	}
 	if err := c.prepare(); err != nil {
+		return 0, err
+	}
+	path, err := c.namespaceOf(operands[0])
+	if err != nil {
 		return 0, err
 	}
 	command := chain.Command{Args: c.command, Environ: c.Environ}
@@ -52,4 +56,27 @@ func (c *enterCall) do(ctx context.Context, operands []string) (exit int, err er
 		c.logSubject()
 		c.Log.Write(exitOK)
 	})
+}
+
+// namespaceOf returns the path of a namespace, by its own name or path, or by its container as show
+// names it.
+func (c *call) namespaceOf(name string) (string, error) {
+	path, invalid := sandbox.NetNSPath(name)
+	if _, err := os.Lstat(path); invalid == nil && err == nil {
+		return path, nil
+	}
+	entries, _, err := c.runner.Entries()
+	v := inventory.Empty(c.runner.Cache, c.describer())
+	v.Entries = each(entries, v.Read)
+	found, ferr := v.Find(name)
+	var several *inventory.SeveralError
+	switch {
+	case err == nil && ferr == nil:
+		return found[0].NetNSPath(), nil
+	case errors.As(ferr, &several):
+		return "", ferr
+	case invalid != nil:
+		return "", usage("enter: %w", invalid)
+	}
+	return path, nil // the error is that of opening it
 }

@@ -50,6 +50,9 @@ func (l *link) setTarget(t *chain.RuntimeConf) {
 	}
 }
 
+// selects reports whether a flag of the command line selects an attachment.
+func (c *call) selects() bool { return c.set.Changed("ifname") || c.set.Changed("container-id") }
+
 // needs returns an error if the flags do not select an attachment.
 func (l *link) needs(t *chain.RuntimeConf) error {
 	if t.NetNS == "" && l.containerID == "" {
@@ -125,7 +128,7 @@ func ownFlags(set *pflag.FlagSet) []*pflag.Flag { return flagsOf(set, false) }
 
 func flagsOf(set *pflag.FlagSet, common bool) (list []*pflag.Flag) {
 	set.VisitAll(func(flag *pflag.Flag) {
-		if isCommon(flag) == common {
+		if isCommon(flag) == common && !flag.Hidden {
 			list = append(list, flag)
 		}
 	})
@@ -136,19 +139,21 @@ func flagsOf(set *pflag.FlagSet, common bool) (list []*pflag.Flag) {
 func allFlags(f *flags, getenv func(string) string) *pflag.FlagSet {
 	all := f.set(nil, getenv)
 	for _, v := range verbs() {
-		for _, flag := range ownFlags(f.set(v.new(&call{}), getenv)) {
-			if all.Lookup(flag.Name) == nil {
+		f.set(v.new(&call{}), getenv).VisitAll(func(flag *pflag.Flag) {
+			if known := all.Lookup(flag.Name); known == nil && (flag.Shorthand == "" || all.ShorthandLookup(flag.Shorthand) == nil) {
 				all.AddFlag(flag)
+			} else if known != nil && !flag.Hidden {
+				known.Hidden = false // of another verb it is one of an earlier release
 			}
-		}
+		})
 	}
 	return all
 }
 
 // verbsWith returns the names of the verbs that have the flag as their own.
 func verbsWith(flag string) (names []string) {
-	for _, v := range verbs() {
-		if f := v.declared(func(string) string { return "" }).Lookup(flag); f != nil && !isCommon(f) {
+	for _, v := range shownVerbs() {
+		if f := v.declared(func(string) string { return "" }).Lookup(flag); f != nil && !isCommon(f) && !f.Hidden {
 			names = append(names, v.name)
 		}
 	}
@@ -194,6 +199,8 @@ func (n *nameValues) String() string { return "" }
 
 // Type is the name of the type, for pflag.
 func (n *nameValues) Type() string { return "NAME" }
+
+func (*nameValues) repeatable() {}
 
 // A timeLimit is the value of --timeout.
 type timeLimit time.Duration
@@ -250,7 +257,12 @@ func parse(p applet.Process) (c *call, a action, err error) {
 	} else {
 		l.set = allFlags(l.flags, p.Getenv)
 	}
-	if err = l.set.Parse(l.args); v != nil && v.command {
+	if v != nil && v.command && l.command == nil {
+		if at := operandsAt(l.args, l.set); len(at) > v.before+1 {
+			l.args, l.command = p.Args[:at[v.before+1]], slices.Clone(p.Args[at[v.before+1]:])
+		}
+	}
+	if err = l.set.ParseAll(l.args, l.once); v != nil && v.command {
 		err = cmp.Or(terminalFlag(v, l.args), err)
 	}
 	if f := l.set.Lookup("ifname"); err == nil && f != nil && !f.Changed && slices.Contains(p.Environ, "CNI_IFNAME=") {
@@ -260,8 +272,8 @@ func parse(p applet.Process) (c *call, a action, err error) {
 	if err != nil && asksForJSON(l.args) { // it concerns this error
 		l.output = outputJSON
 	}
-	if err != nil && v != nil && len(l.operands) == 0 {
-		l.operands = []string{v.name}
+	if word := verbIn(l.args); err != nil && word != "" && len(l.operands) == 0 {
+		l.operands = []string{word}
 	}
 	if len(l.operands) > 0 {
 		c.verb = l.operands[0]
@@ -270,6 +282,15 @@ func parse(p applet.Process) (c *call, a action, err error) {
 		err = v.flagError(err)
 	}
 	return c, a, err
+}
+
+// once sets a flag. A second value of one that takes a single value is an error: only one would have
+// an effect.
+func (l *commandLine) once(flag *pflag.Flag, value string) error {
+	if _, list := flag.Value.(interface{ repeatable() }); flag.Changed && !list {
+		return fmt.Errorf("--%s is given twice", flag.Name)
+	}
+	return l.set.Set(flag.Name, value)
 }
 
 // terminalFlag returns an error for the flags that other tools take for a command at a terminal: -it
@@ -289,24 +310,30 @@ func verbIn(words []string) string {
 	if len(words) > 0 && !strings.HasPrefix(words[0], "-") {
 		return words[0]
 	}
-	all := allFlags(new(flags), func(string) string { return "" })
+	if at := operandsAt(words, allFlags(new(flags), func(string) string { return "" })); len(at) > 0 {
+		return words[at[0]]
+	}
+	return ""
+}
+
+// operandsAt returns the indexes of the words that are neither flags of the set nor values of these.
+func operandsAt(words []string, set *pflag.FlagSet) (at []int) {
 	takes := func(f *pflag.Flag) bool { return f != nil && f.NoOptDefVal == "" }
 	for i := 0; i < len(words); i++ {
 		w := words[i]
 		if name, long := strings.CutPrefix(w, "--"); long {
-			if !strings.Contains(name, "=") && takes(all.Lookup(name)) {
+			if !strings.Contains(name, "=") && takes(set.Lookup(name)) {
 				i++
 			}
 			continue
 		}
 		if len(w) < 2 || w[0] != '-' {
-			return w
-		}
-		if len(w) == 2 && takes(all.ShorthandLookup(w[1:])) {
+			at = append(at, i)
+		} else if len(w) == 2 && takes(set.ShorthandLookup(w[1:])) {
 			i++
 		}
 	}
-	return ""
+	return at
 }
 
 // asksForJSON reports whether words that cannot be parsed ask for --output json.
@@ -330,8 +357,6 @@ func (v *verb) flagError(err error) error {
 		return "--" + flag
 	}
 	switch {
-	case errors.As(err, &unknown) && unknown.GetSpecifiedName() == "json":
-		return errors.New("unknown flag --json: write -o json")
 	case errors.As(err, &unknown) && v != nil:
 		flag := unknown.GetSpecifiedName()
 		if short := unknown.GetSpecifiedShortnames(); short != "" {
@@ -342,13 +367,11 @@ func (v *verb) flagError(err error) error {
 		with := verbsWith(flag)
 		switch {
 		case len(with) == 0:
-			return fmt.Errorf("unknown flag %s", name(flag, unknown.GetSpecifiedShortnames()))
-		case v.name == "gc" && flag == "all":
-			return errors.New("gc: --all is a flag of check, status: write --keep-none")
+			return v.unknownFlag(flag, unknown.GetSpecifiedShortnames() == "")
 		}
 		return fmt.Errorf("%s: --%s is a flag of %s", v.name, flag, strings.Join(with, ", "))
 	case errors.As(err, &unknown):
-		return fmt.Errorf("unknown flag %s", name(unknown.GetSpecifiedName(), unknown.GetSpecifiedShortnames()))
+		return v.unknownFlag(unknown.GetSpecifiedName(), unknown.GetSpecifiedShortnames() == "")
 	case errors.As(err, &needs):
 		return fmt.Errorf("%s needs a value", name(needs.GetSpecifiedName(), needs.GetSpecifiedShortnames()))
 	case errors.As(err, &invalid):
@@ -479,6 +502,8 @@ func (p *publishedPorts) String() string { return "" }
 
 // Type is the name of the type, for pflag.
 func (p *publishedPorts) Type() string { return "PORT" }
+
+func (*publishedPorts) repeatable() {}
 
 // protocols are those with ports that can be published.
 var protocols = []string{"tcp", "udp", "sctp"}

@@ -18,14 +18,14 @@ import (
 )
 
 func gcVerb() *verb {
-	return &verb{name: "gc", operands: "NETWORK | --all-networks", summary: "delete attachments that are not needed", new: func(c *call) action { return &gcCall{call: c} },
-		text: `What stays must be named: with --valid, --valid-live or --keep-none.
-What is deleted is printed. An attachment that is in another --cache-dir is
-alive if its link leads to a namespace that exists, or one has its link or
-leased address.`,
+	return &verb{name: "gc", group: "Attach", operands: "[NETWORK]", summary: "delete attachments whose container is gone", new: func(c *call) action { return &gcCall{call: c} },
+		text: `Without NETWORK of every network that is configured or has attachments. What is
+deleted and what is kept is printed. Attachments without a cache entry are kept
+while a namespace has their link or address, and so is what an unreadable entry
+is about. cnitool's gc is gc --all.`,
 		examples: []example{
-			{"cni-exec gc mynet --valid-live --dry-run", "what is left of namespaces that are gone"},
-			{"cni-exec gc --all-networks --valid-live", "delete them on all networks"},
+			{"cni-exec gc --dry-run", "what is left of namespaces that are gone"},
+			{"cni-exec gc mynet --all --keep c1/eth0", "every attachment of a network but one"},
 		},
 	}
 }
@@ -33,29 +33,42 @@ leased address.`,
 // A gcCall is one call of gc.
 type gcCall struct {
 	*call
-	valid                               []string
-	live, keepNone, allNetworks, dryRun bool
+	keep        nameValues
+	all, dryRun bool
+
+	// of an earlier release:
+	valid                       nameValues
+	live, keepNone, allNetworks bool
 
 	deleted []spec.Attachment
+	kept    []string                     // titles
+	present map[spec.Attachment]string   // what gc has found on the network, with titles
 	title   func(spec.Attachment) string // of what gc deletes; for text output
 }
 
 func (c *gcCall) flags(f *flagSet) {
-	f.StringArrayVar(&c.valid, "valid", nil, "`ID/IFNAME` keep this attachment; repeatable")
-	f.BoolVar(&c.live, "valid-live", false, "keep all whose namespace exists, also those without an entry in the cache, and what an unreadable entry is about")
-	f.BoolVar(&c.keepNone, "keep-none", false, "delete every one")
+	f.Var(&c.keep, "keep", "`ID/IFNAME` keep this attachment, whatever it is; repeatable")
+	f.BoolVar(&c.all, "all", false, "delete also what is alive, but what --keep names")
 	f.BoolVar(&c.dryRun, "dry-run", false, "only print what would be deleted")
-	f.BoolVar(&c.allNetworks, "all-networks", false, "every network that is configured or has attachments, in place of NETWORK")
+	f.Var(&c.valid, "valid", "`ID/IFNAME`")
+	f.former("valid", "write --all --keep; without --all gc keeps what is alive")
+	f.BoolVar(&c.live, "valid-live", false, "")
+	f.former("valid-live", "leave it out, gc keeps what is alive")
+	f.BoolVar(&c.keepNone, "keep-none", false, "")
+	f.former("keep-none", "write --all")
+	f.BoolVar(&c.allNetworks, "all-networks", false, "")
+	f.former("all-networks", "leave it out, gc without NETWORK is about all")
 }
 
 func (c *gcCall) do(ctx context.Context, operands []string) (int, error) {
-	if err := cmp.Or(c.allOr(c.allNetworks, operands, 2), c.gcOperands()); err != nil {
+	every := len(operands) == 0 || c.allNetworks
+	if err := cmp.Or(c.allOr(every, operands, 2), c.gcOperands()); err != nil {
 		return 0, usage("gc: %w", err)
 	}
 	if err := c.prepare(); err != nil {
 		return 0, err
 	}
-	if c.allNetworks {
+	if every {
 		return exitOK, c.gcAll(ctx)
 	}
 	l, err := c.load()
@@ -64,6 +77,7 @@ func (c *gcCall) do(ctx context.Context, operands []string) (int, error) {
 	}
 	err = c.gc(ctx, l)
 	c.problem("gc", err)
+	c.printKept(err)
 	return exitOK, c.report(ctx, c.doc(), err)
 }
 
@@ -76,43 +90,37 @@ type gcDoc struct {
 
 func (c *gcCall) doc() gcDoc { return gcDoc{c.dryRun, each(c.deleted, nameOf), c.found()} }
 
-// gcOperands requires a flag for what is valid, so that gc does not delete everything by mistake.
-// cnitool's gc is --keep-none.
+// gcOperands translates the flags of an earlier release, and checks those for what is kept.
 func (c *gcCall) gcOperands() error {
-	said := 0
-	for _, b := range []bool{len(c.valid) > 0, c.live, c.keepNone} {
-		if b {
-			said++
-		}
-	}
-	switch {
-	case said == 0:
-		return errors.New("what is still attached? give --valid ID/IFNAME for each attachment, or --valid-live, or --keep-none to delete every one")
-	case c.keepNone && said > 1:
+	if c.keepNone && (len(c.valid) > 0 || c.live) {
 		return errors.New("--keep-none keeps nothing, so --valid and --valid-live make no sense with it")
 	}
+	if c.all && c.live {
+		return errors.New("--all deletes what is alive, so --valid-live makes no sense with it")
+	}
+	c.all = c.all || c.keepNone || len(c.valid) > 0 && !c.live
 	_, err := c.validSet()
 	return err
 }
 
-// validSet returns the attachments in --valid. It checks their names, since they are compared with
+// validSet returns the attachments in --keep. It checks their names, since they are compared with
 // those of files.
 func (c *gcCall) validSet() ([]spec.Attachment, error) {
 	var set []spec.Attachment
-	for _, s := range c.valid {
+	for _, s := range slices.Concat(c.keep, c.valid) {
 		id, ifName, ok := strings.Cut(s, "/")
 		if !ok {
-			return nil, fmt.Errorf("--valid %q is not ID/IFNAME", s)
+			return nil, fmt.Errorf("--keep %q is not ID/IFNAME", s)
 		}
 		if err := errors.Join(spec.CheckContainerID(id), spec.CheckIfName(ifName)); err != nil {
-			return nil, fmt.Errorf("--valid %q: %w", s, err)
+			return nil, fmt.Errorf("--keep %q: %w", s, err)
 		}
 		set = append(set, spec.Attachment{Network: c.network, ContainerID: id, IfName: ifName})
 	}
 	return set, nil
 }
 
-// gc deletes what neither --valid nor --valid-live names, and lists it on stderr.
+// gc deletes what is neither alive nor in --keep, and lists it on stderr.
 func (c *gcCall) gc(ctx context.Context, l *chain.List) error {
 	defer memory.CollectLess()()
 	valid, err := c.validSet()
@@ -127,7 +135,7 @@ func (c *gcCall) gc(ctx context.Context, l *chain.List) error {
 		bar.Clear()
 		warn(format, args...)
 	}
-	stale, err := c.runner.GC(ctx, l, chain.GCOptions{Valid: valid, Live: c.live, DryRun: c.dryRun, Owners: c.owners})
+	stale, err := c.runner.GC(ctx, l, chain.GCOptions{Valid: valid, Live: !c.all, DryRun: c.dryRun, Owners: c.owners})
 	bar.Clear()
 	done := "deleted"
 	if c.dryRun {
@@ -137,10 +145,27 @@ func (c *gcCall) gc(ctx context.Context, l *chain.List) error {
 		c.runner.Warn("%s %s", done, c.title(a))
 	}
 	c.deleted = append(c.deleted, stale...)
+	for _, a := range stale {
+		delete(c.present, a)
+	}
+	if err == nil {
+		c.kept = append(c.kept, slices.Sorted(maps.Values(c.present))...)
+	}
+	c.present = nil
 	return err
 }
 
-// owners is [chain.GCOptions.Owners]. Without --valid-live the owners need not be alive.
+// printKept prints what gc has kept; err is that of gc.
+func (c *gcCall) printKept(err error) {
+	switch {
+	case len(c.kept) > 0:
+		c.summarize("%s kept: %s", tty.Plural(len(c.kept), "attachment"), tty.Several(c.kept))
+	case len(c.deleted) == 0 && err == nil:
+		c.nothing("nothing to delete: no attachment is left of a container")
+	}
+}
+
+// owners is [chain.GCOptions.Owners]. With --all the owners need not be alive.
 func (c *gcCall) owners(l *chain.List, entries []*chain.Entry) ([]chain.Owner, error) {
 	c.title = titlesOf(entries, nil)
 	doc, err := l.Effective()
@@ -148,7 +173,7 @@ func (c *gcCall) owners(l *chain.List, entries []*chain.Entry) ([]chain.Owner, e
 		return nil, err
 	}
 	conf := inventory.Empty(c.runner.Cache, c.describer()).Conf(doc)
-	s, err := inventory.SearchOwners(l.Name, conf, recordDirs(conf), entries, c.live)
+	s, err := inventory.SearchOwners(l.Name, conf, recordDirs(conf), entries, !c.all)
 	if err != nil {
 		return nil, err
 	}
@@ -157,6 +182,15 @@ func (c *gcCall) owners(l *chain.List, entries []*chain.Entry) ([]chain.Owner, e
 		all = append(all, *o)
 	}
 	c.title = titlesOf(entries, all)
+	c.present = map[spec.Attachment]string{}
+	for _, e := range entries {
+		c.present[e.Attachment()] = c.title(e.Attachment())
+	}
+	for _, o := range all {
+		if o.IfName != "" { // else it is a lease, whose interface is not known
+			c.present[o.Attachment] = c.title(o.Attachment)
+		}
+	}
 	slices.SortFunc(all, func(a, b chain.Owner) int { return strings.Compare(a.String(), b.String()) })
 	return all, nil
 }
@@ -193,5 +227,6 @@ func (c *gcCall) gcAll(ctx context.Context) error {
 		return err
 	}
 	err = c.eachList(ctx, names, c.gc, "gc is not complete on %d of %d networks")
+	c.printKept(err)
 	return c.report(ctx, c.doc(), err)
 }

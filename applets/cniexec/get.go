@@ -4,16 +4,18 @@ import (
 	"cmp"
 	"context"
 
+	"cnibox/applets/cniexec/inventory"
 	"cnibox/chain"
 	"cnibox/spec"
 )
 
 func getVerb() *verb {
-	return &verb{name: "get", operands: "NETWORK NETNS", summary: "print the result again", new: func(c *call) action { return &getCall{call: c} },
-		text: `It is compared with what the plugins know of the attachment.`,
+	return &verb{name: "get", group: "Attach", operands: "NETWORK NETNS | ID", summary: "print the result of add again", new: func(c *call) action { return &getCall{call: c} },
+		text: `It is compared with what the plugins know of the attachment. ID may be a name,
+as ls has it; -i names one of its interfaces.`,
 		examples: []example{
 			{"cni-exec get mynet /run/netns/blue", "what add printed"},
-			{"cni-exec get mynet --container-id c1 -i net1", "of another interface"},
+			{"cni-exec get c1 -i net1", "of another interface"},
 		},
 	}
 }
@@ -29,6 +31,9 @@ func (c *getCall) flags(f *flagSet) {
 }
 
 func (c *getCall) do(ctx context.Context, operands []string) (int, error) {
+	if len(operands) == 1 && operands[0] != "" && c.containerID == "" {
+		return exitOK, c.getContainer(ctx, operands[0])
+	}
 	if err := cmp.Or(c.networkOperands(operands, 2), c.link.needs(&c.runtimeConf)); err != nil {
 		return 0, usage("get: %w", err)
 	}
@@ -37,6 +42,24 @@ func (c *getCall) do(ctx context.Context, operands []string) (int, error) {
 	}
 	c.link.setTarget(&c.runtimeConf)
 	return exitOK, c.get(ctx)
+}
+
+// getContainer is get for the only attachment of a container, or that of --ifname.
+func (c *getCall) getContainer(ctx context.Context, name string) error {
+	if err := c.prepare(); err != nil {
+		return err
+	}
+	entries, err := c.container(name)
+	if err != nil {
+		return err
+	}
+	if len(entries) > 1 {
+		v := inventory.Empty(c.runner.Cache, c.describer())
+		return usage("get: %s has several attachments: %s: name one with -i, or with NETWORK NETNS", name, attachmentsText(each(entries, v.Read)))
+	}
+	a := entries[0].Attachment()
+	c.network, c.runtimeConf.ContainerID, c.runtimeConf.IfName = a.Network, a.ContainerID, a.IfName
+	return c.get(ctx)
 }
 
 // get prints the result that add has printed.

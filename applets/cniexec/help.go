@@ -10,7 +10,7 @@ import (
 	"cnibox/internal/tty"
 )
 
-// The texts of the overview are those of the manual page.
+// The texts of `cni-exec help flags` are those of the manual page.
 const (
 	aboutText = `cni-exec attaches network namespaces to networks, as the CNI specification
 asks of a runtime. Plugins of this binary run in one process; others are
@@ -40,26 +40,44 @@ looked at; of run and enter: the command's.
 `
 )
 
-// overview is the help of the program.
-func overview(set *pflag.FlagSet) string {
+// The rows of the first screen behind the verbs: what units and monitors use, and two examples.
+const (
+	unitsText = `Units     reload, reload --watch, up FILE, ls -o openmetrics: see cni-exec(8)
+`
+	startText = `  cni-exec run -- sh                  a shell in a namespace with a network
+  cni-exec add --create mynet blue    attach /run/netns/blue, which it makes
+
+` + "`cni-exec help VERB` has flags and examples; `cni-exec help flags` the rest." + `
+`
+)
+
+// overview is the first screen: the verbs in groups.
+func overview() string {
 	var b strings.Builder
-	b.WriteString(aboutText + "\n")
-	for _, v := range verbs() {
-		fmt.Fprintf(&b, "  %-10s %-16s", v.name, v.operands)
-		if len(v.operands) > 16 {
-			fmt.Fprintf(&b, "\n%29s", "")
+	b.WriteString("cni-exec attaches network namespaces to networks, by CNI plugins.\n\n")
+	group := ""
+	for _, v := range shownVerbs() {
+		if v.group == "" {
+			continue
 		}
-		fmt.Fprintln(&b, "  "+v.summary)
+		title := v.group
+		if title == group {
+			title = ""
+		}
+		group = v.group
+		fmt.Fprintf(&b, "%-8s  %-8s  %s\n", title, v.name, v.summary)
 	}
-	b.WriteString("\n" + operandsText +
-		"`cni-exec help VERB` has the flags of a verb, and examples. Those of all verbs:\n\n")
-	b.WriteString(flagHelp(commonFlags(set)))
-	b.WriteString("\n" + environmentText + "\n" + notesText + "\n" + exitText)
+	b.WriteString(unitsText + "\n" + startText)
 	return b.String()
 }
 
+// helpOfFlags is the help about what all verbs have.
+func helpOfFlags(set *pflag.FlagSet) string {
+	return aboutText + "\n" + operandsText + "\n" + flagHelp(commonFlags(set)) + "\n" + environmentText + "\n" + notesText + "\n" + exitText
+}
+
 // help returns the text of `cni-exec VERB --help`, with the flags of its set. The flags of all
-// verbs are in the overview.
+// verbs are in [helpOfFlags].
 func (v *verb) help(set *pflag.FlagSet) string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "%s\n\n%s\n", strings.TrimSpace("cni-exec "+v.name+" "+v.operands), sentence(v.summary))
@@ -126,10 +144,10 @@ func flagHelp(flags []*pflag.Flag) string {
 }
 
 func helpVerb() *verb {
-	return &verb{name: "help", operands: "[VERB]", summary: "print this help, or that of a verb", new: func(c *call) action { return &helpCall{call: c} },
+	return &verb{name: "help", operands: "[VERB|flags]", summary: "print this help, or that of a verb", new: func(c *call) action { return &helpCall{call: c} },
 		examples: []example{
 			{"cni-exec help run", "the flags of run, and two examples"},
-			{"cni-exec add --help", "the same of add"},
+			{"cni-exec help flags", "those of all verbs, operands, variables and exit codes"},
 		},
 	}
 }
@@ -149,22 +167,20 @@ func (v *helpCall) do(ctx context.Context, operands []string) (int, error) {
 func (c *call) printHelp(_ context.Context, operands []string) (int, error) {
 	switch len(operands) {
 	case 0:
-		return c.write(overview(new(flags).set(nil, c.Getenv)))
+		return c.write(overview())
 	case 1:
-		if v := findVerb(operands[0]); v != nil {
+		if operands[0] == "flags" {
+			return c.write(helpOfFlags(new(flags).set(nil, c.Getenv)))
+		}
+		v := findVerb(operands[0])
+		if v != nil && v.instead != "" {
+			word, _, _ := strings.Cut(v.instead, " ")
+			v = findVerb(word)
+		}
+		if v != nil {
 			return c.write(v.help(v.declared(c.Getenv)))
 		}
-		return 0, usage("unknown verb %q%s", operands[0], suggestVerb(operands[0]))
+		return 0, unknownVerb(operands[0])
 	}
 	return 0, usage("help: %q is one operand too many", operands[1])
-}
-
-// suggestVerb returns a question with the verb that begins alike; empty: none does.
-func suggestVerb(name string) string {
-	for _, v := range verbs() {
-		if len(name) > 1 && (strings.HasPrefix(v.name, name) || strings.HasPrefix(name, v.name)) {
-			return fmt.Sprintf(" (%s?)", v.name)
-		}
-	}
-	return ""
 }

@@ -53,8 +53,8 @@ func TestHoldsOfUnknownPlugin(t *testing.T) {
 		{[]string{"show", "c1"}, `(?m)^host side +worm0 on lo$\n^ports +9999/tcp -> 99$`},
 		{[]string{"show", "c1"}, `(?m)^holds +wormhole: tcp port 9999$\n^ +wormhole: worm0 sends from 02:00:00:00:00:99 alone$\n^ +wormhole: painted blue$`},
 		{[]string{"show", "c1", "-o", "json"}, `"data": {\s+"name": "worm0",\s+"master": "",\s+"parent": "lo"\s+}`},
-		{[]string{"who", "tcp/9999"}, `^c1 +eth0 on network deep `},
-		{[]string{"who", "worm0"}, `^c1 +eth0 on network deep `},
+		{[]string{"show", "tcp/9999"}, `^c1 +eth0 on network deep `},
+		{[]string{"show", "worm0"}, `^c1 +eth0 on network deep `},
 		{[]string{"tree"}, `(?m)^lo  .*\n\W+ worm0  c1  eth0  10\.5\.0\.2  9999:99$`},
 		{[]string{"tree", "--dot"}, `"link lo" -- "netns [^"]*" \[label="worm0 - eth0\\n10\.5\.0\.2\\n9999:99"\];`},
 	} {

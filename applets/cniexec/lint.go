@@ -18,7 +18,7 @@ import (
 )
 
 func lintVerb() *verb {
-	return &verb{name: "lint", operands: "[FILE|DIR]…", summary: "what is wrong in configurations", new: func(c *call) action { return &lintCall{call: c} },
+	return &verb{name: "lint", group: "Repair", operands: "[FILE|DIR]…", summary: "find mistakes in configurations", new: func(c *call) action { return &lintCall{call: c} },
 		text: `What add would refuse, and what it would not notice: unknown keys, capabilities
 that nothing reads, plugins in the wrong order, networks of one name or with the
 same addresses, what does not fit the networks and links of this host and what
@@ -63,6 +63,9 @@ func (c *lintCall) do(_ context.Context, operands []string) (int, error) {
 			out.WriteString(spec.Printable(f.String()) + "\n")
 		}
 		_, err = c.write(out.String())
+		if len(found) == 0 {
+			c.nothing("nothing is wrong in " + strings.Join(operands, ", "))
+		}
 	}
 	if len(found) > 0 {
 		return exitError, err

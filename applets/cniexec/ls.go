@@ -20,15 +20,16 @@ import (
 )
 
 func lsVerb() *verb {
-	return &verb{name: "ls", operands: "[networks|ID|NETWORK]", summary: "list attachments of all runtimes, or networks", new: func(c *call) action { return &lsCall{call: c} },
+	return &verb{name: "ls", group: "Look", operands: "[ID|NETWORK]", summary: "list attachments of all runtimes, or networks", new: func(c *call) action { return &lsCall{call: c} },
 		text: `STATE is a fact about the namespace: alive, gone with the reason, interrupted
 when the add has not ended, busy while a verb is at work, or unknown. Only CHECK
 knows whether what is alive is as add left it: with --check STATE is ok or
 fault, and what it finds, and what to do, is a line below. Wide and json have
-all columns, and cut none. The exit code is 3 if something could not be read.`,
+all columns, and cut none; openmetrics has numbers of attachments and addresses
+for node_exporter. The exit code is 3 if something could not be read.`,
 		examples: []example{
-			{"cni-exec ls mynet --faults", "what is not well on one network"},
-			{"cni-exec ls networks", "with the addresses that are used, free and stale"},
+			{"cni-exec ls mynet --check", "what is attached to a network, and whether it is well"},
+			{"cni-exec ls --networks", "with the addresses that are used, free and stale"},
 		},
 	}
 }
@@ -36,9 +37,10 @@ all columns, and cut none. The exit code is 3 if something could not be read.`,
 // A lsCall is one call of ls.
 type lsCall struct {
 	*call
-	checked bool
-	faults  bool
-	all     []*chain.Entry // of the cache, also where those of a name are asked for
+	checked  bool
+	networks bool
+	faults   bool           // of an earlier release
+	all      []*chain.Entry // of the cache, also where those of a name are asked for
 }
 
 func entriesIn(v *inventory.Inventory) []*chain.Entry {
@@ -47,8 +49,10 @@ func entriesIn(v *inventory.Inventory) []*chain.Entry {
 
 func (c *lsCall) flags(f *flagSet) {
 	f.BoolVar(&c.checked, "check", false, "run CHECK of each attachment that is alive, and list what it finds")
-	f.BoolVar(&c.faults, "faults", false, "as --check, and list only what is faulty, gone or interrupted")
-	f.outputs("`wide|json|jsonl` print all columns, a JSON document, or one of each attachment a line")
+	f.BoolVar(&c.networks, "networks", false, "list networks")
+	f.BoolVar(&c.faults, "faults", false, "")
+	f.former("faults", "`cni-exec check` finds the same")
+	f.outputs("`wide|json|jsonl|openmetrics` print all columns, a JSON document, one of each attachment a line, or numbers for monitoring")
 }
 
 // The values of --output, if it is given.
@@ -56,7 +60,8 @@ const (
 	outputWide = "wide"
 	outputJSON = "json"
 
-	outputLines = "jsonl" // of ls
+	outputLines   = "jsonl"       // of ls
+	outputMetrics = "openmetrics" // of ls
 )
 
 // knownOutput refuses an --output that the verb does not have.
@@ -104,9 +109,15 @@ func (c *lsCall) do(ctx context.Context, operands []string) (exit int, err error
 	if len(operands) > 1 {
 		return 0, usage("ls: %q is one operand too many", operands[1])
 	}
-	networks := len(operands) == 1 && operands[0] == "networks"
-	if networks && c.output == outputLines {
+	switch {
+	case c.networks && len(operands) > 0:
+		return 0, usage("ls: %q is one operand too many: --networks lists all", operands[0])
+	case c.networks && c.output == outputLines:
 		return 0, usage("ls: -o jsonl is of attachments: networks have -o json")
+	case c.output == outputMetrics && (len(operands) > 0 || c.networks || c.checked || c.faults):
+		return 0, usage("ls: -o openmetrics is about all attachments and networks, without CHECK")
+	case c.output == outputMetrics:
+		return c.printMetrics()
 	}
 	c.checked = c.checked || c.faults
 	defer memory.CollectLess()()
@@ -120,7 +131,14 @@ func (c *lsCall) do(ctx context.Context, operands []string) (exit int, err error
 		return 0, err
 	}
 	c.all = entriesIn(v)
-	if len(operands) == 1 && !networks {
+	if len(operands) == 1 && operands[0] == "networks" && !slices.ContainsFunc(c.knownNetworks(v), func(n *inventory.Network) bool { return n.Name == "networks" }) {
+		if c.output == outputLines {
+			return 0, usage("ls: -o jsonl is of attachments: networks have -o json")
+		}
+		c.warnFormer("networks", "--networks")
+		c.networks, operands = true, nil
+	}
+	if len(operands) == 1 {
 		c.about = operands[0]
 		if v.Entries, err = v.ByName(operands[0], c.knownNetworks(v)); err != nil {
 			return 0, err
@@ -139,7 +157,7 @@ func (c *lsCall) do(ctx context.Context, operands []string) (exit int, err error
 		v.Entries = slices.DeleteFunc(v.Entries, func(a *inventory.Entry) bool { return !a.Faulty() })
 	}
 	list := c.lsAttachments
-	if networks {
+	if c.networks {
 		list = c.lsNetworks
 	}
 	if exit, err = list(ctx, v); exit != exitOK || err != nil {
@@ -186,6 +204,9 @@ func (c *lsCall) lsAttachments(ctx context.Context, v *inventory.Inventory) (exi
 			row = append(row, strings.Join(otherHolds(a), "; "), a.Runtime(), a.ContainerID, a.NetNSPath())
 		}
 		rows = append(rows, row)
+	}
+	if len(rows) == 0 {
+		c.nothing("nothing is attached: `cni-exec run -- sh` and `cni-exec add` attach something")
 	}
 	if exit, err = c.list(s, columns, rows); err != nil {
 		return exit, err
@@ -466,6 +487,9 @@ func (c *lsCall) lsNetworks(_ context.Context, v *inventory.Inventory) (exit int
 	}
 	if c.output == outputJSON {
 		return c.writeJSON(all)
+	}
+	if len(rows) == 0 {
+		c.nothing(fmt.Sprintf("no network is configured in %s: the built-in network %q is used", c.confDir, defaultNetwork))
 	}
 	return c.list(s, columns, rows)
 }

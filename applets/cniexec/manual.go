@@ -32,7 +32,7 @@ func NewManual() Manual {
 		About: aboutText, Operands: operandsText, Notes: notesText, Environment: environmentText, Exit: exitText,
 		Flags: manualFlags(commonFlags(new(flags).set(nil, noEnv))),
 	}
-	for _, v := range verbs() {
+	for _, v := range shownVerbs() {
 		verb := ManualVerb{
 			Usage: strings.TrimSpace(v.name + " " + v.operands),
 			Text:  strings.TrimSpace(sentence(v.summary) + "\n" + v.text),

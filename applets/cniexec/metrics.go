@@ -1,22 +1,17 @@
 package cniexec
 
 import (
-	"bufio"
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"maps"
 	"os"
 	"slices"
 	"strconv"
 	"strings"
-	"time"
 
 	"golang.org/x/sys/unix"
 
-	"cnibox/applets/applet"
 	"cnibox/applets/cniexec/inventory"
 	"cnibox/chain"
 	"cnibox/internal/disk"
@@ -24,17 +19,7 @@ import (
 )
 
 func metricsVerb() *verb {
-	return &verb{name: "metrics", summary: "numbers for a monitoring system, as OpenMetrics", new: func(c *call) action { return &metricsCall{call: c} },
-		text: `Attachments by network and state, addresses by network and range, leases that no
-live attachment has; where CNIBOX_LOG names a file, the calls in it and their
-time by program, verb and result. No socket is opened: node_exporter reads it
-from a file (--collector.textfile.directory), which reload --watch --metrics
-keeps written, with how often it has repaired something.`,
-		examples: []example{
-			{"cni-exec metrics", "on standard output"},
-			{"cni-exec metrics >new && mv new cnibox.prom", "for node_exporter, by a timer"},
-		},
-	}
+	return &verb{name: "metrics", instead: "ls -o openmetrics", new: func(c *call) action { return &metricsCall{call: c} }}
 }
 
 // A metricsCall is one call of metrics.
@@ -46,6 +31,11 @@ func (c *metricsCall) do(_ context.Context, operands []string) (int, error) {
 	if len(operands) > 0 {
 		return 0, usage("metrics: %q is one operand too many", operands[0])
 	}
+	return c.printMetrics()
+}
+
+// printMetrics writes all metrics to stdout.
+func (c *call) printMetrics() (int, error) {
 	defer memory.CollectLess()()
 	text, err := c.metricsText(nil)
 	if text != "" {
@@ -70,12 +60,8 @@ func (c *call) metricsText(repairs func([]*inventory.Network) map[string]float64
 	if repairs != nil {
 		writeFamily(&out, "cnibox_repairs", "counter", "Attachments that reload --watch has restored, or could not.", repairs(networks))
 	}
-	// They are gauges: they fall when a log is rotated, or only its end is read.
-	calls, seconds, lerr := logSamples(c.Getenv(applet.LogEnv))
-	writeFamily(&out, "cnibox_log_calls", "gauge", "Calls in the last 16 MiB of the log.", calls)
-	writeFamily(&out, "cnibox_log_call_seconds", "gauge", "Time that these calls took.", seconds)
 	out.WriteString("# EOF\n")
-	return out.String(), errors.Join(err, lerr)
+	return out.String(), err
 }
 
 // repairs is the beginning of the lines with samples of repairs in a file of metrics.
@@ -179,86 +165,4 @@ func addressSamples(v *inventory.Inventory, networks []*inventory.Network) (map[
 		}
 	}
 	return samples, errors.Join(errs...)
-}
-
-// maxLog is how much of the end of the log is read at most, in bytes.
-const maxLog = 16 << 20
-
-// maxLine is how much of a line of the log is looked at, in bytes; a line of ours has less.
-const maxLine = 64 << 10
-
-// logSamples counts the calls in the file that a value of CNIBOX_LOG names, and adds up their
-// times.
-func logSamples(where string) (calls, seconds map[string]float64, err error) {
-	file := applet.LogFile(where)
-	if file == "" {
-		return nil, nil, nil
-	}
-	f, err := os.OpenFile(file, os.O_RDONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0)
-	if errors.Is(err, os.ErrNotExist) {
-		return nil, nil, nil
-	}
-	if err != nil {
-		return nil, nil, err
-	}
-	defer f.Close()
-	info, err := f.Stat()
-	if err == nil && !info.Mode().IsRegular() {
-		err = fmt.Errorf("%s is not a regular file", file)
-	}
-	if err == nil && info.Size() > maxLog {
-		_, err = f.Seek(-maxLog, io.SeekEnd)
-	}
-	if err != nil {
-		return nil, nil, err
-	}
-	calls, seconds = map[string]float64{}, map[string]float64{}
-	lines := bufio.NewReaderSize(io.LimitReader(f, maxLog), maxLine)
-	for {
-		line, rest, err := lines.ReadLine()
-		text := string(line)
-		for rest && err == nil { // other programs may write there as well
-			_, rest, err = lines.ReadLine()
-		}
-		if err == io.EOF {
-			return calls, seconds, nil
-		}
-		if err != nil {
-			return calls, seconds, err
-		}
-		program, verb, result, took := logged(text)
-		if verb == "" {
-			continue
-		}
-		key := labels("program", program, "result", result, "verb", verb)
-		calls[key]++
-		seconds[key] += took.Seconds()
-	}
-}
-
-// logged reads a line of the log. An empty verb means that it is not a whole line: the part that is
-// read may begin within a line.
-func logged(line string) (program, verb, result string, took time.Duration) {
-	for word := range strings.FieldsSeq(line) {
-		key, value, _ := strings.Cut(word, "=")
-		switch key {
-		case "msg":
-			verb = value
-		case "program":
-			program = value
-		case "duration":
-			took, _ = time.ParseDuration(value)
-		case "exit":
-			result = "ok"
-			if value != "0" {
-				result = "error"
-			}
-		case "error": // the rest is the text of an error
-			return program, verb, cmp.Or(result, "error"), took
-		}
-	}
-	if result == "" {
-		return "", "", "", 0
-	}
-	return program, verb, result, took
 }

@@ -15,40 +15,36 @@ import (
 )
 
 func publishVerb() *verb {
-	return &verb{name: "publish", operands: "ID PORT…", summary: "publish ports of an attachment that is there", new: func(c *call) action { return &publishCall{call: c} },
+	return &verb{name: "publish", group: "Run", operands: "ID PORT…", summary: "publish ports of a running container, or remove them", new: func(c *call) action { return &publishCall{call: c} },
 		text: `PORT is [IP:]HOST:CONTAINER[/tcp|udp|sctp], or a range, as of add --publish. ID
 may be a name, as ls has it. The ports are those of the attachment from then on,
 as if add had got them: check, reload and del know them. All are published, or
-none.`,
+none. With --remove PORT may be without CONTAINER, and without IP it is that of
+any address; a port that is not published is an error, and none is removed.`,
 		examples: []example{
 			{"cni-exec publish c1 8081:80", "port 8081 of the host leads to port 80"},
-			{"cni-exec publish c1 --net mynet 53:53/udp 53:53", "of one of its networks"},
+			{"cni-exec publish --remove c1 8081", "it does so no more"},
 		},
 	}
 }
 
 func unpublishVerb() *verb {
-	return &verb{name: "unpublish", operands: "ID PORT… | ID --all", summary: "take published ports of an attachment back", new: func(c *call) action { return &unpublishCall{publishCall: publishCall{call: c}} },
-		text: `PORT is [IP:]HOST[/tcp|udp|sctp], or a range; without IP the port of any
-address; or as publish has it. A port that is not published is an error, and
-then none is taken back.`,
-		examples: []example{
-			{"cni-exec unpublish c1 8081", "the one of tcp"},
-			{"cni-exec unpublish c1 --all", "each of its ports"},
-		},
-	}
+	return &verb{name: "unpublish", instead: "publish --remove", new: func(c *call) action { return &unpublishCall{publishCall{call: c, remove: true}} }}
 }
 
-// A publishCall is one call of publish; unpublish uses a part of it.
+// A publishCall is one call of publish.
 type publishCall struct {
 	*call
 	force       bool
+	remove, all bool
 	net, ifName string // empty: any
 }
 
 func (c *publishCall) flags(f *flagSet) {
 	c.declareAttachment(f)
 	f.BoolVar(&c.force, "force", false, "publish also ports on which this host listens")
+	f.BoolVar(&c.remove, "remove", false, "publish these no more")
+	f.BoolVar(&c.all, "all", false, "with --remove: each of its ports, in place of PORT")
 }
 
 // declareAttachment declares the flags that select an attachment of the container.
@@ -59,7 +55,13 @@ func (c *publishCall) declareAttachment(f *flagSet) {
 }
 
 func (c *publishCall) do(ctx context.Context, operands []string) (int, error) {
-	if len(operands) < 2 {
+	if c.remove {
+		return c.removePorts(ctx, operands)
+	}
+	switch {
+	case c.all:
+		return 0, usage("publish: --all is for --remove")
+	case len(operands) < 2:
 		return 0, usage("publish: it takes a container's ID or name, and ports")
 	}
 	var ports publishedPorts
@@ -120,13 +122,10 @@ func (c *publishCall) attachment(name string, fits func(*inventory.Entry) bool) 
 	named := slices.DeleteFunc(slices.Clone(all), func(a *inventory.Entry) bool {
 		return c.net != "" && a.NetworkName != c.net || c.ifName != "" && a.IfName != c.ifName
 	})
-	texts := func(list []*inventory.Entry) string {
-		return strings.Join(each(list, func(a *inventory.Entry) string { return a.NetworkName + " " + a.IfName }), ", ")
-	}
 	fitting := slices.DeleteFunc(slices.Clone(named), func(a *inventory.Entry) bool { return !fits(a) })
 	switch {
 	case len(named) == 0:
-		return nil, spec.Errorf(spec.CodeUnknown, "it has no such attachment, but: %s", texts(all))
+		return nil, spec.Errorf(spec.CodeUnknown, "it has no such attachment, but: %s", attachmentsText(all))
 	case len(named) == 1:
 		return named[0], nil // if it does not fit, the error concerns it
 	case len(fitting) == 1:
@@ -134,7 +133,7 @@ func (c *publishCall) attachment(name string, fits func(*inventory.Entry) bool) 
 	case len(fitting) == 0:
 		fitting = named
 	}
-	return nil, spec.Errorf(spec.CodeEnv, "it has several attachments: %s: name one with --net or -i", texts(fitting))
+	return nil, usage("%s: %s has several attachments: %s: name one with --net or -i", c.verb, name, attachmentsText(fitting))
 }
 
 // printPorts prints the ports and what was done to them.
@@ -155,29 +154,29 @@ func (c *publishCall) printPorts(a *inventory.Entry, ports []spec.Port, done str
 	return exitOK, nil
 }
 
-// An unpublishCall is one call of unpublish.
-type unpublishCall struct {
-	publishCall
-	all bool
-}
+// An unpublishCall is one call of unpublish, of an earlier release.
+type unpublishCall struct{ publishCall }
 
 func (c *unpublishCall) flags(f *flagSet) {
 	c.declareAttachment(f)
-	f.BoolVar(&c.all, "all", false, "take all of its ports back")
+	f.BoolVar(&c.all, "all", false, "")
 }
 
-func (c *unpublishCall) do(ctx context.Context, operands []string) (int, error) {
+// removePorts takes published ports back.
+func (c *publishCall) removePorts(ctx context.Context, operands []string) (int, error) {
 	switch {
 	case len(operands) == 0, len(operands) == 1 && !c.all:
-		return 0, usage("unpublish: it takes a container's ID or name, and ports, or --all")
+		return 0, usage("%s: it takes a container's ID or name, and ports, or --all", c.verb)
+	case c.force:
+		return 0, usage("%s: --force is not for --remove", c.verb)
 	case c.all && len(operands) > 1:
-		return 0, usage("unpublish: %q is one operand too many: --all takes all ports back", operands[1])
+		return 0, usage("%s: %q is one operand too many: --all takes all ports back", c.verb, operands[1])
 	}
 	var ports []hostPort
 	for _, text := range operands[1:] {
 		more, err := parseHostPorts(text)
 		if err != nil {
-			return 0, usage("unpublish: %q: %w", text, err)
+			return 0, usage("%s: %q: %w", c.verb, text, err)
 		}
 		ports = append(ports, more...)
 	}
@@ -277,7 +276,7 @@ func encodeMappings(mappings []mapping) json.RawMessage {
 	return value
 }
 
-// A hostPort is a published port in an operand of unpublish.
+// A hostPort is a published port in an operand of publish --remove.
 type hostPort struct {
 	ip       netip.Addr // zero: any
 	port     uint16

@@ -2,6 +2,7 @@ package cniexec
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"fmt"
 	"maps"
@@ -29,15 +30,17 @@ import (
 )
 
 func reloadVerb() *verb {
-	return &verb{name: "reload", operands: "[ID|NETWORK]", summary: "restore what attachments have lost", new: func(c *call) action { return &reloadCall{call: c} },
+	return &verb{name: "reload", group: "Repair", operands: "[ID|NETWORK]", summary: "restore what the host has lost", new: func(c *call) action { return &reloadCall{call: c} },
 		text: `After nft flush ruleset, a deleted bridge or the like: bridges, ports and their
 flags, addresses of the host, settings, rules, limits and leases come back as
 add made them, and in the containers the interface is up again, with addresses
 and routes. A line for each attachment says what was done. CHECK runs after it;
 what is NOT restored is named, and the exit code is 1; it is 3 if another verb
-was at work for 10 s (--timeout).`,
+was at work for 10 s (--timeout). Without an operand, attachments and leases of
+earlier boots are deleted first, and where nothing is alive, as at the boot, the
+bridges of all configured networks are made.`,
 		examples: []example{
-			{"cni-exec reload", "all attachments that are alive"},
+			{"cni-exec reload", "all attachments, also once at each boot"},
 			{"cni-exec reload mynet", "those of one network, or of one container"},
 		},
 	}
@@ -48,11 +51,14 @@ type reloadCall struct {
 	*call
 	watch   bool
 	metrics string // a file; empty: none is written
+
+	deleted []attachmentName // of earlier boots
+	bridges []string         // networks whose bridge exists
 }
 
 func (c *reloadCall) flags(f *flagSet) {
 	f.BoolVar(&c.watch, "watch", false, "stay, and do it again whenever rules, a bridge, its address or a lease are deleted, forwarding is set to 0, or firewalld is started or reloaded")
-	f.Var((*nameValue)(&c.metrics), "metrics", "`FILE` with --watch: keep there what metrics prints and how often it has repaired, for node_exporter")
+	f.Var((*nameValue)(&c.metrics), "metrics", "`FILE` with --watch: keep there what ls -o openmetrics prints and how often it has repaired, for node_exporter")
 }
 
 // do restores what attachments have lost, once or, with --watch, after each event.
@@ -64,7 +70,7 @@ func (c *reloadCall) do(ctx context.Context, operands []string) (int, error) {
 		return 0, usage("reload: --watch is for all attachments, so %q makes no sense with it", operands[0])
 	}
 	if c.metrics != "" && !c.watch && !c.watched() {
-		return 0, usage("reload: --metrics is for --watch: without it, `cni-exec metrics` prints them")
+		return 0, usage("reload: --metrics is for --watch: without it, `cni-exec ls -o openmetrics` prints them")
 	}
 	if err := c.prepare(); err != nil {
 		return 0, err
@@ -73,8 +79,7 @@ func (c *reloadCall) do(ctx context.Context, operands []string) (int, error) {
 		return 0, c.watchAndReload(ctx)
 	}
 	if len(operands) == 0 {
-		entries, _, unread := c.runner.Entries()
-		_, err := c.restore(ctx, entries, unread)
+		err := c.reloadAll(ctx)
 		if c.metrics != "" {
 			if err := c.writeMetrics(c.restored); err != nil {
 				c.runner.Warn("metrics: %v", err)
@@ -94,11 +99,46 @@ func (c *reloadCall) do(ctx context.Context, operands []string) (int, error) {
 	return c.end(c.reportRestored(ctx, err))
 }
 
+// reloadAll restores all attachments. Unless --watch has started it, it deletes those of earlier boots
+// before, and makes the bridges of all networks where none is alive.
+func (c *reloadCall) reloadAll(ctx context.Context) error {
+	if c.watched() {
+		entries, _, unread := c.runner.Entries()
+		_, err := c.restore(ctx, entries, unread)
+		return err
+	}
+	deleted, failed := c.deleteEarlier(ctx)
+	entries, _, unread := c.runner.Entries()
+	alive, err := c.restore(ctx, entries, unread)
+	c.deleted = each(deleted, nameOf)
+	var did []string
+	if len(deleted) > 0 {
+		did = append(did, earlierText(deleted))
+	}
+	if alive == 0 && unread == nil && err == nil {
+		if c.bridges, err = c.makeBridges(ctx); len(c.bridges) > 0 {
+			did = append(did, bridgesText(c.bridges))
+		}
+	}
+	switch {
+	case len(did) > 0:
+		c.summarize("%s", strings.Join(did, ", "))
+	case alive == 0:
+		c.summarize("nothing to do: no attachment is alive")
+	}
+	if failed != nil && err != nil && unread == nil {
+		c.runner.Warn("reload: %v", hint.Line(failed))
+	}
+	return cmp.Or(context.Cause(ctx), err, failed)
+}
+
 type (
 	// A reloadDoc is the document of reload.
 	reloadDoc struct {
-		Attachments []restoredDoc `json:"attachments"` // live ones
-		Cause       string        `json:"cause"`       // the event that --watch has seen; empty: --watch has not started this reload
+		Attachments []restoredDoc    `json:"attachments"` // live ones
+		Deleted     []attachmentName `json:"deleted"`     // of earlier boots
+		Bridges     []string         `json:"bridges"`     // networks whose bridge exists, where nothing is alive
+		Cause       string           `json:"cause"`       // the event that --watch has seen; empty: --watch has not started this reload
 		foundDoc
 	}
 
@@ -121,7 +161,7 @@ func restoredOf(r *chain.Restored) restoredDoc {
 // reportRestored writes the document of reload. A reload that --watch has started prints nothing if
 // it had nothing to do.
 func (c *reloadCall) reportRestored(ctx context.Context, err error) error {
-	doc := reloadDoc{notNull(c.restored), c.cause(), c.found()}
+	doc := reloadDoc{notNull(c.restored), notNull(c.deleted), notNull(c.bridges), c.cause(), c.found()}
 	if c.watched() && len(c.findings) == 0 && !slices.ContainsFunc(doc.Attachments, func(r restoredDoc) bool { return len(r.Did) > 0 }) {
 		return err
 	}
@@ -141,6 +181,47 @@ func (c *call) entriesNamed(name string) (named, all []*chain.Entry, torn []erro
 	}
 	found, err := v.ByName(name, c.knownNetworks(v))
 	return each(found, func(a *inventory.Entry) *chain.Entry { return a.Entry }), all, torn, err
+}
+
+// ofInterface returns the entries of the interface that --ifname names; all if it is not given.
+func (c *call) ofInterface(entries []*chain.Entry) []*chain.Entry {
+	name := c.set.Lookup("ifname")
+	if !name.Changed {
+		return entries
+	}
+	return slices.DeleteFunc(slices.Clone(entries), func(e *chain.Entry) bool { return e.IfName != name.Value.String() })
+}
+
+// container returns the entries of a container, as show names it, without those that --ifname leaves
+// out. A name that is also, or only, that of a network is an error in the command line.
+func (c *call) container(name string) ([]*chain.Entry, error) {
+	c.about = name
+	entries, _, err := c.runner.Entries()
+	if err != nil {
+		return nil, err
+	}
+	v := inventory.Empty(c.runner.Cache, c.describer())
+	v.Entries = each(entries, v.Read)
+	found, err := v.Find(name)
+	if slices.ContainsFunc(c.knownNetworks(v), func(n *inventory.Network) bool { return n.Name == name }) {
+		if err == nil {
+			return nil, usage("%s: %q is a container and a network: name the attachment with NETWORK too, as `%s`", c.verb, name, strings.Replace(found[0].DelCommand(), " del ", " "+c.verb+" ", 1))
+		}
+		return nil, usage("%s: NETNS is missing: %q is a network, and without NETNS %s takes a container", c.verb, name, c.verb)
+	}
+	if err != nil {
+		return nil, err
+	}
+	entries = c.ofInterface(each(found, func(a *inventory.Entry) *chain.Entry { return a.Entry }))
+	if len(entries) == 0 {
+		return nil, spec.Errorf(spec.CodeUnknown, "it has no attachment with this interface, but: %s", attachmentsText(found))
+	}
+	return entries, nil
+}
+
+// attachmentsText lists attachments of a container.
+func attachmentsText(list []*inventory.Entry) string {
+	return strings.Join(each(list, func(a *inventory.Entry) string { return a.NetworkName + " " + a.IfName }), ", ")
 }
 
 // restore restores attachments, prints a line for each that was changed or is gone, and returns the
@@ -191,9 +272,6 @@ func (c *call) restore(ctx context.Context, entries []*chain.Entry, unread error
 	case err != nil:
 		return alive, err
 	case alive == 0:
-		if !c.watched() {
-			c.summarize("nothing to do: no attachment is alive")
-		}
 		return 0, unread
 	}
 	for _, plugin := range slices.Sorted(maps.Keys(external)) {

@@ -3,20 +3,22 @@ package cniexec
 import (
 	"context"
 	"errors"
+	"os"
 
+	"cnibox/applets/cniexec/inventory"
 	"cnibox/chain"
 	"cnibox/spec"
 )
 
 func rmVerb() *verb {
-	return &verb{name: "rm", operands: "NETWORK", summary: "delete the bridge, rules and leases of a network", new: func(c *call) action { return &rmCall{call: c} },
+	return &verb{name: "rm", group: "Repair", operands: "NETWORK", summary: "delete the bridge, rules and leases of a network", new: func(c *call) action { return &rmCall{call: c} },
 		text: `It fails, and changes nothing, as long as something is attached or has a lease.
 A bridge with another port, as that of another network, stays, with an error.
 The configuration stays: the next add begins anew. What external plugins have
 made for the network stays as well.`,
 		examples: []example{
 			{"cni-exec rm mynet", "when its last namespace is detached"},
-			{"cni-exec gc mynet --keep-none && cni-exec rm mynet", "whatever is attached"},
+			{"cni-exec gc mynet --all && cni-exec rm mynet", "whatever is attached"},
 		},
 	}
 }
@@ -37,6 +39,12 @@ func (c *rmCall) do(ctx context.Context, operands []string) (int, error) {
 	}
 	l, err := c.load() // a network without a configuration is known by its attachments
 	if err != nil {
+		entries, _, _ := c.runner.Cache.List() // the error is that of the network
+		v := inventory.Empty(c.runner.Cache, c.describer())
+		v.Entries = each(entries, v.Read)
+		if _, unknown := v.Find(c.network); unknown == nil && errors.Is(err, os.ErrNotExist) {
+			return 0, usage("rm: %q is a container: write `cni-exec del %s`", c.network, chain.Quoted(c.network))
+		}
 		return 0, err
 	}
 	removed := []string{}

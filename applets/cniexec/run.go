@@ -14,7 +14,7 @@ import (
 )
 
 func runVerb() *verb {
-	return &verb{name: "run", operands: "[--net NETWORK]… -- COMMAND [ARGUMENT]…", command: true, new: func(c *call) action { return &runCall{call: c} },
+	return &verb{name: "run", group: "Run", operands: "[--net NETWORK]… -- COMMAND [ARGUMENT]…", command: true, before: 0, new: func(c *call) action { return &runCall{call: c} },
 		summary: "run a command in a new, attached namespace",
 		text: `All is taken down when the command ends, whose exit code is that of run. Without
 --net the network is the only one that is configured, or the default "cnibox".`,

@@ -19,7 +19,7 @@ func documents() map[string][]any {
 		"add": {dryRunDoc{}}, "boot": {bootDoc{}}, "check": {checkDoc{}}, "del": {deletedDoc{}}, "doctor": {doctorDoc{}},
 		"down": {deletedDoc{}}, "gc": {gcDoc{}}, "lint": {lintDoc{}},
 		"ls": {inventoryDoc{}, networksDoc{}}, "ls-line": {attachmentDoc{}}, "publish": {inventoryDoc{}}, "reload": {reloadDoc{}}, "rm": {rmDoc{}},
-		"show": {inventoryDoc{}, shownNetworkDoc{}}, "status": {statusDoc{}}, "trace": {trace.Trace{}}, "tree": {treeDoc{}},
+		"show": {inventoryDoc{}, shownNetworkDoc{}, whoDoc{}}, "status": {statusDoc{}}, "trace": {trace.Trace{}}, "tree": {treeDoc{}},
 		"unpublish": {inventoryDoc{}}, "up": {upDoc{}}, "version": {versionDoc{}}, "who": {whoDoc{}},
 	}
 }

@@ -20,6 +20,13 @@ func (c *call) screen() tty.Screen {
 	return s
 }
 
+// nothing says on a terminal that there is nothing to print. In a pipe or a file, empty output says it.
+func (c *call) nothing(text string) {
+	if tty.IsTerminal(c.Stdout) && c.output != outputJSON {
+		c.summarize("%s", text)
+	}
+}
+
 // write writes to stdout. A pipe without a reader, as after head(1), is not an error.
 func (c *call) write(text string) (exit int, err error) {
 	if _, err := io.WriteString(c.Stdout, text); err != nil && !errors.Is(err, unix.EPIPE) {

@@ -2,6 +2,7 @@ package cniexec
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net/netip"
 	"slices"
@@ -9,21 +10,24 @@ import (
 	"time"
 
 	"cnibox/applets/cniexec/inventory"
+	"cnibox/applets/cniexec/sandbox"
 	"cnibox/chain"
 	"cnibox/internal/memory"
+	"cnibox/internal/netns"
 	"cnibox/internal/tty"
 	"cnibox/spec"
 )
 
 func showVerb() *verb {
-	return &verb{name: "show", operands: "ID|NETWORK", summary: "all that is known of a container, or of a network", new: func(c *call) action { return &showCall{call: c} },
+	return &verb{name: "show", group: "Look", operands: "ID|NETWORK|ADDRESS|PROTO/PORT|LINK|NETNS|MAC", summary: "print all about a container, network, address or port", new: func(c *call) action { return &showCall{call: c} },
 		text: `ID may be cut, and be a name or a namespace as ls has it. Plugins say what they
 hold for it: ports, limits, settings, rules. Of a network it shows
 the ranges, with how many addresses are used, free, and stale: leased to what
-has no live attachment in the cache.`,
+has no live attachment in the cache. Of anything else it names the owner. The
+exit code is 1 if there is nothing of the name, or no owner.`,
 		examples: []example{
 			{"cni-exec show blue", "the attachments of /run/netns/blue"},
-			{"cni-exec show mynet -o json", "a network, with its attachments"},
+			{"cni-exec show tcp/8080", "the container that a host port leads to"},
 		},
 	}
 }
@@ -40,7 +44,7 @@ func (c *showCall) flags(f *flagSet) {
 // do prints everything about a container's attachments, or about a network.
 func (c *showCall) do(ctx context.Context, operands []string) (exit int, err error) {
 	if len(operands) != 1 {
-		return 0, usage("show: it takes one operand: a container's ID or name, or a network")
+		return 0, usage("show: it takes one operand: a container, a network, an address, PROTO/PORT, a link, a namespace or a MAC address")
 	}
 	defer memory.CollectLess()()
 	v, err := c.look()
@@ -54,8 +58,12 @@ func (c *showCall) do(ctx context.Context, operands []string) (exit int, err err
 		}
 	}
 	found, err := v.Find(operands[0])
-	if err != nil {
+	var several *inventory.SeveralError
+	switch {
+	case errors.As(err, &several) && !isNetNS(operands[0]): // a namespace may be that of several containers
 		return 0, err
+	case err != nil:
+		return c.showOwner(ctx, operands[0], true)
 	}
 	v.ReadHolds(ctx, found)
 	var texts []string
@@ -69,6 +77,15 @@ func (c *showCall) do(ctx context.Context, operands []string) (exit int, err err
 		return c.writeJSON(docOf(v, found))
 	}
 	return c.write(strings.Join(texts, "\n"))
+}
+
+// isNetNS reports whether a text is the name or the path of a network namespace.
+func isNetNS(text string) bool {
+	path, err := sandbox.NetNSPath(text)
+	if err == nil {
+		_, err = netns.IDAt(path)
+	}
+	return err == nil
 }
 
 // A shownNetworkDoc is the document of show of a network.

@@ -4,14 +4,16 @@ import (
 	"context"
 
 	"cnibox/chain"
+	"cnibox/internal/tty"
 )
 
 func statusVerb() *verb {
-	return &verb{name: "status", operands: "NETWORK | --all", summary: "could add work now?", new: func(c *call) action { return &statusCall{call: c} },
-		text: `The exit code says it: 0, or 1 with what is lacking on stderr.`,
+	return &verb{name: "status", group: "Attach", operands: "[NETWORK]", summary: "check that networks are ready for add", new: func(c *call) action { return &statusCall{call: c} },
+		text: `The exit code says it: 0, or 1 with what is lacking on stderr.
+Without NETWORK it is about every network that is configured.`,
 		examples: []example{
 			{"cni-exec status mynet", "ask each plugin of the network"},
-			{"cni-exec status --all -o json", "every network, what is lacking as JSON"},
+			{"cni-exec status -o json", "every network, what is lacking as JSON"},
 		},
 	}
 }
@@ -24,10 +26,12 @@ type statusCall struct {
 }
 
 func (c *statusCall) flags(f *flagSet) {
-	f.BoolVar(&c.all, "all", false, "every network that is configured")
+	f.BoolVar(&c.all, "all", false, "")
+	f.former("all", "leave it out, status without NETWORK is about all")
 }
 
 func (c *statusCall) do(ctx context.Context, operands []string) (int, error) {
+	c.all = c.all || len(operands) == 0
 	if err := c.allOr(c.all, operands, 2); err != nil {
 		return 0, usage("status: %w", err)
 	}
@@ -43,6 +47,7 @@ func (c *statusCall) do(ctx context.Context, operands []string) (int, error) {
 	}
 	err = c.status(ctx, l)
 	c.problem("status", err)
+	c.allReady(err)
 	return exitOK, c.report(ctx, statusDoc{c.asked, c.found()}, err)
 }
 
@@ -59,6 +64,13 @@ func (c *statusCall) status(ctx context.Context, l *chain.List) error {
 	return c.runner.Status(ctx, l)
 }
 
+// allReady says on a terminal that status has found nothing.
+func (c *statusCall) allReady(err error) {
+	if err == nil {
+		c.nothing("ready: " + tty.Several(c.asked))
+	}
+}
+
 // statusAll runs STATUS of every configured network.
 func (c *statusCall) statusAll(ctx context.Context) error {
 	names, err := c.networks(false)
@@ -66,5 +78,6 @@ func (c *statusCall) statusAll(ctx context.Context) error {
 		return err
 	}
 	err = c.eachList(ctx, names, c.status, "%d of %d networks are not ready")
+	c.allReady(err)
 	return c.report(ctx, statusDoc{notNull(c.asked), c.found()}, err)
 }

@@ -3,12 +3,14 @@ package cniexec
 import (
 	"bytes"
 	"encoding/json"
+	"io"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
 
 	"cnibox/applets/applet"
+	"cnibox/internal/kerneltest"
 	"cnibox/spec"
 )
 
@@ -119,6 +121,44 @@ func TestLongValue(t *testing.T) {
 	for _, text := range []string{stdout, stderr} {
 		if n := strings.Count(text, "x"); n > 250 || n < 90 {
 			t.Errorf("%d bytes of the value in %q", n, text)
+		}
+	}
+}
+
+// A verb that has nothing to print says so on a terminal, and prints nothing in a pipe.
+func TestNothingOnTerminal(t *testing.T) {
+	dir := t.TempDir()
+	if err := os.WriteFile(filepath.Join(dir, "a.conflist"), []byte(`{"cniVersion":"1.0.0","name":"a","plugins":[{"type":"dummy"}]}`), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for _, tt := range []struct{ line, want string }{
+		{"ls", "nothing is attached"},
+		{"ls --networks --conf-dir /nonexistent", `no network is configured in /nonexistent: the built-in network "cnibox" is used`},
+		{"check", "0 attachments checked, nothing is wrong"},
+		{"gc", "nothing to delete"},
+	} {
+		args := append(strings.Fields(tt.line), "--state-dir", dir)
+		if !strings.Contains(tt.line, "--conf-dir") {
+			args = append(args, "--conf-dir", dir)
+		}
+		var pipe, errs bytes.Buffer
+		p := applet.Process{Args: args, Getenv: noEnv, Environ: os.Environ(), Stdin: strings.NewReader(""), Stdout: &pipe, Stderr: &errs}
+		if exit := run(t.Context(), p); exit != exitOK || pipe.Len() > 0 {
+			t.Errorf("%s: exit code %d, in a pipe %q: %s", tt.line, exit, pipe.String(), errs.String())
+		}
+		master, slave := kerneltest.Terminal(t)
+		shown := make(chan []byte)
+		go func() {
+			out, _ := io.ReadAll(master) // EIO when the slave is closed
+			shown <- out
+		}()
+		p.Stdout = slave
+		run(t.Context(), p)
+		if err := slave.Close(); err != nil {
+			t.Fatal(err)
+		}
+		if out := string(<-shown); !strings.HasPrefix(out, tt.want) {
+			t.Errorf("%s: on a terminal %q, want %q", tt.line, out, tt.want)
 		}
 	}
 }

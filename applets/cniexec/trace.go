@@ -21,7 +21,7 @@ import (
 )
 
 func traceVerb() *verb {
-	return &verb{name: "trace", operands: "PROTO/PORT | [ID|NETNS] ADDRESS", summary: "the way of a packet, as the kernel reports it", new: func(c *call) action { return &traceCall{call: c} },
+	return &verb{name: "trace", group: "Look", operands: "PROTO/PORT | [ID|NETNS] ADDRESS", summary: "follow a packet, as the kernel reports it", new: func(c *call) action { return &traceCall{call: c} },
 		text: `It waits for the first packet of a connection to a port of this host, or to
 ADDRESS[:PORT][/PROTO] from a container or by way of this host, and prints the
 rules that it meets, its route, neighbour and socket, and what to do if it is

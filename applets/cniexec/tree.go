@@ -19,7 +19,7 @@ import (
 )
 
 func treeVerb() *verb {
-	return &verb{name: "tree", operands: "", summary: "draw the host's links and what is attached", new: func(c *call) action { return &treeCall{call: c} },
+	return &verb{name: "tree", group: "Look", operands: "", summary: "draw the host's links and what is attached", new: func(c *call) action { return &treeCall{call: c} },
 		text: `Uplinks, parents and bridges, with the host-side link, name, interface,
 addresses and ports of each attachment, and its state if its namespace is gone.`,
 		examples: []example{

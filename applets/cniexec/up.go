@@ -31,7 +31,7 @@ import (
 )
 
 func upVerb() *verb {
-	return &verb{name: "up", operands: "FILE", summary: "make and attach the namespaces of a file", new: func(c *call) action { return &upCall{call: c} },
+	return &verb{name: "up", group: "Run", operands: "FILE", summary: "make and attach the namespaces of a file", new: func(c *call) action { return &upCall{call: c} },
 		text: `FILE is JSON, and "-" stdin; all but "network" may be left out:
   {"networks": [CONFIGURATION LIST, …],
    "namespaces": {"web": [{"network": "mynet", "ifname": "eth0",

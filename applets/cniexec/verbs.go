@@ -3,16 +3,20 @@ package cniexec
 import (
 	"context"
 	"fmt"
+	"slices"
 )
 
 // A verb is a command of cni-exec: the source of its help, the completions and the manual page.
 type verb struct {
 	name     string
+	group    string    // of the first screen; empty: it is not there
 	operands string    // as in the usage line
 	summary  string    // one line
 	text     string    // further text, in lines of at most 80 columns
 	examples []example // two
-	command  bool      // takes a command after "--"
+	command  bool      // takes a command after "--", or after so many operands:
+	before   int
+	instead  string // of an earlier release, which works but has no help: the words to write in its place
 
 	new func(*call) action
 }
@@ -30,11 +34,18 @@ type example struct{ line, what string }
 // verbs are the commands in the order of the help.
 func verbs() []*verb {
 	return []*verb{
-		addVerb(), checkVerb(), getVerb(), delVerb(), gcVerb(), statusVerb(), versionVerb(),
-		runVerb(), enterVerb(), publishVerb(), unpublishVerb(), lsVerb(), showVerb(), whoVerb(), treeVerb(), reloadVerb(),
-		lintVerb(), rmVerb(), upVerb(), downVerb(), bootVerb(), doctorVerb(), traceVerb(), metricsVerb(),
+		addVerb(), delVerb(), checkVerb(), getVerb(), gcVerb(), statusVerb(), versionVerb(),
+		runVerb(), enterVerb(), publishVerb(), upVerb(), downVerb(),
+		lsVerb(), showVerb(), treeVerb(), traceVerb(),
+		doctorVerb(), lintVerb(), reloadVerb(), rmVerb(),
 		helpVerb(),
+		bootVerb(), metricsVerb(), unpublishVerb(), whoVerb(), // of an earlier release
 	}
+}
+
+// shownVerbs are the verbs without those of an earlier release.
+func shownVerbs() []*verb {
+	return slices.DeleteFunc(verbs(), func(v *verb) bool { return v.instead != "" })
 }
 
 // findVerb returns the verb of a name; nil: it does not exist.

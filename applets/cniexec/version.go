@@ -11,7 +11,7 @@ import (
 )
 
 func versionVerb() *verb {
-	return &verb{name: "version", operands: "[NETWORK]", summary: "versions of this program or of the plugins", new: func(c *call) action { return &versionCall{call: c} },
+	return &verb{name: "version", group: "Attach", operands: "[NETWORK]", summary: "print the versions of this program, or of plugins", new: func(c *call) action { return &versionCall{call: c} },
 		examples: []example{
 			{"cni-exec version", "this program and the versions of the specification"},
 			{"cni-exec version mynet", "those that each plugin of the network serves"},
@@ -102,9 +102,5 @@ func (c *versionCall) pluginVersions(ctx context.Context) error {
 	return errors.Join(append(errs, err)...)
 }
 
-// printVersion prints the version of this program, as a plugin does.
-func (c *call) printVersion() (int, error) {
-	var b strings.Builder
-	applet.About(&applet.Applet{Name: "cni-exec"}, &b)
-	return c.write(b.String())
-}
+// printVersion prints the version of this program.
+func (c *call) printVersion() (int, error) { return c.write(applet.VersionLine("cni-exec")) }

@@ -28,13 +28,7 @@ import (
 )
 
 func whoVerb() *verb {
-	return &verb{name: "who", operands: "ADDRESS|PROTO/PORT|LINK|NETNS|MAC", summary: "name the owner", new: func(c *call) action { return &whoCall{call: c} },
-		text: `The exit code is 1 if it has none.`,
-		examples: []example{
-			{"cni-exec who 10.88.0.7", "the container that has the address"},
-			{"cni-exec who tcp/8080", "the one that a host port leads to"},
-		},
-	}
+	return &verb{name: "who", instead: "show", new: func(c *call) action { return &whoCall{call: c} }}
 }
 
 // A whoCall is one call of who.
@@ -46,7 +40,7 @@ func (c *whoCall) flags(f *flagSet) {
 	f.outputs("`json` print JSON")
 }
 
-// A query is a question of who: its kind, and what that needs. If an index leads to the owner (the
+// A query is a question about an owner: its kind, and what that needs. If an index leads to the owner (the
 // name of a lease, a link's alias, the owner of an element), the query uses it. Otherwise it
 // decodes only the entries that have the text.
 type query struct {
@@ -99,11 +93,17 @@ func (c *whoCall) do(ctx context.Context, operands []string) (exit int, err erro
 	if len(operands) != 1 {
 		return 0, usage("who: it takes one operand: an address, PROTO/PORT, a link, a namespace or a MAC address")
 	}
+	return c.showOwner(ctx, operands[0], false)
+}
+
+// showOwner prints the owners of what the text names, which may be the name of nothing. With listed an
+// inventory was made before, and has named the broken entries.
+func (c *call) showOwner(ctx context.Context, text string, listed bool) (exit int, err error) {
 	if err := c.stateDirs(); err != nil {
 		return 0, err
 	}
 	defer memory.CollectLess()()
-	q := &query{ctx: ctx, call: c.call, Inventory: inventory.Empty(c.cache(), c.describer()), text: operands[0]}
+	q := &query{ctx: ctx, call: c, Inventory: inventory.Empty(c.cache(), c.describer()), text: text}
 	if err := q.read(); err != nil {
 		return 0, err
 	}
@@ -112,6 +112,9 @@ func (c *whoCall) do(ctx context.Context, operands []string) (exit int, err erro
 	}[q.kind]
 	if err := ask(); err != nil {
 		return 0, err
+	}
+	if listed {
+		q.Broken = nil
 	}
 	q.complain(q.Inventory, "not searched")
 	if c.output == outputJSON {
@@ -144,7 +147,7 @@ func (q *query) read() (err error) {
 	if proto, port, ok := protoPort(text); ok {
 		q.kind, q.proto = kindPort, proto
 		if q.port, err = parsePort(port); err != nil {
-			return usage("who: %q: a port is a number from 1 to 65535", text)
+			return usage("%q: a port is a number from 1 to 65535", text)
 		}
 		return nil
 	}
@@ -376,13 +379,21 @@ func (q *query) askLink() error {
 			q.kind = kindNetNS
 			return err
 		}
-		advice := ""
-		if strings.Trim(q.text, "0123456789.:[]") == "" {
-			advice = "a port is PROTO/PORT, as tcp/8080, and an address is named without one"
-		}
-		return &hint.Error{Err: spec.Errorf(spec.CodeUnknown, "there is no link and no namespace %q", q.text), Hint: advice}
+		return &hint.Error{Err: spec.Errorf(spec.CodeUnknown, "there is no network, container, link or namespace %q", q.text), Hint: adviceOf(q.text)}
 	}
 	return nil
+}
+
+// adviceOf says what to write for a port without a protocol, or an address with a port; empty: it is
+// neither.
+func adviceOf(text string) string {
+	if _, err := parsePort(text); err == nil {
+		return "`cni-exec show tcp/" + text + "` is about the port"
+	}
+	if at, err := netip.ParseAddrPort(text); err == nil {
+		return fmt.Sprintf("`cni-exec show %s` is about the address, `cni-exec show tcp/%d` about the port", at.Addr(), at.Port())
+	}
+	return "`cni-exec ls` lists containers, `cni-exec ls --networks` networks"
 }
 
 // askLabel adds the attachment in a link's label.

@@ -185,7 +185,7 @@ func removeLeases(ctx context.Context, r *spec.Request) error {
 		leases, err := s.Leases()
 		for a, l := range leases {
 			return spec.Errorf(spec.CodeBusy, "address %s of network %s is leased to %s", a, r.Network, l).
-				WithDetails("`cni-exec gc %s --valid-live` frees those of namespaces that are gone, and --keep-none every one", r.Network)
+				WithDetails("`cni-exec gc %s` frees those of namespaces that are gone, and --all every one", r.Network)
 		}
 		if err != nil {
 			return err

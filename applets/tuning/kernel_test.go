@@ -440,7 +440,7 @@ func TestKernelTuningGetAfterDel(t *testing.T) {
 	}
 }
 
-// A record for sysctls only has the namespace as well, by which gc --valid-live detects that the
+// A record for sysctls only has the namespace as well, by which gc detects that the
 // attachment is alive.
 func TestKernelTuningRecordOfSettings(t *testing.T) {
 	b := newFixture(t)

@@ -46,6 +46,9 @@ func Of(w io.Writer, getenv func(string) string) Screen {
 	return s
 }
 
+// IsTerminal reports whether a stream is a terminal.
+func IsTerminal(w io.Writer) bool { return terminal(w) != nil }
+
 // terminal returns the file of a stream that is a terminal, else nil.
 func terminal(w io.Writer) *os.File {
 	f, ok := w.(*os.File)

@@ -59,7 +59,7 @@ func crowded(l *lab) (lines []line) {
 	for _, w := range [][2]string{
 		{"an address", "10.240.0.7"}, {"a port", "tcp/20007"}, {"a link", c.link}, {"a bridge", "bench0"}, {"an unknown MAC", unknownMAC},
 	} {
-		measure("who, "+w[0], mostWho, nil, "who", w[1])
+		measure("show, "+w[0], mostWho, nil, "show", w[1])
 	}
 	measureGC := func(row *line, gc func() (time.Duration, error)) {
 		took, err := gc()
@@ -116,11 +116,11 @@ func (c *crowd) collectDead() (time.Duration, error) {
 	if err := awaitCleanup(); err != nil {
 		return 0, err
 	}
-	return c.gc("--valid-live")
+	return c.gc()
 }
 
 // collect deletes all attachments; their namespaces still exist.
-func (c *crowd) collect() (time.Duration, error) { return c.gc("--valid", "none/eth0") }
+func (c *crowd) collect() (time.Duration, error) { return c.gc("--all") }
 
 // gc runs cni-exec gc and checks that no host-side veth is left.
 func (c *crowd) gc(flags ...string) (time.Duration, error) {

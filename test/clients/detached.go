@@ -13,7 +13,7 @@ import (
 // cache, and keeps the one that is alive. The entry of containerd 1.6 has no path of a namespace;
 // the result has it.
 func (h *host) detached() error {
-	text := "ctr run -d leaves its network; cni-exec gc --valid-live takes it away"
+	text := "ctr run -d leaves its network; cni-exec gc takes it away"
 	return step(text, func() error {
 		for _, id := range []string{"dead", "alive"} {
 			if _, err := h.ctrRun(id, []string{"-d"}); err != nil {
@@ -71,6 +71,6 @@ func (h *host) killed() error {
 // gc runs the README's command.
 func gc(network string, env ...string) error {
 	cniExec := filepath.Join(pluginDir, "cni-exec")
-	_, _, err := sandbox.Call{Argv: []string{cniExec, "gc", "--valid-live", network}, Env: env}.Run()
+	_, _, err := sandbox.Call{Argv: []string{cniExec, "gc", network}, Env: env}.Run()
 	return err
 }

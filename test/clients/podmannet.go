@@ -35,7 +35,7 @@ func (h *host) podmanContainers() error {
 		stage{"isolated networks: neighbours, outside, but not each other", h.podmanIsolated},
 		stage{"static address and MAC", h.podmanStatic},
 		stage{"macvlan: an address on the segment outside", h.podmanLAN},
-		stage{"the namespace is gone before podman rm; cni-exec gc --valid-live", h.podmanLost},
+		stage{"the namespace is gone before podman rm; cni-exec gc", h.podmanLost},
 	)
 }
 

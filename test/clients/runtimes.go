@@ -80,7 +80,7 @@ func checkAttachments(all []attachedBy) error {
 		var owner struct {
 			Owners []struct{ Network, Name, Runtime string }
 		}
-		if err := cniExecJSON(&owner, "who", "-o", "json", want.ip.String()); err != nil {
+		if err := cniExecJSON(&owner, "show", "-o", "json", want.ip.String()); err != nil {
 			return err
 		}
 		if len(owner.Owners) != 1 || owner.Owners[0].Runtime != want.runtime || owner.Owners[0].Name != got.Name {

@@ -46,8 +46,8 @@ func TestClosedPipe(t *testing.T) {
 	}
 	lines := []string{
 		"cnibox", "cnibox help bridge", "cnibox version", "cnibox verify " + bin, "bridge help",
-		"cni-exec", "cni-exec help add", "cni-exec version", "cni-exec version mynet", "cni-exec ls", "cni-exec ls networks", "cni-exec ls -o json", "cni-exec show mynet", "cni-exec show blue1",
-		"cni-exec show mynet -o json", "cni-exec who 192.0.2.5", "cni-exec lint", "cni-exec lint -o json", "cni-exec tree", "cni-exec tree --dot", "cni-exec add x -o json", "cni-exec nosuch -o json",
+		"cni-exec", "cni-exec help add", "cni-exec version", "cni-exec version mynet", "cni-exec ls", "cni-exec ls --networks", "cni-exec ls -o json", "cni-exec show mynet", "cni-exec show blue1",
+		"cni-exec show mynet -o json", "cni-exec show 192.0.2.5", "cni-exec lint", "cni-exec lint -o json", "cni-exec tree", "cni-exec tree --dot", "cni-exec add x -o json", "cni-exec nosuch -o json",
 		"cni-exec complete del ",
 	}
 	for _, verb := range verbsOfHelp(t, bin) {

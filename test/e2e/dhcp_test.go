@@ -184,7 +184,7 @@ func TestKernelDHCPReleasedByGC(t *testing.T) {
 	if n := len(s.Leased()); n != 1 {
 		t.Fatalf("%d leases", n)
 	}
-	cniExec("gc", "demo", "--keep-none")
+	cniExec("gc", "demo", "--all")
 	kerneltest.Until(w, "the release", func() bool { return len(s.Leased()) == 0 })
 }
 

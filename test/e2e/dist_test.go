@@ -92,7 +92,7 @@ func TestDistProcd(t *testing.T) {
 		{"cni-dhcp", "reload", []string{"option_cnibox=/a", "option_socket=/b"}, fmt.Sprintf(dhcp, "/a", "/b")},
 		{"cni-exec", "start", nil, fmt.Sprintf(watch, "/opt/cni/bin/cni-exec", "")},
 		{"cni-exec", "start", []string{"option_cni_exec=echo", "option_flags=" + flags}, fmt.Sprintf(watch, "echo", flags)},
-		{"cni-exec", "boot", []string{"option_cni_exec=echo", "option_flags=" + flags}, load + "boot" + flags + "\n" + fmt.Sprintf(watch, "echo", flags)},
+		{"cni-exec", "boot", []string{"option_cni_exec=echo", "option_flags=" + flags}, load + "reload" + flags + "\n" + fmt.Sprintf(watch, "echo", flags)},
 		{"cni-exec", "reload", []string{"option_cni_exec=echo"}, fmt.Sprintf(watch, "echo", "") + load + "reload\n"},
 	} {
 		cmd := exec.Command(shell[0], append(shell[1:], "-euc", procdStub, "sh", "../../dist/"+tt.script+".procd", tt.action)...)

@@ -52,7 +52,7 @@ var holders = map[string]func(t *testing.T, c applettest.Container) (end func())
 	},
 }
 
-// gc --valid-live keeps an attachment without a link on the host as long as its namespace exists, with
+// gc keeps an attachment without a link on the host as long as its namespace exists, with
 // and without its entry, and deletes it then.
 func TestKernelGCHidden(t *testing.T) {
 	fixtureOf("macvlan").NeedChain(t)
@@ -77,7 +77,7 @@ func TestKernelGCHidden(t *testing.T) {
 				return err == nil
 			}
 			gc := func() string {
-				a := r.exec(nil, "gc", "demo", "--valid-live")
+				a := r.exec(nil, "gc", "demo")
 				r.must("gc", a)
 				return a.stderr
 			}

@@ -56,7 +56,7 @@ func (r *reloading) veths() (n int) {
 // count counts what a gc of all attachments does, in one goroutine: each one has sockets of its own.
 func (r *reloading) count() map[fault.Work]int {
 	r.Helper()
-	return r.measured(func() { r.must("gc", r.exec([]string{"GOMAXPROCS=1"}, "gc", "--keep-none", "demo")) }).Work
+	return r.measured(func() { r.must("gc", r.exec([]string{"GOMAXPROCS=1"}, "gc", "--all", "demo")) }).Work
 }
 
 // nothingLeft checks that no attachment has left anything.
@@ -137,7 +137,7 @@ func TestKernelGCManyOneFails(t *testing.T) {
 	if err := os.WriteFile(odd, nil, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	a := r.exec(nil, "gc", "--keep-none", "demo")
+	a := r.exec(nil, "gc", "--all", "demo")
 	if a.exit == 0 || !strings.Contains(a.stderr, "c4 (demo): ") || !strings.Contains(a.stderr, odd) {
 		t.Errorf("exit code %d: %s", a.exit, a.stderr)
 	}
@@ -158,7 +158,7 @@ func TestKernelGCManyOneFails(t *testing.T) {
 	if err := os.Rename(odd+".aside", odd); err != nil {
 		t.Fatal(err)
 	}
-	r.must("gc", r.exec(nil, "gc", "--keep-none", "demo"))
+	r.must("gc", r.exec(nil, "gc", "--all", "demo"))
 	r.nothingLeft()
 	if left, _ := filepath.Glob(r.Path("other/demo/[0-9f]*")); len(left) > 0 {
 		t.Errorf("leases are left: %q", left)
@@ -180,7 +180,7 @@ func TestKernelGCManySIGTERM(t *testing.T) {
 	if err := syscall.Flock(int(f.Fd()), syscall.LOCK_EX); err != nil {
 		t.Fatal(err)
 	}
-	cmd := exec.Command(r.Path("bin/cni-exec"), "gc", "--keep-none", "demo", "--conf-dir", r.Path("net.d"), "--cache-dir", r.Path("cni"))
+	cmd := exec.Command(r.Path("bin/cni-exec"), "gc", "--all", "demo", "--conf-dir", r.Path("net.d"), "--cache-dir", r.Path("cni"))
 	stderr := new(strings.Builder)
 	cmd.Dir, cmd.Stderr, cmd.Env = r.Dir, stderr, append(os.Environ(), "CNI_PATH="+r.Path("bin"))
 	if err := r.NS.Do(cmd.Start); err != nil {
@@ -202,6 +202,6 @@ func TestKernelGCManySIGTERM(t *testing.T) {
 		t.Errorf("the cache has %q", files)
 	}
 	f.Close()
-	r.must("gc", r.exec(nil, "gc", "--keep-none", "demo"))
+	r.must("gc", r.exec(nil, "gc", "--all", "demo"))
 	r.nothingLeft()
 }

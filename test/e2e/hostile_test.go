@@ -304,9 +304,9 @@ func TestKernelHostileFiles(t *testing.T) {
 		exec("gc", "demo")
 		exec("rm", "demo")
 		exec("version", "demo")
-		exec("ls", "networks")
+		exec("ls", "--networks")
 		exec("show", "demo")
-		exec("boot")
+		exec("reload")
 	}
 }
 
@@ -406,7 +406,7 @@ func TestKernelHostileCache(t *testing.T) {
 			t.Fatal(err)
 		}
 		for _, args := range [][]string{
-			{"check", "--all"}, {"check", "demo", c.Path}, {"get", "demo", c.Path}, {"reload"}, {"ls"}, {"doctor"}, {"boot"}, {"gc", "demo"}, {"del", "demo", c.Path},
+			{"check"}, {"check", "demo", c.Path}, {"get", "demo", c.Path}, {"reload"}, {"ls"}, {"doctor"}, {"gc", "demo"}, {"del", "demo", c.Path},
 		} {
 			w.checkUsage("entry with "+what+": "+args[0], "", env, exec(args...)...)
 		}

@@ -205,7 +205,7 @@ func TestKernelInterruptLocked(t *testing.T) {
 	t.Parallel()
 	for lock, verbs := range map[string][][]string{
 		"state/cni/cnibox/locks/network-n": {
-			{"add", "n", "NETNS"}, {"del", "n", "NETNS"}, {"check", "n", "NETNS"}, {"get", "n", "NETNS"}, {"gc", "n", "--keep-none"}, {"run", "--", "true"}, {"rm", "n"},
+			{"add", "n", "NETNS"}, {"del", "n", "NETNS"}, {"check", "n", "NETNS"}, {"get", "n", "NETNS"}, {"gc", "n", "--all"}, {"run", "--", "true"}, {"rm", "n"},
 		},
 		"state/cni/cnibox/locks/up": {{"up", "state.json"}, {"down", "state.json"}},
 	} {
@@ -261,17 +261,17 @@ func TestKernelInterruptPlugin(t *testing.T) {
 		"del":     {[]string{"n", "NETNS"}, killed},
 		"check":   {[]string{"n", "NETNS"}, killed},
 		"get":     {[]string{"n", "NETNS"}, killed},
-		"gc":      {[]string{"n", "--keep-none"}, killed},
+		"gc":      {[]string{"n", "--all"}, killed},
 		"down":    {[]string{"state.json"}, killed},
 		"reload":  {nil, ended},
 		"doctor":  {nil, ended},
-		"boot":    {nil, ended},
+		earlier:   {nil, ended},
 	} {
 		t.Run(verb, func(t *testing.T) {
 			w, c := newInterruptWorld(t, `{"type":"slow"}`)
 			switch verb {
-			case "check", "get", "reload", "doctor", "boot":
-				w.attached(c, verb == "boot")
+			case "check", "get", "reload", "doctor", earlier:
+				w.attached(c, verb == earlier)
 			case "up", "down":
 				w.Cleanup(func() {
 					w.write("quick", "")
@@ -285,7 +285,7 @@ func TestKernelInterruptPlugin(t *testing.T) {
 					t.Fatal(err)
 				}
 			}
-			args := []string{verb}
+			args := []string{strings.Fields(verb)[0]}
 			for _, arg := range of.args {
 				args = append(args, strings.Replace(arg, "NETNS", c.Path, 1))
 			}
@@ -295,14 +295,17 @@ func TestKernelInterruptPlugin(t *testing.T) {
 	}
 }
 
+// earlier is a reload that deletes an attachment of an earlier boot.
+const earlier = "reload of an earlier boot"
+
 // Verbs that wait for the lock of a container end.
 func TestKernelInterruptAttached(t *testing.T) {
 	kerneltest.Slow(t)
 	t.Parallel()
-	for _, verb := range []string{"reload", "boot"} {
+	for _, verb := range []string{"reload", earlier} {
 		t.Run(verb, func(t *testing.T) {
 			w, c := newInterruptWorld(t, plainBridge)
-			w.attached(c, verb == "boot")
+			w.attached(c, verb == earlier)
 			locks, err := filepath.Glob(w.Path("state/*/cnibox/locks/network-n"))
 			if more, _ := filepath.Glob(w.Path("state/cnibox/locks/network-n")); len(more) > 0 {
 				locks = append(locks, more...)
@@ -311,7 +314,7 @@ func TestKernelInterruptAttached(t *testing.T) {
 				t.Fatalf("locks of the network are %q: %v", locks, err)
 			}
 			w.holdLock(strings.TrimPrefix(locks[0], w.Dir+"/"))
-			w.interrupt(interruption{args: []string{verb}, ready: inFlock})
+			w.interrupt(interruption{args: []string{"reload"}, ready: inFlock})
 		})
 	}
 }

@@ -56,7 +56,7 @@ func (r *reloading) add(c applettest.Container, args ...string) {
 func (r *reloading) ok() {
 	r.Helper()
 	r.must("reload", r.exec(nil, "reload"))
-	r.must("check", r.exec(nil, "check", "--all"))
+	r.must("check", r.exec(nil, "check"))
 }
 
 // joinLAN connects the host to a LAN, on which 192.0.2.2 is another machine.
@@ -345,7 +345,7 @@ func TestKernelReloadBusy(t *testing.T) {
 	r.add(two, "-p", "8080:80")
 	r.destroy()
 	unlock := r.lock("one")
-	check, out := r.start(nil, "check", "--all")
+	check, out := r.start(nil, "check")
 	kerneltest.Until(r, "the check of the other one", func() bool { return out.count("check two (demo)") == 1 })
 	if out.count("check one (demo)") > 0 {
 		t.Error("an attachment was checked that another verb has locked")
@@ -360,10 +360,10 @@ func TestKernelReloadBusy(t *testing.T) {
 	}
 	unlock()
 	r.must("reload", <-done)
-	r.must("check", r.exec(nil, "check", "--all"))
+	r.must("check", r.exec(nil, "check"))
 }
 
-// TestKernelBootKilled kills boot at each of its changes: the next one finishes the work.
+// TestKernelBootKilled kills the reload after a boot at each of its changes: the next one finishes the work.
 func TestKernelBootKilled(t *testing.T) {
 	kerneltest.Slow(t)
 	t.Parallel()
@@ -384,9 +384,9 @@ func TestKernelBootKilled(t *testing.T) {
 		}
 		killed := false
 		if at > 0 {
-			killed = r.exec([]string{fmt.Sprintf("%s=%d", killAt, at)}, "boot").exit == -1
+			killed = r.exec([]string{fmt.Sprintf("%s=%d", killAt, at)}, "reload").exit == -1
 		}
-		r.must("boot", r.exec(nil, "boot"))
+		r.must("reload", r.exec(nil, "reload"))
 		switch state := r.Snapshot(one); {
 		case at == 0:
 			before = state
@@ -434,7 +434,7 @@ func TestKernelReloadReadsPortsOnce(t *testing.T) {
 		}
 		return bytes
 	}
-	verbs := [][]string{{"reload"}, {"check", "--all"}, {"doctor"}}
+	verbs := [][]string{{"reload"}, {"check"}, {"doctor"}}
 	wayOut := rtnl.Route{Dst: netip.PrefixFrom(netip.IPv4Unspecified(), 0), Link: kerneltest.Link(t, kerneltest.Dial(t, r.NS), "lo").Index}
 	if err := kerneltest.Dial(t, r.NS).Do(rtnl.NewRoute(wayOut)); err != nil { // doctor expects a default route
 		t.Fatal(err)

@@ -111,7 +111,7 @@ func (r *reloading) restores(watch *exec.Cmd, out *lines, rules, cause string, e
 			}
 			return nil
 		})
-		kerneltest.Until(r, "check --all after: "+cause, func() bool { return r.exec(nil, "check", "--all").exit == 0 })
+		kerneltest.Until(r, "check after: "+cause, func() bool { return r.exec(nil, "check").exit == 0 })
 		r.idle(watch)
 		return out.count(cause) > before
 	})

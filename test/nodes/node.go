@@ -311,7 +311,7 @@ func (n *node) cni(args ...string) (string, error) {
 }
 
 func (n *node) gc() error {
-	_, err := n.cni("gc", "--valid-live", network)
+	_, err := n.cni("gc", network)
 	return err
 }
 

@@ -83,7 +83,7 @@ nft flush ruleset
 rc-service cni-exec-watch reload
 page
 kill -CONT "$(child cni-exec-watch)"
-cni-exec check --all
+cni-exec check
 
 step=stop
 rc-service cni-exec-watch stop

@@ -41,7 +41,7 @@ has cnibox
 cnibox verify /usr/lib/cni >/dev/null
 [ "$(cat /opt/cni/bin/bridge)" = '#!/usr/lib/cni/cnibox' ]
 cni-exec version >/dev/null
-[ -f /lib/systemd/system/cni-exec-boot.service ] && grep -q '^ExecStart=/usr/lib/cni/cni-exec boot$' /lib/systemd/system/cni-exec-boot.service
+[ -f /lib/systemd/system/cni-exec-boot.service ] && grep -q '^ExecStart=/usr/lib/cni/cni-exec reload$' /lib/systemd/system/cni-exec-boot.service
 ! find /etc/systemd/system -name 'cni-*' | grep . # nothing is enabled
 serves 8080
 run new 8081

@@ -7,7 +7,7 @@
 // write and each flush. After a cut the disk has all writes up to the last flush, and a random
 // selection of those after it, the last of them perhaps in part. An overlay has its upper layer in
 // memory, and loses it. Then the machine boots with another boot ID and new network namespaces, and
-// with file times in the past or the future, as after a wrong clock: `cni-exec boot` and ADD must
+// with file times in the past or the future, as after a wrong clock: `cni-exec reload` and ADD must
 // work, no address is leased twice, a lease of keepAcrossBoots whose ADD had ended is there, each
 // readable entry and lease is as it was written, and after DEL of all nothing is left.
 //

@@ -438,7 +438,7 @@ func (t *aftermath) clock() error {
 	return err
 }
 
-// booted runs cni-exec boot, which deletes all attachments that have an entry, and keeps other
+// booted runs cni-exec reload, which deletes all attachments that have an entry, and keeps other
 // leases.
 func (t *aftermath) booted() error {
 	deleted, err := t.bootVerb()
@@ -507,7 +507,7 @@ func (t *aftermath) attach() error {
 			}
 		}
 	}
-	_, err = t.cni("check", "--all")
+	_, err = t.cni("check")
 	return err
 }
 
@@ -542,7 +542,7 @@ func (t *aftermath) detach() error {
 			return err
 		}
 	}
-	if _, err := t.cni("gc", "--all-networks", "--valid-live"); err != nil {
+	if _, err := t.cni("gc"); err != nil {
 		return err
 	}
 	if files, err = left(); err != nil {

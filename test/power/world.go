@@ -236,9 +236,9 @@ func (w *world) ls() ([]entry, error) {
 	return doc.Attachments, err
 }
 
-// bootVerb runs cni-exec boot, and returns the attachments that it has deleted.
+// bootVerb runs cni-exec reload, as at the boot, and returns the attachments that it has deleted.
 func (w *world) bootVerb() ([]entry, error) {
-	out, err := w.cni("boot", "-o", "json")
+	out, err := w.cni("reload", "-o", "json")
 	if err != nil {
 		return nil, err
 	}

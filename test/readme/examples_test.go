@@ -60,7 +60,7 @@ cni-exec version "$NETWORK" -o json
 cni-exec lint || true
 cni-exec doctor "$NETWORK" || true
 cni-exec reload
-cni-exec gc "$NETWORK" --valid-live --dry-run
+cni-exec gc "$NETWORK" --dry-run
 echo "$VIEWS"
 cni-exec del "$NETWORK" /run/netns/container
 

@@ -233,10 +233,10 @@ func (s *soak) step(r *rand.Rand) error {
 		s.note("reload")
 		s.cni("reload")
 	case n < 90:
-		s.note("gc --valid-live")
-		s.cni("gc", "--all-networks", "--valid-live")
+		s.note("gc")
+		s.cni("gc")
 	default:
-		verb := [][]string{{"ls"}, {"ls", "-o", "json"}, {"tree"}, {"doctor"}, {"check", "--all"}, {"metrics"}, {"status", sl.network}}[r.IntN(7)]
+		verb := [][]string{{"ls"}, {"ls", "-o", "json"}, {"tree"}, {"doctor"}, {"check"}, {"ls", "-o", "openmetrics"}, {"status", sl.network}}[r.IntN(7)]
 		s.note(verb[0])
 		return s.harmless(verb)
 	}
@@ -383,13 +383,13 @@ func (s *soak) breakLink(r *rand.Rand) error {
 // to an attachment.
 func (s *soak) atRest() error {
 	s.note("brought to rest")
-	if _, err := s.cni("gc", "--all-networks", "--valid-live"); err != nil {
+	if _, err := s.cni("gc"); err != nil {
 		return err
 	}
 	if _, err := s.cni("reload"); err != nil {
 		return err
 	}
-	if _, err := s.cni("check", "--all"); err != nil {
+	if _, err := s.cni("check"); err != nil {
 		return err
 	}
 	out, err := s.cni("ls", "-o", "json")

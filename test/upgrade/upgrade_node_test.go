@@ -381,14 +381,15 @@ func (n *node) del(p *pod) error {
 func (n *node) gc(net *network, alive []*pod) error {
 	if net.exec {
 		gc := []string{"cni-exec", "gc", "--conf-dir", n.Path("net.d"), net.name}
-		_, err := n.call(nil, nil, append(gc, "--valid-live")...)
+		_, err := n.call(nil, nil, gc...)
 		if err != nil || len(net.its(alive)) == 0 {
 			return err
 		}
 		// In a PID namespace of its own gc does not see all processes, and to a namespace without a veth the earlier release has
-		// given no ID on the host: there --valid-live keeps what is gone.
+		// given no ID on the host: there gc keeps what is gone.
+		gc = append(gc, "--all")
 		for _, p := range net.its(alive) {
-			gc = append(gc, "--valid", p.ID+"/eth0")
+			gc = append(gc, "--keep", p.ID+"/eth0")
 		}
 		_, err = n.call(nil, nil, gc...)
 		return err

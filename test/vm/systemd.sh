@@ -25,7 +25,7 @@ failed() {
 	say "FAIL: $step: $1"
 	{
 		cni-exec ls -o wide
-		cni-exec check --all
+		cni-exec check
 		systemctl --no-pager --failed
 		journalctl --no-pager -o short-monotonic -n 90 -u 'cni-*' -u nftables -u firewalld -u web -u trial -u 'podman*' -u docker
 		nft list ruleset
@@ -109,11 +109,11 @@ end_requests() {
 
 # whole: the state is as in the document, and nothing else exists.
 whole() {
-	cni-exec check --all &&
+	cni-exec check &&
 		[ "$(cni-exec ls -o json | grep -c '"containerID"')" = 4 ] &&
 		[ "$(nft list map inet cnibox dnat4 | grep -c '10.88.0.5')" = 1 ] &&
 		[ "$(nft list map inet cnibox dnat4 | grep -c '10.87.0.')" = 1 ] &&
-		[ "$(cni-exec ls networks -o json | tr -d ' \n' | grep -o '"stale":[^]]*]' | sort -u)" = '"stale":[]' ] &&
+		[ "$(cni-exec ls --networks -o json | tr -d ' \n' | grep -o '"stale":[^]]*]' | sort -u)" = '"stale":[]' ] &&
 		[ -z "$(systemctl --failed --plain --no-legend)" ]
 }
 
@@ -267,7 +267,7 @@ case $boot in
 	within 'the published ports' published
 	within 'check --all is 0' whole
 	step='cni-exec gc'
-	cni-exec gc --all-networks --valid-live
+	cni-exec gc
 	within 'check --all is 0' whole
 	step='systemctl stop web.service cni-net@web.service'
 	systemctl stop web.service cni-net@web.service

@@ -603,7 +603,18 @@ func (v *Inventory) Find(name string) (found []*Entry, err error) {
 	case len(ids) == 0:
 		return nil, spec.Errorf(spec.CodeUnknown, "%q is neither a network nor a container with an attachment (`cni-exec ls` lists them)", name)
 	case len(ids) > 1:
-		return nil, spec.Errorf(spec.CodeUnknown, "%q is more than one container: %s", name, strings.Join(ids, ", "))
+		return nil, &SeveralError{name, ids}
 	}
 	return found, nil
+}
+
+// A SeveralError is the error of a name that several containers have.
+type SeveralError struct {
+	Name string
+	IDs  []string // of the containers
+}
+
+// Error names the containers.
+func (e *SeveralError) Error() string {
+	return fmt.Sprintf("%q is more than one container: %s", e.Name, strings.Join(e.IDs, ", "))
 }
