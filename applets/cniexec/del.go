@@ -12,10 +12,12 @@ import (
 
 func delVerb() *verb {
 	return &verb{name: "del", operands: "NETWORK NETNS", summary: "detach; no error if it is gone", new: func(c *call) action { return &delCall{call: c} },
-		text: `The configuration and arguments of the add are used, unless others are given.`,
+		text: `The configuration and arguments of the add are used, unless others are given.
+Without NETWORK and NETNS, --container-id detaches the container from all
+networks.`,
 		examples: []example{
 			{"cni-exec del --delete mynet blue", "with the namespace, which may be gone already"},
-			{"cni-exec del mynet --container-id c1 --keep-going", "run all plugins even if one fails"},
+			{"cni-exec del --container-id c1 --keep-going", "from all networks, even if a plugin fails"},
 		},
 	}
 }
@@ -42,6 +44,9 @@ func (c *delCall) flags(f *flagSet) {
 }
 
 func (c *delCall) do(ctx context.Context, operands []string) (int, error) {
+	if len(operands) == 0 && c.containerID != "" {
+		return c.delContainer(ctx)
+	}
 	err := c.networkOperands(operands, 2)
 	switch {
 	case err != nil:
@@ -69,6 +74,24 @@ func (c *delCall) do(ctx context.Context, operands []string) (int, error) {
 	}
 	c.problem("del", err)
 	doc.foundDoc = c.found()
+	return exitOK, c.report(ctx, doc, err)
+}
+
+// delContainer detaches the container from all networks. It is not an error if there are none.
+func (c *delCall) delContainer(ctx context.Context) (int, error) {
+	switch {
+	case c.delete:
+		return 0, usage("del: --delete needs NETWORK and the NAME of a network namespace")
+	case c.set.Changed("ifname"):
+		return 0, usage("del: --ifname needs NETWORK: without it all attachments of the container are deleted")
+	}
+	if err := c.prepare(); err != nil {
+		return 0, err
+	}
+	c.about = c.containerID
+	deleted, err := c.detachContainer(ctx, c.containerID, c.keepGoing)
+	c.problem("del", err)
+	doc := deletedDoc{each(deleted, nameOf), []string{}, c.found()}
 	return exitOK, c.report(ctx, doc, err)
 }
 

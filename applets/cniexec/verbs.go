@@ -32,7 +32,7 @@ func verbs() []*verb {
 	return []*verb{
 		addVerb(), checkVerb(), getVerb(), delVerb(), gcVerb(), statusVerb(), versionVerb(),
 		runVerb(), enterVerb(), publishVerb(), unpublishVerb(), lsVerb(), showVerb(), whoVerb(), treeVerb(), reloadVerb(),
-		lintVerb(), rmVerb(), upVerb(), downVerb(), bootVerb(), doctorVerb(), traceVerb(), metricsVerb(),
+		lintVerb(), rmVerb(), upVerb(), downVerb(), hookVerb(), bootVerb(), doctorVerb(), traceVerb(), metricsVerb(),
 		helpVerb(),
 	}
 }
