@@ -3,6 +3,7 @@ package applet
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"os"
 	"time"
@@ -37,6 +38,28 @@ func readInput(ctx context.Context, r io.Reader, limit time.Duration) ([]byte, e
 	conf, err := readAll(in)
 	memory.For(len(conf))
 	return conf, err
+}
+
+// Input reads stdin to its end, as readInput does. More than most bytes are an error, and so is an end
+// that does not come within limit.
+func (p Process) Input(ctx context.Context, most int, limit time.Duration) (doc []byte, err error) {
+	ctx, cancel := context.WithTimeout(ctx, limit)
+	defer cancel()
+	in := p.Stdin
+	if f, ok := in.(*os.File); ok {
+		if _, err := f.Stat(); err != nil {
+			return nil, err
+		}
+		in = &pollReader{ctx: ctx, file: f}
+	}
+	doc, err = io.ReadAll(io.LimitReader(in, int64(most)+1))
+	switch {
+	case errors.Is(err, context.DeadlineExceeded):
+		return nil, fmt.Errorf("it did not end within %s", limit)
+	case err == nil && len(doc) > most:
+		return nil, fmt.Errorf("it is larger than %d kB", most>>10)
+	}
+	return doc, err
 }
 
 // readAll reads to the end, or one byte more than the largest configuration.

@@ -45,6 +45,7 @@ type Log struct {
 	start   time.Time
 	subject Subject
 	err     error
+	whole   bool // the line has the text of any error
 }
 
 // A Subject is what a call is about. Empty fields are left out of the line.
@@ -72,7 +73,7 @@ func (l *Log) Write(exit int) {
 	}
 	where, now := l.where, time.Now()
 	line := l.line(now.Sub(l.start), exit)
-	stamp := "time=" + now.Format("2006-01-02T15:04:05.000Z07:00") + " "
+	stamp := "time=" + now.Format(logTime) + " "
 	var err error
 	switch {
 	case where == "stderr":
@@ -88,6 +89,25 @@ func (l *Log) Write(exit int) {
 		l.process.Complain("cnibox "+l.program, "%s: %v", LogEnv, err)
 	}
 }
+
+// maxKept is the size from which [KeepError] begins a new file, in bytes.
+const maxKept = 256 << 10
+
+// KeepError appends a line about a failed call to a file that only root can read, with the text of
+// any error. It renames a file that has become large to NAME.1.
+func KeepError(file, program string, about Subject, failure error) error {
+	if info, err := os.Lstat(file); err == nil && info.Size() > maxKept {
+		if err := os.Rename(file, file+".1"); err != nil {
+			return err
+		}
+	}
+	now := time.Now()
+	l := &Log{program: program, start: now, subject: about, err: failure, whole: true}
+	return appendLine(file, "time="+now.Format(logTime)+" "+l.line(0, 1)+"\n")
+}
+
+// logTime is the format of the time in a line.
+const logTime = "2006-01-02T15:04:05.000Z07:00"
 
 // line returns the line without the time, in the format of slog.TextHandler; a test compares it
 // with that. docs/decisions.md has the cost of using slog itself.
@@ -116,12 +136,19 @@ func (l *Log) line(took time.Duration, exit int) string {
 	add("container", l.subject.ContainerID)
 	add("ifname", l.subject.IfName)
 	add("netns", l.subject.NetNS)
-	add("duration", took.Round(time.Microsecond).String())
+	if took > 0 {
+		add("duration", took.Round(time.Microsecond).String())
+	}
 	add("exit", strconv.Itoa(exit))
 	if l.err != nil {
 		e := spec.AsError(l.err)
 		add("code", strconv.Itoa(e.Code))
-		add("error", logged(e))
+		if l.whole {
+			add("error", e.Msg)
+			add("details", e.Details)
+		} else {
+			add("error", logged(e))
+		}
 	}
 	return string(b[1:])
 }

@@ -98,6 +98,9 @@ func run(ctx context.Context, p applet.Process) int {
 	if v != nil && v.name != "help" && !l.version && !l.help {
 		c.logSubject()
 	}
+	if v != nil && v.name == "hook" && err != nil {
+		c.logHook(err)
+	}
 	var wrong usageError
 	var several *inventory.SeveralError
 	switch {
@@ -118,7 +121,7 @@ func (c *call) logSubject() {
 	if f := c.set.Lookup("dry-run"); f != nil && f.Changed && f.Value.String() == "true" {
 		s.Verb += " --dry-run"
 	}
-	one := c.set.Lookup("container-id") != nil
+	one := c.set.Lookup("container-id") != nil || c.verb == "hook"
 	if one {
 		s.ContainerID, s.IfName = c.runtimeConf.ContainerID, c.runtimeConf.IfName
 	}

@@ -46,8 +46,11 @@ func (c *delCall) flags(f *flagSet) {
 }
 
 func (c *delCall) do(ctx context.Context, operands []string) (int, error) {
-	if len(operands) == 1 && operands[0] != "" && c.containerID == "" {
+	switch {
+	case len(operands) == 1 && operands[0] != "" && c.containerID == "":
 		return c.delContainer(ctx, operands[0])
+	case len(operands) == 0 && c.containerID != "":
+		return c.delContainer(ctx, "")
 	}
 	err := c.networkOperands(operands, 2)
 	switch {
@@ -97,42 +100,61 @@ func (c *delCall) del(ctx context.Context, l *chain.List, doc *deletedDoc) error
 	return ofNetNS(spec.Attachment{}, netns, err)
 }
 
-// delContainer detaches a container from all its networks, or the interface of --ifname. An error does
-// not stop it.
+// delContainer detaches a container from all its networks, or the interface of --ifname. With a name there
+// must be one; with --container-id alone nothing need be attached. An error does not stop it.
 func (c *delCall) delContainer(ctx context.Context, name string) (int, error) {
 	if err := c.prepare(); err != nil {
 		return 0, err
 	}
-	entries, err := c.container(name)
+	var entries []*chain.Entry
+	var err error
+	if name != "" {
+		entries, err = c.container(name)
+	} else {
+		entries, err = c.entriesOf(c.containerID)
+	}
 	if err != nil {
 		return 0, err
 	}
-	netns := entries[0].NetNSPath()
-	if c.delete && !sandbox.IsNamed(netns) {
+	netns := ""
+	if len(entries) > 0 {
+		netns = entries[0].NetNSPath()
+	}
+	if c.delete && len(entries) > 0 && !sandbox.IsNamed(netns) {
 		return 0, usage("del: --delete needs the NAME of a network namespace, as add --create had it")
 	}
 	c.runner.KeepGoing = c.keepGoing
 	doc := deletedDoc{[]attachmentName{}, []string{}, foundDoc{}}
-	var errs []error
-	for _, e := range slices.Backward(entries) {
-		if err := c.detachEntry(ctx, e); err != nil {
-			errs = append(errs, fmt.Errorf("%s: %w", e.Title(), ofNetNS(e.Attachment(), netns, err)))
-			continue
-		}
+	err = c.detachEntries(ctx, entries, func(e *chain.Entry) {
 		c.summarize("%s: detached", e.Title())
 		doc.Deleted = append(doc.Deleted, nameOf(e.Attachment()))
-	}
-	if c.delete && len(errs) == 0 {
-		deleted, err := c.deleteUnused(ctx, netns)
-		if deleted {
+	})
+	if c.delete && err == nil && len(entries) > 0 {
+		var gone bool
+		gone, err = c.deleteUnused(ctx, netns)
+		if gone {
 			doc.Namespaces = append(doc.Namespaces, netns)
 		}
-		errs = append(errs, ofNetNS(spec.Attachment{}, netns, err))
+		err = ofNetNS(spec.Attachment{}, netns, err)
 	}
-	err = errors.Join(errs...)
 	c.problem("del", err)
 	doc.foundDoc = c.found()
 	return exitOK, c.report(ctx, doc, err)
+}
+
+// detachEntries detaches a container's attachments, the last one first, and goes on after failures. It calls done for
+// each one that is detached.
+func (c *call) detachEntries(ctx context.Context, entries []*chain.Entry, done func(*chain.Entry)) error {
+	slices.SortStableFunc(entries, func(a, b *chain.Entry) int { return b.Written().Compare(a.Written()) })
+	var errs []error
+	for _, e := range entries {
+		if err := c.detachEntry(ctx, e); err != nil {
+			errs = append(errs, ofNetNS(e.Attachment(), e.NetNSPath(), fmt.Errorf("%s: %w", e.Title(), err)))
+			continue
+		}
+		done(e)
+	}
+	return errors.Join(errs...)
 }
 
 // deleteUnused deletes a named namespace that has no attachments. A missing namespace is not an

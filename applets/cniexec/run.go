@@ -90,7 +90,10 @@ func (c *runCall) do(ctx context.Context, operands []string) (exit int, err erro
 	if c.inPlace && path == "" {
 		return r.InPlace(ctx, signals)
 	}
-	lists, err := c.runLists()
+	lists, err := c.lists(c.nets)
+	if err == nil {
+		err = c.canHonour(c.call, lists...)
+	}
 	if err != nil {
 		return 0, err
 	}
@@ -129,10 +132,9 @@ func (c *runCall) sandbox() *sandbox.Run {
 // names returns the named namespaces.
 func (c *call) names() sandbox.Names { return sandbox.Names{Runner: c.runner} }
 
-// runLists loads the networks of --net; without it the default network, or the only configured one.
-// Several configured ones without --net are an error.
-func (c *runCall) runLists() ([]*chain.List, error) {
-	names := c.nets
+// lists loads the networks of these names; without names the default network, or the only configured
+// one. Several configured ones without a name are an error.
+func (c *call) lists(names []string) ([]*chain.List, error) {
 	if len(names) == 0 {
 		configured, _ := chain.Networks(c.confDir)
 		switch len(configured) {
@@ -141,7 +143,7 @@ func (c *runCall) runLists() ([]*chain.List, error) {
 		case 1:
 			names = configured
 		default:
-			return nil, spec.Errorf(spec.CodeConfig, "which network? name it with --net: %s", strings.Join(configured, ", "))
+			return nil, spec.Errorf(spec.CodeConfig, "which network? name it%s: %s", map[string]string{"run": " with --net"}[c.verb], strings.Join(configured, ", "))
 		}
 	}
 	lists := make([]*chain.List, len(names))
@@ -152,7 +154,7 @@ func (c *runCall) runLists() ([]*chain.List, error) {
 		}
 		lists[i] = l
 	}
-	return lists, c.canHonour(c.call, lists...)
+	return lists, nil
 }
 
 // nthName counts up from the first interface's name: eth0, eth1; net5, net6. A name without a

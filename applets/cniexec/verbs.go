@@ -35,7 +35,7 @@ type example struct{ line, what string }
 func verbs() []*verb {
 	return []*verb{
 		addVerb(), delVerb(), checkVerb(), getVerb(), gcVerb(), statusVerb(), versionVerb(),
-		runVerb(), enterVerb(), publishVerb(), upVerb(), downVerb(),
+		runVerb(), enterVerb(), publishVerb(), upVerb(), downVerb(), hookVerb(),
 		lsVerb(), showVerb(), treeVerb(), traceVerb(),
 		doctorVerb(), lintVerb(), reloadVerb(), rmVerb(),
 		helpVerb(),

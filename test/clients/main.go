@@ -30,7 +30,7 @@ import (
 // needed are the programs, and the Debian packages that have them.
 var needed = []struct{ program, pkg string }{
 	{"containerd", "containerd"}, {"ctr", "containerd"}, {"runc", "runc"}, {"busybox", "busybox-static"},
-	{"podman", "podman"}, {"buildah", "buildah"}, {"conmon", "conmon"}, {"nft", "nftables"},
+	{"podman", "podman"}, {"buildah", "buildah"}, {"conmon", "conmon"}, {"nft", "nftables"}, {"crun", "crun"},
 }
 
 func main() {

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net/netip"
 	"os"
+	"path/filepath"
 	"strings"
 
 	"golang.org/x/sys/unix"
@@ -35,6 +36,7 @@ func (h *host) podmanContainers() error {
 		stage{"isolated networks: neighbours, outside, but not each other", h.podmanIsolated},
 		stage{"static address and MAC", h.podmanStatic},
 		stage{"macvlan: an address on the segment outside", h.podmanLAN},
+		stage{"podman --hooks-dir with examples/oci-hook.json, --network none", h.podmanHook},
 		stage{"the namespace is gone before podman rm; cni-exec gc", h.podmanLost},
 	)
 }
@@ -253,6 +255,29 @@ func (h *host) podmanLAN() error {
 	}
 	err = errors.Join(err, fetch(h.outside.NS, netip.AddrPortFrom(netip.MustParseAddr(ip), 80)))
 	return errors.Join(err, podmanRemove("lan"))
+}
+
+// podmanHook: podman makes no network, and knows no ports; the hook attaches the container by its annotations.
+func (h *host) podmanHook() error {
+	example, err := os.ReadFile("../examples/oci-hook.json")
+	if err != nil {
+		return err
+	}
+	dir := filepath.Join(work, "hooks.d")
+	text := strings.ReplaceAll(string(example), "/usr/local/sbin", pluginDir)
+	if err := errors.Join(os.MkdirAll(dir, 0o755), os.WriteFile(filepath.Join(dir, "cnibox.json"), []byte(text), 0o644)); err != nil {
+		return err
+	}
+	_, err = podman("--hooks-dir", dir, "run", "-d", "--pull", "never", "--cgroup-parent", h.cgroup+"/podman", "--name", "hooked", "--network", "none",
+		"--annotation", "cni.cnibox/networks="+network, "--annotation", fmt.Sprintf("cni.cnibox/ports=%d:80", podmanPort), image)
+	if err != nil {
+		return err
+	}
+	if err := h.publishedAt(podmanPort); err != nil {
+		return err
+	}
+	_, err = podman("--hooks-dir", dir, "rm", "-f", "-t", "0", "hooked")
+	return errors.Join(err, eventually(h.empty))
 }
 
 // podmanLost: if podman cannot enter the namespace it does not call DEL, with any plugins. gc finds

@@ -28,6 +28,10 @@ var trials = []trial{
 		},
 	},
 	{
+		name: "hooks", release: release{cniVersion: "1.1.0"},
+		parts: []func(*host) error{(*host).hooks},
+	},
+	{
 		name: "containerd2", release: containerd2,
 		built: []string{"containerd", "containerd-shim-runc-v2", "ctr"},
 		parts: []func(*host) error{

@@ -57,6 +57,8 @@ var messages = []message{
 	{name: "network in place of a container", argv: "cni-exec del demo", conf: bridge(subnet), key: "demo", advice: "NETNS"},
 	{name: "port without a protocol", argv: "cni-exec show 8080", conf: bridge(subnet), key: "8080", advice: "cni-exec show tcp/8080"},
 	{name: "run without a command", argv: "cni-exec run --net demo", advice: "cni-exec run -- COMMAND"},
+	{name: "hook without a state", argv: "cni-exec hook demo", conf: bridge(subnet), key: "stdin", advice: "OCI runtime"},
+	{name: "hook with a bad --forbid", argv: "cni-exec hook --forbid port", key: "--forbid", advice: "ports"},
 	{name: "bad interface name", argv: add + " -i a/b", conf: bridge(subnet), key: "a/b", advice: "contains /"},
 	{name: "bad container ID", argv: add + " --container-id a/b", conf: bridge(subnet), key: "a/b", advice: "invalid characters"},
 	{name: "bad CNI_ARGS", argv: "CNI_ARGS=IP " + add, conf: bridge(subnet), key: "CNI_ARGS", advice: "KEY=VALUE"},
