@@ -29,6 +29,7 @@ var table = [...]*applet.Applet{
 	ipvlanApplet,
 	loopbackApplet,
 	macvlanApplet,
+	netavarkApplet,
 	portmapApplet,
 	ptpApplet,
 	sbrApplet,

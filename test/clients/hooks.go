@@ -79,9 +79,9 @@ func (h *host) bundle(command string, annotations map[string]string, args ...str
 			"args": []string{"sh", "-c", command}, "cwd": "/", "env": []string{"PATH=/bin"}, "user": map[string]int{"uid": 0, "gid": 0},
 			"capabilities": map[string][]string{"bounding": caps, "effective": caps, "permitted": caps},
 		},
-		"root":    map[string]any{"path": filepath.Join(hooksDir, "rootfs")},
-		"mounts":  []named{{"destination": "/proc", "type": "proc", "source": "proc"}, {"destination": "/dev", "type": "tmpfs", "source": "tmpfs"}},
-		"hooks":   map[string]any{"createRuntime": hooks, "poststop": hooks},
+		"root":   map[string]any{"path": filepath.Join(hooksDir, "rootfs")},
+		"mounts": []named{{"destination": "/proc", "type": "proc", "source": "proc"}, {"destination": "/dev", "type": "tmpfs", "source": "tmpfs"}},
+		"hooks":  map[string]any{"createRuntime": hooks, "poststop": hooks},
 		"linux": map[string]any{
 			"cgroupsPath": h.cgroup + "/hooks",
 			"namespaces":  []named{{"type": "pid"}, {"type": "mount"}, {"type": "network"}, {"type": "ipc"}, {"type": "uts"}},
