@@ -53,7 +53,7 @@ help: ## list the targets
 # TAGS leave parts out: TAGS="no_dhcp no_flannel". A PROFILE is a set of them: the seven plugins of
 # k3s, what podman's networks need, and the runtime with what a small node needs.
 PROFILE_k3s := $(K3S)
-PROFILE_podman := bridge dhcp firewall host_local ipvlan loopback macvlan portmap static tuning vlan
+PROFILE_podman := bridge dhcp firewall host_local ipvlan loopback macvlan netavark portmap static tuning vlan
 PROFILE_edge := cni_exec bandwidth bridge firewall host_local loopback portmap ptp static tuning
 TAGS ?= $(if $(PROFILE),$(or $(and $(PROFILE_$(PROFILE)),$(filter-out $(addprefix no_,$(PROFILE_$(PROFILE))),$(NO_TAGS))),$(error PROFILE is k3s, podman or edge)))
 

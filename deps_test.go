@@ -27,6 +27,7 @@ var permittedImports = map[string][]string{
 	"cnibox/applets/hostport":  {"cnibox/rtnl"},
 	"cnibox/applets/lint":      {"cnibox/applets/applet", "cnibox/chain", "cnibox/spec"},
 	"cnibox/applets/netfilter": {"cnibox/nft", "cnibox/spec"},
+	"cnibox/applets/subnet":    {"cnibox/rtnl"},
 	"cnibox/applets/record":    {"cnibox/internal/flock", "cnibox/spec"},
 	"cnibox/applets/chained":   {"cnibox/applets/record", "cnibox/internal/flock", "cnibox/internal/undo", "cnibox/rtnl", "cnibox/spec"},
 
@@ -62,7 +63,7 @@ var permittedImports = map[string][]string{
 // pluginImports are what plugins and tools may import. No plugin imports another.
 var pluginImports = []string{
 	"cnibox/applets/applet", "cnibox/applets/attach", "cnibox/applets/hostport", "cnibox/applets/lint", "cnibox/applets/netfilter",
-	"cnibox/applets/record", "cnibox/applets/chained",
+	"cnibox/applets/record", "cnibox/applets/chained", "cnibox/applets/subnet",
 	"cnibox/chain", "cnibox/ipam", "cnibox/ipam/dhcp", "cnibox/nft", "cnibox/rtnl", "cnibox/spec",
 	"cnibox/internal/dbus", "cnibox/internal/flock", "cnibox/internal/tty", "cnibox/internal/undo",
 }

@@ -30,6 +30,7 @@ var table = [...]*applet.Applet{
 	ipvlanApplet,
 	loopbackApplet,
 	macvlanApplet,
+	netavarkApplet,
 	portmapApplet,
 	ptpApplet,
 	sbrApplet,

@@ -4,6 +4,7 @@ package cnibox
 import (
 	"context"
 	"fmt"
+	"slices"
 	"strings"
 
 	"cnibox/applets/applet"
@@ -44,6 +45,9 @@ cnibox fold [--in-place] FILE …
                       write it into FILE, and the old one into FILE.bak
 cnibox unfold [--in-place] FILE …
                       print the list with the plugins in its place
+cnibox create | setup NETNS | teardown NETNS | info
+                      the applet netavark: netavark calls a driver by the
+                      name of its file, which is cnibox for -d cnibox
 cnibox version        print the version and the releases it implements
 
 As a plugin, of a configuration with "type": "cnibox":
@@ -80,6 +84,9 @@ func run(ctx context.Context, p applet.Process) int {
 		return verifyCommand(p, args)
 	case cmd == "fold" || cmd == "unfold":
 		return foldCommand(p, cmd, args)
+	}
+	if slices.Contains([]string{"create", "setup", "teardown", "info"}, cmd) { // netavark calls this driver, by the name that it has
+		cmd, args = "netavark", p.Args
 	}
 	a, ok := p.Applets.Lookup(cmd)
 	if !ok {

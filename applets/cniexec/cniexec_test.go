@@ -198,45 +198,6 @@ func TestHintToRunAsRoot(t *testing.T) {
 	}
 }
 
-func prefixes(list ...string) (all []netip.Prefix) {
-	for _, s := range list {
-		all = append(all, netip.MustParsePrefix(s))
-	}
-	return all
-}
-
-func TestChooseSubnets(t *testing.T) {
-	tests := map[string]struct {
-		used []netip.Prefix
-		want string // "": an error
-	}{
-		"free host":            {prefixes("0.0.0.0/0", "::/0", "192.168.1.0/24"), "10.208.0.0/24"},
-		"halves of a VPN":      {prefixes("0.0.0.0/1", "128.0.0.0/1"), "10.208.0.0/24"},
-		"first is taken":       {prefixes("10.208.0.77/32"), "10.208.1.0/24"},
-		"a block is taken":     {prefixes("10.208.0.0/16"), "10.209.0.0/24"},
-		"all of 10 is taken":   {prefixes("10.0.0.0/8"), "172.24.0.0/24"},
-		"all but one is taken": {prefixes("10.0.0.0/8", "172.16.0.0/12", "192.168.0.0/16"), "100.64.0.0/24"},
-		"all is taken":         {prefixes("10.0.0.0/8", "172.16.0.0/12", "192.168.0.0/16", "100.64.0.0/10"), ""},
-	}
-	for name, tt := range tests {
-		t.Run(name, func(t *testing.T) {
-			s, err := chooseSubnets(tt.used)
-			if err != nil {
-				if tt.want != "" {
-					t.Error(err)
-				}
-				return
-			}
-			if s.IPv4.String() != tt.want {
-				t.Errorf("got %s, want %s", s.IPv4, tt.want)
-			}
-			if a := s.IPv6.Addr().As16(); a[0] != 0xfd || s.IPv6.Bits() != 64 || s.IPv6 != s.IPv6.Masked() {
-				t.Errorf("got %s", s.IPv6)
-			}
-		})
-	}
-}
-
 func TestEmbeddedConf(t *testing.T) {
 	s := subnets{netip.MustParsePrefix("10.1.0.0/24"), netip.MustParsePrefix("fd00:1::/64")}
 	for _, v6 := range []bool{false, true} {

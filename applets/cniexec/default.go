@@ -1,11 +1,9 @@
 package cniexec
 
 import (
-	"encoding/binary"
 	"encoding/json"
 	"errors"
 	"fmt"
-	"math/rand/v2"
 	"net/netip"
 	"os"
 	"path/filepath"
@@ -15,10 +13,10 @@ import (
 
 	"cnibox/applets/cniexec/sandbox"
 	"cnibox/applets/record"
+	"cnibox/applets/subnet"
 	"cnibox/chain"
 	"cnibox/internal/disk"
 	"cnibox/internal/netns"
-	"cnibox/rtnl"
 )
 
 // defaultNetwork is the network that exists when nothing is configured. Any configuration disables
@@ -58,12 +56,12 @@ func (c *call) embedded() (*chain.List, error) {
 // runtime's own cache, apart from those of other runtimes. Its capabilities are those that the
 // flags and CAP_ARGS of cni-exec can use.
 func embeddedConf(s subnets, v6 bool, dataDir, resolv string) []byte {
-	type subnet struct {
+	type one struct {
 		Subnet netip.Prefix `json:"subnet"`
 	}
-	ranges := [][]subnet{{{s.IPv4}}}
+	ranges := [][]one{{{s.IPv4}}}
 	if v6 {
-		ranges = append(ranges, []subnet{{s.IPv6}})
+		ranges = append(ranges, []one{{s.IPv6}})
 	}
 	ipam := map[string]any{"type": "host-local", "dataDir": dataDir, "ranges": ranges}
 	if resolv != "" {
@@ -92,13 +90,14 @@ func (c *call) subnets() (s subnets, err error) {
 	if s, err = readSubnets(file); !errors.Is(err, os.ErrNotExist) {
 		return s, err
 	}
-	used, err := usedPrefixes()
+	used, err := subnet.Used()
 	if err != nil {
 		return s, err
 	}
-	if s, err = chooseSubnets(used); err != nil {
+	if s.IPv4, err = subnet.IPv4(used); err != nil {
 		return s, err
 	}
+	s.IPv6 = subnet.IPv6(used)
 	doc, err := json.Marshal(s)
 	if err != nil {
 		return s, err
@@ -126,102 +125,6 @@ func readSubnets(file string) (s subnets, err error) {
 		return s, fmt.Errorf("%s: %w (delete it to choose anew)", file, err)
 	}
 	return s, nil
-}
-
-// candidates are private ranges (RFC 1918, RFC 6598) in the order in which their /24s are tried:
-// first those that are not a common default.
-const candidates = "10.208.0.0/12 172.24.0.0/13 192.168.128.0/17 10.0.0.0/8 172.16.0.0/12 192.168.0.0/16 100.64.0.0/10"
-
-// chooseSubnets returns the first /24 that does not overlap a used prefix, and a random unique
-// local /64 (RFC 4193). The order is fixed, so hosts with the same routes choose the same /24. A
-// host that routes all private ranges is an error.
-func chooseSubnets(used []netip.Prefix) (s subnets, err error) {
-	for text := range strings.FieldsSeq(candidates) {
-		block := netip.MustParsePrefix(text)
-		for p := netip.PrefixFrom(block.Addr(), 24); block.Contains(p.Addr()); p = next24(p) {
-			if overlap(p, used) {
-				continue
-			}
-			s.IPv4 = p
-			s.IPv6, err = chooseIPv6(used)
-			return s, err
-		}
-	}
-	return s, errors.New("every private IPv4 subnet overlaps a route or an address of this host")
-}
-
-// chooseIPv6 returns a /64 with 40 random bits after fd and subnet 0: RFC 4193, section 3.2.
-func chooseIPv6(used []netip.Prefix) (netip.Prefix, error) {
-	for {
-		var a [16]byte
-		binary.BigEndian.PutUint64(a[:], 0xfd<<56|rand.Uint64()>>24<<16) // fdxx:xxxx:xxxx::
-		if p := netip.PrefixFrom(netip.AddrFrom16(a), 64); !overlap(p, used) {
-			return p, nil
-		}
-	}
-}
-
-// next24 returns the /24 after p; after 255.255.255.0 it is 0.0.0.0.
-func next24(p netip.Prefix) netip.Prefix {
-	a := p.Addr().As4()
-	binary.BigEndian.PutUint32(a[:], binary.BigEndian.Uint32(a[:])+1<<8)
-	return netip.PrefixFrom(netip.AddrFrom4(a), 24)
-}
-
-// overlap ignores prefixes shorter than /4: default routes and the halves that VPNs make of them.
-func overlap(p netip.Prefix, used []netip.Prefix) bool {
-	const shortest = 4 // bits
-	for _, u := range used {
-		if u.Bits() >= shortest && u.Overlaps(p) {
-			return true
-		}
-	}
-	return false
-}
-
-// usedPrefixes returns the addresses of all links, and the routes of all tables to which a rule
-// leads. Unreachable and blackhole routes count too: they reserve a prefix.
-func usedPrefixes() ([]netip.Prefix, error) {
-	ns, err := netns.Current()
-	if err != nil {
-		return nil, err
-	}
-	defer ns.Close()
-	conn, err := rtnl.Dial(ns)
-	if err != nil {
-		return nil, err
-	}
-	defer conn.Close()
-	all, err := conn.AllAddrs()
-	if err != nil {
-		return nil, err
-	}
-	var used []netip.Prefix
-	for _, addrs := range all {
-		for _, a := range addrs {
-			used = append(used, a.Prefix)
-		}
-	}
-	tables := map[int]bool{unix.RT_TABLE_MAIN: true}
-	for _, family := range []int{unix.AF_INET, unix.AF_INET6} {
-		rules, err := conn.Rules(family)
-		if err != nil {
-			continue // a kernel without policy routing or IPv6 has none
-		}
-		for _, r := range rules {
-			tables[r.Table] = true
-		}
-	}
-	for table := range tables {
-		routes, err := conn.Routes(rtnl.RouteFilter{Table: table})
-		if err != nil {
-			return nil, err
-		}
-		for _, r := range routes {
-			used = append(used, r.Dst)
-		}
-	}
-	return used, nil
 }
 
 // hostHasIPv6 reports whether the kernel has IPv6 and new links may use it. A new link gets the

@@ -99,6 +99,9 @@ func (l Listener) String() string {
 	return fmt.Sprintf("%s %s: %s", l.Proto, l.Addr, holder)
 }
 
+// TakenFrom is part of the warning about a process that listens on a published port.
+const TakenFrom = "listens there on this host, and gets nothing any more"
+
 // Listening returns the sockets in this network namespace that listen on one of the ports, without
 // duplicates. A port that the kernel does not report counts as free.
 func Listening(ports []Port) (found []Listener) {

@@ -76,7 +76,7 @@ func (c *conf) Apply(op *chained.Op) error {
 		return c.republish(ctx, op, maps)
 	}
 	for _, l := range hostport.Listening(c.hostPorts(targets)) {
-		op.Warn("%s listens there on this host, and gets nothing any more: the port leads to the container", l)
+		op.Warn("%s %s: the port leads to the container", l, hostport.TakenFrom)
 	}
 	unlock, err := lock(op)
 	if err != nil {

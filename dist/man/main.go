@@ -50,9 +50,9 @@ func run(args []string) error {
 	return nil
 }
 
-// pageName is the name of the page of an applet: bridge(8) is another program.
+// pageName is the name of the page of an applet: bridge(8) and netavark(1) are other programs.
 func pageName(a *applet.Applet) string {
-	if a.Main == nil {
+	if a.Main == nil || a.Name == "netavark" {
 		return "cnibox-" + a.Name
 	}
 	return a.Name
@@ -64,6 +64,8 @@ func manPage(a *applet.Applet, all applet.Table) string {
 	switch {
 	case a.Name == "cni-exec":
 		p.runtime(cniexec.NewManual())
+	case a.Name == "netavark":
+		p.driver(a)
 	case a.Main != nil:
 		p.tool(a, all)
 	default:
@@ -79,12 +81,26 @@ func (p *page) plugin(a *applet.Applet) {
 		"`cnibox help " + a.Name + "` prints what follows.")
 	p.section("CONFIGURATION")
 	p.keys(a.Help)
+	p.environment()
+	p.section("SEE ALSO")
+	p.text("cnibox(8), cni-exec(8)")
+}
+
+// driver adds what follows the name of the driver of podman's networks.
+func (p *page) driver(a *applet.Applet) {
+	p.section("SYNOPSIS")
+	p.verbatim(a.Help)
+	p.environment()
+	p.section("SEE ALSO")
+	p.text("cnibox(8), cni-exec(8), podman-network-create(1)")
+}
+
+// environment adds the variables of plugins.
+func (p *page) environment() {
 	p.section("ENVIRONMENT")
 	p.item(applet.LogEnv, "where to write one line for each call of a verb, with its duration and outcome:\nfile ("+
 		applet.LogFile("file")+"), the absolute path of a file, syslog or stderr. Without it there is no log.")
 	p.item(spec.StateEnv, "absolute path of a directory: state is stored below it, unless a key says where")
-	p.section("SEE ALSO")
-	p.text("cnibox(8), cni-exec(8)")
 }
 
 // tool adds what follows the name of cnibox.

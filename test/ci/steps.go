@@ -84,7 +84,7 @@ var lanes = map[string]lane{
 		makes("runtimes", 40*minute, "runtimes"),
 		makes("crio", 40*minute, "crio").with(gcc...),
 		makes("nomad", 40*minute, "nomad").with(gcc...),
-		makes("test-clients", 30*minute, "test-clients", "CLIENTS=-require").with("podman", "buildah", "conmon", "containerd", "runc", "crun", "nftables", "iptables"),
+		makes("test-clients", 30*minute, "test-clients", "CLIENTS=-require").with("podman", "buildah", "conmon", "containerd", "runc", "crun", "bubblewrap", "debootstrap", "nftables", "iptables"),
 		makes("test-nodes", 10*minute, "test-nodes", "NODES=-require").with("etcd-server", "nftables", "iptables"),
 		makes("test-readme", 20*minute, "test-readme", "README=-require").with("debootstrap"),
 		makes("test-openrc", 20*minute, "test-openrc", "OPENRC=-require").with("debootstrap"),

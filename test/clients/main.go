@@ -24,13 +24,14 @@ import (
 	"slices"
 	"strings"
 
+	"cnibox/test/debian"
 	"cnibox/test/sandbox"
 )
 
 // needed are the programs, and the Debian packages that have them.
 var needed = []struct{ program, pkg string }{
 	{"containerd", "containerd"}, {"ctr", "containerd"}, {"runc", "runc"}, {"busybox", "busybox-static"},
-	{"podman", "podman"}, {"buildah", "buildah"}, {"conmon", "conmon"}, {"nft", "nftables"}, {"crun", "crun"},
+	{"podman", "podman"}, {"buildah", "buildah"}, {"conmon", "conmon"}, {"nft", "nftables"}, {"crun", "crun"}, {"bwrap", "bubblewrap"},
 }
 
 func main() {
@@ -87,12 +88,33 @@ func run(o options) (code int, err error) {
 			fmt.Printf("SKIPPED: %s: no %s here: `make %s` builds that\n", t.name, missing, cmp.Or(t.target, "runtimes"))
 			continue
 		}
+		if t.system != nil {
+			if missing := debian.Missing(); missing != "" {
+				if err := debian.Skip(t.name, missing, o.require); err != nil {
+					return 0, err
+				}
+				continue
+			}
+			cache, err := goCache()
+			if err != nil {
+				return 0, err
+			}
+			if err := t.system.Fetch(cache); err != nil {
+				return 0, err
+			}
+		}
 		fmt.Println("--", t.name)
 		if code, err := sandbox.Start(trialVar + "=" + t.name); err != nil || code != 0 {
 			return code, err
 		}
 	}
 	return 0, nil
+}
+
+// goCache returns the directory of Go's cache, beside which root file systems are stored.
+func goCache() (string, error) {
+	dir, err := exec.Command("go", "env", "GOCACHE").Output()
+	return strings.TrimSpace(string(dir)), err
 }
 
 // missing returns what this machine lacks to run containers; "": nothing.

@@ -4,6 +4,8 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+
+	"cnibox/test/debian"
 )
 
 // trialVar passes the name of the trial to the second and third process.
@@ -16,6 +18,7 @@ type trial struct {
 	target  string   // make target that builds them; "": runtimes
 	release release
 	folded  bool
+	system  *debian.System // of another release of Debian, which is fetched before the trial
 	parts   []func(*host) error
 }
 
@@ -29,7 +32,11 @@ var trials = []trial{
 	},
 	{
 		name: "hooks", release: release{cniVersion: "1.1.0"},
-		parts: []func(*host) error{(*host).hooks},
+		parts: []func(*host) error{(*host).hooks, (*host).programs},
+	},
+	{
+		name: "podman5", release: release{cniVersion: "1.1.0"}, system: &driverDebian,
+		parts: []func(*host) error{(*host).driver},
 	},
 	{
 		name: "containerd2", release: containerd2,

@@ -1,9 +1,10 @@
-// Package debian makes root file systems of Debian 12 for tests, with debootstrap, as root. They
+// Package debian makes root file systems of Debian for tests, with debootstrap, as root. They
 // are stored as tar files beside Go's cache; delete a file to rebuild it.
 package debian
 
 import (
 	"bytes"
+	"cmp"
 	"errors"
 	"fmt"
 	"hash/crc32"
@@ -17,6 +18,7 @@ import (
 // A System is what debootstrap's variant minbase installs, with additional packages.
 type System struct {
 	Name     string
+	Suite    string // empty: bookworm, which is Debian 12
 	Packages []string
 	Without  []string // excluded from the tar file, as by tar's --exclude
 }
@@ -58,15 +60,22 @@ func Write(dir string, files map[string]string) error {
 	return nil
 }
 
+// Fetch builds the system if Go's cache has none. It needs the network.
+func (s System) Fetch(cache string) error {
+	archive := filepath.Join(cache, s.archive())
+	if _, err := os.Stat(archive); err == nil {
+		return nil
+	}
+	fmt.Printf("%s: debootstrap of %s, into %s\n", s.Name, s.suite(), archive)
+	return s.bootstrap(archive)
+}
+
 // Unpack unpacks the system into a directory. If Go's cache has none it is built first.
 func (s System) Unpack(cache, dir string) error {
-	archive := filepath.Join(cache, s.archive())
-	if _, err := os.Stat(archive); err != nil {
-		fmt.Printf("%s: debootstrap of Debian 12, into %s\n", s.Name, archive)
-		if err := s.bootstrap(archive); err != nil {
-			return err
-		}
+	if err := s.Fetch(cache); err != nil {
+		return err
 	}
+	archive := filepath.Join(cache, s.archive())
 	if out, err := exec.Command("tar", "-C", dir, "-xf", archive).CombinedOutput(); err != nil {
 		return fmt.Errorf("unpack %s: %w\n%s", archive, err, tail(out))
 	}
@@ -76,8 +85,10 @@ func (s System) Unpack(cache, dir string) error {
 // archive names the tar file by a checksum of the packages and exclusions.
 func (s System) archive() string {
 	sum := crc32.ChecksumIEEE(fmt.Append(nil, s.Packages, s.Without))
-	return fmt.Sprintf("cnibox-bookworm-%s-%08x.tar", s.Name, sum)
+	return fmt.Sprintf("cnibox-%s-%s-%08x.tar", s.suite(), s.Name, sum)
 }
+
+func (s System) suite() string { return cmp.Or(s.Suite, "bookworm") }
 
 func (s System) bootstrap(archive string) error {
 	dir, err := os.MkdirTemp("", "cnibox-debian-")
@@ -85,7 +96,7 @@ func (s System) bootstrap(archive string) error {
 		return err
 	}
 	defer os.RemoveAll(dir)
-	cmd := exec.Command("debootstrap", "--variant=minbase", "--include="+strings.Join(s.Packages, ","), "bookworm", dir)
+	cmd := exec.Command("debootstrap", "--variant=minbase", "--include="+strings.Join(s.Packages, ","), s.suite(), dir)
 	cmd.SysProcAttr = &syscall.SysProcAttr{Unshareflags: syscall.CLONE_NEWNS, Pdeathsig: syscall.SIGKILL} // its mounts end with the namespace
 	if out, err := cmd.CombinedOutput(); err != nil {
 		return fmt.Errorf("debootstrap: %w\n%s", err, tail(out))

@@ -1,0 +1,7 @@
+//go:build !no_netavark
+
+package applets
+
+import "cnibox/applets/netavark"
+
+var netavarkApplet = &netavark.Applet

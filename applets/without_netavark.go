@@ -1,0 +1,5 @@
+//go:build no_netavark
+
+package applets
+
+var netavarkApplet = &leftOut
