@@ -32,6 +32,9 @@ type ruling struct {
 	to      target // of dnat and redirect, which accept
 }
 
+// Byte offsets of the protocol in the headers of IPv4 and IPv6.
+const proto4At, proto6At = 9, 6
+
 // A target is where a rule redirects a connection.
 type target struct {
 	what string // "dnat" or "redirect"; empty: none
