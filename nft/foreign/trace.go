@@ -31,6 +31,7 @@ type Flow struct {
 	Src   []netip.Addr // empty: any; else of the family of Dst
 	Dst   netip.Addr   // zero: any address of this host
 	Port  uint16       // of the destination; 0: any
+	Tag   *Tag         // of probes, which have all other fields empty; nil: any packets
 }
 
 // A table's name is tableTrace and the process ID. The flag tableOwner (NFT_TABLE_F_OWNER of
@@ -65,8 +66,11 @@ func sampleAt(proto uint8) (offset uint32, ok bool) {
 	return 0, false
 }
 
-// traceSpace is the receive buffer in bytes: a packet has some 30 messages of 1 KB.
-const traceSpace = 4 << 20
+// The receive buffer in bytes: a packet has some 30 messages of 1 KB, and hundreds of probes are sent at a time.
+const (
+	traceSpace = 4 << 20
+	probeSpace = 16 << 20
+)
 
 // firstPrio runs after the one hook of br_netfilter (ip_sabotage_in) that keeps packets passed up
 // by a bridge from traversing prerouting a second time.
@@ -150,7 +154,7 @@ func Trace(ns *netns.NS, f Flow) (*Tracer, error) {
 	if err != nil {
 		return nil, fmt.Errorf("nft: trace messages: %w", lacking(err, ""))
 	}
-	nl.ReceiveSpace(traceSpace)
+	nl.ReceiveSpace(map[bool]int{false: traceSpace, true: probeSpace}[f.Tag != nil])
 	owner, err := nlconn.Listen(ns, unix.NETLINK_NETFILTER, 0)
 	if err != nil {
 		nl.Close()
@@ -198,10 +202,14 @@ func (t *Tracer) addTable(family byte, f Flow) error {
 		}{{firstOf, firstPrio}, {lastOf, math.MaxInt32}} {
 			chain := hookName + end.name
 			changes = append(changes, newChain(family, name, chain, hook, end.prio))
-			if end.name == lastOf || hook != unix.NF_INET_PRE_ROUTING && hook != unix.NF_INET_LOCAL_OUT {
-				continue
+			var rules []rule
+			switch {
+			case end.name == lastOf:
+				rules = f.Tag.ends(family, hook)
+			case hook == unix.NF_INET_PRE_ROUTING || hook == unix.NF_INET_LOCAL_OUT:
+				rules = f.rules(family)
 			}
-			for _, r := range f.rules(family) {
+			for _, r := range rules {
 				changes = append(changes, newRule(family, name, chain, r))
 			}
 		}
@@ -220,6 +228,8 @@ func (t *Tracer) addTable(family byte, f Flow) error {
 func (f Flow) rules(table byte) (rules []rule) {
 	families := []byte{v4, v6}
 	switch {
+	case f.Tag != nil:
+		return f.Tag.starts()
 	case f.Dst.IsValid():
 		families = []byte{familyOf(f.Dst)}
 	case table == bridge:
@@ -264,8 +274,12 @@ func (f Flow) limited(r rule) (rules []rule) {
 
 // traced sets nftrace, for a number of packets a second.
 func (r rule) traced(rate uint32) rule {
+	return append(r, &expr.Limit{Type: expr.LimitTypePkts, Rate: uint64(rate), Unit: expr.LimitTimeSecond, Burst: rate}).trace()
+}
+
+// trace sets nftrace.
+func (r rule) trace() rule {
 	return append(r,
-		&expr.Limit{Type: expr.LimitTypePkts, Rate: uint64(rate), Unit: expr.LimitTimeSecond, Burst: rate},
 		&expr.Immediate{Register: reg, Data: []byte{1}},
 		&expr.Meta{Key: expr.MetaKeyNFTRACE, SourceRegister: true, Register: reg})
 }
@@ -336,6 +350,7 @@ type Packet struct {
 	Src, Dst netip.AddrPort // port 0: none, or unknown
 	In, Out  uint32         // links; 0: none
 	Mark     uint32
+	Probe    uint16 // number of the probe; 0: none
 }
 
 // Next waits for messages and returns them in the kernel's order. Messages about packets other than
@@ -426,6 +441,9 @@ func (t *Tracer) decode(family byte, data []byte) (e Traced, ok bool) {
 		ID: uint32(nlconn.Number(data, unix.NFTA_TRACE_ID)), Family: familyText(family),
 		Table: nlconn.Text(data, unix.NFTA_TRACE_TABLE), Chain: nlconn.Text(data, unix.NFTA_TRACE_CHAIN),
 		Packet: decodePacket(family, data), family: family,
+	}
+	if e.Packet != nil {
+		e.Packet.Probe = t.flow.Tag.number(e.Packet.Proto, nlconn.Attribute(data, unix.NFTA_TRACE_TRANSPORT_HEADER))
 	}
 	if base, ok := t.chains[chainID{family, e.Table, e.Chain}]; ok {
 		e.Base = &base
