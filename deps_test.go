@@ -31,20 +31,21 @@ var permittedImports = map[string][]string{
 	"cnibox/applets/record":    {"cnibox/internal/flock", "cnibox/spec"},
 	"cnibox/applets/chained":   {"cnibox/applets/record", "cnibox/internal/flock", "cnibox/internal/undo", "cnibox/rtnl", "cnibox/spec"},
 
-	"cnibox/applets/cniexec":           slices.Concat(pluginImports, []string{"cnibox/applets/cniexec/doctor", "cnibox/applets/cniexec/hint", "cnibox/applets/cniexec/inventory", "cnibox/applets/cniexec/sandbox", "cnibox/applets/cniexec/trace", "cnibox/applets/cniexec/watch"}),
-	"cnibox/applets/cniexec/doctor":    {"cnibox/applets/applet", "cnibox/applets/attach", "cnibox/applets/cniexec/hint", "cnibox/applets/cniexec/inventory", "cnibox/applets/cniexec/sandbox", "cnibox/applets/cniexec/watch", "cnibox/applets/hostport", "cnibox/applets/lint", "cnibox/applets/record", "cnibox/chain", "cnibox/internal/dbus", "cnibox/internal/tty", "cnibox/ipam", "cnibox/nft", "cnibox/rtnl", "cnibox/spec"},
+	"cnibox/applets/cniexec":           slices.Concat(pluginImports, []string{"cnibox/nft/foreign", "cnibox/applets/cniexec/doctor", "cnibox/applets/cniexec/hint", "cnibox/applets/cniexec/inventory", "cnibox/applets/cniexec/sandbox", "cnibox/applets/cniexec/trace", "cnibox/applets/cniexec/watch"}),
+	"cnibox/applets/cniexec/doctor":    {"cnibox/applets/applet", "cnibox/applets/attach", "cnibox/applets/cniexec/hint", "cnibox/applets/cniexec/inventory", "cnibox/applets/cniexec/sandbox", "cnibox/applets/cniexec/trace", "cnibox/applets/hostport", "cnibox/applets/lint", "cnibox/applets/record", "cnibox/chain", "cnibox/internal/tty", "cnibox/ipam", "cnibox/nft", "cnibox/nft/foreign", "cnibox/rtnl", "cnibox/spec"},
 	"cnibox/applets/cniexec/hint":      {"cnibox/chain", "cnibox/internal/tty", "cnibox/spec"},
 	"cnibox/applets/cniexec/inventory": {"cnibox/applets/cniexec/hint", "cnibox/applets/cniexec/sandbox", "cnibox/applets/netfilter", "cnibox/applets/record", "cnibox/chain", "cnibox/ipam", "cnibox/nft", "cnibox/rtnl", "cnibox/spec"},
 	"cnibox/applets/cniexec/watch":     {"cnibox/internal/dbus", "cnibox/nft", "cnibox/rtnl", "cnibox/spec"},
-	"cnibox/applets/cniexec/trace":     {"cnibox/nft", "cnibox/rtnl"},
+	"cnibox/applets/cniexec/trace":     {"cnibox/nft", "cnibox/nft/foreign", "cnibox/rtnl"},
 	"cnibox/applets/cniexec/sandbox":   {"cnibox/applets/applet", "cnibox/applets/cniexec/hint", "cnibox/applets/record", "cnibox/chain", "cnibox/internal/flock", "cnibox/rtnl", "cnibox/spec"},
 
-	"cnibox/chain":     {"cnibox/spec", "cnibox/internal/flock"},
-	"cnibox/ipam":      {"cnibox/spec", "cnibox/internal/fault", "cnibox/internal/flock"},
-	"cnibox/ipam/dhcp": {"cnibox/rtnl"}, // client and leases, without CNI
-	"cnibox/nft":       {"cnibox/spec", "cnibox/internal/fault", "cnibox/internal/flock", "cnibox/internal/nlconn"},
-	"cnibox/rtnl":      {"cnibox/internal/fault", "cnibox/internal/nlconn"},
-	"cnibox/spec":      {},
+	"cnibox/chain":       {"cnibox/spec", "cnibox/internal/flock"},
+	"cnibox/ipam":        {"cnibox/spec", "cnibox/internal/fault", "cnibox/internal/flock"},
+	"cnibox/ipam/dhcp":   {"cnibox/rtnl"}, // client and leases, without CNI
+	"cnibox/nft":         {"cnibox/spec", "cnibox/internal/fault", "cnibox/internal/flock", "cnibox/internal/nlconn"},
+	"cnibox/nft/foreign": {"cnibox/nft", "cnibox/spec", "cnibox/internal/fault", "cnibox/internal/nlconn"},
+	"cnibox/rtnl":        {"cnibox/internal/fault", "cnibox/internal/nlconn"},
+	"cnibox/spec":        {},
 
 	// Packages with changes that tests can make fail, or with work that they count, besides rtnl and nft
 	"cnibox/internal/disk":   {"cnibox/internal/fault"},

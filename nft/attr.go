@@ -4,7 +4,6 @@ import (
 	"encoding/binary"
 
 	"github.com/mdlayher/netlink"
-	"golang.org/x/sys/unix"
 
 	"cnibox/internal/nlconn"
 )
@@ -20,17 +19,6 @@ func encode(fn func(*netlink.AttributeEncoder)) ([]byte, error) {
 	return ae.Encode()
 }
 
-// text reads a string attribute with [nlconn.Attribute]; the string ends with a zero byte or with
-// the attribute.
-func text(b []byte, path ...uint16) string {
-	return unix.ByteSliceToString(nlconn.Attribute(b, path...))
-}
+func text(b []byte, path ...uint16) string { return nlconn.Text(b, path...) }
 
-// num reads a number of up to 8 bytes in network byte order with [nlconn.Attribute].
-func num(b []byte, path ...uint16) (n uint64) {
-	v := nlconn.Attribute(b, path...)
-	for _, c := range v[:min(len(v), 8)] {
-		n = n<<8 | uint64(c)
-	}
-	return n
-}
+func num(b []byte, path ...uint16) uint64 { return nlconn.Number(b, path...) }

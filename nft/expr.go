@@ -15,7 +15,7 @@ import (
 const (
 	saddr4At, daddr4At = 12, 16
 	saddr6At, daddr6At = 8, 24
-	sportAt, dportAt   = 0, 2
+	dportAt            = 2
 	etherSourceAt      = 6
 	innerVLANAt        = 18 // of the second VLAN tag of a frame
 	icmpTypeAt         = 0

@@ -84,13 +84,16 @@ func readRule(family byte, data []byte) installedRule {
 		case unix.NFTA_RULE_HANDLE:
 			r.handle = binary.BigEndian.Uint64(v)
 		case unix.NFTA_RULE_USERDATA:
-			r.comment = unix.ByteSliceToString(readComment(v))
+			r.comment = Comment(v)
 		case unix.NFTA_RULE_EXPRESSIONS:
 			r.exprs = v
 		}
 	}
 	return r
 }
+
+// Comment returns the comment in a rule's user data.
+func Comment(userData []byte) string { return unix.ByteSliceToString(readComment(userData)) }
 
 // An expression is one expression of a listed rule.
 type expression struct {

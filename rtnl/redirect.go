@@ -25,6 +25,7 @@ const (
 	mirredSize     = 28 // of struct tc_mirred
 	actStolen      = 4  // TC_ACT_STOLEN: a redirected packet goes nowhere else
 	egressRedirect = 1  // TCA_EGRESS_REDIR
+	inRedirect     = 3  // TCA_INGRESS_REDIR
 
 	redirectPrio = 1 // the priority that the reference uses
 )
@@ -32,13 +33,18 @@ const (
 // NewRedirect redirects all packets that a link receives to another link, which sends them. The
 // receiving link needs [NewIngress]. The filter is of kind u32 and matches everything; older
 // kernels lack the kind matchall.
-func NewRedirect(index, to uint32) Op {
+func NewRedirect(index, to uint32) Op { return redirect(index, to, egressRedirect) }
+
+// NewInjection is NewRedirect to another link as if that had received the packets.
+func NewInjection(index, to uint32) Op { return redirect(index, to, inRedirect) }
+
+func redirect(index, to, how uint32) Op {
 	data, err := encode(redirectHeader(index), func(ae *netlink.AttributeEncoder) {
 		ae.String(unix.TCA_KIND, "u32")
 		nest(ae, unix.TCA_OPTIONS, func(ae *netlink.AttributeEncoder) {
 			ae.Uint32(u32ClassID, tbfClass)
 			nest(ae, u32Act, func(ae *netlink.AttributeEncoder) {
-				nest(ae, 1, func(ae *netlink.AttributeEncoder) { encodeMirred(ae, to) })
+				nest(ae, 1, func(ae *netlink.AttributeEncoder) { encodeMirred(ae, to, how) })
 			})
 			ae.Bytes(u32Sel, matchAll())
 		})
@@ -71,10 +77,10 @@ func matchAll() []byte {
 
 // encodeMirred writes the action: struct tc_mirred has five numbers that all actions have, then the
 // action's type and the link.
-func encodeMirred(ae *netlink.AttributeEncoder, to uint32) {
+func encodeMirred(ae *netlink.AttributeEncoder, to, how uint32) {
 	p := make([]byte, mirredSize)
 	binary.NativeEndian.PutUint32(p[8:], actStolen)
-	binary.NativeEndian.PutUint32(p[20:], egressRedirect)
+	binary.NativeEndian.PutUint32(p[20:], how)
 	binary.NativeEndian.PutUint32(p[24:], to)
 	ae.String(actKind, "mirred")
 	nest(ae, actOptions, func(ae *netlink.AttributeEncoder) { ae.Bytes(mirredParms, p) })

@@ -87,3 +87,22 @@ func ProbeTap() error {
 	}
 	return unix.Close(fd)
 }
+
+// OpenTun creates a tun device whose name is a pattern with %d in the namespace of the calling thread. What is written to the file are packets of IP that
+// the link receives. The link is deleted with the file. The error is as that of [CreateTap].
+func OpenTun(pattern string) (f *os.File, name string, err error) {
+	fd, err := unix.Open(tunDevice, unix.O_RDWR|unix.O_CLOEXEC|unix.O_NONBLOCK, 0)
+	if err != nil {
+		return nil, "", fmt.Errorf("%s: %w", tunDevice, asNotExist(err, 0))
+	}
+	req, err := unix.NewIfreq(pattern)
+	if err == nil {
+		req.SetUint16(unix.IFF_TUN | unix.IFF_NO_PI)
+		err = os.NewSyscallError("TUNSETIFF", unix.IoctlIfreq(fd, unix.TUNSETIFF, req))
+	}
+	if err != nil {
+		unix.Close(fd)
+		return nil, "", err
+	}
+	return os.NewFile(uintptr(fd), tunDevice), req.Name(), nil
+}

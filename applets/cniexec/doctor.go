@@ -16,7 +16,8 @@ func doctorVerb() *verb {
 of plugins, the networks, and what is attached or left over; of a container or
 a network at what concerns that. Each finding is a line: where, what, and what
 to do. The exit code is 1 if there is one, and 3 if there is none, but something
-could not be tested, as without root. CHECK is run of each attachment.`,
+could not be tested, as without root. CHECK is run of each attachment, and it is
+asked what this host does with packets to and from each; none leaves it.`,
 		examples: []example{
 			{"cni-exec doctor blue", "what concerns one container; change nothing"},
 			{"cni-exec doctor --fix --report /tmp/report.txt", "repair what can be, and write a bug report"},
@@ -28,11 +29,13 @@ could not be tested, as without root. CHECK is run of each attachment.`,
 type doctorCall struct {
 	*call
 	fix    bool
+	silent bool
 	report string // file; empty: none
 }
 
 func (c *doctorCall) flags(f *flagSet) {
 	f.BoolVar(&c.fix, "fix", false, "repair what is cnibox's own, and nothing else")
+	f.BoolVar(&c.silent, "no-probe", false, "send no packets of its own to and from what is attached")
 	f.Var((*nameValue)(&c.report), "report", "`FILE` write all that was looked at there, without names and public addresses")
 	f.outputs("`json` print JSON")
 }
@@ -84,7 +87,7 @@ func (c *doctorCall) host() doctor.Host {
 	quiet.Stderr = io.Discard
 	return doctor.Host{
 		Runner: c.runner, Applets: c.Applets, Getenv: c.Getenv, ConfDir: c.confDir, Path: c.path, Plugins: c.describer(),
-		Limit: c.patience(), Remedies: c.remedies(nil),
+		NoProbe: c.silent, Limit: c.patience(), Remedies: c.remedies(nil),
 		Networks: quiet.knownNetworks,
 		Lint:     func(dir string) ([]*lint.Finding, error) { return c.lintFiles(dir) },
 		Restore: func(ctx context.Context, entries []*chain.Entry) error {

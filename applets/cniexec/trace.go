@@ -16,7 +16,7 @@ import (
 	"cnibox/applets/cniexec/trace"
 	"cnibox/applets/hostport"
 	"cnibox/internal/netns"
-	"cnibox/nft"
+	"cnibox/nft/foreign"
 	"cnibox/spec"
 )
 
@@ -107,7 +107,7 @@ func (c *traceCall) do(ctx context.Context, operands []string) (int, error) {
 // places fills in the namespaces on the path: that of the sending container, the host, and those of
 // the containers that may receive the packet.
 func (c *traceCall) places(r *trace.Request, v *inventory.Inventory, from string, to traceTarget) error {
-	flow := nft.Flow{Proto: to.proto, Dst: to.addr, Port: to.port}
+	flow := foreign.Flow{Proto: to.proto, Dst: to.addr, Port: to.port}
 	host := flow
 	if from != "" {
 		p, err := openPlace(v, from)
@@ -147,7 +147,7 @@ func (c *traceCall) places(r *trace.Request, v *inventory.Inventory, from string
 			ns.Close()
 			continue
 		}
-		r.Places = append(r.Places, trace.Place{Name: a.Name(), NS: ns, Flow: nft.Flow{Proto: to.proto}})
+		r.Places = append(r.Places, trace.Place{Name: a.Name(), NS: ns, Flow: foreign.Flow{Proto: to.proto}})
 	}
 	return nil
 }

@@ -41,3 +41,15 @@ func Attribute(b []byte, path ...uint16) []byte {
 	}
 	return b
 }
+
+// Text reads a string with [Attribute]; it ends with a zero byte or with the attribute.
+func Text(b []byte, path ...uint16) string { return unix.ByteSliceToString(Attribute(b, path...)) }
+
+// Number reads a number of up to 8 bytes in network byte order, as nf_tables has them, with [Attribute].
+func Number(b []byte, path ...uint16) (n uint64) {
+	v := Attribute(b, path...)
+	for _, c := range v[:min(len(v), 8)] {
+		n = n<<8 | uint64(c)
+	}
+	return n
+}

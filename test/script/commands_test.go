@@ -16,7 +16,7 @@ import (
 	"cnibox/applets/applettest"
 	"cnibox/internal/kerneltest"
 	"cnibox/internal/netns"
-	"cnibox/nft"
+	"cnibox/nft/foreign"
 	"cnibox/rtnl"
 	"cnibox/spec"
 	"cnibox/test/product"
@@ -175,7 +175,7 @@ func needs(ts *testscript.TestScript, h *hostAndContainer, args []string) error 
 	}
 	if args[0] == "trace" {
 		kerneltest.Need(h.TB, "tables with an owner (Linux 5.12)", func() error {
-			tracer, err := nft.Trace(h.container, nft.Flow{})
+			tracer, err := foreign.Trace(h.container, foreign.Flow{})
 			if err == nil {
 				tracer.Close()
 			} else if spec.AsError(err).Code == spec.CodeHost {

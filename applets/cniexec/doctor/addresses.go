@@ -77,10 +77,10 @@ func (d *Doctor) foreignPorts(c *rtnl.Conn, owners map[netip.Addr]*inventory.Ent
 		a := owners[n.Addr]
 		i := slices.IndexFunc(learned, func(f rtnl.Neighbour) bool {
 			port := d.inv.Links.ByIndex[f.Link]
-			return f.MAC.String() == n.MAC.String() && port != nil && port != d.inv.Link(a) && d.bridges(n.Link, port.Master)
+			return f.MAC.String() == n.MAC.String() && port != nil && !d.leadsTo(port, a) && d.bridges(n.Link, port.Master)
 		})
 		if i < 0 {
-			continue // the container's own port, of which CHECK reports another address, or one that is gone
+			continue // a port of its container, of which CHECK reports another address, or one that is gone
 		}
 		port := d.linkName(learned[i].Link)
 		d.add(Finding{Check: "foreign address", Where: fmt.Sprintf("address %s dev %s", n.Addr, d.linkName(n.Link)), Code: spec.CodeBusy,
@@ -88,6 +88,11 @@ func (d *Doctor) foreignPorts(c *rtnl.Conn, owners map[netip.Addr]*inventory.Ent
 			Repair:  fmt.Sprintf("take the address from what is behind %s, or `ip link set %s nomaster`\nip neigh del %s dev %s", port, port, n.Addr, d.linkName(n.Link))}, a)
 	}
 	return nil
+}
+
+// leadsTo reports whether a link leads to the container of an attachment.
+func (d *Doctor) leadsTo(l *rtnl.Link, a *inventory.Entry) bool {
+	return slices.ContainsFunc(d.inv.Entries, func(o *inventory.Entry) bool { return o.NetNSPath() == a.NetNSPath() && d.inv.Link(o) == l })
 }
 
 // bridges reports whether a link is a bridge, or a VLAN's link on it.

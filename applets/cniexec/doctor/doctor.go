@@ -96,10 +96,8 @@ type Doctor struct {
 	examined  []*examined
 	uplinks   []*rtnl.Link
 	addrs     func() (map[uint32][]rtnl.Addr, error) // of the host's links, read once
-	blockers  []nft.Blocker
-	off       []string // what CHECK of each attachment reports about forwarding that is off
-	hung      bool     // firewalld does not answer
-	ignoresRA bool     // a link of the host ignores router advertisements
+	off       []string                               // what CHECK of each attachment reports about forwarding that is off
+	ignoresRA bool                                   // a link of the host ignores router advertisements
 	linted    []*lint.Finding
 	Checks    int // number of checked parts
 	Found     []Finding
@@ -127,6 +125,8 @@ type Host struct {
 	ConfDir, Path string // as in the flags
 	Name          string // of a network or a container, to whose attachments the examination is limited; empty: all
 
+	NoProbe bool // send no packets
+
 	Limit    time.Duration // of CHECK of an attachment
 	Remedies hint.Remedies
 
@@ -144,12 +144,12 @@ type check struct {
 // checks are all checks, in the order of their findings.
 var checks = []check{
 	{(*Doctor).checkCache, true}, {(*Doctor).checkKernel, true}, {(*Doctor).checkConfigurations, true}, {(*Doctor).checkConfigured, false}, {(*Doctor).checkStatus, false},
-	{(*Doctor).checkRules, false}, {(*Doctor).checkBlockers, false}, {(*Doctor).checkForwarding, false}, {(*Doctor).checkBridgeNetfilter, false},
+	{(*Doctor).checkRules, false}, {(*Doctor).checkForwarding, false},
 	{(*Doctor).checkLocalnet, false}, {(*Doctor).checkReversePath, true}, {(*Doctor).checkRouters, false}, {(*Doctor).checkUplink, false}, {(*Doctor).checkMTU, false},
 	{(*Doctor).checkPortMTU, false}, {(*Doctor).checkDuplicates, false}, {(*Doctor).checkNeighbours, false},
 	{(*Doctor).checkForeign, false}, {(*Doctor).checkInside, false}, {(*Doctor).checkPolicy, false}, {(*Doctor).checkIsolated, false},
-	{(*Doctor).checkListeners, false}, {(*Doctor).checkPublished, false}, {(*Doctor).checkResolvers, false}, {(*Doctor).checkPlugins, true}, {(*Doctor).checkStale, false},
-	{(*Doctor).checkLeases, true}, {(*Doctor).checkAttachments, false}, {(*Doctor).checkOrphans, true},
+	{(*Doctor).checkListeners, false}, {(*Doctor).checkResolvers, false}, {(*Doctor).checkPlugins, true}, {(*Doctor).checkStale, false},
+	{(*Doctor).checkLeases, true}, {(*Doctor).checkAttachments, false}, {(*Doctor).checkPackets, false}, {(*Doctor).checkOrphans, true},
 }
 
 // Examine examines everything, or what concerns the attachments of Host.Name.

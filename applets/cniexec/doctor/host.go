@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"maps"
-	"net/netip"
 	"os"
 	"path/filepath"
 	"slices"
@@ -18,10 +17,8 @@ import (
 	"cnibox/applets/attach"
 	"cnibox/applets/cniexec/inventory"
 	"cnibox/applets/cniexec/sandbox"
-	"cnibox/applets/cniexec/watch"
 	"cnibox/applets/lint"
 	"cnibox/applets/record"
-	"cnibox/internal/dbus"
 	"cnibox/internal/disk"
 	"cnibox/internal/launcher"
 	"cnibox/internal/netns"
@@ -60,92 +57,6 @@ func (d *Doctor) checkKernel(context.Context) {
 // askTime bounds the wait for a daemon or the STATUS of a plugin.
 const askTime = 3 * time.Second
 
-// checkBlockers looks for chains of other programs that drop forwarded packets.
-func (d *Doctor) checkBlockers(ctx context.Context) {
-	blockers, err := nft.Open(netns.Host()).Blockers()
-	if err != nil {
-		d.skip("forward chains of other programs", err)
-		return
-	}
-	d.blockers = blockers
-	for _, b := range blockers {
-		for _, n := range d.examined {
-			link := cmp.Or(n.resources.Link, "veth*")
-			if !n.resources.Routed || b.Family == "ip6" && !n.serves(false) || b.Family == "ip" && !n.serves(true) || b.Accepts(link) || d.passes(ctx, &b, n) ||
-				b.Rule != nil && !b.Rule.Hits(link, n.subnets()) {
-				continue
-			}
-			f := Finding{Check: "forward policy", Where: "network " + n.Name, Repair: letThrough(b, link), Code: spec.CodeHost, Network: n.Name,
-				Message: fmt.Sprintf("chain %s of table %s %s drops what it does not accept, and no accept of another table overrules that", b.Chain, b.Family, b.Table)}
-			if b.Rule != nil {
-				f.Message = fmt.Sprintf("a rule of chain %s of table %s %s, handle %d, drops %s, and no accept of another table overrules that", b.Rule.Chain, b.Family, b.Table, b.Rule.Handle, b.Rule)
-			}
-			if b.Table == "firewalld" && n.resources.Link != "" {
-				f.Check, f.Repair = "firewalld", "firewall-cmd --zone=trusted --add-interface="+n.resources.Link+" --permanent && firewall-cmd --reload"
-			}
-			d.add(f)
-		}
-	}
-	if names, err := disk.Read("/proc/net/ip_tables_names", 0, record.MaxSize); err == nil && slices.Contains(strings.Fields(string(names)), "filter") {
-		d.add(Finding{Check: "forward policy", Repair: "iptables-legacy -S FORWARD", Code: spec.CodeHost,
-			Message: "iptables-legacy has a table filter, which cannot be looked into here and may drop what is forwarded"})
-	}
-}
-
-// passes reports whether packets of a network pass a chain that drops, without a rule for their
-// link: a plugin has rules that accept them, or firewalld trusts the link.
-func (d *Doctor) passes(ctx context.Context, b *nft.Blocker, n *examined) bool {
-	if b.Table == "firewalld" {
-		return n.list != nil && n.Conf.Zoned || d.trusts(ctx, n.resources.Link)
-	}
-	return b.Asks && n.Conf.Accepts
-}
-
-// trusts reports whether firewalld has a link in its zone trusted, which accepts forwarded packets.
-// A firewalld that does not answer is asked once.
-func (d *Doctor) trusts(ctx context.Context, link string) bool {
-	if d.hung {
-		return false
-	}
-	ctx, cancel := context.WithTimeout(ctx, askTime)
-	defer cancel()
-	trusted := false
-	sockets, err := watch.BusSockets(d.Getenv(spec.SystemBusEnv))
-	if err == nil {
-		trusted, err = isTrusted(ctx, sockets, link)
-	}
-	if err != nil && ctx.Err() != nil {
-		d.hung = true
-		d.skip("firewalld", err)
-	}
-	return trusted
-}
-
-// isTrusted asks firewalld whether a link is in its zone trusted.
-func isTrusted(ctx context.Context, sockets []string, link string) (bool, error) {
-	bus, err := dbus.Dial(ctx, sockets...)
-	if err != nil {
-		return false, err
-	}
-	defer bus.Close()
-	method := dbus.Method{Service: watch.Firewalld, Path: "/org/fedoraproject/FirewallD1", Interface: watch.Firewalld + ".zone", Name: "queryInterface"}
-	return bus.Ask(method, "trusted", link)
-}
-
-// letThrough returns the commands that make a chain accept the packets of a link.
-func letThrough(b nft.Blocker, link string) string {
-	line := fmt.Sprintf("nft insert rule %s %s %s", b.Family, b.Table, b.Chain)
-	return fmt.Sprintf("%s iifname %q accept\n%s oifname %q accept", line, link, line, link)
-}
-
-// subnets returns those from which the network leases addresses.
-func (e *examined) subnets() (all []netip.Prefix) {
-	for _, r := range e.resources.Ranges {
-		all = append(all, r.Subnet.Masked())
-	}
-	return all
-}
-
 // serves reports whether the network leases addresses of a family, as far as known.
 func (e *examined) serves(v4 bool) bool {
 	if len(e.resources.Ranges) == 0 {
@@ -176,24 +87,6 @@ func (d *Doctor) checkForwarding(context.Context) {
 			d.add(Finding{Check: "forwarding", Message: strings.ReplaceAll(key, "/", ".") + " is 0: containers reach nothing behind this host",
 				Repair: repair, Code: spec.CodeHost, fix: fix})
 			break
-		}
-	}
-}
-
-// checkBridgeNetfilter looks for chains that drop packets and also see those within a bridge.
-func (d *Doctor) checkBridgeNetfilter(ctx context.Context) {
-	for _, family := range []string{"ip", "ip6"} {
-		key := "net/bridge/bridge-nf-call-" + family + "tables" // iptables and ip6tables
-		i := slices.IndexFunc(d.blockers, func(b nft.Blocker) bool {
-			return b.Rule == nil && (b.Family == family || b.Family == "inet") && slices.ContainsFunc(d.examined, func(n *examined) bool {
-				bridge := d.inv.Bridge(n.Conf)
-				return bridge != "" && n.serves(family == "ip") && !b.AcceptsWithin(bridge) && !d.passes(ctx, &b, n)
-			})
-		})
-		if i >= 0 && sandbox.Sysctl(key) == "1" {
-			b := d.blockers[i]
-			d.add(Finding{Check: "bridge netfilter", Repair: setting(key, "0"), Code: spec.CodeHost,
-				Message: fmt.Sprintf("packets within a bridge pass the chains that drop, too: chain %s of table %s %s", b.Chain, b.Family, b.Table)})
 		}
 	}
 }

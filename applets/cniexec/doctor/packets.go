@@ -11,8 +11,6 @@ import (
 
 	"cnibox/applets/cniexec/inventory"
 	"cnibox/applets/hostport"
-	"cnibox/internal/netns"
-	"cnibox/nft"
 	"cnibox/rtnl"
 	"cnibox/spec"
 )
@@ -115,42 +113,4 @@ func (d *Doctor) checkListeners(context.Context) {
 				Repair: "stop that process, or publish another port", Code: spec.CodeBusy}, a)
 		}
 	}
-}
-
-// checkPublished looks for rules of other programs that affect a published port before ours.
-func (d *Doctor) checkPublished(context.Context) {
-	var before *nft.Prerouting
-	for _, a := range d.live() {
-		for _, p := range a.Ports {
-			if before == nil {
-				var err error
-				if before, err = nft.Open(netns.Host()).Prerouting(); err != nil {
-					d.skip("rules before published ports", err)
-					return
-				}
-			}
-			for _, addr := range a.Addresses() {
-				d.publishedTo(a, p, addr.Addr(), before)
-			}
-		}
-	}
-}
-
-// publishedTo is checkPublished for a port that is mapped to an address.
-func (d *Doctor) publishedTo(a *inventory.Entry, p spec.Port, addr netip.Addr, before *nft.Prerouting) {
-	host, _ := netip.ParseAddr(p.HostIP)
-	if port := (hostport.Port{Proto: p.Protocol, IP: host, Port: p.HostPort}); !port.InFamily(addr) {
-		return
-	}
-	r := before.Before(hostport.ProtoNumber(p.Protocol), host, p.HostPort, addr)
-	if r == nil || r.To == netip.AddrPortFrom(addr, p.ContainerPort) {
-		return
-	}
-	text := r.Text
-	if r.In != "" {
-		text += ", of what comes in by " + r.In
-	}
-	d.add(Finding{Check: "port", Where: fmt.Sprintf("%s/%d to %s", p.Protocol, p.HostPort, addr), Code: spec.CodeBusy,
-		Message: fmt.Sprintf("table %s %s, chain %s (%d) answers first: %s", r.Family, r.Table, r.Base, r.Priority, text),
-		Repair:  fmt.Sprintf("nft delete rule %s %s %s handle %d", r.Family, r.Table, r.Chain, r.Handle)}, a)
 }

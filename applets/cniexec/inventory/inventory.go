@@ -275,6 +275,7 @@ func (a *Entry) readResult() bool {
 		}
 		IPs []struct {
 			Address   netip.Prefix
+			Gateway   netip.Addr
 			Interface *int
 		}
 		IP4, IP6 json.RawMessage
@@ -286,7 +287,7 @@ func (a *Entry) readResult() bool {
 		a.Parsed.Interfaces = append(a.Parsed.Interfaces, spec.Interface{Name: i.Name, MAC: i.Mac, Sandbox: i.Sandbox, MTU: i.MTU})
 	}
 	for _, ip := range r.IPs {
-		a.Parsed.IPs = append(a.Parsed.IPs, spec.IP{Address: ip.Address, Interface: ip.Interface})
+		a.Parsed.IPs = append(a.Parsed.IPs, spec.IP{Address: ip.Address, Gateway: ip.Gateway, Interface: ip.Interface})
 	}
 	return true
 }

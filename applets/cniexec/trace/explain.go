@@ -14,6 +14,7 @@ import (
 
 	"cnibox/internal/netns"
 	"cnibox/nft"
+	"cnibox/nft/foreign"
 	"cnibox/rtnl"
 )
 
@@ -21,7 +22,7 @@ import (
 type site struct {
 	Place
 	way
-	tracer *nft.Tracer
+	tracer *foreign.Tracer
 	conn   *rtnl.Conn
 	links  map[uint32]rtnl.Link
 	routed bool         // the route has been read
@@ -30,7 +31,7 @@ type site struct {
 }
 
 // open connects to the place, and reads its links.
-func open(p Place, w way, t *nft.Tracer) (*site, error) {
+func open(p Place, w way, t *foreign.Tracer) (*site, error) {
 	conn, err := rtnl.Dial(p.NS)
 	if err != nil {
 		return nil, err
@@ -277,7 +278,7 @@ func inside(place string) string {
 }
 
 // unclear is the trace of a packet that was not followed to its end.
-func (t *Trace) unclear(f nft.Flow) *Trace {
+func (t *Trace) unclear(f foreign.Flow) *Trace {
 	last := t.Steps[len(t.Steps)-1]
 	out := &Trace{Steps: t.Steps}
 	out.Outcome = fmt.Sprintf("not followed behind %s %s: more packets match than can be traced, and what came of this one is not known", last.Place, last.Kind)
@@ -378,7 +379,7 @@ func (t *Trace) dropped(s *site, h *hook) {
 }
 
 // matchOf returns a match for the packet, in the syntax of nft.
-func matchOf(p *nft.Packet) string {
+func matchOf(p *foreign.Packet) string {
 	family := "ip"
 	if p.Dst.Addr().Is6() {
 		family = "ip6"
@@ -417,7 +418,7 @@ func (t *Trace) unroutable(s *site, h *hook) {
 
 // filtersReverse reports whether the reverse path filter (rp_filter) drops a packet. Since Linux
 // 6.13 the errno does not show it.
-func (s *site) filtersReverse(p *nft.Packet) bool {
+func (s *site) filtersReverse(p *foreign.Packet) bool {
 	all, err := s.NS.Sysctl("net/ipv4/conf/all/rp_filter")
 	own, oerr := s.NS.Sysctl("net/ipv4/conf/" + s.link(p.In) + "/rp_filter")
 	if err != nil || oerr != nil || !p.Src.Addr().Is4() || max(all, own) == "0" {

@@ -21,6 +21,7 @@ import (
 	"cnibox/internal/netns"
 	"cnibox/internal/nfttest"
 	"cnibox/nft"
+	"cnibox/nft/foreign"
 	"cnibox/rtnl"
 	"cnibox/spec"
 )
@@ -39,7 +40,7 @@ var (
 func newSite(t *testing.T, brNetfilter bool) *site {
 	t.Helper()
 	kerneltest.Need(t, "tables with an owner (Linux 5.12)", func() error {
-		tracer, err := nft.Trace(kerneltest.NS(t), nft.Flow{})
+		tracer, err := foreign.Trace(kerneltest.NS(t), foreign.Flow{})
 		if err == nil {
 			tracer.Close()
 		} else if spec.AsError(err).Code == spec.CodeHost {
@@ -78,7 +79,7 @@ func (s *site) send(from *netns.NS, proto uint8, to string) func() (*trace.Socke
 func (s *site) published(proto uint8, to string) trace.Request {
 	port := netip.MustParseAddrPort(to).Port()
 	return trace.Request{
-		Places: []trace.Place{{"host", s.NS, nft.Flow{Proto: proto, Port: port}}, {"c1", s.C1.NS, nft.Flow{Proto: proto}}},
+		Places: []trace.Place{{"host", s.NS, foreign.Flow{Proto: proto, Port: port}}, {"c1", s.C1.NS, foreign.Flow{Proto: proto}}},
 		Wait:   kerneltest.Timeout(20 * time.Second), Send: s.send(s.Outside, proto, to),
 	}
 }
@@ -86,7 +87,7 @@ func (s *site) published(proto uint8, to string) trace.Request {
 // outbound returns a request to trace a packet from the container through the host.
 func (s *site) outbound(proto uint8, to string) trace.Request {
 	dst := netip.MustParseAddrPort(to)
-	flow := nft.Flow{Proto: proto, Dst: dst.Addr(), Port: dst.Port()}
+	flow := foreign.Flow{Proto: proto, Dst: dst.Addr(), Port: dst.Port()}
 	host := flow
 	host.Src = []netip.Addr{netip.MustParseAddr("10.9.0.11"), netip.MustParseAddr("10.9.0.22")}
 	if dst.Addr().Is6() {
@@ -269,7 +270,7 @@ func TestKernelBesideAnotherTrace(t *testing.T) {
 	s := newSite(t, false)
 	r := s.published(unix.IPPROTO_UDP, "192.0.2.1:8080")
 	for _, p := range r.Places {
-		other, err := nft.Trace(p.NS, p.Flow)
+		other, err := foreign.Trace(p.NS, p.Flow)
 		s.NoError(err)
 		defer other.Close()
 	}
@@ -599,8 +600,8 @@ func TestKernelRouteLookupDrops(t *testing.T) {
 	s.ip(s.NS, "rule add to 10.9.0.11 blackhole pref 100")
 	byRule, repair := "dropped in host by the rule 100: to 10.9.0.11 blackhole", "`ip rule del pref 100 to 10.9.0.11 blackhole` deletes it"
 	s.outcome(s.published(unix.IPPROTO_TCP, "192.0.2.1:8080"), byRule, repair)
-	own := nft.Flow{Proto: unix.IPPROTO_TCP, Dst: netip.MustParseAddr("10.9.0.11"), Port: 80}
-	r := trace.Request{Places: []trace.Place{{"host", s.NS, own}, {"c1", s.C1.NS, nft.Flow{Proto: unix.IPPROTO_TCP}}}, Wait: time.Millisecond}
+	own := foreign.Flow{Proto: unix.IPPROTO_TCP, Dst: netip.MustParseAddr("10.9.0.11"), Port: 80}
+	r := trace.Request{Places: []trace.Place{{"host", s.NS, own}, {"c1", s.C1.NS, foreign.Flow{Proto: unix.IPPROTO_TCP}}}, Wait: time.Millisecond}
 	s.outcome(r, byRule, repair)
 	r.Send = s.send(s.NS, unix.IPPROTO_TCP, "10.9.0.11:80")
 	s.outcome(r, byRule, repair)
@@ -620,9 +621,9 @@ func TestKernelARPDropped(t *testing.T) {
 		}
 	}`)
 	s.ip(s.NS, "neigh flush dev br0")
-	flow := nft.Flow{Proto: unix.IPPROTO_UDP, Dst: netip.MustParseAddr("10.9.0.11"), Port: 53}
+	flow := foreign.Flow{Proto: unix.IPPROTO_UDP, Dst: netip.MustParseAddr("10.9.0.11"), Port: 53}
 	s.outcome(trace.Request{
-		Places: []trace.Place{{"host", s.NS, flow}, {"c1", s.C1.NS, nft.Flow{Proto: unix.IPPROTO_UDP}}},
+		Places: []trace.Place{{"host", s.NS, flow}, {"c1", s.C1.NS, foreign.Flow{Proto: unix.IPPROTO_UDP}}},
 		Wait:   time.Second, Send: s.send(s.NS, unix.IPPROTO_UDP, "10.9.0.11:53"),
 	}, "lost between host and c1, which has 10.9.0.11: its MAC address is needed, and no answer comes on br0", "ARP and frames also pass bridge fw out")
 }
@@ -647,7 +648,7 @@ func TestKernelIsolatedPorts(t *testing.T) {
 func TestKernelRestart(t *testing.T) {
 	t.Parallel()
 	s := newSite(t, false)
-	tracer, err := nft.Trace(s.NS, nft.Flow{Proto: unix.IPPROTO_UDP, Port: 53})
+	tracer, err := foreign.Trace(s.NS, foreign.Flow{Proto: unix.IPPROTO_UDP, Port: 53})
 	s.NoError(err)
 	defer tracer.Close()
 	send := func() {
@@ -655,12 +656,12 @@ func TestKernelRestart(t *testing.T) {
 		s.NoError(err)
 		socket.Close()
 	}
-	heard := func() (all []nft.Traced) {
+	heard := func() (all []foreign.Traced) {
 		kerneltest.Until(t, "the packet", func() bool {
 			events, err := tracer.Rest()
 			s.NoError(err)
 			all = append(all, events...)
-			return slices.ContainsFunc(all, func(e nft.Traced) bool { return e.Own == "last" && e.Base.Hook == "input" })
+			return slices.ContainsFunc(all, func(e foreign.Traced) bool { return e.Own == "last" && e.Base.Hook == "input" })
 		})
 		return all
 	}

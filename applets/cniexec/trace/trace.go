@@ -17,14 +17,14 @@ import (
 	"golang.org/x/sys/unix"
 
 	"cnibox/internal/netns"
-	"cnibox/nft"
+	"cnibox/nft/foreign"
 )
 
 // A Place is a network namespace on the path of the packet.
 type Place struct {
 	Name string // "host", or the container
 	NS   *netns.NS
-	Flow nft.Flow // the packets that are traced there
+	Flow foreign.Flow // the packets that are traced there
 }
 
 // A Request says what to trace.
@@ -72,7 +72,7 @@ type Rule struct {
 	Comment  string `json:"comment"` // of a rule that drops the packet
 }
 
-func ruleOf(e nft.Traced) Rule {
+func ruleOf(e foreign.Traced) Rule {
 	r := Rule{Family: e.Family, Table: e.Table, Chain: e.Chain, Handle: e.Handle, Verdict: e.Verdict, Policy: e.Policy}
 	if e.Base != nil {
 		r.Priority = &e.Base.Priority
@@ -143,12 +143,12 @@ const (
 // A follower is a running trace.
 type follower struct {
 	Request
-	tracers []*nft.Tracer
+	tracers []*foreign.Tracer
 	sites   []*site // to be closed
 
 	mu      sync.Mutex
-	events  [][]nft.Traced // by place
-	start   int            // of those of the first place: where the first message about the packet is searched
+	events  [][]foreign.Traced // by place
+	start   int                // of those of the first place: where the first message about the packet is searched
 	err     error
 	changed chan struct{} // has a value if one of these has changed
 }
@@ -203,7 +203,7 @@ func Follow(ctx context.Context, r Request) (*Trace, error) {
 // messages of the first place are dropped last.
 func (f *follower) open() error {
 	for _, p := range f.Places {
-		t, err := nft.Trace(p.NS, p.Flow)
+		t, err := foreign.Trace(p.NS, p.Flow)
 		if err != nil {
 			return fmt.Errorf("%s: %w", p.Name, err)
 		}
@@ -221,7 +221,7 @@ func (f *follower) restart() error {
 	}
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	f.events, f.start = make([][]nft.Traced, len(f.Places)), 0
+	f.events, f.start = make([][]foreign.Traced, len(f.Places)), 0
 	return nil
 }
 
@@ -241,7 +241,7 @@ func (f *follower) listenDuring(ctx context.Context, fn func(context.Context) er
 	var listening sync.WaitGroup
 	for i, t := range f.tracers {
 		listening.Go(func() {
-			for f.hear(i, func() ([]nft.Traced, error) { return t.Next(ctx) }) {
+			for f.hear(i, func() ([]foreign.Traced, error) { return t.Next(ctx) }) {
 			}
 		})
 	}
@@ -255,7 +255,7 @@ func (f *follower) listenDuring(ctx context.Context, fn func(context.Context) er
 }
 
 // hear adds messages of a place; false: there are no more.
-func (f *follower) hear(place int, next func() ([]nft.Traced, error)) bool {
+func (f *follower) hear(place int, next func() ([]foreign.Traced, error)) bool {
 	events, err := next()
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -333,7 +333,7 @@ func (f *follower) forget() {
 }
 
 // packet returns the packet that is followed; nil: none has come.
-func (f *follower) packet() *nft.Packet {
+func (f *follower) packet() *foreign.Packet {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	for _, e := range f.events[0][f.start:] {
@@ -345,17 +345,17 @@ func (f *follower) packet() *nft.Packet {
 }
 
 // begins reports whether a message is the first one about a packet that matches.
-func begins(e nft.Traced) bool { return e.Own == "first" && e.Handle != 0 && e.Packet != nil }
+func begins(e foreign.Traced) bool { return e.Own == "first" && e.Handle != 0 && e.Packet != nil }
 
 // whole reports whether everything about the followed packet is reported.
 func (f *follower) whole() bool { return f.reports(f.packet()) }
 
 // reports reports whether nothing about a packet can be missing. That the first place has traced it is known.
-func (f *follower) reports(p *nft.Packet) bool {
+func (f *follower) reports(p *foreign.Packet) bool {
 	if p == nil || f.tracers[0].Missed() {
 		return false
 	}
-	return !slices.ContainsFunc(f.tracers[1:], func(t *nft.Tracer) bool { return t.Misses(p) })
+	return !slices.ContainsFunc(f.tracers[1:], func(t *foreign.Tracer) bool { return t.Misses(p) })
 }
 
 // prefer follows another packet if something about the present one may be missing, and nothing about that.
@@ -377,7 +377,7 @@ func (f *follower) prefer() bool {
 
 // another lets wait follow the next packet or, where messages have been lost, one that comes from now on.
 func (f *follower) another() error {
-	if slices.ContainsFunc(f.tracers, (*nft.Tracer).Missed) {
+	if slices.ContainsFunc(f.tracers, (*foreign.Tracer).Missed) {
 		return f.restart()
 	}
 	f.mu.Lock()
@@ -418,7 +418,7 @@ func hooks(ways []way) (n int) {
 func (f *follower) ways() (ways []way) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	var from *nft.Packet
+	var from *foreign.Packet
 	for i, events := range f.events {
 		if i == 0 {
 			events = events[f.start:]

@@ -4,14 +4,14 @@ import (
 	"net/netip"
 	"slices"
 
-	"cnibox/nft"
+	"cnibox/nft/foreign"
 )
 
 // A hook is what has happened to a packet at one hook of one namespace.
 type hook struct {
-	name   string     // "prerouting", "bridge forward"
-	before nft.Packet // at the beginning
-	after  nft.Packet // in the last message
+	name   string         // "prerouting", "bridge forward"
+	before foreign.Packet // at the beginning
+	after  foreign.Packet // in the last message
 	rules  []Rule
 	passed bool // it has reached the end of all chains
 }
@@ -19,7 +19,7 @@ type hook struct {
 // A way is the path of one packet through one namespace, as far as it is reported.
 type way struct {
 	hooks   []*hook
-	dropped *nft.Traced // what has dropped it; nil: nothing in nf_tables
+	dropped *foreign.Traced // what has dropped it; nil: nothing in nf_tables
 }
 
 // last returns the last hook of the packet; nil: it was not there.
@@ -40,7 +40,7 @@ func (w *way) at(name string) *hook {
 }
 
 // hookName returns the name of a base chain's hook.
-func hookName(e nft.Traced) string {
+func hookName(e foreign.Traced) string {
 	if e.Family == "bridge" {
 		return "bridge " + e.Base.Hook
 	}
@@ -48,7 +48,7 @@ func hookName(e nft.Traced) string {
 }
 
 // same reports whether two packets have the same addresses and ports.
-func same(a, b *nft.Packet) bool { return a.Proto == b.Proto && a.Src == b.Src && a.Dst == b.Dst }
+func same(a, b *foreign.Packet) bool { return a.Proto == b.Proto && a.Src == b.Src && a.Dst == b.Dst }
 
 // walk finds the path of a packet in the messages of a namespace. The packet is that which has left
 // another namespace as from or, with nil, the first one that matches the rules of this trace.
@@ -56,10 +56,10 @@ func same(a, b *nft.Packet) bool { return a.Proto == b.Proto && a.Src == b.Src &
 // The ID of a packet changes where a bridge passes it to the host and on lo, and its addresses
 // change where it is translated, but never both at once. The path ends where the packet reaches a
 // hook again, since it was sent again.
-func walk(events []nft.Traced, from *nft.Packet) (w way) {
+func walk(events []foreign.Traced, from *foreign.Packet) (w way) {
 	ids := map[uint32]bool{}
 	var h *hook
-	var now *nft.Packet // in the last message
+	var now *foreign.Packet // in the last message
 	for i, e := range events {
 		switch {
 		case ids[e.ID]:
@@ -114,7 +114,7 @@ func walk(events []nft.Traced, from *nft.Packet) (w way) {
 
 // translated records that the addresses have changed. The reason is the last rule that accepted the
 // packet, or connection tracking if the connection is known.
-func (h *hook) translated(before, now *nft.Packet) {
+func (h *hook) translated(before, now *foreign.Packet) {
 	nat := ""
 	switch {
 	case before == nil || same(before, now):

@@ -7,15 +7,15 @@ import (
 	"strings"
 	"testing"
 
-	"cnibox/nft"
+	"cnibox/nft/foreign"
 )
 
 // message parses a trace message: "ID FAMILY TABLE CHAIN HOOK HANDLE VERDICT" and optionally the
 // packet, "SRC>DST". The tracer's own table is "own".
-func message(t *testing.T, text string) nft.Traced {
+func message(t *testing.T, text string) foreign.Traced {
 	t.Helper()
 	var packet string
-	e := nft.Traced{Base: new(nft.BaseChain)}
+	e := foreign.Traced{Base: new(foreign.BaseChain)}
 	if _, err := fmt.Sscan(text+" -", &e.ID, &e.Family, &e.Table, &e.Chain, &e.Base.Hook, &e.Handle, &e.Verdict, &packet); err != nil {
 		t.Fatalf("%s: %v", text, err)
 	}
@@ -26,7 +26,7 @@ func message(t *testing.T, text string) nft.Traced {
 		e.Base = nil
 	}
 	if src, dst, ok := strings.Cut(packet, ">"); ok {
-		e.Packet = &nft.Packet{Proto: 6, Src: netip.MustParseAddrPort(src), Dst: netip.MustParseAddrPort(dst), Bridged: e.Family == "bridge"}
+		e.Packet = &foreign.Packet{Proto: 6, Src: netip.MustParseAddrPort(src), Dst: netip.MustParseAddrPort(dst), Bridged: e.Family == "bridge"}
 	}
 	return e
 }
@@ -111,11 +111,11 @@ func TestWalk(t *testing.T) {
 	}
 	for name, tt := range tests {
 		t.Run(name, func(t *testing.T) {
-			var events []nft.Traced
+			var events []foreign.Traced
 			for _, text := range tt.messages {
 				events = append(events, message(t, text))
 			}
-			var from *nft.Packet
+			var from *foreign.Packet
 			if tt.from != "" {
 				from = message(t, "0 - - - - 0 - "+tt.from).Packet
 			}
@@ -128,7 +128,7 @@ func TestWalk(t *testing.T) {
 
 // Until the packet comes, the last maxAhead messages remain, since they may be about it.
 func TestForgetBeforePacket(t *testing.T) {
-	f := &follower{events: [][]nft.Traced{make([]nft.Traced, 3), make([]nft.Traced, maxAhead+500), make([]nft.Traced, 5)}}
+	f := &follower{events: [][]foreign.Traced{make([]foreign.Traced, 3), make([]foreign.Traced, maxAhead+500), make([]foreign.Traced, 5)}}
 	f.events[1][maxAhead+499].ID = 7
 	f.forget()
 	if len(f.events[0]) != 0 || len(f.events[1]) != maxAhead || f.events[1][maxAhead-1].ID != 7 || len(f.events[2]) != 5 {

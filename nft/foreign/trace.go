@@ -1,4 +1,5 @@
-package nft
+// Package foreign asks the kernel what the rules of other programs do with packets. Nothing that plugins run imports it.
+package foreign
 
 import (
 	"context"
@@ -13,13 +14,13 @@ import (
 	"sync"
 	"sync/atomic"
 
-	"github.com/google/nftables"
 	"github.com/google/nftables/expr"
 	"github.com/mdlayher/netlink"
 	"golang.org/x/sys/unix"
 
 	"cnibox/internal/netns"
 	"cnibox/internal/nlconn"
+	"cnibox/nft"
 	"cnibox/spec"
 )
 
@@ -30,6 +31,7 @@ type Flow struct {
 	Src   []netip.Addr // empty: any; else of the family of Dst
 	Dst   netip.Addr   // zero: any address of this host
 	Port  uint16       // of the destination; 0: any
+	Tag   *Tag         // of probes, which have all other fields empty; nil: any packets
 }
 
 // A table's name is tableTrace and the process ID. The flag tableOwner (NFT_TABLE_F_OWNER of
@@ -64,8 +66,11 @@ func sampleAt(proto uint8) (offset uint32, ok bool) {
 	return 0, false
 }
 
-// traceSpace is the receive buffer in bytes: a packet has some 30 messages of 1 KB.
-const traceSpace = 4 << 20
+// The receive buffer in bytes: a packet has some 30 messages of 1 KB, and hundreds of probes are sent at a time.
+const (
+	traceSpace = 4 << 20
+	probeSpace = 16 << 20
+)
 
 // firstPrio runs after the one hook of br_netfilter (ip_sabotage_in) that keeps packets passed up
 // by a bridge from traversing prerouting a second time.
@@ -74,23 +79,48 @@ const firstPrio = math.MinInt32 + 1
 // Byte offsets of fields in the headers of TCP (RFC 9293), IPv4 and IPv6, and bits of the TCP
 // flags.
 const (
-	tcpFlagsAt      = 13
-	tcpSYN, tcpACK  = 1 << 1, 1 << 4
-	proto4At        = 9
-	proto6At        = 6
-	firstOf, lastOf = "-first", "-last"
-	ownFirst        = "first" // Traced.Own
+	tcpFlagsAt                = 13
+	tcpSYN, tcpACK            = 1 << 1, 1 << 4
+	proto4At                  = 9
+	proto6At                  = 6
+	saddr4At                  = 12
+	saddr6At                  = 8
+	sportAt, dportAt, portLen = 0, 2, 2
+	addr4Len, addr6Len        = 4, 16
+	firstOf, lastOf           = "-first", "-last"
+	ownFirst                  = "first" // Traced.Own
 )
 
 // traceHooks has the hooks by number; NF_INET_* and NF_BR_* have the same numbers.
 var traceHooks = [...]string{"prerouting", "input", "forward", "output", "postrouting"}
+
+// Families of tables.
+const (
+	inet   = unix.NFPROTO_INET
+	v4     = unix.NFPROTO_IPV4
+	v6     = unix.NFPROTO_IPV6
+	bridge = unix.NFPROTO_BRIDGE
+)
+
+// A chainID names a chain.
+type chainID struct {
+	family      byte
+	table, name string
+}
+
+func familyOf(a netip.Addr) byte {
+	if a.Is4() {
+		return v4
+	}
+	return v6
+}
 
 // A Tracer reports what nf_tables does with packets of a flow, in one network namespace. At each
 // hook its tables have one chain before all others and one after them. The first chains set nftrace
 // on packets that come in (prerouting) or that this host sends (output).
 type Tracer struct {
 	nl     *nlconn.Conn // notifications
-	owner  *sock        // owns the tables
+	owner  *nlconn.Conn // owns the tables
 	tables []string     // their names
 	chains map[chainID]BaseChain
 	flow   Flow
@@ -122,15 +152,15 @@ type BaseChain struct {
 func Trace(ns *netns.NS, f Flow) (*Tracer, error) {
 	nl, err := nlconn.Listen(ns, unix.NETLINK_NETFILTER, 1<<(unix.NFNLGRP_NFTRACE-1))
 	if err != nil {
-		return nil, fmt.Errorf("nft: trace messages: %w", explainUnsupported(err, ""))
+		return nil, fmt.Errorf("nft: trace messages: %w", lacking(err, ""))
 	}
-	nl.ReceiveSpace(traceSpace)
+	nl.ReceiveSpace(map[bool]int{false: traceSpace, true: probeSpace}[f.Tag != nil])
 	owner, err := nlconn.Listen(ns, unix.NETLINK_NETFILTER, 0)
 	if err != nil {
 		nl.Close()
 		return nil, fmt.Errorf("nft: %w", err)
 	}
-	t := &Tracer{nl: nl, owner: &sock{nl: owner, ns: ns}, flow: f, counts: map[traceLimit]traceCount{}}
+	t := &Tracer{nl: nl, owner: owner, flow: f, counts: map[traceLimit]traceCount{}}
 	err = t.addTable(inet, f)
 	if err == nil {
 		err = t.addTable(bridge, f)
@@ -154,7 +184,7 @@ var tracers atomic.Uint32
 // Close ends the trace. The kernel deletes the tables with the socket.
 func (t *Tracer) Close() {
 	t.nl.Close()
-	t.owner.nl.Close()
+	t.owner.Close()
 }
 
 // addTable creates the table of a family with its chains and rules.
@@ -163,39 +193,31 @@ func (t *Tracer) addTable(family byte, f Flow) error {
 	// that is just starting may hold one for a moment, so the next Tracer uses another name.
 	name := fmt.Sprintf("%s%d-%d", tableTrace, os.Getpid(), tracers.Add(1))
 	t.tables = append(t.tables, name)
-	owned, err := message(0, 0, family, func(ae *netlink.AttributeEncoder) {
-		ae.String(unix.NFTA_TABLE_NAME, name)
-		ae.Uint32(unix.NFTA_TABLE_FLAGS, tableOwner)
-	})
-	if err != nil {
-		return err
-	}
-	tbl := tableOf(family, name)
-	what := "table " + name
-	var b batch
-	b.add(step{what: what, flags: netlink.Excl, data: owned.Data}).AddTable(tbl)
+	table := newTable(family, name)
+	changes := []change{table}
 	for hook, hookName := range traceHooks {
 		for _, end := range []struct {
 			name string
-			prio nftables.ChainPriority
+			prio int32
 		}{{firstOf, firstPrio}, {lastOf, math.MaxInt32}} {
-			chain := &nftables.Chain{
-				Table: tbl, Name: hookName + end.name, Type: nftables.ChainTypeFilter,
-				Hooknum: new(nftables.ChainHook(hook)), Priority: &end.prio, Policy: new(nftables.ChainPolicyAccept),
+			chain := hookName + end.name
+			changes = append(changes, newChain(family, name, chain, hook, end.prio))
+			var rules []rule
+			switch {
+			case end.name == lastOf:
+				rules = f.Tag.ends(family, hook)
+			case hook == unix.NF_INET_PRE_ROUTING || hook == unix.NF_INET_LOCAL_OUT:
+				rules = f.rules(family)
 			}
-			b.add(step{what: "chain " + chain.Name + " of " + what}).AddChain(chain)
-			if end.name == lastOf || hook != unix.NF_INET_PRE_ROUTING && hook != unix.NF_INET_LOCAL_OUT {
-				continue
-			}
-			for _, r := range f.rules(family) {
-				b.add(step{what: "rule of " + what, needs: fibNeeds + " or CONFIG_NFT_LIMIT"}).AddRule(newRule(family, name, chain.Name, r))
+			for _, r := range rules {
+				changes = append(changes, newRule(family, name, chain, r))
 			}
 		}
 	}
-	err = t.owner.commit(&b)
-	var refused *batchError
-	if errors.As(err, &refused) && refused.what == what && (errors.Is(err, unix.EOPNOTSUPP) || errors.Is(err, unix.EINVAL)) {
-		return spec.Errorf(spec.CodeHost, "%w: tracing needs Linux 5.12, whose tables can have an owner, and %s", err, inetNeeds)
+	err := commit(t.owner, changes)
+	var refused *changeError
+	if errors.As(err, &refused) && refused.what == table.what && (errors.Is(err, unix.EOPNOTSUPP) || errors.Is(err, unix.EINVAL)) {
+		return spec.Errorf(spec.CodeHost, "%w: tracing needs Linux 5.12, whose tables can have an owner, and %s", err, table.needs)
 	}
 	return err
 }
@@ -206,15 +228,17 @@ func (t *Tracer) addTable(family byte, f Flow) error {
 func (f Flow) rules(table byte) (rules []rule) {
 	families := []byte{v4, v6}
 	switch {
+	case f.Tag != nil:
+		return f.Tag.starts()
 	case f.Dst.IsValid():
 		families = []byte{familyOf(f.Dst)}
 	case table == bridge:
 		return nil
 	}
 	for _, family := range families {
-		r := rule{}.family(family)
+		r := rule{}.meta(expr.MetaKeyNFPROTO).equal(family)
 		if table == bridge {
-			r = rule{}.meta(expr.MetaKeyPROTOCOL, 0).equal(port16(map[byte]uint16{v4: unix.ETH_P_IP, v6: unix.ETH_P_IPV6}[family])...)
+			r = rule{}.meta(expr.MetaKeyPROTOCOL).equal(binary.BigEndian.AppendUint16(nil, map[byte]uint16{v4: unix.ETH_P_IP, v6: unix.ETH_P_IPV6}[family])...)
 		}
 		if f.Dst.IsValid() {
 			r = r.addr(family, true).equal(f.Dst.AsSlice()...)
@@ -222,13 +246,13 @@ func (f Flow) rules(table byte) (rules []rule) {
 			r = r.localDst()
 		}
 		if f.Proto != 0 {
-			r = r.meta(expr.MetaKeyL4PROTO, 0).equal(f.Proto)
+			r = r.meta(expr.MetaKeyL4PROTO).equal(f.Proto)
 		}
 		if f.Port != 0 {
-			r = r.payload(expr.PayloadBaseTransportHeader, dportAt, portLen, 0).equal(port16(f.Port)...)
+			r = r.payload(expr.PayloadBaseTransportHeader, dportAt, portLen).equal(binary.BigEndian.AppendUint16(nil, f.Port)...)
 		}
 		if f.Proto == unix.IPPROTO_TCP {
-			r = r.payload(expr.PayloadBaseTransportHeader, tcpFlagsAt, 1, 0).mask([]byte{tcpSYN | tcpACK}).equal(tcpSYN)
+			r = r.payload(expr.PayloadBaseTransportHeader, tcpFlagsAt, 1).mask(tcpSYN | tcpACK).equal(tcpSYN)
 		}
 		if len(f.Src) == 0 {
 			rules = append(rules, f.limited(r)...)
@@ -243,15 +267,19 @@ func (f Flow) rules(table byte) (rules []rule) {
 // limited returns the rules that trace what r matches.
 func (f Flow) limited(r rule) (rules []rule) {
 	if at, ok := sampleAt(f.Proto); ok {
-		rules = append(rules, slices.Clip(r).payload(expr.PayloadBaseTransportHeader, at, 1, 0).mask([]byte{sampleMask}).equal(0).traced(sampleRate))
+		rules = append(rules, slices.Clip(r).payload(expr.PayloadBaseTransportHeader, at, 1).mask(sampleMask).equal(0).traced(sampleRate))
 	}
 	return append(rules, slices.Clip(r).traced(otherRate))
 }
 
 // traced sets nftrace, for a number of packets a second.
 func (r rule) traced(rate uint32) rule {
+	return append(r, &expr.Limit{Type: expr.LimitTypePkts, Rate: uint64(rate), Unit: expr.LimitTimeSecond, Burst: rate}).trace()
+}
+
+// trace sets nftrace.
+func (r rule) trace() rule {
 	return append(r,
-		&expr.Limit{Type: expr.LimitTypePkts, Rate: uint64(rate), Unit: expr.LimitTimeSecond, Burst: rate},
 		&expr.Immediate{Register: reg, Data: []byte{1}},
 		&expr.Meta{Key: expr.MetaKeyNFTRACE, SourceRegister: true, Register: reg})
 }
@@ -259,25 +287,38 @@ func (r rule) traced(rate uint32) rule {
 // readChains reads the registration of the base chains of all tables.
 func (t *Tracer) readChains() error {
 	t.chains = map[chainID]BaseChain{}
-	return t.owner.dump(unix.NFT_MSG_GETCHAIN, unix.NFPROTO_UNSPEC, func(family byte, data []byte) {
+	get, err := message(nfTables|unix.NFT_MSG_GETCHAIN, netlink.Dump, unix.NFPROTO_UNSPEC, nil)
+	if err != nil {
+		return err
+	}
+	ms, err := t.owner.Dump(get)
+	if err != nil {
+		return fmt.Errorf("nft: read the chains: %w", err)
+	}
+	for _, m := range ms {
+		if len(m.Data) < headerLen {
+			continue
+		}
+		family, data := m.Data[0], m.Data[headerLen:]
 		hook := nlconn.Attribute(data, unix.NFTA_CHAIN_HOOK)
-		number, names := num(hook, unix.NFTA_HOOK_HOOKNUM), traceHooks[:]
+		number, names := nlconn.Number(hook, unix.NFTA_HOOK_HOOKNUM), traceHooks[:]
 		if family == unix.NFPROTO_NETDEV {
 			names = []string{"ingress", "egress"}
 		}
 		if hook == nil || number >= uint64(len(names)) {
-			return
+			continue
 		}
-		id := chainID{family, text(data, unix.NFTA_CHAIN_TABLE), text(data, unix.NFTA_CHAIN_NAME)}
-		t.chains[id] = BaseChain{names[number], int32(num(hook, unix.NFTA_HOOK_PRIORITY))}
-	})
+		id := chainID{family, nlconn.Text(data, unix.NFTA_CHAIN_TABLE), nlconn.Text(data, unix.NFTA_CHAIN_NAME)}
+		t.chains[id] = BaseChain{names[number], int32(nlconn.Number(hook, unix.NFTA_HOOK_PRIORITY))}
+	}
+	return nil
 }
 
 // LinkLayerChains returns the base chains that frames pass which are no IP packets: those of families bridge, netdev and
 // arp, in the syntax of nft, without those of this program.
 func (t *Tracer) LinkLayerChains() (chains []string) {
 	for id := range t.chains {
-		own := id.table == TableName || strings.HasPrefix(id.table, tableTrace)
+		own := id.table == nft.TableName || strings.HasPrefix(id.table, tableTrace)
 		if (id.family == bridge || id.family == unix.NFPROTO_NETDEV || id.family == unix.NFPROTO_ARP) && !own {
 			chains = append(chains, fmt.Sprintf("%s %s %s", familyText(id.family), id.table, id.name))
 		}
@@ -309,6 +350,7 @@ type Packet struct {
 	Src, Dst netip.AddrPort // port 0: none, or unknown
 	In, Out  uint32         // links; 0: none
 	Mark     uint32
+	Probe    uint16 // number of the probe; 0: none
 }
 
 // Next waits for messages and returns them in the kernel's order. Messages about packets other than
@@ -396,9 +438,12 @@ func (t *Tracer) decodeAll(ms []netlink.Message, lost bool) (all []Traced) {
 // decode decodes a message: NFTA_TRACE_*, include/uapi/linux/netfilter/nf_tables.h.
 func (t *Tracer) decode(family byte, data []byte) (e Traced, ok bool) {
 	e = Traced{
-		ID: uint32(num(data, unix.NFTA_TRACE_ID)), Family: familyText(family),
-		Table: text(data, unix.NFTA_TRACE_TABLE), Chain: text(data, unix.NFTA_TRACE_CHAIN),
+		ID: uint32(nlconn.Number(data, unix.NFTA_TRACE_ID)), Family: familyText(family),
+		Table: nlconn.Text(data, unix.NFTA_TRACE_TABLE), Chain: nlconn.Text(data, unix.NFTA_TRACE_CHAIN),
 		Packet: decodePacket(family, data), family: family,
+	}
+	if e.Packet != nil {
+		e.Packet.Probe = t.flow.Tag.number(e.Packet.Proto, nlconn.Attribute(data, unix.NFTA_TRACE_TRANSPORT_HEADER))
 	}
 	if base, ok := t.chains[chainID{family, e.Table, e.Chain}]; ok {
 		e.Base = &base
@@ -411,28 +456,29 @@ func (t *Tracer) decode(family byte, data []byte) (e Traced, ok bool) {
 		e.Base.Hook, e.Own, _ = strings.Cut(e.Chain, "-")
 	}
 	verdict := nlconn.Attribute(data, unix.NFTA_TRACE_VERDICT)
-	code := uint32(num(verdict, unix.NFTA_VERDICT_CODE))
-	switch num(data, unix.NFTA_TRACE_TYPE) {
+	code := uint32(nlconn.Number(verdict, unix.NFTA_VERDICT_CODE))
+	switch nlconn.Number(data, unix.NFTA_TRACE_TYPE) {
 	case unix.NFT_TRACETYPE_RULE:
-		e.Handle = num(data, unix.NFTA_TRACE_RULE_HANDLE)
+		e.Handle = nlconn.Number(data, unix.NFTA_TRACE_RULE_HANDLE)
 	case unix.NFT_TRACETYPE_POLICY:
-		e.Policy, code = true, uint32(num(data, unix.NFTA_TRACE_POLICY))
+		e.Policy, code = true, uint32(nlconn.Number(data, unix.NFTA_TRACE_POLICY))
 	case unix.NFT_TRACETYPE_RETURN: // the end of a chain to which another jumps
 	default:
 		return e, false
 	}
-	e.Verdict = strings.TrimSpace(verdictText(code) + " " + text(verdict, unix.NFTA_VERDICT_CHAIN))
+	e.Verdict = strings.TrimSpace(verdictText(code) + " " + nlconn.Text(verdict, unix.NFTA_VERDICT_CHAIN))
 	return e, true
 }
 
 // familyText returns the family in the syntax of nft.
 func familyText(family byte) string {
-	for _, f := range familyNames {
-		if f.family == family {
-			return f.name
-		}
-	}
 	switch family {
+	case inet:
+		return "inet"
+	case v4:
+		return "ip"
+	case v6:
+		return "ip6"
 	case bridge:
 		return "bridge"
 	case unix.NFPROTO_NETDEV:
@@ -472,15 +518,15 @@ func decodePacket(family byte, data []byte) *Packet {
 	}
 	p := &Packet{
 		Bridged: family == bridge,
-		In:      uint32(num(data, unix.NFTA_TRACE_IIF)), Out: uint32(num(data, unix.NFTA_TRACE_OIF)),
-		Mark: uint32(num(data, unix.NFTA_TRACE_MARK)),
+		In:      uint32(nlconn.Number(data, unix.NFTA_TRACE_IIF)), Out: uint32(nlconn.Number(data, unix.NFTA_TRACE_OIF)),
+		Mark: uint32(nlconn.Number(data, unix.NFTA_TRACE_MARK)),
 	}
 	var src, dst netip.Addr
 	switch version := network[0] >> 4; {
-	case version == 4 && len(network) >= daddr4At+4:
-		src, dst, p.Proto = addrOf(network[saddr4At:], v4), addrOf(network[daddr4At:], v4), network[proto4At]
-	case version == 6 && len(network) >= daddr6At+16:
-		src, dst, p.Proto = addrOf(network[saddr6At:], v6), addrOf(network[daddr6At:], v6), network[proto6At]
+	case version == 4 && len(network) >= saddr4At+2*addr4Len:
+		src, dst, p.Proto = netip.AddrFrom4([4]byte(network[saddr4At:])), netip.AddrFrom4([4]byte(network[saddr4At+addr4Len:])), network[proto4At]
+	case version == 6 && len(network) >= saddr6At+2*addr6Len:
+		src, dst, p.Proto = netip.AddrFrom16([16]byte(network[saddr6At:])), netip.AddrFrom16([16]byte(network[saddr6At+addr6Len:])), network[proto6At]
 	default:
 		return nil
 	}
@@ -497,12 +543,24 @@ func decodePacket(family byte, data []byte) *Packet {
 // Rejects reports whether a rule rejects the packet (statement reject), and returns the rule's
 // comment.
 func (t *Tracer) Rejects(e Traced) (rejects bool, comment string) {
-	rules, _ := t.owner.getRules(chainID{e.family, e.Table, e.Chain}, []uint64{e.Handle})
-	for i := range rules {
-		for _, x := range expressions(rules[i].exprs) {
-			rejects = rejects || x.name == "reject"
+	get, err := message(nfTables|unix.NFT_MSG_GETRULE, 0, e.family, func(ae *netlink.AttributeEncoder) {
+		ae.String(unix.NFTA_RULE_TABLE, e.Table)
+		ae.String(unix.NFTA_RULE_CHAIN, e.Chain)
+		ae.Uint64(unix.NFTA_RULE_HANDLE, e.Handle)
+	})
+	if err != nil {
+		return false, ""
+	}
+	ms, _ := t.owner.Execute(get)
+	for _, m := range ms {
+		if len(m.Data) < headerLen {
+			continue
 		}
-		comment = rules[i].comment
+		data := m.Data[headerLen:]
+		for typ, x := range nlconn.Attributes(nlconn.Attribute(data, unix.NFTA_RULE_EXPRESSIONS)) {
+			rejects = rejects || typ == unix.NFTA_LIST_ELEM && nlconn.Text(x, unix.NFTA_EXPR_NAME) == "reject"
+		}
+		comment = nft.Comment(nlconn.Attribute(data, unix.NFTA_RULE_USERDATA))
 	}
 	return rejects, comment
 }

@@ -1,4 +1,4 @@
-package nft
+package foreign
 
 import (
 	"encoding/binary"
@@ -14,7 +14,7 @@ import (
 // traceMessage returns the data of a trace message: NFTA_TRACE_* attributes.
 func traceMessage(t testing.TB, table string, typ uint32, more func(ae *netlink.AttributeEncoder)) []byte {
 	t.Helper()
-	b, err := encode(func(ae *netlink.AttributeEncoder) {
+	m, err := message(0, 0, 0, func(ae *netlink.AttributeEncoder) {
 		ae.String(unix.NFTA_TRACE_TABLE, table)
 		ae.String(unix.NFTA_TRACE_CHAIN, "forward-first")
 		ae.Uint32(unix.NFTA_TRACE_TYPE, typ)
@@ -24,7 +24,7 @@ func traceMessage(t testing.TB, table string, typ uint32, more func(ae *netlink.
 	if err != nil {
 		t.Fatal(err)
 	}
-	return b
+	return m.Data[headerLen:]
 }
 
 // verdict encodes the verdict of a rule.
@@ -79,7 +79,7 @@ func TestTracePacket(t *testing.T) {
 	six := make([]byte, 40)
 	six[0], six[proto6At] = 0x60, unix.IPPROTO_TCP
 	copy(six[saddr6At:], netip.MustParseAddr("fd00::9").AsSlice())
-	copy(six[daddr6At:], netip.MustParseAddr("fd00::2").AsSlice())
+	copy(six[saddr6At+addr6Len:], netip.MustParseAddr("fd00::2").AsSlice())
 	ports := binary.BigEndian.AppendUint16(binary.BigEndian.AppendUint16(nil, 4000), 53)
 	for name, tt := range map[string]struct {
 		network, transport []byte
