@@ -53,7 +53,7 @@ func (h *host) hooks() error {
 			stage{r.name + ": a container that ends by itself", func() error { return h.hookEnds(r) }},
 			stage{r.name + ": networks and ports of annotations", func() error { return h.hookAnnotated(r) }},
 			stage{r.name + ": a hook that fails is reported, and leaves nothing", func() error { return h.hookFails(r) }},
-			stage{r.name + ": the container is killed and its state lost; gc --valid-live", func() error { return h.hookLost(r) }},
+			stage{r.name + ": the container is killed and its state lost; gc", func() error { return h.hookLost(r) }},
 			stage{r.name + ": the runtime is killed after the hook; delete --force", func() error { return h.hookKilled(r) }},
 		)
 		if err != nil {

@@ -82,7 +82,7 @@ ask web 198.51.100.1:8080 'own published port'
 ask client 198.51.100.2:80 masqueraded 198.51.100.1
 
 title Detach ''
-show cni-exec check --all
+show cni-exec check
 # shellcheck disable=SC2086 # a list
 kill $servers && wait
 servers=
