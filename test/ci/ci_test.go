@@ -4,6 +4,7 @@ import (
 	"io"
 	"os"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -13,13 +14,16 @@ import (
 )
 
 // newRunner returns a runner with a directory of its own, whose output is in out.
+// theTree is the one of this process: another would reap the children of this one.
+var theTree = sync.OnceValues(proctree.New)
+
 func newRunner(t *testing.T, out io.Writer) *runner {
 	t.Helper()
 	t.Chdir(t.TempDir())
 	if err := os.MkdirAll(logs, 0o755); err != nil {
 		t.Fatal(err)
 	}
-	tree, err := proctree.New()
+	tree, err := theTree()
 	if err != nil {
 		t.Fatal(err)
 	}
