@@ -9,8 +9,13 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Outside are addresses behind the default route that no host has: RFC 5737 and RFC 3849.
-var Outside = [...]netip.Addr{netip.AddrFrom4([4]byte{203, 0, 113, 77}), netip.AddrFrom16([16]byte{0x20, 0x01, 0x0d, 0xb8, 15: 77})}
+// Outside returns an address behind the default route that no host has: RFC 5737 or RFC 3849.
+func Outside(four bool) netip.Addr {
+	if four {
+		return netip.AddrFrom4([4]byte{203, 0, 113, 77})
+	}
+	return netip.AddrFrom16([16]byte{0x20, 0x01, 0x0d, 0xb8, 15: 77})
+}
 
 // A Tag marks packets of a probe where no translation of addresses changes it: in TCP in the sequence number, window and
 // urgent pointer, else in the data.
@@ -100,7 +105,8 @@ func (t *Tag) ends(family byte, hook int) (rules []rule) {
 	if hook == unix.NF_INET_LOCAL_IN {
 		return append(rules, t.match(unix.IPPROTO_ICMP).drop(), t.match(unix.IPPROTO_ICMPV6).drop())
 	}
-	for _, a := range Outside {
+	for _, four := range []bool{true, false} {
+		a := Outside(four)
 		f := familyOf(a)
 		rules = append(rules, rule{}.meta(expr.MetaKeyNFPROTO).equal(f).addr(f, true).equal(a.AsSlice()...).drop())
 	}

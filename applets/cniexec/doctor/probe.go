@@ -102,27 +102,22 @@ func (p *prober) plan() error {
 			p.own[a.Prefix.Addr()] = l
 		}
 	}
-	var uplinks [len(foreign.Outside)]*rtnl.Link
-	for i, addr := range foreign.Outside {
-		uplinks[i] = p.uplink(addr)
-	}
+	uplinks := map[bool]*rtnl.Link{true: p.uplink(foreign.Outside(true)), false: p.uplink(foreign.Outside(false))} // of IPv4 and IPv6
 	live := p.live()
 	for i, a := range live {
 		link := p.inv.Link(a)
-		if link == nil {
+		if link == nil || link.Kind != "veth" {
 			continue
 		}
 		for _, ip := range a.Parsed.Addresses(a.IfName, nil) {
-			addr, out := ip.Address.Addr(), 0
-			if addr.Is6() {
-				out = 1
-			}
+			addr := ip.Address.Addr()
+			uplink := uplinks[addr.Is4()]
 			p.toContainer(a, link, addr)
 			p.toGateway(a, addr, ip.Gateway)
-			if a.Conf.Routed && uplinks[out] != nil {
-				p.add(a, probe{what: "what it sends to other hosts", Probe: trace.Probe{Proto: unix.IPPROTO_TCP, Src: addr, Dst: netip.AddrPortFrom(foreign.Outside[out], 443)}})
+			if a.Conf.Routed && uplink != nil {
+				p.add(a, probe{what: "what it sends to other hosts", Probe: trace.Probe{Proto: unix.IPPROTO_TCP, Src: addr, Dst: netip.AddrPortFrom(foreign.Outside(addr.Is4()), 443)}})
 			}
-			p.toPorts(a, addr, uplinks[out], of)
+			p.toPorts(a, addr, uplink, of)
 			p.withinBridge(a, link, addr, slices.Concat(live[i+1:], live[:i]))
 		}
 	}
@@ -206,7 +201,7 @@ func (p *prober) toPorts(a *inventory.Entry, addr netip.Addr, uplink *rtnl.Link,
 			p.add(a, one)
 		} else if uplink != nil && uplink.Flags&unix.IFF_RUNNING != 0 && !ip.IsLoopback() {
 			one.what = "what other hosts send to its port " + name
-			one.From, one.In, one.Src = nil, uplink, foreign.Outside[slices.IndexFunc(foreign.Outside[:], func(o netip.Addr) bool { return o.Is4() == addr.Is4() })]
+			one.From, one.In, one.Src = nil, uplink, foreign.Outside(addr.Is4())
 			p.list = append(p.list, one)
 		}
 	}
