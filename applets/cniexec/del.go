@@ -111,7 +111,9 @@ func (c *delCall) delContainer(ctx context.Context, name string) (int, error) {
 	if name != "" {
 		entries, err = c.container(name)
 	} else {
+		c.about = c.containerID
 		entries, err = c.entriesOf(c.containerID)
+		entries = c.ofInterface(entries)
 	}
 	if err != nil {
 		return 0, err

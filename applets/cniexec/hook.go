@@ -31,7 +31,7 @@ Without CNIBOX_LOG an error is also in cnibox/hook.log of the cache, since some
 runtimes drop stderr.`,
 		examples: []example{
 			{"cni-exec hook -p 8080:80 mynet", "args of both hooks in config.json, below the path of cni-exec"},
-			{"cni-exec hook --forbid ports --forbid ips", "the network may be chosen by the container, ports and addresses not"},
+			{"cni-exec hook --forbid ports --forbid ips", "the container chooses no ports and addresses"},
 		},
 	}
 }

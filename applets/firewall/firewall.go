@@ -239,7 +239,7 @@ func (c *conf) Release(op *chained.Op) error {
 	if r.Prev != nil {
 		ips = addressesIn(r.Prev)
 		own := slices.AppendSeq(slices.Clone(ips), maps.Keys(recorded.Handles)) // later plugins may have taken addresses away
-		if len(own) > 0 {
+		if len(own) > 0 && len(r.Prev.Interfaces) > 0 {                         // the bridge is one of them
 			known = nft.KnownFirewall(r.Attachment, own, hostLinksIn(r.Prev))
 		}
 	}

@@ -288,7 +288,9 @@ func TestExamplesHaveNoFindings(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, f := range found {
-		t.Error(f)
+		if filepath.Base(f.File) != "oci-hook.json" { // it is for podman --hooks-dir
+			t.Error(f)
+		}
 	}
 }
 

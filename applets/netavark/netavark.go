@@ -48,7 +48,7 @@ Options of podman network create -d cnibox:
 
 -o network=NAME       a network of /etc/cni/net.d, with all that it has
 -o mtu=1400           of the interfaces
--o vlan=100           VLAN of the containers' ports of the bridge, no gateway
+-o vlan=100           VLAN of the containers' ports, and no gateway
 -o isolate=true       nothing from or to other isolated networks
 -o mode=unmanaged     the bridge is the administrator's, with its address
 -o bandwidth=100M     limit of each direction, in bits per second
