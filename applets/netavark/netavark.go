@@ -19,6 +19,8 @@ import (
 	"strings"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"cnibox/applets/applet"
 	"cnibox/applets/hostport"
 	"cnibox/chain"
@@ -88,7 +90,7 @@ func run(ctx context.Context, p applet.Process) int {
 	e := spec.AsError(err)
 	text := strings.TrimSuffix(spec.Printable(e.Msg+"; "+e.Details), "; ")
 	if write(p.Stdout, map[string]string{"error": text}) != nil {
-		p.Complain("netavark", "%s", text)
+		p.Complain("cnibox netavark", "%s", text)
 	}
 	return 1
 }
@@ -193,16 +195,17 @@ func (d *driver) setRunner() {
 			d.Complain("cnibox netavark", "%s", text)
 		}
 	}
+	// Without root podman has a /run of its own, and /var/lib/cni is that of root.
+	if d.stateDir == "" && errors.Is(unix.Access(state.Cache, unix.W_OK), os.ErrPermission) {
+		d.stateDir = state.Run
+	}
 	local := d.Invoker(nil)
 	local.BuiltIn, local.StderrInError = true, true
-	dir, notice := state.CacheDir(d.stateDir)
-	cache := &chain.Cache{Dir: dir, Creating: func() {
-		// a rootless podman has /run for itself, and no other place
-		if notice != "" && os.Getuid() != 0 {
-			warn("%s", notice)
-		}
-	}}
-	d.runner = &chain.Runner{Invoker: local, Cache: cache, Warn: warn, Session: d.Session, KeepGoing: true}
+	if d.stateDir != "" { // of two equal variables a program uses the first
+		local.Environ = append([]string{spec.StateEnv + "=" + d.stateDir}, local.Environ...)
+	}
+	dir, _ := state.CacheDir(d.stateDir)
+	d.runner = &chain.Runner{Invoker: local, Cache: &chain.Cache{Dir: dir}, Warn: warn, Session: d.Session, KeepGoing: true}
 }
 
 // A status is the answer of setup: what podman inspect prints, and the name servers of resolv.conf.

@@ -44,6 +44,7 @@ log_driver = "k8s-file"
 // with this host, where the trials look for what is left.
 const driverEnter = `set -e
 mount --bind "$1" "$1"
+mount -o remount,bind,suid,dev "$1"
 cd "$1"
 mkdir -p old var/lib/containers var/lib/cni /var/lib/cni /run/cnibox
 mount -t proc proc proc
@@ -53,8 +54,27 @@ mount -t tmpfs tmpfs run
 mkdir run/cnibox
 mount --bind /run/cnibox run/cnibox
 mount --bind /var/lib/cni var/lib/cni
-mount --rbind /dev dev
+mount -t tmpfs tmpfs dev
+mkdir dev/net dev/pts dev/shm dev/mqueue
+while read name major minor; do mknod -m 666 dev/$name c $major $minor; done <<END
+null 1 3
+zero 1 5
+full 1 7
+random 1 8
+urandom 1 9
+tty 5 0
+net/tun 10 200
+END
+chmod 1777 dev/shm
+mount -t devpts devpts dev/pts
+ln -s pts/ptmx dev/ptmx
+ln -s /proc/self/fd dev/fd
 mount -t tmpfs tmpfs var/lib/containers
+mkdir -p run/user/1000 home/user
+chown 1000:1000 run/user/1000 home/user
+echo user:x:1000:1000::/home/user:/bin/sh >>etc/passwd
+echo user:x:1000: >>etc/group
+echo user:100000:65536 | tee etc/subuid >etc/subgid
 pivot_root . old
 exec chroot . sh -c 'umount -l /old && touch /run/ready && exec sleep infinity'
 `
@@ -83,6 +103,7 @@ func (h *host) driver() error {
 		stage{"podman kube play: two services", d.play},
 		stage{"what cannot work is refused, in netavark's words", d.refused},
 		stage{"podman network rm; no bridge, rule or entry is left", d.end},
+		stage{"without root, by pasta: a port, neighbours, restart, nothing is left", d.rootless},
 	)
 }
 
@@ -118,13 +139,13 @@ func (d *driverHost) install(ctx context.Context) error {
 		"etc/containers/containers.conf":     driverConf,
 		"etc/containers/policy.json":         podmanFiles["policy.json"],
 		"etc/cni/net.d/10-clients.conflist":  string(list),
-		"root/image.tar":                     string(image),
+		"srv/image.tar":                      string(image),
 		"usr/local/libexec/netavark/.driver": "",
 		"usr/local/sbin/.cnibox":             "", // Write makes the directories
 		"etc/containers/registries.conf":     podmanFiles["registries.conf"],
 		"etc/hosts":                          "127.0.0.1 localhost\n",
 		"etc/containers/storage.conf":        "[storage]\ndriver = \"overlay\"\nrunroot = \"/run/containers\"\ngraphroot = \"/var/lib/containers/storage\"\n",
-		"root/two.yaml":                      driverServices,
+		"srv/two.yaml":                       driverServices,
 	})
 	err = errors.Join(err, os.WriteFile(filepath.Join(sbin, "cnibox"), binary, 0o755), os.Symlink("cnibox", filepath.Join(sbin, "cni-exec")),
 		os.Symlink("/usr/local/sbin/cnibox", filepath.Join(root, "usr/local/libexec/netavark/cnibox")))
@@ -142,14 +163,19 @@ func (d *driverHost) install(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	_, err = d.podman("load", "-q", "-i", "/root/image.tar")
+	_, err = d.podman("load", "-q", "-i", "/srv/image.tar")
 	return err
 }
 
 // inside runs a command in the system.
 func (d *driverHost) inside(args ...string) (string, error) {
+	return d.insideAs("/root", args...)
+}
+
+// insideAs runs a command in the system with a home directory.
+func (d *driverHost) insideAs(home string, args ...string) (string, error) {
 	argv := append([]string{"nsenter", "--mount", "--root", "--wd", "--target", fmt.Sprint(d.pid)}, args...)
-	env := []string{"PATH=/usr/local/sbin:/usr/sbin:/usr/bin:/sbin:/bin", "HOME=/root"}
+	env := []string{"PATH=/usr/local/sbin:/usr/sbin:/usr/bin:/sbin:/bin", "HOME=" + home, "XDG_RUNTIME_DIR=/run/user/1000"}
 	out, _, err := sandbox.Call{Argv: argv, Env: env}.Run()
 	return strings.TrimSpace(string(out)), err
 }
@@ -343,11 +369,67 @@ spec:
 
 func (d *driverHost) play() error {
 	const port = 8585
-	if err := d.podmen("kube play --network one /root/two.yaml"); err != nil {
+	if err := d.podmen("kube play --network one /srv/two.yaml"); err != nil {
 		return err
 	}
 	err := errors.Join(d.publishedAt(port), eventually(func() error { return d.sees("app-web", netip.AddrPortFrom(hostAddr, port)) }))
-	return errors.Join(err, d.podmen("kube down /root/two.yaml"), eventually(d.empty))
+	return errors.Join(err, d.podmen("kube down /srv/two.yaml"), eventually(d.empty))
+}
+
+// rootless: podman attaches containers in a network namespace of the user, whose state is in a /run
+// of its own.
+func (d *driverHost) rootless() error {
+	if _, _, err := (sandbox.Call{Argv: []string{"ip", "route", "add", "default", "via", outsideAddr.String()}, Env: os.Environ()}).Run(); err != nil {
+		return err // pasta looks for the interface with the default route
+	}
+	user := func(line string) (string, error) {
+		args := append(strings.Fields("setpriv --reuid 1000 --regid 1000 --clear-groups podman"), strings.Fields(line)...)
+		return d.insideAs("/home/user", args...)
+	}
+	for _, line := range []string{
+		"load -q -i /srv/image.tar", "network create -d cnibox own",
+		fmt.Sprintf("run -d --name web --network own -p %d:80 %s", driverPort, image), "run -d --name ask --network own " + image,
+	} {
+		if _, err := user(line); err != nil {
+			return err
+		}
+	}
+	at := netip.AddrPortFrom(hostAddr, driverPort)
+	ip, err := user("inspect -f {{.NetworkSettings.Networks.own.IPAddress}} web")
+	err = errors.Join(err, fetch(nil, at), fetch(d.outside.NS, at))
+	if err == nil {
+		var web netip.Addr
+		if web, err = netip.ParseAddr(ip); err == nil {
+			args := strings.Fields("setpriv --reuid 1000 --regid 1000 --clear-groups podman exec ask sh -c")
+			var out string
+			out, err = d.insideAs("/home/user", append(args, fetchCommand(netip.AddrPortFrom(web, 80), tryTime))...)
+			if err == nil && !strings.Contains(out, strings.TrimSpace(page)) {
+				err = fmt.Errorf("ask got %q from web", out)
+			}
+		}
+	}
+	if err != nil {
+		return err
+	}
+	if _, err := user("unshare --rootless-netns cni-exec check --all"); err != nil {
+		return err
+	}
+	if _, err := user("restart -t 0 web"); err != nil {
+		return err
+	}
+	if err := fetch(d.outside.NS, at); err != nil {
+		return err
+	}
+	if _, err := user("rm -f -t 0 ask"); err != nil {
+		return err
+	}
+	left, err := user("unshare --rootless-netns cni-exec ls")
+	if err == nil && strings.Count(left, "\n") != 1 {
+		err = fmt.Errorf("ls: %s", left)
+	}
+	_, rmErr := user("rm -f -t 0 web")
+	_, netErr := user("network rm own")
+	return errors.Join(err, rmErr, netErr, eventually(d.empty))
 }
 
 func (d *driverHost) refused() error {
