@@ -91,7 +91,7 @@ var inherited = []netns.Sysctl{
 // Without the privilege the test is skipped, or fails if CNIBOX_KERNEL=require.
 func NS(t testing.TB) *netns.NS {
 	t.Helper()
-	ns, err := netns.New()
+	ns, err := NewNS()
 	if errors.Is(err, os.ErrPermission) && !required() {
 		t.Skipf("SKIPPED: no network namespace without CAP_SYS_ADMIN (root or a user namespace): %v", err)
 	}
@@ -99,10 +99,19 @@ func NS(t testing.TB) *netns.NS {
 		t.Fatalf("network namespace: %v", err)
 	}
 	t.Cleanup(func() { ns.Close() })
-	if err := ns.SetSysctls(inherited...); err != nil {
-		t.Fatal(err)
-	}
 	return ns
+}
+
+// NewNS creates a network namespace whose settings do not depend on the machine's.
+func NewNS() (*netns.NS, error) {
+	ns, err := netns.New()
+	if err != nil {
+		return nil, err
+	}
+	if err := ns.SetSysctls(inherited...); err != nil {
+		return nil, errors.Join(err, ns.Close())
+	}
+	return ns, nil
 }
 
 // LoUp sets lo up, without which a namespace does not reach its own addresses.

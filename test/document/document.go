@@ -13,6 +13,20 @@ const (
 	Tutorial   = "docs/tutorial.md"
 )
 
+// File returns what a command of a section writes into a file: `cat >NAME <<'EOF'`, up to EOF.
+func File(file, heading, name string) (string, error) {
+	commands, err := Blocks(file, heading, "sh")
+	if err != nil {
+		return "", err
+	}
+	_, text, begins := strings.Cut(commands, "cat >"+name+" <<'EOF'\n")
+	text, _, ends := strings.Cut(text, "EOF\n")
+	if !begins || !ends {
+		return "", fmt.Errorf("%s writes no %s in the section %q", file, name, heading)
+	}
+	return text, nil
+}
+
 // Blocks returns the code blocks of a section in a language, concatenated.
 func Blocks(file, heading, language string) (blocks string, err error) {
 	b, err := os.ReadFile(file)

@@ -7,6 +7,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"cnibox/internal/kerneltest"
 	"cnibox/internal/netns"
 )
 
@@ -26,7 +27,7 @@ func NewNetNS(name string) (*NetNS, error) {
 	if err := os.WriteFile(path, nil, 0o600); err != nil {
 		return nil, err
 	}
-	ns, err := netns.New()
+	ns, err := kerneltest.NewNS()
 	if err != nil {
 		return nil, fmt.Errorf("network namespace %s: %w", name, err)
 	}

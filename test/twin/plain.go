@@ -4,14 +4,14 @@ import (
 	"strings"
 	"sync"
 
-	"cnibox/internal/netns"
+	"cnibox/internal/kerneltest"
 )
 
 // plainLinks has the members of a new link of each kind, by kind and master's kind. A member that
 // has the same value in a link of a run tells nothing about plugins, but about the kernel and
 // iproute2.
 var plainLinks = sync.OnceValues(func() (map[string][]string, error) {
-	ns, err := netns.New()
+	ns, err := kerneltest.NewNS()
 	if err != nil {
 		return nil, err
 	}

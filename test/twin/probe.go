@@ -8,7 +8,6 @@ import (
 	"golang.org/x/sys/unix"
 
 	"cnibox/internal/kerneltest"
-	"cnibox/internal/netns"
 )
 
 // A feature of the kernel: its option, and a command of ip(8) that uses it on a link named v0 or,
@@ -50,7 +49,7 @@ func (f feature) probe() error {
 	if f.try == "" {
 		return errors.New("no such feature")
 	}
-	ns, err := netns.New()
+	ns, err := kerneltest.NewNS()
 	if err != nil {
 		return err
 	}

@@ -61,11 +61,11 @@ func newWorld(c *Case, dir string) (w *world, err error) {
 	if w.plain, err = plainLinks(); err != nil {
 		return w, err
 	}
-	if w.host, err = netns.New(); err != nil {
+	if w.host, err = kerneltest.NewNS(); err != nil {
 		return w, err
 	}
 	for i := range c.Containers {
-		ns, err := netns.New()
+		ns, err := kerneltest.NewNS()
 		if err != nil {
 			return w, err
 		}

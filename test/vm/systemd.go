@@ -213,9 +213,8 @@ func trialFiles() (map[string]string, error) {
 		"root/cnibox/README":                     "the directory of the documents' commands\n",
 	}
 	for name, from := range map[string][3]string{
-		"etc/cni/netns/web.json":                      {document.Tutorial, tourSection, "json"},
 		"etc/systemd/system/web.service.d/netns.conf": {document.Tutorial, tourSection, "ini"},
-		"trial/units.sh":                              {document.Operations, systemdUnits, "sh"},
+		"trial/units.sh": {document.Operations, systemdUnits, "sh"},
 	} {
 		text, err := document.Blocks(from[0], from[1], from[2])
 		if err != nil {
@@ -223,5 +222,7 @@ func trialFiles() (map[string]string, error) {
 		}
 		files[name] = text
 	}
-	return files, nil
+	web, err := document.File(document.Tutorial, tourSection, "web.json")
+	files["etc/cni/netns/web.json"] = web
+	return files, err
 }

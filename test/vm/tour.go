@@ -21,11 +21,11 @@ const tourSection = "## Namespaces without iproute2"
 // iproute2, no nft, no shared library.
 func runTour(ctx context.Context, o options) error {
 	begin := time.Now()
-	commands, err := document.Blocks(document.Tutorial, tourSection, "sh")
+	networks, err := document.Blocks(document.Tutorial, "## Networks", "sh")
 	if err != nil {
 		return err
 	}
-	namespaces, err := document.Blocks(document.Tutorial, tourSection, "json")
+	commands, err := document.Blocks(document.Tutorial, tourSection, "sh")
 	if err != nil {
 		return err
 	}
@@ -45,12 +45,8 @@ func runTour(ctx context.Context, o options) error {
 	im.copy("/opt/cni/bin/cnibox", benchBinary, 0o755)
 	im.link("/usr/sbin/cni-exec", "/opt/cni/bin/cnibox")
 	im.text("/init", tourScript, 0o755)
-	im.text("/etc/tour", commands, 0o644)
+	im.text("/etc/tour", networks+commands, 0o644)
 	im.text("/etc/passwd", "root:x:0:0:root:/root:/bin/sh\n", 0o644)
-	im.text("/root/web.json", namespaces, 0o644)
-	for name, subnet := range map[string]string{"mynet": "10.88.0.0/16", "other": "10.99.0.0/24", "backend": "10.98.0.0/24"} {
-		im.text("/etc/cni/net.d/"+name+".conflist", fmt.Sprintf(trialNetwork, name, subnet), 0o644)
-	}
 	if err := t.addModules(im, nil); err != nil {
 		return err
 	}
