@@ -277,7 +277,7 @@ func startTime(pid string) (uint64, error) {
 	}
 	// the name of the program is in parentheses, and may have more of them
 	fields := strings.Fields(string(stat[bytes.LastIndexByte(stat, ')')+1:]))
-	const state, start = 3 - 3, 22 - 3 // after the number and the name
+	const state, start = 0, 19 // the third and the 22nd field, after the number and the name
 	if len(fields) <= start {
 		return 0, fmt.Errorf("/proc/%s/stat: %q", pid, stat)
 	}
@@ -295,7 +295,7 @@ func (c *call) logHook(err error) {
 	}
 	dir := filepath.Join(c.cache().Dir, "cnibox")
 	about := applet.Subject{Verb: "hook", Network: c.network, ContainerID: c.runtimeConf.ContainerID, NetNS: c.runtimeConf.NetNS}
-	if err := cmp.Or(os.MkdirAll(dir, 0o755), applet.KeepError(filepath.Join(dir, "hook.log"), "cni-exec", about, err)); err != nil {
+	if err := cmp.Or(os.MkdirAll(dir, 0o700), applet.KeepError(filepath.Join(dir, "hook.log"), "cni-exec", about, err)); err != nil {
 		c.warn("the error could not be logged: %v", err)
 	}
 }
