@@ -21,7 +21,8 @@ var update = flag.Bool("update", false, "rewrite golden files")
 var permittedImports = map[string][]string{
 	"cnibox": {"cnibox/applets"},
 
-	"cnibox/applets":           {"cnibox/applets/applet"}, // and each plugin, in with_NAME.go
+	"cnibox/applets":           {"cnibox/applets/applet", "cnibox/applets/builtin"},
+	"cnibox/applets/builtin":   {"cnibox/applets/applet"}, // and each plugin, in with_NAME.go
 	"cnibox/applets/applet":    {"cnibox/chain", "cnibox/spec"},
 	"cnibox/applets/attach":    {"cnibox/applets/netfilter", "cnibox/internal/undo", "cnibox/nft", "cnibox/rtnl", "cnibox/spec"},
 	"cnibox/applets/hostport":  {"cnibox/rtnl"},
@@ -74,7 +75,7 @@ var leaves = []string{"cnibox/internal/disk", "cnibox/internal/interrupt", "cnib
 
 // isPlugin reports whether a file with_NAME.go registers the package.
 func isPlugin(path string) bool {
-	_, err := os.Stat("applets/with_" + filepath.Base(path) + ".go")
+	_, err := os.Stat("applets/builtin/with_" + filepath.Base(path) + ".go")
 	return filepath.Dir(path) == "cnibox/applets" && err == nil
 }
 
@@ -118,7 +119,7 @@ func TestImportsPermitted(t *testing.T) {
 			t.Errorf("package %s is not in the plan", p.ImportPath)
 		}
 		for _, imported := range p.Imports {
-			if p.ImportPath == "cnibox/applets" && isPlugin(imported) {
+			if p.ImportPath == "cnibox/applets/builtin" && isPlugin(imported) {
 				continue
 			}
 			if isOurs(imported) && !slices.Contains(leaves, imported) && !slices.Contains(allowed, imported) {

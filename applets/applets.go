@@ -1,6 +1,5 @@
-// Package applets is the table of the programs of the binary: the CNI plugins, the runtime cni-exec
-// and the tool cnibox. Each is a package below this one, whose value Applet a file with_NAME.go
-// names; a build with the tag no_NAME has without_NAME.go in its place. The tool is always there.
+// Package applets runs the programs of the binary: the CNI plugins, the runtime cni-exec and the tool cnibox. Each is
+// a package below this one, whose value Applet is in the table of package builtin.
 //
 // Package applet has the type of an applet and serves plugins. Plugins that create an interface
 // share package attach, those that work on a prevResult share package chained.
@@ -12,43 +11,15 @@ import (
 	"strings"
 
 	"cnibox/applets/applet"
+	"cnibox/applets/builtin"
 )
-
-// table is in the order of names, and data that the linker lays out: nothing runs at the start of a
-// plugin. In place of what a tag leaves out is leftOut.
-var table = [...]*applet.Applet{
-	bandwidthApplet,
-	bridgeApplet,
-	cniExecApplet,
-	cniboxApplet,
-	dhcpApplet,
-	dummyApplet,
-	firewallApplet,
-	flannelApplet,
-	hostDeviceApplet,
-	hostLocalApplet,
-	ipvlanApplet,
-	loopbackApplet,
-	macvlanApplet,
-	netavarkApplet,
-	portmapApplet,
-	ptpApplet,
-	sbrApplet,
-	staticApplet,
-	tapApplet,
-	tuningApplet,
-	vlanApplet,
-	vrfApplet,
-}
-
-var leftOut applet.Applet
 
 // All returns the applets in the order of their names.
 // The caller may change the slice, but not the applets.
 func All() applet.Table {
-	all := make(applet.Table, 0, len(table))
-	for _, a := range table {
-		if a != &leftOut {
+	all := make(applet.Table, 0, len(builtin.Table))
+	for _, a := range builtin.Table {
+		if a != &builtin.LeftOut {
 			all = append(all, a)
 		}
 	}

@@ -53,7 +53,7 @@ func Called(argv []string) (name string, args []string) {
 	if len(argv) == 0 { // execve allows an empty argv
 		return "", nil
 	}
-	if a, ok := Lookup(path.Base(argv[0])); len(argv) > 1 && (!ok || a == cniboxApplet && strings.Contains(argv[1], "/")) {
+	if a, ok := Lookup(path.Base(argv[0])); len(argv) > 1 && (!ok || a.Name == "cnibox" && strings.Contains(argv[1], "/")) {
 		if _, ok := Lookup(path.Base(argv[1])); ok {
 			return argv[1], argv[2:]
 		}

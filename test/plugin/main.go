@@ -27,8 +27,6 @@ var templates = template.Must(template.ParseFS(files, "templates/*.tmpl"))
 type plugin struct {
 	Name    string // as in "type"
 	Package string // its Go package: without hyphens
-	Applet  string // its variable in the table
-	Tag     string // build tag that leaves it out
 	DataDir string
 	Subnet  string // of its example, unused by others
 }
@@ -41,7 +39,7 @@ func main() {
 		fmt.Fprintln(os.Stderr, "plugin:", err)
 		os.Exit(1)
 	}
-	fmt.Println("Then write the golden list and the rows: go test -run 'Golden|Places' -update .")
+	fmt.Println("Then write the table and the rows: go generate ./applets/builtin && go test -run Places -update .")
 }
 
 // write adds the files and lines to the tree at root, and prints each. It changes nothing if a file
@@ -50,8 +48,7 @@ func write(root, name string, chained bool) error {
 	if !regexp.MustCompile(`^[a-z][a-z0-9]*(-[a-z0-9]+)*$`).MatchString(name) {
 		return fmt.Errorf("-name %q: small letters and digits, parts joined by hyphens", name)
 	}
-	p := plugin{Name: name, Package: strings.ReplaceAll(name, "-", ""), Tag: "no_" + strings.ReplaceAll(name, "-", "_"), DataDir: "/run/cnibox/" + name}
-	p.Applet = camel(name) + "Applet"
+	p := plugin{Name: name, Package: strings.ReplaceAll(name, "-", ""), DataDir: "/run/cnibox/" + name}
 	kind := "interface"
 	if chained {
 		kind = "chained"
@@ -63,8 +60,6 @@ func write(root, name string, chained bool) error {
 	p.Subnet = subnet
 	places := map[string]string{
 		"applets/" + p.Package + "/" + p.Package + ".go": kind + ".go.tmpl",
-		"applets/with_" + p.Package + ".go":              "with.go.tmpl",
-		"applets/without_" + p.Package + ".go":           "without.go.tmpl",
 		"examples/" + name + ".conflist":                 kind + ".conflist.tmpl",
 	}
 	for place := range places {
@@ -86,17 +81,6 @@ func write(root, name string, chained bool) error {
 		fmt.Println(place)
 	}
 	return p.enter(root, kind)
-}
-
-// camel returns a name as a Go identifier: "hostDevice" for "host-device".
-func camel(name string) string {
-	first, rest, _ := strings.Cut(name, "-")
-	for part := range strings.SplitSeq(rest, "-") {
-		if part != "" {
-			first += strings.ToUpper(part[:1]) + part[1:]
-		}
-	}
-	return first
 }
 
 // text executes a template.
@@ -124,7 +108,7 @@ func (p plugin) enter(root, kind string) error {
 		file, from, line string
 		before           func(line string) bool // matches the first line after the new one
 	}{
-		{"applets/applets.go", "var table =", "\t" + p.Applet + ",\n", func(line string) bool { return line == "}" || strings.TrimSpace(line) > p.Applet }},
+		{"testdata/applets.golden", "bandwidth", p.Name + "\n", func(line string) bool { return line == "" || line > p.Name }},
 		{"applets/applettest/plugins.go", "var Plugins =", string(entry), func(line string) bool { return line == "}" }},
 	} {
 		path := filepath.Join(root, place.file)

@@ -60,6 +60,7 @@ func TestKernelPlugins(t *testing.T) {
 			t.Errorf("a second %s: %v", name, err)
 		}
 	}
+	run(t, tree, "go", "generate", "./applets/builtin")
 	run(t, tree, "go", "build", "-o", "bin/cnibox", ".")
 	run(t, tree, "go", "run", "./dist/man", "bin/man")
 	run(t, tree, "go", "build", "-o", os.DevNull, "./applets/applettest")

@@ -1,0 +1,9 @@
+// Code generated from testdata/applets.golden; DO NOT EDIT.
+
+//go:build !no_bandwidth
+
+package builtin
+
+import "cnibox/applets/bandwidth"
+
+var bandwidthApplet = &bandwidth.Applet

@@ -1,0 +1,9 @@
+// Code generated from testdata/applets.golden; DO NOT EDIT.
+
+//go:build !no_bridge
+
+package builtin
+
+import "cnibox/applets/bridge"
+
+var bridgeApplet = &bridge.Applet

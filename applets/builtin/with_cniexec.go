@@ -1,0 +1,9 @@
+// Code generated from testdata/applets.golden; DO NOT EDIT.
+
+//go:build !no_cni_exec
+
+package builtin
+
+import "cnibox/applets/cniexec"
+
+var cniexecApplet = &cniexec.Applet

@@ -1,0 +1,9 @@
+// Code generated from testdata/applets.golden; DO NOT EDIT.
+
+//go:build !no_dhcp
+
+package builtin
+
+import "cnibox/applets/dhcp"
+
+var dhcpApplet = &dhcp.Applet

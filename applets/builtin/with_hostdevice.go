@@ -1,0 +1,9 @@
+// Code generated from testdata/applets.golden; DO NOT EDIT.
+
+//go:build !no_host_device
+
+package builtin
+
+import "cnibox/applets/hostdevice"
+
+var hostdeviceApplet = &hostdevice.Applet

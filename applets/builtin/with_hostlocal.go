@@ -1,0 +1,9 @@
+// Code generated from testdata/applets.golden; DO NOT EDIT.
+
+//go:build !no_host_local
+
+package builtin
+
+import "cnibox/applets/hostlocal"
+
+var hostlocalApplet = &hostlocal.Applet

@@ -1,0 +1,9 @@
+// Code generated from testdata/applets.golden; DO NOT EDIT.
+
+//go:build !no_ipvlan
+
+package builtin
+
+import "cnibox/applets/ipvlan"
+
+var ipvlanApplet = &ipvlan.Applet

@@ -1,0 +1,9 @@
+// Code generated from testdata/applets.golden; DO NOT EDIT.
+
+//go:build !no_portmap
+
+package builtin
+
+import "cnibox/applets/portmap"
+
+var portmapApplet = &portmap.Applet

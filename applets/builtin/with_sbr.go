@@ -1,0 +1,9 @@
+// Code generated from testdata/applets.golden; DO NOT EDIT.
+
+//go:build !no_sbr
+
+package builtin
+
+import "cnibox/applets/sbr"
+
+var sbrApplet = &sbr.Applet

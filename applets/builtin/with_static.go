@@ -1,0 +1,9 @@
+// Code generated from testdata/applets.golden; DO NOT EDIT.
+
+//go:build !no_static
+
+package builtin
+
+import "cnibox/applets/static"
+
+var staticApplet = &static.Applet

@@ -1,0 +1,9 @@
+// Code generated from testdata/applets.golden; DO NOT EDIT.
+
+//go:build !no_tuning
+
+package builtin
+
+import "cnibox/applets/tuning"
+
+var tuningApplet = &tuning.Applet

@@ -1,0 +1,9 @@
+// Code generated from testdata/applets.golden; DO NOT EDIT.
+
+//go:build !no_vlan
+
+package builtin
+
+import "cnibox/applets/vlan"
+
+var vlanApplet = &vlan.Applet

@@ -1,0 +1,9 @@
+// Code generated from testdata/applets.golden; DO NOT EDIT.
+
+//go:build !no_vrf
+
+package builtin
+
+import "cnibox/applets/vrf"
+
+var vrfApplet = &vrf.Applet

@@ -1,5 +1,0 @@
-package applets
-
-import "cnibox/applets/cnibox"
-
-var cniboxApplet = &cnibox.Applet

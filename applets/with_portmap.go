@@ -1,7 +1,0 @@
-//go:build !no_portmap
-
-package applets
-
-import "cnibox/applets/portmap"
-
-var portmapApplet = &portmap.Applet

@@ -1,7 +1,0 @@
-//go:build !no_static
-
-package applets
-
-import "cnibox/applets/static"
-
-var staticApplet = &static.Applet

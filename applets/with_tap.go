@@ -1,7 +1,0 @@
-//go:build !no_tap
-
-package applets
-
-import "cnibox/applets/tap"
-
-var tapApplet = &tap.Applet

@@ -1,7 +1,0 @@
-//go:build !no_vrf
-
-package applets
-
-import "cnibox/applets/vrf"
-
-var vrfApplet = &vrf.Applet

@@ -1,5 +1,0 @@
-//go:build no_bandwidth
-
-package applets
-
-var bandwidthApplet = &leftOut

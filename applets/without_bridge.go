@@ -1,5 +1,0 @@
-//go:build no_bridge
-
-package applets
-
-var bridgeApplet = &leftOut

@@ -1,5 +1,0 @@
-//go:build no_cni_exec
-
-package applets
-
-var cniExecApplet = &leftOut

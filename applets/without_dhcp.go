@@ -1,5 +1,0 @@
-//go:build no_dhcp
-
-package applets
-
-var dhcpApplet = &leftOut

@@ -1,5 +1,0 @@
-//go:build no_dummy
-
-package applets
-
-var dummyApplet = &leftOut

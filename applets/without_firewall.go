@@ -1,5 +1,0 @@
-//go:build no_firewall
-
-package applets
-
-var firewallApplet = &leftOut

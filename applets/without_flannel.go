@@ -1,5 +1,0 @@
-//go:build no_flannel
-
-package applets
-
-var flannelApplet = &leftOut

@@ -1,5 +1,0 @@
-//go:build no_host_device
-
-package applets
-
-var hostDeviceApplet = &leftOut

@@ -1,5 +1,0 @@
-//go:build no_host_local
-
-package applets
-
-var hostLocalApplet = &leftOut

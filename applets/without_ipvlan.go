@@ -1,5 +1,0 @@
-//go:build no_ipvlan
-
-package applets
-
-var ipvlanApplet = &leftOut

@@ -1,5 +1,0 @@
-//go:build no_loopback
-
-package applets
-
-var loopbackApplet = &leftOut

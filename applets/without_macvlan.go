@@ -1,5 +1,0 @@
-//go:build no_macvlan
-
-package applets
-
-var macvlanApplet = &leftOut

@@ -1,5 +1,0 @@
-//go:build no_netavark
-
-package applets
-
-var netavarkApplet = &leftOut

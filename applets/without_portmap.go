@@ -1,5 +1,0 @@
-//go:build no_portmap
-
-package applets
-
-var portmapApplet = &leftOut

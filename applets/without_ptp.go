@@ -1,5 +1,0 @@
-//go:build no_ptp
-
-package applets
-
-var ptpApplet = &leftOut

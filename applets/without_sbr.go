@@ -1,5 +1,0 @@
-//go:build no_sbr
-
-package applets
-
-var sbrApplet = &leftOut

@@ -1,5 +1,0 @@
-//go:build no_static
-
-package applets
-
-var staticApplet = &leftOut

@@ -1,5 +1,0 @@
-//go:build no_tap
-
-package applets
-
-var tapApplet = &leftOut

@@ -1,5 +1,0 @@
-//go:build no_tuning
-
-package applets
-
-var tuningApplet = &leftOut

@@ -1,5 +1,0 @@
-//go:build no_vlan
-
-package applets
-
-var vlanApplet = &leftOut

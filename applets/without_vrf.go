@@ -1,5 +1,0 @@
-//go:build no_vrf
-
-package applets
-
-var vrfApplet = &leftOut
