@@ -140,7 +140,7 @@ func (c *lsCall) do(ctx context.Context, operands []string) (exit int, err error
 	}
 	if len(operands) == 1 {
 		c.about = operands[0]
-		if v.Entries, err = v.ByName(operands[0], c.knownNetworks(v)); err != nil {
+		if _, v.Entries, err = v.ByName(operands[0], c.knownNetworks(v)); err != nil {
 			return 0, err
 		}
 	}

@@ -179,11 +179,12 @@ func Examine(ctx context.Context, h Host) (*Doctor, error) {
 	}
 	networks := d.Networks(d.inv)
 	if d.list = d.inv.Entries; h.Name != "" {
-		if d.list, err = d.inv.ByName(h.Name, networks); err != nil {
+		var network *inventory.Network
+		if network, d.list, err = d.inv.ByName(h.Name, networks); err != nil {
 			return nil, err
 		}
 		networks = slices.DeleteFunc(networks, func(n *inventory.Network) bool {
-			return n.Name != h.Name && !slices.ContainsFunc(d.list, func(a *inventory.Entry) bool { return a.NetworkName == n.Name })
+			return n != network && !slices.ContainsFunc(d.list, func(a *inventory.Entry) bool { return a.NetworkName == n.Name })
 		})
 	}
 	d.readRules()
