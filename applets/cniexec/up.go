@@ -455,7 +455,11 @@ func (w *wantedLink) unique(owners map[string]string) error {
 		all = append(all, fmt.Sprintf("MAC address %s of network %s", mac, w.list.Name))
 	}
 	for _, p := range w.asked.publish {
-		all = append(all, strings.TrimSpace(fmt.Sprintf("host port %s %d %s", strings.ToLower(p.Protocol), p.HostPort, p.HostIP)))
+		text := fmt.Sprintf("host port %s %d", p.Protocol, p.HostPort)
+		if p.HostIP.IsValid() {
+			text += " " + p.HostIP.String()
+		}
+		all = append(all, text)
 	}
 	for _, what := range all {
 		if other := owners[what]; other != "" {

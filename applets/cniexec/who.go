@@ -144,10 +144,10 @@ func (q *query) read() (err error) {
 		q.kind, q.mac = kindMAC, mac
 		return nil
 	}
-	if proto, port, ok := protoPort(text); ok {
-		q.kind, q.proto = kindPort, proto
+	if port, protocol, ok := cutProtocol(text); ok && protocol != "" && port != "" {
+		q.kind, q.proto = kindPort, protocol
 		if q.port, err = parsePort(port); err != nil {
-			return usage("%q: a port is a number from 1 to 65535", text)
+			return usage("%q: %w", text, errPorts)
 		}
 		return nil
 	}
@@ -170,19 +170,6 @@ func (q *query) read() (err error) {
 		err = nil // an entry may have the path
 	}
 	return err
-}
-
-// protoPort splits PROTO/PORT, or PORT/PROTO as ls prints it; false: neither.
-func protoPort(text string) (proto, port string, ok bool) {
-	before, after, slash := strings.Cut(text, "/")
-	isProto := func(s string) bool { return slices.Contains(protocols, strings.ToLower(s)) }
-	switch {
-	case !slash || before == "":
-		return "", "", false
-	case isProto(before):
-		return strings.ToLower(before), after, true
-	}
-	return strings.ToLower(after), before, isProto(after)
 }
 
 // hostLink reads one link of the host.

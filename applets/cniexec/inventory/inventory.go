@@ -256,7 +256,7 @@ func (v *Inventory) Read(e *chain.Entry) *Entry {
 		_ = json.Unmarshal(raw, &a.Ports) // a plugin has refused anything else than a list
 	}
 	for i := range a.Ports {
-		a.Ports[i].Protocol = strings.ToLower(cmp.Or(a.Ports[i].Protocol, "tcp"))
+		a.Ports[i] = a.Ports[i].Normal()
 	}
 	a.Ports = slices.DeleteFunc(a.Ports, func(p spec.Port) bool { return p.HostPort == 0 })
 	if info, err := os.Lstat(e.File()); err == nil {
