@@ -84,19 +84,13 @@ func (c *call) look() (*inventory.Inventory, error) {
 	if err != nil {
 		return nil, err
 	}
-	c.complain(v, "not read")
-	return v, nil
-}
-
-// complain names on stderr what the inventory does not have; without is what was left out because
-// of that.
-func (c *call) complain(v *inventory.Inventory, without string) {
 	for _, b := range v.Broken {
 		c.warn("cache: %v", b.Err())
 	}
 	for _, err := range v.Unread {
-		c.warn("%s: %v", without, err)
+		c.warn("not read: %v", err)
 	}
+	return v, nil
 }
 
 // warn writes a line to stderr.

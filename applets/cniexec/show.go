@@ -51,7 +51,8 @@ func (c *showCall) do(ctx context.Context, operands []string) (exit int, err err
 	if err != nil {
 		return 0, err
 	}
-	network, found, err := v.ByName(operands[0], c.knownNetworks(v))
+	networks := c.knownNetworks(v)
+	network, found, err := v.ByName(operands[0], networks)
 	var several *inventory.SeveralError
 	switch {
 	case network != nil:
@@ -59,7 +60,7 @@ func (c *showCall) do(ctx context.Context, operands []string) (exit int, err err
 	case errors.As(err, &several) && !isNetNS(operands[0]): // a namespace may be that of several containers
 		return 0, err
 	case err != nil:
-		return c.showOwner(ctx, operands[0], true)
+		return c.showOwner(ctx, v, networks, operands[0])
 	}
 	v.ReadHolds(ctx, found)
 	var texts []string
