@@ -522,11 +522,7 @@ func (c *upCall) detached(name string, e *chain.Entry) {
 // holdsAsked reports whether an attachment has been given an address for which another link of the
 // file asks.
 func (c *upCall) holdsAsked(w *wantedLink, e *chain.Entry) bool {
-	var result struct {
-		IPs []struct{ Address netip.Prefix }
-	}
-	_ = json.Unmarshal(e.Result, &result) // of a version without them, or invalid
-	for _, ip := range result.IPs {
+	for _, ip := range e.BriefResult().IPs {
 		if by := c.asked[w.onNetwork(ip.Address.Addr())]; by != "" && by != w.key {
 			return true
 		}

@@ -248,10 +248,7 @@ func Empty(cache *chain.Cache, plugins *chain.Describer) *Inventory {
 
 // Read decodes an entry.
 func (v *Inventory) Read(e *chain.Entry) *Entry {
-	a := &Entry{Entry: e, Key: e.Attachment().Key(), Conf: v.Conf(e.Config), Parsed: new(spec.Result)}
-	if len(e.Result) > 0 && !a.readResult() {
-		a.Parsed = a.WholeResult()
-	}
+	a := &Entry{Entry: e, Key: e.Attachment().Key(), Conf: v.Conf(e.Config), Parsed: e.BriefResult()}
 	if raw := e.CapabilityArgs[spec.CapPorts]; raw != nil && a.Conf.publishes() {
 		_ = json.Unmarshal(raw, &a.Ports) // a plugin has refused anything else than a list
 	}
@@ -263,46 +260,6 @@ func (v *Inventory) Read(e *chain.Entry) *Entry {
 		a.Since = info.ModTime()
 	}
 	return a
-}
-
-// readResult reads interfaces and addresses, which is much faster than reading all of a result. It
-// returns false for a result of an old version, or an invalid one.
-func (a *Entry) readResult() bool {
-	var r struct {
-		Interfaces []struct {
-			Name, Mac, Sandbox string
-			MTU                int
-		}
-		IPs []struct {
-			Address   netip.Prefix
-			Gateway   netip.Addr
-			Interface *int
-		}
-		IP4, IP6 json.RawMessage
-	}
-	if err := json.Unmarshal(a.Result, &r); err != nil || r.IP4 != nil || r.IP6 != nil {
-		return false
-	}
-	for _, i := range r.Interfaces {
-		a.Parsed.Interfaces = append(a.Parsed.Interfaces, spec.Interface{Name: i.Name, MAC: i.Mac, Sandbox: i.Sandbox, MTU: i.MTU})
-	}
-	for _, ip := range r.IPs {
-		a.Parsed.IPs = append(a.Parsed.IPs, spec.IP{Address: ip.Address, Gateway: ip.Gateway, Interface: ip.Interface})
-	}
-	return true
-}
-
-// WholeResult reads all of the result; empty if it cannot be read.
-func (a *Entry) WholeResult() *spec.Result {
-	version, err := spec.ParseVersion(a.Conf.CNIVersion)
-	if err != nil {
-		version = spec.Newest
-	}
-	r, err := spec.ParseResult(a.Result, version)
-	if err != nil {
-		return new(spec.Result)
-	}
-	return r
 }
 
 // A hostLinks is the links of the host, listed once.
