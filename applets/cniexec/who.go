@@ -78,15 +78,17 @@ type whoDoc struct {
 	Others []string   `json:"others"`
 }
 
-// An ownerDoc has an attachment's data from its entry: who does not test them.
+// An ownerDoc is what documents have of each attachment, from its entry.
 type ownerDoc struct {
-	Network     string         `json:"network"`
-	ContainerID string         `json:"containerID"`
-	IfName      string         `json:"ifName"`
-	Name        string         `json:"name"`
-	Runtime     string         `json:"runtime"`
-	NetNS       string         `json:"netns"`
-	Addresses   []netip.Prefix `json:"addresses"`
+	attachmentName
+	Name      string         `json:"name"`
+	Runtime   string         `json:"runtime"`
+	NetNS     string         `json:"netns"`
+	Addresses []netip.Prefix `json:"addresses"`
+}
+
+func ownerOf(a *inventory.Entry) ownerDoc {
+	return ownerDoc{nameOf(a.Attachment()), a.Name(), a.Runtime(), a.NetNSPath(), notNull(a.Addresses())}
 }
 
 // do names the owner of an address, a host port, a link, a namespace or a MAC address.
@@ -477,7 +479,5 @@ func (q *query) answer() string {
 
 // doc returns the answer as JSON.
 func (q *query) doc() whoDoc {
-	return whoDoc{q.text, q.kind, each(q.owners, func(a *inventory.Entry) ownerDoc {
-		return ownerDoc{a.NetworkName, a.ContainerID, a.IfName, a.Name(), a.Runtime(), a.NetNSPath(), notNull(a.Addresses())}
-	}), notNull(q.others)}
+	return whoDoc{q.text, q.kind, each(q.owners, ownerOf), notNull(q.others)}
 }
