@@ -25,7 +25,7 @@ var permittedImports = map[string][]string{
 	"cnibox/applets/builtin":   {"cnibox/applets/applet"}, // and each plugin, in with_NAME.go
 	"cnibox/applets/applet":    {"cnibox/chain", "cnibox/spec"},
 	"cnibox/applets/attach":    {"cnibox/applets/netfilter", "cnibox/internal/undo", "cnibox/nft", "cnibox/rtnl", "cnibox/spec"},
-	"cnibox/applets/hostport":  {"cnibox/rtnl"},
+	"cnibox/applets/hostport":  {"cnibox/rtnl", "cnibox/spec"},
 	"cnibox/applets/lint":      {"cnibox/applets/applet", "cnibox/chain", "cnibox/spec"},
 	"cnibox/applets/netfilter": {"cnibox/nft", "cnibox/spec"},
 	"cnibox/applets/subnet":    {"cnibox/rtnl"},

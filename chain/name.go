@@ -1,7 +1,6 @@
 package chain
 
 import (
-	"cmp"
 	"crypto/sha512"
 	"encoding/hex"
 	"encoding/json"
@@ -167,8 +166,8 @@ func (e *Entry) AddCommand() string {
 			others[capability] = value
 		}
 		for _, p := range ports {
-			if p.Protocol = strings.ToLower(cmp.Or(p.Protocol, "tcp")); p.HostPort != 0 {
-				command += " -p " + Quoted(p.Short())
+			if p.HostPort != 0 {
+				command += " -p " + Quoted(p.Normal().Short())
 			}
 		}
 	}

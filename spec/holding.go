@@ -28,17 +28,28 @@ const CapPorts = "portMappings"
 // A Port is a published port, an entry of the capability portMappings. The names are the
 // convention's.
 type Port struct {
-	HostPort      uint16 `json:"hostPort"`
-	ContainerPort uint16 `json:"containerPort"`
-	Protocol      string `json:"protocol"`         // tcp, udp or sctp
-	HostIP        string `json:"hostIP,omitempty"` // empty: any address of the host
+	HostPort      uint16     `json:"hostPort"`
+	ContainerPort uint16     `json:"containerPort"`
+	Protocol      string     `json:"protocol"`        // tcp, udp or sctp
+	HostIP        netip.Addr `json:"hostIP,omitzero"` // zero: any address of the host, of both families; unspecified: any of its family
 }
+
+// Normal returns a port that was read from JSON with its protocol in lower case, tcp if there is none, and an
+// IPv4 address as such.
+func (p Port) Normal() Port {
+	p.Protocol, p.HostIP = strings.ToLower(cmp.Or(p.Protocol, "tcp")), p.HostIP.Unmap()
+	return p
+}
+
+// InFamily reports whether the port can lead to an address of a's family. Others are skipped, as
+// in the reference: a pod with two addresses gets each mapping for the address that fits.
+func (p Port) InFamily(a netip.Addr) bool { return !p.HostIP.IsValid() || p.HostIP.Is4() == a.Is4() }
 
 // Host formats the host's side of a port: 8080/tcp or 192.0.2.1:53/udp.
 func (p Port) Host() string {
 	text := fmt.Sprint(p.HostPort)
-	if ip, err := netip.ParseAddr(p.HostIP); err == nil && !ip.IsUnspecified() {
-		text = netip.AddrPortFrom(ip, p.HostPort).String()
+	if p.HostIP.IsValid() && !p.HostIP.IsUnspecified() {
+		text = netip.AddrPortFrom(p.HostIP, p.HostPort).String()
 	}
 	return text + "/" + p.Protocol
 }

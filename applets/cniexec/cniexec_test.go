@@ -151,7 +151,7 @@ func TestCapabilities(t *testing.T) {
 		"a range backwards":    {"", []string{"2-1:2-1"}, ""},
 		"range without an end": {"", []string{"1-:1-"}, ""},
 		"a range too far":      {"", []string{"65535-65536:1-2"}, ""},
-		"in capitals":          {"", []string{"1:2/SCTP"}, `{"portMappings":[{"hostPort":1,"containerPort":2,"protocol":"SCTP"}]}`},
+		"in capitals":          {"", []string{"1:2/SCTP"}, `{"portMappings":[{"hostPort":1,"containerPort":2,"protocol":"sctp"}]}`},
 		"not an object":        {`[]`, nil, ""},
 		"one port":             {"", []string{"80"}, ""},
 		"port 0":               {"", []string{"0:80"}, ""},

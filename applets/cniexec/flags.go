@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"net/netip"
 	"slices"
 	"strconv"
 	"strings"
@@ -470,12 +469,7 @@ func (a *asked) freePorts() error {
 }
 
 // listening returns the error for ports on which processes of the host listen; nil: none.
-func listening(publish []spec.Port) error {
-	var ports []hostport.Port
-	for _, p := range publish {
-		ip, _ := netip.ParseAddr(p.HostIP) // checked; the empty string is the zero Addr
-		ports = append(ports, hostport.Port{Proto: strings.ToLower(p.Protocol), IP: ip.Unmap(), Port: p.HostPort})
-	}
+func listening(ports []spec.Port) error {
 	var found []string
 	for _, l := range hostport.Listening(ports) {
 		found = append(found, l.String())
@@ -485,87 +479,4 @@ func listening(publish []spec.Port) error {
 	}
 	return spec.Errorf(spec.CodeBusy, "in use on this host: %s: publish another port, stop that process, or take the port from it with --force",
 		strings.Join(found, ", "))
-}
-
-// publishedPorts are the values of --publish.
-type publishedPorts []spec.Port
-
-// Set adds one, or those of a range.
-func (p *publishedPorts) Set(s string) error {
-	ports, err := parsePublish(s)
-	*p = append(*p, ports...)
-	return err
-}
-
-// String is empty: no port is published by default.
-func (p *publishedPorts) String() string { return "" }
-
-// Type is the name of the type, for pflag.
-func (p *publishedPorts) Type() string { return "PORT" }
-
-func (*publishedPorts) repeatable() {}
-
-// protocols are those with ports that can be published.
-var protocols = []string{"tcp", "udp", "sctp"}
-
-// parsePublish reads [IP:]HOST:CONTAINER[/PROTOCOL], an IPv6 address in brackets. HOST and
-// CONTAINER are ports, or ranges of the same length.
-func parsePublish(s string) ([]spec.Port, error) {
-	ports, protocol, _ := strings.Cut(s, "/")
-	p := spec.Port{Protocol: cmp.Or(protocol, "tcp")}
-	rest, container, ok := cutLast(ports, ":")
-	ip, host, _ := cutLast(rest, ":")
-	p.HostIP = strings.Trim(ip, "[]")
-	var errs [3]error
-	var hostLast, containerLast uint16
-	p.HostPort, hostLast, errs[0] = parsePorts(host)
-	p.ContainerPort, containerLast, errs[1] = parsePorts(container)
-	if p.HostIP != "" {
-		_, errs[2] = netip.ParseAddr(p.HostIP)
-	}
-	if !ok || errors.Join(errs[:]...) != nil || !slices.Contains(protocols, strings.ToLower(p.Protocol)) {
-		return nil, errors.New("it must be [IP:]HOST:CONTAINER[/tcp|udp|sctp], with ports from 1 to 65535, or ranges of them")
-	}
-	if hostLast-p.HostPort != containerLast-p.ContainerPort {
-		return nil, fmt.Errorf("the ranges must have the same length: %s are %d ports, %s are %d",
-			host, int(hostLast-p.HostPort)+1, container, int(containerLast-p.ContainerPort)+1)
-	}
-	all := []spec.Port{p}
-	for p.HostPort < hostLast {
-		p.HostPort++
-		p.ContainerPort++
-		all = append(all, p)
-	}
-	return all, nil
-}
-
-// parsePorts reads a port or a range, FIRST-LAST.
-func parsePorts(s string) (first, last uint16, err error) {
-	from, to, isRange := strings.Cut(s, "-")
-	first, err = parsePort(from)
-	if last = first; isRange && err == nil {
-		last, err = parsePort(to)
-	}
-	if last < first {
-		err = strconv.ErrRange
-	}
-	return first, last, err
-}
-
-// parsePort reads 1 to 65535. Zero is not a port here.
-func parsePort(s string) (uint16, error) {
-	n, err := strconv.ParseUint(s, 10, 16)
-	if n == 0 && err == nil {
-		err = strconv.ErrRange
-	}
-	return uint16(n), err
-}
-
-// cutLast cuts at the last sep; without sep, after is all of s.
-func cutLast(s, sep string) (before, after string, found bool) {
-	i := strings.LastIndex(s, sep)
-	if i < 0 {
-		return "", s, false
-	}
-	return s[:i], s[i+len(sep):], true
 }

@@ -84,19 +84,13 @@ func (c *call) look() (*inventory.Inventory, error) {
 	if err != nil {
 		return nil, err
 	}
-	c.complain(v, "not read")
-	return v, nil
-}
-
-// complain names on stderr what the inventory does not have; without is what was left out because
-// of that.
-func (c *call) complain(v *inventory.Inventory, without string) {
 	for _, b := range v.Broken {
 		c.warn("cache: %v", b.Err())
 	}
 	for _, err := range v.Unread {
-		c.warn("%s: %v", without, err)
+		c.warn("not read: %v", err)
 	}
+	return v, nil
 }
 
 // warn writes a line to stderr.
@@ -140,7 +134,7 @@ func (c *lsCall) do(ctx context.Context, operands []string) (exit int, err error
 	}
 	if len(operands) == 1 {
 		c.about = operands[0]
-		if v.Entries, err = v.ByName(operands[0], c.knownNetworks(v)); err != nil {
+		if _, v.Entries, err = v.ByName(operands[0], c.knownNetworks(v)); err != nil {
 			return 0, err
 		}
 	}
@@ -295,26 +289,20 @@ type (
 	}
 
 	attachmentDoc struct {
-		Network     string         `json:"network"`
-		ContainerID string         `json:"containerID"`
-		IfName      string         `json:"ifName"`
-		Name        string         `json:"name"`
-		Runtime     string         `json:"runtime"`
-		NetNS       string         `json:"netns"`
-		Addresses   []netip.Prefix `json:"addresses"`
-		MAC         string         `json:"mac"`
-		HostLink    string         `json:"hostLink"`
-		Bridge      string         `json:"bridge"`
-		Ports       []spec.Port    `json:"ports"`
-		Plugins     []string       `json:"plugins"`
-		Since       *time.Time     `json:"since"`
-		State       string         `json:"state"`
-		Why         string         `json:"why"`
-		Check       string         `json:"check"`
-		Unchecked   string         `json:"unchecked"`
-		Faults      []string       `json:"faults"`
-		File        string         `json:"file"`
-		Holds       []chain.Held   `json:"holds"`
+		ownerDoc
+		MAC       string       `json:"mac"`
+		HostLink  string       `json:"hostLink"`
+		Bridge    string       `json:"bridge"`
+		Ports     []spec.Port  `json:"ports"`
+		Plugins   []string     `json:"plugins"`
+		Since     *time.Time   `json:"since"`
+		State     string       `json:"state"`
+		Why       string       `json:"why"`
+		Check     string       `json:"check"`
+		Unchecked string       `json:"unchecked"`
+		Faults    []string     `json:"faults"`
+		File      string       `json:"file"`
+		Holds     []chain.Held `json:"holds"`
 	}
 
 	brokenDoc struct {
@@ -354,8 +342,7 @@ func each[T, D any](list []T, fn func(T) D) []D {
 // attachmentOf returns the document of one attachment.
 func attachmentOf(v *inventory.Inventory, a *inventory.Entry) attachmentDoc {
 	d := attachmentDoc{
-		Network: a.NetworkName, ContainerID: a.ContainerID, IfName: a.IfName, Name: a.Name(), Runtime: a.Runtime(), NetNS: a.NetNSPath(),
-		Addresses: notNull(a.Addresses()), MAC: a.MAC(), HostLink: a.HostLink, Bridge: v.Bridge(a.Conf),
+		ownerDoc: ownerOf(a), MAC: a.MAC(), HostLink: a.HostLink, Bridge: v.Bridge(a.Conf),
 		Ports: notNull(a.Ports), Plugins: a.Conf.Types(), State: a.State, Why: a.Why,
 		Check: a.Verdict, Unchecked: a.Unchecked, Faults: []string{}, File: a.File(), Holds: notNull(a.Holds),
 	}

@@ -4,9 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
-	"net/netip"
 	"slices"
-	"strings"
 
 	"cnibox/applets/cniexec/inventory"
 	"cnibox/chain"
@@ -84,7 +82,7 @@ func (c *publishCall) do(ctx context.Context, operands []string) (int, error) {
 			return nil, err
 		}
 		for _, p := range ports {
-			if !slices.ContainsFunc(mappings, func(m mapping) bool { return m.is(p) }) {
+			if !slices.ContainsFunc(mappings, func(m mapping) bool { return m.Port == p }) {
 				added, mappings = append(added, p), append(mappings, mappingOf(p))
 			}
 		}
@@ -172,21 +170,25 @@ func (c *publishCall) removePorts(ctx context.Context, operands []string) (int, 
 	case c.all && len(operands) > 1:
 		return 0, usage("%s: %q is one operand too many: --all takes all ports back", c.verb, operands[1])
 	}
-	var ports []hostPort
+	var ports []spec.Port
 	for _, text := range operands[1:] {
-		more, err := parseHostPorts(text)
+		more, err := parsePorts(text)
+		if errors.Is(err, errPorts) || err == nil && more[0].HostPort == 0 {
+			err = errors.New("it must be [IP:]HOST[/tcp|udp|sctp], with a port from 1 to 65535, or a range of them")
+		}
 		if err != nil {
 			return 0, usage("%s: %q: %w", c.verb, text, err)
 		}
 		ports = append(ports, more...)
 	}
+	takes := func(p spec.Port) bool {
+		return slices.ContainsFunc(ports, func(named spec.Port) bool { return names(named, p) })
+	}
 	has := func(a *inventory.Entry) bool {
 		if c.all {
 			return len(a.Ports) > 0
 		}
-		return slices.ContainsFunc(a.Ports, func(p spec.Port) bool {
-			return slices.ContainsFunc(ports, func(h hostPort) bool { return h.matches(p) })
-		})
+		return slices.ContainsFunc(a.Ports, takes)
 	}
 	a, err := c.attachment(operands[0], has)
 	if err != nil {
@@ -199,12 +201,16 @@ func (c *publishCall) removePorts(ctx context.Context, operands []string) (int, 
 			return nil, err
 		}
 		for _, h := range ports {
-			if !slices.ContainsFunc(mappings, func(m mapping) bool { return h.matches(m.Port) }) {
-				return nil, spec.Errorf(spec.CodeUnknown, "%s (%s) has no port %s: %s", a.Name(), a.NetworkName, h, whatIsThere(mappings))
+			if !slices.ContainsFunc(mappings, func(m mapping) bool { return names(h, m.Port) }) {
+				text := h.Host()
+				if h.ContainerPort != 0 {
+					text = h.Short()
+				}
+				return nil, spec.Errorf(spec.CodeUnknown, "%s (%s) has no port %s: %s", a.Name(), a.NetworkName, text, whatIsThere(mappings))
 			}
 		}
 		mappings = slices.DeleteFunc(mappings, func(m mapping) bool {
-			gone := m.HostPort != 0 && (c.all || slices.ContainsFunc(ports, func(h hostPort) bool { return h.matches(m.Port) }))
+			gone := m.HostPort != 0 && (c.all || takes(m.Port))
 			if gone {
 				removed = append(removed, m.Port)
 			}
@@ -239,20 +245,6 @@ func mappingOf(p spec.Port) mapping {
 	return mapping{p, raw}
 }
 
-// is reports whether a mapping is that of a port.
-func (m mapping) is(p spec.Port) bool {
-	return m.HostPort == p.HostPort && m.ContainerPort == p.ContainerPort && m.Protocol == strings.ToLower(p.Protocol) && address(m.HostIP) == address(p.HostIP)
-}
-
-// address returns the address of a mapping; the zero Addr: any of the host.
-func address(hostIP string) netip.Addr {
-	a, err := netip.ParseAddr(hostIP)
-	if err != nil {
-		return netip.Addr{}
-	}
-	return a.Unmap()
-}
-
 // readMappings reads the value of the capability; nil has none.
 func readMappings(value json.RawMessage) (mappings []mapping, err error) {
 	var raw []json.RawMessage
@@ -262,10 +254,7 @@ func readMappings(value json.RawMessage) (mappings []mapping, err error) {
 	for _, r := range raw {
 		var p spec.Port
 		err = errors.Join(err, spec.Unmarshal(spec.CapPorts, r, &p))
-		if p.Protocol = strings.ToLower(p.Protocol); p.Protocol == "" {
-			p.Protocol = "tcp"
-		}
-		mappings = append(mappings, mapping{p, r})
+		mappings = append(mappings, mapping{p.Normal(), r})
 	}
 	return mappings, err
 }
@@ -276,52 +265,8 @@ func encodeMappings(mappings []mapping) json.RawMessage {
 	return value
 }
 
-// A hostPort is a published port in an operand of publish --remove.
-type hostPort struct {
-	ip       netip.Addr // zero: any
-	port     uint16
-	protocol string
-	to       uint16 // port in the container; 0: any
-}
-
-// matches reports whether it names a published port.
-func (h hostPort) matches(p spec.Port) bool {
-	return p.HostPort == h.port && strings.EqualFold(p.Protocol, h.protocol) &&
-		(!h.ip.IsValid() || address(p.HostIP) == h.ip) && (h.to == 0 || p.ContainerPort == h.to)
-}
-
-// String returns the port as it was named.
-func (h hostPort) String() string {
-	p := spec.Port{HostPort: h.port, ContainerPort: h.to, Protocol: h.protocol}
-	if h.ip.IsValid() {
-		p.HostIP = h.ip.String()
-	}
-	if h.to != 0 {
-		return p.Short()
-	}
-	return p.Host()
-}
-
-// parseHostPorts reads a port in the syntax of publish, also without the container's.
-func parseHostPorts(s string) (ports []hostPort, err error) {
-	if full, err := parsePublish(s); err == nil {
-		return each(full, func(p spec.Port) hostPort {
-			return hostPort{address(p.HostIP), p.HostPort, strings.ToLower(p.Protocol), p.ContainerPort}
-		}), nil
-	}
-	text, protocol, _ := strings.Cut(s, "/")
-	if protocol == "" {
-		protocol = "tcp"
-	}
-	ip, host, hasIP := cutLast(text, ":")
-	h := hostPort{protocol: strings.ToLower(protocol), ip: address(strings.Trim(ip, "[]"))}
-	first, last, err := parsePorts(host)
-	if err != nil || hasIP && !h.ip.IsValid() || !slices.Contains(protocols, h.protocol) {
-		return nil, errors.New("it must be [IP:]HOST[/tcp|udp|sctp], with a port from 1 to 65535, or a range of them")
-	}
-	for port := int(first); port <= int(last); port++ {
-		h.port = uint16(port)
-		ports = append(ports, h)
-	}
-	return ports, nil
+// names reports whether an operand of publish --remove, with zero for what it leaves open, is about a published port.
+func names(named, p spec.Port) bool {
+	return p.HostPort == named.HostPort && p.Protocol == named.Protocol &&
+		(!named.HostIP.IsValid() || p.HostIP == named.HostIP) && (named.ContainerPort == 0 || p.ContainerPort == named.ContainerPort)
 }

@@ -179,7 +179,7 @@ func (c *call) entriesNamed(name string) (named, all []*chain.Entry, torn []erro
 	for _, e := range all {
 		v.Entries = append(v.Entries, v.Read(e))
 	}
-	found, err := v.ByName(name, c.knownNetworks(v))
+	_, found, err := v.ByName(name, c.knownNetworks(v))
 	return each(found, func(a *inventory.Entry) *chain.Entry { return a.Entry }), all, torn, err
 }
 

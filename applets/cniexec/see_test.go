@@ -552,24 +552,19 @@ func TestWhoOperandKind(t *testing.T) {
 		"/proc/self/ns/net": kindNetNS, "/nosuch": kindNetNS, "./x": kindNetNS, "veth1234": kindLink, "lo": kindLink, "tcp": kindLink,
 	}
 	for text, want := range tests {
-		q := &query{text: text}
+		q := &query{Inventory: new(inventory.Inventory), text: text}
 		if err := q.read(); err != nil || q.kind != want {
 			t.Errorf("%s: got %q, %v, want %q", text, q.kind, err, want)
 		}
 	}
 	for _, text := range []string{"tcp/0", "tcp/65536", "0/udp", "sctp/x"} {
-		if err := new(query).withText(text).read(); err == nil {
+		if err := (&query{Inventory: new(inventory.Inventory), text: text}).read(); err == nil {
 			t.Errorf("%s is taken", text)
 		}
 	}
 }
 
-func (q *query) withText(text string) *query {
-	q.text = text
-	return q
-}
-
-// libcni truncates an entry before it writes it, so who reads an empty entry once more.
+// libcni truncates an entry before it writes it, so an empty one is read once more.
 func TestWhoRereadsTruncatedEntry(t *testing.T) {
 	f := runtimes(t)
 	v := f.inventory()
@@ -597,8 +592,9 @@ func TestWhoRereadsTruncatedEntry(t *testing.T) {
 		}
 		written <- err
 	}()
-	q := &query{Inventory: v}
-	if err := errors.Join(q.lookup(a.Attachment(), "leased to"), <-written); err != nil {
+	q := &query{Inventory: f.inventory()}
+	q.lookup(a.Attachment(), "leased to")
+	if err := <-written; err != nil {
 		t.Fatal(err)
 	}
 	if len(q.owners) != 1 || q.owners[0].Attachment() != a.Attachment() || len(q.others) > 0 {

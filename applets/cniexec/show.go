@@ -52,18 +52,15 @@ func (c *showCall) do(ctx context.Context, operands []string) (exit int, err err
 		return 0, err
 	}
 	networks := c.knownNetworks(v)
-	for _, n := range networks {
-		if n.Name == operands[0] {
-			return c.showNetwork(ctx, v, n)
-		}
-	}
-	found, err := v.Find(operands[0])
+	network, found, err := v.ByName(operands[0], networks)
 	var several *inventory.SeveralError
 	switch {
+	case network != nil:
+		return c.showNetwork(ctx, v, network)
 	case errors.As(err, &several) && !isNetNS(operands[0]): // a namespace may be that of several containers
 		return 0, err
 	case err != nil:
-		return c.showOwner(ctx, operands[0], true)
+		return c.showOwner(ctx, v, networks, operands[0])
 	}
 	v.ReadHolds(ctx, found)
 	var texts []string

@@ -9,8 +9,6 @@ import (
 	"strings"
 	"time"
 
-	"golang.org/x/sys/unix"
-
 	"cnibox/applets/cniexec/inventory"
 	"cnibox/applets/cniexec/sandbox"
 	"cnibox/applets/cniexec/trace"
@@ -49,11 +47,15 @@ func (c *traceCall) flags(f *flagSet) {
 	f.outputs("`json` print JSON")
 }
 
-// A traceTarget is the destination of the packet.
-type traceTarget struct {
-	addr  netip.Addr // zero: to this host
-	port  uint16     // 0: any
-	proto uint8      // 0: any
+// A traceTarget is the destination of the packet: zero are the address of this host, any port and any protocol.
+type traceTarget struct{ spec.Port }
+
+// proto returns the number of the protocol; 0: any.
+func (to traceTarget) proto() uint8 {
+	if to.Protocol == "" {
+		return 0
+	}
+	return hostport.ProtoNumber(to.Protocol)
 }
 
 // do traces a packet.
@@ -65,9 +67,9 @@ func (c *traceCall) do(ctx context.Context, operands []string) (int, error) {
 	switch {
 	case err != nil:
 		return 0, usage("trace: %w", err)
-	case len(operands) == 2 && !to.addr.IsValid():
+	case len(operands) == 2 && !to.HostIP.IsValid():
 		return 0, usage("trace: %q names no address: from a container it is ADDRESS:PORT", operands[1])
-	case c.send && to.port == 0:
+	case c.send && to.HostPort == 0:
 		return 0, usage("trace: --send needs a port: %s:PORT", operands[len(operands)-1])
 	}
 	v, err := c.look()
@@ -94,7 +96,7 @@ func (c *traceCall) do(ctx context.Context, operands []string) (int, error) {
 			if err != nil {
 				return nil, err
 			}
-			return trace.Dial(r.Places[0].NS, to.proto, dst)
+			return trace.Dial(r.Places[0].NS, to.proto(), dst)
 		}
 	}
 	t, err := trace.Follow(ctx, r)
@@ -107,7 +109,7 @@ func (c *traceCall) do(ctx context.Context, operands []string) (int, error) {
 // places fills in the namespaces on the path: that of the sending container, the host, and those of
 // the containers that may receive the packet.
 func (c *traceCall) places(r *trace.Request, v *inventory.Inventory, from string, to traceTarget) error {
-	flow := foreign.Flow{Proto: to.proto, Dst: to.addr, Port: to.port}
+	flow := foreign.Flow{Proto: to.proto(), Dst: to.HostIP, Port: to.HostPort}
 	host := flow
 	if from != "" {
 		p, err := openPlace(v, from)
@@ -120,15 +122,15 @@ func (c *traceCall) places(r *trace.Request, v *inventory.Inventory, from string
 		if err != nil {
 			return err
 		}
-		host.Src = slices.DeleteFunc(addrs, func(a netip.Addr) bool { return a.Is4() != to.addr.Is4() })
+		host.Src = slices.DeleteFunc(addrs, func(a netip.Addr) bool { return a.Is4() != to.HostIP.Is4() })
 		if len(host.Src) == 0 {
-			return spec.Errorf(spec.CodeUnknown, "%s has no address that could send to %s", from, to.addr)
+			return spec.Errorf(spec.CodeUnknown, "%s has no address that could send to %s", from, to.HostIP)
 		}
 	}
 	r.Places = append(r.Places, trace.Place{Name: "host", NS: netns.Host(), Flow: host})
 	for _, a := range v.Entries {
 		published, gets := to.published(a)
-		if from == "" && !to.addr.IsValid() {
+		if from == "" && !to.HostIP.IsValid() {
 			r.Published = append(r.Published, published...)
 		}
 		if !a.Alive() || !gets && len(published) == 0 {
@@ -147,7 +149,7 @@ func (c *traceCall) places(r *trace.Request, v *inventory.Inventory, from string
 			ns.Close()
 			continue
 		}
-		r.Places = append(r.Places, trace.Place{Name: a.Name(), NS: ns, Flow: foreign.Flow{Proto: to.proto}})
+		r.Places = append(r.Places, trace.Place{Name: a.Name(), NS: ns, Flow: foreign.Flow{Proto: to.proto()}})
 	}
 	return nil
 }
@@ -172,16 +174,14 @@ func openPlace(v *inventory.Inventory, name string) (trace.Place, error) {
 // gets reports whether the attachment has the address of the target itself.
 func (to traceTarget) published(a *inventory.Entry) (targets []netip.AddrPort, gets bool) {
 	for _, p := range a.Addresses() {
-		gets = gets || p.Addr() == to.addr
+		gets = gets || p.Addr() == to.HostIP
 	}
 	for _, m := range a.Ports {
-		ip, _ := netip.ParseAddr(m.HostIP)
-		host := hostport.Port{Proto: m.Protocol, IP: ip, Port: m.HostPort}
-		if m.HostPort != to.port || hostport.ProtoNumber(m.Protocol) != to.proto || to.addr.IsValid() && !host.InFamily(to.addr) {
+		if m.HostPort != to.HostPort || m.Protocol != to.Protocol || to.HostIP.IsValid() && !m.InFamily(to.HostIP) {
 			continue
 		}
 		for _, p := range a.Addresses() {
-			if host.InFamily(p.Addr()) {
+			if m.InFamily(p.Addr()) {
 				targets = append(targets, netip.AddrPortFrom(p.Addr(), m.ContainerPort))
 			}
 		}
@@ -192,14 +192,13 @@ func (to traceTarget) published(a *inventory.Entry) (targets []netip.AddrPort, g
 // dial returns the destination of --send. For a port of this host it is the address on which the
 // port is published, or else one of this host's addresses, preferably IPv4.
 func (to traceTarget) dial(ns *netns.NS, v *inventory.Inventory) (netip.AddrPort, error) {
-	if to.addr.IsValid() {
-		return netip.AddrPortFrom(to.addr, to.port), nil
+	if to.HostIP.IsValid() {
+		return netip.AddrPortFrom(to.HostIP, to.HostPort), nil
 	}
 	for _, a := range v.Entries {
 		for _, m := range a.Ports {
-			ip, _ := netip.ParseAddr(m.HostIP)
-			if m.HostPort == to.port && hostport.ProtoNumber(m.Protocol) == to.proto && ip.IsValid() && !ip.IsUnspecified() {
-				return netip.AddrPortFrom(ip, to.port), nil
+			if m.HostPort == to.HostPort && m.Protocol == to.Protocol && m.HostIP.IsValid() && !m.HostIP.IsUnspecified() {
+				return netip.AddrPortFrom(m.HostIP, to.HostPort), nil
 			}
 		}
 	}
@@ -210,38 +209,22 @@ func (to traceTarget) dial(ns *netns.NS, v *inventory.Inventory) (netip.AddrPort
 	if err != nil {
 		return netip.AddrPort{}, err
 	}
-	return netip.AddrPortFrom(addrs[max(0, slices.IndexFunc(addrs, netip.Addr.Is4))], to.port), nil
+	return netip.AddrPortFrom(addrs[max(0, slices.IndexFunc(addrs, netip.Addr.Is4))], to.HostPort), nil
 }
 
 // parseTraceTarget reads PROTO/PORT or PORT/PROTO, or ADDRESS[:PORT][/PROTO].
 func parseTraceTarget(text string) (to traceTarget, err error) {
-	if proto, port, ok := protoPort(text); ok && !strings.ContainsAny(port, ".:[") {
-		to.proto = hostport.ProtoNumber(proto)
-		if to.port, err = parsePort(port); err != nil {
-			return to, fmt.Errorf("%q: a port is a number from 1 to 65535", text)
-		}
-		return to, nil
-	}
-	bad := fmt.Errorf("%q must be PROTO/PORT, as tcp/8080, or ADDRESS[:PORT][/PROTO], as 192.0.2.7:443", text)
-	host, proto, hasProto := strings.Cut(text, "/")
-	if proto = strings.ToLower(proto); hasProto {
-		if !slices.Contains(protocols, proto) {
-			return to, bad
-		}
-		to.proto = hostport.ProtoNumber(proto)
-	}
-	if ap, perr := netip.ParseAddrPort(host); perr == nil && ap.Port() != 0 {
-		to.addr, to.port = ap.Addr().Unmap(), ap.Port()
-		if to.proto == 0 {
-			to.proto = unix.IPPROTO_TCP
-		}
-	} else if to.addr, perr = netip.ParseAddr(strings.Trim(host, "[]")); perr != nil {
-		return to, bad
-	}
-	if to.addr = to.addr.Unmap(); to.addr.Zone() != "" {
+	ports, err := parsePorts(text)
+	port, protocol, known := cutProtocol(text)
+	switch {
+	case err != nil && known && protocol != "" && !strings.ContainsAny(port, ".:["):
+		return to, fmt.Errorf("%q: %w", text, errPorts)
+	case err != nil, len(ports) > 1, ports[0].ContainerPort != 0, !ports[0].HostIP.IsValid() && protocol == "":
+		return to, fmt.Errorf("%q must be PROTO/PORT, as tcp/8080, or ADDRESS[:PORT][/PROTO], as 192.0.2.7:443", text)
+	case ports[0].HostIP.Zone() != "":
 		return to, fmt.Errorf("%q: an address with a zone cannot be traced", text)
 	}
-	return to, nil
+	return traceTarget{ports[0]}, nil
 }
 
 // printTrace prints the steps, the outcome, and what to do.

@@ -5,29 +5,28 @@ import (
 	"net/netip"
 	"testing"
 
-	"golang.org/x/sys/unix"
-
 	"cnibox/applets/applet"
 	"cnibox/applets/cniexec/trace"
+	"cnibox/spec"
 )
 
 func TestTraceTarget(t *testing.T) {
 	four, six := netip.MustParseAddr("192.0.2.7"), netip.MustParseAddr("fd00::7")
-	for text, want := range map[string]traceTarget{
-		"tcp/8080":          {port: 8080, proto: unix.IPPROTO_TCP},
-		"53/udp":            {port: 53, proto: unix.IPPROTO_UDP},
-		"192.0.2.7:443":     {four, 443, unix.IPPROTO_TCP},
-		"192.0.2.7:53/udp":  {four, 53, unix.IPPROTO_UDP},
-		"192.0.2.7:443/TCP": {four, 443, unix.IPPROTO_TCP},
-		"192.0.2.7":         {addr: four},
-		"sctp/36412":        {port: 36412, proto: unix.IPPROTO_SCTP},
-		"192.0.2.7:5/sctp":  {four, 5, unix.IPPROTO_SCTP},
-		"192.0.2.7/udp":     {addr: four, proto: unix.IPPROTO_UDP},
-		"[fd00::7]:443":     {six, 443, unix.IPPROTO_TCP},
-		"fd00::7":           {addr: six},
-		"::ffff:192.0.2.7":  {addr: four},
+	for text, want := range map[string]spec.Port{
+		"tcp/8080":          {HostPort: 8080, Protocol: "tcp"},
+		"53/udp":            {HostPort: 53, Protocol: "udp"},
+		"192.0.2.7:443":     {HostIP: four, HostPort: 443, Protocol: "tcp"},
+		"192.0.2.7:53/udp":  {HostIP: four, HostPort: 53, Protocol: "udp"},
+		"192.0.2.7:443/TCP": {HostIP: four, HostPort: 443, Protocol: "tcp"},
+		"192.0.2.7":         {HostIP: four},
+		"sctp/36412":        {HostPort: 36412, Protocol: "sctp"},
+		"192.0.2.7:5/sctp":  {HostIP: four, HostPort: 5, Protocol: "sctp"},
+		"192.0.2.7/udp":     {HostIP: four, Protocol: "udp"},
+		"[fd00::7]:443":     {HostIP: six, HostPort: 443, Protocol: "tcp"},
+		"fd00::7":           {HostIP: six},
+		"::ffff:192.0.2.7":  {HostIP: four},
 	} {
-		if got, err := parseTraceTarget(text); err != nil || got != want {
+		if got, err := parseTraceTarget(text); err != nil || got.Port != want {
 			t.Errorf("%s: got %+v, %v; want %+v", text, got, err, want)
 		}
 	}

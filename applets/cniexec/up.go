@@ -455,7 +455,11 @@ func (w *wantedLink) unique(owners map[string]string) error {
 		all = append(all, fmt.Sprintf("MAC address %s of network %s", mac, w.list.Name))
 	}
 	for _, p := range w.asked.publish {
-		all = append(all, strings.TrimSpace(fmt.Sprintf("host port %s %d %s", strings.ToLower(p.Protocol), p.HostPort, p.HostIP)))
+		text := fmt.Sprintf("host port %s %d", p.Protocol, p.HostPort)
+		if p.HostIP.IsValid() {
+			text += " " + p.HostIP.String()
+		}
+		all = append(all, text)
 	}
 	for _, what := range all {
 		if other := owners[what]; other != "" {
@@ -518,11 +522,7 @@ func (c *upCall) detached(name string, e *chain.Entry) {
 // holdsAsked reports whether an attachment has been given an address for which another link of the
 // file asks.
 func (c *upCall) holdsAsked(w *wantedLink, e *chain.Entry) bool {
-	var result struct {
-		IPs []struct{ Address netip.Prefix }
-	}
-	_ = json.Unmarshal(e.Result, &result) // of a version without them, or invalid
-	for _, ip := range result.IPs {
+	for _, ip := range e.BriefResult().IPs {
 		if by := c.asked[w.onNetwork(ip.Address.Addr())]; by != "" && by != w.key {
 			return true
 		}

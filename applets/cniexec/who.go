@@ -40,9 +40,8 @@ func (c *whoCall) flags(f *flagSet) {
 	f.outputs("`json` print JSON")
 }
 
-// A query is a question about an owner: its kind, and what that needs. If an index leads to the owner (the
-// name of a lease, a link's alias, the owner of an element), the query uses it. Otherwise it
-// decodes only the entries that have the text.
+// A query is a question about an owner: its kind, and what that needs. The inventory, the elements of the
+// rule set and the leases answer it.
 type query struct {
 	*call
 	*inventory.Inventory
@@ -54,6 +53,8 @@ type query struct {
 	port  uint16
 	id    netns.ID // of a namespace that exists
 	path  string   // of a namespace
+
+	networks []*inventory.Network
 
 	ctx    context.Context // of the call, for plugins
 	owners []*inventory.Entry
@@ -77,15 +78,17 @@ type whoDoc struct {
 	Others []string   `json:"others"`
 }
 
-// An ownerDoc has an attachment's data from its entry: who does not test them.
+// An ownerDoc is what documents have of each attachment, from its entry.
 type ownerDoc struct {
-	Network     string         `json:"network"`
-	ContainerID string         `json:"containerID"`
-	IfName      string         `json:"ifName"`
-	Name        string         `json:"name"`
-	Runtime     string         `json:"runtime"`
-	NetNS       string         `json:"netns"`
-	Addresses   []netip.Prefix `json:"addresses"`
+	attachmentName
+	Name      string         `json:"name"`
+	Runtime   string         `json:"runtime"`
+	NetNS     string         `json:"netns"`
+	Addresses []netip.Prefix `json:"addresses"`
+}
+
+func ownerOf(a *inventory.Entry) ownerDoc {
+	return ownerDoc{nameOf(a.Attachment()), a.Name(), a.Runtime(), a.NetNSPath(), notNull(a.Addresses())}
 }
 
 // do names the owner of an address, a host port, a link, a namespace or a MAC address.
@@ -93,30 +96,35 @@ func (c *whoCall) do(ctx context.Context, operands []string) (exit int, err erro
 	if len(operands) != 1 {
 		return 0, usage("who: it takes one operand: an address, PROTO/PORT, a link, a namespace or a MAC address")
 	}
-	return c.showOwner(ctx, operands[0], false)
-}
-
-// showOwner prints the owners of what the text names, which may be the name of nothing. With listed an
-// inventory was made before, and has named the broken entries.
-func (c *call) showOwner(ctx context.Context, text string, listed bool) (exit int, err error) {
-	if err := c.stateDirs(); err != nil {
+	defer memory.CollectLess()()
+	v, err := c.look()
+	if err != nil {
 		return 0, err
 	}
-	defer memory.CollectLess()()
-	q := &query{ctx: ctx, call: c, Inventory: inventory.Empty(c.cache(), c.describer()), text: text}
+	return c.showOwner(ctx, v, c.knownNetworks(v), operands[0])
+}
+
+// showOwner prints the owners of what the text names, which may be the name of nothing.
+func (c *call) showOwner(ctx context.Context, v *inventory.Inventory, networks []*inventory.Network, text string) (exit int, err error) {
+	q := &query{ctx: ctx, call: c, Inventory: v, networks: networks, text: text}
 	if err := q.read(); err != nil {
 		return 0, err
 	}
-	ask := map[string]func() error{
-		kindAddress: q.askAddress, kindMAC: q.askMAC, kindPort: q.askPort, kindNetNS: q.askNetNS, kindLink: q.askLink,
-	}[q.kind]
-	if err := ask(); err != nil {
+	switch q.kind {
+	case kindAddress:
+		err = q.askAddress()
+	case kindMAC:
+		q.askMAC()
+	case kindPort:
+		q.askPort()
+	case kindNetNS:
+		q.askNetNS()
+	case kindLink:
+		err = q.askLink()
+	}
+	if err != nil {
 		return 0, err
 	}
-	if listed {
-		q.Broken = nil
-	}
-	q.complain(q.Inventory, "not searched")
 	if c.output == outputJSON {
 		exit, err = c.writeJSON(q.doc())
 	} else {
@@ -144,10 +152,10 @@ func (q *query) read() (err error) {
 		q.kind, q.mac = kindMAC, mac
 		return nil
 	}
-	if proto, port, ok := protoPort(text); ok {
-		q.kind, q.proto = kindPort, proto
+	if port, protocol, ok := cutProtocol(text); ok && protocol != "" && port != "" {
+		q.kind, q.proto = kindPort, protocol
 		if q.port, err = parsePort(port); err != nil {
-			return usage("%q: a port is a number from 1 to 65535", text)
+			return usage("%q: %w", text, errPorts)
 		}
 		return nil
 	}
@@ -156,7 +164,7 @@ func (q *query) read() (err error) {
 		if q.id, err = netns.IDAt(q.path); err != nil {
 			return nil
 		}
-		if _, err := q.hostLink(text); err != nil { // a link takes precedence
+		if q.hostLink(text) == nil { // a link takes precedence
 			q.kind = kindNetNS
 		}
 		return nil
@@ -172,90 +180,46 @@ func (q *query) read() (err error) {
 	return err
 }
 
-// protoPort splits PROTO/PORT, or PORT/PROTO as ls prints it; false: neither.
-func protoPort(text string) (proto, port string, ok bool) {
-	before, after, slash := strings.Cut(text, "/")
-	isProto := func(s string) bool { return slices.Contains(protocols, strings.ToLower(s)) }
-	switch {
-	case !slash || before == "":
-		return "", "", false
-	case isProto(before):
-		return strings.ToLower(before), after, true
+// hostLink returns a link of the host; nil: there is none, or links could not be read.
+func (q *query) hostLink(name string) *rtnl.Link {
+	if q.Links == nil {
+		return nil
 	}
-	return strings.ToLower(after), before, isProto(after)
+	return q.Links.ByName[name]
 }
 
-// hostLink reads one link of the host.
-func (q *query) hostLink(name string) (*rtnl.Link, error) {
-	return inventory.AskHost(func(conn *rtnl.Conn) (*rtnl.Link, error) { return conn.Link(name) })
-}
+// found reports whether the question has an answer.
+func (q *query) found() bool { return len(q.owners)+len(q.others) > 0 }
 
-// own adds an owner, once.
-func (q *query) own(e *chain.Entry) {
-	a := e.Attachment()
-	if !slices.ContainsFunc(q.owners, func(o *inventory.Entry) bool { return o.Attachment() == a }) {
-		q.owners = append(q.owners, q.Inventory.Read(e))
-	}
-}
-
-// lookup adds the entry of an attachment, or a text if there is none. If another runtime may be
-// writing the entry, it searches, which reads the entry again.
-func (q *query) lookup(a spec.Attachment, how string) error {
-	e, err := q.Inventory.Cache.Lookup(a)
-	switch {
-	case err == nil:
-		q.own(e)
-	case errors.Is(err, os.ErrNotExist):
-		matches := func(e *inventory.Entry) bool { return e.Attachment() == a }
-		if err := q.search(matches, a.ContainerID); err != nil || slices.ContainsFunc(q.owners, matches) {
-			return err
+// search adds the attachments that match, and reports whether the question has an answer.
+func (q *query) search(matches func(*inventory.Entry) bool) bool {
+	for _, a := range q.Entries {
+		if matches(a) && !slices.Contains(q.owners, a) {
+			q.owners = append(q.owners, a)
 		}
-		q.others = append(q.others, fmt.Sprintf("%s %s, which is not in the cache", how, q.Inventory.Cache.Title(a)))
-	case errors.Is(err, os.ErrPermission):
-		q.others = append(q.others, fmt.Sprintf("%s %s", how, q.Inventory.Cache.Title(a)))
-		q.Unread = append(q.Unread, err)
-	default:
-		return err
 	}
-	return nil
+	return q.found()
 }
 
-// search adds the owners of matching entries, of those that contain one of the texts.
-func (q *query) search(matches func(*inventory.Entry) bool, texts ...string) error {
-	entries, broken, err := q.Inventory.Cache.Search(func(text []byte) bool {
-		return len(texts) == 0 || slices.ContainsFunc(texts, func(s string) bool { return bytes.Contains(text, []byte(s)) })
+// searchHolds adds the attachments that may hold something, and do as their plugins report it.
+func (q *query) searchHolds(may []*inventory.Entry, matches func(data any) bool) {
+	q.ReadHolds(q.ctx, may)
+	q.search(func(a *inventory.Entry) bool {
+		return slices.ContainsFunc(a.Holds, func(h chain.Held) bool { return matches(h.Data) })
 	})
-	if err != nil {
-		return err
-	}
-	q.Broken = broken
-	for _, e := range entries {
-		if matches(q.Inventory.Read(e)) {
-			q.own(e)
-		}
-	}
-	return nil
 }
 
-// searchHolds adds the owners of what plugins hold, for the attachments that may hold it.
-func (q *query) searchHolds(may func([]*inventory.Entry) []*inventory.Entry, matches func(data any) bool) error {
-	entries, broken, err := q.Inventory.Cache.List()
-	if err != nil {
-		return err
+// lookup adds an attachment, or a text if the cache does not have it.
+func (q *query) lookup(a spec.Attachment, how string) {
+	matches := func(e *inventory.Entry) bool { return e.Attachment() == a }
+	if q.search(matches); slices.ContainsFunc(q.owners, matches) {
+		return
 	}
-	q.Broken = broken
-	var all []*inventory.Entry
-	for _, e := range entries {
-		all = append(all, q.Inventory.Read(e))
+	text := fmt.Sprintf("%s %s", how, q.Inventory.Cache.Title(a))
+	if !slices.ContainsFunc(q.Broken, func(b chain.Broken) bool { return b.Of(a) }) {
+		text += ", which is not in the cache"
 	}
-	all = may(all)
-	q.ReadHolds(q.ctx, all)
-	for _, a := range all {
-		if slices.ContainsFunc(a.Holds, func(h chain.Held) bool { return matches(h.Data) }) {
-			q.own(a.Entry)
-		}
-	}
-	return nil
+	q.others = append(q.others, text)
 }
 
 // askAddress searches the leases, whose file names are the addresses, then the addresses of the
@@ -264,7 +228,7 @@ func (q *query) askAddress() error {
 	for _, dir := range q.leaseDirs() {
 		networks, err := os.ReadDir(dir)
 		if err != nil && !errors.Is(err, os.ErrNotExist) {
-			q.Unread = append(q.Unread, err)
+			q.warn("not searched: %v", err)
 		}
 		for _, n := range networks {
 			lease, err := ipam.ReadLease(dir, n.Name(), q.addr)
@@ -280,9 +244,7 @@ func (q *query) askAddress() error {
 				continue
 			}
 			a := spec.Attachment{Network: n.Name(), ContainerID: lease.ContainerID, IfName: lease.IfName}
-			if err := q.lookup(a, "leased to"); err != nil {
-				return err
-			}
+			q.lookup(a, "leased to")
 		}
 	}
 	if len(q.owners) > 0 {
@@ -291,28 +253,24 @@ func (q *query) askAddress() error {
 	if err := q.askHostAddress(); err != nil || len(q.others) > 0 {
 		return err
 	}
-	return q.search(func(a *inventory.Entry) bool {
+	q.search(func(a *inventory.Entry) bool {
 		return slices.ContainsFunc(a.Parsed.IPs, func(ip spec.IP) bool { return ip.Address.Addr() == q.addr })
-	}, q.addr.String()+"/")
+	})
+	return nil
 }
 
 // leaseDirs returns the directories of leases: the usual one, that of the default network, and
-// those of the configured networks.
+// those of the networks.
 func (q *query) leaseDirs() []string {
 	dirs := []string{state.Dir(q.stateDir, state.Leases), filepath.Join(state.Run, filepath.Base(state.Leases))}
-	add := func(dir string) {
-		if dir != "" && !slices.Contains(dirs, dir) {
+	dirs = append(dirs, filepath.Join(q.Inventory.Cache.Dir, "networks"))
+	for _, n := range q.networks {
+		if dir := n.Conf.Leases(); dir != "" {
 			dirs = append(dirs, dir)
 		}
 	}
-	add(filepath.Join(q.Inventory.Cache.Dir, "networks"))
-	lists, _ := chain.Lists(q.confDir)
-	for _, l := range lists {
-		if doc, err := l.Effective(); err == nil {
-			add(q.Conf(doc).Leases())
-		}
-	}
-	return dirs
+	slices.Sort(dirs)
+	return slices.Compact(dirs)
 }
 
 // askHostAddress searches the addresses of the host.
@@ -345,43 +303,39 @@ func linkText(l *rtnl.Link) string {
 	return l.Kind + " " + l.Name
 }
 
-// askLink looks at the alias of a link of the host, then searches entries with its name, and
+// askLink looks at the alias of a link of the host, then searches attachments with its name, and
 // plugins.
 func (q *query) askLink() error {
-	l, err := q.hostLink(q.text)
-	if err != nil && !errors.Is(err, os.ErrNotExist) {
-		return err
-	}
+	l := q.hostLink(q.text)
 	if l != nil {
-		if err := q.askLabel(l); err != nil || len(q.owners)+len(q.others) > 0 {
-			return err
+		if q.askLabel(l); q.found() {
+			return nil
 		}
 		if l.Kind == "bridge" {
-			return q.askBridge(l)
+			q.askBridge(l)
+			return nil
 		}
 	}
-	err = q.search(func(a *inventory.Entry) bool {
+	found := q.search(func(a *inventory.Entry) bool {
 		return slices.ContainsFunc(a.Parsed.Interfaces, func(i spec.Interface) bool {
 			return i.Name == q.text && i.Sandbox == "" && i.Name != q.Bridge(a.Conf)
 		})
-	}, `"`+q.text+`"`)
-	if err == nil && len(q.owners) == 0 {
-		err = q.searchHolds(func(list []*inventory.Entry) []*inventory.Entry { return list }, func(data any) bool {
+	})
+	if !found {
+		q.searchHolds(q.Entries, func(data any) bool {
 			link, ok := data.(spec.HostLink)
 			return ok && (link.Name == q.text || link.Parent == q.text)
 		})
 	}
-	if err != nil || len(q.owners) > 0 {
-		return err
+	if q.found() || l != nil {
+		return nil
 	}
-	if l == nil { // a namespace that is gone but has an entry
-		if err := q.askNetNS(); err != nil || len(q.owners) > 0 {
-			q.kind = kindNetNS
-			return err
-		}
-		return &hint.Error{Err: spec.Errorf(spec.CodeUnknown, "there is no network, container, link or namespace %q", q.text), Hint: adviceOf(q.text)}
+	q.askNetNS() // a namespace that is gone but has an entry
+	if q.found() {
+		q.kind = kindNetNS
+		return nil
 	}
-	return nil
+	return &hint.Error{Err: spec.Errorf(spec.CodeUnknown, "there is no network, container, link or namespace %q", q.text), Hint: adviceOf(q.text)}
 }
 
 // adviceOf says what to write for a port without a protocol, or an address with a port; empty: it is
@@ -396,177 +350,115 @@ func adviceOf(text string) string {
 	return "`cni-exec ls` lists containers, `cni-exec ls --networks` networks"
 }
 
-// askLabel adds the attachment in a link's label.
-func (q *query) askLabel(l *rtnl.Link) error {
-	if spec.LabelKey(l.Alias) == "" {
-		return nil
-	}
+// askLabel adds the attachment in a link's label. Names that are too long for a label are known by their key.
+func (q *query) askLabel(l *rtnl.Link) {
 	if a, ok := spec.LabelNames(l.Alias); ok {
-		return q.lookup(a, "labelled as of")
+		q.lookup(a, "labelled as of")
+	} else if key := spec.LabelKey(l.Alias); key != "" {
+		q.search(func(a *inventory.Entry) bool { return a.Key == key })
 	}
-	return q.searchKey(spec.LabelKey(l.Alias))
 }
 
-// searchKey adds the attachment of a key; its names were too long for a label.
-func (q *query) searchKey(key string) error {
-	return q.search(func(a *inventory.Entry) bool { return a.Key == key })
-}
-
-// askBridge adds the networks of a bridge: those configured with it, those in the labels of its
-// ports, and if there are none those of the entries.
-func (q *query) askBridge(bridge *rtnl.Link) error {
-	links, err := inventory.ListLinks()
-	if err != nil {
-		return err
-	}
-	q.Links = links
-	var networks []string
-	add := func(name string) {
-		if !slices.Contains(networks, name) {
-			networks = append(networks, name)
-		}
-	}
-	lists, _ := chain.Lists(q.confDir)
-	for _, l := range lists {
-		if doc, err := l.Effective(); err == nil && q.Bridge(q.Conf(doc)) == q.text {
-			add(l.Name)
+// askBridge adds the networks of a bridge: those that have it, and those in the labels of its ports.
+func (q *query) askBridge(bridge *rtnl.Link) {
+	var names []string
+	for _, n := range q.networks {
+		if q.Bridge(n.Conf) == q.text {
+			names = append(names, n.Name)
 		}
 	}
 	ports := 0
-	for i := range links.All {
-		if l := &links.All[i]; l.Master == bridge.Index {
+	for i := range q.Links.All {
+		if l := &q.Links.All[i]; l.Master == bridge.Index {
 			ports++
 			if a, ok := spec.LabelNames(l.Alias); ok {
-				add(a.Network)
+				names = append(names, a.Network)
 			}
 		}
 	}
-	if len(networks) == 0 {
-		entries, _, err := q.Inventory.Cache.List()
-		if err != nil {
-			return err
-		}
-		for _, e := range entries {
-			if q.Bridge(q.Conf(e.Config)) == q.text {
-				add(e.NetworkName)
-			}
-		}
+	if len(names) > 0 {
+		slices.Sort(names)
+		q.others = append(q.others, fmt.Sprintf("the bridge of %s, with %s", strings.Join(slices.Compact(names), ", "), tty.Plural(ports, "port")))
 	}
-	if len(networks) > 0 {
-		slices.Sort(networks)
-		q.others = append(q.others, fmt.Sprintf("the bridge of %s, with %s", strings.Join(networks, ", "), tty.Plural(ports, "port")))
-	}
-	return nil
 }
 
-// askMAC searches entries with the address, then links of the host, then elements of the rule set.
-// It reads the list of links at the same time as the entries, since that takes longer.
-func (q *query) askMAC() error {
-	mac := q.mac.String()
-	var links []rtnl.Link
-	listed := make(chan error, 1)
-	go func() {
-		var err error
-		links, err = inventory.AskHost(func(conn *rtnl.Conn) ([]rtnl.Link, error) { return conn.LinksWith(q.mac) })
-		listed <- err
-	}()
-	err := q.search(func(a *inventory.Entry) bool {
-		return slices.ContainsFunc(a.Parsed.Interfaces, func(i spec.Interface) bool { return strings.EqualFold(i.MAC, mac) && i.Name != q.Bridge(a.Conf) })
-	}, mac, strings.ToUpper(mac))
-	if err != nil || len(q.owners) > 0 {
-		return err
+// askMAC searches attachments with the address, then links of the host, then elements of the rule set.
+func (q *query) askMAC() {
+	found := q.search(func(a *inventory.Entry) bool {
+		return slices.ContainsFunc(a.Parsed.Interfaces, func(i spec.Interface) bool {
+			return strings.EqualFold(i.MAC, q.mac.String()) && i.Name != q.Bridge(a.Conf)
+		})
+	})
+	if found || q.Links == nil {
+		return
 	}
-	if err := <-listed; err != nil {
-		return err
-	}
-	for i := range links {
-		l := &links[i]
+	for i := range q.Links.All {
+		l := &q.Links.All[i]
 		if !bytes.Equal(l.MAC, q.mac) {
 			continue
 		}
 		had := len(q.owners) + len(q.others)
-		if err := q.askLabel(l); err != nil {
-			return err
-		}
-		if len(q.owners)+len(q.others) == had {
+		if q.askLabel(l); len(q.owners)+len(q.others) == had {
 			q.others = append(q.others, "the host's, of "+linkText(l))
 		}
 	}
-	if len(q.owners)+len(q.others) > 0 {
-		return nil
+	if !q.found() {
+		q.askElements(nft.KindMACGuard, func(e *nft.Element) (holds string) {
+			if !bytes.Equal(e.MAC(), q.mac) {
+				return ""
+			}
+			return "the one that " + e.Link() + " may send from, of"
+		})
 	}
-	return q.askElements(nft.KindMACGuard, func(e *nft.Element) (holds string) {
-		if !bytes.Equal(e.MAC(), q.mac) {
-			return ""
-		}
-		return "the one that " + e.Link() + " may send from, of"
-	})
 }
 
 // askElements searches owners of elements of the rule set. holds describes what a matching element
 // has; empty: it does not match.
-func (q *query) askElements(kind nft.Kind, holds func(*nft.Element) string) error {
+func (q *query) askElements(kind nft.Kind, holds func(*nft.Element) string) {
 	held, err := nft.Open(netns.Host()).Elements(kind)
 	if err != nil {
-		q.Unread = append(q.Unread, err)
+		q.warn("not searched: %v", err)
 	}
 	for _, e := range held {
 		text := holds(&e)
 		if text == "" {
 			continue
 		}
-		ask := func() error { return q.searchKey(e.OwnerKey()) }
 		if o := e.Owner(); o.Key() == e.OwnerKey() {
-			ask = func() error { return q.lookup(o, text) }
-		}
-		if err := ask(); err != nil {
-			return err
+			q.lookup(o, text)
+		} else {
+			q.search(func(a *inventory.Entry) bool { return a.Key == e.OwnerKey() })
 		}
 	}
-	return nil
 }
 
-// askPort searches the elements of host ports, then entries with the port, such as those of other
+// askPort searches the elements of host ports, then attachments with the port, such as those of other
 // plugins, then what plugins have published.
-func (q *query) askPort() error {
-	err := q.askElements(nft.KindPortMap, func(e *nft.Element) (holds string) {
+func (q *query) askPort() {
+	q.askElements(nft.KindPortMap, func(e *nft.Element) (holds string) {
 		if proto, port := e.Port(); port != q.port || proto != q.proto {
 			return ""
 		}
 		return "leads to " + e.Target().String() + " of"
 	})
-	if err != nil || len(q.owners)+len(q.others) > 0 {
-		return err
-	}
 	matches := func(p spec.Port) bool { return p.HostPort == q.port && p.Protocol == q.proto }
-	err = q.search(func(a *inventory.Entry) bool { return slices.ContainsFunc(a.Ports, matches) }, fmt.Sprintf(`"hostPort":%d`, q.port))
-	if err != nil || len(q.owners) > 0 {
-		return err
+	if !q.found() && !q.search(func(a *inventory.Entry) bool { return slices.ContainsFunc(a.Ports, matches) }) {
+		q.searchHolds(inventory.Publishing(q.Entries), func(data any) bool {
+			p, ok := data.(spec.Port)
+			return ok && matches(p)
+		})
 	}
-	return q.searchHolds(inventory.Publishing, func(data any) bool {
-		p, ok := data.(spec.Port)
-		return ok && matches(p)
-	})
 }
 
-// askNetNS searches entries with the path or the ID of the namespace; other runtimes may use
+// askNetNS searches attachments with the path or the ID of the namespace; other runtimes may use
 // another path to it.
-func (q *query) askNetNS() error {
-	known := q.id != netns.ID{}
-	matches := func(a *inventory.Entry) bool {
-		if !known {
+func (q *query) askNetNS() {
+	q.search(func(a *inventory.Entry) bool {
+		if (q.id == netns.ID{}) {
 			return strings.TrimPrefix(a.NetNSPath(), "/var") == strings.TrimPrefix(q.path, "/var") // /var/run is /run
 		}
 		return a.IsIn(q.id)
-	}
-	texts := []string{filepath.Base(q.path) + `"`}
-	if known {
-		texts = append(texts, `"`+q.id.String()+`"`)
-	}
-	if err := q.search(matches, texts...); err != nil || len(q.owners) > 0 || !known {
-		return err
-	}
-	return q.search(matches)
+	})
 }
 
 // answer returns a line for each owner.
@@ -587,7 +479,5 @@ func (q *query) answer() string {
 
 // doc returns the answer as JSON.
 func (q *query) doc() whoDoc {
-	return whoDoc{q.text, q.kind, each(q.owners, func(a *inventory.Entry) ownerDoc {
-		return ownerDoc{a.NetworkName, a.ContainerID, a.IfName, a.Name(), a.Runtime(), a.NetNSPath(), notNull(a.Addresses())}
-	}), notNull(q.others)}
+	return whoDoc{q.text, q.kind, each(q.owners, ownerOf), notNull(q.others)}
 }

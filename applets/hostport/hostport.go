@@ -15,42 +15,29 @@ import (
 
 	"cnibox/internal/netns"
 	"cnibox/rtnl"
+	"cnibox/spec"
 )
 
-// A Port is the host's part of a mapping.
-type Port struct {
-	Proto string     // tcp, udp or sctp
-	IP    netip.Addr // zero: any address, of both families; unspecified: any of its family
-	Port  uint16
-}
-
-// String returns the port as errors write it, with * for any address.
-func (h Port) String() string {
+// Text returns the host's side of a port as errors write it, with * for any address.
+func Text(p spec.Port) string {
 	host := "*"
-	if h.IP.IsValid() {
-		host = h.IP.String()
+	if p.HostIP.IsValid() {
+		host = p.HostIP.String()
 	}
-	return fmt.Sprintf("%s %s port %d", h.Proto, host, h.Port)
+	return fmt.Sprintf("%s %s port %d", p.Protocol, host, p.HostPort)
 }
 
-// InFamily reports whether the mapping can lead to an address of a's family. Others are skipped, as
-// in the reference: a pod with two addresses gets each mapping for the address that fits.
-func (h Port) InFamily(a netip.Addr) bool {
-	return !h.IP.IsValid() || h.IP.Is4() == a.Is4()
-}
-
-// Rivals calls fn with the host ports that conflict with h, until fn returns false: h itself, and
-// if h is for any address, those for any address of a common family. A port of one address does not
-// conflict with one of any address: it takes precedence.
-func (h Port) Rivals(fn func(Port) bool) {
-	yield := func(ip netip.Addr) bool { return fn(Port{h.Proto, ip, h.Port}) }
+// Rivals returns the addresses whose port of the number of p conflicts with p: that of p, and if p is for
+// any address, any of a common family. A port of one address does not conflict with one of any
+// address: it takes precedence.
+func Rivals(p spec.Port) []netip.Addr {
 	switch {
-	case !yield(h.IP):
-	case !h.IP.IsValid():
-		_ = yield(netip.IPv4Unspecified()) && yield(netip.IPv6Unspecified())
-	case h.IP.IsUnspecified():
-		yield(netip.Addr{})
+	case !p.HostIP.IsValid():
+		return []netip.Addr{{}, netip.IPv4Unspecified(), netip.IPv6Unspecified()}
+	case p.HostIP.IsUnspecified():
+		return []netip.Addr{p.HostIP, {}}
 	}
+	return []netip.Addr{p.HostIP}
 }
 
 // ProtoNumber returns the number of a protocol: IPPROTO_*, include/uapi/linux/in.h.
@@ -67,19 +54,19 @@ func ProtoNumber(name string) uint8 {
 // takenBy reports whether a mapping of the port takes packets from a socket, which is when bind(2)
 // of the same port would fail. A socket on 127.0.0.1 conflicts with a port of any address, since
 // connections of the host to it are mapped too; those to ::1 are not.
-func (h Port) takenBy(l rtnl.Listener) bool {
+func takenBy(h spec.Port, l rtnl.Listener) bool {
 	at := l.Addr.Addr()
 	four := at.Is4() || at == netip.IPv6Unspecified() && !l.V6Only
 	six := at.Is6()
 	switch {
-	case h.Port != l.Addr.Port() || at == netip.IPv6Loopback():
+	case h.HostPort != l.Addr.Port() || at == netip.IPv6Loopback():
 		return false
-	case !h.IP.IsValid():
+	case !h.HostIP.IsValid():
 		return true
-	case h.IP.Is4():
-		return four && (h.IP.IsUnspecified() || at.IsUnspecified() || at == h.IP)
+	case h.HostIP.Is4():
+		return four && (h.HostIP.IsUnspecified() || at.IsUnspecified() || at == h.HostIP)
 	}
-	return six && (h.IP.IsUnspecified() || at.IsUnspecified() || at == h.IP)
+	return six && (h.HostIP.IsUnspecified() || at.IsUnspecified() || at == h.HostIP)
 }
 
 // A Listener is a socket on which a process of the host listens.
@@ -104,22 +91,22 @@ const TakenFrom = "listens there on this host, and gets nothing any more"
 
 // Listening returns the sockets in this network namespace that listen on one of the ports, without
 // duplicates. A port that the kernel does not report counts as free.
-func Listening(ports []Port) (found []Listener) {
+func Listening(ports []spec.Port) (found []Listener) {
 	host := netns.Host()
 	listeners := map[string]map[uint16][]rtnl.Listener{} // by protocol and port
 	wanted := map[uint32]*Listener{}                     // by inode
 	for _, h := range ports {
-		if listeners[h.Proto] == nil {
+		if listeners[h.Protocol] == nil {
 			byPort := map[uint16][]rtnl.Listener{}
-			list, _ := rtnl.Listeners(host, ProtoNumber(h.Proto))
+			list, _ := rtnl.Listeners(host, ProtoNumber(h.Protocol))
 			for _, l := range list {
 				byPort[l.Addr.Port()] = append(byPort[l.Addr.Port()], l)
 			}
-			listeners[h.Proto] = byPort
+			listeners[h.Protocol] = byPort
 		}
-		for _, l := range listeners[h.Proto][h.Port] {
-			if h.takenBy(l) {
-				wanted[l.Inode] = &Listener{Proto: h.Proto, Addr: l.Addr}
+		for _, l := range listeners[h.Protocol][h.HostPort] {
+			if takenBy(h, l) {
+				wanted[l.Inode] = &Listener{Proto: h.Protocol, Addr: l.Addr}
 			}
 		}
 	}

@@ -165,11 +165,11 @@ type request struct {
 }
 
 type portMapping struct {
-	ContainerPort uint16 `json:"container_port"`
-	HostIP        string `json:"host_ip"` // empty: all
-	HostPort      uint16 `json:"host_port"`
-	Protocol      string `json:"protocol"` // one, or several with commas
-	Range         uint16 `json:"range"`    // 0 and 1: one port
+	ContainerPort uint16     `json:"container_port"`
+	HostIP        netip.Addr `json:"host_ip"` // zero: all
+	HostPort      uint16     `json:"host_port"`
+	Protocol      string     `json:"protocol"` // one, or several with commas
+	Range         uint16     `json:"range"`    // 0 and 1: one port
 }
 
 // A driver is one call.

@@ -29,7 +29,7 @@ type conf struct {
 	} `json:"runtimeConfig"`
 
 	// Set by Validate; without mappings no port is published.
-	mappings       []checkedMapping
+	mappings       []spec.Port // their container address is not known yet
 	snat, masqAll  bool        // masqAll has an effect only with snat
 	conds4, conds6 []nft.Match // for the packets of each family
 }
@@ -40,12 +40,6 @@ type portMapping struct {
 	ContainerPort int    `json:"containerPort"`
 	Protocol      string `json:"protocol"` // tcp, udp or sctp in any case of letters; "": tcp
 	HostIP        string `json:"hostIP"`   // "": any address of the host
-}
-
-// A checkedMapping is a checked mapping whose container address is not known yet. It is comparable.
-type checkedMapping struct {
-	host      hostport.Port
-	container uint16 // port; 1 or more
 }
 
 // Validate checks the configuration and changes nothing.
@@ -92,9 +86,9 @@ func (c *conf) validate() error {
 // checkMappings checks the mappings and drops those without a host port, and duplicates, which
 // runtimes send. Two mappings of one host port to different container ports are an error, and for ADD one of ::1,
 // which other verbs skip.
-func checkMappings(mappings []portMapping, adding bool) ([]checkedMapping, error) {
-	checked := make([]checkedMapping, 0, len(mappings))
-	seen := make(map[hostport.Port]uint16, len(mappings)) // container ports
+func checkMappings(mappings []portMapping, adding bool) ([]spec.Port, error) {
+	checked := make([]spec.Port, 0, len(mappings))
+	seen := make(map[spec.Port]uint16, len(mappings)) // container ports, by the host's side alone
 	for i, m := range mappings {
 		if m.HostPort == 0 {
 			continue
@@ -104,20 +98,22 @@ func checkMappings(mappings []portMapping, adding bool) ([]checkedMapping, error
 		if err != nil {
 			return nil, err
 		}
-		if w.onLoopback6() {
+		if onLoopback6(w) {
 			if adding {
 				return nil, loopback6Error(key)
 			}
 			continue // of an earlier version
 		}
-		for o := range w.host.Rivals {
-			if port, ok := seen[o]; ok && port != w.container {
+		host := spec.Port{Protocol: w.Protocol, HostPort: w.HostPort}
+		for _, host.HostIP = range hostport.Rivals(w) {
+			if port, ok := seen[host]; ok && port != w.ContainerPort {
 				return nil, spec.KeyErrorf(key, "%s: %s is asked for twice, for container ports %d and %d",
-					key, w.host, port, w.container)
+					key, hostport.Text(w), port, w.ContainerPort)
 			}
 		}
-		if _, ok := seen[w.host]; !ok {
-			seen[w.host] = w.container
+		host.HostIP = w.HostIP
+		if _, ok := seen[host]; !ok {
+			seen[host] = w.ContainerPort
 			checked = append(checked, w)
 		}
 	}
@@ -125,17 +121,17 @@ func checkMappings(mappings []portMapping, adding bool) ([]checkedMapping, error
 }
 
 // check checks the mapping at a key. The caller skips a host port of 0.
-func (m portMapping) check(key string) (checkedMapping, error) {
-	w := checkedMapping{host: hostport.Port{Proto: strings.ToLower(m.Protocol), Port: uint16(m.HostPort)}, container: uint16(m.ContainerPort)}
+func (m portMapping) check(key string) (spec.Port, error) {
+	w := spec.Port{Protocol: strings.ToLower(m.Protocol), HostPort: uint16(m.HostPort), ContainerPort: uint16(m.ContainerPort)}
 	switch {
 	case m.ContainerPort < 1 || m.ContainerPort > 65535:
 		return w, spec.KeyErrorf(key+".containerPort", "%s.containerPort: Invalid container port number: %d: it must be from 1 to 65535", key, m.ContainerPort)
 	case m.HostPort < 0 || m.HostPort > 65535:
 		return w, spec.KeyErrorf(key+".hostPort", "%s.hostPort: Invalid host port number: %d: it must be from 1 to 65535, or 0 for no mapping", key, m.HostPort)
 	}
-	switch w.host.Proto {
+	switch w.Protocol {
 	case "":
-		w.host.Proto = "tcp"
+		w.Protocol = "tcp"
 	case "tcp", "udp", "sctp":
 	default:
 		return w, spec.KeyErrorf(key+".protocol", "%s.protocol: %q must be tcp, udp or sctp", key, m.Protocol)
@@ -150,12 +146,12 @@ func (m portMapping) check(key string) (checkedMapping, error) {
 	if ip.Zone() != "" {
 		return w, spec.KeyErrorf(key+".hostIP", "%s.hostIP: %s must not have a zone", key, ip)
 	}
-	w.host.IP = ip.Unmap()
+	w.HostIP = ip.Unmap()
 	return w, nil
 }
 
 // onLoopback6 reports whether the mapping is of ::1, which leads nowhere: the kernel forwards nothing from ::1.
-func (w *checkedMapping) onLoopback6() bool { return w.host.IP == netip.IPv6Loopback() }
+func onLoopback6(p spec.Port) bool { return p.HostIP == netip.IPv6Loopback() }
 
 // loopback6Error is the error of ADD for such a mapping.
 func loopback6Error(key string) error {
@@ -201,12 +197,12 @@ func (c *conf) maps(targets []netip.Prefix) iter.Seq[nft.PortMap] {
 				conds = c.conds4
 			}
 			for _, w := range c.mappings {
-				if !w.host.InFamily(t.Addr()) {
+				if !w.InFamily(t.Addr()) {
 					continue
 				}
 				if !yield(nft.PortMap{
-					Proto: hostport.ProtoNumber(w.host.Proto), HostIP: w.host.IP, HostPort: w.host.Port,
-					Target: netip.AddrPortFrom(t.Addr(), w.container), TargetPrefix: t.Masked(),
+					Proto: hostport.ProtoNumber(w.Protocol), HostIP: w.HostIP, HostPort: w.HostPort,
+					Target: netip.AddrPortFrom(t.Addr(), w.ContainerPort), TargetPrefix: t.Masked(),
 					SNAT: c.snat, MasqAll: c.snat && c.masqAll, Conditions: conds,
 				}) {
 					return
@@ -217,18 +213,18 @@ func (c *conf) maps(targets []netip.Prefix) iter.Seq[nft.PortMap] {
 }
 
 // hostPorts returns the ports of the mappings that lead to one of the targets.
-func (c *conf) hostPorts(targets []netip.Prefix) (ports []hostport.Port) {
+func (c *conf) hostPorts(targets []netip.Prefix) (ports []spec.Port) {
 	for _, w := range c.mappings {
 		for _, t := range targets {
-			h := w.host
+			h := w
 			switch {
 			case !h.InFamily(t.Addr()):
 				continue
-			case h.IP.IsValid():
+			case h.HostIP.IsValid():
 			case t.Addr().Is4():
-				h.IP = netip.IPv4Unspecified()
+				h.HostIP = netip.IPv4Unspecified()
 			default:
-				h.IP = netip.IPv6Unspecified()
+				h.HostIP = netip.IPv6Unspecified()
 			}
 			ports = append(ports, h)
 		}

@@ -99,7 +99,7 @@ func (d portOwners) holders(a spec.Attachment) func(key string) portHolder {
 }
 
 // portsOf returns what is recorded of the mappings.
-func portsOf(checked []checkedMapping, maps iter.Seq[nft.PortMap]) ports {
+func portsOf(checked []spec.Port, maps iter.Seq[nft.PortMap]) ports {
 	p := ports{UDP: udpOf(checked)}
 	for m := range maps {
 		p.Ports = append(p.Ports, leadPort{m.Proto, udpPort{m.HostIP, m.HostPort}, m.Target})
@@ -147,17 +147,17 @@ func release(x *nft.Tx, a spec.Attachment, known nft.Known) {
 }
 
 // udpOf returns the host ports of the UDP mappings. TCP and SCTP flows end with their connections.
-func udpOf(checked []checkedMapping) []udpPort {
+func udpOf(checked []spec.Port) []udpPort {
 	n := 0
 	for _, w := range checked {
-		if w.host.Proto == "udp" {
+		if w.Protocol == "udp" {
 			n++
 		}
 	}
 	udp := make([]udpPort, 0, n)
 	for _, w := range checked {
-		if w.host.Proto == "udp" {
-			udp = append(udp, udpPort{w.host.IP, w.host.Port})
+		if w.Protocol == "udp" {
+			udp = append(udp, udpPort{w.HostIP, w.HostPort})
 		}
 	}
 	return udp

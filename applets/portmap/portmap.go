@@ -261,7 +261,7 @@ func (c *conf) Release(op *chained.Op) error {
 func (c *conf) portsToForget(old *portOwner) (udp []udpPort) {
 	for _, m := range c.RuntimeConfig.PortMappings {
 		if w, err := m.check(""); err == nil {
-			udp = append(udp, udpOf([]checkedMapping{w})...)
+			udp = append(udp, udpOf([]spec.Port{w})...)
 		}
 	}
 	if old != nil {
@@ -368,17 +368,7 @@ func collectPorts(ctx context.Context, r *spec.Request, dir portOwners) error {
 // Holds returns the ports, published or pending.
 func (c *conf) Holds(op *chained.Op) (all []spec.Holding) {
 	for _, w := range c.mappings {
-		all = append(all, spec.Holding{Kind: spec.KindPort, Text: fmt.Sprintf("%s leads to port %d", w.host, w.container), Data: spec.Port{
-			HostPort: w.host.Port, ContainerPort: w.container, Protocol: w.host.Proto, HostIP: hostIP(w.host.IP),
-		}})
+		all = append(all, spec.Holding{Kind: spec.KindPort, Text: fmt.Sprintf("%s leads to port %d", hostport.Text(w), w.ContainerPort), Data: w})
 	}
 	return all
-}
-
-// hostIP returns an address as it is written in a mapping; empty: any.
-func hostIP(a netip.Addr) string {
-	if !a.IsValid() {
-		return ""
-	}
-	return a.String()
 }

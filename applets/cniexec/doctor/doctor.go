@@ -179,11 +179,12 @@ func Examine(ctx context.Context, h Host) (*Doctor, error) {
 	}
 	networks := d.Networks(d.inv)
 	if d.list = d.inv.Entries; h.Name != "" {
-		if d.list, err = d.inv.ByName(h.Name, networks); err != nil {
+		var network *inventory.Network
+		if network, d.list, err = d.inv.ByName(h.Name, networks); err != nil {
 			return nil, err
 		}
 		networks = slices.DeleteFunc(networks, func(n *inventory.Network) bool {
-			return n.Name != h.Name && !slices.ContainsFunc(d.list, func(a *inventory.Entry) bool { return a.NetworkName == n.Name })
+			return n != network && !slices.ContainsFunc(d.list, func(a *inventory.Entry) bool { return a.NetworkName == n.Name })
 		})
 	}
 	d.readRules()
@@ -432,25 +433,20 @@ func (d *Doctor) builtIn(plugin string) bool {
 }
 
 // checkCache looks for unreadable entries.
-func (d *Doctor) checkCache(ctx context.Context) {
+func (d *Doctor) checkCache(context.Context) {
 	for _, b := range d.inv.Broken {
 		d.unlisted = true
 		if err := b.Err(); errors.Is(err, os.ErrPermission) {
 			d.skip("attachments", err)
 		} else {
 			file, remove := filepath.Join(d.inv.Cache.Dir, "results", b.Name()), "rm "
-			info, err := os.Lstat(file)
-			dir := err == nil && info.IsDir()
-			if dir {
+			if info, err := os.Lstat(file); err == nil && info.IsDir() {
 				remove = "rm -r "
 			}
 			f := Finding{Check: "cache", Message: b.Err().Error(), Repair: remove + file + " if its container is gone", Code: spec.CodeIO}
 			if a, has := d.ownerOf(&b); len(has) > 0 {
 				f.Message += fmt.Sprintf("; it is of %s, which has %s", chain.EntryOf(a).Title(), tty.Several(has))
 				f.Repair = repair(d.Remedies.For(&chain.Judgement{Entry: chain.EntryOf(a), State: chain.StateFault, Err: spec.ErrNeedsAdd}, false))
-				if !dir { // a file cannot replace a directory
-					d.offerRebuild(ctx, &f, a)
-				}
 				f.Network, f.ContainerID, f.IfName = a.Network, a.ContainerID, a.IfName
 			}
 			d.add(f)
@@ -549,7 +545,7 @@ func (d *Doctor) delOrGC(attached []*inventory.Entry) string {
 	if len(attached) == 1 {
 		return repair(d.Remedies.For(&chain.Judgement{Entry: attached[0].Entry, State: chain.StateGone}, false))
 	}
-	return "cni-exec gc --all-networks --valid-live" + d.Remedies.Flags
+	return "cni-exec gc" + d.Remedies.Flags
 }
 
 // checkLeases looks for leases without an attachment.
@@ -572,7 +568,7 @@ func (d *Doctor) checkLeases(context.Context) {
 			}
 		}
 		if len(stale) > 0 {
-			d.add(Finding{Check: "stale leases", Where: "network " + n.Name, Repair: "cni-exec gc " + n.Name + " --valid-live", Code: spec.CodeCheck, Network: n.Name,
+			d.add(Finding{Check: "stale leases", Where: "network " + n.Name, Repair: "cni-exec gc " + n.Name, Code: spec.CodeCheck, Network: n.Name,
 				Message: fmt.Sprintf("%s of no attachment in %s: %s", tty.Plural(len(stale), "lease"), d.inv.Cache.Dir, tty.Several(stale))})
 		}
 	}
@@ -746,7 +742,7 @@ func (d *Doctor) checkOrphans(context.Context) {
 		}
 	}
 	for _, name := range slices.Sorted(maps.Keys(orphans)) {
-		d.add(Finding{Check: "orphaned elements", Where: "network " + name, Code: spec.CodeUnknown, Network: name, Repair: "cni-exec gc " + name + " --valid-live",
+		d.add(Finding{Check: "orphaned elements", Where: "network " + name, Code: spec.CodeUnknown, Network: name, Repair: "cni-exec gc " + name,
 			Message: fmt.Sprintf("%s in tables cnibox of attachments that have neither a link nor an entry in %s", tty.Plural(orphans[name], "element"), d.inv.Cache.Dir)})
 	}
 }

@@ -92,20 +92,15 @@ func (d *Doctor) checkNeighbours(context.Context) {
 // checkListeners looks for processes of this host that listen on a published port, and so receive
 // nothing.
 func (d *Doctor) checkListeners(context.Context) {
-	var all []hostport.Port
-	ports := map[*inventory.Entry][]hostport.Port{}
+	var all []spec.Port
 	for _, a := range d.live() {
-		for _, p := range a.Ports {
-			ip, _ := netip.ParseAddr(p.HostIP)
-			ports[a] = append(ports[a], hostport.Port{Proto: p.Protocol, IP: ip, Port: p.HostPort})
-		}
-		all = append(all, ports[a]...)
+		all = append(all, a.Ports...)
 	}
 	if len(hostport.Listening(all)) == 0 { // one question to the kernel, unless there is a fault
 		return
 	}
 	for _, a := range d.live() {
-		for _, l := range hostport.Listening(ports[a]) {
+		for _, l := range hostport.Listening(a.Ports) {
 			if l.Program == "conmon" { // for podman it holds the published ports
 				continue
 			}

@@ -180,9 +180,8 @@ func (p *prober) toGateway(a *inventory.Entry, addr, gateway netip.Addr) {
 // toPorts adds the probes to published ports.
 func (p *prober) toPorts(a *inventory.Entry, addr netip.Addr, uplink *rtnl.Link, of map[uint32][]rtnl.Addr) {
 	for _, m := range a.Ports[:min(len(a.Ports), mostPorts)] {
-		ip, _ := netip.ParseAddr(m.HostIP)
-		proto := hostport.ProtoNumber(m.Protocol)
-		if !(hostport.Port{Proto: m.Protocol, IP: ip, Port: m.HostPort}).InFamily(addr) || proto == unix.IPPROTO_SCTP {
+		ip, proto := m.HostIP, hostport.ProtoNumber(m.Protocol)
+		if !m.InFamily(addr) || proto == unix.IPPROTO_SCTP {
 			continue
 		}
 		if !ip.IsValid() || ip.IsUnspecified() {

@@ -248,61 +248,18 @@ func Empty(cache *chain.Cache, plugins *chain.Describer) *Inventory {
 
 // Read decodes an entry.
 func (v *Inventory) Read(e *chain.Entry) *Entry {
-	a := &Entry{Entry: e, Key: e.Attachment().Key(), Conf: v.Conf(e.Config), Parsed: new(spec.Result)}
-	if len(e.Result) > 0 && !a.readResult() {
-		a.Parsed = a.WholeResult()
-	}
+	a := &Entry{Entry: e, Key: e.Attachment().Key(), Conf: v.Conf(e.Config), Parsed: e.BriefResult()}
 	if raw := e.CapabilityArgs[spec.CapPorts]; raw != nil && a.Conf.publishes() {
 		_ = json.Unmarshal(raw, &a.Ports) // a plugin has refused anything else than a list
 	}
 	for i := range a.Ports {
-		a.Ports[i].Protocol = strings.ToLower(cmp.Or(a.Ports[i].Protocol, "tcp"))
+		a.Ports[i] = a.Ports[i].Normal()
 	}
 	a.Ports = slices.DeleteFunc(a.Ports, func(p spec.Port) bool { return p.HostPort == 0 })
 	if info, err := os.Lstat(e.File()); err == nil {
 		a.Since = info.ModTime()
 	}
 	return a
-}
-
-// readResult reads interfaces and addresses, which is much faster than reading all of a result. It
-// returns false for a result of an old version, or an invalid one.
-func (a *Entry) readResult() bool {
-	var r struct {
-		Interfaces []struct {
-			Name, Mac, Sandbox string
-			MTU                int
-		}
-		IPs []struct {
-			Address   netip.Prefix
-			Gateway   netip.Addr
-			Interface *int
-		}
-		IP4, IP6 json.RawMessage
-	}
-	if err := json.Unmarshal(a.Result, &r); err != nil || r.IP4 != nil || r.IP6 != nil {
-		return false
-	}
-	for _, i := range r.Interfaces {
-		a.Parsed.Interfaces = append(a.Parsed.Interfaces, spec.Interface{Name: i.Name, MAC: i.Mac, Sandbox: i.Sandbox, MTU: i.MTU})
-	}
-	for _, ip := range r.IPs {
-		a.Parsed.IPs = append(a.Parsed.IPs, spec.IP{Address: ip.Address, Gateway: ip.Gateway, Interface: ip.Interface})
-	}
-	return true
-}
-
-// WholeResult reads all of the result; empty if it cannot be read.
-func (a *Entry) WholeResult() *spec.Result {
-	version, err := spec.ParseVersion(a.Conf.CNIVersion)
-	if err != nil {
-		version = spec.Newest
-	}
-	r, err := spec.ParseResult(a.Result, version)
-	if err != nil {
-		return new(spec.Result)
-	}
-	return r
 }
 
 // A hostLinks is the links of the host, listed once.
@@ -562,14 +519,30 @@ func (a *Entry) HasAddr(addr string) bool {
 	return false
 }
 
-// ByName returns the attachments of a network, which may have none, or of a container as Find does.
-func (v *Inventory) ByName(name string, networks []*Network) ([]*Entry, error) {
-	for _, n := range networks {
-		if n.Name == name {
-			return n.Attached, nil
-		}
+// Operands that are a network, or a container, also where both have the name.
+const (
+	asNetwork   = "network:"
+	asContainer = "container:"
+)
+
+// ByName returns a network and its attachments, of which it may have none, or nil and those of a container
+// as Find does. The beginning of a container's ID gives way to a network of that name.
+func (v *Inventory) ByName(name string, networks []*Network) (*Network, []*Entry, error) {
+	network, named := strings.CutPrefix(name, asNetwork)
+	i := slices.IndexFunc(networks, func(n *Network) bool { return n.Name == network })
+	switch {
+	case i >= 0 && !named && slices.ContainsFunc(v.Entries, func(a *Entry) bool { return a.isNamed(name) }):
+		return nil, nil, &SeveralError{name, []string{asContainer + name, asNetwork + name}}
+	case i >= 0:
+		return networks[i], networks[i].Attached, nil
 	}
-	return v.Find(name)
+	found, err := v.Find(name)
+	return nil, found, err
+}
+
+// isNamed reports whether a text is the ID or name of the container, or the path of its namespace.
+func (a *Entry) isNamed(text string) bool {
+	return a.ContainerID == text || a.Name() == text || a.NetNSPath() == text
 }
 
 // leastPrefix is the minimum length of the beginning of an ID that names it.
@@ -578,7 +551,8 @@ const leastPrefix = 4
 // Find returns the attachments of one container, by its ID, its name, the recorded path of its
 // namespace, the beginning of its ID, or another path or the name of its namespace.
 func (v *Inventory) Find(name string) (found []*Entry, err error) {
-	exact := func(a *Entry) bool { return a.ContainerID == name || a.Name() == name || a.NetNSPath() == name }
+	name = strings.TrimPrefix(name, asContainer)
+	exact := func(a *Entry) bool { return a.isNamed(name) }
 	begins := func(a *Entry) bool { return len(name) >= leastPrefix && strings.HasPrefix(a.ContainerID, name) }
 	var ns netns.ID // zero: no namespace of that name
 	if path, err := sandbox.NetNSPath(name); err == nil && name != "" {
@@ -609,13 +583,16 @@ func (v *Inventory) Find(name string) (found []*Entry, err error) {
 	return found, nil
 }
 
-// A SeveralError is the error of a name that several containers have.
+// A SeveralError is the error of a name that several containers have, or a container and a network.
 type SeveralError struct {
-	Name string
-	IDs  []string // of the containers
+	Name  string
+	Which []string // operands in place of it
 }
 
-// Error names the containers.
+// Error has the operands that may be meant.
 func (e *SeveralError) Error() string {
-	return fmt.Sprintf("%q is more than one container: %s", e.Name, strings.Join(e.IDs, ", "))
+	if e.Which[0] == asContainer+e.Name {
+		return fmt.Sprintf("%q is a container and a network: write %s", e.Name, strings.Join(e.Which, " or "))
+	}
+	return fmt.Sprintf("%q is more than one container: %s", e.Name, strings.Join(e.Which, ", "))
 }

@@ -2,7 +2,6 @@ package sandbox
 
 import (
 	"context"
-	"encoding/json"
 	"os"
 	"path/filepath"
 
@@ -47,12 +46,11 @@ func (n Names) Enter(ctx context.Context, path string, command *chain.Command, s
 func (n Names) dnsOf(ns *netns.NS) (dns spec.DNS) {
 	entries, _, _ := n.Runner.Cache.List()
 	for _, e := range entries {
-		var result struct{ DNS spec.DNS }
-		if !ns.IsAt(e.NetNSPath()) || !e.Live() || json.Unmarshal(e.Result, &result) != nil {
+		if !ns.IsAt(e.NetNSPath()) || !e.Live() {
 			continue
 		}
-		if len(result.DNS.Nameservers) > 0 {
-			return result.DNS
+		if dns := e.BriefResult().DNS; len(dns.Nameservers) > 0 {
+			return dns
 		}
 	}
 	return dns

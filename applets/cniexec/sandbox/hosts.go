@@ -2,7 +2,6 @@ package sandbox
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"net/netip"
@@ -205,17 +204,12 @@ type runAddresses struct {
 func addressesOf(name string, entries []*chain.Entry, its func(*chain.Entry) bool) runAddresses {
 	r := runAddresses{name, make(map[string][]netip.Addr)}
 	for _, e := range entries {
-		var result struct {
-			IPs []struct{ Address netip.Prefix }
-		}
 		if !its(e) || e.Interrupted() || !e.Live() {
 			continue
 		}
 		addrs := []netip.Addr{} // a network without addresses counts too
-		if json.Unmarshal(e.Result, &result) == nil {
-			for _, ip := range result.IPs {
-				addrs = append(addrs, ip.Address.Addr())
-			}
+		for _, ip := range e.BriefResult().IPs {
+			addrs = append(addrs, ip.Address.Addr())
 		}
 		r.networks[e.NetworkName] = append(r.networks[e.NetworkName], addrs...)
 	}
