@@ -30,17 +30,18 @@ var permittedImports = map[string][]string{
 	"cnibox/applets/netfilter": {"cnibox/nft", "cnibox/spec"},
 	"cnibox/applets/subnet":    {"cnibox/rtnl"},
 	"cnibox/applets/record":    {"cnibox/internal/flock", "cnibox/spec"},
+	"cnibox/applets/tap":       slices.Concat(pluginImports, []string{"cnibox/internal/program"}),
 	"cnibox/applets/chained":   {"cnibox/applets/record", "cnibox/internal/flock", "cnibox/internal/undo", "cnibox/rtnl", "cnibox/spec"},
 
-	"cnibox/applets/cniexec":           slices.Concat(pluginImports, []string{"cnibox/nft/foreign", "cnibox/applets/cniexec/doctor", "cnibox/applets/cniexec/hint", "cnibox/applets/cniexec/inventory", "cnibox/applets/cniexec/sandbox", "cnibox/applets/cniexec/trace", "cnibox/applets/cniexec/watch"}),
+	"cnibox/applets/cniexec":           slices.Concat(pluginImports, []string{"cnibox/nft/foreign", "cnibox/internal/program", "cnibox/applets/cniexec/doctor", "cnibox/applets/cniexec/hint", "cnibox/applets/cniexec/inventory", "cnibox/applets/cniexec/sandbox", "cnibox/applets/cniexec/trace", "cnibox/applets/cniexec/watch"}),
 	"cnibox/applets/cniexec/doctor":    {"cnibox/applets/applet", "cnibox/applets/attach", "cnibox/applets/cniexec/hint", "cnibox/applets/cniexec/inventory", "cnibox/applets/cniexec/sandbox", "cnibox/applets/cniexec/trace", "cnibox/applets/hostport", "cnibox/applets/lint", "cnibox/applets/record", "cnibox/chain", "cnibox/internal/tty", "cnibox/ipam", "cnibox/nft", "cnibox/nft/foreign", "cnibox/rtnl", "cnibox/spec"},
-	"cnibox/applets/cniexec/hint":      {"cnibox/chain", "cnibox/internal/tty", "cnibox/spec"},
+	"cnibox/applets/cniexec/hint":      {"cnibox/chain", "cnibox/internal/program", "cnibox/internal/tty", "cnibox/spec"},
 	"cnibox/applets/cniexec/inventory": {"cnibox/applets/cniexec/hint", "cnibox/applets/cniexec/sandbox", "cnibox/applets/netfilter", "cnibox/applets/record", "cnibox/chain", "cnibox/ipam", "cnibox/nft", "cnibox/rtnl", "cnibox/spec"},
 	"cnibox/applets/cniexec/watch":     {"cnibox/internal/dbus", "cnibox/nft", "cnibox/rtnl", "cnibox/spec"},
 	"cnibox/applets/cniexec/trace":     {"cnibox/nft", "cnibox/nft/foreign", "cnibox/rtnl"},
-	"cnibox/applets/cniexec/sandbox":   {"cnibox/applets/applet", "cnibox/applets/cniexec/hint", "cnibox/applets/record", "cnibox/chain", "cnibox/internal/flock", "cnibox/rtnl", "cnibox/spec"},
+	"cnibox/applets/cniexec/sandbox":   {"cnibox/applets/applet", "cnibox/applets/cniexec/hint", "cnibox/applets/record", "cnibox/chain", "cnibox/internal/flock", "cnibox/internal/program", "cnibox/rtnl", "cnibox/spec"},
 
-	"cnibox/chain":       {"cnibox/spec", "cnibox/internal/flock"},
+	"cnibox/chain":       {"cnibox/spec", "cnibox/internal/flock", "cnibox/internal/program"},
 	"cnibox/ipam":        {"cnibox/spec", "cnibox/internal/fault", "cnibox/internal/flock"},
 	"cnibox/ipam/dhcp":   {"cnibox/rtnl"}, // client and leases, without CNI
 	"cnibox/nft":         {"cnibox/spec", "cnibox/internal/fault", "cnibox/internal/flock", "cnibox/internal/nlconn"},
@@ -57,9 +58,10 @@ var permittedImports = map[string][]string{
 
 	"cnibox/internal/session": {"cnibox/internal/nlconn"},
 
-	"cnibox/internal/dbus": {},
-	"cnibox/internal/tty":  {"cnibox/spec"},
-	"cnibox/internal/undo": {"cnibox/rtnl", "cnibox/spec"},
+	"cnibox/internal/dbus":    {},
+	"cnibox/internal/program": {"cnibox/spec"},
+	"cnibox/internal/tty":     {"cnibox/spec"},
+	"cnibox/internal/undo":    {"cnibox/rtnl", "cnibox/spec"},
 }
 
 // pluginImports are what plugins and tools may import. No plugin imports another.

@@ -5,9 +5,7 @@ import (
 	"io"
 	"os"
 	"path"
-	"runtime"
 	"strings"
-	"sync"
 	"syscall"
 
 	"golang.org/x/sys/unix"
@@ -41,7 +39,6 @@ func Main(forceExec bool) int {
 		Stdin:     os.Stdin,
 		Stdout:    stdout,
 		Stderr:    stderr,
-		Threads:   reserveThreads,
 		ForceExec: forceExec,
 		Session:   session.New(),
 	})
@@ -92,7 +89,8 @@ func (d descriptor) Write(b []byte) (n int, err error) {
 const stackSize = 24 << 10
 
 // growStack grows the stack of the calling goroutine while it holds few frames: Go doubles a full
-// stack, and looks up each frame for that.
+// stack, and looks up each frame for that. Of 120 interleaved ADDs of bridge with host-local the median took 10.3 ms
+// of processor time and 507 page faults, without this 10.7 ms and 513; of CHECK it was 7.4 ms and 444, 7.6 ms and 464.
 //
 //go:noinline
 func growStack(use bool) byte {
@@ -101,31 +99,4 @@ func growStack(use bool) byte {
 	}
 	var frame [stackSize]byte
 	return frame[len(os.Args)]
-}
-
-// spareThreads is the number of threads that may block in the kernel beside main.
-const spareThreads = 2
-
-// reserveThreads starts all the threads that an ADD may need, and returns when they are idle. The
-// runtime ends the process if it cannot start a thread (EAGAIN, by the limit of a control group or
-// of the user), so this comes before the first change. Few are enough if one goroutine runs at a
-// time. That is also faster, since an ADD does one thing after another. The threads of
-// [signal.Notify] are included.
-func reserveThreads() {
-	runtime.GOMAXPROCS(1)
-	<-interrupt.Expect()
-	var there, gone sync.WaitGroup
-	idle := make(chan struct{})
-	for range spareThreads {
-		there.Add(1)
-		gone.Go(func() {
-			runtime.LockOSThread()
-			there.Done()
-			<-idle
-			runtime.UnlockOSThread()
-		})
-	}
-	there.Wait()
-	close(idle)
-	gone.Wait()
 }

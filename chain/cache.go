@@ -92,7 +92,7 @@ func (c *Cache) Lookup(a spec.Attachment) (*Entry, error) {
 		return nil, err
 	}
 	for _, name := range fileNames(a) {
-		e, err := c.read(name, a)
+		e, err := c.read(name)
 		if err == nil && e.Attachment() == a {
 			return e, nil
 		}
@@ -106,17 +106,14 @@ func (c *Cache) Lookup(a spec.Attachment) (*Entry, error) {
 // errBroken is the error for a file that is not a cache entry.
 var errBroken = errors.New("not a cache entry")
 
-// read reads one file; a is the attachment if the file is from libcni 0.7, which stores only the
-// result.
-//
-// The names in an entry are checked like those of a caller, since a DEL makes paths of them, and
-// must match the file's name.
-func (c *Cache) read(name string, a spec.Attachment) (*Entry, error) {
+// read reads one file. The names in an entry are checked like those of a caller, since a DEL makes
+// paths of them, and must match the file's name.
+func (c *Cache) read(name string) (*Entry, error) {
 	b, err := c.content(name)
 	if err != nil {
 		return nil, err
 	}
-	return c.decode(name, b, a)
+	return c.decode(name, b)
 }
 
 // content returns the bytes of one file.
@@ -135,14 +132,11 @@ func (c *Cache) content(name string) ([]byte, error) {
 }
 
 // decode decodes the content for read.
-func (c *Cache) decode(name string, b []byte, a spec.Attachment) (*Entry, error) {
+func (c *Cache) decode(name string, b []byte) (*Entry, error) {
 	file := filepath.Join(c.results(), name)
 	e := &Entry{file: file}
 	if err := json.Unmarshal(b, e); err != nil {
 		return nil, fmt.Errorf("%s: %w: %w", file, errBroken, spec.Explain(b, e, err))
-	}
-	if e.Kind == "" && e.NetworkName == "" && a.Network != "" {
-		*e = Entry{Kind: kindCache, ContainerID: a.ContainerID, IfName: a.IfName, NetworkName: a.Network, Result: b, file: file}
 	}
 	if e.Kind != kindCache && e.Kind != kindIntent {
 		return nil, fmt.Errorf("%s: %w: kind %q", file, errBroken, e.Kind)
@@ -167,7 +161,7 @@ func (c *Cache) Begin(e *Entry) error {
 	names := fileNames(a)
 	name, older := names[0], ""
 	for _, n := range names {
-		stored, err := c.read(n, a)
+		stored, err := c.read(n)
 		switch {
 		case err != nil:
 		case stored.Attachment() == a:
@@ -226,7 +220,7 @@ func (c *Cache) remove(a spec.Attachment, e *Entry, exists func(name string) boo
 		file, err := filepath.Join(c.results(), name), error(nil)
 		stored := e
 		if e == nil || e.file != file {
-			stored, err = c.read(name, a)
+			stored, err = c.read(name)
 		}
 		if err == nil && stored.Attachment() == a || errors.Is(err, errBroken) {
 			err = disk.Remove(file)
@@ -254,8 +248,8 @@ func (c *Cache) listed() func(name string) bool {
 func anyName(string) bool { return true }
 
 // List returns all entries in the order of their file names, and the unreadable files. A missing
-// directory has none, and a file that is deleted meanwhile is omitted. A broken new file is read
-// again for a moment, since libcni truncates and writes.
+// directory has none, and a file that is deleted meanwhile is omitted. One that libcni is rewriting
+// is broken, since it truncates and writes: the next call reads it.
 func (c *Cache) List() (entries []*Entry, broken []Broken, err error) {
 	return c.Search(func([]byte) bool { return true })
 }
@@ -285,38 +279,29 @@ func (r *Runner) Entries() (entries []*Entry, torn []error, err error) {
 }
 
 // Search is [Cache.List] for the entries whose text matches. Other entries are not decoded, which
-// takes most of the time, and are never broken, except for a new file that stays empty.
+// takes most of the time, and are never broken.
 func (c *Cache) Search(match func(text []byte) bool) (entries []*Entry, broken []Broken, err error) {
 	names, err := c.names()
 	if err != nil && !errors.Is(err, os.ErrNotExist) {
 		return nil, nil, cacheError(err)
 	}
-	for n := 0; len(names) > 0; n++ {
-		var again []string
-		for _, name := range names {
-			if strings.HasPrefix(name, ".") {
-				continue // a scratch file: no network name begins with a dot
-			}
-			var e *Entry
-			b, err := c.content(name)
-			if err == nil && !match(b) && (len(b) > 0 || settled(filepath.Join(c.results(), name), rewriteTime)) {
-				continue
-			}
-			if err == nil {
-				e, err = c.decode(name, b, spec.Attachment{})
-			}
-			switch {
-			case err == nil:
-				entries = append(entries, e)
-			case errors.Is(err, os.ErrNotExist):
-			case n < rereads && errors.Is(err, errBroken) && !settled(filepath.Join(c.results(), name), rewriteTime):
-				again = append(again, name)
-			default:
-				broken = append(broken, Broken{name, err})
-			}
+	for _, name := range names {
+		if strings.HasPrefix(name, ".") {
+			continue // a scratch file: no network name begins with a dot
 		}
-		if names = again; len(again) > 0 {
-			time.Sleep(rereadPause)
+		var e *Entry
+		b, err := c.content(name)
+		if err == nil && !match(b) {
+			continue
+		}
+		if err == nil {
+			e, err = c.decode(name, b)
+		}
+		switch {
+		case err == nil:
+			entries = append(entries, e)
+		case !errors.Is(err, os.ErrNotExist):
+			broken = append(broken, Broken{name, err})
 		}
 	}
 	slices.SortFunc(entries, func(a, b *Entry) int { return strings.Compare(a.file, b.file) })
@@ -334,14 +319,6 @@ func (c *Cache) names() (names []string, err error) {
 	}
 	return names, err
 }
-
-// How often, and how long after the last time, a possibly unfinished entry of another tool is read
-// again: 200 ms at most, and never if the file was truncated longer than rewriteTime ago.
-const (
-	rereads     = 20
-	rereadPause = 10 * time.Millisecond
-	rewriteTime = time.Second
-)
 
 // A Broken is an unreadable file among the entries, as after a power cut, or one that is not a
 // regular file. Its attachment is unknown.
@@ -369,19 +346,16 @@ func (c *Cache) removeScratch() error {
 	names, _ := filesIn(c.results()) // List has reported an unreadable directory
 	var errs []error
 	for _, name := range names {
-		if file := filepath.Join(c.results(), name); strings.HasPrefix(name, scratchPrefix) && settled(file, longestWrite) {
+		if !strings.HasPrefix(name, scratchPrefix) {
+			continue
+		}
+		file := filepath.Join(c.results(), name)
+		if info, err := os.Lstat(file); err == nil && time.Since(info.ModTime()) >= longestWrite {
 			errs = append(errs, cacheError(disk.Remove(file)))
 		}
 	}
 	return errors.Join(errs...)
 }
 
-// longestWrite is longer than any writer takes.
+// longestWrite is longer than any writer takes. If the clock was set back, a file stays until a later call.
 const longestWrite = time.Minute
-
-// settled reports whether a file was written at least that long ago, or is a directory, which no
-// tool writes. If the clock was set back, it is false until a later call.
-func settled(file string, ago time.Duration) bool {
-	info, err := os.Lstat(file)
-	return err == nil && (info.IsDir() || time.Since(info.ModTime()) >= ago)
-}

@@ -64,50 +64,32 @@ func (r *Runner) Change(ctx context.Context, a spec.Attachment, ch Change) error
 	if err != nil {
 		return err
 	}
-	now, err := plugins[0].capability(ch.Capability, old)
-	if err != nil {
-		return err
-	}
-	value, err := ch.Value(e, now)
-	if err != nil {
-		return err
-	}
 	t := old
-	t.Capabilities = maps.Clone(old.Capabilities)
-	if t.Capabilities == nil {
-		t.Capabilities = map[string]json.RawMessage{}
+	if t.Capabilities, err = ch.capabilities(e, plugins[0], old); err != nil {
+		return err
 	}
-	t.Capabilities[ch.Capability] = value
 	if err := r.validateAll(l, plugins, t); err != nil {
 		return err
 	}
 	defer interrupt.Begin()()
 	after := *e
 	after.CapabilityArgs = t.Capabilities
-	write := func() error { return r.Cache.write(&after) }
 	if !ch.Less {
-		if err := write(); err != nil {
+		if err := r.Cache.write(&after); err != nil {
 			return err
 		}
-		write = func() error { return nil }
 	}
 	done := 0
 	for ; done < len(plugins) && err == nil; done++ {
 		_, err = r.run(ctx, spec.Add, l, plugins[done], t, prev)
 	}
-	if err == nil {
-		err = write()
+	if err == nil && ch.Less {
+		err = r.Cache.write(&after)
 	}
 	if err == nil {
 		return nil
 	}
-	ctx, cancel := interrupt.UndoContext(ctx, cmp.Or(r.UndoTimeout, defaultUndo))
-	defer cancel()
-	var errs []error
-	for _, p := range plugins[:done] {
-		_, uerr := r.run(ctx, spec.Add, l, p, old, prev)
-		errs = append(errs, uerr)
-	}
+	errs := r.changeBack(ctx, l, plugins[:done], old, prev)
 	if !ch.Less {
 		errs = append(errs, r.Cache.write(e))
 	}
@@ -115,6 +97,33 @@ func (r *Runner) Change(ctx context.Context, a spec.Attachment, ch Change) error
 		return spec.AsError(err).WithDetails("what it had could not be restored: %v", uerr)
 	}
 	return err
+}
+
+// capabilities returns those of the ADD with the new value; p is a plugin that declares the capability.
+func (ch *Change) capabilities(e *Entry, p *Plugin, old RuntimeConf) (map[string]json.RawMessage, error) {
+	now, err := p.capability(ch.Capability, old)
+	if err != nil {
+		return nil, err
+	}
+	value, err := ch.Value(e, now)
+	if err != nil {
+		return nil, err
+	}
+	all := map[string]json.RawMessage{}
+	maps.Copy(all, old.Capabilities)
+	all[ch.Capability] = value
+	return all, nil
+}
+
+// changeBack repeats ADD of the plugins as it was, after a failed [Runner.Change].
+func (r *Runner) changeBack(ctx context.Context, l *List, plugins []*Plugin, old RuntimeConf, prev *spec.Result) (errs []error) {
+	ctx, cancel := interrupt.UndoContext(ctx, cmp.Or(r.UndoTimeout, defaultUndo))
+	defer cancel()
+	for _, p := range plugins {
+		_, err := r.run(ctx, spec.Add, l, p, old, prev)
+		errs = append(errs, err)
+	}
+	return errs
 }
 
 // replacing returns the plugins of a list that declare a capability. The error has code 7 if there

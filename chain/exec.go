@@ -13,12 +13,12 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"cnibox/internal/program"
 	"cnibox/spec"
 )
 
 const (
 	maxStdout = 16 << 20        // bytes of a plugin's answer
-	maxStderr = 64 << 10        // bytes kept of a plugin's stderr, the last ones
 	maxBusy   = 2 * time.Second // longest wait for a plugin file that is open for writing
 )
 
@@ -102,19 +102,19 @@ func startOnce(ctx context.Context, plugin, file string, env []string, stdin []b
 	if err := ctx.Err(); err != nil {
 		return nil, spec.Errorf(spec.CodePlugin, "plugin %s: not started: %w", plugin, err)
 	}
-	stdout, stderr := &head{max: maxStdout}, &tail{max: maxStderr}
-	p := program{
-		file: file, args: []string{file}, environ: env,
-		stdin: bytes.NewReader(stdin), stdout: stdout, stderr: stderr,
+	stdout, stderr := &head{max: maxStdout}, new(program.Tail)
+	p := program.Program{
+		File: file, Args: []string{file}, Environ: env,
+		Stdin: bytes.NewReader(stdin), Stdout: stdout, Stderr: stderr,
 		// A process group of its own, so that the plugin's children are killed with it.
-		attr: unix.SysProcAttr{Setpgid: true},
+		Attr: unix.SysProcAttr{Setpgid: true},
 	}
 	// This binary finds the applet by this name.
-	if file == self {
-		p.args[0] = plugin
+	if file == program.Self {
+		p.Args[0] = plugin
 	}
-	state, err := p.run(ctx)
-	a := &answer{plugin: plugin, status: describe(state), stdout: stdout.b, stderr: stderr.bytes()}
+	state, err := p.Run(ctx)
+	a := &answer{plugin: plugin, status: program.Describe(state), stdout: stdout.b, stderr: stderr.Bytes()}
 	switch {
 	case stdout.full:
 		return a, a.fail(fmt.Errorf("plugin %s printed more than %d bytes", plugin, maxStdout))
@@ -231,21 +231,3 @@ func (h *head) Write(p []byte) (int, error) {
 	h.b = append(h.b, p...)
 	return len(p), nil
 }
-
-// A tail is an [io.Writer] that keeps the last max bytes: a plugin mostly prints last why it
-// failed.
-type tail struct {
-	b   []byte
-	max int
-}
-
-// Write never fails; it keeps up to twice max, so that it seldom moves bytes.
-func (t *tail) Write(p []byte) (int, error) {
-	t.b = append(t.b, p...)
-	if len(t.b) > 2*t.max {
-		t.b = append(t.b[:0], t.b[len(t.b)-t.max:]...)
-	}
-	return len(p), nil
-}
-
-func (t *tail) bytes() []byte { return t.b[max(0, len(t.b)-t.max):] }

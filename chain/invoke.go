@@ -29,6 +29,7 @@ import (
 
 	"cnibox/internal/disk"
 	"cnibox/internal/launcher"
+	"cnibox/internal/program"
 	"cnibox/internal/spell"
 	"cnibox/spec"
 )
@@ -80,10 +81,6 @@ const (
 	maxDepth = 10
 )
 
-// self is a link to the running binary. It stays valid when the file is moved, replaced or deleted:
-// a chain ends with the same plugins with which it began.
-const self = "/proc/self/exe"
-
 // own identifies the running binary, which never changes.
 var own struct {
 	once sync.Once
@@ -92,7 +89,7 @@ var own struct {
 }
 
 func statSelf() (os.FileInfo, error) {
-	own.once.Do(func() { own.info, own.err = os.Stat(self) })
+	own.once.Do(func() { own.info, own.err = os.Stat(program.Self) })
 	return own.info, own.err
 }
 
@@ -180,7 +177,7 @@ func (l *Invoker) look(plugin string) (file string, builtIn *spec.Plugin, err er
 	if missing != nil {
 		switch v, meant := l.lookup(plugin), l.misspelled(plugin); {
 		case v != nil && l.BuiltIn:
-			return self, v, nil
+			return program.Self, v, nil
 		case v != nil:
 			missing = missing.WithDetails("it is built in: unset CNI_PATH, or create its file with `cnibox install DIR`")
 		case meant != "":
@@ -204,7 +201,7 @@ func (l *Invoker) Find(plugin string) (*spec.Plugin, error) {
 // rejects.
 func (l *Invoker) builtIn(plugin string) (string, *spec.Plugin, error) {
 	if v := l.lookup(plugin); v != nil {
-		return self, v, nil
+		return program.Self, v, nil
 	}
 	if meant := l.misspelled(plugin); meant != "" {
 		return "", nil, &spec.Error{Code: spec.CodePlugin, Msg: meant, Err: fmt.Errorf("%w: %w", errMisspelled, os.ErrNotExist)}

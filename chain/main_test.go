@@ -9,10 +9,8 @@ import (
 	"io"
 	"os"
 	"os/exec"
-	"os/signal"
 	"path/filepath"
 	"strings"
-	"syscall"
 	"testing"
 	"time"
 
@@ -98,16 +96,6 @@ func behave(what string, conf map[string]json.RawMessage) int {
 		hang()
 	case "sleep":
 		hang()
-	case "command": // runs a command that sleeps, with an interrupt pending
-		c := chain.Command{
-			Args: []string{os.Args[0]}, Environ: os.Environ(), Stdin: strings.NewReader(`{"do":"sleep"}`), Stdout: os.Stdout, Stderr: os.Stderr,
-		}
-		signals := make(chan os.Signal, 1)
-		signal.Notify(signals, syscall.SIGINT) // since SIGINT may be ignored for tests in the background
-		signals <- syscall.SIGINT
-		c.Signals = signals
-		code, _ := c.Run()
-		return code
 	case "grandchild": // leaves a process that holds stdout open; text "hang": does not end itself
 		r, w, err := os.Pipe()
 		if err != nil {

@@ -2,73 +2,22 @@ package chain_test
 
 import (
 	"bytes"
-	"errors"
 	"os"
 	"path/filepath"
 	"testing"
-	"time"
 
 	"golang.org/x/sys/unix"
-
-	"cnibox/chain"
 )
 
-// libcni truncates an entry before it writes it. An entry that is incomplete is read again.
-func TestListRereadsIncomplete(t *testing.T) {
-	t.Run("List", func(t *testing.T) { testRereads(t, (*chain.Cache).List) })
-	t.Run("Search", func(t *testing.T) {
-		testRereads(t, func(c *chain.Cache) ([]*chain.Entry, []chain.Broken, error) {
-			return c.Search(func(text []byte) bool { return bytes.Contains(text, []byte("10.1.2.3")) })
-		})
-	})
-}
-
-func testRereads(t *testing.T, read func(*chain.Cache) ([]*chain.Entry, []chain.Broken, error)) {
-	w := newFixture(t, "rec")
-	results := filepath.Join(w.Cache.Dir, "results")
-	file := filepath.Join(results, "n-c-eth0")
-	if err := os.MkdirAll(results, 0o700); err != nil {
-		t.Fatal(err)
-	}
-	// The first read finds the file empty; when it is closed, the file is written.
-	if err := os.WriteFile(file, nil, 0o600); err != nil {
-		t.Fatal(err)
-	}
-	watch, err := unix.InotifyInit1(unix.IN_CLOEXEC)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer unix.Close(watch)
-	if _, err := unix.InotifyAddWatch(watch, file, unix.IN_CLOSE_NOWRITE); err != nil {
-		t.Fatal(err)
-	}
-	written := make(chan error)
-	go func() {
-		if _, err := unix.Read(watch, make([]byte, 4096)); err != nil {
-			written <- err
-			return
-		}
-		written <- os.WriteFile(file, []byte(libcniEntry("")), 0o600)
-	}()
-	entries, broken, err := read(w.Cache)
-	if werr := <-written; werr != nil {
-		t.Fatal(werr)
-	}
-	if err != nil || len(entries) != 1 || len(broken) != 0 {
-		t.Errorf("got %d entries, %d broken, %v; want the one entry", len(entries), len(broken), err)
-	}
-}
-
-// Entries that have been broken for a while are read once, since GC holds the network's lock
-// meanwhile.
+// A broken entry is read once, since GC holds the network's lock meanwhile.
 func TestListReadsBrokenOnce(t *testing.T) {
 	w := newFixture(t, "rec")
 	results := filepath.Join(w.Cache.Dir, "results")
 	if err := os.MkdirAll(results, 0o700); err != nil {
 		t.Fatal(err)
 	}
-	file, before := filepath.Join(results, "n-c-eth0"), time.Now().Add(-10*time.Second)
-	if err := errors.Join(os.WriteFile(file, nil, 0o600), os.Chtimes(file, before, before)); err != nil {
+	file := filepath.Join(results, "n-c-eth0")
+	if err := os.WriteFile(file, nil, 0o600); err != nil {
 		t.Fatal(err)
 	}
 	readOnce(t, file, func() {

@@ -53,11 +53,6 @@ type Process struct {
 	Stdin          io.Reader
 	Stdout, Stderr io.Writer
 
-	// Threads starts the threads that an ADD may need before its first change, where a limit leaves
-	// few: Go's runtime ends the process if it cannot start one. Nil: threads start when they are
-	// needed.
-	Threads func()
-
 	// Applets are the programs of the binary; delegates and members of a chain are looked up here.
 	Applets Table
 

@@ -22,6 +22,7 @@ import (
 	"cnibox/chain"
 	"cnibox/internal/disk"
 	"cnibox/internal/netns"
+	"cnibox/internal/program"
 	"cnibox/nft"
 	"cnibox/rtnl"
 	"cnibox/spec"
@@ -272,7 +273,7 @@ func (r *dryRun) run(ctx context.Context) error {
 		}
 		args := []string{"cni-exec", "add", r.list.Name, path, "-o", "json",
 			"-i", r.runtimeConf.IfName, "--container-id", r.runtimeConf.ContainerID, "--conf-dir", r.dir, "--path=", "--state-dir", r.stateCopy()}
-		cmd := chain.Command{Args: args, Stdin: &bytes.Buffer{}, Stdout: &stdout, Stderr: &r.stderr,
+		cmd := program.Command{Args: args, Stdin: &bytes.Buffer{}, Stdout: &stdout, Stderr: &r.stderr,
 			Environ: append(r.without("CAP_ARGS", "CNI_ARGS", "CNI_NETNS_OVERRIDE", spec.StateEnv, applet.LogEnv), "CAP_ARGS="+string(caps), "CNI_ARGS="+r.runtimeConf.CNIArgs())}
 		exit, err = cmd.RunSelf(ctx)
 		return err

@@ -7,7 +7,7 @@ import (
 
 	"cnibox/applets/cniexec/inventory"
 	"cnibox/applets/cniexec/sandbox"
-	"cnibox/chain"
+	"cnibox/internal/program"
 )
 
 func enterVerb() *verb {
@@ -50,7 +50,7 @@ func (c *enterCall) do(ctx context.Context, operands []string) (exit int, err er
 	if err != nil {
 		return 0, err
 	}
-	command := chain.Command{Args: c.command, Environ: c.Environ}
+	command := program.Command{Args: c.command, Environ: c.Environ}
 	return c.names().Enter(ctx, path, &command, func() {
 		c.runtimeConf.NetNS = path
 		c.logSubject()

@@ -23,6 +23,7 @@ import (
 	"cnibox/chain"
 	"cnibox/internal/memory"
 	"cnibox/internal/netns"
+	"cnibox/internal/program"
 	"cnibox/internal/session"
 	"cnibox/internal/tty"
 	"cnibox/nft"
@@ -445,7 +446,7 @@ func (c *reloadCall) reloadAside(ctx context.Context, why string) {
 	signals := make(chan os.Signal, 1)
 	defer context.AfterFunc(ctx, func() { signals <- unix.SIGTERM })()
 	once := slices.DeleteFunc(slices.Clone(c.args), func(arg string) bool { return arg == "--watch" || strings.HasPrefix(arg, "--watch=") })
-	command := chain.Command{
+	command := program.Command{
 		Args: append([]string{"cni-exec"}, once...), Self: true, Environ: append(sandbox.Unset(c.Environ, watchedVar), watchedVar+"="+why),
 		Stdin: strings.NewReader(""), Stdout: c.Stdout, Stderr: c.Stderr, Signals: signals,
 	}

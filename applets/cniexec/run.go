@@ -10,6 +10,7 @@ import (
 	"cnibox/applets/cniexec/hint"
 	"cnibox/applets/cniexec/sandbox"
 	"cnibox/chain"
+	"cnibox/internal/program"
 	"cnibox/spec"
 )
 
@@ -97,7 +98,7 @@ func (c *runCall) do(ctx context.Context, operands []string) (exit int, err erro
 	if err != nil {
 		return 0, err
 	}
-	command := chain.Command{Args: c.command, Environ: c.Environ}
+	command := program.Command{Args: c.command, Environ: c.Environ}
 	if exit, err := command.Look(); err != nil {
 		return exit, &hint.Error{Err: err, Hint: hint.Start(err)}
 	}

@@ -564,44 +564,6 @@ func TestWhoOperandKind(t *testing.T) {
 	}
 }
 
-// libcni truncates an entry before it writes it, so an empty one is read once more.
-func TestWhoRereadsTruncatedEntry(t *testing.T) {
-	f := runtimes(t)
-	v := f.inventory()
-	a := v.Entries[0]
-	text, err := os.ReadFile(a.File())
-	if err == nil {
-		err = os.WriteFile(a.File(), nil, 0o600)
-	}
-	if err != nil {
-		t.Fatal(err)
-	}
-	watch, err := unix.InotifyInit1(unix.IN_CLOEXEC)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer unix.Close(watch)
-	if _, err := unix.InotifyAddWatch(watch, a.File(), unix.IN_CLOSE_NOWRITE); err != nil {
-		t.Fatal(err)
-	}
-	written := make(chan error)
-	go func() {
-		_, err := unix.Read(watch, make([]byte, 4096)) // returns when the entry has been read
-		if err == nil {
-			err = os.WriteFile(a.File(), text, 0o600)
-		}
-		written <- err
-	}()
-	q := &query{Inventory: f.inventory()}
-	q.lookup(a.Attachment(), "leased to")
-	if err := <-written; err != nil {
-		t.Fatal(err)
-	}
-	if len(q.owners) != 1 || q.owners[0].Attachment() != a.Attachment() || len(q.others) > 0 {
-		t.Errorf("%d owners, others %q; want the one owner", len(q.owners), q.others)
-	}
-}
-
 // It is not an error if the reader of stdout, such as head(1), has exited.
 func TestClosedPipe(t *testing.T) {
 	f := runtimes(t)

@@ -13,7 +13,7 @@ import (
 
 	"cnibox/applets/applet"
 	"cnibox/applets/attach"
-	"cnibox/chain"
+	"cnibox/internal/program"
 	"cnibox/rtnl"
 	"cnibox/spec"
 )
@@ -81,7 +81,7 @@ func (p *plugin) labelled() error {
 	if p.SELinuxContext == "" {
 		return nil
 	}
-	if err := chain.SELinux(); err != nil {
+	if err := program.SELinux(); err != nil {
 		return spec.Errorf(spec.CodeConfig, `"selinuxContext": %w`, err).AtKey("selinuxContext")
 	}
 	return nil
@@ -150,7 +150,7 @@ func (p *plugin) createDevice(op *attach.Op) error {
 	} else if _, err = op.Cont.Link(op.IfName); err == nil {
 		err = os.ErrExist
 	} else if errors.Is(err, os.ErrNotExist) {
-		err = op.NS.Do(func() error { return chain.RunLabelled(op.Context(), p.SELinuxContext, p.reexec(op.IfName)...) })
+		err = op.NS.Do(func() error { return program.RunLabelled(op.Context(), p.SELinuxContext, p.reexec(op.IfName)...) })
 	}
 	if errors.Is(err, os.ErrExist) {
 		return op.ExplainExists(err)

@@ -6,7 +6,7 @@ import (
 	"os"
 	"strings"
 
-	"cnibox/chain"
+	"cnibox/internal/program"
 	"cnibox/spec"
 )
 
@@ -26,7 +26,7 @@ func (h *Error) Unwrap() error { return h.Err }
 func Start(err error) string {
 	var start *os.PathError
 	switch {
-	case !errors.As(err, &start) || start.Op != chain.OpStart:
+	case !errors.As(err, &start) || start.Op != program.OpStart:
 	case errors.Is(start, os.ErrPermission):
 		return start.Path + " must be an executable file (chmod +x), on a file system mounted without noexec"
 	case errors.Is(start, os.ErrNotExist):

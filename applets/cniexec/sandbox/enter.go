@@ -6,8 +6,8 @@ import (
 	"path/filepath"
 
 	"cnibox/applets/cniexec/hint"
-	"cnibox/chain"
 	"cnibox/internal/netns"
+	"cnibox/internal/program"
 	"cnibox/spec"
 )
 
@@ -16,7 +16,7 @@ import (
 //
 // The exit code is the command's; 126 or 127 if it was not started, and 1 if the namespace
 // cannot be entered.
-func (n Names) Enter(ctx context.Context, path string, command *chain.Command, starting func()) (exit int, err error) {
+func (n Names) Enter(ctx context.Context, path string, command *program.Command, starting func()) (exit int, err error) {
 	ns, err := netns.Open(path)
 	if err != nil {
 		return 0, spec.Errorf(spec.CodeNetNS, "%w", err)

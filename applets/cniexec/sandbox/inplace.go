@@ -12,9 +12,9 @@ import (
 	"golang.org/x/sys/unix"
 
 	"cnibox/applets/cniexec/hint"
-	"cnibox/chain"
 	"cnibox/internal/interrupt"
 	"cnibox/internal/netns"
+	"cnibox/internal/program"
 	"cnibox/spec"
 )
 
@@ -39,9 +39,9 @@ func Unset(environ []string, name string) []string {
 }
 
 // reexec returns this call as a command with a variable set.
-func (r *Run) reexec(name, value string) chain.Command {
+func (r *Run) reexec(name, value string) program.Command {
 	environ := Unset(Unset(r.Environ, hostNSVar), AttachVar)
-	return chain.Command{Args: append([]string{"cni-exec"}, r.Args...), Self: true, Environ: append(environ, name+"="+value)}
+	return program.Command{Args: append([]string{"cni-exec"}, r.Args...), Self: true, Environ: append(environ, name+"="+value)}
 }
 
 // InPlace is the first and the second process of a run with --exec.
@@ -109,7 +109,7 @@ func (r *Run) becomeCommand(ctx context.Context, host *netns.NS, signals <-chan 
 	err = netns.OnDiscardedThread(func() (err error) { // in the namespace, as all threads
 		around.mount()
 		r.Log.Write(exitOK)
-		cmd := chain.Command{Args: r.Command, Environ: Unset(r.Environ, hostNSVar)}
+		cmd := program.Command{Args: r.Command, Environ: Unset(r.Environ, hostNSVar)}
 		exit, err = become(ctx, &cmd, came)
 		return &hint.Error{Err: err, Hint: hint.Start(err)}
 	})

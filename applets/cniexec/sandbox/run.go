@@ -19,6 +19,7 @@ import (
 	"cnibox/internal/interrupt"
 	"cnibox/internal/memory"
 	"cnibox/internal/netns"
+	"cnibox/internal/program"
 	"cnibox/rtnl"
 	"cnibox/spec"
 )
@@ -75,7 +76,7 @@ func CatchSignals() chan os.Signal {
 
 // become replaces this process with a command. A signal that came before would be lost, so it ends
 // this process, with the exit code of a command that the signal ends.
-func become(ctx context.Context, cmd *chain.Command, signals chan os.Signal) (exit int, err error) {
+func become(ctx context.Context, cmd *program.Command, signals chan os.Signal) (exit int, err error) {
 	signal.Stop(signals) // waits for pending ones
 	signal.Reset()       // from now on the kernel handles signals
 	err = context.Cause(ctx)
@@ -136,7 +137,7 @@ func (r *Run) Execute(ctx context.Context, signals <-chan os.Signal) (exit int, 
 			return err
 		}
 		around.mount()
-		cmd := chain.Command{
+		cmd := program.Command{
 			Args: r.Command, Environ: r.Environ, Stdin: r.Stdin, Stdout: r.Stdout, Stderr: r.Stderr, Signals: signals,
 			Started: memory.Free,
 		}
@@ -204,7 +205,7 @@ func (r *Run) attach(ctx context.Context, signals <-chan os.Signal) error {
 // command which the signal ends.
 func attachExit(err error) int {
 	if signal := interrupt.Signal(0); errors.As(err, &signal) {
-		return chain.ExitSignal + int(signal)
+		return program.ExitSignal + int(signal)
 	}
 	return exitError
 }

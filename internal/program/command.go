@@ -1,4 +1,4 @@
-package chain
+package program
 
 import (
 	"context"
@@ -46,12 +46,12 @@ func (c *Command) Run() (exit int, err error) {
 	file, err := c.find()
 	var state *os.ProcessState
 	if err == nil {
-		p := program{
-			file: file, args: c.Args, environ: c.Environ,
-			stdin: c.Stdin, stdout: c.Stdout, stderr: c.Stderr,
-			attr: unix.SysProcAttr{Pdeathsig: unix.SIGKILL}, signals: c.Signals, started: c.Started,
+		p := Program{
+			File: file, Args: c.Args, Environ: c.Environ,
+			Stdin: c.Stdin, Stdout: c.Stdout, Stderr: c.Stderr,
+			Attr: unix.SysProcAttr{Pdeathsig: unix.SIGKILL}, Signals: c.Signals, Started: c.Started,
 		}
-		state, err = p.run(context.Background())
+		state, err = p.Run(context.Background())
 	}
 	if err != nil {
 		return c.notStarted(err)
@@ -64,14 +64,14 @@ func (c *Command) Run() (exit int, err error) {
 
 // RunSelf is [Command.Run] for this binary: the first of Args names the applet.
 func (c *Command) RunSelf(ctx context.Context) (exit int, err error) {
-	p := program{file: self, args: c.Args, environ: c.Environ, stdin: c.Stdin, stdout: c.Stdout, stderr: c.Stderr,
-		attr: unix.SysProcAttr{Setpgid: true, Pdeathsig: unix.SIGTERM}}
-	state, err := p.run(ctx)
+	p := Program{File: Self, Args: c.Args, Environ: c.Environ, Stdin: c.Stdin, Stdout: c.Stdout, Stderr: c.Stderr,
+		Attr: unix.SysProcAttr{Setpgid: true, Pdeathsig: unix.SIGTERM}}
+	state, err := p.Run(ctx)
 	if err != nil {
 		return c.notStarted(err)
 	}
 	if !state.Exited() {
-		return exitNoExec, fmt.Errorf("%s: %s", c.Args[0], describe(state))
+		return exitNoExec, fmt.Errorf("%s: %s", c.Args[0], Describe(state))
 	}
 	return state.ExitCode(), nil
 }
@@ -81,8 +81,7 @@ func (c *Command) RunSelf(ctx context.Context) (exit int, err error) {
 func (c *Command) Become() (exit int, err error) {
 	file, err := c.find()
 	if err == nil {
-		p := program{file: file, args: c.Args, environ: c.Environ}
-		err = p.become()
+		err = &os.PathError{Op: OpStart, Path: file, Err: syscall.Exec(file, c.Args, c.Environ)}
 	}
 	return c.notStarted(err)
 }
@@ -110,7 +109,7 @@ func (c *Command) notStarted(err error) (exit int, _ error) {
 // find returns the path of the program.
 func (c *Command) find() (string, error) {
 	if c.Self {
-		return self, nil
+		return Self, nil
 	}
 	return c.lookPath(c.Args[0])
 }

@@ -1,4 +1,6 @@
-package chain
+// Package program starts programs: plugins found on CNI_PATH, the commands of `cni-exec run` and `cni-exec enter`, and this
+// binary itself for what needs a process of its own. Nothing else of the product does.
+package program
 
 import (
 	"context"
@@ -15,10 +17,6 @@ import (
 	"cnibox/internal/interrupt"
 )
 
-// This file is the one place that starts processes. It does so for three callers: exec.go starts
-// plugins found on CNI_PATH, command.go the commands of `cni-exec run` and `cni-exec enter`, and
-// selinux.go this binary itself under an SELinux label.
-
 // waitDelay bounds the reading of output from a program's children that keep its pipes open after
 // its end.
 const waitDelay = 500 * time.Millisecond
@@ -26,48 +24,45 @@ const waitDelay = 500 * time.Millisecond
 // OpStart is the operation of the [*os.PathError] of a program that could not be started.
 const OpStart = "start"
 
-// A program is a file to execute, with its arguments and streams.
-type program struct {
-	file          string   // path; not looked up
-	args, environ []string // args has the name first
+// Self is a link to the running binary. It stays valid when the file is moved, replaced or deleted:
+// a chain ends with the same plugins with which it began.
+const Self = "/proc/self/exe"
+
+// A Program is a file to execute, with its arguments and streams.
+type Program struct {
+	File          string   // path; not looked up
+	Args, Environ []string // Args has the name first
 
 	// The program inherits an *os.File; any other stream is connected by a pipe. None may be nil.
-	stdin          io.Reader
-	stdout, stderr io.Writer
+	Stdin          io.Reader
+	Stdout, Stderr io.Writer
 
-	attr    unix.SysProcAttr
-	signals <-chan os.Signal // passed on to the program, except for the terminal's; nil: none
-	started func()           // called once it runs; nil: not called
+	Attr    unix.SysProcAttr
+	Signals <-chan os.Signal // passed on to the program, except for the terminal's; nil: none
+	Started func()           // called once it runs; nil: not called
 }
 
-// become replaces this process by the program, which keeps the namespaces of the calling thread and the
-// standard streams of this process: only file, args and environ are used. It returns only after an
-// error, an [*os.PathError].
-func (p *program) become() error {
-	return &os.PathError{Op: OpStart, Path: p.file, Err: syscall.Exec(p.file, p.args, p.environ)}
-}
-
-// run starts the program on the calling thread and returns its state when it has ended and all its
+// Run starts the program on the calling thread and returns its state when it has ended and all its
 // output is written. When the context ends, it kills the process group that the program leads. Errors
 // of the streams are ignored, since a program need not read its stdin.
 //
 // The error is an [*os.PathError] if the program was not started, otherwise of pipe2(2) or waitid(2).
-func (p *program) run(ctx context.Context) (*os.ProcessState, error) {
-	cmd := exec.CommandContext(ctx, p.file)
-	cmd.Args, cmd.Env, cmd.Stdin, cmd.SysProcAttr = p.args, p.environ, p.stdin, &p.attr
+func (p *Program) Run(ctx context.Context) (*os.ProcessState, error) {
+	cmd := exec.CommandContext(ctx, p.File)
+	cmd.Args, cmd.Env, cmd.Stdin, cmd.SysProcAttr = p.Args, p.Environ, p.Stdin, &p.Attr
 	cmd.Cancel = func() error { return unix.Kill(-cmd.Process.Pid, unix.SIGKILL) }
 	cmd.WaitDelay = waitDelay
 	var s streams
 	defer s.close()
 	var err error
-	if cmd.Stdout, err = s.to(p.stdout); err != nil {
+	if cmd.Stdout, err = s.to(p.Stdout); err != nil {
 		return nil, err
 	}
-	if cmd.Stderr, err = s.to(p.stderr); err != nil {
+	if cmd.Stderr, err = s.to(p.Stderr); err != nil {
 		return nil, err
 	}
 	defer interrupt.Begin()() // a signal ends the program before this process
-	early := len(p.signals)   // received before the program was started
+	early := len(p.Signals)   // received before the program was started
 	if err := cmd.Start(); err != nil {
 		var file *os.PathError
 		if errors.As(err, &file) {
@@ -77,8 +72,8 @@ func (p *program) run(ctx context.Context) (*os.ProcessState, error) {
 	}
 	s.begin()
 	stop := p.pass(cmd.Process, early)
-	if p.started != nil {
-		p.started()
+	if p.Started != nil {
+		p.Started()
 	}
 	err = cmd.Wait()
 	stop()
@@ -92,13 +87,13 @@ func (p *program) run(ctx context.Context) (*os.ProcessState, error) {
 
 // pass passes signals on to the program until stop is called. The first early ones were received before
 // the program was started, so the terminal has not sent them to it.
-func (p *program) pass(to *os.Process, early int) (stop func()) {
+func (p *Program) pass(to *os.Process, early int) (stop func()) {
 	ended, idle := make(chan struct{}), make(chan struct{})
 	go func() {
 		defer close(idle)
 		for {
 			select {
-			case s := <-p.signals:
+			case s := <-p.Signals:
 				if early--; early >= 0 || !fromTerminal(s) {
 					_ = to.Signal(s) // the error is os.ErrProcessDone after Wait
 				}
@@ -128,9 +123,9 @@ func fromTerminal(s os.Signal) bool {
 	return err == nil && group == syscall.Getpgrp()
 }
 
-// describe returns how a program ended: "exit status 1", "signal: killed"; empty for exit 0, and
+// Describe returns how a program ended: "exit status 1", "signal: killed"; empty for exit 0, and
 // for nil, a program that was not started.
-func describe(s *os.ProcessState) string {
+func Describe(s *os.ProcessState) string {
 	if s == nil || s.Success() {
 		return ""
 	}

@@ -1,4 +1,4 @@
-package chain
+package program
 
 import (
 	"bytes"
@@ -32,7 +32,7 @@ func SELinux() error { return seLinux().available() }
 // RunLabelled runs this binary under an SELinux label, in the namespaces of the calling thread, which
 // must be locked. The first argument is the name of the applet. After a failure the error has its stderr.
 func RunLabelled(ctx context.Context, label string, args ...string) error {
-	return seLinux().run(ctx, self, label, args)
+	return seLinux().run(ctx, Self, label, args)
 }
 
 // available returns an error if selinuxfs is not mounted.
@@ -53,15 +53,15 @@ func (l labeller) run(ctx context.Context, file, label string, args []string) er
 	if err := l.set(label); err != nil {
 		return fmt.Errorf("SELinux label %q: %w", label, err)
 	}
-	stderr := &tail{max: maxStderr}
-	p := program{
-		file: file, args: args, stdin: &bytes.Buffer{}, stdout: io.Discard, stderr: stderr,
-		attr: unix.SysProcAttr{Setpgid: true},
+	stderr := new(Tail)
+	p := Program{
+		File: file, Args: args, Stdin: &bytes.Buffer{}, Stdout: io.Discard, Stderr: stderr,
+		Attr: unix.SysProcAttr{Setpgid: true},
 	}
-	state, err := p.run(ctx)
+	state, err := p.Run(ctx)
 	err = errors.Join(err, l.set("\n")) // resets it; a write of no bytes does not reach the kernel
 	if err == nil && !state.Success() {
-		err = fmt.Errorf("%s under SELinux label %q: %s: %s", args[0], label, describe(state), strings.TrimSpace(string(stderr.bytes())))
+		err = fmt.Errorf("%s under SELinux label %q: %s: %s", args[0], label, Describe(state), strings.TrimSpace(string(stderr.Bytes())))
 	}
 	return err
 }
