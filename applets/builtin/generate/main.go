@@ -3,23 +3,21 @@ package main
 
 import (
 	"fmt"
-	"log"
 	"os"
 	"strings"
 )
 
 func main() {
-	log.SetFlags(0)
 	if len(os.Args) != 2 {
-		log.Fatal("usage: generate LIST")
+		panic("usage: generate LIST")
 	}
 	list, err := os.ReadFile(os.Args[1])
 	if err != nil {
-		log.Fatal(err)
+		panic(err)
 	}
 	for name, text := range files(strings.Fields(string(list))) {
 		if err := os.WriteFile(name, []byte(text), 0o644); err != nil {
-			log.Fatal(err)
+			panic(err)
 		}
 	}
 }
