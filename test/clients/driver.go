@@ -230,7 +230,7 @@ func (d *driverHost) networks() error {
 		return err
 	}
 	seen := map[netip.Prefix]bool{}
-	for _, text := range strings.Fields(out) {
+	for text := range strings.FieldsSeq(out) {
 		p, err := netip.ParsePrefix(text)
 		if err != nil || seen[p] {
 			return fmt.Errorf("subnets: %s: %w", out, err)
@@ -439,7 +439,7 @@ func (d *driverHost) refused() error {
 		"network create -d cnibox -o network=nosuch over":       "nosuch",
 	} {
 		if _, err := d.podman(strings.Fields(line)...); err == nil || !strings.Contains(err.Error(), want) {
-			return fmt.Errorf("podman %s: %v", line, err)
+			return fmt.Errorf("podman %s: %w", line, err)
 		}
 	}
 	return nil
