@@ -158,7 +158,7 @@ func (d *daemonSet) create(text string) error {
 	})
 }
 
-// delete deletes the daemon set, and waits until its pods are gone.
+// delete deletes the daemon set, and waits until its pods are gone, and it is.
 func (d *daemonSet) delete() error {
 	if err := api(http.MethodDelete, daemonSetsPath+"/"+d.name+"?propagationPolicy=Foreground", nil, nil); err != nil {
 		return err
@@ -166,10 +166,17 @@ func (d *daemonSet) delete() error {
 	return within(rolloutTime, func() error {
 		var list struct{ Items []kubePod }
 		err := api(http.MethodGet, "/api/v1/namespaces/kube-system/pods?labelSelector=app%3D"+d.name, nil, &list)
-		if err == nil && len(list.Items) > 0 {
-			err = fmt.Errorf("daemon set %s: %d pods", d.name, len(list.Items))
+		if err != nil || len(list.Items) > 0 {
+			return errors.Join(err, fmt.Errorf("daemon set %s: %d pods", d.name, len(list.Items)))
 		}
-		return err
+		switch err := api(http.MethodGet, daemonSetsPath+"/"+d.name, nil, nil); {
+		case err == nil:
+			return fmt.Errorf("daemon set %s is there", d.name)
+		case strings.Contains(err.Error(), ": 404 "):
+			return nil
+		default:
+			return err
+		}
 	})
 }
 
