@@ -41,13 +41,14 @@ var permittedImports = map[string][]string{
 	"cnibox/applets/cniexec/trace":     {"cnibox/nft", "cnibox/nft/foreign", "cnibox/rtnl"},
 	"cnibox/applets/cniexec/sandbox":   {"cnibox/applets/applet", "cnibox/applets/cniexec/hint", "cnibox/applets/record", "cnibox/chain", "cnibox/internal/flock", "cnibox/internal/program", "cnibox/rtnl", "cnibox/spec"},
 
-	"cnibox/chain":       {"cnibox/spec", "cnibox/internal/flock", "cnibox/internal/program"},
-	"cnibox/ipam":        {"cnibox/spec", "cnibox/internal/fault", "cnibox/internal/flock"},
-	"cnibox/ipam/dhcp":   {"cnibox/rtnl"}, // client and leases, without CNI
-	"cnibox/nft":         {"cnibox/spec", "cnibox/internal/fault", "cnibox/internal/flock", "cnibox/internal/nlconn"},
-	"cnibox/nft/foreign": {"cnibox/nft", "cnibox/spec", "cnibox/internal/fault", "cnibox/internal/nlconn"},
-	"cnibox/rtnl":        {"cnibox/internal/fault", "cnibox/internal/nlconn"},
-	"cnibox/spec":        {},
+	"cnibox/chain":             {"cnibox/spec", "cnibox/internal/flock", "cnibox/internal/program"},
+	"cnibox/ipam":              {"cnibox/spec", "cnibox/internal/fault", "cnibox/internal/flock"},
+	"cnibox/ipam/dhcp":         {"cnibox/rtnl"}, // client and leases, without CNI
+	"cnibox/nft":               {"cnibox/nft/internal/wire", "cnibox/spec", "cnibox/internal/flock", "cnibox/internal/nlconn"},
+	"cnibox/nft/foreign":       {"cnibox/nft", "cnibox/nft/internal/wire", "cnibox/spec", "cnibox/internal/nlconn"},
+	"cnibox/nft/internal/wire": {"cnibox/internal/fault", "cnibox/internal/nlconn"},
+	"cnibox/rtnl":              {"cnibox/internal/fault", "cnibox/internal/nlconn"},
+	"cnibox/spec":              {},
 
 	// Packages with changes that tests can make fail, or with work that they count, besides rtnl and nft
 	"cnibox/internal/disk":   {"cnibox/internal/fault"},

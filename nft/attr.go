@@ -1,23 +1,6 @@
 package nft
 
-import (
-	"encoding/binary"
-
-	"github.com/mdlayher/netlink"
-
-	"cnibox/internal/nlconn"
-)
-
-// encode returns the attributes that fn writes, with numbers in network byte order, as nf_tables
-// expects.
-func encode(fn func(*netlink.AttributeEncoder)) ([]byte, error) {
-	ae := netlink.NewAttributeEncoder()
-	ae.ByteOrder = binary.BigEndian
-	if fn != nil {
-		fn(ae)
-	}
-	return ae.Encode()
-}
+import "cnibox/internal/nlconn"
 
 func text(b []byte, path ...uint16) string { return nlconn.Text(b, path...) }
 

@@ -260,10 +260,10 @@ func (t *batch) ensure(table byte) {
 	if table == bridge {
 		needs = brNeeds
 	}
-	t.add(step{what: "table " + tableText(table), needs: needs}).AddTable(ours(table))
+	t.Add(step{What: "table " + tableText(table), Needs: needs}).AddTable(ours(table))
 	for i, set := range sets() {
 		if set.table == table {
-			t.fail(t.add(step{what: "set " + set.name}).AddSet(set.definition(uint32(i+1)), nil))
+			t.Fail(t.Add(step{What: "set " + set.name}).AddSet(set.definition(uint32(i+1)), nil))
 		}
 	}
 	chains := append(chainsOf(table), chain{name: versionChain})
@@ -275,7 +275,7 @@ func (t *batch) ensure(table byte) {
 	}
 	version := newRule(table, TableName, versionChain, rule{}.verdictReturn())
 	version.UserData = userdata.AppendString(nil, userdata.TypeComment, baseVersion)
-	t.add(step{what: "version of table " + tableText(table)}).AddRule(version)
+	t.Add(step{What: "version of table " + tableText(table)}).AddRule(version)
 }
 
 // version returns the version of the installed base ruleset; "" if there is none, or if it was
@@ -291,21 +291,21 @@ func (s *sock) version(table byte) (string, error) {
 // addChain creates the chain without rules if it is missing. If a chain with that name has another
 // hook, type or priority, the batch fails (EEXIST).
 func (t *batch) addChain(table byte, c *chain) {
-	t.add(step{what: "chain " + c.name + " of table " + tableText(table), needs: c.needs}).AddChain(c.lib(table))
+	t.Add(step{What: "chain " + c.name + " of table " + tableText(table), Needs: c.needs}).AddChain(c.lib(table))
 }
 
 // fill replaces the rules of a chain, which exists at that point of the batch. No packet sees the
 // chain empty, since a batch takes effect atomically.
 func (t *batch) fill(table byte, c *chain) {
-	what := step{what: "rules of chain " + c.name + " of table " + tableText(table), needs: c.needs}
-	t.add(what).FlushChain(c.lib(table))
+	what := step{What: "rules of chain " + c.name + " of table " + tableText(table), Needs: c.needs}
+	t.Add(what).FlushChain(c.lib(table))
 	for _, r := range c.rules {
-		t.add(what).AddRule(newRule(table, TableName, c.name, r))
+		t.Add(what).AddRule(newRule(table, TableName, c.name, r))
 	}
 }
 
 // dropChain deletes a chain of the table with its rules; the batch fails (EBUSY) if a rule or an
 // element still jumps to it.
 func (t *batch) dropChain(table byte, name string) {
-	t.add(step{what: "chain " + name}).DelChain((&chain{name: name}).lib(table))
+	t.Add(step{What: "chain " + name}).DelChain((&chain{name: name}).lib(table))
 }

@@ -11,6 +11,8 @@ import (
 	"golang.org/x/sys/unix"
 
 	"cnibox/internal/nlconn"
+
+	"cnibox/nft/internal/wire"
 )
 
 // Attributes and messages of conntrack netlink that x/sys lacks:
@@ -98,7 +100,7 @@ func (s *sock) flushUDP(family byte, ports map[netip.AddrPort]bool, want func([]
 		return nil
 	}
 	if err != nil {
-		return explainUnsupported(err, "")
+		return wire.Explain(err, "")
 	}
 	for _, data := range doomed {
 		if err := s.forget(family, data); err != nil {

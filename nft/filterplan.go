@@ -367,20 +367,20 @@ func (p *filterPlan) change(b *batch) {
 	}
 	p.makeTable(b)
 	for _, name := range p.chains {
-		b.add(step{what: "chain " + name + " of " + p.table()}).AddChain(&nftables.Chain{Table: tbl, Name: name})
+		b.Add(step{What: "chain " + name + " of " + p.table()}).AddChain(&nftables.Chain{Table: tbl, Name: name})
 	}
 	for _, name := range p.admins {
 		s := p.ruleOf(filterChain)
-		s.made = func(handle uint64) { p.jumps[name] = handle }
-		b.add(s).InsertRule(newRule(p.family, filterTable, filterChain, commentedJump(adminComment, name)))
+		s.Made = func(handle uint64) { p.jumps[name] = handle }
+		b.Add(s).InsertRule(newRule(p.family, filterTable, filterChain, commentedJump(adminComment, name)))
 	}
 	if p.noJump {
-		b.add(p.ruleOf(filterHook)).InsertRule(newRule(p.family, filterTable, filterHook, commentedJump(hookComment, filterChain)))
+		b.Add(p.ruleOf(filterHook)).InsertRule(newRule(p.family, filterTable, filterHook, commentedJump(hookComment, filterChain)))
 	}
 	for _, m := range p.missing {
 		s := p.ruleOf(filterChain)
-		s.made = func(handle uint64) { p.found[m.ip] = append(p.found[m.ip], handle) }
-		b.add(s).AddRule(newRule(p.family, filterTable, filterChain, m.rule()))
+		s.Made = func(handle uint64) { p.found[m.ip] = append(p.found[m.ip], handle) }
+		b.Add(s).AddRule(newRule(p.family, filterTable, filterChain, m.rule()))
 	}
 }
 
@@ -408,12 +408,12 @@ func (p *filterPlan) updateRecords() {
 func (p *filterPlan) makeTable(b *batch) {
 	tbl := tableOf(p.family, filterTable)
 	if p.noTable {
-		b.add(step{what: p.table(), flags: netlink.Excl}).AddTable(tbl)
+		b.Add(step{What: p.table(), Flags: netlink.Excl}).AddTable(tbl)
 	}
 	if p.hasForward {
 		return
 	}
-	b.add(step{what: "chain " + filterHook + " of " + p.table(), flags: netlink.Excl}).AddChain(&nftables.Chain{
+	b.Add(step{What: "chain " + filterHook + " of " + p.table(), Flags: netlink.Excl}).AddChain(&nftables.Chain{
 		Table: tbl, Name: filterHook, Type: nftables.ChainTypeFilter,
 		Hooknum: nftables.ChainHookForward, Priority: nftables.ChainPriorityFilter, Policy: new(nftables.ChainPolicyAccept),
 	})
@@ -421,7 +421,7 @@ func (p *filterPlan) makeTable(b *batch) {
 
 // ruleOf returns the step that adds a rule.
 func (p *filterPlan) ruleOf(chain string) step {
-	return step{what: "rule of chain " + chain + " of " + p.table(), needs: filterNeeds}
+	return step{What: "rule of chain " + chain + " of " + p.table(), Needs: filterNeeds}
 }
 
 // table formats the table's name for errors.

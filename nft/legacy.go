@@ -45,10 +45,10 @@ type leftovers struct {
 func (l *leftovers) remove(b *batch) {
 	for _, r := range l.rules {
 		tbl := tableOf(r.family, r.table)
-		b.fail(b.add(step{what: "rule of chain " + r.chain}).DelRule(&nftables.Rule{Table: tbl, Chain: &nftables.Chain{Table: tbl, Name: r.chain}, Handle: r.handle}))
+		b.Fail(b.Add(step{What: "rule of chain " + r.chain}).DelRule(&nftables.Rule{Table: tbl, Chain: &nftables.Chain{Table: tbl, Name: r.chain}, Handle: r.handle}))
 	}
 	for _, c := range l.chains {
-		b.add(step{what: "chain " + c.name}).DelChain(&nftables.Chain{Table: tableOf(c.family, c.table), Name: c.name})
+		b.Add(step{What: "chain " + c.name}).DelChain(&nftables.Chain{Table: tableOf(c.family, c.table), Name: c.name})
 	}
 }
 

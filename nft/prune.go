@@ -45,7 +45,7 @@ func prune(s *sock, made map[byte]bool) error {
 	b := &batch{}
 	for _, table := range []byte{inet, bridge} {
 		if made[table] && !used[table] && x.hasTable(table) {
-			b.add(step{what: "table " + tableText(table)}).DelTable(ours(table))
+			b.Add(step{What: "table " + tableText(table)}).DelTable(ours(table))
 		}
 	}
 	return s.commit(b)

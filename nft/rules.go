@@ -7,6 +7,8 @@ import (
 	"golang.org/x/sys/unix"
 
 	"cnibox/internal/nlconn"
+
+	"cnibox/nft/internal/wire"
 )
 
 // An installedRule is a rule as the kernel has it: NFTA_RULE_*. A rule has no name; it is deleted
@@ -46,7 +48,7 @@ func (s *sock) getRules(c chainID, handles []uint64) (rules []installedRule, err
 	}
 	var gets []netlink.Message
 	for _, h := range handles {
-		get, err := message(nfTables|unix.NFT_MSG_GETRULE, 0, c.family, func(ae *netlink.AttributeEncoder) {
+		get, err := wire.Message(nfTables|unix.NFT_MSG_GETRULE, 0, c.family, func(ae *netlink.AttributeEncoder) {
 			ae.String(unix.NFTA_RULE_TABLE, c.table)
 			ae.String(unix.NFTA_RULE_CHAIN, c.name)
 			ae.Uint64(unix.NFTA_RULE_HANDLE, h)

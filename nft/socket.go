@@ -9,12 +9,13 @@ import (
 
 	"cnibox/internal/netns"
 	"cnibox/internal/nlconn"
+	"cnibox/nft/internal/wire"
 )
 
 // Message types have the subsystem in the upper byte and the message in the lower:
 // include/uapi/linux/netfilter/nfnetlink.h.
 const (
-	nfTables  = unix.NFNL_SUBSYS_NFTABLES << 8
+	nfTables  = wire.Tables
 	ctNetlink = unix.NFNL_SUBSYS_CTNETLINK << 8
 )
 
@@ -48,15 +49,14 @@ func (s *sock) Close() error {
 	return s.nl.Close()
 }
 
-// headerLen is the length of a struct nfgenmsg, include/uapi/linux/netfilter/nfnetlink.h.
-const headerLen = 4
+const headerLen = wire.HeaderLen
 
 // request sends a request and calls fn with the family and the attributes of each answer; fn may
 // retain them. The error for a missing object is os.ErrNotExist. An interrupted dump
 // (NLM_F_DUMP_INTR) that stays so is an error, since a part of the rule set must not be taken for
 // all of it.
 func (s *sock) request(typ netlink.HeaderType, flags netlink.HeaderFlags, family byte, body func(*netlink.AttributeEncoder), fn func(family byte, data []byte)) error {
-	req, err := message(typ, flags, family, body)
+	req, err := wire.Message(typ, flags, family, body)
 	if err != nil {
 		return err
 	}
@@ -77,16 +77,4 @@ func (s *sock) request(typ netlink.HeaderType, flags netlink.HeaderFlags, family
 		}
 	}
 	return nil
-}
-
-// message builds a request.
-func message(typ netlink.HeaderType, flags netlink.HeaderFlags, family byte, body func(*netlink.AttributeEncoder)) (netlink.Message, error) {
-	attrs, err := encode(body)
-	if err != nil {
-		return netlink.Message{}, fmt.Errorf("netfilter: %w", err)
-	}
-	return netlink.Message{
-		Header: netlink.Header{Type: typ, Flags: flags},
-		Data:   append([]byte{family, unix.NFNETLINK_V0, 0, 0}, attrs...),
-	}, nil
 }

@@ -16,6 +16,8 @@ import (
 
 	"cnibox/internal/netns"
 	"cnibox/internal/session"
+
+	"cnibox/nft/internal/wire"
 )
 
 // A Table is our rule set in one network namespace. It keeps no socket open, and may be used from
@@ -110,7 +112,7 @@ func (t *Table) locked(ctx context.Context) (s *sock, done func(), err error) {
 // writing: an object to delete is gone, an object to create exists, or an unused chain is jumped to
 // again. It does not apply to errors of reading.
 func overtaken(err error) bool {
-	var refused *batchError
+	var refused *wire.Error
 	return errors.As(err, &refused) &&
 		(errors.Is(err, os.ErrNotExist) || errors.Is(err, os.ErrExist) || errors.Is(err, unix.EBUSY))
 }
@@ -146,7 +148,7 @@ func ignoreNotExist(err error) error {
 		return nil
 	}
 	if err != nil {
-		return fmt.Errorf("nft: read the rule set: %w", explainUnsupported(err, "CONFIG_NF_TABLES"))
+		return fmt.Errorf("nft: read the rule set: %w", wire.Explain(err, "CONFIG_NF_TABLES"))
 	}
 	return nil
 }

@@ -395,7 +395,7 @@ func (x *Tx) retire(b *batch, table byte) error {
 	names, err := x.s.setsIn(table, TableName)
 	for _, name := range names {
 		if slices.Contains(retiredSets, name) {
-			b.add(step{what: "set " + name}).DelSet(&nftables.Set{Table: ours(table), Name: name})
+			b.Add(step{What: "set " + name}).DelSet(&nftables.Set{Table: ours(table), Name: name})
 		}
 	}
 	return err
@@ -510,24 +510,24 @@ func (x *Tx) elements(b *batch, set *set) {
 			add = append(add, ch.new)
 		}
 	}
-	what := step{what: "elements of " + set.name}
+	what := step{What: "elements of " + set.name}
 	part := make([]nftables.SetElement, 0, min(listsPerMsg, max(len(out), len(add))))
 	for list := range slices.Chunk(out, listsPerMsg) {
 		part = part[:0]
 		for _, e := range list {
 			part = append(part, nftables.SetElement{Key: e.key})
 		}
-		b.fail(b.add(what).SetDeleteElements(set.ref(), part))
+		b.Fail(b.Add(what).SetDeleteElements(set.ref(), part))
 	}
 	if set.kind != KindPortMap || !set.verdicts() { // several host ports may have the same port of a container
-		what.flags = netlink.Excl
+		what.Flags = netlink.Excl
 	}
 	for list := range slices.Chunk(add, listsPerMsg) {
 		part = part[:0]
 		for _, e := range list {
 			part = append(part, e.lib())
 		}
-		b.fail(b.add(what).SetAddElements(set.ref(), part))
+		b.Fail(b.Add(what).SetAddElements(set.ref(), part))
 	}
 }
 

@@ -14,6 +14,7 @@ import (
 	"sync"
 	"sync/atomic"
 
+	"github.com/google/nftables"
 	"github.com/google/nftables/expr"
 	"github.com/mdlayher/netlink"
 	"golang.org/x/sys/unix"
@@ -21,6 +22,7 @@ import (
 	"cnibox/internal/netns"
 	"cnibox/internal/nlconn"
 	"cnibox/nft"
+	"cnibox/nft/internal/wire"
 	"cnibox/spec"
 )
 
@@ -152,7 +154,7 @@ type BaseChain struct {
 func Trace(ns *netns.NS, f Flow) (*Tracer, error) {
 	nl, err := nlconn.Listen(ns, unix.NETLINK_NETFILTER, 1<<(unix.NFNLGRP_NFTRACE-1))
 	if err != nil {
-		return nil, fmt.Errorf("nft: trace messages: %w", lacking(err, ""))
+		return nil, fmt.Errorf("nft: trace messages: %w", wire.Explain(err, ""))
 	}
 	nl.ReceiveSpace(map[bool]int{false: traceSpace, true: probeSpace}[f.Tag != nil])
 	owner, err := nlconn.Listen(ns, unix.NETLINK_NETFILTER, 0)
@@ -193,15 +195,28 @@ func (t *Tracer) addTable(family byte, f Flow) error {
 	// that is just starting may hold one for a moment, so the next Tracer uses another name.
 	name := fmt.Sprintf("%s%d-%d", tableTrace, os.Getpid(), tracers.Add(1))
 	t.tables = append(t.tables, name)
-	table := newTable(family, name)
-	changes := []change{table}
+	owned, err := wire.Message(0, 0, family, func(ae *netlink.AttributeEncoder) {
+		ae.String(unix.NFTA_TABLE_NAME, name)
+		ae.Uint32(unix.NFTA_TABLE_FLAGS, tableOwner)
+	})
+	if err != nil {
+		return err
+	}
+	const needs = "CONFIG_NF_TABLES_INET"
+	tbl := &nftables.Table{Name: name, Family: nftables.TableFamily(family)}
+	what := "table " + name
+	var b wire.Batch
+	b.Add(wire.Step{What: what, Needs: needs, Flags: netlink.Excl, Data: owned.Data}).AddTable(tbl)
 	for hook, hookName := range traceHooks {
 		for _, end := range []struct {
 			name string
-			prio int32
+			prio nftables.ChainPriority
 		}{{firstOf, firstPrio}, {lastOf, math.MaxInt32}} {
-			chain := hookName + end.name
-			changes = append(changes, newChain(family, name, chain, hook, end.prio))
+			chain := &nftables.Chain{
+				Table: tbl, Name: hookName + end.name, Type: nftables.ChainTypeFilter,
+				Hooknum: new(nftables.ChainHook(hook)), Priority: &end.prio, Policy: new(nftables.ChainPolicyAccept),
+			}
+			b.Add(wire.Step{What: "chain " + chain.Name + " of " + what}).AddChain(chain)
 			var rules []rule
 			switch {
 			case end.name == lastOf:
@@ -210,14 +225,14 @@ func (t *Tracer) addTable(family byte, f Flow) error {
 				rules = f.rules(family)
 			}
 			for _, r := range rules {
-				changes = append(changes, newRule(family, name, chain, r))
+				b.Add(wire.Step{What: "rule of " + what, Needs: "CONFIG_NFT_FIB_INET or CONFIG_NFT_LIMIT"}).AddRule(&nftables.Rule{Table: tbl, Chain: chain, Exprs: r})
 			}
 		}
 	}
-	err := commit(t.owner, changes)
-	var refused *changeError
-	if errors.As(err, &refused) && refused.what == table.what && (errors.Is(err, unix.EOPNOTSUPP) || errors.Is(err, unix.EINVAL)) {
-		return spec.Errorf(spec.CodeHost, "%w: tracing needs Linux 5.12, whose tables can have an owner, and %s", err, table.needs)
+	err = b.Commit(t.owner)
+	var refused *wire.Error
+	if errors.As(err, &refused) && refused.What == what && (errors.Is(err, unix.EOPNOTSUPP) || errors.Is(err, unix.EINVAL)) {
+		return spec.Errorf(spec.CodeHost, "%w: tracing needs Linux 5.12, whose tables can have an owner, and %s", err, needs)
 	}
 	return err
 }
@@ -287,7 +302,7 @@ func (r rule) trace() rule {
 // readChains reads the registration of the base chains of all tables.
 func (t *Tracer) readChains() error {
 	t.chains = map[chainID]BaseChain{}
-	get, err := message(nfTables|unix.NFT_MSG_GETCHAIN, netlink.Dump, unix.NFPROTO_UNSPEC, nil)
+	get, err := wire.Message(wire.Tables|unix.NFT_MSG_GETCHAIN, netlink.Dump, unix.NFPROTO_UNSPEC, nil)
 	if err != nil {
 		return err
 	}
@@ -296,10 +311,10 @@ func (t *Tracer) readChains() error {
 		return fmt.Errorf("nft: read the chains: %w", err)
 	}
 	for _, m := range ms {
-		if len(m.Data) < headerLen {
+		if len(m.Data) < wire.HeaderLen {
 			continue
 		}
-		family, data := m.Data[0], m.Data[headerLen:]
+		family, data := m.Data[0], m.Data[wire.HeaderLen:]
 		hook := nlconn.Attribute(data, unix.NFTA_CHAIN_HOOK)
 		number, names := nlconn.Number(hook, unix.NFTA_HOOK_HOOKNUM), traceHooks[:]
 		if family == unix.NFPROTO_NETDEV {
@@ -424,10 +439,10 @@ func (t *Tracer) decodeAll(ms []netlink.Message, lost bool) (all []Traced) {
 	defer t.mu.Unlock()
 	t.lost = t.lost || lost
 	for _, m := range ms {
-		if m.Header.Type != nfTables|unix.NFT_MSG_TRACE || len(m.Data) < headerLen {
+		if m.Header.Type != wire.Tables|unix.NFT_MSG_TRACE || len(m.Data) < wire.HeaderLen {
 			continue
 		}
-		if e, ok := t.decode(m.Data[0], m.Data[headerLen:]); ok {
+		if e, ok := t.decode(m.Data[0], m.Data[wire.HeaderLen:]); ok {
 			t.count(&e)
 			all = append(all, e)
 		}
@@ -543,7 +558,7 @@ func decodePacket(family byte, data []byte) *Packet {
 // Rejects reports whether a rule rejects the packet (statement reject), and returns the rule's
 // comment.
 func (t *Tracer) Rejects(e Traced) (rejects bool, comment string) {
-	get, err := message(nfTables|unix.NFT_MSG_GETRULE, 0, e.family, func(ae *netlink.AttributeEncoder) {
+	get, err := wire.Message(wire.Tables|unix.NFT_MSG_GETRULE, 0, e.family, func(ae *netlink.AttributeEncoder) {
 		ae.String(unix.NFTA_RULE_TABLE, e.Table)
 		ae.String(unix.NFTA_RULE_CHAIN, e.Chain)
 		ae.Uint64(unix.NFTA_RULE_HANDLE, e.Handle)
@@ -553,10 +568,10 @@ func (t *Tracer) Rejects(e Traced) (rejects bool, comment string) {
 	}
 	ms, _ := t.owner.Execute(get)
 	for _, m := range ms {
-		if len(m.Data) < headerLen {
+		if len(m.Data) < wire.HeaderLen {
 			continue
 		}
-		data := m.Data[headerLen:]
+		data := m.Data[wire.HeaderLen:]
 		for typ, x := range nlconn.Attributes(nlconn.Attribute(data, unix.NFTA_RULE_EXPRESSIONS)) {
 			rejects = rejects || typ == unix.NFTA_LIST_ELEM && nlconn.Text(x, unix.NFTA_EXPR_NAME) == "reject"
 		}

@@ -9,12 +9,14 @@ import (
 
 	"github.com/mdlayher/netlink"
 	"golang.org/x/sys/unix"
+
+	"cnibox/nft/internal/wire"
 )
 
 // traceMessage returns the data of a trace message: NFTA_TRACE_* attributes.
 func traceMessage(t testing.TB, table string, typ uint32, more func(ae *netlink.AttributeEncoder)) []byte {
 	t.Helper()
-	m, err := message(0, 0, 0, func(ae *netlink.AttributeEncoder) {
+	m, err := wire.Message(0, 0, 0, func(ae *netlink.AttributeEncoder) {
 		ae.String(unix.NFTA_TRACE_TABLE, table)
 		ae.String(unix.NFTA_TRACE_CHAIN, "forward-first")
 		ae.Uint32(unix.NFTA_TRACE_TYPE, typ)
@@ -24,7 +26,7 @@ func traceMessage(t testing.TB, table string, typ uint32, more func(ae *netlink.
 	if err != nil {
 		t.Fatal(err)
 	}
-	return m.Data[headerLen:]
+	return m.Data[wire.HeaderLen:]
 }
 
 // verdict encodes the verdict of a rule.
