@@ -387,7 +387,7 @@ func (x *Tx) base(b *batch, table byte) error {
 	return x.retire(b, table)
 }
 
-// retire deletes the sets of earlier versions. Their elements are nobody's: no rule has read them.
+// retire deletes the sets of earlier versions. No rule reads their elements.
 func (x *Tx) retire(b *batch, table byte) error {
 	if !x.hasTable(table) {
 		return nil

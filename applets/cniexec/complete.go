@@ -258,8 +258,8 @@ func (c *completion) recorded() []*chain.Entry {
 	return entries
 }
 
-// ids adds the container IDs of attachments, with the interface if kind asks for it, and where names
-// are taken as well the names that ls prints.
+// ids adds the container IDs of attachments, with the interface if kind asks for it, and where a verb takes
+// names, those that ls prints.
 func (c *completion) ids(kind string) {
 	v := inventory.Empty(nil, c.describer())
 	for _, recorded := range c.recorded() {

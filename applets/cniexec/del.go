@@ -16,7 +16,7 @@ func delVerb() *verb {
 	return &verb{name: "del", group: "Attach", operands: "NETWORK NETNS | ID", summary: "detach a namespace from one network, or from all", new: func(c *call) action { return &delCall{call: c} },
 		text: `The configuration and arguments of the add are used, unless others are given. ID
 may be a name, as ls has it: all of its attachments, or that of -i, are deleted.
-With NETWORK it is no error if the attachment is gone.`,
+With NETWORK, an attachment that is gone is not an error.`,
 		examples: []example{
 			{"cni-exec del --delete mynet blue", "with the namespace, which may be gone already"},
 			{"cni-exec del c1", "from all of its networks"},

@@ -76,6 +76,8 @@ func (f *forbidden) String() string { return "" }
 // Type is the name of the type, for pflag.
 func (f *forbidden) Type() string { return "NAME" }
 
+func (*forbidden) repeatable() {}
+
 func (c *hookCall) do(ctx context.Context, operands []string) (int, error) {
 	if slices.Contains(operands, "") {
 		return 0, usage("hook: the name of a network is empty")
@@ -220,23 +222,13 @@ func (c *hookCall) attach(ctx context.Context, s *containerState, networks []str
 	if now, gone := startOf(s.PID); err == nil && (gone != nil || now != began) {
 		err = spec.Errorf(spec.CodeNetNS, "process %d has ended", s.PID)
 	}
-	if err != nil {
-		return c.takeAllBack(ctx, attached, err)
+	if err == nil {
+		return nil
 	}
-	return nil
-}
-
-// takeAllBack deletes attachments after an error, and returns the error.
-func (c *hookCall) takeAllBack(ctx context.Context, attached []sandbox.Network, cause error) error {
-	ctx, cancel := interrupt.UndoContext(ctx, sandbox.TakeDown)
-	defer cancel()
-	c.runner.KeepGoing = true
-	for _, a := range slices.Backward(attached) {
-		if err := c.runner.Del(ctx, a.List, a.RuntimeConf); err != nil {
-			cause = spec.AsError(cause).WithDetails("cleanup is not complete, the hook poststop or `cni-exec del --container-id %s` completes it: %v", a.RuntimeConf.ContainerID, err)
-		}
+	if left := sandbox.Detach(ctx, c.runner, attached); left != nil {
+		err = spec.AsError(err).WithDetails("cleanup is not complete, the hook poststop or `cni-exec del --container-id %s` completes it: %v", s.ID, left)
 	}
-	return cause
+	return err
 }
 
 // canSetDNS refuses --dns if no plugin would get it. The error has code 7.

@@ -4,12 +4,12 @@ import (
 	"encoding/json"
 	"fmt"
 	"net/netip"
-	"os"
 	"path/filepath"
 	"slices"
 
 	"cnibox/applets/subnet"
 	"cnibox/chain"
+	"cnibox/internal/disk"
 	"cnibox/spec"
 )
 
@@ -166,7 +166,7 @@ func (d *driver) podmanNetworks() (list []network) {
 		files, _ := filepath.Glob(filepath.Join(dir, "*.json"))
 		for _, file := range files {
 			var n network
-			if doc, err := os.ReadFile(file); err == nil && json.Unmarshal(doc, &n) == nil {
+			if doc, err := disk.Read(file, 0, spec.MaxConf); err == nil && json.Unmarshal(doc, &n) == nil {
 				list = append(list, n)
 			}
 		}

@@ -179,7 +179,7 @@ func (h *host) hookFails(r ociRuntime) error {
 	return errors.Join(err, eventually(h.empty))
 }
 
-// hookLost: nobody calls poststop.
+// hookLost: poststop is not called.
 func (h *host) hookLost(r ociRuntime) error {
 	if err := h.hookDetached(r); err != nil {
 		return err

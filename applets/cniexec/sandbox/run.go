@@ -227,14 +227,17 @@ func (r *Run) attachAll(ctx context.Context) error {
 	return nil
 }
 
-// detach deletes the attachments in reverse, going on past failures.
-func (r *Run) detach(ctx context.Context) error {
+// detach deletes the attachments.
+func (r *Run) detach(ctx context.Context) error { return Detach(ctx, r.Runner, r.attached) }
+
+// Detach deletes attachments in reverse, going on past failures, also after ctx has ended.
+func Detach(ctx context.Context, runner *chain.Runner, attached []Network) error {
 	ctx, cancel := interrupt.UndoContext(ctx, TakeDown)
 	defer cancel()
-	r.Runner.KeepGoing = true
+	runner.KeepGoing = true
 	var errs []error
-	for _, a := range slices.Backward(r.attached) {
-		if err := r.Runner.Del(ctx, a.List, a.RuntimeConf); err != nil {
+	for _, a := range slices.Backward(attached) {
+		if err := runner.Del(ctx, a.List, a.RuntimeConf); err != nil {
 			errs = append(errs, fmt.Errorf("detach %s: %w", a.List.Name, err))
 		}
 	}
