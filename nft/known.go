@@ -89,8 +89,13 @@ func (s *set) beside() *set {
 }
 
 // ReleaseKnown is [Tx.Release] for an attachment whose elements are known. It asks for these alone, and reads the sets of
-// a kind only where an expected element is not o's, as after a DEL before. No kinds mean none.
+// a kind only where an expected element is not o's, as after a DEL before. No kinds mean none. Known is nil where they are not
+// known: then it is Release.
 func (x *Tx) ReleaseKnown(o spec.Attachment, known Known, kinds ...Kind) {
+	if known == nil {
+		x.Release(o, kinds...)
+		return
+	}
 	if !x.releaseLater(o, kinds) {
 		if rest := x.dropKnown(o, known, kinds); len(rest) > 0 {
 			x.drop(rest, ownedBy(o))

@@ -104,11 +104,7 @@ func (op *Op) AddRules(s *session.Session, add func(*nft.Tx), failed func(error)
 // sets are read, since nothing is known of them.
 func (op *Op) ReleaseRules(known nft.Known) error {
 	return op.Rules().Update(op.ctx, func(x *nft.Tx) error {
-		if known == nil {
-			x.Release(op.Attachment, op.plugin.Rules...)
-		} else {
-			x.ReleaseKnown(op.Attachment, known, op.plugin.Rules...)
-		}
+		x.ReleaseKnown(op.Attachment, known, op.plugin.Rules...)
 		return nil
 	})
 }

@@ -250,11 +250,7 @@ func (c *conf) Release(op *chained.Op) error {
 	release := func(x *nft.Tx) error {
 		x.Addresses(ips...)
 		recorded.setHandles(op, x)
-		if known == nil {
-			x.Release(r.Attachment, kinds...)
-		} else {
-			x.ReleaseKnown(r.Attachment, known, kinds...)
-		}
+		x.ReleaseKnown(r.Attachment, known, kinds...)
 		return nil
 	}
 	return table.UpdateThen(ctx, release, func(_ context.Context, err error) error {

@@ -137,15 +137,6 @@ func knownOf(o *portOwner) nft.Known {
 	return known
 }
 
-// release deletes the ports of the attachment; known is nil where no record names them.
-func release(x *nft.Tx, a spec.Attachment, known nft.Known) {
-	if known == nil {
-		x.Release(a, nft.KindPortMap)
-	} else {
-		x.ReleaseKnown(a, known, nft.KindPortMap)
-	}
-}
-
 // udpOf returns the host ports of the UDP mappings. TCP and SCTP flows end with their connections.
 func udpOf(checked []spec.Port) []udpPort {
 	n := 0

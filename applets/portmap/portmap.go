@@ -167,7 +167,7 @@ func publishPorts(ctx context.Context, r *spec.Request, dir portOwners, maps ite
 	publish := func(x *nft.Tx) error {
 		pending = false
 		if old != nil {
-			release(x, r.Attachment, knownOf(old))
+			x.ReleaseKnown(r.Attachment, knownOf(old), nft.KindPortMap)
 		}
 		for m := range maps {
 			err := x.PortMap(r.Attachment, m)
@@ -210,13 +210,13 @@ func publishPorts(ctx context.Context, r *spec.Request, dir portOwners, maps ite
 func releasePorts(ctx context.Context, r *spec.Request, dir portOwners, known nft.Known, udp []udpPort) error {
 	next, unread := dir.nextOwners(r, r.ContainerID, func(a spec.Attachment) bool { return a == r.Attachment })
 	var published []spec.Attachment
-	update := func(x *nft.Tx) error {
+	release := func(x *nft.Tx) error {
 		x.Addresses(addressesOf(r)...)
-		release(x, r.Attachment, known)
+		x.ReleaseKnown(r.Attachment, known, nft.KindPortMap)
 		published = publishNext(r, x, next)
 		return nil
 	}
-	return nft.In(r.Call.Session).UpdateThen(ctx, update, func(_ context.Context, err error) error {
+	return nft.In(r.Call.Session).UpdateThen(ctx, release, func(_ context.Context, err error) error {
 		if netfilter.IsMissing(err) {
 			r.Warn("%v: nothing to release", err)
 			err = nil
