@@ -66,9 +66,7 @@ func (c *call) namespaceOf(name string) (string, error) {
 		return path, nil
 	}
 	entries, _, err := c.runner.Entries()
-	v := inventory.Empty(c.runner.Cache, c.describer())
-	v.Entries = each(entries, v.Read)
-	found, ferr := v.Find(name)
+	found, ferr := inventory.Of(c.runner.Cache, c.describer(), entries).Find(name)
 	var several *inventory.SeveralError
 	switch {
 	case err == nil && ferr == nil:

@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"context"
 
-	"cnibox/applets/cniexec/inventory"
 	"cnibox/chain"
 	"cnibox/spec"
 )
@@ -54,8 +53,7 @@ func (c *getCall) getContainer(ctx context.Context, name string) error {
 		return err
 	}
 	if len(entries) > 1 {
-		v := inventory.Empty(c.runner.Cache, c.describer())
-		return usage("get: %s has several attachments: %s: name one with -i, or with NETWORK NETNS", name, attachmentsText(each(entries, v.Read)))
+		return usage("get: %s has several attachments: %s: name one with -i, or with NETWORK NETNS", name, attachmentsText(entries))
 	}
 	a := entries[0].Attachment()
 	c.network, c.runtimeConf.ContainerID, c.runtimeConf.IfName = a.Network, a.ContainerID, a.IfName

@@ -43,8 +43,8 @@ type lsCall struct {
 	all      []*chain.Entry // of the cache, also where those of a name are asked for
 }
 
-func entriesIn(v *inventory.Inventory) []*chain.Entry {
-	return each(v.Entries, func(a *inventory.Entry) *chain.Entry { return a.Entry })
+func entriesIn(list []*inventory.Entry) []*chain.Entry {
+	return each(list, func(a *inventory.Entry) *chain.Entry { return a.Entry })
 }
 
 func (c *lsCall) flags(f *flagSet) {
@@ -124,7 +124,7 @@ func (c *lsCall) do(ctx context.Context, operands []string) (exit int, err error
 	if err != nil {
 		return 0, err
 	}
-	c.all = entriesIn(v)
+	c.all = entriesIn(v.Entries)
 	if len(operands) == 1 && operands[0] == "networks" && !slices.ContainsFunc(c.knownNetworks(v), func(n *inventory.Network) bool { return n.Name == "networks" }) {
 		if c.output == outputLines {
 			return 0, usage("ls: -o jsonl is of attachments: networks have -o json")
@@ -182,7 +182,7 @@ func (c *lsCall) lsAttachments(ctx context.Context, v *inventory.Inventory) (exi
 	var rows [][]string
 	var faults strings.Builder // each a line below the table, never shortened
 	if c.all == nil {
-		c.all = entriesIn(v)
+		c.all = entriesIn(v.Entries)
 	}
 	title, remedies := inventory.Titles(v.Entries), c.remedies(c.all)
 	for _, a := range v.Entries {

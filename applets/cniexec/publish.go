@@ -123,7 +123,7 @@ func (c *publishCall) attachment(name string, fits func(*inventory.Entry) bool) 
 	fitting := slices.DeleteFunc(slices.Clone(named), func(a *inventory.Entry) bool { return !fits(a) })
 	switch {
 	case len(named) == 0:
-		return nil, spec.Errorf(spec.CodeUnknown, "it has no such attachment, but: %s", attachmentsText(all))
+		return nil, spec.Errorf(spec.CodeUnknown, "it has no such attachment, but: %s", attachmentsText(entriesIn(all)))
 	case len(named) == 1:
 		return named[0], nil // if it does not fit, the error concerns it
 	case len(fitting) == 1:
@@ -131,7 +131,7 @@ func (c *publishCall) attachment(name string, fits func(*inventory.Entry) bool) 
 	case len(fitting) == 0:
 		fitting = named
 	}
-	return nil, usage("%s: %s has several attachments: %s: name one with --net or -i", c.verb, name, attachmentsText(fitting))
+	return nil, usage("%s: %s has several attachments: %s: name one with --net or -i", c.verb, name, attachmentsText(entriesIn(fitting)))
 }
 
 // printPorts prints the ports and what was done to them.

@@ -176,12 +176,9 @@ func (c *call) entriesNamed(name string) (named, all []*chain.Entry, torn []erro
 	if err != nil {
 		return nil, nil, nil, err
 	}
-	v := inventory.Empty(c.runner.Cache, c.describer())
-	for _, e := range all {
-		v.Entries = append(v.Entries, v.Read(e))
-	}
+	v := inventory.Of(c.runner.Cache, c.describer(), all)
 	_, found, err := v.ByName(name, c.knownNetworks(v))
-	return each(found, func(a *inventory.Entry) *chain.Entry { return a.Entry }), all, torn, err
+	return entriesIn(found), all, torn, err
 }
 
 // ofInterface returns the entries of the interface that --ifname names; all if it is not given.
@@ -201,8 +198,7 @@ func (c *call) container(name string) ([]*chain.Entry, error) {
 	if err != nil {
 		return nil, err
 	}
-	v := inventory.Empty(c.runner.Cache, c.describer())
-	v.Entries = each(entries, v.Read)
+	v := inventory.Of(c.runner.Cache, c.describer(), entries)
 	found, err := v.Find(name)
 	if slices.ContainsFunc(c.knownNetworks(v), func(n *inventory.Network) bool { return n.Name == name }) {
 		if err == nil {
@@ -213,16 +209,16 @@ func (c *call) container(name string) ([]*chain.Entry, error) {
 	if err != nil {
 		return nil, err
 	}
-	entries = c.ofInterface(each(found, func(a *inventory.Entry) *chain.Entry { return a.Entry }))
-	if len(entries) == 0 {
-		return nil, spec.Errorf(spec.CodeUnknown, "it has no attachment with this interface, but: %s", attachmentsText(found))
+	all := entriesIn(found)
+	if entries = c.ofInterface(all); len(entries) == 0 {
+		return nil, spec.Errorf(spec.CodeUnknown, "it has no attachment with this interface, but: %s", attachmentsText(all))
 	}
 	return entries, nil
 }
 
 // attachmentsText lists attachments of a container.
-func attachmentsText(list []*inventory.Entry) string {
-	return strings.Join(each(list, func(a *inventory.Entry) string { return a.NetworkName + " " + a.IfName }), ", ")
+func attachmentsText(list []*chain.Entry) string {
+	return strings.Join(each(list, func(e *chain.Entry) string { return e.NetworkName + " " + e.IfName }), ", ")
 }
 
 // restore restores attachments, prints a line for each that was changed or is gone, and returns the

@@ -40,8 +40,7 @@ func (c *rmCall) do(ctx context.Context, operands []string) (int, error) {
 	l, err := c.load() // a network without a configuration is known by its attachments
 	if err != nil {
 		entries, _, _ := c.runner.Cache.List() // the error is that of the network
-		v := inventory.Empty(c.runner.Cache, c.describer())
-		v.Entries = each(entries, v.Read)
+		v := inventory.Of(c.runner.Cache, c.describer(), entries)
 		if _, unknown := v.Find(c.network); unknown == nil && errors.Is(err, os.ErrNotExist) {
 			return 0, usage("rm: %q is a container: write `cni-exec del %s`", c.network, chain.Quoted(c.network))
 		}

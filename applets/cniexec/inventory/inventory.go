@@ -246,6 +246,15 @@ func Empty(cache *chain.Cache, plugins *chain.Describer) *Inventory {
 	return &Inventory{Now: time.Now(), Uptime: uptime, Cache: cache, plugins: plugins, confs: map[string]*Conf{}}
 }
 
+// Of returns an inventory of entries alone, see [Empty].
+func Of(cache *chain.Cache, plugins *chain.Describer, entries []*chain.Entry) *Inventory {
+	v := Empty(cache, plugins)
+	for _, e := range entries {
+		v.Entries = append(v.Entries, v.Read(e))
+	}
+	return v
+}
+
 // Read decodes an entry.
 func (v *Inventory) Read(e *chain.Entry) *Entry {
 	a := &Entry{Entry: e, Key: e.Attachment().Key(), Conf: v.Conf(e.Config), Parsed: e.BriefResult()}
