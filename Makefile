@@ -30,9 +30,11 @@ export GOMIPS ?= softfloat
 # the product what is compiled.
 export GOFLAGS := $(filter-out -trimpath,$(GOFLAGS)) -trimpath
 
+MODULE := $(word 2,$(file < go.mod))
+
 # The test module drives the product from outside. Its programs run in its directory.
 IN_TEST := $(GO) run -C test
-BUILDFLAGS = -trimpath -ldflags '-s -w -X cnibox/applets/applet.Version=$(VERSION) -X cnibox/applets/applet.Commit=$(COMMIT)'
+BUILDFLAGS = -trimpath -ldflags '-s -w -X $(MODULE)/applets/applet.Version=$(VERSION) -X $(MODULE)/applets/applet.Commit=$(COMMIT)'
 
 # What build-all makes: the names of Go, but for the two kinds of 32 bit ARM.
 ARCHES := amd64 arm64 armv7 armv6 386 riscv64 mips mipsle mips64le ppc64le s390x loong64

@@ -6,9 +6,11 @@ import (
 	"encoding/json"
 	"flag"
 	"io"
+	"io/fs"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -102,7 +104,45 @@ func packages(t *testing.T) (list []pkg) {
 		} else if err != nil {
 			t.Fatal(err)
 		}
+		p.ImportPath = short(p.ImportPath)
+		for i := range p.Imports {
+			p.Imports[i] = short(p.Imports[i])
+		}
 		list = append(list, p)
+	}
+}
+
+// short is the path of a package as the plan has it, without the module's home.
+func short(path string) string { return strings.TrimPrefix(path, "github.com/cnibox/") }
+
+// The module's path is the home that recipes, manifests and documents name.
+func TestHome(t *testing.T) {
+	file, err := os.ReadFile("go.mod")
+	if err != nil {
+		t.Fatal(err)
+	}
+	home := string(regexp.MustCompile(`^module (\S+)`).FindSubmatch(file)[1])
+	named := regexp.MustCompile(`(?:github\.com|ghcr\.io)/[\w-]+/cnibox\b`)
+	found := 0
+	for _, dir := range []string{"dist", "docs", "README.md", "CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md", "REUSE.toml", ".github"} {
+		err := filepath.WalkDir(dir, func(path string, d fs.DirEntry, err error) error {
+			if err != nil || !d.Type().IsRegular() {
+				return err
+			}
+			text, err := os.ReadFile(path)
+			for _, other := range named.FindAllString(string(text), -1) {
+				if found++; strings.Replace(other, "ghcr.io", "github.com", 1) != home {
+					t.Errorf("%s names %s, the module is %s", path, other, home)
+				}
+			}
+			return err
+		})
+		if err != nil {
+			t.Error(err)
+		}
+	}
+	if found < 10 {
+		t.Errorf("the home is named %d times", found)
 	}
 }
 

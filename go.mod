@@ -1,4 +1,4 @@
-module cnibox
+module github.com/cnibox/cnibox
 
 go 1.26.0
 

@@ -21,7 +21,7 @@ func TestNothingRunsAtStart(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		ours := regexp.MustCompile(`(?m) (cnibox/[^ ]*)\.\.inittask$`).FindAllStringSubmatch(string(symbols), -1)
+		ours := regexp.MustCompile(`(?m) (github\.com/cnibox/[^ ]*)\.\.inittask$`).FindAllStringSubmatch(string(symbols), -1)
 		for _, of := range ours {
 			t.Errorf("tags %q: package %s runs code at start: go tool objdump -s '^%[2]s\\.init' has it", tags, of[1])
 		}
@@ -32,7 +32,7 @@ func TestNothingRunsAtStart(t *testing.T) {
 			t.Fatalf("no trace: %v\n%s", err, out)
 		}
 		for line := range strings.Lines(string(out)) {
-			if strings.HasPrefix(line, "init cnibox/") {
+			if strings.HasPrefix(line, "init github.com/cnibox/") {
 				t.Errorf("tags %q: %s", tags, line)
 			}
 		}

@@ -5,7 +5,7 @@ package main
 import (
 	"os"
 
-	"cnibox/applets"
+	"github.com/cnibox/cnibox/applets"
 )
 
 func main() { os.Exit(applets.Main(false)) }

@@ -7,7 +7,7 @@ import (
 	"strings"
 	"testing"
 
-	"cnibox/applets"
+	"github.com/cnibox/cnibox/applets"
 )
 
 func names() (list []string) {

@@ -10,8 +10,8 @@ import (
 	"path"
 	"strings"
 
-	"cnibox/applets/applet"
-	"cnibox/applets/builtin"
+	"github.com/cnibox/cnibox/applets/applet"
+	"github.com/cnibox/cnibox/applets/builtin"
 )
 
 // All returns the applets in the order of their names.

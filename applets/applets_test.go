@@ -3,7 +3,7 @@ package applets
 import (
 	"testing"
 
-	"cnibox/applets/applet"
+	"github.com/cnibox/cnibox/applets/applet"
 )
 
 func TestLookup(t *testing.T) {

@@ -4,7 +4,7 @@ import (
 	"slices"
 	"testing"
 
-	"cnibox/applets"
+	"github.com/cnibox/cnibox/applets"
 )
 
 // The kernel starts the program of a #! line with the path of the file before the arguments.

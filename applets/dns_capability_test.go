@@ -8,8 +8,8 @@ import (
 	"strings"
 	"testing"
 
-	"cnibox/applets/applettest"
-	"cnibox/spec"
+	"github.com/cnibox/cnibox/applets/applettest"
+	"github.com/cnibox/cnibox/spec"
 )
 
 // The capability dns, in both documented forms, replaces the dns of the configuration and of the

@@ -9,8 +9,8 @@ import (
 	"testing"
 	"unicode"
 
-	"cnibox/applets"
-	"cnibox/applets/applet"
+	"github.com/cnibox/cnibox/applets"
+	"github.com/cnibox/cnibox/applets/applet"
 )
 
 // The help describes every key of the plugin.

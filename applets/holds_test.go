@@ -5,10 +5,10 @@ import (
 	"slices"
 	"testing"
 
-	"cnibox/applets"
-	"cnibox/chain"
-	"cnibox/spec"
-	"cnibox/spec/spectest"
+	"github.com/cnibox/cnibox/applets"
+	"github.com/cnibox/cnibox/chain"
+	"github.com/cnibox/cnibox/spec"
+	"github.com/cnibox/cnibox/spec/spectest"
 )
 
 // Each chained plugin reports its resources of an attachment, as text and as data.

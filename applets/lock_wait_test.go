@@ -11,11 +11,11 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"cnibox/applets"
-	"cnibox/applets/applettest"
-	"cnibox/internal/flock"
-	"cnibox/internal/kerneltest"
-	"cnibox/spec"
+	"github.com/cnibox/cnibox/applets"
+	"github.com/cnibox/cnibox/applets/applettest"
+	"github.com/cnibox/cnibox/internal/flock"
+	"github.com/cnibox/cnibox/internal/kerneltest"
+	"github.com/cnibox/cnibox/spec"
 )
 
 // lockInOtherProcess lets another process hold a lock on a file or a directory until the test ends.

@@ -7,9 +7,9 @@ import (
 	"strings"
 	"testing"
 
-	"cnibox/applets"
-	"cnibox/chain"
-	"cnibox/spec"
+	"github.com/cnibox/cnibox/applets"
+	"github.com/cnibox/cnibox/chain"
+	"github.com/cnibox/cnibox/spec"
 )
 
 // Messages are short even if the value of a key is long.

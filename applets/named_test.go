@@ -7,12 +7,12 @@ import (
 	"strings"
 	"testing"
 
-	"cnibox/applets"
-	"cnibox/applets/applettest"
-	"cnibox/chain"
-	"cnibox/internal/fault"
-	"cnibox/internal/kerneltest"
-	"cnibox/spec"
+	"github.com/cnibox/cnibox/applets"
+	"github.com/cnibox/cnibox/applets/applettest"
+	"github.com/cnibox/cnibox/chain"
+	"github.com/cnibox/cnibox/internal/fault"
+	"github.com/cnibox/cnibox/internal/kerneltest"
+	"github.com/cnibox/cnibox/spec"
 )
 
 // ADD of a link without an end on the host gives its namespace an ID there, or goes without where it

@@ -9,11 +9,11 @@ import (
 	"strings"
 	"testing"
 
-	"cnibox/applets/applettest"
-	"cnibox/applets/record"
-	"cnibox/internal/kerneltest"
-	"cnibox/internal/nfttest"
-	"cnibox/spec"
+	"github.com/cnibox/cnibox/applets/applettest"
+	"github.com/cnibox/cnibox/applets/record"
+	"github.com/cnibox/cnibox/internal/kerneltest"
+	"github.com/cnibox/cnibox/internal/nfttest"
+	"github.com/cnibox/cnibox/spec"
 )
 
 // manyMappings are more ports than a record of portmap names.

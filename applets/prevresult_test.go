@@ -6,10 +6,10 @@ import (
 	"strings"
 	"testing"
 
-	"cnibox/applets"
-	"cnibox/applets/applettest"
-	"cnibox/internal/kerneltest"
-	"cnibox/spec"
+	"github.com/cnibox/cnibox/applets"
+	"github.com/cnibox/cnibox/applets/applettest"
+	"github.com/cnibox/cnibox/internal/kerneltest"
+	"github.com/cnibox/cnibox/spec"
 )
 
 // The specification requires a prevResult for CHECK. Without it all plugins return the same error.

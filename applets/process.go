@@ -10,9 +10,9 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"cnibox/applets/applet"
-	"cnibox/internal/interrupt"
-	"cnibox/internal/session"
+	"github.com/cnibox/cnibox/applets/applet"
+	"github.com/cnibox/cnibox/internal/interrupt"
+	"github.com/cnibox/cnibox/internal/session"
 )
 
 // Main runs the applet under whose name this process was called, as a whole process: arguments,

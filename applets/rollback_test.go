@@ -10,14 +10,14 @@ import (
 	"strings"
 	"testing"
 
-	"cnibox/applets"
-	"cnibox/applets/applettest"
-	"cnibox/chain"
-	"cnibox/internal/dbus/dbustest"
-	"cnibox/internal/fault"
-	"cnibox/internal/kerneltest"
-	"cnibox/rtnl"
-	"cnibox/spec"
+	"github.com/cnibox/cnibox/applets"
+	"github.com/cnibox/cnibox/applets/applettest"
+	"github.com/cnibox/cnibox/chain"
+	"github.com/cnibox/cnibox/internal/dbus/dbustest"
+	"github.com/cnibox/cnibox/internal/fault"
+	"github.com/cnibox/cnibox/internal/kerneltest"
+	"github.com/cnibox/cnibox/rtnl"
+	"github.com/cnibox/cnibox/spec"
 )
 
 // A stage is a host that is prepared for ADD of a plugin.

@@ -8,8 +8,8 @@ import (
 	"strings"
 	"testing"
 
-	"cnibox/applets"
-	"cnibox/applets/applet"
+	"github.com/cnibox/cnibox/applets"
+	"github.com/cnibox/cnibox/applets/applet"
 )
 
 // The name of no applet is an error; a runtime gets it as an error object.

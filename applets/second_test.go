@@ -5,10 +5,10 @@ import (
 	"strings"
 	"testing"
 
-	"cnibox/applets/applettest"
-	"cnibox/internal/kerneltest"
-	"cnibox/rtnl"
-	"cnibox/spec"
+	"github.com/cnibox/cnibox/applets/applettest"
+	"github.com/cnibox/cnibox/internal/kerneltest"
+	"github.com/cnibox/cnibox/rtnl"
+	"github.com/cnibox/cnibox/spec"
 )
 
 // sbr on the second network of a container: its table has that network's default routes, which come from "routes" of

@@ -8,8 +8,8 @@ import (
 	"strings"
 	"testing"
 
-	"cnibox/spec"
-	"cnibox/spec/spectest"
+	"github.com/cnibox/cnibox/spec"
+	"github.com/cnibox/cnibox/spec/spectest"
 )
 
 // A keyPath is a key of a configuration with its enclosing keys.

@@ -9,8 +9,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"cnibox/internal/session"
-	"cnibox/spec"
+	"github.com/cnibox/cnibox/internal/session"
+	"github.com/cnibox/cnibox/spec"
 )
 
 // batchSize returns how many attachments are restored or deleted, and so locked, at once. Each lock is

@@ -6,8 +6,8 @@ import (
 	"path/filepath"
 	"testing"
 
-	"cnibox/chain"
-	"cnibox/spec"
+	"github.com/cnibox/cnibox/chain"
+	"github.com/cnibox/cnibox/spec"
 )
 
 // BenchmarkAddDel measures what the runner adds to three built-in plugins: loading the list, locks,

@@ -9,7 +9,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"cnibox/spec"
+	"github.com/cnibox/cnibox/spec"
 )
 
 // DeleteEarlier runs DEL for the attachments of earlier boots, on all networks, and returns the

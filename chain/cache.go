@@ -12,8 +12,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"cnibox/internal/disk"
-	"cnibox/spec"
+	"github.com/cnibox/cnibox/internal/disk"
+	"github.com/cnibox/cnibox/spec"
 )
 
 // A Cache stores the arguments and the result of each ADD, with the directory, names and schema of

@@ -18,10 +18,10 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"cnibox/chain"
-	"cnibox/internal/fault"
-	"cnibox/internal/kerneltest"
-	"cnibox/spec"
+	"github.com/cnibox/cnibox/chain"
+	"github.com/cnibox/cnibox/internal/fault"
+	"github.com/cnibox/cnibox/internal/kerneltest"
+	"github.com/cnibox/cnibox/spec"
 )
 
 const cachedList = `{"name":"n","cniVersion":"1.0.0","plugins":[{"type":"rec"}]}`

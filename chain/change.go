@@ -9,8 +9,8 @@ import (
 	"maps"
 	"os"
 
-	"cnibox/internal/interrupt"
-	"cnibox/spec"
+	"github.com/cnibox/cnibox/internal/interrupt"
+	"github.com/cnibox/cnibox/spec"
 )
 
 // A Change replaces the value of one capability of an attachment, as if its ADD had received the

@@ -7,7 +7,7 @@ import (
 	"fmt"
 	"strings"
 
-	"cnibox/spec"
+	"github.com/cnibox/cnibox/spec"
 )
 
 // A List is a network configuration list, from [Load], [LoadFile], [Parse] or [ParseSingle].

@@ -9,8 +9,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"cnibox/chain"
-	"cnibox/spec"
+	"github.com/cnibox/cnibox/chain"
+	"github.com/cnibox/cnibox/spec"
 )
 
 // Lists that libcni accepts or refuses, as observed.

@@ -12,9 +12,9 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"cnibox/internal/disk"
-	"cnibox/internal/memory"
-	"cnibox/spec"
+	"github.com/cnibox/cnibox/internal/disk"
+	"github.com/cnibox/cnibox/internal/memory"
+	"github.com/cnibox/cnibox/spec"
 )
 
 // Load finds a network in a directory, as libcni does: first among *.conflist, then among *.conf

@@ -8,10 +8,10 @@ import (
 	"os"
 	"time"
 
-	"cnibox/internal/netns"
-	"cnibox/internal/session"
-	"cnibox/internal/state"
-	"cnibox/spec"
+	"github.com/cnibox/cnibox/internal/netns"
+	"github.com/cnibox/cnibox/internal/session"
+	"github.com/cnibox/cnibox/internal/state"
+	"github.com/cnibox/cnibox/spec"
 )
 
 const (

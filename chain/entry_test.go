@@ -6,7 +6,7 @@ import (
 	"strings"
 	"testing"
 
-	"cnibox/chain"
+	"github.com/cnibox/cnibox/chain"
 )
 
 // Entries of libcni before 1.2 have no namespace: GC with Live takes it from the result, and keeps

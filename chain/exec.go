@@ -13,8 +13,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"cnibox/internal/program"
-	"cnibox/spec"
+	"github.com/cnibox/cnibox/internal/program"
+	"github.com/cnibox/cnibox/spec"
 )
 
 const (

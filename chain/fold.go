@@ -5,7 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 
-	"cnibox/spec"
+	"github.com/cnibox/cnibox/spec"
 )
 
 // FoldType is the type of the plugin that runs the plugins of its member "plugins" in its own process,

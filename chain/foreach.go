@@ -6,7 +6,7 @@ import (
 	"sync"
 	"sync/atomic"
 
-	"cnibox/internal/session"
+	"github.com/cnibox/cnibox/internal/session"
 )
 
 // ForEach calls work with the numbers below n, in GOMAXPROCS goroutines at most; numbers of the same

@@ -8,7 +8,7 @@ import (
 	"sync"
 	"testing"
 
-	"cnibox/chain"
+	"github.com/cnibox/cnibox/chain"
 )
 
 // ForEach runs concurrently for different containers and in order for one container, and calls done

@@ -8,7 +8,7 @@ import (
 	"os"
 	"slices"
 
-	"cnibox/spec"
+	"github.com/cnibox/cnibox/spec"
 )
 
 // GCOptions say which attachments one GC deletes. The zero value deletes all.

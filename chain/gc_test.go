@@ -11,10 +11,10 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"cnibox/chain"
-	"cnibox/internal/flock"
-	"cnibox/internal/kerneltest"
-	"cnibox/spec"
+	"github.com/cnibox/cnibox/chain"
+	"github.com/cnibox/cnibox/internal/flock"
+	"github.com/cnibox/cnibox/internal/kerneltest"
+	"github.com/cnibox/cnibox/spec"
 )
 
 // gcList is a network with a version that has GC.

@@ -5,7 +5,7 @@ import (
 	"path/filepath"
 	"testing"
 
-	"cnibox/spec"
+	"github.com/cnibox/cnibox/spec"
 )
 
 // A container whose namespace is gone is unknown, and GET calls no plugin.

@@ -4,8 +4,8 @@ import (
 	"cmp"
 	"context"
 
-	"cnibox/internal/session"
-	"cnibox/spec"
+	"github.com/cnibox/cnibox/internal/session"
+	"github.com/cnibox/cnibox/spec"
 )
 
 // A Describer describes lists and attachments with the plugins of this program; it runs no plugin.

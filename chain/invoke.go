@@ -27,11 +27,11 @@ import (
 	"sync"
 	"time"
 
-	"cnibox/internal/disk"
-	"cnibox/internal/launcher"
-	"cnibox/internal/program"
-	"cnibox/internal/spell"
-	"cnibox/spec"
+	"github.com/cnibox/cnibox/internal/disk"
+	"github.com/cnibox/cnibox/internal/launcher"
+	"github.com/cnibox/cnibox/internal/program"
+	"github.com/cnibox/cnibox/internal/spell"
+	"github.com/cnibox/cnibox/spec"
 )
 
 // DefaultTimeout is the timeout of one plugin unless the context or [Invoker] sets another one.

@@ -7,8 +7,8 @@ import (
 	"path/filepath"
 	"testing"
 
-	"cnibox/chain"
-	"cnibox/spec"
+	"github.com/cnibox/cnibox/chain"
+	"github.com/cnibox/cnibox/spec"
 )
 
 // A plugin gets the CNI variables of its call, not those of this process.

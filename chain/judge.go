@@ -9,10 +9,10 @@ import (
 	"sync"
 	"time"
 
-	"cnibox/internal/disk"
-	"cnibox/internal/netns"
-	"cnibox/internal/session"
-	"cnibox/spec"
+	"github.com/cnibox/cnibox/internal/disk"
+	"github.com/cnibox/cnibox/internal/netns"
+	"github.com/cnibox/cnibox/internal/session"
+	"github.com/cnibox/cnibox/spec"
 )
 
 // The states of an attachment. The first five are known without CHECK.

@@ -13,9 +13,9 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"cnibox/chain"
-	"cnibox/internal/kerneltest"
-	"cnibox/spec"
+	"github.com/cnibox/cnibox/chain"
+	"github.com/cnibox/cnibox/internal/kerneltest"
+	"github.com/cnibox/cnibox/spec"
 )
 
 // judged returns what Judge finds, "container: state", in its order.

@@ -14,9 +14,9 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"cnibox/internal/disk"
-	"cnibox/internal/flock"
-	"cnibox/spec"
+	"github.com/cnibox/cnibox/internal/disk"
+	"github.com/cnibox/cnibox/internal/flock"
+	"github.com/cnibox/cnibox/spec"
 )
 
 const defaultLockTimeout = 2 * time.Minute

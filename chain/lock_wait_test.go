@@ -9,9 +9,9 @@ import (
 	"testing"
 	"time"
 
-	"cnibox/chain"
-	"cnibox/internal/kerneltest"
-	"cnibox/spec"
+	"github.com/cnibox/cnibox/chain"
+	"github.com/cnibox/cnibox/internal/kerneltest"
+	"github.com/cnibox/cnibox/spec"
 )
 
 // A verb returns code 11 if the lock of its container or network is not released in time.

@@ -14,8 +14,8 @@ import (
 	"testing"
 	"time"
 
-	"cnibox/chain"
-	"cnibox/spec"
+	"github.com/cnibox/cnibox/chain"
+	"github.com/cnibox/cnibox/spec"
 )
 
 // TestMain runs a recorder if the test binary has another name.

@@ -7,7 +7,7 @@ import (
 	"path/filepath"
 	"strings"
 
-	"cnibox/spec"
+	"github.com/cnibox/cnibox/spec"
 )
 
 // RunDigits is the number of hexadecimal digits in the container ID of `cni-exec run` without --name:

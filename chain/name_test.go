@@ -5,7 +5,7 @@ import (
 	"strings"
 	"testing"
 
-	"cnibox/chain"
+	"github.com/cnibox/cnibox/chain"
 )
 
 // The commands have the names that people use, the arguments of the ADD, and nothing that a shell would change.

@@ -6,9 +6,9 @@ import (
 	"strconv"
 	"testing"
 
-	"cnibox/chain"
-	"cnibox/internal/kerneltest"
-	"cnibox/spec"
+	"github.com/cnibox/cnibox/chain"
+	"github.com/cnibox/cnibox/internal/kerneltest"
+	"github.com/cnibox/cnibox/spec"
 )
 
 // A new namespace may have the path, device and inode of one that has ended, since Linux 6.12

@@ -3,7 +3,7 @@ package chain_test
 import (
 	"testing"
 
-	"cnibox/chain"
+	"github.com/cnibox/cnibox/chain"
 )
 
 // The specification allows results without addresses in all versions, as of loopback at 0.1.0 and

@@ -9,7 +9,7 @@ import (
 	"reflect"
 	"slices"
 
-	"cnibox/spec"
+	"github.com/cnibox/cnibox/spec"
 )
 
 // recall fills in the arguments of the ADD that the caller omits, and returns the list of the ADD.

@@ -5,7 +5,7 @@ import (
 	"path/filepath"
 	"testing"
 
-	"cnibox/chain"
+	"github.com/cnibox/cnibox/chain"
 )
 
 // If the list of a failed ADD cannot be run at DEL, the present configuration is used, and a plugin

@@ -7,8 +7,8 @@ import (
 	"slices"
 	"strings"
 
-	"cnibox/internal/disk"
-	"cnibox/spec"
+	"github.com/cnibox/cnibox/internal/disk"
+	"github.com/cnibox/cnibox/spec"
 )
 
 // RemoveNetwork deletes the stale attachments of a network, and what its plugins have made for all

@@ -9,8 +9,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"cnibox/internal/session"
-	"cnibox/spec"
+	"github.com/cnibox/cnibox/internal/session"
+	"github.com/cnibox/cnibox/spec"
 )
 
 // A Restored is the result of [Runner.Restore] for one attachment.

@@ -4,7 +4,7 @@ import (
 	"encoding/json"
 	"net/netip"
 
-	"cnibox/spec"
+	"github.com/cnibox/cnibox/spec"
 )
 
 // BriefResult returns the interfaces, addresses and DNS of the entry's result, which is much faster than

@@ -10,11 +10,11 @@ import (
 	"strings"
 	"time"
 
-	"cnibox/internal/interrupt"
-	"cnibox/internal/netns"
-	"cnibox/internal/session"
-	"cnibox/internal/state"
-	"cnibox/spec"
+	"github.com/cnibox/cnibox/internal/interrupt"
+	"github.com/cnibox/cnibox/internal/netns"
+	"github.com/cnibox/cnibox/internal/session"
+	"github.com/cnibox/cnibox/internal/state"
+	"github.com/cnibox/cnibox/spec"
 )
 
 // A Runner runs the plugins of a list for a verb. Invoker, Cache and Warn are required; the

@@ -10,8 +10,8 @@ import (
 	"strings"
 	"testing"
 
-	"cnibox/chain"
-	"cnibox/spec"
+	"github.com/cnibox/cnibox/chain"
+	"github.com/cnibox/cnibox/spec"
 )
 
 func caps(t *testing.T, doc string) (m map[string]json.RawMessage) {

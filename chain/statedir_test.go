@@ -5,8 +5,8 @@ import (
 	"path/filepath"
 	"testing"
 
-	"cnibox/chain"
-	"cnibox/spec"
+	"github.com/cnibox/cnibox/chain"
+	"github.com/cnibox/cnibox/spec"
 )
 
 // A built-in plugin gets the state directory in the environment, unless the call has one, as a

@@ -5,7 +5,7 @@ import (
 	"testing"
 	"time"
 
-	"cnibox/spec"
+	"github.com/cnibox/cnibox/spec"
 )
 
 // If a plugin writes to stderr and fails, the text is in the error. It is also forwarded for a

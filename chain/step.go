@@ -9,7 +9,7 @@ import (
 	"slices"
 	"strings"
 
-	"cnibox/spec"
+	"github.com/cnibox/cnibox/spec"
 )
 
 // run makes the request of one plugin for a verb and invokes it; more are members for its

@@ -4,8 +4,8 @@ import (
 	"context"
 	"testing"
 
-	"cnibox/chain"
-	"cnibox/spec"
+	"github.com/cnibox/cnibox/chain"
+	"github.com/cnibox/cnibox/spec"
 )
 
 // A built-in plugin gets the address of the system bus in the environment.

@@ -5,9 +5,9 @@ import (
 	"strings"
 	"testing"
 
-	"cnibox/chain"
-	"cnibox/internal/state"
-	"cnibox/spec"
+	"github.com/cnibox/cnibox/chain"
+	"github.com/cnibox/cnibox/internal/state"
+	"github.com/cnibox/cnibox/spec"
 )
 
 // since040 makes rec-fw a built-in plugin for 0.4.0 and later, like firewall.

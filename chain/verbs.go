@@ -8,8 +8,8 @@ import (
 	"slices"
 	"strings"
 
-	"cnibox/internal/session"
-	"cnibox/spec"
+	"github.com/cnibox/cnibox/internal/session"
+	"github.com/cnibox/cnibox/spec"
 )
 
 // Del runs DEL for all plugins in reverse, with the arguments and the result of the ADD, and

@@ -6,7 +6,7 @@ import (
 	"errors"
 	"fmt"
 
-	"cnibox/spec"
+	"github.com/cnibox/cnibox/spec"
 )
 
 // Versions returns the versions that a plugin supports, in its order, and its file, which is empty for a

@@ -7,7 +7,7 @@ import (
 	"slices"
 	"strings"
 
-	"cnibox/spec"
+	"github.com/cnibox/cnibox/spec"
 )
 
 // scanAfter is the number of taken addresses in a row after which the directory is listed, so that

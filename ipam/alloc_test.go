@@ -8,8 +8,8 @@ import (
 	"strings"
 	"testing"
 
-	"cnibox/ipam"
-	"cnibox/spec"
+	"github.com/cnibox/cnibox/ipam"
+	"github.com/cnibox/cnibox/spec"
 )
 
 // oneRange returns a set with one range.

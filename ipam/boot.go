@@ -8,7 +8,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"cnibox/internal/state"
+	"github.com/cnibox/cnibox/internal/state"
 )
 
 // Nothing that has a network namespace outlives a boot, so leases of an earlier boot are free. No

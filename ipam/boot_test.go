@@ -6,8 +6,8 @@ import (
 	"path/filepath"
 	"testing"
 
-	"cnibox/ipam"
-	"cnibox/spec"
+	"github.com/cnibox/cnibox/ipam"
+	"github.com/cnibox/cnibox/spec"
 )
 
 // writeLease writes a lease as the reference does.

@@ -4,7 +4,7 @@ import (
 	"fmt"
 	"slices"
 
-	"cnibox/internal/state"
+	"github.com/cnibox/cnibox/internal/state"
 )
 
 // A StoreConf has the keys of host-local's "ipam" for the data directory.

@@ -4,8 +4,8 @@ import (
 	"slices"
 	"testing"
 
-	"cnibox/internal/fault"
-	"cnibox/ipam"
+	"github.com/cnibox/cnibox/internal/fault"
+	"github.com/cnibox/cnibox/ipam"
 )
 
 // With leases that outlive a power cut, new directories are synced before the first lease is

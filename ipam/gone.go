@@ -5,7 +5,7 @@ import (
 	"slices"
 	"time"
 
-	"cnibox/spec"
+	"github.com/cnibox/cnibox/spec"
 )
 
 // mostGone is the largest number of leases of a full set that are checked, since each takes some 50

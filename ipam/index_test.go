@@ -9,7 +9,7 @@ import (
 	"testing"
 	"time"
 
-	"cnibox/spec"
+	"github.com/cnibox/cnibox/spec"
 )
 
 // withStore opens a store, runs fn and closes the store.

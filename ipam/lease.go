@@ -10,7 +10,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"cnibox/spec"
+	"github.com/cnibox/cnibox/spec"
 )
 
 // maxLease is the size limit of a lease file in bytes. A container ID and an interface name, each

@@ -16,9 +16,9 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"cnibox/internal/disk"
-	"cnibox/ipam"
-	"cnibox/spec"
+	"github.com/cnibox/cnibox/internal/disk"
+	"github.com/cnibox/cnibox/ipam"
+	"github.com/cnibox/cnibox/spec"
 )
 
 // invalidFiles creates invalid files of any type at a path.

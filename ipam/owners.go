@@ -12,7 +12,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"cnibox/spec"
+	"github.com/cnibox/cnibox/spec"
 )
 
 // Owned returns the addresses of an attachment, lowest first. If it has no mark, all leases are

@@ -5,7 +5,7 @@ import (
 	"net/netip"
 	"os"
 
-	"cnibox/spec"
+	"github.com/cnibox/cnibox/spec"
 )
 
 // An OwnedAddr is an address with its owner, from [ReadLeases].

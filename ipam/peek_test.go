@@ -8,8 +8,8 @@ import (
 	"slices"
 	"testing"
 
-	"cnibox/ipam"
-	"cnibox/spec"
+	"github.com/cnibox/cnibox/ipam"
+	"github.com/cnibox/cnibox/spec"
 )
 
 // ReadLeases needs no lock, and returns leases without an owner too.

@@ -15,9 +15,9 @@ import (
 	"testing"
 	"time"
 
-	"cnibox/internal/kerneltest"
-	"cnibox/ipam"
-	"cnibox/spec"
+	"github.com/cnibox/cnibox/internal/kerneltest"
+	"github.com/cnibox/cnibox/ipam"
+	"github.com/cnibox/cnibox/spec"
 )
 
 // With workerEnv the test binary is a worker that runs ADD and DEL: DIR:NAME:ROUNDS.

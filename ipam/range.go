@@ -10,7 +10,7 @@ import (
 	"slices"
 	"strings"
 
-	"cnibox/spec"
+	"github.com/cnibox/cnibox/spec"
 )
 
 // A Range is a part of a subnet. Only Subnet is required; [Complete] sets the rest. An empty string

@@ -5,7 +5,7 @@ import (
 	"os"
 	"path/filepath"
 
-	"cnibox/internal/disk"
+	"github.com/cnibox/cnibox/internal/disk"
 )
 
 // Leases returns all leases with a readable owner. Leases of earlier boots are free and not

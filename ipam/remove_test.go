@@ -8,7 +8,7 @@ import (
 	"path/filepath"
 	"testing"
 
-	"cnibox/spec"
+	"github.com/cnibox/cnibox/spec"
 )
 
 // Delete keeps the data directory and the leases of other networks. A store opened read-only cannot

@@ -9,8 +9,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"cnibox/internal/disk"
-	"cnibox/spec"
+	"github.com/cnibox/cnibox/internal/disk"
+	"github.com/cnibox/cnibox/spec"
 )
 
 // maxResolvConf is the largest resolv.conf that is read, in bytes.

@@ -4,7 +4,7 @@ import (
 	"encoding/json"
 	"strings"
 
-	"cnibox/spec"
+	"github.com/cnibox/cnibox/spec"
 )
 
 // NewResult parses routes and DNS of an "ipam" key, which have the same form as in results; nil is

@@ -9,9 +9,9 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"cnibox/internal/disk"
-	"cnibox/internal/kerneltest"
-	"cnibox/ipam"
+	"github.com/cnibox/cnibox/internal/disk"
+	"github.com/cnibox/cnibox/internal/kerneltest"
+	"github.com/cnibox/cnibox/ipam"
 )
 
 // immutable sets the attribute that `chattr +i` sets.

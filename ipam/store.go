@@ -27,8 +27,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"cnibox/internal/flock"
-	"cnibox/spec"
+	"github.com/cnibox/cnibox/internal/flock"
+	"github.com/cnibox/cnibox/spec"
 )
 
 const (

@@ -10,9 +10,9 @@ import (
 	"strings"
 	"testing"
 
-	"cnibox/internal/fault"
-	"cnibox/ipam"
-	"cnibox/spec"
+	"github.com/cnibox/cnibox/internal/fault"
+	"github.com/cnibox/cnibox/ipam"
+	"github.com/cnibox/cnibox/spec"
 )
 
 func owner(id string) spec.Attachment {

@@ -7,7 +7,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"cnibox/internal/disk"
+	"github.com/cnibox/cnibox/internal/disk"
 )
 
 // A tempFile is a lease without an address: an unnamed temporary file (O_TMPFILE in open(2)) that

@@ -1,6 +1,6 @@
 package nft
 
-import "cnibox/internal/nlconn"
+import "github.com/cnibox/cnibox/internal/nlconn"
 
 func text(b []byte, path ...uint16) string { return nlconn.Text(b, path...) }
 

@@ -8,8 +8,8 @@ import (
 	"github.com/mdlayher/netlink"
 	"golang.org/x/sys/unix"
 
-	"cnibox/nft/internal/wire"
-	"cnibox/spec"
+	"github.com/cnibox/cnibox/nft/internal/wire"
+	"github.com/cnibox/cnibox/spec"
 )
 
 type step = wire.Step

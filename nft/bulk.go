@@ -3,7 +3,7 @@ package nft
 import (
 	"golang.org/x/sys/unix"
 
-	"cnibox/internal/session"
+	"github.com/cnibox/cnibox/internal/session"
 )
 
 // A container may publish thousands of ports, as RTP servers do, and each has four elements of two

@@ -8,9 +8,9 @@ import (
 	"strings"
 	"testing"
 
-	"cnibox/internal/kerneltest"
-	"cnibox/internal/netns"
-	"cnibox/spec"
+	"github.com/cnibox/cnibox/internal/kerneltest"
+	"github.com/cnibox/cnibox/internal/netns"
+	"github.com/cnibox/cnibox/spec"
 )
 
 func TestCheckChainName(t *testing.T) {

@@ -5,7 +5,7 @@ import (
 	"fmt"
 	"strings"
 
-	"cnibox/internal/session"
+	"github.com/cnibox/cnibox/internal/session"
 )
 
 // A MissingError lists what an attachment should have in the rule set and does not have.

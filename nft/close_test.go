@@ -9,10 +9,10 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"cnibox/internal/kerneltest"
-	"cnibox/internal/netns"
-	"cnibox/internal/session"
-	"cnibox/nft"
+	"github.com/cnibox/cnibox/internal/kerneltest"
+	"github.com/cnibox/cnibox/internal/netns"
+	"github.com/cnibox/cnibox/internal/session"
+	"github.com/cnibox/cnibox/nft"
 )
 
 // sockets returns the port IDs of the open netfilter sockets of a namespace.

@@ -11,7 +11,7 @@ import (
 
 	"github.com/google/nftables/expr"
 
-	"cnibox/spec"
+	"github.com/cnibox/cnibox/spec"
 )
 
 // A Match is one condition of a port map; only [ParseConditions] creates them. One of the values of

@@ -10,9 +10,9 @@ import (
 	"github.com/mdlayher/netlink"
 	"golang.org/x/sys/unix"
 
-	"cnibox/internal/nlconn"
+	"github.com/cnibox/cnibox/internal/nlconn"
 
-	"cnibox/nft/internal/wire"
+	"github.com/cnibox/cnibox/nft/internal/wire"
 )
 
 // Attributes and messages of conntrack netlink that x/sys lacks:

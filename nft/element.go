@@ -13,8 +13,8 @@ import (
 	"github.com/mdlayher/netlink"
 	"golang.org/x/sys/unix"
 
-	"cnibox/internal/nlconn"
-	"cnibox/spec"
+	"github.com/cnibox/cnibox/internal/nlconn"
+	"github.com/cnibox/cnibox/spec"
 )
 
 // A Kind is a type of resource that an attachment can own in our tables. Plugins release their own

@@ -10,7 +10,7 @@ import (
 
 	"github.com/google/nftables"
 
-	"cnibox/spec"
+	"github.com/cnibox/cnibox/spec"
 )
 
 // A change of the base ruleset requires a new version.

@@ -8,7 +8,7 @@ import (
 	"github.com/google/nftables/expr"
 	"golang.org/x/sys/unix"
 
-	"cnibox/internal/nlconn"
+	"github.com/cnibox/cnibox/internal/nlconn"
 )
 
 // The reference plugin makes these in the tables "ip filter" and "ip6 filter" of iptables-nft, and

@@ -6,11 +6,11 @@ import (
 	"strings"
 	"testing"
 
-	"cnibox/internal/fault"
-	"cnibox/internal/kerneltest"
-	"cnibox/internal/nfttest"
-	"cnibox/nft"
-	"cnibox/spec"
+	"github.com/cnibox/cnibox/internal/fault"
+	"github.com/cnibox/cnibox/internal/kerneltest"
+	"github.com/cnibox/cnibox/internal/nfttest"
+	"github.com/cnibox/cnibox/nft"
+	"github.com/cnibox/cnibox/spec"
 )
 
 // Adding to a long CNI-FORWARD does not read it. Missing rules are found nevertheless, and Release

@@ -5,7 +5,7 @@ import (
 	"net/netip"
 	"slices"
 
-	"cnibox/spec"
+	"github.com/cnibox/cnibox/spec"
 )
 
 // The kernel finds one element by its key alone; a dump of a set returns the elements of all attachments. So

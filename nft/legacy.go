@@ -11,8 +11,8 @@ import (
 	"github.com/google/nftables"
 	"golang.org/x/sys/unix"
 
-	"cnibox/internal/nlconn"
-	"cnibox/spec"
+	"github.com/cnibox/cnibox/internal/nlconn"
+	"github.com/cnibox/cnibox/spec"
 )
 
 // Names and comments of the rules that the reference plugins (v1.0 and later) make, in the form

@@ -1,6 +1,6 @@
 package nft
 
-import "cnibox/spec"
+import "github.com/cnibox/cnibox/spec"
 
 // listedSets returns the sets whose elements [Table.Elements] lists: those that say what an
 // attachment has. The other sets belong to elements of these, or serve later calls.

@@ -9,9 +9,9 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"cnibox/internal/flock"
-	"cnibox/internal/netns"
-	"cnibox/spec"
+	"github.com/cnibox/cnibox/internal/flock"
+	"github.com/cnibox/cnibox/internal/netns"
+	"github.com/cnibox/cnibox/spec"
 )
 
 const defaultLock = "/run/cnibox/nft.lock"

@@ -9,10 +9,10 @@ import (
 	"testing"
 	"time"
 
-	"cnibox/internal/flock"
-	"cnibox/internal/kerneltest"
-	"cnibox/nft"
-	"cnibox/spec"
+	"github.com/cnibox/cnibox/internal/flock"
+	"github.com/cnibox/cnibox/internal/kerneltest"
+	"github.com/cnibox/cnibox/nft"
+	"github.com/cnibox/cnibox/spec"
 )
 
 // An update waits for a lock until the timeout, for a lock file as for the namespace's lock, which

@@ -7,7 +7,7 @@ import (
 
 	"github.com/google/nftables/expr"
 
-	"cnibox/spec"
+	"github.com/cnibox/cnibox/spec"
 )
 
 // Masquerade translates the source of packets from ip's address to destinations outside its prefix

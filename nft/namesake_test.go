@@ -5,9 +5,9 @@ import (
 	"strings"
 	"testing"
 
-	"cnibox/internal/kerneltest"
-	"cnibox/nft"
-	"cnibox/spec"
+	"github.com/cnibox/cnibox/internal/kerneltest"
+	"github.com/cnibox/cnibox/nft"
+	"github.com/cnibox/cnibox/spec"
 )
 
 // Networks whose keys begin with the same 32 bits are distinguished, also if their names are too

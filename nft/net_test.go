@@ -10,12 +10,12 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"cnibox/applets/applettest"
-	"cnibox/internal/kerneltest"
-	"cnibox/internal/netns"
-	"cnibox/nft"
-	"cnibox/rtnl"
-	"cnibox/spec"
+	"github.com/cnibox/cnibox/applets/applettest"
+	"github.com/cnibox/cnibox/internal/kerneltest"
+	"github.com/cnibox/cnibox/internal/netns"
+	"github.com/cnibox/cnibox/nft"
+	"github.com/cnibox/cnibox/rtnl"
+	"github.com/cnibox/cnibox/spec"
 )
 
 // A site is an applettest.Bridged with a table. The outside machine has no route to the containers.

@@ -4,7 +4,7 @@ import (
 	"net/netip"
 	"slices"
 
-	"cnibox/spec"
+	"github.com/cnibox/cnibox/spec"
 )
 
 // HasReferenceRules reports whether the reference plugins' rules of one kind for o exist: our

@@ -3,7 +3,7 @@ package nft
 import (
 	"slices"
 
-	"cnibox/spec"
+	"github.com/cnibox/cnibox/spec"
 )
 
 // releaseLater defers a Release to releaseTogether, if many attachments are released in one

@@ -6,9 +6,9 @@ import (
 	"github.com/mdlayher/netlink"
 	"golang.org/x/sys/unix"
 
-	"cnibox/internal/nlconn"
+	"github.com/cnibox/cnibox/internal/nlconn"
 
-	"cnibox/nft/internal/wire"
+	"github.com/cnibox/cnibox/nft/internal/wire"
 )
 
 // An installedRule is a rule as the kernel has it: NFTA_RULE_*. A rule has no name; it is deleted

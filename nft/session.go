@@ -5,7 +5,7 @@ import (
 	"slices"
 	"sync"
 
-	"cnibox/internal/session"
+	"github.com/cnibox/cnibox/internal/session"
 )
 
 // rules are the updates of the host's rule set that a session has left for its end. They are made in one transaction.

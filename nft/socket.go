@@ -7,9 +7,9 @@ import (
 	"github.com/mdlayher/netlink"
 	"golang.org/x/sys/unix"
 
-	"cnibox/internal/netns"
-	"cnibox/internal/nlconn"
-	"cnibox/nft/internal/wire"
+	"github.com/cnibox/cnibox/internal/netns"
+	"github.com/cnibox/cnibox/internal/nlconn"
+	"github.com/cnibox/cnibox/nft/internal/wire"
 )
 
 // Message types have the subsystem in the upper byte and the message in the lower:

@@ -14,10 +14,10 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"cnibox/internal/netns"
-	"cnibox/internal/session"
+	"github.com/cnibox/cnibox/internal/netns"
+	"github.com/cnibox/cnibox/internal/session"
 
-	"cnibox/nft/internal/wire"
+	"github.com/cnibox/cnibox/nft/internal/wire"
 )
 
 // A Table is our rule set in one network namespace. It keeps no socket open, and may be used from

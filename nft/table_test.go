@@ -17,11 +17,11 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"cnibox/internal/fault"
-	"cnibox/internal/kerneltest"
-	"cnibox/internal/nfttest"
-	"cnibox/nft"
-	"cnibox/spec"
+	"github.com/cnibox/cnibox/internal/fault"
+	"github.com/cnibox/cnibox/internal/kerneltest"
+	"github.com/cnibox/cnibox/internal/nfttest"
+	"github.com/cnibox/cnibox/nft"
+	"github.com/cnibox/cnibox/spec"
 )
 
 var update = flag.Bool("update", false, "rewrite golden files")

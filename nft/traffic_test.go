@@ -7,9 +7,9 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"cnibox/internal/nfttest"
-	"cnibox/nft"
-	"cnibox/rtnl"
+	"github.com/cnibox/cnibox/internal/nfttest"
+	"github.com/cnibox/cnibox/nft"
+	"github.com/cnibox/cnibox/rtnl"
 )
 
 func TestKernelMasquerade(t *testing.T) {

@@ -10,8 +10,8 @@ import (
 	"github.com/mdlayher/netlink"
 	"golang.org/x/sys/unix"
 
-	"cnibox/internal/session"
-	"cnibox/spec"
+	"github.com/cnibox/cnibox/internal/session"
+	"github.com/cnibox/cnibox/spec"
 )
 
 // A Tx is a transaction: the changes of one update. Nothing is sent to the kernel before the

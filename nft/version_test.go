@@ -5,9 +5,9 @@ import (
 	"strings"
 	"testing"
 
-	"cnibox/internal/kerneltest"
-	"cnibox/internal/nfttest"
-	"cnibox/nft"
+	"github.com/cnibox/cnibox/internal/kerneltest"
+	"github.com/cnibox/cnibox/internal/nfttest"
+	"github.com/cnibox/cnibox/nft"
 )
 
 // CHECK accepts the base ruleset of another version and compares only the elements. It fails if

@@ -6,12 +6,12 @@ import (
 	"net/netip"
 	"testing"
 
-	"cnibox/internal/kerneltest"
-	"cnibox/internal/netns"
-	"cnibox/internal/nfttest"
-	"cnibox/internal/session"
-	"cnibox/nft"
-	"cnibox/spec"
+	"github.com/cnibox/cnibox/internal/kerneltest"
+	"github.com/cnibox/cnibox/internal/netns"
+	"github.com/cnibox/cnibox/internal/nfttest"
+	"github.com/cnibox/cnibox/internal/session"
+	"github.com/cnibox/cnibox/nft"
+	"github.com/cnibox/cnibox/spec"
 )
 
 // reload does what cni-exec reload does with the rule set: it refills the chains of the base ruleset.

@@ -1,6 +1,6 @@
 package rtnl
 
-import "cnibox/internal/netns"
+import "github.com/cnibox/cnibox/internal/netns"
 
 // NDNotify is the sysctl that [Announce] needs for IPv6 addresses, as it needs
 // [LinkChange.ARPNotify] for IPv4. With it a link announces its link-local address whenever it

@@ -3,7 +3,7 @@ package rtnl_test
 import (
 	"testing"
 
-	"cnibox/internal/kerneltest"
+	"github.com/cnibox/cnibox/internal/kerneltest"
 )
 
 // Every socket reports the same cookie for a namespace. Kernels before 5.14 have none.

@@ -9,9 +9,9 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"cnibox/internal/kerneltest"
-	"cnibox/internal/nlconn"
-	"cnibox/rtnl"
+	"github.com/cnibox/cnibox/internal/kerneltest"
+	"github.com/cnibox/cnibox/internal/nlconn"
+	"github.com/cnibox/cnibox/rtnl"
 )
 
 // A request without an answer, or with endless messages other than the answer, ends with

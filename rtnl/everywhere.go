@@ -13,8 +13,8 @@ import (
 	"github.com/mdlayher/netlink"
 	"golang.org/x/sys/unix"
 
-	"cnibox/internal/netns"
-	"cnibox/internal/nlconn"
+	"github.com/cnibox/cnibox/internal/netns"
+	"github.com/cnibox/cnibox/internal/nlconn"
 )
 
 // A Namespace is one that [EachNS] has found.

@@ -7,9 +7,9 @@ import (
 	"strings"
 	"testing"
 
-	"cnibox/internal/fault"
-	"cnibox/internal/kerneltest"
-	"cnibox/rtnl"
+	"github.com/cnibox/cnibox/internal/fault"
+	"github.com/cnibox/cnibox/internal/kerneltest"
+	"github.com/cnibox/cnibox/rtnl"
 )
 
 // All matching links are deleted in one change, and no others.

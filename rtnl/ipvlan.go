@@ -7,7 +7,7 @@ import (
 	"github.com/mdlayher/netlink"
 	"golang.org/x/sys/unix"
 
-	"cnibox/internal/nlconn"
+	"github.com/cnibox/cnibox/internal/nlconn"
 )
 
 // An IpvlanMode is the layer at which packets pass between an ipvlan and its parent: as frames

@@ -6,7 +6,7 @@ import (
 	"github.com/mdlayher/netlink"
 	"golang.org/x/sys/unix"
 
-	"cnibox/internal/nlconn"
+	"github.com/cnibox/cnibox/internal/nlconn"
 )
 
 // A Kind has the driver's settings of a link: [Bridge], [Veth], [Macvlan], [Ipvlan], [Vlan],

@@ -4,7 +4,7 @@ import (
 	"strings"
 	"testing"
 
-	"cnibox/rtnl"
+	"github.com/cnibox/cnibox/rtnl"
 )
 
 // The name of a mode is parsed and formatted alike, "" is the default, and the error for an invalid

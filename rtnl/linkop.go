@@ -13,9 +13,9 @@ import (
 	"github.com/mdlayher/netlink"
 	"golang.org/x/sys/unix"
 
-	"cnibox/internal/fault"
-	"cnibox/internal/netns"
-	"cnibox/internal/nlconn"
+	"github.com/cnibox/cnibox/internal/fault"
+	"github.com/cnibox/cnibox/internal/netns"
+	"github.com/cnibox/cnibox/internal/nlconn"
 )
 
 // A LinkSpec describes a link to be created. Zero fields are the kernel's choice.

@@ -10,8 +10,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"cnibox/internal/kerneltest"
-	"cnibox/rtnl"
+	"github.com/cnibox/cnibox/internal/kerneltest"
+	"github.com/cnibox/cnibox/rtnl"
 )
 
 // Listening sockets are returned with their address, connected ones are not.

@@ -7,7 +7,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"cnibox/rtnl"
+	"github.com/cnibox/cnibox/rtnl"
 )
 
 // LookupRoute follows routing rules and returns the route in the table, not that for the single

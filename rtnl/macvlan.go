@@ -6,7 +6,7 @@ import (
 	"github.com/mdlayher/netlink"
 	"golang.org/x/sys/unix"
 
-	"cnibox/internal/nlconn"
+	"github.com/cnibox/cnibox/internal/nlconn"
 )
 
 // A MacvlanMode says which macvlans of the same parent a macvlan reaches: none (private), all

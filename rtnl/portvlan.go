@@ -8,7 +8,7 @@ import (
 	"github.com/mdlayher/netlink"
 	"golang.org/x/sys/unix"
 
-	"cnibox/internal/nlconn"
+	"github.com/cnibox/cnibox/internal/nlconn"
 )
 
 // Attributes and flags of include/uapi/linux/if_bridge.h: IFLA_BRIDGE_VLAN_INFO and

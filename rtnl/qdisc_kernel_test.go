@@ -7,8 +7,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"cnibox/internal/kerneltest"
-	"cnibox/rtnl"
+	"github.com/cnibox/cnibox/internal/kerneltest"
+	"github.com/cnibox/cnibox/rtnl"
 )
 
 // vethAndIFB returns a socket, a veth and an IFB.

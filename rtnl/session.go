@@ -4,7 +4,7 @@ import (
 	"context"
 	"sync"
 
-	"cnibox/internal/session"
+	"github.com/cnibox/cnibox/internal/session"
 )
 
 // drops are the links of the host that a session deletes at its end. They are deleted by one request, since the kernel

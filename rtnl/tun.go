@@ -6,7 +6,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"cnibox/internal/fault"
+	"github.com/cnibox/cnibox/internal/fault"
 )
 
 // A Tap has the fixed settings of a tap device: a link whose other end is a program, such as a

@@ -7,7 +7,7 @@ import (
 	"github.com/mdlayher/netlink"
 	"golang.org/x/sys/unix"
 
-	"cnibox/internal/netns"
+	"github.com/cnibox/cnibox/internal/netns"
 )
 
 // A VRF is a routing domain: links with this master use its table.

@@ -8,8 +8,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"cnibox/internal/fault"
-	"cnibox/internal/nlconn"
+	"github.com/cnibox/cnibox/internal/fault"
+	"github.com/cnibox/cnibox/internal/nlconn"
 )
 
 // ErrDuplicateAddress is the error when duplicate address detection found another host with the

@@ -5,8 +5,8 @@ import (
 	"net/netip"
 	"testing"
 
-	"cnibox/internal/kerneltest"
-	"cnibox/rtnl"
+	"github.com/cnibox/cnibox/internal/kerneltest"
+	"github.com/cnibox/cnibox/rtnl"
 )
 
 // An endedContext is a context that has ended. The awaited event occurs when its error is read.

@@ -9,8 +9,8 @@ import (
 	"github.com/mdlayher/netlink"
 	"golang.org/x/sys/unix"
 
-	"cnibox/internal/netns"
-	"cnibox/internal/nlconn"
+	"github.com/cnibox/cnibox/internal/netns"
+	"github.com/cnibox/cnibox/internal/nlconn"
 )
 
 // watchSpace is the receive buffer in bytes: deleting a bridge of 1,000 ports causes some 5,000

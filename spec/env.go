@@ -5,7 +5,7 @@ import (
 	"path/filepath"
 	"strings"
 
-	"cnibox/internal/session"
+	"github.com/cnibox/cnibox/internal/session"
 )
 
 // A Call is what a runtime passes to a plugin besides the configuration: the CNI_* variables of the

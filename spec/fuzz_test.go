@@ -7,7 +7,7 @@ import (
 	"testing"
 	"unicode/utf8"
 
-	"cnibox/internal/schematest"
+	"github.com/cnibox/cnibox/internal/schematest"
 )
 
 // The wire form of an accepted request is parsed to the same request.

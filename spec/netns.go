@@ -5,7 +5,7 @@ import (
 	"fmt"
 	"os"
 
-	"cnibox/internal/netns"
+	"github.com/cnibox/cnibox/internal/netns"
 )
 
 // ErrOwnNS reports that CNI_NETNS is the plugin's own namespace, such as /proc/PID/ns/net of a

@@ -7,7 +7,7 @@ import (
 	"slices"
 	"strings"
 
-	"cnibox/internal/session"
+	"github.com/cnibox/cnibox/internal/session"
 )
 
 // MaxConf is the size limit of a configuration in bytes. Real configurations have a few kB; the

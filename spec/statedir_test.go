@@ -3,7 +3,7 @@ package spec_test
 import (
 	"testing"
 
-	"cnibox/spec"
+	"github.com/cnibox/cnibox/spec"
 )
 
 // CNIBOX_STATE is read for each verb, and must be an absolute path.

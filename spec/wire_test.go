@@ -6,7 +6,7 @@ import (
 	"strings"
 	"testing"
 
-	"cnibox/internal/schematest"
+	"github.com/cnibox/cnibox/internal/schematest"
 )
 
 // The example of the schema for results.

@@ -1,11 +1,11 @@
 // What drives the product from outside: its own module, so that the product's requires only
 // what the product links.
-module cnibox/test
+module github.com/cnibox/cnibox/test
 
 go 1.26.0
 
 require (
-	cnibox v0.0.0
+	github.com/cnibox/cnibox v0.0.0
 	github.com/containernetworking/cni v1.3.0
 	github.com/google/jsonschema-go v0.4.3
 	github.com/hanwen/go-fuse/v2 v2.8.0
@@ -34,4 +34,4 @@ require (
 	google.golang.org/protobuf v1.36.12-0.20260120151049-f2248ac996af // indirect
 )
 
-replace cnibox => ../
+replace github.com/cnibox/cnibox => ../

@@ -12,9 +12,9 @@ import (
 	"strings"
 	"time"
 
-	"cnibox/chain"
-	"cnibox/internal/session"
-	"cnibox/spec"
+	"github.com/cnibox/cnibox/chain"
+	"github.com/cnibox/cnibox/internal/session"
+	"github.com/cnibox/cnibox/spec"
 )
 
 // An Applet is one program of the binary, found by the name under which it is called. Plugin (a plugin)

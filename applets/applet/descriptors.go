@@ -3,7 +3,7 @@ package applet
 import (
 	"golang.org/x/sys/unix"
 
-	"cnibox/spec"
+	"github.com/cnibox/cnibox/spec"
 )
 
 // addDescriptors is more than any ADD has open at a time, with its delegates and its undo. Together

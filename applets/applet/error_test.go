@@ -8,8 +8,8 @@ import (
 	"strings"
 	"testing"
 
-	"cnibox/applets/applet"
-	"cnibox/spec"
+	"github.com/cnibox/cnibox/applets/applet"
+	"github.com/cnibox/cnibox/spec"
 )
 
 // An error with code 4 has the text of the reference in msg, and names the variable and its value.

@@ -10,8 +10,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"cnibox/internal/memory"
-	"cnibox/spec"
+	"github.com/cnibox/cnibox/internal/memory"
+	"github.com/cnibox/cnibox/spec"
 )
 
 // versionTimeout is how long VERSION waits for the end of its input, which it does not need:

@@ -12,7 +12,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"cnibox/spec"
+	"github.com/cnibox/cnibox/spec"
 )
 
 // LogEnv is the variable that enables one line for each call of a verb. Its value is the

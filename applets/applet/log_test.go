@@ -15,7 +15,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"cnibox/spec"
+	"github.com/cnibox/cnibox/spec"
 )
 
 // The line equals that of slog.TextHandler.

@@ -5,9 +5,9 @@ import (
 	"path/filepath"
 	"testing"
 
-	"cnibox/internal/kerneltest"
-	"cnibox/internal/session"
-	"cnibox/spec"
+	"github.com/cnibox/cnibox/internal/kerneltest"
+	"github.com/cnibox/cnibox/internal/session"
+	"github.com/cnibox/cnibox/spec"
 )
 
 // The runtime's own namespace is an error. A path without a namespace is one for plugins that need

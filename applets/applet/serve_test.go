@@ -11,8 +11,8 @@ import (
 	"strings"
 	"testing"
 
-	"cnibox/applets/applet"
-	"cnibox/spec"
+	"github.com/cnibox/cnibox/applets/applet"
+	"github.com/cnibox/cnibox/spec"
 )
 
 // A call is a run of the serve loop. CNI_NETNS is /dev/null unless env sets it; the applet ignores

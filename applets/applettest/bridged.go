@@ -7,10 +7,10 @@ import (
 	"path/filepath"
 	"testing"
 
-	"cnibox/internal/kerneltest"
-	"cnibox/internal/netns"
-	"cnibox/rtnl"
-	"cnibox/spec"
+	"github.com/cnibox/cnibox/internal/kerneltest"
+	"github.com/cnibox/cnibox/internal/netns"
+	"github.com/cnibox/cnibox/rtnl"
+	"github.com/cnibox/cnibox/spec"
 )
 
 // A Bridged is a host with bridge br0 and out0, containers c1 and c2 on the bridge's ports vc1 and

@@ -6,7 +6,7 @@ import (
 	"sync"
 	"testing"
 
-	"cnibox/internal/fault"
+	"github.com/cnibox/cnibox/internal/fault"
 )
 
 // EachFault calls add until none of its changes fails. Call k returns an error for change k,

@@ -10,8 +10,8 @@ import (
 	"strings"
 	"testing"
 
-	"cnibox/internal/kerneltest"
-	"cnibox/rtnl"
+	"github.com/cnibox/cnibox/internal/kerneltest"
+	"github.com/cnibox/cnibox/rtnl"
 )
 
 // A Plugin has the facts about a plugin for tests over all plugins. $DIR in a configuration is the

@@ -9,8 +9,8 @@ import (
 	"syscall"
 	"time"
 
-	"cnibox/internal/kerneltest"
-	"cnibox/spec"
+	"github.com/cnibox/cnibox/internal/kerneltest"
+	"github.com/cnibox/cnibox/spec"
 )
 
 // ProcessTimeout is the time after which a process is considered hung. No test asks for less: how long one

@@ -4,9 +4,9 @@ import (
 	"os"
 	"path/filepath"
 
-	"cnibox/internal/kerneltest"
-	"cnibox/internal/netns"
-	"cnibox/rtnl"
+	"github.com/cnibox/cnibox/internal/kerneltest"
+	"github.com/cnibox/cnibox/internal/netns"
+	"github.com/cnibox/cnibox/rtnl"
 )
 
 // A Segment is a veth pair that carries packets: up0 on a host, where it can be a master, and up1 in a namespace that

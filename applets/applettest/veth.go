@@ -5,8 +5,8 @@ import (
 	"net/netip"
 	"testing"
 
-	"cnibox/internal/kerneltest"
-	"cnibox/rtnl"
+	"github.com/cnibox/cnibox/internal/kerneltest"
+	"github.com/cnibox/cnibox/rtnl"
 )
 
 // A Veth is a host and container c1 with a veth pair, for chained plugins: host0 with 10.9.0.1 and

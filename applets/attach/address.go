@@ -7,9 +7,9 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"cnibox/internal/netns"
-	"cnibox/rtnl"
-	"cnibox/spec"
+	"github.com/cnibox/cnibox/internal/netns"
+	"github.com/cnibox/cnibox/rtnl"
+	"github.com/cnibox/cnibox/spec"
 )
 
 // minMTU6 is IPV6_MIN_MTU, include/net/ipv6.h, in bytes.

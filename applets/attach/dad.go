@@ -7,8 +7,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"cnibox/rtnl"
-	"cnibox/spec"
+	"github.com/cnibox/cnibox/rtnl"
+	"github.com/cnibox/cnibox/spec"
 )
 
 // Duplicate detection begins after up to a second (net.ipv6.conf.*.router_solicitation_delay) and

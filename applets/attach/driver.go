@@ -1,9 +1,9 @@
 package attach
 
 import (
-	"cnibox/nft"
-	"cnibox/rtnl"
-	"cnibox/spec"
+	"github.com/cnibox/cnibox/nft"
+	"github.com/cnibox/cnibox/rtnl"
+	"github.com/cnibox/cnibox/spec"
 )
 
 // A Driver implements the steps of one interface plugin, for one verb. Its exported fields are the

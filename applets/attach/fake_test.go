@@ -10,12 +10,12 @@ import (
 	"sync"
 	"testing"
 
-	"cnibox/applets/applettest"
-	"cnibox/applets/attach"
-	"cnibox/internal/kerneltest"
-	"cnibox/internal/netns"
-	"cnibox/rtnl"
-	"cnibox/spec"
+	"github.com/cnibox/cnibox/applets/applettest"
+	"github.com/cnibox/cnibox/applets/attach"
+	"github.com/cnibox/cnibox/internal/kerneltest"
+	"github.com/cnibox/cnibox/internal/netns"
+	"github.com/cnibox/cnibox/rtnl"
+	"github.com/cnibox/cnibox/spec"
 )
 
 // A fake is an interface plugin with every step, its IPAM plugin, a host and a container. Steps

@@ -7,9 +7,9 @@ import (
 	"os"
 	"slices"
 
-	"cnibox/internal/session"
-	"cnibox/rtnl"
-	"cnibox/spec"
+	"github.com/cnibox/cnibox/internal/session"
+	"github.com/cnibox/cnibox/rtnl"
+	"github.com/cnibox/cnibox/spec"
 )
 
 // read decodes and checks the plugin's configuration, before any change. Errors have code 7.

@@ -9,10 +9,10 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"cnibox/internal/netns"
-	"cnibox/internal/session"
-	"cnibox/rtnl"
-	"cnibox/spec"
+	"github.com/cnibox/cnibox/internal/netns"
+	"github.com/cnibox/cnibox/internal/session"
+	"github.com/cnibox/cnibox/rtnl"
+	"github.com/cnibox/cnibox/spec"
 )
 
 // ExplainIPv6Disabled explains EACCES for an address of a link of the host: the link has IPv6

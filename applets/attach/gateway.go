@@ -4,7 +4,7 @@ import (
 	"net/netip"
 	"slices"
 
-	"cnibox/spec"
+	"github.com/cnibox/cnibox/spec"
 )
 
 // CheckGateways checks that each address of the result has a gateway of its family. A gateway must

@@ -7,10 +7,10 @@ import (
 	"net/netip"
 	"slices"
 
-	"cnibox/internal/session"
-	"cnibox/nft"
-	"cnibox/rtnl"
-	"cnibox/spec"
+	"github.com/cnibox/cnibox/internal/session"
+	"github.com/cnibox/cnibox/nft"
+	"github.com/cnibox/cnibox/rtnl"
+	"github.com/cnibox/cnibox/spec"
 )
 
 // A hostState is the kernel's state of all attachments on the host.

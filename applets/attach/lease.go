@@ -5,7 +5,7 @@ import (
 	"slices"
 	"strings"
 
-	"cnibox/spec"
+	"github.com/cnibox/cnibox/spec"
 )
 
 // needsIPAM returns the error of a plugin that requires an IPAM plugin.

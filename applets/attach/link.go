@@ -9,8 +9,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"cnibox/rtnl"
-	"cnibox/spec"
+	"github.com/cnibox/cnibox/rtnl"
+	"github.com/cnibox/cnibox/spec"
 )
 
 // CreateContainerLink creates the container's link on a socket of the namespace of s.Parent, and

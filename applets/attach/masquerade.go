@@ -5,10 +5,10 @@ import (
 	"errors"
 	"os"
 
-	"cnibox/applets/netfilter"
-	"cnibox/internal/session"
-	"cnibox/nft"
-	"cnibox/spec"
+	"github.com/cnibox/cnibox/applets/netfilter"
+	"github.com/cnibox/cnibox/internal/session"
+	"github.com/cnibox/cnibox/nft"
+	"github.com/cnibox/cnibox/spec"
 )
 
 // MasqConf are the keys of masquerading for packets that leave the network. Every backend is

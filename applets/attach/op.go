@@ -12,11 +12,11 @@ package attach
 import (
 	"context"
 
-	"cnibox/internal/netns"
-	"cnibox/internal/undo"
-	"cnibox/nft"
-	"cnibox/rtnl"
-	"cnibox/spec"
+	"github.com/cnibox/cnibox/internal/netns"
+	"github.com/cnibox/cnibox/internal/undo"
+	"github.com/cnibox/cnibox/nft"
+	"github.com/cnibox/cnibox/rtnl"
+	"github.com/cnibox/cnibox/spec"
 )
 
 // An Op is one verb on one attachment.

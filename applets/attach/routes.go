@@ -10,8 +10,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"cnibox/rtnl"
-	"cnibox/spec"
+	"github.com/cnibox/cnibox/rtnl"
+	"github.com/cnibox/cnibox/spec"
 )
 
 // addOwnRoutes adds the plugin's own routes, see [Driver]. The kernel accepts one route to a

@@ -4,10 +4,10 @@ import (
 	"math"
 	"testing"
 
-	"cnibox/applets/chained"
-	"cnibox/rtnl"
-	"cnibox/spec"
-	"cnibox/spec/spectest"
+	"github.com/cnibox/cnibox/applets/chained"
+	"github.com/cnibox/cnibox/rtnl"
+	"github.com/cnibox/cnibox/spec"
+	"github.com/cnibox/cnibox/spec/spectest"
 )
 
 func TestBandwidthPlan(t *testing.T) {

@@ -3,9 +3,9 @@ package bandwidth
 import (
 	"errors"
 
-	"cnibox/applets/chained"
-	"cnibox/rtnl"
-	"cnibox/spec"
+	"github.com/cnibox/cnibox/applets/chained"
+	"github.com/cnibox/cnibox/rtnl"
+	"github.com/cnibox/cnibox/spec"
 )
 
 // Check compares both token buckets and the redirect to the IFB with the

@@ -6,12 +6,12 @@ import (
 	"os"
 	"slices"
 
-	"cnibox/applets/attach"
-	"cnibox/applets/netfilter"
-	"cnibox/internal/session"
-	"cnibox/nft"
-	"cnibox/rtnl"
-	"cnibox/spec"
+	"github.com/cnibox/cnibox/applets/attach"
+	"github.com/cnibox/cnibox/applets/netfilter"
+	"github.com/cnibox/cnibox/internal/session"
+	"github.com/cnibox/cnibox/nft"
+	"github.com/cnibox/cnibox/rtnl"
+	"github.com/cnibox/cnibox/spec"
 )
 
 // Check checks the host's side of a port: the bridge, the flags and VLANs of the host-side veth,

@@ -4,7 +4,7 @@ import (
 	"reflect"
 	"testing"
 
-	"cnibox/rtnl"
+	"github.com/cnibox/cnibox/rtnl"
 )
 
 // The VLANs of a port are in as few ranges as possible, sorted and without duplicates, and the

@@ -8,12 +8,12 @@ import (
 	"net/netip"
 	"slices"
 
-	"cnibox/applets/attach"
-	"cnibox/applets/netfilter"
-	"cnibox/internal/session"
-	"cnibox/nft"
-	"cnibox/rtnl"
-	"cnibox/spec"
+	"github.com/cnibox/cnibox/applets/attach"
+	"github.com/cnibox/cnibox/applets/netfilter"
+	"github.com/cnibox/cnibox/internal/session"
+	"github.com/cnibox/cnibox/nft"
+	"github.com/cnibox/cnibox/rtnl"
+	"github.com/cnibox/cnibox/spec"
 )
 
 // Host makes the host the network's gateway and masquerades it. For many attachments it looks at

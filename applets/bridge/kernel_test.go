@@ -13,12 +13,12 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"cnibox/applets/applettest"
-	"cnibox/internal/fault"
-	"cnibox/internal/kerneltest"
-	"cnibox/nft"
-	"cnibox/rtnl"
-	"cnibox/spec"
+	"github.com/cnibox/cnibox/applets/applettest"
+	"github.com/cnibox/cnibox/internal/fault"
+	"github.com/cnibox/cnibox/internal/kerneltest"
+	"github.com/cnibox/cnibox/nft"
+	"github.com/cnibox/cnibox/rtnl"
+	"github.com/cnibox/cnibox/spec"
 )
 
 // An address that a new container gets right after DEL of the former one is reachable from the host

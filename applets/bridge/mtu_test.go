@@ -6,10 +6,10 @@ import (
 	"path/filepath"
 	"testing"
 
-	"cnibox/applets/applettest"
-	"cnibox/internal/kerneltest"
-	"cnibox/rtnl"
-	"cnibox/spec"
+	"github.com/cnibox/cnibox/applets/applettest"
+	"github.com/cnibox/cnibox/internal/kerneltest"
+	"github.com/cnibox/cnibox/rtnl"
+	"github.com/cnibox/cnibox/spec"
 )
 
 // The result has the MTU of each interface after ADD: the MTU of a third-party bridge changes with

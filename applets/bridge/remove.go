@@ -4,9 +4,9 @@ import (
 	"errors"
 	"os"
 
-	"cnibox/applets/attach"
-	"cnibox/rtnl"
-	"cnibox/spec"
+	"github.com/cnibox/cnibox/applets/attach"
+	"github.com/cnibox/cnibox/rtnl"
+	"github.com/cnibox/cnibox/spec"
 )
 
 // RemoveNetwork deletes the bridge, and with it the interfaces of its VLANs, unless it has a port,

@@ -10,11 +10,11 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"cnibox/applets/applettest"
-	"cnibox/internal/fault"
-	"cnibox/internal/kerneltest"
-	"cnibox/rtnl"
-	"cnibox/spec"
+	"github.com/cnibox/cnibox/applets/applettest"
+	"github.com/cnibox/cnibox/internal/fault"
+	"github.com/cnibox/cnibox/internal/kerneltest"
+	"github.com/cnibox/cnibox/rtnl"
+	"github.com/cnibox/cnibox/spec"
 )
 
 // behindRouter returns a host with the link up0 to a router, and the router.

@@ -11,11 +11,11 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"cnibox/applets/attach"
-	"cnibox/internal/state"
-	"cnibox/ipam"
-	"cnibox/rtnl"
-	"cnibox/spec"
+	"github.com/cnibox/cnibox/applets/attach"
+	"github.com/cnibox/cnibox/internal/state"
+	"github.com/cnibox/cnibox/ipam"
+	"github.com/cnibox/cnibox/rtnl"
+	"github.com/cnibox/cnibox/spec"
 )
 
 // userOf returns, as text for a message, what else uses the subnet of an address of the bridge;

@@ -6,9 +6,9 @@ import (
 	"fmt"
 	"os"
 
-	"cnibox/applets/attach"
-	"cnibox/rtnl"
-	"cnibox/spec"
+	"github.com/cnibox/cnibox/applets/attach"
+	"github.com/cnibox/cnibox/rtnl"
+	"github.com/cnibox/cnibox/spec"
 )
 
 // vlanMax is the highest VLAN identifier a port can have.

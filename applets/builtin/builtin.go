@@ -3,7 +3,7 @@
 // generated from that list.
 package builtin
 
-import "cnibox/applets/applet"
+import "github.com/cnibox/cnibox/applets/applet"
 
 //go:generate go run ./generate ../../testdata/applets.golden
 

@@ -2,7 +2,7 @@
 
 package builtin
 
-import "cnibox/applets/applet"
+import "github.com/cnibox/cnibox/applets/applet"
 
 // Table is in the order of names, and data that the linker lays out: nothing runs at the start of a plugin.
 var Table = [...]*applet.Applet{

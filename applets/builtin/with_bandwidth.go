@@ -4,6 +4,6 @@
 
 package builtin
 
-import "cnibox/applets/bandwidth"
+import "github.com/cnibox/cnibox/applets/bandwidth"
 
 var bandwidthApplet = &bandwidth.Applet

@@ -4,6 +4,6 @@
 
 package builtin
 
-import "cnibox/applets/bridge"
+import "github.com/cnibox/cnibox/applets/bridge"
 
 var bridgeApplet = &bridge.Applet

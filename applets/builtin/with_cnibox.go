@@ -2,6 +2,6 @@
 
 package builtin
 
-import "cnibox/applets/cnibox"
+import "github.com/cnibox/cnibox/applets/cnibox"
 
 var cniboxApplet = &cnibox.Applet

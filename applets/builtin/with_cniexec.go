@@ -4,6 +4,6 @@
 
 package builtin
 
-import "cnibox/applets/cniexec"
+import "github.com/cnibox/cnibox/applets/cniexec"
 
 var cniexecApplet = &cniexec.Applet

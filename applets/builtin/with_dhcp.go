@@ -4,6 +4,6 @@
 
 package builtin
 
-import "cnibox/applets/dhcp"
+import "github.com/cnibox/cnibox/applets/dhcp"
 
 var dhcpApplet = &dhcp.Applet

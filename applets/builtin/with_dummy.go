@@ -4,6 +4,6 @@
 
 package builtin
 
-import "cnibox/applets/dummy"
+import "github.com/cnibox/cnibox/applets/dummy"
 
 var dummyApplet = &dummy.Applet

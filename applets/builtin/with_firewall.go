@@ -4,6 +4,6 @@
 
 package builtin
 
-import "cnibox/applets/firewall"
+import "github.com/cnibox/cnibox/applets/firewall"
 
 var firewallApplet = &firewall.Applet

@@ -4,6 +4,6 @@
 
 package builtin
 
-import "cnibox/applets/flannel"
+import "github.com/cnibox/cnibox/applets/flannel"
 
 var flannelApplet = &flannel.Applet

@@ -4,6 +4,6 @@
 
 package builtin
 
-import "cnibox/applets/hostdevice"
+import "github.com/cnibox/cnibox/applets/hostdevice"
 
 var hostdeviceApplet = &hostdevice.Applet

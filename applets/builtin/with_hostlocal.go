@@ -4,6 +4,6 @@
 
 package builtin
 
-import "cnibox/applets/hostlocal"
+import "github.com/cnibox/cnibox/applets/hostlocal"
 
 var hostlocalApplet = &hostlocal.Applet

@@ -4,6 +4,6 @@
 
 package builtin
 
-import "cnibox/applets/ipvlan"
+import "github.com/cnibox/cnibox/applets/ipvlan"
 
 var ipvlanApplet = &ipvlan.Applet

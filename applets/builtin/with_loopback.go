@@ -4,6 +4,6 @@
 
 package builtin
 
-import "cnibox/applets/loopback"
+import "github.com/cnibox/cnibox/applets/loopback"
 
 var loopbackApplet = &loopback.Applet

@@ -4,6 +4,6 @@
 
 package builtin
 
-import "cnibox/applets/macvlan"
+import "github.com/cnibox/cnibox/applets/macvlan"
 
 var macvlanApplet = &macvlan.Applet

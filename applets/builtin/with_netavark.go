@@ -4,6 +4,6 @@
 
 package builtin
 
-import "cnibox/applets/netavark"
+import "github.com/cnibox/cnibox/applets/netavark"
 
 var netavarkApplet = &netavark.Applet

@@ -4,6 +4,6 @@
 
 package builtin
 
-import "cnibox/applets/portmap"
+import "github.com/cnibox/cnibox/applets/portmap"
 
 var portmapApplet = &portmap.Applet

@@ -4,6 +4,6 @@
 
 package builtin
 
-import "cnibox/applets/ptp"
+import "github.com/cnibox/cnibox/applets/ptp"
 
 var ptpApplet = &ptp.Applet

@@ -4,6 +4,6 @@
 
 package builtin
 
-import "cnibox/applets/sbr"
+import "github.com/cnibox/cnibox/applets/sbr"
 
 var sbrApplet = &sbr.Applet

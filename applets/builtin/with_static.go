@@ -4,6 +4,6 @@
 
 package builtin
 
-import "cnibox/applets/static"
+import "github.com/cnibox/cnibox/applets/static"
 
 var staticApplet = &static.Applet

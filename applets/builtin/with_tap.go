@@ -4,6 +4,6 @@
 
 package builtin
 
-import "cnibox/applets/tap"
+import "github.com/cnibox/cnibox/applets/tap"
 
 var tapApplet = &tap.Applet

@@ -4,6 +4,6 @@
 
 package builtin
 
-import "cnibox/applets/tuning"
+import "github.com/cnibox/cnibox/applets/tuning"
 
 var tuningApplet = &tuning.Applet

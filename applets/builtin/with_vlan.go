@@ -4,6 +4,6 @@
 
 package builtin
 
-import "cnibox/applets/vlan"
+import "github.com/cnibox/cnibox/applets/vlan"
 
 var vlanApplet = &vlan.Applet

@@ -4,6 +4,6 @@
 
 package builtin
 
-import "cnibox/applets/vrf"
+import "github.com/cnibox/cnibox/applets/vrf"
 
 var vrfApplet = &vrf.Applet

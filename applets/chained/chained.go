@@ -8,10 +8,10 @@ import (
 	"context"
 	"encoding/json"
 
-	"cnibox/applets/record"
-	"cnibox/internal/undo"
-	"cnibox/rtnl"
-	"cnibox/spec"
+	"github.com/cnibox/cnibox/applets/record"
+	"github.com/cnibox/cnibox/internal/undo"
+	"github.com/cnibox/cnibox/rtnl"
+	"github.com/cnibox/cnibox/spec"
 )
 
 // A Driver implements the steps of one chained plugin, for one verb. Its exported fields are the

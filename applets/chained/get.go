@@ -3,7 +3,7 @@ package chained
 import (
 	"context"
 
-	"cnibox/spec"
+	"github.com/cnibox/cnibox/spec"
 )
 
 // get returns prevResult while the attachment exists: it has a record, or CHECK finds the interface

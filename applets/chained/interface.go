@@ -8,12 +8,12 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"cnibox/applets/record"
-	"cnibox/internal/flock"
-	"cnibox/internal/netns"
-	"cnibox/internal/session"
-	"cnibox/rtnl"
-	"cnibox/spec"
+	"github.com/cnibox/cnibox/applets/record"
+	"github.com/cnibox/cnibox/internal/flock"
+	"github.com/cnibox/cnibox/internal/netns"
+	"github.com/cnibox/cnibox/internal/session"
+	"github.com/cnibox/cnibox/rtnl"
+	"github.com/cnibox/cnibox/spec"
 )
 
 // An Interface is the container's interface, opened. At DEL each part may be missing.

@@ -7,14 +7,14 @@ import (
 	"testing"
 	"time"
 
-	"cnibox/applets/applettest"
-	"cnibox/applets/chained"
-	"cnibox/applets/record"
-	"cnibox/internal/flock"
-	"cnibox/internal/kerneltest"
-	"cnibox/internal/session"
-	"cnibox/spec"
-	"cnibox/spec/spectest"
+	"github.com/cnibox/cnibox/applets/applettest"
+	"github.com/cnibox/cnibox/applets/chained"
+	"github.com/cnibox/cnibox/applets/record"
+	"github.com/cnibox/cnibox/internal/flock"
+	"github.com/cnibox/cnibox/internal/kerneltest"
+	"github.com/cnibox/cnibox/internal/session"
+	"github.com/cnibox/cnibox/spec"
+	"github.com/cnibox/cnibox/spec/spectest"
 )
 
 // request returns a request for eth0 of container c1 at a path.

@@ -6,9 +6,9 @@ import (
 	"errors"
 	"os"
 
-	"cnibox/applets/record"
-	"cnibox/rtnl"
-	"cnibox/spec"
+	"github.com/cnibox/cnibox/applets/record"
+	"github.com/cnibox/cnibox/rtnl"
+	"github.com/cnibox/cnibox/spec"
 )
 
 // ID describes the interface; without one, the namespace alone.

@@ -7,8 +7,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"cnibox/rtnl"
-	"cnibox/spec"
+	"github.com/cnibox/cnibox/rtnl"
+	"github.com/cnibox/cnibox/spec"
 )
 
 // A MovedRoute is a route of a result that was moved from the main table to another.

@@ -4,8 +4,8 @@ import (
 	"net/netip"
 	"testing"
 
-	"cnibox/spec"
-	"cnibox/spec/spectest"
+	"github.com/cnibox/cnibox/spec"
+	"github.com/cnibox/cnibox/spec/spectest"
 )
 
 // A new table is not in use, and not one that every namespace has.

@@ -7,10 +7,10 @@ import (
 	"slices"
 	"strings"
 
-	"cnibox/applets/applet"
-	"cnibox/chain"
-	"cnibox/internal/spell"
-	"cnibox/spec"
+	"github.com/cnibox/cnibox/applets/applet"
+	"github.com/cnibox/cnibox/chain"
+	"github.com/cnibox/cnibox/internal/spell"
+	"github.com/cnibox/cnibox/spec"
 )
 
 // Applet is the tool.

@@ -8,10 +8,10 @@ import (
 	"slices"
 	"strings"
 
-	"cnibox/applets/applet"
-	"cnibox/chain"
-	"cnibox/internal/disk"
-	"cnibox/spec"
+	"github.com/cnibox/cnibox/applets/applet"
+	"github.com/cnibox/cnibox/chain"
+	"github.com/cnibox/cnibox/internal/disk"
+	"github.com/cnibox/cnibox/spec"
 )
 
 // backup is the end of the name of the file that --in-place leaves: no runtime reads it.

@@ -14,11 +14,11 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"cnibox/applets/applet"
-	"cnibox/internal/disk"
-	"cnibox/internal/flock"
-	"cnibox/internal/launcher"
-	"cnibox/spec"
+	"github.com/cnibox/cnibox/applets/applet"
+	"github.com/cnibox/cnibox/internal/disk"
+	"github.com/cnibox/cnibox/internal/flock"
+	"github.com/cnibox/cnibox/internal/launcher"
+	"github.com/cnibox/cnibox/spec"
 )
 
 // executable is the running file: argv[0] may be a link or any text.

@@ -7,9 +7,9 @@ import (
 	"strings"
 	"testing"
 
-	"cnibox/applets/applet"
-	"cnibox/applets/cnibox"
-	"cnibox/internal/fault"
+	"github.com/cnibox/cnibox/applets/applet"
+	"github.com/cnibox/cnibox/applets/cnibox"
+	"github.com/cnibox/cnibox/internal/fault"
 )
 
 // tree lists the files of a directory with what they lead to or contain, but for the binary.

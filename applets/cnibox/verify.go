@@ -9,9 +9,9 @@ import (
 	"path/filepath"
 	"time"
 
-	"cnibox/applets/applet"
-	"cnibox/internal/launcher"
-	"cnibox/spec"
+	"github.com/cnibox/cnibox/applets/applet"
+	"github.com/cnibox/cnibox/internal/launcher"
+	"github.com/cnibox/cnibox/spec"
 )
 
 // verifyCommand reports the applets whose names in a directory do not lead to this binary, as after

@@ -6,10 +6,10 @@ import (
 	"errors"
 	"fmt"
 
-	"cnibox/applets/cniexec/sandbox"
-	"cnibox/chain"
-	"cnibox/internal/interrupt"
-	"cnibox/spec"
+	"github.com/cnibox/cnibox/applets/cniexec/sandbox"
+	"github.com/cnibox/cnibox/chain"
+	"github.com/cnibox/cnibox/internal/interrupt"
+	"github.com/cnibox/cnibox/spec"
 )
 
 func addVerb() *verb {

@@ -6,9 +6,9 @@ import (
 	"fmt"
 	"slices"
 
-	"cnibox/applets/cniexec/hint"
-	"cnibox/chain"
-	"cnibox/spec"
+	"github.com/cnibox/cnibox/applets/cniexec/hint"
+	"github.com/cnibox/cnibox/chain"
+	"github.com/cnibox/cnibox/spec"
 )
 
 // configured returns the names of the configured networks, and warns of unreadable configurations.

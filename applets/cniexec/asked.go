@@ -9,8 +9,8 @@ import (
 	"slices"
 	"strings"
 
-	"cnibox/chain"
-	"cnibox/spec"
+	"github.com/cnibox/cnibox/chain"
+	"github.com/cnibox/cnibox/spec"
 )
 
 // asked are the flags that ask networks for something.

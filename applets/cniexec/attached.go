@@ -3,7 +3,7 @@ package cniexec
 import (
 	"context"
 
-	"cnibox/chain"
+	"github.com/cnibox/cnibox/chain"
 )
 
 // createNetNS creates a named namespace, unless it exists. Before that it deletes those of its

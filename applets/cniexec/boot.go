@@ -4,12 +4,12 @@ import (
 	"cmp"
 	"context"
 
-	"cnibox/applets/cniexec/hint"
-	"cnibox/applets/cniexec/inventory"
-	"cnibox/chain"
-	"cnibox/internal/tty"
-	"cnibox/rtnl"
-	"cnibox/spec"
+	"github.com/cnibox/cnibox/applets/cniexec/hint"
+	"github.com/cnibox/cnibox/applets/cniexec/inventory"
+	"github.com/cnibox/cnibox/chain"
+	"github.com/cnibox/cnibox/internal/tty"
+	"github.com/cnibox/cnibox/rtnl"
+	"github.com/cnibox/cnibox/spec"
 )
 
 func bootVerb() *verb {

@@ -4,12 +4,12 @@ import (
 	"context"
 	"fmt"
 
-	"cnibox/applets/cniexec/doctor"
-	"cnibox/applets/cniexec/hint"
-	"cnibox/chain"
-	"cnibox/internal/memory"
-	"cnibox/internal/tty"
-	"cnibox/spec"
+	"github.com/cnibox/cnibox/applets/cniexec/doctor"
+	"github.com/cnibox/cnibox/applets/cniexec/hint"
+	"github.com/cnibox/cnibox/chain"
+	"github.com/cnibox/cnibox/internal/memory"
+	"github.com/cnibox/cnibox/internal/tty"
+	"github.com/cnibox/cnibox/spec"
 )
 
 func checkVerb() *verb {

@@ -14,15 +14,15 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"cnibox/applets/applet"
-	"cnibox/applets/cniexec/doctor"
-	"cnibox/applets/cniexec/hint"
-	"cnibox/applets/cniexec/inventory"
-	"cnibox/applets/cniexec/sandbox"
-	"cnibox/applets/lint"
-	"cnibox/chain"
-	"cnibox/internal/state"
-	"cnibox/spec"
+	"github.com/cnibox/cnibox/applets/applet"
+	"github.com/cnibox/cnibox/applets/cniexec/doctor"
+	"github.com/cnibox/cnibox/applets/cniexec/hint"
+	"github.com/cnibox/cnibox/applets/cniexec/inventory"
+	"github.com/cnibox/cnibox/applets/cniexec/sandbox"
+	"github.com/cnibox/cnibox/applets/lint"
+	"github.com/cnibox/cnibox/chain"
+	"github.com/cnibox/cnibox/internal/state"
+	"github.com/cnibox/cnibox/spec"
 )
 
 // Applet is the tool.

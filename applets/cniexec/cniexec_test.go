@@ -13,10 +13,10 @@ import (
 	"testing"
 	"time"
 
-	"cnibox/applets/applet"
-	"cnibox/chain"
-	"cnibox/internal/tty"
-	"cnibox/spec"
+	"github.com/cnibox/cnibox/applets/applet"
+	"github.com/cnibox/cnibox/chain"
+	"github.com/cnibox/cnibox/internal/tty"
+	"github.com/cnibox/cnibox/spec"
 )
 
 func noEnv(string) string { return "" }

@@ -7,7 +7,7 @@ import (
 	"strings"
 	"testing"
 
-	"cnibox/applets/applet"
+	"github.com/cnibox/cnibox/applets/applet"
 )
 
 // Each line is completed at its end: a word that has begun, or the next one after a space.

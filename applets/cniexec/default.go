@@ -11,12 +11,12 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"cnibox/applets/cniexec/sandbox"
-	"cnibox/applets/record"
-	"cnibox/applets/subnet"
-	"cnibox/chain"
-	"cnibox/internal/disk"
-	"cnibox/internal/netns"
+	"github.com/cnibox/cnibox/applets/cniexec/sandbox"
+	"github.com/cnibox/cnibox/applets/record"
+	"github.com/cnibox/cnibox/applets/subnet"
+	"github.com/cnibox/cnibox/chain"
+	"github.com/cnibox/cnibox/internal/disk"
+	"github.com/cnibox/cnibox/internal/netns"
 )
 
 // defaultNetwork is the network that exists when nothing is configured. Any configuration disables

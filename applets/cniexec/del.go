@@ -7,9 +7,9 @@ import (
 	"os"
 	"slices"
 
-	"cnibox/applets/cniexec/sandbox"
-	"cnibox/chain"
-	"cnibox/spec"
+	"github.com/cnibox/cnibox/applets/cniexec/sandbox"
+	"github.com/cnibox/cnibox/chain"
+	"github.com/cnibox/cnibox/spec"
 )
 
 func delVerb() *verb {

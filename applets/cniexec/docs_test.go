@@ -10,8 +10,8 @@ import (
 	"strings"
 	"testing"
 
-	"cnibox/applets/applet"
-	"cnibox/applets/cniexec/doctor"
+	"github.com/cnibox/cnibox/applets/applet"
+	"github.com/cnibox/cnibox/applets/cniexec/doctor"
 )
 
 // verbsTable is the table of verbs in docs/cni-exec.md.

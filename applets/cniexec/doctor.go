@@ -4,10 +4,10 @@ import (
 	"context"
 	"io"
 
-	"cnibox/applets/cniexec/doctor"
-	"cnibox/applets/lint"
-	"cnibox/chain"
-	"cnibox/internal/disk"
+	"github.com/cnibox/cnibox/applets/cniexec/doctor"
+	"github.com/cnibox/cnibox/applets/lint"
+	"github.com/cnibox/cnibox/chain"
+	"github.com/cnibox/cnibox/internal/disk"
 )
 
 func doctorVerb() *verb {

@@ -6,8 +6,8 @@ import (
 	"path/filepath"
 	"slices"
 
-	"cnibox/applets/cniexec/sandbox"
-	"cnibox/chain"
+	"github.com/cnibox/cnibox/applets/cniexec/sandbox"
+	"github.com/cnibox/cnibox/chain"
 )
 
 func downVerb() *verb {

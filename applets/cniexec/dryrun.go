@@ -15,17 +15,17 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"cnibox/applets/applet"
-	"cnibox/applets/cniexec/inventory"
-	"cnibox/applets/cniexec/sandbox"
-	"cnibox/applets/netfilter"
-	"cnibox/chain"
-	"cnibox/internal/disk"
-	"cnibox/internal/netns"
-	"cnibox/internal/program"
-	"cnibox/nft"
-	"cnibox/rtnl"
-	"cnibox/spec"
+	"github.com/cnibox/cnibox/applets/applet"
+	"github.com/cnibox/cnibox/applets/cniexec/inventory"
+	"github.com/cnibox/cnibox/applets/cniexec/sandbox"
+	"github.com/cnibox/cnibox/applets/netfilter"
+	"github.com/cnibox/cnibox/chain"
+	"github.com/cnibox/cnibox/internal/disk"
+	"github.com/cnibox/cnibox/internal/netns"
+	"github.com/cnibox/cnibox/internal/program"
+	"github.com/cnibox/cnibox/nft"
+	"github.com/cnibox/cnibox/rtnl"
+	"github.com/cnibox/cnibox/spec"
 )
 
 // A dryRun is an ADD in network namespaces of its own. One has stand-ins for the links of this

@@ -5,9 +5,9 @@ import (
 	"errors"
 	"os"
 
-	"cnibox/applets/cniexec/inventory"
-	"cnibox/applets/cniexec/sandbox"
-	"cnibox/internal/program"
+	"github.com/cnibox/cnibox/applets/cniexec/inventory"
+	"github.com/cnibox/cnibox/applets/cniexec/sandbox"
+	"github.com/cnibox/cnibox/internal/program"
 )
 
 func enterVerb() *verb {

@@ -7,10 +7,10 @@ import (
 	"sync"
 	"time"
 
-	"cnibox/applets/cniexec/doctor"
-	"cnibox/applets/cniexec/hint"
-	"cnibox/chain"
-	"cnibox/spec"
+	"github.com/cnibox/cnibox/applets/cniexec/doctor"
+	"github.com/cnibox/cnibox/applets/cniexec/hint"
+	"github.com/cnibox/cnibox/chain"
+	"github.com/cnibox/cnibox/spec"
 )
 
 // A foundDoc is the part of a verb's JSON document with its findings. Lists are never null.

@@ -12,10 +12,10 @@ import (
 
 	"github.com/spf13/pflag"
 
-	"cnibox/applets/applet"
-	"cnibox/applets/hostport"
-	"cnibox/chain"
-	"cnibox/spec"
+	"github.com/cnibox/cnibox/applets/applet"
+	"github.com/cnibox/cnibox/applets/hostport"
+	"github.com/cnibox/cnibox/chain"
+	"github.com/cnibox/cnibox/spec"
 )
 
 // flags are those that all verbs have.

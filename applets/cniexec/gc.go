@@ -9,12 +9,12 @@ import (
 	"slices"
 	"strings"
 
-	"cnibox/applets/cniexec/inventory"
-	"cnibox/applets/record"
-	"cnibox/chain"
-	"cnibox/internal/memory"
-	"cnibox/internal/tty"
-	"cnibox/spec"
+	"github.com/cnibox/cnibox/applets/cniexec/inventory"
+	"github.com/cnibox/cnibox/applets/record"
+	"github.com/cnibox/cnibox/chain"
+	"github.com/cnibox/cnibox/internal/memory"
+	"github.com/cnibox/cnibox/internal/tty"
+	"github.com/cnibox/cnibox/spec"
 )
 
 func gcVerb() *verb {

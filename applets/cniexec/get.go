@@ -4,8 +4,8 @@ import (
 	"cmp"
 	"context"
 
-	"cnibox/chain"
-	"cnibox/spec"
+	"github.com/cnibox/cnibox/chain"
+	"github.com/cnibox/cnibox/spec"
 )
 
 func getVerb() *verb {

@@ -7,7 +7,7 @@ import (
 
 	"github.com/spf13/pflag"
 
-	"cnibox/internal/tty"
+	"github.com/cnibox/cnibox/internal/tty"
 )
 
 // The texts of `cni-exec help flags` are those of the manual page.

@@ -8,10 +8,10 @@ import (
 	"regexp"
 	"testing"
 
-	"cnibox/applets/applet"
-	"cnibox/chain"
-	"cnibox/internal/kerneltest"
-	"cnibox/spec"
+	"github.com/cnibox/cnibox/applets/applet"
+	"github.com/cnibox/cnibox/chain"
+	"github.com/cnibox/cnibox/internal/kerneltest"
+	"github.com/cnibox/cnibox/spec"
 )
 
 // external is a plugin that cni-exec knows only by what it reports.

@@ -13,12 +13,12 @@ import (
 	"strings"
 	"time"
 
-	"cnibox/applets/applet"
-	"cnibox/applets/cniexec/hint"
-	"cnibox/applets/cniexec/sandbox"
-	"cnibox/chain"
-	"cnibox/internal/interrupt"
-	"cnibox/spec"
+	"github.com/cnibox/cnibox/applets/applet"
+	"github.com/cnibox/cnibox/applets/cniexec/hint"
+	"github.com/cnibox/cnibox/applets/cniexec/sandbox"
+	"github.com/cnibox/cnibox/chain"
+	"github.com/cnibox/cnibox/internal/interrupt"
+	"github.com/cnibox/cnibox/spec"
 )
 
 func hookVerb() *verb {

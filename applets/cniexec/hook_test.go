@@ -6,7 +6,7 @@ import (
 	"testing"
 	"time"
 
-	"cnibox/spec"
+	"github.com/cnibox/cnibox/spec"
 )
 
 // A process that was started after the hook is not that of the container, which its state names.

@@ -9,12 +9,12 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"cnibox/applets/cniexec/inventory"
-	"cnibox/applets/lint"
-	"cnibox/chain"
-	"cnibox/internal/netns"
-	"cnibox/rtnl"
-	"cnibox/spec"
+	"github.com/cnibox/cnibox/applets/cniexec/inventory"
+	"github.com/cnibox/cnibox/applets/lint"
+	"github.com/cnibox/cnibox/chain"
+	"github.com/cnibox/cnibox/internal/netns"
+	"github.com/cnibox/cnibox/rtnl"
+	"github.com/cnibox/cnibox/spec"
 )
 
 func lintVerb() *verb {

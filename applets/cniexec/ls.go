@@ -11,12 +11,12 @@ import (
 	"strings"
 	"time"
 
-	"cnibox/applets/cniexec/inventory"
-	"cnibox/chain"
-	"cnibox/internal/memory"
-	"cnibox/internal/tty"
-	"cnibox/ipam"
-	"cnibox/spec"
+	"github.com/cnibox/cnibox/applets/cniexec/inventory"
+	"github.com/cnibox/cnibox/chain"
+	"github.com/cnibox/cnibox/internal/memory"
+	"github.com/cnibox/cnibox/internal/tty"
+	"github.com/cnibox/cnibox/ipam"
+	"github.com/cnibox/cnibox/spec"
 )
 
 func lsVerb() *verb {

@@ -12,10 +12,10 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"cnibox/applets/cniexec/inventory"
-	"cnibox/chain"
-	"cnibox/internal/disk"
-	"cnibox/internal/memory"
+	"github.com/cnibox/cnibox/applets/cniexec/inventory"
+	"github.com/cnibox/cnibox/chain"
+	"github.com/cnibox/cnibox/internal/disk"
+	"github.com/cnibox/cnibox/internal/memory"
 )
 
 func metricsVerb() *verb {

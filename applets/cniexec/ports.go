@@ -8,7 +8,7 @@ import (
 	"strconv"
 	"strings"
 
-	"cnibox/spec"
+	"github.com/cnibox/cnibox/spec"
 )
 
 // publishedPorts are the values of --publish.

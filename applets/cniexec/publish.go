@@ -6,10 +6,10 @@ import (
 	"errors"
 	"slices"
 
-	"cnibox/applets/cniexec/inventory"
-	"cnibox/chain"
-	"cnibox/internal/tty"
-	"cnibox/spec"
+	"github.com/cnibox/cnibox/applets/cniexec/inventory"
+	"github.com/cnibox/cnibox/chain"
+	"github.com/cnibox/cnibox/internal/tty"
+	"github.com/cnibox/cnibox/spec"
 )
 
 func publishVerb() *verb {

@@ -15,19 +15,19 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"cnibox/applets/cniexec/doctor"
-	"cnibox/applets/cniexec/hint"
-	"cnibox/applets/cniexec/inventory"
-	"cnibox/applets/cniexec/sandbox"
-	"cnibox/applets/cniexec/watch"
-	"cnibox/chain"
-	"cnibox/internal/memory"
-	"cnibox/internal/netns"
-	"cnibox/internal/program"
-	"cnibox/internal/session"
-	"cnibox/internal/tty"
-	"cnibox/nft"
-	"cnibox/spec"
+	"github.com/cnibox/cnibox/applets/cniexec/doctor"
+	"github.com/cnibox/cnibox/applets/cniexec/hint"
+	"github.com/cnibox/cnibox/applets/cniexec/inventory"
+	"github.com/cnibox/cnibox/applets/cniexec/sandbox"
+	"github.com/cnibox/cnibox/applets/cniexec/watch"
+	"github.com/cnibox/cnibox/chain"
+	"github.com/cnibox/cnibox/internal/memory"
+	"github.com/cnibox/cnibox/internal/netns"
+	"github.com/cnibox/cnibox/internal/program"
+	"github.com/cnibox/cnibox/internal/session"
+	"github.com/cnibox/cnibox/internal/tty"
+	"github.com/cnibox/cnibox/nft"
+	"github.com/cnibox/cnibox/spec"
 )
 
 func reloadVerb() *verb {

@@ -11,10 +11,10 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"cnibox/applets/cniexec/hint"
-	"cnibox/chain"
-	"cnibox/internal/state"
-	"cnibox/spec"
+	"github.com/cnibox/cnibox/applets/cniexec/hint"
+	"github.com/cnibox/cnibox/chain"
+	"github.com/cnibox/cnibox/internal/state"
+	"github.com/cnibox/cnibox/spec"
 )
 
 // wrongCall reports what is wrong with the command line, and which help describes it. The exit code

@@ -5,9 +5,9 @@ import (
 	"errors"
 	"os"
 
-	"cnibox/applets/cniexec/inventory"
-	"cnibox/chain"
-	"cnibox/spec"
+	"github.com/cnibox/cnibox/applets/cniexec/inventory"
+	"github.com/cnibox/cnibox/chain"
+	"github.com/cnibox/cnibox/spec"
 )
 
 func rmVerb() *verb {

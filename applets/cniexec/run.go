@@ -7,11 +7,11 @@ import (
 	"strconv"
 	"strings"
 
-	"cnibox/applets/cniexec/hint"
-	"cnibox/applets/cniexec/sandbox"
-	"cnibox/chain"
-	"cnibox/internal/program"
-	"cnibox/spec"
+	"github.com/cnibox/cnibox/applets/cniexec/hint"
+	"github.com/cnibox/cnibox/applets/cniexec/sandbox"
+	"github.com/cnibox/cnibox/chain"
+	"github.com/cnibox/cnibox/internal/program"
+	"github.com/cnibox/cnibox/spec"
 )
 
 func runVerb() *verb {

@@ -9,8 +9,8 @@ import (
 	"testing"
 	"time"
 
-	"cnibox/applets/cniexec/trace"
-	"cnibox/chain"
+	"github.com/cnibox/cnibox/applets/cniexec/trace"
+	"github.com/cnibox/cnibox/chain"
 )
 
 // documents has the types that a verb writes with -o json, by file name in docs/schema.

@@ -9,13 +9,13 @@ import (
 	"strings"
 	"time"
 
-	"cnibox/applets/cniexec/inventory"
-	"cnibox/applets/cniexec/sandbox"
-	"cnibox/chain"
-	"cnibox/internal/memory"
-	"cnibox/internal/netns"
-	"cnibox/internal/tty"
-	"cnibox/spec"
+	"github.com/cnibox/cnibox/applets/cniexec/inventory"
+	"github.com/cnibox/cnibox/applets/cniexec/sandbox"
+	"github.com/cnibox/cnibox/chain"
+	"github.com/cnibox/cnibox/internal/memory"
+	"github.com/cnibox/cnibox/internal/netns"
+	"github.com/cnibox/cnibox/internal/tty"
+	"github.com/cnibox/cnibox/spec"
 )
 
 func showVerb() *verb {

@@ -6,8 +6,8 @@ import (
 	"strings"
 	"testing"
 
-	"cnibox/applets/applet"
-	"cnibox/spec"
+	"github.com/cnibox/cnibox/applets/applet"
+	"github.com/cnibox/cnibox/spec"
 )
 
 // The cache is in --cache-dir, by default in the state directory. Plugins get the state directory

@@ -3,8 +3,8 @@ package cniexec
 import (
 	"context"
 
-	"cnibox/chain"
-	"cnibox/internal/tty"
+	"github.com/cnibox/cnibox/chain"
+	"github.com/cnibox/cnibox/internal/tty"
 )
 
 func statusVerb() *verb {

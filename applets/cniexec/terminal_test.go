@@ -9,9 +9,9 @@ import (
 	"strings"
 	"testing"
 
-	"cnibox/applets/applet"
-	"cnibox/internal/kerneltest"
-	"cnibox/spec"
+	"github.com/cnibox/cnibox/applets/applet"
+	"github.com/cnibox/cnibox/internal/kerneltest"
+	"github.com/cnibox/cnibox/spec"
 )
 
 // forged has escape sequences for the window title, a colour (as a C1 character) and the writing

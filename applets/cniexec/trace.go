@@ -9,13 +9,13 @@ import (
 	"strings"
 	"time"
 
-	"cnibox/applets/cniexec/inventory"
-	"cnibox/applets/cniexec/sandbox"
-	"cnibox/applets/cniexec/trace"
-	"cnibox/applets/hostport"
-	"cnibox/internal/netns"
-	"cnibox/nft/foreign"
-	"cnibox/spec"
+	"github.com/cnibox/cnibox/applets/cniexec/inventory"
+	"github.com/cnibox/cnibox/applets/cniexec/sandbox"
+	"github.com/cnibox/cnibox/applets/cniexec/trace"
+	"github.com/cnibox/cnibox/applets/hostport"
+	"github.com/cnibox/cnibox/internal/netns"
+	"github.com/cnibox/cnibox/nft/foreign"
+	"github.com/cnibox/cnibox/spec"
 )
 
 func traceVerb() *verb {

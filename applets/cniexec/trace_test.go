@@ -5,9 +5,9 @@ import (
 	"net/netip"
 	"testing"
 
-	"cnibox/applets/applet"
-	"cnibox/applets/cniexec/trace"
-	"cnibox/spec"
+	"github.com/cnibox/cnibox/applets/applet"
+	"github.com/cnibox/cnibox/applets/cniexec/trace"
+	"github.com/cnibox/cnibox/spec"
 )
 
 func TestTraceTarget(t *testing.T) {

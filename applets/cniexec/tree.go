@@ -9,13 +9,13 @@ import (
 	"strconv"
 	"strings"
 
-	"cnibox/applets/cniexec/inventory"
-	"cnibox/chain"
-	"cnibox/internal/memory"
-	"cnibox/internal/netns"
-	"cnibox/internal/tty"
-	"cnibox/rtnl"
-	"cnibox/spec"
+	"github.com/cnibox/cnibox/applets/cniexec/inventory"
+	"github.com/cnibox/cnibox/chain"
+	"github.com/cnibox/cnibox/internal/memory"
+	"github.com/cnibox/cnibox/internal/netns"
+	"github.com/cnibox/cnibox/internal/tty"
+	"github.com/cnibox/cnibox/rtnl"
+	"github.com/cnibox/cnibox/spec"
 )
 
 func treeVerb() *verb {

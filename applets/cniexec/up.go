@@ -18,16 +18,16 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"cnibox/applets/cniexec/hint"
-	"cnibox/applets/cniexec/sandbox"
-	"cnibox/applets/record"
-	"cnibox/chain"
-	"cnibox/internal/disk"
-	"cnibox/internal/flock"
-	"cnibox/internal/memory"
-	"cnibox/internal/session"
-	"cnibox/nft"
-	"cnibox/spec"
+	"github.com/cnibox/cnibox/applets/cniexec/hint"
+	"github.com/cnibox/cnibox/applets/cniexec/sandbox"
+	"github.com/cnibox/cnibox/applets/record"
+	"github.com/cnibox/cnibox/chain"
+	"github.com/cnibox/cnibox/internal/disk"
+	"github.com/cnibox/cnibox/internal/flock"
+	"github.com/cnibox/cnibox/internal/memory"
+	"github.com/cnibox/cnibox/internal/session"
+	"github.com/cnibox/cnibox/nft"
+	"github.com/cnibox/cnibox/spec"
 )
 
 func upVerb() *verb {

@@ -4,7 +4,7 @@ import (
 	"slices"
 	"testing"
 
-	"cnibox/chain"
+	"github.com/cnibox/cnibox/chain"
 )
 
 // In a namespace links are added in the order of the file, and on a network those that ask for an

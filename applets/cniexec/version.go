@@ -6,8 +6,8 @@ import (
 	"fmt"
 	"strings"
 
-	"cnibox/applets/applet"
-	"cnibox/spec"
+	"github.com/cnibox/cnibox/applets/applet"
+	"github.com/cnibox/cnibox/spec"
 )
 
 func versionVerb() *verb {

@@ -8,8 +8,8 @@ import (
 
 	"github.com/spf13/pflag"
 
-	"cnibox/chain"
-	"cnibox/internal/spell"
+	"github.com/cnibox/cnibox/chain"
+	"github.com/cnibox/cnibox/internal/spell"
 )
 
 // foreignVerbs has what to write for verbs of other tools. A map of the package would be made at each start.

@@ -9,10 +9,10 @@ import (
 	"strconv"
 	"strings"
 
-	"cnibox/applets/record"
-	"cnibox/internal/state"
-	"cnibox/ipam/dhcp"
-	"cnibox/spec"
+	"github.com/cnibox/cnibox/applets/record"
+	"github.com/cnibox/cnibox/internal/state"
+	"github.com/cnibox/cnibox/ipam/dhcp"
+	"github.com/cnibox/cnibox/spec"
 )
 
 // A conf is the configuration. The plugin checks all of it; the daemon gets a [dhcp.Config].

@@ -18,13 +18,13 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"cnibox/applets/applet"
-	"cnibox/applets/record"
-	"cnibox/internal/flock"
-	"cnibox/internal/interrupt"
-	"cnibox/internal/state"
-	"cnibox/ipam/dhcp"
-	"cnibox/spec"
+	"github.com/cnibox/cnibox/applets/applet"
+	"github.com/cnibox/cnibox/applets/record"
+	"github.com/cnibox/cnibox/internal/flock"
+	"github.com/cnibox/cnibox/internal/interrupt"
+	"github.com/cnibox/cnibox/internal/state"
+	"github.com/cnibox/cnibox/ipam/dhcp"
+	"github.com/cnibox/cnibox/spec"
 )
 
 // flags are the daemon's flags, which are the reference's.

@@ -7,10 +7,10 @@ import (
 	"os"
 	"slices"
 
-	"cnibox/applets/applet"
-	"cnibox/applets/record"
-	"cnibox/ipam/dhcp"
-	"cnibox/spec"
+	"github.com/cnibox/cnibox/applets/applet"
+	"github.com/cnibox/cnibox/applets/record"
+	"github.com/cnibox/cnibox/ipam/dhcp"
+	"github.com/cnibox/cnibox/spec"
 )
 
 // Applet is the plugin.

@@ -16,10 +16,10 @@ import (
 	"testing"
 	"time"
 
-	"cnibox/applets/applet"
-	"cnibox/internal/kerneltest"
-	"cnibox/ipam/dhcp"
-	"cnibox/spec"
+	"github.com/cnibox/cnibox/applets/applet"
+	"github.com/cnibox/cnibox/internal/kerneltest"
+	"github.com/cnibox/cnibox/ipam/dhcp"
+	"github.com/cnibox/cnibox/spec"
 )
 
 // dhcpRequest parses members of "ipam".

@@ -5,9 +5,9 @@ import (
 	"os"
 	"path/filepath"
 
-	"cnibox/applets/record"
-	"cnibox/ipam/dhcp"
-	"cnibox/spec"
+	"github.com/cnibox/cnibox/applets/record"
+	"github.com/cnibox/cnibox/ipam/dhcp"
+	"github.com/cnibox/cnibox/spec"
 )
 
 // A leaseRecord is the file of an attachment's leases. It is authoritative: without it there is

@@ -4,8 +4,8 @@ import (
 	"strings"
 	"testing"
 
-	"cnibox/applets/applet"
-	"cnibox/spec"
+	"github.com/cnibox/cnibox/applets/applet"
+	"github.com/cnibox/cnibox/spec"
 )
 
 // A plugin and a daemon with the same CNIBOX_STATE use the same socket. Leases are stored there.

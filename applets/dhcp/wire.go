@@ -12,8 +12,8 @@ import (
 	"syscall"
 	"time"
 
-	"cnibox/ipam/dhcp"
-	"cnibox/spec"
+	"github.com/cnibox/cnibox/ipam/dhcp"
+	"github.com/cnibox/cnibox/spec"
 )
 
 // Plugin and daemon communicate over a unix stream socket, with one call for each connection. The

@@ -4,10 +4,10 @@ package dummy
 import (
 	"fmt"
 
-	"cnibox/applets/applet"
-	"cnibox/applets/attach"
-	"cnibox/rtnl"
-	"cnibox/spec"
+	"github.com/cnibox/cnibox/applets/applet"
+	"github.com/cnibox/cnibox/applets/attach"
+	"github.com/cnibox/cnibox/rtnl"
+	"github.com/cnibox/cnibox/spec"
 )
 
 // Applet is the plugin.

@@ -5,9 +5,9 @@ import (
 	"strings"
 	"testing"
 
-	"cnibox/applets/applettest"
-	"cnibox/internal/dbus/dbustest"
-	"cnibox/spec"
+	"github.com/cnibox/cnibox/applets/applettest"
+	"github.com/cnibox/cnibox/internal/dbus/dbustest"
+	"github.com/cnibox/cnibox/spec"
 )
 
 // The system bus is at DBUS_SYSTEM_BUS_ADDRESS, unless the configuration has an address. An invalid

@@ -4,7 +4,7 @@ import (
 	"strings"
 	"testing"
 
-	"cnibox/spec"
+	"github.com/cnibox/cnibox/spec"
 )
 
 // An invalid name of the administrator's chain is refused before the first change, and DEL ignores

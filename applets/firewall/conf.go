@@ -9,12 +9,12 @@ import (
 	"slices"
 	"strings"
 
-	"cnibox/applets/chained"
-	"cnibox/internal/dbus"
-	"cnibox/internal/session"
-	"cnibox/nft"
-	"cnibox/rtnl"
-	"cnibox/spec"
+	"github.com/cnibox/cnibox/applets/chained"
+	"github.com/cnibox/cnibox/internal/dbus"
+	"github.com/cnibox/cnibox/internal/session"
+	"github.com/cnibox/cnibox/nft"
+	"github.com/cnibox/cnibox/rtnl"
+	"github.com/cnibox/cnibox/spec"
 )
 
 // The defaults are the reference's.

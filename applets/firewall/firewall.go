@@ -9,15 +9,15 @@ import (
 	"net/netip"
 	"slices"
 
-	"cnibox/applets/applet"
-	"cnibox/applets/chained"
-	"cnibox/applets/netfilter"
-	"cnibox/applets/record"
-	"cnibox/internal/session"
-	"cnibox/internal/undo"
-	"cnibox/nft"
-	"cnibox/rtnl"
-	"cnibox/spec"
+	"github.com/cnibox/cnibox/applets/applet"
+	"github.com/cnibox/cnibox/applets/chained"
+	"github.com/cnibox/cnibox/applets/netfilter"
+	"github.com/cnibox/cnibox/applets/record"
+	"github.com/cnibox/cnibox/internal/session"
+	"github.com/cnibox/cnibox/internal/undo"
+	"github.com/cnibox/cnibox/nft"
+	"github.com/cnibox/cnibox/rtnl"
+	"github.com/cnibox/cnibox/spec"
 )
 
 // Applet is the plugin.

@@ -4,10 +4,10 @@ import (
 	"strings"
 	"testing"
 
-	"cnibox/applets/chained"
-	"cnibox/internal/kerneltest"
-	"cnibox/spec"
-	"cnibox/spec/spectest"
+	"github.com/cnibox/cnibox/applets/chained"
+	"github.com/cnibox/cnibox/internal/kerneltest"
+	"github.com/cnibox/cnibox/spec"
+	"github.com/cnibox/cnibox/spec/spectest"
 )
 
 // Errors have code 7 and are returned before the first change. The reference uses its default for

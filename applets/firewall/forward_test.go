@@ -6,10 +6,10 @@ import (
 	"strings"
 	"testing"
 
-	"cnibox/applets/applettest"
-	"cnibox/internal/netns"
-	"cnibox/internal/nfttest"
-	"cnibox/spec"
+	"github.com/cnibox/cnibox/applets/applettest"
+	"github.com/cnibox/cnibox/internal/netns"
+	"github.com/cnibox/cnibox/internal/nfttest"
+	"github.com/cnibox/cnibox/spec"
 )
 
 // A bridged is an applettest.Bridged for firewall.

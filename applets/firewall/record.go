@@ -5,10 +5,10 @@ import (
 	"net/netip"
 	"slices"
 
-	"cnibox/applets/chained"
-	"cnibox/applets/record"
-	"cnibox/nft"
-	"cnibox/spec"
+	"github.com/cnibox/cnibox/applets/chained"
+	"github.com/cnibox/cnibox/applets/record"
+	"github.com/cnibox/cnibox/nft"
+	"github.com/cnibox/cnibox/spec"
 )
 
 // dataDir is in /run, since rules end with the boot.

@@ -11,8 +11,8 @@ import (
 	"strings"
 	"testing"
 
-	"cnibox/applets/record"
-	"cnibox/spec"
+	"github.com/cnibox/cnibox/applets/record"
+	"github.com/cnibox/cnibox/spec"
 )
 
 // recordOf returns the path of the record for c1 or c2.

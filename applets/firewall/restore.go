@@ -7,13 +7,13 @@ import (
 	"slices"
 	"strings"
 
-	"cnibox/applets/chained"
-	"cnibox/internal/dbus"
-	"cnibox/internal/session"
-	"cnibox/internal/undo"
-	"cnibox/nft"
-	"cnibox/rtnl"
-	"cnibox/spec"
+	"github.com/cnibox/cnibox/applets/chained"
+	"github.com/cnibox/cnibox/internal/dbus"
+	"github.com/cnibox/cnibox/internal/session"
+	"github.com/cnibox/cnibox/internal/undo"
+	"github.com/cnibox/cnibox/nft"
+	"github.com/cnibox/cnibox/rtnl"
+	"github.com/cnibox/cnibox/spec"
 )
 
 // restore is the RESTORE of Apply: it sets port isolation, then adds the elements and the rules in

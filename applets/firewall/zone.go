@@ -10,8 +10,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"cnibox/internal/dbus"
-	"cnibox/spec"
+	"github.com/cnibox/cnibox/internal/dbus"
+	"github.com/cnibox/cnibox/spec"
 )
 
 // A zoneClient changes the sources of one zone of firewalld. They stay until firewalld reloads: https://firewalld.org/documentation/man-pages/firewalld.dbus.html,

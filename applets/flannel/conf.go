@@ -7,10 +7,10 @@ import (
 	"path/filepath"
 	"strings"
 
-	"cnibox/applets/record"
-	"cnibox/internal/state"
-	"cnibox/ipam"
-	"cnibox/spec"
+	"github.com/cnibox/cnibox/applets/record"
+	"github.com/cnibox/cnibox/internal/state"
+	"github.com/cnibox/cnibox/ipam"
+	"github.com/cnibox/cnibox/spec"
 )
 
 // defaultSubnetFile is the reference's default.

@@ -7,8 +7,8 @@ import (
 	"strconv"
 	"strings"
 
-	"cnibox/internal/disk"
-	"cnibox/ipam"
+	"github.com/cnibox/cnibox/internal/disk"
+	"github.com/cnibox/cnibox/ipam"
 )
 
 // maxSubnetEnv is how many bytes of subnet.env are read at most; flanneld writes some 200.

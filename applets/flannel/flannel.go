@@ -8,10 +8,10 @@ import (
 	"os"
 	"strings"
 
-	"cnibox/applets/applet"
-	"cnibox/internal/session"
-	"cnibox/internal/undo"
-	"cnibox/spec"
+	"github.com/cnibox/cnibox/applets/applet"
+	"github.com/cnibox/cnibox/internal/session"
+	"github.com/cnibox/cnibox/internal/undo"
+	"github.com/cnibox/cnibox/spec"
 )
 
 // Applet is the plugin.

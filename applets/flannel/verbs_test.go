@@ -11,8 +11,8 @@ import (
 	"strings"
 	"testing"
 
-	"cnibox/spec"
-	"cnibox/spec/spectest"
+	"github.com/cnibox/cnibox/spec"
+	"github.com/cnibox/cnibox/spec/spectest"
 )
 
 // A flannelNode is a node with flannel, and also the delegate.

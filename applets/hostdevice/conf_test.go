@@ -7,10 +7,10 @@ import (
 	"strings"
 	"testing"
 
-	"cnibox/applets/record"
-	"cnibox/rtnl"
-	"cnibox/spec"
-	"cnibox/spec/spectest"
+	"github.com/cnibox/cnibox/applets/record"
+	"github.com/cnibox/cnibox/rtnl"
+	"github.com/cnibox/cnibox/spec"
+	"github.com/cnibox/cnibox/spec/spectest"
 )
 
 // fakeSysfs makes the plugin read a directory instead of /sys until the test ends.

@@ -8,9 +8,9 @@ import (
 	"path"
 	"strings"
 
-	"cnibox/applets/record"
-	"cnibox/rtnl"
-	"cnibox/spec"
+	"github.com/cnibox/cnibox/applets/record"
+	"github.com/cnibox/cnibox/rtnl"
+	"github.com/cnibox/cnibox/spec"
 )
 
 // A Sysfs is the mount point of sysfs(5). Names from a configuration are checked before they become

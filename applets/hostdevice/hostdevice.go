@@ -8,12 +8,12 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"cnibox/applets/applet"
-	"cnibox/applets/attach"
-	"cnibox/applets/record"
-	"cnibox/internal/netns"
-	"cnibox/rtnl"
-	"cnibox/spec"
+	"github.com/cnibox/cnibox/applets/applet"
+	"github.com/cnibox/cnibox/applets/attach"
+	"github.com/cnibox/cnibox/applets/record"
+	"github.com/cnibox/cnibox/internal/netns"
+	"github.com/cnibox/cnibox/rtnl"
+	"github.com/cnibox/cnibox/spec"
 )
 
 // Applet is the plugin.

@@ -9,11 +9,11 @@ import (
 	"strings"
 	"time"
 
-	"cnibox/applets/attach"
-	"cnibox/applets/record"
-	"cnibox/internal/netns"
-	"cnibox/rtnl"
-	"cnibox/spec"
+	"github.com/cnibox/cnibox/applets/attach"
+	"github.com/cnibox/cnibox/applets/record"
+	"github.com/cnibox/cnibox/internal/netns"
+	"github.com/cnibox/cnibox/rtnl"
+	"github.com/cnibox/cnibox/spec"
 )
 
 // A deviceRecord is the record of a moved device, with its namespace and its index there.

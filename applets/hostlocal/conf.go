@@ -4,10 +4,10 @@ import (
 	"encoding/json"
 	"net/netip"
 
-	"cnibox/applets/record"
-	"cnibox/internal/state"
-	"cnibox/ipam"
-	"cnibox/spec"
+	"github.com/cnibox/cnibox/applets/record"
+	"github.com/cnibox/cnibox/internal/state"
+	"github.com/cnibox/cnibox/ipam"
+	"github.com/cnibox/cnibox/spec"
 )
 
 // storeConf has the keys of the lease store. DEL and GC read no others, so they work with ranges

@@ -9,10 +9,10 @@ import (
 	"sync"
 	"time"
 
-	"cnibox/chain"
-	"cnibox/internal/state"
-	"cnibox/rtnl"
-	"cnibox/spec"
+	"github.com/cnibox/cnibox/chain"
+	"github.com/cnibox/cnibox/internal/state"
+	"github.com/cnibox/cnibox/rtnl"
+	"github.com/cnibox/cnibox/spec"
 )
 
 // goneOwners returns a function that reports whether the owner of a lease is known to be gone. All

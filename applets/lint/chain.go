@@ -9,9 +9,9 @@ import (
 	"slices"
 	"strings"
 
-	"cnibox/chain"
-	"cnibox/internal/spell"
-	"cnibox/spec"
+	"github.com/cnibox/cnibox/chain"
+	"github.com/cnibox/cnibox/internal/spell"
+	"github.com/cnibox/cnibox/spec"
 )
 
 // PluginDirs are the directories in which runtimes look for plugins: containerd, CRI-O and nerdctl;

@@ -9,9 +9,9 @@ import (
 	"slices"
 	"strings"
 
-	"cnibox/chain"
-	"cnibox/internal/spell"
-	"cnibox/spec"
+	"github.com/cnibox/cnibox/chain"
+	"github.com/cnibox/cnibox/internal/spell"
+	"github.com/cnibox/cnibox/spec"
 )
 
 // keys are the members that an object may have. They come from the structs into which it is

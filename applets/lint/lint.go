@@ -21,9 +21,9 @@ import (
 	"slices"
 	"strings"
 
-	"cnibox/applets/applet"
-	"cnibox/chain"
-	"cnibox/spec"
+	"github.com/cnibox/cnibox/applets/applet"
+	"github.com/cnibox/cnibox/chain"
+	"github.com/cnibox/cnibox/spec"
 )
 
 // A Finding is one mistake, with its position.

@@ -11,9 +11,9 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"cnibox/applets"
-	"cnibox/applets/lint"
-	"cnibox/spec"
+	"github.com/cnibox/cnibox/applets"
+	"github.com/cnibox/cnibox/applets/lint"
+	"github.com/cnibox/cnibox/spec"
 )
 
 func linter() *lint.Linter {

@@ -8,9 +8,9 @@ import (
 	"slices"
 	"strings"
 
-	"cnibox/applets/applet"
-	"cnibox/chain"
-	"cnibox/spec"
+	"github.com/cnibox/cnibox/applets/applet"
+	"github.com/cnibox/cnibox/chain"
+	"github.com/cnibox/cnibox/spec"
 )
 
 // A network is a list of a file, with its plugins.

@@ -9,10 +9,10 @@ import (
 	"strings"
 	"testing"
 
-	"cnibox/applets"
-	"cnibox/applets/applettest"
-	"cnibox/applets/lint"
-	"cnibox/chain"
+	"github.com/cnibox/cnibox/applets"
+	"github.com/cnibox/cnibox/applets/applettest"
+	"github.com/cnibox/cnibox/applets/lint"
+	"github.com/cnibox/cnibox/chain"
 )
 
 // ADD names the file, the line and the column that lint names, for all that plugins refuse.

@@ -4,7 +4,7 @@ import (
 	"fmt"
 	"strings"
 
-	"cnibox/spec"
+	"github.com/cnibox/cnibox/spec"
 )
 
 // A document is a file in which positions are looked up.

@@ -6,11 +6,11 @@ import (
 	"errors"
 	"os"
 
-	"cnibox/applets/applet"
-	"cnibox/applets/attach"
-	"cnibox/internal/netns"
-	"cnibox/rtnl"
-	"cnibox/spec"
+	"github.com/cnibox/cnibox/applets/applet"
+	"github.com/cnibox/cnibox/applets/attach"
+	"github.com/cnibox/cnibox/internal/netns"
+	"github.com/cnibox/cnibox/rtnl"
+	"github.com/cnibox/cnibox/spec"
 )
 
 // Applet is the plugin.

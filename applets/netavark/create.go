@@ -7,10 +7,10 @@ import (
 	"path/filepath"
 	"slices"
 
-	"cnibox/applets/subnet"
-	"cnibox/chain"
-	"cnibox/internal/disk"
-	"cnibox/spec"
+	"github.com/cnibox/cnibox/applets/subnet"
+	"github.com/cnibox/cnibox/chain"
+	"github.com/cnibox/cnibox/internal/disk"
+	"github.com/cnibox/cnibox/spec"
 )
 
 // create completes a network of podman: it chooses what the user has not given, and refuses what

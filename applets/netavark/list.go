@@ -12,9 +12,9 @@ import (
 	"strconv"
 	"strings"
 
-	"cnibox/applets/applet"
-	"cnibox/chain"
-	"cnibox/spec"
+	"github.com/cnibox/cnibox/applets/applet"
+	"github.com/cnibox/cnibox/chain"
+	"github.com/cnibox/cnibox/spec"
 )
 
 // A network is one of podman's, as all verbs get it.

@@ -3,8 +3,8 @@ package netfilter
 import (
 	"errors"
 
-	"cnibox/nft"
-	"cnibox/spec"
+	"github.com/cnibox/cnibox/nft"
+	"github.com/cnibox/cnibox/spec"
 )
 
 // OrReference lets a CHECK pass without our elements if the reference's rules for the attachment

@@ -6,10 +6,10 @@ import (
 	"net/netip"
 	"strings"
 
-	"cnibox/applets/chained"
-	"cnibox/applets/hostport"
-	"cnibox/nft"
-	"cnibox/spec"
+	"github.com/cnibox/cnibox/applets/chained"
+	"github.com/cnibox/cnibox/applets/hostport"
+	"github.com/cnibox/cnibox/nft"
+	"github.com/cnibox/cnibox/spec"
 )
 
 // conf has the keys of portmap. Some runtimes capitalise the keys of a mapping, which encoding/json

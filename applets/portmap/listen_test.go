@@ -7,7 +7,7 @@ import (
 	"strings"
 	"testing"
 
-	"cnibox/spec"
+	"github.com/cnibox/cnibox/spec"
 )
 
 // ADD warns of a port on which a process of the host listens, and publishes it.

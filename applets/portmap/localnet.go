@@ -7,12 +7,12 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"cnibox/applets/chained"
-	"cnibox/internal/netns"
-	"cnibox/internal/session"
-	"cnibox/nft"
-	"cnibox/rtnl"
-	"cnibox/spec"
+	"github.com/cnibox/cnibox/applets/chained"
+	"github.com/cnibox/cnibox/internal/netns"
+	"github.com/cnibox/cnibox/internal/session"
+	"github.com/cnibox/cnibox/nft"
+	"github.com/cnibox/cnibox/rtnl"
+	"github.com/cnibox/cnibox/spec"
 )
 
 // Linux drops packets from 127.0.0.1 that leave the host as martians, unless route_localnet of the

@@ -7,13 +7,13 @@ import (
 	"testing"
 	"time"
 
-	"cnibox/applets/applettest"
-	"cnibox/internal/fault"
-	"cnibox/internal/kerneltest"
-	"cnibox/internal/netns"
-	"cnibox/internal/nfttest"
-	"cnibox/rtnl"
-	"cnibox/spec"
+	"github.com/cnibox/cnibox/applets/applettest"
+	"github.com/cnibox/cnibox/internal/fault"
+	"github.com/cnibox/cnibox/internal/kerneltest"
+	"github.com/cnibox/cnibox/internal/netns"
+	"github.com/cnibox/cnibox/internal/nfttest"
+	"github.com/cnibox/cnibox/rtnl"
+	"github.com/cnibox/cnibox/spec"
 )
 
 const anyPort = `{"hostPort":8080,"containerPort":80}`

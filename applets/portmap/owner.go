@@ -4,9 +4,9 @@ import (
 	"iter"
 	"net/netip"
 
-	"cnibox/applets/record"
-	"cnibox/nft"
-	"cnibox/spec"
+	"github.com/cnibox/cnibox/applets/record"
+	"github.com/cnibox/cnibox/nft"
+	"github.com/cnibox/cnibox/spec"
 )
 
 // portOwners is a directory with a record for each attachment that asked for ports. The rule set

@@ -10,9 +10,9 @@ import (
 	"slices"
 	"strings"
 
-	"cnibox/applets/record"
-	"cnibox/nft"
-	"cnibox/spec"
+	"github.com/cnibox/cnibox/applets/record"
+	"github.com/cnibox/cnibox/nft"
+	"github.com/cnibox/cnibox/spec"
 )
 
 // Each network of a container gets the same ports: podman, nerdctl and others pass the mappings to

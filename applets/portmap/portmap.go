@@ -11,16 +11,16 @@ import (
 	"slices"
 	"strings"
 
-	"cnibox/applets/applet"
-	"cnibox/applets/chained"
-	"cnibox/applets/hostport"
-	"cnibox/applets/netfilter"
-	"cnibox/applets/record"
-	"cnibox/internal/session"
-	"cnibox/internal/state"
-	"cnibox/nft"
-	"cnibox/rtnl"
-	"cnibox/spec"
+	"github.com/cnibox/cnibox/applets/applet"
+	"github.com/cnibox/cnibox/applets/chained"
+	"github.com/cnibox/cnibox/applets/hostport"
+	"github.com/cnibox/cnibox/applets/netfilter"
+	"github.com/cnibox/cnibox/applets/record"
+	"github.com/cnibox/cnibox/internal/session"
+	"github.com/cnibox/cnibox/internal/state"
+	"github.com/cnibox/cnibox/nft"
+	"github.com/cnibox/cnibox/rtnl"
+	"github.com/cnibox/cnibox/spec"
 )
 
 // Applet is the plugin.

@@ -8,10 +8,10 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"cnibox/applets/chained"
-	"cnibox/applets/hostport"
-	"cnibox/spec"
-	"cnibox/spec/spectest"
+	"github.com/cnibox/cnibox/applets/chained"
+	"github.com/cnibox/cnibox/applets/hostport"
+	"github.com/cnibox/cnibox/spec"
+	"github.com/cnibox/cnibox/spec/spectest"
 )
 
 // portmapPrev has two interfaces of the container and one of the host.

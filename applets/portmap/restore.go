@@ -6,9 +6,9 @@ import (
 	"iter"
 	"net/netip"
 
-	"cnibox/applets/chained"
-	"cnibox/nft"
-	"cnibox/spec"
+	"github.com/cnibox/cnibox/applets/chained"
+	"github.com/cnibox/cnibox/nft"
+	"github.com/cnibox/cnibox/spec"
 )
 
 // republish is the RESTORE of Apply: it publishes the attachment's ports again. A pending port

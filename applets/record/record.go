@@ -7,8 +7,8 @@ import (
 	"errors"
 	"os"
 
-	"cnibox/internal/netns"
-	"cnibox/spec"
+	"github.com/cnibox/cnibox/internal/netns"
+	"github.com/cnibox/cnibox/spec"
 )
 
 // A Record is the file of an attachment. Data is the plugin's own; its members are stored beside

@@ -8,9 +8,9 @@ import (
 	"slices"
 	"testing"
 
-	"cnibox/applets/record"
-	"cnibox/internal/netns"
-	"cnibox/spec"
+	"github.com/cnibox/cnibox/applets/record"
+	"github.com/cnibox/cnibox/internal/netns"
+	"github.com/cnibox/cnibox/spec"
 )
 
 type speed struct {

@@ -3,8 +3,8 @@ package record_test
 import (
 	"testing"
 
-	"cnibox/applets/record"
-	"cnibox/spec"
+	"github.com/cnibox/cnibox/applets/record"
+	"github.com/cnibox/cnibox/spec"
 )
 
 // dataDir takes precedence over the state directory, and that over the default. An invalid dataDir

@@ -8,9 +8,9 @@ import (
 	"os"
 	"slices"
 
-	"cnibox/applets/chained"
-	"cnibox/rtnl"
-	"cnibox/spec"
+	"github.com/cnibox/cnibox/applets/chained"
+	"github.com/cnibox/cnibox/rtnl"
+	"github.com/cnibox/cnibox/spec"
 )
 
 // A routing is a verb, and the rules of the namespace.

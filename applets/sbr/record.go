@@ -4,10 +4,10 @@ import (
 	"net/netip"
 	"slices"
 
-	"cnibox/applets/chained"
-	"cnibox/applets/record"
-	"cnibox/rtnl"
-	"cnibox/spec"
+	"github.com/cnibox/cnibox/applets/chained"
+	"github.com/cnibox/cnibox/applets/record"
+	"github.com/cnibox/cnibox/rtnl"
+	"github.com/cnibox/cnibox/spec"
 )
 
 // An ownRule is a rule of an attachment.

@@ -4,9 +4,9 @@ import (
 	"net/netip"
 	"testing"
 
-	"cnibox/applets/chained"
-	"cnibox/spec"
-	"cnibox/spec/spectest"
+	"github.com/cnibox/cnibox/applets/chained"
+	"github.com/cnibox/cnibox/spec"
+	"github.com/cnibox/cnibox/spec/spectest"
 )
 
 // A rule that selects by more than the source is of another program.

@@ -8,10 +8,10 @@ import (
 	"net/netip"
 	"slices"
 
-	"cnibox/applets/applet"
-	"cnibox/applets/chained"
-	"cnibox/ipam"
-	"cnibox/spec"
+	"github.com/cnibox/cnibox/applets/applet"
+	"github.com/cnibox/cnibox/applets/chained"
+	"github.com/cnibox/cnibox/ipam"
+	"github.com/cnibox/cnibox/spec"
 )
 
 // Applet is the plugin.

@@ -5,8 +5,8 @@ import (
 	"strings"
 	"testing"
 
-	"cnibox/applets/applettest"
-	"cnibox/spec"
+	"github.com/cnibox/cnibox/applets/applettest"
+	"github.com/cnibox/cnibox/spec"
 )
 
 // staticConf returns a configuration with members of ipam and of the top level.

@@ -10,8 +10,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"cnibox/internal/netns"
-	"cnibox/rtnl"
+	"github.com/cnibox/cnibox/internal/netns"
+	"github.com/cnibox/cnibox/rtnl"
 )
 
 // candidates are private ranges (RFC 1918, RFC 6598) in the order in which their /24s are tried:

@@ -4,9 +4,9 @@ import (
 	"bytes"
 	"testing"
 
-	"cnibox/applets/applet"
-	"cnibox/internal/kerneltest"
-	"cnibox/rtnl"
+	"github.com/cnibox/cnibox/applets/applet"
+	"github.com/cnibox/cnibox/internal/kerneltest"
+	"github.com/cnibox/cnibox/rtnl"
 )
 
 // The arguments with which the plugin re-executes itself, in the SELinux context, are parsed to the

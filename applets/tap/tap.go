@@ -11,11 +11,11 @@ import (
 	"strconv"
 	"strings"
 
-	"cnibox/applets/applet"
-	"cnibox/applets/attach"
-	"cnibox/internal/program"
-	"cnibox/rtnl"
-	"cnibox/spec"
+	"github.com/cnibox/cnibox/applets/applet"
+	"github.com/cnibox/cnibox/applets/attach"
+	"github.com/cnibox/cnibox/internal/program"
+	"github.com/cnibox/cnibox/rtnl"
+	"github.com/cnibox/cnibox/spec"
 )
 
 // Applet is the plugin.

@@ -1,8 +1,8 @@
 package tuning
 
 import (
-	"cnibox/applets/chained"
-	"cnibox/spec"
+	"github.com/cnibox/cnibox/applets/chained"
+	"github.com/cnibox/cnibox/spec"
 )
 
 // Check compares each configured value with the live one. It ignores the allowlist, since it writes

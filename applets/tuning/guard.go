@@ -4,10 +4,10 @@ import (
 	"context"
 	"net"
 
-	"cnibox/applets/chained"
-	"cnibox/applets/netfilter"
-	"cnibox/nft"
-	"cnibox/spec"
+	"github.com/cnibox/cnibox/applets/chained"
+	"github.com/cnibox/cnibox/applets/netfilter"
+	"github.com/cnibox/cnibox/nft"
+	"github.com/cnibox/cnibox/spec"
 )
 
 // moveGuard lets the container send from its new MAC address alone, where macspoofchk of bridge has let it send from

@@ -5,8 +5,8 @@ import (
 	"math"
 	"strings"
 
-	"cnibox/rtnl"
-	"cnibox/spec"
+	"github.com/cnibox/cnibox/rtnl"
+	"github.com/cnibox/cnibox/spec"
 )
 
 // attributes are some attributes of a link. The reference stores former attributes in this format,

@@ -6,9 +6,9 @@ import (
 	"maps"
 	"os"
 
-	"cnibox/applets/chained"
-	"cnibox/applets/record"
-	"cnibox/spec"
+	"github.com/cnibox/cnibox/applets/chained"
+	"github.com/cnibox/cnibox/applets/record"
+	"github.com/cnibox/cnibox/spec"
 )
 
 // A formerRecord is the record of an attachment.

@@ -14,9 +14,9 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"cnibox/internal/disk"
-	"cnibox/internal/netns"
-	"cnibox/spec"
+	"github.com/cnibox/cnibox/internal/disk"
+	"github.com/cnibox/cnibox/internal/netns"
+	"github.com/cnibox/cnibox/spec"
 )
 
 // sysctls are the settings of one "sysctl" object, in its order.

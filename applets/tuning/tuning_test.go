@@ -7,10 +7,10 @@ import (
 	"strings"
 	"testing"
 
-	"cnibox/applets/chained"
-	"cnibox/internal/netns"
-	"cnibox/spec"
-	"cnibox/spec/spectest"
+	"github.com/cnibox/cnibox/applets/chained"
+	"github.com/cnibox/cnibox/internal/netns"
+	"github.com/cnibox/cnibox/spec"
+	"github.com/cnibox/cnibox/spec/spectest"
 )
 
 // The reference replaces every dot by a slash, so names of interfaces cannot have dots.

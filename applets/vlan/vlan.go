@@ -6,10 +6,10 @@ import (
 	"fmt"
 	"os"
 
-	"cnibox/applets/applet"
-	"cnibox/applets/attach"
-	"cnibox/rtnl"
-	"cnibox/spec"
+	"github.com/cnibox/cnibox/applets/applet"
+	"github.com/cnibox/cnibox/applets/attach"
+	"github.com/cnibox/cnibox/rtnl"
+	"github.com/cnibox/cnibox/spec"
 )
 
 // Applet is the plugin.

@@ -11,9 +11,9 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"cnibox/applets/chained"
-	"cnibox/rtnl"
-	"cnibox/spec"
+	"github.com/cnibox/cnibox/applets/chained"
+	"github.com/cnibox/cnibox/rtnl"
+	"github.com/cnibox/cnibox/spec"
 )
 
 // settleTime bounds the wait of an ADD for duplicate detection of the addresses that it restored.

@@ -6,10 +6,10 @@ import (
 	"fmt"
 	"math"
 
-	"cnibox/applets/applet"
-	"cnibox/applets/chained"
-	"cnibox/rtnl"
-	"cnibox/spec"
+	"github.com/cnibox/cnibox/applets/applet"
+	"github.com/cnibox/cnibox/applets/chained"
+	"github.com/cnibox/cnibox/rtnl"
+	"github.com/cnibox/cnibox/spec"
 )
 
 // Applet is the plugin.

@@ -3,9 +3,9 @@ package vrf
 import (
 	"testing"
 
-	"cnibox/applets/chained"
-	"cnibox/spec"
-	"cnibox/spec/spectest"
+	"github.com/cnibox/cnibox/applets/chained"
+	"github.com/cnibox/cnibox/spec"
+	"github.com/cnibox/cnibox/spec/spectest"
 )
 
 func TestVRFConf(t *testing.T) {

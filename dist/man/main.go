@@ -11,10 +11,10 @@ import (
 	"os"
 	"path/filepath"
 
-	"cnibox/applets"
-	"cnibox/applets/applet"
-	"cnibox/applets/cniexec"
-	"cnibox/spec"
+	"github.com/cnibox/cnibox/applets"
+	"github.com/cnibox/cnibox/applets/applet"
+	"github.com/cnibox/cnibox/applets/cniexec"
+	"github.com/cnibox/cnibox/spec"
 )
 
 func main() {

@@ -9,8 +9,8 @@ import (
 	"testing"
 	"unicode/utf8"
 
-	"cnibox/applets"
-	"cnibox/applets/cniexec"
+	"github.com/cnibox/cnibox/applets"
+	"github.com/cnibox/cnibox/applets/cniexec"
 )
 
 // mandoc and groff have no warnings, and no line is wider than 80 columns.

@@ -5,7 +5,7 @@ import (
 	"slices"
 	"strings"
 
-	"cnibox/applets/applet"
+	"github.com/cnibox/cnibox/applets/applet"
 )
 
 // A page is a manual page in the macros of man(7), which every reader of such pages knows.

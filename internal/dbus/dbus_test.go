@@ -15,7 +15,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"cnibox/internal/dbus/dbustest"
+	"github.com/cnibox/cnibox/internal/dbus/dbustest"
 )
 
 // zone returns a method of firewalld's zone interface.

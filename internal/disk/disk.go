@@ -16,7 +16,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"cnibox/internal/fault"
+	"github.com/cnibox/cnibox/internal/fault"
 )
 
 // Read returns the content of a regular file of at most limit bytes, opened with flags beside

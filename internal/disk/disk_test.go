@@ -11,8 +11,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"cnibox/internal/disk"
-	"cnibox/internal/fault"
+	"github.com/cnibox/cnibox/internal/disk"
+	"github.com/cnibox/cnibox/internal/fault"
 )
 
 // Read does not wait for a pipe, follows links unless asked otherwise, and limits the size.

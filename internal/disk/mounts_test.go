@@ -8,8 +8,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"cnibox/internal/disk"
-	"cnibox/internal/netns"
+	"github.com/cnibox/cnibox/internal/disk"
+	"github.com/cnibox/cnibox/internal/netns"
 )
 
 // Mounts are those of the calling thread. A mount point may have a space in its name, which the

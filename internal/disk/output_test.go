@@ -10,7 +10,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"cnibox/internal/disk"
+	"github.com/cnibox/cnibox/internal/disk"
 )
 
 // A path that a user names: a regular file is replaced, and keeps owner and mode; anything else is an

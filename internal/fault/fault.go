@@ -3,7 +3,7 @@
 // does, so that they need not measure time.
 //
 // Each change goes through one of three functions: [Change], which rtnl and netns use, nft's commit and
-// [cnibox/internal/disk.Change].
+// [github.com/cnibox/cnibox/internal/disk.Change].
 package fault
 
 import "fmt"

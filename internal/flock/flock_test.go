@@ -11,7 +11,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"cnibox/internal/flock"
+	"github.com/cnibox/cnibox/internal/flock"
 )
 
 func mustLock(t *testing.T, path string) func() {

@@ -9,9 +9,9 @@ import (
 	"github.com/mdlayher/netlink"
 	"golang.org/x/sys/unix"
 
-	"cnibox/internal/netns"
-	"cnibox/internal/nlconn"
-	"cnibox/rtnl"
+	"github.com/cnibox/cnibox/internal/netns"
+	"github.com/cnibox/cnibox/internal/nlconn"
+	"github.com/cnibox/cnibox/rtnl"
 )
 
 // Links lists the links of a namespace.

@@ -1,6 +1,6 @@
 package kerneltest
 
-import "cnibox/rtnl"
+import "github.com/cnibox/cnibox/rtnl"
 
 // queues writes the queueing disciplines of a link that were set explicitly, and where its
 // filters redirect what it receives.

@@ -10,9 +10,9 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"cnibox/internal/netns"
-	"cnibox/internal/nlconn"
-	"cnibox/rtnl"
+	"github.com/cnibox/cnibox/internal/netns"
+	"github.com/cnibox/cnibox/internal/nlconn"
+	"github.com/cnibox/cnibox/rtnl"
 )
 
 // bound is how long a test waits for the kernel; a test that takes longer hangs.

@@ -53,7 +53,7 @@ func TestLacksFile(t *testing.T) {
 	for _, err := range []error{nil, unix.EACCES, unix.EOPNOTSUPP} {
 		Need(&skipper{TB: t}, "CONFIG_X", func() error { return err })
 	}
-	if got, err := os.ReadFile(file); err != nil || string(got) != "cnibox/internal/kerneltest TestLacksFile\n" {
+	if got, err := os.ReadFile(file); err != nil || string(got) != "github.com/cnibox/cnibox/internal/kerneltest TestLacksFile\n" {
 		t.Errorf("the file is %q, %v", got, err)
 	}
 }

@@ -10,7 +10,7 @@ import (
 	"path/filepath"
 	"strings"
 
-	"cnibox/internal/disk"
+	"github.com/cnibox/cnibox/internal/disk"
 )
 
 // Mode is the mode of the files.

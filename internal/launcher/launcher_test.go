@@ -8,7 +8,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"cnibox/internal/launcher"
+	"github.com/cnibox/cnibox/internal/launcher"
 )
 
 func TestText(t *testing.T) {

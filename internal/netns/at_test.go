@@ -7,7 +7,7 @@ import (
 	"runtime"
 	"testing"
 
-	"cnibox/internal/netns"
+	"github.com/cnibox/cnibox/internal/netns"
 )
 
 // Every path and descriptor of a namespace leads to the same ID, and other files have none.

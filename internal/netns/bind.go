@@ -7,7 +7,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"cnibox/internal/fault"
+	"github.com/cnibox/cnibox/internal/fault"
 )
 
 // Bind mounts the namespace on an existing file, as ip-netns(8) does: the namespace lives as long

@@ -10,7 +10,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"cnibox/internal/fault"
+	"github.com/cnibox/cnibox/internal/fault"
 )
 
 // ErrNotNS is the error for a path that exists and is not a network namespace.

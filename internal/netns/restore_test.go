@@ -6,7 +6,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"cnibox/internal/kerneltest"
+	"github.com/cnibox/cnibox/internal/kerneltest"
 )
 
 // A thread that cannot return to its network namespace, here since it lost the capability, is

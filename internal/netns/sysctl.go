@@ -10,7 +10,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"cnibox/internal/fault"
+	"github.com/cnibox/cnibox/internal/fault"
 )
 
 // A Sysctl is a network setting of the kernel. Most are per namespace:

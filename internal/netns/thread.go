@@ -8,7 +8,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"cnibox/internal/fault"
+	"github.com/cnibox/cnibox/internal/fault"
 )
 
 // Enter moves the calling thread to the namespace; the thread must be discarded afterwards

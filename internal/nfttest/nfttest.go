@@ -12,8 +12,8 @@ import (
 	"github.com/mdlayher/netlink"
 	"golang.org/x/sys/unix"
 
-	"cnibox/internal/netns"
-	"cnibox/internal/nlconn"
+	"github.com/cnibox/cnibox/internal/netns"
+	"github.com/cnibox/cnibox/internal/nlconn"
 )
 
 // Ruleset is [Read] for a test, which is skipped without nft.

@@ -16,8 +16,8 @@ import (
 	"github.com/mdlayher/netlink"
 	"golang.org/x/sys/unix"
 
-	"cnibox/internal/fault"
-	"cnibox/internal/netns"
+	"github.com/cnibox/cnibox/internal/fault"
+	"github.com/cnibox/cnibox/internal/netns"
 )
 
 // dumpTries is how often an interrupted dump is tried.

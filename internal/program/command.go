@@ -12,7 +12,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"cnibox/spec"
+	"github.com/cnibox/cnibox/spec"
 )
 
 // A Command is a program that `cni-exec run` or `cni-exec enter` starts in a network namespace, or

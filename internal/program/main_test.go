@@ -11,7 +11,7 @@ import (
 	"testing"
 	"time"
 
-	"cnibox/internal/program"
+	"github.com/cnibox/cnibox/internal/program"
 )
 
 // TestMain behaves as stdin says if the test binary has another name.

@@ -14,7 +14,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"cnibox/internal/interrupt"
+	"github.com/cnibox/cnibox/internal/interrupt"
 )
 
 // waitDelay bounds the reading of output from a program's children that keep its pipes open after

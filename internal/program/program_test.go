@@ -9,8 +9,8 @@ import (
 	"syscall"
 	"testing"
 
-	"cnibox/internal/kerneltest"
-	"cnibox/internal/program"
+	"github.com/cnibox/cnibox/internal/kerneltest"
+	"github.com/cnibox/cnibox/internal/program"
 )
 
 // command returns a command whose stdin is do, what it shall do.

@@ -4,8 +4,8 @@ import (
 	"errors"
 	"sync"
 
-	"cnibox/internal/netns"
-	"cnibox/internal/nlconn"
+	"github.com/cnibox/cnibox/internal/netns"
+	"github.com/cnibox/cnibox/internal/nlconn"
 )
 
 // sockets are open until the end, by namespace and netlink protocol.

@@ -9,7 +9,7 @@ import (
 	"errors"
 	"sync"
 
-	"cnibox/internal/netns"
+	"github.com/cnibox/cnibox/internal/netns"
 )
 
 // A Session is a verb as a plugin of one attachment sees it. It may be used from any goroutine.

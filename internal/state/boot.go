@@ -4,7 +4,7 @@ import (
 	"strings"
 	"sync"
 
-	"cnibox/internal/disk"
+	"github.com/cnibox/cnibox/internal/disk"
 )
 
 var boot struct {

@@ -5,7 +5,7 @@ import (
 	"io"
 	"strings"
 
-	"cnibox/spec"
+	"github.com/cnibox/cnibox/spec"
 )
 
 // A Progress draws a progress bar on one line of a terminal. The zero value draws nothing, and neither

@@ -6,7 +6,7 @@ import (
 	"os"
 	"testing"
 
-	"cnibox/internal/kerneltest"
+	"github.com/cnibox/cnibox/internal/kerneltest"
 )
 
 // On a terminal, a bar is drawn in steps of one percent.

@@ -17,9 +17,9 @@ import (
 	"fmt"
 	"slices"
 
-	"cnibox/internal/interrupt"
-	"cnibox/rtnl"
-	"cnibox/spec"
+	"github.com/cnibox/cnibox/internal/interrupt"
+	"github.com/cnibox/cnibox/rtnl"
+	"github.com/cnibox/cnibox/spec"
 )
 
 // A Stack has the steps that undo what a verb has done so far. The zero value is empty and

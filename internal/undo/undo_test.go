@@ -7,7 +7,7 @@ import (
 	"slices"
 	"testing"
 
-	"cnibox/spec"
+	"github.com/cnibox/cnibox/spec"
 )
 
 // Failed undoes everything once, in reverse order, with a context that has not ended. An undo that

@@ -5,7 +5,7 @@ import (
 	"os"
 	"slices"
 
-	"cnibox/rtnl"
+	"github.com/cnibox/cnibox/rtnl"
 )
 
 // leastMTU6 is the least MTU of a link with IPv6, in bytes: RFC 8200 section 5.

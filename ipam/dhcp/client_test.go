@@ -10,7 +10,7 @@ import (
 	"testing/synctest"
 	"time"
 
-	"cnibox/rtnl"
+	"github.com/cnibox/cnibox/rtnl"
 )
 
 // secs of a REQUEST is that of the preceding DISCOVER; every other message has the elapsed time

@@ -6,8 +6,8 @@ import (
 	"sync"
 	"time"
 
-	"cnibox/internal/state"
-	"cnibox/rtnl"
+	"github.com/cnibox/cnibox/internal/state"
+	"github.com/cnibox/cnibox/rtnl"
 )
 
 // A State is the state of a [Holder]. It is written to disk as JSON, and is enough to continue with

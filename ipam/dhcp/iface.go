@@ -11,8 +11,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"cnibox/internal/netns"
-	"cnibox/rtnl"
+	"github.com/cnibox/cnibox/internal/netns"
+	"github.com/cnibox/cnibox/rtnl"
 )
 
 // ErrGone is the error for an interface that does not exist any more, or whose namespace does not:

@@ -19,11 +19,11 @@ import (
 	"github.com/mdlayher/netlink"
 	"golang.org/x/sys/unix"
 
-	"cnibox/internal/netns"
-	"cnibox/internal/nlconn"
-	"cnibox/nft"
-	"cnibox/nft/internal/wire"
-	"cnibox/spec"
+	"github.com/cnibox/cnibox/internal/netns"
+	"github.com/cnibox/cnibox/internal/nlconn"
+	"github.com/cnibox/cnibox/nft"
+	"github.com/cnibox/cnibox/nft/internal/wire"
+	"github.com/cnibox/cnibox/spec"
 )
 
 // A Flow selects the first packets of connections: TCP packets with SYN and without ACK, all

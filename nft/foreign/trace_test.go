@@ -10,7 +10,7 @@ import (
 	"github.com/mdlayher/netlink"
 	"golang.org/x/sys/unix"
 
-	"cnibox/nft/internal/wire"
+	"github.com/cnibox/cnibox/nft/internal/wire"
 )
 
 // traceMessage returns the data of a trace message: NFTA_TRACE_* attributes.

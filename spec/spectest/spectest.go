@@ -5,8 +5,8 @@ import (
 	"strings"
 	"testing"
 
-	"cnibox/internal/session"
-	"cnibox/spec"
+	"github.com/cnibox/cnibox/internal/session"
+	"github.com/cnibox/cnibox/spec"
 )
 
 // Request returns a request for eth0 of container c1 in network net1. The keys of the object conf

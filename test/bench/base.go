@@ -5,7 +5,7 @@ import (
 	"os"
 	"path/filepath"
 
-	"cnibox/test/sandbox"
+	"github.com/cnibox/cnibox/test/sandbox"
 )
 
 // Limits of our times divided by those of the earlier revision: barBaseAdd for ADD, barBase for

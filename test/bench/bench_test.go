@@ -9,7 +9,7 @@ import (
 	"testing"
 	"time"
 
-	"cnibox/test/product"
+	"github.com/cnibox/cnibox/test/product"
 )
 
 func times(ms ...int) (s series) {

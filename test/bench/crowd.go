@@ -9,8 +9,8 @@ import (
 	"strings"
 	"time"
 
-	"cnibox/rtnl"
-	"cnibox/test/sandbox"
+	"github.com/cnibox/cnibox/rtnl"
+	"github.com/cnibox/cnibox/test/sandbox"
 )
 
 // Numbers of attachments for the verbs of cni-exec that work on all of them.

@@ -11,9 +11,9 @@ import (
 	"strings"
 	"time"
 
-	"cnibox/internal/netns"
-	"cnibox/rtnl"
-	"cnibox/test/sandbox"
+	"github.com/cnibox/cnibox/internal/netns"
+	"github.com/cnibox/cnibox/rtnl"
+	"github.com/cnibox/cnibox/test/sandbox"
 )
 
 // held is how many leases the daemons hold when their memory is measured.

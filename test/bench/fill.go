@@ -11,7 +11,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"cnibox/rtnl"
+	"github.com/cnibox/cnibox/rtnl"
 )
 
 // heldFill is how many attachments of a plugin a host has while one more is measured.

@@ -7,9 +7,9 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"cnibox/nft"
-	"cnibox/rtnl"
-	"cnibox/spec"
+	"github.com/cnibox/cnibox/nft"
+	"github.com/cnibox/cnibox/rtnl"
+	"github.com/cnibox/cnibox/spec"
 )
 
 // Indexes of the floor's links, set by us so that no request has to look them up.

@@ -8,7 +8,7 @@ import (
 	"path/filepath"
 	"slices"
 
-	"cnibox/test/sandbox"
+	"github.com/cnibox/cnibox/test/sandbox"
 )
 
 // barLeases limits the time on the biggest store divided by that on the smallest.

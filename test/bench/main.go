@@ -21,9 +21,9 @@ import (
 	"strings"
 	"time"
 
-	"cnibox/internal/netns"
-	"cnibox/rtnl"
-	"cnibox/test/sandbox"
+	"github.com/cnibox/cnibox/internal/netns"
+	"github.com/cnibox/cnibox/rtnl"
+	"github.com/cnibox/cnibox/test/sandbox"
 )
 
 // What the process in a sandbox gets from the first one: the directory of bare and peak, the name of

@@ -9,7 +9,7 @@ import (
 	"slices"
 	"time"
 
-	"cnibox/test/sandbox"
+	"github.com/cnibox/cnibox/test/sandbox"
 )
 
 // version is the newest one of the specification that the packaged reference supports. listVersion

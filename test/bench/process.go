@@ -8,7 +8,7 @@ import (
 	"slices"
 	"strconv"
 
-	"cnibox/test/sandbox"
+	"github.com/cnibox/cnibox/test/sandbox"
 )
 
 // Limits of the size in bytes, of memory in KiB, and of the time of VERSION beyond that of

@@ -8,7 +8,7 @@ import (
 	"strings"
 	"sync"
 
-	"cnibox/test/sandbox"
+	"github.com/cnibox/cnibox/test/sandbox"
 )
 
 // byExec is a runtime that starts a process for each plugin and passes results on, as containerd,

@@ -10,7 +10,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"cnibox/test/proctree"
+	"github.com/cnibox/cnibox/test/proctree"
 )
 
 // newRunner returns a runner with a directory of its own, whose output is in out.

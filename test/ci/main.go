@@ -23,7 +23,7 @@ import (
 	"syscall"
 	"time"
 
-	"cnibox/test/proctree"
+	"github.com/cnibox/cnibox/test/proctree"
 )
 
 // logs is the directory of the logs, from the root of the repository.

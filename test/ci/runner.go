@@ -17,7 +17,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"cnibox/test/proctree"
+	"github.com/cnibox/cnibox/test/proctree"
 )
 
 // A runner runs steps and knows what they have said.

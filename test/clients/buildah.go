@@ -6,7 +6,7 @@ import (
 	"path/filepath"
 	"strings"
 
-	"cnibox/test/sandbox"
+	"github.com/cnibox/cnibox/test/sandbox"
 )
 
 // buildah builds with podman's configuration, networks and image. Each RUN is a container with its

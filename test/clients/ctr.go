@@ -8,7 +8,7 @@ import (
 	"path/filepath"
 	"strings"
 
-	"cnibox/test/sandbox"
+	"github.com/cnibox/cnibox/test/sandbox"
 )
 
 // published is the host port of port 80 in ctr's containers. It is in the configuration, since ctr

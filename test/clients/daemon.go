@@ -10,7 +10,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"cnibox/test/sandbox"
+	"github.com/cnibox/cnibox/test/sandbox"
 )
 
 // A release is the format of containerd's configuration, and the newest version of the

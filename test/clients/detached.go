@@ -6,7 +6,7 @@ import (
 	"path/filepath"
 	"strings"
 
-	"cnibox/test/sandbox"
+	"github.com/cnibox/cnibox/test/sandbox"
 )
 
 // detached: ctr calls no DEL when a container of `run -d` ends. gc finds the attachment by libcni's

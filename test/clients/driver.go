@@ -11,8 +11,8 @@ import (
 	"strings"
 	"syscall"
 
-	"cnibox/test/debian"
-	"cnibox/test/sandbox"
+	"github.com/cnibox/cnibox/test/debian"
+	"github.com/cnibox/cnibox/test/sandbox"
 )
 
 // driverDebian has podman 5 and netavark, which call the driver.

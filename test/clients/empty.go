@@ -9,8 +9,8 @@ import (
 	"path/filepath"
 	"strings"
 
-	"cnibox/internal/netns"
-	"cnibox/internal/nfttest"
+	"github.com/cnibox/cnibox/internal/netns"
+	"github.com/cnibox/cnibox/internal/nfttest"
 )
 
 // network is the name of the network in the configuration.

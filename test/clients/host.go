@@ -10,9 +10,9 @@ import (
 
 	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
 
-	"cnibox/internal/netns"
-	"cnibox/rtnl"
-	"cnibox/test/sandbox"
+	"github.com/cnibox/cnibox/internal/netns"
+	"github.com/cnibox/cnibox/rtnl"
+	"github.com/cnibox/cnibox/test/sandbox"
 )
 
 // Directories in the sandbox.

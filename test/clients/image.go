@@ -6,7 +6,7 @@ import (
 	"os/exec"
 	"path/filepath"
 
-	archive "cnibox/test/image"
+	archive "github.com/cnibox/cnibox/test/image"
 )
 
 // image is the name of the only image. It is also the CRI plugin's pause image, so each pod is a

@@ -24,8 +24,8 @@ import (
 	"slices"
 	"strings"
 
-	"cnibox/test/debian"
-	"cnibox/test/sandbox"
+	"github.com/cnibox/cnibox/test/debian"
+	"github.com/cnibox/cnibox/test/sandbox"
 )
 
 // needed are the programs, and the Debian packages that have them.

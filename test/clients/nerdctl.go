@@ -8,8 +8,8 @@ import (
 	"path/filepath"
 	"strings"
 
-	"cnibox/rtnl"
-	"cnibox/test/sandbox"
+	"github.com/cnibox/cnibox/rtnl"
+	"github.com/cnibox/cnibox/test/sandbox"
 )
 
 // nerdctlNets is where nerdctl writes its networks.

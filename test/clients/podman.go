@@ -7,7 +7,7 @@ import (
 	"path/filepath"
 	"strings"
 
-	"cnibox/test/sandbox"
+	"github.com/cnibox/cnibox/test/sandbox"
 )
 
 // podmanNets is where `podman network create` writes. It is not containerd's directory, since

@@ -6,7 +6,7 @@ import (
 	"path/filepath"
 	"strings"
 
-	"cnibox/test/sandbox"
+	"github.com/cnibox/cnibox/test/sandbox"
 )
 
 // recipes are the commands of docs/runtimes.md for programs that have no network of their own.

@@ -15,7 +15,7 @@ import (
 	"github.com/containernetworking/cni/libcni"
 	types "github.com/containernetworking/cni/pkg/types/100"
 
-	"cnibox/test/sandbox"
+	"github.com/cnibox/cnibox/test/sandbox"
 )
 
 // An attachedBy is an attachment, and what cni-exec must print of it.

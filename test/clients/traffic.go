@@ -10,7 +10,7 @@ import (
 	"strings"
 	"time"
 
-	"cnibox/internal/netns"
+	"github.com/cnibox/cnibox/internal/netns"
 )
 
 // name is the only one that the server outside knows; its address is named.

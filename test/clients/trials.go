@@ -5,7 +5,7 @@ import (
 	"path/filepath"
 	"strings"
 
-	"cnibox/test/debian"
+	"github.com/cnibox/cnibox/test/debian"
 )
 
 // trialVar passes the name of the trial to the second and third process.

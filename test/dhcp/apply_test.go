@@ -10,10 +10,10 @@ import (
 
 	"github.com/insomniacslk/dhcp/dhcpv4"
 
-	"cnibox/internal/kerneltest"
-	"cnibox/internal/netns"
-	"cnibox/ipam/dhcp"
-	"cnibox/rtnl"
+	"github.com/cnibox/cnibox/internal/kerneltest"
+	"github.com/cnibox/cnibox/internal/netns"
+	"github.com/cnibox/cnibox/ipam/dhcp"
+	"github.com/cnibox/cnibox/rtnl"
 )
 
 // setMAC changes the link layer address of a link.

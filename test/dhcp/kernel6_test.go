@@ -8,9 +8,9 @@ import (
 	"github.com/insomniacslk/dhcp/dhcpv6"
 	"github.com/insomniacslk/dhcp/iana"
 
-	"cnibox/internal/kerneltest"
-	"cnibox/rtnl"
-	"cnibox/test/dhcptest"
+	"github.com/cnibox/cnibox/internal/kerneltest"
+	"github.com/cnibox/cnibox/rtnl"
+	"github.com/cnibox/cnibox/test/dhcptest"
 )
 
 // newBed6 makes a bed for DHCPv6 only.

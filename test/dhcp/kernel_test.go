@@ -13,10 +13,10 @@ import (
 
 	"github.com/insomniacslk/dhcp/dhcpv4"
 
-	"cnibox/internal/kerneltest"
-	"cnibox/ipam/dhcp"
-	"cnibox/rtnl"
-	"cnibox/test/dhcptest"
+	"github.com/cnibox/cnibox/internal/kerneltest"
+	"github.com/cnibox/cnibox/ipam/dhcp"
+	"github.com/cnibox/cnibox/rtnl"
+	"github.com/cnibox/cnibox/test/dhcptest"
 )
 
 // A store holds the state in memory.

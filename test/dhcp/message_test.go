@@ -22,7 +22,7 @@ import (
 
 var update = flag.Bool("update", false, "rewrite golden files")
 
-// recorded is the directory of the messages in the tests of cnibox/ipam/dhcp: ours, which the other
+// recorded is the directory of the messages in the tests of ipam/dhcp: ours, which the other
 // implementation must be able to read, and those that it writes.
 const recorded = "../../ipam/dhcp/testdata"
 
@@ -97,7 +97,7 @@ func TestEncode6(t *testing.T) {
 	}
 }
 
-// TestRecordedACKs has the messages that cnibox/ipam/dhcp reads in TestLease4, TestLease4InvalidOptions and
+// TestRecordedACKs has the messages that ipam/dhcp reads in TestLease4, TestLease4InvalidOptions and
 // TestManyRoutes.
 func TestRecordedACKs(t *testing.T) {
 	gw, other := net.IPv4(10, 9, 0, 1), net.IPv4(10, 9, 0, 2)
@@ -156,7 +156,7 @@ func TestRecordedACKs(t *testing.T) {
 	theirs(t, "acks.txt", acks)
 }
 
-// TestRecordedReplies has the messages that cnibox/ipam/dhcp reads in TestLease6.
+// TestRecordedReplies has the messages that ipam/dhcp reads in TestLease6.
 func TestRecordedReplies(t *testing.T) {
 	addr := func(ip string, preferred, valid time.Duration) dhcpv6.Option {
 		return &dhcpv6.OptIAAddress{IPv6Addr: net.ParseIP(ip), PreferredLifetime: preferred, ValidLifetime: valid}

@@ -14,9 +14,9 @@ import (
 	"github.com/insomniacslk/dhcp/dhcpv4/server4"
 	"golang.org/x/sys/unix"
 
-	"cnibox/internal/kerneltest"
-	"cnibox/internal/netns"
-	"cnibox/rtnl"
+	"github.com/cnibox/cnibox/internal/kerneltest"
+	"github.com/cnibox/cnibox/internal/netns"
+	"github.com/cnibox/cnibox/rtnl"
 )
 
 // A Wire is a veth pair between a server and a container: srv0 with 10.9.0.1/24 and fd09::1 in the

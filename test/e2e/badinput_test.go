@@ -12,13 +12,13 @@ import (
 	"testing"
 	"time"
 
-	"cnibox/applets"
-	"cnibox/applets/applet"
-	"cnibox/applets/applettest"
-	"cnibox/internal/kerneltest"
-	"cnibox/internal/schematest"
-	"cnibox/spec"
-	"cnibox/test/product"
+	"github.com/cnibox/cnibox/applets"
+	"github.com/cnibox/cnibox/applets/applet"
+	"github.com/cnibox/cnibox/applets/applettest"
+	"github.com/cnibox/cnibox/internal/kerneltest"
+	"github.com/cnibox/cnibox/internal/schematest"
+	"github.com/cnibox/cnibox/spec"
+	"github.com/cnibox/cnibox/test/product"
 )
 
 // inProcess calls a plugin in this process, so the environment may contain what execve(2) does not

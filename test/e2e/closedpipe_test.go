@@ -9,7 +9,7 @@ import (
 	"syscall"
 	"testing"
 
-	"cnibox/test/product"
+	"github.com/cnibox/cnibox/test/product"
 )
 
 // The help of every verb and all verbs that only print end without an error message if stdout is a

@@ -8,7 +8,7 @@ import (
 	"testing"
 	"time"
 
-	"cnibox/internal/kerneltest"
+	"github.com/cnibox/cnibox/internal/kerneltest"
 )
 
 // endedBy returns the exit code by which a shell reports how a program ended.

@@ -6,7 +6,7 @@ import (
 	"strings"
 	"testing"
 
-	"cnibox/internal/kerneltest"
+	"github.com/cnibox/cnibox/internal/kerneltest"
 )
 
 // If cni-exec add cannot write its result to stdout, it deletes the attachment, and the next add

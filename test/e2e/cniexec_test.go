@@ -12,7 +12,7 @@ import (
 	"testing"
 	"time"
 
-	"cnibox/internal/kerneltest"
+	"github.com/cnibox/cnibox/internal/kerneltest"
 )
 
 // runner starts cni-exec run in its own host namespace.

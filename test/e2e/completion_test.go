@@ -7,7 +7,7 @@ import (
 	"strings"
 	"testing"
 
-	"cnibox/test/product"
+	"github.com/cnibox/cnibox/test/product"
 )
 
 // completions are what was typed, and the line after Tab.

@@ -7,10 +7,10 @@ import (
 	"syscall"
 	"testing"
 
-	"cnibox/applets/applettest"
-	"cnibox/internal/kerneltest"
-	"cnibox/spec"
-	"cnibox/test/dhcptest"
+	"github.com/cnibox/cnibox/applets/applettest"
+	"github.com/cnibox/cnibox/internal/kerneltest"
+	"github.com/cnibox/cnibox/spec"
+	"github.com/cnibox/cnibox/test/dhcptest"
 )
 
 // GET asks the daemon, with and without prevResult: without a record of a lease the container is

@@ -8,7 +8,7 @@ import (
 	"strings"
 	"testing"
 
-	"cnibox/applets/applettest"
+	"github.com/cnibox/cnibox/applets/applettest"
 )
 
 // The scripts in dist are valid, and cni-exec accepts the command lines of the units.

@@ -4,9 +4,9 @@ import (
 	"fmt"
 	"testing"
 
-	"cnibox/applets/applettest"
-	"cnibox/internal/kerneltest"
-	"cnibox/spec"
+	"github.com/cnibox/cnibox/applets/applettest"
+	"github.com/cnibox/cnibox/internal/kerneltest"
+	"github.com/cnibox/cnibox/spec"
 )
 
 // TestKernelEveryKilled kills ADD and then DEL of each plugin before each of their changes: the

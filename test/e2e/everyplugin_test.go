@@ -6,11 +6,11 @@ import (
 	"strings"
 	"testing"
 
-	"cnibox/applets/applettest"
-	"cnibox/internal/kerneltest"
-	"cnibox/rtnl"
-	"cnibox/spec"
-	"cnibox/test/product"
+	"github.com/cnibox/cnibox/applets/applettest"
+	"github.com/cnibox/cnibox/internal/kerneltest"
+	"github.com/cnibox/cnibox/rtnl"
+	"github.com/cnibox/cnibox/spec"
+	"github.com/cnibox/cnibox/test/product"
 )
 
 // A fixture is the descriptor of a plugin, with the daemon that this package starts for it.

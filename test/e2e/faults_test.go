@@ -12,9 +12,9 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"cnibox/applets/applettest"
-	"cnibox/internal/kerneltest"
-	"cnibox/spec"
+	"github.com/cnibox/cnibox/applets/applettest"
+	"github.com/cnibox/cnibox/internal/kerneltest"
+	"github.com/cnibox/cnibox/spec"
 )
 
 // onDisk runs fn on a thread in the world's network namespace with a small tmpfs mounted at a

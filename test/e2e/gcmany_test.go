@@ -9,10 +9,10 @@ import (
 	"syscall"
 	"testing"
 
-	"cnibox/applets/applettest"
-	"cnibox/internal/fault"
-	"cnibox/internal/kerneltest"
-	"cnibox/internal/nfttest"
+	"github.com/cnibox/cnibox/applets/applettest"
+	"github.com/cnibox/cnibox/internal/fault"
+	"github.com/cnibox/cnibox/internal/kerneltest"
+	"github.com/cnibox/cnibox/internal/nfttest"
 )
 
 // attachMany attaches count new containers, numbered from from, with a host port each. If dead,

@@ -8,11 +8,11 @@ import (
 	"strings"
 	"testing"
 
-	"cnibox/applets/applettest"
-	"cnibox/internal/fault"
-	"cnibox/internal/kerneltest"
-	"cnibox/rtnl"
-	"cnibox/spec"
+	"github.com/cnibox/cnibox/applets/applettest"
+	"github.com/cnibox/cnibox/internal/fault"
+	"github.com/cnibox/cnibox/internal/kerneltest"
+	"github.com/cnibox/cnibox/rtnl"
+	"github.com/cnibox/cnibox/spec"
 )
 
 // How many attachments are on the host, half of them of the same network; and how many more bytes of files a

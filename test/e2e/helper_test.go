@@ -5,10 +5,10 @@ import (
 	"strings"
 	"testing"
 
-	"cnibox/applets/applettest"
-	"cnibox/internal/kerneltest"
-	"cnibox/spec"
-	"cnibox/test/product"
+	"github.com/cnibox/cnibox/applets/applettest"
+	"github.com/cnibox/cnibox/internal/kerneltest"
+	"github.com/cnibox/cnibox/spec"
+	"github.com/cnibox/cnibox/test/product"
 )
 
 // No verb of any plugin starts another program or makes another process, also with delegates.

@@ -10,11 +10,11 @@ import (
 	"syscall"
 	"testing"
 
-	"cnibox/applets/applettest"
-	"cnibox/internal/fault"
-	"cnibox/internal/kerneltest"
-	"cnibox/spec"
-	"cnibox/test/product"
+	"github.com/cnibox/cnibox/applets/applettest"
+	"github.com/cnibox/cnibox/internal/fault"
+	"github.com/cnibox/cnibox/internal/kerneltest"
+	"github.com/cnibox/cnibox/spec"
+	"github.com/cnibox/cnibox/test/product"
 )
 
 // Variables by which the tests control an applet: the number of the change, from 1, at which it

@@ -8,7 +8,7 @@ import (
 	"strings"
 	"testing"
 
-	"cnibox/test/product"
+	"github.com/cnibox/cnibox/test/product"
 )
 
 // makeInstall runs make install and uninstall in dest, with a binary that cannot run here.

@@ -6,10 +6,10 @@ import (
 	"strings"
 	"testing"
 
-	"cnibox/applets/applettest"
-	"cnibox/internal/fault"
-	"cnibox/internal/kerneltest"
-	"cnibox/spec"
+	"github.com/cnibox/cnibox/applets/applettest"
+	"github.com/cnibox/cnibox/internal/fault"
+	"github.com/cnibox/cnibox/internal/kerneltest"
+	"github.com/cnibox/cnibox/spec"
 )
 
 // TestKernelAddOnce counts what an ADD by cni-exec of bridge with host-local, portmap and firewall does: it opens

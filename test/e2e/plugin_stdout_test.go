@@ -7,9 +7,9 @@ import (
 	"strings"
 	"testing"
 
-	"cnibox/internal/kerneltest"
-	"cnibox/internal/nfttest"
-	"cnibox/spec"
+	"github.com/cnibox/cnibox/internal/kerneltest"
+	"github.com/cnibox/cnibox/internal/nfttest"
+	"github.com/cnibox/cnibox/spec"
 )
 
 // If a plugin cannot write its result to stdout, its ADD leaves nothing, and the next ADD succeeds.

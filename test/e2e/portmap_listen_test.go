@@ -9,7 +9,7 @@ import (
 	"strings"
 	"testing"
 
-	"cnibox/internal/kerneltest"
+	"github.com/cnibox/cnibox/internal/kerneltest"
 )
 
 // A port on which a process of the host listens is refused with the process's name, and nothing is

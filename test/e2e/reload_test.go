@@ -14,11 +14,11 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"cnibox/applets/applettest"
-	"cnibox/internal/kerneltest"
-	"cnibox/internal/netns"
-	"cnibox/internal/nfttest"
-	"cnibox/rtnl"
+	"github.com/cnibox/cnibox/applets/applettest"
+	"github.com/cnibox/cnibox/internal/kerneltest"
+	"github.com/cnibox/cnibox/internal/netns"
+	"github.com/cnibox/cnibox/internal/nfttest"
+	"github.com/cnibox/cnibox/rtnl"
 )
 
 const reloadList = `{"cniVersion":"1.1.0","name":"demo","plugins":[

@@ -12,8 +12,8 @@ import (
 	"testing"
 	"time"
 
-	"cnibox/internal/kerneltest"
-	"cnibox/spec"
+	"github.com/cnibox/cnibox/internal/kerneltest"
+	"github.com/cnibox/cnibox/spec"
 )
 
 // waiting reports whether a thread of the process waits in poll(2), where the serve loop waits for

@@ -7,9 +7,9 @@ import (
 	"strings"
 	"testing"
 
-	"cnibox/internal/fault"
-	"cnibox/internal/kerneltest"
-	"cnibox/spec"
+	"github.com/cnibox/cnibox/internal/fault"
+	"github.com/cnibox/cnibox/internal/kerneltest"
+	"github.com/cnibox/cnibox/spec"
 )
 
 // mostThreads is more than Go's runtime mostly makes for an ADD.

@@ -7,8 +7,8 @@ import (
 	"strings"
 	"testing"
 
-	"cnibox/internal/fault"
-	"cnibox/internal/kerneltest"
+	"github.com/cnibox/cnibox/internal/fault"
+	"github.com/cnibox/cnibox/internal/kerneltest"
 )
 
 // upList is a network for the namespaces of a file.

@@ -18,10 +18,10 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"cnibox/internal/dbus/dbustest"
-	"cnibox/internal/kerneltest"
-	"cnibox/internal/nfttest"
-	"cnibox/rtnl"
+	"github.com/cnibox/cnibox/internal/dbus/dbustest"
+	"github.com/cnibox/cnibox/internal/kerneltest"
+	"github.com/cnibox/cnibox/internal/nfttest"
+	"github.com/cnibox/cnibox/rtnl"
 )
 
 // A lines is the output of a program so far.

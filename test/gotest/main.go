@@ -19,7 +19,7 @@ import (
 	"syscall"
 	"time"
 
-	"cnibox/test/proctree"
+	"github.com/cnibox/cnibox/test/proctree"
 )
 
 // module is the directory of the test module.

@@ -1,6 +1,6 @@
 // Programs of Kubernetes, which `make kubernetes` builds for test-kubernetes. Its staging modules are
 // versions of their own on the proxy.
-module cnibox/test/kubernetes
+module github.com/cnibox/cnibox/test/kubernetes
 
 go 1.26
 

@@ -5,7 +5,7 @@ import (
 	"path/filepath"
 	"strings"
 
-	"cnibox/spec"
+	"github.com/cnibox/cnibox/spec"
 )
 
 // lintDiffers has the messages about a configuration that lint does not repeat, and why.

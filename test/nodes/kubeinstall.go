@@ -10,7 +10,7 @@ import (
 	"path/filepath"
 	"strings"
 
-	"cnibox/test/image"
+	"github.com/cnibox/cnibox/test/image"
 )
 
 // productImage and pauseImage are the images that dist/kubernetes names.

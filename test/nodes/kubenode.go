@@ -14,7 +14,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"cnibox/test/image"
+	"github.com/cnibox/cnibox/test/image"
 )
 
 const (

@@ -24,7 +24,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	groups "cnibox/test/sandbox"
+	groups "github.com/cnibox/cnibox/test/sandbox"
 )
 
 // work is the directory of all files of the run, in the sandbox's /run.

@@ -20,8 +20,8 @@ import (
 	"syscall"
 	"time"
 
-	"cnibox/test/debian"
-	"cnibox/test/document"
+	"github.com/cnibox/cnibox/test/debian"
+	"github.com/cnibox/cnibox/test/document"
 )
 
 //go:embed trial.sh

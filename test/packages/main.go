@@ -21,7 +21,7 @@ import (
 	"syscall"
 	"time"
 
-	"cnibox/test/debian"
+	"github.com/cnibox/cnibox/test/debian"
 )
 
 //go:embed trial.sh

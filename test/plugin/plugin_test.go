@@ -8,7 +8,7 @@ import (
 	"strings"
 	"testing"
 
-	"cnibox/applets/applettest"
+	"github.com/cnibox/cnibox/applets/applettest"
 )
 
 // copyTree copies the files of the tree that git tracks.

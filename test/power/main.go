@@ -24,7 +24,7 @@ import (
 	"strings"
 	"time"
 
-	"cnibox/test/sandbox"
+	"github.com/cnibox/cnibox/test/sandbox"
 )
 
 func main() {

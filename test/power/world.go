@@ -15,8 +15,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"cnibox/rtnl"
-	"cnibox/test/sandbox"
+	"github.com/cnibox/cnibox/rtnl"
+	"github.com/cnibox/cnibox/test/sandbox"
 )
 
 // Directories in the sandbox's /run, which is a tmpfs.

@@ -18,7 +18,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"cnibox/test/sandbox"
+	"github.com/cnibox/cnibox/test/sandbox"
 )
 
 // inside is the first argument of the second process, which runs in the namespaces.

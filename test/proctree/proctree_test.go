@@ -10,7 +10,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"cnibox/test/proctree"
+	"github.com/cnibox/cnibox/test/proctree"
 )
 
 // A process that made a session of its own and ignores SIGTERM ends with the tree, and so do its children;

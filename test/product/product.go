@@ -13,8 +13,8 @@ import (
 	"strings"
 	"testing"
 
-	"cnibox/applets"
-	"cnibox/internal/fault"
+	"github.com/cnibox/cnibox/applets"
+	"github.com/cnibox/cnibox/internal/fault"
 )
 
 // ForceExec is a variable that makes an applet start plugins as processes even if they are built

@@ -11,8 +11,8 @@ import (
 	"syscall"
 	"testing"
 
-	"cnibox/applets/applettest"
-	"cnibox/internal/kerneltest"
+	"github.com/cnibox/cnibox/applets/applettest"
+	"github.com/cnibox/cnibox/internal/kerneltest"
 )
 
 // lacking has the kernel options that an example needs and some kernels lack, besides those of its

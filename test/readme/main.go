@@ -20,7 +20,7 @@ import (
 	"os/exec"
 	"path/filepath"
 
-	"cnibox/test/debian"
+	"github.com/cnibox/cnibox/test/debian"
 )
 
 // errReported is returned if the process has already printed what failed.

@@ -22,7 +22,7 @@ func (r *release) build(ctx context.Context, env []string, path string) error {
 // compile is build for any program of the product's module.
 func (r *release) compile(ctx context.Context, env []string, path, program string) error {
 	cmd := exec.CommandContext(ctx, "go", "build", "-trimpath", "-buildvcs=false",
-		"-ldflags", fmt.Sprintf("-s -w -X cnibox/applets/applet.Version=%s -X cnibox/applets/applet.Commit=%s", r.version, r.commit),
+		"-ldflags", fmt.Sprintf("-s -w -X github.com/cnibox/cnibox/applets/applet.Version=%s -X github.com/cnibox/cnibox/applets/applet.Commit=%s", r.version, r.commit),
 		"-o", path, program)
 	cmd.Dir, cmd.Stderr = r.root, os.Stderr
 	cmd.Env = append(os.Environ(), "CGO_ENABLED=0", "GOFLAGS=", "GOOS=", "GOARCH=", "GOARM=", "GOMIPS=", "GOAMD64=", "GOEXPERIMENT=", "GOWORK=off")

@@ -1,4 +1,4 @@
-module cnibox/test/release
+module github.com/cnibox/cnibox/test/release
 
 go 1.26.0
 

@@ -1,5 +1,5 @@
 // Programs that Debian 12 does not have, which `make runtimes` builds for test-clients.
-module cnibox/test/runtimes
+module github.com/cnibox/cnibox/test/runtimes
 
 go 1.26.8
 

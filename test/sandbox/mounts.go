@@ -8,7 +8,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"cnibox/applets/lint"
+	"github.com/cnibox/cnibox/applets/lint"
 )
 
 // stateParent is the parent of the directories in [state].

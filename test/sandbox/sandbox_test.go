@@ -9,9 +9,9 @@ import (
 	"syscall"
 	"testing"
 
-	"cnibox/internal/netns"
-	"cnibox/rtnl"
-	"cnibox/test/sandbox"
+	"github.com/cnibox/cnibox/internal/netns"
+	"github.com/cnibox/cnibox/rtnl"
+	"github.com/cnibox/cnibox/test/sandbox"
 )
 
 // TestMain runs the checks of the second process.

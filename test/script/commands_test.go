@@ -13,13 +13,13 @@ import (
 
 	"github.com/rogpeppe/go-internal/testscript"
 
-	"cnibox/applets/applettest"
-	"cnibox/internal/kerneltest"
-	"cnibox/internal/netns"
-	"cnibox/nft/foreign"
-	"cnibox/rtnl"
-	"cnibox/spec"
-	"cnibox/test/product"
+	"github.com/cnibox/cnibox/applets/applettest"
+	"github.com/cnibox/cnibox/internal/kerneltest"
+	"github.com/cnibox/cnibox/internal/netns"
+	"github.com/cnibox/cnibox/nft/foreign"
+	"github.com/cnibox/cnibox/rtnl"
+	"github.com/cnibox/cnibox/spec"
+	"github.com/cnibox/cnibox/test/product"
 )
 
 // A mistake is an error in the script itself, so "!" does not accept it.

@@ -52,11 +52,11 @@ import (
 	"github.com/rogpeppe/go-internal/txtar"
 	"golang.org/x/sys/unix"
 
-	"cnibox/applets/applettest"
-	"cnibox/internal/kerneltest"
-	"cnibox/internal/netns"
-	"cnibox/test/product"
-	"cnibox/test/sandbox"
+	"github.com/cnibox/cnibox/applets/applettest"
+	"github.com/cnibox/cnibox/internal/kerneltest"
+	"github.com/cnibox/cnibox/internal/netns"
+	"github.com/cnibox/cnibox/test/product"
+	"github.com/cnibox/cnibox/test/sandbox"
 )
 
 func TestMain(m *testing.M) { product.Main(m, nil) }

@@ -19,7 +19,7 @@ import (
 	"path/filepath"
 	"time"
 
-	"cnibox/test/sandbox"
+	"github.com/cnibox/cnibox/test/sandbox"
 )
 
 func main() {

@@ -5,7 +5,7 @@ import (
 	"slices"
 	"strings"
 
-	"cnibox/internal/kerneltest"
+	"github.com/cnibox/cnibox/internal/kerneltest"
 )
 
 // compare returns a diff of lines, sorted by their text without the mark. A line that occurs twice

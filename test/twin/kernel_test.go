@@ -14,12 +14,12 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"cnibox/applets/applet"
-	"cnibox/internal/kerneltest"
-	"cnibox/internal/netns"
-	"cnibox/test/dhcptest"
-	"cnibox/test/product"
-	"cnibox/test/twin"
+	"github.com/cnibox/cnibox/applets/applet"
+	"github.com/cnibox/cnibox/internal/kerneltest"
+	"github.com/cnibox/cnibox/internal/netns"
+	"github.com/cnibox/cnibox/test/dhcptest"
+	"github.com/cnibox/cnibox/test/product"
+	"github.com/cnibox/cnibox/test/twin"
 )
 
 func TestMain(m *testing.M) { product.Main(m, nil) }

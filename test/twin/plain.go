@@ -4,7 +4,7 @@ import (
 	"strings"
 	"sync"
 
-	"cnibox/internal/kerneltest"
+	"github.com/cnibox/cnibox/internal/kerneltest"
 )
 
 // plainLinks has the members of a new link of each kind, by kind and master's kind. A member that

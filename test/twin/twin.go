@@ -9,7 +9,7 @@ import (
 	"strings"
 	"sync"
 
-	"cnibox/internal/netns"
+	"github.com/cnibox/cnibox/internal/netns"
 )
 
 // A Lab has the two directories of plugins, and a directory for files of the runs.

@@ -14,9 +14,9 @@ import (
 	"strings"
 	"time"
 
-	"cnibox/internal/kerneltest"
-	"cnibox/internal/netns"
-	"cnibox/rtnl"
+	"github.com/cnibox/cnibox/internal/kerneltest"
+	"github.com/cnibox/cnibox/internal/netns"
+	"github.com/cnibox/cnibox/rtnl"
 )
 
 // callTime limits one plugin: the reference may wait ten seconds for duplicate address detection,

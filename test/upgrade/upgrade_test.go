@@ -15,9 +15,9 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"cnibox/internal/kerneltest"
-	"cnibox/test/dhcptest"
-	"cnibox/test/product"
+	"github.com/cnibox/cnibox/internal/kerneltest"
+	"github.com/cnibox/cnibox/test/dhcptest"
+	"github.com/cnibox/cnibox/test/product"
 )
 
 // upgradeFrom is the path of an earlier revision's binary, which `make test-upgrade` builds.

@@ -9,8 +9,8 @@ import (
 	"strings"
 	"time"
 
-	"cnibox/internal/kerneltest"
-	"cnibox/internal/netns"
+	"github.com/cnibox/cnibox/internal/kerneltest"
+	"github.com/cnibox/cnibox/internal/netns"
 )
 
 // streamTime is how long a connection may take to open or to echo before it counts as dead.

@@ -10,7 +10,7 @@ import (
 )
 
 const (
-	benchPath   = "cnibox/test/bench"
+	benchPath   = "github.com/cnibox/cnibox/test/bench"
 	benchBinary = "bin/cnibox" // the binary that make build leaves
 	benchDir    = "/opt/bench" // in a guest: the binary, bare and peak
 )

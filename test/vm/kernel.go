@@ -10,7 +10,7 @@ import (
 	"strings"
 	"time"
 
-	"cnibox/internal/kerneltest"
+	"github.com/cnibox/cnibox/internal/kerneltest"
 )
 
 // A kernel is one of Debian's.

@@ -35,7 +35,7 @@ import (
 	"syscall"
 	"time"
 
-	"cnibox/internal/kerneltest"
+	"github.com/cnibox/cnibox/internal/kerneltest"
 )
 
 // needed are the programs, and the Debian packages that have them.
@@ -210,7 +210,7 @@ func lacking(text string) (pkgs, run string) {
 	var dirs, tests []string
 	for line := range strings.Lines(text) {
 		pkg, test, _ := strings.Cut(strings.TrimSpace(line), " ")
-		dirs = append(dirs, "."+strings.TrimPrefix(pkg, "cnibox"))
+		dirs = append(dirs, "."+strings.TrimPrefix(pkg, "github.com/cnibox/cnibox"))
 		names := strings.Split(test, "/")
 		for i, name := range names {
 			names[i] = "^" + regexp.QuoteMeta(name) + "$"
@@ -264,7 +264,7 @@ func (m machine) runOne(ctx context.Context, k kernel, base image, cache string,
 	}
 	suites := m.suites
 	if k.again && o.pkgs == allPackages {
-		suites = slices.DeleteFunc(slices.Clone(suites), func(s suite) bool { return strings.HasPrefix(s.path, "cnibox/test/") })
+		suites = slices.DeleteFunc(slices.Clone(suites), func(s suite) bool { return strings.HasPrefix(s.path, "github.com/cnibox/cnibox/test/") })
 	}
 	disk.order(suites)
 	disk.text("/etc/lane", lane+"\n", 0o644)

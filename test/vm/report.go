@@ -10,7 +10,7 @@ import (
 	"sync"
 	"time"
 
-	"cnibox/internal/kerneltest"
+	"github.com/cnibox/cnibox/internal/kerneltest"
 )
 
 // mark is the prefix of lines of the guest's script.

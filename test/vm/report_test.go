@@ -11,7 +11,7 @@ import (
 	"testing"
 	"time"
 
-	"cnibox/internal/kerneltest"
+	"github.com/cnibox/cnibox/internal/kerneltest"
 )
 
 // reportOf passes a guest's output to a report, and returns the report with what it printed.
@@ -101,7 +101,7 @@ func TestMissedEverywhere(t *testing.T) {
 
 // The tests of a file for -lacks are selected exactly, whatever characters their names have.
 func TestLacking(t *testing.T) {
-	pkgs, run := lacking("cnibox/test/script TestKernelScripts/exec/vlan\ncnibox/rtnl TestKernelVLAN\ncnibox/rtnl TestKernelX/a.b|c\ncnibox/rtnl TestKernelVLAN\n")
+	pkgs, run := lacking("github.com/cnibox/cnibox/test/script TestKernelScripts/exec/vlan\ngithub.com/cnibox/cnibox/rtnl TestKernelVLAN\ngithub.com/cnibox/cnibox/rtnl TestKernelX/a.b|c\ngithub.com/cnibox/cnibox/rtnl TestKernelVLAN\n")
 	if want := "./rtnl,./test/script"; pkgs != want {
 		t.Errorf("packages %q, want %q", pkgs, want)
 	}

@@ -12,9 +12,9 @@ import (
 	"strings"
 	"time"
 
-	"cnibox/test/debian"
-	"cnibox/test/document"
-	docker "cnibox/test/image"
+	"github.com/cnibox/cnibox/test/debian"
+	"github.com/cnibox/cnibox/test/document"
+	docker "github.com/cnibox/cnibox/test/image"
 )
 
 //go:embed systemd.sh

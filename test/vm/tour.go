@@ -8,7 +8,7 @@ import (
 	"path/filepath"
 	"time"
 
-	"cnibox/test/document"
+	"github.com/cnibox/cnibox/test/document"
 )
 
 //go:embed tour.sh

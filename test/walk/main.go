@@ -19,7 +19,7 @@ import (
 	"slices"
 	"strings"
 
-	"cnibox/test/sandbox"
+	"github.com/cnibox/cnibox/test/sandbox"
 )
 
 func main() {
@@ -112,7 +112,7 @@ func (c call) count(bin, name string) (string, error) {
 }
 
 // ours is a frame of a function of the product, or of its main.
-var ours = regexp.MustCompile(`\((cnibox/|main\.)`)
+var ours = regexp.MustCompile(`\((github\.com/cnibox/|main\.)`)
 
 // firsts are the requests whose frames are counted, as strace prints them: RTM_NEWLINK, the link(2) of a lease, and any to
 // nf_tables. The type of a netlink message is its third 16 bit word (little endian), of nfnetlink with the subsystem above.

@@ -37,10 +37,10 @@ func files(names []string) map[string]string {
 		} else {
 			all["without_"+pkg+".go"] = fmt.Sprintf("%s//go:build %s\n\npackage builtin\n\nvar %sApplet = &LeftOut\n", head, tag, pkg)
 		}
-		all["with_"+pkg+".go"] = fmt.Sprintf("%s%spackage builtin\n\nimport \"cnibox/applets/%s\"\n\nvar %[3]sApplet = &%[3]s.Applet\n", head, constraint, pkg)
+		all["with_"+pkg+".go"] = fmt.Sprintf("%s%spackage builtin\n\nimport \"github.com/cnibox/cnibox/applets/%s\"\n\nvar %[3]sApplet = &%[3]s.Applet\n", head, constraint, pkg)
 		fmt.Fprintf(&table, "\t%sApplet,\n", pkg)
 	}
-	all["table.go"] = head + "package builtin\n\nimport \"cnibox/applets/applet\"\n\n" +
+	all["table.go"] = head + "package builtin\n\nimport \"github.com/cnibox/cnibox/applets/applet\"\n\n" +
 		"// Table is in the order of names, and data that the linker lays out: nothing runs at the start of a plugin.\n" +
 		"var Table = [...]*applet.Applet{\n" + table.String() + "}\n"
 	return all

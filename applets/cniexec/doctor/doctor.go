@@ -15,17 +15,17 @@ import (
 	"sync"
 	"time"
 
-	"cnibox/applets/applet"
-	"cnibox/applets/cniexec/hint"
-	"cnibox/applets/cniexec/inventory"
-	"cnibox/applets/lint"
-	"cnibox/chain"
-	"cnibox/internal/netns"
-	"cnibox/internal/tty"
-	"cnibox/ipam"
-	"cnibox/nft"
-	"cnibox/rtnl"
-	"cnibox/spec"
+	"github.com/cnibox/cnibox/applets/applet"
+	"github.com/cnibox/cnibox/applets/cniexec/hint"
+	"github.com/cnibox/cnibox/applets/cniexec/inventory"
+	"github.com/cnibox/cnibox/applets/lint"
+	"github.com/cnibox/cnibox/chain"
+	"github.com/cnibox/cnibox/internal/netns"
+	"github.com/cnibox/cnibox/internal/tty"
+	"github.com/cnibox/cnibox/ipam"
+	"github.com/cnibox/cnibox/nft"
+	"github.com/cnibox/cnibox/rtnl"
+	"github.com/cnibox/cnibox/spec"
 )
 
 // A Finding is something that keeps networks of this host from working, or may do so. check,

@@ -3,7 +3,7 @@ package doctor
 import (
 	"testing"
 
-	"cnibox/applets/cniexec/trace"
+	"github.com/cnibox/cnibox/applets/cniexec/trace"
 )
 
 // Equal words get the same replacement, and words that do not identify a host remain.

@@ -14,18 +14,18 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"cnibox/applets/attach"
-	"cnibox/applets/cniexec/inventory"
-	"cnibox/applets/cniexec/sandbox"
-	"cnibox/applets/lint"
-	"cnibox/applets/record"
-	"cnibox/internal/disk"
-	"cnibox/internal/launcher"
-	"cnibox/internal/netns"
-	"cnibox/internal/tty"
-	"cnibox/nft"
-	"cnibox/rtnl"
-	"cnibox/spec"
+	"github.com/cnibox/cnibox/applets/attach"
+	"github.com/cnibox/cnibox/applets/cniexec/inventory"
+	"github.com/cnibox/cnibox/applets/cniexec/sandbox"
+	"github.com/cnibox/cnibox/applets/lint"
+	"github.com/cnibox/cnibox/applets/record"
+	"github.com/cnibox/cnibox/internal/disk"
+	"github.com/cnibox/cnibox/internal/launcher"
+	"github.com/cnibox/cnibox/internal/netns"
+	"github.com/cnibox/cnibox/internal/tty"
+	"github.com/cnibox/cnibox/nft"
+	"github.com/cnibox/cnibox/rtnl"
+	"github.com/cnibox/cnibox/spec"
 )
 
 // checkKernel looks for what every network needs: nf_tables, veth pairs and bridges. STATUS of a

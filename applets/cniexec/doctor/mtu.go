@@ -7,9 +7,9 @@ import (
 	"maps"
 	"slices"
 
-	"cnibox/applets/cniexec/inventory"
-	"cnibox/rtnl"
-	"cnibox/spec"
+	"github.com/cnibox/cnibox/applets/cniexec/inventory"
+	"github.com/cnibox/cnibox/rtnl"
+	"github.com/cnibox/cnibox/spec"
 )
 
 // tunnels are the kinds of links that add a header to each packet.

@@ -9,10 +9,10 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"cnibox/applets/cniexec/inventory"
-	"cnibox/applets/hostport"
-	"cnibox/rtnl"
-	"cnibox/spec"
+	"github.com/cnibox/cnibox/applets/cniexec/inventory"
+	"github.com/cnibox/cnibox/applets/hostport"
+	"github.com/cnibox/cnibox/rtnl"
+	"github.com/cnibox/cnibox/spec"
 )
 
 // live returns the examined attachments whose network namespace exists, as far as known.

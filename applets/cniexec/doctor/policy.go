@@ -10,10 +10,10 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"cnibox/applets/cniexec/inventory"
-	"cnibox/applets/cniexec/sandbox"
-	"cnibox/rtnl"
-	"cnibox/spec"
+	"github.com/cnibox/cnibox/applets/cniexec/inventory"
+	"github.com/cnibox/cnibox/applets/cniexec/sandbox"
+	"github.com/cnibox/cnibox/rtnl"
+	"github.com/cnibox/cnibox/spec"
 )
 
 // checkPolicy looks for rules and routes of this host that drop the packets from or to a container, and for strict reverse path

@@ -5,7 +5,7 @@ import (
 	"fmt"
 	"slices"
 
-	"cnibox/spec"
+	"github.com/cnibox/cnibox/spec"
 )
 
 // checkIsolated looks for isolated ports of bridges whose attachment did not ask for that: no frames pass between two of them.

@@ -12,15 +12,15 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"cnibox/applets/cniexec/inventory"
-	"cnibox/applets/cniexec/sandbox"
-	"cnibox/applets/cniexec/trace"
-	"cnibox/applets/hostport"
-	"cnibox/internal/netns"
-	"cnibox/nft"
-	"cnibox/nft/foreign"
-	"cnibox/rtnl"
-	"cnibox/spec"
+	"github.com/cnibox/cnibox/applets/cniexec/inventory"
+	"github.com/cnibox/cnibox/applets/cniexec/sandbox"
+	"github.com/cnibox/cnibox/applets/cniexec/trace"
+	"github.com/cnibox/cnibox/applets/hostport"
+	"github.com/cnibox/cnibox/internal/netns"
+	"github.com/cnibox/cnibox/nft"
+	"github.com/cnibox/cnibox/nft/foreign"
+	"github.com/cnibox/cnibox/rtnl"
+	"github.com/cnibox/cnibox/spec"
 )
 
 // mostPorts is the largest number of published ports of an attachment that are probed.

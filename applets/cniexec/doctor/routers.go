@@ -5,11 +5,11 @@ import (
 	"fmt"
 	"slices"
 
-	"cnibox/applets/attach"
-	"cnibox/applets/cniexec/inventory"
-	"cnibox/internal/netns"
-	"cnibox/rtnl"
-	"cnibox/spec"
+	"github.com/cnibox/cnibox/applets/attach"
+	"github.com/cnibox/cnibox/applets/cniexec/inventory"
+	"github.com/cnibox/cnibox/internal/netns"
+	"github.com/cnibox/cnibox/rtnl"
+	"github.com/cnibox/cnibox/spec"
 )
 
 // checkRouters looks for links that would have an IPv6 default route if they did not ignore router advertisements,

@@ -6,8 +6,8 @@ import (
 	"os"
 	"strings"
 
-	"cnibox/internal/program"
-	"cnibox/spec"
+	"github.com/cnibox/cnibox/internal/program"
+	"github.com/cnibox/cnibox/spec"
 )
 
 // An Error is an error with advice about it.

@@ -8,9 +8,9 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"cnibox/chain"
-	"cnibox/internal/tty"
-	"cnibox/spec"
+	"github.com/cnibox/cnibox/chain"
+	"github.com/cnibox/cnibox/internal/tty"
+	"github.com/cnibox/cnibox/spec"
 )
 
 // A Remedy is what to do about an attachment. The zero value is nothing.

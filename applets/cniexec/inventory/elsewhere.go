@@ -3,10 +3,10 @@ package inventory
 import (
 	"slices"
 
-	"cnibox/chain"
-	"cnibox/internal/netns"
-	"cnibox/rtnl"
-	"cnibox/spec"
+	"github.com/cnibox/cnibox/chain"
+	"github.com/cnibox/cnibox/internal/netns"
+	"github.com/cnibox/cnibox/rtnl"
+	"github.com/cnibox/cnibox/spec"
 )
 
 // Elsewhere searches for the namespaces of attachments that are not at their recorded paths, such

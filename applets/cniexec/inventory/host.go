@@ -5,7 +5,7 @@ import (
 	"net/netip"
 	"slices"
 
-	"cnibox/rtnl"
+	"github.com/cnibox/cnibox/rtnl"
 )
 
 // Forwarding are the settings of the host that plugins change.

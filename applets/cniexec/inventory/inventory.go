@@ -18,13 +18,13 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"cnibox/applets/cniexec/hint"
-	"cnibox/applets/cniexec/sandbox"
-	"cnibox/chain"
-	"cnibox/internal/netns"
-	"cnibox/internal/session"
-	"cnibox/rtnl"
-	"cnibox/spec"
+	"github.com/cnibox/cnibox/applets/cniexec/hint"
+	"github.com/cnibox/cnibox/applets/cniexec/sandbox"
+	"github.com/cnibox/cnibox/chain"
+	"github.com/cnibox/cnibox/internal/netns"
+	"github.com/cnibox/cnibox/internal/session"
+	"github.com/cnibox/cnibox/rtnl"
+	"github.com/cnibox/cnibox/spec"
 )
 
 // An Inventory lists the attachments of this host, of all runtimes: the entries of libcni's cache,

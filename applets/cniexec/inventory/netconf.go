@@ -4,9 +4,9 @@ import (
 	"encoding/json"
 	"slices"
 
-	"cnibox/chain"
-	"cnibox/ipam"
-	"cnibox/spec"
+	"github.com/cnibox/cnibox/chain"
+	"github.com/cnibox/cnibox/ipam"
+	"github.com/cnibox/cnibox/spec"
 )
 
 // A Conf is a network's configuration, valid or not: what it means by the specification and its

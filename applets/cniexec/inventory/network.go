@@ -8,9 +8,9 @@ import (
 	"slices"
 	"strings"
 
-	"cnibox/chain"
-	"cnibox/ipam"
-	"cnibox/spec"
+	"github.com/cnibox/cnibox/chain"
+	"github.com/cnibox/cnibox/ipam"
+	"github.com/cnibox/cnibox/spec"
 )
 
 // A Network is a network that is configured, or has attachments.

@@ -9,14 +9,14 @@ import (
 	"slices"
 	"time"
 
-	"cnibox/applets/netfilter"
-	"cnibox/applets/record"
-	"cnibox/chain"
-	"cnibox/internal/netns"
-	"cnibox/ipam"
-	"cnibox/nft"
-	"cnibox/rtnl"
-	"cnibox/spec"
+	"github.com/cnibox/cnibox/applets/netfilter"
+	"github.com/cnibox/cnibox/applets/record"
+	"github.com/cnibox/cnibox/chain"
+	"github.com/cnibox/cnibox/internal/netns"
+	"github.com/cnibox/cnibox/ipam"
+	"github.com/cnibox/cnibox/nft"
+	"github.com/cnibox/cnibox/rtnl"
+	"github.com/cnibox/cnibox/spec"
 )
 
 // An OwnerSearch finds the owners of a network's resources, and which of them are alive, for GC: by

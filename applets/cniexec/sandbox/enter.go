@@ -5,10 +5,10 @@ import (
 	"os"
 	"path/filepath"
 
-	"cnibox/applets/cniexec/hint"
-	"cnibox/internal/netns"
-	"cnibox/internal/program"
-	"cnibox/spec"
+	"github.com/cnibox/cnibox/applets/cniexec/hint"
+	"github.com/cnibox/cnibox/internal/netns"
+	"github.com/cnibox/cnibox/internal/program"
+	"github.com/cnibox/cnibox/spec"
 )
 
 // Enter replaces this process with a command in a network namespace. It calls starting right before

@@ -12,11 +12,11 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"cnibox/applets/record"
-	"cnibox/chain"
-	"cnibox/internal/disk"
-	"cnibox/internal/netns"
-	"cnibox/spec"
+	"github.com/cnibox/cnibox/applets/record"
+	"github.com/cnibox/cnibox/chain"
+	"github.com/cnibox/cnibox/internal/disk"
+	"github.com/cnibox/cnibox/internal/netns"
+	"github.com/cnibox/cnibox/spec"
 )
 
 const (

@@ -11,11 +11,11 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"cnibox/applets/cniexec/hint"
-	"cnibox/internal/interrupt"
-	"cnibox/internal/netns"
-	"cnibox/internal/program"
-	"cnibox/spec"
+	"github.com/cnibox/cnibox/applets/cniexec/hint"
+	"github.com/cnibox/cnibox/internal/interrupt"
+	"github.com/cnibox/cnibox/internal/netns"
+	"github.com/cnibox/cnibox/internal/program"
+	"github.com/cnibox/cnibox/spec"
 )
 
 // With --exec run becomes the command, so that no part of it stays in memory. Its namespace must be

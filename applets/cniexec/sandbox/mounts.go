@@ -10,9 +10,9 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"cnibox/applets/record"
-	"cnibox/internal/disk"
-	"cnibox/spec"
+	"github.com/cnibox/cnibox/applets/record"
+	"github.com/cnibox/cnibox/internal/disk"
+	"github.com/cnibox/cnibox/spec"
 )
 
 // A commandEnv is the environment of a command in addition to the namespace.

@@ -3,7 +3,7 @@ package sandbox
 import (
 	"testing"
 
-	"cnibox/spec"
+	"github.com/cnibox/cnibox/spec"
 )
 
 func TestResolvText(t *testing.T) {

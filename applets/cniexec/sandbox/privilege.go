@@ -8,9 +8,9 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"cnibox/applets/cniexec/hint"
-	"cnibox/internal/disk"
-	"cnibox/internal/netns"
+	"github.com/cnibox/cnibox/applets/cniexec/hint"
+	"github.com/cnibox/cnibox/internal/disk"
+	"github.com/cnibox/cnibox/internal/netns"
 )
 
 // Privileged returns an error that names the capabilities which this process lacks to create and

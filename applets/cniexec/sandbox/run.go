@@ -13,15 +13,15 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"cnibox/applets/applet"
-	"cnibox/applets/cniexec/hint"
-	"cnibox/chain"
-	"cnibox/internal/interrupt"
-	"cnibox/internal/memory"
-	"cnibox/internal/netns"
-	"cnibox/internal/program"
-	"cnibox/rtnl"
-	"cnibox/spec"
+	"github.com/cnibox/cnibox/applets/applet"
+	"github.com/cnibox/cnibox/applets/cniexec/hint"
+	"github.com/cnibox/cnibox/chain"
+	"github.com/cnibox/cnibox/internal/interrupt"
+	"github.com/cnibox/cnibox/internal/memory"
+	"github.com/cnibox/cnibox/internal/netns"
+	"github.com/cnibox/cnibox/internal/program"
+	"github.com/cnibox/cnibox/rtnl"
+	"github.com/cnibox/cnibox/spec"
 )
 
 // TakeDown bounds the detaching of a namespace after its command has ended, or the result of its

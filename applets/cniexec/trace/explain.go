@@ -12,10 +12,10 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"cnibox/internal/netns"
-	"cnibox/nft"
-	"cnibox/nft/foreign"
-	"cnibox/rtnl"
+	"github.com/cnibox/cnibox/internal/netns"
+	"github.com/cnibox/cnibox/nft"
+	"github.com/cnibox/cnibox/nft/foreign"
+	"github.com/cnibox/cnibox/rtnl"
 )
 
 // A site is a place with its part of the path, and with facts that are not in the messages.

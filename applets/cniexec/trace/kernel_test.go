@@ -15,15 +15,15 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"cnibox/applets/applettest"
-	"cnibox/applets/cniexec/trace"
-	"cnibox/internal/kerneltest"
-	"cnibox/internal/netns"
-	"cnibox/internal/nfttest"
-	"cnibox/nft"
-	"cnibox/nft/foreign"
-	"cnibox/rtnl"
-	"cnibox/spec"
+	"github.com/cnibox/cnibox/applets/applettest"
+	"github.com/cnibox/cnibox/applets/cniexec/trace"
+	"github.com/cnibox/cnibox/internal/kerneltest"
+	"github.com/cnibox/cnibox/internal/netns"
+	"github.com/cnibox/cnibox/internal/nfttest"
+	"github.com/cnibox/cnibox/nft"
+	"github.com/cnibox/cnibox/nft/foreign"
+	"github.com/cnibox/cnibox/rtnl"
+	"github.com/cnibox/cnibox/spec"
 )
 
 // A site is an applettest.Bridged whose links have these MAC addresses.

@@ -14,9 +14,9 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"cnibox/internal/netns"
-	"cnibox/nft/foreign"
-	"cnibox/rtnl"
+	"github.com/cnibox/cnibox/internal/netns"
+	"github.com/cnibox/cnibox/nft/foreign"
+	"github.com/cnibox/cnibox/rtnl"
 )
 
 // A Probe is a packet that is sent to learn what this host does with it: a SYN of TCP, a datagram of UDP, or an echo

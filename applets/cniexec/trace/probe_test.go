@@ -7,7 +7,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"cnibox/nft/foreign"
+	"github.com/cnibox/cnibox/nft/foreign"
 )
 
 // The sums over headers and data with their checksums are 0xffff: RFC 1071.

@@ -11,7 +11,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"cnibox/internal/netns"
+	"github.com/cnibox/cnibox/internal/netns"
 )
 
 // A Socket has sent the first packet of a connection.

@@ -16,8 +16,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"cnibox/internal/netns"
-	"cnibox/nft/foreign"
+	"github.com/cnibox/cnibox/internal/netns"
+	"github.com/cnibox/cnibox/nft/foreign"
 )
 
 // A Place is a network namespace on the path of the packet.

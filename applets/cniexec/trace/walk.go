@@ -4,7 +4,7 @@ import (
 	"net/netip"
 	"slices"
 
-	"cnibox/nft/foreign"
+	"github.com/cnibox/cnibox/nft/foreign"
 )
 
 // A hook is what has happened to a packet at one hook of one namespace.

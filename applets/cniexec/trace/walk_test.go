@@ -7,7 +7,7 @@ import (
 	"strings"
 	"testing"
 
-	"cnibox/nft/foreign"
+	"github.com/cnibox/cnibox/nft/foreign"
 )
 
 // message parses a trace message: "ID FAMILY TABLE CHAIN HOOK HANDLE VERDICT" and optionally the

@@ -10,8 +10,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"cnibox/internal/dbus"
-	"cnibox/spec"
+	"github.com/cnibox/cnibox/internal/dbus"
+	"github.com/cnibox/cnibox/spec"
 )
 
 // Firewalld is the name of firewalld on the bus.

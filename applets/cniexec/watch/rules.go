@@ -4,7 +4,7 @@ import (
 	"context"
 	"time"
 
-	"cnibox/nft"
+	"github.com/cnibox/cnibox/nft"
 )
 
 // partPause is the time between the deletion of a part of the rule set and the search for an

@@ -9,11 +9,11 @@ import (
 	"sync"
 	"time"
 
-	"cnibox/internal/interrupt"
-	"cnibox/internal/memory"
-	"cnibox/internal/netns"
-	"cnibox/nft"
-	"cnibox/rtnl"
+	"github.com/cnibox/cnibox/internal/interrupt"
+	"github.com/cnibox/cnibox/internal/memory"
+	"github.com/cnibox/cnibox/internal/netns"
+	"github.com/cnibox/cnibox/nft"
+	"github.com/cnibox/cnibox/rtnl"
 )
 
 // A burst of events ends after burstPause without an event, and at the latest after longestBurst:

@@ -11,7 +11,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"cnibox/internal/interrupt"
+	"github.com/cnibox/cnibox/internal/interrupt"
 )
 
 const ms = time.Millisecond

@@ -14,8 +14,8 @@ import (
 	"github.com/mdlayher/netlink"
 	"golang.org/x/sys/unix"
 
-	"cnibox/internal/fault"
-	"cnibox/internal/nlconn"
+	"github.com/cnibox/cnibox/internal/fault"
+	"github.com/cnibox/cnibox/internal/nlconn"
 )
 
 const (

@@ -1,5 +1,5 @@
 // CRI-O, which `make crio` builds for test-clients.
-module cnibox/test/runtimes/crio
+module github.com/cnibox/cnibox/test/runtimes/crio
 
 go 1.26
 

@@ -1,6 +1,6 @@
 // nerdctl 1.7, the newest whose module the proxy has, in a module of its own: its libraries are older than those of
 // containerd 2 and BuildKit.
-module cnibox/test/runtimes/nerdctl
+module github.com/cnibox/cnibox/test/runtimes/nerdctl
 
 go 1.26
 

@@ -1,6 +1,6 @@
 // Nomad 1.6, the last with an open source licence (MPL 2.0), which `make nomad` builds for test-clients. The replaced
 // modules are those of its own go.mod, and its API is what Nomad had at that time.
-module cnibox/test/runtimes/nomad
+module github.com/cnibox/cnibox/test/runtimes/nomad
 
 go 1.26
 

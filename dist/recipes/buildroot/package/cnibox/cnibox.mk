@@ -9,12 +9,12 @@ CNIBOX_VERSION = @VERSION@
 CNIBOX_SITE = https://github.com/cnibox/cnibox/releases/download/v$(CNIBOX_VERSION)
 CNIBOX_LICENSE = Apache-2.0, BSD-3-Clause, MIT
 CNIBOX_LICENSE_FILES = LICENSE
-CNIBOX_GOMOD = cnibox
+CNIBOX_GOMOD = github.com/cnibox/cnibox
 CNIBOX_GO_ENV = CGO_ENABLED=0
 CNIBOX_TAGS = $(call qstrip,$(BR2_PACKAGE_CNIBOX_TAGS))
 CNIBOX_LDFLAGS = -s -w \
-	-X cnibox/applets/applet.Version=$(CNIBOX_VERSION) \
-	-X cnibox/applets/applet.Commit=@COMMIT@
+	-X github.com/cnibox/cnibox/applets/applet.Version=$(CNIBOX_VERSION) \
+	-X github.com/cnibox/cnibox/applets/applet.Commit=@COMMIT@
 
 define CNIBOX_LINUX_CONFIG_FIXUPS
 @KERNEL@
