@@ -40,6 +40,13 @@ func newLab(o options) (*lab, error) {
 	if err := copyPrograms(l.tools, "/bin/true"); err != nil && !errors.Is(err, os.ErrNotExist) { // the guest has no /bin/true
 		return nil, err
 	}
+	netavark, err := filepath.Glob(filepath.Join(o.tools, netavarkDir, "*"))
+	if err == nil {
+		err = copyPrograms(filepath.Join(l.tools, netavarkDir), netavark...)
+	}
+	if err != nil {
+		return nil, err
+	}
 	if _, err := os.Stat(filepath.Join(o.reference, "bridge")); err == nil {
 		l.reference = dir + "/reference"
 		plugins, err := filepath.Glob(filepath.Join(o.reference, "*"))
@@ -160,6 +167,7 @@ var groups = []group{
 	{"five", "List of bridge, portmap, firewall, bandwidth, tuning", five},
 	{"plugins", "One plugin alone", func(l *lab) []line { return l.measureTrials(trials()) }},
 	{"links", "Links on another link", func(l *lab) []line { return l.measureTrials(subLinks()) }},
+	{"netavark", "netavark 1.14 of Debian trixie, as podman 5 calls it", netavark},
 	{"dhcp", "Memory of the DHCP daemon", daemons},
 	{"leases", "host-local alone, by the number of leases", leases},
 	{"parallel", "100 containers (20 if quick), 16 at a time", parallel},

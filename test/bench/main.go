@@ -101,6 +101,11 @@ func start(o options) (code int, err error) {
 			return 0, err
 		}
 	}
+	if slices.ContainsFunc(selected, func(g group) bool { return g.name == "netavark" }) {
+		if err := fetchNetavark(o.tools); err != nil {
+			fmt.Fprintln(os.Stderr, "bench: netavark:", err)
+		}
+	}
 	r := report{Machine: thisMachine(), Reference: referenceVersion(o.reference), Quick: o.quick}
 	r.writeHead(os.Stdout)
 	for _, g := range selected {

@@ -15,12 +15,6 @@ import (
 	"github.com/cnibox/cnibox/test/sandbox"
 )
 
-// driverDebian has podman 5 and netavark, which call the driver.
-var driverDebian = debian.System{
-	Name: "podman", Suite: "trixie", Without: debian.Unused,
-	Packages: []string{"podman", "netavark", "crun", "conmon", "catatonit", "nftables", "iproute2", "passt", "uidmap", "fuse-overlayfs", "busybox-static"},
-}
-
 // Host ports of the containers.
 const (
 	driverPort  = 8580
@@ -108,7 +102,7 @@ func (h *host) driver() error {
 }
 
 func (d *driverHost) install(ctx context.Context) error {
-	cache, err := goCache()
+	cache, err := debian.Cache()
 	if err != nil {
 		return err
 	}
@@ -117,7 +111,7 @@ func (d *driverHost) install(ctx context.Context) error {
 	if err := errors.Join(d.configure(""), os.MkdirAll(root, 0o755)); err != nil {
 		return err
 	}
-	if err := driverDebian.Unpack(cache, root); err != nil {
+	if err := debian.Podman5.Unpack(cache, root); err != nil {
 		return err
 	}
 	if err := saveImage(); err != nil {

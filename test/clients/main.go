@@ -95,7 +95,7 @@ func run(o options) (code int, err error) {
 				}
 				continue
 			}
-			cache, err := goCache()
+			cache, err := debian.Cache()
 			if err != nil {
 				return 0, err
 			}
@@ -109,12 +109,6 @@ func run(o options) (code int, err error) {
 		}
 	}
 	return 0, nil
-}
-
-// goCache returns the directory of Go's cache, beside which root file systems are stored.
-func goCache() (string, error) {
-	dir, err := exec.Command("go", "env", "GOCACHE").Output()
-	return strings.TrimSpace(string(dir)), err
 }
 
 // missing returns what this machine lacks to run containers; "": nothing.

@@ -35,7 +35,7 @@ var trials = []trial{
 		parts: []func(*host) error{(*host).hooks, (*host).programs},
 	},
 	{
-		name: "podman5", release: release{cniVersion: "1.1.0"}, system: &driverDebian,
+		name: "podman5", release: release{cniVersion: "1.1.0"}, system: &debian.Podman5,
 		parts: []func(*host) error{(*host).driver},
 	},
 	{

@@ -40,6 +40,12 @@ var Unused = []string{
 	"./usr/share/locale/*", "./usr/share/i18n/*", "./proc/*", "./sys/*", "./dev/*",
 }
 
+// Podman5 has podman 5 and netavark.
+var Podman5 = System{
+	Name: "podman", Suite: "trixie", Without: Unused,
+	Packages: []string{"podman", "netavark", "crun", "conmon", "catatonit", "nftables", "iproute2", "passt", "uidmap", "fuse-overlayfs", "busybox-static"},
+}
+
 // Skip prints what is missing for a trial, or with require returns it as an error.
 func Skip(trial, missing string, require bool) error {
 	if require {
@@ -60,6 +66,12 @@ func Write(dir string, files map[string]string) error {
 	return nil
 }
 
+// Cache returns the directory of Go's cache, beside which systems are stored.
+func Cache() (string, error) {
+	dir, err := exec.Command("go", "env", "GOCACHE").Output()
+	return strings.TrimSpace(string(dir)), err
+}
+
 // Fetch builds the system if Go's cache has none. It needs the network.
 func (s System) Fetch(cache string) error {
 	archive := filepath.Join(cache, s.archive())
@@ -70,13 +82,14 @@ func (s System) Fetch(cache string) error {
 	return s.bootstrap(archive)
 }
 
-// Unpack unpacks the system into a directory. If Go's cache has none it is built first.
-func (s System) Unpack(cache, dir string) error {
+// Unpack unpacks the system, or only the files of these names, into a directory. If Go's cache has none it is
+// built first.
+func (s System) Unpack(cache, dir string, names ...string) error {
 	if err := s.Fetch(cache); err != nil {
 		return err
 	}
 	archive := filepath.Join(cache, s.archive())
-	if out, err := exec.Command("tar", "-C", dir, "-xf", archive).CombinedOutput(); err != nil {
+	if out, err := exec.Command("tar", append([]string{"-C", dir, "-xf", archive}, names...)...).CombinedOutput(); err != nil {
 		return fmt.Errorf("unpack %s: %w\n%s", archive, err, tail(out))
 	}
 	return os.Chmod(dir, 0o755) // ordinary users need the root directory, too
