@@ -16,6 +16,7 @@ const (
 	LaneGuest  = "guest"       // a guest of make test-vm
 	LaneGuests = "guest-again" // a second guest, with another kernel
 	LanePart   = "guest-part"  // a guest that runs tests which were asked for by name
+	LaneLacks  = "guest-lacks" // a guest that runs what another kernel lacks, in .ci/run
 )
 
 // OtherLane begins the reason of a skip where other lanes run the test.
@@ -40,8 +41,8 @@ func Measures(t testing.TB) { t.Helper(); notIn(t, LaneRace, LaneCross) }
 func Slow(t testing.TB) { t.Helper(); notIn(t, LaneGuest, LaneGuests) }
 
 // OneKernel says that the test starts as many programs and needs a guest, since some kernels lack what
-// it needs, and that one guest is enough: an emulated processor starts 20 programs a second.
-func OneKernel(t testing.TB) { t.Helper(); notIn(t, LaneGuests) }
+// it needs, and that one guest of `make test-vm` is enough: an emulated processor starts 20 programs a second.
+func OneKernel(t testing.TB) { t.Helper(); notIn(t, LaneGuests, LaneLacks) }
 
 // Native says that the test needs what qemu-user does not have: network namespaces, and a second
 // program of its kind.

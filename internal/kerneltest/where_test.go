@@ -20,15 +20,15 @@ func (s *skipper) Skipf(format string, args ...any) { s.reason = fmt.Sprintf(for
 // Each test runs in the lanes that it does not exclude: on this machine always, and in a guest where it was
 // asked for.
 func TestLanes(t *testing.T) {
-	lanes := []string{"", LaneRace, LaneCross, LaneGuest, LaneGuests, LanePart}
+	lanes := []string{"", LaneRace, LaneCross, LaneGuest, LaneGuests, LanePart, LaneLacks}
 	for name, tt := range map[string]struct {
 		says func(testing.TB)
 		runs []bool // in these lanes
 	}{
-		"Measures":  {Measures, []bool{true, false, false, true, true, true}},
-		"Slow":      {Slow, []bool{true, true, true, false, false, true}},
-		"OneKernel": {OneKernel, []bool{true, true, true, true, false, true}},
-		"Native":    {Native, []bool{true, true, false, true, true, true}},
+		"Measures":  {Measures, []bool{true, false, false, true, true, true, true}},
+		"Slow":      {Slow, []bool{true, true, true, false, false, true, true}},
+		"OneKernel": {OneKernel, []bool{true, true, true, true, false, true, false}},
+		"Native":    {Native, []bool{true, true, false, true, true, true, true}},
 	} {
 		for i, lane := range lanes {
 			t.Setenv("CNIBOX_LANE", lane)

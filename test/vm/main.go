@@ -10,9 +10,9 @@
 // does not work. Kernels are fetched once into the user's cache directory, by apt, which verifies
 // their signatures.
 //
-// Which tests a guest leaves out they say themselves, by package kerneltest; those named by -run and -lacks
-// all run. FILE has the tests that were skipped here since this kernel lacks a feature, as make test writes
-// it: a package and a test a line.
+// Which tests a guest leaves out they say themselves, by package kerneltest; those named by -run all run. FILE
+// has the tests that were skipped here since this kernel lacks a feature, as make test writes it: a package and
+// a test a line. Of these, a guest leaves out the long ones for which one guest of all tests is enough.
 //
 // The output is that of go test, with the kernel after each package. A test that fails and a guest that
 // crashes, prints nothing for too long or does not end are failures.
@@ -256,6 +256,9 @@ func (m machine) runOne(ctx context.Context, k kernel, base image, cache string,
 	disk := base.clone()
 	flags := []string{"-test.v", "-test.run=" + o.run, "-test.timeout=" + o.limit.String(), "-test.parallel=4"}
 	lane := kerneltest.LanePart
+	if o.lacks != "" {
+		lane = kerneltest.LaneLacks
+	}
 	if o.run == allTests {
 		lane = k.lane()
 	}
