@@ -228,9 +228,10 @@ RUNTIMES := test/runtimes test/runtimes/nerdctl
 RUNTIMES_DIR = $(shell $(GO) env GOCACHE)/cnibox-runtimes-$(firstword $(shell cat $(RUNTIMES:=/go.mod) | cksum))
 .PHONY: runtimes
 
-runtimes: ## build containerd 2, BuildKit and nerdctl, for test-clients
+runtimes: ## build containerd 2, BuildKit, nerdctl and cnitool, for test-clients
 	@[ -e $(RUNTIMES_DIR)/.done ] || { mkdir -p $(RUNTIMES_DIR) && for module in $(RUNTIMES); do \
 		$(GO) build -C $$module -trimpath -ldflags '-s -w' -o $(RUNTIMES_DIR)/ tool || exit 1; done && touch $(RUNTIMES_DIR)/.done; }
+	@[ -e $(RUNTIMES_DIR)/cnitool ] || $(GO) build -C test -trimpath -ldflags '-s -w' -o $(RUNTIMES_DIR)/ github.com/containernetworking/cni/cnitool
 	@echo $(RUNTIMES_DIR)
 
 # What needs gcc, and takes longer than continuous integration has. pinns is CRI-O's, in C.
@@ -245,7 +246,7 @@ nomad: ## build Nomad 1.6, the last with an open source licence, for test-client
 	@[ -e $(RUNTIMES_DIR)/nomad ] || CGO_ENABLED=1 $(GO) build -C test/runtimes/nomad -trimpath -ldflags '-s -w' -o $(RUNTIMES_DIR)/ tool
 	@echo $(RUNTIMES_DIR)
 
-test-clients: build reference runtimes ## containers of containerd 1.6 and 2, nerdctl, podman, buildah, BuildKit, and CRI-O and Nomad if they were built; CLIENTS=-require: no skipping of Debian's
+test-clients: build reference runtimes ## containers of containerd 1.6 and 2, nerdctl, podman, buildah, BuildKit, cnitool, and CRI-O and Nomad if they were built; CLIENTS=-require: no skipping of Debian's
 	$(IN_TEST) ./clients -bin $(abspath $(BIN)) -runtimes $(RUNTIMES_DIR) -reference $(NEWEST_DIR) $(CLIENTS)
 
 .PHONY: test-systemd

@@ -69,6 +69,12 @@ var trials = []trial{
 		parts: []func(*host) error{(*host).buildkit, (*host).buildkitTimes},
 	},
 	{
+		name: "cnitool", release: release{cniVersion: "1.1.0"}, built: []string{"cnitool"}, parts: []func(*host) error{(*host).cnitool},
+	},
+	{
+		name: "cnitool-folded", release: release{cniVersion: "1.1.0"}, folded: true, built: []string{"cnitool"}, parts: []func(*host) error{(*host).cnitool},
+	},
+	{
 		name: "crio", target: "crio", release: release{cniVersion: "1.1.0"},
 		built: []string{"crio", "pinns"},
 		parts: []func(*host) error{(*host).crio},
