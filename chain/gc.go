@@ -96,7 +96,7 @@ func (r *Runner) deleteOrphans(ctx context.Context, l *List, v spec.Version, c *
 	default:
 		for _, a := range c.orphans {
 			t := RuntimeConf{ContainerID: a.ContainerID, IfName: cmp.Or(a.IfName, "eth0")}
-			end := r.begin(&t, t.on(l))
+			end := r.begin(&t, t.On(l))
 			errs = append(errs, r.delAll(ctx, l, t, nil, true)...)
 			end()
 		}

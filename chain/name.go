@@ -75,7 +75,7 @@ func EntryOf(a spec.Attachment) *Entry {
 // title is [Entry.Title] of the attachment; e is nil if the cache does not have it.
 func (t *RuntimeConf) title(l *List, e *Entry) string {
 	if e == nil {
-		e = EntryOf(t.on(l))
+		e = EntryOf(t.On(l))
 		e.NetNS, e.Args = t.NetNS, t.Args
 	}
 	return e.Title()

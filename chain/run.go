@@ -62,8 +62,8 @@ type RuntimeConf struct {
 	Capabilities map[string]json.RawMessage
 }
 
-// on returns the attachment to a network. Its names are not checked yet.
-func (t *RuntimeConf) on(l *List) spec.Attachment {
+// On returns the attachment to a network. Its names are not checked yet.
+func (t *RuntimeConf) On(l *List) spec.Attachment {
 	return spec.Attachment{Network: l.Name, ContainerID: t.ContainerID, IfName: t.IfName}
 }
 
@@ -92,7 +92,7 @@ type AddResult struct {
 //
 // libcni runs no DEL, allows a second ADD and takes no lock: it leaves these to its caller.
 func (r *Runner) Add(ctx context.Context, l *List, t RuntimeConf) (*AddResult, error) {
-	a := t.on(l)
+	a := t.On(l)
 	defer r.begin(&t, a)()
 	if err := errors.Join(checkNames(a), t.openNetNS()); err != nil {
 		return nil, err

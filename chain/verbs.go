@@ -19,7 +19,7 @@ import (
 // if the cache has the attachment. Del stops at the first failure, as the specification says,
 // unless KeepGoing is set; after any failure the entry stays.
 func (r *Runner) Del(ctx context.Context, l *List, t RuntimeConf) error {
-	a := t.on(l)
+	a := t.On(l)
 	if err := checkNames(a); err != nil {
 		return err
 	}
@@ -239,7 +239,7 @@ func (r *Runner) getAll(ctx context.Context, l *List, t RuntimeConf, res *spec.R
 // lockAndRecall locks an attachment and recalls its arguments; the entry is nil if there is none. The
 // caller calls the returned function, which unlocks; after an error nothing is locked.
 func (r *Runner) lockAndRecall(ctx context.Context, l *List, t RuntimeConf, since spec.Version, verb spec.Verb) (*List, RuntimeConf, *Entry, func(), error) {
-	a := t.on(l)
+	a := t.On(l)
 	if err := checkNames(a); err != nil {
 		return nil, t, nil, nil, err
 	}

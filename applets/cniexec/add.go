@@ -45,9 +45,9 @@ func (c *addCall) do(ctx context.Context, operands []string) (int, error) {
 	err := c.networkOperands(operands, 2)
 	switch {
 	case err != nil:
-	case c.create && !sandbox.IsNamed(c.runtimeConf.NetNS):
+	case c.create && !sandbox.IsNamed(c.target.NetNS):
 		err = fmt.Errorf("--create needs the NAME of a network namespace, for %s/NAME", sandbox.NetNSDir)
-	case c.runtimeConf.NetNS == "":
+	case c.target.NetNS == "":
 		err = errors.New("NETNS is missing: the name of a network namespace, or a path as /run/netns/NAME")
 	}
 	if err != nil {
@@ -57,9 +57,9 @@ func (c *addCall) do(ctx context.Context, operands []string) (int, error) {
 	if err := c.prepare(); err != nil {
 		return 0, err
 	}
-	c.link.setTarget(&c.runtimeConf)
+	c.link.setTarget(&c.target)
 	c.runner.Retries = c.retries
-	if c.runtimeConf.Capabilities, err = c.asked.capabilities(c.runtimeConf.Capabilities); err != nil {
+	if c.target.Capabilities, err = c.asked.capabilities(c.target.Capabilities); err != nil {
 		return 0, err
 	}
 	return exitOK, c.add(ctx)
@@ -68,7 +68,7 @@ func (c *addCall) do(ctx context.Context, operands []string) (int, error) {
 // add runs ADD and prints its result. If the result cannot be written, it deletes the attachment
 // again: for the caller the call has failed, and it may retry.
 func (c *addCall) add(ctx context.Context) error {
-	l, err := c.load()
+	l, err := c.load(c.target)
 	if err == nil {
 		err = cmp.Or(c.canHonour(c.call, l), c.CheckLimits())
 	}
@@ -76,21 +76,21 @@ func (c *addCall) add(ctx context.Context) error {
 		return err
 	}
 	c.warnOf(l, c.dryRun || !c.runner.Cache.Used(l.Name))
-	c.runtimeConf.Args, c.runtimeConf.Capabilities = c.arguments(&c.runtimeConf, []*chain.List{l}, 0)
+	c.target.Args, c.target.Capabilities = c.arguments(&c.target.RuntimeConf, []*chain.List{l}, 0)
 	if c.dryRun {
 		return c.addDryRun(ctx, l, c.create)
 	}
 	defer interrupt.Begin()()
 	created := false
 	if c.create {
-		if created, _, err = c.createNetNS(ctx, c.runtimeConf.NetNS, func() ([]*chain.Entry, error) { return c.entriesOf(c.runtimeConf.ContainerID) }); err != nil {
+		if created, _, err = c.createNetNS(ctx, c.target.NetNS, func() ([]*chain.Entry, error) { return c.entriesOf(c.target.ContainerID) }); err != nil {
 			return err
 		}
 	}
 	if err = c.addTo(ctx, l); err != nil && created {
 		ctx, cancel := interrupt.UndoContext(ctx, sandbox.TakeDown)
 		defer cancel()
-		if _, derr := c.deleteUnused(ctx, c.runtimeConf.NetNS); derr != nil {
+		if _, derr := c.deleteUnused(ctx, c.target.NetNS); derr != nil {
 			c.runner.Warn("%v", derr)
 		}
 	}
@@ -99,7 +99,7 @@ func (c *addCall) add(ctx context.Context) error {
 
 // addTo attaches the target, whose namespace exists.
 func (c *addCall) addTo(ctx context.Context, l *chain.List) error {
-	res, err := c.runner.Add(ctx, l, c.runtimeConf)
+	res, err := c.runner.Add(ctx, l, c.target.RuntimeConf)
 	if err != nil {
 		return err
 	}
@@ -117,7 +117,7 @@ func (c *addCall) takeBack(ctx context.Context, l *chain.List, cause *spec.Error
 	defer cancel()
 	c.runner.KeepGoing = true
 	cause.Details = "the attachment is deleted again"
-	if err := c.runner.Del(ctx, l, c.runtimeConf); err != nil {
+	if err := c.runner.Del(ctx, l, c.target.RuntimeConf); err != nil {
 		cause.Details = "cleanup is not complete, run DEL again: " + err.Error()
 	}
 	return cause

@@ -46,16 +46,15 @@ func (c *call) networks(cached bool) ([]string, error) {
 // eachNetwork runs a verb for one network after another and prints the error of each. failure is
 // the format of the error if any failed, with the number of those and of all. A warning that
 // several networks cause is printed once.
-func (c *call) eachNetwork(ctx context.Context, names []string, do func(context.Context) error, failure string) error {
+func (c *call) eachNetwork(ctx context.Context, names []string, do func(ctx context.Context, network string) error, failure string) error {
 	defer c.warnOnce()()
 	c.configs = chain.NewDir(c.confDir)
-	defer func() { c.network, c.configs = "", nil }()
+	defer func() { c.configs = nil }()
 	failed := 0
 	for _, name := range names {
-		c.network = name
-		if err := do(ctx); err != nil && !errors.Is(err, context.Cause(ctx)) {
+		if err := do(ctx, name); err != nil && !errors.Is(err, context.Cause(ctx)) {
 			c.runner.Warn("%s %s: %v", c.verb, name, hint.Line(err))
-			c.problem(c.verb, err)
+			c.problem(target{network: name}, c.verb, err)
 			failed++
 		}
 		if ctx.Err() != nil {
@@ -70,8 +69,8 @@ func (c *call) eachNetwork(ctx context.Context, names []string, do func(context.
 
 // eachList is eachNetwork with the configuration of each network.
 func (c *call) eachList(ctx context.Context, names []string, do func(context.Context, *chain.List) error, failure string) error {
-	return c.eachNetwork(ctx, names, func(ctx context.Context) error {
-		l, err := c.load()
+	return c.eachNetwork(ctx, names, func(ctx context.Context, network string) error {
+		l, err := c.load(target{network: network})
 		if err != nil {
 			return err
 		}

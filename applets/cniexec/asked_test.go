@@ -55,7 +55,7 @@ func TestCapabilitiesBeforeCNIArgs(t *testing.T) {
 				t.Fatal(err)
 			}
 			asked := &a.(*runCall).asked
-			if c.runtimeConf.Capabilities, err = asked.capabilities(nil); err != nil {
+			if c.target.Capabilities, err = asked.capabilities(nil); err != nil {
 				t.Fatal(err)
 			}
 			var networks []*chain.List
@@ -74,14 +74,14 @@ func TestCapabilitiesBeforeCNIArgs(t *testing.T) {
 			}
 			var got []string
 			for i := range networks {
-				args, caps := asked.arguments(&c.runtimeConf, networks, i)
+				args, caps := asked.arguments(&c.target.RuntimeConf, networks, i)
 				doc, _ := json.Marshal(caps)
 				got = append(got, fmt.Sprint(args, " ", strings.ReplaceAll(string(doc), `{"hostPort":65533,"containerPort":1,"protocol":"tcp"}`, "P")))
 			}
 			if text := strings.Join(got, "; "); text != tt.want {
 				t.Errorf("got %s, want %s", text, tt.want)
 			}
-			if !reflect.DeepEqual(c.runtimeConf.Args, [][2]string(nil)) {
+			if !reflect.DeepEqual(c.target.Args, [][2]string(nil)) {
 				t.Error("the target of all networks is changed")
 			}
 		})

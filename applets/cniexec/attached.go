@@ -58,7 +58,9 @@ func (c *call) entriesOf(containerID string) (found []*chain.Entry, err error) {
 func (c *call) detachEntry(ctx context.Context, e *chain.Entry) error {
 	l, err := e.List()
 	if err != nil {
-		if l, err = c.lookup(e.NetworkName); err != nil {
+		l, err = c.lookup(e.NetworkName)
+		c.speak(l)
+		if err != nil {
 			return err
 		}
 	}

@@ -38,13 +38,13 @@ func (c *bootCall) do(ctx context.Context, operands []string) (int, error) {
 	if failed != nil && err != nil {
 		c.runner.Warn("boot: %v", hint.Line(failed))
 	}
-	return 0, c.report(ctx, bootDoc{each(deleted, nameOf), ready, c.found()}, cmp.Or(context.Cause(ctx), err, failed))
+	return 0, c.document(ctx, bootDoc{each(deleted, nameOf), ready, c.found()}, cmp.Or(context.Cause(ctx), err, failed))
 }
 
 // deleteEarlier deletes the attachments of earlier boots.
 func (c *call) deleteEarlier(ctx context.Context) ([]spec.Attachment, error) {
 	deleted, err := c.runner.DeleteEarlier(ctx, c.elsewhere)
-	c.problem(c.verb, err)
+	c.problem(target{}, c.verb, err)
 	return deleted, err
 }
 
@@ -60,8 +60,9 @@ func bridgesText(ready []string) string {
 // It returns the networks whose bridge exists.
 func (c *call) makeBridges(ctx context.Context) (ready []string, err error) {
 	ready = []string{}
-	err = c.eachNetwork(ctx, c.configured(), func(ctx context.Context) error {
-		l, err := c.lookup(c.network)
+	err = c.eachNetwork(ctx, c.configured(), func(ctx context.Context, network string) error {
+		l, err := c.lookup(network)
+		c.speak(l)
 		if err != nil {
 			return err
 		}

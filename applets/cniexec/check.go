@@ -46,7 +46,7 @@ func (c *checkCall) do(ctx context.Context, operands []string) (int, error) {
 	}
 	err := c.allOr(c.all, operands, 2)
 	if err == nil && !c.all {
-		err = c.link.needs(&c.runtimeConf)
+		err = c.link.needs(c.target)
 	}
 	if err != nil {
 		return 0, usage("check: %w", err)
@@ -58,9 +58,9 @@ func (c *checkCall) do(ctx context.Context, operands []string) (int, error) {
 		entries, torn, unread := c.runner.Entries()
 		c.untestedEntries(torn)
 		checked, err := c.checkAll(ctx, entries, entries, unread)
-		return c.end(c.report(ctx, checkDoc{checked, c.found()}, err))
+		return c.end(c.document(ctx, checkDoc{checked, c.found()}, err))
 	}
-	c.link.setTarget(&c.runtimeConf)
+	c.link.setTarget(&c.target)
 	return c.check(ctx)
 }
 
@@ -72,19 +72,19 @@ type checkDoc struct {
 
 // check runs CHECK. Without -o json it prints nothing: the exit code is the answer.
 func (c *checkCall) check(ctx context.Context) (int, error) {
-	l, err := c.load()
+	l, err := c.load(c.target)
 	if err != nil {
 		return 0, err
 	}
 	c.runner.Cache.LockTimeout = c.patience()
-	err = c.runner.Check(ctx, l, c.runtimeConf)
+	err = c.runner.Check(ctx, l, c.target.RuntimeConf)
 	if err != nil && (spec.AsError(err).Code == spec.CodeEnv || ctx.Err() != nil) { // nothing was checked
 		return 0, err
 	}
 	if err == nil && l.Unchecked() == "" { // the usual case: the entry is not read again
-		return c.end(c.report(ctx, checkDoc{1, c.found()}, nil))
+		return c.end(c.document(ctx, checkDoc{1, c.found()}, nil))
 	}
-	j := c.runner.Verdict(c.entryOf(c.target(), c.runtimeConf.NetNS), err)
+	j := c.runner.Verdict(c.targetEntry(), err)
 	checked := 0
 	if j.State == chain.StateOK || j.State == chain.StateFault {
 		checked++
@@ -101,7 +101,7 @@ func (c *checkCall) check(ctx context.Context) (int, error) {
 			err = &hint.Error{Err: spec.Errorf(f.Code, "%s", hint.Text(j)), Hint: remedy.Advice()}
 		}
 	}
-	return c.end(c.report(ctx, checkDoc{checked, c.found()}, err))
+	return c.end(c.document(ctx, checkDoc{checked, c.found()}, err))
 }
 
 // checkNamed runs CHECK of the attachments of a container, or of a network. If there are none that
@@ -121,7 +121,7 @@ func (c *checkCall) checkNamed(ctx context.Context, name string) (int, error) {
 	if err == nil && checked == 0 && !c.undone {
 		return 0, spec.Errorf(spec.CodeUnknown, "no attachment of %q has a CHECK: `cni-exec ls` has the state of each", name)
 	}
-	return c.end(c.report(ctx, checkDoc{checked, c.found()}, err))
+	return c.end(c.document(ctx, checkDoc{checked, c.found()}, err))
 }
 
 // checkAll runs CHECK of attachments, and prints a line about each that is not as add left it. all are
@@ -156,7 +156,7 @@ func (c *checkCall) checkAll(ctx context.Context, entries, all []*chain.Entry, u
 		c.nothing(fmt.Sprintf("%s checked, nothing is wrong", tty.Plural(checked, "attachment")))
 	}
 	c.untested(title, undone...)
-	c.problem("cache", unread)
+	c.problem(target{}, "cache", unread)
 	switch {
 	case failed == 0:
 		return checked, unread

@@ -40,23 +40,39 @@ const (
 	exitUndone // nothing wrong was found, but not everything could be looked at
 )
 
-// A call is one call of cni-exec. The verb determines which fields it uses.
+// A call is one call of cni-exec: what was typed, what it is about, and what has come of it.
 type call struct {
 	applet.Process
-	*commandLine
-	verb        string            // as typed
-	network     string            // empty: none was named
-	about       string            // operand with which errors begin; empty: network
-	runtimeConf chain.RuntimeConf // in run without a namespace; the interface name depends on the network
-	runner      *chain.Runner     // nil before prepare
-	configs     *chain.Dir        // read once while a verb is about several networks; else nil
-	warner      *lint.Linter      // nil before warnOf
-	speaks      spec.Version      // cniVersion of the network; zero before it is known
-	documented  bool              // stdout has the document of -o json
-	findings    []doctor.Finding
-	restored    []restoredDoc // by reload
-	notTested   []string      // with the reasons
-	undone      bool          // something could not be looked at, against what was asked
+	options
+	target target // of the error and the line in the log; what the verb has not read yet is empty
+	report
+
+	runner  *chain.Runner // nil before prepare
+	configs *chain.Dir    // read once while a verb is about several networks; else nil
+	warner  *lint.Linter  // nil before warnOf
+}
+
+// A target is an attachment and the arguments of its plugins, a network, or a namespace: what is
+// empty is not named.
+type target struct {
+	network string
+	chain.RuntimeConf
+}
+
+// attachment returns the names of the attachment.
+func (t *target) attachment() spec.Attachment {
+	return spec.Attachment{Network: t.network, ContainerID: t.ContainerID, IfName: t.IfName}
+}
+
+// A report is what a call has found and done, for its document, its errors and its exit code.
+type report struct {
+	about      string           // operand with which errors begin; empty: the network of the target
+	speaks     spec.Version     // cniVersion of the network; zero before it is known
+	documented bool             // stdout has the document of -o json
+	findings   []doctor.Finding // of -o json
+	restored   []restoredDoc
+	notTested  []string // with the reasons
+	undone     bool     // something could not be looked at, against what was asked
 }
 
 // run is the program: verb, network, namespace, flags. Before anything is opened, a wrong verb,
@@ -69,7 +85,6 @@ func run(ctx context.Context, p applet.Process) int {
 		return complete(p, p.Args[1:])
 	}
 	c, a, err := parse(p)
-	l := c.commandLine
 	var exit int
 	v := findVerb(c.verb)
 	switch {
@@ -77,15 +92,15 @@ func run(ctx context.Context, p applet.Process) int {
 		err = unknownVerb(c.verb)
 	case err != nil:
 		err = usageError{err}
-	case l.version:
+	case c.version:
 		exit, err = c.printVersion()
-	case l.help:
-		exit, err = c.printHelp(ctx, l.operands[:min(1, len(l.operands))])
+	case c.help:
+		exit, err = c.printHelp(ctx, c.operands[:min(1, len(c.operands))])
 	case c.verb == "":
 		err = usage("no verb")
 	case v == nil:
 		err = unknownVerb(c.verb)
-	case l.command != nil && !v.command:
+	case c.command != nil && !v.command:
 		err = usage("%s takes no command: only run and enter do", c.verb)
 	default:
 		if err = c.knownOutput(); err != nil {
@@ -93,9 +108,9 @@ func run(ctx context.Context, p applet.Process) int {
 			break
 		}
 		c.warnOfFormer(v)
-		exit, err = a.do(ctx, l.operands[1:])
+		exit, err = a.do(ctx, c.operands[1:])
 	}
-	if v != nil && v.name != "help" && !l.version && !l.help {
+	if v != nil && v.name != "help" && !c.version && !c.help {
 		c.logSubject()
 	}
 	if v != nil && v.name == "hook" && err != nil {
@@ -117,16 +132,16 @@ func run(ctx context.Context, p applet.Process) int {
 // logSubject sets the subject of the call in the log. Only verbs with --container-id concern one
 // container, and only enter one namespace.
 func (c *call) logSubject() {
-	s := applet.Subject{Verb: c.verb, Network: c.network}
+	s := applet.Subject{Verb: c.verb, Network: c.target.network}
 	if f := c.set.Lookup("dry-run"); f != nil && f.Changed && f.Value.String() == "true" {
 		s.Verb += " --dry-run"
 	}
 	one := c.set.Lookup("container-id") != nil || c.verb == "hook"
 	if one {
-		s.ContainerID, s.IfName = c.runtimeConf.ContainerID, c.runtimeConf.IfName
+		s.ContainerID, s.IfName = c.target.ContainerID, c.target.IfName
 	}
 	if one || c.verb == "enter" {
-		s.NetNS = c.runtimeConf.NetNS
+		s.NetNS = c.target.NetNS
 	}
 	c.Log.About(s)
 }
@@ -140,13 +155,13 @@ func (c *call) networkOperands(operands []string, most int) error {
 	case len(operands) > most:
 		return fmt.Errorf("%q is one operand too many", operands[most])
 	}
-	c.network = operands[0]
+	c.target.network = operands[0]
 	if len(operands) > 1 && operands[1] != "" {
 		path, err := sandbox.NetNSPath(operands[1])
 		if err != nil {
 			return err
 		}
-		c.runtimeConf.NetNS = path
+		c.target.NetNS = path
 	}
 	return nil
 }
@@ -165,13 +180,13 @@ func (c *call) allOr(all bool, operands []string, most int) error {
 // prepare creates the runner, and completes the target from the environment. Errors have code 4 or
 // 7.
 func (c *call) prepare() error {
-	t := &c.runtimeConf
+	if c.dirsErr != nil {
+		return c.dirsErr
+	}
+	t := &c.target
 	override := c.Getenv("CNI_NETNS_OVERRIDE")
 	t.NetNSOverride = strings.EqualFold(override, "true") || override == "1"
-	err := c.stateDirs()
-	if err != nil {
-		return err
-	}
+	var err error
 	if t.Args, err = cniArgs(c.Getenv("CNI_ARGS")); err != nil {
 		return err
 	}
@@ -180,20 +195,6 @@ func (c *call) prepare() error {
 	}
 	c.setRunner()
 	return nil
-}
-
-// stateDirs completes the two directories of the flags: plugins get paths below them. The error has
-// code 4.
-func (c *call) stateDirs() (err error) {
-	if c.stateDir == "" {
-		c.stateDir, err = spec.StateDir(c.Getenv)
-	}
-	for _, dir := range []*string{&c.stateDir, &c.cacheDir} {
-		if err == nil && *dir != "" {
-			*dir, err = filepath.Abs(*dir)
-		}
-	}
-	return err
 }
 
 func (c *call) cache() *chain.Cache {
@@ -232,14 +233,15 @@ func (c *call) local() *chain.Invoker {
 	return l
 }
 
-// load finds the configuration of the network. For a known attachment the cached one is enough: DEL
+// load finds the configuration of a target's network. For a known attachment the cached one is enough: DEL
 // must be possible after the configuration has been deleted or broken.
-func (c *call) load() (*chain.List, error) {
-	l, err := c.lookup(c.network)
+func (c *call) load(t target) (*chain.List, error) {
+	l, err := c.lookup(t.network)
+	c.speak(l)
 	if err == nil {
 		return l, nil
 	}
-	cached := c.cached()
+	cached := c.cached(t)
 	if cached == nil {
 		return nil, err
 	}
@@ -252,15 +254,15 @@ func (c *call) load() (*chain.List, error) {
 
 // cached returns the configuration with which an attachment was made, for the verbs that need no
 // newer one; nil: none.
-func (c *call) cached() *chain.List {
+func (c *call) cached(t target) *chain.List {
 	switch c.verb {
 	case "del", "check", "get":
-		if e, err := c.runner.Cache.Lookup(c.target()); err == nil {
+		if e, err := c.runner.Cache.Lookup(t.attachment()); err == nil {
 			l, _ := e.List()
 			return l
 		}
 	case "gc", "rm":
-		return c.cachedList()
+		return c.cachedList(t.network)
 	}
 	return nil
 }
@@ -268,13 +270,13 @@ func (c *call) cached() *chain.List {
 // cachedList returns the network as it was when the first of its attachments was added; nil if it
 // has none. podman's default network is in no file until it is changed, but what podman has lost in
 // it must be deleted too.
-func (c *call) cachedList() *chain.List {
+func (c *call) cachedList(network string) *chain.List {
 	entries, _, err := c.runner.Cache.List()
 	if err != nil {
 		return nil
 	}
 	for _, e := range entries {
-		if e.NetworkName != c.network {
+		if e.NetworkName != network {
 			continue
 		}
 		if l, err := e.List(); err == nil {
@@ -293,7 +295,6 @@ func (c *call) lookup(network string) (*chain.List, error) {
 		configs = chain.NewDir(c.confDir)
 	}
 	l, err := configs.Load(network)
-	c.speak(l)
 	if l != nil && len(l.Ignored) > 0 {
 		c.runner.Warn("network %s is configured more than once: %s is used, not %s", network, l.File, strings.Join(l.Ignored, ", "))
 	}

@@ -31,7 +31,7 @@ func TestParse(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	want := &flags{
+	want := flags{
 		confDir: "/conf", path: "/bin", output: outputJSON,
 		timeout: 2 * time.Minute,
 	}
@@ -64,7 +64,7 @@ func TestParse(t *testing.T) {
 // The help of a verb is at most as wide as a terminal, has two examples, and names each flag of the
 // verb.
 func TestHelpOfVerbs(t *testing.T) {
-	texts := map[string]string{"": overview(), "flags": helpOfFlags(new(flags).set(nil, noEnv))}
+	texts := map[string]string{"": overview(), "flags": helpOfFlags(new(flags).declare(nil, noEnv))}
 	if n := strings.Count(texts[""], "\n"); n > 30 {
 		t.Errorf("the first screen has %d lines", n)
 	}
@@ -101,7 +101,7 @@ func TestHelpOfVerbs(t *testing.T) {
 			}
 		}
 	}
-	for _, flag := range commonFlags(new(flags).set(nil, noEnv)) {
+	for _, flag := range commonFlags(new(flags).declare(nil, noEnv)) {
 		if !strings.Contains(texts["flags"], "--"+flag.Name) {
 			t.Errorf("the help of flags does not name --%s", flag.Name)
 		}

@@ -44,13 +44,12 @@ func complete(p applet.Process, words []string) int {
 	if len(words) == 0 {
 		words = []string{""}
 	}
-	l := &commandLine{flags: &flags{}}
+	c := &completion{call: &call{Process: p}, value: words[len(words)-1]}
 	if v := findVerb(verbIn(words[:len(words)-1])); v != nil {
-		l.set = l.flags.set(v.new(&call{}), p.Getenv)
+		c.set = c.flags.declare(v.new(&call{}), p.Getenv)
 	} else {
-		l.set = allFlags(l.flags, p.Getenv)
+		c.set = allFlags(&c.flags, p.Getenv)
 	}
-	c := &completion{call: &call{Process: p, commandLine: l}, value: words[len(words)-1]}
 	c.candidates(words[:len(words)-1])
 	slices.Sort(c.found)
 	for _, line := range slices.Compact(c.found) {
@@ -65,6 +64,7 @@ func complete(p applet.Process, words []string) int {
 // candidates finds the candidates for the value, after the words before it.
 func (c *completion) candidates(before []string) {
 	pending := c.readBefore(before)
+	c.dirsErr = c.resolveDirs(c.Getenv)
 	v := findVerb(c.verb)
 	flag, value, assigned := strings.Cut(c.value, "=")
 	switch {
@@ -82,7 +82,7 @@ func (c *completion) candidates(before []string) {
 	case c.verb == "":
 		c.verbNames()
 	case v != nil:
-		c.operand(v, len(c.commandLine.operands))
+		c.operand(v, len(c.operands))
 	}
 }
 
@@ -109,7 +109,7 @@ func (c *completion) readBefore(words []string) (pending *pflag.Flag) {
 		case c.verb == "":
 			c.verb = w
 		default:
-			c.commandLine.operands = append(c.commandLine.operands, w)
+			c.operands = append(c.operands, w)
 		}
 	}
 	return pending
@@ -245,12 +245,12 @@ func (c *completion) networkNames() {
 
 // recorded returns the attachments, or those of the network if one was named.
 func (c *completion) recorded() []*chain.Entry {
-	if c.stateDirs() != nil {
+	if c.dirsErr != nil {
 		return nil
 	}
 	entries, _, _ := c.cache().List() // the verb that follows reports the error
 	matches := func(e *chain.Entry) bool {
-		return len(c.commandLine.operands) > 0 && e.NetworkName == c.commandLine.operands[0]
+		return len(c.operands) > 0 && e.NetworkName == c.operands[0]
 	}
 	if slices.ContainsFunc(entries, matches) {
 		entries = slices.DeleteFunc(entries, func(e *chain.Entry) bool { return !matches(e) })

@@ -114,8 +114,7 @@ func TestCompleteOperands(t *testing.T) {
 		{"[VERB]", 0, verbs()[0].name},
 	}
 	for _, tt := range tests {
-		l := &commandLine{flags: &flags{}}
-		c := &completion{call: &call{commandLine: l}}
+		c := &completion{call: &call{}}
 		if tt.operands == "[VERB]" {
 			c.value = tt.want
 		}

@@ -55,10 +55,10 @@ func (c *delCall) do(ctx context.Context, operands []string) (int, error) {
 	err := c.networkOperands(operands, 2)
 	switch {
 	case err != nil:
-	case c.delete && !sandbox.IsNamed(c.runtimeConf.NetNS):
+	case c.delete && !sandbox.IsNamed(c.target.NetNS):
 		err = errors.New("--delete needs the NAME of a network namespace, as add --create had it")
 	default:
-		err = c.link.needs(&c.runtimeConf)
+		err = c.link.needs(c.target)
 	}
 	if err != nil {
 		return 0, usage("del: %w", err)
@@ -66,9 +66,9 @@ func (c *delCall) do(ctx context.Context, operands []string) (int, error) {
 	if err := c.prepare(); err != nil {
 		return 0, err
 	}
-	c.link.setTarget(&c.runtimeConf)
+	c.link.setTarget(&c.target)
 	c.runner.KeepGoing = c.keepGoing
-	l, err := c.load()
+	l, err := c.load(c.target)
 	if err != nil {
 		return 0, err
 	}
@@ -77,16 +77,16 @@ func (c *delCall) do(ctx context.Context, operands []string) (int, error) {
 	if err != nil && spec.AsError(err).Code == spec.CodeEnv { // nothing was done
 		return 0, err
 	}
-	c.problem("del", err)
+	c.problem(c.target, "del", err)
 	doc.foundDoc = c.found()
-	return exitOK, c.report(ctx, doc, err)
+	return exitOK, c.document(ctx, doc, err)
 }
 
 // del runs DEL, and records what it deletes. Without -o json it prints nothing.
 func (c *delCall) del(ctx context.Context, l *chain.List, doc *deletedDoc) error {
-	a := c.target()
-	netns := c.entryOf(a, c.runtimeConf.NetNS).NetNSPath()
-	if err := c.runner.Del(ctx, l, c.runtimeConf); err != nil {
+	a := c.target.attachment()
+	netns := c.entryOf(a, c.target.NetNS).NetNSPath()
+	if err := c.runner.Del(ctx, l, c.target.RuntimeConf); err != nil {
 		return ofNetNS(a, netns, err)
 	}
 	doc.Deleted = append(doc.Deleted, nameOf(a))
@@ -139,9 +139,9 @@ func (c *delCall) delContainer(ctx context.Context, name string) (int, error) {
 		}
 		err = ofNetNS(spec.Attachment{}, netns, err)
 	}
-	c.problem("del", err)
+	c.problem(c.target, "del", err)
 	doc.foundDoc = c.found()
-	return exitOK, c.report(ctx, doc, err)
+	return exitOK, c.document(ctx, doc, err)
 }
 
 // detachEntries detaches a container's attachments, the last one first, and goes on after failures. It calls done for

@@ -2,9 +2,9 @@ package cniexec
 
 import (
 	"context"
-	"io"
 
 	"github.com/cnibox/cnibox/applets/cniexec/doctor"
+	"github.com/cnibox/cnibox/applets/cniexec/inventory"
 	"github.com/cnibox/cnibox/applets/lint"
 	"github.com/cnibox/cnibox/chain"
 	"github.com/cnibox/cnibox/internal/disk"
@@ -83,17 +83,18 @@ type doctorDoc struct {
 
 // host returns what a doctor needs to know of the call.
 func (c *doctorCall) host() doctor.Host {
-	quiet := *c.call
-	quiet.Stderr = io.Discard
+	silent := func(string, ...any) {}
+	say := silent // the findings that were fixed are printed at the end
+	if c.output == outputJSON {
+		say = c.summarize
+	}
 	return doctor.Host{
 		Runner: c.runner, Applets: c.Applets, Getenv: c.Getenv, ConfDir: c.confDir, Path: c.path, Plugins: c.describer(),
 		NoProbe: c.silent, Limit: c.patience(), Remedies: c.remedies(nil),
-		Networks: quiet.knownNetworks,
+		Networks: func(v *inventory.Inventory) []*inventory.Network { return c.networksOf(v, silent) },
 		Lint:     func(dir string) ([]*lint.Finding, error) { return c.lintFiles(dir) },
 		Restore: func(ctx context.Context, entries []*chain.Entry) error {
-			quiet := *c.call
-			quiet.Stdout = io.Discard // the findings that were fixed are printed at the end
-			_, err := quiet.restore(ctx, entries, nil)
+			_, err := c.restore(ctx, entries, nil, say)
 			return err
 		},
 	}

@@ -58,7 +58,7 @@ func (c *downCall) do(ctx context.Context, operands []string) (int, error) {
 	}
 	err = c.eachNamespace(ctx, s, eachName(ctx, detach), remove)
 	doc.foundDoc = c.found()
-	return exitOK, c.report(ctx, doc, err)
+	return exitOK, c.document(ctx, doc, err)
 }
 
 // detachAll detaches a namespace, and records that. After an error the namespace stays, since the

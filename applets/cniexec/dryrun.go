@@ -49,11 +49,11 @@ type dryRun struct {
 
 // addDryRun is add with --dry-run.
 func (c *call) addDryRun(ctx context.Context, l *chain.List, create bool) error {
-	a := spec.Attachment{Network: l.Name, ContainerID: c.runtimeConf.ContainerID, IfName: c.runtimeConf.IfName}
+	a := c.target.On(l)
 	if e, err := c.runner.Cache.Lookup(a); err == nil && e.Live() && !e.Interrupted() {
 		return spec.Errorf(spec.CodeBusy, "%s of container %s is attached to network %s already: run DEL first: %w", a.IfName, e.Name(), a.Network, os.ErrExist)
 	}
-	if err := c.runner.Validate(l, c.runtimeConf); err != nil { // with the position in the file, which the dry run does not have
+	if err := c.runner.Validate(l, c.target.RuntimeConf); err != nil { // with the position in the file, which the dry run does not have
 		return err
 	}
 	r := &dryRun{call: c, list: l, create: create}
@@ -79,14 +79,14 @@ func (c *call) addDryRun(ctx context.Context, l *chain.List, create bool) error 
 		return err
 	}
 	defer os.Remove(r.dir) // its content was on the thread's tmpfs
-	before, err := r.look()
+	before, err := r.states()
 	if err != nil {
 		return err
 	}
 	if err := r.run(ctx); err != nil {
 		return err
 	}
-	after, err := r.look()
+	after, err := r.states()
 	if err != nil {
 		return err
 	}
@@ -181,12 +181,12 @@ func (r *dryRun) populate() error {
 	if r.ports, err = nft.Open(netns.Host()).Elements(nft.KindPortMap); err != nil && !netfilter.IsMissing(err) {
 		return err
 	}
-	container, err := netns.Open(r.runtimeConf.NetNS)
+	container, err := netns.Open(r.target.NetNS)
 	if errors.Is(err, os.ErrNotExist) && r.create {
 		return nil
 	}
 	if err != nil {
-		return spec.Errorf(spec.CodeNetNS, "failed to open netns %q: %w", r.runtimeConf.NetNS, err)
+		return spec.Errorf(spec.CodeNetNS, "failed to open netns %q: %w", r.target.NetNS, err)
 	}
 	defer container.Close()
 	if err := r.standIn(container, r.cont, func(*rtnl.Link) bool { return true }); err != nil {
@@ -267,14 +267,14 @@ func (r *dryRun) run(ctx context.Context) error {
 		if err := r.isolate(ctx); err != nil {
 			return err
 		}
-		caps, err := json.Marshal(r.runtimeConf.Capabilities)
+		caps, err := json.Marshal(r.target.Capabilities)
 		if err != nil {
 			return err
 		}
 		args := []string{"cni-exec", "add", r.list.Name, path, "-o", "json",
-			"-i", r.runtimeConf.IfName, "--container-id", r.runtimeConf.ContainerID, "--conf-dir", r.dir, "--path=", "--state-dir", r.stateCopy()}
+			"-i", r.target.IfName, "--container-id", r.target.ContainerID, "--conf-dir", r.dir, "--path=", "--state-dir", r.stateCopy()}
 		cmd := program.Command{Args: args, Stdin: &bytes.Buffer{}, Stdout: &stdout, Stderr: &r.stderr,
-			Environ: append(r.without("CAP_ARGS", "CNI_ARGS", "CNI_NETNS_OVERRIDE", spec.StateEnv, applet.LogEnv), "CAP_ARGS="+string(caps), "CNI_ARGS="+r.runtimeConf.CNIArgs())}
+			Environ: append(r.without("CAP_ARGS", "CNI_ARGS", "CNI_NETNS_OVERRIDE", spec.StateEnv, applet.LogEnv), "CAP_ARGS="+string(caps), "CNI_ARGS="+r.target.CNIArgs())}
 		exit, err = cmd.RunSelf(ctx)
 		return err
 	})
@@ -282,7 +282,7 @@ func (r *dryRun) run(ctx context.Context) error {
 		return err
 	}
 	if exit == exitOK {
-		r.result = bytes.ReplaceAll(stdout.Bytes(), []byte(path), []byte(r.runtimeConf.NetNS))
+		r.result = bytes.ReplaceAll(stdout.Bytes(), []byte(path), []byte(r.target.NetNS))
 		for line := range strings.Lines(r.stderr.String()) {
 			if !strings.Contains(line, r.dir) {
 				fmt.Fprint(r.Stderr, line)
@@ -349,7 +349,7 @@ func (r *dryRun) copyPorts(ctx context.Context) error {
 	if len(r.ports) == 0 {
 		return nil
 	}
-	own := spec.Attachment{Network: r.list.Name, ContainerID: r.runtimeConf.ContainerID, IfName: r.runtimeConf.IfName}
+	own := r.target.On(r.list)
 	return nft.Open(r.host).Update(ctx, func(x *nft.Tx) error {
 		for _, e := range r.ports { // without their other elements, such as conditions
 			if e.Owner() != own {
@@ -448,14 +448,14 @@ func (m *nsState) lists() []*[]string {
 	return []*[]string{&m.Links, &m.Addresses, &m.Routes, &m.Rules, &m.Settings}
 }
 
-// look lists the state of the two namespaces.
-func (r *dryRun) look() (both [2]nsState, err error) {
+// states lists the state of the two namespaces.
+func (r *dryRun) states() (both [2]nsState, err error) {
 	for i, ns := range []*netns.NS{r.host, r.cont} {
 		if both[i], err = lookAt(ns); err != nil {
 			return both, err
 		}
 	}
-	a := spec.Attachment{Network: r.list.Name, ContainerID: r.runtimeConf.ContainerID, IfName: r.runtimeConf.IfName}
+	a := r.target.On(r.list)
 	owned, err := nft.Open(r.host).Owned(a)
 	for _, e := range owned {
 		if !e.Unread() {

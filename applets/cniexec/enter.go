@@ -52,7 +52,7 @@ func (c *enterCall) do(ctx context.Context, operands []string) (exit int, err er
 	}
 	command := program.Command{Args: c.command, Environ: c.Environ}
 	return c.names().Enter(ctx, path, &command, func() {
-		c.runtimeConf.NetNS = path
+		c.target.NetNS = path
 		c.logSubject()
 		c.Log.Write(exitOK)
 	})

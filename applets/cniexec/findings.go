@@ -68,11 +68,6 @@ func (c *call) end(err error) (int, error) {
 // patience is how long a verb waits for CHECK of an attachment, and for other verbs.
 func (c *call) patience() time.Duration { return cmp.Or(c.timeout, chain.JudgeTime) }
 
-// target returns the attachment that the call is about.
-func (c *call) target() spec.Attachment {
-	return spec.Attachment{Network: c.network, ContainerID: c.runtimeConf.ContainerID, IfName: c.runtimeConf.IfName}
-}
-
 // remedies returns what finds the remedies for attachments. all are those of the cache; nil: they are
 // read when they are needed.
 func (c *call) remedies(all []*chain.Entry) hint.Remedies {
@@ -112,17 +107,20 @@ func (c *call) entryOf(a spec.Attachment, netns string) *chain.Entry {
 	return e
 }
 
+// targetEntry is entryOf for the target of the call.
+func (c *call) targetEntry() *chain.Entry { return c.entryOf(c.target.attachment(), c.target.NetNS) }
+
 // problem records an error about a network, several of its attachments or, without a network, a
 // namespace: one finding for each joined error. what is the part of the host, or the verb, that the
 // error concerns.
-func (c *call) problem(what string, err error) {
+func (c *call) problem(at target, what string, err error) {
 	if c.output != outputJSON {
 		return
 	}
 	for _, err := range parts(err) {
-		f := doctor.Finding{Check: what, Where: cmp.Or(c.network, what), Network: c.network}
-		if c.network == "" && c.runtimeConf.NetNS != "" {
-			f.Where, f.NetNS = c.runtimeConf.NetNS, c.runtimeConf.NetNS
+		f := doctor.Finding{Check: what, Where: cmp.Or(at.network, what), Network: at.network}
+		if at.network == "" && at.NetNS != "" {
+			f.Where, f.NetNS = at.NetNS, at.NetNS
 		}
 		switch of := err.(type) { //nolint:errorlint // the outermost: parts has split it
 		case *chain.AttachmentError:
@@ -178,9 +176,9 @@ func parts(err error) (all []error) {
 	return all
 }
 
-// report writes the document of a verb that has done its work, with -o json, and returns the error
+// document writes the document of a verb that has done its work, with -o json, and returns the error
 // for stderr. A verb that a signal has ended has no document.
-func (c *call) report(ctx context.Context, doc any, err error) error {
+func (c *call) document(ctx context.Context, doc any, err error) error {
 	if c.output != outputJSON || ctx.Err() != nil {
 		return err
 	}

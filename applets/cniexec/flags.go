@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
@@ -42,7 +43,7 @@ func (l *link) declare(f *flagSet, ifName, containerID string) {
 }
 
 // setTarget completes a target.
-func (l *link) setTarget(t *chain.RuntimeConf) {
+func (l *link) setTarget(t *target) {
 	t.ContainerID, t.IfName = l.containerID, l.ifName
 	if t.ContainerID == "" {
 		t.ContainerID = derivedID(t.NetNS)
@@ -50,10 +51,10 @@ func (l *link) setTarget(t *chain.RuntimeConf) {
 }
 
 // selects reports whether a flag of the command line selects an attachment.
-func (c *call) selects() bool { return c.set.Changed("ifname") || c.set.Changed("container-id") }
+func (c *options) selects() bool { return c.set.Changed("ifname") || c.set.Changed("container-id") }
 
 // needs returns an error if the flags do not select an attachment.
-func (l *link) needs(t *chain.RuntimeConf) error {
+func (l *link) needs(t target) error {
 	if t.NetNS == "" && l.containerID == "" {
 		return errors.New("NETNS is missing; without it --container-id has to name the attachment")
 	}
@@ -73,12 +74,12 @@ type flagSet struct {
 
 // declared returns the flags of the verb; nothing uses their values.
 func (v *verb) declared(getenv func(string) string) *pflag.FlagSet {
-	return new(flags).set(v.new(&call{}), getenv)
+	return new(flags).declare(v.new(&call{}), getenv)
 }
 
-// set returns the flags of a verb: its own, and those of all verbs. Without an action it returns
+// declare returns the flags of a verb: its own, and those of all verbs. Without an action it returns
 // only the latter.
-func (f *flags) set(a action, getenv func(string) string) *pflag.FlagSet {
+func (f *flags) declare(a action, getenv func(string) string) *pflag.FlagSet {
 	fs := &flagSet{pflag.NewFlagSet("cni-exec", pflag.ContinueOnError), f, getenv}
 	fs.SortFlags = false
 	if a != nil {
@@ -136,9 +137,9 @@ func flagsOf(set *pflag.FlagSet, common bool) (list []*pflag.Flag) {
 
 // allFlags returns the flags of all verbs, for a command line without a verb.
 func allFlags(f *flags, getenv func(string) string) *pflag.FlagSet {
-	all := f.set(nil, getenv)
+	all := f.declare(nil, getenv)
 	for _, v := range verbs() {
-		f.set(v.new(&call{}), getenv).VisitAll(func(flag *pflag.Flag) {
+		f.declare(v.new(&call{}), getenv).VisitAll(func(flag *pflag.Flag) {
 			if known := all.Lookup(flag.Name); known == nil && (flag.Shorthand == "" || all.ShorthandLookup(flag.Shorthand) == nil) {
 				all.AddFlag(flag)
 			} else if known != nil && !flag.Hidden {
@@ -231,30 +232,45 @@ func usageOf(flag *pflag.Flag) (value, text string) {
 	return value, strings.TrimSpace(strings.TrimPrefix(text, value))
 }
 
-// A commandLine is what the caller wrote.
-type commandLine struct {
-	*flags
+// The options are what the caller typed, and stay as parse has read them.
+type options struct {
+	flags
 	set      *pflag.FlagSet
+	verb     string // empty: none
 	args     []string
 	operands []string // the verb first
 	command  []string // after "--"; nil: none
+	dirsErr  error    // why the directories of state are not known, with code 4
+}
+
+// resolveDirs completes the directories of state: plugins get paths below them. The error has code 4.
+func (f *flags) resolveDirs(getenv func(string) string) (err error) {
+	if f.stateDir == "" {
+		f.stateDir, err = spec.StateDir(getenv)
+	}
+	for _, dir := range []*string{&f.stateDir, &f.cacheDir} {
+		if err == nil && *dir != "" {
+			*dir, err = filepath.Abs(*dir)
+		}
+	}
+	return err
 }
 
 // parse reads flags, in any place among the operands, up to "--", after which the command follows.
 // They are the flags of the verb, or of all verbs if there is none. The error is the first one.
 // Without a verb there is no action.
 func parse(p applet.Process) (c *call, a action, err error) {
-	l := &commandLine{flags: &flags{}, args: p.Args}
-	c = &call{Process: p, commandLine: l}
+	c = &call{Process: p, options: options{args: p.Args}}
+	l := &c.options
 	if i := slices.Index(p.Args, "--"); i >= 0 {
 		l.args, l.command = p.Args[:i], append([]string{}, p.Args[i+1:]...)
 	}
 	v := findVerb(verbIn(l.args))
 	if v != nil {
 		a = v.new(c)
-		l.set = l.flags.set(a, p.Getenv)
+		l.set = l.flags.declare(a, p.Getenv)
 	} else {
-		l.set = allFlags(l.flags, p.Getenv)
+		l.set = allFlags(&l.flags, p.Getenv)
 	}
 	if v != nil && v.command && l.command == nil {
 		if at := operandsAt(l.args, l.set); len(at) > v.before+1 {
@@ -275,8 +291,9 @@ func parse(p applet.Process) (c *call, a action, err error) {
 		l.operands = []string{word}
 	}
 	if len(l.operands) > 0 {
-		c.verb = l.operands[0]
+		l.verb = l.operands[0]
 	}
+	l.dirsErr = l.resolveDirs(p.Getenv)
 	if err != nil {
 		err = v.flagError(err)
 	}
@@ -285,7 +302,7 @@ func parse(p applet.Process) (c *call, a action, err error) {
 
 // once sets a flag. A second value of one that takes a single value is an error: only one would have
 // an effect.
-func (l *commandLine) once(flag *pflag.Flag, value string) error {
+func (l *options) once(flag *pflag.Flag, value string) error {
 	if _, list := flag.Value.(interface{ repeatable() }); flag.Changed && !list {
 		return fmt.Errorf("--%s is given twice", flag.Name)
 	}

@@ -71,14 +71,14 @@ func (c *gcCall) do(ctx context.Context, operands []string) (int, error) {
 	if every {
 		return exitOK, c.gcAll(ctx)
 	}
-	l, err := c.load()
+	l, err := c.load(c.target)
 	if err != nil {
 		return 0, err
 	}
 	err = c.gc(ctx, l)
-	c.problem("gc", err)
+	c.problem(c.target, "gc", err)
 	c.printKept(err)
-	return exitOK, c.report(ctx, c.doc(), err)
+	return exitOK, c.document(ctx, c.doc(), err)
 }
 
 // A gcDoc is the document of gc.
@@ -99,13 +99,13 @@ func (c *gcCall) gcOperands() error {
 		return errors.New("--all deletes what is alive, so --valid-live makes no sense with it")
 	}
 	c.all = c.all || c.keepNone || len(c.valid) > 0 && !c.live
-	_, err := c.validSet()
+	_, err := c.validSet("")
 	return err
 }
 
-// validSet returns the attachments in --keep. It checks their names, since they are compared with
+// validSet returns the attachments to a network in --keep. It checks their names, since they are compared with
 // those of files.
-func (c *gcCall) validSet() ([]spec.Attachment, error) {
+func (c *gcCall) validSet(network string) ([]spec.Attachment, error) {
 	var set []spec.Attachment
 	for _, s := range slices.Concat(c.keep, c.valid) {
 		id, ifName, ok := strings.Cut(s, "/")
@@ -115,7 +115,7 @@ func (c *gcCall) validSet() ([]spec.Attachment, error) {
 		if err := errors.Join(spec.CheckContainerID(id), spec.CheckIfName(ifName)); err != nil {
 			return nil, fmt.Errorf("--keep %q: %w", s, err)
 		}
-		set = append(set, spec.Attachment{Network: c.network, ContainerID: id, IfName: ifName})
+		set = append(set, spec.Attachment{Network: network, ContainerID: id, IfName: ifName})
 	}
 	return set, nil
 }
@@ -123,11 +123,11 @@ func (c *gcCall) validSet() ([]spec.Attachment, error) {
 // gc deletes what is neither alive nor in --keep, and lists it on stderr.
 func (c *gcCall) gc(ctx context.Context, l *chain.List) error {
 	defer memory.CollectLess()()
-	valid, err := c.validSet()
+	valid, err := c.validSet(l.Name)
 	if err != nil {
 		return err
 	}
-	bar := tty.NewProgress(c.Stderr, "cni-exec: gc "+c.network)
+	bar := tty.NewProgress(c.Stderr, "cni-exec: gc "+l.Name)
 	warn := c.runner.Warn
 	defer func() { c.runner.Warn = warn }()
 	c.runner.Progress = bar.Show
@@ -228,5 +228,5 @@ func (c *gcCall) gcAll(ctx context.Context) error {
 	}
 	err = c.eachList(ctx, names, c.gc, "gc is not complete on %d of %d networks")
 	c.printKept(err)
-	return c.report(ctx, c.doc(), err)
+	return c.document(ctx, c.doc(), err)
 }

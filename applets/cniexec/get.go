@@ -33,13 +33,13 @@ func (c *getCall) do(ctx context.Context, operands []string) (int, error) {
 	if len(operands) == 1 && operands[0] != "" && c.containerID == "" {
 		return exitOK, c.getContainer(ctx, operands[0])
 	}
-	if err := cmp.Or(c.networkOperands(operands, 2), c.link.needs(&c.runtimeConf)); err != nil {
+	if err := cmp.Or(c.networkOperands(operands, 2), c.link.needs(c.target)); err != nil {
 		return 0, usage("get: %w", err)
 	}
 	if err := c.prepare(); err != nil {
 		return 0, err
 	}
-	c.link.setTarget(&c.runtimeConf)
+	c.link.setTarget(&c.target)
 	return exitOK, c.get(ctx)
 }
 
@@ -55,18 +55,18 @@ func (c *getCall) getContainer(ctx context.Context, name string) error {
 	if len(entries) > 1 {
 		return usage("get: %s has several attachments: %s: name one with -i, or with NETWORK NETNS", name, attachmentsText(entries))
 	}
-	a := entries[0].Attachment()
-	c.network, c.runtimeConf.ContainerID, c.runtimeConf.IfName = a.Network, a.ContainerID, a.IfName
+	e := entries[0]
+	c.target.network, c.target.ContainerID, c.target.IfName = e.NetworkName, e.ContainerID, e.IfName
 	return c.get(ctx)
 }
 
 // get prints the result that add has printed.
 func (c *getCall) get(ctx context.Context) error {
-	l, err := c.load()
+	l, err := c.load(c.target)
 	if err != nil {
 		return err
 	}
-	res, err := c.runner.Get(ctx, l, c.runtimeConf)
+	res, err := c.runner.Get(ctx, l, c.target.RuntimeConf)
 	if err != nil {
 		return err
 	}
@@ -79,7 +79,7 @@ func (c *call) print(l *chain.List, res *spec.Result) error {
 	if err != nil {
 		return err
 	}
-	doc, err := res.EncodeFor(v, c.runtimeConf.IfName)
+	doc, err := res.EncodeFor(v, c.target.IfName)
 	if err != nil {
 		return err
 	}

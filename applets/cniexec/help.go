@@ -170,7 +170,7 @@ func (c *call) printHelp(_ context.Context, operands []string) (int, error) {
 		return c.write(overview())
 	case 1:
 		if operands[0] == "flags" {
-			return c.write(helpOfFlags(new(flags).set(nil, c.Getenv)))
+			return c.write(helpOfFlags(new(flags).declare(nil, c.Getenv)))
 		}
 		v := findVerb(operands[0])
 		if v != nil && v.instead != "" {

@@ -89,7 +89,7 @@ func (c *hookCall) do(ctx context.Context, operands []string) (int, error) {
 	if err != nil {
 		return 0, err
 	}
-	c.about, c.runtimeConf.ContainerID, c.runtimeConf.IfName = s.ID, s.ID, c.ifName
+	c.about, c.target.ContainerID, c.target.IfName = s.ID, s.ID, c.ifName
 	switch s.Status {
 	case "creating", "created":
 		return exitOK, withHookHint(c.attach(ctx, s, operands))
@@ -195,13 +195,13 @@ func (c *hookCall) attach(ctx context.Context, s *containerState, networks []str
 	if err != nil {
 		return err
 	}
-	c.runtimeConf.NetNS = fmt.Sprintf("/proc/%d/ns/net", s.PID)
+	c.target.NetNS = fmt.Sprintf("/proc/%d/ns/net", s.PID)
 	lists, err := c.lists(networks)
 	if err == nil {
 		err = cmp.Or(c.canHonour(c.call, lists...), c.canSetDNS(lists))
 	}
 	if err == nil {
-		c.runtimeConf.Capabilities, err = c.capabilities(c.runtimeConf.Capabilities)
+		c.target.Capabilities, err = c.capabilities(c.target.Capabilities)
 	}
 	if err = cmp.Or(err, c.CheckLimits()); err != nil {
 		return err
@@ -210,10 +210,10 @@ func (c *hookCall) attach(ctx context.Context, s *containerState, networks []str
 	defer interrupt.Begin()()
 	var attached []sandbox.Network
 	for i, l := range lists {
-		t := c.runtimeConf
+		t := c.target.RuntimeConf
 		t.IfName = nthName(c.ifName, i)
-		t.Args, t.Capabilities = c.arguments(&c.runtimeConf, lists, i)
-		c.network = l.Name
+		t.Args, t.Capabilities = c.arguments(&c.target.RuntimeConf, lists, i)
+		c.target.network = l.Name
 		if _, err = c.runner.Add(ctx, l, t); err != nil {
 			break
 		}
@@ -282,11 +282,11 @@ func startTime(pid string) (uint64, error) {
 // logHook writes the error of a hook to a file of the state, unless CNIBOX_LOG says where calls are
 // logged: a runtime may drop stderr.
 func (c *call) logHook(err error) {
-	if c.Log != nil || c.stateDirs() != nil {
+	if c.Log != nil || c.dirsErr != nil {
 		return
 	}
 	dir := filepath.Join(c.cache().Dir, "cnibox")
-	about := applet.Subject{Verb: "hook", Network: c.network, ContainerID: c.runtimeConf.ContainerID, NetNS: c.runtimeConf.NetNS}
+	about := applet.Subject{Verb: "hook", Network: c.target.network, ContainerID: c.target.ContainerID, NetNS: c.target.NetNS}
 	if err := cmp.Or(os.MkdirAll(dir, 0o700), applet.KeepError(filepath.Join(dir, "hook.log"), "cni-exec", about, err)); err != nil {
 		c.warn("the error could not be logged: %v", err)
 	}

@@ -91,7 +91,7 @@ func (c *call) lintFiles(paths ...string) ([]*lint.Finding, error) {
 
 // attachedAddresses returns the live attachments of the cache; none if it cannot be read.
 func (c *call) attachedAddresses() (all []lint.Attached) {
-	if c.stateDirs() != nil {
+	if c.dirsErr != nil {
 		return nil
 	}
 	entries, _, err := c.cache().List()

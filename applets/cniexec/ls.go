@@ -65,7 +65,7 @@ const (
 )
 
 // knownOutput refuses an --output that the verb does not have.
-func (c *call) knownOutput() error {
+func (c *options) knownOutput() error {
 	value, _ := usageOf(c.set.Lookup("output"))
 	formats := strings.Split(value, "|")
 	if c.output == "" || slices.Contains(formats, c.output) {
@@ -74,11 +74,11 @@ func (c *call) knownOutput() error {
 	return fmt.Errorf("%s: --output %q: it must be %s", c.verb, c.output, strings.Join(formats, " or "))
 }
 
-// look makes the inventory for a verb that prints it. It names broken entries, and what could not
+// readInventory makes the inventory for a verb that prints it. It names broken entries, and what could not
 // be read.
-func (c *call) look() (*inventory.Inventory, error) {
-	if err := c.stateDirs(); err != nil {
-		return nil, err
+func (c *call) readInventory() (*inventory.Inventory, error) {
+	if c.dirsErr != nil {
+		return nil, c.dirsErr
 	}
 	v, err := inventory.New(c.cache(), c.describer())
 	if err != nil {
@@ -120,7 +120,7 @@ func (c *lsCall) do(ctx context.Context, operands []string) (exit int, err error
 			return 0, err
 		}
 	}
-	v, err := c.look()
+	v, err := c.readInventory()
 	if err != nil {
 		return 0, err
 	}
@@ -359,12 +359,17 @@ func attachmentOf(v *inventory.Inventory, a *inventory.Entry) attachmentDoc {
 // knownNetworks returns those of --conf-dir and of the cache. It includes the default network if
 // that was used, and no network is configured.
 func (c *call) knownNetworks(v *inventory.Inventory) []*inventory.Network {
+	return c.networksOf(v, c.warn)
+}
+
+// networksOf is knownNetworks with another way to name what cannot be read.
+func (c *call) networksOf(v *inventory.Inventory, warn func(format string, args ...any)) []*inventory.Network {
 	return v.Networks(c.confDir, func() *inventory.Network {
 		if doc := defaultConf(v.Cache.Dir); doc != nil {
 			return &inventory.Network{Name: defaultNetwork, Conf: v.Conf(doc)}
 		}
 		return nil
-	}, c.warn)
+	}, warn)
 }
 
 // defaultConf returns the configuration of the default network; nil: its subnets were not chosen

@@ -30,7 +30,7 @@ func NewManual() Manual {
 	noEnv := func(string) string { return "" }
 	m := Manual{
 		About: aboutText, Operands: operandsText, Notes: notesText, Environment: environmentText, Exit: exitText,
-		Flags: manualFlags(commonFlags(new(flags).set(nil, noEnv))),
+		Flags: manualFlags(commonFlags(new(flags).declare(nil, noEnv))),
 	}
 	for _, v := range shownVerbs() {
 		verb := ManualVerb{

@@ -48,7 +48,7 @@ func (c *call) printMetrics() (int, error) {
 // metricsText returns all metrics as OpenMetrics, with the samples of repairs. With an error the
 // text is incomplete or empty.
 func (c *call) metricsText(repairs func([]*inventory.Network) map[string]float64) (string, error) {
-	v, err := c.look()
+	v, err := c.readInventory()
 	if err != nil {
 		return "", err
 	}

@@ -109,7 +109,7 @@ func (c *publishCall) attachment(name string, fits func(*inventory.Entry) bool) 
 	if err := c.prepare(); err != nil {
 		return nil, err
 	}
-	v, err := c.look()
+	v, err := c.readInventory()
 	if err != nil {
 		return nil, err
 	}
@@ -137,7 +137,7 @@ func (c *publishCall) attachment(name string, fits func(*inventory.Entry) bool) 
 // printPorts prints the ports and what was done to them.
 func (c *publishCall) printPorts(a *inventory.Entry, ports []spec.Port, done string) (int, error) {
 	if c.output == outputJSON {
-		v, err := c.look()
+		v, err := c.readInventory()
 		if err != nil {
 			return 0, err
 		}

@@ -93,7 +93,7 @@ func (c *reloadCall) do(ctx context.Context, operands []string) (int, error) {
 	if err != nil {
 		return 0, err
 	}
-	alive, err := c.restore(ctx, entries, nil)
+	alive, err := c.restore(ctx, entries, nil, c.summarize)
 	if err == nil && alive == 0 {
 		return 0, spec.Errorf(spec.CodeUnknown, "no attachment of %q is alive: `cni-exec ls` has the state of each", operands[0])
 	}
@@ -105,12 +105,12 @@ func (c *reloadCall) do(ctx context.Context, operands []string) (int, error) {
 func (c *reloadCall) reloadAll(ctx context.Context) error {
 	if c.watched() {
 		entries, _, unread := c.runner.Entries()
-		_, err := c.restore(ctx, entries, unread)
+		_, err := c.restore(ctx, entries, unread, c.summarize)
 		return err
 	}
 	deleted, failed := c.deleteEarlier(ctx)
 	entries, _, unread := c.runner.Entries()
-	alive, err := c.restore(ctx, entries, unread)
+	alive, err := c.restore(ctx, entries, unread, c.summarize)
 	c.deleted = each(deleted, nameOf)
 	var did []string
 	if len(deleted) > 0 {
@@ -166,7 +166,7 @@ func (c *reloadCall) reportRestored(ctx context.Context, err error) error {
 	if c.watched() && len(c.findings) == 0 && !slices.ContainsFunc(doc.Attachments, func(r restoredDoc) bool { return len(r.Did) > 0 }) {
 		return err
 	}
-	return c.report(ctx, doc, err)
+	return c.document(ctx, doc, err)
 }
 
 // entriesNamed returns the entries of a network, or of a container as show names it, all entries, and
@@ -221,9 +221,9 @@ func attachmentsText(list []*chain.Entry) string {
 	return strings.Join(each(list, func(e *chain.Entry) string { return e.NetworkName + " " + e.IfName }), ", ")
 }
 
-// restore restores attachments, prints a line for each that was changed or is gone, and returns the
+// restore restores attachments, says a line about each that was changed or is gone, and returns the
 // number of live ones. It returns an error about unreadable entries after it has restored the others.
-func (c *call) restore(ctx context.Context, entries []*chain.Entry, unread error) (alive int, err error) {
+func (c *call) restore(ctx context.Context, entries []*chain.Entry, unread error, say func(format string, args ...any)) (alive int, err error) {
 	defer memory.CollectLess()()
 	if !c.watched() { // no event would start another reload
 		c.runner.Cache.LockTimeout = c.patience()
@@ -231,7 +231,7 @@ func (c *call) restore(ctx context.Context, entries []*chain.Entry, unread error
 	failed := 0
 	external, seen := map[string]int{}, map[spec.Attachment]bool{}
 	title, remedies := chain.Titles(entries), c.remedies(nil)
-	c.problem("cache", unread)
+	c.problem(target{}, "cache", unread)
 	s := session.NewForMany()
 	defer s.Close()
 	nft.Rebuild(s)
@@ -255,14 +255,14 @@ func (c *call) restore(ctx context.Context, entries []*chain.Entry, unread error
 		}
 		switch {
 		case !c.watched():
-			c.summarize("%s: %s", title(r.Entry), outcome(r, remedies))
+			say("%s: %s", title(r.Entry), outcome(r, remedies))
 		case len(r.Did)+len(r.Errs) > 0 || r.Busy:
-			c.summarize("%s: %s (%s)", title(r.Entry), outcome(r, remedies), c.cause())
+			say("%s: %s (%s)", title(r.Entry), outcome(r, remedies), c.cause())
 		}
 	})
 	if err == nil && !c.watched() {
 		var lost int
-		lost, err = c.judgeOthers(ctx, entries, seen)
+		lost, err = c.judgeOthers(ctx, entries, seen, say)
 		alive, failed = alive+lost, failed+lost
 	}
 	switch {
@@ -281,9 +281,9 @@ func (c *call) restore(ctx context.Context, entries []*chain.Entry, unread error
 	return alive, err
 }
 
-// judgeOthers prints a line about each attachment of which nothing can be restored. It returns the number of
+// judgeOthers says a line about each attachment of which nothing can be restored. It returns the number of
 // those whose namespace exists, but not at its path.
-func (c *call) judgeOthers(ctx context.Context, entries []*chain.Entry, alive map[spec.Attachment]bool) (lost int, err error) {
+func (c *call) judgeOthers(ctx context.Context, entries []*chain.Entry, alive map[spec.Attachment]bool, say func(format string, args ...any)) (lost int, err error) {
 	others := slices.DeleteFunc(slices.Clone(entries), func(e *chain.Entry) bool { return alive[e.Attachment()] })
 	title, remedies := chain.Titles(entries), c.remedies(nil)
 	err = c.runner.Judge(ctx, others, c.patience(), func(j *chain.Judgement) {
@@ -301,7 +301,7 @@ func (c *call) judgeOthers(ctx context.Context, entries []*chain.Entry, alive ma
 			text = "NOT restored: " + text
 			c.findings = append(c.findings, doctor.Judged(j, remedy))
 		}
-		c.summarize("%s: %s", title(j.Entry), text)
+		say("%s: %s", title(j.Entry), text)
 	})
 	return lost, err
 }
@@ -364,7 +364,7 @@ func (c *reloadCall) watchAndReload(ctx context.Context) error {
 // configured or have attachments, each with its network.
 func (c *reloadCall) leaseDirs() (dirs []string) {
 	defer memory.Free()
-	v, err := c.look()
+	v, err := c.readInventory()
 	if err != nil {
 		c.runner.Warn("reload: %v", err)
 		return nil

@@ -44,7 +44,7 @@ func (c *call) object(e *spec.Error) {
 func (c *call) fail(err error) int {
 	e := spec.AsError(err)
 	c.Log.Failed(e)
-	c.warn("%s: %s", strings.TrimSpace(c.verb+" "+cmp.Or(c.about, c.network)), strings.ReplaceAll(e.Msg, "\n", "; "))
+	c.warn("%s: %s", strings.TrimSpace(c.verb+" "+cmp.Or(c.about, c.target.network)), strings.ReplaceAll(e.Msg, "\n", "; "))
 	second := []string{e.Details, c.hint(err, e.Code)}
 	second = slices.DeleteFunc(second, func(s string) bool { return s == "" })
 	if len(second) > 0 {
@@ -67,9 +67,9 @@ func (c *call) hint(err error, code int) string {
 	case code == spec.CodeNetNS:
 		return "NETNS must be the path of a network namespace, as /run/netns/NAME or /proc/PID/ns/net; `cni-exec run` creates one"
 	case code == spec.CodeBusy && c.attached():
-		return "`" + c.entryOf(c.target(), c.runtimeConf.NetNS).DelCommand() + c.stateFlags(true) + "` detaches it"
-	case code == spec.CodeCheck && c.network != "" && c.runner != nil:
-		return c.remedies(nil).For(&chain.Judgement{Entry: c.entryOf(c.target(), c.runtimeConf.NetNS), State: chain.StateFault, Err: err}, false).Advice()
+		return "`" + c.targetEntry().DelCommand() + c.stateFlags(true) + "` detaches it"
+	case code == spec.CodeCheck && c.target.network != "" && c.runner != nil:
+		return c.remedies(nil).For(&chain.Judgement{Entry: c.targetEntry(), State: chain.StateFault, Err: err}, false).Advice()
 	case errors.Is(err, os.ErrPermission) && unix.Geteuid() != 0:
 		return "run it as root"
 	case c.verb == "del" && errors.Is(err, unix.EROFS):
@@ -96,7 +96,7 @@ func (c *call) inState(err error) bool {
 // attached reports whether the target is in the cache, and so is the cause of code 100. Addresses,
 // ports and masters in use have the same code.
 func (c *call) attached() bool {
-	_, err := c.runner.Cache.Lookup(c.target())
+	_, err := c.runner.Cache.Lookup(c.target.attachment())
 	return err == nil
 }
 

@@ -37,12 +37,12 @@ func (c *rmCall) do(ctx context.Context, operands []string) (int, error) {
 	if err := c.prepare(); err != nil {
 		return 0, err
 	}
-	l, err := c.load() // a network without a configuration is known by its attachments
+	l, err := c.load(c.target) // a network without a configuration is known by its attachments
 	if err != nil {
 		entries, _, _ := c.runner.Cache.List() // the error is that of the network
 		v := inventory.Of(c.runner.Cache, c.describer(), entries)
-		if _, unknown := v.Find(c.network); unknown == nil && errors.Is(err, os.ErrNotExist) {
-			return 0, usage("rm: %q is a container: write `cni-exec del %s`", c.network, chain.Quoted(c.network))
+		if _, unknown := v.Find(c.target.network); unknown == nil && errors.Is(err, os.ErrNotExist) {
+			return 0, usage("rm: %q is a container: write `cni-exec del %s`", c.target.network, chain.Quoted(c.target.network))
 		}
 		return 0, err
 	}
@@ -53,12 +53,12 @@ func (c *rmCall) do(ctx context.Context, operands []string) (int, error) {
 		removed = append(removed, l.Name)
 	case errors.As(err, &use) && len(use.Entries) > 0:
 		for _, e := range use.Entries {
-			c.problem("rm", ofNetNS(e.Attachment(), e.NetNSPath(), spec.Errorf(spec.CodeBusy, "it is attached")))
+			c.problem(c.target, "rm", ofNetNS(e.Attachment(), e.NetNSPath(), spec.Errorf(spec.CodeBusy, "it is attached")))
 		}
 	default:
-		c.problem("rm", err)
+		c.problem(c.target, "rm", err)
 	}
-	return exitOK, c.report(ctx, rmDoc{removed, c.found()}, err)
+	return exitOK, c.document(ctx, rmDoc{removed, c.found()}, err)
 }
 
 // A rmDoc is the document of rm.

@@ -71,17 +71,17 @@ func (c *runCall) do(ctx context.Context, operands []string) (exit int, err erro
 	if err := c.prepare(); err != nil {
 		return 0, err
 	}
-	if c.runtimeConf.Capabilities, err = c.capabilities(c.runtimeConf.Capabilities); err != nil {
+	if c.target.Capabilities, err = c.capabilities(c.target.Capabilities); err != nil {
 		return 0, err
 	}
 	if err := cmp.Or(sandbox.Privileged(), c.CheckLimits()); err != nil {
 		return 0, err
 	}
 	c.runner.Retries = c.retries
-	c.runtimeConf.IfName = c.ifName
-	c.runtimeConf.ContainerID = c.containerID
+	c.target.IfName = c.ifName
+	c.target.ContainerID = c.containerID
 	if c.containerID == "" {
-		c.runtimeConf.ContainerID = chain.RunPrefix + sandbox.RandomHex()
+		c.target.ContainerID = chain.RunPrefix + sandbox.RandomHex()
 	}
 	signals := sandbox.CatchSignals()
 	defer signal.Stop(signals)
@@ -111,9 +111,9 @@ func (c *runCall) do(ctx context.Context, operands []string) (exit int, err erro
 		c.runner.Warn("names of killed runs: %v", err)
 	}
 	for i, l := range lists {
-		t := c.runtimeConf
+		t := c.target.RuntimeConf
 		t.IfName = nthName(c.ifName, i)
-		t.Args, t.Capabilities = c.arguments(&c.runtimeConf, lists, i)
+		t.Args, t.Capabilities = c.arguments(&c.target.RuntimeConf, lists, i)
 		r.Networks = append(r.Networks, sandbox.Network{List: l, RuntimeConf: t})
 	}
 	if c.inPlace {
@@ -125,7 +125,7 @@ func (c *runCall) do(ctx context.Context, operands []string) (exit int, err erro
 // sandbox returns the run of the command, without its networks.
 func (c *runCall) sandbox() *sandbox.Run {
 	return &sandbox.Run{Process: c.Process, Names: c.names(), Command: c.command, Name: c.name, Servers: c.dns, Attaching: func(n sandbox.Network) {
-		c.network, c.runtimeConf.IfName, c.runtimeConf.NetNS = n.List.Name, n.RuntimeConf.IfName, n.RuntimeConf.NetNS
+		c.target = target{n.List.Name, n.RuntimeConf}
 		c.speak(n.List)
 	}}
 }
@@ -150,6 +150,7 @@ func (c *call) lists(names []string) ([]*chain.List, error) {
 	lists := make([]*chain.List, len(names))
 	for i, name := range names {
 		l, err := c.lookup(name)
+		c.speak(l)
 		if err != nil {
 			return nil, err
 		}

@@ -180,7 +180,7 @@ func TestSeeGolden(t *testing.T) {
 	f := runtimes(t)
 	v := f.inventory()
 	var out, stderr bytes.Buffer
-	c := &call{Process: applet.Process{Stdout: &out, Stderr: &stderr, Getenv: noEnv}, commandLine: &commandLine{flags: &flags{cacheDir: f.dir, confDir: f.dir + "/none"}}}
+	c := &call{Process: applet.Process{Stdout: &out, Stderr: &stderr, Getenv: noEnv}, options: options{flags: flags{cacheDir: f.dir, confDir: f.dir + "/none"}}}
 	networks := c.knownNetworks(v)
 	show := func(output string, n *inventory.Network) func() (int, error) {
 		return func() (int, error) { c.output = output; return c.showNetwork(t.Context(), v, n) }
@@ -256,7 +256,7 @@ func TestSeeTreeFits(t *testing.T) {
 	}
 	v := f.inventory()
 	var out bytes.Buffer
-	c := &call{Process: applet.Process{Stdout: &out, Stderr: io.Discard, Getenv: noEnv}, commandLine: &commandLine{flags: &flags{}}}
+	c := &call{Process: applet.Process{Stdout: &out, Stderr: io.Discard, Getenv: noEnv}}
 	if _, err := (&treeCall{call: c}).drawTree(branches(v, c.knownNetworks(v), hostRoutes{})); err != nil {
 		t.Fatal(err)
 	}
@@ -295,7 +295,7 @@ func TestSeeFitsTerminal(t *testing.T) {
 			}
 			return ""
 		}
-		c := &call{Process: applet.Process{Stdout: slave, Getenv: getenv}, commandLine: &commandLine{flags: &flags{}}}
+		c := &call{Process: applet.Process{Stdout: slave, Getenv: getenv}}
 		v := f.inventory()
 		if faulty {
 			v.Entries[0].Verdict, v.Entries[0].Fault = chain.StateFault, errors.New(fault)
@@ -485,7 +485,7 @@ func TestSeeDualStackCountedOnce(t *testing.T) {
 		}
 	}
 	var out bytes.Buffer
-	c := &call{Process: applet.Process{Stdout: &out, Stderr: io.Discard, Getenv: noEnv}, commandLine: &commandLine{flags: &flags{}}}
+	c := &call{Process: applet.Process{Stdout: &out, Stderr: io.Discard, Getenv: noEnv}}
 	if _, err := (&lsCall{call: c}).lsNetworks(t.Context(), f.inventory()); err != nil {
 		t.Fatal(err)
 	}
@@ -574,7 +574,7 @@ func TestClosedPipe(t *testing.T) {
 	defer w.Close()
 	r.Close()
 	var stderr bytes.Buffer
-	c := &call{Process: applet.Process{Stdout: w, Stderr: &stderr, Getenv: noEnv}, commandLine: &commandLine{flags: &flags{}}}
+	c := &call{Process: applet.Process{Stdout: w, Stderr: &stderr, Getenv: noEnv}}
 	if exit, err := (&lsCall{call: c}).lsAttachments(t.Context(), f.inventory()); exit != exitOK || err != nil || stderr.Len() > 0 {
 		t.Errorf("exit code %d, %v, stderr %q", exit, err, &stderr)
 	}

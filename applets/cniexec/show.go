@@ -47,7 +47,7 @@ func (c *showCall) do(ctx context.Context, operands []string) (exit int, err err
 		return 0, usage("show: it takes one operand: a container, a network, an address, PROTO/PORT, a link, a namespace or a MAC address")
 	}
 	defer memory.CollectLess()()
-	v, err := c.look()
+	v, err := c.readInventory()
 	if err != nil {
 		return 0, err
 	}

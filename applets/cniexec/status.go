@@ -41,14 +41,14 @@ func (c *statusCall) do(ctx context.Context, operands []string) (int, error) {
 	if c.all {
 		return exitOK, c.statusAll(ctx)
 	}
-	l, err := c.load()
+	l, err := c.load(c.target)
 	if err != nil {
 		return 0, err
 	}
 	err = c.status(ctx, l)
-	c.problem("status", err)
+	c.problem(c.target, "status", err)
 	c.allReady(err)
-	return exitOK, c.report(ctx, statusDoc{c.asked, c.found()}, err)
+	return exitOK, c.document(ctx, statusDoc{c.asked, c.found()}, err)
 }
 
 // A statusDoc is the document of status.
@@ -79,5 +79,5 @@ func (c *statusCall) statusAll(ctx context.Context) error {
 	}
 	err = c.eachList(ctx, names, c.status, "%d of %d networks are not ready")
 	c.allReady(err)
-	return c.report(ctx, statusDoc{notNull(c.asked), c.found()}, err)
+	return c.document(ctx, statusDoc{notNull(c.asked), c.found()}, err)
 }

@@ -72,7 +72,7 @@ func (c *traceCall) do(ctx context.Context, operands []string) (int, error) {
 	case c.send && to.HostPort == 0:
 		return 0, usage("trace: --send needs a port: %s:PORT", operands[len(operands)-1])
 	}
-	v, err := c.look()
+	v, err := c.readInventory()
 	if err != nil {
 		return 0, err
 	}

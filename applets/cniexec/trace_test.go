@@ -56,7 +56,7 @@ func TestTraceText(t *testing.T) {
 	}
 	for file, output := range map[string]string{"testdata/trace.json": outputJSON, "testdata/trace.txt": ""} {
 		var out bytes.Buffer
-		c := &call{Process: applet.Process{Stdout: &out, Getenv: noEnv}, commandLine: &commandLine{flags: &flags{output: output}}}
+		c := &call{Process: applet.Process{Stdout: &out, Getenv: noEnv}, options: options{flags: flags{output: output}}}
 		if exit, err := (&traceCall{call: c}).printTrace(found); exit != exitError || err != nil {
 			t.Errorf("exit code %d, %v", exit, err)
 		}

@@ -62,7 +62,7 @@ func (c *treeCall) do(ctx context.Context, operands []string) (exit int, err err
 		return 0, usage("tree: --dot is a graph, so --output makes no sense with it")
 	}
 	defer memory.CollectLess()()
-	v, err := c.look()
+	v, err := c.readInventory()
 	if err != nil {
 		return 0, err
 	}

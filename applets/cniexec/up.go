@@ -97,10 +97,9 @@ type stateOfLink struct {
 
 // A wantedLink is an attachment in the file.
 type wantedLink struct {
-	*call           // with the target of this link
+	sandbox.Network
 	key      string // in the file
 	asked    *asked
-	list     *chain.List
 	existing *chain.Entry // attached as the file says; nil: not
 }
 
@@ -291,7 +290,7 @@ func (c *upCall) do(ctx context.Context, operands []string) (int, error) {
 	attach := func(names []string, failed func(string, error)) { c.attachMissing(ctx, names, wanted, failed) }
 	err = c.eachNamespace(ctx, s, eachName(ctx, detach), restore, attach)
 	c.doc.Restored, c.doc.foundDoc = notNull(c.restored), c.found()
-	return exitOK, c.report(ctx, c.doc, err)
+	return exitOK, c.document(ctx, c.doc, err)
 }
 
 // A step is one of up or down, for several namespaces. It calls failed for each one with an error,
@@ -323,8 +322,7 @@ func (c *call) eachNamespace(ctx context.Context, s *stateFile, steps ...step) e
 		failed := map[string]bool{}
 		do(names, func(name string, err error) {
 			failed[name] = true
-			c.runtimeConf.NetNS = filepath.Join(sandbox.NetNSDir, name)
-			c.problem(c.verb, err)
+			c.problem(target{RuntimeConf: chain.RuntimeConf{NetNS: filepath.Join(sandbox.NetNSDir, name)}}, c.verb, err)
 			errs = append(errs, fmt.Errorf("%s: %w", name, err))
 		})
 		names = slices.DeleteFunc(names, func(name string) bool { return failed[name] })
@@ -408,37 +406,35 @@ func about(key, value string, err error) error {
 	return spec.Errorf(spec.CodeConfig, "%s: %q: %w", key, value, err)
 }
 
-// want returns the call that attaches one link. Errors have code 7, or that of the network.
+// want returns what one link asks for, and of which network. Errors have code 7, or that of the network.
 func (c *upCall) want(name string, link stateOfLink, networks map[string]*chain.List) (*wantedLink, error) {
 	path := filepath.Join(sandbox.NetNSDir, name)
-	one := *c.call
-	one.network = link.Network
-	one.runtimeConf = chain.RuntimeConf{ContainerID: derivedID(path), IfName: link.IfName, NetNS: path}
+	t := chain.RuntimeConf{ContainerID: derivedID(path), IfName: link.IfName, NetNS: path}
 	asked, err := link.ask(c.force)
 	if err != nil {
 		return nil, err
 	}
 	l := networks[link.Network]
 	if l == nil {
-		if l, err = one.lookup(link.Network); err != nil {
+		if l, err = c.lookup(link.Network); err != nil {
 			return nil, err
 		}
 		networks[link.Network] = l
 		c.warnOf(l, true)
 	}
-	if err = asked.canHonour(&one, l); err == nil {
-		one.runtimeConf.Capabilities, err = asked.capabilities(nil)
+	if err = asked.canHonour(c.call, l); err == nil {
+		t.Capabilities, err = asked.capabilities(nil)
 	}
 	if err != nil {
 		return nil, err
 	}
-	one.runtimeConf.Args, one.runtimeConf.Capabilities = asked.arguments(&one.runtimeConf, []*chain.List{l}, 0)
-	return &wantedLink{call: &one, asked: asked, list: l}, one.runner.Validate(l, one.runtimeConf)
+	t.Args, t.Capabilities = asked.arguments(&t, []*chain.List{l}, 0)
+	return &wantedLink{Network: sandbox.Network{List: l, RuntimeConf: t}, asked: asked}, c.runner.Validate(l, t)
 }
 
 // onNetwork names an address of a network in messages.
 func (w *wantedLink) onNetwork(a netip.Addr) string {
-	return fmt.Sprintf("%s of network %s", a, w.list.Name)
+	return fmt.Sprintf("%s of network %s", a, w.List.Name)
 }
 
 // unique records the addresses and ports of a link. An address or port that another link has is an
@@ -452,7 +448,7 @@ func (w *wantedLink) unique(owners map[string]string) error {
 	}
 	for _, m := range w.asked.macs.askedValues {
 		mac, _ := spec.ParseMAC(m.value) // checked
-		all = append(all, fmt.Sprintf("MAC address %s of network %s", mac, w.list.Name))
+		all = append(all, fmt.Sprintf("MAC address %s of network %s", mac, w.List.Name))
 	}
 	for _, p := range w.asked.publish {
 		text := fmt.Sprintf("host port %s %d", p.Protocol, p.HostPort)
@@ -483,7 +479,7 @@ func (c *upCall) detachUnwanted(ctx context.Context, name string, wanted []*want
 		c.doc.Created = append(c.doc.Created, path)
 	}
 	find := func(e *chain.Entry) int {
-		return slices.IndexFunc(wanted, func(w *wantedLink) bool { return w.attachment() == e.Attachment() })
+		return slices.IndexFunc(wanted, func(w *wantedLink) bool { return w.Attachment() == e.Attachment() })
 	}
 	for _, e := range left {
 		if find(e) < 0 {
@@ -539,7 +535,7 @@ func (c *upCall) restoreExisting(ctx context.Context, names []string, wanted map
 		for _, w := range wanted[name] {
 			if w.existing != nil {
 				existing = append(existing, w.existing)
-				links[w.attachment()] = w
+				links[w.Attachment()] = w
 			}
 		}
 	}
@@ -568,9 +564,9 @@ func (c *upCall) restoreExisting(ctx context.Context, names []string, wanted map
 		}
 	})
 	for _, w := range lost {
-		name := filepath.Base(w.runtimeConf.NetNS)
+		name := filepath.Base(w.RuntimeConf.NetNS)
 		if err := c.detachEntry(ctx, w.existing); err != nil {
-			failed(name, ofNetNS(w.attachment(), w.runtimeConf.NetNS, err))
+			failed(name, ofNetNS(w.Attachment(), w.RuntimeConf.NetNS, err))
 			continue
 		}
 		c.detached(name, w.existing)
@@ -588,25 +584,25 @@ func (c *upCall) restoreExisting(ctx context.Context, names []string, wanted map
 func (c *upCall) attachMissing(ctx context.Context, names []string, wanted map[string][]*wantedLink, failed func(string, error)) {
 	stopped := map[string]bool{}
 	for _, w := range attachOrder(names, wanted) {
-		name := filepath.Base(w.runtimeConf.NetNS)
+		name := filepath.Base(w.RuntimeConf.NetNS)
 		switch {
 		case ctx.Err() != nil:
 			return
 		case stopped[name]:
 			continue
 		}
-		res, err := w.runner.Add(ctx, w.list, w.runtimeConf)
+		res, err := c.runner.Add(ctx, w.List, w.RuntimeConf)
 		if err != nil {
 			stopped[name] = true
-			failed(name, ofNetNS(w.attachment(), w.runtimeConf.NetNS, err))
+			failed(name, ofNetNS(w.Attachment(), w.RuntimeConf.NetNS, err))
 			continue
 		}
 		addrs := []string{}
 		for _, ip := range res.IPs {
 			addrs = append(addrs, ip.Address.String())
 		}
-		c.summarize("%s", strings.TrimSpace(fmt.Sprintf("%s: %s attached to %s %s", name, w.runtimeConf.IfName, w.list.Name, strings.Join(addrs, " "))))
-		c.doc.Attached = append(c.doc.Attached, attachedDoc{nameOf(w.attachment()), w.runtimeConf.NetNS, addrs})
+		c.summarize("%s", strings.TrimSpace(fmt.Sprintf("%s: %s attached to %s %s", name, w.RuntimeConf.IfName, w.List.Name, strings.Join(addrs, " "))))
+		c.doc.Attached = append(c.doc.Attached, attachedDoc{nameOf(w.Attachment()), w.RuntimeConf.NetNS, addrs})
 	}
 }
 
@@ -624,7 +620,7 @@ func attachOrder(names []string, wanted map[string][]*wantedLink) (order []*want
 			}
 			missing[name] = append(missing[name], w)
 			if w.asksAddress() {
-				asking[w.list.Name]++
+				asking[w.List.Name]++
 			}
 		}
 	}
@@ -632,14 +628,14 @@ func attachOrder(names []string, wanted map[string][]*wantedLink) (order []*want
 		w := missing[name][i]
 		missing[name] = slices.Delete(missing[name], i, i+1)
 		if w.asksAddress() {
-			asking[w.list.Name]--
+			asking[w.List.Name]--
 		}
 		order = append(order, w)
 	}
 	for more := true; more; {
 		more = false
 		for _, name := range names {
-			for len(missing[name]) > 0 && (missing[name][0].asksAddress() || asking[missing[name][0].list.Name] == 0) {
+			for len(missing[name]) > 0 && (missing[name][0].asksAddress() || asking[missing[name][0].List.Name] == 0) {
 				take(name, 0)
 				more = true
 			}
@@ -657,15 +653,10 @@ func attachOrder(names []string, wanted map[string][]*wantedLink) (order []*want
 // asksAddress reports whether the file has addresses of the link.
 func (w *wantedLink) asksAddress() bool { return len(w.asked.ips.askedValues) > 0 }
 
-// attachment returns the names of the link's attachment.
-func (w *wantedLink) attachment() spec.Attachment {
-	return spec.Attachment{Network: w.list.Name, ContainerID: w.runtimeConf.ContainerID, IfName: w.runtimeConf.IfName}
-}
-
 // is reports whether the entry of an attachment is alive and matches the link.
 func (w *wantedLink) is(e *chain.Entry) bool {
-	config, err := w.list.Effective()
-	t := &w.runtimeConf
+	config, err := w.List.Effective()
+	t := &w.RuntimeConf
 	return err == nil && e.Live() && !e.Interrupted() && bytes.Equal(e.Config, config) && slices.Equal(e.Args, t.Args) &&
 		maps.EqualFunc(e.CapabilityArgs, t.Capabilities, func(a, b json.RawMessage) bool { return bytes.Equal(a, b) })
 }

@@ -4,6 +4,7 @@ import (
 	"slices"
 	"testing"
 
+	"github.com/cnibox/cnibox/applets/cniexec/sandbox"
 	"github.com/cnibox/cnibox/chain"
 )
 
@@ -11,7 +12,7 @@ import (
 // address first; where both is impossible, the address counts. What exists is not added.
 func TestAttachOrder(t *testing.T) {
 	link := func(key, network string, asks bool) *wantedLink {
-		w := &wantedLink{key: key, asked: new(asked), list: &chain.List{Name: network}}
+		w := &wantedLink{key: key, asked: new(asked), Network: sandbox.Network{List: &chain.List{Name: network}}}
 		if asks {
 			w.asked.ips.askedValues = askedValues{{value: "10.1.0.2"}}
 		}

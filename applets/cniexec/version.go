@@ -40,11 +40,11 @@ func (c *versionCall) do(ctx context.Context, operands []string) (int, error) {
 
 // versions prints those of this program, or of the plugins of a network.
 func (c *versionCall) versions(ctx context.Context) error {
-	if c.network == "" && c.output == outputJSON {
+	if c.target.network == "" && c.output == outputJSON {
 		_, err := c.writeJSON(newVersionDoc())
 		return err
 	}
-	if c.network == "" {
+	if c.target.network == "" {
 		_, err := c.printVersion()
 		return err
 	}
@@ -74,7 +74,7 @@ func newVersionDoc() versionDoc {
 // pluginVersions prints which versions of the specification each plugin of a network serves. If one
 // does not answer, it still prints the others.
 func (c *versionCall) pluginVersions(ctx context.Context) error {
-	l, err := c.load()
+	l, err := c.load(c.target)
 	if err != nil {
 		return err
 	}

@@ -97,7 +97,7 @@ func (c *whoCall) do(ctx context.Context, operands []string) (exit int, err erro
 		return 0, usage("who: it takes one operand: an address, PROTO/PORT, a link, a namespace or a MAC address")
 	}
 	defer memory.CollectLess()()
-	v, err := c.look()
+	v, err := c.readInventory()
 	if err != nil {
 		return 0, err
 	}

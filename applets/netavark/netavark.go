@@ -286,7 +286,7 @@ func (d *driver) teardown(ctx context.Context, r *request, netns string) error {
 	if err != nil {
 		return err
 	}
-	if e, err := d.runner.Cache.Lookup(spec.Attachment{Network: l.Name, ContainerID: t.ContainerID, IfName: t.IfName}); err == nil {
+	if e, err := d.runner.Cache.Lookup(t.On(l)); err == nil {
 		if made, err := e.List(); err == nil {
 			l = made
 		}

@@ -57,11 +57,14 @@ type Run struct {
 	ours func()
 }
 
-// A Network is a network of a run, and the attachment to it without the namespace.
+// A Network is a network, and the attachment to it; that of a [Run] without the namespace.
 type Network struct {
 	List        *chain.List
 	RuntimeConf chain.RuntimeConf // with the name of its interface
 }
+
+// Attachment returns the names of the attachment.
+func (n *Network) Attachment() spec.Attachment { return n.RuntimeConf.On(n.List) }
 
 // CatchSignals returns the signals that are passed to a command. After nohup(1) SIGHUP stays
 // ignored.
