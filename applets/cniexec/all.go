@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"slices"
 
+	"github.com/cnibox/cnibox/applets/cniexec/defaultnet"
 	"github.com/cnibox/cnibox/applets/cniexec/hint"
 	"github.com/cnibox/cnibox/chain"
 	"github.com/cnibox/cnibox/spec"
@@ -26,7 +27,7 @@ func (c *call) configured() []string {
 func (c *call) networks(cached bool) ([]string, error) {
 	names := c.configured()
 	if len(names) == 0 {
-		names = []string{defaultNetwork}
+		names = []string{defaultnet.Name}
 	}
 	if !cached {
 		return names, nil

@@ -15,6 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/cnibox/cnibox/applets/applet"
+	"github.com/cnibox/cnibox/applets/cniexec/defaultnet"
 	"github.com/cnibox/cnibox/applets/cniexec/doctor"
 	"github.com/cnibox/cnibox/applets/cniexec/hint"
 	"github.com/cnibox/cnibox/applets/cniexec/inventory"
@@ -302,8 +303,12 @@ func (c *call) lookup(network string) (*chain.List, error) {
 		return l, err
 	}
 	names, broken := chain.Networks(c.confDir)
-	if network == defaultNetwork && len(names)+len(broken) == 0 {
-		return c.embedded()
+	if network == defaultnet.Name && len(names)+len(broken) == 0 {
+		l, ranges, err := defaultnet.List(c.runner.Cache.Dir)
+		if err == nil {
+			c.runner.Warn("no configuration in %s: using the embedded network %q (%s)", c.confDir, network, ranges)
+		}
+		return l, err
 	}
 	return nil, &hint.Error{Err: spec.Errorf(spec.CodeConfig, "%w", err), Hint: networksHint(c.confDir, names, broken)}
 }

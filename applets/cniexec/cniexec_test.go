@@ -1,12 +1,9 @@
 package cniexec
 
 import (
-	"bytes"
 	"encoding/json"
 	"fmt"
-	"net/netip"
 	"os"
-	"path/filepath"
 	"reflect"
 	"slices"
 	"strings"
@@ -14,7 +11,6 @@ import (
 	"time"
 
 	"github.com/cnibox/cnibox/applets/applet"
-	"github.com/cnibox/cnibox/chain"
 	"github.com/cnibox/cnibox/internal/tty"
 	"github.com/cnibox/cnibox/spec"
 )
@@ -198,47 +194,6 @@ func TestHintToRunAsRoot(t *testing.T) {
 	got := c.hint(fmt.Errorf("bring lo up: %w", os.ErrPermission), spec.CodeInternal)
 	if hint := strings.Contains(got, "as root"); hint != (os.Geteuid() != 0) {
 		t.Errorf("user %d gets the hint %q", os.Geteuid(), got)
-	}
-}
-
-func TestEmbeddedConf(t *testing.T) {
-	s := subnets{netip.MustParsePrefix("10.1.0.0/24"), netip.MustParsePrefix("fd00:1::/64")}
-	for _, v6 := range []bool{false, true} {
-		l, err := chain.Parse(embeddedConf(s, v6, "/data", "/etc/resolv.conf"))
-		if err != nil || l.Name != defaultNetwork || len(l.Plugins) != 3 {
-			t.Fatalf("got %+v, %v", l, err)
-		}
-		doc, _ := l.Effective()
-		if got := bytes.Contains(doc, []byte("fd00:1::/64")); got != v6 {
-			t.Errorf("IPv6 wanted %v, there %v: %s", v6, got, doc)
-		}
-		for i, want := range []string{"bridge", "portmap", "tuning"} { // a script runs them
-			if got := l.Plugins[i].Type; got != want {
-				t.Errorf("plugin %d: got %s, want %s", i, got, want)
-			}
-		}
-	}
-}
-
-func TestReadSubnets(t *testing.T) {
-	file := filepath.Join(t.TempDir(), "f")
-	for text, ok := range map[string]bool{
-		`{"ipv4":"10.1.0.0/24","ipv6":"fd00:1::/64"}`: true,
-		`{"ipv4":"10.1.0.0/24"}`:                      false,
-		`{"ipv4":"fd00:1::/64","ipv6":"10.1.0.0/24"}`: false,
-		``: false,
-	} {
-		if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
-			t.Fatal(err)
-		}
-		if _, err := readSubnets(file); (err == nil) != ok {
-			t.Errorf("%q: %v", text, err)
-		}
-	}
-	link := file + "2"
-	os.Symlink(file, link)
-	if _, err := readSubnets(link); err == nil {
-		t.Error("a symbolic link is followed")
 	}
 }
 

@@ -9,6 +9,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/cnibox/cnibox/applets/applet"
+	"github.com/cnibox/cnibox/applets/cniexec/defaultnet"
 	"github.com/cnibox/cnibox/applets/cniexec/inventory"
 	"github.com/cnibox/cnibox/applets/cniexec/sandbox"
 	"github.com/cnibox/cnibox/chain"
@@ -233,7 +234,7 @@ func (c *completion) kinds(words string) {
 func (c *completion) networkNames() {
 	names, broken := chain.Networks(c.confDir)
 	if len(names)+len(broken) == 0 {
-		names = []string{defaultNetwork}
+		names = []string{defaultnet.Name}
 	}
 	for _, e := range c.recorded() {
 		names = append(names, e.NetworkName)

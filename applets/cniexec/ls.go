@@ -6,11 +6,11 @@ import (
 	"fmt"
 	"math"
 	"net/netip"
-	"path/filepath"
 	"slices"
 	"strings"
 	"time"
 
+	"github.com/cnibox/cnibox/applets/cniexec/defaultnet"
 	"github.com/cnibox/cnibox/applets/cniexec/inventory"
 	"github.com/cnibox/cnibox/chain"
 	"github.com/cnibox/cnibox/internal/memory"
@@ -365,21 +365,11 @@ func (c *call) knownNetworks(v *inventory.Inventory) []*inventory.Network {
 // networksOf is knownNetworks with another way to name what cannot be read.
 func (c *call) networksOf(v *inventory.Inventory, warn func(format string, args ...any)) []*inventory.Network {
 	return v.Networks(c.confDir, func() *inventory.Network {
-		if doc := defaultConf(v.Cache.Dir); doc != nil {
-			return &inventory.Network{Name: defaultNetwork, Conf: v.Conf(doc)}
+		if doc := defaultnet.Conf(v.Cache.Dir); doc != nil {
+			return &inventory.Network{Name: defaultnet.Name, Conf: v.Conf(doc)}
 		}
 		return nil
 	}, warn)
-}
-
-// defaultConf returns the configuration of the default network; nil: its subnets were not chosen
-// yet.
-func defaultConf(cacheDir string) []byte {
-	s, err := readSubnets(filepath.Join(cacheDir, "cnibox", subnetsFile))
-	if err != nil {
-		return nil
-	}
-	return embeddedConf(s, hostHasIPv6(), filepath.Join(cacheDir, "networks"), "")
 }
 
 // The types of the documents of networks.
@@ -481,7 +471,7 @@ func (c *lsCall) lsNetworks(_ context.Context, v *inventory.Inventory) (exit int
 		return c.writeJSON(all)
 	}
 	if len(rows) == 0 {
-		c.nothing(fmt.Sprintf("no network is configured in %s: the built-in network %q is used", c.confDir, defaultNetwork))
+		c.nothing(fmt.Sprintf("no network is configured in %s: the built-in network %q is used", c.confDir, defaultnet.Name))
 	}
 	return c.list(s, columns, rows)
 }

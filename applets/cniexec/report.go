@@ -11,6 +11,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/cnibox/cnibox/applets/cniexec/defaultnet"
 	"github.com/cnibox/cnibox/applets/cniexec/hint"
 	"github.com/cnibox/cnibox/chain"
 	"github.com/cnibox/cnibox/internal/state"
@@ -109,5 +110,5 @@ func networksHint(dir string, names []string, broken []error) string {
 	case len(broken) > 0:
 		return "correct the file, or name another directory with --conf-dir (NETCONFPATH)"
 	}
-	return fmt.Sprintf("use the embedded network %q, or name another directory with --conf-dir (NETCONFPATH)", defaultNetwork)
+	return fmt.Sprintf("use the embedded network %q, or name another directory with --conf-dir (NETCONFPATH)", defaultnet.Name)
 }

@@ -7,6 +7,7 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/cnibox/cnibox/applets/cniexec/defaultnet"
 	"github.com/cnibox/cnibox/applets/cniexec/hint"
 	"github.com/cnibox/cnibox/applets/cniexec/sandbox"
 	"github.com/cnibox/cnibox/chain"
@@ -140,7 +141,7 @@ func (c *call) lists(names []string) ([]*chain.List, error) {
 		configured, _ := chain.Networks(c.confDir)
 		switch len(configured) {
 		case 0:
-			names = []string{defaultNetwork}
+			names = []string{defaultnet.Name}
 		case 1:
 			names = configured
 		default:

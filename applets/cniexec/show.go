@@ -9,6 +9,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/cnibox/cnibox/applets/cniexec/defaultnet"
 	"github.com/cnibox/cnibox/applets/cniexec/inventory"
 	"github.com/cnibox/cnibox/applets/cniexec/sandbox"
 	"github.com/cnibox/cnibox/chain"
@@ -211,7 +212,7 @@ func (c *call) showNetwork(ctx context.Context, v *inventory.Inventory, n *inven
 	}
 	file := n.File
 	switch {
-	case file == "" && len(n.Attached) > 0 && n.Name != defaultNetwork:
+	case file == "" && len(n.Attached) > 0 && n.Name != defaultnet.Name:
 		file = "in no file of " + c.confDir + "; that of the add of " + n.Attached[0].Name()
 	case file == "":
 		file = "built in"

@@ -1,4 +1,5 @@
-package cniexec
+// Package defaultnet is the network that exists where nothing is configured. Any configuration disables it.
+package defaultnet
 
 import (
 	"encoding/json"
@@ -19,43 +20,49 @@ import (
 	"github.com/cnibox/cnibox/internal/netns"
 )
 
-// defaultNetwork is the network that exists when nothing is configured. Any configuration disables
-// it.
-const defaultNetwork = "cnibox"
+// Name is the network's.
+const Name = "cnibox"
 
-// subnets are those of the default network. They are stored in a file, since running containers
+// subnets are those of the network. They are stored in a file, since running containers
 // keep their addresses when the host's routes change.
 type subnets struct {
 	IPv4 netip.Prefix `json:"ipv4"`
 	IPv6 netip.Prefix `json:"ipv6"` // unique local; used if the host has IPv6
 }
 
-// subnetsFile is the name of that file, in the cache's directory cnibox.
-const subnetsFile = "default-network.json"
+func file(cacheDir string) string { return filepath.Join(cacheDir, "cnibox", "default-network.json") }
 
-// embedded returns the default network, with a warning. It depends on whether the host has IPv6.
-func (c *call) embedded() (*chain.List, error) {
-	s, err := c.subnets()
-	if err != nil {
-		return nil, fmt.Errorf("default network: %w", err)
+// List returns the network, which depends on whether the host has IPv6, and its ranges as text. The
+// first call for a directory of the cache chooses subnets that the host does not use.
+func List(cacheDir string) (l *chain.List, ranges string, err error) {
+	s, err := choose(cacheDir)
+	v6 := hasIPv6()
+	if err == nil {
+		l, err = chain.Parse(s.conf(v6, cacheDir, sandbox.ResolvConf()))
 	}
-	v6 := hostHasIPv6()
-	l, err := chain.Parse(embeddedConf(s, v6, filepath.Join(c.runner.Cache.Dir, "networks"), sandbox.ResolvConf()))
 	if err != nil {
-		return nil, fmt.Errorf("default network: %w", err)
+		return nil, "", fmt.Errorf("default network: %w", err)
 	}
-	ranges := s.IPv4.String()
+	ranges = s.IPv4.String()
 	if v6 {
 		ranges += " and " + s.IPv6.String()
 	}
-	c.runner.Warn("no configuration in %s: using the embedded network %q (%s)", c.confDir, defaultNetwork, ranges)
-	return l, nil
+	return l, ranges, nil
 }
 
-// embeddedConf returns the configuration list of the default network. Its leases are stored in the
-// runtime's own cache, apart from those of other runtimes. Its capabilities are those that the
+// Conf returns the configuration of the network without DNS; nil: its subnets were not chosen yet.
+func Conf(cacheDir string) []byte {
+	s, err := read(file(cacheDir))
+	if err != nil {
+		return nil
+	}
+	return s.conf(hasIPv6(), cacheDir, "")
+}
+
+// conf returns the configuration list. Its leases are stored in the runtime's own
+// cache, apart from those of other runtimes. Its capabilities are those that the
 // flags and CAP_ARGS of cni-exec can use.
-func embeddedConf(s subnets, v6 bool, dataDir, resolv string) []byte {
+func (s subnets) conf(v6 bool, cacheDir, resolv string) []byte {
 	type one struct {
 		Subnet netip.Prefix `json:"subnet"`
 	}
@@ -63,12 +70,12 @@ func embeddedConf(s subnets, v6 bool, dataDir, resolv string) []byte {
 	if v6 {
 		ranges = append(ranges, []one{{s.IPv6}})
 	}
-	ipam := map[string]any{"type": "host-local", "dataDir": dataDir, "ranges": ranges}
+	ipam := map[string]any{"type": "host-local", "dataDir": filepath.Join(cacheDir, "networks"), "ranges": ranges}
 	if resolv != "" {
 		ipam["resolvConf"] = resolv
 	}
 	doc, _ := json.Marshal(map[string]any{ // strings, bools and prefixes cannot fail
-		"cniVersion": "1.1.0", "name": defaultNetwork, "loadOnlyInlinedPlugins": true,
+		"cniVersion": "1.1.0", "name": Name, "loadOnlyInlinedPlugins": true,
 		"plugins": []any{
 			map[string]any{
 				"type": "bridge", "bridge": "cnibox0", "isGateway": true, "isDefaultGateway": true,
@@ -82,12 +89,11 @@ func embeddedConf(s subnets, v6 bool, dataDir, resolv string) []byte {
 	return doc
 }
 
-// subnets returns the stored subnets, or chooses and stores some. If two processes choose at the
+// choose returns the stored subnets, or chooses and stores some. If two processes choose at the
 // same time, both use the choice of the first.
-func (c *call) subnets() (s subnets, err error) {
-	dir := filepath.Join(c.runner.Cache.Dir, "cnibox")
-	file := filepath.Join(dir, subnetsFile)
-	if s, err = readSubnets(file); !errors.Is(err, os.ErrNotExist) {
+func choose(cacheDir string) (s subnets, err error) {
+	stored := file(cacheDir)
+	if s, err = read(stored); !errors.Is(err, os.ErrNotExist) {
 		return s, err
 	}
 	used, err := subnet.Used()
@@ -103,16 +109,16 @@ func (c *call) subnets() (s subnets, err error) {
 		return s, err
 	}
 	// there is no lock, so each process has its own temporary file
-	err = disk.Replace(file, filepath.Join(dir, ".new-"+sandbox.RandomHex()), doc, disk.New|disk.Durable)
+	err = disk.Replace(stored, filepath.Join(filepath.Dir(stored), ".new-"+sandbox.RandomHex()), doc, disk.New|disk.Durable)
 	if err != nil && !errors.Is(err, os.ErrExist) {
 		return s, err
 	}
-	return readSubnets(file)
+	return read(stored)
 }
 
-// readSubnets reads the file; an invalid file is an error, since its subnets may be in use. The
+// read reads the file; an invalid file is an error, since its subnets may be in use. The
 // error is os.ErrNotExist before any were chosen.
-func readSubnets(file string) (s subnets, err error) {
+func read(file string) (s subnets, err error) {
 	doc, err := disk.Read(file, unix.O_NOFOLLOW, record.MaxSize)
 	if err != nil {
 		return s, err
@@ -127,9 +133,9 @@ func readSubnets(file string) (s subnets, err error) {
 	return s, nil
 }
 
-// hostHasIPv6 reports whether the kernel has IPv6 and new links may use it. A new link gets the
+// hasIPv6 reports whether the kernel has IPv6 and new links may use it. A new link gets the
 // setting of "default".
-func hostHasIPv6() bool {
+func hasIPv6() bool {
 	ns, err := netns.Current()
 	if err != nil {
 		return false
