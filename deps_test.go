@@ -35,9 +35,10 @@ var permittedImports = map[string][]string{
 	"cnibox/applets/tap":       slices.Concat(pluginImports, []string{"cnibox/internal/program"}),
 	"cnibox/applets/chained":   {"cnibox/applets/record", "cnibox/internal/flock", "cnibox/internal/undo", "cnibox/rtnl", "cnibox/spec"},
 
-	"cnibox/applets/cniexec":            slices.Concat(pluginImports, []string{"cnibox/nft/foreign", "cnibox/internal/program", "cnibox/applets/cniexec/defaultnet", "cnibox/applets/cniexec/doctor", "cnibox/applets/cniexec/hint", "cnibox/applets/cniexec/inventory", "cnibox/applets/cniexec/sandbox", "cnibox/applets/cniexec/trace", "cnibox/applets/cniexec/watch"}),
+	"cnibox/applets/cniexec":            slices.Concat(pluginImports, []string{"cnibox/nft/foreign", "cnibox/internal/program", "cnibox/applets/cniexec/defaultnet", "cnibox/applets/cniexec/doctor", "cnibox/applets/cniexec/dryrun", "cnibox/applets/cniexec/hint", "cnibox/applets/cniexec/inventory", "cnibox/applets/cniexec/sandbox", "cnibox/applets/cniexec/trace", "cnibox/applets/cniexec/watch"}),
 	"cnibox/applets/cniexec/defaultnet": {"cnibox/applets/cniexec/sandbox", "cnibox/applets/record", "cnibox/applets/subnet", "cnibox/chain"},
 	"cnibox/applets/cniexec/doctor":     {"cnibox/applets/applet", "cnibox/applets/attach", "cnibox/applets/cniexec/hint", "cnibox/applets/cniexec/inventory", "cnibox/applets/cniexec/sandbox", "cnibox/applets/cniexec/trace", "cnibox/applets/hostport", "cnibox/applets/lint", "cnibox/applets/record", "cnibox/chain", "cnibox/internal/tty", "cnibox/ipam", "cnibox/nft", "cnibox/nft/foreign", "cnibox/rtnl", "cnibox/spec"},
+	"cnibox/applets/cniexec/dryrun":     {"cnibox/applets/applet", "cnibox/applets/cniexec/inventory", "cnibox/applets/cniexec/sandbox", "cnibox/applets/netfilter", "cnibox/chain", "cnibox/internal/program", "cnibox/nft", "cnibox/rtnl", "cnibox/spec"},
 	"cnibox/applets/cniexec/hint":       {"cnibox/chain", "cnibox/internal/program", "cnibox/internal/tty", "cnibox/spec"},
 	"cnibox/applets/cniexec/inventory":  {"cnibox/applets/cniexec/hint", "cnibox/applets/cniexec/sandbox", "cnibox/applets/netfilter", "cnibox/applets/record", "cnibox/chain", "cnibox/ipam", "cnibox/nft", "cnibox/rtnl", "cnibox/spec"},
 	"cnibox/applets/cniexec/watch":      {"cnibox/internal/dbus", "cnibox/nft", "cnibox/rtnl", "cnibox/spec"},

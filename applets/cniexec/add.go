@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 
+	"github.com/cnibox/cnibox/applets/cniexec/dryrun"
 	"github.com/cnibox/cnibox/applets/cniexec/sandbox"
 	"github.com/cnibox/cnibox/chain"
 	"github.com/cnibox/cnibox/internal/interrupt"
@@ -78,7 +79,7 @@ func (c *addCall) add(ctx context.Context) error {
 	c.warnOf(l, c.dryRun || !c.runner.Cache.Used(l.Name))
 	c.target.Args, c.target.Capabilities = c.arguments(&c.target.RuntimeConf, []*chain.List{l}, 0)
 	if c.dryRun {
-		return c.addDryRun(ctx, l, c.create)
+		return c.try(ctx, l)
 	}
 	defer interrupt.Begin()()
 	created := false
@@ -93,6 +94,20 @@ func (c *addCall) add(ctx context.Context) error {
 		if _, derr := c.deleteUnused(ctx, c.target.NetNS); derr != nil {
 			c.runner.Warn("%v", derr)
 		}
+	}
+	return err
+}
+
+// try prints what add would make.
+func (c *addCall) try(ctx context.Context, l *chain.List) error {
+	r := dryrun.Run{Process: c.Process, Network: sandbox.Network{List: l, RuntimeConf: c.target.RuntimeConf}, Runner: c.runner, Stored: c.describer(), Create: c.create}
+	changes, err := r.Add(ctx)
+	switch {
+	case err != nil:
+	case c.output == outputJSON:
+		_, err = c.writeJSON(changes)
+	default:
+		_, err = c.write(changes.Text())
 	}
 	return err
 }

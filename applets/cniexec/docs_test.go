@@ -12,6 +12,7 @@ import (
 
 	"github.com/cnibox/cnibox/applets/applet"
 	"github.com/cnibox/cnibox/applets/cniexec/doctor"
+	"github.com/cnibox/cnibox/applets/cniexec/dryrun"
 )
 
 // verbsTable is the table of verbs in docs/cni-exec.md.
@@ -77,7 +78,7 @@ func TestDocsHaveVerbsAndJSON(t *testing.T) {
 		}
 	}
 	findings, err := json.Marshal([]any{ // scripts test their output
-		doctor.Finding{}, nsState{}, checkDoc{}, statusDoc{}, bootDoc{}, doctorDoc{}, deletedDoc{}, rmDoc{}, upDoc{Attached: []attachedDoc{{}}},
+		doctor.Finding{}, dryrun.State{}, checkDoc{}, statusDoc{}, bootDoc{}, doctorDoc{}, deletedDoc{}, rmDoc{}, upDoc{Attached: []attachedDoc{{}}},
 		reloadDoc{Attachments: []restoredDoc{{}}}, gcDoc{Deleted: []attachmentName{{}}},
 	})
 	docs := [][]byte{findings}

@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/cnibox/cnibox/applets/cniexec/dryrun"
 	"github.com/cnibox/cnibox/applets/cniexec/trace"
 	"github.com/cnibox/cnibox/chain"
 )
@@ -16,7 +17,7 @@ import (
 // documents has the types that a verb writes with -o json, by file name in docs/schema.
 func documents() map[string][]any {
 	return map[string][]any{
-		"add": {dryRunDoc{}}, "boot": {bootDoc{}}, "check": {checkDoc{}}, "del": {deletedDoc{}}, "doctor": {doctorDoc{}},
+		"add": {dryrun.Changes{}}, "boot": {bootDoc{}}, "check": {checkDoc{}}, "del": {deletedDoc{}}, "doctor": {doctorDoc{}},
 		"down": {deletedDoc{}}, "gc": {gcDoc{}}, "lint": {lintDoc{}},
 		"ls": {inventoryDoc{}, networksDoc{}}, "ls-line": {attachmentDoc{}}, "publish": {inventoryDoc{}}, "reload": {reloadDoc{}}, "rm": {rmDoc{}},
 		"show": {inventoryDoc{}, shownNetworkDoc{}, whoDoc{}}, "status": {statusDoc{}}, "trace": {trace.Trace{}}, "tree": {treeDoc{}},

@@ -33,14 +33,17 @@ const (
 	AttachVar = "CNIBOX_RUN_ATTACH" // for the third: the path of the namespace
 )
 
-// Unset returns an environment without a variable.
-func Unset(environ []string, name string) []string {
-	return slices.DeleteFunc(slices.Clone(environ), func(v string) bool { return strings.HasPrefix(v, name+"=") })
+// Unset returns an environment without some variables.
+func Unset(environ []string, names ...string) []string {
+	return slices.DeleteFunc(slices.Clone(environ), func(v string) bool {
+		name, _, _ := strings.Cut(v, "=")
+		return slices.Contains(names, name)
+	})
 }
 
 // reexec returns this call as a command with a variable set.
 func (r *Run) reexec(name, value string) program.Command {
-	environ := Unset(Unset(r.Environ, hostNSVar), AttachVar)
+	environ := Unset(r.Environ, hostNSVar, AttachVar)
 	return program.Command{Args: append([]string{"cni-exec"}, r.Args...), Self: true, Environ: append(environ, name+"="+value)}
 }
 

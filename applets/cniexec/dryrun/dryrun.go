@@ -1,4 +1,5 @@
-package cniexec
+// Package dryrun tries an ADD, and changes nothing on this host.
+package dryrun
 
 import (
 	"bytes"
@@ -28,47 +29,49 @@ import (
 	"github.com/cnibox/cnibox/spec"
 )
 
-// A dryRun is an ADD in network namespaces of its own. One has stand-ins for the links of this
+// A Run is an ADD in network namespaces of its own. One has stand-ins for the links of this
 // host, with their addresses and routes, the other for those of the container. A process of this
 // binary runs the plugins there, with a copy of the leases in its own state directory. It sees /run
 // read-only; the lock of the rule set is therefore that of its namespace.
-type dryRun struct {
-	*call
-	list              *chain.List
-	create            bool          // the namespace may be missing
+type Run struct {
+	applet.Process
+	sandbox.Network
+	Runner *chain.Runner    // finds the plugins; it runs none
+	Stored *chain.Describer // of the state that is copied
+	Create bool             // the namespace may be missing
+
 	host, cont, other *netns.NS     // other has the peers of stand-ins
 	dir               string        // on tmpfs for the thread of run and its processes; an empty directory for others
 	conf              []byte        // the list that is run
 	notes             []string      // what is not done in the dry run
-	kept              []int         // the plugins of list that are in conf
+	kept              []int         // the plugins of the list that are in conf
 	ports             []nft.Element // of the attachments of this host
 
 	result json.RawMessage
 	stderr bytes.Buffer
 }
 
-// addDryRun is add with --dry-run.
-func (c *call) addDryRun(ctx context.Context, l *chain.List, create bool) error {
-	a := c.target.On(l)
-	if e, err := c.runner.Cache.Lookup(a); err == nil && e.Live() && !e.Interrupted() {
-		return spec.Errorf(spec.CodeBusy, "%s of container %s is attached to network %s already: run DEL first: %w", a.IfName, e.Name(), a.Network, os.ErrExist)
+// Add tries the ADD. What it refuses, and an error of a plugin, is the error that ADD would return.
+func (r *Run) Add(ctx context.Context) (*Changes, error) {
+	a := r.Attachment()
+	if e, err := r.Runner.Cache.Lookup(a); err == nil && e.Live() && !e.Interrupted() {
+		return nil, spec.Errorf(spec.CodeBusy, "%s of container %s is attached to network %s already: run DEL first: %w", a.IfName, e.Name(), a.Network, os.ErrExist)
 	}
-	if err := c.runner.Validate(l, c.target.RuntimeConf); err != nil { // with the position in the file, which the dry run does not have
-		return err
+	if err := r.Runner.Validate(r.List, r.RuntimeConf); err != nil { // with the position in the file, which the dry run does not have
+		return nil, err
 	}
-	r := &dryRun{call: c, list: l, create: create}
 	if err := cmp.Or(sandbox.Privileged(), r.confine()); err != nil {
-		return err
+		return nil, err
 	}
 	for _, ns := range []**netns.NS{&r.host, &r.cont, &r.other} {
 		var err error
 		if *ns, err = netns.New(); err != nil {
-			return fmt.Errorf("make a network namespace: %w", err)
+			return nil, fmt.Errorf("make a network namespace: %w", err)
 		}
 		defer (*ns).Close()
 	}
 	if err := r.populate(); err != nil {
-		return err
+		return nil, err
 	}
 	var err error
 	const pattern = "cnibox-dry-run-"
@@ -76,31 +79,30 @@ func (c *call) addDryRun(ctx context.Context, l *chain.List, create bool) error 
 		r.dir, err = os.MkdirTemp("/run", pattern)
 	}
 	if err != nil {
-		return err
+		return nil, err
 	}
 	defer os.Remove(r.dir) // its content was on the thread's tmpfs
 	before, err := r.states()
 	if err != nil {
-		return err
+		return nil, err
 	}
 	if err := r.run(ctx); err != nil {
-		return err
+		return nil, err
 	}
 	after, err := r.states()
 	if err != nil {
-		return err
+		return nil, err
 	}
-	_ = os.Remove(r.dir) // before a pipe without a reader ends the process
-	return r.print(before, after)
+	return r.changes(before, after), nil
 }
 
 // confine creates the list that is run, without external plugins and without effects outside the
 // namespaces and the state directory.
-func (r *dryRun) confine() error {
+func (r *Run) confine() error {
 	var plugins []map[string]json.RawMessage
-	for i := range r.list.Plugins {
-		p := &r.list.Plugins[i]
-		builtIn, err := r.runner.Invoker.Find(p.Type)
+	for i := range r.List.Plugins {
+		p := &r.List.Plugins[i]
+		builtIn, err := r.Runner.Invoker.Find(p.Type)
 		switch {
 		case err != nil:
 			return err
@@ -119,7 +121,7 @@ func (r *dryRun) confine() error {
 		}
 		plugins, r.kept = append(plugins, conf), append(r.kept, i)
 	}
-	doc, err := r.list.Effective()
+	doc, err := r.List.Effective()
 	if err == nil {
 		r.conf, err = spec.Merge(doc, map[string]any{"plugins": plugins, "loadOnlyInlinedPlugins": true})
 	}
@@ -127,7 +129,7 @@ func (r *dryRun) confine() error {
 }
 
 // confinePlugin changes the configuration of one plugin.
-func (r *dryRun) confinePlugin(p *chain.Plugin, builtIn *spec.Plugin, conf map[string]json.RawMessage) error {
+func (r *Run) confinePlugin(p *chain.Plugin, builtIn *spec.Plugin, conf map[string]json.RawMessage) error {
 	delete(conf, "dataDir")
 	if ipam, err := spec.Members(conf["ipam"]); conf["ipam"] != nil && err == nil {
 		delete(ipam, "dataDir")
@@ -139,7 +141,7 @@ func (r *dryRun) confinePlugin(p *chain.Plugin, builtIn *spec.Plugin, conf map[s
 	}
 	all := []*spec.Plugin{builtIn}
 	if p.IPAM != "" {
-		ipam, err := r.runner.Invoker.Find(p.IPAM)
+		ipam, err := r.Runner.Invoker.Find(p.IPAM)
 		switch {
 		case err != nil:
 			return err
@@ -166,7 +168,7 @@ func (r *dryRun) confinePlugin(p *chain.Plugin, builtIn *spec.Plugin, conf map[s
 const maxStandIns = 200
 
 // populate creates the stand-ins.
-func (r *dryRun) populate() error {
+func (r *Run) populate() error {
 	if err := r.standIn(netns.Host(), r.host, func(l *rtnl.Link) bool { return spec.LabelKey(l.Alias) == "" && l.Kind != "ifb" }); err != nil {
 		return fmt.Errorf("stand-ins for the links of the host: %w", err)
 	}
@@ -181,12 +183,12 @@ func (r *dryRun) populate() error {
 	if r.ports, err = nft.Open(netns.Host()).Elements(nft.KindPortMap); err != nil && !netfilter.IsMissing(err) {
 		return err
 	}
-	container, err := netns.Open(r.target.NetNS)
-	if errors.Is(err, os.ErrNotExist) && r.create {
+	container, err := netns.Open(r.RuntimeConf.NetNS)
+	if errors.Is(err, os.ErrNotExist) && r.Create {
 		return nil
 	}
 	if err != nil {
-		return spec.Errorf(spec.CodeNetNS, "failed to open netns %q: %w", r.target.NetNS, err)
+		return spec.Errorf(spec.CodeNetNS, "failed to open netns %q: %w", r.RuntimeConf.NetNS, err)
 	}
 	defer container.Close()
 	if err := r.standIn(container, r.cont, func(*rtnl.Link) bool { return true }); err != nil {
@@ -198,7 +200,7 @@ func (r *dryRun) populate() error {
 // standIn creates, in another namespace, links with the names, MAC addresses and MTUs of those of a
 // namespace, and adds their addresses and routes that the kernel accepts. A bridge stands for a
 // bridge, and one end of a veth pair, which is up if the link is, for all others.
-func (r *dryRun) standIn(from, to *netns.NS, wanted func(*rtnl.Link) bool) error {
+func (r *Run) standIn(from, to *netns.NS, wanted func(*rtnl.Link) bool) error {
 	old, err := rtnl.Dial(from)
 	if err != nil {
 		return err
@@ -260,29 +262,29 @@ func (r *dryRun) standIn(from, to *netns.NS, wanted func(*rtnl.Link) bool) error
 
 // run runs the plugins. It passes on what the process prints to stderr, except lines about the list
 // of the dry run, of which add has warned.
-func (r *dryRun) run(ctx context.Context) error {
+func (r *Run) run(ctx context.Context) error {
 	var stdout bytes.Buffer
 	path, exit := fmt.Sprintf("/proc/%d/fd/%d", os.Getpid(), r.cont.FD()), 0
 	err := netns.OnDiscardedThread(func() (err error) {
 		if err := r.isolate(ctx); err != nil {
 			return err
 		}
-		caps, err := json.Marshal(r.target.Capabilities)
+		caps, err := json.Marshal(r.RuntimeConf.Capabilities)
 		if err != nil {
 			return err
 		}
-		args := []string{"cni-exec", "add", r.list.Name, path, "-o", "json",
-			"-i", r.target.IfName, "--container-id", r.target.ContainerID, "--conf-dir", r.dir, "--path=", "--state-dir", r.stateCopy()}
+		args := []string{"cni-exec", "add", r.List.Name, path, "-o", "json",
+			"-i", r.RuntimeConf.IfName, "--container-id", r.RuntimeConf.ContainerID, "--conf-dir", r.dir, "--path=", "--state-dir", r.stateCopy()}
 		cmd := program.Command{Args: args, Stdin: &bytes.Buffer{}, Stdout: &stdout, Stderr: &r.stderr,
-			Environ: append(r.without("CAP_ARGS", "CNI_ARGS", "CNI_NETNS_OVERRIDE", spec.StateEnv, applet.LogEnv), "CAP_ARGS="+string(caps), "CNI_ARGS="+r.target.CNIArgs())}
+			Environ: append(sandbox.Unset(r.Environ, "CAP_ARGS", "CNI_ARGS", "CNI_NETNS_OVERRIDE", spec.StateEnv, applet.LogEnv), "CAP_ARGS="+string(caps), "CNI_ARGS="+r.RuntimeConf.CNIArgs())}
 		exit, err = cmd.RunSelf(ctx)
 		return err
 	})
 	if err != nil {
 		return err
 	}
-	if exit == exitOK {
-		r.result = bytes.ReplaceAll(stdout.Bytes(), []byte(path), []byte(r.target.NetNS))
+	if exit == 0 {
+		r.result = bytes.ReplaceAll(stdout.Bytes(), []byte(path), []byte(r.RuntimeConf.NetNS))
 		for line := range strings.Lines(r.stderr.String()) {
 			if !strings.Contains(line, r.dir) {
 				fmt.Fprint(r.Stderr, line)
@@ -291,7 +293,7 @@ func (r *dryRun) run(ctx context.Context) error {
 		return nil
 	}
 	for _, note := range r.notes {
-		r.runner.Warn("%s", note)
+		r.Runner.Warn("%s", note)
 	}
 	failed := &spec.Error{Code: spec.CodeInternal}
 	if json.Unmarshal(stdout.Bytes(), failed) != nil || failed.Msg == "" {
@@ -305,19 +307,11 @@ func (r *dryRun) run(ctx context.Context) error {
 }
 
 // stateCopy returns the state directory of the dry run.
-func (r *dryRun) stateCopy() string { return filepath.Join(r.dir, "state") }
-
-// without returns the environment without some variables.
-func (r *dryRun) without(names ...string) []string {
-	return slices.DeleteFunc(slices.Clone(r.Environ), func(v string) bool {
-		name, _, _ := strings.Cut(v, "=")
-		return slices.Contains(names, name)
-	})
-}
+func (r *Run) stateCopy() string { return filepath.Join(r.dir, "state") }
 
 // isolate moves the calling thread, which is discarded afterwards, into the namespace that stands
 // in for the host, and into a mount namespace with the list and the state of the dry run.
-func (r *dryRun) isolate(ctx context.Context) error {
+func (r *Run) isolate(ctx context.Context) error {
 	if err := r.host.Enter(); err != nil {
 		return err
 	}
@@ -345,11 +339,11 @@ func (r *dryRun) isolate(ctx context.Context) error {
 
 // copyPorts adds the host ports of other attachments to the dry run, so that a port in use is
 // refused.
-func (r *dryRun) copyPorts(ctx context.Context) error {
+func (r *Run) copyPorts(ctx context.Context) error {
 	if len(r.ports) == 0 {
 		return nil
 	}
-	own := r.target.On(r.list)
+	own := r.Attachment()
 	return nft.Open(r.host).Update(ctx, func(x *nft.Tx) error {
 		for _, e := range r.ports { // without their other elements, such as conditions
 			if e.Owner() != own {
@@ -362,12 +356,12 @@ func (r *dryRun) copyPorts(ctx context.Context) error {
 
 // copyState copies the records of the plugins and the leases of the network to the state directory
 // of the dry run, so that it gets the next free addresses.
-func (r *dryRun) copyState() error {
-	doc, err := r.list.Effective()
+func (r *Run) copyState() error {
+	doc, err := r.List.Effective()
 	if err != nil {
 		return err
 	}
-	stored, copies := r.describer().Uses(doc).Stored, chain.NewDescriber(r.Applets.Plugin, r.stateCopy()).Uses(r.conf).Stored
+	stored, copies := r.Stored.Uses(doc).Stored, chain.NewDescriber(r.Applets.Plugin, r.stateCopy()).Uses(r.conf).Stored
 	for n, i := range r.kept {
 		from, to := stored[i], copies[n]
 		for plugin, dir := range from.Records {
@@ -378,7 +372,7 @@ func (r *dryRun) copyState() error {
 		if from.Leases == "" || to.Leases == "" {
 			continue
 		}
-		for _, sub := range []string{r.list.Name, ".cnibox/" + r.list.Name} {
+		for _, sub := range []string{r.List.Name, ".cnibox/" + r.List.Name} {
 			if err := copyTree(filepath.Join(from.Leases, sub), filepath.Join(to.Leases, sub)); err != nil {
 				return fmt.Errorf("copy of the leases: %w", err)
 			}
@@ -426,16 +420,17 @@ func copyTree(from, to string) error {
 	})
 }
 
-// A dryRunDoc is the document of add --dry-run.
-type dryRunDoc struct {
-	Host      nsState         `json:"host"`
-	Container nsState         `json:"container"`
+// Changes is what ADD would make: what is new, and the new form of what it changes. Its lists are
+// never nil.
+type Changes struct {
+	Host      State           `json:"host"`
+	Container State           `json:"container"`
 	NotDone   []string        `json:"notDone"`
 	Result    json.RawMessage `json:"result"` // of the specification
 }
 
-// nsState is the state of a namespace, in lines with the words of ip(8).
-type nsState struct {
+// A State is that of a namespace, in lines with the words of ip(8).
+type State struct {
 	Links     []string `json:"links"`
 	Addresses []string `json:"addresses"`
 	Routes    []string `json:"routes"`
@@ -444,18 +439,18 @@ type nsState struct {
 }
 
 // lists returns the parts of the state.
-func (m *nsState) lists() []*[]string {
+func (m *State) lists() []*[]string {
 	return []*[]string{&m.Links, &m.Addresses, &m.Routes, &m.Rules, &m.Settings}
 }
 
 // states lists the state of the two namespaces.
-func (r *dryRun) states() (both [2]nsState, err error) {
+func (r *Run) states() (both [2]State, err error) {
 	for i, ns := range []*netns.NS{r.host, r.cont} {
 		if both[i], err = lookAt(ns); err != nil {
 			return both, err
 		}
 	}
-	a := r.target.On(r.list)
+	a := r.Attachment()
 	owned, err := nft.Open(r.host).Owned(a)
 	for _, e := range owned {
 		if !e.Unread() {
@@ -471,7 +466,7 @@ func (r *dryRun) states() (both [2]nsState, err error) {
 }
 
 // lookAt lists the state of one namespace.
-func lookAt(ns *netns.NS) (m nsState, err error) {
+func lookAt(ns *netns.NS) (m State, err error) {
 	conn, err := rtnl.Dial(ns)
 	if err != nil {
 		return m, err
@@ -535,8 +530,8 @@ func routeLine(r rtnl.Route, names map[uint32]string) string {
 	return line
 }
 
-// print prints what is new, and the new form of what was changed.
-func (r *dryRun) print(before, after [2]nsState) error {
+// changes compares the states of the two namespaces.
+func (r *Run) changes(before, after [2]State) *Changes {
 	name := func(link string) string { return link[:strings.IndexByte(link, ' ')] }
 	for _, link := range before[0].Links {
 		if !slices.ContainsFunc(after[0].Links, func(other string) bool { return name(other) == name(link) }) {
@@ -546,25 +541,25 @@ func (r *dryRun) print(before, after [2]nsState) error {
 	for i := range after {
 		old := before[i].lists()
 		for j, list := range after[i].lists() {
-			*list = notNull(slices.DeleteFunc(*list, func(line string) bool { return slices.Contains(*old[j], line) }))
+			*list = append([]string{}, slices.DeleteFunc(*list, func(line string) bool { return slices.Contains(*old[j], line) })...)
 		}
 	}
-	if r.output == outputJSON {
-		_, err := r.writeJSON(dryRunDoc{after[0], after[1], notNull(r.notes), r.result})
-		return err
-	}
+	return &Changes{after[0], after[1], append([]string{}, r.notes...), r.result}
+}
+
+// Text returns the changes for a terminal.
+func (c *Changes) Text() string {
 	var out strings.Builder
-	for i, where := range []string{"host", "container"} {
-		fmt.Fprintf(&out, "%s:\n", where)
-		for j, list := range after[i].lists() {
+	for i, in := range []*State{&c.Host, &c.Container} {
+		fmt.Fprintf(&out, "%s:\n", [...]string{"host", "container"}[i])
+		for j, list := range in.lists() {
 			for _, line := range *list {
 				fmt.Fprintf(&out, "  %-8s %s\n", [...]string{"link", "address", "route", "rule", "sysctl"}[j], spec.Printable(line))
 			}
 		}
 	}
-	for _, note := range r.notes {
+	for _, note := range c.NotDone {
 		fmt.Fprintf(&out, "not done: %s\n", spec.Printable(note))
 	}
-	_, err := r.write(out.String())
-	return err
+	return out.String()
 }
