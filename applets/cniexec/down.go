@@ -30,12 +30,12 @@ func (*downCall) flags(*flagSet) {}
 // do detaches and deletes the namespaces of a file, with what add has attached to them. An error
 // does not stop it. A missing namespace is not an error.
 func (c *downCall) do(ctx context.Context, operands []string) (int, error) {
-	s, err := c.stateOperand(operands)
+	f, err := c.readFile(operands)
 	if err != nil {
 		return 0, err
 	}
-	c.about = s.File
-	unlock, err := c.lockState(ctx)
+	c.about = f.File
+	unlock, err := c.lockFile(ctx)
 	if err != nil {
 		return 0, err
 	}
@@ -56,7 +56,7 @@ func (c *downCall) do(ctx context.Context, operands []string) (int, error) {
 			return c.deleteNetNS(ctx, name, attached, &doc)
 		})(names, failed)
 	}
-	err = c.eachNamespace(ctx, s, eachName(ctx, detach), remove)
+	err = c.eachNamespace(ctx, f.Names(), eachName(ctx, detach), remove)
 	doc.foundDoc = c.found()
 	return exitOK, c.document(ctx, doc, err)
 }

@@ -7,24 +7,20 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"maps"
 	"net/netip"
 	"os"
 	"path/filepath"
 	"slices"
-	"strconv"
 	"strings"
 
 	"golang.org/x/sys/unix"
 
+	"github.com/cnibox/cnibox/applets/cniexec/attachfile"
 	"github.com/cnibox/cnibox/applets/cniexec/hint"
 	"github.com/cnibox/cnibox/applets/cniexec/sandbox"
-	"github.com/cnibox/cnibox/applets/record"
 	"github.com/cnibox/cnibox/chain"
-	"github.com/cnibox/cnibox/internal/disk"
 	"github.com/cnibox/cnibox/internal/flock"
-	"github.com/cnibox/cnibox/internal/memory"
 	"github.com/cnibox/cnibox/internal/session"
 	"github.com/cnibox/cnibox/nft"
 	"github.com/cnibox/cnibox/spec"
@@ -79,22 +75,6 @@ func (c *upCall) flags(f *flagSet) {
 	f.BoolVar(&c.force, "force", false, "publish also ports on which this host listens")
 }
 
-// A stateFile is the file of up and down: named namespaces and their attachments.
-type stateFile struct {
-	chain.Source
-	networks   []json.RawMessage // configuration lists, in addition to those of --conf-dir
-	namespaces map[string][]stateOfLink
-}
-
-// A stateOfLink is one attachment of a namespace. All members except the network may be omitted.
-type stateOfLink struct {
-	Network string   `json:"network"`
-	IfName  string   `json:"ifname"` // empty: eth0, eth1 and so on, by the position in the list
-	IPs     []string `json:"ips"`    // in the syntax of --ip
-	MAC     string   `json:"mac"`
-	Ports   []string `json:"ports"` // in the syntax of --publish
-}
-
 // A wantedLink is an attachment in the file.
 type wantedLink struct {
 	sandbox.Network
@@ -103,136 +83,8 @@ type wantedLink struct {
 	existing *chain.Entry // attached as the file says; nil: not
 }
 
-// at adds to an error its key in the file and the position of that. The key is that of a part of
-// the file, followed by the key that the error has.
-func (s *stateFile) at(key string, err error) error {
-	from := s.Source
-	from.Key = key
-	if _, of := spec.KeyOf(err); of == nil {
-		err = spec.AtKey("", err)
-	}
-	if key != "" {
-		err = fmt.Errorf("%s: %w", key, err)
-	}
-	return &chain.SourceError{Source: from, Err: err}
-}
-
-// atLink is at for an error about a link, whose keys are those of its network. An error in another
-// file has a position already.
-func (s *stateFile) atLink(key string, err error) error {
-	if of := new(chain.SourceError); errors.As(err, &of) {
-		return fmt.Errorf("%s: %s: %w", s.File, key, err)
-	}
-	return s.at(key, spec.AtKey("", err))
-}
-
-// readState reads and checks a file, "-" is stdin, and nothing else. Errors have code 7.
-func (c *call) readState(file string) (*stateFile, error) {
-	var doc []byte
-	var err error
-	if file == "-" {
-		file = "stdin"
-		doc, err = io.ReadAll(io.LimitReader(c.Stdin, record.MaxSize))
-	} else {
-		doc, err = disk.Read(file, 0, record.MaxSize)
-	}
-	if err != nil {
-		return nil, spec.Errorf(spec.CodeConfig, "%w", err)
-	}
-	memory.For(len(doc))
-	s := &stateFile{Source: chain.Source{File: file, Doc: doc}}
-	if err := s.decode(); err != nil {
-		return nil, spec.Errorf(spec.CodeConfig, "%w", err)
-	}
-	for _, f := range c.linter().Repeated(file, doc) {
-		c.runner.Warn("%s", f)
-	}
-	return s, nil
-}
-
-// mostLinks is the maximum number of networks, of namespaces and of links in a file.
-const mostLinks = 4000
-
-// decode reads the document, and names the links of namespaces.
-func (s *stateFile) decode() error {
-	var top struct {
-		Networks   []json.RawMessage            `json:"networks"`
-		Namespaces map[string][]json.RawMessage `json:"namespaces"`
-	}
-	if err := unmarshalKnown(s.Doc, &top); err != nil {
-		return s.at("", err)
-	}
-	if top.Namespaces == nil {
-		return s.at("", errors.New(`"namespaces" is missing: an object with a list of {"network": NAME} for each name`))
-	}
-	links := 0
-	for _, of := range top.Namespaces {
-		links += len(of)
-	}
-	if n := max(len(top.Namespaces), links, len(top.Networks)); n > mostLinks {
-		return s.at("namespaces", fmt.Errorf("%d namespaces with %d links, and %d networks: a file may have %d of each: use several", len(top.Namespaces), links, len(top.Networks), mostLinks))
-	}
-	s.networks, s.namespaces = top.Networks, make(map[string][]stateOfLink)
-	for _, name := range slices.Sorted(maps.Keys(top.Namespaces)) {
-		if err := sandbox.CheckNetNSName(name); err != nil {
-			return s.at("namespaces", err)
-		}
-		links := make([]stateOfLink, len(top.Namespaces[name]))
-		used := make(map[string]bool)
-		for i, doc := range top.Namespaces[name] {
-			l := &links[i]
-			err := unmarshalKnown(doc, l)
-			if l.IfName = cmp.Or(l.IfName, nthName("eth0", i)); err == nil {
-				err = l.check()
-			}
-			if err == nil && used[l.IfName] {
-				err = fmt.Errorf("interface %q is used twice", l.IfName)
-			}
-			if err != nil {
-				return s.at(linkKey(name, i), err)
-			}
-			used[l.IfName] = true
-		}
-		s.namespaces[name] = links
-	}
-	return nil
-}
-
-// linkKey is the key of a link in a file.
-func linkKey(name string, i int) string { return fmt.Sprintf("namespaces.%s[%d]", name, i) }
-
-// unmarshalKnown decodes an object. An unknown key is an error.
-func unmarshalKnown(doc []byte, into any) error {
-	err := json.Unmarshal(doc, into)
-	var syntax *json.SyntaxError
-	switch {
-	case errors.As(err, &syntax):
-		return spec.NotJSON(doc, err)
-	case err != nil:
-		return spec.Explain(doc, into, err)
-	}
-	dec := json.NewDecoder(bytes.NewReader(doc))
-	dec.DisallowUnknownFields()
-	if err := dec.Decode(into); err != nil {
-		key, _ := strconv.Unquote(strings.TrimPrefix(err.Error(), "json: unknown field "))
-		return spec.KeyErrorf(key, "unknown key %q", key)
-	}
-	return nil
-}
-
-// check checks what depends on the file alone.
-func (l *stateOfLink) check() error {
-	if l.Network == "" {
-		return errors.New(`"network" is missing`)
-	}
-	if spec.CheckIfName(l.IfName) != nil {
-		return spec.KeyErrorf("ifname", "%q is not a valid interface name", l.IfName)
-	}
-	return nil
-}
-
-// stateOperand reads the operand of up and down, and the file.
-func (c *call) stateOperand(operands []string) (*stateFile, error) {
+// readFile reads the file of up and down, and names repeated keys.
+func (c *call) readFile(operands []string) (*attachfile.File, error) {
 	if len(operands) != 1 {
 		return nil, usage("%s: it takes one FILE", c.verb)
 	}
@@ -240,11 +92,18 @@ func (c *call) stateOperand(operands []string) (*stateFile, error) {
 		return nil, err
 	}
 	c.warnOnce() // until the end
-	return c.readState(operands[0])
+	f, err := attachfile.Read(operands[0], c.Stdin)
+	if err != nil {
+		return nil, err
+	}
+	for _, again := range c.linter().Repeated(f.File, f.Doc) {
+		c.runner.Warn("%s", again)
+	}
+	return f, nil
 }
 
-// lockState excludes other calls of up and down.
-func (c *call) lockState(ctx context.Context) (unlock func(), err error) {
+// lockFile excludes other calls of up and down.
+func (c *call) lockFile(ctx context.Context) (unlock func(), err error) {
 	dir := filepath.Join(c.runner.Cache.Dir, "cnibox", "locks")
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return nil, spec.Errorf(spec.CodeIO, "%w", err)
@@ -262,19 +121,19 @@ func (c *call) lockState(ctx context.Context) (unlock func(), err error) {
 // After an interruption the next call finishes the work: a namespace gets its name when it is
 // complete, and the cache has each ADD that was begun.
 func (c *upCall) do(ctx context.Context, operands []string) (int, error) {
-	s, err := c.stateOperand(operands)
+	f, err := c.readFile(operands)
 	if err != nil {
 		return 0, err
 	}
-	wanted, err := c.wanted(s)
+	wanted, err := c.wanted(f)
 	if err != nil {
 		return 0, err
 	}
-	c.about = s.File
+	c.about = f.File
 	if err := cmp.Or(sandbox.Privileged(), c.CheckLimits()); err != nil {
 		return 0, err
 	}
-	unlock, err := c.lockState(ctx)
+	unlock, err := c.lockFile(ctx)
 	if err != nil {
 		return 0, err
 	}
@@ -288,7 +147,7 @@ func (c *upCall) do(ctx context.Context, operands []string) (int, error) {
 	detach := func(name string) error { return c.detachUnwanted(ctx, name, wanted[name], entries) }
 	restore := func(names []string, failed func(string, error)) { c.restoreExisting(ctx, names, wanted, failed) }
 	attach := func(names []string, failed func(string, error)) { c.attachMissing(ctx, names, wanted, failed) }
-	err = c.eachNamespace(ctx, s, eachName(ctx, detach), restore, attach)
+	err = c.eachNamespace(ctx, f.Names(), eachName(ctx, detach), restore, attach)
 	c.doc.Restored, c.doc.foundDoc = notNull(c.restored), c.found()
 	return exitOK, c.document(ctx, c.doc, err)
 }
@@ -311,12 +170,11 @@ func eachName(ctx context.Context, do func(name string) error) step {
 	}
 }
 
-// eachNamespace runs one step after another, each for the namespaces of a file sorted by name,
+// eachNamespace runs one step after another, each for the namespaces of a file,
 // without those for which a step has failed. The error has the code of the first error, and all
 // others in its details; each is a finding.
-func (c *call) eachNamespace(ctx context.Context, s *stateFile, steps ...step) error {
+func (c *call) eachNamespace(ctx context.Context, names []string, steps ...step) error {
 	ignoreClosedPipe()
-	names := slices.Sorted(maps.Keys(s.namespaces))
 	var errs []error
 	for _, do := range steps {
 		failed := map[string]bool{}
@@ -340,39 +198,30 @@ func (c *call) eachNamespace(ctx context.Context, s *stateFile, steps ...step) e
 }
 
 // wanted loads the networks, and checks what the file asks of them, before any change.
-func (c *upCall) wanted(s *stateFile) (map[string][]*wantedLink, error) {
+func (c *upCall) wanted(f *attachfile.File) (map[string][]*wantedLink, error) {
 	networks := make(map[string]*chain.List) // those of the file, and those looked up
-	for i, doc := range s.networks {
-		key := fmt.Sprintf("networks[%d]", i)
-		l, err := chain.Parse(doc)
-		if err == nil && (networks[l.Name] != nil || len(l.Plugins) == 0) {
-			err = spec.Errorf(spec.CodeConfig, "%q is listed twice, or has no plugins", l.Name)
-		}
-		if err != nil {
-			return nil, s.at(key, err)
-		}
-		l.File, l.From = s.File, chain.Source{File: s.File, Doc: s.Doc, Key: key}
-		for i := range l.Plugins {
-			from := &l.Plugins[i].From
-			from.File, from.Doc, from.Key = s.File, s.Doc, key+"."+from.Key
-		}
+	lists, err := f.Lists()
+	for _, l := range lists {
 		networks[l.Name] = l
 		c.warnOf(l, true)
+	}
+	if err != nil {
+		return nil, err
 	}
 	wanted := make(map[string][]*wantedLink)
 	c.asked = make(map[string]string)
 	c.configs = chain.NewDir(c.confDir)
 	defer func() { c.configs = nil }()
-	for _, name := range slices.Sorted(maps.Keys(s.namespaces)) {
-		for i, link := range s.namespaces[name] {
-			key := linkKey(name, i)
+	for _, name := range f.Names() {
+		for i, link := range f.Namespaces[name] {
+			key := attachfile.Key(name, i)
 			w, err := c.want(name, link, networks)
 			if err == nil {
 				w.key = key
 				err = w.unique(c.asked)
 			}
 			if err != nil {
-				return nil, s.atLink(key, err)
+				return nil, f.AtLink(key, err)
 			}
 			wanted[name] = append(wanted[name], w)
 		}
@@ -380,8 +229,8 @@ func (c *upCall) wanted(s *stateFile) (map[string][]*wantedLink, error) {
 	return wanted, nil
 }
 
-// ask returns what the link asks for, in the form of add's flags.
-func (l *stateOfLink) ask(force bool) (*asked, error) {
+// askedBy returns what a link asks for, in the form of add's flags.
+func askedBy(l *attachfile.Link, force bool) (*asked, error) {
 	a := &asked{force: force}
 	var errs []error
 	for _, ip := range l.IPs {
@@ -407,10 +256,10 @@ func about(key, value string, err error) error {
 }
 
 // want returns what one link asks for, and of which network. Errors have code 7, or that of the network.
-func (c *upCall) want(name string, link stateOfLink, networks map[string]*chain.List) (*wantedLink, error) {
+func (c *upCall) want(name string, link attachfile.Link, networks map[string]*chain.List) (*wantedLink, error) {
 	path := filepath.Join(sandbox.NetNSDir, name)
 	t := chain.RuntimeConf{ContainerID: derivedID(path), IfName: link.IfName, NetNS: path}
-	asked, err := link.ask(c.force)
+	asked, err := askedBy(&link, c.force)
 	if err != nil {
 		return nil, err
 	}
