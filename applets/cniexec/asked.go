@@ -15,20 +15,20 @@ import (
 
 // asked are the flags that ask networks for something.
 type asked struct {
-	publish publishedPorts
+	publish []spec.Port
 	force   bool
 	retries int // of an add with code 11
-	ips     askedIPs
-	macs    askedMACs
-	dns     nameServers // of run
+	ips     askedValues
+	macs    askedValues
+	dns     []string // of run and hook
 }
 
 func (a *asked) declare(f *flagSet, ip, mac string) {
-	f.VarP(&a.publish, "publish", "p", "`[IP:]HOST:CONTAINER[/tcp|udp|sctp]` publish a port, or a range: 8080-8090:80-90; repeatable")
+	f.list("publish", "p", "`[IP:]HOST:CONTAINER[/tcp|udp|sctp]` publish a port, or a range: 8080-8090:80-90; repeatable", a.addPorts)
 	f.BoolVar(&a.force, "force", false, "publish also ports on which this host listens")
 	f.IntVar(&a.retries, "retries", 0, "`N` times to add again after \"try again later\"")
-	f.Var(&a.ips, "ip", ip)
-	f.Var(&a.macs, "mac", mac)
+	f.list("ip", "", ip, a.addIP)
+	f.list("mac", "", mac, a.addMAC)
 }
 
 // An askedFor is a value of --ip or --mac: an address that the interface on a network shall have.
@@ -52,14 +52,6 @@ func (a *askedValues) add(s string, check func(value string) error) error {
 	return check(value)
 }
 
-// String is empty: the default asks for nothing.
-func (a *askedValues) String() string { return "" }
-
-// Type is the name of the type, for pflag.
-func (a *askedValues) Type() string { return "ADDRESS" }
-
-func (*askedValues) repeatable() {}
-
 // on returns the values for a network.
 func (a *askedValues) on(network string, first bool) (values []string) {
 	for _, v := range *a {
@@ -70,17 +62,24 @@ func (a *askedValues) on(network string, first bool) (values []string) {
 	return values
 }
 
-// askedIPs are the values of --ip.
-type askedIPs struct{ askedValues }
+func (a *asked) addIP(s string) error { return a.ips.add(s, checkIP) }
 
-// Set adds one.
-func (a *askedIPs) Set(s string) error { return a.add(s, checkIP) }
+func (a *asked) addMAC(s string) error { return a.macs.add(s, checkMAC) }
 
-// askedMACs are the values of --mac.
-type askedMACs struct{ askedValues }
+func (a *asked) addDNS(s string) error {
+	addr, err := netip.ParseAddr(s)
+	if err != nil {
+		return errors.New("it must be the address of a name server, as 10.1.0.1 or fd00::1")
+	}
+	a.dns = append(a.dns, addr.String())
+	return nil
+}
 
-// Set adds one.
-func (a *askedMACs) Set(s string) error { return a.add(s, checkMAC) }
+func (a *asked) addPorts(s string) error {
+	ports, err := parsePublished(s)
+	a.publish = append(a.publish, ports...)
+	return err
+}
 
 // checkIP reads an address, which may have a prefix length.
 func checkIP(s string) error {
@@ -101,27 +100,6 @@ func checkMAC(s string) error {
 	return err
 }
 
-// nameServers are the values of --dns.
-type nameServers []string
-
-// Set adds one.
-func (n *nameServers) Set(s string) error {
-	a, err := netip.ParseAddr(s)
-	if err != nil {
-		return errors.New("it must be the address of a name server, as 10.1.0.1 or fd00::1")
-	}
-	*n = append(*n, a.String())
-	return nil
-}
-
-// String is empty: the default is the networks' name servers.
-func (n *nameServers) String() string { return "" }
-
-// Type is the name of the type, for pflag.
-func (n *nameServers) Type() string { return "ADDRESS" }
-
-func (*nameServers) repeatable() {}
-
 // A runtime asks for addresses by a capability if a plugin declares it, else by CNI_ARGS:
 // https://www.cni.dev/docs/conventions/.
 const (
@@ -133,7 +111,7 @@ const (
 // canHonour refuses, before any change, flags that no plugin of their network would use. Errors
 // have code 7, or 4 for a network that is not among these.
 func (a *asked) canHonour(c *call, networks ...*chain.List) error {
-	for _, v := range slices.Concat(a.ips.askedValues, a.macs.askedValues) {
+	for _, v := range slices.Concat(a.ips, a.macs) {
 		if v.network != "" && !slices.ContainsFunc(networks, func(l *chain.List) bool { return l.Name == v.network }) {
 			return spec.Errorf(spec.CodeEnv, "%s=%s: this call attaches to no network %q", v.network, v.value, v.network)
 		}
@@ -201,7 +179,7 @@ func (a *asked) arguments(t *chain.RuntimeConf, networks []*chain.List, i int) (
 		set(capMAC, argMAC, macs[0], macs[0])
 	}
 	if len(a.dns) > 0 {
-		set(capDNS, "", map[string]nameServers{"servers": a.dns}, "")
+		set(capDNS, "", map[string][]string{"servers": a.dns}, "")
 	}
 	before := func(l *chain.List) bool { return takes(l, spec.CapPorts) }
 	if len(a.publish) > 0 && slices.ContainsFunc(networks[:i], before) {

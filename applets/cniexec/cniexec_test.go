@@ -74,7 +74,7 @@ func TestHelpOfVerbs(t *testing.T) {
 			if !strings.Contains(texts[v.name], "--"+flag.Name) {
 				t.Errorf("the help of %s does not name --%s", v.name, flag.Name)
 			}
-			if _, ok := flag.Value.(interface{ repeatable() }); !ok && strings.Contains(flag.Usage, "repeatable") {
+			if !repeatable(flag) && strings.Contains(flag.Usage, "repeatable") {
 				t.Errorf("%s: --%s is refused a second time, and its help says that it is repeatable", v.name, flag.Name)
 			}
 		}

@@ -36,7 +36,7 @@ type doctorCall struct {
 func (c *doctorCall) flags(f *flagSet) {
 	f.BoolVar(&c.fix, "fix", false, "repair what is cnibox's own, and nothing else")
 	f.BoolVar(&c.silent, "no-probe", false, "send no packets of its own to and from what is attached")
-	f.Var((*nameValue)(&c.report), "report", "`FILE` write all that was looked at there, without names and public addresses")
+	f.name(&c.report, "report", "", "`FILE` write all that was looked at there, without names and public addresses")
 	f.outputs("`json` print JSON")
 }
 

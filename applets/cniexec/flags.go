@@ -37,9 +37,9 @@ type link struct{ ifName, containerID string } // empty ID: derived from the nam
 
 func (l *link) declare(f *flagSet, ifName, containerID string) {
 	l.ifName = cmp.Or(f.getenv("CNI_IFNAME"), "eth0")
-	f.VarP((*nameValue)(&l.ifName), "ifname", "i", ifName)
+	f.name(&l.ifName, "ifname", "i", ifName)
 	l.containerID = f.getenv("CNI_CONTAINERID")
-	f.Var((*nameValue)(&l.containerID), "container-id", containerID)
+	f.name(&l.containerID, "container-id", "", containerID)
 }
 
 // setTarget completes a target.
@@ -90,18 +90,18 @@ func (f *flags) declare(a action, getenv func(string) string) *pflag.FlagSet {
 }
 
 // outputs declares --output for a verb that has a document.
-func (f *flagSet) outputs(help string) { f.VarP((*nameValue)(&f.output), "output", "o", help) }
+func (f *flagSet) outputs(help string) { f.name(&f.output, "output", "o", help) }
 
 // common declares the flags of all verbs.
 func (f *flagSet) common() {
 	own := map[string]bool{}
 	f.VisitAll(func(flag *pflag.Flag) { own[flag.Name] = true })
 	f.confDir = cmp.Or(f.getenv("NETCONFPATH"), "/etc/cni/net.d")
-	f.Var((*nameValue)(&f.confDir), "conf-dir", "`DIR` configurations")
+	f.name(&f.confDir, "conf-dir", "", "`DIR` configurations")
 	f.StringVar(&f.path, "path", f.getenv("CNI_PATH"), "`DIR[:DIR]` more plugins than those built in; of one name that in DIR is run")
-	f.Var((*nameValue)(&f.cacheDir), "cache-dir", "`DIR` what add was given and returned; default /var/lib/cni, or that of --state-dir")
-	f.Var((*nameValue)(&f.stateDir), "state-dir", "`DIR` cache, leases and records are stored below DIR, also those of plugins")
-	f.Var((*timeLimit)(&f.timeout), "timeout", "`TIME` limit of one plugin, as 90s or 2m; default 60s")
+	f.name(&f.cacheDir, "cache-dir", "", "`DIR` what add was given and returned; default /var/lib/cni, or that of --state-dir")
+	f.name(&f.stateDir, "state-dir", "", "`DIR` cache, leases and records are stored below DIR, also those of plugins")
+	f.time(&f.timeout, "timeout", "`TIME` limit of one plugin, as 90s or 2m; default 60s")
 	if !own["output"] {
 		f.outputs("`json` print an error, and what the verb finds, as JSON on stdout")
 	}
@@ -160,71 +160,79 @@ func verbsWith(flag string) (names []string) {
 	return names
 }
 
-// A nameValue is the value of a flag for which "" means that it was not given. It must not be given
-// as "", as by an unset variable.
-type nameValue string
-
-// errEmpty is the error of an empty name.
-var errEmpty = errors.New("it must not be empty")
-
-// Set takes a name.
-func (n *nameValue) Set(s string) error {
-	if s == "" {
-		return errEmpty
-	}
-	*n = nameValue(s)
-	return nil
+// A value is that of a flag whose text is checked.
+type value struct {
+	set  func(string) error
+	text *string // where it is stored as it is; nil: the help shows no default
+	many bool    // each text adds one
 }
 
-// String is the name.
-func (n *nameValue) String() string { return string(*n) }
+// Set takes a text.
+func (v *value) Set(s string) error { return v.set(s) }
 
-// Type returns the name of pflag's own type, since the help then shows defaults.
-func (n *nameValue) Type() string { return "string" }
-
-// nameValues are the values of a flag that may be repeated.
-type nameValues []string
-
-// Set takes one more name.
-func (n *nameValues) Set(s string) error {
-	if s == "" {
-		return errEmpty
-	}
-	*n = append(*n, s)
-	return nil
-}
-
-// String is empty: there is no default.
-func (n *nameValues) String() string { return "" }
-
-// Type is the name of the type, for pflag.
-func (n *nameValues) Type() string { return "NAME" }
-
-func (*nameValues) repeatable() {}
-
-// A timeLimit is the value of --timeout.
-type timeLimit time.Duration
-
-// Set takes a duration of more than 0.
-func (t *timeLimit) Set(s string) error {
-	d, err := time.ParseDuration(s)
-	if err != nil || d <= 0 {
-		return errors.New("it must be a time of more than 0, as 90s or 2m")
-	}
-	*t = timeLimit(d)
-	return nil
-}
-
-// String is empty for the default.
-func (t *timeLimit) String() string {
-	if *t == 0 {
+// String is the text, or empty.
+func (v *value) String() string {
+	if v.text == nil {
 		return ""
 	}
-	return time.Duration(*t).String()
+	return *v.text
 }
 
-// Type is the name of the type, for pflag.
-func (t *timeLimit) Type() string { return "TIME" }
+// Type is pflag's for a text, since the help then shows the default.
+func (v *value) Type() string {
+	if v.text == nil {
+		return "value"
+	}
+	return "string"
+}
+
+// name declares a flag for which "" means that it was not given. It must not be given as "", as by an
+// unset variable.
+func (f *flagSet) name(to *string, name, short, help string) {
+	set := func(s string) error {
+		*to = s
+		return notEmpty(s)
+	}
+	f.VarP(&value{set: set, text: to}, name, short, help)
+}
+
+// list declares a flag that may be repeated. add takes one more text.
+func (f *flagSet) list(name, short, help string, add func(string) error) {
+	f.VarP(&value{set: add, many: true}, name, short, help)
+}
+
+// names declares a flag of names that may be repeated.
+func (f *flagSet) names(to *[]string, name, help string) {
+	f.list(name, "", help, func(s string) error {
+		*to = append(*to, s)
+		return notEmpty(s)
+	})
+}
+
+// time declares a flag of a time of more than 0.
+func (f *flagSet) time(to *time.Duration, name, help string) {
+	f.Var(&value{set: func(s string) error {
+		d, err := time.ParseDuration(s)
+		if err != nil || d <= 0 {
+			return errors.New("it must be a time of more than 0, as 90s or 2m")
+		}
+		*to = d
+		return nil
+	}}, name, help)
+}
+
+func notEmpty(s string) error {
+	if s == "" {
+		return errors.New("it must not be empty")
+	}
+	return nil
+}
+
+// repeatable reports whether a flag may be given several times.
+func repeatable(flag *pflag.Flag) bool {
+	v, ok := flag.Value.(*value)
+	return ok && v.many
+}
 
 // usageOf returns the name of a flag's value, and its meaning.
 func usageOf(flag *pflag.Flag) (value, text string) {
@@ -303,7 +311,7 @@ func parse(p applet.Process) (c *call, a action, err error) {
 // once sets a flag. A second value of one that takes a single value is an error: only one would have
 // an effect.
 func (l *options) once(flag *pflag.Flag, value string) error {
-	if _, list := flag.Value.(interface{ repeatable() }); flag.Changed && !list {
+	if flag.Changed && !repeatable(flag) {
 		return fmt.Errorf("--%s is given twice", flag.Name)
 	}
 	return l.set.Set(flag.Name, value)

@@ -33,11 +33,11 @@ is about. cnitool's gc is gc --all.`,
 // A gcCall is one call of gc.
 type gcCall struct {
 	*call
-	keep        nameValues
+	keep        []string
 	all, dryRun bool
 
 	// of an earlier release:
-	valid                       nameValues
+	valid                       []string
 	live, keepNone, allNetworks bool
 
 	deleted []spec.Attachment
@@ -47,10 +47,10 @@ type gcCall struct {
 }
 
 func (c *gcCall) flags(f *flagSet) {
-	f.Var(&c.keep, "keep", "`ID/IFNAME` keep this attachment, whatever it is; repeatable")
+	f.names(&c.keep, "keep", "`ID/IFNAME` keep this attachment, whatever it is; repeatable")
 	f.BoolVar(&c.all, "all", false, "delete also what is alive, but what --keep names")
 	f.BoolVar(&c.dryRun, "dry-run", false, "only print what would be deleted")
-	f.Var(&c.valid, "valid", "`ID/IFNAME`")
+	f.names(&c.valid, "valid", "`ID/IFNAME`")
 	f.former("valid", "write --all --keep; without --all gc keeps what is alive")
 	f.BoolVar(&c.live, "valid-live", false, "")
 	f.former("valid-live", "leave it out, gc keeps what is alive")

@@ -47,36 +47,24 @@ type hookCall struct {
 	*call
 	asked
 	ifName string
-	forbid forbidden
+	forbid []string
 }
 
 func (c *hookCall) flags(f *flagSet) {
 	c.ifName = cmp.Or(f.getenv("CNI_IFNAME"), "eth0")
-	f.VarP((*nameValue)(&c.ifName), "ifname", "i", "`NAME` first interface; the others count up")
+	f.name(&c.ifName, "ifname", "i", "`NAME` first interface; the others count up")
 	c.asked.declare(f, "`[NET=]ADDR` ask for this IP address, on the first network or NET", "`[NET=]ADDR` MAC address of the interface, likewise")
-	f.Var(&c.dns, "dns", "`ADDR` name server, for plugins that take it")
-	f.Var(&c.forbid, "forbid", "`networks|ports|ips|macs|dns|all` refuse this annotation; repeatable")
+	f.list("dns", "", "`ADDR` name server, for plugins that take it", c.addDNS)
+	f.list("forbid", "", "`networks|ports|ips|macs|dns|all` refuse this annotation; repeatable", c.addForbidden)
 }
 
-// forbidden are the values of --forbid.
-type forbidden []string
-
-// Set adds one.
-func (f *forbidden) Set(s string) error {
+func (c *hookCall) addForbidden(s string) error {
 	if s != "all" && !slices.Contains(annotationNames, s) {
 		return fmt.Errorf("it must be %s or all", strings.Join(annotationNames, ", "))
 	}
-	*f = append(*f, s)
+	c.forbid = append(c.forbid, s)
 	return nil
 }
-
-// String is empty: nothing is forbidden by default.
-func (f *forbidden) String() string { return "" }
-
-// Type is the name of the type, for pflag.
-func (f *forbidden) Type() string { return "NAME" }
-
-func (*forbidden) repeatable() {}
 
 func (c *hookCall) do(ctx context.Context, operands []string) (int, error) {
 	if slices.Contains(operands, "") {
@@ -169,13 +157,13 @@ func (c *hookCall) annotated(s *containerState, networks []string) ([]string, er
 			networks = nil
 			set = func(v string) error { networks = append(networks, v); return spec.CheckNetworkName(v) }
 		case "ports":
-			c.publish, set = nil, c.publish.Set
+			c.publish, set = nil, c.addPorts
 		case "ips":
-			c.ips, set = askedIPs{}, c.ips.Set
+			c.ips, set = nil, c.addIP
 		case "macs":
-			c.macs, set = askedMACs{}, c.macs.Set
+			c.macs, set = nil, c.addMAC
 		case "dns":
-			c.dns, set = nil, c.dns.Set
+			c.dns, set = nil, c.addDNS
 		}
 		for value := range strings.SplitSeq(text, ",") {
 			if err := set(strings.TrimSpace(value)); err != nil {

@@ -11,26 +11,14 @@ import (
 	"github.com/cnibox/cnibox/spec"
 )
 
-// publishedPorts are the values of --publish.
-type publishedPorts []spec.Port
-
-// Set adds one, or those of a range.
-func (p *publishedPorts) Set(s string) error {
+// parsePublished reads a value of --publish: a port, or those of a range.
+func parsePublished(s string) ([]spec.Port, error) {
 	ports, err := parsePorts(s)
 	if errors.Is(err, errPorts) || err == nil && ports[0].ContainerPort == 0 {
-		return errors.New("it must be [IP:]HOST:CONTAINER[/tcp|udp|sctp], with ports from 1 to 65535, or ranges of them")
+		return nil, errors.New("it must be [IP:]HOST:CONTAINER[/tcp|udp|sctp], with ports from 1 to 65535, or ranges of them")
 	}
-	*p = append(*p, ports...)
-	return err
+	return ports, err
 }
-
-// String is empty: no port is published by default.
-func (p *publishedPorts) String() string { return "" }
-
-// Type is the name of the type, for pflag.
-func (p *publishedPorts) Type() string { return "PORT" }
-
-func (*publishedPorts) repeatable() {}
 
 // protocols are those with ports that can be published.
 var protocols = []string{"tcp", "udp", "sctp"}

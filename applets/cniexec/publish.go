@@ -47,8 +47,8 @@ func (c *publishCall) flags(f *flagSet) {
 
 // declareAttachment declares the flags that select an attachment of the container.
 func (c *publishCall) declareAttachment(f *flagSet) {
-	f.Var((*nameValue)(&c.net), "net", "`NETWORK` the attachment to this one")
-	f.VarP((*nameValue)(&c.ifName), "ifname", "i", "`NAME` the attachment with this interface")
+	f.name(&c.net, "net", "", "`NETWORK` the attachment to this one")
+	f.name(&c.ifName, "ifname", "i", "`NAME` the attachment with this interface")
 	f.outputs("`json` print the attachment as it is then, as JSON")
 }
 
@@ -62,11 +62,13 @@ func (c *publishCall) do(ctx context.Context, operands []string) (int, error) {
 	case len(operands) < 2:
 		return 0, usage("publish: it takes a container's ID or name, and ports")
 	}
-	var ports publishedPorts
+	var ports []spec.Port
 	for _, text := range operands[1:] {
-		if err := ports.Set(text); err != nil {
+		more, err := parsePublished(text)
+		if err != nil {
 			return 0, usage("publish: %q: %w", text, err)
 		}
+		ports = append(ports, more...)
 	}
 	a, err := c.attachment(operands[0], func(a *inventory.Entry) bool { return takesPorts(a.Entry) })
 	if err != nil {

@@ -59,7 +59,7 @@ type reloadCall struct {
 
 func (c *reloadCall) flags(f *flagSet) {
 	f.BoolVar(&c.watch, "watch", false, "stay, and do it again whenever rules, a bridge, its address or a lease are deleted, forwarding is set to 0, or firewalld is started or reloaded")
-	f.Var((*nameValue)(&c.metrics), "metrics", "`FILE` with --watch: keep there what ls -o openmetrics prints and how often it has repaired, for node_exporter")
+	f.name(&c.metrics, "metrics", "", "`FILE` with --watch: keep there what ls -o openmetrics prints and how often it has repaired, for node_exporter")
 }
 
 // do restores what attachments have lost, once or, with --watch, after each event.

@@ -40,10 +40,10 @@ type runCall struct {
 func (c *runCall) flags(f *flagSet) {
 	c.link.declare(f, "`NAME` interface on the first network; those on the others count up", "`ID` container ID; default: a random one")
 	c.asked.declare(f, "`[NET=]ADDR` ask for this IP address, on the first network or NET", "`[NET=]ADDR` MAC address of the interface, likewise")
-	f.Var((*nameValues)(&c.nets), "net", "`NETWORK` attach to this one; repeatable")
-	f.Var(&c.dns, "dns", "`ADDR` name server, in place of the networks'; repeatable")
+	f.names(&c.nets, "net", "`NETWORK` attach to this one; repeatable")
+	f.list("dns", "", "`ADDR` name server, in place of the networks'; repeatable", c.addDNS)
 	f.BoolVar(&c.inPlace, "exec", false, "become the command: nothing stays in memory, and the next run takes down what it leaves")
-	f.Var((*nameValue)(&c.name), "name", "`NAME` name of namespace and host, and for other named runs")
+	f.name(&c.name, "name", "", "`NAME` name of namespace and host, and for other named runs")
 }
 
 // do creates a network namespace, attaches it, runs the command in it and detaches it when the

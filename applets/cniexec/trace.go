@@ -36,13 +36,13 @@ however it ends.`,
 // A traceCall is one call of trace.
 type traceCall struct {
 	*call
-	wait timeLimit
+	wait time.Duration
 	send bool
 }
 
 func (c *traceCall) flags(f *flagSet) {
-	c.wait = timeLimit(10 * time.Second)
-	f.Var(&c.wait, "wait", "`TIME` how long to wait for the packet; default 10s")
+	c.wait = 10 * time.Second
+	f.time(&c.wait, "wait", "`TIME` how long to wait for the packet; default 10s")
 	f.BoolVar(&c.send, "send", false, "send it, and wait for the answer: from the container, or from this host, which no rule of prerouting and forward sees")
 	f.outputs("`json` print JSON")
 }
@@ -77,7 +77,7 @@ func (c *traceCall) do(ctx context.Context, operands []string) (int, error) {
 		return 0, err
 	}
 	v.ReadHolds(ctx, inventory.Publishing(v.Entries))
-	r := trace.Request{Wait: time.Duration(c.wait)}
+	r := trace.Request{Wait: c.wait}
 	defer func() {
 		for _, p := range r.Places {
 			p.NS.Close()

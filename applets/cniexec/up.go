@@ -234,15 +234,15 @@ func askedBy(l *attachfile.Link, force bool) (*asked, error) {
 	a := &asked{force: force}
 	var errs []error
 	for _, ip := range l.IPs {
-		a.ips.askedValues = append(a.ips.askedValues, askedFor{value: ip})
+		a.ips = append(a.ips, askedFor{value: ip})
 		errs = append(errs, about("ips", ip, checkIP(ip)))
 	}
 	if l.MAC != "" {
-		a.macs.askedValues = append(a.macs.askedValues, askedFor{value: l.MAC})
+		a.macs = append(a.macs, askedFor{value: l.MAC})
 		errs = append(errs, about("mac", l.MAC, checkMAC(l.MAC)))
 	}
 	for _, p := range l.Ports {
-		errs = append(errs, about("ports", p, a.publish.Set(p)))
+		errs = append(errs, about("ports", p, a.addPorts(p)))
 	}
 	return a, errors.Join(errs...)
 }
@@ -290,12 +290,12 @@ func (w *wantedLink) onNetwork(a netip.Addr) string {
 // error.
 func (w *wantedLink) unique(owners map[string]string) error {
 	var all []string
-	for _, ip := range w.asked.ips.askedValues {
+	for _, ip := range w.asked.ips {
 		text, _, _ := strings.Cut(ip.value, "/")
 		address, _ := netip.ParseAddr(text) // checked
 		all = append(all, w.onNetwork(address))
 	}
-	for _, m := range w.asked.macs.askedValues {
+	for _, m := range w.asked.macs {
 		mac, _ := spec.ParseMAC(m.value) // checked
 		all = append(all, fmt.Sprintf("MAC address %s of network %s", mac, w.List.Name))
 	}
@@ -500,7 +500,7 @@ func attachOrder(names []string, wanted map[string][]*wantedLink) (order []*want
 }
 
 // asksAddress reports whether the file has addresses of the link.
-func (w *wantedLink) asksAddress() bool { return len(w.asked.ips.askedValues) > 0 }
+func (w *wantedLink) asksAddress() bool { return len(w.asked.ips) > 0 }
 
 // is reports whether the entry of an attachment is alive and matches the link.
 func (w *wantedLink) is(e *chain.Entry) bool {

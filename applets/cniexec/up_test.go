@@ -14,7 +14,7 @@ func TestAttachOrder(t *testing.T) {
 	link := func(key, network string, asks bool) *wantedLink {
 		w := &wantedLink{key: key, asked: new(asked), Network: sandbox.Network{List: &chain.List{Name: network}}}
 		if asks {
-			w.asked.ips.askedValues = askedValues{{value: "10.1.0.2"}}
+			w.asked.ips = askedValues{{value: "10.1.0.2"}}
 		}
 		return w
 	}
