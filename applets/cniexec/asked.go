@@ -121,9 +121,9 @@ func (a *asked) canHonour(c *call, networks ...*chain.List) error {
 		switch {
 		case len(macs) > 1:
 			return spec.Errorf(spec.CodeEnv, "--mac: %s is more than one address for an interface", strings.Join(macs, ", "))
-		case len(macs) == 1 && !takes(l, capMAC) && !c.readsArg(l, argMAC):
+		case len(macs) == 1 && !declares(l, capMAC) && !c.readsArg(l, argMAC):
 			return spec.Errorf(spec.CodeConfig, `--mac: no plugin in %s takes a MAC address: add "capabilities": {"mac": true} to the one that makes the interface`, l.File)
-		case len(ips) == 0 || takes(l, capIPs):
+		case len(ips) == 0 || declares(l, capIPs):
 		case !c.readsArg(l, argIP):
 			return spec.Errorf(spec.CodeConfig, `--ip: no plugin in %s takes an address: add "capabilities": {"ips": true} to the one with "ipam"`, l.File)
 		case len(ips) > 1:
@@ -133,8 +133,8 @@ func (a *asked) canHonour(c *call, networks ...*chain.List) error {
 	return cmp.Or(a.canPublish(c, networks...), a.freePorts())
 }
 
-// takes reports whether a plugin of the network declares a capability.
-func takes(l *chain.List, capability string) bool {
+// declares reports whether a plugin of the network declares a capability.
+func declares(l *chain.List, capability string) bool {
 	for i := range l.Plugins {
 		if l.Plugins[i].Capabilities[capability] {
 			return true
@@ -162,7 +162,7 @@ func (a *asked) arguments(t *chain.RuntimeConf, networks []*chain.List, i int) (
 	l := networks[i]
 	args, caps = slices.Clone(t.Args), maps.Clone(t.Capabilities)
 	set := func(capability, arg string, value any, text string) {
-		if takes(l, capability) {
+		if declares(l, capability) {
 			if caps == nil {
 				caps = make(map[string]json.RawMessage)
 			}
@@ -181,7 +181,7 @@ func (a *asked) arguments(t *chain.RuntimeConf, networks []*chain.List, i int) (
 	if len(a.dns) > 0 {
 		set(capDNS, "", map[string][]string{"servers": a.dns}, "")
 	}
-	before := func(l *chain.List) bool { return takes(l, spec.CapPorts) }
+	before := func(l *chain.List) bool { return declares(l, spec.CapPorts) }
 	if len(a.publish) > 0 && slices.ContainsFunc(networks[:i], before) {
 		delete(caps, spec.CapPorts)
 	}

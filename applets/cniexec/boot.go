@@ -94,5 +94,5 @@ func (c *call) elsewhere(entries []*chain.Entry) (kept []*chain.Entry) {
 type bootDoc struct {
 	Deleted []attachmentName `json:"deleted"` // of earlier boots
 	Bridges []string         `json:"bridges"` // networks whose bridge exists
-	foundDoc
+	findingsDoc
 }

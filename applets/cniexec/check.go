@@ -67,7 +67,7 @@ func (c *checkCall) do(ctx context.Context, operands []string) (int, error) {
 // A checkDoc is the document of check.
 type checkDoc struct {
 	Checked int `json:"checked"`
-	foundDoc
+	findingsDoc
 }
 
 // check runs CHECK. Without -o json it prints nothing: the exit code is the answer.

@@ -36,7 +36,7 @@ type delCall struct {
 type deletedDoc struct {
 	Deleted    []attachmentName `json:"deleted"`
 	Namespaces []string         `json:"namespaces"` // paths of deleted ones
-	foundDoc
+	findingsDoc
 }
 
 func (c *delCall) flags(f *flagSet) {
@@ -72,13 +72,13 @@ func (c *delCall) do(ctx context.Context, operands []string) (int, error) {
 	if err != nil {
 		return 0, err
 	}
-	doc := deletedDoc{[]attachmentName{}, []string{}, foundDoc{}}
+	doc := deletedDoc{[]attachmentName{}, []string{}, findingsDoc{}}
 	err = c.del(ctx, l, &doc)
 	if err != nil && spec.AsError(err).Code == spec.CodeEnv { // nothing was done
 		return 0, err
 	}
 	c.problem(c.target, "del", err)
-	doc.foundDoc = c.found()
+	doc.findingsDoc = c.found()
 	return exitOK, c.document(ctx, doc, err)
 }
 
@@ -87,7 +87,7 @@ func (c *delCall) del(ctx context.Context, l *chain.List, doc *deletedDoc) error
 	a := c.target.attachment()
 	netns := c.entryOf(a, c.target.NetNS).NetNSPath()
 	if err := c.runner.Del(ctx, l, c.target.RuntimeConf); err != nil {
-		return ofNetNS(a, netns, err)
+		return withNetNS(a, netns, err)
 	}
 	doc.Deleted = append(doc.Deleted, nameOf(a))
 	if !c.delete {
@@ -97,7 +97,7 @@ func (c *delCall) del(ctx context.Context, l *chain.List, doc *deletedDoc) error
 	if deleted {
 		doc.Namespaces = append(doc.Namespaces, netns)
 	}
-	return ofNetNS(spec.Attachment{}, netns, err)
+	return withNetNS(spec.Attachment{}, netns, err)
 }
 
 // delContainer detaches a container from all its networks, or the interface of --ifname. With a name there
@@ -126,7 +126,7 @@ func (c *delCall) delContainer(ctx context.Context, name string) (int, error) {
 		return 0, usage("del: --delete needs the NAME of a network namespace, as add --create had it")
 	}
 	c.runner.KeepGoing = c.keepGoing
-	doc := deletedDoc{[]attachmentName{}, []string{}, foundDoc{}}
+	doc := deletedDoc{[]attachmentName{}, []string{}, findingsDoc{}}
 	err = c.detachEntries(ctx, entries, func(e *chain.Entry) {
 		c.summarize("%s: detached", e.Title())
 		doc.Deleted = append(doc.Deleted, nameOf(e.Attachment()))
@@ -137,10 +137,10 @@ func (c *delCall) delContainer(ctx context.Context, name string) (int, error) {
 		if gone {
 			doc.Namespaces = append(doc.Namespaces, netns)
 		}
-		err = ofNetNS(spec.Attachment{}, netns, err)
+		err = withNetNS(spec.Attachment{}, netns, err)
 	}
 	c.problem(c.target, "del", err)
-	doc.foundDoc = c.found()
+	doc.findingsDoc = c.found()
 	return exitOK, c.document(ctx, doc, err)
 }
 
@@ -151,7 +151,7 @@ func (c *call) detachEntries(ctx context.Context, entries []*chain.Entry, done f
 	var errs []error
 	for _, e := range entries {
 		if err := c.detachEntry(ctx, e); err != nil {
-			errs = append(errs, ofNetNS(e.Attachment(), e.NetNSPath(), fmt.Errorf("%s: %w", e.Title(), err)))
+			errs = append(errs, withNetNS(e.Attachment(), e.NetNSPath(), fmt.Errorf("%s: %w", e.Title(), err)))
 			continue
 		}
 		done(e)

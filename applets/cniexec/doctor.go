@@ -28,15 +28,15 @@ asked what this host does with packets to and from each; none leaves it.`,
 // A doctorCall is one call of doctor.
 type doctorCall struct {
 	*call
-	fix    bool
-	silent bool
-	report string // file; empty: none
+	fix        bool
+	silent     bool
+	reportFile string // empty: none
 }
 
 func (c *doctorCall) flags(f *flagSet) {
 	f.BoolVar(&c.fix, "fix", false, "repair what is cnibox's own, and nothing else")
 	f.BoolVar(&c.silent, "no-probe", false, "send no packets of its own to and from what is attached")
-	f.name(&c.report, "report", "", "`FILE` write all that was looked at there, without names and public addresses")
+	f.name(&c.reportFile, "report", "", "`FILE` write all that was looked at there, without names and public addresses")
 	f.outputs("`json` print JSON")
 }
 
@@ -62,10 +62,10 @@ func (c *doctorCall) do(ctx context.Context, operands []string) (int, error) {
 			return 0, err
 		}
 	}
-	if c.report != "" {
+	if c.reportFile != "" {
 		text, err := d.Report()
 		if err == nil {
-			err = disk.Output(c.report, []byte(text), 0o600)
+			err = disk.Output(c.reportFile, []byte(text), 0o600)
 		}
 		if err != nil {
 			return 0, err
@@ -78,7 +78,7 @@ func (c *doctorCall) do(ctx context.Context, operands []string) (int, error) {
 type doctorDoc struct {
 	Checks int              `json:"checks"` // number of checked parts
 	Fixed  []doctor.Finding `json:"fixed"`  // by --fix
-	foundDoc
+	findingsDoc
 }
 
 // host returns what a doctor needs to know of the call.
@@ -109,7 +109,7 @@ func (c *doctorCall) printFindings(d *doctor.Doctor) (int, error) {
 		exit = exitUndone
 	}
 	if c.output == outputJSON {
-		_, err := c.writeJSON(doctorDoc{d.Checks, d.Documents(d.Fixed), foundDoc{d.Documents(d.Found), notNull(d.Untested)}})
+		_, err := c.writeJSON(doctorDoc{d.Checks, d.Documents(d.Fixed), findingsDoc{d.Documents(d.Found), notNull(d.Untested)}})
 		return exit, err
 	}
 	for _, text := range d.Untested {

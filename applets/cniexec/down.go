@@ -45,7 +45,7 @@ func (c *downCall) do(ctx context.Context, operands []string) (int, error) {
 	if err != nil {
 		return 0, err
 	}
-	doc := deletedDoc{[]attachmentName{}, []string{}, foundDoc{}}
+	doc := deletedDoc{[]attachmentName{}, []string{}, findingsDoc{}}
 	detach := func(name string) error { return c.detachAll(ctx, name, entries, &doc) }
 	remove := func(names []string, failed func(string, error)) {
 		attached, err := c.names().Attached()
@@ -57,7 +57,7 @@ func (c *downCall) do(ctx context.Context, operands []string) (int, error) {
 		})(names, failed)
 	}
 	err = c.eachNamespace(ctx, f.Names(), eachName(ctx, detach), remove)
-	doc.foundDoc = c.found()
+	doc.findingsDoc = c.found()
 	return exitOK, c.document(ctx, doc, err)
 }
 
@@ -72,7 +72,7 @@ func (c *downCall) detachAll(ctx context.Context, name string, all map[string][]
 			c.summarize("%s: %s detached from %s", name, e.IfName, e.NetworkName)
 			doc.Deleted = append(doc.Deleted, nameOf(e.Attachment()))
 		}
-		errs = append(errs, ofNetNS(e.Attachment(), e.NetNSPath(), err))
+		errs = append(errs, withNetNS(e.Attachment(), e.NetNSPath(), err))
 	}
 	return errors.Join(errs...)
 }

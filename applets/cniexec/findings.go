@@ -13,8 +13,8 @@ import (
 	"github.com/cnibox/cnibox/spec"
 )
 
-// A foundDoc is the part of a verb's JSON document with its findings. Lists are never null.
-type foundDoc struct {
+// A findingsDoc is the part of a verb's JSON document with its findings. Lists are never null.
+type findingsDoc struct {
 	Findings  []doctor.Finding `json:"findings"`
 	NotTested []string         `json:"notTested"` // with the reasons
 }
@@ -31,7 +31,7 @@ func nameOf(a spec.Attachment) attachmentName {
 }
 
 // found returns the findings of the call.
-func (c *call) found() foundDoc { return foundDoc{notNull(c.findings), notNull(c.notTested)} }
+func (c *call) found() findingsDoc { return findingsDoc{notNull(c.findings), notNull(c.notTested)} }
 
 // untested reports attachments that could not be tested; title names them.
 func (c *call) untested(title func(*chain.Entry) string, list ...*chain.Judgement) {
@@ -153,8 +153,8 @@ func (e *netnsError) Error() string { return e.err.Error() }
 // Unwrap returns the error.
 func (e *netnsError) Unwrap() error { return e.err }
 
-// ofNetNS returns a netnsError; nil stays nil.
-func ofNetNS(a spec.Attachment, netns string, err error) error {
+// withNetNS returns a netnsError; nil stays nil.
+func withNetNS(a spec.Attachment, netns string, err error) error {
 	if err == nil {
 		return nil
 	}

@@ -342,18 +342,18 @@ func verbIn(words []string) string {
 
 // operandsAt returns the indexes of the words that are neither flags of the set nor values of these.
 func operandsAt(words []string, set *pflag.FlagSet) (at []int) {
-	takes := func(f *pflag.Flag) bool { return f != nil && f.NoOptDefVal == "" }
+	needsValue := func(f *pflag.Flag) bool { return f != nil && f.NoOptDefVal == "" }
 	for i := 0; i < len(words); i++ {
 		w := words[i]
 		if name, long := strings.CutPrefix(w, "--"); long {
-			if !strings.Contains(name, "=") && takes(set.Lookup(name)) {
+			if !strings.Contains(name, "=") && needsValue(set.Lookup(name)) {
 				i++
 			}
 			continue
 		}
 		if len(w) < 2 || w[0] != '-' {
 			at = append(at, i)
-		} else if len(w) == 2 && takes(set.ShorthandLookup(w[1:])) {
+		} else if len(w) == 2 && needsValue(set.ShorthandLookup(w[1:])) {
 			i++
 		}
 	}
@@ -462,7 +462,7 @@ func (a *asked) capabilities(caps map[string]json.RawMessage) (_ map[string]json
 // may have what no plugin takes, but a flag was given for this call. The error has code 7.
 func (a *asked) canPublish(c *call, networks ...*chain.List) error {
 	for _, l := range networks {
-		if takes(l, spec.CapPorts) {
+		if declares(l, spec.CapPorts) {
 			return nil
 		}
 	}

@@ -85,7 +85,7 @@ func (c *gcCall) do(ctx context.Context, operands []string) (int, error) {
 type gcDoc struct {
 	DryRun  bool             `json:"dryRun"`
 	Deleted []attachmentName `json:"deleted"` // with dryRun what would be deleted
-	foundDoc
+	findingsDoc
 }
 
 func (c *gcCall) doc() gcDoc { return gcDoc{c.dryRun, each(c.deleted, nameOf), c.found()} }

@@ -221,7 +221,7 @@ func (c *hookCall) attach(ctx context.Context, s *containerState, networks []str
 
 // canSetDNS refuses --dns if no plugin would get it. The error has code 7.
 func (a *asked) canSetDNS(networks []*chain.List) error {
-	if len(a.dns) == 0 || slices.ContainsFunc(networks, func(l *chain.List) bool { return takes(l, capDNS) }) {
+	if len(a.dns) == 0 || slices.ContainsFunc(networks, func(l *chain.List) bool { return declares(l, capDNS) }) {
 		return nil
 	}
 	return spec.Errorf(spec.CodeConfig, `--dns: no plugin in %s takes name servers: add "capabilities": {"dns": true} to the one that makes the interface`, networks[0].File)

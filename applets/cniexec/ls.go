@@ -192,8 +192,8 @@ func (c *lsCall) lsAttachments(ctx context.Context, v *inventory.Inventory) (exi
 			remedy := remedies.For(&chain.Judgement{Entry: a.Entry, State: chain.StateFault, Err: a.Fault}, false)
 			fmt.Fprintf(&faults, "%s: %s\n", title(a), spec.Printable(remedy.Line(a.FaultText())))
 		}
-		row := []string{a.NetworkName, a.Name(), a.IfName, joined(a.Addresses(), bare), a.MAC(), a.HostLink,
-			joined(a.Ports, spec.Port.Short), v.AgeText(a), state}
+		row := []string{a.NetworkName, a.Name(), a.IfName, cell(a.Addresses(), bare), a.MAC(), a.HostLink,
+			cell(a.Ports, spec.Port.Short), v.AgeText(a), state}
 		if c.output == outputWide {
 			row = append(row, strings.Join(otherHolds(a), "; "), a.Runtime(), a.ContainerID, a.NetNSPath())
 		}
@@ -233,8 +233,8 @@ func (c *call) list(s tty.Screen, columns []tty.Column, rows [][]string) (exit i
 	return c.write(s.Table(columns, rows))
 }
 
-// joined returns the list as one cell.
-func joined[T any](list []T, text func(T) string) string {
+// cell returns the list as one cell.
+func cell[T any](list []T, text func(T) string) string {
 	return strings.Join(each(list, text), ",")
 }
 

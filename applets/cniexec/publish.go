@@ -102,7 +102,7 @@ func (c *publishCall) do(ctx context.Context, operands []string) (int, error) {
 // takesPorts reports whether a plugin of an attachment has the capability.
 func takesPorts(e *chain.Entry) bool {
 	l, err := e.List()
-	return err == nil && takes(l, spec.CapPorts)
+	return err == nil && declares(l, spec.CapPorts)
 }
 
 // attachment finds the attachment of a container: the only one that fits.
@@ -183,16 +183,16 @@ func (c *publishCall) removePorts(ctx context.Context, operands []string) (int, 
 		}
 		ports = append(ports, more...)
 	}
-	takes := func(p spec.Port) bool {
-		return slices.ContainsFunc(ports, func(named spec.Port) bool { return names(named, p) })
+	isNamed := func(p spec.Port) bool {
+		return slices.ContainsFunc(ports, func(named spec.Port) bool { return matches(named, p) })
 	}
-	has := func(a *inventory.Entry) bool {
+	fits := func(a *inventory.Entry) bool {
 		if c.all {
 			return len(a.Ports) > 0
 		}
-		return slices.ContainsFunc(a.Ports, takes)
+		return slices.ContainsFunc(a.Ports, isNamed)
 	}
-	a, err := c.attachment(operands[0], has)
+	a, err := c.attachment(operands[0], fits)
 	if err != nil {
 		return 0, err
 	}
@@ -203,7 +203,7 @@ func (c *publishCall) removePorts(ctx context.Context, operands []string) (int, 
 			return nil, err
 		}
 		for _, h := range ports {
-			if !slices.ContainsFunc(mappings, func(m mapping) bool { return names(h, m.Port) }) {
+			if !slices.ContainsFunc(mappings, func(m mapping) bool { return matches(h, m.Port) }) {
 				text := h.Host()
 				if h.ContainerPort != 0 {
 					text = h.Short()
@@ -212,7 +212,7 @@ func (c *publishCall) removePorts(ctx context.Context, operands []string) (int, 
 			}
 		}
 		mappings = slices.DeleteFunc(mappings, func(m mapping) bool {
-			gone := m.HostPort != 0 && (c.all || takes(m.Port))
+			gone := m.HostPort != 0 && (c.all || isNamed(m.Port))
 			if gone {
 				removed = append(removed, m.Port)
 			}
@@ -267,8 +267,8 @@ func encodeMappings(mappings []mapping) json.RawMessage {
 	return value
 }
 
-// names reports whether an operand of publish --remove, with zero for what it leaves open, is about a published port.
-func names(named, p spec.Port) bool {
+// matches reports whether an operand of publish --remove, with zero for what it leaves open, is about a published port.
+func matches(named, p spec.Port) bool {
 	return p.HostPort == named.HostPort && p.Protocol == named.Protocol &&
 		(!named.HostIP.IsValid() || p.HostIP == named.HostIP) && (named.ContainerPort == 0 || p.ContainerPort == named.ContainerPort)
 }

@@ -140,7 +140,7 @@ type (
 		Deleted     []attachmentName `json:"deleted"`     // of earlier boots
 		Bridges     []string         `json:"bridges"`     // networks whose bridge exists, where nothing is alive
 		Cause       string           `json:"cause"`       // the event that --watch has seen; empty: --watch has not started this reload
-		foundDoc
+		findingsDoc
 	}
 
 	restoredDoc struct {

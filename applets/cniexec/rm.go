@@ -53,7 +53,7 @@ func (c *rmCall) do(ctx context.Context, operands []string) (int, error) {
 		removed = append(removed, l.Name)
 	case errors.As(err, &use) && len(use.Entries) > 0:
 		for _, e := range use.Entries {
-			c.problem(c.target, "rm", ofNetNS(e.Attachment(), e.NetNSPath(), spec.Errorf(spec.CodeBusy, "it is attached")))
+			c.problem(c.target, "rm", withNetNS(e.Attachment(), e.NetNSPath(), spec.Errorf(spec.CodeBusy, "it is attached")))
 		}
 	default:
 		c.problem(c.target, "rm", err)
@@ -64,5 +64,5 @@ func (c *rmCall) do(ctx context.Context, operands []string) (int, error) {
 // A rmDoc is the document of rm.
 type rmDoc struct {
 	Networks []string `json:"networks"` // removed ones
-	foundDoc
+	findingsDoc
 }

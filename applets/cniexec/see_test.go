@@ -342,7 +342,7 @@ func TestPrintableReplacesControls(t *testing.T) {
 }
 
 // Entries that another runtime deletes or writes while they are read are not faults.
-func TestRereadStates(t *testing.T) {
+func TestRecheck(t *testing.T) {
 	locks := filepath.Join("cnibox", "locks")
 	remove := func(f *fixture, a *inventory.Entry) {
 		if err := os.Remove(a.File()); err != nil {
@@ -383,7 +383,7 @@ func TestRereadStates(t *testing.T) {
 				tt.before(f, a)
 			}
 			before := len(v.Entries)
-			v.RereadStates(func() {
+			v.Recheck(func() {
 				if tt.meanwhile != nil {
 					tt.meanwhile(f, a)
 					tt.meanwhile = nil

@@ -99,8 +99,8 @@ type field struct {
 	values []string
 }
 
-// one returns a field with one value, or with none if that is empty.
-func one(name, value string) field {
+// single returns a field with one value, or with none if that is empty.
+func single(name, value string) field {
 	if value == "" {
 		return field{name, nil}
 	}
@@ -157,20 +157,20 @@ func fieldsOf(v *inventory.Inventory, a *inventory.Entry) []field {
 		since = a.Since.Format(time.RFC3339) + ", " + age + " ago"
 	}
 	return []field{
-		one("container", a.ContainerID),
-		one("name", name),
-		one("runtime", a.Runtime()),
-		one("namespace", a.NetNSPath()),
-		one("network", network),
-		one("interface", iface),
+		single("container", a.ContainerID),
+		single("name", name),
+		single("runtime", a.Runtime()),
+		single("namespace", a.NetNSPath()),
+		single("network", network),
+		single("interface", iface),
 		{"addresses", addresses},
 		{"routes", routes},
 		{"nameservers", result.DNS.Nameservers},
-		one("host side", hostSide(v, a)),
+		single("host side", hostSide(v, a)),
 		{"ports", each(a.Ports, func(p spec.Port) string { return fmt.Sprintf("%s -> %d", p.Host(), p.ContainerPort) })},
-		one("since", since),
+		single("since", since),
 		{"state", slices.DeleteFunc([]string{a.State, a.Why}, func(s string) bool { return s == "" })},
-		one("cache", a.File()),
+		single("cache", a.File()),
 	}
 }
 
@@ -218,12 +218,12 @@ func (c *call) showNetwork(ctx context.Context, v *inventory.Inventory, n *inven
 		file = "built in"
 	}
 	all := []field{
-		one("network", n.Name),
-		one("configuration", file),
-		one("version", n.Conf.CNIVersion),
-		one("plugins", strings.Join(n.Conf.Types(), ", ")),
-		one("bridge", v.Bridge(n.Conf)),
-		one("leases", n.Conf.Leases()),
+		single("network", n.Name),
+		single("configuration", file),
+		single("version", n.Conf.CNIVersion),
+		single("plugins", strings.Join(n.Conf.Types(), ", ")),
+		single("bridge", v.Bridge(n.Conf)),
+		single("leases", n.Conf.Leases()),
 	}
 	for _, p := range pools {
 		var values []string
@@ -247,7 +247,7 @@ func (c *call) showNetwork(ctx context.Context, v *inventory.Inventory, n *inven
 		attached[0] += fmt.Sprintf(", %d gone or interrupted", gone)
 	}
 	for _, a := range n.Attached {
-		words := []string{a.Name(), a.IfName, joined(a.Addresses(), bare)}
+		words := []string{a.Name(), a.IfName, cell(a.Addresses(), bare)}
 		if a.State != chain.StateAlive {
 			words = append(words, a.StateText())
 		}

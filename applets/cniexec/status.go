@@ -54,7 +54,7 @@ func (c *statusCall) do(ctx context.Context, operands []string) (int, error) {
 // A statusDoc is the document of status.
 type statusDoc struct {
 	Networks []string `json:"networks"` // that were asked
-	foundDoc
+	findingsDoc
 }
 
 // status runs STATUS. Without -o json it prints nothing: the exit code is the answer.

@@ -105,7 +105,7 @@ func TestOutputIsPrintable(t *testing.T) {
 // The value of a field is printed on one line.
 func TestFieldsOfOneLine(t *testing.T) {
 	c := &call{Process: applet.Process{Getenv: noEnv}}
-	if text := c.fields([]field{one("namespace", forged)}); strings.Count(text, "\n") != 1 {
+	if text := c.fields([]field{single("namespace", forged)}); strings.Count(text, "\n") != 1 {
 		t.Errorf("got %q", text)
 	}
 }

@@ -287,7 +287,7 @@ func (b *branch) draw(w *strings.Builder, s tty.Screen) {
 		}
 		rows = append(rows, []string{tick + link, a.Name(), a.IfName,
 			strings.Join(each(a.Addresses(), bare), " "),
-			joined(a.Ports, spec.Port.Short), state})
+			cell(a.Ports, spec.Port.Short), state})
 	}
 	for _, port := range b.ports {
 		rows = append(rows, []string{tick + port, "", "", "", "", ""})

@@ -61,7 +61,7 @@ type (
 		Deleted  []attachmentName `json:"deleted"` // not in the file, or different there
 		Attached []attachedDoc    `json:"attached"`
 		Restored []restoredDoc    `json:"restored"`
-		foundDoc
+		findingsDoc
 	}
 
 	attachedDoc struct {
@@ -148,7 +148,7 @@ func (c *upCall) do(ctx context.Context, operands []string) (int, error) {
 	restore := func(names []string, failed func(string, error)) { c.restoreExisting(ctx, names, wanted, failed) }
 	attach := func(names []string, failed func(string, error)) { c.attachMissing(ctx, names, wanted, failed) }
 	err = c.eachNamespace(ctx, f.Names(), eachName(ctx, detach), restore, attach)
-	c.doc.Restored, c.doc.foundDoc = notNull(c.restored), c.found()
+	c.doc.Restored, c.doc.findingsDoc = notNull(c.restored), c.found()
 	return exitOK, c.document(ctx, c.doc, err)
 }
 
@@ -351,7 +351,7 @@ func (c *upCall) detachUnwanted(ctx context.Context, name string, wanted []*want
 			}
 		}
 		if err := c.detachEntry(ctx, e); err != nil {
-			return ofNetNS(e.Attachment(), path, err)
+			return withNetNS(e.Attachment(), path, err)
 		}
 		c.detached(name, e)
 	}
@@ -409,13 +409,13 @@ func (c *upCall) restoreExisting(ctx context.Context, names []string, wanted map
 		if err := errors.Join(r.Errs...); err != nil {
 			j := &chain.Judgement{Entry: r.Entry, State: chain.StateFault, Err: err}
 			err = &hint.Error{Err: fmt.Errorf("restore %s: %w", title(r.Entry), err), Hint: remedies.For(j, true).Advice()}
-			errs[r.ContainerID] = append(errs[r.ContainerID], ofNetNS(r.Attachment(), r.NetNSPath(), err))
+			errs[r.ContainerID] = append(errs[r.ContainerID], withNetNS(r.Attachment(), r.NetNSPath(), err))
 		}
 	})
 	for _, w := range lost {
 		name := filepath.Base(w.RuntimeConf.NetNS)
 		if err := c.detachEntry(ctx, w.existing); err != nil {
-			failed(name, ofNetNS(w.Attachment(), w.RuntimeConf.NetNS, err))
+			failed(name, withNetNS(w.Attachment(), w.RuntimeConf.NetNS, err))
 			continue
 		}
 		c.detached(name, w.existing)
@@ -443,7 +443,7 @@ func (c *upCall) attachMissing(ctx context.Context, names []string, wanted map[s
 		res, err := c.runner.Add(ctx, w.List, w.RuntimeConf)
 		if err != nil {
 			stopped[name] = true
-			failed(name, ofNetNS(w.Attachment(), w.RuntimeConf.NetNS, err))
+			failed(name, withNetNS(w.Attachment(), w.RuntimeConf.NetNS, err))
 			continue
 		}
 		addrs := []string{}

@@ -468,7 +468,7 @@ func (q *query) answer() string {
 	var rows [][]string
 	for _, a := range q.owners {
 		rows = append(rows, []string{a.Name(), a.IfName + " on network " + a.NetworkName,
-			joined(a.Addresses(), bare), "container " + a.ContainerID, a.NetNSPath()})
+			cell(a.Addresses(), bare), "container " + a.ContainerID, a.NetNSPath()})
 	}
 	text := s.Table(make([]tty.Column, 5), rows)
 	for _, other := range q.others {

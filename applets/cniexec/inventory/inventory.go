@@ -224,7 +224,7 @@ func New(cache *chain.Cache, plugins *chain.Describer) (*Inventory, error) {
 		return nil, err
 	}
 	v.ReadStates(v.Entries)
-	v.RereadStates(v.ReadHost)
+	v.Recheck(v.ReadHost)
 	v.searchGone()
 	v.Sort()
 	return v, nil
@@ -364,30 +364,30 @@ func Judge(ctx context.Context, runner *chain.Runner, list []*Entry, limit time.
 	return rest, found
 }
 
-// RereadStates looks again at attachments that seem gone or interrupted: they may have been
+// Recheck looks again at attachments that seem gone or interrupted: they may have been
 // attached or detached while their parts were read one after another. ADD writes the entry before
 // everything in it except the result, so the entry is read first.
-func (v *Inventory) RereadStates(readHost func()) {
+func (v *Inventory) Recheck(readHost func()) {
 	const looks = 2
 	for n := range looks + 1 {
-		young := v.young()
-		if len(young) == 0 || n == looks {
+		recent := v.recentlyChanged()
+		if len(recent) == 0 || n == looks {
 			return
 		}
-		for _, a := range young {
+		for _, a := range recent {
 			if e, err := v.Cache.Lookup(a.Attachment()); err == nil {
 				*a = *v.Read(e)
 			}
 		}
 		readHost()
-		v.ReadStates(young)
+		v.ReadStates(recent)
 	}
 }
 
-// young returns the attachments that may seem gone or interrupted because they were read too early.
+// recentlyChanged returns the attachments that may seem gone or interrupted because they were read too early.
 // Those that are being attached or detached now become busy, and those detached meanwhile are left
 // out.
-func (v *Inventory) young() (young []*Entry) {
+func (v *Inventory) recentlyChanged() (found []*Entry) {
 	const recent = 2 * time.Second // more than the resolution of times in file systems
 	ended := func(a *Entry) bool { return a.State == chain.StateGone || a.State == chain.StateInterrupted }
 	if !slices.ContainsFunc(v.Entries, ended) {
@@ -404,11 +404,11 @@ func (v *Inventory) young() (young []*Entry) {
 		}
 		info, err := os.Lstat(a.File())
 		if err == nil && info.ModTime().After(v.Now.Add(-recent)) {
-			young = append(young, a)
+			found = append(found, a)
 		}
 		return errors.Is(err, os.ErrNotExist)
 	})
-	return young
+	return found
 }
 
 // findHostLink finds the host-side link: that which the result has on the host besides the bridge, if

@@ -53,7 +53,7 @@ func SearchOwners(network string, conf *Conf, records []record.Dir, entries []*c
 		}
 		err = s.readLinks(true)
 	}
-	if err == nil && !s.settled(conf, entries, stale) {
+	if err == nil && !s.allAccountedFor(conf, entries, stale) {
 		err = s.searchNamespaces(conf, stale)
 	}
 	return s, err
@@ -210,9 +210,9 @@ func (rec *ownerRecord) of(l *rtnl.Link) bool {
 	return l.Name == rec.IfName
 }
 
-// settled reports whether the links of the host account for all attachments: each has one, or an
+// allAccountedFor reports whether the links of the host account for all attachments: each has one, or an
 // entry says that it is alive.
-func (s *OwnerSearch) settled(conf *Conf, entries, stale []*chain.Entry) bool {
+func (s *OwnerSearch) allAccountedFor(conf *Conf, entries, stale []*chain.Entry) bool {
 	if !conf.Veth {
 		return false // the host may have only a lease or a record of it
 	}

@@ -30,8 +30,8 @@ type site struct {
 	noWay  error        // why there is no route
 }
 
-// open connects to the place, and reads its links.
-func open(p Place, w way, t *foreign.Tracer) (*site, error) {
+// openSite connects to the place, and reads its links.
+func openSite(p Place, w way, t *foreign.Tracer) (*site, error) {
 	conn, err := rtnl.Dial(p.NS)
 	if err != nil {
 		return nil, err
@@ -187,7 +187,7 @@ func (f *follower) resolves() bool {
 		if h == nil || !h.passed {
 			continue
 		}
-		s, err := open(f.Places[i], w, nil)
+		s, err := openSite(f.Places[i], w, nil)
 		if err != nil {
 			return false
 		}
@@ -214,7 +214,7 @@ func (f *follower) trace() (*Trace, error) {
 		if w.last() == nil {
 			continue
 		}
-		s, err := open(f.Places[i], w, f.tracers[i])
+		s, err := openSite(f.Places[i], w, f.tracers[i])
 		if err != nil {
 			return nil, err
 		}
@@ -476,7 +476,7 @@ func (t *Trace) socket(s *site, proto uint8, dst netip.AddrPort) {
 	for _, l := range all {
 		switch {
 		case l.Addr.Port() != dst.Port():
-		case takes(l, dst.Addr()):
+		case receives(l, dst.Addr()):
 			text := fmt.Sprintf("%s %s listens", nft.ProtoName(proto), l.Addr)
 			t.Steps = append(t.Steps, Step{Place: s.Name, Kind: "port", Text: text, Rules: []Rule{}})
 			t.Outcome += ", where " + text
@@ -495,8 +495,8 @@ func (t *Trace) socket(s *site, proto uint8, dst netip.AddrPort) {
 	}
 }
 
-// takes reports whether a socket receives packets for an address.
-func takes(l rtnl.Listener, dst netip.Addr) bool {
+// receives reports whether a socket receives packets for an address.
+func receives(l rtnl.Listener, dst netip.Addr) bool {
 	at := l.Addr.Addr()
 	return at == dst || at.IsUnspecified() && (at.Is4() == dst.Is4() || at.Is6() && !l.V6Only)
 }
@@ -547,7 +547,7 @@ func (f *follower) frames() string {
 func (f *follower) next(s *site, addr netip.Addr) *Place {
 	i := slices.IndexFunc(f.Places, func(p Place) bool { return p.NS == s.NS })
 	for _, p := range f.Places[i+1:] {
-		if has(p.NS, addr) {
+		if hasAddr(p.NS, addr) {
 			return &p
 		}
 	}
@@ -557,15 +557,15 @@ func (f *follower) next(s *site, addr netip.Addr) *Place {
 // having returns another place that has an address; nil: none that is traced.
 func (f *follower) having(s *site, addr netip.Addr) *Place {
 	for _, p := range f.Places {
-		if p.NS != s.NS && has(p.NS, addr) {
+		if p.NS != s.NS && hasAddr(p.NS, addr) {
 			return &p
 		}
 	}
 	return nil
 }
 
-// has reports whether a namespace has an address.
-func has(ns *netns.NS, addr netip.Addr) bool {
+// hasAddr reports whether a namespace has an address.
+func hasAddr(ns *netns.NS, addr netip.Addr) bool {
 	list, err := Addresses(ns)
 	return err == nil && slices.Contains(list, addr)
 }
@@ -623,7 +623,7 @@ func (f *follower) foreign(t *Trace, ways []way) {
 					continue
 				}
 				t.Reached = false
-				t.Outcome = fmt.Sprintf("%s leads to %s, and the port is published to %s", strings.TrimSuffix(r.String(), ": "+r.NAT), to, joined(f.Published)) + "; " + t.Outcome
+				t.Outcome = fmt.Sprintf("%s leads to %s, and the port is published to %s", strings.TrimSuffix(r.String(), ": "+r.NAT), to, listed(f.Published)) + "; " + t.Outcome
 				if r.Handle != 0 {
 					t.Advice = strings.Trim(fmt.Sprintf("`nft delete rule %s handle %d` deletes that rule; %s", r.chain(), r.Handle, t.Advice), "; ")
 				}
@@ -648,11 +648,11 @@ func (f *follower) unmapped(t *Trace, ways []way, s *site) {
 		}
 	}
 	t.Reached = false
-	t.Outcome += "; the port is published to " + joined(f.Published) + ", and no rule has led the packet there: the rule is missing, or younger than the flow"
+	t.Outcome += "; the port is published to " + listed(f.Published) + ", and no rule has led the packet there: the rule is missing, or younger than the flow"
 	t.Advice = "`cni-exec reload` writes missing rules, and ends UDP flows that are older than theirs"
 }
 
-func joined(list []netip.AddrPort) string {
+func listed(list []netip.AddrPort) string {
 	var texts []string
 	for _, a := range list {
 		texts = append(texts, a.String())

@@ -69,10 +69,10 @@ func Send(ctx context.Context, probes []Probe) (endings []Ending, outside, err e
 	here := Place{Name: "host", NS: netns.Host(), Flow: foreign.Flow{Tag: &p.tag}}
 	p.Places, p.changed = []Place{here}, make(chan struct{}, 1)
 	defer p.close()
-	if err := p.open(); err != nil {
+	if err := p.begin(); err != nil {
 		return nil, nil, err
 	}
-	if p.host, err = open(here, way{}, p.tracers[0]); err != nil {
+	if p.host, err = openSite(here, way{}, p.tracers[0]); err != nil {
 		return nil, nil, err
 	}
 	p.sites = append(p.sites, p.host)

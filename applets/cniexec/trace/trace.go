@@ -162,7 +162,7 @@ type follower struct {
 func Follow(ctx context.Context, r Request) (*Trace, error) {
 	f := &follower{Request: r, changed: make(chan struct{}, 1)}
 	defer f.close()
-	if err := f.open(); err != nil {
+	if err := f.begin(); err != nil {
 		return nil, err
 	}
 	var socket *Socket
@@ -199,9 +199,9 @@ func Follow(ctx context.Context, r Request) (*Trace, error) {
 	}
 }
 
-// open begins to trace in all places. Packets that have come before all places are traced do not count, so the
+// begin begins to trace in all places. Packets that have come before all places are traced do not count, so the
 // messages of the first place are dropped last.
-func (f *follower) open() error {
+func (f *follower) begin() error {
 	for _, p := range f.Places {
 		t, err := foreign.Trace(p.NS, p.Flow)
 		if err != nil {

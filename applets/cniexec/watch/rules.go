@@ -39,14 +39,14 @@ func (w *Watch) watchRules(ctx context.Context, next func(context.Context) (nft.
 // judge reports deleted parts that an attachment lacks. Each waits for partPause at least, and
 // those of attachments with which a verb is at work for its end.
 func (w *Watch) judge(ctx context.Context, deleted <-chan []nft.Part, event func(why string)) {
-	var young, old []nft.Part
+	var fresh, old []nft.Part
 	var due <-chan time.Time
 	for {
 		select {
 		case <-ctx.Done():
 			return
 		case parts := <-deleted:
-			young = append(young, parts...)
+			fresh = append(fresh, parts...)
 		case <-due:
 			due = nil
 			var busy []nft.Part
@@ -56,9 +56,9 @@ func (w *Watch) judge(ctx context.Context, deleted <-chan []nft.Part, event func
 					event(rulesLost)
 				}
 			}
-			young, old = nil, append(busy, young...)
+			fresh, old = nil, append(busy, fresh...)
 		}
-		if due == nil && len(young)+len(old) > 0 {
+		if due == nil && len(fresh)+len(old) > 0 {
 			due = time.After(partPause)
 		}
 	}

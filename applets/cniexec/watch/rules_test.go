@@ -127,7 +127,7 @@ func TestKernelReloadsOfRules(t *testing.T) {
 	ctx, cancel := context.WithCancelCause(t.Context())
 	defer cancel(nil)
 	events, ended := make(chan string, mostCauses), make(chan error)
-	go w.watchRules(ctx, rules.Next, func(why string) { report(events, why) })
+	go w.watchRules(ctx, rules.Next, func(why string) { offer(events, why) })
 	go func() { ended <- w.reloadAfter(ctx, events) }()
 	wantReload := func(want string) {
 		t.Helper()
@@ -139,7 +139,7 @@ func TestKernelReloadsOfRules(t *testing.T) {
 	for range 2 {
 		nfttest.Load(t, ns, "flush ruleset")
 		wantReload(rulesLost)
-		report(events, "nothing") // what the reload does is no event before it
+		offer(events, "nothing") // what the reload does is no event before it
 		wantReload("nothing")
 
 		nfttest.Load(t, ns, "flush map inet cnibox masq4") // by any program
@@ -147,7 +147,7 @@ func TestKernelReloadsOfRules(t *testing.T) {
 			t.Error("nothing is missing")
 		}
 		wantReload(rulesLost)
-		report(events, "nothing")
+		offer(events, "nothing")
 		wantReload("nothing")
 
 		alive.Store(false)
@@ -157,7 +157,7 @@ func TestKernelReloadsOfRules(t *testing.T) {
 		if n := <-asked; n == 0 {
 			t.Error("nothing is missing after the release")
 		}
-		report(events, "nothing") // the release is no event before it
+		offer(events, "nothing") // the release is no event before it
 		wantReload("nothing")
 		alive.Store(true)
 		rebuild()

@@ -156,8 +156,8 @@ func burst(ctx context.Context, first string, events <-chan string) causes {
 	}
 }
 
-// report adds an event, unless mostCauses are pending: those are reason enough.
-func report(events chan<- string, why string) {
+// offer adds an event, unless mostCauses are pending: those are reason enough.
+func offer(events chan<- string, why string) {
 	select {
 	case events <- why:
 	default:
@@ -167,7 +167,7 @@ func report(events chan<- string, why string) {
 // watchAll watches the rule set, links, addresses, forwarding, leases, and firewalld. Each event is
 // a text for messages. An error of the kernel's notifications ends the context, as its cause.
 func (w *Watch) watchAll(ctx context.Context, events chan<- string, fail context.CancelCauseFunc) error {
-	event := func(why string) { report(events, why) }
+	event := func(why string) { offer(events, why) }
 	watch := func(next func() (string, error)) {
 		for {
 			why, err := next()

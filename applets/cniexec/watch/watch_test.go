@@ -60,7 +60,7 @@ func watched(t *testing.T, w *Watch, events []event, reload func(context.Context
 		go func() { ended <- w.reloadAfter(ctx, queue) }()
 		for _, e := range events {
 			time.Sleep(e.at - time.Since(begin))
-			report(queue, e.why)
+			offer(queue, e.why)
 		}
 		time.Sleep(10*time.Minute - time.Since(begin))
 		cancel(interrupt.Signal(unix.SIGTERM))
@@ -107,7 +107,7 @@ func TestEarlierEvents(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		queue := make(chan string, mostCauses)
 		for _, why := range []string{"a", "b", "c", "d"} {
-			report(queue, why)
+			offer(queue, why)
 		}
 		ctx, cancel := context.WithCancelCause(t.Context())
 		reloads, lost := 0, errors.New("no notifications")
