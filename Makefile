@@ -339,13 +339,15 @@ numbers-base: build ## measure all against an earlier revision (BASE=9f333ea), a
 bench-vm: build ## vlan, ipvlan and macvlan against the reference, on Debian's kernel in qemu
 	$(IN_TEST) ./vm -kernel $(or $(KERNEL),6.1) -bench '-only=links -rounds=9'
 
-# Pictures of real runs, on a machine that does nothing else. The graph is drawn by dot, of Debian's graphviz.
+# Pictures of real runs, on a machine that does nothing else: a figure that is far off the tables of docs/numbers.md is
+# an error. The graph is drawn by dot, of Debian's graphviz.
 .PHONY: pictures chart
 pictures: build traffic chart ## docs/demo.svg and docs/network.svg of a run of the demo, docs/bench.svg of the tables
 	@command -v dot >/dev/null || { echo "pictures: there is no dot: apt-get install graphviz" >&2; exit 1; }
 	@tmp=$$(mktemp -d) && trap 'rm -rf $$tmp' EXIT && DEMO_COLOR=1 $(DEMO) $$tmp/network.dot >$$tmp/demo && \
-	$(IN_TEST) ./pictures -terminal $(CURDIR)/docs/demo.svg <$$tmp/demo && \
-	dot -Nfontname=sans-serif -Efontname=sans-serif -Nfontsize=11 -Efontsize=10 -Tsvg -o docs/network.svg $$tmp/network.dot && echo docs/demo.svg docs/network.svg
+	$(IN_TEST) ./pictures -terminal $(CURDIR)/docs/demo.svg $(CURDIR)/docs/numbers.md <$$tmp/demo && \
+	dot -Nfontname=sans-serif -Efontname=sans-serif -Nfontsize=11 -Efontsize=10 -Tsvg -o $$tmp/network.svg $$tmp/network.dot && \
+	$(IN_TEST) ./pictures -graph $(CURDIR)/docs/network.svg <$$tmp/network.svg && echo docs/demo.svg docs/network.svg
 
 chart: ## docs/bench.svg, of the tables that make numbers has written
 	$(IN_TEST) ./pictures -chart $(CURDIR)/docs/bench.svg $(CURDIR)/docs/numbers.md

@@ -93,8 +93,8 @@ var charted = []struct {
 	bars        []bar
 }{
 	{"bridge, host-local, portmap and tuning: milliseconds, less is better", "ms", []bar{
-		chain("ADD by plugins", "chain ADD, a process for each plugin"), chain("ADD by cni-exec", "chain ADD by cni-exec"),
-		chain("CHECK by cni-exec", "chain CHECK by cni-exec"), chain("DEL by cni-exec", "chain DEL by cni-exec"),
+		chain("ADD of the list", "chain ADD by cni-exec"), chain("CHECK of the list", "chain CHECK by cni-exec"),
+		chain("DEL of the list", "chain DEL by cni-exec"), chain("ADD, each plugin", "chain ADD, a process for each plugin"),
 	}},
 	{"the 500th container: times as long as the first", "×", []bar{
 		{"ADD by cni-exec", cell{"ADD, cni-exec, to the 1st", columnRatio}, cell{"ADD, reference, to the 1st", columnRatio}},
@@ -118,14 +118,14 @@ func drawChart(w io.Writer, figures map[cell]figure) error {
 	say := func(x, y, size float64, anchor, text string) {
 		fmt.Fprintf(&body, `<text x="%g" y="%.1f" font-size="%g" text-anchor="%s">%s</text>`+"\n", x, y, size, anchor, html.EscapeString(text))
 	}
-	draw := func(x, y, width float64, color string) {
-		fmt.Fprintf(&body, `<rect x="%g" y="%g" width="%.1f" height="%g" fill="%s"/>`+"\n", x, y, width, thick, color)
+	draw := func(x, y, width float64, class string) {
+		fmt.Fprintf(&body, `<rect x="%g" y="%g" width="%.1f" height="%g" class="%s"/>`+"\n", x, y, width, thick, class)
 	}
 	y := 14.0
-	series := []struct{ name, color string }{{"cnibox", "#1f6feb"}, {"reference plugins", "#b0b8c1"}}
+	series := []struct{ name, class string }{{"cnibox", "ours"}, {"reference plugins", "theirs"}}
 	for i, s := range series {
 		x := namesWidth + 130*float64(i)
-		draw(x, y, thick, s.color)
+		draw(x, y, thick, s.class)
 		say(x+thick+6, y+13, 13, "start", s.name)
 	}
 	y += thick
@@ -147,17 +147,17 @@ func drawChart(w io.Writer, figures map[cell]figure) error {
 			for i, at := range []cell{b.ours, b.theirs} {
 				f, top := figures[at], y+thick*float64(i)
 				width := barsWidth * f.value / most
-				draw(namesWidth, top, width, series[i].color)
+				draw(namesWidth, top, width, series[i].class)
 				say(math.Round(namesWidth+width+6), top+13, 13, "start", f.text)
 			}
 			y += rowHeight
 		}
 	}
 	_, err := fmt.Fprintf(w, `<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 %g %g" width="%[1]g" height="%[2]g">
-<rect width="100%%" height="100%%" fill="#ffffff"/>
-<g font-family="sans-serif" fill="#000000">
+%[4]s<rect width="100%%" height="100%%" class="ground"/>
+<g font-family="sans-serif">
 %[3]s</g>
 </svg>
-`, chartWidth, y, body.String())
+`, chartWidth, y, body.String(), schemes)
 	return err
 }

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/xml"
 	"errors"
+	"fmt"
 	"io"
 	"os"
 	"path/filepath"
@@ -52,6 +53,54 @@ func TestTerminal(t *testing.T) {
 	for _, text := range []string{"", "\x1b[35mviolet"} {
 		if err := drawTerminal(io.Discard, text); err == nil {
 			t.Errorf("%q: no error", text)
+		}
+	}
+}
+
+// A picture shows no figure that is far off the tables.
+func TestFarOffTheTables(t *testing.T) {
+	figures := map[cell]figure{
+		{"chain ADD by cni-exec", columnOurs}:            {"6.62 ms", "ms", 6.62},
+		{"all plugins and cni-exec on disk", columnOurs}: {"8.58 MB", "MB", 8.58},
+	}
+	for text, want := range map[string]string{
+		"web attached in 12 ms":         "",
+		"web attached in 388 ms":        `"388 ms" is shown, and the tables have 6.62 ms`,
+		"web attached in 0.3 ms":        `"0.3 ms" is shown`,
+		"one binary of 8593570 bytes":   "",
+		"one binary of 18593570 bytes":  `"binary of 18593570 bytes" is shown, and the tables have 8.58 MB`,
+		"nothing, and no figure either": "",
+	} {
+		err := near(text, figures)
+		if got := fmt.Sprint(err); (err == nil) != (want == "") || !strings.Contains(got, want) {
+			t.Errorf("%q: %v, want %q", text, err, want)
+		}
+	}
+	if err := near("12 ms", nil); err == nil {
+		t.Error("no table: no error")
+	}
+}
+
+// Chart and graph have colors for light and for dark pages.
+func TestSchemes(t *testing.T) {
+	const dot = `<svg><g id="graph0" class="graph"><polygon fill="white"/><text>cni0</text></g></svg>`
+	var once, twice bytes.Buffer
+	if err := errors.Join(drawGraph(&once, dot), drawGraph(&twice, once.String())); err != nil {
+		t.Fatal(err)
+	}
+	if got := texts(t, once.Bytes()); !slices.Equal(got, []string{"cni0"}) || once.String() != twice.String() {
+		t.Errorf("got %q:\n%s\nand of that:\n%s", got, &once, &twice)
+	}
+	if err := drawGraph(io.Discard, "<svg></svg>"); err == nil {
+		t.Error("no graph: no error")
+	}
+	for _, name := range []string{"bench.svg", "network.svg"} {
+		data, err := os.ReadFile("../../docs/" + name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if !strings.Contains(string(data), schemes) {
+			t.Errorf("docs/%s has other colors: `make chart`, `make pictures`", name)
 		}
 	}
 }
