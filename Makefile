@@ -47,20 +47,25 @@ empty :=
 comma := ,
 ALL_TAGS := $(subst $(empty) $(empty),$(comma),$(NO_TAGS))
 
-.PHONY: help build build-all reference sizes lint vuln quick test test-tags test-race test-upgrade test-cross test-twin test-vm test-clients test-nodes flanneld fuzz base bench bench-vm numbers numbers-base demo install uninstall clean
+.PHONY: help build build-all reference sizes lint vuln image-sizes quick test test-tags test-race test-upgrade test-cross test-twin test-vm test-clients test-nodes flanneld fuzz base bench bench-vm numbers numbers-base demo install uninstall clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## /  make \1\t/p' $(MAKEFILE_LIST) | expand -t 22
 
-# TAGS leave parts out: TAGS="no_dhcp no_flannel". A PROFILE is a set of them: the seven plugins of
-# k3s, what podman's networks need, and the runtime with what a small node needs.
+# TAGS leave parts out: TAGS="no_dhcp no_flannel". ONLY keeps some: ONLY="bridge host-local loopback cni-exec". A PROFILE
+# is a name for that: the seven plugins of k3s, what podman's networks need, and the runtime with what a small node needs.
 PROFILE_k3s := $(K3S)
 PROFILE_podman := bridge dhcp firewall host_local ipvlan loopback macvlan netavark portmap static tuning vlan
 PROFILE_edge := cni_exec bandwidth bridge firewall host_local loopback portmap ptp static tuning
-TAGS ?= $(if $(PROFILE),$(or $(and $(PROFILE_$(PROFILE)),$(filter-out $(addprefix no_,$(PROFILE_$(PROFILE))),$(NO_TAGS))),$(error PROFILE is k3s, podman or edge)))
+ONLY ?= $(if $(PROFILE),$(or $(PROFILE_$(PROFILE)),$(error PROFILE is k3s, podman or edge)))
+only = $(addprefix no_,$(subst -,_,$(1)))
+TAGS ?= $(if $(ONLY),$(if $(filter-out $(NO_TAGS),$(call only,$(ONLY))),$(error ONLY has a name that is neither cni-exec nor one of $(PLUGINS)))$(filter-out $(call only,$(ONLY)),$(NO_TAGS)))
+
+# What the binary has, and make install therefore makes a file for.
+INSTALLED = $(foreach name,cni-exec $(PLUGINS),$(if $(filter $(call only,$(name)),$(TAGS)),,$(name)))
 
 # The binary is whole at any time, also where another make uses or builds it.
-build: ## build $(BIN) and its manual pages; TAGS="no_dhcp no_flannel" or PROFILE=k3s, podman or edge leave plugins out
+build: ## build $(BIN) and its manual pages; ONLY="bridge host-local cni-exec", PROFILE=k3s, podman or edge, or TAGS="no_dhcp no_flannel" leave plugins out
 	$(GO) build $(if $(TAGS),-tags '$(TAGS)') $(BUILDFLAGS) -o $(BIN).$$$$ . && mv -f $(BIN).$$$$ $(BIN)
 	$(if $(MAN),$(WRITE_PAGES))
 
@@ -90,6 +95,14 @@ sizes: build ## the bytes of the binary that cni-exec and each plugin take
 		printf '| %-12s | %9d |\n' "$$(echo $${tag#no_} | tr _ -)" $$((all - $$(size $$tag))); \
 	done | sort -t'|' -k3nr; \
 	printf '| %-12s | %9d |\n' 'none of them' $$(size $(ALL_TAGS)) "k3s's seven" $$(size $(subst $(empty) $(empty),$(comma),$(filter-out $(addprefix no_,$(K3S)),$(NO_TAGS)))) all $$all; rm -f $(BIN).part
+
+# Prints the table of docs/operations.md.
+image-sizes: ## the bytes of sets of plugins for an image, as they are and compressed
+	@printf '| %-52s | %9s | %9s | %9s |\n' 'set' bytes 'gzip -9' 'xz -9e' '---' '--:' '--:' '--:'; \
+	for set in '' PROFILE=podman PROFILE=edge PROFILE=k3s 'ONLY="bridge host-local loopback cni-exec"' 'ONLY="bridge host-local loopback"'; do \
+		eval "$(MAKE) --no-print-directory -s build BIN=$(BIN).part MAN= $$set" || exit 1; \
+		printf '| %-52s | %9d | %9d | %9d |\n' "\`$${set:-all}\`" "$$(stat -c %s $(BIN).part)" "$$(gzip -9 -c $(BIN).part | wc -c)" "$$(xz -9e -c $(BIN).part | wc -c)"; \
+	done; rm -f $(BIN).part
 
 # A second run takes the linter's program and its results from go's cache.
 LINT := github.com/golangci/golangci-lint/v2/cmd/golangci-lint@v2.15.0
@@ -258,7 +271,7 @@ test-openrc: build ## the OpenRC scripts of dist on Debian 12, in namespaces, as
 	$(IN_TEST) ./openrc -bin $(abspath $(BIN)) $(OPENRC)
 
 .PHONY: test-tour
-test-tour: build ## the commands for an initramfs in docs/tutorial.md, in one with busybox and nothing else, in qemu
+test-tour: build ## examples/initramfs in qemu: its namespaces, a run in 16 MB, and the commands of docs/tutorial.md, with busybox and nothing else
 	$(IN_TEST) ./vm -tour -limit 10m
 
 .PHONY: test-readme
@@ -370,12 +383,12 @@ install: $(if $(GOARCH)$(if $(wildcard $(BIN)),,none),build) ## install what is 
 	@case '$(BINDIR)' in *[[:space:]]* | [!/]*) echo "BINDIR '$(BINDIR)' is not an absolute path without spaces, as a #! line needs it" >&2; exit 1 ;; esac
 	@[ -n "$(DESTDIR)" ] || $(BIN) version >/dev/null || { echo "$(BIN) does not run here, perhaps it is for another machine: \`make build\`, or DESTDIR=" >&2; exit 1; }
 	mkdir -p "$(DESTDIR)$(BINDIR)" "$(DESTDIR)$(SBINDIR)"
-	@for path in $(addprefix $(BINDIR)/,cnibox cni-exec $(PLUGINS)) $(SBINDIR)/cnibox $(SBINDIR)/cni-exec; do \
+	@for path in $(addprefix $(BINDIR)/,cnibox $(INSTALLED)) $(SBINDIR)/cnibox $(SBINDIR)/cni-exec; do \
 		path="$(DESTDIR)$$path"; [ -L "$$path" ] || [ ! -d "$$path" ] || { echo "$$path is a directory: nothing was changed" >&2; exit 1; }; \
 	done
 	rm -f "$(DESTDIR)$(BINDIR)/.cnibox.new" && cp $(BIN) "$(DESTDIR)$(BINDIR)/.cnibox.new"
 	mv -fT "$(DESTDIR)$(BINDIR)/.cnibox.new" "$(DESTDIR)$(BINDIR)/cnibox"
-	@cd "$(DESTDIR)$(BINDIR)" && for name in cni-exec $(PLUGINS); do \
+	@cd "$(DESTDIR)$(BINDIR)" && for name in $(INSTALLED); do \
 		rm -f .cnibox.new && echo '#!$(BINDIR)/cnibox' >.cnibox.new && chmod 755 .cnibox.new && mv -fT .cnibox.new $$name || exit 1; \
 	done
 	@cd "$(DESTDIR)$(SBINDIR)" || exit 1; [ ! . -ef "$(DESTDIR)$(BINDIR)" ] || exit 0; \

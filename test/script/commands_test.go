@@ -32,7 +32,7 @@ type scriptCommand func(ts *testscript.TestScript, h *hostAndContainer, args []s
 
 // commands returns our commands, and one for each applet.
 func commands() map[string]func(*testscript.TestScript, bool, []string) {
-	list := map[string]scriptCommand{"cni": cni, "status": status, "result": result, "needs": needs, "onekernel": onekernel, "root": root, "netns": deleteNS, "until": until,
+	list := map[string]scriptCommand{"cni": cni, "status": status, "result": result, "needs": needs, "onekernel": onekernel, "root": root, "netns": deleteNS, "until": until, "page": page,
 		"host": func(ts *testscript.TestScript, h *hostAndContainer, args []string) error {
 			return h.kernel(ts, h.host, args)
 		},

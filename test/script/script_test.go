@@ -25,6 +25,7 @@
 //	onekernel                        skip the rest in guests but the first: it is about the input and output of cni-exec
 //	netns del NAME…                  delete network namespaces in /run/netns, and return when the kernel has deleted
 //	                                 their links; unmount: likewise, and leave the files
+//	page FILE                        run what a page has the reader type, and compare what it prints; -update writes that
 //	until PROGRAM [ARG…]             run a program until it succeeds: for what another process does meanwhile
 //	needs PLUGIN|trace               skip the rest where the kernel lacks what the plugin, or cni-exec trace, needs
 //	[!] host link NAME [up|down]     the link is there (and up, or down); container likewise

@@ -78,7 +78,7 @@ func main() {
 	flag.IntVar(&o.smp, "processors", 0, "processors of each guest (default its share)")
 	flag.StringVar(&o.bench, "bench", "", "run the bench with these flags instead of tests")
 	flag.BoolVar(&o.systemd, "systemd", false, "run the units of dist on a Debian with systemd instead of tests")
-	flag.BoolVar(&o.tour, "tour", false, "run commands of docs/tutorial.md in an initramfs with busybox instead of tests")
+	flag.BoolVar(&o.tour, "tour", false, "boot examples/initramfs and run commands of docs/tutorial.md in it instead of tests")
 	flag.BoolVar(&o.require, "require", false, "with -systemd: fail where a program or root is missing")
 	flag.BoolVar(&o.update, "update", false, "fetch the newest of each kernel, also where one is in the cache")
 	flag.BoolVar(&o.fetch, "fetch", false, "fetch the kernels, and do nothing else")

@@ -213,7 +213,7 @@ func trialFiles() (map[string]string, error) {
 		"root/cnibox/README":                     "the directory of the documents' commands\n",
 	}
 	for name, from := range map[string][3]string{
-		"etc/systemd/system/web.service.d/netns.conf": {document.Tutorial, tourSection, "ini"},
+		"etc/systemd/system/web.service.d/netns.conf": {document.Tutorial, upSection, "ini"},
 		"trial/units.sh": {document.Operations, systemdUnits, "sh"},
 	} {
 		text, err := document.Blocks(from[0], from[1], from[2])
@@ -222,7 +222,7 @@ func trialFiles() (map[string]string, error) {
 		}
 		files[name] = text
 	}
-	web, err := document.File(document.Tutorial, tourSection, "web.json")
+	web, err := document.File(document.Tutorial, upSection, "web.json")
 	files["etc/cni/netns/web.json"] = web
 	return files, err
 }
