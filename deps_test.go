@@ -26,14 +26,15 @@ var permittedImports = map[string][]string{
 	"cnibox/applets":           {"cnibox/applets/applet", "cnibox/applets/builtin"},
 	"cnibox/applets/builtin":   {"cnibox/applets/applet"}, // and each plugin, in with_NAME.go
 	"cnibox/applets/applet":    {"cnibox/chain", "cnibox/spec"},
-	"cnibox/applets/attach":    {"cnibox/applets/netfilter", "cnibox/internal/undo", "cnibox/nft", "cnibox/rtnl", "cnibox/spec"},
+	"cnibox/applets/attach":    {"cnibox/applets/frame", "cnibox/applets/netfilter", "cnibox/nft", "cnibox/rtnl", "cnibox/spec"},
+	"cnibox/applets/frame":     {"cnibox/internal/undo", "cnibox/nft", "cnibox/rtnl", "cnibox/spec"},
 	"cnibox/applets/hostport":  {"cnibox/rtnl", "cnibox/spec"},
 	"cnibox/applets/lint":      {"cnibox/applets/applet", "cnibox/chain", "cnibox/spec"},
 	"cnibox/applets/netfilter": {"cnibox/nft", "cnibox/spec"},
 	"cnibox/applets/subnet":    {"cnibox/rtnl"},
 	"cnibox/applets/record":    {"cnibox/internal/flock", "cnibox/spec"},
 	"cnibox/applets/tap":       slices.Concat(pluginImports, []string{"cnibox/internal/program"}),
-	"cnibox/applets/chained":   {"cnibox/applets/record", "cnibox/internal/flock", "cnibox/internal/undo", "cnibox/rtnl", "cnibox/spec"},
+	"cnibox/applets/chained":   {"cnibox/applets/frame", "cnibox/applets/record", "cnibox/internal/flock", "cnibox/rtnl", "cnibox/spec"},
 
 	"cnibox/applets/cniexec":            slices.Concat(pluginImports, []string{"cnibox/nft/foreign", "cnibox/internal/program", "cnibox/applets/cniexec/attachfile", "cnibox/applets/cniexec/defaultnet", "cnibox/applets/cniexec/doctor", "cnibox/applets/cniexec/dryrun", "cnibox/applets/cniexec/hint", "cnibox/applets/cniexec/inventory", "cnibox/applets/cniexec/sandbox", "cnibox/applets/cniexec/trace", "cnibox/applets/cniexec/watch"}),
 	"cnibox/applets/cniexec/attachfile": {"cnibox/applets/cniexec/sandbox", "cnibox/applets/record", "cnibox/chain", "cnibox/spec"},
@@ -72,7 +73,7 @@ var permittedImports = map[string][]string{
 
 // pluginImports are what plugins and tools may import. No plugin imports another.
 var pluginImports = []string{
-	"cnibox/applets/applet", "cnibox/applets/attach", "cnibox/applets/hostport", "cnibox/applets/lint", "cnibox/applets/netfilter",
+	"cnibox/applets/applet", "cnibox/applets/attach", "cnibox/applets/frame", "cnibox/applets/hostport", "cnibox/applets/lint", "cnibox/applets/netfilter",
 	"cnibox/applets/record", "cnibox/applets/chained", "cnibox/applets/subnet",
 	"cnibox/chain", "cnibox/ipam", "cnibox/ipam/dhcp", "cnibox/nft", "cnibox/rtnl", "cnibox/spec",
 	"cnibox/internal/dbus", "cnibox/internal/flock", "cnibox/internal/tty", "cnibox/internal/undo",

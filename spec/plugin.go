@@ -127,17 +127,21 @@ type Plugin struct {
 	RemoveNetwork func(context.Context, *Request) error
 }
 
-// Resources are what a configuration uses: the link on the host, the addresses of its network, and
-// whether its packets are routed and accepted.
+// Resources are what a valid configuration uses: the link on the host, the addresses of its network,
+// and whether its packets are routed and accepted.
 type Resources struct {
 	Link     string // of the host, through which it reaches the containers; empty: one for each container
 	Parent   string // of the host, the parent of the containers' links; empty: none is configured
+	Stacked  bool   // a container's link has a parent on the host: Parent, or if that is empty the link of the default route
 	Routed   bool   // the host routes to the addresses
 	Ranges   []Range
 	Accepts  bool // chain CNI-FORWARD accepts packets forwarded for the addresses
 	Zoned    bool // the addresses are in a zone of firewalld
 	Veth     bool // an attachment has one end of a veth pair on the host, as long as its namespace exists
 	Isolated bool // the host-side links are isolated ports of a bridge
+	Shared   bool // other hosts are on the segment of a container's link: its addresses are checked for duplicates
+	Down     bool // a container's link stays down, without addresses
+	NoNetdev bool // the device has no netdev: there is no link, and none is configured or checked
 }
 
 // Add adds the resources of another plugin of a list. The links of the first plugin stay.

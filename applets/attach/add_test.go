@@ -142,7 +142,7 @@ func TestKernelAddInterrupted(t *testing.T) {
 // An invalid configuration is reported before the namespace is opened, which is missing here.
 func TestAddValidatesFirst(t *testing.T) {
 	for name, tt := range map[string]struct {
-		need attach.Need
+		need attach.IPAMNeed
 		keys string
 		want string
 	}{
@@ -150,7 +150,7 @@ func TestAddValidatesFirst(t *testing.T) {
 		"type":       {attach.Optional, `,"mtu":"x"`, "mtu"},
 		"required":   {attach.Required, `,"ipam":{}`, "IPAM configuration"},
 		"never":      {attach.Never, ``, `"ipam" is not supported`},
-		"chained":    {attach.Chained, `,"ipam":{}`, "IPAM configuration"},
+		"chained":    {attach.OrPrev, `,"ipam":{}`, "IPAM configuration"},
 		"inexpress.": {attach.Optional, `,"ipam":{},"cniVersion":"0.2.0"`, "cannot convert"},
 	} {
 		t.Run(name, func(t *testing.T) {

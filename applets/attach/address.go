@@ -57,7 +57,7 @@ func (op *Op) setAddresses(prefixRoutes bool) error {
 	if err := op.Cont.Do(ops...); err != nil {
 		return op.explainInUse(err)
 	}
-	if op.facts.Shared && op.hasIPv6() {
+	if op.resources.Shared && op.hasIPv6() {
 		return op.waitDAD()
 	}
 	return nil
@@ -65,7 +65,7 @@ func (op *Op) setAddresses(prefixRoutes bool) error {
 
 // address returns an address of the result in the form for the container's link.
 func (op *Op) address(ip spec.IP, prefixRoute bool) rtnl.Addr {
-	return rtnl.Addr{Prefix: ip.Address, NoDAD: !op.facts.Shared, NoPrefixRoute: !prefixRoute}
+	return rtnl.Addr{Prefix: ip.Address, NoDAD: !op.resources.Shared, NoPrefixRoute: !prefixRoute}
 }
 
 // explainInUse explains EADDRINUSE: another link of the same master has the MAC address of the
@@ -82,7 +82,7 @@ func (op *Op) explainInUse(err error) error {
 func (op *Op) sysctls() []netns.Sysctl {
 	conf := "net/ipv6/conf/" + op.IfName + "/"
 	dad := netns.Sysctl{Key: conf + "accept_dad", Value: "0", Optional: true}
-	if op.facts.Shared {
+	if op.resources.Shared {
 		dad.Value = "1"
 	}
 	if !op.hasIPv6() {

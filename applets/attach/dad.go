@@ -44,11 +44,11 @@ func (op *Op) waitDAD() error {
 // waitDADWithin waits at most as long as bound. When the verb's context has ended, the error is the
 // cause of that, as everywhere in the flow.
 func (op *Op) waitDADWithin(bound time.Duration) error {
-	within, cancel := context.WithTimeout(op.ctx, bound)
+	within, cancel := context.WithTimeout(op.Context(), bound)
 	defer cancel()
 	err := op.Cont.WaitAddrs(within, op.Link.Index)
-	if err != nil && op.ctx.Err() != nil {
-		return spec.Errorf(spec.CodeTryAgain, "ADD was interrupted: %w", context.Cause(op.ctx))
+	if err != nil && op.Context().Err() != nil {
+		return spec.Errorf(spec.CodeTryAgain, "ADD was interrupted: %w", context.Cause(op.Context()))
 	}
 	return err
 }

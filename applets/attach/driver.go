@@ -11,40 +11,28 @@ import (
 // step of ADD registers the undo of each change with [Op.Undo], before the change or right after
 // it.
 type Driver interface {
-	Validate() error         // checks the configuration alone; fills in defaults; errors have code 7
-	Facts() Facts            // of a valid configuration
-	Link(*Op) error          // ADD: creates op.Link, down, in the container, and op.Bridge and op.Veth on the host
-	Gateways(*Op) error      // ADD, GET: completes gateways and routes of op.Result; changes nothing in the kernel
-	Routes(*Op) []rtnl.Route // ADD, RESTORE: replace the kernel's routes to the networks of the addresses; nil: keep those
-	Host(*Op) error          // ADD, RESTORE: configures the host's side; does not repeat what exists
-	Check(*Op) error         // CHECK beyond kind, addresses, routes, pair and forwarding
-	Found(*Op) error         // GET: checks that op.Link is the attachment's, beyond kind and pair; the code is 3
-	Remove(*Op) error        // DEL: deletes the link; op.NS may be nil, and the configuration empty
-	Release(*Op) error       // DEL: releases everything else, concurrently with Remove
-	Probe(*Op) error         // STATUS beyond that of the IPAM plugin
-	Collect(*Op) error       // GC beyond links and the IPAM plugin
-}
-
-// Facts are what the flow needs to know of a configuration.
-type Facts struct {
-	Link     string // see [spec.Resources]
-	Parent   string // see [spec.Resources]
-	Stacked  bool   // the link has a parent on the host: Parent, or if that is empty the link of the default route
-	Routed   bool   // see [spec.Resources]; the host forwards for the link
-	Isolated bool   // see [spec.Resources]
-	Shared   bool   // the segment has other hosts: addresses are checked for duplicates
-	Down     bool   // ADD leaves the link down, without addresses
-	NoNetdev bool   // the device has no netdev: there is no op.Link, and none is configured or checked
+	Validate(*spec.Request) error // checks the configuration alone; fills in defaults; errors without a code have code 7
+	Resources() spec.Resources    // of a valid configuration; without Ranges and Veth
+	Link(*Op) error               // ADD: creates op.Link, down, in the container, and op.Bridge and op.Veth on the host
+	Gateways(*Op) error           // ADD, GET: completes gateways and routes of op.Result; changes nothing in the kernel
+	Routes(*Op) []rtnl.Route      // ADD, RESTORE: replace the kernel's routes to the networks of the addresses; nil: keep those
+	Host(*Op) error               // ADD, RESTORE: configures the host's side; does not repeat what exists
+	Check(*Op) error              // CHECK beyond kind, addresses, routes, pair and forwarding; the code is 102
+	Found(*Op) error              // GET: checks that op.Link is the attachment's, beyond kind and pair; the code is 3
+	Remove(*Op) error             // DEL: deletes the link; op.NS may be nil, and the configuration empty
+	Release(*Op) error            // DEL: releases everything else, concurrently with Remove
+	Probe(*Op) error              // STATUS beyond that of the IPAM plugin
+	Collect(*Op) error            // GC beyond links and the IPAM plugin
 }
 
 // Defaults implements the steps of a plugin that adds nothing to the flow.
 type Defaults struct{}
 
 // Validate accepts any configuration.
-func (Defaults) Validate() error { return nil }
+func (Defaults) Validate(*spec.Request) error { return nil }
 
-// Facts returns those of a link whose segment has no other hosts.
-func (Defaults) Facts() Facts { return Facts{} }
+// Resources returns those of a link whose segment has no other hosts.
+func (Defaults) Resources() spec.Resources { return spec.Resources{} }
 
 // Gateways completes nothing.
 func (Defaults) Gateways(*Op) error { return nil }
@@ -85,21 +73,21 @@ type Network interface {
 	RemoveNetwork(*Op) error
 }
 
-// Need says whether a plugin works with an IPAM plugin.
-type Need int
+// An IPAMNeed says whether a plugin works with an IPAM plugin.
+type IPAMNeed int
 
 // The zero value leaves the choice to the configuration.
 const (
-	Optional Need = iota
+	Optional IPAMNeed = iota
 	Required
 	Never
-	Chained // required, unless prevResult has addresses, which the link then gets
+	OrPrev // required, unless prevResult has addresses, which the link then gets
 )
 
 // A Plugin describes an interface plugin to the flow. It is data: nothing runs at start.
 type Plugin struct {
 	Kind  string // of the container's link, as in IFLA_INFO_KIND; empty: any
-	IPAM  Need
+	IPAM  IPAMNeed
 	Veth  bool       // the link is half of a pair: the flow finds, checks, describes and deletes the pair
 	Moved bool       // the link is a host device with an alias of its own: ADD does not label it
 	NoMAC bool       // no step uses [spec.Request.MAC]; CNI_ARGS are for the IPAM plugin alone

@@ -75,14 +75,14 @@ func (d *driver) step(name string, op *attach.Op, deed func() error) error {
 	return f.logStep(name)
 }
 
-func (d *driver) Validate() error {
+func (d *driver) Validate(*spec.Request) error {
 	if d.MTU < 0 {
 		return errors.New("mtu is negative")
 	}
 	return nil
 }
 
-func (d *driver) Facts() attach.Facts { return attach.Facts{NoNetdev: d.Bare} }
+func (d *driver) Resources() spec.Resources { return spec.Resources{NoNetdev: d.Bare} }
 
 func (d *driver) Link(op *attach.Op) error {
 	return d.step("link", op, func() error {

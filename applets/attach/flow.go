@@ -7,6 +7,7 @@ import (
 	"os"
 	"slices"
 
+	"github.com/cnibox/cnibox/applets/frame"
 	"github.com/cnibox/cnibox/internal/session"
 	"github.com/cnibox/cnibox/rtnl"
 	"github.com/cnibox/cnibox/spec"
@@ -15,17 +16,13 @@ import (
 // read decodes and checks the plugin's configuration, before any change. Errors have code 7.
 func (p *Plugin) read(r *spec.Request) (Driver, error) {
 	d := p.New()
-	err := cmp.Or(r.Decode(d), r.CheckIPAM())
+	err := cmp.Or(frame.Read(r, d), r.CheckIPAM())
 	switch {
 	case err != nil:
 	case p.IPAM == Required && r.Net.IPAM.Type == "":
 		err = needsIPAM(r)
 	case p.IPAM == Never && r.Net.IPAM.Type != "":
 		err = spec.Errorf(spec.CodeConfig, "%s: \"ipam\" is not supported", r.Net.Type).AtKey("ipam")
-	default:
-		if err = d.Validate(); err != nil {
-			err = spec.Invalid(err, "type")
-		}
 	}
 	return d, err
 }
@@ -56,14 +53,14 @@ func (p *Plugin) beginWithoutNS(ctx context.Context, r *spec.Request) (d Driver,
 	if d, err = p.read(r); err != nil {
 		return nil, nil, err
 	}
-	op, err = p.open(ctx, r, d, nil)
+	op, err = p.open(ctx, r, d)
 	return d, op, err
 }
 
 // validate checks what ADD and its IPAM plugin check before they open anything.
 func (p *Plugin) validate(r *spec.Request) (resources spec.Resources, err error) {
 	d, err := p.read(r)
-	if err == nil && p.IPAM != Chained { // the addresses may be those of prevResult
+	if err == nil && p.IPAM != OrPrev { // the addresses may be those of prevResult
 		err = checkAddressed(r, p.IPAM)
 	}
 	if err == nil && !p.NoMAC {
@@ -72,12 +69,13 @@ func (p *Plugin) validate(r *spec.Request) (resources spec.Resources, err error)
 	if err == nil && r.Net.IPAM.Type != "" {
 		resources, err = r.Validate(r.Net.IPAM.Type)
 	}
-	if err == nil {
-		facts := d.Facts()
-		resources.Link, resources.Parent, resources.Routed, resources.Isolated = facts.Link, facts.Parent, facts.Routed, facts.Isolated
-		resources.Veth = p.Veth
+	if err != nil {
+		return resources, err
 	}
-	return resources, err
+	own := d.Resources()
+	own.Veth = p.Veth
+	own.Add(resources)
+	return own, nil
 }
 
 // add makes the attachment, or leaves nothing behind. An invalid configuration is an error before
@@ -107,7 +105,7 @@ func (p *Plugin) add(ctx context.Context, r *spec.Request) (*spec.Result, error)
 			err = step(op)
 		}
 		if err != nil {
-			return nil, op.undo.Failed(ctx, err)
+			return nil, op.Failed(err)
 		}
 	}
 	op.announce()
@@ -147,7 +145,7 @@ func (op *Op) addInterfaces() error {
 // checks. The routes own replace the kernel's routes to the networks of the addresses; nil: keep
 // those.
 func (op *Op) configure(own []rtnl.Route) error {
-	if op.Link == nil || op.facts.Down {
+	if op.Link == nil || op.resources.Down {
 		return nil
 	}
 	if err := op.setAddresses(own == nil); err != nil {
@@ -167,7 +165,7 @@ func (p *Plugin) check(ctx context.Context, r *spec.Request) error {
 	if err != nil {
 		return err
 	}
-	if err := op.checkLease(); err != nil || op.facts.NoNetdev {
+	if err := op.checkLease(); err != nil || op.resources.NoNetdev {
 		return err
 	}
 	if err = op.compare(d); err != nil && op.dropOthers(d) {
@@ -210,12 +208,12 @@ func (p *Plugin) del(ctx context.Context, r *spec.Request) error {
 
 func (p *Plugin) release(ctx context.Context, r *spec.Request) error {
 	d := p.readAnyway(r)
-	op, err := p.open(ctx, r, d, nil)
+	op, err := p.open(ctx, r, d)
 	if err != nil {
 		return err
 	}
 	if !op.hasHostVeth() {
-		if err := op.openNSIfExists(); err != nil {
+		if err := op.OpenNSIfExists(); err != nil {
 			return err
 		}
 	}
@@ -278,7 +276,7 @@ func (p *Plugin) get(ctx context.Context, r *spec.Request) (*spec.Result, error)
 // describe finds the attachment's links and enters them into the result. lost has code 3: the links
 // are gone, or never existed.
 func (op *Op) describe(d Driver) (lost *spec.Error, err error) {
-	if !op.facts.NoNetdev {
+	if !op.resources.NoNetdev {
 		if op.Link, err = op.Cont.Link(op.IfName); err != nil || !op.isKind(op.Link) {
 			return spec.Errorf(spec.CodeUnknown, "no attachment %s is known: no %s interface %s in %s",
 				op.Attachment, op.plugin.Kind, op.IfName, op.Call.NetNS), nil
@@ -318,7 +316,7 @@ func (p *Plugin) status(ctx context.Context, r *spec.Request) error {
 // IPAM plugin's GC. An error does not stop it.
 func (p *Plugin) gc(ctx context.Context, r *spec.Request) error {
 	d := p.readAnyway(r)
-	op, err := p.open(ctx, r, d, nil)
+	op, err := p.open(ctx, r, d)
 	if err != nil {
 		return err
 	}
@@ -356,10 +354,10 @@ func (p *Plugin) restore(ctx context.Context, r *spec.Request) error {
 // restoreInside sets the container's link up, and adds the addresses and routes of prevResult that
 // CHECK would miss. It deletes nothing.
 func (op *Op) restoreInside(d Driver) error {
-	if op.facts.NoNetdev {
+	if op.resources.NoNetdev {
 		return nil
 	}
-	if err := op.restoreLink(); err != nil || op.facts.Down {
+	if err := op.restoreLink(); err != nil || op.resources.Down {
 		return err
 	}
 	own := d.Routes(op)

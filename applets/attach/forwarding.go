@@ -71,7 +71,7 @@ func (op *Op) SkipDAD(name string) error {
 // forward turns forwarding on for the families of the result that have a gateway. A failed ADD
 // restores the settings, unless other attachments of the host may need them by now.
 func (op *Op) forward() error {
-	if !op.facts.Routed {
+	if !op.resources.Routed {
 		return nil
 	}
 	router, err := op.router()
@@ -102,7 +102,7 @@ func (op *Op) forwardAt(router *rtnl.Link) error {
 // router returns the link of the host that routes for the container: the pair's end, or the one with
 // the gateway addresses.
 func (op *Op) router() (*rtnl.Link, error) {
-	switch name := op.facts.Link; {
+	switch name := op.resources.Link; {
 	case name == "":
 		return op.Veth, nil
 	case op.Bridge != nil && op.Bridge.Name == name:
@@ -175,14 +175,14 @@ type forwardingOf struct {
 
 // restoreForwarding is forward, once for many attachments.
 func (op *Op) restoreForwarding() error {
-	if !op.facts.Routed {
+	if !op.resources.Routed {
 		return nil
 	}
 	router, err := op.router() // which once knows as well
 	if err != nil {
 		return err
 	}
-	key := forwardingOf{link: op.facts.Link}
+	key := forwardingOf{link: op.resources.Link}
 	for _, ip := range op.Result.IPs {
 		key.v4, key.v6 = key.v4 || ip.Gateway.Is4(), key.v6 || ip.Gateway.Is6()
 	}
@@ -199,7 +199,7 @@ func ForwardingOff(key string) string { return fmt.Sprintf("forwarding is off: %
 // checkForwarding checks that forwarding is on, as the last check, since the setting is the host's.
 // A setting that cannot be read, as for a family that the kernel lacks, counts as on.
 func (op *Op) checkForwarding() error {
-	if !op.facts.Routed {
+	if !op.resources.Routed {
 		return nil
 	}
 	router, err := op.router()

@@ -39,8 +39,8 @@ func (p *Plugin) holds(ctx context.Context, r *spec.Request) (all []spec.Holding
 			link.Master = master.Name
 		}
 	} else if d, err := p.read(r); err == nil { // CHECK reports the error
-		if facts := d.Facts(); facts.Stacked {
-			link.Parent = cmp.Or(facts.Parent, h.uplink)
+		if own := d.Resources(); own.Stacked {
+			link.Parent = cmp.Or(own.Parent, h.uplink)
 		}
 	}
 	if link != (spec.HostLink{}) {

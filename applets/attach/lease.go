@@ -16,13 +16,13 @@ func needsIPAM(r *spec.Request) *spec.Error {
 
 // checkAddressed reports an ADD that needs an IPAM plugin while none is configured. Errors have
 // code 7.
-func checkAddressed(r *spec.Request, ipam Need) error {
+func checkAddressed(r *spec.Request, ipam IPAMNeed) error {
 	switch {
 	case r.Net.IPAM.Type != "":
 		return nil
-	case ipam == Chained && r.Prev != nil && len(r.Prev.IPs) > 0:
+	case ipam == OrPrev && r.Prev != nil && len(r.Prev.IPs) > 0:
 		return nil
-	case ipam == Chained:
+	case ipam == OrPrev:
 		return needsIPAM(r).WithDetails("in a chain the addresses of prevResult serve as well")
 	case r.Net.Version.NeedsAddress():
 		return spec.Errorf(spec.CodeConfig, "cannot convert: no valid IP addresses").
@@ -38,7 +38,7 @@ func (op *Op) lease() error {
 	plugin := op.Net.IPAM.Type
 	if plugin == "" {
 		op.Result.DNS = op.Net.DNS
-		if op.plugin.IPAM == Chained {
+		if op.plugin.IPAM == OrPrev {
 			if err := op.Prev.CheckGateways(); err != nil {
 				return spec.Errorf(spec.CodeConfig, "prevResult: %w", err)
 			}
@@ -46,7 +46,7 @@ func (op *Op) lease() error {
 		}
 		return nil
 	}
-	res, err := op.Delegate(op.ctx, plugin, spec.Add)
+	res, err := op.Delegate(op.Context(), plugin, spec.Add)
 	if err == nil || op.NeedsDel(plugin, err) {
 		op.Undo("addresses of "+plugin, func(ctx context.Context) error { return op.delegate(ctx, spec.Del) })
 	}
@@ -102,7 +102,7 @@ func (op *Op) checkLease() error {
 	if op.Net.IPAM.Type == "" {
 		return nil
 	}
-	err := op.delegate(op.ctx, spec.Check)
+	err := op.delegate(op.Context(), spec.Check)
 	if err != nil && !op.restoresLease() {
 		err = spec.NeedsAdd(err)
 	}
@@ -120,7 +120,7 @@ func (op *Op) dropOthers(d Driver) bool {
 	}
 	asked := *op.Request
 	asked.Prev = nil
-	lease, err := asked.Delegate(op.ctx, op.Net.IPAM.Type, spec.Get)
+	lease, err := asked.Delegate(op.Context(), op.Net.IPAM.Type, spec.Get)
 	if err != nil {
 		return false
 	}
@@ -172,7 +172,7 @@ func (op *Op) restoreLease() error {
 	if op.Net.IPAM.Type == "" || !op.restoresLease() {
 		return nil
 	}
-	return op.delegate(op.ctx, spec.Restore)
+	return op.delegate(op.Context(), spec.Restore)
 }
 
 // mayHaveLeases reports whether the IPAM plugin may store leases. A built-in plugin without a GC

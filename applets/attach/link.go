@@ -93,7 +93,7 @@ func (op *Op) checkLink() error {
 	if err := CheckMAC(link, op.Prev.Interfaces[op.Container].MAC); err != nil {
 		return err
 	}
-	if !link.Up && !op.facts.Down {
+	if !link.Up && !op.resources.Down {
 		return Mismatch("interface %s is down in %s", op.IfName, op.Call.NetNS)
 	}
 	return nil
@@ -134,7 +134,7 @@ func (op *Op) isNS(sandbox string) bool { return op.NS.IsAt(sandbox) }
 // Recorded returns, for RESTORE, the MAC address and the MTU in prevResult of an interface on the
 // host or in the container's namespace; nil and 0: none.
 func (op *Op) Recorded(name string, onHost bool) (mac net.HardwareAddr, mtu int) {
-	if op.Call.Verb != spec.Restore {
+	if !op.Restoring() {
 		return nil, 0
 	}
 	for _, i := range op.Prev.Interfaces {
@@ -156,7 +156,7 @@ func (op *Op) restoreLink() (err error) {
 		return err
 	case !op.isKind(op.Link) || op.isForeign(op.Link):
 		return Lost("interface %s in %s is not of this attachment: kind %q, alias %q", op.IfName, op.Call.NetNS, op.Link.Kind, op.Link.Alias)
-	case op.Link.Up || op.facts.Down:
+	case op.Link.Up || op.resources.Down:
 		return nil
 	}
 	if err := op.Cont.Do(rtnl.ChangeLink(op.Link.Index, rtnl.LinkChange{Up: new(true)})); err != nil {

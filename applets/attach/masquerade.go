@@ -90,9 +90,9 @@ func (op *Op) AddRules(s *session.Session, add func(*nft.Tx), failed func(error)
 		return nil
 	}
 	if failed == nil {
-		return table.Update(op.ctx, fill)
+		return table.Update(op.Context(), fill)
 	}
-	return table.UpdateThen(op.ctx, fill, func(_ context.Context, err error) error {
+	return table.UpdateThen(op.Context(), fill, func(_ context.Context, err error) error {
 		if err != nil {
 			err = failed(err)
 		}
@@ -103,7 +103,7 @@ func (op *Op) AddRules(s *session.Session, add func(*nft.Tx), failed func(error)
 // ReleaseRules deletes the attachment's elements. All may be missing. known has those that prevResult names; nil: the
 // sets are read, since nothing is known of them.
 func (op *Op) ReleaseRules(known nft.Known) error {
-	return op.Rules().Update(op.ctx, func(x *nft.Tx) error {
+	return op.Rules().Update(op.Context(), func(x *nft.Tx) error {
 		x.ReleaseKnown(op.Attachment, known, op.plugin.Rules...)
 		return nil
 	})
@@ -129,7 +129,7 @@ func (op *Op) collectRules() error {
 		return nil
 	}
 	valid := op.ValidKeys()
-	return op.Rules().Update(op.ctx, func(x *nft.Tx) error {
+	return op.Rules().Update(op.Context(), func(x *nft.Tx) error {
 		x.DeleteStale(op.Network, valid, kinds...)
 		x.DeleteStaleReference(op.Network, op.Valid, kinds...)
 		x.DeleteStaleGuards(func(port string) bool {

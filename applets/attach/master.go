@@ -24,7 +24,7 @@ type OnMaster struct {
 }
 
 // Validate checks what can be checked without looking at the master.
-func (c *OnMaster) Validate() error {
+func (c *OnMaster) Validate(*spec.Request) error {
 	if c.Master == "" {
 		return nil
 	}
@@ -82,12 +82,12 @@ func findMaster(conn *rtnl.Conn, name string) (*rtnl.Link, error) {
 	return nil, fmt.Errorf("no default route interface found: set \"master\": %w", unix.ENODEV)
 }
 
-// Facts are a segment shared with other hosts, and the parent.
-func (c *OnMaster) Facts() Facts {
+// Resources are a segment shared with other hosts, and the parent.
+func (c *OnMaster) Resources() spec.Resources {
 	if c.LinkInContainer {
-		return Facts{Shared: true}
+		return spec.Resources{Shared: true}
 	}
-	return Facts{Shared: true, Parent: c.Master, Stacked: true}
+	return spec.Resources{Shared: true, Parent: c.Master, Stacked: true}
 }
 
 // CreateOn creates the container's link on its [Op.Master] and enters the master's name into the

@@ -153,10 +153,10 @@ const hostVethTime = 3 * time.Second
 // first packets to the container would be lost, and a port would drop the announcement of the
 // addresses before it forwards.
 func (op *Op) waitVeth() error {
-	if op.Veth == nil || op.facts.Down {
+	if op.Veth == nil || op.resources.Down {
 		return nil
 	}
-	ctx, cancel := context.WithTimeout(op.ctx, hostVethTime)
+	ctx, cancel := context.WithTimeout(op.Context(), hostVethTime)
 	defer cancel()
 	err := op.Host.WaitUp(ctx, op.Veth.Index)
 	if err != nil && op.Bridge != nil {

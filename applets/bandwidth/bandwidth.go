@@ -37,13 +37,12 @@ when no burst was chosen: it means the default.
 
 Bursts are less than 4 GB, and at least one packet. Where the kernel has fq_codel, each flow has
 its own queue. What the container sends is queued on an IFB named bwp and 12 hex digits.`,
-	Plugin: func() spec.Plugin {
-		return chained.Plugin{
-			Name: "bandwidth", Since: spec.V030, DataDir: dataDir,
-			Restores: true, Restored: "limits set",
-			New: func() chained.Driver { return &conf{} },
-		}.Spec()
-	},
+	Plugin: func() spec.Plugin { return flow.Spec() },
+}
+
+var flow = chained.Plugin{
+	Since: spec.Version{Minor: 3}, DataDir: dataDir, Restores: true, Restored: "limits set",
+	New: func() chained.Driver { return new(conf) },
 }
 
 const (
@@ -90,9 +89,9 @@ func (c *conf) empty() bool { return c.ingress.rate == 0 && c.egress.rate == 0 }
 // Needs requires nothing if nothing is limited.
 func (c *conf) Needs() chained.Need {
 	if c.empty() {
-		return chained.Present
+		return chained.NeedPresent
 	}
-	return chained.Link
+	return chained.NeedLink
 }
 
 // Validate uses, for each direction, the configuration's limit, or else that of the capability: an

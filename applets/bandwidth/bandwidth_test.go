@@ -4,7 +4,7 @@ import (
 	"math"
 	"testing"
 
-	"github.com/cnibox/cnibox/applets/chained"
+	"github.com/cnibox/cnibox/applets/frame"
 	"github.com/cnibox/cnibox/rtnl"
 	"github.com/cnibox/cnibox/spec"
 	"github.com/cnibox/cnibox/spec/spectest"
@@ -67,7 +67,7 @@ func TestBandwidthPlan(t *testing.T) {
 	for name, tt := range tests {
 		t.Run(name, func(t *testing.T) {
 			p := &conf{}
-			err := chained.Read(spectest.Request(t, spec.Add, tt.conf, ""), p)
+			err := frame.Read(spectest.Request(t, spec.Add, tt.conf, ""), p)
 			spectest.WantError(t, err, tt.err, spec.CodeConfig)
 			if err == nil && (p.ingress != tt.ingress || p.egress != tt.egress) {
 				t.Errorf("got %+v and %+v, want %+v and %+v", p.ingress, p.egress, tt.ingress, tt.egress)

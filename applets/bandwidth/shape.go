@@ -50,7 +50,7 @@ type shaping struct {
 func openShaper(op *chained.Op, missing int) (*shaper, error) {
 	s := &shaper{Op: op}
 	var err error
-	if s.host, err = op.Host(); err != nil {
+	if s.host, err = op.OnHost(); err != nil {
 		return nil, err
 	}
 	err = s.findVeth()
@@ -160,14 +160,14 @@ func (s *shaper) apply(c *conf) error {
 	}
 	// Limits that only an earlier ADD had are removed last, when nothing else can fail.
 	if c.ingress.rate == 0 && now.root != nil && now.root.Kind == "tbf" {
-		s.Add("qdisc of "+s.veth.Name, func(context.Context) error { return s.setBucket(s.veth, now.root.TBF) })
+		s.Undo("qdisc of "+s.veth.Name, func(context.Context) error { return s.setBucket(s.veth, now.root.TBF) })
 		err = s.dropBucket(now)
 	}
 	if err != nil {
 		return err
 	}
 	former := now.to
-	s.Add("redirect of "+s.veth.Name, func(context.Context) error {
+	s.Undo("redirect of "+s.veth.Name, func(context.Context) error {
 		if now.to != nil || former == nil { // dropIFBs has not deleted it
 			return nil
 		}
@@ -187,7 +187,7 @@ func (s *shaper) limit(l *rtnl.Link, root *rtnl.Qdisc, want limit) error {
 	if uint64(t.Burst) > want.burst {
 		s.Warn("a burst of %d bytes is less than a packet of %s: it is set to %d", want.burst, l.Name, t.Burst)
 	}
-	s.Add("qdisc of "+l.Name, func(context.Context) error {
+	s.Undo("qdisc of "+l.Name, func(context.Context) error {
 		if root != nil && root.Kind == "tbf" {
 			return s.setBucket(l, root.TBF)
 		}
@@ -248,7 +248,7 @@ func (s *shaper) takeIFB(now *shaping) (*rtnl.Link, error) {
 	if former.Up && former.MTU == s.veth.MTU && former.Alias == label {
 		return former, nil
 	}
-	s.Add("link "+former.Name, func(context.Context) error {
+	s.Undo("link "+former.Name, func(context.Context) error {
 		return s.host.SetLink(former.Index, rtnl.LinkChange{Alias: &former.Alias, MTU: &former.MTU, Up: &former.Up})
 	})
 	ifb := *former
@@ -263,7 +263,7 @@ func (s *shaper) makeIFB() (*rtnl.Link, error) {
 		var l *rtnl.Link
 		l, err = s.host.CreateLink(rtnl.LinkSpec{Name: name, Kind: rtnl.IFB{}, MTU: s.veth.MTU, TxQLen: new(0), Up: true})
 		if err == nil {
-			s.Add("link "+name, func(context.Context) error { return s.host.Do(rtnl.DropLink(l.Index)) })
+			s.Undo("link "+name, func(context.Context) error { return s.host.Do(rtnl.DropLink(l.Index)) })
 			// Not in the same request: that goes by name, and could label another link of that
 			// name.
 			return l, s.host.SetLink(l.Index, rtnl.LinkChange{Alias: new(s.Label(aliasSize))})
@@ -280,11 +280,11 @@ func (s *shaper) redirect(now *shaping, ifb *rtnl.Link) error {
 	index := s.veth.Index
 	add := rtnl.NewRedirect(index, ifb.Index)
 	if now.ingress == nil {
-		s.Add("ingress qdisc of "+s.veth.Name, func(context.Context) error { return s.host.Do(rtnl.DropIngress(index)) })
+		s.Undo("ingress qdisc of "+s.veth.Name, func(context.Context) error { return s.host.Do(rtnl.DropIngress(index)) })
 		return s.host.Do(rtnl.NewIngress(index), add)
 	}
 	former := now.to
-	s.Add("filters of "+s.veth.Name, func(context.Context) error {
+	s.Undo("filters of "+s.veth.Name, func(context.Context) error {
 		return errors.Join(rtnl.SkipAbsent(s.host.Do(rtnl.DropRedirects(index))), s.restoreRedirect(former))
 	})
 	if len(former) > 0 { // to a link that is gone, or to another IFB of the attachment
@@ -357,7 +357,7 @@ func (c *conf) Release(op *chained.Op) error {
 // Collect deletes the IFBs of the network's stale attachments, and those of the reference to which
 // no link redirects: these do not name their attachment.
 func (c *conf) Collect(op *chained.Op) error {
-	host, err := op.Host()
+	host, err := op.OnHost()
 	if err != nil {
 		return err
 	}

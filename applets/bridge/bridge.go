@@ -90,7 +90,7 @@ type plugin struct {
 }
 
 // Validate checks the keys and fills in defaults. Errors begin with the phrases of the reference.
-func (p *plugin) Validate() error {
+func (p *plugin) Validate(*spec.Request) error {
 	if p.Bridge == "" {
 		p.Bridge = "cni0"
 	}
@@ -109,13 +109,13 @@ func (p *plugin) Validate() error {
 	return errors.Join(p.CheckBackend(), p.validateVLANs())
 }
 
-// Facts names the link that has the gateway addresses.
-func (p *plugin) Facts() attach.Facts {
+// Resources name the link that has the gateway addresses.
+func (p *plugin) Resources() spec.Resources {
 	link := p.Bridge
 	if p.VLAN != 0 && p.IsGateway {
 		link = p.vlanGateway()
 	}
-	return attach.Facts{Link: link, Routed: p.IsGateway, Isolated: p.PortIsolation, Shared: p.EnableDAD, Down: p.DisableContainerInterface}
+	return spec.Resources{Link: link, Routed: p.IsGateway, Isolated: p.PortIsolation, Shared: p.EnableDAD, Down: p.DisableContainerInterface}
 }
 
 // Link creates the bridge, if it is missing, and a veth pair whose host-side veth is a port of it.

@@ -205,7 +205,7 @@ func (p *plugin) probeGateway(op *attach.Op) error {
 		}
 		want = append(want, netip.PrefixFrom(gw, one.Subnet.Bits()))
 	}
-	link, err := op.Host.Link(p.Facts().Link)
+	link, err := op.Host.Link(p.Resources().Link)
 	if errors.Is(err, os.ErrNotExist) {
 		return nil // ADD creates the bridge
 	}

@@ -8,67 +8,49 @@ import (
 	"context"
 	"encoding/json"
 
+	"github.com/cnibox/cnibox/applets/frame"
 	"github.com/cnibox/cnibox/applets/record"
-	"github.com/cnibox/cnibox/internal/undo"
-	"github.com/cnibox/cnibox/rtnl"
 	"github.com/cnibox/cnibox/spec"
 )
 
 // A Driver implements the steps of one chained plugin, for one verb. Its exported fields are the
-// keys of the configuration. It embeds [Defaults].
+// keys of the configuration. Embed [Defaults] and write the methods in which the plugin differs.
+// Apply registers the undo of each change with [Op.Undo], before the change or right after it.
 type Driver interface {
-	// Validate checks the configuration alone, and fills in defaults. Errors without a code have
-	// code 7.
-	Validate(*spec.Request) error
-
-	// Apply makes what is configured, unless it exists: ADD and, with op.Restoring, RESTORE. It
-	// registers an undo for each change. The result is op.Prev.
-	Apply(*Op) error
-
-	// Check looks for what Apply makes. Errors have code 102.
-	Check(*Op) error
-
-	// Release removes what Apply made: DEL. Namespace and interface may be missing, and the
-	// configuration may be invalid.
-	Release(*Op) error
-
-	// Probe reports why every ADD would fail on this host: STATUS. Errors have code 50.
-	Probe(*Op) error
-
-	// Needs returns what Apply and Check require.
-	Needs() Need
-
-	// Holds returns what Apply makes, from the configuration and op.Prev alone.
-	Holds(*Op) []spec.Holding
-
-	// Resources returns what the configuration uses.
-	Resources() spec.Resources
-
-	// Known reports whether the attachment is on record: GET.
-	Known(*Op) (bool, error)
-
-	// Collect deletes what stale attachments own, and their records: GC.
-	Collect(*Op) error
+	Validate(*spec.Request) error // checks the configuration alone; fills in defaults; errors without a code have code 7
+	Resources() spec.Resources    // of a valid configuration
+	Needs() Need                  // what Apply and Check require
+	Apply(*Op) error              // ADD, RESTORE: makes what is configured; does not repeat what exists; the result is op.Prev
+	Check(*Op) error              // CHECK: looks for what Apply makes; the code is 102
+	Known(*Op) (bool, error)      // GET: whether the attachment is on record
+	Release(*Op) error            // DEL: removes what Apply made; op.NS and op.Link may be nil, and the configuration invalid
+	Probe(*Op) error              // STATUS: why every ADD would fail on this host; the code is 50
+	Collect(*Op) error            // GC: deletes what stale attachments own, and their records
+	Holds(*Op) []spec.Holding     // what Apply makes, from the configuration and op.Prev alone
 }
 
 // A Need is what a verb opens.
 type Need int
 
+// DEL opens the interface and the namespace as far as they exist, except with NeedNothing.
 const (
-	Link      Need = iota // the interface
-	Namespace             // the namespace alone
-	Present               // both, as far as they exist
-	Nothing               // neither, also at DEL
+	NeedLink    Need = iota // the interface
+	NeedNS                  // the namespace alone
+	NeedPresent             // both, as far as they exist
+	NeedNothing             // neither
 )
 
 // Defaults implements the steps of a plugin that has a record and works on the interface.
 type Defaults struct{}
 
-// Needs requires the interface.
-func (Defaults) Needs() Need { return Link }
+// Validate accepts any configuration.
+func (Defaults) Validate(*spec.Request) error { return nil }
 
 // Resources returns none.
 func (Defaults) Resources() spec.Resources { return spec.Resources{} }
+
+// Needs requires the interface.
+func (Defaults) Needs() Need { return NeedLink }
 
 // Known looks for the record.
 func (Defaults) Known(op *Op) (bool, error) {
@@ -89,49 +71,22 @@ func (s *Stored) dataDir() string { return s.DataDir }
 
 // A Plugin describes a chained plugin to the flow. It is data: nothing runs at start.
 type Plugin struct {
-	Name      string
 	Since     spec.Version // zero: all versions
 	Args, MAC bool         // see [spec.Plugin]
+	Replaces  bool         // see [spec.Plugin]
 	DataDir   record.Dir   // the default directory; empty: the plugin has no records
 	Restores  bool         // the plugin has a RESTORE
-	Replaces  bool         // see [spec.Plugin]
-	Unchained string       // the reference's words for a missing prevResult, if others than those of most plugins
 	Restored  string       // what RESTORE reports where CHECK fails; empty: Apply writes its own report
+	Unchained string       // the reference's words for a missing prevResult, if others than those of most plugins
 	Confine   func(conf map[string]json.RawMessage) (leftOut string)
 	New       func() Driver
 }
 
-// An Op is one verb on one attachment.
-type Op struct {
-	*spec.Request
-	*Interface
-	Dir       record.Dir
-	Invalid   bool // the configuration is invalid (DEL, GET and GC)
-	Restoring bool // the verb is RESTORE, not ADD
-	Foreign   bool // the interface belongs to another attachment; see [Op.Owned]
-	Kept      bool // Release has written or deleted the record itself
-	undo.Stack
-
-	ctx context.Context
-}
-
-// Context returns the verb's context.
-func (op *Op) Context() context.Context { return op.ctx }
-
 // Spec returns the verbs of the plugin.
-func (p Plugin) Spec() spec.Plugin {
+func (p *Plugin) Spec() spec.Plugin {
 	v := spec.Plugin{
-		Since: p.Since, Args: p.Args, MAC: p.MAC, Chained: true, Replaces: p.Replaces, Confine: p.Confine,
-		Validate: func(r *spec.Request) (spec.Resources, error) {
-			d, _, err := p.read(context.Background(), r)
-			if err != nil {
-				return spec.Resources{}, err
-			}
-			return d.Resources(), nil
-		},
-		Holds: p.holds,
-		Add:   p.add, Check: p.check, Del: p.del, Get: p.get, Status: p.status, GC: p.gc,
-	}
+		Add: p.add, Check: p.check, Del: p.del, Get: p.get, Status: p.status, GC: p.gc, Validate: p.validate, Holds: p.holds,
+		Since: p.Since, Args: p.Args, MAC: p.MAC, Chained: true, Replaces: p.Replaces, Confine: p.Confine}
 	if p.DataDir != "" {
 		v.Records = record.DirFunc(p.DataDir)
 	}
@@ -141,21 +96,10 @@ func (p Plugin) Spec() spec.Plugin {
 	return v
 }
 
-// Read decodes and validates a configuration.
-func Read(r *spec.Request, d Driver) error {
-	if err := r.Decode(d); err != nil {
-		return err
-	}
-	if err := d.Validate(r); err != nil {
-		return spec.Invalid(err, "type")
-	}
-	return nil
-}
-
 // read is for verbs that need a valid configuration.
-func (p Plugin) read(ctx context.Context, r *spec.Request) (d Driver, op *Op, err error) {
-	d, op = p.New(), &Op{Request: r, Interface: &Interface{}, ctx: ctx}
-	if err := Read(r, d); err != nil {
+func (p *Plugin) read(ctx context.Context, r *spec.Request) (d Driver, op *Op, err error) {
+	d, op = p.New(), &Op{Op: frame.New(ctx, r)}
+	if err := frame.Read(r, d); err != nil {
 		return nil, nil, err
 	}
 	if s, ok := d.(interface{ dataDir() string }); ok {
@@ -165,9 +109,9 @@ func (p Plugin) read(ctx context.Context, r *spec.Request) (d Driver, op *Op, er
 }
 
 // readAnyway is for verbs that work without one: an invalid configuration is a warning.
-func (p Plugin) readAnyway(ctx context.Context, r *spec.Request) (d Driver, op *Op) {
-	d, op = p.New(), &Op{Request: r, Interface: &Interface{}, ctx: ctx}
-	if err := Read(r, d); err != nil {
+func (p *Plugin) readAnyway(ctx context.Context, r *spec.Request) (d Driver, op *Op) {
+	d, op = p.New(), &Op{Op: frame.New(ctx, r)}
+	if err := frame.Read(r, d); err != nil {
 		if r.Call.Verb != spec.Get {
 			r.Warn("ignored for %s: %v", r.Call.Verb, err)
 		}
@@ -179,63 +123,46 @@ func (p Plugin) readAnyway(ctx context.Context, r *spec.Request) (d Driver, op *
 	return d, op
 }
 
-// open opens what is needed. missingCode is the code of the error for a missing interface.
-func (op *Op) open(need Need, missingCode int) (err error) {
-	switch need {
-	case Link:
-		op.Interface, err = Open(op.Request, missingCode)
-	case Namespace:
-		op.Interface, err = openNamespace(op.Request)
-	case Present:
-		op.Interface, err = Open(op.Request, 0)
+func (p *Plugin) validate(r *spec.Request) (spec.Resources, error) {
+	d, _, err := p.read(context.Background(), r)
+	if err != nil {
+		return spec.Resources{}, err
 	}
-	return err
-}
-
-// Host returns the session's socket on the host.
-func (op *Op) Host() (*rtnl.Conn, error) { return rtnl.OnHost(op.Call.Session) }
-
-// openLocked is open for verbs that change the namespace.
-func (op *Op) openLocked(need Need, missingCode int) error {
-	if err := op.open(need, missingCode); err != nil || op.NS == nil {
-		return err
-	}
-	return op.Lock(op.ctx)
+	return d.Resources(), nil
 }
 
 // add makes all of the configuration, or undoes what it made: ADD and RESTORE.
-func (p Plugin) add(ctx context.Context, r *spec.Request) (*spec.Result, error) {
+func (p *Plugin) add(ctx context.Context, r *spec.Request) (*spec.Result, error) {
 	d, op, err := p.read(ctx, r)
 	if err != nil {
 		return nil, err
 	}
-	op.Restoring = r.Call.Verb == spec.Restore
-	if r.Prev == nil && !op.Restoring {
+	if r.Prev == nil && !op.Restoring() {
 		return nil, spec.Errorf(spec.CodeConfig, "%s", cmp.Or(p.Unchained, "must be called as chained plugin")).
-			WithDetails("%s must be called as chained plugin: it needs the prevResult of the plugin that made %s", p.Name, r.IfName)
+			WithDetails("%s must be called as chained plugin: it needs the prevResult of the plugin that made %s", r.Net.Type, r.IfName)
 	}
 	if err := op.openLocked(d.Needs(), spec.CodeConfig); err != nil {
 		return nil, err
 	}
 	defer op.Unlock()
-	if op.Restoring && p.Restored != "" && d.Check(op) == nil {
+	if op.Restoring() && p.Restored != "" && d.Check(op) == nil {
 		return r.Prev, nil
 	}
-	if err := op.Failed(op.ctx, d.Apply(op)); err != nil {
+	if err := op.Failed(d.Apply(op)); err != nil {
 		return nil, err
 	}
-	if op.Restoring && p.Restored != "" {
+	if op.Restoring() && p.Restored != "" {
 		op.Did("%s", p.Restored)
 	}
 	return r.Prev, nil
 }
 
-func (p Plugin) restore(ctx context.Context, r *spec.Request) error {
+func (p *Plugin) restore(ctx context.Context, r *spec.Request) error {
 	_, err := p.add(ctx, r)
 	return err
 }
 
-func (p Plugin) check(ctx context.Context, r *spec.Request) error {
+func (p *Plugin) check(ctx context.Context, r *spec.Request) error {
 	d, op, err := p.read(ctx, r)
 	if err != nil {
 		return err
@@ -247,11 +174,11 @@ func (p Plugin) check(ctx context.Context, r *spec.Request) error {
 }
 
 // del releases what the attachment owns, then deletes its record.
-func (p Plugin) del(ctx context.Context, r *spec.Request) error {
+func (p *Plugin) del(ctx context.Context, r *spec.Request) error {
 	d, op := p.readAnyway(ctx, r)
-	need := Present
-	if d.Needs() == Nothing {
-		need = Nothing
+	need := NeedPresent
+	if d.Needs() == NeedNothing {
+		need = NeedNothing
 	}
 	if err := op.openLocked(need, 0); err != nil {
 		return err
@@ -263,7 +190,7 @@ func (p Plugin) del(ctx context.Context, r *spec.Request) error {
 	return op.Dir.Remove(record.Name(r.Attachment))
 }
 
-func (p Plugin) status(ctx context.Context, r *spec.Request) error {
+func (p *Plugin) status(ctx context.Context, r *spec.Request) error {
 	d, op, err := p.read(ctx, r)
 	if err != nil {
 		return err
@@ -271,12 +198,12 @@ func (p Plugin) status(ctx context.Context, r *spec.Request) error {
 	return d.Probe(op)
 }
 
-func (p Plugin) gc(ctx context.Context, r *spec.Request) error {
+func (p *Plugin) gc(ctx context.Context, r *spec.Request) error {
 	d, op := p.readAnyway(ctx, r)
 	return d.Collect(op)
 }
 
-func (p Plugin) holds(ctx context.Context, r *spec.Request) ([]spec.Holding, error) {
+func (p *Plugin) holds(ctx context.Context, r *spec.Request) ([]spec.Holding, error) {
 	d, op, err := p.read(ctx, r)
 	if err != nil {
 		return nil, err

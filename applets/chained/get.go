@@ -8,7 +8,7 @@ import (
 
 // get returns prevResult while the attachment exists: it has a record, or CHECK finds the interface
 // as ADD left it. A deleted attachment is unknown, with code 3.
-func (p Plugin) get(ctx context.Context, r *spec.Request) (*spec.Result, error) {
+func (p *Plugin) get(ctx context.Context, r *spec.Request) (*spec.Result, error) {
 	if r.Prev == nil {
 		return nil, spec.Errorf(spec.CodeUnknown, "unknown container %q", r.ContainerID)
 	}
@@ -16,7 +16,7 @@ func (p Plugin) get(ctx context.Context, r *spec.Request) (*spec.Result, error) 
 	if known, err := d.Known(op); err != nil || known {
 		return r.Prev, err
 	}
-	if _, err := Open(r, spec.CodeUnknown); err != nil {
+	if err := op.OpenLink(spec.CodeUnknown); err != nil {
 		return nil, err
 	}
 	dangling := r.CheckIndexes() // prevResult of an ADD never has such an index

@@ -1,7 +1,6 @@
 package chained_test
 
 import (
-	"context"
 	"os"
 	"path/filepath"
 	"testing"
@@ -9,6 +8,7 @@ import (
 
 	"github.com/cnibox/cnibox/applets/applettest"
 	"github.com/cnibox/cnibox/applets/chained"
+	"github.com/cnibox/cnibox/applets/frame"
 	"github.com/cnibox/cnibox/applets/record"
 	"github.com/cnibox/cnibox/internal/flock"
 	"github.com/cnibox/cnibox/internal/kerneltest"
@@ -26,7 +26,17 @@ func request(t *testing.T, verb spec.Verb, path string) *spec.Request {
 	return r
 }
 
-// Open finds the interface. If it or its namespace is missing, Open returns neither it nor an error
+// newOp returns an Op with what exists of the interface of a request.
+func newOp(t *testing.T, r *spec.Request, dir record.Dir) *chained.Op {
+	t.Helper()
+	op := &chained.Op{Op: frame.New(t.Context(), r), Dir: dir}
+	if err := op.OpenLink(0); err != nil {
+		t.Fatal(err)
+	}
+	return op
+}
+
+// OpenLink finds the interface. If it or its namespace is missing, it sets neither and returns no error
 // for DEL, and a code for other verbs. It creates nothing at the path.
 func TestKernelOpen(t *testing.T) {
 	v := applettest.NewVeth(t)
@@ -43,17 +53,14 @@ func TestKernelOpen(t *testing.T) {
 	}
 	for name, tt := range tests {
 		t.Run(name, func(t *testing.T) {
-			c, err := chained.Open(request(t, spec.Del, tt.path), 0)
-			if err != nil {
-				t.Fatal(err)
-			}
-			if (c.NS != nil) != tt.ns || (c.Conn != nil) != tt.ns || (c.Link != nil) != tt.link {
+			c := newOp(t, request(t, spec.Del, tt.path), "")
+			if (c.NS != nil) != tt.ns || (c.Cont != nil) != tt.ns || (c.Link != nil) != tt.link {
 				t.Errorf("DEL has %+v", c)
 			}
 			if tt.link && c.Link.Index != v.Eth0.Index {
 				t.Errorf("DEL has link #%d, want #%d", c.Link.Index, v.Eth0.Index)
 			}
-			_, err = chained.Open(request(t, spec.Add, tt.path), spec.CodeConfig)
+			err := (&chained.Op{Op: frame.New(t.Context(), request(t, spec.Add, tt.path))}).OpenLink(spec.CodeConfig)
 			if (err != nil) != (tt.code != 0) || err != nil && spec.AsError(err).Code != tt.code {
 				t.Errorf("ADD: got %v, want code %d", err, tt.code)
 			}
@@ -72,9 +79,7 @@ func TestKernelRecordUndo(t *testing.T) {
 	open := func() *chained.Op {
 		r := request(t, spec.Del, v.Cont.Path)
 		r.Attachment = a
-		c, err := chained.Open(r, 0)
-		v.NoError(err)
-		return &chained.Op{Request: r, Interface: c, Dir: dir}
+		return newOp(t, r, dir)
 	}
 	other := spec.Attachment{Network: "net2", ContainerID: "c1", IfName: "eth0"}
 	first := open()
@@ -90,11 +95,11 @@ func TestKernelRecordUndo(t *testing.T) {
 	if now := dir.Head(a); now == nil || *now == *was {
 		t.Errorf("got record %+v of another interface", now)
 	}
-	second.Failed(t.Context(), os.ErrInvalid)
+	second.Failed(os.ErrInvalid)
 	if now := dir.Head(a); now == nil || *now != *was {
 		t.Errorf("after undo: got %+v, want %+v", now, was)
 	}
-	first.Failed(t.Context(), os.ErrInvalid)
+	first.Failed(os.ErrInvalid)
 	if now := dir.Head(a); now != nil {
 		t.Errorf("after undo of the first: got %+v", now)
 	}
@@ -113,11 +118,11 @@ func TestKernelOwnsRecordedInterface(t *testing.T) {
 		r.Call.Session = verb.For(0, "", nil)
 		defer r.Call.Session.Close()
 		v.NoError(v.NS.Do(func() error { // has the host-side veth
-			c, err := chained.Open(r, 0)
-			if err != nil {
-				return err
+			op := &chained.Op{Op: frame.New(t.Context(), r), Dir: dir}
+			err := op.OpenLink(0)
+			if err == nil {
+				yes, err = op.Owns(rec)
 			}
-			yes, err = c.Owns(r, dir, rec)
 			return err
 		}))
 		return yes
@@ -127,9 +132,7 @@ func TestKernelOwnsRecordedInterface(t *testing.T) {
 	if owns(r, nil) {
 		t.Error("an interface without record, label and prevResult is the attachment's")
 	}
-	c, err := chained.Open(r, 0)
-	v.NoError(err)
-	v.NoError((&chained.Op{Request: r, Interface: c, Dir: dir}).Record())
+	v.NoError(newOp(t, r, dir).Record())
 	rec := dir.Head(r.Attachment)
 	if !owns(r, rec) {
 		t.Error("the interface on record is not the attachment's")
@@ -152,23 +155,16 @@ func TestKernelLockExcludes(t *testing.T) {
 	defer func(was time.Duration) { flock.Timeout = was }(flock.Timeout)
 	flock.Timeout = 20 * time.Millisecond
 	c := applettest.NewHost(t).Container("c1")
-	one, err := chained.Open(request(t, spec.Del, c.Path), 0)
-	if err != nil {
-		t.Fatal(err)
-	}
-	two, err := chained.Open(request(t, spec.Del, kerneltest.NSPath(t, c.NS)), 0)
-	if err != nil {
-		t.Fatal(err)
-	}
+	one, two := newOp(t, request(t, spec.Del, c.Path), ""), newOp(t, request(t, spec.Del, kerneltest.NSPath(t, c.NS)), "")
 	defer two.Unlock()
-	if err := one.Lock(t.Context()); err != nil {
+	if err := one.Lock(); err != nil {
 		t.Fatal(err)
 	}
-	if err := two.Lock(context.Background()); err == nil || spec.AsError(err).Code != spec.CodeTryAgain {
+	if err := two.Lock(); err == nil || spec.AsError(err).Code != spec.CodeTryAgain {
 		t.Errorf("while it is locked: got %v, want code %d", err, spec.CodeTryAgain)
 	}
 	one.Unlock()
-	if err := two.Lock(t.Context()); err != nil {
+	if err := two.Lock(); err != nil {
 		t.Errorf("after it is unlocked: %v", err)
 	}
 }

@@ -12,19 +12,19 @@ import (
 )
 
 // ID describes the interface; without one, the namespace alone.
-func (c *Interface) ID() (id record.LinkID, err error) {
-	if id.ID, err = c.NS.ID(); err != nil {
+func (op *Op) ID() (id record.LinkID, err error) {
+	if id.ID, err = op.NS.ID(); err != nil {
 		return record.LinkID{}, err
 	}
-	if c.Link != nil {
-		id.Index, id.Parent = c.Link.Index, c.Link.Parent
+	if op.Link != nil {
+		id.Index, id.Parent = op.Link.Index, op.Link.Parent
 	}
-	if c.Conn == nil {
-		if c.Conn, err = rtnl.In(c.session, c.NS); err != nil {
+	if op.Cont == nil {
+		if op.Cont, err = rtnl.In(op.Call.Session, op.NS); err != nil {
 			return record.LinkID{}, err
 		}
 	}
-	id.Cookie, err = c.Conn.NSCookie()
+	id.Cookie, err = op.Cont.NSCookie()
 	return id, err
 }
 
@@ -42,7 +42,7 @@ func WriteRecord[T any](op *Op, name string, data T) error {
 	rec := record.Record[T]{Head: record.Head{Attachment: op.Attachment, LinkID: id}, Data: data}
 	restore, err := op.Dir.Exchange(name, &rec)
 	if err == nil {
-		op.Add("record "+name, func(context.Context) error { return restore() })
+		op.Undo("record "+name, func(context.Context) error { return restore() })
 	}
 	return err
 }
@@ -52,11 +52,11 @@ func WriteRecord[T any](op *Op, name string, data T) error {
 // interface: then the label, the record of another attachment, or prevResult shows the owner.
 // Without any of these the owner is unknown, and DEL does not change the interface: a late DEL may
 // have the path of another namespace.
-func (c *Interface) Owns(r *spec.Request, dir record.Dir, rec *record.Head) (bool, error) {
-	if c.Link == nil {
+func (op *Op) Owns(rec *record.Head) (bool, error) {
+	if op.Link == nil {
 		return false, nil
 	}
-	id, err := c.ID()
+	id, err := op.ID()
 	if err != nil {
 		return false, err
 	}
@@ -64,47 +64,47 @@ func (c *Interface) Owns(r *spec.Request, dir record.Dir, rec *record.Head) (boo
 	if claimed && id.Cookie != 0 {
 		return true, nil
 	}
-	host, err := c.hostVeth()
+	host, err := op.hostVeth()
 	if err != nil {
 		return false, err
 	}
-	key := c.labelKey(host)
+	key := op.labelKey(host)
 	switch {
-	case key != "" && key != r.Key() || key == "" && !claimed && recordedByOther(dir, id, r.Attachment):
-		r.Warn("%s in %s is not of %s: left alone", c.Link.Name, r.Call.NetNS, r.Attachment)
+	case key != "" && key != op.Key() || key == "" && !claimed && recordedByOther(op.Dir, id, op.Attachment):
+		op.Warn("%s in %s is not of %s: left alone", op.Link.Name, op.Call.NetNS, op.Attachment)
 		return false, nil
 	case key != "" || claimed:
 		return true, nil
 	}
-	return r.Prev != nil && c.describedBy(r.Prev, host), nil
+	return op.Prev != nil && op.isDescribed(host), nil
 }
 
 // LabelledOther reports whether the label names another attachment as the interface's owner.
-func (c *Interface) LabelledOther(a spec.Attachment) (bool, error) {
-	host, err := c.hostVeth()
-	key := c.labelKey(host)
-	return err == nil && key != "" && key != a.Key(), err
+func (op *Op) LabelledOther() (bool, error) {
+	host, err := op.hostVeth()
+	key := op.labelKey(host)
+	return err == nil && key != "" && key != op.Key(), err
 }
 
 // labelKey returns the owner's key in the label; empty: no label. A container can change the label
 // of its own interface, so the label of the host-side veth takes precedence.
-func (c *Interface) labelKey(host *rtnl.Link) string {
+func (op *Op) labelKey(host *rtnl.Link) string {
 	if host != nil && spec.LabelKey(host.Alias) != "" {
 		return spec.LabelKey(host.Alias)
 	}
-	return spec.LabelKey(c.Link.Alias)
+	return spec.LabelKey(op.Link.Alias)
 }
 
 // hostVeth returns the peer of the interface on the host; nil: none.
-func (c *Interface) hostVeth() (*rtnl.Link, error) {
-	if c.Link.Kind != "veth" {
+func (op *Op) hostVeth() (*rtnl.Link, error) {
+	if op.Link.Kind != "veth" {
 		return nil, nil
 	}
-	host, err := rtnl.OnHost(c.session)
+	host, err := op.OnHost()
 	if err != nil {
 		return nil, err
 	}
-	peer, err := host.VethPeer(c.Link, c.NS)
+	peer, err := host.VethPeer(op.Link, op.NS)
 	if errors.Is(err, os.ErrNotExist) {
 		return nil, nil
 	}
@@ -121,15 +121,15 @@ func recordedByOther(d record.Dir, id record.LinkID, a spec.Attachment) (found b
 	return found
 }
 
-// describedBy reports whether a result describes the interface. Names in a container and paths are
+// isDescribed reports whether prevResult describes the interface. Names in a container and paths are
 // reused, so it compares the name of the host-side veth, or the address.
-func (c *Interface) describedBy(res *spec.Result, host *rtnl.Link) bool {
-	for _, ifc := range res.Interfaces {
+func (op *Op) isDescribed(host *rtnl.Link) bool {
+	for _, ifc := range op.Prev.Interfaces {
 		if host != nil && ifc.Sandbox == "" && ifc.Name == host.Name {
 			return true
 		}
 		addr, err := spec.HardwareAddr(ifc.MAC)
-		if ifc.Sandbox != "" && ifc.Name == c.Link.Name && err == nil && bytes.Equal(addr, c.Link.MAC) {
+		if ifc.Sandbox != "" && ifc.Name == op.Link.Name && err == nil && bytes.Equal(addr, op.Link.MAC) {
 			return true
 		}
 	}

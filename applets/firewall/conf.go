@@ -83,7 +83,7 @@ func (c *conf) releasePlan() *plan {
 }
 
 // Needs requires nothing: the rules are the host's.
-func (c *conf) Needs() chained.Need { return chained.Nothing }
+func (c *conf) Needs() chained.Need { return chained.NeedNothing }
 
 // findBus reads the sockets of the system bus from the environment, if firewalld is used and the
 // configuration names none. Errors have code 4.

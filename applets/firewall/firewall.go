@@ -14,7 +14,6 @@ import (
 	"github.com/cnibox/cnibox/applets/netfilter"
 	"github.com/cnibox/cnibox/applets/record"
 	"github.com/cnibox/cnibox/internal/session"
-	"github.com/cnibox/cnibox/internal/undo"
 	"github.com/cnibox/cnibox/nft"
 	"github.com/cnibox/cnibox/rtnl"
 	"github.com/cnibox/cnibox/spec"
@@ -42,9 +41,12 @@ dbusSocket              string  -          socket of the system bus; default: of
                                            /run/dbus/system_bus_socket
 dataDir                 string  -          records with the handles of rules in CNI-FORWARD;
                                            default: /run/cnibox/firewall`,
-	Plugin: func() spec.Plugin {
-		return chained.Plugin{Name: "firewall", Since: spec.V040, DataDir: dataDir, Restores: true, Confine: confine, Unchained: "missing prevResult from earlier plugin", New: func() chained.Driver { return &conf{} }}.Spec()
-	},
+	Plugin: func() spec.Plugin { return flow.Spec() },
+}
+
+var flow = chained.Plugin{
+	Since: spec.Version{Minor: 4}, DataDir: dataDir, Restores: true, Confine: confine, Unchained: "missing prevResult from earlier plugin",
+	New: func() chained.Driver { return new(conf) },
 }
 
 // Apply records the addresses and the policy in one transaction. With firewalld it then adds the
@@ -55,7 +57,7 @@ func (c *conf) Apply(op *chained.Op) error {
 	if err := p.readPrevResult(r.Call.Session, r.Prev, spec.CodeConfig); err != nil {
 		return err
 	}
-	if op.Restoring {
+	if op.Restoring() {
 		return p.restore(ctx, op)
 	}
 	rules := r.Call.Session
@@ -68,7 +70,7 @@ func (c *conf) Apply(op *chained.Op) error {
 		}
 		defer z.close()
 	}
-	if err := p.isolate(r.Call.Session, &op.Stack); err != nil {
+	if err := p.isolate(op, op.Undo); err != nil {
 		return err
 	}
 	table := nft.In(rules)
@@ -77,8 +79,8 @@ func (c *conf) Apply(op *chained.Op) error {
 		if closed {
 			r.Warn(`firewalld runs here and rejects what is not in one of its zones: backend "firewalld" puts the addresses into zone %q`, p.zone)
 		}
-		op.Add("tables", table.Prune)
-		op.Add("rules of "+r.Attachment.String(), func(ctx context.Context) error {
+		op.Undo("tables", table.Prune)
+		op.Undo("rules of "+r.Attachment.String(), func(ctx context.Context) error {
 			return table.Update(ctx, func(x *nft.Tx) error {
 				recorded.setHandles(op, x)
 				x.Release(r.Attachment, nft.KindFirewall, nft.KindZone)
@@ -95,9 +97,9 @@ func (c *conf) Apply(op *chained.Op) error {
 // isolate sets port isolation on the container's ports, as the bridge plugin does for
 // "portIsolation": the kernel then passes no frames between them and other isolated ports. No verb
 // unsets it, since the flag does not show which plugin has set it.
-func (p *plan) isolate(s *session.Session, undo *undo.Stack) error {
+func (p *plan) isolate(op *chained.Op, undo func(what string, fn func(context.Context) error)) error {
 	set := func(port *rtnl.Link, on bool) error {
-		host, err := rtnl.OnHost(s)
+		host, err := op.OnHost()
 		if err != nil {
 			return err
 		}
@@ -107,7 +109,7 @@ func (p *plan) isolate(s *session.Session, undo *undo.Stack) error {
 		if !p.isolated || port.Isolated {
 			continue
 		}
-		undo.Add("port isolation of "+port.Name, func(context.Context) error { return set(port, false) })
+		undo("port isolation of "+port.Name, func(context.Context) error { return set(port, false) })
 		if err := set(port, true); err != nil {
 			return err
 		}
@@ -184,7 +186,7 @@ func (c *conf) Check(op *chained.Op) error {
 	}
 	recorded := readRules(op)
 	p.ips = recorded.own(p.ips)
-	table := nft.In(r.Call.Session)
+	table := op.Rules()
 	found := table.Check(func(x *nft.Tx) error {
 		recorded.setHandles(op, x)
 		return p.update(r)(x)
@@ -243,7 +245,7 @@ func (c *conf) Release(op *chained.Op) error {
 			known = nft.KnownFirewall(r.Attachment, own, hostLinksIn(r.Prev))
 		}
 	}
-	table := nft.In(r.Call.Session)
+	table := op.Rules()
 	zoned, err := p.zoned(r, table, ips)
 	kinds, errs := leaveZones(ctx, p, zoned, err)
 	op.Kept = true // the record stays until the transaction has deleted the rules
@@ -330,7 +332,7 @@ func (c *conf) Probe(op *chained.Op) error {
 			return err
 		}
 	}
-	err := nft.In(op.Call.Session).Probe()
+	err := op.Rules().Probe()
 	if err == nil && c.plan.firewalld {
 		err = probeZones(ctx, c.plan)
 	}
@@ -345,7 +347,7 @@ func (c *conf) Probe(op *chained.Op) error {
 func (c *conf) Collect(op *chained.Op) error {
 	ctx := op.Context()
 	valid := op.ValidKeys()
-	table := nft.In(op.Call.Session)
+	table := op.Rules()
 	lost, err := table.LostZones(op.Network, valid)
 	zoned := addressesOf(lost, func(*nft.Element) bool { return true })
 	kinds, errs := leaveZones(ctx, c.releasePlan(), zoned, err)
@@ -361,7 +363,7 @@ func (c *conf) Collect(op *chained.Op) error {
 
 // Known looks for elements of the attachment.
 func (c *conf) Known(op *chained.Op) (bool, error) {
-	owned, err := nft.In(op.Call.Session).Owned(op.Attachment, nft.KindFirewall, nft.KindZone)
+	owned, err := op.Rules().Owned(op.Attachment, nft.KindFirewall, nft.KindZone)
 	if netfilter.IsMissing(err) {
 		err = nil
 	}

@@ -4,7 +4,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/cnibox/cnibox/applets/chained"
+	"github.com/cnibox/cnibox/applets/frame"
 	"github.com/cnibox/cnibox/internal/kerneltest"
 	"github.com/cnibox/cnibox/spec"
 	"github.com/cnibox/cnibox/spec/spectest"
@@ -33,7 +33,7 @@ func TestFirewallConf(t *testing.T) {
 		"type":              {`{"backend":7}`, "backend"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			err := chained.Read(spectest.Request(t, spec.Add, tt.conf, ""), &conf{})
+			err := frame.Read(spectest.Request(t, spec.Add, tt.conf, ""), &conf{})
 			code := spec.CodeConfig
 			if name == "type" {
 				code = spec.AsError(err).Code
@@ -49,7 +49,7 @@ func TestFirewallWarnsOfIptables(t *testing.T) {
 		r := spectest.Request(t, spec.Add, `{"backend":"`+backend+`"}`, "")
 		got := 0
 		r.Warn = func(string, ...any) { got++ }
-		if err := chained.Read(r, &conf{}); err != nil || got != want {
+		if err := frame.Read(r, &conf{}); err != nil || got != want {
 			t.Errorf("%q: %d warnings, %v", backend, got, err)
 		}
 	}
@@ -69,7 +69,7 @@ func TestKernelFirewallReadsPrevResult(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			r := spectest.Request(t, spec.Add, tt.conf[:len(tt.conf)-1]+sep(tt.conf)+`"prevResult":{"cniVersion":"1.1.0",`+tt.prev+`}}`, "")
 			c := &conf{}
-			err := chained.Read(r, c)
+			err := frame.Read(r, c)
 			p := c.plan
 			if err == nil {
 				err = kerneltest.NS(t).Do(func() error { return p.readPrevResult(r.Call.Session, r.Prev, spec.CodeConfig) })

@@ -10,7 +10,6 @@ import (
 	"github.com/cnibox/cnibox/applets/chained"
 	"github.com/cnibox/cnibox/internal/dbus"
 	"github.com/cnibox/cnibox/internal/session"
-	"github.com/cnibox/cnibox/internal/undo"
 	"github.com/cnibox/cnibox/nft"
 	"github.com/cnibox/cnibox/rtnl"
 	"github.com/cnibox/cnibox/spec"
@@ -23,7 +22,7 @@ func (p *plan) restore(ctx context.Context, op *chained.Op) error {
 	r, recorded := op.Request, readRules(op)
 	p.ips = recorded.own(p.ips)
 	isolates := p.isolated && slices.ContainsFunc(p.ports, func(port *rtnl.Link) bool { return !port.Isolated })
-	if err := p.isolate(r.Call.Session, &undo.Stack{}); err != nil { // the flag stays, whatever follows
+	if err := p.isolate(op, func(string, func(context.Context) error) {}); err != nil { // the flag stays, whatever follows
 		return err
 	}
 	if isolates {
@@ -34,7 +33,7 @@ func (p *plan) restore(ctx context.Context, op *chained.Op) error {
 		x.RecordOwner(r.Attachment)
 		return p.update(r)(x)
 	}
-	return nft.In(r.Call.Session).UpdateThen(ctx, enlist, func(ctx context.Context, err error) error {
+	return op.Rules().UpdateThen(ctx, enlist, func(ctx context.Context, err error) error {
 		if err == nil {
 			err = recorded.write(op)
 		}

@@ -80,7 +80,7 @@ func TestHostDeviceSysfs(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			fakeSysfs(t, string(testSysfs(t)))
 			c, got := tt.conf, ""
-			err := c.Validate()
+			err := c.Validate(nil)
 			switch {
 			case err != nil:
 			case c.dpdk:
@@ -122,7 +122,7 @@ func TestHostDeviceMatches(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			fakeSysfs(t, string(testSysfs(t)))
 			c := tt.conf
-			if err := c.Validate(); (err != nil) != (name == "does not validate") {
+			if err := c.Validate(nil); (err != nil) != (name == "does not validate") {
 				t.Fatal(err)
 			}
 			if got := c.matches(nil, &tt.link); got != tt.want {
@@ -190,7 +190,7 @@ func TestHostDeviceRefuses(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if err = c.Validate(); err != nil {
+			if err = c.Validate(nil); err != nil {
 				err = spec.Errorf(spec.CodeConfig, "%w", err)
 			}
 			spectest.WantError(t, err, tt.want, spec.CodeConfig)

@@ -181,7 +181,7 @@ func (p *plugin) matches(cont *rtnl.Conn, l *rtnl.Link) bool {
 
 // Validate checks the selectors, and finds a device in sysfs. ADD checks whether the device has a
 // link.
-func (p *plugin) Validate() error {
+func (p *plugin) Validate(*spec.Request) error {
 	if p.Device != "" {
 		if err := spec.CheckLinkName(p.Device); err != nil {
 			return spec.KeyErrorf("device", `"device" %q: %s`, p.Device, err.Error()) // not wrapped: its code is that of CNI_IFNAME

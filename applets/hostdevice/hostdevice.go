@@ -78,8 +78,8 @@ func (p *plugin) dir(call spec.Call) record.Dir {
 	return dir
 }
 
-// Facts are that other hosts are on the link's segment.
-func (p *plugin) Facts() attach.Facts { return attach.Facts{Shared: true, NoNetdev: p.dpdk} }
+// Resources are that other hosts are on the link's segment.
+func (p *plugin) Resources() spec.Resources { return spec.Resources{Shared: true, NoNetdev: p.dpdk} }
 
 // Link moves the device into the container. The record is written before the
 // first change, then the alias is set: from there on undo and DEL find the device, whatever

@@ -33,7 +33,7 @@ ipam is required. IPv6 addresses are checked for duplicates, which takes a secon
 	Plugin: func() spec.Plugin { return flow.Spec() },
 }
 
-var flow = attach.Plugin{Kind: "ipvlan", IPAM: attach.Chained, New: func() attach.Driver { return new(plugin) }}
+var flow = attach.Plugin{Kind: "ipvlan", IPAM: attach.OrPrev, New: func() attach.Driver { return new(plugin) }}
 
 // plugin has the keys; Help describes each.
 type plugin struct {
@@ -45,14 +45,14 @@ type plugin struct {
 }
 
 // Validate checks the keys and reads mode and flag.
-func (p *plugin) Validate() (err error) {
+func (p *plugin) Validate(r *spec.Request) (err error) {
 	if p.kind.Mode, err = rtnl.ParseIpvlanMode(p.Mode); err != nil {
 		return spec.AtKey("mode", err)
 	}
 	if p.kind.Flag, err = rtnl.ParseIpvlanFlag(p.Flag); err != nil {
 		return spec.AtKey("flag", err)
 	}
-	return p.OnMaster.Validate()
+	return p.OnMaster.Validate(r)
 }
 
 // Link creates the link in the container. In a chain the link gets the addresses of prevResult, and

@@ -48,12 +48,12 @@ type plugin struct {
 }
 
 // Validate checks the keys and reads the mode.
-func (p *plugin) Validate() (err error) {
+func (p *plugin) Validate(r *spec.Request) (err error) {
 	p.kind.BCQueueLen = p.BCQueueLen
 	if p.kind.Mode, err = rtnl.ParseMacvlanMode(p.Mode); err != nil {
 		return spec.KeyErrorf("mode", `%w: "mode" is bridge, private, vepa or passthru`, err)
 	}
-	return p.OnMaster.Validate()
+	return p.OnMaster.Validate(r)
 }
 
 // Link creates the link in the container. If another macvlan of the master has mode passthru, the

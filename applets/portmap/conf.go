@@ -68,7 +68,7 @@ func (c *conf) read(adding bool) (err error) {
 }
 
 // Needs requires nothing: the ports are rules of the host.
-func (c *conf) Needs() chained.Need { return chained.Nothing }
+func (c *conf) Needs() chained.Need { return chained.NeedNothing }
 
 // validate checks all keys except the mappings. Errors begin with the phrases of the reference.
 func (c *conf) validate() error {

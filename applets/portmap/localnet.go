@@ -39,12 +39,12 @@ func localnetTarget(maps iter.Seq[nft.PortMap]) netip.Addr {
 //
 // It is the link of the route to the container's address, if the container is behind that link: an
 // address of the LAN in prevResult must not set route_localnet on the uplink.
-func localnetLink(r *spec.Request, maps iter.Seq[nft.PortMap]) (*rtnl.Link, error) {
+func localnetLink(op *chained.Op, maps iter.Seq[nft.PortMap]) (*rtnl.Link, error) {
 	to := localnetTarget(maps)
 	if !to.IsValid() {
 		return nil, nil
 	}
-	host, err := rtnl.OnHost(r.Call.Session)
+	host, err := op.OnHost()
 	if err != nil {
 		return nil, err
 	}
@@ -52,19 +52,19 @@ func localnetLink(r *spec.Request, maps iter.Seq[nft.PortMap]) (*rtnl.Link, erro
 	if err != nil {
 		return nil, nil // no route to it
 	}
-	link, err := session.Ask(r.Call.Session, routedBy(route.Link), func() (*rtnl.Link, error) { return host.LinkAt(route.Link) })
+	link, err := session.Ask(op.Call.Session, routedBy(route.Link), func() (*rtnl.Link, error) { return host.LinkAt(route.Link) })
 	if err != nil {
 		return nil, rtnl.SkipAbsent(err)
 	}
 	if link.RouteLocalnet {
 		return nil, nil
 	}
-	own, err := leadsTo(r, host, link)
+	own, err := leadsTo(op, host, link)
 	if err != nil {
 		return nil, err
 	}
 	if !own {
-		r.Warn("the route to %s leads by %s, which is neither the host's end of %s in the container nor its bridge: published ports are not reached through 127.0.0.1", to, link.Name, r.IfName)
+		op.Warn("the route to %s leads by %s, which is neither the host's end of %s in the container nor its bridge: published ports are not reached through 127.0.0.1", to, link.Name, op.IfName)
 		return nil, nil
 	}
 	return link, nil
@@ -74,15 +74,11 @@ func localnetLink(r *spec.Request, maps iter.Seq[nft.PortMap]) (*rtnl.Link, erro
 type routedBy uint32
 
 // leadsTo reports whether the container's interface is behind a link of the host.
-func leadsTo(r *spec.Request, host *rtnl.Conn, link *rtnl.Link) (own bool, err error) {
-	c, err := chained.Open(r, 0)
-	if err != nil {
+func leadsTo(op *chained.Op, host *rtnl.Conn, link *rtnl.Link) (own bool, err error) {
+	if err := op.OpenLink(0); err != nil || op.Link == nil {
 		return false, err
 	}
-	if c.Link == nil {
-		return false, nil
-	}
-	port, err := host.VethPeer(c.Link, c.NS)
+	port, err := host.VethPeer(op.Link, op.NS)
 	if err == nil {
 		own, err = isReachedBy(host, link, port)
 	}

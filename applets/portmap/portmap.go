@@ -50,9 +50,12 @@ hostPort              int     0                    1 to 65535; 0: the mapping is
 containerPort         int     -                    1 to 65535
 protocol              string  tcp                  tcp, udp or sctp
 hostIP                string  -                    of the host; none, 0.0.0.0 and :: are any address`,
-	Plugin: func() spec.Plugin {
-		return chained.Plugin{Name: "portmap", DataDir: dataDir, Restores: true, Replaces: true, New: func() chained.Driver { return &conf{} }}.Spec()
-	},
+	Plugin: func() spec.Plugin { return flow.Spec() },
+}
+
+var flow = chained.Plugin{
+	DataDir: dataDir, Restores: true, Replaces: true,
+	New: func() chained.Driver { return new(conf) },
 }
 
 // dataDir is in /run, since namespaces end with the boot.
@@ -63,7 +66,7 @@ func (c *conf) Apply(op *chained.Op) error {
 	ctx := op.Context()
 	targets := targetsOf(op.Prev, op.IfName)
 	maps := c.maps(targets)
-	if noMaps(maps) && op.Restoring {
+	if noMaps(maps) && op.Restoring() {
 		return nil
 	}
 	if !noMaps(maps) {
@@ -72,7 +75,7 @@ func (c *conf) Apply(op *chained.Op) error {
 		}
 		op.Dir.Make()
 	}
-	if op.Restoring {
+	if op.Restoring() {
 		return c.republish(ctx, op, maps)
 	}
 	for _, l := range hostport.Listening(c.hostPorts(targets)) {
@@ -83,7 +86,7 @@ func (c *conf) Apply(op *chained.Op) error {
 		return err
 	}
 	defer unlock() // failures are undone under the lock
-	return op.Failed(ctx, c.publish(ctx, op, maps))
+	return op.Failed(c.publish(ctx, op, maps))
 }
 
 // lock takes the lock of the directory. Attachments and plugins whose changes are made together hold it until these are made.
@@ -108,7 +111,7 @@ func (c *conf) publish(ctx context.Context, op *chained.Op, maps iter.Seq[nft.Po
 	case none:
 		return releasePorts(ctx, r, dir, knownOf(old), old.Data.UDP)
 	}
-	link, err := localnetLink(r, maps)
+	link, err := localnetLink(op, maps)
 	if err == nil && link != nil {
 		err = setLocalnet(link, "0") // unchanged, so that a read-only file system is an error before the first change
 	}
@@ -121,10 +124,10 @@ func (c *conf) publish(ctx context.Context, op *chained.Op, maps iter.Seq[nft.Po
 	}
 	return publishPorts(ctx, r, dir, maps, old, func(pending bool, err error) error {
 		if err == nil || old == nil { // after an error the ports of an earlier ADD stay published
-			op.Add("ports of "+r.Attachment.String(), func(ctx context.Context) error { return releasePorts(ctx, r, dir, nil, nil) })
+			op.Undo("ports of "+r.Attachment.String(), func(ctx context.Context) error { return releasePorts(ctx, r, dir, nil, nil) })
 		}
 		if err == nil && link != nil { // after the transaction, whose base ruleset protects 127.0.0.0/8
-			op.Add("route_localnet of "+link.Name, func(context.Context) error { return rtnl.SkipAbsent(setLocalnet(link, "0")) })
+			op.Undo("route_localnet of "+link.Name, func(context.Context) error { return rtnl.SkipAbsent(setLocalnet(link, "0")) })
 			err = setLocalnet(link, "1")
 		}
 		switch {
@@ -282,7 +285,7 @@ func (c *conf) Check(op *chained.Op) error {
 	}
 	holders := dir.holders(r.Attachment)
 	pending := dir.hasPending(r.Attachment)
-	table := nft.In(r.Call.Session)
+	table := op.Rules()
 	err := table.Check(func(x *nft.Tx) error {
 		for m := range maps {
 			err := x.PortMap(r.Attachment, m)
@@ -299,7 +302,7 @@ func (c *conf) Check(op *chained.Op) error {
 	if err = netfilter.OrReference(err, table, r.Attachment, nft.KindPortMap); err != nil {
 		return spec.Errorf(spec.CodeCheck, "%w", err)
 	}
-	if link, err := localnetLink(r, maps); err != nil {
+	if link, err := localnetLink(op, maps); err != nil {
 		return err
 	} else if link != nil {
 		return spec.Errorf(spec.CodeCheck, "%s is 0: ports are not reached through 127.0.0.1", localnetKey(link.Name))
@@ -313,7 +316,7 @@ func (c *conf) Probe(op *chained.Op) error {
 	if err := op.Dir.CheckWritable(); err != nil {
 		return err
 	}
-	if err := nft.In(op.Call.Session).Probe(); err != nil {
+	if err := op.Rules().Probe(); err != nil {
 		return spec.Errorf(spec.CodeNotReady, "portmap: %w", err)
 	}
 	return nil

@@ -8,7 +8,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/cnibox/cnibox/applets/chained"
+	"github.com/cnibox/cnibox/applets/frame"
 	"github.com/cnibox/cnibox/applets/hostport"
 	"github.com/cnibox/cnibox/spec"
 	"github.com/cnibox/cnibox/spec/spectest"
@@ -67,7 +67,7 @@ func TestPortmapConf(t *testing.T) {
 			warned := 0
 			r.Warn = func(string, ...any) { warned++ }
 			p := &conf{}
-			err := chained.Read(r, p)
+			err := frame.Read(r, p)
 			spectest.WantError(t, err, tt.err, spec.CodeConfig)
 			if err != nil {
 				return
@@ -119,7 +119,7 @@ func TestPortmapLocalnetNeed(t *testing.T) {
 		mapping(`"hostPort":1,"containerPort":1`) + `,"snat":true}`:          true,
 	} {
 		p := &conf{}
-		if err := chained.Read(spectest.Request(t, spec.Add, text, ""), p); err != nil {
+		if err := frame.Read(spectest.Request(t, spec.Add, text, ""), p); err != nil {
 			t.Errorf("%s: %v", text, err)
 			continue
 		}
@@ -146,7 +146,7 @@ func FuzzPortmapConf(f *testing.F) {
 			return
 		}
 		p := &conf{}
-		if chained.Read(r, p) != nil {
+		if frame.Read(r, p) != nil {
 			return
 		}
 		for m := range p.maps([]netip.Prefix{netip.MustParsePrefix("10.9.0.2/24"), netip.MustParsePrefix("fd00::2/64")}) {

@@ -29,12 +29,12 @@ func (c *conf) republish(ctx context.Context, op *chained.Op, maps iter.Seq[nft.
 		return err
 	}
 	publish := func(x *nft.Tx) error { return dir.plan(r, x, maps) }
-	return nft.In(r.Call.Session).UpdateThen(ctx, publish, func(_ context.Context, err error) error {
+	return op.Rules().UpdateThen(ctx, publish, func(_ context.Context, err error) error {
 		if err == nil {
 			flushAstray(r, asked.UDP)
 		}
 		if err == nil { // after the transaction, as in ADD
-			err = restoreLocalnet(r, maps)
+			err = restoreLocalnet(op, maps)
 		}
 		return err
 	})
@@ -70,15 +70,15 @@ func (d portOwners) plan(r *spec.Request, x *nft.Tx, maps iter.Seq[nft.PortMap])
 }
 
 // restoreLocalnet sets route_localnet, as ADD does, where it is off.
-func restoreLocalnet(r *spec.Request, maps iter.Seq[nft.PortMap]) error {
-	link, err := localnetLink(r, maps)
+func restoreLocalnet(op *chained.Op, maps iter.Seq[nft.PortMap]) error {
+	link, err := localnetLink(op, maps)
 	if err != nil || link == nil {
 		return err
 	}
 	if err := setLocalnet(link, "1"); err != nil {
 		return err
 	}
-	r.Did("%s set to 1", localnetKey(link.Name))
+	op.Did("%s set to 1", localnetKey(link.Name))
 	return nil
 }
 

@@ -52,15 +52,15 @@ type plugin struct {
 }
 
 // Validate checks the keys.
-func (p *plugin) Validate() error {
+func (p *plugin) Validate(*spec.Request) error {
 	if p.MTU != 0 && (p.MTU < 68 || p.MTU > 65535) {
 		return spec.KeyErrorf("mtu", `"mtu" %d is not within 68 to 65535`, p.MTU)
 	}
 	return p.CheckBackend()
 }
 
-// Facts reports that the host routes for the link.
-func (*plugin) Facts() attach.Facts { return attach.Facts{Routed: true} }
+// Resources are that the host routes for the link.
+func (*plugin) Resources() spec.Resources { return spec.Resources{Routed: true} }
 
 // Link creates the pair. Its segment has no other hosts, so the link-local address of the host-side
 // veth needs no duplicate detection, during which the host would not forward.

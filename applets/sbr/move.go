@@ -22,7 +22,7 @@ type routing struct {
 
 // open reads the rules of the namespace.
 func open(op *chained.Op) (*routing, error) {
-	rules, err := chained.AllRules(op.Conn)
+	rules, err := chained.AllRules(op.Cont)
 	return &routing{Op: op, rules: rules}, err
 }
 
@@ -38,11 +38,11 @@ func (s *routing) tableOf(ip netip.Addr) int {
 
 // apply makes a change and registers its undo. The undo ignores a route that exists already.
 func (s *routing) apply(op, back rtnl.Op) error {
-	if err := s.Conn.Do(op); err != nil {
+	if err := s.Cont.Do(op); err != nil {
 		return err
 	}
-	s.Add(op.String(), func(context.Context) error {
-		if err := s.Conn.Do(back); !errors.Is(err, os.ErrExist) {
+	s.Undo(op.String(), func(context.Context) error {
+		if err := s.Cont.Do(back); !errors.Is(err, os.ErrExist) {
 			return err
 		}
 		return nil
@@ -77,11 +77,11 @@ func (c *conf) Apply(op *chained.Op) error {
 	if err := s.remember(rules); err != nil {
 		return err
 	}
-	main, err := s.Conn.Routes(rtnl.RouteFilter{Link: s.Link.Index})
+	main, err := s.Cont.Routes(rtnl.RouteFilter{Link: s.Link.Index})
 	if err != nil {
 		return err
 	}
-	if s.Restoring {
+	if s.Restoring() {
 		main = slices.DeleteFunc(main, func(r rtnl.Route) bool { return !c.restoreMoves(r, ips) })
 	}
 	for i, m := range rules {
@@ -125,7 +125,7 @@ func (c *conf) gatewayOf(ip spec.IP) netip.Addr {
 func (s *routing) chooseTables(c *conf, ips []spec.IP) (rules []ownRule, err error) {
 	var used map[int]bool
 	if c.Table == nil {
-		if used, err = chained.UsedTables(s.Conn, s.rules); err != nil {
+		if used, err = chained.UsedTables(s.Cont, s.rules); err != nil {
 			return nil, err
 		}
 	}
@@ -191,12 +191,12 @@ func defaultOf(a netip.Addr) netip.Prefix {
 // addRoutes adds the routes of an address to its table in place of those of an earlier ADD, and
 // records the routes of the table. RESTORE only adds missing ones.
 func (s *routing) addRoutes(c *conf, ip spec.IP, table int, main []rtnl.Route) error {
-	have, err := s.Conn.Routes(rtnl.RouteFilter{Table: table, Link: s.Link.Index})
+	have, err := s.Cont.Routes(rtnl.RouteFilter{Table: table, Link: s.Link.Index})
 	if err != nil {
 		return err
 	}
 	want := c.tableRoutes(ip, main, s.Link.Index, table)
-	if s.Restoring {
+	if s.Restoring() {
 		want = c.missing(ip, table, want, have)
 	}
 	for _, r := range want {
@@ -313,7 +313,7 @@ func (s *routing) check(c *conf, ip spec.IP) error {
 	if table == 0 {
 		return spec.Errorf(spec.CodeCheck, "rule from %s to a table of its own is missing", addr)
 	}
-	have, err := s.Conn.Routes(rtnl.RouteFilter{Table: table, Link: s.Link.Index})
+	have, err := s.Cont.Routes(rtnl.RouteFilter{Table: table, Link: s.Link.Index})
 	if err != nil {
 		return err
 	}

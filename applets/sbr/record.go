@@ -58,7 +58,7 @@ func (s *routing) ownAddresses() []spec.IP {
 // recorded returns the table on record for an address whose rule is gone, which RESTORE uses again;
 // 0: none.
 func (s *routing) recorded(ip netip.Addr) int {
-	if !s.Restoring {
+	if !s.Restoring() {
 		return 0
 	}
 	if rec := record.Find[ruleRecord](s.Dir, s.Attachment); rec != nil {
@@ -119,7 +119,7 @@ func (s *routing) rulesOfGone(rec *record.Record[ruleRecord]) (rules []ownRule, 
 	if err != nil || !rec.SameNS(id) {
 		return nil, err
 	}
-	links, err := s.Conn.Links()
+	links, err := s.Cont.Links()
 	if err != nil {
 		return nil, err
 	}
@@ -139,7 +139,7 @@ func (s *routing) rulesOfGone(rec *record.Record[ruleRecord]) (rules []ownRule, 
 
 // addrs adds the addresses of a link to a set.
 func (s *routing) addrs(link uint32, into map[netip.Addr]bool) error {
-	addrs, err := s.Conn.Addrs(link)
+	addrs, err := s.Cont.Addrs(link)
 	for _, a := range addrs {
 		into[a.Prefix.Addr()] = true
 	}

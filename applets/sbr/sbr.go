@@ -35,9 +35,12 @@ Each address of the interface gets a rule and a table of its own, the first that
 on, and the routes of the interface that fit the address move there from the main table. Link-local
 routes stay. In cniVersion 1.1.0 the result has the tables of its routes; results of older versions
 omit the routes that have moved.`,
-	Plugin: func() spec.Plugin {
-		return chained.Plugin{Name: "sbr", DataDir: dataDir, Restores: true, Restored: "rules and tables set", Unchained: "This plugin must be called as chained plugin", New: func() chained.Driver { return &conf{} }}.Spec()
-	},
+	Plugin: func() spec.Plugin { return flow.Spec() },
+}
+
+var flow = chained.Plugin{
+	DataDir: dataDir, Restores: true, Restored: "rules and tables set", Unchained: "This plugin must be called as chained plugin",
+	New: func() chained.Driver { return new(conf) },
 }
 
 const dataDir = "/run/cnibox/sbr"
@@ -127,7 +130,7 @@ func (c *conf) Release(op *chained.Op) error {
 			kept = append(kept, m)
 			continue
 		}
-		errs = append(errs, rtnl.SkipAbsent(s.Conn.Do(rtnl.DropRule(sourceRule(m.Src, m.Table)))))
+		errs = append(errs, rtnl.SkipAbsent(s.Cont.Do(rtnl.DropRule(sourceRule(m.Src, m.Table)))))
 		if (op.Invalid || c.Table == nil) && s.Link != nil {
 			errs = append(errs, s.flushTable(m.Table))
 		}
@@ -143,9 +146,9 @@ func (s *routing) flushTable(table int) error {
 	if table < firstTable || chained.IsReservedTable(table) {
 		return nil
 	}
-	routes, err := s.Conn.Routes(rtnl.RouteFilter{Table: table, Link: s.Link.Index})
+	routes, err := s.Cont.Routes(rtnl.RouteFilter{Table: table, Link: s.Link.Index})
 	for _, rt := range routes {
-		err = errors.Join(err, rtnl.SkipAbsent(s.Conn.Do(rtnl.DropRoute(rt))))
+		err = errors.Join(err, rtnl.SkipAbsent(s.Cont.Do(rtnl.DropRoute(rt))))
 	}
 	return err
 }
@@ -155,7 +158,7 @@ func (c *conf) Probe(op *chained.Op) error {
 	if err := op.Dir.CheckWritable(); err != nil {
 		return err
 	}
-	host, err := op.Host()
+	host, err := op.OnHost()
 	if err != nil {
 		return err
 	}

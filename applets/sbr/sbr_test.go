@@ -4,7 +4,7 @@ import (
 	"net/netip"
 	"testing"
 
-	"github.com/cnibox/cnibox/applets/chained"
+	"github.com/cnibox/cnibox/applets/frame"
 	"github.com/cnibox/cnibox/spec"
 	"github.com/cnibox/cnibox/spec/spectest"
 )
@@ -40,7 +40,7 @@ func TestSBRConf(t *testing.T) {
 		"one with a zone":    {`{"gateways":["fe80::1%eth0"]}`, "invalid static gateway"},
 		"gateways is a text": {`{"gateways":"10.1.0.1"}`, "gateways"},
 	} {
-		err := chained.Read(spectest.Request(t, spec.Add, tt.conf, ""), &conf{})
+		err := frame.Read(spectest.Request(t, spec.Add, tt.conf, ""), &conf{})
 		if err != nil {
 			t.Logf("%s: %v", name, err)
 		}

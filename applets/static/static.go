@@ -9,7 +9,7 @@ import (
 	"slices"
 
 	"github.com/cnibox/cnibox/applets/applet"
-	"github.com/cnibox/cnibox/applets/chained"
+	"github.com/cnibox/cnibox/applets/frame"
 	"github.com/cnibox/cnibox/ipam"
 	"github.com/cnibox/cnibox/spec"
 )
@@ -253,7 +253,8 @@ func get(ctx context.Context, r *spec.Request) (*spec.Result, error) {
 		if i.Name != r.IfName || i.Sandbox == "" || i.MAC == "" { // no netdev of the container
 			continue
 		}
-		if _, err := chained.Open(r, spec.CodeUnknown); err != nil {
+		op := frame.New(ctx, r)
+		if err := op.OpenLink(spec.CodeUnknown); err != nil {
 			return nil, err
 		}
 	}

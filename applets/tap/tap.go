@@ -59,7 +59,7 @@ type plugin struct {
 }
 
 // Validate checks the keys. For the kernel the ID -1 means no owner or group.
-func (p *plugin) Validate() error {
+func (p *plugin) Validate(*spec.Request) error {
 	if p.Bridge != "" {
 		if err := spec.CheckIfName(p.Bridge); err != nil {
 			return spec.KeyErrorf("bridge", `"bridge" %q: %s`, p.Bridge, err.Error()) // not wrapped: its code is that of CNI_IFNAME

@@ -13,7 +13,7 @@ import (
 // moveGuard lets the container send from its new MAC address alone, where macspoofchk of bridge has let it send from
 // another: without that the container would be cut off.
 func moveGuard(ctx context.Context, op *chained.Op, mac net.HardwareAddr) error {
-	table := nft.In(op.Call.Session)
+	table := op.Rules()
 	held, err := table.Owned(op.Attachment, nft.KindMACGuard)
 	if netfilter.IsMissing(err) {
 		return nil

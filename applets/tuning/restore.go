@@ -145,9 +145,9 @@ func restoreTuned(op *chained.Op, rec *formerRecord) (other bool, err error) {
 	if op.Link == nil || rec.Data.empty() {
 		return false, nil
 	}
-	own, err := op.Owns(op.Request, op.Dir, &rec.Head)
+	own, err := op.Owns(&rec.Head)
 	if err == nil && !own {
-		other, err = op.LabelledOther(op.Attachment)
+		other, err = op.LabelledOther()
 	}
 	if err != nil || !own {
 		return other, err

@@ -38,10 +38,10 @@ args.cni.sysctl, promisc, mtu, allmulti and txQLen replace the keys of the same 
 
 If /etc/cni/tuning/allowlist.conf exists, each sysctl must match a line of it, which are regular
 expressions that may match anywhere in the key as it is written.`,
-	Plugin: func() spec.Plugin {
-		return chained.Plugin{Name: "tuning", Args: true, MAC: true, DataDir: dataDir, New: func() chained.Driver { return &conf{} }}.Spec()
-	},
+	Plugin: func() spec.Plugin { return flow.Spec() },
 }
+
+var flow = chained.Plugin{Args: true, MAC: true, DataDir: dataDir, New: func() chained.Driver { return new(conf) }}
 
 const (
 	dataDir          = "/run/cni/tuning"                // the reference's
@@ -122,9 +122,9 @@ func first[T any](from ...*T) *T {
 func (c *conf) Needs() chained.Need {
 	if !c.link.empty() || c.off ||
 		slices.ContainsFunc(c.sysctls, func(s sysctl) bool { return strings.Contains(s.written, "IFNAME") }) {
-		return chained.Link
+		return chained.NeedLink
 	}
-	return chained.Namespace
+	return chained.NeedNS
 }
 
 // sets reports whether anything is to be set.
@@ -144,19 +144,19 @@ func (c *conf) Apply(op *chained.Op) error {
 	}
 	change := c.link.change(op.Link)
 	values, forms, err := writeSysctls(op.NS, c.sysctls)
-	op.Add("sysctls", func(context.Context) error { return op.NS.SetSysctls(values...) })
+	op.Undo("sysctls", func(context.Context) error { return op.NS.SetSysctls(values...) })
 	if err != nil {
 		return err
 	}
-	op.Add("MAC guard of "+op.IfName, func(ctx context.Context) error { return moveGuardTo(ctx, op, before.MAC) })
+	op.Undo("MAC guard of "+op.IfName, func(ctx context.Context) error { return moveGuardTo(ctx, op, before.MAC) })
 	if err := moveGuardTo(op.Context(), op, change.MAC); err != nil {
 		return err
 	}
 	if err := rec.rememberForms(op, name, forms); err != nil {
 		return err
 	}
-	op.Add("link "+op.IfName, func(context.Context) error { return restore(op, before) })
-	err = op.Conn.Do(change.ops(op.Link.Index)...) // none without an interface
+	op.Undo("link "+op.IfName, func(context.Context) error { return restore(op, before) })
+	err = op.Cont.Do(change.ops(op.Link.Index)...) // none without an interface
 	if errors.Is(err, unix.EINVAL) || errors.Is(err, unix.EADDRNOTAVAIL) || errors.Is(err, unix.EOPNOTSUPP) {
 		return spec.Errorf(spec.CodeConfig, "%s does not take what is configured for it: %w", op.IfName, err)
 	}
@@ -194,11 +194,11 @@ func restore(op *chained.Op, former attributes) error {
 	if former.empty() {
 		return nil
 	}
-	link, err := op.Conn.LinkAt(op.Link.Index)
+	link, err := op.Cont.LinkAt(op.Link.Index)
 	if err != nil {
 		return err
 	}
-	return op.Conn.Do(former.change(link).ops(link.Index)...)
+	return op.Cont.Do(former.change(link).ops(link.Index)...)
 }
 
 // Probe reports a configuration or a host with which every ADD would fail.

@@ -7,7 +7,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/cnibox/cnibox/applets/chained"
+	"github.com/cnibox/cnibox/applets/frame"
 	"github.com/cnibox/cnibox/internal/netns"
 	"github.com/cnibox/cnibox/spec"
 	"github.com/cnibox/cnibox/spec/spectest"
@@ -87,7 +87,7 @@ func TestTuningConf(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			r := spectest.Request(t, spec.Add, tt.conf, tt.args)
 			p := &conf{}
-			err := chained.Read(r, p)
+			err := frame.Read(r, p)
 			spectest.WantError(t, err, tt.err, tt.code)
 			if err == nil {
 				if got := planText(p); got != tt.want {
@@ -181,7 +181,7 @@ func FuzzTuningConf(f *testing.F) {
 			return
 		}
 		p := &conf{}
-		if chained.Read(r, p) != nil {
+		if frame.Read(r, p) != nil {
 			return
 		}
 		for _, s := range p.sysctls {

@@ -42,14 +42,14 @@ type plugin struct {
 }
 
 // Validate checks the keys; errors begin with the phrases of the reference.
-func (p *plugin) Validate() error {
+func (p *plugin) Validate(r *spec.Request) error {
 	switch {
 	case p.Master == "":
 		return spec.KeyErrorf("master", `"master" field is required. It specifies the host interface name to create the VLAN for`)
 	case p.ID < 0 || p.ID > 4094:
 		return spec.KeyErrorf("vlanId", `invalid VLAN ID %d: "vlanId" must be from 0 to 4094`, p.ID)
 	}
-	return p.OnMaster.Validate()
+	return p.OnMaster.Validate(r)
 }
 
 // Link creates the link in the container. A master can have each VLAN once, so EEXIST may concern

@@ -48,7 +48,7 @@ func (c *conf) Apply(op *chained.Op) error {
 	if err != nil {
 		return err
 	}
-	routes, err := op.Conn.Routes(rtnl.RouteFilter{Table: table, Link: op.Link.Index})
+	routes, err := op.Cont.Routes(rtnl.RouteFilter{Table: table, Link: op.Link.Index})
 	if err != nil {
 		return err
 	}
@@ -66,7 +66,7 @@ func asMoved(routes []rtnl.Route) (moved []chained.MovedRoute) {
 
 // ensureVRF returns the index and the table of the VRF, which it creates if missing.
 func (v membership) ensureVRF(c *conf) (index uint32, table int, err error) {
-	l, err := v.Conn.Link(c.Name)
+	l, err := v.Cont.Link(c.Name)
 	if err == nil {
 		data, ok := l.Data.(rtnl.VRF)
 		switch {
@@ -75,8 +75,8 @@ func (v membership) ensureVRF(c *conf) (index uint32, table int, err error) {
 		case c.Table != 0 && c.Table != data.Table:
 			return 0, 0, spec.Errorf(spec.CodeConfig, "VRF %s already exist with different routing table %d: %d is asked for", c.Name, data.Table, c.Table)
 		case !l.Up:
-			v.Add("VRF "+c.Name, func(context.Context) error { return v.Conn.SetLink(l.Index, rtnl.LinkChange{Up: new(false)}) })
-			err = v.Conn.SetLink(l.Index, rtnl.LinkChange{Up: new(true)})
+			v.Undo("VRF "+c.Name, func(context.Context) error { return v.Cont.SetLink(l.Index, rtnl.LinkChange{Up: new(false)}) })
+			err = v.Cont.SetLink(l.Index, rtnl.LinkChange{Up: new(true)})
 		}
 		return l.Index, data.Table, err
 	}
@@ -84,24 +84,24 @@ func (v membership) ensureVRF(c *conf) (index uint32, table int, err error) {
 		return 0, 0, err
 	}
 	if table = c.Table; table == 0 {
-		rules, err := chained.AllRules(v.Conn)
+		rules, err := chained.AllRules(v.Cont)
 		if err != nil {
 			return 0, 0, err
 		}
-		used, err := chained.UsedTables(v.Conn, rules)
+		used, err := chained.UsedTables(v.Cont, rules)
 		if err != nil {
 			return 0, 0, err
 		}
 		table = chained.FreeTable(used, 1)
 	}
-	l, err = v.Conn.CreateLink(rtnl.LinkSpec{Name: c.Name, Kind: rtnl.VRF{Table: table}, Up: true})
+	l, err = v.Cont.CreateLink(rtnl.LinkSpec{Name: c.Name, Kind: rtnl.VRF{Table: table}, Up: true})
 	if errors.Is(err, errors.ErrUnsupported) {
 		return 0, 0, spec.Errorf(spec.CodeNotReady, noVRFs, err)
 	}
 	if err != nil {
 		return 0, 0, err
 	}
-	v.Add("VRF "+c.Name, func(context.Context) error { return v.Conn.DelLink(c.Name) })
+	v.Undo("VRF "+c.Name, func(context.Context) error { return v.Cont.DelLink(c.Name) })
 	return l.Index, table, nil
 }
 
@@ -112,11 +112,11 @@ func (v membership) enslave(ctx context.Context, index uint32, table int) error 
 	if err != nil {
 		return err
 	}
-	v.Add("master of "+v.IfName, func(context.Context) error {
-		err := v.Conn.SetLink(v.Link.Index, rtnl.LinkChange{Master: new(uint32(0))})
+	v.Undo("master of "+v.IfName, func(context.Context) error {
+		err := v.Cont.SetLink(v.Link.Index, rtnl.LinkChange{Master: new(uint32(0))})
 		return errors.Join(err, v.restore(addrs, routes))
 	})
-	if err := v.Conn.SetLink(v.Link.Index, rtnl.LinkChange{Master: &index}); err != nil {
+	if err := v.Cont.SetLink(v.Link.Index, rtnl.LinkChange{Master: &index}); err != nil {
 		return err
 	}
 	ordered := slices.Clone(routes)
@@ -134,10 +134,10 @@ func (v membership) enslave(ctx context.Context, index uint32, table int) error 
 // currentConfig returns the interface's addresses, and its routes in all tables that the kernel
 // does not add itself, those without a gateway first.
 func (v membership) currentConfig() (addrs []rtnl.Addr, routes []rtnl.Route, err error) {
-	if addrs, err = v.Conn.Addrs(v.Link.Index); err != nil {
+	if addrs, err = v.Cont.Addrs(v.Link.Index); err != nil {
 		return nil, nil, err
 	}
-	all, err := v.Conn.Routes(rtnl.RouteFilter{Table: rtnl.AllTables, Link: v.Link.Index})
+	all, err := v.Cont.Routes(rtnl.RouteFilter{Table: rtnl.AllTables, Link: v.Link.Index})
 	for _, far := range []bool{false, true} {
 		for _, r := range all {
 			if r.Protocol != unix.RTPROT_KERNEL && r.Table != unix.RT_TABLE_LOCAL && r.GW.IsValid() == far {
@@ -151,7 +151,7 @@ func (v membership) currentConfig() (addrs []rtnl.Addr, routes []rtnl.Route, err
 // restore adds the deleted addresses and routes again. Addresses that were in use do not need
 // duplicate detection.
 func (v membership) restore(addrs []rtnl.Addr, routes []rtnl.Route) error {
-	have, err := v.Conn.Addrs(v.Link.Index)
+	have, err := v.Cont.Addrs(v.Link.Index)
 	if err != nil {
 		return err
 	}
@@ -163,7 +163,7 @@ func (v membership) restore(addrs []rtnl.Addr, routes []rtnl.Route) error {
 		a.NoDAD = !a.Tentative
 		ops = append(ops, rtnl.NewAddr(v.Link.Index, a))
 	}
-	existing, err := v.Conn.Routes(rtnl.RouteFilter{Table: rtnl.AllTables, Link: v.Link.Index})
+	existing, err := v.Cont.Routes(rtnl.RouteFilter{Table: rtnl.AllTables, Link: v.Link.Index})
 	if err != nil {
 		return err
 	}
@@ -175,7 +175,7 @@ func (v membership) restore(addrs []rtnl.Addr, routes []rtnl.Route) error {
 			ops = append(ops, rtnl.AppendRoute(r))
 		}
 	}
-	return v.Conn.Do(ops...)
+	return v.Cont.Do(ops...)
 }
 
 // waitDAD waits for addresses that the kernel checks for duplicates again, such as those that it
@@ -183,7 +183,7 @@ func (v membership) restore(addrs []rtnl.Addr, routes []rtnl.Route) error {
 func (v membership) waitDAD(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, settleTime)
 	defer cancel()
-	err := v.Conn.WaitAddrs(ctx, v.Link.Index)
+	err := v.Cont.WaitAddrs(ctx, v.Link.Index)
 	if err != nil && ctx.Err() != nil {
 		v.Warn("%v", err)
 		return nil

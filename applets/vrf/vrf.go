@@ -27,9 +27,12 @@ dataDir  string  /run/cnibox/vrf   stores the owner of the interface until DEL
 Addresses stay on the interface; its routes move to the table of the VRF. In cniVersion 1.1.0 the
 result has the table of its routes; results of older versions omit them. The VRF is deleted with
 its last interface.`,
-	Plugin: func() spec.Plugin {
-		return chained.Plugin{Name: "vrf", Since: spec.V031, DataDir: dataDir, Unchained: "missing prevResult from earlier plugin", New: func() chained.Driver { return &conf{} }}.Spec()
-	},
+	Plugin: func() spec.Plugin { return flow.Spec() },
+}
+
+var flow = chained.Plugin{
+	Since: spec.Version{Minor: 3, Patch: 1}, DataDir: dataDir, Unchained: "missing prevResult from earlier plugin",
+	New: func() chained.Driver { return new(conf) },
 }
 
 const dataDir = "/run/cnibox/vrf"
@@ -65,7 +68,7 @@ func (c *conf) Check(op *chained.Op) error {
 	if err := op.CheckIndexes(); err != nil {
 		return err
 	}
-	vrf, err := op.Conn.Link(c.Name)
+	vrf, err := op.Cont.Link(c.Name)
 	if err != nil {
 		return spec.Errorf(spec.CodeCheck, "VRF of %s: %w", op.IfName, err)
 	}
@@ -86,7 +89,7 @@ func (c *conf) Check(op *chained.Op) error {
 // checkResult looks for the addresses and routes of prevResult. Routes without a table in
 // prevResult are in the VRF's table. It does not compare the gateway of a default route.
 func checkResult(op *chained.Op, table int) error {
-	addrs, err := op.Conn.Addrs(op.Link.Index)
+	addrs, err := op.Cont.Addrs(op.Link.Index)
 	if err != nil {
 		return err
 	}
@@ -95,7 +98,7 @@ func checkResult(op *chained.Op, table int) error {
 			return spec.Errorf(spec.CodeCheck, "interface %s does not have address %s", op.IfName, ip.Address)
 		}
 	}
-	routes, err := op.Conn.Routes(rtnl.RouteFilter{Table: rtnl.AllTables, Link: op.Link.Index})
+	routes, err := op.Cont.Routes(rtnl.RouteFilter{Table: rtnl.AllTables, Link: op.Link.Index})
 	if err != nil {
 		return err
 	}
@@ -135,7 +138,7 @@ func (c *conf) Release(op *chained.Op) error {
 	if _, err := op.Owned(rec); err != nil || op.Foreign {
 		return err
 	}
-	links, err := op.Conn.Links()
+	links, err := op.Cont.Links()
 	if err != nil {
 		return err
 	}
@@ -154,13 +157,13 @@ func (c *conf) Release(op *chained.Op) error {
 		switch {
 		case l.Master != own.Index:
 		case op.Link != nil && l.Index == op.Link.Index:
-			errs = append(errs, rtnl.SkipAbsent(op.Conn.SetLink(l.Index, rtnl.LinkChange{Master: new(uint32(0))})))
+			errs = append(errs, rtnl.SkipAbsent(op.Cont.SetLink(l.Index, rtnl.LinkChange{Master: new(uint32(0))})))
 		default:
 			others = true
 		}
 	}
 	if !others {
-		errs = append(errs, rtnl.SkipAbsent(op.Conn.Do(rtnl.DropLink(own.Index))))
+		errs = append(errs, rtnl.SkipAbsent(op.Cont.Do(rtnl.DropLink(own.Index))))
 	}
 	return errors.Join(errs...)
 }

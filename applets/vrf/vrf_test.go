@@ -3,7 +3,7 @@ package vrf
 import (
 	"testing"
 
-	"github.com/cnibox/cnibox/applets/chained"
+	"github.com/cnibox/cnibox/applets/frame"
 	"github.com/cnibox/cnibox/spec"
 	"github.com/cnibox/cnibox/spec/spectest"
 )
@@ -23,7 +23,7 @@ func TestVRFConf(t *testing.T) {
 		"negative":        {`{"vrfname":"blue","table":-1}`, "not within"},
 		"table is a text": {`{"vrfname":"blue","table":"7"}`, "table"},
 	} {
-		err := chained.Read(spectest.Request(t, spec.Add, tt.conf, ""), &conf{})
+		err := frame.Read(spectest.Request(t, spec.Add, tt.conf, ""), &conf{})
 		if err != nil {
 			t.Logf("%s: %v", name, err)
 		}
