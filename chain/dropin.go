@@ -20,7 +20,7 @@ import (
 // Load finds a network in a directory, as libcni does: first among *.conflist, then among *.conf
 // and *.json, each in the order of file names. It skips broken files. If no file is left, the error
 // is that of the first broken file with the network's name, or os.ErrNotExist with the errors of
-// all files.
+// all files; its code is that of a broken file, or 3 without one.
 //
 // With the error of a file that has the name, Load returns a list with only the name and the
 // version.
@@ -86,17 +86,17 @@ func (d *Dir) Load(network string) (*List, error) {
 	case defective != nil:
 		return defective, defect
 	case len(d.files) == 0:
-		e := &spec.Error{Code: spec.CodeConfig, Msg: "no net configurations found in " + d.path, Err: os.ErrNotExist}
+		e := &spec.Error{Code: spec.CodeUnknown, Msg: "no net configurations found in " + d.path, Err: os.ErrNotExist}
 		if _, err := os.Stat(d.path); errors.Is(err, os.ErrNotExist) {
 			e.Msg += ": no such directory"
 		}
 		return nil, e
 	}
 	e := &spec.Error{
-		Code: spec.CodeConfig, Msg: fmt.Sprintf("no net configuration with name %q in %s", network, d.path),
+		Code: spec.CodeUnknown, Msg: fmt.Sprintf("no net configuration with name %q in %s", network, d.path),
 		Err: errors.Join(append(broken, os.ErrNotExist)...),
 	}
-	for _, err := range broken {
+	for _, err := range broken { // it may be in this file
 		e = e.WithDetails("%v", err)
 	}
 	return nil, e

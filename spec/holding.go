@@ -10,7 +10,7 @@ import (
 // A Holding is a resource that an attachment has from a plugin besides its interface and its
 // addresses.
 type Holding struct {
-	Kind string `json:"kind"` // as port, limit, VRF
+	Kind string `json:"kind"` // as port, limit, vrf: in camel case, as the members of Data
 	Text string `json:"text"` // for people
 	Data any    `json:"data"` // for programs
 }

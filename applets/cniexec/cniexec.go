@@ -288,8 +288,7 @@ func (c *call) cachedList(network string) *chain.List {
 }
 
 // lookup loads a network from the directory of configurations, or the embedded one if the directory
-// has none. The error is os.ErrNotExist, with code 7 or that of a broken file, if there is no such
-// network.
+// has none. The error is os.ErrNotExist, with the code of [chain.Dir.Load], if there is no such network.
 func (c *call) lookup(network string) (*chain.List, error) {
 	configs := c.configs
 	if configs == nil {
@@ -310,7 +309,7 @@ func (c *call) lookup(network string) (*chain.List, error) {
 		}
 		return l, err
 	}
-	return nil, &hint.Error{Err: spec.Errorf(spec.CodeConfig, "%w", err), Hint: networksHint(c.confDir, names, broken)}
+	return nil, &hint.Error{Err: err, Hint: networksHint(c.confDir, names, broken)}
 }
 
 // speak sets the version of errors about a network; nil is not a network.

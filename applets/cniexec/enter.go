@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"os"
+	"strings"
 
 	"github.com/cnibox/cnibox/applets/cniexec/inventory"
 	"github.com/cnibox/cnibox/applets/cniexec/sandbox"
@@ -75,6 +76,8 @@ func (c *call) namespaceOf(name string) (string, error) {
 		return "", ferr
 	case invalid != nil:
 		return "", usage("enter: %w", invalid)
+	case err == nil && !strings.Contains(name, "/"):
+		return "", noPlace(name)
 	}
 	return path, nil // the error is that of opening it
 }

@@ -379,7 +379,7 @@ type (
 	}
 
 	networkDoc struct {
-		Name        string    `json:"name"`
+		Network     string    `json:"network"`
 		File        string    `json:"file"`
 		CNIVersion  string    `json:"cniVersion"`
 		Plugins     []string  `json:"plugins"`
@@ -408,7 +408,7 @@ type (
 // networkOf returns the document of a network.
 func networkOf(v *inventory.Inventory, n *inventory.Network, pools []inventory.Pool) networkDoc {
 	return networkDoc{
-		Name: n.Name, File: n.File, CNIVersion: n.Conf.CNIVersion, Plugins: n.Conf.Types(), Bridge: v.Bridge(n.Conf),
+		Network: n.Name, File: n.File, CNIVersion: n.Conf.CNIVersion, Plugins: n.Conf.Types(), Bridge: v.Bridge(n.Conf),
 		Pools: each(pools, poolOf), Attachments: len(n.Attached), Gone: n.Gone(), Faults: n.Faults(),
 	}
 }

@@ -88,7 +88,7 @@ func isNetNS(text string) bool {
 
 // A shownNetworkDoc is the document of show of a network.
 type shownNetworkDoc struct {
-	Network     networkDoc      `json:"network"`
+	Networks    []networkDoc    `json:"networks"` // one
 	Attachments []attachmentDoc `json:"attachments"`
 }
 
@@ -208,7 +208,7 @@ func (c *call) showNetwork(ctx context.Context, v *inventory.Inventory, n *inven
 	}
 	if c.output == outputJSON {
 		v.ReadHolds(ctx, n.Attached)
-		return c.writeJSON(shownNetworkDoc{networkOf(v, n, pools), attachmentDocs(v, n.Attached)})
+		return c.writeJSON(shownNetworkDoc{[]networkDoc{networkOf(v, n, pools)}, attachmentDocs(v, n.Attached)})
 	}
 	file := n.File
 	switch {

@@ -165,9 +165,13 @@ func openPlace(v *inventory.Inventory, name string) (trace.Place, error) {
 	}
 	ns, oerr := netns.Open(path)
 	if oerr != nil && err != nil {
-		return trace.Place{}, spec.Errorf(spec.CodeUnknown, "%q is neither a container with an attachment nor a network namespace (`cni-exec ls` lists them)", name)
+		return trace.Place{}, noPlace(name)
 	}
 	return trace.Place{Name: name, NS: ns}, oerr
+}
+
+func noPlace(name string) error {
+	return spec.Errorf(spec.CodeUnknown, "%q is neither a container with an attachment nor a network namespace (`cni-exec ls` lists them)", name)
 }
 
 // published returns the addresses of an attachment to which the host's port leads, if it has one.

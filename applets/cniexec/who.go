@@ -125,16 +125,14 @@ func (c *call) showOwner(ctx context.Context, v *inventory.Inventory, networks [
 	if err != nil {
 		return 0, err
 	}
-	if c.output == outputJSON {
-		exit, err = c.writeJSON(q.doc())
-	} else {
-		exit, err = c.write(q.answer())
-	}
-	if err == nil && len(q.owners)+len(q.others) == 0 {
+	switch {
+	case !q.found():
 		what := map[string]string{kindMAC: "MAC address", kindNetNS: "namespace"}
-		return exitError, spec.Errorf(spec.CodeUnknown, "no attachment owns the %s %s", cmp.Or(what[q.kind], q.kind), q.text)
+		return 0, spec.Errorf(spec.CodeUnknown, "no attachment owns the %s %s", cmp.Or(what[q.kind], q.kind), q.text)
+	case c.output == outputJSON:
+		return c.writeJSON(q.doc())
 	}
-	return exit, err
+	return c.write(q.answer())
 }
 
 // read determines the kind of the operand. A name is that of a link, or of a named namespace.

@@ -19,6 +19,17 @@ type attributes struct {
 	TxQLen   *int   `json:"txQLen,omitempty"` // packets
 }
 
+// held returns the attributes that are set for [spec.Holding], in which names are in camel case.
+func (l attributes) held() any {
+	return struct {
+		MAC      string `json:"mac,omitempty"`
+		Promisc  *bool  `json:"promisc,omitempty"`
+		MTU      int    `json:"mtu,omitempty"`
+		AllMulti *bool  `json:"allMulti,omitempty"`
+		TxQLen   *int   `json:"txQLen,omitempty"`
+	}(l)
+}
+
 // empty reports whether no attribute is set.
 func (l attributes) empty() bool { return l == attributes{} }
 

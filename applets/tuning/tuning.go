@@ -215,10 +215,10 @@ func (c *conf) Probe(op *chained.Op) error {
 // Holds returns the settings as configured.
 func (c *conf) Holds(*chained.Op) (all []spec.Holding) {
 	for _, s := range c.sysctls {
-		all = append(all, spec.Holding{Kind: "sysctl", Text: s.written + " = " + s.Value, Data: s.Sysctl})
+		all = append(all, spec.Holding{Kind: "sysctl", Text: s.written + " = " + s.Value, Data: map[string]string{"key": s.Key, "value": s.Value}})
 	}
 	if !c.link.empty() {
-		all = append(all, spec.Holding{Kind: "link", Text: c.link.text(c.mac), Data: c.link})
+		all = append(all, spec.Holding{Kind: "link", Text: c.link.text(c.mac), Data: c.link.held()})
 	}
 	return all
 }

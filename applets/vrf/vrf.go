@@ -188,5 +188,5 @@ func (c *conf) Holds(*chained.Op) []spec.Holding {
 	if c.Table != 0 {
 		text += fmt.Sprintf(" with table %d", c.Table)
 	}
-	return []spec.Holding{{Kind: "VRF", Text: text, Data: c.Name}}
+	return []spec.Holding{{Kind: "vrf", Text: text, Data: c.Name}}
 }
