@@ -14,7 +14,7 @@ import (
 // 48 bits.
 const RunDigits = 12
 
-// usualIfName is the interface that a title leaves out.
+// usualIfName is the interface that titles and commands leave out.
 const usualIfName = "eth0"
 
 // Name returns the name of the container for people: that of its pod, or of `cni-exec run --name`, the
@@ -147,9 +147,17 @@ func Operands(list []*Entry) func(*Entry) string {
 // DelCommand returns the cni-exec command that deletes the attachment.
 func (e *Entry) DelCommand() string {
 	if e.isDerived() {
-		return "cni-exec del " + e.NetworkName + " " + e.netnsOperand() + " -i " + Quoted(e.IfName)
+		return "cni-exec del " + e.NetworkName + " " + e.netnsOperand() + e.ifNameFlag()
 	}
-	return "cni-exec del " + e.NetworkName + " --container-id " + e.ContainerID + " -i " + Quoted(e.IfName)
+	return "cni-exec del " + e.NetworkName + " --container-id " + e.ContainerID + e.ifNameFlag()
+}
+
+// ifNameFlag returns the flag that names the interface; empty: it is the usual one.
+func (e *Entry) ifNameFlag() string {
+	if e.IfName == usualIfName {
+		return ""
+	}
+	return " -i " + Quoted(e.IfName)
 }
 
 // AddCommand returns the cni-exec command that adds the attachment with the arguments of its ADD.
@@ -158,7 +166,7 @@ func (e *Entry) AddCommand() string {
 	if !e.isDerived() {
 		command += " --container-id " + e.ContainerID
 	}
-	command += " -i " + Quoted(e.IfName)
+	command += e.ifNameFlag()
 	others := map[string]json.RawMessage{}
 	for capability, value := range e.CapabilityArgs {
 		var ports []spec.Port

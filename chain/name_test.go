@@ -16,16 +16,16 @@ func TestCommandsOfEntry(t *testing.T) {
 		del, add string
 	}{
 		"a named namespace": {chain.Entry{ContainerID: chain.DerivedID(named), IfName: "eth0", NetNS: named},
-			"cni-exec del n blue -i eth0", "cni-exec add n blue -i eth0"},
+			"cni-exec del n blue", "cni-exec add n blue"},
 		"a path": {chain.Entry{ContainerID: chain.DerivedID("/proc/7/ns/net"), IfName: "eth0", NetNS: "/proc/7/ns/net"},
-			"cni-exec del n /proc/7/ns/net -i eth0", "cni-exec add n /proc/7/ns/net -i eth0"},
+			"cni-exec del n /proc/7/ns/net", "cni-exec add n /proc/7/ns/net"},
 		"ports": {chain.Entry{ContainerID: "c1", IfName: "eth1", NetNS: named, CapabilityArgs: map[string]json.RawMessage{"portMappings": json.RawMessage(
 			`[{"hostPort":8080,"containerPort":80,"protocol":"TCP"},{"hostPort":53,"containerPort":5353,"protocol":"udp","hostIP":"192.0.2.1"},{"hostPort":0,"containerPort":1}]`)}},
 			"cni-exec del n --container-id c1 -i eth1", "cni-exec add n blue --container-id c1 -i eth1 -p 8080:80 -p 192.0.2.1:53:5353/udp"},
 		"arguments": {chain.Entry{ContainerID: "c1", IfName: "eth0", NetNS: "/tmp/it's", Args: [][2]string{{"IP", "10.1.0.5"}, {"K", "V"}},
 			CapabilityArgs: map[string]json.RawMessage{"bandwidth": json.RawMessage(`{"ingressRate":8}`)}},
-			"cni-exec del n --container-id c1 -i eth0",
-			`CNI_ARGS='IP=10.1.0.5;K=V' CAP_ARGS='{"bandwidth":{"ingressRate":8}}' cni-exec add n '/tmp/it'\''s' --container-id c1 -i eth0`},
+			"cni-exec del n --container-id c1",
+			`CNI_ARGS='IP=10.1.0.5;K=V' CAP_ARGS='{"bandwidth":{"ingressRate":8}}' cni-exec add n '/tmp/it'\''s' --container-id c1`},
 		"no namespace": {chain.Entry{ContainerID: "c1", IfName: "$x"},
 			"cni-exec del n --container-id c1 -i '$x'", "cni-exec add n NETNS --container-id c1 -i '$x'"},
 	} {

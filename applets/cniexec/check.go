@@ -3,6 +3,7 @@ package cniexec
 import (
 	"context"
 	"fmt"
+	"io"
 
 	"github.com/cnibox/cnibox/applets/cniexec/doctor"
 	"github.com/cnibox/cnibox/applets/cniexec/hint"
@@ -124,7 +125,8 @@ func (c *checkCall) checkNamed(ctx context.Context, name string) (int, error) {
 	return c.end(c.document(ctx, checkDoc{checked, c.found()}, err))
 }
 
-// checkAll runs CHECK of attachments, and prints a line about each that is not as add left it. all are
+// checkAll runs CHECK of attachments, and prints a line about each that is not as add left it, and the
+// commands that restore it below. all are
 // those of the cache. It returns the number of those of which CHECK was run.
 func (c *checkCall) checkAll(ctx context.Context, entries, all []*chain.Entry, unread error) (checked int, err error) {
 	defer memory.CollectLess()()
@@ -147,6 +149,7 @@ func (c *checkCall) checkAll(ctx context.Context, entries, all []*chain.Entry, u
 			remedy := remedies.For(j, false)
 			c.findings = append(c.findings, doctor.Judged(j, remedy))
 			c.runner.Warn("check %s: %s", title(j.Entry), remedy.Line(hint.Text(j)))
+			io.WriteString(c.Stderr, remedy.Below())
 		}
 	})
 	if err != nil {

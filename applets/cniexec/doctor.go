@@ -4,6 +4,7 @@ import (
 	"context"
 
 	"github.com/cnibox/cnibox/applets/cniexec/doctor"
+	"github.com/cnibox/cnibox/applets/cniexec/hint"
 	"github.com/cnibox/cnibox/applets/cniexec/inventory"
 	"github.com/cnibox/cnibox/applets/lint"
 	"github.com/cnibox/cnibox/chain"
@@ -14,10 +15,11 @@ func doctorVerb() *verb {
 	return &verb{name: "doctor", group: "Repair", operands: "[ID|NETWORK]", summary: "find what keeps networks from working", new: func(c *call) action { return &doctorCall{call: c} },
 		text: `It looks at the kernel, its settings, the rules of other programs, directories
 of plugins, the networks, and what is attached or left over; of a container or
-a network at what concerns that. Each finding is a line: where, what, and what
-to do. The exit code is 1 if there is one, and 3 if there is none, but something
-could not be tested, as without root. CHECK is run of each attachment, and it is
-asked what this host does with packets to and from each; none leaves it.`,
+a network at what concerns that. A finding is a fault, a risk or a hint, with
+what to do on a line below it. The exit code is 1 for faults alone, and 3 where
+there is none, but something could not be tested, as without root. CHECK is run
+of each attachment, and it is asked what this host does with packets to and from
+each; none leaves it.`,
 		examples: []example{
 			{"cni-exec doctor blue", "what concerns one container; change nothing"},
 			{"cni-exec doctor --fix --report /tmp/report.txt", "repair what can be, and write a bug report"},
@@ -41,7 +43,7 @@ func (c *doctorCall) flags(f *flagSet) {
 }
 
 // do prints what is wrong with this host, and how to repair it. The exit code is 1 if there are
-// findings.
+// faults.
 func (c *doctorCall) do(ctx context.Context, operands []string) (int, error) {
 	if len(operands) > 1 {
 		return 0, usage("doctor: %q is one operand too many", operands[1])
@@ -84,9 +86,9 @@ type doctorDoc struct {
 // host returns what a doctor needs to know of the call.
 func (c *doctorCall) host() doctor.Host {
 	silent := func(string, ...any) {}
-	say := silent // the findings that were fixed are printed at the end
+	say := func(string, hint.Remedy) {} // the findings that were fixed are printed at the end
 	if c.output == outputJSON {
-		say = c.summarize
+		say = c.sayOutcome
 	}
 	return doctor.Host{
 		Runner: c.runner, Applets: c.Applets, Getenv: c.Getenv, ConfDir: c.confDir, Path: c.path, Plugins: c.describer(),
@@ -103,7 +105,7 @@ func (c *doctorCall) host() doctor.Host {
 func (c *doctorCall) printFindings(d *doctor.Doctor) (int, error) {
 	exit := exitOK
 	switch {
-	case len(d.Found) > 0:
+	case d.Faulty():
 		exit = exitError
 	case d.Undone:
 		exit = exitUndone

@@ -180,7 +180,7 @@ func (c *lsCall) lsAttachments(ctx context.Context, v *inventory.Inventory) (exi
 		columns = append(columns, tty.Column{Title: "HOLDS"}, tty.Column{Title: "RUNTIME"}, tty.Column{Title: "CONTAINER"}, tty.Column{Title: "NETNS"})
 	}
 	var rows [][]string
-	var faults strings.Builder // each a line below the table, never shortened
+	var faults strings.Builder // each a line below the table, never shortened, and commands below that
 	if c.all == nil {
 		c.all = entriesIn(v.Entries)
 	}
@@ -190,7 +190,7 @@ func (c *lsCall) lsAttachments(ctx context.Context, v *inventory.Inventory) (exi
 		if c.output == "" && a.Fault != nil {
 			state = a.Verdict
 			remedy := remedies.For(&chain.Judgement{Entry: a.Entry, State: chain.StateFault, Err: a.Fault}, false)
-			fmt.Fprintf(&faults, "%s: %s\n", title(a), spec.Printable(remedy.Line(a.FaultText())))
+			fmt.Fprintf(&faults, "%s: %s\n%s", title(a), spec.Printable(remedy.Line(a.FaultText())), remedy.Below())
 		}
 		row := []string{a.NetworkName, a.Name(), a.IfName, cell(a.Addresses(), bare), a.MAC(), a.HostLink,
 			cell(a.Ports, spec.Port.Short), v.AgeText(a), state}

@@ -5,6 +5,7 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"io"
 	"maps"
 	"net/netip"
 	"os"
@@ -93,7 +94,7 @@ func (c *reloadCall) do(ctx context.Context, operands []string) (int, error) {
 	if err != nil {
 		return 0, err
 	}
-	alive, err := c.restore(ctx, entries, nil, c.summarize)
+	alive, err := c.restore(ctx, entries, nil, c.sayOutcome)
 	if err == nil && alive == 0 {
 		return 0, spec.Errorf(spec.CodeUnknown, "no attachment of %q is alive: `cni-exec ls` has the state of each", operands[0])
 	}
@@ -105,12 +106,12 @@ func (c *reloadCall) do(ctx context.Context, operands []string) (int, error) {
 func (c *reloadCall) reloadAll(ctx context.Context) error {
 	if c.watched() {
 		entries, _, unread := c.runner.Entries()
-		_, err := c.restore(ctx, entries, unread, c.summarize)
+		_, err := c.restore(ctx, entries, unread, c.sayOutcome)
 		return err
 	}
 	deleted, failed := c.deleteEarlier(ctx)
 	entries, _, unread := c.runner.Entries()
-	alive, err := c.restore(ctx, entries, unread, c.summarize)
+	alive, err := c.restore(ctx, entries, unread, c.sayOutcome)
 	c.deleted = each(deleted, nameOf)
 	var did []string
 	if len(deleted) > 0 {
@@ -223,7 +224,7 @@ func attachmentsText(list []*chain.Entry) string {
 
 // restore restores attachments, says a line about each that was changed or is gone, and returns the
 // number of live ones. It returns an error about unreadable entries after it has restored the others.
-func (c *call) restore(ctx context.Context, entries []*chain.Entry, unread error, say func(format string, args ...any)) (alive int, err error) {
+func (c *call) restore(ctx context.Context, entries []*chain.Entry, unread error, say func(line string, remedy hint.Remedy)) (alive int, err error) {
 	defer memory.CollectLess()()
 	if !c.watched() { // no event would start another reload
 		c.runner.Cache.LockTimeout = c.patience()
@@ -253,11 +254,12 @@ func (c *call) restore(ctx context.Context, entries []*chain.Entry, unread error
 			c.undone = true
 			c.notTested = append(c.notTested, spec.Printable(title(r.Entry)+": "+r.Unchecked))
 		}
+		text, remedy := outcome(r, remedies)
 		switch {
 		case !c.watched():
-			say("%s: %s", title(r.Entry), outcome(r, remedies))
+			say(title(r.Entry)+": "+text, remedy)
 		case len(r.Did)+len(r.Errs) > 0 || r.Busy:
-			say("%s: %s (%s)", title(r.Entry), outcome(r, remedies), c.cause())
+			say(title(r.Entry)+": "+text+" ("+c.cause()+")", remedy)
 		}
 	})
 	if err == nil && !c.watched() {
@@ -283,7 +285,7 @@ func (c *call) restore(ctx context.Context, entries []*chain.Entry, unread error
 
 // judgeOthers says a line about each attachment of which nothing can be restored. It returns the number of
 // those whose namespace exists, but not at its path.
-func (c *call) judgeOthers(ctx context.Context, entries []*chain.Entry, alive map[spec.Attachment]bool, say func(format string, args ...any)) (lost int, err error) {
+func (c *call) judgeOthers(ctx context.Context, entries []*chain.Entry, alive map[spec.Attachment]bool, say func(line string, remedy hint.Remedy)) (lost int, err error) {
 	others := slices.DeleteFunc(slices.Clone(entries), func(e *chain.Entry) bool { return alive[e.Attachment()] })
 	title, remedies := chain.Titles(entries), c.remedies(nil)
 	err = c.runner.Judge(ctx, others, c.patience(), func(j *chain.Judgement) {
@@ -301,40 +303,52 @@ func (c *call) judgeOthers(ctx context.Context, entries []*chain.Entry, alive ma
 			text = "NOT restored: " + text
 			c.findings = append(c.findings, doctor.Judged(j, remedy))
 		}
-		say("%s: %s", title(j.Entry), text)
+		say(title(j.Entry)+": "+text, remedy)
 	})
 	return lost, err
 }
 
-// outcome returns a line about what reload has done for an attachment.
-func outcome(r *chain.Restored, remedies hint.Remedies) string {
-	text := strings.Join(r.Did, ", ")
+// outcome returns a line about what reload has done for an attachment, and what is left to do.
+func outcome(r *chain.Restored, remedies hint.Remedies) (text string, remedy hint.Remedy) {
+	text = strings.Join(r.Did, ", ")
 	switch {
 	case r.Busy:
 		j := &chain.Judgement{Entry: r.Entry, State: chain.StateBusy, Why: r.Unchecked}
-		return remedies.For(j, true).Line(hint.Text(j))
+		remedy = remedies.For(j, true)
+		return remedy.Line(hint.Text(j)), remedy
 	case len(r.Errs) > 0:
 		if text != "" {
 			text += "; "
 		}
 		j := &chain.Judgement{Entry: r.Entry, State: chain.StateFault, Err: r.Errs[0]}
-		text += "NOT restored: " + remedies.For(j, true).Line(strings.Join(each(r.Errs, hint.Reason), "; "))
+		remedy = remedies.For(j, true)
+		text += "NOT restored: " + remedy.Line(strings.Join(each(r.Errs, hint.Reason), "; "))
 	case text == "":
 		text = "nothing to do"
 	}
 	if r.Unchecked != "" {
 		text += " (not tested: " + r.Unchecked + ")"
 	}
-	return text
+	return text, remedy
 }
 
-// summarize prints a summary line; with -o json it goes to stderr, since stdout is for an error.
-func (c *call) summarize(format string, args ...any) {
-	to := c.Stdout
+// summaries is where summary lines go; with -o json to stderr, since stdout is for the document.
+func (c *call) summaries() io.Writer {
 	if c.output == outputJSON {
-		to = c.Stderr
+		return c.Stderr
 	}
-	fmt.Fprintln(to, spec.Printable(fmt.Sprintf(format, args...)))
+	return c.Stdout
+}
+
+// summarize prints a summary line.
+func (c *call) summarize(format string, args ...any) {
+	fmt.Fprintln(c.summaries(), spec.Printable(fmt.Sprintf(format, args...)))
+}
+
+// sayOutcome prints a summary line and, below it, the commands that repair.
+func (c *call) sayOutcome(line string, remedy hint.Remedy) {
+	c.summarize("%s", line)
+	io.WriteString(c.summaries(), remedy.Below())
 }
 
 // watchAndReload reloads after each event, until a signal ends it.

@@ -325,7 +325,7 @@ func TestSeeFitsTerminal(t *testing.T) {
 		t.Errorf("there is colour:\n%q", text)
 	}
 	faulty = true
-	if text := show(60); !strings.Contains(text, "\x1b[31mfault\x1b[m") || !strings.Contains(text, "\nblue (pods): "+fault+": cni-exec reload blue\n") {
+	if text := show(60); !strings.Contains(text, "\x1b[31mfault\x1b[m") || !strings.Contains(text, "\nblue (pods): "+fault+"\n  cni-exec reload blue\n") {
 		t.Errorf("a fault is cut, or not on a line of its own:\n%q", text)
 	}
 	faulty = false

@@ -58,7 +58,7 @@ func (c *checker) capabilities(p *chain.Plugin) {
 			by += " with " + p.IPAM
 		}
 		c.note(problem{
-			file: p.From.File, key: spec.JoinKeys(p.From.Key, "capabilities."+name), name: true,
+			severity: Risk, file: p.From.File, key: spec.JoinKeys(p.From.Key, "capabilities."+name), name: true,
 			text: fmt.Sprintf("%s does not use the capability %q%s", by, name, meant),
 		})
 	}
@@ -82,7 +82,7 @@ func (c *checker) fold(l *chain.List, f *chain.Plugin) {
 			declared[name] = declared[name] || enabled
 			if enabled && !f.Capabilities[name] {
 				c.note(problem{
-					file: m.From.File, key: spec.JoinKeys(m.From.Key, "capabilities."+name), name: true,
+					severity: Risk, file: m.From.File, key: spec.JoinKeys(m.From.Key, "capabilities."+name), name: true,
 					text: fmt.Sprintf("%s does not get %q, since the %q around it does not have the capability", m.Type, name, chain.FoldType),
 				})
 			}
@@ -91,7 +91,7 @@ func (c *checker) fold(l *chain.List, f *chain.Plugin) {
 	for name, enabled := range f.Capabilities {
 		if enabled && !declared[name] {
 			c.note(problem{
-				file: f.From.File, key: spec.JoinKeys(f.From.Key, "capabilities."+name), name: true,
+				severity: Risk, file: f.From.File, key: spec.JoinKeys(f.From.Key, "capabilities."+name), name: true,
 				text: fmt.Sprintf("none of its plugins has the capability %q", name),
 			})
 		}

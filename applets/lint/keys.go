@@ -135,7 +135,7 @@ func (c *checker) pluginKeys(p *chain.Plugin, builtIn *spec.Plugin) {
 	}
 	if ipam := members["ipam"]; p.IPAM == "" && ipam != nil && known.other["ipam"] == nil && !builtIn.Chained {
 		if inner, err := spec.Members(ipam); err == nil && len(inner) > 0 {
-			c.add(p.From.File, spec.JoinKeys(p.From.Key, "ipam"), `"ipam" has no "type": nothing reads it`)
+			c.addAs(Risk, p.From.File, spec.JoinKeys(p.From.Key, "ipam"), `"ipam" has no "type": nothing reads it`)
 			known.other["ipam"] = []reflect.Type{raw()}
 		}
 	}
@@ -227,7 +227,7 @@ func (c *checker) members(file, path string, members map[string]json.RawMessage,
 		case isFree(path), strings.HasPrefix(name, "_"), strings.HasPrefix(name, "//"): // written as comments
 		default:
 			c.note(problem{
-				file: file, key: spec.JoinKeys(path, name), name: true,
+				severity: Risk, file: file, key: spec.JoinKeys(path, name), name: true,
 				text: fmt.Sprintf("unknown key %q%s", name, c.suggest(name, known)),
 			})
 		}

@@ -26,14 +26,31 @@ import (
 	"github.com/cnibox/cnibox/spec"
 )
 
+// A Severity is what a finding means for attachments.
+type Severity uint8
+
+// The severities, the gravest first.
+const (
+	Fault Severity = iota // something is broken for a container, or the next ADD or DEL will fail
+	Risk                  // it will be, under a condition that is not met yet
+	Hint                  // nothing is, but it could be better, or is meant to be so
+)
+
+// String returns "fault", "risk" or "hint".
+func (s Severity) String() string { return [...]string{"fault", "risk", "hint"}[s] }
+
+// MarshalText is String for JSON.
+func (s Severity) MarshalText() ([]byte, error) { return []byte(s.String()), nil }
+
 // A Finding is one mistake, with its position.
 type Finding struct {
-	File    string `json:"file"`
-	Line    int    `json:"line"`   // from 1; 0: see Unread
-	Column  int    `json:"column"` // of the key, in bytes from 1
-	Key     string `json:"key"`    // as plugins[0].ipam.subnet; empty: the document
-	Message string `json:"message"`
-	Unread  error  `json:"-"` // why the file could not be read
+	Severity Severity `json:"severity"` // [Fault]: ADD refuses the configuration
+	File     string   `json:"file"`
+	Line     int      `json:"line"`   // from 1; 0: see Unread
+	Column   int      `json:"column"` // of the key, in bytes from 1
+	Key      string   `json:"key"`    // as plugins[0].ipam.subnet; empty: the document
+	Message  string   `json:"message"`
+	Unread   error    `json:"-"` // why the file could not be read
 }
 
 // String formats the finding as compilers do.
@@ -77,6 +94,7 @@ func (b builtIn) Invoke(context.Context, string, *spec.Request) (*spec.Result, e
 
 // A problem is a finding whose position is not known yet.
 type problem struct {
+	severity  Severity
 	file, key string
 	value     string // a value within that of the key; empty: the whole value of the key
 	name      bool   // the problem is the name of the key
@@ -200,7 +218,7 @@ func (c *checker) unused(file string) {
 	if err != nil || !bytes.HasPrefix(bytes.TrimSpace(doc), []byte("{")) {
 		return
 	}
-	c.note(problem{file: file, text: "nothing reads this file: the name of a list must end in .conflist, that of the configuration of one plugin in .conf or .json"})
+	c.note(problem{severity: Hint, file: file, text: "nothing reads this file: the name of a list must end in .conflist, that of the configuration of one plugin in .conf or .json"})
 	c.docs[file] = &document{raw: doc}
 }
 
@@ -217,10 +235,15 @@ type checker struct {
 // in the file.
 const mostFindings = 20
 
-// add notes a problem of a file at a key.
+// add notes something that ADD refuses in a file, at a key.
 func (c *checker) add(file, key, format string, args ...any) {
+	c.addAs(Fault, file, key, format, args...)
+}
+
+// addAs notes a problem of a file at a key.
+func (c *checker) addAs(severity Severity, file, key, format string, args ...any) {
 	if !c.full(file) {
-		c.note(problem{file: file, key: key, text: fmt.Sprintf(format, args...)})
+		c.note(problem{severity: severity, file: file, key: key, text: fmt.Sprintf(format, args...)})
 	}
 }
 
@@ -237,7 +260,7 @@ func (c *checker) note(p problem) {
 		case d.problems > mostFindings+1:
 			return
 		case d.problems > mostFindings:
-			p = problem{file: p.file, more: true, text: fmt.Sprintf("there is more: these are the first %d", mostFindings)}
+			p = problem{severity: Risk, file: p.file, more: true, text: fmt.Sprintf("there is more: these are the first %d", mostFindings)}
 		}
 	}
 	c.problems = append(c.problems, p)
@@ -417,7 +440,7 @@ func (c *checker) reportInvalid(m *member) {
 }
 
 // findings finds the position of each problem, sorted by file and line. Of several problems at one
-// position it keeps the first: plugin and struct report the same mistake in other words.
+// position it keeps the first of the gravest: plugin and struct report the same mistake in other words.
 func (c *checker) findings() []*Finding {
 	var all []*Finding
 	for i := 0; i < len(c.problems); i++ { // doc may find more
@@ -437,7 +460,7 @@ func (c *checker) findings() []*Finding {
 		case p.value != "":
 			at = doc.has(p.key, p.value)
 		}
-		f := &Finding{File: p.file, Key: at.key, Message: spec.Shorten(p.text), Unread: p.unread}
+		f := &Finding{Severity: p.severity, File: p.file, Key: at.key, Message: spec.Shorten(p.text), Unread: p.unread}
 		if p.unread == nil && !p.more {
 			f.Line, f.Column = spec.Position(doc.raw, at.value)
 		}
@@ -446,6 +469,6 @@ func (c *checker) findings() []*Finding {
 	compare := func(a, b *Finding) int { // the note about further problems comes last
 		return cmp.Or(cmp.Compare(a.File, b.File), cmp.Compare(uint(a.Line-1), uint(b.Line-1)), cmp.Compare(a.Column, b.Column))
 	}
-	slices.SortStableFunc(all, compare)
+	slices.SortStableFunc(all, func(a, b *Finding) int { return cmp.Or(compare(a, b), cmp.Compare(a.Severity, b.Severity)) })
 	return slices.CompactFunc(all, func(a, b *Finding) bool { return compare(a, b) == 0 })
 }

@@ -282,6 +282,39 @@ func TestOneMistake(t *testing.T) {
 	}
 }
 
+// What ADD refuses is a fault; what it takes, and may hurt later, is a risk. The gravest of one place is kept.
+func TestSeverity(t *testing.T) {
+	for doc, want := range map[string]lint.Severity{
+		``:                              lint.Fault,
+		"{\n":                           lint.Fault,
+		bridge(`"mtu":67`):              lint.Fault,
+		list(`{"type":"brigde"}`):       lint.Fault,
+		list(`{"type":"portmap"}`):      lint.Fault,
+		ranges(`"subnet":"0.0.0.0/0"`):  lint.Fault,
+		bridge(`"isGatway":true`):       lint.Risk,
+		bridge(`"mtu":1400,"mtu":1500`): lint.Risk,
+		chained(`{"type":"portmap"}`):   lint.Risk,
+		list(`{"type":"bridge","ipam":{"subnet":"10.1.0.0/24"}}`): lint.Risk,
+		bridge(`"capabilities":{"portMappings":true}`):            lint.Risk,
+	} {
+		dir := t.TempDir()
+		if err := os.WriteFile(filepath.Join(dir, "net.conflist"), []byte(doc), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		found, err := linter().Files(dir)
+		if err != nil || len(found) != 1 || found[0].Severity != want {
+			t.Errorf("%s: want one %s, got %v: %v", doc, want, found, err)
+		}
+	}
+	dir := t.TempDir()
+	if err := os.WriteFile(filepath.Join(dir, "net.conflist.old"), []byte(bridge(`"mtu":67`)), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if found, err := linter().Files(dir); err != nil || len(found) != 1 || found[0].Severity != lint.Hint {
+		t.Errorf("a file that nothing reads: got %v: %v", found, err)
+	}
+}
+
 func TestExamplesHaveNoFindings(t *testing.T) {
 	found, err := linter().Files("../../examples")
 	if err != nil {

@@ -94,7 +94,7 @@ func (c *checker) compare(n *network, others []*network) {
 			if used == n {
 				unused = other
 			}
-			c.add(unused.list.File, "name", "network %q is in %s too, which is used instead", n.list.Name, used.list.File)
+			c.addAs(Risk, unused.list.File, "name", "network %q is in %s too, which is used instead", n.list.Name, used.list.File)
 			break
 		}
 	}
@@ -185,7 +185,7 @@ func (c *checker) overlaps(n *network, m *member, r spec.Range, another *network
 			default:
 				continue
 			}
-			c.addRangeProblem(m, r, text)
+			c.addRangeProblem(Risk, m, r, text)
 			return true
 		}
 	}
@@ -240,12 +240,12 @@ func (c *checker) shadowed(m *member, r spec.Range, route *HostRoute) {
 	if isWider(route, r) {
 		text = "%s is a part of the host's network %s on %s: the host does not reach what is there any more"
 	}
-	c.addRangeProblem(m, r, fmt.Sprintf(text, r.Subnet, route.Dst, route.Link))
+	c.addRangeProblem(Risk, m, r, fmt.Sprintf(text, r.Subnet, route.Dst, route.Link))
 }
 
 // addRangeProblem notes a problem of a range at its key.
-func (c *checker) addRangeProblem(m *member, r spec.Range, text string) {
-	c.note(problem{file: m.From.File, key: spec.JoinKeys(m.From.Key, "ipam"), value: asConfigured(r).String(), text: text})
+func (c *checker) addRangeProblem(severity Severity, m *member, r spec.Range, text string) {
+	c.note(problem{severity: severity, file: m.From.File, key: spec.JoinKeys(m.From.Key, "ipam"), value: asConfigured(r).String(), text: text})
 }
 
 // host notes what a configuration needs from this host or the list and does not find there.
@@ -265,11 +265,11 @@ func (c *checker) host(m *member) {
 		given = given || enabled
 	}
 	if read, all := c.consumed(m.Plugin); !given && !all && m.builtIn.Chained && slices.Contains(read, ports) {
-		c.add(m.From.File, spec.JoinKeys(m.From.Key, "type"), `%s publishes no port without "capabilities": {%q: true}`, m.Type, ports)
+		c.addAs(Risk, m.From.File, spec.JoinKeys(m.From.Key, "type"), `%s publishes no port without "capabilities": {%q: true}`, m.Type, ports)
 	}
 	for _, r := range m.resources.Ranges {
 		if r.Subnet.Bits() == 0 {
-			c.addRangeProblem(m, r, fmt.Sprintf(`%s is every address: "subnet" must be that of the containers, as %s`, r.Subnet, exampleOf(r.Subnet)))
+			c.addRangeProblem(Fault, m, r, fmt.Sprintf(`%s is every address: "subnet" must be that of the containers, as %s`, r.Subnet, exampleOf(r.Subnet)))
 		}
 	}
 }
@@ -308,7 +308,7 @@ func (c *checker) attached(n *network) {
 		}
 		for _, p := range a.Addresses {
 			if !slices.ContainsFunc(ranges, func(r spec.Range) bool { return r.Subnet.Contains(p.Addr()) }) {
-				c.addRangeProblem(delegate, ranges[0], fmt.Sprintf("%s: %s of container %s has %s of an earlier configuration, until it is deleted and added again",
+				c.addRangeProblem(Risk, delegate, ranges[0], fmt.Sprintf("%s: %s of container %s has %s of an earlier configuration, until it is deleted and added again",
 					ranges[0].Subnet, a.IfName, a.ContainerID, p))
 				return
 			}

@@ -51,7 +51,7 @@ func (d *document) twice() (twice []problem) {
 			object.free, object.asked = isFree(n.Up.Key()), true
 		}
 		if again && (other == written || !object.free) {
-			twice = append(twice, problem{at: new(placeOf(n)), name: true, text: fmt.Sprintf("%q is here twice: the last one counts", written)})
+			twice = append(twice, problem{severity: Risk, at: new(placeOf(n)), name: true, text: fmt.Sprintf("%q is here twice: the last one counts", written)})
 		}
 		object.names[folded] = written
 		return true

@@ -193,6 +193,7 @@ docker_beside_firewalld() {
 sound() {
 	local found
 	found=$(cni-exec doctor 2>&1) || failed "$found"
+	grep -q 'checks, 0 findings' <<<"$found" || failed "$found"
 }
 
 # repair PROGRAM: runs the commands that cni-exec doctor prints, which begin with PROGRAM.

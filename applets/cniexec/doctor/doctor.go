@@ -18,6 +18,7 @@ import (
 	"github.com/cnibox/cnibox/applets/applet"
 	"github.com/cnibox/cnibox/applets/cniexec/hint"
 	"github.com/cnibox/cnibox/applets/cniexec/inventory"
+	"github.com/cnibox/cnibox/applets/cniexec/sandbox"
 	"github.com/cnibox/cnibox/applets/lint"
 	"github.com/cnibox/cnibox/chain"
 	"github.com/cnibox/cnibox/internal/netns"
@@ -31,19 +32,22 @@ import (
 // A Finding is something that keeps networks of this host from working, or may do so. check,
 // status, gc, reload and boot report faults in the same form.
 //
+// The zero value of its severity is [lint.Fault].
+//
 // The four members that name an attachment are empty if the finding does not concern one, or it is
 // not known. For a finding about several attachments see [Doctor.Documents].
 type Finding struct {
-	Check       string `json:"check"`   // the checked part
-	Where       string `json:"where"`   // what is wrong; usually the name of a link, a file or an attachment
-	Message     string `json:"message"` // one line
-	Repair      string `json:"repair"`  // a command, or what to change; a line for each command
-	Own         bool   `json:"own"`     // --fix can repair it
-	Code        int    `json:"code"`    // of an error of the specification; 0: none
-	Network     string `json:"network"`
-	ContainerID string `json:"containerID"`
-	IfName      string `json:"ifName"`
-	NetNS       string `json:"netns"`
+	Severity    lint.Severity `json:"severity"`
+	Check       string        `json:"check"`   // the checked part
+	Where       string        `json:"where"`   // what is wrong; usually the name of a link, a file or an attachment
+	Message     string        `json:"message"` // one line
+	Repair      string        `json:"repair"`  // a command, or what to change; a line for each command
+	Own         bool          `json:"own"`     // --fix can repair it
+	Code        int           `json:"code"`    // of an error of the specification; 0: none
+	Network     string        `json:"network"`
+	ContainerID string        `json:"containerID"`
+	IfName      string        `json:"ifName"`
+	NetNS       string        `json:"netns"`
 
 	attachments []*inventory.Entry          // the attachments, if it concerns any
 	repairs     []string                    // of each of these; nil: Repair is of all
@@ -60,10 +64,14 @@ func (f *Finding) SetError(err error) {
 	f.Code, f.Message = spec.AsError(err).Code, spec.Printable(hint.Reason(err))
 }
 
-// Judged returns the finding for what is known of an attachment, with the remedy for it.
+// Judged returns the finding for what is known of an attachment, with the remedy for it. What is left of one whose
+// namespace is gone, or whose ADD was killed, keeps addresses and ports from others.
 func Judged(j *chain.Judgement, remedy hint.Remedy) Finding {
 	f := Finding{Check: "attachment", Where: spec.Printable(j.Title()), Message: spec.Printable(hint.Text(j)), Repair: repair(remedy), Own: remedy.Reload, Code: codeOf(j)}
 	f.SetAttachment(j.Attachment(), j.NetNSPath())
+	if j.State == chain.StateGone || j.State == chain.StateInterrupted {
+		f.Severity = lint.Risk
+	}
 	return f
 }
 
@@ -200,6 +208,7 @@ func Examine(ctx context.Context, h Host) (*Doctor, error) {
 		c.run(d, ctx)
 		d.Checks++
 	}
+	slices.SortStableFunc(d.Found, func(a, b Finding) int { return cmp.Compare(a.Severity, b.Severity) })
 	return d, nil
 }
 
@@ -313,14 +322,21 @@ func (d *Doctor) treatOnce(ctx context.Context) (*Doctor, error) {
 	return after, nil
 }
 
-// Text has a line for each finding, "where: what: what to do", and their number at the end.
+// Faulty reports whether a finding is a fault.
+func (d *Doctor) Faulty() bool {
+	return slices.ContainsFunc(d.Found, func(f Finding) bool { return f.Severity == lint.Fault })
+}
+
+// Text has a line for each finding, "severity: where: what", with what to do in indented lines below it, and the number
+// of findings at the end.
 func (d *Doctor) Text() string {
 	var out strings.Builder
 	for _, f := range d.Fixed {
 		fmt.Fprintf(&out, "fixed: %s: %s\n", f.Where, f.Message)
 	}
 	for _, f := range d.Found {
-		fmt.Fprintf(&out, "%s: %s: %s\n", f.Where, f.Message, spec.Printable(strings.ReplaceAll(f.Repair, "\n", "; ")))
+		fmt.Fprintf(&out, "%s: %s: %s\n", f.Severity, f.Where, f.Message)
+		out.WriteString(hint.Below(strings.Split(f.Repair, "\n")))
 	}
 	fmt.Fprintf(&out, "%s, %s", tty.Plural(d.Checks, "check"), tty.Plural(len(d.Found), "finding"))
 	if n := len(d.Untested); n > 0 {
@@ -350,7 +366,7 @@ func (d *Doctor) Documents(found []Finding) []Finding {
 	return all
 }
 
-// checkConfigurations is lint; the mistakes in a file are one finding.
+// checkConfigurations is lint; the mistakes in a file are one finding, about the gravest.
 func (d *Doctor) checkConfigurations(context.Context) {
 	found, err := d.Lint(d.ConfDir)
 	if errors.Is(err, os.ErrNotExist) {
@@ -361,23 +377,23 @@ func (d *Doctor) checkConfigurations(context.Context) {
 		return
 	}
 	d.linted = found
-	counts, first := map[string]int{}, map[string]*lint.Finding{}
+	counts, gravest := map[string]int{}, map[string]*lint.Finding{}
 	for _, f := range found {
 		if errors.Is(f.Unread, os.ErrPermission) {
 			d.skip("configuration", f.Unread)
 			continue
 		}
-		if counts[f.File]++; counts[f.File] == 1 {
-			first[f.File] = f
+		if counts[f.File]++; counts[f.File] == 1 || f.Severity < gravest[f.File].Severity {
+			gravest[f.File] = f
 		}
 	}
 	for _, file := range slices.Sorted(maps.Keys(counts)) {
-		f := first[file]
+		f := gravest[file]
 		text := f.Message
 		if n := counts[file]; n > 1 {
 			text += fmt.Sprintf("; and %s more", tty.Plural(n-1, "mistake"))
 		}
-		d.add(Finding{Check: "configuration", Where: f.Place(), Message: text, Repair: "cni-exec lint " + file, Code: spec.CodeConfig})
+		d.add(Finding{Severity: f.Severity, Check: "configuration", Where: f.Place(), Message: text, Repair: "cni-exec lint " + file, Code: spec.CodeConfig})
 	}
 }
 
@@ -389,7 +405,7 @@ func (d *Doctor) checkConfigured(context.Context) {
 			continue
 		}
 		d.add(Finding{
-			Check: "configuration", Where: "network " + n.Name, Code: spec.CodeConfig,
+			Severity: lint.Risk, Check: "configuration", Where: "network " + n.Name, Code: spec.CodeConfig,
 			Message: fmt.Sprintf("no valid file in %s has it, so nothing more can be attached; what is attached goes by the configuration of its add: %s", d.ConfDir, d.titles(alive)),
 			Repair:  "put its file back, or name the directory of its runtime with --conf-dir",
 		}, alive...)
@@ -443,15 +459,29 @@ func (d *Doctor) checkCache(context.Context) {
 			if info, err := os.Lstat(file); err == nil && info.IsDir() {
 				remove = "rm -r "
 			}
-			f := Finding{Check: "cache", Message: b.Err().Error(), Repair: remove + file + " if its container is gone", Code: spec.CodeIO}
+			f := Finding{Severity: lint.Risk, Check: "cache", Message: b.Err().Error(), Repair: remove + file + " if its container is gone", Code: spec.CodeIO}
 			if a, has := d.ownerOf(&b); len(has) > 0 {
-				f.Message += fmt.Sprintf("; it is of %s, which has %s", chain.EntryOf(a).Title(), tty.Several(has))
-				f.Repair = repair(d.Remedies.For(&chain.Judgement{Entry: chain.EntryOf(a), State: chain.StateFault, Err: spec.ErrNeedsAdd}, false))
+				e := chain.EntryOf(a)
+				e.NetNS = namedAs(a.ContainerID)
+				f.Severity = lint.Fault // neither CHECK nor DEL knows what it has
+				f.Message += fmt.Sprintf("; it is of %s, which has %s", e.Title(), tty.Several(has))
+				f.Repair = d.readd(&inventory.Entry{Entry: e})
 				f.Network, f.ContainerID, f.IfName = a.Network, a.ContainerID, a.IfName
 			}
 			d.add(f)
 		}
 	}
+}
+
+// namedAs returns the path of the named namespace from which a container ID was derived; empty: none.
+func namedAs(id string) string {
+	names, _ := os.ReadDir(sandbox.NetNSDir) // it may be missing
+	for _, n := range names {
+		if path := filepath.Join(sandbox.NetNSDir, n.Name()); chain.DerivedID(path) == id {
+			return path
+		}
+	}
+	return ""
 }
 
 // ownerOf returns the attachment of a broken entry, by the labels of links, the rule set and the
@@ -516,7 +546,7 @@ func (d *Doctor) checkStale(ctx context.Context) {
 		}
 	}
 	if len(interrupted) > 0 {
-		d.add(Finding{Check: "interrupted add", Where: d.titles(interrupted), Message: interrupted[0].StateText(),
+		d.add(Finding{Severity: lint.Risk, Check: "interrupted add", Where: d.titles(interrupted), Message: interrupted[0].StateText(),
 			Repair: d.delOrGC(interrupted), Code: spec.CodeCheck}, interrupted...)
 	}
 	if len(gone) > 0 {
@@ -524,13 +554,18 @@ func (d *Doctor) checkStale(ctx context.Context) {
 		if len(gone) == 1 {
 			text = gone[0].StateText()
 		}
-		d.add(Finding{Check: "stale attachments", Where: d.titles(gone), Message: text, Repair: d.delOrGC(gone),
+		d.add(Finding{Severity: lint.Risk, Check: "stale attachments", Where: d.titles(gone), Message: text, Repair: d.delOrGC(gone),
 			Code: spec.CodeNetNS, fix: func(ctx context.Context) error {
 				return d.Runner.DeleteStale(ctx, func(a spec.Attachment) bool {
 					return slices.ContainsFunc(gone, func(e *inventory.Entry) bool { return e.Attachment() == a })
 				})
 			}}, gone...)
 	}
+}
+
+// readd returns the commands that delete an attachment, and add it again.
+func (d *Doctor) readd(a *inventory.Entry) string {
+	return repair(d.Remedies.For(&chain.Judgement{Entry: a.Entry, State: chain.StateFault, Err: spec.ErrNeedsAdd}, false))
 }
 
 // addJudged adds the finding about one attachment.
@@ -568,7 +603,7 @@ func (d *Doctor) checkLeases(context.Context) {
 			}
 		}
 		if len(stale) > 0 {
-			d.add(Finding{Check: "stale leases", Where: "network " + n.Name, Repair: "cni-exec gc " + n.Name, Code: spec.CodeCheck, Network: n.Name,
+			d.add(Finding{Severity: lint.Risk, Check: "stale leases", Where: "network " + n.Name, Repair: "cni-exec gc " + n.Name, Code: spec.CodeCheck, Network: n.Name,
 				Message: fmt.Sprintf("%s of no attachment in %s: %s", tty.Plural(len(stale), "lease"), d.inv.Cache.Dir, tty.Several(stale))})
 		}
 	}
@@ -726,11 +761,11 @@ func (d *Doctor) checkOrphans(context.Context) {
 			switch {
 			case key == "" || known[key]:
 			case d.alive(a):
-				d.add(Finding{Check: "unknown attachment", Where: l.Name, Code: spec.CodeUnknown, Network: a.Network, ContainerID: a.ContainerID, IfName: a.IfName,
+				d.add(Finding{Severity: lint.Risk, Check: "unknown attachment", Where: l.Name, Code: spec.CodeUnknown, Network: a.Network, ContainerID: a.ContainerID, IfName: a.IfName,
 					Message: fmt.Sprintf("it is of %s, which is not in %s, and leads to a network namespace that exists", chain.EntryOf(a).Title(), d.inv.Cache.Dir),
 					Repair:  fmt.Sprintf("cni-exec doctor --cache-dir DIR with that of its runtime, or `%s` if its container is gone", chain.EntryOf(a).DelCommand())})
 			default:
-				d.add(Finding{Check: "orphaned link", Where: l.Name, Code: spec.CodeUnknown, Network: a.Network, ContainerID: a.ContainerID, IfName: a.IfName,
+				d.add(Finding{Severity: lint.Risk, Check: "orphaned link", Where: l.Name, Code: spec.CodeUnknown, Network: a.Network, ContainerID: a.ContainerID, IfName: a.IfName,
 					Message: fmt.Sprintf("it is of an attachment that is not in %s: %s", d.inv.Cache.Dir, l.Alias), Repair: "ip link del " + l.Name})
 			}
 		}
@@ -742,7 +777,7 @@ func (d *Doctor) checkOrphans(context.Context) {
 		}
 	}
 	for _, name := range slices.Sorted(maps.Keys(orphans)) {
-		d.add(Finding{Check: "orphaned elements", Where: "network " + name, Code: spec.CodeUnknown, Network: name, Repair: "cni-exec gc " + name,
+		d.add(Finding{Severity: lint.Risk, Check: "orphaned elements", Where: "network " + name, Code: spec.CodeUnknown, Network: name, Repair: "cni-exec gc " + name,
 			Message: fmt.Sprintf("%s in tables cnibox of attachments that have neither a link nor an entry in %s", tty.Plural(orphans[name], "element"), d.inv.Cache.Dir)})
 	}
 }

@@ -99,7 +99,7 @@ func (d *Doctor) checkLocalnet(context.Context) {
 	for _, n := range d.examined {
 		link := n.resources.Link
 		if key := "net/ipv4/conf/" + link + "/route_localnet"; link != "" && sandbox.Sysctl(key) == "1" && !d.guarded() {
-			d.add(Finding{Check: "route_localnet", Repair: setting(key, "0"), Code: spec.CodeHost, Network: n.Name,
+			d.add(Finding{Severity: lint.Risk, Check: "route_localnet", Repair: setting(key, "0"), Code: spec.CodeHost, Network: n.Name,
 				Message: fmt.Sprintf("%s is 1 without the chain guard of table inet cnibox: hosts on %s may reach services on 127.0.0.1", strings.ReplaceAll(key, "/", "."), link)})
 		}
 	}
@@ -121,7 +121,7 @@ func (d *Doctor) checkReversePath(context.Context) {
 	for _, l := range uplinks {
 		all, own := sandbox.Sysctl("net/ipv4/conf/all/rp_filter"), "net/ipv4/conf/"+l.Name+"/rp_filter"
 		if max(all, sandbox.Sysctl(own)) == "1" { // the kernel uses the larger one
-			d.add(Finding{Check: "rp_filter", Repair: setting(own, "2"), Code: spec.CodeHost,
+			d.add(Finding{Severity: lint.Risk, Check: "rp_filter", Repair: setting(own, "2"), Code: spec.CodeHost,
 				Message: fmt.Sprintf("%s drops packets whose way back is another link, and this host has %d with a default route", l.Name, len(uplinks))})
 		}
 	}
@@ -208,7 +208,7 @@ func (d *Doctor) checkPlugins(context.Context) {
 				Message: fmt.Sprintf("%s missing beside %s of this program, and needed by what is attached", tty.Several(missing), tty.Plural(len(ours), "plugin"))})
 		}
 		if len(ours) > 0 && len(others) > 0 {
-			d.add(Finding{Check: "plugins", Where: dir, Repair: "cnibox install " + dir, Code: spec.CodePlugin,
+			d.add(Finding{Severity: lint.Risk, Check: "plugins", Where: dir, Repair: "cnibox install " + dir, Code: spec.CodePlugin,
 				Message: fmt.Sprintf("%s of another program beside %s of this one", tty.Several(others), tty.Plural(len(ours), "plugin"))})
 		}
 	}

@@ -8,6 +8,7 @@ import (
 	"slices"
 
 	"github.com/cnibox/cnibox/applets/cniexec/inventory"
+	"github.com/cnibox/cnibox/applets/lint"
 	"github.com/cnibox/cnibox/rtnl"
 	"github.com/cnibox/cnibox/spec"
 )
@@ -61,18 +62,22 @@ func (d *Doctor) checkMTU(context.Context) {
 		}
 		out := slices.MinFunc(ways, func(a, b way) int { return cmp.Compare(a.MTU, b.MTU) })
 		if l.MTU > out.MTU {
-			repair := fmt.Sprintf("ip link set %s mtu %d, and \"mtu\": %[2]d in %s", l.Name, out.MTU, n.File)
+			repair := fmt.Sprintf("ip link set %s mtu %d\n\"mtu\": %[2]d in %s", l.Name, out.MTU, n.File)
 			if ports := d.portMTU(l); ports != 0 && ports <= out.MTU {
 				repair = fmt.Sprintf("ip link set %s mtu %d", l.Name, ports)
 			}
-			d.add(Finding{Check: "mtu", Where: "network " + n.Name, Code: spec.CodeHost, Network: n.Name, Repair: repair,
+			d.add(Finding{Severity: lint.Risk, Check: "mtu", Where: "network " + n.Name, Code: spec.CodeHost, Network: n.Name, Repair: repair,
 				Message: fmt.Sprintf("%s has MTU %d, and %s, %s, has %d: large packets are fragmented or lost", l.Name, l.MTU, out.what, out.Name, out.MTU)})
 		}
 	}
 }
 
 // A mismatch is a conflict of two MTUs, and its repair.
-type mismatch struct{ text, repair string }
+type mismatch struct {
+	severity     lint.Severity
+	text, repair string
+	again        bool // to be deleted and added after that
+}
 
 // checkPortMTU looks for attachments whose MTU differs from that of the next link.
 func (d *Doctor) checkPortMTU(context.Context) {
@@ -95,7 +100,15 @@ func (d *Doctor) checkPortMTU(context.Context) {
 		return
 	}
 	for _, m := range slices.SortedFunc(maps.Keys(byMismatch), func(a, b mismatch) int { return cmp.Compare(a.text, b.text) }) {
-		d.add(Finding{Check: "mtu", Where: d.titles(byMismatch[m]), Message: m.text, Repair: m.repair, Code: spec.CodeHost}, byMismatch[m]...)
+		f := Finding{Severity: m.severity, Check: "mtu", Where: d.titles(byMismatch[m]), Message: m.text, Repair: m.repair, Code: spec.CodeHost}
+		if m.again {
+			for _, a := range byMismatch[m] {
+				again := d.readd(a)
+				f.Repair += "\n" + again
+				f.repairs = append(f.repairs, m.repair+"\n"+again)
+			}
+		}
+		d.add(f, byMismatch[m]...)
 	}
 }
 
@@ -109,22 +122,28 @@ func (d *Doctor) mismatched(c *rtnl.Conn, a *inventory.Entry, l *rtnl.Link) mism
 			peer = p
 		}
 	}
-	repair := func(mtu int) string { return d.repairMTU(a, l, bridge, peer, mtu) }
+	m := mismatch{}
+	next := 0
 	switch {
 	case bridge != nil && l.MTU > bridge.MTU:
-		return mismatch{fmt.Sprintf("MTU %d, and the next link, %s, has %d: large packets are lost", l.MTU, bridge.Name, bridge.MTU), repair(bridge.MTU)}
+		m.text, next = fmt.Sprintf("MTU %d, and the next link, %s, has %d: large packets are lost", l.MTU, bridge.Name, bridge.MTU), bridge.MTU
 	case bridge != nil && l.MTU < bridge.MTU:
-		return mismatch{fmt.Sprintf("MTU %d, and its bridge, %s, has %d: larger packets to it are lost", l.MTU, bridge.Name, bridge.MTU), repair(bridge.MTU)}
+		m.text, next = fmt.Sprintf("MTU %d, and its bridge, %s, has %d: larger packets to it are lost", l.MTU, bridge.Name, bridge.MTU), bridge.MTU
 	case l.Master == 0 && len(d.uplinks) > 0 && l.MTU > d.uplinks[0].MTU && d.routed(a.NetworkName):
-		return mismatch{fmt.Sprintf("MTU %d, and the next link, %s, has %d: large packets are lost", l.MTU, d.uplinks[0].Name, d.uplinks[0].MTU), repair(d.uplinks[0].MTU)}
+		m.severity, next = lint.Risk, d.uplinks[0].MTU
+		m.text = fmt.Sprintf("MTU %d, and the next link, %s, has %d: large packets are fragmented or lost", l.MTU, d.uplinks[0].Name, next)
 	case peer.MTU > l.MTU: // a smaller one may be configured, as with tuning
-		return mismatch{fmt.Sprintf("%s has MTU %d, and its host-side link %d: large packets from it are lost", a.IfName, peer.MTU, l.MTU), repair(l.MTU)}
+		m.text, next = fmt.Sprintf("%s has MTU %d, and its host-side link %d: large packets from it are lost", a.IfName, peer.MTU, l.MTU), l.MTU
+	default:
+		return m
 	}
-	return mismatch{}
+	if m.repair = d.repairMTU(a, l, bridge, peer, next); m.repair == "" {
+		m.repair, m.again = fmt.Sprintf("\"mtu\": %d in the configuration of network %s, then", next, a.NetworkName), true
+	}
+	return m
 }
 
-// repairMTU returns the repair of a conflict: of a link that has been changed since the add its former MTU, or else that of
-// the next link in the configuration.
+// repairMTU returns the command that gives a link that has been changed since the add its former MTU; empty: none has been.
 func (d *Doctor) repairMTU(a *inventory.Entry, l, bridge, peer *rtnl.Link, next int) string {
 	former := addedMTU(a, l)
 	if former == 0 && bridge != nil && peer.MTU == bridge.MTU {
@@ -144,7 +163,7 @@ func (d *Doctor) repairMTU(a *inventory.Entry, l, bridge, peer *rtnl.Link, next 
 			}
 		}
 	}
-	return fmt.Sprintf("\"mtu\": %d in the configuration of network %s, del and add", next, a.NetworkName)
+	return ""
 }
 
 // addedMTU returns the MTU that an add has given a host-side link, by its result or its configuration; 0: unknown.

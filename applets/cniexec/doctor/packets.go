@@ -6,11 +6,13 @@ import (
 	"maps"
 	"net/netip"
 	"slices"
+	"strings"
 
 	"golang.org/x/sys/unix"
 
 	"github.com/cnibox/cnibox/applets/cniexec/inventory"
 	"github.com/cnibox/cnibox/applets/hostport"
+	"github.com/cnibox/cnibox/applets/lint"
 	"github.com/cnibox/cnibox/rtnl"
 	"github.com/cnibox/cnibox/spec"
 )
@@ -26,7 +28,7 @@ func (d *Doctor) live() (list []*inventory.Entry) {
 }
 
 // checkUplink looks for a default route of this host, without which containers reach only this
-// host.
+// host. That may be meant so; a default route without a carrier is not.
 func (d *Doctor) checkUplink(context.Context) {
 	if d.inv.Links == nil || !slices.ContainsFunc(d.examined, func(n *examined) bool { return n.resources.Routed && n.alive() }) {
 		return
@@ -35,7 +37,7 @@ func (d *Doctor) checkUplink(context.Context) {
 		if d.ignoresRA { // that is why
 			return
 		}
-		d.add(Finding{Check: "uplink", Message: "no default route: containers reach this host only", Repair: "ip route add default via ROUTER", Code: spec.CodeHost})
+		d.add(Finding{Severity: lint.Hint, Check: "uplink", Message: "no default route: containers reach this host only", Repair: "ip route add default via ROUTER", Code: spec.CodeHost})
 		return
 	}
 	if !slices.ContainsFunc(d.uplinks, func(l *rtnl.Link) bool { return l.Flags&unix.IFF_RUNNING != 0 }) {
@@ -60,8 +62,13 @@ func (d *Doctor) checkDuplicates(context.Context) {
 		owners := byAddr[addr]
 		looked := func(a *inventory.Entry) bool { return slices.Contains(d.list, a) }
 		if len(owners) > 1 && slices.ContainsFunc(owners, looked) {
-			d.add(Finding{Check: "duplicate address", Where: "duplicate address " + addr.String(), Message: d.titles(owners),
-				Repair: "del all but one of them, and add them again", Code: spec.CodeBusy}, owners...)
+			f := Finding{Check: "duplicate address", Where: "duplicate address " + addr.String(), Code: spec.CodeBusy,
+				Message: d.titles(owners) + ": all but one of them must be deleted, and added with another one"}
+			for _, a := range owners {
+				f.repairs = append(f.repairs, d.readd(a))
+			}
+			f.Repair = strings.Join(f.repairs[1:], "\n")
+			d.add(f, owners...)
 		}
 	}
 }
@@ -104,7 +111,7 @@ func (d *Doctor) checkListeners(context.Context) {
 			if l.Program == "conmon" { // for podman it holds the published ports
 				continue
 			}
-			d.add(Finding{Check: "port", Where: l.String(), Message: fmt.Sprintf("it listens on a port that leads to %s, and gets nothing", d.title(a)),
+			d.add(Finding{Severity: lint.Risk, Check: "port", Where: l.String(), Message: fmt.Sprintf("it listens on a port that leads to %s, and gets nothing", d.title(a)),
 				Repair: "stop that process, or publish another port", Code: spec.CodeBusy}, a)
 		}
 	}

@@ -7,6 +7,7 @@ import (
 
 	"github.com/cnibox/cnibox/applets/attach"
 	"github.com/cnibox/cnibox/applets/cniexec/inventory"
+	"github.com/cnibox/cnibox/applets/lint"
 	"github.com/cnibox/cnibox/internal/netns"
 	"github.com/cnibox/cnibox/rtnl"
 	"github.com/cnibox/cnibox/spec"
@@ -27,7 +28,7 @@ func (d *Doctor) checkRouters(context.Context) {
 	}
 	d.ignoresRA = len(links) > 0
 	for _, l := range links {
-		d.add(Finding{Check: "router advertisements", Where: l, Repair: setting("net/ipv6/conf/"+l+"/accept_ra", "2"), Code: spec.CodeHost,
+		d.add(Finding{Severity: lint.Risk, Check: "router advertisements", Where: l, Repair: setting("net/ipv6/conf/"+l+"/accept_ra", "2"), Code: spec.CodeHost,
 			Message: "it ignores router advertisements, since it forwards with accept_ra 1, and this host has no IPv6 default route: IPv6 of containers reaches this host only"})
 	}
 }

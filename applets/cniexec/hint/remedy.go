@@ -67,14 +67,6 @@ func (r Remedies) commands(commands ...string) Remedy {
 	return Remedy{Commands: commands}
 }
 
-// String returns the remedy in one line.
-func (m Remedy) String() string {
-	if len(m.Commands) == 0 {
-		return m.Text
-	}
-	return strings.Join(m.Commands, "; ")
-}
-
 // Advice returns the remedy as a sentence, for the second line of an error.
 func (m Remedy) Advice() string {
 	switch {
@@ -101,12 +93,26 @@ func Text(j *chain.Judgement) string {
 	return text
 }
 
-// Line adds the remedy to a text.
+// Line adds a remedy without commands to a text.
 func (m Remedy) Line(text string) string {
-	if m.String() == "" {
+	if len(m.Commands) > 0 || m.Text == "" {
 		return text
 	}
-	return text + ": " + m.String()
+	return text + ": " + m.Text
+}
+
+// Below returns the commands for the lines below one about a fault.
+func (m Remedy) Below() string { return Below(m.Commands) }
+
+// Below returns lines, indented.
+func Below(lines []string) string {
+	var b strings.Builder
+	for _, line := range lines {
+		if line != "" {
+			b.WriteString("  " + spec.Printable(line) + "\n")
+		}
+	}
+	return b.String()
 }
 
 // NotTested returns a line for each reason for which attachments were not tested, in the order of the
