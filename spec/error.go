@@ -125,7 +125,7 @@ func unwrapped(err error) *Error {
 
 // ErrNeedsAdd matches errors of CHECK and RESTORE about state that RESTORE cannot set, so that DEL
 // and ADD are needed.
-var ErrNeedsAdd = errors.New("only DEL and ADD make it anew")
+var ErrNeedsAdd = errors.New("DEL and ADD are needed")
 
 // A needsAdd is an error that matches [ErrNeedsAdd].
 type needsAdd struct{ error }

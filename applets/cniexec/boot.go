@@ -26,8 +26,8 @@ func (*bootCall) flags(*flagSet) {}
 // do deletes attachments and leases of earlier boots, creates the bridges of all networks, and
 // prints one line about that.
 func (c *bootCall) do(ctx context.Context, operands []string) (int, error) {
-	if len(operands) > 0 {
-		return 0, usage("boot: %q is one operand too many: it is done for all networks", operands[0])
+	if err := c.tooMany(operands, 0); err != nil {
+		return 0, err
 	}
 	if err := c.prepare(); err != nil {
 		return 0, err

@@ -154,7 +154,7 @@ func (c *call) networkOperands(operands []string, most int) error {
 	case len(operands) == 0, operands[0] == "":
 		return errors.New("NETWORK is missing")
 	case len(operands) > most:
-		return fmt.Errorf("%q is one operand too many", operands[most])
+		return fmt.Errorf("unexpected argument %q", operands[most])
 	}
 	c.target.network = operands[0]
 	if len(operands) > 1 && operands[1] != "" {
@@ -173,7 +173,7 @@ func (c *call) allOr(all bool, operands []string, most int) error {
 	case !all:
 		return c.networkOperands(operands, most)
 	case len(operands) > 0:
-		return fmt.Errorf("%q is one operand too many: it is done for all", operands[0])
+		return fmt.Errorf("unexpected argument %q: it is done for all", operands[0])
 	}
 	return nil
 }

@@ -45,8 +45,8 @@ func (c *doctorCall) flags(f *flagSet) {
 // do prints what is wrong with this host, and how to repair it. The exit code is 1 if there are
 // faults.
 func (c *doctorCall) do(ctx context.Context, operands []string) (int, error) {
-	if len(operands) > 1 {
-		return 0, usage("doctor: %q is one operand too many", operands[1])
+	if err := c.tooMany(operands, 1); err != nil {
+		return 0, err
 	}
 	if err := c.prepare(); err != nil {
 		return 0, err

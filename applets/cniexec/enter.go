@@ -40,7 +40,7 @@ func (c *enterCall) do(ctx context.Context, operands []string) (exit int, err er
 	case len(operands) == 0:
 		return 0, usage(`enter: ID is missing: a container, or the name or the path of a network namespace, before "--"`)
 	case len(operands) > 1:
-		return 0, usage("enter: %q is one operand too many", operands[1])
+		return 0, c.tooMany(operands, 1)
 	case len(c.command) == 0:
 		return 0, usage("enter: the command is missing: cni-exec enter %s -- COMMAND", operands[0])
 	}

@@ -98,8 +98,8 @@ func (f *flagSet) common() {
 	f.VisitAll(func(flag *pflag.Flag) { own[flag.Name] = true })
 	f.confDir = cmp.Or(f.getenv("NETCONFPATH"), "/etc/cni/net.d")
 	f.name(&f.confDir, "conf-dir", "", "`DIR` configurations")
-	f.StringVar(&f.path, "path", f.getenv("CNI_PATH"), "`DIR[:DIR]` more plugins than those built in; of one name that in DIR is run")
-	f.name(&f.cacheDir, "cache-dir", "", "`DIR` what add was given and returned; default /var/lib/cni, or that of --state-dir")
+	f.StringVar(&f.path, "path", f.getenv("CNI_PATH"), "`DIR[:DIR]` directories of external plugins; they override built-in ones")
+	f.name(&f.cacheDir, "cache-dir", "", "`DIR` cache of attachments, as libcni's; default /var/lib/cni, or that of --state-dir")
 	f.name(&f.stateDir, "state-dir", "", "`DIR` cache, leases and records are stored below DIR, also those of plugins")
 	f.time(&f.timeout, "timeout", "`TIME` limit of one plugin, as 90s or 2m; default 60s")
 	if !own["output"] {

@@ -93,10 +93,10 @@ func (c *gcCall) doc() gcDoc { return gcDoc{c.dryRun, each(c.deleted, nameOf), c
 // gcOperands translates the flags of an earlier release, and checks those for what is kept.
 func (c *gcCall) gcOperands() error {
 	if c.keepNone && (len(c.valid) > 0 || c.live) {
-		return errors.New("--keep-none keeps nothing, so --valid and --valid-live make no sense with it")
+		return errors.New("--keep-none cannot be combined with --valid and --valid-live")
 	}
 	if c.all && c.live {
-		return errors.New("--all deletes what is alive, so --valid-live makes no sense with it")
+		return errors.New("--all and --valid-live cannot be combined")
 	}
 	c.all = c.all || c.keepNone || len(c.valid) > 0 && !c.live
 	_, err := c.validSet("")

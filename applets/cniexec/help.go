@@ -17,9 +17,9 @@ asks of a runtime. Plugins of this binary run in one process; others are
 found on CNI_PATH and started.
 `
 	operandsText = `NETWORK is the name in a configuration in --conf-dir, NETNS the path of a
-network namespace (/proc/PID/ns/net), or a bare NAME for /run/netns/NAME. Where
---conf-dir holds nothing, the network "cnibox" exists nevertheless: a bridge
-with port mapping.
+network namespace (/proc/PID/ns/net), or a bare NAME for /run/netns/NAME.
+Without any configuration the built-in network "cnibox" is used: a bridge with
+port mapping.
 `
 	environmentText = `Environment, as cnitool has it: NETCONFPATH (--conf-dir), CNI_PATH (--path),
 CNI_IFNAME (--ifname), CNI_CONTAINERID (--container-id), CNI_ARGS (KEY=VALUE;…),
@@ -182,5 +182,5 @@ func (c *call) printHelp(_ context.Context, operands []string) (int, error) {
 		}
 		return 0, unknownVerb(operands[0])
 	}
-	return 0, usage("help: %q is one operand too many", operands[1])
+	return 0, c.tooMany(operands, 1)
 }

@@ -53,7 +53,7 @@ type hookCall struct {
 func (c *hookCall) flags(f *flagSet) {
 	c.ifName = cmp.Or(f.getenv("CNI_IFNAME"), "eth0")
 	f.name(&c.ifName, "ifname", "i", "`NAME` first interface; the others count up")
-	c.asked.declare(f, "`[NET=]ADDR` ask for this IP address, on the first network or NET", "`[NET=]ADDR` MAC address of the interface, likewise")
+	c.asked.declare(f, "`[NET=]ADDR` ask for this IP address, on the first network or NET", "`[NET=]ADDR` MAC address, on the first network or NET")
 	f.list("dns", "", "`ADDR` name server, for plugins that take it", c.addDNS)
 	f.list("forbid", "", "`networks|ports|ips|macs|dns|all` refuse this annotation; repeatable", c.addForbidden)
 }

@@ -100,12 +100,12 @@ func (c *call) warn(format string, args ...any) {
 
 // do lists the attachments, or the networks.
 func (c *lsCall) do(ctx context.Context, operands []string) (exit int, err error) {
-	if len(operands) > 1 {
-		return 0, usage("ls: %q is one operand too many", operands[1])
+	if err := c.tooMany(operands, 1); err != nil {
+		return 0, err
 	}
 	switch {
 	case c.networks && len(operands) > 0:
-		return 0, usage("ls: %q is one operand too many: --networks lists all", operands[0])
+		return 0, usage("ls: unexpected argument %q: --networks lists all", operands[0])
 	case c.networks && c.output == outputLines:
 		return 0, usage("ls: -o jsonl is of attachments: networks have -o json")
 	case c.output == outputMetrics && (len(operands) > 0 || c.networks || c.checked || c.faults):

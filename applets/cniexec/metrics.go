@@ -28,8 +28,8 @@ type metricsCall struct{ *call }
 func (*metricsCall) flags(*flagSet) {}
 
 func (c *metricsCall) do(_ context.Context, operands []string) (int, error) {
-	if len(operands) > 0 {
-		return 0, usage("metrics: %q is one operand too many", operands[0])
+	if err := c.tooMany(operands, 0); err != nil {
+		return 0, err
 	}
 	return c.printMetrics()
 }

@@ -75,7 +75,7 @@ func (c *publishCall) do(ctx context.Context, operands []string) (int, error) {
 		return 0, err
 	}
 	if !takesPorts(a.Entry) {
-		return 0, spec.Errorf(spec.CodeConfig, "no plugin of network %s took port mappings at its add%s, then del and add", a.NetworkName, c.publishAdvice())
+		return 0, spec.Errorf(spec.CodeConfig, "network %s had no plugin for published ports at the add%s, then del and add", a.NetworkName, c.publishAdvice())
 	}
 	var added []spec.Port
 	err = c.runner.Change(ctx, a.Attachment(), chain.Change{Capability: spec.CapPorts, Value: func(_ *chain.Entry, now json.RawMessage) (json.RawMessage, error) {
@@ -170,7 +170,7 @@ func (c *publishCall) removePorts(ctx context.Context, operands []string) (int, 
 	case c.force:
 		return 0, usage("%s: --force is not for --remove", c.verb)
 	case c.all && len(operands) > 1:
-		return 0, usage("%s: %q is one operand too many: --all takes all ports back", c.verb, operands[1])
+		return 0, usage("%s: unexpected argument %q: --all takes all ports back", c.verb, operands[1])
 	}
 	var ports []spec.Port
 	for _, text := range operands[1:] {

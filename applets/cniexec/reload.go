@@ -65,11 +65,11 @@ func (c *reloadCall) flags(f *flagSet) {
 
 // do restores what attachments have lost, once or, with --watch, after each event.
 func (c *reloadCall) do(ctx context.Context, operands []string) (int, error) {
-	if len(operands) > 1 {
-		return 0, usage("reload: %q is one operand too many", operands[1])
+	if err := c.tooMany(operands, 1); err != nil {
+		return 0, err
 	}
 	if c.watch && len(operands) > 0 {
-		return 0, usage("reload: --watch is for all attachments, so %q makes no sense with it", operands[0])
+		return 0, usage("reload: unexpected argument %q: --watch is for all attachments", operands[0])
 	}
 	if c.metrics != "" && !c.watch && !c.watched() {
 		return 0, usage("reload: --metrics is for --watch: without it, `cni-exec ls -o openmetrics` prints them")

@@ -39,11 +39,11 @@ type runCall struct {
 
 func (c *runCall) flags(f *flagSet) {
 	c.link.declare(f, "`NAME` interface on the first network; those on the others count up", "`ID` container ID; default: a random one")
-	c.asked.declare(f, "`[NET=]ADDR` ask for this IP address, on the first network or NET", "`[NET=]ADDR` MAC address of the interface, likewise")
+	c.asked.declare(f, "`[NET=]ADDR` ask for this IP address, on the first network or NET", "`[NET=]ADDR` MAC address, on the first network or NET")
 	f.names(&c.nets, "net", "`NETWORK` attach to this one; repeatable")
 	f.list("dns", "", "`ADDR` name server, in place of the networks'; repeatable", c.addDNS)
-	f.BoolVar(&c.inPlace, "exec", false, "become the command: nothing stays in memory, and the next run takes down what it leaves")
-	f.name(&c.name, "name", "", "`NAME` name of namespace and host, and for other named runs")
+	f.BoolVar(&c.inPlace, "exec", false, "replace this process; the next run cleans up")
+	f.name(&c.name, "name", "", "`NAME` host name, and name in /run/netns and /etc/hosts of named runs")
 }
 
 // do creates a network namespace, attaches it, runs the command in it and detaches it when the
@@ -59,9 +59,9 @@ func (c *runCall) do(ctx context.Context, operands []string) (exit int, err erro
 	case len(c.command) == 0:
 		return 0, usage("run: the command is missing: cni-exec run -- COMMAND")
 	case c.name != "" && c.containerID != "":
-		return 0, usage("run: --name gives the container ID, so --container-id makes no sense with it")
+		return 0, usage("run: --name and --container-id cannot be combined: the name gives the ID")
 	case c.name != "" && c.inPlace:
-		return 0, usage("run: --name needs a process that gives it back, so it makes no sense with --exec")
+		return 0, usage("run: --name and --exec cannot be combined: a process has to give the name back")
 	}
 	if c.name != "" {
 		if err := sandbox.CheckRunName(c.name); err != nil {

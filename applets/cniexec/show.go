@@ -21,11 +21,11 @@ import (
 
 func showVerb() *verb {
 	return &verb{name: "show", group: "Look", operands: "ID|NETWORK|ADDRESS|PROTO/PORT|LINK|NETNS|MAC", summary: "print all about a container, network, address or port", new: func(c *call) action { return &showCall{call: c} },
-		text: `ID may be cut, and be a name or a namespace as ls has it. Plugins say what they
-hold for it: ports, limits, settings, rules. Of a network it shows
-the ranges, with how many addresses are used, free, and stale: leased to what
-has no live attachment in the cache. Of anything else it names the owner. The
-exit code is 1 if there is nothing of the name, or no owner.`,
+		text: `ID may be shortened to 4 characters, or be a name or a namespace from ls.
+Plugins say what they hold for it: ports, limits, settings, rules. Of a network
+it shows the ranges, with how many addresses are used, free, and stale: leased
+to what has no live attachment in the cache. Of anything else it names the
+owner. The exit code is 1 if there is nothing of the name, or no owner.`,
 		examples: []example{
 			{"cni-exec show blue", "the attachments of /run/netns/blue"},
 			{"cni-exec show tcp/8080", "the container that a host port leads to"},

@@ -55,11 +55,11 @@ type branch struct {
 
 // do draws the links of the host and what is attached to them.
 func (c *treeCall) do(ctx context.Context, operands []string) (exit int, err error) {
-	if len(operands) > 0 {
-		return 0, usage("tree: %q is one operand too many: it takes none", operands[0])
+	if err := c.tooMany(operands, 0); err != nil {
+		return 0, err
 	}
 	if c.dot && c.output != "" {
-		return 0, usage("tree: --dot is a graph, so --output makes no sense with it")
+		return 0, usage("tree: --dot and --output cannot be combined")
 	}
 	defer memory.CollectLess()()
 	v, err := c.readInventory()

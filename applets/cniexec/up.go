@@ -33,11 +33,11 @@ func upVerb() *verb {
    "namespaces": {"web": [{"network": "mynet", "ifname": "eth0",
      "ips": ["10.1.0.5"], "mac": "02:00:00:00:00:05",
      "ports": ["8080:80"]}]}}
-What is as the file has it stays, and gets back what it has lost on the host;
-what is not, or is attached and not in the file, is changed. An address in the
-file is its link's: another link that was given it gets a new one. A namespace
-that is no more in the file stays. What an interrupted up left, the next one
-finishes.`,
+Attachments that match the file are kept, and restored as by reload; others are
+replaced, and those that are not in the file deleted. An address in the file
+belongs to its link: another link that was given it gets a new one. Namespaces
+are deleted only by down, or del --delete. What an interrupted up left, the next
+one finishes.`,
 		examples: []example{
 			{"cni-exec up /etc/cni/netns/web.json", "also by cni-net@web.service, see dist/"},
 			{"cni-exec enter web -- httpd -f", "a process in one of them"},

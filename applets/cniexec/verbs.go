@@ -64,4 +64,12 @@ type usageError struct{ error }
 // Unwrap returns what is wrong.
 func (u usageError) Unwrap() error { return u.error }
 
+// tooMany returns an error for operands that a verb does not take.
+func (o *options) tooMany(operands []string, most int) error {
+	if len(operands) <= most {
+		return nil
+	}
+	return usage("%s: unexpected argument %q", o.verb, operands[most])
+}
+
 func usage(format string, args ...any) error { return usageError{fmt.Errorf(format, args...)} }

@@ -63,7 +63,7 @@ func (n Names) takeName(ctx context.Context, name string, ns *netns.NS) (release
 	fd, err := tryLock(n.hostsFile(name), unix.O_CREAT)
 	switch {
 	case errors.Is(err, unix.EWOULDBLOCK):
-		return nil, spec.Errorf(spec.CodeBusy, "--name %s: a run has it, whose namespace was deleted", name)
+		return nil, spec.Errorf(spec.CodeBusy, "--name %s is in use by a cni-exec run whose namespace was deleted", name)
 	case err != nil:
 		return nil, spec.Errorf(spec.CodeIO, "%w", err)
 	}

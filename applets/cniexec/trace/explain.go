@@ -243,7 +243,7 @@ func (f *follower) none(t *Trace) {
 		return
 	}
 	t.Outcome = fmt.Sprintf("no such packet came to %s within %s", first.Name, f.Wait)
-	t.Advice = "what the network before, XDP or tc drops does not come to nf_tables"
+	t.Advice = "packets dropped earlier, by XDP, tc or the network, never reach nf_tables"
 	if f.Send == nil {
 		t.Advice = "start the client meanwhile, or let --send send one; " + t.Advice
 	}

@@ -482,7 +482,7 @@ func TestKernelWaitEnds(t *testing.T) {
 	r := s.published(unix.IPPROTO_TCP, "192.0.2.1:8080")
 	r.Send, r.Wait = nil, time.Millisecond
 	s.want(r, false, "no such packet came to host within 1ms",
-		"start the client meanwhile, or let --send send one; what the network before, XDP or tc drops does not come to nf_tables")
+		"start the client meanwhile, or let --send send one; packets dropped earlier, by XDP, tc or the network, never reach nf_tables")
 	r.Wait = time.Hour
 	ctx, cancel := context.WithCancelCause(t.Context())
 	r.Send = func() (*trace.Socket, error) {
