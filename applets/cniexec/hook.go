@@ -17,6 +17,7 @@ import (
 	"github.com/cnibox/cnibox/applets/cniexec/hint"
 	"github.com/cnibox/cnibox/applets/cniexec/sandbox"
 	"github.com/cnibox/cnibox/chain"
+	"github.com/cnibox/cnibox/internal/disk"
 	"github.com/cnibox/cnibox/internal/interrupt"
 	"github.com/cnibox/cnibox/spec"
 )
@@ -248,23 +249,15 @@ func startOf(pid int) (ticks uint64, err error) {
 	return ticks, nil
 }
 
-// startTime reads the member starttime of /proc/PID/stat, see proc_pid_stat(5). A zombie is an error,
+// startTime returns when a process was started, in clock ticks after the boot. A zombie is an error,
 // as if there were no such process.
 func startTime(pid string) (uint64, error) {
-	stat, err := os.ReadFile(filepath.Join("/proc", pid, "stat"))
-	if err != nil {
+	const state, start = 3, 22
+	stat, err := disk.ProcessStat("/proc/" + pid)
+	if err != nil || stat[state] == "Z" || stat[state] == "X" {
 		return 0, errors.New("it has ended")
 	}
-	// the name of the program is in parentheses, and may have more of them
-	fields := strings.Fields(string(stat[bytes.LastIndexByte(stat, ')')+1:]))
-	const state, start = 0, 19 // the third and the 22nd field, after the number and the name
-	if len(fields) <= start {
-		return 0, fmt.Errorf("/proc/%s/stat: %q", pid, stat)
-	}
-	if fields[state] == "Z" || fields[state] == "X" {
-		return 0, errors.New("it has ended")
-	}
-	return strconv.ParseUint(fields[start], 10, 64)
+	return strconv.ParseUint(stat[start], 10, 64)
 }
 
 // logHook writes the error of a hook to a file of the state, unless CNIBOX_LOG says where calls are

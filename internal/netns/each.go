@@ -1,7 +1,6 @@
 package netns
 
 import (
-	"bytes"
 	"encoding/hex"
 	"errors"
 	"fmt"
@@ -158,14 +157,13 @@ func (e *visitor) hidden() string {
 // showsAll reports whether /proc shows all processes. It asks for kthreadd, which is in the initial
 // PID namespace.
 func showsAll() bool {
-	const flags = 6                  // position after the name, proc_pid_stat(5)
+	const flags = 9                  // proc_pid_stat(5)
 	const kernelThread = 0x0020_0000 // PF_KTHREAD, include/linux/sched.h
-	stat, err := os.ReadFile("/proc/2/stat")
-	words := strings.Fields(string(stat[bytes.LastIndexByte(stat, ')')+1:]))
-	if err != nil || len(words) <= flags {
+	stat, err := disk.ProcessStat("/proc/2")
+	if err != nil {
 		return false
 	}
-	n, err := strconv.ParseUint(words[flags], 10, 32)
+	n, err := strconv.ParseUint(stat[flags], 10, 32)
 	return err == nil && n&kernelThread != 0
 }
 
