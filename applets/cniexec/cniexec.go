@@ -322,9 +322,3 @@ func (c *call) speak(l *chain.List) {
 // ignoreClosedPipe lets a verb finish its work, or undo it, after the reader of its output has
 // ended. SIGPIPE still kills the programs that it starts.
 func ignoreClosedPipe() { signal.Notify(make(chan os.Signal, 1), unix.SIGPIPE) }
-
-// writeResult writes it to stdout with a newline at the end, which cnitool does not print.
-func (c *call) writeResult(doc []byte) error {
-	_, err := fmt.Fprintf(c.Stdout, "%s\n", doc)
-	return err
-}

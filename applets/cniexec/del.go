@@ -3,9 +3,6 @@ package cniexec
 import (
 	"context"
 	"errors"
-	"fmt"
-	"os"
-	"slices"
 
 	"github.com/cnibox/cnibox/applets/cniexec/sandbox"
 	"github.com/cnibox/cnibox/chain"
@@ -142,37 +139,4 @@ func (c *delCall) delContainer(ctx context.Context, name string) (int, error) {
 	c.problem(c.target, "del", err)
 	doc.findingsDoc = c.found()
 	return exitOK, c.document(ctx, doc, err)
-}
-
-// detachEntries detaches a container's attachments, the last one first, and goes on after failures. It calls done for
-// each one that is detached.
-func (c *call) detachEntries(ctx context.Context, entries []*chain.Entry, done func(*chain.Entry)) error {
-	slices.SortStableFunc(entries, func(a, b *chain.Entry) int { return b.Written().Compare(a.Written()) })
-	var errs []error
-	for _, e := range entries {
-		if err := c.detachEntry(ctx, e); err != nil {
-			errs = append(errs, withNetNS(e.Attachment(), e.NetNSPath(), fmt.Errorf("%s: %w", e.Title(), err)))
-			continue
-		}
-		done(e)
-	}
-	return errors.Join(errs...)
-}
-
-// deleteUnused deletes a named namespace that has no attachments. A missing namespace is not an
-// error.
-func (c *call) deleteUnused(ctx context.Context, path string) (deleted bool, err error) {
-	attached, err := c.names().Attached()
-	if err != nil {
-		return false, err
-	}
-	return c.deleteUnless(ctx, path, attached)
-}
-
-// deleteUnless is deleteUnused with the attachments of all namespaces.
-func (c *call) deleteUnless(ctx context.Context, path string, attached sandbox.Attached) (deleted bool, err error) {
-	_, missing := os.Lstat(path)
-	err = c.names().DeleteUnused(ctx, path, attached)
-	_, gone := os.Lstat(path)
-	return err == nil && missing == nil && gone != nil, err
 }

@@ -3,9 +3,6 @@ package cniexec
 import (
 	"cmp"
 	"context"
-
-	"github.com/cnibox/cnibox/chain"
-	"github.com/cnibox/cnibox/spec"
 )
 
 func getVerb() *verb {
@@ -71,17 +68,4 @@ func (c *getCall) get(ctx context.Context) error {
 		return err
 	}
 	return c.print(l, res)
-}
-
-// print writes a result in the version of the list.
-func (c *call) print(l *chain.List, res *spec.Result) error {
-	v, err := spec.ParseVersion(l.CNIVersion)
-	if err != nil {
-		return err
-	}
-	doc, err := res.EncodeFor(v, c.target.IfName)
-	if err != nil {
-		return err
-	}
-	return c.writeResult(doc)
 }

@@ -43,10 +43,6 @@ type lsCall struct {
 	all      []*chain.Entry // of the cache, also where those of a name are asked for
 }
 
-func entriesIn(list []*inventory.Entry) []*chain.Entry {
-	return each(list, func(a *inventory.Entry) *chain.Entry { return a.Entry })
-}
-
 func (c *lsCall) flags(f *flagSet) {
 	f.BoolVar(&c.checked, "check", false, "run CHECK of each attachment that is alive, and list what it finds")
 	f.BoolVar(&c.networks, "networks", false, "list networks")
@@ -91,11 +87,6 @@ func (c *call) readInventory() (*inventory.Inventory, error) {
 		c.warn("not read: %v", err)
 	}
 	return v, nil
-}
-
-// warn writes a line to stderr.
-func (c *call) warn(format string, args ...any) {
-	c.Complain("cni-exec", format, args...)
 }
 
 // do lists the attachments, or the networks.
@@ -218,29 +209,6 @@ func otherHolds(a *inventory.Entry) (texts []string) {
 	return texts
 }
 
-// list writes a table in which an empty cell is a dash; without rows it writes nothing.
-func (c *call) list(s tty.Screen, columns []tty.Column, rows [][]string) (exit int, err error) {
-	if len(rows) == 0 {
-		return exitOK, nil
-	}
-	for _, row := range rows {
-		for i := range row {
-			if row[i] == "" {
-				row[i] = "-"
-			}
-		}
-	}
-	return c.write(s.Table(columns, rows))
-}
-
-// cell returns the list as one cell.
-func cell[T any](list []T, text func(T) string) string {
-	return strings.Join(each(list, text), ",")
-}
-
-// bare returns an address without its prefix length.
-func bare(p netip.Prefix) string { return p.Addr().String() }
-
 // stream writes one line with a document for each attachment. It reads what plugins hold for a few
 // attachments at a time, so that the first line does not wait for the last attachment.
 func (c *lsCall) stream(ctx context.Context, v *inventory.Inventory) (exit int, err error) {
@@ -265,19 +233,6 @@ func (c *lsCall) stream(ctx context.Context, v *inventory.Inventory) (exit int, 
 		}
 	}
 	return exitOK, nil
-}
-
-// writeJSON writes a document to stdout, escaped for terminals.
-func (c *call) writeJSON(doc any) (exit int, err error) {
-	c.documented = true
-	var b strings.Builder
-	e := json.NewEncoder(&b)
-	e.SetEscapeHTML(false)
-	e.SetIndent("", "  ")
-	if err := e.Encode(doc); err != nil {
-		return 0, err
-	}
-	return c.write(string(spec.EscapeJSON([]byte(b.String()))))
 }
 
 // The types of the JSON documents, which docs/cni-exec.md describes. Lists are never null.
@@ -321,23 +276,6 @@ func attachmentDocs(v *inventory.Inventory, list []*inventory.Entry) []attachmen
 }
 
 func broken(b chain.Broken) brokenDoc { return brokenDoc{b.Name(), b.Err().Error()} }
-
-// notNull returns a list that is not null in JSON.
-func notNull[T any](list []T) []T {
-	if list == nil {
-		return []T{}
-	}
-	return list
-}
-
-// each returns the results of fn for a list; the result is not null in JSON.
-func each[T, D any](list []T, fn func(T) D) []D {
-	all := make([]D, 0, len(list))
-	for _, e := range list {
-		all = append(all, fn(e))
-	}
-	return all
-}
 
 // attachmentOf returns the document of one attachment.
 func attachmentOf(v *inventory.Inventory, a *inventory.Entry) attachmentDoc {

@@ -4,8 +4,6 @@ import (
 	"bytes"
 	"cmp"
 	"context"
-	"fmt"
-	"io"
 	"maps"
 	"net/netip"
 	"os"
@@ -170,58 +168,6 @@ func (c *reloadCall) reportRestored(ctx context.Context, err error) error {
 	return c.document(ctx, doc, err)
 }
 
-// entriesNamed returns the entries of a network, or of a container as show names it, all entries, and
-// the errors about files that are none. An unreadable entry is an error, since it may be one of them.
-func (c *call) entriesNamed(name string) (named, all []*chain.Entry, torn []error, err error) {
-	all, torn, err = c.runner.Entries()
-	if err != nil {
-		return nil, nil, nil, err
-	}
-	v := inventory.Of(c.runner.Cache, c.describer(), all)
-	_, found, err := v.ByName(name, c.knownNetworks(v))
-	return entriesIn(found), all, torn, err
-}
-
-// ofInterface returns the entries of the interface that --ifname names; all if it is not given.
-func (c *call) ofInterface(entries []*chain.Entry) []*chain.Entry {
-	name := c.set.Lookup("ifname")
-	if !name.Changed {
-		return entries
-	}
-	return slices.DeleteFunc(slices.Clone(entries), func(e *chain.Entry) bool { return e.IfName != name.Value.String() })
-}
-
-// container returns the entries of a container, as show names it, without those that --ifname leaves
-// out. A name that is also, or only, that of a network is an error in the command line.
-func (c *call) container(name string) ([]*chain.Entry, error) {
-	c.about = name
-	entries, _, err := c.runner.Entries()
-	if err != nil {
-		return nil, err
-	}
-	v := inventory.Of(c.runner.Cache, c.describer(), entries)
-	found, err := v.Find(name)
-	if slices.ContainsFunc(c.knownNetworks(v), func(n *inventory.Network) bool { return n.Name == name }) {
-		if err == nil {
-			return nil, usage("%s: %q is a container and a network: name the attachment with NETWORK too, as `%s`", c.verb, name, strings.Replace(found[0].DelCommand(), " del ", " "+c.verb+" ", 1))
-		}
-		return nil, usage("%s: NETNS is missing: %q is a network, and without NETNS %s takes a container", c.verb, name, c.verb)
-	}
-	if err != nil {
-		return nil, err
-	}
-	all := entriesIn(found)
-	if entries = c.ofInterface(all); len(entries) == 0 {
-		return nil, spec.Errorf(spec.CodeUnknown, "it has no attachment with this interface, but: %s", attachmentsText(all))
-	}
-	return entries, nil
-}
-
-// attachmentsText lists attachments of a container.
-func attachmentsText(list []*chain.Entry) string {
-	return strings.Join(each(list, func(e *chain.Entry) string { return e.NetworkName + " " + e.IfName }), ", ")
-}
-
 // restore restores attachments, says a line about each that was changed or is gone, and returns the
 // number of live ones. It returns an error about unreadable entries after it has restored the others.
 func (c *call) restore(ctx context.Context, entries []*chain.Entry, unread error, say func(line string, remedy hint.Remedy)) (alive int, err error) {
@@ -330,25 +276,6 @@ func outcome(r *chain.Restored, remedies hint.Remedies) (text string, remedy hin
 		text += " (not tested: " + r.Unchecked + ")"
 	}
 	return text, remedy
-}
-
-// summaries is where summary lines go; with -o json to stderr, since stdout is for the document.
-func (c *call) summaries() io.Writer {
-	if c.output == outputJSON {
-		return c.Stderr
-	}
-	return c.Stdout
-}
-
-// summarize prints a summary line.
-func (c *call) summarize(format string, args ...any) {
-	fmt.Fprintln(c.summaries(), spec.Printable(fmt.Sprintf(format, args...)))
-}
-
-// sayOutcome prints a summary line and, below it, the commands that repair.
-func (c *call) sayOutcome(line string, remedy hint.Remedy) {
-	c.summarize("%s", line)
-	io.WriteString(c.summaries(), remedy.Below())
 }
 
 // watchAndReload reloads after each event, until a signal ends it.
