@@ -54,3 +54,11 @@ func TestOperands(t *testing.T) {
 		t.Errorf("got %s", text)
 	}
 }
+
+// The ID equals the one that cnitool derives from a path.
+func TestDerivedID(t *testing.T) {
+	// printf /var/run/netns/testing | sha512sum | cut -c 1-20
+	if got, want := chain.DerivedID("/var/run/netns/testing"), "cnitool-77383ca0a0715733ca6f"; got != want {
+		t.Errorf("got %s, want %s", got, want)
+	}
+}

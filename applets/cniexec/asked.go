@@ -187,3 +187,47 @@ func (a *asked) arguments(t *chain.RuntimeConf, networks []*chain.List, i int) (
 	}
 	return args, caps
 }
+
+// capabilities adds the published ports to those of CAP_ARGS. Errors have code 4.
+func (a *asked) capabilities(caps map[string]json.RawMessage) (_ map[string]json.RawMessage, err error) {
+	if len(a.publish) == 0 {
+		return caps, nil
+	}
+	var ports []spec.Port
+	if raw := caps[spec.CapPorts]; raw != nil {
+		if err := spec.Unmarshal("CAP_ARGS.portMappings", raw, &ports); err != nil {
+			return nil, spec.Errorf(spec.CodeEnv, "%w", err)
+		}
+	}
+	if caps == nil {
+		caps = make(map[string]json.RawMessage)
+	}
+	caps[spec.CapPorts], err = json.Marshal(append(ports, a.publish...))
+	return caps, err
+}
+
+// canPublish refuses --publish if no plugin of the networks would get it. As with libcni, CAP_ARGS
+// may have what no plugin takes, but a flag was given for this call. The error has code 7.
+func (a *asked) canPublish(c *call, networks ...*chain.List) error {
+	for _, l := range networks {
+		if declares(l, spec.CapPorts) {
+			return nil
+		}
+	}
+	if len(a.publish) == 0 {
+		return nil
+	}
+	return spec.Errorf(spec.CodeConfig, `--publish: no plugin in %s takes port mappings%s`, networks[0].File, c.publishAdvice())
+}
+
+// freePorts refuses --publish of a port on which a process of the host listens: its clients would
+// reach the container instead. For CAP_ARGS of runtimes the plugin warns. The error has code 100.
+func (a *asked) freePorts() error {
+	if a.force {
+		return nil
+	}
+	if err := listening(a.publish); err != nil {
+		return spec.Errorf(spec.CodeBusy, "--publish: %w", err)
+	}
+	return nil
+}

@@ -53,8 +53,8 @@ func (c *call) container(name string) ([]*chain.Entry, error) {
 }
 
 // ofInterface returns the entries of the interface that --ifname names; all if it is not given.
-func (c *call) ofInterface(entries []*chain.Entry) []*chain.Entry {
-	name := c.set.Lookup("ifname")
+func (o *options) ofInterface(entries []*chain.Entry) []*chain.Entry {
+	name := o.set.Lookup("ifname")
 	if !name.Changed {
 		return entries
 	}

@@ -104,14 +104,6 @@ func TestHelpOfVerbs(t *testing.T) {
 	}
 }
 
-// The ID equals the one that cnitool derives from a path.
-func TestDerivedID(t *testing.T) {
-	// printf /var/run/netns/testing | sha512sum | cut -c 1-20
-	if got, want := derivedID("/var/run/netns/testing"), "cnitool-77383ca0a0715733ca6f"; got != want {
-		t.Errorf("got %s, want %s", got, want)
-	}
-}
-
 func TestCNIArgs(t *testing.T) {
 	tests := map[string]struct {
 		want [][2]string

@@ -64,7 +64,7 @@ func (c *downCall) do(ctx context.Context, operands []string) (int, error) {
 // detachAll detaches a namespace, and records that. After an error the namespace stays, since the
 // next try needs it.
 func (c *downCall) detachAll(ctx context.Context, name string, all map[string][]*chain.Entry, doc *deletedDoc) error {
-	entries := all[derivedID(filepath.Join(sandbox.NetNSDir, name))]
+	entries := all[chain.DerivedID(filepath.Join(sandbox.NetNSDir, name))]
 	var errs []error
 	for _, e := range slices.Backward(entries) {
 		err := c.detachEntry(ctx, e)

@@ -61,13 +61,13 @@ const (
 )
 
 // knownOutput refuses an --output that the verb does not have.
-func (c *options) knownOutput() error {
-	value, _ := usageOf(c.set.Lookup("output"))
+func (o *options) knownOutput() error {
+	value, _ := usageOf(o.set.Lookup("output"))
 	formats := strings.Split(value, "|")
-	if c.output == "" || slices.Contains(formats, c.output) {
+	if o.output == "" || slices.Contains(formats, o.output) {
 		return nil
 	}
-	return fmt.Errorf("%s: --output %q: it must be %s", c.verb, c.output, strings.Join(formats, " or "))
+	return fmt.Errorf("%s: --output %q: it must be %s", o.verb, o.output, strings.Join(formats, " or "))
 }
 
 // readInventory makes the inventory for a verb that prints it. It names broken entries, and what could not

@@ -8,6 +8,7 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/cnibox/cnibox/applets/hostport"
 	"github.com/cnibox/cnibox/spec"
 )
 
@@ -118,4 +119,26 @@ func cutLast(s, sep string) (before, after string, found bool) {
 		return "", s, false
 	}
 	return s[:i], s[i+len(sep):], true
+}
+
+// publishAdvice says what a list needs for published ports.
+func (c *call) publishAdvice() string {
+	plugins := c.linter().Decoding(spec.CapPorts)
+	if len(plugins) == 0 {
+		return ""
+	}
+	return fmt.Sprintf(`: add {"type": %q, "capabilities": {%q: true}} to its list`, plugins[0], spec.CapPorts)
+}
+
+// listening returns the error for ports on which processes of the host listen; nil: none.
+func listening(ports []spec.Port) error {
+	var found []string
+	for _, l := range hostport.Listening(ports) {
+		found = append(found, l.String())
+	}
+	if len(found) == 0 {
+		return nil
+	}
+	return spec.Errorf(spec.CodeBusy, "in use on this host: %s: publish another port, stop that process, or take the port from it with --force",
+		strings.Join(found, ", "))
 }

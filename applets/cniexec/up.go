@@ -258,7 +258,7 @@ func about(key, value string, err error) error {
 // want returns what one link asks for, and of which network. Errors have code 7, or that of the network.
 func (c *upCall) want(name string, link attachfile.Link, networks map[string]*chain.List) (*wantedLink, error) {
 	path := filepath.Join(sandbox.NetNSDir, name)
-	t := chain.RuntimeConf{ContainerID: derivedID(path), IfName: link.IfName, NetNS: path}
+	t := chain.RuntimeConf{ContainerID: chain.DerivedID(path), IfName: link.IfName, NetNS: path}
 	asked, err := askedBy(&link, c.force)
 	if err != nil {
 		return nil, err
@@ -318,7 +318,7 @@ func (w *wantedLink) unique(owners map[string]string) error {
 // detachUnwanted creates a namespace, and detaches what the file does not have, or has otherwise.
 func (c *upCall) detachUnwanted(ctx context.Context, name string, wanted []*wantedLink, all map[string][]*chain.Entry) error {
 	path := filepath.Join(sandbox.NetNSDir, name)
-	entries := all[derivedID(path)]
+	entries := all[chain.DerivedID(path)]
 	created, left, err := c.createNetNS(ctx, path, func() ([]*chain.Entry, error) { return entries, nil })
 	if err != nil {
 		return err
@@ -422,7 +422,7 @@ func (c *upCall) restoreExisting(ctx context.Context, names []string, wanted map
 		w.existing = nil
 	}
 	for _, name := range names {
-		id := derivedID(filepath.Join(sandbox.NetNSDir, name))
+		id := chain.DerivedID(filepath.Join(sandbox.NetNSDir, name))
 		if err := errors.Join(append(errs[id], err)...); err != nil {
 			failed(name, err)
 		}
