@@ -2,7 +2,6 @@ package chain
 
 import (
 	"encoding/json"
-	"net/netip"
 
 	"github.com/cnibox/cnibox/spec"
 )
@@ -11,33 +10,18 @@ import (
 // all of it; empty if it cannot be read.
 func (e *Entry) BriefResult() *spec.Result {
 	var r struct {
-		Interfaces []struct {
-			Name, Mac, Sandbox string
-			MTU                int
-		}
-		IPs []struct {
-			Address   netip.Prefix
-			Gateway   netip.Addr
-			Interface *int
-		}
-		DNS      spec.DNS
-		IP4, IP6 json.RawMessage
+		Interfaces []spec.Interface
+		IPs        []spec.IP
+		DNS        spec.DNS
+		IP4, IP6   json.RawMessage
 	}
-	brief := new(spec.Result)
 	if len(e.Result) == 0 {
-		return brief
+		return new(spec.Result)
 	}
 	if err := json.Unmarshal(e.Result, &r); err != nil || r.IP4 != nil || r.IP6 != nil { // invalid, or of an old version
 		return e.WholeResult()
 	}
-	for _, i := range r.Interfaces {
-		brief.Interfaces = append(brief.Interfaces, spec.Interface{Name: i.Name, MAC: i.Mac, Sandbox: i.Sandbox, MTU: i.MTU})
-	}
-	for _, ip := range r.IPs {
-		brief.IPs = append(brief.IPs, spec.IP{Address: ip.Address, Gateway: ip.Gateway, Interface: ip.Interface})
-	}
-	brief.DNS = r.DNS
-	return brief
+	return &spec.Result{Interfaces: r.Interfaces, IPs: r.IPs, DNS: r.DNS}
 }
 
 // WholeResult returns the entry's result; empty if it cannot be read.

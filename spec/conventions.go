@@ -1,34 +1,47 @@
 package spec
 
-import "encoding/json"
-
 // The conventions beyond the specification for what runtimes pass to plugins: capabilities in
 // runtimeConfig (https://www.cni.dev/docs/conventions/).
 
 // readDNS reads dns, or the capability dns, which replaces it.
 func (r *Request) readDNS() error {
-	p := parser{}
-	dns := p.dns("dns", r.top.DNS)
-	if asked := p.capabilityDNS("runtimeConfig.dns", p.object("runtimeConfig", r.top.RuntimeConfig).take("dns")); !asked.Empty() {
-		dns = asked
+	dns, err := readDNS("dns", r.top.DNS)
+	if err != nil {
+		return Errorf(CodeConfig, "%w", err)
 	}
-	if p.err != nil {
-		return Errorf(CodeConfig, "%w", p.err)
+	asked, err := r.capabilityDNS()
+	if err != nil {
+		return Errorf(CodeConfig, "%w", err)
 	}
 	r.Net.DNS = dns
+	if !asked.Empty() {
+		r.Net.DNS = asked
+	}
 	return nil
 }
 
 // capabilityDNS reads the dns of runtimeConfig in both documented forms: that of the key dns, and
 // the one with servers and searches. Some runtimes send it empty.
-func (p *parser) capabilityDNS(path string, raw json.RawMessage) DNS {
-	f := p.object(path, raw)
-	dns := p.dnsOf(path, f)
-	if servers := p.servers(path+".servers", f.take("servers")); len(dns.Nameservers) == 0 {
-		dns.Nameservers = servers
+func (r *Request) capabilityDNS() (DNS, error) {
+	var conf struct {
+		DNS struct {
+			DNS
+			Servers  []string `json:"servers"`
+			Searches []string `json:"searches"`
+		} `json:"dns"`
 	}
-	if searches := p.strs(path+".searches", f.take("searches")); len(dns.Search) == 0 {
-		dns.Search = searches
+	if err := optional("runtimeConfig", r.top.RuntimeConfig, &conf); err != nil {
+		return DNS{}, err
 	}
-	return dns
+	if err := checkServers("runtimeConfig.dns.servers", conf.DNS.Servers); err != nil {
+		return DNS{}, err
+	}
+	dns := conf.DNS.DNS
+	if len(dns.Nameservers) == 0 {
+		dns.Nameservers = conf.DNS.Servers
+	}
+	if len(dns.Search) == 0 {
+		dns.Search = conf.DNS.Searches
+	}
+	return dns, dns.check("runtimeConfig.dns")
 }

@@ -32,10 +32,10 @@ func TestCapabilityDNS(t *testing.T) {
 		}
 	}
 	for _, tt := range []struct{ member, text string }{
-		{`{"dns":[]}`, "runtimeConfig.dns: an array where an object"},
+		{`{"dns":[]}`, `"runtimeConfig.dns" is an array where an object is expected`},
 		{`{"dns":{"servers":["ns.example"]}}`, `runtimeConfig.dns.servers[0]: "ns.example" is not an IP address`},
-		{`{"dns":{"searches":"a.example"}}`, "runtimeConfig.dns.searches: a string where an array is expected"},
-		{`[]`, "runtimeConfig: an array where an object"},
+		{`{"dns":{"searches":"a.example"}}`, `"runtimeConfig.dns.searches" is a string where an array is expected`},
+		{`[]`, `"runtimeConfig" is an array where an object is expected`},
 	} {
 		_, err := newRequest(Add, `{"name":"n","runtimeConfig":`+tt.member+`}`)
 		wantError(t, err, CodeConfig, tt.text)

@@ -183,10 +183,10 @@ func memberType(t reflect.Type, key string) reflect.Type {
 	}
 	for _, f := range reflect.VisibleFields(t) {
 		name, _, _ := strings.Cut(f.Tag.Get("json"), ",")
-		if name == "" && !f.Anonymous {
+		if name == "" && !f.Anonymous && f.IsExported() {
 			name = f.Name
 		}
-		if strings.EqualFold(name, key) {
+		if name != "" && strings.EqualFold(name, key) {
 			return f.Type
 		}
 	}

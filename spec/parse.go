@@ -1,10 +1,14 @@
 package spec
 
 import (
+	"bytes"
+	"cmp"
 	"encoding/json"
 	"fmt"
+	"maps"
 	"math"
 	"net/netip"
+	"reflect"
 	"slices"
 	"strconv"
 	"strings"
@@ -20,58 +24,91 @@ import (
 // absent, and so does the index -1, which old libraries write. A gateway of another family is none:
 // see [Result.CheckGateways].
 func ParseResult(b []byte, conf Version) (*Result, error) {
-	members, err := Members(b)
-	if err != nil {
+	if err := unmarshalObject(b, new(struct{})); err != nil {
 		return nil, Errorf(CodeDecode, "result: %w", err)
 	}
-	p := parser{}
-	r, err := p.result(members, conf)
+	r, err := readResult(b, conf)
+	if err == nil {
+		err = r.checkIndexes()
+	}
 	if err != nil {
 		return nil, Errorf(CodeConfig, "result: %w", err)
 	}
 	return r, nil
 }
 
-// result reads the members of a result. Errors have no code; the caller knows whether they are
-// about a plugin's answer or a configuration.
-func (p *parser) result(f fields, conf Version) (*Result, error) {
-	v, err := resultVersion(f.take("cniVersion"), conf)
+// ParseIPAM reads the routes and the DNS of an "ipam" key, which have the same form as in results; nil is none. Errors
+// have code 7.
+func ParseIPAM(routes, dns json.RawMessage) (*Result, error) {
+	r := &Result{}
+	err := list("ipam.routes", routes, maxRoutes, r.addRoute)
+	if err == nil {
+		r.DNS, err = readDNS("ipam.dns", dns)
+	}
+	if err == nil {
+		err = r.checkGateways("ipam")
+	}
+	if err != nil {
+		return nil, Errorf(CodeConfig, "%w", err)
+	}
+	return r, nil
+}
+
+// A wireResult has the members of a result in all versions.
+type wireResult struct {
+	CNIVersion string          `json:"cniVersion"`
+	Interfaces json.RawMessage `json:"interfaces"`
+	IP4        json.RawMessage `json:"ip4"` // below 0.3.0
+	IP6        json.RawMessage `json:"ip6"` // below 0.3.0
+	IPs        json.RawMessage `json:"ips"`
+	IP         json.RawMessage `json:"ip"` // ips in the text of 0.3.0; in other versions an unknown member
+	Routes     json.RawMessage `json:"routes"`
+	DNS        json.RawMessage `json:"dns"`
+}
+
+// readResult reads a result, which is a JSON object. An index may be outside the list of interfaces. Errors have no
+// code; the caller knows whether they are about a plugin's answer or a configuration.
+func readResult(raw json.RawMessage, conf Version) (*Result, error) {
+	var w wireResult
+	extra, err := decodeObject("", raw, &w)
 	if err != nil {
 		return nil, err
 	}
-	r := &Result{}
-	for i, raw := range p.upTo(maxRoutes, "interfaces", f.take("interfaces")) {
-		r.Interfaces = append(r.Interfaces, p.iface(ElementKey("interfaces", i), raw))
+	version, err := resultVersion(w.CNIVersion, conf)
+	if err != nil {
+		return nil, err
 	}
-	p.family(r, "ip4", f.take("ip4"))
-	p.family(r, "ip6", f.take("ip6"))
-	ips := f.take("ips")
-	if v == V030 { // whose text calls them ip; in other versions it is an unknown member
-		if ip := f.take("ip"); ips == nil {
-			ips = ip
+	r := &Result{extra: extra}
+	switch {
+	case version == V030 && isNull(w.IPs):
+		w.IPs = w.IP
+	case version != V030 && w.IP != nil:
+		if r.extra == nil {
+			r.extra = members{}
 		}
+		r.extra["ip"] = w.IP
 	}
-	for i, raw := range p.list("ips", ips) {
-		r.IPs = append(r.IPs, p.ip(ElementKey("ips", i), raw, len(r.Interfaces)))
+	err = cmp.Or(
+		list("interfaces", w.Interfaces, maxRoutes, r.addInterface),
+		r.addFamily("ip4", w.IP4),
+		r.addFamily("ip6", w.IP6),
+		list("ips", w.IPs, MaxAddresses, r.addIP),
+		list("routes", w.Routes, maxRoutes, r.addRoute),
+	)
+	if err == nil {
+		r.DNS, err = readDNS("dns", w.DNS)
 	}
-	for i, raw := range p.upTo(maxRoutes, "routes", f.take("routes")) {
-		r.Routes = append(r.Routes, p.route(ElementKey("routes", i), raw))
+	if err != nil {
+		return nil, err
 	}
-	r.DNS = p.dns("dns", f.take("dns"))
-	r.extra = f.rest()
-	r.odd = p.odd
-	p.odd = nil
-	r.eachMixed(func(key, text string) { r.odd = append(r.odd, key+": "+text) })
-	return r, p.err
+	r.eachOutside(func(key, text string) { r.note(key, "%s: left out", text) })
+	r.eachMixed("", func(key, text string) { r.note(key, "%s", text) })
+	return r, nil
 }
 
 // resultVersion returns the version of a result: its own if it has one, else conf. An unknown
 // version is an error, since its form may differ.
-func resultVersion(raw json.RawMessage, conf Version) (Version, error) {
-	text := ""
-	if err := optional("cniVersion", raw, &text); err != nil {
-		return Version{}, err
-	}
+func resultVersion(text string, conf Version) (Version, error) {
 	if text == "" {
 		return conf, nil
 	}
@@ -81,24 +118,33 @@ func resultVersion(raw json.RawMessage, conf Version) (Version, error) {
 	return ParseVersion(text)
 }
 
-// A parser reads the parts of a result. Absent and null members are zero. It keeps the first error;
-// values read after it are invalid. Paths are those of messages: ips[0].address.
-type parser struct {
-	err      error
-	anyIndex bool     // ips[].interface may point outside the list, see [Request.CheckIndexes]
-	odd      []string // see [Result.TakeOdd]
+// note records a member that is read otherwise than it is written, or left out; see [Result.TakeOdd].
+func (r *Result) note(key, format string, args ...any) {
+	r.odd = append(r.odd, key+": "+fmt.Sprintf(format, args...))
 }
 
-// note records a member that is read otherwise than it is written, or left out.
-func (p *parser) note(path, format string, args ...any) {
-	p.odd = append(p.odd, path+": "+fmt.Sprintf(format, args...))
+// wrong returns an error about the value of a key.
+func wrong(key, format string, args ...any) error {
+	return KeyErrorf(key, "%s: "+format, append([]any{key}, args...)...)
 }
 
-// fail keeps the first error, with the path of the member.
-func (p *parser) fail(path, format string, args ...any) {
-	if p.err == nil {
-		p.err = KeyErrorf(path, "%s: "+format, append([]any{path}, args...)...)
+// decodeObject decodes a JSON object into a struct, and returns the members for which that has no field.
+func decodeObject(key string, raw json.RawMessage, into any) (unknown members, err error) {
+	if isNull(raw) {
+		return nil, wrong(key, "null where an object is expected")
 	}
+	d := json.NewDecoder(bytes.NewReader(raw))
+	d.DisallowUnknownFields()
+	if d.Decode(into) == nil {
+		return nil, nil
+	}
+	if err := Unmarshal(key, raw, into); err != nil {
+		return nil, err
+	}
+	json.Unmarshal(raw, &unknown) // an object
+	t := reflect.TypeOf(into).Elem()
+	maps.DeleteFunc(unknown, func(name string, _ json.RawMessage) bool { return memberType(t, name) != nil })
+	return unknown, nil
 }
 
 // MaxAddresses is the limit of addresses of an attachment; each is compared with the others, and
@@ -108,27 +154,28 @@ const (
 	maxRoutes    = 10_000
 )
 
-// list returns the elements of an array.
-func (p *parser) list(path string, raw json.RawMessage) []json.RawMessage {
-	return p.upTo(MaxAddresses, path, raw)
-}
-
-// upTo is list with a limit of elements.
-func (p *parser) upTo(most int, path string, raw json.RawMessage) (elements []json.RawMessage) {
-	if raw != nil && raw[0] != '[' {
-		p.fail(path, "%s where an array is expected", kindOf(raw[0]))
-		return nil
-	}
-	if len(raw) > 2*most { // an element has at least one byte and a comma
+// list calls add for each element of an array, which may be absent, with its key.
+func list(key string, raw json.RawMessage, most int, add func(key string, raw json.RawMessage) error) error {
+	if len(raw) > 2*most && raw[0] == '[' { // an element has at least one byte and a comma
 		if n := count(raw); n > most {
-			p.fail(path, "%d elements, and at most %d are taken", n, most)
-			return nil
+			return tooMany(key, n, most)
 		}
 	}
-	if raw != nil {
-		json.Unmarshal(raw, &elements) // valid array
+	var elements []json.RawMessage
+	if err := optional(key, raw, &elements); err != nil {
+		return err
 	}
-	return elements
+	for i, e := range elements {
+		if err := add(ElementKey(key, i), e); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// tooMany returns the error for an array with too many elements.
+func tooMany(key string, n, most int) error {
+	return wrong(key, "%d elements, and at most %d are taken", n, most)
 }
 
 // count returns the number of elements of an array.
@@ -140,198 +187,150 @@ func count(raw json.RawMessage) (n int) {
 	return n + 1
 }
 
-// fields are the members of an object that have not been read yet.
-type fields map[string]json.RawMessage
+// addInterface reads an element of interfaces, which must have a name.
+func (r *Result) addInterface(key string, raw json.RawMessage) (err error) {
+	var i Interface
+	if i.extra, err = decodeObject(key, raw, &i); err != nil {
+		return err
+	}
+	if i.Name == "" {
+		return wrong(key+".name", "missing")
+	}
+	if i.MTU != 0 && (i.MTU < minMTU || i.MTU > maxMTU) && i.Name != "lo" { // lo has 65536
+		r.note(key+".mtu", "%d is not within %d to %d: left out", i.MTU, minMTU, maxMTU)
+	}
+	r.Interfaces = append(r.Interfaces, i)
+	return cmp.Or(checkMAC(key+".mac", i.MAC), checkNumber(key+".mtu", &i.MTU))
+}
 
-// object returns the members of an object.
-func (p *parser) object(path string, raw json.RawMessage) fields {
+// addIP reads an element of ips. The address determines its version, whatever the version member of
+// older versions says.
+func (r *Result) addIP(key string, raw json.RawMessage) error {
+	var w struct {
+		IP
+		Version json.RawMessage `json:"version"`
+	}
+	unknown, err := decodeObject(key, raw, &w)
+	if err != nil {
+		return err
+	}
+	ip := w.IP
+	ip.extra = unknown
+	if err := ip.normalize(key, "address"); err != nil {
+		return err
+	}
+	if is4 := ip.Address.Addr().Is4(); is4 && string(w.Version) == `"6"` || !is4 && string(w.Version) == `"4"` {
+		r.note(key+".version", "%s is not that of %s", w.Version, ip.Address)
+	}
+	if ip.Interface != nil && *ip.Interface == -1 {
+		ip.Interface = nil
+	}
+	r.IPs = append(r.IPs, ip)
+	return checkNumber(key+".interface", ip.Interface)
+}
+
+// addFamily reads ip4 or ip6 of the versions below 0.3.0, which may be absent. Routes get no gateway here: the plugin
+// that sets them uses the gateway of their family.
+func (r *Result) addFamily(key string, raw json.RawMessage) error {
 	if isNull(raw) {
 		return nil
 	}
-	return p.element(path, raw)
-}
-
-// element is object for an element of a list, which must not be null.
-func (p *parser) element(path string, raw json.RawMessage) (f fields) {
-	if raw[0] != '{' {
-		p.fail(path, "%s where an object is expected", kindOf(raw[0]))
-		return nil
+	var w struct {
+		IP      netip.Prefix    `json:"ip"`
+		Gateway netip.Addr      `json:"gateway"`
+		Routes  json.RawMessage `json:"routes"`
 	}
-	json.Unmarshal(raw, &f) // valid object
-	return f
-}
-
-// take removes a key, in any letter case, and returns its value; nil if it is absent or null. Of
-// several spellings the given one counts, else the last in order.
-func (f fields) take(key string) json.RawMessage {
-	value, found := f[key]
-	last := ""
-	for k, v := range f {
-		if !strings.EqualFold(k, key) {
-			continue
-		}
-		if !found && k >= last {
-			value, last = v, k
-		}
-		delete(f, k)
+	unknown, err := decodeObject(key, raw, &w)
+	if err != nil {
+		return err
 	}
-	if string(value) == "null" {
-		return nil
-	}
-	return value
-}
-
-// rest returns the members that were not taken; nil if there are none.
-func (f fields) rest() members {
-	if len(f) == 0 {
-		return nil
-	}
-	return members(f)
-}
-
-// iface reads an element of interfaces, which must have a name.
-func (p *parser) iface(path string, raw json.RawMessage) Interface {
-	f := p.element(path, raw)
-	i := Interface{
-		Name:       p.str(path+".name", f.take("name")),
-		MAC:        p.mac(path+".mac", f.take("mac")),
-		MTU:        p.num(path+".mtu", f.take("mtu")),
-		Sandbox:    p.str(path+".sandbox", f.take("sandbox")),
-		SocketPath: p.str(path+".socketPath", f.take("socketPath")),
-		PCIID:      p.str(path+".pciID", f.take("pciID")),
-		extra:      f.rest(),
-	}
-	if i.Name == "" {
-		p.fail(path+".name", "missing")
-	}
-	if i.MTU != 0 && (i.MTU < minMTU || i.MTU > maxMTU) && i.Name != "lo" { // lo has 65536
-		p.note(path+".mtu", "%d is not within %d to %d: left out", i.MTU, minMTU, maxMTU)
-	}
-	return i
-}
-
-// ip reads an element of ips. The address determines its version, whatever the version member of
-// older versions says.
-func (p *parser) ip(path string, raw json.RawMessage, interfaces int) IP {
-	f := p.element(path, raw)
-	version := f.take("version")
-	index := f.take("interface")
-	ip := p.address(path, "address", f)
-	if is4 := ip.Address.Addr().Is4(); is4 && string(version) == `"6"` || !is4 && string(version) == `"4"` {
-		p.note(path+".version", "%s is not that of %s", version, ip.Address)
-	}
-	if index == nil || string(index) == "-1" {
-		return ip
-	}
-	n := p.num(path+".interface", index)
-	switch {
-	case n < interfaces:
-	case p.anyIndex:
-		p.note(path+".interface", "%s: left out", outside(n, interfaces))
-	default:
-		p.fail(path+".interface", "%s", outside(n, interfaces))
-	}
-	ip.Interface = &n
-	return ip
-}
-
-// address reads an address, under the name that the version has for it, and its gateway.
-func (p *parser) address(path, name string, f fields) IP {
-	return IP{
-		Address: p.prefix(path+"."+name, f.take(name)),
-		Gateway: p.addr(path+".gateway", f.take("gateway")),
-		extra:   f.rest(),
-	}
-}
-
-// outside is the text for an index outside the list of interfaces.
-func outside(n, interfaces int) string {
-	return fmt.Sprintf("%d is outside the list of %d interfaces", n, interfaces)
-}
-
-// family reads ip4 or ip6 of the versions below 0.3.0. Routes get no gateway here: the plugin that
-// sets them uses the gateway of their family.
-func (p *parser) family(r *Result, path string, raw json.RawMessage) {
-	if raw == nil {
-		return
-	}
-	f := p.element(path, raw)
-	routes := f.take("routes")
 	own := func(key string, dst netip.Prefix) {
-		if dst.IsValid() && dst.Addr().Is4() != (path == "ip4") {
-			p.note(key, "%s is of the other family, and counts for that", dst)
+		if dst.Addr().Is4() != strings.HasPrefix(key, "ip4") {
+			r.note(key, "%s is of the other family, and counts for that", dst)
 		}
 	}
-	ip := p.address(path, "ip", f)
-	own(path+".ip", ip.Address)
+	ip := IP{Address: w.IP, Gateway: w.Gateway, extra: unknown}
+	if err := ip.normalize(key, "ip"); err != nil {
+		return err
+	}
+	own(key+".ip", ip.Address)
 	r.IPs = append(r.IPs, ip)
-	for i, raw := range p.upTo(maxRoutes, path+".routes", routes) {
-		rt := p.route(ElementKey(path+".routes", i), raw)
-		own(ElementKey(path+".routes", i)+".dst", rt.Dst)
-		r.Routes = append(r.Routes, rt)
-	}
+	return list(key+".routes", w.Routes, maxRoutes, func(key string, raw json.RawMessage) error {
+		if err := r.addRoute(key, raw); err != nil {
+			return err
+		}
+		own(key+".dst", r.Routes[len(r.Routes)-1].Dst)
+		return nil
+	})
 }
 
-// route reads an element of routes. Host bits of the destination stay, as in
+// normalize checks the address, under the name that the version has for it, and its gateway.
+func (ip *IP) normalize(key, name string) error {
+	return cmp.Or(normalizePrefix(key+"."+name, &ip.Address), normalizeAddr(key+".gateway", &ip.Gateway))
+}
+
+// addRoute reads an element of routes. Host bits of the destination stay, as in
 // the reference.
-func (p *parser) route(path string, raw json.RawMessage) Route {
-	f := p.element(path, raw)
-	r := Route{
-		Dst:      p.prefix(path+".dst", f.take("dst")),
-		GW:       p.addr(path+".gw", f.take("gw")),
-		MTU:      p.num(path+".mtu", f.take("mtu")),
-		AdvMSS:   p.num(path+".advmss", f.take("advmss")),
-		Priority: p.num(path+".priority", f.take("priority")),
-		Table:    p.optNum(path+".table", f.take("table")),
-		Scope:    p.scope(path+".scope", f.take("scope")),
-		extra:    f.rest(),
+func (r *Result) addRoute(key string, raw json.RawMessage) (err error) {
+	var rt Route
+	if rt.extra, err = decodeObject(key, raw, &rt); err != nil {
+		return err
 	}
-	if r.MTU != 0 && (r.MTU < minMTU || r.MTU > maxMTU) {
-		p.fail(path+".mtu", "%d is not within %d to %d", r.MTU, minMTU, maxMTU)
+	err = cmp.Or(
+		normalizePrefix(key+".dst", &rt.Dst),
+		normalizeAddr(key+".gw", &rt.GW),
+		checkNumber(key+".advmss", &rt.AdvMSS),
+		checkNumber(key+".priority", &rt.Priority),
+		checkNumber(key+".table", rt.Table),
+		checkNumber(key+".scope", rt.Scope),
+	)
+	switch {
+	case err != nil:
+		return err
+	case rt.MTU != 0 && (rt.MTU < minMTU || rt.MTU > maxMTU):
+		return wrong(key+".mtu", "%d is not within %d to %d", rt.MTU, minMTU, maxMTU)
+	case rt.Scope != nil && *rt.Scope > 254: // RT_SCOPE_*, include/uapi/linux/rtnetlink.h: a byte, of which 255 is nowhere
+		return wrong(key+".scope", "%d is not a scope of a route: 0 (universe) to 254 (host), as 253 (link)", *rt.Scope)
 	}
-	return r
+	r.Routes = append(r.Routes, rt)
+	return nil
 }
 
-// dns reads the dns of a result or of a configuration. A name server is an address, which
-// may have a zone.
-func (p *parser) dns(path string, raw json.RawMessage) DNS {
-	f := p.object(path, raw)
-	dns := p.dnsOf(path, f)
-	dns.extra = f.rest()
-	return dns
-}
-
-// dnsOf reads the known members of dns.
-func (p *parser) dnsOf(path string, f fields) DNS {
-	return DNS{
-		Nameservers: p.servers(path+".nameservers", f.take("nameservers")),
-		Domain:      p.str(path+".domain", f.take("domain")),
-		Search:      p.strs(path+".search", f.take("search")),
-		Options:     p.strs(path+".options", f.take("options")),
+// readDNS reads the dns of a result or of a configuration, which may be absent.
+func readDNS(key string, raw json.RawMessage) (dns DNS, err error) {
+	if isNull(raw) {
+		return dns, nil
 	}
+	dns.extra, err = decodeObject(key, raw, &dns)
+	return dns, cmp.Or(err, dns.check(key))
 }
 
-// servers reads a list of addresses of name servers.
-func (p *parser) servers(path string, raw json.RawMessage) []string {
-	list := p.strs(path, raw)
-	for i, s := range list {
-		if _, err := netip.ParseAddr(s); err != nil {
-			p.fail(ElementKey(path, i), "%q is not an IP address", s)
+// check checks the lists. A name server is an address, which may have a zone.
+func (d DNS) check(key string) error {
+	for name, list := range map[string][]string{"nameservers": d.Nameservers, "search": d.Search, "options": d.Options} {
+		if len(list) > MaxAddresses {
+			return tooMany(key+"."+name, len(list), MaxAddresses)
 		}
 	}
-	return list
+	return checkServers(key+".nameservers", d.Nameservers)
 }
 
-// mac reads the link layer address of any link, as it is written.
-func (p *parser) mac(path string, raw json.RawMessage) string {
-	text := p.str(path, raw)
-	if text == "" || p.err != nil {
-		return text
+// checkServers checks addresses of name servers.
+func checkServers(key string, servers []string) error {
+	for i, s := range servers {
+		if _, err := netip.ParseAddr(s); err != nil {
+			return wrong(ElementKey(key, i), "%q is not an IP address", s)
+		}
 	}
-	if _, err := HardwareAddr(text); err != nil && !octets(text, 4, 8, 16) {
-		p.fail(path, "%q is not a MAC address", text)
+	return nil
+}
+
+// checkMAC checks the link layer address of any link; empty: none.
+func checkMAC(key, text string) error {
+	if _, err := HardwareAddr(text); err != nil && text != "" && !octets(text, 4, 8, 16) {
+		return wrong(key, "%q is not a MAC address", text)
 	}
-	return text
+	return nil
 }
 
 // octets reports whether a text has one of these numbers of octets, separated by colons: IP tunnels
@@ -346,91 +345,34 @@ func octets(text string, counts ...int) bool {
 	return slices.Contains(counts, len(list))
 }
 
-// str reads a string; an absent one is empty.
-func (p *parser) str(path string, raw json.RawMessage) (s string) {
-	if raw != nil && raw[0] != '"' {
-		p.fail(path, "%s where a string is expected", kindOf(raw[0]))
-	} else if raw != nil {
-		json.Unmarshal(raw, &s) // valid string
+// checkNumber checks an integer of up to 32 bits, as in the kernel; nil: none.
+func checkNumber(key string, n *int) error {
+	if n != nil && (*n < 0 || int64(*n) > math.MaxUint32) {
+		return wrong(key, "%d is not an integer from 0 to 4294967295", *n)
 	}
-	return s
+	return nil
 }
 
-// strs reads a list of strings; nil if it is absent. An empty list in a configuration replaces
-// another.
-func (p *parser) strs(path string, raw json.RawMessage) []string {
-	if raw == nil {
-		return nil
+// normalizeAddr checks an address without a zone; an IPv4-mapped one becomes IPv4.
+func normalizeAddr(key string, a *netip.Addr) error {
+	if a.Zone() != "" {
+		return wrong(key, "%q is not an IP address", a)
 	}
-	list := []string{}
-	for i, e := range p.list(path, raw) {
-		list = append(list, p.str(ElementKey(path, i), e))
-	}
-	return list
+	*a = a.Unmap()
+	return nil
 }
 
-// num reads a non-negative integer of up to 32 bits, as in the kernel. Exponents and fractions are
-// rejected, even if the value is whole.
-func (p *parser) num(path string, raw json.RawMessage) int {
-	if raw == nil {
-		return 0
-	}
-	n, err := strconv.ParseUint(string(raw), 10, 32)
-	if err != nil || n > math.MaxInt { // int may have 32 bits
-		p.fail(path, "%.40s is not an integer from 0 to 4294967295", raw)
-	}
-	return int(n)
-}
-
-// optNum is num where 0 and absence differ; nil if it is absent.
-func (p *parser) optNum(path string, raw json.RawMessage) *int {
-	if raw == nil {
-		return nil
-	}
-	return new(p.num(path, raw))
-}
-
-// scope reads RT_SCOPE_*, include/uapi/linux/rtnetlink.h: a byte, of which 255 is nowhere.
-func (p *parser) scope(path string, raw json.RawMessage) *int {
-	n := p.optNum(path, raw)
-	if n != nil && *n > 254 {
-		p.fail(path, "%d is not a scope of a route: 0 (universe) to 254 (host), as 253 (link)", *n)
-	}
-	return n
-}
-
-// addr reads an address without a zone; an IPv4-mapped one becomes IPv4. The zero Addr means unset
-// or empty.
-func (p *parser) addr(path string, raw json.RawMessage) netip.Addr {
-	text := p.str(path, raw)
-	if text == "" {
-		return netip.Addr{}
-	}
-	a, err := netip.ParseAddr(text)
-	if err != nil || a.Zone() != "" {
-		p.fail(path, "%q is not an IP address", text)
-	}
-	return a.Unmap()
-}
-
-// prefix reads an address with its prefix length, which is required. An IPv4-mapped address becomes
+// normalizePrefix checks an address with its prefix length, which is required. An IPv4-mapped address becomes
 // IPv4, as in the reference.
-func (p *parser) prefix(path string, raw json.RawMessage) netip.Prefix {
-	if raw == nil {
-		p.fail(path, "missing")
-		return netip.Prefix{}
+func normalizePrefix(key string, p *netip.Prefix) error {
+	switch {
+	case !p.IsValid():
+		return wrong(key, "missing")
+	case !p.Addr().Is4In6():
+		return nil
+	case p.Bits() < 96:
+		return wrong(key, "%q is wider than all IPv4 addresses", p)
 	}
-	text := p.str(path, raw)
-	prefix, err := netip.ParsePrefix(text)
-	if err != nil {
-		p.fail(path, "%q is not %s", text, prefixForm(path))
-		return netip.Prefix{}
-	}
-	if !prefix.Addr().Is4In6() {
-		return prefix
-	}
-	if prefix.Bits() < 96 {
-		p.fail(path, "%q is wider than all IPv4 addresses", text)
-	}
-	return netip.PrefixFrom(prefix.Addr().Unmap(), prefix.Bits()-96)
+	*p = netip.PrefixFrom(p.Addr().Unmap(), p.Bits()-96)
+	return nil
 }

@@ -219,12 +219,10 @@ func (r *Request) readPrev() error {
 	if isNull(r.top.PrevResult) || !r.Net.exact(Version{}) {
 		return nil
 	}
-	p := parser{anyIndex: true}
-	members := p.object("prevResult", r.top.PrevResult)
-	if p.err != nil {
-		return Errorf(CodeConfig, "%w", p.err)
+	if err := unmarshalObject(r.top.PrevResult, new(struct{})); err != nil {
+		return Errorf(CodeConfig, "prevResult: %w", err).AtKey("prevResult")
 	}
-	res, err := p.result(members, r.Net.Version)
+	res, err := readResult(r.top.PrevResult, r.Net.Version)
 	if err != nil {
 		key := "prevResult"
 		if inner, keyed := KeyOf(err); keyed != nil {
@@ -242,10 +240,8 @@ func (r *Request) CheckIndexes() error {
 	if r.Prev == nil {
 		return nil
 	}
-	for i, ip := range r.Prev.IPs {
-		if n := ip.Interface; n != nil && *n >= len(r.Prev.Interfaces) {
-			return Errorf(CodeConfig, "prevResult: %s.interface: %s", ElementKey("ips", i), outside(*n, len(r.Prev.Interfaces)))
-		}
+	if err := r.Prev.checkIndexes(); err != nil {
+		return Errorf(CodeConfig, "prevResult: %w", err)
 	}
 	return nil
 }

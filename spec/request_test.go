@@ -44,8 +44,8 @@ func TestNewRequestErrors(t *testing.T) {
 		"ipam a string":       {`{"name":"n","ipam":"host-local"}`, CodeConfig, `"ipam" is a string where an object is expected`},
 		"ipam.type a number":  {`{"name":"n","ipam":{"type":1}}`, CodeConfig, `"ipam.type" is a number where a string is expected`},
 		"ipam.type is a path": {`{"name":"n","ipam":{"type":"/bin/sh"}}`, CodeConfig, `invalid plugin type "/bin/sh"`},
-		"dns a list":          {`{"name":"n","dns":[]}`, CodeConfig, "dns: an array where an object"},
-		"dns of numbers":      {`{"name":"n","dns":{"nameservers":[8]}}`, CodeConfig, "dns.nameservers[0]: a number where a string is expected"},
+		"dns a list":          {`{"name":"n","dns":[]}`, CodeConfig, `"dns" is an array where an object is expected`},
+		"dns of numbers":      {`{"name":"n","dns":{"nameservers":[8]}}`, CodeConfig, `"dns.nameservers[0]" is a number where a string is expected`},
 	}
 	for name, tt := range tests {
 		t.Run(name, func(t *testing.T) {

@@ -26,22 +26,22 @@ type Result struct {
 // An Interface is a link that a plugin made or found. Addresses refer to its index in the list, so
 // the index must not change.
 type Interface struct {
-	Name    string
-	MAC     string // as the plugin wrote it; empty: none
-	MTU     int    // bytes; 0: unknown
-	Sandbox string // path of the network namespace; empty: the host's
+	Name    string `json:"name"`
+	MAC     string `json:"mac"`     // as the plugin wrote it; empty: none
+	MTU     int    `json:"mtu"`     // bytes; 0: unknown
+	Sandbox string `json:"sandbox"` // path of the network namespace; empty: the host's
 	// Only for plugins that make sockets or pass devices through; no plugin of this program does.
-	SocketPath string
-	PCIID      string
+	SocketPath string `json:"socketPath"`
+	PCIID      string `json:"pciID"`
 
 	extra members
 }
 
 // An IP is an address with its prefix length, host bits kept.
 type IP struct {
-	Address   netip.Prefix
-	Gateway   netip.Addr // zero: none
-	Interface *int       // index into Interfaces; nil: unknown
+	Address   netip.Prefix `json:"address"`
+	Gateway   netip.Addr   `json:"gateway"`   // zero: none
+	Interface *int         `json:"interface"` // index into Interfaces; nil: unknown
 
 	extra members
 }
@@ -122,20 +122,23 @@ func (r *Result) Addresses(ifName string, sandbox func(path string) bool) (ips [
 
 // CheckGateways reports a gateway of another family than its address or destination, for those who
 // use gateways: others pass such a one on. The error has code 7 and names the member.
-func (r *Result) CheckGateways() (err error) {
-	r.eachMixed(func(key, text string) {
+func (r *Result) CheckGateways() error { return r.checkGateways("") }
+
+// checkGateways is CheckGateways for a result in the value of a key.
+func (r *Result) checkGateways(key string) (err error) {
+	r.eachMixed(key, func(key, text string) {
 		if err == nil {
-			err = KeyErrorf(key, "%s: %s", key, text)
+			err = wrong(key, "%s", text)
 		}
 	})
 	return err
 }
 
 // eachMixed calls fn for each gateway of another family than its address or destination.
-func (r *Result) eachMixed(fn func(key, text string)) {
+func (r *Result) eachMixed(key string, fn func(key, text string)) {
 	check := func(list string, i int, member string, gw netip.Addr, of netip.Prefix) {
 		if gw.IsValid() && of.IsValid() && gw.Is4() != of.Addr().Is4() {
-			fn(ElementKey(list, i)+member, fmt.Sprintf("gateway %s is of another family than %s", gw, of))
+			fn(JoinKeys(key, ElementKey(list, i)+member), fmt.Sprintf("gateway %s is of another family than %s", gw, of))
 		}
 	}
 	for i, ip := range r.IPs {
@@ -143,6 +146,25 @@ func (r *Result) eachMixed(fn func(key, text string)) {
 	}
 	for i, rt := range r.Routes {
 		check("routes", i, ".gw", rt.GW, rt.Dst)
+	}
+}
+
+// checkIndexes reports an address whose index is outside the list of interfaces.
+func (r *Result) checkIndexes() (err error) {
+	r.eachOutside(func(key, text string) {
+		if err == nil {
+			err = wrong(key, "%s", text)
+		}
+	})
+	return err
+}
+
+// eachOutside calls fn for each index outside the list of interfaces.
+func (r *Result) eachOutside(fn func(key, text string)) {
+	for i, ip := range r.IPs {
+		if n := ip.Interface; n != nil && *n >= len(r.Interfaces) {
+			fn(ElementKey("ips", i)+".interface", fmt.Sprintf("%d is outside the list of %d interfaces", *n, len(r.Interfaces)))
+		}
 	}
 }
 

@@ -130,6 +130,7 @@ func TestEncode(t *testing.T) {
 		"unknown, B":        {`{"z":{"n":9007199254740993},"interfaces":[{"x":null,"name":"a"}],"dns":{"e":1}}`, V040, `{"cniVersion":"0.4.0","interfaces":[{"name":"a","x":null}],"dns":{"e":1},"z":{"n":9007199254740993}}`},
 		"unknown, C":        {`{"b":1.10,"ips":[{"address":"10.0.0.1/8","a":"<"}],"routes":[{"dst":"0.0.0.0/0","x":[1, 2]}]}`, V110, `{"b":1.10,"cniVersion":"1.1.0","ips":[{"a":"<","address":"10.0.0.1/8"}],"routes":[{"dst":"0.0.0.0/0","x":[1,2]}]}`},
 		"unknown, A":        {`{"cniVersion":"0.2.0","y":1,"ip4":{"ip":"10.0.0.1/8","x":2,"routes":[{"dst":"0.0.0.0/0","w":3}]}}`, V020, `{"cniVersion":"0.2.0","ip4":{"ip":"10.0.0.1/8","routes":[{"dst":"0.0.0.0/0","w":3}],"x":2},"dns":{},"y":1}`},
+		"without a name":    {`{"ips":[{"address":"10.0.0.1/8","":[],"extra":1,"-":2}],"dns":{"":3}}`, V110, `{"cniVersion":"1.1.0","dns":{"":3},"ips":[{"":[],"-":2,"address":"10.0.0.1/8","extra":1}]}`},
 		"broken text":       {"{\"\xff\":1,\"\xfe\":2,\"interfaces\":[{\"name\":\"\xff\"}]}", V110, `{"cniVersion":"1.1.0","interfaces":[{"name":"�"}],"�":2}`},
 		"ip is unknown":     {`{"ip":7}`, V031, `{"cniVersion":"0.3.1","dns":{},"ip":7}`},
 		"not so in 0.3.0":   {`{"ip":7}`, V030, `{"cniVersion":"0.3.0","dns":{}}`},

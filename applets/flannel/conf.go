@@ -9,7 +9,6 @@ import (
 
 	"github.com/cnibox/cnibox/applets/record"
 	"github.com/cnibox/cnibox/internal/state"
-	"github.com/cnibox/cnibox/ipam"
 	"github.com/cnibox/cnibox/spec"
 )
 
@@ -167,7 +166,7 @@ func (f *plan) ipam(env *subnetEnv) ([]byte, error) {
 			routes = append(routes, `{"dst":"`+dst.String()+`"}`)
 		}
 		list := json.RawMessage("[" + strings.Join(routes, ",") + "]")
-		if _, err := ipam.NewResult(list, nil); err != nil {
+		if _, err := spec.ParseIPAM(list, nil); err != nil {
 			return nil, err
 		}
 		set["ranges"] = json.RawMessage("[" + strings.Join(ranges, ",") + "]")

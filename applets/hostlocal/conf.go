@@ -82,7 +82,7 @@ func readPlan(r *spec.Request) (*plan, error) {
 			return nil, spec.Invalid(err, "ipam")
 		}
 	}
-	res, err := ipam.NewResult(conf.IPAM.Routes, nil)
+	res, err := spec.ParseIPAM(conf.IPAM.Routes, nil)
 	if err != nil {
 		return nil, err
 	}

@@ -163,7 +163,7 @@ func TestOneMistake(t *testing.T) {
 		{"dns is a list", bridge(`"dns":["10.1.0.1"]`), `3:7: "plugins[0].dns" is an array … an object …`},
 		{"nameserver is a name", bridge(`"dns":{"nameservers":["ns.example.com"]}`), `3:23: dns.nameservers[0]: "ns.example.com" is not an IP address`},
 		{"nameserver misspelled", bridge(`"dns":{"nameserver":["10.1.0.1"]}`), `3:8: unknown key "nameserver": did you mean "nameservers"?`},
-		{"prevResult with a bad address", bridge(`"prevResult":{"cniVersion":"1.1.0","ips":[{"address":"10.1.0.5"}]}`), `3:54: prevResult: ips[0].address: "10.1.0.5" is not …, as 10.1.0.5/24 or fd00::5/64`},
+		{"prevResult with a bad address", bridge(`"prevResult":{"cniVersion":"1.1.0","ips":[{"address":"10.1.0.5"}]}`), `3:54: prevResult: "ips[0].address": "10.1.0.5" is not …, as 10.1.0.5/24 or fd00::5/64`},
 		{"mac of multicast", bridge(`"mac":"01:00:5e:00:00:01"`), `3:7: mac: "01:00:5e:00:00:01" is a multicast MAC address`},
 		{"mac of a plugin without", chained(`{"type":"portmap","mac":"02:00:00:00:00:01","capabilities":{"portMappings":true}}`), `3:19: unknown key "mac"`},
 

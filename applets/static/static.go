@@ -37,7 +37,7 @@ runtimeConfig.ips (capability ips): the same, instead of all of the above.`,
 	},
 }
 
-// conf is the configuration as written; keys match in any case of letters. [ipam.NewResult] reads
+// conf is the configuration as written; keys match in any case of letters. [spec.ParseIPAM] reads
 // routes and DNS.
 type conf struct {
 	IPAM *struct {
@@ -68,7 +68,7 @@ func resultOf(_ context.Context, r *spec.Request) (*spec.Result, error) {
 	if conf.IPAM == nil {
 		return nil, spec.Errorf(spec.CodeConfig, "IPAM config missing 'ipam' key").AtKey("ipam")
 	}
-	res, err := ipam.NewResult(conf.IPAM.Routes, conf.IPAM.DNS)
+	res, err := spec.ParseIPAM(conf.IPAM.Routes, conf.IPAM.DNS)
 	if err != nil {
 		return nil, err
 	}
