@@ -92,10 +92,8 @@ func (d *Dir) Load(network string) (*List, error) {
 		}
 		return nil, e
 	}
-	e := &spec.Error{
-		Code: spec.CodeUnknown, Msg: fmt.Sprintf("no net configuration with name %q in %s", network, d.path),
-		Err: errors.Join(append(broken, os.ErrNotExist)...),
-	}
+	e := spec.Errorf(spec.CodeUnknown, "%w", errors.Join(append(broken, os.ErrNotExist)...)) // or the code of a broken file
+	e.Msg, e.Details = fmt.Sprintf("no net configuration with name %q in %s", network, d.path), ""
 	for _, err := range broken { // it may be in this file
 		e = e.WithDetails("%v", err)
 	}

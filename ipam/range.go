@@ -130,20 +130,20 @@ func (r *Range) complete() error {
 	case !r.Subnet.IsValid():
 		return spec.KeyErrorf(r.Key, "%q is missing", r.key("subnet"))
 	case addr.Is4In6():
-		return r.invalid("subnet", "network %s: write IPv4 addresses without ::ffff:", r.Subnet)
+		return spec.Errorf(spec.CodeConfig, "network %s: write IPv4 addresses without ::ffff:", r.Subnet).AtKey(r.key("subnet"))
 	case addr.BitLen()-r.Subnet.Bits() < 2:
-		return r.invalid("subnet", "Network %s too small to allocate from", r.Subnet).
-			WithDetails("%q needs a prefix length of /%d or less", r.key("subnet"), addr.BitLen()-2)
+		return spec.Errorf(spec.CodeConfig, "Network %s too small to allocate from", r.Subnet).
+			WithDetails("%q needs a prefix length of /%d or less", r.key("subnet"), addr.BitLen()-2).AtKey(r.key("subnet"))
 	case r.Subnet.Masked() != r.Subnet:
-		return r.invalid("subnet", "Network has host bits set. For a subnet mask of length %d the network address is %s",
-			r.Subnet.Bits(), r.Subnet.Masked().Addr()).WithDetails("%q is %s: write %s", r.key("subnet"), r.Subnet, r.Subnet.Masked())
+		return spec.Errorf(spec.CodeConfig, "Network has host bits set. For a subnet mask of length %d the network address is %s",
+			r.Subnet.Bits(), r.Subnet.Masked().Addr()).WithDetails("%q is %s: write %s", r.key("subnet"), r.Subnet, r.Subnet.Masked()).AtKey(r.key("subnet"))
 	case addr.IsMulticast() || addr.IsLoopback():
-		return r.invalid("subnet", "network %s has no address for an interface", r.Subnet)
+		return spec.Errorf(spec.CodeConfig, "network %s has no address for an interface", r.Subnet).AtKey(r.key("subnet"))
 	}
 	for key, a := range map[string]*netip.Addr{"rangeStart": &r.Start, "rangeEnd": &r.End, "gateway": &r.Gateway} {
 		*a = a.Unmap()
 		if a.Zone() != "" {
-			return r.invalid(key, "%q: address %s has a zone", r.key(key), a)
+			return spec.Errorf(spec.CodeConfig, "%q: address %s has a zone", r.key(key), a).AtKey(r.key(key))
 		}
 	}
 	first, last := addr.Next(), lastAddr(r.Subnet)
@@ -157,19 +157,19 @@ func (r *Range) complete() error {
 	setDefault(&r.End, last)
 	switch {
 	case !r.Subnet.Contains(r.Start):
-		return r.invalid("rangeStart", "RangeStart %s not in network %s", r.Start, r.Subnet).
-			WithDetails("%q must be from %s to %s", r.key("rangeStart"), first, last)
+		return spec.Errorf(spec.CodeConfig, "RangeStart %s not in network %s", r.Start, r.Subnet).
+			WithDetails("%q must be from %s to %s", r.key("rangeStart"), first, last).AtKey(r.key("rangeStart"))
 	case !r.Subnet.Contains(r.End):
-		return r.invalid("rangeEnd", "RangeEnd %s not in network %s", r.End, r.Subnet).
-			WithDetails("%q must be from %s to %s", r.key("rangeEnd"), first, last)
+		return spec.Errorf(spec.CodeConfig, "RangeEnd %s not in network %s", r.End, r.Subnet).
+			WithDetails("%q must be from %s to %s", r.key("rangeEnd"), first, last).AtKey(r.key("rangeEnd"))
 	case r.Gateway.Is4() != addr.Is4() || r.Gateway.IsMulticast() || r.Gateway == broadcast:
-		return r.invalid("gateway", "gateway %s cannot be one of network %s", r.Gateway, r.Subnet).
-			WithDetails("%q must be the address of a host, as %s", r.key("gateway"), first)
+		return spec.Errorf(spec.CodeConfig, "gateway %s cannot be one of network %s", r.Gateway, r.Subnet).
+			WithDetails("%q must be the address of a host, as %s", r.key("gateway"), first).AtKey(r.key("gateway"))
 	}
 	start, end := r.Start, r.End
 	if configured && end.Less(start) { // for the reference, RangeStart is outside the network then
-		return r.invalid("rangeStart", "RangeStart %s is after RangeEnd %s", start, end).
-			WithDetails("exchange the values of %q and %q", r.key("rangeStart"), r.key("rangeEnd"))
+		return spec.Errorf(spec.CodeConfig, "RangeStart %s is after RangeEnd %s", start, end).
+			WithDetails("exchange the values of %q and %q", r.key("rangeStart"), r.key("rangeEnd")).AtKey(r.key("rangeStart"))
 	}
 	if r.Start == addr {
 		r.Start = first
@@ -178,19 +178,14 @@ func (r *Range) complete() error {
 		r.End = last
 	}
 	if r.End.Less(r.Start) {
-		return r.invalid("rangeStart", "no container can have an address of %s-%s", start, end).
-			WithDetails("%q must be from %s to %s, and %q not before it", r.key("rangeStart"), first, last, r.key("rangeEnd"))
+		return spec.Errorf(spec.CodeConfig, "no container can have an address of %s-%s", start, end).
+			WithDetails("%q must be from %s to %s, and %q not before it", r.key("rangeStart"), first, last, r.key("rangeEnd")).AtKey(r.key("rangeStart"))
 	}
 	return nil
 }
 
 // key returns the configuration key of a member of the range.
 func (r *Range) key(member string) string { return strings.TrimPrefix(r.Key+"."+member, ".") }
-
-// invalid returns an error about a member of the range.
-func (r *Range) invalid(member, format string, args ...any) *spec.Error {
-	return spec.Errorf(spec.CodeConfig, format, args...).AtKey(r.key(member))
-}
 
 // setDefault sets an unset address.
 func setDefault(a *netip.Addr, value netip.Addr) {

@@ -1,7 +1,6 @@
 package spec
 
 import (
-	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -37,16 +36,14 @@ const (
 // answer: what it has done is unknown.
 var ErrNoAnswer = errors.New("no answer")
 
-// An Error is the specification's error object with its cause and its place in a document.
+// An Error is the specification's error object with its cause.
 //
 // Error() is Msg, then Details after "; ". The wrapped Err serves errors.Is and is not printed.
 type Error struct {
-	Code    int    `json:"code"` // 0: use the code of an outer error, see [AsError]
+	Code    int    `json:"code"`
 	Msg     string `json:"msg"`
 	Details string `json:"details,omitempty"`
 	Err     error  `json:"-"`
-
-	at *place // nil: unknown
 }
 
 // Error returns the text, in one line unless the details have more.
@@ -60,11 +57,10 @@ func (e *Error) Error() string {
 // Unwrap returns the cause; nil if there is none.
 func (e *Error) Unwrap() error { return e.Err }
 
-// Errorf returns an error with the given code; %w wraps as in [fmt.Errorf].
-// Without %w the text is the cause as well, so errors.Is finds nothing in it.
+// Errorf returns an error with the given code, unless %w, as in [fmt.Errorf], wraps an [Error]: then it has the code and
+// the details of that. Without %w the text is the cause as well, so errors.Is finds nothing in it.
 func Errorf(code int, format string, args ...any) *Error {
-	err := fmt.Errorf(format, args...)
-	return &Error{Code: code, Msg: err.Error(), Err: err}
+	return asError(fmt.Errorf(format, args...), code)
 }
 
 // duplicate is also part of the reference's error text.
@@ -95,30 +91,28 @@ func joinDetails(a, b string) string {
 }
 
 // AsError returns the error object of err for the runtime: its whole text, and the code of the
-// innermost [Error] in it that has one, of the first one if errors were joined. An error without a
+// [Error] in it, of the first one if errors were joined. An error without a
 // code gets 999. It returns nil for nil. Details stay details, unless a text follows them.
 func AsError(err error) *Error {
 	if err == nil {
 		return nil
 	}
-	if e, ok := err.(*Error); ok && e.Code != 0 && !hasTyped(e.Err) { //nolint:errorlint // the outermost alone
-		return e
-	}
-	out := unwrapped(err)
-	out.Code = cmp.Or(out.Code, CodeInternal)
-	return out
+	return asError(err, CodeInternal)
 }
 
-// unwrapped is [AsError] with code 0 if there is no code.
-func unwrapped(err error) *Error {
-	out := &Error{Msg: err.Error(), Err: err}
+// asError is AsError with the code of an error in which there is none.
+func asError(err error, code int) *Error {
+	out := &Error{Code: code, Msg: err.Error(), Err: err}
 	var e *Error
-	for next := err; errors.As(next, &e); next = e.Err {
-		out.Code = cmp.Or(e.Code, out.Code)
-		// Error() has added the details to the text; remove them.
-		if msg, ok := strings.CutSuffix(out.Msg, "; "+e.Details); ok && e.Details != "" {
-			out.Msg, out.Details = msg, joinDetails(e.Details, out.Details)
-		}
+	switch {
+	case !errors.As(err, &e):
+		return out
+	case err == error(e): //nolint:errorlint // the outermost alone
+		return e
+	}
+	out.Code = e.Code
+	if msg, ok := strings.CutSuffix(out.Msg, "; "+e.Details); ok && e.Details != "" { // the text of e has its details
+		out.Msg, out.Details = msg, e.Details
 	}
 	return out
 }
@@ -148,18 +142,7 @@ func outsideStatus(err error) error {
 	if e == nil || e.Code != CodeNotReady && e.Code != CodeLimited {
 		return err
 	}
-	return &Error{Code: CodeHost, Msg: e.Msg, Details: e.Details, Err: uncoded{err}}
-}
-
-// uncoded hides the codes of an error from [AsError]; [errors.Is] still matches its causes.
-type uncoded struct{ error }
-
-func (u uncoded) Is(target error) bool { return errors.Is(u.error, target) }
-
-// hasTyped reports whether err is or wraps an [Error].
-func hasTyped(err error) bool {
-	var e *Error
-	return errors.As(err, &e)
+	return &Error{Code: CodeHost, Msg: e.Msg, Details: e.Details, Err: err}
 }
 
 // Encode returns the error for stdout, in the given version, or the newest if that is not

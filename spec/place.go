@@ -3,39 +3,41 @@ package spec
 import (
 	"bytes"
 	"errors"
+	"fmt"
 	"strconv"
 	"strings"
 )
 
-// A place is the part of a JSON document that an error is about.
-type place struct {
+// A keyed error is about a place in a JSON document.
+type keyed struct {
+	text   string
+	err    error
 	key    string // as ipam.ranges[0][0].subnet; empty: the whole document
 	offset int    // where the document is not JSON; -1: it is, see key
 }
 
-// KeyErrorf is [fmt.Errorf] for an error about the value of a key. Its code is that of the outer
-// error.
+func (k *keyed) Error() string { return k.text }
+func (k *keyed) Unwrap() error { return k.err }
+
+// KeyErrorf is [fmt.Errorf] for an error about the value of a key. It has no code.
 func KeyErrorf(key, format string, args ...any) error {
-	return Errorf(0, format, args...).AtKey(key)
+	return AtKey(key, fmt.Errorf(format, args...))
 }
 
-// AtKey returns a copy of the error, about the value of a key, which may be an array element, such
-// as ipam.ranges[0][0].subnet. The empty key is the whole document.
-func (e *Error) AtKey(key string) *Error {
-	out := *e
-	out.at = &place{key, -1}
-	return &out
-}
+// AtKey returns an error about the value of a key, with the text and the code of err. The key may be that of an array
+// element, such as ipam.ranges[0][0].subnet; the empty key is the whole document.
+func AtKey(key string, err error) error { return &keyed{err.Error(), err, key, -1} }
 
-// AtKey returns an error about the value of a key, with the text and the code of err.
-func AtKey(key string, err error) error { return unwrapped(err).AtKey(key) }
+// AtKey is the function of that name.
+func (e *Error) AtKey(key string) error { return AtKey(key, e) }
 
 // KeyOf returns the key that an error is about, and the error with that key; nil: it has no key.
-func KeyOf(err error) (key string, keyed *Error) {
-	if keyed = located(err); keyed == nil || keyed.at.offset >= 0 {
+func KeyOf(err error) (key string, of error) {
+	k := located(err)
+	if k == nil || k.offset >= 0 {
 		return "", nil
 	}
-	return keyed.at.key, keyed
+	return k.key, k
 }
 
 // Invalid returns the error of a plugin about its configuration. Its code is 7; where err names no key, it is about the
@@ -49,19 +51,18 @@ func Invalid(err error, otherwise string) error {
 }
 
 // located returns the outermost wrapped error with a place, but prefers one about where the
-// document is not JSON.
-func located(err error) (keyed *Error) {
-	var e *Error
-	for ; errors.As(err, &e); err = e.Err {
-		switch {
-		case e.at == nil:
-		case e.at.offset >= 0:
-			return e
-		case keyed == nil:
-			keyed = e
+// document is not JSON; nil: none.
+func located(err error) (outermost *keyed) {
+	var k *keyed
+	for ; errors.As(err, &k); err = k.err {
+		if k.offset >= 0 {
+			return k
+		}
+		if outermost == nil {
+			outermost = k
 		}
 	}
-	return keyed
+	return outermost
 }
 
 // ElementKey returns the key of an element of a list.
@@ -79,20 +80,20 @@ func JoinKeys(key, inner string) string {
 // JSON, or the value of a key below the key prefix, or of the nearest one that contains it. False:
 // the error has neither, or the key is one that the caller of the plugin gave.
 func Offset(doc []byte, prefix string, err error) (offset int, found bool) {
-	keyed := located(err)
+	k := located(err)
 	switch {
-	case keyed == nil:
+	case k == nil:
 		return 0, false
-	case keyed.at.offset >= 0:
-		return keyed.at.offset, true
+	case k.offset >= 0:
+		return k.offset, true
 	}
 	within := func(key string) string { return JoinKeys(prefix, key) }
-	first, _, _ := strings.Cut(keyed.at.key, ".")
+	first, _, _ := strings.Cut(k.key, ".")
 	fromCaller := AsError(err).Code == CodeEnv || first == "runtimeConfig" || first == "args" || first == "prevResult"
 	if _, found = Find(doc, within(first)); fromCaller && !found {
 		return 0, false
 	}
-	n, found := Nearest(doc, within(keyed.at.key))
+	n, found := Nearest(doc, within(k.key))
 	if !found {
 		return 0, false
 	}

@@ -19,7 +19,7 @@ func NotJSON(doc []byte, err error) error {
 		return err
 	}
 	offset, text := mistake(doc, syntax)
-	return &Error{Msg: text, Err: err, at: &place{offset: offset}}
+	return &keyed{text: text, err: err, offset: offset}
 }
 
 // mistake returns the offset of a syntax error, and how to correct it.

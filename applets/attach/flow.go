@@ -20,7 +20,7 @@ func (p *Plugin) read(r *spec.Request) (Driver, error) {
 	switch {
 	case err != nil:
 	case p.IPAM == Required && r.Net.IPAM.Type == "":
-		err = needsIPAM(r)
+		err = needsIPAM(r).AtKey("")
 	case p.IPAM == Never && r.Net.IPAM.Type != "":
 		err = spec.Errorf(spec.CodeConfig, "%s: \"ipam\" is not supported", r.Net.Type).AtKey("ipam")
 	}

@@ -11,7 +11,7 @@ import (
 // needsIPAM returns the error of a plugin that requires an IPAM plugin.
 func needsIPAM(r *spec.Request) *spec.Error {
 	return spec.Errorf(spec.CodeConfig, "%s interface requires an IPAM configuration", r.Net.Type).
-		WithDetails("no plugin name provided: set \"ipam.type\"").AtKey("")
+		WithDetails("no plugin name provided: set \"ipam.type\"")
 }
 
 // checkAddressed reports an ADD that needs an IPAM plugin while none is configured. Errors have
@@ -23,7 +23,7 @@ func checkAddressed(r *spec.Request, ipam IPAMNeed) error {
 	case ipam == OrPrev && r.Prev != nil && len(r.Prev.IPs) > 0:
 		return nil
 	case ipam == OrPrev:
-		return needsIPAM(r).WithDetails("in a chain the addresses of prevResult serve as well")
+		return needsIPAM(r).WithDetails("in a chain the addresses of prevResult serve as well").AtKey("")
 	case r.Net.Version.NeedsAddress():
 		return spec.Errorf(spec.CodeConfig, "cannot convert: no valid IP addresses").
 			WithDetails("cniVersion %s cannot express a result without addresses: use 0.3.0 or later, or configure \"ipam\"", r.Net.Version)

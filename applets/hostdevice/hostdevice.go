@@ -128,7 +128,7 @@ func (p *plugin) moveIn(op *attach.Op, dir record.Dir) error {
 	if err != nil {
 		e := spec.Errorf(spec.CodeConfig, "failed to find host device: %w", err)
 		if p.Device != "" {
-			e = e.WithDetails(`"device" must be the name of an existing link of the host`).AtKey("device")
+			return e.WithDetails(`"device" must be the name of an existing link of the host`).AtKey("device")
 		}
 		return e
 	}
