@@ -87,7 +87,7 @@ func chainsOf(table byte) []chain {
 		return []chain{
 			{"macs", nftables.ChainTypeFilter, nftables.ChainHookPrerouting, macPrio, brNeeds, append(advertRules(),
 				rule{}.meta(expr.MetaKeyIIFNAME, 0).lookup(guardedSet).
-					meta(expr.MetaKeyIIFNAME, 0).payload(expr.PayloadBaseLLHeader, etherSourceAt, macLen, ifnameRegs).lacks(macsSet).drop(),
+					meta(expr.MetaKeyIIFNAME, 0).payload(expr.PayloadBaseLLHeader, etherSourceAt, macLen, ifnameRegs).notIn(macsSet).drop(),
 			)},
 		}
 	}

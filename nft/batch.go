@@ -15,7 +15,11 @@ import (
 type step = wire.Step
 
 // A batch collects changes that the kernel applies all together or not at all.
-type batch struct{ wire.Batch }
+type batch struct {
+	wire.Batch
+	newTables []byte        // families of our tables that it creates
+	filters   []*filterPlan // with its changes of the tables filter
+}
 
 // commit sends the batch and waits for the acknowledgements. The error is that of the first
 // rejected step.

@@ -18,11 +18,6 @@ type askedSet struct {
 	elements map[string]*Element // by key; nil: not dumped
 }
 
-// lacks reports whether the set is known not to have the key.
-func (k *askedSet) lacks(key []byte) bool {
-	return k != nil && k.elements != nil && k.elements[string(key)] == nil
-}
-
 // isPorts reports whether the set has host ports, or data that belongs to them.
 func (s *set) isPorts() bool { return s.kind == KindPortMap }
 
@@ -57,13 +52,14 @@ func (x *Tx) readSet(ports *set) (*askedSet, error) {
 	if x.session == nil {
 		return x.s.readSet(ports)
 	}
-	if err := x.generation(); err != nil {
+	gen, err := x.s.generation()
+	if err != nil {
 		return nil, err
 	}
-	if x.gen == 0 { // unknown
+	if gen == 0 { // unknown
 		return x.s.readSet(ports)
 	}
-	return session.Ask(x.session, setAt{ports, x.gen}, func() (*askedSet, error) { return x.s.readSet(ports) })
+	return session.Ask(x.session, setAt{ports, gen}, func() (*askedSet, error) { return x.s.readSet(ports) })
 }
 
 // setAt is the key of a set that CHECK has dumped, and the generation of the rule set before that.
@@ -72,15 +68,12 @@ type setAt struct {
 	gen uint32
 }
 
-// generation reads the generation ID of the rule set, which changes with each batch of any process.
-func (x *Tx) generation() error {
-	if x.gen != 0 {
-		return nil
-	}
-	err := x.s.request(nfTables|unix.NFT_MSG_GETGEN, 0, unix.NFPROTO_UNSPEC, nil, func(_ byte, data []byte) {
-		x.gen = uint32(num(data, unix.NFTA_GEN_ID))
+// generation reads the generation ID of the rule set, which changes with each batch of any process; 0: unknown.
+func (s *sock) generation() (gen uint32, err error) {
+	err = s.request(nfTables|unix.NFT_MSG_GETGEN, 0, unix.NFPROTO_UNSPEC, nil, func(_ byte, data []byte) {
+		gen = uint32(num(data, unix.NFTA_GEN_ID))
 	})
-	return ignoreNotExist(err)
+	return gen, ignoreNotExist(err)
 }
 
 func (s *sock) readSet(set *set) (*askedSet, error) {

@@ -39,7 +39,7 @@ func (t *Table) Check(fn func(*Tx) error) error {
 	}
 	defer s.Close()
 	x := newTx(s)
-	x.checks, x.session = true, t.session
+	x.session = t.session
 	if err := cmp.Or(fn(x), x.err); err != nil {
 		return err
 	}

@@ -81,8 +81,8 @@ func (r rule) lookup(set *set) rule {
 	return append(r, l)
 }
 
-// lacks matches if the set does not have the key.
-func (r rule) lacks(set *set) rule {
+// notIn matches if the set does not have the key.
+func (r rule) notIn(set *set) rule {
 	return append(r, &expr.Lookup{SetName: set.name, SourceRegister: reg, Invert: true})
 }
 

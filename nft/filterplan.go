@@ -3,6 +3,7 @@ package nft
 import (
 	"bytes"
 	"fmt"
+	"maps"
 	"net/netip"
 	"slices"
 	"strings"
@@ -79,15 +80,14 @@ type ruleRecord struct {
 	anew    bool
 }
 
-// Handles passes the recorded handles of the attachment that is allowed or released next; there may
-// be none. The record is not trusted: if a rule does not have its recorded handle, the whole chain
+// Handles passes the recorded handles of an attachment that is allowed or released next, and the addresses that are
+// allowed; there may be none. The record is not trusted: if a rule does not have its recorded handle, the whole chain
 // is read. After the update the record has the handles of the existing rules.
 //
 // anew is for an attachment that is new on the host: then the chain is not searched for its rules.
-func (x *Tx) Handles(record RuleHandles, anew bool) {
-	x.record = ruleRecord{record, anew}
-	for ip := range record {
-		x.records[ip] = x.record
+func (x *Tx) Handles(record RuleHandles, anew bool, ips ...netip.Addr) {
+	for _, ip := range slices.AppendSeq(slices.Clone(ips), maps.Keys(record)) {
+		x.records[ip.Unmap()] = ruleRecord{record, anew}
 	}
 }
 
@@ -104,7 +104,7 @@ func (x *Tx) filters(check bool) (plans []*filterPlan, err error) {
 			ip := addrOf(ch.key, family)
 			switch {
 			case ch.new != nil && ch.new.filter == filterRules:
-				if ch.put {
+				if ch.assigned() {
 					had := ch.old != nil && ch.old.filter == filterRules
 					p.allow(allowedAddr{ip, adminName(ch.new), had, ch.old == nil && x.records[ip].anew && !check})
 				}
@@ -112,7 +112,7 @@ func (x *Tx) filters(check bool) (plans []*filterPlan, err error) {
 				p.leave(ip)
 			}
 		}
-		for _, ip := range x.oldIPs {
+		for _, ip := range x.old.allowed {
 			if familyOf(ip) == family && x.free(ip) {
 				p.leave(ip)
 			}
@@ -330,7 +330,7 @@ func (p *filterPlan) prepare(x *Tx) error {
 		}
 		p.compare()
 	}
-	p.noTable = !p.hasForward && !x.leftovers().tables[chainID{family: p.family, table: filterTable}]
+	p.noTable = !p.hasForward && !x.hasTable(p.family, filterTable)
 	return p.findChains(x.s)
 }
 

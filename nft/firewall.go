@@ -1,6 +1,7 @@
 package nft
 
 import (
+	"fmt"
 	"maps"
 	"net/netip"
 	"slices"
@@ -15,6 +16,18 @@ import (
 // never filled, and never deleted while they have rules. The configured name follows the prefix;
 // without the prefix it could be that of a fixed chain.
 const adminPrefix = "admin-"
+
+// CheckChainName rejects chain names that iptables does not accept, or that nft cannot read without
+// quotes, which it does not accept for chain names. The error completes a sentence that begins with
+// the name.
+func CheckChainName(name string) error {
+	const longest = 28 // XT_EXTENSION_MAXNAMELEN without the zero byte, linux/netfilter/x_tables.h
+	letters := "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ_"
+	if name == "" || len(name) > longest || !strings.ContainsRune(letters, rune(name[0])) || strings.Trim(name, letters+"0123456789-") != "" {
+		return fmt.Errorf(`the name of a chain has up to %d letters, digits, "-" and "_", a letter or "_" first`, longest)
+	}
+	return nil
+}
 
 // Allow accepts packets from the address. It accepts packets to the address if they belong to
 // connections that the address opened or that a published port translates. An accept in our table
@@ -32,9 +45,6 @@ func (x *Tx) AllowOwnTable(o spec.Attachment, ip netip.Addr, admin string) {
 }
 
 func (x *Tx) allow(o spec.Attachment, ip netip.Addr, admin string, use filterUse) {
-	if x.record.handles != nil {
-		x.records[ip.Unmap()] = x.record
-	}
 	ip = ip.Unmap()
 	x.put(o, Element{set: allowSet.of(familyOf(ip)), key: ip.AsSlice(), chain: x.ensureChain(chain{name: adminPrefix + admin}), filter: use})
 }
@@ -80,7 +90,7 @@ func memberOf(key string) []byte { return ifname(key[keyLen-(ifnameLen-1):]) }
 // is shorter than a key, so releasing an owner does not drop the element.
 func (x *Tx) share(o spec.Attachment, set *set, key []byte) {
 	if ch := x.change(set, key); ch.new == nil {
-		ch.new = &Element{set: set, key: key, comment: sharedBy(memberName(o))}
+		x.assign(ch, &Element{set: set, key: key, comment: sharedBy(memberName(o))})
 	}
 }
 
@@ -93,7 +103,7 @@ func sharedBy(member []byte) string { return sharedWord + unix.ByteSliceToString
 // bridges that lose their last isolated member.
 func (x *Tx) dropEmptyBridges() {
 	x.dropShared(managedBySet, func(bridge []byte) *change { return x.change(managedSet, bridge) }, func(bridge []byte) {
-		x.change(withinSet, keyOf(bridge, bridge)).new = nil
+		x.assign(x.change(withinSet, keyOf(bridge, bridge)), nil)
 	})
 	x.dropShared(isolatedBySet, func(bridge []byte) *change { return x.change(isolatedSet, keyOf(bridge, bridge)) }, func([]byte) {})
 }
@@ -132,10 +142,10 @@ func (x *Tx) dropShared(set *set, shared func(bridge []byte) *change, then func(
 		ch := leaving[bridge]
 		switch member := members[bridge]; {
 		case member == nil:
-			ch.new = nil
+			x.assign(ch, nil)
 			then([]byte(bridge))
 		case ch.new != nil:
-			ch.new = &Element{set: ch.set, key: ch.key, comment: sharedBy(member)}
+			x.assign(ch, &Element{set: ch.set, key: ch.key, comment: sharedBy(member)})
 		}
 	}
 }

@@ -108,13 +108,13 @@ func (x *Tx) ReleaseKnown(o spec.Attachment, known Known, kinds ...Kind) {
 func (x *Tx) dropKnown(o spec.Attachment, known Known, kinds []Kind) (rest []Kind) {
 	isOwned := ownedBy(o)
 	drop := func(set *set, key string) bool {
-		if !x.hasTable(set.table) || x.isAbsent(set, []byte(key)) {
+		if !x.hasOurs(set.table) || x.isAbsent(set, []byte(key)) {
 			return false
 		}
 		ch := x.change(set, []byte(key))
 		owned := ch.wanted(isOwned)
 		if owned {
-			ch.new, ch.put = nil, false
+			x.assign(ch, nil)
 		}
 		return owned
 	}

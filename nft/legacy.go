@@ -35,10 +35,11 @@ const (
 // leftovers are the reference plugins' rules and chains that a batch deletes. Chains that
 // containers share stay.
 type leftovers struct {
-	tables map[chainID]bool // the existing ones, with an empty chain name
-	read   map[chainID][]installedRule
-	rules  []installedRule
-	chains []chainID
+	read    map[chainID][]installedRule
+	rules   []installedRule
+	chains  []chainID
+	allowed []netip.Addr // whose rules in CNI-FORWARD are deleted
+	addrs   [][]byte     // of the attachments, see [Tx.Addresses]
 }
 
 // remove deletes rules before chains, since a chain with jumps to it cannot be deleted.
@@ -69,22 +70,6 @@ func (l *leftovers) chain(c chainID) {
 	}
 }
 
-// leftovers lists the tables, once.
-func (x *Tx) leftovers() *leftovers {
-	if x.old != nil {
-		return x.old
-	}
-	x.old = &leftovers{tables: map[chainID]bool{}}
-	tables, err := x.s.tables()
-	if err != nil {
-		x.fail(err)
-	}
-	for _, t := range tables {
-		x.old.tables[t] = true
-	}
-	return x.old
-}
-
 // oldChain returns the name of the iptables chain of a container on a network; it does not depend
 // on the interface.
 func oldChain(prefix string, o spec.Attachment) string {
@@ -111,13 +96,12 @@ func oldMasqComment(o spec.Attachment) string {
 // reference's firewall, which contain nothing but the address.
 func (x *Tx) Addresses(ips ...netip.Addr) {
 	for _, ip := range ips {
-		x.addrs = append(x.addrs, ip.Unmap().AsSlice())
+		x.old.addrs = append(x.old.addrs, ip.Unmap().AsSlice())
 	}
 }
 
 // releaseOld plans the deletion of o's rules from the reference plugins.
 func (x *Tx) releaseOld(o spec.Attachment, kinds []Kind) {
-	l := x.leftovers()
 	if hasKind(kinds, KindMasquerade) {
 		begin := oldMasqComment(o)
 		x.oldRules(chainID{inet, oldMasqTable, oldMasqChain}, func(r *installedRule) bool {
@@ -136,12 +120,12 @@ func (x *Tx) releaseOld(o spec.Attachment, kinds []Kind) {
 		x.oldIptables("CNI-HOSTPORT-SNAT", oldChain(oldSNATPrefix, o))
 	}
 	if hasKind(kinds, KindFirewall) {
-		for _, a := range x.addrs {
+		for _, a := range x.old.addrs {
 			ip, _ := netip.AddrFromSlice(a)
-			x.oldIPs = append(x.oldIPs, ip)
+			x.old.allowed = append(x.old.allowed, ip)
 		}
 	}
-	if hasKind(kinds, KindMACGuard) && l.tables[chainID{family: bridge, table: oldNATTable}] {
+	if hasKind(kinds, KindMACGuard) && x.hasTable(bridge, oldNATTable) {
 		id := o.ContainerID + "-" + o.IfName
 		x.oldRules(chainID{bridge, oldNATTable, "PREROUTING"}, func(r *installedRule) bool {
 			return r.comment == oldMACComment+id
@@ -154,7 +138,6 @@ func (x *Tx) releaseOld(o spec.Attachment, kinds []Kind) {
 // not in the valid list, if the rules name the network. Rules of nftables host ports do not; see
 // also DeleteStaleGuards.
 func (x *Tx) DeleteStaleReference(network string, valid []spec.Attachment, kinds ...Kind) {
-	x.leftovers()
 	keep := map[string]bool{}
 	for _, o := range valid {
 		if o.Network != network {
@@ -183,7 +166,6 @@ func (x *Tx) DeleteStaleReference(network string, valid []spec.Attachment, kinds
 // DeleteStaleGuards drops the reference's rules of macspoofchk for bridge ports that do not exist.
 // The rules name no network, and no packet comes through such a port.
 func (x *Tx) DeleteStaleGuards(exists func(port string) bool) {
-	x.leftovers()
 	x.oldRules(chainID{bridge, oldNATTable, "PREROUTING"}, func(r *installedRule) bool {
 		to := r.jump()
 		if !strings.HasPrefix(r.comment, oldMACComment) || !strings.HasPrefix(to, oldMACChain) {
@@ -202,7 +184,7 @@ func (x *Tx) DeleteStaleGuards(exists func(port string) bool) {
 // concerns reports whether a rule contains one of the addresses, as a compared or a translated
 // address, byte by byte. Without known addresses it is true.
 func (x *Tx) concerns(r *installedRule) bool {
-	if len(x.addrs) == 0 {
+	if len(x.old.addrs) == 0 {
 		return true
 	}
 	for _, e := range expressions(r.exprs) {
@@ -213,7 +195,7 @@ func (x *Tx) concerns(r *installedRule) bool {
 		case "immediate":
 			v = nlconn.Attribute(e.data, unix.NFTA_IMMEDIATE_DATA, unix.NFTA_DATA_VALUE)
 		}
-		if slices.ContainsFunc(x.addrs, func(a []byte) bool { return bytes.Equal(a, v) }) {
+		if slices.ContainsFunc(x.old.addrs, func(a []byte) bool { return bytes.Equal(a, v) }) {
 			return true
 		}
 	}
@@ -223,7 +205,7 @@ func (x *Tx) concerns(r *installedRule) bool {
 // oldRules plans the deletion of a chain's rules that match. It sends no request if the table does
 // not exist, as on most hosts.
 func (x *Tx) oldRules(c chainID, match func(*installedRule) bool) {
-	if !x.old.tables[chainID{family: c.family, table: c.table}] {
+	if !x.hasTable(c.family, c.table) {
 		return
 	}
 	rules := x.rulesAt(c)
@@ -232,6 +214,22 @@ func (x *Tx) oldRules(c chainID, match func(*installedRule) bool) {
 			x.old.rule(rules[i])
 		}
 	}
+}
+
+// rulesAt returns the rules of a chain of the reference, which are read once.
+func (x *Tx) rulesAt(c chainID) []installedRule {
+	if rules, ok := x.old.read[c]; ok {
+		return rules
+	}
+	rules, err := x.s.rulesOf(c.family, c.table, c.name)
+	if err != nil {
+		x.fail(err)
+	}
+	if x.old.read == nil {
+		x.old.read = map[chainID][]installedRule{}
+	}
+	x.old.read[c] = slices.Clip(rules)
+	return rules
 }
 
 // oldChains plans the deletion of existing chains: deleting one that does not exist would fail the
@@ -253,7 +251,7 @@ func (x *Tx) oldChains(chains ...chainID) {
 // addresses are not released, the chain and their jumps stay.
 func (x *Tx) oldIptables(from, name string) {
 	for _, family := range []byte{v4, v6} {
-		if !x.old.tables[chainID{family: family, table: oldNATTable}] {
+		if !x.hasTable(family, oldNATTable) {
 			continue
 		}
 		ok, _, err := x.s.getChain(chainID{family, oldNATTable, name})
@@ -305,4 +303,45 @@ func (r *installedRule) xtComment() string {
 		}
 	}
 	return r.comment
+}
+
+// HasReferenceRules reports whether the reference plugins' rules of one kind for o exist: our
+// tables have nothing for an attachment that the reference made. It takes no lock. It does not see
+// rules of iptables-legacy.
+func (t *Table) HasReferenceRules(o spec.Attachment, kind Kind) (bool, error) {
+	s, err := t.dial()
+	if err != nil {
+		return false, err
+	}
+	defer s.Close()
+	x := newTx(s)
+	x.releaseOld(o, []Kind{kind})
+	return len(x.old.rules)+len(x.old.chains) > 0, x.err
+}
+
+// ReferenceFirewall is HasReferenceRules for the rules of the reference's firewall, which contain
+// nothing but the address. It reports whether each address has its two rules and whether the chains
+// are jumped to; with policed also whether bridges have policies.
+func (t *Table) ReferenceFirewall(ips []netip.Addr, admin string, policed bool) (bool, error) {
+	s, err := t.dial()
+	if err != nil {
+		return false, err
+	}
+	defer s.Close()
+	for _, family := range []byte{v4, v6} {
+		p := &filterPlan{family: family}
+		for _, ip := range ips {
+			if familyOf(ip) == family {
+				p.allow(allowedAddr{ip: ip, admin: admin})
+			}
+		}
+		if err := p.read(s); err != nil {
+			return false, err
+		}
+		p.missing = slices.DeleteFunc(p.missing, func(r acceptRule) bool { return r.states == dnatState })
+		if len(p.allowed) > 0 && (!p.hasForward || p.lacks() != nil || policed && !p.isolates) {
+			return false, nil
+		}
+	}
+	return len(ips) > 0, nil
 }

@@ -66,10 +66,10 @@ func (x *Tx) PortMap(o spec.Attachment, m PortMap) error {
 		if err := x.replaceable(o, &m, ch, &to); err != nil {
 			return err
 		}
-		ch.new = nil
+		x.assign(ch, nil)
 	}
 	if !x.isAbsent(dispatch, key) {
-		x.change(dispatch, key).new = nil
+		x.assign(x.change(dispatch, key), nil)
 	}
 	if len(m.Conditions) == 0 {
 		x.put(o, to)
@@ -109,7 +109,7 @@ func (x *Tx) replaceable(o spec.Attachment, m *PortMap, ch *change, to *Element)
 		return nil
 	}
 	own := e.OwnerKey() == x.key(o)
-	if own && !ch.put || own && string(e.data) == string(to.data) || !own && m.Replace {
+	if own && !ch.assigned() || own && string(e.data) == string(to.data) || !own && m.Replace {
 		return nil
 	}
 	return &TakenError{*e}
@@ -134,8 +134,8 @@ func (x *Tx) hairpin(o spec.Attachment, m *PortMap, family byte) {
 		if x.isAbsent(set, key) {
 			return
 		}
-		if ch := x.change(set, key); !ch.put {
-			ch.new = nil // of an earlier mapping
+		if ch := x.change(set, key); !ch.assigned() {
+			x.assign(ch, nil) // of an earlier mapping
 		}
 	}
 }

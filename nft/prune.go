@@ -44,7 +44,7 @@ func prune(s *sock, made map[byte]bool) error {
 	}
 	b := &batch{}
 	for _, table := range []byte{inet, bridge} {
-		if made[table] && !used[table] && x.hasTable(table) {
+		if made[table] && !used[table] && x.hasOurs(table) {
 			b.Add(step{What: "table " + tableText(table)}).DelTable(ours(table))
 		}
 	}

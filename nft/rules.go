@@ -191,3 +191,7 @@ func (s *sock) tables() (tables []chainID, err error) {
 func (s *sock) dump(msg netlink.HeaderType, family byte, fn func(family byte, data []byte)) error {
 	return ignoreNotExist(s.request(nfTables|msg, netlink.Dump, family, nil, fn))
 }
+
+func text(b []byte, path ...uint16) string { return nlconn.Text(b, path...) }
+
+func num(b []byte, path ...uint16) uint64 { return nlconn.Number(b, path...) }

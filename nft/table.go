@@ -130,12 +130,12 @@ func (t *Table) update(s *sock, fn func(*Tx) error) error {
 	if err != nil {
 		return err
 	}
-	for _, f := range x.filter {
+	for _, f := range b.filters {
 		f.updateRecords()
 	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	for _, family := range x.newTables {
+	for _, family := range b.newTables {
 		t.made[family] = true
 	}
 	return nil

@@ -18,26 +18,18 @@ import (
 // function given to [Table.Update] has returned; the Tx reads under the lock. An error while
 // reading is kept and fails the update.
 type Tx struct {
-	s         *sock
-	err       error
-	changes   []*change
-	index     map[elementID]*change
-	chains    map[string]*plan // all in the inet table
-	asked     map[*set]*askedSet
-	owners    map[spec.Attachment]string // their comments
-	old       *leftovers                 // of the reference plugins; nil until needed
-	addrs     [][]byte                   // see Addresses
-	newTables []byte                     // families of the tables that the batch creates
-	oldIPs    []netip.Addr               // whose rules of the reference in CNI-FORWARD are deleted
-	record    ruleRecord                 // see Handles
-	records   map[netip.Addr]ruleRecord
-	filter    []*filterPlan            // of the batch
-	releases  map[Kind]map[string]bool // see releaseLater; nil: at once
-	checks    bool                     // nothing will be changed
-	session   *session.Session         // of Check; nil: none, or of an update
-	rebuild   bool                     // refill the base rulesets even if they are of this version
-	gen       uint32                   // see generation; 0: not read yet
-	lacked    map[string]bool          // keys of the owners that lacked an element of the update; nil: not requested
+	s       *sock
+	err     error
+	changes []*change
+	index   map[elementID]*change
+	chains  map[string]*jumpedChain // all in the inet table
+	tables  map[chainID]bool        // all of the namespace, without the name of a chain; nil: not listed yet
+	asked   map[*set]*askedSet
+	owners  map[spec.Attachment]string // their comments
+	records map[netip.Addr]ruleRecord  // of the rules in the tables filter, see Handles
+	old     leftovers                  // of the reference plugins
+	joint   *joint                     // of an update at the end of a session; nil: of another
+	session *session.Session           // of Check; nil: none, or of an update
 }
 
 // An elementID names an element.
@@ -47,16 +39,19 @@ type elementID struct {
 }
 
 // A change has the current element of a key in a set and the planned one; nil is none. They are the
-// same for an element that was only read.
+// same for an element that was only read. [Tx.assign] alone changes what is planned.
 type change struct {
-	Element  // set and key; after put also the rest
+	set      *set
+	key      []byte
 	old, new *Element
-	put      bool // this update has put new
 }
 
-// A plan is a chain to which elements of this update jump. It is missing if the kernel had none,
+// assigned reports whether this update has planned the element.
+func (ch *change) assigned() bool { return ch.new != nil && ch.new != ch.old }
+
+// A jumpedChain is a chain to which elements of this update jump. It is missing if the kernel had none,
 // and created if the batch creates it.
-type plan struct {
+type jumpedChain struct {
 	chain   chain
 	missing bool
 	created bool
@@ -65,7 +60,7 @@ type plan struct {
 // newTx begins an update that reads through s, which must stay open as long as the Tx is used.
 func newTx(s *sock) *Tx {
 	return &Tx{
-		s: s, index: map[elementID]*change{}, chains: map[string]*plan{}, asked: map[*set]*askedSet{}, owners: map[spec.Attachment]string{},
+		s: s, index: map[elementID]*change{}, chains: map[string]*jumpedChain{}, asked: map[*set]*askedSet{}, owners: map[spec.Attachment]string{},
 		records: map[netip.Addr]ruleRecord{},
 	}
 }
@@ -93,7 +88,7 @@ func (x *Tx) change(set *set, key []byte) *change {
 
 // newChange adds an unchanged element to the index.
 func (x *Tx) newChange(p elementID, key []byte, old *Element) *change {
-	ch := &change{Element: Element{set: p.set, key: key}, old: old, new: old}
+	ch := &change{set: p.set, key: key, old: old, new: old}
 	x.index[p] = ch
 	x.changes = append(x.changes, ch)
 	return ch
@@ -111,7 +106,9 @@ func (x *Tx) found(e Element) *change {
 // isAbsent reports whether the key is known to have no element, neither in the kernel nor from
 // this update. Then it needs no change.
 func (x *Tx) isAbsent(set *set, key []byte) bool {
-	return x.asked[set].lacks(key) && x.index[elementID{set, string(key)}] == nil
+	k := x.asked[set]
+	dumped := k != nil && k.elements != nil
+	return dumped && k.elements[string(key)] == nil && x.index[elementID{set, string(key)}] == nil
 }
 
 // put is store for o.
@@ -136,23 +133,14 @@ func (x *Tx) Put(e Element) {
 // store puts an element and replaces any element with the same key. The caller checks that it may
 // be replaced.
 func (x *Tx) store(e Element) {
-	ch := x.change(e.set, e.key)
-	ch.Element = e
-	ch.new, ch.put = &ch.Element, true
-	if x.lacked != nil && ch.lacks() {
-		x.lacked[e.OwnerKey()] = true
-	}
+	x.assign(x.change(e.set, e.key), &e)
 }
 
-// lackedBy records for [Tx.lacked] the owners of the changes that want selects.
-func (x *Tx) lackedBy(want func(*change) bool) {
-	if x.lacked == nil {
-		return
-	}
-	for _, ch := range x.changes {
-		if ch.put && ch.new != nil && want(ch) {
-			x.lacked[ch.new.OwnerKey()] = true
-		}
+// assign makes e the planned element of a key; nil: the key will have none.
+func (x *Tx) assign(ch *change, e *Element) {
+	ch.new = e
+	if x.joint != nil && ch.lacks() {
+		x.joint.lacked[e.OwnerKey()] = true
 	}
 }
 
@@ -174,7 +162,7 @@ func (x *Tx) key(o spec.Attachment) string { return ownerKey(x.comment(o)) }
 // sets of these kinds, except for those in missing tables.
 func (x *Tx) owned(kinds []Kind, want filter) (owned []*change) {
 	for _, set := range sets() {
-		if !hasKind(kinds, set.kind) || !x.hasTable(set.table) {
+		if !hasKind(kinds, set.kind) || !x.hasOurs(set.table) {
 			continue
 		}
 		if err := x.s.elements(set, want, func(e Element) { x.found(e) }); err != nil {
@@ -192,14 +180,27 @@ func (x *Tx) owned(kinds []Kind, want filter) (owned []*change) {
 // drop empties the changes that owned returns.
 func (x *Tx) drop(kinds []Kind, want filter) {
 	for _, ch := range x.owned(kinds, want) {
-		ch.new, ch.put = nil, false
+		x.assign(ch, nil)
 	}
 }
 
-// hasTable reports whether our table of a family exists.
-func (x *Tx) hasTable(family byte) bool {
-	return x.leftovers().tables[chainID{family: family, table: TableName}]
+// hasTable reports whether a table exists. The first call lists all tables.
+func (x *Tx) hasTable(family byte, name string) bool {
+	if x.tables == nil {
+		x.tables = map[chainID]bool{}
+		tables, err := x.s.tables()
+		if err != nil {
+			x.fail(err)
+		}
+		for _, t := range tables {
+			x.tables[t] = true
+		}
+	}
+	return x.tables[chainID{family: family, table: name}]
 }
+
+// hasOurs reports whether our table of a family exists.
+func (x *Tx) hasOurs(family byte) bool { return x.hasTable(family, TableName) }
 
 // wanted reports whether the filter selects the planned element.
 func (ch *change) wanted(want filter) bool {
@@ -232,7 +233,7 @@ func (x *Tx) Release(o spec.Attachment, kinds ...Kind) {
 func (x *Tx) AlreadyOwned(o spec.Attachment) bool {
 	key := x.key(o)
 	return slices.ContainsFunc(x.changes, func(ch *change) bool {
-		return ch.put && ch.old != nil && ch.old.OwnerKey() == key
+		return ch.assigned() && ch.old != nil && ch.old.OwnerKey() == key
 	})
 }
 
@@ -260,20 +261,16 @@ func (x *Tx) ensureChain(c chain) string {
 	if err != nil {
 		x.fail(err)
 	}
-	x.chains[c.name] = &plan{chain: c, missing: !ok}
+	x.chains[c.name] = &jumpedChain{chain: c, missing: !ok}
 	return c.name
 }
 
 // hasChain reports whether our table has a chain, which CHECKs of many attachments read once.
 func (x *Tx) hasChain(name string) (ok bool, err error) {
-	get := func() (bool, error) {
+	return session.Ask(x.session, chainOf(name), func() (bool, error) {
 		ok, _, err := x.s.getChain(chainID{inet, TableName, name})
 		return ok, err
-	}
-	if !x.checks {
-		return get()
-	}
-	return session.Ask(x.session, chainOf(name), get)
+	})
 }
 
 // chainOf is the key of whether there is a chain.
@@ -299,12 +296,12 @@ func (x *Tx) batch() (b *batch, err error) {
 	if x.err != nil {
 		return nil, x.err
 	}
-	x.filter, err = x.filters(false)
+	b.filters, err = x.filters(false)
 	if err != nil {
 		return nil, err
 	}
-	for _, f := range x.filter {
-		if x.lacked != nil {
+	for _, f := range b.filters {
+		if x.joint != nil {
 			f.noteLacking(x)
 		}
 		if err := f.prepare(x); err != nil {
@@ -314,10 +311,8 @@ func (x *Tx) batch() (b *batch, err error) {
 	if err := x.ownTables(b); err != nil {
 		return nil, err
 	}
-	if x.old != nil {
-		x.old.remove(b)
-	}
-	for _, f := range x.filter {
+	x.old.remove(b)
+	for _, f := range b.filters {
 		f.change(b)
 	}
 	return b, nil
@@ -342,17 +337,17 @@ func (x *Tx) bases(b *batch) error {
 		return nil
 	}
 	for _, table := range []byte{inet, bridge} {
-		if x.old != nil && !x.hasTable(table) && !x.usesTable(table) {
+		if x.tables != nil && !x.hasOurs(table) && !x.usesTable(table) {
 			continue
 		}
 		version, err := x.s.version(table)
 		if err != nil {
 			return err
 		}
-		if version == baseVersion && !x.rebuild || version == "" && !x.usesTable(table) {
+		if version == baseVersion && !x.rebuilds() || version == "" && !x.usesTable(table) {
 			continue
 		}
-		if version == "" {
+		if version == "" && x.joint != nil {
 			x.lackedBy(func(ch *change) bool { return ch.set.table == table })
 		}
 		if err := x.base(b, table); err != nil {
@@ -366,14 +361,14 @@ func (x *Tx) bases(b *batch) error {
 // verdicts to chains of the same names, which are refilled. A release that stops using a chain or a
 // set deletes it here.
 func (x *Tx) base(b *batch, table byte) error {
-	if !x.hasTable(table) {
-		x.newTables = append(x.newTables, table)
+	if !x.hasOurs(table) {
+		b.newTables = append(b.newTables, table)
 	}
 	chains, err := x.s.chainsIn(table, TableName)
 	if err != nil {
 		return err
 	}
-	if x.lacked != nil {
+	if x.joint != nil {
 		if err := x.noteFlushed(table, chains); err != nil {
 			return err
 		}
@@ -389,7 +384,7 @@ func (x *Tx) base(b *batch, table byte) error {
 
 // retire deletes the sets of earlier versions. No rule reads their elements.
 func (x *Tx) retire(b *batch, table byte) error {
-	if !x.hasTable(table) {
+	if !x.hasOurs(table) {
 		return nil
 	}
 	names, err := x.s.setsIn(table, TableName)
@@ -399,33 +394,6 @@ func (x *Tx) retire(b *batch, table byte) error {
 		}
 	}
 	return err
-}
-
-// noteFlushed is lackedBy for a table whose chains have lost rules, as by nft flush chain.
-func (x *Tx) noteFlushed(table byte, chains []installedChain) error {
-	rules, err := x.s.rulesOf(table, TableName, "")
-	if err != nil {
-		return err
-	}
-	lost := map[string]int{} // by chain
-	for _, c := range chainsOf(table) {
-		lost[c.name] = len(c.rules)
-	}
-	for _, c := range chains {
-		if want := x.chainNamed(c.name); table == inet && want.rules != nil {
-			lost[c.name] = len(want.rules)
-		}
-	}
-	for i := range rules {
-		lost[rules[i].chain]--
-	}
-	for _, n := range lost {
-		if n > 0 {
-			x.lackedBy(func(ch *change) bool { return ch.set.table == table })
-			break
-		}
-	}
-	return nil
 }
 
 // chainNamed returns the expected chain of a name to which elements jump: a planned one, or one

@@ -138,7 +138,7 @@ func (p *plan) addElements(ctx context.Context, op *chained.Op, table *nft.Table
 	}
 	closed := false
 	add := func(x *nft.Tx) error {
-		recorded.setHandles(op, x)
+		recorded.setHandles(op, x, p.ips...)
 		closed = !p.firewalld && x.HasFirewalld()
 		if err := plan(x); err != nil || !x.AlreadyOwned(r.Attachment) {
 			return err
@@ -188,7 +188,7 @@ func (c *conf) Check(op *chained.Op) error {
 	p.ips = recorded.own(p.ips)
 	table := op.Rules()
 	found := table.Check(func(x *nft.Tx) error {
-		recorded.setHandles(op, x)
+		recorded.setHandles(op, x, p.ips...)
 		return p.update(r)(x)
 	})
 	if err := p.orReference(table, found); err != nil {

@@ -42,9 +42,9 @@ func (recorded *rules) own(ips []netip.Addr) []netip.Addr {
 	return slices.DeleteFunc(ips, func(ip netip.Addr) bool { _, known := recorded.stored[ip]; return !known })
 }
 
-// setHandles passes the handles on record to the update.
-func (recorded *rules) setHandles(op *chained.Op, x *nft.Tx) {
-	x.Handles(recorded.Handles, op.Call.Verb == spec.Add && recorded.stored == nil)
+// setHandles passes the handles on record to the update, which allows these addresses.
+func (recorded *rules) setHandles(op *chained.Op, x *nft.Tx, ips ...netip.Addr) {
+	x.Handles(recorded.Handles, op.Call.Verb == spec.Add && recorded.stored == nil, ips...)
 }
 
 // write stores the handles of the rules that the update has found and added.

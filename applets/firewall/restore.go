@@ -29,7 +29,7 @@ func (p *plan) restore(ctx context.Context, op *chained.Op) error {
 		r.Did("port isolation set")
 	}
 	enlist := func(x *nft.Tx) error {
-		recorded.setHandles(op, x)
+		recorded.setHandles(op, x, p.ips...)
 		x.RecordOwner(r.Attachment)
 		return p.update(r)(x)
 	}
