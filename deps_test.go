@@ -5,6 +5,9 @@ import (
 	"debug/elf"
 	"encoding/json"
 	"flag"
+	"go/ast"
+	"go/parser"
+	"go/token"
 	"io"
 	"io/fs"
 	"os"
@@ -12,6 +15,7 @@ import (
 	"path/filepath"
 	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 )
@@ -26,7 +30,7 @@ var permittedImports = map[string][]string{
 	"cnibox/applets":           {"cnibox/applets/applet", "cnibox/applets/builtin"},
 	"cnibox/applets/builtin":   {"cnibox/applets/applet"}, // and each plugin, in with_NAME.go
 	"cnibox/applets/applet":    {"cnibox/chain", "cnibox/spec"},
-	"cnibox/applets/attach":    {"cnibox/applets/frame", "cnibox/applets/netfilter", "cnibox/nft", "cnibox/rtnl", "cnibox/spec"},
+	"cnibox/applets/attach":    {"cnibox/applets/frame", "cnibox/applets/netfilter", "cnibox/applets/record", "cnibox/nft", "cnibox/rtnl", "cnibox/spec"},
 	"cnibox/applets/frame":     {"cnibox/internal/undo", "cnibox/nft", "cnibox/rtnl", "cnibox/spec"},
 	"cnibox/applets/hostport":  {"cnibox/rtnl", "cnibox/spec"},
 	"cnibox/applets/lint":      {"cnibox/applets/applet", "cnibox/chain", "cnibox/spec"},
@@ -175,6 +179,55 @@ func TestImportsPermitted(t *testing.T) {
 		}
 	}
 }
+
+// Flows, tools and what they share know facts of plugins, and no plugin by its name.
+func TestNoPluginIsKnownByName(t *testing.T) {
+	list, err := os.ReadFile("testdata/applets.golden")
+	if err != nil {
+		t.Fatal(err)
+	}
+	// links, as the kernel calls them, the default network, and what libcni gives to VERSION
+	kinds := []string{"bridge", "vlan"}
+	permitted := map[string][]string{
+		"applets/cniexec/default.go": {"host-local", "portmap", "tuning"},
+		"chain/version.go":           {"dummy"},
+	}
+	names := slices.DeleteFunc(strings.Fields(string(list)), func(name string) bool {
+		return isTool(name) || slices.Contains(kinds, name)
+	})
+	for _, dir := range []string{"applets/applet", "applets/attach", "applets/chained", "applets/cniexec", "applets/frame", "applets/lint", "applets/record", "chain", "spec"} {
+		err := filepath.WalkDir(dir, func(path string, _ fs.DirEntry, err error) error {
+			if err != nil || !strings.HasSuffix(path, ".go") || strings.HasSuffix(path, "_test.go") {
+				return err
+			}
+			file, err := parser.ParseFile(token.NewFileSet(), path, nil, 0)
+			if err != nil {
+				return err
+			}
+			ast.Inspect(file, func(n ast.Node) bool {
+				lit, ok := n.(*ast.BasicLit)
+				if !ok || lit.Kind != token.STRING {
+					return true
+				}
+				text, _ := strconv.Unquote(lit.Value)
+				if slices.Contains(names, text) && !slices.Contains(permitted[path], text) {
+					t.Errorf("%s names the plugin %s", path, text)
+				}
+				return true
+			})
+			return nil
+		})
+		if err != nil {
+			t.Error(err)
+		}
+	}
+	if len(names) < 10 {
+		t.Errorf("the plugins are %q", names)
+	}
+}
+
+// isTool reports whether an applet is no plugin.
+func isTool(name string) bool { return name == "cnibox" || name == "cni-exec" || name == "netavark" }
 
 // The binary that `make build` makes is static: it needs no dynamic loader and no shared library.
 func TestBinaryIsStatic(t *testing.T) {

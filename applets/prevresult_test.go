@@ -134,7 +134,7 @@ func TestKernelGetWithPrevResult(t *testing.T) {
 	get("portmap", applettest.Prev(`{"cniVersion":"1.1.0","name":"demo","type":"portmap"}`, out), spec.CodeUnknown, "eth0")
 	p.Path = filepath.Join(h.Dir, "gone")
 	for _, a := range applets.All() {
-		if a.Main == nil && !a.AnyNetNS {
+		if a.Main == nil && !a.Plugin().AnyNetNS {
 			get(a.Name, applettest.Prev(`{"cniVersion":"1.1.0","name":"demo","type":"`+a.Name+`"}`, out), spec.CodeUnknown, "c1")
 		}
 	}

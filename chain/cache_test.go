@@ -425,6 +425,8 @@ func (o *overlapping) Invoke(_ context.Context, _ string, r *spec.Request) (*spe
 
 func (o *overlapping) Find(string) (*spec.Plugin, error) { return nil, nil }
 
+func (o *overlapping) Known(string) *spec.Plugin { return nil }
+
 // One verb runs at a time for a container, over all its interfaces, several for different
 // containers, and none during GC.
 func TestLocksExclude(t *testing.T) {
@@ -569,6 +571,8 @@ func FuzzEntry(f *testing.F) {
 type noPlugin struct{}
 
 func (noPlugin) Find(string) (*spec.Plugin, error) { return nil, nil }
+
+func (noPlugin) Known(string) *spec.Plugin { return nil }
 
 func (noPlugin) Invoke(_ context.Context, _ string, r *spec.Request) (*spec.Result, error) {
 	if _, err := r.Wire(); err != nil {

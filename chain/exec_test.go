@@ -315,7 +315,9 @@ func TestUnknownArgs(t *testing.T) {
 
 func TestVersions(t *testing.T) {
 	w := newFixture(t, "rec", "rec-built")
-	w.local.Lookup = func(name string) (spec.Plugin, bool) { return spec.Plugin{Since: spec.V100}, name == "rec-built" }
+	w.local.Lookup = func(name string) (spec.Plugin, bool) {
+		return spec.Plugin{Facts: spec.Facts{Since: spec.V100}}, name == "rec-built"
+	}
 	for plugin, want := range map[string]string{"rec-built": " 1.0.0 1.1.0", "rec": w.bin + "/rec 0.4.0 1.0.0"} {
 		file, versions, err := w.local.Versions(t.Context(), plugin)
 		if got := file + " " + strings.Join(versions, " "); err != nil || got != want {

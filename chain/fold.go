@@ -95,7 +95,7 @@ func (p *Plugin) enter(outer *Plugin, runtimeConfig, args json.RawMessage) error
 func FoldPlugin() spec.Plugin {
 	var f folded
 	return spec.Plugin{
-		Args: true, Interface: true, Validate: f.validate,
+		Facts: spec.Facts{Args: true, Interface: true}, Validate: f.validate,
 		Add: f.add, Get: f.get, Check: f.check, Del: f.del, Status: f.status, GC: f.gc, Restore: f.restore,
 	}
 }

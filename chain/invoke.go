@@ -175,7 +175,7 @@ func (l *Invoker) look(plugin string) (file string, builtIn *spec.Plugin, err er
 	}
 	file, missing := findInPath(plugin, l.Path)
 	if missing != nil {
-		switch v, meant := l.lookup(plugin), l.misspelled(plugin); {
+		switch v, meant := l.Known(plugin), l.misspelled(plugin); {
 		case v != nil && l.BuiltIn:
 			return program.Self, v, nil
 		case v != nil:
@@ -186,7 +186,7 @@ func (l *Invoker) look(plugin string) (file string, builtIn *spec.Plugin, err er
 		return "", nil, missing
 	}
 	if me, err := statSelf(); err == nil && launcher.Starts(file, me) {
-		builtIn = l.lookup(plugin)
+		builtIn = l.Known(plugin)
 	}
 	return file, builtIn, nil
 }
@@ -200,7 +200,7 @@ func (l *Invoker) Find(plugin string) (*spec.Plugin, error) {
 // builtIn finds plugins with an empty CNI_PATH, which the specification allows and the reference
 // rejects.
 func (l *Invoker) builtIn(plugin string) (string, *spec.Plugin, error) {
-	if v := l.lookup(plugin); v != nil {
+	if v := l.Known(plugin); v != nil {
 		return program.Self, v, nil
 	}
 	if meant := l.misspelled(plugin); meant != "" {
@@ -233,8 +233,8 @@ func Misspelled(plugin string, names []string) string {
 	return ""
 }
 
-// lookup returns a plugin of this binary; nil: it has none with that name.
-func (l *Invoker) lookup(plugin string) *spec.Plugin {
+// Known returns the plugin that is built in under a name; nil: there is none.
+func (l *Invoker) Known(plugin string) *spec.Plugin {
 	if l.Lookup != nil {
 		if v, ok := l.Lookup(plugin); ok {
 			return &v

@@ -53,5 +53,8 @@ func TestBuiltInLauncher(t *testing.T) {
 		if builtIn, err := l.Find(name); err != nil || builtIn != nil != want {
 			t.Errorf("%s: %v, %v, want built in %t", name, builtIn, err, want)
 		}
+		if l.Known(name) == nil {
+			t.Errorf("%s: the plugin of that name is not known", name)
+		}
 	}
 }

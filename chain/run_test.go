@@ -462,6 +462,8 @@ type killedInvoker struct{}
 
 func (killedInvoker) Find(string) (*spec.Plugin, error) { return nil, nil }
 
+func (killedInvoker) Known(string) *spec.Plugin { return nil }
+
 func (killedInvoker) Invoke(context.Context, string, *spec.Request) (*spec.Result, error) {
 	panic(errors.New("killed"))
 }

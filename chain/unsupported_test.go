@@ -12,7 +12,9 @@ import (
 
 // since040 makes rec-fw a built-in plugin for 0.4.0 and later, like firewall.
 func since040(w *fixture) {
-	w.local.Lookup = func(name string) (spec.Plugin, bool) { return spec.Plugin{Since: spec.V040}, name == "rec-fw" }
+	w.local.Lookup = func(name string) (spec.Plugin, bool) {
+		return spec.Plugin{Facts: spec.Facts{Since: spec.V040}}, name == "rec-fw"
+	}
 }
 
 // If the runtime or a built-in plugin does not support the version of a list, no plugin runs, and

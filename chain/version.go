@@ -24,7 +24,7 @@ func (l *Invoker) Versions(ctx context.Context, plugin string) (file string, ver
 	}
 	ctx, cancel := context.WithTimeout(ctx, l.timeout())
 	defer cancel()
-	// Old plugins check the variables before they look at the verb.
+	// Old plugins check the variables before they look at the verb. The values are libcni's.
 	call := spec.Call{Verb: spec.GetVersion, NetNS: "dummy", IfName: "dummy", Path: "dummy"}
 	a, err := start(ctx, plugin, file, l.environ(call), []byte(`{"cniVersion":"1.1.0"}`))
 	if err != nil {

@@ -68,8 +68,9 @@ func (s external) Find(plugin string) (*Plugin, error) {
 	if slices.Contains(s, plugin) {
 		return nil, nil
 	}
-	return &Plugin{IPAM: true}, nil
+	return &Plugin{Facts: Facts{IPAM: true}}, nil
 }
+func (s external) Known(string) *Plugin { return nil }
 
 // A key is unknown if no configuration of the list has it as a value, and no external plugin gets
 // it.

@@ -45,36 +45,49 @@ func (v Verb) since() Version {
 	return V010
 }
 
-// A Plugin is facts about a plugin and the functions that it implements. A nil Status reports
-// ready, a nil GC does nothing, a nil Get returns prevResult or code 3; a nil Add passes prevResult
-// on, a nil Check or Del succeeds.
-type Plugin struct {
+// Facts are what the serve loop, runtimes, flows and tools know of a plugin. No name of a plugin
+// has a meaning beside its facts.
+type Facts struct {
 	// Since is the oldest version that the plugin supports; zero: all versions.
 	Since Version
 
+	Interface bool // ADD makes the interface CNI_IFNAME
+	Chained   bool // ADD needs the prevResult of an earlier plugin in the list
+	IPAM      bool // it is an IPAM plugin, so "ipam.type" may name it
+
 	// Args says that the plugin, or its delegate, reads CNI_ARGS in ADD, CHECK or GET. Malformed
 	// CNI_ARGS are then an error, else a warning.
-	Args bool
-
-	// ArgIP says that ADD assigns the address IP of CNI_ARGS.
-	ArgIP bool
+	Args  bool
+	ArgIP bool // ADD assigns the address IP of CNI_ARGS
+	MAC   bool // it reads [Request.MAC]
 
 	// OpensNetNS says that ADD, CHECK, DEL and GET open CNI_NETNS, and reject the host's own. For
 	// other plugins the serve loop checks it.
 	OpensNetNS bool
+	// AnyNetNS says that an IPAM plugin uses files alone, and never enters the namespace: its
+	// CNI_NETNS may be any path, such as /dev/null, and what an ADD that was killed has leased, DEL
+	// releases.
+	AnyNetNS bool
 
-	// IPAM says that the plugin is an IPAM plugin, so "ipam.type" may name it.
-	IPAM bool
-
-	// Interface says that ADD makes the interface CNI_IFNAME, MAC that it reads [Request.MAC].
-	Interface, MAC bool
-
-	// Chained says that ADD needs the prevResult of an earlier plugin in the list.
-	Chained bool
+	// OverLink says that an IPAM plugin sends its release over the link. Its DEL runs before the
+	// link is deleted, so the address may be leased again some milliseconds earlier than that, and
+	// its ADD may reduce the MTU of the link.
+	OverLink bool
 
 	// Replaces says that ADD may be repeated for an attachment with other arguments: its result
 	// replaces that of the first ADD.
 	Replaces bool
+
+	// Publishes says that Holds may return ports that the capability portMappings does not have: a
+	// tool that lists ports must call it.
+	Publishes bool
+}
+
+// A Plugin is a plugin's facts and the functions that it implements. A nil Status reports ready, a
+// nil GC does nothing, a nil Get returns prevResult or code 3; a nil Add passes prevResult on, a nil
+// Check or Del succeeds.
+type Plugin struct {
+	Facts
 
 	// Validate checks the configuration of an ADD without opening, sending or starting anything.
 	// Its errors are ADD's. With the verb STATUS, the runtime may still supply a missing value by a
@@ -92,12 +105,8 @@ type Plugin struct {
 
 	// Holds describes what an ADD of this configuration and prevResult makes for the attachment, as
 	// text and as data. It enters no namespace. Its requests to the kernel are made once for all
-	// attachments: see package once. Nil: nothing besides the result.
+	// attachments: see session.Ask. Nil: nothing besides the result.
 	Holds func(context.Context, *Request) ([]Holding, error)
-
-	// Publishes says that Holds may return ports that the capability portMappings does not have: a
-	// tool that lists ports must call it.
-	Publishes bool
 
 	// Confine changes the configuration of a plugin so that ADD changes only network namespaces and
 	// files below the state directory; it returns a text about what ADD omits then; empty: nothing.
@@ -169,6 +178,10 @@ type Invoker interface {
 	// Find returns the verbs of a plugin of this program; nil for an external one. The error for a
 	// missing plugin is that of Invoke.
 	Find(plugin string) (*Plugin, error)
+
+	// Known returns the plugin of this program with that name, nil if there is none, whichever
+	// program Find finds: the reference's plugins have the facts of those with their names.
+	Known(plugin string) *Plugin
 }
 
 // Do runs the request's verb. An unknown verb has code 4. A version that lacks the verb, or that

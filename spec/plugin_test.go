@@ -9,7 +9,7 @@ import (
 func recordingPlugin(since Version, ran *Verb) Plugin {
 	quiet := func(_ context.Context, r *Request) error { *ran = r.Call.Verb; return nil }
 	loud := func(_ context.Context, r *Request) (*Result, error) { *ran = r.Call.Verb; return &Result{}, nil }
-	return Plugin{Since: since, Add: loud, Get: loud, Check: quiet, Del: quiet, Status: quiet, GC: quiet}
+	return Plugin{Facts: Facts{Since: since}, Add: loud, Get: loud, Check: quiet, Del: quiet, Status: quiet, GC: quiet}
 }
 
 const every = `["0.1.0" "0.2.0" "0.3.0" "0.3.1" "0.4.0" "1.0.0" "1.1.0"]`
@@ -61,7 +61,7 @@ func TestDoChecksRequest(t *testing.T) {
 				t.Errorf("%q ran for %q", ran, tt.verb)
 			}
 			// A plugin without functions refuses the same, except CHECK without prevResult.
-			if _, err := (Plugin{Since: tt.since}).Do(context.Background(), r); tt.name != "CHECK without prevResult" && tt.verb != Get {
+			if _, err := (Plugin{Facts: Facts{Since: tt.since}}).Do(context.Background(), r); tt.name != "CHECK without prevResult" && tt.verb != Get {
 				wantError(t, err, tt.code, tt.text)
 			}
 		})

@@ -362,7 +362,7 @@ func (r *Request) checkIPAM(verbs *Plugin) error {
 	if verbs == nil || verbs.IPAM {
 		return nil
 	}
-	return Errorf(CodeConfig, "\"ipam.type\" %q is not an address plugin: host-local, static and dhcp are", r.Net.IPAM.Type).AtKey("ipam.type")
+	return Errorf(CodeConfig, "\"ipam.type\" %q is not an address plugin: `cnibox` lists these", r.Net.IPAM.Type).AtKey("ipam.type")
 }
 
 // Delegate runs a verb of the IPAM plugin with the same call and configuration, and prevResult from

@@ -199,7 +199,9 @@ func (i *invoked) Invoke(_ context.Context, plugin string, r *Request) (*Result,
 	return &Result{}, nil
 }
 
-func (i *invoked) Find(string) (*Plugin, error) { return &Plugin{IPAM: true}, nil }
+func (i *invoked) Find(string) (*Plugin, error) { return &Plugin{Facts: Facts{IPAM: true}}, nil }
+
+func (i *invoked) Known(string) *Plugin { return nil }
 
 func TestDelegate(t *testing.T) {
 	r := request(t, Add, `{"name":"n","cniVersion":"1.0.0","prevResult":{"interfaces":[{"name":"a","x":1}]}}`)

@@ -39,10 +39,6 @@ type Applet struct {
 
 	// Daemon is the daemon of a plugin, run as "NAME daemon" without CNI_COMMAND; nil: none.
 	Daemon func(context.Context, Process) int
-
-	// AnyNetNS is set for IPAM plugins that never enter the namespace: their CNI_NETNS may be any
-	// path, such as /dev/null.
-	AnyNetNS bool
 }
 
 // A Process is the part of the process that an applet uses. Tests build one from buffers and maps.

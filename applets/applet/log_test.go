@@ -47,7 +47,7 @@ func addWithLog(t *testing.T, where, conf string, add func(context.Context, *spe
 	}
 	var out, errs bytes.Buffer
 	a := &Applet{Name: "test", Plugin: func() spec.Plugin {
-		return spec.Plugin{Add: add, OpensNetNS: true}
+		return spec.Plugin{Facts: spec.Facts{OpensNetNS: true}, Add: add}
 	}}
 	exit = a.Run(context.Background(), Process{
 		Getenv: func(key string) string { return env[key] }, Stdin: strings.NewReader(conf), Stdout: &out, Stderr: &errs,

@@ -113,7 +113,8 @@ func answer(ctx context.Context, a *Applet, p Process, of *session.Session, vers
 	p.Log.About(subject)
 	// Another verb that was killed is completed by its next call. What an IPAM plugin that only
 	// uses files has leased, DEL releases, as after any failed ADD.
-	undoes := call.Verb == spec.Add && !a.AnyNetNS
+	plugin := a.plugin()
+	undoes := call.Verb == spec.Add && !plugin.AnyNetNS
 	if undoes {
 		interrupt.Expect()
 	}
@@ -149,9 +150,8 @@ func answer(ctx context.Context, a *Applet, p Process, of *session.Session, vers
 			return nil, nil, err
 		}
 	}
-	plugin := a.plugin()
 	if err = plugin.CheckRequest(r); err == nil && !plugin.OpensNetNS {
-		err = a.checkNetNS(r)
+		err = checkNetNS(r, !plugin.AnyNetNS)
 	}
 	if err != nil {
 		return nil, nil, err
@@ -206,12 +206,12 @@ func privilege(err error) error {
 
 // checkNetNS checks CNI_NETNS before a verb of a plugin that does not open it itself. A DEL without
 // a network has nothing to do. The host's own namespace is always an error. A namespace that cannot
-// be opened is an error only where it is needed.
-func (a *Applet) checkNetNS(r *spec.Request) error {
+// be opened is an error of the verbs of a plugin that enters it.
+func checkNetNS(r *spec.Request, enters bool) error {
 	needed := false
 	switch r.Call.Verb {
 	case spec.Add, spec.Check, spec.Get:
-		needed = !a.AnyNetNS
+		needed = enters
 	case spec.Del:
 		if r.Network == "" {
 			return nil

@@ -40,11 +40,25 @@ func serve(c call) (code int, stdout, stderr string) {
 	if c.ctx == nil {
 		c.ctx = context.Background()
 	}
-	c.applet.Name, c.applet.AnyNetNS = "fake", true
-	code = applet.Serve(c.ctx, &c.applet, applet.Process{
+	a := withAnyNetNS(c.applet, true)
+	a.Name = "fake"
+	code = applet.Serve(c.ctx, &a, applet.Process{
 		Getenv: func(k string) string { return env[k] }, Stdin: c.stdin, Stdout: c.stdout, Stderr: &err,
 	})
 	return code, out.String(), err.String()
+}
+
+// withAnyNetNS returns a plugin with the fact AnyNetNS.
+func withAnyNetNS(a applet.Applet, any bool) applet.Applet {
+	plugin := a.Plugin
+	a.Plugin = func() (v spec.Plugin) {
+		if plugin != nil {
+			v = plugin()
+		}
+		v.AnyNetNS = any
+		return v
+	}
+	return a
 }
 
 // addApplet returns a plugin with fn as ADD.
@@ -143,14 +157,15 @@ func TestServeStreams(t *testing.T) {
 	}
 }
 
-// An applet with AnyNetNS accepts a path that is not a network namespace; others do not.
+// A plugin with AnyNetNS accepts a path that is not a network namespace; others do not.
 func TestServeRequiresNetNS(t *testing.T) {
 	ran := false
 	a := addApplet(func(*spec.Request) (*spec.Result, error) { ran = true; return &spec.Result{}, nil })
 	env := map[string]string{"CNI_COMMAND": "ADD", "CNI_CONTAINERID": "ctr1", "CNI_NETNS": "/dev/null", "CNI_IFNAME": "eth0"}
 	for _, any := range []bool{true, false} {
 		var out bytes.Buffer
-		ran, a.AnyNetNS = false, any
+		ran = false
+		a := withAnyNetNS(a, any)
 		code := applet.Serve(context.Background(), &a, applet.Process{Getenv: func(k string) string { return env[k] },
 			Stdin: strings.NewReader(`{"cniVersion":"1.0.0","name":"n"}`), Stdout: &out, Stderr: io.Discard})
 		if ran != any || (code == 0) != any {

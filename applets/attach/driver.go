@@ -1,6 +1,7 @@
 package attach
 
 import (
+	"github.com/cnibox/cnibox/applets/record"
 	"github.com/cnibox/cnibox/nft"
 	"github.com/cnibox/cnibox/rtnl"
 	"github.com/cnibox/cnibox/spec"
@@ -86,20 +87,25 @@ const (
 
 // A Plugin describes an interface plugin to the flow. It is data: nothing runs at start.
 type Plugin struct {
-	Kind  string // of the container's link, as in IFLA_INFO_KIND; empty: any
-	IPAM  IPAMNeed
-	Veth  bool       // the link is half of a pair: the flow finds, checks, describes and deletes the pair
-	Moved bool       // the link is a host device with an alias of its own: ADD does not label it
-	NoMAC bool       // no step uses [spec.Request.MAC]; CNI_ARGS are for the IPAM plugin alone
-	Rules []nft.Kind // the kinds it may own in the rule set; DEL, GC and a failed ADD release them
-	New   func() Driver
+	Facts   spec.Facts // with MAC if a step uses [spec.Request.MAC]; the flow adds what holds for all interface plugins
+	Kind    string     // of the container's link, as in IFLA_INFO_KIND; empty: any
+	IPAM    IPAMNeed
+	Veth    bool       // the link is half of a pair: the flow finds, checks, describes and deletes the pair
+	Moved   bool       // the link is a host device with an alias of its own: ADD does not label it
+	Rules   []nft.Kind // the kinds it may own in the rule set; DEL, GC and a failed ADD release them
+	DataDir record.Dir // the default directory of its records; empty: the plugin has none
+	New     func() Driver
 }
 
-// Spec returns the verbs of the plugin.
+// Spec returns the plugin's facts and verbs.
 func (p *Plugin) Spec() spec.Plugin {
 	v := spec.Plugin{
-		Add: p.add, Check: p.check, Del: p.del, Get: p.get, Status: p.status, GC: p.gc, Validate: p.validate,
-		Restore: p.restore, Args: !p.NoMAC, MAC: !p.NoMAC, OpensNetNS: true, Interface: true, Holds: p.holds}
+		Facts: p.Facts, Add: p.add, Check: p.check, Del: p.del, Get: p.get, Status: p.status, GC: p.gc,
+		Validate: p.validate, Holds: p.holds, Restore: p.restore}
+	v.Interface, v.OpensNetNS = true, true
+	if p.DataDir != "" {
+		v.Records = record.DirFunc(p.DataDir)
+	}
 	if _, ok := p.New().(Network); ok {
 		v.Prepare, v.RemoveNetwork = p.prepare, p.removeNetwork
 	}

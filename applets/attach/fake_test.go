@@ -131,7 +131,7 @@ func (d *driver) Probe(*attach.Op) error { return d.f.logStep("probe") }
 func (d *driver) Collect(op *attach.Op) error { return d.step("collect", op, nil) }
 
 func (f *fake) plugin() *attach.Plugin {
-	return &attach.Plugin{Kind: "bridge", New: func() attach.Driver { return &driver{f: f} }}
+	return &attach.Plugin{Facts: spec.Facts{Args: true, MAC: true}, Kind: "bridge", New: func() attach.Driver { return &driver{f: f} }}
 }
 
 // Invoke is the IPAM plugin, which has one address and counts its leases.
@@ -161,13 +161,22 @@ func (f *fake) Find(string) (*spec.Plugin, error) {
 	if f.leaves {
 		return nil, nil
 	}
-	return &spec.Plugin{IPAM: true}, nil
+	return &spec.Plugin{Facts: spec.Facts{IPAM: true}}, nil
+}
+
+// Known returns a plugin that sends its release over the link, whether or not it is external.
+func (f *fake) Known(plugin string) *spec.Plugin {
+	return &spec.Plugin{Facts: spec.Facts{IPAM: true, OverLink: plugin == "overlink"}}
 }
 
 // An invoker is an IPAM plugin as a function.
 type invoker func(*spec.Request) (*spec.Result, error)
 
-func (i invoker) Find(string) (*spec.Plugin, error) { return &spec.Plugin{IPAM: true}, nil }
+func (i invoker) Find(string) (*spec.Plugin, error) {
+	return &spec.Plugin{Facts: spec.Facts{IPAM: true}}, nil
+}
+
+func (i invoker) Known(string) *spec.Plugin { return nil }
 
 func (i invoker) Invoke(_ context.Context, _ string, r *spec.Request) (*spec.Result, error) {
 	return i(r)

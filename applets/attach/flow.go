@@ -63,7 +63,7 @@ func (p *Plugin) validate(r *spec.Request) (resources spec.Resources, err error)
 	if err == nil && p.IPAM != OrPrev { // the addresses may be those of prevResult
 		err = checkAddressed(r, p.IPAM)
 	}
-	if err == nil && !p.NoMAC {
+	if err == nil && p.Facts.MAC {
 		_, err = r.MAC()
 	}
 	if err == nil && r.Net.IPAM.Type != "" {
@@ -220,7 +220,7 @@ func (p *Plugin) release(ctx context.Context, r *spec.Request) error {
 	if op.CheckIPAM() != nil {
 		op.Net.IPAM.Type = "" // readAnyway has logged the warning; no ADD has leased from such a plugin
 	}
-	early := leasedOverLink(op.Net.IPAM.Type)
+	early := op.leasedOverLink()
 	var errs []error
 	if early {
 		errs = append(errs, op.releaseLease(ctx))

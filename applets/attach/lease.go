@@ -3,7 +3,6 @@ package attach
 import (
 	"context"
 	"slices"
-	"strings"
 
 	"github.com/cnibox/cnibox/spec"
 )
@@ -60,7 +59,7 @@ func (op *Op) lease() error {
 		return spec.Errorf(spec.CodePlugin, "IPAM plugin %s: result: %v", plugin, err)
 	}
 	op.addresses(res)
-	if op.Link != nil && leasedOverLink(plugin) {
+	if op.Link != nil && op.leasedOverLink() {
 		return op.leasedMTU()
 	}
 	return nil
@@ -148,11 +147,10 @@ func (op *Op) dropOthers(d Driver) bool {
 // releaseLease runs DEL of the IPAM plugin.
 func (op *Op) releaseLease(ctx context.Context) error { return op.delegate(ctx, spec.Del) }
 
-// leasedOverLink reports whether the IPAM plugin sends its release over the link, as dhcp does. Its
-// DEL then runs before the link is deleted, so the address may be leased again some milliseconds
-// earlier than that.
-func leasedOverLink(plugin string) bool {
-	return plugin == "dhcp" || strings.HasSuffix(plugin, "-dhcp")
+// leasedOverLink reports [spec.Facts.OverLink] of the IPAM plugin, also of an external one.
+func (op *Op) leasedOverLink() bool {
+	known := op.Invoker.Known(op.Net.IPAM.Type)
+	return known != nil && known.OverLink
 }
 
 // delegate runs a verb of the IPAM plugin that has no result.

@@ -97,12 +97,16 @@ func TestKernelDelContinuesAfterErrors(t *testing.T) {
 	f.WantError(err, spec.CodeInternal, "panic: at once")
 }
 
-// The lease of DHCP is released while the link exists, over which the server receives the release.
-func TestKernelDelReleasesDHCPFirst(t *testing.T) {
-	f := newFake(t)
-	f.add("")
-	f.must(spec.Del, `,"ipam":{"type":"dhcp"}`)
-	f.wantSteps("dhcp DEL, release")
+// A lease whose release is sent over the link is released while the link exists, also by an external
+// program of such a plugin's name.
+func TestKernelDelReleasesOverLinkFirst(t *testing.T) {
+	for _, external := range []bool{false, true} {
+		f := newFake(t)
+		f.leaves = external
+		f.add("")
+		f.must(spec.Del, `,"ipam":{"type":"overlink"}`)
+		f.wantSteps("overlink DEL, release")
+	}
 }
 
 // A link of the same name is left if it is of another kind or has the label of another attachment.

@@ -41,7 +41,7 @@ its own queue. What the container sends is queued on an IFB named bwp and 12 hex
 }
 
 var flow = chained.Plugin{
-	Since: spec.Version{Minor: 3}, DataDir: dataDir, Restores: true, Restored: "limits set",
+	Facts: spec.Facts{Since: spec.Version{Minor: 3}}, DataDir: dataDir, Restores: true, Restored: "limits set",
 	New: func() chained.Driver { return new(conf) },
 }
 

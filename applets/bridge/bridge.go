@@ -57,7 +57,8 @@ Of runtimeConfig.mac (capability mac), args.cni.mac and CNI_ARGS MAC the first r
 }
 
 var flow = attach.Plugin{
-	Kind: "veth", Veth: true, Rules: []nft.Kind{nft.KindMasquerade, nft.KindMACGuard, nft.KindAdverts},
+	Facts: spec.Facts{Args: true, MAC: true},
+	Kind:  "veth", Veth: true, Rules: []nft.Kind{nft.KindMasquerade, nft.KindMACGuard, nft.KindAdverts},
 	New: func() attach.Driver { return new(plugin) },
 }
 

@@ -71,22 +71,21 @@ func (s *Stored) dataDir() string { return s.DataDir }
 
 // A Plugin describes a chained plugin to the flow. It is data: nothing runs at start.
 type Plugin struct {
-	Since     spec.Version // zero: all versions
-	Args, MAC bool         // see [spec.Plugin]
-	Replaces  bool         // see [spec.Plugin]
-	DataDir   record.Dir   // the default directory; empty: the plugin has no records
-	Restores  bool         // the plugin has a RESTORE
-	Restored  string       // what RESTORE reports where CHECK fails; empty: Apply writes its own report
-	Unchained string       // the reference's words for a missing prevResult, if others than those of most plugins
+	Facts     spec.Facts // the flow adds what holds for all chained plugins
+	DataDir   record.Dir // the default directory of its records; empty: the plugin has none
+	Restores  bool       // the plugin has a RESTORE
+	Restored  string     // what RESTORE reports where CHECK fails; empty: Apply writes its own report
+	Unchained string     // the reference's words for a missing prevResult, if others than those of most plugins
 	Confine   func(conf map[string]json.RawMessage) (leftOut string)
 	New       func() Driver
 }
 
-// Spec returns the verbs of the plugin.
+// Spec returns the plugin's facts and verbs.
 func (p *Plugin) Spec() spec.Plugin {
 	v := spec.Plugin{
-		Add: p.add, Check: p.check, Del: p.del, Get: p.get, Status: p.status, GC: p.gc, Validate: p.validate, Holds: p.holds,
-		Since: p.Since, Args: p.Args, MAC: p.MAC, Chained: true, Replaces: p.Replaces, Confine: p.Confine}
+		Facts: p.Facts, Add: p.add, Check: p.check, Del: p.del, Get: p.get, Status: p.status, GC: p.gc,
+		Validate: p.validate, Holds: p.holds, Confine: p.Confine}
+	v.Chained = true
 	if p.DataDir != "" {
 		v.Records = record.DirFunc(p.DataDir)
 	}

@@ -16,10 +16,10 @@ import (
 // CNI_ARGS if a plugin reads it. It is an error if neither is possible.
 func TestCapabilitiesBeforeCNIArgs(t *testing.T) {
 	table := applet.Table{
-		{Name: "maker", Plugin: func() spec.Plugin { return spec.Plugin{Args: true} }},
+		{Name: "maker", Plugin: func() spec.Plugin { return spec.Plugin{Facts: spec.Facts{Args: true}} }},
 		{Name: "plain", Plugin: func() spec.Plugin { return spec.Plugin{} }},
-		{Name: "giver", Plugin: func() spec.Plugin { return spec.Plugin{IPAM: true, Args: true, ArgIP: true} }},
-		{Name: "leaser", Plugin: func() spec.Plugin { return spec.Plugin{IPAM: true, Args: true} }},
+		{Name: "giver", Plugin: func() spec.Plugin { return spec.Plugin{Facts: spec.Facts{IPAM: true, Args: true, ArgIP: true}} }},
+		{Name: "leaser", Plugin: func() spec.Plugin { return spec.Plugin{Facts: spec.Facts{IPAM: true, Args: true}} }},
 	}
 	const (
 		caps   = `{"type":"plain","capabilities":{"ips":true,"mac":true,"dns":true}}`

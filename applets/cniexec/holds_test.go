@@ -17,7 +17,7 @@ import (
 // external is a plugin that cni-exec knows only by what it reports.
 var external = applet.Applet{Name: "wormhole", Plugin: func() spec.Plugin {
 	return spec.Plugin{
-		Interface: true, Publishes: true,
+		Facts:    spec.Facts{Interface: true, Publishes: true},
 		Validate: func(*spec.Request) (spec.Resources, error) { return spec.Resources{Link: "bridge9"}, nil },
 		Holds: func(_ context.Context, r *spec.Request) ([]spec.Holding, error) {
 			return []spec.Holding{

@@ -56,7 +56,7 @@ func (c *call) metricsText(repairs func([]*inventory.Network) map[string]float64
 	networks := c.knownNetworks(v)
 	writeFamily(&out, "cnibox_attachments", "gauge", "Attachments in the cache.", attachmentSamples(v))
 	addresses, err := addressSamples(v, networks)
-	writeFamily(&out, "cnibox_addresses", "gauge", "Addresses of host-local: used, free, and stale of the used ones.", addresses)
+	writeFamily(&out, "cnibox_addresses", "gauge", "Addresses of ranges: used, free, and stale of the used ones.", addresses)
 	if repairs != nil {
 		writeFamily(&out, "cnibox_repairs", "counter", "Attachments that reload --watch has restored, or could not.", repairs(networks))
 	}

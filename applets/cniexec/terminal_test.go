@@ -23,7 +23,7 @@ func runIn(t *testing.T, dir string, args ...string) (stdout, stderr string) {
 	t.Helper()
 	var out, errs bytes.Buffer
 	dummy := &applet.Applet{Name: "dummy", Plugin: func() spec.Plugin {
-		return spec.Plugin{Interface: true}
+		return spec.Plugin{Facts: spec.Facts{Interface: true}}
 	}}
 	if args[0] != completeVerb {
 		args = append(args, "--conf-dir", dir, "--cache-dir", filepath.Join(dir, "cache"), "--path", dir)

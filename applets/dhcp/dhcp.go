@@ -50,8 +50,9 @@ renews them. The socket may come from systemd (LISTEN_FDS). With CNIBOX_STATE=DI
 environments of both, the default of the path is DIR/dhcp.sock.`,
 	Plugin: func() spec.Plugin {
 		return spec.Plugin{
-			Add: add, Check: check, Del: del, GC: gc, Records: records, Status: status, Get: get,
-			IPAM: true, Args: true, Validate: spec.ValidateBy(readPlugin), Confine: confine,
+			Facts: spec.Facts{IPAM: true, Args: true, OverLink: true},
+			Add:   add, Check: check, Del: del, GC: gc, Records: records, Status: status, Get: get,
+			Validate: spec.ValidateBy(readPlugin), Confine: confine,
 		}
 	},
 	Daemon: daemonMain,

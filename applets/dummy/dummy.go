@@ -26,7 +26,10 @@ Of runtimeConfig.mac (capability mac), args.cni.mac and CNI_ARGS MAC the first r
 	Plugin: func() spec.Plugin { return flow.Spec() },
 }
 
-var flow = attach.Plugin{Kind: "dummy", IPAM: attach.Required, New: func() attach.Driver { return new(plugin) }}
+var flow = attach.Plugin{
+	Facts: spec.Facts{Args: true, MAC: true}, Kind: "dummy", IPAM: attach.Required,
+	New: func() attach.Driver { return new(plugin) },
+}
 
 // plugin has no keys of its own.
 type plugin struct{ attach.Defaults }

@@ -45,7 +45,7 @@ dataDir                 string  -          records with the handles of rules in 
 }
 
 var flow = chained.Plugin{
-	Since: spec.Version{Minor: 4}, DataDir: dataDir, Restores: true, Confine: confine, Unchained: "missing prevResult from earlier plugin",
+	Facts: spec.Facts{Since: spec.Version{Minor: 4}}, DataDir: dataDir, Restores: true, Confine: confine, Unchained: "missing prevResult from earlier plugin",
 	New: func() chained.Driver { return new(conf) },
 }
 

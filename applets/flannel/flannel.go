@@ -36,7 +36,10 @@ FLANNEL_MTU, and isGateway true for a bridge.
 subnet.env has FLANNEL_NETWORK or FLANNEL_IPV6_NETWORK (networks, comma-separated), FLANNEL_SUBNET
 or FLANNEL_IPV6_SUBNET, FLANNEL_MTU and FLANNEL_IPMASQ.`,
 	Plugin: func() spec.Plugin {
-		return spec.Plugin{Add: add, Check: check, Del: del, Get: get, Status: status, GC: gc, Restore: restore, Validate: validate, Args: true, Interface: true}
+		return spec.Plugin{
+			Facts: spec.Facts{Interface: true, Args: true},
+			Add:   add, Check: check, Del: del, Get: get, Status: status, GC: gc, Restore: restore, Validate: validate,
+		}
 	},
 }
 

@@ -66,8 +66,10 @@ func (b *flannelNode) Find(plugin string) (*spec.Plugin, error) {
 	if b.external {
 		return nil, nil
 	}
-	return &spec.Plugin{IPAM: true}, nil
+	return &spec.Plugin{Facts: spec.Facts{IPAM: true}}, nil
 }
+
+func (b *flannelNode) Known(string) *spec.Plugin { return nil }
 
 // call runs a verb for an interface of a container, with keys of the configuration.
 func (b *flannelNode) call(v spec.Verb, network, id, ifName, keys string) error {

@@ -43,14 +43,10 @@ moved: only ipam is called.
 DEL moves the link back under its old name, and up if it was up; also one that the kernel moved
 to the host when the namespace ended. If the name is in use, the link stays on the host as devN,
 with a warning, and the next GC or DEL renames it.`,
-	Plugin: func() spec.Plugin {
-		v := flow.Spec()
-		v.Records = record.DirFunc(dataDir)
-		return v
-	},
+	Plugin: func() spec.Plugin { return flow.Spec() },
 }
 
-var flow = attach.Plugin{NoMAC: true, Moved: true, New: func() attach.Driver { return new(plugin) }}
+var flow = attach.Plugin{Moved: true, DataDir: dataDir, New: func() attach.Driver { return new(plugin) }}
 
 // dataDir is the default directory of the records.
 const dataDir = "/run/cni/host-device"

@@ -48,12 +48,12 @@ lock, and then fails with code 11 (try again later).
 Without dataDir leases are in networks below the directory CNIBOX_STATE, if that is set in the
 environment, or in the default one. Where that cannot be written and has no leases of the network,
 they are in /run/cnibox/networks until the next boot, but not with keepAcrossBoots.`,
-	AnyNetNS: true,
 	Plugin: func() spec.Plugin {
 		return spec.Plugin{
-			Add: add, Check: check, Del: del,
+			Facts: spec.Facts{IPAM: true, Args: true, ArgIP: true, AnyNetNS: true},
+			Add:   add, Check: check, Del: del,
 			GC: gc, Status: status, Get: get, Restore: restore,
-			IPAM: true, Args: true, ArgIP: true, RemoveNetwork: removeLeases, Validate: validate, Leases: leaseDir,
+			RemoveNetwork: removeLeases, Validate: validate, Leases: leaseDir,
 			Prepare: func(ctx context.Context, r *spec.Request) error {
 				return leased(ctx, r, (*ipam.Store).FreeEarlierBoots)
 			},

@@ -33,7 +33,10 @@ ipam is required. IPv6 addresses are checked for duplicates, which takes a secon
 	Plugin: func() spec.Plugin { return flow.Spec() },
 }
 
-var flow = attach.Plugin{Kind: "ipvlan", IPAM: attach.OrPrev, New: func() attach.Driver { return new(plugin) }}
+var flow = attach.Plugin{
+	Facts: spec.Facts{Args: true, MAC: true}, Kind: "ipvlan", IPAM: attach.OrPrev,
+	New: func() attach.Driver { return new(plugin) },
+}
 
 // plugin has the keys; Help describes each.
 type plugin struct {

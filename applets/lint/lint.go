@@ -81,11 +81,13 @@ type Linter struct {
 // keys, if it is the reference's.
 type builtIn struct{ applet.Table }
 
-func (b builtIn) Find(plugin string) (*spec.Plugin, error) {
+func (b builtIn) Find(plugin string) (*spec.Plugin, error) { return b.Known(plugin), nil }
+
+func (b builtIn) Known(plugin string) *spec.Plugin {
 	if verbs, ok := b.Plugin(plugin); ok {
-		return &verbs, nil
+		return &verbs
 	}
-	return nil, nil
+	return nil
 }
 
 func (b builtIn) Invoke(context.Context, string, *spec.Request) (*spec.Result, error) {

@@ -24,7 +24,7 @@ ADD may be repeated, also while other networks are added to the namespace. In a 
 is passed on unchanged.
 DEL sets lo down unless another interface of the namespace is up.`,
 	Plugin: func() spec.Plugin {
-		return spec.Plugin{Add: add, Get: get, Check: check, Del: del, Restore: restore, OpensNetNS: true}
+		return spec.Plugin{Add: add, Get: get, Check: check, Del: del, Restore: restore, Facts: spec.Facts{OpensNetNS: true}}
 	},
 }
 

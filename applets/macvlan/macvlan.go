@@ -36,7 +36,10 @@ IPv6 addresses are checked for duplicates on the segment, which takes a second o
 	Plugin: func() spec.Plugin { return flow.Spec() },
 }
 
-var flow = attach.Plugin{Kind: "macvlan", New: func() attach.Driver { return new(plugin) }}
+var flow = attach.Plugin{
+	Facts: spec.Facts{Args: true, MAC: true}, Kind: "macvlan",
+	New: func() attach.Driver { return new(plugin) },
+}
 
 // plugin has the keys; Help describes each. [spec.Request.MAC] reads the MAC address.
 type plugin struct {

@@ -54,7 +54,7 @@ hostIP                string  -                    of the host; none, 0.0.0.0 an
 }
 
 var flow = chained.Plugin{
-	DataDir: dataDir, Restores: true, Replaces: true,
+	Facts: spec.Facts{Replaces: true}, DataDir: dataDir, Restores: true,
 	New: func() chained.Driver { return new(conf) },
 }
 

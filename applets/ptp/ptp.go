@@ -40,7 +40,8 @@ may be of one subnet, have one gateway, or be single ones (/32, /128).`,
 }
 
 var flow = attach.Plugin{
-	Kind: "veth", IPAM: attach.Required, Veth: true, Rules: []nft.Kind{nft.KindMasquerade},
+	Facts: spec.Facts{Args: true, MAC: true},
+	Kind:  "veth", IPAM: attach.Required, Veth: true, Rules: []nft.Kind{nft.KindMasquerade},
 	New: func() attach.Driver { return new(plugin) },
 }
 

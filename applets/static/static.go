@@ -31,9 +31,11 @@ CNI_ARGS IP: addresses with prefix lengths, between commas, which are added to t
 CNI_ARGS GATEWAY: gateways, each for those of IP whose network it is in.
 args.cni.ips: addresses with prefix lengths, instead of all of the above.
 runtimeConfig.ips (capability ips): the same, instead of all of the above.`,
-	AnyNetNS: true,
 	Plugin: func() spec.Plugin {
-		return spec.Plugin{Add: resultOf, Check: check, Del: del, Status: status, Get: get, Validate: validate, IPAM: true, Args: true, ArgIP: true}
+		return spec.Plugin{
+			Facts: spec.Facts{IPAM: true, Args: true, ArgIP: true, AnyNetNS: true},
+			Add:   resultOf, Check: check, Del: del, Status: status, Get: get, Validate: validate,
+		}
 	},
 }
 

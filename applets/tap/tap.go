@@ -45,7 +45,10 @@ label; nothing else starts a program.`,
 	Again:  reexecMain,
 }
 
-var flow = attach.Plugin{Kind: "tun", New: func() attach.Driver { return new(plugin) }}
+var flow = attach.Plugin{
+	Facts: spec.Facts{Args: true, MAC: true}, Kind: "tun",
+	New: func() attach.Driver { return new(plugin) },
+}
 
 // plugin has the keys; Help describes each. Owner and Group are nil if not set.
 type plugin struct {

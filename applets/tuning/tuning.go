@@ -41,7 +41,7 @@ expressions that may match anywhere in the key as it is written.`,
 	Plugin: func() spec.Plugin { return flow.Spec() },
 }
 
-var flow = chained.Plugin{Args: true, MAC: true, DataDir: dataDir, New: func() chained.Driver { return new(conf) }}
+var flow = chained.Plugin{Facts: spec.Facts{Args: true, MAC: true}, DataDir: dataDir, New: func() chained.Driver { return new(conf) }}
 
 const (
 	dataDir          = "/run/cni/tuning"                // the reference's

@@ -33,7 +33,10 @@ IPv6 addresses are checked for duplicates on the segment, which takes a second o
 	Plugin: func() spec.Plugin { return flow.Spec() },
 }
 
-var flow = attach.Plugin{Kind: "vlan", IPAM: attach.Required, New: func() attach.Driver { return new(plugin) }}
+var flow = attach.Plugin{
+	Facts: spec.Facts{Args: true, MAC: true}, Kind: "vlan", IPAM: attach.Required,
+	New: func() attach.Driver { return new(plugin) },
+}
 
 // plugin has the keys; Help describes each. [spec.Request.MAC] reads the MAC address.
 type plugin struct {

@@ -31,7 +31,7 @@ its last interface.`,
 }
 
 var flow = chained.Plugin{
-	Since: spec.Version{Minor: 3, Patch: 1}, DataDir: dataDir, Unchained: "missing prevResult from earlier plugin",
+	Facts: spec.Facts{Since: spec.Version{Minor: 3, Patch: 1}}, DataDir: dataDir, Unchained: "missing prevResult from earlier plugin",
 	New: func() chained.Driver { return new(conf) },
 }
 

@@ -5,6 +5,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"testing"
 
@@ -47,7 +48,8 @@ func run(t *testing.T, dir string, name string, args ...string) string {
 }
 
 // A generated plugin of each kind is in help, completions and manual page, and lint accepts its
-// example. An attachment of the chained one shows what it holds, without other changes to the tree.
+// example. An attachment of the chained one shows what it holds, and lint knows its keys and its place
+// in a list, without other changes to the tree.
 func TestKernelPlugins(t *testing.T) {
 	h := applettest.NewHost(t)
 	c := h.Container("c1")
@@ -84,7 +86,20 @@ func TestKernelPlugins(t *testing.T) {
 		}
 		run(t, tree, tool, "lint", "examples/"+name+".conflist")
 	}
-	exec := func(args ...string) (out string) {
+	for group, name := range map[string]string{"Interface": "stub-link", "Chained": "mark"} {
+		if help := run(t, tree, bin, "help"); !regexp.MustCompile(`(?m)^` + group + ` .*\b` + name + `\b`).MatchString(help) {
+			t.Errorf("%s is not in the group %s of the help:\n%s", name, group, help)
+		}
+	}
+	wrong := filepath.Join(tree, "wrong.conflist")
+	h.NoError(os.WriteFile(wrong, []byte(`{"cniVersion":"1.0.0","name":"wrong","plugins":[{"type":"mark","mtu":1400,"mtus":1},{"type":"stub-link","ipam":{"type":"mark"}}]}`), 0o600))
+	out, err := exec.Command(tool, "lint", wrong).CombinedOutput()
+	for _, want := range []string{"unknown key \"mtus\"", "mark works on what an earlier plugin made, and is the first of the list", "\"ipam.type\" \"mark\" is not an address plugin"} {
+		if err == nil || !strings.Contains(string(out), want) {
+			t.Errorf("lint: %v, without %s:\n%s", err, want, out)
+		}
+	}
+	call := func(args ...string) (out string) {
 		t.Helper()
 		args = append([]string{"--conf-dir", tree + "/examples", "--path", tree + "/bin", "--state-dir", h.Dir + "/state"}, args...)
 		h.NoError(h.NS.Do(func() error {
@@ -93,10 +108,12 @@ func TestKernelPlugins(t *testing.T) {
 		}))
 		return out
 	}
-	exec("add", "--container-id", "c1", "mark", c.Path)
-	if out := exec("show", "c1"); !strings.Contains(out, "MTU 1400") {
-		t.Errorf("show does not have what mark holds:\n%s", out)
+	call("add", "--container-id", "c1", "mark", c.Path)
+	for what, out := range map[string]string{"show": call("show", "c1"), "ls": call("ls", "-o", "wide")} {
+		if !strings.Contains(out, "MTU 1400") {
+			t.Errorf("%s does not have what mark holds:\n%s", what, out)
+		}
 	}
-	exec("check", "--container-id", "c1", "mark", c.Path)
-	exec("del", "--container-id", "c1", "mark", c.Path)
+	call("check", "--container-id", "c1", "mark", c.Path)
+	call("del", "--container-id", "c1", "mark", c.Path)
 }

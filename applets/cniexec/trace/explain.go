@@ -349,7 +349,7 @@ func (t *Trace) lost(s *site, where, advice string) {
 func ownDrop(chain string) string {
 	switch chain {
 	case "policies":
-		return "the networks are kept apart: \"ingressPolicy\" of firewall, and isolated bridges"
+		return "the networks are kept apart: \"ingressPolicy\", and isolated bridges"
 	case "macs":
 		return "a bridge port sends from another MAC address (\"macspoofchk\") or router advertisements"
 	case "guard":
