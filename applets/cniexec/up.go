@@ -39,7 +39,7 @@ belongs to its link: another link that was given it gets a new one. Namespaces
 are deleted only by down, or del --delete. What an interrupted up left, the next
 one finishes.`,
 		examples: []example{
-			{"cni-exec up /etc/cni/netns/web.json", "also by cni-net@web.service, see dist/"},
+			{"cni-exec up /etc/cni/netns/web.json", "also by cnibox-net@web.service, see dist/"},
 			{"cni-exec enter web -- httpd -f", "a process in one of them"},
 		},
 	}

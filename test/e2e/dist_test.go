@@ -20,7 +20,7 @@ func TestDistScripts(t *testing.T) {
 			t.Errorf("%s: %v\n%s", script, err, out)
 		}
 	}
-	units, _ := filepath.Glob("../../dist/cni-[en]*.service") // all but that of cnibox
+	units, _ := filepath.Glob("../../dist/cnibox-[^d]*.service") // all but that of the DHCP daemon
 	if len(scripts) < 3 || len(more) < 2 || len(units) != 4 {
 		t.Fatalf("there are %q, %q and %q", scripts, more, units)
 	}
@@ -72,11 +72,11 @@ reload() { reload_service; }
 // The procd scripts run the right commands with the options of UCI.
 func TestDistProcd(t *testing.T) {
 	const (
-		dhcp = "config_load cni-dhcp\nprocd_open_instance\nprocd_set_param command %s dhcp daemon -socketpath %s\n" +
-			"procd_set_param respawn 3600 1 0\nprocd_set_param stderr 1\nprocd_close_instance\nprocd_add_reload_trigger cni-dhcp\n"
-		watch = "config_load cni-exec\nprocd_open_instance\nprocd_set_param command %s reload --watch%s\n" +
-			"procd_set_param respawn 3600 1 0\nprocd_set_param stdout 1\nprocd_set_param stderr 1\nprocd_close_instance\nprocd_add_reload_trigger cni-exec\n"
-		load  = "config_load cni-exec\n"
+		dhcp = "config_load cnibox-dhcp\nprocd_open_instance\nprocd_set_param command %s dhcp daemon -socketpath %s\n" +
+			"procd_set_param respawn 3600 1 0\nprocd_set_param stderr 1\nprocd_close_instance\nprocd_add_reload_trigger cnibox-dhcp\n"
+		watch = "config_load cnibox\nprocd_open_instance\nprocd_set_param command %s reload --watch%s\n" +
+			"procd_set_param respawn 3600 1 0\nprocd_set_param stdout 1\nprocd_set_param stderr 1\nprocd_close_instance\nprocd_add_reload_trigger cnibox\n"
+		load  = "config_load cnibox\n"
 		flags = " --conf-dir /etc/cni/net.d"
 	)
 	shell := []string{"sh"}
@@ -88,12 +88,12 @@ func TestDistProcd(t *testing.T) {
 		env            []string
 		want           string
 	}{
-		{"cni-dhcp", "start", nil, fmt.Sprintf(dhcp, "/opt/cni/bin/cnibox", "/run/cni/dhcp.sock")},
-		{"cni-dhcp", "reload", []string{"option_cnibox=/a", "option_socket=/b"}, fmt.Sprintf(dhcp, "/a", "/b")},
-		{"cni-exec", "start", nil, fmt.Sprintf(watch, "/opt/cni/bin/cni-exec", "")},
-		{"cni-exec", "start", []string{"option_cni_exec=echo", "option_flags=" + flags}, fmt.Sprintf(watch, "echo", flags)},
-		{"cni-exec", "boot", []string{"option_cni_exec=echo", "option_flags=" + flags}, load + "reload" + flags + "\n" + fmt.Sprintf(watch, "echo", flags)},
-		{"cni-exec", "reload", []string{"option_cni_exec=echo"}, fmt.Sprintf(watch, "echo", "") + load + "reload\n"},
+		{"cnibox-dhcp", "start", nil, fmt.Sprintf(dhcp, "/opt/cni/bin/cnibox", "/run/cni/dhcp.sock")},
+		{"cnibox-dhcp", "reload", []string{"option_cnibox=/a", "option_socket=/b"}, fmt.Sprintf(dhcp, "/a", "/b")},
+		{"cnibox", "start", nil, fmt.Sprintf(watch, "/opt/cni/bin/cni-exec", "")},
+		{"cnibox", "start", []string{"option_cni_exec=echo", "option_flags=" + flags}, fmt.Sprintf(watch, "echo", flags)},
+		{"cnibox", "boot", []string{"option_cni_exec=echo", "option_flags=" + flags}, load + "reload" + flags + "\n" + fmt.Sprintf(watch, "echo", flags)},
+		{"cnibox", "reload", []string{"option_cni_exec=echo"}, fmt.Sprintf(watch, "echo", "") + load + "reload\n"},
 	} {
 		cmd := exec.Command(shell[0], append(shell[1:], "-euc", procdStub, "sh", "../../dist/"+tt.script+".procd", tt.action)...)
 		cmd.Env = append(os.Environ(), tt.env...)

@@ -51,47 +51,47 @@ touch -d '1 minute ago' /run/openrc/deptree # OpenRC looks for scripts that are 
 
 step='the commands of the document'
 bash -e /trial/commands.sh
-for service in cni-exec-boot cni-exec-watch cni-dhcp; do
+for service in cnibox-boot cnibox-watch cnibox-dhcp; do
 	rc-service "$service" status
 done
 
-step=cni-exec-boot
+step=cnibox-boot
 bridge
-rc-service cni-exec-boot restart
+rc-service cnibox-boot restart
 bridge
 
-step=cni-dhcp
+step=cnibox-dhcp
 within 'it answers' cni-exec status lan
-comes_back cni-dhcp
+comes_back cnibox-dhcp
 within 'it answers' cni-exec status lan
-rc-service cni-dhcp restart
+rc-service cnibox-dhcp restart
 within 'it answers' cni-exec status lan
 
-step=cni-exec-watch
+step=cnibox-watch
 cni-exec add --create --ip 10.88.0.5 -p 8080:80 mynet web >/dev/null
 cni-exec enter web -- busybox httpd -p 80 -h /srv
 within 'the published port' page
 nft flush ruleset
 within 'the published port after nft flush ruleset' page
-comes_back cni-exec-watch
+comes_back cnibox-watch
 nft flush ruleset
 within 'the published port after nft flush ruleset' page
 
-step='rc-service cni-exec-watch reload'
-kill -STOP "$(child cni-exec-watch)"
+step='rc-service cnibox-watch reload'
+kill -STOP "$(child cnibox-watch)"
 nft flush ruleset
-rc-service cni-exec-watch reload
+rc-service cnibox-watch reload
 page
-kill -CONT "$(child cni-exec-watch)"
+kill -CONT "$(child cnibox-watch)"
 cni-exec check
 
 step=stop
-rc-service cni-exec-watch stop
+rc-service cnibox-watch stop
 nft flush ruleset
 if page; then failed 'the port is published still: what is tried then?'; fi
-rc-service cni-dhcp stop
+rc-service cnibox-dhcp stop
 if cni-exec status lan; then failed 'status needs no daemon: what is tried then?'; fi
-rc-service cni-exec-boot stop
+rc-service cnibox-boot stop
 if programs; then failed 'these are there still'; fi
 bridge
 openrc

@@ -41,8 +41,8 @@ has cnibox
 cnibox verify /usr/lib/cni >/dev/null
 [ "$(cat /opt/cni/bin/bridge)" = '#!/usr/lib/cni/cnibox' ]
 cni-exec version >/dev/null
-[ -f /lib/systemd/system/cni-exec-boot.service ] && grep -q '^ExecStart=/usr/lib/cni/cni-exec reload$' /lib/systemd/system/cni-exec-boot.service
-! find /etc/systemd/system -name 'cni-*' | grep . # nothing is enabled
+[ -f /lib/systemd/system/cnibox-boot.service ] && grep -q '^ExecStart=/usr/lib/cni/cni-exec reload$' /lib/systemd/system/cnibox-boot.service
+! find /etc/systemd/system -name 'cni*' | grep . # nothing is enabled
 serves 8080
 run new 8081
 serves 8081

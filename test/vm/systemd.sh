@@ -27,7 +27,7 @@ failed() {
 		cni-exec ls -o wide
 		cni-exec check
 		systemctl --no-pager --failed
-		journalctl --no-pager -o short-monotonic -n 90 -u 'cni-*' -u nftables -u firewalld -u web -u trial -u 'podman*' -u docker
+		journalctl --no-pager -o short-monotonic -n 90 -u 'cnibox-*' -u nftables -u firewalld -u web -u trial -u 'podman*' -u docker
 		nft list ruleset
 		ip addr
 		ip -n web addr
@@ -61,7 +61,7 @@ lan() {
 	ip route add default via 192.0.2.2 # doctor requires a default route
 }
 
-# Two servers: web, in a namespace of cni-net@web.service, and shop, a container of podman.
+# Two servers: web, in a namespace of cnibox-net@web.service, and shop, a container of podman.
 declare -A port=([web]=8080 [shop]=8081)
 in_web() { ip netns exec web "$@"; }
 in_shop() { nsenter --target "$(cat /run/shop.pid)" --net "$@"; }
@@ -143,11 +143,11 @@ settled() {
 	busctl --timeout="$bound" call org.fedoraproject.FirewallD1 /org/fedoraproject/FirewallD1 org.freedesktop.DBus.Peer Ping
 }
 
-# up_took prints how long the process of cni-net@web.service took.
+# up_took prints how long the process of cnibox-net@web.service took.
 up_took() {
 	local begin end
-	begin=$(systemctl show -P ExecMainStartTimestampMonotonic cni-net@web.service)
-	end=$(systemctl show -P ExecMainExitTimestampMonotonic cni-net@web.service)
+	begin=$(systemctl show -P ExecMainStartTimestampMonotonic cnibox-net@web.service)
+	end=$(systemctl show -P ExecMainExitTimestampMonotonic cnibox-net@web.service)
 	echo "$(((end - begin) / 1000)) ms"
 }
 
@@ -183,10 +183,10 @@ restart_docker() {
 # docker_beside_firewalld: Docker adds a zone and reloads firewalld, which deletes the rules of iptables. The
 # watch is stopped until then, since it would enable forwarding before Docker does.
 docker_beside_firewalld() {
-	systemctl stop cni-exec-watch.service
+	systemctl stop cnibox-watch.service
 	restart_docker
 	if publishes web || publishes shop; then failed 'FORWARD lets it through: what is tried then?'; fi
-	systemctl start cni-exec-watch.service
+	systemctl start cnibox-watch.service
 }
 
 # sound: cni-exec doctor has no finding.
@@ -243,16 +243,16 @@ case $boot in
 	within 'traffic to the outside' masqueraded
 	systemctl stop docker.service docker.socket containerd.service
 	step='without a unit that restores'
-	systemctl disable --now cni-exec-reload@nftables.service
+	systemctl disable --now cnibox-reload@nftables.service
 	nft flush ruleset
 	if publishes web || publishes shop; then failed 'a port is published still: what is tried then?'; fi
-	step='cni-exec-watch.service'
-	systemctl enable --now cni-exec-watch.service
+	step='cnibox-watch.service'
+	systemctl enable --now cnibox-watch.service
 	within 'traffic to the published ports' published
 	event 'nft flush ruleset' nft flush ruleset
 	event 'ip link del br-mynet' ip link del br-mynet
 	event 'systemctl reload nftables, watched' systemctl reload nftables
-	say "cni-exec-watch.service: $(grep VmRSS "/proc/$(systemctl show -P MainPID cni-exec-watch.service)/status" | tr -s '\t ' ' ')"
+	say "cnibox-watch.service: $(grep VmRSS "/proc/$(systemctl show -P MainPID cnibox-watch.service)/status" | tr -s '\t ' ' ')"
 	# After the cut, synced attachments are stale, and later ones are lost.
 	cni-exec add --create mynet late >/dev/null
 	sync
@@ -262,21 +262,21 @@ case $boot in
 3)
 	back 'power cut'
 	event 'nft flush ruleset' nft flush ruleset
-	step='systemctl restart cni-net@web.service'
-	systemctl restart cni-net@web.service # and with it the service, which requires it
+	step='systemctl restart cnibox-net@web.service'
+	systemctl restart cnibox-net@web.service # and with it the service, which requires it
 	within 'its own address' own
 	within 'the published ports' published
 	within 'check --all is 0' whole
 	step='cni-exec gc'
 	cni-exec gc
 	within 'check --all is 0' whole
-	step='systemctl stop web.service cni-net@web.service'
-	systemctl stop web.service cni-net@web.service
+	step='systemctl stop web.service cnibox-net@web.service'
+	systemctl stop web.service cnibox-net@web.service
 	[ ! -e /run/netns/web ]
 	[ -z "$(compgen -G '/var/lib/cni/networks/mynet/10.*' || true)" ]
 	step='firewalld instead of nftables'
-	systemctl disable nftables.service cni-exec-watch.service
-	systemctl enable firewalld.service cni-exec-reload@nftables.service cni-exec-reload@firewalld.service
+	systemctl disable nftables.service cnibox-watch.service
+	systemctl enable firewalld.service cnibox-reload@nftables.service cnibox-reload@firewalld.service
 	sed -i 's/"firewall"/&, "backend": "firewalld"/' /etc/cni/net.d/*.conflist
 	finish reboot systemctl reboot
 	;;
@@ -287,17 +287,17 @@ case $boot in
 	event 'systemctl reload firewalld' settled systemctl reload firewalld
 	event 'systemctl restart firewalld' settled systemctl restart firewalld
 	step='firewalld without a unit that restores'
-	systemctl disable --now cni-exec-reload@firewalld.service
+	systemctl disable --now cnibox-reload@firewalld.service
 	settled systemctl reload firewalld
 	if leaves web || leaves shop; then failed 'firewalld lets it through still: what is tried then?'; fi
-	step='cni-exec-watch.service'
-	systemctl enable --now cni-exec-watch.service
+	step='cnibox-watch.service'
+	systemctl enable --now cnibox-watch.service
 	within 'traffic to the outside' masqueraded
 	event 'firewall-cmd --reload, watched' firewall-cmd --reload
 	event 'systemctl restart firewalld, watched' settled systemctl restart firewalld
 	step='the command of cni-exec doctor'
 	sed -i 's/, "backend": "firewalld"//' /etc/cni/net.d/{mynet,87-podman-bridge}.conflist
-	systemctl restart cni-net@web.service
+	systemctl restart cnibox-net@web.service
 	podman restart -t 0 shop
 	if leaves web || leaves shop; then failed 'firewalld lets it through still: what is tried then?'; fi
 	repair firewall-cmd

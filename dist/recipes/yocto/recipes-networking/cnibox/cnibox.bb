@@ -14,7 +14,7 @@ SRC_URI[sha256sum] = "@SHA256@"
 inherit goarch systemd bash-completion
 DEPENDS = "go-native"
 
-SYSTEMD_SERVICE:${PN} = "cni-exec-boot.service cni-exec-watch.service cni-dhcp.service"
+SYSTEMD_SERVICE:${PN} = "cnibox-boot.service cnibox-watch.service cnibox-dhcp.service"
 SYSTEMD_AUTO_ENABLE = "disable"
 
 export GOOS = "${TARGET_GOOS}"
