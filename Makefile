@@ -446,11 +446,13 @@ reproduce: ## make the release of ARCHES (default amd64) twice, differently, and
 	diff $$tmp/one/SHA256SUMS $$tmp/two/SHA256SUMS && cd $$tmp/one && sha256sum --quiet -c SHA256SUMS && cat SHA256SUMS && echo "reproduce: PASS: the same bytes twice"
 
 .PHONY: test-packages
-test-packages: ## packages unpacked, recipes executed, lintian, and Debian's in the place of the reference's plugins below podman, on a Debian 12 in namespaces, as root; PACKAGES=-require: no skipping
+test-packages: ## packages unpacked, recipes executed, lintian, rpmlint, and Debian's in the place of the reference's plugins below podman, on a Debian 12 in namespaces, as root; PACKAGES=-require: no skipping
 	GOFLAGS= $(GO) vet -C test/release ./... && GOFLAGS= $(GO) test -C test/release -count=1 -timeout $(LIMIT) ./...
 	@tmp=$$(mktemp -d) && trap 'rm -rf $$tmp' EXIT && $(MAKE) --no-print-directory -s release OUT=$$tmp ARCHES=$(shell $(GO) env GOHOSTARCH) >/dev/null && \
 	if command -v lintian >/dev/null; then lintian --allow-root --fail-on error,warning,info --display-info $$tmp/*.deb && echo "packages: PASS: lintian is quiet"; \
 	else echo "SKIPPED: there is no lintian"; fi && \
+	if command -v rpmlint >/dev/null && command -v rpm >/dev/null; then rpmlint --strict -c test/packages/rpmlint.toml $$tmp/*.rpm && echo "packages: PASS: rpmlint is quiet"; \
+	else echo "SKIPPED: there is no rpmlint, or no rpm"; fi && \
 	$(IN_TEST) ./packages -deb $$tmp/*.deb $(PACKAGES)
 
 .PHONY: ci-long

@@ -47,7 +47,7 @@ func (c *statusCall) do(ctx context.Context, operands []string) (int, error) {
 	}
 	err = c.status(ctx, l)
 	c.problem(c.target, "status", err)
-	c.allReady(err)
+	c.printReady(err)
 	return exitOK, c.document(ctx, statusDoc{c.asked, c.found()}, err)
 }
 
@@ -64,8 +64,8 @@ func (c *statusCall) status(ctx context.Context, l *chain.List) error {
 	return c.runner.Status(ctx, l)
 }
 
-// allReady says on a terminal that status has found nothing.
-func (c *statusCall) allReady(err error) {
+// printReady says on a terminal that status has found nothing.
+func (c *statusCall) printReady(err error) {
 	if err == nil {
 		c.nothing("ready: " + tty.Several(c.asked))
 	}
@@ -78,6 +78,6 @@ func (c *statusCall) statusAll(ctx context.Context) error {
 		return err
 	}
 	err = c.eachList(ctx, names, c.status, "%d of %d networks are not ready")
-	c.allReady(err)
+	c.printReady(err)
 	return c.document(ctx, statusDoc{notNull(c.asked), c.found()}, err)
 }

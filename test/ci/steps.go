@@ -90,7 +90,7 @@ var lanes = map[string]lane{
 		makes("test-openrc", 20*minute, "test-openrc", "OPENRC=-require").with("debootstrap"),
 		makes("reproduce", 10*minute, "reproduce"),
 		makes("release", 30*minute, "release", "OUT=bin/ci/release"),
-		makes("test-packages", 15*minute, "test-packages", "PACKAGES=-require").with("debootstrap", "lintian", "shellcheck", "nix-bin", "podman", "conmon", "runc"),
+		makes("test-packages", 15*minute, "test-packages", "PACKAGES=-require").with("debootstrap", "lintian", "rpmlint", "rpm", "shellcheck", "nix-bin", "podman", "conmon", "runc"),
 		makes("test-systemd", 30*minute, "test-systemd", "SYSTEMD=-require").with(guest...).with("debootstrap", "e2fsprogs"),
 		makes("kubernetes", 60*minute, "kubernetes"),
 		makes("test-kubernetes", 20*minute, "test-kubernetes", "NODES=-require").with("etcd-server", "containerd", "runc", "nftables", "iptables"),

@@ -39,6 +39,8 @@ has podman
 has cnibox
 ! has containernetworking-plugins
 cnibox verify /usr/lib/cni >/dev/null
+[ ! -e /opt/cni/bin/bridge ] # it runs no script
+cnibox install --create /opt/cni/bin >/dev/null
 [ "$(cat /opt/cni/bin/bridge)" = '#!/usr/lib/cni/cnibox' ]
 cni-exec version >/dev/null
 [ -f /lib/systemd/system/cnibox-boot.service ] && grep -q '^ExecStart=/usr/lib/cni/cni-exec reload$' /lib/systemd/system/cnibox-boot.service
@@ -60,6 +62,7 @@ run third 8082
 serves 8082
 
 step='going back'
+cnibox uninstall /opt/cni/bin >/dev/null
 podman rm -f -t 0 new again third >/dev/null
 [ -z "$(nft list map inet cnibox dnat4 2>/dev/null | grep elements || true)" ]
 apt-get -qq -o Dpkg::Use-Pty=0 install -y /var/cache/apt/archives/containernetworking-plugins_*.deb

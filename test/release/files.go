@@ -84,6 +84,7 @@ func (r *release) commonFiles(ctx context.Context) (c common, err error) {
 		{&c.openrc, "dist/*.openrc", func(base string) string { return strings.TrimSuffix(base, ".openrc") }, 0o755},
 		{&c.procd, "dist/*.procd", func(base string) string { return strings.TrimSuffix(base, ".procd") }, 0o755},
 		{&c.examples, "examples/*", nil, 0o644},
+		{&c.examples, "examples/initramfs/*", func(base string) string { return "initramfs/" + base }, 0o644},
 		{&c.docs, "README.md", nil, 0o644},
 		{&c.docs, "CHANGELOG.md", nil, 0o644},
 		{&c.docs, "LICENSE", nil, 0o644},

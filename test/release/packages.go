@@ -93,7 +93,15 @@ func (r *release) pack(f format, a arch, binary string, c common) (err error) {
 		if err := errors.Join(os.MkdirAll(filepath.Dir(path), 0o755), os.WriteFile(path, file.data, 0o644), os.Chtimes(path, r.time, r.time)); err != nil {
 			return err
 		}
-		contents = append(contents, &files.Content{Source: path, Destination: file.name, FileInfo: info})
+		kind := files.TypeFile
+		switch {
+		case f.name != "rpm":
+		case strings.HasPrefix(file.name, "/usr/share/man/"):
+			kind = files.TypeRPMDoc
+		case strings.HasPrefix(file.name, licenceDir):
+			kind = files.TypeRPMLicence
+		}
+		contents = append(contents, &files.Content{Type: kind, Source: path, Destination: file.name, FileInfo: info})
 	}
 	if f.name == "rpm" { // in the others a file implies its directory
 		for _, dir := range []string{f.plugins, licenceDir} {
@@ -109,13 +117,15 @@ func (r *release) pack(f format, a arch, binary string, c common) (err error) {
 	info.Deb.Arch, info.RPM.Arch, info.APK.Arch, info.ArchLinux.Arch, info.IPK.Arch = info.Arch, info.Arch, info.Arch, info.Arch, info.Arch
 	info.RPM.BuildHost, info.RPM.Summary, info.RPM.Compression = "localhost", summary, "xz"
 	info.Deb.Compression = "xz"
-	// Other packages depend on a version of the reference. With apk, two packages cannot provide a name
-	// with a version.
+	// Of Debian's packages none depends on a version of the reference, so this claims none: podman, by way of
+	// golang-github-containers-common, depends on container-network-stack, and containerd suggests the plugins. With apk,
+	// two packages cannot provide a name with a version.
 	switch stands := f.stands[0]; f.name {
-	case "deb": // podman needs one of the stacks
-		info.Provides = []string{"container-network-stack", stands + " (= " + referenceVersion + ")"}
+	case "deb":
+		info.Provides = []string{"container-network-stack", stands}
 	case "rpm":
 		info.Provides = append([]string{stands + " = " + referenceVersion}, c.bundled...)
+		info.Replaces = []string{stands + " < " + referenceVersion} // not what this one provides
 	case "apk":
 		info.Provides = []string{stands + "=" + referenceVersion + "-r0"}
 	case "archlinux":
@@ -212,8 +222,6 @@ func (r *release) debianDocs(c common) []file {
 // overrides are the tags of lintian that the package has for a reason.
 const overrides = `# One static binary is what the package is for: nodes with any libc, or none, run it.
 cnibox: statically-linked-binary
-# Its path is in the #! line of each plugin's file: what another installer writes to one name changes no other.
-cnibox: unusual-interpreter
 # Debian starts systemd; the scripts of OpenRC are in the archive.
 cnibox: package-supports-alternative-init-but-no-init.d-script
 # The instance is the unit that deletes the rules: nftables or firewalld.

@@ -110,7 +110,7 @@ func debian(t *testing.T, control, data io.Reader) unpacked {
 		switch name := strings.TrimPrefix(e.name, "/"); name {
 		case "control":
 			u.about = changing.ReplaceAllString(string(e.data), "")
-		case "md5sums", "":
+		case "md5sums", "conffiles", "":
 		default:
 			u.scripts[name] = string(e.data)
 		}

@@ -1,4 +1,4 @@
-# /etc/rc.local of a guest with the example's /init: checks what that has attached, runs the document's commands, prints
+# What the example's /init runs in a guest, as /etc/rc.local: checks what that has attached, runs the document's commands, prints
 # them and their output on the second serial port, and checks that nothing is left.
 mount -t tmpfs -o mode=1777 tmp /tmp
 stty -F /dev/ttyS1 raw
