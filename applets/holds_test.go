@@ -3,6 +3,7 @@ package applets_test
 import (
 	"encoding/json"
 	"slices"
+	"strings"
 	"testing"
 
 	"github.com/cnibox/cnibox/applets"
@@ -25,12 +26,18 @@ func TestChainedPluginsReportResources(t *testing.T) {
 		"bandwidth": {`"egressRate":8000000,"egressBurst":800000`, []string{"egress limited to 8000000 bit/s, burst 800000 bits"}, `{"burst":800000,"direction":"egress","rate":8000000}`},
 		"portmap":   {`"runtimeConfig":{"portMappings":[{"hostPort":53,"containerPort":5353,"protocol":"udp"}]}`, []string{"udp * port 53 leads to port 5353"}, `{"hostPort":53,"containerPort":5353,"protocol":"udp"}`},
 		"firewall":  {`"ingressPolicy":"isolated"`, []string{"10.1.0.2 accepted", "ingress policy isolated"}, `"10.1.0.2"`},
+		"tc-redirect-tap": {`"prevResult":{"interfaces":[{"name":"tap0","sandbox":"/x"},{"name":"tap0","sandbox":"c1","mac":"02:00:00:00:00:07"}]},"tap_name":"other"`,
+			[]string{"tap tap0 in place of eth0, MAC 02:00:00:00:00:07"}, `{"mac":"02:00:00:00:00:07","tap":"tap0"}`},
 	} {
 		verbs, ok := applets.All().Plugin(plugin)
 		if !ok {
 			continue // excluded by a build tag
 		}
-		r := spectest.Request(t, spec.Check, "{"+tt.keys+","+prev+"}", "")
+		keys := tt.keys
+		if !strings.Contains(keys, "prevResult") {
+			keys += "," + prev
+		}
+		r := spectest.Request(t, spec.Check, "{"+keys+"}", "")
 		held, err := verbs.Holds(t.Context(), r)
 		var got []string
 		for _, h := range held {

@@ -49,8 +49,8 @@ func (a Args) ignoreUnknown() (bool, error) {
 }
 
 // unknown returns the sorted keys that are not conventions of the reference plugins (IP, MAC,
-// GATEWAY, IgnoreUnknown) or of Kubernetes' runtimes (K8S_*), and not strings of the
-// configurations.
+// GATEWAY, IgnoreUnknown), of Kubernetes' runtimes (K8S_*) or of tc-redirect-tap, and not strings of
+// the configurations.
 func (a Args) unknown(confs string) []string {
 	var keys []string
 	for k := range a {
@@ -58,7 +58,7 @@ func (a Args) unknown(confs string) []string {
 		case "IP", "MAC", "GATEWAY", "IgnoreUnknown":
 			continue
 		}
-		if !strings.HasPrefix(k, "K8S_") && !strings.Contains(confs, `"`+k+`"`) {
+		if !strings.HasPrefix(k, "K8S_") && !strings.HasPrefix(k, "TC_REDIRECT_TAP_") && !strings.Contains(confs, `"`+k+`"`) {
 			keys = append(keys, k)
 		}
 	}

@@ -333,6 +333,12 @@ var Plugins = map[string]Plugin{
 		Keys: `"dataDir":"$DIR/vrf","vrfname":"blue"`, After: "bridge", OrAfter: "ptp", Ready: HadVRF, Feature: "CONFIG_NET_VRF", Kind: rtnl.VRF{Table: 9},
 		Invalid: []string{`"vrfname":"a/b"`, `"vrfname":""`, `"vrfname":".."`, `"vrfname":"longer than a name"`, `"table":255`, `"table":-1`, `"table":2147483648`},
 	},
+	"tc-redirect-tap": {
+		Keys: `"dataDir":"$DIR/taps"`, After: "bridge", OrAfter: "macvlan", Feature: "CONFIG_TUN, CONFIG_NET_CLS_U32, CONFIG_NET_ACT_MIRRED", Probe: NeedRedirect,
+		Args:    true,
+		Confs:   map[string]string{"all keys": Conf("tc-redirect-tap", `"dataDir":"$DIR/taps","tap_name":"vmtap7","uid":1,"gid":2`)},
+		Invalid: []string{`"tap_name":"a/b"`, `"tap_name":"longer than a name"`, `"tap_name":1`, `"uid":-1`, `"uid":"root"`, `"gid":4294967295`, `"gid":1.5`},
+	},
 }
 
 // dropLinks returns a TakeAway that deletes links.
@@ -461,6 +467,17 @@ func NeedBridge(t testing.TB) {
 func NeedTap(t testing.TB) {
 	t.Helper()
 	kerneltest.Need(t, "CONFIG_TUN", rtnl.ProbeTap)
+}
+
+// NeedRedirect skips the test if the kernel lacks an option that tc-redirect-tap needs.
+func NeedRedirect(t testing.TB) {
+	t.Helper()
+	NeedTap(t)
+	kerneltest.Need(t, "CONFIG_NET_CLS_U32, CONFIG_NET_ACT_MIRRED", func() error {
+		c := kerneltest.Dial(t, kerneltest.NS(t))
+		lo := kerneltest.Link(t, c, "lo").Index
+		return c.Do(rtnl.NewIngress(lo), rtnl.NewRedirect(lo, lo))
+	})
 }
 
 // NeedShaping skips the test if the kernel lacks an option that bandwidth needs.

@@ -25,6 +25,7 @@ var Table = [...]*applet.Applet{
 	sbrApplet,
 	staticApplet,
 	tapApplet,
+	tcredirecttapApplet,
 	tuningApplet,
 	vlanApplet,
 	vrfApplet,
