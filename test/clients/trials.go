@@ -39,6 +39,11 @@ var trials = []trial{
 		parts: []func(*host) error{(*host).driver},
 	},
 	{
+		name: "qemu", target: "qemu-guest", release: release{cniVersion: "1.1.0"},
+		built: []string{"guest-vmlinuz", "guest-initrd", "guest-cmdline"},
+		parts: []func(*host) error{(*host).guests},
+	},
+	{
 		name: "containerd2", release: containerd2,
 		built: []string{"containerd", "containerd-shim-runc-v2", "ctr"},
 		parts: []func(*host) error{

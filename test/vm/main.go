@@ -60,6 +60,7 @@ type options struct {
 	smp     int    // of each guest; 0: its share
 	bench   string // flags of the bench, which runs instead of tests; empty: tests
 	systemd bool   // test the units of dist instead
+	web     string // directory to write the guest of test/clients to; empty: tests
 	tour    bool   // run commands of the documents in an initramfs instead
 	require bool   // fail where -systemd would skip
 	update  bool   // fetch kernels anew
@@ -79,6 +80,7 @@ func main() {
 	flag.StringVar(&o.bench, "bench", "", "run the bench with these flags instead of tests")
 	flag.BoolVar(&o.systemd, "systemd", false, "run the units of dist on a Debian with systemd instead of tests")
 	flag.BoolVar(&o.tour, "tour", false, "boot examples/initramfs and run commands of docs/tutorial.md in it instead of tests")
+	flag.StringVar(&o.web, "web", "", "write the guest of the trials of clients to this directory, and do nothing else")
 	flag.BoolVar(&o.require, "require", false, "with -systemd: fail where a program or root is missing")
 	flag.BoolVar(&o.update, "update", false, "fetch the newest of each kernel, also where one is in the cache")
 	flag.BoolVar(&o.fetch, "fetch", false, "fetch the kernels, and do nothing else")
@@ -105,6 +107,9 @@ func run(ctx context.Context, o options) error {
 	}
 	if err := checkPrograms(); err != nil {
 		return err
+	}
+	if o.web != "" {
+		return writeWeb(ctx, o)
 	}
 	if o.tour {
 		return runTour(ctx, o)
