@@ -172,7 +172,7 @@ func TestKernelBadNames(t *testing.T) {
 			"CNI_ARGS MAC":       {env: []string{"CNI_ARGS=MAC=" + trick}, verbs: []spec.Verb{spec.Add}, only: []string{"bridge", "tuning"}, code: spec.CodeEnv},
 			"CNI_ARGS IP":        {env: []string{"CNI_ARGS=IP=" + trick}, verbs: []spec.Verb{spec.Add}, only: []string{"host-local", "bridge"}, code: spec.CodeEnv},
 			"relative dataDir":   {member: `"ipam":{"type":"host-local","subnet":"10.1.0.0/24","dataDir":` + quoted("x"+trick) + `}`, verbs: []spec.Verb{spec.Add}, only: []string{"host-local", "bridge"}, code: spec.CodeConfig},
-			"relative directory": {member: `"dataDir":` + quoted("x"+trick), verbs: []spec.Verb{spec.Add}, only: []string{"portmap", "tuning", "bandwidth", "sbr", "vrf"}, code: spec.CodeConfig},
+			"relative directory": {member: `"dataDir":` + quoted("x"+trick), verbs: []spec.Verb{spec.Add}, only: []string{"portmap", "tuning", "bandwidth", "sbr", "vrf", "tc-redirect-tap"}, code: spec.CodeConfig},
 		}
 		if strings.ContainsAny(trick, "/\x00\n") || trick == ".." || trick == "." || len(trick) > 255 { // any file name is a valid type
 			plain["type"] = badInput{member: `"type":` + q, verbs: exceptDel, code: spec.CodeConfig}

@@ -56,6 +56,10 @@ var growthLists = map[string][]chainStep{
 		{"ptp", `"ipam":{"type":"host-local","dataDir":"$DIR/leases","subnet":"10.$N.0.0/16"}`},
 		{"vrf", `"dataDir":"$DIR/vrf","vrfname":"blue"`},
 	},
+	"tc-redirect-tap": {
+		{"bridge", `"bridge":"br$N","ipam":{"type":"host-local","dataDir":"$DIR/leases","subnet":"10.$N.0.0/16"}`},
+		{"tc-redirect-tap", `"dataDir":"$DIR/taps"`},
+	},
 	"host-device": {{"host-device", `"device":"card$C","dataDir":"$DIR/devices","ipam":{"type":"host-local","dataDir":"$DIR/leases","subnet":"10.$N.0.0/16"}`}},
 	"flannel":     {{"flannel", `"subnetFile":"$DIR/subnet$N.env","dataDir":"$DIR/subnets","delegate":{"bridge":"br$N"},"ipam":{"dataDir":"$DIR/leases"}`}},
 	"dhcp":        {{"bridge", `"bridge":"br0","ipam":{"type":"dhcp","daemonSocketPath":"$DIR/dhcp.sock"}`}},
