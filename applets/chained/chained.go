@@ -35,7 +35,7 @@ type Need int
 // DEL opens the interface and the namespace as far as they exist, except with NeedNothing.
 const (
 	NeedLink    Need = iota // the interface
-	NeedNS                  // the namespace alone
+	NeedNS                  // the namespace alone; op.Cont is nil until [Op.ID] opens it
 	NeedPresent             // both, as far as they exist
 	NeedNothing             // neither
 )
