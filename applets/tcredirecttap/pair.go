@@ -38,7 +38,7 @@ type pair struct {
 // the one to which the interface redirects, as after an ADD of the reference.
 func find(op *chained.Op) (*pair, error) {
 	p := &pair{Op: op}
-	links, err := op.Conn.Links()
+	links, err := op.Cont.Links()
 	if err != nil {
 		return nil, err
 	}
@@ -76,8 +76,8 @@ func (p *pair) recorded() (name string, err error) {
 // redirects returns the ingress qdisc of a link, nil if it has none, and the links to which it
 // redirects what it receives; 0: a link that is gone.
 func (p *pair) redirects(l *rtnl.Link) (ingress *rtnl.Qdisc, to []uint32, err error) {
-	if _, ingress, err = p.Conn.Qdiscs(l.Index); err == nil && ingress != nil {
-		to, err = p.Conn.Redirects(l.Index)
+	if _, ingress, err = p.Cont.Qdiscs(l.Index); err == nil && ingress != nil {
+		to, err = p.Cont.Redirects(l.Index)
 	}
 	return ingress, to, rtnl.SkipAbsent(err)
 }
@@ -100,7 +100,7 @@ func (c *conf) Apply(op *chained.Op) error {
 	}
 	foreign := func(index uint32) bool { return index != 0 && (p.tap == nil || index != p.tap.Index) }
 	switch {
-	case p.tap != nil && !op.Restoring:
+	case p.tap != nil && !op.Restoring():
 		return spec.Errorf(spec.CodeBusy, "%s has the tap %s already: DEL its attachment first", op.IfName, p.tap.Name)
 	case slices.ContainsFunc(p.to, foreign):
 		return spec.Errorf(spec.CodeBusy, "what %s receives is redirected to link #%d already: `tc qdisc del dev %s ingress` ends that", op.IfName, p.to[0], op.IfName)
@@ -114,7 +114,7 @@ func (c *conf) Apply(op *chained.Op) error {
 	if err := p.redirect(op.Link, p.tap); err != nil {
 		return err
 	}
-	if !op.Restoring {
+	if !op.Restoring() {
 		p.report()
 	}
 	return nil
@@ -125,7 +125,7 @@ func (c *conf) Apply(op *chained.Op) error {
 func (p *pair) setUpTap(c *conf) error {
 	var addr net.HardwareAddr
 	name := c.TapName
-	if guest := guestOf(p.Request); guest != nil && p.Restoring {
+	if guest := guestOf(p.Request); guest != nil && p.Restoring() {
 		name = guest.Name
 		for _, ifc := range p.Prev.Interfaces {
 			if ifc.Name == name && ifc.Sandbox != p.ContainerID {
@@ -150,7 +150,7 @@ func (p *pair) setUpTap(c *conf) error {
 		}
 	}
 	p.tap.MTU, p.tap.Up = p.Link.MTU, true
-	return p.Conn.SetLink(p.tap.Index, rtnl.LinkChange{MAC: addr, MTU: &p.tap.MTU, Up: &p.tap.Up, Alias: new(p.Label(aliasSize))})
+	return p.Cont.SetLink(p.tap.Index, rtnl.LinkChange{MAC: addr, MTU: &p.tap.MTU, Up: &p.tap.Up, Alias: new(p.Label(aliasSize))})
 }
 
 func (p *pair) createTap(c *conf, name string) error {
@@ -162,8 +162,8 @@ func (p *pair) createTap(c *conf, name string) error {
 	if err != nil {
 		return fmt.Errorf("failed to create tap device: %w", err)
 	}
-	p.Add("link "+name, func(context.Context) error { return p.Conn.DelLink(name) })
-	p.tap, err = p.Conn.Link(name)
+	p.Undo("link "+name, func(context.Context) error { return p.Cont.DelLink(name) })
+	p.tap, err = p.Cont.Link(name)
 	return err
 }
 
@@ -181,8 +181,8 @@ func (p *pair) redirect(from, to *rtnl.Link) error {
 	case len(now) > 0:
 		ops = []rtnl.Op{undo}
 	}
-	p.Add("redirect of "+from.Name, func(context.Context) error { return p.Conn.Do(undo) })
-	return p.Conn.Do(append(ops, rtnl.NewRedirect(from.Index, to.Index))...)
+	p.Undo("redirect of "+from.Name, func(context.Context) error { return p.Cont.Do(undo) })
+	return p.Cont.Do(append(ops, rtnl.NewRedirect(from.Index, to.Index))...)
 }
 
 // report adds to the result what the reference does: the tap, and the interface of the virtual
@@ -222,12 +222,12 @@ func (p *pair) dropRedirect() error {
 	if p.ingress.Kind == "ingress" {
 		drop = rtnl.DropIngress(p.Link.Index)
 	}
-	return rtnl.SkipAbsent(p.Conn.Do(drop))
+	return rtnl.SkipAbsent(p.Cont.Do(drop))
 }
 
 func (p *pair) dropTap() error {
 	if p.tap == nil {
 		return nil
 	}
-	return rtnl.SkipAbsent(p.Conn.Do(rtnl.DropLink(p.tap.Index)))
+	return rtnl.SkipAbsent(p.Cont.Do(rtnl.DropLink(p.tap.Index)))
 }

@@ -33,14 +33,14 @@ The tap has the MTU of the interface. What one of the two receives, the other se
 machine needs the MAC address, the addresses and the routes of the interface, which processes in
 the container can use no longer. The result has the tap, and the interface of the virtual machine,
 with the name of the tap and the container ID as sandbox.`,
-	Plugin: func() spec.Plugin {
-		return chained.Plugin{
-			Name: "tc-redirect-tap", Since: spec.V030, Args: true, DataDir: dataDir,
-			Unchained: "no previous result was found, was this plugin chained with a previous one?",
-			Restores:  true, Restored: "tap set up",
-			New: func() chained.Driver { return &conf{} },
-		}.Spec()
-	},
+	Plugin: func() spec.Plugin { return flow.Spec() },
+}
+
+var flow = chained.Plugin{
+	Facts: spec.Facts{Since: spec.Version{Minor: 3}, Args: true}, DataDir: dataDir,
+	Unchained: "no previous result was found, was this plugin chained with a previous one?",
+	Restores:  true, Restored: "tap set up",
+	New: func() chained.Driver { return new(conf) },
 }
 
 const dataDir = "/run/cnibox/tc-redirect-tap"
