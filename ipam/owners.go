@@ -130,7 +130,7 @@ func (s *Store) newTempFile(o spec.Attachment) (*tempFile, error) {
 // synced, it is removed.
 func (s *Store) publish(w *tempFile, a netip.Addr, others []netip.Addr) (bool, error) {
 	s.mark(w.lease, slices.Concat(others, []netip.Addr{a})...)
-	ok, err := s.leases.publish(w, a, s.o.KeepAcrossBoots)
+	ok, err := s.leases.link(w, a, s.o.KeepAcrossBoots)
 	if !ok || !s.o.KeepAcrossBoots {
 		return ok, err
 	}

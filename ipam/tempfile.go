@@ -64,9 +64,9 @@ func (w *tempFile) close() {
 	}
 }
 
-// publish gives the file the name of an address; false: the name is taken. The name is on disk only
+// link gives the file the name of an address; false: the name is taken. The name is on disk only
 // after [directory.sync].
-func (d directory) publish(w *tempFile, a netip.Addr, durable bool) (bool, error) {
+func (d directory) link(w *tempFile, a netip.Addr, durable bool) (bool, error) {
 	name := a.String()
 	err := disk.Change("ipam: link lease", func() error {
 		if w.fd < 0 {
@@ -96,7 +96,7 @@ func (d directory) sync() error {
 // needs a capability.
 func procPath(fd int) string { return "/proc/self/fd/" + strconv.Itoa(fd) }
 
-// writeInPlace is publish as the reference does it, for file systems without unnamed files. The
+// writeInPlace is link as the reference does it, for file systems without unnamed files. The
 // file of a killed process has no owner and is quarantined when the address is needed.
 func (d directory) writeInPlace(w *tempFile, name string, durable bool) error {
 	fd, err := d.open(name, unix.O_WRONLY|unix.O_CREAT|unix.O_EXCL, 0o600)

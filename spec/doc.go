@@ -3,7 +3,7 @@
 //
 // Values have the form of the newest version. [NewRequest] and [ParseResult] read older forms;
 // [Result.Encode], [Request.Wire] and [Error.Encode] write them. The package does not touch the
-// process, the disk or the kernel.
+// process, the disk or the kernel, but for the network namespace of a call: [Call.OpenNS].
 //
 // Begin reading at [Request], which a plugin receives, and [Plugin], which it implements; [Result]
 // is what it returns. The files wire.go and parse.go have the older forms.

@@ -44,15 +44,18 @@ func (p *plan) restore(ctx context.Context, op *chained.Op) error {
 	})
 }
 
-// busFailed is the key of the error of a bus, by its addresses.
-type busFailed string
+// A busName is the key of a [bus], by its addresses.
+type busName string
+
+// A bus is what the attachments of a session know of firewalld's.
+type bus struct{ failed error }
 
 // restoreZone adds the addresses to the zone. A bus that has failed for one attachment is not used
 // for the others.
 func (p *plan) restoreZone(ctx context.Context, r *spec.Request) error {
-	failed, err := session.Ask(r.Call.Session, busFailed(strings.Join(p.bus, " ")), func() (*error, error) { return new(error), nil })
-	if err == nil && *failed != nil {
-		return fmt.Errorf("zone %q is not tried, since for another attachment: %w", p.zone, *failed)
+	b, _ := session.Ask(r.Call.Session, busName(strings.Join(p.bus, " ")), func() (*bus, error) { return &bus{}, nil })
+	if b.failed != nil {
+		return fmt.Errorf("zone %q is not tried, since for another attachment: %w", p.zone, b.failed)
 	}
 	z, err := dialZone(ctx, p)
 	if err == nil {
@@ -65,7 +68,7 @@ func (p *plan) restoreZone(ctx context.Context, r *spec.Request) error {
 		}
 	}
 	if err != nil && !errors.As(err, new(*dbus.Error)) { // a dbus.Error is an answer
-		*failed = err
+		b.failed = err
 	}
 	return err
 }
