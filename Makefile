@@ -263,7 +263,7 @@ nomad: ## build Nomad 1.6, the last with an open source licence, for test-client
 qemu-guest: ## write the kernel and the initramfs of the virtual machines of test-clients
 	$(IN_TEST) ./vm -web $(RUNTIMES_DIR)
 
-test-clients: build reference runtimes ## containers of containerd 1.6 and 2, nerdctl, podman, buildah, BuildKit, cnitool, and CRI-O, Nomad and qemu's guests if they were built; CLIENTS=-require: no skipping of Debian's
+test-clients: build reference runtimes ## containers of containerd 1.6 and 2, nerdctl, podman, buildah, BuildKit, cnitool, LXC, systemd-nspawn, Docker, and CRI-O, Nomad and qemu's guests if they were built; CLIENTS=-require: no skipping of Debian's
 	$(IN_TEST) ./clients -bin $(abspath $(BIN)) -runtimes $(RUNTIMES_DIR) -reference $(NEWEST_DIR) $(CLIENTS)
 
 .PHONY: test-systemd

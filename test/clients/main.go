@@ -1,6 +1,7 @@
 // Command clients runs real containers on a cnibox binary, as its users do: through containerd,
 // with `ctr run --cni` and as pods of the CRI plugin, with podman and buildah, and in the steps of
-// BuildKit.
+// BuildKit; and what has no networks of CNI by hooks, namespaces and taps: LXC, systemd-nspawn,
+// Docker, and virtual machines of qemu.
 //
 //	go run ./clients [-bin ../bin/cnibox] [-runtimes dir] [-reference dir] [-only trial] [-require]
 //

@@ -39,6 +39,10 @@ var trials = []trial{
 		parts: []func(*host) error{(*host).driver},
 	},
 	{
+		name: "others", release: release{cniVersion: "1.1.0"}, system: &othersDebian,
+		parts: []func(*host) error{(*host).others},
+	},
+	{
 		name: "qemu", target: "qemu-guest", release: release{cniVersion: "1.1.0"},
 		built: []string{"guest-vmlinuz", "guest-initrd", "guest-cmdline"},
 		parts: []func(*host) error{(*host).guests},

@@ -11,6 +11,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 )
@@ -20,6 +21,7 @@ type System struct {
 	Name     string
 	Suite    string // empty: bookworm, which is Debian 12
 	Packages []string
+	Later    []string // packages that apt installs afterwards, without recommended ones: debootstrap cannot configure them
 	Without  []string // excluded from the tar file, as by tar's --exclude
 }
 
@@ -97,11 +99,21 @@ func (s System) Unpack(cache, dir string, names ...string) error {
 
 // archive names the tar file by a checksum of the packages and exclusions.
 func (s System) archive() string {
-	sum := crc32.ChecksumIEEE(fmt.Append(nil, s.Packages, s.Without))
+	sum := crc32.ChecksumIEEE(fmt.Append(nil, slices.Concat(s.Packages, s.Later), s.Without))
 	return fmt.Sprintf("cnibox-%s-%s-%08x.tar", s.suite(), s.Name, sum)
 }
 
 func (s System) suite() string { return cmp.Or(s.Suite, "bookworm") }
+
+// installLater installs packages in a system.
+const installLater = `root=$1
+shift
+mount -t proc proc "$root/proc"
+mount --bind /dev "$root/dev"
+export DEBIAN_FRONTEND=noninteractive
+chroot "$root" apt-get -qq update
+chroot "$root" apt-get -qq -y --no-install-recommends install "$@"
+`
 
 func (s System) bootstrap(archive string) error {
 	dir, err := os.MkdirTemp("", "cnibox-debian-")
@@ -113,6 +125,13 @@ func (s System) bootstrap(archive string) error {
 	cmd.SysProcAttr = &syscall.SysProcAttr{Unshareflags: syscall.CLONE_NEWNS, Pdeathsig: syscall.SIGKILL} // its mounts end with the namespace
 	if out, err := cmd.CombinedOutput(); err != nil {
 		return fmt.Errorf("debootstrap: %w\n%s", err, tail(out))
+	}
+	if len(s.Later) > 0 {
+		cmd := exec.Command("sh", append([]string{"-ec", installLater, "sh", dir}, s.Later...)...)
+		cmd.SysProcAttr = &syscall.SysProcAttr{Unshareflags: syscall.CLONE_NEWNS, Pdeathsig: syscall.SIGKILL}
+		if out, err := cmd.CombinedOutput(); err != nil {
+			return fmt.Errorf("apt-get install: %w\n%s", err, tail(out))
+		}
 	}
 	part := fmt.Sprintf("%s.%d", archive, os.Getpid())
 	args := []string{"-C", dir, "-cf", part}
