@@ -170,6 +170,8 @@ var messages = []message{
 	{name: "sysctl of the host", argv: "tuning ADD", conf: pluginConf(`"type":"tuning","sysctl":{"kernel.hostname":"x"},` + prev), key: "kernel.hostname", advice: "net."},
 	{name: "firewall backend unknown", argv: "firewall ADD", conf: pluginConf(`"type":"firewall","backend":"ipfw",` + prev), key: `"backend"`, advice: "nftables"},
 	{name: "vrf without name", argv: "vrf ADD", conf: pluginConf(`"type":"vrf",` + prev), key: `set "vrfname"`},
+	{name: "name of a tap with a slash", argv: "tc-redirect-tap ADD", conf: pluginConf(`"type":"tc-redirect-tap","tap_name":"vm/tap",` + prev), key: `"tap_name"`},
+	{name: "owner of a tap in CNI_ARGS", argv: "CNI_ARGS=TC_REDIRECT_TAP_UID=root tc-redirect-tap ADD", conf: pluginConf(`"type":"tc-redirect-tap",` + prev), key: "TC_REDIRECT_TAP_UID"},
 	{name: "flannel has not started", argv: "flannel ADD", conf: pluginConf(`"type":"flannel","subnetFile":"$DIR/subnet.env","dataDir":"$DIR/flannel"`), key: "$DIR/subnet.env"},
 	{name: "prevResult that is none", argv: "portmap ADD", conf: pluginConf(`"type":"portmap","prevResult":{"ips":[{"address":"10.1.0.2"}]}`), key: "prevResult", advice: "prefix length"},
 	{name: "GC without what is valid", argv: "bridge GC", conf: pluginConf(`"type":"bridge",` + ipam), key: "cni.dev/valid-attachments"},
