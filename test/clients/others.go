@@ -134,7 +134,7 @@ func (s *system) dockerLog(err error) error {
 }
 
 func (s *system) installOthers(ctx context.Context) error {
-	cache, err := goCache()
+	cache, err := debian.Cache()
 	if err != nil {
 		return err
 	}
