@@ -189,8 +189,8 @@ func TestNoPluginIsKnownByName(t *testing.T) {
 	// links, as the kernel calls them, the default network, and what libcni gives to VERSION
 	kinds := []string{"bridge", "vlan"}
 	permitted := map[string][]string{
-		"applets/cniexec/default.go": {"host-local", "portmap", "tuning"},
-		"chain/version.go":           {"dummy"},
+		"applets/cniexec/defaultnet/defaultnet.go": {"host-local", "portmap", "tuning"},
+		"chain/version.go":                         {"dummy"},
 	}
 	names := slices.DeleteFunc(strings.Fields(string(list)), func(name string) bool {
 		return isTool(name) || slices.Contains(kinds, name)

@@ -86,11 +86,11 @@ func parse(p applet.Process) (c *call, a action, err error) {
 
 // once sets a flag. A second value of one that takes a single value is an error: only one would have
 // an effect.
-func (l *options) once(flag *pflag.Flag, value string) error {
+func (o *options) once(flag *pflag.Flag, value string) error {
 	if flag.Changed && !repeatable(flag) {
 		return fmt.Errorf("--%s is given twice", flag.Name)
 	}
-	return l.set.Set(flag.Name, value)
+	return o.set.Set(flag.Name, value)
 }
 
 // terminalFlag returns an error for the flags that other tools take for a command at a terminal: -it

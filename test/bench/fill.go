@@ -68,6 +68,7 @@ func fillers(dir string) []filler {
 		})},
 		{plugin: "tuning", before: true, conf: keys(map[string]any{"sysctl": map[string]string{"net.core.somaxconn": "512"}})},
 		{plugin: "sbr", before: true, conf: keys(nil)},
+		{plugin: "tc-redirect-tap", before: true, conf: keys(nil)},
 		{plugin: "vrf", before: true, kind: rtnl.VRF{Table: 9}, conf: keys(map[string]any{"vrfname": "blue"})},
 		{
 			plugin: "flannel", conf: keys(map[string]any{"subnetFile": subnet}),
