@@ -226,7 +226,7 @@ func TestNoPluginIsKnownByName(t *testing.T) {
 	}
 }
 
-// isTool reports whether an applet is no plugin.
+// isTool reports whether an applet is a tool, and not a plugin.
 func isTool(name string) bool { return name == "cnibox" || name == "cni-exec" || name == "netavark" }
 
 // The binary that `make build` makes is static: it needs no dynamic loader and no shared library.
