@@ -8,6 +8,7 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 
 	"github.com/cnibox/cnibox/test/debian"
@@ -123,7 +124,7 @@ func (r *byNetavark) call(verb string, a attachment) error {
 	if err != nil {
 		return err
 	}
-	_, _, err = sandbox.Call{Argv: append(r.program[:len(r.program):len(r.program)], words[verb], a.netns.Path), Env: []string{"PATH=/usr/sbin:/usr/bin:/sbin:/bin"}, Stdin: stdin}.Run()
+	_, _, err = sandbox.Call{Argv: append(slices.Clip(r.program), words[verb], a.netns.Path), Env: []string{"PATH=/usr/sbin:/usr/bin:/sbin:/bin"}, Stdin: stdin}.Run()
 	return err
 }
 
