@@ -80,11 +80,14 @@ func startCost(l *lab) []line {
 	return lines
 }
 
+// tools are the applets that are not plugins.
+var tools = []string{"cnibox", "cni-exec", "netavark"}
+
 // eachPlugin returns VERSION of every plugin.
 func (l *lab) eachPlugin() (all []subject, err error) {
 	entries, err := os.ReadDir(l.ours)
 	for _, e := range entries {
-		if name := e.Name(); name != "cnibox" && name != "cni-exec" { // these two are not plugins
+		if name := e.Name(); !slices.Contains(tools, name) {
 			all = append(all, process(name, filepath.Join(l.ours, name)))
 		}
 	}

@@ -84,6 +84,7 @@ var lanes = map[string]lane{
 		makes("runtimes", 40*minute, "runtimes"),
 		makes("crio", 40*minute, "crio").with(gcc...),
 		makes("nomad", 40*minute, "nomad").with(gcc...),
+		makes("qemu-guest", 5*minute, "qemu-guest").with(guest...),
 		makes("test-clients", 30*minute, "test-clients", "CLIENTS=-require").with("podman", "buildah", "conmon", "containerd", "runc", "crun", "bubblewrap", "debootstrap", "nftables", "iptables"),
 		makes("test-nodes", 10*minute, "test-nodes", "NODES=-require").with("etcd-server", "nftables", "iptables"),
 		makes("test-readme", 20*minute, "test-readme", "README=-require").with("debootstrap"),
