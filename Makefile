@@ -149,6 +149,10 @@ test test-race test-upgrade test-twin test-cross: tools
 # the test module, which wait more than they compute. TESTFLAGS are go's: TESTFLAGS='-shuffle=on -count=5'.
 TEST_FLAGS = $(WITH_PRIVILEGE) -count=1 -vet=off -parallel $(PARALLEL) -timeout $(LIMIT) $(if $(RUN),-run '$(RUN)') $(TESTFLAGS)
 
+# Without root all packages share a user namespace: programs of one look for namespaces, and must be able to look into
+# those of another.
+ONE_USERNS = $(if $(filter-out 0,$(shell id -u)),'$(TOOLS)/privileged' --user)
+
 # The tests that this kernel cannot run, for test-vm LACKS=1.
 LACKING := $(CURDIR)/bin/lacks
 test: export CNIBOX_LACKS = $(if $(PKG)$(RUN),,$(LACKING))
@@ -162,7 +166,7 @@ test: ## all tests, and what this kernel lacks; without root in a user namespace
 		{ echo "FAIL: revision $(BASE), to upgrade from, was not built"; exit 1; }; \
 	else echo "SKIPPED: the upgrade from an earlier revision: git has no $(BASE) here"; fi
 	$(if $(PKG)$(RUN),,@: >$(LACKING))
-	@from='$(BASE_BIN)'; [ ! -e "$$from" ] || export CNIBOX_UPGRADE_FROM="$$from"; $(GOTEST) $(if $(PKG),-pkg '$(PKG)') -- $(TEST_FLAGS)
+	@from='$(BASE_BIN)'; [ ! -e "$$from" ] || export CNIBOX_UPGRADE_FROM="$$from"; $(ONE_USERNS) $(GOTEST) $(if $(PKG),-pkg '$(PKG)') -- $(TEST_FLAGS)
 	$(if $(PKG),,$(MAKE) --no-print-directory test-tags)
 	$(if $(FULL),$(MAKE) --no-print-directory fuzz FUZZTIME=10000x)
 

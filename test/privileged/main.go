@@ -21,8 +21,13 @@ import (
 	"github.com/cnibox/cnibox/test/sandbox"
 )
 
-// inside is the first argument of the second process, which runs in the namespaces.
-const inside = "--inside"
+// inside is the first argument of the second process, which runs in the namespaces. With user in its place the
+// command runs in a new user namespace alone: what it starts by this program may then look into each other's
+// namespaces, as processes of root can.
+const (
+	inside = "--inside"
+	user   = "--user"
+)
 
 // memory is the directory for temporary directories: a tmpfs of the mount namespace.
 const memory = "/dev/shm"
@@ -45,17 +50,29 @@ func main() {
 			fail(setupMounts())
 		}
 		fail(execute(args))
+	case args[0] == user:
+		signal.Notify(make(chan os.Signal, 1), unix.SIGINT, unix.SIGTERM, unix.SIGHUP) // the command ends, and then this
+		cmd := exec.Command(args[1], args[2:]...)
+		cmd.Stdin, cmd.Stdout, cmd.Stderr = os.Stdin, os.Stdout, os.Stderr
+		cmd.SysProcAttr = asRoot(0)
+		fail(cmd.Run())
+		os.Exit(0)
 	}
 	cmd := exec.Command("/proc/self/exe", append([]string{inside}, args...)...)
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = os.Stdin, os.Stdout, os.Stderr
-	cmd.SysProcAttr = &syscall.SysProcAttr{
-		Cloneflags:  unix.CLONE_NEWUSER | unix.CLONE_NEWNET | unix.CLONE_NEWNS,
+	cmd.SysProcAttr = asRoot(unix.CLONE_NEWNET | unix.CLONE_NEWNS)
+	fail(cmd.Run())
+	os.Exit(0)
+}
+
+// asRoot makes a process root of a new user namespace, and of other new ones.
+func asRoot(flags uintptr) *syscall.SysProcAttr {
+	return &syscall.SysProcAttr{
+		Cloneflags:  unix.CLONE_NEWUSER | flags,
 		UidMappings: []syscall.SysProcIDMap{{ContainerID: 0, HostID: os.Geteuid(), Size: 1}},
 		GidMappings: []syscall.SysProcIDMap{{ContainerID: 0, HostID: os.Getegid(), Size: 1}},
 		Pdeathsig:   unix.SIGKILL,
 	}
-	fail(cmd.Run())
-	os.Exit(0)
 }
 
 // execute executes the command. It sets CNIBOX_KERNEL=require, and adds the directories of ip, nft
