@@ -161,7 +161,7 @@ test: export CNIBOX_LACKS = $(if $(PKG)$(RUN),,$(LACKING))
 test: export CNIBOX_FULL = $(FULL)
 
 test: ## all tests, and what this kernel lacks; without root in a user namespace; PKG=./nft,./test/e2e RUN=regexp: a part; FULL=1: with larger input, and the parsers fuzzed
-	$(if $(PKG),,$(GO) vet ./... && $(GO) vet -C test ./...)
+	$(if $(PKG),@$(GO) list -deps -test ./... >/dev/null && $(GO) list -C test -deps -test ./... >/dev/null,$(GO) vet ./... && $(GO) vet -C test ./...) # fetches what is needed, for a namespace without a network
 	@if git cat-file -e '$(BASE)^{commit}' 2>/dev/null; then $(MAKE) --no-print-directory -s base BASE=$(BASE) || \
 		{ echo "FAIL: revision $(BASE), to upgrade from, was not built"; exit 1; }; \
 	else echo "SKIPPED: the upgrade from an earlier revision: git has no $(BASE) here"; fi

@@ -54,7 +54,7 @@ func main() {
 		signal.Notify(make(chan os.Signal, 1), unix.SIGINT, unix.SIGTERM, unix.SIGHUP) // the command ends, and then this
 		cmd := exec.Command(args[1], args[2:]...)
 		cmd.Stdin, cmd.Stdout, cmd.Stderr = os.Stdin, os.Stdout, os.Stderr
-		cmd.SysProcAttr = asRoot(0)
+		cmd.SysProcAttr = asRoot(unix.CLONE_NEWNET) // one that those below may enter
 		fail(cmd.Run())
 		os.Exit(0)
 	}
