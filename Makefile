@@ -150,7 +150,7 @@ test test-race test-upgrade test-twin test-cross: tools
 TEST_FLAGS = $(WITH_PRIVILEGE) -count=1 -vet=off -parallel $(PARALLEL) -timeout $(LIMIT) $(if $(RUN),-run '$(RUN)') $(TESTFLAGS)
 
 # Without root all packages share a user namespace: programs of one look for namespaces, and must be able to look into
-# those of another.
+# those of another. It has no network: what go needs is fetched before, by vet, or by list for a part.
 ONE_USERNS = $(if $(filter-out 0,$(shell id -u)),'$(TOOLS)/privileged' --user)
 
 # The tests that this kernel cannot run, for test-vm LACKS=1.
@@ -161,7 +161,7 @@ test: export CNIBOX_LACKS = $(if $(PKG)$(RUN),,$(LACKING))
 test: export CNIBOX_FULL = $(FULL)
 
 test: ## all tests, and what this kernel lacks; without root in a user namespace; PKG=./nft,./test/e2e RUN=regexp: a part; FULL=1: with larger input, and the parsers fuzzed
-	$(if $(PKG),@$(GO) list -deps -test ./... >/dev/null && $(GO) list -C test -deps -test ./... >/dev/null,$(GO) vet ./... && $(GO) vet -C test ./...) # fetches what is needed, for a namespace without a network
+	$(if $(PKG),$(if $(ONE_USERNS),@$(GO) list -deps -test ./... >/dev/null && $(GO) list -C test -deps -test ./... >/dev/null),$(GO) vet ./... && $(GO) vet -C test ./...)
 	@if git cat-file -e '$(BASE)^{commit}' 2>/dev/null; then $(MAKE) --no-print-directory -s base BASE=$(BASE) || \
 		{ echo "FAIL: revision $(BASE), to upgrade from, was not built"; exit 1; }; \
 	else echo "SKIPPED: the upgrade from an earlier revision: git has no $(BASE) here"; fi
