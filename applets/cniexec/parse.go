@@ -42,7 +42,7 @@ func (f *flags) resolveDirs(getenv func(string) string) (err error) {
 
 // parse reads flags, in any place among the operands, up to "--", after which the command follows.
 // They are the flags of the verb, or of all verbs if there is none. The error is the first one.
-// Without a verb there is no action.
+// Without a verb the action is nil.
 func parse(p applet.Process) (c *call, a action, err error) {
 	c = &call{Process: p, options: options{args: p.Args}}
 	l := &c.options

@@ -139,7 +139,7 @@ func TestKernelReloadsOfRules(t *testing.T) {
 	for range 2 {
 		nfttest.Load(t, ns, "flush ruleset")
 		wantReload(rulesLost)
-		offer(events, "nothing") // what the reload does is no event before it
+		offer(events, "nothing") // no event comes of what the reload does before it
 		wantReload("nothing")
 
 		nfttest.Load(t, ns, "flush map inet cnibox masq4") // by any program
@@ -157,7 +157,7 @@ func TestKernelReloadsOfRules(t *testing.T) {
 		if n := <-asked; n == 0 {
 			t.Error("nothing is missing after the release")
 		}
-		offer(events, "nothing") // the release is no event before it
+		offer(events, "nothing") // no event comes of the release before it
 		wantReload("nothing")
 		alive.Store(true)
 		rebuild()
