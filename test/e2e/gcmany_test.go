@@ -172,7 +172,8 @@ func TestKernelGCManySIGTERM(t *testing.T) {
 	t.Parallel()
 	r := newReloading(t, "")
 	r.attachMany(1, 5, false)
-	f, err := os.Open(r.Path("leases/demo/lock"))
+	lock := r.Path("leases/demo/lock")
+	f, err := os.Open(lock)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -186,7 +187,7 @@ func TestKernelGCManySIGTERM(t *testing.T) {
 	if err := r.NS.Do(cmd.Start); err != nil {
 		t.Fatal(err)
 	}
-	kerneltest.Until(t, "a gc that waits for the leases", func() bool { return inFlock(cmd.Process.Pid) })
+	kerneltest.Until(t, "a gc that waits for the leases", func() bool { return flocked(cmd.Process.Pid) == lock })
 	if n := r.veths(); n != 0 {
 		t.Errorf("a lease is about to be released, and %d links are there", n)
 	}

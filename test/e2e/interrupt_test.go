@@ -33,15 +33,21 @@ type interruption struct {
 }
 
 // inFlock reports whether a thread of the process waits in flock(2).
-func inFlock(pid int) bool {
-	threads, _ := filepath.Glob("/proc/" + strconv.Itoa(pid) + "/task/*/syscall")
+func inFlock(pid int) bool { return flocked(pid) != "" }
+
+// flocked returns the file that a thread of the process waits for in flock(2), or "".
+func flocked(pid int) string {
+	proc := "/proc/" + strconv.Itoa(pid)
+	threads, _ := filepath.Glob(proc + "/task/*/syscall")
 	for _, thread := range threads {
 		text, _ := os.ReadFile(thread)
-		if bytes.HasPrefix(text, []byte(strconv.Itoa(unix.SYS_FLOCK)+" ")) {
-			return true
+		var call, fd int
+		if n, _ := fmt.Sscanf(string(text), "%d 0x%x", &call, &fd); n == 2 && call == unix.SYS_FLOCK {
+			name, _ := os.Readlink(proc + "/fd/" + strconv.Itoa(fd))
+			return name
 		}
 	}
-	return false
+	return ""
 }
 
 // holdLock locks a file of the world until the test ends; a name with a trailing slash is a
