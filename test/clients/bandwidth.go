@@ -10,7 +10,7 @@ import (
 )
 
 // Rates of the pod, as the kubelet writes them and in bits per second. containerd 1.6 adds bursts
-// of 2 Gbit to them, which must not disable the limits.
+// of 2 Gbit to them, and CRI-O of 32 Gbit, which must not disable the limits.
 const (
 	ingressWords, ingressRate = "8M", 8_000_000
 	egressWords, egressRate   = "4M", 4_000_000
@@ -33,8 +33,8 @@ func (h *host) bandwidth() error {
 		if len(adds) != 1 {
 			return fmt.Errorf("ADDs of bandwidth: %+v", adds)
 		}
-		conf := string(adds[0].Conf.RuntimeConfig)
-		if !strings.Contains(conf, fmt.Sprintf(`"IngressRate":%d,`, ingressRate)) || !strings.Contains(conf, fmt.Sprintf(`"EgressRate":%d,`, egressRate)) {
+		conf := strings.ToLower(string(adds[0].Conf.RuntimeConfig)) // containerd's keys begin with a capital
+		if !strings.Contains(conf, fmt.Sprintf(`"ingressrate":%d`, ingressRate)) || !strings.Contains(conf, fmt.Sprintf(`"egressrate":%d`, egressRate)) {
 			return fmt.Errorf("bandwidth got %s", conf)
 		}
 		if err := h.buckets(); err != nil {

@@ -7,15 +7,12 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-
-	"golang.org/x/sys/unix"
 )
 
-// Directories and socket of CRI-O in the sandbox.
+// Directory and socket of CRI-O in the sandbox.
 const (
 	crioDir    = work + "/crio"
 	crioSocket = crioDir + "/crio.sock"
-	crioLog    = crioDir + "/log"
 )
 
 // crioConf keeps all files in the sandbox. The pause image serves the page, and CRI-O must not drop
@@ -56,12 +53,6 @@ plugin_dirs = ["` + criDir + `"]
 // crio runs pods as the kubelet would. CRI-O publishes ports itself, and calls CHECK after each
 // ADD.
 func (h *host) crio() error {
-	defer func() {
-		if h.criod != nil {
-			h.criod.Process.Signal(unix.SIGTERM)
-			h.criod.Wait()
-		}
-	}()
 	web := &pod{name: "web", ports: []port{{host: 8081, container: 80}}}
 	client := &pod{name: "client"}
 	return walk(
@@ -97,24 +88,14 @@ func (h *host) startCRIO() error {
 	if _, err := podman("load", "-q", "-i", archiveFile); err != nil {
 		return err
 	}
-	output, err := os.Create(crioLog)
-	if err != nil {
+	if err := h.startDaemon("crio", "--config", filepath.Join(crioDir, "crio.conf"), "--config-dir", ""); err != nil {
 		return err
 	}
-	defer output.Close()
-	h.criod = exec.Command("crio", "--config", filepath.Join(crioDir, "crio.conf"), "--config-dir", "")
-	h.criod.Stdout, h.criod.Stderr = output, output
-	if err := h.criod.Start(); err != nil {
-		return err
-	}
+	var err error
 	if h.cri, err = dialCRI(crioSocket); err != nil {
 		return err
 	}
-	if err := eventually(h.ready); err != nil {
-		log, _ := os.ReadFile(crioLog)
-		return fmt.Errorf("%w: %s", err, log)
-	}
-	return nil
+	return eventually(h.ready)
 }
 
 func (h *host) crioFiles() error {
@@ -141,8 +122,7 @@ func (h *host) crioFiles() error {
 
 func (h *host) crioWeb(p *pod) error {
 	if err := h.run(p); err != nil {
-		log, _ := os.ReadFile(crioLog)
-		return fmt.Errorf("%w: %s", err, log)
+		return err
 	}
 	ip, err := h.addr(p)
 	if err != nil {

@@ -3,6 +3,7 @@ package main
 import (
 	"errors"
 	"fmt"
+	"net/netip"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -60,16 +61,10 @@ func (h *host) start() error {
 	if err := os.WriteFile(conf, []byte(h.release.conf), 0o600); err != nil {
 		return err
 	}
-	output, err := os.Create(daemonLog)
-	if err != nil {
+	if err := h.startDaemon("containerd", "--config", conf); err != nil {
 		return err
 	}
-	defer output.Close()
-	h.daemon = exec.Command("containerd", "--config", conf)
-	h.daemon.Stdout, h.daemon.Stderr = output, output
-	if err := h.daemon.Start(); err != nil {
-		return err
-	}
+	var err error
 	if h.cri, err = dialCRI(socket); err != nil {
 		return err
 	}
@@ -78,6 +73,53 @@ func (h *host) start() error {
 		return fmt.Errorf("containerd does not answer: %w", err)
 	}
 	return h.loadImage()
+}
+
+// startDaemon starts containerd or CRI-O, whose output is added to [daemonLog].
+func (h *host) startDaemon(argv ...string) error {
+	output, err := os.OpenFile(daemonLog, os.O_WRONLY|os.O_CREATE|os.O_APPEND, 0o600)
+	if err != nil {
+		return err
+	}
+	defer output.Close()
+	h.daemon = exec.Command(argv[0], argv[1:]...)
+	h.daemon.Stdout, h.daemon.Stderr = output, output
+	return h.daemon.Start()
+}
+
+// restarted: the daemon is killed and started again. Its pod keeps its network, and its DEL leaves nothing.
+func (h *host) restarted() error {
+	p := &pod{name: "kept", ports: []port{{host: 8082, container: 80}}}
+	published := netip.AddrPortFrom(hostAddr, uint16(p.ports[0].host))
+	return walk(
+		stage{"the daemon is killed and started again: the pod is reached as before", func() error {
+			if err := h.run(p); err != nil {
+				return err
+			}
+			before, err := h.addr(p)
+			if err != nil {
+				return err
+			}
+			if err := h.daemon.Process.Kill(); err != nil {
+				return err
+			}
+			h.daemon.Wait() // it was killed
+			if err := h.startDaemon(h.daemon.Args...); err != nil {
+				return err
+			}
+			if err := eventually(h.ready); err != nil {
+				return err
+			}
+			after, err := h.addr(p)
+			if err == nil && after != before {
+				err = fmt.Errorf("address %s, before %s", after, before)
+			}
+			return errors.Join(err, fetch(nil, netip.AddrPortFrom(before, 80)), fetch(h.outside.NS, published))
+		}},
+		stage{"its pod is stopped and removed by the new one; nothing is left behind", func() error {
+			return errors.Join(h.stopPod(p), h.remove(p), eventually(h.empty))
+		}},
+	)
 }
 
 const archiveFile = work + "/image.tar"
@@ -104,7 +146,7 @@ func (h *host) loadImage() error {
 	return nil
 }
 
-// stop ends containerd. Its child processes end with this process.
+// stop ends the daemon. Its child processes end with this process.
 func (h *host) stop() error {
 	h.stopDNS()
 	if h.daemon == nil || h.daemon.Process == nil {
@@ -117,7 +159,7 @@ func (h *host) stop() error {
 	return nil
 }
 
-// logWarnings returns the warnings and errors of containerd's log; "" without a log. Some are
+// logWarnings returns the warnings and errors of the daemon's log; "" without a log. Some are
 // expected, such as no devmapper, or no network yet. Those about each container that ends are left
 // out.
 func (h *host) logWarnings() string {

@@ -22,7 +22,7 @@ const (
 	confDir   = "/etc/cni/net.d" // the default of ctr
 	criDir    = work + "/bin"    // plugins of the CRI plugin, recorded
 	socket    = "/run/containerd/containerd.sock"
-	daemonLog = work + "/containerd.log"
+	daemonLog = work + "/daemon.log"
 )
 
 // The machine outside, and the host's addresses there (RFC 5737 and 3849).
@@ -35,7 +35,7 @@ var (
 	local        = netip.MustParseAddr("127.0.0.1")
 )
 
-// A host runs containerd; a veth pair connects it to a machine outside. It is the sandbox that this
+// A host runs containerd or CRI-O; a veth pair connects it to a machine outside. It is the sandbox that this
 // program runs in and not a test, so it has no applettest.Host.
 type host struct {
 	options
@@ -49,7 +49,6 @@ type host struct {
 	buildkitd   *exec.Cmd
 	buildkitEnd <-chan struct{}
 	nomadd      *exec.Cmd
-	criod       *exec.Cmd
 
 	cri     cri.RuntimeServiceClient
 	stopDNS func()

@@ -51,7 +51,7 @@ var trials = []trial{
 		name: "containerd2", release: containerd2,
 		built: []string{"containerd", "containerd-shim-runc-v2", "ctr"},
 		parts: []func(*host) error{
-			(*host).start, (*host).ctrContainers, (*host).detached, (*host).killed, (*host).pods, (*host).asked, (*host).crowd, (*host).goneNamespace, (*host).bandwidth,
+			(*host).start, (*host).ctrContainers, (*host).detached, (*host).killed, (*host).pods, (*host).asked, (*host).crowd, (*host).goneNamespace, (*host).bandwidth, (*host).restarted,
 		},
 	},
 	{
@@ -64,7 +64,7 @@ var trials = []trial{
 		name: "containerd2-folded", release: containerd2, folded: true,
 		built: []string{"containerd", "containerd-shim-runc-v2", "ctr"},
 		parts: []func(*host) error{
-			(*host).start, (*host).ctrContainers, (*host).killed, (*host).pods, (*host).asked, (*host).crowd, (*host).goneNamespace, (*host).bandwidth,
+			(*host).start, (*host).ctrContainers, (*host).killed, (*host).pods, (*host).asked, (*host).crowd, (*host).goneNamespace, (*host).bandwidth, (*host).restarted,
 		},
 	},
 	{
@@ -86,12 +86,12 @@ var trials = []trial{
 	{
 		name: "crio", target: "crio", release: release{cniVersion: "1.1.0"},
 		built: []string{"crio", "pinns"},
-		parts: []func(*host) error{(*host).crio},
+		parts: []func(*host) error{(*host).crio, (*host).bandwidth, (*host).restarted},
 	},
 	{
 		name: "crio-folded", target: "crio", release: release{cniVersion: "1.1.0"}, folded: true,
 		built: []string{"crio", "pinns"},
-		parts: []func(*host) error{(*host).crio},
+		parts: []func(*host) error{(*host).crio, (*host).bandwidth, (*host).restarted},
 	},
 	{
 		name: "nomad", target: "nomad",
