@@ -175,7 +175,7 @@ func (h *host) buildkitBridge() error {
 // startBuildkit returns when the daemon responds.
 func (h *host) startBuildkit(b builder) error {
 	conf := filepath.Join(work, "buildkitd.toml")
-	err := errors.Join(os.WriteFile(conf, []byte(b.conf(h.cgroup)), 0o600), os.WriteFile(buildkitNet, []byte(buildkitList), 0o600))
+	err := errors.Join(os.WriteFile(conf, []byte(b.conf(h.cgroup)), 0o600), h.writeList(buildkitNet, []byte(buildkitList)))
 	if err != nil {
 		return err
 	}

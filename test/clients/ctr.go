@@ -34,7 +34,11 @@ func (h *host) configure(ports string) error {
 	if ports != "" {
 		ports = `, "runtimeConfig": { "portMappings": ` + ports + ` }`
 	}
-	text := fmt.Appendf(nil, list, h.release.cniVersion, ports)
+	return h.writeList(filepath.Join(confDir, "10-clients.conflist"), fmt.Appendf(nil, list, h.release.cniVersion, ports))
+}
+
+// writeList writes a network, and folds it in a trial of folded lists.
+func (h *host) writeList(name string, text []byte) error {
 	if h.folded {
 		plain := filepath.Join(work, "plain.conflist")
 		if err := os.WriteFile(plain, text, 0o600); err != nil {
@@ -47,7 +51,7 @@ func (h *host) configure(ports string) error {
 		text = folded
 	}
 	// In place: containerd 1.6 reloads when a file is written, not when one is renamed.
-	return os.WriteFile(filepath.Join(confDir, "10-clients.conflist"), text, 0o600)
+	return os.WriteFile(name, text, 0o600)
 }
 
 // installation makes the links as the README says, and those of the recorder.

@@ -41,7 +41,7 @@ type host struct {
 	options
 	cgroup  string // path; parent of all control groups of the containers
 	release release
-	folded  bool // the network of [host.configure] is a folded list
+	folded  bool // networks are folded lists
 	links   *rtnl.Conn
 	outside *sandbox.NetNS
 	daemon  *exec.Cmd

@@ -129,7 +129,7 @@ func (h *host) startNomad() error {
 	conf := filepath.Join(nomadDir, "nomad.hcl")
 	err = errors.Join(
 		os.WriteFile(conf, fmt.Appendf(nil, nomadConf, h.cgroup), 0o600),
-		os.WriteFile(filepath.Join(nomadNets, "own.conflist"), []byte(nomadList), 0o600),
+		h.writeList(filepath.Join(nomadNets, "own.conflist"), []byte(nomadList)),
 		os.WriteFile(filepath.Join(nomadRoot, "www/index.html"), []byte(page), 0o644),
 		os.WriteFile(filepath.Join(nomadRoot, "etc/passwd"), []byte("nobody:x:65534:65534::/:/bin/sh\n"), 0o644))
 	if err != nil {

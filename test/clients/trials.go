@@ -78,6 +78,11 @@ var trials = []trial{
 		parts: []func(*host) error{(*host).buildkit, (*host).buildkitTimes},
 	},
 	{
+		name: "buildkit-folded", folded: true,
+		built: []string{"buildkitd", "buildctl"},
+		parts: []func(*host) error{(*host).buildkit},
+	},
+	{
 		name: "cnitool", release: release{cniVersion: "1.1.0"}, built: []string{"cnitool"}, parts: []func(*host) error{(*host).cnitool},
 	},
 	{
@@ -95,6 +100,11 @@ var trials = []trial{
 	},
 	{
 		name: "nomad", target: "nomad",
+		built: []string{"nomad"},
+		parts: []func(*host) error{(*host).nomad},
+	},
+	{
+		name: "nomad-folded", target: "nomad", folded: true,
 		built: []string{"nomad"},
 		parts: []func(*host) error{(*host).nomad},
 	},
