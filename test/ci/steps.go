@@ -63,9 +63,8 @@ var lanes = map[string]lane{
 		makes("build", 10*minute, "build", "build-386", "build-mips", "build-arm64"),
 		makes("demo", 5*minute, "demo"),
 		makes("test", 30*minute, "test").with(forTests...),
-		makes("test-race", 15*minute, "test-race").with(gcc...),
-		makes("guest", 25*minute, "test-vm", "KERNEL=6.1", "LACKS=1").with(guest...),
-		makes("soak", 10*minute, "soak", "MINUTES=1"),
+		// The guest has one processor.
+		makes("guest-race-soak", 25*minute, "-j2", "-k", "test-vm", "test-race", "soak", "KERNEL=6.1", "LACKS=1", "MINUTES=1").with(guest...).with(gcc...),
 		makes("release", 10*minute, "release", "ARCHES=amd64", "OUT=bin/ci/release"),
 	)},
 	"long": {resumed: true, steps: append(slices.Clip(modules),
