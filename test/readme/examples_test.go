@@ -13,7 +13,12 @@ import (
 
 	"github.com/cnibox/cnibox/applets/applettest"
 	"github.com/cnibox/cnibox/internal/kerneltest"
+	"github.com/cnibox/cnibox/internal/netns"
+	"github.com/cnibox/cnibox/rtnl"
+	"github.com/cnibox/cnibox/test/product"
 )
+
+func TestMain(m *testing.M) { product.Main(m, nil) }
 
 // lacking has the kernel options that an example needs and some kernels lack, besides those of its
 // plugins.
@@ -25,26 +30,15 @@ var refused = map[string]string{"macvlan": "DHCP daemon"}
 // unmapped is the kernel's error for a user ID that is not mapped in the user namespace.
 const unmapped = "TUNSETOWNER: invalid argument"
 
-// attach makes a host with eth0 and a default route, eth1 without addresses, the file that flanneld
-// writes, and the namespace of one container. It exits with 3 if add fails.
+// attach writes the file that flanneld writes, and makes the namespace of one container. It exits with 3 if add fails.
 const attach = `
 mount --make-rprivate /
 mount -t tmpfs tmpfs /run
 mount -t tmpfs tmpfs /var/lib
 mkdir -p /run/netns /run/flannel
 cp "$EXAMPLES/subnet.env" /run/flannel/
-ip link set lo up
-for n in 0 1; do
-	ip link add eth$n type veth peer name lan$n
-	ip link set eth$n up
-	ip link set lan$n up
-done
-ip addr add 192.0.2.1/24 dev eth0
-ip route add default via 192.0.2.254
 touch /run/netns/container
 unshare --net=/run/netns/container true
-links() { ip -o link show type veth | cut -d: -f2; ip -o link show type ifb; }
-before=$(links)
 
 cni-exec add --dry-run $PUBLISH "$NETWORK" /run/netns/container >/run/dry 2>&1 || true
 cni-exec add $PUBLISH "$NETWORK" /run/netns/container >/run/added || exit 3
@@ -64,7 +58,6 @@ cni-exec gc "$NETWORK" --dry-run
 echo "$VIEWS"
 cni-exec del "$NETWORK" /run/netns/container
 
-[ "$(links)" = "$before" ] || { echo "links are left: $(links)"; exit 1; }
 left=$(find /var/lib/cni/results /var/lib/cni/networks /run/cni /run/cnibox -type f ! -name 'last_reserved_ip.*' ! -name '*lock' 2>/dev/null || true)
 [ -z "$left" ] || { echo "files are left: $left"; exit 1; }
 `
@@ -72,23 +65,11 @@ left=$(find /var/lib/cni/results /var/lib/cni/networks /run/cni /run/cnibox -typ
 // TestKernelExamples attaches, checks and detaches a container with each configuration of examples, and with its
 // folded form, of which cni-exec and its tools print the same.
 func TestKernelExamples(t *testing.T) {
-	if os.Geteuid() != 0 && os.Getenv("CNIBOX_KERNEL") != "require" {
-		t.Skip("SKIPPED: network namespaces need root")
-	}
-	for _, program := range []string{"go", "ip", "unshare"} {
-		if _, err := exec.LookPath(program); err != nil {
-			t.Skipf("SKIPPED: %v (ip is in the package iproute2)", err)
-		}
-	}
-	bin := filepath.Join(t.TempDir(), "cnibox")
-	build := exec.Command("go", "build", "-C", "../..", "-o", bin, ".")
-	build.Env = append(os.Environ(), "CGO_ENABLED=0")
-	if out, err := build.CombinedOutput(); err != nil {
-		t.Fatalf("build: %v\n%s", err, out)
-	}
-	if err := os.Symlink("cnibox", filepath.Join(filepath.Dir(bin), "cni-exec")); err != nil {
-		t.Fatal(err)
-	}
+	kerneltest.OneKernel(t) // some forty calls an example
+	kerneltest.NS(t)        // it may be refused
+	dir := t.TempDir()
+	product.Install(t, dir)
+	bin := filepath.Join(dir, "cnibox")
 	files, err := filepath.Glob("../../examples/*.conflist")
 	if err != nil || len(files) == 0 {
 		t.Fatalf("%d examples: %v", len(files), err)
@@ -132,8 +113,11 @@ func attached(t *testing.T, name, bin, dir string, l list) string {
 	cmd := exec.Command("sh", "-ec", attach)
 	cmd.Env = append(os.Environ(), "PATH="+filepath.Dir(bin)+":"+os.Getenv("PATH"), "VIEWS="+views,
 		"EXAMPLES="+examples, "NETCONFPATH="+dir, "NETWORK="+l.Name, "PUBLISH="+l.publish())
-	cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWNS | syscall.CLONE_NEWNET}
-	out, err := cmd.CombinedOutput()
+	cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWNS}
+	host := newHost(t)
+	before := kerneltest.Links(t, host)
+	var out []byte
+	err = host.Do(func() (err error) { out, err = cmd.CombinedOutput(); return err })
 	text := string(out)
 	if option := lacking[name]; option != "" && cmd.ProcessState.ExitCode() == 3 && strings.Contains(text, "this kernel") {
 		t.Skipf("SKIPPED: %s: %s", option, text)
@@ -147,11 +131,39 @@ func attached(t *testing.T, name, bin, dir string, l list) string {
 		}
 		return ""
 	}
+	if after := kerneltest.Links(t, host); !slices.Equal(veths(after), veths(before)) {
+		t.Errorf("links are left: %q, before %q", veths(after), veths(before))
+	}
 	parts := strings.Split(text, views)
 	if err != nil || len(parts) != 3 {
 		t.Fatalf("%v:\n%s", err, text)
 	}
 	return changing.ReplaceAllString(strings.ReplaceAll(parts[1], dir, "DIR"), "#")
+}
+
+// newHost returns a host with eth0 and a default route, and eth1 without addresses.
+func newHost(t *testing.T) *netns.NS {
+	t.Helper()
+	host := kerneltest.NS(t)
+	kerneltest.LoUp(t, host)
+	for _, n := range []string{"0", "1"} {
+		kerneltest.AddLink(t, host, rtnl.LinkSpec{Name: "eth" + n, Up: true, Peer: &rtnl.LinkSpec{Name: "lan" + n}})
+		kerneltest.Address(t, host, "lan"+n)
+	}
+	kerneltest.WaitUp(t, host, "eth0", "eth1")
+	eth0 := kerneltest.Address(t, host, "eth0", "192.0.2.1/24")
+	kerneltest.DefaultRoutes(t, host, eth0, "192.0.2.254")
+	return host
+}
+
+// veths returns the names of veths and of what bandwidth makes for them.
+func veths(links []rtnl.Link) (names []string) {
+	for _, l := range links {
+		if l.Kind == "veth" || l.Kind == "ifb" {
+			names = append(names, l.Name)
+		}
+	}
+	return names
 }
 
 // Each plugin has an example, and each example a line in the table.

@@ -183,8 +183,8 @@ func (im image) order(suites []suite) {
 	im.text("/etc/suites", lines.String(), 0o644)
 }
 
-// testdata adds every directory testdata, since a package may use another's, and the schemas of the
-// documentation for scripts.
+// testdata adds every directory testdata, since a package may use another's, the schemas of the
+// documentation for scripts, and the examples.
 func (im image) testdata() error {
 	return filepath.WalkDir(".", func(path string, d fs.DirEntry, err error) error {
 		switch {
@@ -192,7 +192,8 @@ func (im image) testdata() error {
 			return err
 		case d.IsDir() && path != "." && strings.HasPrefix(d.Name(), "."):
 			return filepath.SkipDir
-		case d.Type().IsRegular() && strings.Contains("/"+path, "/testdata/"), d.Type().IsRegular() && strings.HasPrefix(path, "docs/schema/"):
+		case d.Type().IsRegular() && strings.Contains("/"+path, "/testdata/"), d.Type().IsRegular() && strings.HasPrefix(path, "docs/schema/"),
+			d.Type().IsRegular() && strings.HasPrefix(path, "examples/"):
 			im.copy("/src/"+path, path, 0o644)
 		}
 		return nil
