@@ -53,8 +53,7 @@ func (j *Judgement) Undone() bool {
 // A judging is a [Runner.Judge] in progress.
 type judging struct {
 	*Runner
-	limit   time.Duration
-	running func(id string) bool // as of the beginning: later this process has locks, too
+	limit time.Duration
 
 	mu   sync.Mutex
 	hung map[string]bool // external plugins that have not answered
@@ -98,7 +97,6 @@ func (w *judging) each(ctx context.Context, entries []*Entry, until time.Time, d
 	if len(entries) == 0 {
 		return
 	}
-	w.running = w.Cache.Running()
 	found := make([]*Judgement, len(entries))
 	w.ForEach(ctx, len(entries), func(i int) string { return entries[i].ContainerID },
 		func(r *Runner, i int) { found[i] = w.judge(ctx, r, entries[i], time.Until(until)) },
@@ -124,7 +122,7 @@ func (w *judging) judge(ctx context.Context, r *Runner, e *Entry, wait time.Dura
 		}
 	}
 	switch {
-	case j.ended() && w.running(j.ContainerID):
+	case j.ended() && w.Cache.Running(j.ContainerID):
 		j.State, j.Why = StateBusy, "another verb runs for container "+j.ContainerID
 		return j
 	case j.Interrupted():

@@ -4,12 +4,8 @@ import (
 	"cmp"
 	"context"
 	"errors"
-	"fmt"
 	"os"
 	"path/filepath"
-	"slices"
-	"strconv"
-	"strings"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -30,44 +26,16 @@ func (c *Cache) lockContainer(ctx context.Context, id string) (unlock func(), er
 	return c.lock(ctx, "container", id, unix.LOCK_EX, "another verb runs for container "+id)
 }
 
-// Running returns a function that reports whether a verb ran for a container when Running was called. It
-// looks for the lock of lockContainer in /proc/locks, proc(5), and does not take it. The function returns false
-// if that file cannot be read, and for processes of another PID namespace, whose locks are not in it.
-func (c *Cache) Running() func(id string) bool {
-	locked := map[string][]string{} // devices by inode
-	text, _ := disk.Read("/proc/locks", 0, maxLocks)
-	for line := range strings.Lines(string(text)) {
-		// 3: FLOCK  ADVISORY  WRITE 4711 08:01:131 0 EOF
-		if f := strings.Fields(line); len(f) > 5 && f[1] == "FLOCK" {
-			i := strings.LastIndex(f[5], ":")
-			locked[f[5][i+1:]] = append(locked[f[5][i+1:]], f[5][:max(i, 0)])
-		}
-	}
-	return func(id string) bool {
-		var st unix.Stat_t
-		file := c.lockFile("container", id)
-		if len(locked) == 0 || unix.Stat(file, &st) != nil {
-			return false
-		}
-		devices := locked[strconv.FormatUint(st.Ino, 10)]
-		dev := uint64(st.Dev) // 32 bits on mips
-		device := fmt.Sprintf("%02x:%02x", unix.Major(dev), unix.Minor(dev))
-		return slices.Contains(devices, device) || len(devices) > 0 && isLocked(file)
-	}
-}
-
-// isLocked tries a lock file: on btrfs and overlayfs, /proc/locks has another device than stat(2).
-func isLocked(file string) bool {
-	fd, err := unix.Open(file, unix.O_RDONLY|unix.O_NOFOLLOW|unix.O_CLOEXEC|unix.O_NONBLOCK, 0)
+// Running reports whether a verb runs for a container. It tries the lock of lockContainer, and has it for
+// a moment; it is false where the file cannot be opened.
+func (c *Cache) Running(id string) bool {
+	fd, err := unix.Open(c.lockFile("container", id), unix.O_RDONLY|unix.O_NOFOLLOW|unix.O_CLOEXEC|unix.O_NONBLOCK, 0)
 	if err != nil {
 		return false
 	}
 	defer unix.Close(fd)
 	return errors.Is(unix.Flock(fd, unix.LOCK_SH|unix.LOCK_NB), unix.EWOULDBLOCK)
 }
-
-// maxLocks limits the size of /proc/locks, in bytes: some 15,000 locks.
-const maxLocks = 1 << 20
 
 // removeLock removes the lock file of a container; otherwise one would stay for each container. It
 // is the last step under the lock.

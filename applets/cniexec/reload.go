@@ -347,13 +347,12 @@ func (c *reloadCall) lacking(deleted []nft.Part) (lacking bool, busy []nft.Part)
 		c.runner.Warn("reload: %v", err)
 	}
 	v := inventory.Empty(c.runner.Cache, c.describer())
-	running := c.runner.Cache.Running()
 	for _, e := range entries {
 		a := v.Read(e)
 		its := func(p nft.Part) bool { return p.Of(e.Attachment(), each(a.Addresses(), netip.Prefix.Addr)) }
 		switch {
 		case !slices.ContainsFunc(missing, its) || !e.Live():
-		case running(e.ContainerID):
+		case c.runner.Cache.Running(e.ContainerID):
 			busy = append(busy, slices.DeleteFunc(slices.Clone(missing), func(p nft.Part) bool { return !its(p) })...)
 		default:
 			lacking = true

@@ -324,13 +324,12 @@ func IndexLinks(all []rtnl.Link) *hostLinks {
 // ReadStates fills in the state and the host-side link of attachments. One is busy while a verb is at
 // work for its container, whatever its namespace is.
 func (v *Inventory) ReadStates(list []*Entry) {
-	running := v.Cache.Running()
 	for _, a := range list {
 		a.State, a.Why = a.QuickNamespace()
 		if a.Interrupted() {
 			a.State, a.Why = chain.StateInterrupted, ""
 		}
-		if running(a.ContainerID) {
+		if v.Cache.Running(a.ContainerID) {
 			a.State, a.Why = chain.StateBusy, ""
 		}
 		v.findHostLink(a)
@@ -393,12 +392,11 @@ func (v *Inventory) recentlyChanged() (found []*Entry) {
 	if !slices.ContainsFunc(v.Entries, ended) {
 		return nil
 	}
-	running := v.Cache.Running()
 	v.Entries = slices.DeleteFunc(v.Entries, func(a *Entry) bool {
 		if !ended(a) {
 			return false
 		}
-		if running(a.ContainerID) {
+		if v.Cache.Running(a.ContainerID) {
 			a.State, a.Why = chain.StateBusy, ""
 			return false
 		}
