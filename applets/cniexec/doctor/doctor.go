@@ -42,7 +42,7 @@ type Finding struct {
 	Where       string        `json:"where"`   // what is wrong; usually the name of a link, a file or an attachment
 	Message     string        `json:"message"` // one line
 	Repair      string        `json:"repair"`  // a command, or what to change; a line for each command
-	Own         bool          `json:"own"`     // --fix can repair it
+	Fixable     bool          `json:"fixable"` // --fix can repair it
 	Code        int           `json:"code"`    // of an error of the specification; 0: none
 	Network     string        `json:"network"`
 	ContainerID string        `json:"containerID"`
@@ -67,7 +67,7 @@ func (f *Finding) SetError(err error) {
 // Judged returns the finding for what is known of an attachment, with the remedy for it. What is left of one whose
 // namespace is gone, or whose ADD was killed, keeps addresses and ports from others.
 func Judged(j *chain.Judgement, remedy hint.Remedy) Finding {
-	f := Finding{Check: "attachment", Where: spec.Printable(j.Title()), Message: spec.Printable(hint.Text(j)), Repair: repair(remedy), Own: remedy.Reload, Code: codeOf(j)}
+	f := Finding{Check: "attachment", Where: spec.Printable(j.Title()), Message: spec.Printable(hint.Text(j)), Repair: repair(remedy), Fixable: remedy.Reload, Code: codeOf(j)}
 	f.SetAttachment(j.Attachment(), j.NetNSPath())
 	if j.State == chain.StateGone || j.State == chain.StateInterrupted {
 		f.Severity = lint.Risk
@@ -227,7 +227,7 @@ func (d *Doctor) readRules() {
 
 // add adds a finding about some attachments, or none. One with a fix concerns cnibox's own state.
 func (d *Doctor) add(f Finding, attached ...*inventory.Entry) {
-	f.Where, f.Message, f.Own, f.attachments = spec.Printable(cmp.Or(f.Where, f.Check)), spec.Printable(f.Message), f.fix != nil, attached
+	f.Where, f.Message, f.Fixable, f.attachments = spec.Printable(cmp.Or(f.Where, f.Check)), spec.Printable(f.Message), f.fix != nil, attached
 	if len(attached) == 1 {
 		f.SetAttachment(attached[0].Attachment(), attached[0].NetNSPath())
 	}
@@ -763,7 +763,7 @@ func (d *Doctor) checkOrphans(context.Context) {
 			case d.alive(a):
 				d.add(Finding{Severity: lint.Risk, Check: "unknown attachment", Where: l.Name, Code: spec.CodeUnknown, Network: a.Network, ContainerID: a.ContainerID, IfName: a.IfName,
 					Message: fmt.Sprintf("it is of %s, which is not in %s, and leads to a network namespace that exists", chain.EntryOf(a).Title(), d.inv.Cache.Dir),
-					Repair:  fmt.Sprintf("cni-exec doctor --cache-dir DIR with that of its runtime, or `%s` if its container is gone", chain.EntryOf(a).DelCommand())})
+					Repair:  fmt.Sprintf("run doctor with the --cache-dir of its runtime, or `%s` if its container is gone", chain.EntryOf(a).DelCommand())})
 			default:
 				d.add(Finding{Severity: lint.Risk, Check: "orphaned link", Where: l.Name, Code: spec.CodeUnknown, Network: a.Network, ContainerID: a.ContainerID, IfName: a.IfName,
 					Message: fmt.Sprintf("it is of an attachment that is not in %s: %s", d.inv.Cache.Dir, l.Alias), Repair: "ip link del " + l.Name})
