@@ -21,7 +21,7 @@ const megabyte = 1 << 20
 // The size of hostile input, and limits for one verb: of all memory that it allocates, which grows with the
 // square of the input if its time does so, and of the most at once, in KiB. The product promises 64 MiB for a
 // megabyte; the limit differs since the test binary is larger.
-var hostileSize, mostMemory = megabyte / 16, 32 << 10
+var hostileSize, mostMemory = megabyte / 16, 26 << 10
 
 // mostAllocated is the limit of allocated bytes for each byte of input. Most verbs need 40 to 160, and doctor,
 // which reads a file several times, 500.
