@@ -192,8 +192,8 @@ func (im image) testdata() error {
 			return err
 		case d.IsDir() && path != "." && strings.HasPrefix(d.Name(), "."):
 			return filepath.SkipDir
-		case d.Type().IsRegular() && strings.Contains("/"+path, "/testdata/"), d.Type().IsRegular() && strings.HasPrefix(path, "docs/schema/"),
-			d.Type().IsRegular() && strings.HasPrefix(path, "examples/"):
+		case !d.Type().IsRegular():
+		case strings.Contains("/"+path, "/testdata/"), strings.HasPrefix(path, "docs/schema/"), strings.HasPrefix(path, "examples/"):
 			im.copy("/src/"+path, path, 0o644)
 		}
 		return nil
