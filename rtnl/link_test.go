@@ -155,7 +155,7 @@ func TestKernelLinkChange(t *testing.T) {
 	mac := net.HardwareAddr{2, 0, 0, 0, 0, 9}
 	err := c.Do(
 		rtnl.ChangeLink(l.Index, rtnl.LinkChange{
-			MTU: new(1280), MAC: mac, Up: new(true), Promisc: new(true), AllMulti: new(true), TxQLen: new(3),
+			MTU: new(1280), MAC: mac, Up: new(true), Promisc: new(true), AllMulti: new(true), ARP: new(false), TxQLen: new(3),
 			Alias: new("x"), ARPNotify: new(true), AddrGenModeNone: true, Master: &br.Index,
 		}),
 		rtnl.ChangeLink(l.Index, rtnl.LinkChange{Hairpin: new(true)}),
@@ -168,7 +168,7 @@ func TestKernelLinkChange(t *testing.T) {
 		t.Fatal(err)
 	}
 	if got.MTU != 1280 || !bytes.Equal(got.MAC, mac) || !got.Up || !got.Promisc || !got.AllMulti ||
-		got.TxQLen != 3 || got.Alias != "x" || got.Master != br.Index || !got.Hairpin || !got.Isolated {
+		got.Flags&unix.IFF_NOARP == 0 || got.TxQLen != 3 || got.Alias != "x" || got.Master != br.Index || !got.Hairpin || !got.Isolated {
 		t.Errorf("got %+v", got)
 	}
 	if v, err := ns.Sysctl("net/ipv4/conf/a/arp_notify"); v != "1" || err != nil {
@@ -178,10 +178,10 @@ func TestKernelLinkChange(t *testing.T) {
 		t.Errorf("addrgenmode none: got %v, %v", addrs, err)
 	}
 	// Each change leaves all other settings unchanged.
-	if err := c.SetLink(l.Index, rtnl.LinkChange{Promisc: new(false), Alias: new("")}); err != nil {
+	if err := c.SetLink(l.Index, rtnl.LinkChange{Promisc: new(false), ARP: new(true), Alias: new("")}); err != nil {
 		t.Fatal(err)
 	}
-	if got, err = c.LinkAt(l.Index); err != nil || got.Promisc || !got.AllMulti || !got.Up || got.Alias != "" || got.MTU != 1280 {
+	if got, err = c.LinkAt(l.Index); err != nil || got.Promisc || got.Flags&unix.IFF_NOARP != 0 || !got.AllMulti || !got.Up || got.Alias != "" || got.MTU != 1280 {
 		t.Errorf("after promisc off: got %+v, %v", got, err)
 	}
 	if err := c.SetLink(l.Index, rtnl.LinkChange{Master: new(uint32(0)), NS: other, Name: new("moved")}); err != nil {

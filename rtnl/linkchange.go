@@ -54,6 +54,9 @@ func (ch LinkChange) flags() (flags, change uint32) {
 	set(ch.Up, unix.IFF_UP)
 	set(ch.Promisc, unix.IFF_PROMISC)
 	set(ch.AllMulti, unix.IFF_ALLMULTI)
+	if ch.ARP != nil {
+		set(new(!*ch.ARP), unix.IFF_NOARP)
+	}
 	return flags, change
 }
 

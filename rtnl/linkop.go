@@ -85,6 +85,7 @@ type LinkChange struct {
 	Master   *uint32 // 0: none
 	Promisc  *bool
 	AllMulti *bool
+	ARP      *bool
 	TxQLen   *int // packets
 	Alias    *string
 	Group    *uint32   // for changing links together; 0: none
@@ -253,6 +254,7 @@ func (ch LinkChange) text() string {
 	add(ch.Master != nil, "master #%d", deref(ch.Master))
 	add(ch.Promisc != nil, "promisc %s", onOff(deref(ch.Promisc)))
 	add(ch.AllMulti != nil, "allmulticast %s", onOff(deref(ch.AllMulti)))
+	add(ch.ARP != nil, "arp %s", onOff(deref(ch.ARP)))
 	add(ch.TxQLen != nil, "txqueuelen %d", deref(ch.TxQLen))
 	add(ch.Alias != nil, "alias")
 	add(ch.Group != nil, "group %d", deref(ch.Group))

@@ -40,8 +40,8 @@ func (op *Op) isForeign(l *rtnl.Link) bool {
 
 // CreateVeth creates a veth pair: op.Link in the container, down, with the requested MAC address or
 // a random one, and op.Veth on the host, up, labelled with the attachment and with accept_ra=0
-// (CVE-2020-10749). mtu is in bytes, 0 for the kernel's choice; master is the index of a bridge on
-// the host, 0 for none.
+// (CVE-2020-10749). mtu is in bytes, 0 for the kernel's choice; master is the index of op.Bridge, 0 if there is none
+// or the host-side veth is to join it later.
 func (op *Op) CreateVeth(mtu int, master uint32) error {
 	mac, err := op.MAC()
 	if err != nil {
@@ -59,7 +59,7 @@ func (op *Op) CreateVeth(mtu int, master uint32) error {
 		return err
 	}
 	op.Undo("link "+host.Name, func(context.Context) error { return op.Host.DelLink(host.Name) })
-	if err := op.labelAndSetUp(host, master != 0); err != nil {
+	if err := op.labelAndSetUp(host); err != nil {
 		return err
 	}
 	// the peer's index is the host-side veth's IFLA_LINK: no look-up in the container
@@ -72,9 +72,14 @@ func (op *Op) CreateVeth(mtu int, master uint32) error {
 // is up and has no carrier yet would be deactivated when it is read, which waits for RCU. A port of
 // a bridge gets no IPv6 link-local address when the peer comes up: only the bridge sends and
 // receives packets of the host. Each address has two routes, and the kernel walks all routes of the
-// host when it deletes a link.
-func (op *Op) labelAndSetUp(host *rtnl.Link, port bool) error {
+// host when it deletes a link. Until it has joined the bridge it must not answer for the gateway, so
+// that the container has the MAC address of the bridge: it has no ARP.
+func (op *Op) labelAndSetUp(host *rtnl.Link) error {
+	port := op.Bridge != nil
 	ch := rtnl.LinkChange{Alias: op.label(), Up: new(true), AddrGenModeNone: port}
+	if port && host.Master == 0 {
+		ch.ARP = new(false)
+	}
 	err := op.Host.Do(rtnl.ChangeLink(host.Index, ch)) // by the index: the name may be that of another attachment
 	if port && errors.Is(err, unix.EAFNOSUPPORT) {     // the kernel has no IPv6, or not for an MTU below 1280; nothing was changed
 		ch.AddrGenModeNone = false

@@ -6,6 +6,7 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"sync"
@@ -87,6 +88,56 @@ func TestKernelBridgePortWithoutLinkLocal(t *testing.T) {
 		})
 	}
 }
+
+// The port of a gateway joins the bridge when the container's link is up, so that what a new link sends is not copied to
+// each port; and first where a frame that it does not carry, or carries too early, would do harm. Until then the
+// host-side veth has no ARP, which would answer for the gateway.
+func TestKernelBridgeJoins(t *testing.T) {
+	const v4, v6 = `[{"subnet":"10.1.0.0/24"}]`, `[{"subnet":"fd00:1::/64"}]`
+	for keys, first := range map[string]bool{
+		`"isGateway":true,"ipam":{"ranges":[` + v4:                      false,
+		`"isDefaultGateway":true,"mtu":1400,"ipam":{"ranges":[` + v4:    false,
+		`"isGateway":true,"hairpinMode":true,"ipam":{"ranges":[` + v4:   false,
+		`"isGateway":true,"ipam":{"ranges":[` + v4 + "," + v6:           true,
+		`"isGateway":true,"enabledad":true,"ipam":{"ranges":[` + v6:     true,
+		`"isGateway":true,"macspoofchk":true,"ipam":{"ranges":[` + v4:   true,
+		`"isGateway":true,"portIsolation":true,"ipam":{"ranges":[` + v4: true,
+		`"isGateway":false,"ipam":{"ranges":[` + v4:                     true,
+	} {
+		t.Run(keys, func(t *testing.T) {
+			h := applettest.NewHost(t)
+			port := func() (of rtnl.Link) {
+				for _, l := range kerneltest.Links(t, h.NS) {
+					if l.Kind == "veth" {
+						of = l
+					}
+				}
+				return of
+			}
+			var before []bool
+			defer func() { fault.Hook = nil }()
+			fault.Hook = func(what string) error {
+				if contUp.MatchString(what) {
+					l := port()
+					before = append(before, l.Master != 0)
+					if noARP := l.Flags&unix.IFF_NOARP != 0; !l.Up || noARP == first {
+						t.Errorf("%s: the host-side veth is %+v", what, l)
+					}
+				}
+				return nil
+			}
+			h.Must(spec.Add, "bridge", `{"cniVersion":"1.1.0","name":"demo","type":"bridge","bridge":"br0",`+keys+`],"type":"host-local","dataDir":"$DIR"}}`, h.Container("ctr"))
+			if !slices.Equal(before, []bool{first}) {
+				t.Errorf("on the bridge when the container's link is set up: %v, want %v", before, first)
+			}
+			if l := port(); l.Master == 0 || l.Flags&unix.IFF_NOARP != 0 {
+				t.Errorf("after ADD the host-side veth is %+v", l)
+			}
+		})
+	}
+}
+
+var contUp = regexp.MustCompile(`^link set #([2-9]|[0-9]{2,}) up$`) // not that of lo
 
 // On a read-only /proc/sys, sysctls that have the right value, or that the reference sets as best
 // effort, are not errors. accept_ra (CVE-2020-10749) causes a warning, disabled forwarding an error

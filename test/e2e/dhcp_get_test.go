@@ -52,6 +52,17 @@ func TestKernelDHCPGet(t *testing.T) {
 	get("after DEL", spec.CodeUnknown)
 }
 
+// The port of a gateway is on the bridge when the lease is asked for.
+func TestKernelDHCPGateway(t *testing.T) {
+	w := newDHCPWorld(t)
+	dhcptest.Start4(t, w.server)
+	w.daemon()
+	conf := strings.Replace(dhcpConf, `"bridge":"br0"`, `"bridge":"br0","isGateway":true`, 1)
+	if out := w.must("ADD", w.plugin(spec.Add, "bridge", conf, w.Container("ctr"))); !strings.Contains(out, "10.9.0.10/24") {
+		t.Error(out)
+	}
+}
+
 // The daemon refuses a lease to a second namespace with the container ID and the interface of a
 // live one, which keeps its lease.
 func TestKernelDHCPSecondAdd(t *testing.T) {

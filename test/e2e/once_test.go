@@ -36,7 +36,7 @@ func TestKernelAddOnce(t *testing.T) {
 		delete(got, work)
 	}
 	want := map[fault.Work]int{
-		fault.Namespaces: 1, fault.Lookups: 4, fault.Transactions: 1, fault.Requests: 47, fault.Changes: 19,
+		fault.Namespaces: 1, fault.Lookups: 4, fault.Transactions: 1, fault.Requests: 48, fault.Changes: 20,
 		fault.Sockets: 5, // of route netlink on the host and in the container, of nf_tables, and two to see who listens
 		fault.Threads: 2, fault.Files: 10, fault.Lists: 2, fault.Names: 1, fault.Locks: 3,
 	}
