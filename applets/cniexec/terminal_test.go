@@ -127,6 +127,7 @@ func TestLongValue(t *testing.T) {
 
 // A verb that has nothing to print says so on a terminal, and prints nothing in a pipe.
 func TestNothingOnTerminal(t *testing.T) {
+	kerneltest.Native(t)
 	dir := t.TempDir()
 	if err := os.WriteFile(filepath.Join(dir, "a.conflist"), []byte(`{"cniVersion":"1.0.0","name":"a","plugins":[{"type":"dummy"}]}`), 0o600); err != nil {
 		t.Fatal(err)
