@@ -185,7 +185,7 @@ func (c *conf) Check(op *chained.Op) error {
 		return err
 	}
 	recorded := readRules(op)
-	p.ips = recorded.own(p.ips)
+	p.ips = p.own(recorded)
 	table := op.Rules()
 	found := table.Check(func(x *nft.Tx) error {
 		recorded.setHandles(op, x, p.ips...)

@@ -34,12 +34,13 @@ func readRules(op *chained.Op) *rules {
 }
 
 // own returns those of the addresses of prevResult that ADD has accepted: later plugins of the chain may
-// have added others. Without a record, as with backend "nftables", that is not known.
-func (recorded *rules) own(ips []netip.Addr) []netip.Addr {
-	if recorded.stored == nil {
-		return ips
+// have added others. Without a record that is not known, nor with a backend that writes none: an earlier ADD may have
+// left that of another.
+func (p *plan) own(recorded *rules) []netip.Addr {
+	if recorded.stored == nil || p.firewalld || p.ownTable {
+		return p.ips
 	}
-	return slices.DeleteFunc(ips, func(ip netip.Addr) bool { _, known := recorded.stored[ip]; return !known })
+	return slices.DeleteFunc(p.ips, func(ip netip.Addr) bool { _, known := recorded.stored[ip]; return !known })
 }
 
 // setHandles passes the handles on record to the update, which allows these addresses.

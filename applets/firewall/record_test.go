@@ -12,6 +12,7 @@ import (
 	"testing"
 
 	"github.com/cnibox/cnibox/applets/record"
+	"github.com/cnibox/cnibox/internal/dbus/dbustest"
 	"github.com/cnibox/cnibox/spec"
 )
 
@@ -92,6 +93,32 @@ func TestKernelFirewallRecord(t *testing.T) {
 	n.wantNoRules("after GC", "ip", "ip6")
 	if got := n.Files(); got != "" {
 		t.Errorf("records left: %s", got)
+	}
+}
+
+// A record that outlived the rules, of an ADD with another backend and other addresses, hides nothing from CHECK.
+func TestKernelFirewallStaleRecord(t *testing.T) {
+	for name, keys := range map[string]string{"nftables": `"backend":"nftables"`, "firewalld": ""} {
+		t.Run(name, func(t *testing.T) {
+			w := newFixture(t)
+			lose := func() { w.Tool("", "nft", "flush", "ruleset") }
+			w.NoError(w.verb(spec.Add, 1, ""))
+			lose()
+			if name == "firewalld" {
+				socket := dbustest.Bus(t)
+				lose = dbustest.Start(t, socket).Reload
+				keys = `"backend":"firewalld","dbusSocket":"` + socket + `"`
+			}
+			moved := strings.NewReplacer("10.9.0.11", "10.9.0.77", "fd00:9::11", "fd00:9::77").Replace(w.result(1))
+			for _, v := range []spec.Verb{spec.Add, spec.Restore} {
+				w.Result(w.Do(v, "firewall", w.callOf(1), keys, moved))
+				w.Result(w.Do(spec.Check, "firewall", w.callOf(1), keys, moved))
+				lose()
+				if _, err := w.Do(spec.Check, "firewall", w.callOf(1), keys, moved); err == nil {
+					t.Errorf("after %s: CHECK finds nothing wrong", v)
+				}
+			}
+		})
 	}
 }
 

@@ -20,7 +20,7 @@ import (
 // addresses to the zone, which firewalld forgets on reload: its answer may take seconds.
 func (p *plan) restore(ctx context.Context, op *chained.Op) error {
 	r, recorded := op.Request, readRules(op)
-	p.ips = recorded.own(p.ips)
+	p.ips = p.own(recorded)
 	isolates := p.isolated && slices.ContainsFunc(p.ports, func(port *rtnl.Link) bool { return !port.Isolated })
 	if err := p.isolate(op, func(string, func(context.Context) error) {}); err != nil { // the flag stays, whatever follows
 		return err
