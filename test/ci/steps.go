@@ -76,7 +76,7 @@ var lanes = map[string]lane{
 		makes("test-cross", 20*minute, "test-cross").with("qemu-user-static"),
 		makes("test-twin-live", 25*minute, "test-twin", "LIVE=1").with("nftables", "iptables", "iproute2"),
 		makes("test-twin-guest", 40*minute, "test-twin", "LIVE=1", "KERNEL=6.1").with(guest...),
-		makes("test-vm", 60*minute, "test-vm", "VMFLAGS=-limit 55m").with(guest...),
+		makes("test-vm", 100*minute, "test-vm", "VMFLAGS=-limit 55m").with(guest...),
 		makes("test-tour", 10*minute, "test-tour").with(guest...),
 		makes("soak", 30*minute, "soak", "MINUTES=10"),
 		makes("test-power", 30*minute, "test-power", "CUTS=100", "POWER=-require").with("e2fsprogs", "xfsprogs"),
