@@ -23,7 +23,8 @@ import (
 // that needs another one adds it here.
 var hostFiles = []string{
 	"/usr/bin/busybox", "/bin/busybox",
-	"/usr/bin/stat", // busybox's does not know nsfs
+	// busybox's stat does not know nsfs, its hostname has no -I, and its sh and nsenter call its own ip
+	"/usr/bin/stat", "/bin/hostname", "/bin/sh", "/usr/bin/nsenter",
 	"/usr/bin/strace",
 	"/usr/sbin/nft",
 	"/usr/sbin/iptables*", "/usr/sbin/ip6tables*", "/usr/sbin/ebtables*", "/usr/sbin/xtables-nft-multi",
@@ -183,8 +184,8 @@ func (im image) order(suites []suite) {
 	im.text("/etc/suites", lines.String(), 0o644)
 }
 
-// testdata adds every directory testdata, since a package may use another's, the schemas of the
-// documentation for scripts, and the examples.
+// testdata adds every directory testdata, since a package may use another's, the documentation, whose
+// pages and schemas scripts read, and the examples.
 func (im image) testdata() error {
 	return filepath.WalkDir(".", func(path string, d fs.DirEntry, err error) error {
 		switch {
@@ -193,7 +194,7 @@ func (im image) testdata() error {
 		case d.IsDir() && path != "." && strings.HasPrefix(d.Name(), "."):
 			return filepath.SkipDir
 		case !d.Type().IsRegular():
-		case strings.Contains("/"+path, "/testdata/"), strings.HasPrefix(path, "docs/schema/"), strings.HasPrefix(path, "examples/"):
+		case strings.Contains("/"+path, "/testdata/"), strings.HasPrefix(path, "docs/"), strings.HasPrefix(path, "examples/"):
 			im.copy("/src/"+path, path, 0o644)
 		}
 		return nil
