@@ -228,7 +228,7 @@ type entry struct {
 // ls lists the cache.
 func (w *world) ls() ([]entry, error) {
 	out, err := w.cni("ls", "-o", "json")
-	if err != nil {
+	if err != nil && !incomplete(err) {
 		return nil, err
 	}
 	var doc struct{ Attachments []entry }
@@ -236,10 +236,16 @@ func (w *world) ls() ([]entry, error) {
 	return doc.Attachments, err
 }
 
+// incomplete reports whether the error is the exit code of an answer without the entries whose writes were lost.
+func incomplete(err error) bool {
+	var exit *exec.ExitError
+	return errors.As(err, &exit) && exit.ExitCode() == 3
+}
+
 // bootVerb runs cni-exec reload, as at the boot, and returns the attachments that it has deleted.
 func (w *world) bootVerb() ([]entry, error) {
 	out, err := w.cni("reload", "-o", "json")
-	if err != nil {
+	if err != nil && !incomplete(err) {
 		return nil, err
 	}
 	var doc struct{ Deleted []entry }
