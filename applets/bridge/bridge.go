@@ -150,7 +150,7 @@ func (p *plugin) Link(op *attach.Op) error {
 // when it comes up for its IPv6 link-local address, which nothing waits for in a network of IPv4, took a third of an
 // ADD at 500 ports. With IPv6 addresses a bridge with an MLD querier has to hear it, or drops what asks for these
 // for seconds. The port joins first too where the lease may be asked for over the link, where no frame may pass
-// before a setting of the port, and where the bridge is no gateway, whose MAC address changes, see afterJoin.
+// before a setting of the port, and without isGateway: then the bridge's MAC address may change, see afterJoin.
 func (p *plugin) joinsLate(op *attach.Op) bool {
 	if !p.IsGateway || p.PortIsolation || p.MACSpoofChk || p.filtersVLANs() {
 		return false
@@ -177,7 +177,7 @@ func (p *plugin) afterJoin(op *attach.Op) (err error) {
 		}
 	}
 	if !p.IsGateway || bytes.Equal(op.Bridge.MAC, own) {
-		return err
+		return nil
 	}
 	if bytes.Equal(own, make(net.HardwareAddr, len(own))) {
 		own = attach.RandomMAC()
