@@ -1,12 +1,17 @@
 package rtnl_test
 
 import (
+	"fmt"
 	"net/netip"
+	"os"
+	"os/exec"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
 
 	"github.com/cnibox/cnibox/internal/kerneltest"
+	"github.com/cnibox/cnibox/internal/netns"
 	"github.com/cnibox/cnibox/rtnl"
 )
 
@@ -59,5 +64,32 @@ func TestKernelEachNSBySocket(t *testing.T) {
 	kerneltest.Until(t, "its end", func() bool { return len(search()) == 0 })
 	if id, err := h.NSID(other); err != nil || id < 0 {
 		t.Errorf("the other one has ID %d, %v", id, err)
+	}
+}
+
+// In a user namespace a namespace of the host that cannot be entered hides nothing.
+func TestKernelEachNSOfHost(t *testing.T) {
+	if os.Getenv("CNIBOX_EACH") != "" {
+		hidden, err := rtnl.EachNS(func(*rtnl.Namespace) error { return nil })
+		fmt.Printf("hidden: %q, %v\n", hidden.String(), err)
+		return
+	}
+	file := filepath.Join(t.TempDir(), "ns")
+	if err := os.WriteFile(file, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := kerneltest.NS(t).Bind(file); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { netns.Unbind(file) })
+	self, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := exec.Command("unshare", "--user", "--map-root-user", "--net", self, "-test.run", "^TestKernelEachNSOfHost$")
+	c.Env = append(os.Environ(), "CNIBOX_EACH=1")
+	out, err := c.CombinedOutput()
+	if err != nil || !strings.Contains(string(out), `hidden: "", <nil>`) {
+		t.Errorf("%v: %s", err, out)
 	}
 }

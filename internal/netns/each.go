@@ -22,7 +22,8 @@ import (
 // ended.
 //
 // hidden is why there may be others, as a sentence; empty: only those that nothing but a socket, or
-// a descriptor in one, keeps alive.
+// a descriptor in one, keeps alive, and those of the host if this process is in a user namespace
+// (see [InUserNS]).
 func Each(fn func(path string, ns *NS) error) (hidden string, err error) {
 	const own = "/proc/thread-self"
 	all := &visitor{fn: fn, seen: map[string]bool{}, views: map[string]bool{}, missed: map[string]string{}}
@@ -135,10 +136,19 @@ func (e *visitor) visitMounts(dir, root string, mounts []disk.Mount) {
 	}
 }
 
+// InUserNS reports whether this process is in a user namespace other than the initial one. What it
+// cannot enter then belongs to the host, where it has attached nothing: one that it could enter is
+// mounted out of its sight only if root of the host has done that.
+func InUserNS() bool {
+	const initial = "user:[4026531837]" // USER_NS_INIT_INO, include/uapi/linux/nsfs.h
+	name, err := os.Readlink("/proc/self/ns/user")
+	return err == nil && name != initial
+}
+
 // hidden is the first result of [Each].
 func (e *visitor) hidden() string {
 	for name, dir := range e.missed {
-		if e.seen[name] {
+		if e.seen[name] || InUserNS() {
 			continue
 		}
 		mounts, _ := disk.Mounts(dir)

@@ -148,6 +148,44 @@ func TestKernelEachHidden(t *testing.T) {
 	}
 }
 
+// Where /proc shows a namespace that cannot be opened, Each says that it may be any; in a user namespace it is the
+// host's, in which root of the user namespace has nothing.
+func TestKernelEachOfHost(t *testing.T) {
+	if os.Getenv("CNIBOX_EACH") != "" {
+		_, hidden := eachID(t)
+		fmt.Println("hidden: " + hidden)
+		return
+	}
+	ns := kerneltest.NS(t)
+	if kerneltest.OneUser() {
+		t.Skip("SKIPPED: the host's namespaces cannot be made in a user namespace")
+	}
+	name := fmt.Sprintf("net:[%d]", idOf(t, ns).Ino)
+	inMounts(t, ns)
+	self, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	tests := map[string]struct {
+		wrapper []string
+		hidden  bool
+	}{
+		"without capabilities": {[]string{"setpriv", "--bounding-set=-sys_ptrace,-sys_admin", "--inh-caps=-sys_ptrace,-sys_admin"}, true},
+		"in a user namespace":  {[]string{"unshare", "--user", "--map-root-user", "--net"}, false},
+	}
+	for what, tt := range tests {
+		t.Run(what, func(t *testing.T) {
+			c := exec.Command(tt.wrapper[0], append(tt.wrapper[1:], self, "-test.run", "^TestKernelEachOfHost$")...)
+			c.Env = append(os.Environ(), "CNIBOX_EACH=1")
+			out, err := c.CombinedOutput()
+			_, hidden, asked := strings.Cut(string(out), "hidden: ")
+			if err != nil || !asked || strings.Contains(hidden, name+" is mounted at ") != tt.hidden {
+				t.Errorf("%v: %s", err, out)
+			}
+		})
+	}
+}
+
 // BenchmarkKernelEach has 500 processes more, each in a mount and a network namespace of its own. It
 // reports the processor's time, which another load does not change.
 func BenchmarkKernelEach(b *testing.B) {
