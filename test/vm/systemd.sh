@@ -147,10 +147,11 @@ event() {
 }
 
 # settled COMMAND...: also waits until firewalld has set its rules. systemctl ends earlier, since
-# firewalld takes its bus name before that, and is reloaded by a signal.
+# firewalld takes its bus name before that, and is reloaded by a signal. Its own work takes more than the 20 s of event
+# on an emulated processor of a busy machine.
 settled() {
 	"$@"
-	busctl --timeout="$bound" call org.fedoraproject.FirewallD1 /org/fedoraproject/FirewallD1 org.freedesktop.DBus.Peer Ping
+	busctl --timeout=60 call org.fedoraproject.FirewallD1 /org/fedoraproject/FirewallD1 org.freedesktop.DBus.Peer Ping
 }
 
 # up_took prints how long the process of cnibox-net@web.service took.
