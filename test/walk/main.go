@@ -111,8 +111,12 @@ func (c call) count(bin, name string) (string, error) {
 	return fmt.Sprintf("%d | %d | %d", functions, len(files), len(packages)), nil
 }
 
-// ours is a frame of a function of the product, or of its main.
-var ours = regexp.MustCompile(`\((github\.com/cnibox/|main\.)`)
+// ours is a frame of a function of the product, or of its main; methodValue is one that the compiler puts before a method
+// that is called as a value, and that no reader meets.
+var (
+	ours        = regexp.MustCompile(`\((github\.com/cnibox/|main\.)`)
+	methodValue = regexp.MustCompile(`-fm\+0x`)
+)
 
 // firsts are the requests whose frames are counted, as strace prints them: RTM_NEWLINK, the link(2) of a lease, and any to
 // nf_tables. The type of a netlink message is its third 16 bit word (little endian), of nfnetlink with the subsystem above.
@@ -140,7 +144,7 @@ func (c call) trace(bin, name string) (string, error) {
 			if at >= 0 && frames[at] > 0 {
 				at = -1
 			}
-		} else if at >= 0 && ours.MatchString(line) {
+		} else if at >= 0 && ours.MatchString(line) && !methodValue.MatchString(line) {
 			frames[at]++
 		}
 	}
