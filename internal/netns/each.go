@@ -45,7 +45,8 @@ func Each(fn func(path string, ns *NS) error) (hidden string, err error) {
 			}
 		}
 	}
-	return all.hidden(), all.err
+	hidden = all.hidden()
+	return hidden, all.err
 }
 
 // isNetNS reports whether a name is that of a network namespace in its file system.
@@ -145,7 +146,8 @@ func InUserNS() bool {
 	return err == nil && name != initial
 }
 
-// hidden is the first result of [Each].
+// hidden is the first result of [Each]. What could not be opened is tried again: it may have ended, and
+// a namespace that was made and mounted meanwhile may have its number.
 func (e *visitor) hidden() string {
 	for name, dir := range e.missed {
 		if e.seen[name] || InUserNS() {
@@ -153,7 +155,7 @@ func (e *visitor) hidden() string {
 		}
 		mounts, _ := disk.Mounts(dir)
 		for _, m := range mounts {
-			if m.Root == name { // else it has ended
+			if m.Root == name && (e.visit(dir+"/root"+m.Point, name) != nil || !e.seen[name]) {
 				return fmt.Sprintf("%s is mounted at %s of %s, which this process cannot open", name, m.Point, dir)
 			}
 		}

@@ -275,8 +275,8 @@ func TestKernelHostileFiles(t *testing.T) {
 	all["links"] = `{"namespaces":{"n":[` + fill(`{"network":"demo"}`) + `]}}`
 	all["ips of a link"] = plain + `"namespaces":{"n":[{"network":"demo","ips":[` + fill(`"10.%o.1"`) + `]}]}}`
 	all["ports of a link"] = plain + `"namespaces":{"n":[{"network":"demo","ports":[` + fill(`"%p:80"`) + `]}]}}`
-	for what, doc := range all {
-		doc = w.Expand(doc)
+	for _, what := range slices.Sorted(maps.Keys(all)) {
+		doc := w.Expand(all[what])
 		dir := w.Path("net.d")
 		os.RemoveAll(dir)
 		w.write("net.d/a.conflist", doc)
@@ -291,7 +291,8 @@ func TestKernelHostileFiles(t *testing.T) {
 			if slices.Contains(slowest, what) {
 				exec("doctor")
 			}
-			continue // the other verbs decode the same
+			exec("del", "demo", c.Path) // or the next doctor reads the cache entry of this input as well
+			continue                    // the other verbs decode the same
 		}
 		exec("del", "demo", c.Path)
 		exec("up", w.Path("state.json"))
