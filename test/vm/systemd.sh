@@ -317,7 +317,7 @@ case $boot in
 	event 'systemctl start docker, with firewalld' docker_beside_firewalld
 	step='cni-exec doctor, with firewalld and Docker'
 	found=$(cni-exec doctor || true)
-	grep 'network backend: .*FORWARD of table ip filter drops' <<<"$found" || failed "no finding: $found"
+	grep 'db (backend): .*dropped by .*chain FORWARD of table ip filter' <<<"$found" || failed "no finding: $found"
 	repair 'nft insert rule'
 	sound
 	event 'systemctl reload firewalld, with Docker' settled systemctl reload firewalld
