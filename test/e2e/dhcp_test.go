@@ -271,6 +271,22 @@ func TestKernelDHCPWithoutDaemon(t *testing.T) {
 	w.must("DEL", w.plugin(spec.Del, "bridge", dhcpConf, c))
 }
 
+// doctor waits for STATUS of a plugin as long as for a CHECK, by --timeout, and says so of a daemon that hangs.
+func TestKernelDHCPHungDaemon(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	daemon, err := net.Listen("unix", w.Path("d"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer daemon.Close()
+	w.write("net.d/a.conflist", `{"cniVersion":"1.1.0","name":"demo","plugins":[{"type":"bridge","bridge":"br0","ipam":{"type":"dhcp","daemonSocketPath":"`+w.Path("d")+`"}}]}`)
+	a := w.run("", []string{"NETCONFPATH=" + w.Path("net.d"), spec.StateEnv + "=" + w.Path("state")}, w.Path("bin/cni-exec"), "doctor", "--timeout", "200ms")
+	if a.exit != 1 || !strings.Contains(a.stdout, "network demo: ") || !strings.Contains(a.stdout, "STATUS") {
+		t.Errorf("exit %d: %s%s", a.exit, a.stdout, a.stderr)
+	}
+}
+
 // CHECK after the link was removed fails at once, each time. The reference's hangs the second time.
 func TestKernelDHCPCheck(t *testing.T) {
 	t.Parallel()

@@ -135,7 +135,7 @@ type Host struct {
 
 	NoProbe bool // send no packets
 
-	Limit    time.Duration // of CHECK of an attachment
+	Limit    time.Duration // of CHECK of an attachment, and STATUS of a plugin
 	Remedies hint.Remedies
 
 	Networks func(*inventory.Inventory) []*inventory.Network // prints nothing
@@ -428,7 +428,7 @@ func (d *Doctor) checkStatus(ctx context.Context) {
 			}
 			r, err := d.Runner.Request(spec.Status, &list, p, chain.RuntimeConf{})
 			if err == nil {
-				within, cancel := context.WithTimeout(ctx, askTime)
+				within, cancel := context.WithTimeout(ctx, d.Limit)
 				_, err = d.Runner.Invoker.Invoke(within, p.Type, r)
 				cancel()
 			}

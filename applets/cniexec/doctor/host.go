@@ -10,7 +10,6 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
-	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -53,9 +52,6 @@ func (d *Doctor) checkKernel(context.Context) {
 		}
 	}
 }
-
-// askTime bounds the wait for a daemon or the STATUS of a plugin.
-const askTime = 3 * time.Second
 
 // serves reports whether the network leases addresses of a family, as far as known.
 func (e *examined) serves(v4 bool) bool {
