@@ -24,8 +24,8 @@ func traceVerb() *verb {
 ADDRESS[:PORT][/PROTO] from a container or by way of this host, and prints the
 rules that it meets, its route, neighbour and socket, and what to do if it is
 lost. PROTO is tcp, udp or sctp. The exit code is 1 if the packet does not come,
-does not get there or, of TCP with --send, gets no answer. Nothing is left,
-however it ends.`,
+does not get there or, of TCP or SCTP with --send, gets no answer. Nothing is
+left, however it ends.`,
 		examples: []example{
 			{"cni-exec trace tcp/8080", "from a client to a published port"},
 			{"cni-exec trace c1 192.0.2.7:443 --send", "from a container, by a connection of this program"},

@@ -668,6 +668,8 @@ func (f *follower) unsent(err error) (*Trace, error) {
 		t.dropsRoute(first, d)
 	} else if errors.Is(err, unix.ENETUNREACH) || errors.Is(err, unix.EHOSTUNREACH) {
 		t.Advice = "it has no route: `ip route` there, and \"routes\" of the network's configuration"
+	} else if errors.Is(err, unix.EPROTONOSUPPORT) {
+		t.Advice = "this kernel lacks SCTP: `modprobe sctp`, or start the client meanwhile, without --send"
 	}
 	return t, nil
 }
@@ -685,7 +687,7 @@ func (f *follower) answer(ctx context.Context, t *Trace, socket *Socket) error {
 	switch {
 	case err == nil:
 		t.Outcome += "; an answer came"
-	case errors.Is(err, os.ErrDeadlineExceeded) && socket.proto != unix.IPPROTO_TCP:
+	case errors.Is(err, os.ErrDeadlineExceeded) && socket.proto == unix.IPPROTO_UDP:
 		t.Outcome += fmt.Sprintf("; no answer came within %s, which not every program gives", answerTime)
 	case errors.Is(err, os.ErrDeadlineExceeded):
 		t.Reached = false
