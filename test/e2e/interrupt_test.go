@@ -32,9 +32,6 @@ type interruption struct {
 	signals []os.Signal        // nil: SIGTERM; after a second one it may also end without a word
 }
 
-// inFlock reports whether a thread of the process waits in flock(2).
-func inFlock(pid int) bool { return flocked(pid) != "" }
-
 // flocked returns the file that a thread of the process waits for in flock(2), or "".
 func flocked(pid int) string {
 	proc := "/proc/" + strconv.Itoa(pid)
@@ -51,8 +48,8 @@ func flocked(pid int) string {
 }
 
 // holdLock locks a file of the world until the test ends; a name with a trailing slash is a
-// directory.
-func (w *world) holdLock(name string) {
+// directory. It returns what reports whether a process waits for that lock.
+func (w *world) holdLock(name string) (waits func(pid int) bool) {
 	w.Helper()
 	if err := os.MkdirAll(filepath.Dir(w.Dir+"/"+name), 0o700); err != nil {
 		w.Fatal(err)
@@ -69,6 +66,7 @@ func (w *world) holdLock(name string) {
 		w.Fatal(err)
 	}
 	w.Cleanup(func() { f.Close() })
+	return func(pid int) bool { return flocked(pid) == f.Name() }
 }
 
 // interrupt starts cni-exec or a plugin, sends the signals when it waits, and fails the test if it
@@ -218,7 +216,7 @@ func TestKernelInterruptLocked(t *testing.T) {
 		for _, args := range verbs {
 			t.Run(args[0], func(t *testing.T) {
 				w, c := newInterruptWorld(t, plainBridge)
-				w.holdLock(lock)
+				waits := w.holdLock(lock)
 				says := map[string]string{"add": canceled, "run": notStarted}[args[0]]
 				for i := range args {
 					if args[i] == "NETNS" {
@@ -226,7 +224,7 @@ func TestKernelInterruptLocked(t *testing.T) {
 					}
 				}
 				args = append(args[:1:1], append([]string{"--cache-dir", w.Path("state/cni")}, args[1:]...)...)
-				w.interrupt(interruption{args: args, ready: inFlock, says: says})
+				w.interrupt(interruption{args: args, ready: waits, says: says})
 			})
 		}
 	}
@@ -239,13 +237,13 @@ func TestKernelInterruptLeases(t *testing.T) {
 	for _, verb := range []string{"add", "run"} {
 		t.Run(verb, func(t *testing.T) {
 			w, c := newInterruptWorld(t, plainBridge)
-			w.holdLock("leases/n/lock")
+			waits := w.holdLock("leases/n/lock")
 			args, says := []string{"add", "n", c.Path}, canceled
 			if verb == "run" {
 				args, says = []string{"run", "--", "true"}, notStarted
 			}
-			w.interrupt(interruption{args: args, ready: inFlock, says: says})
-			w.interrupt(interruption{args: args, ready: inFlock, says: says, signals: []os.Signal{syscall.SIGTERM, syscall.SIGINT}})
+			w.interrupt(interruption{args: args, ready: waits, says: says})
+			w.interrupt(interruption{args: args, ready: waits, says: says, signals: []os.Signal{syscall.SIGTERM, syscall.SIGINT}})
 		})
 	}
 }
@@ -319,8 +317,8 @@ func TestKernelInterruptAttached(t *testing.T) {
 			if len(locks) != 1 {
 				t.Fatalf("locks of the network are %q: %v", locks, err)
 			}
-			w.holdLock(strings.TrimPrefix(locks[0], w.Dir+"/"))
-			w.interrupt(interruption{args: []string{"reload"}, ready: inFlock})
+			waits := w.holdLock(strings.TrimPrefix(locks[0], w.Dir+"/"))
+			w.interrupt(interruption{args: []string{"reload"}, ready: waits})
 		})
 	}
 }
@@ -347,11 +345,11 @@ func TestKernelInterruptCalls(t *testing.T) {
 			for _, s := range []syscall.Signal{syscall.SIGTERM, syscall.SIGINT} {
 				t.Run(of.plugin+"/"+string(verb)+"/"+s.String(), func(t *testing.T) {
 					w, c := newInterruptWorld(t, plainBridge)
-					w.holdLock(of.lock)
+					waits := w.holdLock(of.lock)
 					conf := withMember(of.conf, goodValid)
 					w.interrupt(interruption{
 						plugin: of.plugin, env: append(c.Env(verb), "CNI_PATH="+w.Path("bin")), conf: conf,
-						ready: inFlock, says: of.says, signals: []os.Signal{s},
+						ready: waits, says: of.says, signals: []os.Signal{s},
 					})
 				})
 			}
