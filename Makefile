@@ -32,8 +32,10 @@ export GOFLAGS := $(filter-out -trimpath,$(GOFLAGS)) -trimpath
 
 MODULE := $(word 2,$(file < go.mod))
 
-# The test module drives the product from outside. Its programs run in its directory.
-IN_TEST := $(GO) run -C test
+# The test module drives the product from outside. Its programs run in its directory. With both modules in a workspace
+# what they share is compiled once; the product itself is built by its own go.mod alone.
+BOTH := env GOWORK='$(CURDIR)/test/both.work'
+IN_TEST := $(BOTH) $(GO) run -C test
 BUILDFLAGS = -trimpath -ldflags '-s -w -X $(MODULE)/applets/applet.Version=$(VERSION) -X $(MODULE)/applets/applet.Commit=$(COMMIT)'
 
 # What build-all makes: the names of Go, but for the two kinds of 32 bit ARM.
@@ -104,12 +106,25 @@ image-sizes: ## the bytes of sets of plugins for an image, as they are and compr
 		printf '| %-52s | %9d | %9d | %9d |\n' "\`$${set:-all}\`" "$$(stat -c %s $(BIN).part)" "$$(gzip -9 -c $(BIN).part | wc -c)" "$$(xz -9e -c $(BIN).part | wc -c)"; \
 	done; rm -f $(BIN).part
 
-# A second run takes the linter's program and its results from go's cache.
-LINT := github.com/golangci/golangci-lint/v2/cmd/golangci-lint@v2.15.0
+# A second run takes the programs, and what staticcheck found, from caches. Imports and names that are forbidden are a test
+# of the root package. An error that is compared as such and not as what it wraps is one of type any there.
+STATICCHECK := honnef.co/go/tools/cmd/staticcheck@v0.8.2
+ERRORLINT := github.com/polyfloyd/go-errorlint@v1.8.0
+INEFFASSIGN := github.com/gordonklaus/ineffassign@v0.2.0
 
-lint: ## what .golangci.yml asks for: imports, forbidden calls, wrapped errors, staticcheck
-	$(GO) run $(LINT) $(or $(LINTARGS),run ./...)
-	$(if $(LINTARGS),,$(IN_TEST) $(LINT) run ./...)
+.PHONY: lint-programs fix
+lint: ## gofmt, staticcheck, assignments without effect, and errors compared, asserted or wrapped as if none were wrapped
+	@out=$$(gofmt -l .); [ -z "$$out" ] || { echo "gofmt -w: $$out"; exit 1; }
+	@$(BOTH) $(GO) run $(STATICCHECK) ./... ./test/...
+	@$(BOTH) $(GO) run $(ERRORLINT) -errorf ./... ./test/...
+	@$(BOTH) $(GO) run $(INEFFASSIGN) ./... ./test/...
+
+lint-programs:
+	@$(GO) run $(STATICCHECK) -version && $(GO) run $(ERRORLINT) -V=full && $(GO) run $(INEFFASSIGN) -version
+
+# A text of a few parts is put together by +=.
+fix: ## what the standard library has already, as go fix would write it; changes nothing
+	@$(BOTH) $(GO) fix -diff -stringsbuilder=false ./... ./test/...
 
 # VULNDB may be a local copy of the database: file:///DIRECTORY. Status 3 is a finding.
 VULN := golang.org/x/vuln/cmd/govulncheck@v1.9.0
@@ -126,20 +141,22 @@ vuln: ## known vulnerabilities in what the binary calls, by govulncheck; VULNDB=
 plugin: ## lay out the places of a new plugin (NAME=stub, CHAINED=1 for one that works on the interface of another)
 	@$(IN_TEST) ./plugin -name '$(NAME)' $(if $(CHAINED),-chained) $(CURDIR)
 
+.PHONY: modules
+modules: # fetched
+	@$(BOTH) $(GO) list -deps -test ./... ./test/... >/dev/null
+
 quick: ## the tests that need no privilege, in seconds
-	@for module in . test; do \
-		$(GO) vet -C $$module ./... && $(GO) test -C $$module -short -skip '^TestKernel' ./... || exit 1; \
-	done
+	@$(BOTH) $(GO) vet ./... ./test/... && $(BOTH) $(GO) test -exec 'env -u GOWORK' -short -skip '^TestKernel' ./... ./test/...
 
 # The programs that run tests. gotest runs those of both modules and prints failures when they happen; privileged
 # runs each package's with namespaces and temporary directories of their own.
 TOOLS := $(CURDIR)/bin/tools
-GOTEST = $(TOOLS)/gotest
-WITH_PRIVILEGE = -exec "'$(TOOLS)/privileged'"
+GOTEST = $(BOTH) '$(TOOLS)/gotest'
+WITH_PRIVILEGE = -exec "env -u GOWORK '$(TOOLS)/privileged'"
 
 .PHONY: tools
 tools:
-	@new='$(TOOLS)'.$$$$; $(GO) build -C test -o $$new/ ./gotest ./privileged && mkdir -p '$(TOOLS)' && mv -f $$new/* '$(TOOLS)' && \
+	@new='$(TOOLS)'.$$$$; $(BOTH) $(GO) build -C test -o $$new/ ./gotest ./privileged && mkdir -p '$(TOOLS)' && mv -f $$new/* '$(TOOLS)' && \
 		rmdir $$new && '$(TOOLS)/privileged' true
 
 test test-race test-upgrade test-twin test-cross: tools
@@ -161,7 +178,7 @@ test: export CNIBOX_LACKS = $(if $(PKG)$(RUN),,$(LACKING))
 test: export CNIBOX_FULL = $(FULL)
 
 test: ## all tests, and what this kernel lacks; without root in a user namespace; PKG=./nft,./test/e2e RUN=regexp: a part; FULL=1: with larger input, and the parsers fuzzed
-	$(if $(PKG),$(if $(ONE_USERNS),@$(GO) list -deps -test ./... >/dev/null && $(GO) list -C test -deps -test ./... >/dev/null),$(GO) vet ./... && $(GO) vet -C test ./...)
+	$(if $(PKG),$(if $(ONE_USERNS),@$(MAKE) --no-print-directory modules),$(BOTH) $(GO) vet ./... ./test/...)
 	@if git cat-file -e '$(BASE)^{commit}' 2>/dev/null; then $(MAKE) --no-print-directory -s base BASE=$(BASE) || \
 		{ echo "FAIL: revision $(BASE), to upgrade from, was not built"; exit 1; }; \
 	else echo "SKIPPED: the upgrade from an earlier revision: git has no $(BASE) here"; fi
@@ -170,10 +187,11 @@ test: ## all tests, and what this kernel lacks; without root in a user namespace
 	$(if $(PKG),,$(MAKE) --no-print-directory test-tags)
 	$(if $(FULL),$(MAKE) --no-print-directory fuzz FUZZTIME=10000x)
 
-test-tags: ## vet without each plugin; build and test without any
-	@printf '%s\n' $(NO_TAGS) | xargs -P 2 -I TAG $(GO) vet -tags TAG . ./applets
-	@$(GO) vet -tags $(ALL_TAGS) . && $(GO) vet -C test -tags $(ALL_TAGS) ./... && $(GO) build -o /dev/null -tags $(ALL_TAGS) .
-	@$(GO) test -short -tags $(ALL_TAGS) -run 'TestApplets' . ./applets
+# list -export compiles; vet would look anew, for each tag, at all that is imported.
+test-tags: ## compile without each plugin; compile tests, build and test without any
+	@printf '%s\n' $(NO_TAGS) | xargs -P 2 -I TAG $(GO) list -export -tags TAG . >/dev/null
+	@$(BOTH) $(GO) list -test -export -tags $(ALL_TAGS) . ./test/... >/dev/null && $(GO) build -o /dev/null -tags $(ALL_TAGS) .
+	@$(GO) test -short -vet=off -tags $(ALL_TAGS) -run 'TestApplets' . ./applets
 
 # The packages of the product that start goroutines, in their tests or not; each would wait a second at its end for
 # races of others. SCRIPTS=1: the scripts as well, whose programs have the race detector.

@@ -75,6 +75,16 @@ var permittedImports = map[string][]string{
 	"cnibox/internal/undo":    {"cnibox/rtnl", "cnibox/spec"},
 }
 
+// libraries are imported in these rooms only, and below them.
+var libraries = map[string][]string{
+	"github.com/google/nftables":      {"cnibox/nft"},
+	"github.com/jsimonetti/rtnetlink": {"cnibox/rtnl"},
+	"github.com/mdlayher/netlink":     {"cnibox/internal/nlconn", "cnibox/nft", "cnibox/rtnl"},
+	"log":                             {}, // warnings go to Request.Warn
+	"os/exec":                         {"cnibox/internal/program"},
+	"os/signal":                       {"cnibox/applets/cniexec", "cnibox/internal/interrupt"}, // applets.Main makes one context of them
+}
+
 // pluginImports are what plugins and tools may import. No plugin imports another.
 var pluginImports = []string{
 	"cnibox/applets/applet", "cnibox/applets/attach", "cnibox/applets/frame", "cnibox/applets/hostport", "cnibox/applets/lint", "cnibox/applets/netfilter",
@@ -175,6 +185,11 @@ func TestImportsPermitted(t *testing.T) {
 			}
 			if isOurs(imported) && !slices.Contains(leaves, imported) && !slices.Contains(allowed, imported) {
 				t.Errorf("%s imports %s", p.ImportPath, imported)
+			}
+			for library, rooms := range libraries {
+				if within(imported, []string{library}) && !within(p.ImportPath, rooms) {
+					t.Errorf("%s imports %s, which is for %q", p.ImportPath, imported, rooms)
+				}
 			}
 		}
 	}

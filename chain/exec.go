@@ -189,7 +189,7 @@ type noAnswer struct{ error }
 
 func (n noAnswer) Unwrap() error { return n.error }
 
-func (noAnswer) Is(target error) bool { return target == spec.ErrNoAnswer } //nolint:errorlint // the value itself
+func (noAnswer) Is(target error) bool { return target == spec.ErrNoAnswer } // the value itself
 
 // quote returns the last lines of stderr, at most 4 kB, for the details of an error, which runtimes
 // log.

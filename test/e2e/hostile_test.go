@@ -28,7 +28,7 @@ var hostileSize, mostMemory = megabyte / 16, 26 << 10
 const mostAllocated = 1000
 
 func init() {
-	if full { // make test FULL=1
+	if kerneltest.Full() { // make test FULL=1
 		hostileSize, mostMemory = megabyte, 76<<10
 	}
 }
@@ -299,6 +299,9 @@ func TestKernelHostileFiles(t *testing.T) {
 		exec("down", w.Path("state.json"))
 		exec("status", "demo")
 		exec("doctor")
+		if !kerneltest.Full() {
+			continue // the other verbs read these files by the same decoder
+		}
 		exec("check", "demo", c.Path)
 		exec("get", "demo", c.Path)
 		exec("add", "--dry-run", "demo", c.Path)

@@ -102,6 +102,14 @@ var victims = map[string]victim{
 // links.
 const killLanes = 3
 
+// every returns the step from one kill to the next: without FULL=1 a third of them.
+func every(step int) int {
+	if kerneltest.Full() {
+		return step
+	}
+	return 3 * step
+}
+
 // TestKernelKilled kills ADD, and then DEL, before each of their changes. The next DEL, with or
 // without the namespace, restores the state from before, and the next ADD succeeds at once.
 func TestKernelKilled(t *testing.T) {
@@ -152,11 +160,11 @@ func (v victim) changes(t *testing.T) (adds, dels []string) {
 	return adds, dels
 }
 
-// kill takes every killLanes-th change of ADD, each with one of DEL.
+// kill takes each killLanes-th change of ADD, with one of DEL.
 func (v victim) kill(t *testing.T, adds, dels []string, lane int) {
 	w, c := v.host(t)
 	before := w.Snapshot(c)
-	for n := lane; n < max(len(adds), len(dels)); n += killLanes {
+	for n := lane; n < max(len(adds), len(dels)); n += every(killLanes) {
 		again := c
 		if n/killLanes%2 == 1 {
 			again.Path = "" // the runtime does not know it any more
@@ -192,7 +200,7 @@ func TestKernelKilledAnywhere(t *testing.T) {
 			w, c := v.host(t)
 			w.strace() // or no test
 			before := w.Snapshot(c)
-			for n := 1; ; n += step {
+			for n := 1; ; n += every(step) {
 				w.strace("-o", "/dev/null", "-e", "trace="+call, "-e", fmt.Sprintf("inject=%s:signal=KILL:when=%d", call, n))
 				a := v.add(w, c, 8080)
 				w.tracer = nil
@@ -213,7 +221,7 @@ func TestKernelKilledAnywhere(t *testing.T) {
 // killFirst kills the first ADD on a host. What it has made for all attachments stays, and the next
 // ADD must work with it.
 func (v victim) killFirst(t *testing.T, lane int) {
-	for n := lane; ; n += killLanes {
+	for n := lane; ; n += every(killLanes) {
 		w := newWorld(t)
 		w.write("net.d/demo.conflist", killList)
 		c := w.Container("ctr")

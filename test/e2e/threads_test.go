@@ -42,7 +42,7 @@ func (w *world) tasks() (limit func(n int)) {
 			current, err := os.ReadFile(filepath.Join(dir, "pids.current"))
 			return err != nil || strings.TrimSpace(string(current)) == "0"
 		})
-		err := os.WriteFile(filepath.Join(dir, "pids.max"), []byte(fmt.Sprint(n)), 0)
+		err := os.WriteFile(filepath.Join(dir, "pids.max"), fmt.Append(nil, n), 0)
 		if err != nil {
 			w.Fatal(err)
 		}

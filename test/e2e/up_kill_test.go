@@ -34,7 +34,7 @@ func TestKernelUpInterrupted(t *testing.T) {
 	for _, sig := range []unix.Signal{unix.SIGKILL, unix.SIGTERM, unix.SIGINT} {
 		t.Run(unix.SignalName(sig), func(t *testing.T) {
 			for lane := range killLanes {
-				if sig == unix.SIGINT && (lane > 0 || !full) {
+				if sig == unix.SIGINT && (lane > 0 || !kerneltest.Full()) {
 					break // handled like SIGTERM
 				}
 				t.Run(strconv.Itoa(lane), func(t *testing.T) {
@@ -64,10 +64,7 @@ func TestKernelRunExecInterrupted(t *testing.T) {
 	}
 }
 
-// full is set in the long lane, which takes every change and every size.
-var full = os.Getenv("CNIBOX_FULL") != ""
-
-// interruptUp takes every killLanes-th change, or without FULL=1 a third of these.
+// interruptUp takes every killLanes-th change.
 func interruptUp(t *testing.T, sig unix.Signal, lane int) {
 	w := newWorld(t)
 	name := fmt.Sprintf("interrupted-%d-%d-%d", os.Getpid(), sig, lane)
@@ -88,11 +85,8 @@ func interruptUp(t *testing.T, sig unix.Signal, lane int) {
 	changes := strings.Count(string(list), "\n")
 	w.must("down", call("down"))
 	before := w.Snapshot()
-	interrupted, step := 0, killLanes
-	if !full {
-		step *= 3
-	}
-	for n := lane; ; n += step {
+	interrupted := 0
+	for n := lane; ; n += every(killLanes) {
 		env := []string{fmt.Sprintf("%s=%d", killAt, n+1), fmt.Sprintf("%s=%d", killBy, sig)}
 		up := call("up", env...)
 		what := fmt.Sprintf("up ended by %s at change %d", unix.SignalName(sig), n+1)
