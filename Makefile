@@ -174,10 +174,11 @@ ONE_USERNS = $(if $(filter-out 0,$(shell id -u)),'$(TOOLS)/privileged' --user)
 LACKING := $(CURDIR)/bin/lacks
 test: export CNIBOX_LACKS = $(if $(PKG)$(RUN),,$(LACKING))
 
-# What random inputs and large ones find, they find in the long lane: FULL=1.
+# What random and large inputs find, a kill at each change and the scripts of tools with plugins started, they find in the
+# long lane: FULL=1.
 test: export CNIBOX_FULL = $(FULL)
 
-test: ## all tests, and what this kernel lacks; without root in a user namespace; PKG=./nft,./test/e2e RUN=regexp: a part; FULL=1: with larger input, and the parsers fuzzed
+test: ## all tests, and what this kernel lacks; without root in a user namespace; PKG=./nft,./test/e2e RUN=regexp: a part; FULL=1: also what takes long, and the parsers fuzzed
 	$(if $(PKG),$(if $(ONE_USERNS),@$(MAKE) --no-print-directory modules),$(BOTH) $(GO) vet ./... ./test/...)
 	@if git cat-file -e '$(BASE)^{commit}' 2>/dev/null; then $(MAKE) --no-print-directory -s base BASE=$(BASE) || \
 		{ echo "FAIL: revision $(BASE), to upgrade from, was not built"; exit 1; }; \
