@@ -146,7 +146,7 @@ modules: # fetched
 	@$(BOTH) $(GO) list -deps -test ./... ./test/... >/dev/null
 
 quick: ## the tests that need no privilege, in seconds
-	@$(BOTH) $(GO) vet ./... ./test/... && $(BOTH) $(GO) test -exec 'env -u GOWORK' -short -skip '^TestKernel' ./... ./test/...
+	@$(BOTH) $(GO) vet ./... ./test/... && $(BOTH) $(GO) test -short -skip '^TestKernel' ./... ./test/...
 
 # The programs that run tests. gotest runs those of both modules and prints failures when they happen; privileged
 # runs each package's with namespaces and temporary directories of their own.
