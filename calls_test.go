@@ -14,58 +14,88 @@ import (
 	"testing"
 )
 
-// A forbidden name of another package, or several.
+// A forbidden use of another package.
 type forbidden struct {
-	name    *regexp.Regexp // import path, dot, name
+	use     *regexp.Regexp // an import path, or that, a dot and a name
 	instead string
-	inTests bool     // forbidden in tests, otherwise in the product
+	inTests bool     // forbidden in tests, otherwise in all else
 	except  []string // files, or directories
 }
 
-var forbiddenNames = []forbidden{
+// others are directories of programs that are not the binary, and of what tests need.
+var others = []string{"test", "dist", "applets/builtin/generate", "internal/kerneltest", "internal/dbus/dbustest"}
+
+var forbiddenUses = []forbidden{
 	{
-		name:    regexp.MustCompile(`^os\.(Getenv|LookupEnv|Environ|Setenv|Unsetenv|Clearenv|Stdin|Stdout|Stderr|Exit|Args|Chdir)$`),
-		instead: "a package gets these from its caller, so that applets can run in one process",
-		except:  []string{"main.go", "applets/process.go", "internal/interrupt/interrupt.go"},
+		use:     regexp.MustCompile(`^github\.com/(mdlayher/netlink|jsimonetti/rtnetlink|google/nftables)(/|$)`),
+		instead: "rtnl and nft speak netlink",
+		except:  []string{"rtnl", "nft", "internal/kerneltest", "internal/nfttest", "internal/nlconn"},
 	}, {
-		name:    regexp.MustCompile(`^fmt\.(Print|Printf|Println|Scan|Sscan|Sscanf)$`),
-		instead: "standard output belongs to the result",
+		use:     regexp.MustCompile(`^log(/slog)?$`),
+		instead: "warnings go to Request.Warn",
+		except:  others,
 	}, {
-		name:    regexp.MustCompile(`/unix\.Setns$`),
-		instead: "internal/netns/thread.go alone changes a thread's namespace",
-		except:  []string{"internal/netns/thread.go"},
+		use:     regexp.MustCompile(`^os/signal$`),
+		instead: "applets.Main turns signals into a context",
+		except:  slices.Concat(others, []string{"applets/cniexec", "internal/interrupt"}),
 	}, {
-		name:    regexp.MustCompile(`^(syscall\.(ForkExec|StartProcess|Exec)|os\.StartProcess)$|/unix\.Exec$`),
+		use:     regexp.MustCompile(`^os/exec$|^syscall\.(ForkExec|StartProcess|Exec)$|^os\.StartProcess$|/unix\.Exec$`),
 		instead: "internal/program alone starts programs",
-		except:  []string{"internal/program/command.go"},
+		except:  slices.Concat(others, []string{"internal/program", "internal/nfttest", "applets/applettest"}),
 	}, {
-		name:    regexp.MustCompile(`/(netns\.New|unix\.Unmount)$`),
+		use:     regexp.MustCompile(`^os\.(Getenv|LookupEnv|Environ|Setenv|Unsetenv|Clearenv|Stdin|Stdout|Stderr|Exit|Args|Chdir)$`),
+		instead: "a package gets these from its caller, so that applets can run in one process",
+		except:  slices.Concat(others, []string{"main.go", "applets/process.go", "internal/interrupt/interrupt.go"}),
+	}, {
+		use:     regexp.MustCompile(`^fmt\.(Print|Printf|Println|Scan|Sscan|Sscanf)$`),
+		instead: "standard output belongs to the result",
+		except:  others,
+	}, {
+		use:     regexp.MustCompile(`/unix\.Setns$`),
+		instead: "internal/netns/thread.go alone changes a thread's namespace",
+		except:  slices.Concat(others, []string{"internal/netns/thread.go"}),
+	}, {
+		use:     regexp.MustCompile(`/(netns\.New|unix\.Unmount)$`),
 		instead: "kerneltest makes network namespaces, and Delete waits until the kernel has deleted them",
 		inTests: true,
 		except:  []string{"internal/kerneltest", "internal/netns", "internal/nlconn", "internal/disk", "test/messages"},
 	},
 }
 
-func TestForbiddenNames(t *testing.T) {
-	besides := []string{"test", "dist", "applets/builtin/generate", "internal/kerneltest", "internal/dbus/dbustest"} // not in the binary
+func TestForbiddenUses(t *testing.T) {
 	files := 0
-	err := filepath.WalkDir(".", func(file string, d fs.DirEntry, err error) error {
-		if err != nil || d.IsDir() || path.Ext(file) != ".go" {
-			return err
-		}
+	eachSource(t, ".", func(path string, file *ast.File, set *token.FileSet) {
 		files++
-		inTest := strings.HasSuffix(file, "_test.go")
-		for name, at := range namesOfOthers(t, file) {
-			for _, f := range forbiddenNames {
-				if f.name.MatchString(name) && f.inTests == inTest && !within(file, f.except) && (inTest || !within(file, besides)) {
-					t.Errorf("%s uses %s: %s", at, name, f.instead)
+		for use, at := range uses(file) {
+			for _, f := range forbiddenUses {
+				if f.use.MatchString(use) && f.inTests == strings.HasSuffix(path, "_test.go") && !within(path, f.except) {
+					t.Errorf("%s uses %s: %s", set.Position(at), use, f.instead)
 				}
 			}
 		}
+	})
+	if files < 100 {
+		t.Errorf("%d files", files)
+	}
+}
+
+// eachSource parses each Go file in a directory and below it.
+func eachSource(t *testing.T, dir string, do func(path string, file *ast.File, set *token.FileSet)) {
+	t.Helper()
+	err := filepath.WalkDir(dir, func(file string, d fs.DirEntry, err error) error {
+		if err != nil || d.IsDir() || path.Ext(file) != ".go" {
+			return err
+		}
+		set := token.NewFileSet()
+		parsed, err := parser.ParseFile(set, file, nil, 0)
+		if err != nil {
+			return err
+		}
+		do(file, parsed, set)
 		return nil
 	})
-	if err != nil || files < 100 {
-		t.Errorf("%d files, %v", files, err)
+	if err != nil {
+		t.Error(err)
 	}
 }
 
@@ -74,30 +104,25 @@ func within(path string, these []string) bool {
 	return slices.ContainsFunc(these, func(name string) bool { return path == name || strings.HasPrefix(path, name+"/") })
 }
 
-// namesOfOthers returns what a file uses of the packages that it imports, as PATH.NAME, and where.
-func namesOfOthers(t *testing.T, file string) map[string]token.Position {
-	set := token.NewFileSet()
-	f, err := parser.ParseFile(set, file, nil, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
+// uses returns the packages that a file imports, and what it uses of them as PATH.NAME, and where.
+func uses(file *ast.File) map[string]token.Pos {
+	all := map[string]token.Pos{}
 	imports := map[string]string{}
-	for _, spec := range f.Imports {
+	for _, spec := range file.Imports {
 		imported, _ := strconv.Unquote(spec.Path.Value)
 		name := path.Base(imported)
 		if spec.Name != nil {
 			name = spec.Name.Name
 		}
-		imports[name] = imported
+		imports[name], all[imported] = imported, spec.Pos()
 	}
-	names := map[string]token.Position{}
-	ast.Inspect(f, func(n ast.Node) bool {
+	ast.Inspect(file, func(n ast.Node) bool {
 		if sel, ok := n.(*ast.SelectorExpr); ok {
 			if x, ok := sel.X.(*ast.Ident); ok && imports[x.Name] != "" {
-				names[imports[x.Name]+"."+sel.Sel.Name] = set.Position(sel.Pos())
+				all[imports[x.Name]+"."+sel.Sel.Name] = sel.Pos()
 			}
 		}
 		return true
 	})
-	return names
+	return all
 }
