@@ -67,14 +67,14 @@ func TestKernelDescriptorCheck(t *testing.T) {
 		w, _ := f.host(t, plugin, false)
 		for _, env := range [][]string{nil, {product.ForceExec + "=1"}} {
 			a := w.chain(plugin, f.enter(w, w.Container("ctr")), w.inProcess)
-			before := func() {
+			attachEarlier := func() {
 				a.call = w.inProcess
 				for i := range a.last() {
 					a.must(spec.Add, i)
 				}
 				a.call = w.plugin
 			}
-			before()
+			attachEarlier()
 			enough := sort.Search(mostDescriptors, func(files int) bool {
 				w.limitFiles(max(files, 3))
 				got := a.do(spec.Add, a.last(), env...)
@@ -84,7 +84,7 @@ func TestKernelDescriptorCheck(t *testing.T) {
 				}
 				w.must(fmt.Sprintf("ADD with %d descriptors", files), got)
 				a.del()
-				before()
+				attachEarlier()
 				return true
 			})
 			if enough <= 3 || enough == mostDescriptors {

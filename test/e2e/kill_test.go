@@ -102,7 +102,7 @@ var victims = map[string]victim{
 // links.
 const killLanes = 3
 
-// every returns the step from one kill to the next: without FULL=1 a third of them.
+// every returns the step from one kill to the next. Without FULL=1 it is three times as long.
 func every(step int) int {
 	if kerneltest.Full() {
 		return step
@@ -110,7 +110,7 @@ func every(step int) int {
 	return 3 * step
 }
 
-// TestKernelKilled kills ADD, and then DEL, before each of their changes. The next DEL, with or
+// TestKernelKilled kills ADD, and then DEL, before each of their changes, or every third. The next DEL, with or
 // without the namespace, restores the state from before, and the next ADD succeeds at once.
 func TestKernelKilled(t *testing.T) {
 	kerneltest.Slow(t)
@@ -160,7 +160,7 @@ func (v victim) changes(t *testing.T) (adds, dels []string) {
 	return adds, dels
 }
 
-// kill takes each killLanes-th change of ADD, with one of DEL.
+// kill takes every killLanes-th change of ADD from that of its lane, each with one of DEL.
 func (v victim) kill(t *testing.T, adds, dels []string, lane int) {
 	w, c := v.host(t)
 	before := w.Snapshot(c)

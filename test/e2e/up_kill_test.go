@@ -64,7 +64,7 @@ func TestKernelRunExecInterrupted(t *testing.T) {
 	}
 }
 
-// interruptUp takes every killLanes-th change.
+// interruptUp takes every killLanes-th change from that of its lane.
 func interruptUp(t *testing.T, sig unix.Signal, lane int) {
 	w := newWorld(t)
 	name := fmt.Sprintf("interrupted-%d-%d-%d", os.Getpid(), sig, lane)

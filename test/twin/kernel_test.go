@@ -49,9 +49,6 @@ func TestKernelTwin(t *testing.T) {
 			t.Fatalf("%s: %s", why, howToRecord)
 		}
 		answer := recording.Answers[c.Name]
-		if group, _, _ := strings.Cut(c.Name, "/"); group == "more" || group == "v11" {
-			kerneltest.OneKernel(t) // each plugin has cases in a group of its own
-		}
 		needs(t, c)
 		if answer.Lacks != "" {
 			t.Skipf("SKIPPED: the reference's answer is not recorded, since %s was missing: make test-twin LIVE=1 compares", answer.Lacks)
