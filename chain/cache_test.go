@@ -410,12 +410,8 @@ func (o *overlapping) Invoke(_ context.Context, _ string, r *spec.Request) (*spe
 	for _, k := range keys {
 		o.count(k, 1)
 	}
-	end := time.Now().Add(30 * time.Millisecond)
-	if o.untilTwo {
-		end = end.Add(20 * time.Second)
-	}
-	for time.Now().Before(end) && !(o.untilTwo && o.overlapped()) {
-		time.Sleep(time.Millisecond)
+	for ok := false; !ok; ok = !o.untilTwo || o.overlapped() {
+		time.Sleep(30 * time.Millisecond)
 	}
 	for _, k := range keys {
 		o.count(k, -1)

@@ -32,17 +32,10 @@ func vethPair(t *testing.T, up bool) (host, cont *netns.NS, h, c *rtnl.Conn, a, 
 	return host, cont, h, c, a, b
 }
 
-// withTimeout returns a context with a timeout, for a wait that should end much earlier.
-func withTimeout(t *testing.T) context.Context {
-	ctx, cancel := context.WithTimeout(t.Context(), kerneltest.Timeout(20*time.Second))
-	t.Cleanup(cancel)
-	return ctx
-}
-
 // waitCarrier waits until a link has a carrier, which the kernel may detect late.
 func waitCarrier(t *testing.T, c *rtnl.Conn, l *rtnl.Link) {
 	t.Helper()
-	if err := c.WaitUp(withTimeout(t), l.Index); err != nil {
+	if err := c.WaitUp(t.Context(), l.Index); err != nil {
 		t.Fatal(err)
 	}
 }
@@ -106,7 +99,7 @@ func TestKernelWaitAddrs(t *testing.T) {
 	if err := c.SetLink(b.Index, rtnl.LinkChange{Up: new(true)}); err != nil {
 		t.Fatal(err)
 	}
-	if err := h.WaitAddrs(withTimeout(t), a.Index); err != nil {
+	if err := h.WaitAddrs(t.Context(), a.Index); err != nil {
 		t.Fatal(err)
 	}
 	addrs, err := h.Addrs(a.Index)
@@ -132,7 +125,7 @@ func TestKernelDuplicateAddress(t *testing.T) {
 	if err := h.AddAddr(a.Index, rtnl.Addr{Prefix: prefix}); err != nil {
 		t.Fatal(err)
 	}
-	wantErr(t, h.WaitAddrs(withTimeout(t), a.Index), rtnl.ErrDuplicateAddress)
+	wantErr(t, h.WaitAddrs(t.Context(), a.Index), rtnl.ErrDuplicateAddress)
 }
 
 // Without a carrier an address stays tentative. The context ends the wait, and the socket is usable
@@ -162,7 +155,7 @@ func TestKernelListen(t *testing.T) {
 	if err := h.AddAddr(a.Index, rtnl.Addr{Prefix: netip.MustParsePrefix("2001:db8::2/64"), NoDAD: true}); err != nil {
 		t.Fatal(err)
 	}
-	if err := events.Wait(withTimeout(t)); err != nil {
+	if err := events.Wait(t.Context()); err != nil {
 		t.Error(err)
 	}
 }
@@ -171,7 +164,7 @@ func TestKernelWaitUp(t *testing.T) {
 	host, cont := kerneltest.NS(t), kerneltest.NS(t)
 	h, c := kerneltest.Dial(t, host), kerneltest.Dial(t, cont)
 	br := create(t, h, rtnl.LinkSpec{Name: "br", Kind: rtnl.Bridge{}, Up: true})
-	ctx := withTimeout(t)
+	ctx := t.Context()
 	for name, master := range map[string]uint32{"port": br.Index, "alone": 0} {
 		link := create(t, h, rtnl.LinkSpec{Name: name, Up: true, Master: master, Peer: &rtnl.LinkSpec{Name: name, NS: cont}})
 		short, cancel := context.WithTimeout(ctx, 5*time.Millisecond)

@@ -42,15 +42,8 @@ func TestKernelRequestTimeout(t *testing.T) {
 			go func() { answer(pair[1], stop); close(stopped) }()
 			t.Cleanup(func() { close(stop); unix.Shutdown(pair[1], unix.SHUT_RDWR); <-stopped; unix.Close(pair[1]) })
 			for range 3 {
-				got := make(chan error, 1)
-				go func() { _, err := c.Links(); got <- err }()
-				select {
-				case err := <-got:
-					if !errors.Is(err, os.ErrDeadlineExceeded) {
-						t.Errorf("got %v", err)
-					}
-				case <-time.After(kerneltest.Timeout(10 * time.Second)):
-					t.Fatal("it waits on")
+				if _, err := c.Links(); !errors.Is(err, os.ErrDeadlineExceeded) {
+					t.Errorf("got %v", err)
 				}
 			}
 		})

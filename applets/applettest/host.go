@@ -99,14 +99,8 @@ func (h *Host) Path(name string) string { return filepath.Join(h.Dir, name) }
 // is excluded from the build.
 func (h *Host) Call(verb spec.Verb, plugin, conf string, c Container, env ...string) (code int, out string) {
 	h.Helper()
-	return h.CallContext(h.Context(), verb, plugin, conf, c, env...)
-}
-
-// CallContext is [Host.Call] with a context.
-func (h *Host) CallContext(ctx context.Context, verb spec.Verb, plugin, conf string, c Container, env ...string) (code int, out string) {
-	h.Helper()
 	h.lookup(plugin)
-	exit, stdout, stderr, err := h.Serve(ctx, verb, plugin, conf, c, env...)
+	exit, stdout, stderr, err := h.Serve(h.Context(), verb, plugin, conf, c, env...)
 	if err != nil {
 		h.Fatal(err)
 	}

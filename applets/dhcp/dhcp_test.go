@@ -14,7 +14,6 @@ import (
 	"slices"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/cnibox/cnibox/applets/applet"
 	"github.com/cnibox/cnibox/internal/kerneltest"
@@ -213,10 +212,8 @@ func TestDHCPDaemonWithoutAnswer(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer l.Close()
-	ctx, cancel := context.WithTimeout(t.Context(), kerneltest.Timeout(12*answerTime))
-	defer cancel()
-	_, err = callDaemon(ctx, socket, &call{Verb: spec.Add})
-	if ctx.Err() != nil || err == nil || !strings.Contains(err.Error(), "restart `cnibox dhcp daemon`") {
+	_, err = callDaemon(t.Context(), socket, &call{Verb: spec.Add})
+	if err == nil || !strings.Contains(err.Error(), "restart `cnibox dhcp daemon`") {
 		t.Errorf("got %v", err)
 	}
 }
@@ -229,7 +226,6 @@ func TestDHCPPluginOfOtherVersion(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer conn.Close()
-	conn.SetDeadline(time.Now().Add(kerneltest.Timeout(30 * time.Second)))
 	if err := send(conn, "cnibox-dhcp 2\n", &call{Verb: spec.Status}); err != nil {
 		t.Fatal(err)
 	}

@@ -153,15 +153,8 @@ func TestDeadlineCountsWhateverArrives(t *testing.T) {
 // wantDeadline fails if fn does not return the error of the deadline.
 func wantDeadline(t *testing.T, fn func() error) {
 	t.Helper()
-	ended := make(chan error, 1)
-	go func() { ended <- fn() }()
-	select {
-	case err := <-ended:
-		if err == nil || !strings.Contains(err.Error(), "no answer") {
-			t.Errorf("got %v", err)
-		}
-	case <-time.After(15 * time.Second): // less than SO_SNDTIMEO
-		t.Error("the call has not ended")
+	if err := fn(); err == nil || !strings.Contains(err.Error(), "no answer") {
+		t.Errorf("got %v", err)
 	}
 }
 

@@ -40,13 +40,8 @@ func TestExclusiveWaits(t *testing.T) {
 	case <-time.After(20 * time.Millisecond):
 	}
 	unlock()
-	select {
-	case err := <-got:
-		if err != nil {
-			t.Error(err)
-		}
-	case <-time.After(10 * time.Second):
-		t.Error("the lock did not arrive")
+	if err := <-got; err != nil {
+		t.Error(err)
 	}
 }
 
@@ -60,9 +55,7 @@ func TestCancelledWaiterReleases(t *testing.T) {
 	}
 	// The cancelled waiter may get the lock first, and must release it.
 	unlock()
-	late, stop := context.WithTimeout(t.Context(), 10*time.Second)
-	defer stop()
-	again, err := flock.Exclusive(late, path, 0o600)
+	again, err := flock.Exclusive(t.Context(), path, 0o600)
 	if err != nil {
 		t.Fatalf("after the cancelled waiter: %v", err)
 	}
@@ -79,6 +72,7 @@ func TestLockFileDeletedByHolder(t *testing.T) {
 		again, err := flock.Exclusive(context.Background(), path, 0o600)
 		if err != nil {
 			t.Error(err)
+			again = func() {}
 		}
 		got <- again
 	}()
@@ -87,12 +81,7 @@ func TestLockFileDeletedByHolder(t *testing.T) {
 		t.Fatal(err)
 	}
 	unlock()
-	select {
-	case again := <-got:
-		defer again()
-	case <-time.After(10 * time.Second):
-		t.Fatal("the lock did not arrive")
-	}
+	defer (<-got)()
 	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Millisecond)
 	defer cancel()
 	if _, err := flock.Exclusive(ctx, path, 0o600); !errors.Is(err, context.DeadlineExceeded) {
@@ -140,9 +129,7 @@ func TestLockFileIsNoRegularFile(t *testing.T) {
 			if err := make(path); err != nil {
 				t.Fatal(err)
 			}
-			ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
-			defer cancel()
-			if _, err := flock.Exclusive(ctx, path, 0o600); err == nil {
+			if _, err := flock.Exclusive(t.Context(), path, 0o600); err == nil {
 				t.Error("was locked")
 			}
 			if _, err := os.Lstat(filepath.Join(dir, "target")); !errors.Is(err, os.ErrNotExist) {
