@@ -106,14 +106,9 @@ func within(path string, these []string) bool {
 
 // uses returns the packages that a file imports, and what it uses of them as PATH.NAME, and where.
 func uses(file *ast.File) map[string]token.Pos {
-	all := map[string]token.Pos{}
-	imports := map[string]string{}
+	all, imports := map[string]token.Pos{}, map[string]string{}
 	for _, spec := range file.Imports {
-		imported, _ := strconv.Unquote(spec.Path.Value)
-		name := path.Base(imported)
-		if spec.Name != nil {
-			name = spec.Name.Name
-		}
+		name, imported := imported(spec)
 		imports[name], all[imported] = imported, spec.Pos()
 	}
 	ast.Inspect(file, func(n ast.Node) bool {
@@ -125,4 +120,49 @@ func uses(file *ast.File) map[string]token.Pos {
 		return true
 	})
 	return all
+}
+
+// imported returns the name that a file has for a package, and the package's path.
+func imported(spec *ast.ImportSpec) (name, of string) {
+	of, _ = strconv.Unquote(spec.Path.Value)
+	if spec.Name != nil {
+		return spec.Name.Name, of
+	}
+	return path.Base(of), of
+}
+
+// The reason of each skip begins with the words that make and .ci/run search for.
+func TestSkipsHaveReasons(t *testing.T) {
+	seen := 0
+	eachSource(t, ".", func(_ string, file *ast.File, set *token.FileSet) {
+		packages := map[string]bool{}
+		for _, spec := range file.Imports {
+			name, _ := imported(spec)
+			packages[name] = true
+		}
+		ast.Inspect(file, func(n ast.Node) bool {
+			call, ok := n.(*ast.CallExpr)
+			if !ok {
+				return true
+			}
+			method, ok := call.Fun.(*ast.SelectorExpr)
+			if !ok || method.Sel.Name != "Skip" && method.Sel.Name != "Skipf" && method.Sel.Name != "SkipNow" {
+				return true
+			}
+			if of, ok := method.X.(*ast.Ident); ok && packages[of.Name] {
+				return true // a function of a package, not a test's method
+			}
+			seen++
+			if len(call.Args) > 0 {
+				if s, ok := call.Args[0].(*ast.BasicLit); ok && strings.HasPrefix(s.Value, `"SKIPPED: `) {
+					return true
+				}
+			}
+			t.Errorf("%s: the reason of a skipped test begins with \"SKIPPED: \"", set.Position(call.Pos()))
+			return true
+		})
+	})
+	if seen == 0 {
+		t.Error("no skips seen")
+	}
 }

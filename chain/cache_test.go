@@ -410,8 +410,9 @@ func (o *overlapping) Invoke(_ context.Context, _ string, r *spec.Request) (*spe
 	for _, k := range keys {
 		o.count(k, 1)
 	}
-	for ok := false; !ok; ok = !o.untilTwo || o.overlapped() {
-		time.Sleep(30 * time.Millisecond)
+	time.Sleep(30 * time.Millisecond)
+	for o.untilTwo && !o.overlapped() {
+		time.Sleep(time.Millisecond)
 	}
 	for _, k := range keys {
 		o.count(k, -1)
