@@ -463,7 +463,7 @@ func (n *node) checkClean() {
 
 // permanent matches the lines of [node.ruleset] that stay after the last container, as with the
 // reference: firewall's chains in the tables filter, and the jumps between them.
-var permanent = regexp.MustCompile(`(?m)^(table map\[family:ip6? name:filter\]|chain map\[family:ip6? .*name:(CNI-ADMIN|CNI-FORWARD|FORWARD) .*table:filter.*\]|rule map\[chain:(CNI-FORWARD|FORWARD) expr:\[map\[xt:map\[name:comment type:match\]\] map\[counter:map\[ \]\] map\[jump:map\[target:CNI-(ADMIN|FORWARD)\]\]\] family:ip6? table:filter\])(\n|\z)`)
+var permanent = regexp.MustCompile(`(?m)^(table map\[family:ip6? name:filter\]|chain map\[family:ip6? .*name:(CNI-ADMIN|CNI-FORWARD|FORWARD) .*table:filter.*\]|rule map\[chain:(CNI-FORWARD|FORWARD) expr:\[map\[xt:map\[name:comment type:match\]\] map\[counter:<nil>\] map\[jump:map\[target:CNI-(ADMIN|FORWARD)\]\]\] family:ip6? table:filter\])(\n|\z)`)
 
 // noRecords checks that no file of an attachment is left; locks of stores and networks may stay.
 func (n *node) noRecords() {
@@ -503,14 +503,12 @@ func (n *node) nft(args ...string) string {
 	return string(out)
 }
 
-// packets matches the counters of a rule.
-var packets = regexp.MustCompile(`(bytes|packets):[0-9]+`)
-
-// ruleset lists the tables and rules of other programs, and the elements of our tables.
+// ruleset lists the tables and rules of other programs, without what their counters count, and the elements of our
+// tables.
 func (n *node) ruleset() string {
 	n.Helper()
 	var list struct{ NFTables []map[string]map[string]any }
-	if err := json.Unmarshal([]byte(n.nft("-j", "list", "ruleset")), &list); err != nil {
+	if err := json.Unmarshal([]byte(n.nft("-s", "-j", "list", "ruleset")), &list); err != nil {
 		n.Fatal(err)
 	}
 	var lines []string
@@ -523,7 +521,7 @@ func (n *node) ruleset() string {
 			case ours && len(elements) > 0:
 				lines = append(lines, fmt.Sprintf("elements of %s %s: %v", o["family"], o["name"], elements))
 			case !ours:
-				lines = append(lines, packets.ReplaceAllString(fmt.Sprint(kind, " ", o), ""))
+				lines = append(lines, fmt.Sprint(kind, " ", o))
 			}
 		}
 	}
