@@ -12,7 +12,7 @@ import (
 // stateCommands are commands that print the kernel's state.
 var stateCommands = [][]string{
 	{"ip", "-o", "link"}, {"ip", "-o", "addr"}, {"ip", "route", "show", "table", "all"}, {"ip", "-6", "route", "show", "table", "all"},
-	{"ip", "rule"}, {"ip", "-6", "rule"}, {"ip", "neigh", "show", "nud", "permanent"}, {"tc", "qdisc"}, {"nft", "list", "ruleset"}, {"ip", "netns"},
+	{"ip", "rule"}, {"ip", "-6", "rule"}, {"ip", "neigh", "show", "nud", "permanent"}, {"tc", "qdisc"}, {"nft", "-s", "list", "ruleset"}, {"ip", "netns"},
 }
 
 // dirs are directories with state.
@@ -21,8 +21,8 @@ var dirs = []string{"/var/lib/cni", "/var/lib/cnibox", "/run/cnibox", "/run/cni"
 // settings are sysctls that plugins change.
 var settings = []string{"net/ipv4/ip_forward", "net/ipv6/conf/all/forwarding", "net/ipv4/conf/all/route_localnet", "net/ipv4/conf/up0/route_localnet"}
 
-// volatile matches what changes by itself, such as counters.
-var volatile = regexp.MustCompile(`^\d+: |@if\d+|packets \d+ bytes \d+|\b(used|expires) \S+|valid_lft \S+|preferred_lft \S+|# handle \d+`)
+// volatile matches what changes by itself, such as lifetimes.
+var volatile = regexp.MustCompile(`^\d+: |@if\d+|\b(used|expires) \S+|valid_lft \S+|preferred_lft \S+|# handle \d+`)
 
 // held returns the state of the kernel and the disk in lines.
 func held() ([]string, error) {
