@@ -3,10 +3,10 @@
 //
 //	ci gate | long [STEP …]
 //
-// The current directory is the root of the repository. It installs the Debian packages that steps need where it may, and ends at once with what it says if these, or what
-// is fetched, do not come. Each step is a make target with a limit: past it, and when the run is interrupted,
-// everything that the step has started is ended; its mounts are of a mount namespace of its own. What it printed
-// is in bin/ci/STEP.log. At the end are its failures again, what was skipped, and a table.
+// The current directory is the root of the repository. It installs the Debian packages that steps need where it may, and
+// ends at once with what it says if these, or what is fetched, do not come. Each step is a make target with a limit: past
+// it, and when the run is interrupted, everything that the step has started is ended; its mounts are of a mount namespace
+// of its own. What it printed is in bin/ci/STEP.log. At the end are its failures again, what was skipped, and a table.
 //
 // The long lane goes on where an earlier run of the same commit has ended: a step that has passed is not run
 // again unless it is named.
