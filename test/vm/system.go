@@ -23,9 +23,10 @@ import (
 // that needs another one adds it here.
 var hostFiles = []string{
 	"/usr/bin/busybox", "/bin/busybox",
-	// busybox's stat does not know nsfs, its hostname has no -I, and its sh and nsenter call its own ip
-	"/usr/bin/stat", "/bin/hostname", "/bin/sh", "/usr/bin/nsenter",
-	"/usr/bin/strace",
+	// busybox's stat does not know nsfs, its hostname has no -I, its setpriv no --bounding-set, and its sh and nsenter
+	// call its own ip
+	"/usr/bin/stat", "/bin/hostname", "/usr/bin/setpriv", "/bin/sh", "/usr/bin/nsenter",
+	"/usr/bin/flock", "/usr/bin/strace",
 	"/usr/sbin/nft",
 	"/usr/sbin/iptables*", "/usr/sbin/ip6tables*", "/usr/sbin/ebtables*", "/usr/sbin/xtables-nft-multi",
 	"/usr/lib/x86_64-linux-gnu/xtables/*.so",
