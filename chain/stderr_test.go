@@ -1,41 +1,47 @@
 package chain_test
 
 import (
+	"context"
+	"os"
 	"strings"
 	"testing"
-	"time"
 
+	"github.com/cnibox/cnibox/internal/kerneltest"
 	"github.com/cnibox/cnibox/spec"
 )
 
 // If a plugin writes to stderr and fails, the text is in the error. It is also forwarded for a
 // delegating plugin, but not for a runtime, which prints the error.
 func TestStderrOfFailure(t *testing.T) {
-	tests := map[string]struct {
-		do      string
-		timeout time.Duration
-	}{
-		"error object":    {do: `fail {\"code\":7,\"msg\":\"m\"}|log`},
-		"no error object": {do: "fail |log"},
-		"deadline":        {do: "log and sleep", timeout: time.Second},
+	tests := map[string]string{
+		"error object":    `fail {\"code\":7,\"msg\":\"m\"}|log`,
+		"no error object": "fail |log",
+		"deadline":        "log and sleep",
 	}
-	for name, tt := range tests {
+	for name, do := range tests {
 		for _, inError := range []bool{false, true} {
 			t.Run(name, func(t *testing.T) {
 				t.Parallel()
 				w := newFixture(t, "rec")
 				var stderr strings.Builder
 				w.local.Stderr, w.local.StderrInError = &stderr, inError
-				if tt.timeout > 0 {
-					w.local.Timeout = tt.timeout
-				}
 				r, err := spec.NewRequest(
 					spec.Call{Verb: spec.Add, ContainerID: "c", IfName: "eth0", NetNS: ownNS},
-					[]byte(`{"name":"n","type":"rec","cniVersion":"1.0.0","do":"`+tt.do+`"}`))
+					[]byte(`{"name":"n","type":"rec","cniVersion":"1.0.0","do":"`+do+`"}`))
 				if err != nil {
 					t.Fatal(err)
 				}
-				_, err = w.local.Invoke(t.Context(), "rec", r)
+				ctx, pass := withDeadline(t.Context())
+				invoked := make(chan error, 1)
+				go func() { _, err := w.local.Invoke(ctx, "rec", r); invoked <- err }()
+				if name == "deadline" {
+					kerneltest.Until(w, "the plugin's log", func() bool {
+						_, err := os.Stat(w.recordFile() + ".logged")
+						return err == nil
+					})
+					pass()
+				}
+				err = <-invoked
 				if err == nil || !strings.Contains(err.Error(), "log") {
 					t.Errorf("got error %v, want one with the plugin's stderr", err)
 				}
@@ -44,5 +50,27 @@ func TestStderrOfFailure(t *testing.T) {
 				}
 			})
 		}
+	}
+}
+
+// withDeadline returns a context whose deadline passes when the function is called.
+func withDeadline(parent context.Context) (ctx context.Context, pass func()) {
+	passed := make(chan struct{})
+	return deadline{parent, passed}, func() { close(passed) }
+}
+
+type deadline struct {
+	context.Context
+	passed chan struct{}
+}
+
+func (d deadline) Done() <-chan struct{} { return d.passed }
+
+func (d deadline) Err() error {
+	select {
+	case <-d.passed:
+		return context.DeadlineExceeded
+	default:
+		return nil
 	}
 }
