@@ -1,7 +1,7 @@
 // Command vm runs the kernel tests of the repository on Debian's kernels, which have all options
 // that the tests need, each in its own virtual machine.
 //
-//	go run ./vm [-kernel 6.1,5.10] [-run REGEXP] [-pkg ./nft,./test/e2e] [-j 2] [-processors 1] [-limit 30m] [-update] [-v]
+//	go run ./vm [-kernel 6.1,5.10] [-run REGEXP] [-pkg ./nft,./test/e2e] [-j 1] [-limit 30m] [-update] [-v]
 //	go run ./vm -lacks FILE [-kernel 6.1] …
 //
 // Packages are relative to the root of the repository, the parent of the current directory. A guest is
@@ -57,7 +57,6 @@ type options struct {
 	lacks   string // file of the tests to run, instead of run and pkgs
 	kernels string // names in [kernels], separated by commas
 	guests  int    // running at once
-	smp     int    // of each guest; 0: its share
 	bench   string // flags of the bench, which runs instead of tests; empty: tests
 	systemd bool   // test the units of dist instead
 	web     string // directory to write the guest of test/clients to; empty: tests
@@ -75,8 +74,7 @@ func main() {
 	flag.StringVar(&o.pkgs, "pkg", allPackages, "packages, from the root of the repository, separated by commas")
 	flag.StringVar(&o.lacks, "lacks", "", "run the tests in this file, which make test skipped for what this kernel lacks")
 	flag.StringVar(&o.kernels, "kernel", "", "kernels, separated by commas (default all)")
-	flag.IntVar(&o.guests, "j", 1, "guests that run at once")
-	flag.IntVar(&o.smp, "processors", 0, "processors of each guest (default its share)")
+	flag.IntVar(&o.guests, "j", runtime.NumCPU(), "guests that run at once, each with one processor")
 	flag.StringVar(&o.bench, "bench", "", "run the bench with these flags instead of tests")
 	flag.BoolVar(&o.systemd, "systemd", false, "run the units of dist on a Debian with systemd instead of tests")
 	flag.BoolVar(&o.tour, "tour", false, "boot examples/initramfs and run commands of docs/tutorial.md in it instead of tests")
@@ -158,17 +156,8 @@ func run(ctx context.Context, o options) error {
 	for name, from := range more {
 		base.copy(name, from, 0o755)
 	}
-	m := machine{dir: dir, suites: suites, printer: &printer{out: os.Stdout}, limit: o.limit, processors: o.processors()}
+	m := machine{dir: dir, suites: suites, printer: &printer{out: os.Stdout}, limit: o.limit}
 	return m.runAll(ctx, chosen, base, o)
-}
-
-// processors returns the number of processors of a guest: two, or one if that is its share. Two
-// guests' processors on one take a third more time for the same tests.
-func (o options) processors() int {
-	if o.smp > 0 {
-		return o.smp
-	}
-	return min(2, max(1, runtime.NumCPU()/max(1, o.guests)))
 }
 
 // checkPrograms returns an error if programs are missing here, with the packages that have them.

@@ -108,7 +108,7 @@ func runSystemd(ctx context.Context, o options) error {
 	if err := systemdDisk(ctx, t, filepath.Join(dir, "root"), disk); err != nil {
 		return err
 	}
-	m := machine{dir: dir, limit: o.limit, processors: o.processors()}
+	m := machine{dir: dir, limit: o.limit}
 	m.accel, m.cmdline = accelerator(ctx, t.vmlinuz)
 	ctx, cancel := context.WithTimeoutCause(ctx, o.limit, fmt.Errorf("the guest was not done within %v", o.limit))
 	defer cancel()

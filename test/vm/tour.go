@@ -61,7 +61,7 @@ func runTour(ctx context.Context, o options) error {
 	if err := im.write(initrd); err != nil {
 		return err
 	}
-	m := machine{dir: dir, processors: o.processors()}
+	m := machine{dir: dir}
 	m.accel, m.cmdline = accelerator(ctx, t.vmlinuz)
 	ctx, cancel := context.WithTimeoutCause(ctx, o.limit, fmt.Errorf("the guest was not done within %v", o.limit))
 	defer cancel()
