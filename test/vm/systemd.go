@@ -49,11 +49,17 @@ Type=exec
 ExecStart=/bin/bash /trial/trial.sh
 `
 
-// webUnit is the service of the document's drop-in. Its page is the server's name.
+// server is a web server's answer to a request of any length and duration: httpd of busybox closes a connection
+// that has brought no line for 60 s. Its page is the server's name, the argument.
+const server = `while read -r line && [ "${line%?}" ]; do :; done
+printf 'HTTP/1.0 200 OK\r\n\r\n%s\n' "$1"
+`
+
+// webUnit is the service of the document's drop-in.
 const webUnit = `[Unit]
 Description=web server of the trial
 [Service]
-ExecStart=/usr/bin/busybox httpd -f -p 80 -h /srv
+ExecStart=/usr/bin/busybox nc -ll -p 80 -e /usr/bin/busybox sh /trial/server web
 [Install]
 WantedBy=multi-user.target
 `
@@ -178,16 +184,15 @@ func systemdDisk(ctx context.Context, t tree, root, disk string) error {
 	return os.RemoveAll(root)
 }
 
-// shopImage writes the archive of an image with busybox as a web server. Its page is the server's
-// name.
+// shopImage writes the archive of an image with busybox as a web server.
 func shopImage(root string) (string, error) {
 	busybox, err := os.ReadFile(filepath.Join(root, "usr/bin/busybox"))
 	if err != nil {
 		return "", err
 	}
 	i := docker.Image{
-		Name: "localhost/shop:1", Cmd: []string{"/bin/busybox", "httpd", "-f", "-p", "80", "-h", "/www"},
-		Files: []docker.File{{Name: "bin/busybox", Mode: 0o755, Body: busybox}, {Name: "www/index.html", Mode: 0o644, Body: []byte("shop\n")}},
+		Name: "localhost/shop:1", Cmd: []string{"/bin/busybox", "nc", "-ll", "-p", "80", "-e", "/bin/busybox", "sh", "/server", "shop"},
+		Files: []docker.File{{Name: "bin/busybox", Mode: 0o755, Body: busybox}, {Name: "server", Mode: 0o644, Body: []byte(server)}},
 	}
 	var b strings.Builder
 	err = i.Write(&b)
@@ -198,12 +203,12 @@ func shopImage(root string) (string, error) {
 func trialFiles() (map[string]string, error) {
 	files := map[string]string{
 		"trial/trial.sh":                         systemdScript,
+		"trial/server":                           server,
 		"etc/systemd/system/trial.service":       trialUnit,
 		"etc/systemd/system/web.service":         webUnit,
 		"etc/systemd/journald.conf.d/trial.conf": "[Journal]\nStorage=volatile\n",
 		"etc/machine-id":                         strings.Repeat("c", 32) + "\n", // without it systemd enables all units
 		"etc/hostname":                           "trial\n",
-		"srv/index.html":                         "web\n",
 		"etc/cni/net.d/mynet.conflist":           fmt.Sprintf(trialNetwork, "mynet", "10.88.0.0/16"),
 		"etc/cni/net.d/backend.conflist":         fmt.Sprintf(trialNetwork, "backend", "10.99.0.0/24"),
 		"etc/containers/containers.conf":         podmanConf,
