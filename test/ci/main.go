@@ -54,6 +54,9 @@ func run(name string, args []string) error {
 	if err := os.MkdirAll(logs, 0o755); err != nil {
 		return err
 	}
+	if err := os.RemoveAll(releaseDir); err != nil { // a release of an earlier run: make release wants it empty
+		return err
+	}
 	tree, err := proctree.New()
 	if err != nil {
 		return err

@@ -44,6 +44,8 @@ var (
 
 const minute = time.Minute
 
+const releaseDir = logs + "/release"
+
 // modules fetches what the modules of the repository need.
 var modules = []step{
 	fetches("fetch-modules", "make", "-s", "modules"),
@@ -64,7 +66,7 @@ var lanes = map[string]lane{
 		makes("test", 30*minute, "test").with(forTests...),
 		// The guest has one processor.
 		makes("guest-race-soak", 25*minute, "-j2", "-k", "test-vm", "test-race", "soak", "KERNEL=6.1", "LACKS=1", "MINUTES=1").with(guest...).with(gcc...),
-		makes("release", 10*minute, "release", "ARCHES=amd64", "OUT=bin/ci/release"),
+		makes("release", 10*minute, "release", "ARCHES=amd64", "OUT="+releaseDir),
 	)},
 	"long": {resumed: true, steps: append(slices.Clip(modules),
 		fetches("reference", "make", "-s", "reference"),
@@ -89,7 +91,7 @@ var lanes = map[string]lane{
 		makes("test-readme", 20*minute, "test-readme", "README=-require").with("debootstrap"),
 		makes("test-openrc", 20*minute, "test-openrc", "OPENRC=-require").with("debootstrap"),
 		makes("reproduce", 10*minute, "reproduce"),
-		makes("release", 30*minute, "release", "OUT=bin/ci/release"),
+		makes("release", 30*minute, "release", "OUT="+releaseDir),
 		makes("test-packages", 15*minute, "test-packages", "PACKAGES=-require").with("debootstrap", "lintian", "rpmlint", "rpm", "shellcheck", "nix-bin", "podman", "conmon", "runc"),
 		makes("test-systemd", 30*minute, "test-systemd", "SYSTEMD=-require").with(guest...).with("debootstrap", "e2fsprogs"),
 		makes("kubernetes", 60*minute, "kubernetes"),
