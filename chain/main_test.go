@@ -91,7 +91,7 @@ func behave(what string, conf map[string]json.RawMessage) int {
 		fmt.Print(out)
 		fmt.Fprint(os.Stderr, stderr)
 		return 2
-	case "log": // and sleeps, once a file says so
+	case "log": // a file says that it has; and sleeps
 		fmt.Fprint(os.Stderr, "log")
 		os.WriteFile(os.Getenv("RECORD")+".logged", nil, 0o600)
 		hang()

@@ -31,7 +31,7 @@ func TestStderrOfFailure(t *testing.T) {
 				if err != nil {
 					t.Fatal(err)
 				}
-				ctx, pass := withDeadline(t.Context())
+				ctx := deadline{t.Context(), make(chan struct{})}
 				invoked := make(chan error, 1)
 				go func() { _, err := w.local.Invoke(ctx, "rec", r); invoked <- err }()
 				if name == "deadline" {
@@ -39,7 +39,7 @@ func TestStderrOfFailure(t *testing.T) {
 						_, err := os.Stat(w.recordFile() + ".logged")
 						return err == nil
 					})
-					pass()
+					close(ctx.passed)
 				}
 				err = <-invoked
 				if err == nil || !strings.Contains(err.Error(), "log") {
@@ -53,12 +53,7 @@ func TestStderrOfFailure(t *testing.T) {
 	}
 }
 
-// withDeadline returns a context whose deadline passes when the function is called.
-func withDeadline(parent context.Context) (ctx context.Context, pass func()) {
-	passed := make(chan struct{})
-	return deadline{parent, passed}, func() { close(passed) }
-}
-
+// A deadline is a context whose deadline passes when the channel is closed.
 type deadline struct {
 	context.Context
 	passed chan struct{}
