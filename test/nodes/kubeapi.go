@@ -147,8 +147,7 @@ type deployment struct {
 	annotations map[string]string
 }
 
-// object returns the deployment for the API. Its pods exit five seconds after they were removed
-// from services, as applications do that must not lose a request.
+// object returns the deployment for the API.
 func (d *deployment) object() map[string]any {
 	type m = map[string]any
 	ports := m{"containerPort": port, "protocol": "TCP"}
@@ -161,7 +160,6 @@ func (d *deployment) object() map[string]any {
 			"name": "server", "image": kubeImage, "imagePullPolicy": "Never", "args": []string{serveArg},
 			"command": []string{imageProgram}, "ports": []m{ports},
 			"readinessProbe": m{"tcpSocket": m{"port": port}, "periodSeconds": 1},
-			"lifecycle":      m{"preStop": m{"sleep": m{"seconds": 5}}},
 		}},
 	}
 	if d.node != "" {

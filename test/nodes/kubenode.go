@@ -41,6 +41,9 @@ func podMain(arg string) error {
 			return err
 		}
 		defer s.close()
+		<-signals
+		s.drain()
+		return nil
 	}
 	<-signals
 	return nil

@@ -27,13 +27,14 @@ const port = 5000
 // writes the client's address in a line, then echoes. By UDP it writes the client's address and the
 // number of bytes received.
 type server struct {
-	tcp net.Listener
-	udp net.PacketConn
+	tcp    net.Listener
+	udp    net.PacketConn
+	echoed chan struct{} // one value if a connection has ended that sent something
 }
 
 // serve opens a server in a namespace.
 func serve(ns namespace) (*server, error) {
-	s := &server{}
+	s := &server{echoed: make(chan struct{}, 1)}
 	err := ns.do(func() (err error) {
 		if s.tcp, err = net.Listen("tcp", fmt.Sprintf(":%d", port)); err != nil {
 			return err
@@ -50,7 +51,7 @@ func serve(ns namespace) (*server, error) {
 			if err != nil {
 				return
 			}
-			go echo(conn)
+			go s.echo(conn)
 		}
 	}()
 	go func() {
@@ -72,10 +73,30 @@ func (s *server) close() {
 	s.udp.Close()
 }
 
-func echo(conn net.Conn) {
+// drain returns when no client has come for five seconds, as an application does that must not lose
+// a request: how late it is removed from services depends on the machine.
+func (s *server) drain() {
+	quiet := time.NewTimer(5 * time.Second)
+	for {
+		select {
+		case <-s.echoed:
+			quiet.Reset(5 * time.Second)
+		case <-quiet.C:
+			return
+		}
+	}
+}
+
+func (s *server) echo(conn net.Conn) {
 	defer conn.Close()
-	if _, err := fmt.Fprintln(conn, plain(conn.RemoteAddr())); err == nil {
-		io.Copy(conn, conn)
+	if _, err := fmt.Fprintln(conn, plain(conn.RemoteAddr())); err != nil {
+		return
+	}
+	if n, _ := io.Copy(conn, conn); n > 0 { // the kubelet's probe sends nothing
+		select {
+		case s.echoed <- struct{}{}:
+		default:
+		}
 	}
 }
 
