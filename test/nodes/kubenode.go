@@ -41,9 +41,7 @@ func podMain(arg string) error {
 			return err
 		}
 		defer s.close()
-		<-signals
-		s.drain()
-		return nil
+		defer s.drain()
 	}
 	<-signals
 	return nil

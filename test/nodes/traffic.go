@@ -76,12 +76,10 @@ func (s *server) close() {
 // drain returns when no client has come for five seconds, as an application does that must not lose
 // a request: how late it is removed from services depends on the machine.
 func (s *server) drain() {
-	quiet := time.NewTimer(5 * time.Second)
 	for {
 		select {
 		case <-s.echoed:
-			quiet.Reset(5 * time.Second)
-		case <-quiet.C:
+		case <-time.After(5 * time.Second):
 			return
 		}
 	}
